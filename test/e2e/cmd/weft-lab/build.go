@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+)
+
+func newBuildCommand() *cobra.Command {
+	var only string
+	cmd := &cobra.Command{
+		Use:   "build",
+		Short: "Build what the lab runs into the cache; what is there is not built again",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			b, err := newBuilder()
+			if err != nil {
+				return err
+			}
+			switch only {
+			case "envtest":
+				dir, err := b.Envtest(cmd.Context())
+				if err != nil {
+					return err
+				}
+				_, err = fmt.Fprintln(cmd.OutOrStdout(), dir)
+				return err
+			default:
+				return fmt.Errorf("--only %q is not known; use envtest", only)
+			}
+		},
+	}
+	cmd.Flags().StringVar(&only, "only", "", "build only a part: envtest (etcd, kube-apiserver, kubectl)")
+	return cmd
+}
+
+func newAssetsDirCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "assets-dir",
+		Short: "Print the folder for KUBEBUILDER_ASSETS; `build --only envtest` fills it",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			b, err := newBuilder()
+			if err != nil {
+				return err
+			}
+			dir, err := b.AssetsDir()
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), dir)
+			return err
+		},
+	}
+}

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command weft-lab runs a real Kubernetes cluster with NVMe-oF on one machine:
+// control plane on the host, nodes as virtual machines.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/spf13/cobra"
+
+	"github.com/weft-storage/weft/test/e2e/internal/build"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	code := run(ctx)
+	stop()
+	os.Exit(code)
+}
+
+// exitCode is an error that only carries the exit status of a program that ran
+// on a node; the program itself has said what was wrong.
+type exitCode int
+
+func (e exitCode) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
+
+func run(ctx context.Context) int {
+	err := newCommand().ExecuteContext(ctx)
+	switch e := err.(type) { //nolint:errorlint // our own RunE returns it bare
+	case nil:
+		return 0
+	case exitCode:
+		return int(e)
+	default:
+		_, _ = fmt.Fprintln(os.Stderr, "weft-lab:", err)
+		return 1
+	}
+}
+
+func newCommand() *cobra.Command {
+	root := &cobra.Command{
+		Use:           "weft-lab",
+		Short:         "A real Kubernetes cluster with NVMe-oF on one machine",
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	root.AddCommand(newBuildCommand(), newAssetsDirCommand())
+	return root
+}
+
+// newBuilder returns a builder for the repository around the working directory.
+func newBuilder() (*build.Builder, error) {
+	repo, err := build.FindRepo(".")
+	if err != nil {
+		return nil, err
+	}
+	dir, err := build.DefaultCacheDir()
+	if err != nil {
+		return nil, err
+	}
+	return &build.Builder{Repo: repo, Cache: build.Cache{Dir: dir}, Progress: build.NewProgress(os.Stderr)}, nil
+}
