@@ -1,0 +1,90 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+// Condition types. All are positive polarity (True is the healthy state)
+// except Degraded and Progressing, for which False is the quiet state. Every condition an
+// object owns is always present; an Event's reason equals the condition's.
+const (
+	// ConditionReady: the object does what its spec says.
+	ConditionReady = "Ready"
+	// ConditionProgressing: work towards the spec is under way.
+	ConditionProgressing = "Progressing"
+	// ConditionDegraded: it serves, but not as its spec says.
+	ConditionDegraded = "Degraded"
+	// ConditionAgentAlive (NvmfNode): the node's agent renews its lease. The one
+	// condition of an NvmfNode that the operator writes: a silent agent cannot say so itself.
+	ConditionAgentAlive = "AgentAlive"
+	// ConditionPoolReady (NvmfNode): every planned device is a mounted pool.
+	ConditionPoolReady = "PoolReady"
+	// ConditionPortalsReady (NvmfNode): every planned portal listens, or will
+	// with the first admitted host.
+	ConditionPortalsReady = "PortalsReady"
+	// ConditionCreated (NvmfVolume, NvmfSnapshot): it exists on its node. Once True it never
+	// becomes absent by itself: a volume that cannot be found any more is
+	// Degraded, never made again.
+	ConditionCreated = "Created"
+	// ConditionExported (NvmfVolume): its namespace is served, to exactly the
+	// hosts in status.hosts.
+	ConditionExported = "Exported"
+)
+
+// Reasons of conditions and of the Events that go with them.
+const (
+	ReasonAsExpected = "AsExpected"
+	ReasonPending    = "Pending"
+	ReasonDeleting   = "Deleting"
+
+	// NvmfTarget.
+	ReasonNoNodeMatches    = "NoNodeMatches"
+	ReasonNoNodeCapable    = "NoNodeCapable"
+	ReasonNodesNotCapable  = "NodesNotCapable"
+	ReasonNodesNotReady    = "NodesNotReady"
+	ReasonVolumesRemain    = "VolumesRemain"
+	ReasonClaimedByAnother = "ClaimedByAnotherTarget"
+
+	// NvmfNode: why a node is not capable.
+	ReasonNoInventory        = "NoInventory"
+	ReasonNotClaimed         = "NotClaimed"
+	ReasonEngineUnavailable  = "EngineUnavailable"
+	ReasonModuleMissing      = "KernelModuleMissing"
+	ReasonNoRDMADevice       = "NoRDMADevice"
+	ReasonNoAddress          = "NoAddress"
+	ReasonNoDevice           = "NoDevice"
+	ReasonDeviceInUse        = "DeviceInUse"
+	ReasonForeignSignature   = "ForeignSignature"
+	ReasonDeviceMissing      = "DeviceMissing"
+	ReasonPoolFailed         = "PoolFailed"
+	ReasonPortalFailed       = "PortalFailed"
+	ReasonAgentSilent        = "AgentSilent"
+	ReasonEngineNotAnswering = "EngineNotAnswering"
+
+	// NvmfVolume and NvmfSnapshot.
+	ReasonNoSpace        = "NoSpace"
+	ReasonSourceNotReady = "SourceNotReady"
+	ReasonVolumeLost     = "VolumeLost"
+	ReasonShrinkRefused  = "ShrinkRefused"
+	ReasonCreateFailed   = "CreateFailed"
+	ReasonExportFailed   = "ExportFailed"
+	ReasonStillAdmitted  = "HostsStillAdmitted"
+	ReasonNodeNotReady   = "NodeNotReady"
+)
+
+// Names that several parts of weft agree on.
+const (
+	// DriverName is the CSI driver's name.
+	DriverName = "csi.weft.storage"
+	// NQNPrefix starts every NQN of a subsystem that weft serves; what follows it is the volume's name.
+	NQNPrefix = "nqn.2026-11.storage.weft:"
+	// HostNQNPrefix starts every host NQN (NVMe Base Specification: NQN
+	// with a UUID); what follows it is the Kubernetes Node's UID. It is also the node's CSI node_id.
+	HostNQNPrefix = "nqn.2014-08.org.nvmexpress:uuid:"
+	// VolumeFinalizer keeps an NvmfVolume or NvmfSnapshot until the engine no longer lists it.
+	VolumeFinalizer = "weft.storage/engine"
+	// TargetFinalizer keeps an NvmfTarget while volumes of it exist.
+	TargetFinalizer = "weft.storage/target"
+	// AllowFormatAnnotation on an NvmfVolume, with its UUID as the value, lets an administrator
+	// say that a volume which is not blank and in which no filesystem was
+	// found may be formatted: its data is given up.
+	AllowFormatAnnotation = "weft.storage/allow-format"
+)

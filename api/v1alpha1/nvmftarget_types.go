@@ -1,0 +1,530 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+import (
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// Engine names what serves the volumes.
+// +kubebuilder:validation:Enum=SPDK;Nvmet
+type Engine string
+
+// Engines.
+const (
+	// EngineSPDK is SPDK's nvmf_tgt: user space, polled or interrupt driven.
+	EngineSPDK Engine = "SPDK"
+	// EngineNvmet is the Linux kernel's target, with volumes as sparse files
+	// on XFS: no hugepages, no dedicated cores, no target pod.
+	EngineNvmet Engine = "Nvmet"
+)
+
+// TransportType is an NVMe-oF transport.
+// +kubebuilder:validation:Enum=TCP;RDMA
+type TransportType string
+
+// Transports.
+const (
+	TransportTCP  TransportType = "TCP"
+	TransportRDMA TransportType = "RDMA"
+)
+
+// NvmfTargetSpec is what the user wants of a set of nodes. Written by the user.
+// +kubebuilder:validation:XValidation:rule="self.engine != 'Nvmet' || !has(self.cores)",message="cores: the kernel's target (engine: Nvmet) has no dedicated cores; remove cores, or use engine: SPDK"
+// +kubebuilder:validation:XValidation:rule="self.engine != 'Nvmet' || !has(self.buffers)",message="buffers: the kernel's target (engine: Nvmet) has no buffer pools; remove buffers, or use engine: SPDK"
+// +kubebuilder:validation:XValidation:rule="self.engine != 'Nvmet' || !has(self.memory)",message="memory: the kernel's target (engine: Nvmet) uses no hugepages; remove memory, or use engine: SPDK"
+// +kubebuilder:validation:XValidation:rule="self.engine != 'Nvmet' || !has(self.updateStrategy)",message="updateStrategy: the kernel's target (engine: Nvmet) has no target pod; remove updateStrategy, or use engine: SPDK"
+// +kubebuilder:validation:XValidation:rule="self.engine != 'Nvmet' || self.transports.all(t, !has(t.placement))",message="transports[].placement: connections of the kernel's target (engine: Nvmet) follow the incoming CPU by themselves; remove placement, or use engine: SPDK"
+// +kubebuilder:validation:XValidation:rule="self.transports.all(a, self.transports.exists_one(b, a.type == b.type && a.port == b.port && has(a.network) == has(b.network) && (!has(a.network) || a.network == b.network)))",message="transports: two of one type need different ports or different networks"
+type NvmfTargetSpec struct {
+	// Engine that serves the volumes. Immutable: the two engines lay data out
+	// differently, so a change would lose every volume; make a second NvmfTarget instead.
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="engine is immutable: the engines lay data out differently; make a second NvmfTarget and move the volumes"
+	// +required
+	Engine Engine `json:"engine"`
+
+	// NodeSelector chooses the nodes that serve. A node is claimed by at most one NvmfTarget, the oldest that matches it.
+	// +required
+	NodeSelector metav1.LabelSelector `json:"nodeSelector"`
+
+	// Transports that every node of the target serves. A node is capable when it
+	// can serve all of them.
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=4
+	// +listType=atomic
+	// +required
+	Transports []Transport `json:"transports"`
+
+	// Attachments a node must hold; the sizes of queues, pools and memory follow from it.
+	// +kubebuilder:default={}
+	// +optional
+	Attachments Attachments `json:"attachments,omitzero"`
+
+	// Cores for the target pod. SPDK only. Default: from link speed and transport.
+	// +optional
+	Cores *Cores `json:"cores,omitempty"`
+
+	// Buffers of the target: they bound the data in flight. SPDK only. Default: mode Auto.
+	// +optional
+	Buffers *Buffers `json:"buffers,omitempty"`
+
+	// Memory of the target pod. SPDK only. Default: hugepages of 2Mi and no limit beyond what the plan needs.
+	// +optional
+	Memory *Memory `json:"memory,omitempty"`
+
+	// Devices that make up the pool of each node.
+	// +required
+	Devices Devices `json:"devices"`
+
+	// UpdateStrategy of the target pods. SPDK only. Default: OnDelete.
+	// +optional
+	UpdateStrategy *UpdateStrategy `json:"updateStrategy,omitempty"`
+}
+
+// Transport is one way to reach the target.
+// +kubebuilder:validation:XValidation:rule="self.type == 'RDMA' || !has(self.srq)",message="srq: only RDMA has shared receive queues; remove srq, or use type: RDMA"
+// +kubebuilder:validation:XValidation:rule="self.type == 'TCP' || !has(self.placement)",message="placement: only TCP connections are placed by CPU or NAPI id; remove placement, or use type: TCP"
+type Transport struct {
+	// Type of the transport.
+	// +required
+	Type TransportType `json:"type"`
+
+	// Port the target listens on (a TCP port, or an RDMA CM port). Default 4420, the port IANA gave to NVMe-oF.
+	// +kubebuilder:default=4420
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65535
+	// +optional
+	Port int32 `json:"port,omitempty"`
+
+	// Network whose address of the node is listened on. Default: the node's InternalIP.
+	// +optional
+	Network *Network `json:"network,omitempty"`
+
+	// QueueDepth is the largest number of commands in one queue.
+	// Default 128, SPDK's and the kernel initiator's.
+	// +kubebuilder:default=128
+	// +kubebuilder:validation:Minimum=16
+	// +kubebuilder:validation:Maximum=1024
+	// +optional
+	QueueDepth int32 `json:"queueDepth,omitempty"`
+
+	// MaxIOQueues is the largest number of I/O queues that one controller gets. Default 8.
+	// +kubebuilder:default=8
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=127
+	// +optional
+	MaxIOQueues int32 `json:"maxIOQueues,omitempty"`
+
+	// InCapsuleDataSize is the most data that a command carries with it, in bytes;
+	// larger writes cost one more round trip. Default 4Ki; 0 to 64Ki in steps of 16 bytes. For the kernel's target it is the port's inline data size.
+	// +kubebuilder:default="4Ki"
+	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).compareTo(quantity('0')) >= 0 && quantity(string(self)).compareTo(quantity('64Ki')) <= 0",message="inCapsuleDataSize must be from 0 to 64Ki"
+	// +optional
+	InCapsuleDataSize *resource.Quantity `json:"inCapsuleDataSize,omitempty"`
+
+	// MaxIOSize is the largest single transfer, in bytes: a power of two from 8Ki to 2Mi. Default 128Ki. SPDK only; the kernel's target takes 1Mi or more.
+	// +kubebuilder:validation:XValidation:rule="string(self) in ['8Ki','16Ki','32Ki','64Ki','128Ki','256Ki','512Ki','1Mi','2Mi']",message="maxIOSize must be a power of two from 8Ki to 2Mi, written as 128Ki"
+	// +optional
+	MaxIOSize *resource.Quantity `json:"maxIOSize,omitempty"`
+
+	// SRQ settings: one receive queue for all connections of a poll group. RDMA only.
+	// +optional
+	SRQ *SRQ `json:"srq,omitempty"`
+
+	// Placement: which poll group takes a TCP connection. SPDK only. Default None (round robin).
+	// +optional
+	Placement *Placement `json:"placement,omitempty"`
+}
+
+// Network picks an address of the node.
+// +kubebuilder:validation:XValidation:rule="has(self.cidr) != has(self.interface)",message="network: give exactly one of cidr and interface"
+type Network struct {
+	// CIDR that contains the address, such as 10.20.0.0/16.
+	// +kubebuilder:validation:MaxLength=43
+	// +kubebuilder:validation:XValidation:rule="isCIDR(self)",message="cidr must be a network such as 10.20.0.0/16 or fd00:20::/64"
+	// +optional
+	CIDR string `json:"cidr,omitempty"`
+	// Interface whose first global address is used, such as ens1f0np0.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=15
+	// +kubebuilder:validation:Pattern=`^[^\s/]+$`
+	// +optional
+	Interface string `json:"interface,omitempty"`
+}
+
+// SRQMode says whether shared receive queues are used.
+// +kubebuilder:validation:Enum=Auto;Enabled;Disabled
+type SRQMode string
+
+// Modes of shared receive queues.
+const (
+	// SRQAuto takes what costs less memory for the expected attachments.
+	SRQAuto     SRQMode = "Auto"
+	SRQEnabled  SRQMode = "Enabled"
+	SRQDisabled SRQMode = "Disabled"
+)
+
+// SRQ settings of an RDMA transport.
+// +kubebuilder:validation:XValidation:rule="self.mode != 'Disabled' || !has(self.depth)",message="srq.depth has no effect with mode Disabled; remove it"
+type SRQ struct {
+	// Mode: Auto, Enabled or Disabled. Default Auto.
+	// +kubebuilder:default=Auto
+	// +optional
+	Mode SRQMode `json:"mode,omitempty"`
+	// Depth of each shared receive queue, in work requests. At most 65535: SPDK keeps it in 16
+	// bits. Default: from the expected attachments.
+	// +kubebuilder:validation:Minimum=16
+	// +kubebuilder:validation:Maximum=65535
+	// +optional
+	Depth *int32 `json:"depth,omitempty"`
+}
+
+// Placement of TCP connections on poll groups.
+// +kubebuilder:validation:Enum=None;NAPI;CPU
+type Placement string
+
+// Placements.
+const (
+	PlacementNone Placement = "None"
+	PlacementNAPI Placement = "NAPI"
+	PlacementCPU  Placement = "CPU"
+)
+
+// Attachments a node must be able to hold at once.
+type Attachments struct {
+	// Expected number of connected volumes per node. Default 64.
+	// +kubebuilder:default=64
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=4096
+	// +optional
+	Expected int32 `json:"expected,omitempty"`
+	// IOQueues that each of them opens. Default 2.
+	// +kubebuilder:default=2
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=127
+	// +optional
+	IOQueues int32 `json:"ioQueues,omitempty"`
+}
+
+// CoreMode says who pays for idle time.
+// +kubebuilder:validation:Enum=Static;Dynamic;Interrupt
+type CoreMode string
+
+// Core modes.
+const (
+	// CoresStatic polls on every core, always.
+	CoresStatic CoreMode = "Static"
+	// CoresDynamic moves idle threads together and lets empty cores sleep.
+	CoresDynamic CoreMode = "Dynamic"
+	// CoresInterrupt sleeps until there is work: least idle cost, most latency.
+	CoresInterrupt CoreMode = "Interrupt"
+)
+
+// Cores of an SPDK target.
+// +kubebuilder:validation:XValidation:rule="has(self.count) != has(self.mask)",message="cores: give exactly one of count and mask"
+// +kubebuilder:validation:XValidation:rule="!has(self.dynamic) || self.mode == 'Dynamic'",message="cores.dynamic needs mode: Dynamic"
+type Cores struct {
+	// Count of cores, chosen near the NIC. Never CPU 0.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=256
+	// +optional
+	Count *int32 `json:"count,omitempty"`
+	// Mask of CPUs, hexadecimal, such as 0xf0.
+	// +kubebuilder:validation:MaxLength=258
+	// +kubebuilder:validation:Pattern=`^0x[0-9a-fA-F]+$`
+	// +kubebuilder:validation:XValidation:rule="!self.matches('^0x0+$')",message="cores.mask must name at least one CPU"
+	// +optional
+	Mask string `json:"mask,omitempty"`
+	// Mode: Static, Dynamic or Interrupt. Default Dynamic.
+	// +kubebuilder:default=Dynamic
+	// +optional
+	Mode CoreMode `json:"mode,omitempty"`
+	// Dynamic has the knobs of mode Dynamic.
+	// +optional
+	Dynamic *DynamicCores `json:"dynamic,omitempty"`
+}
+
+// DynamicCores are the knobs of SPDK's dynamic scheduler; defaults are SPDK's.
+type DynamicCores struct {
+	// Period between two decisions, from 1ms to 1m. Default 1s.
+	// +kubebuilder:default="1s"
+	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1ms') && duration(self) <= duration('1m')",message="period must be from 1ms to 1m"
+	// +optional
+	Period *metav1.Duration `json:"period,omitempty"`
+	// LoadLimit is the load in percent under which a thread counts as idle. Default 20.
+	// +kubebuilder:default=20
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=99
+	// +optional
+	LoadLimit int32 `json:"loadLimit,omitempty"`
+	// CoreLimit is the load in percent over which a core takes no more threads. Default 80.
+	// +kubebuilder:default=80
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=100
+	// +optional
+	CoreLimit int32 `json:"coreLimit,omitempty"`
+	// CoreBusy is the load in percent over which threads leave a core. Default 95.
+	// +kubebuilder:default=95
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=100
+	// +optional
+	CoreBusy int32 `json:"coreBusy,omitempty"`
+}
+
+// BufferMode says who sizes the buffer pools.
+// +kubebuilder:validation:Enum=Auto;Manual
+type BufferMode string
+
+// Buffer modes.
+const (
+	BuffersAuto   BufferMode = "Auto"
+	BuffersManual BufferMode = "Manual"
+)
+
+// Buffers of an SPDK target (its iobuf pools).
+// +kubebuilder:validation:XValidation:rule="self.mode == 'Manual' ? has(self.large) && has(self.small) : !has(self.large) && !has(self.small)",message="buffers: mode Manual needs large and small; mode Auto takes neither"
+type Buffers struct {
+	// Mode: Auto or Manual. Default Auto.
+	// +kubebuilder:default=Auto
+	// +optional
+	Mode BufferMode `json:"mode,omitempty"`
+	// Large buffers (132 KiB each): any I/O over 8 KiB takes them.
+	// +optional
+	Large *LargePool `json:"large,omitempty"`
+	// Small buffers (8 KiB each).
+	// +optional
+	Small *SmallPool `json:"small,omitempty"`
+}
+
+// LargePool is the pool of large buffers.
+type LargePool struct {
+	// Count of buffers in the node's pool; SPDK takes no fewer than 8.
+	// +kubebuilder:validation:Minimum=8
+	// +kubebuilder:validation:Maximum=1048576
+	// +required
+	Count int32 `json:"count"`
+	// CachePerCore is the number each poll group keeps. Never 0: a poll group without buffers can wait for ever.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65535
+	// +required
+	CachePerCore int32 `json:"cachePerCore"`
+}
+
+// SmallPool is the pool of small buffers.
+type SmallPool struct {
+	// Count of buffers in the node's pool; SPDK takes no fewer than 64.
+	// +kubebuilder:validation:Minimum=64
+	// +kubebuilder:validation:Maximum=1048576
+	// +required
+	Count int32 `json:"count"`
+	// CachePerCore is the number each poll group keeps. Never 0: a poll group without buffers can wait for ever.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=65535
+	// +required
+	CachePerCore int32 `json:"cachePerCore"`
+}
+
+// Hugepages is the page size of the target's memory.
+// +kubebuilder:validation:Enum="2Mi";"1Gi";Disabled
+type Hugepages string
+
+// Page sizes.
+const (
+	Hugepages2Mi      Hugepages = "2Mi"
+	Hugepages1Gi      Hugepages = "1Gi"
+	HugepagesDisabled Hugepages = "Disabled"
+)
+
+// Memory of the target pod.
+type Memory struct {
+	// Hugepages: 2Mi, 1Gi or Disabled (ordinary memory). Default 2Mi.
+	// +kubebuilder:default="2Mi"
+	// +optional
+	Hugepages Hugepages `json:"hugepages,omitempty"`
+	// Limit of the target's memory, at least 64Mi. A plan that needs more is refused. Default: what the plan needs.
+	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).compareTo(quantity('64Mi')) >= 0",message="memory.limit must be at least 64Mi"
+	// +optional
+	Limit *resource.Quantity `json:"limit,omitempty"`
+}
+
+// Devices of a node's pool: exactly one way to name them. Switching from one
+// way to another is refused while it would take the pool away from under volumes.
+// +kubebuilder:validation:XValidation:rule="[has(self.selector), has(self.paths), has(self.file)].filter(x, x).size() == 1",message="devices: give exactly one of selector, paths and file"
+// +kubebuilder:validation:XValidation:rule="has(self.file) == has(oldSelf.file)",message="devices: a file cannot be changed into drives, nor drives into a file: the volumes would be lost; make a second NvmfTarget"
+type Devices struct {
+	// Selector picks NVMe drives by what they are.
+	// +optional
+	Selector *DeviceSelector `json:"selector,omitempty"`
+	// Paths of drives, under /dev/disk/by-id or /dev/disk/by-path: names that a reboot does not change. A node serves those of them that it has.
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MaxLength=255
+	// +kubebuilder:validation:items:Pattern=`^/dev/disk/by-(id|path)/[^/\s]+$`
+	// +listType=set
+	// +optional
+	Paths []string `json:"paths,omitempty"`
+	// File for trying weft out: a sparse file on the node's own filesystem.
+	// +optional
+	File *DeviceFile `json:"file,omitempty"`
+}
+
+// DeviceSelector picks a node's NVMe drives; a drive must satisfy every field
+// that is given. Drives that hold a filesystem, a partition table or anything else weft did not write are never taken.
+// +kubebuilder:validation:XValidation:rule="has(self.models) || has(self.minSize) || has(self.byID)",message="devices.selector: give at least one of models, minSize and byID"
+type DeviceSelector struct {
+	// Models of drives, whole or with * for any run of characters.
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=64
+	// +listType=set
+	// +optional
+	Models []string `json:"models,omitempty"`
+	// MinSize of a drive, in bytes.
+	// +optional
+	MinSize *resource.Quantity `json:"minSize,omitempty"`
+	// ByID are names under /dev/disk/by-id, whole or with * for any run of characters.
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=32
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=255
+	// +listType=set
+	// +optional
+	ByID []string `json:"byID,omitempty"`
+}
+
+// DeviceFile is a pool in a file.
+type DeviceFile struct {
+	// Path of the file on the node, under /var/lib/weft. Immutable: another path would be an empty pool.
+	// +kubebuilder:validation:MaxLength=255
+	// +kubebuilder:validation:Pattern=`^/var/lib/weft/([A-Za-z0-9][A-Za-z0-9._-]*/)*[A-Za-z0-9][A-Za-z0-9._-]*$`
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="devices.file.path is immutable: another file would be an empty pool; make a second NvmfTarget"
+	// +required
+	Path string `json:"path"`
+	// Size of the file, at least 1Gi. It may grow, never shrink.
+	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).compareTo(quantity('1Gi')) >= 0",message="devices.file.size must be at least 1Gi"
+	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).compareTo(quantity(string(oldSelf))) >= 0",message="devices.file.size may grow, never shrink"
+	// +required
+	Size resource.Quantity `json:"size"`
+}
+
+// UpdateStrategyType says when target pods are replaced.
+// +kubebuilder:validation:Enum=OnDelete;RollingUpdate
+type UpdateStrategyType string
+
+// Update strategies.
+const (
+	UpdateOnDelete      UpdateStrategyType = "OnDelete"
+	UpdateRollingUpdate UpdateStrategyType = "RollingUpdate"
+)
+
+// UpdateStrategy of the target pods: a restart of one stalls the I/O of its volumes for a moment.
+// +kubebuilder:validation:XValidation:rule="!has(self.maxUnavailable) || self.type == 'RollingUpdate'",message="updateStrategy.maxUnavailable needs type: RollingUpdate"
+type UpdateStrategy struct {
+	// Type: OnDelete or RollingUpdate. Default OnDelete.
+	// +kubebuilder:default=OnDelete
+	// +optional
+	Type UpdateStrategyType `json:"type,omitempty"`
+	// MaxUnavailable target pods at a time. Default 1.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=100
+	// +optional
+	MaxUnavailable *int32 `json:"maxUnavailable,omitempty"`
+}
+
+// NvmfTargetStatus is what became of the spec. Written by the operator.
+type NvmfTargetStatus struct {
+	// ObservedGeneration of the spec that this status speaks of.
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+	// Nodes counts the nodes.
+	// +optional
+	Nodes NodeCounts `json:"nodes,omitzero"`
+	// NotCapable lists the matching nodes that cannot serve, with the reason of each; at most the first 50 by name.
+	// +kubebuilder:validation:MaxItems=50
+	// +listType=map
+	// +listMapKey=node
+	// +optional
+	NotCapable []NotCapableNode `json:"notCapable,omitempty"`
+	// Capacity of all pools together.
+	// +optional
+	Capacity Capacity `json:"capacity,omitzero"`
+	// Conditions: Ready, Progressing, Degraded.
+	// +listType=map
+	// +listMapKey=type
+	// +optional
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// NodeCounts counts a target's nodes.
+type NodeCounts struct {
+	// Matching the node selector.
+	// +optional
+	Matching int32 `json:"matching"`
+	// Capable of serving every transport with the devices asked for.
+	// +optional
+	Capable int32 `json:"capable"`
+	// Ready: serving now.
+	// +optional
+	Ready int32 `json:"ready"`
+}
+
+// NotCapableNode is a matching node that cannot serve, and why.
+type NotCapableNode struct {
+	// Node is the node's name.
+	// +required
+	Node string `json:"node"`
+	// Reason is one CamelCase word.
+	// +required
+	Reason string `json:"reason"`
+	// Message says it in words, and what would mend it.
+	// +required
+	Message string `json:"message"`
+}
+
+// Capacity in bytes.
+type Capacity struct {
+	// Total size of the pools.
+	// +optional
+	Total *resource.Quantity `json:"total,omitempty"`
+	// Allocated to volumes: the sum of their sizes, whether written or not.
+	// +optional
+	Allocated *resource.Quantity `json:"allocated,omitempty"`
+	// Free for new volumes: total less allocated.
+	// +optional
+	Free *resource.Quantity `json:"free,omitempty"`
+}
+
+// NvmfTarget is the user's intent for a set of storage nodes.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:scope=Cluster,shortName=nt,categories=weft
+// +kubebuilder:printcolumn:name="Engine",type=string,JSONPath=`.spec.engine`
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Matching",type=integer,JSONPath=`.status.nodes.matching`
+// +kubebuilder:printcolumn:name="Capable",type=integer,JSONPath=`.status.nodes.capable`
+// +kubebuilder:printcolumn:name="Serving",type=integer,JSONPath=`.status.nodes.ready`
+// +kubebuilder:printcolumn:name="Total",type=string,JSONPath=`.status.capacity.total`
+// +kubebuilder:printcolumn:name="Free",type=string,JSONPath=`.status.capacity.free`
+// +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`,priority=1
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:validation:XValidation:rule="self.metadata.name.size() <= 63",message="an NvmfTarget's name has at most 63 characters: it becomes a label"
+type NvmfTarget struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// +required
+	Spec NvmfTargetSpec `json:"spec"`
+	// +optional
+	Status NvmfTargetStatus `json:"status,omitzero"`
+}
+
+// NvmfTargetList is a list of NvmfTargets.
+// +kubebuilder:object:root=true
+type NvmfTargetList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []NvmfTarget `json:"items"`
+}

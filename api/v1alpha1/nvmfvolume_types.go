@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+import (
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
+
+// NvmfVolumeSpec is a volume as asked for. Written by the CSI controller.
+// +kubebuilder:validation:XValidation:rule="has(self.source) == has(oldSelf.source)",message="source is immutable: it says where the volume's first data came from"
+type NvmfVolumeSpec struct {
+	// UUID is the volume's identity: it names the volume in the engine, and is the namespace's UUID and NGUID. Immutable.
+	// +kubebuilder:validation:Pattern=`^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`
+	// +kubebuilder:validation:MaxLength=36
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="uuid is immutable: it is the volume's identity"
+	// +required
+	UUID string `json:"uuid"`
+	// Target that serves the volume. Immutable.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="target is immutable: the data lies there; make a new volume from a copy"
+	// +required
+	Target string `json:"target"`
+	// Node whose drive holds the volume. Immutable.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="node is immutable: the data lies there; make a new volume from a copy"
+	// +required
+	Node string `json:"node"`
+	// Size in bytes, at least 1Mi. It may grow, never shrink.
+	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).compareTo(quantity('1Mi')) >= 0",message="size must be at least 1Mi"
+	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).compareTo(quantity(string(oldSelf))) >= 0",message="size may grow, never shrink: what lies beyond the new end would be lost"
+	// +required
+	Size resource.Quantity `json:"size"`
+	// Source of the volume's first data. Absent: the volume starts blank. Immutable.
+	// +optional
+	Source *VolumeSource `json:"source,omitempty"`
+	// Connection settings for the hosts.
+	// +kubebuilder:default={}
+	// +optional
+	Connection Connection `json:"connection,omitzero"`
+	// Hosts that may connect. Empty: nobody.
+	// +kubebuilder:validation:MaxItems=64
+	// +listType=map
+	// +listMapKey=nqn
+	// +optional
+	Hosts []VolumeHost `json:"hosts,omitempty"`
+}
+
+// VolumeSource is where a volume's first data comes from.
+// +kubebuilder:validation:XValidation:rule="has(self.snapshot) != has(self.volume)",message="source: give exactly one of snapshot and volume"
+// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="source is immutable: it says where the volume's first data came from"
+type VolumeSource struct {
+	// Snapshot is the name of an NvmfSnapshot on the same node.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +optional
+	Snapshot string `json:"snapshot,omitempty"`
+	// Volume is the name of an NvmfVolume on the same node.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +optional
+	Volume string `json:"volume,omitempty"`
+}
+
+// Connection settings that hosts use.
+type Connection struct {
+	// Transport to connect over. Default TCP.
+	// +kubebuilder:default=TCP
+	// +optional
+	Transport TransportType `json:"transport,omitempty"`
+	// IOQueues a host opens; it never opens more than it has CPUs. Default 2.
+	// +kubebuilder:default=2
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=127
+	// +optional
+	IOQueues int32 `json:"ioQueues,omitempty"`
+	// QueueDepth of each queue. Default 128, the kernel initiator's.
+	// +kubebuilder:default=128
+	// +kubebuilder:validation:Minimum=16
+	// +kubebuilder:validation:Maximum=1024
+	// +optional
+	QueueDepth int32 `json:"queueDepth,omitempty"`
+	// CtrlLossTimeoutSeconds is how long a host keeps trying to reconnect before it fails I/O; -1 is for ever.
+	// Default -1: I/O waits for the target rather than failing, as it does for a local drive that resets.
+	// +kubebuilder:default=-1
+	// +kubebuilder:validation:Minimum=-1
+	// +kubebuilder:validation:Maximum=86400
+	// +optional
+	CtrlLossTimeoutSeconds int32 `json:"ctrlLossTimeoutSeconds,omitempty"`
+}
+
+// VolumeHost is a host that may connect.
+type VolumeHost struct {
+	// NQN of the host.
+	// +kubebuilder:validation:Pattern=`^nqn\.[0-9]{4}-[0-9]{2}\.[^\s]+$`
+	// +kubebuilder:validation:MinLength=12
+	// +kubebuilder:validation:MaxLength=223
+	// +required
+	NQN string `json:"nqn"`
+}
+
+// NvmfVolumeStatus is the volume as it is. Written by the agent of spec.node.
+type NvmfVolumeStatus struct {
+	// ObservedGeneration of the spec that this status speaks of.
+	// +optional
+	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+	// Device that holds the volume: the drive's id, or the pool file's path.
+	// +optional
+	Device string `json:"device,omitempty"`
+	// NQN of the subsystem.
+	// +optional
+	NQN string `json:"nqn,omitempty"`
+	// NSID of the namespace in it.
+	// +optional
+	NSID int32 `json:"nsid,omitempty"`
+	// NGUID of the namespace, 32 hexadecimal digits. With the NQN it identifies the volume on a host.
+	// +optional
+	NGUID string `json:"nguid,omitempty"`
+	// Portals where it is reached.
+	// +listType=atomic
+	// +optional
+	Portals []Portal `json:"portals,omitempty"`
+	// Size that is served, in bytes.
+	// +optional
+	Size *resource.Quantity `json:"size,omitempty"`
+	// Allocated bytes of the pool: what was written, for a thin volume.
+	// +optional
+	Allocated *resource.Quantity `json:"allocated,omitempty"`
+	// Hosts that are admitted now.
+	// +listType=map
+	// +listMapKey=nqn
+	// +optional
+	Hosts []AdmittedHost `json:"hosts,omitempty"`
+	// Conditions: Ready, Created, Exported.
+	// +listType=map
+	// +listMapKey=type
+	// +optional
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// AdmittedHost is a host that may connect now.
+type AdmittedHost struct {
+	// NQN of the host.
+	// +required
+	NQN string `json:"nqn"`
+	// Blank says that the volume had never been written when this host was admitted,
+	// so that a node may format it. False when in doubt.
+	// +required
+	Blank bool `json:"blank"`
+}
+
+// NvmfVolume is one volume. Its name is the CSI volume id.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:subresource:status
+// +kubebuilder:resource:scope=Cluster,shortName=nv,categories=weft
+// +kubebuilder:selectablefield:JSONPath=`.spec.node`
+// +kubebuilder:selectablefield:JSONPath=`.spec.target`
+// +kubebuilder:printcolumn:name="Target",type=string,JSONPath=`.spec.target`
+// +kubebuilder:printcolumn:name="Node",type=string,JSONPath=`.spec.node`
+// +kubebuilder:printcolumn:name="Size",type=string,JSONPath=`.spec.size`
+// +kubebuilder:printcolumn:name="Allocated",type=string,JSONPath=`.status.allocated`
+// +kubebuilder:printcolumn:name="Transport",type=string,JSONPath=`.spec.connection.transport`
+// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
+// +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`,priority=1
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:validation:XValidation:rule="self.metadata.name.size() <= 128",message="an NvmfVolume's name has at most 128 characters: it becomes part of an NQN"
+type NvmfVolume struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// +required
+	Spec NvmfVolumeSpec `json:"spec"`
+	// +optional
+	Status NvmfVolumeStatus `json:"status,omitzero"`
+}
+
+// NvmfVolumeList is a list of NvmfVolumes.
+// +kubebuilder:object:root=true
+type NvmfVolumeList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []NvmfVolume `json:"items"`
+}

@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package engine is the contract between weft's agent and what serves the
+// volumes: the Linux kernel's target (engine/nvmet) or SPDK (engine/spdk).
+//
+// The words are NVMe-oF's. A pool is one drive, or one file, prepared to hold
+// volumes. A volume is a run of bytes in a pool. An export is a subsystem with
+// its namespaces and the hosts it admits. A portal is an address to listen on.
+//
+// What every engine guarantees:
+//
+//   - Each call takes many items and does them in bulk; the answer has one
+//     error for each item, in the same order, nil for those that were done.
+//     One item's failure never stops the others.
+//   - Each call is idempotent: what is already as asked is left alone, and is not an error.
+//   - Nothing is remembered between calls that the engine's own target, or its
+//     disks, do not hold: another process may go on where this one was killed, at any point.
+//   - An error never means "absent". Gather fails as a whole rather than leave
+//     out what it could not read, except for a pool that cannot be read, which it
+//     lists with its Err: volumes on it are unknown, not gone.
+//   - Nothing disturbs I/O on exports that a call does not name.
+//   - Calls are safe for concurrent use; each runs alone.
+package engine
+
+import (
+	"context"
+	"time"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+)
+
+// Engine is a target on this node.
+type Engine interface {
+	// Info says what runs. It fails with ErrUnavailable when nothing answers.
+	Info(ctx context.Context) (Info, error)
+
+	// Gather reads all that the target holds and serves, once.
+	Gather(ctx context.Context) (State, error)
+
+	// OpenPools makes each device a pool: a blank device, and only that, is
+	// prepared; a device prepared earlier is taken as it is, with its volumes. A device that
+	// carries anything else is refused with a *ForeignSignatureError. A
+	// file that does not exist is created; one that is too small is grown.
+	OpenPools(ctx context.Context, devices []Device) []error
+
+	// CreateVolumes makes volumes, in constant time whatever their size, and thin. A volume that exists with the same
+	// pool, or with another, is left alone: compare with Gather. One with another size fails
+	// with ErrExists. Without room it fails with ErrNoSpace, with a source that is missing with
+	// ErrNotFound; a volume smaller than its source fails with ErrInvalid.
+	CreateVolumes(ctx context.Context, volumes []VolumeSpec) []error
+
+	// GrowVolumes sets larger sizes; connected hosts are told. A smaller size fails
+	// with ErrShrink and changes nothing.
+	GrowVolumes(ctx context.Context, sizes []VolumeSize) []error
+
+	// DeleteVolumes deletes volumes. One that is exported fails with
+	// ErrInUse and keeps its data; one that is not there is not an error.
+	DeleteVolumes(ctx context.Context, ids []ID) []error
+
+	// CreateSnapshots freezes volumes' data, atomically for each. A source that is missing fails with ErrNotFound.
+	CreateSnapshots(ctx context.Context, snapshots []SnapshotSpec) []error
+
+	// DeleteSnapshots deletes snapshots. Volumes made from them keep their
+	// data. Where the engine cannot delete it yet (SPDK: several clones) it fails with ErrBusy.
+	DeleteSnapshots(ctx context.Context, ids []ID) []error
+
+	// Export makes each export as given: subsystem, namespaces and admitted
+	// hosts. What differs is changed, in an order that never lets a host see half of it. A host that
+	// is no longer listed is disconnected before the call answers, and can
+	// write nothing afterwards. An export without hosts can be connected to by nobody. A missing
+	// volume fails with ErrNotFound. Exports are reached through the portals that are open; while
+	// none is (after a restart), through those that OpenPortals opens later.
+	Export(ctx context.Context, exports []Export) []error
+
+	// Unexport takes subsystems away, and disconnects their hosts. One that is not there is not an error.
+	// It removes only subsystems that it could have made: those whose NQN starts with v1alpha1.NQNPrefix.
+	Unexport(ctx context.Context, nqns []string) []error
+
+	// OpenPortals listens on each portal, with every export reachable before, or
+	// as nearly as the target allows at the moment, its listener opens: a host that reconnects must not
+	// find its subsystem missing. A portal whose settings differ from those
+	// it was opened with fails with ErrRestartNeeded and goes on as it was.
+	OpenPortals(ctx context.Context, portals []Portal) []error
+
+	// ClosePortals stops listening. A portal that is not there is not an error.
+	ClosePortals(ctx context.Context, portals []v1alpha1.Portal) []error
+}
+
+// ID is the UUID of a volume or snapshot, in lower case with hyphens.
+type ID string
+
+// Info about a target.
+type Info struct {
+	Type v1alpha1.Engine
+	// Version as the target reports it: the kernel's release, SPDK's version.
+	Version string
+	// Transports that it can serve.
+	Transports []v1alpha1.TransportType
+}
+
+// Device that is, or shall be, a pool.
+type Device struct {
+	// ID is stable over reboots: a drive's world-wide id, or the file's path.
+	ID string
+	// Path of the block device or of the file.
+	Path string
+	// FileBytes is the size of the file; 0 when Path is a block device.
+	FileBytes int64
+}
+
+// State of a target.
+type State struct {
+	Pools     []Pool
+	Volumes   []Volume
+	Snapshots []Snapshot
+	Exports   []Export
+	Portals   []Portal
+}
+
+// Pool is a device that holds volumes.
+type Pool struct {
+	// Device is the ID it was opened with.
+	Device string
+	// Path of the block device or file.
+	Path string
+	// TotalBytes and FreeBytes as the pool sees them; what is unwritten in thin volumes is free.
+	TotalBytes, FreeBytes int64
+	// Err is set when the pool cannot be read: nothing is known of its volumes.
+	Err error
+}
+
+// Volume in a pool.
+type Volume struct {
+	ID ID
+	// Pool is the Device of its pool.
+	Pool string
+	// SizeBytes that hosts see.
+	SizeBytes int64
+	// AllocatedBytes of the pool; 0 in a volume without a source means that it was never written.
+	AllocatedBytes int64
+}
+
+// Snapshot in a pool.
+type Snapshot struct {
+	ID             ID
+	Pool           string
+	SizeBytes      int64
+	AllocatedBytes int64
+	CreatedAt      time.Time
+}
+
+// VolumeSpec is a volume to be made.
+type VolumeSpec struct {
+	ID ID
+	// Pool is the Device of an open pool. With a source it must be the source's, or empty.
+	Pool string
+	// SizeBytes, a multiple of 1 MiB, so that every engine can keep it exactly.
+	SizeBytes int64
+	// Source of its first data; empty for a blank volume.
+	Source Source
+}
+
+// Source of a volume: at most one of the two is set.
+type Source struct {
+	Snapshot ID
+	Volume   ID
+}
+
+// VolumeSize is a size that a volume shall have.
+type VolumeSize struct {
+	ID        ID
+	SizeBytes int64
+}
+
+// SnapshotSpec is a snapshot to be made.
+type SnapshotSpec struct {
+	ID     ID
+	Volume ID
+}
+
+// Export is a subsystem.
+type Export struct {
+	// NQN of the subsystem; it starts with v1alpha1.NQNPrefix.
+	NQN string
+	// Serial number, at most 20 ASCII characters.
+	Serial string
+	// Model, at most 40 ASCII characters.
+	Model string
+	// MaxIOQueues of a controller, 1 to 127; it takes effect with a host's next connection.
+	MaxIOQueues int
+	// Namespaces, by NSID.
+	Namespaces []Namespace
+	// Hosts that may connect, by NQN, in order.
+	Hosts []string
+	// Portals where it is reached now. Read only: set by Gather.
+	Portals []v1alpha1.Portal
+}
+
+// Namespace of a subsystem.
+type Namespace struct {
+	// NSID from 1.
+	NSID uint32
+	// Volume it serves; its UUID and NGUID are the volume's ID.
+	Volume ID
+	// ANAGroup from 1 to 128; a host sees the group's state on the portal it came through.
+	ANAGroup uint32
+}
+
+// ANAState is an asymmetric namespace access state.
+type ANAState string
+
+// States of an ANA group, as the NVMe specification names them.
+const (
+	ANAOptimized      ANAState = "optimized"
+	ANANonOptimized   ANAState = "non-optimized"
+	ANAInaccessible   ANAState = "inaccessible"
+	ANAPersistentLoss ANAState = "persistent-loss"
+	ANAChange         ANAState = "change"
+)
+
+// Portal is an address to listen on, with its limits.
+type Portal struct {
+	v1alpha1.Portal
+	// QueueDepth is the largest queue, 16 to 1024.
+	QueueDepth int
+	// InCapsuleDataBytes that a command may carry.
+	InCapsuleDataBytes int
+	// ANA gives the states of groups on this portal; a group that is not listed is optimized. May change while open.
+	ANA map[uint32]ANAState
+}

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"errors"
+	"fmt"
+)
+
+// What can go wrong; engines wrap these, so compare with errors.Is.
+var (
+	// ErrUnavailable: the target did not answer; nothing is known of what it holds.
+	ErrUnavailable = errors.New("target does not answer")
+	// ErrNotFound: a thing that the call builds on was looked for and is not there.
+	ErrNotFound = errors.New("not found")
+	// ErrExists: it is there already, but otherwise than asked.
+	ErrExists = errors.New("exists with other properties")
+	// ErrNoSpace: the pool has no room.
+	ErrNoSpace = errors.New("no space in the pool")
+	// ErrInUse: it is exported.
+	ErrInUse = errors.New("in use")
+	// ErrBusy: not now; try again.
+	ErrBusy = errors.New("busy")
+	// ErrInvalid: the request itself is wrong.
+	ErrInvalid = errors.New("invalid request")
+	// ErrShrink: volumes and pools never shrink.
+	ErrShrink = errors.New("cannot shrink: data would be lost")
+	// ErrRestartNeeded: only a restart of the target, or of the portal, can change this.
+	ErrRestartNeeded = errors.New("cannot change while serving")
+)
+
+// ForeignSignatureError says that a device holds something weft did not write.
+// weft never erases such a device; its owner may.
+type ForeignSignatureError struct {
+	// Device is its path.
+	Device string
+	// Signature is what was found, such as "ext4 filesystem" or "gpt partition table".
+	Signature string
+}
+
+func (e *ForeignSignatureError) Error() string {
+	return fmt.Sprintf("%s holds a %s that weft did not write; to give it to weft, erase it yourself (wipefs -a %s)", e.Device, e.Signature, e.Device)
+}
