@@ -1,0 +1,132 @@
+# SPDX-License-Identifier: Apache-2.0
+#
+# The only entry point. `make help` lists what there is.
+
+SHELL := /bin/bash -o pipefail
+.DEFAULT_GOAL := help
+
+GO       ?= go
+ARCH     ?= $(shell $(GO) env GOARCH)
+VERSION  ?= $(shell sed -n 's/^appVersion: *"\{0,1\}\([^"]*\)"\{0,1\}$$/\1/p' charts/weft/Chart.yaml)
+IMAGE    ?= ghcr.io/weft-storage/weft:$(VERSION)
+ARTIFACTS ?= $(CURDIR)/.lab/artifacts
+
+BIN            := $(CURDIR)/bin
+CONTROLLER_GEN := $(BIN)/controller-gen
+HELM           := $(BIN)/helm
+GOLANGCI_LINT  := $(BIN)/golangci-lint
+KIND           := $(BIN)/kind
+LAB            := $(BIN)/weft-lab
+BINARIES       := weft-operator weft-agent weft-csi
+PACKAGE_operator := ./operator/cmd/weft-operator
+PACKAGE_agent    := ./dataplane/cmd/weft-agent
+PACKAGE_csi      := ./csi-driver/cmd/weft-csi
+
+export HELM
+
+##@ The two commands
+
+.PHONY: demo
+demo: binaries $(LAB) $(HELM) ## Build, start the lab, install the chart, apply the samples, show the data on the other node's drive
+	cd test/e2e && $(GO) run ./cmd/weft-demo
+
+.PHONY: test
+test: lint test-unit test-e2e ## Run everything: lint, unit and API-server tests, the end-to-end suite in the lab
+
+##@ Build
+
+.PHONY: binaries
+binaries: ## Build the programs for ARCH into bin/ARCH
+	@mkdir -p $(BIN)/$(ARCH)
+	CGO_ENABLED=0 GOARCH=$(ARCH) $(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' \
+		-o $(BIN)/$(ARCH)/ $(PACKAGE_operator) $(PACKAGE_agent) $(PACKAGE_csi)
+
+.PHONY: images
+images: ## Build the images for ARCH with Docker
+	$(MAKE) binaries ARCH=$(ARCH)
+	docker build --build-arg TARGETARCH=$(ARCH) --target weft -t $(IMAGE) .
+
+.PHONY: cross
+cross: ## Compile everything for both architectures
+	CGO_ENABLED=0 GOARCH=amd64 $(GO) build ./...
+	CGO_ENABLED=0 GOARCH=arm64 $(GO) build ./...
+
+.PHONY: generate
+generate: $(CONTROLLER_GEN) $(HELM) ## Generate deep copies, CRDs, RBAC and the kustomize base
+	$(CONTROLLER_GEN) object paths=./api/...
+	$(CONTROLLER_GEN) crd paths=./api/... output:crd:dir=config/crd
+	hack/generate.sh
+
+##@ Check
+
+.PHONY: lint
+lint: $(GOLANGCI_LINT) cross verify-generate ## Check format, lint, generated files, licence headers, both architectures
+	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); if [ -n "$$unformatted" ]; then echo "not formatted (run gofmt -w):" $$unformatted; exit 1; fi
+	@missing=$$(git ls-files '*.go' '*.sh' 'Makefile' 'Dockerfile' | grep -v zz_generated | xargs grep -L 'SPDX-License-Identifier: Apache-2.0'); if [ -n "$$missing" ]; then echo "no SPDX header in:" $$missing; exit 1; fi
+	$(GOLANGCI_LINT) run ./...
+	cd test/e2e && $(GOLANGCI_LINT) run ./...
+
+.PHONY: verify-generate
+verify-generate: generate ## Fail when `make generate` leaves a diff
+	@git diff --exit-code -- api config charts || { echo 'generated files differ: run `make generate` and commit'; exit 1; }
+
+.PHONY: envtest
+envtest: $(LAB) ## Build etcd and kube-apiserver for the API-server tests
+	cd test/e2e && $(LAB) build --only envtest
+
+.PHONY: test-unit
+test-unit: envtest $(HELM) ## Run unit and API-server tests
+	KUBEBUILDER_ASSETS=$$(cd test/e2e && $(LAB) assets-dir) $(GO) test ./...
+	cd test/e2e && $(GO) test $$($(GO) list ./... | grep -v /suite)
+
+.PHONY: test-api
+test-api: envtest ## Run the API-server tests alone
+	KUBEBUILDER_ASSETS=$$(cd test/e2e && $(LAB) assets-dir) $(GO) test ./api/... ./operator/... ./csi-driver/internal/controller/... ./dataplane/internal/agent/...
+
+.PHONY: test-e2e
+test-e2e: binaries $(LAB) $(HELM) ## Run the end-to-end suite in the lab; logs of a failure are in .lab/artifacts
+	cd test/e2e && $(GO) run ./cmd/weft-e2e
+
+##@ The lab: a real cluster on this machine
+
+.PHONY: lab-up
+lab-up: $(LAB) ## Start the lab: control plane and two nodes
+	cd test/e2e && $(LAB) up
+
+.PHONY: lab-down
+lab-down: $(LAB) ## Stop the lab, and only it
+	cd test/e2e && $(LAB) down
+
+.PHONY: kind-up
+kind-up: $(KIND) $(HELM) images ## A kind cluster with weft, for a laptop with Docker; needs nvme-tcp and nvmet in the host's kernel; not part of CI
+	@for m in nvmet nvmet-tcp nvme-tcp; do modprobe -n $$m 2>/dev/null || [ -d /sys/module/$${m//-/_} ] || { echo "this kernel has no module $$m: nodes of kind share it, so weft cannot serve here"; exit 1; }; done
+	$(KIND) create cluster --name weft --config test/e2e/kind.yaml
+	$(KIND) load docker-image --name weft $(IMAGE)
+	$(HELM) upgrade --install weft charts/weft --namespace weft-system --create-namespace --kube-context kind-weft --wait
+
+.PHONY: kind-down
+kind-down: $(KIND) ## Remove the kind cluster
+	$(KIND) delete cluster --name weft
+
+##@ Tools
+
+$(CONTROLLER_GEN): tools/go.mod tools/go.sum
+	$(GO) -C tools build -o $@ sigs.k8s.io/controller-tools/cmd/controller-gen
+$(HELM): tools/go.mod tools/go.sum
+	$(GO) -C tools build -o $@ helm.sh/helm/v4/cmd/helm
+$(GOLANGCI_LINT): tools/go.mod tools/go.sum
+	$(GO) -C tools build -o $@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+$(KIND): tools/go.mod tools/go.sum
+	$(GO) -C tools build -o $@ sigs.k8s.io/kind
+$(LAB): FORCE
+	$(GO) -C test/e2e build -o $@ ./cmd/weft-lab
+.PHONY: FORCE
+FORCE:
+
+.PHONY: clean
+clean: ## Remove what was built here; the lab's cache (~/.cache/weft) stays
+	rm -rf $(BIN) dist
+
+.PHONY: help
+help: ## Show this
+	@awk 'BEGIN {FS = ":.*##"} /^[a-zA-Z0-9_-]+:.*?##/ {printf "  %-16s %s\n", $$1, $$2} /^##@/ {printf "\n%s\n", substr($$0, 5)}' $(MAKEFILE_LIST)
