@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package enginetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/engine"
+)
+
+// Errors of a connection.
+var (
+	// ErrRefused: the portal, the subsystem or the admission is missing.
+	ErrRefused = errors.New("connection refused")
+	// ErrDisconnected: there was a connection, and the target ended it.
+	ErrDisconnected = errors.New("disconnected by the target")
+)
+
+// Host is a simulated connection of one host to one subsystem through one
+// portal. While the portal or the subsystem is away, as after Restart, its I/O
+// fails, and works again when they are back; once the target disconnected it,
+// it stays so.
+type Host struct {
+	e            *Engine
+	portal       v1alpha1.Portal
+	nqn, host    string
+	disconnected bool
+}
+
+// Connect a host to a subsystem. It fails with ErrRefused.
+func (e *Engine) Connect(ctx context.Context, portal v1alpha1.Portal, nqn, hostNQN string) (*Host, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	h := &Host{e: e, portal: portal, nqn: nqn, host: hostNQN}
+	if err := h.reach(); err != nil {
+		return nil, err
+	}
+	e.initiator[h] = true
+	return h, nil
+}
+
+// Disconnect ends the connection from the host's side.
+func (h *Host) Disconnect() {
+	h.e.mu.Lock()
+	defer h.e.mu.Unlock()
+	h.disconnected = true
+	delete(h.e.initiator, h)
+}
+
+// Disconnected says whether the connection was ended.
+func (h *Host) Disconnected() bool {
+	h.e.mu.Lock()
+	defer h.e.mu.Unlock()
+	return h.disconnected
+}
+
+// Connected counts the connections to a subsystem.
+func (e *Engine) Connected(nqn string) int {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	n := 0
+	for h := range e.initiator {
+		if h.nqn == nqn {
+			n++
+		}
+	}
+	return n
+}
+
+func (e *Engine) disconnect(which func(*Host) bool) {
+	for h := range e.initiator {
+		if which(h) {
+			h.disconnected = true
+			delete(e.initiator, h)
+		}
+	}
+}
+
+// reach the export; the engine's mutex is held.
+func (h *Host) reach() error {
+	if h.disconnected {
+		return ErrDisconnected
+	}
+	if _, open := h.e.portals[h.portal]; !open {
+		return fmt.Errorf("%w: nobody listens on %s", ErrRefused, PortalKey(h.portal))
+	}
+	if x, ok := h.e.exports[h.nqn]; !ok || !slices.Contains(x.Hosts, h.host) {
+		return fmt.Errorf("%w: %s does not admit %s", ErrRefused, h.nqn, h.host)
+	}
+	return nil
+}
+
+// Export that the host sees.
+func (h *Host) Export() (engine.Export, error) {
+	h.e.mu.Lock()
+	defer h.e.mu.Unlock()
+	if err := h.reach(); err != nil {
+		return engine.Export{}, err
+	}
+	return h.e.gatherExport(h.nqn), nil
+}
+
+// ANAState of the group of a volume's namespace, through the portal of the connection.
+func (h *Host) ANAState(id engine.ID) (engine.ANAState, error) {
+	h.e.mu.Lock()
+	defer h.e.mu.Unlock()
+	ns, _, err := h.namespace(id)
+	if err != nil {
+		return "", err
+	}
+	if state, ok := h.e.portals[h.portal].ANA[ns.ANAGroup]; ok {
+		return state, nil
+	}
+	return engine.ANAOptimized, nil
+}
+
+// SizeBytes of a volume as the host sees it.
+func (h *Host) SizeBytes(id engine.ID) (int64, error) {
+	h.e.mu.Lock()
+	defer h.e.mu.Unlock()
+	_, v, err := h.namespace(id)
+	if err != nil {
+		return 0, err
+	}
+	return v.sizeBytes, nil
+}
+
+func (h *Host) namespace(id engine.ID) (engine.Namespace, *data, error) {
+	if err := h.reach(); err != nil {
+		return engine.Namespace{}, nil, err
+	}
+	spaces := h.e.exports[h.nqn].Namespaces
+	i := slices.IndexFunc(spaces, func(ns engine.Namespace) bool { return ns.Volume == id })
+	if i < 0 {
+		return engine.Namespace{}, nil, fmt.Errorf("volume %s in %s: %w", id, h.nqn, engine.ErrNotFound)
+	}
+	_, v, err := h.e.find(id, volumesOf)
+	return spaces[i], v, err
+}
+
+// ReadAt reads from a volume.
+func (h *Host) ReadAt(id engine.ID, p []byte, off int64) (int, error) {
+	h.e.mu.Lock()
+	defer h.e.mu.Unlock()
+	_, v, err := h.namespace(id)
+	if err != nil {
+		return 0, err
+	}
+	return v.eachBlock(p, off, func(n int64, part []byte, at int64) error {
+		clear(part)
+		if b := v.blocks[n]; b != nil {
+			copy(part, b[at:])
+		}
+		return nil
+	})
+}
+
+// WriteAt writes to a volume. It fails with engine.ErrNoSpace when the pool is full.
+func (h *Host) WriteAt(id engine.ID, p []byte, off int64) (int, error) {
+	h.e.mu.Lock()
+	defer h.e.mu.Unlock()
+	_, v, err := h.namespace(id)
+	if err != nil {
+		return 0, err
+	}
+	pool, _, err := h.e.find(id, volumesOf)
+	if err != nil {
+		return 0, err
+	}
+	free := pool.device.free()
+	return v.eachBlock(p, off, func(n int64, part []byte, at int64) error {
+		if free < blockBytes {
+			return engine.ErrNoSpace
+		}
+		free -= blockBytes
+		changed := &block{}
+		if b := v.blocks[n]; b != nil {
+			*changed = *b
+		}
+		copy(changed[at:], part)
+		v.blocks[n] = changed
+		return nil
+	})
+}
+
+// eachBlock calls do for the part of p that lies in each block, until the volume's end.
+func (d *data) eachBlock(p []byte, off int64, do func(n int64, part []byte, at int64) error) (int, error) {
+	done := 0
+	for done < len(p) {
+		pos := off + int64(done)
+		if pos >= d.sizeBytes {
+			return done, io.EOF
+		}
+		at := pos % blockBytes
+		length := min(int64(len(p)-done), blockBytes-at, d.sizeBytes-pos)
+		if err := do(pos/blockBytes, p[done:done+int(length)], at); err != nil {
+			return done, err
+		}
+		done += int(length)
+	}
+	return done, nil
+}

@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package engine
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+)
+
+const (
+	// SizeUnit is what every volume's size is a multiple of, in bytes.
+	SizeUnit = 1 << 20
+	// MaxNQNBytes is the longest NQN (NVMe Base Specification, "NVMe Qualified Names").
+	MaxNQNBytes = 223
+	// MaxANAGroup is the largest ANA group that every engine knows; nvmet's NVMET_MAX_ANAGRPS.
+	MaxANAGroup = 128
+)
+
+var uuidPattern = regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`)
+
+// Validate fails with ErrInvalid unless the ID is a UUID in lower case with hyphens.
+func (id ID) Validate() error {
+	if !uuidPattern.MatchString(string(id)) {
+		return fmt.Errorf("%w: %q is not a UUID in lower case with hyphens", ErrInvalid, string(id))
+	}
+	return nil
+}
+
+// NGUID of the namespace that serves the volume: the UUID without its hyphens.
+func (id ID) NGUID() string { return strings.ReplaceAll(string(id), "-", "") }
+
+// Validate fails with ErrInvalid unless the device can be asked for.
+func (d Device) Validate() error {
+	switch {
+	case d.ID == "":
+		return fmt.Errorf("%w: device %q has no ID; give its world-wide id, or the file's path", ErrInvalid, d.Path)
+	case !filepath.IsAbs(d.Path):
+		return fmt.Errorf("%w: device %s: path %q is not absolute", ErrInvalid, d.ID, d.Path)
+	case d.FileBytes < 0:
+		return fmt.Errorf("%w: device %s: a file of %d bytes; give a size above zero", ErrInvalid, d.ID, d.FileBytes)
+	}
+	return nil
+}
+
+// Validate fails with ErrInvalid unless the volume can be asked for.
+func (v VolumeSpec) Validate() error {
+	if err := (VolumeSize{ID: v.ID, SizeBytes: v.SizeBytes}).Validate(); err != nil {
+		return err
+	}
+	if v.Source.Snapshot != "" && v.Source.Volume != "" {
+		return fmt.Errorf("%w: volume %s has two sources; give a snapshot or a volume", ErrInvalid, v.ID)
+	}
+	for _, source := range []ID{v.Source.Snapshot, v.Source.Volume} {
+		if source == "" {
+			continue
+		}
+		if err := source.Validate(); err != nil {
+			return fmt.Errorf("source of volume %s: %w", v.ID, err)
+		}
+	}
+	if v.Source == (Source{}) && v.Pool == "" {
+		return fmt.Errorf("%w: volume %s names no pool; give the ID of an open device", ErrInvalid, v.ID)
+	}
+	return nil
+}
+
+// Validate fails with ErrInvalid unless the size can be asked for.
+func (v VolumeSize) Validate() error {
+	if err := v.ID.Validate(); err != nil {
+		return err
+	}
+	if v.SizeBytes <= 0 || v.SizeBytes%SizeUnit != 0 {
+		return fmt.Errorf("%w: volume %s of %d bytes; give a multiple of 1 MiB above zero", ErrInvalid, v.ID, v.SizeBytes)
+	}
+	return nil
+}
+
+// Validate fails with ErrInvalid unless the snapshot can be asked for.
+func (s SnapshotSpec) Validate() error {
+	if err := s.ID.Validate(); err != nil {
+		return err
+	}
+	return s.Volume.Validate()
+}
+
+// ValidateSubsystemNQN fails with ErrInvalid unless the NQN is one that weft serves.
+func ValidateSubsystemNQN(nqn string) error {
+	if !strings.HasPrefix(nqn, v1alpha1.NQNPrefix) || len(nqn) == len(v1alpha1.NQNPrefix) {
+		return fmt.Errorf("%w: subsystem %q is not weft's; its NQN starts with %s", ErrInvalid, nqn, v1alpha1.NQNPrefix)
+	}
+	return validateNQN(nqn)
+}
+
+// validateNQN also refuses a slash: NQNs are names of folders in configfs.
+func validateNQN(nqn string) error {
+	if len(nqn) > MaxNQNBytes || !strings.HasPrefix(nqn, "nqn.") || strings.ContainsFunc(nqn, func(r rune) bool { return r <= ' ' || r > '~' || r == '/' || r == ',' }) {
+		return fmt.Errorf("%w: %q is not an NQN: it starts with \"nqn.\" and has at most %d printable ASCII characters without space, slash and comma", ErrInvalid, nqn, MaxNQNBytes)
+	}
+	return nil
+}
+
+// Validate fails with ErrInvalid unless the export can be asked for.
+func (e Export) Validate() error {
+	if err := ValidateSubsystemNQN(e.NQN); err != nil {
+		return err
+	}
+	if err := validateASCII("serial", e.Serial, 20); err != nil {
+		return fmt.Errorf("export %s: %w", e.NQN, err)
+	}
+	if err := validateASCII("model", e.Model, 40); err != nil {
+		return fmt.Errorf("export %s: %w", e.NQN, err)
+	}
+	if e.MaxIOQueues < 1 || e.MaxIOQueues > 127 {
+		return fmt.Errorf("%w: export %s: %d I/O queues; give 1 to 127", ErrInvalid, e.NQN, e.MaxIOQueues)
+	}
+	seen := map[uint32]bool{}
+	for _, ns := range e.Namespaces {
+		if ns.NSID == 0 || seen[ns.NSID] {
+			return fmt.Errorf("%w: export %s: NSID %d; each namespace has its own, from 1", ErrInvalid, e.NQN, ns.NSID)
+		}
+		seen[ns.NSID] = true
+		if ns.ANAGroup < 1 || ns.ANAGroup > MaxANAGroup {
+			return fmt.Errorf("%w: export %s: ANA group %d; give 1 to %d", ErrInvalid, e.NQN, ns.ANAGroup, MaxANAGroup)
+		}
+		if err := ns.Volume.Validate(); err != nil {
+			return fmt.Errorf("export %s, namespace %d: %w", e.NQN, ns.NSID, err)
+		}
+	}
+	hosts := map[string]bool{}
+	for _, host := range e.Hosts {
+		if err := validateNQN(host); err != nil {
+			return fmt.Errorf("export %s: host: %w", e.NQN, err)
+		}
+		if hosts[host] {
+			return fmt.Errorf("%w: export %s lists host %s twice", ErrInvalid, e.NQN, host)
+		}
+		hosts[host] = true
+	}
+	return nil
+}
+
+func validateASCII(name, value string, maxBytes int) error {
+	if value == "" || len(value) > maxBytes || strings.TrimSpace(value) != value || strings.ContainsFunc(value, func(r rune) bool { return r < ' ' || r > '~' }) {
+		return fmt.Errorf("%w: %s %q; give 1 to %d printable ASCII characters", ErrInvalid, name, value, maxBytes)
+	}
+	return nil
+}
+
+// ValidatePortal fails with ErrInvalid unless the portal can be listened on.
+func ValidatePortal(p v1alpha1.Portal) error {
+	if p.Transport != v1alpha1.TransportTCP && p.Transport != v1alpha1.TransportRDMA {
+		return fmt.Errorf("%w: transport %q; give TCP or RDMA", ErrInvalid, p.Transport)
+	}
+	addr, err := netip.ParseAddr(p.Address)
+	if err != nil {
+		return fmt.Errorf("%w: portal address %q is not an IPv4 or IPv6 address", ErrInvalid, p.Address)
+	}
+	if addr.IsUnspecified() {
+		return fmt.Errorf("%w: portal address %s means every address; give one of the node's", ErrInvalid, p.Address)
+	}
+	if p.Port < 1 || p.Port > 65535 {
+		return fmt.Errorf("%w: port %d; give 1 to 65535", ErrInvalid, p.Port)
+	}
+	return nil
+}
+
+// Validate fails with ErrInvalid unless the portal can be opened so.
+func (p Portal) Validate() error {
+	if err := ValidatePortal(p.Portal); err != nil {
+		return err
+	}
+	if p.QueueDepth < 16 || p.QueueDepth > 1024 {
+		return fmt.Errorf("%w: queue depth %d; give 16 to 1024", ErrInvalid, p.QueueDepth)
+	}
+	if p.InCapsuleDataBytes < 0 || p.InCapsuleDataBytes > 65536 {
+		return fmt.Errorf("%w: in-capsule data of %d bytes; give 0 to 65536", ErrInvalid, p.InCapsuleDataBytes)
+	}
+	for group, state := range p.ANA {
+		if group < 1 || group > MaxANAGroup {
+			return fmt.Errorf("%w: ANA group %d; give 1 to %d", ErrInvalid, group, MaxANAGroup)
+		}
+		switch state {
+		case ANAOptimized, ANANonOptimized, ANAInaccessible, ANAPersistentLoss, ANAChange:
+		default:
+			return fmt.Errorf("%w: ANA state %q of group %d", ErrInvalid, state, group)
+		}
+	}
+	return nil
+}
+
+// ComparePortals orders portals by transport, address and port, as slices.SortFunc wants it.
+func ComparePortals(a, b v1alpha1.Portal) int {
+	return cmp.Or(cmp.Compare(a.Transport, b.Transport), cmp.Compare(a.Address, b.Address), cmp.Compare(a.Port, b.Port))
+}
