@@ -27,8 +27,11 @@ func newBuildCommand() *cobra.Command {
 				}
 				_, err = fmt.Fprintln(cmd.OutOrStdout(), dir)
 				return err
+			case "vm":
+				_, err := b.VM(cmd.Context())
+				return err
 			default:
-				return fmt.Errorf("--only %q is not known; use envtest", only)
+				return fmt.Errorf("--only %q is not known; use envtest or vm", only)
 			}
 		},
 	}
