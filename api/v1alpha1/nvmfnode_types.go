@@ -249,6 +249,10 @@ type NIC struct {
 	// Driver of the device.
 	// +optional
 	Driver string `json:"driver,omitempty"`
+	// Lower are the interfaces that a VLAN or a bond runs over.
+	// +listType=set
+	// +optional
+	Lower []string `json:"lower,omitempty"`
 	// RxQueues and TxQueues it has.
 	// +optional
 	RxQueues int32 `json:"rxQueues,omitempty"`

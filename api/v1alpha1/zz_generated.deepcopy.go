@@ -381,6 +381,11 @@ func (in *NIC) DeepCopyInto(out *NIC) {
 		*out = new(int32)
 		**out = **in
 	}
+	if in.Lower != nil {
+		in, out := &in.Lower, &out.Lower
+		*out = make([]string, len(*in))
+		copy(*out, *in)
+	}
 	if in.Addresses != nil {
 		in, out := &in.Addresses, &out.Addresses
 		*out = make([]string, len(*in))

@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sizing
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+)
+
+const (
+	// minDriveBytes is the smallest drive of a pool: mkfs.xfs refuses to make anything smaller than 300 MiB.
+	minDriveBytes = 300 << 20
+	// maxDrives is the bound of Plan.Drives in the API.
+	maxDrives = 64
+	// maxListed bounds what a message lists, so that it stays readable in an Event.
+	maxListed = 6
+)
+
+// pool is what a node's pool is made of: drives, or a file.
+type pool struct {
+	drives []v1alpha1.PlannedDrive
+	file   *v1alpha1.DeviceFile
+}
+
+func planPool(node Node, spec v1alpha1.NvmfTargetSpec) (pool, []Reason) {
+	if why := poolMoved(node.Current, spec); why != nil {
+		return pool{}, []Reason{*why}
+	}
+	given := 0
+	for _, has := range []bool{spec.Devices.File != nil, len(spec.Devices.Paths) > 0, spec.Devices.Selector != nil} {
+		if has {
+			given++
+		}
+	}
+	if given != 1 {
+		return pool{}, []Reason{reasonf(v1alpha1.ReasonNoDevice, "devices must have exactly one of selector, paths and file; it has %d of them", given)}
+	}
+	if spec.Devices.File != nil {
+		return pool{file: spec.Devices.File.DeepCopy()}, nil
+	}
+
+	inv := node.Inventory
+	kept := keptDrives(inv, node.Current)
+	var chosen []v1alpha1.Drive
+	var reasons []Reason
+	if spec.Devices.Selector != nil {
+		chosen, reasons = selectDrives(inv, kept, *spec.Devices.Selector)
+	} else {
+		chosen, reasons = namedDrives(inv, kept, spec.Devices.Paths)
+	}
+	if len(reasons) > 0 {
+		return pool{}, reasons
+	}
+	return pool{drives: join(kept, chosen)}, nil
+}
+
+// poolMoved says why a node's pool cannot become another kind of pool, or that
+// of another engine: the volumes in it would be out of reach. The API
+// refuses such changes of a target; this also holds for a node that comes
+// from another one.
+func poolMoved(current *v1alpha1.Plan, spec v1alpha1.NvmfTargetSpec) *Reason {
+	const mend = "move its volumes away and let another NvmfTarget claim the node"
+	switch {
+	case current == nil:
+		return nil
+	case current.Engine != spec.Engine:
+		return new(reasonf(v1alpha1.ReasonDeviceInUse, "the node's pool was made by engine %s, which engine %s cannot read; %s", current.Engine, spec.Engine, mend))
+	case spec.Devices.File != nil && len(current.Drives) > 0:
+		return new(reasonf(v1alpha1.ReasonDeviceInUse, "the node's pool is on drives, and cannot become a file; %s", mend))
+	case spec.Devices.File == nil && current.File != nil:
+		return new(reasonf(v1alpha1.ReasonDeviceInUse, "the node's pool is the file %s, and cannot become drives; %s", current.File.Path, mend))
+	case spec.Devices.File != nil && current.File != nil && current.File.Path != spec.Devices.File.Path:
+		return new(reasonf(v1alpha1.ReasonDeviceInUse, "the node's pool is the file %s, and cannot become the file %s; %s", current.File.Path, spec.Devices.File.Path, mend))
+	}
+	return nil
+}
+
+// keptDrives are those of the current plan, whatever became of them: a drive that
+// is not in the inventory, or not readable, may be back tomorrow with its volumes.
+func keptDrives(inv *v1alpha1.Inventory, current *v1alpha1.Plan) map[string]v1alpha1.PlannedDrive {
+	kept := map[string]v1alpha1.PlannedDrive{}
+	if current == nil {
+		return kept
+	}
+	for _, d := range current.Drives {
+		if i := slices.IndexFunc(inv.Drives, func(have v1alpha1.Drive) bool { return have.ID == d.ID }); i >= 0 && inv.Drives[i].Serial != "" {
+			d.Serial = serial(inv.Drives[i])
+		}
+		kept[d.ID] = d
+	}
+	return kept
+}
+
+// selectDrives takes every NVMe drive that the selector matches and that is
+// free; those that are not are left out, and are reasons only when no drive remains.
+func selectDrives(inv *v1alpha1.Inventory, kept map[string]v1alpha1.PlannedDrive, sel v1alpha1.DeviceSelector) ([]v1alpha1.Drive, []Reason) {
+	var chosen []v1alpha1.Drive
+	var leftOut []string
+	reason := v1alpha1.ReasonNoDevice
+	for _, d := range byName(inv.Drives) {
+		if _, ok := kept[d.ID]; ok || !d.NVMe || !matches(sel, d) {
+			continue
+		}
+		if why := unusable(d); why != nil {
+			leftOut = append(leftOut, why.Message)
+			if why.Reason == v1alpha1.ReasonForeignSignature {
+				reason = v1alpha1.ReasonForeignSignature
+			}
+			continue
+		}
+		chosen = append(chosen, d)
+	}
+	switch {
+	case len(chosen) > 0 || len(kept) > 0:
+		return chosen, nil
+	case len(leftOut) > 0:
+		return nil, []Reason{reasonf(reason, "each drive that devices.selector matches was left out: %s", strings.Join(clip(leftOut), "; "))}
+	}
+	return nil, []Reason{reasonf(v1alpha1.ReasonNoDevice,
+		"devices.selector matches none of the node's NVMe drives; it has %s; change models, minSize or byID so that they match, or name drives with devices.paths", describeDrives(inv.Drives, true))}
+}
+
+// namedDrives takes the drives that the paths name. One that is named and
+// cannot be used is a reason: the user meant it.
+func namedDrives(inv *v1alpha1.Inventory, kept map[string]v1alpha1.PlannedDrive, paths []string) ([]v1alpha1.Drive, []Reason) {
+	named := map[string]string{} // drive's ID to the first path that names it
+	for _, path := range slices.Sorted(slices.Values(paths)) {
+		for _, d := range inv.Drives {
+			if _, seen := named[d.ID]; !seen && answersTo(d, path) {
+				named[d.ID] = path
+			}
+		}
+	}
+	var chosen []v1alpha1.Drive
+	var reasons []Reason
+	for _, d := range byName(inv.Drives) {
+		path, ok := named[d.ID]
+		if _, isKept := kept[d.ID]; !ok || isKept {
+			continue
+		}
+		if why := unusable(d); why != nil {
+			reasons = append(reasons, reasonf(why.Reason, "devices.paths names %s, but %s", path, why.Message))
+			continue
+		}
+		chosen = append(chosen, d)
+	}
+	if len(chosen) == 0 && len(kept) == 0 && len(reasons) == 0 {
+		reasons = append(reasons, reasonf(v1alpha1.ReasonNoDevice,
+			"the node has none of devices.paths (%s); it has %s; name whole disks by what ls -l /dev/disk/by-id /dev/disk/by-path shows on the node",
+			list(slices.Sorted(slices.Values(paths))), describeDrives(inv.Drives, false)))
+	}
+	return chosen, reasons
+}
+
+// unusable says why a drive cannot become part of a pool, or nil.
+func unusable(d v1alpha1.Drive) *Reason {
+	switch d.Content {
+	case v1alpha1.ContentBlank, v1alpha1.ContentWeft:
+	case v1alpha1.ContentForeign:
+		return new(reasonf(v1alpha1.ReasonForeignSignature,
+			"%s holds something that weft did not write (%s); if it may be lost, erase it yourself (wipefs -a /dev/%s on the node)",
+			d.Name, cmp.Or(d.ContentDetail, "of unknown kind"), d.Name))
+	default:
+		return new(reasonf(v1alpha1.ReasonNoDevice,
+			"what is on %s is not known (%s); weft takes no drive that it cannot read; mend or replace the drive",
+			d.Name, cmp.Or(d.ContentDetail, "the agent could not read it")))
+	}
+	if d.SizeBytes < minDriveBytes {
+		return new(reasonf(v1alpha1.ReasonNoDevice, "%s has only %d bytes; use a drive of at least %d bytes, the least that XFS can be made on", d.Name, d.SizeBytes, minDriveBytes))
+	}
+	return nil
+}
+
+// join makes the plan's list: what is kept, then the rest by ID as far as the
+// API's bound allows; the list itself is sorted by ID.
+func join(kept map[string]v1alpha1.PlannedDrive, chosen []v1alpha1.Drive) []v1alpha1.PlannedDrive {
+	byID := map[string]v1alpha1.PlannedDrive{}
+	for id, d := range kept {
+		byID[id] = d
+	}
+	slices.SortFunc(chosen, func(a, b v1alpha1.Drive) int { return cmp.Compare(a.ID, b.ID) })
+	for _, d := range chosen {
+		if len(byID) >= maxDrives {
+			break
+		}
+		byID[d.ID] = v1alpha1.PlannedDrive{ID: d.ID, Serial: serial(d)}
+	}
+	drives := make([]v1alpha1.PlannedDrive, 0, len(byID))
+	for _, d := range byID {
+		drives = append(drives, d)
+	}
+	slices.SortFunc(drives, func(a, b v1alpha1.PlannedDrive) int { return cmp.Compare(a.ID, b.ID) })
+	return drives
+}
+
+// serial of a drive within the API's bound of 64.
+func serial(d v1alpha1.Drive) string {
+	r := []rune(d.Serial)
+	return string(r[:min(len(r), 64)])
+}
+
+func matches(sel v1alpha1.DeviceSelector, d v1alpha1.Drive) bool {
+	if len(sel.Models) > 0 && !slices.ContainsFunc(sel.Models, func(p string) bool { return glob(p, d.Model) }) {
+		return false
+	}
+	if sel.MinSize != nil && sel.MinSize.CmpInt64(d.SizeBytes) > 0 {
+		return false
+	}
+	if len(sel.ByID) > 0 && !slices.ContainsFunc(sel.ByID, func(p string) bool {
+		return slices.ContainsFunc(d.ByID, func(name string) bool { return glob(p, name) })
+	}) {
+		return false
+	}
+	return true
+}
+
+// answersTo reports whether a path under /dev/disk is one of the drive's names.
+func answersTo(d v1alpha1.Drive, path string) bool {
+	if name, ok := strings.CutPrefix(path, "/dev/disk/by-id/"); ok {
+		return slices.Contains(d.ByID, name)
+	}
+	if name, ok := strings.CutPrefix(path, "/dev/disk/by-path/"); ok {
+		return slices.Contains(d.ByPath, name)
+	}
+	return false
+}
+
+// glob matches s as a whole, with * for any run of characters. It is greedy over
+// the literal parts, so its time is bounded by len(pattern) × len(s).
+func glob(pattern, s string) bool {
+	parts := strings.Split(pattern, "*")
+	if len(parts) == 1 {
+		return pattern == s
+	}
+	first, last := parts[0], parts[len(parts)-1]
+	if !strings.HasPrefix(s, first) {
+		return false
+	}
+	s = s[len(first):]
+	for _, part := range parts[1 : len(parts)-1] {
+		i := strings.Index(s, part)
+		if i < 0 {
+			return false
+		}
+		s = s[i+len(part):]
+	}
+	return strings.HasSuffix(s, last)
+}
+
+func byName(drives []v1alpha1.Drive) []v1alpha1.Drive {
+	sorted := slices.Clone(drives)
+	slices.SortFunc(sorted, func(a, b v1alpha1.Drive) int {
+		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.ID, b.ID))
+	})
+	return sorted
+}
+
+func describeDrives(drives []v1alpha1.Drive, nvmeOnly bool) string {
+	var s []string
+	for _, d := range byName(drives) {
+		if nvmeOnly && !d.NVMe {
+			continue
+		}
+		name := d.Name
+		if len(d.ByID) > 0 {
+			name = slices.Min(d.ByID)
+		}
+		s = append(s, fmt.Sprintf("%s (%s, %d GiB)", name, cmp.Or(d.Model, "unknown model"), d.SizeBytes>>30))
+	}
+	return list(s)
+}
+
+// list joins the first few, or says "none".
+func list(items []string) string {
+	if len(items) == 0 {
+		return "none"
+	}
+	return strings.Join(clip(items), ", ")
+}
+
+func clip(items []string) []string {
+	if len(items) <= maxListed {
+		return items
+	}
+	return append(slices.Clone(items[:maxListed]), fmt.Sprintf("and %d more", len(items)-maxListed))
+}
