@@ -42,6 +42,7 @@ const (
 	ReasonNodesNotReady    = "NodesNotReady"
 	ReasonVolumesRemain    = "VolumesRemain"
 	ReasonClaimedByAnother = "ClaimedByAnotherTarget"
+	ReasonInvalidSelector  = "InvalidNodeSelector"
 
 	// NvmfNode: why a node is not capable.
 	ReasonNoInventory        = "NoInventory"
@@ -83,6 +84,15 @@ const (
 	VolumeFinalizer = "weft.storage/engine"
 	// TargetFinalizer keeps an NvmfTarget while volumes of it exist.
 	TargetFinalizer = "weft.storage/target"
+	// AgentLeasePrefix starts the name of the Lease that a node's agent renews in its own
+	// namespace; what follows it is the node's name.
+	AgentLeasePrefix = "weft-agent-"
+	// ComponentLabel names the part of weft that an object belongs to.
+	ComponentLabel = "app.kubernetes.io/component"
+	// ComponentAgent is the ComponentLabel's value on what belongs to the agent, its Lease included.
+	ComponentAgent = "agent"
+	// OperatorFieldManager is the operator's field manager in server-side apply.
+	OperatorFieldManager = "weft-operator"
 	// AllowFormatAnnotation on an NvmfVolume, with its UUID as the value, lets an administrator
 	// say that a volume which is not blank and in which no filesystem was
 	// found may be formatted: its data is given up.
