@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package parameters reads the parameters of a StorageClass. It is strict: a
+// parameter that is not known, or whose value is out of bounds, is refused with what to write instead,
+// since a misspelt setting that is passed over would only be noticed under load.
+package parameters
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+)
+
+// Parameters of a StorageClass, as users write them.
+const (
+	// Target names the NvmfTarget. Required.
+	Target = "target"
+	// Transport: TCP or RDMA. Default: the target's first.
+	Transport = "transport"
+	// IOQueues that each host opens.
+	IOQueues = "ioQueues"
+	// QueueDepth of each of them.
+	QueueDepth = "queueDepth"
+	// CtrlLossTimeout: how long a host tries to reconnect before it fails I/O.
+	CtrlLossTimeout = "ctrlLossTimeout"
+	// FSType of a mounted volume. The provisioner moves it into the volume's capability.
+	FSType = "csi.storage.k8s.io/fstype"
+
+	// What the provisioner adds when it runs with --extra-create-metadata; users do not write these.
+	pvName       = "csi.storage.k8s.io/pv/name"
+	pvcName      = "csi.storage.k8s.io/pvc/name"
+	pvcNamespace = "csi.storage.k8s.io/pvc/namespace"
+)
+
+// Bounds are those of v1alpha1.Connection, except that a ctrlLossTimeout of 0 is refused: the kernel
+// would give up at once, so that any restart of a target would break its volumes.
+const (
+	minIOQueues, maxIOQueues     = 1, 127
+	minQueueDepth, maxQueueDepth = 16, 1024
+	maxCtrlLossTimeout           = 24 * time.Hour
+
+	defaultIOQueues        = 2
+	defaultQueueDepth      = 128
+	defaultCtrlLossTimeout = -1
+)
+
+// forever is how people write a ctrlLossTimeout without end.
+const forever = "forever"
+
+// Filesystems that a volume can be formatted with; the first is the default.
+const (
+	Ext4 = "ext4"
+	XFS  = "xfs"
+)
+
+// Error says what is wrong with the parameters, and what to write instead.
+type Error struct {
+	// Problems, one for each parameter that is wrong.
+	Problems []string
+}
+
+func (e *Error) Error() string {
+	return "StorageClass parameters: " + strings.Join(e.Problems, "; ")
+}
+
+// Parameters are a StorageClass's parameters, parsed.
+type Parameters struct {
+	// Target is the NvmfTarget's name.
+	Target string
+	// Transport, empty when not given.
+	Transport v1alpha1.TransportType
+	// IOQueues, QueueDepth and CtrlLossTimeoutSeconds as in v1alpha1.Connection; 0 when not given.
+	IOQueues, QueueDepth, CtrlLossTimeoutSeconds int32
+	// FSType, empty when not given.
+	FSType string
+	// PVName, PVCName and PVCNamespace say whom the volume is for; empty when the provisioner does not tell.
+	PVName, PVCName, PVCNamespace string
+}
+
+type setter struct {
+	key string
+	set func(p *Parameters, value string) error
+}
+
+// setters of all that users may write, in the order in which they are listed to them.
+var setters = []setter{
+	{Target, func(p *Parameters, v string) error {
+		if v == "" {
+			return fmt.Errorf("%s is empty; write the name of an NvmfTarget", Target)
+		}
+		p.Target = v
+		return nil
+	}},
+	{Transport, func(p *Parameters, v string) error {
+		t := v1alpha1.TransportType(v)
+		if t != v1alpha1.TransportTCP && t != v1alpha1.TransportRDMA {
+			return fmt.Errorf("%s: %q is not a transport; write TCP or RDMA", Transport, v)
+		}
+		p.Transport = t
+		return nil
+	}},
+	{IOQueues, func(p *Parameters, v string) (err error) {
+		p.IOQueues, err = integer(IOQueues, v, minIOQueues, maxIOQueues)
+		return err
+	}},
+	{QueueDepth, func(p *Parameters, v string) (err error) {
+		p.QueueDepth, err = integer(QueueDepth, v, minQueueDepth, maxQueueDepth)
+		return err
+	}},
+	{CtrlLossTimeout, func(p *Parameters, v string) (err error) {
+		p.CtrlLossTimeoutSeconds, err = ctrlLossTimeout(v)
+		return err
+	}},
+	{FSType, func(p *Parameters, v string) error {
+		p.FSType = v
+		return CheckFSType(v)
+	}},
+}
+
+var metadata = []setter{
+	{pvName, func(p *Parameters, v string) error { p.PVName = v; return nil }},
+	{pvcName, func(p *Parameters, v string) error { p.PVCName = v; return nil }},
+	{pvcNamespace, func(p *Parameters, v string) error { p.PVCNamespace = v; return nil }},
+}
+
+// Parse reads a StorageClass's parameters. All that is wrong with them is in
+// one *Error, so that a user need not find it out piece by piece.
+func Parse(m map[string]string) (Parameters, error) {
+	var p Parameters
+	var problems []string
+	known := map[string]bool{}
+	for _, s := range slices.Concat(setters, metadata) {
+		known[s.key] = true
+		if v, ok := m[s.key]; ok {
+			if err := s.set(&p, v); err != nil {
+				problems = append(problems, err.Error())
+			}
+		}
+	}
+	if _, ok := m[Target]; !ok {
+		problems = append(problems, Target+" is missing; write the name of an NvmfTarget")
+	}
+	var unknown []string
+	for k := range m {
+		if !known[k] {
+			unknown = append(unknown, k)
+		}
+	}
+	slices.Sort(unknown)
+	for _, k := range unknown {
+		problems = append(problems, unknownProblem(k))
+	}
+	if len(problems) > 0 {
+		return Parameters{}, &Error{Problems: problems}
+	}
+	return p, nil
+}
+
+func unknownProblem(key string) string {
+	names := make([]string, len(setters))
+	for i, s := range setters {
+		if strings.EqualFold(s.key, key) {
+			return fmt.Sprintf("%q is not known; write %s", key, s.key)
+		}
+		names[i] = s.key
+	}
+	return fmt.Sprintf("%q is not known; known are %s", key, strings.Join(names, ", "))
+}
+
+func integer(key, v string, low, high int64) (int32, error) {
+	n, err := strconv.ParseInt(v, 10, 32)
+	if err != nil || n < low || n > high {
+		return 0, fmt.Errorf("%s: %q is not a whole number from %d to %d", key, v, low, high)
+	}
+	return int32(n), nil
+}
+
+// ctrlLossTimeout reads seconds (600), a duration (10m), or a wait without end (forever, or the kernel's -1).
+func ctrlLossTimeout(v string) (int32, error) {
+	if v == forever || v == "-1" {
+		return -1, nil
+	}
+	d, err := time.ParseDuration(v)
+	if n, nerr := strconv.ParseInt(v, 10, 32); nerr == nil {
+		d, err = time.Duration(n)*time.Second, nil
+	}
+	if err != nil || d < time.Second || d > maxCtrlLossTimeout || d%time.Second != 0 {
+		return 0, fmt.Errorf("%s: %q is not a time that a host can wait for a target; "+
+			"write whole seconds from 1 to 86400 (600), a duration (10m), or %s", CtrlLossTimeout, v, forever)
+	}
+	return int32(d / time.Second), nil
+}
+
+// CheckFSType returns an error that names the filesystems there are when fsType is not one of them.
+func CheckFSType(fsType string) error {
+	if fsType == Ext4 || fsType == XFS {
+		return nil
+	}
+	return fmt.Errorf("%s: %q is not a filesystem that weft can make; write %s or %s", FSType, fsType, Ext4, XFS)
+}

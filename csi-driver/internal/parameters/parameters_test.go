@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package parameters
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+)
+
+func TestParseAcceptsWhatIsDocumented(t *testing.T) {
+	for name, tc := range map[string]struct {
+		in   map[string]string
+		want Parameters
+	}{
+		"only the target": {
+			map[string]string{Target: "fast"}, Parameters{Target: "fast"},
+		},
+		"everything": {
+			map[string]string{
+				Target: "fast", Transport: "RDMA", IOQueues: "8", QueueDepth: "1024", CtrlLossTimeout: "600", FSType: "xfs",
+				pvName: "pvc-1", pvcName: "data", pvcNamespace: "shop",
+			},
+			Parameters{
+				Target: "fast", Transport: v1alpha1.TransportRDMA, IOQueues: 8, QueueDepth: 1024, CtrlLossTimeoutSeconds: 600, FSType: "xfs",
+				PVName: "pvc-1", PVCName: "data", PVCNamespace: "shop",
+			},
+		},
+		"lower bounds": {
+			map[string]string{Target: "t", IOQueues: "1", QueueDepth: "16", CtrlLossTimeout: "1"},
+			Parameters{Target: "t", IOQueues: 1, QueueDepth: 16, CtrlLossTimeoutSeconds: 1},
+		},
+		"upper bounds": {
+			map[string]string{Target: "t", IOQueues: "127", QueueDepth: "1024", CtrlLossTimeout: "24h"},
+			Parameters{Target: "t", IOQueues: 127, QueueDepth: 1024, CtrlLossTimeoutSeconds: 86400},
+		},
+		"a duration":      {map[string]string{Target: "t", CtrlLossTimeout: "10m30s"}, Parameters{Target: "t", CtrlLossTimeoutSeconds: 630}},
+		"for ever":        {map[string]string{Target: "t", CtrlLossTimeout: "forever"}, Parameters{Target: "t", CtrlLossTimeoutSeconds: -1}},
+		"the kernel's -1": {map[string]string{Target: "t", CtrlLossTimeout: "-1"}, Parameters{Target: "t", CtrlLossTimeoutSeconds: -1}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := Parse(tc.in)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+func TestParseSaysWhatToWriteInstead(t *testing.T) {
+	for name, tc := range map[string]struct {
+		in   map[string]string
+		want []string
+	}{
+		"nothing":                {nil, []string{"target is missing; write the name of an NvmfTarget"}},
+		"empty target":           {map[string]string{Target: ""}, []string{"target is empty"}},
+		"unknown":                {map[string]string{Target: "t", "replicas": "3"}, []string{`"replicas" is not known; known are target, transport, ioQueues, queueDepth, ctrlLossTimeout, csi.storage.k8s.io/fstype`}},
+		"wrong case":             {map[string]string{Target: "t", "ioqueues": "3"}, []string{`"ioqueues" is not known; write ioQueues`}},
+		"lower-case transport":   {map[string]string{Target: "t", Transport: "tcp"}, []string{`"tcp" is not a transport; write TCP or RDMA`}},
+		"empty transport":        {map[string]string{Target: "t", Transport: ""}, []string{`"" is not a transport; write TCP or RDMA`}},
+		"no queues":              {map[string]string{Target: "t", IOQueues: "0"}, []string{`ioQueues: "0" is not a whole number from 1 to 127`}},
+		"too many queues":        {map[string]string{Target: "t", IOQueues: "128"}, []string{"from 1 to 127"}},
+		"shallow queue":          {map[string]string{Target: "t", QueueDepth: "15"}, []string{"from 16 to 1024"}},
+		"queue depth in words":   {map[string]string{Target: "t", QueueDepth: "deep"}, []string{`queueDepth: "deep" is not a whole number from 16 to 1024`}},
+		"int32 overflow":         {map[string]string{Target: "t", QueueDepth: "4294967424"}, []string{"from 16 to 1024"}},
+		"giving up at once":      {map[string]string{Target: "t", CtrlLossTimeout: "0"}, []string{`ctrlLossTimeout: "0"`, "600", "10m", "forever"}},
+		"negative":               {map[string]string{Target: "t", CtrlLossTimeout: "-2"}, []string{`ctrlLossTimeout: "-2"`}},
+		"more than a day":        {map[string]string{Target: "t", CtrlLossTimeout: "86401"}, []string{"from 1 to 86400"}},
+		"half a second":          {map[string]string{Target: "t", CtrlLossTimeout: "1500ms"}, []string{"whole seconds"}},
+		"overflowing seconds":    {map[string]string{Target: "t", CtrlLossTimeout: "9223372037"}, []string{"ctrlLossTimeout"}},
+		"another filesystem":     {map[string]string{Target: "t", FSType: "btrfs"}, []string{`"btrfs"`, "write ext4 or xfs"}},
+		"several things at once": {map[string]string{IOQueues: "x", "zz": "", "aa": ""}, []string{"ioQueues", "target is missing", `"aa" is not known`, `"zz" is not known`}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := Parse(tc.in)
+			var e *Error
+			if !errors.As(err, &e) {
+				t.Fatalf("got %v, want an *Error", err)
+			}
+			for _, w := range tc.want {
+				if !strings.Contains(err.Error(), w) {
+					t.Errorf("%q does not say %q", err, w)
+				}
+			}
+		})
+	}
+}
+
+var both = []v1alpha1.Transport{
+	{Type: v1alpha1.TransportRDMA, MaxIOQueues: 16, QueueDepth: 256},
+	{Type: v1alpha1.TransportTCP, MaxIOQueues: 8, QueueDepth: 128},
+	{Type: v1alpha1.TransportTCP, MaxIOQueues: 4, QueueDepth: 64},
+}
+
+func TestConnectionFillsInDefaultsWithinTheTargetsLimits(t *testing.T) {
+	for name, tc := range map[string]struct {
+		p    Parameters
+		want v1alpha1.Connection
+	}{
+		"the target's first transport": {Parameters{},
+			v1alpha1.Connection{Transport: v1alpha1.TransportRDMA, IOQueues: 2, QueueDepth: 128, CtrlLossTimeoutSeconds: -1}},
+		"defaults lowered to the target's weakest portal": {Parameters{Transport: v1alpha1.TransportTCP},
+			v1alpha1.Connection{Transport: v1alpha1.TransportTCP, IOQueues: 2, QueueDepth: 64, CtrlLossTimeoutSeconds: -1}},
+		"as given": {Parameters{Transport: v1alpha1.TransportRDMA, IOQueues: 16, QueueDepth: 256, CtrlLossTimeoutSeconds: 60},
+			v1alpha1.Connection{Transport: v1alpha1.TransportRDMA, IOQueues: 16, QueueDepth: 256, CtrlLossTimeoutSeconds: 60}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := tc.p.Connection("fast", both)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(tc.want, got); diff != "" {
+				t.Error(diff)
+			}
+		})
+	}
+}
+
+func TestConnectionRefusesWhatTheTargetCannotDo(t *testing.T) {
+	for name, tc := range map[string]struct {
+		p          Parameters
+		transports []v1alpha1.Transport
+		want       string
+	}{
+		"a transport it lacks": {Parameters{Transport: v1alpha1.TransportRDMA}, both[1:], `target "fast" has no RDMA, it has TCP;`},
+		"too many queues":      {Parameters{Transport: v1alpha1.TransportTCP, IOQueues: 5}, both, `ioQueues: 5 is more than the 4 that target "fast" takes over TCP`},
+		"too deep":             {Parameters{QueueDepth: 512}, both, `queueDepth: 512 is more than the 256 that target "fast" takes over RDMA`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := tc.p.Connection("fast", tc.transports)
+			if err == nil || !strings.Contains(err.Error(), tc.want) {
+				t.Errorf("got %v, want %q", err, tc.want)
+			}
+		})
+	}
+}
+
+func TestDifferencesComparesOnlyWhatIsGiven(t *testing.T) {
+	spec := v1alpha1.NvmfVolumeSpec{Target: "fast", Connection: v1alpha1.Connection{
+		Transport: v1alpha1.TransportTCP, IOQueues: 2, QueueDepth: 64, CtrlLossTimeoutSeconds: -1,
+	}}
+	if d := (Parameters{Target: "fast"}).Differences(spec); len(d) != 0 {
+		t.Errorf("defaults differ: %v", d)
+	}
+	if d := (Parameters{Target: "fast", Transport: v1alpha1.TransportTCP, IOQueues: 2, QueueDepth: 64, CtrlLossTimeoutSeconds: -1}).Differences(spec); len(d) != 0 {
+		t.Errorf("the same settings differ: %v", d)
+	}
+	d := Parameters{Target: "slow", Transport: v1alpha1.TransportRDMA, IOQueues: 4, QueueDepth: 128, CtrlLossTimeoutSeconds: 5}.Differences(spec)
+	want := []string{"target is fast, not slow", "transport is TCP, not RDMA", "ioQueues is 2, not 4", "queueDepth is 64, not 128", "ctrlLossTimeout is -1, not 5"}
+	if diff := cmp.Diff(want, d); diff != "" {
+		t.Error(diff)
+	}
+}
