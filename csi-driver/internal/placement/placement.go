@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package placement chooses the node for a volume. It is pure: nodes and
+// promises in, a node or the reasons why none will do out.
+//
+// Volumes are thin, but space is given out as if they were not: a pool's free space is its size less what
+// was promised of it, so that a volume that was made can also be filled.
+package placement
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+)
+
+// Promise is space that was given to a volume, whether the volume exists yet, exists, or is being deleted.
+type Promise struct {
+	// Volume's name. One volume is counted once.
+	Volume string
+	// Node that holds it.
+	Node string
+	// Device of the pool that holds it; empty until the agent has chosen one.
+	Device string
+	// SizeBytes of the volume.
+	SizeBytes int64
+}
+
+// Request is a volume to be placed.
+type Request struct {
+	// Target whose nodes come into question; empty for all targets.
+	Target string
+	// Transport that the node must serve; empty for any.
+	Transport v1alpha1.TransportType
+	// SizeBytes of the volume.
+	SizeBytes int64
+	// Avoid nodes that have said they have no room.
+	Avoid []string
+}
+
+// Candidate is a node that can take volumes.
+type Candidate struct {
+	// Node's name.
+	Node string
+	// FreeBytes of all its ready pools together.
+	FreeBytes int64
+	// LargestBytes is the most that one of its pools has free, and so the largest volume it can take.
+	LargestBytes int64
+}
+
+// Refusal says why a node takes no volumes now.
+type Refusal struct {
+	Node, Reason string
+}
+
+// NoNodeError: no node of the target takes volumes now, whatever their size.
+type NoNodeError struct {
+	Request  Request
+	Refusals []Refusal
+}
+
+func (e *NoNodeError) Error() string {
+	if len(e.Refusals) == 0 {
+		return fmt.Sprintf("target %q serves on no node yet; see the conditions of NvmfTarget %s", e.Request.Target, e.Request.Target)
+	}
+	why := make([]string, len(e.Refusals))
+	for i, r := range e.Refusals {
+		why[i] = r.Node + ": " + r.Reason
+	}
+	return fmt.Sprintf("no node of target %q can take a volume now: %s", e.Request.Target, list(why))
+}
+
+// NoRoomError: nodes take volumes, but none of this size.
+type NoRoomError struct {
+	Request    Request
+	Candidates []Candidate
+	Refusals   []Refusal
+}
+
+func (e *NoRoomError) Error() string {
+	var has []string
+	for _, c := range e.Candidates {
+		has = append(has, fmt.Sprintf("%s: at most %s", c.Node, bytes(c.LargestBytes)))
+	}
+	for _, n := range e.Request.Avoid {
+		has = append(has, n+": its agent found no room")
+	}
+	for _, r := range e.Refusals {
+		has = append(has, r.Node+": "+r.Reason)
+	}
+	return fmt.Sprintf("no drive of target %q has room for a volume of %s: %s", e.Request.Target, bytes(e.Request.SizeBytes), list(has))
+}
+
+// listed nodes in an error: an Event's message has at most 1024 bytes.
+const listed = 8
+
+func list(items []string) string {
+	if more := len(items) - listed; more > 0 {
+		items = append(slices.Clone(items[:listed]), fmt.Sprintf("and %d more", more))
+	}
+	return strings.Join(items, "; ")
+}
+
+func bytes(n int64) string { return resource.NewQuantity(max(n, 0), resource.BinarySI).String() }
+
+// Choose returns the node for a volume: of those with a pool that has room,
+// the one with the most free space, then the first by name. It fails with *NoNodeError or *NoRoomError.
+func Choose(req Request, nodes []v1alpha1.NvmfNode, promises []Promise) (string, error) {
+	candidates, refusals := Candidates(req, nodes, promises)
+	if len(candidates) == 0 && len(req.Avoid) == 0 {
+		return "", &NoNodeError{Request: req, Refusals: refusals}
+	}
+	fit := slices.DeleteFunc(slices.Clone(candidates), func(c Candidate) bool { return c.LargestBytes < req.SizeBytes })
+	if len(fit) == 0 {
+		return "", &NoRoomError{Request: req, Candidates: candidates, Refusals: refusals}
+	}
+	return slices.MinFunc(fit, func(a, b Candidate) int {
+		return cmp.Or(cmp.Compare(b.FreeBytes, a.FreeBytes), cmp.Compare(a.Node, b.Node))
+	}).Node, nil
+}
+
+// Candidates are the target's nodes that can take volumes, with their room, and those that
+// cannot, with the reason; both by name. Nodes to avoid are in neither.
+func Candidates(req Request, nodes []v1alpha1.NvmfNode, promises []Promise) (candidates []Candidate, refusals []Refusal) {
+	byNode := map[string][]Promise{}
+	counted := map[string]bool{}
+	for _, p := range promises {
+		if !counted[p.Volume] {
+			counted[p.Volume] = true
+			byNode[p.Node] = append(byNode[p.Node], p)
+		}
+	}
+	for i := range nodes {
+		n := &nodes[i]
+		if n.Spec.Plan == nil || slices.Contains(req.Avoid, n.Name) || (req.Target != "" && n.Spec.Target != req.Target) {
+			continue
+		}
+		if reason := refusal(n, req.Transport); reason != "" {
+			refusals = append(refusals, Refusal{Node: n.Name, Reason: reason})
+			continue
+		}
+		candidates = append(candidates, room(n, byNode[n.Name]))
+	}
+	slices.SortFunc(candidates, func(a, b Candidate) int { return cmp.Compare(a.Node, b.Node) })
+	slices.SortFunc(refusals, func(a, b Refusal) int { return cmp.Compare(a.Node, b.Node) })
+	return candidates, refusals
+}
+
+// refusal is the reason why a node takes no volumes, or empty. A node whose agent is not known to be silent
+// is taken at its word: AgentAlive is absent until the operator has first seen the agent's lease.
+func refusal(n *v1alpha1.NvmfNode, transport v1alpha1.TransportType) string {
+	if n.DeletionTimestamp != nil {
+		return "it is being removed"
+	}
+	if alive := meta.FindStatusCondition(n.Status.Conditions, v1alpha1.ConditionAgentAlive); alive != nil && alive.Status == metav1.ConditionFalse {
+		return explain("its agent is silent", alive)
+	}
+	ready := meta.FindStatusCondition(n.Status.Conditions, v1alpha1.ConditionReady)
+	if ready == nil {
+		return "its agent has not reported yet"
+	}
+	if ready.Status != metav1.ConditionTrue {
+		return explain("not ready", ready)
+	}
+	serves := func(p v1alpha1.PlannedPortal) bool { return p.Transport == transport }
+	if transport != "" && !slices.ContainsFunc(n.Spec.Plan.Portals, serves) {
+		return fmt.Sprintf("it does not serve %s", transport)
+	}
+	return ""
+}
+
+func explain(what string, c *metav1.Condition) string {
+	if c.Message == "" {
+		return fmt.Sprintf("%s (%s)", what, c.Reason)
+	}
+	return fmt.Sprintf("%s (%s: %s)", what, c.Reason, c.Message)
+}
+
+// room of a node. Volumes whose drive is not known yet are put, largest
+// first, where the agent would put them: on the pool with the most free space.
+func room(n *v1alpha1.NvmfNode, promises []Promise) Candidate {
+	free := map[string]int64{}
+	for _, p := range n.Status.Pools {
+		if p.Ready && p.Total != nil {
+			free[p.Device] = p.Total.Value()
+		}
+	}
+	var unplaced []Promise
+	for _, p := range promises {
+		if p.Device == "" {
+			unplaced = append(unplaced, p)
+		} else if _, ok := free[p.Device]; ok {
+			free[p.Device] -= p.SizeBytes
+		}
+	}
+	c := Candidate{Node: n.Name}
+	if len(free) == 0 {
+		return c
+	}
+	slices.SortFunc(unplaced, func(a, b Promise) int {
+		return cmp.Or(cmp.Compare(b.SizeBytes, a.SizeBytes), cmp.Compare(a.Volume, b.Volume))
+	})
+	for _, p := range unplaced {
+		free[mostFree(free)] -= p.SizeBytes
+	}
+	// A pool that was promised away more than whole (its drive was replaced by a smaller one) takes nothing from the others.
+	for _, f := range free {
+		c.FreeBytes += max(f, 0)
+	}
+	c.LargestBytes = max(free[mostFree(free)], 0)
+	return c
+}
+
+// mostFree pool; of equals, the first by name.
+func mostFree(free map[string]int64) string {
+	best, found := "", false
+	for device, f := range free {
+		if !found || f > free[best] || (f == free[best] && device < best) {
+			best, found = device, true
+		}
+	}
+	return best
+}

@@ -1,0 +1,235 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package placement
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+)
+
+const gi = 1 << 30
+
+type option func(*v1alpha1.NvmfNode)
+
+func pool(device string, size int64) option {
+	return func(n *v1alpha1.NvmfNode) {
+		n.Status.Pools = append(n.Status.Pools, v1alpha1.PoolStatus{
+			Device: device, Ready: true, Total: resource.NewQuantity(size, resource.BinarySI),
+		})
+	}
+}
+
+func brokenPool(device string, size int64) option {
+	return func(n *v1alpha1.NvmfNode) {
+		pool(device, size)(n)
+		n.Status.Pools[len(n.Status.Pools)-1].Ready = false
+	}
+}
+
+func condition(kind string, status metav1.ConditionStatus, reason, message string) option {
+	return func(n *v1alpha1.NvmfNode) {
+		for i, c := range n.Status.Conditions {
+			if c.Type == kind {
+				n.Status.Conditions = append(n.Status.Conditions[:i], n.Status.Conditions[i+1:]...)
+				break
+			}
+		}
+		n.Status.Conditions = append(n.Status.Conditions, metav1.Condition{Type: kind, Status: status, Reason: reason, Message: message})
+	}
+}
+
+func of(target string) option { return func(n *v1alpha1.NvmfNode) { n.Spec.Target = target } }
+
+func serving(transports ...v1alpha1.TransportType) option {
+	return func(n *v1alpha1.NvmfNode) {
+		n.Spec.Plan.Portals = nil
+		for _, t := range transports {
+			n.Spec.Plan.Portals = append(n.Spec.Plan.Portals, v1alpha1.PlannedPortal{Portal: v1alpha1.Portal{Transport: t}})
+		}
+	}
+}
+
+// node of target fast, ready and alive, serving TCP.
+func node(name string, options ...option) v1alpha1.NvmfNode {
+	n := v1alpha1.NvmfNode{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.NvmfNodeSpec{Target: "fast", Plan: &v1alpha1.Plan{}}}
+	for _, o := range append([]option{
+		serving(v1alpha1.TransportTCP),
+		condition(v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonAsExpected, ""),
+		condition(v1alpha1.ConditionAgentAlive, metav1.ConditionTrue, v1alpha1.ReasonAsExpected, ""),
+	}, options...) {
+		o(&n)
+	}
+	return n
+}
+
+func TestChoose(t *testing.T) {
+	tcp := func(size int64) Request {
+		return Request{Target: "fast", Transport: v1alpha1.TransportTCP, SizeBytes: size}
+	}
+	for name, tc := range map[string]struct {
+		req      Request
+		nodes    []v1alpha1.NvmfNode
+		promises []Promise
+		want     string
+	}{
+		"most free first": {
+			tcp(gi), []v1alpha1.NvmfNode{node("a", pool("d", 10*gi)), node("b", pool("d", 20*gi))}, nil, "b",
+		},
+		"promised space is not free": {
+			tcp(gi), []v1alpha1.NvmfNode{node("a", pool("d", 10*gi)), node("b", pool("d", 20*gi))},
+			[]Promise{{Volume: "v", Node: "b", Device: "d", SizeBytes: 15 * gi}}, "a",
+		},
+		"a volume seen twice is counted once": {
+			tcp(gi), []v1alpha1.NvmfNode{node("a", pool("d", 10*gi)), node("b", pool("d", 20*gi))},
+			[]Promise{{Volume: "v", Node: "b", SizeBytes: 8 * gi}, {Volume: "v", Node: "b", SizeBytes: 8 * gi}}, "b",
+		},
+		"first by name of equals": {
+			tcp(gi), []v1alpha1.NvmfNode{node("b", pool("d", 10*gi)), node("a", pool("d", 10*gi))}, nil, "a",
+		},
+		"one drive must hold the volume": {
+			tcp(6 * gi), []v1alpha1.NvmfNode{node("a", pool("d1", 5*gi), pool("d2", 5*gi)), node("b", pool("d", 7*gi))}, nil, "b",
+		},
+		"exactly full": {
+			tcp(5 * gi), []v1alpha1.NvmfNode{node("a", pool("d1", 5*gi))}, nil, "a",
+		},
+		"volumes on a dead drive take nothing from the others": {
+			tcp(5 * gi), []v1alpha1.NvmfNode{node("a", brokenPool("dead", 10*gi), pool("d", 5*gi))},
+			[]Promise{{Volume: "v", Node: "a", Device: "dead", SizeBytes: 10 * gi}}, "a",
+		},
+		"volumes without a drive go where the agent would put them": {
+			// 6 on d1 (8 free), then 5 on d2 (6 free): d1 has 2 left, d2 1.
+			tcp(2 * gi), []v1alpha1.NvmfNode{node("a", pool("d1", 8*gi), pool("d2", 6*gi))},
+			[]Promise{{Volume: "v", Node: "a", SizeBytes: 5 * gi}, {Volume: "w", Node: "a", SizeBytes: 6 * gi}}, "a",
+		},
+		"nodes to avoid": {
+			Request{Target: "fast", SizeBytes: gi, Avoid: []string{"b"}},
+			[]v1alpha1.NvmfNode{node("a", pool("d", 10*gi)), node("b", pool("d", 20*gi))}, nil, "a",
+		},
+		"other targets' nodes": {
+			tcp(gi), []v1alpha1.NvmfNode{node("a", pool("d", 10*gi)), node("b", pool("d", 20*gi), of("slow"))}, nil, "a",
+		},
+		"only who serves the transport": {
+			Request{Target: "fast", Transport: v1alpha1.TransportRDMA, SizeBytes: gi},
+			[]v1alpha1.NvmfNode{node("a", pool("d", 20*gi)), node("b", pool("d", 10*gi), serving(v1alpha1.TransportTCP, v1alpha1.TransportRDMA))}, nil, "b",
+		},
+		"silent and unready nodes": {
+			tcp(gi), []v1alpha1.NvmfNode{
+				node("a", pool("d", 20*gi), condition(v1alpha1.ConditionAgentAlive, metav1.ConditionFalse, v1alpha1.ReasonAgentSilent, "")),
+				node("b", pool("d", 20*gi), condition(v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonPoolFailed, "")),
+				node("c", pool("d", 10*gi), condition(v1alpha1.ConditionAgentAlive, metav1.ConditionUnknown, v1alpha1.ReasonPending, "")),
+			}, nil, "c",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := Choose(tc.req, tc.nodes, tc.promises)
+			if err != nil || got != tc.want {
+				t.Errorf("got %q, %v; want %q", got, err, tc.want)
+			}
+		})
+	}
+}
+
+func TestChooseSaysWhyNot(t *testing.T) {
+	removed := metav1.NewTime(time.Unix(0, 0))
+	for name, tc := range map[string]struct {
+		req    Request
+		nodes  []v1alpha1.NvmfNode
+		noRoom bool
+		want   []string
+	}{
+		"no node at all":               {Request{Target: "fast"}, nil, false, []string{`target "fast" serves on no node yet`, "NvmfTarget fast"}},
+		"nodes of another target only": {Request{Target: "fast"}, []v1alpha1.NvmfNode{node("a", of("slow"))}, false, []string{"serves on no node yet"}},
+		"each node's reason": {
+			Request{Target: "fast", Transport: v1alpha1.TransportRDMA},
+			[]v1alpha1.NvmfNode{
+				node("e"),
+				node("d", func(n *v1alpha1.NvmfNode) { n.Status.Conditions = nil }),
+				node("c", func(n *v1alpha1.NvmfNode) { n.DeletionTimestamp = &removed }),
+				node("b", condition(v1alpha1.ConditionAgentAlive, metav1.ConditionFalse, v1alpha1.ReasonAgentSilent, "no lease since noon")),
+				node("a", condition(v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonPoolFailed, "")),
+			}, false,
+			[]string{
+				"a: not ready (PoolFailed); b: its agent is silent (AgentSilent: no lease since noon); c: it is being removed; " +
+					"d: its agent has not reported yet; e: it does not serve RDMA",
+			},
+		},
+		"no room": {
+			Request{Target: "fast", SizeBytes: 6 * gi},
+			[]v1alpha1.NvmfNode{
+				node("a", pool("d1", 5*gi), pool("d2", 5*gi)), node("b"),
+				node("c", condition(v1alpha1.ConditionAgentAlive, metav1.ConditionFalse, v1alpha1.ReasonAgentSilent, "")),
+			}, true,
+			[]string{`no drive of target "fast" has room for a volume of 6Gi: a: at most 5Gi; b: at most 0; c: its agent is silent`},
+		},
+		"the only node said it has no room": {
+			Request{Target: "fast", SizeBytes: gi, Avoid: []string{"a"}}, []v1alpha1.NvmfNode{node("a", pool("d1", 5*gi))}, true,
+			[]string{"a: its agent found no room"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := Choose(tc.req, tc.nodes, nil)
+			if err == nil {
+				t.Fatalf("chose %s", got)
+			}
+			var room *NoRoomError
+			var none *NoNodeError
+			if errors.As(err, &room) != tc.noRoom || errors.As(err, &none) == tc.noRoom {
+				t.Errorf("got a %T", err)
+			}
+			for _, w := range tc.want {
+				if !strings.Contains(err.Error(), w) {
+					t.Errorf("%q does not say %q", err, w)
+				}
+			}
+		})
+	}
+}
+
+func TestErrorsStayShortHoweverManyNodesThereAre(t *testing.T) {
+	var nodes []v1alpha1.NvmfNode
+	for i := range 500 {
+		nodes = append(nodes, node(fmt.Sprintf("node-%03d", i)))
+	}
+	_, err := Choose(Request{Target: "fast", SizeBytes: gi}, nodes, nil)
+	if err == nil || len(err.Error()) > 1024 || !strings.Contains(err.Error(), "and 492 more") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestChooseSpreadsWhatWasPromisedMeanwhile(t *testing.T) {
+	nodes := []v1alpha1.NvmfNode{node("a", pool("d", 100*gi)), node("b", pool("d", 100*gi)), node("c", pool("d", 100*gi))}
+	var promises []Promise
+	count := map[string]int{}
+	for i := range 99 {
+		n, err := Choose(Request{Target: "fast", SizeBytes: gi}, nodes, promises)
+		if err != nil {
+			t.Fatal(err)
+		}
+		promises = append(promises, Promise{Volume: fmt.Sprint(i), Node: n, SizeBytes: gi})
+		count[n]++
+	}
+	if diff := cmp.Diff(map[string]int{"a": 33, "b": 33, "c": 33}, count); diff != "" {
+		t.Error(diff)
+	}
+}
+
+func TestCandidatesOfAllTargets(t *testing.T) {
+	got, _ := Candidates(Request{}, []v1alpha1.NvmfNode{
+		node("b", pool("d1", 3*gi), pool("d2", 5*gi), of("slow")),
+		node("a", pool("d1", 1*gi)),
+		{ObjectMeta: metav1.ObjectMeta{Name: "unclaimed"}},
+	}, []Promise{{Volume: "v", Node: "a", Device: "d1", SizeBytes: 2 * gi}})
+	want := []Candidate{{Node: "a"}, {Node: "b", FreeBytes: 8 * gi, LargestBytes: 5 * gi}}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+}
