@@ -104,6 +104,7 @@ type NvmfNodeStatus struct {
 	// +optional
 	Engine *EngineStatus `json:"engine,omitempty"`
 	// Pools, one per drive, or one in a file.
+	// +kubebuilder:validation:MaxItems=64
 	// +listType=map
 	// +listMapKey=device
 	// +optional
@@ -112,6 +113,7 @@ type NvmfNodeStatus struct {
 	// +optional
 	Capacity Capacity `json:"capacity,omitzero"`
 	// Portals that are served.
+	// +kubebuilder:validation:MaxItems=8
 	// +listType=atomic
 	// +optional
 	Portals []Portal `json:"portals,omitempty"`

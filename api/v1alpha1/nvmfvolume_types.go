@@ -119,6 +119,7 @@ type NvmfVolumeStatus struct {
 	// +optional
 	NGUID string `json:"nguid,omitempty"`
 	// Portals where it is reached.
+	// +kubebuilder:validation:MaxItems=8
 	// +listType=atomic
 	// +optional
 	Portals []Portal `json:"portals,omitempty"`
@@ -129,6 +130,7 @@ type NvmfVolumeStatus struct {
 	// +optional
 	Allocated *resource.Quantity `json:"allocated,omitempty"`
 	// Hosts that are admitted now.
+	// +kubebuilder:validation:MaxItems=64
 	// +listType=map
 	// +listMapKey=nqn
 	// +optional
