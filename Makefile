@@ -114,8 +114,8 @@ $(CONTROLLER_GEN): tools/go.mod tools/go.sum
 	$(GO) -C tools build -o $@ sigs.k8s.io/controller-tools/cmd/controller-gen
 $(HELM): tools/go.mod tools/go.sum
 	$(GO) -C tools build -o $@ helm.sh/helm/v4/cmd/helm
-$(GOLANGCI_LINT): tools/go.mod tools/go.sum
-	$(GO) -C tools build -o $@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+$(GOLANGCI_LINT): tools/lint/go.mod tools/lint/go.sum
+	$(GO) -C tools/lint build -o $@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 $(KIND): tools/go.mod tools/go.sum
 	$(GO) -C tools build -o $@ sigs.k8s.io/kind
 $(LAB): FORCE
