@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package weft_test
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestWrongValuesAreRefusedWithAMessage(t *testing.T) {
+	for _, test := range []struct{ set, message string }{
+		{"operator.replica=1", "'replica' not allowed"},
+		{"operater.replicas=1", "'operater' not allowed"},
+		{"operator.replicas=two", "at '/operator/replicas': got string, want integer"},
+		{"operator.replicas=0", "at '/operator/replicas': minimum: got 0, want 1"},
+		{"crds.install=maybe", "at '/crds/install': got string, want boolean"},
+		{"image.pullPolicy=Sometimes", "at '/image/pullPolicy': value must be one of 'Always', 'IfNotPresent', 'Never'"},
+		{"image.digest=abc", "at '/image/digest'"},
+		{"image.tag=latest", "has the tag latest, which names no version"},
+		{"csi.controller.attacher.image.tag=", "at '/csi/controller/attacher/image/tag'"},
+		{"kubeletDir=var/lib/kubelet", "at '/kubeletDir'"},
+		{"kubeletDir=/var/lib/kubelet/", "at '/kubeletDir'"},
+		{"agent.tolerations[0].operator=Always", "at '/agent/tolerations/0/operator': value must be one of 'Exists', 'Equal'"},
+		{"agent.resources.limits.memory=lots", "at '/agent/resources/limits/memory'"},
+		{"agent.maxUnavailable=0", "at '/agent/maxUnavailable'"},
+		{"agent.extraArgs[0]=verbose", "at '/agent/extraArgs/0'"},
+		{"metrics.serviceMonitor.interval=30", "at '/metrics/serviceMonitor/interval'"},
+		{"metrics.serviceMonitor.enabled=true,metrics.service.enabled=false", "metrics.serviceMonitor.enabled needs metrics.service.enabled"},
+	} {
+		t.Run(test.set, func(t *testing.T) {
+			_, stderr, err := helm(t, "template", "weft", ".", "--namespace", namespace, "--set", test.set)
+			if err == nil {
+				t.Fatal("was accepted")
+			}
+			if !strings.Contains(stderr, test.message) {
+				t.Errorf("got %q, want it to contain %q", stderr, test.message)
+			}
+		})
+	}
+}
+
+func TestOlderKubernetesIsRefused(t *testing.T) {
+	_, stderr, err := helm(t, "template", "weft", ".", "--kube-version", "1.31.9")
+	if err == nil || !strings.Contains(stderr, "kubeVersion") {
+		t.Errorf("1.31: got %v, %q", err, stderr)
+	}
+	// Providers add to the version.
+	if _, stderr, err := helm(t, "template", "weft", ".", "--kube-version", "v1.32.1-gke.100"); err != nil {
+		t.Errorf("1.32.1-gke.100: %v, %q", err, stderr)
+	}
+}
+
+func TestLint(t *testing.T) {
+	if stdout, stderr, err := helm(t, "lint", "--strict", "."); err != nil {
+		t.Errorf("%v\n%s%s", err, stdout, stderr)
+	}
+}
