@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command weft-operator places targets on storage nodes: it turns NvmfTargets into a plan for
+// each node, and keeps their status true.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+	"go.uber.org/zap/zapcore"
+	"k8s.io/klog/v2"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/log/zap"
+
+	"github.com/weft-storage/weft/operator/internal/manager"
+)
+
+func main() {
+	if err := command().ExecuteContext(ctrl.SetupSignalHandler()); err != nil {
+		fmt.Fprintln(os.Stderr, "weft-operator:", err)
+		os.Exit(1)
+	}
+}
+
+func command() *cobra.Command {
+	var options manager.Options
+	logging := zap.Options{TimeEncoder: zapcore.RFC3339TimeEncoder}
+	cmd := &cobra.Command{
+		Use:           "weft-operator",
+		Short:         "Place NVMe-oF targets on storage nodes, from NvmfTargets",
+		Args:          cobra.NoArgs,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			logger := zap.New(zap.UseFlagOptions(&logging))
+			ctrl.SetLogger(logger)
+			klog.SetLogger(logger) // leader election logs through klog
+			cfg, err := ctrl.GetConfig()
+			if err != nil {
+				return fmt.Errorf("find the API server (give --kubeconfig outside of a cluster): %w", err)
+			}
+			mgr, err := manager.New(cmd.Context(), cfg, options)
+			if err != nil {
+				return err
+			}
+			return mgr.Start(cmd.Context())
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&options.Namespace, "namespace", "weft-system", "namespace that weft runs in: of the leader's lease and of the agents'")
+	flags.BoolVar(&options.LeaderElect, "leader-elect", true, "let one of several replicas work while the others wait")
+	flags.StringVar(&options.MetricsBindAddress, "metrics-bind-address", ":8443", "address for /metrics over HTTPS, with authentication and authorization by the API server; 0 for none")
+	flags.StringVar(&options.HealthProbeBindAddress, "health-probe-bind-address", ":8081", "address for /healthz and /readyz; 0 for none")
+	// controller-runtime registers --kubeconfig with the standard library's flags.
+	logging.BindFlags(flag.CommandLine)
+	flags.AddGoFlagSet(flag.CommandLine)
+	return cmd
+}

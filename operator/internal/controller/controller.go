@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package controller has what the operator's controllers share.
+package controller
+
+import (
+	"context"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+)
+
+// EventAction is what the operator was doing when it emits an Event; events.k8s.io asks for it.
+const EventAction = "Reconcile"
+
+// IgnoreStale drops errors which say that the cache was older than the
+// object: Conflict and NotFound. The event that brings the newer object, or its
+// deletion, is on its way and calls Reconcile again, with better knowledge than a retry now would have.
+func IgnoreStale(ctx context.Context, err error) error {
+	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+		log.FromContext(ctx).V(1).Info("the cache is behind the API server; waiting for its event", "why", err.Error())
+		return nil
+	}
+	return err
+}

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package nvmfnode reconciles NvmfNodes: it says whether a node's agent is
+// alive, which a silent agent cannot say itself, and deletes the NvmfNodes of nodes that are gone.
+package nvmfnode
+
+import (
+	"context"
+	"fmt"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/operator/internal/controller"
+	"github.com/weft-storage/weft/operator/internal/manifest"
+)
+
+// Reconciler reconciles NvmfNodes. It is safe with several workers.
+type Reconciler struct {
+	// Client reads from the cache and writes.
+	client.Client
+	// Live reads from the API server: before something is deleted it is looked at once more.
+	Live client.Reader
+	// Recorder of Events.
+	Recorder events.EventRecorder
+	// Clock that leases are held against. A lease's time is the node's own, so
+	// clocks must agree to within a fraction of the lease's duration.
+	Clock clock.PassiveClock
+	// Namespace of the agents' Leases.
+	Namespace string
+}
+
+// Reconcile deletes the NvmfNode when nothing needs it any more, else keeps its condition AgentAlive
+// true, and comes back when the agent's lease would run out.
+func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	ctx = log.IntoContext(ctx, log.FromContext(ctx).WithValues("node", req.Name))
+
+	node := &v1alpha1.NvmfNode{}
+	if err := r.Get(ctx, req.NamespacedName, node); err != nil {
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	if deleted, err := r.deleteOrphan(ctx, node); deleted || err != nil {
+		return ctrl.Result{}, controller.IgnoreStale(ctx, err)
+	}
+	lease, err := r.lease(ctx, node.Name)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	alive, again := judge(node.Name, lease, r.Clock.Now())
+	return ctrl.Result{RequeueAfter: again}, controller.IgnoreStale(ctx, r.updateAlive(ctx, node, alive))
+}
+
+// deleteOrphan deletes the NvmfNode when the API server itself says that its
+// Kubernetes Node is gone and that no volume and no snapshot lies on it.
+func (r *Reconciler) deleteOrphan(ctx context.Context, node *v1alpha1.NvmfNode) (deleted bool, err error) {
+	for _, reader := range []client.Reader{r.Client, r.Live} {
+		err := reader.Get(ctx, client.ObjectKeyFromObject(node), &corev1.Node{})
+		if err == nil {
+			return false, nil
+		}
+		if !apierrors.IsNotFound(err) {
+			return false, fmt.Errorf("get Node %s: %w", node.Name, err)
+		}
+	}
+	for _, list := range []client.ObjectList{&v1alpha1.NvmfVolumeList{}, &v1alpha1.NvmfSnapshotList{}} {
+		if err := r.Live.List(ctx, list, client.MatchingFields{"spec.node": node.Name}, client.Limit(1)); err != nil {
+			return false, fmt.Errorf("list %T of node %s: %w", list, node.Name, err)
+		}
+		if meta.LenList(list) > 0 {
+			return false, nil
+		}
+	}
+	if err := r.Delete(ctx, node, client.Preconditions{UID: &node.UID, ResourceVersion: &node.ResourceVersion}); err != nil {
+		return false, fmt.Errorf("delete NvmfNode %s: %w", node.Name, err)
+	}
+	log.FromContext(ctx).Info("deleted the NvmfNode: its Node is gone, and no volume or snapshot lies on it")
+	return true, nil
+}
+
+// lease returns the agent's lease, or nil when there is none.
+func (r *Reconciler) lease(ctx context.Context, node string) (*coordinationv1.Lease, error) {
+	lease := &coordinationv1.Lease{}
+	key := client.ObjectKey{Namespace: r.Namespace, Name: v1alpha1.AgentLeasePrefix + node}
+	if err := r.Get(ctx, key, lease); apierrors.IsNotFound(err) {
+		return nil, nil
+	} else if err != nil {
+		return nil, fmt.Errorf("get Lease %s: %w", key, err)
+	}
+	return lease, nil
+}
+
+// updateAlive writes the condition when it differs, and an Event when its status does.
+func (r *Reconciler) updateAlive(ctx context.Context, node *v1alpha1.NvmfNode, alive metav1.Condition) error {
+	config := manifest.ForAgentAlive(node, alive)
+	if config == nil {
+		return nil
+	}
+	was := meta.FindStatusCondition(node.Status.Conditions, v1alpha1.ConditionAgentAlive)
+	if err := r.Status().Apply(ctx, config, client.FieldOwner(v1alpha1.OperatorFieldManager), client.ForceOwnership); err != nil {
+		return fmt.Errorf("apply condition %s of NvmfNode %s: %w", v1alpha1.ConditionAgentAlive, node.Name, err)
+	}
+	switch {
+	case was != nil && was.Status == alive.Status:
+	case alive.Status == metav1.ConditionFalse:
+		r.Recorder.Eventf(node, nil, corev1.EventTypeWarning, alive.Reason, controller.EventAction, "%s", alive.Message)
+	case alive.Status == metav1.ConditionTrue && was != nil:
+		r.Recorder.Eventf(node, nil, corev1.EventTypeNormal, alive.Reason, controller.EventAction, "%s", alive.Message)
+	}
+	return nil
+}

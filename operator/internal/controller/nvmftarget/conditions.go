@@ -1,0 +1,218 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nvmftarget
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+)
+
+const (
+	// maxNamedVolumes and maxNamedNodes bound what a message names; the rest is counted.
+	maxNamedVolumes = 10
+	maxNamedNodes   = 3
+)
+
+// verdict is a condition before it has a type and a time.
+type verdict struct {
+	status          metav1.ConditionStatus
+	reason, message string
+}
+
+// rule gives a verdict, or nil when it has nothing to say.
+type rule func(observation) *verdict
+
+// conditions are all that an NvmfTarget owns, always: Ready (True is well), Progressing and
+// Degraded (False is well).
+func conditions(o observation) []metav1.Condition {
+	return []metav1.Condition{
+		condition(v1alpha1.ConditionReady, o, deletingNotReady, selectorNotReady, nothingMatches, nothingCapable, someNotReady, servesAsExpected),
+		condition(v1alpha1.ConditionProgressing, o, dataRemains, lettingGo, waitsForAgents, nothingUnderWay),
+		condition(v1alpha1.ConditionDegraded, o, someDegraded, nothingDegraded),
+	}
+}
+
+// condition asks the rules in order; the last one always answers.
+func condition(kind string, o observation, rules ...rule) metav1.Condition {
+	for _, r := range rules {
+		if v := r(o); v != nil {
+			return metav1.Condition{Type: kind, Status: v.status, Reason: v.reason, Message: v.message}
+		}
+	}
+	return metav1.Condition{Type: kind, Status: metav1.ConditionUnknown, Reason: v1alpha1.ReasonPending}
+}
+
+func deletingNotReady(o observation) *verdict {
+	if o.target.DeletionTimestamp.IsZero() {
+		return nil
+	}
+	return &verdict{metav1.ConditionFalse, v1alpha1.ReasonDeleting,
+		"the target is being deleted; volumes that it has are served until they are deleted"}
+}
+
+func selectorNotReady(o observation) *verdict {
+	if o.placed.SelectorError == nil {
+		return nil
+	}
+	return &verdict{metav1.ConditionFalse, v1alpha1.ReasonInvalidSelector,
+		fmt.Sprintf("spec.nodeSelector cannot be read, so no node is claimed or released; write it as in a Deployment's selector: %v", o.placed.SelectorError)}
+}
+
+func nothingMatches(o observation) *verdict {
+	if len(o.placed.Matching) > 0 {
+		return nil
+	}
+	return &verdict{metav1.ConditionFalse, v1alpha1.ReasonNoNodeMatches,
+		"no node has the labels of spec.nodeSelector; label the nodes that shall serve" + keptNote(o)}
+}
+
+func nothingCapable(o observation) *verdict {
+	switch {
+	case len(o.placed.Capable) > 0:
+		return nil
+	case len(o.unreported()) == len(o.placed.Matching):
+		return &verdict{metav1.ConditionFalse, v1alpha1.ReasonPending,
+			"no agent has reported yet from " + nameSome(o.unreported(), maxNamedNodes)}
+	}
+	return &verdict{metav1.ConditionFalse, v1alpha1.ReasonNoNodeCapable,
+		fmt.Sprintf("none of %d matching nodes is capable: %s", len(o.placed.Matching), o.whyNotCapable())}
+}
+
+func someNotReady(o observation) *verdict {
+	failed, waiting := o.with(failing), o.with(pending)
+	switch {
+	case len(failed) > 0:
+		return &verdict{metav1.ConditionFalse, v1alpha1.ReasonNodesNotReady,
+			fmt.Sprintf("%d of %d capable nodes are not ready: %s", len(failed)+len(waiting), len(o.placed.Capable), whyNotReady(slices.Concat(failed, waiting)))}
+	case len(waiting) > 0:
+		return &verdict{metav1.ConditionFalse, v1alpha1.ReasonPending,
+			fmt.Sprintf("%d of %d capable nodes are not ready yet: %s", len(waiting), len(o.placed.Capable), whyNotReady(waiting))}
+	}
+	return nil
+}
+
+func servesAsExpected(o observation) *verdict {
+	return &verdict{metav1.ConditionTrue, v1alpha1.ReasonAsExpected,
+		fmt.Sprintf("all %d capable nodes of %d matching nodes serve", len(o.placed.Capable), len(o.placed.Matching)) + keptNote(o)}
+}
+
+func dataRemains(o observation) *verdict {
+	if o.target.DeletionTimestamp.IsZero() || len(o.volumes)+len(o.snapshots) == 0 {
+		return nil
+	}
+	var parts []string
+	if n := len(o.volumes); n > 0 {
+		parts = append(parts, fmt.Sprintf("%s: %s", count(n, "volume"), nameSome(o.volumes, maxNamedVolumes)))
+	}
+	if n := len(o.snapshots); n > 0 {
+		parts = append(parts, fmt.Sprintf("%s: %s", count(n, "snapshot"), nameSome(o.snapshots, maxNamedVolumes)))
+	}
+	return &verdict{metav1.ConditionTrue, v1alpha1.ReasonVolumesRemain,
+		fmt.Sprintf("deletion waits for %s; delete their PersistentVolumeClaims and VolumeSnapshots", strings.Join(parts, ", and "))}
+}
+
+func lettingGo(o observation) *verdict {
+	if o.target.DeletionTimestamp.IsZero() {
+		return nil
+	}
+	return &verdict{metav1.ConditionTrue, v1alpha1.ReasonDeleting, "no volumes remain; the nodes are being released"}
+}
+
+func waitsForAgents(o observation) *verdict {
+	names := o.unreported()
+	for _, n := range o.nodes {
+		if n.health.state == pending {
+			names = append(names, n.name)
+		}
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	slices.Sort(names)
+	return &verdict{metav1.ConditionTrue, v1alpha1.ReasonPending,
+		"waiting for the agents of " + nameSome(slices.Compact(names), maxNamedNodes)}
+}
+
+func nothingUnderWay(observation) *verdict {
+	return &verdict{metav1.ConditionFalse, v1alpha1.ReasonAsExpected, "nothing is under way"}
+}
+
+func someDegraded(o observation) *verdict {
+	unready := slices.Concat(o.with(failing), o.with(pending))
+	var parts []string
+	reason := v1alpha1.ReasonNodesNotReady
+	if n := len(o.placed.NotCapable); n > 0 {
+		reason = v1alpha1.ReasonNodesNotCapable
+		parts = append(parts, fmt.Sprintf("%d of %d matching nodes are not capable: %s", n, len(o.placed.Matching), o.whyNotCapable()))
+	}
+	if len(unready) > 0 {
+		parts = append(parts, fmt.Sprintf("%d of %d capable nodes are not ready: %s", len(unready), len(o.placed.Capable), whyNotReady(unready)))
+	}
+	if len(parts) == 0 {
+		return nil
+	}
+	if len(o.with(failing)) == 0 && len(o.unreported()) == len(o.placed.NotCapable) {
+		reason = v1alpha1.ReasonPending // only agents are waited for
+	}
+	return &verdict{metav1.ConditionTrue, reason, strings.Join(parts, "; ")}
+}
+
+func nothingDegraded(observation) *verdict {
+	return &verdict{metav1.ConditionFalse, v1alpha1.ReasonAsExpected, "no matching node is left out or not ready"}
+}
+
+// unreported lists the matching nodes whose agent has not told their inventory.
+func (o observation) unreported() []string {
+	var names []string
+	for _, n := range o.placed.NotCapable {
+		if n.Reason == v1alpha1.ReasonNoInventory {
+			names = append(names, n.Node)
+		}
+	}
+	return names
+}
+
+// whyNotCapable names the first nodes with their reasons; status.notCapable has the messages.
+func (o observation) whyNotCapable() string {
+	var parts []string
+	for _, n := range o.placed.NotCapable {
+		parts = append(parts, fmt.Sprintf("%s (%s)", n.Node, n.Reason))
+	}
+	return nameSome(parts, maxNamedNodes)
+}
+
+func whyNotReady(nodes []servingNode) string {
+	var parts []string
+	for _, n := range nodes {
+		parts = append(parts, fmt.Sprintf("%s (%s: %s)", n.name, n.health.reason, n.health.message))
+	}
+	return nameSome(parts, maxNamedNodes)
+}
+
+// keptNote tells of nodes that serve without matching.
+func keptNote(o observation) string {
+	if len(o.placed.Kept) == 0 {
+		return ""
+	}
+	return fmt.Sprintf("; served on as well, until no volumes are left there, though they do not match: %s", nameSome(o.placed.Kept, maxNamedNodes))
+}
+
+// nameSome names the first of them, and counts the rest.
+func nameSome(names []string, most int) string {
+	if len(names) <= most {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
+}
+
+func count(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nvmftarget
+
+import (
+	"slices"
+	"unicode/utf8"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/operator/internal/controller"
+)
+
+// maxNote is the bound of an Event's note, in bytes (events.k8s.io/v1).
+const maxNote = 1024
+
+// notice is an Event to be.
+type notice struct {
+	kind, reason, message string
+	// node it is about; "" when it is about the target as a whole.
+	node string
+}
+
+// eventsFor compares two states of the status. The status is the memory: an
+// operator that restarts repeats nothing, and of the nodes that are not capable those beyond
+// the list's bound have no Event.
+func eventsFor(before, after v1alpha1.NvmfTargetStatus) []notice {
+	var notices []notice
+	for _, n := range after.NotCapable {
+		if !slices.Contains(before.NotCapable, n) {
+			notices = append(notices, notice{kind: corev1.EventTypeWarning, reason: n.Reason, message: n.Node + ": " + n.Message, node: n.Node})
+		}
+	}
+	for _, c := range after.Conditions {
+		was := meta.FindStatusCondition(before.Conditions, c.Type)
+		if was != nil && was.Status == c.Status && was.Reason == c.Reason {
+			continue
+		}
+		if kind := eventType(c); kind != "" && !slices.ContainsFunc(notices, func(n notice) bool { return n.node == "" && n.reason == c.Reason }) {
+			notices = append(notices, notice{kind: kind, reason: c.Reason, message: c.Message})
+		}
+	}
+	return notices
+}
+
+// eventType of a condition that changed; "" for changes nobody needs to be told
+// of: what ends being degraded or under way shows in Ready.
+func eventType(c metav1.Condition) string {
+	switch c.Type {
+	case v1alpha1.ConditionReady:
+		if c.Status == metav1.ConditionTrue || c.Reason == v1alpha1.ReasonPending || c.Reason == v1alpha1.ReasonDeleting {
+			return corev1.EventTypeNormal
+		}
+		return corev1.EventTypeWarning
+	case v1alpha1.ConditionDegraded:
+		if c.Status == metav1.ConditionTrue && c.Reason != v1alpha1.ReasonPending {
+			return corev1.EventTypeWarning
+		}
+	case v1alpha1.ConditionProgressing:
+		if c.Reason == v1alpha1.ReasonVolumesRemain {
+			return corev1.EventTypeWarning
+		}
+	}
+	return ""
+}
+
+func (r *Reconciler) emit(target *v1alpha1.NvmfTarget, notices []notice) {
+	for _, n := range notices {
+		// The recorder takes Events of one reason about one object for a
+		// series unless they name different related objects.
+		var related runtime.Object
+		if n.node != "" {
+			related = &corev1.Node{
+				TypeMeta:   metav1.TypeMeta{APIVersion: "v1", Kind: "Node"},
+				ObjectMeta: metav1.ObjectMeta{Name: n.node},
+			}
+		}
+		r.Recorder.Eventf(target, related, n.kind, n.reason, controller.EventAction, "%s", clip(n.message, maxNote))
+	}
+}
+
+// clip cuts a text to at most most bytes, between runes, and shows that it did.
+func clip(s string, most int) string {
+	if len(s) <= most {
+		return s
+	}
+	const mark = "..."
+	end := most - len(mark)
+	for end > 0 && !utf8.RuneStart(s[end]) {
+		end--
+	}
+	return s[:end] + mark
+}

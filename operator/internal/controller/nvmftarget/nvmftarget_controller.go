@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package nvmftarget reconciles NvmfTargets: it claims nodes for them, gives
+// each node its plan, and keeps their status true.
+package nvmftarget
+
+import (
+	"context"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/operator/internal/controller"
+	"github.com/weft-storage/weft/operator/internal/placement"
+)
+
+// Reconciler reconciles NvmfTargets. It must run with one worker: a decision is about
+// all targets and nodes together, and is applied as a whole.
+type Reconciler struct {
+	// Client reads from the cache and writes.
+	client.Client
+	// Live reads from the API server: what would be given up is looked at once more.
+	Live client.Reader
+	// Recorder of Events.
+	Recorder events.EventRecorder
+	// Clock for transition times of conditions.
+	Clock clock.PassiveClock
+}
+
+// Reconcile gathers, decides and acts. Whichever target it is called for, the
+// decision is about all of them; only the status is that target's.
+func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	ctx = log.IntoContext(ctx, log.FromContext(ctx).WithValues("target", req.Name))
+
+	target, err := r.get(ctx, req.NamespacedName)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	if added, err := r.ensureFinalizer(ctx, target); added || err != nil {
+		return ctrl.Result{}, controller.IgnoreStale(ctx, err)
+	}
+	world, err := r.gather(ctx)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
+	decision := placement.Decide(world.targets, world.nodes)
+	if err := r.applyNodes(ctx, world, decision); err != nil {
+		return ctrl.Result{}, err
+	}
+	if gone, err := r.finalize(ctx, target); gone || err != nil {
+		return ctrl.Result{}, controller.IgnoreStale(ctx, err)
+	}
+	return ctrl.Result{}, controller.IgnoreStale(ctx, r.updateStatus(ctx, target, world, decision))
+}
+
+// get returns the target, or nil when it is gone. What a target that is gone
+// leaves behind is still cleared up.
+func (r *Reconciler) get(ctx context.Context, key types.NamespacedName) (*v1alpha1.NvmfTarget, error) {
+	target := &v1alpha1.NvmfTarget{}
+	if err := r.Get(ctx, key, target); apierrors.IsNotFound(err) {
+		return nil, nil
+	} else if err != nil {
+		return nil, fmt.Errorf("get NvmfTarget %s: %w", key.Name, err)
+	}
+	return target, nil
+}
+
+// ensureFinalizer adds the finalizer and says whether it did; the change comes back as an event.
+func (r *Reconciler) ensureFinalizer(ctx context.Context, target *v1alpha1.NvmfTarget) (added bool, err error) {
+	if target == nil || !target.DeletionTimestamp.IsZero() || controllerutil.ContainsFinalizer(target, v1alpha1.TargetFinalizer) {
+		return false, nil
+	}
+	return true, r.patchFinalizers(ctx, target, func(t *v1alpha1.NvmfTarget) {
+		controllerutil.AddFinalizer(t, v1alpha1.TargetFinalizer)
+	})
+}
+
+// patchFinalizers sends the change with the resourceVersion it was computed from: a
+// merge patch replaces the whole list, others' finalizers included.
+func (r *Reconciler) patchFinalizers(ctx context.Context, target *v1alpha1.NvmfTarget, change func(*v1alpha1.NvmfTarget)) error {
+	changed := target.DeepCopy()
+	change(changed)
+	patch := client.MergeFromWithOptions(target, client.MergeFromWithOptimisticLock{})
+	if err := r.Patch(ctx, changed, patch, client.FieldOwner(v1alpha1.OperatorFieldManager)); err != nil {
+		return fmt.Errorf("patch the finalizers of NvmfTarget %s: %w", target.Name, err)
+	}
+	return nil
+}

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nvmftarget
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/operator/internal/manifest"
+	"github.com/weft-storage/weft/operator/internal/placement"
+)
+
+// maxNotCapable is the bound of status.notCapable in the API.
+const maxNotCapable = 50
+
+// updateStatus writes the status when it differs, and then the Events for what changed.
+func (r *Reconciler) updateStatus(ctx context.Context, target *v1alpha1.NvmfTarget, w *world, decision placement.Decision) error {
+	before := target.Status
+	after := status(observe(target, w, decision), metav1.NewTime(r.Clock.Now()))
+	config := manifest.ForTargetStatus(target, after)
+	if config == nil {
+		return nil
+	}
+	if err := r.Status().Apply(ctx, config, client.FieldOwner(v1alpha1.OperatorFieldManager), client.ForceOwnership); err != nil {
+		return fmt.Errorf("apply the status of NvmfTarget %s: %w", target.Name, err)
+	}
+	r.emit(target, eventsFor(before, after))
+	return nil
+}
+
+// observation is all that a target's status follows from.
+type observation struct {
+	target *v1alpha1.NvmfTarget
+	placed placement.Target
+	// nodes that are claimed for the target, by name, with how each of them does.
+	nodes []servingNode
+	// volumes of the target and snapshots in its pools, by name.
+	volumes, snapshots []string
+	capacity           v1alpha1.Capacity
+}
+
+// servingNode is a node that is claimed for the target.
+type servingNode struct {
+	name    string
+	capable bool
+	health  health
+}
+
+// observe picks what concerns the target out of the world.
+func observe(target *v1alpha1.NvmfTarget, w *world, decision placement.Decision) observation {
+	o := observation{target: target, placed: decision.Targets[target.Name]}
+	claimed := decision.Claimed(target.Name)
+	var total, free int64
+	allocated := map[string]int64{} // by node
+	for _, v := range w.volumes {
+		if v.Spec.Target == target.Name {
+			o.volumes = append(o.volumes, v.Name)
+			allocated[v.Spec.Node] += v.Spec.Size.Value()
+		}
+	}
+	for _, s := range w.snapshots {
+		if _, ok := slices.BinarySearch(claimed, s.Spec.Node); ok {
+			o.snapshots = append(o.snapshots, s.Name)
+		}
+	}
+	for _, n := range w.nodes {
+		if _, ok := slices.BinarySearch(claimed, n.Name); !ok {
+			continue
+		}
+		_, capable := slices.BinarySearch(o.placed.Capable, n.Name)
+		o.nodes = append(o.nodes, servingNode{n.Name, capable, healthOf(n.Nvmf, decision.Nodes[n.Name])})
+		size := n.Nvmf.Status.Capacity.Total
+		if size == nil {
+			continue
+		}
+		total += size.Value()
+		// What one node has promised beyond its size (a drive is missing) does not
+		// make another node's room smaller: a volume lies on one node.
+		free += max(0, size.Value()-allocated[n.Name])
+	}
+	var sum int64
+	for _, bytes := range allocated {
+		sum += bytes
+	}
+	o.capacity = v1alpha1.Capacity{Total: bytes(total), Allocated: bytes(sum), Free: bytes(free)}
+	slices.Sort(o.volumes)
+	slices.Sort(o.snapshots)
+	return o
+}
+
+func bytes(n int64) *resource.Quantity { return resource.NewQuantity(n, resource.BinarySI) }
+
+// status is a pure function of the observation; now is the transition time of conditions that change.
+func status(o observation, now metav1.Time) v1alpha1.NvmfTargetStatus {
+	s := v1alpha1.NvmfTargetStatus{
+		ObservedGeneration: o.target.Generation,
+		Nodes: v1alpha1.NodeCounts{
+			Matching: int32(len(o.placed.Matching)),
+			Capable:  int32(len(o.placed.Capable)),
+			Ready:    int32(len(o.with(ready))),
+		},
+		NotCapable: slices.Clone(o.placed.NotCapable[:min(len(o.placed.NotCapable), maxNotCapable)]),
+		Capacity:   o.capacity,
+		Conditions: slices.Clone(o.target.Status.Conditions),
+	}
+	for _, c := range conditions(o) {
+		c.ObservedGeneration = o.target.Generation
+		c.LastTransitionTime = now
+		meta.SetStatusCondition(&s.Conditions, c)
+	}
+	return s
+}
+
+// with lists the capable nodes in a state, by name.
+func (o observation) with(state healthState) []servingNode {
+	var nodes []servingNode
+	for _, n := range o.nodes {
+		if n.capable && n.health.state == state {
+			nodes = append(nodes, n)
+		}
+	}
+	return nodes
+}

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package manager puts the operator together: cache, controllers, leader
+// election, health and metrics.
+package manager
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	coordinationv1 "k8s.io/api/coordination/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/runtime"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/operator/internal/controller/nvmfnode"
+	"github.com/weft-storage/weft/operator/internal/controller/nvmftarget"
+	"github.com/weft-storage/weft/operator/internal/metrics"
+)
+
+const (
+	// LeaderLease is the name of the Lease that the leader holds, in the operator's namespace.
+	LeaderLease = "weft-operator"
+	// Off as an address turns an endpoint off.
+	Off = "0"
+	// readyTimeout bounds how long one readiness probe waits for the caches.
+	readyTimeout = 500 * time.Millisecond
+)
+
+// Options of the operator.
+type Options struct {
+	// Namespace that weft runs in: of the leader's Lease and of the agents'. Required.
+	Namespace string
+	// LeaderElect makes all but one of several replicas wait.
+	LeaderElect bool
+	// MetricsBindAddress serves /metrics over HTTPS, to those whom the API
+	// server authenticates and who may get the non-resource URL /metrics; Off for none.
+	MetricsBindAddress string
+	// HealthProbeBindAddress serves /healthz and /readyz over HTTP; Off for none.
+	HealthProbeBindAddress string
+	// AllowSeveral allows more than one manager in this process; for tests.
+	AllowSeveral bool
+}
+
+// Scheme has the types that the operator reads and writes.
+func Scheme() (*runtime.Scheme, error) {
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+		return nil, fmt.Errorf("register types: %w", err)
+	}
+	return scheme, nil
+}
+
+// New returns the operator, ready to be started with ctx. When it is stopped it
+// gives the lease back, so the process must end once Start returns.
+func New(ctx context.Context, cfg *rest.Config, o Options) (ctrl.Manager, error) {
+	if o.Namespace == "" {
+		return nil, errors.New("no namespace: give --namespace the namespace that weft runs in")
+	}
+	scheme, err := Scheme()
+	if err != nil {
+		return nil, err
+	}
+	mgr, err := ctrl.NewManager(cfg, ctrl.Options{
+		Scheme:                        scheme,
+		Cache:                         cacheOptions(o.Namespace),
+		Metrics:                       metricsOptions(o.MetricsBindAddress),
+		HealthProbeBindAddress:        o.HealthProbeBindAddress,
+		LeaderElection:                o.LeaderElect,
+		LeaderElectionID:              LeaderLease,
+		LeaderElectionNamespace:       o.Namespace,
+		LeaderElectionReleaseOnCancel: true,
+		Controller:                    config.Controller{SkipNameValidation: new(o.AllowSeveral)},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("make the manager: %w", err)
+	}
+	if err := addControllers(mgr, o.Namespace); err != nil {
+		return nil, err
+	}
+	if err := addChecks(mgr); err != nil {
+		return nil, err
+	}
+	if o.MetricsBindAddress != Off {
+		if err := ctrlmetrics.Registry.Register(metrics.NewTargets(ctx, mgr.GetClient())); err != nil {
+			return nil, fmt.Errorf("register metrics: %w", err)
+		}
+	}
+	return mgr, nil
+}
+
+// cacheOptions keep what the operator does not look at out of its memory: other
+// Leases (a cluster has one per kubelet, renewed every 10 s), and managed fields.
+func cacheOptions(namespace string) cache.Options {
+	return cache.Options{
+		DefaultTransform: cache.TransformStripManagedFields(),
+		ByObject: map[client.Object]cache.ByObject{
+			&coordinationv1.Lease{}: {
+				Namespaces: map[string]cache.Config{namespace: {}},
+				Label:      labels.SelectorFromSet(labels.Set{v1alpha1.ComponentLabel: v1alpha1.ComponentAgent}),
+			},
+		},
+	}
+}
+
+func metricsOptions(address string) metricsserver.Options {
+	return metricsserver.Options{
+		BindAddress:    address,
+		SecureServing:  true,
+		FilterProvider: filters.WithAuthenticationAndAuthorization,
+	}
+}
+
+func addControllers(mgr ctrl.Manager, namespace string) error {
+	targets := &nvmftarget.Reconciler{
+		Client:   mgr.GetClient(),
+		Live:     mgr.GetAPIReader(),
+		Recorder: mgr.GetEventRecorder("weft-operator"),
+		Clock:    clock.RealClock{},
+	}
+	if err := targets.SetupWithManager(mgr); err != nil {
+		return fmt.Errorf("set up the controller of NvmfTargets: %w", err)
+	}
+	nodes := &nvmfnode.Reconciler{
+		Client:    mgr.GetClient(),
+		Live:      mgr.GetAPIReader(),
+		Recorder:  mgr.GetEventRecorder("weft-operator"),
+		Clock:     clock.RealClock{},
+		Namespace: namespace,
+	}
+	if err := nodes.SetupWithManager(mgr); err != nil {
+		return fmt.Errorf("set up the controller of NvmfNodes: %w", err)
+	}
+	return nil
+}
+
+// addChecks: alive while the process answers; ready once what it watches was read. A
+// replica that is not the leader is ready too: it is ready to take over.
+func addChecks(mgr ctrl.Manager) error {
+	synced := func(req *http.Request) error {
+		ctx, cancel := context.WithTimeout(req.Context(), readyTimeout)
+		defer cancel()
+		if !mgr.GetCache().WaitForCacheSync(ctx) {
+			return errors.New("the caches are not filled yet")
+		}
+		return nil
+	}
+	if err := errors.Join(mgr.AddHealthzCheck("ping", healthz.Ping), mgr.AddReadyzCheck("caches", synced)); err != nil {
+		return fmt.Errorf("add health checks: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package manifest builds what the operator applies: for each object, exactly
+// the fields that the operator owns, for server-side apply under v1alpha1.OperatorFieldManager.
+//
+// Every configuration carries the UID and the resourceVersion of the object it
+// was computed from. Without them an apply to an object that was deleted
+// meanwhile would make it again, and one computed from an old cache would
+// overwrite what was decided since; with them the API server answers Conflict.
+package manifest
+
+import (
+	"slices"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	metav1ac "k8s.io/client-go/applyconfigurations/meta/v1"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+)
+
+// NodeSpec claims or releases a node: NvmfNode.spec.
+type NodeSpec struct {
+	metav1ac.TypeMetaApplyConfiguration    `json:",inline"`
+	*metav1ac.ObjectMetaApplyConfiguration `json:"metadata,omitempty"`
+	Spec                                   *v1alpha1.NvmfNodeSpec `json:"spec,omitempty"`
+}
+
+// IsApplyConfiguration makes it one.
+func (*NodeSpec) IsApplyConfiguration() {}
+
+// NodeConditions are the operator's conditions in NvmfNode.status.
+type NodeConditions struct {
+	metav1ac.TypeMetaApplyConfiguration    `json:",inline"`
+	*metav1ac.ObjectMetaApplyConfiguration `json:"metadata,omitempty"`
+	Status                                 *nodeConditionsStatus `json:"status,omitempty"`
+}
+
+type nodeConditionsStatus struct {
+	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// IsApplyConfiguration makes it one.
+func (*NodeConditions) IsApplyConfiguration() {}
+
+// TargetStatus is all of NvmfTarget.status.
+type TargetStatus struct {
+	metav1ac.TypeMetaApplyConfiguration    `json:",inline"`
+	*metav1ac.ObjectMetaApplyConfiguration `json:"metadata,omitempty"`
+	Status                                 *v1alpha1.NvmfTargetStatus `json:"status,omitempty"`
+}
+
+// IsApplyConfiguration makes it one.
+func (*TargetStatus) IsApplyConfiguration() {}
+
+// ForNodeSpec returns what gives the node the desired spec, or nil when it has it. An
+// empty spec releases the node.
+func ForNodeSpec(node *v1alpha1.NvmfNode, desired v1alpha1.NvmfNodeSpec) *NodeSpec {
+	if equality.Semantic.DeepEqual(node.Spec, desired) {
+		return nil
+	}
+	return &NodeSpec{
+		TypeMetaApplyConfiguration:   typeMeta("NvmfNode"),
+		ObjectMetaApplyConfiguration: objectMeta(node),
+		Spec:                         desired.DeepCopy(),
+	}
+}
+
+// ForAgentAlive returns what gives the node the condition AgentAlive, or nil when
+// it has it. The transition time is kept while the condition's status is; otherwise it is the
+// given condition's.
+func ForAgentAlive(node *v1alpha1.NvmfNode, alive metav1.Condition) *NodeConditions {
+	conditions := slices.Clone(node.Status.Conditions)
+	if !meta.SetStatusCondition(&conditions, alive) {
+		return nil
+	}
+	own := *meta.FindStatusCondition(conditions, alive.Type)
+	return &NodeConditions{
+		TypeMetaApplyConfiguration:   typeMeta("NvmfNode"),
+		ObjectMetaApplyConfiguration: objectMeta(node),
+		Status:                       &nodeConditionsStatus{Conditions: []metav1.Condition{own}},
+	}
+}
+
+// ForTargetStatus returns what gives the target the desired status, or nil when it has it.
+func ForTargetStatus(target *v1alpha1.NvmfTarget, desired v1alpha1.NvmfTargetStatus) *TargetStatus {
+	if equality.Semantic.DeepEqual(target.Status, desired) {
+		return nil
+	}
+	return &TargetStatus{
+		TypeMetaApplyConfiguration:   typeMeta("NvmfTarget"),
+		ObjectMetaApplyConfiguration: objectMeta(target),
+		Status:                       desired.DeepCopy(),
+	}
+}
+
+func typeMeta(kind string) metav1ac.TypeMetaApplyConfiguration {
+	return *metav1ac.TypeMeta().WithKind(kind).WithAPIVersion(v1alpha1.GroupVersion.String())
+}
+
+func objectMeta(o metav1.Object) *metav1ac.ObjectMetaApplyConfiguration {
+	return metav1ac.ObjectMeta().WithName(o.GetName()).WithUID(o.GetUID()).WithResourceVersion(o.GetResourceVersion())
+}

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package metrics has the operator's own metrics, besides controller-runtime's.
+package metrics
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+)
+
+// collectTimeout bounds one scrape's wait for a cache that is still being filled.
+const collectTimeout = 5 * time.Second
+
+var (
+	targetNodes = prometheus.NewDesc("weft_target_nodes",
+		"Nodes of an NvmfTarget, by state: matching, capable or ready.", []string{"target", "state"}, nil)
+	targetCapacity = prometheus.NewDesc("weft_target_capacity_bytes",
+		"Capacity of an NvmfTarget in bytes, by kind: total, allocated (promised to volumes) or free.", []string{"target", "kind"}, nil)
+)
+
+// Targets collects gauges from the status of all NvmfTargets, which is the only
+// place they are kept; every replica gives the same.
+type Targets struct {
+	ctx    context.Context
+	reader client.Reader
+}
+
+// NewTargets returns a collector that reads NvmfTargets until ctx is done.
+func NewTargets(ctx context.Context, reader client.Reader) *Targets {
+	return &Targets{ctx: ctx, reader: reader}
+}
+
+// Describe implements prometheus.Collector.
+func (*Targets) Describe(descs chan<- *prometheus.Desc) {
+	descs <- targetNodes
+	descs <- targetCapacity
+}
+
+// Collect implements prometheus.Collector. When NvmfTargets cannot be read the scrape
+// fails: no value is not the same as no targets.
+func (t *Targets) Collect(out chan<- prometheus.Metric) {
+	ctx, cancel := context.WithTimeout(t.ctx, collectTimeout)
+	defer cancel()
+	var targets v1alpha1.NvmfTargetList
+	if err := t.reader.List(ctx, &targets); err != nil {
+		out <- prometheus.NewInvalidMetric(targetNodes, fmt.Errorf("list NvmfTargets: %w", err))
+		return
+	}
+	for i := range targets.Items {
+		name, status := targets.Items[i].Name, &targets.Items[i].Status
+		for state, n := range map[string]int32{"matching": status.Nodes.Matching, "capable": status.Nodes.Capable, "ready": status.Nodes.Ready} {
+			out <- prometheus.MustNewConstMetric(targetNodes, prometheus.GaugeValue, float64(n), name, state)
+		}
+		for kind, q := range map[string]*resource.Quantity{"total": status.Capacity.Total, "allocated": status.Capacity.Allocated, "free": status.Capacity.Free} {
+			if q != nil {
+				out <- prometheus.MustNewConstMetric(targetCapacity, prometheus.GaugeValue, q.AsApproximateFloat64(), name, kind)
+			}
+		}
+	}
+}

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package placement
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/sizing"
+)
+
+// claimRule names the target that shall have the node, or "" when the rule has nothing to say.
+type claimRule func(Node, []candidate) string
+
+// claimRules are asked in this order; the first answer counts.
+var claimRules = []claimRule{whoHoldsData, whoHasIt, oldestMatching}
+
+// claimant is the target that shall have the node; "" when none.
+func claimant(n Node, candidates []candidate) string {
+	for _, rule := range claimRules {
+		if name := rule(n, candidates); name != "" {
+			return name
+		}
+	}
+	return ""
+}
+
+// whoHoldsData: data decides before labels do. The present claimant goes
+// first, even when its NvmfTarget was removed by force: to stop
+// serving would fail the I/O of its volumes. Else (an NvmfNode that was deleted and made
+// again) it is the oldest target with volumes here.
+func whoHoldsData(n Node, candidates []candidate) string {
+	if n.Holds(n.Claimant()) {
+		return n.Claimant()
+	}
+	for _, c := range candidates {
+		if n.Holds(c.name()) {
+			return c.name()
+		}
+	}
+	return ""
+}
+
+// whoHasIt: an empty node stays with its target while that matches, or while it
+// cannot be said that it does not. A target that is being deleted keeps its nodes until
+// its last volume is gone, so that all of them are deleted on live targets.
+func whoHasIt(n Node, candidates []candidate) string {
+	c, ok := find(candidates, n.Claimant())
+	switch {
+	case !ok:
+		return ""
+	case c.deleting() && !c.holdsData:
+		return ""
+	case c.deleting(), c.selectorErr != nil, !n.Exists, c.matches(n):
+		return c.name()
+	}
+	return ""
+}
+
+func oldestMatching(n Node, candidates []candidate) string {
+	for _, c := range candidates {
+		if c.mayClaim() && c.matches(n) {
+			return c.name()
+		}
+	}
+	return ""
+}
+
+// plan resolves the owner's spec for the node. With reasons it returns what the
+// node has now from the same owner, or nothing: a new claim needs a plan.
+func plan(n Node, owner string, candidates []candidate) (v1alpha1.NvmfNodeSpec, []sizing.Reason) {
+	var current v1alpha1.NvmfNodeSpec
+	if owner != "" && n.Claimant() == owner {
+		current = *n.Nvmf.Spec.DeepCopy()
+	}
+	c, ok := find(candidates, owner)
+	if !ok {
+		return current, nil
+	}
+	input := sizing.Node{Name: n.Name, InternalIPs: n.InternalIPs, Current: current.Plan}
+	if n.Nvmf != nil {
+		input.Inventory = n.Nvmf.Status.Inventory
+	}
+	planned, reasons := sizing.Plan(input, c.Spec)
+	if planned == nil {
+		return current, reasons
+	}
+	return v1alpha1.NvmfNodeSpec{Target: owner, Plan: planned}, nil
+}
+
+// judge enters one node into the target's result. The reasons are the owner's.
+func (t *Target) judge(n Node, c candidate, owner string, reasons []sizing.Reason) {
+	owned := owner == c.name()
+	if !c.matches(n) {
+		if owned && n.Claimant() == owner {
+			t.Kept = append(t.Kept, n.Name)
+		}
+		return
+	}
+	t.Matching = append(t.Matching, n.Name)
+	switch {
+	case owned && len(reasons) == 0:
+		t.Capable = append(t.Capable, n.Name)
+	case owned:
+		t.NotCapable = append(t.NotCapable, notCapable(n.Name, reasons))
+	case owner != "":
+		t.NotCapable = append(t.NotCapable, v1alpha1.NotCapableNode{
+			Node:   n.Name,
+			Reason: v1alpha1.ReasonClaimedByAnother,
+			Message: fmt.Sprintf("NvmfTarget %s has the node, and a node serves one target only; "+
+				"let only one of the two node selectors match it", owner),
+		})
+	}
+}
+
+// notCapable gives the first reason, and says all of them.
+func notCapable(node string, reasons []sizing.Reason) v1alpha1.NotCapableNode {
+	messages := make([]string, 0, len(reasons))
+	for _, r := range reasons {
+		messages = append(messages, r.Message)
+	}
+	return v1alpha1.NotCapableNode{Node: node, Reason: reasons[0].Reason, Message: strings.Join(messages, "; ")}
+}

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package placement decides which NvmfTarget claims which node, and with what plan.
+//
+// It is pure: from the objects as they are to the objects as they should be,
+// with a reason for each node that cannot serve. It holds these invariants:
+//
+//   - A node is claimed by at most one target.
+//   - A claim is never taken from a node that holds data of the target that claims
+//     it, whatever became of labels, of the target, or of the Kubernetes Node: whoever
+//     serves the data goes on serving it.
+//   - What cannot be known is not read as absent: a selector that cannot be
+//     read, or a Node that is gone, takes no claim away.
+//   - A claimed node that cannot follow its target's spec any more keeps the plan that it has.
+package placement
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+)
+
+// Node is all that placement knows of one node.
+type Node struct {
+	// Name of the Kubernetes Node, of the NvmfNode, and in the volumes' spec.node.
+	Name string
+	// Exists says that the Kubernetes Node does; without it labels and addresses are unknown.
+	Exists bool
+	// Labels of the Kubernetes Node.
+	Labels map[string]string
+	// InternalIPs of the Kubernetes Node, in its order.
+	InternalIPs []string
+	// Nvmf is the NvmfNode; nil as long as no agent has made it.
+	Nvmf *v1alpha1.NvmfNode
+	// Volumes counts the NvmfVolumes on the node, by target; those that are being deleted count.
+	Volumes map[string]int
+	// Snapshots counts the NvmfSnapshots on the node. They lie in the pool of the target that claims it.
+	Snapshots int
+}
+
+// Claimant is the target that the node's NvmfNode names now; "" when there is none.
+func (n Node) Claimant() string {
+	if n.Nvmf == nil {
+		return ""
+	}
+	return n.Nvmf.Spec.Target
+}
+
+// Holds reports whether data of the target lies on the node.
+func (n Node) Holds(target string) bool {
+	return target != "" && (n.Volumes[target] > 0 || n.Snapshots > 0 && n.Claimant() == target)
+}
+
+// Decision is what should be.
+type Decision struct {
+	// Nodes has the spec that each NvmfNode shall have, by name. Nodes without an NvmfNode are not in it.
+	Nodes map[string]v1alpha1.NvmfNodeSpec
+	// Targets has the result of every target that was given, by name.
+	Targets map[string]Target
+}
+
+// Target is what became of one target. All lists are sorted by node name.
+type Target struct {
+	// Matching nodes: the selector chooses them.
+	Matching []string
+	// Capable nodes match, are claimed by the target, and can do all that it asks for.
+	Capable []string
+	// NotCapable nodes match, and are not capable; each has the reason.
+	NotCapable []v1alpha1.NotCapableNode
+	// Kept nodes are claimed although the selector does not choose them (any
+	// more): their data is still there, or it is not known that they are gone for good.
+	Kept []string
+	// SelectorError is set when the selector cannot be read; then nothing matches, and nothing is released.
+	SelectorError error
+}
+
+// Claimed lists the nodes that serve the target, capable or not, by name.
+func (d Decision) Claimed(target string) []string {
+	var names []string
+	for name, spec := range d.Nodes {
+		if spec.Target == target {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
+}
+
+// Decide places all targets on all nodes. The same input gives the same
+// answer, whatever the order of its lists.
+func Decide(targets []v1alpha1.NvmfTarget, nodes []Node) Decision {
+	d := Decision{Nodes: map[string]v1alpha1.NvmfNodeSpec{}, Targets: map[string]Target{}}
+	candidates := byAge(targets, nodes)
+	results := make(map[string]*Target, len(candidates))
+	for _, c := range candidates {
+		results[c.name()] = &Target{SelectorError: c.selectorErr}
+	}
+
+	nodes = slices.Clone(nodes)
+	slices.SortFunc(nodes, func(a, b Node) int { return strings.Compare(a.Name, b.Name) })
+	for _, n := range nodes {
+		owner := claimant(n, candidates)
+		spec, reasons := plan(n, owner, candidates)
+		if n.Nvmf != nil {
+			d.Nodes[n.Name] = spec
+		}
+		for _, c := range candidates {
+			results[c.name()].judge(n, c, owner, reasons)
+		}
+	}
+	for name, result := range results {
+		d.Targets[name] = *result
+	}
+	return d
+}
+
+// candidate is a target, prepared for being asked often.
+type candidate struct {
+	*v1alpha1.NvmfTarget
+	selector    labels.Selector
+	selectorErr error
+	// holdsData: some node holds data of it.
+	holdsData bool
+}
+
+func (c candidate) name() string   { return c.Name }
+func (c candidate) deleting() bool { return !c.DeletionTimestamp.IsZero() }
+
+func (c candidate) matches(n Node) bool {
+	return n.Exists && c.selectorErr == nil && c.selector.Matches(labels.Set(n.Labels))
+}
+
+// mayClaim: a target takes new nodes only once its finalizer is on it, so
+// that it cannot vanish while a node is claimed for it, and until it is deleted.
+func (c candidate) mayClaim() bool {
+	return !c.deleting() && slices.Contains(c.Finalizers, v1alpha1.TargetFinalizer)
+}
+
+// byAge prepares the targets, oldest first; those made within the same second go by name.
+func byAge(targets []v1alpha1.NvmfTarget, nodes []Node) []candidate {
+	candidates := make([]candidate, 0, len(targets))
+	for i := range targets {
+		t := &targets[i]
+		selector, err := metav1.LabelSelectorAsSelector(&t.Spec.NodeSelector)
+		candidates = append(candidates, candidate{
+			NvmfTarget:  t,
+			selector:    selector,
+			selectorErr: err,
+			holdsData:   slices.ContainsFunc(nodes, func(n Node) bool { return n.Holds(t.Name) }),
+		})
+	}
+	slices.SortFunc(candidates, func(a, b candidate) int {
+		return cmp.Or(a.CreationTimestamp.Compare(b.CreationTimestamp.Time), strings.Compare(a.Name, b.Name))
+	})
+	return candidates
+}
+
+func find(candidates []candidate, name string) (candidate, bool) {
+	i := slices.IndexFunc(candidates, func(c candidate) bool { return c.name() == name })
+	if i < 0 {
+		return candidate{}, false
+	}
+	return candidates[i], true
+}
