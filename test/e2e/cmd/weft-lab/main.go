@@ -49,7 +49,10 @@ func newCommand() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
-	root.AddCommand(newBuildCommand(), newAssetsDirCommand())
+	root.AddCommand(
+		newBuildCommand(), newAssetsDirCommand(), newUpCommand(), newDownCommand(), newStatusCommand(), newExecCommand(),
+		newPowerCommand(), newNetCommand(), newDmesgCommand(), newLogsCommand(), newKubeconfigCommand(),
+	)
 	return root
 }
 

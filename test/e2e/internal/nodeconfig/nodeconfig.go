@@ -56,6 +56,8 @@ type Interface struct {
 	MAC     string       `json:"mac"`
 	Name    string       `json:"name"`
 	Address netip.Prefix `json:"address"`
+	// MTU in bytes.
+	MTU int `json:"mtu"`
 }
 
 // Route sends Destination to Gateway.

@@ -119,7 +119,13 @@ func mountAll(ctx context.Context) error {
 	if err := unix.Mount("", "/", "", unix.MS_SHARED|unix.MS_REC, ""); err != nil {
 		return fmt.Errorf("share mounts: %w", err)
 	}
-	return os.MkdirAll(nodeconfig.LogDir, 0o755)
+	// sshd gives up its rights in an empty folder.
+	for _, dir := range []string{nodeconfig.LogDir, "/run/sshd"} {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func readConfig(path string) (nodeconfig.Config, error) {
@@ -217,6 +223,9 @@ func setUpInterface(link netlink.Link, iface nodeconfig.Interface) error {
 		if err := netlink.LinkSetName(link, iface.Name); err != nil {
 			return fmt.Errorf("rename: %w", err)
 		}
+	}
+	if err := netlink.LinkSetMTU(link, iface.MTU); err != nil {
+		return fmt.Errorf("set the MTU: %w", err)
 	}
 	addr := &netlink.Addr{IPNet: &net.IPNet{
 		IP:   iface.Address.Addr().AsSlice(),

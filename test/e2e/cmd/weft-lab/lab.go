@@ -1,0 +1,236 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"text/tabwriter"
+
+	"github.com/spf13/cobra"
+
+	"github.com/weft-storage/weft/test/e2e/lab"
+)
+
+func newUpCommand() *cobra.Command {
+	var opts lab.Options
+	cmd := &cobra.Command{
+		Use:   "up",
+		Short: "Start the lab, or what of it does not run; builds what is missing first",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			b, err := newBuilder()
+			if err != nil {
+				return err
+			}
+			dir, err := lab.DefaultDir()
+			if err != nil {
+				return err
+			}
+			l, err := lab.Up(cmd.Context(), dir, b, opts)
+			if err != nil {
+				return err
+			}
+			defer l.Close()
+			if opts.NoCluster {
+				b.Progress.Note("up: %v; run a command with: weft-lab exec %s -- uname -a", l.Nodes(), l.Nodes()[0])
+				return nil
+			}
+			b.Progress.Note("up: %v; export KUBECONFIG=%s", l.Nodes(), l.Kubeconfig())
+			return nil
+		},
+	}
+	flags := cmd.Flags()
+	flags.IntVar(&opts.Nodes, "nodes", 0, "number of nodes (default 2, or as many as the running lab has)")
+	flags.BoolVar(&opts.NoCluster, "no-cluster", false, "machines only, no Kubernetes")
+	flags.BoolVar(&opts.NoRDMA, "no-rdma", false, "no soft RDMA device on the nodes")
+	flags.IntVar(&opts.MemoryMiB, "memory", 0, "memory of each node in MiB (default 1536)")
+	return cmd
+}
+
+func newDownCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "down",
+		Short: "Stop the lab and remove its disks; logs stay",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			dir, err := lab.DefaultDir()
+			if err != nil {
+				return err
+			}
+			return lab.Down(cmd.Context(), dir)
+		},
+	}
+}
+
+// openLab opens the lab of this repository.
+func openLab() (*lab.Lab, error) {
+	dir, err := lab.DefaultDir()
+	if err != nil {
+		return nil, err
+	}
+	return lab.Open(dir)
+}
+
+func newStatusCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "status",
+		Short: "List the lab's processes; fails when one of them is not running",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			l, err := openLab()
+			if err != nil {
+				return err
+			}
+			defer l.Close()
+			processes, err := l.Processes()
+			if err != nil {
+				return err
+			}
+			table := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 8, 2, ' ', 0)
+			var dead []string
+			for _, p := range processes {
+				state := "running"
+				if !p.Running {
+					state = "dead"
+					dead = append(dead, p.Name)
+				}
+				_, _ = fmt.Fprintf(table, "%s\t%s\t%d\n", p.Name, state, p.PID)
+			}
+			_, _ = fmt.Fprintf(table, "folder\t%s\nnodes\t%v\n", l.Dir, l.Nodes())
+			if err := table.Flush(); err != nil {
+				return err
+			}
+			if len(dead) > 0 {
+				return fmt.Errorf("not running: %v; `weft-lab up` starts them again", dead)
+			}
+			return nil
+		},
+	}
+}
+
+func newExecCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "exec NODE -- COMMAND [ARGUMENT...]",
+		Short: "Run a command on a node as root, also while its network is cut",
+		Args:  cobra.MinimumNArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			l, err := openLab()
+			if err != nil {
+				return err
+			}
+			defer l.Close()
+			streams := lab.Streams{Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr}
+			err = l.Exec(cmd.Context(), args[0], streams, args[1:]...)
+			var exit *lab.ExitError
+			if errors.As(err, &exit) {
+				return exitCode(exit.Status)
+			}
+			return err
+		},
+	}
+}
+
+func newPowerCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:       "power NODE on|off",
+		Short:     "Take the power from a node, or give it back",
+		Args:      cobra.ExactArgs(2),
+		ValidArgs: []string{"on", "off"},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			l, err := openLab()
+			if err != nil {
+				return err
+			}
+			defer l.Close()
+			switch args[1] {
+			case "off":
+				return l.PowerOff(args[0])
+			case "on":
+				if err := l.PowerOn(args[0]); err != nil {
+					return err
+				}
+				return l.WaitForShell(cmd.Context(), args[0])
+			default:
+				return fmt.Errorf("power %s %q: use on or off", args[0], args[1])
+			}
+		},
+	}
+}
+
+func newNetCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "net NODE cut|restore",
+		Short: "Cut a node's network, or restore it",
+		Args:  cobra.ExactArgs(2),
+		RunE: func(_ *cobra.Command, args []string) error {
+			l, err := openLab()
+			if err != nil {
+				return err
+			}
+			defer l.Close()
+			switch args[1] {
+			case "cut":
+				return l.CutNetwork(args[0])
+			case "restore":
+				return l.RestoreNetwork(args[0])
+			default:
+				return fmt.Errorf("net %s %q: use cut or restore", args[0], args[1])
+			}
+		},
+	}
+}
+
+func newDmesgCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "dmesg NODE",
+		Short: "Print a node's kernel log; of a node that does not answer, its console",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			l, err := openLab()
+			if err != nil {
+				return err
+			}
+			defer l.Close()
+			log, err := l.KernelLog(cmd.Context(), args[0])
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprint(cmd.OutOrStdout(), log)
+			return err
+		},
+	}
+}
+
+func newLogsCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "logs FOLDER",
+		Short: "Collect the logs of every component in a folder",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			l, err := openLab()
+			if err != nil {
+				return err
+			}
+			defer l.Close()
+			return l.CollectLogs(cmd.Context(), args[0])
+		},
+	}
+}
+
+func newKubeconfigCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "kubeconfig",
+		Short: "Print the path of the cluster's kubeconfig",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			l, err := openLab()
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), l.Kubeconfig())
+			return err
+		},
+	}
+}

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lab
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+
+	"github.com/weft-storage/weft/test/e2e/internal/hostcmd"
+	"github.com/weft-storage/weft/test/e2e/internal/nodeconfig"
+)
+
+const (
+	// drivesPerNode emulated NVMe drives, each of driveSize bytes, sparse.
+	drivesPerNode = 2
+	driveSize     = 4 << 30
+	// nodeCPUs is what lets kubelet, containerd and pods make progress beside
+	// each other; the host shares its cores among all nodes.
+	nodeCPUs = 2
+	// translationCacheMiB bounds what the emulator keeps of translated code.
+	// It would otherwise grow to 1 GiB per node.
+	translationCacheMiB = 256
+	// clusterNIC and managementNIC number a node's interfaces.
+	clusterNIC    = 0
+	managementNIC = 1
+)
+
+func nodeName(i int) string { return "node" + strconv.Itoa(i+1) }
+
+// qemuDaemon is the name under which a node's process is known.
+func qemuDaemon(node string) string { return "vm-" + node }
+
+func (l *Lab) nodeDir(node string, elem ...string) string {
+	return l.path(append([]string{"nodes", node}, elem...)...)
+}
+
+// ConsoleLog returns the file with all that the node's kernel and init wrote to
+// the serial console since the lab was made, crashes included.
+func (l *Lab) ConsoleLog(node string) string { return l.path("logs", "console-"+node+".log") }
+
+// machineID is stable for a node of a lab and differs between labs.
+func (l *Lab) machineID(node string) string {
+	sum := sha256.Sum256([]byte(l.id + "/" + node))
+	return hex.EncodeToString(sum[:16])
+}
+
+// nodeModules lists what a node's kernel has loaded when it is ready: the two
+// sides of NVMe-oF with both transports, soft RDMA, what containers and
+// kube-proxy need, and filesystems.
+func nodeModules() []string {
+	return []string{
+		"overlay", "br_netfilter", "nf_tables", "nf_conntrack", "veth", "nvme",
+		"nvme_tcp", "nvme_rdma", "nvmet", "nvmet_tcp", "nvmet_rdma", "rdma_rxe", "xfs", "loop",
+	}
+}
+
+// nodeConfig is what node i is told about itself.
+func (l *Lab) nodeConfig(i int) nodeconfig.Config {
+	plan := l.state.addresses()
+	name := l.state.Nodes[i]
+	cfg := nodeconfig.Config{
+		Hostname:  name,
+		MachineID: l.machineID(name),
+		Modules:   nodeModules(),
+		Sysctls: []nodeconfig.Sysctl{
+			{Path: "net/ipv4/ip_forward", Value: "1"},
+			{Path: "net/bridge/bridge-nf-call-iptables", Value: "1"},
+			{Path: "fs/inotify/max_user_instances", Value: "1024"},
+		},
+		Interfaces: []nodeconfig.Interface{
+			{MAC: plan.mac(i, clusterNIC), Name: "eth0", Address: plan.node(i), MTU: mtu},
+			{MAC: plan.mac(i, managementNIC), Name: "mgmt0", Address: plan.nodeManagement(i), MTU: mtu},
+		},
+		Routes: []nodeconfig.Route{{Destination: defaultRoute, Gateway: plan.controlPlane().Addr()}},
+		Services: []nodeconfig.Service{{
+			Name: "sshd",
+			Args: []string{"/usr/sbin/sshd", "-D", "-e", "-f", filepath.Join(nodeconfig.Dir, sshdConfigFile)},
+		}},
+	}
+	if l.state.RDMA {
+		cfg.RDMA = []nodeconfig.RDMALink{{Name: "rxe0", NetDev: "eth0"}}
+	}
+	for j, other := range l.state.Nodes {
+		cfg.Hosts = append(cfg.Hosts, fmt.Sprintf("%s %s", plan.node(j).Addr(), other))
+		if j != i {
+			cfg.Routes = append(cfg.Routes, nodeconfig.Route{Destination: plan.pods(j), Gateway: plan.node(j).Addr()})
+		}
+	}
+	if l.state.Cluster {
+		cfg.Services = append(cfg.Services, clusterServices(name, plan.node(i).Addr())...)
+	}
+	return cfg
+}
+
+// prepareNode makes a node's folder: configuration, keys and disks.
+func (l *Lab) prepareNode(ctx context.Context, i int) error {
+	name := l.state.Nodes[i]
+	config := l.nodeDir(name, "config")
+	if err := writeJSON(filepath.Join(config, nodeconfig.File), l.nodeConfig(i)); err != nil {
+		return err
+	}
+	if err := l.writeSSHFiles(config); err != nil {
+		return err
+	}
+	overlay := l.nodeDir(name, "root.qcow2")
+	if err := hostcmd.Run(ctx, "qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b", l.state.Machine.Disk, overlay); err != nil {
+		return err
+	}
+	for d := range drivesPerNode {
+		if err := sparseFile(l.drive(name, d), driveSize); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (l *Lab) drive(node string, d int) string {
+	return l.nodeDir(node, fmt.Sprintf("nvme%d.img", d))
+}
+
+// DriveSerial returns the serial number of the node's emulated NVMe drive d,
+// counted from 0; its stable path ends in "_" and this number.
+func DriveSerial(node string, d int) string { return fmt.Sprintf("weft-%s-%d", node, d) }
+
+func sparseFile(path string, size int64) error {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Truncate(size), f.Close())
+}
+
+// qemuArgs are the arguments of the node's virtual machine.
+func (l *Lab) qemuArgs(i int) []string {
+	name := l.state.Nodes[i]
+	plan := l.state.addresses()
+	args := []string{
+		"qemu-system-x86_64", "-name", "weft-" + l.id + "-" + name,
+		"-nodefaults", "-no-user-config", "-display", "none",
+		"-machine", "q35",
+		// Nested KVM hangs a stock kernel on some hosts; emulation works everywhere.
+		"-accel", fmt.Sprintf("tcg,thread=multi,tb-size=%d", translationCacheMiB),
+		"-cpu", "max", "-smp", strconv.Itoa(nodeCPUs), "-m", strconv.Itoa(l.state.MemoryMiB),
+		"-kernel", l.state.Machine.Kernel, "-initrd", l.state.Machine.Initrd,
+		"-append", "console=ttyS0 net.ifnames=0 mitigations=off nokaslr panic=5 loglevel=7",
+		"-chardev", "file,id=console,append=on,path=" + l.ConsoleLog(name), "-serial", "chardev:console",
+		"-device", "virtio-rng-pci",
+		"-drive", "if=virtio,format=qcow2,cache=writeback,discard=unmap,file=" + l.nodeDir(name, "root.qcow2"),
+		"-virtfs", "local,readonly=on,security_model=none,mount_tag=" + nodeconfig.ConfigTag + ",path=" + l.nodeDir(name, "config"),
+		"-virtfs", "local,readonly=on,security_model=none,mount_tag=" + nodeconfig.ShareTag + ",path=" + l.ShareDir(),
+	}
+	for nic, tap := range []string{clusterNIC: tapName(i), managementNIC: managementTapName(i)} {
+		args = append(args,
+			"-netdev", fmt.Sprintf("tap,id=net%d,ifname=%s,script=no,downscript=no", nic, tap),
+			"-device", fmt.Sprintf("virtio-net-pci,netdev=net%d,mac=%s,host_mtu=%d", nic, plan.mac(i, nic), mtu))
+	}
+	for d := range drivesPerNode {
+		args = append(args,
+			"-drive", fmt.Sprintf("if=none,id=nvme%d,format=raw,cache=writeback,discard=unmap,file=%s", d, l.drive(name, d)),
+			"-device", fmt.Sprintf("nvme,drive=nvme%d,serial=%s", d, DriveSerial(name, d)))
+	}
+	return args
+}
+
+// PowerOn starts the node. One that runs is left alone. The disks are those of
+// the last time.
+func (l *Lab) PowerOn(node string) error {
+	i, err := l.nodeIndex(node)
+	if err != nil {
+		return err
+	}
+	return l.start(daemon{
+		name: qemuDaemon(node),
+		args: l.qemuArgs(i),
+		log:  l.path("logs", "qemu-"+node+".log"),
+	})
+}
+
+// PowerOff takes the power from the node: nothing is flushed, nothing is told.
+// What the node's drives had acknowledged as flushed is kept.
+func (l *Lab) PowerOff(node string) error {
+	if _, err := l.nodeIndex(node); err != nil {
+		return err
+	}
+	l.forgetShell(node)
+	return l.stopDaemon(qemuDaemon(node), processID.kill)
+}
+
+// Powered reports whether the node's machine runs.
+func (l *Lab) Powered(node string) (bool, error) {
+	if _, err := l.nodeIndex(node); err != nil {
+		return false, err
+	}
+	_, ok, err := l.running(qemuDaemon(node))
+	return ok, err
+}
+
+// KernelLog returns the node's kernel log: from the node itself when it
+// answers, else what reached its console.
+func (l *Lab) KernelLog(ctx context.Context, node string) (string, error) {
+	out, err := l.Output(ctx, node, "dmesg")
+	if err == nil {
+		return out, nil
+	}
+	data, readErr := os.ReadFile(l.ConsoleLog(node))
+	if readErr != nil {
+		return "", errors.Join(err, readErr)
+	}
+	return string(data), nil
+}
