@@ -1,0 +1,259 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package weft_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+)
+
+// apiServer starts etcd and kube-apiserver from KUBEBUILDER_ASSETS.
+func apiServer(t *testing.T) *rest.Config {
+	t.Helper()
+	if _, err := os.Stat(filepath.Join(os.Getenv("KUBEBUILDER_ASSETS"), "kube-apiserver")); err != nil {
+		t.Fatalf("this test needs etcd and kube-apiserver: run `make envtest`, and set KUBEBUILDER_ASSETS to what `bin/weft-lab assets-dir` prints (%v)", err)
+	}
+	environment := &envtest.Environment{}
+	config, err := environment.Start()
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := environment.Stop(); err != nil {
+			t.Error(err)
+		}
+	})
+	return config
+}
+
+func newClient(t *testing.T, config *rest.Config) client.Client {
+	t.Helper()
+	c, err := client.New(config, client.Options{Scheme: testScheme})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return client.WithFieldValidation(c, metav1.FieldValidationStrict)
+}
+
+// install creates what the chart renders: the CRDs first, as helm does.
+func install(ctx context.Context, t *testing.T, c client.Client) {
+	t.Helper()
+	if err := c.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}); err != nil {
+		t.Fatal(err)
+	}
+	objects := render(t)
+	for _, crd := range of[*apiextensionsv1.CustomResourceDefinition](objects) {
+		if err := c.Create(ctx, crd); err != nil {
+			t.Fatalf("%s: %v", crd.Name, err)
+		}
+	}
+	for _, crd := range of[*apiextensionsv1.CustomResourceDefinition](objects) {
+		NewWithT(t).Eventually(func(g Gomega) {
+			g.Expect(c.Get(ctx, client.ObjectKeyFromObject(crd), crd)).To(Succeed())
+			g.Expect(crd.Status.Conditions).To(ContainElement(And(
+				HaveField("Type", apiextensionsv1.Established), HaveField("Status", apiextensionsv1.ConditionTrue))))
+		}).WithTimeout(30 * time.Second).Should(Succeed())
+	}
+	for _, o := range objects {
+		if _, ok := o.(*apiextensionsv1.CustomResourceDefinition); ok {
+			continue
+		}
+		if err := c.Create(ctx, o.(client.Object)); err != nil {
+			t.Errorf("%T %s: %v", o, o.(client.Object).GetName(), err)
+		}
+	}
+}
+
+// agentOf gives a client with the token that the kubelet of a node gives to the agent there.
+func agentOf(ctx context.Context, t *testing.T, config *rest.Config, admin client.Client, node string) client.Client {
+	t.Helper()
+	if err := admin.Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}); err != nil {
+		t.Fatal(err)
+	}
+	pod := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "weft-agent-on-" + node},
+		Spec: corev1.PodSpec{
+			NodeName: node, ServiceAccountName: "weft-agent",
+			Containers: []corev1.Container{{Name: "weft-agent", Image: "weft"}},
+		},
+	}
+	if err := admin.Create(ctx, pod); err != nil {
+		t.Fatal(err)
+	}
+	return withToken(ctx, t, config, admin, &authenticationv1.BoundObjectReference{
+		APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID,
+	})
+}
+
+func withToken(ctx context.Context, t *testing.T, config *rest.Config, admin client.Client, bound *authenticationv1.BoundObjectReference) client.Client {
+	t.Helper()
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "weft-agent"}}
+	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{BoundObjectRef: bound}}
+	if err := admin.SubResource("token").Create(ctx, account, request); err != nil {
+		t.Fatal(err)
+	}
+	as := rest.AnonymousClientConfig(config)
+	as.BearerToken = request.Status.Token
+	return newClient(t, as)
+}
+
+func volumeOn(node string) *v1alpha1.NvmfVolume {
+	return &v1alpha1.NvmfVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: "volume-on-" + node, Finalizers: []string{v1alpha1.VolumeFinalizer}},
+		Spec: v1alpha1.NvmfVolumeSpec{
+			UUID: "00000000-0000-4000-8000-000000000001", Target: "fast", Node: node, Size: resource.MustParse("1Gi"),
+		},
+	}
+}
+
+func snapshotOn(node string) *v1alpha1.NvmfSnapshot {
+	return &v1alpha1.NvmfSnapshot{
+		ObjectMeta: metav1.ObjectMeta{Name: "snapshot-on-" + node},
+		Spec:       v1alpha1.NvmfSnapshotSpec{UUID: "00000000-0000-4000-8000-000000000002", Volume: "volume-on-" + node, Node: node},
+	}
+}
+
+func nodeNamed(name string) *v1alpha1.NvmfNode {
+	return &v1alpha1.NvmfNode{ObjectMeta: metav1.ObjectMeta{Name: name}}
+}
+
+func leaseNamed(name string) *coordinationv1.Lease {
+	return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
+}
+
+func merge(format string, args ...any) client.Patch {
+	return client.RawPatch(types.MergePatchType, fmt.Appendf(nil, format, args...))
+}
+
+func TestInAnAPIServer(t *testing.T) {
+	ctx := t.Context()
+	config := apiServer(t)
+	admin := newClient(t, config)
+	install(ctx, t, admin)
+
+	t.Run("samples are accepted", func(t *testing.T) {
+		for name, content := range files(t, "../../config/samples") {
+			objects, err := decode([]byte(content))
+			if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			for _, o := range objects {
+				o := o.(client.Object)
+				if _, namespaced := o.(*v1alpha1.NvmfTarget); !namespaced {
+					o.SetNamespace(defaultNamespaceOf(o))
+				}
+				if err := admin.Create(ctx, o, client.DryRunAll); err != nil {
+					t.Errorf("%s: %T: %v", name, o, err)
+				}
+			}
+		}
+	})
+	t.Run("agents", func(t *testing.T) { testAgentsAreConfined(ctx, t, config, admin) })
+}
+
+func defaultNamespaceOf(o runtime.Object) string {
+	switch o.(type) {
+	case *corev1.Pod, *corev1.PersistentVolumeClaim:
+		return "default"
+	}
+	return ""
+}
+
+// testAgentsAreConfined uses the agent's own ServiceAccount and role: what is
+// denied here is denied by the admission policies, with their words, and not for want of a right.
+func testAgentsAreConfined(ctx context.Context, t *testing.T, config *rest.Config, admin client.Client) {
+	a, b := agentOf(ctx, t, config, admin, "a"), agentOf(ctx, t, config, admin, "b")
+	unbound := withToken(ctx, t, config, admin, nil)
+	for _, o := range []client.Object{volumeOn("a"), volumeOn("b"), snapshotOn("a"), snapshotOn("b")} {
+		if err := admin.Create(ctx, o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// A policy acts a moment after it is created.
+	g := NewWithT(t)
+	g.Eventually(func() error { return a.Create(ctx, nodeNamed("b"), client.DryRunAll) }).
+		WithTimeout(30 * time.Second).Should(MatchError(ContainSubstring("may not write")))
+	g.Eventually(func() error {
+		return a.Status().Patch(ctx, volumeOn("b"), merge(`{"status":{"nsid":1}}`), client.DryRunAll)
+	}).WithTimeout(30 * time.Second).Should(MatchError(ContainSubstring("may not write")))
+
+	claimed := nodeNamed("a")
+	claimed.Spec.Target = "fast"
+	claimed.Spec.Plan = &v1alpha1.Plan{Engine: v1alpha1.EngineNvmet, Portals: []v1alpha1.PlannedPortal{{
+		Portal:      v1alpha1.Portal{Transport: v1alpha1.TransportTCP, Address: "10.0.0.1", Port: 4420},
+		MaxIOQueues: 8, QueueDepth: 128,
+	}}}
+	const otherNode = "the agent of node a may not write"
+	for _, test := range []struct {
+		name, denied string
+		do           func() error
+	}{
+		{"creates its node, claimed already", "spec is the operator's", func() error { return a.Create(ctx, claimed) }},
+		{"creates its node", "", func() error { return a.Create(ctx, nodeNamed("a")) }},
+		{"creates another's node", otherNode, func() error { return a.Create(ctx, nodeNamed("b")) }},
+		{"the other creates it itself", "", func() error { return b.Create(ctx, nodeNamed("b")) }},
+		{"writes its node's status", "", func() error {
+			return a.Status().Patch(ctx, nodeNamed("a"), merge(`{"status":{"engine":{"type":"Nvmet"}}}`))
+		}},
+		{"writes another's status", otherNode, func() error {
+			return a.Status().Patch(ctx, nodeNamed("b"), merge(`{"status":{"engine":{"type":"Nvmet"}}}`))
+		}},
+		{"renews its lease", "", func() error { return a.Create(ctx, leaseNamed("weft-agent-a")) }},
+		{"renews another's lease", otherNode, func() error { return a.Create(ctx, leaseNamed("weft-agent-b")) }},
+		{"takes the operator's lease", otherNode, func() error { return a.Create(ctx, leaseNamed("weft-operator")) }},
+		{"writes its volume's status", "", func() error {
+			return a.Status().Patch(ctx, volumeOn("a"), merge(`{"status":{"nsid":1}}`))
+		}},
+		{"writes another's volume's status", otherNode, func() error {
+			return a.Status().Patch(ctx, volumeOn("b"), merge(`{"status":{"nsid":1}}`))
+		}},
+		{"admits a host to its own volume", "spec of volumes and snapshots is the CSI controller's", func() error {
+			return a.Patch(ctx, volumeOn("a"), merge(`{"spec":{"hosts":[{"nqn":"nqn.2014-08.org.nvmexpress:uuid:x"}]}}`))
+		}},
+		{"takes its finalizer off", "", func() error {
+			return a.Patch(ctx, volumeOn("a"), merge(`{"metadata":{"finalizers":null}}`))
+		}},
+		{"takes the finalizer off another's", otherNode, func() error {
+			return a.Patch(ctx, volumeOn("b"), merge(`{"metadata":{"finalizers":null}}`))
+		}},
+		{"writes its snapshot's status", "", func() error {
+			return a.Status().Patch(ctx, snapshotOn("a"), merge(`{"status":{"ready":true}}`))
+		}},
+		{"writes another's snapshot's status", otherNode, func() error {
+			return a.Status().Patch(ctx, snapshotOn("b"), merge(`{"status":{"ready":true}}`))
+		}},
+		{"with a token that names no node", "names no node", func() error {
+			return unbound.Status().Patch(ctx, volumeOn("a"), merge(`{"status":{"nsid":1}}`))
+		}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			err := test.do()
+			if test.denied == "" && err != nil {
+				t.Errorf("denied: %v", err)
+			}
+			if test.denied != "" && (err == nil || !strings.Contains(err.Error(), test.denied)) {
+				t.Errorf("got %v, want it denied with %q", err, test.denied)
+			}
+		})
+	}
+}
