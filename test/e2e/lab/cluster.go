@@ -78,12 +78,17 @@ func (l *Lab) writeControlPlaneKeys(ca *authority, caKey []byte, proxyCA *author
 			return err
 		}
 	}
-	_, serviceAccountKey, err := newKey()
+	key, serviceAccountKey, err := newKey()
+	if err != nil {
+		return err
+	}
+	serviceAccountPub, err := encodePublicKey(key.Public())
 	if err != nil {
 		return err
 	}
 	for name, data := range map[string][]byte{
-		"ca.crt": ca.pem, "ca.key": caKey, "front-proxy-ca.crt": proxyCA.pem, "service-account.key": serviceAccountKey,
+		"ca.crt": ca.pem, "ca.key": caKey, "front-proxy-ca.crt": proxyCA.pem,
+		"service-account.key": serviceAccountKey, "service-account.pub": serviceAccountPub,
 	} {
 		if err := writeFileAtomic(filepath.Join(dir, name), data, 0o600); err != nil {
 			return err

@@ -88,7 +88,7 @@ func (l *Lab) controlPlane() []daemon {
 			"--kubelet-preferred-address-types=InternalIP",
 			"--service-account-issuer=https://kubernetes.default.svc",
 			"--service-account-signing-key-file="+pki("service-account.key"),
-			"--service-account-key-file="+pki("service-account.key"),
+			"--service-account-key-file="+pki("service-account.pub"),
 			"--requestheader-client-ca-file="+pki("front-proxy-ca.crt"), "--requestheader-allowed-names=front-proxy-client",
 			"--requestheader-username-headers=X-Remote-User", "--requestheader-group-headers=X-Remote-Group",
 			"--requestheader-extra-headers-prefix=X-Remote-Extra-",
