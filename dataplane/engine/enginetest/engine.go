@@ -58,6 +58,8 @@ type Engine struct {
 	exports   map[string]engine.Export
 	portals   map[v1alpha1.Portal]engine.Portal
 	initiator map[*Host]bool
+	// changed, with mu, tells hosts that wait for their target.
+	changed *sync.Cond
 
 	calls     []Call
 	itemFault map[Method]map[string]error
@@ -83,6 +85,7 @@ func New(devices ...Device) *Engine {
 		callFault: map[Method]error{},
 		hooks:     map[Method]func(context.Context){},
 	}
+	e.changed = sync.NewCond(&e.mu)
 	e.forget()
 	for _, d := range devices {
 		e.AddDevice(d)
@@ -101,7 +104,7 @@ func (e *Engine) forget() {
 
 // Restart is a reboot of the machine: exports and portals are gone, pools are
 // listed with an Err until they are opened again, data stays. Connected hosts
-// find nobody until their export is there again. Calls that were recorded and faults that were ordered stay.
+// wait until their portal is open again; see Host. Calls that were recorded and faults that were ordered stay.
 func (e *Engine) Restart() {
 	e.run.Lock()
 	defer e.run.Unlock()
@@ -185,6 +188,7 @@ func (e *Engine) begin(ctx context.Context, m Method, items []string) (end func(
 		err = e.callFault[m]
 	}
 	return func() {
+		e.settle()
 		e.mu.Unlock()
 		e.run.Unlock()
 	}, err

@@ -30,7 +30,6 @@ func (e *Engine) Export(ctx context.Context, exports []engine.Export) []error {
 		want.Hosts = slices.Sorted(slices.Values(want.Hosts))
 		want.Portals = nil
 		e.exports[want.NQN] = want
-		e.disconnect(func(h *Host) bool { return h.nqn == want.NQN && !slices.Contains(want.Hosts, h.host) })
 		return nil
 	})
 }
@@ -42,7 +41,6 @@ func (e *Engine) Unexport(ctx context.Context, nqns []string) []error {
 			return err
 		}
 		delete(e.exports, nqn)
-		e.disconnect(func(h *Host) bool { return h.nqn == nqn })
 		return nil
 	})
 }

@@ -22,28 +22,31 @@ var (
 )
 
 // Host is a simulated connection of one host to one subsystem through one
-// portal. While the portal or the subsystem is away, as after Restart, its I/O
-// fails, and works again when they are back; once the target disconnected it,
-// it stays so.
+// portal. It does as Linux's initiator does since 6.10: while nobody listens on
+// its portal, as after Restart, it tries again and its I/O waits; when somebody listens
+// and does not know its subsystem, or does not admit it, it gives up for ever.
 type Host struct {
+	// ctx bounds how long I/O waits.
+	ctx          context.Context
 	e            *Engine
 	portal       v1alpha1.Portal
 	nqn, host    string
 	disconnected bool
 }
 
-// Connect a host to a subsystem. It fails with ErrRefused.
+// Connect a host to a subsystem. It fails with ErrRefused. The connection's I/O waits for the target no longer than ctx.
 func (e *Engine) Connect(ctx context.Context, portal v1alpha1.Portal, nqn, hostNQN string) (*Host, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	h := &Host{e: e, portal: portal, nqn: nqn, host: hostNQN}
+	h := &Host{ctx: ctx, e: e, portal: portal, nqn: nqn, host: hostNQN}
 	if err := h.reach(); err != nil {
 		return nil, err
 	}
 	e.initiator[h] = true
+	context.AfterFunc(ctx, e.changed.Broadcast)
 	return h, nil
 }
 
@@ -53,6 +56,7 @@ func (h *Host) Disconnect() {
 	defer h.e.mu.Unlock()
 	h.disconnected = true
 	delete(h.e.initiator, h)
+	h.e.changed.Broadcast()
 }
 
 // Disconnected says whether the connection was ended.
@@ -75,13 +79,16 @@ func (e *Engine) Connected(nqn string) int {
 	return n
 }
 
-func (e *Engine) disconnect(which func(*Host) bool) {
+// settle what hosts make of a change; the engine's mutex is held.
+func (e *Engine) settle() {
 	for h := range e.initiator {
-		if which(h) {
+		_, listening := e.portals[h.portal]
+		if listening && h.reach() != nil {
 			h.disconnected = true
 			delete(e.initiator, h)
 		}
 	}
+	e.changed.Broadcast()
 }
 
 // reach the export; the engine's mutex is held.
@@ -96,6 +103,22 @@ func (h *Host) reach() error {
 		return fmt.Errorf("%w: %s does not admit %s", ErrRefused, h.nqn, h.host)
 	}
 	return nil
+}
+
+// await the target; the engine's mutex is held.
+func (h *Host) await() error {
+	for {
+		_, listening := h.e.portals[h.portal]
+		switch {
+		case h.disconnected:
+			return ErrDisconnected
+		case h.ctx.Err() != nil:
+			return h.ctx.Err()
+		case listening:
+			return h.reach()
+		}
+		h.e.changed.Wait()
+	}
 }
 
 // Export that the host sees.
@@ -150,6 +173,9 @@ func (h *Host) namespace(id engine.ID) (engine.Namespace, *data, error) {
 func (h *Host) ReadAt(id engine.ID, p []byte, off int64) (int, error) {
 	h.e.mu.Lock()
 	defer h.e.mu.Unlock()
+	if err := h.await(); err != nil {
+		return 0, err
+	}
 	_, v, err := h.namespace(id)
 	if err != nil {
 		return 0, err
@@ -167,6 +193,9 @@ func (h *Host) ReadAt(id engine.ID, p []byte, off int64) (int, error) {
 func (h *Host) WriteAt(id engine.ID, p []byte, off int64) (int, error) {
 	h.e.mu.Lock()
 	defer h.e.mu.Unlock()
+	if err := h.await(); err != nil {
+		return 0, err
+	}
 	_, v, err := h.namespace(id)
 	if err != nil {
 		return 0, err

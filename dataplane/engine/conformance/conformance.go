@@ -1,0 +1,299 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package conformance states what an engine does, as tests that run against
+// every implementation of engine.Engine.
+//
+// Run needs a Harness: the machine that the target runs on, and a host that
+// can connect to it. Where the harness is a virtual machine, bytes go
+// through the kernel's own initiator.
+package conformance
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	. "github.com/onsi/gomega" //nolint:revive,staticcheck // gomega reads as sentences only so
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/engine"
+)
+
+const (
+	mib = int64(1) << 20
+	// PoolBytes that a device of the harness has at least: the smallest that every engine takes, with room for these tests.
+	PoolBytes = 512 * mib
+	// BlockBytes is the unit of I/O in these tests.
+	BlockBytes = 4096
+	// patience with a host or a target, far longer than any of it takes: a slow machine must not fail these tests.
+	patience = 90 * time.Second
+	soon     = 20 * time.Millisecond
+)
+
+// Harness is the machine under test. What its methods make is taken away by
+// t.Cleanup.
+type Harness interface {
+	// Reset takes away all that the target holds and serves. Every test begins and ends with it.
+	Reset(t *testing.T)
+	// Engine as a process that has just started would see it.
+	Engine(t *testing.T) engine.Engine
+	// BlankDevice of PoolBytes or more.
+	BlankDevice(t *testing.T) engine.Device
+	// ForeignDevice with something on it that weft did not write, and words that name it.
+	ForeignDevice(t *testing.T) (engine.Device, string)
+	// File that does not exist yet.
+	File(t *testing.T, bytes int64) engine.Device
+	// Portals that the target can open, one for each transport.
+	Portals(t *testing.T) []engine.Portal
+	// Restart is a reboot of the target's machine, not of its hosts.
+	Restart(t *testing.T)
+	// Connect a host to a subsystem. A host that loses its target goes on trying.
+	Connect(ctx context.Context, t *testing.T, portal v1alpha1.Portal, nqn, hostNQN string) (Connection, error)
+}
+
+// Connection of a host to a subsystem through one portal.
+type Connection interface {
+	// Namespace that serves a volume, once the host sees it.
+	Namespace(ctx context.Context, id engine.ID) (Namespace, error)
+	// Gone says whether the target ended the connection and it will not come back.
+	Gone() bool
+	// IOQueues of the controller.
+	IOQueues() (int, error)
+	// Disconnect from the host's side.
+	Disconnect()
+}
+
+// Namespace as a host sees it. I/O is of whole blocks, passes no cache, and
+// waits as long as the host still hopes to reach its target.
+type Namespace interface {
+	io.ReaderAt
+	io.WriterAt
+	SizeBytes() (int64, error)
+	Identity() (Identity, error)
+	ANAState() (engine.ANAState, error)
+}
+
+// Identity of a namespace, as a host sees it.
+type Identity struct {
+	NQN, Serial, Model string
+	NSID               uint32
+	// UUID and NGUID in lower case; the NGUID without hyphens.
+	UUID, NGUID string
+}
+
+// suite of one test.
+type suite struct {
+	Harness
+	*WithT
+	t   *testing.T
+	ctx context.Context
+	// engine is a process that goes on; fresh makes another.
+	engine engine.Engine
+}
+
+// Run the whole suite.
+func Run(t *testing.T, h Harness) {
+	groups := []struct {
+		name  string
+		cases map[string]func(*suite)
+	}{
+		{"Pools", poolCases()},
+		{"Volumes", volumeCases()},
+		{"Snapshots", snapshotCases()},
+		{"Exports", exportCases()},
+		{"Portals", portalCases()},
+		{"Hosts", hostCases()},
+		{"Restart", restartCases()},
+	}
+	for _, group := range groups {
+		t.Run(group.name, func(t *testing.T) {
+			for _, name := range sorted(group.cases) {
+				t.Run(name, func(t *testing.T) { run(t, h, group.cases[name]) })
+			}
+		})
+	}
+}
+
+func run(t *testing.T, h Harness, do func(*suite)) {
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	g := NewWithT(t)
+	g.SetDefaultEventuallyTimeout(patience)
+	g.SetDefaultEventuallyPollingInterval(soon)
+	h.Reset(t)
+	t.Cleanup(func() { h.Reset(t) })
+	do(&suite{Harness: h, WithT: g, t: t, ctx: ctx, engine: h.Engine(t)})
+}
+
+// fresh is the engine of a process that has just started.
+func (s *suite) fresh() engine.Engine { return s.Engine(s.t) }
+
+// one is the error of a call with one item.
+func (s *suite) one(errs []error) error {
+	s.t.Helper()
+	s.Expect(errs).To(HaveLen(1), "a call answers with one error for each item")
+	return errs[0]
+}
+
+// done expects that every item of a call was done.
+func (s *suite) done(errs []error) {
+	s.t.Helper()
+	for i, err := range errs {
+		s.Expect(err).NotTo(HaveOccurred(), "item %d", i)
+	}
+}
+
+// state as a process that has just started gathers it.
+func (s *suite) state() engine.State {
+	s.t.Helper()
+	state, err := s.fresh().Gather(s.ctx)
+	s.Expect(err).NotTo(HaveOccurred())
+	return state
+}
+
+func (s *suite) volume(id engine.ID) *engine.Volume {
+	s.t.Helper()
+	return find(s.state().Volumes, func(v engine.Volume) bool { return v.ID == id })
+}
+
+func (s *suite) snapshot(id engine.ID) *engine.Snapshot {
+	s.t.Helper()
+	return find(s.state().Snapshots, func(v engine.Snapshot) bool { return v.ID == id })
+}
+
+func (s *suite) export(nqn string) *engine.Export {
+	s.t.Helper()
+	return find(s.state().Exports, func(x engine.Export) bool { return x.NQN == nqn })
+}
+
+func (s *suite) pool(device string) *engine.Pool {
+	s.t.Helper()
+	return find(s.state().Pools, func(p engine.Pool) bool { return p.Device == device })
+}
+
+// openPool on a blank device.
+func (s *suite) openPool() engine.Device {
+	s.t.Helper()
+	d := s.BlankDevice(s.t)
+	s.Expect(s.one(s.engine.OpenPools(s.ctx, []engine.Device{d}))).To(Succeed())
+	return d
+}
+
+// create a blank volume.
+func (s *suite) create(pool string, sizeBytes int64) engine.ID {
+	s.t.Helper()
+	id := newID()
+	s.Expect(s.one(s.engine.CreateVolumes(s.ctx, []engine.VolumeSpec{{ID: id, Pool: pool, SizeBytes: sizeBytes}}))).To(Succeed())
+	return id
+}
+
+// clone a source into a volume of that size.
+func (s *suite) clone(source engine.Source, sizeBytes int64) engine.ID {
+	s.t.Helper()
+	id := newID()
+	s.Expect(s.one(s.engine.CreateVolumes(s.ctx, []engine.VolumeSpec{{ID: id, SizeBytes: sizeBytes, Source: source}}))).To(Succeed())
+	return id
+}
+
+func (s *suite) snap(volume engine.ID) engine.ID {
+	s.t.Helper()
+	id := newID()
+	s.Expect(s.one(s.engine.CreateSnapshots(s.ctx, []engine.SnapshotSpec{{ID: id, Volume: volume}}))).To(Succeed())
+	return id
+}
+
+// exportOf one volume as namespace 1, as weft's agent makes it.
+func exportOf(id engine.ID, hosts ...string) engine.Export {
+	return engine.Export{
+		NQN:         v1alpha1.NQNPrefix + "pvc-" + string(id),
+		Serial:      id.NGUID()[:20],
+		Model:       "weft",
+		MaxIOQueues: 2,
+		Namespaces:  []engine.Namespace{{NSID: 1, Volume: id, ANAGroup: 1}},
+		Hosts:       hosts,
+	}
+}
+
+func (s *suite) exportAs(x engine.Export) {
+	s.t.Helper()
+	s.Expect(s.one(s.engine.Export(s.ctx, []engine.Export{x}))).To(Succeed())
+}
+
+func (s *suite) openPortals() []engine.Portal {
+	s.t.Helper()
+	portals := s.Portals(s.t)
+	s.done(s.engine.OpenPortals(s.ctx, portals))
+	return portals
+}
+
+func (s *suite) connect(portal engine.Portal, nqn, host string) Connection {
+	s.t.Helper()
+	c, err := s.Connect(s.ctx, s.t, portal.Portal, nqn, host)
+	s.Expect(err).NotTo(HaveOccurred())
+	return c
+}
+
+// attach a host to the export of a volume.
+func (s *suite) attach(portal engine.Portal, x engine.Export, host string) (Connection, Namespace) {
+	s.t.Helper()
+	c := s.connect(portal, x.NQN, host)
+	return c, s.namespace(c, x.Namespaces[0].Volume)
+}
+
+func (s *suite) namespace(c Connection, id engine.ID) Namespace {
+	s.t.Helper()
+	ns, err := c.Namespace(s.ctx, id)
+	s.Expect(err).NotTo(HaveOccurred())
+	return ns
+}
+
+func (s *suite) write(ns Namespace, block int64, text string) {
+	s.t.Helper()
+	_, err := ns.WriteAt(blockOf(text), block*BlockBytes)
+	s.Expect(err).NotTo(HaveOccurred())
+}
+
+func (s *suite) read(ns Namespace, block int64) string {
+	s.t.Helper()
+	p := make([]byte, BlockBytes)
+	_, err := ns.ReadAt(p, block*BlockBytes)
+	s.Expect(err).NotTo(HaveOccurred())
+	return textOf(p)
+}
+
+func blockOf(text string) []byte {
+	p := make([]byte, BlockBytes)
+	copy(p, text)
+	return p
+}
+
+func textOf(p []byte) string { return strings.TrimRight(string(p), "\x00") }
+
+func newID() engine.ID { return engine.ID(uuid.NewString()) }
+
+func newHost() string { return v1alpha1.HostNQNPrefix + uuid.NewString() }
+
+func find[T any](all []T, is func(T) bool) *T {
+	for i := range all {
+		if is(all[i]) {
+			return &all[i]
+		}
+	}
+	return nil
+}
+
+func sorted[V any](m map[string]V) []string {
+	keys := make([]string, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+func portalName(p engine.Portal) string { return fmt.Sprint(p.Transport) }

@@ -1,0 +1,359 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package conformance
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	. "github.com/onsi/gomega" //nolint:revive,staticcheck // gomega reads as sentences only so
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/engine"
+)
+
+// hostFixture is a volume of 64 MiB, exported, with a host attached.
+type hostFixture struct {
+	*suite
+	device engine.Device
+	portal engine.Portal
+	id     engine.ID
+	x      engine.Export
+	host   string
+	c      Connection
+	ns     Namespace
+}
+
+// withHost runs a test once for each portal, each time with a volume of its own.
+func (s *suite) withHost(do func(*hostFixture)) {
+	device := s.openPool()
+	for _, portal := range s.openPortals() {
+		s.t.Run(portalName(portal), func(t *testing.T) {
+			inner := *s
+			inner.t = t
+			inner.WithT = NewWithT(t)
+			inner.SetDefaultEventuallyTimeout(patience)
+			inner.SetDefaultEventuallyPollingInterval(soon)
+			h := &hostFixture{suite: &inner, device: device, portal: portal, host: newHost()}
+			h.id = h.create(device.ID, 64*mib)
+			h.x = exportOf(h.id, h.host)
+			h.exportAs(h.x)
+			h.c, h.ns = h.attach(portal, h.x, h.host)
+			do(h)
+		})
+	}
+}
+
+// detach the host and take the export away.
+func (h *hostFixture) detach() {
+	h.t.Helper()
+	h.c.Disconnect()
+	h.done(h.engine.Unexport(h.ctx, []string{h.x.NQN}))
+}
+
+// use a volume from another host for a moment.
+func (h *hostFixture) use(id engine.ID, do func(Namespace)) {
+	h.t.Helper()
+	host := newHost()
+	x := exportOf(id, host)
+	h.exportAs(x)
+	c, ns := h.attach(h.portal, x, host)
+	do(ns)
+	c.Disconnect()
+	h.done(h.engine.Unexport(h.ctx, []string{x.NQN}))
+}
+
+// writer writes 1, 2, 3, ... into one block until it fails or is stopped.
+type writer struct {
+	acknowledged atomic.Int64
+	stop         atomic.Bool
+	ended        chan error
+}
+
+func startWriter(ns Namespace, block int64) *writer {
+	w := &writer{ended: make(chan error, 1)}
+	go func() {
+		for n := int64(1); !w.stop.Load(); n++ {
+			if _, err := ns.WriteAt(blockOf(strconv.FormatInt(n, 10)), block*BlockBytes); err != nil {
+				w.ended <- err
+				return
+			}
+			w.acknowledged.Store(n)
+		}
+		w.ended <- nil
+	}()
+	return w
+}
+
+// goesOn expects that writes are acknowledged from now on.
+func (s *suite) goesOn(w *writer) {
+	s.t.Helper()
+	at := w.acknowledged.Load()
+	s.Eventually(w.acknowledged.Load).Should(BeNumerically(">", at+3))
+}
+
+// finish expects that no write failed, and that the last one is there.
+func (s *suite) finish(w *writer, ns Namespace, block int64) {
+	s.t.Helper()
+	w.stop.Store(true)
+	s.Eventually(w.ended).Should(Receive(BeNil()))
+	s.Expect(s.number(ns, block)).To(Equal(w.acknowledged.Load()))
+}
+
+func (s *suite) number(ns Namespace, block int64) int64 {
+	s.t.Helper()
+	text := s.read(ns, block)
+	if text == "" {
+		return 0
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	s.Expect(err).NotTo(HaveOccurred())
+	return n
+}
+
+func hostCases() map[string]func(*suite) {
+	cases := map[string]func(*hostFixture){
+		"only a listed host connects":                                   onlyListedHosts,
+		"a host sees what it was promised":                              hostSees,
+		"a host that is listed no more is gone, and writes nothing":     hostIsGone,
+		"when one host goes, the others go on":                          othersGoOn,
+		"unexporting disconnects":                                       unexportDisconnects,
+		"calls about other exports disturb nobody":                      disturbsNobody,
+		"a larger size is seen while connected":                         seesSize,
+		"ANA states are seen, by portal":                                seesANA,
+		"namespaces come and go while connected":                        namespacesComeAndGo,
+		"a volume is blank until its first write":                       blankUntilWritten,
+		"a closed portal disconnects, and open again it is as it was":   closedPortal,
+		"what is asked again while connected disturbs nobody":           repeatDisturbsNobody,
+		"a limit of queues takes effect with the next connection":       queueLimit,
+		"a host may come back, and another may take its place, at once": comesBack,
+	}
+	wrapped := map[string]func(*suite){}
+	for name, do := range cases {
+		wrapped[name] = func(s *suite) { s.withHost(do) }
+	}
+	return wrapped
+}
+
+func onlyListedHosts(h *hostFixture) {
+	stranger := newHost()
+	_, err := h.Connect(h.ctx, h.t, h.portal.Portal, h.x.NQN, stranger)
+	h.Expect(err).To(HaveOccurred())
+	_, err = h.Connect(h.ctx, h.t, h.portal.Portal, h.x.NQN+"-missing", h.host)
+	h.Expect(err).To(HaveOccurred())
+
+	both := h.x
+	both.Hosts = []string{h.host, stranger}
+	h.exportAs(both)
+	_, ns := h.attach(h.portal, h.x, stranger)
+	h.write(ns, 1, "by the other")
+	h.Expect(h.read(h.ns, 1)).To(Equal("by the other"))
+
+	nobody := exportOf(h.create(h.device.ID, mib))
+	h.exportAs(nobody)
+	_, err = h.Connect(h.ctx, h.t, h.portal.Portal, nobody.NQN, h.host)
+	h.Expect(err).To(HaveOccurred())
+}
+
+func hostSees(h *hostFixture) {
+	h.Expect(h.ns.SizeBytes()).To(Equal(64 * mib))
+	h.Expect(h.ns.Identity()).To(Equal(h.identity()))
+}
+
+// identity that the fixture's namespace must have, whatever happens to it.
+func (h *hostFixture) identity() Identity {
+	return Identity{
+		NQN: h.x.NQN, Serial: h.x.Serial, Model: h.x.Model,
+		NSID: 1, UUID: string(h.id), NGUID: strings.ReplaceAll(string(h.id), "-", ""),
+	}
+}
+
+func hostIsGone(h *hostFixture) {
+	w := startWriter(h.ns, 0)
+	h.goesOn(w)
+
+	successor := newHost()
+	x := h.x
+	x.Hosts = []string{successor}
+	h.exportAs(x)
+	acknowledged := w.acknowledged.Load()
+	_, ns := h.attach(h.portal, x, successor)
+	seen := h.number(ns, 0)
+	h.Expect(seen).To(BeNumerically(">=", acknowledged), "an acknowledged write is not lost")
+
+	h.Eventually(w.ended).Should(Receive(HaveOccurred()))
+	h.Eventually(h.c.Gone).Should(BeTrue())
+	h.Expect(w.acknowledged.Load()).To(BeNumerically("<=", seen))
+	h.Expect(h.number(ns, 0)).To(Equal(seen), "nothing was written afterwards")
+	_, err := h.Connect(h.ctx, h.t, h.portal.Portal, h.x.NQN, h.host)
+	h.Expect(err).To(HaveOccurred())
+}
+
+func othersGoOn(h *hostFixture) {
+	stays := newHost()
+	x := h.x
+	x.Hosts = []string{h.host, stays}
+	h.exportAs(x)
+	c, ns := h.attach(h.portal, x, stays)
+	w := startWriter(ns, 2)
+	h.goesOn(w)
+
+	x.Hosts = []string{stays}
+	h.exportAs(x)
+	h.goesOn(w)
+	h.Eventually(h.c.Gone).Should(BeTrue())
+	h.finish(w, ns, 2)
+	h.Expect(c.Gone()).To(BeFalse())
+}
+
+func unexportDisconnects(h *hostFixture) {
+	w := startWriter(h.ns, 0)
+	h.goesOn(w)
+	h.done(h.engine.Unexport(h.ctx, []string{h.x.NQN}))
+	h.done(h.engine.DeleteVolumes(h.ctx, []engine.ID{h.id}))
+	h.Eventually(w.ended).Should(Receive(HaveOccurred()))
+	h.Eventually(h.c.Gone).Should(BeTrue())
+	h.Expect(h.volume(h.id)).To(BeNil())
+}
+
+func disturbsNobody(h *hostFixture) {
+	w := startWriter(h.ns, 0)
+	h.goesOn(w)
+	before, err := h.c.IOQueues()
+	h.Expect(err).NotTo(HaveOccurred())
+	for range 3 {
+		other := exportOf(h.create(h.device.ID, 4*mib), newHost())
+		h.exportAs(other)
+		other.Hosts = []string{newHost()}
+		h.exportAs(other)
+		h.snap(other.Namespaces[0].Volume)
+		h.done(h.engine.OpenPools(h.ctx, []engine.Device{h.device}))
+		h.done(h.engine.Unexport(h.ctx, []string{other.NQN}))
+		h.done(h.engine.DeleteVolumes(h.ctx, []engine.ID{other.Namespaces[0].Volume}))
+		h.goesOn(w)
+	}
+	h.Expect(h.c.IOQueues()).To(Equal(before))
+	h.finish(w, h.ns, 0)
+}
+
+func seesSize(h *hostFixture) {
+	h.write(h.ns, 0, "before")
+	h.done(h.fresh().GrowVolumes(h.ctx, []engine.VolumeSize{{ID: h.id, SizeBytes: 96 * mib}}))
+	h.Eventually(h.ns.SizeBytes).Should(Equal(96 * mib))
+	h.write(h.ns, 96*mib/BlockBytes-1, "the last block")
+	h.Expect(h.read(h.ns, 96*mib/BlockBytes-1)).To(Equal("the last block"))
+	h.Expect(h.read(h.ns, 0)).To(Equal("before"))
+}
+
+func seesANA(h *hostFixture) {
+	h.Expect(h.ns.ANAState()).To(Equal(engine.ANAOptimized))
+	p := h.portal
+	p.ANA = map[uint32]engine.ANAState{1: engine.ANANonOptimized, 4: engine.ANANonOptimized}
+	h.done(h.fresh().OpenPortals(h.ctx, []engine.Portal{p}))
+	h.Eventually(h.ns.ANAState).Should(Equal(engine.ANANonOptimized))
+	h.write(h.ns, 0, "through a non-optimized path")
+
+	p.ANA = map[uint32]engine.ANAState{4: engine.ANANonOptimized}
+	h.done(h.fresh().OpenPortals(h.ctx, []engine.Portal{p}))
+	h.Eventually(h.ns.ANAState).Should(Equal(engine.ANAOptimized))
+
+	for group, want := range map[uint32]engine.ANAState{4: engine.ANANonOptimized, 9: engine.ANAOptimized} {
+		x := h.x
+		x.Namespaces = slices.Clone(x.Namespaces)
+		x.Namespaces[0].ANAGroup = group
+		h.exportAs(x)
+		h.Eventually(h.ns.ANAState).Should(Equal(want), fmt.Sprint("group ", group))
+	}
+	h.write(h.ns, 0, "through the last group")
+	p.ANA = nil
+	h.done(h.engine.OpenPortals(h.ctx, []engine.Portal{p}))
+}
+
+func namespacesComeAndGo(h *hostFixture) {
+	w := startWriter(h.ns, 0)
+	h.goesOn(w)
+	second := h.create(h.device.ID, 8*mib)
+	x := h.x
+	x.Namespaces = append(slices.Clone(x.Namespaces), engine.Namespace{NSID: 5, Volume: second, ANAGroup: 1})
+	h.exportAs(x)
+	ns := h.namespace(h.c, second)
+	h.write(ns, 0, "second")
+	h.Expect(h.read(ns, 0)).To(Equal("second"))
+	identity, err := ns.Identity()
+	h.Expect(err).NotTo(HaveOccurred())
+	h.Expect(identity).To(And(HaveField("NSID", uint32(5)), HaveField("UUID", string(second)), HaveField("NQN", x.NQN)))
+
+	h.exportAs(h.x)
+	h.Eventually(func() error { _, err := ns.ReadAt(make([]byte, BlockBytes), 0); return err }).Should(HaveOccurred())
+	h.done(h.engine.DeleteVolumes(h.ctx, []engine.ID{second}))
+	h.goesOn(w)
+	h.finish(w, h.ns, 0)
+}
+
+func blankUntilWritten(h *hostFixture) {
+	h.Expect(h.read(h.ns, 7)).To(BeEmpty())
+	h.Expect(h.volume(h.id).AllocatedBytes).To(BeZero(), "reading does not write")
+	h.write(h.ns, 7, "first")
+	h.Expect(h.volume(h.id).AllocatedBytes).To(BeNumerically(">", 0))
+}
+
+func closedPortal(h *hostFixture) {
+	w := startWriter(h.ns, 0)
+	h.goesOn(w)
+	h.done(h.engine.ClosePortals(h.ctx, []v1alpha1.Portal{h.portal.Portal}))
+	_, err := h.Connect(h.ctx, h.t, h.portal.Portal, h.x.NQN, h.host)
+	h.Expect(err).To(HaveOccurred())
+	h.done(h.fresh().OpenPortals(h.ctx, []engine.Portal{h.portal}))
+	h.goesOn(w)
+	h.finish(w, h.ns, 0)
+	h.Expect(h.ns.Identity()).To(Equal(h.identity()))
+}
+
+func repeatDisturbsNobody(h *hostFixture) {
+	w := startWriter(h.ns, 0)
+	h.goesOn(w)
+	for range 5 {
+		e := h.fresh()
+		h.done(e.OpenPools(h.ctx, []engine.Device{h.device}))
+		h.done(e.CreateVolumes(h.ctx, []engine.VolumeSpec{{ID: h.id, Pool: h.device.ID, SizeBytes: 64 * mib}}))
+		h.done(e.GrowVolumes(h.ctx, []engine.VolumeSize{{ID: h.id, SizeBytes: 64 * mib}}))
+		h.done(e.Export(h.ctx, []engine.Export{h.x}))
+		h.done(e.OpenPortals(h.ctx, []engine.Portal{h.portal}))
+		h.goesOn(w)
+	}
+	h.finish(w, h.ns, 0)
+	h.Expect(h.c.Gone()).To(BeFalse())
+}
+
+func queueLimit(h *hostFixture) {
+	h.Expect(h.c.IOQueues()).To(BeNumerically("<=", h.x.MaxIOQueues))
+	h.c.Disconnect()
+	x := h.x
+	x.MaxIOQueues = 1
+	h.exportAs(x)
+	c, ns := h.attach(h.portal, x, h.host)
+	h.Expect(c.IOQueues()).To(Equal(1))
+	h.write(ns, 0, "one queue")
+}
+
+func comesBack(h *hostFixture) {
+	h.write(h.ns, 0, "first")
+	h.c.Disconnect()
+	x := h.x
+	for i := range 3 {
+		x.Hosts = []string{newHost()}
+		h.exportAs(x)
+		c, ns := h.attach(h.portal, x, x.Hosts[0])
+		h.write(ns, int64(i)+1, "next")
+		h.Expect(h.read(ns, 0)).To(Equal("first"))
+		c.Disconnect()
+	}
+	h.exportAs(h.x)
+	_, ns := h.attach(h.portal, h.x, h.host)
+	h.Expect(h.read(ns, 3)).To(Equal("next"))
+	h.Expect(ns.Identity()).To(Equal(h.identity()))
+}

@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package conformance
+
+import (
+	"errors"
+
+	. "github.com/onsi/gomega" //nolint:revive,staticcheck // gomega reads as sentences only so
+
+	"github.com/weft-storage/weft/dataplane/engine"
+)
+
+func poolCases() map[string]func(*suite) {
+	return map[string]func(*suite){
+		"a blank device becomes a pool, once": func(s *suite) {
+			d := s.BlankDevice(s.t)
+			s.Expect(s.pool(d.ID)).To(BeNil())
+			s.Expect(s.one(s.engine.OpenPools(s.ctx, []engine.Device{d}))).To(Succeed())
+			id := s.create(d.ID, 16*mib)
+
+			s.Expect(s.one(s.fresh().OpenPools(s.ctx, []engine.Device{d}))).To(Succeed())
+
+			p := s.pool(d.ID)
+			s.Expect(p).NotTo(BeNil())
+			s.Expect(p.Err).NotTo(HaveOccurred())
+			s.Expect(p.Path).To(Equal(d.Path))
+			s.Expect(p.TotalBytes).To(BeNumerically(">", PoolBytes*3/4))
+			s.Expect(p.FreeBytes).To(And(BeNumerically(">", p.TotalBytes/2), BeNumerically("<=", p.TotalBytes)))
+			s.Expect(s.volume(id)).To(HaveField("Pool", d.ID))
+		},
+		"a device with a foreign signature is refused by name, and others are opened": func(s *suite) {
+			foreign, words := s.ForeignDevice(s.t)
+			blank := s.BlankDevice(s.t)
+			for range 2 {
+				errs := s.engine.OpenPools(s.ctx, []engine.Device{foreign, blank})
+				s.Expect(errs).To(HaveLen(2))
+				var refused *engine.ForeignSignatureError
+				s.Expect(errors.As(errs[0], &refused)).To(BeTrue(), "%v", errs[0])
+				s.Expect(refused.Device).To(Equal(foreign.Path))
+				s.Expect(refused.Signature).To(ContainSubstring(words))
+				s.Expect(errs[1]).NotTo(HaveOccurred())
+			}
+			s.Expect(s.pool(foreign.ID)).To(BeNil())
+			s.Expect(s.pool(blank.ID)).NotTo(BeNil())
+		},
+		"a file is created, grown, and never shrunk": func(s *suite) {
+			d := s.File(s.t, PoolBytes)
+			s.Expect(s.one(s.engine.OpenPools(s.ctx, []engine.Device{d}))).To(Succeed())
+			small := s.pool(d.ID)
+			s.Expect(small).NotTo(BeNil())
+			s.Expect(small.Path).To(Equal(d.Path))
+			id := s.create(d.ID, 8*mib)
+
+			grown := d
+			grown.FileBytes = 2 * PoolBytes
+			s.Expect(s.one(s.fresh().OpenPools(s.ctx, []engine.Device{grown}))).To(Succeed())
+			large := s.pool(d.ID)
+			s.Expect(large.TotalBytes).To(BeNumerically(">", small.TotalBytes+PoolBytes*3/4))
+
+			s.Expect(s.one(s.fresh().OpenPools(s.ctx, []engine.Device{d}))).To(Succeed())
+			s.Expect(s.pool(d.ID).TotalBytes).To(Equal(large.TotalBytes))
+			s.Expect(s.volume(id)).To(HaveField("SizeBytes", 8*mib))
+		},
+		"a device that is missing is not found, and others are opened": func(s *suite) {
+			missing := s.BlankDevice(s.t)
+			missing.ID, missing.Path = missing.ID+"-missing", missing.Path+"-missing"
+			missing.FileBytes = 0
+			blank := s.BlankDevice(s.t)
+			errs := s.engine.OpenPools(s.ctx, []engine.Device{missing, {ID: "", Path: blank.Path}, {ID: "relative", Path: "pool.img", FileBytes: PoolBytes}, blank})
+			s.Expect(errs).To(HaveLen(4))
+			s.Expect(errs[0]).To(MatchError(engine.ErrNotFound))
+			s.Expect(errs[1]).To(MatchError(engine.ErrInvalid))
+			s.Expect(errs[2]).To(MatchError(engine.ErrInvalid))
+			s.Expect(errs[3]).NotTo(HaveOccurred())
+		},
+	}
+}
