@@ -119,12 +119,12 @@ type Transport struct {
 	// InCapsuleDataSize is the most data that a command carries with it, in bytes;
 	// larger writes cost one more round trip. Default 4Ki; 0 to 64Ki in steps of 16 bytes. For the kernel's target it is the port's inline data size.
 	// +kubebuilder:default="4Ki"
-	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).compareTo(quantity('0')) >= 0 && quantity(string(self)).compareTo(quantity('64Ki')) <= 0",message="inCapsuleDataSize must be from 0 to 64Ki"
+	// +kubebuilder:validation:XValidation:rule="[quantity(string(self))].all(q, q.isInteger() && q.asInteger() >= 0 && q.asInteger() <= 65536 && q.asInteger() % 16 == 0)",message="inCapsuleDataSize must be from 0 to 64Ki, in steps of 16 bytes"
 	// +optional
 	InCapsuleDataSize *resource.Quantity `json:"inCapsuleDataSize,omitempty"`
 
 	// MaxIOSize is the largest single transfer, in bytes: a power of two from 8Ki to 2Mi. Default 128Ki. SPDK only; the kernel's target takes 1Mi or more.
-	// +kubebuilder:validation:XValidation:rule="string(self) in ['8Ki','16Ki','32Ki','64Ki','128Ki','256Ki','512Ki','1Mi','2Mi']",message="maxIOSize must be a power of two from 8Ki to 2Mi, written as 128Ki"
+	// +kubebuilder:validation:XValidation:rule="[quantity(string(self))].all(q, q.isInteger() && q.asInteger() in [8192, 16384, 32768, 65536, 131072, 262144, 524288, 1048576, 2097152])",message="maxIOSize must be a power of two from 8Ki to 2Mi, such as 128Ki"
 	// +optional
 	MaxIOSize *resource.Quantity `json:"maxIOSize,omitempty"`
 
@@ -249,7 +249,7 @@ type Cores struct {
 type DynamicCores struct {
 	// Period between two decisions, from 1ms to 1m. Default 1s.
 	// +kubebuilder:default="1s"
-	// +kubebuilder:validation:XValidation:rule="duration(self) >= duration('1ms') && duration(self) <= duration('1m')",message="period must be from 1ms to 1m"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ns|us|ms|s|m|h))+$') && duration(self) >= duration('1ms') && duration(self) <= duration('1m')",message="period must be from 1ms to 1m, such as 500ms"
 	// +optional
 	Period *metav1.Duration `json:"period,omitempty"`
 	// LoadLimit is the load in percent under which a thread counts as idle. Default 20.

@@ -84,9 +84,11 @@ type Connection struct {
 	QueueDepth int32 `json:"queueDepth,omitempty"`
 	// CtrlLossTimeoutSeconds is how long a host keeps trying to reconnect before it fails I/O; -1 is for ever.
 	// Default -1: I/O waits for the target rather than failing, as it does for a local drive that resets.
+	// Never 0, with which the kernel would not reconnect at all.
 	// +kubebuilder:default=-1
 	// +kubebuilder:validation:Minimum=-1
 	// +kubebuilder:validation:Maximum=86400
+	// +kubebuilder:validation:XValidation:rule="self != 0",message="ctrlLossTimeoutSeconds must be -1 (for ever) or from 1 to 86400: with 0 a host would fail I/O at the first lost connection"
 	// +optional
 	CtrlLossTimeoutSeconds int32 `json:"ctrlLossTimeoutSeconds,omitempty"`
 }

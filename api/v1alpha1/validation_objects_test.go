@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1_test
+
+import "slices"
+
+const (
+	node     = "NvmfNode"
+	volume   = "NvmfVolume"
+	snapshot = "NvmfSnapshot"
+)
+
+// nodeRules are those of an NvmfNode.
+func nodeRules() []validation {
+	const (
+		portal  = `transport: TCP, address: 10.20.0.5, port: 4420, maxIOQueues: 8, queueDepth: 128, inCapsuleDataSize: 4096`
+		first   = "spec.plan.portals[0]."
+		inFile  = `spec: {plan: {drives: null, file: {path: /var/lib/weft/a, size: 2Gi}}}`
+		address = "address must be an IPv4 or IPv6 address"
+	)
+	portals := func(change string) string { return `spec: {plan: {portals: [{` + portal + `, ` + change + `}]}}` }
+	without := func(field string) string {
+		return `spec: {plan: {portals: [{` + map[string]string{
+			"transport":         `address: 10.20.0.5, port: 4420, maxIOQueues: 8, queueDepth: 128, inCapsuleDataSize: 4096`,
+			"address":           `transport: TCP, port: 4420, maxIOQueues: 8, queueDepth: 128, inCapsuleDataSize: 4096`,
+			"port":              `transport: TCP, address: 10.20.0.5, maxIOQueues: 8, queueDepth: 128, inCapsuleDataSize: 4096`,
+			"maxIOQueues":       `transport: TCP, address: 10.20.0.5, port: 4420, queueDepth: 128, inCapsuleDataSize: 4096`,
+			"queueDepth":        `transport: TCP, address: 10.20.0.5, port: 4420, maxIOQueues: 8, inCapsuleDataSize: 4096`,
+			"inCapsuleDataSize": `transport: TCP, address: 10.20.0.5, port: 4420, maxIOQueues: 8, queueDepth: 128`,
+		}[field] + `}]}}`
+	}
+	rules := []validation{
+		{name: "as it is", base: node},
+		{name: "as the agent makes it", base: node, edit: `spec: null`},
+		{name: "a file", base: node, edit: inFile},
+		{name: "a target without plan", base: node, edit: `spec: {plan: null}`, field: "spec", want: "target and plan come and go together"},
+		{name: "a plan without target", base: node, edit: `spec: {target: null}`, field: "spec", want: "target and plan come and go together"},
+		{name: "released", base: node, update: `spec: {target: null, plan: null}`},
+		{name: "no engine", base: node, edit: `spec: {plan: {engine: null}}`, field: "spec.plan.engine", want: "Required value"},
+		{name: "no portals", base: node, edit: `spec: {plan: {portals: null}}`, field: "spec.plan.portals", want: "Required value"},
+		{name: "a drive without id", base: node, edit: `spec: {plan: {drives: [{serial: S}]}}`, field: "spec.plan.drives[0].id", want: "Required value"},
+		{name: "a drive twice", base: node, edit: `spec: {plan: {drives: [{id: a}, {id: a}]}}`, field: "spec.plan.drives[1]", want: "Duplicate value"},
+		{name: "a file without path", base: node, edit: `spec: {plan: {file: {size: 1Gi}}}`, field: "spec.plan.file.path", want: "Required value"},
+		{name: "a file without size", base: node, edit: `spec: {plan: {file: {path: /var/lib/weft/a}}}`, field: "spec.plan.file.size", want: "Required value"},
+		{name: "another file", base: node, edit: inFile, update: `spec: {plan: {file: {path: /var/lib/weft/b}}}`,
+			field: "spec.plan.file.path", want: "devices.file.path is immutable: another file would be an empty pool; make a second NvmfTarget"},
+		{name: "a smaller file", base: node, edit: inFile, update: `spec: {plan: {file: {size: 1Gi}}}`,
+			field: "spec.plan.file.size", want: "devices.file.size may grow, never shrink"},
+		{name: "a larger file", base: node, edit: inFile, update: `spec: {plan: {file: {size: 3Gi}}}`},
+
+		{name: "a pool that is ready", base: node, status: `status: {pools: [{device: eui.1, ready: true, total: 1Ti, free: 1000}]}`},
+		{name: "a pool that is not, and says why", base: node, status: `status: {pools: [{device: eui.1, ready: false, reason: DeviceMissing, message: gone}]}`},
+		{name: "a pool that is not, and does not say why", base: node, status: `status: {pools: [{device: eui.1, ready: false}]}`,
+			field: "status.pools[0]", want: "a pool that is not ready says why"},
+		{name: "a served portal", base: node, status: `status: {portals: [{transport: RDMA, address: "fd00::5", port: 4420}]}`},
+		{name: "a served portal that is no address", base: node, status: `status: {portals: [{transport: RDMA, address: storage-1, port: 4420}]}`,
+			field: "status.portals[0].address", want: address},
+		{name: "a drive's content", base: node, status: `status: {inventory: {drives: [{id: eui.1, name: nvme0n1, sizeBytes: 1, content: Foreign, contentDetail: ext4}]}}`},
+		{name: "a drive's content that nobody knows", base: node, status: `status: {inventory: {drives: [{id: eui.1, name: nvme0n1, sizeBytes: 1, content: Full}]}}`,
+			field: "status.inventory.drives[0].content", want: `supported values: "Blank", "Weft", "Foreign", "Unknown"`},
+	}
+	for _, field := range []string{"transport", "address", "port", "maxIOQueues", "queueDepth", "inCapsuleDataSize"} {
+		rules = append(rules, validation{name: "a portal without " + field, base: node, edit: without(field), field: first + field, want: "Required value"})
+	}
+	return slices.Concat(rules, fields(
+		field{base: node, path: "spec.target", edit: `spec: {target: %s}`, good: []string{long(63)}, bad: map[string]string{long(64): "may not be more than 63"}},
+		enum(node, "spec.plan.engine", `spec: {plan: {engine: %s}}`, "SPDK", "Nvmet"),
+		field{base: node, path: "spec.plan.portals", edit: `spec: {plan: {portals: %s}}`,
+			good: []string{many(8, `{transport: TCP, address: 10.0.0.1, port: 442%d, maxIOQueues: 1, queueDepth: 16, inCapsuleDataSize: 0}`)},
+			bad: map[string]string{"[]": "should have at least 1 items",
+				many(9, `{transport: TCP, address: 10.0.0.1, port: 442%d, maxIOQueues: 1, queueDepth: 16, inCapsuleDataSize: 0}`): "must have at most 8 items"}},
+		enum(node, first+"transport", portals(`transport: %s`), "TCP", "RDMA"),
+		field{base: node, path: first + "address", edit: portals(`address: "%s"`), good: []string{"10.20.0.5", "fd00:20::5"},
+			bad: map[string]string{"10.20.0.5/16": address, "storage-1": address, long(46): "may not be more than 45"}},
+		bounds(node, first+"port", portals(`port: %s`), 1, 65535),
+		bounds(node, first+"maxIOQueues", portals(`maxIOQueues: %s`), 1, 127),
+		bounds(node, first+"queueDepth", portals(`queueDepth: %s`), 16, 1024),
+		bounds(node, first+"inCapsuleDataSize", portals(`inCapsuleDataSize: %s`), 0, 65536),
+		field{base: node, path: "spec.plan.drives", edit: `spec: {plan: {drives: %s}}`, good: []string{many(64, `{id: eui.%d}`)},
+			bad: map[string]string{many(65, `{id: eui.%d}`): "must have at most 64 items"}},
+		field{base: node, path: "spec.plan.drives[0].id", edit: `spec: {plan: {drives: [{id: %s}]}}`, good: []string{long(255)},
+			bad: map[string]string{`""`: "at least 1 chars long", long(256): "may not be more than 255"}},
+		field{base: node, path: "spec.plan.drives[0].serial", edit: `spec: {plan: {drives: [{id: a, serial: %s}]}}`, good: []string{long(64)},
+			bad: map[string]string{long(65): "may not be more than 64"}},
+		field{base: node, path: "spec.plan.file.path", edit: `spec: {plan: {file: {size: 1Gi, path: %s}}}`, good: []string{"/var/lib/weft/a"},
+			bad: map[string]string{"/etc/passwd": "should match", "/var/lib/weft/" + long(242): "may not be more than 255"}},
+		field{base: node, path: "spec.plan.file.size", edit: `spec: {plan: {file: {path: /var/lib/weft/a, size: %s}}}`, good: []string{"1Gi", "1073741824"},
+			bad: map[string]string{"1073741823": "devices.file.size must be at least 1Gi", "much": "should match"}},
+	))
+}
+
+// volumeRules are those of an NvmfVolume.
+func volumeRules() []validation {
+	const (
+		sourceIsImmutable = "source is immutable: it says where the volume's first data came from"
+		exactlyOne        = "source: give exactly one of snapshot and volume"
+		least             = "size must be at least 1Mi"
+	)
+	return slices.Concat([]validation{
+		{name: "as it is", base: volume},
+		{name: "a name that fits an NQN", base: volume, edit: `metadata: {name: ` + long(128) + `}`},
+		{name: "a name too long for an NQN", base: volume, edit: `metadata: {name: ` + long(129) + `}`,
+			field: "<nil>", want: "an NvmfVolume's name has at most 128 characters: it becomes part of an NQN"},
+		{name: "no spec", base: volume, edit: `spec: null`, field: "spec", want: "Required value"},
+		{name: "no uuid", base: volume, edit: `spec: {uuid: null}`, field: "spec.uuid", want: "Required value"},
+		{name: "no target", base: volume, edit: `spec: {target: null}`, field: "spec.target", want: "Required value"},
+		{name: "no node", base: volume, edit: `spec: {node: null}`, field: "spec.node", want: "Required value"},
+		{name: "no size", base: volume, edit: `spec: {size: null}`, field: "spec.size", want: "Required value"},
+		{name: "from a snapshot", base: volume, edit: `spec: {source: {snapshot: s}}`},
+		{name: "from a volume", base: volume, edit: `spec: {source: {volume: v}}`},
+		{name: "from both", base: volume, edit: `spec: {source: {snapshot: s, volume: v}}`, field: "spec.source", want: exactlyOne},
+		{name: "from neither", base: volume, edit: `spec: {source: {}}`, field: "spec.source", want: exactlyOne},
+		{name: "a host without NQN", base: volume, edit: `spec: {hosts: [{}]}`, field: "spec.hosts[0].nqn", want: "Required value"},
+		{name: "a host twice", base: volume, edit: `spec: {hosts: [{nqn: "nqn.2014-08.org:a"}, {nqn: "nqn.2014-08.org:a"}]}`, field: "spec.hosts[1]", want: "Duplicate value"},
+
+		{name: "another uuid", base: volume, update: `spec: {uuid: 8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0affe}`, field: "spec.uuid", want: "uuid is immutable: it is the volume's identity"},
+		{name: "another target", base: volume, update: `spec: {target: slow}`, field: "spec.target", want: "target is immutable: the data lies there; make a new volume from a copy"},
+		{name: "another node", base: volume, update: `spec: {node: storage-2}`, field: "spec.node", want: "node is immutable: the data lies there; make a new volume from a copy"},
+		{name: "larger", base: volume, update: `spec: {size: 2Gi}`},
+		{name: "as large, in other words", base: volume, update: `spec: {size: 1073741824}`},
+		{name: "smaller", base: volume, update: `spec: {size: 1G}`, field: "spec.size", want: "size may grow, never shrink: what lies beyond the new end would be lost"},
+		{name: "smaller, from a number to a number", base: volume, edit: `spec: {size: 1073741824}`, update: `spec: {size: 1073741823}`,
+			field: "spec.size", want: "size may grow, never shrink: what lies beyond the new end would be lost"},
+		{name: "a source later", base: volume, update: `spec: {source: {volume: v}}`, field: "spec", want: sourceIsImmutable},
+		{name: "no source any more", base: volume, edit: `spec: {source: {volume: v}}`, update: `spec: {source: null}`, field: "spec", want: sourceIsImmutable},
+		{name: "another source", base: volume, edit: `spec: {source: {volume: v}}`, update: `spec: {source: {volume: w}}`, field: "spec.source", want: sourceIsImmutable},
+		{name: "a host and other settings", base: volume, update: `spec: {hosts: [{nqn: "nqn.2014-08.org:a"}], connection: {ioQueues: 4}}`},
+
+		{name: "a portal that is no address", base: volume, status: `status: {portals: [{transport: TCP, address: storage-1, port: 4420}]}`,
+			field: "status.portals[0].address", want: "address must be an IPv4 or IPv6 address"},
+		{name: "a whole status", base: volume, status: `status: {nsid: 1, size: 1Gi, allocated: 0, portals: [{transport: TCP, address: 10.20.0.5, port: 4420}], hosts: [{nqn: "nqn.2014-08.org:a", blank: false}]}`},
+	}, fields(
+		field{base: volume, path: "spec.uuid", edit: `spec: {uuid: %s}`, good: []string{"00000000-0000-4000-8000-000000000000"},
+			bad: map[string]string{"8B5D2F43-2D0B-4B3E-9D2A-0C4B1DE0A001": "should match", "8b5d2f432d0b4b3e9d2a0c4b1de0a001": "should match", long(37): "may not be more than 36"}},
+		field{base: volume, path: "spec.target", edit: `spec: {target: %s}`, good: []string{long(63)}, bad: map[string]string{`""`: "at least 1 chars long", long(64): "may not be more than 63"}},
+		field{base: volume, path: "spec.node", edit: `spec: {node: %s}`, good: []string{long(253)}, bad: map[string]string{`""`: "at least 1 chars long", long(254): "may not be more than 253"}},
+		field{base: volume, path: "spec.size", edit: `spec: {size: %s}`, good: []string{"1Mi", "1048576", `"1048576"`, "1Ti", "1.5Gi"},
+			bad: map[string]string{"0": least, "1048575": least, "1M": least, "-1Gi": least, "much": "should match"}},
+		field{base: volume, path: "spec.source.snapshot", edit: `spec: {source: {snapshot: %s}}`, good: []string{long(253)}, bad: map[string]string{`""`: "at least 1 chars long", long(254): "may not be more than 253"}},
+		field{base: volume, path: "spec.source.volume", edit: `spec: {source: {volume: %s}}`, good: []string{long(253)}, bad: map[string]string{`""`: "at least 1 chars long", long(254): "may not be more than 253"}},
+		enum(volume, "spec.connection.transport", `spec: {connection: {transport: %s}}`, "TCP", "RDMA"),
+		bounds(volume, "spec.connection.ioQueues", `spec: {connection: {ioQueues: %s}}`, 1, 127),
+		bounds(volume, "spec.connection.queueDepth", `spec: {connection: {queueDepth: %s}}`, 16, 1024),
+		bounds(volume, "spec.connection.ctrlLossTimeoutSeconds", `spec: {connection: {ctrlLossTimeoutSeconds: %s}}`, -1, 86400),
+		field{base: volume, path: "spec.connection.ctrlLossTimeoutSeconds", edit: `spec: {connection: {ctrlLossTimeoutSeconds: %s}}`, good: []string{"1"},
+			bad: map[string]string{"0": "ctrlLossTimeoutSeconds must be -1 (for ever) or from 1 to 86400: with 0 a host would fail I/O at the first lost connection"}},
+		field{base: volume, path: "spec.hosts", edit: `spec: {hosts: %s}`, good: []string{"[]", many(64, `{nqn: "nqn.2014-08.org:%d"}`)},
+			bad: map[string]string{many(65, `{nqn: "nqn.2014-08.org:%d"}`): "must have at most 64 items"}},
+		field{base: volume, path: "spec.hosts[0].nqn", edit: `spec: {hosts: [{nqn: "%s"}]}`,
+			good: []string{"nqn.2014-08.org.nvmexpress:uuid:8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0a001", "nqn.2014-08." + long(211)},
+			bad: map[string]string{"nqn.2014-08": "at least 12 chars long", "iqn.2014-08.org:a": "should match", "nqn.2014-08.a b": "should match",
+				"nqn.2014-08." + long(212): "may not be more than 223"}},
+	))
+}
+
+// snapshotRules are those of an NvmfSnapshot.
+func snapshotRules() []validation {
+	const immutable = "a snapshot's spec is immutable: delete it and make another"
+	return slices.Concat([]validation{
+		{name: "as it is", base: snapshot},
+		{name: "no spec", base: snapshot, edit: `spec: null`, field: "spec", want: "Required value"},
+		{name: "no uuid", base: snapshot, edit: `spec: {uuid: null}`, field: "spec.uuid", want: "Required value"},
+		{name: "no volume", base: snapshot, edit: `spec: {volume: null}`, field: "spec.volume", want: "Required value"},
+		{name: "no node", base: snapshot, edit: `spec: {node: null}`, field: "spec.node", want: "Required value"},
+		{name: "another volume", base: snapshot, update: `spec: {volume: pvc-2}`, field: "spec", want: immutable},
+		{name: "another node", base: snapshot, update: `spec: {node: storage-2}`, field: "spec", want: immutable},
+		{name: "another uuid", base: snapshot, update: `spec: {uuid: 8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0affe}`, field: "spec", want: immutable},
+		{name: "a label", base: snapshot, update: `metadata: {labels: {a: b}}`},
+		{name: "a whole status", base: snapshot, status: `status: {ready: true, size: 1Gi, allocated: 4096, createdAt: "2026-11-20T10:00:00Z"}`},
+	}, fields(
+		field{base: snapshot, path: "spec.uuid", edit: `spec: {uuid: %s}`, good: []string{"00000000-0000-4000-8000-000000000000"},
+			bad: map[string]string{"8B5D2F43-2D0B-4B3E-9D2A-0C4B1DE0A001": "should match", long(37): "may not be more than 36"}},
+		field{base: snapshot, path: "spec.volume", edit: `spec: {volume: %s}`, good: []string{long(253)}, bad: map[string]string{`""`: "at least 1 chars long", long(254): "may not be more than 253"}},
+		field{base: snapshot, path: "spec.node", edit: `spec: {node: %s}`, good: []string{long(253)}, bad: map[string]string{`""`: "at least 1 chars long", long(254): "may not be more than 253"}},
+	))
+}
