@@ -1,0 +1,331 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1_test
+
+import (
+	"encoding/json"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"k8s.io/apimachinery/pkg/runtime/serializer"
+	"k8s.io/client-go/discovery"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+)
+
+// TestDefaults reads back what the API server fills in.
+func TestDefaults(t *testing.T) {
+	for name, test := range map[string]struct{ base, edit, want string }{
+		"target": {base: target, want: `
+engine: Nvmet
+nodeSelector: {matchLabels: {weft.storage/target: fast}}
+transports: [{type: TCP, port: 4420, queueDepth: 128, maxIOQueues: 8, inCapsuleDataSize: 4Ki}]
+attachments: {expected: 64, ioQueues: 2}
+devices: {file: {path: /var/lib/weft/pool.img, size: 20Gi}}`},
+		"target of SPDK": {base: targetSPDK, edit: `
+spec:
+  transports: [{type: RDMA, srq: {}}]
+  attachments: {expected: 128}
+  cores: {count: 2, dynamic: {}}
+  buffers: {}
+  memory: {}
+  updateStrategy: {}`, want: `
+engine: SPDK
+nodeSelector: {}
+transports: [{type: RDMA, port: 4420, queueDepth: 128, maxIOQueues: 8, inCapsuleDataSize: 4Ki, srq: {mode: Auto}}]
+attachments: {expected: 128, ioQueues: 2}
+cores: {count: 2, mode: Dynamic, dynamic: {period: 1s, loadLimit: 20, coreLimit: 80, coreBusy: 95}}
+buffers: {mode: Auto}
+memory: {hugepages: 2Mi}
+updateStrategy: {type: OnDelete}
+devices: {selector: {models: ["SAMSUNG*"]}}`},
+		"node": {base: node, edit: `spec: null`, want: `{}`},
+		"volume": {base: volume, want: `
+uuid: 8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0a001
+target: fast
+node: storage-1
+size: 1Gi
+connection: {transport: TCP, ioQueues: 2, queueDepth: 128, ctrlLossTimeoutSeconds: -1}`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := object(t, test.base, test.edit)
+			if err := apiClient.Create(t.Context(), o, client.DryRunAll); err != nil {
+				t.Fatal(err)
+			}
+			var want map[string]any
+			if err := json.Unmarshal(toJSON(t, test.want), &want); err != nil {
+				t.Fatal(err)
+			}
+			got, _, err := unstructured.NestedMap(o.Object, "spec")
+			if err != nil {
+				t.Fatal(err)
+			}
+			if diff := cmp.Diff(string(mustYAML(t, want)), string(mustYAML(t, got))); diff != "" {
+				t.Errorf("spec (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func mustYAML(t *testing.T, v any) []byte {
+	t.Helper()
+	text, err := yaml.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return text
+}
+
+// What goes through the Go types comes back the same: no field is lost or
+// filled in otherwise, which a controller's read-modify-write would then store.
+func TestGoTypesKeepEveryField(t *testing.T) {
+	scheme := runtime.NewScheme()
+	if err := v1alpha1.AddToScheme(scheme); err != nil {
+		t.Fatal(err)
+	}
+	for _, test := range []struct {
+		typed      client.Object
+		base, edit string
+	}{
+		{&v1alpha1.NvmfTarget{}, targetSPDK, `
+spec:
+  transports:
+  - {type: RDMA, port: 4421, network: {cidr: 10.20.0.0/16}, queueDepth: 64, maxIOQueues: 4, inCapsuleDataSize: "0", maxIOSize: 1Mi, srq: {mode: Enabled, depth: 1024}}
+  - {type: TCP, network: {interface: eth1}, placement: NAPI}
+  cores: {mask: "0xf0", dynamic: {period: 500ms, loadLimit: 1, coreLimit: 2, coreBusy: 3}}
+  buffers: {mode: Manual, large: {count: 512, cachePerCore: 16}, small: {count: 4096, cachePerCore: 128}}
+  memory: {hugepages: Disabled, limit: 4Gi}
+  devices: {selector: {models: ["A*"], minSize: 1Ti, byID: ["nvme-A*"]}}
+  updateStrategy: {type: RollingUpdate, maxUnavailable: 2}`},
+		{&v1alpha1.NvmfNode{}, node, `spec: {plan: {file: {path: /var/lib/weft/a, size: 2Gi}}}`},
+		{&v1alpha1.NvmfVolume{}, volume, `spec: {source: {snapshot: s}, hosts: [{nqn: "nqn.2014-08.org:a"}], connection: {transport: RDMA, ioQueues: 1, queueDepth: 16, ctrlLossTimeoutSeconds: 1}}`},
+		{&v1alpha1.NvmfSnapshot{}, snapshot, ``},
+	} {
+		t.Run(test.base, func(t *testing.T) {
+			o := object(t, test.base, test.edit)
+			if err := apiClient.Create(t.Context(), o, client.DryRunAll); err != nil {
+				t.Fatal(err)
+			}
+			if err := runtime.DefaultUnstructuredConverter.FromUnstructuredWithValidation(o.Object, test.typed, true); err != nil {
+				t.Fatalf("into Go: %v", err)
+			}
+			back, err := runtime.DefaultUnstructuredConverter.ToUnstructured(test.typed)
+			if err != nil {
+				t.Fatalf("from Go: %v", err)
+			}
+			if diff := cmp.Diff(string(mustYAML(t, o.Object["spec"])), string(mustYAML(t, back["spec"]))); diff != "" {
+				t.Errorf("spec (-stored +through Go):\n%s", diff)
+			}
+		})
+	}
+}
+
+// TestColumns asks for the table that kubectl get shows.
+func TestColumns(t *testing.T) {
+	const ready = `conditions: [{type: Ready, status: "True", reason: AsExpected, message: "", lastTransitionTime: "2026-11-20T10:00:00Z"}, ` +
+		`{type: AgentAlive, status: "False", reason: AgentSilent, message: "", lastTransitionTime: "2026-11-20T10:00:00Z"}]`
+	for _, test := range []struct {
+		base, resource, status string
+		columns                []string
+		cells                  []any
+	}{
+		{target, "nvmftargets", `status: {nodes: {matching: 3, capable: 2, ready: 1}, capacity: {total: 1Ti, free: 1Gi}, ` + ready + `}`,
+			[]string{"Name", "Engine", "Ready", "Matching", "Capable", "Serving", "Total", "Free", "Reason", "Age"},
+			[]any{"Nvmet", "True", 3.0, 2.0, 1.0, "1Ti", "1Gi", "AsExpected"}},
+		{node, "nvmfnodes", `status: {engine: {type: Nvmet, version: 6.12.0}, capacity: {total: 1Ti, free: 1Gi}, ` + ready + `}`,
+			[]string{"Name", "Target", "Ready", "Alive", "Engine", "Total", "Free", "Reason", "Age"},
+			[]any{"fast", "True", "False", "6.12.0", "1Ti", "1Gi", "AsExpected"}},
+		{volume, "nvmfvolumes", `status: {allocated: 1Mi, ` + ready + `}`,
+			[]string{"Name", "Target", "Node", "Size", "Allocated", "Transport", "Ready", "Reason", "Age"},
+			[]any{"fast", "storage-1", "1Gi", "1Mi", "TCP", "True", "AsExpected"}},
+		{snapshot, "nvmfsnapshots", `status: {ready: true, size: 1Gi, allocated: 1Mi, ` + ready + `}`,
+			[]string{"Name", "Volume", "Ready", "Size", "Allocated", "Age"},
+			[]any{"pvc-1", true, "1Gi", "1Mi"}},
+	} {
+		t.Run(test.base, func(t *testing.T) {
+			o := object(t, test.base, "")
+			create(t, o)
+			o = patched(t, o, test.status)
+			if err := apiClient.Status().Update(t.Context(), o); err != nil {
+				t.Fatal(err)
+			}
+			table := getTable(t, test.resource, o.GetName())
+			var columns []string
+			for _, c := range table.ColumnDefinitions {
+				columns = append(columns, c.Name)
+			}
+			if diff := cmp.Diff(test.columns, columns); diff != "" {
+				t.Errorf("columns (-want +got):\n%s", diff)
+			}
+			cells := table.Rows[0].Cells
+			if diff := cmp.Diff(slices.Concat([]any{o.GetName()}, test.cells), cells[:len(cells)-1]); diff != "" {
+				t.Errorf("cells (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func getTable(t *testing.T, resource, name string) *metav1.Table {
+	t.Helper()
+	answer, err := restClient(t).Get().Resource(resource).Name(name).
+		SetHeader("Accept", "application/json;as=Table;v=v1;g=meta.k8s.io").Do(t.Context()).Raw()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var table metav1.Table
+	if err := json.Unmarshal(answer, &table); err != nil {
+		t.Fatal(err)
+	}
+	if len(table.Rows) != 1 {
+		t.Fatalf("got %d rows: %s", len(table.Rows), answer)
+	}
+	return &table
+}
+
+func restClient(t *testing.T) rest.Interface {
+	t.Helper()
+	c := rest.CopyConfig(config)
+	c.GroupVersion, c.APIPath = &v1alpha1.GroupVersion, "/apis"
+	c.NegotiatedSerializer = serializer.NewCodecFactory(runtime.NewScheme()).WithoutConversion()
+	rc, err := rest.RESTClientFor(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return rc
+}
+
+// A field that nobody knows is dropped, and its writer told; kubectl, which asks for
+// strictness, is refused.
+func TestUnknownFields(t *testing.T) {
+	for _, base := range []string{target, node, volume, snapshot} {
+		t.Run(base, func(t *testing.T) {
+			var warnings warnings
+			c := rest.CopyConfig(config)
+			c.WarningHandler = &warnings
+			warned, err := client.New(c, client.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			o := object(t, base, `spec: {typo: 1}`)
+			if err := warned.Create(t.Context(), o, client.DryRunAll); err != nil {
+				t.Fatal(err)
+			}
+			if want := []string{`unknown field "spec.typo"`}; !slices.Equal(warnings, want) {
+				t.Errorf("warnings: got %q, want %q", warnings, want)
+			}
+			if _, kept, err := unstructured.NestedFieldNoCopy(o.Object, "spec", "typo"); kept || err != nil {
+				t.Errorf("the unknown field was kept (%v)", err)
+			}
+
+			o = object(t, base, `spec: {typo: 1}`)
+			err = apiClient.Create(t.Context(), o, client.DryRunAll, client.FieldValidation(metav1.FieldValidationStrict))
+			if !apierrors.IsBadRequest(err) || !strings.Contains(err.Error(), `unknown field "spec.typo"`) {
+				t.Errorf("strictly: got %v", err)
+			}
+		})
+	}
+}
+
+type warnings []string
+
+func (w *warnings) HandleWarningHeader(_ int, _, text string) { *w = append(*w, text) }
+
+// The agent and the CSI controller watch only what concerns them.
+func TestFieldSelectors(t *testing.T) {
+	for _, test := range []struct {
+		base     string
+		selector client.MatchingFields
+		other    client.MatchingFields
+	}{
+		{node, client.MatchingFields{"spec.target": "fast"}, client.MatchingFields{"spec.target": "slow"}},
+		{volume, client.MatchingFields{"spec.node": "storage-1", "spec.target": "fast"}, client.MatchingFields{"spec.node": "storage-2"}},
+		{snapshot, client.MatchingFields{"spec.node": "storage-1", "spec.volume": "pvc-1"}, client.MatchingFields{"spec.volume": "pvc-2"}},
+	} {
+		t.Run(test.base, func(t *testing.T) {
+			o := object(t, test.base, "")
+			create(t, o)
+			count := func(selector client.MatchingFields) int {
+				list := &unstructured.UnstructuredList{}
+				list.SetGroupVersionKind(o.GroupVersionKind().GroupVersion().WithKind(o.GetKind() + "List"))
+				if err := apiClient.List(t.Context(), list, selector); err != nil {
+					t.Fatal(err)
+				}
+				return len(list.Items)
+			}
+			if got := count(test.selector); got != 1 {
+				t.Errorf("%v finds %d, want 1", test.selector, got)
+			}
+			if got := count(test.other); got != 0 {
+				t.Errorf("%v finds %d, want 0", test.other, got)
+			}
+		})
+	}
+}
+
+func TestNames(t *testing.T) {
+	d, err := discovery.NewDiscoveryClientForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	list, err := d.ServerResourcesForGroupVersion(v1alpha1.GroupVersion.String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	short := map[string]string{}
+	for _, r := range list.APIResources {
+		if strings.Contains(r.Name, "/") {
+			continue
+		}
+		if r.Namespaced || !slices.Equal(r.Categories, []string{"weft"}) {
+			t.Errorf("%s: namespaced %v, categories %v; want cluster-scoped, weft", r.Name, r.Namespaced, r.Categories)
+		}
+		short[r.Kind] = strings.Join(r.ShortNames, ",")
+	}
+	want := map[string]string{"NvmfTarget": "nt", "NvmfNode": "nn", "NvmfVolume": "nv", "NvmfSnapshot": "nsnap"}
+	if diff := cmp.Diff(want, short); diff != "" {
+		t.Errorf("short names (-want +got):\n%s", diff)
+	}
+}
+
+// The samples are what a user applies first.
+func TestSamples(t *testing.T) {
+	files, err := filepath.Glob("../../config/samples/*.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	tried := 0
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, doc := range strings.Split(string(text), "\n---") {
+			var o unstructured.Unstructured
+			if err := yaml.UnmarshalStrict([]byte(doc), &o.Object); err != nil {
+				t.Fatalf("%s: %v", file, err)
+			}
+			if gv, err := schema.ParseGroupVersion(o.GetAPIVersion()); err != nil || gv != v1alpha1.GroupVersion {
+				continue
+			}
+			tried++
+			if err := apiClient.Create(t.Context(), &o, client.DryRunAll, client.FieldValidation(metav1.FieldValidationStrict)); err != nil {
+				t.Errorf("%s: %v", file, err)
+			}
+		}
+	}
+	if tried == 0 {
+		t.Error("config/samples holds no object of weft.storage")
+	}
+}
