@@ -22,7 +22,15 @@ func (b *Builder) Cluster(ctx context.Context) (machine Machine, assets string, 
 	if err != nil {
 		return Machine{}, "", err
 	}
-	machine, err = b.machine(ctx, "node", rootfs, init, []addition{b.kubernetesAddition(assets, rel)})
+	archives, err := b.labImages(ctx)
+	if err != nil {
+		return Machine{}, "", err
+	}
+	images, err := preload(archives)
+	if err != nil {
+		return Machine{}, "", err
+	}
+	machine, err = b.machine(ctx, "node", rootfs, init, []addition{b.kubernetesAddition(assets, rel), images})
 	return machine, assets, err
 }
 

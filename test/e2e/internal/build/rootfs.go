@@ -48,11 +48,14 @@ func unusedNodeFiles() []string {
 
 func unusedBaseFiles() []string {
 	return append(unusedNodeFiles(),
-		"usr/lib/python3*", "usr/bin/python3*", "usr/share/python3", "usr/sbin/xfs_scrub*",
-		"usr/lib/*/libicu*", "usr/lib/*/libapt-*", "usr/lib/*/libperl*", "usr/lib/apt", "usr/bin/apt*",
-		"usr/bin/perl*", "usr/lib/*/perl-base", "usr/share/perl5", "usr/share/zoneinfo", "usr/share/bash-completion",
-		"usr/lib/*/gconv", "usr/share/common-licenses", "usr/share/keyrings", "usr/lib/systemd",
-		"usr/lib/*/libsqlite3*", "usr/lib/*/libcrypto.so*.bak", "usr/share/debconf", "usr/share/gcc", "usr/share/gdb",
+		"usr/bin/apt*", "usr/bin/dpkg*", "usr/bin/perl*", "usr/bin/python3*", "usr/bin/py3*", "usr/bin/deb*", "usr/bin/gdbus", "usr/bin/gio*",
+		"usr/lib/apt", "usr/lib/dpkg", "usr/lib/python3*", "usr/lib/systemd", "usr/lib/udev", "usr/lib/*/gconv", "usr/lib/*/perl-base",
+		"usr/lib/*/libapt-*", "usr/lib/*/libdb-5*", "usr/lib/*/libdbus-1*", "usr/lib/*/libgio-*", "usr/lib/*/libglib-*",
+		"usr/lib/*/libgobject-*", "usr/lib/*/libgnutls*", "usr/lib/*/libhogweed*", "usr/lib/*/libicu*", "usr/lib/*/libnettle*",
+		"usr/lib/*/libp11-kit*", "usr/lib/*/libsqlite3*", "usr/lib/*/libssl*", "usr/lib/*/libstdc++*", "usr/lib/*/girepository-1.0",
+		"usr/sbin/xfs_scrub*", "usr/share/bash-completion", "usr/share/common-licenses", "usr/share/debconf", "usr/share/gcc",
+		"usr/share/gdb", "usr/share/keyrings", "usr/share/perl5", "usr/share/python3", "usr/share/zoneinfo", "var/lib/dpkg/info",
+		"var/lib/python", "var/cache/debconf/*",
 	)
 }
 

@@ -1,0 +1,280 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package build
+
+import (
+	"archive/tar"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"time"
+
+	"github.com/google/go-containerregistry/pkg/name"
+	v1 "github.com/google/go-containerregistry/pkg/v1"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/static"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/google/go-containerregistry/pkg/v1/types"
+	"sigs.k8s.io/yaml"
+
+	"github.com/weft-storage/weft/test/e2e/internal/hostcmd"
+)
+
+const (
+	// PauseImage is the sandbox image that the nodes' containerd is told to use.
+	PauseImage = "registry.k8s.io/pause:3.10.1"
+	// ToolsImage has a shell, coreutils and filesystem tools, for pods of tests.
+	// It is also the base of the project's image.
+	ToolsImage = "weft.storage/lab-tools:latest"
+
+	sidecarRepository = "registry.k8s.io/sig-storage/"
+	weftRepository    = "ghcr.io/weft-storage/weft"
+)
+
+// baseRootfs returns a folder with the root filesystem of ToolsImage.
+func (b *Builder) baseRootfs(ctx context.Context) (string, error) {
+	key, err := Key(append(basePackages(), append(unusedBaseFiles(), debianSuite, recipe)...)...)
+	if err != nil {
+		return "", err
+	}
+	return b.ensureStep(ctx, "base-"+key, "base of the images (debootstrap)", func(ctx context.Context, tmp string) error {
+		if err := debootstrap(ctx, tmp, basePackages()); err != nil {
+			return err
+		}
+		return removeGlobs(tmp, unusedBaseFiles())
+	})
+}
+
+// image is one that the lab makes itself, from files and without a registry.
+type image struct {
+	ref   string
+	layer []byte
+	cmd   []string
+}
+
+// write writes the image as an archive that containerd and buildah read. Its
+// layer is not compressed: unpacking costs an emulated CPU more than reading.
+func (i image) write(path string) error {
+	tag, err := name.NewTag(i.ref)
+	if err != nil {
+		return fmt.Errorf("image %s: %w", i.ref, err)
+	}
+	img, err := mutate.AppendLayers(empty.Image, static.NewLayer(i.layer, types.DockerUncompressedLayer))
+	if err != nil {
+		return fmt.Errorf("image %s: %w", i.ref, err)
+	}
+	img, err = mutate.ConfigFile(img, i.config(img))
+	if err != nil {
+		return fmt.Errorf("image %s: %w", i.ref, err)
+	}
+	if err := tarball.WriteToFile(path, tag, img); err != nil {
+		return fmt.Errorf("write image %s: %w", i.ref, err)
+	}
+	return nil
+}
+
+func (i image) config(img v1.Image) *v1.ConfigFile {
+	config := &v1.ConfigFile{Architecture: runtime.GOARCH, OS: "linux"}
+	// An image made from bytes in memory always has a configuration.
+	if have, err := img.ConfigFile(); err == nil {
+		config.RootFS, config.History = have.RootFS, have.History
+	}
+	config.Config.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
+	config.Config.Entrypoint = i.cmd
+	return config
+}
+
+// programLayer is a layer with one program at /name.
+func programLayer(path, name string) ([]byte, error) {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return nil, err
+	}
+	var buf bytes.Buffer
+	w := tar.NewWriter(&buf)
+	head := &tar.Header{Name: name, Mode: 0o755, Size: int64(len(data)), ModTime: time.Unix(0, 0), Typeflag: tar.TypeReg}
+	if err := w.WriteHeader(head); err != nil {
+		return nil, fmt.Errorf("pack %s: %w", name, err)
+	}
+	if _, err := w.Write(data); err != nil {
+		return nil, fmt.Errorf("pack %s: %w", name, err)
+	}
+	return buf.Bytes(), w.Close()
+}
+
+// folderLayer is a layer with all of a folder, owners included.
+func folderLayer(ctx context.Context, dir string) ([]byte, error) {
+	out, err := hostcmd.Output(ctx, "tar", "-C", dir, "--numeric-owner", "--sort=name", "--mtime=@0", "-cf", "-", ".")
+	return []byte(out), err
+}
+
+// toolsImage returns the archive of ToolsImage.
+func (b *Builder) toolsImage(ctx context.Context) (string, error) {
+	rootfs, err := b.baseRootfs(ctx)
+	if err != nil {
+		return "", err
+	}
+	return b.Cache.Ensure(ctx, "image-tools-"+filepath.Base(rootfs)+".tar", func(ctx context.Context, tmp string) error {
+		layer, err := folderLayer(ctx, rootfs)
+		if err != nil {
+			return err
+		}
+		return image{ref: ToolsImage, layer: layer}.write(tmp)
+	})
+}
+
+// pauseImage returns the archive of PauseImage.
+func (b *Builder) pauseImage(ctx context.Context) (string, error) {
+	key, err := Key(filepath.Join(b.toolsDir(), "pause"), PauseImage, runtime.Version())
+	if err != nil {
+		return "", err
+	}
+	program, err := b.Cache.Ensure(ctx, "pause-"+key, func(ctx context.Context, tmp string) error {
+		return b.goBuild(ctx, b.moduleDir(), "-s -w", tmp, "./tools/pause")
+	})
+	if err != nil {
+		return "", err
+	}
+	return b.programImage(ctx, program, "pause", PauseImage)
+}
+
+// programImage returns the archive of an image with one static program.
+func (b *Builder) programImage(ctx context.Context, program, name, ref string) (string, error) {
+	key, err := Key(program, name, ref, runtime.GOARCH)
+	if err != nil {
+		return "", err
+	}
+	return b.Cache.Ensure(ctx, "image-"+name+"-"+key+".tar", func(_ context.Context, tmp string) error {
+		layer, err := programLayer(program, name)
+		if err != nil {
+			return err
+		}
+		return image{ref: ref, layer: layer, cmd: []string{"/" + name}}.write(tmp)
+	})
+}
+
+// labImages returns the archives of all images that nodes have from the start:
+// sandbox, sidecars and tools.
+func (b *Builder) labImages(ctx context.Context) ([]string, error) {
+	pause, err := b.pauseImage(ctx)
+	if err != nil {
+		return nil, err
+	}
+	tools, err := b.toolsImage(ctx)
+	if err != nil {
+		return nil, err
+	}
+	out := []string{pause, tools}
+	rel, err := b.sidecarDir()
+	if err != nil {
+		return nil, err
+	}
+	for _, s := range sidecars() {
+		if err := b.buildPrograms(ctx, rel, []program{s.program()}); err != nil {
+			return nil, err
+		}
+		version, err := b.moduleVersion("sidecars", s.module)
+		if err != nil {
+			return nil, err
+		}
+		archive, err := b.programImage(ctx, b.Cache.Path(filepath.Join(rel, s.name)), s.name, sidecarRepository+s.name+":"+version)
+		if err != nil {
+			return nil, err
+		}
+		out = append(out, archive)
+	}
+	return out, nil
+}
+
+// preload imports the images into the containerd of a root filesystem, with
+// its own containerd but at the host's speed.
+func preload(archives []string) (addition, error) {
+	parts := []string{recipe}
+	for _, a := range archives {
+		parts = append(parts, filepath.Base(a))
+	}
+	key, err := Key(parts...)
+	if err != nil {
+		return addition{}, err
+	}
+	// Both namespaces end with the script, and mounts and processes with them.
+	const script = `set -eu
+mount -t proc proc /proc
+mount -t tmpfs tmpfs /run
+containerd --log-level warn &
+while [ ! -S /run/containerd/containerd.sock ]; do kill -0 $!; sleep 0.1; done
+for image in /images/*; do ctr -n k8s.io images import "$image" >/dev/null; done
+kill $!; wait $! || true
+`
+	add := func(ctx context.Context, root string) (err error) {
+		dir := filepath.Join(root, "images")
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
+		for _, a := range archives {
+			if err := copyFile(a, filepath.Join(dir, filepath.Base(a)), 0o644); err != nil {
+				return err
+			}
+		}
+		return hostcmd.Run(ctx, "unshare", "--mount", "--pid", "--fork", "--kill-child", "chroot", root, "sh", "-c", script)
+	}
+	return addition{key: key, add: add}, nil
+}
+
+// WeftImageRef is the project's own image: the chart's default.
+func (b *Builder) WeftImageRef() (string, error) {
+	file := filepath.Join(b.Repo, "charts", "weft", "Chart.yaml")
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return "", err
+	}
+	var chart struct {
+		AppVersion string `json:"appVersion"`
+	}
+	if err := yaml.Unmarshal(data, &chart); err != nil {
+		return "", fmt.Errorf("parse %s: %w", file, err)
+	}
+	if chart.AppVersion == "" {
+		return "", fmt.Errorf("%s has no appVersion", file)
+	}
+	return weftRepository + ":" + chart.AppVersion, nil
+}
+
+// WeftImage builds the project's image from its Dockerfile, on the local base
+// instead of one from a registry, and writes it to archive. The programs have
+// to be in bin/<arch> (make binaries).
+func (b *Builder) WeftImage(ctx context.Context, archive string) error {
+	base, err := b.toolsImage(ctx)
+	if err != nil {
+		return err
+	}
+	ref, err := b.WeftImageRef()
+	if err != nil {
+		return err
+	}
+	store := b.Cache.Path("buildah")
+	buildah := func(command string, args ...string) error {
+		fixed := []string{"buildah", "--root", store, "--runroot", store + "-run", "--storage-driver", "vfs", command}
+		return hostcmd.Run(ctx, append(fixed, args...)...)
+	}
+	return b.Progress.Step("image "+ref, func() error {
+		err := buildah("bud", "--isolation", "chroot", "--pull-never", "--target", "weft",
+			"--build-arg", "BASE=docker-archive:"+base, "--build-arg", "TARGETARCH="+runtime.GOARCH,
+			"--build-arg", "VERSION="+ref[strings.LastIndexByte(ref, ':')+1:],
+			"--tag", ref, "--file", filepath.Join(b.Repo, "Dockerfile"), b.Repo)
+		if err != nil {
+			return err
+		}
+		if err := os.RemoveAll(archive); err != nil {
+			return err
+		}
+		return buildah("push", ref, "docker-archive:"+archive+":"+ref)
+	})
+}
