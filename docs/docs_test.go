@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package docs_test holds the documents to the code and to each other.
+package docs_test
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// constants of api/v1alpha1/conditions.go whose names start with prefix.
+func constants(t *testing.T, prefix string) []string {
+	t.Helper()
+	file, err := parser.ParseFile(token.NewFileSet(), "../api/v1alpha1/conditions.go", nil, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var values []string
+	ast.Inspect(file, func(n ast.Node) bool {
+		spec, ok := n.(*ast.ValueSpec)
+		if !ok || !strings.HasPrefix(spec.Names[0].Name, prefix) {
+			return true
+		}
+		value, err := strconv.Unquote(spec.Values[0].(*ast.BasicLit).Value)
+		if err != nil {
+			t.Fatal(err)
+		}
+		values = append(values, value)
+		return true
+	})
+	if len(values) == 0 {
+		t.Fatalf("conditions.go has no constants %s*", prefix)
+	}
+	return values
+}
+
+func TestConceptsExplainsEveryConditionAndReason(t *testing.T) {
+	text, err := os.ReadFile("concepts.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, prefix := range []string{"Condition", "Reason"} {
+		for _, value := range constants(t, prefix) {
+			if !strings.Contains(string(text), "| `"+value+"` |") {
+				t.Errorf("concepts.md has no row for %s", value)
+			}
+		}
+	}
+}
+
+var link = regexp.MustCompile(`\]\(([^)#:]+)(#[^)]*)?\)`)
+
+func TestLinksLeadSomewhere(t *testing.T) {
+	documents, err := filepath.Glob("*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	more, err := filepath.Glob("*/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, document := range append(append(documents, more...), "../README.md", "../charts/weft/README.md") {
+		text, err := os.ReadFile(document)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range link.FindAllStringSubmatch(string(text), -1) {
+			if _, err := os.Stat(filepath.Join(filepath.Dir(document), m[1])); err != nil {
+				t.Errorf("%s: %s leads nowhere", document, m[1])
+			}
+		}
+	}
+}
