@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/engine"
+)
+
+// engineTimeout bounds one bulk call, so that a drive that hangs does not keep the rest of the node from being served for ever.
+const engineTimeout = 2 * time.Minute
+
+// act does the operations of a decision in bulk and records the outcome of each in s.Attempts.
+// The order is safe to be interrupted anywhere: what takes away comes before
+// what gives, exports come after the volumes in them, and portals last. Nothing in it undoes anything.
+func (r *Reconciler) act(ctx context.Context, e engine.Engine, s *Snapshot, d Decision) {
+	ops := d.Operations
+	a := attempter{ctx: ctx, attempts: s.Attempts, metrics: r.metrics}
+	do(a, VerbOpenPool, ops.OpenPools, func(d engine.Device) string { return d.ID }, e.OpenPools)
+	do(a, VerbUnexport, ops.Unexport, func(nqn string) string { return nqn }, e.Unexport)
+	do(a, VerbDeleteVolume, ops.DeleteVolumes, keyOfID, e.DeleteVolumes)
+	do(a, VerbDeleteSnapshot, ops.DeleteSnapshots, keyOfID, e.DeleteSnapshots)
+	do(a, VerbCreateSnapshot, ops.CreateSnapshots, func(s engine.SnapshotSpec) string { return string(s.ID) }, e.CreateSnapshots)
+	recorded := r.recordPools(ctx, s, d)
+	do(a, VerbCreateVolume, recorded, func(v engine.VolumeSpec) string { return string(v.ID) }, e.CreateVolumes)
+	do(a, VerbGrowVolume, ops.GrowVolumes, func(v engine.VolumeSize) string { return string(v.ID) }, e.GrowVolumes)
+	do(a, VerbExport, ops.Export, func(e engine.Export) string { return e.NQN }, e.Export)
+	do(a, VerbClosePortal, ops.ClosePortals, portalKey, e.ClosePortals)
+	do(a, VerbOpenPortal, ops.OpenPortals, func(p engine.Portal) string { return portalKey(p.Portal) }, e.OpenPortals)
+}
+
+func keyOfID(id engine.ID) string { return string(id) }
+
+type attempter struct {
+	ctx      context.Context
+	attempts Attempts
+	metrics  *Metrics
+}
+
+// do one bulk call, if there is something to do and the agent is not being stopped.
+func do[T any](a attempter, verb Verb, items []T, key func(T) string, call func(context.Context, []T) []error) {
+	if len(items) == 0 || a.ctx.Err() != nil {
+		return
+	}
+	ctx, cancel := context.WithTimeout(a.ctx, engineTimeout)
+	defer cancel()
+	errs := call(ctx, items)
+	var failed []error
+	for i, item := range items {
+		var err error
+		if i < len(errs) {
+			err = errs[i]
+		} else {
+			err = fmt.Errorf("%s: %w: %d answers to %d items", verb, engine.ErrUnavailable, len(errs), len(items))
+		}
+		a.attempts[Attempt{verb, key(item)}] = err
+		if err != nil {
+			a.metrics.engineErrors.WithLabelValues(string(verb)).Inc()
+			failed = append(failed, err)
+		}
+	}
+	logger := log.FromContext(ctx).WithValues("method", verb, "items", len(items))
+	if len(failed) > 0 {
+		logger.Error(firstFew(failed), "The engine refused", "failed", len(failed))
+		return
+	}
+	logger.Info("The engine did")
+}
+
+// recordPools writes the pool of each volume that is about to be made into its status, and
+// answers those for which that succeeded. Only they are made: were the agent killed
+// after the engine made one without a record, and its pool then unreadable, another agent would make it a second time elsewhere.
+func (r *Reconciler) recordPools(ctx context.Context, s *Snapshot, d Decision) []engine.VolumeSpec {
+	specs := make(map[engine.ID]engine.VolumeSpec, len(d.Operations.CreateVolumes))
+	for _, spec := range d.Operations.CreateVolumes {
+		specs[spec.ID] = spec
+	}
+	statuses := map[string]v1alpha1.NvmfVolumeStatus{}
+	for _, v := range s.Volumes {
+		if _, ok := specs[engine.ID(v.Spec.UUID)]; ok && v.Status.Device != d.Volumes[v.Name].Device {
+			statuses[v.Name] = d.Volumes[v.Name]
+		}
+	}
+	failed := r.writeVolumes(ctx, s, statuses)
+	var recorded []engine.VolumeSpec
+	for _, spec := range d.Operations.CreateVolumes {
+		if err := failed[string(spec.ID)]; err != nil {
+			s.Attempts[Attempt{VerbCreateVolume, string(spec.ID)}] = fmt.Errorf("record the pool: %w", err)
+			continue
+		}
+		recorded = append(recorded, spec)
+	}
+	return recorded
+}

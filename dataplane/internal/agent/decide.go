@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/engine"
+)
+
+// Decide says what to do next, and what is true now. It is pure, and total: every
+// Snapshot has a Decision, and a Decision without Operations means that all that could be tried was tried.
+func Decide(s Snapshot) Decision {
+	d := &decider{
+		Snapshot: s,
+		decision: Decision{Volumes: map[string]v1alpha1.NvmfVolumeStatus{}, Snapshots: map[string]v1alpha1.NvmfSnapshotStatus{}},
+	}
+	switch {
+	case s.Node.Spec.Plan == nil:
+		d.nothingKnown(v1alpha1.ReasonNotClaimed, "no NvmfTarget claims this node")
+	case s.Target.Err != nil:
+		d.nothingKnown(s.Target.Reason, s.Target.Err.Error())
+	default:
+		d.index()
+		d.decidePools()
+		d.decideVolumes()
+		d.decideSnapshots()
+		d.decideOrphans()
+		d.decidePortals() // last: portals wait until nothing else is left to try
+		d.decideNode()
+	}
+	return d.decision
+}
+
+// decider indexes a Snapshot and collects the Decision.
+type decider struct {
+	Snapshot
+	decision Decision
+
+	pools     []*pool // planned ones in the plan's order, then others that the engine holds
+	volumes   []*volume
+	snapshots []*snapshot
+	byName    map[string]*volume
+	snapNames map[string]*snapshot
+	exports   map[string]*engine.Export
+	// promised bytes of each pool: what its volumes may come to, written or not.
+	promised map[string]int64
+	// needed are the sources that something waits to be made from, with the name of what waits.
+	needed map[engine.ID]string
+	// waiting are the volumes with hosts that are not exported as they shall be, but may yet be.
+	waiting []string
+
+	portalsReady verdict
+}
+
+func (d *decider) index() {
+	d.exports = make(map[string]*engine.Export, len(d.Target.State.Exports))
+	for i := range d.Target.State.Exports {
+		e := &d.Target.State.Exports[i]
+		d.exports[e.NQN] = e
+	}
+	d.indexPools()
+	d.indexVolumes()
+	d.indexSnapshots()
+	d.indexNeeded()
+}
+
+// indexNeeded notes the sources of what is not made yet. They are not deleted
+// before: without its source it could never be made.
+func (d *decider) indexNeeded() {
+	d.needed = map[engine.ID]string{}
+	for _, v := range d.volumes {
+		if v.presence != absent || v.deleting() || v.obj.Spec.Source == nil {
+			continue
+		}
+		if source, ok := d.sourceOf(v); ok {
+			d.needed[source.id] = "NvmfVolume " + v.obj.Name
+		}
+	}
+	for _, s := range d.snapshots {
+		if source := d.byName[s.obj.Spec.Volume]; s.presence == absent && !s.deleting() && source != nil {
+			d.needed[source.id] = "NvmfSnapshot " + s.obj.Name
+		}
+	}
+}
+
+// presence of a volume or snapshot in the engine.
+type presence int
+
+const (
+	// absent: it was never made, or is no longer there; either way it was looked for where it would be.
+	absent presence = iota
+	present
+	// unseen: where it would be could not be read. It is not known whether it is there.
+	unseen
+	// lost: it had been made, and was looked for where it was.
+	lost
+)
+
+// decideOrphans finds what has no object. None of it is deleted. A subsystem
+// that admits nobody is taken away: that can disturb nobody, even if the object
+// were only not seen, for then it is made again. One that admits hosts stays: a pod may be
+// using it whose NvmfVolume was lost, and "no object" is no proof that nobody does.
+func (d *decider) decideOrphans() {
+	ids := map[engine.ID]bool{}
+	nqns := map[string]bool{}
+	for _, v := range d.volumes {
+		ids[v.id], nqns[v.nqn] = true, true
+	}
+	for _, s := range d.snapshots {
+		ids[s.id] = true
+	}
+	orphans := &d.decision.Orphans
+	for _, v := range d.Target.State.Volumes {
+		if !ids[v.ID] {
+			orphans.Volumes = append(orphans.Volumes, v.ID)
+		}
+	}
+	for _, s := range d.Target.State.Snapshots {
+		if !ids[s.ID] {
+			orphans.Snapshots = append(orphans.Snapshots, s.ID)
+		}
+	}
+	for _, e := range d.Target.State.Exports {
+		switch {
+		case nqns[e.NQN] || !strings.HasPrefix(e.NQN, v1alpha1.NQNPrefix):
+		case len(e.Hosts) > 0:
+			orphans.Exports = append(orphans.Exports, e.NQN)
+		case !d.Attempts.tried(VerbUnexport, e.NQN):
+			d.decision.Operations.Unexport = append(d.decision.Operations.Unexport, e.NQN)
+		}
+	}
+	slices.Sort(orphans.Volumes)
+	slices.Sort(orphans.Snapshots)
+	slices.Sort(orphans.Exports)
+}
+
+// nothingKnown decides when there is no engine, or it does not answer: nothing
+// is done, and what was true of volumes and pools stays as it was last seen.
+func (d *decider) nothingKnown(reason, message string) {
+	d.decision.Node = d.nodeNothingKnown(reason, message)
+	for _, obj := range d.Volumes {
+		if len(obj.Status.Conditions) == 0 {
+			d.decision.Volumes[obj.Name] = d.volumeNothingKnown(obj, reason, message)
+		}
+	}
+	for _, obj := range d.Snapshots {
+		if len(obj.Status.Conditions) == 0 {
+			d.decision.Snapshots[obj.Name] = d.snapshotNothingKnown(obj, reason, message)
+		}
+	}
+}

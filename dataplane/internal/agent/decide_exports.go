@@ -1,0 +1,189 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"errors"
+	"slices"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/engine"
+)
+
+const (
+	// model that every subsystem reports.
+	model = "weft"
+	// nsid of a volume in a subsystem of its own.
+	nsid = 1
+	// anaGroup of every volume: all paths of a node are alike.
+	anaGroup = 1
+	// serialLen is what NVMe allows.
+	serialLen = 20
+)
+
+// wantedExport is the subsystem of a volume: a pure function of its object and the plan.
+func (d *decider) wantedExport(v *volume) engine.Export {
+	hosts := make([]string, 0, len(v.obj.Spec.Hosts))
+	for _, h := range v.obj.Spec.Hosts {
+		hosts = append(hosts, h.NQN)
+	}
+	slices.Sort(hosts)
+	return engine.Export{
+		NQN:         v.nqn,
+		Serial:      serial(v.id),
+		Model:       model,
+		MaxIOQueues: d.maxIOQueues(transportOf(v.obj)),
+		Namespaces:  []engine.Namespace{{NSID: nsid, Volume: v.id, ANAGroup: anaGroup}},
+		Hosts:       slices.Compact(hosts),
+	}
+}
+
+// serial number of a subsystem: the first digits of its volume's UUID.
+func serial(id engine.ID) string {
+	digits := id.NGUID()
+	return digits[:min(len(digits), serialLen)]
+}
+
+// maxIOQueues of a subsystem: the most that a planned portal of its transport allows; of any portal, when none has that transport.
+func (d *decider) maxIOQueues(transport v1alpha1.TransportType) int {
+	var own, any int32
+	for _, p := range d.Node.Spec.Plan.Portals {
+		any = max(any, p.MaxIOQueues)
+		if p.Transport == transport {
+			own = max(own, p.MaxIOQueues)
+		}
+	}
+	if own == 0 {
+		own = any
+	}
+	return int(max(1, own))
+}
+
+func transportOf(obj *v1alpha1.NvmfVolume) v1alpha1.TransportType {
+	if obj.Spec.Connection.Transport == "" {
+		return v1alpha1.TransportTCP
+	}
+	return obj.Spec.Connection.Transport
+}
+
+// isServed says whether the engine's export is as wanted, and reached through every open portal.
+func (d *decider) isServed(is *engine.Export, want engine.Export) bool {
+	return is != nil && is.Serial == want.Serial && is.Model == want.Model && is.MaxIOQueues == want.MaxIOQueues &&
+		slices.Equal(is.Namespaces, want.Namespaces) && sameSet(is.Hosts, want.Hosts) &&
+		(len(want.Hosts) == 0 || !slices.ContainsFunc(d.Target.State.Portals, func(p engine.Portal) bool {
+			return !slices.Contains(is.Portals, p.Portal)
+		}))
+}
+
+func sameSet(a, b []string) bool {
+	return slices.Equal(slices.Sorted(slices.Values(a)), slices.Sorted(slices.Values(b)))
+}
+
+// serve a volume that is there.
+func (d *decider) serve(v *volume) {
+	want := d.wantedExport(v)
+	err := d.Attempts.err(VerbExport, v.nqn)
+	switch {
+	case d.isServed(v.export, want):
+		v.exported = d.reached(v)
+		return
+	case err != nil:
+		v.exported = no(v1alpha1.ReasonExportFailed, "%v", err)
+	default:
+		v.exported = no(v1alpha1.ReasonPending, "it is being exported")
+		if !d.Attempts.tried(VerbExport, v.nqn) {
+			d.decision.Operations.Export = append(d.decision.Operations.Export, want)
+		}
+	}
+	if len(want.Hosts) > 0 {
+		d.waiting = append(d.waiting, v.obj.Name)
+	}
+}
+
+// reached judges an export that is as wanted: a volume with hosts needs a portal of its transport.
+func (d *decider) reached(v *volume) verdict {
+	if len(v.export.Hosts) == 0 || len(portalsOf(v.export.Portals, transportOf(v.obj))) > 0 {
+		return yes()
+	}
+	return no(v1alpha1.ReasonPortalFailed, "no %s portal of this node is open", transportOf(v.obj))
+}
+
+// serveUnreachable keeps the hosts of a volume right whose pool cannot be read,
+// or which is lost: a host that is no longer listed must be shut out all the same. With no host left, the subsystem
+// is taken away, which needs no volume.
+func (d *decider) serveUnreachable(v *volume) {
+	v.exported = unknown(v.degraded.reason, "%s", v.degraded.message)
+	want := d.wantedExport(v)
+	if len(want.Hosts) > 0 && v.presence == unseen && d.mayAppear(v.device) {
+		d.waiting = append(d.waiting, v.obj.Name)
+	}
+	if v.export == nil {
+		v.exported.status = "False"
+		return
+	}
+	if sameSet(v.export.Hosts, want.Hosts) {
+		return
+	}
+	verb := VerbExport
+	if len(want.Hosts) == 0 {
+		verb = VerbUnexport
+	}
+	if err := d.Attempts.err(verb, v.nqn); err != nil {
+		v.exported = no(v1alpha1.ReasonExportFailed, "%v", err)
+	}
+	switch {
+	case d.Attempts.tried(verb, v.nqn):
+	case verb == VerbUnexport:
+		d.decision.Operations.Unexport = append(d.decision.Operations.Unexport, v.nqn)
+	default:
+		d.decision.Operations.Export = append(d.decision.Operations.Export, want)
+	}
+}
+
+// mayAppear says whether there is hope for a pool: not when its device now holds something that weft did not write.
+func (d *decider) mayAppear(device string) bool {
+	var foreign *engine.ForeignSignatureError
+	return !errors.As(d.Attempts.err(VerbOpenPool, device), &foreign)
+}
+
+// admitted are the hosts that the engine admits. Whether the volume was blank is judged when
+// a host is first reported, and kept while it stays: nobody tells a host to connect before it is
+// reported, so what is unwritten now was unwritten when it was admitted. It is not blank when in doubt: with a source, or
+// with another host about. A host that was admitted before and is no longer is not about:
+// it was disconnected before the engine let go of it.
+func (d *decider) admitted(v *volume) []v1alpha1.AdmittedHost {
+	if v.export == nil {
+		return nil
+	}
+	hosts := make([]v1alpha1.AdmittedHost, 0, len(v.export.Hosts))
+	for _, nqn := range slices.Sorted(slices.Values(v.export.Hosts)) {
+		host := v1alpha1.AdmittedHost{NQN: nqn}
+		at := slices.IndexFunc(v.obj.Status.Hosts, func(h v1alpha1.AdmittedHost) bool { return h.NQN == nqn })
+		if at >= 0 {
+			host.Blank = v.obj.Status.Hosts[at].Blank
+		} else {
+			host.Blank = v.presence == present && v.obj.Spec.Source == nil && v.found.AllocatedBytes == 0 && d.alone(v, nqn)
+		}
+		hosts = append(hosts, host)
+	}
+	return hosts
+}
+
+// alone says that no other host is admitted, or is to be.
+func (d *decider) alone(v *volume, nqn string) bool {
+	another := func(host string) bool { return host != nqn }
+	return !slices.ContainsFunc(v.export.Hosts, another) &&
+		!slices.ContainsFunc(v.obj.Spec.Hosts, func(h v1alpha1.VolumeHost) bool { return another(h.NQN) })
+}
+
+// portalsOf one transport.
+func portalsOf(portals []v1alpha1.Portal, transport v1alpha1.TransportType) []v1alpha1.Portal {
+	var of []v1alpha1.Portal
+	for _, p := range portals {
+		if p.Transport == transport {
+			of = append(of, p)
+		}
+	}
+	slices.SortFunc(of, engine.ComparePortals)
+	return of
+}

@@ -1,0 +1,166 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/engine"
+)
+
+// decideNode sums the node up, after everything else was decided.
+func (d *decider) decideNode() {
+	status := d.nodeBase()
+	status.Engine = &v1alpha1.EngineStatus{Type: d.Node.Spec.Plan.Engine, Version: d.Target.Info.Version}
+	status.Pools = d.poolStatuses()
+	status.Capacity = d.capacity()
+	status.Portals = d.servedPortals()
+	pools := d.poolsReady()
+	status.Conditions = conditions(d.Node.Status.Conditions, d.Node.Generation, d.Now,
+		judgement{v1alpha1.ConditionPoolReady, pools},
+		judgement{v1alpha1.ConditionPortalsReady, d.portalsReady},
+		judgement{v1alpha1.ConditionReady, d.nodeReady(pools)},
+	)
+	d.decision.Node = status
+}
+
+// nodeBase is what the node says of itself whatever its engine does. An inventory that is not known now stays as it was.
+func (d *decider) nodeBase() v1alpha1.NvmfNodeStatus {
+	status := *d.Node.Status.DeepCopy()
+	status.ObservedGeneration = d.Node.Generation
+	if d.Inventory != nil {
+		status.Inventory = d.Inventory.DeepCopy()
+	}
+	return status
+}
+
+// nodeNothingKnown: without a plan there is nothing to say but the inventory; an
+// engine that does not answer leaves what was last seen of it.
+func (d *decider) nodeNothingKnown(reason, message string) v1alpha1.NvmfNodeStatus {
+	status := d.nodeBase()
+	// The plan was not acted on: the generation that was stays the one observed.
+	status.ObservedGeneration = d.Node.Status.ObservedGeneration
+	v := unknown(reason, "%s", message)
+	if d.Node.Spec.Plan == nil {
+		v = no(reason, "%s", message)
+		status.ObservedGeneration = d.Node.Generation
+		status.Engine, status.Pools, status.Portals, status.Capacity = nil, nil, nil, v1alpha1.Capacity{}
+	}
+	status.Conditions = conditions(d.Node.Status.Conditions, d.Node.Generation, d.Now,
+		judgement{v1alpha1.ConditionPoolReady, v},
+		judgement{v1alpha1.ConditionPortalsReady, v},
+		judgement{v1alpha1.ConditionReady, no(reason, "%s", message)},
+	)
+	return status
+}
+
+// maxPools and maxPortals are the API's bounds; what is planned fits, and comes first.
+const (
+	maxPools   = 64
+	maxPortals = 8
+)
+
+func (d *decider) servedPortals() []v1alpha1.Portal {
+	var planned, others []v1alpha1.Portal
+	for _, p := range d.Target.State.Portals {
+		if d.isPlanned(p.Portal) {
+			planned = append(planned, p.Portal)
+		} else {
+			others = append(others, p.Portal)
+		}
+	}
+	slices.SortFunc(planned, engine.ComparePortals)
+	slices.SortFunc(others, engine.ComparePortals)
+	all := append(planned, others...)
+	return all[:min(len(all), maxPortals)]
+}
+
+func (d *decider) poolStatuses() []v1alpha1.PoolStatus {
+	statuses := make([]v1alpha1.PoolStatus, 0, len(d.pools))
+	for _, p := range d.pools[:min(len(d.pools), maxPools)] {
+		was := d.lastPoolStatus(p.device.ID)
+		s := v1alpha1.PoolStatus{
+			Device: p.device.ID, Path: p.device.Path, Ready: p.ready(),
+			Reason: p.reason, Message: truncate(p.message), Total: was.Total, Free: was.Free,
+		}
+		if p.readable() {
+			s.Path = p.held.Path
+			if s.Total == nil || s.Total.Value() != p.held.TotalBytes {
+				s.Total = bytesOf(p.held.TotalBytes)
+			}
+			s.Free = figure(was.Free, p.held.FreeBytes, d.Refresh)
+		}
+		statuses = append(statuses, s)
+	}
+	return statuses
+}
+
+// capacity of the ready pools, and what was promised of it to all volumes of the node: thin volumes count whole.
+func (d *decider) capacity() v1alpha1.Capacity {
+	var total, allocated int64
+	for _, p := range d.pools {
+		if p.ready() {
+			total += p.held.TotalBytes
+		}
+	}
+	for _, v := range d.Volumes {
+		allocated += v.Spec.Size.Value()
+	}
+	was := d.Node.Status.Capacity
+	return v1alpha1.Capacity{
+		Total:     keep(was.Total, total),
+		Allocated: keep(was.Allocated, allocated),
+		Free:      keep(was.Free, max(0, total-allocated)),
+	}
+}
+
+// keep the quantity as it is written while its value is the same.
+func keep(was *resource.Quantity, n int64) *resource.Quantity {
+	if was != nil && was.Value() == n {
+		return was
+	}
+	return bytesOf(n)
+}
+
+func (d *decider) poolsReady() verdict {
+	var reason string
+	var messages []string
+	for _, p := range d.pools {
+		if !p.planned || p.reason == "" {
+			continue
+		}
+		// Of several reasons, one that says what is wrong counts more than one that says "wait".
+		if reason == "" || reason == v1alpha1.ReasonPending {
+			reason = p.reason
+		}
+		messages = append(messages, fmt.Sprintf("pool %s: %s", p.device.ID, p.message))
+	}
+	switch {
+	case reason != "":
+		return no(reason, "%s", strings.Join(messages, "; "))
+	case !slices.ContainsFunc(d.pools, func(p *pool) bool { return p.planned }):
+		return no(v1alpha1.ReasonNoDevice, "the plan names neither a drive nor a file")
+	default:
+		return yes()
+	}
+}
+
+// nodeReady: a node takes volumes when it has a pool to make them in and a portal to serve them from. A pool or portal more that is
+// not ready shows in PoolReady and PortalsReady.
+func (d *decider) nodeReady(pools verdict) verdict {
+	switch {
+	case !slices.ContainsFunc(d.pools, (*pool).ready):
+		return no(pools.reason, "no pool is ready: %s", pools.message)
+	case !slices.ContainsFunc(d.Target.State.Portals, func(p engine.Portal) bool { return d.isPlanned(p.Portal) }):
+		return no(d.portalsReady.reason, "no portal is open: %s", d.portalsReady.message)
+	case !pools.ok() || !d.portalsReady.ok():
+		return yesBut(v1alpha1.ReasonAsExpected, "serving, but not all that is planned; see PoolReady and PortalsReady")
+	default:
+		return yes()
+	}
+}

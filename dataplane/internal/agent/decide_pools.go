@@ -1,0 +1,150 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/engine"
+)
+
+// pool is a device of the plan, a pool of the engine, or both.
+type pool struct {
+	device  engine.Device // its Path is empty when it is not known now
+	planned bool
+	held    *engine.Pool // nil: the engine does not hold it
+	// reason and message say why it is not ready; or, when it is, what it lacks.
+	reason, message string
+}
+
+// readable pools prove what they hold, and what they do not.
+func (p *pool) readable() bool { return p != nil && p.held != nil && p.held.Err == nil }
+
+// ready pools take new volumes.
+func (p *pool) ready() bool { return p.readable() && p.planned }
+
+func (d *decider) indexPools() {
+	held := map[string]*engine.Pool{}
+	for i := range d.Target.State.Pools {
+		p := &d.Target.State.Pools[i]
+		held[p.Device] = p
+	}
+	for _, device := range d.plannedDevices() {
+		d.pools = append(d.pools, &pool{device: device, planned: true, held: held[device.ID]})
+		delete(held, device.ID)
+	}
+	for i := range d.Target.State.Pools {
+		p := &d.Target.State.Pools[i]
+		if held[p.Device] != nil {
+			d.pools = append(d.pools, &pool{device: engine.Device{ID: p.Device, Path: p.Path}, held: p})
+		}
+	}
+}
+
+// plannedDevices finds today's path of each planned drive: a reboot may change it.
+func (d *decider) plannedDevices() []engine.Device {
+	plan := d.Node.Spec.Plan
+	if plan.File != nil {
+		return []engine.Device{{ID: plan.File.Path, Path: plan.File.Path, FileBytes: plan.File.Size.Value()}}
+	}
+	devices := make([]engine.Device, len(plan.Drives))
+	for i, drive := range plan.Drives {
+		devices[i].ID = drive.ID
+		if d.Inventory == nil {
+			continue
+		}
+		at := slices.IndexFunc(d.Inventory.Drives, func(found v1alpha1.Drive) bool { return found.ID == drive.ID })
+		if at >= 0 {
+			devices[i].Path = "/dev/" + d.Inventory.Drives[at].Name
+		}
+	}
+	return devices
+}
+
+func (d *decider) poolOf(device string) *pool {
+	at := slices.IndexFunc(d.pools, func(p *pool) bool { return p.device.ID == device })
+	if at < 0 {
+		return nil
+	}
+	return d.pools[at]
+}
+
+// allReadable when no planned pool could hide something.
+func (d *decider) allReadable() bool {
+	return !slices.ContainsFunc(d.pools, func(p *pool) bool { return !p.readable() })
+}
+
+func (d *decider) decidePools() {
+	for _, p := range d.pools {
+		if d.toBeOpened(p) {
+			d.decision.Operations.OpenPools = append(d.decision.Operations.OpenPools, p.device)
+		}
+		p.reason, p.message = d.judgePool(p)
+	}
+}
+
+// toBeOpened says whether the engine is to be asked for this pool: when it does not hold it,
+// cannot read it, or may have to grow its file. A file's growth cannot be seen from the pool's size, which is less than the
+// file's, so it is asked for with each new plan, and again while the last answer was not good.
+func (d *decider) toBeOpened(p *pool) bool {
+	if !p.planned || p.device.Path == "" || d.Attempts.tried(VerbOpenPool, p.device.ID) {
+		return false
+	}
+	if !p.readable() {
+		return true
+	}
+	return p.device.FileBytes > 0 &&
+		(d.Node.Generation != d.Node.Status.ObservedGeneration || d.lastPoolStatus(p.device.ID).Reason != "")
+}
+
+func (d *decider) lastPoolStatus(device string) v1alpha1.PoolStatus {
+	at := slices.IndexFunc(d.Node.Status.Pools, func(s v1alpha1.PoolStatus) bool { return s.Device == device })
+	if at < 0 {
+		return v1alpha1.PoolStatus{}
+	}
+	return d.Node.Status.Pools[at]
+}
+
+func (d *decider) judgePool(p *pool) (reason, message string) {
+	err := d.Attempts.err(VerbOpenPool, p.device.ID)
+	var foreign *engine.ForeignSignatureError
+	switch {
+	case !p.planned && p.readable():
+		return v1alpha1.ReasonNotClaimed, "no longer planned: its volumes are served, new ones go elsewhere"
+	case errors.As(err, &foreign):
+		return v1alpha1.ReasonForeignSignature, err.Error()
+	case errors.Is(err, engine.ErrInUse):
+		return v1alpha1.ReasonDeviceInUse, err.Error()
+	case err != nil:
+		return v1alpha1.ReasonPoolFailed, err.Error()
+	case p.held != nil && p.held.Err != nil:
+		return v1alpha1.ReasonPoolFailed, p.held.Err.Error()
+	case p.held != nil:
+		return "", ""
+	case p.device.Path != "":
+		return v1alpha1.ReasonPending, "being opened"
+	case d.Inventory == nil:
+		return v1alpha1.ReasonNoInventory, "the node's drives are not known yet"
+	default:
+		return v1alpha1.ReasonDeviceMissing, fmt.Sprintf("no drive with id %s is on this node now", p.device.ID)
+	}
+}
+
+// choosePool for a blank volume: of the ready ones, that with the most room by promised size. Nil when none has the room.
+func (d *decider) choosePool(size int64) *pool {
+	var best *pool
+	for _, p := range d.pools {
+		if p.ready() && d.room(p) >= size && (best == nil || d.room(p) > d.room(best)) {
+			best = p
+		}
+	}
+	return best
+}
+
+// room for new promises in a pool.
+func (d *decider) room(p *pool) int64 {
+	return max(0, p.held.TotalBytes-d.promised[p.device.ID])
+}

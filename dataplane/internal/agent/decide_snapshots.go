@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"errors"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/engine"
+)
+
+// snapshot is an NvmfSnapshot and what the engine has of it.
+type snapshot struct {
+	obj      *v1alpha1.NvmfSnapshot
+	id       engine.ID
+	presence presence
+	found    engine.Snapshot // when present
+
+	created, ready verdict
+}
+
+func (s *snapshot) deleting() bool { return !s.obj.DeletionTimestamp.IsZero() }
+
+func (s *snapshot) wasCreated() bool {
+	return meta.IsStatusConditionTrue(s.obj.Status.Conditions, v1alpha1.ConditionCreated)
+}
+
+func (d *decider) indexSnapshots() {
+	found := map[engine.ID]engine.Snapshot{}
+	for _, s := range d.Target.State.Snapshots {
+		found[s.ID] = s
+	}
+	d.snapNames = make(map[string]*snapshot, len(d.Snapshots))
+	for _, obj := range d.Snapshots {
+		s := &snapshot{obj: obj, id: engine.ID(obj.Spec.UUID)}
+		if f, ok := found[s.id]; ok {
+			s.presence, s.found = present, f
+		} else {
+			s.presence = d.whereMissing(s)
+		}
+		d.snapshots = append(d.snapshots, s)
+		d.snapNames[obj.Name] = s
+	}
+}
+
+// whereMissing judges a snapshot that was not found. It can only be in its volume's pool; when that
+// is not known any more, in any.
+func (d *decider) whereMissing(s *snapshot) presence {
+	known := d.allReadable()
+	if v := d.byName[s.obj.Spec.Volume]; v != nil && v.device != "" {
+		known = d.poolOf(v.device).readable()
+	} else if v != nil && v.presence == absent {
+		known = true // a volume that never was has no snapshot
+	}
+	switch {
+	case !known:
+		return unseen
+	case s.wasCreated():
+		return lost
+	default:
+		return absent
+	}
+}
+
+func (d *decider) decideSnapshots() {
+	for _, s := range d.snapshots {
+		switch {
+		case s.deleting():
+			d.removeSnapshot(s)
+		case s.presence == present:
+			s.created, s.ready = yes(), yes()
+		case s.presence == absent:
+			s.created = d.createSnapshot(s)
+			s.ready = s.created
+		case s.presence == lost:
+			s.created = yes()
+			s.ready = no(v1alpha1.ReasonVolumeLost, "its pool was read and does not hold snapshot %s any more", s.id)
+		default:
+			s.created = unknown(v1alpha1.ReasonPoolFailed, "%s", d.whyUnseen(d.homeOf(s)))
+			if s.wasCreated() {
+				s.created = yes()
+			}
+			s.ready = no(v1alpha1.ReasonPoolFailed, "%s", d.whyUnseen(d.homeOf(s)))
+		}
+		if !slices.Contains(d.decision.ReleaseSnapshots, s.obj.Name) {
+			d.decision.Snapshots[s.obj.Name] = d.snapshotStatus(s)
+		}
+	}
+}
+
+// homeOf a snapshot is its volume's pool; empty when that is not known.
+func (d *decider) homeOf(s *snapshot) string {
+	if v := d.byName[s.obj.Spec.Volume]; v != nil {
+		return v.device
+	}
+	return ""
+}
+
+func (d *decider) createSnapshot(s *snapshot) verdict {
+	source := d.byName[s.obj.Spec.Volume]
+	err := d.Attempts.err(VerbCreateSnapshot, string(s.id))
+	switch {
+	case errors.Is(err, engine.ErrNotFound) || source == nil || source.presence != present:
+		return no(v1alpha1.ReasonSourceNotReady, "NvmfVolume %s is not on this node yet", s.obj.Spec.Volume)
+	case errors.Is(err, engine.ErrNoSpace):
+		return no(v1alpha1.ReasonNoSpace, "%v", err)
+	case err != nil:
+		return no(v1alpha1.ReasonCreateFailed, "%v", err)
+	case !d.Attempts.tried(VerbCreateSnapshot, string(s.id)):
+		d.decision.Operations.CreateSnapshots = append(d.decision.Operations.CreateSnapshots, engine.SnapshotSpec{ID: s.id, Volume: source.id})
+	}
+	return no(v1alpha1.ReasonPending, "it is being made")
+}
+
+func (d *decider) removeSnapshot(s *snapshot) {
+	s.created = no(v1alpha1.ReasonDeleting, "it is being deleted")
+	if s.presence == present || s.wasCreated() {
+		s.created = yes()
+	}
+	s.ready = no(v1alpha1.ReasonDeleting, "it is being deleted")
+	if s.presence == unseen {
+		s.ready = no(v1alpha1.ReasonDeleting, "%s. If that drive is gone for good, remove finalizer %s from this NvmfSnapshot", d.whyUnseen(d.homeOf(s)), v1alpha1.VolumeFinalizer)
+		return
+	}
+	if s.presence != present {
+		d.decision.ReleaseSnapshots = append(d.decision.ReleaseSnapshots, s.obj.Name)
+		return
+	}
+	err := d.Attempts.err(VerbDeleteSnapshot, string(s.id))
+	switch needer, needed := d.needed[s.id]; {
+	case needed:
+		s.ready = no(v1alpha1.ReasonDeleting, "%s is still to be made from it", needer)
+	case err != nil:
+		s.ready = no(v1alpha1.ReasonDeleting, "it cannot be deleted yet: %v", err)
+	case !d.Attempts.tried(VerbDeleteSnapshot, string(s.id)):
+		d.decision.Operations.DeleteSnapshots = append(d.decision.Operations.DeleteSnapshots, s.id)
+	}
+}
+
+func (d *decider) snapshotStatus(s *snapshot) v1alpha1.NvmfSnapshotStatus {
+	status := *s.obj.Status.DeepCopy()
+	status.ObservedGeneration = s.obj.Generation
+	if s.presence == present {
+		status.Ready = true
+		if status.Size == nil || status.Size.Value() != s.found.SizeBytes {
+			status.Size = bytesOf(s.found.SizeBytes)
+		}
+		if status.CreatedAt == nil {
+			at := metav1.NewTime(s.found.CreatedAt).Rfc3339Copy()
+			status.CreatedAt = &at
+		}
+		status.Allocated = figure(status.Allocated, s.found.AllocatedBytes, d.Refresh)
+	}
+	status.Conditions = conditions(s.obj.Status.Conditions, s.obj.Generation, d.Now,
+		judgement{v1alpha1.ConditionCreated, s.created},
+		judgement{v1alpha1.ConditionReady, s.ready},
+	)
+	return status
+}

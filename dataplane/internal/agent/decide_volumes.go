@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/engine"
+)
+
+// volume is an NvmfVolume and what the engine has of it.
+type volume struct {
+	obj      *v1alpha1.NvmfVolume
+	id       engine.ID
+	nqn      string
+	presence presence
+	found    engine.Volume // when present
+	export   *engine.Export
+	// device of its pool: where it is, or would be; empty when nobody asked for it yet.
+	device string
+
+	created, exported, degraded verdict
+}
+
+func (v *volume) deleting() bool { return !v.obj.DeletionTimestamp.IsZero() }
+
+// leaving volumes are to be deleted and admit nobody: the controller has unpublished them everywhere.
+func (v *volume) leaving() bool { return v.deleting() && len(v.obj.Spec.Hosts) == 0 }
+
+func (v *volume) wasCreated() bool {
+	return meta.IsStatusConditionTrue(v.obj.Status.Conditions, v1alpha1.ConditionCreated)
+}
+
+func (d *decider) indexVolumes() {
+	found := map[engine.ID][]engine.Volume{}
+	for _, v := range d.Target.State.Volumes {
+		found[v.ID] = append(found[v.ID], v)
+	}
+	d.byName = make(map[string]*volume, len(d.Volumes))
+	d.promised = map[string]int64{}
+	for _, obj := range d.Volumes {
+		v := &volume{obj: obj, id: engine.ID(obj.Spec.UUID), nqn: v1alpha1.NQNPrefix + obj.Name, device: obj.Status.Device}
+		v.export = d.exports[v.nqn]
+		d.locate(v, found[v.id])
+		d.volumes = append(d.volumes, v)
+		d.byName[obj.Name] = v
+		switch {
+		case v.presence == present:
+			// What it has, not what it asks for: a growth that finds no room is not promised.
+			d.promised[v.device] += v.found.SizeBytes
+		case v.presence != absent:
+			d.promised[v.device] += sizeOf(obj.Spec.Size)
+		}
+	}
+}
+
+// locate a volume. Its pool was recorded before it was made, so one without a record was
+// never made, unless it is found: then it is taken as it is.
+func (d *decider) locate(v *volume, found []engine.Volume) {
+	if len(found) > 0 {
+		at := max(0, slices.IndexFunc(found, func(f engine.Volume) bool { return f.Pool == v.device }))
+		v.presence, v.found, v.device = present, found[at], found[at].Pool
+		return
+	}
+	known := d.poolOf(v.device).readable()
+	if v.device == "" {
+		known = !v.wasCreated() || d.allReadable()
+	}
+	switch {
+	case !known:
+		v.presence = unseen
+	case v.wasCreated():
+		v.presence = lost
+	default:
+		v.presence = absent
+	}
+}
+
+// decideVolumes serves what is there first, so that growth is counted before room is given to new volumes.
+func (d *decider) decideVolumes() {
+	for _, v := range d.volumes {
+		if v.presence != absent {
+			d.decideVolume(v)
+		}
+	}
+	for _, v := range d.volumes {
+		if v.presence == absent {
+			d.decideVolume(v)
+		}
+	}
+	for _, v := range d.volumes {
+		if !slices.Contains(d.decision.ReleaseVolumes, v.obj.Name) {
+			d.decision.Volumes[v.obj.Name] = d.volumeStatus(v)
+		}
+	}
+}
+
+func (d *decider) decideVolume(v *volume) {
+	v.degraded = quiet()
+	switch {
+	case v.leaving():
+		d.remove(v)
+	case v.presence == present:
+		v.created = yes()
+		d.grow(v)
+		d.serve(v)
+	case v.presence == absent && v.deleting():
+		v.created = no(v1alpha1.ReasonDeleting, "it was not made before it was deleted")
+		v.exported = v.created
+	case v.presence == absent:
+		d.create(v)
+	case v.presence == lost:
+		v.created = yes()
+		v.degraded = verdict{"True", v1alpha1.ReasonVolumeLost, fmt.Sprintf("pool %s was read and does not hold volume %s any more; it is not made again, for it would be empty", orAny(v.device), v.id)}
+		d.serveUnreachable(v)
+	default:
+		v.created = d.asBefore(v.obj)
+		v.degraded = verdict{"True", v1alpha1.ReasonPoolFailed, d.whyUnseen(v.device)}
+		d.serveUnreachable(v)
+	}
+}
+
+func orAny(device string) string {
+	if device == "" {
+		return "of this node"
+	}
+	return device
+}
+
+func (d *decider) asBefore(obj *v1alpha1.NvmfVolume) verdict {
+	if was, ok := previous(obj.Status.Conditions, v1alpha1.ConditionCreated); ok && was.ok() {
+		return was
+	}
+	return unknown(v1alpha1.ReasonPoolFailed, "%s", d.whyUnseen(obj.Status.Device))
+}
+
+// whyUnseen says why nothing is known of what a device holds.
+func (d *decider) whyUnseen(device string) string {
+	if p := d.poolOf(device); p != nil {
+		return fmt.Sprintf("pool %s cannot be read, so it is not known what it holds: %s", device, p.message)
+	}
+	if device != "" {
+		return fmt.Sprintf("pool %s is neither planned nor open, so it is not known what it holds", device)
+	}
+	return "not all pools of this node can be read, so it is not known what they hold"
+}
+
+// remove a volume: unexport, look again, delete, look again. Each round does one step, and the next looks.
+func (d *decider) remove(v *volume) {
+	deleting := no(v1alpha1.ReasonDeleting, "it is being deleted")
+	v.created, v.exported = deleting, deleting
+	if v.presence == present || v.wasCreated() {
+		v.created = yes()
+	}
+	switch {
+	case v.export != nil:
+		if !d.Attempts.tried(VerbUnexport, v.nqn) {
+			d.decision.Operations.Unexport = append(d.decision.Operations.Unexport, v.nqn)
+		} else if err := d.Attempts.err(VerbUnexport, v.nqn); err != nil {
+			v.exported = no(v1alpha1.ReasonDeleting, "it cannot be unexported yet: %v", err)
+		}
+	case v.presence == present:
+		v.exported = d.deleteFound(v)
+	case v.presence == unseen:
+		v.exported = no(v1alpha1.ReasonDeleting, "%s. If that drive is gone for good, remove finalizer %s from this NvmfVolume", d.whyUnseen(v.device), v1alpha1.VolumeFinalizer)
+	default:
+		d.decision.ReleaseVolumes = append(d.decision.ReleaseVolumes, v.obj.Name)
+	}
+}
+
+func (d *decider) deleteFound(v *volume) verdict {
+	err := d.Attempts.err(VerbDeleteVolume, string(v.id))
+	switch needer, needed := d.needed[v.id]; {
+	case needed:
+		return no(v1alpha1.ReasonDeleting, "%s is still to be made from it", needer)
+	case err != nil:
+		return no(v1alpha1.ReasonDeleting, "it cannot be deleted yet: %v", err)
+	case !d.Attempts.tried(VerbDeleteVolume, string(v.id)):
+		d.decision.Operations.DeleteVolumes = append(d.decision.Operations.DeleteVolumes, v.id)
+	}
+	return no(v1alpha1.ReasonDeleting, "it is being deleted")
+}
+
+// grow a volume that asks for more. Its pool must have the room for all it may come to.
+func (d *decider) grow(v *volume) {
+	want := sizeOf(v.obj.Spec.Size)
+	more := want - v.found.SizeBytes
+	err := d.Attempts.err(VerbGrowVolume, string(v.id))
+	switch p := d.poolOf(v.device); {
+	case more == 0 || v.deleting():
+	case more < 0:
+		v.degraded = verdict{"True", v1alpha1.ReasonShrinkRefused, fmt.Sprintf("it has %d bytes and never shrinks to %d: what lies beyond the new end would be lost", v.found.SizeBytes, want)}
+	case errors.Is(err, engine.ErrNoSpace) || p.readable() && d.room(p) < more:
+		v.degraded = verdict{"True", v1alpha1.ReasonNoSpace, fmt.Sprintf("it cannot grow from %d to %d bytes: pool %s has no room", v.found.SizeBytes, want, v.device)}
+	case err != nil:
+		v.degraded = verdict{"True", v1alpha1.ReasonPending, fmt.Sprintf("it cannot grow from %d to %d bytes yet: %v", v.found.SizeBytes, want, err)}
+	case !d.Attempts.tried(VerbGrowVolume, string(v.id)):
+		d.promised[v.device] += more
+		d.decision.Operations.GrowVolumes = append(d.decision.Operations.GrowVolumes, engine.VolumeSize{ID: v.id, SizeBytes: want})
+	}
+}
+
+// create a volume that never was. The status it gets names its pool; act.go writes that down before it asks the engine.
+func (d *decider) create(v *volume) {
+	spec := engine.VolumeSpec{ID: v.id, SizeBytes: sizeOf(v.obj.Spec.Size)}
+	p, refusal := d.poolFor(v, &spec)
+	err := d.Attempts.err(VerbCreateVolume, string(v.id))
+	switch {
+	case errors.Is(err, engine.ErrNoSpace):
+		v.created = no(v1alpha1.ReasonNoSpace, "%v", err)
+	case errors.Is(err, engine.ErrNotFound) && v.obj.Spec.Source != nil:
+		v.created = no(v1alpha1.ReasonSourceNotReady, "%v", err)
+	case err != nil:
+		v.created = no(v1alpha1.ReasonCreateFailed, "%v", err)
+	case refusal != nil:
+		v.created = *refusal
+	default:
+		v.created = no(v1alpha1.ReasonPending, "it is being made")
+		if !d.Attempts.tried(VerbCreateVolume, string(v.id)) {
+			spec.Pool, v.device = p.device.ID, p.device.ID
+			d.promised[v.device] += spec.SizeBytes
+			d.decision.Operations.CreateVolumes = append(d.decision.Operations.CreateVolumes, spec)
+		}
+	}
+	v.exported = v.created
+}
+
+// poolFor a new volume: its source's, if it has one, else the emptiest. It adds the source to spec.
+func (d *decider) poolFor(v *volume, spec *engine.VolumeSpec) (*pool, *verdict) {
+	refuse := func(reason, format string, args ...any) (*pool, *verdict) {
+		r := no(reason, format, args...)
+		return nil, &r
+	}
+	if v.obj.Spec.Source != nil {
+		source, ok := d.sourceOf(v)
+		if !ok || source.pool == "" {
+			return refuse(v1alpha1.ReasonSourceNotReady, "its source, %s, is not on this node yet", source.name)
+		}
+		spec.Source = source.source
+		p := d.poolOf(source.pool)
+		if !p.readable() || d.room(p) < spec.SizeBytes {
+			return refuse(v1alpha1.ReasonNoSpace, "pool %s, where its source is, has no room for %d bytes", source.pool, spec.SizeBytes)
+		}
+		return p, nil
+	}
+	if p := d.choosePool(spec.SizeBytes); p != nil {
+		return p, nil
+	}
+	if !slices.ContainsFunc(d.pools, (*pool).ready) {
+		return refuse(v1alpha1.ReasonNodeNotReady, "no pool of this node is ready")
+	}
+	return refuse(v1alpha1.ReasonNoSpace, "no pool of this node has room for %d bytes", spec.SizeBytes)
+}
+
+// origin of a volume's first data.
+type origin struct {
+	name   string
+	id     engine.ID
+	source engine.Source
+	pool   string // empty: the engine does not have it
+}
+
+// sourceOf a volume; false when its object is not on this node.
+func (d *decider) sourceOf(v *volume) (origin, bool) {
+	if name := v.obj.Spec.Source.Snapshot; name != "" {
+		o := origin{name: "NvmfSnapshot " + name}
+		s := d.snapNames[name]
+		if s == nil {
+			return o, false
+		}
+		o.id, o.source = s.id, engine.Source{Snapshot: s.id}
+		if s.presence == present {
+			o.pool = s.found.Pool
+		}
+		return o, true
+	}
+	name := v.obj.Spec.Source.Volume
+	o := origin{name: "NvmfVolume " + name}
+	source := d.byName[name]
+	if source == nil {
+		return o, false
+	}
+	o.id, o.source = source.id, engine.Source{Volume: source.id}
+	if source.presence == present {
+		o.pool = source.device
+	}
+	return o, true
+}

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package agent makes one node's engine do what the node's objects say, and
+// writes what is true into their status.
+//
+// One reconciler serves the whole node, in rounds:
+//
+//	gather  the objects of this node and one engine.State, into a Snapshot
+//	decide  the Snapshot comes to Operations and to the status everything shall have; Decide is pure
+//	act     the Operations, in bulk, in an order that is safe to be killed in
+//
+// and again, until a round finds nothing left to do; then statuses are written
+// where they changed, and finalizers taken off.
+//
+// # Invariants
+//
+//   - Unknown is never absent. A volume is missing only when its own pool was
+//     read and does not hold it; a pool that cannot be read proves nothing.
+//   - A volume is made once. The pool chosen for it is written to status.device before the engine is asked, so that
+//     an agent that comes after a killed one knows where to look; and what was
+//     Created is never made again.
+//   - No portal opens while something else is left to try: a host that
+//     reconnects to a node that came back must find its subsystem.
+//   - What has no object is never deleted, and no host is shut out for the lack of an object: objects
+//     can be lost (a restored etcd, a deleted CRD, an agent that speaks to the
+//     wrong cluster) while pods still do their I/O. It is counted and reported.
+//   - The process keeps nothing that its successor would miss.
+package agent

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+)
+
+// Actions that Events speak of.
+const (
+	actionReconcile = "Reconcile"
+	actionReport    = "Report"
+)
+
+// reasonOrphans is the Event about things in the engine that have no object. No
+// condition goes with it: the node serves all the same.
+const reasonOrphans = "OrphansFound"
+
+// changedConditions writes an Event for each of the conditions whose reason became another, with
+// that reason. What is only a step on the way (Pending, Deleting) is not worth one.
+func (r *Reconciler) changedConditions(obj runtime.Object, before, after []metav1.Condition, types ...string) {
+	for _, t := range types {
+		is, was := meta.FindStatusCondition(after, t), meta.FindStatusCondition(before, t)
+		if is == nil || was != nil && was.Status == is.Status && was.Reason == is.Reason {
+			continue
+		}
+		healthy := metav1.ConditionTrue
+		if t == v1alpha1.ConditionDegraded {
+			healthy = metav1.ConditionFalse
+		}
+		switch {
+		case is.Reason == v1alpha1.ReasonPending || is.Reason == v1alpha1.ReasonDeleting:
+		case is.Status != healthy:
+			r.recorder.Eventf(obj, nil, corev1.EventTypeWarning, is.Reason, actionReconcile, "%s is %s: %s", t, is.Status, is.Message)
+		case t == v1alpha1.ConditionReady:
+			r.recorder.Eventf(obj, nil, corev1.EventTypeNormal, is.Reason, actionReconcile, "%s is %s", t, is.Status)
+		}
+	}
+}
+
+// reportOrphans once for each set of them.
+func (r *Reconciler) reportOrphans(node *v1alpha1.NvmfNode, found Orphans) {
+	if found.equal(r.orphans) {
+		return
+	}
+	r.orphans = found
+	if found.Count() > 0 {
+		r.recorder.Eventf(node, nil, corev1.EventTypeWarning, reasonOrphans, actionReport,
+			"the engine holds what has no object, and it is left alone: %s", found)
+	}
+}

@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Metrics of the agent.
+type Metrics struct {
+	volumes      *prometheus.GaugeVec
+	exports      prometheus.Gauge
+	orphans      prometheus.Gauge
+	phaseSeconds *prometheus.HistogramVec
+	engineErrors *prometheus.CounterVec
+}
+
+// NewMetrics makes the agent's metrics and registers them. It fails when they are registered already.
+func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
+	m := &Metrics{
+		volumes: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "weft_agent_volumes", Help: "NvmfVolumes of this node, by whether they are ready.",
+		}, []string{"ready"}),
+		exports: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "weft_agent_exports", Help: "Subsystems that the engine of this node serves.",
+		}),
+		orphans: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "weft_agent_orphans", Help: "Volumes, snapshots and subsystems with hosts in the engine that have no object.",
+		}),
+		phaseSeconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Name: "weft_agent_reconcile_seconds", Help: "Time of one reconciliation of the node, by phase.",
+			Buckets: prometheus.ExponentialBuckets(0.001, 4, 9),
+		}, []string{"phase"}),
+		engineErrors: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "weft_agent_engine_errors_total", Help: "Items that the engine refused or failed, by method.",
+		}, []string{"method"}),
+	}
+	for _, c := range []prometheus.Collector{m.volumes, m.exports, m.orphans, m.phaseSeconds, m.engineErrors} {
+		if err := registry.Register(c); err != nil {
+			return nil, err
+		}
+	}
+	return m, nil
+}

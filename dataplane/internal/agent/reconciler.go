@@ -1,0 +1,278 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/engine"
+)
+
+const (
+	// maxRounds of one reconciliation: pools, volumes, exports, portals, and some links of a chain of
+	// clones. What is left goes on at once in the next one, after statuses were written.
+	maxRounds = 12
+	// retryFirst and retryMost bound the wait before what failed is tried again.
+	retryFirst = time.Second
+	retryMost  = 30 * time.Second
+)
+
+// Engines answers the engine of a type, the same one each time. It fails for
+// a type that this agent does not have.
+type Engines func(v1alpha1.Engine) (engine.Engine, error)
+
+// Inventory is the node's, as last discovered; nil while it is not known.
+type Inventory interface {
+	Current() *v1alpha1.Inventory
+}
+
+// Config of a Reconciler. Every field is required but Settle.
+type Config struct {
+	// NodeName of the Kubernetes Node and the NvmfNode.
+	NodeName string
+	// Client reads this node's objects, from a cache that is synced and that started with a consistent read, and writes them.
+	Client    client.Client
+	Recorder  events.EventRecorder
+	Engines   Engines
+	Inventory Inventory
+	Metrics   *Metrics
+	Clock     clock.PassiveClock
+	// Settle is how long after the agent's start portals wait for volumes whose pool is missing. 0: not at all.
+	Settle time.Duration
+	// Resync is how often the node is looked at when nothing happens, and allocated bytes are brought up to date.
+	Resync time.Duration
+}
+
+// Reconciler of one node. It runs one reconciliation at a time.
+type Reconciler struct {
+	Config
+	client   client.Client
+	recorder events.EventRecorder
+	metrics  *Metrics
+
+	own     ownWrites
+	started time.Time
+	// What follows only saves work or noise: a successor does without.
+	refreshed time.Time
+	orphans   Orphans
+	failures  int
+
+	mu   sync.Mutex
+	last error // of the last look at the engine; nil without a plan
+	seen bool
+}
+
+// NewReconciler makes the reconciler of a node.
+func NewReconciler(c Config) *Reconciler {
+	return &Reconciler{Config: c, client: c.Client, recorder: c.Recorder, metrics: c.Metrics, started: c.Clock.Now()}
+}
+
+// Reconcile the whole node, whatever the request. What an engine refuses shows in conditions and is tried
+// again later; only what cannot be told to the API server is an error.
+func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
+	s, err := r.gatherObjects(ctx)
+	if err != nil {
+		return reconcile.Result{}, err
+	}
+	e := r.engineOf(s)
+	d := r.decideAndAct(ctx, e, s)
+	if err := ctx.Err(); err != nil {
+		return reconcile.Result{}, err
+	}
+	r.observe(s, d)
+	if err := r.publish(ctx, s, d); err != nil {
+		return reconcile.Result{}, err
+	}
+	return r.next(s, d), nil
+}
+
+// gatherObjects of this node, and makes the NvmfNode if it is missing.
+func (r *Reconciler) gatherObjects(ctx context.Context) (*Snapshot, error) {
+	node, err := r.ensureNode(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var volumes v1alpha1.NvmfVolumeList
+	if err := r.client.List(ctx, &volumes); err != nil {
+		return nil, fmt.Errorf("list NvmfVolumes: %w", err)
+	}
+	var snapshots v1alpha1.NvmfSnapshotList
+	if err := r.client.List(ctx, &snapshots); err != nil {
+		return nil, fmt.Errorf("list NvmfSnapshots: %w", err)
+	}
+	s := &Snapshot{Now: r.Clock.Now(), Node: newest(&r.own, node), Inventory: r.Inventory.Current(), Attempts: Attempts{}}
+	exists := map[types.UID]bool{node.UID: true}
+	for i := range volumes.Items {
+		if v := &volumes.Items[i]; v.Spec.Node == r.NodeName {
+			s.Volumes = append(s.Volumes, newest(&r.own, v))
+			exists[v.UID] = true
+		}
+	}
+	for i := range snapshots.Items {
+		if v := &snapshots.Items[i]; v.Spec.Node == r.NodeName {
+			s.Snapshots = append(s.Snapshots, newest(&r.own, v))
+			exists[v.UID] = true
+		}
+	}
+	r.own.keepOnly(exists)
+	slices.SortFunc(s.Volumes, func(a, b *v1alpha1.NvmfVolume) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(s.Snapshots, func(a, b *v1alpha1.NvmfSnapshot) int { return strings.Compare(a.Name, b.Name) })
+	s.Settling = s.Now.Sub(r.started) < r.Settle
+	if s.Refresh = s.Now.Sub(r.refreshed) >= r.Resync; s.Refresh {
+		r.refreshed = s.Now
+	}
+	return s, nil
+}
+
+func (r *Reconciler) ensureNode(ctx context.Context) (*v1alpha1.NvmfNode, error) {
+	var node v1alpha1.NvmfNode
+	err := r.client.Get(ctx, client.ObjectKey{Name: r.NodeName}, &node)
+	if err == nil {
+		return &node, nil
+	}
+	if !apierrors.IsNotFound(err) {
+		return nil, fmt.Errorf("get NvmfNode %s: %w", r.NodeName, err)
+	}
+	u := &unstructured.Unstructured{}
+	u.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind("NvmfNode"))
+	u.SetName(r.NodeName)
+	if err := r.client.Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(FieldManager)); err != nil {
+		return nil, fmt.Errorf("create NvmfNode %s: %w", r.NodeName, err)
+	}
+	if err := fromUnstructured(u, &node); err != nil {
+		return nil, err
+	}
+	return &node, nil
+}
+
+// engineOf the plan; nil when there is none, or the agent does not have it.
+func (r *Reconciler) engineOf(s *Snapshot) engine.Engine {
+	if s.Node.Spec.Plan == nil {
+		return nil
+	}
+	e, err := r.Engines(s.Node.Spec.Plan.Engine)
+	if err != nil {
+		s.Target = Target{Err: err, Reason: v1alpha1.ReasonEngineUnavailable}
+		return nil
+	}
+	return e
+}
+
+// decideAndAct in rounds, until nothing is left to try, and answers the last decision.
+func (r *Reconciler) decideAndAct(ctx context.Context, e engine.Engine, s *Snapshot) Decision {
+	for round := 1; ; round++ {
+		if e != nil {
+			r.timed("gather", func() { s.Target = lookAt(ctx, e) })
+		}
+		d := Decide(*s)
+		if d.Operations.Empty() || round > maxRounds || ctx.Err() != nil {
+			return d
+		}
+		r.timed("act", func() { r.act(ctx, e, s, d) })
+	}
+}
+
+// lookAt an engine.
+func lookAt(ctx context.Context, e engine.Engine) Target {
+	ctx, cancel := context.WithTimeout(ctx, engineTimeout)
+	defer cancel()
+	info, err := e.Info(ctx)
+	if err != nil {
+		return Target{Err: err, Reason: v1alpha1.ReasonEngineNotAnswering}
+	}
+	state, err := e.Gather(ctx)
+	if err != nil {
+		return Target{Info: info, Err: err, Reason: v1alpha1.ReasonEngineNotAnswering}
+	}
+	return Target{Info: info, State: state}
+}
+
+// observe what the last round found, for metrics and health.
+func (r *Reconciler) observe(s *Snapshot, d Decision) {
+	r.mu.Lock()
+	r.last, r.seen = s.Target.Err, true
+	r.mu.Unlock()
+	ready := 0
+	for _, status := range d.Volumes {
+		if v, ok := previous(status.Conditions, v1alpha1.ConditionReady); ok && v.ok() {
+			ready++
+		}
+	}
+	r.metrics.volumes.WithLabelValues("true").Set(float64(ready))
+	r.metrics.volumes.WithLabelValues("false").Set(float64(len(s.Volumes) - ready))
+	if s.Target.Err == nil {
+		r.metrics.exports.Set(float64(len(s.Target.State.Exports)))
+		r.metrics.orphans.Set(float64(d.Orphans.Count()))
+	}
+}
+
+// publish what is true: finalizers off, statuses where they changed. All of it is tried; the node comes last, for
+// it speaks of the rest.
+func (r *Reconciler) publish(ctx context.Context, s *Snapshot, d Decision) error {
+	var errs []error
+	r.timed("publish", func() {
+		for _, failed := range []map[string]error{
+			r.release(ctx, s, d),
+			r.writeVolumes(ctx, s, d.Volumes),
+			r.writeSnapshots(ctx, s, d.Snapshots),
+		} {
+			for _, err := range failed {
+				errs = append(errs, err)
+			}
+		}
+		if err := r.writeNode(ctx, s, d.Node); err != nil {
+			errs = append(errs, err)
+		}
+	})
+	r.reportOrphans(s.Node, d.Orphans)
+	return firstFew(errs)
+}
+
+// next says when to look again: soon when something failed or waits, each time later; else at the next resync.
+func (r *Reconciler) next(s *Snapshot, d Decision) reconcile.Result {
+	if !d.Operations.Empty() {
+		return reconcile.Result{RequeueAfter: time.Millisecond}
+	}
+	if s.Attempts.Failed() == 0 && s.Target.Err == nil && len(d.PortalsHeld) == 0 {
+		r.failures = 0
+		return reconcile.Result{RequeueAfter: r.Resync}
+	}
+	wait := min(retryMost, retryFirst<<min(r.failures, 10))
+	r.failures++
+	if settled := r.started.Add(r.Settle).Sub(s.Now); len(d.PortalsHeld) > 0 && settled > 0 {
+		wait = min(wait, settled)
+	}
+	return reconcile.Result{RequeueAfter: wait}
+}
+
+// EngineError of the last reconciliation: nil when the engine answered or none is planned. It fails as well while
+// there was no reconciliation yet.
+func (r *Reconciler) EngineError() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if !r.seen {
+		return errors.New("the node was not looked at yet")
+	}
+	return r.last
+}
+
+func (r *Reconciler) timed(phase string, do func()) {
+	start := r.Clock.Now()
+	do()
+	r.metrics.phaseSeconds.WithLabelValues(phase).Observe(r.Clock.Since(start).Seconds())
+}

@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/fields"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/kubernetes"
+	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
+	"k8s.io/client-go/rest"
+	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
+	"k8s.io/utils/clock"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
+	"sigs.k8s.io/controller-runtime/pkg/handler"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/manager"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
+	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
+	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+	"sigs.k8s.io/controller-runtime/pkg/source"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+)
+
+const (
+	// defaultSettle is how long portals wait, after the agent's start, for what may yet appear: longer than
+	// kernels take to find a drive.
+	defaultSettle = time.Minute
+	// defaultResync is how often allocated bytes are brought up to date.
+	defaultResync = 30 * time.Second
+	// clientQPS and clientBurst allow a node full of volumes to be reported at once; the API server has its own limits.
+	clientQPS, clientBurst = 200, 400
+)
+
+// Options of an agent.
+type Options struct {
+	// NodeName of the node the agent runs on. Required.
+	NodeName string
+	// Namespace of the agent's Lease. Required.
+	Namespace string
+	// HealthAddress serves /healthz and /readyz, and /metrics unless MetricsAddress is set. Required.
+	HealthAddress string
+	// MetricsAddress serves metrics over TLS, to whom the API server allows it. Default: none.
+	MetricsAddress string
+	// DeviceFolder is where device files are. Default /dev.
+	DeviceFolder string
+
+	Inventory InventorySource
+	Engines   Engines
+	// Settle and Resync as in Config. Defaults: 1 minute, 30 seconds.
+	Settle, Resync time.Duration
+}
+
+func (o *Options) complete() error {
+	switch {
+	case o.NodeName == "":
+		return errors.New("the node's name is missing; give --node-name, or set NODE_NAME")
+	case o.Namespace == "":
+		return errors.New("the agent's namespace is missing; give --namespace, or set POD_NAMESPACE")
+	case o.HealthAddress == "":
+		return errors.New("the health address is missing; give --health-probe-bind-address, such as 127.0.0.1:9810")
+	case o.Inventory == nil || o.Engines == nil:
+		return errors.New("an agent needs an inventory source and engines")
+	}
+	if o.DeviceFolder == "" {
+		o.DeviceFolder = "/dev"
+	}
+	if o.Settle == 0 {
+		o.Settle = defaultSettle
+	}
+	if o.Resync == 0 {
+		o.Resync = defaultResync
+	}
+	return nil
+}
+
+// Run the agent until ctx ends. It leaves everything serving. It fails when an option is missing, the API server
+// cannot be reached at the start, or an address cannot be listened on.
+func Run(ctx context.Context, config *rest.Config, o Options) error {
+	if err := o.complete(); err != nil {
+		return err
+	}
+	m, err := newManager(config, o)
+	if err != nil {
+		return err
+	}
+	if err := setUp(m, o); err != nil {
+		return err
+	}
+	return m.Start(ctx)
+}
+
+func newManager(config *rest.Config, o Options) (manager.Manager, error) {
+	scheme := runtime.NewScheme()
+	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+		return nil, fmt.Errorf("build the scheme: %w", err)
+	}
+	config = rest.CopyConfig(config)
+	config.QPS, config.Burst = clientQPS, clientBurst
+	metricsOptions := metricsserver.Options{BindAddress: "0"}
+	if o.MetricsAddress != "" {
+		metricsOptions = metricsserver.Options{
+			BindAddress: o.MetricsAddress, SecureServing: true, FilterProvider: filters.WithAuthenticationAndAuthorization,
+		}
+	}
+	m, err := ctrl.NewManager(config, ctrl.Options{
+		Scheme:  scheme,
+		Metrics: metricsOptions,
+		Cache:   cacheOptions(o.NodeName),
+	})
+	if err != nil {
+		return nil, fmt.Errorf("build the manager: %w", err)
+	}
+	return m, nil
+}
+
+// cacheOptions keep other nodes' objects out of the cache.
+func cacheOptions(nodeName string) cache.Options {
+	own := cache.ByObject{Field: fields.OneTermEqualSelector("spec.node", nodeName)}
+	return cache.Options{
+		ByObject: map[client.Object]cache.ByObject{
+			&v1alpha1.NvmfNode{}:     {Field: fields.OneTermEqualSelector("metadata.name", nodeName)},
+			&v1alpha1.NvmfVolume{}:   own,
+			&v1alpha1.NvmfSnapshot{}: own,
+		},
+		DefaultTransform: cache.TransformStripManagedFields(),
+		NewInformer:      newConsistentInformer,
+	}
+}
+
+// newConsistentInformer starts from what the API server's store holds now. An informer may otherwise
+// start from any API server's cache, as old as it may be; then an agent that was restarted could
+// see hosts from before its predecessor's last act, shut out one that is in use, or admit one again that was unpublished.
+// (A watch that streams the initial list is consistent by itself; this is for the list that stands in for it.)
+func newConsistentInformer(lw toolscache.ListerWatcher, obj runtime.Object, resync time.Duration, indexers toolscache.Indexers) toolscache.SharedIndexInformer {
+	if l, ok := lw.(*toolscache.ListWatch); ok && l.ListWithContextFunc != nil {
+		list := l.ListWithContextFunc
+		l.ListWithContextFunc = func(ctx context.Context, options metav1.ListOptions) (runtime.Object, error) {
+			if options.ResourceVersion == "0" {
+				options.ResourceVersion = ""
+			}
+			return list(ctx, options)
+		}
+	}
+	return toolscache.NewSharedIndexInformer(lw, obj, resync, indexers)
+}
+
+// setUp the reconciler, the inventory, the lease and the health server.
+func setUp(m manager.Manager, o Options) error {
+	clients, err := kubernetes.NewForConfigAndClient(m.GetConfig(), m.GetHTTPClient())
+	if err != nil {
+		return fmt.Errorf("build the client: %w", err)
+	}
+	agentMetrics, err := NewMetrics(metrics.Registry)
+	if err != nil {
+		return fmt.Errorf("register metrics: %w", err)
+	}
+	inventory := NewInventoryWatch(o.Inventory, o.DeviceFolder)
+	r := NewReconciler(Config{
+		NodeName: o.NodeName, Client: m.GetClient(), Recorder: m.GetEventRecorder("weft-agent"),
+		Engines: o.Engines, Inventory: inventory, Metrics: agentMetrics, Clock: clock.RealClock{},
+		Settle: o.Settle, Resync: o.Resync,
+	})
+	if err := watch(m, r, inventory); err != nil {
+		return err
+	}
+	for _, runnable := range []manager.Runnable{
+		inventory,
+		heartbeat(clients, clock.RealClock{}, o.NodeName, o.Namespace),
+		healthServer(m, r, o),
+	} {
+		if err := m.Add(runnable); err != nil {
+			return fmt.Errorf("add to the manager: %w", err)
+		}
+	}
+	return nil
+}
+
+// watch this node's objects. Whatever happens, the work is one and the same item: the node. So a
+// thousand events that arrive during one reconciliation are one more of them.
+func watch(m manager.Manager, r *Reconciler, inventory *InventoryWatch) error {
+	node := reconcile.Request{NamespacedName: client.ObjectKey{Name: r.NodeName}}
+	toNode := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {
+		return []reconcile.Request{node}
+	})
+	fromInventory := handler.Funcs{
+		GenericFunc: func(_ context.Context, _ event.GenericEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+			q.Add(node)
+		},
+	}
+	// A node whose NvmfNode does not exist yet has no event that would start the first reconciliation.
+	atStart := source.Func(func(_ context.Context, q workqueue.TypedRateLimitingInterface[reconcile.Request]) error {
+		q.Add(node)
+		return nil
+	})
+	err := ctrl.NewControllerManagedBy(m).
+		Named("weft-agent").
+		Watches(&v1alpha1.NvmfNode{}, toNode).
+		Watches(&v1alpha1.NvmfVolume{}, toNode).
+		Watches(&v1alpha1.NvmfSnapshot{}, toNode).
+		WatchesRawSource(atStart).
+		WatchesRawSource(source.Channel(inventory.changed, fromInventory)).
+		WithOptions(controller.Options{
+			MaxConcurrentReconciles: 1,
+			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](retryFirst/4, retryMost),
+		}).
+		Complete(r)
+	if err != nil {
+		return fmt.Errorf("build the controller: %w", err)
+	}
+	return nil
+}
+
+// healthServer answers /healthz while the process lives, and /readyz when its cache is
+// synced and the engine answers.
+func healthServer(m manager.Manager, r *Reconciler, o Options) manager.Runnable {
+	engineAnswers := func(*http.Request) error { return r.EngineError() }
+	mux := http.NewServeMux()
+	mux.Handle("/healthz", http.StripPrefix("/healthz", &healthz.Handler{Checks: map[string]healthz.Checker{"ping": healthz.Ping}}))
+	mux.Handle("/readyz", http.StripPrefix("/readyz", &healthz.Handler{Checks: map[string]healthz.Checker{
+		"cache":  cacheSynced(m.GetCache()),
+		"engine": engineAnswers,
+	}}))
+	if o.MetricsAddress == "" {
+		mux.Handle("/metrics", promhttp.HandlerFor(metrics.Registry, promhttp.HandlerOpts{ErrorHandling: promhttp.HTTPErrorOnError}))
+	}
+	patience := 5 * time.Second
+	return &manager.Server{
+		Name:            "health",
+		Server:          &http.Server{Addr: o.HealthAddress, Handler: mux, ReadHeaderTimeout: patience},
+		ShutdownTimeout: &patience,
+	}
+}
+
+func cacheSynced(c cache.Cache) healthz.Checker {
+	return func(req *http.Request) error {
+		ctx, cancel := context.WithTimeout(req.Context(), 100*time.Millisecond)
+		defer cancel()
+		if !c.WaitForCacheSync(ctx) {
+			return errors.New("the cache is not synced yet")
+		}
+		return nil
+	}
+}

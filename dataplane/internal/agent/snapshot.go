@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/engine"
+)
+
+// Snapshot is all that a decision rests on, gathered at one moment.
+type Snapshot struct {
+	// Now is when it was gathered, for the conditions' transition times.
+	Now time.Time
+	// Settling says that the agent has only just started: what is missing may yet appear, so portals wait for it.
+	Settling bool
+	// Refresh allows figures that change with every write of a host (allocated and
+	// free bytes) to be brought up to date. Without it they stay as they were, so that not every event becomes a write.
+	Refresh bool
+
+	// Node is this node's object.
+	Node *v1alpha1.NvmfNode
+	// Inventory of the node; nil while it is not known.
+	Inventory *v1alpha1.Inventory
+	// Volumes and Snapshots of this node, by name.
+	Volumes   []*v1alpha1.NvmfVolume
+	Snapshots []*v1alpha1.NvmfSnapshot
+
+	// Target is what the engine answered.
+	Target Target
+	// Attempts are the operations of this reconciliation so far, with their outcome.
+	Attempts Attempts
+}
+
+// Target is what is known of the node's engine.
+type Target struct {
+	Info  engine.Info
+	State engine.State
+	// Err says why nothing is known of it. Reason goes with it.
+	Err    error
+	Reason string
+}
+
+// Verb names one kind of operation.
+type Verb string
+
+// Verbs, named like the engine's methods.
+const (
+	VerbOpenPool       Verb = "OpenPools"
+	VerbUnexport       Verb = "Unexport"
+	VerbDeleteVolume   Verb = "DeleteVolumes"
+	VerbDeleteSnapshot Verb = "DeleteSnapshots"
+	VerbCreateSnapshot Verb = "CreateSnapshots"
+	VerbCreateVolume   Verb = "CreateVolumes"
+	VerbGrowVolume     Verb = "GrowVolumes"
+	VerbExport         Verb = "Export"
+	VerbClosePortal    Verb = "ClosePortals"
+	VerbOpenPortal     Verb = "OpenPortals"
+)
+
+// Attempt is one operation on one item: a device's ID, a volume's or snapshot's UUID, an NQN, a portal as portalKey writes it.
+type Attempt struct {
+	Verb Verb
+	Item string
+}
+
+// Attempts of one reconciliation: nil for what the engine did. No operation is
+// tried twice in one reconciliation, so its rounds come to an end.
+type Attempts map[Attempt]error
+
+func (a Attempts) tried(verb Verb, item string) bool {
+	_, ok := a[Attempt{verb, item}]
+	return ok
+}
+
+func (a Attempts) err(verb Verb, item string) error { return a[Attempt{verb, item}] }
+
+// Failed counts the attempts that failed.
+func (a Attempts) Failed() int {
+	n := 0
+	for _, err := range a {
+		if err != nil {
+			n++
+		}
+	}
+	return n
+}
+
+// Operations to be done, one list for each of the engine's methods; act.go has their order.
+type Operations struct {
+	OpenPools       []engine.Device
+	Unexport        []string
+	DeleteVolumes   []engine.ID
+	DeleteSnapshots []engine.ID
+	CreateSnapshots []engine.SnapshotSpec
+	CreateVolumes   []engine.VolumeSpec
+	GrowVolumes     []engine.VolumeSize
+	Export          []engine.Export
+	ClosePortals    []v1alpha1.Portal
+	OpenPortals     []engine.Portal
+}
+
+// Empty when there is nothing to do.
+func (o *Operations) Empty() bool {
+	return len(o.OpenPools)+len(o.Unexport)+len(o.DeleteVolumes)+len(o.DeleteSnapshots)+len(o.CreateSnapshots)+
+		len(o.CreateVolumes)+len(o.GrowVolumes)+len(o.Export)+len(o.ClosePortals)+len(o.OpenPortals) == 0
+}
+
+// Decision is what a Snapshot comes to.
+type Decision struct {
+	Operations Operations
+	// Node is the status the node shall have.
+	Node v1alpha1.NvmfNodeStatus
+	// Volumes and Snapshots are the statuses they shall have, by name. Of one that is not listed, nothing new is known.
+	Volumes   map[string]v1alpha1.NvmfVolumeStatus
+	Snapshots map[string]v1alpha1.NvmfSnapshotStatus
+	// ReleaseVolumes and ReleaseSnapshots are the names of those that the engine no longer lists: their finalizer comes off.
+	ReleaseVolumes, ReleaseSnapshots []string
+	// Orphans are things in the engine without an object.
+	Orphans Orphans
+	// PortalsHeld are the volumes for which portals are kept closed.
+	PortalsHeld []string
+}
+
+// Orphans of an engine, each in order.
+type Orphans struct {
+	Volumes, Snapshots []engine.ID
+	// Exports that admit hosts.
+	Exports []string
+}
+
+// Count of all orphans.
+func (o Orphans) Count() int { return len(o.Volumes) + len(o.Snapshots) + len(o.Exports) }
+
+func (o Orphans) equal(other Orphans) bool {
+	return slices.Equal(o.Volumes, other.Volumes) && slices.Equal(o.Snapshots, other.Snapshots) && slices.Equal(o.Exports, other.Exports)
+}
+
+func (o Orphans) String() string {
+	var names []string
+	for _, id := range o.Volumes {
+		names = append(names, "volume "+string(id))
+	}
+	for _, id := range o.Snapshots {
+		names = append(names, "snapshot "+string(id))
+	}
+	for _, nqn := range o.Exports {
+		names = append(names, "subsystem "+nqn)
+	}
+	return listed(names)
+}
+
+// listed writes the first few names and how many more there are.
+func listed(names []string) string {
+	const most = 5
+	if len(names) <= most {
+		return strings.Join(names, ", ")
+	}
+	return strings.Join(names[:most], ", ") + " and " + plural(len(names)-most, "other")
+}

@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"strings"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+)
+
+// volumeStatus is what is true of a volume after decideVolume.
+func (d *decider) volumeStatus(v *volume) v1alpha1.NvmfVolumeStatus {
+	status := *v.obj.Status.DeepCopy()
+	status.ObservedGeneration = v.obj.Generation
+	status.Device = v.device
+	if v.presence == present {
+		status.NQN, status.NSID, status.NGUID = v.nqn, nsid, v.id.NGUID()
+		if status.Size == nil || status.Size.Value() != v.found.SizeBytes {
+			status.Size = bytesOf(v.found.SizeBytes)
+		}
+		status.Allocated = figure(status.Allocated, v.found.AllocatedBytes, d.Refresh)
+	}
+	status.Portals = d.volumePortals(v)
+	status.Hosts = d.admitted(v)
+	status.Conditions = conditions(v.obj.Status.Conditions, v.obj.Generation, d.Now,
+		judgement{v1alpha1.ConditionCreated, v.created},
+		judgement{v1alpha1.ConditionExported, v.exported},
+		judgement{v1alpha1.ConditionDegraded, v.degraded},
+		judgement{v1alpha1.ConditionReady, readyVolume(v)},
+	)
+	return status
+}
+
+// volumePortals are those of the volume's transport through which it is reached; while it admits nobody, those
+// through which it will be.
+func (d *decider) volumePortals(v *volume) []v1alpha1.Portal {
+	if v.export == nil {
+		return nil
+	}
+	if len(v.export.Hosts) > 0 {
+		of := portalsOf(v.export.Portals, transportOf(v.obj))
+		return of[:min(len(of), maxPortals)]
+	}
+	open := make([]v1alpha1.Portal, 0, len(d.Target.State.Portals))
+	for _, p := range d.Target.State.Portals {
+		open = append(open, p.Portal)
+	}
+	of := portalsOf(open, transportOf(v.obj))
+	return of[:min(len(of), maxPortals)]
+}
+
+// readyVolume sums the other verdicts up.
+func readyVolume(v *volume) verdict {
+	switch {
+	case v.leaving():
+		return no(v1alpha1.ReasonDeleting, "%s", v.exported.message)
+	case v.deleting():
+		return no(v1alpha1.ReasonStillAdmitted, "it is not deleted while hosts may still use it: %s", listed(hostNames(v.obj)))
+	case v.presence == lost || v.presence == unseen:
+		return no(v.degraded.reason, "%s", v.degraded.message)
+	case !v.created.ok():
+		return v.created
+	case !v.exported.ok():
+		return v.exported
+	default:
+		return yes()
+	}
+}
+
+func hostNames(obj *v1alpha1.NvmfVolume) []string {
+	names := make([]string, 0, len(obj.Spec.Hosts))
+	for _, h := range obj.Spec.Hosts {
+		names = append(names, strings.TrimPrefix(h.NQN, v1alpha1.HostNQNPrefix))
+	}
+	return names
+}
+
+// volumeNothingKnown is the first status of a volume that nobody can look at yet.
+func (d *decider) volumeNothingKnown(obj *v1alpha1.NvmfVolume, reason, message string) v1alpha1.NvmfVolumeStatus {
+	status := *obj.Status.DeepCopy()
+	v := unknown(reason, "%s", message)
+	status.Conditions = conditions(obj.Status.Conditions, obj.Generation, d.Now,
+		judgement{v1alpha1.ConditionCreated, v},
+		judgement{v1alpha1.ConditionExported, v},
+		judgement{v1alpha1.ConditionDegraded, v},
+		judgement{v1alpha1.ConditionReady, verdict{metav1.ConditionFalse, reason, message}},
+	)
+	return status
+}
+
+// snapshotNothingKnown is the first status of a snapshot that nobody can look at yet.
+func (d *decider) snapshotNothingKnown(obj *v1alpha1.NvmfSnapshot, reason, message string) v1alpha1.NvmfSnapshotStatus {
+	status := *obj.Status.DeepCopy()
+	status.Conditions = conditions(obj.Status.Conditions, obj.Generation, d.Now,
+		judgement{v1alpha1.ConditionCreated, unknown(reason, "%s", message)},
+		judgement{v1alpha1.ConditionReady, verdict{metav1.ConditionFalse, reason, message}},
+	)
+	return status
+}
