@@ -18,6 +18,9 @@ import (
 	"github.com/weft-storage/weft/operator/internal/manager"
 )
 
+// version is set by the linker.
+var version = "development"
+
 func main() {
 	if err := command().ExecuteContext(ctrl.SetupSignalHandler()); err != nil {
 		fmt.Fprintln(os.Stderr, "weft-operator:", err)
@@ -31,6 +34,7 @@ func command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:           "weft-operator",
 		Short:         "Place NVMe-oF targets on storage nodes, from NvmfTargets",
+		Version:       version,
 		Args:          cobra.NoArgs,
 		SilenceUsage:  true,
 		SilenceErrors: true,

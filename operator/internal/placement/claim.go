@@ -68,7 +68,8 @@ func oldestMatching(n Node, candidates []candidate) string {
 }
 
 // plan resolves the owner's spec for the node. With reasons it returns what the
-// node has now from the same owner, or nothing: a new claim needs a plan.
+// node has now from the same owner, or nothing: a new claim needs a plan. While
+// another target still has the node, it returns what releases it.
 func plan(n Node, owner string, candidates []candidate) (v1alpha1.NvmfNodeSpec, []sizing.Reason) {
 	var current v1alpha1.NvmfNodeSpec
 	if owner != "" && n.Claimant() == owner {
@@ -83,7 +84,7 @@ func plan(n Node, owner string, candidates []candidate) (v1alpha1.NvmfNodeSpec, 
 		input.Inventory = n.Nvmf.Status.Inventory
 	}
 	planned, reasons := sizing.Plan(input, c.Spec)
-	if planned == nil {
+	if planned == nil || n.Claimant() != "" && n.Claimant() != owner {
 		return current, reasons
 	}
 	return v1alpha1.NvmfNodeSpec{Target: owner, Plan: planned}, nil

@@ -11,6 +11,8 @@
 //     serves the data goes on serving it.
 //   - What cannot be known is not read as absent: a selector that cannot be
 //     read, or a Node that is gone, takes no claim away.
+//   - A node goes from one target to another in two steps: released, then claimed. Its
+//     plan is never changed from one pool to another in place, which the API refuses.
 //   - A claimed node that cannot follow its target's spec any more keeps the plan that it has.
 package placement
 

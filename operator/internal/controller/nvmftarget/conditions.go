@@ -80,7 +80,7 @@ func nothingCapable(o observation) *verdict {
 			"no agent has reported yet from " + nameSome(o.unreported(), maxNamedNodes)}
 	}
 	return &verdict{metav1.ConditionFalse, v1alpha1.ReasonNoNodeCapable,
-		fmt.Sprintf("none of %d matching nodes is capable: %s", len(o.placed.Matching), o.whyNotCapable())}
+		fmt.Sprintf("none of %s is capable: %s", count(len(o.placed.Matching), "matching node"), o.whyNotCapable())}
 }
 
 func someNotReady(o observation) *verdict {
@@ -88,17 +88,17 @@ func someNotReady(o observation) *verdict {
 	switch {
 	case len(failed) > 0:
 		return &verdict{metav1.ConditionFalse, v1alpha1.ReasonNodesNotReady,
-			fmt.Sprintf("%d of %d capable nodes are not ready: %s", len(failed)+len(waiting), len(o.placed.Capable), whyNotReady(slices.Concat(failed, waiting)))}
+			fmt.Sprintf("%d of %s not ready: %s", len(failed)+len(waiting), count(len(o.placed.Capable), "capable node"), whyNotReady(slices.Concat(failed, waiting)))}
 	case len(waiting) > 0:
 		return &verdict{metav1.ConditionFalse, v1alpha1.ReasonPending,
-			fmt.Sprintf("%d of %d capable nodes are not ready yet: %s", len(waiting), len(o.placed.Capable), whyNotReady(waiting))}
+			fmt.Sprintf("%d of %s not ready yet: %s", len(waiting), count(len(o.placed.Capable), "capable node"), whyNotReady(waiting))}
 	}
 	return nil
 }
 
 func servesAsExpected(o observation) *verdict {
 	return &verdict{metav1.ConditionTrue, v1alpha1.ReasonAsExpected,
-		fmt.Sprintf("all %d capable nodes of %d matching nodes serve", len(o.placed.Capable), len(o.placed.Matching)) + keptNote(o)}
+		fmt.Sprintf("%d of %s serving", len(o.placed.Capable), count(len(o.placed.Matching), "matching node")) + keptNote(o)}
 }
 
 func dataRemains(o observation) *verdict {
@@ -148,10 +148,10 @@ func someDegraded(o observation) *verdict {
 	reason := v1alpha1.ReasonNodesNotReady
 	if n := len(o.placed.NotCapable); n > 0 {
 		reason = v1alpha1.ReasonNodesNotCapable
-		parts = append(parts, fmt.Sprintf("%d of %d matching nodes are not capable: %s", n, len(o.placed.Matching), o.whyNotCapable()))
+		parts = append(parts, fmt.Sprintf("%d of %s not capable: %s", n, count(len(o.placed.Matching), "matching node"), o.whyNotCapable()))
 	}
 	if len(unready) > 0 {
-		parts = append(parts, fmt.Sprintf("%d of %d capable nodes are not ready: %s", len(unready), len(o.placed.Capable), whyNotReady(unready)))
+		parts = append(parts, fmt.Sprintf("%d of %s not ready: %s", len(unready), count(len(o.placed.Capable), "capable node"), whyNotReady(unready)))
 	}
 	if len(parts) == 0 {
 		return nil

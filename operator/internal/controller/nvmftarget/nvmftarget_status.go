@@ -39,14 +39,14 @@ func (r *Reconciler) updateStatus(ctx context.Context, target *v1alpha1.NvmfTarg
 type observation struct {
 	target *v1alpha1.NvmfTarget
 	placed placement.Target
-	// nodes that are claimed for the target, by name, with how each of them does.
+	// nodes that serve the target, or shall, by name, with how each of them does.
 	nodes []servingNode
 	// volumes of the target and snapshots in its pools, by name.
 	volumes, snapshots []string
 	capacity           v1alpha1.Capacity
 }
 
-// servingNode is a node that is claimed for the target.
+// servingNode is a node that is claimed for the target, or about to be.
 type servingNode struct {
 	name    string
 	capable bool
@@ -71,10 +71,14 @@ func observe(target *v1alpha1.NvmfTarget, w *world, decision placement.Decision)
 		}
 	}
 	for _, n := range w.nodes {
-		if _, ok := slices.BinarySearch(claimed, n.Name); !ok {
+		_, serves := slices.BinarySearch(claimed, n.Name)
+		_, capable := slices.BinarySearch(o.placed.Capable, n.Name)
+		if !serves {
+			if capable { // its former target is just releasing it
+				o.nodes = append(o.nodes, servingNode{n.Name, true, health{pending, v1alpha1.ReasonPending, "another target is releasing it"}})
+			}
 			continue
 		}
-		_, capable := slices.BinarySearch(o.placed.Capable, n.Name)
 		o.nodes = append(o.nodes, servingNode{n.Name, capable, healthOf(n.Nvmf, decision.Nodes[n.Name])})
 		size := n.Nvmf.Status.Capacity.Total
 		if size == nil {

@@ -1,0 +1,321 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package placement_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/operator/internal/placement"
+)
+
+var epoch = time.Date(2026, 11, 20, 8, 0, 0, 0, time.UTC)
+
+type targetOption func(*v1alpha1.NvmfTarget)
+
+// target selects nodes with the label pool=<pool>. Options can change everything.
+func target(name, pool string, options ...targetOption) v1alpha1.NvmfTarget {
+	t := v1alpha1.NvmfTarget{
+		ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.NewTime(epoch), Finalizers: []string{v1alpha1.TargetFinalizer}},
+		Spec: v1alpha1.NvmfTargetSpec{
+			Engine:       v1alpha1.EngineNvmet,
+			NodeSelector: metav1.LabelSelector{MatchLabels: map[string]string{"pool": pool}},
+			Transports:   []v1alpha1.Transport{{Type: v1alpha1.TransportTCP, Port: 4420}},
+			Devices:      v1alpha1.Devices{File: &v1alpha1.DeviceFile{Path: "/var/lib/weft/" + name, Size: resource.MustParse("10Gi")}},
+		},
+	}
+	for _, o := range options {
+		o(&t)
+	}
+	return t
+}
+
+func age(hours int) targetOption {
+	return func(t *v1alpha1.NvmfTarget) {
+		t.CreationTimestamp = metav1.NewTime(epoch.Add(-time.Duration(hours) * time.Hour))
+	}
+}
+
+func deleting(t *v1alpha1.NvmfTarget)    { t.DeletionTimestamp = new(metav1.NewTime(epoch)) }
+func unfinalized(t *v1alpha1.NvmfTarget) { t.Finalizers = nil }
+func overRDMA(t *v1alpha1.NvmfTarget) {
+	t.Spec.Transports = append(t.Spec.Transports, v1alpha1.Transport{Type: v1alpha1.TransportRDMA, Port: 4421})
+}
+func badSelector(t *v1alpha1.NvmfTarget) {
+	t.Spec.NodeSelector.MatchExpressions = []metav1.LabelSelectorRequirement{{Key: "pool", Operator: "Like"}}
+}
+
+type nodeOption func(*placement.Node)
+
+// node exists, has the label pool=<pool>, and its agent reported what a TCP target on a file needs.
+func node(name, pool string, options ...nodeOption) placement.Node {
+	n := placement.Node{
+		Name: name, Exists: true,
+		Labels:      map[string]string{"pool": pool},
+		InternalIPs: []string{"192.0.2.1"},
+		Volumes:     map[string]int{},
+		Nvmf: &v1alpha1.NvmfNode{
+			ObjectMeta: metav1.ObjectMeta{Name: name},
+			Status:     v1alpha1.NvmfNodeStatus{Inventory: &v1alpha1.Inventory{Modules: []string{"loop", "nvmet", "nvmet_tcp", "xfs"}}},
+		},
+	}
+	for _, o := range options {
+		o(&n)
+	}
+	return n
+}
+
+// claimedBy gives the node a plan of that target, recognizable by an odd port.
+func claimedBy(target string) nodeOption {
+	return func(n *placement.Node) { n.Nvmf.Spec = v1alpha1.NvmfNodeSpec{Target: target, Plan: oldPlan(target)} }
+}
+
+func oldPlan(target string) *v1alpha1.Plan {
+	return &v1alpha1.Plan{
+		Engine:  v1alpha1.EngineNvmet,
+		Portals: []v1alpha1.PlannedPortal{{Portal: v1alpha1.Portal{Transport: v1alpha1.TransportTCP, Address: "192.0.2.1", Port: 999}}},
+		File:    &v1alpha1.DeviceFile{Path: "/var/lib/weft/" + target, Size: resource.MustParse("10Gi")},
+	}
+}
+
+func volumes(target string, n int) nodeOption {
+	return func(node *placement.Node) { node.Volumes[target] = n }
+}
+func snapshots(n int) nodeOption    { return func(node *placement.Node) { node.Snapshots = n } }
+func gone(n *placement.Node)        { n.Exists, n.Labels, n.InternalIPs = false, nil, nil }
+func noAgent(n *placement.Node)     { n.Nvmf = nil }
+func noInventory(n *placement.Node) { n.Nvmf.Status.Inventory = nil }
+func modules(names ...string) nodeOption {
+	return func(n *placement.Node) { n.Nvmf.Status.Inventory.Modules = names }
+}
+
+// Ports tell whose plan a node has: 999 is the one it had, 4420 a fresh one.
+type claim struct {
+	target string
+	port   int32
+}
+
+func claims(d placement.Decision) map[string]claim {
+	out := map[string]claim{}
+	for name, spec := range d.Nodes {
+		c := claim{target: spec.Target}
+		if spec.Plan != nil {
+			c.port = spec.Plan.Portals[0].Port
+		}
+		out[name] = c
+	}
+	return out
+}
+
+func TestClaims(t *testing.T) {
+	free := claim{}
+	tests := map[string]struct {
+		targets []v1alpha1.NvmfTarget
+		nodes   []placement.Node
+		want    map[string]claim
+	}{
+		"a matching node is claimed, another is not": {
+			targets: []v1alpha1.NvmfTarget{target("fast", "a")},
+			nodes:   []placement.Node{node("n1", "a"), node("n2", "b")},
+			want:    map[string]claim{"n1": {"fast", 4420}, "n2": free},
+		},
+		"the oldest of two that match": {
+			targets: []v1alpha1.NvmfTarget{target("a-young", "a"), target("z-old", "a", age(1))},
+			nodes:   []placement.Node{node("n1", "a")},
+			want:    map[string]claim{"n1": {"z-old", 4420}},
+		},
+		"of the same age: the first by name": {
+			targets: []v1alpha1.NvmfTarget{target("z", "a"), target("b", "a")},
+			nodes:   []placement.Node{node("n1", "a")},
+			want:    map[string]claim{"n1": {"b", 4420}},
+		},
+		"an older one does not take a node that has a target": {
+			targets: []v1alpha1.NvmfTarget{target("old", "a", age(1)), target("young", "a")},
+			nodes:   []placement.Node{node("n1", "a", claimedBy("young"))},
+			want:    map[string]claim{"n1": {"young", 4420}},
+		},
+		"a node that no longer matches is released": {
+			targets: []v1alpha1.NvmfTarget{target("fast", "a")},
+			nodes:   []placement.Node{node("n1", "b", claimedBy("fast"))},
+			want:    map[string]claim{"n1": free},
+		},
+		"a node that no longer matches is released before the one that does gets it": {
+			targets: []v1alpha1.NvmfTarget{target("fast", "a"), target("slow", "b")},
+			nodes:   []placement.Node{node("n1", "b", claimedBy("fast")), node("n2", "b")},
+			want:    map[string]claim{"n1": free, "n2": {"slow", 4420}},
+		},
+		"a node that no longer matches is kept while volumes are on it, and follows the spec": {
+			targets: []v1alpha1.NvmfTarget{target("fast", "a"), target("slow", "b", age(1))},
+			nodes:   []placement.Node{node("n1", "b", claimedBy("fast"), volumes("fast", 1))},
+			want:    map[string]claim{"n1": {"fast", 4420}},
+		},
+		"snapshots keep a claim as volumes do": {
+			targets: []v1alpha1.NvmfTarget{target("fast", "a")},
+			nodes:   []placement.Node{node("n1", "b", claimedBy("fast"), snapshots(1))},
+			want:    map[string]claim{"n1": {"fast", 4420}},
+		},
+		"a target that vanished keeps nodes with volumes as they are": {
+			nodes: []placement.Node{node("n1", "a", claimedBy("gone"), volumes("gone", 1)), node("n2", "a", claimedBy("gone"))},
+			want:  map[string]claim{"n1": {"gone", 999}, "n2": free},
+		},
+		"an NvmfNode that was made again returns to the target whose volumes are there": {
+			targets: []v1alpha1.NvmfTarget{target("old", "a", age(1)), target("young", "b")},
+			nodes:   []placement.Node{node("n1", "a", volumes("young", 3))},
+			want:    map[string]claim{"n1": {"young", 4420}},
+		},
+		"data decides before an empty claim": {
+			targets: []v1alpha1.NvmfTarget{target("old", "a", age(1)), target("young", "a")},
+			nodes:   []placement.Node{node("n1", "a", claimedBy("old"), volumes("young", 3))},
+			want:    map[string]claim{"n1": free}, // and then young's, as above
+		},
+		"a target being deleted keeps all its nodes while one has volumes, and takes no new one": {
+			targets: []v1alpha1.NvmfTarget{target("fast", "a", deleting)},
+			nodes:   []placement.Node{node("n1", "a", claimedBy("fast"), volumes("fast", 1)), node("n2", "a", claimedBy("fast")), node("n3", "a")},
+			want:    map[string]claim{"n1": {"fast", 4420}, "n2": {"fast", 4420}, "n3": free},
+		},
+		"a target being deleted without volumes releases its nodes, and takes none": {
+			targets: []v1alpha1.NvmfTarget{target("fast", "a", deleting, age(1)), target("next", "a")},
+			nodes:   []placement.Node{node("n1", "a", claimedBy("fast")), node("n2", "a")},
+			want:    map[string]claim{"n1": free, "n2": {"next", 4420}},
+		},
+		"a target without its finalizer claims nothing yet": {
+			targets: []v1alpha1.NvmfTarget{target("fast", "a", unfinalized)},
+			nodes:   []placement.Node{node("n1", "a")},
+			want:    map[string]claim{"n1": free},
+		},
+		"a Kubernetes Node that is gone takes no claim away": {
+			targets: []v1alpha1.NvmfTarget{target("fast", "a")},
+			nodes:   []placement.Node{node("n1", "a", claimedBy("fast"), gone), node("n2", "a", gone)},
+			want:    map[string]claim{"n1": {"fast", 999}, "n2": free},
+		},
+		"a selector that cannot be read takes no claim away, and claims nothing": {
+			targets: []v1alpha1.NvmfTarget{target("fast", "a", badSelector)},
+			nodes:   []placement.Node{node("n1", "a", claimedBy("fast")), node("n2", "a")},
+			want:    map[string]claim{"n1": {"fast", 4420}, "n2": free},
+		},
+		"a node that is not capable is not claimed, and not given to a younger target": {
+			targets: []v1alpha1.NvmfTarget{target("old", "a", age(1), overRDMA), target("young", "a")},
+			nodes:   []placement.Node{node("n1", "a")},
+			want:    map[string]claim{"n1": free},
+		},
+		"a claimed node that is not capable any more keeps its plan": {
+			targets: []v1alpha1.NvmfTarget{target("fast", "a", overRDMA)},
+			nodes:   []placement.Node{node("n1", "a", claimedBy("fast")), node("n2", "a", claimedBy("fast"), noInventory)},
+			want:    map[string]claim{"n1": {"fast", 999}, "n2": {"fast", 999}},
+		},
+		"a node without an NvmfNode cannot be written": {
+			targets: []v1alpha1.NvmfTarget{target("fast", "a")},
+			nodes:   []placement.Node{node("n1", "a", noAgent)},
+			want:    map[string]claim{},
+		},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			got := claims(placement.Decide(test.targets, test.nodes))
+			if diff := cmp.Diff(test.want, got, cmp.AllowUnexported(claim{})); diff != "" {
+				t.Errorf("claims (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+// A second decision from what the first one wrote changes nothing, whatever the order of the lists.
+func TestDecideIsStable(t *testing.T) {
+	targets := []v1alpha1.NvmfTarget{target("a", "a"), target("b", "a", age(1)), target("c", "c", deleting), target("d", "d", overRDMA)}
+	nodes := []placement.Node{
+		node("n1", "a"), node("n2", "a", claimedBy("a")), node("n3", "c", claimedBy("c"), volumes("c", 1)),
+		node("n4", "d"), node("n5", "x", claimedBy("d"), volumes("d", 1)), node("n6", "c"), node("n7", "a", noAgent),
+	}
+	first := placement.Decide(targets, nodes)
+	for i := range nodes {
+		if nodes[i].Nvmf != nil {
+			nodes[i].Nvmf.Spec = first.Nodes[nodes[i].Name]
+		}
+	}
+	slices.Reverse(targets)
+	slices.Reverse(nodes)
+	second := placement.Decide(targets, nodes)
+	if diff := cmp.Diff(first.Nodes, second.Nodes); diff != "" {
+		t.Errorf("the second decision differs (-first +second):\n%s", diff)
+	}
+}
+
+func TestResults(t *testing.T) {
+	type why struct{ node, reason string }
+	type result struct {
+		Matching, Capable, Kept []string
+		NotCapable              []why
+		BadSelector             bool
+	}
+	tests := map[string]struct {
+		targets []v1alpha1.NvmfTarget
+		nodes   []placement.Node
+		want    map[string]result
+	}{
+		"each node that is not capable has a reason": {
+			targets: []v1alpha1.NvmfTarget{target("fast", "a")},
+			nodes: []placement.Node{
+				node("n5", "b"), node("n4", "a"), node("n3", "a", modules("loop", "nvmet", "xfs")),
+				node("n2", "a", noInventory), node("n1", "a", noAgent),
+			},
+			want: map[string]result{"fast": {
+				Matching:   []string{"n1", "n2", "n3", "n4"},
+				Capable:    []string{"n4"},
+				NotCapable: []why{{"n1", v1alpha1.ReasonNoInventory}, {"n2", v1alpha1.ReasonNoInventory}, {"n3", v1alpha1.ReasonModuleMissing}},
+			}},
+		},
+		"a node of another target is named so": {
+			targets: []v1alpha1.NvmfTarget{target("a", "a"), target("b", "a")},
+			nodes:   []placement.Node{node("n1", "a"), node("n2", "a", claimedBy("b"))},
+			want: map[string]result{
+				"a": {Matching: []string{"n1", "n2"}, Capable: []string{"n1"}, NotCapable: []why{{"n2", v1alpha1.ReasonClaimedByAnother}}},
+				"b": {Matching: []string{"n1", "n2"}, Capable: []string{"n2"}, NotCapable: []why{{"n1", v1alpha1.ReasonClaimedByAnother}}},
+			},
+		},
+		"kept nodes do not count as matching": {
+			targets: []v1alpha1.NvmfTarget{target("a", "a")},
+			nodes:   []placement.Node{node("n1", "b", claimedBy("a"), volumes("a", 1)), node("n2", "a", claimedBy("a"), gone)},
+			want:    map[string]result{"a": {Kept: []string{"n1", "n2"}}},
+		},
+		"a claimed node that lost what it needs is not capable": {
+			targets: []v1alpha1.NvmfTarget{target("a", "a", overRDMA)},
+			nodes:   []placement.Node{node("n1", "a", claimedBy("a"))},
+			want:    map[string]result{"a": {Matching: []string{"n1"}, NotCapable: []why{{"n1", v1alpha1.ReasonModuleMissing}}}},
+		},
+		"a selector that cannot be read": {
+			targets: []v1alpha1.NvmfTarget{target("a", "a", badSelector)},
+			nodes:   []placement.Node{node("n1", "a", claimedBy("a")), node("n2", "a")},
+			want:    map[string]result{"a": {Kept: []string{"n1"}, BadSelector: true}},
+		},
+		"a target being deleted has no complaint about nodes it does not take": {
+			targets: []v1alpha1.NvmfTarget{target("a", "a", deleting)},
+			nodes:   []placement.Node{node("n1", "a"), node("n2", "a", claimedBy("a"), volumes("a", 1))},
+			want:    map[string]result{"a": {Matching: []string{"n1", "n2"}, Capable: []string{"n2"}}},
+		},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			got := map[string]result{}
+			for name, r := range placement.Decide(test.targets, test.nodes).Targets {
+				res := result{Matching: r.Matching, Capable: r.Capable, Kept: r.Kept, BadSelector: r.SelectorError != nil}
+				for _, n := range r.NotCapable {
+					if n.Message == "" {
+						t.Errorf("node %s of %s: reason %s has no message", n.Node, name, n.Reason)
+					}
+					res.NotCapable = append(res.NotCapable, why{n.Node, n.Reason})
+				}
+				got[name] = res
+			}
+			if diff := cmp.Diff(test.want, got, cmp.AllowUnexported(why{}), cmpopts.EquateEmpty()); diff != "" {
+				t.Errorf("results (-want +got):\n%s", diff)
+			}
+		})
+	}
+}
