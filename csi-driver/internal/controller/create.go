@@ -1,0 +1,200 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/google/uuid"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/csi-driver/internal/placement"
+)
+
+// errNoSpace: the agent says that it has not made the volume, for want of room.
+var errNoSpace = errors.New("no space")
+
+func (s *Service) createVolume(ctx context.Context, req *csi.CreateVolumeRequest) (*csi.CreateVolumeResponse, error) {
+	want, err := newVolumeRequest(req)
+	if err != nil {
+		return nil, err
+	}
+	unlock, err := s.locks.lock(want.id)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	vol, err := s.ensureVolume(ctx, want)
+	if err != nil {
+		return nil, err
+	}
+	return &csi.CreateVolumeResponse{Volume: &csi.Volume{
+		VolumeId:      vol.Name,
+		CapacityBytes: vol.Spec.Size.Value(),
+		VolumeContext: volumeContext(vol),
+	}}, nil
+}
+
+// volumeContext is for people who read a PersistentVolume; nothing depends on it.
+func volumeContext(vol *v1alpha1.NvmfVolume) map[string]string {
+	return map[string]string{"target": vol.Spec.Target, "transport": string(vol.Spec.Connection.Transport)}
+}
+
+// ensureVolume returns the volume once it exists on its node. Where an agent has no room for it after all,
+// the object is withdrawn and another node is tried.
+func (s *Service) ensureVolume(ctx context.Context, want volumeRequest) (*v1alpha1.NvmfVolume, error) {
+	wctx, cancel := waitContext(ctx)
+	defer cancel()
+	var full []string
+	for {
+		vol, err := s.volumes.read(ctx, want.id)
+		if err != nil {
+			return nil, err
+		}
+		if vol != nil && vol.DeletionTimestamp != nil {
+			if err := s.waitGone(wctx, vol); err != nil {
+				return nil, err
+			}
+			continue
+		}
+		if vol == nil {
+			vol, err = s.makeObject(ctx, want, full)
+			if apierrors.IsAlreadyExists(err) {
+				continue
+			}
+		} else {
+			err = want.checkExisting(vol)
+		}
+		if err != nil {
+			return nil, err
+		}
+		vol, err = s.waitCreated(wctx, vol)
+		if !errors.Is(err, errNoSpace) {
+			return vol, err
+		}
+		withdrawn, err := s.withdraw(wctx, vol)
+		if err != nil {
+			return nil, err
+		}
+		if withdrawn {
+			full = append(full, vol.Spec.Node)
+		}
+	}
+}
+
+// makeObject places the volume and stores its NvmfVolume.
+func (s *Service) makeObject(ctx context.Context, want volumeRequest, avoid []string) (*v1alpha1.NvmfVolume, error) {
+	target, err := s.target(ctx, want.params.Target)
+	if err != nil {
+		return nil, err
+	}
+	connection, err := want.params.Connection(target.Name, target.Spec.Transports)
+	if err != nil {
+		return nil, err
+	}
+	size, err := want.sizes.choose(want.minBytes, want.why)
+	if err != nil {
+		return nil, err
+	}
+	id, err := uuid.NewRandom()
+	if err != nil {
+		return nil, fmt.Errorf("make a UUID: %w", err)
+	}
+	req := placement.Request{Target: target.Name, Transport: connection.Transport, SizeBytes: size, Avoid: avoid}
+	node, err := s.reservations.place(ctx, req, want.id, id.String())
+	if err != nil {
+		return nil, withTargetsReasons(err, target)
+	}
+	vol := &v1alpha1.NvmfVolume{
+		ObjectMeta: want.object(),
+		Spec: v1alpha1.NvmfVolumeSpec{
+			UUID: id.String(), Target: target.Name, Node: node,
+			Size: *resource.NewQuantity(size, resource.BinarySI), Connection: connection,
+		},
+	}
+	err = s.client.Create(ctx, vol, client.FieldOwner(fieldManager))
+	if err != nil {
+		if refused(err) || apierrors.IsAlreadyExists(err) {
+			s.reservations.release(want.id, id.String())
+		}
+		return nil, fmt.Errorf("store NvmfVolume %s: %w", want.id, err)
+	}
+	klog.FromContext(ctx).Info("Placed volume", "volume", vol.Name, "node", node, "target", target.Name, "size", quantity(size))
+	return vol, nil
+}
+
+// withTargetsReasons adds, where no node serves the target, why the operator found none capable.
+func withTargetsReasons(err error, target *v1alpha1.NvmfTarget) error {
+	var none *placement.NoNodeError
+	if !errors.As(err, &none) || len(none.Refusals) > 0 {
+		return err
+	}
+	with := *none
+	for _, n := range target.Status.NotCapable {
+		with.Refusals = append(with.Refusals, placement.Refusal{Node: n.Node, Reason: fmt.Sprintf("not capable (%s: %s)", n.Reason, n.Message)})
+	}
+	return &with
+}
+
+// waitCreated until the volume exists on its node. It fails with errNoSpace when the agent says that it
+// could not make the volume there.
+func (s *Service) waitCreated(ctx context.Context, vol *v1alpha1.NvmfVolume) (*v1alpha1.NvmfVolume, error) {
+	last, err := s.volumes.wait(ctx, vol, created)
+	if errors.Is(err, errLate) {
+		return nil, s.late(ctx, last, v1alpha1.ConditionCreated)
+	}
+	return last, err
+}
+
+func created(vol *v1alpha1.NvmfVolume) (bool, error) {
+	if vol == nil || vol.DeletionTimestamp != nil {
+		return false, failf(busy, "the volume was deleted while it was made; try again")
+	}
+	c := meta.FindStatusCondition(vol.Status.Conditions, v1alpha1.ConditionCreated)
+	if c == nil {
+		return false, nil
+	}
+	if c.Status == metav1.ConditionFalse && c.Reason == v1alpha1.ReasonNoSpace && vol.Status.ObservedGeneration >= vol.Generation {
+		return false, errNoSpace
+	}
+	return c.Status == metav1.ConditionTrue, nil
+}
+
+// withdraw deletes the object of a volume that its agent could not make. This loses nothing: the resource
+// version makes sure that the agent's word is still what it was, nobody was admitted to a volume that was never
+// created, and the agent's finalizer keeps the object until the engine has nothing of it. It returns
+// false when the object has changed meanwhile and must be looked at again.
+func (s *Service) withdraw(ctx context.Context, vol *v1alpha1.NvmfVolume) (bool, error) {
+	klog.FromContext(ctx).Info("Node has no room for the volume after all", "volume", vol.Name, "node", vol.Spec.Node)
+	err := s.client.Delete(ctx, vol, asRead(vol))
+	if apierrors.IsConflict(err) {
+		return false, nil
+	}
+	if client.IgnoreNotFound(err) != nil {
+		return false, fmt.Errorf("withdraw NvmfVolume %s: %w", vol.Name, err)
+	}
+	return true, s.waitGone(ctx, vol)
+}
+
+// asRead lets a deletion through only when nothing has changed since the volume was read.
+func asRead(vol *v1alpha1.NvmfVolume) client.Preconditions {
+	return client.Preconditions{UID: &vol.UID, ResourceVersion: &vol.ResourceVersion}
+}
+
+// waitGone until the agent has let go of the volume and the object is gone.
+func (s *Service) waitGone(ctx context.Context, vol *v1alpha1.NvmfVolume) error {
+	last, err := s.volumes.wait(ctx, vol, func(vol *v1alpha1.NvmfVolume) (bool, error) { return vol == nil, nil })
+	if errors.Is(err, errLate) {
+		return s.late(ctx, last, deletion)
+	}
+	return err
+}

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/google/uuid"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+)
+
+// nodeGVK is Kubernetes' Node, of which only the metadata is watched.
+var nodeGVK = schema.GroupVersionKind{Version: "v1", Kind: "Node"}
+
+const nodeUIDIndex = "metadata.uid"
+
+func nodeUID(obj client.Object) []string { return []string{string(obj.GetUID())} }
+
+// host is a node that may connect, by its NQN; the Node's UID is the part of it that we chose.
+type host struct {
+	nqn, uid string
+}
+
+// parseHost reads CSI's node_id.
+func parseHost(nodeID string) (host, error) {
+	if nodeID == "" {
+		return host{}, failf(invalid, "the request has no node id")
+	}
+	uid, ok := strings.CutPrefix(nodeID, v1alpha1.HostNQNPrefix)
+	if parsed, err := uuid.Parse(uid); !ok || err != nil || parsed.String() != uid {
+		return host{}, failf(notFound, "node id %q is not one that this driver's node plugin gives, %s<UID of the Node>; see the CSINode object", nodeID, v1alpha1.HostNQNPrefix)
+	}
+	return host{nqn: nodeID, uid: uid}, nil
+}
+
+// nodeName of the Node with this UID; empty when there is none.
+func (s *Service) nodeName(ctx context.Context, uid string) (string, error) {
+	var nodes metav1.PartialObjectMetadataList
+	nodes.SetGroupVersionKind(nodeGVK.GroupVersion().WithKind("NodeList"))
+	if err := s.client.List(ctx, &nodes, client.MatchingFields{nodeUIDIndex: uid}); err != nil {
+		return "", fmt.Errorf("look up Node with UID %s: %w", uid, err)
+	}
+	if len(nodes.Items) == 0 {
+		return "", nil
+	}
+	return nodes.Items[0].Name, nil
+}
+
+// describeHosts names the nodes behind NQNs, for people.
+func (s *Service) describeHosts(ctx context.Context, nqns []string) (string, error) {
+	var names []string
+	for _, nqn := range nqns {
+		uid, ok := strings.CutPrefix(nqn, v1alpha1.HostNQNPrefix)
+		name := ""
+		if ok {
+			var err error
+			if name, err = s.nodeName(ctx, uid); err != nil {
+				return "", err
+			}
+		}
+		if name == "" {
+			names = append(names, fmt.Sprintf("host %s (no Node of this cluster has that UID)", nqn))
+		} else {
+			names = append(names, "node "+name)
+		}
+	}
+	return strings.Join(names, ", "), nil
+}
+
+// admitted hosts of a volume: those that shall be, and those that still are; sorted.
+func admitted(vol *v1alpha1.NvmfVolume) []string {
+	var nqns []string
+	for _, h := range vol.Spec.Hosts {
+		nqns = append(nqns, h.NQN)
+	}
+	for _, h := range vol.Status.Hosts {
+		nqns = append(nqns, h.NQN)
+	}
+	slices.Sort(nqns)
+	return slices.Compact(nqns)
+}
+
+// setHosts writes spec.hosts, provided that nothing has changed since vol was read; else the API server answers Conflict.
+func (s *Service) setHosts(ctx context.Context, vol *v1alpha1.NvmfVolume, hosts []v1alpha1.VolumeHost) (*v1alpha1.NvmfVolume, error) {
+	changed := vol.DeepCopy()
+	changed.Spec.Hosts = hosts
+	patch := client.MergeFromWithOptions(vol, client.MergeFromWithOptimisticLock{})
+	if err := s.client.Patch(ctx, changed, patch, client.FieldOwner(fieldManager)); err != nil {
+		return nil, fmt.Errorf("write hosts of NvmfVolume %s: %w", vol.Name, err)
+	}
+	return changed, nil
+}

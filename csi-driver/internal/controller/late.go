@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"fmt"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+)
+
+// What is awaited without a condition of its own.
+const (
+	deletion = "Deleted"
+	detached = "Detached"
+)
+
+// late explains that a volume is not in the awaited condition yet: on which
+// node, what its agent said last, and whether the agent is alive. The object stays: what a node does not say
+// is unknown.
+func (s *Service) late(ctx context.Context, vol *v1alpha1.NvmfVolume, awaited string) error {
+	return failf(waiting, "volume %s is not %s yet: %s, and %s; it goes on by itself once the node answers",
+		vol.Name, awaited, s.nodeState(ctx, vol.Spec.Node), volumeState(vol, awaited))
+}
+
+// nodeState in words.
+func (s *Service) nodeState(ctx context.Context, name string) string {
+	var node v1alpha1.NvmfNode
+	err := s.client.Get(context.WithoutCancel(ctx), types.NamespacedName{Name: name}, &node)
+	if apierrors.IsNotFound(err) {
+		return fmt.Sprintf("node %s has no NvmfNode (its agent has never run, or the node was removed)", name)
+	}
+	if err != nil {
+		return fmt.Sprintf("node %s is in a state unknown (%v)", name, err)
+	}
+	for _, kind := range []string{v1alpha1.ConditionAgentAlive, v1alpha1.ConditionReady} {
+		c := meta.FindStatusCondition(node.Status.Conditions, kind)
+		if c != nil && c.Status == metav1.ConditionFalse {
+			return fmt.Sprintf("node %s is not %s (%s: %s)", name, kind, c.Reason, c.Message)
+		}
+	}
+	return fmt.Sprintf("node %s has not answered in time", name)
+}
+
+// volumeState is what the agent said last of the awaited condition.
+func volumeState(vol *v1alpha1.NvmfVolume, awaited string) string {
+	kind := awaited
+	switch awaited {
+	case deletion:
+		kind = v1alpha1.ConditionReady
+	case detached:
+		kind = v1alpha1.ConditionExported
+	}
+	c := meta.FindStatusCondition(vol.Status.Conditions, kind)
+	switch {
+	case c == nil:
+		return "the node's agent has not reported on the volume"
+	case vol.Status.ObservedGeneration < vol.Generation:
+		return fmt.Sprintf("its agent has not seen the last change; before that it said %s=%s (%s: %s)", kind, c.Status, c.Reason, c.Message)
+	}
+	return fmt.Sprintf("its agent says %s=%s (%s: %s)", kind, c.Status, c.Reason, c.Message)
+}

@@ -1,0 +1,108 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/csi-driver/internal/placement"
+)
+
+// reservations are volumes that were placed and that the cache does not show yet. Without them, calls
+// that come together would all see the same free space and choose the same node.
+type reservations struct {
+	cached client.Reader
+	clock  clock.PassiveClock
+
+	mu   sync.Mutex
+	made map[string]reservation
+}
+
+type reservation struct {
+	placement.Promise
+	uuid  string
+	until time.Time
+}
+
+// reservationTime is how long space is kept for a volume of which nobody knows whether the API server
+// has stored it. It only has to outlast the delay of the watch.
+const reservationTime = 2 * time.Minute
+
+// place chooses a node and keeps the space there for the volume until the cache shows it.
+func (r *reservations) place(ctx context.Context, req placement.Request, volume, uuid string) (string, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	nodes, promises, err := r.gather(ctx, volume)
+	if err != nil {
+		return "", err
+	}
+	node, err := placement.Choose(req, nodes, promises)
+	if err != nil {
+		return "", err
+	}
+	if r.made == nil {
+		r.made = map[string]reservation{}
+	}
+	r.made[volume] = reservation{
+		Promise: placement.Promise{Volume: volume, Node: node, SizeBytes: req.SizeBytes},
+		uuid:    uuid, until: r.clock.Now().Add(reservationTime),
+	}
+	return node, nil
+}
+
+// release the space kept for the volume with this uuid: the cache shows it, or it was certainly not made.
+func (r *reservations) release(volume, uuid string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.made[volume].uuid == uuid {
+		delete(r.made, volume)
+	}
+}
+
+// candidates that can take volumes, with the room that they have.
+func (r *reservations) candidates(ctx context.Context, req placement.Request) ([]placement.Candidate, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	nodes, promises, err := r.gather(ctx, "")
+	if err != nil {
+		return nil, err
+	}
+	candidates, _ := placement.Candidates(req, nodes, promises)
+	return candidates, nil
+}
+
+// gather the nodes and what was promised of them, but not to the volume with this name. The nodes are the cache's
+// own: not to be changed. The caller holds the lock, so that what was released is what the cache showed before it was read.
+func (r *reservations) gather(ctx context.Context, but string) ([]v1alpha1.NvmfNode, []placement.Promise, error) {
+	var nodes v1alpha1.NvmfNodeList
+	if err := r.cached.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, nil, fmt.Errorf("list NvmfNodes: %w", err)
+	}
+	var vols v1alpha1.NvmfVolumeList
+	if err := r.cached.List(ctx, &vols, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, nil, fmt.Errorf("list NvmfVolumes: %w", err)
+	}
+	promises := make([]placement.Promise, 0, len(vols.Items)+len(r.made))
+	for i := range vols.Items {
+		vol := &vols.Items[i]
+		promises = append(promises, placement.Promise{
+			Volume: vol.Name, Node: vol.Spec.Node, Device: vol.Status.Device, SizeBytes: vol.Spec.Size.Value(),
+		})
+	}
+	now := r.clock.Now()
+	for name, made := range r.made {
+		if now.After(made.until) {
+			delete(r.made, name)
+		} else if name != but {
+			promises = append(promises, made.Promise)
+		}
+	}
+	return nodes.Items, promises, nil
+}

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package controller is the CSI controller service. It talks to the
+// Kubernetes API only: it writes NvmfVolume objects, and waits on a watch for the agents' word that they are as asked.
+//
+// It keeps nothing that a restart would lose, and two replicas may run: each
+// call starts from what the API server has stored, and writes only what it has read. What a node
+// does not say is unknown; a call then fails with Unavailable, and the object stays as it is.
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/cluster"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+)
+
+// fieldManager of what this service writes.
+const fieldManager = "weft-csi-controller"
+
+// Service is the CSI controller service. It is safe for concurrent use.
+type Service struct {
+	csi.UnimplementedControllerServer
+
+	// client reads from the cache, live from the API server.
+	client       client.Client
+	live         client.Reader
+	volumes      *volumes
+	reservations *reservations
+	locks        locks
+	informers    []cache.Informer
+}
+
+var _ csi.ControllerServer = (*Service)(nil)
+
+// New returns the service on a cluster from NewCluster. Call it before the cluster is started; calls of the service
+// are answered once Synced is true, and with Unavailable or after a wait before.
+func New(ctx context.Context, c cluster.Cluster) (*Service, error) {
+	s := &Service{
+		client:       c.GetClient(),
+		live:         c.GetAPIReader(),
+		volumes:      &volumes{cached: c.GetClient(), live: c.GetAPIReader()},
+		reservations: &reservations{cached: c.GetClient(), clock: clock.RealClock{}},
+	}
+	node := &metav1.PartialObjectMetadata{}
+	node.SetGroupVersionKind(nodeGVK)
+	if err := c.GetFieldIndexer().IndexField(ctx, node, nodeUIDIndex, nodeUID); err != nil {
+		return nil, fmt.Errorf("index Nodes by UID: %w", err)
+	}
+	for _, obj := range []client.Object{&v1alpha1.NvmfVolume{}, &v1alpha1.NvmfNode{}, &v1alpha1.NvmfTarget{}, node} {
+		informer, err := c.GetCache().GetInformer(ctx, obj, cache.BlockUntilSynced(false))
+		if err != nil {
+			return nil, fmt.Errorf("watch %T: %w", obj, err)
+		}
+		s.informers = append(s.informers, informer)
+	}
+	if _, err := s.informers[0].AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+		AddFunc:    s.volumeChanged,
+		UpdateFunc: func(_, obj any) { s.volumeChanged(obj) },
+		DeleteFunc: s.volumeChanged,
+	}); err != nil {
+		return nil, fmt.Errorf("watch NvmfVolumes: %w", err)
+	}
+	return s, nil
+}
+
+// volumeChanged runs after the cache has taken in the change.
+func (s *Service) volumeChanged(obj any) {
+	if gone, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
+		obj = gone.Obj
+	}
+	if vol, ok := obj.(*v1alpha1.NvmfVolume); ok {
+		s.reservations.release(vol.Name, vol.Spec.UUID)
+		s.volumes.changed(vol.Name)
+	}
+}
+
+// Synced says that the cache has been filled, so that the service can work.
+func (s *Service) Synced() bool {
+	for _, i := range s.informers {
+		if !i.HasSynced() {
+			return false
+		}
+	}
+	return true
+}
+
+// ControllerGetCapabilities implements csi.ControllerServer.
+func (s *Service) ControllerGetCapabilities(context.Context, *csi.ControllerGetCapabilitiesRequest) (*csi.ControllerGetCapabilitiesResponse, error) {
+	resp := &csi.ControllerGetCapabilitiesResponse{}
+	for _, c := range []csi.ControllerServiceCapability_RPC_Type{
+		csi.ControllerServiceCapability_RPC_CREATE_DELETE_VOLUME,
+		csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME,
+		csi.ControllerServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER,
+		csi.ControllerServiceCapability_RPC_GET_CAPACITY,
+	} {
+		resp.Capabilities = append(resp.Capabilities, &csi.ControllerServiceCapability{
+			Type: &csi.ControllerServiceCapability_Rpc{Rpc: &csi.ControllerServiceCapability_RPC{Type: c}},
+		})
+	}
+	return resp, nil
+}
+
+// CreateVolume implements csi.ControllerServer: it answers once the volume exists on its node.
+func (s *Service) CreateVolume(ctx context.Context, req *csi.CreateVolumeRequest) (*csi.CreateVolumeResponse, error) {
+	resp, err := s.createVolume(ctx, req)
+	return resp, toStatus(err)
+}
+
+// DeleteVolume implements csi.ControllerServer: it answers once the node's engine no longer has the volume.
+func (s *Service) DeleteVolume(ctx context.Context, req *csi.DeleteVolumeRequest) (*csi.DeleteVolumeResponse, error) {
+	return &csi.DeleteVolumeResponse{}, toStatus(s.deleteVolume(ctx, req.GetVolumeId()))
+}
+
+// ControllerPublishVolume implements csi.ControllerServer: it answers once the target admits the host.
+func (s *Service) ControllerPublishVolume(ctx context.Context, req *csi.ControllerPublishVolumeRequest) (*csi.ControllerPublishVolumeResponse, error) {
+	resp, err := s.publishVolume(ctx, req)
+	return resp, toStatus(err)
+}
+
+// ControllerUnpublishVolume implements csi.ControllerServer: it answers once the target no longer admits the host.
+func (s *Service) ControllerUnpublishVolume(ctx context.Context, req *csi.ControllerUnpublishVolumeRequest) (*csi.ControllerUnpublishVolumeResponse, error) {
+	return &csi.ControllerUnpublishVolumeResponse{}, toStatus(s.unpublishVolume(ctx, req.GetVolumeId(), req.GetNodeId()))
+}
+
+// ValidateVolumeCapabilities implements csi.ControllerServer.
+func (s *Service) ValidateVolumeCapabilities(ctx context.Context, req *csi.ValidateVolumeCapabilitiesRequest) (*csi.ValidateVolumeCapabilitiesResponse, error) {
+	resp, err := s.validateVolumeCapabilities(ctx, req)
+	return resp, toStatus(err)
+}
+
+// GetCapacity implements csi.ControllerServer. A volume can be used from
+// every node, so the answer does not depend on the topology in the request.
+func (s *Service) GetCapacity(ctx context.Context, req *csi.GetCapacityRequest) (*csi.GetCapacityResponse, error) {
+	resp, err := s.getCapacity(ctx, req)
+	return resp, toStatus(err)
+}
+
+// volume by its id, from the API server.
+func (s *Service) volume(ctx context.Context, id string) (*v1alpha1.NvmfVolume, error) {
+	if id == "" {
+		return nil, failf(invalid, "the request has no volume id")
+	}
+	if !validID(id) {
+		return nil, errNoVolume(id)
+	}
+	vol, err := s.volumes.read(ctx, id)
+	if err == nil && vol == nil {
+		err = errNoVolume(id)
+	}
+	return vol, err
+}
+
+func errNoVolume(id string) error { return failf(notFound, "there is no volume %s", id) }
+
+func isNoVolume(err error) bool {
+	var f *failure
+	return errors.As(err, &f) && f.reason == notFound
+}

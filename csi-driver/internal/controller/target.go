@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+)
+
+// target that new volumes may be made on. One that does not exist is refused with those that do.
+func (s *Service) target(ctx context.Context, name string) (*v1alpha1.NvmfTarget, error) {
+	var target v1alpha1.NvmfTarget
+	err := s.client.Get(ctx, types.NamespacedName{Name: name}, &target)
+	if apierrors.IsNotFound(err) {
+		return s.unknownTarget(ctx, name)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read NvmfTarget %s: %w", name, err)
+	}
+	return usable(&target)
+}
+
+// unknownTarget asks the API server, since the cache may not show a target made a moment ago.
+func (s *Service) unknownTarget(ctx context.Context, name string) (*v1alpha1.NvmfTarget, error) {
+	var targets v1alpha1.NvmfTargetList
+	if err := s.live.List(ctx, &targets); err != nil {
+		return nil, fmt.Errorf("list NvmfTargets: %w", err)
+	}
+	names := make([]string, len(targets.Items))
+	for i := range targets.Items {
+		if targets.Items[i].Name == name {
+			return usable(&targets.Items[i])
+		}
+		names[i] = targets.Items[i].Name
+	}
+	if len(names) == 0 {
+		return nil, failf(invalid, "StorageClass parameters: target: there is no NvmfTarget %q, nor any other; create it first", name)
+	}
+	slices.Sort(names)
+	return nil, failf(invalid, "StorageClass parameters: target: there is no NvmfTarget %q; there is %s", name, strings.Join(names, ", "))
+}
+
+func usable(target *v1alpha1.NvmfTarget) (*v1alpha1.NvmfTarget, error) {
+	if target.DeletionTimestamp != nil {
+		return nil, failf(inUse, "NvmfTarget %s is being deleted; it takes no new volumes", target.Name)
+	}
+	return target, nil
+}
