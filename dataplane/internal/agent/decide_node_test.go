@@ -1,0 +1,425 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"errors"
+	"math/rand/v2"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/engine"
+)
+
+func filePool(s *Snapshot) {
+	s.Node.Spec.Plan.Drives = nil
+	s.Node.Spec.Plan.File = &v1alpha1.DeviceFile{Path: "/var/lib/weft/pool.img", Size: resource.MustParse("20Gi")}
+	s.Target.State.Pools = []engine.Pool{{Device: "/var/lib/weft/pool.img", Path: "/var/lib/weft/pool.img", TotalBytes: 19 * gib}}
+}
+
+func TestDecidePools(t *testing.T) {
+	for _, c := range []decideCase{
+		{
+			name:  "after a reboot, pools come before anything else",
+			given: func(s *Snapshot) { rebooted(s); s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"))} },
+			does:  []string{"OpenPools a /dev/nvme0n1", "OpenPools b /dev/nvme1n1"},
+			node:  says{"Ready": "False/Pending", "PoolReady": "False/Pending", "PortalsReady": "False/Pending"},
+		},
+		{
+			name: "drives go by their id, whatever their name is today",
+			given: func(s *Snapshot) {
+				rebooted(s)
+				s.Inventory.Drives[0].Name, s.Inventory.Drives[1].Name = "nvme1n1", "nvme0n1"
+			},
+			does: []string{"OpenPools a /dev/nvme1n1", "OpenPools b /dev/nvme0n1"},
+		},
+		{
+			name:  "one that cannot be read is tried again",
+			given: func(s *Snapshot) { brokenA(s); delete(s.Attempts, Attempt{VerbOpenPool, "a"}) },
+			does:  []string{"OpenPools a /dev/nvme0n1"},
+			node:  says{"Ready": "True/AsExpected", "PoolReady": "False/PoolFailed"},
+		},
+		{
+			name: "a foreign signature is named",
+			given: func(s *Snapshot) {
+				s.Target.State.Pools = openPools()[1:]
+				s.Attempts[Attempt{VerbOpenPool, "a"}] = &engine.ForeignSignatureError{Device: "/dev/nvme0n1", Signature: "ext4 filesystem"}
+			},
+			node: says{"PoolReady": "False/ForeignSignature", "Ready": "True/AsExpected"},
+			also: func(g *WithT, d Decision) {
+				c := meta.FindStatusCondition(d.Node.Conditions, v1alpha1.ConditionPoolReady)
+				g.Expect(c.Message).To(And(ContainSubstring("/dev/nvme0n1"), ContainSubstring("ext4 filesystem")))
+				g.Expect(d.Node.Pools[0].Ready).To(BeFalse())
+				g.Expect(d.Node.Pools[0].Reason).To(Equal("ForeignSignature"))
+				g.Expect(d.Node.Capacity.Total.Value()).To(Equal(int64(50 * gib)))
+			},
+		},
+		{
+			name:  "a drive that is not there",
+			given: func(s *Snapshot) { s.Target.State.Pools = openPools()[:1]; s.Inventory.Drives = s.Inventory.Drives[:1] },
+			node:  says{"PoolReady": "False/DeviceMissing", "Ready": "True/AsExpected"},
+		},
+		{
+			name: "no inventory yet",
+			given: func(s *Snapshot) {
+				rebooted(s)
+				s.Inventory = nil
+				s.Target.State.Portals = []engine.Portal{openedPortal(tcp)}
+			},
+			node: says{"PoolReady": "False/NoInventory", "Ready": "False/NoInventory"},
+		},
+		{
+			name:  "a file that is open is left alone",
+			given: filePool,
+			node:  says{"PoolReady": "True/AsExpected"},
+		},
+		{
+			name:  "a file is asked for with each new plan, for it may have to grow",
+			given: func(s *Snapshot) { filePool(s); s.Node.Generation++ },
+			does:  []string{"OpenPools /var/lib/weft/pool.img /var/lib/weft/pool.img"},
+		},
+		{
+			name: "a file that could not grow is ready, says so, and is asked for again",
+			given: func(s *Snapshot) {
+				filePool(s)
+				s.Node.Generation++
+				s.Attempts[Attempt{VerbOpenPool, "/var/lib/weft/pool.img"}] = errors.New("no space left on device")
+			},
+			node: says{"PoolReady": "False/PoolFailed", "Ready": "True/AsExpected"},
+			also: func(g *WithT, d Decision) {
+				g.Expect(d.Node.Pools[0].Ready).To(BeTrue())
+				s := quietSnapshot()
+				filePool(&s)
+				s.Node.Status.Pools = d.Node.Pools
+				g.Expect(written(Decide(s).Operations)).To(HaveLen(1))
+			},
+		},
+		{
+			name: "a pool that is no longer planned takes no new volumes",
+			given: func(s *Snapshot) {
+				s.Node.Spec.Plan.Drives = s.Node.Spec.Plan.Drives[1:]
+				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1)}
+			},
+			does: []string{"CreateVolumes 1 on b"},
+			node: says{"PoolReady": "True/AsExpected"},
+			also: func(g *WithT, d Decision) { g.Expect(d.Node.Capacity.Total.Value()).To(Equal(int64(50 * gib))) },
+		},
+		{
+			name:  "free is never below zero",
+			given: func(s *Snapshot) { s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, ofSize("500Gi"))} },
+			also:  func(g *WithT, d Decision) { g.Expect(d.Node.Capacity.Free.Value()).To(BeZero()) },
+		},
+	} {
+		c.run(t)
+	}
+}
+
+func TestDecidePortals(t *testing.T) {
+	reopening := func(s *Snapshot, hosts ...string) {
+		s.Target.State.Portals = nil
+		s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"), withHosts(hosts...))}
+		holds(engineVolume(1, "a"))(s)
+	}
+	for _, c := range []decideCase{
+		{
+			name:  "exports come a round before the first portal",
+			given: func(s *Snapshot) { reopening(s, hostA) },
+			does:  []string{"Export v1 to 1"},
+			node:  says{"PortalsReady": "False/Pending", "Ready": "False/Pending"},
+		},
+		{
+			name: "then the portal opens",
+			given: func(s *Snapshot) {
+				reopening(s, hostA)
+				e := exported(1, hostA)
+				e.Portals = nil
+				s.Target.State.Exports = []engine.Export{e}
+			},
+			does: []string{"OpenPortals TCP 10.0.0.1 4420"},
+		},
+		{
+			name: "an export that failed holds the portal while the agent settles",
+			given: func(s *Snapshot) {
+				reopening(s, hostA)
+				s.Attempts[Attempt{VerbExport, v1alpha1.NQNPrefix + "v1"}] = engine.ErrBusy
+				s.Settling = true
+			},
+			node: says{"PortalsReady": "False/Pending"},
+			also: func(g *WithT, d Decision) { g.Expect(d.PortalsHeld).To(Equal([]string{"v1"})) },
+		},
+		{
+			name: "and afterwards the others are served without it",
+			given: func(s *Snapshot) {
+				reopening(s, hostA)
+				s.Attempts[Attempt{VerbExport, v1alpha1.NQNPrefix + "v1"}] = engine.ErrBusy
+			},
+			does: []string{"OpenPortals TCP 10.0.0.1 4420"},
+		},
+		{
+			name: "a drive that may yet appear is waited for",
+			given: func(s *Snapshot) {
+				reopening(s, hostA)
+				s.Target.State.Pools = openPools()[1:]
+				s.Target.State.Volumes = nil
+				s.Inventory.Drives = s.Inventory.Drives[1:]
+				s.Settling = true
+			},
+			also: func(g *WithT, d Decision) { g.Expect(d.PortalsHeld).To(Equal([]string{"v1"})) },
+		},
+		{
+			name: "one with a foreign signature is not",
+			given: func(s *Snapshot) {
+				reopening(s, hostA)
+				s.Target.State.Pools = openPools()[1:]
+				s.Target.State.Volumes = nil
+				s.Attempts[Attempt{VerbOpenPool, "a"}] = &engine.ForeignSignatureError{Device: "/dev/nvme0n1", Signature: "xfs filesystem"}
+				s.Settling = true
+			},
+			does: []string{"OpenPortals TCP 10.0.0.1 4420"},
+		},
+		{
+			name:  "nor is a volume that is lost",
+			given: func(s *Snapshot) { reopening(s, hostA); s.Target.State.Volumes = nil; s.Settling = true },
+			does:  []string{"OpenPortals TCP 10.0.0.1 4420"},
+		},
+		{
+			name: "nor one without hosts",
+			given: func(s *Snapshot) {
+				reopening(s)
+				s.Attempts[Attempt{VerbExport, v1alpha1.NQNPrefix + "v1"}] = engine.ErrBusy
+				s.Settling = true
+			},
+			does: []string{"OpenPortals TCP 10.0.0.1 4420"},
+		},
+		{
+			name: "one that failed does not make the node unready while another is open",
+			given: func(s *Snapshot) {
+				s.Node.Spec.Plan.Portals = append(s.Node.Spec.Plan.Portals, planned(rdma))
+				s.Attempts[Attempt{VerbOpenPortal, portalKey(rdma)}] = errors.New("no such device")
+			},
+			node: says{"PortalsReady": "False/PortalFailed", "Ready": "True/AsExpected"},
+		},
+		{
+			name: "no longer planned, but in use",
+			given: func(s *Snapshot) {
+				s.Target.State.Portals = append(s.Target.State.Portals, openedPortal(tcp2))
+				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"), withHosts(hostA))}
+				holds(engineVolume(1, "a"))(s)
+				e := exported(1, hostA)
+				e.Portals = append(e.Portals, tcp2)
+				s.Target.State.Exports = []engine.Export{e}
+			},
+			node: says{"PortalsReady": "True/AsExpected"},
+			also: func(g *WithT, d Decision) {
+				g.Expect(meta.FindStatusCondition(d.Node.Conditions, v1alpha1.ConditionPortalsReady).Message).To(ContainSubstring("4421 is no longer planned"))
+			},
+		},
+		{
+			name:  "no longer planned, and no host on the node",
+			given: func(s *Snapshot) { s.Target.State.Portals = append(s.Target.State.Portals, openedPortal(tcp2)) },
+			does:  []string{"ClosePortals TCP 10.0.0.1 4421"},
+		},
+		{
+			name: "other settings, and hosts that may use it",
+			given: func(s *Snapshot) {
+				s.Node.Spec.Plan.Portals[0].QueueDepth = 256
+				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"), withHosts(hostA))}
+				holds(engineVolume(1, "a"))(s)
+				s.Target.State.Exports = []engine.Export{exported(1, hostA)}
+			},
+			node: says{"PortalsReady": "False/PortalFailed", "Ready": "True/AsExpected"},
+		},
+		{
+			name:  "other settings, and no host on the node",
+			given: func(s *Snapshot) { s.Node.Spec.Plan.Portals[0].QueueDepth = 256 },
+			does:  []string{"ClosePortals TCP 10.0.0.1 4420"},
+		},
+	} {
+		c.run(t)
+	}
+}
+
+func TestBlank(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		volume *v1alpha1.NvmfVolume
+		wrote  int64
+		hosts  []string // admitted by the engine
+		blank  map[string]bool
+	}{
+		{"never written", testVolume(1, isCreatedOn("a"), withHosts(hostA)), 0, []string{hostA}, map[string]bool{hostA: true}},
+		{"written", testVolume(1, isCreatedOn("a"), withHosts(hostA)), 1, []string{hostA}, map[string]bool{hostA: false}},
+		{"a clone", testVolume(1, isCreatedOn("a"), withHosts(hostA), fromVolume("v9")), 0, []string{hostA}, map[string]bool{hostA: false}},
+		{"two at once", testVolume(1, isCreatedOn("a"), withHosts(hostA, hostB)), 0, []string{hostA, hostB}, map[string]bool{hostA: false, hostB: false}},
+		{"another is to come", testVolume(1, isCreatedOn("a"), withHosts(hostA, hostB)), 0, []string{hostA}, map[string]bool{hostA: false}},
+		{"kept after the first write", testVolume(1, isCreatedOn("a"), withHosts(hostA), reportedHost(hostA, true)), 1, []string{hostA}, map[string]bool{hostA: true}},
+		{"a second host", testVolume(1, isCreatedOn("a"), withHosts(hostA, hostB), reportedHost(hostA, true)), 0, []string{hostA, hostB}, map[string]bool{hostA: true, hostB: false}},
+		{"moved before the first write", testVolume(1, isCreatedOn("a"), withHosts(hostB), reportedHost(hostA, true)), 0, []string{hostB}, map[string]bool{hostB: true}},
+		{"moved after the first write", testVolume(1, isCreatedOn("a"), withHosts(hostB), reportedHost(hostA, true)), 1, []string{hostB}, map[string]bool{hostB: false}},
+		{"not admitted", testVolume(1, isCreatedOn("a"), withHosts(hostA)), 0, nil, map[string]bool{}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			g := NewWithT(t)
+			s := quietSnapshot()
+			s.Volumes = []*v1alpha1.NvmfVolume{c.volume}
+			holds(engine.Volume{ID: id(1), Pool: "a", SizeBytes: 10 * gib, AllocatedBytes: c.wrote})(&s)
+			s.Target.State.Exports = []engine.Export{exported(1, c.hosts...)}
+			blank := map[string]bool{}
+			for _, h := range Decide(s).Volumes["v1"].Hosts {
+				blank[h.NQN] = h.Blank
+			}
+			g.Expect(blank).To(Equal(c.blank))
+		})
+	}
+}
+
+// TestDecideIsTotal gives it whatever may come, and states what holds of every decision.
+func TestDecideIsTotal(t *testing.T) {
+	for seed := range uint64(3000) {
+		random := rand.New(rand.NewPCG(seed, 1))
+		s := randomSnapshot(random)
+		g := NewWithT(t)
+		d := Decide(s)
+		for _, c := range d.Node.Conditions {
+			g.Expect(c.Reason).NotTo(BeEmpty(), "seed %d: %s", seed, c.Type)
+		}
+		g.Expect(d.Node.Conditions).To(HaveLen(3), "seed %d", seed)
+		for _, v := range s.Volumes {
+			status, ok := d.Volumes[v.Name]
+			if !ok {
+				continue
+			}
+			g.Expect(status.Conditions).To(HaveLen(4), "seed %d: %s", seed, v.Name)
+			for _, c := range status.Conditions {
+				g.Expect(c.Reason).NotTo(BeEmpty(), "seed %d: %s %s", seed, v.Name, c.Type)
+			}
+			if meta.IsStatusConditionTrue(v.Status.Conditions, v1alpha1.ConditionCreated) {
+				g.Expect(meta.IsStatusConditionTrue(status.Conditions, v1alpha1.ConditionCreated)).To(BeTrue(), "seed %d: %s: once created, created for ever", seed, v.Name)
+			}
+		}
+		expectSafe(g, s, d)
+		g.Expect(Decide(s)).To(Equal(d), "seed %d: pure", seed)
+	}
+}
+
+// expectSafe states what no decision may do.
+func expectSafe(g *WithT, s Snapshot, d Decision) {
+	objects := map[engine.ID]*v1alpha1.NvmfVolume{}
+	for _, v := range s.Volumes {
+		objects[engine.ID(v.Spec.UUID)] = v
+	}
+	exportedIDs := map[engine.ID]bool{}
+	for _, e := range s.Target.State.Exports {
+		for _, ns := range e.Namespaces {
+			exportedIDs[ns.Volume] = true
+		}
+	}
+	for _, i := range d.Operations.DeleteVolumes {
+		g.Expect(objects[i]).NotTo(BeNil(), "an orphan is never deleted")
+		g.Expect(objects[i].DeletionTimestamp).NotTo(BeNil())
+		g.Expect(objects[i].Spec.Hosts).To(BeEmpty())
+		g.Expect(exportedIDs[i]).To(BeFalse(), "never delete one that is exported")
+	}
+	for _, v := range d.Operations.CreateVolumes {
+		g.Expect(meta.IsStatusConditionTrue(objects[v.ID].Status.Conditions, v1alpha1.ConditionCreated)).To(BeFalse(), "once created, never made again")
+		g.Expect(d.Volumes[objects[v.ID].Name].Device).To(Equal(v.Pool), "its pool is written down first")
+	}
+	if len(d.Operations.OpenPortals) > 0 {
+		others := d.Operations
+		others.OpenPortals, others.ClosePortals = nil, nil
+		g.Expect(others.Empty()).To(BeTrue(), "portals open alone")
+	}
+	for _, e := range s.Target.State.Exports {
+		if len(e.Hosts) > 0 {
+			g.Expect(d.Operations.ClosePortals).To(BeEmpty(), "no portal closes while a host is admitted")
+		}
+	}
+}
+
+func randomSnapshot(random *rand.Rand) Snapshot {
+	s := quietSnapshot()
+	maybe := func() bool { return random.IntN(2) == 0 }
+	rarely := func() bool { return random.IntN(8) == 0 }
+	s.Settling, s.Refresh = maybe(), maybe()
+	if rarely() {
+		s.Inventory = nil
+	}
+	if rarely() {
+		s.Node.Spec = v1alpha1.NvmfNodeSpec{}
+	}
+	if rarely() {
+		s.Target.Err, s.Target.Reason = errors.New("no answer"), v1alpha1.ReasonEngineNotAnswering
+	}
+	state := &s.Target.State
+	for i := range state.Pools {
+		if rarely() {
+			state.Pools[i].Err = errors.New("input/output error")
+		}
+	}
+	state.Pools = state.Pools[:random.IntN(3)]
+	state.Portals = state.Portals[:random.IntN(2)]
+	if rarely() {
+		state.Portals = append(state.Portals, openedPortal(tcp2))
+	}
+	for n := 1; n <= 8; n++ {
+		var changes []func(*v1alpha1.NvmfVolume)
+		for _, c := range []func(*v1alpha1.NvmfVolume){
+			isCreatedOn("a"), recordedOn("b"), recordedOn("gone"), withHosts(hostA), withHosts(hostB), isDeleting,
+			fromVolume("v1"), fromSnapshot("s9"), ofSize("60Gi"), ofSize("1Gi"), overRDMA, reportedHost(hostA, true),
+		} {
+			if random.IntN(4) == 0 {
+				changes = append(changes, c)
+			}
+		}
+		if maybe() {
+			s.Volumes = append(s.Volumes, testVolume(n, changes...))
+		}
+		if maybe() {
+			state.Volumes = append(state.Volumes, engineVolume(n, []string{"a", "b"}[random.IntN(2)]))
+		}
+		if maybe() {
+			state.Exports = append(state.Exports, exported(n, [][]string{nil, {hostA}, {hostA, hostB}}[random.IntN(3)]...))
+		}
+	}
+	for n := 9; n <= 12; n++ {
+		if maybe() {
+			snap := testSnapshot(n, []string{"v1", "v2", "gone"}[random.IntN(3)])
+			for _, c := range []func(*v1alpha1.NvmfSnapshot){snapshotCreated, snapshotDeleting} {
+				if maybe() {
+					c(snap)
+				}
+			}
+			s.Snapshots = append(s.Snapshots, snap)
+		}
+		if maybe() {
+			state.Snapshots = append(state.Snapshots, engine.Snapshot{ID: id(n), Pool: "a", SizeBytes: gib})
+		}
+	}
+	for _, a := range []Attempt{
+		{VerbOpenPool, "a"}, {VerbOpenPool, "b"}, {VerbCreateVolume, uuid(1)}, {VerbExport, v1alpha1.NQNPrefix + "v2"},
+		{VerbUnexport, v1alpha1.NQNPrefix + "v3"}, {VerbDeleteVolume, uuid(4)}, {VerbGrowVolume, uuid(5)}, {VerbOpenPortal, portalKey(tcp)},
+	} {
+		if rarely() {
+			s.Attempts[a] = []error{nil, engine.ErrNoSpace, engine.ErrNotFound, engine.ErrBusy}[random.IntN(4)]
+		}
+	}
+	return s
+}
+
+func TestConditionsKeepTheirTime(t *testing.T) {
+	g := NewWithT(t)
+	before := []metav1.Condition{
+		{Type: "AgentAlive", Status: "True", Reason: "AsExpected"},
+		{Type: "Ready", Status: "True", Reason: "AsExpected", LastTransitionTime: metav1.NewTime(now.Add(-1))},
+	}
+	after := conditions(before, 4, now, judgement{"Ready", yesBut("Pending", "other words")}, judgement{"Degraded", quiet()})
+	g.Expect(after).To(HaveLen(2), "other writers' conditions are theirs")
+	g.Expect(meta.FindStatusCondition(after, "Ready").LastTransitionTime).To(Equal(before[1].LastTransitionTime))
+	g.Expect(meta.FindStatusCondition(after, "Ready").Reason).To(Equal("Pending"))
+	g.Expect(meta.FindStatusCondition(after, "Degraded").LastTransitionTime.Time).To(BeTemporally("==", now))
+}

@@ -1,0 +1,491 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"errors"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/engine"
+)
+
+// says are the conditions expected of one object, by type.
+type says map[string]string
+
+type decideCase struct {
+	name    string
+	given   func(*Snapshot)
+	does    []string
+	volumes map[string]says // by name; only the conditions given are compared
+	snaps   map[string]says
+	node    says
+	release []string
+	also    func(*WithT, Decision)
+}
+
+func (c decideCase) run(t *testing.T) {
+	t.Run(c.name, func(t *testing.T) {
+		g := NewWithT(t)
+		s := quietSnapshot()
+		c.given(&s)
+		d := Decide(s)
+		if len(c.does) == 0 {
+			g.Expect(written(d.Operations)).To(BeEmpty())
+		} else {
+			g.Expect(written(d.Operations)).To(Equal(c.does))
+		}
+		g.Expect(append(append([]string{}, d.ReleaseVolumes...), d.ReleaseSnapshots...)).To(HaveExactElements(c.release))
+		for name, want := range c.volumes {
+			for condition, v := range want {
+				g.Expect(said(d.Volumes[name].Conditions)).To(HaveKeyWithValue(condition, v), name)
+			}
+		}
+		for name, want := range c.snaps {
+			for condition, v := range want {
+				g.Expect(said(d.Snapshots[name].Conditions)).To(HaveKeyWithValue(condition, v), name)
+			}
+		}
+		for condition, v := range c.node {
+			g.Expect(said(d.Node.Conditions)).To(HaveKeyWithValue(condition, v))
+		}
+		if c.also != nil {
+			c.also(g, d)
+		}
+	})
+}
+
+func holds(volumes ...engine.Volume) func(*Snapshot) {
+	return func(s *Snapshot) { s.Target.State.Volumes = append(s.Target.State.Volumes, volumes...) }
+}
+
+// rebooted: no pool, no export, no portal.
+func rebooted(s *Snapshot) { s.Target.State = engine.State{} }
+
+func brokenA(s *Snapshot) {
+	s.Target.State.Pools[0] = engine.Pool{Device: "a", Path: "/dev/nvme0n1", Err: errors.New("input/output error")}
+	s.Attempts[Attempt{VerbOpenPool, "a"}] = errors.New("input/output error")
+}
+
+func TestDecideCreates(t *testing.T) {
+	for _, c := range []decideCase{
+		{
+			name: "on the pool with the most room by promised size, each in turn",
+			given: func(s *Snapshot) {
+				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, ofSize("60Gi")), testVolume(2, ofSize("40Gi")), testVolume(3, ofSize("30Gi"))}
+			},
+			does:    []string{"CreateVolumes 1 on a", "CreateVolumes 2 on b", "CreateVolumes 3 on a"},
+			volumes: map[string]says{"v1": {"Created": "False/Pending", "Exported": "False/Pending", "Ready": "False/Pending", "Degraded": "False/AsExpected"}},
+			also: func(g *WithT, d Decision) {
+				g.Expect(d.Volumes["v2"].Device).To(Equal("b"), "the pool is in the status before the volume is made")
+			},
+		},
+		{
+			name: "promised, not written, bytes are what counts",
+			given: func(s *Snapshot) {
+				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a")), testVolume(2, ofSize("95Gi"))}
+				holds(engineVolume(1, "a"))(s)
+				s.Target.State.Exports = []engine.Export{exported(1)}
+			},
+			volumes: map[string]says{"v2": {"Created": "False/NoSpace", "Ready": "False/NoSpace"}},
+		},
+		{
+			name: "not when no pool is ready",
+			given: func(s *Snapshot) {
+				rebooted(s)
+				s.Node.Spec.Plan.Drives = nil
+				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1)}
+			},
+			does:    []string{"OpenPortals TCP 10.0.0.1 4420"},
+			volumes: map[string]says{"v1": {"Created": "False/NodeNotReady"}},
+			node:    says{"PoolReady": "False/NoDevice", "Ready": "False/NoDevice"},
+		},
+		{
+			name:    "elsewhere while one drive is dead, if it was never asked for there",
+			given:   func(s *Snapshot) { brokenA(s); s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1)} },
+			does:    []string{"CreateVolumes 1 on b"},
+			volumes: map[string]says{"v1": {"Created": "False/Pending"}},
+		},
+		{
+			name:    "not elsewhere when it may be on the dead drive",
+			given:   func(s *Snapshot) { brokenA(s); s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, recordedOn("a"))} },
+			volumes: map[string]says{"v1": {"Created": "Unknown/PoolFailed", "Ready": "False/PoolFailed"}},
+		},
+		{
+			name:  "again where it was recorded but is known not to be",
+			given: func(s *Snapshot) { s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, recordedOn("b"))} },
+			does:  []string{"CreateVolumes 1 on a"},
+		},
+		{
+			name: "nothing twice in one reconciliation",
+			given: func(s *Snapshot) {
+				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1)}
+				s.Attempts[Attempt{VerbCreateVolume, uuid(1)}] = nil
+			},
+			volumes: map[string]says{"v1": {"Created": "False/Pending"}},
+		},
+		{
+			name: "and says why the engine could not",
+			given: func(s *Snapshot) {
+				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1), testVolume(2)}
+				s.Attempts[Attempt{VerbCreateVolume, uuid(1)}] = engine.ErrNoSpace
+				s.Attempts[Attempt{VerbCreateVolume, uuid(2)}] = errors.New("no luck")
+			},
+			volumes: map[string]says{"v1": {"Created": "False/NoSpace"}, "v2": {"Created": "False/CreateFailed", "Ready": "False/CreateFailed"}},
+		},
+		{
+			name:    "a volume that the engine has without a status is taken as it is",
+			given:   func(s *Snapshot) { s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1)}; holds(engineVolume(1, "b"))(s) },
+			does:    []string{"Export v1 to 0"},
+			volumes: map[string]says{"v1": {"Created": "True/AsExpected", "Exported": "False/Pending"}},
+			also:    func(g *WithT, d Decision) { g.Expect(d.Volumes["v1"].Device).To(Equal("b")) },
+		},
+		{
+			name:  "sizes in whole mebibytes",
+			given: func(s *Snapshot) { s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, ofSize("1048577"))} },
+			does:  []string{"CreateVolumes 1 on a"},
+			also: func(g *WithT, d Decision) {
+				g.Expect(d.Operations.CreateVolumes[0].SizeBytes).To(Equal(int64(2 << 20)))
+			},
+		},
+	} {
+		c.run(t)
+	}
+}
+
+func TestDecideSources(t *testing.T) {
+	for _, c := range []decideCase{
+		{
+			name: "a chain is made link by link",
+			given: func(s *Snapshot) {
+				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1), testVolume(3, fromSnapshot("s2"))}
+				s.Snapshots = []*v1alpha1.NvmfSnapshot{testSnapshot(2, "v1")}
+			},
+			does:    []string{"CreateVolumes 1 on a"},
+			volumes: map[string]says{"v3": {"Created": "False/SourceNotReady", "Ready": "False/SourceNotReady"}},
+			snaps:   map[string]says{"s2": {"Created": "False/SourceNotReady", "Ready": "False/SourceNotReady"}},
+		},
+		{
+			name: "the snapshot once its volume is there, the clone of a volume beside it in its pool",
+			given: func(s *Snapshot) {
+				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("b")), testVolume(3, fromSnapshot("s2")), testVolume(4, fromVolume("v1"))}
+				s.Snapshots = []*v1alpha1.NvmfSnapshot{testSnapshot(2, "v1")}
+				holds(engineVolume(1, "b"))(s)
+				s.Target.State.Exports = []engine.Export{exported(1)}
+			},
+			does:    []string{"CreateSnapshots 2 of 1", "CreateVolumes 4 on b from 1"},
+			volumes: map[string]says{"v3": {"Created": "False/SourceNotReady"}},
+			snaps:   map[string]says{"s2": {"Created": "False/Pending"}},
+		},
+		{
+			name: "the clone of a snapshot that is there",
+			given: func(s *Snapshot) {
+				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(3, fromSnapshot("s2"))}
+				s.Snapshots = []*v1alpha1.NvmfSnapshot{testSnapshot(2, "gone", snapshotCreated)}
+				s.Target.State.Snapshots = []engine.Snapshot{{ID: id(2), Pool: "b", SizeBytes: 10 * gib, AllocatedBytes: 1, CreatedAt: now}}
+			},
+			does:  []string{"CreateVolumes 3 on b from 2"},
+			snaps: map[string]says{"s2": {"Created": "True/AsExpected", "Ready": "True/AsExpected"}},
+			also: func(g *WithT, d Decision) {
+				g.Expect(d.Snapshots["s2"].Ready).To(BeTrue())
+				g.Expect(d.Snapshots["s2"].CreatedAt.Time).To(BeTemporally("==", now))
+				g.Expect(d.Snapshots["s2"].Allocated.Value()).To(Equal(int64(1 << 20)))
+			},
+		},
+		{
+			name: "not when the source's pool has no room",
+			given: func(s *Snapshot) {
+				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("b")), testVolume(2, fromVolume("v1"), ofSize("45Gi"))}
+				holds(engineVolume(1, "b"))(s)
+				s.Target.State.Exports = []engine.Export{exported(1)}
+			},
+			volumes: map[string]says{"v2": {"Created": "False/NoSpace"}},
+		},
+		{
+			name: "not without an object of the source on this node",
+			given: func(s *Snapshot) {
+				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(2, fromVolume("elsewhere")), testVolume(3, fromSnapshot("elsewhere"))}
+			},
+			volumes: map[string]says{"v2": {"Created": "False/SourceNotReady"}, "v3": {"Created": "False/SourceNotReady"}},
+		},
+		{
+			name: "a source is not deleted before what waits for it is made",
+			given: func(s *Snapshot) {
+				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"), isDeleting), testVolume(2, fromVolume("v1"))}
+				holds(engineVolume(1, "a"))(s)
+			},
+			does:    []string{"CreateVolumes 2 on a from 1"},
+			volumes: map[string]says{"v1": {"Ready": "False/Deleting", "Created": "True/AsExpected"}},
+		},
+		{
+			name: "a snapshot is deleted, and released when it is gone",
+			given: func(s *Snapshot) {
+				s.Snapshots = []*v1alpha1.NvmfSnapshot{testSnapshot(2, "v1", snapshotCreated, snapshotDeleting), testSnapshot(3, "v1", snapshotCreated, snapshotDeleting)}
+				s.Target.State.Snapshots = []engine.Snapshot{{ID: id(2), Pool: "a"}}
+			},
+			does:    []string{"DeleteSnapshots 2"},
+			release: []string{"s3"},
+			snaps:   map[string]says{"s2": {"Ready": "False/Deleting"}},
+		},
+		{
+			name: "a snapshot is not released while its pool is unreadable",
+			given: func(s *Snapshot) {
+				brokenA(s)
+				s.Snapshots = []*v1alpha1.NvmfSnapshot{testSnapshot(2, "v1", snapshotDeleting)}
+			},
+			snaps: map[string]says{"s2": {"Ready": "False/Deleting"}},
+		},
+		{
+			name: "a snapshot that is lost is never made again",
+			given: func(s *Snapshot) {
+				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"))}
+				holds(engineVolume(1, "a"))(s)
+				s.Target.State.Exports = []engine.Export{exported(1)}
+				s.Snapshots = []*v1alpha1.NvmfSnapshot{testSnapshot(2, "v1", snapshotCreated)}
+			},
+			snaps: map[string]says{"s2": {"Created": "True/AsExpected", "Ready": "False/VolumeLost"}},
+		},
+	} {
+		c.run(t)
+	}
+}
+
+func TestDecideServes(t *testing.T) {
+	there := func(s *Snapshot, v *v1alpha1.NvmfVolume, e ...engine.Export) {
+		s.Volumes = append(s.Volumes, v)
+		holds(engineVolume(1, "a"))(s)
+		s.Target.State.Exports = e
+	}
+	for _, c := range []decideCase{
+		{
+			name: "nothing to do",
+			given: func(s *Snapshot) {
+				there(s, testVolume(1, isCreatedOn("a"), withHosts(hostA), reportedHost(hostA, true)), exported(1, hostA))
+			},
+			volumes: map[string]says{"v1": {"Created": "True/AsExpected", "Exported": "True/AsExpected", "Ready": "True/AsExpected", "Degraded": "False/AsExpected"}},
+			node:    says{"Ready": "True/AsExpected", "PoolReady": "True/AsExpected", "PortalsReady": "True/AsExpected"},
+			also: func(g *WithT, d Decision) {
+				v := d.Volumes["v1"]
+				g.Expect(v.NQN).To(Equal(v1alpha1.NQNPrefix + "v1"))
+				g.Expect(v.NSID).To(Equal(int32(1)))
+				g.Expect(v.NGUID).To(Equal("00000000000040008000000000000001"))
+				g.Expect(v.Portals).To(Equal([]v1alpha1.Portal{tcp}))
+				g.Expect(v.Size.Value()).To(Equal(int64(10 * gib)))
+				g.Expect(d.Node.Capacity.Total.Value()).To(Equal(int64(150 * gib)))
+				g.Expect(d.Node.Capacity.Allocated.Value()).To(Equal(int64(10 * gib)))
+				g.Expect(d.Node.Capacity.Free.Value()).To(Equal(int64(140 * gib)))
+				g.Expect(d.Node.Engine.Version).To(Equal("6.12.0"))
+				g.Expect(d.Node.Portals).To(Equal([]v1alpha1.Portal{tcp}))
+			},
+		},
+		{
+			name: "a host more",
+			given: func(s *Snapshot) {
+				there(s, testVolume(1, isCreatedOn("a"), withHosts(hostA, hostB)), exported(1, hostA))
+			},
+			does:    []string{"Export v1 to 2"},
+			volumes: map[string]says{"v1": {"Exported": "False/Pending"}},
+		},
+		{
+			name: "a host less stays reported until the engine let go of it",
+			given: func(s *Snapshot) {
+				there(s, testVolume(1, isCreatedOn("a"), reportedHost(hostA, false)), exported(1, hostA))
+				s.Attempts[Attempt{VerbExport, v1alpha1.NQNPrefix + "v1"}] = engine.ErrBusy
+			},
+			volumes: map[string]says{"v1": {"Exported": "False/ExportFailed", "Ready": "False/ExportFailed"}},
+			also:    func(g *WithT, d Decision) { g.Expect(d.Volumes["v1"].Hosts).To(HaveLen(1)) },
+		},
+		{
+			name: "an export that misses an open portal",
+			given: func(s *Snapshot) {
+				e := exported(1, hostA)
+				e.Portals = nil
+				there(s, testVolume(1, isCreatedOn("a"), withHosts(hostA)), e)
+			},
+			does: []string{"Export v1 to 1"},
+		},
+		{
+			name: "no portal of its transport",
+			given: func(s *Snapshot) {
+				there(s, testVolume(1, isCreatedOn("a"), withHosts(hostA), overRDMA), exported(1, hostA))
+			},
+			volumes: map[string]says{"v1": {"Exported": "False/PortalFailed"}},
+			also:    func(g *WithT, d Decision) { g.Expect(d.Volumes["v1"].Portals).To(BeEmpty()) },
+		},
+		{
+			name:  "growth",
+			given: func(s *Snapshot) { there(s, testVolume(1, isCreatedOn("a"), ofSize("20Gi")), exported(1)) },
+			does:  []string{"GrowVolumes 1 to 20Gi"},
+			also: func(g *WithT, d Decision) {
+				g.Expect(d.Volumes["v1"].Size.Value()).To(Equal(int64(10*gib)), "what is served, not what is asked for")
+			},
+		},
+		{
+			name:    "growth without room",
+			given:   func(s *Snapshot) { there(s, testVolume(1, isCreatedOn("a"), ofSize("200Gi")), exported(1)) },
+			volumes: map[string]says{"v1": {"Degraded": "True/NoSpace", "Ready": "True/AsExpected"}},
+		},
+		{
+			name:    "no shrinking",
+			given:   func(s *Snapshot) { there(s, testVolume(1, isCreatedOn("a"), ofSize("5Gi")), exported(1)) },
+			volumes: map[string]says{"v1": {"Degraded": "True/ShrinkRefused", "Ready": "True/AsExpected"}},
+		},
+		{
+			name: "lost",
+			given: func(s *Snapshot) {
+				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"), withHosts(hostA))}
+			},
+			volumes: map[string]says{"v1": {"Created": "True/AsExpected", "Degraded": "True/VolumeLost", "Ready": "False/VolumeLost", "Exported": "False/VolumeLost"}},
+		},
+		{
+			name:    "lost even when another drive is dead: a volume never moves",
+			given:   func(s *Snapshot) { brokenA(s); s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("b"))} },
+			volumes: map[string]says{"v1": {"Degraded": "True/VolumeLost"}},
+			node:    says{"PoolReady": "False/PoolFailed", "Ready": "True/AsExpected"},
+		},
+		{
+			name: "unknown while its pool cannot be read",
+			given: func(s *Snapshot) {
+				brokenA(s)
+				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"), withHosts(hostA))}
+				s.Target.State.Exports = []engine.Export{exported(1, hostA)}
+			},
+			volumes: map[string]says{"v1": {"Created": "True/AsExpected", "Degraded": "True/PoolFailed", "Exported": "Unknown/PoolFailed", "Ready": "False/PoolFailed"}},
+			also:    func(g *WithT, d Decision) { g.Expect(d.Volumes["v1"].Hosts).To(HaveLen(1)) },
+		},
+		{
+			name: "the last host of a volume on a dead drive is shut out without the volume",
+			given: func(s *Snapshot) {
+				brokenA(s)
+				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"))}
+				s.Target.State.Exports = []engine.Export{exported(1, hostA)}
+			},
+			does: []string{"Unexport v1"},
+		},
+		{
+			name: "of two copies, the one that the status names",
+			given: func(s *Snapshot) {
+				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("b"))}
+				holds(engineVolume(1, "a"), engineVolume(1, "b"))(s)
+				s.Target.State.Exports = []engine.Export{exported(1)}
+			},
+			also: func(g *WithT, d Decision) { g.Expect(d.Volumes["v1"].Device).To(Equal("b")) },
+		},
+		{
+			name: "figures stay between refreshes",
+			given: func(s *Snapshot) {
+				s.Refresh = false
+				there(s, testVolume(1, isCreatedOn("a"), func(v *v1alpha1.NvmfVolume) { v.Status.Allocated = resource.NewQuantity(1<<20, resource.BinarySI) }), exported(1))
+				s.Target.State.Volumes[0].AllocatedBytes = 5 << 20
+			},
+			also: func(g *WithT, d Decision) { g.Expect(d.Volumes["v1"].Allocated.Value()).To(Equal(int64(1 << 20))) },
+		},
+		{
+			name: "figures are brought up to date with a refresh",
+			given: func(s *Snapshot) {
+				there(s, testVolume(1, isCreatedOn("a"), func(v *v1alpha1.NvmfVolume) { v.Status.Allocated = resource.NewQuantity(1<<20, resource.BinarySI) }), exported(1))
+				s.Target.State.Volumes[0].AllocatedBytes = 5<<20 - 1
+			},
+			also: func(g *WithT, d Decision) { g.Expect(d.Volumes["v1"].Allocated.Value()).To(Equal(int64(5 << 20))) },
+		},
+	} {
+		c.run(t)
+	}
+}
+
+func TestDecideDeletes(t *testing.T) {
+	for _, c := range []decideCase{
+		{
+			name: "not while hosts are listed",
+			given: func(s *Snapshot) {
+				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"), withHosts(hostA), isDeleting)}
+				holds(engineVolume(1, "a"))(s)
+				s.Target.State.Exports = []engine.Export{exported(1, hostA)}
+			},
+			volumes: map[string]says{"v1": {"Ready": "False/HostsStillAdmitted", "Created": "True/AsExpected", "Exported": "True/AsExpected"}},
+		},
+		{
+			name: "first unexported",
+			given: func(s *Snapshot) {
+				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"), isDeleting)}
+				holds(engineVolume(1, "a"))(s)
+				s.Target.State.Exports = []engine.Export{exported(1)}
+			},
+			does:    []string{"Unexport v1"},
+			volumes: map[string]says{"v1": {"Ready": "False/Deleting"}},
+		},
+		{
+			name: "not deleted while the engine still lists the export",
+			given: func(s *Snapshot) {
+				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"), isDeleting)}
+				holds(engineVolume(1, "a"))(s)
+				s.Target.State.Exports = []engine.Export{exported(1)}
+				s.Attempts[Attempt{VerbUnexport, v1alpha1.NQNPrefix + "v1"}] = nil
+			},
+		},
+		{
+			name: "then deleted",
+			given: func(s *Snapshot) {
+				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"), isDeleting)}
+				holds(engineVolume(1, "a"))(s)
+			},
+			does: []string{"DeleteVolumes 1"},
+		},
+		{
+			name:    "released when the engine does not list it any more",
+			given:   func(s *Snapshot) { s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"), isDeleting)} },
+			release: []string{"v1"},
+		},
+		{
+			name:    "released when it never was",
+			given:   func(s *Snapshot) { brokenA(s); s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isDeleting)} },
+			release: []string{"v1"},
+		},
+		{
+			name: "not released while its pool cannot be read",
+			given: func(s *Snapshot) {
+				brokenA(s)
+				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"), isDeleting)}
+			},
+			volumes: map[string]says{"v1": {"Ready": "False/Deleting"}},
+		},
+		{
+			name: "not released when the engine does not answer",
+			given: func(s *Snapshot) {
+				s.Target = Target{Err: engine.ErrUnavailable, Reason: v1alpha1.ReasonEngineNotAnswering}
+				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"), isDeleting), testVolume(2)}
+			},
+			volumes: map[string]says{"v2": {"Created": "Unknown/EngineNotAnswering", "Exported": "Unknown/EngineNotAnswering", "Degraded": "Unknown/EngineNotAnswering", "Ready": "False/EngineNotAnswering"}},
+			node:    says{"Ready": "False/EngineNotAnswering", "PoolReady": "Unknown/EngineNotAnswering", "PortalsReady": "Unknown/EngineNotAnswering"},
+			also:    func(g *WithT, d Decision) { g.Expect(d.Volumes).NotTo(HaveKey("v1"), "what was last seen stays") },
+		},
+		{
+			name: "nothing without a plan",
+			given: func(s *Snapshot) {
+				s.Node.Spec = v1alpha1.NvmfNodeSpec{}
+				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"), isDeleting)}
+				holds(engineVolume(1, "a"))(s)
+				s.Target.State.Exports = []engine.Export{exported(1), exported(9)}
+			},
+			node: says{"Ready": "False/NotClaimed", "PoolReady": "False/NotClaimed", "PortalsReady": "False/NotClaimed"},
+			also: func(g *WithT, d Decision) { g.Expect(d.Node.Inventory).NotTo(BeNil()) },
+		},
+		{
+			name: "what has no object stays, but for subsystems that admit nobody",
+			given: func(s *Snapshot) {
+				holds(engineVolume(7, "a"))(s)
+				s.Target.State.Snapshots = []engine.Snapshot{{ID: id(8), Pool: "a"}}
+				s.Target.State.Exports = []engine.Export{exported(7, hostA), exported(9), {NQN: "nqn.2014-08.org.example:other"}}
+			},
+			does: []string{"Unexport v9"},
+			also: func(g *WithT, d Decision) {
+				g.Expect(d.Orphans).To(Equal(Orphans{Volumes: []engine.ID{id(7)}, Snapshots: []engine.ID{id(8)}, Exports: []string{v1alpha1.NQNPrefix + "v7"}}))
+			},
+		},
+	} {
+		c.run(t)
+	}
+}
