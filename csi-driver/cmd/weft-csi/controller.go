@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	ctrl "sigs.k8s.io/controller-runtime"
+
+	"github.com/weft-storage/weft/csi-driver/internal/controller"
+	"github.com/weft-storage/weft/csi-driver/internal/identity"
+	"github.com/weft-storage/weft/csi-driver/internal/server"
+)
+
+var errNotSynced = errors.New("the cache of the API server's objects is not filled yet")
+
+type controllerOptions struct{ endpoint, healthAddress string }
+
+func controllerCommand() *cobra.Command {
+	var o controllerOptions
+	cmd := &cobra.Command{
+		Use:   "controller",
+		Short: "Create volumes and admit hosts to them, through the Kubernetes API",
+		Args:  cobra.NoArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&o.endpoint, "endpoint", "unix:///csi/csi.sock", "socket to serve CSI's controller service on")
+	flags.StringVar(&o.healthAddress, "health-probe-bind-address", ":9811", "address for /healthz and /readyz; 0 for none")
+	return cmd
+}
+
+func (o controllerOptions) run(ctx context.Context) error {
+	config, err := ctrl.GetConfig()
+	if err != nil {
+		return fmt.Errorf("find the API server (give --kubeconfig outside of a cluster): %w", err)
+	}
+	cluster, err := controller.NewCluster(config)
+	if err != nil {
+		return err
+	}
+	group, ctx := errgroup.WithContext(ctx)
+	service, err := controller.New(ctx, cluster)
+	if err != nil {
+		return err
+	}
+	listener, err := server.Listen(ctx, o.endpoint)
+	if err != nil {
+		return err
+	}
+	group.Go(func() error { return cluster.Start(ctx) })
+	group.Go(func() error {
+		return server.ServeHealth(ctx, o.healthAddress, func() error {
+			if !service.Synced() {
+				return errNotSynced
+			}
+			return nil
+		})
+	})
+	group.Go(func() error {
+		return server.Serve(ctx, listener, func(r grpc.ServiceRegistrar) {
+			csi.RegisterIdentityServer(r, &identity.Service{Version: version, Controller: true, Ready: service.Synced})
+			csi.RegisterControllerServer(r, service)
+		})
+	})
+	return group.Wait()
+}

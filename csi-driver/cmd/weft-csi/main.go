@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command weft-csi is the CSI driver: `weft-csi controller` runs once for the cluster, beside the CSI sidecars, and `weft-csi node` on each node.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+
+	"github.com/spf13/cobra"
+	"go.uber.org/zap/zapcore"
+	"k8s.io/klog/v2"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/log/zap"
+
+	"github.com/go-logr/logr"
+)
+
+// version is set by the linker.
+var version = "development"
+
+func main() {
+	if err := command().ExecuteContext(ctrl.SetupSignalHandler()); err != nil {
+		fmt.Fprintln(os.Stderr, "weft-csi:", err)
+		os.Exit(1)
+	}
+}
+
+func command() *cobra.Command {
+	// A failed call needs its words, not the stack of the place that logs it.
+	logging := zap.Options{TimeEncoder: zapcore.RFC3339TimeEncoder, StacktraceLevel: zapcore.DPanicLevel}
+	cmd := &cobra.Command{
+		Use:           "weft-csi",
+		Short:         "CSI driver for volumes on NVMe-oF targets",
+		Version:       version,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
+			logger := zap.New(zap.UseFlagOptions(&logging))
+			ctrl.SetLogger(logger)
+			klog.SetLogger(logger) // mount-utils and client-go log through klog
+			cmd.SetContext(logr.NewContext(cmd.Context(), logger))
+			// Programs that are run by libraries must answer in the C locale too.
+			return os.Setenv("LC_ALL", "C")
+		},
+	}
+	// controller-runtime registers --kubeconfig with the standard library's flags.
+	logging.BindFlags(flag.CommandLine)
+	cmd.PersistentFlags().AddGoFlagSet(flag.CommandLine)
+	cmd.AddCommand(controllerCommand(), nodeCommand())
+	return cmd
+}

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/mount-utils"
+	"k8s.io/utils/exec"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/weft-storage/weft/csi-driver/internal/fabrics"
+	"github.com/weft-storage/weft/csi-driver/internal/filesystem"
+	"github.com/weft-storage/weft/csi-driver/internal/identity"
+	"github.com/weft-storage/weft/csi-driver/internal/node"
+	"github.com/weft-storage/weft/csi-driver/internal/registration"
+	"github.com/weft-storage/weft/csi-driver/internal/server"
+)
+
+// finishTimeout is how long work on this machine that outlived its calls (a mkfs, an umount) may take when the
+// process is told to stop; with the server's own limit it fits into a pod's usual 30 s.
+const finishTimeout = 15 * time.Second
+
+type nodeOptions struct {
+	endpoint, nodeName, kubeletDir, healthAddress string
+	maxVolumes                                    int64
+}
+
+func nodeCommand() *cobra.Command {
+	var o nodeOptions
+	cmd := &cobra.Command{
+		Use:   "node",
+		Short: "Connect and mount volumes on this node",
+		Args:  cobra.NoArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&o.endpoint, "endpoint", "unix:///var/lib/kubelet/plugins/csi.weft.storage/csi.sock", "socket to serve CSI's node service on; the kubelet must see it at the same path")
+	flags.StringVar(&o.nodeName, "node-name", "", "name of this Kubernetes Node")
+	flags.StringVar(&o.kubeletDir, "kubelet-dir", "/var/lib/kubelet", "the kubelet's folder")
+	flags.StringVar(&o.healthAddress, "health-probe-bind-address", "127.0.0.1:9812", "address for /healthz and /readyz; 0 for none")
+	flags.Int64Var(&o.maxVolumes, "max-volumes", node.DefaultMaxVolumes, "volumes that may be attached to this node at a time; 0 for no limit")
+	return cmd
+}
+
+func (o nodeOptions) run(ctx context.Context) error {
+	if o.nodeName == "" {
+		return errors.New("--node-name is missing: give the name of this Kubernetes Node")
+	}
+	if o.maxVolumes < 0 {
+		return fmt.Errorf("--max-volumes is %d; give 0 for no limit, or a positive number", o.maxVolumes)
+	}
+	reader, err := nodeReader()
+	if err != nil {
+		return err
+	}
+	registrar := registration.New(strings.TrimPrefix(o.endpoint, "unix://"))
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return server.ServeHealth(ctx, o.healthAddress, registrar.Registered) })
+	group.Go(func() error {
+		uid, err := node.UID(ctx, reader, o.nodeName)
+		if err != nil {
+			return err
+		}
+		service := newNode(uid, o.maxVolumes)
+		listener, err := server.Listen(ctx, o.endpoint)
+		if err != nil {
+			return err
+		}
+		// Only now: the kubelet calls the node service as soon as it is registered.
+		group.Go(func() error { return registrar.Run(ctx, registration.Path(o.kubeletDir)) })
+		err = server.Serve(ctx, listener, func(r grpc.ServiceRegistrar) {
+			csi.RegisterIdentityServer(r, &identity.Service{Version: version, Ready: func() bool { return true }})
+			csi.RegisterNodeServer(r, service)
+		})
+		finish, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTimeout)
+		defer cancel()
+		return errors.Join(err, service.Wait(finish))
+	})
+	return group.Wait()
+}
+
+// nodeReader reads Nodes; without a cache, since one is read, once.
+func nodeReader() (client.Reader, error) {
+	config, err := ctrl.GetConfig()
+	if err != nil {
+		return nil, fmt.Errorf("find the API server (give --kubeconfig outside of a cluster): %w", err)
+	}
+	scheme := runtime.NewScheme()
+	if err := corev1.AddToScheme(scheme); err != nil {
+		return nil, err
+	}
+	return client.New(config, client.Options{Scheme: scheme})
+}
+
+// newNode makes the node service of this machine.
+func newNode(uid string, maxVolumes int64) *node.Service {
+	filesystems := &filesystem.Host{
+		Mounter: mount.NewWithoutSystemd(""), Exec: exec.New(), MountInfo: "/proc/self/mountinfo",
+	}
+	initiator := fabrics.New(fabrics.Config{
+		Root: "/", UID: uid, Kernel: fabrics.LinuxKernel{}, LoadModule: filesystems.LoadModule, Reachable: fabrics.Reachable,
+		MountsOf: func(ns fabrics.Namespace) ([]string, error) { return filesystems.MountsOf(ns.Device, ns.Name) },
+	})
+	return &node.Service{HostNQN: initiator.NQN, MaxVolumes: maxVolumes, Initiator: initiator, Filesystems: filesystems}
+}

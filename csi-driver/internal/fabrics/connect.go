@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fabrics
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/go-logr/logr"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+)
+
+// reconnectDelay and keepAlive in seconds, of every connection. The kernel's own are 10 and 5: a
+// delay of 2 lets I/O go on soon after a target is back, and a keep-alive of 10 forgives a host that is busy for a moment.
+const (
+	reconnectDelay = 2
+	keepAlive      = 10
+)
+
+// modules of the transports.
+var modules = map[v1alpha1.TransportType]string{
+	v1alpha1.TransportTCP:  "nvme_tcp",
+	v1alpha1.TransportRDMA: "nvme_rdma",
+}
+
+// Connect makes a controller for each portal that has none, and returns when at least one portal of the subsystem
+// has one; portals that could not be connected meanwhile are logged. It is idempotent.
+// It fails with a *ConnectError for each portal, joined, when no portal could be connected.
+//
+// Without the kernel's multipath (nvme_core.multipath=N) each controller would be
+// a block device of its own, so that only one portal is connected.
+func (h *Host) Connect(ctx context.Context, c Connection) error {
+	if len(c.Portals) == 0 {
+		return fmt.Errorf("%w: %s has no portal", ErrInvalid, c.NQN)
+	}
+	known, err := h.prepare(ctx, c)
+	if err != nil {
+		return err
+	}
+	multipath, err := h.multipath()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	connected := 0
+	for _, p := range c.Portals {
+		if connected > 0 && !multipath {
+			break
+		}
+		if err := h.connectPortal(ctx, c, p, known); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		connected++
+	}
+	if connected == 0 {
+		return errors.Join(errs...)
+	}
+	for _, err := range errs {
+		logr.FromContextOrDiscard(ctx).Error(err, "Volume is connected through fewer portals than it has")
+	}
+	return nil
+}
+
+// prepare loads what the kernel needs and reads which options it knows; nil stands for "it does not say".
+func (h *Host) prepare(ctx context.Context, c Connection) (map[string]bool, error) {
+	if _, err := os.Stat(h.dev("nvme-fabrics")); errors.Is(err, fs.ErrNotExist) {
+		if err := h.LoadModule(ctx, "nvme_fabrics"); err != nil {
+			return nil, fmt.Errorf("load kernel module nvme_fabrics: %w: %w", ErrUnsupported, err)
+		}
+	}
+	for _, p := range c.Portals {
+		module, ok := modules[p.Transport]
+		if !ok {
+			return nil, fmt.Errorf("%w: transport %q; it must be TCP or RDMA", ErrInvalid, p.Transport)
+		}
+		if _, err := os.Stat(h.sys("module", module)); errors.Is(err, fs.ErrNotExist) {
+			if err := h.LoadModule(ctx, module); err != nil {
+				return nil, fmt.Errorf("load kernel module %s: %w: %w", module, ErrUnsupported, err)
+			}
+		}
+	}
+	text, err := h.Kernel.Options()
+	if errors.Is(err, syscall.EINVAL) {
+		return nil, nil // before Linux 5.17
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the kernel's connect options: %w", err)
+	}
+	known := map[string]bool{}
+	for option := range strings.SplitSeq(strings.TrimSpace(text), ",") {
+		key, _, _ := strings.Cut(option, "=")
+		known[key] = true
+	}
+	return known, nil
+}
+
+func (h *Host) dev(name string) string { return strings.TrimSuffix(h.Root, "/") + "/dev/" + name }
+
+// multipath tells whether the kernel joins the controllers of a subsystem.
+func (h *Host) multipath() (bool, error) {
+	v, err := attribute(h.sys("module/nvme_core/parameters/multipath"))
+	if errors.Is(err, errGone) {
+		return false, nil // built without it
+	}
+	if err != nil {
+		return false, fmt.Errorf("read nvme_core.multipath: %w", err)
+	}
+	return v == "Y", nil
+}
+
+func (h *Host) connectPortal(ctx context.Context, c Connection, p v1alpha1.Portal, known map[string]bool) error {
+	controllers, err := h.Controllers(c.NQN)
+	if err != nil {
+		return err
+	}
+	for _, ctrl := range controllers {
+		if ctrl.reaches(p) && !ctrl.going() {
+			return nil
+		}
+	}
+	options, err := h.options(c, p, known)
+	if err != nil {
+		return err
+	}
+	address := net.JoinHostPort(p.Address, strconv.Itoa(int(p.Port)))
+	if p.Transport == v1alpha1.TransportTCP {
+		if err := h.Reachable(ctx, address); err != nil {
+			return &ConnectError{NQN: c.NQN, Host: h.NQN, Portal: p, Err: err}
+		}
+	}
+	err = h.flights.do(ctx, flightKey{nqn: c.NQN, portal: string(p.Transport) + address}, func() error {
+		answer, err := h.Kernel.Create(options)
+		if err == nil {
+			h.expect(c.NQN, answer)
+		}
+		return err
+	})
+	switch {
+	case err == nil:
+		logr.FromContextOrDiscard(ctx).Info("Connected", "nqn", c.NQN, "transport", p.Transport, "portal", address)
+		return nil
+	case errors.Is(err, syscall.EALREADY):
+		// Another process was faster: the kernel looks for the same portal, subsystem and host.
+		return nil
+	default:
+		return &ConnectError{NQN: c.NQN, Host: h.NQN, Portal: p, Err: err}
+	}
+}
+
+// expect takes the kernel's answer to a creation (instance=3,cntlid=1) as a hint: a subsystem
+// bears the number of the first controller that the host had for it.
+func (h *Host) expect(nqn, answer string) {
+	instance, _, _ := strings.Cut(strings.TrimPrefix(answer, "instance="), ",")
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.names[nqn] == "" {
+		h.names[nqn] = "nvme-subsys" + instance
+	}
+}
+
+// options writes what the kernel shall be told. Those that it does not know are left out, if it can do without.
+func (h *Host) options(c Connection, p v1alpha1.Portal, known map[string]bool) (string, error) {
+	list := []struct {
+		key, value string
+		optional   bool
+	}{
+		{"transport", strings.ToLower(string(p.Transport)), false},
+		{"traddr", p.Address, false},
+		{"trsvcid", strconv.Itoa(int(p.Port)), false},
+		{"nqn", c.NQN, false},
+		{"hostnqn", h.NQN, false},
+		{"hostid", h.UID, false},
+		{"nr_io_queues", positive(c.IOQueues), true},
+		{"queue_size", positive(c.QueueDepth), true},
+		{"ctrl_loss_tmo", strconv.Itoa(int(c.CtrlLossTimeoutSeconds)), true},
+		{"reconnect_delay", strconv.Itoa(reconnectDelay), true},
+		{"keep_alive_tmo", strconv.Itoa(keepAlive), true},
+	}
+	var words []string
+	for _, o := range list {
+		if o.optional && (o.value == "" || known != nil && !known[o.key]) {
+			continue
+		}
+		if o.value == "" || strings.ContainsAny(o.value, ", \t\n\x00") {
+			return "", fmt.Errorf("%w: %s is %q; it must be one word without a comma", ErrInvalid, o.key, o.value)
+		}
+		words = append(words, o.key+"="+o.value)
+	}
+	return strings.Join(words, ","), nil
+}
+
+// positive leaves an option out, by an empty value, when it is not set.
+func positive(n int32) string {
+	if n <= 0 {
+		return ""
+	}
+	return strconv.Itoa(int(n))
+}

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fabrics
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+	"syscall"
+
+	"github.com/go-logr/logr"
+	"k8s.io/apimachinery/pkg/util/wait"
+)
+
+// Disconnect takes this host's controllers of a subsystem away and returns when they are gone from
+// sysfs. Nothing connected is no error. With another namespace of the subsystem still in use, they serve that and stay, and that is no error either.
+//
+// It fails with an *InUseError when the volume itself is in use; with NGUID empty (not
+// known) that is any namespace of the subsystem. It fails with a *StuckError naming the controllers when the context ends first. One
+// that the kernel cannot finish with never holds up other subsystems.
+func (h *Host) Disconnect(ctx context.Context, id ID) error {
+	if err := h.flights.wait(ctx, id.NQN); err != nil {
+		return fmt.Errorf("disconnect %s: a connection is still being made: %w", id.NQN, err)
+	}
+	namespaces, err := h.Namespaces(id.NQN)
+	if err != nil {
+		return err
+	}
+	for _, ns := range namespaces {
+		users, err := h.users(ns)
+		if err != nil {
+			return fmt.Errorf("find out who uses %s: %w", ns.Path, err)
+		}
+		if len(users) == 0 {
+			continue
+		}
+		if id.NGUID == "" || ns.NGUID == id.NGUID {
+			return &InUseError{Namespace: ns, Users: users}
+		}
+		logr.FromContextOrDiscard(ctx).Info("Connection stays: it serves another volume", "nqn", id.NQN, "device", ns.Name)
+		return nil
+	}
+	return h.remove(ctx, id.NQN)
+}
+
+// users lists what holds a namespace's block device. A path that is only open, by a pod
+// that writes to a raw device, shows as the mount by which the pod has it.
+func (h *Host) users(ns Namespace) ([]string, error) {
+	users, err := h.MountsOf(ns)
+	if err != nil {
+		return nil, err
+	}
+	holders, err := os.ReadDir(h.sys("class/block", ns.Name, "holders"))
+	if err != nil && !isGone(err) {
+		return nil, err
+	}
+	for _, holder := range holders {
+		users = append(users, "block device "+holder.Name())
+	}
+	if len(users) > 0 {
+		return users, nil
+	}
+	claimed, err := h.Kernel.Claimed(ns.Path)
+	if err != nil && !isGone(err) && !errors.Is(err, syscall.ENXIO) {
+		return nil, err
+	}
+	if claimed {
+		users = append(users, "a mount in another mount namespace, or swap")
+	}
+	return users, nil
+}
+
+// remove deletes controllers and waits.
+func (h *Host) remove(ctx context.Context, nqn string) error {
+	asked := map[string]bool{}
+	failed := make(chan error, 1)
+	var left []Controller
+	err := wait.PollUntilContextCancel(ctx, pollInterval, true, func(ctx context.Context) (bool, error) {
+		select {
+		case err := <-failed:
+			return false, err
+		default:
+		}
+		controllers, err := h.Controllers(nqn)
+		if err != nil {
+			return false, err
+		}
+		left = controllers
+		for _, c := range controllers {
+			if !asked[c.Name] && !strings.HasPrefix(c.State, "deleting") {
+				asked[c.Name] = true
+				logr.FromContextOrDiscard(ctx).Info("Disconnecting", "nqn", nqn, "controller", c.Name)
+				go h.delete(c, failed)
+			}
+		}
+		return len(controllers) == 0, nil
+	})
+	if err != nil && len(left) > 0 {
+		return &StuckError{NQN: nqn, Controllers: left, Err: err}
+	}
+	return err
+}
+
+// delete asks the kernel to delete a controller. The write returns when it is done, which may be never: it has a goroutine of its own.
+func (h *Host) delete(c Controller, failed chan<- error) {
+	err := h.Kernel.WriteAttribute(c.dir+"/delete_controller", "1")
+	if err == nil || isGone(err) {
+		return
+	}
+	select {
+	case failed <- fmt.Errorf("delete %s: %w", c.Name, err):
+	default: // one error is enough
+	}
+}

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package fabrics drives the kernel's NVMe-oF initiator: it connects to
+// subsystems through /dev/nvme-fabrics and finds their controllers and namespaces in sysfs. It
+// uses no nvme-cli, no discovery and no udev links.
+//
+// A volume is a namespace, found by its subsystem's NQN and its NGUID. A subsystem may
+// hold several namespaces, and may be reached through several controllers, one for each portal.
+//
+// How sysfs shows them (Linux 5.15 to 6.12), N a controller's number, S a subsystem's:
+//
+//	/sys/class/nvme-subsystem/nvme-subsysS/subsysnqn
+//	/sys/class/nvme-subsystem/nvme-subsysS/nvmeN      link to the controller
+//	/sys/class/nvme-subsystem/nvme-subsysS/nvmeSnM    the namespace; its paths are nvmeN/nvmeScNnM
+//	/sys/class/nvme/nvmeN/nvmeSnM                     the namespace, with nvme_core.multipath=N
+//
+// A controller is linked there only when its handshake is done, so what is found there is connected or was.
+package fabrics
+
+import (
+	"context"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+)
+
+// pollInterval is how often sysfs is looked at while waiting. Connecting takes the kernel about 100 ms, and a look costs some 20 µs.
+const pollInterval = 20 * time.Millisecond
+
+// Kernel is what this package asks of the kernel besides reading sysfs. Safe for concurrent use.
+type Kernel interface {
+	// Options reads which connect options the kernel knows, as /dev/nvme-fabrics
+	// prints them. It fails with an error that is syscall.EINVAL on kernels that cannot say.
+	Options() (string, error)
+	// Create writes connect options to /dev/nvme-fabrics and reads the answer, such as instance=3,cntlid=1.
+	// It returns when the controller is connected, or failed. Creations run one after the other in the kernel.
+	Create(options string) (answer string, err error)
+	// WriteAttribute writes to a file of sysfs. It may block for as long as the device does.
+	WriteAttribute(path, value string) error
+	// Claimed tells whether a block device is held exclusively: mounted in any mount namespace,
+	// used by device mapper, or as swap.
+	Claimed(device string) (bool, error)
+}
+
+// Config of a Host.
+type Config struct {
+	// Root under which /sys and /dev are found; "/" on a real host.
+	Root string
+	// UID of the host's Kubernetes Node: it is the hostid, and with v1alpha1.HostNQNPrefix the host NQN.
+	UID string
+	// Kernel to drive.
+	Kernel Kernel
+	// LoadModule loads a kernel module; loading one that is there already is no error.
+	LoadModule func(ctx context.Context, name string) error
+	// MountsOf tells where a block device is mounted, or bound as a file.
+	MountsOf func(device Namespace) ([]string, error)
+	// Reachable fails when a TCP connection to an address cannot be made. The kernel makes
+	// connections one after the other, so that one to a dead portal would hold up all others for seconds.
+	Reachable func(ctx context.Context, address string) error
+}
+
+// Host is this machine as an NVMe-oF host. Safe for concurrent use.
+type Host struct {
+	Config
+	// NQN of the host.
+	NQN string
+
+	flights flights
+
+	// names remembers where a subsystem was found last, by NQN. It is
+	// a hint that is checked at each use: it makes a look-up independent of the number of other volumes.
+	mu    sync.Mutex
+	names map[string]string
+}
+
+// New makes a Host.
+func New(config Config) *Host {
+	return &Host{Config: config, NQN: v1alpha1.HostNQNPrefix + config.UID, names: map[string]string{}}
+}
+
+// ID of a volume on a host.
+type ID struct {
+	// NQN of the subsystem.
+	NQN string
+	// NGUID of the namespace, 32 lower-case hexadecimal digits.
+	NGUID string
+}
+
+// Connection says how to reach a subsystem.
+type Connection struct {
+	// NQN of the subsystem.
+	NQN string
+	// Portals to connect to, at least one.
+	Portals []v1alpha1.Portal
+	// IOQueues, QueueDepth and CtrlLossTimeoutSeconds as in v1alpha1.Connection.
+	IOQueues, QueueDepth, CtrlLossTimeoutSeconds int32
+}
+
+// Namespace is a block device that a subsystem serves.
+type Namespace struct {
+	ID
+	// Name of the block device, such as nvme0n1. It may change from one connection to the next.
+	Name string
+	// Path of the device node, such as /dev/nvme0n1, under the root.
+	Path string
+	// Device number as major:minor. It is not used again as long as something holds the device.
+	Device string
+	// SizeBytes of the device.
+	SizeBytes int64
+}
+
+// Controller is one connection to a subsystem: a path.
+type Controller struct {
+	// Name such as nvme3.
+	Name string
+	// State as the kernel names it: new, live, resetting, connecting, deleting, deleting (no IO), dead.
+	State string
+	// Transport, Address and Port of the portal.
+	Transport v1alpha1.TransportType
+	Address   string
+	Port      string
+	// HostNQN it was connected with.
+	HostNQN string
+
+	dir string
+}
+
+// going tells whether the kernel is taking the controller away: it carries no more I/O, and does not stop a new connection to the same portal.
+func (c Controller) going() bool {
+	return strings.HasPrefix(c.State, "deleting") || c.State == "dead"
+}
+
+func (c Controller) live() bool { return c.State == "live" }
+
+func (c Controller) String() string {
+	return c.Name + " (" + string(c.Transport) + " " + c.Address + " port " + c.Port + ", " + c.State + ")"
+}
+
+var (
+	subsystemName  = regexp.MustCompile(`^nvme-subsys[0-9]+$`)
+	controllerName = regexp.MustCompile(`^nvme[0-9]+$`)
+	namespaceName  = regexp.MustCompile(`^nvme[0-9]+n[0-9]+$`)
+)
+
+func (h *Host) sys(elem ...string) string {
+	return filepath.Join(append([]string{h.Root, "sys"}, elem...)...)
+}

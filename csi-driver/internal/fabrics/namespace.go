@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fabrics
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strings"
+	"syscall"
+
+	"k8s.io/apimachinery/pkg/util/wait"
+)
+
+// FindNamespace finds a volume's block device, by both its names. It fails with ErrNotFound when the host has none now.
+func (h *Host) FindNamespace(id ID) (Namespace, error) {
+	all, err := h.Namespaces(id.NQN)
+	if err != nil {
+		return Namespace{}, err
+	}
+	for _, ns := range all {
+		if ns.NGUID == id.NGUID {
+			return ns, nil
+		}
+	}
+	return Namespace{}, fmt.Errorf("namespace %s of %s: %w", id.NGUID, id.NQN, ErrNotFound)
+}
+
+// WaitNamespace waits until a volume can be used: a path of it is live, its
+// device node is there, and it has at least minBytes; a size that is too small is asked for again, once. It
+// fails with a *NotReadyError that says what is missing: when the context ends, and at once when nothing is connected.
+func (h *Host) WaitNamespace(ctx context.Context, id ID, minBytes int64) (Namespace, error) {
+	var found Namespace
+	lacks, rescanned := "", false
+	err := wait.PollUntilContextCancel(ctx, pollInterval, true, func(ctx context.Context) (bool, error) {
+		ns, missing, err := h.look(id)
+		if err != nil {
+			return false, err
+		}
+		if missing == "" && ns.SizeBytes < minBytes {
+			missing = fmt.Sprintf("%s has %d bytes, and %d were expected", ns.Path, ns.SizeBytes, minBytes)
+			if !rescanned {
+				rescanned = true
+				if err := h.rescan(id.NQN); err != nil {
+					return false, err
+				}
+			}
+		}
+		found, lacks = ns, missing
+		return missing == "", nil
+	})
+	if err != nil {
+		if lacks == "" || !errors.Is(err, ctx.Err()) {
+			return Namespace{}, fmt.Errorf("wait for namespace %s of %s: %w", id.NGUID, id.NQN, err)
+		}
+		return Namespace{}, &NotReadyError{ID: id, Lacks: lacks, Err: err}
+	}
+	return found, nil
+}
+
+// look finds the namespace, or says what is missing.
+func (h *Host) look(id ID) (Namespace, string, error) {
+	controllers, err := h.Controllers(id.NQN)
+	if err != nil {
+		return Namespace{}, "", err
+	}
+	live, left := false, false
+	states := make([]string, len(controllers))
+	for i, c := range controllers {
+		live, left = live || c.live(), left || !c.going()
+		states[i] = c.String()
+	}
+	if !left {
+		return Namespace{}, "", &NotReadyError{ID: id, Lacks: "no connection", Err: ErrNotFound}
+	}
+	if !live {
+		return Namespace{}, "no path is live: " + strings.Join(states, ", "), nil
+	}
+	all, err := h.Namespaces(id.NQN)
+	if err != nil {
+		return Namespace{}, "", err
+	}
+	others := make([]string, 0, len(all))
+	for _, ns := range all {
+		if ns.NGUID != id.NGUID {
+			others = append(others, ns.NGUID)
+			continue
+		}
+		if _, err := os.Stat(ns.Path); errors.Is(err, fs.ErrNotExist) {
+			return Namespace{}, ns.Path + " does not exist", nil
+		} else if err != nil {
+			return Namespace{}, "", err
+		}
+		return ns, "", nil
+	}
+	if len(others) > 0 {
+		return Namespace{}, "the subsystem serves other namespaces: " + strings.Join(others, ", "), nil
+	}
+	return Namespace{}, "the subsystem serves no namespace", nil
+}
+
+// rescan asks the kernel to look at a subsystem's namespaces again, through every live path. It returns before the kernel has.
+func (h *Host) rescan(nqn string) error {
+	controllers, err := h.Controllers(nqn)
+	if err != nil {
+		return err
+	}
+	for _, c := range controllers {
+		if !c.live() {
+			continue
+		}
+		err := h.Kernel.WriteAttribute(c.dir+"/rescan_controller", "1")
+		if err != nil && !isGone(err) {
+			return fmt.Errorf("rescan %s: %w", c.Name, err)
+		}
+	}
+	return nil
+}
+
+// isGone tells whether a write failed because its device is not there any more.
+func isGone(err error) bool {
+	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENODEV)
+}

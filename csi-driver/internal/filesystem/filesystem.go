@@ -1,0 +1,223 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package filesystem makes, checks, grows and mounts filesystems, and binds block devices.
+//
+// A device is formatted only through the fence (see Fence). When mkfs is cut off, by a crash of the machine or of this process,
+// the device holds something that is neither blank nor a filesystem: it is not formatted
+// again until an administrator allows it. A call whose deadline passes
+// does not cut it off: what changes a filesystem runs to its end.
+package filesystem
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"k8s.io/mount-utils"
+	"k8s.io/utils/exec"
+)
+
+// Host mounts on this machine. Safe for concurrent use on different devices.
+type Host struct {
+	// Mounter calls mount and umount.
+	Mounter mount.Interface
+	// Exec runs blkid, mkfs, fsck and what grows filesystems.
+	Exec exec.Interface
+	// MountInfo is the path of the mount table: /proc/self/mountinfo on a real host.
+	MountInfo string
+}
+
+// Filesystems that can be asked for.
+const (
+	Ext4 = "ext4"
+	XFS  = "xfs"
+)
+
+// DefaultFilesystem of a volume that does not ask for one.
+const DefaultFilesystem = Ext4
+
+// minXFSBytes is what mkfs.xfs takes at least, since xfsprogs 5.19.
+const minXFSBytes = 300 << 20
+
+// Request is a filesystem that a device shall hold.
+type Request struct {
+	// Device is the path of the block device, and SizeBytes its size.
+	Device    string
+	SizeBytes int64
+	// Type is Ext4 or XFS.
+	Type string
+	// ReadOnly: nothing may be written to the device, so it is not formatted.
+	ReadOnly bool
+	Fence    Fence
+}
+
+// Prepare makes sure that a device holds the filesystem asked for: it formats
+// it if the fence is open, and checks a filesystem that is there. It fails with ErrUnsupported, a *TooSmallError, a
+// *RefusedError or the failed program's error, and then has not formatted, except when mkfs itself failed.
+func (h *Host) Prepare(ctx context.Context, r Request) error {
+	if r.Type != Ext4 && r.Type != XFS {
+		return fmt.Errorf("%w: %q; use ext4 or xfs", ErrUnsupported, r.Type)
+	}
+	found, err := h.probe(ctx, r.Device)
+	if err != nil {
+		return err
+	}
+	edges := false
+	if found.empty() {
+		// Read even where the answer does not matter: a device that cannot be read also probes as empty.
+		if edges, err = edgesAreZero(r.Device, r.SizeBytes); err != nil {
+			return fmt.Errorf("read %s: %w", r.Device, err)
+		}
+	}
+	format, err := decide(r, found, edges)
+	if err != nil {
+		return err
+	}
+	if format {
+		return h.format(ctx, r)
+	}
+	if r.Type == Ext4 && !r.ReadOnly {
+		return h.check(ctx, r.Device)
+	}
+	return nil // XFS repairs itself from its log when it is mounted
+}
+
+// Mount mounts a device at a directory, which is made if need be.
+func (h *Host) Mount(device, target, fsType string, options []string) error {
+	if err := os.MkdirAll(target, 0o750); err != nil {
+		return err
+	}
+	if fsType == XFS {
+		// A clone has its source's UUID, and XFS refuses a second filesystem with the same.
+		options = append([]string{"nouuid"}, options...)
+	}
+	return h.Mounter.Mount(device, target, fsType, options)
+}
+
+// BindDirectory shows a mounted directory at another place.
+func (h *Host) BindDirectory(source, target string, readOnly bool) error {
+	if err := os.MkdirAll(target, 0o750); err != nil {
+		return err
+	}
+	return h.bind(source, target, readOnly)
+}
+
+// BindDevice shows a device node at another place, as a file. Read-only concerns the
+// file's attributes: what may be done with the device is up to who gives it to a container.
+func (h *Host) BindDevice(device, target string, readOnly bool) error {
+	if err := os.MkdirAll(filepath.Dir(target), 0o750); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(target, os.O_CREATE|os.O_RDONLY, 0o640)
+	if err != nil {
+		return err
+	}
+	if err := f.Close(); err != nil {
+		return err
+	}
+	return h.bind(device, target, readOnly)
+}
+
+func (h *Host) bind(source, target string, readOnly bool) error {
+	options := []string{"bind"}
+	if readOnly {
+		options = append(options, "ro")
+	}
+	return h.Mounter.Mount(source, target, "", options)
+}
+
+// Unmount takes away everything that is mounted at a path; nothing there is no error. The path itself stays.
+func (h *Host) Unmount(path string) error {
+	for {
+		m, mounted, err := h.At(path)
+		if err != nil || !mounted {
+			return err
+		}
+		if err := h.Mounter.Unmount(m.Path); err != nil {
+			return err
+		}
+	}
+}
+
+// Remove unmounts a path and removes the empty directory or the file that it was mounted on.
+func (h *Host) Remove(path string) error {
+	if err := h.Unmount(path); err != nil {
+		return err
+	}
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// Grow makes a mounted filesystem as large as its device; one that is, is left alone.
+func (h *Host) Grow(ctx context.Context, device, mountPoint string) error {
+	_, err := mount.NewResizeFs(h.lasting(ctx)).Resize(device, mountPoint)
+	return err
+}
+
+// commands runs programs with a context, in the C locale.
+type commands struct {
+	exec.Interface
+	ctx context.Context
+}
+
+// Command gives a command that ends with the context.
+func (c commands) Command(name string, args ...string) exec.Cmd {
+	cmd := c.CommandContext(c.ctx, name, args...)
+	cmd.SetEnv(append(os.Environ(), "LC_ALL=C"))
+	return cmd
+}
+
+// brief is for programs that only read: they end with the context.
+func (h *Host) brief(ctx context.Context) commands { return commands{h.Exec, ctx} }
+
+// lasting is for programs that write: killed halfway they would leave a broken filesystem, so they run to their end.
+func (h *Host) lasting(ctx context.Context) commands {
+	return commands{h.Exec, context.WithoutCancel(ctx)}
+}
+
+// LoadModule loads a kernel module, with what it needs.
+func (h *Host) LoadModule(ctx context.Context, name string) error {
+	_, err := h.brief(ctx).run("modprobe", name)
+	return err
+}
+
+// run gives what a program wrote to its standard output; its error holds the rest.
+func (c commands) run(name string, args ...string) (string, error) {
+	cmd := c.Command(name, args...)
+	var stderr strings.Builder
+	cmd.SetStderr(&stderr)
+	out, err := cmd.Output()
+	if err != nil {
+		return string(out), &CommandError{Command: name, Output: strings.TrimSpace(stderr.String() + string(out)), Err: err}
+	}
+	return string(out), nil
+}
+
+// edgesAreZero tells whether the first and the last MiB of a device read as zeros.
+func edgesAreZero(device string, sizeBytes int64) (bool, error) {
+	const edge = 1 << 20
+	f, err := os.Open(device)
+	if err != nil {
+		return false, err
+	}
+	defer func() { _ = f.Close() }()
+	buf := make([]byte, min(edge, sizeBytes))
+	for _, offset := range []int64{0, max(0, sizeBytes-edge)} {
+		if _, err := io.ReadFull(io.NewSectionReader(f, offset, int64(len(buf))), buf); err != nil {
+			return false, err
+		}
+		for _, b := range buf {
+			if b != 0 {
+				return false, nil
+			}
+		}
+	}
+	return true, nil
+}

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package filesystem
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/moby/sys/mountinfo"
+	"golang.org/x/sys/unix"
+)
+
+// Mount is one entry of the mount table. Reading the table touches no
+// filesystem, so that it never waits for a device without a path.
+type Mount struct {
+	// Path where it is mounted.
+	Path string
+	// Device number (major:minor) of a filesystem.
+	Device string
+	// Node is the name of the device, such as nvme0n1, when a device node is bound here; else empty.
+	Node string
+	// NodeGone: the bound device node is not in /dev any more.
+	NodeGone bool
+	// Type of filesystem.
+	Type string
+	// ReadOnly at this place.
+	ReadOnly bool
+}
+
+// devtmpfs is the filesystem of /dev; a table entry with another root in it is a bound device node.
+const devtmpfs = "devtmpfs"
+
+// deletedSuffix is how the kernel marks a bound file that was removed (fs/d_path.c).
+const deletedSuffix = "//deleted"
+
+// At tells what is mounted at a path: the uppermost, if several are. A path that does not exist has nothing mounted.
+func (h *Host) At(path string) (Mount, bool, error) {
+	// The table has no symbolic links. The last element is not looked at: it would be asked of a filesystem that may not answer.
+	dir, err := filepath.EvalSymlinks(filepath.Dir(path))
+	if errors.Is(err, fs.ErrNotExist) {
+		return Mount{}, false, nil
+	}
+	if err != nil {
+		return Mount{}, false, err
+	}
+	path = filepath.Join(dir, filepath.Base(path))
+	all, err := h.mounts(func(m Mount) bool { return m.Path == path })
+	if err != nil || len(all) == 0 {
+		return Mount{}, false, err
+	}
+	return all[len(all)-1], true, nil
+}
+
+// MountsOf lists where a block device is mounted, or bound, by its number and its name.
+func (h *Host) MountsOf(device, name string) ([]string, error) {
+	all, err := h.mounts(func(m Mount) bool {
+		return m.Device == device || m.Node == name && !m.NodeGone
+	})
+	paths := make([]string, len(all))
+	for i, m := range all {
+		paths[i] = m.Path
+	}
+	return paths, err
+}
+
+func (h *Host) mounts(keep func(Mount) bool) ([]Mount, error) {
+	f, err := os.Open(h.MountInfo)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	infos, err := mountinfo.GetMountsFromReader(f, nil)
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", h.MountInfo, err)
+	}
+	var all []Mount
+	for _, info := range infos {
+		m := Mount{
+			Path: info.Mountpoint, Type: info.FSType,
+			Device:   strconv.Itoa(info.Major) + ":" + strconv.Itoa(info.Minor),
+			ReadOnly: slices.Contains(strings.Split(info.Options, ","), "ro"),
+		}
+		if info.FSType == devtmpfs && info.Root != "/" {
+			m.Node, m.NodeGone = strings.CutSuffix(strings.TrimPrefix(info.Root, "/"), deletedSuffix)
+		}
+		if keep(m) {
+			all = append(all, m)
+		}
+	}
+	return all, nil
+}
+
+// Usage of a filesystem, in bytes and in inodes.
+type Usage struct {
+	TotalBytes, UsedBytes, AvailableBytes    int64
+	TotalInodes, UsedInodes, AvailableInodes int64
+}
+
+// Usage asks the filesystem at a path. It may wait for the device.
+func (h *Host) Usage(path string) (Usage, error) {
+	var s unix.Statfs_t
+	if err := unix.Statfs(path, &s); err != nil {
+		return Usage{}, &os.PathError{Op: "statfs", Path: path, Err: err}
+	}
+	unit := s.Frsize
+	if unit == 0 {
+		unit = s.Bsize
+	}
+	return Usage{
+		TotalBytes: int64(s.Blocks) * unit, UsedBytes: int64(s.Blocks-s.Bfree) * unit, AvailableBytes: int64(s.Bavail) * unit,
+		TotalInodes: int64(s.Files), UsedInodes: int64(s.Files - s.Ffree), AvailableInodes: int64(s.Ffree),
+	}, nil
+}

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package identity is CSI's identity service.
+package identity
+
+import (
+	"context"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+)
+
+// Service is the identity service.
+type Service struct {
+	csi.UnimplementedIdentityServer
+
+	// Version of weft.
+	Version string
+	// Controller says that this process serves the controller service too.
+	Controller bool
+	// Ready tells whether calls can be served now. Safe for concurrent use.
+	Ready func() bool
+}
+
+// GetPluginInfo gives the driver's name and version.
+func (s *Service) GetPluginInfo(context.Context, *csi.GetPluginInfoRequest) (*csi.GetPluginInfoResponse, error) {
+	return &csi.GetPluginInfoResponse{Name: v1alpha1.DriverName, VendorVersion: s.Version}, nil
+}
+
+// GetPluginCapabilities says which services there are. There is no topology: a volume is used from any node.
+func (s *Service) GetPluginCapabilities(context.Context, *csi.GetPluginCapabilitiesRequest) (*csi.GetPluginCapabilitiesResponse, error) {
+	resp := &csi.GetPluginCapabilitiesResponse{}
+	if s.Controller {
+		resp.Capabilities = append(resp.Capabilities, &csi.PluginCapability{
+			Type: &csi.PluginCapability_Service_{Service: &csi.PluginCapability_Service{
+				Type: csi.PluginCapability_Service_CONTROLLER_SERVICE,
+			}},
+		})
+	}
+	return resp, nil
+}
+
+// Probe tells whether the driver is ready.
+func (s *Service) Probe(context.Context, *csi.ProbeRequest) (*csi.ProbeResponse, error) {
+	return &csi.ProbeResponse{Ready: wrapperspb.Bool(s.Ready())}, nil
+}

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/go-logr/logr"
+
+	"github.com/weft-storage/weft/csi-driver/internal/attachment"
+	"github.com/weft-storage/weft/csi-driver/internal/fabrics"
+	"github.com/weft-storage/weft/csi-driver/internal/filesystem"
+)
+
+// blockMark is the file of a staging path at which a raw block volume's device node is bound. It
+// is the kernel's record that the volume is staged. Publishing does not go
+// through it: a device that was lost and came back has another name.
+const blockMark = "device"
+
+// NodeStageVolume connects a volume, checks that it is the one, and mounts it at the staging path. A
+// staged volume whose connection the kernel gave up is connected again.
+func (s *Service) NodeStageVolume(ctx context.Context, r *csi.NodeStageVolumeRequest) (*csi.NodeStageVolumeResponse, error) {
+	return call(ctx, &s.calls, "staging", r.GetVolumeId(), func(ctx context.Context) (*csi.NodeStageVolumeResponse, error) {
+		if err := required(field{"staging_target_path", r.GetStagingTargetPath()}); err != nil {
+			return nil, err
+		}
+		use, err := parseUsage(r.GetVolumeCapability())
+		if err != nil {
+			return nil, err
+		}
+		at, err := decode(r.GetVolumeId(), r.GetPublishContext())
+		if err != nil {
+			return nil, err
+		}
+		st := stage{Service: s, volume: r.GetVolumeId(), path: r.GetStagingTargetPath(), use: use, at: at}
+		if err := st.run(ctx); err != nil {
+			return nil, s.undo(ctx, at, err)
+		}
+		return &csi.NodeStageVolumeResponse{}, nil
+	})
+}
+
+// stage is one staging of a volume.
+type stage struct {
+	*Service
+	volume, path string
+	use          usage
+	at           attachment.Context
+}
+
+func (st stage) run(ctx context.Context) error {
+	err := st.Initiator.Connect(ctx, fabrics.Connection{
+		NQN: st.at.NQN, Portals: st.at.Portals, IOQueues: st.at.IOQueues,
+		QueueDepth: st.at.QueueDepth, CtrlLossTimeoutSeconds: st.at.CtrlLossTimeoutSeconds,
+	})
+	if err != nil {
+		return err
+	}
+	// Identity and size come before anything that touches the device.
+	ns, err := st.Initiator.WaitNamespace(ctx, fabrics.ID{NQN: st.at.NQN, NGUID: st.at.NGUID}, st.at.SizeBytes)
+	if err != nil {
+		return err
+	}
+	if st.use.block {
+		return st.block(ctx, ns)
+	}
+	return st.filesystem(ctx, ns)
+}
+
+func (st stage) block(ctx context.Context, ns fabrics.Namespace) error {
+	mark := filepath.Join(st.path, blockMark)
+	_, staged, err := st.clear(ctx, mark, ns)
+	if err != nil || staged {
+		return err
+	}
+	return st.Filesystems.BindDevice(ns.Path, mark, st.use.readOnly)
+}
+
+func (st stage) filesystem(ctx context.Context, ns fabrics.Namespace) error {
+	m, staged, err := st.clear(ctx, st.path, ns)
+	if err != nil {
+		return err
+	}
+	if staged && (m.Type != st.use.fsType || m.ReadOnly != st.use.readOnly) {
+		return fmt.Errorf("%w: %s has %s, read-only %t", errIncompatible, m.Path, m.Type, m.ReadOnly)
+	}
+	if !staged {
+		err := st.Filesystems.Prepare(ctx, filesystem.Request{
+			Device: ns.Path, SizeBytes: ns.SizeBytes, Type: st.use.fsType, ReadOnly: st.use.readOnly,
+			Fence: filesystem.Fence{Blank: st.at.Blank, AllowFormat: st.at.AllowFormat, Volume: st.volume},
+		})
+		if err != nil {
+			return err
+		}
+		options := st.use.mountFlags
+		if st.use.readOnly {
+			options = append([]string{"ro"}, options...)
+		}
+		if err := st.Filesystems.Mount(ns.Path, st.path, st.use.fsType, options); err != nil {
+			return err
+		}
+	}
+	if st.use.readOnly {
+		return nil
+	}
+	// A volume made from a smaller one, or grown while it was not attached.
+	return st.Filesystems.Grow(ctx, ns.Path, st.path)
+}
+
+// clear tells whether a path shows the namespace. What it shows of a device that is gone is unmounted.
+func (s *Service) clear(ctx context.Context, path string, ns fabrics.Namespace) (filesystem.Mount, bool, error) {
+	m, mounted, err := s.Filesystems.At(path)
+	if err != nil || !mounted {
+		return m, false, err
+	}
+	if holds(m, ns) {
+		return m, true, nil
+	}
+	_, err = s.device(m)
+	if !errors.Is(err, fabrics.ErrNotFound) {
+		return m, false, fmt.Errorf("%w: %s is not %s", errOtherVolume, path, ns.Path)
+	}
+	logr.FromContextOrDiscard(ctx).Info("Unmounting what is left of a device that is gone", "path", path)
+	return m, false, s.Filesystems.Unmount(path)
+}
+
+// undo disconnects a volume whose staging failed for good: the kubelet takes such an
+// error as "nothing was done" and will not unstage. A volume that was staged before stays: it is in use.
+func (s *Service) undo(ctx context.Context, at attachment.Context, cause error) error {
+	if uncertain(cause) {
+		return cause
+	}
+	err := s.Initiator.Disconnect(ctx, fabrics.ID{NQN: at.NQN, NGUID: at.NGUID})
+	var inUse *fabrics.InUseError
+	if err == nil || errors.As(err, &inUse) {
+		return cause
+	}
+	return fmt.Errorf("%w; connection %w: %w", cause, errUncertain, err)
+}
+
+// NodeUnstageVolume unmounts a volume, and answers success only when its last connection is gone.
+func (s *Service) NodeUnstageVolume(ctx context.Context, r *csi.NodeUnstageVolumeRequest) (*csi.NodeUnstageVolumeResponse, error) {
+	return call(ctx, &s.calls, "unstaging", r.GetVolumeId(), func(ctx context.Context) (*csi.NodeUnstageVolumeResponse, error) {
+		path := r.GetStagingTargetPath()
+		if err := required(field{"staging_target_path", path}); err != nil {
+			return nil, err
+		}
+		id := fabrics.ID{NQN: subsystemNQN(r.GetVolumeId())}
+		mark := filepath.Join(path, blockMark)
+		for _, p := range []string{mark, path} {
+			nguid, err := s.unmountStaged(p, r.GetVolumeId())
+			if err != nil {
+				return nil, err
+			}
+			if nguid != "" {
+				id.NGUID = nguid
+			}
+		}
+		// Only now: under a mount, this would be the user's file.
+		if err := s.Filesystems.Remove(mark); err != nil {
+			return nil, err
+		}
+		if err := s.Initiator.Disconnect(ctx, id); err != nil {
+			return nil, err
+		}
+		return &csi.NodeUnstageVolumeResponse{}, nil
+	})
+}
+
+// unmountStaged unmounts what a path shows of a volume, and gives its NGUID, if the device is still there.
+func (s *Service) unmountStaged(path, volumeID string) (string, error) {
+	m, mounted, err := s.Filesystems.At(path)
+	if err != nil || !mounted {
+		return "", err
+	}
+	ns, err := s.deviceOf(volumeID, m)
+	if err != nil && !errors.Is(err, fabrics.ErrNotFound) {
+		return "", err
+	}
+	return ns.NGUID, s.Filesystems.Unmount(path)
+}

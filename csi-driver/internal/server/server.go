@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package server serves gRPC on a Unix socket, and health over HTTP.
+package server
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"runtime/debug"
+	"strings"
+	"time"
+
+	"github.com/go-logr/logr"
+	"github.com/kubernetes-csi/csi-lib-utils/protosanitizer"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+)
+
+// stopTimeout is how long running calls may take to end once the server is told to stop.
+const stopTimeout = 10 * time.Second
+
+// maxSocketPath is the kernel's limit (sun_path, with its closing zero).
+const maxSocketPath = 107
+
+// Listen opens the Unix socket of an endpoint such as unix:///csi/csi.sock, for its owner only. A
+// socket that an earlier process left there is replaced; any other file is not.
+func Listen(ctx context.Context, endpoint string) (net.Listener, error) {
+	path, ok := strings.CutPrefix(endpoint, "unix://")
+	if !ok || !filepath.IsAbs(path) {
+		return nil, fmt.Errorf("endpoint %q: it must be unix:// and an absolute path, such as unix:///csi/csi.sock", endpoint)
+	}
+	if len(path) > maxSocketPath {
+		return nil, fmt.Errorf("endpoint %q: the path of a socket has at most %d bytes, and this one has %d", endpoint, maxSocketPath, len(path))
+	}
+	info, err := os.Lstat(path)
+	switch {
+	case err == nil && info.Mode().Type() != fs.ModeSocket:
+		return nil, fmt.Errorf("endpoint %q: there is a file that is not a socket; remove it", endpoint)
+	case err == nil:
+		if err := os.Remove(path); err != nil {
+			return nil, err
+		}
+	case !errors.Is(err, fs.ErrNotExist):
+		return nil, err
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o750); err != nil {
+		return nil, err
+	}
+	var config net.ListenConfig
+	listener, err := config.Listen(ctx, "unix", path)
+	if err != nil {
+		return nil, err
+	}
+	if err := os.Chmod(path, 0o600); err != nil {
+		return nil, errors.Join(err, listener.Close())
+	}
+	return listener, nil
+}
+
+// Serve answers calls until the context ends, then lets running calls end, within a limit. Each call is logged here, once, without
+// its secrets: failures, and at verbosity 4 all.
+func Serve(ctx context.Context, listener net.Listener, register func(grpc.ServiceRegistrar)) error {
+	log := logr.FromContextOrDiscard(ctx)
+	s := grpc.NewServer(grpc.UnaryInterceptor(intercept(log)))
+	register(s)
+	failed := make(chan error, 1)
+	go func() { failed <- s.Serve(listener) }()
+	select {
+	case err := <-failed:
+		return err
+	case <-ctx.Done():
+	}
+	stopped := make(chan struct{})
+	go func() {
+		s.GracefulStop()
+		close(stopped)
+	}()
+	timer := time.NewTimer(stopTimeout)
+	defer timer.Stop()
+	select {
+	case <-stopped:
+	case <-timer.C:
+		log.Info("Calls did not end in time and are broken off", "limit", stopTimeout)
+		s.Stop()
+	}
+	return nil
+}
+
+func intercept(log logr.Logger) grpc.UnaryServerInterceptor {
+	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any, err error) {
+		method := info.FullMethod[strings.LastIndex(info.FullMethod, "/")+1:]
+		log := log.WithValues("method", method)
+		log.V(4).Info("Call", "request", protosanitizer.StripSecrets(req))
+		defer func() {
+			if p := recover(); p != nil {
+				log.Error(nil, "Panic", "panic", p, "stack", string(debug.Stack()))
+				resp, err = nil, status.Errorf(codes.Internal, "internal error in %s; the log has more", method)
+			}
+			switch {
+			case err == nil:
+				log.V(4).Info("Answer", "response", protosanitizer.StripSecrets(resp))
+			case status.Code(err) == codes.Unimplemented:
+				log.V(4).Info("Not implemented")
+			default:
+				log.Error(err, "Call failed", values(req)...)
+			}
+		}()
+		return handler(logr.NewContext(ctx, log), req)
+	}
+}
+
+// values name what a request is about, for the log.
+func values(req any) []any {
+	if v, ok := req.(interface{ GetVolumeId() string }); ok {
+		return []any{"volume", v.GetVolumeId()}
+	}
+	if v, ok := req.(interface{ GetName() string }); ok {
+		return []any{"volume", v.GetName()}
+	}
+	return nil
+}
