@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package nvmet is the engine of the Linux kernel's NVMe target, driven
+// through configfs.
+//
+// A pool is a block device, or a file behind a loop device, with an XFS that
+// has reflinks. Its label is PoolLabel: that is how a later process, and a later boot,
+// know it for weft's. It is mounted on <state dir>/pools/<device ID>, percent-encoded,
+// and the directory stays when the machine restarts: a directory that is not
+// mounted is a pool that cannot be read, and nothing is known of its volumes.
+// Volumes are sparse files volumes/<uuid> in it, so they are thin; snapshots
+// are files snapshots/<uuid>; snapshots and clones are made with FICLONE, which
+// shares extents and copies no data. The kernel serves them with
+// direct I/O, so a write that a host has seen completed is in every later snapshot.
+//
+// Nothing is remembered in the process: pools are found in mountinfo, volumes in
+// their directories, exports and portals in configfs. Ports of weft have the numbers
+// from FirstPort; other ports and other subsystems are left alone.
+//
+// # Hosts that lose their admission
+//
+// The kernel does not disconnect a host when its link in allowed_hosts goes.
+// Taking the subsystem off its ports does, but returns before the
+// controllers are gone, and a controller may still have commands in its
+// receive buffer. So the subsystem is taken off its ports, its namespaces are disabled, which
+// waits for commands in flight, and it is removed and made again: what is left of an old
+// controller knows only the old subsystem, which has no namespaces. Hosts
+// that stay admitted lose their connection too, and reconnect by themselves.
+//
+// # Hosts that come back too early
+//
+// Since Linux 6.10 a host that reconnects gives up for ever, failing I/O, when
+// it reaches a port that does not know its subsystem: the status says "do not retry".
+// A refused connection it tries again. But a port starts to listen with its first
+// subsystem, and subsystems are linked one by one. While they are, new TCP
+// connections to the port are dropped by a rule of nftables (table
+// "weft-guard"), which a host's TCP repeats a second later. The rule ends by itself after a minute
+// if this process does not live to remove it. Where nftables cannot be used the
+// links are made all the same, as one burst; that is logged.
+//
+// RDMA connections pass no firewall. There, the window between the first link and
+// the last remains: about 50 microseconds for each subsystem. A host
+// reconnects once in reconnect_delay seconds, 10 by default, so with 100
+// subsystems it has about one chance in two thousand to hit it. The same holds for the moment in
+// which a subsystem is made again while other hosts stay admitted.
+package nvmet

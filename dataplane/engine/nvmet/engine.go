@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nvmet
+
+import (
+	"context"
+	"path/filepath"
+	"slices"
+	"sync"
+
+	"k8s.io/utils/exec"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/engine"
+)
+
+// DefaultStateDir is where pools are mounted.
+const DefaultStateDir = "/var/lib/weft"
+
+// Options of an Engine.
+type Options struct {
+	// Root of the host's filesystem. Default: "/".
+	Root string
+	// StateDir under Root; pools are mounted in its folder pools. On a node it must be shared
+	// with the host (mount propagation), or mounts end with the process. Default: DefaultStateDir.
+	StateDir string
+	// Exec runs mount, mkfs.xfs, xfs_growfs, blkid, losetup and modprobe. Default: k8s.io/utils/exec.New().
+	Exec exec.Interface
+}
+
+// Engine is the kernel's target of this node. Make it with New.
+type Engine struct {
+	mu sync.Mutex
+	host
+	guard guard
+}
+
+var _ engine.Engine = (*Engine)(nil)
+
+// New engine. It touches nothing until it is called.
+func New(o Options) *Engine {
+	if o.Root == "" {
+		o.Root = "/"
+	}
+	if o.StateDir == "" {
+		o.StateDir = DefaultStateDir
+	}
+	if o.Exec == nil {
+		o.Exec = exec.New()
+	}
+	return &Engine{host: host{root: o.Root, stateDir: filepath.Join(o.Root, o.StateDir), exec: o.Exec}}
+}
+
+// begin a call: calls run alone, and find the kernel's target loaded.
+func (e *Engine) begin(ctx context.Context) (end func(), err error) {
+	e.mu.Lock()
+	return e.mu.Unlock, e.load(ctx)
+}
+
+// each does a call's items one after the other. An error of the call as a whole is every item's.
+func each[T any](ctx context.Context, items []T, whole error, do func(T) error) []error {
+	errs := make([]error, len(items))
+	for i, item := range items {
+		switch {
+		case whole != nil:
+			errs[i] = whole
+		case ctx.Err() != nil:
+			errs[i] = ctx.Err()
+		default:
+			errs[i] = do(item)
+		}
+	}
+	return errs
+}
+
+// Info implements engine.Engine.
+func (e *Engine) Info(ctx context.Context) (engine.Info, error) {
+	end, err := e.begin(ctx)
+	defer end()
+	if err != nil {
+		return engine.Info{}, err
+	}
+	release, err := e.readAttr(e.path("proc/sys/kernel/osrelease"))
+	if err != nil {
+		return engine.Info{}, err
+	}
+	info := engine.Info{Type: v1alpha1.EngineNvmet, Version: release}
+	for _, transport := range []v1alpha1.TransportType{v1alpha1.TransportTCP, v1alpha1.TransportRDMA} {
+		if e.canServe(ctx, transport) {
+			info.Transports = append(info.Transports, transport)
+		}
+	}
+	return info, nil
+}
+
+// Gather implements engine.Engine.
+func (e *Engine) Gather(ctx context.Context) (engine.State, error) {
+	end, err := e.begin(ctx)
+	defer end()
+	if err != nil {
+		return engine.State{}, err
+	}
+	stored, err := e.scan()
+	if err != nil {
+		return engine.State{}, err
+	}
+	ports, err := e.ports()
+	if err != nil {
+		return engine.State{}, err
+	}
+	subsystems, err := e.subsystems()
+	if err != nil {
+		return engine.State{}, err
+	}
+	state := stored.state()
+	for _, s := range subsystems {
+		state.Exports = append(state.Exports, s.export(ports))
+	}
+	for _, p := range ports {
+		if p.finished() {
+			state.Portals = append(state.Portals, p.portal())
+		}
+	}
+	slices.SortFunc(state.Portals, func(a, b engine.Portal) int { return engine.ComparePortals(a.Portal, b.Portal) })
+	return state, nil
+}

@@ -1,0 +1,315 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nvmet
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/engine"
+)
+
+// maxGroup is the largest ANA group that works: since the kernel bounds the group by
+// array_index_nospec(group, 128), a namespace in group 128 ends up in group 0, which no port serves.
+const maxGroup = engine.MaxANAGroup - 1
+
+// Export implements engine.Engine.
+func (e *Engine) Export(ctx context.Context, exports []engine.Export) []error {
+	end, err := e.begin(ctx)
+	defer end()
+	var stored *store
+	if err == nil {
+		stored, err = e.scan()
+	}
+	var ports []*port
+	if err == nil {
+		ports, err = e.ports()
+	}
+	return each(ctx, exports, err, func(x engine.Export) error { return e.exportOne(ctx, x, stored, ports) })
+}
+
+func (e *Engine) exportOne(ctx context.Context, x engine.Export, stored *store, ports []*port) error {
+	if err := x.Validate(); err != nil {
+		return err
+	}
+	paths := map[engine.ID]string{}
+	for _, ns := range x.Namespaces {
+		f, err := stored.find(stored.volumes, ns.Volume)
+		if err != nil {
+			return fmt.Errorf("namespace %d of %s: volume %w", ns.NSID, x.NQN, err)
+		}
+		if ns.ANAGroup > maxGroup {
+			return fmt.Errorf("%w: namespace %d of %s: Linux's target serves no ANA group above %d", engine.ErrInvalid, ns.NSID, x.NQN, maxGroup)
+		}
+		paths[ns.Volume] = f.path
+	}
+	var ids []int
+	var portals []v1alpha1.Portal
+	for _, p := range ports {
+		if !p.finished() {
+			continue
+		}
+		ids = append(ids, p.id)
+		portals = append(portals, p.address)
+		for _, ns := range x.Namespaces {
+			if err := e.serveGroup(p, ns.ANAGroup); err != nil {
+				return fmt.Errorf("ANA group %d of %s: %w", ns.ANAGroup, x.NQN, err)
+			}
+		}
+	}
+	is, err := e.subsystem(x.NQN)
+	if err != nil {
+		return err
+	}
+	want := wanted(x, paths, ids)
+	todo, err := steps(is, want)
+	if err != nil {
+		return err
+	}
+	if is != nil && interrupts(todo, want) {
+		defer e.guard.close(ctx, portals)()
+	}
+	return e.apply(ctx, want, todo)
+}
+
+// apply steps to a subsystem.
+func (h *host) apply(ctx context.Context, want subsystem, todo []step) error {
+	for _, s := range todo {
+		if err := h.applyOne(ctx, want, s); err != nil {
+			return fmt.Errorf("%s of %s: %w", s.do, want.nqn, err)
+		}
+	}
+	return nil
+}
+
+func (h *host) applyOne(ctx context.Context, want subsystem, s step) error {
+	dir := h.config("subsystems", want.nqn)
+	space := filepath.Join(dir, "namespaces", strconv.FormatUint(uint64(s.nsid), 10))
+	switch s.do {
+	case unlinkPort:
+		return os.Remove(h.link(s.port, want.nqn))
+	case removeSubsystem:
+		return h.removeSubsystem(want.nqn)
+	case makeSubsystem:
+		return h.makeSubsystem(ctx, want)
+	case setQueues:
+		return h.writeAttr(filepath.Join(dir, "attr_qid_max"), strconv.Itoa(want.queues))
+	case removeNamespace:
+		return removeSpace(h, space)
+	case makeNamespace:
+		return h.makeNamespace(space, s.namespace)
+	case setGroup:
+		return h.writeAttr(filepath.Join(space, "ana_grpid"), strconv.FormatUint(uint64(s.namespace.group), 10))
+	case admitHost:
+		if err := os.Mkdir(h.config("hosts", s.host), 0o755); err != nil && !os.IsExist(err) {
+			return err
+		}
+		return os.Symlink(h.config("hosts", s.host), filepath.Join(dir, "allowed_hosts", s.host))
+	case linkPort:
+		return h.linkPort(s.port, want.nqn)
+	default:
+		return fmt.Errorf("unknown step %q", s.do)
+	}
+}
+
+func (h *host) link(port int, nqn string) string {
+	return h.config("ports", strconv.Itoa(port), "subsystems", nqn)
+}
+
+// linkPort makes a port serve a subsystem; with the first one, it begins to listen.
+func (h *host) linkPort(port int, nqn string) error {
+	err := os.Symlink(h.config("subsystems", nqn), h.link(port, nqn))
+	switch {
+	case errors.Is(err, unix.EADDRINUSE):
+		return fmt.Errorf("%w: something else on this node listens on the portal's address: %w", engine.ErrInUse, err)
+	case errors.Is(err, unix.ENODEV), errors.Is(err, unix.EADDRNOTAVAIL):
+		return fmt.Errorf("%w: no device of this node has the portal's address: %w", engine.ErrNotFound, err)
+	}
+	return err
+}
+
+// makeSubsystem with its attributes, and nobody admitted.
+func (h *host) makeSubsystem(ctx context.Context, want subsystem) error {
+	dir := h.config("subsystems", want.nqn)
+	if err := mkdirOnceFree(ctx, dir); err != nil {
+		return err
+	}
+	for _, attr := range []struct{ name, value string }{
+		{"attr_allow_any_host", "0"},
+		{"attr_serial", want.serial},
+		{"attr_model", want.model},
+		{"attr_qid_max", strconv.Itoa(want.queues)},
+	} {
+		err := h.writeAttr(filepath.Join(dir, attr.name), attr.value)
+		if attr.name == "attr_qid_max" && isMissing(err) {
+			continue // before Linux 6.1
+		}
+		if err != nil {
+			return fmt.Errorf("%s: %w", attr.name, err)
+		}
+	}
+	return nil
+}
+
+// mkdirOnceFree makes a subsystem's folder. A kernel with nvmet's debugfs refuses the name with EEXIST
+// while controllers of a removed subsystem of that name are still on their way out.
+func mkdirOnceFree(ctx context.Context, dir string) error {
+	ticker := time.NewTicker(2 * time.Millisecond)
+	defer ticker.Stop()
+	for {
+		err := os.Mkdir(dir, 0o755)
+		if !os.IsExist(err) {
+			return err
+		}
+		if _, statErr := os.Stat(dir); statErr == nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return errors.Join(fmt.Errorf("%w: its old controllers are not gone yet: %w", engine.ErrBusy, err), ctx.Err())
+		case <-ticker.C:
+		}
+	}
+}
+
+func (h *host) makeNamespace(dir string, ns namespace) error {
+	if err := os.Mkdir(dir, 0o755); err != nil && !os.IsExist(err) {
+		return err
+	}
+	for _, attr := range []struct{ name, value string }{
+		{"device_path", ns.path},
+		{"device_uuid", ns.uuid},
+		{"device_nguid", ns.nguid},
+		{"ana_grpid", strconv.FormatUint(uint64(ns.group), 10)},
+		{"enable", "1"},
+	} {
+		if err := h.writeAttr(filepath.Join(dir, attr.name), attr.value); err != nil {
+			return fmt.Errorf("%s: %w", attr.name, err)
+		}
+	}
+	return nil
+}
+
+// removeSpace disables a namespace, which waits for commands in flight, and removes it.
+func removeSpace(h *host, dir string) error {
+	if err := h.writeAttr(filepath.Join(dir, "enable"), "0"); err != nil {
+		return err
+	}
+	return os.Remove(dir)
+}
+
+// removeSubsystem that no port serves any more; when it answers, no command of any host is in flight.
+func (h *host) removeSubsystem(nqn string) error {
+	dir := h.config("subsystems", nqn)
+	spaces, err := names(filepath.Join(dir, "namespaces"))
+	if err != nil {
+		return err
+	}
+	for _, nsid := range spaces {
+		if err := removeSpace(h, filepath.Join(dir, "namespaces", nsid)); err != nil {
+			return fmt.Errorf("namespace %s: %w", nsid, err)
+		}
+	}
+	hosts, err := names(filepath.Join(dir, "allowed_hosts"))
+	if err != nil {
+		return err
+	}
+	for _, host := range hosts {
+		if err := os.Remove(filepath.Join(dir, "allowed_hosts", host)); err != nil {
+			return fmt.Errorf("host %s: %w", host, err)
+		}
+	}
+	if err := os.Remove(dir); err != nil {
+		return err
+	}
+	for _, host := range hosts {
+		if err := h.forgetHost(host); err != nil {
+			return fmt.Errorf("host %s: %w", host, err)
+		}
+	}
+	return nil
+}
+
+// forgetHost unless another subsystem admits it, which configfs knows.
+func (h *host) forgetHost(nqn string) error {
+	if !strings.HasPrefix(nqn, v1alpha1.HostNQNPrefix) {
+		return nil
+	}
+	err := os.Remove(h.config("hosts", nqn))
+	if errors.Is(err, unix.EBUSY) || errors.Is(err, unix.ENOTEMPTY) || isMissing(err) {
+		return nil
+	}
+	return err
+}
+
+// Unexport implements engine.Engine.
+func (e *Engine) Unexport(ctx context.Context, nqns []string) []error {
+	end, err := e.begin(ctx)
+	defer end()
+	return each(ctx, nqns, err, func(nqn string) error {
+		if err := engine.ValidateSubsystemNQN(nqn); err != nil {
+			return err
+		}
+		is, err := e.subsystem(nqn)
+		if err != nil || is == nil {
+			return err
+		}
+		return e.apply(ctx, *is, removeSteps(is))
+	})
+}
+
+// exportedVolumes gives the NQN for each volume that a subsystem, of weft or not, serves.
+func (h *host) exportedVolumes() (map[engine.ID]string, error) {
+	exported := map[engine.ID]string{}
+	err := h.eachNamespace(func(nqn, _ string, ns namespace) error {
+		exported[ns.volume()] = nqn
+		return nil
+	})
+	return exported, err
+}
+
+// revalidate the size of a volume's file where it is exported: hosts are told when it changed.
+func (h *host) revalidate(path string) error {
+	return h.eachNamespace(func(nqn, dir string, ns namespace) error {
+		if ns.path != path || !ns.enabled {
+			return nil
+		}
+		if err := h.writeAttr(filepath.Join(dir, "revalidate_size"), "1"); err != nil {
+			return fmt.Errorf("tell the hosts of %s the new size: %w", nqn, err)
+		}
+		return nil
+	})
+}
+
+func (h *host) eachNamespace(do func(nqn, dir string, ns namespace) error) error {
+	nqns, err := names(h.config("subsystems"))
+	if err != nil {
+		return fmt.Errorf("list subsystems: %w", err)
+	}
+	for _, nqn := range nqns {
+		spaces, err := names(h.config("subsystems", nqn, "namespaces"))
+		if err != nil {
+			return fmt.Errorf("namespaces of %s: %w", nqn, err)
+		}
+		for _, nsid := range spaces {
+			dir := h.config("subsystems", nqn, "namespaces", nsid)
+			ns, err := h.readNamespace(dir)
+			if err != nil {
+				return fmt.Errorf("namespace %s of %s: %w", nsid, nqn, err)
+			}
+			if err := do(nqn, dir, ns); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}

@@ -1,0 +1,336 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nvmet
+
+import (
+	"context"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/go-logr/logr"
+	"golang.org/x/sys/unix"
+	"k8s.io/mount-utils"
+
+	"github.com/weft-storage/weft/dataplane/engine"
+)
+
+const (
+	// MinPoolBytes is the smallest device or file that mkfs.xfs takes.
+	MinPoolBytes = 300 << 20
+	// oldKernels is a file of xfsprogs with the features that Linux 5.15 knows. Without
+	// it mkfs.xfs uses features by its own age, and the node's kernel may be older.
+	oldKernels = "usr/share/xfsprogs/mkfs/lts_5.15.conf"
+)
+
+// OpenPools implements engine.Engine.
+func (e *Engine) OpenPools(ctx context.Context, devices []engine.Device) []error {
+	end, err := e.begin(ctx)
+	defer end()
+	return each(ctx, devices, err, func(d engine.Device) error { return e.openPool(ctx, d) })
+}
+
+func (h *host) openPool(ctx context.Context, d engine.Device) error {
+	if err := d.Validate(); err != nil {
+		return err
+	}
+	dir, err := h.poolDir(d.ID)
+	if err != nil {
+		return err
+	}
+	mounts, err := h.mounts()
+	if err != nil {
+		return err
+	}
+	if m := mountedOn(mounts, dir); m != nil {
+		return h.keepPool(ctx, d, dir, m)
+	}
+	block, err := h.preparePool(ctx, d, dir, mounts)
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return err
+	}
+	options := "noatime,nodev,nosuid,noexec"
+	if d.FileBytes > 0 {
+		// So that the file gives back what is deleted in the pool.
+		options += ",discard"
+	}
+	if _, err := h.run(ctx, "mount", "-t", "xfs", "-o", options, block, dir); err != nil {
+		return fmt.Errorf("device %s: %w", d.ID, err)
+	}
+	return h.finishPool(ctx, d, dir)
+}
+
+// keepPool sees that what is mounted is the device, and grows it when the device has grown.
+func (h *host) keepPool(ctx context.Context, d engine.Device, dir string, m *mount.MountInfo) error {
+	if is := h.poolPath(d.ID, m); is != h.resolve(d) && is != d.Path {
+		return fmt.Errorf("device %s is open from %s, not %s: %w", d.ID, is, d.Path, engine.ErrInUse)
+	}
+	if d.FileBytes > 0 {
+		if _, err := h.growFile(ctx, d); err != nil {
+			return err
+		}
+		if loop := filepath.Base(m.Source); strings.HasPrefix(loop, "loop") {
+			if err := h.refreshLoop(ctx, d, loop); err != nil {
+				return err
+			}
+		}
+	}
+	return h.finishPool(ctx, d, dir)
+}
+
+// resolve the device's path to the name that mounts are listed by.
+func (h *host) resolve(d engine.Device) string {
+	real, err := filepath.EvalSymlinks(h.path(d.Path))
+	if err != nil {
+		return d.Path
+	}
+	return h.unrooted(real)
+}
+
+func (h *host) unrooted(path string) string {
+	if rel, err := filepath.Rel(h.root, path); err == nil {
+		return "/" + rel
+	}
+	return path
+}
+
+// preparePool gives the block device to mount: blank ones get their filesystem.
+func (h *host) preparePool(ctx context.Context, d engine.Device, dir string, mounts []mount.MountInfo) (string, error) {
+	info, err := os.Stat(h.path(d.Path))
+	switch {
+	case isMissing(err) && d.FileBytes > 0:
+		if _, known := os.Stat(dir); known == nil {
+			return "", fmt.Errorf("pool file %s is gone, and its volumes with it; to begin with an empty one, remove the folder %s: %w", d.Path, dir, engine.ErrNotFound)
+		}
+	case isMissing(err):
+		return "", fmt.Errorf("device %s: %s: %w", d.ID, d.Path, engine.ErrNotFound)
+	case err != nil:
+		return "", fmt.Errorf("device %s: %w", d.ID, err)
+	case d.FileBytes > 0 && !info.Mode().IsRegular():
+		return "", fmt.Errorf("%w: device %s: %s is not a file", engine.ErrInvalid, d.ID, d.Path)
+	case d.FileBytes == 0 && (info.Mode()&os.ModeDevice == 0 || info.Mode()&os.ModeCharDevice != 0):
+		return "", fmt.Errorf("%w: device %s: %s is not a block device; a file needs a size", engine.ErrInvalid, d.ID, d.Path)
+	}
+	if d.FileBytes == 0 {
+		rdev := info.Sys().(*syscall.Stat_t).Rdev
+		if err := h.checkUnused(d.Path, rdev, mounts); err != nil {
+			return "", err
+		}
+		return d.Path, h.format(ctx, d, d.Path)
+	}
+	if d.FileBytes < MinPoolBytes {
+		return "", fmt.Errorf("%w: pool file %s of %d bytes; give at least %d", engine.ErrInvalid, d.Path, d.FileBytes, MinPoolBytes)
+	}
+	if _, err := h.growFile(ctx, d); err != nil {
+		return "", err
+	}
+	// Before a loop device is made of it: what is refused leaves nothing behind.
+	if _, err := h.probe(ctx, h.path(d.Path)); err != nil {
+		return "", err
+	}
+	loop, err := h.attachLoop(ctx, d, mounts)
+	if err != nil {
+		return "", err
+	}
+	return loop, h.format(ctx, d, loop)
+}
+
+// format a device unless it is a pool already.
+func (h *host) format(ctx context.Context, d engine.Device, block string) error {
+	is, err := h.probe(ctx, h.path(block))
+	if err != nil {
+		return err
+	}
+	args := []string{"-q", "-L", PoolLabel}
+	switch is {
+	case ours:
+		return nil
+	case unfinished:
+		args = append(args, "-f")
+	case blank:
+		// Without -f: mkfs.xfs looks for signatures, too.
+	}
+	if _, err := os.Stat(h.path(oldKernels)); err == nil {
+		args = append(args, "-c", "options="+h.path(oldKernels))
+	} else {
+		args = append(args, "-m", "reflink=1")
+	}
+	if _, err := h.run(ctx, "mkfs.xfs", append(args, h.path(block))...); err != nil {
+		return fmt.Errorf("device %s: %w", d.ID, err)
+	}
+	return nil
+}
+
+// finishPool does what is left once the filesystem is mounted.
+func (h *host) finishPool(ctx context.Context, d engine.Device, dir string) error {
+	g, err := readGeometry(dir)
+	if err != nil {
+		return fmt.Errorf("device %s: %w", d.ID, err)
+	}
+	if !g.reflink {
+		return fmt.Errorf("device %s: its filesystem has no reflinks, so it can hold no snapshots; save what is on it and erase it (wipefs -a %s)", d.ID, d.Path)
+	}
+	deviceBytes, err := h.deviceBytes(dir)
+	if err != nil {
+		return fmt.Errorf("device %s: %w", d.ID, err)
+	}
+	// A remainder too small for an allocation group of its own stays unused.
+	if deviceBytes-g.bytes >= engine.SizeUnit {
+		if _, err := h.run(ctx, "xfs_growfs", "-d", dir); err != nil {
+			return fmt.Errorf("device %s: %w", d.ID, err)
+		}
+	}
+	made := false
+	for _, folder := range []string{volumesFolder, snapshotsFolder} {
+		switch err := os.Mkdir(filepath.Join(dir, folder), 0o700); {
+		case err == nil:
+			made = true
+		case !os.IsExist(err):
+			return fmt.Errorf("device %s: %w", d.ID, mapErrno(err))
+		}
+	}
+	if made {
+		return syncFilesystem(dir)
+	}
+	return nil
+}
+
+// deviceBytes of the block device that a folder is mounted from.
+func (h *host) deviceBytes(dir string) (int64, error) {
+	var st unix.Stat_t
+	if err := unix.Stat(dir, &st); err != nil {
+		return 0, err
+	}
+	text, err := h.readAttr(h.path("sys/dev/block", fmt.Sprintf("%d:%d", unix.Major(st.Dev), unix.Minor(st.Dev)), "size"))
+	if err != nil {
+		return 0, err
+	}
+	sectors, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		return 0, err
+	}
+	return sectors * 512, nil
+}
+
+// poolsDir is where pools are mounted.
+func (h *host) poolsDir() string { return filepath.Join(h.stateDir, "pools") }
+
+func (h *host) poolDir(id string) (string, error) {
+	name := url.PathEscape(id)
+	if len(name) > unix.NAME_MAX {
+		return "", fmt.Errorf("%w: device ID %q is too long; it has at most %d bytes, a slash counting as three", engine.ErrInvalid, id, unix.NAME_MAX)
+	}
+	if strings.Trim(name, ".") == "" {
+		return "", fmt.Errorf("%w: device ID %q", engine.ErrInvalid, id)
+	}
+	return filepath.Join(h.poolsDir(), name), nil
+}
+
+// poolPath is the device or file that a pool is made of.
+func (h *host) poolPath(id string, m *mount.MountInfo) string {
+	if name := filepath.Base(m.Source); strings.HasPrefix(name, "loop") {
+		// A file's ID is its path.
+		if file, err := h.readAttr(h.path("sys/block", name, "loop/backing_file")); err == nil && file == id {
+			return file
+		}
+	}
+	return m.Source
+}
+
+// mountedOn gives the topmost mount on a folder; nil when there is none.
+func mountedOn(mounts []mount.MountInfo, dir string) *mount.MountInfo {
+	for _, m := range slices.Backward(mounts) {
+		if m.MountPoint == dir {
+			return &m
+		}
+	}
+	return nil
+}
+
+// growFile creates the file of a pool, or makes it larger; it says whether it did.
+func (h *host) growFile(ctx context.Context, d engine.Device) (bool, error) {
+	path := h.path(d.Path)
+	info, err := os.Stat(path)
+	created := isMissing(err)
+	if err != nil && !created {
+		return false, fmt.Errorf("device %s: %w", d.ID, err)
+	}
+	if !created && info.Size() >= d.FileBytes {
+		return false, nil
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return false, fmt.Errorf("device %s: %w", d.ID, err)
+	}
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return false, fmt.Errorf("device %s: %w", d.ID, err)
+	}
+	err = f.Truncate(d.FileBytes)
+	if err == nil {
+		err = f.Sync()
+	}
+	if closeErr := f.Close(); err == nil {
+		err = closeErr
+	}
+	if err == nil && created {
+		err = syncDir(filepath.Dir(path))
+	}
+	if err != nil {
+		return false, fmt.Errorf("device %s: %w", d.ID, mapErrno(err))
+	}
+	logr.FromContextOrDiscard(ctx).Info("Sized the pool's file", "device", d.ID, "bytes", d.FileBytes, "created", created)
+	return true, nil
+}
+
+// attachLoop gives the loop device of a pool's file, as large as the file.
+func (h *host) attachLoop(ctx context.Context, d engine.Device, mounts []mount.MountInfo) (string, error) {
+	out, err := h.run(ctx, "losetup", "--noheadings", "--output", "NAME", "--associated", h.path(d.Path))
+	if err != nil {
+		return "", fmt.Errorf("device %s: %w", d.ID, err)
+	}
+	if loops := strings.Fields(out); len(loops) > 0 {
+		for _, m := range mounts {
+			if m.Source == loops[0] {
+				return "", fmt.Errorf("device %s: %s is mounted on %s: %w", d.ID, d.Path, m.MountPoint, engine.ErrInUse)
+			}
+		}
+		return loops[0], h.refreshLoop(ctx, d, filepath.Base(loops[0]))
+	}
+	out, err = h.run(ctx, "losetup", "--find", "--show", h.path(d.Path))
+	if err != nil {
+		return "", fmt.Errorf("device %s: %w", d.ID, err)
+	}
+	loop := strings.TrimSpace(out)
+	// Else everything would be cached twice. Not every filesystem below can do it; it is correct without.
+	if _, err := h.run(ctx, "losetup", "--direct-io=on", loop); err != nil {
+		logr.FromContextOrDiscard(ctx).Info("The pool's file is used without direct I/O", "device", d.ID, "reason", err.Error())
+	}
+	return loop, nil
+}
+
+// refreshLoop makes a loop device as large as its file.
+func (h *host) refreshLoop(ctx context.Context, d engine.Device, loop string) error {
+	info, err := os.Stat(h.path(d.Path))
+	if err != nil {
+		return fmt.Errorf("device %s: %w", d.ID, err)
+	}
+	text, err := h.readAttr(h.path("sys/block", loop, "size"))
+	if err != nil {
+		return fmt.Errorf("device %s: %w", d.ID, err)
+	}
+	if sectors, err := strconv.ParseInt(text, 10, 64); err == nil && sectors == info.Size()/512 {
+		return nil
+	}
+	if _, err := h.run(ctx, "losetup", "--set-capacity", "/dev/"+loop); err != nil {
+		return fmt.Errorf("device %s: %w", d.ID, err)
+	}
+	return nil
+}

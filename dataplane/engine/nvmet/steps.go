@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nvmet
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/weft-storage/weft/dataplane/engine"
+)
+
+// step is one change in configfs.
+type step struct {
+	do stepKind
+	// port to link or unlink.
+	port int
+	nsid uint32
+	// namespace to make, or that takes the group.
+	namespace namespace
+	// host to admit.
+	host string
+}
+
+type stepKind string
+
+const (
+	unlinkPort      stepKind = "unlink port"
+	removeSubsystem stepKind = "remove subsystem"
+	makeSubsystem   stepKind = "make subsystem"
+	setQueues       stepKind = "set queues"
+	removeNamespace stepKind = "remove namespace"
+	makeNamespace   stepKind = "make namespace"
+	setGroup        stepKind = "set ANA group"
+	admitHost       stepKind = "admit host"
+	linkPort        stepKind = "link port"
+)
+
+// steps from what is to what shall be, in an order that never lets a host see
+// half of it: namespaces, then hosts, then ports; and the other way round
+// when something goes that a host may still use. It fails with
+// engine.ErrRestartNeeded when hosts know it by what would change.
+func steps(is *subsystem, want subsystem) ([]step, error) {
+	if is == nil {
+		return makeSteps(want), nil
+	}
+	renamed := is.serial != want.serial || is.model != want.model
+	if renamed && len(is.hosts) > 0 {
+		return nil, fmt.Errorf("serial number and model of %s, which admits hosts: %w", want.nqn, engine.ErrRestartNeeded)
+	}
+	if renamed || is.allowAnyHost || losesHost(is, want) {
+		return append(removeSteps(is), makeSteps(want)...), nil
+	}
+	var todo []step
+	for _, port := range is.ports {
+		if !slices.Contains(want.ports, port) {
+			todo = append(todo, step{do: unlinkPort, port: port})
+		}
+	}
+	if is.queues != 0 && is.queues != want.queues {
+		todo = append(todo, step{do: setQueues})
+	}
+	todo = append(todo, namespaceSteps(is.namespaces, want.namespaces)...)
+	for _, host := range want.hosts {
+		if !slices.Contains(is.hosts, host) {
+			todo = append(todo, step{do: admitHost, host: host})
+		}
+	}
+	for _, port := range want.ports {
+		if !slices.Contains(is.ports, port) {
+			todo = append(todo, step{do: linkPort, port: port})
+		}
+	}
+	return todo, nil
+}
+
+// losesHost says whether a host is admitted that shall not be. Its
+// controllers may still be there, so the subsystem is made again; see the package's doc.
+func losesHost(is *subsystem, want subsystem) bool {
+	return slices.ContainsFunc(is.hosts, func(host string) bool { return !slices.Contains(want.hosts, host) })
+}
+
+func namespaceSteps(is, want map[uint32]namespace) []step {
+	var gone, todo []step
+	for _, nsid := range sortedKeys(is) {
+		ns, stays := want[nsid]
+		same := is[nsid]
+		same.group = ns.group
+		if !stays || same != ns {
+			gone = append(gone, step{do: removeNamespace, nsid: nsid})
+		}
+	}
+	for _, nsid := range sortedKeys(want) {
+		ns := want[nsid]
+		old, there := is[nsid]
+		same := old
+		same.group = ns.group
+		switch {
+		case !there || same != ns:
+			todo = append(todo, step{do: makeNamespace, nsid: nsid, namespace: ns})
+		case old.group != ns.group:
+			todo = append(todo, step{do: setGroup, nsid: nsid, namespace: ns})
+		}
+	}
+	return append(gone, todo...)
+}
+
+func makeSteps(want subsystem) []step {
+	todo := []step{{do: makeSubsystem}}
+	todo = append(todo, namespaceSteps(nil, want.namespaces)...)
+	for _, host := range want.hosts {
+		todo = append(todo, step{do: admitHost, host: host})
+	}
+	for _, port := range want.ports {
+		todo = append(todo, step{do: linkPort, port: port})
+	}
+	return todo
+}
+
+func removeSteps(is *subsystem) []step {
+	var todo []step
+	for _, port := range is.ports {
+		todo = append(todo, step{do: unlinkPort, port: port})
+	}
+	return append(todo, step{do: removeSubsystem})
+}
+
+// interrupts says whether hosts that stay admitted find their subsystem missing for a moment.
+func interrupts(todo []step, want subsystem) bool {
+	return len(want.hosts) > 0 && slices.ContainsFunc(todo, func(s step) bool { return s.do == unlinkPort })
+}

@@ -1,0 +1,196 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nvmet
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/engine"
+)
+
+// subsystem as configfs has it, or as it shall be.
+type subsystem struct {
+	nqn, serial, model string
+	// queues is 0 when the kernel cannot limit them (before Linux 6.1).
+	queues       int
+	allowAnyHost bool
+	namespaces   map[uint32]namespace
+	// hosts that may connect, in order.
+	hosts []string
+	// ports of ours that it is linked to, in order.
+	ports []int
+}
+
+// namespace of a subsystem.
+type namespace struct {
+	path    string
+	uuid    string
+	nguid   string
+	group   uint32
+	enabled bool
+}
+
+// wanted is the subsystem that an export comes to.
+func wanted(x engine.Export, paths map[engine.ID]string, ports []int) subsystem {
+	s := subsystem{
+		nqn: x.NQN, serial: x.Serial, model: x.Model, queues: x.MaxIOQueues,
+		namespaces: map[uint32]namespace{},
+		hosts:      slices.Sorted(slices.Values(x.Hosts)),
+	}
+	for _, ns := range x.Namespaces {
+		s.namespaces[ns.NSID] = namespace{
+			path: paths[ns.Volume], uuid: string(ns.Volume), nguid: ns.Volume.NGUID(), group: ns.ANAGroup, enabled: true,
+		}
+	}
+	// Nobody may connect to a subsystem without hosts, and an idle port does not listen.
+	if len(s.hosts) > 0 {
+		s.ports = ports
+	}
+	return s
+}
+
+// export that the subsystem is.
+func (s *subsystem) export(ports []*port) engine.Export {
+	x := engine.Export{NQN: s.nqn, Serial: s.serial, Model: s.model, MaxIOQueues: s.queues, Hosts: s.hosts}
+	for _, nsid := range sortedKeys(s.namespaces) {
+		ns := s.namespaces[nsid]
+		x.Namespaces = append(x.Namespaces, engine.Namespace{NSID: nsid, Volume: ns.volume(), ANAGroup: ns.group})
+	}
+	for _, p := range ports {
+		if slices.Contains(s.ports, p.id) {
+			x.Portals = append(x.Portals, p.address)
+		}
+	}
+	slices.SortFunc(x.Portals, engine.ComparePortals)
+	return x
+}
+
+// volume that the namespace serves.
+func (n namespace) volume() engine.ID {
+	if id := engine.ID(filepath.Base(n.path)); id.Validate() == nil {
+		return id
+	}
+	return engine.ID(n.uuid)
+}
+
+// subsystems of weft in configfs, by NQN.
+func (h *host) subsystems() ([]*subsystem, error) {
+	all, err := names(h.config("subsystems"))
+	if err != nil {
+		return nil, fmt.Errorf("list subsystems: %w", err)
+	}
+	var found []*subsystem
+	for _, nqn := range all {
+		if !strings.HasPrefix(nqn, v1alpha1.NQNPrefix) {
+			continue
+		}
+		s, err := h.subsystem(nqn)
+		if err != nil {
+			return nil, err
+		}
+		found = append(found, s)
+	}
+	return found, nil
+}
+
+// subsystem in configfs; nil when it is not there.
+func (h *host) subsystem(nqn string) (*subsystem, error) {
+	s, err := h.readSubsystem(nqn)
+	if err != nil {
+		return nil, fmt.Errorf("read subsystem %s: %w", nqn, err)
+	}
+	return s, nil
+}
+
+func (h *host) readSubsystem(nqn string) (*subsystem, error) {
+	dir := h.config("subsystems", nqn)
+	hosts, err := names(filepath.Join(dir, "allowed_hosts"))
+	if isMissing(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	s := &subsystem{nqn: nqn, namespaces: map[uint32]namespace{}, hosts: hosts}
+	if len(hosts) == 0 {
+		s.hosts = nil
+	}
+	var anyHost, queues string
+	for attr, into := range map[string]*string{
+		"attr_serial": &s.serial, "attr_model": &s.model, "attr_allow_any_host": &anyHost, "attr_qid_max": &queues,
+	} {
+		*into, err = h.readAttr(filepath.Join(dir, attr))
+		if err != nil && !(attr == "attr_qid_max" && isMissing(err)) {
+			return nil, err
+		}
+	}
+	s.serial = strings.TrimRight(s.serial, " ")
+	s.allowAnyHost = anyHost != "0"
+	if queues != "" {
+		if s.queues, err = strconv.Atoi(queues); err != nil {
+			return nil, err
+		}
+	}
+	spaces, err := names(filepath.Join(dir, "namespaces"))
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range spaces {
+		nsid, err := strconv.ParseUint(name, 10, 32)
+		if err != nil {
+			return nil, err
+		}
+		if s.namespaces[uint32(nsid)], err = h.readNamespace(filepath.Join(dir, "namespaces", name)); err != nil {
+			return nil, err
+		}
+	}
+	s.ports, err = h.portsOf(nqn)
+	return s, err
+}
+
+func (h *host) readNamespace(dir string) (namespace, error) {
+	var ns namespace
+	var group, enabled string
+	for attr, into := range map[string]*string{
+		"device_path": &ns.path, "device_uuid": &ns.uuid, "device_nguid": &ns.nguid, "ana_grpid": &group, "enable": &enabled,
+	} {
+		value, err := h.readAttr(filepath.Join(dir, attr))
+		if err != nil {
+			return namespace{}, err
+		}
+		*into = value
+	}
+	ns.nguid = strings.ReplaceAll(ns.nguid, "-", "")
+	ns.enabled = enabled == "1"
+	n, err := strconv.ParseUint(group, 10, 32)
+	ns.group = uint32(n)
+	return ns, err
+}
+
+// portsOf a subsystem: those of ours that it is linked to.
+func (h *host) portsOf(nqn string) ([]int, error) {
+	ids, err := h.portIDs()
+	if err != nil {
+		return nil, err
+	}
+	var linked []int
+	for _, id := range ids {
+		all, err := names(h.config("ports", strconv.Itoa(id), "subsystems"))
+		if err != nil {
+			return nil, err
+		}
+		if slices.Contains(all, nqn) {
+			linked = append(linked, id)
+		}
+	}
+	return linked, nil
+}
+
+func sortedKeys[K cmp.Ordered, V any](m map[K]V) []K { return slices.Sorted(maps.Keys(m)) }
