@@ -1,0 +1,454 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/google/go-cmp/cmp"
+	. "github.com/onsi/gomega"
+	"google.golang.org/grpc/codes"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+)
+
+func TestCreateStoresWhatWasAskedFor(t *testing.T) {
+	st := newStorage(t, 1, 10*gi)
+	s, _ := newService(t)
+	seen(t, s, st)
+	req := createRequest(st, own(t, "v"), gi+1)
+	req.Parameters = map[string]string{
+		"target": st.target, "transport": "RDMA", "ioQueues": "4", "queueDepth": "64", "ctrlLossTimeout": "10m",
+		"csi.storage.k8s.io/pv/name": "pvc-1", "csi.storage.k8s.io/pvc/name": "data", "csi.storage.k8s.io/pvc/namespace": "shop",
+	}
+	resp, err := s.CreateVolume(within(t, enough), req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if resp.Volume.VolumeId != req.Name || resp.Volume.CapacityBytes != gi+1<<20 {
+		t.Errorf("got %v", resp.Volume)
+	}
+	vol := volume(t, req.Name)
+	if len(vol.Finalizers) != 1 || vol.Finalizers[0] != v1alpha1.VolumeFinalizer {
+		t.Errorf("finalizers: %v", vol.Finalizers)
+	}
+	for _, key := range []string{pvNameKey, pvcNameKey, pvcNamespaceKey} {
+		if vol.Labels[key] == "" || vol.Labels[key] != vol.Annotations[key] {
+			t.Errorf("%s: label %q, annotation %q", key, vol.Labels[key], vol.Annotations[key])
+		}
+	}
+	want := v1alpha1.Connection{Transport: v1alpha1.TransportRDMA, IOQueues: 4, QueueDepth: 64, CtrlLossTimeoutSeconds: 600}
+	if diff := cmp.Diff(want, vol.Spec.Connection); diff != "" {
+		t.Error(diff)
+	}
+	if vol.Spec.Node != st.nodes[0] || vol.Spec.Target != st.target || len(vol.Spec.Hosts) != 0 || len(vol.Spec.UUID) != 36 {
+		t.Errorf("spec: %+v", vol.Spec)
+	}
+	ours := func(m metav1.ManagedFieldsEntry) bool { return m.Manager == fieldManager }
+	if !slices.ContainsFunc(vol.ManagedFields, ours) {
+		t.Errorf("field managers: %v", vol.ManagedFields)
+	}
+}
+
+func TestCreateRefusesBadInput(t *testing.T) {
+	st := newStorage(t, 1, 10*gi, v1alpha1.TransportTCP)
+	s, _ := newService(t)
+	seen(t, s, st)
+	for name, tc := range map[string]struct {
+		change func(*csi.CreateVolumeRequest)
+		code   codes.Code
+		says   []string
+	}{
+		"no name":           {func(r *csi.CreateVolumeRequest) { r.Name = "" }, codes.InvalidArgument, []string{"no volume name"}},
+		"no target":         {func(r *csi.CreateVolumeRequest) { r.Parameters = nil }, codes.InvalidArgument, []string{"target is missing"}},
+		"unknown target":    {func(r *csi.CreateVolumeRequest) { r.Parameters["target"] = "quick" }, codes.InvalidArgument, []string{`there is no NvmfTarget "quick"`, st.target}},
+		"unknown parameter": {func(r *csi.CreateVolumeRequest) { r.Parameters["replicas"] = "3" }, codes.InvalidArgument, []string{`"replicas" is not known`, "ioQueues"}},
+		"RDMA on a target without": {func(r *csi.CreateVolumeRequest) { r.Parameters["transport"] = "RDMA" }, codes.InvalidArgument,
+			[]string{"has no RDMA, it has TCP"}},
+		"more queues than the target takes": {func(r *csi.CreateVolumeRequest) { r.Parameters["ioQueues"] = "9" }, codes.InvalidArgument,
+			[]string{"9 is more than the 8"}},
+		"no capability": {func(r *csi.CreateVolumeRequest) { r.VolumeCapabilities = nil }, codes.InvalidArgument, []string{"no volume capability"}},
+		"ReadWriteMany": {func(r *csi.CreateVolumeRequest) {
+			r.VolumeCapabilities = append(r.VolumeCapabilities, block(csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER))
+		}, codes.InvalidArgument, []string{"ReadWriteMany", "use ReadWriteOnce"}},
+		"ReadOnlyMany": {func(r *csi.CreateVolumeRequest) {
+			r.VolumeCapabilities[0].AccessMode.Mode = csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY
+		}, codes.InvalidArgument, []string{"ReadOnlyMany", "use ReadWriteOnce"}},
+		"btrfs": {func(r *csi.CreateVolumeRequest) { r.VolumeCapabilities[0] = mount("btrfs") }, codes.InvalidArgument, []string{"btrfs", "ext4 or xfs"}},
+		"two filesystems": {func(r *csi.CreateVolumeRequest) { r.Parameters["csi.storage.k8s.io/fstype"] = "xfs" }, codes.InvalidArgument,
+			[]string{"must agree"}},
+		"neither block nor mount": {func(r *csi.CreateVolumeRequest) { r.VolumeCapabilities[0].AccessType = nil }, codes.InvalidArgument, []string{"neither block nor mount"}},
+		"no access mode":          {func(r *csi.CreateVolumeRequest) { r.VolumeCapabilities[0].AccessMode = nil }, codes.InvalidArgument, []string{"no access mode"}},
+		"a source": {func(r *csi.CreateVolumeRequest) {
+			r.VolumeContentSource = &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Volume{Volume: &csi.VolumeContentSource_VolumeSource{VolumeId: "v"}}}
+		}, codes.InvalidArgument, []string{"not supported by this version"}},
+		"mutable parameters": {func(r *csi.CreateVolumeRequest) { r.MutableParameters = map[string]string{"a": "b"} }, codes.InvalidArgument, []string{"VolumeAttributesClasses"}},
+		"size zero":          {func(r *csi.CreateVolumeRequest) { r.CapacityRange = &csi.CapacityRange{} }, codes.InvalidArgument, []string{"size is zero", "1Mi"}},
+		"a negative size":    {func(r *csi.CreateVolumeRequest) { r.CapacityRange.RequiredBytes = -1 }, codes.InvalidArgument, []string{"negative"}},
+		"a limit below the size": {func(r *csi.CreateVolumeRequest) { r.CapacityRange.LimitBytes = gi - 1 }, codes.InvalidArgument,
+			[]string{"at least 1Gi"}},
+		"no step within the limit": {func(r *csi.CreateVolumeRequest) {
+			r.CapacityRange = &csi.CapacityRange{RequiredBytes: gi + 1, LimitBytes: gi + 2}
+		}, codes.OutOfRange, []string{"steps of 1Mi"}},
+		"a huge size": {func(r *csi.CreateVolumeRequest) { r.CapacityRange.RequiredBytes = 1<<63 - 1 }, codes.OutOfRange, nil},
+		"a small xfs": {func(r *csi.CreateVolumeRequest) {
+			r.VolumeCapabilities[0] = mount("xfs")
+			r.CapacityRange.RequiredBytes = 299 << 20
+		}, codes.OutOfRange, []string{"299Mi is too small", "300Mi", "ext4"}},
+		"a small ext4": {func(r *csi.CreateVolumeRequest) { r.CapacityRange.RequiredBytes = 15 << 20 }, codes.OutOfRange, []string{"16Mi"}},
+		"no room":      {func(r *csi.CreateVolumeRequest) { r.CapacityRange.RequiredBytes = 11 * gi }, codes.ResourceExhausted, []string{"11Gi", st.nodes[0] + ": at most 10Gi"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			req := createRequest(st, own(t, "v"), gi)
+			tc.change(req)
+			_, err := s.CreateVolume(within(t, enough), req)
+			expectError(t, err, tc.code, tc.says...)
+			if req.Name != "" && volume(t, req.Name) != nil {
+				t.Error("an object was made")
+			}
+		})
+	}
+}
+
+func TestCreateWithoutNodes(t *testing.T) {
+	st := newStorage(t, 1, 10*gi)
+	s, _ := newService(t)
+	setNodeStatus(t, st.nodes[0], func(n *v1alpha1.NvmfNodeStatus) {
+		n.Conditions = []metav1.Condition{condition(v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonPoolFailed, "the drive is gone")}
+	})
+	seen(t, s, st)
+	_, err := s.CreateVolume(within(t, enough), createRequest(st, own(t, "v"), gi))
+	expectError(t, err, codes.FailedPrecondition, st.nodes[0], "PoolFailed", "the drive is gone")
+
+	// A target that no node can serve: the user learns what the operator found.
+	var target v1alpha1.NvmfTarget
+	if err := api.Get(t.Context(), keyOf(st.target), &target); err != nil {
+		t.Fatal(err)
+	}
+	bare := target.DeepCopy()
+	bare.ObjectMeta = metav1.ObjectMeta{Name: own(t, "bare")}
+	create(t, bare)
+	bare.Status.NotCapable = []v1alpha1.NotCapableNode{{Node: "worker-1", Reason: v1alpha1.ReasonNoRDMADevice, Message: "no RDMA device; use TCP"}}
+	if err := api.Status().Update(t.Context(), bare); err != nil {
+		t.Fatal(err)
+	}
+	NewWithT(t).Eventually(func() error {
+		_, err := s.CreateVolume(within(t, enough), createRequest(storage{target: bare.Name}, own(t, "w"), gi))
+		return err
+	}).Should(MatchError(And(ContainSubstring("worker-1: not capable (NoRDMADevice: no RDMA device; use TCP)"), ContainSubstring("FailedPrecondition"))))
+}
+
+func TestCreateAgain(t *testing.T) {
+	st := newStorage(t, 1, 10*gi)
+	s, _ := newService(t)
+	seen(t, s, st)
+	name := own(t, "v")
+	req := createRequest(st, name, gi)
+	req.Parameters["ioQueues"] = "4"
+	first, err := s.CreateVolume(within(t, enough), req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	uuid := volume(t, name).Spec.UUID
+	for what, change := range map[string]func(*csi.CreateVolumeRequest){
+		"the same":           func(*csi.CreateVolumeRequest) {},
+		"any size up to it":  func(r *csi.CreateVolumeRequest) { r.CapacityRange.RequiredBytes = gi - 5 },
+		"no size":            func(r *csi.CreateVolumeRequest) { r.CapacityRange = nil },
+		"default parameters": func(r *csi.CreateVolumeRequest) { delete(r.Parameters, "ioQueues") },
+		"its transport said": func(r *csi.CreateVolumeRequest) { r.Parameters["transport"] = "TCP" },
+		"as a block device": func(r *csi.CreateVolumeRequest) {
+			r.VolumeCapabilities[0] = block(csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER)
+		},
+	} {
+		again := createRequest(st, name, gi)
+		again.Parameters["ioQueues"] = "4"
+		change(again)
+		resp, err := s.CreateVolume(within(t, enough), again)
+		if err != nil {
+			t.Errorf("%s: %v", what, err)
+			continue
+		}
+		if diff := cmp.Diff(first.Volume.VolumeContext, resp.Volume.VolumeContext); diff != "" || resp.Volume.CapacityBytes != gi || volume(t, name).Spec.UUID != uuid {
+			t.Errorf("%s: %s %v", what, diff, resp)
+		}
+	}
+	for says, change := range map[string]func(*csi.CreateVolumeRequest){
+		"its size is 1Gi":        func(r *csi.CreateVolumeRequest) { r.CapacityRange.RequiredBytes = 2 * gi },
+		"which is not what":      func(r *csi.CreateVolumeRequest) { r.CapacityRange = &csi.CapacityRange{LimitBytes: gi / 2} },
+		"transport is TCP":       func(r *csi.CreateVolumeRequest) { r.Parameters["transport"] = "RDMA" },
+		"ioQueues is 4, not 2":   func(r *csi.CreateVolumeRequest) { r.Parameters["ioQueues"] = "2" },
+		"not another":            func(r *csi.CreateVolumeRequest) { r.Parameters["target"] = "another" },
+		"ctrlLossTimeout is -1,": func(r *csi.CreateVolumeRequest) { r.Parameters["ctrlLossTimeout"] = "60" },
+	} {
+		other := createRequest(st, name, gi)
+		change(other)
+		_, err := s.CreateVolume(within(t, enough), other)
+		expectError(t, err, codes.AlreadyExists, says)
+	}
+}
+
+func TestCreateUnderAnyName(t *testing.T) {
+	st := newStorage(t, 1, 10*gi)
+	s, _ := newService(t)
+	seen(t, s, st)
+	for _, name := range []string{"Some Name_" + t.Name(), strings.Repeat("n", 129), "ünïcode\n" + t.Name()} {
+		resp, err := s.CreateVolume(within(t, enough), createRequest(st, name, gi))
+		if err != nil {
+			t.Errorf("%q: %v", name, err)
+			continue
+		}
+		id := resp.Volume.VolumeId
+		if !validID(id) || volume(t, id).Annotations[requestNameAnnotation] != name {
+			t.Errorf("%q became %q", name, id)
+		}
+		// The id itself is another name, although it leads to the same object.
+		_, err = s.CreateVolume(within(t, enough), createRequest(st, id, gi))
+		expectError(t, err, codes.AlreadyExists, "made for the name")
+	}
+}
+
+func TestCreateOnASilentNode(t *testing.T) {
+	st := newStorage(t, 1, 10*gi)
+	s, _ := newService(t)
+	seen(t, s, st)
+	agents.silence(st.nodes[0])
+	name := own(t, "v")
+	_, err := s.CreateVolume(within(t, short), createRequest(st, name, gi))
+	expectError(t, err, codes.Unavailable, name, st.nodes[0], "Created", "not reported")
+	before := volume(t, name)
+	if before == nil || before.DeletionTimestamp != nil {
+		t.Fatalf("the object did not stay: %+v", before)
+	}
+	setNodeStatus(t, st.nodes[0], func(n *v1alpha1.NvmfNodeStatus) {
+		n.Conditions = append(n.Conditions, condition(v1alpha1.ConditionAgentAlive, metav1.ConditionFalse, v1alpha1.ReasonAgentSilent, "no sign for a minute"))
+	})
+	seen(t, s, st)
+	_, err = s.CreateVolume(within(t, short), createRequest(st, name, gi))
+	expectError(t, err, codes.Unavailable, st.nodes[0]+" is not AgentAlive", "no sign for a minute")
+
+	done := make(chan error, 1)
+	go func() {
+		_, err := s.CreateVolume(within(t, enough), createRequest(st, name, gi))
+		done <- err
+	}()
+	if err := agents.speak(t.Context(), st.nodes[0]); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+	if after := volume(t, name); after.UID != before.UID || after.Spec.UUID != before.Spec.UUID {
+		t.Error("the volume was made twice")
+	}
+}
+
+func TestCreateOneAtATime(t *testing.T) {
+	st := newStorage(t, 1, 10*gi)
+	s, _ := newService(t)
+	seen(t, s, st)
+	agents.silence(st.nodes[0])
+	name := own(t, "v")
+	done := make(chan error, 1)
+	go func() {
+		_, err := s.CreateVolume(within(t, enough), createRequest(st, name, gi))
+		done <- err
+	}()
+	NewWithT(t).Eventually(func() *v1alpha1.NvmfVolume { return volume(t, name) }).WithTimeout(enough).ShouldNot(BeNil())
+	_, err := s.CreateVolume(within(t, short), createRequest(st, name, gi))
+	expectError(t, err, codes.Aborted, "under way")
+	_, err = s.DeleteVolume(within(t, short), &csi.DeleteVolumeRequest{VolumeId: name})
+	expectError(t, err, codes.Aborted, "under way")
+	if err := agents.speak(t.Context(), st.nodes[0]); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestCreateElsewhereWhenTheAgentHasNoRoom(t *testing.T) {
+	st := newStorage(t, 2, 10*gi)
+	s, _ := newService(t)
+	// What the node says it has is more than what its agent finds.
+	agents.with(st.nodes[0], func(n *agent) { n.poolBytes = gi / 2 })
+	seen(t, s, st)
+	name := own(t, "v")
+	resp, err := s.CreateVolume(within(t, enough), createRequest(st, name, gi))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := volume(t, resp.Volume.VolumeId).Spec.Node; got != st.nodes[1] {
+		t.Errorf("placed on %s", got)
+	}
+	agents.with(st.nodes[1], func(n *agent) { n.poolBytes = gi })
+	_, err = s.CreateVolume(within(t, enough), createRequest(st, own(t, "w"), gi))
+	expectError(t, err, codes.ResourceExhausted, st.nodes[0]+": its agent found no room", st.nodes[1]+": its agent found no room")
+	if volume(t, own(t, "w")) != nil {
+		t.Error("the volume that nobody has room for is still there")
+	}
+}
+
+func TestCreateWaitsForTheDeletionOfItsPredecessor(t *testing.T) {
+	st := newStorage(t, 1, 10*gi)
+	s, _ := newService(t)
+	seen(t, s, st)
+	name := newVolume(t, s, st, "v")
+	first := volume(t, name)
+	agents.silence(st.nodes[0])
+	_, err := s.DeleteVolume(within(t, short), &csi.DeleteVolumeRequest{VolumeId: name})
+	expectError(t, err, codes.Unavailable, st.nodes[0])
+	_, err = s.CreateVolume(within(t, short), createRequest(st, name, gi))
+	expectError(t, err, codes.Unavailable, st.nodes[0], "Deleted")
+	if err := agents.speak(t.Context(), st.nodes[0]); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.CreateVolume(within(t, enough), createRequest(st, name, gi)); err != nil {
+		t.Fatal(err)
+	}
+	if volume(t, name).Spec.UUID == first.Spec.UUID {
+		t.Error("a deleted volume came back")
+	}
+}
+
+func TestCreateTwoHundredAtOnce(t *testing.T) {
+	const nodes, each = 4, 50
+	st := newStorage(t, nodes, each*gi)
+	s, _ := newService(t)
+	seen(t, s, st)
+	errs := make([]error, nodes*each)
+	var wg sync.WaitGroup
+	for i := range errs {
+		wg.Go(func() {
+			_, errs[i] = s.CreateVolume(within(t, enough), createRequest(st, own(t, fmt.Sprint(i)), gi))
+		})
+	}
+	wg.Wait()
+	for _, err := range errs {
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	for _, n := range st.nodes {
+		agents.with(n, func(a *agent) {
+			if len(a.volumes) != each || len(a.made) != each {
+				t.Errorf("%s holds %d volumes and made %d, want %d", n, len(a.volumes), len(a.made), each)
+			}
+		})
+	}
+	_, err := s.CreateVolume(within(t, enough), createRequest(st, own(t, "one-more"), gi))
+	expectError(t, err, codes.ResourceExhausted, "at most 0")
+}
+
+func TestCreateSurvivesARestart(t *testing.T) {
+	const count = 10
+	st := newStorage(t, 2, 100*gi)
+	s, kill := newService(t)
+	seen(t, s, st)
+	for _, n := range st.nodes {
+		agents.silence(n)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	for i := range count {
+		wg.Go(func() {
+			_, err := s.CreateVolume(ctx, createRequest(st, own(t, fmt.Sprint(i)), gi))
+			if err == nil {
+				t.Error("created by nobody")
+			}
+		})
+	}
+	uuids := map[string]string{}
+	NewWithT(t).Eventually(func() int {
+		for i := range count {
+			if v := volume(t, own(t, fmt.Sprint(i))); v != nil {
+				uuids[v.Name] = v.Spec.UUID
+			}
+		}
+		return len(uuids)
+	}).WithTimeout(enough).Should(Equal(count))
+	cancel()
+	kill()
+	wg.Wait()
+
+	s, _ = newService(t)
+	for i := range count {
+		wg.Go(func() {
+			if _, err := s.CreateVolume(within(t, enough), createRequest(st, own(t, fmt.Sprint(i)), gi)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	for _, n := range st.nodes {
+		if err := agents.speak(t.Context(), n); err != nil {
+			t.Fatal(err)
+		}
+	}
+	wg.Wait()
+	made := 0
+	for _, n := range st.nodes {
+		agents.with(n, func(a *agent) { made += len(a.made) })
+	}
+	if made != count {
+		t.Errorf("%d volumes were made, want %d", made, count)
+	}
+	for name, uuid := range uuids {
+		if volume(t, name).Spec.UUID != uuid {
+			t.Errorf("%s was made anew", name)
+		}
+	}
+}
+
+func TestCreateByTwoReplicasAtOnce(t *testing.T) {
+	st := newStorage(t, 2, 100*gi)
+	a, _ := newService(t)
+	b, _ := newService(t)
+	seen(t, a, st)
+	seen(t, b, st)
+	var wg sync.WaitGroup
+	for i := range 20 {
+		for _, s := range []*Service{a, b} {
+			wg.Go(func() {
+				if _, err := s.CreateVolume(within(t, enough), createRequest(st, own(t, fmt.Sprint(i)), gi)); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+	}
+	wg.Wait()
+	made := 0
+	for _, n := range st.nodes {
+		agents.with(n, func(a *agent) { made += len(a.made) })
+	}
+	if made != 20 {
+		t.Errorf("%d volumes were made, want 20", made)
+	}
+}
+
+func TestCreateWithoutADeadlineEndsWithTheCaller(t *testing.T) {
+	st := newStorage(t, 1, 10*gi)
+	s, _ := newService(t)
+	seen(t, s, st)
+	agents.silence(st.nodes[0])
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() {
+		_, err := s.CreateVolume(ctx, createRequest(st, own(t, "v"), gi))
+		done <- err
+	}()
+	NewWithT(t).Eventually(func() *v1alpha1.NvmfVolume { return volume(t, own(t, "v")) }).WithTimeout(enough).ShouldNot(BeNil())
+	cancel()
+	select {
+	case err := <-done:
+		expectError(t, err, codes.Unavailable, st.nodes[0])
+	case <-time.After(enough):
+		t.Fatal("the call goes on without its caller")
+	}
+}

@@ -1,0 +1,349 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/google/go-cmp/cmp"
+	. "github.com/onsi/gomega"
+	"google.golang.org/grpc/codes"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/csi-driver/internal/attachment"
+)
+
+// publish until the replica's cache knows the Node, which the test has just made.
+func publish(t *testing.T, s *Service, volume, nodeID string) attachment.Context {
+	t.Helper()
+	var resp *csi.ControllerPublishVolumeResponse
+	NewWithT(t).Eventually(func() (err error) {
+		resp, err = s.ControllerPublishVolume(within(t, enough), publishRequest(volume, nodeID))
+		return err
+	}).WithTimeout(enough).Should(Succeed())
+	c, err := attachment.Decode(resp.PublishContext)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+func unpublish(t *testing.T, s *Service, volume, nodeID string) {
+	t.Helper()
+	if _, err := s.ControllerUnpublishVolume(within(t, enough), &csi.ControllerUnpublishVolumeRequest{VolumeId: volume, NodeId: nodeID}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func annotate(t *testing.T, name, key, value string) {
+	t.Helper()
+	vol := volume(t, name)
+	patch := client.RawPatch("application/merge-patch+json", fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, key, value))
+	if err := api.Patch(t.Context(), vol, patch); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestPublishAnswersWhatTheNodeMustKnow(t *testing.T) {
+	st := newStorage(t, 1, 10*gi)
+	s, _ := newService(t)
+	seen(t, s, st)
+	_, nodeID := newHost(t, "host")
+	id := newVolume(t, s, st, "v")
+	vol := volume(t, id)
+	want := attachment.Context{
+		NQN: v1alpha1.NQNPrefix + id, NGUID: strings.ReplaceAll(vol.Spec.UUID, "-", ""), SizeBytes: gi, Blank: true,
+		Portals:  []v1alpha1.Portal{{Transport: v1alpha1.TransportTCP, Address: "10.0.0.1", Port: 4420}},
+		IOQueues: 2, QueueDepth: 128, CtrlLossTimeoutSeconds: -1,
+	}
+	for range 2 { // The second time, the host is admitted already.
+		if diff := cmp.Diff(want, publish(t, s, id, nodeID)); diff != "" {
+			t.Error(diff)
+		}
+	}
+	if hosts := volume(t, id).Spec.Hosts; len(hosts) != 1 || hosts[0].NQN != nodeID {
+		t.Errorf("hosts: %v", hosts)
+	}
+}
+
+func TestPublishTellsWhetherAVolumeMayBeFormatted(t *testing.T) {
+	st := newStorage(t, 1, 10*gi)
+	s, _ := newService(t)
+	seen(t, s, st)
+	_, nodeID := newHost(t, "host")
+	id := newVolume(t, s, st, "v")
+	uuid := volume(t, id).Spec.UUID
+	if c := publish(t, s, id, nodeID); !c.Blank || c.AllowFormat {
+		t.Errorf("a new volume: %+v", c)
+	}
+	agents.with(st.nodes[0], func(n *agent) { n.volumes[uuid].written = true })
+	unpublish(t, s, id, nodeID)
+	if c := publish(t, s, id, nodeID); c.Blank || c.AllowFormat {
+		t.Errorf("a written volume: %+v", c)
+	}
+	annotate(t, id, v1alpha1.AllowFormatAnnotation, "true")
+	if c := publish(t, s, id, nodeID); c.AllowFormat {
+		t.Error("an annotation that does not name the volume's UUID allows formatting")
+	}
+	annotate(t, id, v1alpha1.AllowFormatAnnotation, uuid)
+	if c := publish(t, s, id, nodeID); c.Blank || !c.AllowFormat {
+		t.Errorf("an annotated volume: %+v", c)
+	}
+}
+
+func TestPublishRefusesBadInput(t *testing.T) {
+	st := newStorage(t, 1, 10*gi)
+	s, _ := newService(t)
+	seen(t, s, st)
+	_, nodeID := newHost(t, "host")
+	id := newVolume(t, s, st, "v")
+	stranger := v1alpha1.HostNQNPrefix + "00000000-0000-4000-8000-000000000000"
+	publish(t, s, id, nodeID)
+	unpublish(t, s, id, nodeID)
+	for name, tc := range map[string]struct {
+		change func(*csi.ControllerPublishVolumeRequest)
+		code   codes.Code
+		says   string
+	}{
+		"no volume":         {func(r *csi.ControllerPublishVolumeRequest) { r.VolumeId = "" }, codes.InvalidArgument, "no volume id"},
+		"unknown volume":    {func(r *csi.ControllerPublishVolumeRequest) { r.VolumeId = "unknown" }, codes.NotFound, "there is no volume unknown"},
+		"impossible volume": {func(r *csi.ControllerPublishVolumeRequest) { r.VolumeId = "../etc" }, codes.NotFound, "there is no volume ../etc"},
+		"no node":           {func(r *csi.ControllerPublishVolumeRequest) { r.NodeId = "" }, codes.InvalidArgument, "no node id"},
+		"a node's name":     {func(r *csi.ControllerPublishVolumeRequest) { r.NodeId = "worker-1" }, codes.NotFound, v1alpha1.HostNQNPrefix},
+		"unknown node":      {func(r *csi.ControllerPublishVolumeRequest) { r.NodeId = stranger }, codes.NotFound, "no Node with UID 00000000"},
+		"no capability":     {func(r *csi.ControllerPublishVolumeRequest) { r.VolumeCapability = nil }, codes.InvalidArgument, "no volume capability"},
+		"read-only":         {func(r *csi.ControllerPublishVolumeRequest) { r.Readonly = true }, codes.InvalidArgument, "read-only"},
+		"ReadWriteMany": {func(r *csi.ControllerPublishVolumeRequest) {
+			r.VolumeCapability = block(csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER)
+		}, codes.InvalidArgument, "ReadWriteMany"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			req := publishRequest(id, nodeID)
+			tc.change(req)
+			_, err := s.ControllerPublishVolume(within(t, enough), req)
+			expectError(t, err, tc.code, tc.says)
+		})
+	}
+	if hosts := volume(t, id).Spec.Hosts; len(hosts) != 0 {
+		t.Errorf("hosts: %v", hosts)
+	}
+}
+
+func TestPublishToOneNodeAtATime(t *testing.T) {
+	st := newStorage(t, 1, 10*gi)
+	s, _ := newService(t)
+	seen(t, s, st)
+	first, firstID := newHost(t, "first")
+	_, secondID := newHost(t, "second")
+	id := newVolume(t, s, st, "v")
+	publish(t, s, id, firstID)
+	other := newVolume(t, s, st, "w")
+	publish(t, s, other, secondID)
+	_, err := s.ControllerPublishVolume(within(t, enough), publishRequest(id, secondID))
+	expectError(t, err, codes.FailedPrecondition, "attached to node "+first)
+
+	// Taken off the spec, but still connected for all that is known.
+	agents.silence(st.nodes[0])
+	_, err = s.ControllerUnpublishVolume(within(t, short), &csi.ControllerUnpublishVolumeRequest{VolumeId: id, NodeId: firstID})
+	expectError(t, err, codes.Unavailable, st.nodes[0], "Detached")
+	_, err = s.ControllerPublishVolume(within(t, enough), publishRequest(id, secondID))
+	expectError(t, err, codes.FailedPrecondition, "attached to node "+first)
+	if err := agents.speak(t.Context(), st.nodes[0]); err != nil {
+		t.Fatal(err)
+	}
+	unpublish(t, s, id, firstID)
+	publish(t, s, id, secondID)
+}
+
+func TestPublishFromASilentNode(t *testing.T) {
+	st := newStorage(t, 1, 10*gi)
+	s, _ := newService(t)
+	seen(t, s, st)
+	_, nodeID := newHost(t, "host")
+	id := newVolume(t, s, st, "v")
+	publish(t, s, id, nodeID)
+	unpublish(t, s, id, nodeID)
+	agents.silence(st.nodes[0])
+	_, err := s.ControllerPublishVolume(within(t, short), publishRequest(id, nodeID))
+	expectError(t, err, codes.Unavailable, id, st.nodes[0], "Exported", "has not seen the last change")
+	// The status, older than the admission, lists no host; that must not be taken for a detachment.
+	_, err = s.ControllerUnpublishVolume(within(t, short), &csi.ControllerUnpublishVolumeRequest{VolumeId: id, NodeId: nodeID})
+	expectError(t, err, codes.Unavailable, st.nodes[0])
+	_, err = s.ControllerUnpublishVolume(within(t, short), &csi.ControllerUnpublishVolumeRequest{VolumeId: id, NodeId: nodeID})
+	expectError(t, err, codes.Unavailable, st.nodes[0])
+	if err := agents.speak(t.Context(), st.nodes[0]); err != nil {
+		t.Fatal(err)
+	}
+	unpublish(t, s, id, nodeID)
+	publish(t, s, id, nodeID)
+}
+
+func TestPublishUnderConflicts(t *testing.T) {
+	st := newStorage(t, 1, 10*gi)
+	s, _ := newService(t)
+	seen(t, s, st)
+	_, nodeID := newHost(t, "host")
+	id := newVolume(t, s, st, "v")
+	stop := make(chan struct{})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for i := 0; ; i++ {
+			select {
+			case <-stop:
+				return
+			default:
+				annotate(t, id, "test/round", fmt.Sprint(i))
+			}
+		}
+	})
+	for range 10 {
+		publish(t, s, id, nodeID)
+		unpublish(t, s, id, nodeID)
+	}
+	close(stop)
+	wg.Wait()
+	if hosts := volume(t, id).Status.Hosts; len(hosts) != 0 {
+		t.Errorf("hosts: %v", hosts)
+	}
+}
+
+func TestPublishSurvivesARestart(t *testing.T) {
+	st := newStorage(t, 1, 10*gi)
+	s, kill := newService(t)
+	seen(t, s, st)
+	_, nodeID := newHost(t, "host")
+	id := newVolume(t, s, st, "v")
+	publish(t, s, id, nodeID)
+	unpublish(t, s, id, nodeID)
+	agents.silence(st.nodes[0])
+	_, err := s.ControllerPublishVolume(within(t, short), publishRequest(id, nodeID))
+	expectError(t, err, codes.Unavailable)
+	kill()
+	s, _ = newService(t)
+	if err := agents.speak(t.Context(), st.nodes[0]); err != nil {
+		t.Fatal(err)
+	}
+	if c := publish(t, s, id, nodeID); !c.Blank {
+		t.Errorf("got %+v", c)
+	}
+}
+
+func TestUnpublish(t *testing.T) {
+	st := newStorage(t, 1, 10*gi)
+	s, _ := newService(t)
+	seen(t, s, st)
+	_, nodeID := newHost(t, "host")
+	id := newVolume(t, s, st, "v")
+	t.Run("what is not attached", func(t *testing.T) {
+		unpublish(t, s, id, nodeID)
+		unpublish(t, s, id, "worker-1")
+		unpublish(t, s, "unknown", nodeID)
+		unpublish(t, s, "../etc", nodeID)
+	})
+	t.Run("without a volume", func(t *testing.T) {
+		_, err := s.ControllerUnpublishVolume(within(t, enough), &csi.ControllerUnpublishVolumeRequest{NodeId: nodeID})
+		expectError(t, err, codes.InvalidArgument, "no volume id")
+	})
+	t.Run("another node leaves the attached one alone", func(t *testing.T) {
+		publish(t, s, id, nodeID)
+		unpublish(t, s, id, v1alpha1.HostNQNPrefix+"00000000-0000-4000-8000-000000000000")
+		if len(volume(t, id).Status.Hosts) != 1 {
+			t.Error("the attached node was dismissed")
+		}
+	})
+	t.Run("twice", func(t *testing.T) {
+		unpublish(t, s, id, nodeID)
+		unpublish(t, s, id, nodeID)
+		if len(admitted(volume(t, id))) != 0 {
+			t.Error("still admitted")
+		}
+	})
+	t.Run("from all nodes", func(t *testing.T) {
+		publish(t, s, id, nodeID)
+		unpublish(t, s, id, "")
+		if len(admitted(volume(t, id))) != 0 {
+			t.Error("still admitted")
+		}
+	})
+	t.Run("from a node that is gone", func(t *testing.T) {
+		name, goneID := newHost(t, "gone")
+		publish(t, s, id, goneID)
+		if err := api.Delete(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}); err != nil {
+			t.Fatal(err)
+		}
+		unpublish(t, s, id, goneID)
+	})
+}
+
+func TestDelete(t *testing.T) {
+	st := newStorage(t, 1, 10*gi)
+	s, _ := newService(t)
+	seen(t, s, st)
+	host, nodeID := newHost(t, "host")
+	remove := func(id string, d time.Duration) error {
+		_, err := s.DeleteVolume(within(t, d), &csi.DeleteVolumeRequest{VolumeId: id})
+		return err
+	}
+	expectError(t, remove("", enough), codes.InvalidArgument, "no volume id")
+	for _, id := range []string{"unknown", "../etc", strings.Repeat("x", 300)} {
+		if err := remove(id, enough); err != nil {
+			t.Errorf("%s: %v", id, err)
+		}
+	}
+
+	id := newVolume(t, s, st, "v")
+	uuid := volume(t, id).Spec.UUID
+	publish(t, s, id, nodeID)
+	expectError(t, remove(id, enough), codes.FailedPrecondition, "attached to node "+host)
+	if volume(t, id).DeletionTimestamp != nil {
+		t.Error("an attached volume is being deleted")
+	}
+	unpublish(t, s, id, nodeID)
+
+	agents.silence(st.nodes[0])
+	expectError(t, remove(id, short), codes.Unavailable, id, st.nodes[0], "Deleted")
+	if v := volume(t, id); v == nil || v.DeletionTimestamp == nil {
+		t.Errorf("the object is not being deleted: %+v", v)
+	}
+	_, err := s.ControllerPublishVolume(within(t, short), publishRequest(id, nodeID))
+	expectError(t, err, codes.FailedPrecondition, "being deleted")
+	expectError(t, remove(id, short), codes.Unavailable, st.nodes[0])
+	if err := agents.speak(t.Context(), st.nodes[0]); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := remove(id, enough); err != nil {
+			t.Error(err)
+		}
+	}
+	if volume(t, id) != nil {
+		t.Error("answered before the object was gone")
+	}
+	agents.with(st.nodes[0], func(n *agent) {
+		if n.volumes[uuid] != nil {
+			t.Error("the engine still has the volume")
+		}
+	})
+}
+
+func TestDeleteMakesRoom(t *testing.T) {
+	st := newStorage(t, 1, gi)
+	s, _ := newService(t)
+	seen(t, s, st)
+	for range 3 {
+		id := newVolume(t, s, st, "v")
+		_, err := s.CreateVolume(within(t, enough), createRequest(st, own(t, "w"), gi))
+		expectError(t, err, codes.ResourceExhausted)
+		if _, err := s.DeleteVolume(within(t, enough), &csi.DeleteVolumeRequest{VolumeId: id}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
