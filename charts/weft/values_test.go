@@ -28,7 +28,7 @@ func TestWrongValuesAreRefusedWithAMessage(t *testing.T) {
 		{"metrics.serviceMonitor.enabled=true,metrics.service.enabled=false", "metrics.serviceMonitor.enabled needs metrics.service.enabled"},
 	} {
 		t.Run(test.set, func(t *testing.T) {
-			_, stderr, err := helm(t, "template", "weft", ".", "--namespace", namespace, "--set", test.set)
+			_, stderr, err := helm(t, "template", "weft", ".", "--namespace", namespace, "--kube-version", "1.32.0", "--set", test.set)
 			if err == nil {
 				t.Fatal("was accepted")
 			}
