@@ -1,0 +1,212 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/engine"
+	"github.com/weft-storage/weft/dataplane/engine/enginetest"
+)
+
+// lab is one node: an engine with two drives, its objects in a real API server, and agents that come and go.
+type lab struct {
+	*WithT
+	t      *testing.T
+	server *server
+	admin  client.Client
+	node   string
+	target *enginetest.Engine
+
+	mu        sync.Mutex
+	events    []string
+	writes    int
+	inventory *v1alpha1.Inventory
+	// beforeWrite is called before each write to the API server, when it is set.
+	beforeWrite func(ctx context.Context) error
+}
+
+const drivePathA, drivePathB = "/dev/nvme0n1", "/dev/nvme1n1"
+
+// newLab with an NvmfNode that is claimed, as newly found.
+func newLab(t *testing.T) *lab {
+	t.Helper()
+	s := apiServer(t)
+	l := &lab{
+		WithT: NewWithT(t), t: t, server: s, admin: s.admin, inventory: testInventory(),
+		node: strings.ToLower(strings.NewReplacer("/", "-", "_", "-").Replace(t.Name())),
+		target: enginetest.New(
+			enginetest.Device{Path: drivePathA, SizeBytes: 100 * gib}, enginetest.Device{Path: drivePathB, SizeBytes: 50 * gib}),
+	}
+	t.Cleanup(l.cleanUp)
+	l.reconcile(l.agent())
+	l.claim()
+	return l
+}
+
+// claim the node, as the operator does.
+func (l *lab) claim() {
+	node := l.nvmfNode()
+	node.Spec = testNode().Spec
+	l.Expect(l.admin.Update(l.t.Context(), node)).To(Succeed())
+}
+
+// cleanUp the node's objects; the API server is shared.
+func (l *lab) cleanUp() {
+	ctx := context.Background() // the test's own has ended
+	for _, list := range []client.ObjectList{&v1alpha1.NvmfVolumeList{}, &v1alpha1.NvmfSnapshotList{}} {
+		if err := l.admin.List(ctx, list, client.MatchingFields{"spec.node": l.node}); err != nil {
+			l.t.Error(err)
+		}
+		var objects []client.Object
+		switch list := list.(type) {
+		case *v1alpha1.NvmfVolumeList:
+			for i := range list.Items {
+				objects = append(objects, &list.Items[i])
+			}
+		case *v1alpha1.NvmfSnapshotList:
+			for i := range list.Items {
+				objects = append(objects, &list.Items[i])
+			}
+		}
+		for _, o := range objects {
+			o.SetFinalizers(nil)
+			if err := l.admin.Update(ctx, o); err != nil {
+				l.t.Error(err)
+			}
+			if err := client.IgnoreNotFound(l.admin.Delete(ctx, o)); err != nil {
+				l.t.Error(err)
+			}
+		}
+	}
+}
+
+// Current and Eventf make the lab the inventory and the event recorder of its agents.
+func (l *lab) Current() *v1alpha1.Inventory { return l.inventory }
+
+func (l *lab) Eventf(_, _ runtime.Object, kind, reason, _, note string, args ...any) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.events = append(l.events, kind+" "+reason+" "+fmt.Sprintf(note, args...))
+}
+
+// agent that was just started, with its role and nothing remembered.
+func (l *lab) agent() *Reconciler {
+	l.t.Helper()
+	plain, err := client.NewWithWatch(l.server.agentConfig, client.Options{Scheme: l.server.scheme})
+	l.Expect(err).NotTo(HaveOccurred())
+	counting := interceptor.NewClient(plain, interceptor.Funcs{
+		Patch: func(ctx context.Context, c client.WithWatch, obj client.Object, patch client.Patch, opts ...client.PatchOption) error {
+			if err := l.write(ctx); err != nil {
+				return err
+			}
+			return c.Patch(ctx, obj, patch, opts...)
+		},
+		SubResourceApply: func(ctx context.Context, c client.Client, sub string, obj runtime.ApplyConfiguration, opts ...client.SubResourceApplyOption) error {
+			if err := l.write(ctx); err != nil {
+				return err
+			}
+			return c.SubResource(sub).Apply(ctx, obj, opts...)
+		},
+	})
+	metrics, err := NewMetrics(prometheus.NewRegistry())
+	l.Expect(err).NotTo(HaveOccurred())
+	return NewReconciler(Config{
+		NodeName: l.node, Client: counting, Recorder: l, Inventory: l, Metrics: metrics, Clock: clock.RealClock{},
+		Engines: func(v1alpha1.Engine) (engine.Engine, error) { return l.target, nil },
+		Resync:  defaultResync,
+	})
+}
+
+func (l *lab) write(ctx context.Context) error {
+	l.mu.Lock()
+	l.writes++
+	hook := l.beforeWrite
+	l.mu.Unlock()
+	if hook != nil {
+		return hook(ctx)
+	}
+	return ctx.Err()
+}
+
+// reconcile to success.
+func (l *lab) reconcile(r *Reconciler) reconcile.Result {
+	l.t.Helper()
+	result, err := r.Reconcile(l.t.Context(), reconcile.Request{})
+	l.Expect(err).NotTo(HaveOccurred())
+	return result
+}
+
+func (l *lab) nvmfNode() *v1alpha1.NvmfNode {
+	l.t.Helper()
+	var node v1alpha1.NvmfNode
+	l.Expect(l.admin.Get(l.t.Context(), client.ObjectKey{Name: l.node}, &node)).To(Succeed())
+	return &node
+}
+
+// volume number n of this lab, as the CSI controller makes it.
+func (l *lab) create(n int, changes ...func(*v1alpha1.NvmfVolume)) string {
+	l.t.Helper()
+	v := testVolume(n, changes...)
+	v.Name, v.Spec.Node, v.Generation = l.name(n), l.node, 0
+	v.Finalizers = []string{v1alpha1.VolumeFinalizer}
+	l.Expect(l.admin.Create(l.t.Context(), v)).To(Succeed())
+	return v.Name
+}
+
+func (l *lab) createSnapshot(n int, volume string) string {
+	l.t.Helper()
+	s := testSnapshot(n, volume)
+	s.Name, s.Spec.Node, s.Generation = l.name(n), l.node, 0
+	s.Finalizers = []string{v1alpha1.VolumeFinalizer}
+	l.Expect(l.admin.Create(l.t.Context(), s)).To(Succeed())
+	return s.Name
+}
+
+func (l *lab) name(n int) string { return fmt.Sprintf("%s-%d", l.node, n) }
+
+func (l *lab) volume(n int) *v1alpha1.NvmfVolume {
+	l.t.Helper()
+	var v v1alpha1.NvmfVolume
+	l.Expect(l.admin.Get(l.t.Context(), client.ObjectKey{Name: l.name(n)}, &v)).To(Succeed())
+	return &v
+}
+
+// change a volume's spec, as the CSI controller does.
+func (l *lab) change(n int, change func(*v1alpha1.NvmfVolume)) {
+	l.t.Helper()
+	v := l.volume(n)
+	change(v)
+	l.Expect(l.admin.Update(l.t.Context(), v)).To(Succeed())
+}
+
+func (l *lab) delete(n int) {
+	l.t.Helper()
+	l.Expect(l.admin.Delete(l.t.Context(), l.volume(n))).To(Succeed())
+}
+
+// state of the engine.
+func (l *lab) state() engine.State {
+	l.t.Helper()
+	s, err := l.target.Gather(l.t.Context())
+	l.Expect(err).NotTo(HaveOccurred())
+	return s
+}
+
+func (l *lab) says(n int) map[string]string {
+	l.t.Helper()
+	return said(l.volume(n).Status.Conditions)
+}
