@@ -440,7 +440,7 @@ type NvmfTargetStatus struct {
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 	// Nodes counts the nodes.
 	// +optional
-	Nodes NodeCounts `json:"nodes,omitzero"`
+	Nodes NodeCounts `json:"nodes"`
 	// NotCapable lists the matching nodes that cannot serve, with the reason of each; at most the first 50 by name.
 	// +kubebuilder:validation:MaxItems=50
 	// +listType=map

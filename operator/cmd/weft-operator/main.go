@@ -46,7 +46,9 @@ func command() *cobra.Command {
 			if err != nil {
 				return fmt.Errorf("find the API server (give --kubeconfig outside of a cluster): %w", err)
 			}
-			mgr, err := manager.New(cmd.Context(), cfg, options)
+			// A label on many nodes is one claim each; the API server's own priority and fairness guards it.
+			cfg.QPS, cfg.Burst = 100, 200
+			mgr, err := manager.New(cfg, options)
 			if err != nil {
 				return err
 			}

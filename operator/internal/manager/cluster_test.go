@@ -186,14 +186,17 @@ func brief(conditions []metav1.Condition, kind string) string {
 	return string(cond.Status) + "/" + cond.Reason
 }
 
-// events returns a function that lists "reason related-node: note" of the Events about an object.
+// events returns a function that lists "reason related-node note" of the Events about an object that exists now.
 func (c *cluster) events(kind, name string) func() []string {
+	object := &metav1.PartialObjectMetadata{}
+	object.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind(kind))
+	c.Expect(admin.Get(c.ctx, client.ObjectKey{Name: name}, object)).To(Succeed())
 	return func() []string {
 		var list eventsv1.EventList
 		c.Expect(admin.List(c.ctx, &list, client.InNamespace(metav1.NamespaceDefault))).To(Succeed())
 		var out []string
 		for _, e := range list.Items {
-			if e.Regarding.Kind != kind || e.Regarding.Name != name {
+			if e.Regarding.UID != object.UID {
 				continue
 			}
 			related := "-"

@@ -65,9 +65,9 @@ func Scheme() (*runtime.Scheme, error) {
 	return scheme, nil
 }
 
-// New returns the operator, ready to be started with ctx. When it is stopped it
+// New returns the operator, ready to be started. When it is stopped it
 // gives the lease back, so the process must end once Start returns.
-func New(ctx context.Context, cfg *rest.Config, o Options) (ctrl.Manager, error) {
+func New(cfg *rest.Config, o Options) (ctrl.Manager, error) {
 	if o.Namespace == "" {
 		return nil, errors.New("no namespace: give --namespace the namespace that weft runs in")
 	}
@@ -96,8 +96,8 @@ func New(ctx context.Context, cfg *rest.Config, o Options) (ctrl.Manager, error)
 		return nil, err
 	}
 	if o.MetricsBindAddress != Off {
-		if err := ctrlmetrics.Registry.Register(metrics.NewTargets(ctx, mgr.GetClient())); err != nil {
-			return nil, fmt.Errorf("register metrics: %w", err)
+		if err := mgr.Add(&metrics.Targets{Reader: mgr.GetClient(), Registry: ctrlmetrics.Registry}); err != nil {
+			return nil, fmt.Errorf("add metrics: %w", err)
 		}
 	}
 	return mgr, nil

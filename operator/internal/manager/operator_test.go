@@ -106,7 +106,7 @@ func TestHealthAndMetrics(t *testing.T) {
 
 func TestNamespaceIsRequired(t *testing.T) {
 	g := NewWithT(t)
-	_, err := manager.New(t.Context(), operatorConfig, manager.Options{})
+	_, err := manager.New(operatorConfig, manager.Options{})
 	g.Expect(err).To(MatchError(ContainSubstring("give --namespace")))
 }
 

@@ -134,7 +134,7 @@ func startOperator(t *testing.T, change func(*manager.Options)) (mgr ctrl.Manage
 		change(&options)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	mgr, err := manager.New(ctx, rest.CopyConfig(operatorConfig), options)
+	mgr, err := manager.New(rest.CopyConfig(operatorConfig), options)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -25,31 +25,49 @@ var (
 		"Capacity of an NvmfTarget in bytes, by kind: total, allocated (promised to volumes) or free.", []string{"target", "kind"}, nil)
 )
 
-// Targets collects gauges from the status of all NvmfTargets, which is the only
-// place they are kept; every replica gives the same.
+// Targets gives gauges from the status of all NvmfTargets, which is the only
+// place they are kept; every replica gives the same. It is a manager's Runnable: registered while
+// it runs.
 type Targets struct {
+	// Reader of NvmfTargets, from a cache.
+	Reader client.Reader
+	// Registry that is scraped.
+	Registry prometheus.Registerer
+}
+
+// Start implements manager.Runnable.
+func (t *Targets) Start(ctx context.Context) error {
+	c := &collector{ctx: ctx, reader: t.Reader}
+	if err := t.Registry.Register(c); err != nil {
+		return fmt.Errorf("register the metrics of NvmfTargets: %w", err)
+	}
+	defer t.Registry.Unregister(c)
+	<-ctx.Done()
+	return nil
+}
+
+// NeedLeaderElection implements manager.LeaderElectionRunnable: all replicas are scraped.
+func (*Targets) NeedLeaderElection() bool { return false }
+
+// collector has the context of the run that it belongs to: a scrape brings none.
+type collector struct {
 	ctx    context.Context
 	reader client.Reader
 }
 
-// NewTargets returns a collector that reads NvmfTargets until ctx is done.
-func NewTargets(ctx context.Context, reader client.Reader) *Targets {
-	return &Targets{ctx: ctx, reader: reader}
-}
-
 // Describe implements prometheus.Collector.
-func (*Targets) Describe(descs chan<- *prometheus.Desc) {
+func (*collector) Describe(descs chan<- *prometheus.Desc) {
 	descs <- targetNodes
 	descs <- targetCapacity
 }
 
 // Collect implements prometheus.Collector. When NvmfTargets cannot be read the scrape
 // fails: no value is not the same as no targets.
-func (t *Targets) Collect(out chan<- prometheus.Metric) {
-	ctx, cancel := context.WithTimeout(t.ctx, collectTimeout)
+func (c *collector) Collect(out chan<- prometheus.Metric) {
+	ctx, cancel := context.WithTimeout(c.ctx, collectTimeout)
 	defer cancel()
 	var targets v1alpha1.NvmfTargetList
-	if err := t.reader.List(ctx, &targets); err != nil {
+	if err := c.reader.List(ctx, &targets); err != nil {
 		out <- prometheus.NewInvalidMetric(targetNodes, fmt.Errorf("list NvmfTargets: %w", err))
 		return
 	}

@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nvmftarget
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+	"unicode/utf8"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/operator/internal/placement"
+)
+
+var (
+	now   = metav1.NewTime(time.Date(2026, 11, 20, 8, 0, 0, 0, time.UTC))
+	later = metav1.NewTime(now.Add(time.Hour))
+)
+
+func fresh() *v1alpha1.NvmfTarget {
+	return &v1alpha1.NvmfTarget{ObjectMeta: metav1.ObjectMeta{Name: "fast", Generation: 3}}
+}
+
+func serving(name string, state healthState, reason string) servingNode {
+	return servingNode{name: name, capable: true, health: health{state, reason, "because"}}
+}
+
+func refused(reasons ...string) []v1alpha1.NotCapableNode {
+	var out []v1alpha1.NotCapableNode
+	for i, r := range reasons {
+		out = append(out, v1alpha1.NotCapableNode{Node: fmt.Sprintf("x%02d", i), Reason: r, Message: "because"})
+	}
+	return out
+}
+
+func TestConditions(t *testing.T) {
+	gone := fresh()
+	gone.DeletionTimestamp = &now
+	tests := map[string]struct {
+		o    observation
+		want [3]string // Ready, Progressing, Degraded
+	}{
+		"no node matches": {
+			observation{target: fresh()},
+			[3]string{"False/NoNodeMatches", "False/AsExpected", "False/AsExpected"},
+		},
+		"all serve": {
+			observation{target: fresh(), placed: placement.Target{Matching: []string{"a"}, Capable: []string{"a"}}, nodes: []servingNode{serving("a", ready, "AsExpected")}},
+			[3]string{"True/AsExpected", "False/AsExpected", "False/AsExpected"},
+		},
+		"one serves, one is not capable": {
+			observation{target: fresh(), placed: placement.Target{Matching: []string{"a", "x00"}, Capable: []string{"a"}, NotCapable: refused("NoDevice")}, nodes: []servingNode{serving("a", ready, "AsExpected")}},
+			[3]string{"True/AsExpected", "False/AsExpected", "True/NodesNotCapable"},
+		},
+		"one serves, one is failing": {
+			observation{target: fresh(), placed: placement.Target{Matching: []string{"a", "b"}, Capable: []string{"a", "b"}}, nodes: []servingNode{serving("a", ready, "AsExpected"), serving("b", failing, "PoolFailed")}},
+			[3]string{"False/NodesNotReady", "False/AsExpected", "True/NodesNotReady"},
+		},
+		"one serves, one is about to": {
+			observation{target: fresh(), placed: placement.Target{Matching: []string{"a", "b"}, Capable: []string{"a", "b"}}, nodes: []servingNode{serving("a", ready, "AsExpected"), serving("b", pending, "Pending")}},
+			[3]string{"False/Pending", "True/Pending", "True/Pending"},
+		},
+		"no agent reported": {
+			observation{target: fresh(), placed: placement.Target{Matching: []string{"x00"}, NotCapable: refused("NoInventory")}},
+			[3]string{"False/Pending", "True/Pending", "True/Pending"},
+		},
+		"one agent did not report, another's node is not capable": {
+			observation{target: fresh(), placed: placement.Target{Matching: []string{"x00", "x01"}, NotCapable: refused("NoInventory", "NoDevice")}},
+			[3]string{"False/NoNodeCapable", "True/Pending", "True/NodesNotCapable"},
+		},
+		"a kept node is failing: not the target's concern any more": {
+			observation{target: fresh(), placed: placement.Target{Matching: []string{"a"}, Capable: []string{"a"}, Kept: []string{"k"}},
+				nodes: []servingNode{serving("a", ready, "AsExpected"), {name: "k", health: health{failing, "AgentSilent", "because"}}}},
+			[3]string{"True/AsExpected", "False/AsExpected", "False/AsExpected"},
+		},
+		"a selector that cannot be read": {
+			observation{target: fresh(), placed: placement.Target{SelectorError: errors.New("bad")}},
+			[3]string{"False/InvalidNodeSelector", "False/AsExpected", "False/AsExpected"},
+		},
+		"deleting, with volumes": {
+			observation{target: gone, placed: placement.Target{Matching: []string{"a"}, Capable: []string{"a"}}, nodes: []servingNode{serving("a", ready, "AsExpected")}, volumes: []string{"v"}},
+			[3]string{"False/Deleting", "True/VolumesRemain", "False/AsExpected"},
+		},
+		"deleting, with a snapshot": {
+			observation{target: gone, snapshots: []string{"s"}},
+			[3]string{"False/Deleting", "True/VolumesRemain", "False/AsExpected"},
+		},
+		"deleting, empty": {
+			observation{target: gone},
+			[3]string{"False/Deleting", "True/Deleting", "False/AsExpected"},
+		},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			s := status(test.o, now)
+			if len(s.Conditions) != 3 {
+				t.Fatalf("%d conditions, want 3: all are always set", len(s.Conditions))
+			}
+			for i, kind := range []string{"Ready", "Progressing", "Degraded"} {
+				c := s.Conditions[i]
+				if got := string(c.Status) + "/" + c.Reason; c.Type != kind || got != test.want[i] {
+					t.Errorf("%s is %s, want %s is %s", c.Type, got, kind, test.want[i])
+				}
+				if c.Message == "" || c.ObservedGeneration != 3 || c.LastTransitionTime != now {
+					t.Errorf("%s is not complete: %+v", kind, c)
+				}
+			}
+		})
+	}
+}
+
+func TestStatusIsUnchangedWhileNothingHappens(t *testing.T) {
+	target := fresh()
+	o := observation{target: target, placed: placement.Target{Matching: []string{"a", "x00"}, Capable: []string{"a"}, NotCapable: refused("NoDevice")}, nodes: []servingNode{serving("a", ready, "AsExpected")}}
+	target.Status = status(o, now)
+	if diff := cmp.Diff(target.Status, status(o, later)); diff != "" {
+		t.Errorf("the status changed:\n%s", diff)
+	}
+	if n := eventsFor(target.Status, status(o, later)); len(n) != 0 {
+		t.Errorf("Events for nothing: %+v", n)
+	}
+}
+
+func TestNotCapableIsBounded(t *testing.T) {
+	o := observation{target: fresh(), placed: placement.Target{NotCapable: refused(strings.Fields(strings.Repeat("NoDevice ", 70))...)}}
+	for _, n := range o.placed.NotCapable {
+		o.placed.Matching = append(o.placed.Matching, n.Node)
+	}
+	s := status(o, now)
+	if len(s.NotCapable) != 50 || s.NotCapable[0].Node != "x00" || s.NotCapable[49].Node != "x49" {
+		t.Errorf("%d nodes are listed, from %v", len(s.NotCapable), s.NotCapable[0])
+	}
+	if s.Nodes.Matching != 70 {
+		t.Errorf("%d nodes match, want all 70 counted", s.Nodes.Matching)
+	}
+	if n := eventsFor(v1alpha1.NvmfTargetStatus{}, s); len(n) != 52 { // 50 nodes, Ready, Degraded
+		t.Errorf("%d Events, want 52", len(n))
+	}
+}
+
+func TestEvents(t *testing.T) {
+	before := status(observation{target: fresh(), placed: placement.Target{Matching: []string{"x00", "x01"}, NotCapable: refused("NoDevice", "NoAddress")}}, now)
+	o := observation{target: fresh(), placed: placement.Target{Matching: []string{"a", "x00", "x01"}, Capable: []string{"a"}, NotCapable: refused("NoDevice", "NoRDMADevice")},
+		nodes: []servingNode{serving("a", ready, "AsExpected")}}
+	got := eventsFor(before, status(o, later))
+	want := []notice{
+		{kind: "Warning", reason: "NoRDMADevice", message: "x01: because", node: "x01"},
+		{kind: "Normal", reason: "AsExpected", message: "1 of 3 matching nodes serving"},
+	}
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(notice{})); diff != "" {
+		t.Errorf("Events (-want +got):\n%s", diff)
+	}
+}
+
+func TestHealthOf(t *testing.T) {
+	spec := v1alpha1.NvmfNodeSpec{Target: "fast", Plan: &v1alpha1.Plan{Engine: v1alpha1.EngineNvmet}}
+	condition := func(kind string, s metav1.ConditionStatus, reason string) metav1.Condition {
+		return metav1.Condition{Type: kind, Status: s, Reason: reason}
+	}
+	isReady := condition("Ready", metav1.ConditionTrue, "AsExpected")
+	tests := map[string]struct {
+		observed   int64
+		spec       v1alpha1.NvmfNodeSpec
+		conditions []metav1.Condition
+		want       healthState
+		reason     string
+	}{
+		"serves":                            {2, spec, []metav1.Condition{isReady}, ready, "AsExpected"},
+		"serves, no lease seen":             {2, spec, []metav1.Condition{isReady, condition("AgentAlive", metav1.ConditionUnknown, "AgentSilent")}, ready, "AsExpected"},
+		"serves an earlier plan":            {1, spec, []metav1.Condition{isReady}, pending, "Pending"},
+		"the plan is just being written":    {2, v1alpha1.NvmfNodeSpec{}, []metav1.Condition{isReady}, pending, "Pending"},
+		"no word yet":                       {2, spec, nil, pending, "Pending"},
+		"at work":                           {2, spec, []metav1.Condition{condition("Ready", metav1.ConditionFalse, "Pending")}, pending, "Pending"},
+		"failed":                            {2, spec, []metav1.Condition{condition("Ready", metav1.ConditionFalse, "PoolFailed")}, failing, "PoolFailed"},
+		"does not know":                     {2, spec, []metav1.Condition{condition("Ready", metav1.ConditionUnknown, "EngineNotAnswering")}, failing, "EngineNotAnswering"},
+		"silent, whatever it said before":   {2, spec, []metav1.Condition{isReady, condition("AgentAlive", metav1.ConditionFalse, "AgentSilent")}, failing, "AgentSilent"},
+		"silent, and has not seen the plan": {1, spec, []metav1.Condition{condition("AgentAlive", metav1.ConditionFalse, "AgentSilent")}, failing, "AgentSilent"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			node := &v1alpha1.NvmfNode{ObjectMeta: metav1.ObjectMeta{Generation: 2}, Spec: test.spec}
+			node.Status.ObservedGeneration, node.Status.Conditions = test.observed, test.conditions
+			if got := healthOf(node, spec); got.state != test.want || got.reason != test.reason {
+				t.Errorf("got %s/%s, want %s/%s", got.state, got.reason, test.want, test.reason)
+			}
+		})
+	}
+}
+
+// A node that has promised more than it has left does not make others' room smaller.
+func TestCapacityIsCountedByNode(t *testing.T) {
+	node := func(name string, gib int64) placement.Node {
+		nn := &v1alpha1.NvmfNode{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.NvmfNodeSpec{Target: "fast"}}
+		nn.Status.Capacity.Total = resource.NewQuantity(gib<<30, resource.BinarySI)
+		return placement.Node{Name: name, Nvmf: nn}
+	}
+	volume := func(name, target, node, size string) v1alpha1.NvmfVolume {
+		return v1alpha1.NvmfVolume{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.NvmfVolumeSpec{Target: target, Node: node, Size: resource.MustParse(size)}}
+	}
+	w := &world{
+		nodes: []placement.Node{node("a", 10), node("b", 4)},
+		volumes: []v1alpha1.NvmfVolume{
+			volume("v1", "fast", "a", "3Gi"), volume("v2", "fast", "b", "6Gi"), volume("v3", "other", "a", "1Gi"),
+		},
+	}
+	d := placement.Decision{
+		Nodes:   map[string]v1alpha1.NvmfNodeSpec{"a": {Target: "fast"}, "b": {Target: "fast"}},
+		Targets: map[string]placement.Target{"fast": {}},
+	}
+	c := observe(fresh(), w, d).capacity
+	if got := fmt.Sprint(c.Total, c.Allocated, c.Free); got != "14Gi 9Gi 7Gi" {
+		t.Errorf("total, allocated, free are %s, want 14Gi 9Gi 7Gi", got)
+	}
+}
+
+func TestClip(t *testing.T) {
+	if got := clip("short", 1024); got != "short" {
+		t.Errorf("got %q", got)
+	}
+	got := clip(strings.Repeat("ü", 600), 1024)
+	if len(got) > 1024 || !utf8.ValidString(got) || !strings.HasSuffix(got, "ü...") {
+		t.Errorf("%d bytes, ends in %q", len(got), got[len(got)-8:])
+	}
+}
