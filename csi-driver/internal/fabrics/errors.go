@@ -39,14 +39,15 @@ type ConnectError struct {
 }
 
 // reasons gives, for what the kernel answers to a write to /dev/nvme-fabrics,
-// its kind and its meaning. Linux 6.12 turns every NVMe status of the Connect command into EIO and leaves the status to its log.
+// its kind and its meaning, as seen on Linux 6.12. Every NVMe status of the Connect command
+// becomes EIO there, and the status is left to the kernel's log.
 var reasons = []struct {
 	errno syscall.Errno
 	kind  error
 	words string
 }{
 	{syscall.ECONNREFUSED, ErrUnreachable, "nothing listens there"},
-	{syscall.ECONNRESET, ErrUnreachable, "the connection was closed or rejected during the handshake"},
+	{syscall.ECONNRESET, ErrUnreachable, "the connection was closed or rejected; over RDMA also: nothing listens there, or it does not answer"},
 	{syscall.ECONNABORTED, ErrUnreachable, "the connection was closed during the handshake"},
 	{syscall.EPIPE, ErrUnreachable, "the connection was closed during the handshake"},
 	{syscall.ETIMEDOUT, ErrUnreachable, "it does not answer"},

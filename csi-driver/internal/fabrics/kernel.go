@@ -5,6 +5,8 @@ package fabrics
 import (
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"net"
 	"os"
 	"strings"
@@ -26,19 +28,73 @@ func (LinuxKernel) Options() (string, error) {
 	return string(data), err
 }
 
-// Create writes to /dev/nvme-fabrics; the answer is read from the same open file.
+// Create writes to /dev/nvme-fabrics; the answer is read from the same open file. The error holds
+// what the kernel logged about the subsystem meanwhile: the errno alone does not say why a target refused.
 func (LinuxKernel) Create(options string) (string, error) {
 	f, err := os.OpenFile(fabricsDevice, os.O_RDWR, 0)
 	if err != nil {
 		return "", err
 	}
 	defer func() { _ = f.Close() }()
+	log := openLog()
+	defer log.close()
 	if _, err := f.WriteString(options); err != nil {
-		return "", err
+		return "", log.explain(err, options)
 	}
 	answer := make([]byte, 128)
 	n, err := f.Read(answer)
 	return strings.TrimSpace(string(answer[:n])), err
+}
+
+// kernelLog reads what the kernel logs from now on; -1 when it cannot be read. It only ever
+// adds words to an error.
+type kernelLog int
+
+func openLog() kernelLog {
+	fd, err := syscall.Open("/dev/kmsg", syscall.O_RDONLY|syscall.O_NONBLOCK|syscall.O_CLOEXEC, 0)
+	if err != nil {
+		return -1
+	}
+	if _, err := syscall.Seek(fd, 0, io.SeekEnd); err != nil {
+		_ = syscall.Close(fd)
+		return -1
+	}
+	return kernelLog(fd)
+}
+
+func (l kernelLog) close() {
+	if l >= 0 {
+		_ = syscall.Close(int(l))
+	}
+}
+
+// explain adds the log's lines of the initiator that name the subsystem.
+func (l kernelLog) explain(err error, options string) error {
+	if l < 0 {
+		return err
+	}
+	_, nqn, _ := strings.Cut(options, ",nqn=")
+	nqn, _, _ = strings.Cut(nqn, ",")
+	var lines []string
+	record := make([]byte, 8192) // each read gives one record, of at most this size
+	for {
+		n, readErr := syscall.Read(int(l), record)
+		if errors.Is(readErr, syscall.EPIPE) {
+			continue // records were overwritten before they were read
+		}
+		if readErr != nil || n <= 0 {
+			break // EAGAIN: the end
+		}
+		_, text, _ := strings.Cut(string(record[:n]), ";")
+		text, _, _ = strings.Cut(text, "\n")
+		if strings.HasPrefix(text, "nvme ") && strings.Contains(text, nqn) {
+			lines = append(lines, text)
+		}
+	}
+	if len(lines) == 0 {
+		return err
+	}
+	return fmt.Errorf("%w (kernel: %s)", err, strings.Join(lines, "; "))
 }
 
 // WriteAttribute writes to a file that exists.

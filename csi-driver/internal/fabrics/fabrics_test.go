@@ -1,0 +1,418 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fabrics_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/csi-driver/internal/fabrics"
+	"github.com/weft-storage/weft/csi-driver/internal/fabrics/fabricstest"
+)
+
+const (
+	uid   = "11111111-2222-4333-8444-555555555555"
+	nqn   = v1alpha1.NQNPrefix + "pvc-1"
+	nguid = "0a0b0c0d0e0f40018203040506070809"
+	size  = 64 << 20
+)
+
+var (
+	first  = v1alpha1.Portal{Transport: v1alpha1.TransportTCP, Address: "10.0.0.1", Port: 4420}
+	second = v1alpha1.Portal{Transport: v1alpha1.TransportTCP, Address: "10.0.0.2", Port: 4420}
+	id     = fabrics.ID{NQN: nqn, NGUID: nguid}
+)
+
+type fixture struct {
+	*testing.T
+	kernel *fabricstest.Kernel
+	host   *fabrics.Host
+	// mounts of block devices, by name.
+	mounts  map[string][]string
+	modules []string
+}
+
+func setUp(t *testing.T) *fixture {
+	t.Helper()
+	k, err := fabricstest.New(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &fixture{T: t, kernel: k, mounts: map[string][]string{}}
+	f.host = fabrics.New(fabrics.Config{
+		Root: k.Root, UID: uid, Kernel: k,
+		LoadModule: func(_ context.Context, name string) error { f.modules = append(f.modules, name); return nil },
+		Reachable:  func(context.Context, string) error { return nil },
+		MountsOf:   func(ns fabrics.Namespace) ([]string, error) { return f.mounts[ns.Name], nil },
+	})
+	f.serve(nqn, nguid)
+	return f
+}
+
+func (f *fixture) must(err error) {
+	f.Helper()
+	if err != nil {
+		f.Fatal(err)
+	}
+}
+
+func (f *fixture) serve(nqn string, nguids ...string) {
+	f.Helper()
+	s := fabricstest.Subsystem{NQN: nqn, Portals: []string{"10.0.0.1:4420", "10.0.0.2:4420"}, Hosts: []string{f.host.NQN}}
+	for _, g := range nguids {
+		s.Namespaces = append(s.Namespaces, fabricstest.Namespace{NGUID: g, SizeBytes: size})
+	}
+	f.must(f.kernel.Serve(s))
+}
+
+func connection(portals ...v1alpha1.Portal) fabrics.Connection {
+	return fabrics.Connection{NQN: nqn, Portals: portals, IOQueues: 2, QueueDepth: 128, CtrlLossTimeoutSeconds: -1}
+}
+
+func (f *fixture) connect(portals ...v1alpha1.Portal) fabrics.Namespace {
+	f.Helper()
+	f.must(f.host.Connect(f.Context(), connection(portals...)))
+	ns, err := f.host.WaitNamespace(f.Context(), id, size)
+	f.must(err)
+	return ns
+}
+
+func soon(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func TestConnectWritesTheOptions(t *testing.T) {
+	f := setUp(t)
+	f.connect(first)
+	want := "transport=tcp,traddr=10.0.0.1,trsvcid=4420,nqn=" + nqn + ",hostnqn=nqn.2014-08.org.nvmexpress:uuid:" + uid + ",hostid=" + uid +
+		",nr_io_queues=2,queue_size=128,ctrl_loss_tmo=-1,reconnect_delay=2,keep_alive_tmo=10"
+	if got := f.kernel.Creations(); len(got) != 1 || got[0] != want {
+		t.Errorf("wrote\n%q, want\n%q", got, want)
+	}
+}
+
+func TestConnectLeavesOutWhatTheKernelDoesNotKnow(t *testing.T) {
+	f := setUp(t)
+	f.kernel.Known = strings.ReplaceAll(f.kernel.Known, ",keep_alive_tmo=%d", "")
+	f.connect(first)
+	if got := f.kernel.Creations()[0]; strings.Contains(got, "keep_alive_tmo") || !strings.Contains(got, "ctrl_loss_tmo") {
+		t.Errorf("wrote %s", got)
+	}
+}
+
+func TestConnectOnAKernelThatDoesNotListItsOptions(t *testing.T) {
+	f := setUp(t)
+	f.kernel.Known = ""
+	f.connect(first)
+	if got := f.kernel.Creations()[0]; !strings.Contains(got, "keep_alive_tmo=10") {
+		t.Errorf("wrote %s", got)
+	}
+}
+
+func TestConnectLoadsModules(t *testing.T) {
+	f := setUp(t)
+	f.must(os.Remove(filepath.Join(f.kernel.Root, "dev/nvme-fabrics")))
+	f.must(os.Remove(filepath.Join(f.kernel.Root, "sys/module/nvme_tcp")))
+	f.connect(first)
+	if got := fmt.Sprint(f.modules); got != "[nvme_fabrics nvme_tcp]" {
+		t.Errorf("loaded %s", got)
+	}
+}
+
+func TestConnectIsIdempotent(t *testing.T) {
+	f := setUp(t)
+	before := f.connect(first, second)
+	after := f.connect(first, second)
+	if before != after || len(f.kernel.Creations()) != 2 || len(f.kernel.Controllers()) != 2 {
+		t.Errorf("%+v became %+v, with %q", before, after, f.kernel.Creations())
+	}
+}
+
+func TestConnectWithoutMultipathUsesOnePortal(t *testing.T) {
+	f := setUp(t)
+	f.must(f.kernel.DisableMultipath())
+	ns := f.connect(first, second)
+	if len(f.kernel.Controllers()) != 1 {
+		t.Errorf("controllers %v: each would be a block device of its own", f.kernel.Controllers())
+	}
+	if got, err := f.host.NamespaceByDevice(ns.Device); err != nil || got != ns {
+		t.Errorf("by device %+v, %v; want %+v", got, err, ns)
+	}
+}
+
+func TestConnectThroughThePortalsThatAnswer(t *testing.T) {
+	f := setUp(t)
+	dead := v1alpha1.Portal{Transport: v1alpha1.TransportTCP, Address: "10.0.0.9", Port: 4420}
+	f.connect(dead, second)
+	controllers, err := f.host.Controllers(nqn)
+	if err != nil || len(controllers) != 1 || controllers[0].Address != second.Address {
+		t.Errorf("%v, %v", controllers, err)
+	}
+}
+
+func TestConnectSaysWhyNot(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*fixture, *fabrics.Connection)
+		kind   error
+		errno  error
+		words  string
+	}{
+		"nothing listens": {
+			func(_ *fixture, c *fabrics.Connection) { c.Portals[0].Port = 4499 },
+			fabrics.ErrUnreachable, syscall.ECONNREFUSED, "10.0.0.1:4499 as " + v1alpha1.HostNQNPrefix + uid + ": nothing listens there",
+		},
+		"over RDMA nothing listens": {
+			func(_ *fixture, c *fabrics.Connection) {
+				c.Portals[0] = v1alpha1.Portal{Transport: v1alpha1.TransportRDMA, Address: "10.0.0.1", Port: 4499}
+			},
+			fabrics.ErrUnreachable, syscall.ECONNRESET, "over RDMA",
+		},
+		"host not admitted": {
+			func(f *fixture, _ *fabrics.Connection) {
+				f.must(f.kernel.Serve(fabricstest.Subsystem{NQN: nqn, Portals: []string{"10.0.0.1:4420"}}))
+			},
+			fabrics.ErrRefused, syscall.EIO, "does not admit this host",
+		},
+		"not a word": {
+			func(_ *fixture, c *fabrics.Connection) { c.NQN += ",hostnqn=other" },
+			fabrics.ErrInvalid, fabrics.ErrInvalid, "without a comma",
+		},
+		"no portal": {
+			func(_ *fixture, c *fabrics.Connection) { c.Portals = nil },
+			fabrics.ErrInvalid, fabrics.ErrInvalid, "has no portal",
+		},
+		"unknown transport": {
+			func(_ *fixture, c *fabrics.Connection) { c.Portals[0].Transport = "FC" },
+			fabrics.ErrInvalid, fabrics.ErrInvalid, "TCP or RDMA",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := setUp(t)
+			conn := connection(first)
+			c.change(f, &conn)
+			err := f.host.Connect(t.Context(), conn)
+			if !errors.Is(err, c.kind) || !errors.Is(err, c.errno) || !strings.Contains(err.Error(), c.words) {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+}
+
+func TestConnectDoesNotAskTheKernelForADeadPortal(t *testing.T) {
+	f := setUp(t)
+	f.host.Reachable = func(context.Context, string) error { return os.NewSyscallError("connect", syscall.EHOSTUNREACH) }
+	err := f.host.Connect(t.Context(), connection(first))
+	if !errors.Is(err, fabrics.ErrUnreachable) || len(f.kernel.Creations()) != 0 {
+		t.Errorf("got %v, and wrote %q", err, f.kernel.Creations())
+	}
+}
+
+func TestSlowConnectionIsJoinedAndAwaited(t *testing.T) {
+	f := setUp(t)
+	release := f.kernel.Hold()
+	for range 2 {
+		if err := f.host.Connect(soon(t), connection(first)); !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatalf("got %v", err)
+		}
+	}
+	// Its controller may yet come: to answer "gone" would leave it behind.
+	if err := f.host.Disconnect(soon(t), id); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("disconnect answered %v", err)
+	}
+	release()
+	f.must(f.host.Disconnect(t.Context(), id))
+	if len(f.kernel.Creations()) != 1 || len(f.kernel.Controllers()) != 0 {
+		t.Errorf("creations %q, controllers %v", f.kernel.Creations(), f.kernel.Controllers())
+	}
+}
+
+func TestNamespaceIsFoundByBothNames(t *testing.T) {
+	f := setUp(t)
+	const other = "ffffffffffffffffffffffffffffffff"
+	f.serve(nqn, other, nguid)
+	f.serve(v1alpha1.NQNPrefix+"pvc-2", nguid)
+	f.must(f.host.Connect(t.Context(), fabrics.Connection{NQN: v1alpha1.NQNPrefix + "pvc-2", Portals: []v1alpha1.Portal{first}}))
+	ns := f.connect(first)
+	if ns.NQN != nqn || ns.NGUID != nguid || ns.Name != "nvme1n2" || ns.SizeBytes != size || ns.Path != filepath.Join(f.kernel.Root, "dev/nvme1n2") {
+		t.Errorf("found %+v", ns)
+	}
+	for _, device := range []string{ns.Device, ns.Name} {
+		if got, err := f.host.NamespaceByDevice(device); err != nil || got != ns {
+			t.Errorf("by %s: %+v, %v", device, got, err)
+		}
+	}
+}
+
+func TestWaitSaysWhatIsMissing(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*fixture)
+		id     fabrics.ID
+		bytes  int64
+		want   string
+	}{
+		"another namespace": {func(*fixture) {}, fabrics.ID{NQN: nqn, NGUID: strings.Repeat("f", 32)}, 0, "serves other namespaces: " + nguid},
+		"too small":         {func(*fixture) {}, id, size + 1, "67108864 bytes, and 67108865 were expected"},
+		"no path": {
+			func(f *fixture) { f.must(f.kernel.SetState("nvme0", "connecting")) }, id, 0,
+			"no path is live: nvme0 (TCP 10.0.0.1 port 4420, connecting)",
+		},
+		"no device node": {func(f *fixture) { f.must(os.Remove(filepath.Join(f.kernel.Root, "dev/nvme0n1"))) }, id, 0, "nvme0n1 does not exist"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := setUp(t)
+			f.connect(first)
+			c.change(f)
+			_, err := f.host.WaitNamespace(soon(t), c.id, c.bytes)
+			var notReady *fabrics.NotReadyError
+			if !errors.As(err, &notReady) || !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+}
+
+func TestWaitEndsAtOnceWithoutAConnection(t *testing.T) {
+	f := setUp(t)
+	if _, err := f.host.WaitNamespace(t.Context(), id, 0); !errors.Is(err, fabrics.ErrNotFound) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestWaitSeesANewSize(t *testing.T) {
+	f := setUp(t)
+	f.connect(first)
+	f.must(f.kernel.Serve(fabricstest.Subsystem{NQN: nqn, Namespaces: []fabricstest.Namespace{{NGUID: nguid, SizeBytes: 2 * size}}}))
+	ns, err := f.host.WaitNamespace(t.Context(), id, 2*size)
+	if err != nil || ns.SizeBytes != 2*size {
+		t.Errorf("got %+v, %v", ns, err)
+	}
+}
+
+func TestDisconnect(t *testing.T) {
+	f := setUp(t)
+	f.connect(first, second)
+	f.must(f.host.Disconnect(t.Context(), id))
+	if left := f.kernel.Controllers(); len(left) != 0 {
+		t.Errorf("left %v", left)
+	}
+	if _, err := f.host.FindNamespace(id); !errors.Is(err, fabrics.ErrNotFound) {
+		t.Errorf("got %v", err)
+	}
+	f.must(f.host.Disconnect(t.Context(), id))
+}
+
+func TestDisconnectRefusesWhatIsInUse(t *testing.T) {
+	f := setUp(t)
+	ns := f.connect(first)
+	f.mounts[ns.Name] = []string{"/mnt/x"}
+	for _, id := range []fabrics.ID{id, {NQN: nqn}} {
+		err := f.host.Disconnect(t.Context(), id)
+		var inUse *fabrics.InUseError
+		if !errors.As(err, &inUse) || !strings.Contains(err.Error(), "/mnt/x") {
+			t.Errorf("got %v", err)
+		}
+	}
+	delete(f.mounts, ns.Name)
+	holder := filepath.Join(f.kernel.Root, "sys/class/block", ns.Name, "holders/dm-3")
+	f.must(os.Mkdir(holder, 0o755))
+	if err := f.host.Disconnect(t.Context(), id); err == nil || !strings.Contains(err.Error(), "dm-3") {
+		t.Errorf("got %v", err)
+	}
+	if len(f.kernel.Controllers()) != 1 {
+		t.Error("the controller went away")
+	}
+}
+
+func TestDisconnectLeavesTheConnectionToAnotherVolume(t *testing.T) {
+	f := setUp(t)
+	f.serve(nqn, nguid, strings.Repeat("f", 32))
+	ns := f.connect(first)
+	f.mounts[strings.TrimSuffix(ns.Name, "1")+"2"] = []string{"/mnt/other"}
+	f.must(f.host.Disconnect(t.Context(), id))
+	if len(f.kernel.Controllers()) != 1 {
+		t.Error("the controller went away")
+	}
+	delete(f.mounts, "nvme0n2")
+	f.must(f.host.Disconnect(t.Context(), fabrics.ID{NQN: nqn, NGUID: strings.Repeat("f", 32)}))
+	if len(f.kernel.Controllers()) != 0 {
+		t.Error("the controller stayed")
+	}
+}
+
+func TestDisconnectLeavesOtherHostsAlone(t *testing.T) {
+	f := setUp(t)
+	f.connect(first)
+	const other = "nqn.2014-08.org.nvmexpress:uuid:99999999-2222-4333-8444-555555555555"
+	f.must(f.kernel.Serve(fabricstest.Subsystem{NQN: nqn, Portals: []string{"10.0.0.1:4420"}, Hosts: []string{other}}))
+	_, err := f.kernel.Create("transport=tcp,traddr=10.0.0.1,trsvcid=4420,nqn=" + nqn + ",hostnqn=" + other)
+	f.must(err)
+	f.must(f.host.Disconnect(t.Context(), id))
+	if got := fmt.Sprint(f.kernel.Controllers()); got != "[nvme1]" {
+		t.Errorf("left %s", got)
+	}
+}
+
+func TestStuckControllerIsNamedAndHoldsUpNobodyElse(t *testing.T) {
+	f := setUp(t)
+	f.connect(first)
+	release := f.kernel.Stick("nvme0")
+	for range 2 {
+		err := f.host.Disconnect(soon(t), id)
+		var stuck *fabrics.StuckError
+		if !errors.As(err, &stuck) || !errors.Is(err, context.DeadlineExceeded) ||
+			!strings.Contains(err.Error(), "nvme0 (TCP 10.0.0.1 port 4420, deleting)") {
+			t.Errorf("got %v", err)
+		}
+	}
+	const other = v1alpha1.NQNPrefix + "pvc-2"
+	f.serve(other, strings.Repeat("f", 32))
+	f.must(f.host.Connect(t.Context(), fabrics.Connection{NQN: other, Portals: []v1alpha1.Portal{first}}))
+	f.must(f.host.Disconnect(t.Context(), fabrics.ID{NQN: other}))
+	release()
+	f.must(f.host.Disconnect(t.Context(), id))
+}
+
+func TestConnectsAgainBesideAControllerThatIsGoing(t *testing.T) {
+	f := setUp(t)
+	f.connect(first)
+	f.must(f.kernel.SetState("nvme0", "deleting"))
+	f.connect(first)
+	if len(f.kernel.Creations()) != 2 {
+		t.Errorf("wrote %q", f.kernel.Creations())
+	}
+}
+
+func TestSubsystemThatCameBackIsFound(t *testing.T) {
+	f := setUp(t)
+	f.connect(first)
+	f.must(f.kernel.Drop("nvme0"))
+	f.serve(v1alpha1.NQNPrefix+"pvc-2", strings.Repeat("f", 32))
+	// It takes the number that this one had, so that what is remembered is wrong now.
+	f.must(f.host.Connect(t.Context(), fabrics.Connection{NQN: v1alpha1.NQNPrefix + "pvc-2", Portals: []v1alpha1.Portal{first}}))
+	if ns := f.connect(first); ns.Name != "nvme1n1" {
+		t.Errorf("found %+v", ns)
+	}
+}
+
+func TestNamespaceByDeviceTellsWhatItIsNot(t *testing.T) {
+	f := setUp(t)
+	if _, err := f.host.NamespaceByDevice("259:99"); !errors.Is(err, fabrics.ErrNotFound) {
+		t.Errorf("got %v", err)
+	}
+	loop := filepath.Join(f.kernel.Root, "sys/devices/virtual/block/loop0")
+	f.must(os.MkdirAll(loop, 0o755))
+	f.must(os.Symlink("../../devices/virtual/block/loop0", filepath.Join(f.kernel.Root, "sys/dev/block/7:0")))
+	if _, err := f.host.NamespaceByDevice("7:0"); !errors.Is(err, fabrics.ErrNotNVMe) {
+		t.Errorf("got %v", err)
+	}
+}
