@@ -1,0 +1,74 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"fmt"
+
+	"github.com/spf13/cobra"
+)
+
+func newImagesCommand() *cobra.Command {
+	cmd := &cobra.Command{Use: "images", Short: "Build and load container images"}
+	cmd.AddCommand(newImagesBuildCommand(), newImagesLoadCommand(), newImagesWeftCommand())
+	return cmd
+}
+
+func newImagesBuildCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "build ARCHIVE",
+		Short: "Build the project's image from the Dockerfile and bin/<arch> into an archive",
+		Args:  cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			b, err := newBuilder()
+			if err != nil {
+				return err
+			}
+			if err := b.WeftImage(cmd.Context(), args[0]); err != nil {
+				return err
+			}
+			ref, err := b.WeftImageRef()
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), ref)
+			return err
+		},
+	}
+}
+
+func newImagesLoadCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "load ARCHIVE...",
+		Short: "Load image archives into all nodes",
+		Args:  cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			l, err := openLab()
+			if err != nil {
+				return err
+			}
+			defer l.Close()
+			return l.LoadImages(cmd.Context(), args...)
+		},
+	}
+}
+
+func newImagesWeftCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "weft",
+		Short: "Build the project's image and load it into all nodes",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			b, err := newBuilder()
+			if err != nil {
+				return err
+			}
+			l, err := openLab()
+			if err != nil {
+				return err
+			}
+			defer l.Close()
+			return l.LoadWeft(cmd.Context(), b)
+		},
+	}
+}
