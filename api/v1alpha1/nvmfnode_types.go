@@ -302,7 +302,7 @@ type RDMADevice struct {
 
 // Drive is a whole disk of the node.
 type Drive struct {
-	// ID is what the kernel gives as its world-wide id (wwid), else its serial number.
+	// ID is what the kernel gives as its world-wide id (wwid), else its serial number, else where it is attached.
 	// +required
 	ID string `json:"id"`
 	// Name of the block device now, such as nvme0n1. A reboot may change it.

@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package inventory
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+)
+
+// Exit codes of blkid(8).
+const (
+	blkidFound      = 0
+	blkidNothing    = 2
+	blkidAmbivalent = 8
+)
+
+// errNoAnswer says that blkid ended without saying what is there.
+var errNoAnswer = errors.New("probing gave no answer")
+
+// Blkid probes with util-linux's blkid, reading the device itself and no cache.
+type Blkid struct {
+	// Run runs a command; RunCommand when nil.
+	Run Runner
+}
+
+// Runner runs a command to its end. A command that ran and failed is not an error: its exit code says so.
+type Runner func(ctx context.Context, name string, args ...string) (Output, error)
+
+// Output of a command.
+type Output struct {
+	Stdout, Stderr string
+	ExitCode       int
+}
+
+// RunCommand runs a command on this machine, with messages in English.
+func RunCommand(ctx context.Context, name string, args ...string) (Output, error) {
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Env = append(os.Environ(), "LC_ALL=C")
+	var stdout, stderr bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &stdout, &stderr
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) && exit.Exited() {
+		err = nil
+	}
+	return Output{Stdout: stdout.String(), Stderr: stderr.String(), ExitCode: cmd.ProcessState.ExitCode()}, err
+}
+
+// Probe runs blkid on the device. It first reads the device's beginning and end: blkid
+// says "nothing found" also when it could not read.
+func (b Blkid) Probe(ctx context.Context, path string) (Signature, error) {
+	if err := readable(path); err != nil {
+		return Signature{}, err
+	}
+	run := b.Run
+	if run == nil {
+		run = RunCommand
+	}
+	out, err := run(ctx, "blkid", "--probe", "--output", "export", path)
+	if err != nil {
+		return Signature{}, fmt.Errorf("blkid: %w", err)
+	}
+	said := strings.TrimSpace(out.Stderr)
+	switch {
+	case out.ExitCode == blkidAmbivalent:
+		return Signature{Ambivalent: true}, nil
+	case out.ExitCode == blkidNothing && said == "" && strings.TrimSpace(out.Stdout) == "":
+		return Signature{}, nil
+	case out.ExitCode == blkidFound:
+		sig := parseBlkid(out.Stdout)
+		if sig == (Signature{}) {
+			return sig, fmt.Errorf("%w: blkid found something on %s but did not say what: %q", errNoAnswer, path, out.Stdout)
+		}
+		return sig, nil
+	default:
+		return Signature{}, fmt.Errorf("%w: blkid on %s: exit code %d: %s", errNoAnswer, path, out.ExitCode, said)
+	}
+}
+
+// parseBlkid reads lines of KEY=value; blkid escapes what a shell would not take with backslashes.
+func parseBlkid(text string) Signature {
+	var sig Signature
+	for line := range strings.Lines(text) {
+		key, value, _ := strings.Cut(strings.TrimRight(line, "\n"), "=")
+		value = strings.ReplaceAll(value, `\`, "")
+		switch key {
+		case "TYPE":
+			sig.Type = value
+		case "USAGE":
+			sig.Usage = value
+		case "LABEL":
+			sig.Label = value
+		case "PTTYPE":
+			sig.PartitionTable = value
+		}
+	}
+	return sig
+}
+
+// readable reads the first and the last block of a device.
+func readable(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	defer f.Close() //nolint:errcheck // nothing was written
+	size, err := f.Seek(0, io.SeekEnd)
+	if err != nil {
+		return err
+	}
+	block := make([]byte, min(size, 4096))
+	for _, offset := range []int64{0, size - int64(len(block))} {
+		if _, err := f.ReadAt(block, offset); err != nil {
+			return fmt.Errorf("reading %s at %d: %w", path, offset, err)
+		}
+	}
+	return nil
+}
