@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Command weft-demo shows weft's main job on a real cluster: from an empty
+// machine to a pod's data on another node's drive.
+package main
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+	"text/tabwriter"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	logf "sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/test/e2e/harness"
+)
+
+func main() {
+	logf.SetLogger(logr.Discard())
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "\ndemo:", err)
+		os.Exit(1)
+	}
+}
+
+const (
+	namespace = "default"
+	podName   = "weft-demo"
+	claimName = "weft-demo"
+)
+
+type demo struct {
+	*harness.Run
+	storageNode, clientNode string
+	took                    []timing
+}
+
+type timing struct {
+	step string
+	time time.Duration
+}
+
+func run(ctx context.Context) error {
+	d := &demo{}
+	err := d.step(ctx, harness.Step{Name: "start the lab: control plane and two nodes", Do: func(ctx context.Context) error {
+		var err error
+		d.Run, err = harness.Start(ctx, os.Stdout)
+		return err
+	}})
+	if err != nil {
+		return err
+	}
+	defer d.Lab.Close()
+	nodes := d.Lab.Nodes()
+	if len(nodes) < 2 {
+		return fmt.Errorf("the demo needs two nodes and the lab has %d; run make lab-down first", len(nodes))
+	}
+	d.storageNode, d.clientNode = nodes[0], nodes[1]
+
+	steps := append(d.Steps(d.storageNode),
+		harness.Step{Name: "kubectl apply a claim and a pod that writes to it", Do: d.applyPod},
+		harness.Step{Name: "wait until the pod runs", Do: d.waitPod},
+	)
+	for _, s := range steps {
+		if err := d.step(ctx, s); err != nil {
+			return d.Explain(ctx, err)
+		}
+	}
+	return d.show(ctx)
+}
+
+// step runs one step and tells that it does, and how long it took.
+func (d *demo) step(ctx context.Context, s harness.Step) error {
+	fmt.Printf("==> %s\n", s.Name)
+	start := time.Now()
+	err := s.Do(ctx)
+	took := time.Since(start)
+	if err != nil {
+		return fmt.Errorf("%s: %w", s.Name, err)
+	}
+	fmt.Printf("    done in %.1fs\n", took.Seconds())
+	d.took = append(d.took, timing{s.Name, took})
+	return nil
+}
+
+func (d *demo) applyPod(ctx context.Context) error {
+	// A pod cannot be changed, so one of an earlier demo goes first; its claim, and data, stay.
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: podName}}
+	zero := client.GracePeriodSeconds(0)
+	if err := client.IgnoreNotFound(d.Cluster.Delete(ctx, pod, zero)); err != nil {
+		return err
+	}
+	if err := d.Cluster.WaitGone(ctx, pod); err != nil {
+		return err
+	}
+	return d.Cluster.ApplyFile(ctx, "config/samples/pvc-pod.yaml", namespace, harness.LabImage)
+}
+
+func (d *demo) waitPod(ctx context.Context) error {
+	_, err := d.Cluster.PodReady(ctx, namespace, podName)
+	return err
+}
+
+// show writes in the pod and reads on the other node's drive.
+func (d *demo) show(ctx context.Context) error {
+	pod, err := d.Cluster.PodReady(ctx, namespace, podName)
+	if err != nil {
+		return err
+	}
+	volume, err := d.Cluster.VolumeOf(ctx, namespace, claimName)
+	if err != nil {
+		return err
+	}
+	marker := fmt.Sprintf("hello from %s at %s", pod.Spec.NodeName, time.Now().UTC().Format(time.RFC3339Nano))
+	write := fmt.Sprintf("echo '%s' > /data/marker && sync", marker)
+	if _, err := d.Cluster.Exec(ctx, namespace, podName, "sh", "-c", write); err != nil {
+		return err
+	}
+	find := fmt.Sprintf(`sync; f=$(ls /var/lib/weft/pools/*/volumes/%s) && echo "$f" && grep -a -o -m 1 '%s' "$f"`, volume.Spec.UUID, marker)
+	found, err := d.Lab.Output(ctx, volume.Spec.Node, "sh", "-c", find)
+	if err != nil {
+		return fmt.Errorf("the pod's data is not on the drive of %s: %w", volume.Spec.Node, err)
+	}
+	file, line, _ := strings.Cut(strings.TrimSpace(found), "\n")
+	paths, err := d.Lab.Output(ctx, pod.Spec.NodeName, "sh", "-c", fmt.Sprintf(
+		`for c in /sys/class/nvme/nvme*; do [ "$(cat $c/subsysnqn)" = '%s' ] && echo "$(cat $c/transport) $(cat $c/address) $(cat $c/state)"; done; true`, volume.Status.NQN))
+	if err != nil {
+		return err
+	}
+	fmt.Printf("\nIn the pod on %s:        echo '%s' > /data/marker\n", pod.Spec.NodeName, marker)
+	fmt.Printf("On the drive of %s:      %s\n\n", volume.Spec.Node, line)
+
+	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
+	for _, t := range d.took {
+		_, _ = fmt.Fprintf(w, "%s\t%.1fs\n", t.step, t.time.Seconds())
+	}
+	_, _ = fmt.Fprintf(w, "\t\n")
+	_, _ = fmt.Fprintf(w, "volume\t%s (%s)\n", volume.Name, volume.Spec.Size.String())
+	_, _ = fmt.Fprintf(w, "lives on\t%s, drive %s, %s\n", volume.Spec.Node, volume.Status.Device, file)
+	_, _ = fmt.Fprintf(w, "used on\t%s\n", pod.Spec.NodeName)
+	_, _ = fmt.Fprintf(w, "path\t%s\n", strings.ReplaceAll(strings.TrimSpace(paths), "\n", "; "))
+	if err := w.Flush(); err != nil {
+		return err
+	}
+	if pod.Spec.NodeName == volume.Spec.Node {
+		return fmt.Errorf("the pod runs on %s, which has the drive itself; %s", pod.Spec.NodeName, v1alpha1.DriverName+" has nothing to show")
+	}
+	fmt.Printf("\nThe lab goes on: export KUBECONFIG=%s. `make lab-down` ends it.\n", d.Cluster.Kubeconfig)
+	return nil
+}

@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package harness
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/test/e2e/internal/build"
+	"github.com/weft-storage/weft/test/e2e/lab"
+)
+
+// Run is a lab with weft on it, or on its way there.
+type Run struct {
+	Lab     *lab.Lab
+	Cluster *Cluster
+
+	repo    string
+	out     io.Writer
+	builder *build.Builder
+}
+
+// Start starts the lab, or takes the one that runs. It tells out what it does.
+func Start(ctx context.Context, out io.Writer) (*Run, error) {
+	repo, err := build.FindRepo(".")
+	if err != nil {
+		return nil, err
+	}
+	cache, err := build.DefaultCacheDir()
+	if err != nil {
+		return nil, err
+	}
+	dir, err := lab.DefaultDir()
+	if err != nil {
+		return nil, err
+	}
+	b := &build.Builder{Repo: repo, Cache: build.Cache{Dir: cache}, Progress: build.NewProgress(out)}
+	machines, err := lab.Up(ctx, dir, b, lab.Options{})
+	if err != nil {
+		return nil, err
+	}
+	cluster, err := Open(machines.Kubeconfig(), repo)
+	if err != nil {
+		return nil, err
+	}
+	return &Run{Lab: machines, Cluster: cluster, repo: repo, out: out, builder: b}, nil
+}
+
+// Explain collects the logs of every component after a failure, and adds to
+// its error where they are.
+func (r *Run) Explain(ctx context.Context, cause error) error {
+	dir := os.Getenv("ARTIFACTS")
+	if dir == "" {
+		dir = filepath.Join(r.repo, "dist", "logs")
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Minute)
+	defer cancel()
+	err := errors.Join(os.RemoveAll(dir), r.Lab.CollectLogs(ctx, dir))
+	return errors.Join(cause, err, fmt.Errorf("logs of every component are in %s", dir))
+}
+
+// Step is one part of the way to a pod with a volume.
+type Step struct {
+	Name string
+	Do   func(context.Context) error
+}
+
+// Target is the NvmfTarget of the samples; its nodes carry the label TargetLabel with its name.
+const (
+	Target      = "fast"
+	TargetLabel = "weft.storage/target"
+	// ToolsImage has a shell, coreutils and blockdev; every node of the lab has it.
+	ToolsImage = build.ToolsImage
+)
+
+// Steps install weft and make a target on node: what README.md tells a user to do.
+func (r *Run) Steps(node string) []Step {
+	return []Step{
+		{"build weft's image and load it into the nodes", func(ctx context.Context) error {
+			return r.Lab.LoadWeft(ctx, r.builder)
+		}},
+		{"helm install weft", func(ctx context.Context) error {
+			return r.Cluster.Install(ctx, r.out)
+		}},
+		{"kubectl apply the target and the storage classes", func(ctx context.Context) error {
+			return errors.Join(
+				r.Cluster.LabelNode(ctx, node, TargetLabel, Target),
+				r.Cluster.ApplyFile(ctx, "config/samples/target-drives.yaml", "", onlyDrive(lab.DriveSerial(node, 0))),
+				r.Cluster.ApplyFile(ctx, "config/samples/storageclass.yaml", "", nil),
+				r.Cluster.ApplyFile(ctx, "config/samples/storageclass-rdma.yaml", "", nil),
+			)
+		}},
+		{"wait until the target serves", func(ctx context.Context) error {
+			return r.Cluster.TargetReady(ctx, Target)
+		}},
+	}
+}
+
+// LabImage makes a sample's pod run the lab's own image: the lab has no registry to pull from.
+func LabImage(object *unstructured.Unstructured) {
+	containers, found, err := unstructured.NestedSlice(object.Object, "spec", "containers")
+	if err != nil || !found {
+		return
+	}
+	for _, c := range containers {
+		if container, ok := c.(map[string]any); ok {
+			container["image"], container["imagePullPolicy"] = ToolsImage, "Never"
+		}
+	}
+	// What was read as a list can be written as one.
+	_ = unstructured.SetNestedSlice(object.Object, containers, "spec", "containers")
+}
+
+// onlyDrive makes a sample's target select one drive, so that the node's others are free for tests.
+func onlyDrive(serial string) func(*unstructured.Unstructured) {
+	return func(object *unstructured.Unstructured) {
+		selector := map[string]any{"byID": []any{"nvme-*_" + serial}}
+		devices := map[string]any{"selector": selector}
+		// The sample is a fixed file with a spec, so this cannot fail.
+		_ = unstructured.SetNestedMap(object.Object, devices, "spec", "devices")
+	}
+}
+
+// TargetReady waits until the target's condition Ready is True.
+func (c *Cluster) TargetReady(ctx context.Context, name string) error {
+	var last string
+	err := wait.PollUntilContextTimeout(ctx, 500*time.Millisecond, 5*time.Minute, true, func(ctx context.Context) (bool, error) {
+		var target v1alpha1.NvmfTarget
+		if err := c.Get(ctx, client.ObjectKey{Name: name}, &target); err != nil {
+			last = err.Error()
+			return false, nil
+		}
+		ready := meta.FindStatusCondition(target.Status.Conditions, v1alpha1.ConditionReady)
+		if ready == nil {
+			last = "no status yet"
+			return false, nil
+		}
+		last = ready.Reason + ": " + ready.Message
+		return ready.Status == "True" && ready.ObservedGeneration == target.Generation, nil
+	})
+	if err != nil {
+		return fmt.Errorf("NvmfTarget %s is not ready: %s: %w", name, last, err)
+	}
+	return nil
+}
+
+// PodReady waits until the pod is ready, and returns it.
+func (c *Cluster) PodReady(ctx context.Context, namespace, name string) (*corev1.Pod, error) {
+	pod := &corev1.Pod{}
+	err := wait.PollUntilContextTimeout(ctx, 500*time.Millisecond, 5*time.Minute, true, func(ctx context.Context) (bool, error) {
+		if err := c.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, pod); err != nil {
+			return false, client.IgnoreNotFound(err)
+		}
+		for _, condition := range pod.Status.Conditions {
+			if condition.Type == corev1.PodReady && condition.Status == corev1.ConditionTrue {
+				return true, nil
+			}
+		}
+		return false, nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("pod %s/%s is not ready (phase %q): %w", namespace, name, pod.Status.Phase, err)
+	}
+	return pod, nil
+}

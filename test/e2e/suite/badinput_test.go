@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package suite
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+)
+
+var _ = Describe("Bad input", func() {
+	DescribeTable("in a StorageClass is an Event of the claim that says what to write instead",
+		func(ctx context.Context, name string, parameters map[string]string, want string) {
+			newClass(ctx, name, parameters)
+			claim := newClaim(ctx, newNamespace(ctx), "claim", name)
+			event(ctx, claim, want)
+		},
+		Entry("no target", "bad-none", nil, "target"),
+		Entry("an unknown target", "bad-target", map[string]string{"target": "fsat"}, "fsat"),
+		Entry("an unknown parameter", "bad-parameter", map[string]string{"target": "fast", "ioQueue": "4"}, "ioQueue"),
+		Entry("a number out of bounds", "bad-number", map[string]string{"target": "fast", "ioQueues": "0"}, "ioQueues"),
+		Entry("a wrong transport", "bad-transport", map[string]string{"target": "fast", "transport": "FC"}, "transport"),
+		Entry("an unknown filesystem", "bad-fs",
+			map[string]string{"target": "fast", "csi.storage.k8s.io/fstype": "ntfs"}, "ntfs"),
+	)
+
+	DescribeTable("in a claim's access modes is refused with the reason",
+		func(ctx context.Context, mode corev1.PersistentVolumeAccessMode, want string) {
+			claim := newClaim(ctx, newNamespace(ctx), "claim", "weft-fast", withAccess(mode))
+			event(ctx, claim, want)
+		},
+		Entry("ReadWriteMany on a filesystem", corev1.ReadWriteMany, "MULTI_NODE_MULTI_WRITER"),
+		Entry("ReadOnlyMany", corev1.ReadOnlyMany, "MULTI_NODE_READER_ONLY"),
+	)
+
+	It("refuses a claim of size zero", func(ctx SpecContext) {
+		class := "weft-fast"
+		err := cluster.Create(ctx, &corev1.PersistentVolumeClaim{
+			ObjectMeta: metav1.ObjectMeta{Namespace: newNamespace(ctx), Name: "claim"},
+			Spec: corev1.PersistentVolumeClaimSpec{
+				StorageClassName: &class,
+				AccessModes:      []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+				Resources: corev1.VolumeResourceRequirements{
+					Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("0")},
+				},
+			},
+		})
+		Expect(err).To(MatchError(ContainSubstring("must be greater than zero")))
+	})
+
+	It("refuses a claim that no drive can hold, and takes it when it fits", func(ctx SpecContext) {
+		huge := newClaim(ctx, newNamespace(ctx), "claim", "weft-fast", func(c *corev1.PersistentVolumeClaim) {
+			c.Spec.Resources.Requests[corev1.ResourceStorage] = resource.MustParse("1Ti")
+		})
+		event(ctx, huge, "1Ti")
+	})
+
+	It("says that a drive holds a filesystem, and leaves it alone", func(ctx SpecContext) {
+		drive := on(ctx, clientNode, `ls -d /dev/disk/by-id/nvme-*%s-1 | head -n 1`, clientNode)
+		on(ctx, clientNode, `mkfs.ext4 -q -L precious %s`, drive)
+		DeferCleanup(func(ctx context.Context) { on(ctx, clientNode, `wipefs -q -a %s`, drive) })
+		target := tryOut("foreign", v1alpha1.TransportTCP)
+		target.Spec.Devices = v1alpha1.Devices{Paths: []string{drive}}
+		label(ctx, clientNode, target.Name)
+		newTarget(ctx, target)
+		notCapable(ctx, target, v1alpha1.ReasonForeignSignature, "ext4")
+		event(ctx, target, "ext4")
+		Expect(on(ctx, clientNode, `blkid -p -s LABEL -o value %s`, drive)).To(Equal("precious"))
+	})
+
+	It("says that a node without RDMA cannot serve over RDMA", func(ctx SpecContext) {
+		on(ctx, clientNode, `rdma link delete rxe0`)
+		DeferCleanup(func(ctx context.Context) {
+			on(ctx, clientNode, `rdma link show rxe0 >/dev/null 2>&1 || rdma link add rxe0 type rxe netdev eth0`)
+		})
+		target := tryOut("no-rdma", v1alpha1.TransportRDMA)
+		label(ctx, clientNode, target.Name)
+		newTarget(ctx, target)
+		notCapable(ctx, target, v1alpha1.ReasonNoRDMADevice, "RDMA")
+	}, SpecTimeout(5*time.Minute))
+
+	It("refuses a target that says two things at once", func(ctx SpecContext) {
+		target := tryOut("both", v1alpha1.TransportTCP)
+		target.Spec.Devices.Paths = []string{"/dev/disk/by-id/nvme-x"}
+		Expect(cluster.Create(ctx, target)).To(MatchError(ContainSubstring("give exactly one of selector, paths and file")))
+	})
+
+	It("says that the SPDK engine is not there yet", func(ctx SpecContext) {
+		target := tryOut("spdk", v1alpha1.TransportTCP)
+		target.Spec.Engine = v1alpha1.EngineSPDK
+		label(ctx, clientNode, target.Name)
+		newTarget(ctx, target)
+		notCapable(ctx, target, v1alpha1.ReasonEngineUnavailable, "Nvmet")
+	})
+})
+
+var _ = Describe("A target", func() {
+	It("serves from a file, and waits with its deletion for its volumes", func(ctx SpecContext) {
+		target := tryOut("tryout", v1alpha1.TransportTCP)
+		label(ctx, clientNode, target.Name)
+		newTarget(ctx, target)
+		Eventually(ctx, func(g Gomega, ctx context.Context) {
+			g.Expect(cluster.Get(ctx, client.ObjectKeyFromObject(target), target)).To(Succeed())
+			g.Expect(target.Status.Nodes).To(Equal(v1alpha1.NodeCounts{Matching: 1, Capable: 1, Ready: 1}))
+		}).WithTimeout(3 * time.Minute).WithPolling(time.Second).Should(Succeed())
+
+		newClass(ctx, "tryout", map[string]string{"target": target.Name})
+		claim := newClaim(ctx, newNamespace(ctx), "claim", "tryout")
+		pod := runPod(ctx, claim, "pod", storageNode)
+		sum := fill(ctx, pod)
+		volume := bound(ctx, claim)
+		Expect(volume.Spec.Node).To(Equal(clientNode))
+
+		Expect(cluster.Delete(ctx, target)).To(Succeed())
+		event(ctx, target, volume.Name)
+		Expect(checksum(ctx, pod)).To(Equal(sum))
+
+		remove(ctx, pod)
+		remove(ctx, claim)
+		Eventually(ctx, func(ctx context.Context) (bool, error) { return cluster.Gone(ctx, target) }).
+			WithTimeout(2 * time.Minute).WithPolling(time.Second).Should(BeTrue())
+		on(ctx, clientNode, `rm -f %s`, target.Spec.Devices.File.Path)
+	}, SpecTimeout(15*time.Minute))
+})
+
+// tryOut is a small target in a file; a test changes what it is about.
+func tryOut(name string, transport v1alpha1.TransportType) *v1alpha1.NvmfTarget {
+	return &v1alpha1.NvmfTarget{
+		ObjectMeta: metav1.ObjectMeta{Name: name},
+		Spec: v1alpha1.NvmfTargetSpec{
+			Engine:       v1alpha1.EngineNvmet,
+			NodeSelector: metav1.LabelSelector{MatchLabels: map[string]string{"weft.storage/target": name}},
+			Transports:   []v1alpha1.Transport{{Type: transport, Port: 4430}},
+			Devices: v1alpha1.Devices{File: &v1alpha1.DeviceFile{
+				Path: fmt.Sprintf("/var/lib/weft/%s.img", name), Size: resource.MustParse("2Gi"),
+			}},
+		},
+	}
+}
+
+// label gives a node to a target until the test ends.
+func label(ctx context.Context, node, target string) {
+	GinkgoHelper()
+	Expect(cluster.LabelNode(ctx, node, "weft.storage/target", target)).To(Succeed())
+	DeferCleanup(func(ctx context.Context) {
+		Expect(cluster.LabelNode(ctx, node, "weft.storage/target", "")).To(Succeed())
+	})
+}
+
+// notCapable waits until the target's status says that its node is not capable, and why.
+func notCapable(ctx context.Context, target *v1alpha1.NvmfTarget, reason, text string) {
+	GinkgoHelper()
+	Eventually(ctx, func(g Gomega, ctx context.Context) {
+		g.Expect(cluster.Get(ctx, client.ObjectKeyFromObject(target), target)).To(Succeed())
+		g.Expect(target.Status.NotCapable).To(ContainElement(And(
+			HaveField("Reason", reason), HaveField("Message", ContainSubstring(text)))))
+	}).WithTimeout(3 * time.Minute).WithPolling(time.Second).Should(Succeed())
+}

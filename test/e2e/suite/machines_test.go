@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package suite
+
+import (
+	"context"
+	"fmt"
+	"path"
+	"strings"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+)
+
+// on runs a shell script on a node and returns what it printed.
+func on(ctx context.Context, node, script string, args ...any) string {
+	GinkgoHelper()
+	out, err := tryOn(ctx, node, script, args...)
+	Expect(err).NotTo(HaveOccurred())
+	return out
+}
+
+// tryOn is on for scripts that may fail.
+func tryOn(ctx context.Context, node, script string, args ...any) (string, error) {
+	out, err := machines.Output(ctx, node, "sh", "-c", fmt.Sprintf(script, args...))
+	return strings.TrimSpace(out), err
+}
+
+func lines(s string) []string {
+	return strings.FieldsFunc(s, func(r rune) bool { return r == '\n' })
+}
+
+// controllers lists the NVMe over Fabrics controllers of a node as
+// "transport address nqn".
+func controllers(ctx context.Context, node string) []string {
+	GinkgoHelper()
+	return lines(on(ctx, node, `
+		for c in /sys/class/nvme/nvme*; do
+			t=$(cat $c/transport 2>/dev/null) || continue
+			[ "$t" = pcie ] || echo "$t $(cat $c/address) $(cat $c/subsysnqn)"
+		done`))
+}
+
+// controllersOf are the controllers of a node that serve one volume.
+func controllersOf(ctx context.Context, node string, volume *v1alpha1.NvmfVolume) []string {
+	GinkgoHelper()
+	var found []string
+	for _, c := range controllers(ctx, node) {
+		if strings.HasSuffix(c, " "+volume.Status.NQN) {
+			found = append(found, c)
+		}
+	}
+	return found
+}
+
+// subsystems lists what the kernel's target of a node serves.
+func subsystems(ctx context.Context, node string) []string {
+	GinkgoHelper()
+	return lines(on(ctx, node, `ls /sys/kernel/config/nvmet/subsystems 2>/dev/null | grep '^%s' || true`, v1alpha1.NQNPrefix))
+}
+
+// poolFiles lists the volumes that lie in a node's pools.
+func poolFiles(ctx context.Context, node string) []string {
+	GinkgoHelper()
+	return lines(on(ctx, node, `ls -d /var/lib/weft/pools/*/volumes/* 2>/dev/null || true`))
+}
+
+// volumeFile is the file that holds a volume on its node.
+func volumeFile(ctx context.Context, volume *v1alpha1.NvmfVolume) string {
+	GinkgoHelper()
+	for _, f := range poolFiles(ctx, volume.Spec.Node) {
+		if path.Base(f) == volume.Spec.UUID {
+			return f
+		}
+	}
+	Expect(poolFiles(ctx, volume.Spec.Node)).To(ContainElement(ContainSubstring(volume.Spec.UUID)))
+	return ""
+}

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package suite
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+)
+
+// fill writes 16 MiB of random data and returns its checksum.
+func fill(ctx context.Context, pod *corev1.Pod) string {
+	GinkgoHelper()
+	return sh(ctx, pod, `dd if=/dev/urandom of=%[1]s/random bs=1M count=16 2>/dev/null && sync && sha256sum < %[1]s/random`, mountPath)
+}
+
+func checksum(ctx context.Context, pod *corev1.Pod) string {
+	GinkgoHelper()
+	return sh(ctx, pod, `sha256sum < %s/random`, mountPath)
+}
+
+var _ = Describe("A volume", func() {
+	DescribeTable("carries a pod's data to another node's drive",
+		func(ctx context.Context, class, transport string) {
+			ns := newNamespace(ctx)
+			claim := newClaim(ctx, ns, "claim", class)
+			volume := bound(ctx, claim)
+			Expect(volume.Spec.Node).To(Equal(storageNode))
+
+			pod := runPod(ctx, claim, "writer", clientNode)
+			marker := "weft-was-here-" + ns
+			sh(ctx, pod, `echo %s > %s/marker && sync`, marker, mountPath)
+
+			By("finding what the pod wrote on the storage node's drive")
+			Expect(on(ctx, storageNode, `sync; grep -c -a %s %s`, marker, volumeFile(ctx, volume))).NotTo(Equal("0"))
+
+			By("seeing the path that carries it")
+			Expect(controllersOf(ctx, clientNode, volume)).To(ConsistOf(HavePrefix(transport + " ")))
+		},
+		Entry("over TCP", "weft-fast", "tcp"),
+		Entry("over RDMA", "weft-fast-rdma", "rdma"),
+	)
+
+	It("moves with its pod to another node, and leaves no connection behind", func(ctx SpecContext) {
+		claim := newClaim(ctx, newNamespace(ctx), "claim", "weft-fast")
+		first := runPod(ctx, claim, "first", clientNode)
+		volume := bound(ctx, claim)
+		sum := fill(ctx, first)
+
+		remove(ctx, first)
+		second := runPod(ctx, claim, "second", storageNode)
+		Expect(checksum(ctx, second)).To(Equal(sum))
+		Expect(controllersOf(ctx, clientNode, volume)).To(BeEmpty())
+
+		By("moving back")
+		remove(ctx, second)
+		third := runPod(ctx, claim, "third", clientNode)
+		Expect(checksum(ctx, third)).To(Equal(sum))
+		Expect(controllersOf(ctx, storageNode, volume)).To(BeEmpty())
+	})
+
+	It("keeps its data through many pods on one node", func(ctx SpecContext) {
+		claim := newClaim(ctx, newNamespace(ctx), "claim", "weft-fast-xfs")
+		pod := runPod(ctx, claim, "first", clientNode)
+		Expect(sh(ctx, pod, `grep ' %s ' /proc/mounts`, mountPath)).To(ContainSubstring(" xfs "))
+		sum := fill(ctx, pod)
+		remove(ctx, pod)
+		Expect(checksum(ctx, runPod(ctx, claim, "second", clientNode))).To(Equal(sum))
+	})
+
+	It("is a raw block device when the claim asks for one", func(ctx SpecContext) {
+		claim := newClaim(ctx, newNamespace(ctx), "claim", "weft-fast", asBlock)
+		write := `dd if=/dev/urandom of=/tmp/r bs=1M count=8 2>/dev/null && dd if=/tmp/r of=%[1]s bs=1M conv=fsync 2>/dev/null && sha256sum < /tmp/r`
+		read := `dd if=%[1]s bs=1M count=8 2>/dev/null | sha256sum`
+		pod := runPod(ctx, claim, "first", clientNode)
+		Expect(sh(ctx, pod, `blockdev --getsize64 %s`, devicePath)).To(Equal(fmt.Sprint(512 << 20)))
+		sum := sh(ctx, pod, write, devicePath)
+		Expect(sh(ctx, pod, read, devicePath)).To(Equal(sum))
+		remove(ctx, pod)
+		Expect(sh(ctx, runPod(ctx, claim, "second", storageNode), read, devicePath)).To(Equal(sum))
+	})
+
+	It("admits no host but the one it is attached to", func(ctx SpecContext) {
+		claim := newClaim(ctx, newNamespace(ctx), "claim", "weft-fast")
+		pod := runPod(ctx, claim, "pod", clientNode)
+		volume := bound(ctx, claim)
+		portal := volume.Status.Portals[0]
+		connect := `echo 'transport=tcp,traddr=%s,trsvcid=%d,nqn=%s,hostnqn=%s' > /dev/nvme-fabrics`
+		stranger := v1alpha1.HostNQNPrefix + "11111111-2222-4333-8444-555555555555"
+		_, err := tryOn(ctx, storageNode, connect, portal.Address, portal.Port, volume.Status.NQN, stranger)
+		Expect(err).To(HaveOccurred(), "a host that is not listed connects")
+		Expect(controllersOf(ctx, storageNode, volume)).To(BeEmpty())
+
+		By("nor does it once it was listed and is not any more")
+		host := volume.Spec.Hosts
+		remove(ctx, pod)
+		detached(ctx, volume)
+		Expect(host).To(HaveLen(0), "the volume as it was bound had no host yet")
+		Expect(controllersOf(ctx, clientNode, volume)).To(BeEmpty())
+	})
+})
+
+var _ = Describe("Twenty volumes at once", func() {
+	It("are bound and running, and leave nothing behind", func(ctx SpecContext) {
+		ns := newNamespace(ctx)
+		var claims []*corev1.PersistentVolumeClaim
+		var pods []*corev1.Pod
+		for i := range 20 {
+			claim := newClaim(ctx, ns, fmt.Sprintf("claim-%d", i), "weft-fast")
+			claims = append(claims, claim)
+			pods = append(pods, newPod(ctx, claim, fmt.Sprintf("pod-%d", i), nodes[i%len(nodes)]))
+		}
+		for i := range pods {
+			running(ctx, pods[i])
+			sh(ctx, pods[i], `echo %d > %s/number && sync`, i, mountPath)
+		}
+		seen := map[string]bool{}
+		for i := range pods {
+			Expect(sh(ctx, pods[i], `cat %s/number`, mountPath)).To(Equal(fmt.Sprint(i)))
+			seen[bound(ctx, claims[i]).Spec.UUID] = true
+		}
+		Expect(seen).To(HaveLen(20))
+
+		for i := range pods {
+			Expect(cluster.Delete(ctx, pods[i])).To(Succeed())
+			Expect(cluster.Delete(ctx, claims[i])).To(Succeed())
+		}
+		nothingLeft(ctx)
+	}, SpecTimeout(15*time.Minute))
+})
+
+// nothingLeft waits until no volume is left: no object, no file in a pool, no
+// subsystem in configfs, no controller on any node.
+func nothingLeft(ctx context.Context) {
+	GinkgoHelper()
+	Eventually(ctx, func(g Gomega, ctx context.Context) {
+		var volumes v1alpha1.NvmfVolumeList
+		g.Expect(cluster.List(ctx, &volumes)).To(Succeed())
+		g.Expect(volumes.Items).To(BeEmpty())
+	}).WithTimeout(5 * time.Minute).WithPolling(2 * time.Second).Should(Succeed())
+	for _, node := range nodes {
+		Expect(poolFiles(ctx, node)).To(BeEmpty(), "files in the pools of %s", node)
+		Expect(subsystems(ctx, node)).To(BeEmpty(), "subsystems of %s", node)
+		Expect(controllers(ctx, node)).To(BeEmpty(), "controllers of %s", node)
+	}
+}
