@@ -46,7 +46,7 @@ var variations = map[string][]string{
 	"default": nil,
 	"every value set": {
 		"--set", "image.repository=registry.example/weft,image.tag=v9,image.pullPolicy=Always",
-		"--set", "imagePullSecrets[0].name=pull", "--set", "kubeletDir=/var/lib/k0s/kubelet",
+		"--set", "logLevel=debug", "--set", "imagePullSecrets[0].name=pull", "--set", "kubeletDir=/var/lib/k0s/kubelet",
 		"--set", "operator.replicas=3,csi.controller.replicas=1",
 		"--set", "operator.nodeSelector.role=infra,agent.nodeSelector.role=storage",
 		"--set", "csi.controller.nodeSelector.role=infra,csi.node.nodeSelector.role=work",

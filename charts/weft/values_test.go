@@ -13,6 +13,7 @@ func TestWrongValuesAreRefusedWithAMessage(t *testing.T) {
 		{"operater.replicas=1", "'operater' not allowed"},
 		{"operator.replicas=two", "at '/operator/replicas': got string, want integer"},
 		{"operator.replicas=0", "at '/operator/replicas': minimum: got 0, want 1"},
+		{"logLevel=verbose", "at '/logLevel': value must be one of 'error', 'info', 'debug'"},
 		{"crds.install=maybe", "at '/crds/install': got string, want boolean"},
 		{"image.pullPolicy=Sometimes", "at '/image/pullPolicy': value must be one of 'Always', 'IfNotPresent', 'Never'"},
 		{"image.digest=abc", "at '/image/digest'"},
