@@ -20,6 +20,12 @@ func newBuildCommand() *cobra.Command {
 				return err
 			}
 			switch only {
+			case "":
+				_, _, err := b.Cluster(cmd.Context())
+				return err
+			case "vm":
+				_, err := b.VM(cmd.Context())
+				return err
 			case "envtest":
 				dir, err := b.Envtest(cmd.Context())
 				if err != nil {
@@ -27,15 +33,12 @@ func newBuildCommand() *cobra.Command {
 				}
 				_, err = fmt.Fprintln(cmd.OutOrStdout(), dir)
 				return err
-			case "vm":
-				_, err := b.VM(cmd.Context())
-				return err
 			default:
 				return fmt.Errorf("--only %q is not known; use envtest or vm", only)
 			}
 		},
 	}
-	cmd.Flags().StringVar(&only, "only", "", "build only a part: envtest (etcd, kube-apiserver, kubectl)")
+	cmd.Flags().StringVar(&only, "only", "", "build only a part: envtest (etcd, kube-apiserver, kubectl) or vm (kernel and root disk without Kubernetes)")
 	return cmd
 }
 

@@ -26,19 +26,18 @@ type Machine struct {
 // VM builds a machine without Kubernetes, for running test programs on its
 // kernel.
 func (b *Builder) VM(ctx context.Context) (Machine, error) {
-	rootfs, init, err := b.nodeParts(ctx)
+	if err := b.ensureHostTools(ctx); err != nil {
+		return Machine{}, err
+	}
+	rootfs, err := b.nodeRootfs(ctx)
+	if err != nil {
+		return Machine{}, err
+	}
+	init, err := b.nodeInit(ctx)
 	if err != nil {
 		return Machine{}, err
 	}
 	return b.machine(ctx, "vm", rootfs, init, nil)
-}
-
-func (b *Builder) nodeParts(ctx context.Context) (rootfs, init string, err error) {
-	if rootfs, err = b.nodeRootfs(ctx); err != nil {
-		return "", "", err
-	}
-	init, err = b.nodeInit(ctx)
-	return rootfs, init, err
 }
 
 // addition puts something more into a copy of the root filesystem. Its key

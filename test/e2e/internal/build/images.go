@@ -159,18 +159,14 @@ func (b *Builder) programImage(ctx context.Context, program, name, ref string) (
 	})
 }
 
-// labImages returns the archives of all images that nodes have from the start:
-// sandbox, sidecars and tools.
-func (b *Builder) labImages(ctx context.Context) ([]string, error) {
+// goImages returns the archives of the images made from Go programs: sandbox
+// and sidecars.
+func (b *Builder) goImages(ctx context.Context) ([]string, error) {
 	pause, err := b.pauseImage(ctx)
 	if err != nil {
 		return nil, err
 	}
-	tools, err := b.toolsImage(ctx)
-	if err != nil {
-		return nil, err
-	}
-	out := []string{pause, tools}
+	out := []string{pause}
 	rel, err := b.sidecarDir()
 	if err != nil {
 		return nil, err
@@ -251,6 +247,9 @@ func (b *Builder) WeftImageRef() (string, error) {
 // instead of one from a registry, and writes it to archive. The programs have
 // to be in bin/<arch> (make binaries).
 func (b *Builder) WeftImage(ctx context.Context, archive string) error {
+	if err := b.ensureHostTools(ctx); err != nil {
+		return err
+	}
 	base, err := b.toolsImage(ctx)
 	if err != nil {
 		return err

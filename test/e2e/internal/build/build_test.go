@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package build
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+)
+
+func TestEnsureBuildsOnceForAll(t *testing.T) {
+	c := Cache{Dir: t.TempDir()}
+	var builds atomic.Int32
+	var wg sync.WaitGroup
+	for range 8 {
+		wg.Go(func() {
+			path, err := c.Ensure(t.Context(), "thing/x", func(_ context.Context, tmp string) error {
+				builds.Add(1)
+				return os.WriteFile(tmp, []byte("whole"), 0o644)
+			})
+			if data, readErr := os.ReadFile(path); err != nil || readErr != nil || string(data) != "whole" {
+				t.Errorf("%q, %v, %v", data, err, readErr)
+			}
+		})
+	}
+	wg.Wait()
+	if n := builds.Load(); n != 1 {
+		t.Errorf("built %d times", n)
+	}
+}
+
+func TestEnsureLeavesNoHalfResult(t *testing.T) {
+	c := Cache{Dir: t.TempDir()}
+	broken := errors.New("broken")
+	_, err := c.Ensure(t.Context(), "x", func(_ context.Context, tmp string) error {
+		if err := os.MkdirAll(filepath.Join(tmp, "half"), 0o755); err != nil {
+			return err
+		}
+		return broken
+	})
+	if !errors.Is(err, broken) || c.Has("x") || c.Has("x.tmp") {
+		t.Errorf("error %v, result there: %v, half there: %v", err, c.Has("x"), c.Has("x.tmp"))
+	}
+	// What a killed build leaves is not built upon.
+	if err := os.MkdirAll(c.Path("x.tmp/stale"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	path, err := c.Ensure(t.Context(), "x", func(_ context.Context, tmp string) error { return os.Mkdir(tmp, 0o755) })
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(path, "stale")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the stale part survived: %v", err)
+	}
+}
+
+func TestKeyFollowsContent(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "f")
+	key := func(content string, more ...string) string {
+		t.Helper()
+		if err := os.WriteFile(file, []byte(content), 0o644); err != nil {
+			t.Fatal(err)
+		}
+		k, err := Key(append([]string{file}, more...)...)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return k
+	}
+	if key("a") != key("a") {
+		t.Error("the same content has two keys")
+	}
+	keys := []string{key("a"), key("b"), key("a", "x"), key("a", "x", "y"), key("a", "xy")}
+	slices.Sort(keys)
+	if len(slices.Compact(keys)) != 5 {
+		t.Errorf("different content has the same key: %v", keys)
+	}
+	if _, err := Key("/does/not/exist"); err == nil {
+		t.Error("a missing file has a key")
+	}
+}
+
+func TestVersionsComeFromTheModules(t *testing.T) {
+	repo, err := FindRepo(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &Builder{Repo: repo, Cache: Cache{Dir: t.TempDir()}}
+	version, err := b.KubernetesVersion()
+	if err != nil {
+		t.Fatal(err)
+	}
+	flags, err := b.ldflags(kubernetesProgram("kubelet"))
+	if err != nil || !strings.Contains(flags, "gitVersion="+version) {
+		t.Errorf("flags %q, %v", flags, err)
+	}
+	dir, err := b.AssetsDir()
+	if err != nil || !strings.Contains(dir, version) {
+		t.Errorf("folder %q, %v", dir, err)
+	}
+	for _, s := range sidecars() {
+		version, err := b.moduleVersion("sidecars", s.module)
+		if err != nil {
+			t.Errorf("%s: %v", s.name, err)
+			continue
+		}
+		flags, err := b.ldflags(s.program())
+		if err != nil || !strings.HasSuffix(flags, "main.version="+version) {
+			t.Errorf("%s: flags %q, %v", s.name, flags, err)
+		}
+	}
+	if _, err := b.moduleVersion("sidecars", "example.com/none"); err == nil {
+		t.Error("a module that is not required has a version")
+	}
+	if _, _, err := majorMinor("1.36"); err == nil {
+		t.Error("1.36 is taken for a version")
+	}
+}
+
+func TestFindRepoOutside(t *testing.T) {
+	if _, err := FindRepo(t.TempDir()); err == nil {
+		t.Error("a repository was found in an empty folder")
+	}
+}
+
+func TestModuleClosureIsInOrder(t *testing.T) {
+	const dep = "kernel/fs/ext4/ext4.ko: kernel/lib/crc16.ko kernel/fs/jbd2/jbd2.ko kernel/fs/mbcache.ko\n" +
+		"kernel/fs/jbd2/jbd2.ko: kernel/lib/crc16.ko\nkernel/lib/crc16.ko:\nkernel/fs/mbcache.ko:\nkernel/crypto/crc32c-x.ko:\n"
+	files, err := moduleClosure(dep, "kernel/drivers/virtio/virtio_pci.ko\n", []string{"virtio_pci", "crc32c_x", "ext4"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	at := func(name string) int {
+		return slices.IndexFunc(files, func(f string) bool { return strings.HasSuffix(f, name) })
+	}
+	if len(files) != 5 || at("crc16.ko") > at("jbd2.ko") || at("jbd2.ko") > at("ext4.ko") || at("mbcache.ko") > at("ext4.ko") {
+		t.Errorf("order %v", files)
+	}
+	if _, err := moduleClosure(dep, "", []string{"virtio_pci"}); err == nil {
+		t.Error("a module that does not exist was found")
+	}
+}
+
+func TestCpioIsAligned(t *testing.T) {
+	var out bytes.Buffer
+	w := cpioWriter{w: &out}
+	w.add("init", 0o100755, []byte("hello"))
+	if err := w.close(); err != nil {
+		t.Fatal(err)
+	}
+	const header = 110
+	data := out.Bytes()
+	if len(data)%4 != 0 || string(data[:6]) != "070701" {
+		t.Fatalf("%d bytes, beginning with %q", len(data), data[:6])
+	}
+	// The header and the name with its zero, padded, come before the content.
+	body := header + len("init") + 1
+	body += padding(body)
+	if got := string(data[body : body+5]); got != "hello" {
+		t.Errorf("content %q", got)
+	}
+	next := body + 5
+	next += padding(next)
+	if got := string(data[next : next+6]); got != "070701" {
+		t.Errorf("the trailer begins with %q", got)
+	}
+}
+
+func TestMissingTools(t *testing.T) {
+	programs, packages := missingTools(func(name string) (string, error) {
+		if strings.HasPrefix(name, "qemu") {
+			return "", os.ErrNotExist
+		}
+		return "/usr/bin/" + name, nil
+	})
+	if !slices.Equal(programs, []string{"qemu-img", "qemu-system-x86_64"}) || !slices.Equal(packages, []string{"qemu-system-x86", "qemu-utils"}) {
+		t.Errorf("%v, %v", programs, packages)
+	}
+}
+
+func TestProgramImage(t *testing.T) {
+	dir := t.TempDir()
+	program := filepath.Join(dir, "program")
+	if err := os.WriteFile(program, []byte("binary"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	b := &Builder{Cache: Cache{Dir: dir}}
+	archive, err := b.programImage(t.Context(), program, "tool", PauseImage)
+	if err != nil {
+		t.Fatal(err)
+	}
+	manifest, err := tarball.LoadManifest(func() (io.ReadCloser, error) { return os.Open(archive) })
+	if err != nil || len(manifest) != 1 || !slices.Equal(manifest[0].RepoTags, []string{PauseImage}) {
+		t.Fatalf("manifest %+v, %v", manifest, err)
+	}
+	img, err := tarball.ImageFromPath(archive, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config, err := img.ConfigFile()
+	if err != nil || !slices.Equal(config.Config.Entrypoint, []string{"/tool"}) || len(config.RootFS.DiffIDs) != 1 {
+		t.Errorf("configuration %+v, %v", config, err)
+	}
+}
+
+func TestRemoveTreeKeepsNeighbours(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"a", "ab"} {
+		if err := os.Mkdir(filepath.Join(dir, name), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := RemoveTree(filepath.Join(dir, "a")); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "ab")); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,181 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package lab
+
+import (
+	"archive/tar"
+	"bytes"
+	"encoding/json"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/weft-storage/weft/test/e2e/internal/nodeconfig"
+)
+
+func TestNodeConfig(t *testing.T) {
+	l := testLab(t)
+	first, second := l.nodeConfig(0), l.nodeConfig(1)
+	if first.MachineID == second.MachineID || len(first.MachineID) != 32 {
+		t.Errorf("machine IDs %q and %q", first.MachineID, second.MachineID)
+	}
+	if again := l.nodeConfig(0); again.MachineID != first.MachineID {
+		t.Error("the machine ID changes")
+	}
+	plan := l.state.addresses()
+	wantRoutes := []nodeconfig.Route{
+		{Destination: defaultRoute, Gateway: plan.controlPlane().Addr()},
+		{Destination: plan.pods(1), Gateway: plan.node(1).Addr()},
+	}
+	if !slices.Equal(first.Routes, wantRoutes) {
+		t.Errorf("routes %v, not %v", first.Routes, wantRoutes)
+	}
+	var names []string
+	for _, s := range first.Services {
+		names = append(names, s.Name)
+	}
+	if want := []string{"sshd", "containerd", "kubelet", "kube-proxy"}; !slices.Equal(names, want) {
+		t.Errorf("services %v, not %v", names, want)
+	}
+	l.state.Cluster, l.state.RDMA = false, false
+	if plain := l.nodeConfig(0); len(plain.Services) != 1 || len(plain.RDMA) != 0 {
+		t.Errorf("a machine without cluster and RDMA has services %v and RDMA %v", plain.Services, plain.RDMA)
+	}
+}
+
+func TestConfigurationsParse(t *testing.T) {
+	plan := addresses{1}
+	for name, text := range map[string]string{"kubelet": kubeletConfig(), "kube-proxy": kubeProxyConfig(plan.podRange())} {
+		var parsed struct {
+			Kind string `json:"kind"`
+		}
+		if err := yaml.Unmarshal([]byte(text), &parsed); err != nil || parsed.Kind == "" {
+			t.Errorf("%s: %+v, %v", name, parsed, err)
+		}
+	}
+	var cni struct {
+		Plugins []struct {
+			IPAM struct {
+				Ranges [][]struct {
+					Subnet string `json:"subnet"`
+				} `json:"ranges"`
+			} `json:"ipam"`
+		} `json:"plugins"`
+	}
+	if err := json.Unmarshal([]byte(cniConfig(plan.pods(1))), &cni); err != nil {
+		t.Fatal(err)
+	}
+	if got := cni.Plugins[0].IPAM.Ranges[0][0].Subnet; got != plan.pods(1).String() {
+		t.Errorf("pods get addresses from %s, not %s", got, plan.pods(1))
+	}
+}
+
+func TestQemuGivesEveryNodeItsOwn(t *testing.T) {
+	l := testLab(t)
+	args := strings.Join(l.qemuArgs(1), " ")
+	for _, want := range []string{
+		"ifname=tap1,", "ifname=mtap1,", "serial=" + DriveSerial("node2", 0), "serial=" + DriveSerial("node2", 1),
+		l.ConsoleLog("node2"), l.nodeDir("node2", "root.qcow2"), "-m 1536", "mac=" + l.state.addresses().mac(1, 0),
+	} {
+		if !strings.Contains(args, want) {
+			t.Errorf("the arguments lack %q", want)
+		}
+	}
+	if strings.Contains(args, "node1") {
+		t.Errorf("node2 uses something of node1: %s", args)
+	}
+}
+
+func TestQuoteArgsSurvivesTheShell(t *testing.T) {
+	args := []string{"printf", `%s\n`, "a b", "it's", "$HOME", "", "`id`", "new\nline", `"`}
+	out, err := exec.Command("sh", "-c", quoteArgs(args)).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := strings.Join(args[2:], "\n") + "\n"; string(out) != want {
+		t.Errorf("got %q, not %q", out, want)
+	}
+}
+
+func TestStateSurvivesAndIsMissedClearly(t *testing.T) {
+	dir := t.TempDir()
+	if _, err := Open(dir); !errors.Is(err, ErrNotUp) {
+		t.Errorf("opening a lab that is not there: %v", err)
+	}
+	l := testLab(t)
+	l.state.Complete = true
+	if err := writeJSON(l.statePath(), l.state); err != nil {
+		t.Fatal(err)
+	}
+	again, err := Open(l.Dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(again.Nodes(), l.Nodes()) || again.state.Slot != l.state.Slot || !again.state.Complete {
+		t.Errorf("read %+v, wrote %+v", again.state, l.state)
+	}
+	if _, err := again.nodeIndex("node9"); err == nil || !strings.Contains(err.Error(), "node1 node2") {
+		t.Errorf("an unknown node: %v", err)
+	}
+}
+
+func TestMatchesNamesTheDifference(t *testing.T) {
+	l := testLab(t)
+	for _, c := range []struct {
+		opts Options
+		ok   bool
+	}{
+		{Options{}, true}, {Options{Nodes: 2}, true}, {Options{Nodes: 3}, false}, {Options{NoCluster: true}, false},
+	} {
+		if err := l.matches(c.opts); (err == nil) != c.ok {
+			t.Errorf("%+v: %v", c.opts, err)
+		}
+	}
+}
+
+func TestLockIsExclusive(t *testing.T) {
+	l := testLab(t)
+	unlock, err := l.lock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := l.lock(); err == nil {
+		t.Error("two commands may change the lab at once")
+	}
+	unlock()
+	unlock, err = l.lock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	unlock()
+}
+
+func TestUntarStaysInside(t *testing.T) {
+	archive := func(name string) *bytes.Buffer {
+		var buf bytes.Buffer
+		w := tar.NewWriter(&buf)
+		if err := errors.Join(w.WriteHeader(&tar.Header{Name: name, Mode: 0o644, Size: 1, Typeflag: tar.TypeReg}), func() error {
+			_, err := w.Write([]byte("x"))
+			return err
+		}(), w.Close()); err != nil {
+			t.Fatal(err)
+		}
+		return &buf
+	}
+	dir := t.TempDir()
+	if err := untar(archive("var/log/a.log"), dir); err != nil {
+		t.Fatal(err)
+	}
+	if data, err := os.ReadFile(filepath.Join(dir, "var/log/a.log")); err != nil || string(data) != "x" {
+		t.Errorf("%q, %v", data, err)
+	}
+	if err := untar(archive("../escaped"), dir); err == nil {
+		t.Error("a file outside the folder was accepted")
+	}
+}
