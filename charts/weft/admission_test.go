@@ -56,12 +56,11 @@ func newClient(t *testing.T, config *rest.Config) client.Client {
 }
 
 // install creates what the chart renders: the CRDs first, as helm does.
-func install(ctx context.Context, t *testing.T, c client.Client) {
+func install(ctx context.Context, t *testing.T, c client.Client, objects []runtime.Object) {
 	t.Helper()
 	if err := c.Create(ctx, &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: namespace}}); err != nil {
 		t.Fatal(err)
 	}
-	objects := render(t)
 	for _, crd := range of[*apiextensionsv1.CustomResourceDefinition](objects) {
 		if err := c.Create(ctx, crd); err != nil {
 			t.Fatalf("%s: %v", crd.Name, err)
@@ -149,7 +148,7 @@ func TestInAnAPIServer(t *testing.T) {
 	ctx := t.Context()
 	config := apiServer(t)
 	admin := newClient(t, config)
-	install(ctx, t, admin)
+	install(ctx, t, admin, render(t))
 
 	t.Run("samples are accepted", func(t *testing.T) {
 		for name, content := range files(t, "../../config/samples") {
