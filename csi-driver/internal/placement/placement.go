@@ -59,7 +59,7 @@ type Refusal struct {
 	Node, Reason string
 }
 
-// NoNodeError: no node of the target takes volumes now, whatever their size.
+// NoNodeError says that no node of the target takes volumes now, whatever their size.
 type NoNodeError struct {
 	Request  Request
 	Refusals []Refusal
@@ -76,7 +76,7 @@ func (e *NoNodeError) Error() string {
 	return fmt.Sprintf("no node of target %q can take a volume now: %s", e.Request.Target, list(why))
 }
 
-// NoRoomError: nodes take volumes, but none of this size.
+// NoRoomError says that nodes take volumes, but none of this size.
 type NoRoomError struct {
 	Request    Request
 	Candidates []Candidate
