@@ -258,13 +258,21 @@ func (b *Builder) WeftImage(ctx context.Context, archive string) error {
 	if err != nil {
 		return err
 	}
-	store := b.Cache.Path("buildah")
-	buildah := func(command string, args ...string) error {
-		fixed := []string{"buildah", "--root", store, "--runroot", store + "-run", "--storage-driver", "vfs", command}
-		return hostcmd.Run(ctx, append(fixed, args...)...)
-	}
-	return b.Progress.Step("image "+ref, func() error {
-		err := buildah("bud", "--isolation", "chroot", "--pull-never", "--target", "weft",
+	return b.Progress.Step("image "+ref, func() (err error) {
+		// A store of its own, thrown away after use: images of earlier builds
+		// would fill the disk, and the base is read in a second.
+		store := archive + ".store"
+		if err := RemoveTree(store); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, RemoveTree(store)) }()
+		buildah := func(command string, args ...string) error {
+			fixed := []string{"buildah", "--root", store + "/root", "--runroot", store + "/run", "--storage-driver", "vfs", command}
+			return hostcmd.Run(ctx, append(fixed, args...)...)
+		}
+		// The fixed time makes the same content the same image, which nodes
+		// then do not load again.
+		err = buildah("bud", "--isolation", "chroot", "--pull-never", "--timestamp", "0", "--target", "weft",
 			"--build-arg", "BASE=docker-archive:"+base, "--build-arg", "TARGETARCH="+runtime.GOARCH,
 			"--build-arg", "VERSION="+ref[strings.LastIndexByte(ref, ':')+1:],
 			"--tag", ref, "--file", filepath.Join(b.Repo, "Dockerfile"), b.Repo)
