@@ -280,7 +280,7 @@ func TestBlank(t *testing.T) {
 
 // TestDecideIsTotal gives it whatever may come, and states what holds of every decision.
 func TestDecideIsTotal(t *testing.T) {
-	for seed := range uint64(3000) {
+	for seed := range uint64(1000) {
 		random := rand.New(rand.NewPCG(seed, 1))
 		s := randomSnapshot(random)
 		g := NewWithT(t)

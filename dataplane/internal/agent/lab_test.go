@@ -51,7 +51,6 @@ func newLab(t *testing.T) *lab {
 		target: enginetest.New(
 			enginetest.Device{Path: drivePathA, SizeBytes: 100 * gib}, enginetest.Device{Path: drivePathB, SizeBytes: 50 * gib}),
 	}
-	t.Cleanup(l.cleanUp)
 	l.reconcile(l.agent())
 	l.claim()
 	return l
@@ -62,36 +61,6 @@ func (l *lab) claim() {
 	node := l.nvmfNode()
 	node.Spec = testNode().Spec
 	l.Expect(l.admin.Update(l.t.Context(), node)).To(Succeed())
-}
-
-// cleanUp the node's objects; the API server is shared.
-func (l *lab) cleanUp() {
-	ctx := context.Background() // the test's own has ended
-	for _, list := range []client.ObjectList{&v1alpha1.NvmfVolumeList{}, &v1alpha1.NvmfSnapshotList{}} {
-		if err := l.admin.List(ctx, list, client.MatchingFields{"spec.node": l.node}); err != nil {
-			l.t.Error(err)
-		}
-		var objects []client.Object
-		switch list := list.(type) {
-		case *v1alpha1.NvmfVolumeList:
-			for i := range list.Items {
-				objects = append(objects, &list.Items[i])
-			}
-		case *v1alpha1.NvmfSnapshotList:
-			for i := range list.Items {
-				objects = append(objects, &list.Items[i])
-			}
-		}
-		for _, o := range objects {
-			o.SetFinalizers(nil)
-			if err := l.admin.Update(ctx, o); err != nil {
-				l.t.Error(err)
-			}
-			if err := client.IgnoreNotFound(l.admin.Delete(ctx, o)); err != nil {
-				l.t.Error(err)
-			}
-		}
-	}
 }
 
 // Current and Eventf make the lab the inventory and the event recorder of its agents.
@@ -109,6 +78,10 @@ func (l *lab) agent() *Reconciler {
 	plain, err := client.NewWithWatch(l.server.agentConfig, client.Options{Scheme: l.server.scheme})
 	l.Expect(err).NotTo(HaveOccurred())
 	counting := interceptor.NewClient(plain, interceptor.Funcs{
+		// The API server is shared by all tests: an agent's cache holds its own node's objects only.
+		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+			return c.List(ctx, list, append(opts, client.MatchingFields{"spec.node": l.node})...)
+		},
 		Patch: func(ctx context.Context, c client.WithWatch, obj client.Object, patch client.Patch, opts ...client.PatchOption) error {
 			if err := l.write(ctx); err != nil {
 				return err
@@ -157,7 +130,7 @@ func (l *lab) nvmfNode() *v1alpha1.NvmfNode {
 	return &node
 }
 
-// volume number n of this lab, as the CSI controller makes it.
+// create volume number n of this lab, as the CSI controller does.
 func (l *lab) create(n int, changes ...func(*v1alpha1.NvmfVolume)) string {
 	l.t.Helper()
 	v := testVolume(n, changes...)

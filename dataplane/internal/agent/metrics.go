@@ -3,6 +3,8 @@
 package agent
 
 import (
+	"fmt"
+
 	"github.com/prometheus/client_golang/prometheus"
 )
 
@@ -35,10 +37,21 @@ func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
 			Name: "weft_agent_engine_errors_total", Help: "Items that the engine refused or failed, by method.",
 		}, []string{"method"}),
 	}
-	for _, c := range []prometheus.Collector{m.volumes, m.exports, m.orphans, m.phaseSeconds, m.engineErrors} {
+	for _, c := range m.all() {
 		if err := registry.Register(c); err != nil {
-			return nil, err
+			return nil, fmt.Errorf("register metrics: %w", err)
 		}
 	}
 	return m, nil
+}
+
+func (m *Metrics) all() []prometheus.Collector {
+	return []prometheus.Collector{m.volumes, m.exports, m.orphans, m.phaseSeconds, m.engineErrors}
+}
+
+// Unregister them, so that another agent in this process may register its own.
+func (m *Metrics) Unregister(registry prometheus.Registerer) {
+	for _, c := range m.all() {
+		registry.Unregister(c)
+	}
 }

@@ -19,6 +19,7 @@ import (
 	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -98,7 +99,12 @@ func Run(ctx context.Context, config *rest.Config, o Options) error {
 	if err != nil {
 		return err
 	}
-	if err := setUp(m, o); err != nil {
+	agentMetrics, err := NewMetrics(metrics.Registry)
+	if err != nil {
+		return err
+	}
+	defer agentMetrics.Unregister(metrics.Registry)
+	if err := setUp(m, agentMetrics, o); err != nil {
 		return err
 	}
 	return m.Start(ctx)
@@ -160,14 +166,10 @@ func newConsistentInformer(lw toolscache.ListerWatcher, obj runtime.Object, resy
 }
 
 // setUp the reconciler, the inventory, the lease and the health server.
-func setUp(m manager.Manager, o Options) error {
+func setUp(m manager.Manager, agentMetrics *Metrics, o Options) error {
 	clients, err := kubernetes.NewForConfigAndClient(m.GetConfig(), m.GetHTTPClient())
 	if err != nil {
 		return fmt.Errorf("build the client: %w", err)
-	}
-	agentMetrics, err := NewMetrics(metrics.Registry)
-	if err != nil {
-		return fmt.Errorf("register metrics: %w", err)
 	}
 	inventory := NewInventoryWatch(o.Inventory, o.DeviceFolder)
 	r := NewReconciler(Config{
@@ -216,6 +218,7 @@ func watch(m manager.Manager, r *Reconciler, inventory *InventoryWatch) error {
 		WatchesRawSource(source.Channel(inventory.changed, fromInventory)).
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: 1,
+			SkipNameValidation:      ptr.To(true), // tests start several agents in one process
 			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](retryFirst/4, retryMost),
 		}).
 		Complete(r)

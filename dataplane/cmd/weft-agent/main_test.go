@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"testing"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/engine/nvmet"
+)
+
+func TestFlags(t *testing.T) {
+	g := NewWithT(t)
+	t.Setenv("NODE_NAME", "storage-1")
+	t.Setenv("POD_NAMESPACE", "weft-system")
+	flags := command().Flags()
+	for name, value := range map[string]string{
+		"node-name": "storage-1", "namespace": "weft-system", "state-dir": "/var/lib/weft",
+		"health-probe-bind-address": "127.0.0.1:9810", "metrics-bind-address": "",
+	} {
+		g.Expect(flags.Lookup(name)).NotTo(BeNil(), name)
+		g.Expect(flags.Lookup(name).DefValue).To(Equal(value), name)
+	}
+}
+
+func TestEngines(t *testing.T) {
+	g := NewWithT(t)
+	choose := engines(t.TempDir())
+	kernel, err := choose(v1alpha1.EngineNvmet)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(kernel).To(BeAssignableToTypeOf(&nvmet.Engine{}))
+	again, err := choose(v1alpha1.EngineNvmet)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(again).To(BeIdenticalTo(kernel), "its calls run alone")
+	_, err = choose(v1alpha1.EngineSPDK)
+	g.Expect(err).To(MatchError("engine SPDK is not available in this version; use engine: Nvmet"))
+}

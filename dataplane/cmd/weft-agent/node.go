@@ -1,0 +1,33 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/engine"
+	"github.com/weft-storage/weft/dataplane/engine/nvmet"
+	"github.com/weft-storage/weft/dataplane/internal/agent"
+	"github.com/weft-storage/weft/dataplane/inventory"
+)
+
+// machine that the agent runs on.
+type machine struct{}
+
+// Discover implements agent.InventorySource.
+func (machine) Discover(ctx context.Context) (*v1alpha1.Inventory, error) {
+	return inventory.Discover(ctx, inventory.Host{Addresses: inventory.Netlink{}, Prober: inventory.Blkid{}})
+}
+
+// engines that this version has.
+func engines(stateDir string) agent.Engines {
+	kernel := nvmet.New(nvmet.Options{StateDir: stateDir})
+	return func(t v1alpha1.Engine) (engine.Engine, error) {
+		if t == v1alpha1.EngineNvmet {
+			return kernel, nil
+		}
+		return nil, fmt.Errorf("engine %s is not available in this version; use engine: %s", t, v1alpha1.EngineNvmet)
+	}
+}

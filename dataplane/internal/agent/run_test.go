@@ -1,0 +1,182 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	coordinationv1 "k8s.io/api/coordination/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/engine"
+	"github.com/weft-storage/weft/dataplane/engine/enginetest"
+)
+
+const patience, interval = time.Minute, 50 * time.Millisecond
+
+// discovered answers what it was given.
+type discovered struct {
+	mu    sync.Mutex
+	found *v1alpha1.Inventory
+	err   error
+}
+
+func (d *discovered) Discover(context.Context) (*v1alpha1.Inventory, error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.found.DeepCopy(), d.err
+}
+
+func (d *discovered) set(found *v1alpha1.Inventory, err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.found, d.err = found, err
+}
+
+// freeAddress on loopback.
+func freeAddress(g *WithT) string {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	g.Expect(err).NotTo(HaveOccurred())
+	defer func() { g.Expect(l.Close()).To(Succeed()) }()
+	return l.Addr().String()
+}
+
+// TestRun has the whole agent with its own rights, as main starts it.
+func TestRun(t *testing.T) {
+	l := newLab(t)
+	devices := t.TempDir()
+	found := &discovered{found: &v1alpha1.Inventory{Architecture: "amd64"}}
+	address := freeAddress(l.WithT)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() {
+		ended <- Run(ctx, l.server.agentConfig, Options{
+			NodeName: l.node, Namespace: testNamespace, HealthAddress: address, DeviceFolder: devices,
+			Inventory: found, Engines: func(v1alpha1.Engine) (engine.Engine, error) { return l.target, nil },
+		})
+	}()
+	get := func(path string) (string, error) {
+		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+path, nil)
+		if err != nil {
+			return "", err
+		}
+		answer, err := http.DefaultClient.Do(request)
+		if err != nil {
+			return "", err
+		}
+		defer func() { _ = answer.Body.Close() }()
+		body, err := io.ReadAll(answer.Body)
+		return fmt.Sprintf("%d %s", answer.StatusCode, body), err
+	}
+
+	// The drives are not found yet, and the pools of a claimed node are missing; then a device file appears.
+	l.Eventually(func() map[string]string { return said(l.nvmfNode().Status.Conditions) }, patience, interval).Should(HaveKeyWithValue("PoolReady", "False/DeviceMissing"))
+	found.set(testInventory(), nil)
+	l.Expect(os.WriteFile(filepath.Join(devices, "nvme0n1"), nil, 0o600)).To(Succeed())
+	l.Eventually(func() map[string]string { return said(l.nvmfNode().Status.Conditions) }, patience, interval).Should(HaveKeyWithValue("Ready", "True/AsExpected"))
+	l.Eventually(func() (string, error) { return get("/readyz") }, patience, interval).Should(HavePrefix("200"))
+	l.Expect(get("/healthz")).To(HavePrefix("200"))
+
+	var lease coordinationv1.Lease
+	l.Eventually(func() error {
+		return l.admin.Get(t.Context(), client.ObjectKey{Namespace: testNamespace, Name: v1alpha1.AgentLeasePrefix + l.node}, &lease)
+	}, patience, interval).Should(Succeed())
+	l.Expect(lease.Labels).To(HaveKeyWithValue(v1alpha1.ComponentLabel, v1alpha1.ComponentAgent))
+	l.Expect(*lease.Spec.LeaseDurationSeconds).To(Equal(int32(40)))
+
+	// Its own volumes are served, and another node's are not its business.
+	elsewhere := testVolume(50)
+	elsewhere.Name, elsewhere.Spec.Node, elsewhere.Generation = l.name(50), "elsewhere", 0
+	l.Expect(l.admin.Create(t.Context(), elsewhere)).To(Succeed())
+	for n := 1; n <= 20; n++ {
+		l.create(n, ofSize("1Gi"), withHosts(hostA))
+	}
+	for n := 1; n <= 20; n++ {
+		l.Eventually(func() map[string]string { return l.says(n) }, patience, interval).Should(HaveKeyWithValue("Ready", "True/AsExpected"))
+		l.Expect(l.volume(n).Status.Hosts).To(Equal([]v1alpha1.AdmittedHost{{NQN: hostA, Blank: true}}))
+	}
+	l.Expect(l.volume(50).Status.Conditions).To(BeEmpty())
+	l.Expect(l.state().Volumes).To(HaveLen(20))
+	l.Expect(get("/metrics")).To(And(ContainSubstring(`weft_agent_exports 20`), ContainSubstring(`weft_agent_volumes{ready="true"} 20`)))
+	l.Eventually(func() ([]string, error) {
+		var list eventsv1.EventList
+		err := l.admin.List(t.Context(), &list, client.InNamespace("default"))
+		var reasons []string
+		for _, e := range list.Items {
+			if e.Regarding.Name == l.node {
+				reasons = append(reasons, e.Reason)
+			}
+		}
+		return reasons, err
+	}, patience, interval).Should(ContainElements(v1alpha1.ReasonDeviceMissing, v1alpha1.ReasonAsExpected))
+
+	// An engine that does not answer makes the agent unready, and nothing else.
+	l.target.FailCall(enginetest.Gather, engine.ErrUnavailable)
+	l.change(1, ofSize("2Gi"))
+	l.Eventually(func() (string, error) { return get("/readyz") }, patience, interval).Should(HavePrefix("500"))
+	l.target.FailCall(enginetest.Gather, nil)
+	l.Eventually(func() (string, error) { return get("/readyz") }, patience, interval).Should(HavePrefix("200"))
+	l.Eventually(func() int64 { return l.volume(1).Status.Size.Value() }, patience, interval).Should(Equal(int64(2 * gib)))
+
+	for n := 1; n <= 10; n++ {
+		l.change(n, func(v *v1alpha1.NvmfVolume) { v.Spec.Hosts = nil })
+		l.delete(n)
+	}
+	l.Eventually(func() []engine.Volume { return l.state().Volumes }, patience, interval).Should(HaveLen(10))
+	l.Eventually(func() int {
+		var list v1alpha1.NvmfVolumeList
+		l.Expect(l.admin.List(t.Context(), &list, client.MatchingFields{"spec.node": l.node})).To(Succeed())
+		return len(list.Items)
+	}, patience, interval).Should(Equal(10))
+
+	// Stopping leaves everything serving.
+	host, err := l.target.Connect(t.Context(), tcp, l.volume(20).Status.NQN, hostA)
+	l.Expect(err).NotTo(HaveOccurred())
+	l.target.ForgetCalls()
+	cancel()
+	l.Eventually(ended, patience).Should(Receive(BeNil()))
+	l.Expect(l.target.Changes()).To(BeEmpty())
+	l.Expect(host.Disconnected()).To(BeFalse())
+}
+
+func TestOptions(t *testing.T) {
+	whole := Options{
+		NodeName: "n", Namespace: "ns", HealthAddress: "127.0.0.1:0", Inventory: &discovered{},
+		Engines: func(v1alpha1.Engine) (engine.Engine, error) { return nil, nil },
+	}
+	for _, c := range []struct {
+		name    string
+		without func(*Options)
+		says    string
+	}{
+		{"node", func(o *Options) { o.NodeName = "" }, "give --node-name, or set NODE_NAME"},
+		{"namespace", func(o *Options) { o.Namespace = "" }, "give --namespace, or set POD_NAMESPACE"},
+		{"health address", func(o *Options) { o.HealthAddress = "" }, "give --health-probe-bind-address"},
+		{"engines", func(o *Options) { o.Engines = nil }, "an agent needs"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			g := NewWithT(t)
+			o := whole
+			c.without(&o)
+			g.Expect(Run(t.Context(), nil, o)).To(MatchError(ContainSubstring(c.says)))
+		})
+	}
+	g := NewWithT(t)
+	g.Expect(whole.complete()).To(Succeed())
+	g.Expect(whole.Settle).To(Equal(time.Minute))
+	g.Expect(whole.Resync).To(Equal(30 * time.Second))
+	g.Expect(whole.DeviceFolder).To(Equal("/dev"))
+}
