@@ -16,9 +16,9 @@ import (
 const (
 	// defaultTimeout of a call that comes without a deadline; the kubelet's is 2 minutes.
 	defaultTimeout = 2 * time.Minute
-	// answerMargin is the part of a call's time that is kept for its answer: a caller
+	// answerMargin: one part in so many of a call's time is kept for its answer. A caller
 	// whose deadline passed would only see "deadline exceeded", and not what was waited for.
-	answerMargin = 20
+	answerMargin = 10
 )
 
 // calls keeps calls for one volume apart, and outlives them. A system call on a device

@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package filesystem
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	osexec "os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"k8s.io/mount-utils"
+	"k8s.io/utils/exec"
+	testingexec "k8s.io/utils/exec/testing"
+)
+
+// host with the machine's own programs, and a device that is a sparse file.
+func host(t *testing.T, sizeBytes int64) (*Host, string) {
+	t.Helper()
+	for _, name := range []string{"blkid", "mkfs.ext4", "fsck.ext4", "resize2fs"} {
+		if _, err := osexec.LookPath(name); err != nil {
+			t.Fatalf("%v: install util-linux and e2fsprogs 1.47 or later, and have /usr/sbin in PATH", err)
+		}
+	}
+	dir := t.TempDir()
+	device := filepath.Join(dir, "device")
+	if err := os.WriteFile(device, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Truncate(device, sizeBytes); err != nil {
+		t.Fatal(err)
+	}
+	table := filepath.Join(dir, "mountinfo")
+	if err := os.WriteFile(table, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return &Host{Mounter: mount.NewFakeMounter(nil), Exec: exec.New(), MountInfo: table}, device
+}
+
+func TestPrepareFormatsABlankDeviceOnceAndStaysThin(t *testing.T) {
+	const size = 64 << 20
+	h, device := host(t, size)
+	r := Request{Device: device, SizeBytes: size, Type: Ext4, Fence: Fence{Blank: true}}
+	if err := h.Prepare(t.Context(), r); err != nil {
+		t.Fatal(err)
+	}
+	before, err := os.ReadFile(device)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if found, err := h.probe(t.Context(), device); err != nil || found.Type != Ext4 {
+		t.Errorf("found %+v, %v", found, err)
+	}
+	out, err := osexec.Command("du", "--block-size=1", device).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// 4 MB when the journal is written out.
+	if used := strings.Fields(string(out))[0]; len(used) > 6 {
+		t.Errorf("the empty filesystem takes %s bytes", used)
+	}
+	if err := h.Prepare(t.Context(), r); err != nil {
+		t.Fatal(err)
+	}
+	after, err := os.ReadFile(device)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// fsck -p writes nothing to a clean filesystem but its superblock's times.
+	if !slices.Equal(before[1<<20:], after[1<<20:]) {
+		t.Error("the filesystem was made again")
+	}
+}
+
+func TestPrepareRefusesDataWithoutAFilesystem(t *testing.T) {
+	const size = 16 << 20
+	for name, offset := range map[string]int64{"at the beginning": 4096, "at the end": size - 1} {
+		t.Run(name, func(t *testing.T) {
+			h, device := host(t, size)
+			writeAt(t, device, offset, "x")
+			err := h.Prepare(t.Context(), Request{Device: device, SizeBytes: size, Type: Ext4, Fence: Fence{Blank: true}})
+			var refused *RefusedError
+			if !errors.As(err, &refused) {
+				t.Errorf("got %v", err)
+			}
+			if found, err := h.probe(t.Context(), device); err != nil || !found.empty() {
+				t.Errorf("found %v, %v", found, err)
+			}
+		})
+	}
+}
+
+// blkid answers "nothing found" for a device that it cannot open, too.
+func TestPrepareDoesNotTakeUnreadableForBlank(t *testing.T) {
+	h, device := host(t, 16<<20)
+	for name, r := range map[string]Request{
+		"absent":                    {Device: device + "-absent", SizeBytes: 16 << 20},
+		"shorter than it should be": {Device: device, SizeBytes: 17 << 20},
+	} {
+		r.Type, r.Fence = Ext4, Fence{AllowFormat: true, Blank: true}
+		if err := h.Prepare(t.Context(), r); !errors.Is(err, os.ErrNotExist) && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
+			t.Errorf("%s: got %v", name, err)
+		}
+	}
+	if found, err := h.probe(t.Context(), device); err != nil || !found.empty() {
+		t.Errorf("found %v, %v", found, err)
+	}
+}
+
+func TestPrepareRefusesAmbiguousSignatures(t *testing.T) {
+	h, device := host(t, 16<<20)
+	h.Exec = script(t, []string{"blkid"}, answer{exit: 8})
+	err := h.Prepare(t.Context(), Request{Device: device, SizeBytes: 16 << 20, Type: Ext4, Fence: Fence{AllowFormat: true}})
+	var refused *RefusedError
+	if !errors.As(err, &refused) || !strings.Contains(err.Error(), "several formats") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestPrepareRepairsOrFails(t *testing.T) {
+	for name, c := range map[string]struct {
+		exit int
+		ok   bool
+	}{
+		"clean": {0, true}, "repaired": {1, true}, "repaired, reboot": {2, true}, "not repaired": {4, false}, "cannot run": {8, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h, device := host(t, 16<<20)
+			h.Exec = script(t, []string{"blkid", "fsck.ext4"}, answer{out: "TYPE=ext4\n"}, answer{exit: c.exit})
+			err := h.Prepare(t.Context(), Request{Device: device, SizeBytes: 16 << 20, Type: Ext4})
+			if (err == nil) != c.ok {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+}
+
+func TestPrepareXFS(t *testing.T) {
+	const size = 300 << 20
+	h, device := host(t, size)
+	h.Exec = script(t, []string{"blkid", "mkfs.xfs"}, answer{exit: 2}, answer{})
+	if err := h.Prepare(t.Context(), Request{Device: device, SizeBytes: size, Type: XFS, Fence: Fence{Blank: true}}); err != nil {
+		t.Error(err)
+	}
+	if err := h.Prepare(t.Context(), Request{Device: device, SizeBytes: size, Type: "btrfs"}); !errors.Is(err, ErrUnsupported) {
+		t.Errorf("got %v", err)
+	}
+}
+
+// A deadline must not leave half a filesystem, which would be refused from then on.
+func TestFormatOutlivesItsContext(t *testing.T) {
+	const size = 16 << 20
+	h, device := host(t, size)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := h.format(ctx, Request{Device: device, SizeBytes: size, Type: Ext4, Fence: Fence{Blank: true}}); err != nil {
+		t.Error(err)
+	}
+	if found, err := h.probe(t.Context(), device); err != nil || found.Type != Ext4 {
+		t.Errorf("found %v, %v", found, err)
+	}
+}
+
+func TestAt(t *testing.T) {
+	h, _ := host(t, 0)
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	link := filepath.Join(t.TempDir(), "link")
+	if err := os.Symlink(dir, link); err != nil {
+		t.Fatal(err)
+	}
+	table := "100 1 259:3 / " + dir + "/fs\\040x rw,relatime shared:1 - ext4 /dev/nvme2n1 rw\n" +
+		"101 1 259:4 / " + dir + "/fs\\040x ro,relatime shared:1 - xfs /dev/nvme3n1 rw\n" +
+		"102 1 0:6 /nvme2n1 " + dir + "/block rw,nosuid shared:1 - devtmpfs devtmpfs rw\n" +
+		"103 1 0:6 /nvme2n1//deleted " + dir + "/lost rw shared:1 - devtmpfs devtmpfs rw\n" +
+		"104 1 0:6 / /dev rw shared:1 - devtmpfs devtmpfs rw\n"
+	if err := os.WriteFile(h.MountInfo, []byte(table), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for path, want := range map[string]Mount{
+		"fs x":  {Path: dir + "/fs x", Device: "259:4", Type: "xfs", ReadOnly: true},
+		"block": {Path: dir + "/block", Device: "0:6", Node: "nvme2n1", Type: "devtmpfs"},
+		"lost":  {Path: dir + "/lost", Device: "0:6", Node: "nvme2n1", NodeGone: true, Type: "devtmpfs"},
+	} {
+		got, mounted, err := h.At(filepath.Join(link, path))
+		if err != nil || !mounted || got != want {
+			t.Errorf("%s: %+v, %t, %v", path, got, mounted, err)
+		}
+	}
+	for _, path := range []string{dir + "/other", dir + "/absent/x"} {
+		if got, mounted, err := h.At(path); err != nil || mounted {
+			t.Errorf("%s: %+v, %v", path, got, err)
+		}
+	}
+	paths, err := h.MountsOf("259:3", "nvme2n1")
+	if err != nil || !slices.Equal(paths, []string{dir + "/fs x", dir + "/block"}) {
+		t.Errorf("mounts %q, %v", paths, err)
+	}
+}
+
+func TestMountXFSBesideItsClone(t *testing.T) {
+	h, device := host(t, 0)
+	if err := h.Mount(device, filepath.Join(t.TempDir(), "x"), XFS, []string{"noatime"}); err != nil {
+		t.Fatal(err)
+	}
+	points, err := h.Mounter.List()
+	if err != nil || len(points) != 1 || !slices.Equal(points[0].Opts, []string{"nouuid", "noatime"}) {
+		t.Errorf("mounted %+v, %v", points, err)
+	}
+}
+
+func writeAt(t *testing.T, path string, offset int64, text string) {
+	t.Helper()
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = f.WriteAt([]byte(text), offset)
+	if err := errors.Join(err, f.Close()); err != nil {
+		t.Fatal(err)
+	}
+}
+
+type answer struct {
+	out  string
+	exit int
+}
+
+// script answers programs in order, and fails the test when others are run.
+func script(t *testing.T, names []string, answers ...answer) exec.Interface {
+	t.Helper()
+	fake := &testingexec.FakeExec{}
+	var mu sync.Mutex
+	for i, a := range answers {
+		fake.CommandScript = append(fake.CommandScript, func(name string, args ...string) exec.Cmd {
+			mu.Lock()
+			defer mu.Unlock()
+			if name != names[i] {
+				t.Errorf("ran %s %q, and %s was expected", name, args, names[i])
+			}
+			var err error
+			if a.exit != 0 {
+				err = &testingexec.FakeExitError{Status: a.exit}
+			}
+			return &testingexec.FakeCmd{OutputScript: []testingexec.FakeAction{
+				func() ([]byte, []byte, error) { return []byte(a.out), nil, err },
+			}}
+		})
+	}
+	return fake
+}

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package identity_test
+
+import (
+	"testing"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	. "github.com/onsi/gomega"
+
+	"github.com/weft-storage/weft/csi-driver/internal/identity"
+)
+
+func TestIdentity(t *testing.T) {
+	g := NewWithT(t)
+	ready := false
+	s := &identity.Service{Version: "1.2.3", Controller: true, Ready: func() bool { return ready }}
+	info, err := s.GetPluginInfo(t.Context(), &csi.GetPluginInfoRequest{})
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(info.GetName()).To(Equal("csi.weft.storage"))
+	g.Expect(info.GetVendorVersion()).To(Equal("1.2.3"))
+
+	caps, err := s.GetPluginCapabilities(t.Context(), &csi.GetPluginCapabilitiesRequest{})
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(caps.GetCapabilities()).To(HaveLen(1))
+	g.Expect(caps.GetCapabilities()[0].GetService().GetType()).To(Equal(csi.PluginCapability_Service_CONTROLLER_SERVICE))
+
+	for _, ready = range []bool{false, true} {
+		probe, err := s.Probe(t.Context(), &csi.ProbeRequest{})
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(probe.GetReady().GetValue()).To(Equal(ready))
+	}
+
+	s.Controller = false
+	caps, err = s.GetPluginCapabilities(t.Context(), &csi.GetPluginCapabilitiesRequest{})
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(caps.GetCapabilities()).To(BeEmpty())
+}

@@ -1,0 +1,434 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/csi-driver/internal/fabrics/fabricstest"
+)
+
+func TestInfo(t *testing.T) {
+	s := setUp(t)
+	info, err := s.NodeGetInfo(t.Context(), &csi.NodeGetInfoRequest{})
+	must(t, err)
+	if info.GetNodeId() != "nqn.2014-08.org.nvmexpress:uuid:"+uid || info.GetMaxVolumesPerNode() != 7 {
+		t.Errorf("got %v", info)
+	}
+}
+
+func TestLifeOfAFilesystemVolume(t *testing.T) {
+	s := setUp(t)
+	c := mountCapability("", "noatime")
+	must(t, s.stage(c))
+	s.wantMounts("staging ext4 rw")
+	must(t, s.publish(c, "pods/a", false))
+	must(t, s.publish(c, "pods/b", true))
+	s.wantMounts("staging ext4 rw; pods/a ext4 rw; pods/b ext4 ro")
+
+	// Again: the same answers, and nothing twice.
+	must(t, s.stage(c))
+	must(t, s.publish(c, "pods/a", false))
+	must(t, s.publish(c, "pods/b", true))
+	s.wantMounts("staging ext4 rw; pods/a ext4 rw; pods/b ext4 ro")
+	if got := s.kernel.Creations(); len(got) != 1 {
+		t.Errorf("connected %d times", len(got))
+	}
+
+	for range 2 {
+		must(t, s.unpublish("pods/a"))
+		must(t, s.unpublish("pods/b"))
+	}
+	if _, err := os.Lstat(s.path("pods/a")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the target path is still there: %v", err)
+	}
+	for range 2 {
+		must(t, s.unstage())
+		s.wantGone()
+	}
+}
+
+func TestLifeOfABlockVolume(t *testing.T) {
+	s := setUp(t)
+	c := blockCapability()
+	for range 2 {
+		must(t, s.stage(c))
+		must(t, s.publish(c, "pods/dev/a", false))
+		s.wantMounts("staging/device devtmpfs rw; pods/dev/a devtmpfs rw")
+	}
+	stats, err := s.NodeGetVolumeStats(t.Context(), &csi.NodeGetVolumeStatsRequest{VolumeId: vol, VolumePath: s.path("pods/dev/a")})
+	must(t, err)
+	if u := stats.GetUsage(); len(u) != 1 || u[0].GetTotal() != size {
+		t.Errorf("stats %v", stats)
+	}
+	for range 2 {
+		must(t, s.unpublish("pods/dev/a"))
+	}
+	for range 2 {
+		must(t, s.unstage())
+		s.wantGone()
+	}
+	if left, err := os.ReadDir(s.path("staging")); err != nil || len(left) != 0 {
+		t.Errorf("staging path holds %v, %v", left, err)
+	}
+}
+
+func TestStagedReadOnly(t *testing.T) {
+	s := setUp(t)
+	must(t, s.stage(mountCapability("ext4")))
+	must(t, s.unstage())
+	c := mountCapability("ext4")
+	c.AccessMode.Mode = csi.VolumeCapability_AccessMode_SINGLE_NODE_READER_ONLY
+	must(t, s.stage(c))
+	must(t, s.publish(c, "pods/a", false))
+	s.wantMounts("staging ext4 ro; pods/a ext4 ro")
+}
+
+func TestFormatFence(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*suite)
+		fsType string
+		words  []string
+	}{
+		"not blank": {
+			func(s *suite) { s.context.Blank = false }, "ext4",
+			[]string{"weft.storage/allow-format", "NvmfVolume pvc-1"},
+		},
+		"blank, but written since": {
+			func(s *suite) {
+				must(s, os.WriteFile(s.kernel.Backing(nguid), []byte(strings.Repeat("x", size)), 0o600))
+			}, "ext4",
+			[]string{"weft.storage/allow-format", "NvmfVolume pvc-1"},
+		},
+		"another filesystem": {
+			func(s *suite) {
+				must(s, s.stage(mountCapability("ext4")))
+				must(s, s.unstage())
+			}, "xfs", []string{"holds ext4", "xfs was asked for"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := setUp(t)
+			c.change(s)
+			before, err := os.ReadFile(s.kernel.Backing(nguid))
+			must(t, err)
+			want(t, s.stage(mountCapability(c.fsType)), codes.FailedPrecondition, c.words...)
+			after, err := os.ReadFile(s.kernel.Backing(nguid))
+			must(t, err)
+			if string(before) != string(after) {
+				t.Error("the volume was written to")
+			}
+			s.wantGone() // the kubelet will not unstage after such an error
+		})
+	}
+}
+
+func TestFormatAllowedByAnAdministrator(t *testing.T) {
+	s := setUp(t)
+	must(t, os.WriteFile(s.kernel.Backing(nguid), []byte(strings.Repeat("x", size)), 0o600))
+	s.context.Blank, s.context.AllowFormat = false, true
+	must(t, s.stage(mountCapability("ext4")))
+	s.wantMounts("staging ext4 rw")
+}
+
+func TestStageRefuses(t *testing.T) {
+	for name, c := range map[string]struct {
+		change     func(*suite)
+		capability *csi.VolumeCapability
+		code       codes.Code
+		words      string
+	}{
+		"no capability":         {func(*suite) {}, nil, codes.InvalidArgument, "volume_capability"},
+		"no access type":        {func(*suite) {}, &csi.VolumeCapability{AccessMode: blockCapability().AccessMode}, codes.InvalidArgument, "neither block nor mount"},
+		"an unknown filesystem": {func(*suite) {}, mountCapability("btrfs"), codes.InvalidArgument, "use ext4 or xfs"},
+		"too small for xfs":     {func(*suite) {}, mountCapability("xfs"), codes.InvalidArgument, "at least 314572800 bytes"},
+		"no publish context":    {func(s *suite) { s.context.NQN = "" }, blockCapability(), codes.InvalidArgument, "nqn is missing"},
+		"another volume's NQN":  {func(s *suite) { s.context.NQN += "2" }, blockCapability(), codes.InvalidArgument, "this volume's is"},
+		"a host not admitted":   {func(s *suite) { s.service.HostNQN = "none"; s.serve(size) }, blockCapability(), codes.PermissionDenied, "does not admit this host"},
+		"nothing that listens":  {func(s *suite) { s.context.Portals[0].Port = 4499 }, blockCapability(), codes.Unavailable, "nothing listens"},
+		"many nodes that write": {
+			func(*suite) {}, &csi.VolumeCapability{
+				AccessType: blockCapability().AccessType,
+				AccessMode: &csi.VolumeCapability_AccessMode{Mode: csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER},
+			}, codes.InvalidArgument, "use ReadWriteOnce",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := setUp(t)
+			c.change(s)
+			want(t, s.stage(c.capability), c.code, c.words)
+			s.wantGone()
+		})
+	}
+}
+
+// Identity and size come before anything that touches the device, and the caller
+// is told before its deadline what was missing.
+func TestStageWaitsForTheRightNamespace(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*suite)
+		words  string
+	}{
+		"another namespace": {func(s *suite) { s.context.NGUID = strings.Repeat("f", 32) }, "serves other namespaces: " + nguid},
+		"too small":         {func(s *suite) { s.context.SizeBytes = 2 * size }, "16777216 bytes, and 33554432 were expected"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := setUp(t)
+			c.change(s)
+			must(t, os.Mkdir(s.path("staging"), 0o750))
+			_, err := s.NodeStageVolume(soon(t), &csi.NodeStageVolumeRequest{
+				VolumeId: vol, StagingTargetPath: s.path("staging"), VolumeCapability: mountCapability("ext4"), PublishContext: s.context.Encode(),
+			})
+			want(t, err, codes.DeadlineExceeded, c.words)
+			s.wantMounts("")
+			must(t, s.unstage()) // which the kubelet does after this code
+			s.wantGone()
+		})
+	}
+}
+
+func TestStagedTwiceInDifferentWays(t *testing.T) {
+	s := setUp(t)
+	must(t, s.stage(mountCapability("ext4")))
+	want(t, s.stage(mountCapability("xfs")), codes.AlreadyExists, "ext4")
+	s.wantMounts("staging ext4 rw")
+	if len(s.kernel.Controllers()) != 1 {
+		t.Error("a refused second staging disconnected the first")
+	}
+}
+
+func TestPublishRefuses(t *testing.T) {
+	s := setUp(t)
+	want(t, s.publish(mountCapability("ext4"), "pods/a", false), codes.FailedPrecondition, "not staged")
+	must(t, s.stage(mountCapability("ext4")))
+	want(t, s.publish(blockCapability(), "pods/a", false), codes.FailedPrecondition, "another volume mode")
+	must(t, s.publish(mountCapability("ext4"), "pods/a", false))
+	want(t, s.publish(mountCapability("ext4"), "pods/a", true), codes.AlreadyExists, "read-only")
+
+	single := mountCapability("ext4")
+	single.AccessMode.Mode = csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER
+	must(t, s.publish(single, "pods/a", false))
+	want(t, s.publish(single, "pods/b", false), codes.FailedPrecondition, "pods/a")
+}
+
+func TestUnstageRefusesWhatIsStillPublished(t *testing.T) {
+	s := setUp(t)
+	must(t, s.stage(mountCapability("ext4")))
+	must(t, s.publish(mountCapability("ext4"), "pods/a", false))
+	for range 2 {
+		want(t, s.unstage(), codes.FailedPrecondition, "pods/a")
+	}
+	if len(s.kernel.Controllers()) != 1 {
+		t.Fatal("a volume in use was disconnected")
+	}
+	must(t, s.unpublish("pods/a"))
+	must(t, s.unstage())
+	s.wantGone()
+}
+
+func TestUnstageRefusesAnotherVolumesPath(t *testing.T) {
+	s := setUp(t)
+	must(t, s.stage(mountCapability("ext4")))
+	_, err := s.NodeUnstageVolume(t.Context(), &csi.NodeUnstageVolumeRequest{VolumeId: "pvc-2", StagingTargetPath: s.path("staging")})
+	want(t, err, codes.FailedPrecondition, "volume pvc-1")
+	s.wantMounts("staging ext4 rw")
+}
+
+// A target that answers a reconnect with "do not retry" makes Linux 6.10 and later drop the controller.
+func TestStageAgainAfterTheConnectionWasLost(t *testing.T) {
+	for name, c := range map[string]*csi.VolumeCapability{"filesystem": mountCapability("ext4"), "block": blockCapability()} {
+		t.Run(name, func(t *testing.T) {
+			s := setUp(t)
+			must(t, s.stage(c))
+			must(t, s.publish(c, "pods/a", false))
+			before := s.mounts()
+			must(t, s.kernel.Drop("nvme0"))
+			// Another volume may get the device's name meanwhile.
+			must(t, s.kernel.Serve(fabricstest.Subsystem{
+				NQN: v1alpha1.NQNPrefix + "pvc-2", Portals: []string{"10.0.0.1:4420"}, Hosts: []string{s.service.HostNQN},
+				Namespaces: []fabricstest.Namespace{{NGUID: strings.Repeat("f", 32), SizeBytes: size}},
+			}))
+			_, err := s.kernel.Create("transport=tcp,traddr=10.0.0.1,trsvcid=4420,nqn=" + v1alpha1.NQNPrefix + "pvc-2,hostnqn=" + s.service.HostNQN)
+			must(t, err)
+
+			want(t, s.publish(c, "pods/a", false), codes.FailedPrecondition, "not connected")
+			must(t, s.stage(c))
+			must(t, s.publish(c, "pods/a", false))
+			if len(strings.Split(s.mounts(), ";")) != len(strings.Split(before, ";")) {
+				t.Errorf("mounts were %q and are %q", before, s.mounts())
+			}
+			must(t, s.unpublish("pods/a"))
+			must(t, s.unstage())
+			s.wantMounts("")
+		})
+	}
+}
+
+func TestUnstageAfterTheConnectionWasLost(t *testing.T) {
+	s := setUp(t)
+	must(t, s.stage(mountCapability("ext4")))
+	must(t, s.kernel.Drop("nvme0"))
+	must(t, s.unstage())
+	s.wantGone()
+}
+
+func TestUnstageSucceedsOnlyWhenTheLastPathIsGone(t *testing.T) {
+	s := setUp(t)
+	must(t, s.stage(blockCapability()))
+	release := s.kernel.Stick("nvme0")
+	for range 2 {
+		_, err := s.NodeUnstageVolume(soon(t), &csi.NodeUnstageVolumeRequest{VolumeId: vol, StagingTargetPath: s.path("staging")})
+		want(t, err, codes.DeadlineExceeded, "nvme0", "deleting")
+	}
+	release()
+	must(t, s.unstage())
+	s.wantGone()
+}
+
+// A mount on a device without a path cannot be broken off.
+func TestCallThatHangsLocksItsOwnVolumeOnly(t *testing.T) {
+	s := setUp(t)
+	release := s.mounter.Block()
+	must(t, os.Mkdir(s.path("staging"), 0o750))
+	r := &csi.NodeStageVolumeRequest{
+		VolumeId: vol, StagingTargetPath: s.path("staging"), VolumeCapability: mountCapability("ext4"), PublishContext: s.context.Encode(),
+	}
+	ctx := soon(t)
+	_, err := s.NodeStageVolume(ctx, r)
+	want(t, err, codes.DeadlineExceeded)
+	want(t, s.stage(mountCapability("ext4")), codes.Aborted, "staging of volume pvc-1 is still under way")
+	_, err = s.NodeUnpublishVolume(t.Context(), &csi.NodeUnpublishVolumeRequest{VolumeId: "pvc-2", TargetPath: s.path("other")})
+	must(t, err)
+	release()
+	must(t, s.service.Wait(t.Context()))
+	must(t, s.stage(mountCapability("ext4")))
+	s.wantMounts("staging ext4 rw")
+}
+
+func TestExpand(t *testing.T) {
+	for name, c := range map[string]*csi.VolumeCapability{"filesystem": mountCapability("ext4"), "block": blockCapability()} {
+		t.Run(name, func(t *testing.T) {
+			s := setUp(t)
+			must(t, s.stage(c))
+			must(t, s.publish(c, "pods/a", false))
+			s.serve(2 * size)
+			r := &csi.NodeExpandVolumeRequest{
+				VolumeId: vol, VolumePath: s.path("pods/a"), StagingTargetPath: s.path("staging"),
+				CapacityRange: &csi.CapacityRange{RequiredBytes: 2 * size},
+			}
+			for range 2 {
+				got, err := s.NodeExpandVolume(t.Context(), r)
+				must(t, err)
+				if got.GetCapacityBytes() != 2*size {
+					t.Errorf("got %v", got)
+				}
+			}
+			r.CapacityRange.RequiredBytes = 4 * size
+			_, err := s.NodeExpandVolume(soon(t), r)
+			want(t, err, codes.DeadlineExceeded, "67108864 were expected")
+			r.CapacityRange = &csi.CapacityRange{LimitBytes: size}
+			_, err = s.NodeExpandVolume(t.Context(), r)
+			want(t, err, codes.InvalidArgument, "limit")
+			r.VolumePath, r.StagingTargetPath = s.path("absent"), ""
+			_, err = s.NodeExpandVolume(t.Context(), r)
+			want(t, err, codes.NotFound)
+		})
+	}
+}
+
+func TestGrownWhileNotAttached(t *testing.T) {
+	s := setUp(t)
+	must(t, s.stage(mountCapability("ext4")))
+	must(t, s.unstage())
+	s.serve(2 * size)
+	s.context.SizeBytes = 2 * size
+	must(t, s.stage(mountCapability("ext4")))
+	data, err := os.ReadFile(s.kernel.Backing(nguid))
+	must(t, err)
+	// ext4's superblock, at 1 KiB: the low half of its count of blocks at offset 4, log2(block size) - 10 at offset 24.
+	blocks := int64(data[1028]) | int64(data[1029])<<8 | int64(data[1030])<<16 | int64(data[1031])<<24
+	if got := blocks << (10 + data[1048]); got != 2*size {
+		t.Errorf("the filesystem has %d bytes, want %d", got, 2*size)
+	}
+}
+
+func TestStatsRefuse(t *testing.T) {
+	s := setUp(t)
+	for path, code := range map[string]codes.Code{"": codes.InvalidArgument, s.path("absent"): codes.NotFound, s.dir: codes.NotFound} {
+		_, err := s.NodeGetVolumeStats(t.Context(), &csi.NodeGetVolumeStatsRequest{VolumeId: vol, VolumePath: path})
+		want(t, err, code)
+	}
+}
+
+func TestStatsOfAFilesystem(t *testing.T) {
+	s := setUp(t)
+	must(t, s.stage(mountCapability("ext4")))
+	got, err := s.NodeGetVolumeStats(t.Context(), &csi.NodeGetVolumeStatsRequest{VolumeId: vol, VolumePath: s.path("staging")})
+	must(t, err)
+	if u := got.GetUsage(); len(u) != 2 || u[0].GetTotal() < u[0].GetUsed()+u[0].GetAvailable() || u[1].GetUnit() != csi.VolumeUsage_INODES {
+		t.Errorf("got %v", got)
+	}
+}
+
+func TestRequestsWithoutTheirFields(t *testing.T) {
+	s := setUp(t)
+	ctx := t.Context()
+	for _, call := range map[string]func() error{
+		"stage":    func() error { _, err := s.NodeStageVolume(ctx, &csi.NodeStageVolumeRequest{VolumeId: vol}); return err },
+		"stage id": func() error { _, err := s.NodeStageVolume(ctx, &csi.NodeStageVolumeRequest{}); return err },
+		"unstage": func() error {
+			_, err := s.NodeUnstageVolume(ctx, &csi.NodeUnstageVolumeRequest{VolumeId: vol})
+			return err
+		},
+		"publish": func() error {
+			_, err := s.NodePublishVolume(ctx, &csi.NodePublishVolumeRequest{VolumeId: vol})
+			return err
+		},
+		"unpublish": func() error {
+			_, err := s.NodeUnpublishVolume(ctx, &csi.NodeUnpublishVolumeRequest{VolumeId: vol})
+			return err
+		},
+		"expand": func() error {
+			_, err := s.NodeExpandVolume(ctx, &csi.NodeExpandVolumeRequest{VolumeId: vol})
+			return err
+		},
+	} {
+		want(t, call(), codes.InvalidArgument, "is missing")
+	}
+}
+
+func TestCallsAtOnce(t *testing.T) {
+	s := setUp(t)
+	c := mountCapability("ext4")
+	results := make(chan error)
+	const n = 8
+	for range n {
+		go func() { results <- s.stage(c) }()
+	}
+	done := 0
+	for range n {
+		switch err := <-results; status.Code(err) {
+		case codes.OK:
+			done++
+		case codes.Aborted:
+		default:
+			t.Error(err)
+		}
+	}
+	if done == 0 {
+		t.Error("none succeeded")
+	}
+	s.wantMounts("staging ext4 rw")
+	if _, err := os.Stat(filepath.Join(s.dir, "staging")); err != nil {
+		t.Error(err)
+	}
+}
