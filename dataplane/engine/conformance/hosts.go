@@ -176,21 +176,24 @@ func hostIsGone(h *hostFixture) {
 	w := startWriter(h.ns, 0)
 	h.goesOn(w)
 
-	successor := newHost()
 	x := h.x
-	x.Hosts = []string{successor}
+	x.Hosts = []string{newHost()}
 	h.exportAs(x)
+	// What is in the volume when the call answers is in the snapshot.
+	snapshot := h.snap(h.id)
 	acknowledged := w.acknowledged.Load()
-	_, ns := h.attach(h.portal, x, successor)
-	seen := h.number(ns, 0)
-	h.Expect(seen).To(BeNumerically(">=", acknowledged), "an acknowledged write is not lost")
-
 	h.Eventually(w.ended).Should(Receive(HaveOccurred()))
 	h.Eventually(h.c.Gone).Should(BeTrue())
-	h.Expect(w.acknowledged.Load()).To(BeNumerically("<=", seen))
-	h.Expect(h.number(ns, 0)).To(Equal(seen), "nothing was written afterwards")
 	_, err := h.Connect(h.ctx, h.t, h.portal.Portal, h.x.NQN, h.host)
 	h.Expect(err).To(HaveOccurred())
+
+	_, ns := h.attach(h.portal, x, x.Hosts[0])
+	last := h.number(ns, 0)
+	h.Expect(last).To(BeNumerically(">=", acknowledged), "an acknowledged write is not lost")
+	h.Expect(w.acknowledged.Load()).To(BeNumerically("<=", last))
+	h.use(h.clone(engine.Source{Snapshot: snapshot}, 64*mib), func(then Namespace) {
+		h.Expect(h.number(then, 0)).To(Equal(last), "nothing was written afterwards")
+	})
 }
 
 func othersGoOn(h *hostFixture) {
@@ -211,6 +214,8 @@ func othersGoOn(h *hostFixture) {
 }
 
 func unexportDisconnects(h *hostFixture) {
+	// So that somebody still listens, and tells the host that its subsystem is gone: it would try again otherwise.
+	h.exportAs(exportOf(h.create(h.device.ID, mib), newHost()))
 	w := startWriter(h.ns, 0)
 	h.goesOn(w)
 	h.done(h.engine.Unexport(h.ctx, []string{h.x.NQN}))

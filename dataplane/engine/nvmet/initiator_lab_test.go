@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build lab
+
+package nvmet_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/engine"
+	"github.com/weft-storage/weft/dataplane/engine/conformance"
+)
+
+const (
+	lbaBytes = 4096
+	// poll is how often the initiator's state is looked at.
+	poll = 5 * time.Millisecond
+)
+
+// controller is one connection of the kernel's initiator.
+type controller struct {
+	name string // nvme3
+	nqn  string
+	host string
+	dev  *os.File
+}
+
+// connect by one write to /dev/nvme-fabrics, as weft's node plugin does.
+func connect(portal v1alpha1.Portal, nqn, hostNQN string) (*controller, error) {
+	f, err := os.OpenFile("/dev/nvme-fabrics", os.O_RDWR, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = f.Close() }()
+	options := fmt.Sprintf("nqn=%s,transport=%s,traddr=%s,trsvcid=%d,hostnqn=%s,hostid=%s,nr_io_queues=4,reconnect_delay=1,ctrl_loss_tmo=600,keep_alive_tmo=30",
+		nqn, strings.ToLower(string(portal.Transport)), portal.Address, portal.Port, hostNQN, strings.TrimPrefix(hostNQN, v1alpha1.HostNQNPrefix))
+	if _, err := f.WriteString(options); err != nil {
+		return nil, fmt.Errorf("connect %s to %s: %w", hostNQN, nqn, err)
+	}
+	answer := make([]byte, 256)
+	n, err := f.Read(answer)
+	if err != nil {
+		return nil, err
+	}
+	found := regexp.MustCompile(`instance=(\d+)`).FindSubmatch(answer[:n])
+	if found == nil {
+		return nil, fmt.Errorf("/dev/nvme-fabrics answered %q", answer[:n])
+	}
+	c := &controller{name: "nvme" + string(found[1]), nqn: nqn, host: hostNQN}
+	c.dev, err = os.OpenFile("/dev/"+c.name, os.O_RDWR, 0)
+	return c, err
+}
+
+func (c *controller) attr(name string) string {
+	b, err := os.ReadFile(filepath.Join("/sys/class/nvme", c.name, name))
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(b))
+}
+
+// Gone implements conformance.Connection. Another controller may have taken the name.
+func (c *controller) Gone() bool {
+	if c.attr("subsysnqn") != c.nqn || c.attr("hostnqn") != c.host {
+		return true
+	}
+	return strings.HasPrefix(c.attr("state"), "deleting")
+}
+
+// Disconnect implements conformance.Connection.
+func (c *controller) Disconnect() {
+	if !c.Gone() {
+		_ = os.WriteFile(filepath.Join("/sys/class/nvme", c.name, "delete_controller"), []byte("1"), 0o200)
+	}
+	_ = c.dev.Close()
+}
+
+// IOQueues implements conformance.Connection.
+func (c *controller) IOQueues() (int, error) {
+	n, err := strconv.Atoi(c.attr("queue_count"))
+	return n - 1, err // one is the admin queue
+}
+
+// Namespace implements conformance.Connection.
+func (c *controller) Namespace(ctx context.Context, id engine.ID) (conformance.Namespace, error) {
+	ticker := time.NewTicker(poll)
+	defer ticker.Stop()
+	for {
+		if path := c.find(id); path != "" {
+			ns := &namespace{c: c, id: id, path: path, head: regexp.MustCompile(`c\d+n`).ReplaceAllString(filepath.Base(path), "n")}
+			// The path comes before the device that the host uses.
+			if _, err := os.Stat("/dev/" + ns.head); err == nil && ns.ready() {
+				return ns, nil
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return nil, fmt.Errorf("namespace %s of %s does not come: %w", id, c.name, ctx.Err())
+		case <-ticker.C:
+		}
+	}
+}
+
+// find the folder in sysfs of the path to a namespace.
+func (c *controller) find(id engine.ID) string {
+	paths, _ := filepath.Glob(filepath.Join("/sys/class/nvme", c.name, "nvme*n*", "nguid"))
+	for _, path := range paths {
+		if b, err := os.ReadFile(path); err == nil && strings.ReplaceAll(strings.TrimSpace(string(b)), "-", "") == id.NGUID() {
+			return filepath.Dir(path)
+		}
+	}
+	return ""
+}
+
+// namespace through one controller. Two hosts of these tests live in one
+// kernel, whose multipath takes them for two paths of one host: so I/O goes through the controller's
+// own device, and through the block device only where a controller has several namespaces.
+type namespace struct {
+	c    *controller
+	id   engine.ID
+	path string
+	head string
+}
+
+func (n *namespace) attr(name string) string {
+	b, err := os.ReadFile(filepath.Join(n.path, name))
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(b))
+}
+
+func (n *namespace) ready() bool {
+	size, err := n.SizeBytes()
+	return err == nil && size > 0
+}
+
+func (n *namespace) nsid() uint32 {
+	nsid, _ := strconv.ParseUint(n.attr("nsid"), 10, 32)
+	return uint32(nsid)
+}
+
+func (n *namespace) SizeBytes() (int64, error) {
+	b, err := os.ReadFile(filepath.Join("/sys/class/block", n.head, "size"))
+	if err != nil {
+		return 0, err
+	}
+	sectors, err := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
+	return sectors * 512, err
+}
+
+func (n *namespace) Identity() (conformance.Identity, error) {
+	return conformance.Identity{
+		NQN: n.c.attr("subsysnqn"), Serial: n.c.attr("serial"), Model: n.c.attr("model"), NSID: n.nsid(),
+		UUID: n.attr("uuid"), NGUID: strings.ReplaceAll(n.attr("nguid"), "-", ""),
+	}, nil
+}
+
+func (n *namespace) ANAState() (engine.ANAState, error) {
+	return engine.ANAState(n.attr("ana_state")), nil
+}
+
+// command of NVME_IOCTL_IO_CMD: struct nvme_passthru_cmd in linux/nvme_ioctl.h.
+type command struct {
+	opcode, flags       uint8
+	_                   uint16
+	nsid                uint32
+	_, _                uint32
+	metadata, addr      uint64
+	metadataLen, length uint32
+	cdw10, cdw11, cdw12 uint32
+	_, _, _             uint32
+	timeoutMS, result   uint32
+}
+
+const (
+	ioctlIOCommand = 3<<30 | 72<<16 | 'N'<<8 | 0x43
+	opWrite        = 1
+	opRead         = 2
+	// Path related status codes, on which a host tries again (NVMe Base Specification, "Path Related Status").
+	statusPathMask, statusPath = 0x700, 0x300
+)
+
+func (n *namespace) ReadAt(p []byte, off int64) (int, error)  { return n.io(opRead, p, off) }
+func (n *namespace) WriteAt(p []byte, off int64) (int, error) { return n.io(opWrite, p, off) }
+
+// io as long as the initiator hopes: until the controller is gone.
+func (n *namespace) io(op uint8, p []byte, off int64) (int, error) {
+	buffer, free := aligned(len(p))
+	defer free()
+	if op == opWrite {
+		copy(buffer, p)
+	}
+	ticker := time.NewTicker(poll)
+	defer ticker.Stop()
+	deadline := time.NewTimer(2 * time.Minute)
+	defer deadline.Stop()
+	for {
+		err := n.try(op, buffer, off)
+		if err == nil {
+			if op == opRead {
+				copy(p, buffer)
+			}
+			return len(p), nil
+		}
+		if !errors.Is(err, errTransient) {
+			return 0, err
+		}
+		if n.c.Gone() {
+			return 0, fmt.Errorf("%s is gone: %w", n.c.name, err)
+		}
+		select {
+		case <-deadline.C:
+			return 0, fmt.Errorf("%s does not answer: %w", n.c.name, err)
+		case <-ticker.C:
+		}
+	}
+}
+
+var errTransient = errors.New("path is away")
+
+func (n *namespace) try(op uint8, p []byte, off int64) error {
+	nsid := n.nsid()
+	if nsid == 0 {
+		if n.c.attr("state") == "live" {
+			return fmt.Errorf("namespace %s: %w", n.id, engine.ErrNotFound)
+		}
+		return errTransient
+	}
+	cmd := command{
+		opcode: op, nsid: nsid, addr: uint64(uintptr(unsafe.Pointer(&p[0]))), length: uint32(len(p)),
+		cdw10: uint32(off / lbaBytes), cdw11: uint32(off / lbaBytes >> 32), cdw12: uint32(len(p)/lbaBytes - 1), timeoutMS: 60_000,
+	}
+	status, _, errno := unix.Syscall(unix.SYS_IOCTL, n.c.dev.Fd(), ioctlIOCommand, uintptr(unsafe.Pointer(&cmd)))
+	switch {
+	case errno == unix.EINVAL:
+		return n.tryBlock(op, p, off)
+	case errno != 0:
+		return fmt.Errorf("%w: %w", errTransient, errno)
+	case status&statusPathMask == statusPath:
+		return fmt.Errorf("%w: status %#x", errTransient, status)
+	case status != 0:
+		return fmt.Errorf("%s: status %#x", n.c.name, status)
+	}
+	return nil
+}
+
+// tryBlock through the block device.
+func (n *namespace) tryBlock(op uint8, p []byte, off int64) error {
+	f, err := os.OpenFile("/dev/"+n.head, os.O_RDWR|unix.O_DIRECT, 0)
+	if err != nil {
+		return err
+	}
+	defer func() { _ = f.Close() }()
+	if op == opWrite {
+		_, err = f.WriteAt(p, off)
+	} else {
+		_, err = f.ReadAt(p, off)
+	}
+	return err
+}
+
+// aligned memory of whole pages: direct I/O takes nothing else.
+func aligned(n int) ([]byte, func()) {
+	b, err := unix.Mmap(-1, 0, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
+	if err != nil {
+		panic(err)
+	}
+	return b, sync.OnceFunc(func() { _ = unix.Munmap(b) })
+}
+
+// disconnectAll controllers that are connected to weft's subsystems.
+func disconnectAll() {
+	all, _ := filepath.Glob("/sys/class/nvme/nvme*")
+	for _, dir := range all {
+		if b, err := os.ReadFile(filepath.Join(dir, "subsysnqn")); err == nil && strings.HasPrefix(string(b), v1alpha1.NQNPrefix) {
+			_ = os.WriteFile(filepath.Join(dir, "delete_controller"), []byte("1"), 0o200)
+		}
+	}
+}

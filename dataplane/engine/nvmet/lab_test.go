@@ -1,0 +1,180 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build lab
+
+// These tests need a machine of their own, with root: they load modules, mount,
+// and take everything from the kernel's target. The lab has such machines:
+//
+//	CGO_ENABLED=0 go test -c -tags lab -o $WEFT_LAB_DIR/share/nvmet.test ./dataplane/engine/nvmet
+//	weft-lab exec node1 -- /host-share/nvmet.test -test.v
+package nvmet_test
+
+import (
+	"context"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+	"golang.org/x/sys/unix"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/engine"
+	"github.com/weft-storage/weft/dataplane/engine/conformance"
+	"github.com/weft-storage/weft/dataplane/engine/nvmet"
+)
+
+const (
+	// stateDir and scratch are the tests' own: nothing of the machine is touched.
+	stateDir = "/var/tmp/weft-conformance/state"
+	scratch  = "/var/tmp/weft-conformance/scratch"
+	configfs = "/sys/kernel/config/nvmet"
+)
+
+func TestConformance(t *testing.T) { conformance.Run(t, harness{}) }
+
+type harness struct{}
+
+func (harness) Engine(*testing.T) engine.Engine { return nvmet.New(nvmet.Options{StateDir: stateDir}) }
+
+// Reset takes away all that is weft's, by hand: not with the code under test.
+func (h harness) Reset(t *testing.T) {
+	disconnectAll()
+	h.Restart(t)
+	for _, dir := range glob(t, stateDir+"/pools/*") {
+		check(t, os.Remove(dir))
+	}
+	for _, file := range append(glob(t, scratch+"/*"), glob(t, stateDir+"/files/*")...) {
+		check(t, os.Remove(file))
+	}
+	check(t, os.MkdirAll(scratch, 0o700))
+}
+
+// Restart leaves the target as a reboot does: nothing in configfs, nothing mounted, no loop device.
+func (harness) Restart(t *testing.T) {
+	// Ports first: a host must find nobody listening, not a port that lost its subsystem.
+	for _, link := range glob(t, configfs+"/ports/*/subsystems/*") {
+		check(t, os.Remove(link))
+	}
+	for _, dir := range glob(t, configfs+"/ports/*/ana_groups/*") {
+		if filepath.Base(dir) != "1" {
+			check(t, os.Remove(dir))
+		}
+	}
+	for _, dir := range glob(t, configfs+"/ports/*") {
+		check(t, os.Remove(dir))
+	}
+	for _, link := range glob(t, configfs+"/subsystems/*/allowed_hosts/*") {
+		check(t, os.Remove(link))
+	}
+	for _, dir := range append(glob(t, configfs+"/subsystems/*/namespaces/*"), append(glob(t, configfs+"/subsystems/*"), glob(t, configfs+"/hosts/*")...)...) {
+		check(t, os.Remove(dir))
+	}
+	for _, dir := range glob(t, stateDir+"/pools/*") {
+		if err := unix.Unmount(dir, 0); err != nil && err != unix.EINVAL {
+			t.Fatalf("unmount %s: %v", dir, err)
+		}
+	}
+	for _, loop := range loops(t, stateDir+"/") {
+		program(t, "losetup", "--detach", loop)
+	}
+}
+
+// loops whose files lie under a path.
+func loops(t *testing.T, under string) []string {
+	var found []string
+	for _, attr := range glob(t, "/sys/block/loop*/loop/backing_file") {
+		if b, err := os.ReadFile(attr); err == nil && strings.HasPrefix(string(b), under) {
+			found = append(found, "/dev/"+strings.Split(attr, "/")[3])
+		}
+	}
+	return found
+}
+
+func (h harness) BlankDevice(t *testing.T) engine.Device {
+	path := h.device(t)
+	return engine.Device{ID: "wwid/of " + filepath.Base(path) + "." + uuid.NewString()[:8], Path: path}
+}
+
+// device of PoolBytes, a loop device that is not the pool's own.
+func (harness) device(t *testing.T) string {
+	file := filepath.Join(scratch, uuid.NewString())
+	f, err := os.Create(file)
+	check(t, err)
+	check(t, f.Truncate(conformance.PoolBytes))
+	check(t, f.Close())
+	loop := strings.TrimSpace(program(t, "losetup", "--find", "--show", file))
+	// Runs before Reset's cleanup, when the pool is still mounted: detached then when it is unmounted.
+	t.Cleanup(func() { program(t, "losetup", "--detach", loop) })
+	return loop
+}
+
+func (h harness) ForeignDevice(t *testing.T) (engine.Device, string) {
+	d := h.BlankDevice(t)
+	program(t, "mke2fs", "-q", "-t", "ext4", d.Path)
+	return d, "ext4"
+}
+
+func (harness) File(_ *testing.T, bytes int64) engine.Device {
+	path := filepath.Join(stateDir, "files", uuid.NewString()+".img")
+	return engine.Device{ID: path, Path: path, FileBytes: bytes}
+}
+
+// address of the interface that has the lab's soft RDMA device.
+func address(t *testing.T) string {
+	eth0, err := net.InterfaceByName("eth0")
+	check(t, err)
+	all, err := eth0.Addrs()
+	check(t, err)
+	for _, a := range all {
+		if ip, _, err := net.ParseCIDR(a.String()); err == nil && ip.To4() != nil {
+			return ip.String()
+		}
+	}
+	t.Fatal("eth0 has no IPv4 address: run this on a node of the lab (weft-lab up)")
+	return ""
+}
+
+func (harness) Portals(t *testing.T) []engine.Portal {
+	portal := func(transport v1alpha1.TransportType, port int32) engine.Portal {
+		return engine.Portal{
+			Portal:     v1alpha1.Portal{Transport: transport, Address: address(t), Port: port},
+			QueueDepth: 64, InCapsuleDataBytes: 4096,
+		}
+	}
+	return []engine.Portal{portal(v1alpha1.TransportTCP, 4430), portal(v1alpha1.TransportRDMA, 4431)}
+}
+
+func (harness) Connect(_ context.Context, _ *testing.T, portal v1alpha1.Portal, nqn, hostNQN string) (conformance.Connection, error) {
+	c, err := connect(portal, nqn, hostNQN)
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+func check(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func glob(t *testing.T, pattern string) []string {
+	t.Helper()
+	all, err := filepath.Glob(pattern)
+	check(t, err)
+	return all
+}
+
+func program(t *testing.T, name string, args ...string) string {
+	t.Helper()
+	out, err := exec.Command(name, args...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s %v: %v: %s", name, args, err, out)
+	}
+	return string(out)
+}
