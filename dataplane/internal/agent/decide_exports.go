@@ -6,6 +6,8 @@ import (
 	"errors"
 	"slices"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/engine"
 )
@@ -46,15 +48,15 @@ func serial(id engine.ID) string {
 
 // maxIOQueues of a subsystem: the most that a planned portal of its transport allows; of any portal, when none has that transport.
 func (d *decider) maxIOQueues(transport v1alpha1.TransportType) int {
-	var own, any int32
+	var own, most int32
 	for _, p := range d.Node.Spec.Plan.Portals {
-		any = max(any, p.MaxIOQueues)
+		most = max(most, p.MaxIOQueues)
 		if p.Transport == transport {
 			own = max(own, p.MaxIOQueues)
 		}
 	}
 	if own == 0 {
-		own = any
+		own = most
 	}
 	return int(max(1, own))
 }
@@ -112,13 +114,13 @@ func (d *decider) reached(v *volume) verdict {
 // or which is lost: a host that is no longer listed must be shut out all the same. With no host left, the subsystem
 // is taken away, which needs no volume.
 func (d *decider) serveUnreachable(v *volume) {
-	v.exported = unknown(v.degraded.reason, "%s", v.degraded.message)
+	v.exported = unknown(v.degraded.reason, v.degraded.message)
 	want := d.wantedExport(v)
 	if len(want.Hosts) > 0 && v.presence == unseen && d.mayAppear(v.device) {
 		d.waiting = append(d.waiting, v.obj.Name)
 	}
 	if v.export == nil {
-		v.exported.status = "False"
+		v.exported.status = metav1.ConditionFalse
 		return
 	}
 	if sameSet(v.export.Hosts, want.Hosts) {

@@ -45,7 +45,7 @@ func (d *decider) nodeNothingKnown(reason, message string) v1alpha1.NvmfNodeStat
 	status := d.nodeBase()
 	// The plan was not acted on: the generation that was stays the one observed.
 	status.ObservedGeneration = d.Node.Status.ObservedGeneration
-	v := unknown(reason, "%s", message)
+	v := unknown(reason, message)
 	if d.Node.Spec.Plan == nil {
 		v = no(reason, "%s", message)
 		status.ObservedGeneration = d.Node.Generation
@@ -76,7 +76,7 @@ func (d *decider) servedPortals() []v1alpha1.Portal {
 	}
 	slices.SortFunc(planned, engine.ComparePortals)
 	slices.SortFunc(others, engine.ComparePortals)
-	all := append(planned, others...)
+	all := slices.Concat(planned, others)
 	return all[:min(len(all), maxPortals)]
 }
 
@@ -159,7 +159,7 @@ func (d *decider) nodeReady(pools verdict) verdict {
 	case !slices.ContainsFunc(d.Target.State.Portals, func(p engine.Portal) bool { return d.isPlanned(p.Portal) }):
 		return no(d.portalsReady.reason, "no portal is open: %s", d.portalsReady.message)
 	case !pools.ok() || !d.portalsReady.ok():
-		return yesBut(v1alpha1.ReasonAsExpected, "serving, but not all that is planned; see PoolReady and PortalsReady")
+		return yesBecause(v1alpha1.ReasonAsExpected, "serving, but not all that is planned; see PoolReady and PortalsReady")
 	default:
 		return yes()
 	}

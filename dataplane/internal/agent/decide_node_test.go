@@ -417,7 +417,7 @@ func TestConditionsKeepTheirTime(t *testing.T) {
 		{Type: "AgentAlive", Status: "True", Reason: "AsExpected"},
 		{Type: "Ready", Status: "True", Reason: "AsExpected", LastTransitionTime: metav1.NewTime(now.Add(-1))},
 	}
-	after := conditions(before, 4, now, judgement{"Ready", yesBut("Pending", "other words")}, judgement{"Degraded", quiet()})
+	after := conditions(before, 4, now, judgement{"Ready", yesBecause("Pending", "other words")}, judgement{"Degraded", quiet()})
 	g.Expect(after).To(HaveLen(2), "other writers' conditions are theirs")
 	g.Expect(meta.FindStatusCondition(after, "Ready").LastTransitionTime).To(Equal(before[1].LastTransitionTime))
 	g.Expect(meta.FindStatusCondition(after, "Ready").Reason).To(Equal("Pending"))

@@ -75,7 +75,7 @@ func (d *decider) decidePortals() {
 	case len(problems) > 0:
 		d.portalsReady = no(d.portalReason(), "%s", strings.Join(append(problems, remarks...), "; "))
 	case len(remarks) > 0:
-		d.portalsReady = yesBut(v1alpha1.ReasonAsExpected, "%s", strings.Join(remarks, "; "))
+		d.portalsReady = yesBecause(v1alpha1.ReasonAsExpected, "%s", strings.Join(remarks, "; "))
 	default:
 		d.portalsReady = yes()
 	}

@@ -80,7 +80,7 @@ func (d *decider) decideSnapshots() {
 			s.created = yes()
 			s.ready = no(v1alpha1.ReasonVolumeLost, "its pool was read and does not hold snapshot %s any more", s.id)
 		default:
-			s.created = unknown(v1alpha1.ReasonPoolFailed, "%s", d.whyUnseen(d.homeOf(s)))
+			s.created = unknown(v1alpha1.ReasonPoolFailed, d.whyUnseen(d.homeOf(s)))
 			if s.wasCreated() {
 				s.created = yes()
 			}

@@ -116,11 +116,11 @@ func (d *decider) decideVolume(v *volume) {
 		d.create(v)
 	case v.presence == lost:
 		v.created = yes()
-		v.degraded = verdict{"True", v1alpha1.ReasonVolumeLost, fmt.Sprintf("pool %s was read and does not hold volume %s any more; it is not made again, for it would be empty", orAny(v.device), v.id)}
+		v.degraded = yesBecause(v1alpha1.ReasonVolumeLost, "pool %s was read and does not hold volume %s any more; it is not made again, for it would be empty", orAny(v.device), v.id)
 		d.serveUnreachable(v)
 	default:
 		v.created = d.asBefore(v.obj)
-		v.degraded = verdict{"True", v1alpha1.ReasonPoolFailed, d.whyUnseen(v.device)}
+		v.degraded = yesBecause(v1alpha1.ReasonPoolFailed, "%s", d.whyUnseen(v.device))
 		d.serveUnreachable(v)
 	}
 }
@@ -136,7 +136,7 @@ func (d *decider) asBefore(obj *v1alpha1.NvmfVolume) verdict {
 	if was, ok := previous(obj.Status.Conditions, v1alpha1.ConditionCreated); ok && was.ok() {
 		return was
 	}
-	return unknown(v1alpha1.ReasonPoolFailed, "%s", d.whyUnseen(obj.Status.Device))
+	return unknown(v1alpha1.ReasonPoolFailed, d.whyUnseen(obj.Status.Device))
 }
 
 // whyUnseen says why nothing is known of what a device holds.
@@ -194,11 +194,11 @@ func (d *decider) grow(v *volume) {
 	switch p := d.poolOf(v.device); {
 	case more == 0 || v.deleting():
 	case more < 0:
-		v.degraded = verdict{"True", v1alpha1.ReasonShrinkRefused, fmt.Sprintf("it has %d bytes and never shrinks to %d: what lies beyond the new end would be lost", v.found.SizeBytes, want)}
+		v.degraded = yesBecause(v1alpha1.ReasonShrinkRefused, "it has %d bytes and never shrinks to %d: what lies beyond the new end would be lost", v.found.SizeBytes, want)
 	case errors.Is(err, engine.ErrNoSpace) || p.readable() && d.room(p) < more:
-		v.degraded = verdict{"True", v1alpha1.ReasonNoSpace, fmt.Sprintf("it cannot grow from %d to %d bytes: pool %s has no room", v.found.SizeBytes, want, v.device)}
+		v.degraded = yesBecause(v1alpha1.ReasonNoSpace, "it cannot grow from %d to %d bytes: pool %s has no room", v.found.SizeBytes, want, v.device)
 	case err != nil:
-		v.degraded = verdict{"True", v1alpha1.ReasonPending, fmt.Sprintf("it cannot grow from %d to %d bytes yet: %v", v.found.SizeBytes, want, err)}
+		v.degraded = yesBecause(v1alpha1.ReasonPending, "it cannot grow from %d to %d bytes yet: %v", v.found.SizeBytes, want, err)
 	case !d.Attempts.tried(VerbGrowVolume, string(v.id)):
 		d.promised[v.device] += more
 		d.decision.Operations.GrowVolumes = append(d.decision.Operations.GrowVolumes, engine.VolumeSize{ID: v.id, SizeBytes: want})

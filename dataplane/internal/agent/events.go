@@ -22,7 +22,8 @@ const (
 const reasonOrphans = "OrphansFound"
 
 // changedConditions writes an Event for each of the conditions whose reason became another, with
-// that reason. What is only a step on the way (Pending, Deleting) is not worth one.
+// that reason: for what is wrong, and for Ready when what was wrong is mended. A step on the way (Pending, Deleting) is not
+// worth one, nor is what went well at once: a thousand new volumes would be a thousand Events.
 func (r *Reconciler) changedConditions(obj runtime.Object, before, after []metav1.Condition, types ...string) {
 	for _, t := range types {
 		is, was := meta.FindStatusCondition(after, t), meta.FindStatusCondition(before, t)
@@ -37,7 +38,7 @@ func (r *Reconciler) changedConditions(obj runtime.Object, before, after []metav
 		case is.Reason == v1alpha1.ReasonPending || is.Reason == v1alpha1.ReasonDeleting:
 		case is.Status != healthy:
 			r.recorder.Eventf(obj, nil, corev1.EventTypeWarning, is.Reason, actionReconcile, "%s is %s: %s", t, is.Status, is.Message)
-		case t == v1alpha1.ConditionReady:
+		case t == v1alpha1.ConditionReady && was != nil && was.Reason != v1alpha1.ReasonPending:
 			r.recorder.Eventf(obj, nil, corev1.EventTypeNormal, is.Reason, actionReconcile, "%s is %s", t, is.Status)
 		}
 	}

@@ -131,22 +131,20 @@ func (l *lab) nvmfNode() *v1alpha1.NvmfNode {
 }
 
 // create volume number n of this lab, as the CSI controller does.
-func (l *lab) create(n int, changes ...func(*v1alpha1.NvmfVolume)) string {
+func (l *lab) create(n int, changes ...func(*v1alpha1.NvmfVolume)) {
 	l.t.Helper()
 	v := testVolume(n, changes...)
 	v.Name, v.Spec.Node, v.Generation = l.name(n), l.node, 0
 	v.Finalizers = []string{v1alpha1.VolumeFinalizer}
 	l.Expect(l.admin.Create(l.t.Context(), v)).To(Succeed())
-	return v.Name
 }
 
-func (l *lab) createSnapshot(n int, volume string) string {
+func (l *lab) createSnapshot(n int, volume string) {
 	l.t.Helper()
 	s := testSnapshot(n, volume)
 	s.Name, s.Spec.Node, s.Generation = l.name(n), l.node, 0
 	s.Finalizers = []string{v1alpha1.VolumeFinalizer}
 	l.Expect(l.admin.Create(l.t.Context(), s)).To(Succeed())
-	return s.Name
 }
 
 func (l *lab) name(n int) string { return fmt.Sprintf("%s-%d", l.node, n) }

@@ -177,7 +177,7 @@ func (r *Reconciler) engineOf(s *Snapshot) engine.Engine {
 func (r *Reconciler) decideAndAct(ctx context.Context, e engine.Engine, s *Snapshot) Decision {
 	for round := 1; ; round++ {
 		if e != nil {
-			r.timed("gather", func() { s.Target = lookAt(ctx, e) })
+			r.timed("gather", func() { s.Target = lookAt(ctx, e, s.Target.Info) })
 		}
 		d := Decide(*s)
 		if d.Operations.Empty() || round > maxRounds || ctx.Err() != nil {
@@ -187,13 +187,15 @@ func (r *Reconciler) decideAndAct(ctx context.Context, e engine.Engine, s *Snaps
 	}
 }
 
-// lookAt an engine.
-func lookAt(ctx context.Context, e engine.Engine) Target {
+// lookAt an engine. What it is does not change during a reconciliation, and is asked once.
+func lookAt(ctx context.Context, e engine.Engine, info engine.Info) Target {
 	ctx, cancel := context.WithTimeout(ctx, engineTimeout)
 	defer cancel()
-	info, err := e.Info(ctx)
-	if err != nil {
-		return Target{Err: err, Reason: v1alpha1.ReasonEngineNotAnswering}
+	if info.Type == "" {
+		var err error
+		if info, err = e.Info(ctx); err != nil {
+			return Target{Err: err, Reason: v1alpha1.ReasonEngineNotAnswering}
+		}
 	}
 	state, err := e.Gather(ctx)
 	if err != nil {

@@ -46,8 +46,10 @@ func (d *discovered) set(found *v1alpha1.Inventory, err error) {
 }
 
 // freeAddress on loopback.
-func freeAddress(g *WithT) string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	g := NewWithT(t)
+	l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:0")
 	g.Expect(err).NotTo(HaveOccurred())
 	defer func() { g.Expect(l.Close()).To(Succeed()) }()
 	return l.Addr().String()
@@ -58,7 +60,7 @@ func TestRun(t *testing.T) {
 	l := newLab(t)
 	devices := t.TempDir()
 	found := &discovered{found: &v1alpha1.Inventory{Architecture: "amd64"}}
-	address := freeAddress(l.WithT)
+	address := freeAddress(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	ended := make(chan error, 1)

@@ -80,7 +80,7 @@ func hostNames(obj *v1alpha1.NvmfVolume) []string {
 // volumeNothingKnown is the first status of a volume that nobody can look at yet.
 func (d *decider) volumeNothingKnown(obj *v1alpha1.NvmfVolume, reason, message string) v1alpha1.NvmfVolumeStatus {
 	status := *obj.Status.DeepCopy()
-	v := unknown(reason, "%s", message)
+	v := unknown(reason, message)
 	status.Conditions = conditions(obj.Status.Conditions, obj.Generation, d.Now,
 		judgement{v1alpha1.ConditionCreated, v},
 		judgement{v1alpha1.ConditionExported, v},
@@ -94,7 +94,7 @@ func (d *decider) volumeNothingKnown(obj *v1alpha1.NvmfVolume, reason, message s
 func (d *decider) snapshotNothingKnown(obj *v1alpha1.NvmfSnapshot, reason, message string) v1alpha1.NvmfSnapshotStatus {
 	status := *obj.Status.DeepCopy()
 	status.Conditions = conditions(obj.Status.Conditions, obj.Generation, d.Now,
-		judgement{v1alpha1.ConditionCreated, unknown(reason, "%s", message)},
+		judgement{v1alpha1.ConditionCreated, unknown(reason, message)},
 		judgement{v1alpha1.ConditionReady, verdict{metav1.ConditionFalse, reason, message}},
 	)
 	return status

@@ -28,7 +28,7 @@ func yes() verdict { return verdict{metav1.ConditionTrue, v1alpha1.ReasonAsExpec
 // quiet is the healthy state of a condition of negative polarity.
 func quiet() verdict { return verdict{metav1.ConditionFalse, v1alpha1.ReasonAsExpected, ""} }
 
-func yesBut(reason, format string, args ...any) verdict {
+func yesBecause(reason, format string, args ...any) verdict {
 	return verdict{metav1.ConditionTrue, reason, fmt.Sprintf(format, args...)}
 }
 
@@ -36,8 +36,8 @@ func no(reason, format string, args ...any) verdict {
 	return verdict{metav1.ConditionFalse, reason, fmt.Sprintf(format, args...)}
 }
 
-func unknown(reason, format string, args ...any) verdict {
-	return verdict{metav1.ConditionUnknown, reason, fmt.Sprintf(format, args...)}
+func unknown(reason, message string) verdict {
+	return verdict{metav1.ConditionUnknown, reason, message}
 }
 
 func (v verdict) ok() bool { return v.status == metav1.ConditionTrue }
