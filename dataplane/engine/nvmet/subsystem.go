@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
+	"os"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -182,12 +183,12 @@ func (h *host) portsOf(nqn string) ([]int, error) {
 	}
 	var linked []int
 	for _, id := range ids {
-		all, err := names(h.config("ports", strconv.Itoa(id), "subsystems"))
-		if err != nil {
-			return nil, err
-		}
-		if slices.Contains(all, nqn) {
+		// Not a list of the port's subsystems: with many of them that would be read for each.
+		switch _, err := os.Lstat(h.link(id, nqn)); {
+		case err == nil:
 			linked = append(linked, id)
+		case !isMissing(err):
+			return nil, err
 		}
 	}
 	return linked, nil
