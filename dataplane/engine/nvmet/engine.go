@@ -54,6 +54,7 @@ func New(o Options) *Engine {
 // begin a call: calls run alone, and find the kernel's target loaded.
 func (e *Engine) begin(ctx context.Context) (end func(), err error) {
 	e.mu.Lock()
+	e.guard.begin(ctx)
 	return e.mu.Unlock, e.load(ctx)
 }
 

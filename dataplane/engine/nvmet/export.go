@@ -81,14 +81,21 @@ func (e *Engine) exportOne(ctx context.Context, x engine.Export, stored *store, 
 	return e.apply(ctx, want, todo)
 }
 
-// apply steps to a subsystem.
+// apply steps to a subsystem. A portal that cannot listen does not keep it from the others.
 func (h *host) apply(ctx context.Context, want subsystem, todo []step) error {
+	var links []error
 	for _, s := range todo {
-		if err := h.applyOne(ctx, want, s); err != nil {
-			return fmt.Errorf("%s of %s: %w", s.do, want.nqn, err)
+		err := h.applyOne(ctx, want, s)
+		if err != nil {
+			err = fmt.Errorf("%s of %s: %w", s.do, want.nqn, err)
+		}
+		if s.do == linkPort {
+			links = append(links, err)
+		} else if err != nil {
+			return err
 		}
 	}
-	return nil
+	return errors.Join(links...)
 }
 
 func (h *host) applyOne(ctx context.Context, want subsystem, s step) error {

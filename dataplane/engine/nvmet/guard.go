@@ -26,8 +26,22 @@ const (
 
 // guard drops new TCP connections to portals whose exports are being linked; see the package's doc.
 type guard struct {
-	// clean says that no table of a process that was killed is left.
+	// clean says that no table is left, of this process or of one that was killed.
 	clean bool
+	// tried says that this process has looked for one of a process that was killed.
+	tried bool
+}
+
+// begin a call. What a process left that was killed is removed; if it cannot
+// be, it ends by itself.
+func (g *guard) begin(ctx context.Context) {
+	if g.tried {
+		return
+	}
+	g.tried = true
+	if err := g.remove(); err != nil {
+		logr.FromContextOrDiscard(ctx).Info("Hosts that reconnect while the target fills may give up: nftables cannot be used", "reason", err.Error())
+	}
 }
 
 // close TCP portals for new connections; open must be called. Where nftables

@@ -47,10 +47,13 @@ func (e *commandError) Error() string {
 
 func (e *commandError) Unwrap() error { return e.err }
 
-// exitStatus of the program; -1 when it did not run.
-func (e *commandError) exitStatus() int {
+// exitStatus of a program that run has run; 0 when it succeeded, -1 when it did not run.
+func exitStatus(err error) int {
 	var exit exec.ExitError
-	if errors.As(e.err, &exit) && exit.Exited() {
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &exit) && exit.Exited():
 		return exit.ExitStatus()
 	}
 	return -1

@@ -39,6 +39,9 @@ func (h *host) openPool(ctx context.Context, d engine.Device) error {
 	if err := d.Validate(); err != nil {
 		return err
 	}
+	if d.FileBytes > 0 && d.ID != d.Path {
+		return fmt.Errorf("%w: device %s: the ID of a file is its path, %s", engine.ErrInvalid, d.ID, d.Path)
+	}
 	dir, err := h.poolDir(d.ID)
 	if err != nil {
 		return err
@@ -70,36 +73,27 @@ func (h *host) openPool(ctx context.Context, d engine.Device) error {
 
 // keepPool sees that what is mounted is the device, and grows it when the device has grown.
 func (h *host) keepPool(ctx context.Context, d engine.Device, dir string, m *mount.MountInfo) error {
-	if is := h.poolPath(d.ID, m); is != h.resolve(d) && is != d.Path {
+	info, err := os.Stat(h.path(d.Path))
+	if err != nil {
+		return fmt.Errorf("device %s: %w", d.ID, err)
+	}
+	if d.FileBytes == 0 {
+		rdev := info.Sys().(*syscall.Stat_t).Rdev
+		if int(unix.Major(rdev)) != m.Major || int(unix.Minor(rdev)) != m.Minor {
+			return fmt.Errorf("device %s is open from %s, not %s: %w", d.ID, m.Source, d.Path, engine.ErrInUse)
+		}
+		return h.finishPool(ctx, d, dir)
+	}
+	if is := h.poolPath(d.ID, m); is != d.Path {
 		return fmt.Errorf("device %s is open from %s, not %s: %w", d.ID, is, d.Path, engine.ErrInUse)
 	}
-	if d.FileBytes > 0 {
-		if _, err := h.growFile(ctx, d); err != nil {
-			return err
-		}
-		if loop := filepath.Base(m.Source); strings.HasPrefix(loop, "loop") {
-			if err := h.refreshLoop(ctx, d, loop); err != nil {
-				return err
-			}
-		}
+	if err := h.growFile(ctx, d); err != nil {
+		return err
+	}
+	if err := h.refreshLoop(ctx, d, filepath.Base(m.Source)); err != nil {
+		return err
 	}
 	return h.finishPool(ctx, d, dir)
-}
-
-// resolve the device's path to the name that mounts are listed by.
-func (h *host) resolve(d engine.Device) string {
-	real, err := filepath.EvalSymlinks(h.path(d.Path))
-	if err != nil {
-		return d.Path
-	}
-	return h.unrooted(real)
-}
-
-func (h *host) unrooted(path string) string {
-	if rel, err := filepath.Rel(h.root, path); err == nil {
-		return "/" + rel
-	}
-	return path
 }
 
 // preparePool gives the block device to mount: blank ones get their filesystem.
@@ -129,7 +123,7 @@ func (h *host) preparePool(ctx context.Context, d engine.Device, dir string, mou
 	if d.FileBytes < MinPoolBytes {
 		return "", fmt.Errorf("%w: pool file %s of %d bytes; give at least %d", engine.ErrInvalid, d.Path, d.FileBytes, MinPoolBytes)
 	}
-	if _, err := h.growFile(ctx, d); err != nil {
+	if err := h.growFile(ctx, d); err != nil {
 		return "", err
 	}
 	// Before a loop device is made of it: what is refused leaves nothing behind.
@@ -255,23 +249,23 @@ func mountedOn(mounts []mount.MountInfo, dir string) *mount.MountInfo {
 	return nil
 }
 
-// growFile creates the file of a pool, or makes it larger; it says whether it did.
-func (h *host) growFile(ctx context.Context, d engine.Device) (bool, error) {
+// growFile creates the file of a pool, or makes it larger.
+func (h *host) growFile(ctx context.Context, d engine.Device) error {
 	path := h.path(d.Path)
 	info, err := os.Stat(path)
 	created := isMissing(err)
 	if err != nil && !created {
-		return false, fmt.Errorf("device %s: %w", d.ID, err)
+		return fmt.Errorf("device %s: %w", d.ID, err)
 	}
 	if !created && info.Size() >= d.FileBytes {
-		return false, nil
+		return nil
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return false, fmt.Errorf("device %s: %w", d.ID, err)
+		return fmt.Errorf("device %s: %w", d.ID, err)
 	}
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY, 0o600)
 	if err != nil {
-		return false, fmt.Errorf("device %s: %w", d.ID, err)
+		return fmt.Errorf("device %s: %w", d.ID, err)
 	}
 	err = f.Truncate(d.FileBytes)
 	if err == nil {
@@ -284,10 +278,10 @@ func (h *host) growFile(ctx context.Context, d engine.Device) (bool, error) {
 		err = syncDir(filepath.Dir(path))
 	}
 	if err != nil {
-		return false, fmt.Errorf("device %s: %w", d.ID, mapErrno(err))
+		return fmt.Errorf("device %s: %w", d.ID, mapErrno(err))
 	}
 	logr.FromContextOrDiscard(ctx).Info("Sized the pool's file", "device", d.ID, "bytes", d.FileBytes, "created", created)
-	return true, nil
+	return nil
 }
 
 // attachLoop gives the loop device of a pool's file, as large as the file.

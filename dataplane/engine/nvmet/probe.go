@@ -39,35 +39,47 @@ func (h *host) probe(ctx context.Context, path string) (content, error) {
 	if err != nil {
 		return 0, fmt.Errorf("probe %s: %w", path, mapBusy(err))
 	}
-	if signature := unknownToBlkid(head); signature != "" {
-		return 0, &engine.ForeignSignatureError{Device: path, Signature: signature}
-	}
 	// -p looks at the device itself, not at a cache; it knows filesystems, RAID members, and partition tables.
 	out, err := h.run(ctx, "blkid", "-p", "-o", "export", path)
-	if err != nil {
-		var failed *commandError
-		if errors.As(err, &failed) {
-			switch failed.exitStatus() {
-			case 2: // nothing found, and readHead has seen that it can be read
-				return blank, nil
-			case 8:
-				return 0, &engine.ForeignSignatureError{Device: path, Signature: "mix of several signatures"}
-			}
-		}
+	var found map[string]string
+	switch status := exitStatus(err); {
+	case err == nil:
+		found = parseExport(out)
+	case status == 2: // nothing found, and readHead has seen that it can be read
+	case status == 8:
+		return 0, &engine.ForeignSignatureError{Device: path, Signature: "mix of several signatures"}
+	default:
 		return 0, fmt.Errorf("probe %s: %w", path, err)
 	}
-	signature := foreignSignature(parseExport(out))
-	switch {
-	case signature != "":
+	is, signature := judge(found, head)
+	if signature != "" {
 		return 0, &engine.ForeignSignatureError{Device: path, Signature: signature}
-	case inProgress(head):
-		return unfinished, nil
 	}
-	return ours, nil
+	return is, nil
+}
+
+// judge what blkid found, nil for nothing, and a device's first bytes. A
+// signature is named unless the device is weft's or blank.
+func judge(found map[string]string, head []byte) (is content, signature string) {
+	if found != nil {
+		if signature = foreignSignature(found); signature != "" {
+			return 0, signature
+		}
+		if interrupted(head) {
+			return unfinished, ""
+		}
+		return ours, ""
+	}
+	switch {
+	case interrupted(head):
+		return unfinished, ""
+	default:
+		return blank, hiddenSignature(head)
+	}
 }
 
 // headBytes of a device: where the signatures are that blkid does not know.
-const headBytes = 64 << 10
+const headBytes = 128 << 10
 
 func readHead(path string) ([]byte, error) {
 	// O_EXCL without O_CREAT fails with EBUSY on a block device that something else has claimed.
@@ -99,13 +111,32 @@ func mapBusy(err error) error {
 	return err
 }
 
-// unknownToBlkid names what blkid has no name for.
-func unknownToBlkid(head []byte) string {
-	switch {
-	case bytes.HasPrefix(head, []byte("SPDKBLOB")):
-		return "SPDK blobstore (wipefs does not know it; use blkdiscard)"
-	case bytes.HasPrefix(head, []byte("bluestore block device")):
-		return "Ceph BlueStore (wipefs does not know it; use blkdiscard)"
+// magic bytes that say that a device is not blank, also where blkid says nothing: because it
+// does not know them, or because a checksum is wrong and it takes no notice then. A damaged
+// filesystem must not be formatted.
+var magics = []struct {
+	at    int
+	bytes string
+	name  string
+}{
+	{0, "SPDKBLOB", "SPDK blobstore (wipefs does not know it; use blkdiscard)"},
+	{0, "bluestore block device", "Ceph BlueStore (wipefs does not know it; use blkdiscard)"},
+	{0, "XFSB", "damaged xfs filesystem"},
+	{0, "LUKS\xba\xbe", "damaged LUKS header"},
+	{0x438, "\x53\xef", "damaged ext filesystem"},
+	{0x10040, "_BHRfS_M", "damaged btrfs filesystem"},
+	{512, "EFI PART", "damaged gpt partition table"},
+	{4096, "EFI PART", "damaged gpt partition table"},
+	{512, "LABELONE", "damaged LVM physical volume"},
+	{4096, "\xfc\x4e\x2b\xa9", "damaged RAID member"},
+	{4086, "SWAPSPACE2", "damaged swap area"},
+}
+
+func hiddenSignature(head []byte) string {
+	for _, m := range magics {
+		if len(head) > m.at && bytes.HasPrefix(head[m.at:], []byte(m.bytes)) {
+			return m.name
+		}
 	}
 	return ""
 }
@@ -137,10 +168,11 @@ func foreignSignature(found map[string]string) string {
 	return "signature that blkid cannot name"
 }
 
-// inProgress says whether mkfs.xfs was interrupted: byte 126 of the superblock
-// is sb_inprogress (XFS Algorithms & Data Structures, "Superblocks").
-func inProgress(head []byte) bool {
-	return len(head) > 126 && bytes.HasPrefix(head, []byte("XFSB")) && head[126] != 0
+// interrupted says whether weft's own mkfs.xfs did not come to its end: byte 126 of the superblock is
+// sb_inprogress, and the label is at 108 (XFS Algorithms & Data Structures, "Superblocks").
+func interrupted(head []byte) bool {
+	return len(head) > 126 && bytes.HasPrefix(head, []byte("XFSB")) && head[126] != 0 &&
+		string(bytes.TrimRight(head[108:120], "\x00")) == PoolLabel
 }
 
 // checkUnused refuses a block device that something on this node builds on.

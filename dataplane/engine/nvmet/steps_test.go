@@ -1,0 +1,213 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nvmet
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/weft-storage/weft/dataplane/engine"
+)
+
+const (
+	volumeA = "11111111-2222-3333-4444-555555555555"
+	volumeB = "66666666-7777-8888-9999-000000000000"
+	nqnA    = "nqn.2026-11.storage.weft:pvc-a"
+)
+
+func spaceOf(id engine.ID, group uint32) namespace {
+	return namespace{path: "/pool/volumes/" + string(id), uuid: string(id), nguid: id.NGUID(), group: group, enabled: true}
+}
+
+func subsystemOf(change ...func(*subsystem)) *subsystem {
+	s := &subsystem{
+		nqn: nqnA, serial: "serial", model: "weft", queues: 8,
+		namespaces: map[uint32]namespace{1: spaceOf(volumeA, 1)},
+		hosts:      []string{"host-1"},
+		ports:      []int{FirstPort},
+	}
+	for _, c := range change {
+		c(s)
+	}
+	return s
+}
+
+func (s step) String() string {
+	switch s.do {
+	case unlinkPort, linkPort:
+		return fmt.Sprintf("%s %d", s.do, s.port-FirstPort)
+	case makeNamespace, removeNamespace, setGroup:
+		return fmt.Sprintf("%s %d", s.do, s.nsid)
+	case admitHost:
+		return fmt.Sprintf("%s %s", s.do, s.host)
+	default:
+		return string(s.do)
+	}
+}
+
+func TestSteps(t *testing.T) {
+	again := "unlink port 0, remove subsystem, make subsystem, make namespace 1, "
+	tests := []struct {
+		name string
+		is   *subsystem
+		want *subsystem
+		todo string
+		err  error
+	}{
+		{
+			name: "nothing to do",
+			is:   subsystemOf(), want: subsystemOf(),
+		}, {
+			name: "new: what a host needs first, its way in last",
+			want: subsystemOf(func(s *subsystem) { s.namespaces[2] = spaceOf(volumeB, 1) }),
+			todo: "make subsystem, make namespace 1, make namespace 2, admit host host-1, link port 0",
+		}, {
+			name: "new, for nobody",
+			want: subsystemOf(func(s *subsystem) { s.hosts, s.ports = nil, nil }),
+			todo: "make subsystem, make namespace 1",
+		}, {
+			name: "first host",
+			is:   subsystemOf(func(s *subsystem) { s.hosts, s.ports = nil, nil }), want: subsystemOf(),
+			todo: "admit host host-1, link port 0",
+		}, {
+			name: "another host",
+			is:   subsystemOf(), want: subsystemOf(func(s *subsystem) { s.hosts = []string{"host-0", "host-1"} }),
+			todo: "admit host host-0",
+		}, {
+			name: "the last host goes",
+			is:   subsystemOf(), want: subsystemOf(func(s *subsystem) { s.hosts, s.ports = nil, nil }),
+			todo: strings.TrimSuffix(again, ", "),
+		}, {
+			name: "a host goes, another stays",
+			is:   subsystemOf(func(s *subsystem) { s.hosts = []string{"host-1", "host-2"} }), want: subsystemOf(),
+			todo: again + "admit host host-1, link port 0",
+		}, {
+			name: "a host goes that a killed process had already cut off",
+			is:   subsystemOf(func(s *subsystem) { s.ports = nil }), want: subsystemOf(func(s *subsystem) { s.hosts, s.ports = nil, nil }),
+			todo: "remove subsystem, make subsystem, make namespace 1",
+		}, {
+			name: "open to anybody",
+			is:   subsystemOf(func(s *subsystem) { s.allowAnyHost = true }), want: subsystemOf(),
+			todo: again + "admit host host-1, link port 0",
+		}, {
+			name: "another serial number, unknown to hosts",
+			is:   subsystemOf(func(s *subsystem) { s.serial, s.hosts, s.ports = "x", nil, nil }), want: subsystemOf(),
+			todo: "remove subsystem, make subsystem, make namespace 1, admit host host-1, link port 0",
+		}, {
+			name: "another serial number, known to a host",
+			is:   subsystemOf(func(s *subsystem) { s.serial = "x" }), want: subsystemOf(),
+			err: engine.ErrRestartNeeded,
+		}, {
+			name: "namespaces come, change and go",
+			is: subsystemOf(func(s *subsystem) {
+				s.namespaces[2], s.namespaces[3] = spaceOf(volumeB, 1), spaceOf(volumeB, 1)
+			}),
+			want: subsystemOf(func(s *subsystem) {
+				s.namespaces[2], s.namespaces[4] = spaceOf(volumeB, 5), spaceOf(volumeB, 1)
+			}),
+			todo: "remove namespace 3, set ANA group 2, make namespace 4",
+		}, {
+			name: "a namespace of another volume",
+			is:   subsystemOf(), want: subsystemOf(func(s *subsystem) { s.namespaces[1] = spaceOf(volumeB, 1) }),
+			todo: "remove namespace 1, make namespace 1",
+		}, {
+			name: "a namespace that was left half made",
+			is:   subsystemOf(func(s *subsystem) { s.namespaces[1] = namespace{group: 1, uuid: volumeB} }), want: subsystemOf(),
+			todo: "remove namespace 1, make namespace 1",
+		}, {
+			name: "queues, and a port that opened and one that closed",
+			is:   subsystemOf(), want: subsystemOf(func(s *subsystem) { s.queues, s.ports = 4, []int{FirstPort + 1} }),
+			todo: "unlink port 0, set queues, link port 1",
+		}, {
+			name: "a kernel that cannot limit queues",
+			is:   subsystemOf(func(s *subsystem) { s.queues = 0 }), want: subsystemOf(),
+		},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			todo, err := steps(tt.is, *tt.want)
+			if !errors.Is(err, tt.err) || (err != nil) != (tt.err != nil) {
+				t.Fatalf("error %v, want %v", err, tt.err)
+			}
+			var got []string
+			for _, s := range todo {
+				got = append(got, s.String())
+			}
+			if joined := strings.Join(got, ", "); joined != tt.todo {
+				t.Errorf("steps:\n got %s\nwant %s", joined, tt.todo)
+			}
+			if tt.err == nil && !replay(tt.is, *tt.want, todo) {
+				t.Errorf("these steps do not lead to what is wanted: %v", todo)
+			}
+		})
+	}
+}
+
+// replay the steps on a model of configfs, and say whether they lead to what is wanted.
+func replay(is *subsystem, want subsystem, todo []step) bool {
+	var s *subsystem
+	if is != nil {
+		clone := *is
+		clone.namespaces = map[uint32]namespace{}
+		for nsid, ns := range is.namespaces {
+			clone.namespaces[nsid] = ns
+		}
+		clone.hosts, clone.ports = slices.Clone(is.hosts), slices.Clone(is.ports)
+		s = &clone
+	}
+	for _, step := range todo {
+		switch step.do {
+		case makeSubsystem:
+			s = &subsystem{nqn: want.nqn, serial: want.serial, model: want.model, queues: want.queues, namespaces: map[uint32]namespace{}}
+		case removeSubsystem:
+			if len(s.ports) > 0 {
+				return false // configfs refuses it
+			}
+			s = nil
+		case unlinkPort:
+			s.ports = slices.DeleteFunc(s.ports, func(p int) bool { return p == step.port })
+		case linkPort:
+			s.ports = append(s.ports, step.port)
+		case setQueues:
+			s.queues = want.queues
+		case removeNamespace:
+			delete(s.namespaces, step.nsid)
+		case makeNamespace:
+			if _, there := s.namespaces[step.nsid]; there {
+				return false
+			}
+			s.namespaces[step.nsid] = step.namespace
+		case setGroup:
+			ns := s.namespaces[step.nsid]
+			ns.group = step.namespace.group
+			s.namespaces[step.nsid] = ns
+		case admitHost:
+			s.hosts = append(s.hosts, step.host)
+		}
+	}
+	slices.Sort(s.hosts)
+	if s.queues == 0 {
+		s.queues = want.queues
+	}
+	return fmt.Sprint(*s) == fmt.Sprint(want)
+}
+
+func TestWanted(t *testing.T) {
+	x := engine.Export{
+		NQN: nqnA, Serial: "serial", Model: "weft", MaxIOQueues: 8,
+		Namespaces: []engine.Namespace{{NSID: 1, Volume: volumeA, ANAGroup: 1}},
+		Hosts:      []string{"host-1"},
+	}
+	paths := map[engine.ID]string{volumeA: "/pool/volumes/" + volumeA}
+	got := wanted(x, paths, []int{FirstPort})
+	if want := *subsystemOf(); fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("got %v, want %v", got, want)
+	}
+	x.Hosts = nil
+	if got := wanted(x, paths, []int{FirstPort}); len(got.ports) > 0 {
+		t.Errorf("a subsystem for nobody is served on ports %v", got.ports)
+	}
+}

@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nvmet
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"k8s.io/mount-utils"
+
+	"github.com/weft-storage/weft/dataplane/engine"
+)
+
+func TestPoolDir(t *testing.T) {
+	h := &host{stateDir: "/var/lib/weft"}
+	seen := map[string]string{}
+	for _, id := range []string{"nvme.8086-1234", "/var/lib/weft/pool.img", "a b", "a%20b", "..%2f", "eui.0025", "a\\b", "a#b"} {
+		dir, err := h.poolDir(id)
+		if err != nil {
+			t.Fatalf("%q: %v", id, err)
+		}
+		if filepath.Dir(dir) != "/var/lib/weft/pools" || strings.ContainsAny(dir, " \\#\t\n") {
+			t.Errorf("%q: folder %q", id, dir)
+		}
+		if other, taken := seen[dir]; taken {
+			t.Errorf("%q and %q share %q", id, other, dir)
+		}
+		seen[dir] = id
+	}
+	for _, id := range []string{"..", ".", strings.Repeat("/", 100)} {
+		if dir, err := h.poolDir(id); !errors.Is(err, engine.ErrInvalid) {
+			t.Errorf("%q: folder %q, error %v", id, dir, err)
+		}
+	}
+}
+
+func TestMountedOn(t *testing.T) {
+	mounts := []mount.MountInfo{{ID: 1, MountPoint: "/a"}, {ID: 2, MountPoint: "/a"}, {ID: 3, MountPoint: "/a/b"}}
+	if m := mountedOn(mounts, "/a"); m == nil || m.ID != 2 {
+		t.Errorf("topmost on /a: %+v", m)
+	}
+	if m := mountedOn(mounts, "/c"); m != nil {
+		t.Errorf("on /c: %+v", m)
+	}
+}
+
+// TestScanOfPoolsThatAreNotMounted: after a reboot their volumes are unknown, not gone.
+func TestScanOfPoolsThatAreNotMounted(t *testing.T) {
+	root := t.TempDir()
+	h := &host{root: root, stateDir: filepath.Join(root, "var/lib/weft")}
+	mustMkdir(t, filepath.Join(root, "proc/self"))
+	if err := os.WriteFile(filepath.Join(root, "proc/self/mountinfo"), []byte("21 1 8:1 / / rw shared:1 - ext4 /dev/sda1 rw\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s, err := h.scan()
+	if err != nil || len(s.pools) != 0 {
+		t.Fatalf("before the first pool: %+v, %v", s, err)
+	}
+	if _, err := s.find(s.volumes, volumeA); !errors.Is(err, engine.ErrNotFound) {
+		t.Errorf("without pools: %v", err)
+	}
+	mustMkdir(t, filepath.Join(h.poolsDir(), "nvme.8086-1"))
+	s, err = h.scan()
+	if err != nil {
+		t.Fatal(err)
+	}
+	pools := s.state().Pools
+	if len(pools) != 1 || pools[0].Device != "nvme.8086-1" || !errors.Is(pools[0].Err, engine.ErrUnavailable) {
+		t.Errorf("pools %+v", pools)
+	}
+	if _, err := s.find(s.volumes, volumeA); err == nil || errors.Is(err, engine.ErrNotFound) {
+		t.Errorf("a volume in a pool that is not mounted: %v", err)
+	}
+	if _, err := s.remove(s.snapshots, volumeA); err == nil {
+		t.Error("a snapshot in a pool that is not mounted is said to be removed")
+	}
+}
+
+func TestFindInTwoPools(t *testing.T) {
+	s := &store{volumes: map[engine.ID][]file{volumeA: {{path: "/a"}, {path: "/b"}}}}
+	if _, err := s.find(s.volumes, volumeA); !errors.Is(err, engine.ErrExists) {
+		t.Errorf("error %v", err)
+	}
+}
