@@ -41,6 +41,9 @@ const (
 // DefaultFilesystem of a volume that does not ask for one.
 const DefaultFilesystem = Ext4
 
+// maxStacked mounts at one path are taken away; one is the rule, and a second the trace of a race before a restart.
+const maxStacked = 16
+
 // minXFSBytes is what mkfs.xfs takes at least, since xfsprogs 5.19.
 const minXFSBytes = 300 << 20
 
@@ -133,7 +136,7 @@ func (h *Host) bind(source, target string, readOnly bool) error {
 
 // Unmount takes away everything that is mounted at a path; nothing there is no error. The path itself stays.
 func (h *Host) Unmount(path string) error {
-	for {
+	for range maxStacked {
 		m, mounted, err := h.At(path)
 		if err != nil || !mounted {
 			return err
@@ -142,6 +145,7 @@ func (h *Host) Unmount(path string) error {
 			return err
 		}
 	}
+	return fmt.Errorf("%s is still mounted after %d times umount", path, maxStacked)
 }
 
 // Remove unmounts a path and removes the empty directory or the file that it was mounted on.

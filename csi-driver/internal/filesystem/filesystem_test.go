@@ -56,7 +56,7 @@ func TestPrepareFormatsABlankDeviceOnceAndStaysThin(t *testing.T) {
 	if found, err := h.probe(t.Context(), device); err != nil || found.Type != Ext4 {
 		t.Errorf("found %+v, %v", found, err)
 	}
-	out, err := osexec.Command("du", "--block-size=1", device).Output()
+	out, err := osexec.CommandContext(t.Context(), "du", "--block-size=1", device).Output()
 	if err != nil {
 		t.Fatal(err)
 	}
