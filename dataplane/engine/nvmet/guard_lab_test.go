@@ -241,6 +241,15 @@ func TestThroughput(t *testing.T) {
 	timed(t, "snapshot", len(snapshots), func() { done(t, e.CreateSnapshots(t.Context(), snapshots)) })
 	timed(t, "clone", len(clones), func() { done(t, e.CreateVolumes(t.Context(), clones)) })
 	timed(t, "open two portals and link", len(exports), func() { done(t, e.OpenPortals(t.Context(), portals)) })
+	links := glob(t, configfs+"/ports/*/subsystems/*")
+	timed(t, "the bare links, off and on again", 2*len(links), func() {
+		for _, link := range links {
+			check(t, os.Remove(link))
+		}
+		for _, link := range links {
+			check(t, os.Symlink(filepath.Join(configfs, "subsystems", filepath.Base(link)), link))
+		}
+	})
 	timed(t, "gather, with volumes and exports", len(exports), func() {
 		_, err := e.Gather(t.Context())
 		check(t, err)
