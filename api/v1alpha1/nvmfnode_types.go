@@ -17,6 +17,10 @@ type NvmfNodeSpec struct {
 	// Plan is what the target's spec comes to on this node.
 	// +optional
 	Plan *Plan `json:"plan,omitempty"`
+	// Unschedulable: the node goes on serving what it holds, but gets no new volumes: its target no
+	// longer selects it, or is being deleted.
+	// +optional
+	Unschedulable bool `json:"unschedulable,omitempty"`
 }
 
 // Plan is an NvmfTarget resolved for one node: numbers and names only.

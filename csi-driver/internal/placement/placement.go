@@ -158,6 +158,9 @@ func refusal(n *v1alpha1.NvmfNode, transport v1alpha1.TransportType) string {
 	if n.DeletionTimestamp != nil {
 		return "it is being removed"
 	}
+	if n.Spec.Unschedulable {
+		return "its target no longer selects it"
+	}
 	if alive := meta.FindStatusCondition(n.Status.Conditions, v1alpha1.ConditionAgentAlive); alive != nil && alive.Status == metav1.ConditionFalse {
 		return explain("its agent is silent", alive)
 	}

@@ -49,6 +49,8 @@ func condition(kind string, status metav1.ConditionStatus, reason, message strin
 
 func of(target string) option { return func(n *v1alpha1.NvmfNode) { n.Spec.Target = target } }
 
+func unschedulable(n *v1alpha1.NvmfNode) { n.Spec.Unschedulable = true }
+
 func serving(transports ...v1alpha1.TransportType) option {
 	return func(n *v1alpha1.NvmfNode) {
 		n.Spec.Plan.Portals = nil
@@ -120,6 +122,9 @@ func TestChoose(t *testing.T) {
 		"only who serves the transport": {
 			Request{Target: "fast", Transport: v1alpha1.TransportRDMA, SizeBytes: gi},
 			[]v1alpha1.NvmfNode{node("a", pool("d", 20*gi)), node("b", pool("d", 10*gi), serving(v1alpha1.TransportTCP, v1alpha1.TransportRDMA))}, nil, "b",
+		},
+		"nodes that their target lets go": {
+			tcp(gi), []v1alpha1.NvmfNode{node("a", pool("d", 10*gi)), node("b", pool("d", 20*gi), unschedulable)}, nil, "a",
 		},
 		"silent and unready nodes": {
 			tcp(gi), []v1alpha1.NvmfNode{

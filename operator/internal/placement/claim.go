@@ -84,10 +84,11 @@ func plan(n Node, owner string, candidates []candidate) (v1alpha1.NvmfNodeSpec, 
 		input.Inventory = n.Nvmf.Status.Inventory
 	}
 	planned, reasons := sizing.Plan(input, c.Spec)
-	if planned == nil || n.Claimant() != "" && n.Claimant() != owner {
-		return current, reasons
+	if planned != nil && (n.Claimant() == "" || n.Claimant() == owner) {
+		current, reasons = v1alpha1.NvmfNodeSpec{Target: owner, Plan: planned}, nil
 	}
-	return v1alpha1.NvmfNodeSpec{Target: owner, Plan: planned}, nil
+	current.Unschedulable = current.Target != "" && c.letsGo(n)
+	return current, reasons
 }
 
 // judge enters one node into the target's result. The reasons are the owner's.

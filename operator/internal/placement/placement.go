@@ -137,6 +137,11 @@ func (c candidate) matches(n Node) bool {
 	return n.Exists && c.selectorErr == nil && c.selector.Matches(labels.Set(n.Labels))
 }
 
+// letsGo: the target keeps the node, if at all, only for what it holds.
+func (c candidate) letsGo(n Node) bool {
+	return c.deleting() || n.Exists && c.selectorErr == nil && !c.matches(n)
+}
+
 // mayClaim: a target takes new nodes only once its finalizer is on it, so
 // that it cannot vanish while a node is claimed for it, and until it is deleted.
 func (c candidate) mayClaim() bool {

@@ -98,14 +98,15 @@ func modules(names ...string) nodeOption {
 
 // Ports tell whose plan a node has: 999 is the one it had, 4420 a fresh one.
 type claim struct {
-	target string
-	port   int32
+	target        string
+	port          int32
+	unschedulable bool
 }
 
 func claims(d placement.Decision) map[string]claim {
 	out := map[string]claim{}
 	for name, spec := range d.Nodes {
-		c := claim{target: spec.Target}
+		c := claim{target: spec.Target, unschedulable: spec.Unschedulable}
 		if spec.Plan != nil {
 			c.port = spec.Plan.Portals[0].Port
 		}
@@ -124,22 +125,22 @@ func TestClaims(t *testing.T) {
 		"a matching node is claimed, another is not": {
 			targets: []v1alpha1.NvmfTarget{target("fast", "a")},
 			nodes:   []placement.Node{node("n1", "a"), node("n2", "b")},
-			want:    map[string]claim{"n1": {"fast", 4420}, "n2": free},
+			want:    map[string]claim{"n1": {target: "fast", port: 4420}, "n2": free},
 		},
 		"the oldest of two that match": {
 			targets: []v1alpha1.NvmfTarget{target("a-young", "a"), target("z-old", "a", age(1))},
 			nodes:   []placement.Node{node("n1", "a")},
-			want:    map[string]claim{"n1": {"z-old", 4420}},
+			want:    map[string]claim{"n1": {target: "z-old", port: 4420}},
 		},
 		"of the same age: the first by name": {
 			targets: []v1alpha1.NvmfTarget{target("z", "a"), target("b", "a")},
 			nodes:   []placement.Node{node("n1", "a")},
-			want:    map[string]claim{"n1": {"b", 4420}},
+			want:    map[string]claim{"n1": {target: "b", port: 4420}},
 		},
 		"an older one does not take a node that has a target": {
 			targets: []v1alpha1.NvmfTarget{target("old", "a", age(1)), target("young", "a")},
 			nodes:   []placement.Node{node("n1", "a", claimedBy("young"))},
-			want:    map[string]claim{"n1": {"young", 4420}},
+			want:    map[string]claim{"n1": {target: "young", port: 4420}},
 		},
 		"a node that no longer matches is released": {
 			targets: []v1alpha1.NvmfTarget{target("fast", "a")},
@@ -149,26 +150,26 @@ func TestClaims(t *testing.T) {
 		"a node that no longer matches is released before the one that does gets it": {
 			targets: []v1alpha1.NvmfTarget{target("fast", "a"), target("slow", "b")},
 			nodes:   []placement.Node{node("n1", "b", claimedBy("fast")), node("n2", "b")},
-			want:    map[string]claim{"n1": free, "n2": {"slow", 4420}},
+			want:    map[string]claim{"n1": free, "n2": {target: "slow", port: 4420}},
 		},
 		"a node that no longer matches is kept while volumes are on it, and follows the spec": {
 			targets: []v1alpha1.NvmfTarget{target("fast", "a"), target("slow", "b", age(1))},
 			nodes:   []placement.Node{node("n1", "b", claimedBy("fast"), volumes("fast", 1))},
-			want:    map[string]claim{"n1": {"fast", 4420}},
+			want:    map[string]claim{"n1": {target: "fast", port: 4420, unschedulable: true}},
 		},
 		"snapshots keep a claim as volumes do": {
 			targets: []v1alpha1.NvmfTarget{target("fast", "a")},
 			nodes:   []placement.Node{node("n1", "b", claimedBy("fast"), snapshots(1))},
-			want:    map[string]claim{"n1": {"fast", 4420}},
+			want:    map[string]claim{"n1": {target: "fast", port: 4420, unschedulable: true}},
 		},
 		"a target that vanished keeps nodes with volumes as they are": {
 			nodes: []placement.Node{node("n1", "a", claimedBy("gone"), volumes("gone", 1)), node("n2", "a", claimedBy("gone"))},
-			want:  map[string]claim{"n1": {"gone", 999}, "n2": free},
+			want:  map[string]claim{"n1": {target: "gone", port: 999}, "n2": free},
 		},
 		"an NvmfNode that was made again returns to the target whose volumes are there": {
 			targets: []v1alpha1.NvmfTarget{target("old", "a", age(1)), target("young", "b")},
 			nodes:   []placement.Node{node("n1", "a", volumes("young", 3))},
-			want:    map[string]claim{"n1": {"young", 4420}},
+			want:    map[string]claim{"n1": {target: "young", port: 4420, unschedulable: true}},
 		},
 		"data decides before an empty claim": {
 			targets: []v1alpha1.NvmfTarget{target("old", "a", age(1)), target("young", "a")},
@@ -178,12 +179,12 @@ func TestClaims(t *testing.T) {
 		"a target being deleted keeps all its nodes while one has volumes, and takes no new one": {
 			targets: []v1alpha1.NvmfTarget{target("fast", "a", deleting)},
 			nodes:   []placement.Node{node("n1", "a", claimedBy("fast"), volumes("fast", 1)), node("n2", "a", claimedBy("fast")), node("n3", "a")},
-			want:    map[string]claim{"n1": {"fast", 4420}, "n2": {"fast", 4420}, "n3": free},
+			want:    map[string]claim{"n1": {target: "fast", port: 4420, unschedulable: true}, "n2": {target: "fast", port: 4420, unschedulable: true}, "n3": free},
 		},
 		"a target being deleted without volumes releases its nodes, and takes none": {
 			targets: []v1alpha1.NvmfTarget{target("fast", "a", deleting, age(1)), target("next", "a")},
 			nodes:   []placement.Node{node("n1", "a", claimedBy("fast")), node("n2", "a")},
-			want:    map[string]claim{"n1": free, "n2": {"next", 4420}},
+			want:    map[string]claim{"n1": free, "n2": {target: "next", port: 4420}},
 		},
 		"a target without its finalizer claims nothing yet": {
 			targets: []v1alpha1.NvmfTarget{target("fast", "a", unfinalized)},
@@ -193,12 +194,12 @@ func TestClaims(t *testing.T) {
 		"a Kubernetes Node that is gone takes no claim away": {
 			targets: []v1alpha1.NvmfTarget{target("fast", "a")},
 			nodes:   []placement.Node{node("n1", "a", claimedBy("fast"), gone), node("n2", "a", gone)},
-			want:    map[string]claim{"n1": {"fast", 999}, "n2": free},
+			want:    map[string]claim{"n1": {target: "fast", port: 999}, "n2": free},
 		},
 		"a selector that cannot be read takes no claim away, and claims nothing": {
 			targets: []v1alpha1.NvmfTarget{target("fast", "a", badSelector)},
 			nodes:   []placement.Node{node("n1", "a", claimedBy("fast")), node("n2", "a")},
-			want:    map[string]claim{"n1": {"fast", 4420}, "n2": free},
+			want:    map[string]claim{"n1": {target: "fast", port: 4420}, "n2": free},
 		},
 		"a node that is not capable is not claimed, and not given to a younger target": {
 			targets: []v1alpha1.NvmfTarget{target("old", "a", age(1), overRDMA), target("young", "a")},
@@ -208,7 +209,7 @@ func TestClaims(t *testing.T) {
 		"a claimed node that is not capable any more keeps its plan": {
 			targets: []v1alpha1.NvmfTarget{target("fast", "a", overRDMA)},
 			nodes:   []placement.Node{node("n1", "a", claimedBy("fast")), node("n2", "a", claimedBy("fast"), noInventory)},
-			want:    map[string]claim{"n1": {"fast", 999}, "n2": {"fast", 999}},
+			want:    map[string]claim{"n1": {target: "fast", port: 999}, "n2": {target: "fast", port: 999}},
 		},
 		"a node without an NvmfNode cannot be written": {
 			targets: []v1alpha1.NvmfTarget{target("fast", "a")},
