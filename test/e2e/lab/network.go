@@ -202,13 +202,17 @@ func attrs(name string) netlink.LinkAttrs {
 // ensureLink adds the link unless one of that name exists, and sets it up.
 func ensureLink(link netlink.Link, addr *netip.Prefix) (netlink.Link, error) {
 	name := link.Attrs().Name
-	if err := netlink.LinkAdd(link); err != nil && !errors.Is(err, unix.EEXIST) && !errors.Is(err, unix.EBUSY) {
-		return nil, fmt.Errorf("add %s: %w", name, err)
+	found, err := netlink.LinkByName(name)
+	if errors.As(err, &netlink.LinkNotFoundError{}) {
+		if err := netlink.LinkAdd(link); err != nil {
+			return nil, fmt.Errorf("add %s: %w", name, err)
+		}
+		found, err = netlink.LinkByName(name)
 	}
-	link, err := netlink.LinkByName(name)
 	if err != nil {
 		return nil, fmt.Errorf("find %s: %w", name, err)
 	}
+	link = found
 	if err := netlink.LinkSetMTU(link, mtu); err != nil {
 		return nil, fmt.Errorf("set the MTU of %s: %w", name, err)
 	}
