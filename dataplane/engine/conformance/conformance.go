@@ -18,7 +18,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	. "github.com/onsi/gomega" //nolint:revive,staticcheck // gomega reads as sentences only so
+	. "github.com/onsi/gomega" //nolint:staticcheck // gomega reads as sentences only so
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/engine"

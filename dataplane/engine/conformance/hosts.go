@@ -10,7 +10,7 @@ import (
 	"sync/atomic"
 	"testing"
 
-	. "github.com/onsi/gomega" //nolint:revive,staticcheck // gomega reads as sentences only so
+	. "github.com/onsi/gomega" //nolint:staticcheck // gomega reads as sentences only so
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/engine"

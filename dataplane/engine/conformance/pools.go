@@ -5,7 +5,7 @@ package conformance
 import (
 	"errors"
 
-	. "github.com/onsi/gomega" //nolint:revive,staticcheck // gomega reads as sentences only so
+	. "github.com/onsi/gomega" //nolint:staticcheck // gomega reads as sentences only so
 
 	"github.com/weft-storage/weft/dataplane/engine"
 )

@@ -3,7 +3,7 @@
 package conformance
 
 import (
-	. "github.com/onsi/gomega" //nolint:revive,staticcheck // gomega reads as sentences only so
+	. "github.com/onsi/gomega" //nolint:staticcheck // gomega reads as sentences only so
 
 	"github.com/weft-storage/weft/dataplane/engine"
 )

@@ -35,7 +35,7 @@ func readGeometry(dir string) (geometry, error) {
 		return geometry{}, err
 	}
 	var raw [geometryBytes]byte
-	_, _, errno := unix.Syscall(unix.SYS_IOCTL, f.Fd(), getGeometry, uintptr(unsafe.Pointer(&raw[0])))
+	_, _, errno := unix.Syscall(unix.SYS_IOCTL, f.Fd(), getGeometry, uintptr(unsafe.Pointer(&raw[0]))) //nolint:gosec // an ioctl takes an address
 	if err := f.Close(); err != nil {
 		return geometry{}, err
 	}

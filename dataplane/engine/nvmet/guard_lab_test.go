@@ -110,7 +110,9 @@ func TestGuardOfAProcessThatWasKilled(t *testing.T) {
 	exports := manyVolumes(t, e, h)[:2]
 	portal := h.Portals(t)[0]
 	program(t, "nft", "add table inet weft-guard; add chain inet weft-guard input { type filter hook input priority raw; }; add rule inet weft-guard input tcp dport 4430 drop")
-	t.Cleanup(func() { _ = exec.Command("nft", "delete", "table", "inet", "weft-guard").Run() })
+	t.Cleanup(func() {
+		_ = exec.CommandContext(context.Background(), "nft", "delete", "table", "inet", "weft-guard").Run()
+	})
 	done(t, e.OpenPortals(t.Context(), []engine.Portal{portal}))
 	c, err := connect(portal.Portal, exports[1].NQN, exports[1].Hosts[0])
 	check(t, err)

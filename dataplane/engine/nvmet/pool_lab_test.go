@@ -137,7 +137,7 @@ func TestPortalThatCannotListen(t *testing.T) {
 	e, h := fresh(t)
 	exports := manyVolumes(t, e, h)[:1]
 	portals := h.Portals(t)
-	listener, err := net.Listen("tcp", net.JoinHostPort(portals[0].Address, "4430"))
+	listener, err := new(net.ListenConfig).Listen(t.Context(), "tcp", net.JoinHostPort(portals[0].Address, "4430"))
 	check(t, err)
 	defer func() { _ = listener.Close() }()
 	elsewhere := portals[1]

@@ -128,7 +128,7 @@ func (h *host) readSubsystem(nqn string) (*subsystem, error) {
 		"attr_serial": &s.serial, "attr_model": &s.model, "attr_allow_any_host": &anyHost, "attr_qid_max": &queues,
 	} {
 		*into, err = h.readAttr(filepath.Join(dir, attr))
-		if err != nil && !(attr == "attr_qid_max" && isMissing(err)) {
+		if err != nil && (attr != "attr_qid_max" || !isMissing(err)) {
 			return nil, err
 		}
 	}
