@@ -245,26 +245,42 @@ func TestUnstageRefusesAnotherVolumesPath(t *testing.T) {
 
 // A target that answers a reconnect with "do not retry" makes Linux 6.10 and later drop the controller.
 func TestStageAgainAfterTheConnectionWasLost(t *testing.T) {
-	for name, c := range map[string]*csi.VolumeCapability{"filesystem": mountCapability("ext4"), "block": blockCapability()} {
+	// Another volume may get the device's name meanwhile; else the volume gets it again.
+	other := fabricstest.Subsystem{
+		NQN: v1alpha1.NQNPrefix + "pvc-2", Portals: []string{"10.0.0.1:4420"},
+		Namespaces: []fabricstest.Namespace{{NGUID: strings.Repeat("f", 32), SizeBytes: size}},
+	}
+	for name, c := range map[string]struct {
+		capability *csi.VolumeCapability
+		nameTaken  bool
+	}{
+		"filesystem":             {mountCapability("ext4"), false},
+		"filesystem, name taken": {mountCapability("ext4"), true},
+		"block":                  {blockCapability(), false},
+		"block, name taken":      {blockCapability(), true},
+	} {
 		t.Run(name, func(t *testing.T) {
 			s := setUp(t)
-			must(t, s.stage(c))
-			must(t, s.publish(c, "pods/a", false))
+			must(t, s.stage(c.capability))
+			must(t, s.publish(c.capability, "pods/a", false))
 			before := s.mounts()
 			must(t, s.kernel.Drop("nvme0"))
-			// Another volume may get the device's name meanwhile.
-			must(t, s.kernel.Serve(fabricstest.Subsystem{
-				NQN: v1alpha1.NQNPrefix + "pvc-2", Portals: []string{"10.0.0.1:4420"}, Hosts: []string{s.service.HostNQN},
-				Namespaces: []fabricstest.Namespace{{NGUID: strings.Repeat("f", 32), SizeBytes: size}},
-			}))
-			_, err := s.kernel.Create("transport=tcp,traddr=10.0.0.1,trsvcid=4420,nqn=" + v1alpha1.NQNPrefix + "pvc-2,hostnqn=" + s.service.HostNQN)
-			must(t, err)
-
-			want(t, s.publish(c, "pods/a", false), codes.FailedPrecondition, "not connected")
-			must(t, s.stage(c))
-			must(t, s.publish(c, "pods/a", false))
-			if len(strings.Split(s.mounts(), ";")) != len(strings.Split(before, ";")) {
+			if c.nameTaken {
+				other.Hosts = []string{s.service.HostNQN}
+				must(t, s.kernel.Serve(other))
+				_, err := s.kernel.Create("transport=tcp,traddr=10.0.0.1,trsvcid=4420,nqn=" + other.NQN + ",hostnqn=" + s.service.HostNQN)
+				must(t, err)
+			}
+			want(t, s.publish(c.capability, "pods/a", false), codes.FailedPrecondition, "not connected")
+			must(t, s.stage(c.capability))
+			must(t, s.publish(c.capability, "pods/a", false))
+			if s.mounts() != before {
 				t.Errorf("mounts were %q and are %q", before, s.mounts())
+			}
+			table, err := os.ReadFile(s.mounter.MountInfo())
+			must(t, err)
+			if strings.Contains(string(table), "deleted") || strings.Contains(string(table), "259:1 ") {
+				t.Errorf("the lost device is still mounted:\n%s", table)
 			}
 			must(t, s.unpublish("pods/a"))
 			must(t, s.unstage())
