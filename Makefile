@@ -31,7 +31,7 @@ demo: binaries $(LAB) $(HELM) ## Build, start the lab, install the chart, apply 
 	cd test/e2e && $(GO) run ./cmd/weft-demo
 
 .PHONY: test
-test: lint test-unit test-e2e ## Run everything: lint, unit and API-server tests, the end-to-end suite in the lab
+test: lint test-unit test-lab test-e2e ## Run everything: lint, unit and API-server tests, kernel tests in a virtual machine, the end-to-end suite in the lab
 
 ##@ Build
 
@@ -77,15 +77,35 @@ envtest: $(LAB) ## Build etcd and kube-apiserver for the API-server tests
 .PHONY: test-unit
 test-unit: envtest $(HELM) ## Run unit and API-server tests
 	KUBEBUILDER_ASSETS=$$(cd test/e2e && $(LAB) assets-dir) $(GO) test ./...
-	cd test/e2e && $(GO) test $$($(GO) list ./... | grep -v /suite)
+	cd test/e2e && $(GO) test $$($(GO) list ./... | grep -v /suite$$)
 
 .PHONY: test-api
 test-api: envtest ## Run the API-server tests alone
 	KUBEBUILDER_ASSETS=$$(cd test/e2e && $(LAB) assets-dir) $(GO) test ./api/... ./operator/... ./csi-driver/internal/controller/... ./dataplane/internal/agent/...
 
+# Tests of what only a kernel can say: its NVMe-oF target (the engine's
+# conformance suite) and its initiator (the node plugin). They run as root in a
+# virtual machine of their own.
+MACHINE = cd test/e2e && WEFT_LAB_DIR=$(CURDIR)/.lab-machine $(LAB)
+# in-machine PACKAGE: run a package's tests with build tag lab in the machine
+define in-machine
+	CGO_ENABLED=0 $(GO) test -c -tags lab -o .lab-machine/share/$(notdir $(1)).test $(1)
+	$(MACHINE) exec node1 -- /host-share/$(notdir $(1)).test -test.v -test.timeout 25m
+endef
+
+.PHONY: test-lab
+test-lab: $(LAB) ## Run the kernel tests in a virtual machine of their own
+	$(MACHINE) down
+	$(MACHINE) up --nodes 1 --no-cluster
+	$(call in-machine,./dataplane/engine/nvmet)
+	$(call in-machine,./csi-driver/internal/node)
+	$(MACHINE) down
+
 .PHONY: test-e2e
-test-e2e: binaries $(LAB) $(HELM) ## Run the end-to-end suite in the lab; logs of a failure are in .lab/artifacts
-	cd test/e2e && $(GO) run ./cmd/weft-e2e
+test-e2e: binaries $(LAB) $(HELM) ## Run the end-to-end suite in a new lab; logs of a failure are in dist/logs
+	cd test/e2e && $(LAB) down
+	cd test/e2e && $(GO) test ./suite -count=1 -timeout 80m -v -ginkgo.v
+	cd test/e2e && $(LAB) down
 
 ##@ The lab: a real cluster on this machine
 
@@ -96,6 +116,7 @@ lab-up: $(LAB) ## Start the lab: control plane and two nodes
 .PHONY: lab-down
 lab-down: $(LAB) ## Stop the lab, and only it
 	cd test/e2e && $(LAB) down
+	$(MACHINE) down
 
 .PHONY: kind-up
 kind-up: $(KIND) $(HELM) images ## A kind cluster with weft, for a laptop with Docker; needs nvme-tcp and nvmet in the host's kernel; not part of CI
