@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build lab
+
+package agent
+
+import (
+	"context"
+	"fmt"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/engine"
+	"github.com/weft-storage/weft/dataplane/engine/nvmet"
+	"github.com/weft-storage/weft/dataplane/inventory"
+)
+
+// changes counts what an engine is asked to change.
+type changes struct {
+	engine.Engine
+	made []string
+}
+
+func note[T any](c *changes, verb Verb, items []T, do func(context.Context, []T) []error) func(context.Context) []error {
+	c.made = append(c.made, fmt.Sprintf("%s %v", verb, items))
+	return func(ctx context.Context) []error { return do(ctx, items) }
+}
+
+func (c *changes) OpenPools(ctx context.Context, d []engine.Device) []error {
+	return note(c, VerbOpenPool, d, c.Engine.OpenPools)(ctx)
+}
+
+func (c *changes) CreateVolumes(ctx context.Context, v []engine.VolumeSpec) []error {
+	return note(c, VerbCreateVolume, v, c.Engine.CreateVolumes)(ctx)
+}
+
+func (c *changes) GrowVolumes(ctx context.Context, v []engine.VolumeSize) []error {
+	return note(c, VerbGrowVolume, v, c.Engine.GrowVolumes)(ctx)
+}
+
+func (c *changes) DeleteVolumes(ctx context.Context, i []engine.ID) []error {
+	return note(c, VerbDeleteVolume, i, c.Engine.DeleteVolumes)(ctx)
+}
+
+func (c *changes) CreateSnapshots(ctx context.Context, s []engine.SnapshotSpec) []error {
+	return note(c, VerbCreateSnapshot, s, c.Engine.CreateSnapshots)(ctx)
+}
+
+func (c *changes) DeleteSnapshots(ctx context.Context, i []engine.ID) []error {
+	return note(c, VerbDeleteSnapshot, i, c.Engine.DeleteSnapshots)(ctx)
+}
+
+func (c *changes) Export(ctx context.Context, e []engine.Export) []error {
+	return note(c, VerbExport, e, c.Engine.Export)(ctx)
+}
+
+func (c *changes) Unexport(ctx context.Context, nqns []string) []error {
+	return note(c, VerbUnexport, nqns, c.Engine.Unexport)(ctx)
+}
+
+func (c *changes) OpenPortals(ctx context.Context, p []engine.Portal) []error {
+	return note(c, VerbOpenPortal, p, c.Engine.OpenPortals)(ctx)
+}
+
+func (c *changes) ClosePortals(ctx context.Context, p []v1alpha1.Portal) []error {
+	return note(c, VerbClosePortal, p, c.Engine.ClosePortals)(ctx)
+}
+
+// applyAndRead answers with the whole object, as an API server does; the fake client answers with what was applied.
+func applyAndRead(ctx context.Context, c client.Client, sub string, obj runtime.ApplyConfiguration, opts ...client.SubResourceApplyOption) error {
+	if err := c.SubResource(sub).Apply(ctx, obj, opts...); err != nil {
+		return err
+	}
+	applied, ok := obj.(interface {
+		client.Object
+		runtime.Unstructured
+	})
+	if !ok {
+		return fmt.Errorf("%T is not unstructured", obj)
+	}
+	now := &unstructured.Unstructured{}
+	now.SetGroupVersionKind(applied.GetObjectKind().GroupVersionKind())
+	if err := c.Get(ctx, client.ObjectKeyFromObject(applied), now); err != nil {
+		return err
+	}
+	applied.SetUnstructuredContent(now.Object)
+	return nil
+}
+
+// TestWithTheKernelsTarget has the agent, the real inventory and the real engine, on a machine of
+// their own: its blank NVMe drives are taken. Only the API server is not real.
+//
+//	CGO_ENABLED=0 go test -c -tags lab -o $WEFT_LAB_DIR/share/agent.test ./dataplane/internal/agent
+//	weft-lab exec node1 -- /host-share/agent.test -test.v -test.run KernelsTarget
+func TestWithTheKernelsTarget(t *testing.T) {
+	g := NewWithT(t)
+	ctx := t.Context()
+	found, err := inventory.Discover(ctx, inventory.Host{Addresses: inventory.Netlink{}, Prober: inventory.Blkid{}})
+	g.Expect(err).NotTo(HaveOccurred())
+	loopback := v1alpha1.Portal{Transport: v1alpha1.TransportTCP, Address: "127.0.0.1", Port: 4499}
+	node := testNode()
+	node.Spec.Plan.Portals, node.Spec.Plan.Drives = []v1alpha1.PlannedPortal{planned(loopback)}, nil
+	for _, d := range found.Drives {
+		if d.NVMe && (d.Content == v1alpha1.ContentBlank || d.Content == v1alpha1.ContentWeft) {
+			node.Spec.Plan.Drives = append(node.Spec.Plan.Drives, v1alpha1.PlannedDrive{ID: d.ID, Serial: d.Serial})
+		}
+	}
+	g.Expect(node.Spec.Plan.Drives).NotTo(BeEmpty(), "the machine has no blank NVMe drive: %+v", found.Drives)
+
+	scheme := runtime.NewScheme()
+	g.Expect(v1alpha1.AddToScheme(scheme)).To(Succeed())
+	small := func(v *v1alpha1.NvmfVolume) { ofSize("64Mi")(v); v.Finalizers = []string{v1alpha1.VolumeFinalizer} }
+	c := fake.NewClientBuilder().WithScheme(scheme).WithInterceptorFuncs(interceptor.Funcs{SubResourceApply: applyAndRead}).
+		WithStatusSubresource(&v1alpha1.NvmfNode{}, &v1alpha1.NvmfVolume{}, &v1alpha1.NvmfSnapshot{}).
+		WithObjects(node, testVolume(1, small, withHosts(hostA)), testVolume(2, small), testVolume(4, small, fromSnapshot("s3")),
+			testSnapshot(3, "v1", func(s *v1alpha1.NvmfSnapshot) { s.Finalizers = []string{v1alpha1.VolumeFinalizer} })).
+		Build()
+	target := &changes{Engine: nvmet.New(nvmet.Options{StateDir: "/var/tmp/weft-agent-test"})}
+	inventoried := &InventoryWatch{}
+	inventoried.current.Store(found)
+	run := func() {
+		t.Helper()
+		metrics, err := NewMetrics(prometheus.NewRegistry())
+		g.Expect(err).NotTo(HaveOccurred())
+		r := NewReconciler(Config{
+			NodeName: nodeName, Client: c, Recorder: &events.FakeRecorder{}, Inventory: inventoried, Metrics: metrics,
+			Clock: clock.RealClock{}, Resync: defaultResync,
+			Engines: func(v1alpha1.Engine) (engine.Engine, error) { return target, nil },
+		})
+		_, err = r.Reconcile(ctx, reconcile.Request{})
+		g.Expect(err).NotTo(HaveOccurred())
+	}
+	volume := func(n int) *v1alpha1.NvmfVolume {
+		t.Helper()
+		v := &v1alpha1.NvmfVolume{}
+		g.Expect(c.Get(ctx, client.ObjectKey{Name: fmt.Sprintf("v%d", n)}, v)).To(Succeed())
+		return v
+	}
+
+	run()
+	g.Expect(c.Get(ctx, client.ObjectKey{Name: nodeName}, node)).To(Succeed())
+	g.Expect(said(node.Status.Conditions)).To(Equal(map[string]string{"Ready": "True/AsExpected", "PoolReady": "True/AsExpected", "PortalsReady": "True/AsExpected"}), "%+v", node.Status.Conditions)
+	for _, n := range []int{1, 2, 4} {
+		g.Expect(said(volume(n).Status.Conditions)).To(HaveKeyWithValue("Ready", "True/AsExpected"), "%+v", volume(n).Status)
+	}
+	g.Expect(volume(1).Status.Hosts).To(Equal([]v1alpha1.AdmittedHost{{NQN: hostA, Blank: true}}))
+	g.Expect(volume(1).Status.Portals).To(Equal([]v1alpha1.Portal{loopback}))
+
+	target.made = nil
+	run()
+	g.Expect(target.made).To(BeEmpty(), "another agent finds nothing to do")
+
+	grown := volume(1)
+	ofSize("128Mi")(grown)
+	withHosts(hostB)(grown)
+	g.Expect(c.Update(ctx, grown)).To(Succeed())
+	run()
+	g.Expect(volume(1).Status.Size.Value()).To(Equal(int64(128 << 20)))
+	g.Expect(volume(1).Status.Hosts).To(HaveLen(2))
+	target.made = nil
+	run()
+	g.Expect(target.made).To(BeEmpty())
+
+	for _, n := range []int{1, 2, 4} {
+		v := volume(n)
+		v.Spec.Hosts = nil
+		g.Expect(c.Update(ctx, v)).To(Succeed())
+		g.Expect(c.Delete(ctx, v)).To(Succeed())
+	}
+	g.Expect(c.Delete(ctx, testSnapshot(3, "v1"))).To(Succeed())
+	run()
+	left := &v1alpha1.NvmfVolumeList{}
+	g.Expect(c.List(ctx, left)).To(Succeed())
+	g.Expect(left.Items).To(BeEmpty())
+	state, err := target.Gather(ctx)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(state.Volumes).To(BeEmpty())
+	g.Expect(state.Snapshots).To(BeEmpty())
+	g.Expect(state.Exports).To(BeEmpty())
+	g.Expect(target.Engine.ClosePortals(ctx, []v1alpha1.Portal{loopback})).To(HaveExactElements(BeNil()))
+}
