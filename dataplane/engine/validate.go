@@ -44,6 +44,8 @@ func (d Device) Validate() error {
 		return fmt.Errorf("%w: device %s: path %q is not absolute", ErrInvalid, d.ID, d.Path)
 	case d.FileBytes < 0:
 		return fmt.Errorf("%w: device %s: a file of %d bytes; give a size above zero", ErrInvalid, d.ID, d.FileBytes)
+	case d.FileBytes > 0 && d.ID != d.Path:
+		return fmt.Errorf("%w: device %s: the ID of a file is its path, %s", ErrInvalid, d.ID, d.Path)
 	}
 	return nil
 }

@@ -66,12 +66,13 @@ func poolCases() map[string]func(*suite) {
 			missing.ID, missing.Path = missing.ID+"-missing", missing.Path+"-missing"
 			missing.FileBytes = 0
 			blank := s.BlankDevice(s.t)
-			errs := s.engine.OpenPools(s.ctx, []engine.Device{missing, {ID: "", Path: blank.Path}, {ID: "relative", Path: "pool.img", FileBytes: PoolBytes}, blank})
-			s.Expect(errs).To(HaveLen(4))
+			errs := s.engine.OpenPools(s.ctx, []engine.Device{missing, {ID: "", Path: blank.Path}, {ID: "relative", Path: "pool.img"}, {ID: "another", Path: missing.Path, FileBytes: PoolBytes}, blank})
+			s.Expect(errs).To(HaveLen(5))
 			s.Expect(errs[0]).To(MatchError(engine.ErrNotFound))
 			s.Expect(errs[1]).To(MatchError(engine.ErrInvalid))
 			s.Expect(errs[2]).To(MatchError(engine.ErrInvalid))
-			s.Expect(errs[3]).NotTo(HaveOccurred())
+			s.Expect(errs[3]).To(MatchError(engine.ErrInvalid), "a file's ID is its path")
+			s.Expect(errs[4]).NotTo(HaveOccurred())
 		},
 	}
 }

@@ -39,9 +39,6 @@ func (h *host) openPool(ctx context.Context, d engine.Device) error {
 	if err := d.Validate(); err != nil {
 		return err
 	}
-	if d.FileBytes > 0 && d.ID != d.Path {
-		return fmt.Errorf("%w: device %s: the ID of a file is its path, %s", engine.ErrInvalid, d.ID, d.Path)
-	}
 	dir, err := h.poolDir(d.ID)
 	if err != nil {
 		return err
