@@ -102,7 +102,7 @@ func applyAndRead(ctx context.Context, c client.Client, sub string, obj runtime.
 // their own: its blank NVMe drives are taken. Only the API server is not real.
 //
 //	CGO_ENABLED=0 go test -c -tags lab -o $WEFT_LAB_DIR/share/agent.test ./dataplane/internal/agent
-//	weft-lab exec node1 -- /host-share/agent.test -test.v -test.run KernelsTarget
+//	weft-lab exec node1 -- /host-share/agent.test -test.v
 func TestWithTheKernelsTarget(t *testing.T) {
 	g := NewWithT(t)
 	ctx := t.Context()
