@@ -26,9 +26,11 @@ const (
 	sshdConfigFile     = "sshd_config"
 	hostKeyFile        = "ssh_host_ed25519_key"
 	authorizedKeysFile = "authorized_keys"
-	// dialTimeout bounds one attempt to reach a node's shell; an emulated CPU
-	// takes half a second for the key exchange.
-	dialTimeout = 10 * time.Second
+	// dialTimeout bounds an attempt to reach a node, handshakeTimeout the key
+	// exchange after it: half a second of an emulated CPU, and many times that
+	// on a host that is busy.
+	dialTimeout      = 10 * time.Second
+	handshakeTimeout = time.Minute
 )
 
 // keepAlive ends a command within half a minute when its node lost its power.
@@ -162,20 +164,19 @@ func (l *Lab) dial(ctx context.Context, node string, i int) (*ssh.Client, error)
 	if err != nil {
 		return nil, fmt.Errorf("parse the node's host key: %w", err)
 	}
-	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	dialCtx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
 	addr := net.JoinHostPort(l.state.addresses().nodeManagement(i).Addr().String(), "22")
 	var conn net.Conn
 	// The management network is reached only from inside the namespace.
 	err = l.inNamespace(func() (err error) {
-		conn, err = (&net.Dialer{KeepAliveConfig: keepAlive}).DialContext(ctx, "tcp", addr)
+		conn, err = (&net.Dialer{KeepAliveConfig: keepAlive}).DialContext(dialCtx, "tcp", addr)
 		return err
 	})
 	if err != nil {
 		return nil, err
 	}
-	deadline, _ := ctx.Deadline()
-	if err := conn.SetDeadline(deadline); err != nil {
+	if err := conn.SetDeadline(time.Now().Add(handshakeTimeout)); err != nil {
 		return nil, errors.Join(err, conn.Close())
 	}
 	c, chans, reqs, err := ssh.NewClientConn(conn, addr, &ssh.ClientConfig{
@@ -214,7 +215,7 @@ func (l *Lab) session(ctx context.Context, node string) (*ssh.Session, error) {
 		session, err = client.NewSession()
 		close(opened)
 	}()
-	timer := time.NewTimer(dialTimeout)
+	timer := time.NewTimer(handshakeTimeout)
 	defer timer.Stop()
 	select {
 	case <-opened:
