@@ -63,8 +63,8 @@ generate: $(CONTROLLER_GEN) $(HELM) ## Generate deep copies, CRDs, RBAC and the 
 lint: $(GOLANGCI_LINT) cross verify-generate ## Check format, lint, generated files, licence headers, both architectures
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); if [ -n "$$unformatted" ]; then echo "not formatted (run gofmt -w):" $$unformatted; exit 1; fi
 	@missing=$$(git ls-files '*.go' '*.sh' 'Makefile' 'Dockerfile' | grep -v zz_generated | xargs grep -L 'SPDX-License-Identifier: Apache-2.0'); if [ -n "$$missing" ]; then echo "no SPDX header in:" $$missing; exit 1; fi
-	$(GOLANGCI_LINT) run ./...
-	cd test/e2e && $(GOLANGCI_LINT) run ./...
+	$(GOLANGCI_LINT) run --allow-parallel-runners ./...
+	cd test/e2e && $(GOLANGCI_LINT) run --allow-parallel-runners ./...
 
 .PHONY: verify-generate
 verify-generate: generate ## Fail when `make generate` leaves a diff
@@ -98,6 +98,7 @@ test-lab: $(LAB) ## Run the kernel tests in a virtual machine of their own
 	$(MACHINE) down
 	$(MACHINE) up --nodes 1 --no-cluster
 	$(call in-machine,./dataplane/engine/nvmet)
+	$(call in-machine,./dataplane/internal/agent)
 	$(call in-machine,./csi-driver/internal/node)
 	$(MACHINE) down
 
