@@ -72,8 +72,8 @@ var _ = Describe("Bad input", func() {
 		target.Spec.Devices = v1alpha1.Devices{Paths: []string{drive}}
 		label(ctx, clientNode, target.Name)
 		newTarget(ctx, target)
-		notCapable(ctx, target, v1alpha1.ReasonForeignSignature, "ext4")
-		event(ctx, target, "ext4")
+		// The operator says so if the agent has already seen it, else the agent does when it is to use the drive.
+		event(ctx, target, "ext4 filesystem")
 		Expect(on(ctx, clientNode, `blkid -p -s LABEL -o value %s`, drive)).To(Equal("precious"))
 	})
 
