@@ -139,8 +139,7 @@ func (c *Cluster) TargetReady(ctx context.Context, name string) error {
 	err := wait.PollUntilContextTimeout(ctx, 500*time.Millisecond, 5*time.Minute, true, func(ctx context.Context) (bool, error) {
 		var target v1alpha1.NvmfTarget
 		if err := c.Get(ctx, client.ObjectKey{Name: name}, &target); err != nil {
-			last = err.Error()
-			return false, nil
+			return false, err
 		}
 		ready := meta.FindStatusCondition(target.Status.Conditions, v1alpha1.ConditionReady)
 		if ready == nil {

@@ -94,7 +94,7 @@ func TestQemuGivesEveryNodeItsOwn(t *testing.T) {
 
 func TestQuoteArgsSurvivesTheShell(t *testing.T) {
 	args := []string{"printf", `%s\n`, "a b", "it's", "$HOME", "", "`id`", "new\nline", `"`}
-	out, err := exec.Command("sh", "-c", quoteArgs(args)).Output()
+	out, err := exec.CommandContext(t.Context(), "sh", "-c", quoteArgs(args)).Output()
 	if err != nil {
 		t.Fatal(err)
 	}

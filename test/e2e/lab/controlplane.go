@@ -56,7 +56,7 @@ func stopOrder(name string) int {
 // lab's bridge or on the loopback of its namespace, never on the host.
 func (l *Lab) controlPlane() []daemon {
 	pki := func(file string) string { return l.path("pki", file) }
-	make := func(name string, args ...string) daemon {
+	program := func(name string, args ...string) daemon {
 		args = append([]string{filepath.Join(l.state.AssetsDir, name)}, args...)
 		return daemon{name: name, args: args, log: l.path("logs", name+".log")}
 	}
@@ -69,13 +69,13 @@ func (l *Lab) controlPlane() []daemon {
 	}
 	plan := l.state.addresses()
 	return []daemon{
-		make(etcdName, "--data-dir="+l.path("etcd"), "--name=lab",
+		program(etcdName, "--data-dir="+l.path("etcd"), "--name=lab",
 			"--listen-client-urls="+etcdURL, "--advertise-client-urls="+etcdURL,
 			"--listen-peer-urls="+etcdPeerURL, "--initial-advertise-peer-urls="+etcdPeerURL,
 			"--initial-cluster=lab="+etcdPeerURL, "--log-level=warn",
 			// The host's power is not what the lab tests.
 			"--unsafe-no-fsync"),
-		make(apiServerName,
+		program(apiServerName,
 			"--etcd-servers="+etcdURL,
 			"--bind-address="+l.apiServer().Addr().String(), fmt.Sprintf("--secure-port=%d", apiPort),
 			"--advertise-address="+l.apiServer().Addr().String(),
@@ -98,12 +98,12 @@ func (l *Lab) controlPlane() []daemon {
 			"--enable-aggregator-routing=true",
 			"--allow-privileged=true", "--profiling=false", "--v=1",
 		),
-		make(managerName, append(client(managerName),
+		program(managerName, append(client(managerName),
 			"--root-ca-file="+pki("ca.crt"), "--service-account-private-key-file="+pki("service-account.key"),
 			"--cluster-signing-cert-file="+pki("ca.crt"), "--cluster-signing-key-file="+pki("ca.key"),
 			"--use-service-account-credentials=true", "--cluster-cidr="+plan.podRange().String(), "--allocate-node-cidrs=false",
 		)...),
-		make(schedulerName, client(schedulerName)...),
+		program(schedulerName, client(schedulerName)...),
 	}
 }
 

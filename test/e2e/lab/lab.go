@@ -13,7 +13,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -205,13 +204,4 @@ func (l *Lab) Processes() ([]Process, error) {
 		out = append(out, Process{Name: name, PID: p.PID, Running: ok})
 	}
 	return out, nil
-}
-
-// exists reports whether path exists.
-func exists(path string) (bool, error) {
-	_, err := os.Lstat(path)
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil
-	}
-	return err == nil, err
 }

@@ -160,6 +160,6 @@ func writeEntry(root *os.Root, name string, r io.Reader) error {
 	if err != nil {
 		return err
 	}
-	_, err = io.Copy(f, r) //nolint:gosec // bounded by the node's disk
+	_, err = io.Copy(f, r)
 	return errors.Join(err, f.Close())
 }

@@ -38,8 +38,8 @@ type processID struct {
 
 // identifyProcess returns the identity of the running process pid. A process
 // that has ended, or is a zombie, gives fs.ErrNotExist.
-func identifyProcess(proc string, pid int) (processID, error) {
-	stat, err := os.ReadFile(filepath.Join(proc, strconv.Itoa(pid), "stat"))
+func identifyProcess(pid int) (processID, error) {
+	stat, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "stat"))
 	if errors.Is(err, unix.ESRCH) {
 		return processID{}, fs.ErrNotExist
 	}
@@ -53,7 +53,7 @@ func identifyProcess(proc string, pid int) (processID, error) {
 	if procState == "Z" || procState == "X" {
 		return processID{}, fs.ErrNotExist
 	}
-	boot, err := os.ReadFile(filepath.Join(proc, "sys/kernel/random/boot_id"))
+	boot, err := os.ReadFile(filepath.Join("/proc", "sys/kernel/random/boot_id"))
 	if err != nil {
 		return processID{}, err
 	}
@@ -81,7 +81,7 @@ func parseStat(stat string) (procState string, startTicks uint64, err error) {
 
 // alive reports whether exactly this process is still running.
 func (p processID) alive() (bool, error) {
-	now, err := identifyProcess("/proc", p.PID)
+	now, err := identifyProcess(p.PID)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
@@ -181,8 +181,8 @@ func (l *Lab) start(d daemon) error {
 	if err != nil {
 		return err
 	}
-	defer log.Close() //nolint:errcheck // the daemon has its own handle
-	cmd := exec.Command(d.args[0], d.args[1:]...)
+	defer log.Close()                             //nolint:errcheck // the daemon has its own handle
+	cmd := exec.Command(d.args[0], d.args[1:]...) //nolint:noctx // it outlives this program
 	cmd.Env = append(os.Environ(), "LC_ALL=C")
 	cmd.Dir = l.Dir
 	cmd.Stdout, cmd.Stderr = log, log
@@ -192,7 +192,7 @@ func (l *Lab) start(d daemon) error {
 	}
 	// Collects the process if it ends while this one still runs.
 	go func() { _ = cmd.Wait() }()
-	id, err := identifyProcess("/proc", cmd.Process.Pid)
+	id, err := identifyProcess(cmd.Process.Pid)
 	if errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("%s ended at once; see %s", d.name, d.log)
 	}
@@ -263,7 +263,7 @@ func (l *Lab) strays() ([]processID, error) {
 		if err := unix.Stat(filepath.Join("/proc", e.Name(), "ns/net"), &st); err != nil || st.Ino != ns.Ino || st.Dev != ns.Dev {
 			continue
 		}
-		id, err := identifyProcess("/proc", pid)
+		id, err := identifyProcess(pid)
 		if errors.Is(err, fs.ErrNotExist) {
 			continue
 		}

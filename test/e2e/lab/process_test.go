@@ -30,7 +30,7 @@ func TestParseStat(t *testing.T) {
 // startSleep starts a process and reaps it when it ends.
 func startSleep(t *testing.T, script string) processID {
 	t.Helper()
-	cmd := exec.Command("sh", "-c", script)
+	cmd := exec.CommandContext(t.Context(), "sh", "-c", script)
 	out, err := cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -44,7 +44,7 @@ func startSleep(t *testing.T, script string) processID {
 	if _, err := out.Read(make([]byte, 1)); err != nil {
 		t.Fatal(err)
 	}
-	id, err := identifyProcess("/proc", cmd.Process.Pid)
+	id, err := identifyProcess(cmd.Process.Pid)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -98,7 +98,7 @@ func TestForeignProcessWithOurPIDIsSpared(t *testing.T) {
 
 func TestIdentifyProcessThatIsNotThere(t *testing.T) {
 	// Above the largest PID that Linux allows.
-	if _, err := identifyProcess("/proc", 1<<23); !errors.Is(err, fs.ErrNotExist) {
+	if _, err := identifyProcess(1 << 23); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("got %v", err)
 	}
 }

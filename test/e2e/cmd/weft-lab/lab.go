@@ -125,7 +125,7 @@ func newExecCommand() *cobra.Command {
 			err = l.Exec(cmd.Context(), args[0], streams, args[1:]...)
 			var exit *lab.ExitError
 			if errors.As(err, &exit) {
-				return exitCode(exit.Status)
+				return exitError(exit.Status)
 			}
 			return err
 		},

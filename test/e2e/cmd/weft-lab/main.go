@@ -23,18 +23,18 @@ func main() {
 	os.Exit(code)
 }
 
-// exitCode is an error that only carries the exit status of a program that ran
+// exitError is an error that only carries the exit status of a program that ran
 // on a node; the program itself has said what was wrong.
-type exitCode int
+type exitError int
 
-func (e exitCode) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
+func (e exitError) Error() string { return fmt.Sprintf("exit status %d", int(e)) }
 
 func run(ctx context.Context) int {
-	err := newCommand().ExecuteContext(ctx)
-	switch e := err.(type) { //nolint:errorlint // our own RunE returns it bare
+	err := newCommand().ExecuteContext(ctx) //nolint:contextcheck // cobra hands the context on
+	switch e := err.(type) {                //nolint:errorlint // our own RunE returns it bare
 	case nil:
 		return 0
-	case exitCode:
+	case exitError:
 		return int(e)
 	default:
 		_, _ = fmt.Fprintln(os.Stderr, "weft-lab:", err)

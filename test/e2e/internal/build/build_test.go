@@ -77,7 +77,7 @@ func TestKeyFollowsContent(t *testing.T) {
 		}
 		return k
 	}
-	if key("a") != key("a") {
+	if first, second := key("a"), key("a"); first != second {
 		t.Error("the same content has two keys")
 	}
 	keys := []string{key("a"), key("b"), key("a", "x"), key("a", "x", "y"), key("a", "xy")}

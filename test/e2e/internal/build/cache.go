@@ -160,7 +160,7 @@ func Key(parts ...string) (string, error) {
 			if err != nil {
 				return err
 			}
-			data, err := os.ReadFile(path)
+			data, err := os.ReadFile(path) //nolint:gosec // the checkout is the user's own
 			if err != nil {
 				return err
 			}

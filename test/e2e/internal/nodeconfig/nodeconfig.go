@@ -15,12 +15,13 @@ const (
 	ShareDir = "/host-share"
 	// LogDir holds the logs of the node's services.
 	LogDir = "/var/log/weft-lab"
-	// ConfigTag and ShareTag are the 9p mount tags of Dir and ShareDir.
+	// ConfigTag is the 9p mount tag of Dir.
 	ConfigTag = "weft-config"
-	ShareTag  = "weft-share"
-	// InitPath is where the root filesystem has the init program, InitrdModules
-	// where the initial RAM disk lists the modules to load, in order.
-	InitPath      = "/sbin/weft-node-init"
+	// ShareTag is the 9p mount tag of ShareDir.
+	ShareTag = "weft-share"
+	// InitPath is where the root filesystem has the init program.
+	InitPath = "/sbin/weft-node-init"
+	// InitrdModules is where the initial RAM disk lists the modules to load, in order.
 	InitrdModules = "/modules.list"
 	// ReadyFile appears when network and management shell are up.
 	ReadyFile = "/run/weft-lab-ready"

@@ -44,7 +44,7 @@ func Reap() error {
 	for {
 		var status unix.WaitStatus
 		pid, err := unix.Wait4(-1, &status, 0, nil)
-		if err == unix.EINTR { //nolint:errorlint // a bare errno
+		if err == unix.EINTR {
 			continue
 		}
 		if err != nil {
