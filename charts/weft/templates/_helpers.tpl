@@ -80,6 +80,17 @@ seccompProfile:
 
 {{/* Probes: weft.probes (dict "port" 8081), with "host" for pods in the node's network. */}}
 {{- define "weft.probes" -}}
+# A start may take minutes on a machine that is busy, and killing it makes it busier.
+startupProbe:
+  httpGet:
+    {{- with .host }}
+    host: {{ . }}
+    {{- end }}
+    path: /healthz
+    port: {{ .port }}
+  periodSeconds: 2
+  timeoutSeconds: 5
+  failureThreshold: 150
 livenessProbe:
   httpGet:
     {{- with .host }}
@@ -87,7 +98,6 @@ livenessProbe:
     {{- end }}
     path: /healthz
     port: {{ .port }}
-  initialDelaySeconds: 10
   periodSeconds: 10
   timeoutSeconds: 5
   failureThreshold: 6
