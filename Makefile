@@ -23,6 +23,8 @@ PACKAGE_agent    := ./dataplane/cmd/weft-agent
 PACKAGE_csi      := ./csi-driver/cmd/weft-csi
 
 export HELM
+# One way of compiling for everything: what is built once is not built again, and no C compiler is needed.
+export CGO_ENABLED := 0
 
 ##@ The two commands
 
@@ -38,7 +40,7 @@ test: lint test-unit test-lab test-e2e ## Run everything: lint, unit and API-ser
 .PHONY: binaries
 binaries: ## Build the programs for ARCH into bin/ARCH
 	@mkdir -p $(BIN)/$(ARCH)
-	CGO_ENABLED=0 GOARCH=$(ARCH) $(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' \
+	GOARCH=$(ARCH) $(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' \
 		-o $(BIN)/$(ARCH)/ $(PACKAGE_operator) $(PACKAGE_agent) $(PACKAGE_csi)
 
 .PHONY: images
@@ -48,8 +50,8 @@ images: ## Build the images for ARCH with Docker
 
 .PHONY: cross
 cross: ## Compile everything for both architectures
-	CGO_ENABLED=0 GOARCH=amd64 $(GO) build ./...
-	CGO_ENABLED=0 GOARCH=arm64 $(GO) build ./...
+	GOARCH=amd64 $(GO) build ./...
+	GOARCH=arm64 $(GO) build ./...
 
 .PHONY: generate
 generate: $(CONTROLLER_GEN) $(HELM) ## Generate deep copies, CRDs, RBAC and the kustomize base
@@ -89,7 +91,7 @@ test-api: envtest ## Run the API-server tests alone
 MACHINE = cd test/e2e && WEFT_LAB_DIR=$(CURDIR)/.lab-machine $(LAB)
 # in-machine PACKAGE: run a package's tests with build tag lab in the machine
 define in-machine
-	CGO_ENABLED=0 $(GO) test -c -tags lab -o .lab-machine/share/$(notdir $(1)).test $(1)
+	$(GO) test -c -tags lab -o .lab-machine/share/$(notdir $(1)).test $(1)
 	$(MACHINE) exec node1 -- /host-share/$(notdir $(1)).test -test.v -test.timeout 25m
 endef
 
