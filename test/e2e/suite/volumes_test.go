@@ -27,9 +27,9 @@ func checksum(ctx context.Context, pod *corev1.Pod) string {
 
 var _ = Describe("A volume", func() {
 	DescribeTable("carries a pod's data to another node's drive",
-		func(ctx context.Context, class, transport string) {
+		func(ctx context.Context, class, size, transport string) {
 			ns := newNamespace(ctx)
-			claim := newClaim(ctx, ns, "claim", class)
+			claim := newClaim(ctx, ns, "claim", class, withSize(size))
 			volume := bound(ctx, claim)
 			Expect(volume.Spec.Node).To(Equal(storageNode))
 
@@ -43,8 +43,8 @@ var _ = Describe("A volume", func() {
 			By("seeing the path that carries it")
 			Expect(controllersOf(ctx, clientNode, volume)).To(ConsistOf(HavePrefix(transport + " ")))
 		},
-		Entry("over TCP", "weft-fast", "tcp"),
-		Entry("over RDMA", "weft-fast-rdma", "rdma"),
+		Entry("over TCP", "weft-fast", claimSize, "tcp"),
+		Entry("over RDMA", "weft-fast-rdma", xfsSize, "rdma"),
 	)
 
 	It("moves with its pod to another node, and leaves no connection behind", func(ctx SpecContext) {
@@ -66,7 +66,7 @@ var _ = Describe("A volume", func() {
 	})
 
 	It("keeps its data through many pods on one node", func(ctx SpecContext) {
-		claim := newClaim(ctx, newNamespace(ctx), "claim", "weft-fast-xfs")
+		claim := newClaim(ctx, newNamespace(ctx), "claim", "weft-fast-xfs", withSize(xfsSize))
 		pod := runPod(ctx, claim, "first", clientNode)
 		Expect(sh(ctx, pod, `grep ' %s ' /proc/mounts`, mountPath)).To(ContainSubstring(" xfs "))
 		sum := fill(ctx, pod)
@@ -79,7 +79,7 @@ var _ = Describe("A volume", func() {
 		write := `dd if=/dev/urandom of=/tmp/r bs=1M count=8 2>/dev/null && dd if=/tmp/r of=%[1]s bs=1M conv=fsync 2>/dev/null && sha256sum < /tmp/r`
 		read := `dd if=%[1]s bs=1M count=8 2>/dev/null | sha256sum`
 		pod := runPod(ctx, claim, "first", clientNode)
-		Expect(sh(ctx, pod, `blockdev --getsize64 %s`, devicePath)).To(Equal(fmt.Sprint(512 << 20)))
+		Expect(sh(ctx, pod, `blockdev --getsize64 %s`, devicePath)).To(Equal(fmt.Sprint(128 << 20)))
 		sum := sh(ctx, pod, write, devicePath)
 		Expect(sh(ctx, pod, read, devicePath)).To(Equal(sum))
 		remove(ctx, pod)

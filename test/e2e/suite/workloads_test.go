@@ -55,7 +55,20 @@ func withAccess(mode corev1.PersistentVolumeAccessMode) claimOption {
 	}
 }
 
-// newClaim makes a claim of 512Mi.
+// A claim of claimSize leaves room for 30 others on the lab's drive of 4 GiB; a
+// filesystem of class weft-fast-xfs or weft-fast-rdma needs xfsSize, XFS's least being 300 MiB.
+const (
+	claimSize = "128Mi"
+	xfsSize   = "320Mi"
+)
+
+func withSize(size string) claimOption {
+	return func(c *corev1.PersistentVolumeClaim) {
+		c.Spec.Resources.Requests[corev1.ResourceStorage] = resource.MustParse(size)
+	}
+}
+
+// newClaim makes a claim of claimSize.
 func newClaim(ctx context.Context, namespace, name, class string, options ...claimOption) *corev1.PersistentVolumeClaim {
 	GinkgoHelper()
 	claim := &corev1.PersistentVolumeClaim{
@@ -64,7 +77,7 @@ func newClaim(ctx context.Context, namespace, name, class string, options ...cla
 			StorageClassName: &class,
 			AccessModes:      []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
 			Resources: corev1.VolumeResourceRequirements{
-				Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("512Mi")},
+				Requests: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse(claimSize)},
 			},
 		},
 	}
