@@ -5,13 +5,11 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
-	ctrl "sigs.k8s.io/controller-runtime"
 
 	"github.com/weft-storage/weft/csi-driver/internal/controller"
 	"github.com/weft-storage/weft/csi-driver/internal/identity"
@@ -37,9 +35,12 @@ func controllerCommand() *cobra.Command {
 }
 
 func (o controllerOptions) run(ctx context.Context) error {
-	config, err := ctrl.GetConfig()
+	if _, err := server.SocketPath(o.endpoint); err != nil {
+		return err
+	}
+	config, err := apiServer(ctx)
 	if err != nil {
-		return fmt.Errorf("find the API server (give --kubeconfig outside of a cluster): %w", err)
+		return err
 	}
 	cluster, err := controller.NewCluster(config)
 	if err != nil {

@@ -4,12 +4,15 @@
 package main
 
 import (
+	"context"
 	"flag"
 	"fmt"
 	"os"
 
 	"github.com/spf13/cobra"
 	"go.uber.org/zap/zapcore"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
@@ -38,7 +41,6 @@ func command() *cobra.Command {
 		SilenceErrors: true,
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error {
 			logger := zap.New(zap.UseFlagOptions(&logging))
-			ctrl.SetLogger(logger)
 			klog.SetLogger(logger) // mount-utils and client-go log through klog
 			cmd.SetContext(logr.NewContext(cmd.Context(), logger))
 			// Programs that are run by libraries must answer in the C locale too.
@@ -50,4 +52,18 @@ func command() *cobra.Command {
 	cmd.PersistentFlags().AddGoFlagSet(flag.CommandLine)
 	cmd.AddCommand(controllerCommand(), nodeCommand())
 	return cmd
+}
+
+// apiServer finds the API server. controller-runtime logs only after it: it would log a failure that is returned too.
+func apiServer(ctx context.Context) (*rest.Config, error) {
+	config, err := ctrl.GetConfig()
+	ctrl.SetLogger(logr.FromContextOrDiscard(ctx))
+	if clientcmd.IsEmptyConfig(err) {
+		_, err = rest.InClusterConfig()
+		return nil, fmt.Errorf("find the API server: outside of a cluster give --kubeconfig, or set KUBECONFIG (inside: %w)", err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the kubeconfig: %w", err)
+	}
+	return config, nil
 }

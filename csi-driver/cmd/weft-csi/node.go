@@ -6,7 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
+	"path/filepath"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -17,7 +17,6 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/mount-utils"
 	"k8s.io/utils/exec"
-	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/weft-storage/weft/csi-driver/internal/fabrics"
@@ -61,11 +60,18 @@ func (o nodeOptions) run(ctx context.Context) error {
 	if o.maxVolumes < 0 {
 		return fmt.Errorf("--max-volumes is %d; give 0 for no limit, or a positive number", o.maxVolumes)
 	}
-	reader, err := nodeReader()
+	if !filepath.IsAbs(o.kubeletDir) {
+		return fmt.Errorf("--kubelet-dir is %q; give an absolute path, such as /var/lib/kubelet", o.kubeletDir)
+	}
+	socket, err := server.SocketPath(o.endpoint)
 	if err != nil {
 		return err
 	}
-	registrar := registration.New(strings.TrimPrefix(o.endpoint, "unix://"))
+	reader, err := nodeReader(ctx)
+	if err != nil {
+		return err
+	}
+	registrar := registration.New(socket)
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return server.ServeHealth(ctx, o.healthAddress, registrar.Registered) })
 	group.Go(func() error {
@@ -92,10 +98,10 @@ func (o nodeOptions) run(ctx context.Context) error {
 }
 
 // nodeReader reads Nodes; without a cache, since one is read, once.
-func nodeReader() (client.Reader, error) {
-	config, err := ctrl.GetConfig()
+func nodeReader(ctx context.Context) (client.Reader, error) {
+	config, err := apiServer(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("find the API server (give --kubeconfig outside of a cluster): %w", err)
+		return nil, err
 	}
 	scheme := runtime.NewScheme()
 	if err := corev1.AddToScheme(scheme); err != nil {

@@ -28,15 +28,24 @@ const stopTimeout = 10 * time.Second
 // maxSocketPath is the kernel's limit (sun_path, with its closing zero).
 const maxSocketPath = 107
 
+// SocketPath of an endpoint such as unix:///csi/csi.sock. It fails for any other kind of endpoint.
+func SocketPath(endpoint string) (string, error) {
+	path, ok := strings.CutPrefix(endpoint, "unix://")
+	if !ok || !filepath.IsAbs(path) {
+		return "", fmt.Errorf("endpoint %q: it must be unix:// and an absolute path, such as unix:///csi/csi.sock", endpoint)
+	}
+	if len(path) > maxSocketPath {
+		return "", fmt.Errorf("endpoint %q: the path of a socket has at most %d bytes, and this one has %d", endpoint, maxSocketPath, len(path))
+	}
+	return path, nil
+}
+
 // Listen opens the Unix socket of an endpoint such as unix:///csi/csi.sock, for its owner only. A
 // socket that an earlier process left there is replaced; any other file is not.
 func Listen(ctx context.Context, endpoint string) (net.Listener, error) {
-	path, ok := strings.CutPrefix(endpoint, "unix://")
-	if !ok || !filepath.IsAbs(path) {
-		return nil, fmt.Errorf("endpoint %q: it must be unix:// and an absolute path, such as unix:///csi/csi.sock", endpoint)
-	}
-	if len(path) > maxSocketPath {
-		return nil, fmt.Errorf("endpoint %q: the path of a socket has at most %d bytes, and this one has %d", endpoint, maxSocketPath, len(path))
+	path, err := SocketPath(endpoint)
+	if err != nil {
+		return nil, err
 	}
 	info, err := os.Lstat(path)
 	switch {

@@ -9,9 +9,12 @@ import (
 	"flag"
 	"fmt"
 	"os"
+	"path/filepath"
 
 	"github.com/spf13/cobra"
 	"go.uber.org/zap/zapcore"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
@@ -32,7 +35,8 @@ func main() {
 func command() *cobra.Command {
 	var options agent.Options
 	var stateDir string
-	logging := zap.Options{TimeEncoder: zapcore.RFC3339TimeEncoder}
+	// An error needs its words, not the stack of the place that logs it.
+	logging := zap.Options{TimeEncoder: zapcore.RFC3339TimeEncoder, StacktraceLevel: zapcore.DPanicLevel}
 	cmd := &cobra.Command{
 		Use:           "weft-agent",
 		Short:         "Serve this node's NvmfVolumes over NVMe-oF",
@@ -41,15 +45,21 @@ func command() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			logger := zap.New(zap.UseFlagOptions(&logging)).WithValues("node", options.NodeName)
-			ctrl.SetLogger(logger)
-			klog.SetLogger(logger) // the lease is renewed by client-go, which logs through klog
-			config, err := ctrl.GetConfig()
-			if err != nil {
-				return fmt.Errorf("find the API server (give --kubeconfig outside of a cluster): %w", err)
+			if !filepath.IsAbs(stateDir) {
+				return fmt.Errorf("--state-dir is %q; give an absolute path, such as /var/lib/weft", stateDir)
 			}
 			options.Inventory = machine{}
 			options.Engines = engines(stateDir)
+			if err := options.Validate(); err != nil {
+				return err
+			}
+			config, err := apiServer()
+			if err != nil {
+				return err
+			}
+			logger := zap.New(zap.UseFlagOptions(&logging)).WithValues("node", options.NodeName)
+			ctrl.SetLogger(logger)
+			klog.SetLogger(logger) // the lease is renewed by client-go, which logs through klog
 			return agent.Run(cmd.Context(), config, options)
 		},
 	}
@@ -63,4 +73,17 @@ func command() *cobra.Command {
 	logging.BindFlags(flag.CommandLine)
 	flags.AddGoFlagSet(flag.CommandLine)
 	return cmd
+}
+
+// apiServer finds the API server. Libraries log only after it: controller-runtime would log a failure that is returned too.
+func apiServer() (*rest.Config, error) {
+	config, err := ctrl.GetConfig()
+	if clientcmd.IsEmptyConfig(err) {
+		_, err = rest.InClusterConfig()
+		return nil, fmt.Errorf("find the API server: outside of a cluster give --kubeconfig, or set KUBECONFIG (inside: %w)", err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the kubeconfig: %w", err)
+	}
+	return config, nil
 }

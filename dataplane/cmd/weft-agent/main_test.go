@@ -3,6 +3,7 @@
 package main
 
 import (
+	"path/filepath"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -36,4 +37,12 @@ func TestEngines(t *testing.T) {
 	g.Expect(again).To(BeIdenticalTo(kernel), "its calls run alone")
 	_, err = choose(v1alpha1.EngineSPDK)
 	g.Expect(err).To(MatchError("engine SPDK is not available in this version; use engine: Nvmet"))
+}
+
+func TestWithoutAnAPIServer(t *testing.T) {
+	g := NewWithT(t)
+	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
+	t.Setenv("KUBERNETES_SERVICE_HOST", "")
+	_, err := apiServer()
+	g.Expect(err).To(MatchError(And(ContainSubstring("give --kubeconfig"), ContainSubstring("KUBERNETES_SERVICE_HOST"))))
 }

@@ -66,7 +66,8 @@ type Options struct {
 	Settle, Resync time.Duration
 }
 
-func (o *Options) complete() error {
+// Validate says which option is missing.
+func (o *Options) Validate() error {
 	switch {
 	case o.NodeName == "":
 		return errors.New("the node's name is missing; give --node-name, or set NODE_NAME")
@@ -76,6 +77,13 @@ func (o *Options) complete() error {
 		return errors.New("the health address is missing; give --health-probe-bind-address, such as 127.0.0.1:9810")
 	case o.Inventory == nil || o.Engines == nil:
 		return errors.New("an agent needs an inventory source and engines")
+	}
+	return nil
+}
+
+func (o *Options) complete() error {
+	if err := o.Validate(); err != nil {
+		return err
 	}
 	if o.DeviceFolder == "" {
 		o.DeviceFolder = "/dev"

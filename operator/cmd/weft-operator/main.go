@@ -11,6 +11,8 @@ import (
 
 	"github.com/spf13/cobra"
 	"go.uber.org/zap/zapcore"
+	"k8s.io/client-go/rest"
+	"k8s.io/client-go/tools/clientcmd"
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
@@ -30,7 +32,8 @@ func main() {
 
 func command() *cobra.Command {
 	var options manager.Options
-	logging := zap.Options{TimeEncoder: zapcore.RFC3339TimeEncoder}
+	// An error needs its words, not the stack of the place that logs it.
+	logging := zap.Options{TimeEncoder: zapcore.RFC3339TimeEncoder, StacktraceLevel: zapcore.DPanicLevel}
 	cmd := &cobra.Command{
 		Use:           "weft-operator",
 		Short:         "Place NVMe-oF targets on storage nodes, from NvmfTargets",
@@ -39,13 +42,13 @@ func command() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
+			cfg, err := apiServer()
+			if err != nil {
+				return err
+			}
 			logger := zap.New(zap.UseFlagOptions(&logging))
 			ctrl.SetLogger(logger)
 			klog.SetLogger(logger) // leader election logs through klog
-			cfg, err := ctrl.GetConfig()
-			if err != nil {
-				return fmt.Errorf("find the API server (give --kubeconfig outside of a cluster): %w", err)
-			}
 			// A label on many nodes is one claim each; the API server's own priority and fairness guards it.
 			cfg.QPS, cfg.Burst = 100, 200
 			mgr, err := manager.New(cfg, options)
@@ -64,4 +67,17 @@ func command() *cobra.Command {
 	logging.BindFlags(flag.CommandLine)
 	flags.AddGoFlagSet(flag.CommandLine)
 	return cmd
+}
+
+// apiServer finds the API server. Libraries log only after it: controller-runtime would log a failure that is returned too.
+func apiServer() (*rest.Config, error) {
+	config, err := ctrl.GetConfig()
+	if clientcmd.IsEmptyConfig(err) {
+		_, err = rest.InClusterConfig()
+		return nil, fmt.Errorf("find the API server: outside of a cluster give --kubeconfig, or set KUBECONFIG (inside: %w)", err)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the kubeconfig: %w", err)
+	}
+	return config, nil
 }
