@@ -126,7 +126,8 @@ kind-up: $(KIND) $(HELM) images ## A kind cluster with weft, for a laptop with D
 	@for m in nvmet nvmet-tcp nvme-tcp; do modprobe -n $$m 2>/dev/null || [ -d /sys/module/$${m//-/_} ] || { echo "this kernel has no module $$m: nodes of kind share it, so weft cannot serve here"; exit 1; }; done
 	$(KIND) create cluster --name weft --config test/e2e/kind.yaml
 	$(KIND) load docker-image --name weft $(IMAGE)
-	$(HELM) upgrade --install weft charts/weft --namespace weft-system --create-namespace --kube-context kind-weft --wait
+	$(HELM) upgrade --install weft charts/weft --namespace weft-system --create-namespace --kube-context kind-weft --wait \
+		--set-string 'agent.nodeSelector.weft\.storage/target=fast'
 
 .PHONY: kind-down
 kind-down: $(KIND) ## Remove the kind cluster
