@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -52,6 +53,37 @@ func TestConceptsExplainsEveryConditionAndReason(t *testing.T) {
 				t.Errorf("concepts.md has no row for %s", value)
 			}
 		}
+	}
+}
+
+var code = regexp.MustCompile("`([A-Z][A-Za-z]+)`")
+
+func TestTroubleshootingNamesReasonsThatExist(t *testing.T) {
+	text, err := os.ReadFile("troubleshooting.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, table, found := strings.Cut(string(text), "## A target is not Ready\n")
+	table, _, _ = strings.Cut(table, "\n## ")
+	if !found {
+		t.Fatal("troubleshooting.md has no section on targets")
+	}
+	known := constants(t, "Reason")
+	named := 0
+	for line := range strings.Lines(table) {
+		cells := strings.Split(line, "|")
+		if len(cells) < 2 {
+			continue
+		}
+		for _, m := range code.FindAllStringSubmatch(cells[1], -1) {
+			named++
+			if !slices.Contains(known, m[1]) {
+				t.Errorf("troubleshooting.md explains %s, which is no reason of conditions.go", m[1])
+			}
+		}
+	}
+	if named == 0 {
+		t.Error("troubleshooting.md names no reason")
 	}
 }
 
