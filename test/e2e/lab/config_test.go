@@ -7,6 +7,9 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -14,6 +17,13 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/v1/empty"
+	"github.com/google/go-containerregistry/pkg/v1/mutate"
+	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/static"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
+	"github.com/google/go-containerregistry/pkg/v1/types"
 	"sigs.k8s.io/yaml"
 
 	"github.com/weft-storage/weft/test/e2e/internal/nodeconfig"
@@ -177,5 +187,68 @@ func TestUntarStaysInside(t *testing.T) {
 	}
 	if err := untar(archive("../escaped"), dir); err == nil {
 		t.Error("a file outside the folder was accepted")
+	}
+}
+
+// writeArchive writes an archive as `docker save` does: one layer, one name.
+func writeArchive(t *testing.T, ref string, layer []byte) string {
+	t.Helper()
+	img, err := mutate.AppendLayers(empty.Image, static.NewLayer(layer, types.DockerUncompressedLayer))
+	if err != nil {
+		t.Fatal(err)
+	}
+	tag, err := name.NewTag(ref)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.TempDir(), "image.tar")
+	if err := tarball.WriteToFile(file, tag, img); err != nil {
+		t.Fatal(err)
+	}
+	return file
+}
+
+func TestImageServerGivesWhatTheArchiveHolds(t *testing.T) {
+	layer := bytes.Repeat([]byte("layer"), 1000)
+	archive, err := openArchive(writeArchive(t, "example.com/a/b:1", layer))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer archive.close()
+	server := httptest.NewServer(archive)
+	defer server.Close()
+	// A client that others wrote checks every digest on the way.
+	ref, err := name.NewTag(strings.TrimPrefix(server.URL, "http://")+"/image:load", name.Insecure)
+	if err != nil {
+		t.Fatal(err)
+	}
+	img, err := remote.Image(ref)
+	if err != nil {
+		t.Fatal(err)
+	}
+	layers, err := img.Layers()
+	if err != nil || len(layers) != 1 {
+		t.Fatalf("%d layers, %v", len(layers), err)
+	}
+	content, err := layers[0].Compressed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, err := io.ReadAll(content)
+	if err != nil || !bytes.Equal(got, layer) {
+		t.Errorf("%d bytes, %v", len(got), err)
+	}
+	if id, err := img.ConfigName(); err != nil || id != archive.id {
+		t.Errorf("configuration %v, not %v; %v", id, archive.id, err)
+	}
+	if archive.ref != "example.com/a/b:1" {
+		t.Errorf("name %q", archive.ref)
+	}
+	response, err := http.Get(server.URL + "/v2/image/blobs/sha256:" + strings.Repeat("0", 64))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := response.Body.Close(); err != nil || response.StatusCode != http.StatusNotFound {
+		t.Errorf("a blob that is not there: %s, %v", response.Status, err)
 	}
 }

@@ -31,6 +31,9 @@ type Options struct {
 	Nodes int
 	// NoCluster leaves out Kubernetes: machines only.
 	NoCluster bool
+	// Weft puts the project's image on the disks of a new lab; it is built from
+	// the programs in bin/, which have to be there.
+	Weft bool
 	// NoRDMA leaves out the nodes' soft RDMA device.
 	NoRDMA bool
 	// MemoryMiB is the memory of each node; 0 means 1536.
@@ -122,6 +125,9 @@ func (l *Lab) create(ctx context.Context, b *build.Builder, opts Options) error 
 	}
 	if s.Cluster {
 		s.Machine, s.AssetsDir, err = b.Cluster(ctx)
+		if err == nil && opts.Weft {
+			s.Machine.Disk, err = l.diskWithWeft(ctx, b, s.Machine.Disk)
+		}
 	} else {
 		s.Machine, err = b.VM(ctx)
 	}

@@ -44,6 +44,7 @@ func newUpCommand() *cobra.Command {
 	flags := cmd.Flags()
 	flags.IntVar(&opts.Nodes, "nodes", 0, "number of nodes (default 2, or as many as the running lab has)")
 	flags.BoolVar(&opts.NoCluster, "no-cluster", false, "machines only, no Kubernetes")
+	flags.BoolVar(&opts.Weft, "weft", false, "put the project's image, built from bin/, on the nodes of a new lab")
 	flags.BoolVar(&opts.NoRDMA, "no-rdma", false, "no soft RDMA device on the nodes")
 	flags.IntVar(&opts.MemoryMiB, "memory", 0, "memory of each node in MiB (default 1536)")
 	return cmd

@@ -188,6 +188,17 @@ func (b *Builder) goImages(ctx context.Context) ([]string, error) {
 	return out, nil
 }
 
+// importScript runs inside a root filesystem, in namespaces of its own: mounts
+// and processes end with it. It imports what lies in /images.
+const importScript = `set -eu
+mount -t proc proc /proc
+mount -t tmpfs tmpfs /run
+containerd --log-level warn &
+while [ ! -S /run/containerd/containerd.sock ]; do kill -0 $!; sleep 0.1; done
+for image in /images/*; do ctr -n k8s.io images import "$image" >/dev/null; done
+kill $!; wait $! || true
+`
+
 // preload imports the images into the containerd of a root filesystem, with
 // its own containerd but at the host's speed.
 func preload(archives []string) (addition, error) {
@@ -199,15 +210,6 @@ func preload(archives []string) (addition, error) {
 	if err != nil {
 		return addition{}, err
 	}
-	// Both namespaces end with the script, and mounts and processes with them.
-	const script = `set -eu
-mount -t proc proc /proc
-mount -t tmpfs tmpfs /run
-containerd --log-level warn &
-while [ ! -S /run/containerd/containerd.sock ]; do kill -0 $!; sleep 0.1; done
-for image in /images/*; do ctr -n k8s.io images import "$image" >/dev/null; done
-kill $!; wait $! || true
-`
 	add := func(ctx context.Context, root string) (err error) {
 		dir := filepath.Join(root, "images")
 		if err := os.Mkdir(dir, 0o755); err != nil {
@@ -219,9 +221,40 @@ kill $!; wait $! || true
 				return err
 			}
 		}
-		return hostcmd.Run(ctx, "unshare", "--mount", "--pid", "--fork", "--kill-child", "chroot", root, "sh", "-c", script)
+		return hostcmd.Run(ctx, "unshare", "--mount", "--pid", "--fork", "--kill-child", "chroot", root, "sh", "-c", importScript)
 	}
 	return addition{key: key, add: add}, nil
+}
+
+// AddImage copies the disk image from to the file to and imports an image
+// archive into the copy's containerd. It also writes content to the file marker
+// inside. On the host this takes seconds; on a running node, a minute.
+func (b *Builder) AddImage(ctx context.Context, from, to, archive, marker, content string) error {
+	const script = `set -eu
+mount -o loop "$1" "$2"
+mkdir -p "$2/images" "$2$(dirname "$4")"
+cp "$3" "$2/images/"
+echo "$5" >"$2$4"
+chroot "$2" sh -c "$6"
+umount "$2/run" "$2/proc"
+rm -r "$2/images"
+umount "$2"
+`
+	return b.Progress.Step("put the image on the nodes' disk", func() error {
+		tmp, dir := to+".tmp", to+".mnt"
+		if err := errors.Join(RemoveTree(tmp), RemoveTree(dir), os.MkdirAll(dir, 0o755)); err != nil {
+			return err
+		}
+		if err := hostcmd.Run(ctx, "cp", "--sparse=always", from, tmp); err != nil {
+			return err
+		}
+		err := hostcmd.Run(ctx, "unshare", "--mount", "--pid", "--fork", "--kill-child",
+			"sh", "-c", script, "sh", tmp, dir, archive, marker, content, importScript)
+		if err != nil {
+			return errors.Join(err, os.RemoveAll(tmp))
+		}
+		return errors.Join(os.Rename(tmp, to), os.Remove(dir))
+	})
 }
 
 // WeftImageRef is the project's own image: the chart's default.
@@ -258,7 +291,17 @@ func (b *Builder) WeftImage(ctx context.Context, archive string) error {
 	if err != nil {
 		return err
 	}
-	return b.Progress.Step("image "+ref, func() (err error) {
+	key, err := b.weftImageKey(base, ref)
+	if err != nil {
+		return err
+	}
+	keyFile := archive + ".key"
+	if have, err := os.ReadFile(keyFile); err == nil && string(have) == key {
+		if _, err := os.Stat(archive); err == nil {
+			return nil
+		}
+	}
+	err = b.Progress.Step("image "+ref, func() (err error) {
 		// A store of its own, thrown away after use: images of earlier builds
 		// would fill the disk, and the base is read in a second.
 		store := archive + ".store"
@@ -279,9 +322,23 @@ func (b *Builder) WeftImage(ctx context.Context, archive string) error {
 		if err != nil {
 			return err
 		}
-		if err := os.RemoveAll(archive); err != nil {
+		if err := errors.Join(os.RemoveAll(keyFile), os.RemoveAll(archive)); err != nil {
 			return err
 		}
 		return buildah("push", ref, "docker-archive:"+archive+":"+ref)
 	})
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(keyFile, []byte(key), 0o644)
+}
+
+// weftImageKey changes with all that the project's image is made from.
+func (b *Builder) weftImageKey(base, ref string) (string, error) {
+	dockerfile := filepath.Join(b.Repo, "Dockerfile")
+	programs := filepath.Join(b.Repo, "bin", runtime.GOARCH)
+	if _, err := os.Stat(programs); err != nil {
+		return "", fmt.Errorf("the programs of the image are not built (%w); run `make binaries`", err)
+	}
+	return Key(filepath.Base(base), ref, dockerfile, programs)
 }
