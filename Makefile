@@ -55,8 +55,8 @@ cross: ## Compile everything for both architectures
 
 .PHONY: generate
 generate: $(CONTROLLER_GEN) $(HELM) ## Generate deep copies, CRDs, RBAC and the kustomize base
-	$(CONTROLLER_GEN) object paths=./api/...
-	$(CONTROLLER_GEN) crd paths=./api/... output:crd:dir=config/crd
+	$(CONTROLLER_GEN) object:headerFile=hack/header.go.txt paths=./api/...
+	$(CONTROLLER_GEN) crd:headerFile=hack/header.yaml.txt paths=./api/... output:crd:dir=config/crd
 	hack/generate.sh
 
 ##@ Check
@@ -64,7 +64,7 @@ generate: $(CONTROLLER_GEN) $(HELM) ## Generate deep copies, CRDs, RBAC and the 
 .PHONY: lint
 lint: $(GOLANGCI_LINT) cross verify-generate ## Check format, lint, generated files, licence headers, both architectures
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); if [ -n "$$unformatted" ]; then echo "not formatted (run gofmt -w):" $$unformatted; exit 1; fi
-	@missing=$$(git ls-files '*.go' '*.sh' 'Makefile' 'Dockerfile' | grep -v zz_generated | xargs grep -L 'SPDX-License-Identifier: Apache-2.0'); if [ -n "$$missing" ]; then echo "no SPDX header in:" $$missing; exit 1; fi
+	@missing=$$(git ls-files '*.go' '*.sh' '*.yaml' '*.yml' '*.tpl' '.ci/*' Makefile Dockerfile | xargs grep -L 'SPDX-License-Identifier: Apache-2.0'); if [ -n "$$missing" ]; then echo "no SPDX header in:" $$missing; exit 1; fi
 	$(GOLANGCI_LINT) run --allow-parallel-runners ./...
 	cd test/e2e && $(GOLANGCI_LINT) run --allow-parallel-runners ./...
 

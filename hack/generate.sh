@@ -16,7 +16,7 @@ for tool in "$controller_gen" "$helm"; do
 done
 
 roles() { # roles NAME PACKAGES: the role of one component
-  "$controller_gen" rbac:roleName="$1",fileName="$1.yaml" paths="$2" output:rbac:dir=config/rbac
+  "$controller_gen" rbac:roleName="$1",fileName="$1.yaml",headerFile=hack/header.yaml.txt paths="$2" output:rbac:dir=config/rbac
   [ -s "config/rbac/$1.yaml" ] || { echo "no +kubebuilder:rbac marker in $2, but $1 needs a role" >&2; exit 1; }
 }
 mkdir -p config/rbac

@@ -150,9 +150,10 @@ type PoolStatus struct {
 	// Ready to hold volumes.
 	// +required
 	Ready bool `json:"ready"`
-	// Reason and message when it is not ready.
+	// Reason when it is not ready, or lacks something; one CamelCase word.
 	// +optional
 	Reason string `json:"reason,omitempty"`
+	// Message says it in words.
 	// +optional
 	Message string `json:"message,omitempty"`
 	// Total size in bytes.
@@ -259,9 +260,10 @@ type NIC struct {
 	// +listType=set
 	// +optional
 	Lower []string `json:"lower,omitempty"`
-	// RxQueues and TxQueues it has.
+	// RxQueues it has.
 	// +optional
 	RxQueues int32 `json:"rxQueues,omitempty"`
+	// TxQueues it has.
 	// +optional
 	TxQueues int32 `json:"txQueues,omitempty"`
 	// Addresses with prefix length, such as 10.20.0.5/16; link-local ones are left out.

@@ -137,7 +137,7 @@ type NvmfVolumeStatus struct {
 	// +listMapKey=nqn
 	// +optional
 	Hosts []AdmittedHost `json:"hosts,omitempty"`
-	// Conditions: Ready, Created, Exported.
+	// Conditions: Ready, Created, Exported, Degraded.
 	// +listType=map
 	// +listMapKey=type
 	// +optional
