@@ -47,7 +47,7 @@ func Start(ctx context.Context, out io.Writer) (*Run, error) {
 		return nil, err
 	}
 	b := &build.Builder{Repo: repo, Cache: build.Cache{Dir: cache}, Progress: build.NewProgress(out)}
-	machines, err := lab.Up(ctx, dir, b, lab.Options{})
+	machines, err := lab.Up(ctx, dir, b, lab.Options{Weft: true})
 	if err != nil {
 		return nil, err
 	}
