@@ -39,6 +39,12 @@ const (
 	Off = "0"
 	// readyTimeout bounds how long one readiness probe waits for the caches.
 	readyTimeout = 500 * time.Millisecond
+
+	// Twice the usual times: an API server that is slow for ten seconds must not
+	// make the leader restart. Nothing is served by the operator, so a slower hand-over costs little.
+	leaseDuration = 30 * time.Second
+	renewDeadline = 20 * time.Second
+	retryPeriod   = 4 * time.Second
 )
 
 // Options of the operator.
@@ -84,6 +90,9 @@ func New(cfg *rest.Config, o Options) (ctrl.Manager, error) {
 		LeaderElectionID:              LeaderLease,
 		LeaderElectionNamespace:       o.Namespace,
 		LeaderElectionReleaseOnCancel: true,
+		LeaseDuration:                 new(leaseDuration),
+		RenewDeadline:                 new(renewDeadline),
+		RetryPeriod:                   new(retryPeriod),
 		Controller:                    config.Controller{SkipNameValidation: new(o.AllowSeveral)},
 	})
 	if err != nil {
