@@ -121,7 +121,7 @@ var _ = Describe("Twenty volumes at once", func() {
 			pods = append(pods, newPod(ctx, claim, fmt.Sprintf("pod-%d", i), nodes[i%len(nodes)]))
 		}
 		for i := range pods {
-			running(ctx, pods[i])
+			runningWithin(ctx, pods[i], 12*time.Minute) // two emulated machines start ten sandboxes each
 			sh(ctx, pods[i], `echo %d > %s/number && sync`, i, mountPath)
 		}
 		seen := map[string]bool{}
@@ -136,7 +136,7 @@ var _ = Describe("Twenty volumes at once", func() {
 			Expect(cluster.Delete(ctx, claims[i])).To(Succeed())
 		}
 		nothingLeft(ctx)
-	}, SpecTimeout(15*time.Minute))
+	}, SpecTimeout(30*time.Minute))
 })
 
 // nothingLeft waits until no volume is left: no object, no file in a pool, no
@@ -147,7 +147,7 @@ func nothingLeft(ctx context.Context) {
 		var volumes v1alpha1.NvmfVolumeList
 		g.Expect(cluster.List(ctx, &volumes)).To(Succeed())
 		g.Expect(volumes.Items).To(BeEmpty())
-	}).WithTimeout(5 * time.Minute).WithPolling(2 * time.Second).Should(Succeed())
+	}).WithTimeout(10 * time.Minute).WithPolling(2 * time.Second).Should(Succeed())
 	for _, node := range nodes {
 		Expect(poolFiles(ctx, node)).To(BeEmpty(), "files in the pools of %s", node)
 		Expect(subsystems(ctx, node)).To(BeEmpty(), "subsystems of %s", node)

@@ -128,12 +128,17 @@ func newPod(ctx context.Context, claim *corev1.PersistentVolumeClaim, name, node
 // running waits until the pod runs.
 func running(ctx context.Context, pod *corev1.Pod) *corev1.Pod {
 	GinkgoHelper()
+	return runningWithin(ctx, pod, podTime)
+}
+
+func runningWithin(ctx context.Context, pod *corev1.Pod, within time.Duration) *corev1.Pod {
+	GinkgoHelper()
 	Eventually(ctx, func(g Gomega, ctx context.Context) {
 		g.Expect(cluster.Get(ctx, client.ObjectKeyFromObject(pod), pod)).To(Succeed())
 		if pod.Status.Phase != corev1.PodRunning {
 			g.Expect(pod.Status.Phase).To(Equal(corev1.PodRunning), "pod %s: %s", pod.Name, eventsOf(ctx, pod))
 		}
-	}).WithTimeout(podTime).WithPolling(500 * time.Millisecond).Should(Succeed())
+	}).WithTimeout(within).WithPolling(500 * time.Millisecond).Should(Succeed())
 	return pod
 }
 
