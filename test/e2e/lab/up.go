@@ -210,6 +210,9 @@ func (l *Lab) WaitForShell(ctx context.Context, node string) error {
 		_, last = l.Output(ctx, node, "test", "-e", nodeconfig.ReadyFile)
 		return last == nil, nil
 	})
+	if ctx.Err() != nil {
+		return fmt.Errorf("wait for %s to boot: %w", node, context.Cause(ctx))
+	}
 	if err != nil && last != nil {
 		return fmt.Errorf("%s did not boot within %s (see %s): %w", node, shellTimeout, l.ConsoleLog(node), last)
 	}
