@@ -9,7 +9,6 @@ GO       ?= go
 ARCH     ?= $(shell $(GO) env GOARCH)
 VERSION  ?= $(shell sed -n 's/^appVersion: *"\{0,1\}\([^"]*\)"\{0,1\}$$/\1/p' charts/weft/Chart.yaml)
 IMAGE    ?= ghcr.io/weft-storage/weft:$(VERSION)
-ARTIFACTS ?= $(CURDIR)/.lab/artifacts
 
 BIN            := $(CURDIR)/bin
 CONTROLLER_GEN := $(BIN)/controller-gen
