@@ -21,6 +21,7 @@ import (
 var _ = Describe("Ten creations", func() {
 	DescribeTable("all end up bound, none twice, when a part of weft is killed in the middle",
 		func(ctx context.Context, component string) {
+			nothingLeft(ctx) // volumes of the test before, whose deletion goes on behind it
 			ns := newNamespace(ctx)
 			var claims []*corev1.PersistentVolumeClaim
 			for i := range 10 {
