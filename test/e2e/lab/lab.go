@@ -142,7 +142,7 @@ func (l *Lab) down(ctx context.Context) error {
 		return err
 	}
 	// The state goes last: as long as it is there, something may be left.
-	for _, name := range []string{"run", "nodes", "etcd", "pki", "config", "kubeconfig", "disk.img", "state.json"} {
+	for _, name := range []string{"run", "nodes", "etcd", "pki", "config", "kubeconfig", "disk.img", "disk.img.tmp", "disk.img.mnt", "state.json"} {
 		if err := os.RemoveAll(l.path(name)); err != nil {
 			return err
 		}
