@@ -120,6 +120,9 @@ func (s *server) grantRoles(file, user string) error {
 			return fmt.Errorf("%s: %w", file, err)
 		}
 		meta := metav1.ObjectMeta{Name: role.Name, Namespace: role.Namespace}
+		if role.Kind == "" {
+			continue // the licence header is a document without an object
+		}
 		ref := rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: role.Kind, Name: role.Name}
 		objects := []client.Object{&role, &rbacv1.ClusterRoleBinding{ObjectMeta: meta, RoleRef: ref, Subjects: subjects}}
 		if role.Kind == "Role" {
