@@ -14,9 +14,7 @@ import (
 
 const (
 	debianSuite = "trixie"
-	// defaultMirror is debootstrap's own default.
-	defaultMirror = "http://deb.debian.org/debian"
-	keyring       = "/usr/share/keyrings/debian-archive-keyring.gpg"
+	keyring     = "/usr/share/keyrings/debian-archive-keyring.gpg"
 	// recipe changes when the steps below do, so that old results are not used.
 	recipe = "1"
 )
@@ -70,18 +68,15 @@ func unusedModules() []string {
 	}
 }
 
-// Mirror returns the Debian mirror: WEFT_DEBIAN_MIRROR or Debian's own.
-func Mirror() string {
-	if m := os.Getenv("WEFT_DEBIAN_MIRROR"); m != "" {
-		return m
-	}
-	return defaultMirror
-}
-
-// debootstrap makes a minimal Debian system with packages in dir.
+// debootstrap makes a minimal Debian system with packages in dir, from the
+// mirror that WEFT_DEBIAN_MIRROR names or else debootstrap's own.
 func debootstrap(ctx context.Context, dir string, packages []string) error {
-	return hostcmd.Run(ctx, "debootstrap", "--variant=minbase", "--keyring="+keyring,
-		"--include="+strings.Join(packages, ","), debianSuite, dir, Mirror())
+	args := []string{"debootstrap", "--variant=minbase", "--keyring=" + keyring,
+		"--include=" + strings.Join(packages, ","), debianSuite, dir}
+	if mirror := os.Getenv("WEFT_DEBIAN_MIRROR"); mirror != "" {
+		args = append(args, mirror)
+	}
+	return hostcmd.Run(ctx, args...)
 }
 
 // inRoot runs a program inside the root filesystem dir.
