@@ -14,6 +14,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 
@@ -261,9 +262,27 @@ func (l *Lab) Exec(ctx context.Context, node string, streams Streams, args ...st
 		return &ExitError{Node: node, Args: args, Status: exit.ExitStatus(), Stderr: said.String()}
 	}
 	if err != nil {
-		return fmt.Errorf("%s on %s: %w", strings.Join(args, " "), node, err)
+		return fmt.Errorf("%s on %s: the connection ended: %w%s", strings.Join(args, " "), node, err, l.lastWords(node))
 	}
 	return nil
+}
+
+// lastWords tells what the node's kernel said on its console when it crashed,
+// and where the rest of it is.
+func (l *Lab) lastWords(node string) string {
+	const maxLines = 40
+	where := "\nthe node's console: " + l.ConsoleLog(node)
+	console, err := os.ReadFile(l.ConsoleLog(node))
+	if err != nil {
+		return where
+	}
+	lines := strings.Split(string(console), "\n")
+	for i, line := range slices.Backward(lines) {
+		if strings.Contains(line, "Oops: ") || strings.Contains(line, "BUG: ") {
+			return "\n" + strings.Join(lines[i:min(i+maxLines, len(lines))], "\n") + where
+		}
+	}
+	return where
 }
 
 // Output runs a program on the node and returns its standard output.

@@ -41,6 +41,8 @@ type Config struct {
 	Sysctls    []Sysctl    `json:"sysctls"`
 	Interfaces []Interface `json:"interfaces"`
 	Routes     []Route     `json:"routes"`
+	// Nftables is a ruleset that the kernel has from boot on.
+	Nftables string `json:"nftables"`
 	// RDMA lists the soft RDMA devices to create.
 	RDMA     []RDMALink `json:"rdma"`
 	Services []Service  `json:"services"`

@@ -77,6 +77,9 @@ func Boot(ctx context.Context, log *slog.Logger) error {
 	if err := setUpNetwork(cfg); err != nil {
 		return err
 	}
+	if err := loadRuleset(ctx, cfg.Nftables); err != nil {
+		return err
+	}
 	for _, link := range cfg.RDMA {
 		if err := run(ctx, "rdma", "link", "add", link.Name, "type", "rxe", "netdev", link.NetDev); err != nil {
 			log.Error("RDMA device not created", "device", link.Name, "error", err)
@@ -240,6 +243,15 @@ func setUpInterface(link netlink.Link, iface nodeconfig.Interface) error {
 	}
 	if err := netlink.LinkSetUp(link); err != nil {
 		return fmt.Errorf("set up: %w", err)
+	}
+	return nil
+}
+
+func loadRuleset(ctx context.Context, ruleset string) error {
+	nft := exec.CommandContext(ctx, "nft", "-f", "-")
+	nft.Stdin = strings.NewReader(ruleset)
+	if out, err := nft.CombinedOutput(); err != nil {
+		return fmt.Errorf("load the nftables ruleset: %w: %s", err, strings.TrimSpace(string(out)))
 	}
 	return nil
 }
