@@ -3,7 +3,7 @@
 package v1alpha1
 
 // Condition types. All are positive polarity (True is the healthy state)
-// except Degraded and Progressing, for which False is the quiet state. Every condition an
+// except Degraded, Progressing and RestartNeeded, for which False is the quiet state. Every condition an
 // object owns is always present; an Event's reason equals the condition's.
 const (
 	// ConditionReady: the object does what its spec says.
@@ -20,6 +20,12 @@ const (
 	// ConditionPortalsReady (NvmfNode): every planned portal listens, or will
 	// with the first admitted host.
 	ConditionPortalsReady = "PortalsReady"
+	// ConditionRestartNeeded (NvmfNode): the target serves with settings that differ from the plan and
+	// that only a restart of it can change; the message names them.
+	ConditionRestartNeeded = "RestartNeeded"
+	// ConditionTargetPodReady (NvmfNode): the target pod runs and follows the plan. Written by
+	// the operator, which makes the pod; True with reason NotNeeded where the engine has no pod.
+	ConditionTargetPodReady = "TargetPodReady"
 	// ConditionCreated (NvmfVolume, NvmfSnapshot): it exists on its node. Once True it never
 	// becomes absent by itself: a volume that cannot be found any more is
 	// Degraded, never made again.
@@ -60,6 +66,24 @@ const (
 	ReasonAgentSilent        = "AgentSilent"
 	ReasonEngineNotAnswering = "EngineNotAnswering"
 
+	// NvmfNode: what an SPDK target lacks, or refuses. The launcher in the target pod says
+	// those from CPUsNotGranted on; the pod's termination message carries them.
+	ReasonPlanUnsupported    = "PlanUnsupported"
+	ReasonSettingsDiffer     = "SettingsDiffer"
+	ReasonNotNeeded          = "NotNeeded"
+	ReasonPodPending         = "PodPending"
+	ReasonPodNotReady        = "PodNotReady"
+	ReasonPodFailed          = "PodFailed"
+	ReasonPodOutdated        = "PodOutdated"
+	ReasonMemoryExceeded     = "MemoryExceeded"
+	ReasonNotEnoughCPUs      = "NotEnoughCPUs"
+	ReasonBuffersTooFew      = "BuffersTooFew"
+	ReasonInvalidSetting     = "InvalidSetting"
+	ReasonCPUsNotGranted     = "CPUsNotGranted"
+	ReasonHugepagesMissing   = "HugepagesMissing"
+	ReasonDriverNotAvailable = "DriverNotAvailable"
+	ReasonTargetNotFound     = "TargetNotFound"
+
 	// NvmfVolume and NvmfSnapshot.
 	ReasonNoSpace        = "NoSpace"
 	ReasonSourceNotReady = "SourceNotReady"
@@ -91,6 +115,10 @@ const (
 	ComponentLabel = "app.kubernetes.io/component"
 	// ComponentAgent is the ComponentLabel's value on what belongs to the agent, its Lease included.
 	ComponentAgent = "agent"
+	// ComponentTarget is the ComponentLabel's value on target pods.
+	ComponentTarget = "target"
+	// TargetPodPrefix starts the name of a target pod; what follows it is the node's name.
+	TargetPodPrefix = "weft-target-"
 	// OperatorFieldManager is the operator's field manager in server-side apply.
 	OperatorFieldManager = "weft-operator"
 	// AllowFormatAnnotation on an NvmfVolume, with its UUID as the value, lets an administrator

@@ -24,6 +24,7 @@ type NvmfNodeSpec struct {
 }
 
 // Plan is an NvmfTarget resolved for one node: numbers and names only.
+// +kubebuilder:validation:XValidation:rule="has(self.spdk) == (self.engine == 'SPDK')",message="spdk comes with engine SPDK, and only with it"
 type Plan struct {
 	// Engine that serves.
 	// +required
@@ -43,6 +44,190 @@ type Plan struct {
 	// File that is the pool. Absent when the pool is drives.
 	// +optional
 	File *DeviceFile `json:"file,omitempty"`
+	// SPDK is what SPDK's target is started with. Absent with another engine.
+	// +optional
+	SPDK *SPDKPlan `json:"spdk,omitempty"`
+	// Choices tell, for each number of the plan, where it came from and why.
+	// +kubebuilder:validation:MaxItems=64
+	// +listType=map
+	// +listMapKey=setting
+	// +optional
+	Choices []Choice `json:"choices,omitempty"`
+	// Memory that the plan adds up to, line by line.
+	// +kubebuilder:validation:MaxItems=64
+	// +listType=map
+	// +listMapKey=use
+	// +optional
+	Memory []MemoryUse `json:"memory,omitempty"`
+}
+
+// SPDKPlan is what SPDK's target, and the pod it runs in, are started with.
+type SPDKPlan struct {
+	// CoreMask of the CPUs that run a reactor, hexadecimal, such as 0x3c (nvmf_tgt -m).
+	// +kubebuilder:validation:MaxLength=258
+	// +kubebuilder:validation:Pattern=`^0x[0-9a-f]+$`
+	// +required
+	CoreMask string `json:"coreMask"`
+	// PollGroupMask of those of them that serve connections (nvmf_set_config poll_groups_mask). Absent: all.
+	// +kubebuilder:validation:MaxLength=258
+	// +kubebuilder:validation:Pattern=`^0x[0-9a-f]+$`
+	// +optional
+	PollGroupMask string `json:"pollGroupMask,omitempty"`
+	// Mode of the reactors: Static, Dynamic or Interrupt.
+	// +required
+	Mode CoreMode `json:"mode"`
+	// Scheduler has the knobs of mode Dynamic. Absent in other modes.
+	// +optional
+	Scheduler *PlannedScheduler `json:"scheduler,omitempty"`
+	// Hugepages that hold the target's memory: 2Mi, 1Gi or Disabled.
+	// +required
+	Hugepages Hugepages `json:"hugepages"`
+	// MemoryBytes that the target takes from hugepages, or from ordinary memory when they are
+	// disabled (nvmf_tgt -s). A multiple of 1 MiB and of the page size.
+	// +kubebuilder:validation:Minimum=67108864
+	// +required
+	MemoryBytes int64 `json:"memoryBytes"`
+	// PodMemoryBytes is the pod's ordinary memory; with hugepages disabled it holds MemoryBytes too.
+	// +kubebuilder:validation:Minimum=1
+	// +required
+	PodMemoryBytes int64 `json:"podMemoryBytes"`
+	// BdevIOPoolSize is the number of I/O descriptors (bdev_set_options bdev_io_pool_size).
+	// +kubebuilder:validation:Minimum=1
+	// +required
+	BdevIOPoolSize int32 `json:"bdevIOPoolSize"`
+	// SmallBuffers of 8 KiB (iobuf_set_options small_pool_count).
+	// +kubebuilder:validation:Minimum=64
+	// +required
+	SmallBuffers int32 `json:"smallBuffers"`
+	// LargeBuffers of 132 KiB (iobuf_set_options large_pool_count).
+	// +kubebuilder:validation:Minimum=8
+	// +required
+	LargeBuffers int32 `json:"largeBuffers"`
+	// MaxSubsystems of the target (nvmf_set_max_subsystems).
+	// +kubebuilder:validation:Minimum=1
+	// +required
+	MaxSubsystems int32 `json:"maxSubsystems"`
+	// Transports, one of a type, whatever the number of portals.
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=2
+	// +listType=map
+	// +listMapKey=type
+	// +required
+	Transports []PlannedTransport `json:"transports"`
+	// Placement of TCP connections on poll groups. Absent without a TCP transport.
+	// +optional
+	Placement Placement `json:"placement,omitempty"`
+	// Driver through which the drives are used.
+	// +required
+	Driver DriveDriver `json:"driver"`
+}
+
+// PlannedScheduler has the knobs of SPDK's dynamic scheduler.
+type PlannedScheduler struct {
+	// PeriodMicroseconds between two decisions.
+	// +kubebuilder:validation:Minimum=1000
+	// +required
+	PeriodMicroseconds int64 `json:"periodMicroseconds"`
+	// LoadLimit in percent under which a thread counts as idle.
+	// +required
+	LoadLimit int32 `json:"loadLimit"`
+	// CoreLimit in percent over which a core takes no more threads.
+	// +required
+	CoreLimit int32 `json:"coreLimit"`
+	// CoreBusy in percent over which threads leave a core.
+	// +required
+	CoreBusy int32 `json:"coreBusy"`
+}
+
+// PlannedTransport is an NVMe-oF transport of an SPDK target (nvmf_create_transport).
+type PlannedTransport struct {
+	// Type of the transport.
+	// +required
+	Type TransportType `json:"type"`
+	// QueueDepth of each queue (max_queue_depth).
+	// +kubebuilder:validation:Minimum=16
+	// +kubebuilder:validation:Maximum=1024
+	// +required
+	QueueDepth int32 `json:"queueDepth"`
+	// MaxIOQueues per controller (max_io_qpairs_per_ctrlr).
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=127
+	// +required
+	MaxIOQueues int32 `json:"maxIOQueues"`
+	// InCapsuleDataSize in bytes (in_capsule_data_size).
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=65536
+	// +required
+	InCapsuleDataSize int64 `json:"inCapsuleDataSize"`
+	// MaxIOSize in bytes (max_io_size).
+	// +kubebuilder:validation:Minimum=8192
+	// +required
+	MaxIOSize int64 `json:"maxIOSize"`
+	// SmallCache is the number of small buffers that each poll group keeps (iobuf_small_cache_size).
+	// +kubebuilder:validation:Minimum=1
+	// +required
+	SmallCache int32 `json:"smallCache"`
+	// LargeCache is the number of large buffers that each poll group keeps (iobuf_large_cache_size).
+	// +kubebuilder:validation:Minimum=1
+	// +required
+	LargeCache int32 `json:"largeCache"`
+	// SRQDepth of each shared receive queue (max_srq_depth). Absent: no SRQ (no_srq). RDMA only.
+	// +kubebuilder:validation:Minimum=16
+	// +kubebuilder:validation:Maximum=65535
+	// +optional
+	SRQDepth *int32 `json:"srqDepth,omitempty"`
+}
+
+// ChoiceSource says where a number of a plan came from.
+// +kubebuilder:validation:Enum=Given;Default;Computed
+type ChoiceSource string
+
+// Sources of a number.
+const (
+	// SourceGiven by the user in the NvmfTarget.
+	SourceGiven ChoiceSource = "Given"
+	// SourceDefault of weft or of the engine.
+	SourceDefault ChoiceSource = "Default"
+	// SourceComputed from the inventory and other settings.
+	SourceComputed ChoiceSource = "Computed"
+)
+
+// Choice is one number of a plan, where it came from and why.
+type Choice struct {
+	// Setting that it is the value of, as the field of the plan: coreMask, largeBuffers, transports[TCP].largeCache.
+	// +kubebuilder:validation:MaxLength=63
+	// +required
+	Setting string `json:"setting"`
+	// Value as it is written in the plan.
+	// +kubebuilder:validation:MaxLength=258
+	// +required
+	Value string `json:"value"`
+	// Source: Given, Default or Computed.
+	// +required
+	Source ChoiceSource `json:"source"`
+	// Why, in one sentence.
+	// +kubebuilder:validation:MaxLength=1024
+	// +required
+	Why string `json:"why"`
+	// Warning when the value works, but not well. Absent when there is nothing to say.
+	// +kubebuilder:validation:MaxLength=1024
+	// +optional
+	Warning string `json:"warning,omitempty"`
+}
+
+// MemoryUse is one line of the memory that a plan adds up to.
+type MemoryUse struct {
+	// Use of the memory, such as "large buffers" or "TCP queue pairs".
+	// +kubebuilder:validation:MaxLength=63
+	// +required
+	Use string `json:"use"`
+	// Bytes of it.
+	// +required
+	Bytes int64 `json:"bytes"`
+	// How the bytes were reckoned, such as "1024 x 135168".
+	// +kubebuilder:validation:MaxLength=255
+	// +optional
+	How string `json:"how,omitempty"`
 }
 
 // PlannedPortal is an address to listen on and its limits.
@@ -94,9 +279,14 @@ type PlannedDrive struct {
 	// +kubebuilder:validation:MaxLength=64
 	// +optional
 	Serial string `json:"serial,omitempty"`
+	// PCIAddress such as 0000:5e:00.0, of a drive that SPDK drives itself. The kernel
+	// does not know such a drive any more, so the inventory has no other trace of it.
+	// +kubebuilder:validation:Pattern=`^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$`
+	// +optional
+	PCIAddress string `json:"pciAddress,omitempty"`
 }
 
-// NvmfNodeStatus is what the node has and does. Written by the node's agent, but for the condition AgentAlive.
+// NvmfNodeStatus is what the node has and does. Written by the node's agent, but for the conditions AgentAlive and TargetPodReady.
 type NvmfNodeStatus struct {
 	// ObservedGeneration of the spec that engine, pools, portals and conditions speak of.
 	// +optional
@@ -121,7 +311,7 @@ type NvmfNodeStatus struct {
 	// +listType=atomic
 	// +optional
 	Portals []Portal `json:"portals,omitempty"`
-	// Conditions: Ready, PoolReady, PortalsReady by the agent; AgentAlive by the operator.
+	// Conditions: Ready, PoolReady, PortalsReady, RestartNeeded by the agent; AgentAlive, and TargetPodReady where the engine has a pod, by the operator.
 	// +listType=map
 	// +listMapKey=type
 	// +optional
@@ -136,6 +326,13 @@ type EngineStatus struct {
 	// Version it reports: the kernel's release, or SPDK's version.
 	// +optional
 	Version string `json:"version,omitempty"`
+	// Transports that it can serve.
+	// +listType=set
+	// +optional
+	Transports []TransportType `json:"transports,omitempty"`
+	// InterruptMode: its reactors sleep until there is work.
+	// +optional
+	InterruptMode bool `json:"interruptMode,omitempty"`
 }
 
 // PoolStatus is one drive, or file, of the pool.

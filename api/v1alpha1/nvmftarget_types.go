@@ -35,6 +35,7 @@ const (
 // +kubebuilder:validation:XValidation:rule="self.engine != 'Nvmet' || !has(self.buffers)",message="buffers: the kernel's target (engine: Nvmet) has no buffer pools; remove buffers, or use engine: SPDK"
 // +kubebuilder:validation:XValidation:rule="self.engine != 'Nvmet' || !has(self.memory)",message="memory: the kernel's target (engine: Nvmet) uses no hugepages; remove memory, or use engine: SPDK"
 // +kubebuilder:validation:XValidation:rule="self.engine != 'Nvmet' || !has(self.updateStrategy)",message="updateStrategy: the kernel's target (engine: Nvmet) has no target pod; remove updateStrategy, or use engine: SPDK"
+// +kubebuilder:validation:XValidation:rule="self.engine != 'Nvmet' || !has(self.devices.driver)",message="devices.driver: the kernel's target (engine: Nvmet) uses the kernel's drivers; remove driver, or use engine: SPDK"
 // +kubebuilder:validation:XValidation:rule="self.engine != 'Nvmet' || self.transports.all(t, !has(t.placement))",message="transports[].placement: connections of the kernel's target (engine: Nvmet) follow the incoming CPU by themselves; remove placement, or use engine: SPDK"
 // +kubebuilder:validation:XValidation:rule="self.transports.all(a, self.transports.exists_one(b, a.type == b.type && a.port == b.port && has(a.network) == has(b.network) && (!has(a.network) || a.network == b.network)))",message="transports: two of one type need different ports or different networks"
 type NvmfTargetSpec struct {
@@ -351,6 +352,7 @@ type Memory struct {
 // Devices of a node's pool: exactly one way to name them. Switching from one
 // way to another is refused while it would take the pool away from under volumes.
 // +kubebuilder:validation:XValidation:rule="[has(self.selector), has(self.paths), has(self.file)].filter(x, x).size() == 1",message="devices: give exactly one of selector, paths and file"
+// +kubebuilder:validation:XValidation:rule="!has(self.driver) || self.driver == 'Kernel' || !has(self.file)",message="devices.driver: a file has no drive to take from the kernel; remove driver, or give drives with selector or paths"
 // +kubebuilder:validation:XValidation:rule="has(self.file) == has(oldSelf.file)",message="devices: a file cannot be changed into drives, nor drives into a file: the volumes would be lost; make a second NvmfTarget"
 type Devices struct {
 	// Selector picks NVMe drives by what they are.
@@ -367,7 +369,26 @@ type Devices struct {
 	// File for trying weft out: a sparse file on the node's own filesystem.
 	// +optional
 	File *DeviceFile `json:"file,omitempty"`
+	// Driver of the drives. SPDK only. Kernel (the default): SPDK uses the kernel's block
+	// devices. VFIO and UIO take NVMe drives from the kernel and give them to SPDK's own driver, which costs less CPU per I/O;
+	// the kernel has them back when the target pod ends.
+	// +optional
+	Driver DriveDriver `json:"driver,omitempty"`
 }
+
+// DriveDriver says who drives the drives of a pool.
+// +kubebuilder:validation:Enum=Kernel;VFIO;UIO
+type DriveDriver string
+
+// Drivers of a pool's drives.
+const (
+	// DriverKernel: the kernel's block device (Linux AIO).
+	DriverKernel DriveDriver = "Kernel"
+	// DriverVFIO: SPDK's own NVMe driver, behind the IOMMU (vfio-pci).
+	DriverVFIO DriveDriver = "VFIO"
+	// DriverUIO: SPDK's own NVMe driver without an IOMMU (uio_pci_generic).
+	DriverUIO DriveDriver = "UIO"
+)
 
 // DeviceSelector picks a node's NVMe drives; a drive must satisfy every field
 // that is given. Drives that hold a filesystem, a partition table or anything else weft did not write are never taken.

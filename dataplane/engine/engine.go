@@ -34,6 +34,12 @@ type Engine interface {
 	// Info says what runs. It fails with ErrUnavailable when nothing answers.
 	Info(ctx context.Context) (Info, error)
 
+	// Start brings a target that waits for its settings into service with those of the plan. Of
+	// one that serves already it changes what can be changed while it serves, and
+	// compares the rest: what differs is a *RestartNeededError, and the target goes on as it is. A plan that this target cannot keep at all fails with ErrUnsupported, before
+	// anything is changed. With nothing to do it only reads.
+	Start(ctx context.Context, plan v1alpha1.Plan) error
+
 	// Gather reads all that the target holds and serves, once.
 	Gather(ctx context.Context) (State, error)
 
@@ -96,6 +102,15 @@ type Info struct {
 	Version string
 	// Transports that it can serve.
 	Transports []v1alpha1.TransportType
+	// InterruptMode: its reactors sleep until there is work. False for the kernel's target, which has none.
+	InterruptMode bool
+}
+
+// Watcher is an engine whose target may end, and come back empty, by itself.
+type Watcher interface {
+	// Watch calls changed each time the target was lost, and each time it answers again,
+	// until ctx ends. Calls of changed may be merged.
+	Watch(ctx context.Context, changed func())
 }
 
 // Device that is, or shall be, a pool.
@@ -106,6 +121,8 @@ type Device struct {
 	Path string
 	// FileBytes is the size of the file; 0 when Path is a block device.
 	FileBytes int64
+	// PCIAddress of a drive that the target drives itself, such as 0000:5e:00.0; Path is empty then. SPDK only.
+	PCIAddress string
 }
 
 // State of a target.

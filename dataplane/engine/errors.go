@@ -5,6 +5,7 @@ package engine
 import (
 	"errors"
 	"fmt"
+	"strings"
 )
 
 // What can go wrong; engines wrap these, so compare with errors.Is.
@@ -25,9 +26,25 @@ var (
 	ErrInvalid = errors.New("invalid request")
 	// ErrShrink: volumes and pools never shrink.
 	ErrShrink = errors.New("cannot shrink: data would be lost")
+	// ErrUnsupported: this target can never do it; another build, kernel or plan could.
+	ErrUnsupported = errors.New("not supported by this target")
 	// ErrRestartNeeded: only a restart of the target, or of the portal, can change this.
 	ErrRestartNeeded = errors.New("cannot change while serving")
 )
+
+// RestartNeededError names the settings of a target that differ from the plan's and that only
+// a restart of it can change. It is an ErrRestartNeeded.
+type RestartNeededError struct {
+	// Differences, such as "core mask is 0x3 and should be 0xf".
+	Differences []string
+}
+
+func (e *RestartNeededError) Error() string {
+	return fmt.Sprintf("%v: %s", ErrRestartNeeded, strings.Join(e.Differences, "; "))
+}
+
+// Is says that it is an ErrRestartNeeded.
+func (e *RestartNeededError) Is(target error) bool { return target == ErrRestartNeeded }
 
 // ForeignSignatureError says that a device holds something weft did not write.
 // weft never erases such a device; its owner may.

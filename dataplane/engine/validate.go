@@ -22,6 +22,8 @@ const (
 	MaxANAGroup = 128
 )
 
+var pciAddressPattern = regexp.MustCompile(`^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$`)
+
 var uuidPattern = regexp.MustCompile(`^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`)
 
 // Validate fails with ErrInvalid unless the ID is a UUID in lower case with hyphens.
@@ -40,6 +42,12 @@ func (d Device) Validate() error {
 	switch {
 	case d.ID == "":
 		return fmt.Errorf("%w: device %q has no ID; give its world-wide id, or the file's path", ErrInvalid, d.Path)
+	case d.PCIAddress != "" && (d.Path != "" || d.FileBytes != 0):
+		return fmt.Errorf("%w: device %s has the PCI address %s and the path %q; give one of the two", ErrInvalid, d.ID, d.PCIAddress, d.Path)
+	case d.PCIAddress != "" && !pciAddressPattern.MatchString(d.PCIAddress):
+		return fmt.Errorf("%w: device %s: %q is not a PCI address such as 0000:5e:00.0", ErrInvalid, d.ID, d.PCIAddress)
+	case d.PCIAddress != "":
+		return nil
 	case !filepath.IsAbs(d.Path):
 		return fmt.Errorf("%w: device %s: path %q is not absolute", ErrInvalid, d.ID, d.Path)
 	case d.FileBytes < 0:

@@ -25,6 +25,7 @@ type Method string
 // Methods of engine.Engine.
 const (
 	Info            Method = "Info"
+	Start           Method = "Start"
 	Gather          Method = "Gather"
 	OpenPools       Method = "OpenPools"
 	CreateVolumes   Method = "CreateVolumes"
@@ -224,6 +225,19 @@ func (e *Engine) Info(ctx context.Context) (engine.Info, error) {
 		return engine.Info{}, err
 	}
 	return e.info, nil
+}
+
+// Start implements engine.Engine. Its target takes any plan of its engine.
+func (e *Engine) Start(ctx context.Context, plan v1alpha1.Plan) error {
+	end, err := e.begin(ctx, Start, nil)
+	defer end()
+	if err != nil {
+		return err
+	}
+	if plan.Engine != e.info.Type {
+		return fmt.Errorf("%w: the plan is for engine %s, and this is %s", engine.ErrUnsupported, plan.Engine, e.info.Type)
+	}
+	return nil
 }
 
 // Gather implements engine.Engine.

@@ -4,6 +4,7 @@ package nvmet
 
 import (
 	"context"
+	"fmt"
 	"path/filepath"
 	"slices"
 	"sync"
@@ -92,6 +93,20 @@ func (e *Engine) Info(ctx context.Context) (engine.Info, error) {
 		}
 	}
 	return info, nil
+}
+
+// Start implements engine.Engine. The kernel's target has no settings of its own: what it
+// is told, each portal and export is told.
+func (e *Engine) Start(ctx context.Context, plan v1alpha1.Plan) error {
+	end, err := e.begin(ctx)
+	defer end()
+	if err != nil {
+		return err
+	}
+	if plan.Engine != v1alpha1.EngineNvmet {
+		return fmt.Errorf("%w: the plan is for engine %s, and this is the kernel's", engine.ErrUnsupported, plan.Engine)
+	}
+	return nil
 }
 
 // Gather implements engine.Engine.
