@@ -25,6 +25,11 @@ export HELM
 # One way of compiling for everything: what is built once is not built again, and no C compiler is needed.
 export CGO_ENABLED := 0
 
+# SPDK's own description of its RPCs, where it lies beside the checkout: requests of our client are held against it.
+export WEFT_SPDK_SCHEMA ?= $(wildcard $(CURDIR)/../shared/spdk/schema-26.05.json)
+# A real SPDK target for the tests that can use one: make test WEFT_SPDK_TARGET=/path/to/nvmf_tgt
+export WEFT_SPDK_TARGET ?=
+
 ##@ The two commands
 
 .PHONY: demo

@@ -64,8 +64,19 @@ func Up(ctx context.Context, dir string, b *build.Builder, opts Options) (*Lab, 
 	if err := l.bringUp(ctx, b.Progress); err != nil {
 		return nil, l.explain(ctx, err)
 	}
+	unused, err := b.Cache.Prune(time.Now().Add(-keepUnused))
+	if err != nil {
+		return nil, err
+	}
+	if len(unused) > 0 {
+		b.Progress.Note("removed from the cache, unused for %v: %v", keepUnused, unused)
+	}
 	return l, nil
 }
+
+// keepUnused is how long the cache keeps what no lab asked for: each change of
+// the project's image makes a new node disk of half a gigabyte.
+const keepUnused = 7 * 24 * time.Hour
 
 // adopt takes over the lab that is there, or makes a new one. A lab that never
 // came up is removed first.

@@ -14,6 +14,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 )
@@ -36,6 +37,38 @@ func TestEnsureBuildsOnceForAll(t *testing.T) {
 	wg.Wait()
 	if n := builds.Load(); n != 1 {
 		t.Errorf("built %d times", n)
+	}
+}
+
+func TestPruneRemovesWhatNobodyAskedFor(t *testing.T) {
+	c := Cache{Dir: t.TempDir()}
+	folder := func(_ context.Context, tmp string) error { return os.MkdirAll(filepath.Join(tmp, "inside"), 0o755) }
+	yesterday := time.Now().Add(-24 * time.Hour)
+	for _, rel := range []string{"old", "versions/old", "asked-again", "making"} {
+		if _, err := c.Ensure(t.Context(), rel, folder); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Chtimes(c.Path(rel)+".lock", yesterday, yesterday); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// An artifact's own files are no locks of the cache.
+	if err := os.WriteFile(c.Path("asked-again/inside/x.lock"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := c.Ensure(t.Context(), "asked-again", folder); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(c.Path("making"), c.Path("making.tmp")); err != nil {
+		t.Fatal(err)
+	}
+	removed, err := c.Prune(time.Now().Add(-time.Hour))
+	if err != nil || !slices.Equal(removed, []string{"old", "old"}) {
+		t.Errorf("removed %v, %v", removed, err)
+	}
+	if c.Has("old") || c.Has("versions/old") || !c.Has("asked-again/inside") || !c.Has("making.tmp") {
+		t.Errorf("old is there: %v, %v; asked-again is there: %v; what is being made is there: %v",
+			c.Has("old"), c.Has("versions/old"), c.Has("asked-again/inside"), c.Has("making.tmp"))
 	}
 }
 

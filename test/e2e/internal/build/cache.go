@@ -19,9 +19,13 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
+
+// lockSuffix of the file beside an artifact that its builder locks. Its time is that of the artifact's last use.
+const lockSuffix = ".lock"
 
 // Cache is a folder of finished artifacts. An artifact that exists is whole:
 // it is made beside its final path and renamed into place.
@@ -57,18 +61,18 @@ func (c Cache) Has(rel string) bool {
 func (c Cache) Ensure(ctx context.Context, rel string, fn func(ctx context.Context, tmp string) error) (string, error) {
 	path := c.Path(rel)
 	if c.Has(rel) {
-		return path, nil
+		return path, c.use(rel)
 	}
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
 		return "", fmt.Errorf("make the cache folder: %w", err)
 	}
-	unlock, err := lockFile(ctx, path+".lock")
+	unlock, err := lockFile(ctx, path+lockSuffix)
 	if err != nil {
 		return "", err
 	}
 	defer unlock()
 	if c.Has(rel) {
-		return path, nil
+		return path, c.use(rel)
 	}
 	tmp := path + ".tmp"
 	if err := RemoveTree(tmp); err != nil {
@@ -81,6 +85,55 @@ func (c Cache) Ensure(ctx context.Context, rel string, fn func(ctx context.Conte
 		return "", fmt.Errorf("put the finished %s in its place: %w", rel, err)
 	}
 	return path, nil
+}
+
+// use notes the time, for Prune.
+func (c Cache) use(rel string) error {
+	now := time.Now()
+	if err := os.Chtimes(c.Path(rel)+lockSuffix, now, now); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("note the use of %s: %w", rel, err)
+	}
+	return nil
+}
+
+// Prune removes the artifacts that nobody asked for since before, and answers their names. One that is being built is left
+// alone; one that a running lab has open stays readable to it.
+func (c Cache) Prune(before time.Time) ([]string, error) {
+	var unused []string
+	err := filepath.WalkDir(c.Dir, func(path string, d fs.DirEntry, err error) error {
+		if err != nil {
+			return err
+		}
+		if d.IsDir() {
+			if _, err := os.Lstat(path + lockSuffix); err == nil || strings.HasSuffix(path, ".tmp") {
+				return fs.SkipDir // an artifact, or one in the making
+			}
+			return nil
+		}
+		artifact, isLock := strings.CutSuffix(path, lockSuffix)
+		if !isLock {
+			return nil
+		}
+		info, err := d.Info()
+		if err != nil || !info.ModTime().Before(before) {
+			return err
+		}
+		if _, err := os.Lstat(artifact); err != nil {
+			return nil
+		}
+		unused = append(unused, artifact)
+		return nil
+	})
+	if err != nil {
+		return nil, fmt.Errorf("look through the cache: %w", err)
+	}
+	for i, artifact := range unused {
+		if err := RemoveTree(artifact); err != nil {
+			return unused[:i], fmt.Errorf("remove the unused %s: %w", filepath.Base(artifact), err)
+		}
+		unused[i] = filepath.Base(artifact)
+	}
+	return unused, nil
 }
 
 // lockFile takes an exclusive lock on path, waiting until it is free or ctx
