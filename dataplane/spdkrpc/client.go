@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package spdkrpc
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+)
+
+// Options of a Client.
+type Options struct {
+	// Window is how many calls may be in flight; 0 means DefaultWindow. SPDK
+	// fails lvol calls beyond 512 on one lvstore, whoever sent them.
+	Window int
+	// RetryEvery is how often Connect tries while nothing answers; 0 means 20 ms. A Unix socket
+	// has no other sign that a target has begun to listen.
+	RetryEvery time.Duration
+}
+
+// maxPathBytes of a Unix socket's address on Linux.
+const maxPathBytes = 107
+
+// DefaultWindow keeps half of the 512 lvol operations that SPDK allows for those who call it beside us.
+const DefaultWindow = 256
+
+const defaultRetryEvery = 20 * time.Millisecond
+
+// Client of the target behind a Unix socket. It keeps one connection, and
+// makes a new one when a call finds it lost.
+type Client struct {
+	path    string
+	options Options
+	// dialing is held by who connects, and guards conn.
+	dialing chan struct{}
+	conn    *Conn
+	closing chan struct{}
+	close   sync.Once
+}
+
+// New client for the socket at path. It does not connect: the first call does.
+func New(path string, options Options) (*Client, error) {
+	switch {
+	case path == "":
+		return nil, fmt.Errorf("%w: no path of a socket: give that of SPDK's RPC socket (nvmf_tgt -r)", ErrInvalid)
+	case len(path) > maxPathBytes:
+		return nil, fmt.Errorf("%w: the path of the socket has %d bytes: give one of at most %d", ErrInvalid, len(path), maxPathBytes)
+	case options.Window < 0:
+		return nil, fmt.Errorf("%w: window %d: give a number from 1, or 0 for %d", ErrInvalid, options.Window, DefaultWindow)
+	case options.RetryEvery < 0:
+		return nil, fmt.Errorf("%w: retry every %v: give a duration above 0, or 0 for %v", ErrInvalid, options.RetryEvery, defaultRetryEvery)
+	}
+	if options.Window == 0 {
+		options.Window = DefaultWindow
+	}
+	if options.RetryEvery == 0 {
+		options.RetryEvery = defaultRetryEvery
+	}
+	return &Client{path: path, options: options, dialing: make(chan struct{}, 1), closing: make(chan struct{})}, nil
+}
+
+// Connect waits until the target takes a connection and gives it: at once while there is one, else
+// within Options.RetryEvery of the target's start. Its Lost channel tells
+// when it is gone, so that Connect, then Lost, in turn, follow a target through its lives:
+//
+//	for {
+//		conn, err := client.Connect(ctx)
+//		if err != nil {
+//			return err // ctx ended, or the client was closed
+//		}
+//		fill(ctx, conn)
+//		select {
+//		case <-conn.Lost():
+//		case <-ctx.Done():
+//		}
+//	}
+//
+// It fails with the context's error or ErrClosed.
+func (c *Client) Connect(ctx context.Context) (*Conn, error) {
+	ticker := time.NewTicker(c.options.RetryEvery)
+	defer ticker.Stop()
+	for {
+		conn, err := c.connection(ctx)
+		if err == nil || !errors.Is(err, ErrUnavailable) {
+			return conn, err
+		}
+		select {
+		case <-ticker.C:
+		case <-c.closing:
+			return nil, ErrClosed
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// Close the connection and fail all calls, those in flight and later ones, with ErrClosed.
+func (c *Client) Close() {
+	c.close.Do(func() {
+		close(c.closing)
+		c.dialing <- struct{}{}
+		defer func() { <-c.dialing }()
+		if c.conn != nil {
+			c.conn.close(ErrClosed)
+		}
+	})
+}
+
+// connection that takes calls: the present one, or a new one.
+func (c *Client) connection(ctx context.Context) (*Conn, error) {
+	select {
+	case c.dialing <- struct{}{}:
+		defer func() { <-c.dialing }()
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+	select {
+	case <-c.closing:
+		return nil, ErrClosed
+	default:
+	}
+	if c.conn != nil && c.conn.usable() {
+		return c.conn, nil
+	}
+	var dialer net.Dialer
+	socket, err := dialer.DialContext(ctx, "unix", c.path)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return nil, ctx.Err()
+	case err != nil:
+		return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	c.conn = newConn(socket, c.options.Window)
+	return c.conn, nil
+}

@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package spdkrpc
+
+// NvmfCreateSubsystem makes a subsystem that admits nobody yet: weft never lets
+// any host in, so the request cannot ask for it. One that exists, and an NQN that SPDK does not like, are both ErrUnknown.
+type NvmfCreateSubsystem struct {
+	answers[Done]
+	NQN string `json:"nqn"`
+	// Serial number, at most 20 characters.
+	Serial string `json:"serial_number,omitzero"`
+	// Model, at most 40 characters.
+	Model string `json:"model_number,omitzero"`
+	// MaxNamespaces is 32 by default, and the largest NSID.
+	MaxNamespaces uint32 `json:"max_namespaces,omitzero"`
+	ANAReporting  bool   `json:"ana_reporting,omitzero"`
+	// MinControllerID and MaxControllerID are 1 and 0xffef by default.
+	MinControllerID uint16 `json:"min_cntlid,omitzero"`
+	MaxControllerID uint16 `json:"max_cntlid,omitzero"`
+}
+
+func (NvmfCreateSubsystem) method() string { return "nvmf_create_subsystem" }
+
+// NvmfDeleteSubsystem deletes a subsystem and disconnects its hosts. One that is missing is ErrUnknown.
+type NvmfDeleteSubsystem struct {
+	answers[Done]
+	NQN string `json:"nqn"`
+}
+
+func (NvmfDeleteSubsystem) method() string { return "nvmf_delete_subsystem" }
+
+// NvmfGetSubsystems lists subsystems: one, or all, with SPDK's own discovery subsystem. One that is missing is ErrNotFound.
+type NvmfGetSubsystems struct {
+	answers[[]Subsystem]
+	NQN string `json:"nqn,omitzero"`
+}
+
+func (NvmfGetSubsystems) method() string { return "nvmf_get_subsystems" }
+
+// Subtypes of a Subsystem.
+const (
+	SubtypeNVMe      = "NVMe"
+	SubtypeDiscovery = "Discovery"
+)
+
+// Subsystem as it is. ANA reporting shows only in its namespaces, which have a group then.
+type Subsystem struct {
+	NQN             string        `json:"nqn"`
+	Subtype         string        `json:"subtype"`
+	Listeners       []Address     `json:"listen_addresses"`
+	AllowAnyHost    bool          `json:"allow_any_host"`
+	Hosts           []AllowedHost `json:"hosts"`
+	Serial          string        `json:"serial_number"`
+	Model           string        `json:"model_number"`
+	MaxNamespaces   uint32        `json:"max_namespaces"`
+	MinControllerID uint16        `json:"min_cntlid"`
+	MaxControllerID uint16        `json:"max_cntlid"`
+	Namespaces      []Namespace   `json:"namespaces"`
+}
+
+// AllowedHost may connect.
+type AllowedHost struct {
+	NQN string `json:"nqn"`
+	// Key and ControllerKey are names of keys for in-band authentication; empty without.
+	Key           string `json:"dhchap_key"`
+	ControllerKey string `json:"dhchap_ctrlr_key"`
+}
+
+// Namespace of a subsystem. In a request, of NvmfSubsystemAddNs.
+type Namespace struct {
+	// NSID from 1; the lowest that is free by default.
+	NSID uint32 `json:"nsid,omitzero"`
+	// Bdev is a name, alias or UUID in a request, and the name in an answer.
+	Bdev string `json:"bdev_name"`
+	// NGUID is 32 hexadecimal digits, upper case in an answer; the bdev's UUID by default.
+	NGUID string `json:"nguid,omitzero"`
+	// UUID is the bdev's by default.
+	UUID string `json:"uuid,omitzero"`
+	// ANAGroup is the NSID by default. 0 in an answer: the subsystem has no ANA reporting.
+	ANAGroup uint32 `json:"anagrpid,omitzero"`
+	// NotAutoVisible: hosts see it only after NvmfNsAddHost. Never set in an answer.
+	NotAutoVisible bool `json:"no_auto_visible,omitzero"`
+}
+
+// NvmfSubsystemAddNs adds a namespace. A bdev can be in one subsystem only. The answer is the NSID.
+type NvmfSubsystemAddNs struct {
+	answers[uint32]
+	NQN       string    `json:"nqn"`
+	Namespace Namespace `json:"namespace"`
+}
+
+func (NvmfSubsystemAddNs) method() string { return "nvmf_subsystem_add_ns" }
+
+// NvmfSubsystemRemoveNs takes a namespace away, after its I/O in flight.
+type NvmfSubsystemRemoveNs struct {
+	answers[Done]
+	NQN  string `json:"nqn"`
+	NSID uint32 `json:"nsid"`
+}
+
+func (NvmfSubsystemRemoveNs) method() string { return "nvmf_subsystem_remove_ns" }
+
+// NvmfSubsystemSetNsAnaGroup moves a namespace to another ANA group.
+type NvmfSubsystemSetNsAnaGroup struct {
+	answers[Done]
+	NQN      string `json:"nqn"`
+	NSID     uint32 `json:"nsid"`
+	ANAGroup uint32 `json:"anagrpid"`
+}
+
+func (NvmfSubsystemSetNsAnaGroup) method() string { return "nvmf_subsystem_set_ns_ana_group" }
+
+// NvmfNsAddHost shows a namespace that is NotAutoVisible to a host. A host that sees it already is not an error.
+type NvmfNsAddHost struct {
+	answers[Done]
+	NQN  string `json:"nqn"`
+	NSID uint32 `json:"nsid"`
+	Host string `json:"host"`
+}
+
+func (NvmfNsAddHost) method() string { return "nvmf_ns_add_host" }
+
+// NvmfNsRemoveHost hides a namespace from a host.
+type NvmfNsRemoveHost struct {
+	answers[Done]
+	NQN  string `json:"nqn"`
+	NSID uint32 `json:"nsid"`
+	Host string `json:"host"`
+}
+
+func (NvmfNsRemoveHost) method() string { return "nvmf_ns_remove_host" }
+
+// Address families of an Address.
+const (
+	FamilyIPv4 = "IPv4"
+	FamilyIPv6 = "IPv6"
+)
+
+// Address where a subsystem can be reached.
+type Address struct {
+	// Transport is TransportTCP or TransportRDMA.
+	Transport string `json:"trtype"`
+	// Family is FamilyIPv4 or FamilyIPv6.
+	Family  string `json:"adrfam,omitzero"`
+	Address string `json:"traddr"`
+	// Port in decimal.
+	Port string `json:"trsvcid,omitzero"`
+}
+
+// ANAState of an ANA group on a listener.
+type ANAState string
+
+// ANA states, as SPDK names them.
+const (
+	ANAOptimized    ANAState = "optimized"
+	ANANonOptimized ANAState = "non_optimized"
+	ANAInaccessible ANAState = "inaccessible"
+)
+
+// NvmfSubsystemAddListener lets a subsystem be reached at an address. Its transport must have been created.
+type NvmfSubsystemAddListener struct {
+	answers[Done]
+	NQN     string  `json:"nqn"`
+	Address Address `json:"listen_address"`
+	// ANAState of all groups; ANAOptimized by default.
+	ANAState ANAState `json:"ana_state,omitzero"`
+}
+
+func (NvmfSubsystemAddListener) method() string { return "nvmf_subsystem_add_listener" }
+
+// NvmfSubsystemRemoveListener closes an address; hosts that came through it are disconnected.
+type NvmfSubsystemRemoveListener struct {
+	answers[Done]
+	NQN     string  `json:"nqn"`
+	Address Address `json:"listen_address"`
+}
+
+func (NvmfSubsystemRemoveListener) method() string { return "nvmf_subsystem_remove_listener" }
+
+// NvmfSubsystemGetListeners lists a subsystem's listeners with their ANA states.
+// It stops the subsystem's admin commands meanwhile: not for tight loops.
+type NvmfSubsystemGetListeners struct {
+	answers[[]Listener]
+	NQN string `json:"nqn"`
+}
+
+func (NvmfSubsystemGetListeners) method() string { return "nvmf_subsystem_get_listeners" }
+
+// Listener of a subsystem.
+type Listener struct {
+	Address Address `json:"address"`
+	// ANAStates of the groups from 1 to MaxNamespaces; none without ANA reporting.
+	ANAStates []ANAGroupState `json:"ana_states"`
+}
+
+// ANAGroupState is one group's state on a listener.
+type ANAGroupState struct {
+	Group uint32   `json:"ana_group"`
+	State ANAState `json:"ana_state"`
+}
+
+// NvmfSubsystemListenerSetAnaState sets the state of one ANA group on a listener, or of all; connected hosts are told.
+type NvmfSubsystemListenerSetAnaState struct {
+	answers[Done]
+	NQN     string   `json:"nqn"`
+	Address Address  `json:"listen_address"`
+	State   ANAState `json:"ana_state"`
+	// Group is all by default.
+	Group uint32 `json:"anagrpid,omitzero"`
+}
+
+func (NvmfSubsystemListenerSetAnaState) method() string {
+	return "nvmf_subsystem_listener_set_ana_state"
+}
+
+// NvmfSubsystemAddHost admits a host. One that is admitted already is ErrUnknown.
+type NvmfSubsystemAddHost struct {
+	answers[Done]
+	NQN  string `json:"nqn"`
+	Host string `json:"host"`
+	// Key is the name of the key that the host must prove it has; ControllerKey of the one that the target proves. They need KeyringFileAddKey before.
+	Key           string `json:"dhchap_key,omitzero"`
+	ControllerKey string `json:"dhchap_ctrlr_key,omitzero"`
+}
+
+func (NvmfSubsystemAddHost) method() string { return "nvmf_subsystem_add_host" }
+
+// NvmfSubsystemRemoveHost stops admitting a host, and is answered when it is disconnected and its I/O in flight is over.
+type NvmfSubsystemRemoveHost struct {
+	answers[Done]
+	NQN  string `json:"nqn"`
+	Host string `json:"host"`
+	// TimeoutMillis to wait for its I/O; the controller's own timeout by default. When it is over: ErrBusy.
+	TimeoutMillis uint64 `json:"timeout_ms,omitzero"`
+}
+
+func (NvmfSubsystemRemoveHost) method() string { return "nvmf_subsystem_remove_host" }
+
+// NvmfSubsystemSetKeys changes an admitted host's keys, by name. It stays connected. A key that is empty is no longer asked for.
+type NvmfSubsystemSetKeys struct {
+	answers[Done]
+	NQN           string `json:"nqn"`
+	Host          string `json:"host"`
+	Key           string `json:"dhchap_key,omitzero"`
+	ControllerKey string `json:"dhchap_ctrlr_key,omitzero"`
+}
+
+func (NvmfSubsystemSetKeys) method() string { return "nvmf_subsystem_set_keys" }
+
+// NvmfSubsystemGetControllers lists the controllers that hosts have connected.
+// It stops the subsystem's admin commands meanwhile: not for tight loops.
+type NvmfSubsystemGetControllers struct {
+	answers[[]Controller]
+	NQN string `json:"nqn"`
+}
+
+func (NvmfSubsystemGetControllers) method() string { return "nvmf_subsystem_get_controllers" }
+
+// Controller is a connection of a host.
+type Controller struct {
+	ID       uint16 `json:"cntlid"`
+	Host     string `json:"hostnqn"`
+	HostID   string `json:"hostid"`
+	IOQpairs int    `json:"num_io_qpairs"`
+}
+
+// NvmfSubsystemGetQpairs lists the queue pairs of all controllers.
+// It stops the subsystem's admin commands meanwhile: not for tight loops.
+type NvmfSubsystemGetQpairs struct {
+	answers[[]Qpair]
+	NQN string `json:"nqn"`
+}
+
+func (NvmfSubsystemGetQpairs) method() string { return "nvmf_subsystem_get_qpairs" }
+
+// Qpair is a queue pair.
+type Qpair struct {
+	Controller uint16 `json:"cntlid"`
+	// ID is 0 for the admin queue.
+	ID uint16 `json:"qid"`
+	// State such as "enabled".
+	State string `json:"state"`
+	// Thread is the poll group's.
+	Thread  string  `json:"thread"`
+	Host    string  `json:"hostnqn"`
+	Address Address `json:"listen_address"`
+	Peer    Address `json:"peer_address"`
+}

@@ -1,0 +1,113 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package spdkrpc
+
+// BdevGetIostat asks for I/O counters. Only after init.
+type BdevGetIostat struct {
+	answers[Iostat]
+	// Names of bdevs, at most 1024; empty for all. One that is missing is ErrNotFound, and then there are no counters of the others.
+	Names []string `json:"names,omitzero"`
+}
+
+func (BdevGetIostat) method() string { return "bdev_get_iostat" }
+
+// Iostat holds the counters of bdevs at one time.
+type Iostat struct {
+	// TickRate is ticks per second.
+	TickRate uint64 `json:"tick_rate"`
+	// Ticks when the counters were read.
+	Ticks uint64       `json:"ticks"`
+	Bdevs []BdevIostat `json:"bdevs"`
+}
+
+// BdevIostat counts a bdev's I/O since it was made.
+type BdevIostat struct {
+	// Name of the bdev: for an lvol its UUID.
+	Name              string `json:"name"`
+	BytesRead         uint64 `json:"bytes_read"`
+	ReadOps           uint64 `json:"num_read_ops"`
+	BytesWritten      uint64 `json:"bytes_written"`
+	WriteOps          uint64 `json:"num_write_ops"`
+	BytesUnmapped     uint64 `json:"bytes_unmapped"`
+	UnmapOps          uint64 `json:"num_unmap_ops"`
+	ReadLatencyTicks  uint64 `json:"read_latency_ticks"`
+	WriteLatencyTicks uint64 `json:"write_latency_ticks"`
+	UnmapLatencyTicks uint64 `json:"unmap_latency_ticks"`
+	// Errors by NVMe status.
+	Errors map[string]any `json:"io_error"`
+}
+
+// ThreadGetStats asks for the load of each SPDK thread. Only after init.
+type ThreadGetStats struct {
+	answers[Threads]
+}
+
+func (ThreadGetStats) method() string { return "thread_get_stats" }
+
+// Threads of a target.
+type Threads struct {
+	// TickRate is ticks per second.
+	TickRate uint64   `json:"tick_rate"`
+	Threads  []Thread `json:"threads"`
+}
+
+// Thread is one SPDK thread: the application's, or a poll group's.
+type Thread struct {
+	Name string `json:"name"`
+	ID   uint64 `json:"id"`
+	// Cpumask in hexadecimal without 0x.
+	Cpumask string `json:"cpumask"`
+	// BusyTicks and IdleTicks since the start; they stand still in interrupt mode.
+	BusyTicks uint64 `json:"busy"`
+	IdleTicks uint64 `json:"idle"`
+}
+
+// NvmfGetStats asks for the counters of the poll groups. Only after init.
+type NvmfGetStats struct {
+	answers[NvmfStats]
+}
+
+func (NvmfGetStats) method() string { return "nvmf_get_stats" }
+
+// NvmfStats of a target.
+type NvmfStats struct {
+	// TickRate is ticks per second.
+	TickRate   uint64      `json:"tick_rate"`
+	PollGroups []PollGroup `json:"poll_groups"`
+}
+
+// PollGroup serves queue pairs on one core.
+type PollGroup struct {
+	Name string `json:"name"`
+	// AdminQpairs and IOQpairs since the start.
+	AdminQpairs        uint64 `json:"admin_qpairs"`
+	IOQpairs           uint64 `json:"io_qpairs"`
+	CurrentAdminQpairs uint64 `json:"current_admin_qpairs"`
+	CurrentIOQpairs    uint64 `json:"current_io_qpairs"`
+	// PendingBdevIO waits for a bdev.
+	PendingBdevIO uint64               `json:"pending_bdev_io"`
+	CompletedIO   uint64               `json:"completed_nvme_io"`
+	Transports    []PollGroupTransport `json:"transports"`
+}
+
+// PollGroupTransport is one transport's part of a poll group.
+type PollGroupTransport struct {
+	Type string `json:"trtype"`
+	// PendingDataBuffer counts I/Os that waited for a buffer; RDMA only.
+	PendingDataBuffer uint64       `json:"pending_data_buffer"`
+	Devices           []RDMADevice `json:"devices"`
+}
+
+// RDMADevice counts what a poll group does on one RDMA device.
+type RDMADevice struct {
+	Name        string `json:"name"`
+	Polls       uint64 `json:"polls"`
+	IdlePolls   uint64 `json:"idle_polls"`
+	Completions uint64 `json:"completions"`
+	Requests    uint64 `json:"requests"`
+	// RequestLatencyTicks in all.
+	RequestLatencyTicks uint64 `json:"request_latency"`
+	// PendingRDMARead and PendingRDMAWrite wait for a work request.
+	PendingRDMARead  uint64 `json:"pending_rdma_read"`
+	PendingRDMAWrite uint64 `json:"pending_rdma_write"`
+}
