@@ -83,6 +83,7 @@ const (
 	ReasonHugepagesMissing   = "HugepagesMissing"
 	ReasonDriverNotAvailable = "DriverNotAvailable"
 	ReasonTargetNotFound     = "TargetNotFound"
+	ReasonTargetRunning      = "TargetRunning"
 
 	// NvmfVolume and NvmfSnapshot.
 	ReasonNoSpace        = "NoSpace"
