@@ -1,0 +1,111 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package launch
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"math/big"
+	"strings"
+
+	"golang.org/x/sys/unix"
+	"k8s.io/utils/cpuset"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+)
+
+// parseMask reads a hexadecimal mask of CPUs.
+func parseMask(text string) (cpuset.CPUSet, error) {
+	digits, ok := strings.CutPrefix(text, "0x")
+	bits, valid := new(big.Int).SetString(digits, 16)
+	if !ok || !valid || bits.Sign() <= 0 {
+		return cpuset.New(), fmt.Errorf("%q is no mask of CPUs; write it like 0x3c", text)
+	}
+	var cpus []int
+	for cpu := range bits.BitLen() {
+		if bits.Bit(cpu) == 1 {
+			cpus = append(cpus, cpu)
+		}
+	}
+	return cpuset.New(cpus...), nil
+}
+
+// mask writes CPUs as nvmf_tgt's -m takes them.
+func mask(cpus cpuset.CPUSet) string {
+	bits := new(big.Int)
+	for _, cpu := range cpus.UnsortedList() {
+		bits.SetBit(bits, cpu, 1)
+	}
+	return "0x" + bits.Text(16)
+}
+
+// affinity asks the kernel where this process may run.
+func affinity() ([]int, error) {
+	var set unix.CPUSet
+	if err := unix.SchedGetaffinity(0, &set); err != nil {
+		return nil, fmt.Errorf("sched_getaffinity: %w", err)
+	}
+	var cpus []int
+	for cpu := range len(set) * 64 {
+		if set.IsSet(cpu) {
+			cpus = append(cpus, cpu)
+		}
+	}
+	return cpus, nil
+}
+
+// grantedCPUs are the planned CPUs that the container may use: the kubelet's static
+// CPU manager hands out whole CPUs, and not always those that were planned.
+func grantedCPUs(m Machine, coreMask string) (cpuset.CPUSet, error) {
+	planned, err := parseMask(coreMask)
+	if err != nil {
+		return planned, err
+	}
+	allowed, err := m.Affinity()
+	if err != nil {
+		return planned, err
+	}
+	granted := cpuset.New(allowed...)
+	inGroup, err := groupCPUs(m)
+	if err != nil {
+		return planned, err
+	}
+	if !inGroup.IsEmpty() {
+		granted = granted.Intersection(inGroup)
+	}
+	used := planned.Intersection(granted)
+	if used.IsEmpty() {
+		return used, refuse(v1alpha1.ReasonCPUsNotGranted,
+			"the plan is to run on CPUs %s, but this container was given CPUs %s; let the kubelet's reservedSystemCPUs leave out the planned ones, or plan with cores.mask among those that it gives",
+			planned, granted)
+	}
+	if used.Size() < planned.Size() {
+		m.Log.Info("fewer CPUs than planned: this container was not given all of them", "planned", planned.String(), "granted", granted.String(), "used", used.String())
+	}
+	return used, nil
+}
+
+// groupCPUs are those of the container's cgroup; none when it does not say.
+func groupCPUs(m Machine) (cpuset.CPUSet, error) {
+	group, err := ownGroup(m)
+	if err != nil {
+		return cpuset.New(), err
+	}
+	// Where the controller is not enabled for a group, its nearest ancestor's answer holds.
+	for _, dir := range group {
+		text, err := m.read(dir, "cpuset.cpus.effective")
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
+		}
+		if err != nil {
+			return cpuset.New(), err
+		}
+		cpus, err := cpuset.Parse(text)
+		if err != nil {
+			return cpus, fmt.Errorf("%s: %w", m.path(dir, "cpuset.cpus.effective"), err)
+		}
+		return cpus, nil
+	}
+	return cpuset.New(), nil
+}

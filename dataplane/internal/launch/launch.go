@@ -1,0 +1,242 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package launch starts SPDK's nvmf_tgt in a target pod. Before that it looks whether the node gives
+// what the plan counts on, and refuses in words where SPDK would die of a signal.
+//
+// What it does follows one order: gather and check everything first, then change
+// the node (only drives are ever changed), then start. With the kernel's drivers it becomes
+// nvmf_tgt, so that the pod holds SPDK and nothing else. With drives taken from the kernel it stays
+// as nvmf_tgt's parent, since they have to be given back when the pod is stopped.
+package launch
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/inventory"
+)
+
+const mebibyte = 1 << 20
+
+var pciAddress = regexp.MustCompile(`^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$`)
+
+// Options of a start: what the node's plan says.
+type Options struct {
+	// Socket for JSON-RPC that nvmf_tgt opens, an absolute path. The launcher
+	// owns its folder: only root may enter, and drives.json lies beside the socket.
+	Socket string
+	// CoreMask of the planned CPUs, hexadecimal such as 0x3c.
+	CoreMask string
+	// MemoryBytes that nvmf_tgt takes, a multiple of 1 MiB.
+	MemoryBytes int64
+	// Hugepages that hold it.
+	Hugepages v1alpha1.Hugepages
+	// Interrupt lets reactors sleep until there is work.
+	Interrupt bool
+	// Driver of the drives.
+	Driver v1alpha1.DriveDriver
+	// PCIAddresses of the drives that SPDK's own driver gets. Only with DriverVFIO and DriverUIO.
+	PCIAddresses []string
+	// Target is nvmf_tgt: a path, or a name that is looked up in PATH.
+	Target string
+}
+
+// Validate says what in the options cannot be meant, as a *Refusal.
+func (o Options) Validate() error {
+	invalid := func(format string, args ...any) error {
+		return refuse(v1alpha1.ReasonInvalidSetting, format, args...)
+	}
+	if !filepath.IsAbs(o.Socket) {
+		return invalid("--socket is %q; give an absolute path, such as /run/weft/spdk.sock", o.Socket)
+	}
+	if _, err := parseMask(o.CoreMask); err != nil {
+		return invalid("--core-mask: %v", err)
+	}
+	if o.MemoryBytes <= 0 || o.MemoryBytes%mebibyte != 0 {
+		return invalid("--memory-bytes is %d; give a multiple of 1048576", o.MemoryBytes)
+	}
+	if o.Hugepages != v1alpha1.HugepagesDisabled {
+		size, ok := pageSizes[o.Hugepages]
+		if !ok {
+			return invalid("--hugepages is %q; give 2Mi, 1Gi or Disabled", o.Hugepages)
+		}
+		if o.MemoryBytes%size.bytes != 0 {
+			return invalid("--memory-bytes is %d; give a multiple of the page size, %d", o.MemoryBytes, size.bytes)
+		}
+	}
+	switch o.Driver {
+	case v1alpha1.DriverKernel:
+		if len(o.PCIAddresses) > 0 {
+			return invalid("--pci: with --driver Kernel no drive is taken from the kernel; remove --pci, or give --driver VFIO or UIO")
+		}
+	case v1alpha1.DriverVFIO, v1alpha1.DriverUIO:
+		if len(o.PCIAddresses) == 0 {
+			return invalid("--driver %s needs the drives' addresses; give --pci for each, such as --pci 0000:5e:00.0", o.Driver)
+		}
+	default:
+		return invalid("--driver is %q; give Kernel, VFIO or UIO", o.Driver)
+	}
+	if o.Driver == v1alpha1.DriverUIO && o.Hugepages == v1alpha1.HugepagesDisabled {
+		return invalid("--driver UIO needs hugepages: without an IOMMU a drive can only reach memory that stays where it is; give --hugepages 2Mi or 1Gi, or --driver VFIO")
+	}
+	for i, address := range o.PCIAddresses {
+		if !pciAddress.MatchString(address) {
+			return invalid("--pci is %q; give an address such as 0000:5e:00.0", address)
+		}
+		if slices.Contains(o.PCIAddresses[:i], address) {
+			return invalid("--pci %s is given twice", address)
+		}
+	}
+	return nil
+}
+
+// Machine is what the launcher works on.
+type Machine struct {
+	// Root of the filesystem that holds /sys, /proc and /dev; "/" when empty. The socket is not below it.
+	Root string
+	// Affinity lists the CPUs that this process may run on; the kernel's answer when nil.
+	Affinity func() ([]int, error)
+	// Prober of drives; blkid when nil.
+	Prober inventory.Prober
+	// Command runs a command; inventory.RunCommand when nil.
+	Command inventory.Runner
+	// Exclusive reports whether nobody else holds a block device exclusively, as a
+	// mounted filesystem does; asked of the kernel when nil.
+	Exclusive func(path string) error
+	// Exec replaces this process; execve when nil.
+	Exec func(path string, argv, env []string) error
+	// Now; time.Now when nil.
+	Now func() time.Time
+	// Log for what is worth one line; silent when nil.
+	Log *slog.Logger
+}
+
+func (m Machine) withDefaults() Machine {
+	if m.Root == "" {
+		m.Root = "/"
+	}
+	if m.Affinity == nil {
+		m.Affinity = affinity
+	}
+	if m.Prober == nil {
+		m.Prober = inventory.Blkid{}
+	}
+	if m.Command == nil {
+		m.Command = inventory.RunCommand
+	}
+	if m.Exclusive == nil {
+		m.Exclusive = openExclusively
+	}
+	if m.Exec == nil {
+		m.Exec = replaceProcess
+	}
+	if m.Now == nil {
+		m.Now = time.Now
+	}
+	if m.Log == nil {
+		m.Log = slog.New(slog.DiscardHandler)
+	}
+	return m
+}
+
+func (m Machine) path(elem ...string) string {
+	return filepath.Join(append([]string{m.Root}, elem...)...)
+}
+
+// read returns a file's text without surrounding space.
+func (m Machine) read(elem ...string) (string, error) {
+	text, err := os.ReadFile(m.path(elem...))
+	return strings.TrimSpace(string(text)), err
+}
+
+// Run checks, takes the drives, and starts nvmf_tgt. With DriverKernel it does not
+// return on success: the process is nvmf_tgt then. Otherwise it returns how nvmf_tgt ended, an
+// *ExitError when that was not well. What the node does not grant is a *Refusal.
+//
+// When ctx ends, nvmf_tgt is asked to stop, and the drives go back to the kernel.
+func Run(ctx context.Context, m Machine, o Options) error {
+	m = m.withDefaults()
+	if err := o.Validate(); err != nil {
+		return err
+	}
+	target, err := exec.LookPath(o.Target)
+	if err != nil {
+		return refuse(v1alpha1.ReasonTargetNotFound, "%v; use an image that has nvmf_tgt in PATH", err)
+	}
+	if target, err = filepath.Abs(target); err != nil {
+		return err
+	}
+	if err := prepareSocket(ctx, o.Socket); err != nil {
+		return err
+	}
+	argv, err := arguments(m, o)
+	if err != nil {
+		return err
+	}
+	argv = append([]string{target}, argv...)
+	if o.Driver == v1alpha1.DriverKernel {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		m.Log.Info("starting SPDK", "command", strings.Join(argv, " "))
+		if err := m.Exec(target, argv, os.Environ()); err != nil {
+			return refuse(v1alpha1.ReasonTargetNotFound, "%s cannot be run: %v", target, err)
+		}
+		return nil
+	}
+	return runWithDrives(ctx, m, o, argv)
+}
+
+// arguments of nvmf_tgt, without its name, once CPUs and memory are known to be there.
+func arguments(m Machine, o Options) ([]string, error) {
+	cpus, err := grantedCPUs(m, o.CoreMask)
+	if err != nil {
+		return nil, err
+	}
+	memory, err := memoryArguments(m, o)
+	if err != nil {
+		return nil, err
+	}
+	args := []string{
+		"-m", mask(cpus),
+		"-s", fmt.Sprint(o.MemoryBytes / mebibyte),
+		"-r", o.Socket,
+		"--wait-for-rpc",
+		// Saves 1 MiB of /dev/shm per core.
+		"--num-trace-entries", "0",
+	}
+	args = append(args, memory...)
+	if o.Interrupt {
+		args = append(args, "--interrupt-mode")
+	}
+	// Without either, DPDK would probe every PCI device of the node, network cards included.
+	if o.Driver == v1alpha1.DriverKernel {
+		return append(args, "--no-pci"), nil
+	}
+	for _, address := range o.PCIAddresses {
+		args = append(args, "--pci-allowed", address)
+	}
+	return args, nil
+}
+
+// memoryArguments checks that the planned memory is there.
+func memoryArguments(m Machine, o Options) ([]string, error) {
+	if o.Hugepages == v1alpha1.HugepagesDisabled {
+		return []string{"--no-huge"}, checkOrdinaryMemory(m, o.MemoryBytes)
+	}
+	mount, err := checkHugepages(m, pageSizes[o.Hugepages], o.MemoryBytes)
+	if err != nil {
+		return nil, err
+	}
+	// Named, so that DPDK takes pages of this size only, and not those of another mount.
+	return []string{"--huge-dir", mount}, nil
+}

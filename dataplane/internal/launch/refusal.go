@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package launch
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+)
+
+// Refusal is why nvmf_tgt was not started. It is one line.
+type Refusal struct {
+	// Reason is one of the constants of api/v1alpha1.
+	Reason string `json:"reason"`
+	// Message says what is missing, and what mends it.
+	Message string `json:"message"`
+
+	err error
+}
+
+func refuse(reason, format string, args ...any) *Refusal {
+	err := fmt.Errorf(format, args...)
+	return &Refusal{Reason: reason, Message: strings.Join(strings.Fields(err.Error()), " "), err: errors.Unwrap(err)}
+}
+
+func (r *Refusal) Error() string { return r.Reason + ": " + r.Message }
+
+// Unwrap gives the cause, when there is one.
+func (r *Refusal) Unwrap() error { return r.err }
+
+// The kubelet keeps 4096 bytes of a termination message.
+const longestMessage = 3072
+
+// WriteReason writes err to the file that the kubelet reads as the container's termination message, as the
+// JSON of a Refusal. An error that is none goes under reason PodFailed.
+func WriteReason(file string, err error) error {
+	refusal := &Refusal{Reason: v1alpha1.ReasonPodFailed, Message: err.Error()}
+	errors.As(err, &refusal)
+	said := *refusal
+	if len(said.Message) > longestMessage {
+		said.Message = strings.ToValidUTF8(said.Message[:longestMessage], "") + "..."
+	}
+	text, err := json.Marshal(said)
+	if err != nil {
+		return err
+	}
+	// Written in place: the kubelet mounts the file itself, which cannot be replaced.
+	if err := os.WriteFile(file, text, 0o600); err != nil {
+		return fmt.Errorf("write the reason: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package launch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+)
+
+// prepareSocket makes the socket's folder root's alone, and removes a socket that nobody listens on.
+// Everything that is made from here on is for root only.
+func prepareSocket(ctx context.Context, socket string) error {
+	syscall.Umask(0o077)
+	dir := filepath.Dir(socket)
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return fmt.Errorf("make the socket's folder: %w", err)
+	}
+	// It may have been there before: the kubelet makes a hostPath with mode 0755.
+	if err := os.Chmod(dir, 0o700); err != nil {
+		return fmt.Errorf("make the socket's folder private: %w", err)
+	}
+	info, err := os.Lstat(socket)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if info.Mode().Type() != fs.ModeSocket {
+		return refuse(v1alpha1.ReasonInvalidSetting, "%s is there and is no socket; give --socket another path, or remove it", socket)
+	}
+	var dialer net.Dialer
+	conn, err := dialer.DialContext(ctx, "unix", socket)
+	switch {
+	case err == nil:
+		_ = conn.Close()
+		return refuse(v1alpha1.ReasonTargetRunning, "a target already answers on %s; two on one node would fight for its drives and ports: stop the other one first", socket)
+	case errors.Is(err, syscall.ECONNREFUSED):
+		if err := os.Remove(socket); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("remove the socket that a dead target left: %w", err)
+		}
+		return nil
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case errors.Is(err, syscall.EAGAIN):
+		return refuse(v1alpha1.ReasonTargetRunning, "a target that is too busy to answer listens on %s; two on one node would fight for its drives and ports: stop the other one first", socket)
+	}
+	return fmt.Errorf("find out whether a target still listens: %w", err)
+}
