@@ -24,6 +24,7 @@ PACKAGE_csi      := ./csi-driver/cmd/weft-csi
 export HELM
 # One way of compiling for everything: what is built once is not built again, and no C compiler is needed.
 export CGO_ENABLED := 0
+export GOFLAGS     := $(strip $(shell $(GO) env GOFLAGS) -trimpath)
 
 # SPDK's own description of its RPCs, where it lies beside the checkout: requests of our client are held against it.
 export WEFT_SPDK_SCHEMA ?= $(wildcard $(CURDIR)/../shared/spdk/schema-26.05.json)
@@ -44,7 +45,7 @@ test: lint test-unit test-lab test-e2e ## Run everything: lint, unit and API-ser
 .PHONY: binaries
 binaries: ## Build the programs for ARCH into bin/ARCH
 	@mkdir -p $(BIN)/$(ARCH)
-	GOARCH=$(ARCH) $(GO) build -trimpath -ldflags '-s -w -X main.version=$(VERSION)' \
+	GOARCH=$(ARCH) $(GO) build -ldflags '-s -w -X main.version=$(VERSION)' \
 		-o $(BIN)/$(ARCH)/ $(PACKAGE_operator) $(PACKAGE_agent) $(PACKAGE_csi)
 
 .PHONY: images

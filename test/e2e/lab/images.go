@@ -40,6 +40,19 @@ func (l *Lab) LoadWeft(ctx context.Context, b *build.Builder) error {
 	return b.Progress.Step("load the image into the nodes", func() error { return l.LoadImages(ctx, l.WeftArchive()) })
 }
 
+// LoadTarget builds the image of target pods and loads it into every node that does not have it. The SPDK in it is
+// program, a real nvmf_tgt, or, when program is empty, the fake that answers SPDK's RPCs and serves no I/O.
+func (l *Lab) LoadTarget(ctx context.Context, b *build.Builder, program string) error {
+	archive := l.path("images", "weft-target.tar")
+	if err := os.MkdirAll(filepath.Dir(archive), 0o755); err != nil {
+		return err
+	}
+	if err := b.TargetImage(ctx, archive, program); err != nil {
+		return err
+	}
+	return b.Progress.Step("load the target's image into the nodes", func() error { return l.LoadImages(ctx, archive) })
+}
+
 // diskWithWeft puts the project's image on a copy of the disk that the nodes
 // start from, so that it need not be loaded into each of them.
 func (l *Lab) diskWithWeft(ctx context.Context, b *build.Builder, disk string) (string, error) {

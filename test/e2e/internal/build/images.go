@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
-	"strings"
 	"time"
 
 	"github.com/google/go-containerregistry/pkg/name"
@@ -21,7 +20,6 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/static"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"github.com/google/go-containerregistry/pkg/v1/types"
-	"sigs.k8s.io/yaml"
 
 	"github.com/weft-storage/weft/test/e2e/internal/hostcmd"
 )
@@ -34,7 +32,6 @@ const (
 	ToolsImage = "weft.storage/lab-tools:latest"
 
 	sidecarRepository = "registry.k8s.io/sig-storage/"
-	weftRepository    = "ghcr.io/weft-storage/weft"
 )
 
 // baseRootfs returns a folder with the root filesystem of ToolsImage.
@@ -53,19 +50,23 @@ func (b *Builder) baseRootfs(ctx context.Context) (string, error) {
 
 // image is one that the lab makes itself, from files and without a registry.
 type image struct {
-	ref   string
-	layer []byte
-	cmd   []string
+	ref    string
+	layers [][]byte
+	cmd    []string
 }
 
 // write writes the image as an archive that containerd and buildah read. Its
-// layer is not compressed: unpacking costs an emulated CPU more than reading.
+// layers are not compressed: unpacking costs an emulated CPU more than reading.
 func (i image) write(path string) error {
 	tag, err := name.NewTag(i.ref)
 	if err != nil {
 		return fmt.Errorf("image %s: %w", i.ref, err)
 	}
-	img, err := mutate.AppendLayers(empty.Image, static.NewLayer(i.layer, types.DockerUncompressedLayer))
+	var layers []v1.Layer
+	for _, layer := range i.layers {
+		layers = append(layers, static.NewLayer(layer, types.DockerUncompressedLayer))
+	}
+	img, err := mutate.AppendLayers(empty.Image, layers...)
 	if err != nil {
 		return fmt.Errorf("image %s: %w", i.ref, err)
 	}
@@ -125,7 +126,7 @@ func (b *Builder) toolsImage(ctx context.Context) (string, error) {
 		if err != nil {
 			return err
 		}
-		return image{ref: ToolsImage, layer: layer}.write(tmp)
+		return image{ref: ToolsImage, layers: [][]byte{layer}}.write(tmp)
 	})
 }
 
@@ -155,7 +156,7 @@ func (b *Builder) programImage(ctx context.Context, program, name, ref string) (
 		if err != nil {
 			return err
 		}
-		return image{ref: ref, layer: layer, cmd: []string{"/" + name}}.write(tmp)
+		return image{ref: ref, layers: [][]byte{layer}, cmd: []string{"/" + name}}.write(tmp)
 	})
 }
 
@@ -255,90 +256,4 @@ umount "$2"
 		}
 		return errors.Join(os.Rename(tmp, to), os.Remove(dir))
 	})
-}
-
-// WeftImageRef is the project's own image: the chart's default.
-func (b *Builder) WeftImageRef() (string, error) {
-	file := filepath.Join(b.Repo, "charts", "weft", "Chart.yaml")
-	data, err := os.ReadFile(file)
-	if err != nil {
-		return "", err
-	}
-	var chart struct {
-		AppVersion string `json:"appVersion"`
-	}
-	if err := yaml.Unmarshal(data, &chart); err != nil {
-		return "", fmt.Errorf("parse %s: %w", file, err)
-	}
-	if chart.AppVersion == "" {
-		return "", fmt.Errorf("%s has no appVersion", file)
-	}
-	return weftRepository + ":" + chart.AppVersion, nil
-}
-
-// WeftImage builds the project's image from its Dockerfile, on the local base
-// instead of one from a registry, and writes it to archive. The programs have
-// to be in bin/<arch> (make binaries).
-func (b *Builder) WeftImage(ctx context.Context, archive string) error {
-	if err := b.ensureHostTools(ctx); err != nil {
-		return err
-	}
-	base, err := b.toolsImage(ctx)
-	if err != nil {
-		return err
-	}
-	ref, err := b.WeftImageRef()
-	if err != nil {
-		return err
-	}
-	key, err := b.weftImageKey(base, ref)
-	if err != nil {
-		return err
-	}
-	keyFile := archive + ".key"
-	if have, err := os.ReadFile(keyFile); err == nil && string(have) == key {
-		if _, err := os.Stat(archive); err == nil {
-			return nil
-		}
-	}
-	err = b.Progress.Step("image "+ref, func() (err error) {
-		// A store of its own, thrown away after use: images of earlier builds
-		// would fill the disk, and the base is read in a second.
-		store := archive + ".store"
-		if err := RemoveTree(store); err != nil {
-			return err
-		}
-		defer func() { err = errors.Join(err, RemoveTree(store)) }()
-		buildah := func(command string, args ...string) error {
-			fixed := []string{"buildah", "--root", store + "/root", "--runroot", store + "/run", "--storage-driver", "vfs", command}
-			return hostcmd.Run(ctx, append(fixed, args...)...)
-		}
-		// The fixed time makes the same content the same image, which nodes
-		// then do not load again.
-		err = buildah("bud", "--isolation", "chroot", "--pull-never", "--timestamp", "0", "--target", "weft",
-			"--build-arg", "BASE=docker-archive:"+base, "--build-arg", "TARGETARCH="+runtime.GOARCH,
-			"--build-arg", "VERSION="+ref[strings.LastIndexByte(ref, ':')+1:],
-			"--tag", ref, "--file", filepath.Join(b.Repo, "Dockerfile"), b.Repo)
-		if err != nil {
-			return err
-		}
-		if err := errors.Join(os.RemoveAll(keyFile), os.RemoveAll(archive)); err != nil {
-			return err
-		}
-		return buildah("push", ref, "docker-archive:"+archive+":"+ref)
-	})
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(keyFile, []byte(key), 0o644)
-}
-
-// weftImageKey changes with all that the project's image is made from.
-func (b *Builder) weftImageKey(base, ref string) (string, error) {
-	dockerfile := filepath.Join(b.Repo, "Dockerfile")
-	programs := filepath.Join(b.Repo, "bin", runtime.GOARCH)
-	if _, err := os.Stat(programs); err != nil {
-		return "", fmt.Errorf("the programs of the image are not built (%w); run `make binaries`", err)
-	}
-	return Key(filepath.Base(base), ref, dockerfile, programs)
 }

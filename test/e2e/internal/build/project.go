@@ -1,0 +1,124 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package build
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+
+	"sigs.k8s.io/yaml"
+
+	"github.com/weft-storage/weft/test/e2e/internal/hostcmd"
+)
+
+// projectImage is an image of the project's Dockerfile.
+type projectImage struct {
+	// target of the Dockerfile; the image's repository ends in it.
+	target string
+	// baseArg is the build argument that names the image's base, and base the archive it is made on.
+	baseArg, base string
+}
+
+const repositoryPrefix = "ghcr.io/weft-storage/"
+
+// version of the project: the chart's.
+func (b *Builder) version() (string, error) {
+	file := filepath.Join(b.Repo, "charts", "weft", "Chart.yaml")
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return "", err
+	}
+	var chart struct {
+		AppVersion string `json:"appVersion"`
+	}
+	if err := yaml.Unmarshal(data, &chart); err != nil {
+		return "", fmt.Errorf("parse %s: %w", file, err)
+	}
+	if chart.AppVersion == "" {
+		return "", fmt.Errorf("%s has no appVersion", file)
+	}
+	return chart.AppVersion, nil
+}
+
+// WeftImageRef is the project's own image: the chart's default.
+func (b *Builder) WeftImageRef() (string, error) {
+	version, err := b.version()
+	return repositoryPrefix + "weft:" + version, err
+}
+
+// WeftImage builds the project's image from its Dockerfile, on the local base
+// instead of one from a registry, and writes it to archive. The programs have
+// to be in bin/<arch> (make binaries).
+func (b *Builder) WeftImage(ctx context.Context, archive string) error {
+	if err := b.ensureHostTools(ctx); err != nil {
+		return err
+	}
+	base, err := b.toolsImage(ctx)
+	if err != nil {
+		return err
+	}
+	return b.projectImage(ctx, archive, projectImage{target: "weft", baseArg: "BASE", base: base})
+}
+
+// projectImage builds an image of the Dockerfile and writes it to archive, unless the one there was made from the same.
+func (b *Builder) projectImage(ctx context.Context, archive string, p projectImage) error {
+	version, err := b.version()
+	if err != nil {
+		return err
+	}
+	ref := repositoryPrefix + p.target + ":" + version
+	key, err := b.projectImageKey(p, ref)
+	if err != nil {
+		return err
+	}
+	keyFile := archive + ".key"
+	if have, err := os.ReadFile(keyFile); err == nil && string(have) == key {
+		if _, err := os.Stat(archive); err == nil {
+			return nil
+		}
+	}
+	err = b.Progress.Step("image "+ref, func() (err error) {
+		// A store of its own, thrown away after use: images of earlier builds
+		// would fill the disk, and the base is read in a second.
+		store := archive + ".store"
+		if err := RemoveTree(store); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, RemoveTree(store)) }()
+		buildah := func(command string, args ...string) error {
+			fixed := []string{"buildah", "--root", store + "/root", "--runroot", store + "/run", "--storage-driver", "vfs", command}
+			return hostcmd.Run(ctx, append(fixed, args...)...)
+		}
+		// The fixed time makes the same content the same image, which nodes
+		// then do not load again.
+		err = buildah("bud", "--isolation", "chroot", "--pull-never", "--timestamp", "0", "--target", p.target,
+			"--build-arg", p.baseArg+"=docker-archive:"+p.base, "--build-arg", "TARGETARCH="+runtime.GOARCH,
+			"--build-arg", "VERSION="+version,
+			"--tag", ref, "--file", filepath.Join(b.Repo, "Dockerfile"), b.Repo)
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(os.RemoveAll(keyFile), os.RemoveAll(archive)); err != nil {
+			return err
+		}
+		return buildah("push", ref, "docker-archive:"+archive+":"+ref)
+	})
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(keyFile, []byte(key), 0o644)
+}
+
+// projectImageKey changes with all that the image is made from.
+func (b *Builder) projectImageKey(p projectImage, ref string) (string, error) {
+	dockerfile := filepath.Join(b.Repo, "Dockerfile")
+	programs := filepath.Join(b.Repo, "bin", runtime.GOARCH)
+	if _, err := os.Stat(programs); err != nil {
+		return "", fmt.Errorf("the programs of the image are not built (%w); run `make binaries`", err)
+	}
+	return Key(p.target, filepath.Base(p.base), ref, dockerfile, programs)
+}
