@@ -87,7 +87,7 @@ func (r *Reconciler) recordPools(ctx context.Context, s *Snapshot, d Decision) [
 			statuses[v.Name] = d.Volumes[v.Name]
 		}
 	}
-	failed := r.writeVolumes(ctx, s, statuses)
+	failed := r.writeVolumes(ctx, ctx, s, statuses)
 	var recorded []engine.VolumeSpec
 	for _, spec := range d.Operations.CreateVolumes {
 		if err := failed[string(spec.ID)]; err != nil {

@@ -68,13 +68,20 @@ func transportOf(obj *v1alpha1.NvmfVolume) v1alpha1.TransportType {
 	return obj.Spec.Connection.Transport
 }
 
-// isServed says whether the engine's export is as wanted, and reached through every open portal.
+// isServed says whether the engine's export is as wanted for the hosts that are connected, and reached through every open portal.
 func (d *decider) isServed(is *engine.Export, want engine.Export) bool {
-	return is != nil && is.Serial == want.Serial && is.Model == want.Model && is.MaxIOQueues == want.MaxIOQueues &&
+	return is != nil && is.Serial == want.Serial && is.Model == want.Model &&
 		slices.Equal(is.Namespaces, want.Namespaces) && sameSet(is.Hosts, want.Hosts) &&
 		(len(want.Hosts) == 0 || !slices.ContainsFunc(d.Target.State.Portals, func(p engine.Portal) bool {
 			return !slices.Contains(is.Portals, p.Portal)
 		}))
+}
+
+// isCurrent says whether the limits of an export that is served are as wanted, too. They concern connections to come, so
+// that they are not is no reason to call the volume unserved. A limit that the engine does not keep for each
+// export (0), or that waits for the target's restart, is not asked for: it would be again and again.
+func (d *decider) isCurrent(is *engine.Export, want engine.Export) bool {
+	return is.MaxIOQueues == want.MaxIOQueues || is.MaxIOQueues == 0 || len(d.Target.RestartNeeded) > 0
 }
 
 func sameSet(a, b []string) bool {
@@ -88,6 +95,9 @@ func (d *decider) serve(v *volume) {
 	switch {
 	case d.isServed(v.export, want):
 		v.exported = d.reached(v)
+		if !d.isCurrent(v.export, want) && !d.Attempts.tried(VerbExport, v.nqn) {
+			d.decision.Operations.Export = append(d.decision.Operations.Export, want)
+		}
 		return
 	case err != nil:
 		v.exported = no(v1alpha1.ReasonExportFailed, "%v", err)
@@ -142,10 +152,11 @@ func (d *decider) serveUnreachable(v *volume) {
 	}
 }
 
-// mayAppear says whether there is hope for a pool: not when its device now holds something that weft did not write.
+// mayAppear says whether there is hope for a pool: not when its device now holds something that weft did not write, nor when
+// nobody would open it, for it is neither planned nor open.
 func (d *decider) mayAppear(device string) bool {
 	var foreign *engine.ForeignSignatureError
-	return !errors.As(d.Attempts.err(VerbOpenPool, device), &foreign)
+	return (device == "" || d.poolOf(device) != nil) && !errors.As(d.Attempts.err(VerbOpenPool, device), &foreign)
 }
 
 // admitted are the hosts that the engine admits. Whether the volume was blank is judged when

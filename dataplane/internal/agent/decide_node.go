@@ -16,7 +16,7 @@ import (
 // decideNode sums the node up, after everything else was decided.
 func (d *decider) decideNode() {
 	status := d.nodeBase()
-	status.Engine = &v1alpha1.EngineStatus{Type: d.Node.Spec.Plan.Engine, Version: d.Target.Info.Version}
+	status.Engine = engineStatus(d.Target.Info)
 	status.Pools = d.poolStatuses()
 	status.Capacity = d.capacity()
 	status.Portals = d.servedPortals()
@@ -24,9 +24,24 @@ func (d *decider) decideNode() {
 	status.Conditions = conditions(d.Node.Status.Conditions, d.Node.Generation, d.Now,
 		judgement{v1alpha1.ConditionPoolReady, pools},
 		judgement{v1alpha1.ConditionPortalsReady, d.portalsReady},
+		judgement{v1alpha1.ConditionRestartNeeded, d.restartNeeded()},
 		judgement{v1alpha1.ConditionReady, d.nodeReady(pools)},
 	)
 	d.decision.Node = status
+}
+
+func engineStatus(info engine.Info) *v1alpha1.EngineStatus {
+	return &v1alpha1.EngineStatus{
+		Type: info.Type, Version: info.Version, InterruptMode: info.InterruptMode,
+		Transports: slices.Compact(slices.Sorted(slices.Values(info.Transports))),
+	}
+}
+
+func (d *decider) restartNeeded() verdict {
+	if len(d.Target.RestartNeeded) == 0 {
+		return quiet()
+	}
+	return yesBecause(v1alpha1.ReasonSettingsDiffer, "the target goes on serving until it is restarted: %s", strings.Join(d.Target.RestartNeeded, "; "))
 }
 
 // nodeBase is what the node says of itself whatever its engine does. An inventory that is not known now stays as it was.
@@ -40,11 +55,14 @@ func (d *decider) nodeBase() v1alpha1.NvmfNodeStatus {
 }
 
 // nodeNothingKnown: without a plan there is nothing to say but the inventory; an
-// engine that does not answer leaves what was last seen of it.
+// engine that does not answer leaves what was last seen of it, and one that refuses the plan says at least what it is.
 func (d *decider) nodeNothingKnown(reason, message string) v1alpha1.NvmfNodeStatus {
 	status := d.nodeBase()
 	// The plan was not acted on: the generation that was stays the one observed.
 	status.ObservedGeneration = d.Node.Status.ObservedGeneration
+	if d.Target.Info.Type != "" {
+		status.Engine = engineStatus(d.Target.Info)
+	}
 	v := unknown(reason, message)
 	if d.Node.Spec.Plan == nil {
 		v = no(reason, "%s", message)
@@ -54,6 +72,7 @@ func (d *decider) nodeNothingKnown(reason, message string) v1alpha1.NvmfNodeStat
 	status.Conditions = conditions(d.Node.Status.Conditions, d.Node.Generation, d.Now,
 		judgement{v1alpha1.ConditionPoolReady, v},
 		judgement{v1alpha1.ConditionPortalsReady, v},
+		judgement{v1alpha1.ConditionRestartNeeded, v},
 		judgement{v1alpha1.ConditionReady, no(reason, "%s", message)},
 	)
 	return status

@@ -13,7 +13,7 @@ import (
 
 // pool is a device of the plan, a pool of the engine, or both.
 type pool struct {
-	device  engine.Device // its Path is empty when it is not known now
+	device  engine.Device // without Path and PCIAddress when it is not known where it is now
 	planned bool
 	held    *engine.Pool // nil: the engine does not hold it
 	// reason and message say why it is not ready; or, when it is, what it lacks.
@@ -44,7 +44,11 @@ func (d *decider) indexPools() {
 	}
 }
 
-// plannedDevices finds today's path of each planned drive: a reboot may change it.
+// located says whether it is known where the device is now.
+func (p *pool) located() bool { return p.device.Path != "" || p.device.PCIAddress != "" }
+
+// plannedDevices finds today's path of each planned drive: a reboot may change it. A drive that the target drives itself
+// has none: the kernel, and so the inventory, does not know it any more.
 func (d *decider) plannedDevices() []engine.Device {
 	plan := d.Node.Spec.Plan
 	if plan.File != nil {
@@ -52,8 +56,8 @@ func (d *decider) plannedDevices() []engine.Device {
 	}
 	devices := make([]engine.Device, len(plan.Drives))
 	for i, drive := range plan.Drives {
-		devices[i].ID = drive.ID
-		if d.Inventory == nil {
+		devices[i].ID, devices[i].PCIAddress = drive.ID, drive.PCIAddress
+		if d.Inventory == nil || drive.PCIAddress != "" {
 			continue
 		}
 		at := slices.IndexFunc(d.Inventory.Drives, func(found v1alpha1.Drive) bool { return found.ID == drive.ID })
@@ -90,7 +94,7 @@ func (d *decider) decidePools() {
 // cannot read it, or may have to grow its file. A file's growth cannot be seen from the pool's size, which is less than the
 // file's, so it is asked for with each new plan, and again while the last answer was not good.
 func (d *decider) toBeOpened(p *pool) bool {
-	if !p.planned || p.device.Path == "" || d.Attempts.tried(VerbOpenPool, p.device.ID) {
+	if !p.planned || !p.located() || d.Attempts.tried(VerbOpenPool, p.device.ID) {
 		return false
 	}
 	if !p.readable() {
@@ -124,7 +128,7 @@ func (d *decider) judgePool(p *pool) (reason, message string) {
 		return v1alpha1.ReasonPoolFailed, p.held.Err.Error()
 	case p.held != nil:
 		return "", ""
-	case p.device.Path != "":
+	case p.located():
 		return v1alpha1.ReasonPending, "being opened"
 	case d.Inventory == nil:
 		return v1alpha1.ReasonNoInventory, "the node's drives are not known yet"

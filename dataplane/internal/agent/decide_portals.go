@@ -28,7 +28,8 @@ func portalKey(p v1alpha1.Portal) string {
 // portal's address when they were admitted, and it is not known which of them still use it.
 //
 // A portal keeps the settings it was opened with while hosts may use it; without hosts
-// it is closed, and opened again with the planned ones.
+// it is closed, and opened again with the planned ones. It is left open when the whole target has to be restarted for
+// settings: they may be among them, and then it would come back as it was.
 func (d *decider) decidePortals() {
 	var problems, remarks []string
 	busy := slices.ContainsFunc(d.Target.State.Exports, func(e engine.Export) bool { return len(e.Hosts) > 0 })
@@ -45,7 +46,10 @@ func (d *decider) decidePortals() {
 			if !d.Attempts.tried(VerbOpenPortal, portalKey(want.Portal)) {
 				toOpen = append(toOpen, want)
 			}
-		case is.QueueDepth != want.QueueDepth || is.InCapsuleDataBytes != want.InCapsuleDataBytes:
+		case differs(is, want) && len(d.Target.RestartNeeded) > 0:
+			remarks = append(remarks, fmt.Sprintf("%s goes on with queue depth %d and in-capsule data of %d bytes, not the planned %d and %d, until the target is restarted",
+				portalKey(want.Portal), is.QueueDepth, is.InCapsuleDataBytes, want.QueueDepth, want.InCapsuleDataBytes))
+		case differs(is, want):
 			problems = append(problems, fmt.Sprintf("%s goes on with queue depth %d and in-capsule data of %d bytes, not the planned %d and %d, until no host is admitted to this node",
 				portalKey(want.Portal), is.QueueDepth, is.InCapsuleDataBytes, want.QueueDepth, want.InCapsuleDataBytes))
 			if !busy && !d.Attempts.tried(VerbClosePortal, portalKey(want.Portal)) {
@@ -79,6 +83,10 @@ func (d *decider) decidePortals() {
 	default:
 		d.portalsReady = yes()
 	}
+}
+
+func differs(is *engine.Portal, want engine.Portal) bool {
+	return is.QueueDepth != want.QueueDepth || is.InCapsuleDataBytes != want.InCapsuleDataBytes
 }
 
 // portalReason: Pending while opening is only a matter of time.

@@ -134,11 +134,24 @@ func (d *decider) removeSnapshot(s *snapshot) {
 	switch needer, needed := d.needed[s.id]; {
 	case needed:
 		s.ready = no(v1alpha1.ReasonDeleting, "%s is still to be made from it", needer)
+	case errors.Is(err, engine.ErrBusy) && len(d.clonesOf(s)) > 0:
+		s.ready = no(v1alpha1.ReasonDeleting, "it cannot be deleted while volumes depend on it: NvmfVolumes %s", listed(d.clonesOf(s)))
 	case err != nil:
 		s.ready = no(v1alpha1.ReasonDeleting, "it cannot be deleted yet: %v", err)
 	case !d.Attempts.tried(VerbDeleteSnapshot, string(s.id)):
 		d.decision.Operations.DeleteSnapshots = append(d.decision.Operations.DeleteSnapshots, s.id)
 	}
+}
+
+// clonesOf a snapshot are the volumes that were made from it and are still there.
+func (d *decider) clonesOf(s *snapshot) []string {
+	var names []string
+	for _, v := range d.volumes {
+		if v.obj.Spec.Source != nil && v.obj.Spec.Source.Snapshot == s.obj.Name && v.presence != absent {
+			names = append(names, v.obj.Name)
+		}
+	}
+	return names
 }
 
 func (d *decider) snapshotStatus(s *snapshot) v1alpha1.NvmfSnapshotStatus {

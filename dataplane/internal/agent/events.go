@@ -31,10 +31,12 @@ func (r *Reconciler) changedConditions(obj runtime.Object, before, after []metav
 			continue
 		}
 		healthy := metav1.ConditionTrue
-		if t == v1alpha1.ConditionDegraded {
+		if t == v1alpha1.ConditionDegraded || t == v1alpha1.ConditionRestartNeeded {
 			healthy = metav1.ConditionFalse
 		}
 		switch {
+		case t == v1alpha1.ConditionRestartNeeded && is.Status == metav1.ConditionUnknown:
+			// Ready says why.
 		case is.Reason == v1alpha1.ReasonPending || is.Reason == v1alpha1.ReasonDeleting:
 		case is.Status != healthy:
 			r.recorder.Eventf(obj, nil, corev1.EventTypeWarning, is.Reason, actionReconcile, "%s is %s: %s", t, is.Status, is.Message)

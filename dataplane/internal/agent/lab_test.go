@@ -7,6 +7,7 @@ package agent
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -100,7 +101,7 @@ func (l *lab) agent() *Reconciler {
 	metrics, err := NewMetrics(prometheus.NewRegistry())
 	l.Expect(err).NotTo(HaveOccurred())
 	return NewReconciler(Config{
-		NodeName: l.node, Client: counting, Recorder: l, Inventory: l, Metrics: metrics, Clock: clock.RealClock{},
+		NodeName: l.node, Client: counting, Recorder: l, Inventory: l, Targets: NewTargetWatch(clock.RealClock{}), Metrics: metrics, Clock: clock.RealClock{},
 		Engines: func(v1alpha1.Engine) (engine.Engine, error) { return l.target, nil },
 		Resync:  defaultResync,
 	})
@@ -169,6 +170,11 @@ func (l *lab) change(n int, change func(*v1alpha1.NvmfVolume)) {
 func (l *lab) delete(n int) {
 	l.t.Helper()
 	l.Expect(l.admin.Delete(l.t.Context(), l.volume(n))).To(Succeed())
+}
+
+// changes that the engine was asked for. Start is none of them: with nothing to do it only reads.
+func (l *lab) changes() []enginetest.Call {
+	return slices.DeleteFunc(l.target.Changes(), func(c enginetest.Call) bool { return c.Method == enginetest.Start })
 }
 
 // state of the engine.

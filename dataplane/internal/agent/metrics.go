@@ -15,6 +15,8 @@ type Metrics struct {
 	orphans      prometheus.Gauge
 	phaseSeconds *prometheus.HistogramVec
 	engineErrors *prometheus.CounterVec
+	// refillSeconds of targets that came back empty.
+	refillSeconds prometheus.Histogram
 }
 
 // NewMetrics makes the agent's metrics and registers them. It fails when they are registered already.
@@ -36,6 +38,10 @@ func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
 		engineErrors: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "weft_agent_engine_errors_total", Help: "Items that the engine refused or failed, by method.",
 		}, []string{"method"}),
+		refillSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{
+			Name: "weft_agent_refill_seconds", Help: "Time from when a target that had ended answers again until everything is exported and its portals are open.",
+			Buckets: prometheus.ExponentialBuckets(0.0625, 2, 12),
+		}),
 	}
 	for _, c := range m.all() {
 		if err := registry.Register(c); err != nil {
@@ -46,7 +52,7 @@ func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
 }
 
 func (m *Metrics) all() []prometheus.Collector {
-	return []prometheus.Collector{m.volumes, m.exports, m.orphans, m.phaseSeconds, m.engineErrors}
+	return []prometheus.Collector{m.volumes, m.exports, m.orphans, m.phaseSeconds, m.engineErrors, m.refillSeconds}
 }
 
 // Unregister them, so that another agent in this process may register its own.

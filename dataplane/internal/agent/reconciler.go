@@ -41,7 +41,7 @@ type Inventory interface {
 	Current() *v1alpha1.Inventory
 }
 
-// Config of a Reconciler. Every field is required but Settle.
+// Config of a Reconciler. Every field is required but Settle and SettleRefill.
 type Config struct {
 	// NodeName of the Kubernetes Node and the NvmfNode.
 	NodeName string
@@ -50,10 +50,13 @@ type Config struct {
 	Recorder  events.EventRecorder
 	Engines   Engines
 	Inventory Inventory
+	Targets   *TargetWatch
 	Metrics   *Metrics
 	Clock     clock.PassiveClock
-	// Settle is how long after the agent's start portals wait for volumes whose pool is missing. 0: not at all.
+	// Settle is how long after the agent's start portals wait for volumes whose pool is missing, or whose export failed. 0: not at all.
 	Settle time.Duration
+	// SettleRefill is the same, after the target came back to an agent that had been running. 0: not at all.
+	SettleRefill time.Duration
 	// Resync is how often the node is looked at when nothing happens, and allocated bytes are brought up to date.
 	Resync time.Duration
 }
@@ -71,34 +74,66 @@ type Reconciler struct {
 	refreshed time.Time
 	orphans   Orphans
 	failures  int
+	// changes of the target that this reconciliation knows of, and when the last of them was.
+	changes  uint64
+	returned time.Time
+	// refilling is when the target came back whose portals are not open yet; zero when there is none.
+	refilling time.Time
 
-	mu   sync.Mutex
-	last error // of the last look at the engine; nil without a plan
-	seen bool
+	mu    sync.Mutex
+	ready error // why the agent cannot do its work; nil when it can
 }
 
 // NewReconciler makes the reconciler of a node.
 func NewReconciler(c Config) *Reconciler {
-	return &Reconciler{Config: c, client: c.Client, recorder: c.Recorder, metrics: c.Metrics, started: c.Clock.Now()}
+	return &Reconciler{
+		Config: c, client: c.Client, recorder: c.Recorder, metrics: c.Metrics,
+		started: c.Clock.Now(), ready: errors.New("the node was not looked at yet"),
+	}
 }
 
 // Reconcile the whole node, whatever the request. What an engine refuses shows in conditions and is tried
 // again later; only what cannot be told to the API server is an error.
 func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
+	r.noteChanges()
 	s, err := r.gatherObjects(ctx)
 	if err != nil {
 		return reconcile.Result{}, err
 	}
 	e := r.engineOf(s)
+	r.Targets.Use(e)
 	d := r.decideAndAct(ctx, e, s)
 	if err := ctx.Err(); err != nil {
 		return reconcile.Result{}, err
 	}
-	r.observe(s, d)
-	if err := r.publish(ctx, s, d); err != nil {
+	r.observe(e, s, d)
+	unchanged, cancel := r.Targets.UntilChanged(ctx, r.changes)
+	defer cancel()
+	if err := r.publish(ctx, unchanged, s, d); err != nil {
 		return reconcile.Result{}, err
 	}
+	if unchanged.Err() != nil {
+		return reconcile.Result{RequeueAfter: time.Millisecond}, nil
+	}
 	return r.next(s, d), nil
+}
+
+// noteChanges of the target before it is looked at. One that may have come back is not kept waiting for earlier failures.
+func (r *Reconciler) noteChanges() {
+	changes, at := r.Targets.Changes()
+	if changes == r.changes {
+		return
+	}
+	r.changes, r.returned, r.refilling, r.failures = changes, at, at, 0
+}
+
+// settled is when portals no longer wait for what is missing.
+func (r *Reconciler) settled() time.Time {
+	settled := r.started.Add(r.Settle)
+	if refilled := r.returned.Add(r.SettleRefill); !r.returned.IsZero() && refilled.After(settled) {
+		return refilled
+	}
+	return settled
 }
 
 // gatherObjects of this node, and makes the NvmfNode if it is missing.
@@ -132,7 +167,7 @@ func (r *Reconciler) gatherObjects(ctx context.Context) (*Snapshot, error) {
 	r.own.keepOnly(exists)
 	slices.SortFunc(s.Volumes, func(a, b *v1alpha1.NvmfVolume) int { return strings.Compare(a.Name, b.Name) })
 	slices.SortFunc(s.Snapshots, func(a, b *v1alpha1.NvmfSnapshot) int { return strings.Compare(a.Name, b.Name) })
-	s.Settling = s.Now.Sub(r.started) < r.Settle
+	s.Settling = s.Now.Before(r.settled())
 	if s.Refresh = s.Now.Sub(r.refreshed) >= r.Resync; s.Refresh {
 		r.refreshed = s.Now
 	}
@@ -177,7 +212,7 @@ func (r *Reconciler) engineOf(s *Snapshot) engine.Engine {
 func (r *Reconciler) decideAndAct(ctx context.Context, e engine.Engine, s *Snapshot) Decision {
 	for round := 1; ; round++ {
 		if e != nil {
-			r.timed("gather", func() { s.Target = lookAt(ctx, e, s.Target.Info) })
+			r.timed("gather", func() { s.Target = lookAt(ctx, e, *s.Node.Spec.Plan, s.Target) })
 		}
 		d := Decide(*s)
 		if d.Operations.Empty() || round > maxRounds || ctx.Err() != nil {
@@ -187,28 +222,58 @@ func (r *Reconciler) decideAndAct(ctx context.Context, e engine.Engine, s *Snaps
 	}
 }
 
-// lookAt an engine. What it is does not change during a reconciliation, and is asked once.
-func lookAt(ctx context.Context, e engine.Engine, info engine.Info) Target {
+// lookAt an engine, after it was brought into service. What it is and how it was started does not change during a
+// reconciliation, and is asked once: t is what the last look found.
+func lookAt(ctx context.Context, e engine.Engine, plan v1alpha1.Plan, t Target) Target {
 	ctx, cancel := context.WithTimeout(ctx, engineTimeout)
 	defer cancel()
-	if info.Type == "" {
-		var err error
-		if info, err = e.Info(ctx); err != nil {
-			return Target{Err: err, Reason: v1alpha1.ReasonEngineNotAnswering}
+	if t.Info.Type == "" {
+		if t = start(ctx, e, plan); t.Err != nil {
+			return t
 		}
 	}
 	state, err := e.Gather(ctx)
 	if err != nil {
-		return Target{Info: info, Err: err, Reason: v1alpha1.ReasonEngineNotAnswering}
+		return Target{Info: t.Info, RestartNeeded: t.RestartNeeded, Err: err, Reason: v1alpha1.ReasonEngineNotAnswering}
 	}
-	return Target{Info: info, State: state}
+	return Target{Info: t.Info, RestartNeeded: t.RestartNeeded, State: state}
+}
+
+// start an engine. A target that would have to be restarted for the plan goes on serving as it is:
+// when to interrupt its hosts is not the agent's to say.
+func start(ctx context.Context, e engine.Engine, plan v1alpha1.Plan) Target {
+	info, err := e.Info(ctx)
+	if err != nil {
+		return Target{Err: err, Reason: v1alpha1.ReasonEngineNotAnswering}
+	}
+	t := Target{Info: info}
+	err = e.Start(ctx, plan)
+	var restart *engine.RestartNeededError
+	switch {
+	case err == nil:
+	case errors.As(err, &restart):
+		t.RestartNeeded = slices.Sorted(slices.Values(restart.Differences))
+	case errors.Is(err, engine.ErrUnsupported):
+		t.Err, t.Reason = err, v1alpha1.ReasonPlanUnsupported
+	case errors.Is(err, engine.ErrUnavailable):
+		t.Err, t.Reason = err, v1alpha1.ReasonEngineNotAnswering
+	case errors.Is(err, engine.ErrInvalid):
+		t.Err, t.Reason = err, v1alpha1.ReasonInvalidSetting
+	default:
+		t.Err, t.Reason = err, v1alpha1.ReasonEngineUnavailable
+	}
+	return t
 }
 
 // observe what the last round found, for metrics and health.
-func (r *Reconciler) observe(s *Snapshot, d Decision) {
+func (r *Reconciler) observe(e engine.Engine, s *Snapshot, d Decision) {
 	r.mu.Lock()
-	r.last, r.seen = s.Target.Err, true
+	r.ready = readiness(e, s.Target)
 	r.mu.Unlock()
+	if r.refilled(s, d) {
+		r.metrics.refillSeconds.Observe(r.Clock.Since(r.refilling).Seconds())
+		r.refilling = time.Time{}
+	}
 	ready := 0
 	for _, status := range d.Volumes {
 		if v, ok := previous(status.Conditions, v1alpha1.ConditionReady); ok && v.ok() {
@@ -223,25 +288,55 @@ func (r *Reconciler) observe(s *Snapshot, d Decision) {
 	}
 }
 
+// refilled says whether this reconciliation opened the portals of a target that had come back, and left nothing undone.
+func (r *Reconciler) refilled(s *Snapshot, d Decision) bool {
+	if r.refilling.IsZero() || s.Target.Err != nil || !d.Operations.Empty() || len(d.PortalsHeld) > 0 {
+		return false
+	}
+	for a, err := range s.Attempts {
+		if a.Verb == VerbOpenPortal && err == nil {
+			return true
+		}
+	}
+	return false
+}
+
+// readiness of the agent. A kernel's target that cannot be looked at is the agent's own trouble, and so is any answer that it does
+// not understand: a new version must not be rolled out over all nodes then. But a target that runs on its own may be
+// down, or may not be up yet, for a reason that is not the agent's and that no other agent would mend; the
+// operator, which starts such targets, may itself be waiting for agents. And a plan that is refused was refused by an agent that works.
+func readiness(e engine.Engine, t Target) error {
+	_, runsAlone := e.(engine.Watcher)
+	if t.Reason == v1alpha1.ReasonPlanUnsupported || runsAlone && errors.Is(t.Err, engine.ErrUnavailable) {
+		return nil
+	}
+	return t.Err
+}
+
 // publish what is true: finalizers off, statuses where they changed. All of it is tried; the node comes last, for
-// it speaks of the rest.
-func (r *Reconciler) publish(ctx context.Context, s *Snapshot, d Decision) error {
+// it speaks of the rest. When the target changes meanwhile, what was not written yet is left to
+// the next reconciliation: the target's hosts wait for that one, and nobody waits for a status that is out of date.
+func (r *Reconciler) publish(ctx, unchanged context.Context, s *Snapshot, d Decision) error {
 	var errs []error
 	r.timed("publish", func() {
 		for _, failed := range []map[string]error{
-			r.release(ctx, s, d),
-			r.writeVolumes(ctx, s, d.Volumes),
-			r.writeSnapshots(ctx, s, d.Snapshots),
+			r.release(ctx, unchanged, s, d),
+			r.writeVolumes(ctx, unchanged, s, d.Volumes),
+			r.writeSnapshots(ctx, unchanged, s, d.Snapshots),
 		} {
 			for _, err := range failed {
 				errs = append(errs, err)
 			}
 		}
-		if err := r.writeNode(ctx, s, d.Node); err != nil {
+		// Nothing is judged by the node's status: it may be abandoned half way.
+		if err := r.writeNode(unchanged, s, d.Node); err != nil {
 			errs = append(errs, err)
 		}
 	})
 	r.reportOrphans(s.Node, d.Orphans)
+	if unchanged.Err() != nil {
+		return ctx.Err()
+	}
 	return firstFew(errs)
 }
 
@@ -256,21 +351,17 @@ func (r *Reconciler) next(s *Snapshot, d Decision) reconcile.Result {
 	}
 	wait := min(retryMost, retryFirst<<min(r.failures, 10))
 	r.failures++
-	if settled := r.started.Add(r.Settle).Sub(s.Now); len(d.PortalsHeld) > 0 && settled > 0 {
+	if settled := r.settled().Sub(s.Now); len(d.PortalsHeld) > 0 && settled > 0 {
 		wait = min(wait, settled)
 	}
 	return reconcile.Result{RequeueAfter: wait}
 }
 
-// EngineError of the last reconciliation: nil when the engine answered or none is planned. It fails as well while
-// there was no reconciliation yet.
-func (r *Reconciler) EngineError() error {
+// Ready fails while the agent cannot do its work, as of the last reconciliation, and while there was none yet; see readiness.
+func (r *Reconciler) Ready() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !r.seen {
-		return errors.New("the node was not looked at yet")
-	}
-	return r.last
+	return r.ready
 }
 
 func (r *Reconciler) timed(phase string, do func()) {

@@ -36,7 +36,7 @@ func TestVolumeFromCreationToDeletion(t *testing.T) {
 	l.create(1)
 	l.reconcile(r)
 	l.Expect(l.says(1)).To(Equal(map[string]string{"Created": "True/AsExpected", "Exported": "True/AsExpected", "Degraded": "False/AsExpected", "Ready": "True/AsExpected"}))
-	l.Expect(said(l.nvmfNode().Status.Conditions)).To(Equal(map[string]string{"Ready": "True/AsExpected", "PoolReady": "True/AsExpected", "PortalsReady": "True/AsExpected"}))
+	l.Expect(said(l.nvmfNode().Status.Conditions)).To(Equal(map[string]string{"Ready": "True/AsExpected", "PoolReady": "True/AsExpected", "PortalsReady": "True/AsExpected", "RestartNeeded": "False/AsExpected"}))
 	status := l.volume(1).Status
 	l.Expect(status.Device).To(Equal("a"), "the pool with the most room")
 	l.Expect(status.Portals).To(Equal([]v1alpha1.Portal{tcp}))
@@ -222,7 +222,7 @@ func TestRestartedAgentChangesNothing(t *testing.T) {
 	for range 3 {
 		l.reconcile(l.agent())
 	}
-	l.Expect(l.target.Changes()).To(BeEmpty())
+	l.Expect(l.changes()).To(BeEmpty())
 	l.Expect(l.writes).To(BeZero())
 	l.Expect(l.events).To(HaveLen(events))
 	l.Expect(host.Disconnected()).To(BeFalse())
@@ -245,7 +245,7 @@ func TestRefillAfterReboot(t *testing.T) {
 	exportsAtOpening := -1
 	l.target.Before(enginetest.OpenPortals, func(context.Context) {
 		exportsAtOpening = 0
-		for _, c := range l.target.Changes() {
+		for _, c := range l.changes() {
 			if c.Method == enginetest.Export {
 				exportsAtOpening += len(c.Items)
 			}
@@ -254,7 +254,7 @@ func TestRefillAfterReboot(t *testing.T) {
 	l.reconcile(l.agent())
 	l.Expect(exportsAtOpening).To(Equal(count), "every export comes before the first portal")
 	methods := []enginetest.Method{}
-	for _, c := range l.target.Changes() {
+	for _, c := range l.changes() {
 		methods = append(methods, c.Method)
 	}
 	l.Expect(methods).To(Equal([]enginetest.Method{enginetest.OpenPools, enginetest.Export, enginetest.OpenPortals}), "in bulk, and nothing else")
@@ -329,13 +329,13 @@ func TestEngineSilent(t *testing.T) {
 	l.delete(1)
 	l.target.ForgetCalls()
 	l.reconcile(r)
-	l.Expect(r.EngineError()).To(MatchError(engine.ErrUnavailable))
+	l.Expect(r.Ready()).To(MatchError(engine.ErrUnavailable))
 	node := l.nvmfNode()
-	l.Expect(said(node.Status.Conditions)).To(Equal(map[string]string{"Ready": "False/EngineNotAnswering", "PoolReady": "Unknown/EngineNotAnswering", "PortalsReady": "Unknown/EngineNotAnswering"}))
+	l.Expect(said(node.Status.Conditions)).To(Equal(map[string]string{"Ready": "False/EngineNotAnswering", "PoolReady": "Unknown/EngineNotAnswering", "PortalsReady": "Unknown/EngineNotAnswering", "RestartNeeded": "Unknown/EngineNotAnswering"}))
 	l.Expect(node.Status.Pools).To(HaveLen(2), "what was last seen stays")
 	l.Expect(l.volume(1).Status).To(Equal(before.Status))
 	l.Expect(l.volume(1).Finalizers).NotTo(BeEmpty())
-	l.Expect(l.target.Changes()).To(BeEmpty())
+	l.Expect(l.changes()).To(BeEmpty())
 }
 
 func TestOrphansAreReportedOnceAndLeftAlone(t *testing.T) {

@@ -152,7 +152,7 @@ func TestRun(t *testing.T) {
 	l.target.ForgetCalls()
 	cancel()
 	l.Eventually(ended, patience).Should(Receive(BeNil()))
-	l.Expect(l.target.Changes()).To(BeEmpty())
+	l.Expect(l.changes()).To(BeEmpty())
 	l.Expect(host.Disconnected()).To(BeFalse())
 }
 

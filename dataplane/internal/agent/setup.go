@@ -41,6 +41,9 @@ const (
 	// defaultSettle is how long portals wait, after the agent's start, for what may yet appear: longer than
 	// kernels take to find a drive.
 	defaultSettle = time.Minute
+	// defaultSettleRefill is how long they wait after the target came back: it takes less than a reboot, and drives
+	// are known to the kernel already. What failed is tried several times within it.
+	defaultSettleRefill = 10 * time.Second
 	// defaultResync is how often allocated bytes are brought up to date.
 	defaultResync = 30 * time.Second
 	// clientQPS and clientBurst allow a node full of volumes to be reported at once; the API server has its own limits.
@@ -62,8 +65,8 @@ type Options struct {
 
 	Inventory InventorySource
 	Engines   Engines
-	// Settle and Resync as in Config. Defaults: 1 minute, 30 seconds.
-	Settle, Resync time.Duration
+	// Settle, SettleRefill and Resync as in Config. Defaults: 1 minute, 10 seconds, 30 seconds.
+	Settle, SettleRefill, Resync time.Duration
 }
 
 // Validate says which option is missing.
@@ -90,6 +93,9 @@ func (o *Options) complete() error {
 	}
 	if o.Settle == 0 {
 		o.Settle = defaultSettle
+	}
+	if o.SettleRefill == 0 {
+		o.SettleRefill = defaultSettleRefill
 	}
 	if o.Resync == 0 {
 		o.Resync = defaultResync
@@ -173,23 +179,25 @@ func newConsistentInformer(lw toolscache.ListerWatcher, obj runtime.Object, resy
 	return toolscache.NewSharedIndexInformer(lw, obj, resync, indexers)
 }
 
-// setUp the reconciler, the inventory, the lease and the health server.
+// setUp the reconciler, the inventory, the watch over the target, the lease and the health server.
 func setUp(m manager.Manager, agentMetrics *Metrics, o Options) error {
 	clients, err := kubernetes.NewForConfigAndClient(m.GetConfig(), m.GetHTTPClient())
 	if err != nil {
 		return fmt.Errorf("build the client: %w", err)
 	}
 	inventory := NewInventoryWatch(o.Inventory, o.DeviceFolder)
+	targets := NewTargetWatch(clock.RealClock{})
 	r := NewReconciler(Config{
 		NodeName: o.NodeName, Client: m.GetClient(), Recorder: m.GetEventRecorder("weft-agent"),
-		Engines: o.Engines, Inventory: inventory, Metrics: agentMetrics, Clock: clock.RealClock{},
-		Settle: o.Settle, Resync: o.Resync,
+		Engines: o.Engines, Inventory: inventory, Targets: targets, Metrics: agentMetrics, Clock: clock.RealClock{},
+		Settle: o.Settle, SettleRefill: o.SettleRefill, Resync: o.Resync,
 	})
-	if err := watch(m, r, inventory); err != nil {
+	if err := watch(m, r, inventory.changed, targets.changed); err != nil {
 		return err
 	}
 	for _, runnable := range []manager.Runnable{
 		inventory,
+		targets,
 		heartbeat(clients, clock.RealClock{}, o.NodeName, o.Namespace),
 		healthServer(m, r, o),
 	} {
@@ -200,15 +208,22 @@ func setUp(m manager.Manager, agentMetrics *Metrics, o Options) error {
 	return nil
 }
 
-// watch this node's objects. Whatever happens, the work is one and the same item: the node. So a
+// watch this node's objects, its devices and its target. Whatever happens, the work is one and the same item: the node. So a
 // thousand events that arrive during one reconciliation are one more of them.
-func watch(m manager.Manager, r *Reconciler, inventory *InventoryWatch) error {
+func watch(m manager.Manager, r *Reconciler, inventory, target <-chan event.GenericEvent) error {
 	node := reconcile.Request{NamespacedName: client.ObjectKey{Name: r.NodeName}}
 	toNode := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {
 		return []reconcile.Request{node}
 	})
 	fromInventory := handler.Funcs{
 		GenericFunc: func(_ context.Context, _ event.GenericEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+			q.Add(node)
+		},
+	}
+	// A target that came back waits for nothing that failed before, be it the API server's failure.
+	fromTarget := handler.Funcs{
+		GenericFunc: func(_ context.Context, _ event.GenericEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
+			q.Forget(node)
 			q.Add(node)
 		},
 	}
@@ -223,7 +238,8 @@ func watch(m manager.Manager, r *Reconciler, inventory *InventoryWatch) error {
 		Watches(&v1alpha1.NvmfVolume{}, toNode).
 		Watches(&v1alpha1.NvmfSnapshot{}, toNode).
 		WatchesRawSource(atStart).
-		WatchesRawSource(source.Channel(inventory.changed, fromInventory)).
+		WatchesRawSource(source.Channel(inventory, fromInventory)).
+		WatchesRawSource(source.Channel(target, fromTarget)).
 		WithOptions(controller.Options{
 			MaxConcurrentReconciles: 1,
 			SkipNameValidation:      ptr.To(true), // tests start several agents in one process
@@ -237,14 +253,14 @@ func watch(m manager.Manager, r *Reconciler, inventory *InventoryWatch) error {
 }
 
 // healthServer answers /healthz while the process lives, and /readyz when its cache is
-// synced and the engine answers.
+// synced and it can do its work; see readiness.
 func healthServer(m manager.Manager, r *Reconciler, o Options) manager.Runnable {
-	engineAnswers := func(*http.Request) error { return r.EngineError() }
+	atWork := func(*http.Request) error { return r.Ready() }
 	mux := http.NewServeMux()
 	mux.Handle("/healthz", http.StripPrefix("/healthz", &healthz.Handler{Checks: map[string]healthz.Checker{"ping": healthz.Ping}}))
 	mux.Handle("/readyz", http.StripPrefix("/readyz", &healthz.Handler{Checks: map[string]healthz.Checker{
 		"cache":  cacheSynced(m.GetCache()),
-		"engine": engineAnswers,
+		"engine": atWork,
 	}}))
 	if o.MetricsAddress == "" {
 		mux.Handle("/metrics", promhttp.HandlerFor(metrics.Registry, promhttp.HandlerOpts{ErrorHandling: promhttp.HTTPErrorOnError}))

@@ -15,7 +15,8 @@ import (
 type Snapshot struct {
 	// Now is when it was gathered, for the conditions' transition times.
 	Now time.Time
-	// Settling says that the agent has only just started: what is missing may yet appear, so portals wait for it.
+	// Settling says that the agent has only just started, or the target only just came back: what is missing may
+	// yet appear, so portals wait for it.
 	Settling bool
 	// Refresh allows figures that change with every write of a host (allocated and
 	// free bytes) to be brought up to date. Without it they stay as they were, so that not every event becomes a write.
@@ -37,9 +38,12 @@ type Snapshot struct {
 
 // Target is what is known of the node's engine.
 type Target struct {
-	Info  engine.Info
-	State engine.State
-	// Err says why nothing is known of it. Reason goes with it.
+	// Info is empty while nothing answers.
+	Info engine.Info
+	// RestartNeeded lists, in order, the settings that differ from the plan's and that only a restart can change. It serves all the same.
+	RestartNeeded []string
+	State         engine.State
+	// Err says why nothing is known of its State, or why it is not asked for anything. Reason goes with it.
 	Err    error
 	Reason string
 }

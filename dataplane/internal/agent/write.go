@@ -6,9 +6,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/api/equality"
@@ -25,8 +27,12 @@ import (
 // FieldManager of all that the agent applies.
 const FieldManager = "weft-agent"
 
-// writers is how many objects are written at a time.
-const writers = 16
+const (
+	// writers is how many objects are written at a time.
+	writers = 16
+	// writeTimeout bounds one write: a target that comes back must not wait for an API server that hangs.
+	writeTimeout = 10 * time.Second
+)
 
 // applyStatus applies the status of an object with server-side apply and answers the object as it then is. The object's
 // UID goes along: a status never lands on another object that took the name.
@@ -39,6 +45,8 @@ func applyStatus(ctx context.Context, c client.Client, kind string, obj, into cl
 	u.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind(kind))
 	u.SetName(obj.GetName())
 	u.SetUID(obj.GetUID())
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
 	err = c.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(FieldManager), client.ForceOwnership)
 	if err != nil {
 		return fmt.Errorf("apply the status of %s %s: %w", kind, obj.GetName(), err)
@@ -66,37 +74,41 @@ func byType(a, b metav1.Condition) int { return strings.Compare(a.Type, b.Type) 
 
 // writeVolumes writes the statuses that differ from what the objects bear, and puts
 // the objects as they then are into the snapshot. It answers what failed, by UUID. One that is
-// gone by now needs no status.
-func (r *Reconciler) writeVolumes(ctx context.Context, s *Snapshot, statuses map[string]v1alpha1.NvmfVolumeStatus) map[string]error {
-	return writeEach(s.Volumes, func(i int, v *v1alpha1.NvmfVolume) (string, error) {
+// gone by now needs no status. With gate's end no write begins any more; one that began goes on, for without
+// its answer the next reconciliation would judge from what was before it.
+func (r *Reconciler) writeVolumes(ctx, gate context.Context, s *Snapshot, statuses map[string]v1alpha1.NvmfVolumeStatus) map[string]error {
+	return writeEach(gate, s.Volumes, uuidOfVolume, func(i int, v *v1alpha1.NvmfVolume) error {
 		status, ok := statuses[v.Name]
 		if !ok || equality.Semantic.DeepEqual(v.Status, status) {
-			return "", nil
+			return nil
 		}
 		now := &v1alpha1.NvmfVolume{}
 		if err := applyStatus(ctx, r.client, "NvmfVolume", v, now, &status); err != nil {
-			return v.Spec.UUID, ignoreGone(err)
+			return ignoreGone(err)
 		}
 		r.changedConditions(now, v.Status.Conditions, now.Status.Conditions, v1alpha1.ConditionReady, v1alpha1.ConditionDegraded)
 		s.Volumes[i] = r.own.remember(now).(*v1alpha1.NvmfVolume)
-		return "", nil
+		return nil
 	})
 }
 
+func uuidOfVolume(v *v1alpha1.NvmfVolume) string     { return v.Spec.UUID }
+func uuidOfSnapshot(s *v1alpha1.NvmfSnapshot) string { return s.Spec.UUID }
+
 // writeSnapshots is writeVolumes for snapshots.
-func (r *Reconciler) writeSnapshots(ctx context.Context, s *Snapshot, statuses map[string]v1alpha1.NvmfSnapshotStatus) map[string]error {
-	return writeEach(s.Snapshots, func(i int, v *v1alpha1.NvmfSnapshot) (string, error) {
+func (r *Reconciler) writeSnapshots(ctx, gate context.Context, s *Snapshot, statuses map[string]v1alpha1.NvmfSnapshotStatus) map[string]error {
+	return writeEach(gate, s.Snapshots, uuidOfSnapshot, func(i int, v *v1alpha1.NvmfSnapshot) error {
 		status, ok := statuses[v.Name]
 		if !ok || equality.Semantic.DeepEqual(v.Status, status) {
-			return "", nil
+			return nil
 		}
 		now := &v1alpha1.NvmfSnapshot{}
 		if err := applyStatus(ctx, r.client, "NvmfSnapshot", v, now, &status); err != nil {
-			return v.Spec.UUID, ignoreGone(err)
+			return ignoreGone(err)
 		}
 		r.changedConditions(now, v.Status.Conditions, now.Status.Conditions, v1alpha1.ConditionReady)
 		s.Snapshots[i] = r.own.remember(now).(*v1alpha1.NvmfSnapshot)
-		return "", nil
+		return nil
 	})
 }
 
@@ -114,27 +126,25 @@ func (r *Reconciler) writeNode(ctx context.Context, s *Snapshot, status v1alpha1
 	if err := applyStatus(ctx, r.client, "NvmfNode", s.Node, now, &status); err != nil {
 		return ignoreGone(err)
 	}
-	r.changedConditions(now, bears.Conditions, status.Conditions, v1alpha1.ConditionReady, v1alpha1.ConditionPoolReady, v1alpha1.ConditionPortalsReady)
+	r.changedConditions(now, bears.Conditions, status.Conditions, v1alpha1.ConditionReady, v1alpha1.ConditionPoolReady, v1alpha1.ConditionPortalsReady, v1alpha1.ConditionRestartNeeded)
 	s.Node = r.own.remember(now).(*v1alpha1.NvmfNode)
 	return nil
 }
 
 // release takes the finalizer off what the engine no longer lists. The patch names the version that was decided on.
-func (r *Reconciler) release(ctx context.Context, s *Snapshot, d Decision) map[string]error {
-	failed := writeEach(s.Volumes, func(_ int, v *v1alpha1.NvmfVolume) (string, error) {
+func (r *Reconciler) release(ctx, gate context.Context, s *Snapshot, d Decision) map[string]error {
+	failed := writeEach(gate, s.Volumes, uuidOfVolume, func(_ int, v *v1alpha1.NvmfVolume) error {
 		if !slices.Contains(d.ReleaseVolumes, v.Name) {
-			return "", nil
+			return nil
 		}
-		return v.Spec.UUID, r.dropFinalizer(ctx, v.DeepCopy())
+		return r.dropFinalizer(ctx, v.DeepCopy())
 	})
-	for uuid, err := range writeEach(s.Snapshots, func(_ int, v *v1alpha1.NvmfSnapshot) (string, error) {
+	maps.Copy(failed, writeEach(gate, s.Snapshots, uuidOfSnapshot, func(_ int, v *v1alpha1.NvmfSnapshot) error {
 		if !slices.Contains(d.ReleaseSnapshots, v.Name) {
-			return "", nil
+			return nil
 		}
-		return v.Spec.UUID, r.dropFinalizer(ctx, v.DeepCopy())
-	}) {
-		failed[uuid] = err
-	}
+		return r.dropFinalizer(ctx, v.DeepCopy())
+	}))
 	return failed
 }
 
@@ -143,6 +153,8 @@ func (r *Reconciler) dropFinalizer(ctx context.Context, obj client.Object) error
 	if !controllerutil.RemoveFinalizer(obj, v1alpha1.VolumeFinalizer) {
 		return nil
 	}
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
 	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
 	if err := r.client.Patch(ctx, obj, patch, client.FieldOwner(FieldManager)); err != nil {
 		return ignoreGone(fmt.Errorf("take the finalizer off %s: %w", obj.GetName(), err))
@@ -158,18 +170,23 @@ func ignoreGone(err error) error {
 	return err
 }
 
-// writeEach calls write for all objects, several at a time, and collects the errors by the key that goes with them.
-func writeEach[T any](objects []T, write func(int, T) (string, error)) map[string]error {
+// writeEach calls write for all objects, several at a time, until gate ends, and collects the errors by the objects' keys.
+// What was not written because gate ended failed.
+func writeEach[T any](gate context.Context, objects []T, key func(T) string, write func(int, T) error) map[string]error {
 	var mu sync.Mutex
 	failed := map[string]error{}
 	var group errgroup.Group
 	group.SetLimit(writers)
 	for i, obj := range objects {
 		group.Go(func() error {
-			if key, err := write(i, obj); err != nil {
+			err := gate.Err()
+			if err == nil {
+				err = write(i, obj)
+			}
+			if err != nil {
 				mu.Lock()
 				defer mu.Unlock()
-				failed[key] = err
+				failed[key(obj)] = err
 			}
 			return nil
 		})
