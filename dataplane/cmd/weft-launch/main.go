@@ -11,6 +11,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
@@ -30,7 +31,7 @@ func main() {
 	if err == nil {
 		return
 	}
-	fmt.Fprintln(os.Stderr, "weft-launch:", err)
+	fmt.Fprintln(os.Stderr, "weft-launch:", strings.ReplaceAll(err.Error(), "\n", "; "))
 	var ended *launch.ExitError
 	if errors.As(err, &ended) {
 		os.Exit(ended.Code)

@@ -4,15 +4,270 @@ package launch
 
 import (
 	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/inventory"
 )
 
-// runWithDrives takes the drives from the kernel, and is nvmf_tgt's parent until it ends.
-func runWithDrives(_ context.Context, _ Machine, o Options, _ []string) error {
-	return refuse(v1alpha1.ReasonDriverNotAvailable, "--driver %s is not available in this version; give --driver Kernel", o.Driver)
+// Names of the kernel's drivers.
+const (
+	driverNVMe = "nvme"
+	driverVFIO = "vfio-pci"
+	driverUIO  = "uio_pci_generic"
+)
+
+// classNVMe starts the PCI class of NVMe drives: mass storage, non-volatile memory.
+const classNVMe = "0x0108"
+
+var namespaceName = regexp.MustCompile(`^nvme\d+(c\d+)?n\d+$`)
+
+func wantedDriver(d v1alpha1.DriveDriver) string {
+	if d == v1alpha1.DriverUIO {
+		return driverUIO
+	}
+	return driverVFIO
+}
+
+// A drive that SPDK's own driver is to have.
+type drive struct {
+	address string
+	// driver that has it now; empty when none does.
+	driver string
+	// content that was found, or that the record of an earlier start tells.
+	content v1alpha1.DriveContent
+}
+
+// examineDrives looks at every planned drive, and changes nothing. A drive that is not
+// there is left out: it must not take the other drives' volumes with it.
+func examineDrives(ctx context.Context, m Machine, o Options, records Records) ([]drive, error) {
+	var found []drive
+	var inv *v1alpha1.Inventory
+	for _, address := range o.PCIAddresses {
+		d, there, err := driveAt(m, address)
+		if err != nil {
+			return nil, err
+		}
+		if !there {
+			m.Log.Warn("a planned drive is not there; going on without it", "drive", address)
+			continue
+		}
+		if o.Driver == v1alpha1.DriverVFIO {
+			if err := checkIsolation(m, o, address); err != nil {
+				return nil, err
+			}
+		}
+		switch d.driver {
+		case driverVFIO, driverUIO, "":
+			// The kernel has no block device of it, so what is on it is what was found when
+			// it was taken.
+			d.content = v1alpha1.ContentUnknown
+			if record, ok := records[address]; ok {
+				d.content = record.Content
+			}
+		case driverNVMe:
+			if inv == nil {
+				if inv, err = inventory.Discover(ctx, inventory.Host{Root: m.Root, Addresses: noAddresses{}, Prober: m.Prober}); err != nil {
+					return nil, err
+				}
+			}
+			if d.content, err = examine(m, address, inv.Drives); err != nil {
+				return nil, err
+			}
+		default:
+			return nil, refuse(v1alpha1.ReasonDeviceInUse, "drive %s belongs to driver %s; unbind it there, or leave the drive out of the NvmfTarget's devices", address, d.driver)
+		}
+		found = append(found, d)
+	}
+	if len(found) == 0 {
+		return nil, refuse(v1alpha1.ReasonDeviceMissing, "none of the planned drives is there: %s", strings.Join(o.PCIAddresses, ", "))
+	}
+	return found, nil
+}
+
+// driveAt reads what a PCI function is.
+func driveAt(m Machine, address string) (d drive, there bool, err error) {
+	class, err := m.read(devicesDir, address, "class")
+	if errors.Is(err, fs.ErrNotExist) {
+		return d, false, nil
+	}
+	if err != nil {
+		return d, false, err
+	}
+	if !strings.HasPrefix(class, classNVMe) {
+		return d, false, refuse(v1alpha1.ReasonInvalidSetting, "--pci %s is no NVMe drive, but of PCI class %s; give the drives' addresses only", address, class)
+	}
+	d = drive{address: address}
+	d.driver, err = driverOf(m, address)
+	return d, true, err
+}
+
+// examine says what is on a drive that the kernel drives. Anything that weft
+// did not write, or that cannot be told, refuses it.
+func examine(m Machine, address string, drives []v1alpha1.Drive) (v1alpha1.DriveContent, error) {
+	shown, err := namespaces(m, address)
+	if err != nil {
+		return "", err
+	}
+	var known []v1alpha1.Drive
+	for _, d := range drives {
+		if d.PCIAddress == address {
+			known = append(known, d)
+		}
+	}
+	if len(shown) == 0 {
+		m.Log.Warn("a drive has no namespace, so nothing can be stored on it", "drive", address)
+		return v1alpha1.ContentUnknown, nil
+	}
+	if len(shown) != len(known) {
+		return "", refuse(v1alpha1.ReasonForeignSignature, "what is on drive %s cannot be told: it has %d namespaces (%s), and %d of them could be looked at; leave the drive out of the NvmfTarget's devices",
+			address, len(shown), strings.Join(shown, ", "), len(known))
+	}
+	content := v1alpha1.ContentBlank
+	for _, d := range known {
+		one, err := examineNamespace(m, d)
+		if err != nil {
+			return "", err
+		}
+		if one != v1alpha1.ContentBlank {
+			content = one
+		}
+	}
+	return content, nil
+}
+
+func examineNamespace(m Machine, d v1alpha1.Drive) (v1alpha1.DriveContent, error) {
+	device := m.path("dev", d.Name)
+	// A filesystem that is mounted where this container does not see it still holds its device.
+	if err := m.Exclusive(device); errors.Is(err, unix.EBUSY) {
+		return "", refuse(v1alpha1.ReasonDeviceInUse, "/dev/%s (%s) is in use: %s; free it, or leave the drive out of the NvmfTarget's devices",
+			d.Name, d.PCIAddress, orElse(d.ContentDetail, "something on the node holds it"))
+	} else if err != nil {
+		return "", fmt.Errorf("find out whether /dev/%s is in use: %w", d.Name, err)
+	}
+	switch d.Content {
+	case v1alpha1.ContentBlank, v1alpha1.ContentWeft:
+	case v1alpha1.ContentForeign:
+		return "", refuse(v1alpha1.ReasonForeignSignature, "/dev/%s (%s) holds what weft did not write: %s; if it may go: wipefs --all /dev/%s, else leave the drive out of the NvmfTarget's devices",
+			d.Name, d.PCIAddress, d.ContentDetail, d.Name)
+	default:
+		return "", refuse(v1alpha1.ReasonForeignSignature, "what is on /dev/%s (%s) cannot be told: %s", d.Name, d.PCIAddress, orElse(d.ContentDetail, "no answer"))
+	}
+	ours, err := holdsLvstore(device)
+	if err != nil {
+		return "", refuse(v1alpha1.ReasonForeignSignature, "what is on /dev/%s (%s) cannot be told: %w", d.Name, d.PCIAddress, err)
+	}
+	switch {
+	case ours:
+		return v1alpha1.ContentWeft, nil
+	case d.Content == v1alpha1.ContentWeft:
+		return "", refuse(v1alpha1.ReasonForeignSignature, "/dev/%s (%s) is a pool of engine Nvmet, which SPDK cannot read; if its volumes may go: wipefs --all /dev/%s, else serve it with engine: Nvmet",
+			d.Name, d.PCIAddress, d.Name)
+	}
+	return v1alpha1.ContentBlank, nil
+}
+
+// holdsLvstore reports whether a device begins with the superblock of SPDK's
+// blobstore, which lvstores are made of. blkid does not know it, and would call the device blank.
+func holdsLvstore(device string) (bool, error) {
+	f, err := os.Open(device)
+	if err != nil {
+		return false, err
+	}
+	defer f.Close() //nolint:errcheck // nothing was written
+	signature := make([]byte, 8)
+	if _, err := io.ReadFull(f, signature); err != nil {
+		return false, err
+	}
+	return string(signature) == "SPDKBLOB", nil
+}
+
+// namespaces lists the block devices of a drive, multipath ones by the name of this path.
+func namespaces(m Machine, address string) ([]string, error) {
+	folders, err := filepath.Glob(m.path(devicesDir, address, "nvme/nvme*"))
+	if err != nil {
+		return nil, err
+	}
+	var found []string
+	for _, folder := range folders {
+		entries, err := os.ReadDir(folder)
+		if err != nil {
+			return nil, err
+		}
+		for _, e := range entries {
+			if namespaceName.MatchString(e.Name()) {
+				found = append(found, e.Name())
+			}
+		}
+	}
+	return found, nil
+}
+
+// checkIsolation makes sure that the IOMMU keeps the drive apart from what the kernel still drives:
+// vfio hands out whole IOMMU groups.
+func checkIsolation(m Machine, o Options, address string) error {
+	others, err := os.ReadDir(m.path(devicesDir, address, "iommu_group/devices"))
+	if errors.Is(err, fs.ErrNotExist) {
+		unsafe, err := m.read("sys/module/vfio/parameters/enable_unsafe_noiommu_mode")
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		if unsafe == "Y" {
+			return nil
+		}
+		return refuse(v1alpha1.ReasonDriverNotAvailable, "drive %s is behind no IOMMU; switch it on in the firmware (and boot with intel_iommu=on), or use driver: UIO", address)
+	}
+	if err != nil {
+		return err
+	}
+	for _, other := range others {
+		if slices.Contains(o.PCIAddresses, other.Name()) {
+			continue
+		}
+		driver, err := driverOf(m, other.Name())
+		if err != nil {
+			return err
+		}
+		// Bridges stay with the kernel: they do no DMA of their own.
+		if driver != "" && driver != driverVFIO && driver != "pcieport" {
+			return refuse(v1alpha1.ReasonDriverNotAvailable, "drive %s shares its IOMMU group with %s, which driver %s has; unbind that too, or use driver: UIO or Kernel", address, other.Name(), driver)
+		}
+	}
+	return nil
+}
+
+// checkDriver makes sure that the kernel has the driver, and loads it where that can be done from here.
+func checkDriver(ctx context.Context, m Machine, driver string) error {
+	there := func() bool {
+		_, err := os.Stat(m.path(driversDir, driver))
+		return err == nil
+	}
+	if there() {
+		return nil
+	}
+	out, err := m.Command(ctx, "modprobe", driver)
+	if ctxErr := ctx.Err(); ctxErr != nil {
+		return ctxErr
+	}
+	if there() {
+		return nil
+	}
+	why := strings.TrimSpace(out.Stderr)
+	if err != nil {
+		why = err.Error()
+	}
+	return refuse(v1alpha1.ReasonDriverNotAvailable, "the kernel does not have driver %s (%s); on the node: modprobe %s, and name it in /etc/modules-load.d", driver, orElse(why, "modprobe did not bring it"), driver)
 }
 
 // openExclusively asks the kernel for the device as a filesystem would.
@@ -22,4 +277,17 @@ func openExclusively(path string) error {
 		return err
 	}
 	return unix.Close(fd)
+}
+
+// noAddresses stands for the addresses of the network, which do not matter here.
+type noAddresses struct{}
+
+// Addresses implements inventory.AddressSource.
+func (noAddresses) Addresses(context.Context) (map[string][]netip.Prefix, error) { return nil, nil }
+
+func orElse(text, other string) string {
+	if text == "" {
+		return other
+	}
+	return text
 }

@@ -3,7 +3,6 @@
 package launch
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -154,7 +153,7 @@ func removeLeftovers(m Machine, mountPoint string) error {
 		return nil //nolint:nilerr // another process is mapping its pages, and cleans up by itself
 	}
 	for _, file := range files {
-		err = cmp.Or(removeUnlocked(file), err)
+		err = errors.Join(err, removeUnlocked(file))
 	}
 	return err
 }

@@ -114,6 +114,8 @@ type Machine struct {
 	Exclusive func(path string) error
 	// Exec replaces this process; execve when nil.
 	Exec func(path string, argv, env []string) error
+	// BindTimeout is how long the kernel may take to move a drive from driver to driver; 10 s when 0.
+	BindTimeout time.Duration
 	// Now; time.Now when nil.
 	Now func() time.Time
 	// Log for what is worth one line; silent when nil.
@@ -138,6 +140,9 @@ func (m Machine) withDefaults() Machine {
 	}
 	if m.Exec == nil {
 		m.Exec = replaceProcess
+	}
+	if m.BindTimeout == 0 {
+		m.BindTimeout = 10 * time.Second
 	}
 	if m.Now == nil {
 		m.Now = time.Now
@@ -183,6 +188,13 @@ func Run(ctx context.Context, m Machine, o Options) error {
 		return err
 	}
 	argv = append([]string{target}, argv...)
+	records, err := ReadRecords(o.Socket)
+	if err != nil {
+		return err
+	}
+	if err := giveBackForgotten(ctx, m, o, records); err != nil {
+		return err
+	}
 	if o.Driver == v1alpha1.DriverKernel {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -193,7 +205,7 @@ func Run(ctx context.Context, m Machine, o Options) error {
 		}
 		return nil
 	}
-	return runWithDrives(ctx, m, o, argv)
+	return runWithDrives(ctx, m, o, argv, records)
 }
 
 // arguments of nvmf_tgt, without its name, once CPUs and memory are known to be there.

@@ -3,8 +3,16 @@
 package launch
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"os"
+	"os/signal"
+	"runtime"
+	"strings"
 	"syscall"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
 )
 
 // replaceProcess becomes another program.
@@ -25,4 +33,93 @@ func (e *ExitError) Error() string {
 		return fmt.Sprintf("nvmf_tgt was ended by a signal: %s", e.Signal)
 	}
 	return fmt.Sprintf("nvmf_tgt ended with exit code %d", e.Code)
+}
+
+// runWithDrives takes the drives from the kernel, and is nvmf_tgt's parent until
+// it ends. The drives go back only when ctx has ended: after a crash the next start comes at once, and finds them
+// as they are.
+func runWithDrives(ctx context.Context, m Machine, o Options, argv []string, records Records) error {
+	drives, err := examineDrives(ctx, m, o, records)
+	if err != nil {
+		return err
+	}
+	if err := checkDriver(ctx, m, wantedDriver(o.Driver)); err != nil {
+		return err
+	}
+	err = takeDrives(ctx, m, o, drives, records)
+	if err == nil && ctx.Err() == nil {
+		m.Log.Info("starting SPDK", "command", strings.Join(argv, " "))
+		err = supervise(ctx, argv)
+	}
+	if ctx.Err() == nil {
+		return err
+	}
+	var all []string
+	for _, d := range drives {
+		all = append(all, d.address)
+	}
+	return errors.Join(err, giveBack(ctx, m, o.Socket, records, all))
+}
+
+// supervise runs a child to its end. It asks the child to stop when ctx ends, passes on the
+// signals that a program may be sent for its own purposes, and, as a container's first process, takes care of
+// orphans.
+func supervise(ctx context.Context, argv []string) error {
+	// The kernel sends the parent-death signal when the thread that started the child ends.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	signals := make(chan os.Signal, 8)
+	signal.Notify(signals, syscall.SIGHUP, syscall.SIGQUIT, syscall.SIGUSR1, syscall.SIGUSR2)
+	defer signal.Stop(signals)
+
+	child, err := os.StartProcess(argv[0], argv, &os.ProcAttr{
+		Env:   os.Environ(),
+		Files: []*os.File{nil, os.Stdout, os.Stderr},
+		// Without its parent nobody would give the drives back, nor tell the next launcher to wait.
+		Sys: &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL},
+	})
+	if err != nil {
+		return refuse(v1alpha1.ReasonTargetNotFound, "%s cannot be run: %w", argv[0], err)
+	}
+	defer child.Release() //nolint:errcheck // it has been waited for
+	ended := make(chan error, 1)
+	go func() { ended <- reap(child.Pid) }()
+
+	asked := ctx.Done()
+	for {
+		select {
+		case err := <-ended:
+			return err
+		case <-asked:
+			asked = nil
+			// It may have ended just now, which ended will tell.
+			_ = child.Signal(syscall.SIGTERM)
+		case s := <-signals:
+			_ = child.Signal(s)
+		}
+	}
+}
+
+// reap waits for the child, and as process 1 for whatever else ends before it.
+func reap(child int) error {
+	which := child
+	if os.Getpid() == 1 {
+		which = -1
+	}
+	for {
+		var status syscall.WaitStatus
+		pid, err := syscall.Wait4(which, &status, 0, nil)
+		switch {
+		case errors.Is(err, syscall.EINTR):
+		case err != nil:
+			return fmt.Errorf("wait for nvmf_tgt: %w", err)
+		case pid != child:
+		case status.Signaled():
+			return &ExitError{Code: 128 + int(status.Signal()), Signal: status.Signal()}
+		case status.ExitStatus() != 0:
+			return &ExitError{Code: status.ExitStatus()}
+		default:
+			return nil
+		}
+	}
 }

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package launch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+)
+
+const (
+	devicesDir = "sys/bus/pci/devices"
+	driversDir = "sys/bus/pci/drivers"
+	probeFile  = "sys/bus/pci/drivers_probe"
+)
+
+// The kernel binds most drivers before a write returns, and NVMe's in the background.
+const bindInterval = 10 * time.Millisecond
+
+// driverOf names the driver that has a PCI function; empty when none has.
+func driverOf(m Machine, address string) (string, error) {
+	link, err := os.Readlink(m.path(devicesDir, address, "driver"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", nil
+	}
+	return filepath.Base(link), err
+}
+
+// takeDrives gives the drives to the driver, and writes down what is on each
+// before the kernel can no longer see it. It undoes what it did when it cannot do all.
+func takeDrives(ctx context.Context, m Machine, o Options, drives []drive, records Records) error {
+	now := m.Now().UTC()
+	for _, d := range drives {
+		// Known from before: what is on it was seen then, not now.
+		if _, ok := records[d.address]; !ok || d.driver == driverNVMe {
+			records[d.address] = Record{Content: d.content, CheckedAt: now}
+		}
+	}
+	if err := records.write(o.Socket); err != nil {
+		return err
+	}
+	driver := wantedDriver(o.Driver)
+	var taken []string
+	for _, d := range drives {
+		if d.driver == driver {
+			continue
+		}
+		taken = append(taken, d.address)
+		if err := bind(ctx, m, d.address, driver); err != nil {
+			return errors.Join(err, giveBack(ctx, m, o.Socket, records, taken))
+		}
+		m.Log.Info("took a drive from the kernel", "drive", d.address, "driver", driver, "content", string(d.content))
+	}
+	return nil
+}
+
+// bind moves a drive to a driver.
+func bind(ctx context.Context, m Machine, address, driver string) error {
+	if err := write(m, driver, devicesDir, address, "driver_override"); err != nil {
+		return err
+	}
+	if err := unbind(ctx, m, address); err != nil {
+		return err
+	}
+	if err := write(m, address, probeFile); err != nil {
+		return refuse(v1alpha1.ReasonDriverNotAvailable, "driver %s does not take drive %s: %w", driver, address, err)
+	}
+	err := awaitDriver(ctx, m, address, func(now string) bool { return now == driver })
+	if errors.Is(err, context.DeadlineExceeded) {
+		return refuse(v1alpha1.ReasonDriverNotAvailable, "driver %s does not take drive %s; the kernel's log says why", driver, address)
+	}
+	return err
+}
+
+// unbind takes a drive from the driver that has it.
+func unbind(ctx context.Context, m Machine, address string) error {
+	driver, err := driverOf(m, address)
+	if err != nil || driver == "" {
+		return err
+	}
+	if err := write(m, address, driversDir, driver, "unbind"); err != nil {
+		return err
+	}
+	if err := awaitDriver(ctx, m, address, func(now string) bool { return now == "" }); err != nil {
+		return fmt.Errorf("driver %s does not let go of drive %s: %w", driver, address, err)
+	}
+	return nil
+}
+
+// giveBack returns drives to the kernel, as many as it can, also after ctx has ended, and forgets what was on them: from
+// then on anybody may write there.
+func giveBack(ctx context.Context, m Machine, socket string, records Records, addresses []string) error {
+	ctx = context.WithoutCancel(ctx)
+	var failed error
+	for _, address := range addresses {
+		if err := giveOneBack(ctx, m, address); err != nil {
+			failed = errors.Join(failed, fmt.Errorf("give drive %s back to the kernel: %w", address, err))
+			continue
+		}
+		m.Log.Info("gave a drive back to the kernel", "drive", address)
+		delete(records, address)
+	}
+	return errors.Join(failed, records.write(socket))
+}
+
+func giveOneBack(ctx context.Context, m Machine, address string) error {
+	driver, err := driverOf(m, address)
+	if err != nil {
+		return err
+	}
+	if driver == driverNVMe {
+		return nil
+	}
+	err = write(m, "", devicesDir, address, "driver_override")
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil // pulled out meanwhile
+	}
+	if err != nil {
+		return err
+	}
+	if err := unbind(ctx, m, address); err != nil {
+		return err
+	}
+	if err := write(m, address, probeFile); err != nil {
+		return err
+	}
+	return awaitDriver(ctx, m, address, func(now string) bool { return now != "" })
+}
+
+// giveBackForgotten returns drives that an earlier target took and did not live to give
+// back, and that the plan no longer names. The records tell that they were weft's.
+func giveBackForgotten(ctx context.Context, m Machine, o Options, records Records) error {
+	var forgotten []string
+	for _, address := range records.addresses() {
+		planned := false
+		for _, p := range o.PCIAddresses {
+			planned = planned || p == address
+		}
+		if !planned {
+			forgotten = append(forgotten, address)
+		}
+	}
+	if len(forgotten) == 0 {
+		return nil
+	}
+	return giveBack(ctx, m, o.Socket, records, forgotten)
+}
+
+// awaitDriver waits until the drive's driver is as it should be.
+func awaitDriver(ctx context.Context, m Machine, address string, done func(driver string) bool) error {
+	return wait.PollUntilContextTimeout(ctx, bindInterval, m.BindTimeout, true, func(context.Context) (bool, error) {
+		driver, err := driverOf(m, address)
+		return err == nil && done(driver), err
+	})
+}
+
+// write gives a line to a file of sysfs, which is never made here.
+func write(m Machine, line string, elem ...string) error {
+	f, err := os.OpenFile(m.path(elem...), os.O_WRONLY|os.O_TRUNC, 0)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(line + "\n")
+	return errors.Join(err, f.Close())
+}

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package launch
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"time"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+)
+
+// Record is what the launcher saw on a drive when it took it from the kernel. Nobody but SPDK sees the
+// drive after that, so this is the only word on whether it may be made a pool: only a drive
+// that is recorded as Blank may.
+type Record struct {
+	// Content is Blank, Weft (an lvstore), or Unknown when SPDK's driver had the drive already and nobody remembers.
+	Content v1alpha1.DriveContent `json:"content"`
+	// CheckedAt is when that was.
+	CheckedAt time.Time `json:"checkedAt"`
+}
+
+// Records by PCI address.
+type Records map[string]Record
+
+func recordsFile(socket string) string { return filepath.Join(filepath.Dir(socket), "drives.json") }
+
+// ReadRecords reads what lies beside the target's socket; without a file there are none.
+func ReadRecords(socket string) (Records, error) {
+	text, err := os.ReadFile(recordsFile(socket))
+	if errors.Is(err, fs.ErrNotExist) {
+		return Records{}, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the records of drives: %w", err)
+	}
+	records := Records{}
+	if err := json.Unmarshal(text, &records); err != nil {
+		return nil, fmt.Errorf("%s: %w", recordsFile(socket), err)
+	}
+	return records, nil
+}
+
+func (r Records) addresses() []string { return slices.Sorted(maps.Keys(r)) }
+
+// write replaces the file as a whole: a reader never sees half of it.
+func (r Records) write(socket string) error {
+	text, err := json.MarshalIndent(r, "", "  ")
+	if err != nil {
+		return err
+	}
+	file := recordsFile(socket)
+	if err := os.WriteFile(file+".new", append(text, '\n'), 0o600); err != nil {
+		return fmt.Errorf("write the records of drives: %w", err)
+	}
+	if err := os.Rename(file+".new", file); err != nil {
+		return fmt.Errorf("write the records of drives: %w", err)
+	}
+	return nil
+}
