@@ -47,18 +47,6 @@ func (e *commandError) Error() string {
 
 func (e *commandError) Unwrap() error { return e.err }
 
-// exitStatus of a program that run has run; 0 when it succeeded, -1 when it did not run.
-func exitStatus(err error) int {
-	var exit exec.ExitError
-	switch {
-	case err == nil:
-		return 0
-	case errors.As(err, &exit) && exit.Exited():
-		return exit.ExitStatus()
-	}
-	return -1
-}
-
 // run a program and return its standard output. It fails with a *commandError.
 func (h *host) run(ctx context.Context, name string, args ...string) (string, error) {
 	cmd := h.exec.CommandContext(ctx, name, args...)
@@ -178,19 +166,6 @@ func names(dir string) ([]string, error) {
 		all = append(all, e.Name())
 	}
 	return all, nil
-}
-
-// syncDir makes what was created, renamed or removed in a folder survive a loss of power.
-func syncDir(dir string) error {
-	f, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	err = f.Sync()
-	if closeErr := f.Close(); err == nil {
-		err = closeErr
-	}
-	return err
 }
 
 // syncFilesystem that a folder lies in, with all that it holds.

@@ -18,6 +18,7 @@ import (
 	"k8s.io/mount-utils"
 
 	"github.com/weft-storage/weft/dataplane/engine"
+	"github.com/weft-storage/weft/dataplane/internal/signature"
 )
 
 const (
@@ -112,7 +113,7 @@ func (h *host) preparePool(ctx context.Context, d engine.Device, dir string, mou
 	}
 	if d.FileBytes == 0 {
 		rdev := info.Sys().(*syscall.Stat_t).Rdev
-		if err := h.checkUnused(d.Path, rdev, mounts); err != nil {
+		if err := signature.CheckUnused(h.root, d.Path, rdev, mounts); err != nil {
 			return "", err
 		}
 		return d.Path, h.format(ctx, d, d.Path)
@@ -248,36 +249,13 @@ func mountedOn(mounts []mount.MountInfo, dir string) *mount.MountInfo {
 
 // growFile creates the file of a pool, or makes it larger.
 func (h *host) growFile(ctx context.Context, d engine.Device) error {
-	path := h.path(d.Path)
-	info, err := os.Stat(path)
-	created := isMissing(err)
-	if err != nil && !created {
-		return fmt.Errorf("device %s: %w", d.ID, err)
-	}
-	if !created && info.Size() >= d.FileBytes {
-		return nil
-	}
-	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
-		return fmt.Errorf("device %s: %w", d.ID, err)
-	}
-	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY, 0o600)
-	if err != nil {
-		return fmt.Errorf("device %s: %w", d.ID, err)
-	}
-	err = f.Truncate(d.FileBytes)
-	if err == nil {
-		err = f.Sync()
-	}
-	if closeErr := f.Close(); err == nil {
-		err = closeErr
-	}
-	if err == nil && created {
-		err = syncDir(filepath.Dir(path))
-	}
+	changed, created, err := signature.SizeFile(h.path(d.Path), d.FileBytes)
 	if err != nil {
 		return fmt.Errorf("device %s: %w", d.ID, mapErrno(err))
 	}
-	logr.FromContextOrDiscard(ctx).Info("Sized the pool's file", "device", d.ID, "bytes", d.FileBytes, "created", created)
+	if changed {
+		logr.FromContextOrDiscard(ctx).Info("Sized the pool's file", "device", d.ID, "bytes", d.FileBytes, "created", created)
+	}
 	return nil
 }
 

@@ -9,8 +9,6 @@ import (
 	"strings"
 	"testing"
 
-	"golang.org/x/sys/unix"
-	"k8s.io/mount-utils"
 	"k8s.io/utils/exec"
 	testingexec "k8s.io/utils/exec/testing"
 
@@ -26,7 +24,7 @@ func superblock(label string, inProgress byte) []byte {
 }
 
 func headWith(at int, bytes string) []byte {
-	head := make([]byte, headBytes)
+	head := make([]byte, 128<<10)
 	copy(head[at:], bytes)
 	return head
 }
@@ -42,7 +40,7 @@ func TestProbe(t *testing.T) {
 		signature string
 		fails     bool
 	}{
-		{name: "blank", head: make([]byte, headBytes), exit: 2, is: blank},
+		{name: "blank", head: make([]byte, 128<<10), exit: 2, is: blank},
 		{name: "leftovers that no signature points to", head: headWith(9000, "old bytes"), exit: 2, is: blank},
 		{name: "ours", head: superblock(PoolLabel, 0), blkid: "DEVNAME=/dev/sdx\nLABEL=weft-pool\nUUID=1\nBLOCK_SIZE=512\nTYPE=xfs\nUSAGE=filesystem\n", is: ours},
 		{name: "ours, on a partition", head: superblock(PoolLabel, 0), blkid: "LABEL=weft-pool\nTYPE=xfs\nUSAGE=filesystem\nPART_ENTRY_SCHEME=gpt\nPART_ENTRY_NUMBER=1\n", is: ours},
@@ -110,54 +108,4 @@ func fakeExec(t *testing.T, want []string, stdout string, exit int) exec.Interfa
 		}}
 		return cmd
 	}}}
-}
-
-func TestCheckUnused(t *testing.T) {
-	tests := []struct {
-		name      string
-		tree      []string
-		mounts    []mount.MountInfo
-		inUse     bool
-		signature string
-	}{
-		{name: "unused", tree: []string{"sys/dev/block/259:1/holders/", "sys/dev/block/259:1/queue/"}},
-		{name: "without sysfs' holders"},
-		{name: "mounted", mounts: []mount.MountInfo{{Major: 259, Minor: 1, MountPoint: "/data"}}, inUse: true},
-		{name: "another is mounted", mounts: []mount.MountInfo{{Major: 259, Minor: 2, MountPoint: "/data"}}},
-		{name: "held", tree: []string{"sys/dev/block/259:1/holders/dm-0/"}, signature: "dm-0"},
-		{name: "partitioned", tree: []string{"sys/dev/block/259:1/nvme0n1p1/partition"}, signature: "partition nvme0n1p1"},
-	}
-	for _, tt := range tests {
-		t.Run(tt.name, func(t *testing.T) {
-			h := &host{root: t.TempDir()}
-			for _, path := range tt.tree {
-				full := h.path(path)
-				if strings.HasSuffix(path, "/") {
-					mustMkdir(t, full)
-					continue
-				}
-				mustMkdir(t, filepath.Dir(full))
-				if err := os.WriteFile(full, []byte("1\n"), 0o600); err != nil {
-					t.Fatal(err)
-				}
-			}
-			err := h.checkUnused("/dev/nvme0n1", unix.Mkdev(259, 1), tt.mounts)
-			var foreign *engine.ForeignSignatureError
-			switch {
-			case tt.signature != "":
-				if !errors.As(err, &foreign) || !strings.Contains(foreign.Signature, tt.signature) {
-					t.Errorf("error %v, want signature %q", err, tt.signature)
-				}
-			case errors.Is(err, engine.ErrInUse) != tt.inUse || (err != nil) != tt.inUse:
-				t.Errorf("error %v, want in use: %v", err, tt.inUse)
-			}
-		})
-	}
-}
-
-func mustMkdir(t *testing.T, dir string) {
-	t.Helper()
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		t.Fatal(err)
-	}
 }

@@ -85,3 +85,10 @@ func TestFindInTwoPools(t *testing.T) {
 		t.Errorf("error %v", err)
 	}
 }
+
+func mustMkdir(t *testing.T, dir string) {
+	t.Helper()
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+}

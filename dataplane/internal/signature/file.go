@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package signature
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+)
+
+// SizeFile makes a file at least that large, sparsely; its folder too, when it is missing. It says whether it changed it,
+// and whether it made it, and answers when that survives a loss of power.
+func SizeFile(path string, bytes int64) (changed, created bool, err error) {
+	info, err := os.Stat(path)
+	created = errors.Is(err, os.ErrNotExist)
+	if err != nil && !created {
+		return false, false, err
+	}
+	if !created && info.Size() >= bytes {
+		return false, false, nil
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		return false, created, err
+	}
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return false, created, err
+	}
+	err = f.Truncate(bytes)
+	if err == nil {
+		err = f.Sync()
+	}
+	if closeErr := f.Close(); err == nil {
+		err = closeErr
+	}
+	if err == nil && created {
+		err = syncDir(filepath.Dir(path))
+	}
+	return true, created, err
+}
+
+func syncDir(dir string) error {
+	f, err := os.Open(dir)
+	if err != nil {
+		return err
+	}
+	err = f.Sync()
+	if closeErr := f.Close(); err == nil {
+		err = closeErr
+	}
+	return err
+}

@@ -1,0 +1,201 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package signature finds out what is on a device before weft writes to it.
+// Engines share it: what one of them must not erase, none may.
+package signature
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+	"k8s.io/mount-utils"
+	"k8s.io/utils/exec"
+
+	"github.com/weft-storage/weft/dataplane/engine"
+)
+
+// headBytes of a device: where the signatures are that blkid does not know.
+const headBytes = 128 << 10
+
+// SPDKBlobstore begins a device that holds an SPDK blobstore, such as an lvstore.
+const SPDKBlobstore = "SPDKBLOB"
+
+// Content of a device.
+type Content struct {
+	// Values that blkid told, by its names; nil when it found nothing.
+	Values map[string]string
+	// Head is the device's beginning.
+	Head []byte
+}
+
+// Look at a device or file. Several signatures that contradict each other are
+// an *engine.ForeignSignatureError; a block device that something claims is
+// engine.ErrInUse. An error never means that the device is blank.
+func Look(ctx context.Context, run exec.Interface, path string) (Content, error) {
+	head, err := readHead(path)
+	if err != nil {
+		return Content{}, fmt.Errorf("probe %s: %w", path, mapBusy(err))
+	}
+	// -p looks at the device itself, not at a cache; it knows filesystems, RAID members, and partition tables.
+	cmd := run.CommandContext(ctx, "blkid", "-p", "-o", "export", path)
+	cmd.SetEnv(append(os.Environ(), "LC_ALL=C"))
+	var out, errs strings.Builder
+	cmd.SetStdout(&out)
+	cmd.SetStderr(&errs)
+	switch err := cmd.Run(); exitStatus(err) {
+	case 0:
+		return Content{Values: parseExport(out.String()), Head: head}, nil
+	case 2: // nothing found, and readHead has seen that it can be read
+		return Content{Head: head}, nil
+	case 8:
+		return Content{}, &engine.ForeignSignatureError{Device: path, Signature: "mix of several signatures"}
+	default:
+		return Content{}, fmt.Errorf("probe %s: blkid: %w: %s", path, err, strings.TrimSpace(errs.String()))
+	}
+}
+
+// Name of the signature; empty when there is none.
+func (c Content) Name() string {
+	if c.Values == nil {
+		return c.hidden()
+	}
+	kind, table := c.Values["TYPE"], c.Values["PTTYPE"]
+	switch {
+	case table != "":
+		return table + " partition table"
+	case kind != "" && c.Values["USAGE"] == "filesystem":
+		return kind + " filesystem"
+	case kind != "":
+		return kind + " signature"
+	}
+	return "signature that blkid cannot name"
+}
+
+// HasPrefix says whether the device begins with these bytes.
+func (c Content) HasPrefix(text string) bool { return bytes.HasPrefix(c.Head, []byte(text)) }
+
+// magic bytes that say that a device is not blank, also where blkid says nothing: because it
+// does not know them, or because a checksum is wrong and it takes no notice then. A damaged
+// filesystem must not be formatted.
+var magics = []struct {
+	at    int
+	bytes string
+	name  string
+}{
+	{0, SPDKBlobstore, "SPDK blobstore (wipefs does not know it; use blkdiscard)"},
+	{0, "bluestore block device", "Ceph BlueStore (wipefs does not know it; use blkdiscard)"},
+	{0, "XFSB", "damaged xfs filesystem"},
+	{0, "LUKS\xba\xbe", "damaged LUKS header"},
+	{0x438, "\x53\xef", "damaged ext filesystem"},
+	{0x10040, "_BHRfS_M", "damaged btrfs filesystem"},
+	{512, "EFI PART", "damaged gpt partition table"},
+	{4096, "EFI PART", "damaged gpt partition table"},
+	{512, "LABELONE", "damaged LVM physical volume"},
+	{4096, "\xfc\x4e\x2b\xa9", "damaged RAID member"},
+	{4086, "SWAPSPACE2", "damaged swap area"},
+}
+
+func (c Content) hidden() string {
+	for _, m := range magics {
+		if len(c.Head) > m.at && bytes.HasPrefix(c.Head[m.at:], []byte(m.bytes)) {
+			return m.name
+		}
+	}
+	return ""
+}
+
+func readHead(path string) ([]byte, error) {
+	// O_EXCL without O_CREAT fails with EBUSY on a block device that something else has claimed.
+	flags := os.O_RDONLY
+	if info, err := os.Stat(path); err != nil {
+		return nil, err
+	} else if info.Mode()&os.ModeDevice != 0 {
+		flags |= unix.O_EXCL
+	}
+	f, err := os.OpenFile(path, flags, 0)
+	if err != nil {
+		return nil, err
+	}
+	head := make([]byte, headBytes)
+	n, err := io.ReadFull(f, head)
+	if closeErr := f.Close(); err == nil {
+		err = closeErr
+	}
+	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, io.EOF) {
+		return nil, err
+	}
+	return head[:n], nil
+}
+
+func mapBusy(err error) error {
+	if errors.Is(err, unix.EBUSY) {
+		return fmt.Errorf("%w: something else on this node has claimed it: %w", engine.ErrInUse, err)
+	}
+	return err
+}
+
+// exitStatus of a program that has run; 0 when it succeeded, -1 when it did not run.
+func exitStatus(err error) int {
+	var exit exec.ExitError
+	switch {
+	case err == nil:
+		return 0
+	case errors.As(err, &exit) && exit.Exited():
+		return exit.ExitStatus()
+	}
+	return -1
+}
+
+// parseExport reads KEY=value lines of blkid -o export.
+func parseExport(out string) map[string]string {
+	values := map[string]string{}
+	for line := range strings.Lines(out) {
+		if key, value, ok := strings.Cut(strings.TrimRight(line, "\n"), "="); ok {
+			values[key] = value
+		}
+	}
+	return values
+}
+
+// CheckUnused refuses a block device that something on this node builds on: engine.ErrInUse when it is mounted,
+// an *engine.ForeignSignatureError when it has holders or partitions. root is the host's filesystem.
+func CheckUnused(root, path string, rdev uint64, mounts []mount.MountInfo) error {
+	major, minor := unix.Major(rdev), unix.Minor(rdev)
+	for _, m := range mounts {
+		if uint32(m.Major) == major && uint32(m.Minor) == minor {
+			return fmt.Errorf("%s is mounted on %s: %w", path, m.MountPoint, engine.ErrInUse)
+		}
+	}
+	dir := filepath.Join(root, "sys/dev/block", fmt.Sprintf("%d:%d", major, minor))
+	entries, err := os.ReadDir(filepath.Join(dir, "holders"))
+	if err != nil && !errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("holders of %s: %w", path, err)
+	}
+	if len(entries) > 0 {
+		var holders []string
+		for _, e := range entries {
+			holders = append(holders, e.Name())
+		}
+		return &engine.ForeignSignatureError{Device: path, Signature: "device that " + strings.Join(holders, ", ") + " is built on"}
+	}
+	partitions, err := filepath.Glob(filepath.Join(dir, "*", "partition"))
+	if err != nil {
+		return fmt.Errorf("partitions of %s: %w", path, err)
+	}
+	if len(partitions) > 0 {
+		for i := range partitions {
+			partitions[i] = filepath.Base(filepath.Dir(partitions[i]))
+		}
+		slices.Sort(partitions)
+		return &engine.ForeignSignatureError{Device: path, Signature: "partition " + strings.Join(partitions, ", ")}
+	}
+	return nil
+}

@@ -1,0 +1,66 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package signature
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+	"k8s.io/mount-utils"
+
+	"github.com/weft-storage/weft/dataplane/engine"
+)
+
+func TestCheckUnused(t *testing.T) {
+	tests := []struct {
+		name      string
+		tree      []string
+		mounts    []mount.MountInfo
+		inUse     bool
+		signature string
+	}{
+		{name: "unused", tree: []string{"sys/dev/block/259:1/holders/", "sys/dev/block/259:1/queue/"}},
+		{name: "without sysfs' holders"},
+		{name: "mounted", mounts: []mount.MountInfo{{Major: 259, Minor: 1, MountPoint: "/data"}}, inUse: true},
+		{name: "another is mounted", mounts: []mount.MountInfo{{Major: 259, Minor: 2, MountPoint: "/data"}}},
+		{name: "held", tree: []string{"sys/dev/block/259:1/holders/dm-0/"}, signature: "dm-0"},
+		{name: "partitioned", tree: []string{"sys/dev/block/259:1/nvme0n1p1/partition"}, signature: "partition nvme0n1p1"},
+	}
+	for _, tt := range tests {
+		t.Run(tt.name, func(t *testing.T) {
+			root := t.TempDir()
+			for _, path := range tt.tree {
+				full := filepath.Join(root, path)
+				if strings.HasSuffix(path, "/") {
+					mustMkdir(t, full)
+					continue
+				}
+				mustMkdir(t, filepath.Dir(full))
+				if err := os.WriteFile(full, []byte("1\n"), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			err := CheckUnused(root, "/dev/nvme0n1", unix.Mkdev(259, 1), tt.mounts)
+			var foreign *engine.ForeignSignatureError
+			switch {
+			case tt.signature != "":
+				if !errors.As(err, &foreign) || !strings.Contains(foreign.Signature, tt.signature) {
+					t.Errorf("error %v, want signature %q", err, tt.signature)
+				}
+			case errors.Is(err, engine.ErrInUse) != tt.inUse || (err != nil) != tt.inUse:
+				t.Errorf("error %v, want in use: %v", err, tt.inUse)
+			}
+		})
+	}
+}
+
+func mustMkdir(t *testing.T, dir string) {
+	t.Helper()
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+}
