@@ -22,7 +22,9 @@ type request interface {
 }
 
 // answers makes the struct that embeds it a Request[R].
-type answers[R any] struct{}
+type answers[R any] struct {
+	_ [0]*R // for tests, which find R by reflection
+}
 
 func (answers[R]) returns(R) {}
 
@@ -32,7 +34,7 @@ type Done struct{}
 // UnmarshalJSON accepts true, and nothing else.
 func (*Done) UnmarshalJSON(b []byte) error {
 	if string(b) != "true" {
-		return fmt.Errorf("answer is not true but %.20s", b)
+		return errors.New("answer is not true")
 	}
 	return nil
 }
@@ -101,8 +103,8 @@ type Pending[R any] struct {
 	err    error
 }
 
-// Wait for the answer. It ends at the latest with the context that the call
-// was started with. It may be called again and gives the same answer, but not by two goroutines at once.
+// Wait for the answer. It ends at the latest with the context that the call was
+// started with. It may be called again, and gives the same answer.
 func (p *Pending[R]) Wait() (R, error) {
 	var result R
 	if p.call == nil {
@@ -126,6 +128,13 @@ func (p *Pending[R]) Wait() (R, error) {
 		return result, p.fail(true, fmt.Errorf("answer of another form than expected: %w", err))
 	}
 	return result, nil
+}
+
+// Err waits as Wait does, for those who need only to know whether it was carried out: calls
+// of many kinds can wait in one list of interface{ Err() error }.
+func (p *Pending[R]) Err() error {
+	_, err := p.Wait()
+	return err
 }
 
 func (p *Pending[R]) fail(maybeDone bool, err error) error {

@@ -60,13 +60,21 @@ type ruling struct {
 	// method of the call, or the beginning of several; empty for all.
 	method string
 	code   int
-	// text that the message begins with; empty for any.
+	// text of the message; one * stands for anything.
 	text  string
 	class error
 }
 
 func (r ruling) matches(e *Error) bool {
-	return r.code == e.Code && strings.HasPrefix(e.Method, r.method) && strings.HasPrefix(e.Message, r.text)
+	if r.code != e.Code || !strings.HasPrefix(e.Method, r.method) {
+		return false
+	}
+	before, after, wild := strings.Cut(r.text, "*")
+	if !wild {
+		return e.Message == r.text
+	}
+	rest, ok := strings.CutPrefix(e.Message, before)
+	return ok && strings.HasSuffix(rest, after)
 }
 
 // rulings, in order of precedence: the only place where the text of a message
@@ -74,48 +82,53 @@ func (r ruling) matches(e *Error) bool {
 // strerror's text with the latter two: both glibc's and musl's texts are listed, because
 // packages of either exist.
 var rulings = []ruling{
-	{"", codeState, "Method may only be called", ErrWrongState},
+	{"", codeState, "Method may only be called *", ErrWrongState},
 	// The device has an lvstore, or another module claims it.
 	{"bdev_lvol_create_lvstore", codeState, "Operation not permitted", ErrExists},
 	// The key's file has another owner than SPDK, or others may read it.
 	{"keyring_file_add_key", codeState, "Operation not permitted", ErrInvalid},
 	// NVMe options are fixed once a controller is attached.
-	{"bdev_nvme_set_options", codeState, "", ErrWrongState},
+	{"bdev_nvme_set_options", codeState, "*", ErrWrongState},
 
 	{"", codeInvalidParams, "File exists", ErrExists},
-	{"", codeInvalidParams, "No such", ErrNotFound},
+	{"", codeInvalidParams, "No such device", ErrNotFound},
+	{"", codeInvalidParams, "No such file or directory", ErrNotFound},
 	{"", codeInvalidParams, "No space left on device", ErrNoSpace},
 	{"", codeInvalidParams, "Cannot allocate memory", ErrNoMemory},
 	{"", codeInvalidParams, "Out of memory", ErrNoMemory},
 	{"", codeInvalidParams, "Device or resource busy", ErrBusy},
 	{"", codeInvalidParams, "Resource busy", ErrBusy},
 	{"", codeInvalidParams, "Resource temporarily unavailable", ErrBusy},
-	{"nvmf_subsystem_listener_set_ana_state", codeInvalidParams, "Unable to find subsystem", ErrNotFound},
+	{"nvmf_subsystem_listener_set_ana_state", codeInvalidParams, "Unable to find subsystem *", ErrNotFound},
 	// Of a call on a subsystem: it is missing, or what to add is there, or what
 	// to remove is not, or the parameters are wrong. All four look alike.
 	{"nvmf_subsystem_", codeInvalidParams, "Invalid parameters", ErrUnknown},
 	{"nvmf_delete_subsystem", codeInvalidParams, "Invalid parameters", ErrUnknown},
 	{"nvmf_ns_", codeInvalidParams, "Invalid parameters", ErrUnknown},
-	{"", codeInvalidParams, "", ErrInvalid},
+	{"bdev_lvol_", codeInvalidParams, "Invalid argument", ErrInvalid},
+	// Here the code says nothing: "Input/output error" comes with it too.
+	{"bdev_lvol_", codeInvalidParams, "*", ErrUnknown},
+	{"", codeInvalidParams, "*", ErrInvalid},
 
-	{"nvmf_create_transport", codeInternal, "Transport type", ErrExists},
+	{"nvmf_create_transport", codeInternal, "Transport type '*' already exists", ErrExists},
 	{"nvmf_set_max_subsystems", codeInternal, "Must not call more than once", ErrWrongState},
 	// A snapshot that several clones depend on.
 	{"bdev_lvol_delete", codeInternal, "Operation not permitted", ErrBusy},
 	{"bdev_lvol_delete", codeInternal, "Device or resource busy", ErrBusy},
 	{"bdev_lvol_delete", codeInternal, "Resource busy", ErrBusy},
-	{"nvmf_delete_subsystem", codeInternal, "Subsystem is already being destroyed", ErrBusy},
-	{"nvmf_delete_subsystem", codeInternal, "Subsystem currently in another state change", ErrBusy},
-	{"nvmf_subsystem_remove_host", codeInternal, "Timeout reached", ErrBusy},
+	{"nvmf_delete_subsystem", codeInternal, "Subsystem is already being destroyed.", ErrBusy},
+	{"nvmf_delete_subsystem", codeInternal, "Subsystem currently in another state change *", ErrBusy},
+	{"nvmf_subsystem_remove_host", codeInternal, "Timeout reached *", ErrBusy},
 	{"", codeInternal, "Cannot allocate memory", ErrNoMemory},
 	{"", codeInternal, "Out of memory", ErrNoMemory},
 	{"", codeInternal, "Memory allocation error", ErrNoMemory},
 	{"", codeInternal, "No space left on device", ErrNoSpace},
 	{"", codeInternal, "spdk_json_decode_object failed", ErrInvalid},
-	// SPDK gives strerror the errno with the wrong sign: no such scheduler, or wrong limits.
-	{"framework_set_scheduler", codeInternal, "", ErrInvalid},
+	// No such scheduler, or wrong limits: SPDK gives strerror the errno with the wrong sign.
+	{"framework_set_scheduler", codeInternal, "Unknown error -22", ErrInvalid},
+	{"framework_set_scheduler", codeInternal, "No error information", ErrInvalid},
 
-	{"bdev_nvme_get_controllers", -int(unix.EINVAL), "Controller", ErrNotFound},
+	{"bdev_nvme_get_controllers", -int(unix.EINVAL), "Controller * does not exist", ErrNotFound},
 	// The host is not admitted, or the keys do not fit.
-	{"nvmf_subsystem_set_keys", -int(unix.EINVAL), "", ErrUnknown},
+	{"nvmf_subsystem_set_keys", -int(unix.EINVAL), "*", ErrUnknown},
 }

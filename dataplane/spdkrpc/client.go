@@ -32,8 +32,8 @@ const defaultRetryEvery = 20 * time.Millisecond
 // Client of the target behind a Unix socket. It keeps one connection, and
 // makes a new one when a call finds it lost.
 type Client struct {
-	path    string
 	options Options
+	dial    func(context.Context) (net.Conn, error)
 	// dialing is held by who connects, and guards conn.
 	dialing chan struct{}
 	conn    *Conn
@@ -59,7 +59,14 @@ func New(path string, options Options) (*Client, error) {
 	if options.RetryEvery == 0 {
 		options.RetryEvery = defaultRetryEvery
 	}
-	return &Client{path: path, options: options, dialing: make(chan struct{}, 1), closing: make(chan struct{})}, nil
+	return newClient(options, func(ctx context.Context) (net.Conn, error) {
+		var dialer net.Dialer
+		return dialer.DialContext(ctx, "unix", path)
+	}), nil
+}
+
+func newClient(options Options, dial func(context.Context) (net.Conn, error)) *Client {
+	return &Client{options: options, dial: dial, dialing: make(chan struct{}, 1), closing: make(chan struct{})}
 }
 
 // Connect waits until the target takes a connection and gives it: at once while there is one, else
@@ -125,8 +132,7 @@ func (c *Client) connection(ctx context.Context) (*Conn, error) {
 	if c.conn != nil && c.conn.usable() {
 		return c.conn, nil
 	}
-	var dialer net.Dialer
-	socket, err := dialer.DialContext(ctx, "unix", c.path)
+	socket, err := c.dial(ctx)
 	switch {
 	case err != nil && ctx.Err() != nil:
 		return nil, ctx.Err()

@@ -240,7 +240,7 @@ func (c *Conn) stopWriting(calls []*call, ends []int, n int, err error) {
 	}
 	c.queue = nil
 	if err := c.socket.SetReadDeadline(time.Now().Add(drainTime)); err != nil {
-		c.socket.Close()
+		_ = c.socket.Close() // then reading ends now
 	}
 }
 
@@ -293,7 +293,7 @@ func (c *Conn) close(reason error) {
 		c.forget(call)
 	}
 	c.queue = nil
-	c.socket.Close()
+	_ = c.socket.Close() // nothing is left to be done with it
 	close(c.lost)
 }
 

@@ -27,10 +27,11 @@ var (
 	ErrUnknown = errors.New("refused for a reason that SPDK does not tell")
 )
 
+// Reasons of an *UnansweredError, which wraps them, besides the context's own.
 var (
-	// ErrUnavailable: nothing answers on the socket, or the connection was lost. Wrapped by an *UnansweredError.
+	// ErrUnavailable: nothing answers on the socket, or the connection was lost.
 	ErrUnavailable = errors.New("SPDK does not answer")
-	// ErrClosed: Close was called. Wrapped by an *UnansweredError.
+	// ErrClosed: Close was called.
 	ErrClosed = errors.New("client is closed")
 )
 
