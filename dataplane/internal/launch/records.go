@@ -42,7 +42,7 @@ func ReadRecords(socket string) (Records, error) {
 	}
 	records := Records{}
 	if err := json.Unmarshal(text, &records); err != nil {
-		return nil, fmt.Errorf("%s: %w", recordsFile(socket), err)
+		return nil, fmt.Errorf("%s is damaged; remove it, and what is on drives that SPDK has already is unknown: %w", recordsFile(socket), err)
 	}
 	return records, nil
 }

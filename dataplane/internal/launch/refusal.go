@@ -3,6 +3,7 @@
 package launch
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -44,12 +45,14 @@ func WriteReason(file string, err error) error {
 	if len(said.Message) > longestMessage {
 		said.Message = strings.ToValidUTF8(said.Message[:longestMessage], "") + "..."
 	}
-	text, err := json.Marshal(said)
-	if err != nil {
+	var text bytes.Buffer
+	encoder := json.NewEncoder(&text)
+	encoder.SetEscapeHTML(false) // commands have a > in them, and people read this
+	if err := encoder.Encode(said); err != nil {
 		return err
 	}
 	// Written in place: the kubelet mounts the file itself, which cannot be replaced.
-	if err := os.WriteFile(file, text, 0o600); err != nil {
+	if err := os.WriteFile(file, text.Bytes(), 0o600); err != nil {
 		return fmt.Errorf("write the reason: %w", err)
 	}
 	return nil

@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package launch_test
+
+import (
+	"context"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/internal/launch"
+	"github.com/weft-storage/weft/dataplane/inventory"
+)
+
+const (
+	first  = "0000:5e:00.0"
+	second = "0000:5f:00.0"
+)
+
+// newVFIO is a start with two blank drives for SPDK's own driver.
+func newVFIO(t *testing.T) *start {
+	t.Helper()
+	s := newStart(t)
+	s.options.Driver, s.options.PCIAddresses = v1alpha1.DriverVFIO, []string{first, second}
+	s.node.AddDriver("vfio-pci")
+	s.node.AddDriver("uio_pci_generic")
+	s.node.AddDrive(first, 0, "")
+	s.node.AddDrive(second, 1, "")
+	return s
+}
+
+func (s *start) records() launch.Records {
+	records, err := launch.ReadRecords(s.options.Socket)
+	s.Expect(err).NotTo(HaveOccurred())
+	return records
+}
+
+// at is what the launcher records at the time of these tests.
+func at(content v1alpha1.DriveContent) launch.Record {
+	return launch.Record{Content: content, CheckedAt: time.Date(2026, 11, 20, 10, 0, 0, 0, time.UTC)}
+}
+
+// remember writes the records of an earlier start.
+func (s *start) remember(text string) {
+	s.node.Write("records", text)
+	s.Expect(unix.Mkdir(filepath.Dir(s.options.Socket), 0o700)).To(Succeed())
+	s.Expect(unix.Rename(filepath.Join(s.node.Root, "records"), filepath.Join(filepath.Dir(s.options.Socket), "drives.json"))).To(Succeed())
+}
+
+func TestTakeDrives(t *testing.T) {
+	for driver, kernel := range map[v1alpha1.DriveDriver]string{v1alpha1.DriverVFIO: "vfio-pci", v1alpha1.DriverUIO: "uio_pci_generic"} {
+		t.Run(string(driver), func(t *testing.T) {
+			s := newVFIO(t)
+			s.options.Driver = driver
+			s.node.AddDrive("0000:60:00.0", 2, "") // not planned
+			s.Expect(s.run(t)).To(Succeed())
+			s.Expect(s.node.Driver(first)).To(Equal(kernel))
+			s.Expect(s.node.Driver(second)).To(Equal(kernel))
+			s.Expect(s.node.Driver("0000:60:00.0")).To(Equal("nvme"))
+			s.Expect(s.records()).To(Equal(launch.Records{first: at(v1alpha1.ContentBlank), second: at(v1alpha1.ContentBlank)}))
+			s.Expect(s.log.String()).To(ContainSubstring("--pci-allowed " + first + " --pci-allowed " + second))
+			s.Expect(s.log.String()).NotTo(ContainSubstring("--no-pci"))
+			s.Expect(s.argv).To(BeNil(), "somebody has to give the drives back")
+		})
+	}
+}
+
+func TestDrivesAreRefused(t *testing.T) {
+	for name, test := range map[string]struct {
+		change func(*start)
+		reason string
+		want   []string
+	}{
+		"with a signature": {func(s *start) {
+			s.machine.Prober = finds("nvme1n1", inventory.Signature{Type: "ext4", Usage: "filesystem"})
+		},
+			v1alpha1.ReasonForeignSignature, []string{"/dev/nvme1n1 (" + second + ")", "ext4 filesystem", "wipefs --all /dev/nvme1n1"}},
+		"a pool of the other engine": {func(s *start) {
+			s.machine.Prober = finds("nvme1n1", inventory.Signature{Type: "xfs", Usage: "filesystem", Label: inventory.PoolLabel})
+		}, v1alpha1.ReasonForeignSignature, []string{"/dev/nvme1n1", "pool of engine Nvmet", "engine: Nvmet"}},
+		"that cannot be read": {func(s *start) { s.node.Remove("dev/nvme1n1") },
+			v1alpha1.ReasonForeignSignature, []string{"/dev/nvme1n1", "cannot be told", "no such file"}},
+		"mounted": {func(s *start) {
+			s.node.Mounts("36 22 259:1 / /data rw - ext4 /dev/nvme1n1 rw", "35 22 0:31 / /dev/hugepages rw,relatime - hugetlbfs hugetlbfs rw,pagesize=2M")
+		}, v1alpha1.ReasonForeignSignature, []string{"/dev/nvme1n1", "mounted on /data"}},
+		"held by a mount that nobody sees": {func(s *start) {
+			s.machine.Exclusive = func(path string) error {
+				if strings.HasSuffix(path, "/dev/nvme1n1") {
+					return unix.EBUSY
+				}
+				return nil
+			}
+		}, v1alpha1.ReasonDeviceInUse, []string{"/dev/nvme1n1 (" + second + ") is in use: something on the node holds it"}},
+		"used for swap": {func(s *start) { s.node.Write("proc/swaps", "Filename Type\n/dev/nvme1n1 partition") },
+			v1alpha1.ReasonForeignSignature, []string{"used for swap"}},
+		"held by a volume group": {func(s *start) {
+			s.node.Write("sys/devices/pci0000:00/"+second+"/nvme/nvme1/nvme1n1/holders/dm-0/dev", "253:0")
+		}, v1alpha1.ReasonForeignSignature, []string{"used by dm-0"}},
+		"with partitions": {func(s *start) {
+			s.node.Write("sys/devices/pci0000:00/"+second+"/nvme/nvme1/nvme1n1/nvme1n1p1/partition", "1")
+			s.node.Write("sys/devices/pci0000:00/"+second+"/nvme/nvme1/nvme1n1/nvme1n1p1/dev", "259:7")
+		}, v1alpha1.ReasonForeignSignature, []string{"partitions nvme1n1p1"}},
+		"with a namespace that cannot be looked at": {func(s *start) {
+			s.node.Write("sys/devices/pci0000:00/"+second+"/nvme/nvme1/nvme1n2/size", "0")
+		}, v1alpha1.ReasonForeignSignature, []string{"2 namespaces", "1 of them could be looked at"}},
+		"of another driver": {func(s *start) { s.node.AddDriver("mydriver"); s.node.SetDriver(second, "mydriver") },
+			v1alpha1.ReasonDeviceInUse, []string{second + " belongs to driver mydriver"}},
+		"that are network cards": {func(s *start) { s.node.Write("sys/devices/pci0000:00/"+second+"/class", "0x020000") },
+			v1alpha1.ReasonInvalidSetting, []string{second, "no NVMe drive", "0x020000"}},
+		"all gone": {func(s *start) { s.options.PCIAddresses = []string{"0000:60:00.0", "0000:61:00.0"} },
+			v1alpha1.ReasonDeviceMissing, []string{"0000:60:00.0, 0000:61:00.0"}},
+		"without an IOMMU": {func(s *start) { s.node.Remove("sys/devices/pci0000:00/" + second + "/iommu_group") },
+			v1alpha1.ReasonDriverNotAvailable, []string{second + " is behind no IOMMU", "driver: UIO"}},
+		"beside a network card": {func(s *start) {
+			s.node.Write("sys/kernel/iommu_groups/"+second+"/devices/0000:00:1f.6/class", "0x020000")
+			s.node.AddDriver("e1000e")
+			s.node.Write("sys/bus/pci/devices/0000:00:1f.6/class", "0x020000")
+			s.Expect(unix.Symlink("../../drivers/e1000e", filepath.Join(s.node.Root, "sys/bus/pci/devices/0000:00:1f.6/driver"))).To(Succeed())
+		}, v1alpha1.ReasonDriverNotAvailable, []string{second + " shares its IOMMU group with 0000:00:1f.6, which driver e1000e has"}},
+		"without the driver": {func(s *start) { s.node.Remove("sys/bus/pci/drivers/vfio-pci") },
+			v1alpha1.ReasonDriverNotAvailable, []string{"does not have driver vfio-pci (module not found)", "modprobe vfio-pci"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newVFIO(t)
+			test.change(s)
+			before := s.node.Driver(first) + s.node.Driver(second)
+			s.refused(t, test.reason, test.want...)
+			s.Expect(s.node.Driver(first)+s.node.Driver(second)).To(Equal(before), "nothing was changed")
+			s.Expect(s.records()).To(BeEmpty())
+		})
+	}
+}
+
+// finds is a prober that finds a signature on one device.
+type finder struct {
+	name  string
+	found inventory.Signature
+}
+
+func finds(name string, found inventory.Signature) inventory.Prober { return finder{name, found} }
+
+// Probe implements inventory.Prober.
+func (f finder) Probe(_ context.Context, path string) (inventory.Signature, error) {
+	if filepath.Base(path) == f.name {
+		return f.found, nil
+	}
+	return inventory.Signature{}, nil
+}
+
+func TestLvstoreIsOurs(t *testing.T) {
+	s := newVFIO(t)
+	s.node.AddDrive("0000:60:00.0", 2, "SPDKBLOB\x03\x00\x00\x00")
+	s.options.PCIAddresses = append(s.options.PCIAddresses, "0000:60:00.0")
+	s.Expect(s.run(t)).To(Succeed())
+	s.Expect(s.records()).To(HaveKeyWithValue("0000:60:00.0", at(v1alpha1.ContentWeft)))
+	s.Expect(s.records()).To(HaveKeyWithValue(first, at(v1alpha1.ContentBlank)))
+}
+
+func TestOneDriveIsMissing(t *testing.T) {
+	s := newVFIO(t)
+	s.options.PCIAddresses = append(s.options.PCIAddresses, "0000:60:00.0")
+	s.Expect(s.run(t)).To(Succeed())
+	s.Expect(s.log.String()).To(ContainSubstring(`"a planned drive is not there; going on without it" drive=0000:60:00.0`))
+	s.Expect(s.records()).To(HaveLen(2))
+}
+
+// TestDrivesOfAPredecessor: a target was killed, so its drives still have SPDK's driver, and only the
+// records tell what was on them.
+func TestDrivesOfAPredecessor(t *testing.T) {
+	s := newVFIO(t)
+	s.remember(`{"` + first + `": {"content": "Blank", "checkedAt": "2026-11-19T09:00:00Z"}}`)
+	s.node.SetDriver(first, "vfio-pci")
+	s.node.SetDriver(second, "vfio-pci")
+	s.Expect(s.run(t)).To(Succeed())
+	s.Expect(s.records()).To(Equal(launch.Records{
+		first:  {Content: v1alpha1.ContentBlank, CheckedAt: time.Date(2026, 11, 19, 9, 0, 0, 0, time.UTC)},
+		second: at(v1alpha1.ContentUnknown),
+	}))
+}
+
+// TestKernelHadItMeanwhile: a record is worth nothing once the kernel has had the drive again.
+func TestKernelHadItMeanwhile(t *testing.T) {
+	s := newVFIO(t)
+	s.remember(`{"` + first + `": {"content": "Weft", "checkedAt": "2026-11-19T09:00:00Z"}}`)
+	s.Expect(s.run(t)).To(Succeed())
+	s.Expect(s.records()).To(HaveKeyWithValue(first, at(v1alpha1.ContentBlank)))
+}
+
+func TestAnotherUserSpaceDriver(t *testing.T) {
+	s := newVFIO(t)
+	s.remember(`{"` + first + `": {"content": "Weft", "checkedAt": "2026-11-19T09:00:00Z"}}`)
+	s.node.SetDriver(first, "uio_pci_generic")
+	s.node.SetDriver(second, "")
+	s.Expect(s.run(t)).To(Succeed())
+	s.Expect(s.node.Driver(first)).To(Equal("vfio-pci"))
+	s.Expect(s.node.Driver(second)).To(Equal("vfio-pci"))
+	s.Expect(s.records()[first].Content).To(Equal(v1alpha1.ContentWeft))
+	s.Expect(s.records()[second].Content).To(Equal(v1alpha1.ContentUnknown), "what the kernel does not drive cannot be looked at")
+}
+
+// TestForgottenDrives: the plan does not name them any more, and who took them could not give them back.
+func TestForgottenDrives(t *testing.T) {
+	s := newVFIO(t)
+	s.remember(`{"` + first + `": {"content": "Weft", "checkedAt": "2026-11-19T09:00:00Z"}, "0000:77:00.0": {"content": "Weft", "checkedAt": "2026-11-19T09:00:00Z"}}`)
+	s.node.SetDriver(first, "vfio-pci")
+	s.node.Write("sys/devices/pci0000:00/"+first+"/driver_override", "vfio-pci")
+	s.options.Driver, s.options.PCIAddresses = v1alpha1.DriverKernel, nil
+	s.Expect(s.run(t)).To(Succeed())
+	s.Expect(s.argv).To(ContainElement("--no-pci"))
+	s.Expect(s.node.Driver(first)).To(Equal("nvme"))
+	s.Expect(s.records()).To(BeEmpty())
+}
+
+func TestUnreadableRecords(t *testing.T) {
+	s := newVFIO(t)
+	s.remember(`{`)
+	s.Expect(s.run(t)).To(MatchError(And(ContainSubstring("drives.json"), ContainSubstring("remove it"))))
+	s.Expect(s.node.Driver(first)).To(Equal("nvme"))
+}
+
+// TestDriverRefusesOne: what was taken before goes back.
+func TestDriverRefusesOne(t *testing.T) {
+	s := newVFIO(t)
+	s.machine.BindTimeout = 200 * time.Millisecond
+	s.node.Refuse("vfio-pci", second)
+	s.refused(t, v1alpha1.ReasonDriverNotAvailable, "vfio-pci does not take drive "+second)
+	s.Expect(s.log.String()).To(ContainSubstring("took a drive from the kernel\" drive=" + first))
+	s.Expect(s.node.Driver(first)).To(Equal("nvme"))
+	s.Expect(s.node.Driver(second)).To(Equal("nvme"))
+	s.Expect(s.records()).To(BeEmpty())
+}
+
+func TestDriverIsLoaded(t *testing.T) {
+	s := newVFIO(t)
+	s.node.Remove("sys/bus/pci/drivers/vfio-pci")
+	s.machine.Command = func(_ context.Context, name string, args ...string) (inventory.Output, error) {
+		s.Expect(append([]string{name}, args...)).To(Equal([]string{"modprobe", "vfio-pci"}))
+		s.node.AddDriver("vfio-pci")
+		return inventory.Output{}, nil
+	}
+	s.Expect(s.run(t)).To(Succeed())
+	s.Expect(s.node.Driver(first)).To(Equal("vfio-pci"))
+}
+
+// TestStoppedBeforeTheStart: drives go back also when SPDK never ran.
+func TestStoppedBeforeTheStart(t *testing.T) {
+	s := newVFIO(t)
+	s.node.SetDriver(first, "vfio-pci")
+	ctx, cancel := context.WithCancel(t.Context())
+	s.machine.Exclusive = func(string) error { cancel(); return nil }
+	_ = launch.Run(ctx, s.machine, s.options)
+	s.Expect(s.node.Driver(first)).To(Equal("nvme"))
+	s.Expect(s.node.Driver(second)).To(Equal("nvme"))
+	s.Expect(s.records()).To(BeEmpty())
+	s.Expect(s.log.String()).NotTo(ContainSubstring("starting SPDK"))
+}
+
+func TestUnsafeVFIO(t *testing.T) {
+	s := newVFIO(t)
+	s.node.Remove("sys/devices/pci0000:00/" + second + "/iommu_group")
+	s.node.Write("sys/module/vfio/parameters/enable_unsafe_noiommu_mode", "Y")
+	s.Expect(s.run(t)).To(Succeed())
+}
