@@ -33,8 +33,8 @@ type BdevIostat struct {
 	ReadLatencyTicks  uint64 `json:"read_latency_ticks"`
 	WriteLatencyTicks uint64 `json:"write_latency_ticks"`
 	UnmapLatencyTicks uint64 `json:"unmap_latency_ticks"`
-	// Errors by NVMe status.
-	Errors map[string]any `json:"io_error"`
+	// Errors by SPDK's name of the status, such as "failed"; only those that happened.
+	Errors map[string]uint64 `json:"io_error"`
 }
 
 // ThreadGetStats asks for the load of each SPDK thread. Only after init.
