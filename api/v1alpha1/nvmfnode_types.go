@@ -560,6 +560,12 @@ const (
 	ContentUnknown DriveContent = "Unknown"
 )
 
+// Details of drives whose content is Weft: the engine whose pool it is. Without a detail, it is the kernel target's.
+const (
+	DetailNvmetPool = "XFS of weft"
+	DetailSPDKPool  = "SPDK logical volume store"
+)
+
 // NvmfNode is one storage node: what it has, which target claims it, and the
 // plan it follows. Its name is the Kubernetes Node's.
 //

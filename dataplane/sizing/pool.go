@@ -48,14 +48,18 @@ func planPool(node Node, spec v1alpha1.NvmfTargetSpec) (pool, []Reason) {
 	var chosen []v1alpha1.Drive
 	var reasons []Reason
 	if spec.Devices.Selector != nil {
-		chosen, reasons = selectDrives(inv, kept, *spec.Devices.Selector)
+		chosen, reasons = selectDrives(inv, spec.Engine, kept, *spec.Devices.Selector)
 	} else {
-		chosen, reasons = namedDrives(inv, kept, spec.Devices.Paths)
+		chosen, reasons = namedDrives(inv, spec.Engine, kept, spec.Devices.Paths)
 	}
 	if len(reasons) > 0 {
 		return pool{}, reasons
 	}
-	return pool{drives: join(kept, chosen)}, nil
+	drives := join(kept, chosen)
+	if reasons = addressDrives(inv, spec, drives); len(reasons) > 0 {
+		return pool{}, reasons
+	}
+	return pool{drives: drives}, nil
 }
 
 // poolMoved says why a node's pool cannot become another kind of pool, or that
@@ -97,7 +101,7 @@ func keptDrives(inv *v1alpha1.Inventory, current *v1alpha1.Plan) map[string]v1al
 
 // selectDrives takes every NVMe drive that the selector matches and that is
 // free; those that are not are left out, and are reasons only when no drive remains.
-func selectDrives(inv *v1alpha1.Inventory, kept map[string]v1alpha1.PlannedDrive, sel v1alpha1.DeviceSelector) ([]v1alpha1.Drive, []Reason) {
+func selectDrives(inv *v1alpha1.Inventory, engine v1alpha1.Engine, kept map[string]v1alpha1.PlannedDrive, sel v1alpha1.DeviceSelector) ([]v1alpha1.Drive, []Reason) {
 	var chosen []v1alpha1.Drive
 	var leftOut []string
 	reason := v1alpha1.ReasonNoDevice
@@ -105,7 +109,7 @@ func selectDrives(inv *v1alpha1.Inventory, kept map[string]v1alpha1.PlannedDrive
 		if _, ok := kept[d.ID]; ok || !d.NVMe || !matches(sel, d) {
 			continue
 		}
-		if why := unusable(d); why != nil {
+		if why := unusable(d, engine); why != nil {
 			leftOut = append(leftOut, why.Message)
 			if why.Reason == v1alpha1.ReasonForeignSignature {
 				reason = v1alpha1.ReasonForeignSignature
@@ -126,7 +130,7 @@ func selectDrives(inv *v1alpha1.Inventory, kept map[string]v1alpha1.PlannedDrive
 
 // namedDrives takes the drives that the paths name. One that is named and
 // cannot be used is a reason: the user meant it.
-func namedDrives(inv *v1alpha1.Inventory, kept map[string]v1alpha1.PlannedDrive, paths []string) ([]v1alpha1.Drive, []Reason) {
+func namedDrives(inv *v1alpha1.Inventory, engine v1alpha1.Engine, kept map[string]v1alpha1.PlannedDrive, paths []string) ([]v1alpha1.Drive, []Reason) {
 	named := map[string]string{} // drive's ID to the first path that names it
 	for _, path := range slices.Sorted(slices.Values(paths)) {
 		for _, d := range inv.Drives {
@@ -142,7 +146,7 @@ func namedDrives(inv *v1alpha1.Inventory, kept map[string]v1alpha1.PlannedDrive,
 		if _, isKept := kept[d.ID]; !ok || isKept {
 			continue
 		}
-		if why := unusable(d); why != nil {
+		if why := unusable(d, engine); why != nil {
 			reasons = append(reasons, reasonf(why.Reason, "devices.paths names %s, but %s", path, why.Message))
 			continue
 		}
@@ -157,9 +161,15 @@ func namedDrives(inv *v1alpha1.Inventory, kept map[string]v1alpha1.PlannedDrive,
 }
 
 // unusable says why a drive cannot become part of a pool, or nil.
-func unusable(d v1alpha1.Drive) *Reason {
+func unusable(d v1alpha1.Drive, engine v1alpha1.Engine) *Reason {
 	switch d.Content {
-	case v1alpha1.ContentBlank, v1alpha1.ContentWeft:
+	case v1alpha1.ContentBlank:
+	case v1alpha1.ContentWeft:
+		if other := poolOf(d); other != engine {
+			return new(reasonf(v1alpha1.ReasonForeignSignature,
+				"%s holds a pool of engine %s (%s), which engine %s cannot read; if its volumes may be lost, erase it yourself (blkdiscard -f /dev/%s on the node, or dd of zeros over its first MiB)",
+				d.Name, other, cmp.Or(d.ContentDetail, v1alpha1.DetailNvmetPool), engine, d.Name))
+		}
 	case v1alpha1.ContentForeign:
 		return new(reasonf(v1alpha1.ReasonForeignSignature,
 			"%s holds something that weft did not write (%s); if it may be lost, erase it yourself (wipefs -a /dev/%s on the node)",
@@ -170,9 +180,17 @@ func unusable(d v1alpha1.Drive) *Reason {
 			d.Name, cmp.Or(d.ContentDetail, "the agent could not read it")))
 	}
 	if d.SizeBytes < minDriveBytes {
-		return new(reasonf(v1alpha1.ReasonNoDevice, "%s has only %d bytes; use a drive of at least %d bytes, the least that XFS can be made on", d.Name, d.SizeBytes, minDriveBytes))
+		return new(reasonf(v1alpha1.ReasonNoDevice, "%s has only %d bytes; use a drive of at least %d bytes, the least that a pool is made on", d.Name, d.SizeBytes, minDriveBytes))
 	}
 	return nil
+}
+
+// poolOf tells which engine made the pool on a drive of weft's own.
+func poolOf(d v1alpha1.Drive) v1alpha1.Engine {
+	if d.ContentDetail == v1alpha1.DetailSPDKPool {
+		return v1alpha1.EngineSPDK
+	}
+	return v1alpha1.EngineNvmet
 }
 
 // join makes the plan's list: what is kept, then the rest by ID as far as the

@@ -29,7 +29,7 @@ const (
 )
 
 // planPortals resolves each transport to an address of the node.
-func planPortals(node Node, transports []v1alpha1.Transport) ([]v1alpha1.PlannedPortal, []Reason) {
+func planPortals(node Node, engine v1alpha1.Engine, transports []v1alpha1.Transport) ([]v1alpha1.PlannedPortal, []Reason) {
 	if len(transports) == 0 {
 		return nil, []Reason{reasonf(v1alpha1.ReasonNoAddress, "the target has no transports; give at least one of type TCP or RDMA")}
 	}
@@ -37,7 +37,7 @@ func planPortals(node Node, transports []v1alpha1.Transport) ([]v1alpha1.Planned
 	var reasons []Reason
 	firstUse := map[v1alpha1.Portal]int{}
 	for i, t := range transports {
-		portal, why := planPortal(node, i, t)
+		portal, why := planPortal(node, engine, i, t)
 		if why != nil {
 			reasons = append(reasons, *why)
 			continue
@@ -54,7 +54,7 @@ func planPortals(node Node, transports []v1alpha1.Transport) ([]v1alpha1.Planned
 	return portals, reasons
 }
 
-func planPortal(node Node, index int, t v1alpha1.Transport) (v1alpha1.PlannedPortal, *Reason) {
+func planPortal(node Node, engine v1alpha1.Engine, index int, t v1alpha1.Transport) (v1alpha1.PlannedPortal, *Reason) {
 	candidates, why := addresses(node, index, t.Network)
 	if why != nil {
 		return v1alpha1.PlannedPortal{}, why
@@ -80,7 +80,7 @@ func planPortal(node Node, index int, t v1alpha1.Transport) (v1alpha1.PlannedPor
 	if t.InCapsuleDataSize != nil {
 		p.InCapsuleDataSize = t.InCapsuleDataSize.Value()
 	}
-	if t.Type == v1alpha1.TransportRDMA {
+	if t.Type == v1alpha1.TransportRDMA && engine == v1alpha1.EngineNvmet {
 		p.InCapsuleDataSize = min(p.InCapsuleDataSize, nvmetRDMAMaxInCapsule)
 		p.QueueDepth = min(p.QueueDepth, nvmetRDMAMaxQueueDepth)
 	}

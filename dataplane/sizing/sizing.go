@@ -30,6 +30,18 @@ type Node struct {
 	// follows none. Its drives hold volumes, so they stay in every later
 	// plan.
 	Current *v1alpha1.Plan
+	// Allocatable is what the kubelet has to give to pods; nil when that is not known.
+	Allocatable *Allocatable
+}
+
+// Allocatable of a Kubernetes Node, in all: what running pods hold is not taken off.
+type Allocatable struct {
+	// CPUs, whole ones.
+	CPUs int64
+	// HugepageBytes by the size of a page in bytes.
+	HugepageBytes map[int64]int64
+	// MemoryBytes of ordinary memory.
+	MemoryBytes int64
 }
 
 // Reason says one thing that keeps a node from serving.
@@ -50,21 +62,19 @@ func Plan(node Node, spec v1alpha1.NvmfTargetSpec) (*v1alpha1.Plan, []Reason) {
 	case v1alpha1.EngineNvmet:
 		return planNvmet(node, spec)
 	case v1alpha1.EngineSPDK:
-		return nil, []Reason{reasonf(v1alpha1.ReasonEngineUnavailable,
-			"engine SPDK is not available in this version; use engine: Nvmet")}
+		return planSPDK(node, spec)
 	default:
 		return nil, []Reason{reasonf(v1alpha1.ReasonEngineUnavailable,
-			"engine %q is not known; use engine: Nvmet", spec.Engine)}
+			"engine %q is not known; use engine: Nvmet or SPDK", spec.Engine)}
 	}
 }
 
 func planNvmet(node Node, spec v1alpha1.NvmfTargetSpec) (*v1alpha1.Plan, []Reason) {
 	if node.Inventory == nil {
-		return nil, []Reason{reasonf(v1alpha1.ReasonNoInventory,
-			"the agent of node %s has not reported an inventory yet; see that a weft-agent pod runs on the node and is Ready", node.Name)}
+		return nil, []Reason{noInventory(node)}
 	}
 	reasons := missingModules(node.Inventory, spec)
-	portals, why := planPortals(node, spec.Transports)
+	portals, why := planPortals(node, spec.Engine, spec.Transports)
 	reasons = append(reasons, why...)
 	pool, why := planPool(node, spec)
 	reasons = append(reasons, why...)
@@ -74,12 +84,45 @@ func planNvmet(node Node, spec v1alpha1.NvmfTargetSpec) (*v1alpha1.Plan, []Reaso
 	return &v1alpha1.Plan{Engine: spec.Engine, Portals: portals, Drives: pool.drives, File: pool.file}, nil
 }
 
-// A module that nvmet needs, and what brings it to a node that lacks it.
+func noInventory(node Node) Reason {
+	return reasonf(v1alpha1.ReasonNoInventory,
+		"the agent of node %s has not reported an inventory yet; see that a weft-agent pod runs on the node and is Ready", node.Name)
+}
+
+// A module that an engine needs, and what brings it to a node that lacks it.
 type module struct{ name, config string }
 
-// missingModules checks for the kernel's target itself, its transports, XFS
-// (volumes are files on it) and, for a pool in a file, loop.
+// missingModules checks for what the engine needs of the kernel.
 func missingModules(inv *v1alpha1.Inventory, spec v1alpha1.NvmfTargetSpec) []Reason {
+	needed := nvmetModules(spec)
+	if spec.Engine == v1alpha1.EngineSPDK {
+		needed = spdkModules(spec)
+	}
+	var reasons []Reason
+	for _, m := range needed {
+		if !slices.Contains(inv.Modules, m.name) {
+			reasons = append(reasons, reasonf(v1alpha1.ReasonModuleMissing,
+				"kernel module %s is neither loaded, built in nor installed for the node's kernel %s; install the package with the kernel's extra modules, or a kernel with %s",
+				m.name, cmp.Or(inv.KernelVersion, "(of unknown version)"), m.config))
+		}
+	}
+	return reasons
+}
+
+// spdkModules are those of the drives' driver; the rest of SPDK is not in the kernel.
+func spdkModules(spec v1alpha1.NvmfTargetSpec) []module {
+	switch spec.Devices.Driver {
+	case v1alpha1.DriverVFIO:
+		return []module{{"vfio_pci", "CONFIG_VFIO_PCI"}}
+	case v1alpha1.DriverUIO:
+		return []module{{"uio_pci_generic", "CONFIG_UIO_PCI_GENERIC"}}
+	}
+	return nil
+}
+
+// nvmetModules are the kernel's target itself, its transports, XFS
+// (volumes are files on it) and, for a pool in a file, loop.
+func nvmetModules(spec v1alpha1.NvmfTargetSpec) []module {
 	needed := []module{{"nvmet", "CONFIG_NVME_TARGET"}}
 	uses := func(t v1alpha1.TransportType) bool {
 		return slices.ContainsFunc(spec.Transports, func(have v1alpha1.Transport) bool { return have.Type == t })
@@ -94,15 +137,7 @@ func missingModules(inv *v1alpha1.Inventory, spec v1alpha1.NvmfTargetSpec) []Rea
 	if spec.Devices.File != nil {
 		needed = append(needed, module{"loop", "CONFIG_BLK_DEV_LOOP"})
 	}
-	var reasons []Reason
-	for _, m := range needed {
-		if !slices.Contains(inv.Modules, m.name) {
-			reasons = append(reasons, reasonf(v1alpha1.ReasonModuleMissing,
-				"kernel module %s is neither loaded, built in nor installed for the node's kernel %s; install the package with the kernel's extra modules, or a kernel with %s",
-				m.name, cmp.Or(inv.KernelVersion, "(of unknown version)"), m.config))
-		}
-	}
-	return reasons
+	return needed
 }
 
 func reasonf(reason, format string, args ...any) Reason {

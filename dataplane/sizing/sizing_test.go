@@ -263,10 +263,6 @@ func TestPlanSaysWhyNot(t *testing.T) {
 			node: func(n *sizing.Node) { n.Inventory = nil },
 			want: []refusal{{v1alpha1.ReasonNoInventory, []string{"storage-1", "weft-agent pod"}}},
 		},
-		"SPDK": {
-			edit: func(s *v1alpha1.NvmfTargetSpec) { s.Engine = v1alpha1.EngineSPDK },
-			want: []refusal{{v1alpha1.ReasonEngineUnavailable, []string{"engine SPDK is not available in this version; use engine: Nvmet"}}},
-		},
 		"an engine that nobody knows": {
 			edit: func(s *v1alpha1.NvmfTargetSpec) { s.Engine = "Other" },
 			want: []refusal{{v1alpha1.ReasonEngineUnavailable, []string{`"Other"`, "use engine: Nvmet"}}},

@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sizing
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+)
+
+const (
+	// Link speed that one core carries, in Mbit/s, for the default number of cores.
+	// TCP: 8 cores for 100 Gb/s, as published for SPDK's NVMe/TCP target on
+	// Arm servers (Linaro Connect, 2021). RDMA: 4 cores held 184.8 of 2 x 100 Gb/s of 128 KiB
+	// random reads (the published measurement of I/O pacing).
+	tcpMbpsPerCore  = 12_500
+	rdmaMbpsPerCore = 50_000
+	// defaultCores is the number where no link says its speed.
+	defaultCores = 2
+)
+
+// A cpu of the node, and what counts when cores are chosen.
+type cpu struct {
+	id         int
+	near       int   // 0 on a NUMA node of the NICs, 1 of the drives, 2 elsewhere
+	numa       int32 // of the CPU
+	thread     int   // 0 for the first hardware thread of a physical core, 1 for its sibling, and so on
+	interrupts bool  // probably takes interrupts of a NIC that TCP uses
+	position   int   // among those of its NUMA node that are alike
+}
+
+// corePlan is which CPUs run what.
+type corePlan struct {
+	cores      cpuSet
+	pollGroups cpuSet // all of cores, or some
+}
+
+// topology is what the inventory tells of the node's CPUs.
+type topology struct {
+	cpus       []cpu // best first
+	all        cpuSet
+	interrupts cpuSet
+}
+
+// topologyOf orders the node's CPUs: near the NICs, then near the drives; one hardware thread of each
+// physical core first, siblings last; those without interrupts of the NICs
+// first; and by turns from NUMA nodes that are equally near.
+func topologyOf(inv *v1alpha1.Inventory, l links, driveNodes map[int32]bool) topology {
+	var t topology
+	for _, node := range inv.NUMANodes {
+		t.all = t.all.or(parseCPUs(node.CPUs))
+	}
+	for _, node := range inv.NUMANodes {
+		near := 2
+		switch {
+		case l.numa[node.ID]:
+			near = 0
+		case driveNodes[node.ID]:
+			near = 1
+		}
+		cpus := parseCPUs(node.CPUs)
+		// Drivers spread the interrupts of their queues over the CPUs of the NIC's NUMA node, from the first on.
+		queues := l.tcpQueues[node.ID]
+		threads := threadsOf(node, cpus)
+		for i, id := range cpus.list() {
+			c := cpu{id: id, near: near, numa: node.ID, thread: threads[id], interrupts: int64(i) < queues}
+			if c.interrupts {
+				t.interrupts.add(id)
+			}
+			t.cpus = append(t.cpus, c)
+		}
+	}
+	slices.SortFunc(t.cpus, func(a, b cpu) int {
+		return cmp.Or(cmp.Compare(a.numa, b.numa), cmp.Compare(a.thread, b.thread), compareBool(a.interrupts, b.interrupts), cmp.Compare(a.id, b.id))
+	})
+	for i := range t.cpus {
+		if c := &t.cpus[i]; i > 0 {
+			if p := t.cpus[i-1]; p.numa == c.numa && p.thread == c.thread && p.interrupts == c.interrupts {
+				c.position = p.position + 1
+			}
+		}
+	}
+	slices.SortFunc(t.cpus, func(a, b cpu) int {
+		return cmp.Or(cmp.Compare(a.near, b.near), cmp.Compare(a.thread, b.thread), compareBool(a.interrupts, b.interrupts),
+			cmp.Compare(a.position, b.position), cmp.Compare(a.id, b.id))
+	})
+	// A CPU that two NUMA nodes claim counts once.
+	var seen cpuSet
+	t.cpus = slices.DeleteFunc(t.cpus, func(c cpu) bool {
+		again := seen.has(c.id)
+		seen.add(c.id)
+		return again
+	})
+	return t
+}
+
+func compareBool(a, b bool) int {
+	switch {
+	case a == b:
+		return 0
+	case b:
+		return -1
+	}
+	return 1
+}
+
+// threadsOf tells for each CPU of a node which hardware thread of its physical core it is.
+func threadsOf(node v1alpha1.NUMANode, cpus cpuSet) map[int]int {
+	threads := map[int]int{}
+	for _, core := range node.Cores {
+		for i, id := range parseCPUs(core).and(cpus).list() {
+			threads[id] = max(i, threads[id])
+		}
+	}
+	return threads
+}
+
+// physical counts the physical cores, without that of CPU 0 where there are others.
+func (t topology) physical() int {
+	n := 0
+	for _, c := range t.cpus {
+		if c.thread == 0 && c.id != 0 {
+			n++
+		}
+	}
+	return max(n, 1)
+}
+
+// numaOf lists the NUMA nodes of the CPUs, with how many of the CPUs each has.
+func (t topology) numaOf(s cpuSet) map[int32]int64 {
+	nodes := map[int32]int64{}
+	for _, c := range t.cpus {
+		if s.has(c.id) {
+			nodes[c.numa]++
+		}
+	}
+	return nodes
+}
+
+// planCores chooses the CPUs of the target, and which of them serve connections.
+func planCores(node Node, spec *v1alpha1.Cores, t topology, l links, why *explanation) (corePlan, *Reason) {
+	if len(t.cpus) == 0 {
+		return corePlan{}, new(reasonf(v1alpha1.ReasonNoInventory,
+			"the inventory of node %s lists no CPUs; see that its weft-agent is of this version and Ready", node.Name))
+	}
+	var plan corePlan
+	var reason *Reason
+	if spec != nil && spec.Mask != "" {
+		plan.cores, reason = givenCores(spec.Mask, t, why)
+	} else {
+		plan.cores, reason = countedCores(node, spec, t, l, why)
+	}
+	if reason != nil {
+		return corePlan{}, reason
+	}
+	if a := node.Allocatable; a != nil && int64(plan.cores.count()) > a.CPUs {
+		return corePlan{}, new(reasonf(v1alpha1.ReasonNotEnoughCPUs,
+			"the target needs %d whole CPUs (%s), and the kubelet of node %s has %d to give; use cores.count %d or less, or reserve fewer CPUs for the system",
+			plan.cores.count(), plan.cores, node.Name, a.CPUs, a.CPUs))
+	}
+	plan.pollGroups = plan.cores
+	quiet := plan.cores.without(t.interrupts)
+	if enough := l.coresNeeded(); quiet != plan.cores && enough > 0 && quiet.count() >= enough {
+		plan.pollGroups = quiet
+		why.computed("pollGroupMask", quiet.mask(), fmt.Sprintf(
+			"CPUs %s probably take the NIC's interrupts (its queues are spread from the first CPU of its NUMA node on), and the %d others are enough for the link",
+			plan.cores.without(quiet), quiet.count()))
+	}
+	return plan, nil
+}
+
+func givenCores(mask string, t topology, why *explanation) (cpuSet, *Reason) {
+	cores, ok := parseMask(strings.ToLower(mask))
+	if !ok || cores.count() == 0 {
+		return cores, new(reasonf(v1alpha1.ReasonInvalidSetting,
+			"cores.mask %.80q is not a mask of CPUs 0 to %d; write it as 0xf0 for CPUs 4 to 7", mask, maxCPUs-1))
+	}
+	if outside := cores.without(t.all); outside.count() > 0 {
+		return cores, new(reasonf(v1alpha1.ReasonNotEnoughCPUs,
+			"cores.mask %s names CPUs that the node does not have (%.120s); it has %.120s; use a mask of those, or cores.count",
+			cores.mask(), outside, t.all))
+	}
+	var warning string
+	if cores.has(0) {
+		warning = "CPU 0 is among them, where Linux does work of its own; leave it out unless the node is tuned for that"
+	}
+	why.given("coreMask", cores.mask(), fmt.Sprintf("CPUs %s, as cores.mask says", cores), warning)
+	return cores, nil
+}
+
+// countedCores takes the first CPUs of the order that topologyOf made, but never CPU 0.
+func countedCores(node Node, spec *v1alpha1.Cores, t topology, l links, why *explanation) (cpuSet, *Reason) {
+	free := slices.DeleteFunc(slices.Clone(t.cpus), func(c cpu) bool { return c.id == 0 })
+	source, because := v1alpha1.SourceGiven, ""
+	var count int
+	if spec != nil && spec.Count != nil {
+		count = int(*spec.Count)
+		because = fmt.Sprintf("cores.count asks for %d", count)
+	} else {
+		count, source, because = defaultCount(t, l)
+	}
+	if count < 1 || count > len(free) {
+		return cpuSet{}, new(reasonf(v1alpha1.ReasonNotEnoughCPUs,
+			"%s, and node %s has %d CPUs besides CPU 0, which is left to Linux; use cores.count from 1 to %d, or name CPUs with cores.mask",
+			because, node.Name, len(free), max(len(free), 1)))
+	}
+	var cores cpuSet
+	farther, siblings := 0, 0
+	for _, c := range free[:count] {
+		cores.add(c.id)
+		if c.near > free[0].near {
+			farther++
+		}
+		if c.thread > 0 {
+			siblings++
+		}
+	}
+	var warnings []string
+	if farther > 0 {
+		warnings = append(warnings, fmt.Sprintf("%d of them are on another NUMA node than the first, which has no more", farther))
+	}
+	if siblings > 0 {
+		warnings = append(warnings, fmt.Sprintf("%d of them share a physical core with another, and give less than a whole one", siblings))
+	}
+	where := [...]string{"on the NIC's NUMA node", "on the drives' NUMA node", "anywhere: neither NIC nor drives say their NUMA node"}[free[0].near]
+	why.add(source, "coreMask", cores.mask(), fmt.Sprintf("%s: CPUs %s, %s, one hardware thread of a physical core first, without CPU 0", because, cores, where), warnings...)
+	return cores, nil
+}
+
+// defaultCount is the number of cores when nothing is given.
+func defaultCount(t topology, l links) (int, v1alpha1.ChoiceSource, string) {
+	half := max(t.physical()/2, 1)
+	need := l.coresNeeded()
+	if need == 0 {
+		n := min(defaultCores, half)
+		return n, v1alpha1.SourceDefault, fmt.Sprintf("no link says its speed, so %s (at most half of the physical cores)", plural(n, "core"))
+	}
+	n := min(need, half)
+	because := fmt.Sprintf("%s for links of %s (one for each %.1f Gb/s of TCP or %d Gb/s of RDMA, as published measurements of SPDK show)",
+		plural(n, "core"), l.speeds(), tcpMbpsPerCore/1000.0, rdmaMbpsPerCore/1000)
+	if n < need {
+		because = fmt.Sprintf("half of the physical cores, %d, though links of %s could keep %d busy", n, l.speeds(), need)
+	}
+	return n, v1alpha1.SourceComputed, because
+}
+
+func plural(n int, what string) string {
+	if n == 1 {
+		return "1 " + what
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}

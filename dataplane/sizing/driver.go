@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sizing
+
+import (
+	"regexp"
+	"slices"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+)
+
+// pciAddress as the API takes it.
+var pciAddress = regexp.MustCompile(`^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$`)
+
+// ownDriver tells whether SPDK drives the drives itself.
+func ownDriver(spec v1alpha1.NvmfTargetSpec) bool {
+	return spec.Engine == v1alpha1.EngineSPDK && (spec.Devices.Driver == v1alpha1.DriverVFIO || spec.Devices.Driver == v1alpha1.DriverUIO)
+}
+
+// checkDriver refuses drivers that cannot be had with the rest of the spec.
+func checkDriver(spec v1alpha1.NvmfTargetSpec) *Reason {
+	switch driver := spec.Devices.Driver; driver {
+	case "", v1alpha1.DriverKernel:
+	case v1alpha1.DriverVFIO, v1alpha1.DriverUIO:
+		if spec.Devices.File != nil {
+			return new(reasonf(v1alpha1.ReasonInvalidSetting, "devices.driver is %s, but a file has no drive to take from the kernel; remove driver, or give drives with selector or paths", driver))
+		}
+		if driver == v1alpha1.DriverUIO && spec.Cores != nil && spec.Cores.Mode == v1alpha1.CoresInterrupt {
+			return new(reasonf(v1alpha1.ReasonInvalidSetting, "cores.mode Interrupt needs an interrupt for each queue of a drive, which devices.driver UIO cannot give; use VFIO or Kernel, or mode Dynamic"))
+		}
+	default:
+		return new(reasonf(v1alpha1.ReasonInvalidSetting, "devices.driver is %q; use Kernel, VFIO or UIO", driver))
+	}
+	return nil
+}
+
+// addressDrives gives the drives of a pool the PCI addresses by which SPDK's own driver finds them. One that
+// is not in the inventory keeps the address of the current plan: SPDK has it, so the kernel does not know it.
+func addressDrives(inv *v1alpha1.Inventory, spec v1alpha1.NvmfTargetSpec, drives []v1alpha1.PlannedDrive) []Reason {
+	if !ownDriver(spec) {
+		for i := range drives {
+			drives[i].PCIAddress = ""
+		}
+		return nil
+	}
+	var reasons []Reason
+	for i := range drives {
+		planned := &drives[i]
+		j := slices.IndexFunc(inv.Drives, func(d v1alpha1.Drive) bool { return d.ID == planned.ID })
+		if j < 0 {
+			continue
+		}
+		if why := notOnPCI(inv.Drives[j], spec.Devices.Driver); why != nil {
+			reasons = append(reasons, *why)
+			continue
+		}
+		planned.PCIAddress = inv.Drives[j].PCIAddress
+		if other := sharesController(inv, drives, *planned); other != "" {
+			reasons = append(reasons, reasonf(v1alpha1.ReasonDeviceInUse,
+				"%s and %s are namespaces of one controller (%s), and devices.driver %s would take both from the kernel; give both to the pool, or use driver Kernel",
+				inv.Drives[j].Name, other, planned.PCIAddress, spec.Devices.Driver))
+		}
+	}
+	return reasons
+}
+
+func notOnPCI(d v1alpha1.Drive, driver v1alpha1.DriveDriver) *Reason {
+	if d.NVMe && pciAddress.MatchString(d.PCIAddress) {
+		return nil
+	}
+	return new(reasonf(v1alpha1.ReasonNoDevice, "%s is not an NVMe drive with a PCI address, which devices.driver %s needs; use driver Kernel, or name other drives", d.Name, driver))
+}
+
+// sharesController names a drive behind the same PCI address that is not in the pool.
+func sharesController(inv *v1alpha1.Inventory, drives []v1alpha1.PlannedDrive, planned v1alpha1.PlannedDrive) string {
+	other := ""
+	for _, d := range inv.Drives {
+		if d.PCIAddress != planned.PCIAddress || slices.ContainsFunc(drives, func(p v1alpha1.PlannedDrive) bool { return p.ID == d.ID }) {
+			continue
+		}
+		if other == "" || d.Name < other {
+			other = d.Name
+		}
+	}
+	return other
+}
+
+// nvmeOnly tells whether all drives are NVMe; one that is not in the inventory counts as such: the other
+// kinds do not leave it while they serve.
+func (p pool) nvmeOnly(inv *v1alpha1.Inventory) bool {
+	if p.file != nil {
+		return false
+	}
+	return !slices.ContainsFunc(p.drives, func(planned v1alpha1.PlannedDrive) bool {
+		i := slices.IndexFunc(inv.Drives, func(d v1alpha1.Drive) bool { return d.ID == planned.ID })
+		return i >= 0 && !inv.Drives[i].NVMe
+	})
+}

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sizing
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+)
+
+// The API's bounds of a Choice and a MemoryUse.
+const (
+	maxWords = 1024
+	maxHow   = 255
+)
+
+// explanation collects where each number of a plan came from.
+type explanation struct{ choices []v1alpha1.Choice }
+
+func (e *explanation) given(setting, value, why string, warnings ...string) {
+	e.add(v1alpha1.SourceGiven, setting, value, why, warnings...)
+}
+
+func (e *explanation) byDefault(setting, value, why string, warnings ...string) {
+	e.add(v1alpha1.SourceDefault, setting, value, why, warnings...)
+}
+
+func (e *explanation) computed(setting, value, why string, warnings ...string) {
+	e.add(v1alpha1.SourceComputed, setting, value, why, warnings...)
+}
+
+// add takes the warnings that are not empty.
+func (e *explanation) add(source v1alpha1.ChoiceSource, setting, value, why string, warnings ...string) {
+	warnings = slices.DeleteFunc(slices.Clone(warnings), func(w string) bool { return w == "" })
+	e.choices = append(e.choices, v1alpha1.Choice{
+		Setting: setting, Value: value, Source: source,
+		Why: clipText(why, maxWords), Warning: clipText(strings.Join(warnings, "; "), maxWords),
+	})
+}
+
+// clipText cuts a text to at most n bytes, at the end of a character.
+func clipText(s string, n int) string {
+	if len(s) <= n {
+		return s
+	}
+	return strings.ToValidUTF8(s[:n-3], "") + "..."
+}

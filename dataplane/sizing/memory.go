@@ -1,0 +1,153 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sizing
+
+import (
+	"fmt"
+	"math/bits"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+)
+
+// Buffers of SPDK's two pools (iobuf), with its default sizes.
+const (
+	smallBufferBytes = 8 << 10
+	largeBufferBytes = 132 << 10
+)
+
+// memoryModel has what a version of SPDK takes from its heap. Those of 26.05 are fitted to
+// measurements of a running target (testdata/memory-26.05.json), and never
+// under one of them.
+type memoryModel struct {
+	fixed        int64 // of a target without cores and pools
+	perCore      int64
+	bdevIO       int64 // for each descriptor of the pool
+	ringEntry    int64 // a pool keeps its free objects in a ring, of the next power of two
+	tcpPerGroup  int64 // buffers for capsules with more data than in-capsule size, in each poll group
+	tcpInCapsule int64 // from this in-capsule size on there are none
+	tcpPDU       int64 // 2 x depth + 1 in each queue pair
+	tcpQueuePair int64
+	tcpHost      int64 // for each controller
+	rdma         int64 // of an RDMA transport, before any queue
+	rdmaSlot     int64 // of a receive queue, without in-capsule data
+	srq          int64 // for each shared receive queue
+	volume       int64
+	// SPDK's own NVMe driver, from its source; not measured.
+	nvmeController int64
+	nvmeQueuePair  int64
+}
+
+// memoryModels by version. Of 19.01, only what the published measurement of shared receive queues needs.
+var memoryModels = map[string]memoryModel{
+	"26.05": {
+		fixed: 61_200_000, perCore: 2_098_560, bdevIO: 1601, ringEntry: 8,
+		tcpPerGroup: 32*8192 + 128, tcpInCapsule: 8192, tcpPDU: 1088, tcpQueuePair: 256, tcpHost: 384,
+		rdma: 2_926_464, rdmaSlot: 1432 + 104 + 64 + 16, srq: 512, volume: 3800,
+		nvmeController: 4 << 20, nvmeQueuePair: 3 << 19,
+	},
+	"19.01": {rdmaSlot: 1024 + 96 + 64 + 16},
+}
+
+// spdkVersion that plans are made for.
+const spdkVersion = "26.05"
+
+// load is what a target must hold at once; its memory follows from it.
+type load struct {
+	cores, pollGroups     int64
+	attachments, ioQueues int64
+	volumes               int64
+	bdevIOPool            int64
+	smallBuffers          int64
+	largeBuffers          int64
+	transports            []transport
+	devices               int64 // RDMA
+	drives                int64
+	ownDriver             bool // of the drives
+}
+
+// queuePairs of a transport, admin ones too.
+func (l load) queuePairs(t transport) int64 { return l.controllers(t) * (t.ioQueues(l.ioQueues) + 1) }
+
+// controllers of a transport: each attachment has one on each portal.
+func (l load) controllers(t transport) int64 { return l.attachments * t.portals }
+
+// receiveSlots of an RDMA transport without SRQs: each queue pair's at the depth that the host asks for.
+func (l load) receiveSlots(t transport) int64 {
+	return l.controllers(t) * (t.ioQueues(l.ioQueues)*t.queueDepth + min(kernelAdminDepth, t.queueDepth))
+}
+
+// sharedQueues is what SRQs cost, one for each poll group and device.
+func (m memoryModel) sharedQueues(pollGroups, devices, depth, inCapsule int64) int64 {
+	return pollGroups * devices * (depth*(m.rdmaSlot+inCapsule) + m.srq)
+}
+
+// ownQueues is what receive queues with so many slots together cost.
+func (m memoryModel) ownQueues(slots, inCapsule int64) int64 { return slots * (m.rdmaSlot + inCapsule) }
+
+// ring of a pool of n objects.
+func (m memoryModel) ring(n int64) int64 { return m.ringEntry << bits.Len64(uint64(n)) }
+
+// heap lists what the target takes from its hugepages (or, without them, from the memory given with -s).
+func (m memoryModel) heap(l load) []v1alpha1.MemoryUse {
+	uses := []v1alpha1.MemoryUse{
+		{Use: "SPDK itself", Bytes: m.fixed, How: "measured of " + spdkVersion},
+		{Use: "cores", Bytes: l.cores * m.perCore, How: product(l.cores, m.perCore)},
+		{Use: "bdev_io pool", Bytes: l.bdevIOPool*m.bdevIO + m.ring(l.bdevIOPool), How: product(l.bdevIOPool, m.bdevIO) + " + ring"},
+		{Use: "small buffers", Bytes: l.smallBuffers*smallBufferBytes + m.ring(l.smallBuffers), How: product(l.smallBuffers, smallBufferBytes) + " + ring"},
+		{Use: "large buffers", Bytes: l.largeBuffers*largeBufferBytes + m.ring(l.largeBuffers), How: product(l.largeBuffers, largeBufferBytes) + " + ring"},
+	}
+	for _, t := range l.transports {
+		if t.kind == v1alpha1.TransportTCP {
+			uses = append(uses, m.tcp(l, t)...)
+		} else {
+			uses = append(uses, m.overRDMA(l, t)...)
+		}
+	}
+	uses = append(uses, v1alpha1.MemoryUse{Use: "volumes", Bytes: l.volumes * m.volume, How: product(l.volumes, m.volume)})
+	if l.ownDriver {
+		threads := l.pollGroups + 1
+		uses = append(uses, v1alpha1.MemoryUse{Use: "SPDK's NVMe driver", Bytes: l.drives * (m.nvmeController + threads*m.nvmeQueuePair),
+			How: fmt.Sprintf("%d drives x (%d + %d queue pairs x %d)", l.drives, m.nvmeController, threads, m.nvmeQueuePair)})
+	}
+	return uses
+}
+
+func (m memoryModel) tcp(l load, t transport) []v1alpha1.MemoryUse {
+	var uses []v1alpha1.MemoryUse
+	if t.inCapsule < m.tcpInCapsule {
+		uses = append(uses, v1alpha1.MemoryUse{Use: "TCP transport", Bytes: l.pollGroups * m.tcpPerGroup, How: product(l.pollGroups, m.tcpPerGroup)})
+	}
+	pairs := l.queuePairs(t)
+	each := (2*t.queueDepth+1)*m.tcpPDU + t.queueDepth*t.inCapsule + m.tcpQueuePair
+	return append(uses, v1alpha1.MemoryUse{Use: "TCP queue pairs", Bytes: pairs*each + l.controllers(t)*m.tcpHost,
+		How: fmt.Sprintf("%d (admin too) x ((2 x %d + 1) x %d + %d x %d + %d) + %s", pairs, t.queueDepth, m.tcpPDU, t.queueDepth, t.inCapsule, m.tcpQueuePair, product(l.controllers(t), m.tcpHost))})
+}
+
+func (m memoryModel) overRDMA(l load, t transport) []v1alpha1.MemoryUse {
+	uses := []v1alpha1.MemoryUse{{Use: "RDMA transport", Bytes: m.rdma, How: "measured of " + spdkVersion}}
+	slot := m.rdmaSlot + t.inCapsule
+	if t.srqDepth > 0 {
+		return append(uses, v1alpha1.MemoryUse{Use: "shared receive queues", Bytes: m.sharedQueues(l.pollGroups, l.devices, t.srqDepth, t.inCapsule),
+			How: fmt.Sprintf("%d poll groups x %d devices x (%d x %d + %d)", l.pollGroups, l.devices, t.srqDepth, slot, m.srq)})
+	}
+	slots := l.receiveSlots(t)
+	return append(uses, v1alpha1.MemoryUse{Use: "RDMA receive queues", Bytes: m.ownQueues(slots, t.inCapsule),
+		How: fmt.Sprintf("%d slots of %d queue pairs x %d", slots, l.queuePairs(t), slot)})
+}
+
+func total(uses []v1alpha1.MemoryUse) int64 {
+	var sum int64
+	for _, u := range uses {
+		sum += u.Bytes
+	}
+	return sum
+}
+
+func product(n, each int64) string { return fmt.Sprintf("%d x %d", n, each) }
+
+func mib(bytes int64) string {
+	if bytes < 100<<20 {
+		return fmt.Sprintf("%.1f MiB", float64(bytes)/(1<<20))
+	}
+	return fmt.Sprintf("%d MiB", ceilDiv(bytes, 1<<20))
+}
