@@ -77,6 +77,9 @@ func do[T any](a attempter, verb Verb, items []T, key func(T) string, call func(
 // answers those for which that succeeded. Only they are made: were the agent killed
 // after the engine made one without a record, and its pool then unreadable, another agent would make it a second time elsewhere.
 func (r *Reconciler) recordPools(ctx context.Context, s *Snapshot, d Decision) []engine.VolumeSpec {
+	if len(d.Operations.CreateVolumes) == 0 {
+		return nil
+	}
 	specs := make(map[engine.ID]engine.VolumeSpec, len(d.Operations.CreateVolumes))
 	for _, spec := range d.Operations.CreateVolumes {
 		specs[spec.ID] = spec

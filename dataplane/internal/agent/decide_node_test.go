@@ -39,6 +39,24 @@ func TestDecidePools(t *testing.T) {
 			does: []string{"OpenPools a /dev/nvme1n1", "OpenPools b /dev/nvme0n1"},
 		},
 		{
+			name: "a drive that the target drives itself goes by its PCI address, whether the kernel knows it or not",
+			given: func(s *Snapshot) {
+				rebooted(s)
+				s.Node.Spec.Plan.Drives = []v1alpha1.PlannedDrive{{ID: "a", PCIAddress: "0000:5e:00.0"}, {ID: "c", PCIAddress: "0000:5f:00.0"}}
+			},
+			does: []string{"OpenPools a 0000:5e:00.0", "OpenPools c 0000:5f:00.0"},
+			node: says{"PoolReady": "False/Pending"},
+		},
+		{
+			name: "without an inventory, too",
+			given: func(s *Snapshot) {
+				rebooted(s)
+				s.Inventory = nil
+				s.Node.Spec.Plan.Drives = []v1alpha1.PlannedDrive{{ID: "a", PCIAddress: "0000:5e:00.0"}}
+			},
+			does: []string{"OpenPools a 0000:5e:00.0"},
+		},
+		{
 			name:  "one that cannot be read is tried again",
 			given: func(s *Snapshot) { brokenA(s); delete(s.Attempts, Attempt{VerbOpenPool, "a"}) },
 			does:  []string{"OpenPools a /dev/nvme0n1"},
@@ -188,6 +206,16 @@ func TestDecidePortals(t *testing.T) {
 			does:  []string{"OpenPortals TCP 10.0.0.1 4420"},
 		},
 		{
+			name: "nor is one on a drive that nobody will open",
+			given: func(s *Snapshot) {
+				reopening(s, hostA)
+				s.Volumes[0].Status.Device = "gone"
+				s.Target.State.Volumes = nil
+				s.Settling = true
+			},
+			does: []string{"OpenPortals TCP 10.0.0.1 4420"},
+		},
+		{
 			name: "nor one without hosts",
 			given: func(s *Snapshot) {
 				reopening(s)
@@ -233,6 +261,18 @@ func TestDecidePortals(t *testing.T) {
 				s.Target.State.Exports = []engine.Export{exported(1, hostA)}
 			},
 			node: says{"PortalsReady": "False/PortalFailed", "Ready": "True/AsExpected"},
+		},
+		{
+			name: "other settings, when the target has to be restarted: closing would not help",
+			given: func(s *Snapshot) {
+				s.Node.Spec.Plan.Portals[0].QueueDepth = 256
+				s.Target.RestartNeeded = []string{"queue depth of TCP is 128 and should be 256"}
+			},
+			node: says{"PortalsReady": "True/AsExpected", "RestartNeeded": "True/SettingsDiffer", "Ready": "True/AsExpected"},
+			also: func(g *WithT, d Decision) {
+				g.Expect(meta.FindStatusCondition(d.Node.Conditions, v1alpha1.ConditionRestartNeeded).Message).To(ContainSubstring("queue depth of TCP is 128 and should be 256"))
+				g.Expect(meta.FindStatusCondition(d.Node.Conditions, v1alpha1.ConditionPortalsReady).Message).To(ContainSubstring("until the target is restarted"))
+			},
 		},
 		{
 			name:  "other settings, and no host on the node",

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	. "github.com/onsi/gomega"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
@@ -231,6 +232,23 @@ func TestDecideSources(t *testing.T) {
 			snaps:   map[string]says{"s2": {"Ready": "False/Deleting"}},
 		},
 		{
+			name: "one that the engine cannot delete yet says which volumes depend on it",
+			given: func(s *Snapshot) {
+				s.Snapshots = []*v1alpha1.NvmfSnapshot{testSnapshot(2, "v1", snapshotCreated, snapshotDeleting)}
+				s.Target.State.Snapshots = []engine.Snapshot{{ID: id(2), Pool: "a"}}
+				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(3, isCreatedOn("a"), fromSnapshot("s2")), testVolume(4, isCreatedOn("a"), fromSnapshot("s2")), testVolume(5, isCreatedOn("a"))}
+				holds(engineVolume(3, "a"), engineVolume(4, "a"), engineVolume(5, "a"))(s)
+				s.Target.State.Exports = []engine.Export{exported(3), exported(4), exported(5)}
+				s.Attempts[Attempt{VerbDeleteSnapshot, uuid(2)}] = engine.ErrBusy
+			},
+			snaps:   map[string]says{"s2": {"Ready": "False/Deleting"}},
+			volumes: map[string]says{"v3": {"Ready": "True/AsExpected"}},
+			node:    says{"Ready": "True/AsExpected", "PoolReady": "True/AsExpected"},
+			also: func(g *WithT, d Decision) {
+				g.Expect(meta.FindStatusCondition(d.Snapshots["s2"].Conditions, v1alpha1.ConditionReady).Message).To(HaveSuffix("NvmfVolumes v3, v4"))
+			},
+		},
+		{
 			name: "a snapshot is not released while its pool is unreadable",
 			given: func(s *Snapshot) {
 				brokenA(s)
@@ -306,6 +324,46 @@ func TestDecideServes(t *testing.T) {
 				there(s, testVolume(1, isCreatedOn("a"), withHosts(hostA)), e)
 			},
 			does: []string{"Export v1 to 1"},
+		},
+		{
+			name: "a limit of connections to come is asked for, and nobody is unserved meanwhile",
+			given: func(s *Snapshot) {
+				e := exported(1, hostA)
+				e.MaxIOQueues = 4
+				there(s, testVolume(1, isCreatedOn("a"), withHosts(hostA), reportedHost(hostA, true)), e)
+			},
+			does:    []string{"Export v1 to 1"},
+			volumes: map[string]says{"v1": {"Exported": "True/AsExpected", "Ready": "True/AsExpected"}},
+		},
+		{
+			name: "once in a reconciliation, whatever comes of it",
+			given: func(s *Snapshot) {
+				e := exported(1, hostA)
+				e.MaxIOQueues = 4
+				there(s, testVolume(1, isCreatedOn("a"), withHosts(hostA), reportedHost(hostA, true)), e)
+				s.Attempts[Attempt{VerbExport, v1alpha1.NQNPrefix + "v1"}] = engine.ErrRestartNeeded
+			},
+			volumes: map[string]says{"v1": {"Exported": "True/AsExpected", "Ready": "True/AsExpected"}},
+		},
+		{
+			name: "not of an engine that keeps no such limit for each export",
+			given: func(s *Snapshot) {
+				e := exported(1, hostA)
+				e.MaxIOQueues = 0
+				there(s, testVolume(1, isCreatedOn("a"), withHosts(hostA)), e)
+			},
+			volumes: map[string]says{"v1": {"Ready": "True/AsExpected"}},
+		},
+		{
+			name: "nor when it may be what the target has to be restarted for",
+			given: func(s *Snapshot) {
+				e := exported(1, hostA)
+				e.MaxIOQueues = 4
+				there(s, testVolume(1, isCreatedOn("a"), withHosts(hostA)), e)
+				s.Target.RestartNeeded = []string{"4 I/O queues"}
+			},
+			volumes: map[string]says{"v1": {"Ready": "True/AsExpected"}},
+			node:    says{"RestartNeeded": "True/SettingsDiffer"},
 		},
 		{
 			name: "no portal of its transport",
@@ -461,6 +519,24 @@ func TestDecideDeletes(t *testing.T) {
 			volumes: map[string]says{"v2": {"Created": "Unknown/EngineNotAnswering", "Exported": "Unknown/EngineNotAnswering", "Degraded": "Unknown/EngineNotAnswering", "Ready": "False/EngineNotAnswering"}},
 			node:    says{"Ready": "False/EngineNotAnswering", "PoolReady": "Unknown/EngineNotAnswering", "PortalsReady": "Unknown/EngineNotAnswering"},
 			also:    func(g *WithT, d Decision) { g.Expect(d.Volumes).NotTo(HaveKey("v1"), "what was last seen stays") },
+		},
+		{
+			name: "nothing when the target cannot keep the plan, and what is known of it is said",
+			given: func(s *Snapshot) {
+				s.Target = Target{
+					Info: engine.Info{Type: v1alpha1.EngineSPDK, Version: "26.05", Transports: []v1alpha1.TransportType{v1alpha1.TransportTCP}, InterruptMode: true},
+					Err:  engine.ErrUnsupported, Reason: v1alpha1.ReasonPlanUnsupported,
+				}
+				s.Node.Generation++
+				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"), isDeleting)}
+			},
+			node: says{"Ready": "False/PlanUnsupported", "PoolReady": "Unknown/PlanUnsupported", "PortalsReady": "Unknown/PlanUnsupported", "RestartNeeded": "Unknown/PlanUnsupported"},
+			also: func(g *WithT, d Decision) {
+				g.Expect(d.Volumes).NotTo(HaveKey("v1"), "what was last seen stays")
+				g.Expect(d.Node.ObservedGeneration).To(Equal(int64(3)), "the plan was not acted on")
+				g.Expect(d.Node.Engine).To(Equal(&v1alpha1.EngineStatus{
+					Type: v1alpha1.EngineSPDK, Version: "26.05", Transports: []v1alpha1.TransportType{v1alpha1.TransportTCP}, InterruptMode: true}))
+			},
 		},
 		{
 			name: "nothing without a plan",

@@ -182,7 +182,7 @@ func written(o Operations) []string {
 	var all []string
 	add := func(verb Verb, what string) { all = append(all, string(verb)+" "+what) }
 	for _, d := range o.OpenPools {
-		add(VerbOpenPool, d.ID+" "+d.Path)
+		add(VerbOpenPool, d.ID+" "+d.Path+d.PCIAddress)
 	}
 	for _, nqn := range o.Unexport {
 		add(VerbUnexport, nqn[len(v1alpha1.NQNPrefix):])

@@ -41,7 +41,7 @@ type Inventory interface {
 	Current() *v1alpha1.Inventory
 }
 
-// Config of a Reconciler. Every field is required but Settle and SettleRefill.
+// Config of a Reconciler. Every field is required but Settle.
 type Config struct {
 	// NodeName of the Kubernetes Node and the NvmfNode.
 	NodeName string
@@ -55,8 +55,6 @@ type Config struct {
 	Clock     clock.PassiveClock
 	// Settle is how long after the agent's start portals wait for volumes whose pool is missing, or whose export failed. 0: not at all.
 	Settle time.Duration
-	// SettleRefill is the same, after the target came back to an agent that had been running. 0: not at all.
-	SettleRefill time.Duration
 	// Resync is how often the node is looked at when nothing happens, and allocated bytes are brought up to date.
 	Resync time.Duration
 }
@@ -74,9 +72,8 @@ type Reconciler struct {
 	refreshed time.Time
 	orphans   Orphans
 	failures  int
-	// changes of the target that this reconciliation knows of, and when the last of them was.
-	changes  uint64
-	returned time.Time
+	// changes of the target that this reconciliation knows of.
+	changes uint64
 	// refilling is when the target came back whose portals are not open yet; zero when there is none.
 	refilling time.Time
 
@@ -118,22 +115,14 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	return r.next(s, d), nil
 }
 
-// noteChanges of the target before it is looked at. One that may have come back is not kept waiting for earlier failures.
-func (r *Reconciler) noteChanges() {
+// noteChanges of the target, and answers whether there were any. One that may have come back is not kept waiting for earlier failures.
+func (r *Reconciler) noteChanges() bool {
 	changes, at := r.Targets.Changes()
 	if changes == r.changes {
-		return
+		return false
 	}
-	r.changes, r.returned, r.refilling, r.failures = changes, at, at, 0
-}
-
-// settled is when portals no longer wait for what is missing.
-func (r *Reconciler) settled() time.Time {
-	settled := r.started.Add(r.Settle)
-	if refilled := r.returned.Add(r.SettleRefill); !r.returned.IsZero() && refilled.After(settled) {
-		return refilled
-	}
-	return settled
+	r.changes, r.refilling, r.failures = changes, at, 0
+	return true
 }
 
 // gatherObjects of this node, and makes the NvmfNode if it is missing.
@@ -167,7 +156,7 @@ func (r *Reconciler) gatherObjects(ctx context.Context) (*Snapshot, error) {
 	r.own.keepOnly(exists)
 	slices.SortFunc(s.Volumes, func(a, b *v1alpha1.NvmfVolume) int { return strings.Compare(a.Name, b.Name) })
 	slices.SortFunc(s.Snapshots, func(a, b *v1alpha1.NvmfSnapshot) int { return strings.Compare(a.Name, b.Name) })
-	s.Settling = s.Now.Before(r.settled())
+	s.Settling = s.Now.Sub(r.started) < r.Settle
 	if s.Refresh = s.Now.Sub(r.refreshed) >= r.Resync; s.Refresh {
 		r.refreshed = s.Now
 	}
@@ -208,11 +197,16 @@ func (r *Reconciler) engineOf(s *Snapshot) engine.Engine {
 	return e
 }
 
-// decideAndAct in rounds, until nothing is left to try, and answers the last decision.
+// decideAndAct in rounds, until nothing is left to try, and answers the last decision. When the target came back in the
+// middle, what was seen of it and tried before says nothing of its new life.
 func (r *Reconciler) decideAndAct(ctx context.Context, e engine.Engine, s *Snapshot) Decision {
 	for round := 1; ; round++ {
 		if e != nil {
 			r.timed("gather", func() { s.Target = lookAt(ctx, e, *s.Node.Spec.Plan, s.Target) })
+			if r.noteChanges() && round <= maxRounds {
+				s.Target, s.Attempts = Target{}, Attempts{}
+				continue
+			}
 		}
 		d := Decide(*s)
 		if d.Operations.Empty() || round > maxRounds || ctx.Err() != nil {
@@ -242,12 +236,8 @@ func lookAt(ctx context.Context, e engine.Engine, plan v1alpha1.Plan, t Target) 
 // start an engine. A target that would have to be restarted for the plan goes on serving as it is:
 // when to interrupt its hosts is not the agent's to say.
 func start(ctx context.Context, e engine.Engine, plan v1alpha1.Plan) Target {
-	info, err := e.Info(ctx)
-	if err != nil {
-		return Target{Err: err, Reason: v1alpha1.ReasonEngineNotAnswering}
-	}
-	t := Target{Info: info}
-	err = e.Start(ctx, plan)
+	var t Target
+	err := e.Start(ctx, plan)
 	var restart *engine.RestartNeededError
 	switch {
 	case err == nil:
@@ -255,12 +245,16 @@ func start(ctx context.Context, e engine.Engine, plan v1alpha1.Plan) Target {
 		t.RestartNeeded = slices.Sorted(slices.Values(restart.Differences))
 	case errors.Is(err, engine.ErrUnsupported):
 		t.Err, t.Reason = err, v1alpha1.ReasonPlanUnsupported
-	case errors.Is(err, engine.ErrUnavailable):
-		t.Err, t.Reason = err, v1alpha1.ReasonEngineNotAnswering
 	case errors.Is(err, engine.ErrInvalid):
 		t.Err, t.Reason = err, v1alpha1.ReasonInvalidSetting
+	case errors.Is(err, engine.ErrUnavailable):
+		return Target{Err: err, Reason: v1alpha1.ReasonEngineNotAnswering}
 	default:
 		t.Err, t.Reason = err, v1alpha1.ReasonEngineUnavailable
+	}
+	// Only now: a target that still waits for its settings does not know all of this.
+	if t.Info, err = e.Info(ctx); err != nil {
+		return Target{Err: err, Reason: v1alpha1.ReasonEngineNotAnswering}
 	}
 	return t
 }
@@ -351,7 +345,7 @@ func (r *Reconciler) next(s *Snapshot, d Decision) reconcile.Result {
 	}
 	wait := min(retryMost, retryFirst<<min(r.failures, 10))
 	r.failures++
-	if settled := r.settled().Sub(s.Now); len(d.PortalsHeld) > 0 && settled > 0 {
+	if settled := r.started.Add(r.Settle).Sub(s.Now); len(d.PortalsHeld) > 0 && settled > 0 {
 		wait = min(wait, settled)
 	}
 	return reconcile.Result{RequeueAfter: wait}

@@ -41,9 +41,6 @@ const (
 	// defaultSettle is how long portals wait, after the agent's start, for what may yet appear: longer than
 	// kernels take to find a drive.
 	defaultSettle = time.Minute
-	// defaultSettleRefill is how long they wait after the target came back: it takes less than a reboot, and drives
-	// are known to the kernel already. What failed is tried several times within it.
-	defaultSettleRefill = 10 * time.Second
 	// defaultResync is how often allocated bytes are brought up to date.
 	defaultResync = 30 * time.Second
 	// clientQPS and clientBurst allow a node full of volumes to be reported at once; the API server has its own limits.
@@ -65,8 +62,8 @@ type Options struct {
 
 	Inventory InventorySource
 	Engines   Engines
-	// Settle, SettleRefill and Resync as in Config. Defaults: 1 minute, 10 seconds, 30 seconds.
-	Settle, SettleRefill, Resync time.Duration
+	// Settle and Resync as in Config. Defaults: 1 minute, 30 seconds.
+	Settle, Resync time.Duration
 }
 
 // Validate says which option is missing.
@@ -93,9 +90,6 @@ func (o *Options) complete() error {
 	}
 	if o.Settle == 0 {
 		o.Settle = defaultSettle
-	}
-	if o.SettleRefill == 0 {
-		o.SettleRefill = defaultSettleRefill
 	}
 	if o.Resync == 0 {
 		o.Resync = defaultResync
@@ -190,7 +184,7 @@ func setUp(m manager.Manager, agentMetrics *Metrics, o Options) error {
 	r := NewReconciler(Config{
 		NodeName: o.NodeName, Client: m.GetClient(), Recorder: m.GetEventRecorder("weft-agent"),
 		Engines: o.Engines, Inventory: inventory, Targets: targets, Metrics: agentMetrics, Clock: clock.RealClock{},
-		Settle: o.Settle, SettleRefill: o.SettleRefill, Resync: o.Resync,
+		Settle: o.Settle, Resync: o.Resync,
 	})
 	if err := watch(m, r, inventory.changed, targets.changed); err != nil {
 		return err

@@ -15,8 +15,7 @@ import (
 type Snapshot struct {
 	// Now is when it was gathered, for the conditions' transition times.
 	Now time.Time
-	// Settling says that the agent has only just started, or the target only just came back: what is missing may
-	// yet appear, so portals wait for it.
+	// Settling says that the agent has only just started: what is missing may yet appear, so portals wait for it.
 	Settling bool
 	// Refresh allows figures that change with every write of a host (allocated and
 	// free bytes) to be brought up to date. Without it they stay as they were, so that not every event becomes a write.
