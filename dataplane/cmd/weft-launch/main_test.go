@@ -171,7 +171,7 @@ func TestRefusal(t *testing.T) {
 	l.Expect(l.stderr.String()).To(MatchRegexp(`(?m)^weft-launch: HugepagesMissing: 524288 pages of 2Mi are needed .*\n\z`))
 	text, err := os.ReadFile(filepath.Join(l.dir, "reason"))
 	l.Expect(err).NotTo(HaveOccurred())
-	var said launch.Refusal
+	var said launch.RefusalError
 	l.Expect(json.Unmarshal(text, &said)).To(Succeed())
 	l.Expect(said.Reason).To(Equal(v1alpha1.ReasonHugepagesMissing))
 	l.Expect(l.stderr.String()).To(ContainSubstring(said.Message))

@@ -111,6 +111,22 @@ func giveBack(ctx context.Context, m Machine, socket string, records Records, ad
 	return errors.Join(failed, records.write(socket))
 }
 
+// giveAllBack returns every planned drive that SPDK's driver has, whoever took it.
+func giveAllBack(ctx context.Context, m Machine, o Options, records Records) error {
+	var addresses []string
+	for _, address := range o.PCIAddresses {
+		d, there, err := driveAt(m, address)
+		if err != nil {
+			return err
+		}
+		_, recorded := records[address]
+		if there && (d.driver == driverVFIO || d.driver == driverUIO || d.driver == "" && recorded) {
+			addresses = append(addresses, address)
+		}
+	}
+	return giveBack(ctx, m, o.Socket, records, addresses)
+}
+
 func giveOneBack(ctx context.Context, m Machine, address string) error {
 	driver, err := driverOf(m, address)
 	if err != nil {

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"net/netip"
 	"os"
@@ -15,9 +14,11 @@ import (
 	"slices"
 	"strings"
 
-	"golang.org/x/sys/unix"
+	kexec "k8s.io/utils/exec"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/engine"
+	"github.com/weft-storage/weft/dataplane/internal/signature"
 	"github.com/weft-storage/weft/dataplane/inventory"
 )
 
@@ -82,7 +83,7 @@ func examineDrives(ctx context.Context, m Machine, o Options, records Records) (
 					return nil, err
 				}
 			}
-			if d.content, err = examine(m, address, inv.Drives); err != nil {
+			if d.content, err = examine(ctx, m, address, inv.Drives); err != nil {
 				return nil, err
 			}
 		default:
@@ -115,7 +116,7 @@ func driveAt(m Machine, address string) (d drive, there bool, err error) {
 
 // examine says what is on a drive that the kernel drives. Anything that weft
 // did not write, or that cannot be told, refuses it.
-func examine(m Machine, address string, drives []v1alpha1.Drive) (v1alpha1.DriveContent, error) {
+func examine(ctx context.Context, m Machine, address string, drives []v1alpha1.Drive) (v1alpha1.DriveContent, error) {
 	shown, err := namespaces(m, address)
 	if err != nil {
 		return "", err
@@ -136,7 +137,7 @@ func examine(m Machine, address string, drives []v1alpha1.Drive) (v1alpha1.Drive
 	}
 	content := v1alpha1.ContentBlank
 	for _, d := range known {
-		one, err := examineNamespace(m, d)
+		one, err := examineNamespace(ctx, m, d)
 		if err != nil {
 			return "", err
 		}
@@ -147,50 +148,37 @@ func examine(m Machine, address string, drives []v1alpha1.Drive) (v1alpha1.Drive
 	return content, nil
 }
 
-func examineNamespace(m Machine, d v1alpha1.Drive) (v1alpha1.DriveContent, error) {
-	device := m.path("dev", d.Name)
+func examineNamespace(ctx context.Context, m Machine, d v1alpha1.Drive) (v1alpha1.DriveContent, error) {
+	device := fmt.Sprintf("/dev/%s (%s)", d.Name, d.PCIAddress)
+	found, err := m.Look(ctx, m.path("dev", d.Name))
+	if ctxErr := ctx.Err(); ctxErr != nil {
+		return "", ctxErr
+	}
 	// A filesystem that is mounted where this container does not see it still holds its device.
-	if err := m.Exclusive(device); errors.Is(err, unix.EBUSY) {
-		return "", refuse(v1alpha1.ReasonDeviceInUse, "/dev/%s (%s) is in use: %s; free it, or leave the drive out of the NvmfTarget's devices",
-			d.Name, d.PCIAddress, orElse(d.ContentDetail, "something on the node holds it"))
-	} else if err != nil {
-		return "", fmt.Errorf("find out whether /dev/%s is in use: %w", d.Name, err)
+	if errors.Is(err, engine.ErrInUse) {
+		return "", refuse(v1alpha1.ReasonDeviceInUse, "%s is in use: %s; free it, or leave the drive out of the NvmfTarget's devices",
+			device, orElse(d.ContentDetail, "something on the node holds it"))
 	}
-	switch d.Content {
-	case v1alpha1.ContentBlank, v1alpha1.ContentWeft:
-	case v1alpha1.ContentForeign:
-		return "", refuse(v1alpha1.ReasonForeignSignature, "/dev/%s (%s) holds what weft did not write: %s; if it may go: wipefs --all /dev/%s, else leave the drive out of the NvmfTarget's devices",
-			d.Name, d.PCIAddress, d.ContentDetail, d.Name)
-	default:
-		return "", refuse(v1alpha1.ReasonForeignSignature, "what is on /dev/%s (%s) cannot be told: %s", d.Name, d.PCIAddress, orElse(d.ContentDetail, "no answer"))
-	}
-	ours, err := holdsLvstore(device)
-	if err != nil {
-		return "", refuse(v1alpha1.ReasonForeignSignature, "what is on /dev/%s (%s) cannot be told: %w", d.Name, d.PCIAddress, err)
+	foreign := func(what string) error {
+		return refuse(v1alpha1.ReasonForeignSignature, "%s holds what weft did not write: %s; if it may go: wipefs --all /dev/%s, else leave the drive out of the NvmfTarget's devices",
+			device, what, d.Name)
 	}
 	switch {
-	case ours:
+	case d.Content == v1alpha1.ContentForeign:
+		return "", foreign(d.ContentDetail)
+	case d.Content == v1alpha1.ContentUnknown:
+		return "", refuse(v1alpha1.ReasonForeignSignature, "what is on %s cannot be told: %s", device, d.ContentDetail)
+	case err != nil:
+		return "", refuse(v1alpha1.ReasonForeignSignature, "what is on %s cannot be told: %w", device, err)
+	// blkid does not know lvstores, and would call the drive blank.
+	case found.HasPrefix(signature.SPDKBlobstore):
 		return v1alpha1.ContentWeft, nil
 	case d.Content == v1alpha1.ContentWeft:
-		return "", refuse(v1alpha1.ReasonForeignSignature, "/dev/%s (%s) is a pool of engine Nvmet, which SPDK cannot read; if its volumes may go: wipefs --all /dev/%s, else serve it with engine: Nvmet",
-			d.Name, d.PCIAddress, d.Name)
+		return "", refuse(v1alpha1.ReasonForeignSignature, "%s is a pool of engine Nvmet, which SPDK cannot read; if its volumes may go: wipefs --all /dev/%s, else serve it with engine: Nvmet", device, d.Name)
+	case found.Name() != "":
+		return "", foreign(found.Name())
 	}
 	return v1alpha1.ContentBlank, nil
-}
-
-// holdsLvstore reports whether a device begins with the superblock of SPDK's
-// blobstore, which lvstores are made of. blkid does not know it, and would call the device blank.
-func holdsLvstore(device string) (bool, error) {
-	f, err := os.Open(device)
-	if err != nil {
-		return false, err
-	}
-	defer f.Close() //nolint:errcheck // nothing was written
-	signature := make([]byte, 8)
-	if _, err := io.ReadFull(f, signature); err != nil {
-		return false, err
-	}
-	return string(signature) == "SPDKBLOB", nil
 }
 
 // namespaces lists the block devices of a drive, multipath ones by the name of this path.
@@ -270,13 +258,9 @@ func checkDriver(ctx context.Context, m Machine, driver string) error {
 	return refuse(v1alpha1.ReasonDriverNotAvailable, "the kernel does not have driver %s (%s); on the node: modprobe %s, and name it in /etc/modules-load.d", driver, orElse(why, "modprobe did not bring it"), driver)
 }
 
-// openExclusively asks the kernel for the device as a filesystem would.
-func openExclusively(path string) error {
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_EXCL|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return err
-	}
-	return unix.Close(fd)
+// look at a device with this machine's blkid.
+func look(ctx context.Context, device string) (signature.Content, error) {
+	return signature.Look(ctx, kexec.New(), device)
 }
 
 // noAddresses stands for the addresses of the network, which do not matter here.

@@ -4,6 +4,7 @@ package launch_test
 
 import (
 	"context"
+	"fmt"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -14,7 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/engine"
 	"github.com/weft-storage/weft/dataplane/internal/launch"
+	"github.com/weft-storage/weft/dataplane/internal/signature"
 	"github.com/weft-storage/weft/dataplane/inventory"
 )
 
@@ -84,17 +87,22 @@ func TestDrivesAreRefused(t *testing.T) {
 		"a pool of the other engine": {func(s *start) {
 			s.machine.Prober = finds("nvme1n1", inventory.Signature{Type: "xfs", Usage: "filesystem", Label: inventory.PoolLabel})
 		}, v1alpha1.ReasonForeignSignature, []string{"/dev/nvme1n1", "pool of engine Nvmet", "engine: Nvmet"}},
+		"with a damaged filesystem, which blkid does not see": {func(s *start) {
+			s.node.AddDrive("0000:60:00.0", 2, "XFSB")
+			s.options.PCIAddresses = []string{"0000:60:00.0"}
+		},
+			v1alpha1.ReasonForeignSignature, []string{"/dev/nvme2n1 (0000:60:00.0)", "damaged xfs filesystem"}},
 		"that cannot be read": {func(s *start) { s.node.Remove("dev/nvme1n1") },
 			v1alpha1.ReasonForeignSignature, []string{"/dev/nvme1n1", "cannot be told", "no such file"}},
 		"mounted": {func(s *start) {
 			s.node.Mounts("36 22 259:1 / /data rw - ext4 /dev/nvme1n1 rw", "35 22 0:31 / /dev/hugepages rw,relatime - hugetlbfs hugetlbfs rw,pagesize=2M")
 		}, v1alpha1.ReasonForeignSignature, []string{"/dev/nvme1n1", "mounted on /data"}},
 		"held by a mount that nobody sees": {func(s *start) {
-			s.machine.Exclusive = func(path string) error {
-				if strings.HasSuffix(path, "/dev/nvme1n1") {
-					return unix.EBUSY
+			s.machine.Look = func(_ context.Context, device string) (signature.Content, error) {
+				if strings.HasSuffix(device, "/dev/nvme1n1") {
+					return signature.Content{}, fmt.Errorf("probe %s: %w", device, engine.ErrInUse)
 				}
-				return nil
+				return signature.Content{}, nil
 			}
 		}, v1alpha1.ReasonDeviceInUse, []string{"/dev/nvme1n1 (" + second + ") is in use: something on the node holds it"}},
 		"used for swap": {func(s *start) { s.node.Write("proc/swaps", "Filename Type\n/dev/nvme1n1 partition") },
@@ -253,7 +261,7 @@ func TestStoppedBeforeTheStart(t *testing.T) {
 	s := newVFIO(t)
 	s.node.SetDriver(first, "vfio-pci")
 	ctx, cancel := context.WithCancel(t.Context())
-	s.machine.Exclusive = func(string) error { cancel(); return nil }
+	s.machine.Look = func(context.Context, string) (signature.Content, error) { cancel(); return signature.Content{}, nil }
 	_ = launch.Run(ctx, s.machine, s.options)
 	s.Expect(s.node.Driver(first)).To(Equal("nvme"))
 	s.Expect(s.node.Driver(second)).To(Equal("nvme"))

@@ -103,10 +103,10 @@ func hugetlbfs(m Machine, size pageSize, need int64) (string, error) {
 		for _, option := range at.SuperOptions {
 			key, value, _ := strings.Cut(option, "=")
 			n, ok := bytesOf(value)
-			switch {
-			case key == "pagesize":
+			switch key {
+			case "pagesize":
 				right = ok && n == size.bytes
-			case key == "size":
+			case "size":
 				fits = !ok || n >= need
 			}
 		}
@@ -150,7 +150,7 @@ func removeLeftovers(m Machine, mountPoint string) error {
 	}
 	defer dir.Close() //nolint:errcheck // nothing was written
 	if err := unix.Flock(int(dir.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return nil //nolint:nilerr // another process is mapping its pages, and cleans up by itself
+		return nil // another process is mapping its pages, and cleans up by itself
 	}
 	for _, file := range files {
 		err = errors.Join(err, removeUnlocked(file))
@@ -168,7 +168,7 @@ func removeUnlocked(file string) error {
 	}
 	defer f.Close() //nolint:errcheck // nothing was written
 	if err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB); err != nil {
-		return nil //nolint:nilerr // in use
+		return nil // in use
 	}
 	return os.Remove(file)
 }

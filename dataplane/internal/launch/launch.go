@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/internal/signature"
 	"github.com/weft-storage/weft/dataplane/inventory"
 )
 
@@ -50,7 +51,7 @@ type Options struct {
 	Target string
 }
 
-// Validate says what in the options cannot be meant, as a *Refusal.
+// Validate says what in the options cannot be meant, as a *RefusalError.
 func (o Options) Validate() error {
 	invalid := func(format string, args ...any) error {
 		return refuse(v1alpha1.ReasonInvalidSetting, format, args...)
@@ -109,9 +110,8 @@ type Machine struct {
 	Prober inventory.Prober
 	// Command runs a command; inventory.RunCommand when nil.
 	Command inventory.Runner
-	// Exclusive reports whether nobody else holds a block device exclusively, as a
-	// mounted filesystem does; asked of the kernel when nil.
-	Exclusive func(path string) error
+	// Look at what is on a block device, and whether something holds it (engine.ErrInUse); signature.Look when nil.
+	Look func(ctx context.Context, device string) (signature.Content, error)
 	// Exec replaces this process; execve when nil.
 	Exec func(path string, argv, env []string) error
 	// BindTimeout is how long the kernel may take to move a drive from driver to driver; 10 s when 0.
@@ -135,8 +135,8 @@ func (m Machine) withDefaults() Machine {
 	if m.Command == nil {
 		m.Command = inventory.RunCommand
 	}
-	if m.Exclusive == nil {
-		m.Exclusive = openExclusively
+	if m.Look == nil {
+		m.Look = look
 	}
 	if m.Exec == nil {
 		m.Exec = replaceProcess
@@ -165,7 +165,7 @@ func (m Machine) read(elem ...string) (string, error) {
 
 // Run checks, takes the drives, and starts nvmf_tgt. With DriverKernel it does not
 // return on success: the process is nvmf_tgt then. Otherwise it returns how nvmf_tgt ended, an
-// *ExitError when that was not well. What the node does not grant is a *Refusal.
+// *ExitError when that was not well. What the node does not grant is a *RefusalError.
 //
 // When ctx ends, nvmf_tgt is asked to stop, and the drives go back to the kernel.
 func Run(ctx context.Context, m Machine, o Options) error {

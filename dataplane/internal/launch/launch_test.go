@@ -42,7 +42,6 @@ func newStart(t *testing.T) *start {
 	s.machine = launch.Machine{
 		Root:        s.node.Root,
 		Affinity:    func() ([]int, error) { return []int{0, 1, 2, 3, 4, 5, 6, 7}, nil },
-		Exclusive:   func(string) error { return nil },
 		BindTimeout: 10 * time.Second,
 		Exec:        func(_ string, argv, _ []string) error { s.argv = argv; return nil },
 		Command: func(context.Context, string, ...string) (inventory.Output, error) {
@@ -71,7 +70,7 @@ func (s *start) run(t *testing.T) error {
 func (s *start) refused(t *testing.T, reason string, words ...string) {
 	t.Helper()
 	err := s.run(t)
-	var refusal *launch.Refusal
+	var refusal *launch.RefusalError
 	s.Expect(errors.As(err, &refusal)).To(BeTrue(), "%v", err)
 	s.Expect(refusal.Reason).To(Equal(reason), refusal.Message)
 	for _, w := range words {
@@ -315,17 +314,17 @@ func TestSocket(t *testing.T) {
 func TestWriteReason(t *testing.T) {
 	g := NewWithT(t)
 	file := filepath.Join(t.TempDir(), "termination-log")
-	read := func() (said launch.Refusal) {
+	read := func() (said launch.RefusalError) {
 		text, err := os.ReadFile(file)
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(len(text)).To(BeNumerically("<", 4096), "the kubelet keeps no more")
 		g.Expect(json.Unmarshal(text, &said)).To(Succeed(), string(text))
 		return said
 	}
-	g.Expect(launch.WriteReason(file, &launch.Refusal{Reason: "HugepagesMissing", Message: strings.Repeat("ä", 4000)})).To(Succeed())
+	g.Expect(launch.WriteReason(file, &launch.RefusalError{Reason: "HugepagesMissing", Message: strings.Repeat("ä", 4000)})).To(Succeed())
 	g.Expect(read().Message).To(HaveSuffix("ä..."))
-	g.Expect(launch.WriteReason(file, errors.Join(errors.New("first"), &launch.Refusal{Reason: "CPUsNotGranted", Message: "none"}))).To(Succeed())
-	g.Expect(read()).To(Equal(launch.Refusal{Reason: "CPUsNotGranted", Message: "none"}))
+	g.Expect(launch.WriteReason(file, errors.Join(errors.New("first"), &launch.RefusalError{Reason: "CPUsNotGranted", Message: "none"}))).To(Succeed())
+	g.Expect(read()).To(Equal(launch.RefusalError{Reason: "CPUsNotGranted", Message: "none"}))
 	g.Expect(launch.WriteReason(file, errors.New("disk on fire"))).To(Succeed())
-	g.Expect(read()).To(Equal(launch.Refusal{Reason: v1alpha1.ReasonPodFailed, Message: "disk on fire"}))
+	g.Expect(read()).To(Equal(launch.RefusalError{Reason: v1alpha1.ReasonPodFailed, Message: "disk on fire"}))
 }

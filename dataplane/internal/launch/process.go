@@ -39,6 +39,14 @@ func (e *ExitError) Error() string {
 // it ends. The drives go back only when ctx has ended: after a crash the next start comes at once, and finds them
 // as they are.
 func runWithDrives(ctx context.Context, m Machine, o Options, argv []string, records Records) error {
+	err := takeAndSupervise(ctx, m, o, argv, records)
+	if ctx.Err() == nil {
+		return err
+	}
+	return errors.Join(err, giveAllBack(ctx, m, o, records))
+}
+
+func takeAndSupervise(ctx context.Context, m Machine, o Options, argv []string, records Records) error {
 	drives, err := examineDrives(ctx, m, o, records)
 	if err != nil {
 		return err
@@ -46,19 +54,14 @@ func runWithDrives(ctx context.Context, m Machine, o Options, argv []string, rec
 	if err := checkDriver(ctx, m, wantedDriver(o.Driver)); err != nil {
 		return err
 	}
-	err = takeDrives(ctx, m, o, drives, records)
-	if err == nil && ctx.Err() == nil {
-		m.Log.Info("starting SPDK", "command", strings.Join(argv, " "))
-		err = supervise(ctx, argv)
-	}
-	if ctx.Err() == nil {
+	if err := takeDrives(ctx, m, o, drives, records); err != nil {
 		return err
 	}
-	var all []string
-	for _, d := range drives {
-		all = append(all, d.address)
+	if err := ctx.Err(); err != nil {
+		return err
 	}
-	return errors.Join(err, giveBack(ctx, m, o.Socket, records, all))
+	m.Log.Info("starting SPDK", "command", strings.Join(argv, " "))
+	return supervise(ctx, argv)
 }
 
 // supervise runs a child to its end. It asks the child to stop when ctx ends, passes on the

@@ -13,8 +13,8 @@ import (
 	"github.com/weft-storage/weft/api/v1alpha1"
 )
 
-// Refusal is why nvmf_tgt was not started. It is one line.
-type Refusal struct {
+// RefusalError is why nvmf_tgt was not started. It is one line.
+type RefusalError struct {
 	// Reason is one of the constants of api/v1alpha1.
 	Reason string `json:"reason"`
 	// Message says what is missing, and what mends it.
@@ -23,23 +23,23 @@ type Refusal struct {
 	err error
 }
 
-func refuse(reason, format string, args ...any) *Refusal {
+func refuse(reason, format string, args ...any) *RefusalError {
 	err := fmt.Errorf(format, args...)
-	return &Refusal{Reason: reason, Message: strings.Join(strings.Fields(err.Error()), " "), err: errors.Unwrap(err)}
+	return &RefusalError{Reason: reason, Message: strings.Join(strings.Fields(err.Error()), " "), err: errors.Unwrap(err)}
 }
 
-func (r *Refusal) Error() string { return r.Reason + ": " + r.Message }
+func (r *RefusalError) Error() string { return r.Reason + ": " + r.Message }
 
 // Unwrap gives the cause, when there is one.
-func (r *Refusal) Unwrap() error { return r.err }
+func (r *RefusalError) Unwrap() error { return r.err }
 
 // The kubelet keeps 4096 bytes of a termination message.
 const longestMessage = 3072
 
 // WriteReason writes err to the file that the kubelet reads as the container's termination message, as the
-// JSON of a Refusal. An error that is none goes under reason PodFailed.
+// JSON of a RefusalError. An error that is none goes under reason PodFailed.
 func WriteReason(file string, err error) error {
-	refusal := &Refusal{Reason: v1alpha1.ReasonPodFailed, Message: err.Error()}
+	refusal := &RefusalError{Reason: v1alpha1.ReasonPodFailed, Message: err.Error()}
 	errors.As(err, &refusal)
 	said := *refusal
 	if len(said.Message) > longestMessage {
