@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package spdktest
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+)
+
+func pid() int { return os.Getpid() }
+
+// gitCommit of v26.05, as a real target built from that tag tells it.
+const gitCommit = "d519b163cb"
+
+func (a *app) getVersion(r *request) {
+	if !none(r, "spdk_get_version method requires no parameters") {
+		return
+	}
+	major, minor, _ := strings.Cut(a.opts.Version, ".")
+	minor, patch, _ := strings.Cut(minor, ".")
+	r.answer(map[string]any{
+		"version": fmt.Sprintf("SPDK v%s git sha1 %s", a.opts.Version, gitCommit),
+		"fields": map[string]any{
+			"major": number(major), "minor": number(minor), "patch": number(patch), "suffix": "", "commit": gitCommit,
+		},
+	})
+}
+
+func number(s string) int {
+	n, _ := strconv.Atoi(s) // "" is 0
+	return n
+}
+
+// initialize brings the target from start-up to running.
+func (a *app) initialize() {
+	a.nvmf.start(a.cores)
+	a.running = true
+	for _, w := range a.initWaiters {
+		w.answer(true)
+	}
+	a.initWaiters = nil
+}
+
+func (a *app) frameworkStartInit(r *request) {
+	if !none(r, "framework_start_init requires no parameters") {
+		return
+	}
+	a.post(func() {
+		if !a.running {
+			a.initialize()
+		}
+		r.answer(true)
+	})
+}
+
+func (a *app) frameworkWaitInit(r *request) {
+	if a.running {
+		r.answer(true)
+		return
+	}
+	a.initWaiters = append(a.initWaiters, r)
+}
+
+// killInstance ends the target as a signal would.
+func (a *app) killInstance(r *request) {
+	var sig string
+	if !r.decode(required("sig_name", func(raw json.RawMessage) error {
+		if raw[0] != '"' {
+			sig = "SIG" + string(raw)
+			return nil
+		}
+		return asString(&sig)(raw)
+	})) {
+		r.invalid()
+		return
+	}
+	switch strings.TrimPrefix(sig, "SIG") {
+	case "KILL", "9":
+		a.die(false)
+	case "TERM", "15", "INT", "2", "HUP", "1", "QUIT", "3":
+		r.answer(true)
+		a.die(true)
+	default:
+		r.invalid()
+	}
+}
+
+// A configCall is one line of a configuration: the call that would bring it about.
+type configCall struct {
+	Method string `json:"method"`
+	Params any    `json:"params,omitempty"`
+}
+
+// frameworkSubsystems of nvmf_tgt, in the order in which it starts them, and what each needs.
+var frameworkSubsystems = []struct {
+	name      string
+	dependsOn []string
+	config    func(*app) []configCall
+}{
+	{"scheduler", nil, (*app).schedulerConfig},
+	{"keyring", nil, (*app).keyringConfig},
+	{"vmd", nil, nil},
+	{"iobuf", nil, (*app).iobufConfig},
+	{"sock", nil, (*app).sockConfig},
+	{"accel", []string{"iobuf", "keyring"}, (*app).accelConfig},
+	{"bdev", []string{"accel", "vmd", "sock", "iobuf", "keyring"}, (*app).bdevConfig},
+	{"nvmf", []string{"bdev", "sock", "keyring"}, (*app).nvmfConfigCalls},
+}
+
+func (a *app) frameworkGetSubsystems(r *request) {
+	if !none(r, "'framework_get_subsystems' requires no arguments") {
+		return
+	}
+	type entry struct {
+		Subsystem string   `json:"subsystem"`
+		DependsOn []string `json:"depends_on"`
+	}
+	var all []entry
+	for _, s := range frameworkSubsystems {
+		all = append(all, entry{s.name, append([]string{}, s.dependsOn...)})
+	}
+	r.answer(all)
+}
+
+func (a *app) frameworkGetConfig(r *request) {
+	var name string
+	var batches bool
+	if !r.decode(required("name", asString(&name)), optional("with_batches", asBool(&batches))) {
+		r.fail(codeInvalidParams, "Invalid arguments")
+		return
+	}
+	for _, s := range frameworkSubsystems {
+		if s.name != name {
+			continue
+		}
+		if s.config == nil {
+			r.answer([]configCall{})
+			return
+		}
+		r.answer(s.config(a))
+		return
+	}
+	r.failf(codeInvalidParams, "Subsystem '%s' not found", name)
+}
+
+func (a *app) schedulerConfig() []configCall {
+	params := map[string]any{"name": a.scheduler.name}
+	if a.scheduler.period != 0 {
+		params["period"] = a.scheduler.period
+	}
+	return []configCall{{"framework_set_scheduler", params}}
+}
+
+func (a *app) iobufConfig() []configCall { return []configCall{{"iobuf_set_options", a.iobuf}} }
+
+func (a *app) sockConfig() []configCall {
+	calls := []configCall{{"sock_set_default_impl", map[string]string{"impl_name": a.sockImpl}}}
+	for _, impl := range sockImpls {
+		calls = append(calls, configCall{"sock_impl_set_options", struct {
+			ImplName string `json:"impl_name"`
+			sockOptions
+		}{impl, *a.socks[impl]}})
+	}
+	return calls
+}
+
+func (a *app) accelConfig() []configCall {
+	calls := []configCall{{"accel_set_options", a.accel}}
+	for _, opcode := range accelOpcodes {
+		if module, ok := a.accel.assigned[opcode]; ok {
+			calls = append(calls, configCall{"accel_assign_opc", map[string]string{"opname": opcode, "module": module}})
+		}
+	}
+	return calls
+}
+
+func (a *app) keyringConfig() []configCall {
+	calls := []configCall{}
+	for _, k := range a.keys {
+		if !k.removed {
+			calls = append(calls, configCall{"keyring_file_add_key", map[string]string{"name": k.name, "path": k.path}})
+		}
+	}
+	return calls
+}

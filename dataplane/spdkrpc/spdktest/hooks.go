@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package spdktest
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"syscall"
+
+	"github.com/google/uuid"
+)
+
+// ErrRefused is wrapped by Connect when a real target would not let the host in.
+var ErrRefused = errors.New("connection refused")
+
+// ErrNoVolume is wrapped when a volume is not there.
+var ErrNoVolume = errors.New("no such volume")
+
+// Write tells the target that hosts wrote to a volume, named as lvstore/volume or by UUID: so many clusters from the
+// given one on. Clusters that it had none of are allocated. It fails like the write would: on a read-only volume,
+// past the end (EIO) and on a full store (ENOSPC).
+func (t *Target) Write(volume string, first, n uint64) error {
+	var err error
+	t.do(func() { err = t.app.write(volume, first, n) })
+	return err
+}
+
+func (a *app) write(volume string, first, n uint64) error {
+	v, e := a.findLvol(volume)
+	switch {
+	case e != 0:
+		return fmt.Errorf("%w: %s", ErrNoVolume, volume)
+	case v.isReadOnly():
+		return fmt.Errorf("write to read-only %s: %w", volume, syscall.EIO)
+	case first+n > v.clusters:
+		return fmt.Errorf("write past the end of %s, which has %d clusters: %w", volume, v.clusters, syscall.EIO)
+	}
+	want := slices.Clone(v.alloc)
+	want.addRange(first, n)
+	if want.count()-v.allocated() > v.store.free() {
+		return fmt.Errorf("write to %s: %w", volume, syscall.ENOSPC)
+	}
+	v.alloc = want
+	v.store.save(v)
+	if v.bdev != nil {
+		v.bdev.io.bytesWritten += n * v.store.ClusterSize
+		v.bdev.io.writeOps += n
+	}
+	return nil
+}
+
+// A Connection is a controller of a host, as the target knows it: what Connect made.
+type Connection struct {
+	// SubsystemNQN, HostNQN and HostID of the connection.
+	SubsystemNQN, HostNQN, HostID string
+	// IOQueues besides the admin queue.
+	IOQueues uint32
+
+	target  *Target
+	address address
+	cntlid  uint16
+	gone    bool
+}
+
+// Connect makes the target believe that a host connected with so many I/O queues, at one of the subsystem's
+// listeners. It checks what a target would: that it listens, and that the host is admitted.
+func (t *Target) Connect(subsystemNQN, hostNQN string, ioQueues uint32) (*Connection, error) {
+	c := &Connection{
+		SubsystemNQN: subsystemNQN, HostNQN: hostNQN, HostID: uuid.NewString(), IOQueues: ioQueues, target: t,
+	}
+	if len(hostNQN) > 36 && validUUID(hostNQN[len(hostNQN)-36:]) {
+		c.HostID = hostNQN[len(hostNQN)-36:]
+	}
+	var err error
+	t.do(func() { err = t.app.connect(c) })
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+func (a *app) connect(c *Connection) error {
+	s := a.subsystems[c.SubsystemNQN]
+	switch {
+	case s == nil || s.destroying:
+		return fmt.Errorf("%w: no subsystem %s", ErrRefused, c.SubsystemNQN)
+	case len(s.listeners) == 0:
+		return fmt.Errorf("%w: subsystem %s has no listener", ErrRefused, c.SubsystemNQN)
+	case !s.allowAnyHost && s.host(c.HostNQN) == nil:
+		return fmt.Errorf("%w: subsystem %s does not admit %s", ErrRefused, c.SubsystemNQN, c.HostNQN)
+	}
+	c.address = s.listeners[0].address
+	c.cntlid = s.nextCntlid
+	s.nextCntlid++
+	s.connected = append(s.connected, c)
+	n := len(a.nvmf.pollGroups)
+	a.count(c.group(0, n), 0)
+	for q := range c.IOQueues {
+		a.count(c.group(q+1, n), 1)
+	}
+	return nil
+}
+
+func (a *app) count(group, kind int) {
+	counts := a.qpairs[group]
+	counts[kind]++
+	a.qpairs[group] = counts
+}
+
+// group is the poll group of a queue: they take turns.
+func (c *Connection) group(qid uint32, groups int) int { return int(uint32(c.cntlid)+qid) % groups }
+
+func (c *Connection) peer() address {
+	peer := c.address
+	peer.trsvcid = fmt.Sprint(30000 + int(c.cntlid))
+	return peer
+}
+
+// Alive says whether the target still has the connection: removing its host, its listener or the subsystem, and the
+// target's end, end it.
+func (c *Connection) Alive() bool {
+	alive := false
+	c.target.do(func() { alive = !c.gone })
+	return alive
+}
+
+// Close disconnects.
+func (c *Connection) Close() {
+	c.target.do(func() {
+		if s := c.target.app.subsystems[c.SubsystemNQN]; s != nil {
+			s.disconnect(func(o *Connection) bool { return o == c })
+		}
+	})
+}
+
+func (s *subsystem) disconnect(which func(*Connection) bool) {
+	s.connected = slices.DeleteFunc(s.connected, func(c *Connection) bool {
+		c.gone = c.gone || which(c)
+		return c.gone
+	})
+}
+
+// Starve tells the target that a module (nvmf_TCP, nvmf_RDMA, bdev, accel) had to wait so many more times for a small
+// and for a large buffer: the retry counters of iobuf_get_stats.
+func (t *Target) Starve(module string, small, large uint64) {
+	t.do(func() {
+		old := t.app.retries[module]
+		t.app.retries[module] = [2]uint64{old[0] + small, old[1] + large}
+	})
+}

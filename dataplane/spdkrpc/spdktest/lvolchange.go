@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package spdktest
+
+import (
+	"slices"
+	"syscall"
+)
+
+// namedLvol decodes the one parameter "name" and finds the volume, or answers why not.
+func (a *app) namedLvol(r *request) *lvol {
+	var name string
+	if !r.decode(required("name", asString(&name))) {
+		r.fail(codeInternal, msgDecode)
+		return nil
+	}
+	v, e := a.findLvol(name)
+	if e != 0 {
+		r.errno(e)
+		return nil
+	}
+	return v
+}
+
+// changeLvol locks a volume, and carries out f when the store has come to it. f answers.
+func (a *app) changeLvol(r *request, v *lvol, f func()) {
+	switch {
+	case v.locked:
+		r.errnoAs(codeInvalidParams, syscall.EBUSY)
+	case !a.start(v.store, func() {
+		v.locked = false
+		f()
+	}):
+		r.errnoAs(codeInvalidParams, syscall.ENOMEM)
+	default:
+		v.locked = true
+	}
+}
+
+func (a *app) lvolResize(r *request) {
+	var name string
+	var mib uint64
+	if !r.decode(required("name", asString(&name)), required("size_in_mib", asUint(&mib))) {
+		r.fail(codeInternal, msgDecode)
+		return
+	}
+	v, e := a.findLvol(name)
+	if e != 0 {
+		r.errno(e)
+		return
+	}
+	want := v.store.clustersFor(mib)
+	switch {
+	case v.isReadOnly():
+		r.errnoAs(codeInvalidParams, syscall.EPERM)
+		return
+	case want == v.clusters:
+		a.tellSize(r, v)
+		return
+	}
+	a.changeLvol(r, v, func() {
+		if !v.thin && want > v.clusters {
+			if want-v.clusters > v.store.free() {
+				r.errnoAs(codeInvalidParams, syscall.ENOSPC)
+				return
+			}
+			v.alloc.addRange(v.clusters, want-v.clusters)
+		}
+		// When shrinking, the data is gone before anybody is asked whether the bdev may shrink.
+		v.clusters = want
+		v.alloc.truncate(want)
+		v.store.save(v)
+		a.tellSize(r, v)
+	})
+}
+
+// tellSize makes the bdev as large as its volume, and answers.
+func (a *app) tellSize(r *request, v *lvol) {
+	if v.bdev == nil {
+		r.errnoAs(codeInvalidParams, syscall.ENODEV)
+		return
+	}
+	if e := a.resized(v.bdev, v.clusters*v.store.ClusterSize/uint64(v.bdev.blockSize)); e != 0 {
+		r.errnoAs(codeInvalidParams, e)
+		return
+	}
+	r.answer(true)
+}
+
+func (a *app) lvolInflate(r *request) {
+	if v := a.namedLvol(r); v != nil {
+		a.inflate(r, v, true)
+	}
+}
+
+func (a *app) lvolDecouple(r *request) {
+	v := a.namedLvol(r)
+	switch {
+	case v == nil:
+	case v.parent == nil && !v.locked:
+		r.errnoAs(codeInvalidParams, syscall.EINVAL)
+	default:
+		a.inflate(r, v, false)
+	}
+}
+
+// inflate copies into a volume what it shares with its parent; with all, every cluster, and it is thick from then on.
+func (a *app) inflate(r *request, v *lvol, all bool) {
+	if !v.thin && !v.locked {
+		r.answer(true)
+		return
+	}
+	a.changeLvol(r, v, func() {
+		want := slices.Clone(v.alloc)
+		if all {
+			want.addRange(0, v.clusters)
+		} else {
+			want.union(v.parent.alloc)
+			want.truncate(v.clusters)
+		}
+		if want.count()-v.allocated() > v.store.free() {
+			r.errnoAs(codeInvalidParams, syscall.ENOSPC)
+			return
+		}
+		v.alloc = want
+		switch {
+		case all:
+			v.thin = false
+			v.setParent(nil)
+		default:
+			v.setParent(v.parent.parent)
+		}
+		v.store.save(v)
+		r.answer(true)
+	})
+}
+
+func (a *app) lvolSetReadOnly(r *request) {
+	v := a.namedLvol(r)
+	if v == nil {
+		return
+	}
+	if !a.start(v.store, func() {
+		v.readOnly = true
+		v.store.save(v)
+		r.answer(true)
+	}) {
+		r.errnoAs(codeInvalidParams, syscall.ENOMEM)
+	}
+}
+
+func (a *app) lvolRename(r *request) {
+	var from, to string
+	if !r.decode(required("old_name", asString(&from)), required("new_name", asString(&to))) {
+		r.fail(codeInternal, msgDecode)
+		return
+	}
+	v, e := a.findLvol(from)
+	if e != 0 {
+		r.errno(e)
+		return
+	}
+	if v.name == to {
+		r.answer(true)
+		return
+	}
+	if e := v.store.checkName(to); e != 0 {
+		r.errnoAs(codeInvalidParams, e)
+		return
+	}
+	if !a.start(v.store, func() {
+		delete(v.store.names, v.name)
+		v.store.names[to] = true
+		v.name = to
+		v.store.save(v)
+		a.alias(v)
+		r.answer(true)
+	}) {
+		r.errnoAs(codeInvalidParams, syscall.ENOMEM)
+	}
+}
+
+// lvolDelete has no guard: the bdev of an exported volume goes like any other, and its namespace with it.
+func (a *app) lvolDelete(r *request) {
+	v := a.namedLvol(r)
+	if v == nil {
+		return
+	}
+	if len(v.clones) > 1 {
+		r.errnoAs(codeInternal, syscall.EPERM)
+		return
+	}
+	b := v.bdev
+	v.bdev = nil
+	a.unregister(b, func() {
+		if !a.start(v.store, func() {
+			v.store.drop(v)
+			v.store.pages.remove(v.page)
+			v.store.record(record{Page: v.page})
+			r.answer(true)
+		}) {
+			// SPDK forgets the volume even so; it is on disk still, and comes back with the next start.
+			v.store.drop(v)
+			r.errnoAs(codeInternal, syscall.ENOMEM)
+		}
+	})
+}

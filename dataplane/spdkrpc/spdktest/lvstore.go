@@ -1,0 +1,406 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package spdktest
+
+import (
+	"slices"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+const (
+	maxStoreName       = 63
+	defaultClusterSize = 4 << 20
+	mdPageSize         = 4096
+	mdMaskHeader       = 5   // bytes before the bits of a mask page
+	maxStoreOps        = 512 // SPDK_LVOL_BLOB_OPTS_CHANNEL_OPS: operations an lvstore takes at once
+	clustersPerPage    = 512 // clusters that one metadata page of a volume maps
+)
+
+// An lvstore is a blobstore with logical volumes on a base device.
+type lvstore struct {
+	storeRecord
+	base     *bdev
+	journal  journal
+	lvols    []*lvol         // in the order in which they came to be, those being made too
+	names    map[string]bool // of lvols
+	pages    clusters        // metadata pages that are numbers of lvols
+	inFlight int
+	busy     time.Time // until when operations take their time
+	gone     bool      // unloaded
+	broken   error     // metadata could not be written
+}
+
+// layout computes, as spdk_bs_init does, how many clusters metadata takes and how many are left for data.
+func (s *lvstore) layout(deviceBytes, ratio uint64) syscall.Errno {
+	total := deviceBytes / s.ClusterSize
+	s.MDPages = ratio * total / 100
+	pages := func(bits uint64) uint64 { return (mdMaskHeader + (bits+7)/8 + mdPageSize - 1) / mdPageSize }
+	md := 1 + pages(s.MDPages) + max(pages(s.MDPages), pages(total)) + pages(s.MDPages) + s.MDPages
+	perCluster := s.ClusterSize / mdPageSize
+	if perCluster == 0 {
+		return syscall.EINVAL
+	}
+	s.MDClusters = (md + perCluster - 1) / perCluster
+	if s.MDClusters > total {
+		return syscall.ENOMEM
+	}
+	s.Clusters = total - s.MDClusters
+	return 0
+}
+
+func (s *lvstore) maxGrowableSize() uint64 {
+	pages := (mdMaskHeader + (s.MDPages+7)/8 + mdPageSize - 1) / mdPageSize
+	return (pages*mdPageSize - mdMaskHeader) * 8 * s.ClusterSize
+}
+
+func (s *lvstore) used() uint64 {
+	var n uint64
+	for _, v := range s.lvols {
+		n += v.allocated()
+	}
+	return n
+}
+
+func (s *lvstore) free() uint64 { return s.Clusters - min(s.Clusters, s.used()) }
+
+// freePage finds the first metadata page that no volume has: it becomes the volume's number. Page 0 is the store's.
+// Volumes whose clusters are scattered take more pages than the one.
+func (s *lvstore) freePage() (uint64, bool) {
+	taken := 1 + uint64(len(s.lvols))
+	for _, v := range s.lvols {
+		taken += v.alloc.groups(clustersPerPage)
+	}
+	return max(1, s.pages.firstFree()), taken < s.MDPages
+}
+
+// add lists a volume; drop takes one out, and the only clone of a snapshot inherits what it has.
+func (s *lvstore) add(v *lvol) {
+	s.lvols = append(s.lvols, v)
+	s.names[v.name] = true
+	s.pages.add(v.page)
+}
+
+func (s *lvstore) drop(v *lvol) {
+	for _, c := range slices.Clone(v.clones) {
+		inherited := slices.Clone(v.alloc)
+		inherited.truncate(c.clusters)
+		c.alloc.union(inherited)
+		c.setParent(v.parent)
+		s.save(c)
+	}
+	v.setParent(nil)
+	s.lvols = slices.DeleteFunc(s.lvols, func(o *lvol) bool { return o == v })
+	delete(s.names, v.name)
+}
+
+func (s *lvstore) info() map[string]any {
+	return map[string]any{
+		"uuid": s.UUID, "name": s.Name, "base_bdev": s.base.name, "total_data_clusters": s.Clusters,
+		"free_clusters": s.free(), "block_size": s.base.blockSize, "cluster_size": s.ClusterSize,
+		"max_growable_size": s.maxGrowableSize(),
+	}
+}
+
+// start begins an operation; it completes, with done, when the store has written its metadata. False means that too
+// many are under way.
+func (a *app) start(s *lvstore, done func()) bool {
+	if s.inFlight >= maxStoreOps {
+		return false
+	}
+	s.inFlight++
+	complete := func() {
+		s.inFlight--
+		done()
+	}
+	if a.opts.LvolTime == 0 {
+		a.post(complete)
+		return true
+	}
+	now := time.Now()
+	if s.busy.Before(now) {
+		s.busy = now
+	}
+	s.busy = s.busy.Add(a.opts.LvolTime)
+	a.after(s.busy.Sub(now), complete)
+	return true
+}
+
+// save records a volume's state on disk with the next sync.
+func (s *lvstore) save(v *lvol) { s.record(record{Page: v.page, Volume: v.record()}) }
+
+func (s *lvstore) record(r record) {
+	if err := s.journal.add(r); err != nil {
+		s.broken = err
+	}
+}
+
+func (s *lvstore) all() []record {
+	records := []record{{Store: &s.storeRecord}}
+	for _, v := range s.lvols {
+		records = append(records, record{Page: v.page, Volume: v.record()})
+	}
+	return records
+}
+
+func (s *lvstore) sync() {
+	if err := s.journal.sync(s.all); err != nil {
+		s.broken = err
+	}
+}
+
+// findStore finds an lvstore by exactly one of uuid and name.
+func (a *app) findStore(id, name string) (*lvstore, syscall.Errno) {
+	if (id == "") == (name == "") {
+		return nil, syscall.EINVAL
+	}
+	for _, s := range a.lvstores {
+		if id != "" && strings.EqualFold(s.UUID, id) || name != "" && s.Name == name {
+			return s, 0
+		}
+	}
+	return nil, syscall.ENODEV
+}
+
+var clearMethods = []string{"none", "unmap", "write_zeroes"}
+
+func knownClearMethod(m string) bool {
+	return m == "" || slices.Contains(clearMethods, strings.ToLower(m))
+}
+
+func (a *app) lvstoreCreate(r *request) {
+	var base, name, clear string
+	var cluster, ratio, page uint32
+	if !r.decode(required("bdev_name", asString(&base)), required("lvs_name", asString(&name)),
+		optional("cluster_sz", asUint(&cluster)), optional("clear_method", asString(&clear)),
+		optional("num_md_pages_per_cluster_ratio", asUint(&ratio)), optional("md_page_size", asUint(&page))) {
+		r.fail(codeInternal, msgDecode)
+		return
+	}
+	if !knownClearMethod(clear) {
+		r.fail(-int(syscall.EINVAL), "Invalid clear_method parameter")
+		return
+	}
+	if cluster == 0 {
+		cluster = defaultClusterSize
+	}
+	if ratio == 0 {
+		ratio = 100
+	}
+	if name == "" || len(name) > maxStoreName || page != 0 && (page < 4096 || page > 65536 || page&(page-1) != 0) {
+		r.errno(syscall.EINVAL)
+		return
+	}
+	b := a.bdevNames[base]
+	if e := storeFits(b, cluster); e != 0 {
+		r.errno(e)
+		return
+	}
+	if _, e := a.findStore("", name); e == 0 {
+		r.errno(syscall.EEXIST)
+		return
+	}
+	s := &lvstore{
+		storeRecord: storeRecord{UUID: uuid.NewString(), Name: name, ClusterSize: uint64(cluster)},
+		base:        b, names: map[string]bool{}, pages: clusters{1},
+	}
+	if e := s.layout(b.numBlocks*uint64(b.blockSize), uint64(ratio)); e != 0 {
+		r.errnoAs(codeInvalidParams, e)
+		return
+	}
+	s.journal = journal{disk: b.disk, limit: int64(s.MDClusters * s.ClusterSize)}
+	if err := s.journal.format(); err != nil {
+		r.errnoAs(codeInvalidParams, errnoOf(err))
+		return
+	}
+	a.adopt(s)
+	s.record(record{Store: &s.storeRecord})
+	a.post(func() { r.answer(s.UUID) })
+}
+
+func storeFits(b *bdev, cluster uint32) syscall.Errno {
+	switch {
+	case b == nil:
+		return syscall.ENODEV
+	case b.claim != "" || b.disk == nil || b.aio != nil && b.aio.ReadOnly:
+		return syscall.EPERM
+	case cluster < b.blockSize || cluster%b.blockSize != 0:
+		return syscall.EINVAL
+	}
+	return 0
+}
+
+func (a *app) adopt(s *lvstore) {
+	s.base.store, s.base.claim = s, claimShared
+	a.lvstores = append(a.lvstores, s)
+}
+
+// loadStore brings the lvstore of a device up, with its volumes.
+func (a *app) loadStore(b *bdev) {
+	rec, volumes, end, err := b.disk.load()
+	if err != nil {
+		return // a device whose metadata cannot be read has no lvstore, as in SPDK
+	}
+	for _, other := range a.lvstores {
+		if other.Name == rec.Name || other.UUID == rec.UUID {
+			return // a copy of one that is there already
+		}
+	}
+	s := &lvstore{storeRecord: rec, base: b, names: map[string]bool{}, pages: clusters{1}}
+	s.journal = journal{disk: b.disk, end: end, limit: int64(s.MDClusters * s.ClusterSize)}
+	a.adopt(s)
+	byPage := map[uint64]*lvol{}
+	for page, v := range volumes {
+		byPage[page] = newLvol(s, page, v)
+	}
+	for _, page := range sortedPages(byPage) {
+		v := byPage[page]
+		if parent := byPage[volumes[page].Parent]; parent != nil {
+			v.parent = parent
+			parent.clones = append(parent.clones, v)
+		}
+		s.add(v)
+	}
+	for _, v := range s.lvols {
+		a.registerLvol(v)
+	}
+}
+
+func sortedPages(byPage map[uint64]*lvol) []uint64 {
+	pages := make([]uint64, 0, len(byPage))
+	for p := range byPage {
+		pages = append(pages, p)
+	}
+	slices.Sort(pages)
+	return pages
+}
+
+// unloadStore takes the volumes of a store away; what is on disk stays.
+func (a *app) unloadStore(s *lvstore, done func()) {
+	s.sync()
+	left := len(s.lvols) + 1
+	one := func() {
+		if left--; left > 0 {
+			return
+		}
+		a.lvstores = slices.DeleteFunc(a.lvstores, func(o *lvstore) bool { return o == s })
+		s.base.store, s.base.claim, s.gone = nil, "", true
+		done()
+	}
+	for _, v := range s.lvols {
+		if v.bdev == nil {
+			a.post(one)
+			continue
+		}
+		a.unregister(v.bdev, one)
+		v.bdev = nil
+	}
+	a.post(one)
+}
+
+func (a *app) lvstoreRename(r *request) {
+	var from, to string
+	if !r.decode(required("old_name", asString(&from)), required("new_name", asString(&to))) {
+		r.fail(codeInternal, msgDecode)
+		return
+	}
+	s, e := a.findStore("", from)
+	if e != 0 {
+		r.failf(-int(syscall.ENOENT), "Lvol store %s not found", from)
+		return
+	}
+	if from == to {
+		r.answer(true)
+		return
+	}
+	if _, e := a.findStore("", to); e == 0 {
+		r.errnoAs(codeInvalidParams, syscall.EEXIST)
+		return
+	}
+	if !a.start(s, func() {
+		s.Name = to
+		s.record(record{Store: &s.storeRecord})
+		for _, v := range s.lvols {
+			a.alias(v)
+		}
+		r.answer(true)
+	}) {
+		r.errnoAs(codeInvalidParams, syscall.ENOMEM)
+	}
+}
+
+func (a *app) lvstoreDelete(r *request) {
+	var id, name string
+	if !r.decode(optional("uuid", asString(&id)), optional("lvs_name", asString(&name))) {
+		r.fail(codeInternal, msgDecode)
+		return
+	}
+	s, e := a.findStore(id, name)
+	if e != 0 {
+		r.errno(e)
+		return
+	}
+	disk := s.base.disk
+	a.unloadStore(s, func() {
+		if err := disk.wipe(); err != nil {
+			r.errnoAs(codeInvalidParams, errnoOf(err))
+			return
+		}
+		r.answer(true)
+	})
+}
+
+func (a *app) lvstoreGrow(r *request) {
+	var id, name string
+	if !r.decode(optional("uuid", asString(&id)), optional("lvs_name", asString(&name))) {
+		r.fail(codeInternal, msgDecode)
+		return
+	}
+	s, e := a.findStore(id, name)
+	if e != 0 {
+		r.errno(e)
+		return
+	}
+	size := s.base.numBlocks * uint64(s.base.blockSize)
+	total := size / s.ClusterSize
+	switch {
+	case total < s.MDClusters+s.Clusters:
+		r.errnoAs(codeInvalidParams, syscall.EILSEQ)
+		return
+	case total*s.ClusterSize > s.maxGrowableSize():
+		r.errnoAs(codeInvalidParams, syscall.ENOSPC)
+		return
+	}
+	if !a.start(s, func() {
+		s.Clusters = total - s.MDClusters
+		s.record(record{Store: &s.storeRecord})
+		r.answer(true)
+	}) {
+		r.errnoAs(codeInvalidParams, syscall.ENOMEM)
+	}
+}
+
+func (a *app) lvstoreList(r *request) {
+	var id, name string
+	stores := a.lvstores
+	if r.params != nil {
+		if !r.decode(optional("uuid", asString(&id)), optional("lvs_name", asString(&name))) {
+			r.fail(codeInternal, msgDecode)
+			return
+		}
+		s, e := a.findStore(id, name)
+		if e != 0 {
+			r.errno(e)
+			return
+		}
+		stores = []*lvstore{s}
+	}
+	infos := []any{}
+	for _, s := range stores {
+		infos = append(infos, s.info())
+	}
+	r.answer(infos)
+}

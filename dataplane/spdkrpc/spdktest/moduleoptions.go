@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package spdktest
+
+import "encoding/json"
+
+// moduleOptions are the options of a bdev module that the fake keeps for reading back; they change nothing in it.
+type moduleOptions map[string]json.RawMessage
+
+func mustOptions(defaults string) moduleOptions {
+	var o moduleOptions
+	if err := json.Unmarshal([]byte(defaults), &o); err != nil {
+		panic("spdktest: default options: " + err.Error())
+	}
+	return o
+}
+
+func defaultNvmeOptions() moduleOptions {
+	return mustOptions(`{"action_on_timeout": "none", "timeout_us": 0, "timeout_admin_us": 0,
+		"keep_alive_timeout_ms": 10000, "arbitration_burst": 0, "low_priority_weight": 0, "medium_priority_weight": 0,
+		"high_priority_weight": 0, "nvme_adminq_poll_period_us": 10000, "nvme_ioq_poll_period_us": 0,
+		"io_queue_requests": 0, "delay_cmd_submit": true, "transport_retry_count": 4, "bdev_retry_count": 3,
+		"transport_ack_timeout": 0, "ctrlr_loss_timeout_sec": 0, "reconnect_delay_sec": 0,
+		"fast_io_fail_timeout_sec": 0, "disable_auto_failback": false, "generate_uuids": false, "transport_tos": 0,
+		"nvme_error_stat": false, "rdma_srq_size": 0, "io_path_stat": false, "allow_accel_sequence": false,
+		"rdma_max_cq_size": 0, "rdma_cm_event_timeout_ms": 0, "dhchap_digests": ["sha256", "sha384", "sha512"],
+		"dhchap_dhgroups": ["null", "ffdhe2048", "ffdhe3072", "ffdhe4096", "ffdhe6144", "ffdhe8192"],
+		"rdma_umr_per_io": false, "tcp_connect_timeout_ms": 0, "enable_flush": false,
+		"multipath_opts": {"policy": "active_passive"}}`)
+}
+
+func defaultRaidOptions() moduleOptions {
+	return mustOptions(`{"process_window_size_kb": 1024, "process_max_bandwidth_mb_sec": 0}`)
+}
+
+// set takes the given options over; an unknown one, or one of another JSON type than its default, is refused.
+func (o moduleOptions) set(params json.RawMessage) bool {
+	var fields []field
+	given := moduleOptions{}
+	for name, old := range o {
+		fields = append(fields, optional(name, func(raw json.RawMessage) error {
+			if kind(raw) != kind(old) {
+				return errParams
+			}
+			given[name] = raw
+			return nil
+		}))
+	}
+	if decodeObject(params, true, fields...) != nil {
+		return false
+	}
+	for name, value := range given {
+		o[name] = value
+	}
+	return true
+}
+
+// kind of a JSON value: its first byte, with all numbers and both booleans taken for one.
+func kind(raw json.RawMessage) byte {
+	switch c := raw[0]; {
+	case c == '-' || c >= '0' && c <= '9':
+		return '0'
+	case c == 'f':
+		return 't'
+	default:
+		return c
+	}
+}
+
+func (a *app) bdevNvmeSetOptions(r *request) {
+	if r.params != nil && !a.nvmeOptions.set(r.params) {
+		r.fail(codeInternal, msgDecode)
+		return
+	}
+	r.answer(true)
+}
+
+func (a *app) bdevRaidSetOptions(r *request) {
+	if r.params != nil && !a.raidOptions.set(r.params) {
+		r.fail(codeParse, msgDecode)
+		return
+	}
+	r.answer(true)
+}
+
+func (a *app) bdevConfig() []configCall {
+	calls := []configCall{
+		{"bdev_set_options", a.bdevOpts},
+		{"bdev_raid_set_options", a.raidOptions},
+		{"bdev_nvme_set_options", a.nvmeOptions},
+	}
+	for _, c := range a.controllers {
+		calls = append(calls, configCall{"bdev_nvme_attach_controller", map[string]any{
+			"name": c.name, "trtype": "PCIe", "traddr": c.drive.Address, "multipath": "multipath",
+		}})
+	}
+	calls = append(calls, configCall{"bdev_nvme_set_hotplug", map[string]any{"period_us": 100000, "enable": false}})
+	for _, b := range a.bdevs {
+		if b.aio != nil {
+			calls = append(calls, configCall{"bdev_aio_create", b.aio})
+		}
+		if b.limits != (qosLimits{}) {
+			calls = append(calls, configCall{"bdev_set_qos_limit", struct {
+				Name string `json:"name"`
+				qosLimits
+			}{b.name, b.limits}})
+		}
+	}
+	return append(calls, configCall{Method: "bdev_wait_for_examine"})
+}
