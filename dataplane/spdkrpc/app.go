@@ -37,7 +37,8 @@ type RPCGetMethods struct {
 func (RPCGetMethods) method() string { return "rpc_get_methods" }
 
 // FrameworkStartInit initializes a target that was started with --wait-for-rpc;
-// it is answered when that is done. If it fails the target exits, and the call has no answer.
+// it is answered when that is done, and calls that need it have to wait for the
+// answer. If it fails the target exits, and the call has no answer.
 type FrameworkStartInit struct {
 	answers[Done]
 }

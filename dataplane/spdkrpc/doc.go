@@ -17,10 +17,10 @@
 //
 //   - Order. Calls that one goroutine starts on one connection are written in
 //     that order, and SPDK starts them in the order it reads them. It does not wait for one to finish before
-//     it starts the next: a call whose work is asynchronous (all of lvol, pauses
+//     it starts the next: a call whose work is asynchronous (init, all of lvol, pauses
 //     of a subsystem) may be answered after later ones. SPDK queues the changes of one subsystem,
 //     so create, add_ns, add_host and add_listener of it may be sent together; a
-//     call that needs a bdev made by another has to wait for that one's answer.
+//     call that needs init, or a bdev made by another call, has to wait for that call's answer.
 //   - A bounded window. At most Options.Window calls of a connection are in
 //     flight; SPDK fails lvol calls beyond 512 with "Cannot allocate memory".
 //     A call that nobody waits for any more counts until SPDK has answered it.
