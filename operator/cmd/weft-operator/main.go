@@ -51,7 +51,7 @@ func command() *cobra.Command {
 			klog.SetLogger(logger) // leader election logs through klog
 			// A label on many nodes is one claim each; the API server's own priority and fairness guards it.
 			cfg.QPS, cfg.Burst = 100, 200
-			mgr, err := manager.New(cfg, options)
+			mgr, err := manager.New(cmd.Context(), cfg, options)
 			if err != nil {
 				return err
 			}
@@ -63,6 +63,8 @@ func command() *cobra.Command {
 	flags.BoolVar(&options.LeaderElect, "leader-elect", true, "let one of several replicas work while the others wait")
 	flags.StringVar(&options.MetricsBindAddress, "metrics-bind-address", ":8443", "address for /metrics over HTTPS, with authentication and authorization by the API server; 0 for none")
 	flags.StringVar(&options.HealthProbeBindAddress, "health-probe-bind-address", ":8081", "address for /healthz and /readyz; 0 for none")
+	flags.StringVar(&options.TargetImage, "target-image", "", "image of the target pods of NvmfTargets with engine SPDK: weft-launch with SPDK's target; required")
+	flags.StringVar(&options.TargetImagePullPolicy, "target-image-pull-policy", "IfNotPresent", "Always, IfNotPresent or Never")
 	// controller-runtime registers --kubeconfig with the standard library's flags.
 	logging.BindFlags(flag.CommandLine)
 	flags.AddGoFlagSet(flag.CommandLine)

@@ -5,6 +5,7 @@ package controller
 
 import (
 	"context"
+	"unicode/utf8"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -12,6 +13,9 @@ import (
 
 // EventAction is what the operator was doing when it emits an Event; events.k8s.io asks for it.
 const EventAction = "Reconcile"
+
+// MaxNote is the bound of an Event's note, in bytes (events.k8s.io/v1).
+const MaxNote = 1024
 
 // IgnoreStale drops errors which say that the cache was older than the
 // object: Conflict and NotFound. The event that brings the newer object, or its
@@ -22,4 +26,17 @@ func IgnoreStale(ctx context.Context, err error) error {
 		return nil
 	}
 	return err
+}
+
+// Clip cuts a text to at most most bytes, between runes, and shows that it did.
+func Clip(s string, most int) string {
+	if len(s) <= most {
+		return s
+	}
+	const mark = "..."
+	end := most - len(mark)
+	for end > 0 && !utf8.RuneStart(s[end]) {
+		end--
+	}
+	return s[:end] + mark
 }

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
@@ -29,6 +31,8 @@ import (
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/operator/internal/controller/nvmfnode"
 	"github.com/weft-storage/weft/operator/internal/controller/nvmftarget"
+	"github.com/weft-storage/weft/operator/internal/controller/targetpod"
+	"github.com/weft-storage/weft/operator/internal/manifest"
 	"github.com/weft-storage/weft/operator/internal/metrics"
 )
 
@@ -58,6 +62,10 @@ type Options struct {
 	MetricsBindAddress string
 	// HealthProbeBindAddress serves /healthz and /readyz over HTTP; Off for none.
 	HealthProbeBindAddress string
+	// TargetImage is the image of target pods: weft-launch with SPDK's target. Required.
+	TargetImage string
+	// TargetImagePullPolicy for it: Always, IfNotPresent or Never. Default: Kubernetes' own.
+	TargetImagePullPolicy string
 	// AllowSeveral allows more than one manager in this process; for tests.
 	AllowSeveral bool
 }
@@ -72,10 +80,13 @@ func Scheme() (*runtime.Scheme, error) {
 }
 
 // New returns the operator, ready to be started. When it is stopped it
-// gives the lease back, so the process must end once Start returns.
-func New(cfg *rest.Config, o Options) (ctrl.Manager, error) {
+// gives the lease back, so the process must end once Start returns. The context bounds New alone.
+func New(ctx context.Context, cfg *rest.Config, o Options) (ctrl.Manager, error) {
 	if o.Namespace == "" {
 		return nil, errors.New("no namespace: give --namespace the namespace that weft runs in")
+	}
+	if o.TargetImage == "" {
+		return nil, errors.New("no image for target pods: give --target-image, such as ghcr.io/weft-storage/weft-target with a version")
 	}
 	scheme, err := Scheme()
 	if err != nil {
@@ -98,7 +109,7 @@ func New(cfg *rest.Config, o Options) (ctrl.Manager, error) {
 	if err != nil {
 		return nil, fmt.Errorf("make the manager: %w", err)
 	}
-	if err := addControllers(mgr, o.Namespace); err != nil {
+	if err := addControllers(ctx, mgr, o); err != nil {
 		return nil, err
 	}
 	if err := addChecks(mgr); err != nil {
@@ -113,8 +124,12 @@ func New(cfg *rest.Config, o Options) (ctrl.Manager, error) {
 }
 
 // cacheOptions keep what the operator does not look at out of its memory: other
-// Leases (a cluster has one per kubelet, renewed every 10 s), and managed fields.
+// Leases (a cluster has one per kubelet, renewed every 10 s), other pods, and managed fields.
 func cacheOptions(namespace string) cache.Options {
+	targetPods := cache.ByObject{
+		Namespaces: map[string]cache.Config{namespace: {}},
+		Label:      labels.SelectorFromSet(manifest.TargetPodLabels()),
+	}
 	return cache.Options{
 		DefaultTransform: cache.TransformStripManagedFields(),
 		ByObject: map[client.Object]cache.ByObject{
@@ -122,6 +137,8 @@ func cacheOptions(namespace string) cache.Options {
 				Namespaces: map[string]cache.Config{namespace: {}},
 				Label:      labels.SelectorFromSet(labels.Set{v1alpha1.ComponentLabel: v1alpha1.ComponentAgent}),
 			},
+			&corev1.Pod{}:                   targetPods,
+			&policyv1.PodDisruptionBudget{}: targetPods,
 		},
 	}
 }
@@ -134,12 +151,16 @@ func metricsOptions(address string) metricsserver.Options {
 	}
 }
 
-func addControllers(mgr ctrl.Manager, namespace string) error {
+func addControllers(ctx context.Context, mgr ctrl.Manager, o Options) error {
+	pods := manifest.TargetPods{
+		Namespace: o.Namespace, Image: o.TargetImage, ImagePullPolicy: corev1.PullPolicy(o.TargetImagePullPolicy),
+	}
 	targets := &nvmftarget.Reconciler{
 		Client:   mgr.GetClient(),
 		Live:     mgr.GetAPIReader(),
 		Recorder: mgr.GetEventRecorder("weft-operator"),
 		Clock:    clock.RealClock{},
+		Pods:     pods,
 	}
 	if err := targets.SetupWithManager(mgr); err != nil {
 		return fmt.Errorf("set up the controller of NvmfTargets: %w", err)
@@ -149,10 +170,20 @@ func addControllers(mgr ctrl.Manager, namespace string) error {
 		Live:      mgr.GetAPIReader(),
 		Recorder:  mgr.GetEventRecorder("weft-operator"),
 		Clock:     clock.RealClock{},
-		Namespace: namespace,
+		Namespace: o.Namespace,
 	}
 	if err := nodes.SetupWithManager(mgr); err != nil {
 		return fmt.Errorf("set up the controller of NvmfNodes: %w", err)
+	}
+	targetPods := &targetpod.Reconciler{
+		Client:   mgr.GetClient(),
+		Live:     mgr.GetAPIReader(),
+		Recorder: mgr.GetEventRecorder("weft-operator"),
+		Clock:    clock.RealClock{},
+		Pods:     pods,
+	}
+	if err := targetPods.SetupWithManager(ctx, mgr); err != nil {
+		return fmt.Errorf("set up the controller of target pods: %w", err)
 	}
 	return nil
 }

@@ -104,10 +104,12 @@ func TestHealthAndMetrics(t *testing.T) {
 		ContainSubstring(`weft_target_capacity_bytes{kind="total",target="metered"} 0`)))
 }
 
-func TestNamespaceIsRequired(t *testing.T) {
+func TestWhatIsRequired(t *testing.T) {
 	g := NewWithT(t)
-	_, err := manager.New(operatorConfig, manager.Options{})
+	_, err := manager.New(t.Context(), operatorConfig, manager.Options{})
 	g.Expect(err).To(MatchError(ContainSubstring("give --namespace")))
+	_, err = manager.New(t.Context(), operatorConfig, manager.Options{Namespace: namespace})
+	g.Expect(err).To(MatchError(ContainSubstring("give --target-image")))
 }
 
 // freeAddress is free for a moment at least.

@@ -12,6 +12,10 @@ package manager
 // +kubebuilder:rbac:groups=weft.storage,resources=nvmfnodes/status,verbs=patch
 // +kubebuilder:rbac:groups=weft.storage,resources=nvmfvolumes;nvmfsnapshots,verbs=get;list;watch
 
+// Target pods are made, never changed: apply creates with the verb patch. Their budgets are kept in step with their number.
+// +kubebuilder:rbac:groups="",resources=pods,namespace=weft-system,verbs=get;list;watch;create;patch;delete
+// +kubebuilder:rbac:groups=policy,resources=poddisruptionbudgets,namespace=weft-system,verbs=get;list;watch;create;patch
+
 // Events about cluster-scoped objects lie in the namespace default, those about the leader's
 // Lease in weft's own; client-go writes the latter through the older API.
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,namespace=default,verbs=create;patch

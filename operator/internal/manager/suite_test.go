@@ -27,7 +27,8 @@ import (
 )
 
 const (
-	namespace = "weft-system"
+	namespace   = "weft-system"
+	targetImage = "registry.example/weft-target:v1"
 	// How long to wait for what must happen, and how long to look at what must not.
 	patience, quiet, interval = 20 * time.Second, 700 * time.Millisecond, 50 * time.Millisecond
 )
@@ -129,12 +130,13 @@ func startOperator(t *testing.T, change func(*manager.Options)) (mgr ctrl.Manage
 	t.Helper()
 	options := manager.Options{
 		Namespace: namespace, MetricsBindAddress: manager.Off, HealthProbeBindAddress: manager.Off, AllowSeveral: true,
+		TargetImage: targetImage,
 	}
 	if change != nil {
 		change(&options)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	mgr, err := manager.New(rest.CopyConfig(operatorConfig), options)
+	mgr, err := manager.New(ctx, rest.CopyConfig(operatorConfig), options)
 	if err != nil {
 		t.Fatal(err)
 	}

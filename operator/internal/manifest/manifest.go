@@ -3,10 +3,11 @@
 // Package manifest builds what the operator applies: for each object, exactly
 // the fields that the operator owns, for server-side apply under v1alpha1.OperatorFieldManager.
 //
-// Every configuration carries the UID and the resourceVersion of the object it
+// Every configuration of weft's own objects carries the UID and the resourceVersion of the object it
 // was computed from. Without them an apply to an object that was deleted
 // meanwhile would make it again, and one computed from an old cache would
 // overwrite what was decided since; with them the API server answers Conflict.
+// Target pods and their budgets are the operator's to make, and carry neither.
 package manifest
 
 import (
@@ -67,19 +68,23 @@ func ForNodeSpec(node *v1alpha1.NvmfNode, desired v1alpha1.NvmfNodeSpec) *NodeSp
 	}
 }
 
-// ForAgentAlive returns what gives the node the condition AgentAlive, or nil when
+// operatorConditions are those of an NvmfNode that the operator writes.
+var operatorConditions = []string{v1alpha1.ConditionAgentAlive, v1alpha1.ConditionTargetPodReady}
+
+// ForNodeCondition returns what gives the node one of the operator's conditions, or nil when
 // it has it. The transition time is kept while the condition's status is; otherwise it is the
-// given condition's.
-func ForAgentAlive(node *v1alpha1.NvmfNode, alive metav1.Condition) *NodeConditions {
+// given condition's. The operator's other condition goes with it as it is: what a field manager
+// applies no more is removed.
+func ForNodeCondition(node *v1alpha1.NvmfNode, condition metav1.Condition) *NodeConditions {
 	conditions := slices.Clone(node.Status.Conditions)
-	if !meta.SetStatusCondition(&conditions, alive) {
+	if !meta.SetStatusCondition(&conditions, condition) {
 		return nil
 	}
-	own := *meta.FindStatusCondition(conditions, alive.Type)
+	own := slices.DeleteFunc(conditions, func(c metav1.Condition) bool { return !slices.Contains(operatorConditions, c.Type) })
 	return &NodeConditions{
 		TypeMetaApplyConfiguration:   typeMeta("NvmfNode"),
 		ObjectMetaApplyConfiguration: objectMeta(node),
-		Status:                       &nodeConditionsStatus{Conditions: []metav1.Condition{own}},
+		Status:                       &nodeConditionsStatus{Conditions: own},
 	}
 }
 

@@ -61,15 +61,15 @@ func TestNodeSpec(t *testing.T) {
 func TestAgentAlive(t *testing.T) {
 	now := metav1.NewTime(then.Add(time.Hour))
 	alive := metav1.Condition{Type: v1alpha1.ConditionAgentAlive, Status: metav1.ConditionTrue, Reason: "AsExpected", LastTransitionTime: now}
-	if c := manifest.ForAgentAlive(node(), alive); c != nil {
+	if c := manifest.ForNodeCondition(node(), alive); c != nil {
 		t.Error("nothing changed but the clock, but it would be written")
 	}
 	alive.Message = "renews"
-	wantJSON(t, manifest.ForAgentAlive(node(), alive),
+	wantJSON(t, manifest.ForNodeCondition(node(), alive),
 		head+`"status":{"conditions":[{"type":"AgentAlive","status":"True","lastTransitionTime":"2026-11-20T08:00:00Z","reason":"AsExpected","message":"renews"}]}}`)
 	alive.Status, alive.Reason = metav1.ConditionFalse, "AgentSilent"
 	before := node()
-	wantJSON(t, manifest.ForAgentAlive(before, alive),
+	wantJSON(t, manifest.ForNodeCondition(before, alive),
 		head+`"status":{"conditions":[{"type":"AgentAlive","status":"False","lastTransitionTime":"2026-11-20T09:00:00Z","reason":"AgentSilent","message":"renews"}]}}`)
 	if before.Status.Conditions[1].Status != metav1.ConditionTrue {
 		t.Error("the object that was given, which may be the cache's, was changed")

@@ -100,7 +100,7 @@ func (r *Reconciler) lease(ctx context.Context, node string) (*coordinationv1.Le
 
 // updateAlive writes the condition when it differs, and an Event when its status does.
 func (r *Reconciler) updateAlive(ctx context.Context, node *v1alpha1.NvmfNode, alive metav1.Condition) error {
-	config := manifest.ForAgentAlive(node, alive)
+	config := manifest.ForNodeCondition(node, alive)
 	if config == nil {
 		return nil
 	}

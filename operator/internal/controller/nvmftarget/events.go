@@ -4,7 +4,6 @@ package nvmftarget
 
 import (
 	"slices"
-	"unicode/utf8"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -14,9 +13,6 @@ import (
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/operator/internal/controller"
 )
-
-// maxNote is the bound of an Event's note, in bytes (events.k8s.io/v1).
-const maxNote = 1024
 
 // notice is an Event to be.
 type notice struct {
@@ -79,19 +75,6 @@ func (r *Reconciler) emit(target *v1alpha1.NvmfTarget, notices []notice) {
 				ObjectMeta: metav1.ObjectMeta{Name: n.node},
 			}
 		}
-		r.Recorder.Eventf(target, related, n.kind, n.reason, controller.EventAction, "%s", clip(n.message, maxNote))
+		r.Recorder.Eventf(target, related, n.kind, n.reason, controller.EventAction, "%s", controller.Clip(n.message, controller.MaxNote))
 	}
-}
-
-// clip cuts a text to at most most bytes, between runes, and shows that it did.
-func clip(s string, most int) string {
-	if len(s) <= most {
-		return s
-	}
-	const mark = "..."
-	end := most - len(mark)
-	for end > 0 && !utf8.RuneStart(s[end]) {
-		end--
-	}
-	return s[:end] + mark
 }

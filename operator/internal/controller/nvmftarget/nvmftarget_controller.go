@@ -19,6 +19,7 @@ import (
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/operator/internal/controller"
+	"github.com/weft-storage/weft/operator/internal/manifest"
 	"github.com/weft-storage/weft/operator/internal/placement"
 )
 
@@ -33,6 +34,8 @@ type Reconciler struct {
 	Recorder events.EventRecorder
 	// Clock for transition times of conditions.
 	Clock clock.PassiveClock
+	// Pods is what target pods have in common; here it is their budgets that are kept.
+	Pods manifest.TargetPods
 }
 
 // Reconcile gathers, decides and acts. Whichever target it is called for, the
@@ -53,6 +56,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	}
 	decision := placement.Decide(world.targets, world.nodes)
 	if err := r.applyNodes(ctx, world, decision); err != nil {
+		return ctrl.Result{}, err
+	}
+	if err := r.applyBudget(ctx, target, decision); err != nil {
 		return ctrl.Result{}, err
 	}
 	if gone, err := r.finalize(ctx, target); gone || err != nil {

@@ -14,6 +14,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/operator/internal/controller"
@@ -133,6 +135,29 @@ func (r *Reconciler) holdsData(ctx context.Context, node, target string) (bool, 
 		return false, fmt.Errorf("list the snapshots on node %s: %w", node, err)
 	}
 	return len(volumes.Items)+len(snapshots.Items) > 0, nil
+}
+
+// applyBudget keeps the PodDisruptionBudget of a target that has pods: a drain of several nodes takes one
+// target after the other. It goes with the target.
+func (r *Reconciler) applyBudget(ctx context.Context, target *v1alpha1.NvmfTarget, decision placement.Decision) error {
+	if target == nil || target.Spec.Engine != v1alpha1.EngineSPDK {
+		return nil
+	}
+	exists := &policyv1.PodDisruptionBudget{}
+	key := client.ObjectKey{Namespace: r.Pods.Namespace, Name: manifest.BudgetName(target.Name)}
+	if err := r.Get(ctx, key, exists); apierrors.IsNotFound(err) {
+		exists = nil
+	} else if err != nil {
+		return fmt.Errorf("get PodDisruptionBudget %s: %w", key, err)
+	}
+	config := r.Pods.Budget(target, exists, len(decision.Claimed(target.Name)))
+	if config == nil {
+		return nil
+	}
+	if err := r.Apply(ctx, config, client.FieldOwner(v1alpha1.OperatorFieldManager), client.ForceOwnership); err != nil {
+		return fmt.Errorf("apply PodDisruptionBudget %s: %w", key, err)
+	}
+	return nil
 }
 
 // finalize lets a target that is being deleted go, once the API server itself says that no

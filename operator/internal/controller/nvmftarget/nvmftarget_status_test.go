@@ -8,7 +8,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -216,15 +215,5 @@ func TestCapacityIsCountedByNode(t *testing.T) {
 	c := observe(fresh(), w, d).capacity
 	if got := fmt.Sprint(c.Total, c.Allocated, c.Free); got != "14Gi 9Gi 7Gi" {
 		t.Errorf("total, allocated, free are %s, want 14Gi 9Gi 7Gi", got)
-	}
-}
-
-func TestClip(t *testing.T) {
-	if got := clip("short", 1024); got != "short" {
-		t.Errorf("got %q", got)
-	}
-	got := clip(strings.Repeat("ü", 600), 1024)
-	if len(got) > 1024 || !utf8.ValidString(got) || !strings.HasSuffix(got, "ü...") {
-		t.Errorf("%d bytes, ends in %q", len(got), got[len(got)-8:])
 	}
 }

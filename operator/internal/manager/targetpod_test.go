@@ -1,0 +1,270 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package manager_test
+
+import (
+	"fmt"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/operator/internal/manager"
+	"github.com/weft-storage/weft/operator/internal/manifest"
+)
+
+func TestATargetPodIsMadeOnce(t *testing.T) {
+	c := newCluster(t)
+	_, stop := startOperator(t, nil)
+	c.spdkTarget("pod", nil)
+	c.spdkNode("pod-1", "pod")
+	pod := c.pod("pod-1")
+	c.Expect(pod.Status.QOSClass).To(Equal(corev1.PodQOSGuaranteed), "as the API server reckons it")
+	c.Expect(pod.Spec.Containers[0].Image).To(Equal(targetImage))
+	c.Expect(pod.Spec.Containers[0].Resources.Limits).To(HaveKey(corev1.ResourceName("hugepages-2Mi")))
+	c.Expect(metav1.IsControlledBy(pod, c.nvmfNode("pod-1"))).To(BeTrue())
+	c.Eventually(c.podCondition("pod-1")).Should(Equal("False/PodPending"))
+
+	c.bind("pod-1")
+	c.kubelet("pod-1", func(s *corev1.PodStatus) {
+		s.Phase = corev1.PodRunning
+		s.ContainerStatuses = []corev1.ContainerStatus{{Name: manifest.TargetContainer, State: corev1.ContainerState{Running: &corev1.ContainerStateRunning{}}}}
+	})
+	c.Eventually(c.podCondition("pod-1")).Should(Equal("False/PodNotReady"))
+	c.runs("pod-1")
+	c.Eventually(c.podCondition("pod-1")).Should(Equal("True/AsExpected"))
+	c.Eventually(c.nodeCondition("pod-1", v1alpha1.ConditionAgentAlive)).Should(Equal("True/AsExpected"), "one condition does not take the other away")
+	c.Eventually(c.events("NvmfNode", "pod-1")).Should(ContainElement(HavePrefix("AsExpected - the target pod is ready")))
+
+	// What the agent changes while the target runs is no reason to look at the pod.
+	versions := func() []string {
+		return []string{c.nvmfNode("pod-1").ResourceVersion, c.pod("pod-1").ResourceVersion, string(c.pod("pod-1").UID)}
+	}
+	c.plan("pod-1", func(p *v1alpha1.SPDKPlan) { p.Scheduler.LoadLimit = 30 })
+	generation := c.nvmfNode("pod-1").Generation
+	c.Eventually(func() int64 {
+		for _, cond := range c.nvmfNode("pod-1").Status.Conditions {
+			if cond.Type == v1alpha1.ConditionTargetPodReady {
+				return cond.ObservedGeneration
+			}
+		}
+		return 0
+	}).Should(Equal(generation))
+	c.Expect(c.podCondition("pod-1")()).To(Equal("True/AsExpected"))
+
+	// Nothing is written when nothing changed, by this operator or the next.
+	want, before := versions(), c.reconciles("targetpod")
+	for i := range 3 {
+		patch := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"labels":{"touched":"%d"}}}`, i))
+		c.Expect(admin.Patch(c.ctx, c.nvmfTarget("pod"), patch)).To(Succeed())
+		c.Expect(admin.Patch(c.ctx, c.pod("pod-1"), patch)).To(Succeed())
+	}
+	want[1] = c.pod("pod-1").ResourceVersion
+	c.Eventually(func() int { return c.reconciles("targetpod") }).Should(BeNumerically(">", before))
+	c.Consistently(versions).Should(Equal(want))
+	stop()
+	before = c.reconciles("targetpod")
+	startOperator(t, nil)
+	c.Eventually(func() int { return c.reconciles("targetpod") }).Should(BeNumerically(">", before))
+	c.Consistently(versions).Should(Equal(want))
+}
+
+func TestNvmetHasNoTargetPod(t *testing.T) {
+	c := newCluster(t)
+	startOperator(t, nil)
+	c.node("nopod-1", "nopod", capableModules...)
+	c.target("nopod", "nopod")
+	c.Eventually(c.claimant("nopod-1")).Should(Equal("nopod"))
+	c.Eventually(c.podMessage("nopod-1")).Should(Equal("True/NotNeeded: engine Nvmet has no target pod"))
+	c.Consistently(func() *corev1.Pod { return c.findPod("nopod-1") }).Should(BeNil())
+}
+
+func TestWhyATargetPodDoesNotServeIsSaidInTheNode(t *testing.T) {
+	c := newCluster(t)
+	startOperator(t, nil)
+	c.spdkTarget("why", nil)
+	c.spdkNode("why-1", "why")
+	c.kubelet("why-1", func(s *corev1.PodStatus) {
+		s.Conditions = []corev1.PodCondition{{
+			Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: corev1.PodReasonUnschedulable, Message: "0/1 nodes are available: 1 Insufficient hugepages-2Mi.",
+		}}
+	})
+	c.Eventually(c.podMessage("why-1")).Should(Equal("False/PodPending: the target pod is not scheduled: 0/1 nodes are available: 1 Insufficient hugepages-2Mi."))
+
+	c.bind("why-1")
+	ended := func(message string) func(*corev1.PodStatus) {
+		return func(s *corev1.PodStatus) {
+			s.Phase, s.Conditions = corev1.PodRunning, nil
+			s.ContainerStatuses = []corev1.ContainerStatus{{
+				Name:                 manifest.TargetContainer,
+				State:                corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "CrashLoopBackOff"}},
+				LastTerminationState: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 3, Reason: "Error", Message: message}},
+			}}
+		}
+	}
+	c.kubelet("why-1", ended(`{"reason":"HugepagesMissing","message":"NUMA node 0 has 12 free pages of 2 MiB, and 256 are needed; set vm.nr_hugepages"}`))
+	c.Eventually(c.podMessage("why-1")).Should(Equal("False/HugepagesMissing: NUMA node 0 has 12 free pages of 2 MiB, and 256 are needed; set vm.nr_hugepages"))
+	c.Eventually(c.events("NvmfNode", "why-1")).Should(ContainElement(HavePrefix("HugepagesMissing - NUMA node 0 has 12")))
+	c.kubelet("why-1", ended("EAL: cannot\x1b[0m open\n/dev/x"))
+	c.Eventually(c.podMessage("why-1")).Should(Equal("False/PodFailed: EAL: cannot [0m open /dev/x"))
+	c.kubelet("why-1", ended(""))
+	c.Eventually(c.podMessage("why-1")).Should(ContainSubstring("False/PodFailed: the target ended with exit code 3 (Error)"))
+	c.runs("why-1")
+	c.Eventually(c.podCondition("why-1")).Should(Equal("True/AsExpected"))
+}
+
+func TestOnDeleteLeavesAnOutdatedPodToTheUser(t *testing.T) {
+	c := newCluster(t)
+	startOperator(t, nil)
+	c.spdkTarget("ondelete", nil)
+	c.spdkNode("ondelete-1", "ondelete")
+	pod := c.runs("ondelete-1")
+	c.Eventually(c.podCondition("ondelete-1")).Should(Equal("True/AsExpected"))
+
+	c.plan("ondelete-1", func(p *v1alpha1.SPDKPlan) { p.LargeBuffers = 512 })
+	c.Eventually(c.podMessage("ondelete-1")).Should(And(HavePrefix("True/PodOutdated"), ContainSubstring("delete pod weft-target-ondelete-1 when a pause")))
+	c.Consistently(c.podUID("ondelete-1")).Should(Equal(pod.UID))
+
+	c.Expect(admin.Delete(c.ctx, pod)).To(Succeed())
+	c.Eventually(c.podMessage("ondelete-1")).Should(HavePrefix("False/PodNotReady: the target pod is ending"))
+	c.ends(pod)
+	next := c.pod("ondelete-1", pod.UID)
+	c.Expect(next.Annotations[manifest.StartupAnnotation]).NotTo(Equal(pod.Annotations[manifest.StartupAnnotation]))
+	c.runs("ondelete-1")
+	c.Eventually(c.podCondition("ondelete-1")).Should(Equal("True/AsExpected"))
+}
+
+// A pod that cannot start with its plan would keep the one that it could start with from being tried.
+func TestAnOutdatedPodThatNeverServedIsReplaced(t *testing.T) {
+	c := newCluster(t)
+	startOperator(t, nil)
+	c.spdkTarget("stuck", nil)
+	c.spdkNode("stuck-1", "stuck")
+	pod := c.pod("stuck-1")
+	c.plan("stuck-1", func(p *v1alpha1.SPDKPlan) { p.MemoryBytes = 256 << 20 })
+	next := c.pod("stuck-1", pod.UID)
+	pages := next.Spec.Containers[0].Resources.Limits["hugepages-2Mi"]
+	c.Expect(pages.String()).To(Equal("256Mi"))
+}
+
+func TestRollingUpdateTakesOneNodeAtATime(t *testing.T) {
+	c := newCluster(t)
+	_, stop := startOperator(t, nil)
+	c.spdkTarget("roll", &v1alpha1.UpdateStrategy{Type: v1alpha1.UpdateRollingUpdate})
+	nodes := []string{"roll-1", "roll-2", "roll-3"}
+	old := map[string]*corev1.Pod{}
+	for _, node := range nodes {
+		c.spdkNode(node, "roll")
+		old[node] = c.runs(node)
+		c.serve(node)
+		c.Eventually(c.podCondition(node)).Should(Equal("True/AsExpected"))
+	}
+	c.volume("roll-v", "roll", "roll-1")
+	c.settled("roll-v", metav1.ConditionFalse)
+	stop()
+	startOperator(t, func(o *manager.Options) { o.TargetImage = "registry.example/weft-target:v2" })
+
+	// The node with a volume in the midst of something has to wait; of the others one goes.
+	ending := func() []string {
+		var gone []string
+		for _, node := range nodes {
+			if c.podUID(node)() != old[node].UID {
+				gone = append(gone, node)
+			}
+		}
+		return gone
+	}
+	c.Eventually(ending).Should(HaveLen(1))
+	first := ending()[0]
+	c.Expect(first).NotTo(Equal("roll-1"))
+	c.Consistently(ending).Should(Equal([]string{first}), "its pod is not even gone")
+	c.ends(old[first])
+	c.Expect(c.pod(first, old[first].UID).Spec.Containers[0].Image).To(Equal("registry.example/weft-target:v2"))
+	c.Consistently(ending).Should(Equal([]string{first}), "its new pod is not ready")
+
+	// Ready, but its agent does not say so any more.
+	c.report(first, func(s *v1alpha1.NvmfNodeStatus) { s.Conditions = without(s.Conditions, v1alpha1.ConditionReady) })
+	c.runs(first)
+	c.Eventually(c.podCondition(first)).Should(Equal("True/AsExpected"))
+	c.Consistently(ending).Should(Equal([]string{first}), "its target is not filled")
+	c.Eventually(c.podMessage("roll-1")).Should(And(HavePrefix("True/PodOutdated"), ContainSubstring("now it waits: 1 of the target's other nodes not ready, such as "+first)))
+	c.serve(first)
+
+	c.Eventually(ending).Should(HaveLen(2))
+	c.Expect(ending()).NotTo(ContainElement("roll-1"))
+	for _, node := range ending() {
+		c.ends(old[node])
+		c.pod(node, old[node].UID)
+		c.runs(node)
+	}
+	c.Eventually(c.podMessage("roll-1")).Should(ContainSubstring("now it waits: 1 of the node's volumes and snapshots not ready, such as volume roll-v"))
+	c.Consistently(c.podUID("roll-1")).Should(Equal(old["roll-1"].UID))
+	c.settled("roll-v", metav1.ConditionTrue)
+	c.ends(old["roll-1"])
+	c.pod("roll-1", old["roll-1"].UID)
+	c.Eventually(c.events("NvmfNode", "roll-1")).Should(ContainElement("PodOutdated weft-target-roll-1 deleted target pod weft-target-roll-1"))
+}
+
+func without(conditions []metav1.Condition, kind string) []metav1.Condition {
+	var rest []metav1.Condition
+	for _, cond := range conditions {
+		if cond.Type != kind {
+			rest = append(rest, cond)
+		}
+	}
+	return rest
+}
+
+func TestAPodThatIsNotNeededAnyMoreGoes(t *testing.T) {
+	c := newCluster(t)
+	startOperator(t, nil)
+	target := c.spdkTarget("letgo", nil)
+	c.spdkNode("letgo-1", "letgo")
+	pod := c.runs("letgo-1")
+	volume := c.volume("letgo-v", "letgo", "letgo-1")
+	c.Expect(admin.Delete(c.ctx, target)).To(Succeed())
+	c.Consistently(c.podUID("letgo-1")).Should(Equal(pod.UID), "a volume is served by it")
+	c.remove(volume)
+	c.ends(pod)
+	c.Eventually(c.podMessage("letgo-1")).Should(Equal("True/NotNeeded: no target claims the node"))
+	c.Consistently(func() *corev1.Pod { return c.findPod("letgo-1") }).Should(BeNil())
+}
+
+func TestAPodThatFailedIsReplaced(t *testing.T) {
+	c := newCluster(t)
+	startOperator(t, nil)
+	c.spdkTarget("failed", nil)
+	c.spdkNode("failed-1", "failed")
+	pod := c.runs("failed-1")
+	c.kubelet("failed-1", func(s *corev1.PodStatus) {
+		s.Phase, s.Reason, s.Message, s.Conditions = corev1.PodFailed, "Evicted", "The node was low on resource: memory.", nil
+	})
+	c.ends(pod)
+	next := c.pod("failed-1", pod.UID)
+	c.Eventually(c.events("NvmfNode", "failed-1")).Should(ContainElements(
+		HavePrefix("PodFailed - the target pod failed (Evicted): The node was low on resource: memory."),
+		HavePrefix("PodFailed weft-target-failed-1 deleted target pod")))
+
+	c.Expect(admin.Delete(c.ctx, next)).To(Succeed())
+	c.ends(next)
+	c.pod("failed-1", pod.UID, next.UID)
+}
+
+func TestAPodOfSomebodyElseIsLeftAlone(t *testing.T) {
+	c := newCluster(t)
+	startOperator(t, nil)
+	foreign := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: v1alpha1.TargetPodPrefix + "foreign-1"},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "x", Image: "x"}}},
+	}
+	c.create(foreign)
+	c.spdkTarget("foreign", nil)
+	c.spdkNode("foreign-1", "foreign")
+	c.Eventually(c.podMessage("foreign-1")).Should(Equal("False/PodPending: pod weft-target-foreign-1 belongs to something else; it must go before the node's own can be made"))
+	c.Expect(c.podUID("foreign-1")()).To(Equal(foreign.UID))
+	c.Expect(c.findPod("foreign-1").Labels).To(BeEmpty())
+}
