@@ -52,8 +52,24 @@ type Harness interface {
 	Portals(t *testing.T) []engine.Portal
 	// Restart is a reboot of the target's machine, not of its hosts.
 	Restart(t *testing.T)
+	// Plan that the target runs by; its pools and portals are not looked at.
+	Plan(t *testing.T) v1alpha1.Plan
+	// Traits of the engine and the machine that the cases must know.
+	Traits() Traits
 	// Connect a host to a subsystem. A host that loses its target goes on trying.
 	Connect(ctx context.Context, t *testing.T, portal v1alpha1.Portal, nqn, hostNQN string) (Connection, error)
+}
+
+// Traits are what engines, and machines that tests run on, may differ in.
+type Traits struct {
+	// NoHosts says why no host can connect on this machine, and what machine would do. The cases that need
+	// one are skipped, with this as the reason. Empty where hosts connect.
+	NoHosts string
+	// FixedTransports: queue depth, in-capsule data and I/O queues are the whole target's, as its plan
+	// says. Other ones need a restart, and Gather answers 0 for an export's MaxIOQueues.
+	FixedTransports bool
+	// RefusedHostsRetry: a host that is not admitted any more loses its connection, but is not told to give up, and tries again until its own patience ends.
+	RefusedHostsRetry bool
 }
 
 // Connection of a host to a subsystem through one portal.
@@ -98,10 +114,14 @@ type suite struct {
 
 // Run the whole suite.
 func Run(t *testing.T, h Harness) {
+	if reason := h.Traits().NoHosts; reason != "" {
+		t.Logf("cases with hosts are skipped: %s", reason)
+	}
 	groups := []struct {
 		name  string
 		cases map[string]func(*suite)
 	}{
+		{"Start", startCases()},
 		{"Pools", poolCases()},
 		{"Volumes", volumeCases()},
 		{"Snapshots", snapshotCases()},
@@ -219,6 +239,14 @@ func exportOf(id engine.ID, hosts ...string) engine.Export {
 	}
 }
 
+// served is an export as Gather answers it.
+func (s *suite) served(x engine.Export) engine.Export {
+	if s.Traits().FixedTransports {
+		x.MaxIOQueues = 0
+	}
+	return x
+}
+
 func (s *suite) exportAs(x engine.Export) {
 	s.t.Helper()
 	s.Expect(s.one(s.engine.Export(s.ctx, []engine.Export{x}))).To(Succeed())
@@ -233,6 +261,9 @@ func (s *suite) openPortals() []engine.Portal {
 
 func (s *suite) connect(portal engine.Portal, nqn, host string) Connection {
 	s.t.Helper()
+	if reason := s.Traits().NoHosts; reason != "" {
+		s.t.Skip(reason)
+	}
 	c, err := s.Connect(s.ctx, s.t, portal.Portal, nqn, host)
 	s.Expect(err).NotTo(HaveOccurred())
 	return c

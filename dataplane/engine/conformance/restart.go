@@ -36,7 +36,7 @@ func restartCases() map[string]func(*suite) {
 			s.Expect(s.volume(id)).To(HaveField("SizeBytes", 12*mib))
 			s.Expect(s.snapshot(snapshot)).To(HaveField("CreatedAt", BeTemporally("==", taken)))
 			s.done(e.Export(s.ctx, []engine.Export{x}))
-			s.Expect(s.export(x.NQN)).To(HaveValue(Equal(x)))
+			s.Expect(s.export(x.NQN)).To(HaveValue(Equal(s.served(x))))
 		},
 		"a file is a pool again": func(s *suite) {
 			d := s.File(s.t, PoolBytes)

@@ -23,6 +23,8 @@ type harness struct{ e *enginetest.Engine }
 func (h *harness) Reset(*testing.T)                { h.e = enginetest.New() }
 func (h *harness) Engine(*testing.T) engine.Engine { return h.e }
 func (h *harness) Restart(*testing.T)              { h.e.Restart() }
+func (h *harness) Traits() conformance.Traits      { return conformance.Traits{} }
+func (h *harness) Plan(*testing.T) v1alpha1.Plan   { return v1alpha1.Plan{Engine: v1alpha1.EngineNvmet} }
 
 func (h *harness) BlankDevice(*testing.T) engine.Device {
 	return h.device(enginetest.Device{SizeBytes: conformance.PoolBytes})

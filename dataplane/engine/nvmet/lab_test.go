@@ -40,6 +40,9 @@ type harness struct{}
 
 func (harness) Engine(*testing.T) engine.Engine { return nvmet.New(nvmet.Options{StateDir: stateDir}) }
 
+func (harness) Traits() conformance.Traits    { return conformance.Traits{} }
+func (harness) Plan(*testing.T) v1alpha1.Plan { return v1alpha1.Plan{Engine: v1alpha1.EngineNvmet} }
+
 // Reset takes away all that is weft's, by hand: not with the code under test.
 func (h harness) Reset(t *testing.T) {
 	disconnectAll()

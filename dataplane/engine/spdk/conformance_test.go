@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build !lab
+
+package spdk_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/engine/conformance"
+)
+
+func TestConformance(t *testing.T) { conformance.Run(t, &hostless{newMachine(t)}) }
+
+// hostless machine: the fake moves no data, and this machine's kernel is not asked to connect to a real target.
+// Built with the tag lab the suite runs with hosts.
+type hostless struct{ *machine }
+
+func (hostless) Traits() conformance.Traits {
+	return conformance.Traits{
+		FixedTransports: true,
+		NoHosts:         "no initiator here: compile with -tags lab and run it on a node of the lab, with WEFT_SPDK_TARGET",
+	}
+}
+
+func (hostless) Connect(context.Context, *testing.T, v1alpha1.Portal, string, string) (conformance.Connection, error) {
+	return nil, errors.New("no initiator on this machine")
+}

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package spdk is the engine of an SPDK target (nvmf_tgt), driven through its JSON-RPC socket.
+//
+// # What is where
+//
+// A pool is a drive, or a file, with an lvstore. The base bdev is called
+// "weft:" and the device's ID, so the target itself tells which device it is; the
+// lvstore is called "weft-" and a hash of the ID, so that a device that is not what its ID says is
+// noticed. A link <state dir>/spdk/pools/<device ID>, percent-encoded, is all that is kept on the node: it
+// says that a pool was opened once, so that after the target's end it
+// is listed as one that cannot be read, and its volumes as unknown. A volume is an lvol named by its
+// UUID, and served with that UUID; the lvol's own UUID, which SPDK chooses, is used only to name it to SPDK.
+// Other lvols of a pool:
+//
+//	s-<uuid>-<time>  a snapshot; SPDK keeps no time of creation, so the name does (seconds since 1970 in base 36)
+//	c-<uuid>         the snapshot through which the volume of that UUID was cloned from another volume
+//	d-<uuid>         a mark: the snapshot of that UUID was deleted by its user, and is still there
+//
+// SPDK deletes a snapshot only while at most one lvol depends on it, and
+// cannot rename one. So a snapshot with several clones gets a mark, is listed no more, and is collected by
+// a later call that deletes something, once that is possible; c-<uuid> likewise.
+//
+// A portal is open when the anchor, a subsystem that nobody may connect to, has a listener on
+// it: its listener comes last and goes last, so an interrupted call is taken up
+// again, and it keeps the portal's ANA states, which SPDK has per subsystem. Nothing else listens: a
+// subsystem has listeners once it admits a host. SPDK answers discovery on
+// every listener, and shows a host only what it may connect to.
+//
+// # Old data
+//
+// SPDK allocates clusters to thin lvols as they are: what a host did not write reads as what lay there
+// before. So nothing may leave old data in a free cluster. A new lvstore is cleared: a file, or a device
+// that can deallocate with zeroes, by the kernel in no time, any other by writing zeroes. A deleted lvol's
+// clusters are overwritten with zeroes (clear_method write_zeroes), which takes as long as it takes and disturbs nobody.
+// And hosts cannot discard (ONCS without Dataset Management), because SPDK frees discarded clusters
+// without clearing them where the drive does not do so itself.
+//
+// # What differs from the kernel's target
+//
+// Queue depth, in-capsule data and the number of I/O queues are a
+// transport's, and a transport is made once: other values need a restart of the target.
+// Gather answers 0 for an export's MaxIOQueues. SPDK refuses a connection without
+// "do not retry", so that hosts that come back too early try again: nothing needs to be guarded while
+// the target fills. Whether a target can do RDMA is only seen when its transport is made.
+// The ANA states are optimized, non-optimized and inaccessible. A subsystem has room for 32 namespaces and ANA groups, or for
+// what it is made with; more needs to make it again, which no host must see.
+package spdk

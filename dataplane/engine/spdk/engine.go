@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package spdk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"k8s.io/utils/exec"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/engine"
+	"github.com/weft-storage/weft/dataplane/spdkrpc"
+)
+
+const (
+	// DefaultStateDir holds the links that say which pools there are.
+	DefaultStateDir = "/var/lib/weft"
+	// connectPatience with a target that does not answer, so that a call says so soon.
+	connectPatience = time.Second
+)
+
+// Config of an Engine.
+type Config struct {
+	// Socket of the target's RPC server (nvmf_tgt -r), under Root. Beside it lies what weft-launch saw on drives that SPDK drives itself.
+	Socket string
+	// Root of the host's filesystem. Default: "/". The target sees files and devices by the same paths.
+	Root string
+	// StateDir under Root. Default: DefaultStateDir.
+	StateDir string
+	// Exec runs blkid. Default: k8s.io/utils/exec.New().
+	Exec exec.Interface
+	// Now is the clock that snapshots are dated by. Default: time.Now.
+	Now func() time.Time
+}
+
+// Engine is an SPDK target of this node. Make it with New.
+type Engine struct {
+	mu     sync.Mutex
+	client *spdkrpc.Client
+	config Config
+}
+
+var (
+	_ engine.Engine  = (*Engine)(nil)
+	_ engine.Watcher = (*Engine)(nil)
+)
+
+// New engine. It touches nothing until it is called. It fails when the config names no socket.
+func New(c Config) (*Engine, error) {
+	if c.Root == "" {
+		c.Root = "/"
+	}
+	if c.StateDir == "" {
+		c.StateDir = DefaultStateDir
+	}
+	if c.Exec == nil {
+		c.Exec = exec.New()
+	}
+	if c.Now == nil {
+		c.Now = time.Now
+	}
+	client, err := spdkrpc.New(filepath.Join(c.Root, c.Socket), spdkrpc.Options{})
+	if err != nil {
+		return nil, err
+	}
+	return &Engine{client: client, config: c}, nil
+}
+
+// Close the connection to the target, which goes on.
+func (e *Engine) Close() { e.client.Close() }
+
+func (e *Engine) path(elem ...string) string {
+	return filepath.Join(append([]string{e.config.Root}, elem...)...)
+}
+
+// session is one call's connection: all that it asks goes to one life of the target.
+type session struct {
+	*Engine
+	ctx  context.Context
+	conn *spdkrpc.Conn
+}
+
+// begin a call: calls run alone. end must be called, also after an error.
+func (e *Engine) begin(ctx context.Context) (s *session, end func(), err error) {
+	e.mu.Lock()
+	dial, cancel := context.WithTimeout(ctx, connectPatience)
+	defer cancel()
+	conn, err := e.client.Connect(dial)
+	switch {
+	case ctx.Err() != nil:
+		err = ctx.Err()
+	case err != nil:
+		err = fmt.Errorf("%w: %s: %w", engine.ErrUnavailable, e.config.Socket, err)
+	}
+	return &session{Engine: e, ctx: ctx, conn: conn}, e.mu.Unlock, err
+}
+
+// Watch implements engine.Watcher.
+func (e *Engine) Watch(ctx context.Context, changed func()) {
+	for {
+		conn, err := e.client.Connect(ctx)
+		if err != nil {
+			return // ctx ended, or the engine was closed
+		}
+		changed()
+		select {
+		case <-conn.Lost():
+			changed()
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// Info implements engine.Engine. Transports are those that the target was given; TCP it always can.
+func (e *Engine) Info(ctx context.Context) (engine.Info, error) {
+	s, end, err := e.begin(ctx)
+	defer end()
+	if err != nil {
+		return engine.Info{}, err
+	}
+	version := spdkrpc.Start(ctx, s.conn, spdkrpc.SpdkGetVersion{})
+	transports := spdkrpc.Start(ctx, s.conn, spdkrpc.NvmfGetTransports{})
+	reactors := spdkrpc.Start(ctx, s.conn, spdkrpc.FrameworkGetReactors{})
+	v, err := version.Wait()
+	if err != nil {
+		return engine.Info{}, mapError(err)
+	}
+	info := engine.Info{Type: v1alpha1.EngineSPDK, Version: versionOf(v), Transports: []v1alpha1.TransportType{v1alpha1.TransportTCP}}
+	made, err := transports.Wait()
+	if errors.Is(err, spdkrpc.ErrWrongState) {
+		return info, nil
+	}
+	if err != nil {
+		return engine.Info{}, mapError(err)
+	}
+	for _, t := range made {
+		if t.Type == spdkrpc.TransportRDMA {
+			info.Transports = append(info.Transports, v1alpha1.TransportRDMA)
+		}
+	}
+	running, err := reactors.Wait()
+	if err != nil {
+		return engine.Info{}, mapError(err)
+	}
+	info.InterruptMode = interruptMode(running)
+	return info, nil
+}
+
+// versionOf SPDK without its commit, such as 26.05.
+func versionOf(v spdkrpc.Version) string {
+	text := strings.TrimPrefix(v.Text, "SPDK v")
+	text, _, _ = strings.Cut(text, " ")
+	return text
+}
+
+// interruptMode: every core sleeps. Under the dynamic scheduler idle cores do so too, but never the one that schedules.
+func interruptMode(r spdkrpc.Reactors) bool {
+	for _, core := range r.Reactors {
+		if !core.InInterrupt {
+			return false
+		}
+	}
+	return len(r.Reactors) > 0
+}
+
+// mapError gives a call's failure its meaning for an engine. Where SPDK's answer
+// has several causes it stays as it is: what it could be was looked at before.
+func mapError(err error) error {
+	var unanswered *spdkrpc.UnansweredError
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded):
+		return err
+	case errors.As(err, &unanswered):
+		return fmt.Errorf("%w: %w", engine.ErrUnavailable, err)
+	case errors.Is(err, spdkrpc.ErrNoSpace):
+		return fmt.Errorf("%w: %w", engine.ErrNoSpace, err)
+	case errors.Is(err, spdkrpc.ErrBusy), errors.Is(err, spdkrpc.ErrNoMemory):
+		return fmt.Errorf("%w: %w", engine.ErrBusy, err)
+	case errors.Is(err, spdkrpc.ErrWrongState):
+		return fmt.Errorf("%w: it waits for its settings: %w", engine.ErrUnavailable, err)
+	}
+	return err
+}

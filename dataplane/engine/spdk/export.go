@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package spdk
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/engine"
+	"github.com/weft-storage/weft/dataplane/spdkrpc"
+)
+
+// minRoom is how many namespaces, and ANA groups, a subsystem has room for: SPDK's default. Each costs memory in each poll group.
+const minRoom = 32
+
+// change that an export needs. What takes away is done, for all exports of a call, before anything is given:
+// a bdev can be in one subsystem only.
+type change struct {
+	nqn string
+	// remove the subsystem, to make it again.
+	remove           bool
+	removeHosts      []string
+	removeNamespaces []uint32
+
+	create        *spdkrpc.NvmfCreateSubsystem
+	addNamespaces []spdkrpc.Namespace
+	moves         []spdkrpc.NvmfSubsystemSetNsAnaGroup
+	addHosts      []string
+	listen        []engine.Portal
+	// room for ANA groups.
+	room uint32
+}
+
+func (c *change) takes() bool {
+	return c.remove || len(c.removeHosts) > 0 || len(c.removeNamespaces) > 0
+}
+
+// diff from what is, nil for nothing, to what shall be. It fails with engine.ErrRestartNeeded when
+// hosts know it by what would change. bdevs are those of the namespaces' volumes.
+func diff(is *spdkrpc.Subsystem, want engine.Export, bdevs map[engine.ID]string, portals []engine.Portal) (*change, error) {
+	c := &change{nqn: want.NQN, room: roomFor(want)}
+	if is != nil {
+		differs := is.Serial != want.Serial || is.Model != want.Model || is.MaxNamespaces < c.room
+		if differs && len(is.Hosts) > 0 {
+			return nil, fmt.Errorf("serial number, model or room for namespaces of %s, which admits hosts: %w", want.NQN, engine.ErrRestartNeeded)
+		}
+		if differs || is.AllowAnyHost {
+			c.remove, is = true, nil
+		}
+	}
+	if is == nil {
+		c.create = &spdkrpc.NvmfCreateSubsystem{NQN: want.NQN, Serial: want.Serial, Model: want.Model, MaxNamespaces: c.room, ANAReporting: true}
+		is = &spdkrpc.Subsystem{MaxNamespaces: c.room}
+	}
+	c.room = is.MaxNamespaces
+	c.diffNamespaces(is.Namespaces, want, bdevs)
+	for _, h := range is.Hosts {
+		if !slices.Contains(want.Hosts, h.NQN) {
+			c.removeHosts = append(c.removeHosts, h.NQN)
+		}
+	}
+	for _, host := range want.Hosts {
+		if !slices.ContainsFunc(is.Hosts, func(h spdkrpc.AllowedHost) bool { return h.NQN == host }) {
+			c.addHosts = append(c.addHosts, host)
+		}
+	}
+	for _, p := range portals {
+		if len(want.Hosts) > 0 && !listensOn(*is, p.Portal) {
+			c.listen = append(c.listen, p)
+		}
+	}
+	return c, nil
+}
+
+func (c *change) diffNamespaces(is []spdkrpc.Namespace, want engine.Export, bdevs map[engine.ID]string) {
+	kept := map[uint32]spdkrpc.Namespace{}
+	for _, ns := range is {
+		at := slices.IndexFunc(want.Namespaces, func(w engine.Namespace) bool { return w.NSID == ns.NSID })
+		if at >= 0 && serves(ns, want.Namespaces[at].Volume, bdevs) {
+			kept[ns.NSID] = ns
+			continue
+		}
+		c.removeNamespaces = append(c.removeNamespaces, ns.NSID)
+	}
+	for _, w := range want.Namespaces {
+		ns, there := kept[w.NSID]
+		switch {
+		case !there:
+			c.addNamespaces = append(c.addNamespaces, spdkrpc.Namespace{
+				NSID: w.NSID, Bdev: bdevs[w.Volume], UUID: string(w.Volume), NGUID: strings.ToUpper(w.Volume.NGUID()), ANAGroup: w.ANAGroup,
+			})
+		case ns.ANAGroup != w.ANAGroup:
+			c.moves = append(c.moves, spdkrpc.NvmfSubsystemSetNsAnaGroup{NQN: c.nqn, NSID: w.NSID, ANAGroup: w.ANAGroup})
+		}
+	}
+}
+
+func serves(ns spdkrpc.Namespace, volume engine.ID, bdevs map[engine.ID]string) bool {
+	return ns.Bdev == bdevs[volume] && strings.EqualFold(ns.UUID, string(volume)) && strings.EqualFold(ns.NGUID, volume.NGUID())
+}
+
+func roomFor(x engine.Export) uint32 {
+	room := uint32(minRoom)
+	for _, ns := range x.Namespaces {
+		room = max(room, ns.NSID, ns.ANAGroup)
+	}
+	return room
+}
+
+// Export implements engine.Engine.
+func (e *Engine) Export(ctx context.Context, exports []engine.Export) []error {
+	s, end, err := e.begin(ctx)
+	defer end()
+	if err != nil {
+		return failAll(len(exports), err)
+	}
+	reading, serving := s.startStore(), s.startNetwork()
+	st, err := s.finishStore(reading)
+	if err != nil {
+		return failAll(len(exports), err)
+	}
+	n, err := s.finishNetwork(serving)
+	if err != nil {
+		return failAll(len(exports), err)
+	}
+	errs := make([]error, len(exports))
+	changes := make([]*change, len(exports))
+	for i, x := range exports {
+		changes[i], errs[i] = planExport(x, st, n)
+	}
+	s.take(changes, errs)
+	s.give(changes, errs)
+	for i, err := range errs {
+		if err != nil {
+			errs[i] = fmt.Errorf("export %s: %w", exports[i].NQN, err)
+		}
+	}
+	return errs
+}
+
+func planExport(x engine.Export, st *store, n *network) (*change, error) {
+	if err := x.Validate(); err != nil {
+		return nil, err
+	}
+	bdevs := map[engine.ID]string{}
+	for _, ns := range x.Namespaces {
+		l, err := st.find(st.volumes, ns.Volume)
+		if err != nil {
+			return nil, fmt.Errorf("namespace %d: volume %w", ns.NSID, err)
+		}
+		bdevs[ns.Volume] = l.bdev
+	}
+	var is *spdkrpc.Subsystem
+	if found, ok := n.subsystems[x.NQN]; ok {
+		is = &found
+	}
+	return diff(is, x, bdevs, n.open())
+}
+
+// open portals, in order.
+func (n *network) open() []engine.Portal {
+	portals := make([]engine.Portal, 0, len(n.portals))
+	for _, p := range n.portals {
+		portals = append(portals, p)
+	}
+	slices.SortFunc(portals, func(a, b engine.Portal) int { return engine.ComparePortals(a.Portal, b.Portal) })
+	return portals
+}
+
+// take away what must go before anything is given.
+func (s *session) take(changes []*change, errs []error) {
+	b := s.batch(errs)
+	for i, c := range changes {
+		switch {
+		case c == nil || errs[i] != nil || !c.takes():
+			continue
+		case c.remove:
+			put(b, i, spdkrpc.NvmfDeleteSubsystem{NQN: c.nqn})
+			continue
+		}
+		for _, host := range c.removeHosts {
+			put(b, i, spdkrpc.NvmfSubsystemRemoveHost{NQN: c.nqn, Host: host})
+		}
+		for _, nsid := range c.removeNamespaces {
+			put(b, i, spdkrpc.NvmfSubsystemRemoveNs{NQN: c.nqn, NSID: nsid})
+		}
+	}
+	b.wait()
+	for i, c := range changes {
+		if c != nil && errs[i] != nil && len(c.removeHosts) > 0 {
+			errs[i] = fmt.Errorf("%w%s", errs[i], s.readmit(c))
+		}
+	}
+}
+
+// readmit hosts that SPDK does not admit any more, but could not disconnect either, so that the target
+// does not say of them that they are gone; the next call tries again.
+func (s *session) readmit(c *change) string {
+	controllers, err := spdkrpc.Call(s.ctx, s.conn, spdkrpc.NvmfSubsystemGetControllers{NQN: c.nqn})
+	if err != nil {
+		return "; and whether its hosts are still connected is not known: " + err.Error()
+	}
+	var connected []string
+	for _, host := range c.removeHosts {
+		if !slices.ContainsFunc(controllers, func(c spdkrpc.Controller) bool { return c.Host == host }) {
+			continue
+		}
+		connected = append(connected, host)
+		if _, err := spdkrpc.Call(s.ctx, s.conn, spdkrpc.NvmfSubsystemAddHost{NQN: c.nqn, Host: host}); err != nil {
+			return fmt.Sprintf("; host %s is still connected: %v", host, err)
+		}
+	}
+	if len(connected) == 0 {
+		return ""
+	}
+	return "; still connected: " + strings.Join(connected, ", ")
+}
+
+// give what is missing: namespaces before the hosts that see them, listeners last.
+func (s *session) give(changes []*change, errs []error) {
+	b := s.batch(errs)
+	for i, c := range changes {
+		if c == nil || errs[i] != nil {
+			continue
+		}
+		if c.create != nil {
+			put(b, i, *c.create)
+		}
+		for _, ns := range c.addNamespaces {
+			put(b, i, spdkrpc.NvmfSubsystemAddNs{NQN: c.nqn, Namespace: ns})
+		}
+		for _, move := range c.moves {
+			put(b, i, move)
+		}
+		for _, host := range c.addHosts {
+			put(b, i, spdkrpc.NvmfSubsystemAddHost{NQN: c.nqn, Host: host})
+		}
+		for _, p := range c.listen {
+			listen(b, i, c.nqn, c.room, p)
+		}
+	}
+	b.wait()
+}
+
+// listen on a portal, with its ANA states.
+func listen(b *batch, item int, nqn string, room uint32, p engine.Portal) {
+	put(b, item, spdkrpc.NvmfSubsystemAddListener{NQN: nqn, Address: addressOf(p.Portal)})
+	for _, group := range sortedGroups(p.ANA) {
+		setState(b, item, nqn, room, p.Portal, group, p.ANA[group])
+	}
+}
+
+func setState(b *batch, item int, nqn string, room uint32, portal v1alpha1.Portal, group uint32, state engine.ANAState) {
+	if group <= room {
+		put(b, item, spdkrpc.NvmfSubsystemListenerSetAnaState{NQN: nqn, Address: addressOf(portal), State: anaStates[state], Group: group})
+	}
+}
+
+func sortedGroups(states map[uint32]engine.ANAState) []uint32 {
+	groups := make([]uint32, 0, len(states))
+	for g := range states {
+		groups = append(groups, g)
+	}
+	slices.Sort(groups)
+	return groups
+}
+
+// Unexport implements engine.Engine.
+func (e *Engine) Unexport(ctx context.Context, nqns []string) []error {
+	s, end, err := e.begin(ctx)
+	defer end()
+	if err != nil {
+		return failAll(len(nqns), err)
+	}
+	n, err := s.readNetwork()
+	if err != nil {
+		return failAll(len(nqns), err)
+	}
+	errs := make([]error, len(nqns))
+	var remove []int
+	for i, nqn := range nqns {
+		errs[i] = engine.ValidateSubsystemNQN(nqn)
+		if _, there := n.subsystems[nqn]; there && errs[i] == nil {
+			remove = append(remove, i)
+		}
+	}
+	if len(remove) == 0 {
+		return errs
+	}
+	call(s, remove, errs, func(i int) spdkrpc.Request[spdkrpc.Done] { return spdkrpc.NvmfDeleteSubsystem{NQN: nqns[i]} })
+	after, err := s.readNetwork()
+	for _, i := range remove {
+		if err != nil {
+			errs[i] = err
+			continue
+		}
+		_, there := after.subsystems[nqns[i]]
+		switch {
+		case !there:
+			errs[i] = nil
+		case errs[i] == nil:
+			errs[i] = fmt.Errorf("%s is still there: %w", nqns[i], engine.ErrBusy)
+		}
+	}
+	return errs
+}

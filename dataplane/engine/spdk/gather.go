@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package spdk
+
+import (
+	"context"
+	"slices"
+
+	"github.com/weft-storage/weft/dataplane/engine"
+)
+
+// Gather implements engine.Engine. Of a target that waits for its settings, Start was not
+// called: it serves nothing, and its pools cannot be read.
+func (e *Engine) Gather(ctx context.Context) (engine.State, error) {
+	s, end, err := e.begin(ctx)
+	defer end()
+	if err != nil {
+		return engine.State{}, err
+	}
+	reading, network := s.startStore(), s.startNetwork()
+	st, err := s.finishStore(reading)
+	if err != nil {
+		return engine.State{}, err
+	}
+	n, err := s.finishNetwork(network)
+	if err != nil {
+		return engine.State{}, err
+	}
+	state := st.state()
+	volumes := st.byBdev()
+	for _, nqn := range n.weft() {
+		state.Exports = append(state.Exports, n.export(nqn, volumes))
+	}
+	for _, p := range n.portals {
+		state.Portals = append(state.Portals, p)
+	}
+	slices.SortFunc(state.Portals, func(a, b engine.Portal) int { return engine.ComparePortals(a.Portal, b.Portal) })
+	return state, nil
+}

@@ -1,0 +1,352 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package spdk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"syscall"
+
+	"github.com/go-logr/logr"
+	"golang.org/x/sys/unix"
+	"k8s.io/mount-utils"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/engine"
+	"github.com/weft-storage/weft/dataplane/internal/launch"
+	"github.com/weft-storage/weft/dataplane/internal/signature"
+	"github.com/weft-storage/weft/dataplane/spdkrpc"
+)
+
+const (
+	// clusterBytes is the unit of allocation, and so of volumes' sizes.
+	clusterBytes = engine.SizeUnit
+	// blockBytes of volumes, where the device allows it: what hosts use best.
+	blockBytes = 4096
+	// minPoolBytes holds an lvstore's metadata and a volume.
+	minPoolBytes = 64 << 20
+)
+
+// opening of a pool: what is known of its device.
+type opening struct {
+	engine.Device
+	// attached: its base bdev is there already.
+	attached *pool
+	// blank devices become pools.
+	blank bool
+	// clear is how a blank device gets rid of old data.
+	clear spdkrpc.ClearMethod
+	// grown: its file was made larger.
+	grown bool
+	// blockBytes to ask for; 0 leaves it to SPDK.
+	blockBytes uint32
+	lvstore    string
+}
+
+// OpenPools implements engine.Engine.
+func (e *Engine) OpenPools(ctx context.Context, devices []engine.Device) []error {
+	s, end, err := e.begin(ctx)
+	defer end()
+	if err != nil {
+		return failAll(len(devices), err)
+	}
+	st, err := s.readStore()
+	if err != nil {
+		return failAll(len(devices), err)
+	}
+	errs := make([]error, len(devices))
+	open := make([]*opening, len(devices))
+	var attach, grow []int
+	for i, d := range devices {
+		open[i], errs[i] = s.prepare(st, d)
+		switch {
+		case errs[i] != nil:
+		case open[i].attached == nil:
+			attach = append(attach, i)
+		case open[i].grown:
+			grow = append(grow, i)
+		}
+	}
+	s.attach(open, attach, errs)
+	call(s, grow, errs, func(i int) spdkrpc.Request[spdkrpc.Done] {
+		return spdkrpc.BdevAioRescan{Name: bdevName(open[i].ID)}
+	})
+	if len(attach)+len(grow) > 0 {
+		if st, err = s.readStore(); err != nil {
+			return failAll(len(devices), err)
+		}
+	}
+	s.makeLvstores(st, open, errs)
+	s.growLvstores(st, open, errs)
+	for i, o := range open {
+		if errs[i] == nil {
+			errs[i] = e.record(o.ID, o.where())
+		}
+		if errs[i] != nil {
+			errs[i] = fmt.Errorf("device %s: %w", devices[i].ID, errs[i])
+		}
+	}
+	return errs
+}
+
+// where the device is: its path or PCI address.
+func (o *opening) where() string {
+	if o.PCIAddress != "" {
+		return o.PCIAddress
+	}
+	return o.Path
+}
+
+// base bdev's name.
+func (o *opening) base() string {
+	if o.PCIAddress != "" {
+		return bdevName(o.ID) + firstNamespace
+	}
+	return bdevName(o.ID)
+}
+
+// prepare what the node itself can say and do, and look at what the target has.
+func (s *session) prepare(st *store, d engine.Device) (*opening, error) {
+	if err := d.Validate(); err != nil {
+		return nil, err
+	}
+	o := &opening{Device: d, lvstore: lvstoreName(d.ID), clear: spdkrpc.ClearWriteZeroes}
+	for _, p := range st.pools {
+		if p.Device == d.ID && p.base.Name != "" {
+			o.attached = p
+		}
+	}
+	if o.attached != nil && o.attached.Path != o.where() {
+		return nil, fmt.Errorf("it is open from %s, not %s: %w", o.attached.Path, o.where(), engine.ErrInUse)
+	}
+	if d.PCIAddress != "" {
+		return o, s.prepareDrive(o)
+	}
+	return o, s.prepareKernel(o)
+}
+
+// prepareDrive that the kernel does not see any more: what was on it then is all that is known.
+func (s *session) prepareDrive(o *opening) error {
+	records, err := launch.ReadRecords(s.path(s.config.Socket))
+	if err != nil {
+		return err
+	}
+	o.blank = records[o.PCIAddress].Content == v1alpha1.ContentBlank
+	return nil
+}
+
+// prepareKernel looks at a block device of the kernel, or a file.
+func (s *session) prepareKernel(o *opening) error {
+	path := s.path(o.Path)
+	info, err := os.Stat(path)
+	missing := errors.Is(err, os.ErrNotExist)
+	switch {
+	case missing && o.FileBytes > 0:
+		if o.attached == nil {
+			if _, known := os.Lstat(s.recordOf(o.ID)); known == nil {
+				return fmt.Errorf("pool file %s is gone, and its volumes with it; to begin with an empty one, remove %s: %w", o.Path, s.recordOf(o.ID), engine.ErrNotFound)
+			}
+		}
+	case missing:
+		return fmt.Errorf("%s: %w", o.Path, engine.ErrNotFound)
+	case err != nil:
+		return err
+	case o.FileBytes > 0 && !info.Mode().IsRegular():
+		return fmt.Errorf("%w: %s is not a file", engine.ErrInvalid, o.Path)
+	case o.FileBytes == 0 && (info.Mode()&os.ModeDevice == 0 || info.Mode()&os.ModeCharDevice != 0):
+		return fmt.Errorf("%w: %s is not a block device; a file needs a size", engine.ErrInvalid, o.Path)
+	}
+	if o.FileBytes > 0 {
+		if err := s.prepareFile(o); err != nil {
+			return err
+		}
+	}
+	if o.attached != nil && o.attached.Err == nil {
+		return nil
+	}
+	if o.FileBytes == 0 {
+		if err := s.checkUnused(o.Path, info); err != nil {
+			return err
+		}
+	}
+	return s.probe(o)
+}
+
+// prepareFile of a pool, as large as it shall be.
+func (s *session) prepareFile(o *opening) error {
+	if o.FileBytes < minPoolBytes || o.FileBytes%blockBytes != 0 {
+		return fmt.Errorf("%w: pool file %s of %d bytes; give a multiple of %d, at least %d", engine.ErrInvalid, o.Path, o.FileBytes, blockBytes, minPoolBytes)
+	}
+	if _, _, err := signature.SizeFile(s.path(o.Path), o.FileBytes); err != nil {
+		if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EFBIG) {
+			return fmt.Errorf("%w: %w", engine.ErrNoSpace, err)
+		}
+		return err
+	}
+	info, err := os.Stat(s.path(o.Path))
+	if err != nil {
+		return err
+	}
+	o.blockBytes = blockBytes
+	if a := o.attached; a != nil {
+		o.grown = info.Size() > int64(a.base.Blocks*a.base.BlockBytes)
+	}
+	return nil
+}
+
+func (s *session) checkUnused(path string, info os.FileInfo) error {
+	mounts, err := mount.ParseMountInfo(s.path("proc/self/mountinfo"))
+	if err != nil {
+		return err
+	}
+	return signature.CheckUnused(s.config.Root, path, info.Sys().(*syscall.Stat_t).Rdev, mounts)
+}
+
+// probe the device, which SPDK does not have yet, or has without an lvstore: an interrupted call may have left it so.
+func (s *session) probe(o *opening) error {
+	path := s.path(o.Path)
+	found, err := signature.Look(s.ctx, s.config.Exec, path)
+	if err != nil {
+		return err
+	}
+	if found.Values == nil && found.HasPrefix(signature.SPDKBlobstore) {
+		return nil // whose it is SPDK tells, by its name
+	}
+	if name := found.Name(); name != "" {
+		return &engine.ForeignSignatureError{Device: o.Path, Signature: name}
+	}
+	o.blank = true
+	bytes, err := sizeOf(path)
+	if err != nil {
+		return err
+	}
+	if o.FileBytes == 0 && bytes%blockBytes == 0 {
+		o.blockBytes = blockBytes
+	}
+	if bytes < minPoolBytes {
+		return fmt.Errorf("%w: %s has %d bytes; a pool needs at least %d", engine.ErrInvalid, o.Path, bytes, minPoolBytes)
+	}
+	return nil
+}
+
+func sizeOf(path string) (int64, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return 0, err
+	}
+	size, err := f.Seek(0, 2)
+	if closeErr := f.Close(); err == nil {
+		err = closeErr
+	}
+	return size, err
+}
+
+// zero deallocates all of a blank file or device, where the kernel promises that it reads as zeroes then and need not write them.
+func zero(path string) error {
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		return err
+	}
+	size, err := f.Seek(0, 2)
+	if err == nil {
+		err = unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, size)
+	}
+	if closeErr := f.Close(); err == nil {
+		err = closeErr
+	}
+	return err
+}
+
+// attach devices to the target.
+func (s *session) attach(open []*opening, items []int, errs []error) {
+	b := s.batch(errs)
+	for _, i := range items {
+		o := open[i]
+		if o.PCIAddress != "" {
+			put(b, i, spdkrpc.BdevNvmeAttachController{Name: bdevName(o.ID), Transport: spdkrpc.TransportPCIe, Address: o.PCIAddress})
+			continue
+		}
+		put(b, i, spdkrpc.BdevAioCreate{Name: bdevName(o.ID), Path: o.Path, BlockBytes: o.blockBytes})
+	}
+	b.wait()
+}
+
+// detach a device that is not weft's.
+func (s *session) detach(o *opening) error {
+	var err error
+	if o.PCIAddress != "" {
+		_, err = spdkrpc.Call(s.ctx, s.conn, spdkrpc.BdevNvmeDetachController{Name: bdevName(o.ID)})
+	} else {
+		_, err = spdkrpc.Call(s.ctx, s.conn, spdkrpc.BdevAioDelete{Name: bdevName(o.ID)})
+	}
+	return mapError(err)
+}
+
+// makeLvstores on blank devices; a device that is not blank and has no lvstore of its name is not weft's.
+func (s *session) makeLvstores(st *store, open []*opening, errs []error) {
+	var create []int
+	for i, o := range open {
+		if errs[i] != nil {
+			continue
+		}
+		p, err := st.pool(o.ID)
+		switch {
+		case err == nil:
+			o.attached = p
+		case !o.blank:
+			refused := &engine.ForeignSignatureError{Device: o.where(), Signature: "SPDK blobstore that is not this pool (wipefs does not know it; use blkdiscard)"}
+			if o.PCIAddress != "" {
+				refused.Signature = "content that is no pool, and is not known to be blank"
+			}
+			errs[i] = errors.Join(refused, s.detach(o))
+		default:
+			if o.PCIAddress == "" {
+				if err := zero(s.path(o.Path)); err == nil {
+					o.clear = spdkrpc.ClearNone
+				} else {
+					logr.FromContextOrDiscard(s.ctx).Info("The device cannot deallocate with zeroes, so all of it is written now", "device", o.ID, "reason", err.Error())
+				}
+			}
+			create = append(create, i)
+		}
+	}
+	call(s, create, errs, func(i int) spdkrpc.Request[string] {
+		return spdkrpc.BdevLvolCreateLvstore{Bdev: open[i].base(), Name: open[i].lvstore, ClusterBytes: clusterBytes, Clear: open[i].clear}
+	})
+	for _, i := range create {
+		switch {
+		case errs[i] == nil:
+			logr.FromContextOrDiscard(s.ctx).Info("Made a pool", "device", open[i].ID, "lvstore", open[i].lvstore)
+		case errors.Is(errs[i], spdkrpc.ErrExists), errors.Is(errs[i], context.DeadlineExceeded):
+			errs[i] = fmt.Errorf("%w: it is being cleared: %w", engine.ErrBusy, errs[i])
+		}
+	}
+}
+
+// growLvstores whose device is larger than they know.
+func (s *session) growLvstores(st *store, open []*opening, errs []error) {
+	var grow []int
+	for i, o := range open {
+		if errs[i] != nil || o.attached == nil || o.attached.Err != nil || o.FileBytes == 0 {
+			continue
+		}
+		p := o.attached
+		clusters := int64(p.base.Blocks*p.base.BlockBytes) / p.clusterBytes
+		// Metadata takes a page for each cluster, under 1 %; what is more is growth, also of an interrupted call.
+		if o.grown || clusters-p.clusters > clusters/100+16 {
+			grow = append(grow, i)
+		}
+	}
+	call(s, grow, errs, func(i int) spdkrpc.Request[spdkrpc.Done] {
+		return spdkrpc.BdevLvolGrowLvstore{Name: open[i].lvstore}
+	})
+}
+
+// recordOf a pool.
+func (e *Engine) recordOf(device string) string {
+	return filepath.Join(e.recordsDir(), url.PathEscape(device))
+}

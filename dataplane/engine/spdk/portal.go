@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package spdk
+
+import (
+	"context"
+	"fmt"
+	"maps"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/engine"
+	"github.com/weft-storage/weft/dataplane/spdkrpc"
+)
+
+// OpenPortals implements engine.Engine. The exports listen first and the anchor last, whose listener says that it is done.
+func (e *Engine) OpenPortals(ctx context.Context, portals []engine.Portal) []error {
+	s, end, err := e.begin(ctx)
+	defer end()
+	if err != nil {
+		return failAll(len(portals), err)
+	}
+	n, err := s.readNetwork()
+	if err != nil {
+		return failAll(len(portals), err)
+	}
+	errs := make([]error, len(portals))
+	b := s.batch(errs)
+	for i, p := range portals {
+		if errs[i] = n.checkPortal(p); errs[i] != nil {
+			continue
+		}
+		for _, nqn := range n.weft() {
+			if sub := n.subsystems[nqn]; len(sub.Hosts) > 0 {
+				n.serve(b, i, sub, p)
+			}
+		}
+	}
+	b.wait()
+	if err := s.anchor(n, errs); err != nil {
+		return errs
+	}
+	for i, p := range portals {
+		if errs[i] == nil {
+			n.serve(b, i, n.subsystems[anchorNQN], p)
+		}
+	}
+	b.wait()
+	for i, err := range errs {
+		if err != nil {
+			errs[i] = fmt.Errorf("portal %s %s:%d: %w", portals[i].Transport, portals[i].Address, portals[i].Port, err)
+		}
+	}
+	return errs
+}
+
+// anchor makes the anchor when it is missing and a portal is to be opened.
+func (s *session) anchor(n *network, errs []error) error {
+	if _, made := n.subsystems[anchorNQN]; made {
+		return nil
+	}
+	wanted := false
+	for _, err := range errs {
+		wanted = wanted || err == nil
+	}
+	if !wanted {
+		return nil
+	}
+	_, err := spdkrpc.Call(s.ctx, s.conn, spdkrpc.NvmfCreateSubsystem{
+		NQN: anchorNQN, Serial: "anchor", Model: "weft", MaxNamespaces: engine.MaxANAGroup, ANAReporting: true,
+	})
+	if err != nil {
+		for i := range errs {
+			if errs[i] == nil {
+				errs[i] = mapError(err)
+			}
+		}
+		return err
+	}
+	n.subsystems[anchorNQN] = spdkrpc.Subsystem{NQN: anchorNQN, MaxNamespaces: engine.MaxANAGroup}
+	return nil
+}
+
+// checkPortal says what keeps a portal from being opened so.
+func (n *network) checkPortal(p engine.Portal) error {
+	if err := p.Validate(); err != nil {
+		return err
+	}
+	for _, group := range sortedGroups(p.ANA) {
+		if _, known := anaStates[p.ANA[group]]; !known {
+			return fmt.Errorf("%w: SPDK has no ANA state %q", engine.ErrUnsupported, p.ANA[group])
+		}
+	}
+	t, made := n.transports[p.Transport]
+	switch {
+	case !made:
+		return fmt.Errorf("%w: the target has no transport %s; it gets the transports of its plan when it is started", engine.ErrUnsupported, p.Transport)
+	case int(t.MaxQueueDepth) != p.QueueDepth || int(t.InCapsuleDataBytes) != p.InCapsuleDataBytes:
+		return fmt.Errorf("%w: transport %s has queue depth %d and in-capsule data of %d bytes, not %d and %d",
+			engine.ErrRestartNeeded, p.Transport, t.MaxQueueDepth, t.InCapsuleDataBytes, p.QueueDepth, p.InCapsuleDataBytes)
+	}
+	return nil
+}
+
+// serve a subsystem through a portal, with the portal's ANA states.
+func (n *network) serve(b *batch, item int, sub spdkrpc.Subsystem, p engine.Portal) {
+	if !listensOn(sub, p.Portal) {
+		listen(b, item, sub.NQN, sub.MaxNamespaces, p)
+		return
+	}
+	was, open := n.portals[p.Portal]
+	if open && maps.Equal(was.ANA, p.ANA) {
+		return
+	}
+	states := map[uint32]engine.ANAState{}
+	if open {
+		for group := range was.ANA {
+			states[group] = engine.ANAOptimized
+		}
+	} else {
+		// It listens since an interrupted call; in which states is not known.
+		put(b, item, spdkrpc.NvmfSubsystemListenerSetAnaState{NQN: sub.NQN, Address: addressOf(p.Portal), State: spdkrpc.ANAOptimized})
+	}
+	maps.Copy(states, p.ANA)
+	for _, group := range sortedGroups(states) {
+		if !open || was.ANA[group] != states[group] {
+			setState(b, item, sub.NQN, sub.MaxNamespaces, p.Portal, group, states[group])
+		}
+	}
+}
+
+// ClosePortals implements engine.Engine. The anchor goes last, so that an interrupted call is taken up again.
+func (e *Engine) ClosePortals(ctx context.Context, portals []v1alpha1.Portal) []error {
+	s, end, err := e.begin(ctx)
+	defer end()
+	if err != nil {
+		return failAll(len(portals), err)
+	}
+	n, err := s.readNetwork()
+	if err != nil {
+		return failAll(len(portals), err)
+	}
+	errs := make([]error, len(portals))
+	b := s.batch(errs)
+	for i, p := range portals {
+		if errs[i] = engine.ValidatePortal(p); errs[i] != nil {
+			continue
+		}
+		for _, nqn := range n.weft() {
+			if listensOn(n.subsystems[nqn], p) {
+				put(b, i, spdkrpc.NvmfSubsystemRemoveListener{NQN: nqn, Address: addressOf(p)})
+			}
+		}
+	}
+	b.wait()
+	for i, p := range portals {
+		if errs[i] == nil && listensOn(n.subsystems[anchorNQN], p) {
+			put(b, i, spdkrpc.NvmfSubsystemRemoveListener{NQN: anchorNQN, Address: addressOf(p)})
+		}
+	}
+	b.wait()
+	return errs
+}

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package spdk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/engine"
+	"github.com/weft-storage/weft/dataplane/spdkrpc"
+)
+
+// ownSubsystems are not exports: the anchor, and SPDK's discovery.
+const ownSubsystems = 2
+
+// Start implements engine.Engine. Whether the target can do RDMA is seen only when its transport is made, after
+// the rest: that fails with engine.ErrUnsupported too, and the target goes on without it.
+func (e *Engine) Start(ctx context.Context, plan v1alpha1.Plan) error {
+	if plan.Engine != v1alpha1.EngineSPDK || plan.SPDK == nil {
+		return fmt.Errorf("%w: the plan is for engine %s, and this is SPDK", engine.ErrUnsupported, plan.Engine)
+	}
+	want, err := settingsOf(plan.SPDK)
+	if err != nil {
+		return err
+	}
+	s, end, err := e.begin(ctx)
+	defer end()
+	if err != nil {
+		return err
+	}
+	methods, err := spdkrpc.Call(ctx, s.conn, spdkrpc.RPCGetMethods{Current: true})
+	if err != nil {
+		return mapError(err)
+	}
+	if slices.Contains(methods, "framework_start_init") {
+		if err := s.initialize(plan.SPDK, want); err != nil {
+			return err
+		}
+	}
+	is, err := s.readSettings()
+	if err != nil {
+		return err
+	}
+	if err := s.setScheduler(plan.SPDK, is.scheduler); err != nil {
+		return err
+	}
+	made, err := s.makeTransports(plan.SPDK, is)
+	if err != nil {
+		return err
+	}
+	differences := is.differences(want)
+	if len(differences) == 0 {
+		return nil
+	}
+	if made {
+		return fmt.Errorf("%w: it was given its settings, and took others: %w", engine.ErrUnsupported, &engine.RestartNeededError{Differences: differences})
+	}
+	return &engine.RestartNeededError{Differences: differences}
+}
+
+// initialize a target that waits for its settings.
+func (s *session) initialize(plan *v1alpha1.SPDKPlan, want settings) error {
+	errs := make([]error, 1)
+	b := s.batch(errs)
+	put(b, 0, spdkrpc.IobufSetOptions{SmallPoolCount: uint64(plan.SmallBuffers), LargePoolCount: uint64(plan.LargeBuffers)})
+	put(b, 0, spdkrpc.BdevSetOptions{IOPoolSize: uint32(plan.BdevIOPoolSize)})
+	if hasTransport(plan, v1alpha1.TransportTCP) {
+		placement := placements[plan.Placement]
+		put(b, 0, spdkrpc.SockImplSetOptions{Impl: spdkrpc.SockPosix, Placement: &placement})
+	}
+	b.wait()
+	if errs[0] != nil {
+		return fmt.Errorf("settings of the target: %w", errs[0])
+	}
+	// It is taken once; a process that was killed may have set it.
+	_, err := spdkrpc.Call(s.ctx, s.conn, spdkrpc.NvmfSetMaxSubsystems{Max: uint32(plan.MaxSubsystems) + ownSubsystems})
+	if err != nil && !errors.Is(err, spdkrpc.ErrWrongState) {
+		return mapError(err)
+	}
+	if err := s.setPollGroups(want); err != nil {
+		return err
+	}
+	scheduler, err := spdkrpc.Call(s.ctx, s.conn, spdkrpc.FrameworkGetScheduler{})
+	if err != nil {
+		return mapError(err)
+	}
+	if err := s.setScheduler(plan, scheduler); err != nil {
+		return err
+	}
+	if _, err := spdkrpc.Call(s.ctx, s.conn, spdkrpc.FrameworkStartInit{}); err != nil {
+		return fmt.Errorf("initialize the target: %w", mapError(err))
+	}
+	return nil
+}
+
+// setPollGroups on the planned cores that the target runs on. Which these are it does not tell at this
+// point, but it refuses a core that it does not have.
+func (s *session) setPollGroups(want settings) error {
+	if want.pollGroups.IsEmpty() {
+		return nil
+	}
+	_, err := spdkrpc.Call(s.ctx, s.conn, spdkrpc.NvmfSetConfig{PollGroupsMask: maskOf(want.pollGroups)})
+	if !errors.Is(err, spdkrpc.ErrInvalid) {
+		return mapError(err)
+	}
+	cores := want.pollGroups.List()
+	tries := make([]spdkrpc.NvmfSetConfig, len(cores))
+	for i, core := range cores {
+		tries[i].PollGroupsMask = maskOf(coresOf(core))
+	}
+	_, errs := spdkrpc.Each(s.ctx, s.conn, tries)
+	has := coresOf()
+	for i, err := range errs {
+		switch {
+		case err == nil:
+			has = has.Union(coresOf(cores[i]))
+		case !errors.Is(err, spdkrpc.ErrInvalid):
+			return mapError(err)
+		}
+	}
+	if has.IsEmpty() {
+		return fmt.Errorf("%w: the target runs on none of the cores %s that shall serve connections", engine.ErrUnsupported, want.pollGroups)
+	}
+	_, err = spdkrpc.Call(s.ctx, s.conn, spdkrpc.NvmfSetConfig{PollGroupsMask: maskOf(has)})
+	return mapError(err)
+}
+
+// setScheduler and its knobs, which may change while the target serves.
+func (s *session) setScheduler(plan *v1alpha1.SPDKPlan, is spdkrpc.Scheduler) error {
+	if plan.Mode != v1alpha1.CoresDynamic {
+		if is.Name != spdkrpc.SchedulerDynamic {
+			return nil
+		}
+		_, err := spdkrpc.Call(s.ctx, s.conn, spdkrpc.FrameworkSetScheduler{Name: spdkrpc.SchedulerStatic})
+		return mapError(err)
+	}
+	want := spdkrpc.Scheduler{Name: spdkrpc.SchedulerDynamic, PeriodMicros: is.PeriodMicros, SchedulingCore: is.SchedulingCore, LoadLimit: is.LoadLimit, CoreLimit: is.CoreLimit, CoreBusy: is.CoreBusy}
+	if p := plan.Scheduler; p != nil {
+		want.PeriodMicros, want.LoadLimit, want.CoreLimit, want.CoreBusy = uint64(p.PeriodMicroseconds), uint8(p.LoadLimit), uint8(p.CoreLimit), uint8(p.CoreBusy)
+	}
+	if want == is {
+		return nil
+	}
+	_, err := spdkrpc.Call(s.ctx, s.conn, spdkrpc.FrameworkSetScheduler{
+		Name: want.Name, PeriodMicros: want.PeriodMicros, LoadLimit: want.LoadLimit, CoreLimit: want.CoreLimit, CoreBusy: want.CoreBusy,
+	})
+	if err != nil {
+		return fmt.Errorf("scheduler: %w", mapError(err))
+	}
+	return nil
+}
+
+// makeTransports that are planned and missing, and reads them back: SPDK takes no notice of what it does not know.
+func (s *session) makeTransports(plan *v1alpha1.SPDKPlan, is *settings) (made bool, err error) {
+	for _, t := range plan.Transports {
+		if _, there := is.transports[t.Type]; there {
+			continue
+		}
+		if _, err := spdkrpc.Call(s.ctx, s.conn, transportOf(t)); err != nil {
+			if mapped := mapError(err); errors.Is(mapped, engine.ErrUnavailable) || s.ctx.Err() != nil {
+				return made, mapped
+			}
+			return made, fmt.Errorf("%w: transport %s: %w%s", engine.ErrUnsupported, t.Type, err, hint(t.Type))
+		}
+		made = true
+	}
+	if !made {
+		return false, nil
+	}
+	transports, err := spdkrpc.Call(s.ctx, s.conn, spdkrpc.NvmfGetTransports{})
+	if err != nil {
+		return true, mapError(err)
+	}
+	is.setTransports(transports)
+	return true, nil
+}
+
+func hint(t v1alpha1.TransportType) string {
+	if t == v1alpha1.TransportRDMA {
+		return "; it needs a target that was built with RDMA, and an RDMA device that it may use"
+	}
+	return ""
+}
+
+func transportOf(t v1alpha1.PlannedTransport) spdkrpc.NvmfCreateTransport {
+	small, large := uint32(t.SmallCache), uint32(t.LargeCache)
+	req := spdkrpc.NvmfCreateTransport{
+		Type: string(t.Type), MaxQueueDepth: uint16(t.QueueDepth), MaxIOQpairs: uint16(t.MaxIOQueues),
+		InCapsuleDataBytes: uint32(t.InCapsuleDataSize), MaxIOBytes: uint32(t.MaxIOSize),
+		IobufSmallCacheSize: &small, IobufLargeCacheSize: &large,
+	}
+	if t.Type == v1alpha1.TransportRDMA {
+		if t.SRQDepth != nil {
+			req.MaxSRQDepth = uint32(*t.SRQDepth)
+		} else {
+			req.NoSRQ = true
+		}
+	}
+	return req
+}
+
+func hasTransport(plan *v1alpha1.SPDKPlan, t v1alpha1.TransportType) bool {
+	return slices.ContainsFunc(plan.Transports, func(p v1alpha1.PlannedTransport) bool { return p.Type == t })
+}

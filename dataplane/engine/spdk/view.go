@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package spdk
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/weft-storage/weft/dataplane/engine"
+	"github.com/weft-storage/weft/dataplane/spdkrpc"
+)
+
+// store is what the pools hold at one moment.
+type store struct {
+	pools     []*pool
+	volumes   map[engine.ID][]*lvol
+	snapshots map[engine.ID][]*lvol
+	// rest are the lvols between clones and their sources, and marks, of readable pools.
+	rest []*lvol
+}
+
+// pool that was opened once, whether it can be read now or not.
+type pool struct {
+	engine.Pool
+	// lvstore is its name.
+	lvstore string
+	// base bdev.
+	base         spdkrpc.Bdev
+	clusterBytes int64
+	// freeClusters and clusters for data.
+	clusters int64
+	lvols    map[string]*lvol
+}
+
+// lvol is a volume, a snapshot, or one of those that only the engine knows.
+type lvol struct {
+	pool *pool
+	kind kind
+	id   engine.ID
+	// name in the lvstore, and SPDK's own name of its bdev.
+	name, bdev string
+	sizeBytes  int64
+	// ownBytes that it has allocated, without those that it shares with what it is based on.
+	ownBytes int64
+	// base and clones are names in the same lvstore.
+	base   string
+	clones []string
+	// created is a snapshot's time.
+	created time.Time
+}
+
+// alias by which SPDK knows it.
+func (l *lvol) alias() string { return l.pool.lvstore + "/" + l.name }
+
+// allocatedBytes with what it is based on: a snapshot takes its volume's clusters over, and the
+// volume was written all the same. At most its size.
+func (l *lvol) allocatedBytes() int64 {
+	sum := int64(0)
+	// An lvstore's chains have no loops; the bound is for a target that says otherwise.
+	for at, n := l, 0; at != nil && n <= len(l.pool.lvols); at, n = l.pool.lvols[at.base], n+1 {
+		sum += at.ownBytes
+	}
+	return min(sum, l.sizeBytes)
+}
+
+// reading of the pools that is under way.
+type storeReading struct {
+	lvstores *spdkrpc.Pending[[]spdkrpc.Lvstore]
+	bdevs    *spdkrpc.Pending[[]spdkrpc.Bdev]
+}
+
+func (s *session) startStore() storeReading {
+	return storeReading{
+		lvstores: spdkrpc.Start(s.ctx, s.conn, spdkrpc.BdevLvolGetLvstores{}),
+		bdevs:    spdkrpc.Start(s.ctx, s.conn, spdkrpc.BdevGetBdevs{}),
+	}
+}
+
+// readStore reads the pools. A target that waits for its settings has none that could be read.
+func (s *session) readStore() (*store, error) { return s.finishStore(s.startStore()) }
+
+func (s *session) finishStore(r storeReading) (*store, error) {
+	lvstores, err := r.lvstores.Wait()
+	bdevs, bdevsErr := r.bdevs.Wait()
+	if err = errors.Join(err, bdevsErr); err != nil && !errors.Is(err, spdkrpc.ErrWrongState) {
+		return nil, mapError(err)
+	}
+	st := &store{volumes: map[engine.ID][]*lvol{}, snapshots: map[engine.ID][]*lvol{}}
+	if err := s.readRecords(st); err != nil {
+		return nil, err
+	}
+	byName := map[string]*pool{}
+	for _, b := range bdevs {
+		if device, path, ok := parseBase(b); ok {
+			p := st.recorded(device)
+			p.Path, p.base = path, b
+			byName[b.Name] = p
+		}
+	}
+	byUUID := map[string]*pool{}
+	for _, l := range lvstores {
+		p := byName[l.BaseBdev]
+		if p == nil || l.Name != p.lvstore {
+			continue
+		}
+		p.clusterBytes, p.clusters = int64(l.ClusterBytes), int64(l.TotalClusters)
+		p.TotalBytes, p.FreeBytes = p.clusters*p.clusterBytes, int64(l.FreeClusters)*p.clusterBytes
+		p.Err = nil
+		byUUID[l.UUID] = p
+	}
+	for _, b := range bdevs {
+		if b.Driver.Lvol == nil || len(b.Aliases) == 0 {
+			continue
+		}
+		if p := byUUID[b.Driver.Lvol.LvstoreUUID]; p != nil {
+			st.add(p, b)
+		}
+	}
+	slices.SortFunc(st.pools, func(a, b *pool) int { return cmp.Compare(a.Device, b.Device) })
+	return st, nil
+}
+
+// parseBase tells the device ID and path of a bdev that OpenPools made.
+func parseBase(b spdkrpc.Bdev) (device, path string, ok bool) {
+	name, ok := strings.CutPrefix(b.Name, bdevPrefix)
+	switch {
+	case !ok:
+		return "", "", false
+	case b.Driver.AIO != nil:
+		return name, b.Driver.AIO.Path, true
+	case len(b.Driver.NVMe) > 0:
+		device, ok = strings.CutSuffix(name, firstNamespace)
+		return device, b.Driver.NVMe[0].PCIAddress, ok
+	}
+	return "", "", false
+}
+
+func (st *store) add(p *pool, b spdkrpc.Bdev) {
+	_, name, _ := strings.Cut(b.Aliases[0], "/")
+	l := &lvol{
+		pool: p, name: name, bdev: b.Name,
+		sizeBytes: int64(b.Blocks * b.BlockBytes),
+		ownBytes:  int64(b.Driver.Lvol.AllocatedClusters) * p.clusterBytes,
+		base:      b.Driver.Lvol.Base,
+		clones:    b.Driver.Lvol.Clones,
+	}
+	l.kind, l.id, l.created = parseName(name)
+	p.lvols[name] = l
+	switch l.kind {
+	case volumeLvol:
+		st.volumes[l.id] = append(st.volumes[l.id], l)
+	case snapshotLvol:
+		st.snapshots[l.id] = append(st.snapshots[l.id], l)
+	case cloneLvol, markLvol:
+		st.rest = append(st.rest, l)
+	case foreignLvol:
+	}
+}
+
+// marked snapshots were deleted by their user.
+func (l *lvol) marked() bool { return l.pool.lvols[markName(l.id)] != nil }
+
+// recorded pool by its device; until its lvstore is seen it has an Err.
+func (st *store) recorded(device string) *pool {
+	for _, p := range st.pools {
+		if p.Device == device {
+			return p
+		}
+	}
+	p := &pool{lvstore: lvstoreName(device), lvols: map[string]*lvol{}}
+	p.Device = device
+	p.Err = fmt.Errorf("%w: pool %s is not open", engine.ErrUnavailable, device)
+	st.pools = append(st.pools, p)
+	return p
+}
+
+// recordsDir has a link for each pool that was opened once.
+func (e *Engine) recordsDir() string { return e.path(e.config.StateDir, "spdk/pools") }
+
+func (s *session) readRecords(st *store) error {
+	dir := s.recordsDir()
+	entries, err := os.ReadDir(dir)
+	if errors.Is(err, os.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("list pools: %w", err)
+	}
+	for _, entry := range entries {
+		device, err := url.PathUnescape(entry.Name())
+		if err != nil {
+			continue // not a name that record makes
+		}
+		p := st.recorded(device)
+		if p.Path, err = os.Readlink(filepath.Join(dir, entry.Name())); err != nil {
+			return fmt.Errorf("list pools: %w", err)
+		}
+		p.Err = fmt.Errorf("%w; when its drive is gone for good, remove %s", p.Err, filepath.Join(dir, entry.Name()))
+	}
+	return nil
+}
+
+// record that a device is a pool, and where it is now.
+func (e *Engine) record(device, path string) error {
+	link := e.recordOf(device)
+	if is, err := os.Readlink(link); err == nil && is == path {
+		return nil
+	}
+	if err := os.MkdirAll(e.recordsDir(), 0o700); err != nil {
+		return err
+	}
+	temporary := filepath.Join(e.path(e.config.StateDir, "spdk"), ".new")
+	if err := os.Remove(temporary); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	if err := os.Symlink(path, temporary); err != nil {
+		return err
+	}
+	return os.Rename(temporary, link)
+}
+
+// pool by its device, readable.
+func (st *store) pool(device string) (*pool, error) {
+	for _, p := range st.pools {
+		if p.Device == device {
+			return p, p.Err
+		}
+	}
+	return nil, fmt.Errorf("pool %s: %w", device, engine.ErrNotFound)
+}
+
+// find the one lvol of that ID. When there is none, and a pool cannot be read,
+// nobody knows: that is engine.ErrUnavailable, not engine.ErrNotFound.
+func (st *store) find(in map[engine.ID][]*lvol, id engine.ID) (*lvol, error) {
+	found := slices.DeleteFunc(slices.Clone(in[id]), func(l *lvol) bool { return l.kind == snapshotLvol && l.marked() })
+	switch len(found) {
+	case 0:
+		var unknown []error
+		for _, p := range st.pools {
+			if p.Err != nil {
+				unknown = append(unknown, p.Err)
+			}
+		}
+		if len(unknown) > 0 {
+			return nil, fmt.Errorf("%s may be in a pool that cannot be read: %w", id, errors.Join(unknown...))
+		}
+		return nil, fmt.Errorf("%s: %w", id, engine.ErrNotFound)
+	case 1:
+		return found[0], nil
+	default:
+		return nil, fmt.Errorf("%s is in two pools, as %s and %s: %w", id, found[0].alias(), found[1].alias(), engine.ErrExists)
+	}
+}
+
+// state of the pools and what they hold, in order.
+func (st *store) state() engine.State {
+	var state engine.State
+	for _, p := range st.pools {
+		state.Pools = append(state.Pools, p.Pool)
+	}
+	for _, id := range sortedKeys(st.volumes) {
+		for _, l := range st.volumes[id] {
+			state.Volumes = append(state.Volumes, engine.Volume{ID: id, Pool: l.pool.Device, SizeBytes: l.sizeBytes, AllocatedBytes: l.allocatedBytes()})
+		}
+	}
+	for _, id := range sortedKeys(st.snapshots) {
+		for _, l := range st.snapshots[id] {
+			if l.marked() {
+				continue
+			}
+			state.Snapshots = append(state.Snapshots, engine.Snapshot{
+				ID: id, Pool: l.pool.Device, SizeBytes: l.sizeBytes, AllocatedBytes: l.allocatedBytes(), CreatedAt: l.created,
+			})
+		}
+	}
+	return state
+}
+
+func sortedKeys[V any](m map[engine.ID]V) []engine.ID {
+	keys := make([]engine.ID, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}

@@ -1,0 +1,306 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package spdk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/weft-storage/weft/dataplane/engine"
+	"github.com/weft-storage/weft/dataplane/spdkrpc"
+)
+
+const mib = 1 << 20
+
+// creation of a volume: what is left to be done, in this order.
+type creation struct {
+	want engine.VolumeSpec
+	pool *pool
+	// freeze is the volume to take the snapshot base of first.
+	freeze *lvol
+	// base is the name of the snapshot to clone, in pool; empty for a blank volume.
+	base string
+	// made: the volume is there, but an interrupted call left it as small as its source.
+	made bool
+	// grow to the size that is wanted: clones are made as large as their source.
+	grow bool
+}
+
+// CreateVolumes implements engine.Engine. Clones of one volume in one call share a snapshot.
+func (e *Engine) CreateVolumes(ctx context.Context, volumes []engine.VolumeSpec) []error {
+	s, end, err := e.begin(ctx)
+	defer end()
+	if err != nil {
+		return failAll(len(volumes), err)
+	}
+	st, err := s.readStore()
+	if err != nil {
+		return failAll(len(volumes), err)
+	}
+	errs := make([]error, len(volumes))
+	todo := make([]*creation, len(volumes))
+	var freeze, create, clone, grow []int
+	frozen := map[*lvol]int{}
+	for i, want := range volumes {
+		c, err := st.plan(want)
+		todo[i], errs[i] = c, err
+		if c == nil {
+			continue
+		}
+		if c.freeze != nil {
+			if first, shared := frozen[c.freeze]; shared {
+				c.base = todo[first].base
+			} else {
+				frozen[c.freeze] = i
+				freeze = append(freeze, i)
+			}
+		}
+		switch {
+		case c.base == "":
+			create = append(create, i)
+		case !c.made:
+			clone = append(clone, i)
+		}
+		if c.grow {
+			grow = append(grow, i)
+		}
+	}
+	call(s, freeze, errs, func(i int) spdkrpc.Request[string] {
+		return spdkrpc.BdevLvolSnapshot{Volume: todo[i].freeze.alias(), Name: todo[i].base}
+	})
+	for i, c := range todo {
+		if c != nil && c.freeze != nil && errs[i] == nil {
+			errs[i] = errs[frozen[c.freeze]]
+		}
+	}
+	call(s, create, errs, func(i int) spdkrpc.Request[string] {
+		return spdkrpc.BdevLvolCreate{
+			LvstoreName: todo[i].pool.lvstore, Name: string(todo[i].want.ID), SizeMiB: uint64(todo[i].want.SizeBytes / mib),
+			Thin: true, Clear: spdkrpc.ClearWriteZeroes,
+		}
+	})
+	call(s, clone, errs, func(i int) spdkrpc.Request[string] {
+		return spdkrpc.BdevLvolClone{Snapshot: todo[i].pool.lvstore + "/" + todo[i].base, Name: string(todo[i].want.ID)}
+	})
+	call(s, grow, errs, func(i int) spdkrpc.Request[spdkrpc.Done] {
+		return resize(todo[i].pool, todo[i].want.ID, todo[i].want.SizeBytes)
+	})
+	for i, err := range errs {
+		if err != nil {
+			errs[i] = fmt.Errorf("volume %s: %w", volumes[i].ID, err)
+		}
+	}
+	return errs
+}
+
+func resize(p *pool, id engine.ID, sizeBytes int64) spdkrpc.BdevLvolResize {
+	return spdkrpc.BdevLvolResize{Name: p.lvstore + "/" + string(id), SizeMiB: uint64(sizeBytes / mib)}
+}
+
+// plan what a volume needs; nil when it is there.
+func (st *store) plan(want engine.VolumeSpec) (*creation, error) {
+	if err := want.Validate(); err != nil {
+		return nil, err
+	}
+	if found := st.volumes[want.ID]; len(found) > 0 {
+		return st.planExisting(want, found[0])
+	}
+	c := &creation{want: want}
+	if want.Source != (engine.Source{}) {
+		source, err := st.source(want.Source)
+		if err != nil {
+			return nil, fmt.Errorf("its source: %w", err)
+		}
+		if want.Pool == "" {
+			want.Pool = source.pool.Device
+		}
+		if want.Pool != source.pool.Device {
+			return nil, fmt.Errorf("%w: in pool %s it cannot share data with its source in pool %s", engine.ErrInvalid, want.Pool, source.pool.Device)
+		}
+		if want.SizeBytes < source.sizeBytes {
+			return nil, fmt.Errorf("%w: %d bytes is smaller than its source of %d", engine.ErrInvalid, want.SizeBytes, source.sizeBytes)
+		}
+		c.grow = want.SizeBytes > source.sizeBytes
+		c.base = source.name
+		if source.kind == volumeLvol {
+			c.base = cloneName(want.ID)
+			// One is there already when an earlier call was interrupted.
+			if is := source.pool.lvols[c.base]; is == nil {
+				c.freeze = source
+			}
+		}
+	}
+	p, err := st.pool(want.Pool)
+	if err != nil {
+		return nil, err
+	}
+	c.pool = p
+	if want.SizeBytes > p.TotalBytes {
+		return nil, fmt.Errorf("%w: %d bytes in pool %s of %d", engine.ErrNoSpace, want.SizeBytes, p.Device, p.TotalBytes)
+	}
+	return c, nil
+}
+
+// planExisting finishes a clone that an interrupted call left as small as its source. Any other size is another volume's.
+func (st *store) planExisting(want engine.VolumeSpec, is *lvol) (*creation, error) {
+	if is.sizeBytes == want.SizeBytes {
+		return nil, nil
+	}
+	base := is.pool.lvols[is.base]
+	if want.Source != (engine.Source{}) && base != nil && base.sizeBytes == is.sizeBytes && want.SizeBytes > is.sizeBytes && want.SizeBytes <= is.pool.TotalBytes {
+		return &creation{want: want, pool: is.pool, base: is.base, made: true, grow: true}, nil
+	}
+	return nil, fmt.Errorf("%w: it has %d bytes, not %d", engine.ErrExists, is.sizeBytes, want.SizeBytes)
+}
+
+func (st *store) source(source engine.Source) (*lvol, error) {
+	if source.Snapshot != "" {
+		return st.find(st.snapshots, source.Snapshot)
+	}
+	return st.find(st.volumes, source.Volume)
+}
+
+// GrowVolumes implements engine.Engine. SPDK cuts data off before it fails, so nothing
+// smaller than what is there is ever sent, whatever order the calls are carried out in: one for each volume.
+func (e *Engine) GrowVolumes(ctx context.Context, sizes []engine.VolumeSize) []error {
+	s, end, err := e.begin(ctx)
+	defer end()
+	if err != nil {
+		return failAll(len(sizes), err)
+	}
+	st, err := s.readStore()
+	if err != nil {
+		return failAll(len(sizes), err)
+	}
+	errs := make([]error, len(sizes))
+	last := map[*lvol]int{}
+	found := make([]*lvol, len(sizes))
+	for i, want := range sizes {
+		l, err := st.planGrowth(want)
+		if errs[i] = err; l != nil {
+			l.sizeBytes = want.SizeBytes
+			found[i], last[l] = l, i
+		}
+	}
+	var grow []int
+	for _, i := range last {
+		grow = append(grow, i)
+	}
+	call(s, grow, errs, func(i int) spdkrpc.Request[spdkrpc.Done] {
+		return resize(found[i].pool, sizes[i].ID, sizes[i].SizeBytes)
+	})
+	for i, want := range sizes {
+		if found[i] != nil {
+			errs[i] = errs[last[found[i]]]
+		}
+		if errs[i] != nil {
+			errs[i] = fmt.Errorf("volume %s: %w", want.ID, errs[i])
+		}
+	}
+	return errs
+}
+
+// planGrowth finds the volume to grow; nil when it has the size.
+func (st *store) planGrowth(want engine.VolumeSize) (*lvol, error) {
+	if err := want.Validate(); err != nil {
+		return nil, err
+	}
+	is, err := st.find(st.volumes, want.ID)
+	switch {
+	case err != nil:
+		return nil, err
+	case want.SizeBytes < is.sizeBytes:
+		return nil, fmt.Errorf("%w: from %d to %d bytes", engine.ErrShrink, is.sizeBytes, want.SizeBytes)
+	case want.SizeBytes > is.pool.TotalBytes:
+		return nil, fmt.Errorf("%w: %d bytes in pool %s of %d", engine.ErrNoSpace, want.SizeBytes, is.pool.Device, is.pool.TotalBytes)
+	case want.SizeBytes == is.sizeBytes:
+		return nil, nil
+	}
+	return is, nil
+}
+
+// DeleteVolumes implements engine.Engine. SPDK deletes an lvol under its
+// export, so it looks before, and again afterwards. It collects snapshots that nobody but volumes needed.
+func (e *Engine) DeleteVolumes(ctx context.Context, ids []engine.ID) []error {
+	s, end, err := e.begin(ctx)
+	defer end()
+	if err != nil {
+		return failAll(len(ids), err)
+	}
+	reading, serving := s.startStore(), s.startNetwork()
+	st, err := s.finishStore(reading)
+	if err != nil {
+		return failAll(len(ids), err)
+	}
+	n, err := s.finishNetwork(serving)
+	if err != nil {
+		return failAll(len(ids), err)
+	}
+	errs := make([]error, len(ids))
+	found := make([]*lvol, len(ids))
+	exported := n.exported()
+	var remove []int
+	for i, id := range ids {
+		l, err := st.findToDelete(st.volumes, id)
+		switch {
+		case err != nil:
+			errs[i] = err
+		case l == nil:
+		case exported[l.bdev] != "":
+			errs[i] = fmt.Errorf("volume %s is exported as %s: %w", id, exported[l.bdev], engine.ErrInUse)
+		default:
+			found[i] = l
+			remove = append(remove, i)
+		}
+	}
+	if len(remove) > 0 {
+		s.remove(remove, found, errs)
+	}
+	if len(remove) == 0 && len(st.rest) == 0 {
+		return errs
+	}
+	if st, err = s.readStore(); err != nil {
+		for _, i := range remove {
+			errs[i] = err
+		}
+		return errs
+	}
+	for _, i := range remove {
+		switch {
+		case len(st.volumes[ids[i]]) == 0:
+			errs[i] = nil
+		case errs[i] == nil:
+			errs[i] = fmt.Errorf("volume %s is still there: %w", ids[i], engine.ErrBusy)
+		}
+	}
+	s.collect(st)
+	return errs
+}
+
+// findToDelete answers nil when it is certain that there is none.
+func (st *store) findToDelete(in map[engine.ID][]*lvol, id engine.ID) (*lvol, error) {
+	if err := id.Validate(); err != nil {
+		return nil, err
+	}
+	l, err := st.find(in, id)
+	if errors.Is(err, engine.ErrNotFound) {
+		return nil, nil
+	}
+	return l, err
+}
+
+// remove lvols that nothing exports.
+func (s *session) remove(items []int, found []*lvol, errs []error) {
+	call(s, items, errs, func(i int) spdkrpc.Request[spdkrpc.Done] {
+		return spdkrpc.BdevLvolDelete{Name: found[i].alias()}
+	})
+	for _, i := range items {
+		switch {
+		case errors.Is(errs[i], spdkrpc.ErrNotFound):
+			errs[i] = nil
+		case errs[i] != nil:
+			errs[i] = fmt.Errorf("%s: %w", found[i].alias(), errs[i])
+		}
+	}
+}
