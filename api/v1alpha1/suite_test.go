@@ -85,6 +85,30 @@ spec:
     engine: Nvmet
     portals: [{transport: TCP, address: 10.20.0.5, port: 4420, maxIOQueues: 8, queueDepth: 128, inCapsuleDataSize: 4096}]
     drives: [{id: eui.1, serial: S1}]`,
+	"NvmfNode SPDK": `
+kind: NvmfNode
+spec:
+  target: fast
+  plan:
+    engine: SPDK
+    portals: [{transport: RDMA, address: 10.20.0.5, port: 4420, maxIOQueues: 8, queueDepth: 128, inCapsuleDataSize: 4096}]
+    drives: [{id: eui.1, serial: S1, pciAddress: "0000:5e:00.0"}]
+    spdk:
+      coreMask: "0x3c"
+      pollGroupMask: "0x38"
+      mode: Dynamic
+      scheduler: {periodMicroseconds: 1000000, loadLimit: 20, coreLimit: 80, coreBusy: 95}
+      hugepages: 2Mi
+      memoryBytes: 1073741824
+      podMemoryBytes: 536870912
+      bdevIOPoolSize: 65535
+      smallBuffers: 8192
+      largeBuffers: 1024
+      maxSubsystems: 1024
+      transports: [{type: RDMA, queueDepth: 128, maxIOQueues: 8, inCapsuleDataSize: 4096, maxIOSize: 131072, smallCache: 128, largeCache: 16, srqDepth: 1024}]
+      driver: VFIO
+    choices: [{setting: coreMask, value: "0x3c", source: Computed, why: four cores beside the network card}]
+    memory: [{use: large buffers, bytes: 138412032, how: 1024 x 135168}]`,
 	"NvmfVolume": `
 kind: NvmfVolume
 spec:

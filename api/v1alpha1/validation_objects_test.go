@@ -64,7 +64,7 @@ func nodeRules() []validation {
 	}
 	return slices.Concat(rules, fields(
 		field{base: node, path: "spec.target", edit: `spec: {target: %s}`, good: []string{long(63)}, bad: map[string]string{long(64): "may not be more than 63"}},
-		enum(node, "spec.plan.engine", `spec: {plan: {engine: %s}}`, "SPDK", "Nvmet"),
+		field{base: node, path: "spec.plan.engine", edit: `spec: {plan: {engine: %s}}`, good: []string{"Nvmet"}, bad: map[string]string{"Nonsense": `supported values: "SPDK", "Nvmet"`}},
 		field{base: node, path: "spec.plan.portals", edit: `spec: {plan: {portals: %s}}`,
 			good: []string{many(8, `{transport: TCP, address: 10.0.0.1, port: 442%d, maxIOQueues: 1, queueDepth: 16, inCapsuleDataSize: 0}`)},
 			bad: map[string]string{"[]": "should have at least 1 items",

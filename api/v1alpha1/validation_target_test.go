@@ -5,6 +5,8 @@ package v1alpha1_test
 const (
 	target     = "NvmfTarget"
 	targetSPDK = "NvmfTarget SPDK"
+	// spdkInFile edits an SPDK target's devices into a file, up to the file's end.
+	spdkInFile = `spec: {devices: {selector: null, file: {path: /var/lib/weft/a, size: 1Gi}, `
 )
 
 // targetRules are the rules across an NvmfTarget's fields.
@@ -31,6 +33,8 @@ var targetRules = []validation{
 		field: "spec", want: "memory: the kernel's target (engine: Nvmet) uses no hugepages; remove memory, or use engine: SPDK"},
 	{name: "an update strategy", base: target, edit: `spec: {updateStrategy: {}}`,
 		field: "spec", want: "updateStrategy: the kernel's target (engine: Nvmet) has no target pod; remove updateStrategy, or use engine: SPDK"},
+	{name: "a driver", base: target, edit: `spec: {devices: {file: null, selector: {minSize: 1Ti}, driver: Kernel}}`,
+		field: "spec", want: "devices.driver: the kernel's target (engine: Nvmet) uses the kernel's drivers; remove driver, or use engine: SPDK"},
 	{name: "placement", base: target, edit: `spec: {transports: [{type: TCP, placement: CPU}]}`,
 		field: "spec", want: "transports[].placement: connections of the kernel's target (engine: Nvmet) follow the incoming CPU by themselves; remove placement, or use engine: SPDK"},
 	{name: "placement over TCP", base: targetSPDK, edit: `spec: {transports: [{type: TCP, placement: CPU}]}`},
@@ -90,6 +94,12 @@ var targetRules = []validation{
 	{name: "a selector of everything", base: target, edit: `spec: {devices: {file: null, selector: {}}}`,
 		field: "spec.devices.selector", want: "devices.selector: give at least one of models, minSize and byID"},
 	{name: "a selector with all fields", base: target, edit: `spec: {devices: {file: null, selector: {models: ["A*"], minSize: 1Ti, byID: ["nvme-A*"]}}}`},
+
+	{name: "the kernel's driver of a file", base: targetSPDK, edit: spdkInFile + `driver: Kernel}}`},
+	{name: "another driver of a file", base: targetSPDK, edit: spdkInFile + `driver: VFIO}}`,
+		field: "spec.devices", want: "devices.driver: a file has no drive to take from the kernel; remove driver, or give drives with selector or paths"},
+	{name: "another driver of a file, later", base: targetSPDK, edit: spdkInFile + `}}`, update: `spec: {devices: {driver: UIO}}`,
+		field: "spec.devices", want: "devices.driver: a file has no drive to take from the kernel; remove driver, or give drives with selector or paths"},
 
 	{name: "a rolling update", base: targetSPDK, edit: `spec: {updateStrategy: {type: RollingUpdate, maxUnavailable: 2}}`},
 	{name: "a rolling update's number without it", base: targetSPDK, edit: `spec: {updateStrategy: {maxUnavailable: 2}}`,
@@ -160,6 +170,7 @@ func targetBounds() []validation {
 		enum(targetSPDK, "spec.updateStrategy.type", `spec: {updateStrategy: {type: %s}}`, "OnDelete", "RollingUpdate"),
 		bounds(targetSPDK, "spec.updateStrategy.maxUnavailable", `spec: {updateStrategy: {type: RollingUpdate, maxUnavailable: %s}}`, 1, 100),
 
+		enum(targetSPDK, "spec.devices.driver", `spec: {devices: {driver: %s}}`, "Kernel", "VFIO", "UIO"),
 		field{base: target, path: "spec.devices.paths", edit: noFile + `paths: %s}}`,
 			good: []string{many(64, "/dev/disk/by-id/nvme-%d")},
 			bad:  map[string]string{"[]": "should have at least 1 items", many(65, "/dev/disk/by-id/nvme-%d"): "must have at most 64 items"}},

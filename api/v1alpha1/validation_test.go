@@ -34,7 +34,7 @@ type validation struct {
 // enum and bound of the CRDs was broken by one of them.
 func TestValidation(t *testing.T) {
 	var broken []constraint
-	for _, table := range [][]validation{targetRules, targetBounds(), targetUpdates, nodeRules(), volumeRules(), snapshotRules()} {
+	for _, table := range [][]validation{targetRules, targetBounds(), targetUpdates, nodeRules(), planRules(), volumeRules(), snapshotRules()} {
 		for _, v := range table {
 			t.Run(v.base+"/"+v.name, func(t *testing.T) {
 				kind, found := v.judge(t)
@@ -226,6 +226,18 @@ func bounds(base, path, edit string, least, most int) field {
 		s(least - 1): fmt.Sprintf("should be greater than or equal to %d", least),
 		s(most + 1):  fmt.Sprintf("should be less than or equal to %d", most),
 	}}
+}
+
+// least value of a number that has no greatest.
+func least(base, path, edit string, n int) field {
+	return field{base: base, path: path, edit: edit, good: []string{fmt.Sprint(n)}, bad: map[string]string{
+		fmt.Sprint(n - 1): fmt.Sprintf("should be greater than or equal to %d", n),
+	}}
+}
+
+// longest text, of characters that the field takes.
+func longest(base, path, edit string, n int) field {
+	return field{base: base, path: path, edit: edit, good: []string{long(n)}, bad: map[string]string{long(n + 1): fmt.Sprintf("may not be more than %d", n)}}
 }
 
 // enum of words.
