@@ -71,6 +71,12 @@ func (r *Run) Explain(ctx context.Context, cause error) error {
 	return errors.Join(cause, err, fmt.Errorf("logs of every component are in %s", dir))
 }
 
+// LoadTarget builds the image of target pods and loads it into the nodes. The SPDK in it is program, a real nvmf_tgt,
+// or, when program is empty, the fake.
+func (r *Run) LoadTarget(ctx context.Context, program string) error {
+	return r.Lab.LoadTarget(ctx, r.builder, program)
+}
+
 // Step is one part of the way to a pod with a volume.
 type Step struct {
 	Name string

@@ -92,12 +92,12 @@ var _ = Describe("Bad input", func() {
 		Expect(cluster.Create(ctx, target)).To(MatchError(ContainSubstring("give exactly one of selector, paths and file")))
 	})
 
-	It("says that the SPDK engine is not there yet", func(ctx SpecContext) {
-		target := tryOut("spdk", v1alpha1.TransportTCP)
-		target.Spec.Engine = v1alpha1.EngineSPDK
+	It("refuses an SPDK target with more cores than the node has", func(ctx SpecContext) {
+		target := spdkTarget("cores")
+		*target.Spec.Cores.Count = 200
 		label(ctx, clientNode, target.Name)
 		newTarget(ctx, target)
-		notCapable(ctx, target, v1alpha1.ReasonEngineUnavailable, "Nvmet")
+		notCapable(ctx, target, v1alpha1.ReasonNotEnoughCPUs, "200")
 	})
 })
 

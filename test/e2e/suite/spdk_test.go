@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package suite
+
+import (
+	"context"
+	"os"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/test/e2e/harness"
+)
+
+// realTarget is a real nvmf_tgt for the target pods. Without one they run the fake, which answers SPDK's RPCs and serves
+// no I/O: then everything up to a pod's first byte is tested.
+var realTarget = os.Getenv("WEFT_SPDK_TARGET")
+
+// spdkTarget is a target in a file that sleeps when it has nothing to do, in ordinary memory: an emulated node has few
+// CPUs and no hugepages.
+func spdkTarget(name string) *v1alpha1.NvmfTarget {
+	target := tryOut(name, v1alpha1.TransportTCP)
+	count := int32(1)
+	target.Spec.Engine = v1alpha1.EngineSPDK
+	target.Spec.Cores = &v1alpha1.Cores{Count: &count, Mode: v1alpha1.CoresInterrupt}
+	target.Spec.Memory = &v1alpha1.Memory{Hugepages: v1alpha1.HugepagesDisabled}
+	target.Spec.Attachments = v1alpha1.Attachments{Expected: 4, IOQueues: 2}
+	return target
+}
+
+// servedBy waits until the NvmfNode serves the target with the engine's pod ready, and returns it.
+func servedBy(ctx context.Context, node string) *v1alpha1.NvmfNode {
+	GinkgoHelper()
+	served := &v1alpha1.NvmfNode{}
+	Eventually(ctx, func(g Gomega, ctx context.Context) {
+		g.Expect(cluster.Get(ctx, client.ObjectKey{Name: node}, served)).To(Succeed())
+		for _, condition := range []string{v1alpha1.ConditionTargetPodReady, v1alpha1.ConditionPoolReady, v1alpha1.ConditionPortalsReady, v1alpha1.ConditionReady} {
+			have := meta.FindStatusCondition(served.Status.Conditions, condition)
+			g.Expect(have).NotTo(BeNil(), condition)
+			g.Expect(string(have.Status)).To(Equal("True"), "%s is %s: %s", condition, have.Reason, have.Message)
+		}
+	}).WithTimeout(5 * time.Minute).WithPolling(time.Second).Should(Succeed())
+	return served
+}
+
+func targetPod(ctx context.Context, node string) *corev1.Pod {
+	GinkgoHelper()
+	pod := &corev1.Pod{}
+	Expect(cluster.Get(ctx, client.ObjectKey{Namespace: harness.Namespace, Name: v1alpha1.TargetPodPrefix + node}, pod)).To(Succeed())
+	return pod
+}
+
+// killTarget ends the node's nvmf_tgt without warning, and waits until another runs in the same pod.
+func killTarget(ctx context.Context, node string) {
+	GinkgoHelper()
+	before := targetPod(ctx, node)
+	on(ctx, node, `pkill -9 -f '[n]vmf_tgt.*--wait-for-rpc'`)
+	Eventually(ctx, func(g Gomega, ctx context.Context) {
+		now := targetPod(ctx, node)
+		g.Expect(now.UID).To(Equal(before.UID))
+		g.Expect(now.Status.ContainerStatuses).To(HaveLen(1))
+		g.Expect(now.Status.ContainerStatuses[0].RestartCount).To(BeNumerically(">", before.Status.ContainerStatuses[0].RestartCount))
+		g.Expect(now.Status.ContainerStatuses[0].Ready).To(BeTrue())
+	}).WithTimeout(5 * time.Minute).WithPolling(time.Second).Should(Succeed())
+}
+
+var _ = Describe("An SPDK target", func() {
+	It("is started, filled, and filled again after a crash", func(ctx SpecContext) {
+		if realTarget == "" {
+			GinkgoWriter.Println("WEFT_SPDK_TARGET is not set: the target is the fake, and no I/O is done")
+		}
+		Expect(run.LoadTarget(ctx, realTarget)).To(Succeed())
+		target := spdkTarget("spdk")
+		label(ctx, clientNode, target.Name)
+		newTarget(ctx, target)
+		DeferCleanup(func(ctx context.Context) { on(ctx, clientNode, `rm -f %s`, target.Spec.Devices.File.Path) })
+		served := servedBy(ctx, clientNode)
+		Expect(served.Status.Engine.Type).To(Equal(v1alpha1.EngineSPDK))
+		Expect(targetPod(ctx, clientNode).Status.QOSClass).To(Equal(corev1.PodQOSGuaranteed))
+
+		newClass(ctx, target.Name, map[string]string{"target": target.Name})
+		claim := newClaim(ctx, newNamespace(ctx), "claim", target.Name)
+		volume := bound(ctx, claim)
+		Expect(volume.Spec.Node).To(Equal(clientNode))
+
+		if realTarget == "" {
+			killTarget(ctx, clientNode)
+			servedBy(ctx, clientNode)
+			Eventually(ctx, func(g Gomega, ctx context.Context) {
+				g.Expect(cluster.Get(ctx, client.ObjectKeyFromObject(volume), volume)).To(Succeed())
+				g.Expect(meta.IsStatusConditionTrue(volume.Status.Conditions, v1alpha1.ConditionExported)).To(BeTrue())
+			}).WithTimeout(time.Minute).WithPolling(time.Second).Should(Succeed())
+		} else {
+			pod := runPod(ctx, claim, "writer", storageNode)
+			sum := fill(ctx, pod)
+			startWriter(ctx, pod)
+			writesGoOn(ctx, pod, 10, time.Minute)
+			killTarget(ctx, clientNode)
+			writesGoOn(ctx, pod, acknowledged(ctx, pod), 3*time.Minute)
+			nothingLost(ctx, pod)
+			Expect(checksum(ctx, pod)).To(Equal(sum))
+			remove(ctx, pod)
+		}
+		remove(ctx, claim)
+		remove(ctx, target)
+		Eventually(ctx, func(ctx context.Context) (bool, error) {
+			pod := &corev1.Pod{}
+			pod.Namespace, pod.Name = harness.Namespace, v1alpha1.TargetPodPrefix+clientNode
+			return cluster.Gone(ctx, pod)
+		}).WithTimeout(2 * time.Minute).WithPolling(time.Second).Should(BeTrue())
+	}, SpecTimeout(20*time.Minute))
+})
