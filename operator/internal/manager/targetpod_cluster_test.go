@@ -42,7 +42,8 @@ func (c *cluster) spdkNode(name, target string) {
 	c.t.Helper()
 	c.kubeNode(name, target)
 	c.lease(name, time.Now(), 3600)
-	c.create(&v1alpha1.NvmfNode{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.NvmfNodeSpec{Target: target, Plan: spdkPlan(target)}})
+	c.create(&v1alpha1.NvmfNode{ObjectMeta: metav1.ObjectMeta{Name: name}})
+	c.claim(name, func(spec *v1alpha1.NvmfNodeSpec) { spec.Target, spec.Plan = target, spdkPlan(target) })
 	c.t.Cleanup(func() { // what the garbage collector would do
 		if pod := c.findPod(name); pod != nil {
 			c.Expect(client.IgnoreNotFound(admin.Delete(c.ctx, pod, client.GracePeriodSeconds(0)))).To(Succeed())
@@ -73,10 +74,17 @@ func spdkPlan(target string) *v1alpha1.Plan {
 // plan changes what the target of a node is started with.
 func (c *cluster) plan(node string, change func(*v1alpha1.SPDKPlan)) {
 	c.t.Helper()
+	c.claim(node, func(spec *v1alpha1.NvmfNodeSpec) { change(spec.Plan.SPDK) })
+}
+
+// claim writes as the operator does, so that the operator can take it back.
+func (c *cluster) claim(node string, change func(*v1alpha1.NvmfNodeSpec)) {
+	c.t.Helper()
 	c.Eventually(func() error {
 		nn := c.nvmfNode(node)
-		change(nn.Spec.Plan.SPDK)
-		return admin.Update(c.ctx, nn)
+		spec := nn.Spec.DeepCopy()
+		change(spec)
+		return admin.Apply(c.ctx, manifest.ForNodeSpec(nn, *spec), client.FieldOwner(v1alpha1.OperatorFieldManager), client.ForceOwnership)
 	}).Should(Succeed())
 }
 
