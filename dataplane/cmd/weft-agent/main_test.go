@@ -10,6 +10,7 @@ import (
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/engine/nvmet"
+	"github.com/weft-storage/weft/dataplane/engine/spdk"
 )
 
 func TestFlags(t *testing.T) {
@@ -18,7 +19,7 @@ func TestFlags(t *testing.T) {
 	t.Setenv("POD_NAMESPACE", "weft-system")
 	flags := command().Flags()
 	for name, value := range map[string]string{
-		"node-name": "storage-1", "namespace": "weft-system", "state-dir": "/var/lib/weft",
+		"node-name": "storage-1", "namespace": "weft-system", "state-dir": "/var/lib/weft", "spdk-socket": "/run/weft/spdk.sock",
 		"health-probe-bind-address": "127.0.0.1:9810", "metrics-bind-address": "",
 	} {
 		g.Expect(flags.Lookup(name)).NotTo(BeNil(), name)
@@ -28,15 +29,30 @@ func TestFlags(t *testing.T) {
 
 func TestEngines(t *testing.T) {
 	g := NewWithT(t)
-	choose := engines(t.TempDir())
+	choose, err := engines(t.TempDir(), "/run/weft/spdk.sock")
+	g.Expect(err).NotTo(HaveOccurred())
 	kernel, err := choose(v1alpha1.EngineNvmet)
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(kernel).To(BeAssignableToTypeOf(&nvmet.Engine{}))
 	again, err := choose(v1alpha1.EngineNvmet)
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(again).To(BeIdenticalTo(kernel), "its calls run alone")
-	_, err = choose(v1alpha1.EngineSPDK)
-	g.Expect(err).To(MatchError("engine SPDK is not available in this version; use engine: Nvmet"))
+	userSpace, err := choose(v1alpha1.EngineSPDK)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(userSpace).To(BeAssignableToTypeOf(&spdk.Engine{}))
+	_, err = choose("Other")
+	g.Expect(err).To(MatchError("engine Other is not available in this version; use engine: SPDK or Nvmet"))
+}
+
+func TestPathsAreAbsolute(t *testing.T) {
+	for flag, example := range map[string]string{"--state-dir": "/var/lib/weft", "--spdk-socket": "/run/weft/spdk.sock"} {
+		t.Run(flag, func(t *testing.T) {
+			g := NewWithT(t)
+			cmd := command()
+			cmd.SetArgs([]string{flag + "=relative"})
+			g.Expect(cmd.ExecuteContext(t.Context())).To(MatchError(And(HavePrefix(flag+" is \"relative\""), ContainSubstring(example))))
+		})
+	}
 }
 
 func TestWithoutAnAPIServer(t *testing.T) {

@@ -9,6 +9,7 @@ import (
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/engine"
 	"github.com/weft-storage/weft/dataplane/engine/nvmet"
+	"github.com/weft-storage/weft/dataplane/engine/spdk"
 	"github.com/weft-storage/weft/dataplane/internal/agent"
 	"github.com/weft-storage/weft/dataplane/inventory"
 )
@@ -21,13 +22,20 @@ func (machine) Discover(ctx context.Context) (*v1alpha1.Inventory, error) {
 	return inventory.Discover(ctx, inventory.Host{Addresses: inventory.Netlink{}, Prober: inventory.Blkid{}})
 }
 
-// engines that this version has.
-func engines(stateDir string) agent.Engines {
+// engines that this version has. Neither touches anything before a plan asks for it.
+func engines(stateDir, spdkSocket string) (agent.Engines, error) {
 	kernel := nvmet.New(nvmet.Options{StateDir: stateDir})
-	return func(t v1alpha1.Engine) (engine.Engine, error) {
-		if t == v1alpha1.EngineNvmet {
-			return kernel, nil
-		}
-		return nil, fmt.Errorf("engine %s is not available in this version; use engine: %s", t, v1alpha1.EngineNvmet)
+	userSpace, err := spdk.New(spdk.Config{Socket: spdkSocket, StateDir: stateDir})
+	if err != nil {
+		return nil, fmt.Errorf("engine %s: %w", v1alpha1.EngineSPDK, err)
 	}
+	return func(t v1alpha1.Engine) (engine.Engine, error) {
+		switch t {
+		case v1alpha1.EngineNvmet:
+			return kernel, nil
+		case v1alpha1.EngineSPDK:
+			return userSpace, nil
+		}
+		return nil, fmt.Errorf("engine %s is not available in this version; use engine: %s or %s", t, v1alpha1.EngineSPDK, v1alpha1.EngineNvmet)
+	}, nil
 }

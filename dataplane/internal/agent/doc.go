@@ -5,12 +5,16 @@
 //
 // One reconciler serves the whole node, in rounds:
 //
+//	start   the target with the plan's settings, if it waits for them
 //	gather  the objects of this node and one engine.State, into a Snapshot
 //	decide  the Snapshot comes to Operations and to the status everything shall have; Decide is pure
 //	act     the Operations, in bulk, in an order that is safe to be killed in
 //
 // and again, until a round finds nothing left to do; then statuses are written
 // where they changed, and finalizers taken off.
+//
+// A target that ends comes back empty, and its hosts wait. Its return is the one event that goes ahead of everything: it
+// waits for no back-off, ends the writing of statuses, and starts the rounds anew. What volumes' statuses say stays meanwhile.
 //
 // # Invariants
 //
@@ -24,5 +28,7 @@
 //   - What has no object is never deleted, and no host is shut out for the lack of an object: objects
 //     can be lost (a restored etcd, a deleted CRD, an agent that speaks to the
 //     wrong cluster) while pods still do their I/O. It is counted and reported.
+//   - A target is never restarted, nor a portal in use closed, for the sake of a setting: what differs is
+//     said in a condition, and whoever owns the target chooses the moment.
 //   - The process keeps nothing that its successor would miss.
 package agent
