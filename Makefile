@@ -115,6 +115,12 @@ test-e2e: binaries $(LAB) $(HELM) ## Run the end-to-end suite in a new lab; logs
 	cd test/e2e && $(GO) test ./suite -count=1 -timeout 80m -v -ginkgo.v
 	cd test/e2e && $(LAB) down
 
+# Volumes made, exported, deleted and refilled a second through the SPDK
+# engine, against the same calls raw and pipelined, and one at a time, in one run.
+.PHONY: bench
+bench: ## Measure the SPDK engine: on the nvmf_tgt that WEFT_SPDK_TARGET names, else on the fake at SPDK's pace
+	$(GO) test ./dataplane/engine/spdk -run '^$$' -bench . -benchtime 5x -timeout 10m
+
 ##@ The lab: a real cluster on this machine
 
 .PHONY: lab-up

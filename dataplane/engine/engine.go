@@ -171,7 +171,7 @@ type VolumeSpec struct {
 	ID ID
 	// Pool is the Device of an open pool. With a source it must be the source's, or empty.
 	Pool string
-	// SizeBytes, a multiple of 1 MiB, so that every engine can keep it exactly.
+	// SizeBytes, a multiple of SizeUnit, so that every engine can keep it exactly.
 	SizeBytes int64
 	// Source of its first data; empty for a blank volume.
 	Source Source

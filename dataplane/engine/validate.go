@@ -14,8 +14,10 @@ import (
 )
 
 const (
-	// SizeUnit is what every volume's size is a multiple of, in bytes.
-	SizeUnit = 1 << 20
+	// SizeUnit is what every volume's size is a multiple of, in bytes: the cluster of
+	// SPDK's lvstores. After an unclean end SPDK reads an lvstore's metadata again, which grows with the number of
+	// clusters: a smaller one would cost more of the time that hosts wait.
+	SizeUnit = 4 << 20
 	// MaxNQNBytes is the longest NQN (NVMe Base Specification, "NVMe Qualified Names").
 	MaxNQNBytes = 223
 	// MaxANAGroup is the largest ANA group that every engine knows; nvmet's NVMET_MAX_ANAGRPS.
@@ -86,7 +88,7 @@ func (v VolumeSize) Validate() error {
 		return err
 	}
 	if v.SizeBytes <= 0 || v.SizeBytes%SizeUnit != 0 {
-		return fmt.Errorf("%w: volume %s of %d bytes; give a multiple of 1 MiB above zero", ErrInvalid, v.ID, v.SizeBytes)
+		return fmt.Errorf("%w: volume %s of %d bytes; give a multiple of 4 MiB above zero", ErrInvalid, v.ID, v.SizeBytes)
 	}
 	return nil
 }

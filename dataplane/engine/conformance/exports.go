@@ -68,7 +68,7 @@ func exportCases() map[string]func(*suite) {
 		},
 		"one bad export does not stop the others": func(s *suite) {
 			d := s.openPool()
-			good, last := exportOf(s.create(d.ID, mib)), exportOf(s.create(d.ID, mib), newHost())
+			good, last := exportOf(s.create(d.ID, 4*mib)), exportOf(s.create(d.ID, 4*mib), newHost())
 			bad := func(change func(*engine.Export)) engine.Export {
 				x := exportOf(good.Namespaces[0].Volume)
 				x.NQN += "-bad"
@@ -106,7 +106,7 @@ func exportCases() map[string]func(*suite) {
 		},
 		"unexporting is idempotent, and touches only weft's": func(s *suite) {
 			d := s.openPool()
-			x, other := exportOf(s.create(d.ID, mib), newHost()), exportOf(s.create(d.ID, mib))
+			x, other := exportOf(s.create(d.ID, 4*mib), newHost()), exportOf(s.create(d.ID, 4*mib))
 			s.done(s.engine.Export(s.ctx, []engine.Export{x, other}))
 			for range 2 {
 				errs := s.fresh().Unexport(s.ctx, []string{"nqn.2014-08.org.nvmexpress:not-ours", x.NQN, v1alpha1.NQNPrefix + "never-there"})
@@ -172,7 +172,7 @@ func portalCases() map[string]func(*suite) {
 		},
 		"closing is idempotent, and ends what exports say of it": func(s *suite) {
 			d := s.openPool()
-			x := exportOf(s.create(d.ID, mib), newHost())
+			x := exportOf(s.create(d.ID, 4*mib), newHost())
 			portals := s.openPortals()
 			s.exportAs(x)
 			s.Expect(s.export(x.NQN).Portals).To(HaveLen(len(portals)))

@@ -153,7 +153,7 @@ func onlyListedHosts(h *hostFixture) {
 	h.write(ns, 1, "by the other")
 	h.Expect(h.read(h.ns, 1)).To(Equal("by the other"))
 
-	nobody := exportOf(h.create(h.device.ID, mib))
+	nobody := exportOf(h.create(h.device.ID, 4*mib))
 	h.exportAs(nobody)
 	_, err = h.Connect(h.ctx, h.t, h.portal.Portal, nobody.NQN, h.host)
 	h.Expect(err).To(HaveOccurred())
@@ -215,7 +215,7 @@ func othersGoOn(h *hostFixture) {
 
 func unexportDisconnects(h *hostFixture) {
 	// So that somebody still listens, and tells the host that its subsystem is gone: it would try again otherwise.
-	h.exportAs(exportOf(h.create(h.device.ID, mib), newHost()))
+	h.exportAs(exportOf(h.create(h.device.ID, 4*mib), newHost()))
 	w := startWriter(h.ns, 0)
 	h.goesOn(w)
 	h.done(h.engine.Unexport(h.ctx, []string{h.x.NQN}))

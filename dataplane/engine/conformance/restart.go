@@ -28,7 +28,7 @@ func restartCases() map[string]func(*suite) {
 			s.Expect(s.one(e.Export(s.ctx, []engine.Export{x}))).To(And(HaveOccurred(), Not(MatchError(engine.ErrNotFound))))
 			s.Expect(s.one(e.DeleteVolumes(s.ctx, []engine.ID{id}))).To(HaveOccurred())
 			s.Expect(s.one(e.DeleteSnapshots(s.ctx, []engine.ID{snapshot}))).To(HaveOccurred())
-			s.Expect(s.one(e.CreateVolumes(s.ctx, []engine.VolumeSpec{{ID: newID(), Pool: d.ID, SizeBytes: mib}}))).To(HaveOccurred())
+			s.Expect(s.one(e.CreateVolumes(s.ctx, []engine.VolumeSpec{{ID: newID(), Pool: d.ID, SizeBytes: 4 * mib}}))).To(HaveOccurred())
 			s.Expect(s.one(e.GrowVolumes(s.ctx, []engine.VolumeSize{{ID: id, SizeBytes: 16 * mib}}))).To(And(HaveOccurred(), Not(MatchError(engine.ErrNotFound))))
 
 			s.done(e.OpenPools(s.ctx, []engine.Device{d}))

@@ -17,7 +17,7 @@ func snapshotCases() map[string]func(*suite) {
 	return map[string]func(*suite){
 		"a snapshot is idempotent, has its volume's size, and needs a volume": func(s *suite) {
 			d := s.openPool()
-			id := s.create(d.ID, 5*mib)
+			id := s.create(d.ID, 8*mib)
 			before := time.Now().Add(-time.Minute)
 			snapshot := newID()
 			specs := []engine.SnapshotSpec{{ID: snapshot, Volume: id}, {ID: newID(), Volume: newID()}, {ID: "x", Volume: id}}
@@ -30,7 +30,7 @@ func snapshotCases() map[string]func(*suite) {
 				s.Expect(errs[2]).To(MatchError(engine.ErrInvalid))
 				s.Expect(s.state().Snapshots).To(HaveLen(1))
 				is := s.snapshot(snapshot)
-				s.Expect(is).To(And(HaveField("Pool", d.ID), HaveField("SizeBytes", 5*mib)))
+				s.Expect(is).To(And(HaveField("Pool", d.ID), HaveField("SizeBytes", 8*mib)))
 				s.Expect(is.CreatedAt).To(BeTemporally(">", before))
 				if i > 0 {
 					s.Expect(is.CreatedAt).To(Equal(at))
@@ -94,21 +94,21 @@ func snapshotCases() map[string]func(*suite) {
 		},
 		"a clone is not smaller than its source, and lies in its pool": func(s *suite) {
 			d, other := s.openPool(), s.openPool()
-			id := s.create(d.ID, 4*mib)
+			id := s.create(d.ID, 8*mib)
 			snapshot := s.snap(id)
 			larger := newID()
 			errs := s.engine.CreateVolumes(s.ctx, []engine.VolumeSpec{
-				{ID: newID(), SizeBytes: 3 * mib, Source: engine.Source{Snapshot: snapshot}},
-				{ID: newID(), SizeBytes: 3 * mib, Source: engine.Source{Volume: id}},
-				{ID: newID(), SizeBytes: 4 * mib, Pool: other.ID, Source: engine.Source{Volume: id}},
-				{ID: larger, SizeBytes: 6 * mib, Pool: d.ID, Source: engine.Source{Snapshot: snapshot}},
+				{ID: newID(), SizeBytes: 4 * mib, Source: engine.Source{Snapshot: snapshot}},
+				{ID: newID(), SizeBytes: 4 * mib, Source: engine.Source{Volume: id}},
+				{ID: newID(), SizeBytes: 8 * mib, Pool: other.ID, Source: engine.Source{Volume: id}},
+				{ID: larger, SizeBytes: 12 * mib, Pool: d.ID, Source: engine.Source{Snapshot: snapshot}},
 			})
 			s.Expect(errs).To(HaveLen(4))
 			s.Expect(errs[0]).To(MatchError(engine.ErrInvalid))
 			s.Expect(errs[1]).To(MatchError(engine.ErrInvalid))
 			s.Expect(errs[2]).To(MatchError(engine.ErrInvalid))
 			s.Expect(errs[3]).NotTo(HaveOccurred())
-			s.Expect(s.volume(larger)).To(And(HaveField("SizeBytes", 6*mib), HaveField("Pool", d.ID)))
+			s.Expect(s.volume(larger)).To(And(HaveField("SizeBytes", 12*mib), HaveField("Pool", d.ID)))
 		},
 	}
 }

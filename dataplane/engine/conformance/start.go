@@ -14,7 +14,7 @@ import (
 func startCases() map[string]func(*suite) {
 	return map[string]func(*suite){
 		"a target that runs by its plan goes on as it is": func(s *suite) {
-			x := exportOf(s.create(s.openPool().ID, mib), newHost())
+			x := exportOf(s.create(s.openPool().ID, 4*mib), newHost())
 			s.openPortals()
 			s.exportAs(x)
 			before := s.state()
@@ -28,7 +28,7 @@ func startCases() map[string]func(*suite) {
 			if plan.SPDK == nil {
 				s.t.Skip("this engine's plan has no settings of the target")
 			}
-			x := exportOf(s.create(s.openPool().ID, mib), newHost())
+			x := exportOf(s.create(s.openPool().ID, 4*mib), newHost())
 			s.openPortals()
 			s.exportAs(x)
 			before := s.state()

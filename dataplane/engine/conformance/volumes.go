@@ -12,7 +12,7 @@ func volumeCases() map[string]func(*suite) {
 	return map[string]func(*suite){
 		"a volume has exactly its size, and nothing allocated": func(s *suite) {
 			d := s.openPool()
-			for _, size := range []int64{mib, 3 * mib, 257 * mib} {
+			for _, size := range []int64{4 * mib, 12 * mib, 260 * mib} {
 				id := s.create(d.ID, size)
 				s.Expect(s.volume(id)).To(HaveValue(Equal(engine.Volume{ID: id, Pool: d.ID, SizeBytes: size, AllocatedBytes: 0})))
 			}
@@ -20,7 +20,7 @@ func volumeCases() map[string]func(*suite) {
 		"volumes are thin": func(s *suite) {
 			d := s.openPool()
 			p := s.pool(d.ID)
-			size := p.TotalBytes / 2 / mib * mib
+			size := p.TotalBytes / 2 / engine.SizeUnit * engine.SizeUnit
 			for range 5 {
 				s.create(d.ID, size)
 			}
@@ -44,17 +44,17 @@ func volumeCases() map[string]func(*suite) {
 			d := s.openPool()
 			good, last := newID(), newID()
 			errs := s.engine.CreateVolumes(s.ctx, []engine.VolumeSpec{
-				{ID: good, Pool: d.ID, SizeBytes: mib},
-				{ID: newID(), Pool: "no-such-pool", SizeBytes: mib},
-				{ID: newID(), Pool: d.ID, SizeBytes: mib + 4096},
+				{ID: good, Pool: d.ID, SizeBytes: 4 * mib},
+				{ID: newID(), Pool: "no-such-pool", SizeBytes: 4 * mib},
+				{ID: newID(), Pool: d.ID, SizeBytes: 4*mib + 4096},
 				{ID: newID(), Pool: d.ID},
-				{ID: "../../etc/passwd", Pool: d.ID, SizeBytes: mib},
+				{ID: "../../etc/passwd", Pool: d.ID, SizeBytes: 4 * mib},
 				{ID: newID(), Pool: d.ID, SizeBytes: 1 << 50},
-				{ID: newID(), SizeBytes: mib},
-				{ID: newID(), SizeBytes: mib, Source: engine.Source{Snapshot: newID()}},
-				{ID: newID(), SizeBytes: mib, Source: engine.Source{Volume: newID()}},
-				{ID: newID(), SizeBytes: mib, Source: engine.Source{Volume: good, Snapshot: newID()}},
-				{ID: last, Pool: d.ID, SizeBytes: mib},
+				{ID: newID(), SizeBytes: 4 * mib},
+				{ID: newID(), SizeBytes: 4 * mib, Source: engine.Source{Snapshot: newID()}},
+				{ID: newID(), SizeBytes: 4 * mib, Source: engine.Source{Volume: newID()}},
+				{ID: newID(), SizeBytes: 4 * mib, Source: engine.Source{Volume: good, Snapshot: newID()}},
+				{ID: last, Pool: d.ID, SizeBytes: 4 * mib},
 			})
 			s.Expect(errs).To(HaveLen(11))
 			for i, want := range []error{
@@ -71,12 +71,12 @@ func volumeCases() map[string]func(*suite) {
 		},
 		"a volume grows to exactly its size, and never shrinks": func(s *suite) {
 			d := s.openPool()
-			id, still := s.create(d.ID, 4*mib), s.create(d.ID, 4*mib)
+			id, still := s.create(d.ID, 4*mib), s.create(d.ID, 8*mib)
 			grow := []engine.VolumeSize{
-				{ID: id, SizeBytes: 9 * mib},
-				{ID: newID(), SizeBytes: 9 * mib},
-				{ID: still, SizeBytes: 3 * mib},
-				{ID: still, SizeBytes: 5*mib + 1},
+				{ID: id, SizeBytes: 12 * mib},
+				{ID: newID(), SizeBytes: 12 * mib},
+				{ID: still, SizeBytes: 4 * mib},
+				{ID: still, SizeBytes: 12*mib + 1},
 				{ID: still, SizeBytes: 1 << 50},
 			}
 			for range 2 {
@@ -88,12 +88,12 @@ func volumeCases() map[string]func(*suite) {
 				s.Expect(errs[3]).To(MatchError(engine.ErrInvalid))
 				s.Expect(errs[4]).To(MatchError(engine.ErrNoSpace))
 			}
-			s.Expect(s.volume(id)).To(HaveField("SizeBytes", 9*mib))
-			s.Expect(s.volume(still)).To(HaveField("SizeBytes", 4*mib))
+			s.Expect(s.volume(id)).To(HaveField("SizeBytes", 12*mib))
+			s.Expect(s.volume(still)).To(HaveField("SizeBytes", 8*mib))
 		},
 		"deleting is idempotent, and an exported volume is kept": func(s *suite) {
 			d := s.openPool()
-			exported, free := s.create(d.ID, mib), s.create(d.ID, mib)
+			exported, free := s.create(d.ID, 4*mib), s.create(d.ID, 4*mib)
 			x := exportOf(exported)
 			s.exportAs(x)
 			errs := s.engine.DeleteVolumes(s.ctx, []engine.ID{exported, free, newID(), "not a uuid"})
@@ -117,7 +117,7 @@ func volumeCases() map[string]func(*suite) {
 			for range 100 {
 				id := newID()
 				ids = append(ids, id)
-				specs = append(specs, engine.VolumeSpec{ID: id, Pool: d.ID, SizeBytes: 2 * mib})
+				specs = append(specs, engine.VolumeSpec{ID: id, Pool: d.ID, SizeBytes: 4 * mib})
 			}
 			s.done(s.engine.CreateVolumes(s.ctx, specs))
 			s.Expect(s.state().Volumes).To(HaveLen(100))
@@ -130,7 +130,7 @@ func volumeCases() map[string]func(*suite) {
 			results := make(chan error, 16)
 			for i := range 8 {
 				go func() {
-					results <- s.engine.CreateVolumes(s.ctx, []engine.VolumeSpec{{ID: id, Pool: d.ID, SizeBytes: mib}})[0]
+					results <- s.engine.CreateVolumes(s.ctx, []engine.VolumeSpec{{ID: id, Pool: d.ID, SizeBytes: 4 * mib}})[0]
 				}()
 				go func() {
 					_, err := s.engine.Gather(s.ctx)

@@ -111,7 +111,7 @@ func TestOrders(t *testing.T) {
 	e := enginetest.New(enginetest.Device{Path: "/dev/a", SizeBytes: 1 << 30})
 	device := engine.Device{ID: "a", Path: "/dev/a"}
 	id := engine.ID(uuid.NewString())
-	volume := engine.VolumeSpec{ID: id, Pool: "a", SizeBytes: 1 << 20}
+	volume := engine.VolumeSpec{ID: id, Pool: "a", SizeBytes: 4 << 20}
 	boom := errors.New("boom")
 
 	e.FailCall(enginetest.OpenPools, boom)

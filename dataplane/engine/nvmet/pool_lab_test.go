@@ -98,7 +98,7 @@ func TestLeftovers(t *testing.T) {
 	if len(state.Volumes) > 0 {
 		t.Errorf("volumes %v", state.Volumes)
 	}
-	check(t, one(t, e.CreateVolumes(t.Context(), []engine.VolumeSpec{{ID: id, Pool: d.ID, SizeBytes: 1 << 20}})))
+	check(t, one(t, e.CreateVolumes(t.Context(), []engine.VolumeSpec{{ID: id, Pool: d.ID, SizeBytes: 4 << 20}})))
 	if _, err := os.Stat(leftover); !os.IsNotExist(err) {
 		t.Errorf("the leftover is still there: %v", err)
 	}
@@ -110,7 +110,7 @@ func TestForeignConfiguration(t *testing.T) {
 	d := h.BlankDevice(t)
 	check(t, one(t, e.OpenPools(t.Context(), []engine.Device{d})))
 	id := engine.ID(uuid.NewString())
-	check(t, one(t, e.CreateVolumes(t.Context(), []engine.VolumeSpec{{ID: id, Pool: d.ID, SizeBytes: 1 << 20}})))
+	check(t, one(t, e.CreateVolumes(t.Context(), []engine.VolumeSpec{{ID: id, Pool: d.ID, SizeBytes: 4 << 20}})))
 	other := configfs + "/subsystems/nqn.2014-08.org.nvmexpress:another"
 	check(t, os.MkdirAll(other+"/namespaces/1", 0o755))
 	check(t, os.Mkdir(configfs+"/ports/1", 0o755))

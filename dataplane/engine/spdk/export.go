@@ -117,7 +117,7 @@ func (e *Engine) Export(ctx context.Context, exports []engine.Export) []error {
 	if err != nil {
 		return failAll(len(exports), err)
 	}
-	reading, serving := s.startStore(), s.startNetwork()
+	reading, serving := s.startNames(), s.startNetwork()
 	st, err := s.finishStore(reading)
 	if err != nil {
 		return failAll(len(exports), err)

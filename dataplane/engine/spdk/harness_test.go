@@ -164,7 +164,9 @@ func (m *machine) ForeignDevice(t *testing.T) (engine.Device, string) {
 }
 
 // File implements conformance.Harness.
-func (m *machine) File(_ *testing.T, bytes int64) engine.Device {
+func (m *machine) File(_ *testing.T, bytes int64) engine.Device { return m.file(bytes) }
+
+func (m *machine) file(bytes int64) engine.Device {
 	path := filepath.Join(m.dir, uuid.NewString()+".img")
 	return engine.Device{ID: path, Path: path, FileBytes: bytes}
 }

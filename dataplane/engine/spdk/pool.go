@@ -54,7 +54,7 @@ func (e *Engine) OpenPools(ctx context.Context, devices []engine.Device) []error
 	if err != nil {
 		return failAll(len(devices), err)
 	}
-	st, err := s.readStore()
+	st, err := s.readPools(devices)
 	if err != nil {
 		return failAll(len(devices), err)
 	}
@@ -76,7 +76,7 @@ func (e *Engine) OpenPools(ctx context.Context, devices []engine.Device) []error
 		return spdkrpc.BdevAioRescan{Name: bdevName(open[i].ID)}
 	})
 	if len(attach)+len(grow) > 0 {
-		if st, err = s.readStore(); err != nil {
+		if st, err = s.readPools(devices); err != nil {
 			return failAll(len(devices), err)
 		}
 	}
@@ -91,6 +91,36 @@ func (e *Engine) OpenPools(ctx context.Context, devices []engine.Device) []error
 		}
 	}
 	return errs
+}
+
+// readPools of some devices, without what is in them.
+func (s *session) readPools(devices []engine.Device) (*store, error) {
+	lvstores := spdkrpc.Start(s.ctx, s.conn, spdkrpc.BdevLvolGetLvstores{})
+	bases := make([]*spdkrpc.Pending[[]spdkrpc.Bdev], len(devices))
+	for i, d := range devices {
+		bases[i] = spdkrpc.Start(s.ctx, s.conn, spdkrpc.BdevGetBdevs{Name: (&opening{Device: d}).base()})
+	}
+	st := &store{}
+	found, err := lvstores.Wait()
+	if err != nil {
+		return nil, mapError(err)
+	}
+	for _, l := range found {
+		st.readable(l)
+	}
+	for _, pending := range bases {
+		bdevs, err := pending.Wait()
+		if err != nil && !errors.Is(err, spdkrpc.ErrNotFound) {
+			return nil, mapError(err)
+		}
+		for _, b := range bdevs {
+			if device, path, ok := parseBase(b); ok {
+				p := st.recorded(device)
+				p.Path, p.base = path, b
+			}
+		}
+	}
+	return st, nil
 }
 
 // where the device is: its path or PCI address.

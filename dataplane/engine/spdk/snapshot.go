@@ -117,7 +117,7 @@ func (e *Engine) DeleteSnapshots(ctx context.Context, ids []engine.ID) []error {
 	if len(remove)+len(mark) == 0 && len(st.rest) == 0 {
 		return errs
 	}
-	if st, err = s.readStore(); err != nil {
+	if st, err = s.finishStore(s.startNames()); err != nil {
 		for _, i := range append(remove, mark...) {
 			errs[i] = errors.Join(errs[i], err)
 		}
@@ -135,7 +135,9 @@ func (e *Engine) DeleteSnapshots(ctx context.Context, ids []engine.ID) []error {
 			errs[i] = fmt.Errorf("snapshot %s is still there: %w", ids[i], engine.ErrBusy)
 		}
 	}
-	s.collect(st)
+	if len(st.rest) > 0 {
+		s.collect()
+	}
 	return errs
 }
 
@@ -169,8 +171,13 @@ func independent(all []*lvol) []int {
 
 // collect what nobody needs any more: snapshots between clones and their sources, and marked
 // ones. What cannot go yet waits for another call; that is no failure of this one.
-func (s *session) collect(st *store) {
+func (s *session) collect() {
 	for {
+		st, err := s.readStore()
+		if err != nil {
+			logr.FromContextOrDiscard(s.ctx).Info("Snapshots that nobody needs stay for now", "reason", err.Error())
+			return
+		}
 		garbage := st.garbage()
 		items := independent(garbage)
 		if len(items) == 0 {
@@ -189,12 +196,6 @@ func (s *session) collect(st *store) {
 		if done == 0 {
 			return
 		}
-		next, err := s.readStore()
-		if err != nil {
-			logr.FromContextOrDiscard(s.ctx).Info("Snapshots that nobody needs stay for now", "reason", err.Error())
-			return
-		}
-		st = next
 	}
 }
 

@@ -228,7 +228,7 @@ func (e *Engine) DeleteVolumes(ctx context.Context, ids []engine.ID) []error {
 	if err != nil {
 		return failAll(len(ids), err)
 	}
-	reading, serving := s.startStore(), s.startNetwork()
+	reading, serving := s.startNames(), s.startNetwork()
 	st, err := s.finishStore(reading)
 	if err != nil {
 		return failAll(len(ids), err)
@@ -260,7 +260,7 @@ func (e *Engine) DeleteVolumes(ctx context.Context, ids []engine.ID) []error {
 	if len(remove) == 0 && len(st.rest) == 0 {
 		return errs
 	}
-	if st, err = s.readStore(); err != nil {
+	if st, err = s.finishStore(s.startNames()); err != nil {
 		for _, i := range remove {
 			errs[i] = err
 		}
@@ -274,7 +274,9 @@ func (e *Engine) DeleteVolumes(ctx context.Context, ids []engine.ID) []error {
 			errs[i] = fmt.Errorf("volume %s is still there: %w", ids[i], engine.ErrBusy)
 		}
 	}
-	s.collect(st)
+	if len(st.rest) > 0 {
+		s.collect()
+	}
 	return errs
 }
 

@@ -1,0 +1,298 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package spdk_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/engine"
+	"github.com/weft-storage/weft/dataplane/engine/spdk"
+	"github.com/weft-storage/weft/dataplane/spdkrpc"
+	"github.com/weft-storage/weft/dataplane/spdkrpc/spdktest"
+)
+
+const (
+	// many volumes at once.
+	many = 1000
+	// few are sent one at a time: each call takes two polls of the socket, 8 ms.
+	few = 25
+	// benchPoolBytes holds many volumes.
+	benchPoolBytes = 8 << 30
+)
+
+// stopwatch sums the time of each kind of work, done in each way.
+type stopwatch struct {
+	seconds map[string]float64
+	items   map[string]int
+}
+
+func newStopwatch() *stopwatch {
+	return &stopwatch{seconds: map[string]float64{}, items: map[string]int{}}
+}
+
+// measure n items of a kind of work, done in one way.
+func (w *stopwatch) measure(work, way string, n int, do func()) {
+	start := time.Now()
+	do()
+	w.seconds[work+way] += time.Since(start).Seconds()
+	w.items[work+way] += n
+}
+
+func (w *stopwatch) perSecond(work, way string) float64 {
+	return float64(w.items[work+way]) / w.seconds[work+way]
+}
+
+// Ways of doing the same.
+const (
+	byEngine = " by the engine"
+	raw      = " raw and pipelined"
+	single   = " one at a time"
+)
+
+// sum several kinds of work into one: the whole life of a volume.
+func (w *stopwatch) sum(life string, works ...string) {
+	for _, way := range []string{byEngine, raw, single} {
+		for _, work := range works {
+			w.seconds[life+way] += w.seconds[work+way]
+			w.items[life+way] = w.items[work+way]
+		}
+	}
+}
+
+// report the engine's speed, and how many times that of the other ways it is.
+func (w *stopwatch) report(b *testing.B, works ...string) {
+	for _, work := range works {
+		engine := w.perSecond(work, byEngine)
+		b.ReportMetric(engine, work+"/s")
+		b.ReportMetric(engine/w.perSecond(work, single), work+"-x-single")
+		b.ReportMetric(engine/w.perSecond(work, raw), work+"-x-raw")
+		b.Logf("%-8s %7.0f/s by the engine, %7.0f/s raw and pipelined, %5.0f/s one at a time",
+			work, engine, w.perSecond(work, raw), w.perSecond(work, single))
+	}
+	b.ReportMetric(0, "ns/op") // the sum of all of it says nothing
+}
+
+// bench is a target with an open pool and portal.
+type bench struct {
+	*machine
+	testing.TB
+	ctx    context.Context
+	engine *spdk.Engine
+	conn   *spdkrpc.Conn
+	device engine.Device
+}
+
+func newBench(b testing.TB) *bench {
+	m := newMachine(b)
+	m.plan = planOf(v1alpha1.TransportTCP)
+	m.plan.SPDK.MaxSubsystems = 2 * many
+	m.fake.PollInterval = spdktest.DefaultPollInterval
+	x := &bench{machine: m, TB: b, ctx: b.Context(), device: m.file(benchPoolBytes)}
+	x.restarted()
+	x.all(x.engine.OpenPools(x.ctx, []engine.Device{x.device}))
+	x.all(x.engine.OpenPortals(x.ctx, m.portals()))
+	return x
+}
+
+// restarted target, with its settings.
+func (x *bench) restarted() {
+	x.restart(x)
+	x.connect()
+}
+
+func (x *bench) connect() {
+	x.engine = x.machine.engine(x)
+	client, err := spdkrpc.New(x.socket(), spdkrpc.Options{})
+	check(x, err)
+	x.Cleanup(client.Close)
+	x.conn, err = client.Connect(x.ctx)
+	check(x, err)
+}
+
+func (x *bench) all(errs []error) {
+	x.Helper()
+	check(x, errors.Join(errs...))
+}
+
+// lvstore of the pool, by the name that the engine gave it.
+func (x *bench) lvstore() string {
+	lvstores, err := spdkrpc.Call(x.ctx, x.conn, spdkrpc.BdevLvolGetLvstores{})
+	check(x, err)
+	return lvstores[0].Name
+}
+
+// things to make: volumes, and an export of each with a host.
+type things struct {
+	volumes []engine.VolumeSpec
+	ids     []engine.ID
+	exports []engine.Export
+	nqns    []string
+}
+
+func (x *bench) things(n int) things {
+	var t things
+	for range n {
+		id := engine.ID(uuid.NewString())
+		nqn := v1alpha1.NQNPrefix + "pvc-" + string(id)
+		t.ids = append(t.ids, id)
+		t.volumes = append(t.volumes, engine.VolumeSpec{ID: id, Pool: x.device.ID, SizeBytes: 4 * engine.SizeUnit})
+		t.nqns = append(t.nqns, nqn)
+		t.exports = append(t.exports, engine.Export{
+			NQN: nqn, Serial: id.NGUID()[:20], Model: "weft", MaxIOQueues: 2,
+			Namespaces: []engine.Namespace{{NSID: 1, Volume: id, ANAGroup: 1}},
+			Hosts:      []string{v1alpha1.HostNQNPrefix + uuid.NewString()},
+		})
+	}
+	return t
+}
+
+// sender sends a call: pipelined, or one at a time.
+type sender struct {
+	x     *bench
+	alone bool
+	waits []func()
+}
+
+func send[R any](s *sender, req spdkrpc.Request[R]) {
+	pending := spdkrpc.Start(s.x.ctx, s.x.conn, req)
+	wait := func() {
+		_, err := pending.Wait()
+		check(s.x, err)
+	}
+	if s.alone {
+		wait()
+		return
+	}
+	s.waits = append(s.waits, wait)
+}
+
+func (s *sender) wait() {
+	for _, wait := range s.waits {
+		wait()
+	}
+	s.waits = nil
+}
+
+func (s *sender) create(t things, lvstore string) {
+	for _, id := range t.ids {
+		send(s, spdkrpc.BdevLvolCreate{LvstoreName: lvstore, Name: string(id), SizeMiB: 4 * engine.SizeUnit >> 20, Thin: true, Clear: spdkrpc.ClearWriteZeroes})
+	}
+	s.wait()
+}
+
+func (s *sender) export(t things, lvstore string) {
+	portal := s.x.portals()[0]
+	address := spdkrpc.Address{Transport: spdkrpc.TransportTCP, Family: spdkrpc.FamilyIPv4, Address: portal.Address, Port: fmt.Sprint(portal.Port)}
+	for i, e := range t.exports {
+		send(s, spdkrpc.NvmfCreateSubsystem{NQN: e.NQN, Serial: e.Serial, Model: e.Model, MaxNamespaces: 32, ANAReporting: true})
+		send(s, spdkrpc.NvmfSubsystemAddNs{NQN: e.NQN, Namespace: spdkrpc.Namespace{
+			NSID: 1, Bdev: lvstore + "/" + string(t.ids[i]), UUID: string(t.ids[i]), NGUID: strings.ToUpper(t.ids[i].NGUID()), ANAGroup: 1,
+		}})
+		send(s, spdkrpc.NvmfSubsystemAddHost{NQN: e.NQN, Host: e.Hosts[0]})
+		send(s, spdkrpc.NvmfSubsystemAddListener{NQN: e.NQN, Address: address})
+	}
+	s.wait()
+}
+
+func (s *sender) unexport(t things) {
+	for _, nqn := range t.nqns {
+		send(s, spdkrpc.NvmfDeleteSubsystem{NQN: nqn})
+	}
+	s.wait()
+}
+
+func (s *sender) remove(t things, lvstore string) {
+	for _, id := range t.ids {
+		send(s, spdkrpc.BdevLvolDelete{Name: lvstore + "/" + string(id)})
+	}
+	s.wait()
+}
+
+// BenchmarkVolumes makes, exports, unexports and deletes volumes: through the
+// engine, with the same calls raw and pipelined, and with the same calls one at a time, in one run.
+func BenchmarkVolumes(b *testing.B) {
+	x := newBench(b)
+	lvstore := x.lvstore()
+	watch := newStopwatch()
+	for b.Loop() {
+		for way, s := range map[string]*sender{raw: {x: x}, single: {x: x, alone: true}} {
+			n := many
+			if s.alone {
+				n = few
+			}
+			t := x.things(n)
+			watch.measure("create", way, n, func() { s.create(t, lvstore) })
+			watch.measure("export", way, n, func() { s.export(t, lvstore) })
+			watch.measure("unexport", way, n, func() { s.unexport(t) })
+			watch.measure("delete", way, n, func() { s.remove(t, lvstore) })
+		}
+		t := x.things(many)
+		watch.measure("create", byEngine, many, func() { x.all(x.engine.CreateVolumes(x.ctx, t.volumes)) })
+		watch.measure("export", byEngine, many, func() { x.all(x.engine.Export(x.ctx, t.exports)) })
+		watch.measure("unexport", byEngine, many, func() { x.all(x.engine.Unexport(x.ctx, t.nqns)) })
+		watch.measure("delete", byEngine, many, func() { x.all(x.engine.DeleteVolumes(x.ctx, t.ids)) })
+	}
+	watch.sum("life", "create", "export", "unexport", "delete")
+	watch.report(b, "create", "export", "unexport", "delete", "life")
+}
+
+// BenchmarkRefill kills the target, and fills it again: 1,000 exported volumes,
+// from the moment at which it listens on its socket again. The real target needs most of that
+// to load an lvstore that was not closed, which is in all ways of doing it.
+func BenchmarkRefill(b *testing.B) {
+	x := newBench(b)
+	lvstore := x.lvstore()
+	watch := newStopwatch()
+	t := x.things(many)
+	x.all(x.engine.CreateVolumes(x.ctx, t.volumes))
+	filled := 0.0
+	for b.Loop() {
+		x.relaunch()
+		watch.measure("refill", byEngine, many, func() { filled += x.refill(t).Seconds() })
+		for way, n := range map[string]int{raw: many, single: few} {
+			x.relaunch()
+			s := &sender{x: x, alone: way == single}
+			part := things{ids: t.ids[:n], exports: t.exports[:n]}
+			watch.measure("refill", way, n, func() {
+				check(x, x.engine.Start(x.ctx, x.plan))
+				x.all(x.engine.OpenPools(x.ctx, []engine.Device{x.device}))
+				s.export(part, lvstore)
+			})
+		}
+	}
+	watch.report(b, "refill")
+	b.ReportMetric(filled/float64(b.N), "s/refill")
+}
+
+// relaunch the target, which has lost everything and waits for its settings.
+func (x *bench) relaunch() {
+	x.target.Kill()
+	x.launch(x)
+	x.connect()
+}
+
+// refill a target that has lost everything.
+func (x *bench) refill(t things) time.Duration {
+	x.Helper()
+	start := time.Now()
+	check(x, x.engine.Start(x.ctx, x.plan))
+	started := time.Since(start)
+	x.all(x.engine.OpenPools(x.ctx, []engine.Device{x.device}))
+	opened := time.Since(start)
+	x.all(x.engine.Export(x.ctx, t.exports))
+	exported := time.Since(start)
+	x.all(x.engine.OpenPortals(x.ctx, x.portals()))
+	took := time.Since(start)
+	x.Logf("%d exports again after %v: settings %v, pool %v, exports %v, listeners %v", len(t.exports),
+		took.Round(time.Millisecond), started.Round(time.Millisecond), (opened - started).Round(time.Millisecond),
+		(exported - opened).Round(time.Millisecond), (took - exported).Round(time.Millisecond))
+	return took
+}
