@@ -28,8 +28,8 @@ type NvmfVolumeSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="node is immutable: the data lies there; make a new volume from a copy"
 	// +required
 	Node string `json:"node"`
-	// Size in bytes, at least 1Mi. It may grow, never shrink.
-	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).compareTo(quantity('1Mi')) >= 0",message="size must be at least 1Mi"
+	// Size in bytes, a multiple of 4Mi. It may grow, never shrink.
+	// +kubebuilder:validation:XValidation:rule="[quantity(string(self))].all(q, q.isInteger() && q.asInteger() > 0 && q.asInteger() % 4194304 == 0)",message="size must be a multiple of 4Mi without a fraction, such as 1536Mi"
 	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).compareTo(quantity(string(oldSelf))) >= 0",message="size may grow, never shrink: what lies beyond the new end would be lost"
 	// +required
 	Size resource.Quantity `json:"size"`

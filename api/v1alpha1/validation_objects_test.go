@@ -94,7 +94,7 @@ func volumeRules() []validation {
 	const (
 		sourceIsImmutable = "source is immutable: it says where the volume's first data came from"
 		exactlyOne        = "source: give exactly one of snapshot and volume"
-		least             = "size must be at least 1Mi"
+		least             = "size must be a multiple of 4Mi without a fraction, such as 1536Mi"
 	)
 	return slices.Concat([]validation{
 		{name: "as it is", base: volume},
@@ -134,8 +134,8 @@ func volumeRules() []validation {
 			bad: map[string]string{"8B5D2F43-2D0B-4B3E-9D2A-0C4B1DE0A001": "should match", "8b5d2f432d0b4b3e9d2a0c4b1de0a001": "should match", long(37): "may not be more than 36"}},
 		field{base: volume, path: "spec.target", edit: `spec: {target: %s}`, good: []string{long(63)}, bad: map[string]string{`""`: "at least 1 chars long", long(64): "may not be more than 63"}},
 		field{base: volume, path: "spec.node", edit: `spec: {node: %s}`, good: []string{long(253)}, bad: map[string]string{`""`: "at least 1 chars long", long(254): "may not be more than 253"}},
-		field{base: volume, path: "spec.size", edit: `spec: {size: %s}`, good: []string{"1Mi", "1048576", `"1048576"`, "1Ti", "1.5Gi"},
-			bad: map[string]string{"0": least, "1048575": least, "1M": least, "-1Gi": least, "much": "should match"}},
+		field{base: volume, path: "spec.size", edit: `spec: {size: %s}`, good: []string{"4Mi", "4194304", `"4194304"`, "1Ti"},
+			bad: map[string]string{"0": least, "1048575": least, "1M": least, "1Mi": least, "1.5Gi": least, "6Mi": least, "-1Gi": least, "much": "should match"}},
 		field{base: volume, path: "spec.source.snapshot", edit: `spec: {source: {snapshot: %s}}`, good: []string{long(253)}, bad: map[string]string{`""`: "at least 1 chars long", long(254): "may not be more than 253"}},
 		field{base: volume, path: "spec.source.volume", edit: `spec: {source: {volume: %s}}`, good: []string{long(253)}, bad: map[string]string{`""`: "at least 1 chars long", long(254): "may not be more than 253"}},
 		enum(volume, "spec.connection.transport", `spec: {connection: {transport: %s}}`, "TCP", "RDMA"),

@@ -23,7 +23,7 @@ func checkCapabilities(caps []*csi.VolumeCapability, paramFSType string) (minByt
 	if len(caps) == 0 {
 		return 0, "", failf(invalid, "no volume capability is given")
 	}
-	minBytes, why = sizeStep, "volumes are made in steps of 1Mi"
+	minBytes, why = sizeStep, "volumes are made in steps of 4Mi"
 	for _, c := range caps {
 		if err := checkAccessMode(c.GetAccessMode().GetMode()); err != nil {
 			return 0, "", err
@@ -58,7 +58,7 @@ func checkAccessMode(mode csi.VolumeCapability_AccessMode_Mode) error {
 
 func checkAccessType(c *csi.VolumeCapability, paramFSType string) (minBytes int64, why string, err error) {
 	if c.GetBlock() != nil {
-		return sizeStep, "volumes are made in steps of 1Mi", nil
+		return sizeStep, "volumes are made in steps of 4Mi", nil
 	}
 	if c.GetMount() == nil {
 		return 0, "", failf(invalid, "a volume capability is neither block nor mount")

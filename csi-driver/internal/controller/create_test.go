@@ -34,7 +34,7 @@ func TestCreateStoresWhatWasAskedFor(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if resp.Volume.VolumeId != req.Name || resp.Volume.CapacityBytes != gi+1<<20 {
+	if resp.Volume.VolumeId != req.Name || resp.Volume.CapacityBytes != gi+4<<20 {
 		t.Errorf("got %v", resp.Volume)
 	}
 	vol := volume(t, req.Name)
@@ -92,19 +92,19 @@ func TestCreateRefusesBadInput(t *testing.T) {
 			r.VolumeContentSource = &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Volume{Volume: &csi.VolumeContentSource_VolumeSource{VolumeId: "v"}}}
 		}, codes.InvalidArgument, []string{"not supported by this version"}},
 		"mutable parameters": {func(r *csi.CreateVolumeRequest) { r.MutableParameters = map[string]string{"a": "b"} }, codes.InvalidArgument, []string{"VolumeAttributesClasses"}},
-		"size zero":          {func(r *csi.CreateVolumeRequest) { r.CapacityRange = &csi.CapacityRange{} }, codes.InvalidArgument, []string{"size is zero", "1Mi"}},
+		"size zero":          {func(r *csi.CreateVolumeRequest) { r.CapacityRange = &csi.CapacityRange{} }, codes.InvalidArgument, []string{"size is zero", "4Mi"}},
 		"a negative size":    {func(r *csi.CreateVolumeRequest) { r.CapacityRange.RequiredBytes = -1 }, codes.InvalidArgument, []string{"negative"}},
 		"a limit below the size": {func(r *csi.CreateVolumeRequest) { r.CapacityRange.LimitBytes = gi - 1 }, codes.InvalidArgument,
 			[]string{"at least 1Gi"}},
 		"no step within the limit": {func(r *csi.CreateVolumeRequest) {
 			r.CapacityRange = &csi.CapacityRange{RequiredBytes: gi + 1, LimitBytes: gi + 2}
-		}, codes.OutOfRange, []string{"steps of 1Mi"}},
+		}, codes.OutOfRange, []string{"steps of 4Mi"}},
 		"a huge size": {func(r *csi.CreateVolumeRequest) { r.CapacityRange.RequiredBytes = 1<<63 - 1 }, codes.OutOfRange, nil},
 		"a small xfs": {func(r *csi.CreateVolumeRequest) {
 			r.VolumeCapabilities[0] = mount("xfs")
-			r.CapacityRange.RequiredBytes = 299 << 20
-		}, codes.OutOfRange, []string{"299Mi is too small", "300Mi", "ext4"}},
-		"a small ext4": {func(r *csi.CreateVolumeRequest) { r.CapacityRange.RequiredBytes = 15 << 20 }, codes.OutOfRange, []string{"16Mi"}},
+			r.CapacityRange.RequiredBytes = 295 << 20
+		}, codes.OutOfRange, []string{"296Mi is too small", "300Mi", "ext4"}},
+		"a small ext4": {func(r *csi.CreateVolumeRequest) { r.CapacityRange.RequiredBytes = 11 << 20 }, codes.OutOfRange, []string{"16Mi"}},
 		"no room":      {func(r *csi.CreateVolumeRequest) { r.CapacityRange.RequiredBytes = 11 * gi }, codes.ResourceExhausted, []string{"11Gi", st.nodes[0] + ": at most 10Gi"}},
 	} {
 		t.Run(name, func(t *testing.T) {

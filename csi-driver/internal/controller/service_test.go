@@ -45,7 +45,7 @@ func TestCapacity(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(resp.AvailableCapacity).To(Equal(20 * gi))
 	g.Expect(resp.MaximumVolumeSize.Value).To(Equal(10 * gi))
-	g.Expect(resp.MinimumVolumeSize.Value).To(Equal(int64(1 << 20)))
+	g.Expect(resp.MinimumVolumeSize.Value).To(Equal(int64(4 << 20)))
 	newVolume(t, s, st, "v")
 	resp, err = s.GetCapacity(t.Context(), req)
 	g.Expect(err).NotTo(HaveOccurred())
@@ -178,25 +178,25 @@ func TestCodes(t *testing.T) {
 }
 
 func TestSizes(t *testing.T) {
-	const mi = 1 << 20
+	const step = sizeStep
 	for name, tc := range map[string]struct {
 		in   *csi.CapacityRange
 		want int64
 	}{
 		"default":                  {nil, gi},
-		"default within the limit": {&csi.CapacityRange{LimitBytes: 5*mi + 7}, 5 * mi},
+		"default within the limit": {&csi.CapacityRange{LimitBytes: 5*step + 7}, 5 * step},
 		"default below the limit":  {&csi.CapacityRange{LimitBytes: 2 * gi}, gi},
-		"a whole step":             {&csi.CapacityRange{RequiredBytes: 7 * mi}, 7 * mi},
-		"rounded up":               {&csi.CapacityRange{RequiredBytes: 7*mi + 1}, 8 * mi},
-		"exactly the limit":        {&csi.CapacityRange{RequiredBytes: 7*mi + 1, LimitBytes: 8 * mi}, 8 * mi},
-		"one byte":                 {&csi.CapacityRange{RequiredBytes: 1}, mi},
+		"a whole step":             {&csi.CapacityRange{RequiredBytes: 7 * step}, 7 * step},
+		"rounded up":               {&csi.CapacityRange{RequiredBytes: 7*step + 1}, 8 * step},
+		"exactly the limit":        {&csi.CapacityRange{RequiredBytes: 7*step + 1, LimitBytes: 8 * step}, 8 * step},
+		"one byte":                 {&csi.CapacityRange{RequiredBytes: 1}, step},
 	} {
 		r, err := newSizeRange(tc.in)
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			continue
 		}
-		if got, err := r.choose(mi, ""); err != nil || got != tc.want {
+		if got, err := r.choose(step, ""); err != nil || got != tc.want {
 			t.Errorf("%s: got %d, %v; want %d", name, got, err, tc.want)
 		}
 	}

@@ -7,11 +7,13 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/weft-storage/weft/dataplane/engine"
 )
 
 const (
 	// sizeStep that every engine can keep exactly.
-	sizeStep = 1 << 20
+	sizeStep = engine.SizeUnit
 	// defaultSize of a volume that is asked for without one.
 	defaultSize = 1 << 30
 )
@@ -27,7 +29,7 @@ func newSizeRange(r *csi.CapacityRange) (sizeRange, error) {
 	case s.required < 0 || s.limit < 0:
 		return s, failf(invalid, "size: %d to %d bytes: a size cannot be negative", s.required, s.limit)
 	case r != nil && s == sizeRange{}:
-		return s, failf(invalid, "size is zero; ask for at least 1Mi")
+		return s, failf(invalid, "size is zero; ask for at least 4Mi")
 	case s.limit != 0 && s.required > s.limit:
 		return s, failf(invalid, "size: at least %s are required and at most %s allowed", quantity(s.required), quantity(s.limit))
 	}
@@ -48,7 +50,7 @@ func (s sizeRange) choose(minBytes int64, why string) (int64, error) {
 	}
 	size = (size + sizeStep - 1) / sizeStep * sizeStep
 	if s.limit != 0 && size > s.limit {
-		return 0, failf(outOfRange, "size: volumes are made in steps of 1Mi, and %s, the next step, is more than the limit of %s",
+		return 0, failf(outOfRange, "size: volumes are made in steps of 4Mi, and %s, the next step, is more than the limit of %s",
 			quantity(size), quantity(s.limit))
 	}
 	if size < minBytes {
