@@ -39,7 +39,7 @@ func driverOf(m Machine, address string) (string, error) {
 func takeDrives(ctx context.Context, m Machine, o Options, drives []drive, records Records) error {
 	now := m.Now().UTC()
 	for _, d := range drives {
-		// Known from before: what is on it was seen then, not now.
+		// What is on a drive that was not looked at now was seen earlier.
 		if _, ok := records[d.address]; !ok || d.driver == driverNVMe {
 			records[d.address] = Record{Content: d.content, CheckedAt: now}
 		}

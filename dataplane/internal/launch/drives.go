@@ -14,6 +14,7 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/apimachinery/pkg/util/wait"
 	kexec "k8s.io/utils/exec"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
@@ -50,11 +51,32 @@ type drive struct {
 	content v1alpha1.DriveContent
 }
 
+// returnUnsure gives planned drives back to the kernel that a dead target left with SPDK's driver, so that they can be looked
+// at. Those that hold an lvstore stay as they are: what was blank when it was taken may hold one by
+// now, but not the other way round. A drive that the kernel does not take stays as it is too.
+func returnUnsure(ctx context.Context, m Machine, o Options, records Records) error {
+	for _, address := range o.PCIAddresses {
+		d, there, err := driveAt(m, address)
+		if err != nil {
+			return err
+		}
+		left := d.driver == driverVFIO || d.driver == driverUIO || d.driver == ""
+		if !there || !left || records[address].Content == v1alpha1.ContentWeft {
+			continue
+		}
+		if err := giveBack(ctx, m, o.Socket, records, []string{address}); err != nil {
+			m.Log.Warn("what is on a drive stays unknown: the kernel does not take it back", "drive", address, "error", err)
+			records[address] = Record{Content: v1alpha1.ContentUnknown, CheckedAt: m.Now().UTC()}
+		}
+	}
+	return nil
+}
+
 // examineDrives looks at every planned drive, and changes nothing. A drive that is not
 // there is left out: it must not take the other drives' volumes with it.
 func examineDrives(ctx context.Context, m Machine, o Options, records Records) ([]drive, error) {
 	var found []drive
-	var inv *v1alpha1.Inventory
+	var kernels []int // those of found that the kernel drives
 	for _, address := range o.PCIAddresses {
 		d, there, err := driveAt(m, address)
 		if err != nil {
@@ -71,21 +93,13 @@ func examineDrives(ctx context.Context, m Machine, o Options, records Records) (
 		}
 		switch d.driver {
 		case driverVFIO, driverUIO, "":
-			// The kernel has no block device of it, so what is on it is what was found when
-			// it was taken.
+			// The kernel has no block device of it; the record is all there is.
 			d.content = v1alpha1.ContentUnknown
 			if record, ok := records[address]; ok {
 				d.content = record.Content
 			}
 		case driverNVMe:
-			if inv == nil {
-				if inv, err = inventory.Discover(ctx, inventory.Host{Root: m.Root, Addresses: noAddresses{}, Prober: m.Prober}); err != nil {
-					return nil, err
-				}
-			}
-			if d.content, err = examine(ctx, m, address, inv.Drives); err != nil {
-				return nil, err
-			}
+			kernels = append(kernels, len(found))
 		default:
 			return nil, refuse(v1alpha1.ReasonDeviceInUse, "drive %s belongs to driver %s; unbind it there, or leave the drive out of the NvmfTarget's devices", address, d.driver)
 		}
@@ -94,7 +108,31 @@ func examineDrives(ctx context.Context, m Machine, o Options, records Records) (
 	if len(found) == 0 {
 		return nil, refuse(v1alpha1.ReasonDeviceMissing, "none of the planned drives is there: %s", strings.Join(o.PCIAddresses, ", "))
 	}
-	return found, nil
+	return found, examineKernels(ctx, m, found, kernels)
+}
+
+// examineKernels finds out what is on the drives that the kernel drives, by their indices.
+func examineKernels(ctx context.Context, m Machine, drives []drive, indices []int) error {
+	if len(indices) == 0 {
+		return nil
+	}
+	shown := make([][]string, len(drives))
+	for _, i := range indices {
+		var err error
+		if shown[i], err = awaitNamespaces(ctx, m, drives[i].address); err != nil {
+			return err
+		}
+	}
+	inv, err := inventory.Discover(ctx, inventory.Host{Root: m.Root, Addresses: noAddresses{}, Prober: m.Prober})
+	if err != nil {
+		return err
+	}
+	for _, i := range indices {
+		if drives[i].content, err = examine(ctx, m, drives[i].address, shown[i], inv.Drives); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // driveAt reads what a PCI function is.
@@ -116,11 +154,7 @@ func driveAt(m Machine, address string) (d drive, there bool, err error) {
 
 // examine says what is on a drive that the kernel drives. Anything that weft
 // did not write, or that cannot be told, refuses it.
-func examine(ctx context.Context, m Machine, address string, drives []v1alpha1.Drive) (v1alpha1.DriveContent, error) {
-	shown, err := namespaces(m, address)
-	if err != nil {
-		return "", err
-	}
+func examine(ctx context.Context, m Machine, address string, shown []string, drives []v1alpha1.Drive) (v1alpha1.DriveContent, error) {
 	var known []v1alpha1.Drive
 	for _, d := range drives {
 		if d.PCIAddress == address {
@@ -179,6 +213,19 @@ func examineNamespace(ctx context.Context, m Machine, d v1alpha1.Drive) (v1alpha
 		return "", foreign(found.Name())
 	}
 	return v1alpha1.ContentBlank, nil
+}
+
+// awaitNamespaces lists a drive's block devices. A kernel that has just taken the drive
+// looks for them in the background.
+func awaitNamespaces(ctx context.Context, m Machine, address string) (found []string, err error) {
+	err = wait.PollUntilContextTimeout(ctx, bindInterval, m.BindTimeout, true, func(context.Context) (bool, error) {
+		found, err = namespaces(m, address)
+		return len(found) > 0, err
+	})
+	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
+		return nil, nil
+	}
+	return found, err
 }
 
 // namespaces lists the block devices of a drive, multipath ones by the name of this path.

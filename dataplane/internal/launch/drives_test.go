@@ -178,18 +178,54 @@ func TestOneDriveIsMissing(t *testing.T) {
 	s.Expect(s.records()).To(HaveLen(2))
 }
 
-// TestDrivesOfAPredecessor: a target was killed, so its drives still have SPDK's driver, and only the
-// records tell what was on them.
+// TestDrivesOfAPredecessor: a target was killed, so its drives still have SPDK's driver. What was blank when
+// it was taken may hold an lvstore by now: the kernel has to look again.
 func TestDrivesOfAPredecessor(t *testing.T) {
 	s := newVFIO(t)
-	s.remember(`{"` + first + `": {"content": "Blank", "checkedAt": "2026-11-19T09:00:00Z"}}`)
-	s.node.SetDriver(first, "vfio-pci")
-	s.node.SetDriver(second, "vfio-pci")
+	s.node.AddDrive("0000:60:00.0", 2, "SPDKBLOB\x03\x00\x00\x00")
+	s.node.AddDrive("0000:61:00.0", 3, "XFSB")
+	s.node.AddDrive("0000:62:00.0", 4, "")
+	s.options.PCIAddresses = []string{first, second, "0000:60:00.0", "0000:61:00.0", "0000:62:00.0"}
+	s.remember(`{"` + first + `": {"content": "Blank", "checkedAt": "2026-11-19T09:00:00Z"},
+		"0000:60:00.0": {"content": "Blank", "checkedAt": "2026-11-19T09:00:00Z"},
+		"0000:61:00.0": {"content": "Weft", "checkedAt": "2026-11-19T09:00:00Z"}}`)
+	for _, address := range s.options.PCIAddresses {
+		s.node.SetDriver(address, "vfio-pci")
+		s.node.Write("sys/devices/pci0000:00/"+address+"/driver_override", "vfio-pci")
+	}
+	s.node.Refuse("nvme", "0000:62:00.0")
+	s.machine.BindTimeout = 300 * time.Millisecond
 	s.Expect(s.run(t)).To(Succeed())
 	s.Expect(s.records()).To(Equal(launch.Records{
-		first:  {Content: v1alpha1.ContentBlank, CheckedAt: time.Date(2026, 11, 19, 9, 0, 0, 0, time.UTC)},
-		second: at(v1alpha1.ContentUnknown),
+		first:          at(v1alpha1.ContentBlank),
+		second:         at(v1alpha1.ContentBlank),
+		"0000:60:00.0": at(v1alpha1.ContentWeft),
+		// The kernel was not asked, or it would have been refused.
+		"0000:61:00.0": {Content: v1alpha1.ContentWeft, CheckedAt: time.Date(2026, 11, 19, 9, 0, 0, 0, time.UTC)},
+		"0000:62:00.0": at(v1alpha1.ContentUnknown),
 	}))
+	for _, address := range s.options.PCIAddresses {
+		s.Expect(s.node.Driver(address)).To(Equal("vfio-pci"), address)
+	}
+}
+
+func TestRecordLvstore(t *testing.T) {
+	s := newVFIO(t)
+	s.Expect(s.run(t)).To(Succeed())
+	later := time.Date(2026, 11, 20, 11, 0, 0, 0, time.UTC)
+	s.Expect(launch.RecordLvstore(s.options.Socket, first, later)).To(Succeed())
+	s.Expect(s.records()).To(Equal(launch.Records{first: {Content: v1alpha1.ContentWeft, CheckedAt: later}, second: at(v1alpha1.ContentBlank)}))
+	s.Expect(launch.RecordLvstore(s.options.Socket, "0000:60:00.0", later)).To(MatchError(ContainSubstring("no launcher took it")))
+}
+
+// TestNoNamespace: nothing can be told of a drive without any, and nothing be lost.
+func TestNoNamespace(t *testing.T) {
+	s := newVFIO(t)
+	s.machine.BindTimeout = 100 * time.Millisecond
+	s.node.Remove("sys/devices/pci0000:00/" + second + "/nvme/nvme1")
+	s.node.Remove("sys/block/nvme1n1")
+	s.Expect(s.run(t)).To(Succeed())
+	s.Expect(s.records()).To(HaveKeyWithValue(second, at(v1alpha1.ContentUnknown)))
 }
 
 // TestKernelHadItMeanwhile: a record is worth nothing once the kernel has had the drive again.
@@ -209,7 +245,7 @@ func TestAnotherUserSpaceDriver(t *testing.T) {
 	s.Expect(s.node.Driver(first)).To(Equal("vfio-pci"))
 	s.Expect(s.node.Driver(second)).To(Equal("vfio-pci"))
 	s.Expect(s.records()[first].Content).To(Equal(v1alpha1.ContentWeft))
-	s.Expect(s.records()[second].Content).To(Equal(v1alpha1.ContentUnknown), "what the kernel does not drive cannot be looked at")
+	s.Expect(s.records()[second].Content).To(Equal(v1alpha1.ContentBlank))
 }
 
 // TestForgottenDrives: the plan does not name them any more, and who took them could not give them back.

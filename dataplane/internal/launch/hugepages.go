@@ -95,7 +95,11 @@ func hugetlbfs(m Machine, size pageSize, need int64) (string, error) {
 		return "", fmt.Errorf("read the mounts: %w", err)
 	}
 	var found []string
-	for _, at := range mounts {
+	for i, at := range mounts {
+		// Another mount on the same point hides it: the pod's /dev/hugepages that of the node's /dev.
+		if slices.ContainsFunc(mounts[i+1:], func(later mount.MountInfo) bool { return later.MountPoint == at.MountPoint }) {
+			continue
+		}
 		if at.FsType != "hugetlbfs" || slices.Contains(at.MountOptions, "ro") {
 			continue
 		}

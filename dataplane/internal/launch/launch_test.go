@@ -92,6 +92,11 @@ func TestKernelDriver(t *testing.T) {
 		"the pod's own": {func(s *start) {
 			s.node.Mounts(launchtest.Hugetlbfs("/dev/hugepages", "2M"), launchtest.Hugetlbfs("/hugepages", "2M"))
 		}, "-m 0x3c -s 1024 -r SOCKET --wait-for-rpc --num-trace-entries 0 --huge-dir /hugepages --no-pci"},
+		"the pod's own over the node's": {func(s *start) {
+			s.options.Hugepages = v1alpha1.Hugepages1Gi
+			s.node.Pages("hugepages-1048576kB", 4, 1)
+			s.node.Mounts(launchtest.Hugetlbfs("/dev/hugepages", "2M"), launchtest.Hugetlbfs("/dev/hugepages", "1024M"))
+		}, "-m 0x3c -s 1024 -r SOCKET --wait-for-rpc --num-trace-entries 0 --huge-dir /dev/hugepages --no-pci"},
 		"many CPUs": {func(s *start) {
 			s.options.CoreMask = "0x30000000000000000000"
 			s.machine.Affinity = func() ([]int, error) { return []int{76, 77}, nil }
@@ -213,6 +218,9 @@ func TestHugepages(t *testing.T) {
 		"not mounted": {func(s *start) { s.node.Mounts() }, []string{"no hugetlbfs with pages of 2Mi", "medium HugePages-2Mi", "mount -t hugetlbfs -o pagesize=2M"}},
 		"mounted with another size": {func(s *start) { s.node.Mounts(launchtest.Hugetlbfs("/dev/hugepages", "1024M")) },
 			[]string{"no hugetlbfs with pages of 2Mi"}},
+		"hidden by a mount with another size": {func(s *start) {
+			s.node.Mounts(launchtest.Hugetlbfs("/dev/hugepages", "2M"), launchtest.Hugetlbfs("/dev/hugepages", "1024M"))
+		}, []string{"no hugetlbfs with pages of 2Mi"}},
 		"mounted read-only": {func(s *start) {
 			s.node.Mounts(strings.Replace(launchtest.Hugetlbfs("/dev/hugepages", "2M"), " rw,", " ro,", 1))
 		}, []string{"no hugetlbfs with pages of 2Mi"}},

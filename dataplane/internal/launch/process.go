@@ -47,6 +47,9 @@ func runWithDrives(ctx context.Context, m Machine, o Options, argv []string, rec
 }
 
 func takeAndSupervise(ctx context.Context, m Machine, o Options, argv []string, records Records) error {
+	if err := returnUnsure(ctx, m, o, records); err != nil {
+		return err
+	}
 	drives, err := examineDrives(ctx, m, o, records)
 	if err != nil {
 		return err

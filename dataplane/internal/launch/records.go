@@ -18,9 +18,9 @@ import (
 
 // Record is what the launcher saw on a drive when it took it from the kernel. Nobody but SPDK sees the
 // drive after that, so this is the only word on whether it may be made a pool: only a drive
-// that is recorded as Blank may.
+// that is recorded as Blank may, and only once: see RecordLvstore.
 type Record struct {
-	// Content is Blank, Weft (an lvstore), or Unknown when SPDK's driver had the drive already and nobody remembers.
+	// Content is Blank, Weft (an lvstore), or Unknown when the kernel could not be made to look.
 	Content v1alpha1.DriveContent `json:"content"`
 	// CheckedAt is when that was.
 	CheckedAt time.Time `json:"checkedAt"`
@@ -45,6 +45,20 @@ func ReadRecords(socket string) (Records, error) {
 		return nil, fmt.Errorf("%s is damaged; remove it, and what is on drives that SPDK has already is unknown: %w", recordsFile(socket), err)
 	}
 	return records, nil
+}
+
+// RecordLvstore says that a recorded drive holds an lvstore from now on. It is to be called before the lvstore
+// is made: a drive that is blank no more must not pass for blank when its lvstore cannot be found.
+func RecordLvstore(socket, address string, now time.Time) error {
+	records, err := ReadRecords(socket)
+	if err != nil {
+		return err
+	}
+	if _, ok := records[address]; !ok {
+		return fmt.Errorf("drive %s has no record in %s: no launcher took it", address, recordsFile(socket))
+	}
+	records[address] = Record{Content: v1alpha1.ContentWeft, CheckedAt: now.UTC()}
+	return records.write(socket)
 }
 
 func (r Records) addresses() []string { return slices.Sorted(maps.Keys(r)) }
