@@ -1,13 +1,37 @@
 # SPDX-License-Identifier: Apache-2.0
 #
-# One image for all of weft's processes. The binaries are built outside, by
+# Two images: `weft` for all of weft's processes, and `weft-target` for the pods
+# in which SPDK runs. The binaries are built outside, by
 # `make binaries`, into bin/<arch>/: Go cross-compiles, so that no builder has
 # to emulate another machine, and one cache serves tests and images alike.
 #
 #   docker buildx build --platform linux/amd64,linux/arm64 --target weft .
 #   buildah bud --isolation chroot --build-arg TARGETARCH=amd64 --target weft .
+#
+# The second one takes SPDK from its base: see TARGET_BASE below.
 
 ARG BASE=docker.io/library/debian:trixie-slim
+
+# SPDK's nvmf_tgt comes from TARGET_BASE. An image that has it in PATH is left as
+# it is but for weft-launch, so a site that wants RDMA, io_uring or a newer version brings its own:
+#
+#   docker buildx build --target weft-target --build-arg TARGET_BASE=registry.example/spdk:26.05 .
+#
+# Such an image needs a shell, and util-linux's blkid when drives are to be taken from the kernel
+# (devices.driver: VFIO or UIO): what is on a drive that cannot be looked at is unknown, and such a drive is refused.
+#
+# The default gets Alpine's package, the only one among the distributions looked at that is current
+# and holds nvmf_tgt. Alpine 3.24 has SPDK 25.05 for amd64 and arm64 (community repository,
+# 25.05-r3, built in March 2026). What it can do:
+#   - TCP over posix sockets. No RDMA and no io_uring: its recipe gives configure neither
+#     --with-rdma nor --with-uring (seen in the recipe of 24.09; that of 25.05 was not seen, and the package does not
+#     depend on libibverbs).
+#   - It is older than 26.05, which is what weft is developed and tested with, and which brought
+#     iobuf_small_cache_size and iobuf_large_cache_size of nvmf_create_transport. An older target takes no notice of
+#     them; the agent reads back what it took, and reports a plan that it does not keep.
+# openEuler builds SPDK with RDMA, but did not package nvmf_tgt (21.01; later ones were not looked into),
+# and Debian has no package of it. Neither a newer Alpine nor Fedora and openSUSE could be looked into.
+ARG TARGET_BASE=docker.io/library/alpine:3.24
 
 FROM ${BASE} AS weft
 
@@ -43,3 +67,34 @@ COPY bin/${TARGETARCH}/weft-operator bin/${TARGETARCH}/weft-agent bin/${TARGETAR
 # The operator and the CSI controller need no rights; the chart gives root only
 # to the two processes that work on a node's kernel.
 USER 65532:65532
+
+FROM ${TARGET_BASE} AS weft-target
+
+# As root: it binds drives, locks memory and opens devices.
+USER 0:0
+
+# DPDK reads CPUs and memory from /sys and /proc by itself; weft-launch runs blkid, and busybox's
+# does not know the options. A base that has both is left alone.
+RUN set -eu; \
+    missing=; \
+    command -v nvmf_tgt >/dev/null || missing="$missing spdk"; \
+    blkid --version 2>&1 | grep -q util-linux || missing="$missing blkid"; \
+    if [ -n "$missing" ] && command -v apk >/dev/null; then \
+      apk add --no-cache $missing; \
+    fi; \
+    command -v nvmf_tgt || { echo "TARGET_BASE has no nvmf_tgt in PATH; give an image that has, or an Alpine release whose community repository has spdk" >&2; exit 1; }
+
+ARG TARGETARCH
+ARG VERSION=0.1.0
+ARG REVISION=unknown
+LABEL org.opencontainers.image.title="weft-target" \
+      org.opencontainers.image.description="SPDK's NVMe-oF target, started by weft" \
+      org.opencontainers.image.source="https://github.com/weft-storage/weft" \
+      org.opencontainers.image.licenses="Apache-2.0 AND BSD-3-Clause" \
+      org.opencontainers.image.version="${VERSION}" \
+      org.opencontainers.image.revision="${REVISION}"
+
+COPY bin/${TARGETARCH}/weft-launch /usr/local/bin/
+
+ENTRYPOINT ["/usr/local/bin/weft-launch"]
+CMD ["--help"]

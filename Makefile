@@ -9,6 +9,9 @@ GO       ?= go
 ARCH     ?= $(shell $(GO) env GOARCH)
 VERSION  ?= $(shell sed -n 's/^appVersion: *"\{0,1\}\([^"]*\)"\{0,1\}$$/\1/p' charts/weft/Chart.yaml)
 IMAGE    ?= ghcr.io/weft-storage/weft:$(VERSION)
+TARGET_IMAGE ?= ghcr.io/weft-storage/weft-target:$(VERSION)
+# An image with SPDK's nvmf_tgt in PATH, for the image of target pods. Empty: what the Dockerfile says.
+TARGET_BASE  ?=
 
 BIN            := $(CURDIR)/bin
 CONTROLLER_GEN := $(BIN)/controller-gen
@@ -16,9 +19,9 @@ HELM           := $(BIN)/helm
 GOLANGCI_LINT  := $(BIN)/golangci-lint
 KIND           := $(BIN)/kind
 LAB            := $(BIN)/weft-lab
-BINARIES       := weft-operator weft-agent weft-csi
 PACKAGE_operator := ./operator/cmd/weft-operator
 PACKAGE_agent    := ./dataplane/cmd/weft-agent
+PACKAGE_launch   := ./dataplane/cmd/weft-launch
 PACKAGE_csi      := ./csi-driver/cmd/weft-csi
 
 export HELM
@@ -46,12 +49,18 @@ test: lint test-unit test-lab test-e2e ## Run everything: lint, unit and API-ser
 binaries: ## Build the programs for ARCH into bin/ARCH
 	@mkdir -p $(BIN)/$(ARCH)
 	GOARCH=$(ARCH) $(GO) build -ldflags '-s -w -X main.version=$(VERSION)' \
-		-o $(BIN)/$(ARCH)/ $(PACKAGE_operator) $(PACKAGE_agent) $(PACKAGE_csi)
+		-o $(BIN)/$(ARCH)/ $(PACKAGE_operator) $(PACKAGE_agent) $(PACKAGE_launch) $(PACKAGE_csi)
 
 .PHONY: images
-images: ## Build the images for ARCH with Docker
-	$(MAKE) binaries ARCH=$(ARCH)
+images: image image-target ## Build the images for ARCH with Docker
+
+.PHONY: image
+image: binaries
 	docker build --build-arg TARGETARCH=$(ARCH) --target weft -t $(IMAGE) .
+
+.PHONY: image-target
+image-target: binaries
+	docker build --build-arg TARGETARCH=$(ARCH) $(if $(TARGET_BASE),--build-arg TARGET_BASE=$(TARGET_BASE)) --target weft-target -t $(TARGET_IMAGE) .
 
 .PHONY: cross
 cross: ## Compile everything for both architectures
@@ -133,7 +142,7 @@ lab-down: $(LAB) ## Stop the lab, and only it
 	$(MACHINE) down
 
 .PHONY: kind-up
-kind-up: $(KIND) $(HELM) images ## A kind cluster with weft, for a laptop with Docker; needs nvme-tcp and nvmet in the host's kernel; not part of CI
+kind-up: $(KIND) $(HELM) image ## A kind cluster with weft, for a laptop with Docker; needs nvme-tcp and nvmet in the host's kernel; not part of CI
 	@for m in nvmet nvmet-tcp nvme-tcp; do modprobe -n $$m 2>/dev/null || [ -d /sys/module/$${m//-/_} ] || { echo "this kernel has no module $$m: nodes of kind share it, so weft cannot serve here"; exit 1; }; done
 	$(KIND) create cluster --name weft --config test/e2e/kind.yaml
 	$(KIND) load docker-image --name weft $(IMAGE)
