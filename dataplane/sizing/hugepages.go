@@ -3,16 +3,13 @@
 package sizing
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
+	"slices"
 	"strconv"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
-)
-
-// Page sizes.
-const (
-	page2Mi = 2 << 20
-	page1Gi = 1 << 30
 )
 
 const (
@@ -22,22 +19,6 @@ const (
 	// pages, it is one piece.
 	headroomSmallPages = 25
 	headroomOnePiece   = 10
-	// podHeadroom of ordinary memory, in percent.
-	podHeadroom = 25
-	// What nvmf_tgt takes outside its heap, before any volume: code, DPDK's own, the RPC server.
-	podBase = 128 << 20
-	// Ordinary memory of each core: stacks and trace buffers.
-	podCore = 4 << 20
-	// Of each volume with its subsystem and listener: 18 + 8 kB, measured with 1,000.
-	podVolume = 26_000
-	// Of each drive: the maps of its volumes, 8 bytes for each cluster of 4 MiB, for 16 TiB of volumes and snapshots.
-	podDrive = 32 << 20
-	// Of each TCP queue pair: 984 bytes for each slot, 880 more, and a pipe of 4 capsules.
-	podTCPSlot, podTCPPair, podTCPCapsules = 984, 880, 4
-	// Socket buffers that the kernel grants each way: net.core.rmem_max and wmem_max by default.
-	podSocket = 212_992
-	// Of each slot of an RDMA queue pair: work queue entries and their bookkeeping.
-	podRDMASlot = 1024
 )
 
 // planMemory adds the memory up, and checks it against the limit and against what the node has.
@@ -46,43 +27,44 @@ func (s sizer) planMemory(p *v1alpha1.SPDKPlan, l load, why *explanation) ([]v1a
 	if s.spec.Memory != nil && s.spec.Memory.Hugepages != "" {
 		p.Hugepages = s.spec.Memory.Hugepages
 	}
-	page, percent, invalid := pagesOf(p.Hugepages)
+	pages, invalid := pagesOf(p.Hugepages)
 	if invalid != nil {
 		return nil, []Reason{*invalid}
 	}
-	uses, bytes := withHeadroom(s.model.heap(l), percent, page, "headroom")
-	if bytes < leastMemory {
-		uses[len(uses)-1].Bytes += leastMemory - bytes
-		bytes = leastMemory
-	}
-	podUses, podBytes := withHeadroom(podMemory(l), podHeadroom, 1<<20, "pod: headroom")
+	uses, bytes := pages.withHeadroom(s.model.heap(l))
+	p.MemoryBytes = bytes
+	podUses, bytes := ordinary.withHeadroom(podMemory(l))
 	uses = append(uses, podUses...)
-	p.MemoryBytes, p.PodMemoryBytes = bytes, podBytes
+	p.PodMemoryBytes = bytes
 	if p.Hugepages == v1alpha1.HugepagesDisabled {
-		p.PodMemoryBytes += bytes
+		p.PodMemoryBytes += p.MemoryBytes
 	}
-	if reason := s.checkLimit(p, l, percent, page); reason != nil {
-		return nil, []Reason{*reason}
+	var reasons []Reason
+	if reason := s.checkLimit(p, l, pages); reason != nil {
+		reasons = append(reasons, *reason)
 	}
 	var warning string
-	var reason *Reason
-	if p.Hugepages == v1alpha1.HugepagesDisabled {
-		reason = s.checkOrdinary(p)
-	} else {
-		warning, reason = s.checkHugepages(p, page)
+	if p.Hugepages != v1alpha1.HugepagesDisabled {
+		var reason *Reason
+		if warning, reason = s.checkHugepages(p, l, pages); reason != nil {
+			reasons = append(reasons, *reason)
+		}
 	}
-	if reason != nil {
-		return nil, []Reason{*reason}
+	if reason := s.checkOrdinary(p); reason != nil {
+		reasons = append(reasons, *reason)
 	}
-	s.explainMemory(p, percent, page, warning, why)
+	if len(reasons) > 0 {
+		return nil, reasons
+	}
+	s.explainMemory(p, pages, warning, why)
 	return uses, nil
 }
 
-func (s sizer) explainMemory(p *v1alpha1.SPDKPlan, percent, page int64, warning string, why *explanation) {
+func (s sizer) explainMemory(p *v1alpha1.SPDKPlan, in pages, warning string, why *explanation) {
 	words := map[v1alpha1.Hugepages]string{
 		v1alpha1.Hugepages2Mi:      "pages of 2 MiB, which a node can make while it runs",
 		v1alpha1.Hugepages1Gi:      "pages of 1 GiB: fewer misses of the TLB, but the memory is rounded up to whole ones",
-		v1alpha1.HugepagesDisabled: "ordinary memory: for trying it out, as it may be swapped and RDMA and SPDK's own drivers need more care",
+		v1alpha1.HugepagesDisabled: "ordinary memory, for trying it out",
 	}[p.Hugepages]
 	if p.Hugepages == v1alpha1.Hugepages2Mi {
 		// The API server fills the default in, so that it cannot be told from a given 2Mi.
@@ -91,7 +73,7 @@ func (s sizer) explainMemory(p *v1alpha1.SPDKPlan, percent, page int64, warning 
 		why.given("hugepages", string(p.Hugepages), words)
 	}
 	why.computed("memoryBytes", strconv.FormatInt(p.MemoryBytes, 10), fmt.Sprintf(
-		"the sum of the lines of memory without \"pod:\", with %d %% of headroom, rounded up to %s", percent, mib(page)), warning)
+		"the sum of the lines of memory without \"pod:\", with %d %% of headroom, rounded up to %s", in.headroom, mib(in.bytes)), warning)
 	because := "the sum of the lines of memory with \"pod:\""
 	if p.Hugepages == v1alpha1.HugepagesDisabled {
 		because = "the sum of all lines of memory, as hugepages are disabled"
@@ -99,51 +81,42 @@ func (s sizer) explainMemory(p *v1alpha1.SPDKPlan, percent, page int64, warning 
 	why.computed("podMemoryBytes", strconv.FormatInt(p.PodMemoryBytes, 10), because)
 }
 
-// pagesOf tells the size of a page, and the headroom that goes with it in percent.
-func pagesOf(h v1alpha1.Hugepages) (page, percent int64, invalid *Reason) {
+// pages are what memory is taken in.
+type pages struct {
+	bytes    int64
+	headroom int64 // in percent
+	least    int64
+	use      string // of the headroom, as a line of memory
+}
+
+// ordinary memory of the pod.
+var ordinary = pages{bytes: 1 << 20, headroom: podHeadroom, use: "pod: headroom"}
+
+// pagesOf a target's heap.
+func pagesOf(h v1alpha1.Hugepages) (pages, *Reason) {
+	p := pages{least: leastMemory, use: "headroom"}
 	switch h {
 	case v1alpha1.Hugepages2Mi:
-		return page2Mi, headroomSmallPages, nil
+		p.bytes, p.headroom = 2<<20, headroomSmallPages
 	case v1alpha1.Hugepages1Gi:
-		return page1Gi, headroomOnePiece, nil
+		p.bytes, p.headroom = 1<<30, headroomOnePiece
 	case v1alpha1.HugepagesDisabled:
-		return 1 << 20, headroomOnePiece, nil
+		p.bytes, p.headroom = 1<<20, headroomOnePiece
+	default:
+		return p, new(reasonf(v1alpha1.ReasonInvalidSetting, "memory.hugepages is %q; use 2Mi, 1Gi or Disabled", h))
 	}
-	return 0, 0, new(reasonf(v1alpha1.ReasonInvalidSetting, "memory.hugepages is %q; use 2Mi, 1Gi or Disabled", h))
+	return p, nil
 }
 
-// withHeadroom adds a line of so many percent, which also takes what rounding up to the unit adds.
-func withHeadroom(uses []v1alpha1.MemoryUse, percent, unit int64, name string) ([]v1alpha1.MemoryUse, int64) {
+// withHeadroom adds the line of headroom, which also takes what rounding up adds, and returns the sum.
+func (p pages) withHeadroom(uses []v1alpha1.MemoryUse) ([]v1alpha1.MemoryUse, int64) {
 	sum := total(uses)
-	bytes := roundUp(sum+ceilDiv(sum*percent, 100), unit)
-	return append(uses, v1alpha1.MemoryUse{Use: name, Bytes: bytes - sum, How: fmt.Sprintf("%d %%, rounded up to %s", percent, mib(unit))}), bytes
-}
-
-// podMemory lists the target pod's ordinary memory, outside its heap.
-func podMemory(l load) []v1alpha1.MemoryUse {
-	uses := []v1alpha1.MemoryUse{
-		{Use: "pod: SPDK itself", Bytes: podBase, How: "an allowance"},
-		{Use: "pod: cores", Bytes: l.cores * podCore, How: product(l.cores, podCore)},
-		{Use: "pod: volumes", Bytes: l.volumes * podVolume, How: product(l.volumes, podVolume)},
-		{Use: "pod: drives", Bytes: max(l.drives, 1) * podDrive, How: product(max(l.drives, 1), podDrive)},
-	}
-	for _, t := range l.transports {
-		pairs := l.queuePairs(t)
-		if t.kind == v1alpha1.TransportTCP {
-			each := t.queueDepth*podTCPSlot + podTCPPair + podTCPCapsules*(t.inCapsule+80)
-			uses = append(uses,
-				v1alpha1.MemoryUse{Use: "pod: TCP queue pairs", Bytes: pairs * each, How: product(pairs, each)},
-				v1alpha1.MemoryUse{Use: "pod: TCP socket buffers", Bytes: pairs * 2 * podSocket, How: product(pairs, 2*podSocket)})
-			continue
-		}
-		each := t.queueDepth * podRDMASlot
-		uses = append(uses, v1alpha1.MemoryUse{Use: "pod: RDMA queue pairs", Bytes: pairs * each, How: product(pairs, each)})
-	}
-	return uses
+	bytes := max(roundUp(sum+ceilDiv(sum*p.headroom, 100), p.bytes), p.least)
+	return append(uses, v1alpha1.MemoryUse{Use: p.use, Bytes: bytes - sum, How: fmt.Sprintf("%d %%, rounded up to %s", p.headroom, mib(p.bytes))}), bytes
 }
 
 // checkLimit refuses a plan over memory.limit.
-func (s sizer) checkLimit(p *v1alpha1.SPDKPlan, l load, percent, page int64) *Reason {
+func (s sizer) checkLimit(p *v1alpha1.SPDKPlan, l load, in pages) *Reason {
 	if s.spec.Memory == nil || s.spec.Memory.Limit == nil {
 		return nil
 	}
@@ -151,81 +124,83 @@ func (s sizer) checkLimit(p *v1alpha1.SPDKPlan, l load, percent, page int64) *Re
 	if p.MemoryBytes <= limit {
 		return nil
 	}
-	return new(reasonf(v1alpha1.ReasonMemoryExceeded, "the plan needs %s, %s over memory.limit (%s); raise the limit", mib(p.MemoryBytes), mib(p.MemoryBytes-limit), mib(limit)))
+	return new(reasonf(v1alpha1.ReasonMemoryExceeded, "the target needs %s, %s over memory.limit (%s); raise the limit, or ask for less: %s",
+		mib(p.MemoryBytes), mib(p.MemoryBytes-limit), mib(limit), s.fitting(l, in, limit)))
 }
 
-// checkOrdinary refuses a plan without hugepages that is larger than the machine.
+// checkOrdinary refuses a plan for which the machine has too little ordinary memory.
 func (s sizer) checkOrdinary(p *v1alpha1.SPDKPlan) *Reason {
 	var has int64
 	for _, n := range s.node.Inventory.NUMANodes {
-		has += min(max(n.MemoryBytes, 0), 1<<50)
+		has = min(has+max(n.MemoryBytes, 0), 1<<50)
 	}
-	if has > 0 && p.PodMemoryBytes > has {
-		return new(reasonf(v1alpha1.ReasonMemoryExceeded, "the plan needs %s of ordinary memory, and node %s has %s; expect fewer attachments, or fewer I/O queues or a smaller queueDepth",
-			mib(p.PodMemoryBytes), s.node.Name, mib(has)))
+	of := "memory"
+	if a := s.node.Allocatable; a != nil && a.MemoryBytes > 0 {
+		has, of = a.MemoryBytes, "memory for pods"
 	}
-	return nil
+	if has == 0 || p.PodMemoryBytes <= has {
+		return nil
+	}
+	return new(reasonf(v1alpha1.ReasonMemoryExceeded, "the target pod needs %s of ordinary memory, and node %s has %s of %s; expect fewer attachments, or fewer I/O queues or a smaller queueDepth for each",
+		mib(p.PodMemoryBytes), s.node.Name, mib(has), of))
+}
+
+// pagesOn tells the free and all pages of a size on some NUMA nodes.
+func (s sizer) pagesOn(size int64, on func(int32) bool) (free, all int64, supported bool) {
+	for _, n := range s.node.Inventory.NUMANodes {
+		if !on(n.ID) {
+			continue
+		}
+		for _, pool := range n.Hugepages {
+			if pool.SizeBytes == size {
+				supported = true
+				free = min(free+max(pool.Free, 0), 1<<40)
+				all = min(all+max(pool.Total, 0), 1<<40)
+			}
+		}
+	}
+	return free, all, supported
 }
 
 // checkHugepages refuses a plan for which the node lacks pages, counting those that the current plan holds as free.
 // It warns when they are there, but not on the NUMA nodes of the cores.
-func (s sizer) checkHugepages(p *v1alpha1.SPDKPlan, page int64) (warning string, _ *Reason) {
-	need := p.MemoryBytes / page
-	var free, supported, all int64
-	near := s.topology.numaOf(s.cores.cores)
-	var nearFree, nearAll int64
-	nearest := int32(-1)
-	for _, n := range s.node.Inventory.NUMANodes {
-		if near[n.ID] > 0 && (nearest < 0 || near[n.ID] > near[nearest] || near[n.ID] == near[nearest] && n.ID < nearest) {
-			nearest = n.ID
-		}
-		for _, pool := range n.Hugepages {
-			if pool.SizeBytes != page {
-				continue
-			}
-			supported++
-			has := min(max(pool.Free, 0), 1<<40)
-			free += has
-			all += min(max(pool.Total, 0), 1<<40)
-			if near[n.ID] > 0 {
-				nearFree += has
-				nearAll += min(max(pool.Total, 0), 1<<40)
-			}
-		}
+func (s sizer) checkHugepages(p *v1alpha1.SPDKPlan, l load, in pages) (warning string, _ *Reason) {
+	need := p.MemoryBytes / in.bytes
+	free, all, supported := s.pagesOn(in.bytes, func(int32) bool { return true })
+	if !supported {
+		return "", new(reasonf(v1alpha1.ReasonHugepagesMissing, "the kernel of node %s has no hugepages of %s; use another size for memory.hugepages, or Disabled", s.node.Name, mib(in.bytes)))
 	}
-	if supported == 0 {
-		return "", new(reasonf(v1alpha1.ReasonHugepagesMissing, "the kernel of node %s has no hugepages of %s; use another size for memory.hugepages, or Disabled", s.node.Name, mib(page)))
-	}
-	held := int64(0)
+	var held int64
 	if c := s.node.Current; c != nil && c.SPDK != nil && c.SPDK.Hugepages == p.Hugepages {
-		held = min(max(c.SPDK.MemoryBytes, 0)/page, 1<<40)
+		held = max(c.SPDK.MemoryBytes, 0) / in.bytes
 	}
 	free = min(free+held, max(all, free))
+	near := s.topology.numaOf(s.cores.cores)
+	nearest := slices.MaxFunc(slices.Sorted(maps.Keys(near)), func(a, b int32) int { return cmp.Compare(near[a], near[b]) })
 	if free < need {
 		return "", new(reasonf(v1alpha1.ReasonHugepagesMissing,
-			"the target needs %d hugepages of %s (%s), and node %s has %d free, %d too few; on the node, run: %s; then restart the kubelet, so that it counts them",
-			need, mib(page), mib(p.MemoryBytes), s.node.Name, free, need-free, s.morePages(nearest, page, need-free)))
+			"the target needs %d hugepages of %s (%s), and node %s has %d free, %d too few; on the node, run: %s; then restart its kubelet, so that it counts them; or ask for less: %s",
+			need, mib(in.bytes), mib(p.MemoryBytes), s.node.Name, free, need-free, s.morePages(nearest, in.bytes, need-free), s.fitting(l, in, free*in.bytes)))
 	}
+	if a := s.node.Allocatable; a != nil && a.HugepageBytes[in.bytes] < p.MemoryBytes {
+		return "", new(reasonf(v1alpha1.ReasonHugepagesMissing,
+			"the target needs %s of hugepages of %s, and the kubelet of node %s gives pods %s of them, though the kernel has enough; restart the kubelet, so that it counts them",
+			mib(p.MemoryBytes), mib(in.bytes), s.node.Name, mib(a.HugepageBytes[in.bytes])))
+	}
+	nearFree, nearAll, _ := s.pagesOn(in.bytes, func(id int32) bool { return near[id] > 0 })
 	nearFree = min(nearFree+held, max(nearAll, nearFree))
 	if nearFree < need {
-		warning = fmt.Sprintf("only %d of its %d hugepages are free on the NUMA nodes of its cores, and the rest is slower; on the node, run: %s", nearFree, need, s.morePages(nearest, page, need-nearFree))
+		warning = fmt.Sprintf("of its %d hugepages, %d are free on the NUMA nodes of its cores, and memory of another one is slower; on the node, run: %s", need, nearFree, s.morePages(nearest, in.bytes, need-nearFree))
 	}
 	return warning, nil
 }
 
 // morePages is the command that adds pages on a NUMA node.
-func (s sizer) morePages(numa int32, page, more int64) string {
-	total := more
-	for _, n := range s.node.Inventory.NUMANodes {
-		for _, pool := range n.Hugepages {
-			if n.ID == numa && pool.SizeBytes == page {
-				total += min(max(pool.Total, 0), 1<<40)
-			}
-		}
-	}
+func (s sizer) morePages(numa int32, size, more int64) string {
+	_, all, _ := s.pagesOn(size, func(id int32) bool { return id == numa })
 	dir := "/sys/kernel/mm/hugepages"
 	if len(s.node.Inventory.NUMANodes) > 1 {
 		dir = fmt.Sprintf("/sys/devices/system/node/node%d/hugepages", numa)
 	}
-	return fmt.Sprintf("echo %d > %s/hugepages-%dkB/nr_hugepages", total, dir, page>>10)
+	return fmt.Sprintf("echo %d > %s/hugepages-%dkB/nr_hugepages", all+more, dir, size>>10)
 }

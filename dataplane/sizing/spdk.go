@@ -68,9 +68,10 @@ func planSPDK(node Node, spec v1alpha1.NvmfTargetSpec) (*v1alpha1.Plan, []Reason
 		cores: int64(cores.cores.count()), pollGroups: int64(cores.pollGroups.count()),
 		attachments: attachments, ioQueues: ioQueues, volumes: max(volumesOfNode, attachments),
 		transports: transports, devices: max(int64(len(node.Inventory.RDMADevices)), 1),
-		drives: int64(len(pool.drives)), ownDriver: ownDriver(spec),
+		drives: int64(len(pool.drives)), ownDriver: ownDriver(spec), podDrives: podDrives(node, pool),
 	}
-	s := sizer{node: node, spec: spec, topology: cpus, cores: cores, links: onLinks, pool: pool, model: memoryModels[spdkVersion], limits: rdmaLimitsOf(node.Inventory)}
+	s := sizer{node: node, spec: spec, topology: cpus, cores: cores, model: modelFor(spec), limits: rdmaLimitsOf(node.Inventory)}
+	s.pacing = pacingOf(onLinks, s.lastLevelCache(), pool.nvmeOnly(node.Inventory), transports)
 	uses, why := s.fill(p, l, &words)
 	if len(why) > 0 {
 		return nil, why
@@ -85,47 +86,47 @@ type sizer struct {
 	spec     v1alpha1.NvmfTargetSpec
 	topology topology
 	cores    corePlan
-	links    links
-	pool     pool
 	model    memoryModel
 	limits   rdmaLimits
+	pacing   pacing
 }
 
 // size resolves queues, pools and buffers of a load.
-func (s sizer) size(l *load, why *explanation) []Reason {
+func (s sizer) size(l load) (load, srqChoice, []Reason) {
 	l.transports = slices.Clone(l.transports)
+	var srq srqChoice
 	for i := range l.transports {
 		t := &l.transports[i]
 		if t.kind != v1alpha1.TransportRDMA {
 			continue
 		}
-		c, reason := planSRQ(*t, *l, s.limits, s.model)
-		if reason != nil {
-			return []Reason{*reason}
+		var reason *Reason
+		if srq, reason = planSRQ(*t, l, s.limits, s.model); reason != nil {
+			return l, srq, []Reason{*reason}
 		}
-		t.srqDepth = c.depth
-		c.explain(*t, why)
+		t.srqDepth = srq.depth
 	}
-	l.bdevIOPool = planBdevIOPool(*l, why)
-	buffers, reasons := planBuffers(s.spec.Buffers, l, s.pacing(l.transports), why)
-	l.smallBuffers, l.largeBuffers = buffers.small, buffers.large
-	return reasons
+	l.bdevIOPool, _ = bdevIOPool(l)
+	reasons := sizeBuffers(s.spec.Buffers, &l, s.pacing)
+	return l, srq, reasons
 }
 
-func (s sizer) pacing(transports []transport) pacing {
-	on := s.topology.numaOf(s.cores.cores)
-	var llc int64
+// lastLevelCache of the NUMA nodes that have the target's cores, and so its memory.
+func (s sizer) lastLevelCache() int64 {
+	near := s.topology.numaOf(s.cores.cores)
+	var bytes int64
 	for _, n := range s.node.Inventory.NUMANodes {
-		if on[n.ID] > 0 {
-			llc += min(max(n.LLCBytes, 0), 1<<40)
+		if near[n.ID] > 0 {
+			bytes = min(bytes+max(n.LLCBytes, 0), 1<<40)
 		}
 	}
-	return pacingOf(s.links, min(llc, 1<<40), s.pool.nvmeOnly(s.node.Inventory), transports)
+	return bytes
 }
 
 // fill writes the numbers into the plan, and returns the memory that they add up to.
 func (s sizer) fill(p *v1alpha1.SPDKPlan, l load, why *explanation) ([]v1alpha1.MemoryUse, []Reason) {
-	if reasons := s.size(&l, why); len(reasons) > 0 {
+	l, srq, reasons := s.size(l)
+	if len(reasons) > 0 {
 		return nil, reasons
 	}
 	uses, reasons := s.planMemory(p, l, why)
@@ -136,6 +137,8 @@ func (s sizer) fill(p *v1alpha1.SPDKPlan, l load, why *explanation) ([]v1alpha1.
 	if s.cores.pollGroups != s.cores.cores {
 		p.PollGroupMask = s.cores.pollGroups.mask()
 	}
+	explainBdevIOPool(l, why)
+	explainBuffers(s.spec.Buffers, l, s.pacing, why)
 	p.BdevIOPoolSize = int32(l.bdevIOPool)
 	p.SmallBuffers, p.LargeBuffers = int32(l.smallBuffers), int32(l.largeBuffers)
 	p.MaxSubsystems = int32(l.volumes + 1)
@@ -147,6 +150,9 @@ func (s sizer) fill(p *v1alpha1.SPDKPlan, l load, why *explanation) ([]v1alpha1.
 		planned := v1alpha1.PlannedTransport{
 			Type: t.kind, QueueDepth: int32(t.queueDepth), MaxIOQueues: int32(t.maxIOQueues), InCapsuleDataSize: t.inCapsule,
 			MaxIOSize: t.maxIO, SmallCache: int32(t.smallCache), LargeCache: int32(t.largeCache),
+		}
+		if t.kind == v1alpha1.TransportRDMA {
+			srq.explain(t, why)
 		}
 		if t.srqDepth > 0 {
 			planned.SRQDepth = new(int32(t.srqDepth))
@@ -197,25 +203,30 @@ func attachmentsOf(a v1alpha1.Attachments) (expected, ioQueues int64, invalid *R
 	return expected, ioQueues, nil
 }
 
-// planBdevIOPool has descriptors for all commands that the expected attachments can have outstanding. More than SPDK's default is
+// bdevIOPool has descriptors for all commands that the expected attachments can have outstanding. More than SPDK's default is
 // not worth its memory: a command without a descriptor waits for one.
-func planBdevIOPool(l load, why *explanation) int64 {
-	commands := int64(0)
+func bdevIOPool(l load) (pool, commands int64) {
 	for _, t := range l.transports {
 		commands = max(commands, l.controllers(t)*t.ioQueues(l.ioQueues)*t.queueDepth)
 	}
-	caches := bdevIOCache * (l.pollGroups + 2)
-	need := commands*bdevIOsPerCommand + caches
-	if need >= defaultBdevIOPool {
-		pool := max(defaultBdevIOPool, 2*caches)
-		why.byDefault("bdevIOPoolSize", strconv.FormatInt(pool, 10), fmt.Sprintf(
-			"SPDK's default, though %d commands could be outstanding: one without a descriptor waits, and more would cost memory for every core's burst", commands))
-		return pool
+	return max(min(commands*bdevIOsPerCommand+l.bdevIOCaches(), defaultBdevIOPool), 2*l.bdevIOCaches()), commands
+}
+
+// bdevIOCaches is what threads keep: those of the poll groups, the application's, and one to spare, as SPDK checks it.
+func (l load) bdevIOCaches() int64 { return bdevIOCache * (l.pollGroups + 2) }
+
+func explainBdevIOPool(l load, why *explanation) {
+	pool, commands := bdevIOPool(l)
+	value := strconv.FormatInt(pool, 10)
+	if pool == defaultBdevIOPool {
+		why.byDefault("bdevIOPoolSize", value, fmt.Sprintf("SPDK's default, though %d commands could be outstanding: one that finds no descriptor waits for it", commands))
+		return
 	}
-	why.computed("bdevIOPoolSize", strconv.FormatInt(need, 10), fmt.Sprintf(
-		"%d for each of %d commands that the expected attachments can have outstanding, and %d that threads keep; SPDK's default is %d",
-		bdevIOsPerCommand, commands, caches, defaultBdevIOPool))
-	return need
+	because := fmt.Sprintf("%d for each of %d commands that the expected attachments can have outstanding, and %d that threads keep", bdevIOsPerCommand, commands, l.bdevIOCaches())
+	if pool == 2*l.bdevIOCaches() {
+		because = fmt.Sprintf("%d that so many threads keep, and as many again", l.bdevIOCaches())
+	}
+	why.computed("bdevIOPoolSize", value, fmt.Sprintf("%s; SPDK's default is %d", because, defaultBdevIOPool))
 }
 
 // planMode maps cores.mode to the scheduler's knobs.

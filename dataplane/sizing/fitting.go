@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sizing
+
+import (
+	"fmt"
+	"sort"
+	"strings"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+)
+
+// fitting lists single changes of the spec with which the target would need no more than so many bytes.
+func (s sizer) fitting(l load, in pages, allowed int64) string {
+	deepest, capsule, leastCapsule := int64(0), int64(0), int64(0)
+	for _, t := range l.transports {
+		deepest, capsule = max(deepest, t.queueDepth), max(capsule, t.inCapsule)
+		if t.kind == v1alpha1.TransportRDMA {
+			leastCapsule = minRDMAInCapsule
+		}
+	}
+	knobs := []knobToTurn{
+		{"attachments.expected", 1, l.attachments, func(l load, n int64) load { l.attachments = n; return l }},
+		{"attachments.ioQueues", 1, l.ioQueues, func(l load, n int64) load { l.ioQueues = n; return l }},
+		{"transports[].queueDepth", 16, deepest, func(l load, n int64) load {
+			return l.each(func(t *transport) { t.queueDepth = min(t.queueDepth, n) })
+		}},
+		{"transports[].inCapsuleDataSize", leastCapsule, capsule, func(l load, n int64) load {
+			n -= n % 16
+			return l.each(func(t *transport) { t.inCapsule = min(t.inCapsule, n) })
+		}},
+		{"cores.count", 1, l.cores, func(l load, n int64) load {
+			l.cores, l.pollGroups = n, min(l.pollGroups, n)
+			return l
+		}},
+	}
+	var said []string
+	smallest := l
+	for _, k := range knobs {
+		if words := k.turn(s, l, in, allowed); words != "" {
+			said = append(said, words)
+		}
+		smallest = k.turned(smallest, min(k.least, k.now))
+	}
+	switch least := s.need(smallest, in); {
+	case len(said) > 0:
+		return strings.Join(said, ", or ")
+	case least > allowed:
+		return fmt.Sprintf("not even one attachment with one queue on one core fits, which needs %s", mib(least))
+	}
+	return "no single change is enough; expect fewer attachments, and give them fewer ioQueues or a smaller queueDepth too"
+}
+
+// A knobToTurn is a number of the spec that could be less.
+type knobToTurn struct {
+	name       string
+	least, now int64
+	turned     func(l load, n int64) load
+}
+
+// turn finds the largest value that fits, and says by how much; "" when none does. Where less of a knob needs a little more (queues
+// are spread over poll groups in whole ones), it may find a smaller one that fits.
+func (k knobToTurn) turn(s sizer, l load, in pages, allowed int64) string {
+	need := func(n int64) int64 { return s.need(k.turned(l, n), in) }
+	if k.now <= k.least || need(k.least) > allowed {
+		return ""
+	}
+	// The smallest i for which k.now - 1 - i fits.
+	i := sort.Search(int(k.now-1-k.least), func(i int) bool { return need(k.now-1-int64(i)) <= allowed })
+	n := k.now - 1 - int64(i)
+	if k.name == "transports[].inCapsuleDataSize" {
+		n -= n % 16
+	}
+	return fmt.Sprintf("%s %d (%s to spare)", k.name, n, mib(allowed-need(n)))
+}
+
+// need is the memory of a load with its headroom; more than there can be when it cannot be sized.
+func (s sizer) need(l load, in pages) int64 {
+	l, _, reasons := s.size(l)
+	if len(reasons) > 0 {
+		return 1 << 62
+	}
+	_, bytes := in.withHeadroom(s.model.heap(l))
+	return bytes
+}
+
+// each changes a copy of the transports.
+func (l load) each(change func(*transport)) load {
+	l.transports = append([]transport(nil), l.transports...)
+	for i := range l.transports {
+		change(&l.transports[i])
+	}
+	return l
+}

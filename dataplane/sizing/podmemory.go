@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sizing
+
+import (
+	"fmt"
+	"slices"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+)
+
+// The target's ordinary memory, outside its heap: measured on 26.05 where nothing else is said.
+const (
+	// podHeadroom in percent.
+	podHeadroom = 25
+	// podBase is nvmf_tgt itself (24 MB), what bulk operations on volumes take for a moment (40 MB), and the page tables.
+	podBase = 96 << 20
+	// podCore: 0.3 MB, 1.3 MB of a transport's poll group, and 1 MiB of trace buffer.
+	podCore = 4 << 20
+	// podVolume with its subsystem, listener and host: 18 + 8 kB with 1,000 of them, 18 kB in all with 3,000.
+	podVolume = 26_000
+	// podVolumeGroup: each poll group has a channel to each volume (0.9 kB), and an entry for each subsystem.
+	podVolumeGroup = 1_500
+	// podClusterBytes: the map of a volume takes 16 bytes for each cluster of 1 MiB of its size, written or not (16.4 MB for 1 TiB).
+	podClusterBytes = 16
+	// podMapped: room for the maps of volumes as large as the drive together, and of as much in snapshots.
+	podMapped = 2
+	// podLeastDrive is the least for a drive, also for one whose size is not known.
+	podLeastDrive = 16 << 20
+	// Of a TCP queue pair, from SPDK's source: 984 bytes for each slot, 880 more, and a pipe of 4 capsules with their headers.
+	podTCPSlot, podTCPPair, podTCPCapsules, podTCPHeader = 984, 880, 4, 80
+	// podSocket is what the kernel grants a socket each way: net.core.rmem_max and wmem_max by default, though SPDK asks for 2 MiB.
+	podSocket = 212_992
+	// podRDMASlot has work queue entries and their bookkeeping; an allowance, not measured.
+	podRDMASlot = 1024
+
+	podDrivesUse = "pod: maps of volumes"
+)
+
+// podMemory lists the target pod's ordinary memory, outside its heap.
+func podMemory(l load) []v1alpha1.MemoryUse {
+	uses := []v1alpha1.MemoryUse{
+		{Use: "pod: SPDK itself", Bytes: podBase, How: "measured of " + spdkVersion},
+		{Use: "pod: cores", Bytes: l.cores * podCore, How: product(l.cores, podCore)},
+		{Use: "pod: volumes", Bytes: l.volumes * (podVolume + l.pollGroups*podVolumeGroup), How: fmt.Sprintf("%d x (%d + %d poll groups x %d)", l.volumes, podVolume, l.pollGroups, podVolumeGroup)},
+		{Use: podDrivesUse, Bytes: l.podDrives, How: fmt.Sprintf("%d bytes for each MiB of %d times the pool", podClusterBytes, podMapped)},
+	}
+	for _, t := range l.transports {
+		pairs := l.queuePairs(t)
+		if t.kind == v1alpha1.TransportTCP {
+			each := t.queueDepth*podTCPSlot + podTCPPair + podTCPCapsules*(t.inCapsule+podTCPHeader)
+			uses = append(uses,
+				v1alpha1.MemoryUse{Use: "pod: TCP queue pairs", Bytes: pairs * each, How: product(pairs, each)},
+				v1alpha1.MemoryUse{Use: "pod: TCP socket buffers", Bytes: pairs * 2 * podSocket, How: product(pairs, 2*podSocket)})
+			continue
+		}
+		each := t.queueDepth * podRDMASlot
+		uses = append(uses, v1alpha1.MemoryUse{Use: "pod: RDMA queue pairs", Bytes: pairs * each, How: product(pairs, each)})
+	}
+	return uses
+}
+
+// podDrives is the ordinary memory of a pool. A drive that SPDK drives itself is not in the inventory, and its size
+// is not known any more: then what the current plan set aside for its drives stays, so that taking them changes nothing.
+func podDrives(node Node, p pool) int64 {
+	if p.file != nil {
+		return podMaps(p.file.Size.Value())
+	}
+	had := map[string]bool{}
+	set := int64(0)
+	if node.Current != nil {
+		for _, d := range node.Current.Drives {
+			had[d.ID] = true
+		}
+		if i := slices.IndexFunc(node.Current.Memory, func(m v1alpha1.MemoryUse) bool { return m.Use == podDrivesUse }); i >= 0 {
+			set = min(max(node.Current.Memory[i].Bytes, 0), 1<<40)
+		}
+	}
+	var kept, added int64
+	missing := false
+	for _, d := range p.drives {
+		i := slices.IndexFunc(node.Inventory.Drives, func(have v1alpha1.Drive) bool { return have.ID == d.ID })
+		bytes := int64(podLeastDrive)
+		if i >= 0 {
+			bytes = podMaps(node.Inventory.Drives[i].SizeBytes)
+		}
+		missing = missing || i < 0
+		if had[d.ID] {
+			kept += bytes
+		} else {
+			added += bytes
+		}
+	}
+	if missing {
+		kept = max(kept, set)
+	}
+	return kept + added
+}
+
+func podMaps(bytes int64) int64 {
+	bytes = min(max(bytes, 0), 1<<50)
+	return max(ceilDiv(bytes, 1<<20)*podClusterBytes*podMapped, podLeastDrive)
+}
