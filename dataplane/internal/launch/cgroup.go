@@ -43,37 +43,35 @@ func ownGroup(m Machine) ([]string, error) {
 
 // A limit of a cgroup, in bytes.
 type limit struct {
-	// file that sets it, relative to the machine's root; empty when there is none.
+	// file that sets it, relative to the machine's root.
 	file string
 	max  int64
 	// left of it.
 	left int64
 }
 
-// tightest looks for the limit that leaves least, among a cgroup and its ancestors. Each name is of a
+// limits are those set for a cgroup and its ancestors, innermost first. Each name is of a
 // pair of files: name.max and name.current.
-func tightest(m Machine, names ...string) (limit, error) {
+func limits(m Machine, names ...string) ([]limit, error) {
 	dirs, err := ownGroup(m)
 	if err != nil {
-		return limit{}, err
+		return nil, err
 	}
-	var found limit
+	var found []limit
 	for _, dir := range dirs {
 		for _, name := range names {
 			most, ok, err := groupNumber(m, dir, name+".max")
 			if err != nil {
-				return limit{}, err
+				return nil, err
 			}
 			if !ok {
 				continue
 			}
 			used, _, err := groupNumber(m, dir, name+".current")
 			if err != nil {
-				return limit{}, err
+				return nil, err
 			}
-			if found.file == "" || most-used < found.left {
-				found = limit{file: path.Join(dir, name+".max"), max: most, left: most - used}
-			}
+			found = append(found, limit{file: path.Join(dir, name+".max"), max: most, left: most - used})
 		}
 	}
 	return found, nil

@@ -58,14 +58,16 @@ func checkHugepages(m Machine, size pageSize, need int64) (string, error) {
 		return "", refuse(v1alpha1.ReasonHugepagesMissing, "%d pages of %s are needed and %d of the node's %d are free; on the node: %s", pagesNeeded, size.name, free, total, mend)
 	}
 	// The second one limits what may be reserved; newer container runtimes set both.
-	allowed, err := tightest(m, size.group, size.group+".rsvd")
+	allowed, err := limits(m, size.group, size.group+".rsvd")
 	if err != nil {
 		return "", err
 	}
-	if allowed.file != "" && allowed.left < need {
-		return "", refuse(v1alpha1.ReasonHugepagesMissing,
-			"%d pages of %s are needed and the pod's limit leaves %d (/%s is %d); set the container's resources.limits hugepages-%s to at least %d",
-			pagesNeeded, size.name, max(0, allowed.left)/size.bytes, allowed.file, allowed.max, size.name, need)
+	for _, l := range allowed {
+		if l.left < need {
+			return "", refuse(v1alpha1.ReasonHugepagesMissing,
+				"%d pages of %s are needed and the pod's limit leaves %d (/%s is %d); set the container's resources.limits hugepages-%s to at least %d",
+				pagesNeeded, size.name, max(0, l.left)/size.bytes, l.file, l.max, size.name, need)
+		}
 	}
 	return mountPoint, nil
 }
@@ -180,15 +182,17 @@ func removeUnlocked(file string) error {
 // checkOrdinaryMemory makes sure that the container may have the memory: else the
 // kernel kills nvmf_tgt when it fills it.
 func checkOrdinaryMemory(m Machine, need int64) error {
-	allowed, err := tightest(m, "memory")
+	allowed, err := limits(m, "memory")
 	if err != nil {
 		return err
 	}
-	// Room that a limit leaves is not looked at: pages of files count as used, and give way.
-	if allowed.file != "" && allowed.max <= need {
-		return refuse(v1alpha1.ReasonMemoryExceeded,
-			"without hugepages nvmf_tgt takes %d bytes of ordinary memory, and the pod's limit is %d (/%s); set the container's resources.limits memory above it",
-			need, allowed.max, allowed.file)
+	for _, l := range allowed {
+		// What the limit leaves is not looked at: pages of files count as used, and give way.
+		if l.max <= need {
+			return refuse(v1alpha1.ReasonMemoryExceeded,
+				"without hugepages nvmf_tgt takes %d bytes of ordinary memory, and the pod's limit is %d (/%s); set the container's resources.limits memory above it",
+				need, l.max, l.file)
+		}
 	}
 	return nil
 }

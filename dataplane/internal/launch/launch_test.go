@@ -275,6 +275,11 @@ func TestOrdinaryMemory(t *testing.T) {
 	s.node.Write("sys/fs/cgroup/memory.max", "1073741824")
 	s.refused(t, v1alpha1.ReasonMemoryExceeded, "takes 1073741824 bytes", "limit is 1073741824 (/sys/fs/cgroup/memory.max)", "resources.limits memory")
 	s.node.Write("sys/fs/cgroup/memory.max", "1610612736")
+	s.node.Write("sys/fs/cgroup/memory.current", "1610612736") // the page cache, for the most part
+	s.node.Write("proc/self/cgroup", "0::/pod1/c1")
+	s.node.Write("sys/fs/cgroup/pod1/c1/memory.max", "1073741824")
+	s.refused(t, v1alpha1.ReasonMemoryExceeded, "/sys/fs/cgroup/pod1/c1/memory.max")
+	s.node.Write("sys/fs/cgroup/pod1/c1/memory.max", "max")
 	s.Expect(s.run(t)).To(Succeed())
 }
 
