@@ -67,7 +67,8 @@ type Engine interface {
 	CreateSnapshots(ctx context.Context, snapshots []SnapshotSpec) []error
 
 	// DeleteSnapshots deletes snapshots. Volumes made from them keep their
-	// data. Where the engine cannot delete it yet (SPDK: several clones) it fails with ErrBusy.
+	// data. Where the target cannot delete it yet (SPDK: several clones) it is not listed any more, and
+	// a later call that deletes something collects it.
 	DeleteSnapshots(ctx context.Context, ids []ID) []error
 
 	// Export makes each export as given: subsystem, namespaces and admitted
@@ -85,7 +86,7 @@ type Engine interface {
 	// OpenPortals listens on each portal, with every export reachable before, or
 	// as nearly as the target allows at the moment, its listener opens: a host that reconnects must not
 	// find its subsystem missing. A portal whose settings differ from those
-	// it was opened with fails with ErrRestartNeeded and goes on as it was.
+	// it was opened with, or from those that the whole target has (SPDK's transports), fails with ErrRestartNeeded and goes on as it was.
 	OpenPortals(ctx context.Context, portals []Portal) []error
 
 	// ClosePortals stops listening. A portal that is not there is not an error.
@@ -153,7 +154,7 @@ type Volume struct {
 	Pool string
 	// SizeBytes that hosts see.
 	SizeBytes int64
-	// AllocatedBytes of the pool; 0 in a volume without a source means that it was never written.
+	// AllocatedBytes of the pool, with those that it shares with snapshots and clones; 0 in a volume without a source means that it was never written.
 	AllocatedBytes int64
 }
 
@@ -203,7 +204,8 @@ type Export struct {
 	Serial string
 	// Model, at most 40 ASCII characters.
 	Model string
-	// MaxIOQueues of a controller, 1 to 127; it takes effect with a host's next connection.
+	// MaxIOQueues of a controller, 1 to 127; it takes effect with a host's next connection. Gather answers 0
+	// where the target has no limit for each export (SPDK): its transports', which the plan gives, holds.
 	MaxIOQueues int
 	// Namespaces, by NSID.
 	Namespaces []Namespace

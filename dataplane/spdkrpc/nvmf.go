@@ -65,6 +65,12 @@ const (
 	TransportRDMA = "RDMA"
 )
 
+// ONCS is an optional NVM command, by its name in Identify Controller.
+type ONCS string
+
+// ONCSDatasetManagement is what hosts discard with.
+const ONCSDatasetManagement ONCS = "nvmdsmsv"
+
 // NvmfCreateTransport makes a transport. There is one of each type at most: a
 // second is ErrExists. Nothing changes or deletes it afterwards. SPDK may take other numbers than asked: see NvmfGetTransports.
 type NvmfCreateTransport struct {
@@ -87,6 +93,8 @@ type NvmfCreateTransport struct {
 	IobufSmallCacheSize *uint32 `json:"iobuf_small_cache_size,omitzero"`
 	IobufLargeCacheSize *uint32 `json:"iobuf_large_cache_size,omitzero"`
 	ZeroCopy            bool    `json:"zcopy,omitzero"`
+	// MaskedFeatures are optional NVM commands (ONCS) that hosts do not get: ONCSDatasetManagement and its like. They cannot be read back.
+	MaskedFeatures []ONCS `json:"masked_oncs,omitzero"`
 	// AbortTimeoutSeconds is 1 by default.
 	AbortTimeoutSeconds uint32 `json:"abort_timeout_sec,omitzero"`
 	// AcceptorPollMicros is how often it looks for connections, 10000 by default.

@@ -185,12 +185,14 @@ func hint(t v1alpha1.TransportType) string {
 	return ""
 }
 
+// transportOf a plan. Hosts cannot discard: see the package's doc on old data.
 func transportOf(t v1alpha1.PlannedTransport) spdkrpc.NvmfCreateTransport {
 	small, large := uint32(t.SmallCache), uint32(t.LargeCache)
 	req := spdkrpc.NvmfCreateTransport{
 		Type: string(t.Type), MaxQueueDepth: uint16(t.QueueDepth), MaxIOQpairs: uint16(t.MaxIOQueues),
 		InCapsuleDataBytes: uint32(t.InCapsuleDataSize), MaxIOBytes: uint32(t.MaxIOSize),
 		IobufSmallCacheSize: &small, IobufLargeCacheSize: &large,
+		MaskedFeatures: []spdkrpc.ONCS{spdkrpc.ONCSDatasetManagement},
 	}
 	if t.Type == v1alpha1.TransportRDMA {
 		if t.SRQDepth != nil {
