@@ -52,12 +52,27 @@ func RunCommand(ctx context.Context, name string, args ...string) (Output, error
 	return Output{Stdout: stdout.String(), Stderr: stderr.String(), ExitCode: cmd.ProcessState.ExitCode()}, err
 }
 
-// Probe runs blkid on the device. It first reads the device's beginning and end: blkid
+// Probe looks for SPDK's blobstore, and runs blkid on the device. It first reads the device's beginning and end: blkid
 // says "nothing found" also when it could not read.
 func (b Blkid) Probe(ctx context.Context, path string) (Signature, error) {
 	if err := readable(path); err != nil {
 		return Signature{}, err
 	}
+	blob, err := blobstore(path)
+	if err != nil {
+		return Signature{}, err
+	}
+	sig, err := b.probe(ctx, path)
+	switch {
+	case err != nil || blob == (Signature{}):
+		return sig, err
+	case sig != (Signature{}):
+		return Signature{Ambivalent: true}, nil
+	}
+	return blob, nil
+}
+
+func (b Blkid) probe(ctx context.Context, path string) (Signature, error) {
 	run := b.Run
 	if run == nil {
 		run = RunCommand

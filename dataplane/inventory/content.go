@@ -45,8 +45,11 @@ func examine(ctx context.Context, t tree, in inUse, prober Prober, name string) 
 	if err != nil {
 		return "", "", err
 	}
-	if sig == (Signature{Type: "xfs", Usage: sig.Usage, Label: PoolLabel}) {
-		return v1alpha1.ContentWeft, "", nil
+	switch {
+	case sig == (Signature{Type: "xfs", Usage: sig.Usage, Label: PoolLabel}):
+		return v1alpha1.ContentWeft, v1alpha1.DetailNvmetPool, nil
+	case sig.isLvolstore() && used.mounted == "":
+		return v1alpha1.ContentWeft, v1alpha1.DetailSPDKPool, nil
 	}
 	detail := sig.describe()
 	switch {

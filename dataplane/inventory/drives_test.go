@@ -45,8 +45,11 @@ func TestContent(t *testing.T) {
 		detail  string
 	}{
 		"nothing":                              {unchanged, finds(inventory.Signature{}), v1alpha1.ContentBlank, ""},
-		"a pool":                               {unchanged, finds(weftPool), v1alpha1.ContentWeft, ""},
-		"a pool that serves":                   {mounted, finds(weftPool), v1alpha1.ContentWeft, ""},
+		"a pool":                               {unchanged, finds(weftPool), v1alpha1.ContentWeft, v1alpha1.DetailNvmetPool},
+		"a pool that serves":                   {mounted, finds(weftPool), v1alpha1.ContentWeft, v1alpha1.DetailNvmetPool},
+		"a pool of SPDK":                       {unchanged, finds(lvolstore), v1alpha1.ContentWeft, v1alpha1.DetailSPDKPool},
+		"a pool of SPDK, mounted":              {mounted, finds(lvolstore), v1alpha1.ContentForeign, "SPDK_blobstore signature, mounted on /mnt/a b"},
+		"another blobstore of SPDK":            {unchanged, finds(inventory.Signature{Type: "SPDK_blobstore", Usage: "other", Label: "BLOBFS"}), v1alpha1.ContentForeign, "SPDK_blobstore signature"},
 		"somebody else's XFS":                  {unchanged, finds(inventory.Signature{Type: "xfs", Usage: "filesystem", Label: "data"}), v1alpha1.ContentForeign, "xfs filesystem"},
 		"a label alone is no pool":             {unchanged, finds(inventory.Signature{Type: "ext4", Usage: "filesystem", Label: inventory.PoolLabel}), v1alpha1.ContentForeign, "ext4 filesystem"},
 		"a pool's label and a partition table": {unchanged, finds(inventory.Signature{Type: "xfs", Label: inventory.PoolLabel, PartitionTable: "dos"}), v1alpha1.ContentForeign, "dos partition table"},

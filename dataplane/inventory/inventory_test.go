@@ -50,6 +50,8 @@ var (
 	ext4     = inventory.Signature{Type: "ext4", Usage: "filesystem"}
 	gpt      = inventory.Signature{PartitionTable: "gpt"}
 	weftPool = inventory.Signature{Type: "xfs", Usage: "filesystem", Label: inventory.PoolLabel}
+	// lvolstore is what probing finds on a drive that SPDK made a pool of.
+	lvolstore = inventory.Signature{Type: "SPDK_blobstore", Usage: "other", Label: "LVOLSTORE"}
 )
 
 // server is the tree of the same name with its CPUs and drives.
