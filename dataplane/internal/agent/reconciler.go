@@ -74,7 +74,8 @@ type Reconciler struct {
 	failures  int
 	// changes of the target that this reconciliation knows of.
 	changes uint64
-	// refilling is when the target came back whose portals are not open yet; zero when there is none.
+	// served says that a target was seen with its portals open, and refilling when it came back since; zero when it did not.
+	served    bool
 	refilling time.Time
 
 	mu    sync.Mutex
@@ -264,10 +265,7 @@ func (r *Reconciler) observe(e engine.Engine, s *Snapshot, d Decision) {
 	r.mu.Lock()
 	r.ready = readiness(e, s.Target)
 	r.mu.Unlock()
-	if r.refilled(s, d) {
-		r.metrics.refillSeconds.Observe(r.Clock.Since(r.refilling).Seconds())
-		r.refilling = time.Time{}
-	}
+	r.observeRefill(s, d)
 	ready := 0
 	for _, status := range d.Volumes {
 		if v, ok := previous(status.Conditions, v1alpha1.ConditionReady); ok && v.ok() {
@@ -282,17 +280,17 @@ func (r *Reconciler) observe(e engine.Engine, s *Snapshot, d Decision) {
 	}
 }
 
-// refilled says whether this reconciliation opened the portals of a target that had come back, and left nothing undone.
-func (r *Reconciler) refilled(s *Snapshot, d Decision) bool {
-	if r.refilling.IsZero() || s.Target.Err != nil || !d.Operations.Empty() || len(d.PortalsHeld) > 0 {
-		return false
+// observeRefill ends with a target that came back as hosts find it: with its portals open. One that kept them had only
+// been out of reach, and the first that this agent ever filled had not come back.
+func (r *Reconciler) observeRefill(s *Snapshot, d Decision) {
+	if portals, ok := previous(d.Node.Conditions, v1alpha1.ConditionPortalsReady); !ok || !portals.ok() {
+		return
 	}
-	for a, err := range s.Attempts {
-		if a.Verb == VerbOpenPortal && err == nil {
-			return true
-		}
+	opened := func(p v1alpha1.PlannedPortal) bool { return s.Attempts.tried(VerbOpenPortal, portalKey(p.Portal)) }
+	if r.served && !r.refilling.IsZero() && slices.ContainsFunc(s.Node.Spec.Plan.Portals, opened) {
+		r.metrics.refillSeconds.Observe(r.Clock.Since(r.refilling).Seconds())
 	}
-	return false
+	r.refilling, r.served = time.Time{}, true
 }
 
 // readiness of the agent. A kernel's target that cannot be looked at is the agent's own trouble, and so is any answer that it does

@@ -13,10 +13,12 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/engine"
 	"github.com/weft-storage/weft/dataplane/engine/enginetest"
+	"github.com/weft-storage/weft/dataplane/spdkrpc/spdktest"
 )
 
 // running is the whole agent of a lab, with its own rights and nothing but its target's word to tell it that something happened.
@@ -60,14 +62,16 @@ func (r *running) get(path string) (string, error) {
 
 func (r *running) nodeSays() map[string]string { return said(r.nvmfNode().Status.Conditions) }
 
-// versions of all volumes: each write to one changes its.
-func (l *lab) versions(count int) map[string]string {
+// versions of the volumes that are ready: each write to one changes its.
+func (l *lab) versions() map[string]string {
 	l.t.Helper()
+	var list v1alpha1.NvmfVolumeList
+	l.Expect(l.admin.List(l.t.Context(), &list, client.MatchingFields{"spec.node": l.node})).To(Succeed())
 	versions := map[string]string{}
-	for n := 1; n <= count; n++ {
-		v := l.volume(n)
-		l.Expect(said(v.Status.Conditions)).To(HaveKeyWithValue("Ready", "True/AsExpected"), v.Name)
-		versions[v.Name] = v.ResourceVersion
+	for _, v := range list.Items {
+		if said(v.Status.Conditions)["Ready"] == "True/AsExpected" {
+			versions[v.Name] = v.ResourceVersion
+		}
 	}
 	return versions
 }
@@ -81,10 +85,8 @@ func TestRunRefills(t *testing.T) {
 	}
 	target := &apart{Engine: l.target, ends: make(chan struct{})}
 	r := l.run(func(v1alpha1.Engine) (engine.Engine, error) { return target, nil })
-	for n := 1; n <= count; n++ {
-		l.Eventually(func() map[string]string { return l.says(n) }, patience, interval).Should(HaveKeyWithValue("Ready", "True/AsExpected"))
-	}
-	before := l.versions(count)
+	l.Eventually(l.versions, patience, interval).Should(HaveLen(count))
+	before := l.versions()
 	host, err := l.target.Connect(t.Context(), tcp, l.volume(7).Status.NQN, hostA)
 	l.Expect(err).NotTo(HaveOccurred())
 
@@ -101,7 +103,45 @@ func TestRunRefills(t *testing.T) {
 	target.ends <- struct{}{}
 	l.Eventually(r.nodeSays, patience, interval).Should(HaveKeyWithValue("Ready", "True/AsExpected"))
 	l.Expect(methods(l.changes())).To(Equal([]enginetest.Method{enginetest.OpenPools, enginetest.Export, enginetest.OpenPortals}))
-	l.Expect(l.versions(count)).To(Equal(before))
+	l.Expect(l.versions()).To(Equal(before))
 	l.Expect(host.Disconnected()).To(BeFalse())
 	l.Expect(r.get("/metrics")).To(And(ContainSubstring("weft_agent_refill_seconds_count 1"), ContainSubstring(`weft_agent_refill_seconds_bucket{le="1"} 1`)))
+}
+
+// The same with the engine for SPDK and a target that answers at SPDK's pace, killed while it serves and again while it is filled.
+func TestRunRefillsSPDK(t *testing.T) {
+	const count = 200
+	fake := newFakeSPDK(t, spdktest.DefaultPollInterval)
+	l := newLab(t)
+	node := l.nvmfNode()
+	node.Spec.Plan = fake.plan
+	l.Expect(l.admin.Update(t.Context(), node)).To(Succeed())
+	for n := 1; n <= count; n++ {
+		l.create(n, ofSize("64Mi"), withHosts(hostA))
+	}
+	userSpace := fake.engine(t)
+	r := l.run(func(v1alpha1.Engine) (engine.Engine, error) { return userSpace, nil })
+	l.Eventually(l.versions, patience, interval).Should(HaveLen(count))
+	l.Eventually(r.nodeSays, patience, interval).Should(And(HaveKeyWithValue("Ready", "True/AsExpected"), HaveKeyWithValue("RestartNeeded", "False/AsExpected")))
+	l.Expect(l.nvmfNode().Status.Engine).To(Equal(&v1alpha1.EngineStatus{
+		Type: v1alpha1.EngineSPDK, Version: "26.05", Transports: []v1alpha1.TransportType{v1alpha1.TransportTCP}}))
+	before := l.versions()
+	served, err := userSpace.Gather(t.Context())
+	l.Expect(err).NotTo(HaveOccurred())
+	l.Expect(served.Exports).To(HaveLen(count))
+
+	fake.kill()
+	l.Eventually(r.nodeSays, patience, interval).Should(HaveKeyWithValue("Ready", "False/EngineNotAnswering"))
+	l.Expect(r.get("/readyz")).To(HavePrefix("200"), "the agent works, whatever its target does")
+	fake.start()
+	fake.target.Inject(spdktest.Fault{Method: "nvmf_create_subsystem", Skip: count / 2, Do: spdktest.Die})
+	l.Eventually(fake.target.Done(), patience).Should(BeClosed())
+	fake.start()
+	start := time.Now()
+	l.Eventually(func() (string, error) { return r.get("/metrics") }, patience, 10*time.Millisecond).Should(ContainSubstring("weft_agent_refill_seconds_count 1"))
+	t.Logf("%d volumes were served again %v after the target's socket was back", count, time.Since(start).Round(time.Millisecond))
+
+	l.Eventually(r.nodeSays, patience, interval).Should(HaveKeyWithValue("Ready", "True/AsExpected"))
+	l.Expect(userSpace.Gather(t.Context())).To(Equal(served), "the same identities as before")
+	l.Expect(l.versions()).To(Equal(before), "no volume's status was touched")
 }
