@@ -194,8 +194,12 @@ func examineNamespace(ctx context.Context, m Machine, d v1alpha1.Drive) (v1alpha
 			device, orElse(d.ContentDetail, "something on the node holds it"))
 	}
 	foreign := func(what string) error {
-		return refuse(v1alpha1.ReasonForeignSignature, "%s holds what weft did not write: %s; if it may go: wipefs --all /dev/%s, else leave the drive out of the NvmfTarget's devices",
-			device, what, d.Name)
+		erase := "wipefs --all"
+		if found.HasPrefix(signature.SPDKBlobstore) {
+			erase = "blkdiscard" // wipefs does not know blobstores
+		}
+		return refuse(v1alpha1.ReasonForeignSignature, "%s holds what weft did not write: %s; if it may go: %s /dev/%s, else leave the drive out of the NvmfTarget's devices",
+			device, what, erase, d.Name)
 	}
 	switch {
 	case d.Content == v1alpha1.ContentForeign:
@@ -204,7 +208,6 @@ func examineNamespace(ctx context.Context, m Machine, d v1alpha1.Drive) (v1alpha
 		return "", refuse(v1alpha1.ReasonForeignSignature, "what is on %s cannot be told: %s", device, d.ContentDetail)
 	case err != nil:
 		return "", refuse(v1alpha1.ReasonForeignSignature, "what is on %s cannot be told: %w", device, err)
-	// blkid does not know lvstores, and would call the drive blank.
 	case found.HasPrefix(signature.SPDKBlobstore):
 		return v1alpha1.ContentWeft, nil
 	case d.Content == v1alpha1.ContentWeft:

@@ -26,6 +26,9 @@ const (
 	second = "0000:5f:00.0"
 )
 
+// lvstore is how SPDK begins the device of a logical volume store.
+var lvstore = "SPDKBLOB" + strings.Repeat("\x00", 48) + "LVOLSTORE"
+
 // newVFIO is a start with two blank drives for SPDK's own driver.
 func newVFIO(t *testing.T) *start {
 	t.Helper()
@@ -84,6 +87,11 @@ func TestDrivesAreRefused(t *testing.T) {
 			s.machine.Prober = finds("nvme1n1", inventory.Signature{Type: "ext4", Usage: "filesystem"})
 		},
 			v1alpha1.ReasonForeignSignature, []string{"/dev/nvme1n1 (" + second + ")", "ext4 filesystem", "wipefs --all /dev/nvme1n1"}},
+		"with a blobstore that is no lvstore": {func(s *start) {
+			s.node.AddDrive("0000:60:00.0", 2, strings.Replace(lvstore, "LVOLSTORE", "BLOBFS", 1))
+			s.options.PCIAddresses = []string{"0000:60:00.0"}
+			s.machine.Prober = finds("nvme2n1", inventory.Signature{Type: "SPDK_blobstore", Usage: "other", Label: "BLOBFS"})
+		}, v1alpha1.ReasonForeignSignature, []string{"/dev/nvme2n1 (0000:60:00.0)", "SPDK_blobstore signature", "blkdiscard /dev/nvme2n1"}},
 		"a pool of the other engine": {func(s *start) {
 			s.machine.Prober = finds("nvme1n1", inventory.Signature{Type: "xfs", Usage: "filesystem", Label: inventory.PoolLabel})
 		}, v1alpha1.ReasonForeignSignature, []string{"/dev/nvme1n1", "pool of engine Nvmet", "engine: Nvmet"}},
@@ -163,7 +171,7 @@ func (f finder) Probe(_ context.Context, path string) (inventory.Signature, erro
 
 func TestLvstoreIsOurs(t *testing.T) {
 	s := newVFIO(t)
-	s.node.AddDrive("0000:60:00.0", 2, "SPDKBLOB\x03\x00\x00\x00")
+	s.node.AddDrive("0000:60:00.0", 2, lvstore)
 	s.options.PCIAddresses = append(s.options.PCIAddresses, "0000:60:00.0")
 	s.Expect(s.run(t)).To(Succeed())
 	s.Expect(s.records()).To(HaveKeyWithValue("0000:60:00.0", at(v1alpha1.ContentWeft)))
@@ -182,7 +190,7 @@ func TestOneDriveIsMissing(t *testing.T) {
 // it was taken may hold an lvstore by now: the kernel has to look again.
 func TestDrivesOfAPredecessor(t *testing.T) {
 	s := newVFIO(t)
-	s.node.AddDrive("0000:60:00.0", 2, "SPDKBLOB\x03\x00\x00\x00")
+	s.node.AddDrive("0000:60:00.0", 2, lvstore)
 	s.node.AddDrive("0000:61:00.0", 3, "XFSB")
 	s.node.AddDrive("0000:62:00.0", 4, "")
 	s.options.PCIAddresses = []string{first, second, "0000:60:00.0", "0000:61:00.0", "0000:62:00.0"}
