@@ -17,6 +17,7 @@ type app struct {
 
 	conns    []*conn
 	messages []func() // what runs before the next poll, in order
+	writes   []func() // what runs when metadata is on disk: after messages
 	timers   []timer  // by time
 	dying    chan bool
 	clean    bool
@@ -73,6 +74,9 @@ func newApp(o Options) (*app, error) {
 // post has f run before the next poll, after all that was posted earlier: a message to SPDK's thread.
 func (a *app) post(f func()) { a.messages = append(a.messages, f) }
 
+// written has f run when a write of metadata is done, which takes longer than any message.
+func (a *app) written(f func()) { a.writes = append(a.writes, f) }
+
 // after has f run when d has passed.
 func (a *app) after(d time.Duration, f func()) {
 	t := timer{time.Now().Add(d), f}
@@ -103,9 +107,13 @@ func (a *app) due() {
 
 // drain runs messages until there are none, then makes what was changed on disks lasting: answers are sent later.
 func (a *app) drain() {
-	for len(a.messages) > 0 {
-		run := a.messages[0]
-		a.messages = a.messages[1:]
+	for len(a.messages)+len(a.writes) > 0 {
+		next := &a.messages
+		if len(*next) == 0 {
+			next = &a.writes
+		}
+		run := (*next)[0]
+		*next = (*next)[1:]
 		run()
 	}
 	for _, s := range a.lvstores {

@@ -100,7 +100,7 @@ func (b *bdev) info() map[string]any {
 	for _, t := range ioTypeNames {
 		supported[t] = slices.Contains(b.ioTypes, t)
 	}
-	if b.lvol != nil && b.lvol.isReadOnly() {
+	if b.lvol != nil && b.lvol.refusesWrites() {
 		supported["write"], supported["unmap"], supported["write_zeroes"] = false, false, false
 	}
 	info := map[string]any{
@@ -195,6 +195,11 @@ func (a *app) bdevSetQosLimit(r *request) {
 	}
 	if given == [4]bool{} {
 		r.fail(-int(syscall.EINVAL), "No rate limits specified")
+		return
+	}
+	// Limits of a bdev that nobody has open are stuck: SPDK answers this to all changes until somebody has.
+	if b.limits != (qosLimits{}) && b.namespace == nil && b.store == nil {
+		r.failf(codeInvalidParams, "Failed to configure rate limit: %s", strerror(syscall.EAGAIN))
 		return
 	}
 	a.post(func() {

@@ -52,7 +52,7 @@ func (a *app) logFlag(r *request, on bool) {
 		return
 	}
 	if flag != "all" && !slices.Contains(logFlags, flag) {
-		r.invalid()
+		r.fail(codeInvalidParams, "invalid log flag")
 		return
 	}
 	for _, f := range logFlags {

@@ -37,6 +37,9 @@ func number(s string) int {
 // initialize brings the target from start-up to running.
 func (a *app) initialize() {
 	a.nvmf.start(a.cores)
+	if a.scheduler.name == "" {
+		a.scheduler.name = "static"
+	}
 	a.running = true
 	for _, w := range a.initWaiters {
 		w.answer(true)
@@ -101,13 +104,14 @@ var frameworkSubsystems = []struct {
 	config    func(*app) []configCall
 }{
 	{"scheduler", nil, (*app).schedulerConfig},
-	{"keyring", nil, (*app).keyringConfig},
 	{"vmd", nil, nil},
-	{"iobuf", nil, (*app).iobufConfig},
 	{"sock", nil, (*app).sockConfig},
-	{"accel", []string{"iobuf", "keyring"}, (*app).accelConfig},
-	{"bdev", []string{"accel", "vmd", "sock", "iobuf", "keyring"}, (*app).bdevConfig},
-	{"nvmf", []string{"bdev", "sock", "keyring"}, (*app).nvmfConfigCalls},
+	{"iobuf", nil, (*app).iobufConfig},
+	{"keyring", nil, (*app).keyringConfig},
+	{"accel", []string{"iobuf"}, (*app).accelConfig},
+	{"bdev", []string{"accel", "keyring", "vmd", "sock", "iobuf"}, (*app).bdevConfig},
+	{"nvmf", []string{"bdev", "keyring", "sock", "accel", "iobuf"}, (*app).nvmfConfigCalls},
+	{"nbd", []string{"bdev"}, nil},
 }
 
 func (a *app) frameworkGetSubsystems(r *request) {

@@ -38,7 +38,8 @@ func (a *app) write(volume string, first, n uint64) error {
 	}
 	want := slices.Clone(v.alloc)
 	want.addRange(first, n)
-	if want.count()-v.allocated() > v.store.free() {
+	if want.count()-v.allocated() > v.store.free() ||
+		want.groups(clustersPerPage)-v.alloc.groups(clustersPerPage) > v.store.freePages() {
 		return fmt.Errorf("write to %s: %w", volume, syscall.ENOSPC)
 	}
 	v.alloc = want

@@ -16,26 +16,23 @@ type moduleStat struct {
 	Large  poolStat `json:"large_pool"`
 }
 
-// accelThreads is how many threads have buffers of the acceleration framework: every poll group, once there is a
-// TCP transport.
-func (a *app) accelThreads() uint32 {
-	if a.transport("TCP") == nil {
-		return 0
-	}
-	return uint32(len(a.nvmf.pollGroups))
-}
-
-// bdevThreads is how many have those of the bdev layer: the application for an lvstore, the poll groups for
+// bdevThreads is how many threads have buffers of the bdev layer: the application for an lvstore, the poll groups for
 // namespaces.
-func (a *app) bdevThreads() uint32 {
+func (a *app) bdevThreads() uint32 { return a.threadsWithBuffers(false) }
+
+// accelThreads is how many have those of the acceleration framework, which the bdev layer and TCP use.
+func (a *app) accelThreads() uint32 { return a.threadsWithBuffers(a.transport("TCP") != nil) }
+
+func (a *app) threadsWithBuffers(groups bool) uint32 {
 	var n uint32
 	if len(a.lvstores) > 0 {
 		n++
 	}
 	for _, s := range a.subsystems {
-		if len(s.namespaces) > 0 {
-			return n + uint32(len(a.nvmf.pollGroups))
-		}
+		groups = groups || len(s.namespaces) > 0
+	}
+	if groups {
+		n += uint32(len(a.nvmf.pollGroups))
 	}
 	return n
 }

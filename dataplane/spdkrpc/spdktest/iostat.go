@@ -71,7 +71,7 @@ func (a *app) bdevGetIostat(r *request) {
 	a.post(func() { r.answer(answer) })
 }
 
-var resetModes = []string{"all", "maxmin", "none"}
+var resetModes = []string{"all", "maxmin", "error", "none"}
 
 func (a *app) bdevResetIostat(r *request) {
 	var name string

@@ -102,7 +102,18 @@ func (a *app) keyringFileRemove(r *request) {
 
 func (a *app) keyringList(r *request) {
 	keys := []any{}
-	for _, k := range a.keys {
+	shown := slices.Clone(a.keys)
+	slices.SortStableFunc(shown, func(x, y *key) int {
+		switch {
+		case x.removed == y.removed:
+			return 0
+		case x.removed:
+			return 1
+		default:
+			return -1
+		}
+	})
+	for _, k := range shown {
 		info := map[string]any{
 			"name": k.name, "module": "keyring_file", "removed": k.removed, "probed": false, "refcnt": k.refs,
 		}

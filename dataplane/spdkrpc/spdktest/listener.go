@@ -71,10 +71,7 @@ func (s *subsystem) listener(d address) *listener {
 
 var anaStates = []string{"optimized", "non_optimized", "inaccessible"}
 
-// asANAState also takes the states that SPDK knows and then refuses.
-func asANAState(dst *string) func(json.RawMessage) error {
-	return asOneOf(dst, append([]string{"persistent_loss", "change"}, anaStates...)...)
-}
+func asANAState(dst *string) func(json.RawMessage) error { return asOneOf(dst, anaStates...) }
 
 func (a *app) nvmfAddListener(r *request) {
 	l := &listener{}
@@ -125,11 +122,12 @@ func (a *app) listen(l *listener) bool {
 }
 
 func (a *app) ownsAddress(d address) bool {
-	if own := a.opts.OwnsAddress; own != nil {
-		return own(d.trtype, d.traddr, d.trsvcid)
-	}
 	ip, err := netip.ParseAddr(d.traddr)
-	return err == nil && ip.Is4() == (d.adrfam == "IPv4")
+	if err != nil || ip.Is4() != (d.adrfam == "IPv4") {
+		return false
+	}
+	own := a.opts.OwnsAddress
+	return own == nil || own(d.trtype, d.traddr, d.trsvcid)
 }
 
 func (s *subsystem) removeListener(l *listener) {
@@ -188,11 +186,7 @@ func (a *app) nvmfSetANAState(r *request) {
 		l := s.listener(d)
 		e := syscall.Errno(0)
 		switch {
-		case !s.ana:
-			e = syscall.EINVAL
-		case !slices.Contains(anaStates, state):
-			e = syscall.ENOTSUP
-		case group > s.maxNS || l == nil:
+		case !s.ana, group > s.maxNS, l == nil:
 			e = syscall.EINVAL
 		}
 		if e != 0 {

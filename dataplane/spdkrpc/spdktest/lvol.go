@@ -25,13 +25,16 @@ type lvol struct {
 	parent   *lvol
 	clones   []*lvol
 	bdev     *bdev
+	cloned   bool // listed as a snapshot: it is one of this life, or has had a clone in it
+	loaded   bool // found on disk
 	locked   bool // a snapshot, clone, resize or inflation is under way
+	deleting bool
 }
 
 func newLvol(s *lvstore, page uint64, r *volumeRecord) *lvol {
 	v := &lvol{
 		store: s, page: page, uuid: r.UUID, name: r.Name, thin: r.Thin, snapshot: r.Snapshot, readOnly: r.ReadOnly,
-		clusters: r.Clusters,
+		clusters: r.Clusters, loaded: true,
 	}
 	for _, run := range r.Allocated {
 		v.alloc.addRange(run[0], run[1])
@@ -52,7 +55,11 @@ func (v *lvol) record() *volumeRecord {
 
 func (v *lvol) allocated() uint64 { return v.alloc.count() }
 
+// isReadOnly says what clones can be made of.
 func (v *lvol) isReadOnly() bool { return v.snapshot || v.readOnly }
+
+// refusesWrites says what the bdev shows: bdev_lvol_set_read_only shows only in the next life.
+func (v *lvol) refusesWrites() bool { return v.snapshot || v.readOnly && v.loaded }
 
 func (v *lvol) alias() string { return v.store.Name + "/" + v.name }
 
@@ -64,6 +71,7 @@ func (v *lvol) setParent(p *lvol) {
 	v.parent = p
 	if p != nil {
 		p.clones = append(p.clones, v)
+		p.cloned = true
 	}
 }
 
@@ -84,12 +92,12 @@ func (a *app) registerLvol(v *lvol) {
 func (v *lvol) specific() map[string]any {
 	info := map[string]any{
 		"lvol_store_uuid": v.store.UUID, "base_bdev": v.store.base.name, "thin_provision": v.thin,
-		"num_allocated_clusters": v.allocated(), "snapshot": v.snapshot, "clone": v.parent != nil, "esnap_clone": false,
+		"num_allocated_clusters": v.allocated(), "snapshot": v.cloned, "clone": v.parent != nil, "esnap_clone": false,
 	}
 	if v.parent != nil {
 		info["base_snapshot"] = v.parent.name
 	}
-	if v.snapshot && len(v.clones) > 0 {
+	if len(v.clones) > 0 {
 		names := []string{}
 		for _, c := range v.clones {
 			names = append(names, c.name)
@@ -132,14 +140,14 @@ func (s *lvstore) checkName(name string) syscall.Errno {
 // makeLvol adds a volume to the store when its metadata is written, then calls done. What it allocates is taken at once.
 func (a *app) makeLvol(v *lvol, done func()) syscall.Errno {
 	s := v.store
-	page, ok := s.freePage()
-	if !ok {
+	pages := s.freePages()
+	if pages == 0 {
 		return syscall.ENOMEM
 	}
-	if !v.thin && v.clusters > s.free() {
+	if !v.thin && (v.clusters > s.free() || (v.clusters+clustersPerPage-1)/clustersPerPage > pages-1) {
 		return syscall.ENOSPC
 	}
-	v.page, v.uuid = page, uuid.NewString()
+	v.page, v.uuid = s.freePage(), uuid.NewString()
 	if !v.thin {
 		v.alloc.addRange(0, v.clusters)
 	}
@@ -219,7 +227,7 @@ func (a *app) lvolSnapshot(r *request) {
 	e = a.makeLvol(v, func() {
 		// The snapshot takes over what the origin has; the origin becomes a thin clone of it with nothing of its own.
 		origin.locked = false
-		v.snapshot, v.clusters = true, origin.clusters
+		v.snapshot, v.cloned, v.clusters, v.thin = true, true, origin.clusters, origin.thin
 		v.alloc, origin.alloc = origin.alloc, nil
 		v.setParent(origin.parent)
 		origin.setParent(v)
@@ -309,7 +317,7 @@ func (a *app) lvolList(r *request) {
 				continue // being made or deleted
 			}
 			entries = append(entries, entry{
-				Alias: v.alias(), UUID: v.uuid, Name: v.name, Thin: v.thin, Snapshot: v.snapshot, Clone: v.parent != nil,
+				Alias: v.alias(), UUID: v.uuid, Name: v.name, Thin: v.thin, Snapshot: v.cloned, Clone: v.parent != nil,
 				Allocated: v.allocated(), Store: storeName{s.Name, s.UUID},
 			})
 		}

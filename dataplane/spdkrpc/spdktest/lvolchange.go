@@ -160,10 +160,6 @@ func (a *app) lvolRename(r *request) {
 		r.errno(e)
 		return
 	}
-	if v.name == to {
-		r.answer(true)
-		return
-	}
 	if e := v.store.checkName(to); e != 0 {
 		r.errnoAs(codeInvalidParams, e)
 		return
@@ -182,8 +178,18 @@ func (a *app) lvolRename(r *request) {
 
 // lvolDelete has no guard: the bdev of an exported volume goes like any other, and its namespace with it.
 func (a *app) lvolDelete(r *request) {
-	v := a.namedLvol(r)
-	if v == nil {
+	var name string
+	if !r.decode(required("name", asString(&name))) {
+		r.fail(codeInternal, msgDecode)
+		return
+	}
+	v, e := a.findLvol(name)
+	if e != 0 {
+		if a.deleting(name) {
+			r.errnoAs(codeInternal, syscall.EBUSY)
+			return
+		}
+		r.errno(e)
 		return
 	}
 	if len(v.clones) > 1 {
@@ -191,17 +197,29 @@ func (a *app) lvolDelete(r *request) {
 		return
 	}
 	b := v.bdev
-	v.bdev = nil
+	v.bdev, v.deleting = nil, true
 	a.unregister(b, func() {
-		if !a.start(v.store, func() {
+		if !a.startDelete(v.store, func() {
 			v.store.drop(v)
 			v.store.pages.remove(v.page)
 			v.store.record(record{Page: v.page})
 			r.answer(true)
 		}) {
 			// SPDK forgets the volume even so; it is on disk still, and comes back with the next start.
-			v.store.drop(v)
+			v.store.lose(v)
 			r.errnoAs(codeInternal, syscall.ENOMEM)
 		}
 	})
+}
+
+// deleting says whether a volume of this name or UUID is on its way out.
+func (a *app) deleting(name string) bool {
+	for _, s := range a.lvstores {
+		for _, v := range s.lvols {
+			if v.deleting && (v.uuid == name || v.alias() == name) {
+				return true
+			}
+		}
+	}
+	return false
 }

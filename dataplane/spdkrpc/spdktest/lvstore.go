@@ -17,6 +17,7 @@ const (
 	mdPageSize         = 4096
 	mdMaskHeader       = 5   // bytes before the bits of a mask page
 	maxStoreOps        = 512 // SPDK_LVOL_BLOB_OPTS_CHANNEL_OPS: operations an lvstore takes at once
+	maxDeletes         = 384 // how many of them may be deletions, which take more each: measured, 512 at once fail
 	clustersPerPage    = 512 // clusters that one metadata page of a volume maps
 )
 
@@ -28,10 +29,11 @@ type lvstore struct {
 	lvols    []*lvol         // in the order in which they came to be, those being made too
 	names    map[string]bool // of lvols
 	pages    clusters        // metadata pages that are numbers of lvols
-	inFlight int
-	busy     time.Time // until when operations take their time
-	gone     bool      // unloaded
-	broken   error     // metadata could not be written
+	inFlight int             // in parts of maxStoreOps*maxDeletes
+	lost     []*lvol         // on disk, but not known any more
+	busy     time.Time       // until when operations take their time
+	gone     bool            // unloaded
+	broken   error           // metadata could not be written
 }
 
 // layout computes, as spdk_bs_init does, how many clusters metadata takes and how many are left for data.
@@ -59,23 +61,25 @@ func (s *lvstore) maxGrowableSize() uint64 {
 
 func (s *lvstore) used() uint64 {
 	var n uint64
-	for _, v := range s.lvols {
+	for _, v := range slices.Concat(s.lvols, s.lost) {
 		n += v.allocated()
 	}
 	return n
 }
 
+// freePages is how many metadata pages are left: each volume takes one, and one for each part of it that has clusters.
+func (s *lvstore) freePages() uint64 {
+	taken := 1 + uint64(len(s.lvols)+len(s.lost))
+	for _, v := range slices.Concat(s.lvols, s.lost) {
+		taken += v.alloc.groups(clustersPerPage)
+	}
+	return s.MDPages - min(s.MDPages, taken)
+}
+
 func (s *lvstore) free() uint64 { return s.Clusters - min(s.Clusters, s.used()) }
 
 // freePage finds the first metadata page that no volume has: it becomes the volume's number. Page 0 is the store's.
-// Volumes whose clusters are scattered take more pages than the one.
-func (s *lvstore) freePage() (uint64, bool) {
-	taken := 1 + uint64(len(s.lvols))
-	for _, v := range s.lvols {
-		taken += v.alloc.groups(clustersPerPage)
-	}
-	return max(1, s.pages.firstFree()), taken < s.MDPages
-}
+func (s *lvstore) freePage() uint64 { return max(1, s.pages.firstFree()) }
 
 // add lists a volume; drop takes one out, and the only clone of a snapshot inherits what it has.
 func (s *lvstore) add(v *lvol) {
@@ -93,6 +97,16 @@ func (s *lvstore) drop(v *lvol) {
 		s.save(c)
 	}
 	v.setParent(nil)
+	s.unlist(v)
+}
+
+// lose forgets a volume that stays on disk.
+func (s *lvstore) lose(v *lvol) {
+	s.unlist(v)
+	s.lost = append(s.lost, v)
+}
+
+func (s *lvstore) unlist(v *lvol) {
 	s.lvols = slices.DeleteFunc(s.lvols, func(o *lvol) bool { return o == v })
 	delete(s.names, v.name)
 }
@@ -107,17 +121,21 @@ func (s *lvstore) info() map[string]any {
 
 // start begins an operation; it completes, with done, when the store has written its metadata. False means that too
 // many are under way.
-func (a *app) start(s *lvstore, done func()) bool {
-	if s.inFlight >= maxStoreOps {
+func (a *app) start(s *lvstore, done func()) bool { return a.startOne(s, maxDeletes, done) }
+
+func (a *app) startDelete(s *lvstore, done func()) bool { return a.startOne(s, maxStoreOps, done) }
+
+func (a *app) startOne(s *lvstore, parts int, done func()) bool {
+	if s.inFlight+parts > maxStoreOps*maxDeletes {
 		return false
 	}
-	s.inFlight++
+	s.inFlight += parts
 	complete := func() {
-		s.inFlight--
+		s.inFlight -= parts
 		done()
 	}
 	if a.opts.LvolTime == 0 {
-		a.post(complete)
+		a.written(complete)
 		return true
 	}
 	now := time.Now()
@@ -140,7 +158,7 @@ func (s *lvstore) record(r record) {
 
 func (s *lvstore) all() []record {
 	records := []record{{Store: &s.storeRecord}}
-	for _, v := range s.lvols {
+	for _, v := range slices.Concat(s.lvols, s.lost) {
 		records = append(records, record{Page: v.page, Volume: v.record()})
 	}
 	return records
@@ -203,6 +221,10 @@ func (a *app) lvstoreCreate(r *request) {
 		r.errno(syscall.EEXIST)
 		return
 	}
+	if b.aio != nil && b.aio.ReadOnly {
+		r.errnoAs(codeInvalidParams, syscall.EIO) // found out by writing
+		return
+	}
 	s := &lvstore{
 		storeRecord: storeRecord{UUID: uuid.NewString(), Name: name, ClusterSize: uint64(cluster)},
 		base:        b, names: map[string]bool{}, pages: clusters{1},
@@ -225,7 +247,7 @@ func storeFits(b *bdev, cluster uint32) syscall.Errno {
 	switch {
 	case b == nil:
 		return syscall.ENODEV
-	case b.claim != "" || b.disk == nil || b.aio != nil && b.aio.ReadOnly:
+	case b.claim != "" || b.disk == nil:
 		return syscall.EPERM
 	case cluster < b.blockSize || cluster%b.blockSize != 0:
 		return syscall.EINVAL
@@ -258,10 +280,7 @@ func (a *app) loadStore(b *bdev) {
 	}
 	for _, page := range sortedPages(byPage) {
 		v := byPage[page]
-		if parent := byPage[volumes[page].Parent]; parent != nil {
-			v.parent = parent
-			parent.clones = append(parent.clones, v)
-		}
+		v.setParent(byPage[volumes[page].Parent])
 		s.add(v)
 	}
 	for _, v := range s.lvols {

@@ -100,10 +100,16 @@ func (a *app) bdevConfig() []configCall {
 			calls = append(calls, configCall{"bdev_aio_create", b.aio})
 		}
 		if b.limits != (qosLimits{}) {
-			calls = append(calls, configCall{"bdev_set_qos_limit", struct {
-				Name string `json:"name"`
-				qosLimits
-			}{b.name, b.limits}})
+			params := map[string]any{"name": b.name}
+			for name, limit := range map[string]uint64{
+				"rw_ios_per_sec": b.limits.RWIOs, "rw_mbytes_per_sec": b.limits.RWMBytes,
+				"r_mbytes_per_sec": b.limits.ReadMB, "w_mbytes_per_sec": b.limits.WriteMB,
+			} {
+				if limit != 0 {
+					params[name] = limit
+				}
+			}
+			calls = append(calls, configCall{"bdev_set_qos_limit", params})
 		}
 	}
 	return append(calls, configCall{Method: "bdev_wait_for_examine"})

@@ -80,7 +80,7 @@ func (a *app) nvmfSetConfig(r *request) {
 		}),
 		optional("dhchap_digests", asSomeOf(&c.digests, dhchapDigests...)),
 		optional("dhchap_dhgroups", asSomeOf(&c.dhgroups, dhchapDHGroups...)),
-		optional("dup_host_policy", asOneOf(&c.dupHostPolicy, "allow", "reject")),
+		optional("dup_host_policy", asOneOf(&c.dupHostPolicy, "allow", "restrict_per_listener")),
 		optional("admin_cmd_passthru", func(raw json.RawMessage) error {
 			return json.Unmarshal(raw, &passthrough)
 		})) {
@@ -113,8 +113,24 @@ func asDiscoveryFilter(raw json.RawMessage, dst *string) error {
 			return errParams
 		}
 	}
-	*dst = s
+	*dst = shownFilter(parts)
 	return nil
+}
+
+// shownFilter is what 26.05 shows of a filter: it sets the bits one place higher than it reads them. What it would
+// show of svcid lies beyond the end of its table; here it is left out.
+func shownFilter(parts []string) string {
+	var shown []string
+	if slices.Contains(parts, "transport") {
+		shown = append(shown, "address")
+	}
+	if slices.Contains(parts, "address") {
+		shown = append(shown, "svcid")
+	}
+	if len(shown) == 0 {
+		return "match_any"
+	}
+	return strings.Join(shown, ",")
 }
 
 func (a *app) nvmfSetMaxSubsystems(r *request) {

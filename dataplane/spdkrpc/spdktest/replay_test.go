@@ -3,7 +3,10 @@
 package spdktest
 
 import (
+	"bytes"
 	"encoding/json"
+	"errors"
+	"flag"
 	"fmt"
 	"net"
 	"os"
@@ -32,55 +35,107 @@ type scenario struct {
 type step struct {
 	Method string          `json:"method"`
 	Params json.RawMessage `json:"params"`
-	Result json.RawMessage `json:"result"`
-	Error  *rpcError       `json:"error"`
+	// Together: sent in one write with the steps before and after it that have this too.
+	Together bool            `json:"together,omitempty"`
+	Result   json.RawMessage `json:"result,omitempty"`
+	Error    *rpcError       `json:"error,omitempty"`
 }
 
 const (
-	transcriptFile = "../testdata/transcripts-26.05.json"
-	recordedDir    = "/var/lib/weft" // where the disks and keys of the recording lay
-	recordedCores  = "0x3"
+	// givenFile came with the project, moreFile was recorded for this package by TestRecord.
+	givenFile     = "../testdata/transcripts-26.05.json"
+	moreFile      = "testdata/more-26.05.json"
+	recordedDir   = "/var/lib/weft" // where the disks and keys of the recording lay
+	recordedCores = "0x3"
 )
 
-func loadTranscripts(t *testing.T) transcripts {
+func loadTranscripts(t *testing.T, path string) transcripts {
 	t.Helper()
-	raw, err := os.ReadFile(transcriptFile)
+	raw, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatalf("read the recorded answers: %v", err)
 	}
 	var all transcripts
 	if err := json.Unmarshal(raw, &all); err != nil {
-		t.Fatalf("read %s: %v", transcriptFile, err)
+		t.Fatalf("read %s: %v", path, err)
 	}
 	if len(all.Scenarios) == 0 {
-		t.Fatalf("%s has no scenarios", transcriptFile)
+		t.Fatalf("%s has no scenarios", path)
 	}
 	return all
 }
 
-// TestReplay plays every recorded scenario and wants every recorded answer. With WEFT_SPDK_TARGET the same is played
-// to a real target.
+// TestReplay plays every recorded scenario and wants every recorded answer.
 func TestReplay(t *testing.T) {
-	all := loadTranscripts(t)
-	t.Run("fake", func(t *testing.T) {
-		replay(t, all, func(t *testing.T, s scenario, socket string) {
-			Start(t, Options{
-				Socket: socket, CoreMask: recordedCores, WaitForRPC: slices.Contains(s.Flags, "--wait-for-rpc"),
+	for _, file := range []string{givenFile, moreFile} {
+		all := loadTranscripts(t, file)
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			play(t, all, startFake, func(t *testing.T, c *comparison, s *step, got answer) { c.answer(t, s, got) })
+		})
+	}
+}
+
+// TestReplayOnRealTarget plays the same to the target that WEFT_SPDK_TARGET names.
+func TestReplayOnRealTarget(t *testing.T) {
+	path := RealTarget(t)
+	for _, file := range []string{givenFile, moreFile} {
+		all := loadTranscripts(t, file)
+		t.Run(filepath.Base(file), func(t *testing.T) {
+			play(t, all, startReal(path), func(t *testing.T, c *comparison, s *step, got answer) {
+				if s.Method == "rpc_get_methods" {
+					c.methods(t, s, got)
+					return
+				}
+				c.answer(t, s, got)
 			})
 		})
+	}
+}
+
+var recording = flag.Bool("record", false, "write what the target that "+TargetVariable+" names answers to "+moreFile)
+
+// TestRecord plays the steps of moreFile to a real target and puts its answers there.
+func TestRecord(t *testing.T) {
+	if !*recording {
+		t.Skip("records only with -record")
+	}
+	all := loadTranscripts(t, moreFile)
+	play(t, all, startReal(RealTarget(t)), func(_ *testing.T, c *comparison, s *step, got answer) {
+		s.Result, s.Error = json.RawMessage(strings.ReplaceAll(string(got.Result), c.dir, recordedDir)), got.Error
 	})
-	t.Run("real", func(t *testing.T) {
-		path := RealTarget(t)
-		replay(t, all, func(t *testing.T, s scenario, socket string) {
-			StartReal(t, path, socket, append([]string{"-m", recordedCores}, s.Flags...)...)
-		})
+	var out bytes.Buffer
+	enc := json.NewEncoder(&out)
+	enc.SetEscapeHTML(false)
+	enc.SetIndent("", " ")
+	if err := enc.Encode(all); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(moreFile, out.Bytes(), 0o644); err != nil {
+		t.Fatal(err)
+	}
+}
+
+type starter func(t *testing.T, s scenario, socket string)
+
+func startFake(t *testing.T, s scenario, socket string) {
+	Start(t, Options{
+		Socket: socket, CoreMask: recordedCores, WaitForRPC: slices.Contains(s.Flags, "--wait-for-rpc"),
+		// What the recording target's machine has.
+		OwnsAddress: func(_, traddr, _ string) bool { return traddr == "127.0.0.1" },
 	})
 }
 
-// replay gives every scenario a target and a disk of its own, but for a second life, which finds the first one's.
-func replay(t *testing.T, all transcripts, start func(*testing.T, scenario, string)) {
+func startReal(path string) starter {
+	return func(t *testing.T, s scenario, socket string) {
+		StartReal(t, path, socket, append([]string{"-m", recordedCores}, s.Flags...)...)
+	}
+}
+
+// play gives every scenario a target and a disk of its own, but for a second life, which finds the first one's.
+func play(t *testing.T, all transcripts, start starter, judge func(*testing.T, *comparison, *step, answer)) {
 	var dir string
-	for _, s := range all.Scenarios {
+	for i := range all.Scenarios {
+		s := all.Scenarios[i]
 		if !strings.Contains(s.Name, "second life") {
 			dir = shortTempDir(t)
 			makeRecordedFiles(t, dir)
@@ -90,9 +145,15 @@ func replay(t *testing.T, all transcripts, start func(*testing.T, scenario, stri
 			start(t, s, socket)
 			c := dial(t, socket)
 			compared := newComparison(dir)
-			for i, want := range s.Steps {
-				got := c.call(want.Method, json.RawMessage(compared.paths(want.Params)))
-				compared.answer(t, fmt.Sprintf("step %d, %s %s", i+1, want.Method, want.Params), want, got)
+			for first := 0; first < len(s.Steps); {
+				last := first + 1
+				for s.Steps[first].Together && last < len(s.Steps) && s.Steps[last].Together {
+					last++
+				}
+				for i, got := range c.together(compared, s.Steps[first:last]) {
+					judge(t, compared, &s.Steps[first+i], got)
+				}
+				first = last
 			}
 		})
 	}
@@ -108,7 +169,9 @@ func makeRecordedFiles(t *testing.T, dir string) {
 			t.Fatal(err)
 		}
 	}
-	makeDisk(t, filepath.Join(dir, "disk0.bin"), 2<<30)
+	for name, size := range map[string]int64{"disk0.bin": 2 << 30, "disk1.bin": 64 << 20, "odd.bin": 1<<20 + 512} {
+		makeDisk(t, filepath.Join(dir, name), size)
+	}
 }
 
 func makeDisk(t *testing.T, path string, size int64) string {
@@ -147,7 +210,7 @@ type comparison struct {
 
 var measured = []string{
 	"tick_rate", "ticks", "pid", "tid", "busy", "idle", "elapsed", "irq", "sys", "usr",
-	"read_latency_ticks", "max_read_latency_ticks", "min_read_latency_ticks",
+	"cache", "read_latency_ticks", "max_read_latency_ticks", "min_read_latency_ticks",
 }
 
 func newComparison(dir string) *comparison {
@@ -158,8 +221,9 @@ func (c *comparison) paths(raw []byte) string {
 	return strings.ReplaceAll(string(raw), recordedDir, c.dir)
 }
 
-func (c *comparison) answer(t *testing.T, what string, want step, got answer) {
+func (c *comparison) answer(t *testing.T, want *step, got answer) {
 	t.Helper()
+	what := fmt.Sprintf("%s %s", want.Method, bytes.Join(bytes.Fields(want.Params), nil))
 	if want.Error != nil || got.Error != nil {
 		if !reflect.DeepEqual(want.Error, got.Error) {
 			t.Errorf("%s:\n want error %v\n  got error %v, result %s", what, want.Error, got.Error, got.Result)
@@ -175,6 +239,25 @@ func (c *comparison) answer(t *testing.T, what string, want step, got answer) {
 	}
 	for _, d := range c.differences("", recorded, answered) {
 		t.Errorf("%s: %s", what, d)
+	}
+}
+
+// methods may be listed in another order, which the linker makes, and without those of a library that was not built in.
+func (c *comparison) methods(t *testing.T, want *step, got answer) {
+	t.Helper()
+	var recorded, answered []string
+	if err := errors.Join(json.Unmarshal(want.Result, &recorded), json.Unmarshal(got.Result, &answered)); err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range recorded {
+		if !slices.Contains(answered, m) && m != "keyring_linux_set_options" {
+			t.Errorf("method %s is missing", m)
+		}
+	}
+	for _, m := range answered {
+		if !slices.Contains(recorded, m) {
+			t.Errorf("method %s is too much", m)
+		}
 	}
 }
 
@@ -279,18 +362,51 @@ func dial(t *testing.T, socket string) *client {
 func (c *client) send(method string, params any) int {
 	c.t.Helper()
 	c.id++
-	call := map[string]any{"jsonrpc": "2.0", "id": c.id, "method": method}
+	body := encodeCall(c.t, c.id, method, params)
+	if _, err := c.conn.Write(body); err != nil {
+		c.t.Fatalf("send %s: %v", method, err)
+	}
+	return c.id
+}
+
+// together sends calls in one write, and returns their answers in the order of the calls.
+func (c *client) together(paths *comparison, steps []step) []answer {
+	c.t.Helper()
+	var all bytes.Buffer
+	first := c.id + 1
+	for _, s := range steps {
+		c.id++
+		all.Write(encodeCall(c.t, c.id, s.Method, json.RawMessage(paths.paths(s.Params))))
+	}
+	if _, err := c.conn.Write(all.Bytes()); err != nil {
+		c.t.Fatal(err)
+	}
+	answers := make([]answer, len(steps))
+	for range steps {
+		a, err := c.receive()
+		if err != nil {
+			c.t.Fatalf("answer of %v: %v", steps, err)
+		}
+		var id int
+		if err := json.Unmarshal(a.ID, &id); err != nil {
+			c.t.Fatal(err)
+		}
+		answers[id-first] = a
+	}
+	return answers
+}
+
+func encodeCall(t *testing.T, id int, method string, params any) []byte {
+	t.Helper()
+	call := map[string]any{"jsonrpc": "2.0", "id": id, "method": method}
 	if raw, ok := params.(json.RawMessage); params != nil && (!ok || len(raw) > 0 && string(raw) != "null") {
 		call["params"] = params
 	}
 	body, err := json.Marshal(call)
 	if err != nil {
-		c.t.Fatal(err)
+		t.Fatal(err)
 	}
-	if _, err := c.conn.Write(body); err != nil {
-		c.t.Fatalf("send %s: %v", method, err)
-	}
-	return c.id
+	return body
 }
 
 func (c *client) receive() (answer, error) {

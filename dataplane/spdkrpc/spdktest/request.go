@@ -225,6 +225,7 @@ func (a *app) receiveOne(c *conn, b *batch, value json.RawMessage) {
 	}
 	if err != nil || (version != "" && version != "2.0") ||
 		(r.params != nil && r.params[0] != '{' && r.params[0] != '[') {
+		r.id = nil
 		r.fail(codeInvalidRequest, "Invalid request")
 		return
 	}

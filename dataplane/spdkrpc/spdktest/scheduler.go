@@ -18,10 +18,11 @@ type scheduler struct {
 	coreLimit uint8
 	coreBusy  uint8
 	locks     bool
+	left      bool // static was in use and is not any more
 }
 
 func defaultScheduler(core int) scheduler {
-	return scheduler{name: "static", core: core, loadLimit: 20, coreLimit: 80, coreBusy: 95, locks: true}
+	return scheduler{core: core, loadLimit: 20, coreLimit: 80, coreBusy: 95, locks: true}
 }
 
 func (a *app) schedulerSetOptions(r *request) {
@@ -57,8 +58,7 @@ func (a *app) frameworkSetScheduler(r *request) {
 	var period uint64
 	common := []field{required("name", asString(&name)), optional("period", asUint(&period))}
 	s := a.scheduler
-	own := !r.decode(common...)
-	if own && !r.decodeRelaxed(common...) {
+	if !r.decodeRelaxed(common...) {
 		r.invalid()
 		return
 	}
@@ -68,24 +68,34 @@ func (a *app) frameworkSetScheduler(r *request) {
 		a.scheduler.period = uint64(time.Second.Microseconds())
 	}
 	s.period = a.scheduler.period
-	const unknownScheduler = "Unknown error -22" // SPDK gives strerror a negative number
 	if name != "static" && name != "dynamic" {
-		r.fail(codeInternal, unknownScheduler)
+		r.fail(codeInternal, "Unknown error -22") // SPDK gives strerror a negative number
 		return
 	}
-	a.scheduler.name, s.name = name, name
+	s.use(name)
+	a.scheduler = s
 	if name == "dynamic" {
 		if !r.decodeRelaxed(optional("load_limit", asUint(&s.loadLimit)), optional("core_limit", asUint(&s.coreLimit)),
 			optional("core_busy", asUint(&s.coreBusy))) {
 			r.fail(codeInternal, "Unknown error -1")
 			return
 		}
-	} else if own {
-		r.fail(codeInternal, unknownScheduler)
-		return
 	}
 	a.scheduler = s
 	r.answer(true)
+}
+
+// use makes a scheduler the one in use. The static one has no period: it does nothing, except once, to bring threads
+// back when another one was in use.
+func (s *scheduler) use(name string) {
+	s.left = s.left || s.name == "static" && name != "static"
+	s.name = name
+	if name == "static" {
+		s.period = 0
+		if s.left {
+			s.period = 1
+		}
+	}
 }
 
 func (a *app) frameworkGetScheduler(r *request) {
@@ -95,7 +105,9 @@ func (a *app) frameworkGetScheduler(r *request) {
 	s := a.scheduler
 	answer := map[string]any{
 		"scheduler_period": s.period, "isolated_core_mask": formatCores(s.isolated), "scheduling_core": s.core,
-		"scheduler_name": s.name,
+	}
+	if s.name != "" {
+		answer["scheduler_name"] = s.name
 	}
 	if s.name == "dynamic" {
 		answer["load_limit"], answer["core_limit"], answer["core_busy"] = s.loadLimit, s.coreLimit, s.coreBusy
@@ -125,10 +137,12 @@ type thread struct {
 
 func (a *app) threads() []thread {
 	threads := []thread{{1, "app_thread", a.cores[0], []int{a.cores[0]}}}
+	allowed := a.cores
+	if a.nvmf.pollGroupsMask != nil {
+		allowed = a.nvmf.pollGroupsMask
+	}
 	for i, core := range a.nvmf.pollGroups {
-		threads = append(threads, thread{
-			uint64(i) + 2, fmt.Sprintf("nvmf_tgt_poll_group_%03d", i), core, []int{core},
-		})
+		threads = append(threads, thread{uint64(i) + 2, fmt.Sprintf("nvmf_tgt_poll_group_%03d", i), core, allowed})
 	}
 	for i := range threads {
 		if moved, ok := a.nvmf.cpumasks[threads[i].id]; ok {

@@ -65,9 +65,11 @@ var sockImpls = []string{"ssl", "posix"}
 func defaultSocks() map[string]*sockOptions {
 	socks := map[string]*sockOptions{}
 	for _, impl := range sockImpls {
-		socks[impl] = &sockOptions{
-			RecvBufSize: 2 << 20, SendBufSize: 2 << 20, EnableRecvPipe: true, ZerocopySendServer: true,
+		size := uint32(2 << 20)
+		if impl == "ssl" {
+			size = 4096
 		}
+		socks[impl] = &sockOptions{RecvBufSize: size, SendBufSize: size, EnableRecvPipe: true, ZerocopySendServer: true}
 	}
 	return socks
 }
@@ -203,7 +205,7 @@ func (a *app) accelAssignOpc(r *request) {
 		return
 	}
 	if !slices.Contains(accelOpcodes, opcode) || module != "software" {
-		r.fail(codeInvalidParams, "error assigning opcode")
+		r.fail(codeInvalidParams, msgDecode)
 		return
 	}
 	a.accel.assigned[opcode] = module

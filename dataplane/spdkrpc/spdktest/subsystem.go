@@ -224,7 +224,8 @@ func (a *app) nvmfCreateSubsystem(r *request) {
 		r.invalid()
 		return
 	}
-	if wrongTarget(r, target) {
+	if target != "" && target != targetName {
+		r.failf(codeInternal, "Unable to find target %s", target)
 		return
 	}
 	if withDiscard {

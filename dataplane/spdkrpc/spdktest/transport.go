@@ -191,6 +191,10 @@ func (a *app) createTransport(t *transport, params json.RawMessage) bool {
 	return true
 }
 
+// ioQpairs is how many I/O queue pairs are shown. SPDK keeps them with the admin one in 16 bits, and takes that one
+// off in 32: 65,535 becomes 4,294,967,295.
+func (t *transport) ioQpairs() uint32 { return uint32(t.maxIOQpairs+1) - 1 }
+
 func (a *app) transport(trtype string) *transport {
 	i := slices.IndexFunc(a.transports, func(t *transport) bool { return strings.EqualFold(t.trtype, trtype) })
 	if i < 0 {
@@ -201,7 +205,7 @@ func (a *app) transport(trtype string) *transport {
 
 func (t *transport) info() map[string]any {
 	info := map[string]any{
-		"trtype": t.trtype, "max_queue_depth": t.maxQueueDepth, "max_io_qpairs_per_ctrlr": t.maxIOQpairs,
+		"trtype": t.trtype, "max_queue_depth": t.maxQueueDepth, "max_io_qpairs_per_ctrlr": t.ioQpairs(),
 		"in_capsule_data_size": t.inCapsule, "max_io_size": t.maxIOSize, "max_aq_depth": t.maxAQDepth,
 		"iobuf_small_cache_size": t.smallCache, "iobuf_large_cache_size": t.largeCache, "dif_insert_or_strip": t.dif,
 		"zcopy": t.zcopy, "abort_timeout_sec": t.abortTimeout, "ack_timeout": t.ackTimeout,
