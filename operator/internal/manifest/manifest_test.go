@@ -67,6 +67,11 @@ func TestAgentAlive(t *testing.T) {
 	alive.Message = "renews"
 	wantJSON(t, manifest.ForNodeCondition(node(), alive),
 		head+`"status":{"conditions":[{"type":"AgentAlive","status":"True","lastTransitionTime":"2026-11-20T08:00:00Z","reason":"AsExpected","message":"renews"}]}}`)
+	both := node()
+	both.Status.Conditions = append(both.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionTargetPodReady, Status: metav1.ConditionTrue, Reason: "NotNeeded", LastTransitionTime: then})
+	wantJSON(t, manifest.ForNodeCondition(both, alive),
+		head+`"status":{"conditions":[{"type":"AgentAlive","status":"True","lastTransitionTime":"2026-11-20T08:00:00Z","reason":"AsExpected","message":"renews"},`+
+			`{"type":"TargetPodReady","status":"True","lastTransitionTime":"2026-11-20T08:00:00Z","reason":"NotNeeded","message":""}]}}`)
 	alive.Status, alive.Reason = metav1.ConditionFalse, "AgentSilent"
 	before := node()
 	wantJSON(t, manifest.ForNodeCondition(before, alive),

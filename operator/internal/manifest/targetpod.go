@@ -100,7 +100,7 @@ func startup(spec *corev1ac.PodSpecApplyConfiguration, settings v1alpha1.SPDKPla
 }
 
 func (p TargetPods) podSpec(node string, plan *v1alpha1.Plan) *corev1ac.PodSpecApplyConfiguration {
-	volumes, mounts := targetVolumes(plan.SPDK.Hugepages)
+	volumes, mounts := targetVolumes(plan.SPDK)
 	container := corev1ac.Container().
 		WithName(TargetContainer).
 		WithImage(p.Image).
@@ -228,15 +228,16 @@ func onNode(node string) *corev1ac.AffinityApplyConfiguration {
 }
 
 // targetVolumes are what a target sees of its node, at the same paths.
-func targetVolumes(pages v1alpha1.Hugepages) ([]*corev1ac.VolumeApplyConfiguration, []*corev1ac.VolumeMountApplyConfiguration) {
+func targetVolumes(s *v1alpha1.SPDKPlan) ([]*corev1ac.VolumeApplyConfiguration, []*corev1ac.VolumeMountApplyConfiguration) {
 	var volumes []*corev1ac.VolumeApplyConfiguration
 	var mounts []*corev1ac.VolumeMountApplyConfiguration
-	for _, h := range []struct {
+	type hostPath struct {
 		name, path  string
 		kind        corev1.HostPathType
 		readOnly    bool
 		propagation corev1.MountPropagationMode
-	}{
+	}
+	paths := []hostPath{
 		// The target's RPC socket, where the agent finds it.
 		{name: "socket", path: "/run/weft", kind: corev1.HostPathDirectoryOrCreate},
 		{name: "dev", path: "/dev", kind: corev1.HostPathDirectory, propagation: corev1.MountPropagationHostToContainer},
@@ -245,7 +246,11 @@ func targetVolumes(pages v1alpha1.Hugepages) ([]*corev1ac.VolumeApplyConfigurati
 		{name: "state", path: "/var/lib/weft", kind: corev1.HostPathDirectoryOrCreate, propagation: corev1.MountPropagationHostToContainer},
 		// A node without udev has no such folder, and nothing depends on it.
 		{name: "udev", path: "/run/udev", kind: corev1.HostPathDirectoryOrCreate, readOnly: true},
-	} {
+	}
+	if s.Driver != v1alpha1.DriverKernel { // the launcher loads the driver's module
+		paths = append(paths, hostPath{name: "modules", path: "/lib/modules", kind: corev1.HostPathDirectory, readOnly: true})
+	}
+	for _, h := range paths {
 		volumes = append(volumes, corev1ac.Volume().WithName(h.name).
 			WithHostPath(corev1ac.HostPathVolumeSource().WithPath(h.path).WithType(h.kind)))
 		mount := corev1ac.VolumeMount().WithName(h.name).WithMountPath(h.path)
@@ -257,9 +262,9 @@ func targetVolumes(pages v1alpha1.Hugepages) ([]*corev1ac.VolumeApplyConfigurati
 		}
 		mounts = append(mounts, mount)
 	}
-	if pageBytes(pages) > 0 {
+	if pageBytes(s.Hugepages) > 0 {
 		volumes = append(volumes, corev1ac.Volume().WithName("hugepages").
-			WithEmptyDir(corev1ac.EmptyDirVolumeSource().WithMedium(corev1.StorageMediumHugePagesPrefix+corev1.StorageMedium(pages))))
+			WithEmptyDir(corev1ac.EmptyDirVolumeSource().WithMedium(corev1.StorageMediumHugePagesPrefix+corev1.StorageMedium(s.Hugepages))))
 		mounts = append(mounts, corev1ac.VolumeMount().WithName("hugepages").WithMountPath("/dev/hugepages"))
 	}
 	return volumes, mounts

@@ -79,7 +79,7 @@ func plan(n Node, owner string, candidates []candidate) (v1alpha1.NvmfNodeSpec, 
 	if !ok {
 		return current, nil
 	}
-	input := sizing.Node{Name: n.Name, InternalIPs: n.InternalIPs, Current: current.Plan}
+	input := sizing.Node{Name: n.Name, InternalIPs: n.InternalIPs, Allocatable: n.Allocatable, Current: current.Plan}
 	if n.Nvmf != nil {
 		input.Inventory = n.Nvmf.Status.Inventory
 	}

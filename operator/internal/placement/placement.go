@@ -25,6 +25,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/sizing"
 )
 
 // Node is all that placement knows of one node.
@@ -37,6 +38,8 @@ type Node struct {
 	Labels map[string]string
 	// InternalIPs of the Kubernetes Node, in its order.
 	InternalIPs []string
+	// Allocatable is what the kubelet of the Kubernetes Node has for pods; nil as long as it does not say.
+	Allocatable *sizing.Allocatable
 	// Nvmf is the NvmfNode; nil as long as no agent has made it.
 	Nvmf *v1alpha1.NvmfNode
 	// Volumes counts the NvmfVolumes on the node, by target; those that are being deleted count.

@@ -32,7 +32,7 @@ type rule func(observation) *verdict
 func conditions(o observation) []metav1.Condition {
 	return []metav1.Condition{
 		condition(v1alpha1.ConditionReady, o, deletingNotReady, selectorNotReady, nothingMatches, nothingCapable, someNotReady, servesAsExpected),
-		condition(v1alpha1.ConditionProgressing, o, dataRemains, lettingGo, waitsForAgents, nothingUnderWay),
+		condition(v1alpha1.ConditionProgressing, o, dataRemains, lettingGo, waitsForNodes, podsOutdated, nothingUnderWay),
 		condition(v1alpha1.ConditionDegraded, o, someDegraded, nothingDegraded),
 	}
 }
@@ -123,7 +123,7 @@ func lettingGo(o observation) *verdict {
 	return &verdict{metav1.ConditionTrue, v1alpha1.ReasonDeleting, "no volumes remain; the nodes are being released"}
 }
 
-func waitsForAgents(o observation) *verdict {
+func waitsForNodes(o observation) *verdict {
 	names := o.unreported()
 	for _, n := range o.nodes {
 		if n.health.state == pending {
@@ -135,7 +135,26 @@ func waitsForAgents(o observation) *verdict {
 	}
 	slices.Sort(names)
 	return &verdict{metav1.ConditionTrue, v1alpha1.ReasonPending,
-		"waiting for the agents of " + nameSome(slices.Compact(names), maxNamedNodes)}
+		"waiting for the agents or target pods of " + nameSome(slices.Compact(names), maxNamedNodes)}
+}
+
+// podsOutdated: they serve, and an update of them is under way or the user's to make.
+func podsOutdated(o observation) *verdict {
+	var names []string
+	for _, n := range o.nodes {
+		if n.podOutdated {
+			names = append(names, n.name)
+		}
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	how := "; delete them when a pause suits (updateStrategy OnDelete)"
+	if s := o.target.Spec.UpdateStrategy; s != nil && s.Type == v1alpha1.UpdateRollingUpdate {
+		how = "; they are replaced in turn"
+	}
+	return &verdict{metav1.ConditionTrue, v1alpha1.ReasonPodOutdated,
+		fmt.Sprintf("%d of %s with an earlier plan or image: %s%s", len(names), count(len(o.nodes), "target pod"), nameSome(names, maxNamedNodes), how)}
 }
 
 func nothingUnderWay(observation) *verdict {

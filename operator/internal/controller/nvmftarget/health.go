@@ -29,13 +29,20 @@ type health struct {
 	reason, message string
 }
 
-// healthOf reads what the agent and the operator wrote about a claimed node. What the agent
-// said about an earlier plan does not count.
+// healthOf reads what the agent and the operator wrote about a claimed node. What they
+// said about an earlier plan does not count. Why a target pod does not run explains what the agent
+// can only see as an engine that does not answer, so it goes first.
 func healthOf(node *v1alpha1.NvmfNode, desired v1alpha1.NvmfNodeSpec) health {
 	if alive := meta.FindStatusCondition(node.Status.Conditions, v1alpha1.ConditionAgentAlive); alive != nil && alive.Status == metav1.ConditionFalse {
 		return health{failing, alive.Reason, alive.Message}
 	}
-	if !equality.Semantic.DeepEqual(node.Spec, desired) || node.Status.ObservedGeneration < node.Generation {
+	if !equality.Semantic.DeepEqual(node.Spec, desired) {
+		return health{pending, v1alpha1.ReasonPending, "its agent has not taken up the plan yet"}
+	}
+	if h := podHealth(node); h.state != ready {
+		return h
+	}
+	if node.Status.ObservedGeneration < node.Generation {
 		return health{pending, v1alpha1.ReasonPending, "its agent has not taken up the plan yet"}
 	}
 	is := meta.FindStatusCondition(node.Status.Conditions, v1alpha1.ConditionReady)
@@ -48,4 +55,21 @@ func healthOf(node *v1alpha1.NvmfNode, desired v1alpha1.NvmfNodeSpec) health {
 		return health{pending, is.Reason, is.Message}
 	}
 	return health{failing, is.Reason, cmp.Or(is.Message, "its agent gives no message")}
+}
+
+// podHealth is how the node's target pod does; an engine without one is ready as far as pods go.
+func podHealth(node *v1alpha1.NvmfNode) health {
+	if node.Spec.Plan == nil || node.Spec.Plan.SPDK == nil {
+		return health{state: ready}
+	}
+	pod := meta.FindStatusCondition(node.Status.Conditions, v1alpha1.ConditionTargetPodReady)
+	switch {
+	case pod == nil || pod.ObservedGeneration < node.Generation:
+		return health{pending, v1alpha1.ReasonPending, "its target pod was not looked at yet"}
+	case pod.Status == metav1.ConditionTrue:
+		return health{ready, pod.Reason, pod.Message}
+	case pod.Reason == v1alpha1.ReasonPodPending || pod.Reason == v1alpha1.ReasonPodNotReady:
+		return health{pending, pod.Reason, pod.Message}
+	}
+	return health{failing, pod.Reason, pod.Message}
 }

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
@@ -16,8 +17,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/sizing"
 	"github.com/weft-storage/weft/operator/internal/controller"
 	"github.com/weft-storage/weft/operator/internal/manifest"
 	"github.com/weft-storage/weft/operator/internal/placement"
@@ -57,7 +60,7 @@ func (r *Reconciler) gather(ctx context.Context) (*world, error) {
 	for i := range kubeNodes.Items {
 		k := &kubeNodes.Items[i]
 		n := node(k.Name)
-		n.Exists, n.Labels, n.InternalIPs = true, k.Labels, internalIPs(k)
+		n.Exists, n.Labels, n.InternalIPs, n.Allocatable = true, k.Labels, internalIPs(k), allocatable(k)
 	}
 	for i := range nvmfNodes.Items {
 		node(nvmfNodes.Items[i].Name).Nvmf = &nvmfNodes.Items[i]
@@ -84,6 +87,28 @@ func internalIPs(node *corev1.Node) []string {
 		}
 	}
 	return ips
+}
+
+// allocatable is what the node's kubelet has for pods; nil as long as it does not say.
+func allocatable(node *corev1.Node) *sizing.Allocatable {
+	if len(node.Status.Allocatable) == 0 {
+		return nil
+	}
+	a := &sizing.Allocatable{
+		CPUs:          node.Status.Allocatable.Cpu().MilliValue() / 1000,
+		MemoryBytes:   node.Status.Allocatable.Memory().Value(),
+		HugepageBytes: map[int64]int64{},
+	}
+	for name, quantity := range node.Status.Allocatable {
+		size, ok := strings.CutPrefix(string(name), corev1.ResourceHugePagesPrefix)
+		if !ok {
+			continue
+		}
+		if page, err := resource.ParseQuantity(size); err == nil { // the kubelet writes no other
+			a.HugepageBytes[page.Value()] = quantity.Value()
+		}
+	}
+	return a
 }
 
 // applyNodes gives every NvmfNode the spec that was decided, and writes only

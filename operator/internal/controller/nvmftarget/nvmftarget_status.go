@@ -51,6 +51,8 @@ type servingNode struct {
 	name    string
 	capable bool
 	health  health
+	// podOutdated: its target pod serves with an earlier plan or image.
+	podOutdated bool
 }
 
 // observe picks what concerns the target out of the world.
@@ -75,11 +77,16 @@ func observe(target *v1alpha1.NvmfTarget, w *world, decision placement.Decision)
 		_, capable := slices.BinarySearch(o.placed.Capable, n.Name)
 		if !serves {
 			if capable { // its former target is just releasing it
-				o.nodes = append(o.nodes, servingNode{n.Name, true, health{pending, v1alpha1.ReasonPending, "another target is releasing it"}})
+				o.nodes = append(o.nodes, servingNode{
+					name: n.Name, capable: true, health: health{pending, v1alpha1.ReasonPending, "another target is releasing it"},
+				})
 			}
 			continue
 		}
-		o.nodes = append(o.nodes, servingNode{n.Name, capable, healthOf(n.Nvmf, decision.Nodes[n.Name])})
+		o.nodes = append(o.nodes, servingNode{
+			name: n.Name, capable: capable, health: healthOf(n.Nvmf, decision.Nodes[n.Name]),
+			podOutdated: podHealth(n.Nvmf).reason == v1alpha1.ReasonPodOutdated,
+		})
 		size := n.Nvmf.Status.Capacity.Total
 		if size == nil {
 			continue

@@ -9,6 +9,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
@@ -49,7 +50,8 @@ func nodeChanged() predicate.Predicate {
 		after, ok2 := e.ObjectNew.(*corev1.Node)
 		return !ok1 || !ok2 ||
 			!maps.Equal(before.Labels, after.Labels) ||
-			!slices.Equal(internalIPs(before), internalIPs(after))
+			!slices.Equal(internalIPs(before), internalIPs(after)) ||
+			!equality.Semantic.DeepEqual(allocatable(before), allocatable(after))
 	}}
 }
 
