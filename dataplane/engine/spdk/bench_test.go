@@ -20,6 +20,7 @@ import (
 )
 
 const (
+	mib = 1 << 20
 	// many volumes at once.
 	many = 1000
 	// few are sent one at a time: each call takes two polls of the socket, 8 ms.

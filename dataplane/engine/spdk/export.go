@@ -4,6 +4,7 @@ package spdk
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -209,7 +210,9 @@ func (s *session) readmit(c *change) string {
 			continue
 		}
 		connected = append(connected, host)
-		if _, err := spdkrpc.Call(s.ctx, s.conn, spdkrpc.NvmfSubsystemAddHost{NQN: c.nqn, Host: host}); err != nil {
+		// One that is still admitted is ErrUnknown.
+		_, err := spdkrpc.Call(s.ctx, s.conn, spdkrpc.NvmfSubsystemAddHost{NQN: c.nqn, Host: host})
+		if err != nil && !errors.Is(err, spdkrpc.ErrUnknown) {
 			return fmt.Sprintf("; host %s is still connected: %v", host, err)
 		}
 	}

@@ -1,0 +1,459 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package spdk_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+	. "github.com/onsi/gomega" //nolint:staticcheck // gomega reads as sentences only so
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/engine"
+	"github.com/weft-storage/weft/dataplane/engine/conformance"
+	"github.com/weft-storage/weft/dataplane/engine/spdk"
+	"github.com/weft-storage/weft/dataplane/spdkrpc"
+	"github.com/weft-storage/weft/dataplane/spdkrpc/spdktest"
+)
+
+// rig is a target with an open pool and the open portals of its plan.
+type rig struct {
+	*machine
+	*WithT
+	t      *testing.T
+	ctx    context.Context
+	engine *spdk.Engine
+	client *spdkrpc.Client
+	device engine.Device
+}
+
+// newRig on the target that WEFT_SPDK_TARGET names, else on the fake.
+func newRig(t *testing.T) *rig {
+	t.Helper()
+	m := newMachine(t)
+	r := &rig{machine: m, WithT: NewWithT(t), t: t, ctx: t.Context(), device: m.file(conformance.PoolBytes)}
+	r.restart(t)
+	r.engine = m.engine(t)
+	var err error
+	r.client, err = spdkrpc.New(m.socket(), spdkrpc.Options{})
+	check(t, err)
+	t.Cleanup(r.client.Close)
+	r.done(r.engine.OpenPools(r.ctx, []engine.Device{r.device}))
+	r.done(r.engine.OpenPortals(r.ctx, m.portals()))
+	return r
+}
+
+// newFakeRig is for tests that need what only the fake can do.
+func newFakeRig(t *testing.T) (*rig, *spdktest.Target) {
+	t.Helper()
+	t.Setenv(spdktest.TargetVariable, "")
+	r := newRig(t)
+	return r, r.target.(*spdktest.Target)
+}
+
+func (r *rig) done(errs []error) {
+	r.t.Helper()
+	r.Expect(errors.Join(errs...)).NotTo(HaveOccurred())
+}
+
+func (r *rig) state() engine.State {
+	r.t.Helper()
+	state, err := r.engine.Gather(r.ctx)
+	r.Expect(err).NotTo(HaveOccurred())
+	return state
+}
+
+func (r *rig) create(source engine.Source, sizeBytes int64) engine.ID {
+	r.t.Helper()
+	id := newID()
+	spec := engine.VolumeSpec{ID: id, Pool: r.device.ID, SizeBytes: sizeBytes, Source: source}
+	r.done(r.engine.CreateVolumes(r.ctx, []engine.VolumeSpec{spec}))
+	return id
+}
+
+func (r *rig) snap(volume engine.ID) engine.ID {
+	r.t.Helper()
+	id := newID()
+	r.done(r.engine.CreateSnapshots(r.ctx, []engine.SnapshotSpec{{ID: id, Volume: volume}}))
+	return id
+}
+
+// lvols that the target itself lists, by name.
+func (r *rig) lvols() map[string]spdkrpc.Lvol {
+	r.t.Helper()
+	all, err := spdkrpc.Call(r.ctx, r.client, spdkrpc.BdevLvolGetLvols{})
+	r.Expect(err).NotTo(HaveOccurred())
+	byName := map[string]spdkrpc.Lvol{}
+	for _, l := range all {
+		byName[l.Name] = l
+	}
+	return byName
+}
+
+func (r *rig) exportOf(id engine.ID) engine.Export {
+	return engine.Export{
+		NQN: v1alpha1.NQNPrefix + "pvc-" + string(id), Serial: id.NGUID()[:20], Model: "weft", MaxIOQueues: 2,
+		Namespaces: []engine.Namespace{{NSID: 1, Volume: id, ANAGroup: 1}},
+		Hosts:      []string{v1alpha1.HostNQNPrefix + uuid.NewString()},
+	}
+}
+
+func newID() engine.ID { return engine.ID(uuid.NewString()) }
+
+// TestOnlyReads: what is as asked costs no call that could change anything.
+func TestOnlyReads(t *testing.T) {
+	r, fake := newFakeRig(t)
+	id := r.create(engine.Source{}, 4*mib)
+	snapshot := r.snap(id)
+	clone := r.create(engine.Source{Snapshot: snapshot}, 8*mib)
+	copied := r.create(engine.Source{Volume: id}, 4*mib)
+	exports := []engine.Export{r.exportOf(id), r.exportOf(clone)}
+	r.done(r.engine.Export(r.ctx, exports))
+	portals := r.portals()
+	for i := range portals {
+		portals[i].ANA = map[uint32]engine.ANAState{3: engine.ANAInaccessible}
+	}
+	r.done(r.engine.OpenPortals(r.ctx, portals))
+	before, calls := r.state(), fake.Calls()
+
+	e := r.machine.engine(t)
+	check(t, e.Start(r.ctx, r.plan))
+	r.done(e.OpenPools(r.ctx, []engine.Device{r.device}))
+	r.done(e.CreateVolumes(r.ctx, []engine.VolumeSpec{
+		{ID: id, Pool: r.device.ID, SizeBytes: 4 * mib},
+		{ID: clone, SizeBytes: 8 * mib, Source: engine.Source{Snapshot: snapshot}},
+		{ID: copied, SizeBytes: 4 * mib, Source: engine.Source{Volume: id}},
+	}))
+	r.done(e.CreateSnapshots(r.ctx, []engine.SnapshotSpec{{ID: snapshot, Volume: id}}))
+	r.done(e.GrowVolumes(r.ctx, []engine.VolumeSize{{ID: clone, SizeBytes: 8 * mib}}))
+	r.done(e.Export(r.ctx, exports))
+	r.done(e.OpenPortals(r.ctx, portals))
+	r.done(e.DeleteVolumes(r.ctx, []engine.ID{newID()}))
+	r.done(e.DeleteSnapshots(r.ctx, []engine.ID{newID()}))
+	r.done(e.Unexport(r.ctx, []string{v1alpha1.NQNPrefix + "never-there"}))
+	r.done(e.ClosePortals(r.ctx, []v1alpha1.Portal{{Transport: v1alpha1.TransportTCP, Address: "127.0.0.1", Port: 9}}))
+	_, err := e.Info(r.ctx)
+	check(t, err)
+
+	r.Expect(r.state()).To(Equal(before))
+	for method, n := range fake.Calls() {
+		if !strings.Contains(method, "_get_") {
+			r.Expect(n).To(Equal(calls[method]), method)
+		}
+	}
+}
+
+// TestSnapshotWithClones: its user's request to delete it succeeds, it is listed no more, and it goes with the clones.
+func TestSnapshotWithClones(t *testing.T) {
+	r := newRig(t)
+	id := r.create(engine.Source{}, 4*mib)
+	snapshot, kept := r.snap(id), r.snap(id)
+	clones := []engine.ID{r.create(engine.Source{Snapshot: snapshot}, 4*mib), r.create(engine.Source{Snapshot: snapshot}, 4*mib)}
+	for range 2 {
+		r.done(r.engine.DeleteSnapshots(r.ctx, []engine.ID{snapshot}))
+		r.Expect(r.state().Snapshots).To(ConsistOf(HaveField("ID", kept)))
+	}
+	r.Expect(r.engine.CreateVolumes(r.ctx, []engine.VolumeSpec{{ID: newID(), SizeBytes: 4 * mib, Source: engine.Source{Snapshot: snapshot}}})[0]).
+		To(MatchError(engine.ErrNotFound), "for its user it is gone")
+	r.Expect(r.lvols()).To(HaveKey("d-" + string(snapshot)))
+
+	r.restart(t)
+	r.engine = r.machine.engine(t)
+	r.done(r.engine.OpenPools(r.ctx, []engine.Device{r.device}))
+	r.Expect(r.state().Snapshots).To(ConsistOf(HaveField("ID", kept)), "nor after the target's end")
+
+	r.done(r.engine.DeleteVolumes(r.ctx, clones))
+	r.done(r.engine.DeleteSnapshots(r.ctx, []engine.ID{kept}))
+	r.Expect(r.state()).To(And(HaveField("Snapshots", BeEmpty()), HaveField("Volumes", ConsistOf(HaveField("ID", id)))))
+	r.Expect(r.lvols()).To(HaveLen(1))
+}
+
+// TestManySnapshots of one volume, which SPDK deletes one after the other.
+func TestManySnapshots(t *testing.T) {
+	r := newRig(t)
+	id := r.create(engine.Source{}, 4*mib)
+	var specs []engine.SnapshotSpec
+	var ids []engine.ID
+	for range 8 {
+		specs = append(specs, engine.SnapshotSpec{ID: newID(), Volume: id})
+		ids = append(ids, specs[len(specs)-1].ID)
+	}
+	r.done(r.engine.CreateSnapshots(r.ctx, specs))
+	r.Expect(r.state().Snapshots).To(HaveLen(8))
+	r.done(r.engine.DeleteSnapshots(r.ctx, ids))
+	r.Expect(r.state().Snapshots).To(BeEmpty())
+	r.Expect(r.lvols()).To(HaveLen(1))
+}
+
+// TestClonesOfAVolume: the snapshot between them is nobody's, and goes with them.
+func TestClonesOfAVolume(t *testing.T) {
+	r := newRig(t)
+	id := r.create(engine.Source{}, 4*mib)
+	specs := []engine.VolumeSpec{
+		{ID: newID(), SizeBytes: 4 * mib, Source: engine.Source{Volume: id}},
+		{ID: newID(), SizeBytes: 8 * mib, Source: engine.Source{Volume: id}},
+	}
+	r.done(r.engine.CreateVolumes(r.ctx, specs))
+	r.Expect(r.state()).To(And(HaveField("Snapshots", BeEmpty()), HaveField("Volumes", HaveLen(3))))
+	r.Expect(r.lvols()).To(HaveLen(4), "they share a snapshot")
+	r.done(r.engine.DeleteVolumes(r.ctx, []engine.ID{id}))
+	r.done(r.engine.DeleteVolumes(r.ctx, []engine.ID{specs[0].ID}))
+	r.Expect(r.lvols()).To(HaveLen(1), "the last clone has taken the snapshot over")
+	r.done(r.engine.DeleteVolumes(r.ctx, []engine.ID{specs[1].ID}))
+	r.Expect(r.lvols()).To(BeEmpty())
+}
+
+// TestInterruptedClones are finished by the next call.
+func TestInterruptedClones(t *testing.T) {
+	r := newRig(t)
+	id := r.create(engine.Source{}, 4*mib)
+	snapshot := r.snap(id)
+	var alias string
+	for name, l := range r.lvols() {
+		if strings.HasPrefix(name, "s-"+string(snapshot)) {
+			alias = l.Alias
+		}
+	}
+	unfinished, frozen := newID(), newID()
+	_, err := spdkrpc.Call(r.ctx, r.client, spdkrpc.BdevLvolClone{Snapshot: alias, Name: string(unfinished)})
+	check(t, err)
+	_, err = spdkrpc.Call(r.ctx, r.client, spdkrpc.BdevLvolSnapshot{Volume: r.lvols()[string(id)].Alias, Name: "c-" + string(frozen)})
+	check(t, err)
+	for range 2 {
+		r.done(r.engine.CreateVolumes(r.ctx, []engine.VolumeSpec{
+			{ID: unfinished, SizeBytes: 8 * mib, Source: engine.Source{Snapshot: snapshot}},
+			{ID: frozen, SizeBytes: 12 * mib, Source: engine.Source{Volume: id}},
+		}))
+		r.Expect(r.state().Volumes).To(ConsistOf(
+			HaveField("ID", id),
+			And(HaveField("ID", unfinished), HaveField("SizeBytes", int64(8*mib))),
+			And(HaveField("ID", frozen), HaveField("SizeBytes", int64(12*mib))),
+		))
+	}
+}
+
+// TestWrittenVolume is not blank because a snapshot took its clusters over.
+func TestWrittenVolume(t *testing.T) {
+	r, fake := newFakeRig(t)
+	id, blank := r.create(engine.Source{}, 16*mib), r.create(engine.Source{}, 16*mib)
+	check(t, fake.Write(r.lvols()[string(id)].Alias, 1, 2))
+	snapshot := r.snap(id)
+	r.snap(blank)
+	clone := r.create(engine.Source{Volume: id}, 16*mib)
+	r.Expect(r.lvols()[string(id)].AllocatedClusters).To(BeZero())
+	r.Expect(r.state().Volumes).To(ConsistOf(
+		And(HaveField("ID", id), HaveField("AllocatedBytes", int64(8*mib))),
+		And(HaveField("ID", clone), HaveField("AllocatedBytes", int64(8*mib))),
+		And(HaveField("ID", blank), HaveField("AllocatedBytes", BeZero())),
+	))
+	r.Expect(r.state().Snapshots).To(ContainElement(And(HaveField("ID", snapshot), HaveField("AllocatedBytes", int64(8*mib)))))
+}
+
+// TestGrowthIsOrdered: SPDK would carry out both, and cut the data off.
+func TestGrowthIsOrdered(t *testing.T) {
+	r := newRig(t)
+	id := r.create(engine.Source{}, 4*mib)
+	errs := r.engine.GrowVolumes(r.ctx, []engine.VolumeSize{{ID: id, SizeBytes: 8 * mib}, {ID: id, SizeBytes: 16 * mib}, {ID: id, SizeBytes: 12 * mib}})
+	r.Expect(errs[0]).NotTo(HaveOccurred())
+	r.Expect(errs[1]).NotTo(HaveOccurred())
+	r.Expect(errs[2]).To(MatchError(engine.ErrShrink))
+	r.Expect(r.state().Volumes).To(ConsistOf(HaveField("SizeBytes", int64(16*mib))))
+}
+
+// TestOldDataIsCleared: what an lvol leaves is overwritten, and hosts cannot free clusters as they are.
+func TestOldDataIsCleared(t *testing.T) {
+	r, fake := newFakeRig(t)
+	var cleared, masked []string
+	watch := func(method, field string, into *[]string) {
+		fake.Inject(spdktest.Fault{Method: method, Times: -1, Match: func(params json.RawMessage) bool {
+			var all map[string]json.RawMessage
+			if json.Unmarshal(params, &all) == nil {
+				*into = append(*into, string(all[field]))
+			}
+			return false
+		}})
+	}
+	watch("bdev_lvol_create", "clear_method", &cleared)
+	r.create(engine.Source{}, 4*mib)
+	r.Expect(cleared).To(Equal([]string{`"write_zeroes"`}))
+
+	r.target.Kill()
+	r.launch(t)
+	fake = r.target.(*spdktest.Target)
+	watch("nvmf_create_transport", "masked_oncs", &masked)
+	check(t, r.machine.engine(t).Start(r.ctx, r.plan))
+	r.Expect(masked).To(Equal([]string{`["nvmdsmsv"]`, `["nvmdsmsv"]`}))
+}
+
+// TestTooMuchAtOnce is sent again.
+func TestTooMuchAtOnce(t *testing.T) {
+	r, fake := newFakeRig(t)
+	fake.Inject(spdktest.Fault{Method: "bdev_lvol_create", Skip: 3, Times: 5, Error: &spdktest.AnswerError{Code: -32602, Message: "Cannot allocate memory"}})
+	var specs []engine.VolumeSpec
+	for range 20 {
+		specs = append(specs, engine.VolumeSpec{ID: newID(), Pool: r.device.ID, SizeBytes: 4 * mib})
+	}
+	r.done(r.engine.CreateVolumes(r.ctx, specs))
+	r.Expect(r.state().Volumes).To(HaveLen(20))
+}
+
+// TestHostThatStays: a host that the target did not disconnect is not said to be gone.
+func TestHostThatStays(t *testing.T) {
+	r, fake := newFakeRig(t)
+	x := r.exportOf(r.create(engine.Source{}, 4*mib))
+	r.done(r.engine.Export(r.ctx, []engine.Export{x}))
+	connection, err := fake.Connect(x.NQN, x.Hosts[0], 1)
+	check(t, err)
+	host := x.Hosts[0]
+	x.Hosts = nil
+	fake.Inject(spdktest.Fault{Method: "nvmf_subsystem_remove_host", Error: &spdktest.AnswerError{Code: -32603, Message: "Timeout reached during host removal"}})
+	r.Expect(r.engine.Export(r.ctx, []engine.Export{x})[0]).To(And(MatchError(engine.ErrBusy), MatchError(ContainSubstring(host))))
+	r.Expect(connection.Alive()).To(BeTrue())
+	r.Expect(r.state().Exports).To(ConsistOf(HaveField("Hosts", ConsistOf(host))))
+	r.done(r.engine.Export(r.ctx, []engine.Export{x}))
+	r.Expect(connection.Alive()).To(BeFalse())
+	r.Expect(r.state().Exports).To(ConsistOf(HaveField("Hosts", BeEmpty())))
+}
+
+// TestForeignLvstore is left as it was, whoever made it.
+func TestForeignLvstore(t *testing.T) {
+	r := newRig(t)
+	moved := r.file(conformance.PoolBytes)
+	r.target.Kill()
+	// The pool's file under another name: its lvstore belongs to another ID.
+	check(t, os.Rename(r.device.Path, moved.Path))
+	r.launch(t)
+	e := r.machine.engine(t)
+	check(t, e.Start(r.ctx, r.plan))
+	for range 2 {
+		var foreign *engine.ForeignSignatureError
+		err := e.OpenPools(r.ctx, []engine.Device{moved})[0]
+		r.Expect(errors.As(err, &foreign)).To(BeTrue(), "%v", err)
+		bdevs, err := spdkrpc.Call(r.ctx, r.client, spdkrpc.BdevGetBdevs{})
+		check(t, err)
+		r.Expect(bdevs).To(BeEmpty(), "the target does not hold it")
+	}
+	r.Expect(e.OpenPools(r.ctx, []engine.Device{r.device})[0]).To(MatchError(engine.ErrNotFound), "a pool's file that is gone is not made anew")
+	check(t, os.Rename(moved.Path, r.device.Path))
+	r.done(e.OpenPools(r.ctx, []engine.Device{r.device}))
+}
+
+// TestDrives that SPDK drives itself are prepared only when the kernel saw them blank.
+func TestDrives(t *testing.T) {
+	t.Setenv(spdktest.TargetVariable, "")
+	m := newMachine(t)
+	g := NewWithT(t)
+	drives := map[string]string{"0000:01:00.0": "Blank", "0000:02:00.0": "Unknown", "0000:03:00.0": ""}
+	records := map[string]map[string]string{}
+	var devices []engine.Device
+	for _, address := range []string{"0000:01:00.0", "0000:02:00.0", "0000:03:00.0", "0000:04:00.0"} {
+		path := filepath.Join(m.dir, address)
+		if content, there := drives[address]; there {
+			check(t, os.WriteFile(path, nil, 0o600))
+			check(t, os.Truncate(path, conformance.PoolBytes))
+			m.fake.Drives = append(m.fake.Drives, spdktest.Drive{Address: address, Path: path, Model: "drive", Serial: address})
+			if content != "" {
+				records[address] = map[string]string{"content": content}
+			}
+		}
+		devices = append(devices, engine.Device{ID: "eui." + address, PCIAddress: address})
+	}
+	text, err := json.Marshal(records)
+	check(t, err)
+	check(t, os.WriteFile(filepath.Join(m.dir, "drives.json"), text, 0o600))
+	m.restart(t)
+	for range 2 {
+		errs := m.engine(t).OpenPools(t.Context(), devices)
+		g.Expect(errs[0]).NotTo(HaveOccurred())
+		var foreign *engine.ForeignSignatureError
+		g.Expect(errors.As(errs[1], &foreign)).To(BeTrue(), "%v", errs[1])
+		g.Expect(errors.As(errs[2], &foreign)).To(BeTrue(), "%v", errs[2])
+		g.Expect(errs[3]).To(HaveOccurred())
+		// What was prepared is a pool, whatever the next launch records of it.
+		check(t, os.WriteFile(filepath.Join(m.dir, "drives.json"), []byte(`{"0000:01:00.0": {"content": "Weft"}}`), 0o600))
+		m.restart(t)
+	}
+	g.Expect(m.engine(t).OpenPools(t.Context(), devices[:1])).To(ConsistOf(BeNil()))
+	state, err := m.engine(t).Gather(t.Context())
+	check(t, err)
+	g.Expect(state.Pools).To(ConsistOf(And(HaveField("Device", "eui.0000:01:00.0"), HaveField("Path", "0000:01:00.0"), HaveField("Err", BeNil()))))
+}
+
+// TestWatch follows the target through its lives.
+func TestWatch(t *testing.T) {
+	r := newRig(t)
+	changed := make(chan struct{}, 100)
+	ctx, cancel := context.WithCancel(r.ctx)
+	ended := make(chan struct{})
+	go func() {
+		r.engine.Watch(ctx, func() { changed <- struct{}{} })
+		close(ended)
+	}()
+	r.Eventually(changed).Should(Receive())
+	r.target.Kill()
+	r.Eventually(changed).Should(Receive())
+	r.Expect(errorOf(r.engine.Gather(r.ctx))).To(MatchError(engine.ErrUnavailable))
+	r.launch(t)
+	r.Eventually(changed).Should(Receive())
+	cancel()
+	r.Eventually(ended).Should(BeClosed())
+}
+
+func errorOf[T any](_ T, err error) error { return err }
+
+// TestStart tells plans that can be followed at once from those that need a restart, and from those that cannot be kept.
+func TestStart(t *testing.T) {
+	t.Setenv(spdktest.TargetVariable, "")
+	m := newMachine(t)
+	m.fake = spdktest.Options{CoreMask: "0x6"}
+	m.plan = planOf(v1alpha1.TransportTCP)
+	m.plan.SPDK.CoreMask, m.plan.SPDK.PollGroupMask = "0xe", "0xc"
+	m.plan.SPDK.Mode = v1alpha1.CoresDynamic
+	m.plan.SPDK.Placement = v1alpha1.PlacementCPU
+	m.plan.SPDK.Scheduler = &v1alpha1.PlannedScheduler{PeriodMicroseconds: 500000, LoadLimit: 15, CoreLimit: 75, CoreBusy: 90}
+	g := NewWithT(t)
+	m.restart(t)
+	e := m.engine(t)
+	client, err := spdkrpc.New(m.socket(), spdkrpc.Options{})
+	check(t, err)
+	t.Cleanup(client.Close)
+	info, err := e.Info(t.Context())
+	check(t, err)
+	g.Expect(info).To(Equal(engine.Info{Type: v1alpha1.EngineSPDK, Version: "26.05", Transports: []v1alpha1.TransportType{v1alpha1.TransportTCP}}))
+
+	changed := m.plan
+	changed.SPDK = m.plan.SPDK.DeepCopy()
+	changed.SPDK.Scheduler.LoadLimit = 33
+	check(t, e.Start(t.Context(), changed))
+	scheduler, err := spdkrpc.Call(t.Context(), client, spdkrpc.FrameworkGetScheduler{})
+	check(t, err)
+	g.Expect(scheduler.LoadLimit).To(BeEquivalentTo(33), "it needs no restart")
+
+	changed.SPDK.CoreMask, changed.SPDK.PollGroupMask = "0x5", ""
+	changed.SPDK.SmallBuffers++
+	changed.SPDK.MaxSubsystems++
+	changed.SPDK.BdevIOPoolSize++
+	changed.SPDK.Placement = v1alpha1.PlacementNAPI
+	changed.SPDK.Transports[0].LargeCache++
+	var restart *engine.RestartNeededError
+	err = e.Start(t.Context(), changed)
+	g.Expect(errors.As(err, &restart)).To(BeTrue(), "%v", err)
+	g.Expect(restart.Differences).To(ConsistOf(
+		ContainSubstring("cores"), ContainSubstring("small buffers are 4096 and should be 4097"), ContainSubstring("subsystems"),
+		ContainSubstring("I/O descriptors"), ContainSubstring("placement of TCP connections is CPU and should be NAPI"),
+		ContainSubstring("large buffer cache of transport TCP is 32 and should be 33"),
+	))
+
+	err = e.Start(t.Context(), planOf(v1alpha1.TransportTCP, v1alpha1.TransportRDMA))
+	g.Expect(err).To(MatchError(engine.ErrUnsupported), "there is no RDMA device")
+	portals := slices.Clone(m.portals())
+	portals[0].Transport = v1alpha1.TransportRDMA
+	g.Expect(e.OpenPortals(t.Context(), portals)[0]).To(MatchError(engine.ErrUnsupported))
+}
