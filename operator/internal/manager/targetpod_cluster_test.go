@@ -44,11 +44,28 @@ func (c *cluster) spdkNode(name, target string) {
 	c.lease(name, time.Now(), 3600)
 	c.create(&v1alpha1.NvmfNode{ObjectMeta: metav1.ObjectMeta{Name: name}})
 	c.claim(name, func(spec *v1alpha1.NvmfNodeSpec) { spec.Target, spec.Plan = target, spdkPlan(target) })
-	c.t.Cleanup(func() { // what the garbage collector would do
+	c.removesPod(name)
+}
+
+// removesPod plays the garbage collector at the end of the test.
+func (c *cluster) removesPod(name string) {
+	c.t.Cleanup(func() {
 		if pod := c.findPod(name); pod != nil {
 			c.Expect(client.IgnoreNotFound(admin.Delete(c.ctx, pod, client.GracePeriodSeconds(0)))).To(Succeed())
 		}
 	})
+}
+
+// spdkInventory is of a node that can serve with SPDK.
+func spdkInventory() *v1alpha1.Inventory {
+	return &v1alpha1.Inventory{
+		Modules: []string{"loop"},
+		NUMANodes: []v1alpha1.NUMANode{{
+			ID: 0, CPUs: "0-7", MemoryBytes: 16 << 30, LLCBytes: 32 << 20,
+			Hugepages: []v1alpha1.HugepagePool{{SizeBytes: 2 << 20, Total: 4096, Free: 4096}},
+		}},
+		NICs: []v1alpha1.NIC{{Name: "eth0", SpeedMbps: 25000, MTU: 1500, Up: true, Addresses: []string{"192.0.2.1/24"}}},
+	}
 }
 
 func spdkPlan(target string) *v1alpha1.Plan {
@@ -184,6 +201,17 @@ func (c *cluster) podCondition(node string) func() string {
 func (c *cluster) podMessage(node string) func() string {
 	return func() string {
 		cond := meta.FindStatusCondition(c.nvmfNode(node).Status.Conditions, v1alpha1.ConditionTargetPodReady)
+		if cond == nil {
+			return ""
+		}
+		return fmt.Sprintf("%s/%s: %s", cond.Status, cond.Reason, cond.Message)
+	}
+}
+
+// targetMessage returns a function that tells a target's condition with its message.
+func (c *cluster) targetMessage(target, kind string) func() string {
+	return func() string {
+		cond := meta.FindStatusCondition(c.nvmfTarget(target).Status.Conditions, kind)
 		if cond == nil {
 			return ""
 		}

@@ -4,11 +4,17 @@ package manager_test
 
 import (
 	"fmt"
+	"strconv"
 	"testing"
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	policyv1 "k8s.io/api/policy/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -115,6 +121,119 @@ func TestWhyATargetPodDoesNotServeIsSaidInTheNode(t *testing.T) {
 	c.Eventually(c.podMessage("why-1")).Should(ContainSubstring("False/PodFailed: the target ended with exit code 3 (Error)"))
 	c.runs("why-1")
 	c.Eventually(c.podCondition("why-1")).Should(Equal("True/AsExpected"))
+}
+
+// From an NvmfTarget to its pod and back, with plans of the operator's own.
+func TestATargetTellsWhatItsPodsLack(t *testing.T) {
+	c := newCluster(t)
+	startOperator(t, nil)
+	c.spdkTarget("lack", nil)
+	for _, node := range []string{"lack-1", "lack-2"} {
+		c.kubeNode(node, "lack")
+		c.create(&v1alpha1.NvmfNode{ObjectMeta: metav1.ObjectMeta{Name: node}})
+		c.report(node, func(s *v1alpha1.NvmfNodeStatus) { s.Inventory = spdkInventory() })
+		c.removesPod(node)
+	}
+	for _, node := range []string{"lack-1", "lack-2"} {
+		c.Eventually(c.claimant(node)).Should(Equal("lack"))
+		c.runs(node)
+		c.serve(node)
+	}
+	c.Eventually(c.targetCondition("lack", v1alpha1.ConditionReady)).Should(Equal("True/AsExpected"))
+	c.Expect(c.nvmfNode("lack-1").Spec.Plan.SPDK.CoreMask).To(Equal("0x" + strconv.FormatInt(1<<1|1<<2, 16)))
+
+	// The agent sees that the engine does not answer; the pod knows why.
+	c.report("lack-2", func(s *v1alpha1.NvmfNodeStatus) {
+		meta.SetStatusCondition(&s.Conditions, metav1.Condition{
+			Type: v1alpha1.ConditionReady, Status: metav1.ConditionUnknown, Reason: v1alpha1.ReasonEngineNotAnswering, Message: "connection refused",
+		})
+	})
+	c.Eventually(c.targetMessage("lack", v1alpha1.ConditionReady)).Should(ContainSubstring("lack-2 (EngineNotAnswering: connection refused)"))
+	c.kubelet("lack-2", func(s *corev1.PodStatus) {
+		s.Conditions = nil
+		s.ContainerStatuses[0].State = corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{
+			ExitCode: 1, Message: `{"reason":"HugepagesMissing","message":"12 of 256 pages are free"}`,
+		}}
+	})
+	c.Eventually(c.targetMessage("lack", v1alpha1.ConditionReady)).Should(Equal("False/NodesNotReady: 1 of 2 capable nodes not ready: lack-2 (HugepagesMissing: 12 of 256 pages are free)"))
+	c.Eventually(c.targetCondition("lack", v1alpha1.ConditionDegraded)).Should(Equal("True/NodesNotReady"))
+	c.runs("lack-2")
+	c.serve("lack-2")
+	c.Eventually(c.targetCondition("lack", v1alpha1.ConditionReady)).Should(Equal("True/AsExpected"))
+
+	// Another plan: the pods serve on, and are outdated.
+	uids := []types.UID{c.podUID("lack-1")(), c.podUID("lack-2")()}
+	c.Eventually(func() error {
+		target := c.nvmfTarget("lack")
+		target.Spec.Cores = &v1alpha1.Cores{Count: new(int32(1))}
+		return admin.Update(c.ctx, target)
+	}).Should(Succeed())
+	c.Eventually(c.podCondition("lack-1")).Should(Equal("True/PodOutdated"))
+	c.serve("lack-1")
+	c.Eventually(c.podCondition("lack-2")).Should(Equal("True/PodOutdated"))
+	c.serve("lack-2")
+	c.Eventually(c.targetMessage("lack", v1alpha1.ConditionProgressing)).Should(
+		Equal("True/PodOutdated: 2 of 2 target pods with an earlier plan or image: lack-1, lack-2; delete them when a pause suits (updateStrategy OnDelete)"))
+	c.Expect(c.targetCondition("lack", v1alpha1.ConditionReady)()).To(Equal("True/AsExpected"))
+	c.Expect([]types.UID{c.podUID("lack-1")(), c.podUID("lack-2")()}).To(Equal(uids))
+}
+
+// What the kubelet cannot give is not planned, as soon as it says so.
+func TestAPlanKeepsWithinWhatTheKubeletHas(t *testing.T) {
+	c := newCluster(t)
+	startOperator(t, nil)
+	target := c.spdkTarget("alloc", nil)
+	target.Spec.Cores = &v1alpha1.Cores{Count: new(int32(2))}
+	c.Expect(admin.Update(c.ctx, target)).To(Succeed())
+	c.kubeNode("alloc-1", "alloc")
+	allocatable := func(cpus string) {
+		node := kubeNode("alloc-1")
+		c.Expect(admin.Get(c.ctx, client.ObjectKeyFromObject(node), node)).To(Succeed())
+		node.Status.Capacity = corev1.ResourceList{corev1.ResourceCPU: resource.MustParse("8"), corev1.ResourceMemory: resource.MustParse("16Gi"), "hugepages-2Mi": resource.MustParse("8Gi")}
+		node.Status.Allocatable = node.Status.Capacity.DeepCopy()
+		node.Status.Allocatable[corev1.ResourceCPU] = resource.MustParse(cpus)
+		c.Expect(admin.Status().Update(c.ctx, node)).To(Succeed())
+	}
+	allocatable("1900m")
+	c.create(&v1alpha1.NvmfNode{ObjectMeta: metav1.ObjectMeta{Name: "alloc-1"}})
+	c.report("alloc-1", func(s *v1alpha1.NvmfNodeStatus) { s.Inventory = spdkInventory() })
+	c.removesPod("alloc-1")
+	c.Eventually(func() []v1alpha1.NotCapableNode { return c.nvmfTarget("alloc").Status.NotCapable }).Should(
+		ConsistOf(HaveField("Reason", v1alpha1.ReasonNotEnoughCPUs)))
+	c.Expect(c.findPod("alloc-1")).To(BeNil())
+	allocatable("2")
+	c.pod("alloc-1")
+}
+
+func TestABudgetLetsDrainsTakeOnePodAtATime(t *testing.T) {
+	c := newCluster(t)
+	startOperator(t, nil)
+	c.spdkTarget("budget", nil)
+	budget := &policyv1.PodDisruptionBudget{}
+	available := func() string {
+		err := admin.Get(c.ctx, client.ObjectKey{Namespace: namespace, Name: manifest.BudgetName("budget")}, budget)
+		if apierrors.IsNotFound(err) {
+			return "none"
+		}
+		c.Expect(err).NotTo(HaveOccurred())
+		return budget.Spec.MinAvailable.String()
+	}
+	c.Eventually(available).Should(Equal("0"))
+	c.Expect(metav1.IsControlledBy(budget, c.nvmfTarget("budget"))).To(BeTrue())
+	for i, want := range []string{"0", "1", "2"} {
+		node := fmt.Sprintf("budget-%d", i)
+		c.spdkNode(node, "budget")
+		c.Eventually(available).Should(Equal(want))
+		selector, err := metav1.LabelSelectorAsSelector(budget.Spec.Selector)
+		c.Expect(err).NotTo(HaveOccurred())
+		c.Expect(selector.Matches(labels.Set(c.pod(node).Labels))).To(BeTrue())
+	}
+	c.Expect(admin.Delete(c.ctx, budget)).To(Succeed())
+	c.Eventually(available).Should(Equal("2"))
+	c.target("nobudget", "nobudget")
+	c.Eventually(c.targetCondition("nobudget", v1alpha1.ConditionReady)).Should(Equal("False/NoNodeMatches"))
+	err := admin.Get(c.ctx, client.ObjectKey{Namespace: namespace, Name: manifest.BudgetName("nobudget")}, budget)
+	c.Expect(apierrors.IsNotFound(err)).To(BeTrue(), "%v", err)
 }
 
 func TestOnDeleteLeavesAnOutdatedPodToTheUser(t *testing.T) {

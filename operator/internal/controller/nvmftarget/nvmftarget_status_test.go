@@ -82,6 +82,10 @@ func TestConditions(t *testing.T) {
 			observation{target: fresh(), placed: placement.Target{SelectorError: errors.New("bad")}},
 			[3]string{"False/InvalidNodeSelector", "False/AsExpected", "False/AsExpected"},
 		},
+		"a pod is outdated": {
+			observation{target: fresh(), placed: placement.Target{Matching: []string{"a"}, Capable: []string{"a"}}, nodes: []servingNode{{name: "a", capable: true, podOutdated: true, health: health{ready, "AsExpected", "serving"}}}},
+			[3]string{"True/AsExpected", "True/PodOutdated", "False/AsExpected"},
+		},
 		"deleting, with volumes": {
 			observation{target: gone, placed: placement.Target{Matching: []string{"a"}, Capable: []string{"a"}}, nodes: []servingNode{serving("a", ready, "AsExpected")}, volumes: []string{"v"}},
 			[3]string{"False/Deleting", "True/VolumesRemain", "False/AsExpected"},
@@ -184,6 +188,48 @@ func TestHealthOf(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			node := &v1alpha1.NvmfNode{ObjectMeta: metav1.ObjectMeta{Generation: 2}, Spec: test.spec}
+			node.Status.ObservedGeneration, node.Status.Conditions = test.observed, test.conditions
+			if got := healthOf(node, spec); got.state != test.want || got.reason != test.reason {
+				t.Errorf("got %s/%s, want %s/%s", got.state, got.reason, test.want, test.reason)
+			}
+		})
+	}
+}
+
+// What a pod lacks explains what the agent sees of it.
+func TestHealthOfANodeWithATargetPod(t *testing.T) {
+	spec := v1alpha1.NvmfNodeSpec{Target: "fast", Plan: &v1alpha1.Plan{Engine: v1alpha1.EngineSPDK, SPDK: &v1alpha1.SPDKPlan{}}}
+	condition := func(kind string, s metav1.ConditionStatus, reason string) metav1.Condition {
+		return metav1.Condition{Type: kind, Status: s, Reason: reason, Message: "because of " + reason, ObservedGeneration: 2}
+	}
+	pod := func(s metav1.ConditionStatus, reason string) metav1.Condition {
+		return condition(v1alpha1.ConditionTargetPodReady, s, reason)
+	}
+	agent := func(s metav1.ConditionStatus, reason string) metav1.Condition {
+		return condition(v1alpha1.ConditionReady, s, reason)
+	}
+	earlier := pod(metav1.ConditionTrue, "AsExpected")
+	earlier.ObservedGeneration = 1
+	tests := map[string]struct {
+		observed   int64
+		conditions []metav1.Condition
+		want       healthState
+		reason     string
+	}{
+		"serves":                             {2, []metav1.Condition{pod("True", "AsExpected"), agent("True", "AsExpected")}, ready, "AsExpected"},
+		"serves, with an earlier plan's pod": {2, []metav1.Condition{pod("True", "PodOutdated"), agent("True", "AsExpected")}, ready, "AsExpected"},
+		"no word on the pod":                 {2, []metav1.Condition{agent("True", "AsExpected")}, pending, "Pending"},
+		"only on an earlier plan's":          {2, []metav1.Condition{earlier, agent("True", "AsExpected")}, pending, "Pending"},
+		"the pod starts":                     {2, []metav1.Condition{pod("False", "PodNotReady"), agent("Unknown", "EngineNotAnswering")}, pending, "PodNotReady"},
+		"the pod is not scheduled":           {1, []metav1.Condition{pod("False", "PodPending"), agent("Unknown", "EngineNotAnswering")}, pending, "PodPending"},
+		"the launcher refuses":               {2, []metav1.Condition{pod("False", "HugepagesMissing"), agent("Unknown", "EngineNotAnswering")}, failing, "HugepagesMissing"},
+		"the launcher refuses, unseen plan":  {1, []metav1.Condition{pod("False", "HugepagesMissing"), agent("True", "AsExpected")}, failing, "HugepagesMissing"},
+		"the pod runs, the pool does not":    {2, []metav1.Condition{pod("True", "AsExpected"), agent("False", "PoolFailed")}, failing, "PoolFailed"},
+		"silent":                             {2, []metav1.Condition{pod("False", "HugepagesMissing"), condition("AgentAlive", "False", "AgentSilent")}, failing, "AgentSilent"},
+	}
+	for name, test := range tests {
+		t.Run(name, func(t *testing.T) {
+			node := &v1alpha1.NvmfNode{ObjectMeta: metav1.ObjectMeta{Generation: 2}, Spec: spec}
 			node.Status.ObservedGeneration, node.Status.Conditions = test.observed, test.conditions
 			if got := healthOf(node, spec); got.state != test.want || got.reason != test.reason {
 				t.Errorf("got %s/%s, want %s/%s", got.state, got.reason, test.want, test.reason)
