@@ -67,8 +67,7 @@ type Traits struct {
 	NoHosts string
 	// FixedTransports: queue depth, in-capsule data and I/O queues are the whole target's, as its plan
 	// says. Other ones need a restart, and Gather answers 0 for an export's MaxIOQueues.
-	FixedTransports bool
-	// RefusedHostsRetry: a host that is not admitted any more loses its connection, but is not told to give up, and tries again until its own patience ends.
+	FixedTransports   bool
 	RefusedHostsRetry bool
 }
 

@@ -92,6 +92,34 @@ func snapshotCases() map[string]func(*suite) {
 				h.Expect(h.pool(h.device.ID).FreeBytes).To(BeNumerically(">", free-writtenBytes/4))
 			})
 		},
+		"a snapshot that several clones depend on is deleted, and they keep their data": func(s *suite) {
+			s.withHost(func(h *hostFixture) {
+				h.write(h.ns, 3, "kept")
+				snapshot := h.snap(h.id)
+				first, second := h.clone(engine.Source{Snapshot: snapshot}, 64*mib), h.clone(engine.Source{Snapshot: snapshot}, 64*mib)
+				h.write(h.ns, 3, "changed")
+				for range 2 {
+					h.done(h.engine.DeleteSnapshots(h.ctx, []engine.ID{snapshot}))
+					h.Expect(h.snapshot(snapshot)).To(BeNil())
+				}
+				h.use(first, func(ns Namespace) { h.Expect(h.read(ns, 3)).To(Equal("kept")) })
+				h.done(h.engine.DeleteVolumes(h.ctx, []engine.ID{first}))
+				h.use(second, func(ns Namespace) { h.Expect(h.read(ns, 3)).To(Equal("kept")) })
+				h.Expect(h.read(h.ns, 3)).To(Equal("changed"))
+			})
+		},
+		"a volume that was written is not blank, whatever was made of it": func(s *suite) {
+			s.withHost(func(h *hostFixture) {
+				blank := h.create(h.device.ID, 4*mib)
+				h.write(h.ns, 3, "written")
+				h.snap(blank)
+				h.snap(h.id)
+				clone := h.clone(engine.Source{Volume: h.id}, 64*mib)
+				h.Expect(h.volume(h.id).AllocatedBytes).To(BeNumerically(">", 0))
+				h.Expect(h.volume(clone).AllocatedBytes).To(BeNumerically(">", 0))
+				h.Expect(h.volume(blank).AllocatedBytes).To(BeZero())
+			})
+		},
 		"a clone is not smaller than its source, and lies in its pool": func(s *suite) {
 			d, other := s.openPool(), s.openPool()
 			id := s.create(d.ID, 8*mib)

@@ -23,6 +23,7 @@ import (
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/engine"
+	"github.com/weft-storage/weft/dataplane/engine/conformance/initiator"
 	"github.com/weft-storage/weft/dataplane/engine/nvmet"
 )
 
@@ -147,7 +148,7 @@ func TestMountedFilesystem(t *testing.T) {
 		check(t, err)
 		ns, err := c.Namespace(t.Context(), id)
 		check(t, err)
-		block = "/dev/" + ns.(*namespace).head
+		block = initiator.BlockDevice(ns)
 	}
 	program(t, "mke2fs", "-q", "-t", "ext4", block)
 	dir := t.TempDir()
@@ -210,7 +211,7 @@ func timed(t *testing.T, what string, n int, do func()) {
 
 func waitFor(t *testing.T, is func() bool) {
 	t.Helper()
-	ticker := time.NewTicker(poll)
+	ticker := time.NewTicker(5 * time.Millisecond)
 	defer ticker.Stop()
 	deadline := time.After(time.Minute)
 	for !is() {

@@ -17,6 +17,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
 	"golang.org/x/sys/unix"
@@ -24,6 +25,7 @@ import (
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/engine"
 	"github.com/weft-storage/weft/dataplane/engine/conformance"
+	"github.com/weft-storage/weft/dataplane/engine/conformance/initiator"
 	"github.com/weft-storage/weft/dataplane/engine/nvmet"
 )
 
@@ -45,7 +47,7 @@ func (harness) Plan(*testing.T) v1alpha1.Plan { return v1alpha1.Plan{Engine: v1a
 
 // Reset takes away all that is weft's, by hand: not with the code under test.
 func (h harness) Reset(t *testing.T) {
-	disconnectAll()
+	initiator.DisconnectAll()
 	h.Restart(t)
 	for _, dir := range glob(t, stateDir+"/pools/*") {
 		check(t, os.Remove(dir))
@@ -152,11 +154,12 @@ func (harness) Portals(t *testing.T) []engine.Portal {
 }
 
 func (harness) Connect(_ context.Context, _ *testing.T, portal v1alpha1.Portal, nqn, hostNQN string) (conformance.Connection, error) {
-	c, err := connect(portal, nqn, hostNQN)
-	if err != nil {
-		return nil, err
-	}
-	return c, nil
+	return connect(portal, nqn, hostNQN)
+}
+
+// connect a host whose patience no test outlasts.
+func connect(portal v1alpha1.Portal, nqn, hostNQN string) (conformance.Connection, error) {
+	return initiator.Connect(portal, nqn, hostNQN, 10*time.Minute)
 }
 
 func check(t *testing.T, err error) {

@@ -67,7 +67,7 @@ func planOf(transports ...v1alpha1.TransportType) v1alpha1.Plan {
 		BdevIOPoolSize: 8192, SmallBuffers: 4096, LargeBuffers: 512, MaxSubsystems: 1024, Placement: v1alpha1.PlacementNone,
 	}}
 	for _, t := range transports {
-		p := v1alpha1.PlannedTransport{Type: t, QueueDepth: 64, MaxIOQueues: 4, InCapsuleDataSize: 4096, MaxIOSize: 131072, SmallCache: 256, LargeCache: 32}
+		p := v1alpha1.PlannedTransport{Type: t, QueueDepth: 64, MaxIOQueues: 2, InCapsuleDataSize: 4096, MaxIOSize: 131072, SmallCache: 256, LargeCache: 32}
 		if t == v1alpha1.TransportRDMA {
 			depth := int32(1024)
 			p.SRQDepth = &depth

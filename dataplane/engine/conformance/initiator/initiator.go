@@ -2,7 +2,8 @@
 
 //go:build lab
 
-package nvmet_test
+// Package initiator connects the kernel's initiator to the target under test, for harnesses that run on a node of the lab.
+package initiator
 
 import (
 	"context"
@@ -38,15 +39,16 @@ type controller struct {
 	dev  *os.File
 }
 
-// connect by one write to /dev/nvme-fabrics, as weft's node plugin does.
-func connect(portal v1alpha1.Portal, nqn, hostNQN string) (*controller, error) {
+// Connect by one write to /dev/nvme-fabrics, as weft's node plugin does. A host that lost its target tries again
+// for that long, and gives up at once when it is told to.
+func Connect(portal v1alpha1.Portal, nqn, hostNQN string, lossTimeout time.Duration) (conformance.Connection, error) {
 	f, err := os.OpenFile("/dev/nvme-fabrics", os.O_RDWR, 0)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = f.Close() }()
-	options := fmt.Sprintf("nqn=%s,transport=%s,traddr=%s,trsvcid=%d,hostnqn=%s,hostid=%s,nr_io_queues=4,reconnect_delay=1,ctrl_loss_tmo=600,keep_alive_tmo=30",
-		nqn, strings.ToLower(string(portal.Transport)), portal.Address, portal.Port, hostNQN, strings.TrimPrefix(hostNQN, v1alpha1.HostNQNPrefix))
+	options := fmt.Sprintf("nqn=%s,transport=%s,traddr=%s,trsvcid=%d,hostnqn=%s,hostid=%s,nr_io_queues=4,reconnect_delay=1,ctrl_loss_tmo=%d,keep_alive_tmo=30",
+		nqn, strings.ToLower(string(portal.Transport)), portal.Address, portal.Port, hostNQN, strings.TrimPrefix(hostNQN, v1alpha1.HostNQNPrefix), int(lossTimeout.Seconds()))
 	if _, err := f.WriteString(options); err != nil {
 		return nil, fmt.Errorf("connect %s to %s: %w", hostNQN, nqn, err)
 	}
@@ -60,8 +62,10 @@ func connect(portal v1alpha1.Portal, nqn, hostNQN string) (*controller, error) {
 		return nil, fmt.Errorf("/dev/nvme-fabrics answered %q", answer[:n])
 	}
 	c := &controller{name: "nvme" + string(found[1]), nqn: nqn, host: hostNQN}
-	c.dev, err = os.OpenFile("/dev/"+c.name, os.O_RDWR, 0)
-	return c, err
+	if c.dev, err = os.OpenFile("/dev/"+c.name, os.O_RDWR, 0); err != nil {
+		return nil, err
+	}
+	return c, nil
 }
 
 func (c *controller) attr(name string) string {
@@ -134,6 +138,9 @@ type namespace struct {
 	path string
 	head string
 }
+
+// BlockDevice of a namespace, over all its paths.
+func BlockDevice(ns conformance.Namespace) string { return "/dev/" + ns.(*namespace).head }
 
 func (n *namespace) attr(name string) string {
 	b, err := os.ReadFile(filepath.Join(n.path, name))
@@ -282,8 +289,8 @@ func aligned(n int) ([]byte, func()) {
 	return b, sync.OnceFunc(func() { _ = unix.Munmap(b) })
 }
 
-// disconnectAll controllers that are connected to weft's subsystems.
-func disconnectAll() {
+// DisconnectAll controllers that are connected to weft's subsystems.
+func DisconnectAll() {
 	all, _ := filepath.Glob("/sys/class/nvme/nvme*")
 	for _, dir := range all {
 		if b, err := os.ReadFile(filepath.Join(dir, "subsysnqn")); err == nil && strings.HasPrefix(string(b), v1alpha1.NQNPrefix) {
