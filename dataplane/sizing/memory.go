@@ -79,13 +79,10 @@ type load struct {
 	largeBuffers          int64
 	transports            []transport
 	devices               int64 // RDMA
-	drives                int64
+	stores                int64 // logical volume stores: one for each drive, or that of the file
 	ownDriver             bool  // of the drives
 	podDrives             int64 // ordinary memory of the pool, in bytes
 }
-
-// stores: one for each drive, or that of the file.
-func (l load) stores() int64 { return max(l.drives, 1) }
 
 // queuePairs of a transport, admin ones too.
 func (l load) queuePairs(t transport) int64 { return l.controllers(t) * (t.ioQueues(l.ioQueues) + 1) }
@@ -126,12 +123,12 @@ func (m memoryModel) heap(l load) []v1alpha1.MemoryUse {
 		}
 	}
 	uses = append(uses,
-		v1alpha1.MemoryUse{Use: "logical volume stores", Bytes: l.stores() * m.drive, How: product(l.stores(), m.drive)},
+		v1alpha1.MemoryUse{Use: "logical volume stores", Bytes: l.stores * m.drive, How: product(l.stores, m.drive)},
 		v1alpha1.MemoryUse{Use: "volumes", Bytes: l.volumes * m.volume, How: product(l.volumes, m.volume)})
 	if l.ownDriver {
 		threads := l.pollGroups + 1
-		uses = append(uses, v1alpha1.MemoryUse{Use: "SPDK's NVMe driver", Bytes: l.drives * (m.nvmeController + threads*m.nvmeQueuePair),
-			How: fmt.Sprintf("%d drives x (%d + %d queue pairs x %d)", l.drives, m.nvmeController, threads, m.nvmeQueuePair)})
+		uses = append(uses, v1alpha1.MemoryUse{Use: "SPDK's NVMe driver", Bytes: l.stores * (m.nvmeController + threads*m.nvmeQueuePair),
+			How: fmt.Sprintf("%d drives x (%d + %d queue pairs x %d)", l.stores, m.nvmeController, threads, m.nvmeQueuePair)})
 	}
 	return uses
 }

@@ -68,7 +68,7 @@ func planSPDK(node Node, spec v1alpha1.NvmfTargetSpec) (*v1alpha1.Plan, []Reason
 		cores: int64(cores.cores.count()), pollGroups: int64(cores.pollGroups.count()),
 		attachments: attachments, ioQueues: ioQueues, volumes: max(volumesOfNode, attachments),
 		transports: transports, devices: max(int64(len(node.Inventory.RDMADevices)), 1),
-		drives: int64(len(pool.drives)), ownDriver: ownDriver(spec), podDrives: podDrives(node, pool),
+		stores: max(int64(len(pool.drives)), 1), ownDriver: ownDriver(spec), podDrives: podDrives(node, pool),
 	}
 	s := sizer{node: node, spec: spec, topology: cpus, cores: cores, model: modelFor(spec), limits: rdmaLimitsOf(node.Inventory)}
 	s.pacing = pacingOf(onLinks, s.lastLevelCache(), pool.nvmeOnly(node.Inventory), transports)

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sizing
+
+import (
+	"encoding/json"
+	"fmt"
+	"math"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+)
+
+// measured is a file of measurements of a running target.
+type measured struct {
+	Measurements []measurement
+	Bdev         []measurement `json:"bdev_io_pool"`
+	RDMA         []struct {
+		NoSRQ     bool  `json:"no_srq"`
+		Depth     int64 `json:"max_srq_depth"`
+		InCapsule int64 `json:"in_capsule_data_size"`
+		Bytes     int64 `json:"heap_bytes_for_transport"`
+	}
+	Store struct {
+		Bytes int64 `json:"heap_bytes"`
+	} `json:"lvstore"`
+	Resident []struct {
+		Volumes   int64
+		Snapshots int64
+		Count     int64 `json:"volume_count"`
+		MiB       int64 `json:"volume_mib"`
+	}
+}
+
+type measurement struct {
+	Cores          int64
+	Iobuf          orDefault
+	TCP            orDefault `json:"transport_tcp"`
+	BdevIOPool     int64     `json:"bdev_io_pool_size"`
+	AfterInit      int64     `json:"heap_bytes_after_init"`
+	AfterTransport int64     `json:"heap_bytes_after_transport"`
+	QueuePairs     int64     `json:"qpairs"`
+	ForQueuePairs  int64     `json:"heap_bytes_for_qpairs"`
+}
+
+// orDefault is an object, or the word "default".
+type orDefault map[string]int64
+
+func (o *orDefault) UnmarshalJSON(data []byte) error {
+	if string(data) == `"default"` {
+		return nil
+	}
+	return json.Unmarshal(data, (*map[string]int64)(o))
+}
+
+func (o orDefault) get(name string, byDefault int64) int64 {
+	if v, ok := o[name]; ok {
+		return v
+	}
+	return byDefault
+}
+
+func readJSON(t *testing.T, name string, into any) {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("testdata", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(text, into); err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+}
+
+// meets fails unless the model is at or over the measurement, by 1 % at most.
+func meets(t *testing.T, what string, model, bytes int64) {
+	t.Helper()
+	if model < bytes || float64(model) > 1.01*float64(bytes) {
+		t.Errorf("%s: the model says %d, measured %d: off by %+.3f %%", what, model, bytes, 100*(float64(model)/float64(bytes)-1))
+	}
+}
+
+// Every measurement is met within 1 %, and none from below, before any headroom.
+func TestMemoryModelMeetsEveryMeasurement(t *testing.T) {
+	for name, model := range map[string]memoryModel{
+		"memory-26.05.json":         memoryModels["26.05"],
+		"memory-26.05-no-huge.json": memoryModels["26.05"].withoutHugepages(),
+	} {
+		t.Run(name, func(t *testing.T) {
+			var m measured
+			readJSON(t, name, &m)
+			if len(m.Measurements) == 0 {
+				t.Fatal("no measurements")
+			}
+			for i, x := range append(m.Measurements, m.Bdev...) {
+				checkMeasurement(t, fmt.Sprintf("measurement %d", i), model, x)
+			}
+			if m.Store.Bytes > 0 && model.drive < m.Store.Bytes {
+				t.Errorf("an lvstore: the model says %d, measured %d", model.drive, m.Store.Bytes)
+			}
+			for i, r := range m.RDMA {
+				tr := transport{kind: v1alpha1.TransportRDMA, queueDepth: 128, maxIOQueues: 8, inCapsule: r.InCapsule, portals: 1, srqDepth: r.Depth}
+				meets(t, fmt.Sprintf("RDMA %d", i), total(model.overRDMA(load{pollGroups: 1, devices: 1}, tr)), r.Bytes)
+			}
+			for _, r := range m.Resident {
+				each := r.MiB * podClusterBytes * r.Count
+				for what, kib := range map[string]int64{"volumes": r.Volumes, "snapshots": r.Snapshots} {
+					if withHeadroom := each * (100 + podHeadroom) / 100; withHeadroom < kib<<10 || each > kib<<10 {
+						t.Errorf("maps of %s: the model says %d, measured %d", what, each, kib<<10)
+					}
+				}
+			}
+		})
+	}
+}
+
+func checkMeasurement(t *testing.T, what string, model memoryModel, x measurement) {
+	t.Helper()
+	l := load{cores: max(x.Cores, 1), pollGroups: max(x.Cores, 1), bdevIOPool: x.BdevIOPool,
+		smallBuffers: x.Iobuf.get("small_pool_count", defaultSmallBuffers), largeBuffers: x.Iobuf.get("large_pool_count", defaultLargeBuffers)}
+	if l.bdevIOPool == 0 {
+		l.bdevIOPool = defaultBdevIOPool
+	}
+	meets(t, what+", after init", total(model.heap(l)), x.AfterInit)
+	tcp := transport{kind: v1alpha1.TransportTCP, queueDepth: 128, maxIOQueues: 127, inCapsule: x.TCP.get("in_capsule_data_size", 4096), portals: 1}
+	if x.AfterTransport > 0 {
+		l.transports = []transport{tcp}
+		meets(t, what+", with a transport", total(model.heap(l)), x.AfterTransport)
+	}
+	if x.QueuePairs > 0 {
+		// One host: an admin queue pair, and the rest for I/O.
+		l.attachments, l.ioQueues = 1, x.QueuePairs-1
+		meets(t, what+", queue pairs", total(model.tcp(l, tcp))-total(model.tcp(load{pollGroups: 1}, tcp)), x.ForQueuePairs)
+		meets(t, what+", with queue pairs", total(model.heap(l)), x.AfterTransport+x.ForQueuePairs)
+	}
+}
+
+// What was published of shared receive queues in 19.01 follows from the size of an entry then.
+func TestPublishedSharedReceiveQueues(t *testing.T) {
+	var p struct {
+		SRQ struct {
+			Cores, Devices, Queues int64
+			QueueDepth             int64   `json:"queue_depth"`
+			SRQDepth               int64   `json:"srq_depth"`
+			InCapsule              int64   `json:"in_capsule"`
+			SRQMiB                 float64 `json:"srq_mib"`
+			RQMiB                  float64 `json:"rq_mib"`
+		}
+	}
+	readJSON(t, "published.json", &p)
+	m := memoryModels["19.01"]
+	if m.rdmaSlot != 1200 {
+		t.Errorf("an entry takes %d bytes, published were 1200", m.rdmaSlot)
+	}
+	for _, x := range []struct {
+		what  string
+		bytes int64
+		mib   float64
+	}{
+		{"shared", m.sharedQueues(p.SRQ.Cores, p.SRQ.Devices, p.SRQ.SRQDepth, p.SRQ.InCapsule), p.SRQ.SRQMiB},
+		{"own", m.ownQueues(p.SRQ.Queues*p.SRQ.QueueDepth, p.SRQ.InCapsule), p.SRQ.RQMiB},
+	} {
+		if got := math.Round(float64(x.bytes)/(1<<20)*10) / 10; got != x.mib {
+			t.Errorf("%s receive queues: got %.1f MiB, published %.1f", x.what, got, x.mib)
+		}
+	}
+}
