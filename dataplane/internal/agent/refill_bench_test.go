@@ -66,40 +66,40 @@ func (noWriter) Apply(context.Context, runtime.ApplyConfiguration, ...client.Sub
 // timedEngine adds up how long its target takes.
 type timedEngine struct {
 	engine.Engine
-	took time.Duration
+	took map[enginetest.Method]time.Duration
 	// opened is when its portals last were: from then on hosts are served.
 	opened time.Time
 }
 
-func (e *timedEngine) add(start time.Time) { e.took += time.Since(start) }
+func (e *timedEngine) add(m enginetest.Method, start time.Time) { e.took[m] += time.Since(start) }
 
 func (e *timedEngine) Start(ctx context.Context, plan v1alpha1.Plan) error {
-	defer e.add(time.Now())
+	defer e.add(enginetest.Start, time.Now())
 	return e.Engine.Start(ctx, plan)
 }
 
 func (e *timedEngine) Info(ctx context.Context) (engine.Info, error) {
-	defer e.add(time.Now())
+	defer e.add(enginetest.Info, time.Now())
 	return e.Engine.Info(ctx)
 }
 
 func (e *timedEngine) Gather(ctx context.Context) (engine.State, error) {
-	defer e.add(time.Now())
+	defer e.add(enginetest.Gather, time.Now())
 	return e.Engine.Gather(ctx)
 }
 
 func (e *timedEngine) OpenPools(ctx context.Context, devices []engine.Device) []error {
-	defer e.add(time.Now())
+	defer e.add(enginetest.OpenPools, time.Now())
 	return e.Engine.OpenPools(ctx, devices)
 }
 
 func (e *timedEngine) Export(ctx context.Context, exports []engine.Export) []error {
-	defer e.add(time.Now())
+	defer e.add(enginetest.Export, time.Now())
 	return e.Engine.Export(ctx, exports)
 }
 
 func (e *timedEngine) OpenPortals(ctx context.Context, portals []engine.Portal) []error {
-	defer e.add(time.Now())
+	defer e.add(enginetest.OpenPortals, time.Now())
 	defer func() { e.opened = time.Now() }()
 	return e.Engine.OpenPortals(ctx, portals)
 }
@@ -108,7 +108,7 @@ func (e *timedEngine) OpenPortals(ctx context.Context, portals []engine.Portal) 
 func serving(tb testing.TB, e engine.Engine, plan *v1alpha1.Plan, volumes int) (*Reconciler, *timedEngine) {
 	tb.Helper()
 	ctx := tb.Context()
-	target := &timedEngine{Engine: e}
+	target := &timedEngine{Engine: e, took: map[enginetest.Method]time.Duration{}}
 	c := &inMemory{node: testNode()}
 	c.node.Spec.Plan = plan
 	snapshot := Snapshot{Now: now, Refresh: true, Node: c.node, Inventory: testInventory()}
@@ -176,18 +176,28 @@ func BenchmarkNothingToDo(b *testing.B) {
 	measure(b, r, target, inMemory.ForgetCalls, func() {})
 }
 
-// BenchmarkRefillSPDK fills a target with SPDK's pace of answering that was killed, from its socket's return on.
+// BenchmarkRefillSPDK fills a target of SPDK that was killed, from its socket's return on: one that answers at SPDK's pace, and a
+// real one where there is one. A real target takes a core of the machine for itself.
 func BenchmarkRefillSPDK(b *testing.B) {
-	fake := newFakeSPDK(b, spdktest.DefaultPollInterval)
-	spdk := fake.engine(b)
-	r, target := serving(b, spdk, fake.plan, 1000)
+	b.Run("target=fake", func(b *testing.B) { refillSPDK(b, newFakeSPDK(b, spdktest.DefaultPollInterval)) })
+	b.Run("target=real", func(b *testing.B) { refillSPDK(b, newRealSPDK(b)) })
+}
+
+func refillSPDK(b *testing.B, node *spdkNode) {
+	spdk := node.engine()
+	r, target := serving(b, spdk, node.plan, 1000)
 	changed := make(chan struct{})
-	go spdk.Watch(b.Context(), func() { changed <- struct{}{} })
+	go spdk.Watch(b.Context(), func() {
+		select {
+		case changed <- struct{}{}:
+		case <-b.Context().Done():
+		}
+	})
 	<-changed // it answers
 	measure(b, r, target, func() {
-		fake.kill()
+		node.kill()
 		<-changed
-		fake.start()
+		node.start()
 	}, func() { <-changed })
 }
 
@@ -195,7 +205,7 @@ func BenchmarkRefillSPDK(b *testing.B) {
 func measure(b *testing.B, r *Reconciler, target *timedEngine, before, wait func()) {
 	ctx := log.IntoContext(b.Context(), logr.Discard())
 	var took, served time.Duration
-	target.took = 0
+	clear(target.took)
 	for b.Loop() {
 		before()
 		start := time.Now()
@@ -210,5 +220,10 @@ func measure(b *testing.B, r *Reconciler, target *timedEngine, before, wait func
 		b.ReportMetric(served.Seconds()*1e3/float64(b.N), "ms-served/op")
 	}
 	b.ReportMetric(took.Seconds()*1e3/float64(b.N), "ms-reconcile/op")
-	b.ReportMetric(target.took.Seconds()*1e3/float64(b.N), "ms-engine/op")
+	var all time.Duration
+	for method, took := range target.took {
+		all += took
+		b.ReportMetric(took.Seconds()*1e3/float64(b.N), "ms-"+string(method)+"/op")
+	}
+	b.ReportMetric(all.Seconds()*1e3/float64(b.N), "ms-engine/op")
 }

@@ -119,7 +119,7 @@ func TestRunRefillsSPDK(t *testing.T) {
 	for n := 1; n <= count; n++ {
 		l.create(n, ofSize("64Mi"), withHosts(hostA))
 	}
-	userSpace := fake.engine(t)
+	userSpace := fake.engine()
 	r := l.run(func(v1alpha1.Engine) (engine.Engine, error) { return userSpace, nil })
 	l.Eventually(l.versions, patience, interval).Should(HaveLen(count))
 	l.Eventually(r.nodeSays, patience, interval).Should(And(HaveKeyWithValue("Ready", "True/AsExpected"), HaveKeyWithValue("RestartNeeded", "False/AsExpected")))
@@ -134,7 +134,7 @@ func TestRunRefillsSPDK(t *testing.T) {
 	l.Eventually(r.nodeSays, patience, interval).Should(HaveKeyWithValue("Ready", "False/EngineNotAnswering"))
 	l.Expect(r.get("/readyz")).To(HavePrefix("200"), "the agent works, whatever its target does")
 	fake.start()
-	fake.target.Inject(spdktest.Fault{Method: "nvmf_create_subsystem", Skip: count / 2, Do: spdktest.Die})
+	fake.target.(*spdktest.Target).Inject(spdktest.Fault{Method: "nvmf_create_subsystem", Skip: count / 2, Do: spdktest.Die})
 	l.Eventually(fake.target.Done(), patience).Should(BeClosed())
 	fake.start()
 	start := time.Now()
