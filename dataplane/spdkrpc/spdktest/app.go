@@ -19,7 +19,7 @@ type app struct {
 	messages []func() // what runs before the next poll, in order
 	writes   []func() // what runs when metadata is on disk: after messages
 	timers   []timer  // by time
-	dying    chan bool
+	dead     bool     // nothing is carried out, answered or written any more
 	clean    bool
 	faults   []*Fault
 	calls    map[string]int
@@ -107,7 +107,7 @@ func (a *app) due() {
 
 // drain runs messages until there are none, then makes what was changed on disks lasting: answers are sent later.
 func (a *app) drain() {
-	for len(a.messages)+len(a.writes) > 0 {
+	for len(a.messages)+len(a.writes) > 0 && !a.dead {
 		next := &a.messages
 		if len(*next) == 0 {
 			next = &a.writes
@@ -122,9 +122,8 @@ func (a *app) drain() {
 }
 
 func (a *app) die(clean bool) {
-	select {
-	case a.dying <- clean:
-	default:
+	if !a.dead {
+		a.dead, a.clean = true, clean
 	}
 }
 

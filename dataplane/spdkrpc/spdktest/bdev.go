@@ -27,6 +27,8 @@ type bdev struct {
 	ioTypes   []string
 	specific  func() map[string]any
 	namespace *namespace // which holds it open
+	held      int        // I/O that does not end
+	released  []func()   // what waits for it
 	lvol      *lvol
 	disk      *disk    // base devices only
 	store     *lvstore // which lies on it
@@ -73,7 +75,7 @@ func (a *app) unregister(b *bdev, done func()) {
 	a.bdevs = slices.DeleteFunc(a.bdevs, func(o *bdev) bool { return o == b })
 	a.notify("bdev_unregister", b.name)
 	if ns := b.namespace; ns != nil {
-		ns.subsystem.change(func() {
+		ns.subsystem.changeNamespace(ns.id, func() {
 			ns.subsystem.removeNamespace(ns.id)
 			done()
 		})

@@ -69,11 +69,15 @@ func (c *clusters) union(o clusters) {
 	}
 }
 
-// groups counts the groups of size n (a multiple of 64) in which there is any.
-func (c clusters) groups(n uint64) uint64 {
+// clustersPerPage is how many clusters one metadata page of a volume maps.
+const clustersPerPage = 512
+
+// pages counts the metadata pages that it takes to map the set.
+func (c clusters) pages() uint64 {
+	const words = clustersPerPage / 64
 	var found uint64
-	for i := uint64(0); i < uint64(len(c)); i += n / 64 {
-		if c[i:min(i+n/64, uint64(len(c)))].count() > 0 {
+	for i := 0; i < len(c); i += words {
+		if c[i:min(i+words, len(c))].count() > 0 {
 			found++
 		}
 	}

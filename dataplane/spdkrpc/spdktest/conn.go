@@ -68,7 +68,7 @@ func (c *conn) write() {
 		c.out = nil
 		c.mu.Unlock()
 		if _, err := out.WriteTo(c.net); err != nil || closing {
-			c.net.Close()
+			_ = c.net.Close() // the client is gone, or everything was sent
 			return
 		}
 	}
@@ -116,7 +116,7 @@ func (c *conn) cut() {
 	c.room.Broadcast()
 	c.data.Broadcast()
 	c.mu.Unlock()
-	c.net.Close()
+	_ = c.net.Close()
 	c.wake()
 }
 

@@ -54,7 +54,7 @@ func (d *disk) measure() error {
 	return nil
 }
 
-func (d *disk) close() { d.file.Close() }
+func (d *disk) close() { _ = d.file.Close() } // everything was written, or told
 
 var errForeign = fmt.Errorf("the device holds an lvstore of a real target: %w", syscall.EIO)
 

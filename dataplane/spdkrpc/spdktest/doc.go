@@ -8,6 +8,11 @@
 // It moves no data: hosts cannot connect to it (Target.Connect says what a target would know of one that did), and
 // what I/O would have written is told with Target.Write.
 //
+// Recorded answers are in ../testdata/transcripts-26.05.json, and more in testdata/more-26.05.json; after a change of
+// its steps these are recorded anew with
+//
+//	WEFT_SPDK_TARGET=/path/to/nvmf_tgt go test ./dataplane/spdkrpc/spdktest -run TestRecord -args -record
+//
 // What happens when:
 //   - The server polls its socket every Options.PollInterval, as SPDK does every 4 ms: a poll sends the answers that
 //     are ready, then reads and carries out what has come in. A call made alone therefore takes one to two

@@ -39,7 +39,7 @@ func (a *app) write(volume string, first, n uint64) error {
 	want := slices.Clone(v.alloc)
 	want.addRange(first, n)
 	if want.count()-v.allocated() > v.store.free() ||
-		want.groups(clustersPerPage)-v.alloc.groups(clustersPerPage) > v.store.freePages() {
+		want.pages()-v.alloc.pages() > v.store.freePages() {
 		return fmt.Errorf("write to %s: %w", volume, syscall.ENOSPC)
 	}
 	v.alloc = want
@@ -49,6 +49,29 @@ func (a *app) write(volume string, first, n uint64) error {
 		v.bdev.io.writeOps += n
 	}
 	return nil
+}
+
+// HoldIO makes the target believe that I/O to an exported volume does not end: removing its namespace, deleting it or
+// its subsystem wait until release is called, and with them every later change of the subsystem.
+func (t *Target) HoldIO(volume string) (release func(), err error) {
+	t.do(func() {
+		b := t.app.bdevNames[volume]
+		if b == nil {
+			err = fmt.Errorf("%w: %s", ErrNoVolume, volume)
+			return
+		}
+		b.held++
+		release = func() {
+			t.do(func() {
+				b.held--
+				for _, wake := range b.released {
+					t.app.post(wake)
+				}
+				b.released = nil
+			})
+		}
+	})
+	return release, err
 }
 
 // A Connection is a controller of a host, as the target knows it: what Connect made.

@@ -172,12 +172,12 @@ func (s *lvstore) clustersFor(mib uint64) uint64 {
 }
 
 func (a *app) lvolCreate(r *request) {
-	var id, storeName, name, clear string
+	var id, storeName, name, clearing string
 	var mib uint64
 	var thin bool
 	if !r.decode(optional("uuid", asString(&id)), optional("lvs_name", asString(&storeName)),
 		required("lvol_name", asString(&name)), required("size_in_mib", asUint(&mib)),
-		optional("thin_provision", asBool(&thin)), optional("clear_method", asString(&clear))) {
+		optional("thin_provision", asBool(&thin)), optional("clear_method", asString(&clearing))) {
 		r.fail(codeInternal, msgDecode)
 		return
 	}
@@ -186,7 +186,7 @@ func (a *app) lvolCreate(r *request) {
 		r.errno(e)
 		return
 	}
-	if !knownClearMethod(clear) {
+	if !knownClearMethod(clearing) {
 		r.fail(-int(syscall.EINVAL), "Invalid clean_method option")
 		return
 	}

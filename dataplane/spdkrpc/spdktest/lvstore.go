@@ -18,7 +18,6 @@ const (
 	mdMaskHeader       = 5   // bytes before the bits of a mask page
 	maxStoreOps        = 512 // SPDK_LVOL_BLOB_OPTS_CHANNEL_OPS: operations an lvstore takes at once
 	maxDeletes         = 384 // how many of them may be deletions, which take more each: measured, 512 at once fail
-	clustersPerPage    = 512 // clusters that one metadata page of a volume maps
 )
 
 // An lvstore is a blobstore with logical volumes on a base device.
@@ -71,7 +70,7 @@ func (s *lvstore) used() uint64 {
 func (s *lvstore) freePages() uint64 {
 	taken := 1 + uint64(len(s.lvols)+len(s.lost))
 	for _, v := range slices.Concat(s.lvols, s.lost) {
-		taken += v.alloc.groups(clustersPerPage)
+		taken += v.alloc.pages()
 	}
 	return s.MDPages - min(s.MDPages, taken)
 }
@@ -190,15 +189,15 @@ func knownClearMethod(m string) bool {
 }
 
 func (a *app) lvstoreCreate(r *request) {
-	var base, name, clear string
+	var base, name, clearing string
 	var cluster, ratio, page uint32
 	if !r.decode(required("bdev_name", asString(&base)), required("lvs_name", asString(&name)),
-		optional("cluster_sz", asUint(&cluster)), optional("clear_method", asString(&clear)),
+		optional("cluster_sz", asUint(&cluster)), optional("clear_method", asString(&clearing)),
 		optional("num_md_pages_per_cluster_ratio", asUint(&ratio)), optional("md_page_size", asUint(&page))) {
 		r.fail(codeInternal, msgDecode)
 		return
 	}
-	if !knownClearMethod(clear) {
+	if !knownClearMethod(clearing) {
 		r.fail(-int(syscall.EINVAL), "Invalid clear_method parameter")
 		return
 	}

@@ -34,7 +34,7 @@ func defaultRaidOptions() moduleOptions {
 }
 
 // set takes the given options over; an unknown one, or one of another JSON type than its default, is refused.
-func (o moduleOptions) set(params json.RawMessage) bool {
+func (o moduleOptions) set(r *request) bool {
 	var fields []field
 	given := moduleOptions{}
 	for name, old := range o {
@@ -46,7 +46,7 @@ func (o moduleOptions) set(params json.RawMessage) bool {
 			return nil
 		}))
 	}
-	if decodeObject(params, true, fields...) != nil {
+	if !r.decode(fields...) {
 		return false
 	}
 	for name, value := range given {
@@ -68,7 +68,7 @@ func kind(raw json.RawMessage) byte {
 }
 
 func (a *app) bdevNvmeSetOptions(r *request) {
-	if r.params != nil && !a.nvmeOptions.set(r.params) {
+	if r.params != nil && !a.nvmeOptions.set(r) {
 		r.fail(codeInternal, msgDecode)
 		return
 	}
@@ -76,7 +76,7 @@ func (a *app) bdevNvmeSetOptions(r *request) {
 }
 
 func (a *app) bdevRaidSetOptions(r *request) {
-	if r.params != nil && !a.raidOptions.set(r.params) {
+	if r.params != nil && !a.raidOptions.set(r) {
 		r.fail(codeParse, msgDecode)
 		return
 	}

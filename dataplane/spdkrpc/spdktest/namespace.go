@@ -113,7 +113,7 @@ func (a *app) nvmfRemoveNamespace(r *request) {
 	if s == nil {
 		return
 	}
-	s.paused(r, func() {
+	s.pausedNamespace(r, id, func() {
 		if !s.removeNamespace(id) {
 			r.invalid()
 			return

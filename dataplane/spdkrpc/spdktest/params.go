@@ -26,6 +26,11 @@ func optional(name string, set func(json.RawMessage) error) field { return field
 
 var errParams = errors.New("parameters do not fit")
 
+// An unknownFieldError is a parameter that the method does not have.
+type unknownFieldError string
+
+func (f unknownFieldError) Error() string { return fmt.Sprintf("unknown %q", string(f)) }
+
 // decodeObject fills fields from a JSON object. As in SPDK a missing required field, a field given twice and a value
 // of the wrong type are errors; an unknown field is one only when strict. Valid fields are filled even then.
 func decodeObject(raw json.RawMessage, strict bool, fields ...field) error {
@@ -39,20 +44,20 @@ func decodeObject(raw json.RawMessage, strict bool, fields ...field) error {
 		f, known := findField(fields, m.name)
 		switch {
 		case !known && strict:
-			bad = fmt.Errorf("%w: unknown %q", errParams, m.name)
+			bad = errors.Join(bad, unknownFieldError(m.name))
 		case !known:
 		case seen[m.name]:
-			bad = fmt.Errorf("%w: %q given twice", errParams, m.name)
+			bad = errors.Join(bad, fmt.Errorf("%w: %q given twice", errParams, m.name))
 		default:
 			seen[m.name] = true
 			if err := f.set(m.value); err != nil {
-				bad = fmt.Errorf("%w: %q: %w", errParams, m.name, err)
+				bad = errors.Join(bad, fmt.Errorf("%w: %q: %w", errParams, m.name, err))
 			}
 		}
 	}
 	for _, f := range fields {
 		if f.required && !seen[f.name] {
-			bad = fmt.Errorf("%w: %q is missing", errParams, f.name)
+			bad = errors.Join(bad, fmt.Errorf("%w: %q is missing", errParams, f.name))
 		}
 	}
 	return bad

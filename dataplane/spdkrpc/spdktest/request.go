@@ -27,6 +27,7 @@ type request struct {
 	id     json.RawMessage
 	method string
 	params json.RawMessage // nil when there are none, or they are null
+	misfit error           // why the parameters do not fit
 	fault  *Fault
 }
 
@@ -43,13 +44,17 @@ type rpcError struct {
 }
 
 // decode reads the parameters strictly: an unknown one is an error.
-func (r *request) decode(fields ...field) bool {
-	return decodeObject(r.params, true, fields...) == nil
-}
+func (r *request) decode(fields ...field) bool { return r.decodeAs(true, fields) }
 
 // decodeRelaxed passes over parameters it does not know, as SPDK does for a few methods.
-func (r *request) decodeRelaxed(fields ...field) bool {
-	return decodeObject(r.params, false, fields...) == nil
+func (r *request) decodeRelaxed(fields ...field) bool { return r.decodeAs(false, fields) }
+
+func (r *request) decodeAs(strict bool, fields []field) bool {
+	err := decodeObject(r.params, strict, fields...)
+	if err != nil {
+		r.misfit = err
+	}
+	return err == nil
 }
 
 // answer ends the request well. Without an id there is nobody to tell.
@@ -223,9 +228,12 @@ func (a *app) receiveOne(c *conn, b *batch, value json.RawMessage) {
 	if string(r.params) == "null" {
 		r.params = nil
 	}
-	if err != nil || (version != "" && version != "2.0") ||
-		(r.params != nil && r.params[0] != '{' && r.params[0] != '[') {
-		r.id = nil
+	if err != nil || version != "" && version != "2.0" {
+		r.id = nil // SPDK has not come to it
+		r.fail(codeInvalidRequest, "Invalid request")
+		return
+	}
+	if r.params != nil && r.params[0] != '{' && r.params[0] != '[' {
 		r.fail(codeInvalidRequest, "Invalid request")
 		return
 	}

@@ -160,7 +160,6 @@ type accelOptions struct {
 	SequenceCount  uint32 `json:"sequence_count"`
 	BufCount       uint32 `json:"buf_count"`
 
-	driver   string
 	assigned map[string]string
 }
 

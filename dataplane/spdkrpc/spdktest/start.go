@@ -36,7 +36,11 @@ func Start(t TB, o Options) *Target {
 	if err != nil {
 		t.Fatalf("start a fake SPDK target: %v", err)
 	}
-	t.Cleanup(func() { target.Close() })
+	t.Cleanup(func() {
+		if err := target.Close(); err != nil {
+			t.Logf("end of the fake SPDK target: %v", err)
+		}
+	})
 	return target
 }
 
@@ -105,7 +109,7 @@ func (r *Real) waitReady(ctx context.Context) error {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
 	for {
-		conn, err := net.Dial("unix", r.Socket)
+		conn, err := new(net.Dialer).DialContext(ctx, "unix", r.Socket)
 		if err == nil {
 			return conn.Close()
 		}

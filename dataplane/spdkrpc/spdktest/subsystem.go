@@ -38,20 +38,38 @@ type subsystem struct {
 	connected  []*Connection
 	nextCntlid uint16
 
-	changes    []func()
+	changes    []change
 	destroying bool
 }
 
+// A change of a subsystem, and the namespace whose I/O must have ended before: 0 for none, allNamespaces for all.
+type change struct {
+	run       func()
+	namespace uint32
+}
+
+const allNamespaces = ^uint32(0)
+
 // change has f run while the subsystem is paused, after all earlier changes; answers are sent when it has resumed.
-func (s *subsystem) change(f func()) {
-	s.changes = append(s.changes, f)
+func (s *subsystem) change(f func()) { s.changeNamespace(0, f) }
+
+// changeNamespace waits for the I/O of a namespace too.
+func (s *subsystem) changeNamespace(id uint32, f func()) {
+	s.changes = append(s.changes, change{f, id})
 	if len(s.changes) == 1 {
 		s.app.post(s.nextChange)
 	}
 }
 
 func (s *subsystem) nextChange() {
-	s.changes[0]()
+	next := s.changes[0]
+	for _, n := range s.namespaces {
+		if n.bdev.held > 0 && (next.namespace == allNamespaces || next.namespace == n.id) {
+			n.bdev.released = append(n.bdev.released, s.nextChange)
+			return
+		}
+	}
+	next.run()
 	s.changes = s.changes[1:]
 	if len(s.changes) > 0 {
 		s.app.post(s.nextChange)
@@ -59,12 +77,14 @@ func (s *subsystem) nextChange() {
 }
 
 // paused is change for a request; a subsystem that is being deleted does not pause any more.
-func (s *subsystem) paused(r *request, f func()) {
+func (s *subsystem) paused(r *request, f func()) { s.pausedNamespace(r, 0, f) }
+
+func (s *subsystem) pausedNamespace(r *request, id uint32, f func()) {
 	if s.destroying {
 		r.fail(codeInternal, msgInternal)
 		return
 	}
-	s.change(f)
+	s.changeNamespace(id, f)
 }
 
 // sortedSubsystems in the order of their NQNs, which is how a target lists them.
@@ -275,7 +295,7 @@ func (a *app) nvmfDeleteSubsystem(r *request) {
 		return
 	}
 	s.destroying = true
-	s.change(func() {
+	s.changeNamespace(allNamespaces, func() {
 		for _, l := range slices.Clone(s.listeners) {
 			s.removeListener(l)
 		}
@@ -295,7 +315,7 @@ func (a *app) nvmfDeleteSubsystem(r *request) {
 func (a *app) findSubsystem(r *request, relaxed bool, fields ...field) *subsystem {
 	var nqn, target string
 	fields = append(fields, required("nqn", asString(&nqn)), onTarget(&target))
-	if decodeObject(r.params, !relaxed, fields...) != nil {
+	if !r.decodeAs(!relaxed, fields) {
 		r.invalid()
 		return nil
 	}

@@ -68,7 +68,9 @@ type Target struct {
 	wake     chan struct{}
 	accepted chan *conn
 	slots    chan struct{}
+	dying    chan bool // whether cleanly
 	done     chan struct{}
+	failed   error // what went wrong at the end; read after done
 	wait     sync.WaitGroup
 
 	afterwards sync.Mutex // stands in for the loop once it has ended
@@ -100,9 +102,8 @@ func Listen(ctx context.Context, o Options) (*Target, error) {
 	t := &Target{
 		app: app, listener: l, lock: lock, socket: o.Socket, stop: stop,
 		calls: make(chan func()), wake: make(chan struct{}, 1), accepted: make(chan *conn),
-		slots: make(chan struct{}, maxConnections), done: make(chan struct{}),
+		slots: make(chan struct{}, maxConnections), dying: make(chan bool, 1), done: make(chan struct{}),
 	}
-	app.dying = make(chan bool, 1)
 	if !o.WaitForRPC {
 		app.initialize()
 		app.drain()
@@ -126,11 +127,11 @@ func (t *Target) Kill() { _ = t.end(false) }
 
 func (t *Target) end(clean bool) error {
 	select {
-	case t.app.dying <- clean:
+	case t.dying <- clean:
 	default:
 	}
 	<-t.done
-	return nil
+	return t.failed
 }
 
 // do has f run by the loop, which owns all state, or at once when that has ended.
@@ -194,7 +195,8 @@ func (t *Target) loop(ctx context.Context) {
 		case <-ctx.Done():
 			t.app.clean = true
 			return
-		case t.app.clean = <-t.app.dying:
+		case clean := <-t.dying:
+			t.app.die(clean)
 			return
 		case f := <-t.calls:
 			f()
@@ -212,12 +214,13 @@ func (t *Target) loop(ctx context.Context) {
 			default:
 			}
 			t.poll()
-			continue
 		case <-t.wake:
-			if clock != nil {
-				continue
+			if clock == nil {
+				t.poll()
 			}
-			t.poll()
+		}
+		if t.app.dead {
+			return
 		}
 		if clock == nil {
 			t.flush()
@@ -246,7 +249,7 @@ func (t *Target) pollConn(c *conn) bool {
 		return false
 	}
 	in, ended := c.take()
-	for len(in) > 0 {
+	for len(in) > 0 && !c.isClosing() && !t.app.dead {
 		value, n, err := nextValue(in)
 		if err != nil {
 			c.cut() // the stream cannot be followed any more; SPDK's error answer is lost with the connection
@@ -278,7 +281,7 @@ func (t *Target) flush() {
 
 func (t *Target) finish() {
 	t.stop()
-	t.listener.Close()
+	errs := []error{t.listener.Close()}
 	for _, c := range t.app.conns {
 		c.cut()
 	}
@@ -287,10 +290,9 @@ func (t *Target) finish() {
 	}
 	t.app.closeDisks()
 	if t.app.clean {
-		os.Remove(t.socket)
-		os.Remove(t.socket + ".lock")
+		errs = append(errs, os.Remove(t.socket), os.Remove(t.socket+".lock"))
 	}
-	t.lock.Close()
+	t.failed = errors.Join(append(errs, t.lock.Close())...)
 	t.wait.Wait()
 	close(t.done)
 }
