@@ -6,6 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -29,26 +31,26 @@ const (
 	benchPoolBytes = 8 << 30
 )
 
-// stopwatch sums the time of each kind of work, done in each way.
+// stopwatch takes the time of each kind of work, done in each way, several times.
 type stopwatch struct {
-	seconds map[string]float64
-	items   map[string]int
+	// perItem seconds of each time.
+	perItem map[string][]float64
 }
 
-func newStopwatch() *stopwatch {
-	return &stopwatch{seconds: map[string]float64{}, items: map[string]int{}}
-}
+func newStopwatch() *stopwatch { return &stopwatch{perItem: map[string][]float64{}} }
 
 // measure n items of a kind of work, done in one way.
 func (w *stopwatch) measure(work, way string, n int, do func()) {
+	runtime.GC() // what others left is not this one's
 	start := time.Now()
 	do()
-	w.seconds[work+way] += time.Since(start).Seconds()
-	w.items[work+way] += n
+	w.perItem[work+way] = append(w.perItem[work+way], time.Since(start).Seconds()/float64(n))
 }
 
+// perSecond is the median: other work on the machine disturbs the mean.
 func (w *stopwatch) perSecond(work, way string) float64 {
-	return float64(w.items[work+way]) / w.seconds[work+way]
+	all := slices.Sorted(slices.Values(w.perItem[work+way]))
+	return 1 / all[len(all)/2]
 }
 
 // Ways of doing the same.
@@ -61,10 +63,13 @@ const (
 // sum several kinds of work into one: the whole life of a volume.
 func (w *stopwatch) sum(life string, works ...string) {
 	for _, way := range []string{byEngine, raw, single} {
+		all := make([]float64, len(w.perItem[works[0]+way]))
 		for _, work := range works {
-			w.seconds[life+way] += w.seconds[work+way]
-			w.items[life+way] = w.items[work+way]
+			for i, seconds := range w.perItem[work+way] {
+				all[i] += seconds
+			}
 		}
+		w.perItem[life+way] = all
 	}
 }
 

@@ -13,7 +13,7 @@ import (
 	"testing"
 
 	"github.com/google/uuid"
-	. "github.com/onsi/gomega" //nolint:staticcheck // gomega reads as sentences only so
+	. "github.com/onsi/gomega"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/engine"

@@ -86,7 +86,7 @@ func (e *Engine) OpenPools(ctx context.Context, devices []engine.Device) []error
 		}
 	}
 	s.makeLvstores(st, open, errs)
-	s.growLvstores(st, open, errs)
+	s.growLvstores(open, errs)
 	for i, o := range open {
 		if errs[i] == nil {
 			errs[i] = e.record(o.ID, o.where())
@@ -370,7 +370,7 @@ func metadataPercent(base spdkrpc.Bdev) uint32 {
 }
 
 // growLvstores whose device is larger than they know.
-func (s *session) growLvstores(st *store, open []*opening, errs []error) {
+func (s *session) growLvstores(open []*opening, errs []error) {
 	var grow []int
 	for i, o := range open {
 		if errs[i] != nil || o.attached == nil || o.attached.Err != nil || o.FileBytes == 0 {

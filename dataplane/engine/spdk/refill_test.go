@@ -5,7 +5,7 @@ package spdk_test
 import (
 	"testing"
 
-	. "github.com/onsi/gomega" //nolint:staticcheck // gomega reads as sentences only so
+	. "github.com/onsi/gomega"
 
 	"github.com/weft-storage/weft/dataplane/engine"
 )

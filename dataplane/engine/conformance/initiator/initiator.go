@@ -160,6 +160,7 @@ func (n *namespace) nsid() uint32 {
 	return uint32(nsid)
 }
 
+// SizeBytes implements conformance.Namespace.
 func (n *namespace) SizeBytes() (int64, error) {
 	b, err := os.ReadFile(filepath.Join("/sys/class/block", n.head, "size"))
 	if err != nil {
@@ -169,6 +170,7 @@ func (n *namespace) SizeBytes() (int64, error) {
 	return sectors * 512, err
 }
 
+// Identity implements conformance.Namespace.
 func (n *namespace) Identity() (conformance.Identity, error) {
 	return conformance.Identity{
 		NQN: n.c.attr("subsysnqn"), Serial: n.c.attr("serial"), Model: n.c.attr("model"), NSID: n.nsid(),
@@ -176,6 +178,7 @@ func (n *namespace) Identity() (conformance.Identity, error) {
 	}, nil
 }
 
+// ANAState implements conformance.Namespace.
 func (n *namespace) ANAState() (engine.ANAState, error) {
 	return engine.ANAState(n.attr("ana_state")), nil
 }
@@ -201,7 +204,10 @@ const (
 	statusPathMask, statusPath = 0x700, 0x300
 )
 
-func (n *namespace) ReadAt(p []byte, off int64) (int, error)  { return n.io(opRead, p, off) }
+// ReadAt implements conformance.Namespace.
+func (n *namespace) ReadAt(p []byte, off int64) (int, error) { return n.io(opRead, p, off) }
+
+// WriteAt implements conformance.Namespace.
 func (n *namespace) WriteAt(p []byte, off int64) (int, error) { return n.io(opWrite, p, off) }
 
 // io as long as the initiator hopes: until the controller is gone.
