@@ -151,18 +151,18 @@ func TestInAnAPIServer(t *testing.T) {
 	install(ctx, t, admin, render(t))
 
 	t.Run("samples are accepted", func(t *testing.T) {
-		for name, content := range files(t, "../../config/samples") {
-			objects, err := decode([]byte(content))
-			if err != nil {
-				t.Fatalf("%s: %v", name, err)
-			}
-			for _, o := range objects {
-				o := o.(client.Object)
-				if _, namespaced := o.(*v1alpha1.NvmfTarget); !namespaced {
-					o.SetNamespace(defaultNamespaceOf(o))
+		for _, dir := range []string{"../../config/samples", "../../config/samples/spdk"} {
+			for name, content := range files(t, dir) {
+				objects, err := decode([]byte(content))
+				if err != nil {
+					t.Fatalf("%s: %v", name, err)
 				}
-				if err := admin.Create(ctx, o, client.DryRunAll); err != nil {
-					t.Errorf("%s: %T: %v", name, o, err)
+				for _, o := range objects {
+					o := o.(client.Object)
+					o.SetNamespace(defaultNamespaceOf(o))
+					if err := admin.Create(ctx, o, client.DryRunAll); err != nil {
+						t.Errorf("%s/%s: %T: %v", dir, name, o, err)
+					}
 				}
 			}
 		}

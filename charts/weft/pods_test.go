@@ -20,7 +20,7 @@ import (
 // privileged lists who works on a node's kernel, and what of the node each
 // may see: with the read-only ones marked, and those whose mounts stay on the node.
 var privileged = map[string][]string{
-	"weft-agent":    {"/dev", "/lib/modules ro", "/run/udev ro", "/sys", "/var/lib/weft stays"},
+	"weft-agent":    {"/dev", "/lib/modules ro", "/run/udev ro", "/run/weft", "/sys", "/var/lib/weft stays"},
 	"weft-csi-node": {"/dev", "/lib/modules ro", "/run/udev ro", "/sys", "KUBELET stays"},
 }
 
@@ -51,6 +51,34 @@ func TestEveryContainerIsExplicit(t *testing.T) {
 				checkContainer(t, w.name+"/"+c.Name, c, pod.HostNetwork)
 				if _, ok := privileged[w.name]; !ok {
 					checkUnprivileged(t, w.name+"/"+c.Name, pod, c)
+				}
+			}
+		}
+	})
+}
+
+// TestTheOperatorIsToldWhichTargetToStart: target pods are its to make, and their image is the chart's to choose.
+func TestTheOperatorIsToldWhichTargetToStart(t *testing.T) {
+	digest := "sha256:" + strings.Repeat("c", 64)
+	for _, test := range []struct{ set, image, policy string }{
+		{"logLevel=info", "ghcr.io/weft-storage/weft-target:" + appVersion(t), "IfNotPresent"},
+		{"target.image.repository=registry.example/own,target.image.tag=v9,target.image.pullPolicy=Never", "registry.example/own:v9", "Never"},
+		{"target.image.digest=" + digest, "ghcr.io/weft-storage/weft-target@" + digest, "IfNotPresent"},
+	} {
+		objects := render(t, "--set", test.set)
+		i := slices.IndexFunc(workloads(objects), func(w workload) bool { return w.name == "weft-operator" })
+		args := workloads(objects)[i].template.Spec.Containers[0].Args
+		for _, want := range []string{"--target-image=" + test.image, "--target-image-pull-policy=" + test.policy} {
+			if !slices.Contains(args, want) {
+				t.Errorf("%s: %s is not in %q", test.set, want, args)
+			}
+		}
+	}
+	forEachVariation(t, func(t *testing.T, objects []runtime.Object) {
+		for _, w := range workloads(objects) {
+			for _, arg := range w.template.Spec.Containers[0].Args {
+				if image, ok := strings.CutPrefix(arg, "--target-image="); ok && !pinned.MatchString(image) {
+					t.Errorf("%s: image %s is not pinned to a version", w.name, image)
 				}
 			}
 		}

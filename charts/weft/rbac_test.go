@@ -48,11 +48,18 @@ func checkRules(t *testing.T, role string, rules []rbacv1.PolicyRule, clusterWid
 				t.Errorf("%s: touches %s: %+v", role, resource, rule)
 			}
 		}
+		if clusterWide && slices.ContainsFunc(rule.Resources, func(r string) bool { return r == "pods" || r == "poddisruptionbudgets" }) && !readsOnly(rule) {
+			t.Errorf("%s: writes the pods of every namespace: %+v", role, rule)
+		}
 		// A lease of another namespace is another component's leadership.
 		if clusterWide && slices.Contains(rule.Resources, "leases") {
 			t.Errorf("%s: touches the leases of every namespace: %+v", role, rule)
 		}
 	}
+}
+
+func readsOnly(rule rbacv1.PolicyRule) bool {
+	return !slices.ContainsFunc(rule.Verbs, func(v string) bool { return v != "get" && v != "list" && v != "watch" })
 }
 
 func TestBindingsAreBetweenThingsOfTheChart(t *testing.T) {
@@ -99,6 +106,10 @@ func TestBindingsAreBetweenThingsOfTheChart(t *testing.T) {
 				}
 				bound[s.Name] = true
 			}
+		}
+		// What target pods run as: they are privileged on their node, and nobody in the API.
+		if !accounts["weft-target"] || bound["weft-target"] {
+			t.Errorf("ServiceAccount weft-target: exists %v, has a role %v", accounts["weft-target"], bound["weft-target"])
 		}
 		for _, w := range workloads(objects) {
 			if !bound[w.template.Spec.ServiceAccountName] {

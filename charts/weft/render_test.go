@@ -46,6 +46,7 @@ var variations = map[string][]string{
 	"default": nil,
 	"every value set": {
 		"--set", "image.repository=registry.example/weft,image.tag=v9,image.pullPolicy=Always",
+		"--set", "target.image.repository=registry.example/weft-target,target.image.tag=v8,target.image.pullPolicy=Never",
 		"--set", "logLevel=debug", "--set", "imagePullSecrets[0].name=pull", "--set", "kubeletDir=/var/lib/k0s/kubelet",
 		"--set", "operator.replicas=3,csi.controller.replicas=1",
 		"--set", "operator.nodeSelector.role=infra,agent.nodeSelector.role=storage",
@@ -132,6 +133,22 @@ func decode(manifests []byte) ([]runtime.Object, error) {
 		}
 		objects = append(objects, object)
 	}
+}
+
+// appVersion is the chart's.
+func appVersion(t *testing.T) string {
+	t.Helper()
+	data, err := os.ReadFile("Chart.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var chart struct {
+		AppVersion string `json:"appVersion"`
+	}
+	if err := yaml.Unmarshal(data, &chart); err != nil || chart.AppVersion == "" {
+		t.Fatalf("Chart.yaml has no appVersion (%v)", err)
+	}
+	return chart.AppVersion
 }
 
 // of picks the objects of one type.

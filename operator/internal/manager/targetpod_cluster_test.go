@@ -29,6 +29,7 @@ func (c *cluster) spdkTarget(name string, strategy *v1alpha1.UpdateStrategy) *v1
 			NodeSelector:   metav1.LabelSelector{MatchLabels: map[string]string{"pool": name}},
 			Transports:     []v1alpha1.Transport{{Type: v1alpha1.TransportTCP}},
 			Devices:        v1alpha1.Devices{File: &v1alpha1.DeviceFile{Path: "/var/lib/weft/" + name, Size: resource.MustParse("10Gi")}},
+			Cores:          &v1alpha1.Cores{Count: new(int32(2))},
 			UpdateStrategy: strategy,
 		},
 	}

@@ -4,7 +4,6 @@ package manager_test
 
 import (
 	"fmt"
-	"strconv"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -140,7 +139,8 @@ func TestATargetTellsWhatItsPodsLack(t *testing.T) {
 		c.serve(node)
 	}
 	c.Eventually(c.targetCondition("lack", v1alpha1.ConditionReady)).Should(Equal("True/AsExpected"))
-	c.Expect(c.nvmfNode("lack-1").Spec.Plan.SPDK.CoreMask).To(Equal("0x" + strconv.FormatInt(1<<1|1<<2, 16)))
+	cpus := c.findPod("lack-1").Spec.Containers[0].Resources.Limits[corev1.ResourceCPU]
+	c.Expect(cpus.String()).To(Equal("2"))
 
 	// The agent sees that the engine does not answer; the pod knows why.
 	c.report("lack-2", func(s *v1alpha1.NvmfNodeStatus) {
@@ -165,7 +165,7 @@ func TestATargetTellsWhatItsPodsLack(t *testing.T) {
 	uids := []types.UID{c.podUID("lack-1")(), c.podUID("lack-2")()}
 	c.Eventually(func() error {
 		target := c.nvmfTarget("lack")
-		target.Spec.Cores = &v1alpha1.Cores{Count: new(int32(1))}
+		target.Spec.Cores.Count = new(int32(1))
 		return admin.Update(c.ctx, target)
 	}).Should(Succeed())
 	c.Eventually(c.podCondition("lack-1")).Should(Equal("True/PodOutdated"))
@@ -182,9 +182,7 @@ func TestATargetTellsWhatItsPodsLack(t *testing.T) {
 func TestAPlanKeepsWithinWhatTheKubeletHas(t *testing.T) {
 	c := newCluster(t)
 	startOperator(t, nil)
-	target := c.spdkTarget("alloc", nil)
-	target.Spec.Cores = &v1alpha1.Cores{Count: new(int32(2))}
-	c.Expect(admin.Update(c.ctx, target)).To(Succeed())
+	c.spdkTarget("alloc", nil)
 	c.kubeNode("alloc-1", "alloc")
 	allocatable := func(cpus string) {
 		node := kubeNode("alloc-1")
