@@ -222,7 +222,8 @@ func (s *session) readmit(c *change) string {
 	return "; still connected: " + strings.Join(connected, ", ")
 }
 
-// give what is missing: namespaces before the hosts that see them, listeners last.
+// give what is missing: namespaces before the hosts that see them, listeners last. A host is admitted only
+// when that export's namespaces are there: one that comes back and misses them would give up its block devices.
 func (s *session) give(changes []*change, errs []error) {
 	b := s.batch(errs)
 	for i, c := range changes {
@@ -237,6 +238,12 @@ func (s *session) give(changes []*change, errs []error) {
 		}
 		for _, move := range c.moves {
 			put(b, i, move)
+		}
+	}
+	b.wait()
+	for i, c := range changes {
+		if c == nil || errs[i] != nil {
+			continue
 		}
 		for _, host := range c.addHosts {
 			put(b, i, spdkrpc.NvmfSubsystemAddHost{NQN: c.nqn, Host: host})

@@ -63,6 +63,9 @@ func (e *Engine) OpenPools(ctx context.Context, devices []engine.Device) []error
 	if err != nil {
 		return failAll(len(devices), err)
 	}
+	if st, err = s.examined(st, devices); err != nil {
+		return failAll(len(devices), err)
+	}
 	errs := make([]error, len(devices))
 	open := make([]*opening, len(devices))
 	var attach, grow []int
@@ -124,6 +127,21 @@ func (s *session) readPools(devices []engine.Device) (*store, error) {
 				p.Path, p.base = path, b
 			}
 		}
+	}
+	return st, nil
+}
+
+// examined reads again once SPDK has looked at devices that it holds without an lvstore: after a crash that takes
+// long, and the call that attached them may not have waited for it.
+func (s *session) examined(st *store, devices []engine.Device) (*store, error) {
+	for _, p := range st.pools {
+		if p.Err == nil || p.base.Name == "" {
+			continue
+		}
+		if _, err := spdkrpc.Call(s.ctx, s.conn, spdkrpc.BdevWaitForExamine{}); err != nil {
+			return nil, fmt.Errorf("pool %s is being examined: %w", p.Device, mapError(err))
+		}
+		return s.readPools(devices)
 	}
 	return st, nil
 }

@@ -63,7 +63,7 @@ func settingsOf(plan *v1alpha1.SPDKPlan) (settings, error) {
 			smallBuffers:  int64(plan.SmallBuffers),
 			largeBuffers:  int64(plan.LargeBuffers),
 			ioPoolSize:    int64(plan.BdevIOPoolSize),
-			maxSubsystems: int64(plan.MaxSubsystems) + ownSubsystems,
+			maxSubsystems: int64(plan.MaxSubsystems),
 		},
 	}
 	if hasTransport(plan, v1alpha1.TransportTCP) {
@@ -146,7 +146,7 @@ func (s *session) readSettings() (*settings, error) {
 	}
 	running, err := reactors.Wait()
 	is := &settings{cores: cpuset.New(), interruptMode: interruptMode(running), numbers: map[string]int64{
-		smallBuffers: int64(config.Small), largeBuffers: int64(config.Large), ioPoolSize: int64(config.IOs), maxSubsystems: int64(config.Max),
+		smallBuffers: int64(config.Small), largeBuffers: int64(config.Large), ioPoolSize: int64(config.IOs), maxSubsystems: int64(config.Max) - ownSubsystems,
 	}}
 	var schedulerErr, transportsErr error
 	is.scheduler, schedulerErr = scheduler.Wait()

@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package spdk_test
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/weft-storage/weft/dataplane/engine"
+	"github.com/weft-storage/weft/dataplane/engine/conformance"
+	"github.com/weft-storage/weft/dataplane/spdkrpc/spdktest"
+)
+
+// work from nothing to exports, with deletions in between; another process can do it again at any point.
+type work struct {
+	*machine
+	device                engine.Device
+	source, clone, copied engine.ID
+	snapshot              engine.ID
+}
+
+func (w *work) do(t *testing.T) error {
+	ctx, e := t.Context(), w.engine(t)
+	one := func(errs []error) error { return errors.Join(errs...) }
+	volume := func(id engine.ID, size int64, source engine.Source) engine.VolumeSpec {
+		return engine.VolumeSpec{ID: id, Pool: w.device.ID, SizeBytes: size, Source: source}
+	}
+	r := &rig{}
+	first, second := r.exportOf(w.source), r.exportOf(w.clone)
+	first.Hosts = []string{"nqn.2014-08.org.nvmexpress:uuid:11111111-1111-1111-1111-111111111111"}
+	second.Hosts = first.Hosts
+	portals := w.portals()
+	portals[0].ANA = map[uint32]engine.ANAState{2: engine.ANANonOptimized}
+	for _, step := range []func() error{
+		func() error { return e.Start(ctx, w.plan) },
+		func() error { return one(e.OpenPools(ctx, []engine.Device{w.device})) },
+		func() error {
+			return one(e.CreateVolumes(ctx, []engine.VolumeSpec{volume(w.source, 4*mib, engine.Source{})}))
+		},
+		func() error { return one(e.Export(ctx, []engine.Export{first})) },
+		func() error {
+			return one(e.CreateSnapshots(ctx, []engine.SnapshotSpec{{ID: w.snapshot, Volume: w.source}}))
+		},
+		func() error {
+			return one(e.CreateVolumes(ctx, []engine.VolumeSpec{
+				volume(w.clone, 8*mib, engine.Source{Snapshot: w.snapshot}),
+				volume(w.copied, 12*mib, engine.Source{Volume: w.source}),
+			}))
+		},
+		func() error { return one(e.OpenPortals(ctx, portals)) },
+		func() error { return one(e.Export(ctx, []engine.Export{first, second})) },
+	} {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// TestInterruptedAnywhere: whichever call the target dies at, or the connection is lost, before
+// or after it was carried out, the next process brings it all to the same end.
+func TestInterruptedAnywhere(t *testing.T) {
+	t.Setenv(spdktest.TargetVariable, "")
+	for name, fault := range map[string]spdktest.Fault{
+		"the target dies before a call":                 {Do: spdktest.Die},
+		"the target dies after a call":                  {Do: spdktest.Die, When: spdktest.After},
+		"the connection is lost before a call":          {Do: spdktest.DropConnection},
+		"the connection is lost after a call was heard": {Do: spdktest.DropConnection, When: spdktest.After},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newMachine(t)
+			for at := 0; ; at++ {
+				if !interrupted(t, m, fault, at) {
+					t.Logf("interrupted at each of %d calls", at)
+					break
+				}
+			}
+		})
+	}
+}
+
+// interrupted at one call; false when there are fewer.
+func interrupted(t *testing.T, m *machine, fault spdktest.Fault, at int) bool {
+	t.Helper()
+	g := NewWithT(t)
+	m.kill()
+	m.launch(t)
+	w := &work{machine: m, device: m.file(conformance.PoolBytes), source: newID(), clone: newID(), copied: newID(), snapshot: newID()}
+	fault.Skip = at
+	m.target.(*spdktest.Target).Inject(fault)
+	err := w.do(t)
+	if err == nil {
+		return false
+	}
+	g.Expect(err).To(MatchError(engine.ErrUnavailable), "call %d", at)
+	if fault.Do == spdktest.Die {
+		<-m.target.(*spdktest.Target).Done()
+		m.launch(t)
+	}
+	g.Expect(w.do(t)).To(Succeed(), fmt.Sprint("after an interruption at call ", at))
+
+	state, err := m.engine(t).Gather(t.Context())
+	check(t, err)
+	g.Expect(state.Volumes).To(ConsistOf(
+		And(HaveField("ID", w.source), HaveField("SizeBytes", int64(4*mib))),
+		And(HaveField("ID", w.clone), HaveField("SizeBytes", int64(8*mib))),
+		And(HaveField("ID", w.copied), HaveField("SizeBytes", int64(12*mib))),
+	), "call %d", at)
+	g.Expect(state.Snapshots).To(ConsistOf(HaveField("ID", w.snapshot)))
+	g.Expect(state.Exports).To(HaveLen(2))
+	for _, x := range state.Exports {
+		g.Expect(x.Namespaces).To(HaveLen(1))
+		g.Expect(x.Portals).To(HaveLen(len(w.portals())))
+	}
+	g.Expect(state.Portals).To(HaveLen(len(w.portals())))
+	g.Expect(state.Portals).To(ContainElement(HaveField("ANA", HaveKeyWithValue(uint32(2), engine.ANANonOptimized))))
+	return true
+}
