@@ -2,7 +2,10 @@
 
 package spdktest
 
-import "syscall"
+import (
+	"slices"
+	"syscall"
+)
 
 // ioStats are the counters of one bdev. The fake moves no data: they are what examining a device reads, and what
 // Target.Write tells.
@@ -112,10 +115,12 @@ func (a *app) notify(kind, ctx string) {
 		id = a.notifications[n-1].ID + 1
 	}
 	a.notifications = append(a.notifications, notification{kind, ctx, id})
-	if extra := len(a.notifications) - maxNotifications; extra > 0 {
-		a.notifications = append([]notification(nil), a.notifications[extra:]...)
+	if len(a.notifications) >= 2*maxNotifications { // seldom: it copies
+		a.notifications = slices.Clone(a.kept())
 	}
 }
+
+func (a *app) kept() []notification { return a.notifications[max(0, len(a.notifications)-maxNotifications):] }
 
 func (a *app) notifyGetTypes(r *request) {
 	if none(r, "No parameters required") {
@@ -131,7 +136,7 @@ func (a *app) notifyGetNotifications(r *request) {
 		return
 	}
 	events := []notification{}
-	for _, n := range a.notifications {
+	for _, n := range a.kept() {
 		if n.ID >= id && uint64(len(events)) < most {
 			events = append(events, n)
 		}
