@@ -116,10 +116,11 @@ func (p TargetPods) podSpec(node string, plan *v1alpha1.Plan) *corev1ac.PodSpecA
 		WithVolumeMounts(mounts...).
 		WithTerminationMessagePolicy(corev1.TerminationMessageReadFile).
 		// A start reads all drives and may take minutes on a slow machine. Killing a target that is
-		// only slow stops the I/O that it goes on serving: a stall of its RPC must last.
+		// only slow stops the I/O that it goes on serving: a stall of its RPC must last. A probe runs
+		// on the target's own cores, so there are few once it has started; its end ends the container at once.
 		WithStartupProbe(probe(2, 150)).
-		WithLivenessProbe(probe(10, 12)).
-		WithReadinessProbe(probe(5, 3))
+		WithLivenessProbe(probe(30, 4)).
+		WithReadinessProbe(probe(30, 3))
 	if p.ImagePullPolicy != "" {
 		container.WithImagePullPolicy(p.ImagePullPolicy)
 	}
