@@ -120,7 +120,9 @@ func (a *app) notify(kind, ctx string) {
 	}
 }
 
-func (a *app) kept() []notification { return a.notifications[max(0, len(a.notifications)-maxNotifications):] }
+func (a *app) kept() []notification {
+	return a.notifications[max(0, len(a.notifications)-maxNotifications):]
+}
 
 func (a *app) notifyGetTypes(r *request) {
 	if none(r, "No parameters required") {
