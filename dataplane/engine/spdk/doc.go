@@ -32,7 +32,8 @@
 // SPDK allocates clusters to thin lvols as they are: what a host did not write reads as what lay there
 // before. So nothing may leave old data in a free cluster. A new lvstore is cleared: a file, or a device
 // that can deallocate with zeroes, by the kernel in no time, any other by writing zeroes. A deleted lvol's
-// clusters are overwritten with zeroes (clear_method write_zeroes), which takes as long as it takes and disturbs nobody.
+// clusters are overwritten with zeroes (clear_method write_zeroes), which takes as long as it takes and disturbs nobody; what
+// is left of that when the target is killed meanwhile stays as it is, because SPDK forgets the lvol first.
 // And hosts cannot discard (ONCS without Dataset Management), because SPDK frees discarded clusters
 // without clearing them where the drive does not do so itself.
 //

@@ -44,8 +44,10 @@ func (e *Engine) Start(ctx context.Context, plan v1alpha1.Plan) error {
 	if err != nil {
 		return err
 	}
-	if err := s.setScheduler(plan.SPDK, is.scheduler); err != nil {
-		return err
+	if is.interruptMode == want.interruptMode {
+		if err := s.setScheduler(plan.SPDK, is.scheduler); err != nil {
+			return err
+		}
 	}
 	made, err := s.makeTransports(plan.SPDK, is)
 	if err != nil {
