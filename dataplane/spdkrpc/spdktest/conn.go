@@ -18,7 +18,8 @@ type conn struct {
 	mu      sync.Mutex
 	room    sync.Cond // in has room
 	data    sync.Cond // out has data, or closing
-	in      []byte    // received, at most maxRequestBytes
+	in      []byte    // received; with what is taken at most maxRequestBytes
+	taken   int       // bytes that the loop is at
 	ended   bool      // the client has closed its end
 	out     [][]byte
 	closing bool
@@ -35,10 +36,10 @@ func (c *conn) read() {
 	buf := make([]byte, maxRequestBytes)
 	for {
 		c.mu.Lock()
-		for len(c.in) >= maxRequestBytes && !c.closing {
+		for len(c.in)+c.taken >= maxRequestBytes && !c.closing {
 			c.room.Wait()
 		}
-		space := maxRequestBytes - len(c.in)
+		space := maxRequestBytes - len(c.in) - c.taken
 		closing := c.closing
 		c.mu.Unlock()
 		if closing {
@@ -79,6 +80,7 @@ func (c *conn) take() (in []byte, ended bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	in, c.in = c.in, nil
+	c.taken = len(in)
 	return in, c.ended
 }
 
@@ -86,6 +88,7 @@ func (c *conn) keep(rest []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.in = append(rest[:len(rest):len(rest)], c.in...)
+	c.taken = 0
 	c.room.Signal()
 }
 
