@@ -18,18 +18,19 @@ const (
 	// random reads (the published measurement of I/O pacing).
 	tcpMbpsPerCore  = 12_500
 	rdmaMbpsPerCore = 50_000
+	// usualCPUs are those that DPDK can use as it is usually built (RTE_MAX_LCORE).
+	usualCPUs = 128
 	// defaultCores is the number where no link says its speed.
 	defaultCores = 2
 )
 
 // A cpu of the node, and what counts when cores are chosen.
 type cpu struct {
-	id         int
-	near       int   // 0 on a NUMA node of the NICs, 1 of the drives, 2 elsewhere
-	numa       int32 // of the CPU
-	thread     int   // 0 for the first hardware thread of a physical core, 1 for its sibling, and so on
-	interrupts bool  // probably takes interrupts of a NIC that TCP uses
-	position   int   // among those of its NUMA node that are alike
+	id     int
+	near   uint8 // 0 on a NUMA node of the NICs, 1 of the drives, 2 elsewhere
+	thread uint8 // 0 for the first hardware thread of a physical core, 1 for its sibling, and so on
+	numa   int32
+	rank   uint64
 }
 
 // corePlan is which CPUs run what.
@@ -49,44 +50,36 @@ type topology struct {
 // physical core first, siblings last; those without interrupts of the NICs
 // first; and by turns from NUMA nodes that are equally near.
 func topologyOf(inv *v1alpha1.Inventory, l links, driveNodes map[int32]bool) topology {
-	var t topology
-	for _, node := range inv.NUMANodes {
-		t.all = t.all.or(parseCPUs(node.CPUs))
-	}
-	for _, node := range inv.NUMANodes {
-		near := 2
+	t := topology{cpus: make([]cpu, 0, 128)}
+	for i := range inv.NUMANodes {
+		node := &inv.NUMANodes[i]
+		near := uint8(2)
 		switch {
 		case l.numa[node.ID]:
 			near = 0
 		case driveNodes[node.ID]:
 			near = 1
 		}
-		cpus := parseCPUs(node.CPUs)
 		// Drivers spread the interrupts of their queues over the CPUs of the NIC's NUMA node, from the first on.
 		queues := l.tcpQueues[node.ID]
+		cpus := parseCPUs(node.CPUs)
 		threads := threadsOf(node, cpus)
-		for i, id := range cpus.list() {
-			c := cpu{id: id, near: near, numa: node.ID, thread: threads[id], interrupts: int64(i) < queues}
-			if c.interrupts {
+		var alike [256][2]uint64 // CPUs of this NUMA node so far, by thread and interrupts
+		nth := int64(0)
+		for id := range cpus.all() {
+			thread, interrupts := threads[id], 0
+			if nth < queues {
+				interrupts = 1
 				t.interrupts.add(id)
 			}
-			t.cpus = append(t.cpus, c)
+			nth++
+			rank := uint64(near)<<40 | uint64(thread)<<32 | uint64(interrupts)<<31 | alike[thread][interrupts]<<16 | uint64(id)
+			alike[thread][interrupts]++
+			t.cpus = append(t.cpus, cpu{id: id, near: near, thread: thread, numa: node.ID, rank: rank})
 		}
+		t.all = t.all.or(cpus)
 	}
-	slices.SortFunc(t.cpus, func(a, b cpu) int {
-		return cmp.Or(cmp.Compare(a.numa, b.numa), cmp.Compare(a.thread, b.thread), compareBool(a.interrupts, b.interrupts), cmp.Compare(a.id, b.id))
-	})
-	for i := range t.cpus {
-		if c := &t.cpus[i]; i > 0 {
-			if p := t.cpus[i-1]; p.numa == c.numa && p.thread == c.thread && p.interrupts == c.interrupts {
-				c.position = p.position + 1
-			}
-		}
-	}
-	slices.SortFunc(t.cpus, func(a, b cpu) int {
-		return cmp.Or(cmp.Compare(a.near, b.near), cmp.Compare(a.thread, b.thread), compareBool(a.interrupts, b.interrupts),
-			cmp.Compare(a.position, b.position), cmp.Compare(a.id, b.id))
-	})
+	slices.SortFunc(t.cpus, func(a, b cpu) int { return cmp.Or(cmp.Compare(a.rank, b.rank), cmp.Compare(a.numa, b.numa)) })
 	// A CPU that two NUMA nodes claim counts once.
 	var seen cpuSet
 	t.cpus = slices.DeleteFunc(t.cpus, func(c cpu) bool {
@@ -97,25 +90,19 @@ func topologyOf(inv *v1alpha1.Inventory, l links, driveNodes map[int32]bool) top
 	return t
 }
 
-func compareBool(a, b bool) int {
-	switch {
-	case a == b:
-		return 0
-	case b:
-		return -1
-	}
-	return 1
-}
-
 // threadsOf tells for each CPU of a node which hardware thread of its physical core it is.
-func threadsOf(node v1alpha1.NUMANode, cpus cpuSet) map[int]int {
-	threads := map[int]int{}
+func threadsOf(node *v1alpha1.NUMANode, cpus cpuSet) *[maxCPUs]uint8 {
+	var threads [maxCPUs]uint8
 	for _, core := range node.Cores {
-		for i, id := range parseCPUs(core).and(cpus).list() {
-			threads[id] = max(i, threads[id])
+		thread := uint8(0)
+		for id := range parseCPUs(core).and(cpus).all() {
+			threads[id] = max(thread, threads[id])
+			if thread < 255 {
+				thread++
+			}
 		}
 	}
-	return threads
+	return &threads
 }
 
 // physical counts the physical cores, without that of CPU 0 where there are others.
@@ -187,20 +174,24 @@ func givenCores(mask string, t topology, why *explanation) (cpuSet, *Reason) {
 	if cores.has(0) {
 		warning = "CPU 0 is among them, where Linux does work of its own; leave it out unless the node is tuned for that"
 	}
-	why.given("coreMask", cores.mask(), fmt.Sprintf("CPUs %s, as cores.mask says", cores), warning)
+	why.given("coreMask", cores.mask(), fmt.Sprintf("CPUs %s, as cores.mask says", cores), warning, beyondDPDK(cores))
 	return cores, nil
+}
+
+// beyondDPDK warns of CPUs that SPDK can use only when it was built for as many.
+func beyondDPDK(cores cpuSet) string {
+	if highest := slices.Max(slices.Collect(cores.all())); highest >= usualCPUs {
+		return fmt.Sprintf("CPU %d is among them, and DPDK is usually built for CPUs 0 to %d; see that your SPDK was configured with --max-lcores=%d or more", highest, usualCPUs-1, highest+1)
+	}
+	return ""
 }
 
 // countedCores takes the first CPUs of the order that topologyOf made, but never CPU 0.
 func countedCores(node Node, spec *v1alpha1.Cores, t topology, l links, why *explanation) (cpuSet, *Reason) {
 	free := slices.DeleteFunc(slices.Clone(t.cpus), func(c cpu) bool { return c.id == 0 })
-	source, because := v1alpha1.SourceGiven, ""
-	var count int
+	count, source, because := defaultCount(t, l)
 	if spec != nil && spec.Count != nil {
-		count = int(*spec.Count)
-		because = fmt.Sprintf("cores.count asks for %d", count)
-	} else {
-		count, source, because = defaultCount(t, l)
+		count, source, because = int(*spec.Count), v1alpha1.SourceGiven, fmt.Sprintf("cores.count asks for %d", *spec.Count)
 	}
 	if count < 1 || count > len(free) {
 		return cpuSet{}, new(reasonf(v1alpha1.ReasonNotEnoughCPUs,
@@ -225,6 +216,7 @@ func countedCores(node Node, spec *v1alpha1.Cores, t topology, l links, why *exp
 	if siblings > 0 {
 		warnings = append(warnings, fmt.Sprintf("%d of them share a physical core with another, and give less than a whole one", siblings))
 	}
+	warnings = append(warnings, beyondDPDK(cores))
 	where := [...]string{"on the NIC's NUMA node", "on the drives' NUMA node", "anywhere: neither NIC nor drives say their NUMA node"}[free[0].near]
 	why.add(source, "coreMask", cores.mask(), fmt.Sprintf("%s: CPUs %s, %s, one hardware thread of a physical core first, without CPU 0", because, cores, where), warnings...)
 	return cores, nil

@@ -3,7 +3,9 @@
 package sizing
 
 import (
+	"iter"
 	"math/bits"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -46,21 +48,23 @@ func (s cpuSet) or(other cpuSet) cpuSet {
 	return s
 }
 
-// list has the CPUs in rising order.
-func (s cpuSet) list() []int {
-	cpus := make([]int, 0, s.count())
-	for i, word := range s {
-		for ; word != 0; word &= word - 1 {
-			cpus = append(cpus, i*64+bits.TrailingZeros64(word))
+// all yields the CPUs in rising order.
+func (s cpuSet) all() iter.Seq[int] {
+	return func(yield func(int) bool) {
+		for i, word := range s {
+			for ; word != 0; word &= word - 1 {
+				if !yield(i*64 + bits.TrailingZeros64(word)) {
+					return
+				}
+			}
 		}
 	}
-	return cpus
 }
 
 // String writes the set in the kernel's list format, such as 2-5,34.
 func (s cpuSet) String() string {
 	var b strings.Builder
-	cpus := s.list()
+	cpus := slices.Collect(s.all())
 	for i := 0; i < len(cpus); {
 		j := i
 		for j+1 < len(cpus) && cpus[j+1] == cpus[j]+1 {

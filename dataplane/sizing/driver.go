@@ -49,25 +49,25 @@ func addressDrives(inv *v1alpha1.Inventory, spec v1alpha1.NvmfTargetSpec, drives
 	var reasons []Reason
 	for i := range drives {
 		planned := &drives[i]
-		j := slices.IndexFunc(inv.Drives, func(d v1alpha1.Drive) bool { return d.ID == planned.ID })
-		if j < 0 {
+		d := driveOf(inv, planned.ID)
+		if d == nil {
 			continue
 		}
-		if why := notOnPCI(inv.Drives[j], spec.Devices.Driver); why != nil {
+		if why := notOnPCI(d, spec.Devices.Driver); why != nil {
 			reasons = append(reasons, *why)
 			continue
 		}
-		planned.PCIAddress = inv.Drives[j].PCIAddress
+		planned.PCIAddress = d.PCIAddress
 		if other := sharesController(inv, drives, *planned); other != "" {
 			reasons = append(reasons, reasonf(v1alpha1.ReasonDeviceInUse,
 				"%s and %s are namespaces of one controller (%s), and devices.driver %s would take both from the kernel; give both to the pool, or use driver Kernel",
-				inv.Drives[j].Name, other, planned.PCIAddress, spec.Devices.Driver))
+				d.Name, other, planned.PCIAddress, spec.Devices.Driver))
 		}
 	}
 	return reasons
 }
 
-func notOnPCI(d v1alpha1.Drive, driver v1alpha1.DriveDriver) *Reason {
+func notOnPCI(d *v1alpha1.Drive, driver v1alpha1.DriveDriver) *Reason {
 	if d.NVMe && pciAddress.MatchString(d.PCIAddress) {
 		return nil
 	}
@@ -77,7 +77,8 @@ func notOnPCI(d v1alpha1.Drive, driver v1alpha1.DriveDriver) *Reason {
 // sharesController names a drive behind the same PCI address that is not in the pool.
 func sharesController(inv *v1alpha1.Inventory, drives []v1alpha1.PlannedDrive, planned v1alpha1.PlannedDrive) string {
 	other := ""
-	for _, d := range inv.Drives {
+	for i := range inv.Drives {
+		d := &inv.Drives[i]
 		if d.PCIAddress != planned.PCIAddress || slices.ContainsFunc(drives, func(p v1alpha1.PlannedDrive) bool { return p.ID == d.ID }) {
 			continue
 		}
@@ -95,7 +96,17 @@ func (p pool) nvmeOnly(inv *v1alpha1.Inventory) bool {
 		return false
 	}
 	return !slices.ContainsFunc(p.drives, func(planned v1alpha1.PlannedDrive) bool {
-		i := slices.IndexFunc(inv.Drives, func(d v1alpha1.Drive) bool { return d.ID == planned.ID })
-		return i >= 0 && !inv.Drives[i].NVMe
+		d := driveOf(inv, planned.ID)
+		return d != nil && !d.NVMe
 	})
+}
+
+// driveOf is the drive with an ID; nil when the inventory has none.
+func driveOf(inv *v1alpha1.Inventory, id string) *v1alpha1.Drive {
+	for i := range inv.Drives {
+		if inv.Drives[i].ID == id {
+			return &inv.Drives[i]
+		}
+	}
+	return nil
 }

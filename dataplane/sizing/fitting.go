@@ -76,12 +76,12 @@ func (k knobToTurn) turn(s sizer, l load, in pages, allowed int64) string {
 
 // need is the memory of a load with its headroom; more than there can be when it cannot be sized.
 func (s sizer) need(l load, in pages) int64 {
+	l.quiet = true
 	l, _, reasons := s.size(l)
 	if len(reasons) > 0 {
 		return 1 << 62
 	}
-	_, bytes := in.withHeadroom(s.model.heap(l))
-	return bytes
+	return in.rounded(total(s.model.heap(l)))
 }
 
 // each changes a copy of the transports.

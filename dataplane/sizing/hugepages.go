@@ -108,10 +108,15 @@ func pagesOf(h v1alpha1.Hugepages) (pages, *Reason) {
 	return p, nil
 }
 
+// rounded has the headroom, and whole pages.
+func (p pages) rounded(sum int64) int64 {
+	return max(roundUp(sum+ceilDiv(sum*p.headroom, 100), p.bytes), p.least)
+}
+
 // withHeadroom adds the line of headroom, which also takes what rounding up adds, and returns the sum.
 func (p pages) withHeadroom(uses []v1alpha1.MemoryUse) ([]v1alpha1.MemoryUse, int64) {
 	sum := total(uses)
-	bytes := max(roundUp(sum+ceilDiv(sum*p.headroom, 100), p.bytes), p.least)
+	bytes := p.rounded(sum)
 	return append(uses, v1alpha1.MemoryUse{Use: p.use, Bytes: bytes - sum, How: fmt.Sprintf("%d %%, rounded up to %s", p.headroom, mib(p.bytes))}), bytes
 }
 

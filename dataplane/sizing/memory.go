@@ -5,6 +5,7 @@ package sizing
 import (
 	"fmt"
 	"math/bits"
+	"strconv"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 )
@@ -82,7 +83,18 @@ type load struct {
 	stores                int64 // logical volume stores: one for each drive, or that of the file
 	ownDriver             bool  // of the drives
 	podDrives             int64 // ordinary memory of the pool, in bytes
+	quiet                 bool  // only the numbers count: no words are made
 }
+
+// sprintf makes words, unless only the numbers count.
+func (l load) sprintf(format string, args ...any) string {
+	if l.quiet {
+		return ""
+	}
+	return fmt.Sprintf(format, args...)
+}
+
+func (l load) product(n, each int64) string { return l.sprintf("%d x %d", n, each) }
 
 // queuePairs of a transport, admin ones too.
 func (l load) queuePairs(t transport) int64 { return l.controllers(t) * (t.ioQueues(l.ioQueues) + 1) }
@@ -108,13 +120,14 @@ func (m memoryModel) ring(n int64) int64 { return m.ringEntry << bits.Len64(uint
 
 // heap lists what the target takes from its hugepages (or, without them, from the memory given with -s).
 func (m memoryModel) heap(l load) []v1alpha1.MemoryUse {
-	uses := []v1alpha1.MemoryUse{
+	uses := make([]v1alpha1.MemoryUse, 0, 24)
+	uses = append(uses, []v1alpha1.MemoryUse{
 		{Use: "SPDK itself", Bytes: m.fixed, How: "measured of " + spdkVersion},
-		{Use: "cores", Bytes: l.cores * m.perCore, How: product(l.cores, m.perCore)},
-		{Use: "bdev_io pool", Bytes: l.bdevIOPool*m.bdevIO + m.ring(l.bdevIOPool), How: product(l.bdevIOPool, m.bdevIO) + " + ring"},
-		{Use: "small buffers", Bytes: l.smallBuffers*smallBufferBytes + m.ring(l.smallBuffers), How: product(l.smallBuffers, smallBufferBytes) + " + ring"},
-		{Use: "large buffers", Bytes: l.largeBuffers*largeBufferBytes + m.ring(l.largeBuffers), How: product(l.largeBuffers, largeBufferBytes) + " + ring"},
-	}
+		{Use: "cores", Bytes: l.cores * m.perCore, How: l.product(l.cores, m.perCore)},
+		{Use: "bdev_io pool", Bytes: l.bdevIOPool*m.bdevIO + m.ring(l.bdevIOPool), How: l.product(l.bdevIOPool, m.bdevIO) + " + ring"},
+		{Use: "small buffers", Bytes: l.smallBuffers*smallBufferBytes + m.ring(l.smallBuffers), How: l.product(l.smallBuffers, smallBufferBytes) + " + ring"},
+		{Use: "large buffers", Bytes: l.largeBuffers*largeBufferBytes + m.ring(l.largeBuffers), How: l.product(l.largeBuffers, largeBufferBytes) + " + ring"},
+	}...)
 	for _, t := range l.transports {
 		if t.kind == v1alpha1.TransportTCP {
 			uses = append(uses, m.tcp(l, t)...)
@@ -123,12 +136,12 @@ func (m memoryModel) heap(l load) []v1alpha1.MemoryUse {
 		}
 	}
 	uses = append(uses,
-		v1alpha1.MemoryUse{Use: "logical volume stores", Bytes: l.stores * m.drive, How: product(l.stores, m.drive)},
-		v1alpha1.MemoryUse{Use: "volumes", Bytes: l.volumes * m.volume, How: product(l.volumes, m.volume)})
+		v1alpha1.MemoryUse{Use: "logical volume stores", Bytes: l.stores * m.drive, How: l.product(l.stores, m.drive)},
+		v1alpha1.MemoryUse{Use: "volumes", Bytes: l.volumes * m.volume, How: l.product(l.volumes, m.volume)})
 	if l.ownDriver {
 		threads := l.pollGroups + 1
 		uses = append(uses, v1alpha1.MemoryUse{Use: "SPDK's NVMe driver", Bytes: l.stores * (m.nvmeController + threads*m.nvmeQueuePair),
-			How: fmt.Sprintf("%d drives x (%d + %d queue pairs x %d)", l.stores, m.nvmeController, threads, m.nvmeQueuePair)})
+			How: l.sprintf("%d drives x (%d + %d queue pairs x %d)", l.stores, m.nvmeController, threads, m.nvmeQueuePair)})
 	}
 	return uses
 }
@@ -136,12 +149,12 @@ func (m memoryModel) heap(l load) []v1alpha1.MemoryUse {
 func (m memoryModel) tcp(l load, t transport) []v1alpha1.MemoryUse {
 	var uses []v1alpha1.MemoryUse
 	if t.inCapsule < m.tcpInCapsule {
-		uses = append(uses, v1alpha1.MemoryUse{Use: "TCP transport", Bytes: l.pollGroups * m.tcpPerGroup, How: product(l.pollGroups, m.tcpPerGroup)})
+		uses = append(uses, v1alpha1.MemoryUse{Use: "TCP transport", Bytes: l.pollGroups * m.tcpPerGroup, How: l.product(l.pollGroups, m.tcpPerGroup)})
 	}
 	pairs := l.queuePairs(t)
 	each := (2*t.queueDepth+1)*m.tcpPDU + t.queueDepth*t.inCapsule + m.tcpQueuePair
 	return append(uses, v1alpha1.MemoryUse{Use: "TCP queue pairs", Bytes: pairs*each + l.controllers(t)*m.tcpHost,
-		How: fmt.Sprintf("%d (admin too) x ((2 x %d + 1) x %d + %d x %d + %d) + %s", pairs, t.queueDepth, m.tcpPDU, t.queueDepth, t.inCapsule, m.tcpQueuePair, product(l.controllers(t), m.tcpHost))})
+		How: l.sprintf("%d (admin too) x ((2 x %d + 1) x %d + %d x %d + %d) + %s", pairs, t.queueDepth, m.tcpPDU, t.queueDepth, t.inCapsule, m.tcpQueuePair, l.product(l.controllers(t), m.tcpHost))})
 }
 
 func (m memoryModel) overRDMA(l load, t transport) []v1alpha1.MemoryUse {
@@ -149,11 +162,11 @@ func (m memoryModel) overRDMA(l load, t transport) []v1alpha1.MemoryUse {
 	slot := m.rdmaSlot + t.inCapsule
 	if t.srqDepth > 0 {
 		return append(uses, v1alpha1.MemoryUse{Use: "shared receive queues", Bytes: m.sharedQueues(l.pollGroups, l.devices, t.srqDepth, t.inCapsule),
-			How: fmt.Sprintf("%d poll groups x %d devices x (%d x %d + %d)", l.pollGroups, l.devices, t.srqDepth, slot, m.srq)})
+			How: l.sprintf("%d poll groups x %d devices x (%d x %d + %d)", l.pollGroups, l.devices, t.srqDepth, slot, m.srq)})
 	}
 	slots := l.receiveSlots(t)
 	return append(uses, v1alpha1.MemoryUse{Use: "RDMA receive queues", Bytes: m.ownQueues(slots, t.inCapsule),
-		How: fmt.Sprintf("%d slots of %d queue pairs x %d", slots, l.queuePairs(t), slot)})
+		How: l.sprintf("%d slots of %d queue pairs x %d", slots, l.queuePairs(t), slot)})
 }
 
 func total(uses []v1alpha1.MemoryUse) int64 {
@@ -164,11 +177,9 @@ func total(uses []v1alpha1.MemoryUse) int64 {
 	return sum
 }
 
-func product(n, each int64) string { return fmt.Sprintf("%d x %d", n, each) }
-
 func mib(bytes int64) string {
 	if bytes < 100<<20 {
-		return fmt.Sprintf("%.1f MiB", float64(bytes)/(1<<20))
+		return strconv.FormatFloat(float64(bytes)/(1<<20), 'f', 1, 64) + " MiB"
 	}
-	return fmt.Sprintf("%d MiB", ceilDiv(bytes, 1<<20))
+	return strconv.FormatInt(ceilDiv(bytes, 1<<20), 10) + " MiB"
 }

@@ -3,7 +3,6 @@
 package sizing
 
 import (
-	"fmt"
 	"slices"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
@@ -41,21 +40,21 @@ const (
 func podMemory(l load) []v1alpha1.MemoryUse {
 	uses := []v1alpha1.MemoryUse{
 		{Use: "pod: SPDK itself", Bytes: podBase, How: "measured of " + spdkVersion},
-		{Use: "pod: cores", Bytes: l.cores * podCore, How: product(l.cores, podCore)},
-		{Use: "pod: volumes", Bytes: l.volumes * (podVolume + l.pollGroups*podVolumeGroup), How: fmt.Sprintf("%d x (%d + %d poll groups x %d)", l.volumes, podVolume, l.pollGroups, podVolumeGroup)},
-		{Use: podDrivesUse, Bytes: l.podDrives, How: fmt.Sprintf("%d bytes for each MiB of %d times the pool", podClusterBytes, podMapped)},
+		{Use: "pod: cores", Bytes: l.cores * podCore, How: l.product(l.cores, podCore)},
+		{Use: "pod: volumes", Bytes: l.volumes * (podVolume + l.pollGroups*podVolumeGroup), How: l.sprintf("%d x (%d + %d poll groups x %d)", l.volumes, podVolume, l.pollGroups, podVolumeGroup)},
+		{Use: podDrivesUse, Bytes: l.podDrives, How: l.sprintf("%d bytes for each MiB of %d times the pool", podClusterBytes, podMapped)},
 	}
 	for _, t := range l.transports {
 		pairs := l.queuePairs(t)
 		if t.kind == v1alpha1.TransportTCP {
 			each := t.queueDepth*podTCPSlot + podTCPPair + podTCPCapsules*(t.inCapsule+podTCPHeader)
 			uses = append(uses,
-				v1alpha1.MemoryUse{Use: "pod: TCP queue pairs", Bytes: pairs * each, How: product(pairs, each)},
-				v1alpha1.MemoryUse{Use: "pod: TCP socket buffers", Bytes: pairs * 2 * podSocket, How: product(pairs, 2*podSocket)})
+				v1alpha1.MemoryUse{Use: "pod: TCP queue pairs", Bytes: pairs * each, How: l.product(pairs, each)},
+				v1alpha1.MemoryUse{Use: "pod: TCP socket buffers", Bytes: pairs * 2 * podSocket, How: l.product(pairs, 2*podSocket)})
 			continue
 		}
 		each := t.queueDepth * podRDMASlot
-		uses = append(uses, v1alpha1.MemoryUse{Use: "pod: RDMA queue pairs", Bytes: pairs * each, How: product(pairs, each)})
+		uses = append(uses, v1alpha1.MemoryUse{Use: "pod: RDMA queue pairs", Bytes: pairs * each, How: l.product(pairs, each)})
 	}
 	return uses
 }
@@ -79,12 +78,12 @@ func podDrives(node Node, p pool) int64 {
 	var kept, added int64
 	missing := false
 	for _, d := range p.drives {
-		i := slices.IndexFunc(node.Inventory.Drives, func(have v1alpha1.Drive) bool { return have.ID == d.ID })
 		bytes := int64(podLeastDrive)
-		if i >= 0 {
-			bytes = podMaps(node.Inventory.Drives[i].SizeBytes)
+		have := driveOf(node.Inventory, d.ID)
+		if have != nil {
+			bytes = podMaps(have.SizeBytes)
 		}
-		missing = missing || i < 0
+		missing = missing || have == nil
 		if had[d.ID] {
 			kept += bytes
 		} else {

@@ -45,7 +45,7 @@ func planPool(node Node, spec v1alpha1.NvmfTargetSpec) (pool, []Reason) {
 
 	inv := node.Inventory
 	kept := keptDrives(inv, node.Current)
-	var chosen []v1alpha1.Drive
+	var chosen []*v1alpha1.Drive
 	var reasons []Reason
 	if spec.Devices.Selector != nil {
 		chosen, reasons = selectDrives(inv, spec.Engine, kept, *spec.Devices.Selector)
@@ -91,8 +91,8 @@ func keptDrives(inv *v1alpha1.Inventory, current *v1alpha1.Plan) map[string]v1al
 		return kept
 	}
 	for _, d := range current.Drives {
-		if i := slices.IndexFunc(inv.Drives, func(have v1alpha1.Drive) bool { return have.ID == d.ID }); i >= 0 && inv.Drives[i].Serial != "" {
-			d.Serial = serial(inv.Drives[i])
+		if have := driveOf(inv, d.ID); have != nil && have.Serial != "" {
+			d.Serial = serial(have)
 		}
 		kept[d.ID] = d
 	}
@@ -101,8 +101,8 @@ func keptDrives(inv *v1alpha1.Inventory, current *v1alpha1.Plan) map[string]v1al
 
 // selectDrives takes every NVMe drive that the selector matches and that is
 // free; those that are not are left out, and are reasons only when no drive remains.
-func selectDrives(inv *v1alpha1.Inventory, engine v1alpha1.Engine, kept map[string]v1alpha1.PlannedDrive, sel v1alpha1.DeviceSelector) ([]v1alpha1.Drive, []Reason) {
-	var chosen []v1alpha1.Drive
+func selectDrives(inv *v1alpha1.Inventory, engine v1alpha1.Engine, kept map[string]v1alpha1.PlannedDrive, sel v1alpha1.DeviceSelector) ([]*v1alpha1.Drive, []Reason) {
+	var chosen []*v1alpha1.Drive
 	var leftOut []string
 	reason := v1alpha1.ReasonNoDevice
 	for _, d := range byName(inv.Drives) {
@@ -130,16 +130,17 @@ func selectDrives(inv *v1alpha1.Inventory, engine v1alpha1.Engine, kept map[stri
 
 // namedDrives takes the drives that the paths name. One that is named and
 // cannot be used is a reason: the user meant it.
-func namedDrives(inv *v1alpha1.Inventory, engine v1alpha1.Engine, kept map[string]v1alpha1.PlannedDrive, paths []string) ([]v1alpha1.Drive, []Reason) {
+func namedDrives(inv *v1alpha1.Inventory, engine v1alpha1.Engine, kept map[string]v1alpha1.PlannedDrive, paths []string) ([]*v1alpha1.Drive, []Reason) {
 	named := map[string]string{} // drive's ID to the first path that names it
 	for _, path := range slices.Sorted(slices.Values(paths)) {
-		for _, d := range inv.Drives {
+		for i := range inv.Drives {
+			d := &inv.Drives[i]
 			if _, seen := named[d.ID]; !seen && answersTo(d, path) {
 				named[d.ID] = path
 			}
 		}
 	}
-	var chosen []v1alpha1.Drive
+	var chosen []*v1alpha1.Drive
 	var reasons []Reason
 	for _, d := range byName(inv.Drives) {
 		path, ok := named[d.ID]
@@ -161,7 +162,7 @@ func namedDrives(inv *v1alpha1.Inventory, engine v1alpha1.Engine, kept map[strin
 }
 
 // unusable says why a drive cannot become part of a pool, or nil.
-func unusable(d v1alpha1.Drive, engine v1alpha1.Engine) *Reason {
+func unusable(d *v1alpha1.Drive, engine v1alpha1.Engine) *Reason {
 	switch d.Content {
 	case v1alpha1.ContentBlank:
 	case v1alpha1.ContentWeft:
@@ -186,7 +187,7 @@ func unusable(d v1alpha1.Drive, engine v1alpha1.Engine) *Reason {
 }
 
 // poolOf tells which engine made the pool on a drive of weft's own.
-func poolOf(d v1alpha1.Drive) v1alpha1.Engine {
+func poolOf(d *v1alpha1.Drive) v1alpha1.Engine {
 	if d.ContentDetail == v1alpha1.DetailSPDKPool {
 		return v1alpha1.EngineSPDK
 	}
@@ -195,33 +196,31 @@ func poolOf(d v1alpha1.Drive) v1alpha1.Engine {
 
 // join makes the plan's list: what is kept, then the rest by ID as far as the
 // API's bound allows; the list itself is sorted by ID.
-func join(kept map[string]v1alpha1.PlannedDrive, chosen []v1alpha1.Drive) []v1alpha1.PlannedDrive {
-	byID := map[string]v1alpha1.PlannedDrive{}
-	for id, d := range kept {
-		byID[id] = d
+func join(kept map[string]v1alpha1.PlannedDrive, chosen []*v1alpha1.Drive) []v1alpha1.PlannedDrive {
+	drives := make([]v1alpha1.PlannedDrive, 0, len(kept)+len(chosen))
+	for _, d := range kept {
+		drives = append(drives, d)
 	}
-	slices.SortFunc(chosen, func(a, b v1alpha1.Drive) int { return cmp.Compare(a.ID, b.ID) })
-	for _, d := range chosen {
-		if len(byID) >= maxDrives {
+	slices.SortFunc(chosen, func(a, b *v1alpha1.Drive) int { return cmp.Compare(a.ID, b.ID) })
+	for i, d := range chosen {
+		if len(drives) >= maxDrives {
 			break
 		}
-		byID[d.ID] = v1alpha1.PlannedDrive{ID: d.ID, Serial: serial(d)}
-	}
-	drives := make([]v1alpha1.PlannedDrive, 0, len(byID))
-	for _, d := range byID {
-		drives = append(drives, d)
+		if i == 0 || chosen[i-1].ID != d.ID {
+			drives = append(drives, v1alpha1.PlannedDrive{ID: d.ID, Serial: serial(d)})
+		}
 	}
 	slices.SortFunc(drives, func(a, b v1alpha1.PlannedDrive) int { return cmp.Compare(a.ID, b.ID) })
 	return drives
 }
 
 // serial of a drive within the API's bound of 64.
-func serial(d v1alpha1.Drive) string {
+func serial(d *v1alpha1.Drive) string {
 	r := []rune(d.Serial)
 	return string(r[:min(len(r), 64)])
 }
 
-func matches(sel v1alpha1.DeviceSelector, d v1alpha1.Drive) bool {
+func matches(sel v1alpha1.DeviceSelector, d *v1alpha1.Drive) bool {
 	if len(sel.Models) > 0 && !slices.ContainsFunc(sel.Models, func(p string) bool { return glob(p, d.Model) }) {
 		return false
 	}
@@ -237,7 +236,7 @@ func matches(sel v1alpha1.DeviceSelector, d v1alpha1.Drive) bool {
 }
 
 // answersTo reports whether a path under /dev/disk is one of the drive's names.
-func answersTo(d v1alpha1.Drive, path string) bool {
+func answersTo(d *v1alpha1.Drive, path string) bool {
 	if name, ok := strings.CutPrefix(path, "/dev/disk/by-id/"); ok {
 		return slices.Contains(d.ByID, name)
 	}
@@ -269,9 +268,12 @@ func glob(pattern, s string) bool {
 	return strings.HasSuffix(s, last)
 }
 
-func byName(drives []v1alpha1.Drive) []v1alpha1.Drive {
-	sorted := slices.Clone(drives)
-	slices.SortFunc(sorted, func(a, b v1alpha1.Drive) int {
+func byName(drives []v1alpha1.Drive) []*v1alpha1.Drive {
+	sorted := make([]*v1alpha1.Drive, 0, len(drives))
+	for i := range drives {
+		sorted = append(sorted, &drives[i])
+	}
+	slices.SortFunc(sorted, func(a, b *v1alpha1.Drive) int {
 		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.ID, b.ID))
 	})
 	return sorted

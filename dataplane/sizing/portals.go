@@ -80,9 +80,12 @@ func planPortal(node Node, engine v1alpha1.Engine, index int, t v1alpha1.Transpo
 	if t.InCapsuleDataSize != nil {
 		p.InCapsuleDataSize = t.InCapsuleDataSize.Value()
 	}
-	if t.Type == v1alpha1.TransportRDMA && engine == v1alpha1.EngineNvmet {
+	switch {
+	case t.Type == v1alpha1.TransportRDMA && engine == v1alpha1.EngineNvmet:
 		p.InCapsuleDataSize = min(p.InCapsuleDataSize, nvmetRDMAMaxInCapsule)
 		p.QueueDepth = min(p.QueueDepth, nvmetRDMAMaxQueueDepth)
+	case t.Type == v1alpha1.TransportRDMA && engine == v1alpha1.EngineSPDK:
+		p.InCapsuleDataSize = max(p.InCapsuleDataSize, minRDMAInCapsule)
 	}
 	return p, nil
 }

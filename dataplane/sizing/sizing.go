@@ -54,7 +54,12 @@ type Reason struct {
 
 // Plan resolves a target's spec for one node. It returns either a plan or at
 // least one reason, never both: every reason that it can find, not only the
-// first, in the order kernel modules, transports, devices.
+// first, in the order kernel modules, transports, devices, and for SPDK then
+// settings, cores, queues and buffers, memory. Of these last three it goes on to the next only
+// when the ones before are found.
+//
+// A plan for SPDK tells of each number where it came from and why, and of its memory line by line; both are
+// for the version of SPDK that weft is built for.
 //
 // The spec is one that the API server accepted. Fields that it would have defaulted may be zero.
 func Plan(node Node, spec v1alpha1.NvmfTargetSpec) (*v1alpha1.Plan, []Reason) {

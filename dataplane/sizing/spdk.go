@@ -46,7 +46,7 @@ func planSPDK(node Node, spec v1alpha1.NvmfTargetSpec) (*v1alpha1.Plan, []Reason
 	if invalid := checkDriver(spec); invalid != nil {
 		reasons = append(reasons, *invalid)
 	}
-	var words explanation
+	words := explanation{choices: make([]v1alpha1.Choice, 0, 32)}
 	p := &v1alpha1.SPDKPlan{}
 	reasons = append(reasons, planMode(spec, p, &words)...)
 	attachments, ioQueues, invalid := attachmentsOf(spec.Attachments)
@@ -76,7 +76,7 @@ func planSPDK(node Node, spec v1alpha1.NvmfTargetSpec) (*v1alpha1.Plan, []Reason
 	if len(why) > 0 {
 		return nil, why
 	}
-	slices.SortStableFunc(words.choices, func(a, b v1alpha1.Choice) int { return cmp.Compare(a.Setting, b.Setting) })
+	slices.SortFunc(words.choices, func(a, b v1alpha1.Choice) int { return cmp.Compare(a.Setting, b.Setting) })
 	return &v1alpha1.Plan{Engine: spec.Engine, Portals: portals, Drives: pool.drives, File: pool.file, SPDK: p, Choices: words.choices, Memory: uses}, nil
 }
 
@@ -309,10 +309,9 @@ func knob(why *explanation, name string, value, byDefault int64, words, warning 
 func driveNodes(node Node, pool pool) map[int32]bool {
 	nodes := map[int32]bool{}
 	for _, d := range pool.drives {
-		i := slices.IndexFunc(node.Inventory.Drives, func(have v1alpha1.Drive) bool { return have.ID == d.ID })
-		if i >= 0 {
-			if n := node.Inventory.Drives[i].NUMANode; n != nil {
-				nodes[*n] = true
+		if have := driveOf(node.Inventory, d.ID); have != nil {
+			if have.NUMANode != nil {
+				nodes[*have.NUMANode] = true
 			}
 			continue
 		}

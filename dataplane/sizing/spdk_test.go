@@ -193,6 +193,10 @@ func TestPlanOfSPDKChoosesCores(t *testing.T) {
 		"a mask with CPU 0": {
 			edits: []edit{mask("0x3")}, want: "0x3", warns: []string{"CPU 0 is among them"},
 		},
+		"CPUs that DPDK may not know": {
+			node:  func(n *sizing.Node) { n.Inventory.NUMANodes[0].CPUs = "0-15,128-159" },
+			edits: []edit{mask("0x100000000000000000000000000000002")}, want: "0x100000000000000000000000000000002", warns: []string{"CPU 128", "--max-lcores=129"},
+		},
 		"poll groups apart from interrupts, where enough are left": {
 			node: nic(func(n *v1alpha1.NIC) { n.RxQueues = 4 }), edits: []edit{mask("0xfff0000")},
 			want: "0xfff0000", groups: "0xff00000",

@@ -63,7 +63,7 @@ func planSRQ(t transport, l load, limits rdmaLimits, m memoryModel) (srqChoice, 
 	auto := t.srq.Mode == v1alpha1.SRQAuto
 	if limits.maxSRQ > 0 && limits.maxSRQ < l.pollGroups {
 		if auto {
-			return srqChoice{source: v1alpha1.SourceComputed, why: fmt.Sprintf(
+			return srqChoice{source: v1alpha1.SourceComputed, why: l.sprintf(
 				"%s has %d shared receive queues and each of the %d poll groups needs one, so each queue pair has a receive queue of its own",
 				limits.fewest, limits.maxSRQ, l.pollGroups)}, nil
 		}
@@ -73,9 +73,12 @@ func planSRQ(t transport, l load, limits rdmaLimits, m memoryModel) (srqChoice, 
 	}
 	shared := m.sharedQueues(l.pollGroups, max(limits.devices, 1), c.depth, t.inCapsule)
 	own := m.ownQueues(l.receiveSlots(t), t.inCapsule)
-	compared := fmt.Sprintf("shared receive queues cost %s (%d poll groups x %d devices x %d), own ones %s", mib(shared), l.pollGroups, max(limits.devices, 1), c.depth, mib(own))
+	compared := ""
+	if !l.quiet {
+		compared = fmt.Sprintf("shared receive queues cost %s (%d poll groups x %d devices x %d), own ones %s", mib(shared), l.pollGroups, max(limits.devices, 1), c.depth, mib(own))
+	}
 	if auto && own <= shared {
-		return srqChoice{source: v1alpha1.SourceComputed, why: fmt.Sprintf("each queue pair has a receive queue of its own, which is cheaper: %s", compared)}, nil
+		return srqChoice{source: v1alpha1.SourceComputed, why: l.sprintf("each queue pair has a receive queue of its own, which is cheaper: %s", compared)}, nil
 	}
 	if auto {
 		compared += "; Auto takes the cheaper"
@@ -110,10 +113,10 @@ func srqDepth(t transport, l load, limits rdmaLimits) (srqChoice, *Reason) {
 		bound, of = limits.maxSRQWR, "the device's max_srq_wr"
 	}
 	c := srqChoice{depth: max(min(need, bound), 16), source: v1alpha1.SourceComputed}
-	c.why = fmt.Sprintf("%d queues over %d poll groups x depth %d is %d", queues, l.pollGroups, t.queueDepth, need)
+	c.why = l.sprintf("%d queues over %d poll groups x depth %d is %d", queues, l.pollGroups, t.queueDepth, need)
 	if need > bound {
-		c.why += fmt.Sprintf(", within %d: %s", bound, of)
-		c.warnings = append(c.warnings, fmt.Sprintf("with all %d queues full, hosts are told to try again (receiver not ready); fewer attachments, a smaller queueDepth or more cores avoid it", queues))
+		c.why += l.sprintf(", within %d: %s", bound, of)
+		c.warnings = append(c.warnings, l.sprintf("with all %d queues full, hosts are told to try again (receiver not ready); fewer attachments, a smaller queueDepth or more cores avoid it", queues))
 	}
 	return c, nil
 }
