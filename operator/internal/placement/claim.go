@@ -58,11 +58,17 @@ func whoHasIt(n Node, candidates []candidate) string {
 	return ""
 }
 
+// oldestMatching: the oldest target waits for its finalizer, and the younger ones for it: else whichever
+// finalizer was written first would decide.
 func oldestMatching(n Node, candidates []candidate) string {
 	for _, c := range candidates {
-		if c.mayClaim() && c.matches(n) {
+		if c.deleting() || !c.matches(n) {
+			continue
+		}
+		if c.mayClaim() {
 			return c.name()
 		}
+		return ""
 	}
 	return ""
 }

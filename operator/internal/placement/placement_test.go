@@ -191,6 +191,11 @@ func TestClaims(t *testing.T) {
 			nodes:   []placement.Node{node("n1", "a")},
 			want:    map[string]claim{"n1": free},
 		},
+		"nor does a younger one in its place": {
+			targets: []v1alpha1.NvmfTarget{target("fast", "a", unfinalized), target("next", "a"), target("other", "b")},
+			nodes:   []placement.Node{node("n1", "a"), node("n2", "b")},
+			want:    map[string]claim{"n1": free, "n2": {target: "other", port: 4420}},
+		},
 		"a Kubernetes Node that is gone takes no claim away": {
 			targets: []v1alpha1.NvmfTarget{target("fast", "a")},
 			nodes:   []placement.Node{node("n1", "a", claimedBy("fast"), gone), node("n2", "a", gone)},

@@ -132,7 +132,7 @@ func condition(pod *corev1.Pod) metav1.Condition {
 	case last != nil: // also while it is being tried again: the reason stays until it works
 		return failed(pod, last)
 	case status != nil && status.State.Running != nil:
-		return notReady(v1alpha1.ReasonPodNotReady, "the target was started, and does not answer yet")
+		return notReady(v1alpha1.ReasonPodNotReady, "the target runs, and does not answer, or not yet")
 	}
 	return notReady(v1alpha1.ReasonPodPending, pendingBecause(pod, status))
 }

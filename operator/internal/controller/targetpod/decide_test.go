@@ -77,7 +77,7 @@ func TestDecide(t *testing.T) {
 	}{
 		"none yet":                        {nil, onDelete, create, "False/PodPending: the target pod is being made"},
 		"serves":                          {running(0), onDelete, keep, "True/AsExpected"},
-		"starts":                          {running(0, unready), onDelete, keep, "False/PodNotReady: the target was started, and does not answer yet"},
+		"starts":                          {running(0, unready), onDelete, keep, "False/PodNotReady: the target runs, and does not answer, or not yet"},
 		"is not scheduled":                {running(0, pendingPod), onDelete, keep, "False/PodPending: the target pod is not started yet"},
 		"crashed, is started again":       {running(0, crashed("")), onDelete, keep, "False/PodFailed: the target ended with exit code 137 (Error)"},
 		"was evicted":                     {running(0, evicted), onDelete, replaceFailed, "False/PodFailed: the target pod failed (Evicted): low on memory"},
