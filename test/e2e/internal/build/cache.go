@@ -118,10 +118,9 @@ func (c Cache) Prune(before time.Time) ([]string, error) {
 		if err != nil || !info.ModTime().Before(before) {
 			return err
 		}
-		if _, err := os.Lstat(artifact); err != nil {
-			return nil
+		if _, err := os.Lstat(artifact); err == nil {
+			unused = append(unused, artifact)
 		}
-		unused = append(unused, artifact)
 		return nil
 	})
 	if err != nil {
