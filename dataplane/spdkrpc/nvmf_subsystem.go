@@ -17,6 +17,9 @@ type NvmfCreateSubsystem struct {
 	// MinControllerID and MaxControllerID are 1 and 0xffef by default.
 	MinControllerID uint16 `json:"min_cntlid,omitzero"`
 	MaxControllerID uint16 `json:"max_cntlid,omitzero"`
+	// MaxDiscardBlocks is the most that hosts may discard at once, 2097152 by default (DMRSL). With 0 there is no limit,
+	// which keeps Linux from discarding where the transport masks ONCSDatasetManagement.
+	MaxDiscardBlocks *uint32 `json:"dmrsl,omitzero"`
 }
 
 func (NvmfCreateSubsystem) method() string { return "nvmf_create_subsystem" }

@@ -34,7 +34,7 @@
 // that can deallocate with zeroes, by the kernel in no time, any other by writing zeroes. A deleted lvol's
 // clusters are overwritten with zeroes (clear_method write_zeroes), which takes as long as it takes and disturbs nobody; what
 // is left of that when the target is killed meanwhile stays as it is, because SPDK forgets the lvol first.
-// And hosts cannot discard (ONCS without Dataset Management), because SPDK frees discarded clusters
+// And hosts cannot discard (ONCS without Dataset Management, and no DMRSL, which Linux goes by first), because SPDK frees discarded clusters
 // without clearing them where the drive does not do so itself.
 //
 // # What differs from the kernel's target

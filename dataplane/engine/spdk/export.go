@@ -53,7 +53,10 @@ func diff(is *spdkrpc.Subsystem, want engine.Export, bdevs map[engine.ID]string,
 		}
 	}
 	if is == nil {
-		c.create = &spdkrpc.NvmfCreateSubsystem{NQN: want.NQN, Serial: want.Serial, Model: want.Model, MaxNamespaces: c.room, ANAReporting: true}
+		c.create = &spdkrpc.NvmfCreateSubsystem{
+			NQN: want.NQN, Serial: want.Serial, Model: want.Model, MaxNamespaces: c.room, ANAReporting: true,
+			MaxDiscardBlocks: new(uint32(0)),
+		}
 		is = &spdkrpc.Subsystem{MaxNamespaces: c.room}
 	}
 	c.room = is.MaxNamespaces

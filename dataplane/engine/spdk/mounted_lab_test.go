@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build lab
+
+package spdk_test
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/weft-storage/weft/dataplane/engine"
+	"github.com/weft-storage/weft/dataplane/engine/conformance/initiator"
+)
+
+// TestMountedFilesystem goes on over kill -9 of the target, as a pod's volume does; and its host cannot discard.
+func TestMountedFilesystem(t *testing.T) {
+	x := newBench(t)
+	t.Cleanup(initiator.DisconnectAll)
+	all := x.things(1)
+	all.volumes[0].SizeBytes = 128 << 20
+	x.all(x.engine.CreateVolumes(x.ctx, all.volumes))
+	x.all(x.engine.Export(x.ctx, all.exports))
+	e := all.exports[0]
+	c, err := initiator.Connect(x.portals()[0].Portal, e.NQN, e.Hosts[0], 10*time.Minute)
+	check(t, err)
+	ns, err := c.Namespace(x.ctx, all.ids[0])
+	check(t, err)
+	block := initiator.BlockDevice(ns)
+	discard, err := os.ReadFile(filepath.Join("/sys/class/block", filepath.Base(block), "queue/discard_max_bytes"))
+	check(t, err)
+	if strings.TrimSpace(string(discard)) != "0" {
+		t.Errorf("the host may discard %s bytes at once", discard)
+	}
+	program(t, "mke2fs", "-q", "-t", "ext4", block)
+	dir := t.TempDir()
+	program(t, "mount", block, dir)
+	t.Cleanup(func() { program(t, "umount", dir) })
+	want := bytes.Repeat([]byte("weft"), 1<<18)
+	check(t, os.WriteFile(filepath.Join(dir, "before"), want, 0o600))
+	unix.Sync()
+
+	x.target.Kill()
+	written := make(chan error, 1)
+	go func() {
+		f, err := os.Create(filepath.Join(dir, "meanwhile"))
+		if err == nil {
+			_, err = f.Write(want)
+		}
+		if err == nil {
+			err = f.Sync()
+		}
+		written <- err
+	}()
+	x.launch(t)
+	x.connect()
+	x.refill(all)
+	select {
+	case err := <-written:
+		check(t, err)
+	case <-time.After(2 * time.Minute):
+		t.Fatal("a write that waited for the target did not go on")
+	}
+	for _, name := range []string{"before", "meanwhile"} {
+		data, err := os.ReadFile(filepath.Join(dir, name))
+		check(t, err)
+		if !bytes.Equal(data, want) {
+			t.Errorf("%s has other data", name)
+		}
+	}
+	mounts, err := os.ReadFile("/proc/self/mounts")
+	check(t, err)
+	for line := range strings.Lines(string(mounts)) {
+		if strings.HasPrefix(line, block+" ") && !strings.Contains(line, " rw") {
+			t.Errorf("the filesystem went read-only: %s", line)
+		}
+	}
+	if state, err := x.engine.Gather(x.ctx); err != nil || len(state.Exports) != 1 || state.Volumes[0].AllocatedBytes < engine.SizeUnit {
+		t.Errorf("Gather: %+v, %v", state, err)
+	}
+}
