@@ -109,13 +109,25 @@ define in-machine
 	$(MACHINE) exec node1 -- /host-share/$(notdir $(1)).test -test.v -test.timeout 25m
 endef
 
+# A real SPDK target goes into the machine with its libraries, and serves the kernel's initiator there.
+define spdk-in-machine
+	rm -rf .lab-machine/share/spdk && mkdir -p .lab-machine/share/spdk/lib
+	cp $(WEFT_SPDK_TARGET) .lab-machine/share/spdk/target
+	ldd $(WEFT_SPDK_TARGET) | grep -o '/[^ ]*' | xargs -I FILE cp -L FILE .lab-machine/share/spdk/lib/
+	printf '%s\n' '#!/bin/sh' 'exec /host-share/spdk/lib/ld-linux-* --library-path /host-share/spdk/lib /host-share/spdk/target "$$@"' >.lab-machine/share/spdk/nvmf_tgt
+	chmod +x .lab-machine/share/spdk/nvmf_tgt
+	$(GO) test -c -tags lab -o .lab-machine/share/spdk.test ./dataplane/engine/spdk
+	$(MACHINE) exec node1 -- env WEFT_SPDK_TARGET=/host-share/spdk/nvmf_tgt /host-share/spdk.test -test.v -test.timeout 25m -test.run 'TestConformance|TestMounted|TestRefill'
+endef
+
 .PHONY: test-lab
-test-lab: $(LAB) ## Run the kernel tests in a virtual machine of their own
+test-lab: $(LAB) ## Run the kernel tests in a virtual machine of their own; with WEFT_SPDK_TARGET, SPDK's too
 	$(MACHINE) down
 	$(MACHINE) up --nodes 1 --no-cluster
 	$(call in-machine,./dataplane/engine/nvmet)
 	$(call in-machine,./dataplane/internal/agent)
 	$(call in-machine,./csi-driver/internal/node)
+	$(if $(WEFT_SPDK_TARGET),$(spdk-in-machine),@echo 'WEFT_SPDK_TARGET is not set: the SPDK engine met no host, only the fake target in test-unit')
 	$(MACHINE) down
 
 .PHONY: test-e2e
