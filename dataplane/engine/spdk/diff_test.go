@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package spdk
+
+import (
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/engine"
+	"github.com/weft-storage/weft/dataplane/spdkrpc"
+)
+
+const (
+	idA = engine.ID("0a000000-0000-4000-8000-00000000000a")
+	idB = engine.ID("0b000000-0000-4000-8000-00000000000b")
+)
+
+func TestDiff(t *testing.T) {
+	bdevs := map[engine.ID]string{idA: "bdev-a", idB: "bdev-b"}
+	served := func(nsid uint32, id engine.ID, group uint32) spdkrpc.Namespace {
+		return spdkrpc.Namespace{NSID: nsid, Bdev: bdevs[id], UUID: string(id), NGUID: id.NGUID(), ANAGroup: group}
+	}
+	portal := engine.Portal{Portal: v1alpha1.Portal{Transport: v1alpha1.TransportTCP, Address: "192.0.2.1", Port: 4420}}
+	want := func(change func(*engine.Export)) engine.Export {
+		x := engine.Export{
+			NQN: v1alpha1.NQNPrefix + "a", Serial: "s", Model: "m", Hosts: []string{"h1"},
+			Namespaces: []engine.Namespace{{NSID: 1, Volume: idA, ANAGroup: 1}},
+		}
+		if change != nil {
+			change(&x)
+		}
+		return x
+	}
+	is := func(change func(*spdkrpc.Subsystem)) *spdkrpc.Subsystem {
+		s := &spdkrpc.Subsystem{
+			Serial: "s", Model: "m", MaxNamespaces: minRoom, Hosts: []spdkrpc.AllowedHost{{NQN: "h1"}},
+			Namespaces: []spdkrpc.Namespace{served(1, idA, 1)}, Listeners: []spdkrpc.Address{addressOf(portal.Portal)},
+		}
+		if change != nil {
+			change(s)
+		}
+		return s
+	}
+	nothing := func(c *change) bool {
+		return !c.takes() && c.create == nil && len(c.addNamespaces)+len(c.moves)+len(c.addHosts)+len(c.listen) == 0
+	}
+	for _, tt := range []struct {
+		name    string
+		is      *spdkrpc.Subsystem
+		want    engine.Export
+		check   func(*change) bool
+		restart bool
+	}{
+		{name: "as it shall be", is: is(nil), want: want(nil), check: nothing},
+		{name: "missing", want: want(nil), check: func(c *change) bool {
+			return !c.takes() && c.create != nil && len(c.addNamespaces) == 1 && len(c.addHosts) == 1 && len(c.listen) == 1
+		}},
+		{name: "nobody listens for an export without hosts", want: want(func(x *engine.Export) { x.Hosts = nil }), check: func(c *change) bool {
+			return c.create != nil && len(c.listen) == 0
+		}},
+		{name: "a listener is missing", is: is(func(s *spdkrpc.Subsystem) { s.Listeners = nil }), want: want(nil), check: func(c *change) bool {
+			return !c.takes() && len(c.listen) == 1
+		}},
+		{name: "a host is another", is: is(nil), want: want(func(x *engine.Export) { x.Hosts = []string{"h2"} }), check: func(c *change) bool {
+			return !c.remove && len(c.removeHosts) == 1 && c.addHosts[0] == "h2" && len(c.addNamespaces) == 0
+		}},
+		{name: "a namespace is another volume", is: is(nil), want: want(func(x *engine.Export) { x.Namespaces[0].Volume = idB }), check: func(c *change) bool {
+			return c.removeNamespaces[0] == 1 && c.addNamespaces[0].Bdev == "bdev-b" && c.addNamespaces[0].UUID == string(idB) && len(c.removeHosts) == 0
+		}},
+		{name: "the right bdev with a wrong identity", is: is(func(s *spdkrpc.Subsystem) { s.Namespaces[0].NGUID = idB.NGUID() }), want: want(nil), check: func(c *change) bool {
+			return len(c.removeNamespaces) == 1 && len(c.addNamespaces) == 1
+		}},
+		{name: "only the group differs", is: is(nil), want: want(func(x *engine.Export) { x.Namespaces[0].ANAGroup = 7 }), check: func(c *change) bool {
+			return !c.takes() && len(c.addNamespaces) == 0 && c.moves[0].ANAGroup == 7
+		}},
+		{name: "another serial while hosts are admitted", is: is(nil), want: want(func(x *engine.Export) { x.Serial = "other" }), restart: true},
+		{name: "another serial", is: is(func(s *spdkrpc.Subsystem) { s.Hosts = nil }), want: want(func(x *engine.Export) { x.Serial = "other" }), check: func(c *change) bool {
+			return c.remove && c.create.Serial == "other" && len(c.addNamespaces) == 1 && len(c.removeHosts) == 0
+		}},
+		{name: "more room while hosts are admitted", is: is(nil), want: want(func(x *engine.Export) { x.Namespaces[0].NSID = 100 }), restart: true},
+		{name: "more room", is: is(func(s *spdkrpc.Subsystem) { s.Hosts = nil }), want: want(func(x *engine.Export) { x.Namespaces[0].ANAGroup = 100 }), check: func(c *change) bool {
+			return c.remove && c.create.MaxNamespaces == 100 && c.room == 100
+		}},
+		{name: "any host may connect", is: is(func(s *spdkrpc.Subsystem) { s.AllowAnyHost, s.Hosts = true, nil }), want: want(nil), check: func(c *change) bool {
+			return c.remove && c.create != nil
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			g := NewWithT(t)
+			c, err := diff(tt.is, tt.want, bdevs, []engine.Portal{portal})
+			if tt.restart {
+				g.Expect(err).To(MatchError(engine.ErrRestartNeeded))
+				return
+			}
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(tt.check(c)).To(BeTrue(), "%+v", c)
+		})
+	}
+}
+
+func TestNames(t *testing.T) {
+	g := NewWithT(t)
+	at := time.Unix(1795000000, 0)
+	for name, want := range map[string]kind{
+		string(idA): volumeLvol, snapshotName(idA, at): snapshotLvol, cloneName(idA): cloneLvol, markName(idA): markLvol,
+		"": foreignLvol, "data": foreignLvol, "s-" + string(idA): foreignLvol, "s-" + string(idA) + "-!": foreignLvol,
+		"s-" + string(idA) + "x1": foreignLvol, "c-" + string(idA) + "-1": foreignLvol, "x-" + string(idA): foreignLvol,
+	} {
+		is, id, created := parseName(name)
+		g.Expect(is).To(Equal(want), name)
+		if want != foreignLvol {
+			g.Expect(id).To(Equal(idA))
+			g.Expect(len(name)).To(BeNumerically("<=", 63), "SPDK takes no more")
+		}
+		if want == snapshotLvol {
+			g.Expect(created).To(BeTemporally("==", at))
+		}
+	}
+	g.Expect(len(lvstoreName("/a/very/long/path"))).To(BeNumerically("<=", 63))
+}
+
+// TestMetadata: enough for many volumes on a small device, and quick to recover on a large one.
+func TestMetadata(t *testing.T) {
+	g := NewWithT(t)
+	const gib = 1 << 30
+	for bytes, want := range map[uint64]uint32{gib / 2: 100, 20 * gib: 100, 100 * gib: 64, 1024 * gib: 7, 16 * 1024 * gib: 1} {
+		percent := metadataPercent(spdkrpc.Bdev{BlockBytes: 512, Blocks: bytes / 512})
+		g.Expect(percent).To(Equal(want), "%d GiB", bytes/gib)
+	}
+}
