@@ -119,7 +119,8 @@ func realTargetLayer(ctx context.Context, program string) ([]byte, error) {
 			return nil, err
 		}
 	}
-	script := fmt.Sprintf("#!/bin/sh\nexec /%s --library-path /%s/lib /%s/nvmf_tgt \"$@\"\n", loader, spdkDir, spdkDir)
+	// OpenSSL's library ends a program that finds no configuration where this machine has it.
+	script := fmt.Sprintf("#!/bin/sh\nOPENSSL_CONF=/dev/null exec /%s --library-path /%s/lib /%s/nvmf_tgt \"$@\"\n", loader, spdkDir, spdkDir)
 	if err := add(targetProgram, 0o755, []byte(script)); err != nil {
 		return nil, err
 	}
