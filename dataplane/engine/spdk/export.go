@@ -288,7 +288,7 @@ func (e *Engine) Unexport(ctx context.Context, nqns []string) []error {
 	if err != nil {
 		return failAll(len(nqns), err)
 	}
-	n, err := s.readNetwork()
+	n, err := s.finishNetwork(s.startSubsystems())
 	if err != nil {
 		return failAll(len(nqns), err)
 	}
@@ -304,7 +304,7 @@ func (e *Engine) Unexport(ctx context.Context, nqns []string) []error {
 		return errs
 	}
 	call(s, remove, errs, func(i int) spdkrpc.Request[spdkrpc.Done] { return spdkrpc.NvmfDeleteSubsystem{NQN: nqns[i]} })
-	after, err := s.readNetwork()
+	after, err := s.finishNetwork(s.startSubsystems())
 	for _, i := range remove {
 		if err != nil {
 			errs[i] = err

@@ -26,7 +26,7 @@ type network struct {
 	transports map[v1alpha1.TransportType]spdkrpc.Transport
 }
 
-// networkReading is under way.
+// networkReading is under way. Without portals only subsystems is set.
 type networkReading struct {
 	subsystems *spdkrpc.Pending[[]spdkrpc.Subsystem]
 	transports *spdkrpc.Pending[[]spdkrpc.Transport]
@@ -41,6 +41,11 @@ func (s *session) startNetwork() networkReading {
 	}
 }
 
+// startSubsystems reads only who exports what, without the portals.
+func (s *session) startSubsystems() networkReading {
+	return networkReading{subsystems: spdkrpc.Start(s.ctx, s.conn, spdkrpc.NvmfGetSubsystems{})}
+}
+
 func (s *session) readNetwork() (*network, error) { return s.finishNetwork(s.startNetwork()) }
 
 func (s *session) finishNetwork(r networkReading) (*network, error) {
@@ -50,20 +55,26 @@ func (s *session) finishNetwork(r networkReading) (*network, error) {
 		transports: map[v1alpha1.TransportType]spdkrpc.Transport{},
 	}
 	subsystems, err := r.subsystems.Wait()
-	transports, transportsErr := r.transports.Wait()
-	listeners, anchorErr := r.anchor.Wait()
-	if err = errors.Join(err, transportsErr); errors.Is(err, spdkrpc.ErrWrongState) {
+	if errors.Is(err, spdkrpc.ErrWrongState) {
 		return n, nil
 	}
+	if err != nil {
+		return nil, mapError(err)
+	}
+	for _, sub := range subsystems {
+		n.subsystems[sub.NQN] = sub
+	}
+	if r.transports == nil {
+		return n, nil
+	}
+	transports, err := r.transports.Wait()
 	if err != nil {
 		return nil, mapError(err)
 	}
 	for _, t := range transports {
 		n.transports[v1alpha1.TransportType(t.Type)] = t
 	}
-	for _, sub := range subsystems {
-		n.subsystems[sub.NQN] = sub
-	}
+	listeners, anchorErr := r.anchor.Wait()
 	if _, made := n.subsystems[anchorNQN]; !made {
 		return n, nil
 	}

@@ -228,7 +228,7 @@ func (e *Engine) DeleteVolumes(ctx context.Context, ids []engine.ID) []error {
 	if err != nil {
 		return failAll(len(ids), err)
 	}
-	reading, serving := s.startNames(), s.startNetwork()
+	reading, serving := s.startNames(), s.startSubsystems()
 	st, err := s.finishStore(reading)
 	if err != nil {
 		return failAll(len(ids), err)
