@@ -176,7 +176,14 @@ func explainPlacement(t transport, why *explanation) {
 		why.byDefault("placement", string(t.placement), words)
 		return
 	}
-	why.given("placement", string(t.placement), words)
+	why.given("placement", string(t.placement), words, placementWarnings[t.placement])
+}
+
+// placementWarnings tell what SPDK 26.05 was seen to do: with enable_placement_id 1 (NAPI) it reset every TCP connection over
+// loopback and veth, and none over a virtio NIC; with 2 (CPU) every one whose packets arrived on the CPU of its first reactor.
+var placementWarnings = map[v1alpha1.Placement]string{
+	v1alpha1.PlacementCPU:  "SPDK 26.05 resets connections whose packets arrive on the CPU of its first reactor: keep the NIC's interrupts away from it, or use None",
+	v1alpha1.PlacementNAPI: "SPDK 26.05 resets connections that come without a NAPI id, as over loopback and veth: try it with the node's NIC first, or use None",
 }
 
 func explainDriver(spec v1alpha1.NvmfTargetSpec, driver v1alpha1.DriveDriver, why *explanation) {
