@@ -19,6 +19,7 @@ import (
 	"github.com/weft-storage/weft/dataplane/engine"
 	"github.com/weft-storage/weft/dataplane/engine/conformance"
 	"github.com/weft-storage/weft/dataplane/engine/spdk"
+	"github.com/weft-storage/weft/dataplane/internal/launch"
 	"github.com/weft-storage/weft/dataplane/spdkrpc"
 	"github.com/weft-storage/weft/dataplane/spdkrpc/spdktest"
 )
@@ -376,14 +377,24 @@ func TestDrives(t *testing.T) {
 		g.Expect(errors.As(errs[1], &foreign)).To(BeTrue(), "%v", errs[1])
 		g.Expect(errors.As(errs[2], &foreign)).To(BeTrue(), "%v", errs[2])
 		g.Expect(errs[3]).To(HaveOccurred())
-		// What was prepared is a pool, whatever the next launch records of it.
-		check(t, os.WriteFile(filepath.Join(m.dir, "drives.json"), []byte(`{"0000:01:00.0": {"content": "Weft"}}`), 0o600))
+		// What was prepared is a pool, and no longer recorded as blank.
+		recorded, err := launch.ReadRecords(filepath.Join(m.dir, "any.sock"))
+		check(t, err)
+		g.Expect(recorded["0000:01:00.0"].Content).To(Equal(v1alpha1.ContentWeft))
 		m.restart(t)
 	}
 	g.Expect(m.engine(t).OpenPools(t.Context(), devices[:1])).To(ConsistOf(BeNil()))
 	state, err := m.engine(t).Gather(t.Context())
 	check(t, err)
 	g.Expect(state.Pools).To(ConsistOf(And(HaveField("Device", "eui.0000:01:00.0"), HaveField("Path", "0000:01:00.0"), HaveField("Err", BeNil()))))
+
+	// A drive that was blank once, and whose lvstore cannot be found, is not made anew.
+	check(t, os.Truncate(filepath.Join(m.dir, "0000:01:00.0"), 0))
+	check(t, os.Truncate(filepath.Join(m.dir, "0000:01:00.0"), conformance.PoolBytes))
+	m.restart(t)
+	var foreign *engine.ForeignSignatureError
+	errs := m.engine(t).OpenPools(t.Context(), devices[:1])
+	g.Expect(errors.As(errs[0], &foreign)).To(BeTrue(), "%v", errs[0])
 }
 
 // TestWatch follows the target through its lives.

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"syscall"
+	"time"
 
 	"github.com/go-logr/logr"
 	"golang.org/x/sys/unix"
@@ -41,6 +42,8 @@ type opening struct {
 	attached *pool
 	// blank devices become pools.
 	blank bool
+	// content of a drive that only the target sees, as weft-launch recorded it.
+	content v1alpha1.DriveContent
 	// clear is how a blank device gets rid of old data.
 	clear spdkrpc.ClearMethod
 	// grown: its file was made larger.
@@ -108,13 +111,15 @@ func (s *session) readPools(devices []engine.Device) (*store, error) {
 	for i, d := range devices {
 		bases[i] = spdkrpc.Start(s.ctx, s.conn, spdkrpc.BdevGetBdevs{Name: (&opening{Device: d}).base()})
 	}
-	st := &store{}
+	st := &store{strangers: map[string]string{}}
 	found, err := lvstores.Wait()
 	if err != nil {
 		return nil, mapError(err)
 	}
 	for _, l := range found {
-		st.readable(l)
+		if st.readable(l) == nil {
+			st.strangers[l.BaseBdev] = l.Name
+		}
 	}
 	for _, pending := range bases {
 		bdevs, err := pending.Wait()
@@ -188,7 +193,8 @@ func (s *session) prepareDrive(o *opening) error {
 	if err != nil {
 		return err
 	}
-	o.blank = records[o.PCIAddress].Content == v1alpha1.ContentBlank
+	o.content = records[o.PCIAddress].Content
+	o.blank = o.content == v1alpha1.ContentBlank
 	return nil
 }
 
@@ -350,6 +356,8 @@ func (s *session) makeLvstores(st *store, open []*opening, errs []error) {
 		switch {
 		case err == nil:
 			o.attached = p
+		case o.content == v1alpha1.ContentWeft && st.recorded(o.ID).base.Claimed && st.strangers[o.base()] == "":
+			errs[i] = fmt.Errorf("%w: its lvstore is being made, or examined", engine.ErrBusy)
 		case !o.blank:
 			refused := &engine.ForeignSignatureError{Device: o.where(), Signature: "SPDK blobstore that is not this pool (wipefs does not know it; use blkdiscard)"}
 			if o.PCIAddress != "" {
@@ -357,7 +365,13 @@ func (s *session) makeLvstores(st *store, open []*opening, errs []error) {
 			}
 			errs[i] = errors.Join(refused, s.detach(o))
 		default:
-			if o.PCIAddress == "" {
+			if o.PCIAddress != "" {
+				// Without it a drive whose lvstore cannot be read after a crash would still pass for blank, and be made anew. When
+				// making it fails, the drive is looked at again once the pod was deleted and the kernel has it back.
+				if errs[i] = launch.RecordLvstore(s.path(s.config.Socket), o.PCIAddress, time.Now()); errs[i] != nil {
+					continue
+				}
+			} else {
 				if err := zero(s.path(o.Path)); err == nil {
 					o.clear = spdkrpc.ClearNone
 				} else {

@@ -22,6 +22,8 @@ type store struct {
 	pools     []*pool
 	volumes   map[engine.ID][]*lvol
 	snapshots map[engine.ID][]*lvol
+	// strangers are the names of lvstores that are not weft's, by their base bdev.
+	strangers map[string]string
 	// rest are the lvols between clones and their sources, and marks, of readable pools.
 	rest []*lvol
 }
