@@ -135,7 +135,7 @@ func TestWithTheKernelsTarget(t *testing.T) {
 		g.Expect(err).NotTo(HaveOccurred())
 		r := NewReconciler(Config{
 			NodeName: nodeName, Client: c, Recorder: &events.FakeRecorder{}, Inventory: inventoried, Metrics: metrics,
-			Clock: clock.RealClock{}, Resync: defaultResync,
+			Targets: NewTargetWatch(clock.RealClock{}), Clock: clock.RealClock{}, Resync: defaultResync,
 			Engines: func(v1alpha1.Engine) (engine.Engine, error) { return target, nil },
 		})
 		_, err = r.Reconcile(ctx, reconcile.Request{})
@@ -150,7 +150,7 @@ func TestWithTheKernelsTarget(t *testing.T) {
 
 	run()
 	g.Expect(c.Get(ctx, client.ObjectKey{Name: nodeName}, node)).To(Succeed())
-	g.Expect(said(node.Status.Conditions)).To(Equal(map[string]string{"Ready": "True/AsExpected", "PoolReady": "True/AsExpected", "PortalsReady": "True/AsExpected"}), "%+v", node.Status.Conditions)
+	g.Expect(said(node.Status.Conditions)).To(Equal(map[string]string{"Ready": "True/AsExpected", "PoolReady": "True/AsExpected", "PortalsReady": "True/AsExpected", "RestartNeeded": "False/AsExpected"}), "%+v", node.Status.Conditions)
 	for _, n := range []int{1, 2, 4} {
 		g.Expect(said(volume(n).Status.Conditions)).To(HaveKeyWithValue("Ready", "True/AsExpected"), "%+v", volume(n).Status)
 	}
