@@ -201,32 +201,8 @@ func (a *app) lvolCreate(r *request) {
 }
 
 func (a *app) lvolSnapshot(r *request) {
-	var of, name string
-	if !r.decode(required("lvol_name", asString(&of)), required("snapshot_name", asString(&name))) {
-		r.fail(codeInternal, msgDecode)
-		return
-	}
-	origin, e := a.findLvol(of)
-	if e != 0 {
-		r.errno(e)
-		return
-	}
-	e = origin.store.checkName(name)
-	switch {
-	case e != 0:
-	case origin.isReadOnly():
-		e = syscall.EINVAL
-	case origin.locked:
-		e = syscall.EBUSY
-	}
-	if e != 0 {
-		r.errnoAs(codeInvalidParams, e)
-		return
-	}
-	v := &lvol{store: origin.store, name: name, thin: true, clusters: origin.clusters}
-	e = a.makeLvol(v, func() {
+	a.derive(r, "lvol_name", "snapshot_name", false, func(v, origin *lvol) {
 		// The snapshot takes over what the origin has; the origin becomes a thin clone of it with nothing of its own.
-		origin.locked = false
 		v.snapshot, v.cloned, v.clusters, v.thin = true, true, origin.clusters, origin.thin
 		v.alloc, origin.alloc = origin.alloc, nil
 		v.setParent(origin.parent)
@@ -234,18 +210,18 @@ func (a *app) lvolSnapshot(r *request) {
 		origin.thin = true
 		origin.store.save(v)
 		origin.store.save(origin)
-		a.post(func() { r.answer(v.uuid) })
 	})
-	if e != 0 {
-		r.errnoAs(codeInvalidParams, e)
-		return
-	}
-	origin.locked = true
 }
 
 func (a *app) lvolClone(r *request) {
+	a.derive(r, "snapshot_name", "clone_name", true, func(v, origin *lvol) { v.setParent(origin) })
+}
+
+// derive makes an lvol from another, which must be read-only, or must not be, and takes one such operation at a time. It
+// calls made when the new one is there, and answers its UUID.
+func (a *app) derive(r *request, originKey, nameKey string, ofReadOnly bool, made func(v, origin *lvol)) {
 	var of, name string
-	if !r.decode(required("snapshot_name", asString(&of)), required("clone_name", asString(&name))) {
+	if !r.decode(required(originKey, asString(&of)), required(nameKey, asString(&name))) {
 		r.fail(codeInternal, msgDecode)
 		return
 	}
@@ -257,7 +233,7 @@ func (a *app) lvolClone(r *request) {
 	e = origin.store.checkName(name)
 	switch {
 	case e != 0:
-	case !origin.isReadOnly():
+	case origin.isReadOnly() != ofReadOnly:
 		e = syscall.EINVAL
 	case origin.locked:
 		e = syscall.EBUSY
@@ -269,7 +245,7 @@ func (a *app) lvolClone(r *request) {
 	v := &lvol{store: origin.store, name: name, thin: true, clusters: origin.clusters}
 	e = a.makeLvol(v, func() {
 		origin.locked = false
-		v.setParent(origin)
+		made(v, origin)
 		a.post(func() { r.answer(v.uuid) })
 	})
 	if e != 0 {
@@ -280,19 +256,9 @@ func (a *app) lvolClone(r *request) {
 }
 
 func (a *app) lvolList(r *request) {
-	var id, name string
-	stores := a.lvstores
-	if r.params != nil {
-		if !r.decode(optional("lvs_uuid", asString(&id)), optional("lvs_name", asString(&name))) {
-			r.fail(codeInternal, msgDecode)
-			return
-		}
-		s, e := a.findStore(id, name)
-		if e != 0 {
-			r.errno(e)
-			return
-		}
-		stores = []*lvstore{s}
+	stores, ok := a.storesOf(r, "lvs_uuid")
+	if !ok {
+		return
 	}
 	type storeName struct {
 		Name string `json:"name"`

@@ -350,15 +350,33 @@ func (a *app) lvstoreRename(r *request) {
 	}
 }
 
-func (a *app) lvstoreDelete(r *request) {
+// storeOf the request, which names it by UUID or by name. When it names none, the request is answered.
+func (a *app) storeOf(r *request, uuidKey string) (*lvstore, bool) {
 	var id, name string
-	if !r.decode(optional("uuid", asString(&id)), optional("lvs_name", asString(&name))) {
+	if !r.decode(optional(uuidKey, asString(&id)), optional("lvs_name", asString(&name))) {
 		r.fail(codeInternal, msgDecode)
-		return
+		return nil, false
 	}
 	s, e := a.findStore(id, name)
 	if e != 0 {
 		r.errno(e)
+		return nil, false
+	}
+	return s, true
+}
+
+// storesOf the request: the one it names, or all when it has no parameters.
+func (a *app) storesOf(r *request, uuidKey string) ([]*lvstore, bool) {
+	if r.params == nil {
+		return a.lvstores, true
+	}
+	s, ok := a.storeOf(r, uuidKey)
+	return []*lvstore{s}, ok
+}
+
+func (a *app) lvstoreDelete(r *request) {
+	s, ok := a.storeOf(r, "uuid")
+	if !ok {
 		return
 	}
 	disk := s.base.disk
@@ -372,14 +390,8 @@ func (a *app) lvstoreDelete(r *request) {
 }
 
 func (a *app) lvstoreGrow(r *request) {
-	var id, name string
-	if !r.decode(optional("uuid", asString(&id)), optional("lvs_name", asString(&name))) {
-		r.fail(codeInternal, msgDecode)
-		return
-	}
-	s, e := a.findStore(id, name)
-	if e != 0 {
-		r.errno(e)
+	s, ok := a.storeOf(r, "uuid")
+	if !ok {
 		return
 	}
 	size := s.base.numBlocks * uint64(s.base.blockSize)
@@ -402,19 +414,9 @@ func (a *app) lvstoreGrow(r *request) {
 }
 
 func (a *app) lvstoreList(r *request) {
-	var id, name string
-	stores := a.lvstores
-	if r.params != nil {
-		if !r.decode(optional("uuid", asString(&id)), optional("lvs_name", asString(&name))) {
-			r.fail(codeInternal, msgDecode)
-			return
-		}
-		s, e := a.findStore(id, name)
-		if e != 0 {
-			r.errno(e)
-			return
-		}
-		stores = []*lvstore{s}
+	stores, ok := a.storesOf(r, "uuid")
+	if !ok {
+		return
 	}
 	infos := []any{}
 	for _, s := range stores {
