@@ -33,6 +33,9 @@ const (
 	// ConditionExported (NvmfVolume): its namespace is served, to exactly the
 	// hosts in status.hosts.
 	ConditionExported = "Exported"
+	// ConditionQoSApplied (NvmfVolume): the limits of spec.qos are in force, and no others. True with reason
+	// NotNeeded when there are none. False does not keep the volume from being served.
+	ConditionQoSApplied = "QoSApplied"
 )
 
 // Reasons of conditions and of the Events that go with them.
@@ -94,6 +97,8 @@ const (
 	ReasonExportFailed   = "ExportFailed"
 	ReasonStillAdmitted  = "HostsStillAdmitted"
 	ReasonNodeNotReady   = "NodeNotReady"
+	ReasonUnsupported    = "Unsupported"
+	ReasonQoSFailed      = "QoSFailed"
 )
 
 // Names that several parts of weft agree on.

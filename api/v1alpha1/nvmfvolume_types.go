@@ -40,6 +40,9 @@ type NvmfVolumeSpec struct {
 	// +kubebuilder:default={}
 	// +optional
 	Connection Connection `json:"connection,omitzero"`
+	// QoS limits of the volume; they may be changed at any time, with hosts connected. Absent: no limits.
+	// +optional
+	QoS *VolumeQoS `json:"qos,omitempty"`
 	// Hosts that may connect. Empty: nobody.
 	// +kubebuilder:validation:MaxItems=64
 	// +listType=map
@@ -137,7 +140,10 @@ type NvmfVolumeStatus struct {
 	// +listMapKey=nqn
 	// +optional
 	Hosts []AdmittedHost `json:"hosts,omitempty"`
-	// Conditions: Ready, Created, Exported, Degraded.
+	// QoS limits in force, read back from the target. Absent: none.
+	// +optional
+	QoS *VolumeQoS `json:"qos,omitempty"`
+	// Conditions: Ready, Created, Exported, Degraded, QoSApplied.
 	// +listType=map
 	// +listMapKey=type
 	// +optional
