@@ -22,6 +22,7 @@ func TestWrongValuesAreRefusedWithAMessage(t *testing.T) {
 		{"target.image.pullPolicy=Sometimes", "at '/target/image/pullPolicy'"},
 		{"target.images.tag=v1", "'images' not allowed"},
 		{"csi.controller.attacher.image.tag=", "at '/csi/controller/attacher/image/tag'"},
+		{"csi.controller.resizer.images=x", "'images' not allowed"},
 		{"kubeletDir=var/lib/kubelet", "at '/kubeletDir'"},
 		{"kubeletDir=/var/lib/kubelet/", "at '/kubeletDir'"},
 		{"agent.tolerations[0].operator=Always", "at '/agent/tolerations/0/operator': value must be one of 'Exists', 'Equal'"},

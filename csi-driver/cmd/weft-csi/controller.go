@@ -66,7 +66,7 @@ func (o controllerOptions) run(ctx context.Context) error {
 	})
 	group.Go(func() error {
 		return server.Serve(ctx, listener, func(r grpc.ServiceRegistrar) {
-			csi.RegisterIdentityServer(r, &identity.Service{Version: version, Controller: true, Ready: service.Synced})
+			csi.RegisterIdentityServer(r, &identity.Service{Version: version, Ready: service.Synced})
 			csi.RegisterControllerServer(r, service)
 		})
 	})

@@ -163,6 +163,12 @@ func (a *agentSet) reconcileEngine(vol *v1alpha1.NvmfVolume) (act, gone bool) {
 	}
 	e := n.volumes[id]
 	e.admit(vol)
+	if more := vol.Spec.Size.Value() - e.size; more > 0 && n.used()+more > n.poolBytes {
+		set(v1alpha1.ConditionDegraded, metav1.ConditionTrue, v1alpha1.ReasonNoSpace, "it cannot grow: no room")
+	} else {
+		set(v1alpha1.ConditionDegraded, metav1.ConditionFalse, v1alpha1.ReasonAsExpected, "")
+		e.size += max(0, more)
+	}
 	vol.Status.Device = poolDevice
 	vol.Status.NQN, vol.Status.NSID = v1alpha1.NQNPrefix+vol.Name, 1
 	vol.Status.NGUID = strings.ReplaceAll(id, "-", "")

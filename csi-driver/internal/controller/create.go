@@ -124,7 +124,7 @@ func (s *Service) makeObject(ctx context.Context, want volumeRequest, avoid []st
 	err = s.client.Create(ctx, vol, client.FieldOwner(fieldManager))
 	if err != nil {
 		if refused(err) || apierrors.IsAlreadyExists(err) {
-			s.reservations.release(want.id, id.String())
+			s.reservations.release(want.id, id.String(), size)
 		}
 		return nil, fmt.Errorf("store NvmfVolume %s: %w", want.id, err)
 	}

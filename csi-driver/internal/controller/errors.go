@@ -31,6 +31,8 @@ const (
 	inUse
 	// busy: another call is at work on the same volume.
 	busy
+	// full: there is no room now, and what was asked for stays asked for.
+	full
 	// waiting: a node has not done its part yet, and may still do it.
 	waiting
 )
@@ -68,7 +70,7 @@ func code(err error) codes.Code {
 	case errors.As(err, &f):
 		return map[reason]codes.Code{
 			invalid: codes.InvalidArgument, outOfRange: codes.OutOfRange, notFound: codes.NotFound, exists: codes.AlreadyExists,
-			inUse: codes.FailedPrecondition, busy: codes.Aborted, waiting: codes.Unavailable,
+			inUse: codes.FailedPrecondition, busy: codes.Aborted, full: codes.ResourceExhausted, waiting: codes.Unavailable,
 		}[f.reason]
 	case errors.As(err, &params):
 		return codes.InvalidArgument

@@ -18,6 +18,7 @@ import (
 const (
 	deletion = "Deleted"
 	detached = "Detached"
+	growth   = "Grown"
 )
 
 // late explains that a volume is not in the awaited condition yet: on which
@@ -55,6 +56,8 @@ func volumeState(vol *v1alpha1.NvmfVolume, awaited string) string {
 		kind = v1alpha1.ConditionReady
 	case detached:
 		kind = v1alpha1.ConditionExported
+	case growth:
+		kind = v1alpha1.ConditionDegraded
 	}
 	c := meta.FindStatusCondition(vol.Status.Conditions, kind)
 	switch {

@@ -5,6 +5,7 @@ package controller
 import (
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -15,7 +16,7 @@ import (
 	"github.com/weft-storage/weft/csi-driver/internal/placement"
 )
 
-// reservations are volumes that were placed and that the cache does not show yet. Without them, calls
+// reservations are volumes that were placed, or that grew, and that the cache does not show so yet. Without them, calls
 // that come together would all see the same free space and choose the same node.
 type reservations struct {
 	cached client.Reader
@@ -47,21 +48,44 @@ func (r *reservations) place(ctx context.Context, req placement.Request, volume,
 	if err != nil {
 		return "", err
 	}
-	if r.made == nil {
-		r.made = map[string]reservation{}
-	}
-	r.made[volume] = reservation{
-		Promise: placement.Promise{Volume: volume, Node: node, SizeBytes: req.SizeBytes},
-		uuid:    uuid, until: r.clock.Now().Add(reservationTime),
-	}
+	r.keep(placement.Promise{Volume: volume, Node: node, SizeBytes: req.SizeBytes}, uuid)
 	return node, nil
 }
 
-// release the space kept for the volume with this uuid: the cache shows it, or it was certainly not made.
-func (r *reservations) release(volume, uuid string) {
+// keep space. The caller holds the lock.
+func (r *reservations) keep(p placement.Promise, uuid string) {
+	if r.made == nil {
+		r.made = map[string]reservation{}
+	}
+	r.made[p.Volume] = reservation{Promise: p, uuid: uuid, until: r.clock.Now().Add(reservationTime)}
+}
+
+// grow keeps the space for a volume that shall have this size. It fails, with what there is room for, when its
+// pool is known to have less; what is not known is left for the agent to say.
+func (r *reservations) grow(ctx context.Context, vol *v1alpha1.NvmfVolume, size int64) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.made[volume].uuid == uuid {
+	nodes, promises, err := r.gather(ctx, vol.Name)
+	if err != nil {
+		return err
+	}
+	i := slices.IndexFunc(nodes, func(n v1alpha1.NvmfNode) bool { return n.Name == vol.Spec.Node })
+	if i >= 0 {
+		room, known := placement.Room(&nodes[i], vol.Status.Device, vol.Name, promises)
+		if room = room / sizeStep * sizeStep; known && room < size {
+			return failf(outOfRange, "size: volume %s cannot grow from %s to %s: its drive, %s on node %s, has room for %s at most, and a volume stays on its drive",
+				vol.Name, &vol.Spec.Size, quantity(size), vol.Status.Device, vol.Spec.Node, quantity(max(room, vol.Spec.Size.Value())))
+		}
+	}
+	r.keep(placement.Promise{Volume: vol.Name, Node: vol.Spec.Node, Device: vol.Status.Device, SizeBytes: size}, vol.Spec.UUID)
+	return nil
+}
+
+// release the space kept for the volume with this uuid, up to this size: the cache shows it, or it was certainly not written.
+func (r *reservations) release(volume, uuid string, size int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if made := r.made[volume]; made.uuid == uuid && made.SizeBytes <= size {
 		delete(r.made, volume)
 	}
 }
@@ -90,12 +114,7 @@ func (r *reservations) gather(ctx context.Context, but string) ([]v1alpha1.NvmfN
 		return nil, nil, fmt.Errorf("list NvmfVolumes: %w", err)
 	}
 	promises := make([]placement.Promise, 0, len(vols.Items)+len(r.made))
-	for i := range vols.Items {
-		vol := &vols.Items[i]
-		promises = append(promises, placement.Promise{
-			Volume: vol.Name, Node: vol.Spec.Node, Device: vol.Status.Device, SizeBytes: vol.Spec.Size.Value(),
-		})
-	}
+	// What is kept comes first, and so counts, where the cache shows a volume before it grew.
 	now := r.clock.Now()
 	for name, made := range r.made {
 		if now.After(made.until) {
@@ -103,6 +122,12 @@ func (r *reservations) gather(ctx context.Context, but string) ([]v1alpha1.NvmfN
 		} else if name != but {
 			promises = append(promises, made.Promise)
 		}
+	}
+	for i := range vols.Items {
+		vol := &vols.Items[i]
+		promises = append(promises, placement.Promise{
+			Volume: vol.Name, Node: vol.Spec.Node, Device: vol.Status.Device, SizeBytes: vol.Spec.Size.Value(),
+		})
 	}
 	return nodes.Items, promises, nil
 }

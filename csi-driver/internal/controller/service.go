@@ -79,7 +79,7 @@ func (s *Service) volumeChanged(obj any) {
 		obj = gone.Obj
 	}
 	if vol, ok := obj.(*v1alpha1.NvmfVolume); ok {
-		s.reservations.release(vol.Name, vol.Spec.UUID)
+		s.reservations.release(vol.Name, vol.Spec.UUID, vol.Spec.Size.Value())
 		s.volumes.changed(vol.Name)
 	}
 }
@@ -102,6 +102,7 @@ func (s *Service) ControllerGetCapabilities(context.Context, *csi.ControllerGetC
 		csi.ControllerServiceCapability_RPC_PUBLISH_UNPUBLISH_VOLUME,
 		csi.ControllerServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER,
 		csi.ControllerServiceCapability_RPC_GET_CAPACITY,
+		csi.ControllerServiceCapability_RPC_EXPAND_VOLUME,
 	} {
 		resp.Capabilities = append(resp.Capabilities, &csi.ControllerServiceCapability{
 			Type: &csi.ControllerServiceCapability_Rpc{Rpc: &csi.ControllerServiceCapability_RPC{Type: c}},
@@ -130,6 +131,12 @@ func (s *Service) ControllerPublishVolume(ctx context.Context, req *csi.Controll
 // ControllerUnpublishVolume implements csi.ControllerServer: it answers once the target no longer admits the host.
 func (s *Service) ControllerUnpublishVolume(ctx context.Context, req *csi.ControllerUnpublishVolumeRequest) (*csi.ControllerUnpublishVolumeResponse, error) {
 	return &csi.ControllerUnpublishVolumeResponse{}, toStatus(s.unpublishVolume(ctx, req.GetVolumeId(), req.GetNodeId()))
+}
+
+// ControllerExpandVolume implements csi.ControllerServer: it answers once the target serves the new size.
+func (s *Service) ControllerExpandVolume(ctx context.Context, req *csi.ControllerExpandVolumeRequest) (*csi.ControllerExpandVolumeResponse, error) {
+	resp, err := s.expandVolume(ctx, req)
+	return resp, toStatus(err)
 }
 
 // ValidateVolumeCapabilities implements csi.ControllerServer.

@@ -32,7 +32,7 @@ func TestCapabilities(t *testing.T) {
 	for _, c := range resp.Capabilities {
 		got = append(got, c.GetRpc().Type.String())
 	}
-	NewWithT(t).Expect(got).To(ConsistOf("CREATE_DELETE_VOLUME", "PUBLISH_UNPUBLISH_VOLUME", "SINGLE_NODE_MULTI_WRITER", "GET_CAPACITY"))
+	NewWithT(t).Expect(got).To(ConsistOf("CREATE_DELETE_VOLUME", "PUBLISH_UNPUBLISH_VOLUME", "SINGLE_NODE_MULTI_WRITER", "GET_CAPACITY", "EXPAND_VOLUME"))
 }
 
 func TestCapacity(t *testing.T) {
@@ -153,6 +153,7 @@ func TestCodes(t *testing.T) {
 		{failf(exists, "x"), codes.AlreadyExists},
 		{failf(inUse, "x"), codes.FailedPrecondition},
 		{failf(busy, "x"), codes.Aborted},
+		{failf(full, "x"), codes.ResourceExhausted},
 		{failf(waiting, "x"), codes.Unavailable},
 		{&parameters.Error{}, codes.InvalidArgument},
 		{&placement.NoNodeError{}, codes.FailedPrecondition},

@@ -18,8 +18,6 @@ type Service struct {
 
 	// Version of weft.
 	Version string
-	// Controller says that this process serves the controller service too.
-	Controller bool
 	// Ready tells whether calls can be served now. Safe for concurrent use.
 	Ready func() bool
 }
@@ -29,17 +27,16 @@ func (s *Service) GetPluginInfo(context.Context, *csi.GetPluginInfoRequest) (*cs
 	return &csi.GetPluginInfoResponse{Name: v1alpha1.DriverName, VendorVersion: s.Version}, nil
 }
 
-// GetPluginCapabilities says which services there are. There is no topology: a volume is used from any node.
+// GetPluginCapabilities says what the driver as a whole can do, whichever of its processes is asked. There is no topology: a volume is used from any node.
 func (s *Service) GetPluginCapabilities(context.Context, *csi.GetPluginCapabilitiesRequest) (*csi.GetPluginCapabilitiesResponse, error) {
-	resp := &csi.GetPluginCapabilitiesResponse{}
-	if s.Controller {
-		resp.Capabilities = append(resp.Capabilities, &csi.PluginCapability{
-			Type: &csi.PluginCapability_Service_{Service: &csi.PluginCapability_Service{
-				Type: csi.PluginCapability_Service_CONTROLLER_SERVICE,
-			}},
-		})
-	}
-	return resp, nil
+	return &csi.GetPluginCapabilitiesResponse{Capabilities: []*csi.PluginCapability{
+		{Type: &csi.PluginCapability_Service_{Service: &csi.PluginCapability_Service{
+			Type: csi.PluginCapability_Service_CONTROLLER_SERVICE,
+		}}},
+		{Type: &csi.PluginCapability_VolumeExpansion_{VolumeExpansion: &csi.PluginCapability_VolumeExpansion{
+			Type: csi.PluginCapability_VolumeExpansion_ONLINE,
+		}}},
+	}}, nil
 }
 
 // Probe tells whether the driver is ready.

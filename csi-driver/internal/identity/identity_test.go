@@ -14,7 +14,7 @@ import (
 func TestIdentity(t *testing.T) {
 	g := NewWithT(t)
 	ready := false
-	s := &identity.Service{Version: "1.2.3", Controller: true, Ready: func() bool { return ready }}
+	s := &identity.Service{Version: "1.2.3", Ready: func() bool { return ready }}
 	info, err := s.GetPluginInfo(t.Context(), &csi.GetPluginInfoRequest{})
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(info.GetName()).To(Equal("csi.weft.storage"))
@@ -22,17 +22,13 @@ func TestIdentity(t *testing.T) {
 
 	caps, err := s.GetPluginCapabilities(t.Context(), &csi.GetPluginCapabilitiesRequest{})
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(caps.GetCapabilities()).To(HaveLen(1))
+	g.Expect(caps.GetCapabilities()).To(HaveLen(2))
 	g.Expect(caps.GetCapabilities()[0].GetService().GetType()).To(Equal(csi.PluginCapability_Service_CONTROLLER_SERVICE))
+	g.Expect(caps.GetCapabilities()[1].GetVolumeExpansion().GetType()).To(Equal(csi.PluginCapability_VolumeExpansion_ONLINE))
 
 	for _, ready = range []bool{false, true} {
 		probe, err := s.Probe(t.Context(), &csi.ProbeRequest{})
 		g.Expect(err).NotTo(HaveOccurred())
 		g.Expect(probe.GetReady().GetValue()).To(Equal(ready))
 	}
-
-	s.Controller = false
-	caps, err = s.GetPluginCapabilities(t.Context(), &csi.GetPluginCapabilitiesRequest{})
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(caps.GetCapabilities()).To(BeEmpty())
 }

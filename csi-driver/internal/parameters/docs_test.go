@@ -51,6 +51,7 @@ func TestTheDocumentsExampleIsValid(t *testing.T) {
 		Metadata                                                        map[string]string
 		Parameters                                                      *map[string]string
 		MountOptions                                                    []string
+		AllowVolumeExpansion                                            bool
 	}{Parameters: &class.Parameters}); err != nil {
 		t.Fatal(err)
 	}

@@ -128,14 +128,7 @@ func Choose(req Request, nodes []v1alpha1.NvmfNode, promises []Promise) (string,
 // Candidates are the target's nodes that can take volumes, with their room, and those that
 // cannot, with the reason; both by name. Nodes to avoid are in neither.
 func Candidates(req Request, nodes []v1alpha1.NvmfNode, promises []Promise) (candidates []Candidate, refusals []Refusal) {
-	byNode := map[string][]Promise{}
-	counted := map[string]bool{}
-	for _, p := range promises {
-		if !counted[p.Volume] {
-			counted[p.Volume] = true
-			byNode[p.Node] = append(byNode[p.Node], p)
-		}
-	}
+	byNode := once(promises)
 	for i := range nodes {
 		n := &nodes[i]
 		if n.Spec.Plan == nil || slices.Contains(req.Avoid, n.Name) || (req.Target != "" && n.Spec.Target != req.Target) {
@@ -185,9 +178,31 @@ func explain(what string, c *metav1.Condition) string {
 	return fmt.Sprintf("%s (%s: %s)", what, c.Reason, c.Message)
 }
 
-// room of a node. Volumes whose drive is not known yet are put, largest
-// first, where the agent would put them: on the pool with the most free space.
-func room(n *v1alpha1.NvmfNode, promises []Promise) Candidate {
+// Room that is left in a pool of a node for the volume with this name, whose own promise does not count against it. False
+// when the node does not say what the pool has: then nobody knows.
+func Room(n *v1alpha1.NvmfNode, device, volume string, promises []Promise) (int64, bool) {
+	others := slices.DeleteFunc(once(promises)[n.Name], func(p Promise) bool { return p.Volume == volume })
+	free := freeSpace(n, others)
+	left, known := free[device]
+	return max(left, 0), known
+}
+
+// once by node: what is promised, each volume counted once.
+func once(promises []Promise) map[string][]Promise {
+	byNode := map[string][]Promise{}
+	counted := map[string]bool{}
+	for _, p := range promises {
+		if !counted[p.Volume] {
+			counted[p.Volume] = true
+			byNode[p.Node] = append(byNode[p.Node], p)
+		}
+	}
+	return byNode
+}
+
+// freeSpace of each ready pool of a node; negative where more was promised than there is. Volumes whose drive
+// is not known yet are put, largest first, where the agent would put them: on the pool with the most free space.
+func freeSpace(n *v1alpha1.NvmfNode, promises []Promise) map[string]int64 {
 	free := map[string]int64{}
 	for _, p := range n.Status.Pools {
 		if p.Ready && p.Total != nil {
@@ -202,9 +217,8 @@ func room(n *v1alpha1.NvmfNode, promises []Promise) Candidate {
 			free[p.Device] -= p.SizeBytes
 		}
 	}
-	c := Candidate{Node: n.Name}
 	if len(free) == 0 {
-		return c
+		return nil
 	}
 	slices.SortFunc(unplaced, func(a, b Promise) int {
 		return cmp.Or(cmp.Compare(b.SizeBytes, a.SizeBytes), cmp.Compare(a.Volume, b.Volume))
@@ -212,11 +226,20 @@ func room(n *v1alpha1.NvmfNode, promises []Promise) Candidate {
 	for _, p := range unplaced {
 		free[mostFree(free)] -= p.SizeBytes
 	}
+	return free
+}
+
+// room of a node.
+func room(n *v1alpha1.NvmfNode, promises []Promise) Candidate {
+	c := Candidate{Node: n.Name}
+	free := freeSpace(n, promises)
 	// A pool that was promised away more than whole (its drive was replaced by a smaller one) takes nothing from the others.
 	for _, f := range free {
 		c.FreeBytes += max(f, 0)
 	}
-	c.LargestBytes = max(free[mostFree(free)], 0)
+	if len(free) > 0 {
+		c.LargestBytes = max(free[mostFree(free)], 0)
+	}
 	return c
 }
 

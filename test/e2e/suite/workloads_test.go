@@ -91,38 +91,52 @@ func newClaim(ctx context.Context, namespace, name, class string, options ...cla
 // newPod makes a pod on node that has the claim and waits.
 func newPod(ctx context.Context, claim *corev1.PersistentVolumeClaim, name, node string) *corev1.Pod {
 	GinkgoHelper()
+	return newPodOf(ctx, name, node, claim)
+}
+
+// newPodOf is newPod with several claims: the first is at mountPath or devicePath, the others at pathOf.
+func newPodOf(ctx context.Context, name, node string, claims ...*corev1.PersistentVolumeClaim) *corev1.Pod {
+	GinkgoHelper()
 	zero := int64(0)
+	container := corev1.Container{
+		Name: "main", Image: harness.ToolsImage, ImagePullPolicy: corev1.PullNever,
+		Command: []string{"sh", "-c", "while :; do sleep 3600; done"},
+	}
+	var volumes []corev1.Volume
+	for i, claim := range claims {
+		name := fmt.Sprintf("volume%d", i)
+		volumes = append(volumes, corev1.Volume{Name: name, VolumeSource: corev1.VolumeSource{
+			PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim.Name},
+		}})
+		if claim.Spec.VolumeMode != nil && *claim.Spec.VolumeMode == corev1.PersistentVolumeBlock {
+			container.VolumeDevices = append(container.VolumeDevices, corev1.VolumeDevice{Name: name, DevicePath: pathOf(devicePath, i)})
+		} else {
+			container.VolumeMounts = append(container.VolumeMounts, corev1.VolumeMount{Name: name, MountPath: pathOf(mountPath, i)})
+		}
+	}
 	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: claim.Namespace, Name: name},
+		ObjectMeta: metav1.ObjectMeta{Namespace: claims[0].Namespace, Name: name},
 		Spec: corev1.PodSpec{
-			NodeName:                      node,
 			TerminationGracePeriodSeconds: &zero,
 			RestartPolicy:                 corev1.RestartPolicyNever,
-			Containers: []corev1.Container{{
-				Name: "main", Image: harness.ToolsImage, ImagePullPolicy: corev1.PullNever,
-				Command: []string{"sh", "-c", "while :; do sleep 3600; done"},
-			}},
-			Volumes: []corev1.Volume{{
-				Name: "volume",
-				VolumeSource: corev1.VolumeSource{
-					PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: claim.Name},
-				},
-			}},
+			Containers:                    []corev1.Container{container},
+			Volumes:                       volumes,
 		},
 	}
 	// A node named in the spec would go past the scheduler, and so past the binding of the claim.
 	if node != "" {
-		pod.Spec.NodeName = ""
 		pod.Spec.NodeSelector = map[string]string{corev1.LabelHostname: node}
-	}
-	container := &pod.Spec.Containers[0]
-	if claim.Spec.VolumeMode != nil && *claim.Spec.VolumeMode == corev1.PersistentVolumeBlock {
-		container.VolumeDevices = []corev1.VolumeDevice{{Name: "volume", DevicePath: devicePath}}
-	} else {
-		container.VolumeMounts = []corev1.VolumeMount{{Name: "volume", MountPath: mountPath}}
 	}
 	Expect(cluster.Create(ctx, pod)).To(Succeed())
 	return pod
+}
+
+// pathOf a pod's claim with this number: path for the first, path with the number for the others.
+func pathOf(path string, number int) string {
+	if number == 0 {
+		return path
+	}
+	return fmt.Sprintf("%s%d", path, number)
 }
 
 // running waits until the pod runs.
@@ -223,9 +237,10 @@ func newTarget(ctx context.Context, target *v1alpha1.NvmfTarget) {
 // newClass makes a StorageClass. It is deleted after the test.
 func newClass(ctx context.Context, name string, parameters map[string]string) {
 	GinkgoHelper()
+	expandable := true
 	class := &storagev1.StorageClass{
 		ObjectMeta:  metav1.ObjectMeta{Name: name},
-		Provisioner: v1alpha1.DriverName, Parameters: parameters,
+		Provisioner: v1alpha1.DriverName, Parameters: parameters, AllowVolumeExpansion: &expandable,
 	}
 	Expect(cluster.Create(ctx, class)).To(Succeed())
 	DeferCleanup(remove, class)

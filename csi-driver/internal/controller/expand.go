@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+)
+
+// expandVolume grows a volume on its target. Hosts see the new size by themselves, or when the node plugin
+// asks their kernel to look; the filesystem is the node plugin's to grow.
+func (s *Service) expandVolume(ctx context.Context, req *csi.ControllerExpandVolumeRequest) (*csi.ControllerExpandVolumeResponse, error) {
+	id := req.GetVolumeId()
+	size, sizes, err := checkExpand(req)
+	if err != nil {
+		return nil, err
+	}
+	unlock, err := s.locks.lock(id)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	vol, err := s.enlarge(ctx, id, size, sizes)
+	if err != nil {
+		return nil, err
+	}
+	wctx, cancel := waitContext(ctx)
+	defer cancel()
+	last, err := s.volumes.wait(wctx, vol, func(vol *v1alpha1.NvmfVolume) (bool, error) { return grown(vol, size) })
+	if errors.Is(err, errLate) {
+		return nil, s.late(ctx, last, growth)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &csi.ControllerExpandVolumeResponse{
+		CapacityBytes: last.Status.Size.Value(),
+		// A block volume that no node uses has nothing that would have to grow with it.
+		NodeExpansionRequired: req.GetVolumeCapability().GetBlock() == nil || len(admitted(last)) > 0,
+	}, nil
+}
+
+// checkExpand returns the size that the volume shall have at least.
+func checkExpand(req *csi.ControllerExpandVolumeRequest) (size int64, sizes sizeRange, err error) {
+	if req.GetVolumeId() == "" {
+		return 0, sizes, failf(invalid, "the request has no volume id")
+	}
+	if req.GetCapacityRange() == nil {
+		return 0, sizes, failf(invalid, "the request has no capacity range")
+	}
+	if sizes, err = newSizeRange(req.GetCapacityRange()); err != nil {
+		return 0, sizes, err
+	}
+	if sizes.required == 0 {
+		return 0, sizes, failf(invalid, "size: the request does not say what size is required")
+	}
+	if c := req.GetVolumeCapability(); c != nil {
+		if _, _, err := checkCapabilities([]*csi.VolumeCapability{c}, ""); err != nil {
+			return 0, sizes, err
+		}
+	}
+	size, err = sizes.choose(sizeStep, "volumes are made in steps of 4Mi")
+	return size, sizes, err
+}
+
+// enlarge writes the size into the volume's spec, unless it has as much already. Since a spec never shrinks, a size for which
+// its pool has no room is refused before it is written: the claim can then be set to a smaller one.
+func (s *Service) enlarge(ctx context.Context, id string, size int64, sizes sizeRange) (*v1alpha1.NvmfVolume, error) {
+	for {
+		vol, err := s.volume(ctx, id)
+		if err != nil {
+			return nil, err
+		}
+		if vol.DeletionTimestamp != nil {
+			return nil, failf(inUse, "volume %s is being deleted", id)
+		}
+		if now := vol.Spec.Size.Value(); now >= size {
+			if !sizes.holds(now) {
+				return nil, failf(outOfRange, "size: volume %s has %s already, more than the limit of %s; a volume never shrinks", id, quantity(now), quantity(sizes.limit))
+			}
+			return vol, nil
+		}
+		if err := s.reservations.grow(ctx, vol, size); err != nil {
+			return nil, err
+		}
+		changed := vol.DeepCopy()
+		changed.Spec.Size = *resource.NewQuantity(size, resource.BinarySI)
+		err = s.client.Patch(ctx, changed, client.MergeFromWithOptions(vol, client.MergeFromWithOptimisticLock{}), client.FieldOwner(fieldManager))
+		if err == nil {
+			klog.FromContext(ctx).Info("Growing volume", "volume", id, "node", vol.Spec.Node, "size", quantity(size))
+			return changed, nil
+		}
+		if refused(err) || apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+			s.reservations.release(id, vol.Spec.UUID, size)
+		}
+		if apierrors.IsConflict(err) {
+			continue
+		}
+		if apierrors.IsNotFound(err) {
+			return nil, errNoVolume(id)
+		}
+		return nil, fmt.Errorf("write size of NvmfVolume %s: %w", id, err)
+	}
+}
+
+// grown says that the target serves the size.
+func grown(vol *v1alpha1.NvmfVolume, size int64) (bool, error) {
+	if vol == nil || vol.DeletionTimestamp != nil {
+		return false, failf(inUse, "the volume was deleted while it grew")
+	}
+	if vol.Status.Size != nil && vol.Status.Size.Value() >= size {
+		return true, nil
+	}
+	c := meta.FindStatusCondition(vol.Status.Conditions, v1alpha1.ConditionDegraded)
+	if c != nil && c.Status == "True" && c.Reason == v1alpha1.ReasonNoSpace && vol.Status.ObservedGeneration >= vol.Generation {
+		return false, failf(full, "volume %s has not grown yet: %s; it grows by itself once there is room", vol.Name, c.Message)
+	}
+	return false, nil
+}

@@ -1,0 +1,171 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"sync"
+	"testing"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+)
+
+func expandRequest(volume string, size int64) *csi.ControllerExpandVolumeRequest {
+	return &csi.ControllerExpandVolumeRequest{
+		VolumeId: volume, CapacityRange: &csi.CapacityRange{RequiredBytes: size}, VolumeCapability: mount("ext4"),
+	}
+}
+
+func TestExpand(t *testing.T) {
+	st := newStorage(t, 1, 10*gi)
+	s, _ := newService(t)
+	seen(t, s, st)
+	id := newVolume(t, s, st, "v")
+	_, nodeID := newHost(t, "host")
+	for _, tc := range []struct {
+		name     string
+		attached bool
+		block    bool
+		size     int64
+		want     int64
+		onNode   bool
+	}{
+		{"a detached filesystem, rounded up", false, false, 2*gi - 1, 2 * gi, true},
+		{"the same again", false, false, 2*gi - 1, 2 * gi, true},
+		{"less than it has", false, false, gi, 2 * gi, true},
+		{"a detached block volume", false, true, 3 * gi, 3 * gi, false},
+		{"an attached block volume", true, true, 4 * gi, 4 * gi, true},
+		{"an attached filesystem", true, false, 10 * gi, 10 * gi, true},
+	} {
+		if tc.attached {
+			if _, err := s.ControllerPublishVolume(within(t, enough), publishRequest(id, nodeID)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		req := expandRequest(id, tc.size)
+		if tc.block {
+			req.VolumeCapability = block(csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER)
+		}
+		resp, err := s.ControllerExpandVolume(within(t, enough), req)
+		if err != nil {
+			t.Fatalf("%s: %v", tc.name, err)
+		}
+		if resp.CapacityBytes != tc.want || resp.NodeExpansionRequired != tc.onNode {
+			t.Errorf("%s: got %v", tc.name, resp)
+		}
+		if vol := volume(t, id); vol.Status.Size.Value() != tc.want {
+			t.Errorf("%s: answered before the target had it: %s", tc.name, vol.Status.Size)
+		}
+	}
+}
+
+func TestExpandRefusesBadInput(t *testing.T) {
+	st := newStorage(t, 1, 10*gi)
+	s, _ := newService(t)
+	seen(t, s, st)
+	id := newVolume(t, s, st, "v")
+	newVolume(t, s, st, "neighbour")
+	for name, tc := range map[string]struct {
+		change func(*csi.ControllerExpandVolumeRequest)
+		code   codes.Code
+		says   string
+	}{
+		"no id":    {func(r *csi.ControllerExpandVolumeRequest) { r.VolumeId = "" }, codes.InvalidArgument, "no volume id"},
+		"no range": {func(r *csi.ControllerExpandVolumeRequest) { r.CapacityRange = nil }, codes.InvalidArgument, "no capacity range"},
+		"no size": {func(r *csi.ControllerExpandVolumeRequest) {
+			r.CapacityRange.RequiredBytes, r.CapacityRange.LimitBytes = 0, gi
+		}, codes.InvalidArgument, "does not say"},
+		"unknown volume": {func(r *csi.ControllerExpandVolumeRequest) { r.VolumeId = "unknown" }, codes.NotFound, "unknown"},
+		"a filesystem that there is not": {func(r *csi.ControllerExpandVolumeRequest) { r.VolumeCapability = mount("btrfs") }, codes.InvalidArgument,
+			"btrfs"},
+		"a limit below what it has": {func(r *csi.ControllerExpandVolumeRequest) {
+			r.CapacityRange = &csi.CapacityRange{RequiredBytes: 1, LimitBytes: gi / 2}
+		},
+			codes.OutOfRange, "never shrinks"},
+		"more than its drive has": {func(r *csi.ControllerExpandVolumeRequest) { r.CapacityRange.RequiredBytes = 10 * gi }, codes.OutOfRange,
+			"cannot grow from 1Gi to 10Gi: its drive, " + poolDevice + " on node " + st.nodes[0] + ", has room for 9Gi at most"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			req := expandRequest(id, 2*gi)
+			tc.change(req)
+			_, err := s.ControllerExpandVolume(within(t, enough), req)
+			expectError(t, err, tc.code, tc.says)
+			if vol := volume(t, id); vol.Spec.Size.Value() != gi {
+				t.Errorf("its spec was changed to %s", &vol.Spec.Size)
+			}
+		})
+	}
+	// What was refused can be asked for again, with less.
+	if _, err := s.ControllerExpandVolume(within(t, enough), expandRequest(id, 9*gi)); err != nil {
+		t.Error(err)
+	}
+}
+
+// Two growths at once must not both be promised the last of a drive.
+func TestExpandAtOnceNeverPromisesMoreThanThereIs(t *testing.T) {
+	st := newStorage(t, 1, 10*gi)
+	s, _ := newService(t)
+	seen(t, s, st)
+	ids := []string{newVolume(t, s, st, "a"), newVolume(t, s, st, "b"), newVolume(t, s, st, "c")}
+	errs := make([]error, len(ids))
+	var wg sync.WaitGroup
+	for i, id := range ids {
+		wg.Go(func() { _, errs[i] = s.ControllerExpandVolume(within(t, enough), expandRequest(id, 5*gi)) })
+	}
+	wg.Wait()
+	var promised int64
+	for i, id := range ids {
+		if c := status.Code(errs[i]); c != codes.OK && c != codes.OutOfRange {
+			t.Error(errs[i])
+		}
+		promised += volume(t, id).Spec.Size.Value()
+	}
+	if promised != 7*gi {
+		t.Errorf("%d bytes are promised, want one volume grown to 5Gi", promised)
+	}
+}
+
+func TestExpandWhenTheNodeDecidesOtherwise(t *testing.T) {
+	st := newStorage(t, 1, 10*gi)
+	s, _ := newService(t)
+	seen(t, s, st)
+	id := newVolume(t, s, st, "v")
+
+	agents.silence(st.nodes[0])
+	_, err := s.ControllerExpandVolume(within(t, short), expandRequest(id, 2*gi))
+	expectError(t, err, codes.Unavailable, "is not Grown yet", st.nodes[0])
+
+	agents.with(st.nodes[0], func(n *agent) { n.poolBytes = gi })
+	if err := agents.speak(t.Context(), st.nodes[0]); err != nil {
+		t.Fatal(err)
+	}
+	_, err = s.ControllerExpandVolume(within(t, enough), expandRequest(id, 2*gi))
+	expectError(t, err, codes.ResourceExhausted, "no room", "grows by itself")
+
+	agents.with(st.nodes[0], func(n *agent) { n.poolBytes = 10 * gi })
+	if err := agents.speak(t.Context(), st.nodes[0]); err != nil {
+		t.Fatal(err)
+	}
+	// The watch may still show the refusal for a moment.
+	for range 100 {
+		if _, err = s.ControllerExpandVolume(within(t, enough), expandRequest(id, 2*gi)); err == nil {
+			break
+		}
+	}
+	if err != nil {
+		t.Error(err)
+	}
+	if got := volume(t, id); got.Spec.Size.Value() != 2*gi || got.Status.Size.Value() != 2*gi || got.Spec.Node != st.nodes[0] {
+		t.Errorf("got %v", got.Spec)
+	}
+	if err := api.Delete(t.Context(), &v1alpha1.NvmfVolume{ObjectMeta: volume(t, id).ObjectMeta}); err != nil {
+		t.Fatal(err)
+	}
+	_, err = s.ControllerExpandVolume(within(t, short), expandRequest(id, 3*gi))
+	if c := status.Code(err); c != codes.NotFound && c != codes.FailedPrecondition {
+		t.Errorf("of a deleted volume: %v", err)
+	}
+}
