@@ -85,16 +85,24 @@ func plan(n Node, owner string, candidates []candidate) (v1alpha1.NvmfNodeSpec, 
 	if !ok {
 		return current, nil
 	}
-	input := sizing.Node{Name: n.Name, InternalIPs: n.InternalIPs, Allocatable: n.Allocatable, Current: current.Plan}
-	if n.Nvmf != nil {
-		input.Inventory = n.Nvmf.Status.Inventory
-	}
-	planned, reasons := sizing.Plan(input, c.Spec)
+	planned, reasons := sizing.Plan(sizingNode(n, owner), c.Spec)
 	if planned != nil && (n.Claimant() == "" || n.Claimant() == owner) {
 		current, reasons = v1alpha1.NvmfNodeSpec{Target: owner, Plan: planned}, nil
 	}
 	current.Unschedulable = current.Target != "" && c.letsGo(n)
 	return current, reasons
+}
+
+// sizingNode is what sizing knows of the node when the target plans for it.
+func sizingNode(n Node, target string) sizing.Node {
+	input := sizing.Node{Name: n.Name, InternalIPs: n.InternalIPs, Allocatable: n.Allocatable}
+	if n.Nvmf != nil {
+		input.Inventory = n.Nvmf.Status.Inventory
+		if n.Claimant() == target {
+			input.Current = n.Nvmf.Spec.Plan.DeepCopy()
+		}
+	}
+	return input
 }
 
 // judge enters one node into the target's result. The reasons are the owner's.
@@ -113,12 +121,15 @@ func (t *Target) judge(n Node, c candidate, owner string, reasons []sizing.Reaso
 	case owned:
 		t.NotCapable = append(t.NotCapable, notCapable(n.Name, reasons))
 	case owner != "":
-		t.NotCapable = append(t.NotCapable, v1alpha1.NotCapableNode{
-			Node:   n.Name,
-			Reason: v1alpha1.ReasonClaimedByAnother,
-			Message: fmt.Sprintf("NvmfTarget %s has the node, and a node serves one target only; "+
-				"let only one of the two node selectors match it", owner),
-		})
+		t.NotCapable = append(t.NotCapable, notCapable(n.Name, []sizing.Reason{claimedBy(owner)}))
+	}
+}
+
+func claimedBy(owner string) sizing.Reason {
+	return sizing.Reason{
+		Reason: v1alpha1.ReasonClaimedByAnother,
+		Message: fmt.Sprintf("NvmfTarget %s has the node, and a node serves one target only; "+
+			"let only one of the two node selectors match it", owner),
 	}
 }
 

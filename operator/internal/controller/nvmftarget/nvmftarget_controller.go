@@ -21,6 +21,7 @@ import (
 	"github.com/weft-storage/weft/operator/internal/controller"
 	"github.com/weft-storage/weft/operator/internal/manifest"
 	"github.com/weft-storage/weft/operator/internal/placement"
+	"github.com/weft-storage/weft/operator/internal/world"
 )
 
 // Reconciler reconciles NvmfTargets. It must run with one worker: a decision is about
@@ -50,12 +51,12 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if added, err := r.ensureFinalizer(ctx, target); added || err != nil {
 		return ctrl.Result{}, controller.IgnoreStale(ctx, err)
 	}
-	world, err := r.gather(ctx)
+	w, err := world.Gather(ctx, r)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	decision := placement.Decide(world.targets, world.nodes)
-	if err := r.applyNodes(ctx, world, decision); err != nil {
+	decision := placement.Decide(w.Targets, w.Nodes)
+	if err := r.applyNodes(ctx, w, decision); err != nil {
 		return ctrl.Result{}, err
 	}
 	if err := r.applyBudget(ctx, target, decision); err != nil {
@@ -64,7 +65,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if gone, err := r.finalize(ctx, target); gone || err != nil {
 		return ctrl.Result{}, controller.IgnoreStale(ctx, err)
 	}
-	return ctrl.Result{}, controller.IgnoreStale(ctx, r.updateStatus(ctx, target, world, decision))
+	return ctrl.Result{}, controller.IgnoreStale(ctx, r.updateStatus(ctx, target, w, decision))
 }
 
 // get returns the target, or nil when it is gone. What a target that is gone

@@ -6,116 +6,26 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
-	"slices"
-	"strings"
 
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
-	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
-	"github.com/weft-storage/weft/dataplane/sizing"
 	"github.com/weft-storage/weft/operator/internal/controller"
 	"github.com/weft-storage/weft/operator/internal/manifest"
 	"github.com/weft-storage/weft/operator/internal/placement"
+	"github.com/weft-storage/weft/operator/internal/world"
 )
-
-// world is one look at everything that a decision is made from.
-type world struct {
-	targets   []v1alpha1.NvmfTarget
-	nodes     []placement.Node
-	volumes   []v1alpha1.NvmfVolume
-	snapshots []v1alpha1.NvmfSnapshot
-}
-
-// gather reads the cache. A node is in the world when anything names it: a Node, an NvmfNode, a
-// volume or a snapshot.
-func (r *Reconciler) gather(ctx context.Context) (*world, error) {
-	var (
-		targets   v1alpha1.NvmfTargetList
-		kubeNodes corev1.NodeList
-		nvmfNodes v1alpha1.NvmfNodeList
-		volumes   v1alpha1.NvmfVolumeList
-		snapshots v1alpha1.NvmfSnapshotList
-	)
-	for _, list := range []client.ObjectList{&targets, &kubeNodes, &nvmfNodes, &volumes, &snapshots} {
-		if err := r.List(ctx, list); err != nil {
-			return nil, fmt.Errorf("list %T: %w", list, err)
-		}
-	}
-
-	nodes := map[string]*placement.Node{}
-	node := func(name string) *placement.Node {
-		if nodes[name] == nil {
-			nodes[name] = &placement.Node{Name: name, Volumes: map[string]int{}}
-		}
-		return nodes[name]
-	}
-	for i := range kubeNodes.Items {
-		k := &kubeNodes.Items[i]
-		n := node(k.Name)
-		n.Exists, n.Labels, n.InternalIPs, n.Allocatable = true, k.Labels, internalIPs(k), allocatable(k)
-	}
-	for i := range nvmfNodes.Items {
-		node(nvmfNodes.Items[i].Name).Nvmf = &nvmfNodes.Items[i]
-	}
-	for i := range volumes.Items {
-		node(volumes.Items[i].Spec.Node).Volumes[volumes.Items[i].Spec.Target]++
-	}
-	for i := range snapshots.Items {
-		node(snapshots.Items[i].Spec.Node).Snapshots++
-	}
-
-	w := &world{targets: targets.Items, volumes: volumes.Items, snapshots: snapshots.Items}
-	for _, name := range slices.Sorted(maps.Keys(nodes)) {
-		w.nodes = append(w.nodes, *nodes[name])
-	}
-	return w, nil
-}
-
-func internalIPs(node *corev1.Node) []string {
-	var ips []string
-	for _, a := range node.Status.Addresses {
-		if a.Type == corev1.NodeInternalIP {
-			ips = append(ips, a.Address)
-		}
-	}
-	return ips
-}
-
-// allocatable is what the node's kubelet has for pods; nil as long as it does not say.
-func allocatable(node *corev1.Node) *sizing.Allocatable {
-	if len(node.Status.Allocatable) == 0 {
-		return nil
-	}
-	a := &sizing.Allocatable{
-		CPUs:          node.Status.Allocatable.Cpu().MilliValue() / 1000,
-		MemoryBytes:   node.Status.Allocatable.Memory().Value(),
-		HugepageBytes: map[int64]int64{},
-	}
-	for name, quantity := range node.Status.Allocatable {
-		size, ok := strings.CutPrefix(string(name), corev1.ResourceHugePagesPrefix)
-		if !ok {
-			continue
-		}
-		if page, err := resource.ParseQuantity(size); err == nil { // the kubelet writes no other
-			a.HugepageBytes[page.Value()] = quantity.Value()
-		}
-	}
-	return a
-}
 
 // applyNodes gives every NvmfNode the spec that was decided, and writes only
 // those that differ. One node's failure does not stop the others.
-func (r *Reconciler) applyNodes(ctx context.Context, w *world, decision placement.Decision) error {
+func (r *Reconciler) applyNodes(ctx context.Context, w *world.World, decision placement.Decision) error {
 	var errs []error
-	for _, n := range w.nodes {
+	for _, n := range w.Nodes {
 		if n.Nvmf == nil {
 			continue
 		}

@@ -15,13 +15,14 @@ import (
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/operator/internal/manifest"
 	"github.com/weft-storage/weft/operator/internal/placement"
+	"github.com/weft-storage/weft/operator/internal/world"
 )
 
 // maxNotCapable is the bound of status.notCapable in the API.
 const maxNotCapable = 50
 
 // updateStatus writes the status when it differs, and then the Events for what changed.
-func (r *Reconciler) updateStatus(ctx context.Context, target *v1alpha1.NvmfTarget, w *world, decision placement.Decision) error {
+func (r *Reconciler) updateStatus(ctx context.Context, target *v1alpha1.NvmfTarget, w *world.World, decision placement.Decision) error {
 	before := target.Status
 	after := status(observe(target, w, decision), metav1.NewTime(r.Clock.Now()))
 	config := manifest.ForTargetStatus(target, after)
@@ -56,23 +57,23 @@ type servingNode struct {
 }
 
 // observe picks what concerns the target out of the world.
-func observe(target *v1alpha1.NvmfTarget, w *world, decision placement.Decision) observation {
+func observe(target *v1alpha1.NvmfTarget, w *world.World, decision placement.Decision) observation {
 	o := observation{target: target, placed: decision.Targets[target.Name]}
 	claimed := decision.Claimed(target.Name)
 	var total, free int64
 	allocated := map[string]int64{} // by node
-	for _, v := range w.volumes {
+	for _, v := range w.Volumes {
 		if v.Spec.Target == target.Name {
 			o.volumes = append(o.volumes, v.Name)
 			allocated[v.Spec.Node] += v.Spec.Size.Value()
 		}
 	}
-	for _, s := range w.snapshots {
+	for _, s := range w.Snapshots {
 		if _, ok := slices.BinarySearch(claimed, s.Spec.Node); ok {
 			o.snapshots = append(o.snapshots, s.Name)
 		}
 	}
-	for _, n := range w.nodes {
+	for _, n := range w.Nodes {
 		_, serves := slices.BinarySearch(claimed, n.Name)
 		_, capable := slices.BinarySearch(o.placed.Capable, n.Name)
 		if !serves {

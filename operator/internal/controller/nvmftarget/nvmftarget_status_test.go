@@ -15,6 +15,7 @@ import (
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/operator/internal/placement"
+	"github.com/weft-storage/weft/operator/internal/world"
 )
 
 var (
@@ -248,9 +249,9 @@ func TestCapacityIsCountedByNode(t *testing.T) {
 	volume := func(name, target, node, size string) v1alpha1.NvmfVolume {
 		return v1alpha1.NvmfVolume{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.NvmfVolumeSpec{Target: target, Node: node, Size: resource.MustParse(size)}}
 	}
-	w := &world{
-		nodes: []placement.Node{node("a", 10), node("b", 4)},
-		volumes: []v1alpha1.NvmfVolume{
+	w := &world.World{
+		Nodes: []placement.Node{node("a", 10), node("b", 4)},
+		Volumes: []v1alpha1.NvmfVolume{
 			volume("v1", "fast", "a", "3Gi"), volume("v2", "fast", "b", "6Gi"), volume("v3", "other", "a", "1Gi"),
 		},
 	}

@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/operator/internal/world"
 )
 
 // SetupWithManager registers the controller. Its options are the manager's but for the number of workers.
@@ -50,8 +51,8 @@ func nodeChanged() predicate.Predicate {
 		after, ok2 := e.ObjectNew.(*corev1.Node)
 		return !ok1 || !ok2 ||
 			!maps.Equal(before.Labels, after.Labels) ||
-			!slices.Equal(internalIPs(before), internalIPs(after)) ||
-			!equality.Semantic.DeepEqual(allocatable(before), allocatable(after))
+			!slices.Equal(world.InternalIPs(before), world.InternalIPs(after)) ||
+			!equality.Semantic.DeepEqual(world.Allocatable(before), world.Allocatable(after))
 	}}
 }
 

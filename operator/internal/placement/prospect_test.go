@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package placement_test
+
+import (
+	"slices"
+	"testing"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/operator/internal/placement"
+)
+
+func TestProspects(t *testing.T) {
+	young := target("young", "a")
+	created := func(t v1alpha1.NvmfTarget) v1alpha1.NvmfTarget { // as a user writes it, before the API server has it
+		t.CreationTimestamp.Reset()
+		t.Finalizers = nil
+		return t
+	}
+	tests := map[string]struct {
+		target  v1alpha1.NvmfTarget
+		others  []v1alpha1.NvmfTarget
+		node    placement.Node
+		verdict placement.Verdict
+		matches bool
+		reasons []string
+		plan    bool
+	}{
+		"fits": {
+			target: created(young), node: node("n1", "a"), verdict: placement.Fits, matches: true, plan: true},
+		"fits, but is not chosen": {
+			target: created(young), node: node("n1", "b"), verdict: placement.Fits, plan: true},
+		"a module is missing": {
+			target: created(young), node: node("n1", "a", modules("loop", "nvmet", "xfs")),
+			verdict: placement.CannotHold, matches: true, reasons: []string{v1alpha1.ReasonModuleMissing}},
+		"all reasons are told": {
+			target: created(young), node: node("n1", "a", modules("nvmet")),
+			verdict: placement.CannotHold, matches: true, reasons: []string{v1alpha1.ReasonModuleMissing, v1alpha1.ReasonModuleMissing, v1alpha1.ReasonModuleMissing}},
+		"no agent yet": {
+			target: created(young), node: node("n1", "a", noAgent),
+			verdict: placement.Unknown, matches: true, reasons: []string{v1alpha1.ReasonNoInventory}},
+		"no inventory yet": {
+			target: created(young), node: node("n1", "a", noInventory),
+			verdict: placement.Unknown, matches: true, reasons: []string{v1alpha1.ReasonNoInventory}},
+		"another target has the node": {
+			target: created(young), others: []v1alpha1.NvmfTarget{target("old", "a")}, node: node("n1", "a", claimedBy("old")),
+			verdict: placement.CannotHold, matches: true, reasons: []string{v1alpha1.ReasonClaimedByAnother}, plan: true},
+		"another target is about to have it": {
+			target: created(young), others: []v1alpha1.NvmfTarget{target("old", "a", unfinalized)}, node: node("n1", "a"),
+			verdict: placement.CannotHold, matches: true, reasons: []string{v1alpha1.ReasonClaimedByAnother}, plan: true},
+		"another target is letting it go": {
+			target: created(young), others: []v1alpha1.NvmfTarget{target("old", "a", deleting)}, node: node("n1", "a", claimedBy("old"), volumes("old", 1)),
+			verdict: placement.Unknown, matches: true, reasons: []string{v1alpha1.ReasonClaimedByAnother}, plan: true},
+		"data of a target that is gone": {
+			target: created(young), node: node("n1", "a", claimedBy("old"), volumes("old", 1)),
+			verdict: placement.CannotHold, matches: true, reasons: []string{v1alpha1.ReasonClaimedByAnother}, plan: true},
+		"a change that fits": {
+			target: created(target("fast", "a", func(t *v1alpha1.NvmfTarget) { t.Spec.Transports[0].Port = 4444 })),
+			others: []v1alpha1.NvmfTarget{target("fast", "a"), target("old", "a", age(1))}, node: node("n1", "a", claimedBy("fast")),
+			verdict: placement.Fits, matches: true, plan: true},
+		"a change that does not": {
+			target: created(target("fast", "a", overRDMA)),
+			others: []v1alpha1.NvmfTarget{target("fast", "a")}, node: node("n1", "a", claimedBy("fast")),
+			verdict: placement.CannotHold, matches: true, reasons: []string{v1alpha1.ReasonModuleMissing, v1alpha1.ReasonNoRDMADevice}},
+		"a selector that cannot be read": {
+			target: created(target("fast", "a", badSelector)), node: node("n1", "a"), verdict: placement.Fits, plan: true},
+	}
+	for name, tt := range tests {
+		t.Run(name, func(t *testing.T) {
+			got := placement.Prospects(&tt.target, tt.others, []placement.Node{tt.node})
+			if len(got) != 1 || got[0].Node != "n1" {
+				t.Fatalf("got %+v, want one of node n1", got)
+			}
+			var reasons []string
+			for _, r := range got[0].Reasons {
+				reasons = append(reasons, r.Reason)
+			}
+			if got[0].Verdict != tt.verdict || got[0].Matches != tt.matches || (got[0].Plan != nil) != tt.plan || !slices.Equal(reasons, tt.reasons) {
+				t.Errorf("got %s, matches %v, plan %v, reasons %q; want %s, %v, %v, %q",
+					got[0].Verdict, got[0].Matches, got[0].Plan != nil, reasons, tt.verdict, tt.matches, tt.plan, tt.reasons)
+			}
+			agrees(t, tt.target, tt.others, tt.node, got[0])
+		})
+	}
+}
+
+// agrees: what Prospects foretells is what Decide does once the targets have their finalizers.
+func agrees(t *testing.T, proposed v1alpha1.NvmfTarget, others []v1alpha1.NvmfTarget, node placement.Node, got placement.Prospect) {
+	t.Helper()
+	proposed.CreationTimestamp.Time = epoch.Add(1)
+	targets := slices.DeleteFunc(slices.Clone(others), func(o v1alpha1.NvmfTarget) bool { return o.Name == proposed.Name })
+	targets = append(targets, proposed)
+	for i := range targets {
+		targets[i].Finalizers = []string{v1alpha1.TargetFinalizer}
+	}
+	decided := placement.Decide(targets, []placement.Node{node}).Targets[proposed.Name]
+	if capable := len(decided.Capable) == 1; capable != (got.Verdict == placement.Fits && got.Matches) {
+		t.Errorf("Decide: capable %v; Prospects: %s", capable, got.Verdict)
+	}
+	if len(decided.NotCapable) == 1 && decided.NotCapable[0].Reason != got.Reasons[0].Reason {
+		t.Errorf("Decide: %s; Prospects: %s", decided.NotCapable[0].Reason, got.Reasons[0].Reason)
+	}
+}
