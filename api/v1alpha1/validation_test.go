@@ -57,13 +57,20 @@ func (v validation) judge(t *testing.T) (kind string, found []metav1.StatusCause
 	t.Helper()
 	o := object(t, v.base, v.edit)
 	if v.update == "" && v.status == "" {
-		return o.GetKind(), causes(t, apiClient.Create(t.Context(), o, client.DryRunAll))
+		given := o.DeepCopy()
+		err := apiClient.Create(t.Context(), o, client.DryRunAll)
+		sameOffline(t, given, nil, o, err)
+		return o.GetKind(), causes(t, err)
 	}
 	create(t, o)
 	if v.status != "" {
 		return o.GetKind(), causes(t, apiClient.Status().Update(t.Context(), patched(t, o, v.status), client.DryRunAll))
 	}
-	return o.GetKind(), causes(t, apiClient.Update(t.Context(), patched(t, o, v.update), client.DryRunAll))
+	changed := patched(t, o, v.update)
+	given := changed.DeepCopy()
+	err := apiClient.Update(t.Context(), changed, client.DryRunAll)
+	sameOffline(t, given, o, changed, err)
+	return o.GetKind(), causes(t, err)
 }
 
 func (v validation) check(t *testing.T, found []metav1.StatusCause) {
