@@ -23,6 +23,10 @@ PACKAGE_operator := ./operator/cmd/weft-operator
 PACKAGE_agent    := ./dataplane/cmd/weft-agent
 PACKAGE_launch   := ./dataplane/cmd/weft-launch
 PACKAGE_csi      := ./csi-driver/cmd/weft-csi
+PACKAGE_cli      := ./operator/cmd/kubectl-weft
+# Where install-cli puts kubectl-weft: PREFIX/bin, or without PREFIX where go install puts programs.
+PREFIX  ?=
+CLI_DIR  = $(if $(PREFIX),$(PREFIX)/bin,$(or $(shell $(GO) env GOBIN),$(shell $(GO) env GOPATH)/bin))
 
 export HELM
 # One way of compiling for everything: what is built once is not built again, and no C compiler is needed.
@@ -49,7 +53,14 @@ test: lint test-unit test-lab test-e2e ## Run everything: lint, unit and API-ser
 binaries: ## Build the programs for ARCH into bin/ARCH
 	@mkdir -p $(BIN)/$(ARCH)
 	GOARCH=$(ARCH) $(GO) build -ldflags '-s -w -X main.version=$(VERSION)' \
-		-o $(BIN)/$(ARCH)/ $(PACKAGE_operator) $(PACKAGE_agent) $(PACKAGE_launch) $(PACKAGE_csi)
+		-o $(BIN)/$(ARCH)/ $(PACKAGE_operator) $(PACKAGE_agent) $(PACKAGE_launch) $(PACKAGE_csi) $(PACKAGE_cli)
+
+.PHONY: install-cli
+install-cli: ## Install kubectl's plugin weft into PREFIX/bin, or into GOBIN
+	@mkdir -p $(CLI_DIR)
+	$(GO) build -ldflags '-s -w -X main.version=$(VERSION)' -o $(CLI_DIR)/ $(PACKAGE_cli)
+	@echo 'installed $(CLI_DIR)/kubectl-weft'
+	@case ":$$PATH:" in *:$(CLI_DIR):*) echo 'kubectl weft --help shows what it does';; *) echo 'kubectl finds it only in PATH: export PATH=$$PATH:$(CLI_DIR)';; esac
 
 .PHONY: images
 images: image image-target ## Build the images for ARCH with Docker

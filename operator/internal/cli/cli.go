@@ -1,0 +1,77 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package cli is kubectl weft. What it says of a target and a node, it asks the functions that the operator itself asks.
+package cli
+
+import (
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/tools/clientcmd"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+)
+
+// Exit codes.
+const (
+	// CodeError: the question could not be answered.
+	CodeError = 1
+	// CodeCannotHold: a node cannot hold a target; with status: something is not well.
+	CodeCannotHold = 2
+	// CodeUnknown: no node was found that cannot, but it cannot be said of all: no node matches, or one has not reported.
+	CodeUnknown = 3
+)
+
+// A VerdictError ends the program with a code after everything was printed.
+type VerdictError struct{ Code int }
+
+func (e *VerdictError) Error() string { return fmt.Sprintf("exit code %d", e.Code) }
+
+// cluster finds the API server.
+type cluster struct{ kubeconfig, context string }
+
+// Command is the whole program.
+func Command(version string) *cobra.Command {
+	var at cluster
+	cmd := &cobra.Command{
+		Use:           "kubectl-weft",
+		Short:         "See what weft's targets come to on their nodes, and how they do",
+		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl weft"},
+		Version:       version,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	flags := cmd.PersistentFlags()
+	flags.StringVar(&at.kubeconfig, "kubeconfig", "", "kubeconfig file; default: $KUBECONFIG, else ~/.kube/config")
+	flags.StringVar(&at.context, "context", "", "context of the kubeconfig; default: its current one")
+	cmd.AddCommand(planCommand(&at))
+	return cmd
+}
+
+// client of the API server. It reads what weft has and Nodes, without asking the server first what kinds there are.
+func (c *cluster) client() (client.Client, error) {
+	rules := clientcmd.NewDefaultClientConfigLoadingRules()
+	rules.ExplicitPath = c.kubeconfig
+	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: c.context}).ClientConfig()
+	if clientcmd.IsEmptyConfig(err) {
+		return nil, errors.New("no cluster: set KUBECONFIG or give --kubeconfig; kubectl weft plan works without one with --inventory FILE")
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the kubeconfig: %w", err)
+	}
+	scheme := runtime.NewScheme()
+	if err := errors.Join(corev1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+		return nil, err
+	}
+	mapper := meta.NewDefaultRESTMapper(nil)
+	mapper.Add(corev1.SchemeGroupVersion.WithKind("Node"), meta.RESTScopeRoot)
+	for _, kind := range []string{"NvmfTarget", "NvmfNode", "NvmfVolume", "NvmfSnapshot"} {
+		mapper.Add(v1alpha1.GroupVersion.WithKind(kind), meta.RESTScopeRoot)
+	}
+	return client.New(config, client.Options{Scheme: scheme, Mapper: mapper})
+}

@@ -1,0 +1,228 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/weft-storage/weft/operator/internal/cli"
+	"github.com/weft-storage/weft/operator/internal/placement"
+)
+
+const (
+	targetFile = "testdata/target.yaml"
+	serverFile = "testdata/server.yaml"
+)
+
+// run is one call of the program: what it prints, and its exit code.
+func run(t *testing.T, stdin string, args ...string) (out string, code int, err error) {
+	t.Helper()
+	var stdout bytes.Buffer
+	cmd := cli.Command("test")
+	cmd.SetArgs(args)
+	cmd.SetIn(strings.NewReader(stdin))
+	cmd.SetOut(&stdout)
+	err = cmd.ExecuteContext(t.Context())
+	var verdict *cli.VerdictError
+	switch {
+	case errors.As(err, &verdict):
+		return stdout.String(), verdict.Code, nil
+	case err != nil:
+		return stdout.String(), cli.CodeError, err
+	}
+	return stdout.String(), 0, nil
+}
+
+// written is a file with the text.
+func written(t *testing.T, text string) string {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "file.yaml")
+	if err := os.WriteFile(name, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return name
+}
+
+func read(t *testing.T, name string) string {
+	t.Helper()
+	text, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+func answers(t *testing.T, out string) cli.Answers {
+	t.Helper()
+	var a cli.Answers
+	if err := json.Unmarshal([]byte(out), &a); err != nil {
+		t.Fatalf("%v in %s", err, out)
+	}
+	return a
+}
+
+func TestPlanWithoutClusterPrintsAllOfThePlan(t *testing.T) {
+	out, code, err := run(t, "", "plan", "-f", targetFile, "--inventory", serverFile, "-o", "json")
+	if err != nil || code != 0 {
+		t.Fatalf("exit code %d, %v", code, err)
+	}
+	a := answers(t, out)
+	if len(a.Plans) != 1 || a.Plans[0].Verdict != placement.Fits || a.Plans[0].Plan.SPDK == nil {
+		t.Fatalf("got %s", out)
+	}
+	table, code, err := run(t, "", "plan", "-f", targetFile, "--inventory", serverFile)
+	if err != nil || code != 0 {
+		t.Fatalf("exit code %d, %v", code, err)
+	}
+	want := []string{"NvmfTarget fast on node storage-1: fits", "10.20.0.5:4420", "10.20.0.5:4421", "eui.S3"}
+	plan := a.Plans[0].Plan
+	warnings := 0
+	for _, c := range plan.Choices {
+		want = append(want, c.Setting, c.Value, string(c.Source), c.Why)
+		if c.Warning != "" {
+			warnings++
+			want = append(want, "warning: "+c.Setting+" "+c.Value+": "+c.Warning)
+		}
+	}
+	for _, m := range plan.Memory {
+		want = append(want, m.Use, m.How)
+	}
+	if len(plan.Choices) == 0 || len(plan.Memory) == 0 || warnings == 0 {
+		t.Errorf("the case has %d choices, %d lines of memory, %d warnings; want some of each", len(plan.Choices), len(plan.Memory), warnings)
+	}
+	for _, w := range want {
+		if !strings.Contains(table, w) {
+			t.Errorf("the table lacks %q", w)
+		}
+	}
+}
+
+func TestPlanVerdicts(t *testing.T) {
+	small := strings.ReplaceAll(read(t, serverFile), "16Gi}", "64Mi}")
+	target := read(t, targetFile)
+	second := strings.Replace(strings.SplitN(target, "---", 3)[1], "name: fast", "name: second", 1)
+	for name, c := range map[string]struct {
+		target, inventory string
+		code              int
+		want              []string
+	}{
+		"too few hugepages": {target, small, cli.CodeCannotHold, []string{"does not fit", "HugepagesMissing"}},
+		"too few cores, with what would do": {
+			strings.Replace(target, "  devices:", "  cores: {count: 64}\n  devices:", 1), serverFile, cli.CodeCannotHold, []string{"NotEnoughCPUs"}},
+		"memory over the limit, with what would fit": {
+			strings.Replace(target, "  devices:", "  memory: {limit: 300Mi}\n  devices:", 1), serverFile, cli.CodeCannotHold, []string{"MemoryExceeded", "to spare"}},
+		"several targets": {target + "---\n" + second, serverFile, 0, []string{"NvmfTarget fast on node storage-1: fits", "NvmfTarget second on node storage-1: fits"}},
+		"several nodes, one of them too small": {
+			target, read(t, serverFile) + "\n---\n" + strings.ReplaceAll(small, "storage-1", "storage-2"), cli.CodeCannotHold,
+			[]string{"on node storage-1: fits", "on node storage-2: does not fit"}},
+		"a node that has not reported": {
+			target, "apiVersion: weft.storage/v1alpha1\nkind: NvmfNode\nmetadata: {name: new}", cli.CodeUnknown, []string{"on node new: cannot be said yet", "NoInventory"}},
+		"as a List": {
+			"apiVersion: v1\nkind: List\nitems:\n- " + strings.ReplaceAll(strings.TrimSpace(second), "\n", "\n  "), serverFile, 0, []string{"NvmfTarget second on node storage-1: fits"}},
+		"the kernel's target": {`
+apiVersion: weft.storage/v1alpha1
+kind: NvmfTarget
+metadata: {name: plain}
+spec:
+  engine: Nvmet
+  nodeSelector: {}
+  transports: [{type: TCP}]
+  devices: {file: {path: /var/lib/weft/pool.img, size: 20Gi}}`, serverFile, 0, []string{"file", "/var/lib/weft/pool.img", "20Gi", "8 I/O queues of 128"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inventory := c.inventory
+			if inventory != serverFile {
+				inventory = written(t, inventory)
+			}
+			out, code, err := run(t, c.target, "plan", "-f", "-", "--inventory", inventory)
+			if err != nil || code != c.code {
+				t.Errorf("exit code %d, %v; want %d", code, err, c.code)
+			}
+			for _, w := range c.want {
+				if !strings.Contains(out, w) {
+					t.Errorf("want %q in:\n%s", w, out)
+				}
+			}
+		})
+	}
+}
+
+func TestPlanErrors(t *testing.T) {
+	target := read(t, targetFile)
+	for name, c := range map[string]struct{ target, inventory, want string }{
+		"an unknown field":         {strings.Replace(target, "engine: SPDK", "engine: SPDK\n  enginge: 1", 1), "", `standard input, document 2: NvmfTarget fast: unknown field "spec.enginge"`},
+		"a rule is broken":         {strings.Replace(target, "engine: SPDK", "engine: Nvmet", 1), "", "remove placement, or use engine: SPDK"},
+		"out of bounds":            {strings.Replace(target, "port: 4421", "port: 0", 1), "", "spec.transports[1].port: Invalid value: 0"},
+		"no name":                  {strings.Replace(target, "name: fast", "labels: {}", 1), "", "the NvmfTarget has no metadata.name"},
+		"another kind alone":       {"apiVersion: v1\nkind: Pod", "", "there is no NvmfTarget in it"},
+		"nothing":                  {"# nothing\n---\n", "", "it is empty"},
+		"no YAML":                  {"a: [", "", "standard input, document 1"},
+		"no object":                {"- 1", "", "must begin with apiVersion and kind"},
+		"hardware, unknown field":  {target, "name: a\ncores: 4\n", `unknown field "cores"`},
+		"hardware, too little":     {target, "name: a\n", "coresPerSocket is 0; give the physical cores of a socket"},
+		"hardware, a bad address":  {target, "memory: 1Gi\ncoresPerSocket: 4\nnics: [{name: a, addresses: [10.0.0.1]}]", "give one with its prefix length"},
+		"hardware, a wrong socket": {target, "memory: 1Gi\ncoresPerSocket: 4\ndrives: [{size: 1T, socket: 1}]", "drives[0].socket is 1; sockets are counted from 0"},
+		"hardware, a wrong page":   {target, "memory: 1Gi\ncoresPerSocket: 4\nhugepages: {big: 1Gi}", `"big" is no size of a page`},
+		"hardware, far too much":   {target, "memory: 1Gi\ncoresPerSocket: 2000\nsockets: 4", "is over 2048"},
+		"an inventory of a pod":    {target, "apiVersion: v1\nkind: Pod", "it is v1 Pod; an inventory is an NvmfNode"},
+		"a Node without NvmfNode":  {target, "apiVersion: v1\nkind: Node\nmetadata: {name: a}", "has Node a, but not its NvmfNode"},
+		"an NvmfNode, misspelt":    {target, "apiVersion: weft.storage/v1alpha1\nkind: NvmfNode\nstatus: {inventry: {}}", `unknown field "status.inventry"`},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inventory := serverFile
+			if c.inventory != "" {
+				inventory = written(t, c.inventory)
+			}
+			_, code, err := run(t, c.target, "plan", "-f", "-", "--inventory", inventory)
+			if code != cli.CodeError || err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got %d, %v; want %q", code, err, c.want)
+			}
+		})
+	}
+}
+
+func TestFlags(t *testing.T) {
+	for name, c := range map[string]struct {
+		args []string
+		want string
+	}{
+		"no file":       {[]string{"plan"}, `"filename" not set`},
+		"both ways":     {[]string{"plan", "-f", "-", "--node", "a", "--inventory", "b"}, "none of the others can be"},
+		"odd output":    {[]string{"plan", "-f", "-", "-o", "yaml"}, `--output is "yaml"; give table or json`},
+		"no such file":  {[]string{"plan", "-f", "nowhere.yaml"}, "no such file"},
+		"no kubeconfig": {[]string{"plan", "-f", targetFile, "--kubeconfig", "nowhere"}, "nowhere"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if _, code, err := run(t, "", c.args...); code != cli.CodeError || err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got %d, %v; want %q", code, err, c.want)
+			}
+		})
+	}
+}
+
+// What a node's Kubernetes Node says is heeded when the file has it beside the NvmfNode.
+func TestPlanHeedsTheNodeOfTheFile(t *testing.T) {
+	hardware := read(t, serverFile) + "allocatable: {cpu: 1, memory: 250Gi, hugepages-2Mi: 16Gi}\n"
+	out, code, err := run(t, read(t, targetFile), "plan", "-f", "-", "--inventory", written(t, hardware))
+	if err != nil || code != cli.CodeCannotHold || !strings.Contains(out, "NotEnoughCPUs") || strings.Contains(out, "kubelet has for pods is not known") {
+		t.Errorf("exit code %d, %v:\n%s", code, err, out)
+	}
+}
+
+func TestDocumentedShortForm(t *testing.T) {
+	_, text, found := strings.Cut(read(t, "../../../docs/kubectl-weft.md"), "```yaml\n")
+	text, _, closed := strings.Cut(text, "```")
+	if !found || !closed {
+		t.Fatal("docs/kubectl-weft.md has no example of the short form")
+	}
+	target := "../../../config/samples/target-drives.yaml"
+	if out, code, err := run(t, "", "plan", "-f", target, "--inventory", written(t, text)); err != nil || code == cli.CodeError {
+		t.Errorf("exit code %d, %v:\n%s", code, err, out)
+	}
+}

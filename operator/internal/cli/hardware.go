@@ -1,0 +1,184 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+)
+
+// hardware is the short form of an inventory: a machine as one would order it.
+type hardware struct {
+	// Name of the node. Default: node.
+	Name string `json:"name"`
+	// Addresses that are the Node's InternalIPs. Default: the first address of the NICs.
+	Addresses []string `json:"addresses"`
+	// Sockets, each a NUMA node. Default 1.
+	Sockets int `json:"sockets"`
+	// CoresPerSocket, physical ones. Required.
+	CoresPerSocket int `json:"coresPerSocket"`
+	// ThreadsPerCore: 2 with SMT. Default 1.
+	ThreadsPerCore int `json:"threadsPerCore"`
+	// LastLevelCache of each socket.
+	LastLevelCache resource.Quantity `json:"lastLevelCache"`
+	// Memory of the whole machine. Required.
+	Memory resource.Quantity `json:"memory"`
+	// Hugepages set aside, of the whole machine, by size of a page, such as 2Mi: 8Gi.
+	Hugepages map[string]resource.Quantity `json:"hugepages"`
+	NICs      []hardwareNIC                `json:"nics"`
+	Drives    []hardwareDrives             `json:"drives"`
+	// Modules of the kernel. Default: all that weft can use.
+	Modules []string `json:"modules"`
+	// Allocatable, as a Node's status.allocatable. Default: not known.
+	Allocatable corev1.ResourceList `json:"allocatable"`
+}
+
+type hardwareNIC struct {
+	// Name of the interface. Required.
+	Name string `json:"name"`
+	// Gbps of its link.
+	Gbps int64 `json:"gbps"`
+	// Socket it is attached to, from 0.
+	Socket int32 `json:"socket"`
+	// Addresses with prefix length. Required.
+	Addresses []string `json:"addresses"`
+	// RDMA: it is an RDMA device too.
+	RDMA bool `json:"rdma"`
+}
+
+type hardwareDrives struct {
+	// Count of drives that are alike. Default 1.
+	Count int `json:"count"`
+	// Size of each. Required.
+	Size resource.Quantity `json:"size"`
+	// Model of each. Default: NVMe.
+	Model string `json:"model"`
+	// Socket they are attached to, from 0.
+	Socket int32 `json:"socket"`
+}
+
+// usableModules are all that one of weft's engines or drivers needs.
+var usableModules = []string{"loop", "nvmet", "nvmet_rdma", "nvmet_tcp", "uio_pci_generic", "vfio_pci", "xfs"}
+
+// Bounds of what is laid out, so that a slip of the pen is an error and not a machine of a million cores.
+const (
+	maxSockets, maxThreads, maxCPUs, maxDrives = 16, 8, 2048, 256
+)
+
+// nodes are the objects that a cluster would have of the machine.
+func (h hardware) nodes() (v1alpha1.NvmfNode, corev1.Node, error) {
+	h.Name = cmp.Or(h.Name, "node")
+	h.Sockets, h.ThreadsPerCore = cmp.Or(h.Sockets, 1), cmp.Or(h.ThreadsPerCore, 1)
+	if err := h.check(); err != nil {
+		return v1alpha1.NvmfNode{}, corev1.Node{}, err
+	}
+	inventory := &v1alpha1.Inventory{Modules: h.Modules, NUMANodes: h.numaNodes()}
+	if inventory.Modules == nil {
+		inventory.Modules = usableModules
+	}
+	for i, n := range h.NICs {
+		nic := v1alpha1.NIC{Name: n.Name, SpeedMbps: n.Gbps * 1000, NUMANode: new(n.Socket), Addresses: n.Addresses, Up: true}
+		inventory.NICs = append(inventory.NICs, nic)
+		if n.RDMA {
+			inventory.RDMADevices = append(inventory.RDMADevices, v1alpha1.RDMADevice{
+				Name: fmt.Sprintf("rdma%d", i), Netdev: n.Name, LinkLayer: "Ethernet", Active: true, NUMANode: new(n.Socket),
+			})
+		}
+	}
+	for _, d := range h.Drives {
+		for range cmp.Or(d.Count, 1) {
+			inventory.Drives = append(inventory.Drives, drive(len(inventory.Drives), d))
+		}
+	}
+	node := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: h.Name}, Status: corev1.NodeStatus{Allocatable: h.Allocatable}}
+	for _, a := range h.Addresses {
+		node.Status.Addresses = append(node.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: a})
+	}
+	return v1alpha1.NvmfNode{ObjectMeta: metav1.ObjectMeta{Name: h.Name}, Status: v1alpha1.NvmfNodeStatus{Inventory: inventory}}, node, nil
+}
+
+func drive(i int, d hardwareDrives) v1alpha1.Drive {
+	serial := fmt.Sprintf("S%d", i)
+	return v1alpha1.Drive{
+		ID: "eui." + serial, Name: fmt.Sprintf("nvme%dn1", i), NVMe: true, Serial: serial, Model: cmp.Or(d.Model, "NVMe"),
+		ByID:      []string{"nvme-" + strings.ReplaceAll(cmp.Or(d.Model, "NVMe"), " ", "_") + "_" + serial},
+		SizeBytes: d.Size.Value(), BlockSizeBytes: 512, NUMANode: new(d.Socket), PCIAddress: fmt.Sprintf("0000:%02x:00.0", i%256), Content: v1alpha1.ContentBlank,
+	}
+}
+
+func (h hardware) check() error {
+	var errs []error
+	say := func(wrong bool, format string, args ...any) {
+		if wrong {
+			errs = append(errs, fmt.Errorf(format, args...))
+		}
+	}
+	say(h.Sockets < 1 || h.Sockets > maxSockets, "sockets is %d; give 1 to %d", h.Sockets, maxSockets)
+	say(h.ThreadsPerCore < 1 || h.ThreadsPerCore > maxThreads, "threadsPerCore is %d; give 1 to %d", h.ThreadsPerCore, maxThreads)
+	say(h.CoresPerSocket < 1 || h.CoresPerSocket > maxCPUs, "coresPerSocket is %d; give the physical cores of a socket, 1 to %d", h.CoresPerSocket, maxCPUs)
+	say(len(errs) == 0 && h.Sockets*h.CoresPerSocket*h.ThreadsPerCore > maxCPUs, "sockets x coresPerSocket x threadsPerCore is over %d", maxCPUs)
+	say(h.Memory.Sign() <= 0, "memory is missing; give the machine's, such as 256Gi")
+	for _, size := range slices.Sorted(maps.Keys(h.Hugepages)) {
+		q, err := resource.ParseQuantity(size)
+		say(err != nil || q.Sign() <= 0, "hugepages: %q is no size of a page; give 2Mi or 1Gi", size)
+	}
+	inSocket := func(s int32) bool { return s >= 0 && int(s) < h.Sockets }
+	for i, n := range h.NICs {
+		say(n.Name == "", "nics[%d]: the name is missing", i)
+		say(n.Gbps < 0, "nics[%d].gbps is %d; give the link's speed, such as 100", i, n.Gbps)
+		say(len(n.Addresses) == 0, "nics[%d]: the addresses are missing; give one such as 10.20.0.5/16", i)
+		say(!inSocket(n.Socket), "nics[%d].socket is %d; sockets are counted from 0", i, n.Socket)
+		for _, a := range n.Addresses {
+			_, err := netip.ParsePrefix(a)
+			say(err != nil, "nics[%d].addresses: %q is none; give one with its prefix length, such as 10.20.0.5/16", i, a)
+		}
+	}
+	total := 0
+	for i, d := range h.Drives {
+		say(d.Size.Sign() <= 0, "drives[%d]: the size is missing; give one such as 3840G", i)
+		say(d.Count < 0 || d.Count > maxDrives, "drives[%d].count is %d; give 1 to %d", i, d.Count, maxDrives)
+		say(!inSocket(d.Socket), "drives[%d].socket is %d; sockets are counted from 0", i, d.Socket)
+		total += cmp.Or(d.Count, 1)
+	}
+	say(total > maxDrives, "drives are %d; give at most %d", total, maxDrives)
+	return errors.Join(errs...)
+}
+
+// numaNodes number their CPUs as Linux does: first threads of all cores, socket by socket, then the siblings.
+func (h hardware) numaNodes() []v1alpha1.NUMANode {
+	nodes := make([]v1alpha1.NUMANode, h.Sockets)
+	for s := range nodes {
+		n := &nodes[s]
+		n.ID, n.LLCBytes, n.MemoryBytes = int32(s), h.LastLevelCache.Value(), h.Memory.Value()/int64(h.Sockets)
+		var ranges []string
+		for t := range h.ThreadsPerCore {
+			first := (t*h.Sockets + s) * h.CoresPerSocket
+			ranges = append(ranges, fmt.Sprintf("%d-%d", first, first+h.CoresPerSocket-1))
+		}
+		n.CPUs = strings.Join(ranges, ",")
+		for c := range h.CoresPerSocket {
+			var threads []string
+			for t := range h.ThreadsPerCore {
+				threads = append(threads, fmt.Sprint((t*h.Sockets+s)*h.CoresPerSocket+c))
+			}
+			n.Cores = append(n.Cores, strings.Join(threads, ","))
+		}
+		for _, size := range slices.Sorted(maps.Keys(h.Hugepages)) {
+			bytes, page := h.Hugepages[size], resource.MustParse(size)
+			pages := bytes.Value() / int64(h.Sockets) / page.Value()
+			n.Hugepages = append(n.Hugepages, v1alpha1.HugepagePool{SizeBytes: page.Value(), Total: pages, Free: pages})
+		}
+	}
+	return nodes
+}

@@ -1,0 +1,226 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/operator/internal/placement"
+	"github.com/weft-storage/weft/operator/internal/world"
+)
+
+// planOptions are the flags of plan.
+type planOptions struct{ file, node, inventory, output string }
+
+func planCommand(at *cluster) *cobra.Command {
+	var o planOptions
+	cmd := &cobra.Command{
+		Use:   "plan -f FILE [--node NODE | --inventory FILE]",
+		Short: "Show what an NvmfTarget comes to on each node, before it is applied",
+		Long: `Show what the NvmfTargets of a file come to on each node: every number, where it came from and why, the memory
+line by line, and warnings; or why the node cannot hold the target, and what would fit. Nothing is written.
+
+The nodes are those of the cluster that the target's nodeSelector matches, the one that --node names, or those of
+the inventory file, for which no cluster is needed: NvmfNodes as "kubectl get nvmfnode NODE -o yaml" prints them, or
+the short form that docs/kubectl-weft.md explains.
+
+Exit codes: 0 every node looked at can hold the target; 1 error, also a target that the API server would refuse;
+2 a node cannot hold it; 3 it cannot be said: no node matches, or one has not reported what it has.`,
+		Example: `  kubectl weft plan -f target.yaml
+  kubectl weft plan -f target.yaml --node storage-1
+  kubectl get nvmfnode storage-1 -o yaml >storage-1.yaml
+  kubectl weft plan -f target.yaml --inventory storage-1.yaml -o json`,
+		Args: cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return plan(cmd, at, o) },
+	}
+	flags := cmd.Flags()
+	flags.StringVarP(&o.file, "filename", "f", "", `file with NvmfTargets, "-" for standard input; objects of other kinds are passed over`)
+	flags.StringVar(&o.node, "node", "", "plan for this node of the cluster, whether the target's nodeSelector matches it or not")
+	flags.StringVar(&o.inventory, "inventory", "", "plan for the nodes of this file, without a cluster")
+	flags.StringVarP(&o.output, "output", "o", "table", "table or json")
+	cmd.MarkFlagsMutuallyExclusive("node", "inventory")
+	if err := cmd.MarkFlagRequired("filename"); err != nil {
+		panic(err) // the flag is not there: a mistake of this function
+	}
+	return cmd
+}
+
+// An Answer is what one target comes to on one node; it is what -o json prints.
+type Answer struct {
+	Target  string            `json:"target"`
+	Node    string            `json:"node"`
+	Verdict placement.Verdict `json:"verdict"`
+	// Matches: the target's nodeSelector chooses the node. Absent when the node's labels are not known.
+	Matches *bool `json:"matches,omitempty"`
+	// Reasons why the node cannot hold the target, or why that is not known.
+	Reasons []Reason       `json:"reasons,omitempty"`
+	Plan    *v1alpha1.Plan `json:"plan,omitempty"`
+}
+
+// Reason is one thing that is in the way, and what would mend it.
+type Reason struct {
+	Reason  string `json:"reason"`
+	Message string `json:"message"`
+}
+
+// Answers to all targets of a file.
+type Answers struct {
+	Plans []Answer `json:"plans"`
+	// Notes on what the answers leave open.
+	Notes []string `json:"notes,omitempty"`
+}
+
+func plan(cmd *cobra.Command, at *cluster, o planOptions) error {
+	if o.output != "table" && o.output != "json" {
+		return fmt.Errorf("--output is %q; give table or json", o.output)
+	}
+	docs, err := readDocuments(o.file, cmd.InOrStdin())
+	if err != nil {
+		return err
+	}
+	var answers Answers
+	if o.inventory != "" {
+		answers, err = planOffline(cmd.Context(), docs, o.inventory)
+	} else {
+		answers, err = planInCluster(cmd.Context(), docs, at, o.node)
+	}
+	if err != nil {
+		return err
+	}
+	if err := answers.print(cmd.OutOrStdout(), o.output); err != nil {
+		return err
+	}
+	return answers.verdict()
+}
+
+func planOffline(ctx context.Context, docs []document, file string) (Answers, error) {
+	targets, err := targetsOf(ctx, docs, nil)
+	if err != nil {
+		return Answers{}, err
+	}
+	have, err := readDocuments(file, strings.NewReader(""))
+	if err != nil {
+		return Answers{}, err
+	}
+	nodes, notes, err := nodesOf(have)
+	if err != nil {
+		return Answers{}, err
+	}
+	answers := Answers{Notes: notes}
+	for _, t := range targets {
+		// A claim cannot be told from a file: whether it lasts is for the other target to say.
+		for _, p := range placement.Prospects(t, nil, nodes) {
+			answers.Plans = append(answers.Plans, answer(t, p, nil))
+		}
+	}
+	return answers, nil
+}
+
+func planInCluster(ctx context.Context, docs []document, at *cluster, node string) (Answers, error) {
+	api, err := at.client()
+	if err != nil {
+		return Answers{}, err
+	}
+	w, err := world.Gather(ctx, api)
+	if err != nil {
+		return Answers{}, err
+	}
+	targets, err := targetsOf(ctx, docs, w.Targets)
+	if err != nil {
+		return Answers{}, err
+	}
+	if node != "" && !slices.ContainsFunc(w.Nodes, func(n placement.Node) bool { return n.Name == node }) {
+		return Answers{}, fmt.Errorf("the cluster has no node %s", node)
+	}
+	var answers Answers
+	for _, t := range targets {
+		some := false
+		for _, p := range placement.Prospects(t, w.Targets, w.Nodes) {
+			if node == p.Node || node == "" && p.Matches {
+				answers.Plans = append(answers.Plans, answer(t, p, &p.Matches))
+				some = true
+			}
+		}
+		if !some {
+			answers.Plans = append(answers.Plans, Answer{Target: t.Name, Verdict: placement.Unknown, Reasons: []Reason{{
+				v1alpha1.ReasonNoNodeMatches, "no node has the labels of spec.nodeSelector; label the nodes that shall serve, or name one with --node",
+			}}})
+		}
+	}
+	return answers, nil
+}
+
+// targetsOf reads the NvmfTargets among documents; those that are there already are judged as changes.
+func targetsOf(ctx context.Context, docs []document, there []v1alpha1.NvmfTarget) ([]*v1alpha1.NvmfTarget, error) {
+	var (
+		targets []*v1alpha1.NvmfTarget
+		errs    []error
+	)
+	for _, doc := range docs {
+		if doc.GetKind() != "NvmfTarget" {
+			continue
+		}
+		var old *v1alpha1.NvmfTarget
+		if i := slices.IndexFunc(there, func(t v1alpha1.NvmfTarget) bool { return t.Name == doc.GetName() }); i >= 0 {
+			old = &there[i]
+		}
+		target, err := admit(ctx, doc, old)
+		errs = append(errs, err)
+		targets = append(targets, target)
+	}
+	if len(targets) == 0 {
+		return nil, fmt.Errorf("%s: there is no NvmfTarget in it", docs[0].from)
+	}
+	return targets, errors.Join(errs...)
+}
+
+func answer(t *v1alpha1.NvmfTarget, p placement.Prospect, matches *bool) Answer {
+	a := Answer{Target: t.Name, Node: p.Node, Verdict: p.Verdict, Matches: matches, Plan: p.Plan}
+	for _, r := range p.Reasons {
+		a.Reasons = append(a.Reasons, Reason{r.Reason, r.Message})
+	}
+	return a
+}
+
+func (a Answers) print(out io.Writer, format string) error {
+	if format == "json" {
+		encoder := json.NewEncoder(out)
+		encoder.SetIndent("", "  ")
+		return encoder.Encode(a)
+	}
+	t := &table{out: out}
+	for i, plan := range a.Plans {
+		if i > 0 {
+			t.line("")
+		}
+		plan.print(t)
+	}
+	for _, n := range a.Notes {
+		t.line("")
+		t.line("note: %s", n)
+	}
+	return t.err
+}
+
+// verdict is the worst of all, as an exit code.
+func (a Answers) verdict() error {
+	has := func(v placement.Verdict) bool {
+		return slices.ContainsFunc(a.Plans, func(p Answer) bool { return p.Verdict == v })
+	}
+	switch {
+	case has(placement.CannotHold):
+		return &VerdictError{CodeCannotHold}
+	case has(placement.Unknown):
+		return &VerdictError{CodeUnknown}
+	}
+	return nil
+}

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"fmt"
+	"io"
+	"net"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/operator/internal/placement"
+)
+
+// table prints for people, and keeps the first error.
+type table struct {
+	out io.Writer
+	err error
+}
+
+func (t *table) line(format string, args ...any) {
+	if t.err == nil {
+		_, t.err = fmt.Fprintf(t.out, format+"\n", args...)
+	}
+}
+
+// columns prints rows under a head, each column as wide as it needs.
+func (t *table) columns(rows [][]string) {
+	if t.err != nil {
+		return
+	}
+	w := tabwriter.NewWriter(t.out, 0, 0, 3, ' ', 0)
+	for _, row := range rows {
+		if _, t.err = fmt.Fprintln(w, strings.Join(row, "\t")); t.err != nil {
+			return
+		}
+	}
+	t.err = w.Flush()
+}
+
+func (a Answer) print(t *table) {
+	words := map[placement.Verdict]string{placement.Fits: "fits", placement.CannotHold: "does not fit", placement.Unknown: "cannot be said yet"}[a.Verdict]
+	switch {
+	case a.Node == "":
+		t.line("NvmfTarget %s: %s", a.Target, words)
+	case a.Matches != nil && !*a.Matches:
+		t.line("NvmfTarget %s on node %s: %s (but its nodeSelector does not match the node)", a.Target, a.Node, words)
+	default:
+		t.line("NvmfTarget %s on node %s: %s", a.Target, a.Node, words)
+	}
+	for _, r := range a.Reasons {
+		t.line("- %s: %s", r.Reason, r.Message)
+	}
+	if a.Plan == nil {
+		return
+	}
+	if len(a.Reasons) > 0 {
+		t.line("It would come to:")
+	}
+	printPlan(t, a.Plan)
+}
+
+func printPlan(t *table, p *v1alpha1.Plan) {
+	t.line("")
+	rows := [][]string{{"SERVES", "ON", ""}}
+	for _, portal := range p.Portals {
+		rows = append(rows, []string{string(portal.Transport), net.JoinHostPort(portal.Address, strconv.Itoa(int(portal.Port))),
+			fmt.Sprintf("%d I/O queues of %d, %s in a command", portal.MaxIOQueues, portal.QueueDepth, bytesOf(portal.InCapsuleDataSize))})
+	}
+	for _, d := range p.Drives {
+		rows = append(rows, []string{"drive", d.ID, strings.TrimSpace("serial " + d.Serial + " " + d.PCIAddress)})
+	}
+	if p.File != nil {
+		rows = append(rows, []string{"file", p.File.Path, p.File.Size.String()})
+	}
+	t.columns(rows)
+	if len(p.Choices) > 0 {
+		t.line("")
+		rows = [][]string{{"SETTING", "VALUE", "SOURCE", "WHY"}}
+		for _, c := range p.Choices {
+			rows = append(rows, []string{c.Setting, c.Value, string(c.Source), c.Why})
+		}
+		t.columns(rows)
+	}
+	if len(p.Memory) > 0 {
+		t.line("")
+		t.columns(memoryRows(p))
+	}
+	printWarnings(t, p.Choices)
+}
+
+// memoryRows are the lines of the plan and what they add up to: the target's own memory, and its pod's beside it.
+func memoryRows(p *v1alpha1.Plan) [][]string {
+	rows := [][]string{{"MEMORY", "MIB", "HOW"}}
+	for _, m := range p.Memory {
+		rows = append(rows, []string{m.Use, mib(m.Bytes), m.How})
+	}
+	if p.SPDK == nil {
+		return rows
+	}
+	pod := "requested and limit, beside the hugepages"
+	from := fmt.Sprintf("hugepages of %s (nvmf_tgt -s)", p.SPDK.Hugepages)
+	if p.SPDK.Hugepages == v1alpha1.HugepagesDisabled {
+		pod, from = "requested and limit, the target's included", "ordinary memory (nvmf_tgt -s)"
+	}
+	return append(rows, []string{"in all: the target", mib(p.SPDK.MemoryBytes), from}, []string{"in all: its pod", mib(p.SPDK.PodMemoryBytes), pod})
+}
+
+func printWarnings(t *table, choices []v1alpha1.Choice) {
+	for _, c := range choices {
+		if c.Warning != "" {
+			t.line("")
+			t.line("warning: %s %s: %s", c.Setting, c.Value, c.Warning)
+		}
+	}
+}
+
+func mib(bytes int64) string { return strconv.FormatFloat(float64(bytes)/(1<<20), 'f', 1, 64) }
+
+func bytesOf(n int64) string {
+	if n > 0 && n%1024 == 0 {
+		return fmt.Sprintf("%d KiB", n/1024)
+	}
+	return fmt.Sprintf("%d B", n)
+}
