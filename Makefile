@@ -122,11 +122,8 @@ endef
 
 # A real SPDK target goes into the machine with its libraries, and serves the kernel's initiator there.
 define spdk-in-machine
-	rm -rf .lab-machine/share/spdk && mkdir -p .lab-machine/share/spdk/lib
-	cp $(WEFT_SPDK_TARGET) .lab-machine/share/spdk/target
-	ldd $(WEFT_SPDK_TARGET) | grep -o '/[^ ]*' | xargs -I FILE cp -L FILE .lab-machine/share/spdk/lib/
-	printf '%s\n' '#!/bin/sh' 'exec /host-share/spdk/lib/ld-linux-* --library-path /host-share/spdk/lib /host-share/spdk/target "$$@"' >.lab-machine/share/spdk/nvmf_tgt
-	chmod +x .lab-machine/share/spdk/nvmf_tgt
+	rm -rf .lab-machine/share/spdk
+	$(MACHINE) pack-target $(abspath $(WEFT_SPDK_TARGET)) $(CURDIR)/.lab-machine/share/spdk
 	$(GO) test -c -tags lab -o .lab-machine/share/spdk.test ./dataplane/engine/spdk
 	$(MACHINE) exec node1 -- env WEFT_SPDK_TARGET=/host-share/spdk/nvmf_tgt /host-share/spdk.test -test.v -test.timeout 25m -test.run 'TestConformance|TestMounted|TestRefill'
 endef

@@ -6,6 +6,8 @@ import (
 	"fmt"
 
 	"github.com/spf13/cobra"
+
+	"github.com/weft-storage/weft/test/e2e/internal/build"
 )
 
 func newImagesCommand() *cobra.Command {
@@ -69,6 +71,17 @@ func newImagesWeftCommand() *cobra.Command {
 			}
 			defer l.Close()
 			return l.LoadWeft(cmd.Context(), b)
+		},
+	}
+}
+
+func newPackTargetCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "pack-target PROGRAM FOLDER",
+		Short: "Make FOLDER with SPDK's nvmf_tgt and this machine's libraries for it; FOLDER/nvmf_tgt runs anywhere",
+		Args:  cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			return build.PackTarget(cmd.Context(), args[0], args[1])
 		},
 	}
 }

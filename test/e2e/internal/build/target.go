@@ -3,19 +3,11 @@
 package build
 
 import (
-	"archive/tar"
-	"bytes"
 	"context"
-	"fmt"
-	"maps"
+	"errors"
 	"os"
 	"path"
 	"path/filepath"
-	"slices"
-	"strings"
-	"time"
-
-	"github.com/weft-storage/weft/test/e2e/internal/hostcmd"
 )
 
 const (
@@ -73,56 +65,25 @@ func (b *Builder) fakeTargetLayer(ctx context.Context) ([]byte, error) {
 	return programLayer(program, targetProgram)
 }
 
-// realTargetLayer packs a program with the shared libraries and the loader that it has on this machine, which
-// need not be those of the base, and a script in the program's place that runs it with them.
-func realTargetLayer(ctx context.Context, program string) ([]byte, error) {
-	libraries, err := hostcmd.Output(ctx, "ldd", program)
+// realTargetLayer has what PackTarget makes, and nvmf_tgt in PATH.
+func realTargetLayer(ctx context.Context, program string) (layer []byte, err error) {
+	root, err := os.MkdirTemp("", "weft-target-")
 	if err != nil {
-		return nil, fmt.Errorf("list the libraries of WEFT_SPDK_TARGET: %w", err)
-	}
-	var buf bytes.Buffer
-	w := tar.NewWriter(&buf)
-	add := func(name string, mode int64, data []byte) error {
-		head := &tar.Header{Name: name, Mode: mode, Size: int64(len(data)), ModTime: time.Unix(0, 0), Typeflag: tar.TypeReg}
-		if err := w.WriteHeader(head); err != nil {
-			return fmt.Errorf("pack %s: %w", name, err)
-		}
-		_, err := w.Write(data)
-		return err
-	}
-	loader, files := "", map[string]string{path.Join(spdkDir, "nvmf_tgt"): program}
-	for line := range strings.Lines(libraries) {
-		// "libm.so.6 => /lib/x/libm.so.6 (0x7f)", "/lib64/ld-linux-x86-64.so.2 (0x7f)", or "linux-vdso.so.1 (0x7f)".
-		for _, field := range strings.Fields(line) {
-			if !filepath.IsAbs(field) {
-				continue
-			}
-			name := path.Join(spdkDir, "lib", filepath.Base(field))
-			files[name] = field
-			if strings.HasPrefix(filepath.Base(field), "ld-linux") {
-				loader = name
-			}
-		}
-		if strings.Contains(line, "not found") {
-			return nil, fmt.Errorf("%s lacks a library on this machine: %s", program, strings.TrimSpace(line))
-		}
-	}
-	if loader == "" {
-		return nil, fmt.Errorf("%s is not dynamically linked for this machine", program)
-	}
-	for _, name := range slices.Sorted(maps.Keys(files)) {
-		data, err := os.ReadFile(files[name])
-		if err != nil {
-			return nil, err
-		}
-		if err := add(name, 0o755, data); err != nil {
-			return nil, err
-		}
-	}
-	// OpenSSL's library ends a program that finds no configuration where this machine has it.
-	script := fmt.Sprintf("#!/bin/sh\nOPENSSL_CONF=/dev/null exec /%s --library-path /%s/lib /%s/nvmf_tgt \"$@\"\n", loader, spdkDir, spdkDir)
-	if err := add(targetProgram, 0o755, []byte(script)); err != nil {
 		return nil, err
 	}
-	return buf.Bytes(), w.Close()
+	defer func() { err = errors.Join(err, os.RemoveAll(root)) }()
+	link := filepath.Join(root, targetProgram)
+	err = errors.Join(
+		os.Chmod(root, 0o755), // it becomes the image's root folder
+		os.MkdirAll(filepath.Dir(link), 0o755),
+		os.MkdirAll(filepath.Join(root, filepath.Dir(spdkDir)), 0o755),
+		os.Symlink(path.Join("/", spdkDir, packedTarget), link),
+	)
+	if err != nil {
+		return nil, err
+	}
+	if err := PackTarget(ctx, program, filepath.Join(root, spdkDir)); err != nil {
+		return nil, err
+	}
+	return folderLayer(ctx, root)
 }
