@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 
 	"github.com/weft-storage/weft/test/e2e/internal/hostcmd"
 	"github.com/weft-storage/weft/test/e2e/internal/nodeconfig"
@@ -159,6 +160,14 @@ func sparseFile(path string, size int64) error {
 func (l *Lab) qemuArgs(i int) []string {
 	name := l.state.Nodes[i]
 	plan := l.state.addresses()
+	kernelArgs := []string{"console=ttyS0", "net.ifnames=0", "mitigations=off", "nokaslr", "panic=5", "loglevel=7"}
+	var iommu []string
+	if l.state.IOMMU {
+		kernelArgs = append(kernelArgs, "intel_iommu=on")
+		// Interrupts are remapped, or VFIO takes no device. Addresses are as wide as a process's own, as on servers: without
+		// hugepages, SPDK has no others to hand to a drive.
+		iommu = []string{"-device", "intel-iommu,intremap=on,aw-bits=48"}
+	}
 	args := []string{
 		"qemu-system-x86_64", "-name", "weft-" + l.id + "-" + name,
 		"-nodefaults", "-no-user-config", "-display", "none",
@@ -168,13 +177,14 @@ func (l *Lab) qemuArgs(i int) []string {
 		"-accel", fmt.Sprintf("tcg,thread=multi,tb-size=%d", translationCacheMiB),
 		"-cpu", nodeCPUModel, "-smp", strconv.Itoa(nodeCPUs), "-m", strconv.Itoa(l.state.MemoryMiB),
 		"-kernel", l.state.Machine.Kernel, "-initrd", l.state.Machine.Initrd,
-		"-append", "console=ttyS0 net.ifnames=0 mitigations=off nokaslr panic=5 loglevel=7",
+		"-append", strings.Join(kernelArgs, " "),
 		"-chardev", "file,id=console,append=on,path=" + l.ConsoleLog(name), "-serial", "chardev:console",
 		"-device", "virtio-rng-pci",
 		"-drive", "if=virtio,format=qcow2,cache=writeback,discard=unmap,file=" + l.nodeDir(name, "root.qcow2"),
 		"-virtfs", "local,readonly=on,security_model=none,mount_tag=" + nodeconfig.ConfigTag + ",path=" + l.nodeDir(name, "config"),
 		"-virtfs", "local,readonly=on,security_model=none,mount_tag=" + nodeconfig.ShareTag + ",path=" + l.ShareDir(),
 	}
+	args = append(args, iommu...)
 	for nic, tap := range []string{clusterNIC: tapName(i), managementNIC: managementTapName(i)} {
 		args = append(args,
 			"-netdev", fmt.Sprintf("tap,id=net%d,ifname=%s,script=no,downscript=no", nic, tap),

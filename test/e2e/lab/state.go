@@ -25,6 +25,8 @@ type state struct {
 	Cluster bool `json:"cluster"`
 	// RDMA says whether nodes have a soft RDMA device.
 	RDMA bool `json:"rdma"`
+	// IOMMU says whether nodes have one.
+	IOMMU bool `json:"iommu,omitempty"`
 	// MemoryMiB is the memory of each node.
 	MemoryMiB int `json:"memoryMiB"`
 	// Complete is set when the lab came up; one that is not complete is

@@ -36,6 +36,8 @@ type Options struct {
 	Weft bool
 	// NoRDMA leaves out the nodes' soft RDMA device.
 	NoRDMA bool
+	// IOMMU gives each node one, behind which its drives are: for VFIO.
+	IOMMU bool
 	// MemoryMiB is the memory of each node; 0 means 1536.
 	MemoryMiB int
 }
@@ -107,6 +109,9 @@ func (l *Lab) matches(opts Options) error {
 	if opts.NoCluster == l.state.Cluster {
 		return fmt.Errorf("the lab in %s was started with another --no-cluster; run `weft-lab down` first", l.Dir)
 	}
+	if opts.IOMMU && !l.state.IOMMU {
+		return fmt.Errorf("the lab in %s was started without --iommu; run `weft-lab down` first", l.Dir)
+	}
 	return nil
 }
 
@@ -130,7 +135,7 @@ func (l *Lab) create(ctx context.Context, b *build.Builder, opts Options) error 
 	if err != nil {
 		return err
 	}
-	s := state{Slot: slot, Cluster: !opts.NoCluster, RDMA: !opts.NoRDMA, MemoryMiB: opts.MemoryMiB}
+	s := state{Slot: slot, Cluster: !opts.NoCluster, RDMA: !opts.NoRDMA, IOMMU: opts.IOMMU, MemoryMiB: opts.MemoryMiB}
 	for i := range opts.Nodes {
 		s.Nodes = append(s.Nodes, nodeName(i))
 	}

@@ -46,6 +46,7 @@ func newUpCommand() *cobra.Command {
 	flags.BoolVar(&opts.NoCluster, "no-cluster", false, "machines only, no Kubernetes")
 	flags.BoolVar(&opts.Weft, "weft", false, "put the project's image, built from bin/, on the nodes of a new lab")
 	flags.BoolVar(&opts.NoRDMA, "no-rdma", false, "no soft RDMA device on the nodes")
+	flags.BoolVar(&opts.IOMMU, "iommu", false, "put an IOMMU between the nodes and their drives, as VFIO needs")
 	flags.IntVar(&opts.MemoryMiB, "memory", 0, "memory of each node in MiB (default 1536)")
 	return cmd
 }
