@@ -85,6 +85,7 @@ const (
 	ReasonCPUsNotGranted     = "CPUsNotGranted"
 	ReasonHugepagesMissing   = "HugepagesMissing"
 	ReasonDriverNotAvailable = "DriverNotAvailable"
+	ReasonNoIOMMU            = "NoIOMMU"
 	ReasonTargetNotFound     = "TargetNotFound"
 	ReasonTargetRunning      = "TargetRunning"
 

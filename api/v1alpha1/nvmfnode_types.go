@@ -540,6 +540,12 @@ type Drive struct {
 	// PCIAddress such as 0000:5e:00.0.
 	// +optional
 	PCIAddress string `json:"pciAddress,omitempty"`
+	// IOMMU between the drive and the node's memory. None: there is none, so devices.driver VFIO cannot be had. Translated: the
+	// drive reaches only what is mapped for it, so devices.driver UIO cannot be had. PassThrough: it reaches all
+	// memory until VFIO maps it. Absent when the machine does not say.
+	// +kubebuilder:validation:Enum=None;Translated;PassThrough
+	// +optional
+	IOMMU IOMMU `json:"iommu,omitempty"`
 	// Content found on it. Blank: nothing. Weft: a pool of ours. Foreign: something else, see contentDetail. Unknown: it could not be read.
 	// +kubebuilder:validation:Enum=Blank;Weft;Foreign;Unknown
 	// +required
@@ -548,6 +554,16 @@ type Drive struct {
 	// +optional
 	ContentDetail string `json:"contentDetail,omitempty"`
 }
+
+// IOMMU says what lies between a device and the node's memory.
+type IOMMU string
+
+// Kinds of IOMMU.
+const (
+	IOMMUNone        IOMMU = "None"
+	IOMMUTranslated  IOMMU = "Translated"
+	IOMMUPassThrough IOMMU = "PassThrough"
+)
 
 // DriveContent says what is on a drive.
 type DriveContent string

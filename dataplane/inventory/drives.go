@@ -123,6 +123,11 @@ func nvmeDrive(t tree, d *v1alpha1.Drive, dir, device string) (own bool, err err
 		return false, err
 	}
 	d.PCIAddress, d.NUMANode = p.pci, p.numa
+	if p.pci != "" {
+		if d.IOMMU, err = IOMMU(t.root, p.folder); err != nil {
+			return false, err
+		}
+	}
 	if d.ID, err = t.readIfSaid(dir, "wwid"); err != nil {
 		return false, err
 	}

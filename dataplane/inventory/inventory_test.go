@@ -90,6 +90,18 @@ sys/devices/system/cpu/cpu%[1]d:
 		}
 		m.nvme(i, fmt.Sprintf("%s/0000:%s:0%d.0/0000:%x:00.0", root, root[8:], i%4, map[bool]int{true: 0x5e, false: 0xd8}[i < 4]+i%4), i/4, model, serial, sectors)
 	}
+	// Each of the first four has another IOMMU: one that translates, one that does not, one that does not say, and vfio's word for none.
+	m.add(`
+sys/kernel/iommu_groups:
+  15/type = DMA-FQ
+  16/type = identity
+  17/type = blocked
+  0/name = vfio-noiommu
+sys/devices/pci0000:5d:
+  0000:5d:00.0/0000:5e:00.0/iommu_group -> ../../../../kernel/iommu_groups/15
+  0000:5d:01.0/0000:5f:00.0/iommu_group -> ../../../../kernel/iommu_groups/16
+  0000:5d:02.0/0000:60:00.0/iommu_group -> ../../../../kernel/iommu_groups/17
+  0000:5d:03.0/0000:61:00.0/iommu_group -> ../../../../kernel/iommu_groups/0`)
 	// The last has two ports, and so a multipath node though only one is connected.
 	m.remove("sys/block/nvme7n1").add(`
 sys/devices/virtual/nvme-subsystem/nvme-subsys7:

@@ -115,8 +115,10 @@ var pciAddress = regexp.MustCompile(`^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-
 
 // place is where a device is attached.
 type place struct {
-	pci  string
-	numa *int32
+	pci string
+	// folder of the PCI function.
+	folder string
+	numa   *int32
 }
 
 // placeOf climbs from a device's folder to the nearest PCI function, and to the
@@ -126,7 +128,7 @@ func (t tree) placeOf(device string) (place, error) {
 	var p place
 	for dir := device; dir != "." && dir != "" && dir != "/"; dir = filepath.Dir(dir) {
 		if p.pci == "" && pciAddress.MatchString(filepath.Base(dir)) {
-			p.pci = filepath.Base(dir)
+			p.pci, p.folder = filepath.Base(dir), dir
 		}
 		if p.numa == nil {
 			n, ok, err := t.number(dir, "numa_node")

@@ -57,6 +57,10 @@ func addressDrives(inv *v1alpha1.Inventory, spec v1alpha1.NvmfTargetSpec, drives
 			reasons = append(reasons, *why)
 			continue
 		}
+		if why := wrongIOMMU(d, spec.Devices.Driver); why != nil {
+			reasons = append(reasons, *why)
+			continue
+		}
 		planned.PCIAddress = d.PCIAddress
 		if other := sharesController(inv, drives, *planned); other != "" {
 			reasons = append(reasons, reasonf(v1alpha1.ReasonDeviceInUse,
@@ -72,6 +76,17 @@ func notOnPCI(d *v1alpha1.Drive, driver v1alpha1.DriveDriver) *Reason {
 		return nil
 	}
 	return new(reasonf(v1alpha1.ReasonNoDevice, "%s is not an NVMe drive with a PCI address, which devices.driver %s needs; use driver Kernel, or name other drives", d.Name, driver))
+}
+
+// wrongIOMMU says why a driver cannot have a drive behind its IOMMU, or without one. The launcher looks again.
+func wrongIOMMU(d *v1alpha1.Drive, driver v1alpha1.DriveDriver) *Reason {
+	switch {
+	case driver == v1alpha1.DriverVFIO && d.IOMMU == v1alpha1.IOMMUNone:
+		return new(reasonf(v1alpha1.ReasonNoIOMMU, "%s (%s) is behind no IOMMU, which devices.driver VFIO needs; use driver UIO or Kernel, or switch the IOMMU on in the firmware and boot with intel_iommu=on", d.Name, d.PCIAddress))
+	case driver == v1alpha1.DriverUIO && d.IOMMU == v1alpha1.IOMMUTranslated:
+		return new(reasonf(v1alpha1.ReasonDriverNotAvailable, "%s (%s) is behind an IOMMU that lets it reach only what is mapped for it, which devices.driver UIO cannot do; use driver VFIO or Kernel, or boot with iommu.passthrough=1", d.Name, d.PCIAddress))
+	}
+	return nil
 }
 
 // sharesController names a drive behind the same PCI address that is not in the pool.

@@ -88,9 +88,19 @@ func TestPlanOfSPDKSaysWhyNot(t *testing.T) {
 		"a machine smaller than the target, no hugepages": {node: func(n *sizing.Node) {
 			n.Inventory.NUMANodes[0].MemoryBytes, n.Inventory.NUMANodes[1].MemoryBytes = gib/2, gib/2
 		}, edits: []edit{hugepages(v1alpha1.HugepagesDisabled)}, want: one(v1alpha1.ReasonMemoryExceeded, "node storage-1 has 1024 MiB")},
-		"several things at once, each of them":               {edits: []edit{coreMode("Lazy"), attachments(5000, 1), transports(tcp(4420, iface("eth9")))}, want: []refusal{{v1alpha1.ReasonNoAddress, nil}, {v1alpha1.ReasonInvalidSetting, []string{"Lazy"}}, {v1alpha1.ReasonInvalidSetting, []string{"attachments"}}}},
-		"VFIO without its module":                            {node: func(n *sizing.Node) { n.Inventory.Modules = nil }, edits: []edit{driver(v1alpha1.DriverVFIO)}, want: one(v1alpha1.ReasonModuleMissing, "vfio_pci", "CONFIG_VFIO_PCI")},
-		"UIO without its module":                             {node: func(n *sizing.Node) { n.Inventory.Modules = nil }, edits: []edit{driver(v1alpha1.DriverUIO)}, want: one(v1alpha1.ReasonModuleMissing, "uio_pci_generic", "CONFIG_UIO_PCI_GENERIC")},
+		"several things at once, each of them": {edits: []edit{coreMode("Lazy"), attachments(5000, 1), transports(tcp(4420, iface("eth9")))}, want: []refusal{{v1alpha1.ReasonNoAddress, nil}, {v1alpha1.ReasonInvalidSetting, []string{"Lazy"}}, {v1alpha1.ReasonInvalidSetting, []string{"attachments"}}}},
+		"VFIO without its module":              {node: func(n *sizing.Node) { n.Inventory.Modules = nil }, edits: []edit{driver(v1alpha1.DriverVFIO)}, want: one(v1alpha1.ReasonModuleMissing, "vfio_pci", "CONFIG_VFIO_PCI")},
+		"UIO without its module":               {node: func(n *sizing.Node) { n.Inventory.Modules = nil }, edits: []edit{driver(v1alpha1.DriverUIO)}, want: one(v1alpha1.ReasonModuleMissing, "uio_pci_generic", "CONFIG_UIO_PCI_GENERIC")},
+		"VFIO without an IOMMU": {
+			node:  func(n *sizing.Node) { n.Inventory.Drives[0].IOMMU = v1alpha1.IOMMUNone },
+			edits: []edit{paths("/dev/disk/by-id/nvme-eui.0"), driver(v1alpha1.DriverVFIO)},
+			want:  one(v1alpha1.ReasonNoIOMMU, "nvme0n1 (0000:d0:00.0) is behind no IOMMU", "driver UIO or Kernel", "intel_iommu=on"),
+		},
+		"UIO behind an IOMMU that translates": {
+			node:  func(n *sizing.Node) { n.Inventory.Drives[0].IOMMU = v1alpha1.IOMMUTranslated },
+			edits: []edit{paths("/dev/disk/by-id/nvme-eui.0"), driver(v1alpha1.DriverUIO)},
+			want:  one(v1alpha1.ReasonDriverNotAvailable, "nvme0n1 (0000:d0:00.0) is behind an IOMMU", "driver VFIO or Kernel", "iommu.passthrough=1"),
+		},
 		"a driver that is none":                              {edits: []edit{driver("DPDK")}, want: one(v1alpha1.ReasonInvalidSetting, `"DPDK"`, "Kernel, VFIO or UIO")},
 		"a file behind VFIO":                                 {edits: []edit{file("/var/lib/weft/p"), driver(v1alpha1.DriverVFIO)}, want: one(v1alpha1.ReasonInvalidSetting, "a file has no drive")},
 		"a disk that is not NVMe behind VFIO":                {node: func(n *sizing.Node) { n.Inventory.Drives[0].NVMe = false }, edits: []edit{paths("/dev/disk/by-id/nvme-eui.0"), driver(v1alpha1.DriverVFIO)}, want: one(v1alpha1.ReasonNoDevice, "nvme0n1 is not an NVMe drive with a PCI address", "driver Kernel")},

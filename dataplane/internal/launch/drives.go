@@ -86,10 +86,8 @@ func examineDrives(ctx context.Context, m Machine, o Options, records Records) (
 			m.Log.Warn("a planned drive is not there; going on without it", "drive", address)
 			continue
 		}
-		if o.Driver == v1alpha1.DriverVFIO {
-			if err := checkIsolation(m, o, address); err != nil {
-				return nil, err
-			}
+		if err := checkIOMMU(m, o, address); err != nil {
+			return nil, err
 		}
 		switch d.driver {
 		case driverVFIO, driverUIO, "":
@@ -252,20 +250,29 @@ func namespaces(m Machine, address string) ([]string, error) {
 	return found, nil
 }
 
+// checkIOMMU makes sure that the drive will reach SPDK's memory. Without an IOMMU, VFIO has a mode that
+// protects no more than UIO does; it is refused, so that VFIO always means what it says.
+func checkIOMMU(m Machine, o Options, address string) error {
+	iommu, err := inventory.IOMMU(m.Root, filepath.Join(devicesDir, address))
+	if err != nil {
+		return err
+	}
+	if o.Driver == v1alpha1.DriverUIO {
+		if iommu == v1alpha1.IOMMUTranslated {
+			return refuse(v1alpha1.ReasonDriverNotAvailable, "drive %s is behind an IOMMU that lets it reach only what is mapped for it, and driver UIO maps nothing: it would never answer; use driver: VFIO, or boot the node with iommu.passthrough=1", address)
+		}
+		return nil
+	}
+	if iommu == v1alpha1.IOMMUNone {
+		return refuse(v1alpha1.ReasonNoIOMMU, "drive %s is behind no IOMMU; switch it on in the firmware (and boot with intel_iommu=on), or use driver: UIO", address)
+	}
+	return checkIsolation(m, o, address)
+}
+
 // checkIsolation makes sure that the IOMMU keeps the drive apart from what the kernel still drives:
 // vfio hands out whole IOMMU groups.
 func checkIsolation(m Machine, o Options, address string) error {
 	others, err := os.ReadDir(m.path(devicesDir, address, "iommu_group/devices"))
-	if errors.Is(err, fs.ErrNotExist) {
-		unsafe, err := m.read("sys/module/vfio/parameters/enable_unsafe_noiommu_mode")
-		if err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-		if unsafe == "Y" {
-			return nil
-		}
-		return refuse(v1alpha1.ReasonDriverNotAvailable, "drive %s is behind no IOMMU; switch it on in the firmware (and boot with intel_iommu=on), or use driver: UIO", address)
-	}
 	if err != nil {
 		return err
 	}

@@ -65,7 +65,12 @@ func TestTakeDrives(t *testing.T) {
 			s := newVFIO(t)
 			s.options.Driver = driver
 			s.node.AddDrive("0000:60:00.0", 2, "") // not planned
+			if driver == v1alpha1.DriverUIO {
+				s.node.Write("sys/kernel/iommu_groups/"+first+"/type", "identity")
+				s.node.Remove("sys/devices/pci0000:00/" + second + "/iommu_group")
+			}
 			s.Expect(s.run(t)).To(Succeed())
+			s.Expect(strings.Contains(s.log.String(), "--iova-mode pa")).To(Equal(driver == v1alpha1.DriverUIO))
 			s.Expect(s.node.Driver(first)).To(Equal(kernel))
 			s.Expect(s.node.Driver(second)).To(Equal(kernel))
 			s.Expect(s.node.Driver("0000:60:00.0")).To(Equal("nvme"))
@@ -132,7 +137,13 @@ func TestDrivesAreRefused(t *testing.T) {
 		"all gone": {func(s *start) { s.options.PCIAddresses = []string{"0000:60:00.0", "0000:61:00.0"} },
 			v1alpha1.ReasonDeviceMissing, []string{"0000:60:00.0, 0000:61:00.0"}},
 		"without an IOMMU": {func(s *start) { s.node.Remove("sys/devices/pci0000:00/" + second + "/iommu_group") },
-			v1alpha1.ReasonDriverNotAvailable, []string{second + " is behind no IOMMU", "driver: UIO"}},
+			v1alpha1.ReasonNoIOMMU, []string{second + " is behind no IOMMU", "driver: UIO"}},
+		"without an IOMMU, where vfio would do without": {func(s *start) {
+			s.node.Write("sys/module/vfio/parameters/enable_unsafe_noiommu_mode", "Y")
+			s.node.Write("sys/kernel/iommu_groups/"+second+"/name", "vfio-noiommu")
+		}, v1alpha1.ReasonNoIOMMU, []string{second + " is behind no IOMMU", "driver: UIO"}},
+		"that UIO cannot map memory for": {func(s *start) { s.options.Driver = v1alpha1.DriverUIO },
+			v1alpha1.ReasonDriverNotAvailable, []string{first, "would never answer", "driver: VFIO", "iommu.passthrough=1"}},
 		"beside a network card": {func(s *start) {
 			s.node.Write("sys/kernel/iommu_groups/"+second+"/devices/0000:00:1f.6/class", "0x020000")
 			s.node.AddDriver("e1000e")
@@ -311,11 +322,4 @@ func TestStoppedBeforeTheStart(t *testing.T) {
 	s.Expect(s.node.Driver(second)).To(Equal("nvme"))
 	s.Expect(s.records()).To(BeEmpty())
 	s.Expect(s.log.String()).NotTo(ContainSubstring("starting SPDK"))
-}
-
-func TestUnsafeVFIO(t *testing.T) {
-	s := newVFIO(t)
-	s.node.Remove("sys/devices/pci0000:00/" + second + "/iommu_group")
-	s.node.Write("sys/module/vfio/parameters/enable_unsafe_noiommu_mode", "Y")
-	s.Expect(s.run(t)).To(Succeed())
 }

@@ -237,6 +237,10 @@ func arguments(m Machine, o Options) ([]string, error) {
 	for _, address := range o.PCIAddresses {
 		args = append(args, "--pci-allowed", address)
 	}
+	if o.Driver == v1alpha1.DriverUIO {
+		// DPDK may choose virtual addresses by itself, which only an IOMMU makes good.
+		args = append(args, "--iova-mode", "pa")
+	}
 	return args, nil
 }
 
