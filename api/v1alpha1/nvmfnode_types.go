@@ -25,6 +25,7 @@ type NvmfNodeSpec struct {
 
 // Plan is an NvmfTarget resolved for one node: numbers and names only.
 // +kubebuilder:validation:XValidation:rule="has(self.spdk) == (self.engine == 'SPDK')",message="spdk comes with engine SPDK, and only with it"
+// +kubebuilder:validation:XValidation:rule="!has(self.nvmet) || self.engine == 'Nvmet'",message="nvmet comes with engine Nvmet only"
 type Plan struct {
 	// Engine that serves.
 	// +required
@@ -47,6 +48,9 @@ type Plan struct {
 	// SPDK is what SPDK's target is started with. Absent with another engine.
 	// +optional
 	SPDK *SPDKPlan `json:"spdk,omitempty"`
+	// Nvmet is what the modules of the kernel's target are told. Absent with another engine.
+	// +optional
+	Nvmet *NvmetPlan `json:"nvmet,omitempty"`
 	// Choices tell, for each number of the plan, where it came from and why.
 	// +kubebuilder:validation:MaxItems=64
 	// +listType=map
@@ -117,6 +121,9 @@ type SPDKPlan struct {
 	// Placement of TCP connections on poll groups. Absent without a TCP transport.
 	// +optional
 	Placement Placement `json:"placement,omitempty"`
+	// Sockets of TCP connections. Absent without a TCP transport.
+	// +optional
+	Sockets *PlannedSockets `json:"sockets,omitempty"`
 	// Driver through which the drives are used.
 	// +required
 	Driver DriveDriver `json:"driver"`
@@ -176,6 +183,14 @@ type PlannedTransport struct {
 	// +kubebuilder:validation:Maximum=65535
 	// +optional
 	SRQDepth *int32 `json:"srqDepth,omitempty"`
+	// C2HSuccess (c2h_success). TCP only; absent: as SPDK has it.
+	// +optional
+	C2HSuccess Switch `json:"c2hSuccess,omitempty"`
+	// SocketPriority (sock_priority). TCP only; absent: none.
+	// +kubebuilder:validation:Minimum=0
+	// +kubebuilder:validation:Maximum=15
+	// +optional
+	SocketPriority int32 `json:"socketPriority,omitempty"`
 }
 
 // ChoiceSource says where a number of a plan came from.

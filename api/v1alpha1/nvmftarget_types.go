@@ -37,6 +37,14 @@ const (
 // +kubebuilder:validation:XValidation:rule="self.engine != 'Nvmet' || !has(self.updateStrategy)",message="updateStrategy: the kernel's target (engine: Nvmet) has no target pod; remove updateStrategy, or use engine: SPDK"
 // +kubebuilder:validation:XValidation:rule="self.engine != 'Nvmet' || !has(self.devices.driver)",message="devices.driver: the kernel's target (engine: Nvmet) uses the kernel's drivers; remove driver, or use engine: SPDK"
 // +kubebuilder:validation:XValidation:rule="self.engine != 'Nvmet' || self.transports.all(t, !has(t.placement))",message="transports[].placement: connections of the kernel's target (engine: Nvmet) follow the incoming CPU by themselves; remove placement, or use engine: SPDK"
+// +kubebuilder:validation:XValidation:rule="self.engine != 'Nvmet' || self.transports.all(t, !has(t.maxIOSize))",message="transports[].maxIOSize: the kernel's target (engine: Nvmet) has no such limit; remove maxIOSize, or use engine: SPDK"
+// +kubebuilder:validation:XValidation:rule="self.engine != 'Nvmet' || self.transports.all(t, !has(t.c2hSuccess))",message="transports[].c2hSuccess: with the kernel's target (engine: Nvmet) the host decides it (disable_sqflow); remove c2hSuccess, or use engine: SPDK"
+// +kubebuilder:validation:XValidation:rule="self.engine != 'Nvmet' || self.transports.all(t, !has(t.srq) || !has(t.srq.depth) || t.srq.depth >= 256)",message="transports[].srq.depth: the kernel's target (engine: Nvmet) takes no less than 256"
+// +kubebuilder:validation:XValidation:rule="!has(self.sockets) || self.transports.exists(t, t.type == 'TCP')",message="sockets: only TCP connections run over sockets; remove sockets, or add a transport of type TCP"
+// +kubebuilder:validation:XValidation:rule="self.engine != 'Nvmet' || !has(self.sockets) || !has(self.sockets.zeroCopySend) && !has(self.sockets.zeroCopyThreshold)",message="sockets.zeroCopySend: the kernel's target (engine: Nvmet) never copies what it sends; remove zeroCopySend and zeroCopyThreshold, or use engine: SPDK"
+// +kubebuilder:validation:XValidation:rule="self.engine != 'Nvmet' || !has(self.sockets) || !has(self.sockets.receivePipe) && !has(self.sockets.quickAck)",message="sockets.receivePipe and quickAck: the kernel's target (engine: Nvmet) reads and acknowledges inside the kernel; remove them, or use engine: SPDK"
+// +kubebuilder:validation:XValidation:rule="self.engine != 'Nvmet' || !has(self.sockets) || !has(self.sockets.sendBufferSize) && !has(self.sockets.receiveBufferSize)",message="sockets.sendBufferSize and receiveBufferSize: the kernel sizes the buffers of its own target (engine: Nvmet) by net.ipv4.tcp_wmem and tcp_rmem; remove them, or use engine: SPDK"
+// +kubebuilder:validation:XValidation:rule="self.engine != 'SPDK' || !has(self.sockets) || !has(self.sockets.idlePollPeriod)",message="sockets.idlePollPeriod: SPDK polls as cores.mode says; remove idlePollPeriod, or use engine: Nvmet"
 // +kubebuilder:validation:XValidation:rule="self.transports.all(a, self.transports.exists_one(b, a.type == b.type && a.port == b.port && has(a.network) == has(b.network) && (!has(a.network) || a.network == b.network)))",message="transports: two of one type need different ports or different networks"
 type NvmfTargetSpec struct {
 	// Engine that serves the volumes. Immutable: the two engines lay data out
@@ -74,6 +82,10 @@ type NvmfTargetSpec struct {
 	// +optional
 	Memory *Memory `json:"memory,omitempty"`
 
+	// Sockets that TCP connections run over. Default: as the engine has them.
+	// +optional
+	Sockets *Sockets `json:"sockets,omitempty"`
+
 	// Devices that make up the pool of each node.
 	// +required
 	Devices Devices `json:"devices"`
@@ -86,6 +98,7 @@ type NvmfTargetSpec struct {
 // Transport is one way to reach the target.
 // +kubebuilder:validation:XValidation:rule="self.type == 'RDMA' || !has(self.srq)",message="srq: only RDMA has shared receive queues; remove srq, or use type: RDMA"
 // +kubebuilder:validation:XValidation:rule="self.type == 'TCP' || !has(self.placement)",message="placement: only TCP connections are placed by CPU or NAPI id; remove placement, or use type: TCP"
+// +kubebuilder:validation:XValidation:rule="self.type == 'TCP' || !has(self.c2hSuccess)",message="c2hSuccess: only TCP has it; remove c2hSuccess, or use type: TCP"
 type Transport struct {
 	// Type of the transport.
 	// +required
@@ -124,18 +137,22 @@ type Transport struct {
 	// +optional
 	InCapsuleDataSize *resource.Quantity `json:"inCapsuleDataSize,omitempty"`
 
-	// MaxIOSize is the largest single transfer, in bytes: a power of two from 8Ki to 2Mi. Default 128Ki. SPDK only; the kernel's target takes 1Mi or more.
+	// MaxIOSize is the largest single transfer, in bytes: a power of two from 8Ki to 2Mi. Default 128Ki. SPDK only; the kernel's target has no such limit.
 	// +kubebuilder:validation:XValidation:rule="[quantity(string(self))].all(q, q.isInteger() && q.asInteger() in [8192, 16384, 32768, 65536, 131072, 262144, 524288, 1048576, 2097152])",message="maxIOSize must be a power of two from 8Ki to 2Mi, such as 128Ki"
 	// +optional
 	MaxIOSize *resource.Quantity `json:"maxIOSize,omitempty"`
 
-	// SRQ settings: one receive queue for all connections of a poll group. RDMA only.
+	// SRQ settings: one receive queue for all connections of a poll group, or with the kernel's target, of a completion vector of the device. RDMA only.
 	// +optional
 	SRQ *SRQ `json:"srq,omitempty"`
 
 	// Placement: which poll group takes a TCP connection. SPDK only. Default None (round robin).
 	// +optional
 	Placement *Placement `json:"placement,omitempty"`
+
+	// C2HSuccess lets the last data of a read stand for its completion, which saves a message for each. TCP and SPDK only. Default Enabled.
+	// +optional
+	C2HSuccess *Switch `json:"c2hSuccess,omitempty"`
 }
 
 // Network picks an address of the node.

@@ -103,7 +103,8 @@ func TestGoTypesKeepEveryField(t *testing.T) {
 spec:
   transports:
   - {type: RDMA, port: 4421, network: {cidr: 10.20.0.0/16}, queueDepth: 64, maxIOQueues: 4, inCapsuleDataSize: "0", maxIOSize: 1Mi, srq: {mode: Enabled, depth: 1024}}
-  - {type: TCP, network: {interface: eth1}, placement: NAPI}
+  - {type: TCP, network: {interface: eth1}, placement: NAPI, c2hSuccess: Disabled}
+  sockets: {zeroCopySend: Disabled, zeroCopyThreshold: 4Ki, receivePipe: Disabled, quickAck: Enabled, sendBufferSize: 64Ki, receiveBufferSize: 4Mi, priority: 6}
   cores: {mask: "0xf0", dynamic: {period: 500ms, loadLimit: 1, coreLimit: 2, coreBusy: 3}}
   buffers: {mode: Manual, large: {count: 512, cachePerCore: 16}, small: {count: 4096, cachePerCore: 128}}
   memory: {hugepages: Disabled, limit: 4Gi}

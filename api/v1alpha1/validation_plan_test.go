@@ -43,12 +43,18 @@ func planRules() []validation {
 	}
 	missing("spdk.", spdk+`%s: null}}}`, "coreMask", "mode", "hugepages", "memoryBytes", "podMemoryBytes", "bdevIOPoolSize",
 		"smallBuffers", "largeBuffers", "maxSubsystems", "transports", "driver")
+	const sockets = `sockets: {zeroCopySend: Enabled, zeroCopyThreshold: 0, receivePipe: Enabled, quickAck: Disabled, sendBufferSize: 1, receiveBufferSize: 1, `
+	missing("spdk.sockets.", spdk+sockets+`%s: null}}}}`,
+		"zeroCopySend", "zeroCopyThreshold", "receivePipe", "quickAck", "sendBufferSize", "receiveBufferSize")
 	missing("spdk.scheduler.", spdk+`scheduler: {%s: null}}}}`, "periodMicroseconds", "loadLimit", "coreLimit", "coreBusy")
 	for _, name := range []string{"type", "queueDepth", "maxIOQueues", "inCapsuleDataSize", "maxIOSize", "smallCache", "largeCache"} {
 		rules = append(rules, validation{name: "no transports[]." + name, base: nodeSPDK, edit: spdk + `transports: [` + plannedTransport(name) + `]}}}`,
 			field: path + "transports[0]." + name, want: "Required value"})
 	}
 	rules = append(rules,
+		validation{name: "modules of the kernel's target for SPDK", base: nodeSPDK, edit: `spec: {plan: {nvmet: {}}}`, field: "spec.plan", want: "nvmet comes with engine Nvmet only"},
+		validation{name: "a module without idle polling", base: node, edit: `spec: {plan: {nvmet: {tcp: {socketPriority: 0}}}}`, field: "spec.plan.nvmet.tcp.idlePollPeriodMicroseconds", want: "Required value"},
+		validation{name: "a module without priority", base: node, edit: `spec: {plan: {nvmet: {tcp: {idlePollPeriodMicroseconds: 0}}}}`, field: "spec.plan.nvmet.tcp.socketPriority", want: "Required value"},
 		validation{name: "a choice of nothing", base: nodeSPDK, edit: choice + `value: b, source: Given, why: c}]}}`, field: "spec.plan.choices[0].setting", want: "Required value"},
 		validation{name: "a choice without value", base: nodeSPDK, edit: choice + `setting: a, source: Given, why: c}]}}`, field: "spec.plan.choices[0].value", want: "Required value"},
 		validation{name: "a choice without source", base: nodeSPDK, edit: choice + `setting: a, value: b, why: c}]}}`, field: "spec.plan.choices[0].source", want: "Required value"},
@@ -72,6 +78,18 @@ func planRules() []validation {
 		return least(nodeSPDK, where, edit, n)
 	}
 	typePath, typeEdit := transport("type")
+	successPath, successEdit := transport("c2hSuccess")
+	socket := func(name string) (where, edit string) {
+		return path + "sockets." + name, spdk + sockets + name + `: %s}}}}`
+	}
+	toggle := func(name string) field {
+		where, edit := socket(name)
+		return enum(nodeSPDK, where, edit, "Enabled", "Disabled")
+	}
+	bytes := func(name string, n int) field {
+		where, edit := socket(name)
+		return least(nodeSPDK, where, edit, n)
+	}
 	return slices.Concat(rules, fields(
 		mask("coreMask"),
 		mask("pollGroupMask"),
@@ -86,6 +104,12 @@ func planRules() []validation {
 		least(nodeSPDK, path+"maxSubsystems", spdk+`maxSubsystems: %s}}}`, 1),
 		enum(nodeSPDK, path+"placement", spdk+`placement: %s}}}`, "None", "NAPI", "CPU"),
 		enum(nodeSPDK, path+"driver", spdk+`driver: %s}}}`, "Kernel", "VFIO", "UIO"),
+		least(node, "spec.plan.nvmet.tcp.idlePollPeriodMicroseconds", `spec: {plan: {nvmet: {tcp: {idlePollPeriodMicroseconds: %s, socketPriority: 0}}}}`, 0),
+		bounds(node, "spec.plan.nvmet.tcp.socketPriority", `spec: {plan: {nvmet: {tcp: {idlePollPeriodMicroseconds: 0, socketPriority: %s}}}}`, 0, 15),
+		bounds(node, "spec.plan.nvmet.rdma.srqDepth", `spec: {plan: {nvmet: {rdma: {srqDepth: %s}}}}`, 256, 65535),
+		toggle("zeroCopySend"), toggle("receivePipe"), toggle("quickAck"),
+		bytes("zeroCopyThreshold", 0), bytes("sendBufferSize", 1), bytes("receiveBufferSize", 1),
+		enum(nodeSPDK, successPath, successEdit, "Enabled", "Disabled"),
 		enum(nodeSPDK, typePath, typeEdit, "TCP", "RDMA"),
 		number("queueDepth", 16, 1024),
 		number("maxIOQueues", 1, 127),
@@ -94,6 +118,7 @@ func planRules() []validation {
 		lowest("smallCache", 1),
 		lowest("largeCache", 1),
 		number("srqDepth", 16, 65535),
+		number("socketPriority", 0, 15),
 		field{base: nodeSPDK, path: "spec.plan.drives[0].pciAddress", edit: `spec: {plan: {drives: [{id: a, pciAddress: "%s"}]}}`,
 			good: []string{"0000:5e:00.0", "10000:01:00.7"},
 			bad:  map[string]string{"5e:00.0": "should match", "0000:5E:00.0": "should match", "0000:5e:00.8": "should match", "../nvme0": "should match"}},

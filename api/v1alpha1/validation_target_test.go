@@ -40,6 +40,33 @@ var targetRules = []validation{
 	{name: "placement over TCP", base: targetSPDK, edit: `spec: {transports: [{type: TCP, placement: CPU}]}`},
 	{name: "placement over RDMA", base: targetSPDK, edit: `spec: {transports: [{type: RDMA, placement: CPU}]}`,
 		field: "spec.transports[0]", want: "placement: only TCP connections are placed by CPU or NAPI id; remove placement, or use type: TCP"},
+	{name: "C2H success", base: targetSPDK, edit: `spec: {transports: [{type: TCP, c2hSuccess: Disabled}]}`},
+	{name: "C2H success over RDMA", base: targetSPDK, edit: `spec: {transports: [{type: RDMA, c2hSuccess: Disabled}]}`,
+		field: "spec.transports[0]", want: "c2hSuccess: only TCP has it; remove c2hSuccess, or use type: TCP"},
+	{name: "C2H success of the kernel", base: target, edit: `spec: {transports: [{type: TCP, c2hSuccess: Enabled}]}`,
+		field: "spec", want: "transports[].c2hSuccess: with the kernel's target (engine: Nvmet) the host decides it (disable_sqflow); remove c2hSuccess, or use engine: SPDK"},
+	{name: "the largest I/O of the kernel", base: target, edit: `spec: {transports: [{type: TCP, maxIOSize: 128Ki}]}`,
+		field: "spec", want: "transports[].maxIOSize: the kernel's target (engine: Nvmet) has no such limit; remove maxIOSize, or use engine: SPDK"},
+	{name: "an SRQ too short for the kernel", base: target, edit: `spec: {transports: [{type: RDMA, srq: {mode: Enabled, depth: 255}}]}`,
+		field: "spec", want: "transports[].srq.depth: the kernel's target (engine: Nvmet) takes no less than 256"},
+	{name: "an SRQ just long enough for the kernel", base: target, edit: `spec: {transports: [{type: RDMA, srq: {mode: Enabled, depth: 256}}]}`},
+
+	{name: "sockets of the kernel", base: target, edit: `spec: {sockets: {priority: 6, idlePollPeriod: 50us}}`},
+	{name: "sockets of SPDK", base: targetSPDK, edit: `spec: {transports: [{type: TCP}], sockets: {zeroCopySend: Disabled, zeroCopyThreshold: 4Ki, receivePipe: Disabled, quickAck: Enabled, sendBufferSize: 64Ki, receiveBufferSize: 4Mi, priority: 6}}`},
+	{name: "sockets without TCP", base: targetSPDK, edit: `spec: {transports: [{type: RDMA}], sockets: {}}`,
+		field: "spec", want: "sockets: only TCP connections run over sockets; remove sockets, or add a transport of type TCP"},
+	{name: "zero copy by the kernel", base: target, edit: `spec: {sockets: {zeroCopySend: Enabled}}`,
+		field: "spec", want: "sockets.zeroCopySend: the kernel's target (engine: Nvmet) never copies what it sends; remove zeroCopySend and zeroCopyThreshold, or use engine: SPDK"},
+	{name: "a zero copy threshold for the kernel", base: target, edit: `spec: {sockets: {zeroCopyThreshold: 4Ki}}`, field: "spec", want: "sockets.zeroCopySend: the kernel's target"},
+	{name: "a pipe for the kernel", base: target, edit: `spec: {sockets: {receivePipe: Enabled}}`,
+		field: "spec", want: "sockets.receivePipe and quickAck: the kernel's target (engine: Nvmet) reads and acknowledges inside the kernel; remove them, or use engine: SPDK"},
+	{name: "quick acknowledgements by the kernel", base: target, edit: `spec: {sockets: {quickAck: Enabled}}`, field: "spec", want: "sockets.receivePipe and quickAck: the kernel's target"},
+	{name: "a send buffer for the kernel", base: target, edit: `spec: {sockets: {sendBufferSize: 1Mi}}`,
+		field: "spec", want: "sockets.sendBufferSize and receiveBufferSize: the kernel sizes the buffers of its own target (engine: Nvmet) by net.ipv4.tcp_wmem and tcp_rmem; remove them, or use engine: SPDK"},
+	{name: "a receive buffer for the kernel", base: target, edit: `spec: {sockets: {receiveBufferSize: 1Mi}}`, field: "spec", want: "sockets.sendBufferSize and receiveBufferSize: the kernel sizes"},
+	{name: "an idle poll period of SPDK", base: targetSPDK, edit: `spec: {transports: [{type: TCP}], sockets: {idlePollPeriod: 50us}}`,
+		field: "spec", want: "sockets.idlePollPeriod: SPDK polls as cores.mode says; remove idlePollPeriod, or use engine: Nvmet"},
+
 	{name: "an SRQ over RDMA", base: target, edit: `spec: {transports: [{type: RDMA, srq: {mode: Enabled, depth: 1024}}]}`},
 	{name: "an SRQ over TCP", base: target, edit: `spec: {transports: [{type: TCP, srq: {}}]}`,
 		field: "spec.transports[0]", want: "srq: only RDMA has shared receive queues; remove srq, or use type: RDMA"},
@@ -117,6 +144,8 @@ func targetBounds() []validation {
 		notNetwork = "cidr must be a network such as 10.20.0.0/16 or fd00:20::/64"
 		noFile     = `spec: {devices: {file: null, `
 		pool       = `spec: {buffers: {mode: Manual, large: {count: 512, cachePerCore: 16}, small: {count: 4096, cachePerCore: 128}, `
+		overTCP    = `spec: {transports: [{type: TCP}], sockets: {`
+		idlePoll   = "idlePollPeriod must be from 0s to 100ms, such as 50us"
 		period     = "period must be from 1ms to 1m, such as 500ms"
 	)
 	return fields(
@@ -132,7 +161,7 @@ func targetBounds() []validation {
 			good: []string{"0", "4Ki", "8192", `"8192"`, "64Ki", "65536", "16"},
 			bad: map[string]string{"65Ki": inCapsule, "65552": inCapsule, "-16": inCapsule, "100": inCapsule, `"0.5"`: inCapsule, "1m": inCapsule, "16Ei": inCapsule,
 				"much": quantity}},
-		field{base: target, path: first + "maxIOSize", edit: transport + `maxIOSize: %s}]}`,
+		field{base: targetSPDK, path: first + "maxIOSize", edit: transport + `maxIOSize: %s}]}`,
 			good: []string{"8Ki", "128Ki", "131072", `"131072"`, "1Mi", "2Mi", "2048Ki"},
 			bad:  map[string]string{"4Ki": ioSize, "4Mi": ioSize, "100Ki": ioSize, "131073": ioSize, "128k": ioSize, "0": ioSize, "16Ei": ioSize, "much": quantity}},
 		field{base: target, path: first + "network.cidr", edit: transport + `network: {cidr: %s}}]}`,
@@ -143,7 +172,20 @@ func targetBounds() []validation {
 			bad:  map[string]string{`""`: "at least 1 chars long", long(16): "may not be more than 15", `"a b"`: "should match", "../eth0": "should match"}},
 		enum(targetSPDK, first+"placement", transport+`placement: %s}]}`, "None", "NAPI", "CPU"),
 		enum(target, first+"srq.mode", `spec: {transports: [{type: RDMA, srq: {mode: %s}}]}`, "Auto", "Enabled", "Disabled"),
-		bounds(target, first+"srq.depth", `spec: {transports: [{type: RDMA, srq: {depth: %s}}]}`, 16, 65535),
+		bounds(targetSPDK, first+"srq.depth", `spec: {transports: [{type: RDMA, srq: {depth: %s}}]}`, 16, 65535),
+		enum(targetSPDK, first+"c2hSuccess", transport+`c2hSuccess: %s}]}`, "Enabled", "Disabled"),
+		enum(targetSPDK, "spec.sockets.zeroCopySend", overTCP+`zeroCopySend: %s}}`, "Enabled", "Disabled"),
+		enum(targetSPDK, "spec.sockets.receivePipe", overTCP+`receivePipe: %s}}`, "Enabled", "Disabled"),
+		enum(targetSPDK, "spec.sockets.quickAck", overTCP+`quickAck: %s}}`, "Enabled", "Disabled"),
+		field{base: targetSPDK, path: "spec.sockets.zeroCopyThreshold", edit: overTCP + `zeroCopyThreshold: %s}}`, good: []string{"0", "4Ki", "1Mi"},
+			bad: map[string]string{"-1": "must be from 0 to 1Mi", "1048577": "must be from 0 to 1Mi", `"0.5"`: "must be from 0 to 1Mi", "much": quantity}},
+		field{base: targetSPDK, path: "spec.sockets.sendBufferSize", edit: overTCP + `sendBufferSize: %s}}`, good: []string{"4Ki", "64Mi"},
+			bad: map[string]string{"4095": "must be from 4Ki to 64Mi", "65Mi": "must be from 4Ki to 64Mi", "much": quantity}},
+		field{base: targetSPDK, path: "spec.sockets.receiveBufferSize", edit: overTCP + `receiveBufferSize: %s}}`, good: []string{"4Ki", "64Mi"},
+			bad: map[string]string{"4095": "must be from 4Ki to 64Mi", "65Mi": "must be from 4Ki to 64Mi", "much": quantity}},
+		bounds(targetSPDK, "spec.sockets.priority", overTCP+`priority: %s}}`, 0, 15),
+		field{base: target, path: "spec.sockets.idlePollPeriod", edit: `spec: {sockets: {idlePollPeriod: %s}}`, good: []string{"0s", "50us", "100ms", "0.1s"},
+			bad: map[string]string{"101ms": idlePoll, "-1us": idlePoll, "soon": idlePoll, `"10"`: idlePoll}},
 		bounds(target, "spec.attachments.expected", `spec: {attachments: {expected: %s}}`, 1, 4096),
 		bounds(target, "spec.attachments.ioQueues", `spec: {attachments: {ioQueues: %s}}`, 1, 127),
 
