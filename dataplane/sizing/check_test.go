@@ -132,11 +132,19 @@ func checkChoices(t *testing.T, plan *v1alpha1.Plan) {
 		want["scheduler.periodMicroseconds"], want["scheduler.loadLimit"] = n(s.PeriodMicroseconds), n(int64(s.LoadLimit))
 		want["scheduler.coreLimit"], want["scheduler.coreBusy"] = n(int64(s.CoreLimit)), n(int64(s.CoreBusy))
 	}
+	if s := p.Sockets; s != nil {
+		want["sockets.zeroCopySend"], want["sockets.zeroCopyThreshold"] = string(s.ZeroCopySend), n(s.ZeroCopyThreshold)
+		want["sockets.receivePipe"], want["sockets.quickAck"] = string(s.ReceivePipe), string(s.QuickAck)
+		want["sockets.sendBufferSize"], want["sockets.receiveBufferSize"] = n(s.SendBufferSize), n(s.ReceiveBufferSize)
+	}
 	for _, tr := range p.Transports {
 		of := "transports[" + string(tr.Type) + "]."
 		want[of+"queueDepth"], want[of+"maxIOQueues"] = n(int64(tr.QueueDepth)), n(int64(tr.MaxIOQueues))
 		want[of+"inCapsuleDataSize"], want[of+"maxIOSize"] = n(tr.InCapsuleDataSize), n(tr.MaxIOSize)
 		want[of+"smallCache"], want[of+"largeCache"] = n(int64(tr.SmallCache)), n(int64(tr.LargeCache))
+		if tr.Type == v1alpha1.TransportTCP {
+			want[of+"c2hSuccess"], want[of+"socketPriority"] = string(tr.C2HSuccess), n(int64(tr.SocketPriority))
+		}
 		if tr.Type == v1alpha1.TransportRDMA {
 			want[of+"srqDepth"] = "none"
 			if tr.SRQDepth != nil {
@@ -144,6 +152,39 @@ func checkChoices(t *testing.T, plan *v1alpha1.Plan) {
 			}
 		}
 	}
+	checkExplained(t, plan, want)
+}
+
+// checkNvmet holds a plan of the kernel's target to the API, and to its own explanation.
+func checkNvmet(t *testing.T, plan *v1alpha1.Plan) {
+	t.Helper()
+	n := func(i int64) string { return strconv.FormatInt(i, 10) }
+	want := map[string]string{}
+	for _, p := range plan.Portals {
+		if p.Transport == v1alpha1.TransportTCP && plan.Nvmet.TCP == nil || p.Transport == v1alpha1.TransportRDMA && plan.Nvmet.RDMA == nil {
+			t.Errorf("nothing is told to the module of %s", p.Transport)
+		}
+	}
+	if tcp := plan.Nvmet.TCP; tcp != nil {
+		want["nvmet.tcp.idlePollPeriodMicroseconds"], want["nvmet.tcp.socketPriority"] = n(tcp.IdlePollPeriodMicroseconds), n(int64(tcp.SocketPriority))
+		if tcp.IdlePollPeriodMicroseconds < 0 || tcp.SocketPriority < 0 || tcp.SocketPriority > 15 {
+			t.Errorf("TCP: %+v", tcp)
+		}
+	}
+	if rdma := plan.Nvmet.RDMA; rdma != nil {
+		want["nvmet.rdma.srqDepth"] = "none"
+		if rdma.SRQDepth != nil {
+			want["nvmet.rdma.srqDepth"] = n(int64(*rdma.SRQDepth))
+			if *rdma.SRQDepth < 256 || *rdma.SRQDepth > 65535 {
+				t.Errorf("an SRQ of %d", *rdma.SRQDepth)
+			}
+		}
+	}
+	checkExplained(t, plan, want)
+}
+
+func checkExplained(t *testing.T, plan *v1alpha1.Plan, want map[string]string) {
+	t.Helper()
 	if len(plan.Choices) > 64 {
 		t.Errorf("%d choices", len(plan.Choices))
 	}

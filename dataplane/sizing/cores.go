@@ -20,6 +20,8 @@ const (
 	rdmaMbpsPerCore = 50_000
 	// usualCPUs are those that DPDK can use as it is usually built (RTE_MAX_LCORE).
 	usualCPUs = 128
+	// manyCores: more than that many times as many as the links need are worth a warning.
+	manyCores = 4
 	// defaultCores is the number where no link says its speed.
 	defaultCores = 2
 )
@@ -215,6 +217,9 @@ func countedCores(node Node, spec *v1alpha1.Cores, t topology, l links, why *exp
 	}
 	if siblings > 0 {
 		warnings = append(warnings, fmt.Sprintf("%d of them share a physical core with another, and give less than a whole one", siblings))
+	}
+	if need := l.coresNeeded(); source == v1alpha1.SourceGiven && need > 0 && count > manyCores*need {
+		warnings = append(warnings, fmt.Sprintf("links of %s need %d, so that most of the %d have little to do, and those whose poll groups get no connection nothing; with mode Static each polls all the same", l.speeds(), need, count))
 	}
 	warnings = append(warnings, beyondDPDK(cores))
 	where := [...]string{"on the NIC's NUMA node", "on the drives' NUMA node", "anywhere: neither NIC nor drives say their NUMA node"}[free[0].near]

@@ -3,6 +3,7 @@
 package sizing
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -37,6 +38,22 @@ func (e *explanation) add(source v1alpha1.ChoiceSource, setting, value, why stri
 		Setting: setting, Value: value, Source: source,
 		Why: clipText(why, maxWords), Warning: clipText(strings.Join(warnings, "; "), maxWords),
 	})
+}
+
+// warn of a number that was explained before.
+func (e *explanation) warn(setting, warning string) {
+	for i := range e.choices {
+		if c := &e.choices[i]; c.Setting == setting {
+			if c.Warning != "" {
+				warning = c.Warning + "; " + warning
+			}
+			c.Warning = clipText(warning, maxWords)
+		}
+	}
+}
+
+func (e *explanation) sort() {
+	slices.SortFunc(e.choices, func(a, b v1alpha1.Choice) int { return cmp.Compare(a.Setting, b.Setting) })
 }
 
 // clipText cuts a text to at most n bytes, at the end of a character.

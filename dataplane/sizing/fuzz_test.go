@@ -90,6 +90,8 @@ func checkPlan(t *testing.T, node sizing.Node, plan *v1alpha1.Plan) {
 	}
 	if plan.Engine == v1alpha1.EngineSPDK {
 		checkSPDK(t, plan)
+	} else {
+		checkNvmet(t, plan)
 	}
 	seen := map[v1alpha1.Portal]bool{}
 	for _, p := range plan.Portals {
@@ -155,6 +157,7 @@ func randomInput(r *rand.Rand, network, byID, model string) (sizing.Node, v1alph
 		if r.IntN(3) == 0 {
 			t.SRQ = &v1alpha1.SRQ{Mode: pick(r, v1alpha1.SRQAuto, v1alpha1.SRQEnabled, v1alpha1.SRQDisabled, "", "x"), Depth: pick(r, nil, nil, new(int32(sized(r, 16, 1024, 65535))))}
 		}
+		t.C2HSuccess = pick(r, nil, nil, nil, new(v1alpha1.SwitchDisabled), new(v1alpha1.Switch("x")))
 		t.Placement = pick(r, nil, nil, nil, new(v1alpha1.PlacementCPU), new(v1alpha1.PlacementNAPI))
 		s.Transports = append(s.Transports, t)
 	}
@@ -173,10 +176,26 @@ func randomInput(r *rand.Rand, network, byID, model string) (sizing.Node, v1alph
 	if r.IntN(4) == 0 {
 		s.Devices.File = &v1alpha1.DeviceFile{Path: pick(r, "/var/lib/weft/p", "/var/lib/weft/q"), Size: *resource.NewQuantity(r.Int64(), resource.BinarySI)}
 	}
+	if r.IntN(3) == 0 {
+		s.Sockets = randomSockets(r)
+	}
 	if s.Engine == v1alpha1.EngineSPDK {
 		randomSPDK(r, &s, model)
 	}
 	return node, s
+}
+
+func randomSockets(r *rand.Rand) *v1alpha1.Sockets {
+	bytes := func() *resource.Quantity {
+		return pick(r, nil, nil, resource.NewQuantity(sized(r, 0, 4096, 2<<20), resource.BinarySI))
+	}
+	toggle := func() *v1alpha1.Switch {
+		return pick(r, nil, nil, nil, new(v1alpha1.SwitchEnabled), new(v1alpha1.SwitchDisabled), new(v1alpha1.Switch("x")))
+	}
+	if r.IntN(2) == 0 {
+		return &v1alpha1.Sockets{Priority: pick(r, nil, new(int32(sized(r, 0, 6, 15)))), IdlePollPeriod: pick(r, nil, &metav1.Duration{Duration: time.Duration(sized(r, 0, 5e4, 1e8))})}
+	}
+	return &v1alpha1.Sockets{ZeroCopySend: toggle(), ReceivePipe: toggle(), QuickAck: toggle(), ZeroCopyThreshold: bytes(), SendBufferSize: bytes(), ReceiveBufferSize: bytes()}
 }
 
 // sized is mostly one of the usual numbers, and sometimes any.

@@ -83,6 +83,7 @@ type load struct {
 	stores                int64 // logical volume stores: one for each drive, or that of the file
 	ownDriver             bool  // of the drives
 	podDrives             int64 // ordinary memory of the pool, in bytes
+	socketBytes           int64 // of a TCP connection, both ways
 	quiet                 bool  // only the numbers count: no words are made
 }
 
@@ -98,6 +99,15 @@ func (l load) product(n, each int64) string { return l.sprintf("%d x %d", n, eac
 
 // queuePairs of a transport, admin ones too.
 func (l load) queuePairs(t transport) int64 { return l.controllers(t) * (t.ioQueues(l.ioQueues) + 1) }
+
+// ioQueuePairs of all transports: each is on one poll group.
+func (l load) ioQueuePairs() int64 {
+	var pairs int64
+	for _, t := range l.transports {
+		pairs += l.controllers(t) * t.ioQueues(l.ioQueues)
+	}
+	return pairs
+}
 
 // controllers of a transport: each attachment has one on each portal.
 func (l load) controllers(t transport) int64 { return l.attachments * t.portals }

@@ -28,8 +28,6 @@ const (
 	podLeastDrive = 16 << 20
 	// Of a TCP queue pair, from SPDK's source: 984 bytes for each slot, 880 more, and a pipe of 4 capsules with their headers.
 	podTCPSlot, podTCPPair, podTCPCapsules, podTCPHeader = 984, 880, 4, 80
-	// podSocket is what the kernel grants a socket each way: net.core.rmem_max and wmem_max by default, though SPDK asks for 2 MiB.
-	podSocket = 212_992
 	// podRDMASlot has work queue entries and their bookkeeping; an allowance, not measured.
 	podRDMASlot = 1024
 
@@ -50,7 +48,7 @@ func podMemory(l load) []v1alpha1.MemoryUse {
 			each := t.queueDepth*podTCPSlot + podTCPPair + podTCPCapsules*(t.inCapsule+podTCPHeader)
 			uses = append(uses,
 				v1alpha1.MemoryUse{Use: "pod: TCP queue pairs", Bytes: pairs * each, How: l.product(pairs, each)},
-				v1alpha1.MemoryUse{Use: "pod: TCP socket buffers", Bytes: pairs * 2 * podSocket, How: l.product(pairs, 2*podSocket)})
+				v1alpha1.MemoryUse{Use: "pod: TCP socket buffers", Bytes: pairs * l.socketBytes, How: l.product(pairs, l.socketBytes)})
 			continue
 		}
 		each := t.queueDepth * podRDMASlot

@@ -54,8 +54,7 @@ type Reason struct {
 
 // Plan resolves a target's spec for one node. It returns either a plan or at
 // least one reason, never both: every reason that it can find, not only the
-// first, in the order kernel modules, transports, devices, and for SPDK then
-// settings, cores, queues and buffers, memory. Of these last three it goes on to the next only
+// first, in the order kernel modules, transports, devices, then settings, and for SPDK then cores, queues and buffers, memory. Of these last three it goes on to the next only
 // when the ones before are found.
 //
 // A plan for SPDK tells of each number where it came from and why, and of its memory line by line; both are
@@ -83,10 +82,14 @@ func planNvmet(node Node, spec v1alpha1.NvmfTargetSpec) (*v1alpha1.Plan, []Reaso
 	reasons = append(reasons, why...)
 	pool, why := planPool(node, spec)
 	reasons = append(reasons, why...)
+	var words explanation
+	modules, why := planModules(node, spec, portals, &words)
+	reasons = append(reasons, why...)
 	if len(reasons) > 0 {
 		return nil, reasons
 	}
-	return &v1alpha1.Plan{Engine: spec.Engine, Portals: portals, Drives: pool.drives, File: pool.file}, nil
+	words.sort()
+	return &v1alpha1.Plan{Engine: spec.Engine, Portals: portals, Drives: pool.drives, File: pool.file, Nvmet: modules, Choices: words.choices}, nil
 }
 
 func noInventory(node Node) Reason {

@@ -46,8 +46,14 @@ func planSPDK(node Node, spec v1alpha1.NvmfTargetSpec) (*v1alpha1.Plan, []Reason
 	if invalid := checkDriver(spec); invalid != nil {
 		reasons = append(reasons, *invalid)
 	}
-	words := explanation{choices: make([]v1alpha1.Choice, 0, 32)}
+	words := explanation{choices: make([]v1alpha1.Choice, 0, 48)}
 	p := &v1alpha1.SPDKPlan{}
+	tcp := slices.ContainsFunc(spec.Transports, func(t v1alpha1.Transport) bool { return t.Type == v1alpha1.TransportTCP })
+	p.Sockets, why = planSockets(spec, tcp, &words)
+	reasons = append(reasons, why...)
+	if invalid := checkPriority(spec.Sockets); invalid != nil {
+		reasons = append(reasons, *invalid)
+	}
 	reasons = append(reasons, planMode(spec, p, &words)...)
 	attachments, ioQueues, invalid := attachmentsOf(spec.Attachments)
 	if invalid != nil {
@@ -69,6 +75,7 @@ func planSPDK(node Node, spec v1alpha1.NvmfTargetSpec) (*v1alpha1.Plan, []Reason
 		attachments: attachments, ioQueues: ioQueues, volumes: max(volumesOfNode, attachments),
 		transports: transports, devices: max(int64(len(node.Inventory.RDMADevices)), 1),
 		stores: max(int64(len(pool.drives)), 1), ownDriver: ownDriver(spec), podDrives: podDrives(node, pool),
+		socketBytes: grantedBuffers(spec.Sockets),
 	}
 	s := sizer{node: node, spec: spec, topology: cpus, cores: cores, model: modelFor(spec), limits: rdmaLimitsOf(node.Inventory)}
 	s.pacing = pacingOf(onLinks, s.lastLevelCache(), pool.nvmeOnly(node.Inventory), transports)
@@ -76,7 +83,7 @@ func planSPDK(node Node, spec v1alpha1.NvmfTargetSpec) (*v1alpha1.Plan, []Reason
 	if len(why) > 0 {
 		return nil, why
 	}
-	slices.SortFunc(words.choices, func(a, b v1alpha1.Choice) int { return cmp.Compare(a.Setting, b.Setting) })
+	words.sort()
 	return &v1alpha1.Plan{Engine: spec.Engine, Portals: portals, Drives: pool.drives, File: pool.file, SPDK: p, Choices: words.choices, Memory: uses}, nil
 }
 
@@ -137,6 +144,10 @@ func (s sizer) fill(p *v1alpha1.SPDKPlan, l load, why *explanation) ([]v1alpha1.
 	if s.cores.pollGroups != s.cores.cores {
 		p.PollGroupMask = s.cores.pollGroups.mask()
 	}
+	if queues := l.ioQueuePairs(); queues < l.pollGroups {
+		why.warn("coreMask", fmt.Sprintf("the expected attachments open %s, so that %d of %d poll groups have no connection; use fewer cores, or raise attachments.ioQueues",
+			plural(int(queues), "I/O queue"), l.pollGroups-queues, l.pollGroups))
+	}
 	explainBdevIOPool(l, why)
 	explainBuffers(s.spec.Buffers, l, s.pacing, why)
 	p.BdevIOPoolSize = int32(l.bdevIOPool)
@@ -156,6 +167,9 @@ func (s sizer) fill(p *v1alpha1.SPDKPlan, l load, why *explanation) ([]v1alpha1.
 		}
 		if t.srqDepth > 0 {
 			planned.SRQDepth = new(int32(t.srqDepth))
+		}
+		if t.kind == v1alpha1.TransportTCP {
+			planTCP(s.spec, t, &planned, why)
 		}
 		p.Transports = append(p.Transports, planned)
 		if t.kind == v1alpha1.TransportTCP {

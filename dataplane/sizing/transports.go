@@ -32,7 +32,8 @@ type transport struct {
 	given       v1alpha1.Transport
 	smallCache  int64
 	largeCache  int64
-	srqDepth    int64 // 0 without SRQs
+	srqDepth    int64           // 0 without SRQs
+	c2hSuccess  v1alpha1.Switch // "": as SPDK has it
 }
 
 // mergeTransports makes one transport of all entries of a type, and checks that they agree.
@@ -76,6 +77,9 @@ func oneTransport(index int, entry v1alpha1.Transport) (transport, *Reason) {
 	if entry.Placement != nil {
 		t.placement = *entry.Placement
 	}
+	if entry.C2HSuccess != nil {
+		t.c2hSuccess = *entry.C2HSuccess
+	}
 	if entry.SRQ != nil {
 		t.srq = v1alpha1.SRQ{Mode: cmp.Or(entry.SRQ.Mode, v1alpha1.SRQAuto), Depth: entry.SRQ.Depth}
 	}
@@ -97,10 +101,12 @@ func oneTransport(index int, entry v1alpha1.Transport) (transport, *Reason) {
 		return t, invalid("inCapsuleDataSize", "is %d bytes, over maxIOSize (%d bytes), which SPDK refuses; make it %d or less", t.inCapsule, t.maxIO, t.maxIO)
 	case t.kind == v1alpha1.TransportRDMA && t.srq.Depth != nil && (*t.srq.Depth < 16 || *t.srq.Depth > maxSRQDepth):
 		return t, invalid("srq.depth", "is %d; use 16 to %d: SPDK keeps it in 16 bits", *t.srq.Depth, maxSRQDepth)
-	case !slices.Contains([]v1alpha1.SRQMode{v1alpha1.SRQAuto, v1alpha1.SRQEnabled, v1alpha1.SRQDisabled}, t.srq.Mode):
+	case !isSRQMode(t.srq.Mode):
 		return t, invalid("srq.mode", "is %q; use Auto, Enabled or Disabled", t.srq.Mode)
 	case !slices.Contains([]v1alpha1.Placement{v1alpha1.PlacementNone, v1alpha1.PlacementNAPI, v1alpha1.PlacementCPU}, t.placement):
 		return t, invalid("placement", "is %q; use None, NAPI or CPU", t.placement)
+	case entry.C2HSuccess != nil && (t.kind != v1alpha1.TransportTCP || !isSwitch(t.c2hSuccess)):
+		return t, invalid("c2hSuccess", "is %q; use Enabled or Disabled, with type TCP", t.c2hSuccess)
 	}
 	if t.kind == v1alpha1.TransportRDMA {
 		t.inCapsule = max(t.inCapsule, minRDMAInCapsule)
@@ -125,6 +131,7 @@ func (t transport) differsFrom(other transport) string {
 		{"inCapsuleDataSize", t.inCapsule == other.inCapsule},
 		{"maxIOSize", t.maxIO == other.maxIO},
 		{"srq", t.kind == v1alpha1.TransportTCP || t.srq.Mode == other.srq.Mode && depth(t.srq) == depth(other.srq)},
+		{"c2hSuccess", cmp.Or(t.c2hSuccess, v1alpha1.SwitchEnabled) == cmp.Or(other.c2hSuccess, v1alpha1.SwitchEnabled)},
 		{"placement", t.kind == v1alpha1.TransportRDMA || t.placement == other.placement},
 	} {
 		if !f.same {
