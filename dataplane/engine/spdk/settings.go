@@ -32,7 +32,9 @@ type settings struct {
 	interruptMode bool
 	numbers       map[string]int64
 	placement     *spdkrpc.Placement
-	transports    map[v1alpha1.TransportType]map[string]int64
+	// sockets of TCP; nil where nothing is planned of them.
+	sockets    map[string]int64
+	transports map[v1alpha1.TransportType]map[string]int64
 	// scheduler can be changed at any time.
 	scheduler spdkrpc.Scheduler
 }
@@ -69,6 +71,7 @@ func settingsOf(plan *v1alpha1.SPDKPlan) (settings, error) {
 	if hasTransport(plan, v1alpha1.TransportTCP) {
 		placement := placements[plan.Placement]
 		s.placement = &placement
+		s.sockets = plannedSockets(plan.Sockets)
 	}
 	s.transports = map[v1alpha1.TransportType]map[string]int64{}
 	for _, t := range plan.Transports {
@@ -83,7 +86,9 @@ func transportAsMade(t v1alpha1.PlannedTransport) spdkrpc.Transport {
 		Type: string(t.Type), MaxQueueDepth: uint16(t.QueueDepth), MaxIOQpairs: uint16(t.MaxIOQueues),
 		InCapsuleDataBytes: uint32(t.InCapsuleDataSize), MaxIOBytes: uint32(t.MaxIOSize),
 		IobufSmallCacheSize: uint32(t.SmallCache), IobufLargeCacheSize: uint32(t.LargeCache),
-		NoSRQ: t.Type == v1alpha1.TransportRDMA && t.SRQDepth == nil,
+		NoSRQ:        t.Type == v1alpha1.TransportRDMA && t.SRQDepth == nil,
+		C2HSuccess:   t.C2HSuccess != v1alpha1.SwitchDisabled,
+		SockPriority: uint32(t.SocketPriority),
 	}
 	if t.SRQDepth != nil {
 		made.MaxSRQDepth = uint32(*t.SRQDepth)
@@ -102,7 +107,9 @@ func numbersOf(t spdkrpc.Transport) map[string]int64 {
 		if t.NoSRQ {
 			numbers["SRQ depth"] = 0
 		}
+		return numbers
 	}
+	numbers[c2hSuccess], numbers["socket priority"] = bit(t.C2HSuccess), int64(t.SockPriority)
 	return numbers
 }
 
@@ -164,7 +171,7 @@ func (s *session) readSettings() (*settings, error) {
 			return nil, fmt.Errorf("SPDK's poll group mask: %w", err)
 		}
 	}
-	is.placement = &options.Placement
+	is.placement, is.sockets = &options.Placement, socketNumbers(options)
 	is.setTransports(made)
 	return is, nil
 }
@@ -195,6 +202,11 @@ func (is *settings) differences(want settings) []string {
 	if want.placement != nil && *is.placement != *want.placement {
 		differs("placement of TCP connections is %s and should be %s", placementName(*is.placement), placementName(*want.placement))
 	}
+	for _, name := range socketSettings {
+		if planned, given := want.sockets[name]; given && is.sockets[name] != planned {
+			differs("%s of sockets is %s and should be %s", name, inWords(name, is.sockets[name]), inWords(name, planned))
+		}
+	}
 	for _, t := range []v1alpha1.TransportType{v1alpha1.TransportTCP, v1alpha1.TransportRDMA} {
 		a, there := is.transports[t]
 		b, wanted := want.transports[t]
@@ -204,9 +216,9 @@ func (is *settings) differences(want settings) []string {
 		if !there || !wanted {
 			continue
 		}
-		for _, name := range []string{"queue depth", "I/O queues", "in-capsule data bytes", "I/O bytes", "small buffer cache", "large buffer cache", "SRQ depth"} {
+		for _, name := range []string{"queue depth", "I/O queues", "in-capsule data bytes", "I/O bytes", "small buffer cache", "large buffer cache", "SRQ depth", c2hSuccess, "socket priority"} {
 			if a[name] != b[name] {
-				differs("%s of transport %s is %d and should be %d", name, t, a[name], b[name])
+				differs("%s of transport %s is %s and should be %s", name, t, inWords(name, a[name]), inWords(name, b[name]))
 			}
 		}
 	}

@@ -70,8 +70,7 @@ func (s *session) initialize(plan *v1alpha1.SPDKPlan, want settings) error {
 	put(b, 0, spdkrpc.IobufSetOptions{SmallPoolCount: uint64(plan.SmallBuffers), LargePoolCount: uint64(plan.LargeBuffers)})
 	put(b, 0, spdkrpc.BdevSetOptions{IOPoolSize: uint32(plan.BdevIOPoolSize)})
 	if hasTransport(plan, v1alpha1.TransportTCP) {
-		placement := placements[plan.Placement]
-		put(b, 0, spdkrpc.SockImplSetOptions{Impl: spdkrpc.SockPosix, Placement: &placement})
+		put(b, 0, socketsOf(plan))
 	}
 	b.wait()
 	if errs[0] != nil {
@@ -195,6 +194,12 @@ func transportOf(t v1alpha1.PlannedTransport) spdkrpc.NvmfCreateTransport {
 		InCapsuleDataBytes: uint32(t.InCapsuleDataSize), MaxIOBytes: uint32(t.MaxIOSize),
 		IobufSmallCacheSize: &small, IobufLargeCacheSize: &large,
 		MaskedFeatures: []spdkrpc.ONCS{spdkrpc.ONCSDatasetManagement},
+	}
+	if t.Type == v1alpha1.TransportTCP {
+		if t.C2HSuccess != "" {
+			req.C2HSuccess = new(t.C2HSuccess == v1alpha1.SwitchEnabled)
+		}
+		req.SockPriority = uint32(t.SocketPriority)
 	}
 	if t.Type == v1alpha1.TransportRDMA {
 		if t.SRQDepth != nil {
