@@ -131,7 +131,8 @@ func volumeRules() []validation {
 
 		{name: "a portal that is no address", base: volume, status: `status: {portals: [{transport: TCP, address: storage-1, port: 4420}]}`,
 			field: "status.portals[0].address", want: "address must be an IPv4 or IPv6 address"},
-		{name: "a whole status", base: volume, status: `status: {nsid: 1, size: 1Gi, allocated: 0, portals: [{transport: TCP, address: 10.20.0.5, port: 4420}], hosts: [{nqn: "nqn.2014-08.org:a", blank: false}]}`},
+		{name: "limits in force that cannot be", base: volume, status: `status: {qos: {iops: 2500}}`, field: "status.qos.iops", want: "iops must be a multiple of 1000"},
+		{name: "a whole status", base: volume, status: `status: {qos: {iops: 2000}, nsid: 1, size: 1Gi, allocated: 0, portals: [{transport: TCP, address: 10.20.0.5, port: 4420}], hosts: [{nqn: "nqn.2014-08.org:a", blank: false}]}`},
 	}, fields(
 		field{base: volume, path: "spec.uuid", edit: `spec: {uuid: %s}`, good: []string{"00000000-0000-4000-8000-000000000000"},
 			bad: map[string]string{"8B5D2F43-2D0B-4B3E-9D2A-0C4B1DE0A001": "should match", "8b5d2f432d0b4b3e9d2a0c4b1de0a001": "should match", long(37): "may not be more than 36"}},

@@ -59,6 +59,12 @@ type Engine interface {
 	// with ErrShrink and changes nothing.
 	GrowVolumes(ctx context.Context, sizes []VolumeSize) []error
 
+	// SetQoS gives volumes their limits, all of them: what is 0 is lifted. Connected hosts go on. A restart of the
+	// target loses them. A target that knows no limits fails with ErrUnsupported, but for one that asks for none. A
+	// limit between two steps fails with ErrInvalid. A target may refuse to change the limits of a volume that is not
+	// exported, with ErrBusy (SPDK, of one that has some already); the first ones it takes.
+	SetQoS(ctx context.Context, limits []VolumeQoS) []error
+
 	// DeleteVolumes deletes volumes. One that is exported fails with
 	// ErrInUse and keeps its data; one that is not there is not an error.
 	DeleteVolumes(ctx context.Context, ids []ID) []error
@@ -105,6 +111,8 @@ type Info struct {
 	Transports []v1alpha1.TransportType
 	// InterruptMode: its reactors sleep until there is work. False for the kernel's target, which has none.
 	InterruptMode bool
+	// QoS: it can limit volumes.
+	QoS bool
 }
 
 // Watcher is an engine whose target may end, and come back empty, by itself.
@@ -156,6 +164,22 @@ type Volume struct {
 	SizeBytes int64
 	// AllocatedBytes of the pool, with those that it shares with snapshots and clones; 0 in a volume without a source means that it was never written.
 	AllocatedBytes int64
+	// QoS limits in force.
+	QoS QoS
+}
+
+// QoS limits of a volume, for all its hosts together; 0 is no limit.
+type QoS struct {
+	// IOPS of reads and writes together, a multiple of v1alpha1.QoSIOPSStep.
+	IOPS int64
+	// MiBps of reads and writes together, ReadMiBps and WriteMiBps of each, in MiB a second.
+	MiBps, ReadMiBps, WriteMiBps int64
+}
+
+// VolumeQoS are the limits that a volume shall have.
+type VolumeQoS struct {
+	ID  ID
+	QoS QoS
 }
 
 // Snapshot in a pool.

@@ -93,6 +93,24 @@ func (v VolumeSize) Validate() error {
 	return nil
 }
 
+// Validate fails with ErrInvalid unless the limits can be kept as they are.
+func (v VolumeQoS) Validate() error {
+	if err := v.ID.Validate(); err != nil {
+		return err
+	}
+	const step = v1alpha1.QoSIOPSStep
+	if n := v.QoS.IOPS; n < 0 || n > v1alpha1.QoSMaxIOPS || n%step != 0 {
+		below := min(max(n, 0), v1alpha1.QoSMaxIOPS) / step * step
+		return fmt.Errorf("%w: volume %s: %d IOPS; the nearest limits are %d and %d (0 is none)", ErrInvalid, v.ID, n, below, min(below+step, v1alpha1.QoSMaxIOPS))
+	}
+	for _, n := range []int64{v.QoS.MiBps, v.QoS.ReadMiBps, v.QoS.WriteMiBps} {
+		if n < 0 || n > v1alpha1.QoSMaxBandwidthMiBps {
+			return fmt.Errorf("%w: volume %s: %d MiB a second; give 1 to %d, or 0 for no limit", ErrInvalid, v.ID, n, v1alpha1.QoSMaxBandwidthMiBps)
+		}
+	}
+	return nil
+}
+
 // Validate fails with ErrInvalid unless the snapshot can be asked for.
 func (s SnapshotSpec) Validate() error {
 	if err := s.ID.Validate(); err != nil {

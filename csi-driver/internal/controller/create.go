@@ -118,7 +118,7 @@ func (s *Service) makeObject(ctx context.Context, want volumeRequest, avoid []st
 		ObjectMeta: want.object(),
 		Spec: v1alpha1.NvmfVolumeSpec{
 			UUID: id.String(), Target: target.Name, Node: node,
-			Size: *resource.NewQuantity(size, resource.BinarySI), Connection: connection,
+			Size: *resource.NewQuantity(size, resource.BinarySI), Connection: connection, QoS: want.params.QoS,
 		},
 	}
 	err = s.client.Create(ctx, vol, client.FieldOwner(fieldManager))

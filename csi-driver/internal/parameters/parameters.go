@@ -75,6 +75,8 @@ type Parameters struct {
 	Transport v1alpha1.TransportType
 	// IOQueues, QueueDepth and CtrlLossTimeoutSeconds as in v1alpha1.Connection; 0 when not given.
 	IOQueues, QueueDepth, CtrlLossTimeoutSeconds int32
+	// QoS limits, nil when none are given. They may change later.
+	QoS *v1alpha1.VolumeQoS
 	// FSType, empty when not given.
 	FSType string
 	// PVName, PVCName and PVCNamespace say whom the volume is for; empty when the provisioner does not tell.
@@ -87,7 +89,10 @@ type setter struct {
 }
 
 // setters of all that users may write, in the order in which they are listed to them.
-var setters = []setter{
+var setters = slices.Concat(fixedSetters, qosSetters)
+
+// fixedSetters are those of what is settled when a volume is made.
+var fixedSetters = []setter{
 	{Target, func(p *Parameters, v string) error {
 		if v == "" {
 			return fmt.Errorf("%s is empty; write the name of an NvmfTarget", Target)

@@ -123,6 +123,7 @@ func Run(t *testing.T, h Harness) {
 		{"Start", startCases()},
 		{"Pools", poolCases()},
 		{"Volumes", volumeCases()},
+		{"QoS", qosCases()},
 		{"Snapshots", snapshotCases()},
 		{"Exports", exportCases()},
 		{"Portals", portalCases()},

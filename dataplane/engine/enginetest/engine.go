@@ -30,6 +30,7 @@ const (
 	OpenPools       Method = "OpenPools"
 	CreateVolumes   Method = "CreateVolumes"
 	GrowVolumes     Method = "GrowVolumes"
+	SetQoS          Method = "SetQoS"
 	DeleteVolumes   Method = "DeleteVolumes"
 	CreateSnapshots Method = "CreateSnapshots"
 	DeleteSnapshots Method = "DeleteSnapshots"
@@ -76,6 +77,7 @@ func New(devices ...Device) *Engine {
 		info: engine.Info{
 			Type:       v1alpha1.EngineNvmet,
 			Version:    "enginetest",
+			QoS:        true,
 			Transports: []v1alpha1.TransportType{v1alpha1.TransportTCP, v1alpha1.TransportRDMA},
 		},
 		now:       time.Now,
@@ -100,6 +102,9 @@ func (e *Engine) forget() {
 	e.portals = map[v1alpha1.Portal]engine.Portal{}
 	for _, p := range e.pools {
 		p.open = false
+		for _, v := range p.device.volumes {
+			v.qos = engine.QoS{}
+		}
 	}
 }
 
@@ -272,7 +277,7 @@ func (e *Engine) gatherPool(state *engine.State, p *pool) {
 	})
 	for _, id := range slices.Sorted(maps.Keys(p.device.volumes)) {
 		v := p.device.volumes[id]
-		state.Volumes = append(state.Volumes, engine.Volume{ID: id, Pool: p.id, SizeBytes: v.sizeBytes, AllocatedBytes: v.allocated()})
+		state.Volumes = append(state.Volumes, engine.Volume{ID: id, Pool: p.id, SizeBytes: v.sizeBytes, AllocatedBytes: v.allocated(), QoS: v.qos})
 	}
 	for _, id := range slices.Sorted(maps.Keys(p.device.snapshots)) {
 		s := p.device.snapshots[id]

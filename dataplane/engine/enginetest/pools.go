@@ -38,6 +38,7 @@ type device struct {
 
 type data struct {
 	sizeBytes int64
+	qos       engine.QoS
 	createdAt time.Time
 	// blocks by number; shared between a source and its snapshots and clones, and never changed once shared: a write puts another in its place.
 	blocks map[int64]*block

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/weft-storage/weft/dataplane/engine"
 )
@@ -83,6 +84,33 @@ func (e *Engine) GrowVolumes(ctx context.Context, sizes []engine.VolumeSize) []e
 		v.sizeBytes = want.SizeBytes
 		return nil
 	})
+}
+
+// SetQoS implements engine.Engine. As SPDK it changes limits only of a volume that is exported.
+func (e *Engine) SetQoS(ctx context.Context, limits []engine.VolumeQoS) []error {
+	return each(ctx, e, SetQoS, limits, func(v engine.VolumeQoS) string { return string(v.ID) }, func(want engine.VolumeQoS) error {
+		if err := want.Validate(); err != nil {
+			return err
+		}
+		_, v, err := e.find(want.ID, volumesOf)
+		switch {
+		case err != nil:
+			return fmt.Errorf("volume %w", err)
+		case v.qos != want.QoS && v.qos != (engine.QoS{}) && !e.exported(want.ID):
+			return fmt.Errorf("limits of volume %s, which is not exported: %w", want.ID, engine.ErrBusy)
+		}
+		v.qos = want.QoS
+		return nil
+	})
+}
+
+func (e *Engine) exported(id engine.ID) bool {
+	for _, x := range e.exports {
+		if slices.ContainsFunc(x.Namespaces, func(ns engine.Namespace) bool { return ns.Volume == id }) {
+			return true
+		}
+	}
+	return false
 }
 
 // DeleteVolumes implements engine.Engine.

@@ -238,3 +238,15 @@ func (s *store) remove(in map[engine.ID][]file, id engine.ID) ([]*pool, error) {
 	}
 	return s.pools, nil
 }
+
+// SetQoS implements engine.Engine. The kernel's target has no limits of its own, and those of cgroups do not
+// reach its I/O, which kernel threads do.
+func (e *Engine) SetQoS(_ context.Context, limits []engine.VolumeQoS) []error {
+	errs := make([]error, len(limits))
+	for i, want := range limits {
+		if errs[i] = want.Validate(); errs[i] == nil && want.QoS != (engine.QoS{}) {
+			errs[i] = fmt.Errorf("%w: volume %s: the kernel's target has no limits of I/O or bandwidth; use engine SPDK", engine.ErrUnsupported, want.ID)
+		}
+	}
+	return errs
+}

@@ -50,6 +50,8 @@ type lvol struct {
 	sizeBytes  int64
 	// ownBytes that it has allocated, without those that it shares with what it is based on.
 	ownBytes int64
+	// limits in force.
+	limits spdkrpc.QoS
 	// base and clones are names in the same lvstore.
 	base   string
 	clones []string
@@ -136,6 +138,7 @@ func (s *session) finishStore(r storeReading) (*store, error) {
 				ownBytes:  int64(b.Driver.Lvol.AllocatedClusters) * p.clusterBytes,
 				base:      b.Driver.Lvol.Base,
 				clones:    b.Driver.Lvol.Clones,
+				limits:    b.Limits,
 			})
 		}
 	}
@@ -300,7 +303,7 @@ func (st *store) state() engine.State {
 	}
 	for _, id := range sortedKeys(st.volumes) {
 		for _, l := range st.volumes[id] {
-			state.Volumes = append(state.Volumes, engine.Volume{ID: id, Pool: l.pool.Device, SizeBytes: l.sizeBytes, AllocatedBytes: l.allocatedBytes()})
+			state.Volumes = append(state.Volumes, engine.Volume{ID: id, Pool: l.pool.Device, SizeBytes: l.sizeBytes, AllocatedBytes: l.allocatedBytes(), QoS: qosOf(l.limits)})
 		}
 	}
 	for _, id := range sortedKeys(st.snapshots) {

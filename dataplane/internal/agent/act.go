@@ -31,6 +31,7 @@ func (r *Reconciler) act(ctx context.Context, e engine.Engine, s *Snapshot, d De
 	do(a, VerbCreateVolume, recorded, func(v engine.VolumeSpec) string { return string(v.ID) }, e.CreateVolumes)
 	do(a, VerbGrowVolume, ops.GrowVolumes, func(v engine.VolumeSize) string { return string(v.ID) }, e.GrowVolumes)
 	do(a, VerbExport, ops.Export, func(e engine.Export) string { return e.NQN }, e.Export)
+	do(a, VerbSetQoS, ops.SetQoS, func(v engine.VolumeQoS) string { return string(v.ID) }, e.SetQoS)
 	do(a, VerbClosePortal, ops.ClosePortals, portalKey, e.ClosePortals)
 	do(a, VerbOpenPortal, ops.OpenPortals, func(p engine.Portal) string { return portalKey(p.Portal) }, e.OpenPortals)
 }

@@ -334,7 +334,7 @@ func TestDecideIsTotal(t *testing.T) {
 			if !ok {
 				continue
 			}
-			g.Expect(status.Conditions).To(HaveLen(4), "seed %d: %s", seed, v.Name)
+			g.Expect(status.Conditions).To(HaveLen(5), "seed %d: %s", seed, v.Name)
 			for _, c := range status.Conditions {
 				g.Expect(c.Reason).NotTo(BeEmpty(), "seed %d: %s %s", seed, v.Name, c.Type)
 			}

@@ -24,7 +24,7 @@ type volume struct {
 	// device of its pool: where it is, or would be; empty when nobody asked for it yet.
 	device string
 
-	created, exported, degraded verdict
+	created, exported, degraded, limited verdict
 }
 
 func (v *volume) deleting() bool { return !v.obj.DeletionTimestamp.IsZero() }
@@ -123,6 +123,7 @@ func (d *decider) decideVolume(v *volume) {
 		v.degraded = yesBecause(v1alpha1.ReasonPoolFailed, "%s", d.whyUnseen(v.device))
 		d.serveUnreachable(v)
 	}
+	d.limit(v)
 }
 
 func orAny(device string) string {

@@ -35,7 +35,7 @@ func (r *Reconciler) changedConditions(obj runtime.Object, before, after []metav
 			healthy = metav1.ConditionFalse
 		}
 		switch {
-		case t == v1alpha1.ConditionRestartNeeded && is.Status == metav1.ConditionUnknown:
+		case is.Status == metav1.ConditionUnknown && (t == v1alpha1.ConditionRestartNeeded || t == v1alpha1.ConditionQoSApplied):
 			// Ready says why.
 		case is.Reason == v1alpha1.ReasonPending || is.Reason == v1alpha1.ReasonDeleting:
 		case is.Status != healthy:

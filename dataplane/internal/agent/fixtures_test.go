@@ -209,6 +209,9 @@ func written(o Operations) []string {
 	for _, e := range o.Export {
 		add(VerbExport, fmt.Sprintf("%s to %d", e.NQN[len(v1alpha1.NQNPrefix):], len(e.Hosts)))
 	}
+	for _, v := range o.SetQoS {
+		add(VerbSetQoS, short(v.ID)+" "+wordsOfQoS(v.QoS))
+	}
 	for _, p := range o.ClosePortals {
 		add(VerbClosePortal, portalKey(p))
 	}

@@ -35,7 +35,7 @@ func TestVolumeFromCreationToDeletion(t *testing.T) {
 	r := l.agent()
 	l.create(1)
 	l.reconcile(r)
-	l.Expect(l.says(1)).To(Equal(map[string]string{"Created": "True/AsExpected", "Exported": "True/AsExpected", "Degraded": "False/AsExpected", "Ready": "True/AsExpected"}))
+	l.Expect(l.says(1)).To(Equal(map[string]string{"Created": "True/AsExpected", "Exported": "True/AsExpected", "Degraded": "False/AsExpected", "QoSApplied": "True/NotNeeded", "Ready": "True/AsExpected"}))
 	l.Expect(said(l.nvmfNode().Status.Conditions)).To(Equal(map[string]string{"Ready": "True/AsExpected", "PoolReady": "True/AsExpected", "PortalsReady": "True/AsExpected", "RestartNeeded": "False/AsExpected"}))
 	status := l.volume(1).Status
 	l.Expect(status.Device).To(Equal("a"), "the pool with the most room")
@@ -300,7 +300,7 @@ func TestVolumeLost(t *testing.T) {
 	l.Expect(l.target.Unexport(t.Context(), []string{v1alpha1.NQNPrefix + l.name(1)})).To(HaveExactElements(BeNil()))
 	l.target.LoseVolume(id(1))
 	l.reconcile(r)
-	l.Expect(l.says(1)).To(Equal(map[string]string{"Created": "True/AsExpected", "Exported": "False/VolumeLost", "Degraded": "True/VolumeLost", "Ready": "False/VolumeLost"}))
+	l.Expect(l.says(1)).To(Equal(map[string]string{"Created": "True/AsExpected", "Exported": "False/VolumeLost", "Degraded": "True/VolumeLost", "QoSApplied": "Unknown/VolumeLost", "Ready": "False/VolumeLost"}))
 	l.Expect(l.events).To(ContainElement(HavePrefix("Warning VolumeLost ")))
 	l.reconcile(l.agent())
 	l.Expect(l.state().Volumes).To(BeEmpty(), "it is not made again")

@@ -60,6 +60,7 @@ const (
 	VerbCreateVolume   Verb = "CreateVolumes"
 	VerbGrowVolume     Verb = "GrowVolumes"
 	VerbExport         Verb = "Export"
+	VerbSetQoS         Verb = "SetQoS"
 	VerbClosePortal    Verb = "ClosePortals"
 	VerbOpenPortal     Verb = "OpenPortals"
 )
@@ -102,6 +103,7 @@ type Operations struct {
 	CreateVolumes   []engine.VolumeSpec
 	GrowVolumes     []engine.VolumeSize
 	Export          []engine.Export
+	SetQoS          []engine.VolumeQoS
 	ClosePortals    []v1alpha1.Portal
 	OpenPortals     []engine.Portal
 }
@@ -109,7 +111,7 @@ type Operations struct {
 // Empty when there is nothing to do.
 func (o *Operations) Empty() bool {
 	return len(o.OpenPools)+len(o.Unexport)+len(o.DeleteVolumes)+len(o.DeleteSnapshots)+len(o.CreateSnapshots)+
-		len(o.CreateVolumes)+len(o.GrowVolumes)+len(o.Export)+len(o.ClosePortals)+len(o.OpenPortals) == 0
+		len(o.CreateVolumes)+len(o.GrowVolumes)+len(o.Export)+len(o.SetQoS)+len(o.ClosePortals)+len(o.OpenPortals) == 0
 }
 
 // Decision is what a Snapshot comes to.

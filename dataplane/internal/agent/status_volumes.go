@@ -21,6 +21,7 @@ func (d *decider) volumeStatus(v *volume) v1alpha1.NvmfVolumeStatus {
 			status.Size = bytesOf(v.found.SizeBytes)
 		}
 		status.Allocated = figure(status.Allocated, v.found.AllocatedBytes, d.Refresh)
+		status.QoS = qosInForce(v.found.QoS)
 	}
 	status.Portals = d.volumePortals(v)
 	status.Hosts = d.admitted(v)
@@ -28,6 +29,7 @@ func (d *decider) volumeStatus(v *volume) v1alpha1.NvmfVolumeStatus {
 		judgement{v1alpha1.ConditionCreated, v.created},
 		judgement{v1alpha1.ConditionExported, v.exported},
 		judgement{v1alpha1.ConditionDegraded, v.degraded},
+		judgement{v1alpha1.ConditionQoSApplied, v.limited},
 		judgement{v1alpha1.ConditionReady, readyVolume(v)},
 	)
 	return status
@@ -85,6 +87,7 @@ func (d *decider) volumeNothingKnown(obj *v1alpha1.NvmfVolume, reason, message s
 		judgement{v1alpha1.ConditionCreated, v},
 		judgement{v1alpha1.ConditionExported, v},
 		judgement{v1alpha1.ConditionDegraded, v},
+		judgement{v1alpha1.ConditionQoSApplied, v},
 		judgement{v1alpha1.ConditionReady, verdict{metav1.ConditionFalse, reason, message}},
 	)
 	return status

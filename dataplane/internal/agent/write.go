@@ -86,7 +86,7 @@ func (r *Reconciler) writeVolumes(ctx, gate context.Context, s *Snapshot, status
 		if err := applyStatus(ctx, r.client, "NvmfVolume", v, now, &status); err != nil {
 			return ignoreGone(err)
 		}
-		r.changedConditions(now, v.Status.Conditions, now.Status.Conditions, v1alpha1.ConditionReady, v1alpha1.ConditionDegraded)
+		r.changedConditions(now, v.Status.Conditions, now.Status.Conditions, v1alpha1.ConditionReady, v1alpha1.ConditionDegraded, v1alpha1.ConditionQoSApplied)
 		s.Volumes[i] = r.own.remember(now).(*v1alpha1.NvmfVolume)
 		return nil
 	})

@@ -1,0 +1,79 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package parameters
+
+import (
+	"fmt"
+	"strconv"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+)
+
+// Limits of a volume, as users write them. Unlike the other parameters they may change later.
+const (
+	// IOPS of reads and writes together.
+	IOPS = "iops"
+	// Bandwidth of reads and writes together in bytes a second; ReadBandwidth and WriteBandwidth of each.
+	Bandwidth      = "bandwidth"
+	ReadBandwidth  = "readBandwidth"
+	WriteBandwidth = "writeBandwidth"
+)
+
+var qosSetters = []setter{
+	{IOPS, func(p *Parameters, v string) error {
+		n, err := iops(v)
+		p.qos().IOPS = n
+		return err
+	}},
+	{Bandwidth, func(p *Parameters, v string) error {
+		n, err := bandwidth(Bandwidth, v)
+		p.qos().BandwidthMiBps = n
+		return err
+	}},
+	{ReadBandwidth, func(p *Parameters, v string) error {
+		n, err := bandwidth(ReadBandwidth, v)
+		p.qos().ReadBandwidthMiBps = n
+		return err
+	}},
+	{WriteBandwidth, func(p *Parameters, v string) error {
+		n, err := bandwidth(WriteBandwidth, v)
+		p.qos().WriteBandwidthMiBps = n
+		return err
+	}},
+}
+
+func (p *Parameters) qos() *v1alpha1.VolumeQoS {
+	if p.QoS == nil {
+		p.QoS = &v1alpha1.VolumeQoS{}
+	}
+	return p.QoS
+}
+
+// iops are counted in steps of SPDK's; what lies between is refused with the nearest two.
+func iops(v string) (*int64, error) {
+	n, err := strconv.ParseInt(v, 10, 64)
+	if err != nil || n < v1alpha1.QoSIOPSStep || n > v1alpha1.QoSMaxIOPS {
+		return nil, fmt.Errorf("%s: %q is not a whole number from %d to %d; leave it out for no limit", IOPS, v, v1alpha1.QoSIOPSStep, v1alpha1.QoSMaxIOPS)
+	}
+	if below := n / v1alpha1.QoSIOPSStep * v1alpha1.QoSIOPSStep; below != n {
+		return nil, fmt.Errorf("%s: %q is not a multiple of %d; write %d or %d", IOPS, v, v1alpha1.QoSIOPSStep, below, below+v1alpha1.QoSIOPSStep)
+	}
+	return &n, nil
+}
+
+// bandwidth in MiB a second.
+func bandwidth(key, v string) (*int64, error) {
+	q, err := resource.ParseQuantity(v)
+	const step, most = v1alpha1.QoSBandwidthStep, v1alpha1.QoSBandwidthStep * v1alpha1.QoSMaxBandwidthMiBps
+	if err != nil || q.Cmp(*resource.NewQuantity(step, resource.BinarySI)) < 0 || q.Cmp(*resource.NewQuantity(most, resource.BinarySI)) > 0 {
+		return nil, fmt.Errorf("%s: %q is not a number of bytes a second from 1Mi to 1Ti; leave it out for no limit", key, v)
+	}
+	// Value rounds up, so a fraction of a byte is off the step too.
+	n := q.Value() / step
+	if q.Cmp(*resource.NewQuantity(n*step, resource.BinarySI)) != 0 {
+		return nil, fmt.Errorf("%s: %q is not a multiple of 1Mi; write %dMi or %dMi", key, v, n, n+1)
+	}
+	return &n, nil
+}

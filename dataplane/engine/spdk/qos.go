@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package spdk
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/weft-storage/weft/dataplane/engine"
+	"github.com/weft-storage/weft/dataplane/spdkrpc"
+)
+
+// SetQoS implements engine.Engine. SPDK keeps limits where the I/O of a bdev passes, which is nowhere while nobody
+// has it open: then it takes the first ones, and refuses to change them.
+func (e *Engine) SetQoS(ctx context.Context, limits []engine.VolumeQoS) []error {
+	s, end, err := e.begin(ctx)
+	defer end()
+	if err != nil {
+		return failAll(len(limits), err)
+	}
+	reading, serving := s.startStore(), s.startSubsystems()
+	st, err := s.finishStore(reading)
+	if err != nil {
+		return failAll(len(limits), err)
+	}
+	n, err := s.finishNetwork(serving)
+	if err != nil {
+		return failAll(len(limits), err)
+	}
+	errs := make([]error, len(limits))
+	found := make([]*lvol, len(limits))
+	exported := n.exported()
+	var set []int
+	for i, want := range limits {
+		found[i], errs[i] = st.planQoS(want, exported)
+		if found[i] != nil {
+			set = append(set, i)
+		}
+	}
+	call(s, set, errs, func(i int) spdkrpc.Request[spdkrpc.Done] {
+		want := rateLimits(limits[i].QoS)
+		return spdkrpc.BdevSetQosLimit{
+			Name: found[i].bdev, RWIOPS: &want.RWIOPS, RWMiBPerSec: &want.RWMiBPerSec,
+			ReadMiBPerSec: &want.ReadMiBPerSec, WriteMiBPerSec: &want.WriteMiBPerSec,
+		}
+	})
+	for i, err := range errs {
+		if err != nil {
+			errs[i] = fmt.Errorf("limits of volume %s: %w", limits[i].ID, err)
+		}
+	}
+	return errs
+}
+
+// planQoS finds the volume to be limited; nil when its limits are as asked.
+func (st *store) planQoS(want engine.VolumeQoS, exported map[string]string) (*lvol, error) {
+	if err := want.Validate(); err != nil {
+		return nil, err
+	}
+	is, err := st.find(st.volumes, want.ID)
+	switch {
+	case err != nil:
+		return nil, err
+	case is.limits == rateLimits(want.QoS):
+		return nil, nil
+	case is.limits != (spdkrpc.QoS{}) && exported[is.bdev] == "":
+		return nil, fmt.Errorf("%w: it has limits that SPDK changes only while the volume is exported", engine.ErrBusy)
+	}
+	return is, nil
+}
+
+func rateLimits(q engine.QoS) spdkrpc.QoS {
+	return spdkrpc.QoS{RWIOPS: uint64(q.IOPS), RWMiBPerSec: uint64(q.MiBps), ReadMiBPerSec: uint64(q.ReadMiBps), WriteMiBPerSec: uint64(q.WriteMiBps)}
+}
+
+func qosOf(l spdkrpc.QoS) engine.QoS {
+	return engine.QoS{IOPS: int64(l.RWIOPS), MiBps: int64(l.RWMiBPerSec), ReadMiBps: int64(l.ReadMiBPerSec), WriteMiBps: int64(l.WriteMiBPerSec)}
+}
