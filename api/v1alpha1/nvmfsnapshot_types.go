@@ -32,6 +32,10 @@ type NvmfSnapshotStatus struct {
 	// ObservedGeneration of the spec that this status speaks of.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+	// Device that holds the snapshot: the drive's id, or the pool file's path. Volumes made from it are made there.
+	// +kubebuilder:validation:MaxLength=4096
+	// +optional
+	Device string `json:"device,omitempty"`
 	// Ready to be used as a source. Once true it stays true.
 	// +optional
 	Ready bool `json:"ready,omitempty"`

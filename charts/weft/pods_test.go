@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
 
@@ -83,6 +84,28 @@ func TestTheOperatorIsToldWhichTargetToStart(t *testing.T) {
 			}
 		}
 	})
+}
+
+// TestTheSnapshotterIsThereWhereItCanWork: without the API it would end again and again.
+func TestTheSnapshotterIsThereWhereItCanWork(t *testing.T) {
+	for _, test := range []struct {
+		args []string
+		want bool
+	}{
+		{nil, false},
+		{[]string{"--api-versions", "snapshot.storage.k8s.io/v1/VolumeSnapshot"}, true},
+		{[]string{"--api-versions", "snapshot.storage.k8s.io/v1/VolumeSnapshot", "--set", "csi.controller.snapshotter.enabled=Never"}, false},
+		{[]string{"--set", "csi.controller.snapshotter.enabled=Always"}, true},
+	} {
+		objects := render(t, test.args...)
+		i := slices.IndexFunc(workloads(objects), func(w workload) bool { return w.name == "weft-csi-controller" })
+		containers := workloads(objects)[i].template.Spec.Containers
+		pod := slices.ContainsFunc(containers, func(c corev1.Container) bool { return c.Name == "csi-snapshotter" })
+		role := slices.ContainsFunc(of[*rbacv1.ClusterRole](objects), func(r *rbacv1.ClusterRole) bool { return r.Name == "weft-csi-snapshotter" })
+		if pod != test.want || role != test.want {
+			t.Errorf("%q: container %v, role %v; want %v", test.args, pod, role, test.want)
+		}
+	}
 }
 
 var pinned = regexp.MustCompile(`^[^:@]+(/[^:@]+)+(:v?[0-9][A-Za-z0-9._-]*|@sha256:[0-9a-f]{64})$`)

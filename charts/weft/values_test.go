@@ -23,6 +23,7 @@ func TestWrongValuesAreRefusedWithAMessage(t *testing.T) {
 		{"target.images.tag=v1", "'images' not allowed"},
 		{"csi.controller.attacher.image.tag=", "at '/csi/controller/attacher/image/tag'"},
 		{"csi.controller.resizer.images=x", "'images' not allowed"},
+		{"csi.controller.snapshotter.enabled=true", "at '/csi/controller/snapshotter/enabled': value must be one of 'Auto', 'Always', 'Never'"},
 		{"kubeletDir=var/lib/kubelet", "at '/kubeletDir'"},
 		{"kubeletDir=/var/lib/kubelet/", "at '/kubeletDir'"},
 		{"agent.tolerations[0].operator=Always", "at '/agent/tolerations/0/operator': value must be one of 'Exists', 'Equal'"},

@@ -123,3 +123,10 @@ readinessProbe:
     fieldRef:
       fieldPath: metadata.namespace
 {{- end }}
+
+{{/* Sidecars of the CSI controller, in a fixed order: each one's port follows from its place. */}}
+{{- define "weft.sidecars" -}}
+provisioner attacher resizer
+{{- $wanted := .Values.csi.controller.snapshotter.enabled -}}
+{{- if or (eq $wanted "Always") (and (eq $wanted "Auto") (.Capabilities.APIVersions.Has "snapshot.storage.k8s.io/v1/VolumeSnapshot")) }} snapshotter{{ end }}
+{{- end }}

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -22,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
@@ -45,6 +47,8 @@ type agent struct {
 	// engine: what the node really holds.
 	poolBytes int64
 	volumes   map[string]*engineVolume
+	// snapshots by UUID, with their sizes.
+	snapshots map[string]int64
 	// made counts creations by UUID: more than one would be data made twice.
 	made map[string]int
 }
@@ -65,6 +69,11 @@ func startAgents(ctx context.Context, config *rest.Config, scheme *runtime.Schem
 		WatchesRawSource(source.Channel(a.wake, &handler.TypedEnqueueRequestForObject[*v1alpha1.NvmfVolume]{})).
 		WithOptions(controller.Options{MaxConcurrentReconciles: 8}).
 		Complete(a)
+	if err == nil {
+		err = ctrl.NewControllerManagedBy(mgr).Named("snapshots").For(&v1alpha1.NvmfSnapshot{}).
+			WithOptions(controller.Options{MaxConcurrentReconciles: 4}).
+			Complete(reconcile.Func(a.reconcileSnapshot))
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -82,7 +91,7 @@ func startAgents(ctx context.Context, config *rest.Config, scheme *runtime.Schem
 func (a *agentSet) add(node string, poolBytes int64) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.nodes[node] = &agent{poolBytes: poolBytes, volumes: map[string]*engineVolume{}, made: map[string]int{}}
+	a.nodes[node] = &agent{poolBytes: poolBytes, volumes: map[string]*engineVolume{}, snapshots: map[string]int64{}, made: map[string]int{}}
 }
 
 func (a *agentSet) with(node string, do func(*agent)) {
@@ -130,6 +139,9 @@ func (a *agentSet) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result
 	if apierrors.IsConflict(err) {
 		return ctrl.Result{RequeueAfter: 1}, nil
 	}
+	if c := meta.FindStatusCondition(vol.Status.Conditions, v1alpha1.ConditionCreated); c != nil && c.Reason == v1alpha1.ReasonSourceNotReady {
+		return ctrl.Result{RequeueAfter: 10 * time.Millisecond}, client.IgnoreNotFound(err)
+	}
 	return ctrl.Result{}, client.IgnoreNotFound(err)
 }
 
@@ -154,6 +166,10 @@ func (a *agentSet) reconcileEngine(vol *v1alpha1.NvmfVolume) (act, gone bool) {
 	}
 	vol.Status.ObservedGeneration = vol.Generation
 	if n.volumes[id] == nil {
+		if source := vol.Spec.Source; source != nil && !n.has(a.identityOf(source)) {
+			set(v1alpha1.ConditionCreated, metav1.ConditionFalse, v1alpha1.ReasonSourceNotReady, "its source is not here")
+			return true, false
+		}
 		if n.used()+vol.Spec.Size.Value() > n.poolBytes {
 			set(v1alpha1.ConditionCreated, metav1.ConditionFalse, v1alpha1.ReasonNoSpace, "no pool has room")
 			return true, false
@@ -182,6 +198,74 @@ func (a *agentSet) reconcileEngine(vol *v1alpha1.NvmfVolume) (act, gone bool) {
 		set(kind, metav1.ConditionTrue, v1alpha1.ReasonAsExpected, "")
 	}
 	return !equal(before, &vol.Status), false
+}
+
+// has a volume or snapshot with this UUID.
+func (n *agent) has(uuid string) bool {
+	_, snapshot := n.snapshots[uuid]
+	return snapshot || n.volumes[uuid] != nil
+}
+
+// identityOf a source: its UUID.
+func (a *agentSet) identityOf(source *v1alpha1.VolumeSource) string {
+	var vol v1alpha1.NvmfVolume
+	var snap v1alpha1.NvmfSnapshot
+	if source.Volume != "" {
+		if err := a.client.Get(context.Background(), keyOf(source.Volume), &vol); err != nil {
+			return ""
+		}
+		return vol.Spec.UUID
+	}
+	if err := a.client.Get(context.Background(), keyOf(source.Snapshot), &snap); err != nil {
+		return ""
+	}
+	return snap.Spec.UUID
+}
+
+// snapshotBytes is what each snapshot holds of the pool.
+const snapshotBytes = gi / 4
+
+func (a *agentSet) reconcileSnapshot(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
+	var snap v1alpha1.NvmfSnapshot
+	if err := a.client.Get(ctx, req.NamespacedName, &snap); err != nil {
+		return ctrl.Result{}, client.IgnoreNotFound(err)
+	}
+	var vol v1alpha1.NvmfVolume
+	if err := a.client.Get(ctx, keyOf(snap.Spec.Volume), &vol); client.IgnoreNotFound(err) != nil {
+		return ctrl.Result{}, err
+	}
+	var silent, made bool
+	a.with(snap.Spec.Node, func(n *agent) {
+		if silent = n.silent; silent {
+			return
+		}
+		if snap.DeletionTimestamp != nil {
+			delete(n.snapshots, snap.Spec.UUID)
+		} else if v := n.volumes[vol.Spec.UUID]; v != nil && n.snapshots[snap.Spec.UUID] == 0 {
+			n.snapshots[snap.Spec.UUID] = v.size
+		}
+		made = n.snapshots[snap.Spec.UUID] > 0
+		snap.Status.Size = resource.NewQuantity(n.snapshots[snap.Spec.UUID], resource.BinarySI)
+	})
+	var err error
+	switch {
+	case silent || snap.Status.Ready && snap.DeletionTimestamp == nil:
+	case snap.DeletionTimestamp != nil:
+		if controllerutil.RemoveFinalizer(&snap, v1alpha1.VolumeFinalizer) {
+			err = a.client.Update(ctx, &snap)
+		}
+	case made:
+		at := metav1.Now()
+		snap.Status.Ready, snap.Status.CreatedAt, snap.Status.Device, snap.Status.ObservedGeneration = true, &at, poolDevice, snap.Generation
+		snap.Status.Allocated = resource.NewQuantity(snapshotBytes, resource.BinarySI)
+		err = a.client.Status().Update(ctx, &snap)
+	default:
+		return ctrl.Result{RequeueAfter: 10 * time.Millisecond}, nil
+	}
+	if apierrors.IsConflict(err) {
+		return ctrl.Result{RequeueAfter: 1}, nil
+	}
+	return ctrl.Result{}, client.IgnoreNotFound(err)
 }
 
 func equal(a, b *v1alpha1.NvmfVolumeStatus) bool {

@@ -28,7 +28,7 @@ func (s *Service) createVolume(ctx context.Context, req *csi.CreateVolumeRequest
 	if err != nil {
 		return nil, err
 	}
-	unlock, err := s.locks.lock(want.id)
+	unlock, err := s.locks.lock("volume", want.id)
 	if err != nil {
 		return nil, err
 	}
@@ -41,6 +41,7 @@ func (s *Service) createVolume(ctx context.Context, req *csi.CreateVolumeRequest
 		VolumeId:      vol.Name,
 		CapacityBytes: vol.Spec.Size.Value(),
 		VolumeContext: volumeContext(vol),
+		ContentSource: contentSource(vol.Spec.Source),
 	}}, nil
 }
 
@@ -101,7 +102,16 @@ func (s *Service) makeObject(ctx context.Context, want volumeRequest, avoid []st
 	if err != nil {
 		return nil, err
 	}
-	size, err := want.sizes.choose(want.minBytes, want.why)
+	req := placement.Request{Target: target.Name, Transport: connection.Transport, Avoid: avoid}
+	if want.source == nil {
+		req.SizeBytes, err = want.sizes.choose(want.minBytes, want.why)
+	} else {
+		var from origin
+		if from, err = s.origin(ctx, want.source); err == nil {
+			req.Node, req.Device = from.node, from.device
+			req.SizeBytes, err = copySize(want, from)
+		}
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -109,7 +119,6 @@ func (s *Service) makeObject(ctx context.Context, want volumeRequest, avoid []st
 	if err != nil {
 		return nil, fmt.Errorf("make a UUID: %w", err)
 	}
-	req := placement.Request{Target: target.Name, Transport: connection.Transport, SizeBytes: size, Avoid: avoid}
 	node, err := s.reservations.place(ctx, req, want.id, id.String())
 	if err != nil {
 		return nil, withTargetsReasons(err, target)
@@ -118,17 +127,18 @@ func (s *Service) makeObject(ctx context.Context, want volumeRequest, avoid []st
 		ObjectMeta: want.object(),
 		Spec: v1alpha1.NvmfVolumeSpec{
 			UUID: id.String(), Target: target.Name, Node: node,
-			Size: *resource.NewQuantity(size, resource.BinarySI), Connection: connection, QoS: want.params.QoS,
+			Size: *resource.NewQuantity(req.SizeBytes, resource.BinarySI), Source: want.source,
+			Connection: connection, QoS: want.params.QoS,
 		},
 	}
 	err = s.client.Create(ctx, vol, client.FieldOwner(fieldManager))
 	if err != nil {
 		if refused(err) || apierrors.IsAlreadyExists(err) {
-			s.reservations.release(want.id, id.String(), size)
+			s.reservations.release(want.id, id.String(), req.SizeBytes)
 		}
 		return nil, fmt.Errorf("store NvmfVolume %s: %w", want.id, err)
 	}
-	klog.FromContext(ctx).Info("Placed volume", "volume", vol.Name, "node", node, "target", target.Name, "size", quantity(size))
+	klog.FromContext(ctx).Info("Placed volume", "volume", vol.Name, "node", node, "target", target.Name, "size", quantity(req.SizeBytes))
 	return vol, nil
 }
 

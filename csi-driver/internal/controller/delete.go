@@ -11,7 +11,7 @@ import (
 )
 
 func (s *Service) deleteVolume(ctx context.Context, id string) error {
-	unlock, err := s.locks.lock(id)
+	unlock, err := s.locks.lock("volume", id)
 	if err != nil {
 		return err
 	}

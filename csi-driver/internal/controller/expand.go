@@ -25,7 +25,7 @@ func (s *Service) expandVolume(ctx context.Context, req *csi.ControllerExpandVol
 	if err != nil {
 		return nil, err
 	}
-	unlock, err := s.locks.lock(id)
+	unlock, err := s.locks.lock("volume", id)
 	if err != nil {
 		return nil, err
 	}

@@ -25,8 +25,25 @@ const (
 // node, what its agent said last, and whether the agent is alive. The object stays: what a node does not say
 // is unknown.
 func (s *Service) late(ctx context.Context, vol *v1alpha1.NvmfVolume, awaited string) error {
+	kind := awaited
+	switch awaited {
+	case deletion:
+		kind = v1alpha1.ConditionReady
+	case detached:
+		kind = v1alpha1.ConditionExported
+	case growth:
+		kind = v1alpha1.ConditionDegraded
+	}
+	seen := vol.Status.ObservedGeneration >= vol.Generation
 	return failf(waiting, "volume %s is not %s yet: %s, and %s; it goes on by itself once the node answers",
-		vol.Name, awaited, s.nodeState(ctx, vol.Spec.Node), volumeState(vol, awaited))
+		vol.Name, awaited, s.nodeState(ctx, vol.Spec.Node), lastWord(vol.Status.Conditions, kind, seen))
+}
+
+// lateSnapshot is late for a snapshot.
+func (s *Service) lateSnapshot(ctx context.Context, snap *v1alpha1.NvmfSnapshot, awaited string) error {
+	seen := snap.Status.ObservedGeneration >= snap.Generation
+	return failf(waiting, "snapshot %s is not %s yet: %s, and %s; it goes on by itself once the node answers",
+		snap.Name, awaited, s.nodeState(ctx, snap.Spec.Node), lastWord(snap.Status.Conditions, v1alpha1.ConditionReady, seen))
 }
 
 // nodeState in words.
@@ -48,22 +65,13 @@ func (s *Service) nodeState(ctx context.Context, name string) string {
 	return fmt.Sprintf("node %s has not answered in time", name)
 }
 
-// volumeState is what the agent said last of the awaited condition.
-func volumeState(vol *v1alpha1.NvmfVolume, awaited string) string {
-	kind := awaited
-	switch awaited {
-	case deletion:
-		kind = v1alpha1.ConditionReady
-	case detached:
-		kind = v1alpha1.ConditionExported
-	case growth:
-		kind = v1alpha1.ConditionDegraded
-	}
-	c := meta.FindStatusCondition(vol.Status.Conditions, kind)
+// lastWord of the agent about a condition; seen says that it speaks of the object as it is now.
+func lastWord(conditions []metav1.Condition, kind string, seen bool) string {
+	c := meta.FindStatusCondition(conditions, kind)
 	switch {
 	case c == nil:
-		return "the node's agent has not reported on the volume"
-	case vol.Status.ObservedGeneration < vol.Generation:
+		return "the node's agent has not reported on it"
+	case !seen:
 		return fmt.Sprintf("its agent has not seen the last change; before that it said %s=%s (%s: %s)", kind, c.Status, c.Reason, c.Message)
 	}
 	return fmt.Sprintf("its agent says %s=%s (%s: %s)", kind, c.Status, c.Reason, c.Message)

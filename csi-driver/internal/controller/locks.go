@@ -4,27 +4,28 @@ package controller
 
 import "sync"
 
-// locks lets one call at a time work on a volume. It orders this process's calls only; what
+// locks lets one call at a time work on a volume or snapshot. It orders this process's calls only; what
 // another replica does is met with resource versions.
 type locks struct {
 	mu   sync.Mutex
 	held map[string]bool
 }
 
-// lock takes the volume's lock, or fails with reason busy: CSI asks a plugin to answer Aborted rather than queue calls.
-func (l *locks) lock(volume string) (unlock func(), err error) {
+// lock takes a volume's or snapshot's lock, or fails with reason busy: CSI asks a plugin to answer Aborted rather than queue calls.
+func (l *locks) lock(kind, name string) (unlock func(), err error) {
+	key := kind + " " + name
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.held[volume] {
-		return nil, failf(busy, "another operation on volume %s is under way", volume)
+	if l.held[key] {
+		return nil, failf(busy, "another operation on %s is under way", key)
 	}
 	if l.held == nil {
 		l.held = map[string]bool{}
 	}
-	l.held[volume] = true
+	l.held[key] = true
 	return func() {
 		l.mu.Lock()
 		defer l.mu.Unlock()
-		delete(l.held, volume)
+		delete(l.held, key)
 	}, nil
 }

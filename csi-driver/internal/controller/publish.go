@@ -23,7 +23,7 @@ func (s *Service) publishVolume(ctx context.Context, req *csi.ControllerPublishV
 	if err != nil {
 		return nil, err
 	}
-	unlock, err := s.locks.lock(id)
+	unlock, err := s.locks.lock("volume", id)
 	if err != nil {
 		return nil, err
 	}

@@ -5,6 +5,7 @@ package controller
 import (
 	"crypto/sha256"
 	"encoding/hex"
+	"reflect"
 	"strings"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -34,23 +35,25 @@ type volumeRequest struct {
 	name   string
 	params parameters.Parameters
 	sizes  sizeRange
+	// source of its first data; nil for a blank volume.
+	source *v1alpha1.VolumeSource
 	// minBytes that the volume's uses need, and why.
 	minBytes int64
 	why      string
 }
 
 func newVolumeRequest(req *csi.CreateVolumeRequest) (volumeRequest, error) {
-	r := volumeRequest{name: req.GetName(), id: volumeID(req.GetName())}
+	r := volumeRequest{name: req.GetName(), id: objectName("vol-", req.GetName())}
 	if r.name == "" {
 		return r, failf(invalid, "the request has no volume name")
-	}
-	if req.GetVolumeContentSource() != nil {
-		return r, failf(invalid, "volumes from snapshots or other volumes are not supported by this version; ask for an empty one")
 	}
 	if len(req.GetMutableParameters()) > 0 {
 		return r, failf(invalid, "VolumeAttributesClasses are not supported; set the parameters in the StorageClass")
 	}
 	var err error
+	if r.source, err = sourceOf(req); err != nil {
+		return r, err
+	}
 	if r.params, err = parameters.Parse(req.GetParameters()); err != nil {
 		return r, err
 	}
@@ -63,16 +66,16 @@ func newVolumeRequest(req *csi.CreateVolumeRequest) (volumeRequest, error) {
 	return r, nil
 }
 
-// volumeID is the request's name where that can be an object's name, else one made from it; always the same one.
-func volumeID(name string) string {
+// objectName is the request's name where that can be an object's name, else one made from it; always the same one.
+func objectName(prefix, name string) string {
 	if validID(name) {
 		return name
 	}
 	sum := sha256.Sum256([]byte(name))
-	return "vol-" + hex.EncodeToString(sum[:16])
+	return prefix + hex.EncodeToString(sum[:16])
 }
 
-// validID says that a volume can have this id. One that cannot was never given out.
+// validID says that a volume or snapshot can have this id. One that cannot was never given out.
 func validID(id string) bool {
 	return len(id) <= maxVolumeName && len(validation.IsDNS1123Subdomain(id)) == 0
 }
@@ -85,8 +88,8 @@ func (r volumeRequest) checkExisting(vol *v1alpha1.NvmfVolume) error {
 	} else if size < r.minBytes {
 		d = append(d, "its size is "+quantity(size)+": "+r.why)
 	}
-	if vol.Spec.Source != nil {
-		d = append(d, "it was made from a snapshot or another volume")
+	if !reflect.DeepEqual(vol.Spec.Source, r.source) {
+		d = append(d, "its source is "+describeSource(vol.Spec.Source)+", not "+describeSource(r.source))
 	}
 	if other, ok := vol.Annotations[requestNameAnnotation]; ok && other != r.name {
 		d = append(d, "it was made for the name "+other)
@@ -95,6 +98,16 @@ func (r volumeRequest) checkExisting(vol *v1alpha1.NvmfVolume) error {
 		return failf(exists, "volume %s exists already, otherwise than asked: %s", r.id, strings.Join(d, "; "))
 	}
 	return nil
+}
+
+func describeSource(source *v1alpha1.VolumeSource) string {
+	switch {
+	case source == nil:
+		return "none"
+	case source.Snapshot != "":
+		return "snapshot " + source.Snapshot
+	}
+	return "volume " + source.Volume
 }
 
 // object returns the metadata of the volume to be made.

@@ -129,5 +129,37 @@ func (r *reservations) gather(ctx context.Context, but string) ([]v1alpha1.NvmfN
 			Volume: vol.Name, Node: vol.Spec.Node, Device: vol.Status.Device, SizeBytes: vol.Spec.Size.Value(),
 		})
 	}
-	return nodes.Items, promises, nil
+	var snaps v1alpha1.NvmfSnapshotList
+	if err := r.cached.List(ctx, &snaps, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, nil, fmt.Errorf("list NvmfSnapshots: %w", err)
+	}
+	return nodes.Items, append(promises, snapshotPromises(snaps.Items, vols.Items)...), nil
+}
+
+// snapshotPromises are what snapshots hold; one that is still being made, what its volume has written so far.
+func snapshotPromises(snaps []v1alpha1.NvmfSnapshot, vols []v1alpha1.NvmfVolume) []placement.Promise {
+	if len(snaps) == 0 {
+		return nil
+	}
+	byName := make(map[string]*v1alpha1.NvmfVolume, len(vols))
+	for i := range vols {
+		byName[vols[i].Name] = &vols[i]
+	}
+	promises := make([]placement.Promise, 0, len(snaps))
+	for i := range snaps {
+		s := &snaps[i]
+		p := placement.Promise{Volume: placement.SnapshotPrefix + s.Name, Node: s.Spec.Node, Device: s.Status.Device}
+		vol := byName[s.Spec.Volume]
+		if p.Device == "" && vol != nil {
+			p.Device = vol.Status.Device
+		}
+		switch {
+		case s.Status.Allocated != nil:
+			p.SizeBytes = s.Status.Allocated.Value()
+		case vol != nil && vol.Status.Allocated != nil:
+			p.SizeBytes = vol.Status.Allocated.Value()
+		}
+		promises = append(promises, p)
+	}
+	return promises
 }

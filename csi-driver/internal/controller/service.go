@@ -34,7 +34,8 @@ type Service struct {
 	// client reads from the cache, live from the API server.
 	client       client.Client
 	live         client.Reader
-	volumes      *volumes
+	volumes      *objects[v1alpha1.NvmfVolume, *v1alpha1.NvmfVolume]
+	snapshots    *objects[v1alpha1.NvmfSnapshot, *v1alpha1.NvmfSnapshot]
 	reservations *reservations
 	locks        locks
 	informers    []cache.Informer
@@ -48,7 +49,8 @@ func New(ctx context.Context, c cluster.Cluster) (*Service, error) {
 	s := &Service{
 		client:       c.GetClient(),
 		live:         c.GetAPIReader(),
-		volumes:      &volumes{cached: c.GetClient(), live: c.GetAPIReader()},
+		volumes:      &objects[v1alpha1.NvmfVolume, *v1alpha1.NvmfVolume]{kind: "NvmfVolume", cached: c.GetClient(), live: c.GetAPIReader()},
+		snapshots:    &objects[v1alpha1.NvmfSnapshot, *v1alpha1.NvmfSnapshot]{kind: "NvmfSnapshot", cached: c.GetClient(), live: c.GetAPIReader()},
 		reservations: &reservations{cached: c.GetClient(), clock: clock.RealClock{}},
 	}
 	node := &metav1.PartialObjectMetadata{}
@@ -56,31 +58,50 @@ func New(ctx context.Context, c cluster.Cluster) (*Service, error) {
 	if err := c.GetFieldIndexer().IndexField(ctx, node, nodeUIDIndex, nodeUID); err != nil {
 		return nil, fmt.Errorf("index Nodes by UID: %w", err)
 	}
-	for _, obj := range []client.Object{&v1alpha1.NvmfVolume{}, &v1alpha1.NvmfNode{}, &v1alpha1.NvmfTarget{}, node} {
-		informer, err := c.GetCache().GetInformer(ctx, obj, cache.BlockUntilSynced(false))
+	for _, watch := range []struct {
+		obj     client.Object
+		changed func(obj any)
+	}{
+		{&v1alpha1.NvmfVolume{}, s.volumeChanged},
+		{&v1alpha1.NvmfSnapshot{}, s.snapshotChanged},
+		{&v1alpha1.NvmfNode{}, nil}, {&v1alpha1.NvmfTarget{}, nil}, {node, nil},
+	} {
+		informer, err := c.GetCache().GetInformer(ctx, watch.obj, cache.BlockUntilSynced(false))
 		if err != nil {
-			return nil, fmt.Errorf("watch %T: %w", obj, err)
+			return nil, fmt.Errorf("watch %T: %w", watch.obj, err)
 		}
 		s.informers = append(s.informers, informer)
-	}
-	if _, err := s.informers[0].AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-		AddFunc:    s.volumeChanged,
-		UpdateFunc: func(_, obj any) { s.volumeChanged(obj) },
-		DeleteFunc: s.volumeChanged,
-	}); err != nil {
-		return nil, fmt.Errorf("watch NvmfVolumes: %w", err)
+		if watch.changed == nil {
+			continue
+		}
+		if _, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+			AddFunc:    watch.changed,
+			UpdateFunc: func(_, obj any) { watch.changed(obj) },
+			DeleteFunc: func(obj any) {
+				if gone, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
+					obj = gone.Obj
+				}
+				watch.changed(obj)
+			},
+		}); err != nil {
+			return nil, fmt.Errorf("watch %T: %w", watch.obj, err)
+		}
 	}
 	return s, nil
 }
 
 // volumeChanged runs after the cache has taken in the change.
 func (s *Service) volumeChanged(obj any) {
-	if gone, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
-		obj = gone.Obj
-	}
 	if vol, ok := obj.(*v1alpha1.NvmfVolume); ok {
 		s.reservations.release(vol.Name, vol.Spec.UUID, vol.Spec.Size.Value())
 		s.volumes.changed(vol.Name)
+	}
+}
+
+// snapshotChanged runs after the cache has taken in the change.
+func (s *Service) snapshotChanged(obj any) {
+	if snap, ok := obj.(*v1alpha1.NvmfSnapshot); ok {
+		s.snapshots.changed(snap.Name)
 	}
 }
 
@@ -103,6 +124,8 @@ func (s *Service) ControllerGetCapabilities(context.Context, *csi.ControllerGetC
 		csi.ControllerServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER,
 		csi.ControllerServiceCapability_RPC_GET_CAPACITY,
 		csi.ControllerServiceCapability_RPC_EXPAND_VOLUME,
+		csi.ControllerServiceCapability_RPC_CREATE_DELETE_SNAPSHOT,
+		csi.ControllerServiceCapability_RPC_CLONE_VOLUME,
 	} {
 		resp.Capabilities = append(resp.Capabilities, &csi.ControllerServiceCapability{
 			Type: &csi.ControllerServiceCapability_Rpc{Rpc: &csi.ControllerServiceCapability_RPC{Type: c}},
@@ -120,6 +143,17 @@ func (s *Service) CreateVolume(ctx context.Context, req *csi.CreateVolumeRequest
 // DeleteVolume implements csi.ControllerServer: it answers once the node's engine no longer has the volume.
 func (s *Service) DeleteVolume(ctx context.Context, req *csi.DeleteVolumeRequest) (*csi.DeleteVolumeResponse, error) {
 	return &csi.DeleteVolumeResponse{}, toStatus(s.deleteVolume(ctx, req.GetVolumeId()))
+}
+
+// CreateSnapshot implements csi.ControllerServer: it answers once the snapshot exists, ready to be used.
+func (s *Service) CreateSnapshot(ctx context.Context, req *csi.CreateSnapshotRequest) (*csi.CreateSnapshotResponse, error) {
+	resp, err := s.createSnapshot(ctx, req)
+	return resp, toStatus(err)
+}
+
+// DeleteSnapshot implements csi.ControllerServer: it answers once the node's engine no longer has the snapshot.
+func (s *Service) DeleteSnapshot(ctx context.Context, req *csi.DeleteSnapshotRequest) (*csi.DeleteSnapshotResponse, error) {
+	return &csi.DeleteSnapshotResponse{}, toStatus(s.deleteSnapshot(ctx, req.GetSnapshotId()))
 }
 
 // ControllerPublishVolume implements csi.ControllerServer: it answers once the target admits the host.

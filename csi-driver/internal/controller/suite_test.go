@@ -288,7 +288,7 @@ func expectError(t *testing.T, err error, want codes.Code, says ...string) {
 // volume as the API server has it; nil when it is not there.
 func volume(t *testing.T, name string) *v1alpha1.NvmfVolume {
 	t.Helper()
-	vol, err := get(t.Context(), api, name)
+	vol, err := (&objects[v1alpha1.NvmfVolume, *v1alpha1.NvmfVolume]{}).get(t.Context(), api, name)
 	if err != nil {
 		t.Fatal(err)
 	}

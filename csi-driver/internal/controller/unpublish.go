@@ -16,7 +16,7 @@ import (
 // unpublishVolume takes the host away, or all hosts when nodeID is empty. That the Node is gone, or that
 // the id is not one of ours, is no obstacle: a host that is not admitted is what was asked for.
 func (s *Service) unpublishVolume(ctx context.Context, id, nodeID string) error {
-	unlock, err := s.locks.lock(id)
+	unlock, err := s.locks.lock("volume", id)
 	if err != nil {
 		return err
 	}

@@ -10,6 +10,7 @@ package placement
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -20,9 +21,10 @@ import (
 	"github.com/weft-storage/weft/api/v1alpha1"
 )
 
-// Promise is space that was given to a volume, whether the volume exists yet, exists, or is being deleted.
+// Promise is space that was given to a volume or snapshot, whether it exists yet, exists, or is being deleted. A
+// snapshot's is what it holds: its volume may be written anew from end to end while the snapshot keeps the old data.
 type Promise struct {
-	// Volume's name. One volume is counted once.
+	// Volume's name, or a snapshot's with SnapshotPrefix. Each is counted once.
 	Volume string
 	// Node that holds it.
 	Node string
@@ -31,6 +33,9 @@ type Promise struct {
 	// SizeBytes of the volume.
 	SizeBytes int64
 }
+
+// SnapshotPrefix tells the name of a snapshot from that of a volume; no object's name has a slash.
+const SnapshotPrefix = "snapshot/"
 
 // Request is a volume to be placed.
 type Request struct {
@@ -42,6 +47,8 @@ type Request struct {
 	SizeBytes int64
 	// Avoid nodes that have said they have no room.
 	Avoid []string
+	// Node and Device where the volume must be: its source's. Empty for any.
+	Node, Device string
 }
 
 // Candidate is a node that can take volumes.
@@ -66,6 +73,9 @@ type NoNodeError struct {
 }
 
 func (e *NoNodeError) Error() string {
+	if len(e.Refusals) == 0 && e.Request.Node != "" {
+		return fmt.Sprintf("node %s, where the source is, serves no target now", e.Request.Node)
+	}
 	if len(e.Refusals) == 0 {
 		return fmt.Sprintf("target %q serves on no node yet; see the conditions of NvmfTarget %s", e.Request.Target, e.Request.Target)
 	}
@@ -131,14 +141,21 @@ func Candidates(req Request, nodes []v1alpha1.NvmfNode, promises []Promise) (can
 	byNode := once(promises)
 	for i := range nodes {
 		n := &nodes[i]
-		if n.Spec.Plan == nil || slices.Contains(req.Avoid, n.Name) || (req.Target != "" && n.Spec.Target != req.Target) {
+		if n.Spec.Plan == nil || slices.Contains(req.Avoid, n.Name) || (req.Node != "" && n.Name != req.Node) {
+			continue
+		}
+		if req.Target != "" && n.Spec.Target != req.Target {
+			if req.Node != "" {
+				refusals = append(refusals, Refusal{Node: n.Name, Reason: fmt.Sprintf(
+					"it belongs to target %q, and a copy stays where its source is: use a StorageClass of that target", n.Spec.Target)})
+			}
 			continue
 		}
 		if reason := refusal(n, req.Transport); reason != "" {
 			refusals = append(refusals, Refusal{Node: n.Name, Reason: reason})
 			continue
 		}
-		candidates = append(candidates, room(n, byNode[n.Name]))
+		candidates = append(candidates, room(n, req.Device, byNode[n.Name]))
 	}
 	slices.SortFunc(candidates, func(a, b Candidate) int { return cmp.Compare(a.Node, b.Node) })
 	slices.SortFunc(refusals, func(a, b Refusal) int { return cmp.Compare(a.Node, b.Node) })
@@ -229,10 +246,13 @@ func freeSpace(n *v1alpha1.NvmfNode, promises []Promise) map[string]int64 {
 	return free
 }
 
-// room of a node.
-func room(n *v1alpha1.NvmfNode, promises []Promise) Candidate {
+// room of a node; only that of one device, when it must be there.
+func room(n *v1alpha1.NvmfNode, device string, promises []Promise) Candidate {
 	c := Candidate{Node: n.Name}
 	free := freeSpace(n, promises)
+	if device != "" {
+		maps.DeleteFunc(free, func(d string, _ int64) bool { return d != device })
+	}
 	// A pool that was promised away more than whole (its drive was replaced by a smaller one) takes nothing from the others.
 	for _, f := range free {
 		c.FreeBytes += max(f, 0)

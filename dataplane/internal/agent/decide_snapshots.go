@@ -39,6 +39,7 @@ func (d *decider) indexSnapshots() {
 		s := &snapshot{obj: obj, id: engine.ID(obj.Spec.UUID)}
 		if f, ok := found[s.id]; ok {
 			s.presence, s.found = present, f
+			d.promised[f.Pool] += f.AllocatedBytes
 		} else {
 			s.presence = d.whereMissing(s)
 		}
@@ -108,9 +109,12 @@ func (d *decider) createSnapshot(s *snapshot) verdict {
 		return no(v1alpha1.ReasonSourceNotReady, "NvmfVolume %s is not on this node yet", s.obj.Spec.Volume)
 	case errors.Is(err, engine.ErrNoSpace):
 		return no(v1alpha1.ReasonNoSpace, "%v", err)
+	case d.poolOf(source.device).readable() && d.room(d.poolOf(source.device)) < source.found.AllocatedBytes:
+		return no(v1alpha1.ReasonNoSpace, "pool %s has no room to keep the %d bytes that NvmfVolume %s has written, for when they are overwritten", source.device, source.found.AllocatedBytes, s.obj.Spec.Volume)
 	case err != nil:
 		return no(v1alpha1.ReasonCreateFailed, "%v", err)
 	case !d.Attempts.tried(VerbCreateSnapshot, string(s.id)):
+		d.promised[source.device] += source.found.AllocatedBytes
 		d.decision.Operations.CreateSnapshots = append(d.decision.Operations.CreateSnapshots, engine.SnapshotSpec{ID: s.id, Volume: source.id})
 	}
 	return no(v1alpha1.ReasonPending, "it is being made")
@@ -158,7 +162,7 @@ func (d *decider) snapshotStatus(s *snapshot) v1alpha1.NvmfSnapshotStatus {
 	status := *s.obj.Status.DeepCopy()
 	status.ObservedGeneration = s.obj.Generation
 	if s.presence == present {
-		status.Ready = true
+		status.Ready, status.Device = true, s.found.Pool
 		if status.Size == nil || status.Size.Value() != s.found.SizeBytes {
 			status.Size = bytesOf(s.found.SizeBytes)
 		}

@@ -197,6 +197,28 @@ func TestDecideSources(t *testing.T) {
 			},
 		},
 		{
+			name: "no snapshot for which, once its volume is overwritten, there would be no room",
+			given: func(s *Snapshot) {
+				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("b"), ofSize("40Gi"))}
+				s.Snapshots = []*v1alpha1.NvmfSnapshot{testSnapshot(2, "v1"), testSnapshot(3, "v1")}
+				holds(engine.Volume{ID: id(1), Pool: "b", SizeBytes: 40 * gib, AllocatedBytes: 6 * gib})(s)
+				s.Target.State.Exports = []engine.Export{exported(1)}
+			},
+			does:  []string{"CreateSnapshots 2 of 1"},
+			snaps: map[string]says{"s2": {"Created": "False/Pending"}, "s3": {"Created": "False/NoSpace"}},
+		},
+		{
+			name: "snapshots count as promised",
+			given: func(s *Snapshot) {
+				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, fromSnapshot("s2"), ofSize("20Gi")), testVolume(3, fromSnapshot("s2"), ofSize("20Gi"))}
+				s.Snapshots = []*v1alpha1.NvmfSnapshot{testSnapshot(2, "gone", snapshotCreated)}
+				s.Target.State.Snapshots = []engine.Snapshot{{ID: id(2), Pool: "b", SizeBytes: 20 * gib, AllocatedBytes: 20 * gib, CreatedAt: now}}
+			},
+			does:    []string{"CreateVolumes 1 on b from 2"},
+			volumes: map[string]says{"v3": {"Created": "False/NoSpace"}},
+			also:    func(g *WithT, d Decision) { g.Expect(d.Snapshots["s2"].Device).To(Equal("b")) },
+		},
+		{
 			name: "not when the source's pool has no room",
 			given: func(s *Snapshot) {
 				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("b")), testVolume(2, fromVolume("v1"), ofSize("45Gi"))}

@@ -35,6 +35,13 @@ func hasGrown(ctx context.Context, claim *corev1.PersistentVolumeClaim, size str
 	}).WithTimeout(podTime).WithPolling(time.Second).Should(Succeed())
 }
 
+func number(s string) int {
+	GinkgoHelper()
+	n, err := strconv.Atoi(s)
+	Expect(err).NotTo(HaveOccurred())
+	return n
+}
+
 var _ = Describe("Growth", func() {
 	It("reaches ext4, xfs and a block device under a running pod, and a volume that no pod uses", func(ctx SpecContext) {
 		ns := newNamespace(ctx)
@@ -56,9 +63,7 @@ var _ = Describe("Growth", func() {
 
 		mib := func(path string) int {
 			GinkgoHelper()
-			n, err := strconv.Atoi(sh(ctx, pod, `echo $(($(stat -f -c '%%b * %%S' %s) >> 20))`, path))
-			Expect(err).NotTo(HaveOccurred())
-			return n
+			return number(sh(ctx, pod, `echo $(($(stat -f -c '%%b * %%S' %s) >> 20))`, path))
 		}
 		Expect(mib(mountPath)).To(BeNumerically(">", 200))
 		Expect(mib(pathOf(mountPath, 1))).To(BeNumerically(">", 400))

@@ -49,6 +49,8 @@ var _ = BeforeSuite(func(ctx SpecContext) {
 	storageNode, clientNode = nodes[0], nodes[1]
 	DeferCleanup(machines.Close)
 
+	By("install the snapshot API")
+	Expect(run.SnapshotAPI(ctx)).To(Succeed())
 	for _, step := range run.Steps(storageNode) {
 		By(step.Name)
 		Expect(step.Do(ctx)).To(Succeed())

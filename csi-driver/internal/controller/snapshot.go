@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/google/uuid"
+	"google.golang.org/protobuf/types/known/timestamppb"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+)
+
+func (s *Service) createSnapshot(ctx context.Context, req *csi.CreateSnapshotRequest) (*csi.CreateSnapshotResponse, error) {
+	switch {
+	case req.GetName() == "":
+		return nil, failf(invalid, "the request has no snapshot name")
+	case req.GetSourceVolumeId() == "":
+		return nil, failf(invalid, "the request has no source volume id")
+	case len(req.GetParameters()) > 0:
+		return nil, failf(invalid, "VolumeSnapshotClass parameters: %s not known; there are none, take them out",
+			strings.Join(slices.Sorted(maps.Keys(req.GetParameters())), ", "))
+	}
+	id := objectName("snap-", req.GetName())
+	unlock, err := s.locks.lock("snapshot", id)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	wctx, cancel := waitContext(ctx)
+	defer cancel()
+	snap, err := s.ensureSnapshot(ctx, wctx, id, req)
+	if err != nil {
+		return nil, err
+	}
+	snap, err = s.snapshots.wait(wctx, snap, snapshotReady)
+	if errors.Is(err, errLate) {
+		return nil, s.lateSnapshot(ctx, snap, v1alpha1.ConditionReady)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return &csi.CreateSnapshotResponse{Snapshot: csiSnapshot(snap)}, nil
+}
+
+// ensureSnapshot returns the object of the snapshot, made now or before.
+func (s *Service) ensureSnapshot(ctx, wctx context.Context, id string, req *csi.CreateSnapshotRequest) (*v1alpha1.NvmfSnapshot, error) {
+	for {
+		snap, err := s.snapshots.read(ctx, id)
+		if err != nil {
+			return nil, err
+		}
+		switch {
+		case snap == nil:
+			snap, err = s.makeSnapshot(ctx, id, req)
+			if apierrors.IsAlreadyExists(err) {
+				continue
+			}
+			return snap, err
+		case snap.DeletionTimestamp != nil:
+			if err := s.waitSnapshotGone(wctx, snap); err != nil {
+				return nil, err
+			}
+		case snap.Spec.Volume != req.GetSourceVolumeId():
+			return nil, failf(exists, "snapshot %s exists already, of volume %s", id, snap.Spec.Volume)
+		case snap.Annotations[requestNameAnnotation] != req.GetName():
+			return nil, failf(exists, "snapshot %s exists already, made for the name %q", id, snap.Annotations[requestNameAnnotation])
+		default:
+			return snap, nil
+		}
+	}
+}
+
+func (s *Service) makeSnapshot(ctx context.Context, id string, req *csi.CreateSnapshotRequest) (*v1alpha1.NvmfSnapshot, error) {
+	vol, err := s.source(ctx, req.GetSourceVolumeId())
+	if err != nil {
+		return nil, err
+	}
+	identity, err := uuid.NewRandom()
+	if err != nil {
+		return nil, fmt.Errorf("make a UUID: %w", err)
+	}
+	snap := &v1alpha1.NvmfSnapshot{
+		ObjectMeta: metav1.ObjectMeta{
+			Name: id, Finalizers: []string{v1alpha1.VolumeFinalizer},
+			Annotations: map[string]string{requestNameAnnotation: req.GetName()},
+		},
+		Spec: v1alpha1.NvmfSnapshotSpec{UUID: identity.String(), Volume: vol.Name, Node: vol.Spec.Node},
+	}
+	if err := s.client.Create(ctx, snap, client.FieldOwner(fieldManager)); err != nil {
+		return nil, fmt.Errorf("store NvmfSnapshot %s: %w", id, err)
+	}
+	klog.FromContext(ctx).Info("Taking snapshot", "snapshot", id, "volume", vol.Name, "node", vol.Spec.Node)
+	return snap, nil
+}
+
+// source is a volume that is to be copied. One that is being deleted is as good as gone.
+func (s *Service) source(ctx context.Context, id string) (*v1alpha1.NvmfVolume, error) {
+	vol, err := s.volume(ctx, id)
+	if err == nil && vol.DeletionTimestamp != nil {
+		err = failf(notFound, "volume %s is being deleted", id)
+	}
+	return vol, err
+}
+
+func snapshotReady(snap *v1alpha1.NvmfSnapshot) (bool, error) {
+	if snap == nil || snap.DeletionTimestamp != nil {
+		return false, failf(busy, "the snapshot was deleted while it was made; try again")
+	}
+	return snap.Status.Ready && snap.Status.Size != nil && snap.Status.CreatedAt != nil, nil
+}
+
+func csiSnapshot(snap *v1alpha1.NvmfSnapshot) *csi.Snapshot {
+	c := &csi.Snapshot{SnapshotId: snap.Name, SourceVolumeId: snap.Spec.Volume, ReadyToUse: snap.Status.Ready && snap.DeletionTimestamp == nil}
+	if snap.Status.Size != nil {
+		c.SizeBytes = snap.Status.Size.Value()
+	}
+	// Required by CSI; until the agent has frozen the data, the moment at which that was asked for.
+	c.CreationTime = timestamppb.New(snap.CreationTimestamp.Time)
+	if snap.Status.CreatedAt != nil {
+		c.CreationTime = timestamppb.New(snap.Status.CreatedAt.Time)
+	}
+	return c
+}
+
+// deleteSnapshot does not ask for the snapshot's volume, nor for volumes that were made from it: they do
+// not need it any more, or the engine keeps what they need.
+func (s *Service) deleteSnapshot(ctx context.Context, id string) error {
+	if id == "" {
+		return failf(invalid, "the request has no snapshot id")
+	}
+	if !validID(id) {
+		return nil
+	}
+	unlock, err := s.locks.lock("snapshot", id)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	wctx, cancel := waitContext(ctx)
+	defer cancel()
+	snap, err := s.snapshots.read(ctx, id)
+	if err != nil || snap == nil {
+		return err
+	}
+	if snap.DeletionTimestamp == nil {
+		err := s.client.Delete(ctx, snap, client.Preconditions{UID: &snap.UID})
+		if client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("delete NvmfSnapshot %s: %w", id, err)
+		}
+		klog.FromContext(ctx).Info("Deleting snapshot", "snapshot", id, "node", snap.Spec.Node)
+	}
+	return s.waitSnapshotGone(wctx, snap)
+}
+
+// waitSnapshotGone until the agent has let go of the snapshot and the object is gone.
+func (s *Service) waitSnapshotGone(ctx context.Context, snap *v1alpha1.NvmfSnapshot) error {
+	last, err := s.snapshots.wait(ctx, snap, func(snap *v1alpha1.NvmfSnapshot) (bool, error) { return snap == nil, nil })
+	if errors.Is(err, errLate) {
+		return s.lateSnapshot(ctx, last, deletion)
+	}
+	return err
+}

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"sync"
+	"testing"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+)
+
+func ofSnapshot(id string) *csi.VolumeContentSource {
+	return &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Snapshot{
+		Snapshot: &csi.VolumeContentSource_SnapshotSource{SnapshotId: id},
+	}}
+}
+
+func ofVolume(id string) *csi.VolumeContentSource {
+	return contentSource(&v1alpha1.VolumeSource{Volume: id})
+}
+
+func snapshotRequest(t *testing.T, name, volume string) *csi.CreateSnapshotRequest {
+	t.Helper()
+	return &csi.CreateSnapshotRequest{Name: own(t, name), SourceVolumeId: volume}
+}
+
+func newSnapshot(t *testing.T, s *Service, name, volume string) *csi.Snapshot {
+	t.Helper()
+	resp, err := s.CreateSnapshot(within(t, enough), snapshotRequest(t, name, volume))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.Snapshot
+}
+
+func TestSnapshot(t *testing.T) {
+	st := newStorage(t, 1, 10*gi)
+	s, _ := newService(t)
+	seen(t, s, st)
+	id := newVolume(t, s, st, "v")
+	req := snapshotRequest(t, "snap", id)
+	resp, err := s.CreateSnapshot(within(t, enough), req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	snap := resp.Snapshot
+	if snap.SnapshotId != req.Name || snap.SourceVolumeId != id || snap.SizeBytes != gi || !snap.ReadyToUse || !snap.CreationTime.IsValid() {
+		t.Errorf("got %v", snap)
+	}
+	again, err := s.CreateSnapshot(within(t, enough), req)
+	if err != nil || again.Snapshot.String() != snap.String() {
+		t.Errorf("asked again: %v, %v; want %v", again, err, snap)
+	}
+	req.SourceVolumeId = newVolume(t, s, st, "other")
+	_, err = s.CreateSnapshot(within(t, enough), req)
+	expectError(t, err, codes.AlreadyExists, "of volume "+id)
+
+	// A volume goes without its snapshots, and a snapshot without its volume.
+	if _, err := s.DeleteVolume(within(t, enough), &csi.DeleteVolumeRequest{VolumeId: id}); err != nil {
+		t.Error(err)
+	}
+	for range 2 {
+		if _, err := s.DeleteSnapshot(within(t, enough), &csi.DeleteSnapshotRequest{SnapshotId: snap.SnapshotId}); err != nil {
+			t.Error(err)
+		}
+	}
+	if left, err := s.snapshots.read(t.Context(), snap.SnapshotId); err != nil || left != nil {
+		t.Errorf("left: %v, %v", left, err)
+	}
+}
+
+func TestSnapshotRefusesBadInput(t *testing.T) {
+	st := newStorage(t, 1, 10*gi)
+	s, _ := newService(t)
+	seen(t, s, st)
+	id := newVolume(t, s, st, "v")
+	for name, tc := range map[string]struct {
+		change func(*csi.CreateSnapshotRequest)
+		code   codes.Code
+		says   string
+	}{
+		"no name":      {func(r *csi.CreateSnapshotRequest) { r.Name = "" }, codes.InvalidArgument, "no snapshot name"},
+		"no source":    {func(r *csi.CreateSnapshotRequest) { r.SourceVolumeId = "" }, codes.InvalidArgument, "no source volume"},
+		"unknown":      {func(r *csi.CreateSnapshotRequest) { r.SourceVolumeId = "unknown" }, codes.NotFound, "no volume unknown"},
+		"a parameter":  {func(r *csi.CreateSnapshotRequest) { r.Parameters = map[string]string{"incremental": "true"} }, codes.InvalidArgument, "incremental"},
+		"not a volume": {func(r *csi.CreateSnapshotRequest) { r.SourceVolumeId = "A B" }, codes.NotFound, "A B"},
+	} {
+		req := snapshotRequest(t, name, id)
+		tc.change(req)
+		_, err := s.CreateSnapshot(within(t, enough), req)
+		t.Run(name, func(t *testing.T) { expectError(t, err, tc.code, tc.says) })
+	}
+	_, err := s.DeleteSnapshot(t.Context(), &csi.DeleteSnapshotRequest{})
+	expectError(t, err, codes.InvalidArgument, "no snapshot id")
+	for _, id := range []string{"unknown", "A B"} {
+		if _, err := s.DeleteSnapshot(t.Context(), &csi.DeleteSnapshotRequest{SnapshotId: id}); err != nil {
+			t.Errorf("%s: %v", id, err)
+		}
+	}
+}
+
+func TestSnapshotOfASilentNode(t *testing.T) {
+	st := newStorage(t, 1, 10*gi)
+	s, _ := newService(t)
+	seen(t, s, st)
+	id := newVolume(t, s, st, "v")
+	agents.silence(st.nodes[0])
+	req := snapshotRequest(t, "snap", id)
+	_, err := s.CreateSnapshot(within(t, short), req)
+	expectError(t, err, codes.Unavailable, st.nodes[0], "has not reported")
+
+	r := createRequest(st, own(t, "copy"), gi)
+	r.VolumeContentSource = ofSnapshot(req.Name)
+	_, err = s.CreateVolume(within(t, short), r)
+	expectError(t, err, codes.Unavailable, "is not Ready yet")
+	if volume(t, r.Name) != nil {
+		t.Error("an object was made without knowing how large it must be")
+	}
+}
+
+func TestCopies(t *testing.T) {
+	st := newStorage(t, 3, 10*gi)
+	s, _ := newService(t)
+	seen(t, s, st)
+	id := newVolume(t, s, st, "v")
+	home := volume(t, id).Spec.Node
+	snap := newSnapshot(t, s, "snap", id)
+	_, nodeID := newHost(t, "host")
+	for name, tc := range map[string]struct {
+		source *csi.VolumeContentSource
+		sizes  *csi.CapacityRange
+		want   int64
+	}{
+		"a snapshot restored":       {ofSnapshot(snap.SnapshotId), &csi.CapacityRange{RequiredBytes: gi}, gi},
+		"a snapshot without a size": {ofSnapshot(snap.SnapshotId), nil, gi},
+		"a larger restore":          {ofSnapshot(snap.SnapshotId), &csi.CapacityRange{RequiredBytes: 2 * gi}, 2 * gi},
+		"a clone":                   {ofVolume(id), &csi.CapacityRange{RequiredBytes: gi}, gi},
+		"a larger clone":            {ofVolume(id), &csi.CapacityRange{RequiredBytes: 2 * gi, LimitBytes: 3 * gi}, 2 * gi},
+	} {
+		req := createRequest(st, own(t, name), 0)
+		req.Name, req.VolumeContentSource, req.CapacityRange = objectName("", req.Name), tc.source, tc.sizes
+		for range 2 {
+			resp, err := s.CreateVolume(within(t, enough), req)
+			if err != nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			if resp.Volume.CapacityBytes != tc.want || resp.Volume.ContentSource.String() != tc.source.String() {
+				t.Errorf("%s: got %v", name, resp.Volume)
+			}
+		}
+		vol := volume(t, req.Name)
+		if vol.Spec.Node != home {
+			t.Errorf("%s: on %s, its source is on %s", name, vol.Spec.Node, home)
+		}
+		req.VolumeContentSource = nil
+		_, err := s.CreateVolume(within(t, enough), req)
+		expectError(t, err, codes.AlreadyExists, "its source is")
+		// Data of its own, though the agent might say otherwise.
+		attached, err := s.ControllerPublishVolume(within(t, enough), publishRequest(vol.Name, nodeID))
+		if err != nil || attached.PublishContext["blank"] != "false" {
+			t.Errorf("%s: %v, %v", name, attached, err)
+		}
+	}
+	for name, sizes := range map[string]*csi.CapacityRange{
+		"smaller": {RequiredBytes: gi / 2}, "a smaller limit": {LimitBytes: gi / 2},
+	} {
+		req := createRequest(st, own(t, name), 0)
+		req.VolumeContentSource, req.CapacityRange = ofSnapshot(snap.SnapshotId), sizes
+		_, err := s.CreateVolume(within(t, enough), req)
+		expectError(t, err, codes.OutOfRange, "has 1Gi", "at least as much")
+	}
+	// The source's node is full; the others, which have room, are of no use.
+	req := createRequest(st, own(t, "huge"), 9*gi)
+	req.VolumeContentSource = ofVolume(id)
+	_, err := s.CreateVolume(within(t, enough), req)
+	expectError(t, err, codes.ResourceExhausted, home)
+}
+
+func TestACopyStaysWithItsTarget(t *testing.T) {
+	st := newStorage(t, 1, 10*gi)
+	var other storage
+	t.Run("another target", func(t *testing.T) { other = newStorage(t, 1, 10*gi) })
+	s, _ := newService(t)
+	seen(t, s, st)
+	seen(t, s, other)
+	id := newVolume(t, s, st, "v")
+	req := createRequest(other, own(t, "copy"), gi)
+	req.VolumeContentSource = ofVolume(id)
+	_, err := s.CreateVolume(within(t, enough), req)
+	expectError(t, err, codes.FailedPrecondition, st.target, "a copy stays where its source is")
+}
+
+func TestSnapshotsCountAsPromised(t *testing.T) {
+	st := newStorage(t, 1, 10*gi)
+	s, _ := newService(t)
+	seen(t, s, st)
+	id := newVolume(t, s, st, "v")
+	for _, name := range []string{"a", "b"} {
+		newSnapshot(t, s, name, id)
+	}
+	resp, err := s.GetCapacity(t.Context(), &csi.GetCapacityRequest{Parameters: map[string]string{"target": st.target}})
+	if want := 9*gi - 2*snapshotBytes; err != nil || resp.AvailableCapacity != want {
+		t.Errorf("got %v, %v; want %d", resp, err, want)
+	}
+}
+
+func TestOneSnapshotForCallsAtOnce(t *testing.T) {
+	st := newStorage(t, 1, 10*gi)
+	s, _ := newService(t)
+	second, _ := newService(t)
+	seen(t, s, st)
+	id := newVolume(t, s, st, "v")
+	req := snapshotRequest(t, "snap", id)
+	var wg sync.WaitGroup
+	errs := make([]error, 2)
+	for i, replica := range []*Service{s, second} {
+		wg.Go(func() { _, errs[i] = replica.CreateSnapshot(within(t, enough), req) })
+	}
+	wg.Wait()
+	for _, err := range errs {
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	agents.with(st.nodes[0], func(n *agent) {
+		if len(n.snapshots) != 1 {
+			t.Errorf("%d snapshots were made", len(n.snapshots))
+		}
+	})
+}

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+)
+
+// sourceOf a volume that is asked for; nil for a blank one.
+func sourceOf(req *csi.CreateVolumeRequest) (*v1alpha1.VolumeSource, error) {
+	content := req.GetVolumeContentSource()
+	switch {
+	case content == nil:
+		return nil, nil
+	case content.GetSnapshot() != nil:
+		id := content.GetSnapshot().GetSnapshotId()
+		if id == "" {
+			return nil, failf(invalid, "the source has no snapshot id")
+		}
+		return &v1alpha1.VolumeSource{Snapshot: id}, nil
+	case content.GetVolume() != nil:
+		id := content.GetVolume().GetVolumeId()
+		if id == "" {
+			return nil, failf(invalid, "the source has no volume id")
+		}
+		return &v1alpha1.VolumeSource{Volume: id}, nil
+	}
+	return nil, failf(invalid, "the source is neither a snapshot nor a volume")
+}
+
+// contentSource of a volume, as it is answered.
+func contentSource(source *v1alpha1.VolumeSource) *csi.VolumeContentSource {
+	switch {
+	case source == nil:
+		return nil
+	case source.Snapshot != "":
+		return &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Snapshot{
+			Snapshot: &csi.VolumeContentSource_SnapshotSource{SnapshotId: source.Snapshot},
+		}}
+	}
+	return &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Volume{
+		Volume: &csi.VolumeContentSource_VolumeSource{VolumeId: source.Volume},
+	}}
+}
+
+// origin is where a source lies, and how large it is: a copy is made there, and is at least as large.
+type origin struct {
+	name, node, device string
+	sizeBytes          int64
+}
+
+func (s *Service) origin(ctx context.Context, source *v1alpha1.VolumeSource) (origin, error) {
+	if source.Volume != "" {
+		vol, err := s.source(ctx, source.Volume)
+		if err != nil {
+			return origin{}, err
+		}
+		return origin{name: "volume " + vol.Name, node: vol.Spec.Node, device: vol.Status.Device, sizeBytes: vol.Spec.Size.Value()}, nil
+	}
+	var snap *v1alpha1.NvmfSnapshot
+	if validID(source.Snapshot) {
+		var err error
+		if snap, err = s.snapshots.read(ctx, source.Snapshot); err != nil {
+			return origin{}, err
+		}
+	}
+	switch {
+	case snap == nil:
+		return origin{}, failf(notFound, "there is no snapshot %s", source.Snapshot)
+	case snap.DeletionTimestamp != nil:
+		return origin{}, failf(notFound, "snapshot %s is being deleted", source.Snapshot)
+	case !snap.Status.Ready || snap.Status.Size == nil:
+		return origin{}, s.lateSnapshot(ctx, snap, v1alpha1.ConditionReady)
+	}
+	return origin{name: "snapshot " + snap.Name, node: snap.Spec.Node, device: snap.Status.Device, sizeBytes: snap.Status.Size.Value()}, nil
+}
+
+// copySize is the size of a copy: what is asked for, at least the source's.
+func copySize(want volumeRequest, from origin) (int64, error) {
+	sizes := want.sizes
+	if sizes.required == 0 {
+		sizes.required = from.sizeBytes
+	}
+	if sizes.required < from.sizeBytes || sizes.limit != 0 && sizes.limit < from.sizeBytes {
+		return 0, failf(outOfRange, "size: %s has %s, and a volume made from it has at least as much; ask for %s or more",
+			from.name, quantity(from.sizeBytes), quantity(from.sizeBytes))
+	}
+	return sizes.choose(want.minBytes, want.why)
+}
