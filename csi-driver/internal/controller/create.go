@@ -37,12 +37,7 @@ func (s *Service) createVolume(ctx context.Context, req *csi.CreateVolumeRequest
 	if err != nil {
 		return nil, err
 	}
-	return &csi.CreateVolumeResponse{Volume: &csi.Volume{
-		VolumeId:      vol.Name,
-		CapacityBytes: vol.Spec.Size.Value(),
-		VolumeContext: volumeContext(vol),
-		ContentSource: contentSource(vol.Spec.Source),
-	}}, nil
+	return &csi.CreateVolumeResponse{Volume: csiVolume(vol)}, nil
 }
 
 // volumeContext is for people who read a PersistentVolume; nothing depends on it.

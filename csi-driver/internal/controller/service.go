@@ -126,6 +126,11 @@ func (s *Service) ControllerGetCapabilities(context.Context, *csi.ControllerGetC
 		csi.ControllerServiceCapability_RPC_EXPAND_VOLUME,
 		csi.ControllerServiceCapability_RPC_CREATE_DELETE_SNAPSHOT,
 		csi.ControllerServiceCapability_RPC_CLONE_VOLUME,
+		csi.ControllerServiceCapability_RPC_LIST_VOLUMES,
+		csi.ControllerServiceCapability_RPC_LIST_VOLUMES_PUBLISHED_NODES,
+		csi.ControllerServiceCapability_RPC_GET_VOLUME,
+		csi.ControllerServiceCapability_RPC_LIST_SNAPSHOTS,
+		csi.ControllerServiceCapability_RPC_GET_SNAPSHOT,
 	} {
 		resp.Capabilities = append(resp.Capabilities, &csi.ControllerServiceCapability{
 			Type: &csi.ControllerServiceCapability_Rpc{Rpc: &csi.ControllerServiceCapability_RPC{Type: c}},
@@ -154,6 +159,30 @@ func (s *Service) CreateSnapshot(ctx context.Context, req *csi.CreateSnapshotReq
 // DeleteSnapshot implements csi.ControllerServer: it answers once the node's engine no longer has the snapshot.
 func (s *Service) DeleteSnapshot(ctx context.Context, req *csi.DeleteSnapshotRequest) (*csi.DeleteSnapshotResponse, error) {
 	return &csi.DeleteSnapshotResponse{}, toStatus(s.deleteSnapshot(ctx, req.GetSnapshotId()))
+}
+
+// ListSnapshots implements csi.ControllerServer.
+func (s *Service) ListSnapshots(ctx context.Context, req *csi.ListSnapshotsRequest) (*csi.ListSnapshotsResponse, error) {
+	resp, err := s.listSnapshots(ctx, req)
+	return resp, toStatus(err)
+}
+
+// GetSnapshot implements csi.ControllerServer.
+func (s *Service) GetSnapshot(ctx context.Context, req *csi.GetSnapshotRequest) (*csi.GetSnapshotResponse, error) {
+	resp, err := s.getSnapshot(ctx, req.GetSnapshotId())
+	return resp, toStatus(err)
+}
+
+// ListVolumes implements csi.ControllerServer.
+func (s *Service) ListVolumes(ctx context.Context, req *csi.ListVolumesRequest) (*csi.ListVolumesResponse, error) {
+	resp, err := s.listVolumes(ctx, req)
+	return resp, toStatus(err)
+}
+
+// ControllerGetVolume implements csi.ControllerServer.
+func (s *Service) ControllerGetVolume(ctx context.Context, req *csi.ControllerGetVolumeRequest) (*csi.ControllerGetVolumeResponse, error) {
+	resp, err := s.getVolume(ctx, req)
+	return resp, toStatus(err)
 }
 
 // ControllerPublishVolume implements csi.ControllerServer: it answers once the target admits the host.

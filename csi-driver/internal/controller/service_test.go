@@ -32,7 +32,8 @@ func TestCapabilities(t *testing.T) {
 	for _, c := range resp.Capabilities {
 		got = append(got, c.GetRpc().Type.String())
 	}
-	NewWithT(t).Expect(got).To(ConsistOf("CREATE_DELETE_VOLUME", "PUBLISH_UNPUBLISH_VOLUME", "SINGLE_NODE_MULTI_WRITER", "GET_CAPACITY", "EXPAND_VOLUME", "CREATE_DELETE_SNAPSHOT", "CLONE_VOLUME"))
+	NewWithT(t).Expect(got).To(ConsistOf("CREATE_DELETE_VOLUME", "PUBLISH_UNPUBLISH_VOLUME", "SINGLE_NODE_MULTI_WRITER", "GET_CAPACITY", "EXPAND_VOLUME", "CREATE_DELETE_SNAPSHOT", "CLONE_VOLUME",
+		"LIST_VOLUMES", "LIST_VOLUMES_PUBLISHED_NODES", "GET_VOLUME", "LIST_SNAPSHOTS", "GET_SNAPSHOT"))
 }
 
 func TestCapacity(t *testing.T) {
