@@ -264,7 +264,7 @@ const (
 // Portal is an address to listen on, with its limits.
 type Portal struct {
 	v1alpha1.Portal
-	// QueueDepth is the largest queue, 16 to 1024.
+	// QueueDepth is the largest queue, 16 to 1024. Gather answers 0 where the target cannot limit it (the kernel before Linux 6.9).
 	QueueDepth int
 	// InCapsuleDataBytes that a command may carry.
 	InCapsuleDataBytes int

@@ -25,7 +25,7 @@ type Options struct {
 	// StateDir under Root; pools are mounted in its folder pools. On a node it must be shared
 	// with the host (mount propagation), or mounts end with the process. Default: DefaultStateDir.
 	StateDir string
-	// Exec runs mount, mkfs.xfs, xfs_growfs, blkid, losetup and modprobe. Default: k8s.io/utils/exec.New().
+	// Exec runs mount, mkfs.xfs, xfs_growfs, blkid, losetup, modprobe and rmmod. Default: k8s.io/utils/exec.New().
 	Exec exec.Interface
 }
 
@@ -95,8 +95,8 @@ func (e *Engine) Info(ctx context.Context) (engine.Info, error) {
 	return info, nil
 }
 
-// Start implements engine.Engine. The kernel's target has no settings of its own: what it
-// is told, each portal and export is told.
+// Start implements engine.Engine. Most of what the kernel's target is told, each portal and export is told. Parameters
+// of its modules hold for all of them: they are written, or the module of RDMA is loaded anew while no port uses it.
 func (e *Engine) Start(ctx context.Context, plan v1alpha1.Plan) error {
 	end, err := e.begin(ctx)
 	defer end()
@@ -105,6 +105,16 @@ func (e *Engine) Start(ctx context.Context, plan v1alpha1.Plan) error {
 	}
 	if plan.Engine != v1alpha1.EngineNvmet {
 		return fmt.Errorf("%w: the plan is for engine %s, and this is the kernel's", engine.ErrUnsupported, plan.Engine)
+	}
+	if plan.Nvmet == nil {
+		return nil
+	}
+	differences, err := e.setModules(ctx, *plan.Nvmet)
+	if err != nil {
+		return err
+	}
+	if len(differences) > 0 {
+		return &engine.RestartNeededError{Differences: differences}
 	}
 	return nil
 }

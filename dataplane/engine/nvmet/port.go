@@ -27,23 +27,18 @@ const (
 	lastPort  = FirstPort + 255
 )
 
-const (
-	// defaultQueueDepth of kernels that have no param_max_queue_size (before Linux 6.9).
-	defaultQueueDepth = 1024
-	// rdmaInlineBytes is the most that nvmet_rdma takes in a capsule; it lowers more to this.
-	rdmaInlineBytes = 16 << 10
-)
+// rdmaInlineBytes is the most that nvmet_rdma takes in a capsule; it lowers more to this.
+const rdmaInlineBytes = 16 << 10
 
 // port in configfs.
 type port struct {
 	id int
 	// address is empty while the port is being made: it is written last.
-	address  v1alpha1.Portal
-	depth    int
-	inline   int
-	groups   map[uint32]engine.ANAState
-	listens  []string // NQNs, in order
-	hasQueue bool
+	address v1alpha1.Portal
+	depth   int // 0 where the kernel has no param_max_queue_size (before Linux 6.9)
+	inline  int
+	groups  map[uint32]engine.ANAState
+	listens []string // NQNs, in order
 }
 
 func (p *port) finished() bool { return p.address.Address != "" }
@@ -136,7 +131,7 @@ func (h *host) readPort(id int) (*port, error) {
 
 // parsePort from its attributes.
 func parsePort(id int, values map[string]string) (*port, error) {
-	p := &port{id: id, depth: defaultQueueDepth}
+	p := &port{id: id}
 	if values["addr_traddr"] == "" {
 		return p, nil
 	}
@@ -153,7 +148,6 @@ func parsePort(id int, values map[string]string) (*port, error) {
 		return nil, fmt.Errorf("param_inline_data_size: %w", err)
 	}
 	if depth, ok := values["param_max_queue_size"]; ok {
-		p.hasQueue = true
 		if p.depth, err = strconv.Atoi(depth); err != nil {
 			return nil, fmt.Errorf("param_max_queue_size: %w", err)
 		}
@@ -167,7 +161,7 @@ func (p *port) sameSettings(want engine.Portal) bool {
 	if want.Transport == v1alpha1.TransportRDMA && p.inline < inline {
 		inline = min(inline, rdmaInlineBytes)
 	}
-	return p.inline == inline && (!p.hasQueue || p.depth == want.QueueDepth)
+	return p.inline == inline && (p.depth == 0 || p.depth == want.QueueDepth)
 }
 
 // OpenPortals implements engine.Engine.

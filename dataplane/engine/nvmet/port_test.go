@@ -33,7 +33,7 @@ func TestParsePort(t *testing.T) {
 		fails  bool
 	}{
 		{name: "whole", values: tcp, want: engine.Portal{Portal: address, QueueDepth: 64, InCapsuleDataBytes: 8192}},
-		{name: "an older kernel", values: without("param_max_queue_size"), want: engine.Portal{Portal: address, QueueDepth: 1024, InCapsuleDataBytes: 8192}},
+		{name: "an older kernel", values: without("param_max_queue_size"), want: engine.Portal{Portal: address, QueueDepth: 0, InCapsuleDataBytes: 8192}},
 		{name: "half made", values: without("addr_traddr"), half: true},
 		{name: "no number", values: without("addr_trsvcid"), fails: true},
 		{name: "no size", values: without("param_inline_data_size"), fails: true},
@@ -67,14 +67,14 @@ func TestSameSettings(t *testing.T) {
 		want engine.Portal
 		same bool
 	}{
-		{"same", port{depth: 64, hasQueue: true, inline: 4096}, portal(v1alpha1.TransportTCP, 64, 4096), true},
-		{"deeper", port{depth: 64, hasQueue: true, inline: 4096}, portal(v1alpha1.TransportTCP, 128, 4096), false},
-		{"deeper, where the kernel does not say", port{depth: 1024, inline: 4096}, portal(v1alpha1.TransportTCP, 128, 4096), true},
-		{"wider", port{depth: 64, hasQueue: true, inline: 16384}, portal(v1alpha1.TransportTCP, 64, 65536), false},
-		{"RDMA, lowered by the kernel", port{depth: 64, hasQueue: true, inline: 16384}, portal(v1alpha1.TransportRDMA, 64, 65536), true},
-		{"RDMA, not lowered yet", port{depth: 64, hasQueue: true, inline: 65536}, portal(v1alpha1.TransportRDMA, 64, 65536), true},
-		{"RDMA, wider", port{depth: 64, hasQueue: true, inline: 4096}, portal(v1alpha1.TransportRDMA, 64, 8192), false},
-		{"RDMA, narrower", port{depth: 64, hasQueue: true, inline: 8192}, portal(v1alpha1.TransportRDMA, 64, 4096), false},
+		{"same", port{depth: 64, inline: 4096}, portal(v1alpha1.TransportTCP, 64, 4096), true},
+		{"deeper", port{depth: 64, inline: 4096}, portal(v1alpha1.TransportTCP, 128, 4096), false},
+		{"deeper, where the kernel does not say", port{inline: 4096}, portal(v1alpha1.TransportTCP, 128, 4096), true},
+		{"wider", port{depth: 64, inline: 16384}, portal(v1alpha1.TransportTCP, 64, 65536), false},
+		{"RDMA, lowered by the kernel", port{depth: 64, inline: 16384}, portal(v1alpha1.TransportRDMA, 64, 65536), true},
+		{"RDMA, not lowered yet", port{depth: 64, inline: 65536}, portal(v1alpha1.TransportRDMA, 64, 65536), true},
+		{"RDMA, wider", port{depth: 64, inline: 4096}, portal(v1alpha1.TransportRDMA, 64, 8192), false},
+		{"RDMA, narrower", port{depth: 64, inline: 8192}, portal(v1alpha1.TransportRDMA, 64, 4096), false},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {

@@ -265,6 +265,7 @@ func TestDecidePortals(t *testing.T) {
 		{
 			name: "other settings, when the target has to be restarted: closing would not help",
 			given: func(s *Snapshot) {
+				s.Node.Spec.Plan.Engine = v1alpha1.EngineSPDK
 				s.Node.Spec.Plan.Portals[0].QueueDepth = 256
 				s.Target.RestartNeeded = []string{"queue depth of TCP is 128 and should be 256"}
 			},
@@ -278,6 +279,19 @@ func TestDecidePortals(t *testing.T) {
 			name:  "other settings, and no host on the node",
 			given: func(s *Snapshot) { s.Node.Spec.Plan.Portals[0].QueueDepth = 256 },
 			does:  []string{"ClosePortals TCP 10.0.0.1 4420"},
+		},
+		{
+			name: "other settings of a kernel's portal, when its modules have others too: closing helps the portal",
+			given: func(s *Snapshot) {
+				s.Node.Spec.Plan.Portals[0].QueueDepth = 256
+				s.Target.RestartNeeded = []string{"module nvmet_rdma's use_srq is N and should be Y"}
+			},
+			does: []string{"ClosePortals TCP 10.0.0.1 4420"},
+		},
+		{
+			name:  "a kernel that limits no queue",
+			given: func(s *Snapshot) { s.Target.State.Portals[0].QueueDepth = 0 },
+			node:  says{"PortalsReady": "True/AsExpected", "Ready": "True/AsExpected"},
 		},
 	} {
 		c.run(t)

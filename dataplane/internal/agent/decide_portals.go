@@ -28,8 +28,8 @@ func portalKey(p v1alpha1.Portal) string {
 // portal's address when they were admitted, and it is not known which of them still use it.
 //
 // A portal keeps the settings it was opened with while hosts may use it; without hosts
-// it is closed, and opened again with the planned ones. It is left open when the whole target has to be restarted for
-// settings: they may be among them, and then it would come back as it was.
+// it is closed, and opened again with the planned ones. One of SPDK's is left open when the whole target has to be
+// restarted for settings: they may be among them, and then it would come back as it was.
 func (d *decider) decidePortals() {
 	var problems, remarks []string
 	busy := slices.ContainsFunc(d.Target.State.Exports, func(e engine.Export) bool { return len(e.Hosts) > 0 })
@@ -46,7 +46,7 @@ func (d *decider) decidePortals() {
 			if !d.Attempts.tried(VerbOpenPortal, portalKey(want.Portal)) {
 				toOpen = append(toOpen, want)
 			}
-		case differs(is, want) && len(d.Target.RestartNeeded) > 0:
+		case differs(is, want) && d.Node.Spec.Plan.Engine == v1alpha1.EngineSPDK && len(d.Target.RestartNeeded) > 0:
 			remarks = append(remarks, fmt.Sprintf("%s goes on with queue depth %d and in-capsule data of %d bytes, not the planned %d and %d, until the target is restarted",
 				portalKey(want.Portal), is.QueueDepth, is.InCapsuleDataBytes, want.QueueDepth, want.InCapsuleDataBytes))
 		case differs(is, want):
@@ -85,8 +85,9 @@ func (d *decider) decidePortals() {
 	}
 }
 
+// differs says whether a portal was opened otherwise than planned. One that has no limit of queues can have no other.
 func differs(is *engine.Portal, want engine.Portal) bool {
-	return is.QueueDepth != want.QueueDepth || is.InCapsuleDataBytes != want.InCapsuleDataBytes
+	return is.QueueDepth != 0 && is.QueueDepth != want.QueueDepth || is.InCapsuleDataBytes != want.InCapsuleDataBytes
 }
 
 // portalReason: Pending while opening is only a matter of time.
