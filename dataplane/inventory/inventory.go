@@ -31,6 +31,8 @@ type Host struct {
 	Addresses AddressSource
 	// Prober of its drives. Required.
 	Prober Prober
+	// Verbs of its RDMA devices; Verbs{} when nil.
+	Verbs VerbsSource
 }
 
 // AddressSource tells the addresses of network interfaces.
@@ -65,9 +67,8 @@ type Signature struct {
 // gives the same answer. It fails as a whole when something that it needs is there and
 // cannot be read.
 //
-// MaxSRQ, MaxSRQWR and MaxQP of RDMA devices stay 0, which means unknown: neither sysfs nor
-// RDMA netlink tells them, only a verbs context opened on the device, which
-// would need each vendor's user-space driver.
+// MaxSRQ, MaxSRQWR and MaxQP of RDMA devices are 0, which means unknown, where the device's driver does not tell them:
+// neither sysfs nor RDMA netlink has them, only a verbs context, for which some drivers want more than weft tells them.
 func Discover(ctx context.Context, host Host) (*v1alpha1.Inventory, error) {
 	if host.Addresses == nil || host.Prober == nil {
 		return nil, errors.New("inventory: Host needs Addresses and Prober")
@@ -77,6 +78,9 @@ func Discover(ctx context.Context, host Host) (*v1alpha1.Inventory, error) {
 	}
 	if host.Architecture == "" {
 		host.Architecture = runtime.GOARCH
+	}
+	if host.Verbs == nil {
+		host.Verbs = Verbs{}
 	}
 	t := tree{root: host.Root}
 	inv := &v1alpha1.Inventory{Architecture: host.Architecture}
@@ -88,7 +92,7 @@ func Discover(ctx context.Context, host Host) (*v1alpha1.Inventory, error) {
 		{"kernel modules", func() (err error) { inv.Modules, err = modules(t, inv.KernelVersion); return err }},
 		{"NUMA nodes", func() (err error) { inv.NUMANodes, err = numaNodes(t); return err }},
 		{"network interfaces", func() (err error) { inv.NICs, err = nics(ctx, t, host.Addresses); return err }},
-		{"RDMA devices", func() (err error) { inv.RDMADevices, err = rdmaDevices(t); return err }},
+		{"RDMA devices", func() (err error) { inv.RDMADevices, err = rdmaDevices(t, host.Verbs); return err }},
 		{"drives", func() (err error) { inv.Drives, err = drives(ctx, t, host.Prober); return err }},
 	} {
 		if err := ctx.Err(); err != nil {

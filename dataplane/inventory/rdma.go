@@ -15,7 +15,7 @@ import (
 const infinibandDir = "sys/class/infiniband"
 
 // rdmaDevices lists RDMA devices by their first port.
-func rdmaDevices(t tree) ([]v1alpha1.RDMADevice, error) {
+func rdmaDevices(t tree, verbs VerbsSource) ([]v1alpha1.RDMADevice, error) {
 	names, err := t.listIfThere(infinibandDir)
 	if err != nil {
 		return nil, err
@@ -26,6 +26,11 @@ func rdmaDevices(t tree) ([]v1alpha1.RDMADevice, error) {
 		if err != nil {
 			return nil, err
 		}
+		limits, err := limitsOf(t, verbs, name)
+		if err != nil {
+			return nil, err
+		}
+		d.MaxQP, d.MaxSRQ, d.MaxSRQWR = limits.MaxQP, limits.MaxSRQ, limits.MaxSRQWR
 		found = append(found, d)
 	}
 	return found, nil
