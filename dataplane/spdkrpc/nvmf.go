@@ -92,8 +92,13 @@ type NvmfCreateTransport struct {
 	// Never 0 for both: the target hangs.
 	IobufSmallCacheSize *uint32 `json:"iobuf_small_cache_size,omitzero"`
 	IobufLargeCacheSize *uint32 `json:"iobuf_large_cache_size,omitzero"`
-	ZeroCopy            bool    `json:"zcopy,omitzero"`
+	// CacheSize and SharedBuffers are for releases before 26.05: a number for both caches of each poll group, and
+	// how many buffers they may come to. 26.05 has the two above instead.
+	CacheSize     *uint32 `json:"buf_cache_size,omitzero" until:"26.01"`
+	SharedBuffers *uint32 `json:"num_shared_buffers,omitzero" until:"26.01"`
+	ZeroCopy      bool    `json:"zcopy,omitzero"`
 	// MaskedFeatures are optional NVM commands (ONCS) that hosts do not get: ONCSDatasetManagement and its like. They cannot be read back.
+	// Before 26.01 SPDK takes no notice of them.
 	MaskedFeatures []ONCS `json:"masked_oncs,omitzero"`
 	// AbortTimeoutSeconds is 1 by default.
 	AbortTimeoutSeconds uint32 `json:"abort_timeout_sec,omitzero"`
@@ -150,6 +155,8 @@ type Transport struct {
 	MaxAdminQueueDepth  uint32 `json:"max_aq_depth"`
 	IobufSmallCacheSize uint32 `json:"iobuf_small_cache_size"`
 	IobufLargeCacheSize uint32 `json:"iobuf_large_cache_size"`
+	// CacheSize is for both, before 26.05.
+	CacheSize           uint32 `json:"buf_cache_size"`
 	ZeroCopy            bool   `json:"zcopy"`
 	AbortTimeoutSeconds uint32 `json:"abort_timeout_sec"`
 	AckTimeoutMillis    uint32 `json:"ack_timeout"`

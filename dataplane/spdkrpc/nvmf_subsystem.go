@@ -20,6 +20,8 @@ type NvmfCreateSubsystem struct {
 	// MaxDiscardBlocks is the most that hosts may discard at once, 2097152 by default (DMRSL). With 0 there is no limit,
 	// which keeps Linux from discarding where the transport masks ONCSDatasetManagement.
 	MaxDiscardBlocks *uint32 `json:"dmrsl,omitzero"`
+	// MaxDiscardKiB is that limit before 26.05, where dmrsl is ErrInvalid. 0, the default, is no limit.
+	MaxDiscardKiB *uint64 `json:"max_discard_size_kib,omitzero" until:"26.01"`
 }
 
 func (NvmfCreateSubsystem) method() string { return "nvmf_create_subsystem" }

@@ -76,7 +76,7 @@ func readSchema(t *testing.T) schema {
 }
 
 // Every request that can be sent is one that SPDK describes: names, types,
-// required parameters always sent, values of enums, nothing deprecated.
+// required parameters always sent, values of enums, nothing deprecated but what is said to be for older releases (tag until).
 func TestRequestsFitTheSchema(t *testing.T) {
 	s := readSchema(t)
 	methods := map[string]schemaMethod{}
@@ -128,6 +128,10 @@ func TestSchemaCheckFindsMistakes(t *testing.T) {
 			A string `json:"needed"`
 			B uint32 `json:"old,omitzero"`
 		}{}, "old: deprecated"},
+		"not deprecated": {struct {
+			A string `json:"needed"`
+			B uint32 `json:"wide,omitzero" until:"26.01"`
+		}{}, "wide: for older releases, and not deprecated"},
 		"narrow": {struct {
 			A string `json:"needed"`
 			B uint32 `json:"wide,omitzero"`
@@ -196,8 +200,10 @@ func (c schemaCheck) object(t reflect.Type, fields []schemaField) []string {
 		}
 		optional := strings.Contains(options, "omit")
 		switch {
-		case field.Deprecated:
+		case field.Deprecated && f.Tag.Get("until") == "":
 			problems = append(problems, name+": deprecated")
+		case !field.Deprecated && f.Tag.Get("until") != "":
+			problems = append(problems, name+": for older releases, and not deprecated")
 		case field.Required && (optional || f.Type.Kind() == reflect.Pointer):
 			problems = append(problems, name+": required, and left out when zero")
 		case !field.Required && options != "omitzero":

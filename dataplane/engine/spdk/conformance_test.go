@@ -15,6 +15,13 @@ import (
 
 func TestConformance(t *testing.T) { conformance.Run(t, &hostless{newMachine(t)}) }
 
+// TestConformanceOfOlderReleases: the engine does the same on each release that it knows.
+func TestConformanceOfOlderReleases(t *testing.T) {
+	for _, version := range []string{"25.05", "26.01"} {
+		t.Run(version, func(t *testing.T) { conformance.Run(t, &hostless{onFake(t, version)}) })
+	}
+}
+
 // hostless machine: the fake moves no data, and this machine's kernel is not asked to connect to a real target.
 // Built with the tag lab the suite runs with hosts.
 type hostless struct{ *machine }

@@ -35,7 +35,12 @@
 // clusters are overwritten with zeroes (clear_method write_zeroes), which takes as long as it takes and disturbs nobody; what
 // is left of that when the target is killed meanwhile stays as it is, because SPDK forgets the lvol first.
 // And hosts cannot discard (ONCS without Dataset Management, and no DMRSL, which Linux goes by first), because SPDK frees discarded clusters
-// without clearing them where the drive does not do so itself.
+// without clearing them where the drive does not do so itself. SPDK before 26.01 cannot hide the command from hosts; there each discard is
+// longer than the subsystem allows (max_discard_size_kib), and refused.
+//
+// # Releases of SPDK
+//
+// What each release understands is in version.go. Before 25.05 it is not known, and such a target is refused when it is started.
 //
 // # What differs from the kernel's target
 //

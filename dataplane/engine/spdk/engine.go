@@ -44,6 +44,11 @@ type Engine struct {
 	mu     sync.Mutex
 	client *spdkrpc.Client
 	config Config
+	// spoken is what the target behind conn understands. Guarded by mu.
+	spoken struct {
+		conn    *spdkrpc.Conn
+		dialect dialect
+	}
 }
 
 var (

@@ -38,7 +38,11 @@ type rig struct {
 // newRig on the target that WEFT_SPDK_TARGET names, else on the fake.
 func newRig(t *testing.T) *rig {
 	t.Helper()
-	m := newMachine(t)
+	return rigOf(t, newMachine(t))
+}
+
+func rigOf(t *testing.T, m *machine) *rig {
+	t.Helper()
 	r := &rig{machine: m, WithT: NewWithT(t), t: t, ctx: t.Context(), device: m.file(conformance.PoolBytes)}
 	r.restart(t)
 	r.engine = m.engine(t)
@@ -321,6 +325,19 @@ func TestHostThatStays(t *testing.T) {
 	r.done(r.engine.Export(r.ctx, []engine.Export{x}))
 	r.Expect(connection.Alive()).To(BeFalse())
 	r.Expect(r.state().Exports).To(ConsistOf(HaveField("Hosts", BeEmpty())))
+}
+
+// TestHostLeavesLate: an older target answers before a host's connections are gone; the engine waits for them.
+func TestHostLeavesLate(t *testing.T) {
+	r := rigOf(t, onFake(t, "26.01"))
+	fake := r.target.(*spdktest.Target)
+	x := r.exportOf(r.create(engine.Source{}, 4*mib))
+	r.done(r.engine.Export(r.ctx, []engine.Export{x}))
+	connection, err := fake.Connect(x.NQN, x.Hosts[0], 1)
+	check(t, err)
+	x.Hosts = nil
+	r.done(r.engine.Export(r.ctx, []engine.Export{x}))
+	r.Expect(connection.Alive()).To(BeFalse())
 }
 
 // TestForeignLvstore is left as it was, whoever made it.

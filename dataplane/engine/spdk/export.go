@@ -55,7 +55,6 @@ func diff(is *spdkrpc.Subsystem, want engine.Export, bdevs map[engine.ID]string,
 	if is == nil {
 		c.create = &spdkrpc.NvmfCreateSubsystem{
 			NQN: want.NQN, Serial: want.Serial, Model: want.Model, MaxNamespaces: c.room, ANAReporting: true,
-			MaxDiscardBlocks: new(uint32(0)),
 		}
 		is = &spdkrpc.Subsystem{MaxNamespaces: c.room}
 	}
@@ -121,6 +120,10 @@ func (e *Engine) Export(ctx context.Context, exports []engine.Export) []error {
 	if err != nil {
 		return failAll(len(exports), err)
 	}
+	speaks, err := s.dialect()
+	if err != nil {
+		return failAll(len(exports), err)
+	}
 	reading, serving := s.startNames(), s.startNetwork()
 	st, err := s.finishStore(reading)
 	if err != nil {
@@ -134,8 +137,11 @@ func (e *Engine) Export(ctx context.Context, exports []engine.Export) []error {
 	changes := make([]*change, len(exports))
 	for i, x := range exports {
 		changes[i], errs[i] = planExport(x, st, n)
+		if c := changes[i]; c != nil && c.create != nil {
+			speaks.hideDiscard(c.create)
+		}
 	}
-	s.take(changes, errs)
+	s.take(changes, errs, speaks)
 	s.give(changes, errs)
 	for i, err := range errs {
 		if err != nil {
@@ -175,7 +181,7 @@ func (n *network) open() []engine.Portal {
 }
 
 // take away what must go before anything is given.
-func (s *session) take(changes []*change, errs []error) {
+func (s *session) take(changes []*change, errs []error, speaks dialect) {
 	b := s.batch(errs)
 	for i, c := range changes {
 		switch {
@@ -193,10 +199,48 @@ func (s *session) take(changes []*change, errs []error) {
 		}
 	}
 	b.wait()
+	if speaks.hostsLinger {
+		s.awaitGone(changes, errs)
+	}
 	for i, c := range changes {
 		if c != nil && errs[i] != nil && len(c.removeHosts) > 0 {
 			errs[i] = fmt.Errorf("%w%s", errs[i], s.readmit(c))
 		}
+	}
+}
+
+// looksForHosts are how often it is asked whether hosts are gone: each takes SPDK 4 to 8 ms, so about half a second.
+const looksForHosts = 100
+
+// awaitGone asks until the hosts that were taken away are disconnected: who hears that they are gone may give the volume to another.
+func (s *session) awaitGone(changes []*change, errs []error) {
+	var left []int
+	for i, c := range changes {
+		if c != nil && errs[i] == nil && len(c.removeHosts) > 0 {
+			left = append(left, i)
+		}
+	}
+	for range looksForHosts {
+		looks := make([]spdkrpc.NvmfSubsystemGetControllers, len(left))
+		for at, i := range left {
+			looks[at].NQN = changes[i].nqn
+		}
+		connected, failed := spdkrpc.Each(s.ctx, s.conn, looks)
+		var still []int
+		for at, i := range left {
+			switch {
+			case failed[at] != nil:
+				errs[i] = mapError(failed[at])
+			case slices.ContainsFunc(connected[at], func(is spdkrpc.Controller) bool { return slices.Contains(changes[i].removeHosts, is.Host) }):
+				still = append(still, i)
+			}
+		}
+		if left = still; len(left) == 0 {
+			return
+		}
+	}
+	for _, i := range left {
+		errs[i] = fmt.Errorf("%w: its hosts are being disconnected", engine.ErrBusy)
 	}
 }
 

@@ -48,7 +48,7 @@ const (
 )
 
 // settingsOf a plan.
-func settingsOf(plan *v1alpha1.SPDKPlan) (settings, error) {
+func settingsOf(plan *v1alpha1.SPDKPlan, speaks dialect) (settings, error) {
 	cores, err := parseMask(plan.CoreMask)
 	if err != nil {
 		return settings{}, fmt.Errorf("core mask: %w", err)
@@ -75,13 +75,13 @@ func settingsOf(plan *v1alpha1.SPDKPlan) (settings, error) {
 	}
 	s.transports = map[v1alpha1.TransportType]map[string]int64{}
 	for _, t := range plan.Transports {
-		s.transports[t.Type] = numbersOf(transportAsMade(t))
+		s.transports[t.Type] = numbersOf(transportAsMade(t, speaks), speaks)
 	}
 	return s, nil
 }
 
 // transportAsMade reads as the planned one would.
-func transportAsMade(t v1alpha1.PlannedTransport) spdkrpc.Transport {
+func transportAsMade(t v1alpha1.PlannedTransport, speaks dialect) spdkrpc.Transport {
 	made := spdkrpc.Transport{
 		Type: string(t.Type), MaxQueueDepth: uint16(t.QueueDepth), MaxIOQpairs: uint16(t.MaxIOQueues),
 		InCapsuleDataBytes: uint32(t.InCapsuleDataSize), MaxIOBytes: uint32(t.MaxIOSize),
@@ -90,6 +90,9 @@ func transportAsMade(t v1alpha1.PlannedTransport) spdkrpc.Transport {
 		C2HSuccess:   t.C2HSuccess != v1alpha1.SwitchDisabled,
 		SockPriority: uint32(t.SocketPriority),
 	}
+	if speaks.oneCache {
+		made.CacheSize = oneCache(made.IobufSmallCacheSize, made.IobufLargeCacheSize)
+	}
 	if t.SRQDepth != nil {
 		made.MaxSRQDepth = uint32(*t.SRQDepth)
 	}
@@ -97,10 +100,13 @@ func transportAsMade(t v1alpha1.PlannedTransport) spdkrpc.Transport {
 }
 
 // numbersOf a transport that a plan decides. An SRQ of depth 0 is none.
-func numbersOf(t spdkrpc.Transport) map[string]int64 {
+func numbersOf(t spdkrpc.Transport, speaks dialect) map[string]int64 {
 	numbers := map[string]int64{
 		"queue depth": int64(t.MaxQueueDepth), "I/O queues": int64(t.MaxIOQpairs), "in-capsule data bytes": int64(t.InCapsuleDataBytes),
 		"I/O bytes": int64(t.MaxIOBytes), "small buffer cache": int64(t.IobufSmallCacheSize), "large buffer cache": int64(t.IobufLargeCacheSize),
+	}
+	if speaks.oneCache {
+		numbers["small buffer cache"], numbers["large buffer cache"] = int64(t.CacheSize), int64(t.CacheSize)
 	}
 	if t.Type == spdkrpc.TransportRDMA {
 		numbers["SRQ depth"] = int64(t.MaxSRQDepth)
@@ -113,15 +119,15 @@ func numbersOf(t spdkrpc.Transport) map[string]int64 {
 	return numbers
 }
 
-func (is *settings) setTransports(transports []spdkrpc.Transport) {
+func (is *settings) setTransports(transports []spdkrpc.Transport, speaks dialect) {
 	is.transports = map[v1alpha1.TransportType]map[string]int64{}
 	for _, t := range transports {
-		is.transports[v1alpha1.TransportType(t.Type)] = numbersOf(t)
+		is.transports[v1alpha1.TransportType(t.Type)] = numbersOf(t, speaks)
 	}
 }
 
 // readSettings of a target that serves.
-func (s *session) readSettings() (*settings, error) {
+func (s *session) readSettings(speaks dialect) (*settings, error) {
 	reactors := spdkrpc.Start(s.ctx, s.conn, spdkrpc.FrameworkGetReactors{})
 	scheduler := spdkrpc.Start(s.ctx, s.conn, spdkrpc.FrameworkGetScheduler{})
 	transports := spdkrpc.Start(s.ctx, s.conn, spdkrpc.NvmfGetTransports{})
@@ -172,7 +178,7 @@ func (s *session) readSettings() (*settings, error) {
 		}
 	}
 	is.placement, is.sockets = &options.Placement, socketNumbers(options)
-	is.setTransports(made)
+	is.setTransports(made, speaks)
 	return is, nil
 }
 

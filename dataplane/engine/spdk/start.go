@@ -22,12 +22,16 @@ func (e *Engine) Start(ctx context.Context, plan v1alpha1.Plan) error {
 	if plan.Engine != v1alpha1.EngineSPDK || plan.SPDK == nil {
 		return fmt.Errorf("%w: the plan is for engine %s, and this is SPDK", engine.ErrUnsupported, plan.Engine)
 	}
-	want, err := settingsOf(plan.SPDK)
+	s, end, err := e.begin(ctx)
+	defer end()
 	if err != nil {
 		return err
 	}
-	s, end, err := e.begin(ctx)
-	defer end()
+	speaks, err := s.dialect()
+	if err != nil {
+		return err
+	}
+	want, err := settingsOf(plan.SPDK, speaks)
 	if err != nil {
 		return err
 	}
@@ -40,7 +44,7 @@ func (e *Engine) Start(ctx context.Context, plan v1alpha1.Plan) error {
 			return err
 		}
 	}
-	is, err := s.readSettings()
+	is, err := s.readSettings(speaks)
 	if err != nil {
 		return err
 	}
@@ -49,7 +53,7 @@ func (e *Engine) Start(ctx context.Context, plan v1alpha1.Plan) error {
 			return err
 		}
 	}
-	made, err := s.makeTransports(plan.SPDK, is)
+	made, err := s.makeTransports(plan.SPDK, is, speaks)
 	if err != nil {
 		return err
 	}
@@ -155,12 +159,12 @@ func (s *session) setScheduler(plan *v1alpha1.SPDKPlan, is spdkrpc.Scheduler) er
 }
 
 // makeTransports that are planned and missing, and reads them back: SPDK takes no notice of what it does not know.
-func (s *session) makeTransports(plan *v1alpha1.SPDKPlan, is *settings) (made bool, err error) {
+func (s *session) makeTransports(plan *v1alpha1.SPDKPlan, is *settings, speaks dialect) (made bool, err error) {
 	for _, t := range plan.Transports {
 		if _, there := is.transports[t.Type]; there {
 			continue
 		}
-		if _, err := spdkrpc.Call(s.ctx, s.conn, transportOf(t)); err != nil {
+		if _, err := spdkrpc.Call(s.ctx, s.conn, transportOf(t, speaks, sharedBuffers(plan, is.cores.Size(), t))); err != nil {
 			if mapped := mapError(err); errors.Is(mapped, engine.ErrUnavailable) || s.ctx.Err() != nil {
 				return made, mapped
 			}
@@ -175,7 +179,7 @@ func (s *session) makeTransports(plan *v1alpha1.SPDKPlan, is *settings) (made bo
 	if err != nil {
 		return true, mapError(err)
 	}
-	is.setTransports(transports)
+	is.setTransports(transports, speaks)
 	return true, nil
 }
 
@@ -187,13 +191,19 @@ func hint(t v1alpha1.TransportType) string {
 }
 
 // transportOf a plan. Hosts cannot discard: see the package's doc on old data.
-func transportOf(t v1alpha1.PlannedTransport) spdkrpc.NvmfCreateTransport {
+func transportOf(t v1alpha1.PlannedTransport, speaks dialect, shared uint32) spdkrpc.NvmfCreateTransport {
 	small, large := uint32(t.SmallCache), uint32(t.LargeCache)
 	req := spdkrpc.NvmfCreateTransport{
 		Type: string(t.Type), MaxQueueDepth: uint16(t.QueueDepth), MaxIOQpairs: uint16(t.MaxIOQueues),
 		InCapsuleDataBytes: uint32(t.InCapsuleDataSize), MaxIOBytes: uint32(t.MaxIOSize),
-		IobufSmallCacheSize: &small, IobufLargeCacheSize: &large,
-		MaskedFeatures: []spdkrpc.ONCS{spdkrpc.ONCSDatasetManagement},
+	}
+	if speaks.oneCache {
+		req.CacheSize, req.SharedBuffers = new(oneCache(small, large)), &shared
+	} else {
+		req.IobufSmallCacheSize, req.IobufLargeCacheSize = &small, &large
+	}
+	if !speaks.cannotMask {
+		req.MaskedFeatures = []spdkrpc.ONCS{spdkrpc.ONCSDatasetManagement}
 	}
 	if t.Type == v1alpha1.TransportTCP {
 		if t.C2HSuccess != "" {
@@ -209,6 +219,13 @@ func transportOf(t v1alpha1.PlannedTransport) spdkrpc.NvmfCreateTransport {
 		}
 	}
 	return req
+}
+
+// sharedBuffers that a transport may use, in releases that ask for it: what the pools have, and never less than the caches of
+// all cores, poll group or not, which such a release insists on.
+func sharedBuffers(plan *v1alpha1.SPDKPlan, cores int, t v1alpha1.PlannedTransport) uint32 {
+	cache := oneCache(uint32(t.SmallCache), uint32(t.LargeCache))
+	return max(uint32(min(plan.SmallBuffers, plan.LargeBuffers)), uint32(cores)*cache)
 }
 
 func hasTransport(plan *v1alpha1.SPDKPlan, t v1alpha1.TransportType) bool {

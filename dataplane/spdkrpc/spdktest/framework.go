@@ -29,6 +29,13 @@ func (a *app) getVersion(r *request) {
 	})
 }
 
+// before says whether the fake plays a release before that one.
+func (a *app) before(major, minor int) bool {
+	is, rest, _ := strings.Cut(a.opts.Version, ".")
+	month, _, _ := strings.Cut(rest, ".")
+	return number(is) < major || number(is) == major && number(month) < minor
+}
+
 func number(s string) int {
 	n, _ := strconv.Atoi(s) // "" is 0
 	return n

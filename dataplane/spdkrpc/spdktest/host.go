@@ -5,6 +5,7 @@ package spdktest
 import (
 	"slices"
 	"syscall"
+	"time"
 
 	"github.com/google/uuid"
 )
@@ -93,11 +94,20 @@ func (a *app) nvmfRemoveHost(r *request) {
 		return
 	}
 	s.removeHost(h)
+	its := func(c *Connection) bool { return c.HostNQN == nqn }
+	if a.before(26, 5) {
+		a.after(lingering, func() { s.disconnect(its) })
+		a.post(func() { r.answer(true) })
+		return
+	}
 	a.post(func() {
-		s.disconnect(func(c *Connection) bool { return c.HostNQN == nqn })
+		s.disconnect(its)
 		r.answer(true)
 	})
 }
+
+// lingering is how long a host's connections outlive the answer of an older target.
+const lingering = 20 * time.Millisecond
 
 func (a *app) nvmfSetKeys(r *request) {
 	var nqn, keyName, ckeyName string

@@ -136,8 +136,8 @@ type nvmeSubsystemInfo struct {
 	Passthrough   bool            `json:"passthrough"`
 	MinCntlid     uint16          `json:"min_cntlid"`
 	MaxCntlid     uint16          `json:"max_cntlid"`
-	DMRSL         uint32          `json:"dmrsl"`
-	WZSL          uint8           `json:"wzsl"`
+	DMRSL         *uint32         `json:"dmrsl,omitempty"`
+	WZSL          *uint8          `json:"wzsl,omitempty"`
 	Namespaces    []namespaceInfo `json:"namespaces"`
 }
 
@@ -146,9 +146,12 @@ func (s *subsystem) info() subsystemInfo {
 		NQN: s.nqn, Subtype: "NVMe", AllowAnyHost: s.allowAnyHost, ListenAddresses: []addressInfo{}, Hosts: []hostInfo{},
 		nvmeSubsystemInfo: &nvmeSubsystemInfo{
 			SerialNumber: s.serial, ModelNumber: s.model, MaxNamespaces: s.maxNS, Passthrough: s.passthrough,
-			MinCntlid: s.minCntlid, MaxCntlid: s.maxCntlid, DMRSL: s.dmrsl, WZSL: s.wzsl,
+			MinCntlid: s.minCntlid, MaxCntlid: s.maxCntlid,
 			Namespaces: []namespaceInfo{},
 		},
+	}
+	if !s.app.before(26, 5) {
+		info.DMRSL, info.WZSL = &s.dmrsl, &s.wzsl
 	}
 	for _, l := range s.listeners {
 		info.ListenAddresses = append(info.ListenAddresses, l.address.info())
@@ -231,16 +234,19 @@ func (a *app) nvmfCreateSubsystem(r *request) {
 	var target string
 	var discard, zeroes uint64
 	var withDiscard, withZeroes bool
+	discardKiB := optional("max_discard_size_kib", asGiven(&withDiscard, asUint(&discard)))
+	zeroesKiB := optional("max_write_zeroes_size_kib", asGiven(&withZeroes, asUint(&zeroes)))
+	limits := []field{optional("dmrsl", asUint(&s.dmrsl)), optional("wzsl", asUint(&s.wzsl)), discardKiB, zeroesKiB}
+	if a.before(26, 5) {
+		limits, s.dmrsl, s.wzsl = []field{discardKiB, zeroesKiB}, 0, 0
+	}
 	serial, model := asPrintable(&s.serial, maxSerial), asPrintable(&s.model, maxModel)
-	if !r.decode(required("nqn", asString(&s.nqn)), onTarget(&target),
+	if !r.decode(append(limits, required("nqn", asString(&s.nqn)), onTarget(&target),
 		optional("serial_number", serial), optional("model_number", model),
 		optional("max_namespaces", asUint(&s.maxNS)), optional("allow_any_host", asBool(&s.allowAnyHost)),
 		optional("ana_reporting", asBool(&s.ana)), optional("min_cntlid", asUint(&s.minCntlid)),
-		optional("max_cntlid", asUint(&s.maxCntlid)), optional("dmrsl", asUint(&s.dmrsl)),
-		optional("wzsl", asUint(&s.wzsl)), optional("passthrough", asBool(&s.passthrough)),
-		optional("enable_nssr", asBool(&s.nssr)),
-		optional("max_discard_size_kib", asGiven(&withDiscard, asUint(&discard))),
-		optional("max_write_zeroes_size_kib", asGiven(&withZeroes, asUint(&zeroes)))) {
+		optional("max_cntlid", asUint(&s.maxCntlid)), optional("passthrough", asBool(&s.passthrough)),
+		optional("enable_nssr", asBool(&s.nssr)))...) {
 		r.invalid()
 		return
 	}

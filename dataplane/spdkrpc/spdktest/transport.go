@@ -40,6 +40,7 @@ type transport struct {
 	numCQE        int32
 	backlog       int32
 	noWRBatching  bool
+	shared        uint32 // before 26.05
 	small, large  uint32 // buffers each poll group has reserved
 	listeners     map[address]int
 }
@@ -48,36 +49,41 @@ func newTransport(trtype string) *transport {
 	t := &transport{
 		trtype: trtype, maxQueueDepth: 128, maxIOQpairs: 127, inCapsule: 4096, maxIOSize: 128 << 10, maxAQDepth: 128,
 		smallCache: automatic, largeCache: automatic, abortTimeout: 1, acceptorPoll: 10000, kas: 100, minKATO: 10000,
-		c2hSuccess: true, controlMsgs: 32, maxSRQDepth: 4096, numCQE: 4096, backlog: 100,
+		c2hSuccess: true, controlMsgs: 32, maxSRQDepth: 4096, numCQE: 4096, backlog: 100, shared: 511,
 		listeners: map[address]int{},
 	}
 	if trtype == "RDMA" {
-		t.dataWRPool = 4095
+		t.dataWRPool, t.shared = 4095, 4095
 	}
 	return t
 }
 
 // common are the parameters of every transport; deprecated ones are taken and do nothing, but for buf_cache_size,
-// which is another name of iobuf_small_cache_size.
-func (t *transport) common(trtype, target *string) []field {
+// which is another name of iobuf_small_cache_size. An older target has only that one, for both caches, and num_shared_buffers.
+func (t *transport) common(older bool, trtype, target *string) []field {
 	var ignored uint32
 	var features []string
-	return []field{
+	caches := []field{
+		optional("num_shared_buffers", asUint(&ignored)), optional("buf_cache_size", asUint(&t.smallCache)),
+		optional("iobuf_small_cache_size", asUint(&t.smallCache)),
+		optional("iobuf_large_cache_size", asUint(&t.largeCache)),
+	}
+	if older {
+		caches = []field{optional("num_shared_buffers", asUint(&t.shared)), optional("buf_cache_size", asUint(&t.smallCache))}
+	}
+	return append(caches,
 		required("trtype", asString(trtype)), onTarget(target),
 		optional("max_queue_depth", asUint(&t.maxQueueDepth)),
 		optional("max_io_qpairs_per_ctrlr", asUint(&t.maxIOQpairs)),
 		optional("in_capsule_data_size", asUint(&t.inCapsule)), optional("max_io_size", asUint(&t.maxIOSize)),
 		optional("io_unit_size", asUint(&ignored)), optional("max_aq_depth", asUint(&t.maxAQDepth)),
-		optional("num_shared_buffers", asUint(&ignored)), optional("buf_cache_size", asUint(&t.smallCache)),
-		optional("iobuf_small_cache_size", asUint(&t.smallCache)),
-		optional("iobuf_large_cache_size", asUint(&t.largeCache)),
 		optional("dif_insert_or_strip", asBool(&t.dif)), optional("abort_timeout_sec", asUint(&t.abortTimeout)),
 		optional("zcopy", asBool(&t.zcopy)), optional("acceptor_poll_rate", asUint(&t.acceptorPoll)),
 		optional("ack_timeout", asUint(&t.ackTimeout)), optional("data_wr_pool_size", asUint(&t.dataWRPool)),
 		optional("disable_command_passthru", asBool(new(bool))), // SPDK does not copy this one
 		optional("kas", asUint(&t.kas)), optional("min_kato", asUint(&t.minKATO)),
 		optional("masked_oncs", asStrings(&features)), optional("masked_fuses", asStrings(&features)),
-	}
+	)
 }
 
 // own are the parameters of one type; a wrong one fails the creation, not the decoding.
@@ -97,7 +103,7 @@ func (t *transport) own() []field {
 
 func (a *app) nvmfCreateTransport(r *request) {
 	var given, target string
-	if !r.decodeRelaxed(newTransport("").common(&given, &target)...) {
+	if !r.decodeRelaxed(newTransport("").common(a.before(26, 5), &given, &target)...) {
 		r.invalid()
 		return
 	}
@@ -109,7 +115,7 @@ func (a *app) nvmfCreateTransport(r *request) {
 		r.failf(codeInvalidParams, "Invalid transport type '%s'", given)
 		return
 	}
-	r.decodeRelaxed(t.common(&given, &target)...)
+	r.decodeRelaxed(t.common(a.before(26, 5), &given, &target)...)
 	if a.transport(t.trtype) != nil {
 		r.failf(codeInternal, "Transport type '%s' already exists", given)
 		return
@@ -137,6 +143,7 @@ const (
 	maxSockPriority    = 16
 	minInCapsuleRDMA   = 256
 	defaultControlMsgs = 32
+	defaultUnitSize    = 128 << 10
 )
 
 // checkTransport is what SPDK checks before it goes to the transport's own code; what it can mend it mends.
@@ -148,6 +155,10 @@ func (a *app) checkTransport(t *transport) bool {
 	t.maxAQDepth = max(t.maxAQDepth, minAQDepth)
 	step := uint32(t.kas) * kasUnitMs
 	t.minKATO = (t.minKATO + step - 1) / step * step
+	if a.before(26, 5) {
+		t.largeCache = t.smallCache
+		return t.smallCache == automatic || uint64(t.smallCache)*uint64(len(a.cores)) <= uint64(t.shared)
+	}
 	t.smallCache = a.limitCache(t.smallCache, a.iobuf.SmallPoolCount)
 	t.largeCache = a.limitCache(t.largeCache, a.iobuf.LargePoolCount)
 	return true
@@ -203,13 +214,19 @@ func (a *app) transport(trtype string) *transport {
 	return a.transports[i]
 }
 
-func (t *transport) info() map[string]any {
+func (t *transport) info(older bool) map[string]any {
 	info := map[string]any{
 		"trtype": t.trtype, "max_queue_depth": t.maxQueueDepth, "max_io_qpairs_per_ctrlr": t.ioQpairs(),
 		"in_capsule_data_size": t.inCapsule, "max_io_size": t.maxIOSize, "max_aq_depth": t.maxAQDepth,
 		"iobuf_small_cache_size": t.smallCache, "iobuf_large_cache_size": t.largeCache, "dif_insert_or_strip": t.dif,
 		"zcopy": t.zcopy, "abort_timeout_sec": t.abortTimeout, "ack_timeout": t.ackTimeout,
 		"data_wr_pool_size": t.dataWRPool, "disable_command_passthru": t.noPassthru, "kas": t.kas, "min_kato": t.minKATO,
+	}
+	if older {
+		for _, unknown := range []string{"iobuf_small_cache_size", "iobuf_large_cache_size", "disable_command_passthru", "kas", "min_kato"} {
+			delete(info, unknown)
+		}
+		info["io_unit_size"], info["num_shared_buffers"], info["buf_cache_size"] = defaultUnitSize, t.shared, t.smallCache
 	}
 	if t.trtype == "TCP" {
 		info["c2h_success"], info["sock_priority"] = t.c2hSuccess, t.sockPriority
@@ -243,7 +260,7 @@ func (a *app) nvmfGetTransports(r *request) {
 	}
 	infos := []any{}
 	for _, t := range shown {
-		infos = append(infos, t.info())
+		infos = append(infos, t.info(a.before(26, 5)))
 	}
 	r.answer(infos)
 }

@@ -1,0 +1,88 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package spdk
+
+import (
+	"fmt"
+
+	"github.com/weft-storage/weft/dataplane/engine"
+	"github.com/weft-storage/weft/dataplane/spdkrpc"
+)
+
+// release of SPDK, such as 26.05.
+type release struct{ year, month int }
+
+func (r release) String() string { return fmt.Sprintf("%02d.%02d", r.year, r.month) }
+
+func (r release) before(other release) bool {
+	return r.year < other.year || r.year == other.year && r.month < other.month
+}
+
+// dialect is what a release of SPDK understands. Older ones take no notice of what they do not know of a transport, and refuse it elsewhere.
+type dialect struct {
+	since release
+	// oneCache: a transport has one number for its caches of small and of large buffers (buf_cache_size), and counts
+	// the buffers that it may use (num_shared_buffers), which must be enough for the caches of all cores.
+	oneCache bool
+	// cannotMask: a transport cannot hide commands from hosts (masked_oncs), so discarding is refused command by command.
+	cannotMask bool
+	// discardKiB: a subsystem's limit of what a host may discard at once is max_discard_size_kib, not dmrsl.
+	discardKiB bool
+	// hostsLinger: nvmf_subsystem_remove_host is answered before the host's connections are gone.
+	hostsLinger bool
+}
+
+// dialects, the latest first. A newer release is taken for the latest one, and what it makes of it is read back.
+var dialects = []dialect{
+	{since: release{26, 5}},
+	{since: release{26, 1}, oneCache: true, discardKiB: true, hostsLinger: true},
+	{since: release{25, 5}, oneCache: true, discardKiB: true, hostsLinger: true, cannotMask: true},
+}
+
+// dialectOf a target. Of an older one nobody has seen what it makes of weft's settings: it is refused.
+func dialectOf(v spdkrpc.Version) (dialect, error) {
+	is := release{v.Fields.Major, v.Fields.Minor}
+	for _, d := range dialects {
+		if !is.before(d.since) {
+			return d, nil
+		}
+	}
+	oldest, latest := dialects[len(dialects)-1].since, dialects[0].since
+	return dialect{}, fmt.Errorf("%w: it is SPDK %s; use an image with SPDK %s or later, best %s", engine.ErrUnsupported, versionOf(v), oldest, latest)
+}
+
+// dialect of the target behind this connection.
+func (s *session) dialect() (dialect, error) {
+	if s.spoken.conn == s.conn {
+		return s.spoken.dialect, nil
+	}
+	v, err := spdkrpc.Call(s.ctx, s.conn, spdkrpc.SpdkGetVersion{})
+	if err != nil {
+		return dialect{}, mapError(err)
+	}
+	d, err := dialectOf(v)
+	if err != nil {
+		return dialect{}, err
+	}
+	s.spoken.conn, s.spoken.dialect = s.conn, d
+	return d, nil
+}
+
+// oneCache of a transport, where there is one number for both: the smaller, so that the pools have what is planned.
+func oneCache(small, large uint32) uint32 { return max(1, min(small, large)) }
+
+// refusedDiscardKiB is the least that can be said, and less than a block of 4 KiB: SPDK refuses each discard that is
+// longer, and so each. Where blocks have 512 bytes two of them may be discarded, which frees no cluster.
+const refusedDiscardKiB = 1
+
+// hideDiscard from hosts, or refuse it: see the package's doc on old data.
+func (d dialect) hideDiscard(req *spdkrpc.NvmfCreateSubsystem) {
+	switch {
+	case !d.discardKiB:
+		req.MaxDiscardBlocks = new(uint32(0))
+	case d.cannotMask:
+		req.MaxDiscardKiB = new(uint64(refusedDiscardKiB))
+	default:
+		req.MaxDiscardKiB = new(uint64(0))
+	}
+}

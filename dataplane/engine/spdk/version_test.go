@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package spdk_test
+
+import (
+	"testing"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/engine"
+	"github.com/weft-storage/weft/dataplane/spdkrpc"
+	"github.com/weft-storage/weft/dataplane/spdkrpc/spdktest"
+)
+
+// onFake of a release, whatever target the other tests run on.
+func onFake(t *testing.T, version string) *machine {
+	t.Helper()
+	t.Setenv(spdktest.TargetVariable, "")
+	m := newMachine(t)
+	m.fake.Version = version
+	return m
+}
+
+// TestTooOld a target is refused by name, with what to use instead, before anything is set or served.
+func TestTooOld(t *testing.T) {
+	g := NewWithT(t)
+	m := onFake(t, "25.01")
+	m.launch(t)
+	e := m.engine(t)
+	err := e.Start(t.Context(), m.plan)
+	g.Expect(err).To(MatchError(engine.ErrUnsupported))
+	g.Expect(err).To(MatchError(ContainSubstring("it is SPDK 25.01; use an image with SPDK 25.05 or later, best 26.05")))
+	export := engine.Export{NQN: v1alpha1.NQNPrefix + "pvc-1", Serial: "1", Model: "weft"}
+	g.Expect(e.Export(t.Context(), []engine.Export{export})).To(ConsistOf(MatchError(engine.ErrUnsupported)))
+	client, err := spdkrpc.New(m.socket(), spdkrpc.Options{})
+	check(t, err)
+	t.Cleanup(client.Close)
+	methods, err := spdkrpc.Call(t.Context(), client, spdkrpc.RPCGetMethods{Current: true})
+	check(t, err)
+	g.Expect(methods).To(ContainElement("framework_start_init"), "it still waits for its settings")
+}
+
+// TestNewer releases are taken for the latest one that is known.
+func TestNewer(t *testing.T) {
+	m := onFake(t, "27.01")
+	m.restart(t)
+}
