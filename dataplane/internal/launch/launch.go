@@ -89,6 +89,9 @@ func (o Options) Validate() error {
 	if o.Driver == v1alpha1.DriverUIO && o.Hugepages == v1alpha1.HugepagesDisabled {
 		return invalid("--driver UIO needs hugepages: without an IOMMU a drive can only reach memory that stays where it is; give --hugepages 2Mi or 1Gi, or --driver VFIO")
 	}
+	if o.Driver == v1alpha1.DriverUIO && o.Interrupt {
+		return invalid("--driver UIO gives SPDK no interrupts of a drive's queues; leave --interrupt out, or give --driver VFIO")
+	}
 	for i, address := range o.PCIAddresses {
 		if !pciAddress.MatchString(address) {
 			return invalid("--pci is %q; give an address such as 0000:5e:00.0", address)

@@ -142,6 +142,9 @@ func TestOptions(t *testing.T) {
 		"UIO without hugepages": {func(o *launch.Options) {
 			o.Driver, o.Hugepages, o.PCIAddresses = v1alpha1.DriverUIO, v1alpha1.HugepagesDisabled, []string{"0000:5e:00.0"}
 		}, "--driver VFIO"},
+		"UIO with interrupts": {func(o *launch.Options) {
+			o.Driver, o.Interrupt, o.PCIAddresses = v1alpha1.DriverUIO, true, []string{"0000:5e:00.0"}
+		}, "--interrupt"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStart(t)
