@@ -54,7 +54,7 @@ func PackTarget(ctx context.Context, program, dir string) error {
 	if err := copyFile(program, filepath.Join(dir, binary), 0o755); err != nil {
 		return err
 	}
-	return os.WriteFile(filepath.Join(dir, packedTarget), fmt.Appendf(nil, packedScript, loader, binary), 0o755) //nolint:gosec // it is run
+	return os.WriteFile(filepath.Join(dir, packedTarget), fmt.Appendf(nil, packedScript, loader, binary), 0o755)
 }
 
 // librariesOf maps the names of the libraries that a program is linked with, its loader and the plug-in for soft RDMA to
