@@ -7,11 +7,14 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	appsv1 "k8s.io/api/apps/v1"
 	authenticationv1 "k8s.io/api/authentication/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -167,7 +170,27 @@ func TestInAnAPIServer(t *testing.T) {
 			}
 		}
 	})
+	// No operator runs here, and nobody answers the webhook's Service.
+	t.Run("a target is stored without an operator", func(t *testing.T) {
+		for _, content := range files(t, "../../config/samples") {
+			for _, target := range of[*v1alpha1.NvmfTarget](must(decode([]byte(content)))) {
+				if err := admin.Create(ctx, target); err != nil {
+					t.Errorf("%s: %v", target.Name, err)
+				}
+				if err := admin.Delete(ctx, target); err != nil {
+					t.Errorf("%s: %v", target.Name, err)
+				}
+			}
+		}
+	})
 	t.Run("agents", func(t *testing.T) { testAgentsAreConfined(ctx, t, config, admin) })
+}
+
+func must[T any](v T, err error) T {
+	if err != nil {
+		panic(err)
+	}
+	return v
 }
 
 func defaultNamespaceOf(o runtime.Object) string {
@@ -252,6 +275,56 @@ func testAgentsAreConfined(ctx context.Context, t *testing.T, config *rest.Confi
 			}
 			if test.denied != "" && (err == nil || !strings.Contains(err.Error(), test.denied)) {
 				t.Errorf("got %v, want it denied with %q", err, test.denied)
+			}
+		})
+	}
+}
+
+func TestTheWebhookIsWiredThrough(t *testing.T) {
+	for name, c := range map[string]struct {
+		values  []string
+		policy  admissionregistrationv1.FailurePolicyType
+		timeout int32
+		address string
+	}{
+		"default": {nil, admissionregistrationv1.Ignore, 5, ":9443"},
+		"closed":  {[]string{"--set", "operator.webhook.failurePolicy=Fail,operator.webhook.timeoutSeconds=2"}, admissionregistrationv1.Fail, 2, ":9443"},
+		"off":     {[]string{"--set", "operator.webhook.enabled=false"}, "", 0, "0"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			objects := render(t, c.values...)
+			var operator *appsv1.Deployment
+			for _, d := range of[*appsv1.Deployment](objects) {
+				if d.Name == "weft-operator" {
+					operator = d
+				}
+			}
+			container := operator.Spec.Template.Spec.Containers[0]
+			if arg := "--webhook-bind-address=" + c.address; !slices.Contains(container.Args, arg) {
+				t.Errorf("%s is not in %q", arg, container.Args)
+			}
+			configurations, secrets := of[*admissionregistrationv1.ValidatingWebhookConfiguration](objects), of[*corev1.Secret](objects)
+			if c.policy == "" {
+				if len(configurations)+len(secrets) > 0 {
+					t.Errorf("renders %v, %v", configurations, secrets)
+				}
+				return
+			}
+			if len(configurations) != 1 || len(secrets) != 1 || len(secrets[0].Data)+len(secrets[0].StringData) != 0 {
+				t.Fatalf("want one configuration and one empty Secret, got %v, %v", configurations, secrets)
+			}
+			webhook := configurations[0].Webhooks[0]
+			if *webhook.FailurePolicy != c.policy || *webhook.TimeoutSeconds != c.timeout || *webhook.SideEffects != admissionregistrationv1.SideEffectClassNone {
+				t.Errorf("got %s, %d s, side effects %s", *webhook.FailurePolicy, *webhook.TimeoutSeconds, *webhook.SideEffects)
+			}
+			i := slices.IndexFunc(of[*corev1.Service](objects), func(s *corev1.Service) bool { return s.Name == webhook.ClientConfig.Service.Name })
+			if i < 0 {
+				t.Fatalf("there is no Service %s", webhook.ClientConfig.Service.Name)
+			}
+			service := of[*corev1.Service](objects)[i]
+			port := service.Spec.Ports[0]
+			if port.Port != *webhook.ClientConfig.Service.Port || !slices.ContainsFunc(container.Ports, func(p corev1.ContainerPort) bool { return p.Name == port.TargetPort.StrVal }) {
+				t.Errorf("the webhook calls port %d, the Service has %+v, the container %+v", *webhook.ClientConfig.Service.Port, port, container.Ports)
 			}
 		})
 	}

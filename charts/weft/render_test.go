@@ -59,6 +59,7 @@ var variations = map[string][]string{
 		"--set", "operator.extraArgs[0]=--a=b,agent.extraArgs[0]=--a=b,csi.controller.extraArgs[0]=--a=b",
 		"--set", "csi.node.extraArgs[0]=--a=b,csi.controller.provisioner.extraArgs[0]=--v=5",
 		"--set", "agent.maxUnavailable=1,csi.node.maxUnavailable=25%",
+		"--set", "operator.webhook.failurePolicy=Fail,operator.webhook.timeoutSeconds=10",
 		"--set", "metrics.serviceMonitor.enabled=true,metrics.serviceMonitor.labels.release=prometheus",
 	},
 	"digests": {
@@ -67,7 +68,7 @@ var variations = map[string][]string{
 	},
 	"snapshots": {"--api-versions", "snapshot.storage.k8s.io/v1/VolumeSnapshot"},
 	"least": {
-		"--set", "crds.install=false,admission.restrictAgents=false,metrics.service.enabled=false",
+		"--set", "crds.install=false,admission.restrictAgents=false,operator.webhook.enabled=false,metrics.service.enabled=false",
 	},
 }
 

@@ -63,6 +63,7 @@ func command() *cobra.Command {
 	flags.BoolVar(&options.LeaderElect, "leader-elect", true, "let one of several replicas work while the others wait")
 	flags.StringVar(&options.MetricsBindAddress, "metrics-bind-address", ":8443", "address for /metrics over HTTPS, with authentication and authorization by the API server; 0 for none")
 	flags.StringVar(&options.HealthProbeBindAddress, "health-probe-bind-address", ":8081", "address for /healthz and /readyz; 0 for none")
+	flags.StringVar(&options.WebhookBindAddress, "webhook-bind-address", "0", "address for the admission webhook over HTTPS, such as :9443; 0 for none")
 	flags.StringVar(&options.TargetImage, "target-image", "", "image of the target pods of NvmfTargets with engine SPDK: weft-launch with SPDK's target; required")
 	flags.StringVar(&options.TargetImagePullPolicy, "target-image-pull-policy", "IfNotPresent", "Always, IfNotPresent or Never")
 	// controller-runtime registers --kubeconfig with the standard library's flags.

@@ -114,7 +114,14 @@ func (c *cluster) label(node, pool string) {
 
 func (c *cluster) target(name, pool string) *v1alpha1.NvmfTarget {
 	c.t.Helper()
-	target := &v1alpha1.NvmfTarget{
+	target := newTarget(name, pool)
+	c.create(target)
+	return target
+}
+
+// newTarget is one that nodes with capableModules can hold.
+func newTarget(name, pool string) *v1alpha1.NvmfTarget {
+	return &v1alpha1.NvmfTarget{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: v1alpha1.NvmfTargetSpec{
 			Engine:       v1alpha1.EngineNvmet,
@@ -123,8 +130,6 @@ func (c *cluster) target(name, pool string) *v1alpha1.NvmfTarget {
 			Devices:      v1alpha1.Devices{File: &v1alpha1.DeviceFile{Path: "/var/lib/weft/" + name, Size: resource.MustParse("10Gi")}},
 		},
 	}
-	c.create(target)
-	return target
 }
 
 var volumeCount int

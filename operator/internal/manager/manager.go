@@ -8,6 +8,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/http"
 	"time"
 
@@ -29,6 +30,7 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/operator/internal/certificate"
 	"github.com/weft-storage/weft/operator/internal/controller/nvmfnode"
 	"github.com/weft-storage/weft/operator/internal/controller/nvmftarget"
 	"github.com/weft-storage/weft/operator/internal/controller/targetpod"
@@ -39,6 +41,8 @@ import (
 const (
 	// LeaderLease is the name of the Lease that the leader holds, in the operator's namespace.
 	LeaderLease = "weft-operator"
+	// WebhookService is the name of the Service by which the API server calls the webhook, in the operator's namespace.
+	WebhookService = "weft-operator-webhook"
 	// Off as an address turns an endpoint off.
 	Off = "0"
 	// readyTimeout bounds how long one readiness probe waits for the caches.
@@ -62,6 +66,12 @@ type Options struct {
 	MetricsBindAddress string
 	// HealthProbeBindAddress serves /healthz and /readyz over HTTP; Off for none.
 	HealthProbeBindAddress string
+	// WebhookBindAddress serves the admission webhook over HTTPS; Off for none.
+	WebhookBindAddress string
+	// WebhookNames that the API server may call the webhook by. Default: those of Service WebhookService.
+	WebhookNames []string
+	// CertificateClock is what the webhook's certificate goes by. Default: the machine's clock.
+	CertificateClock clock.PassiveClock
 	// TargetImage is the image of target pods: weft-launch with SPDK's target. Required.
 	TargetImage string
 	// TargetImagePullPolicy for it: Always, IfNotPresent or Never. Default: Kubernetes' own.
@@ -92,11 +102,20 @@ func New(ctx context.Context, cfg *rest.Config, o Options) (ctrl.Manager, error)
 	if err != nil {
 		return nil, err
 	}
+	if o.CertificateClock == nil {
+		o.CertificateClock = clock.RealClock{}
+	}
+	keeper := &certificate.Keeper{Namespace: o.Namespace, Names: o.webhookNames(), Clock: o.CertificateClock}
+	server, err := webhookServer(o.WebhookBindAddress, keeper)
+	if err != nil {
+		return nil, err
+	}
 	mgr, err := ctrl.NewManager(cfg, ctrl.Options{
 		Scheme:                        scheme,
 		Cache:                         cacheOptions(o.Namespace),
 		Metrics:                       metricsOptions(o.MetricsBindAddress),
 		HealthProbeBindAddress:        o.HealthProbeBindAddress,
+		WebhookServer:                 server,
 		LeaderElection:                o.LeaderElect,
 		LeaderElectionID:              LeaderLease,
 		LeaderElectionNamespace:       o.Namespace,
@@ -115,6 +134,11 @@ func New(ctx context.Context, cfg *rest.Config, o Options) (ctrl.Manager, error)
 	if err := addChecks(mgr); err != nil {
 		return nil, err
 	}
+	if o.WebhookBindAddress != Off {
+		if err := addWebhook(mgr, keeper); err != nil {
+			return nil, err
+		}
+	}
 	if o.MetricsBindAddress != Off {
 		if err := mgr.Add(&metrics.Targets{Reader: mgr.GetClient(), Registry: ctrlmetrics.Registry}); err != nil {
 			return nil, fmt.Errorf("add metrics: %w", err)
@@ -130,17 +154,16 @@ func cacheOptions(namespace string) cache.Options {
 		Namespaces: map[string]cache.Config{namespace: {}},
 		Label:      labels.SelectorFromSet(manifest.TargetPodLabels()),
 	}
-	return cache.Options{
-		DefaultTransform: cache.TransformStripManagedFields(),
-		ByObject: map[client.Object]cache.ByObject{
-			&coordinationv1.Lease{}: {
-				Namespaces: map[string]cache.Config{namespace: {}},
-				Label:      labels.SelectorFromSet(labels.Set{v1alpha1.ComponentLabel: v1alpha1.ComponentAgent}),
-			},
-			&corev1.Pod{}:                   targetPods,
-			&policyv1.PodDisruptionBudget{}: targetPods,
+	byObject := map[client.Object]cache.ByObject{
+		&coordinationv1.Lease{}: {
+			Namespaces: map[string]cache.Config{namespace: {}},
+			Label:      labels.SelectorFromSet(labels.Set{v1alpha1.ComponentLabel: v1alpha1.ComponentAgent}),
 		},
+		&corev1.Pod{}:                   targetPods,
+		&policyv1.PodDisruptionBudget{}: targetPods,
 	}
+	maps.Copy(byObject, certificate.CacheOptions(namespace))
+	return cache.Options{DefaultTransform: cache.TransformStripManagedFields(), ByObject: byObject}
 }
 
 func metricsOptions(address string) metricsserver.Options {

@@ -28,3 +28,8 @@ package manager
 // Whoever scrapes the metrics is authenticated and authorized by the API server.
 // +kubebuilder:rbac:groups=authentication.k8s.io,resources=tokenreviews,verbs=create
 // +kubebuilder:rbac:groups=authorization.k8s.io,resources=subjectaccessreviews,verbs=create
+
+// The webhook's certificate lies in one Secret, and its authorities in one configuration. Both come with the installation: there
+// is no right to create a Secret, which could be filled with another account's token, nor to read another one.
+// +kubebuilder:rbac:groups="",resources=secrets,namespace=weft-system,resourceNames=weft-operator-webhook,verbs=get;list;watch;update
+// +kubebuilder:rbac:groups=admissionregistration.k8s.io,resources=validatingwebhookconfigurations,resourceNames=weft-nvmftargets,verbs=get;list;watch;patch

@@ -129,8 +129,8 @@ func grantRoles(ctx context.Context, file, user string) error {
 func startOperator(t *testing.T, change func(*manager.Options)) (mgr ctrl.Manager, stop func()) {
 	t.Helper()
 	options := manager.Options{
-		Namespace: namespace, MetricsBindAddress: manager.Off, HealthProbeBindAddress: manager.Off, AllowSeveral: true,
-		TargetImage: targetImage,
+		Namespace: namespace, MetricsBindAddress: manager.Off, HealthProbeBindAddress: manager.Off,
+		WebhookBindAddress: manager.Off, AllowSeveral: true, TargetImage: targetImage,
 	}
 	if change != nil {
 		change(&options)

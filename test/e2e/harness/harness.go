@@ -80,6 +80,19 @@ func Open(kubeconfig, repo string) (*Cluster, error) {
 	return &Cluster{WithWatch: c, Kube: kube, Kubeconfig: kubeconfig, Repo: repo, Helm: helm, config: config}, nil
 }
 
+// Client is one that hears the API server's warnings.
+func (c *Cluster) Client(warned func(text string)) (client.Client, error) {
+	config := rest.CopyConfig(c.config)
+	config.WarningHandlerWithContext = warningFunc(warned)
+	return client.New(config, client.Options{Scheme: c.Scheme()})
+}
+
+type warningFunc func(string)
+
+func (f warningFunc) HandleWarningHeaderWithContext(_ context.Context, _ int, _, text string) {
+	f(text)
+}
+
 // Install installs or upgrades the chart and waits until everything of it runs.
 // set are values in helm's --set form.
 func (c *Cluster) Install(ctx context.Context, out io.Writer, set ...string) error {

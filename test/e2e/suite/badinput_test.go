@@ -68,8 +68,8 @@ var _ = Describe("Bad input", func() {
 		DeferCleanup(func(ctx context.Context) { on(ctx, clientNode, `wipefs -q -a %s`, drive) })
 		target := tryOut("foreign", v1alpha1.TransportTCP)
 		target.Spec.Devices = v1alpha1.Devices{Paths: []string{drive}}
+		newTarget(ctx, target) // before a node matches: else it is refused at once
 		label(ctx, clientNode, target.Name)
-		newTarget(ctx, target)
 		// The operator says so if the agent has already seen it, else the agent does when it is to use the drive.
 		event(ctx, target, "ext4 filesystem")
 		Expect(on(ctx, clientNode, `blkid -p -s LABEL -o value %s`, drive)).To(Equal("precious"))
@@ -81,8 +81,8 @@ var _ = Describe("Bad input", func() {
 			on(ctx, clientNode, `rdma link show rxe0 >/dev/null 2>&1 || rdma link add rxe0 type rxe netdev eth0`)
 		})
 		target := tryOut("no-rdma", v1alpha1.TransportRDMA)
+		newTarget(ctx, target) // before a node matches: else it is refused at once
 		label(ctx, clientNode, target.Name)
-		newTarget(ctx, target)
 		notCapable(ctx, target, v1alpha1.ReasonNoRDMADevice, "RDMA")
 	}, SpecTimeout(5*time.Minute))
 
@@ -95,8 +95,8 @@ var _ = Describe("Bad input", func() {
 	It("refuses an SPDK target with more cores than the node has", func(ctx SpecContext) {
 		target := spdkTarget("cores")
 		*target.Spec.Cores.Count = 200
+		newTarget(ctx, target) // before a node matches: else it is refused at once
 		label(ctx, clientNode, target.Name)
-		newTarget(ctx, target)
 		notCapable(ctx, target, v1alpha1.ReasonNotEnoughCPUs, "200")
 	})
 })

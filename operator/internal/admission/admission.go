@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package admission judges NvmfTargets before they are stored, by what only the cluster shows: whether a node can
+// hold them. What the object alone shows is for the CEL rules of the API.
+//
+// A target that no matching node can hold is refused; one that some cannot hold, or that is not known of
+// some, is stored with a warning. Nodes may come, and agents report later: what is not known is never read as "cannot". Only
+// a new spec is looked at, so nothing stands in the way of a status, a finalizer or a deletion.
+package admission
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/equality"
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/operator/internal/controller"
+	"github.com/weft-storage/weft/operator/internal/placement"
+	"github.com/weft-storage/weft/operator/internal/world"
+)
+
+const (
+	// maxTold bounds the groups of nodes whose reasons are told; maxNamed the nodes that each names.
+	maxTold, maxNamed = 3, 3
+	// maxReasons bounds, in bytes, what is said of one group. The API server cuts warnings when they are over 4096 together.
+	maxReasons = 900
+)
+
+// Targets judges NvmfTargets. It only reads.
+type Targets struct {
+	// Reader of the cache, as the reconciler's.
+	Reader client.Reader
+}
+
+var _ admission.Validator[*v1alpha1.NvmfTarget] = &Targets{}
+
+// SetupWithManager serves it.
+func (v *Targets) SetupWithManager(mgr ctrl.Manager) error {
+	return ctrl.NewWebhookManagedBy(mgr, &v1alpha1.NvmfTarget{}).WithValidator(v).Complete()
+}
+
+// ValidateCreate judges a new target.
+func (v *Targets) ValidateCreate(ctx context.Context, target *v1alpha1.NvmfTarget) (admission.Warnings, error) {
+	return v.judge(ctx, target)
+}
+
+// ValidateUpdate judges a changed spec.
+func (v *Targets) ValidateUpdate(ctx context.Context, old, target *v1alpha1.NvmfTarget) (admission.Warnings, error) {
+	if !target.DeletionTimestamp.IsZero() || equality.Semantic.DeepEqual(old.Spec, target.Spec) {
+		return nil, nil
+	}
+	return v.judge(ctx, target)
+}
+
+// ValidateDelete lets every target go.
+func (v *Targets) ValidateDelete(context.Context, *v1alpha1.NvmfTarget) (admission.Warnings, error) {
+	return nil, nil
+}
+
+func (v *Targets) judge(ctx context.Context, target *v1alpha1.NvmfTarget) (admission.Warnings, error) {
+	w, err := world.Gather(ctx, v.Reader)
+	if err != nil {
+		log.FromContext(ctx).Error(err, "cannot look at the nodes; the target is let through", "target", target.Name)
+		return admission.Warnings{"weft could not look at the nodes, so it is not known whether one can hold this target"}, nil
+	}
+	return verdict(placement.Prospects(target, w.Targets, w.Nodes))
+}
+
+// verdict on a target, from how each node would fare with it.
+func verdict(prospects []placement.Prospect) (admission.Warnings, error) {
+	matching := slices.DeleteFunc(slices.Clone(prospects), func(p placement.Prospect) bool { return !p.Matches })
+	if len(matching) == 0 {
+		return admission.Warnings{"no node has the labels of spec.nodeSelector yet; label the nodes that shall serve"}, nil
+	}
+	cannot, unknown := with(matching, placement.CannotHold), with(matching, placement.Unknown)
+	if len(cannot) == len(matching) {
+		return nil, errors.New("no matching node can hold this target: " + strings.Join(told(cannot), "; ") +
+			"; kubectl weft plan -f FILE shows it all")
+	}
+	var warnings admission.Warnings
+	for _, words := range told(cannot) {
+		warnings = append(warnings, fmt.Sprintf("%d of %d matching nodes cannot hold this target: %s", len(cannot), len(matching), words))
+	}
+	for _, words := range told(unknown) {
+		warnings = append(warnings, fmt.Sprintf("it is not known yet of %d of %d matching nodes whether they can hold this target: %s", len(unknown), len(matching), words))
+	}
+	return warnings, nil
+}
+
+func with(prospects []placement.Prospect, v placement.Verdict) []placement.Prospect {
+	return slices.DeleteFunc(slices.Clone(prospects), func(p placement.Prospect) bool { return p.Verdict != v })
+}
+
+// told says why, once for the nodes that have the same reasons; of the first few such groups, and then how many nodes more.
+func told(prospects []placement.Prospect) []string {
+	var order []string
+	nodes := map[string][]string{}
+	for _, p := range prospects {
+		why := reasons(p)
+		if nodes[why] == nil {
+			order = append(order, why)
+		}
+		nodes[why] = append(nodes[why], p.Node)
+	}
+	var words []string
+	rest := len(prospects)
+	for _, why := range order[:min(len(order), maxTold)] {
+		words = append(words, some(nodes[why])+": "+why)
+		rest -= len(nodes[why])
+	}
+	if rest > 0 {
+		words = append(words, fmt.Sprintf("and %d more, for other reasons", rest))
+	}
+	return words
+}
+
+func reasons(p placement.Prospect) string {
+	words := make([]string, len(p.Reasons))
+	for i, r := range p.Reasons {
+		// Sizing names the node where that helps; nodes are told together here.
+		words[i] = r.Reason + ": " + strings.ReplaceAll(r.Message, "node "+p.Node, "the node")
+	}
+	return controller.Clip(strings.Join(words, "; "), maxReasons)
+}
+
+func some(nodes []string) string {
+	if len(nodes) <= maxNamed {
+		return strings.Join(nodes, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(nodes[:maxNamed], ", "), len(nodes)-maxNamed)
+}

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package admission
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/sizing"
+	"github.com/weft-storage/weft/operator/internal/placement"
+)
+
+func fits(node string) placement.Prospect {
+	return placement.Prospect{Node: node, Matches: true, Verdict: placement.Fits}
+}
+
+func cannot(node, message string) placement.Prospect {
+	return placement.Prospect{Node: node, Matches: true, Verdict: placement.CannotHold,
+		Reasons: []sizing.Reason{{Reason: v1alpha1.ReasonNotEnoughCPUs, Message: message}}}
+}
+
+func unknown(node string) placement.Prospect {
+	return placement.Prospect{Node: node, Matches: true, Verdict: placement.Unknown,
+		Reasons: []sizing.Reason{{Reason: v1alpha1.ReasonNoInventory, Message: "the agent of node " + node + " has not reported"}}}
+}
+
+func elsewhere(p placement.Prospect) placement.Prospect {
+	p.Matches = false
+	return p
+}
+
+func TestVerdict(t *testing.T) {
+	var many, different []placement.Prospect
+	for i := range 50 {
+		many = append(many, cannot(fmt.Sprintf("n%02d", i), "two cores"))
+		different = append(different, cannot(fmt.Sprintf("n%02d", i), fmt.Sprintf("%d cores", i)))
+	}
+	for name, c := range map[string]struct {
+		prospects []placement.Prospect
+		// refused and warned are what is said, each in part.
+		refused string
+		warned  []string
+	}{
+		"all fit":                      {prospects: []placement.Prospect{fits("n1"), fits("n2")}},
+		"one fits, others do not care": {prospects: []placement.Prospect{fits("n1"), elsewhere(cannot("n2", "two cores"))}},
+		"no node at all":               {warned: []string{"no node has the labels"}},
+		"no node matches":              {prospects: []placement.Prospect{elsewhere(fits("n1"))}, warned: []string{"no node has the labels"}},
+		"none can": {prospects: []placement.Prospect{cannot("n1", "two cores"), cannot("n2", "one core")},
+			refused: "no matching node can hold this target: n1: NotEnoughCPUs: two cores; n2: NotEnoughCPUs: one core; kubectl weft plan"},
+		"some can": {prospects: []placement.Prospect{cannot("n1", "two cores"), fits("n2")},
+			warned: []string{"1 of 2 matching nodes cannot hold this target: n1: NotEnoughCPUs: two cores"}},
+		"one has not reported": {prospects: []placement.Prospect{unknown("n1")},
+			warned: []string{"not known yet of 1 of 1 matching nodes whether they can hold this target: n1: NoInventory: the agent of the node has not reported"}},
+		"none can, but one has not reported": {prospects: []placement.Prospect{cannot("n1", "two cores"), unknown("n2"), unknown("n3")},
+			warned: []string{"1 of 3 matching nodes cannot", "not known yet of 2 of 3 matching nodes whether they can hold this target: n2, n3: NoInventory"}},
+		"many alike":     {prospects: many, refused: "this target: n00, n01, n02 and 47 more: NotEnoughCPUs: two cores; kubectl"},
+		"many different": {prospects: different, refused: "n02: NotEnoughCPUs: 2 cores; and 47 more, for other reasons; kubectl"},
+		"many different, and one fits": {prospects: append([]placement.Prospect{fits("a")}, different...),
+			warned: []string{"50 of 51", "50 of 51", "50 of 51", "and 47 more, for other reasons"}},
+		"a long story": {prospects: []placement.Prospect{cannot("n1", strings.Repeat("long ", 1000))}, refused: "long lo...; kubectl"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			warnings, err := verdict(c.prospects)
+			if (err != nil) != (c.refused != "") || err != nil && !strings.Contains(err.Error(), c.refused) {
+				t.Errorf("refused with %v, want %q", err, c.refused)
+			}
+			if len(warnings) != len(c.warned) {
+				t.Fatalf("got %q, want %q", warnings, c.warned)
+			}
+			together := 0
+			for i, w := range warnings {
+				together += len(w)
+				if !strings.Contains(w, c.warned[i]) {
+					t.Errorf("got %q, want %q", w, c.warned[i])
+				}
+			}
+			if together > 4096 {
+				t.Errorf("the warnings are %d bytes; the API server cuts them at 4096", together)
+			}
+		})
+	}
+}

@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package manager
+
+import (
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"net"
+	"strconv"
+
+	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/webhook"
+
+	"github.com/weft-storage/weft/operator/internal/admission"
+	"github.com/weft-storage/weft/operator/internal/certificate"
+)
+
+// webhookNames are the names that the certificate is for.
+func (o Options) webhookNames() []string {
+	if len(o.WebhookNames) > 0 {
+		return o.WebhookNames
+	}
+	return []string{WebhookService + "." + o.Namespace + ".svc"}
+}
+
+// webhookServer listens on the address, and serves with what the keeper has.
+func webhookServer(address string, keeper *certificate.Keeper) (webhook.Server, error) {
+	if address == Off {
+		return nil, nil
+	}
+	host, text, err := net.SplitHostPort(address)
+	if err != nil {
+		return nil, fmt.Errorf("webhook address %q: %w; write it as :9443, or 0 for none", address, err)
+	}
+	port, err := strconv.ParseUint(text, 10, 16)
+	if err != nil || port == 0 {
+		return nil, fmt.Errorf("webhook address %q: the port must be a number from 1 to 65535, such as :9443", address)
+	}
+	return webhook.NewServer(webhook.Options{Host: host, Port: int(port), TLSOpts: []func(*tls.Config){func(c *tls.Config) {
+		c.MinVersion = tls.VersionTLS13
+		c.GetCertificate = keeper.GetCertificate
+	}}}), nil
+}
+
+// addWebhook judges NvmfTargets in every replica, and keeps the certificate. A replica without one is not ready, so that the
+// API server does not call it.
+func addWebhook(mgr ctrl.Manager, keeper *certificate.Keeper) error {
+	keeper.Client = mgr.GetClient()
+	targets := &admission.Targets{Reader: mgr.GetClient()}
+	if err := errors.Join(keeper.SetupWithManager(mgr), targets.SetupWithManager(mgr)); err != nil {
+		return fmt.Errorf("set up the webhook: %w", err)
+	}
+	if err := mgr.AddReadyzCheck("webhook", keeper.Ready); err != nil {
+		return fmt.Errorf("add the webhook's check: %w", err)
+	}
+	return nil
+}
