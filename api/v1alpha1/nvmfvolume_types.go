@@ -45,6 +45,7 @@ type NvmfVolumeSpec struct {
 	QoS *VolumeQoS `json:"qos,omitempty"`
 	// Hosts that may connect. Empty: nobody.
 	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:XValidation:rule="self.size() < 2 || self.all(h, has(h.access) && h.access == self[0].access && h.access != 'Exclusive')",message="hosts: several hosts may be listed only with the same access, SharedWrite or SharedRead"
 	// +listType=map
 	// +listMapKey=nqn
 	// +optional
@@ -104,7 +105,25 @@ type VolumeHost struct {
 	// +kubebuilder:validation:MaxLength=223
 	// +required
 	NQN string `json:"nqn"`
+	// Access that the host has. Several hosts may be listed only while all of them have the same, and that is a shared one.
+	// Default Exclusive.
+	// +kubebuilder:default=Exclusive
+	// +optional
+	Access HostAccess `json:"access,omitempty"`
 }
+
+// HostAccess is how a host uses a volume.
+// +kubebuilder:validation:Enum=Exclusive;SharedWrite;SharedRead
+type HostAccess string
+
+const (
+	// AccessExclusive: no other host may connect.
+	AccessExclusive HostAccess = "Exclusive"
+	// AccessSharedWrite: other hosts may connect and write; what is on the device keeps them from overwriting each other.
+	AccessSharedWrite HostAccess = "SharedWrite"
+	// AccessSharedRead: other hosts may connect, and none writes.
+	AccessSharedRead HostAccess = "SharedRead"
+)
 
 // NvmfVolumeStatus is the volume as it is. Written by the agent of spec.node.
 type NvmfVolumeStatus struct {

@@ -4,9 +4,11 @@ package controller
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
+	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/csi-driver/internal/parameters"
 )
 
@@ -25,7 +27,7 @@ func checkCapabilities(caps []*csi.VolumeCapability, paramFSType string) (minByt
 	}
 	minBytes, why = sizeStep, "volumes are made in steps of 4Mi"
 	for _, c := range caps {
-		if err := checkAccessMode(c.GetAccessMode().GetMode()); err != nil {
+		if _, err := access(c); err != nil {
 			return 0, "", err
 		}
 		least, what, err := checkAccessType(c, paramFSType)
@@ -39,21 +41,33 @@ func checkCapabilities(caps []*csi.VolumeCapability, paramFSType string) (minByt
 	return minBytes, why, nil
 }
 
-func checkAccessMode(mode csi.VolumeCapability_AccessMode_Mode) error {
+// access that a way of use asks for, or why it cannot be had.
+func access(c *csi.VolumeCapability) (v1alpha1.HostAccess, error) {
 	const use = "use ReadWriteOnce, or ReadWriteOncePod (CSI: SINGLE_NODE_WRITER, SINGLE_NODE_MULTI_WRITER, SINGLE_NODE_SINGLE_WRITER)"
-	switch mode {
+	switch mode := c.GetAccessMode().GetMode(); mode {
 	case csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER,
 		csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER,
 		csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER:
-		return nil
-	case csi.VolumeCapability_AccessMode_UNKNOWN:
-		return failf(invalid, "a volume capability has no access mode; %s", use)
-	case csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER, csi.VolumeCapability_AccessMode_MULTI_NODE_SINGLE_WRITER:
-		return failf(invalid, "access mode %s (ReadWriteMany) is not supported: a volume is used by one node at a time; %s", mode, use)
+		return v1alpha1.AccessExclusive, nil
 	case csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY:
-		return failf(invalid, "access mode %s (ReadOnlyMany) is not supported: a volume is used by one node at a time; %s", mode, use)
+		return v1alpha1.AccessSharedRead, nil
+	case csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER:
+		if c.GetBlock() != nil {
+			return v1alpha1.AccessSharedWrite, nil
+		}
+		return "", failf(invalid, "access mode %s (ReadWriteMany) is supported with volumeMode: Block only: ext4 and xfs are destroyed when two nodes write to them; %s", mode, use)
+	case csi.VolumeCapability_AccessMode_UNKNOWN:
+		return "", failf(invalid, "a volume capability has no access mode; %s", use)
+	default:
+		return "", failf(invalid, "access mode %s is not supported; %s, and mount it read-only in the pod where that is wanted", mode, use)
 	}
-	return failf(invalid, "access mode %s is not supported; %s, and mount it read-only in the pod where that is wanted", mode, use)
+}
+
+// needsData says that a volume used in all these ways is never written, so that without a source it would stay empty.
+func needsData(caps []*csi.VolumeCapability) bool {
+	return !slices.ContainsFunc(caps, func(c *csi.VolumeCapability) bool {
+		return c.GetAccessMode().GetMode() != csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY
+	})
 }
 
 func checkAccessType(c *csi.VolumeCapability, paramFSType string) (minBytes int64, why string, err error) {

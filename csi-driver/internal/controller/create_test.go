@@ -78,11 +78,14 @@ func TestCreateRefusesBadInput(t *testing.T) {
 			[]string{"9 is more than the 8"}},
 		"no capability": {func(r *csi.CreateVolumeRequest) { r.VolumeCapabilities = nil }, codes.InvalidArgument, []string{"no volume capability"}},
 		"ReadWriteMany": {func(r *csi.CreateVolumeRequest) {
-			r.VolumeCapabilities = append(r.VolumeCapabilities, block(csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER))
-		}, codes.InvalidArgument, []string{"ReadWriteMany", "use ReadWriteOnce"}},
+			r.VolumeCapabilities[0].AccessMode.Mode = csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER
+		}, codes.InvalidArgument, []string{"ReadWriteMany", "volumeMode: Block only", "use ReadWriteOnce"}},
+		"one writer among readers": {func(r *csi.CreateVolumeRequest) {
+			r.VolumeCapabilities[0].AccessMode.Mode = csi.VolumeCapability_AccessMode_MULTI_NODE_SINGLE_WRITER
+		}, codes.InvalidArgument, []string{"not supported", "use ReadWriteOnce"}},
 		"ReadOnlyMany": {func(r *csi.CreateVolumeRequest) {
 			r.VolumeCapabilities[0].AccessMode.Mode = csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY
-		}, codes.InvalidArgument, []string{"ReadOnlyMany", "use ReadWriteOnce"}},
+		}, codes.InvalidArgument, []string{"ReadOnlyMany", "dataSource"}},
 		"btrfs": {func(r *csi.CreateVolumeRequest) { r.VolumeCapabilities[0] = mount("btrfs") }, codes.InvalidArgument, []string{"btrfs", "ext4 or xfs"}},
 		"two filesystems": {func(r *csi.CreateVolumeRequest) { r.Parameters["csi.storage.k8s.io/fstype"] = "xfs" }, codes.InvalidArgument,
 			[]string{"must agree"}},

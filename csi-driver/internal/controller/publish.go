@@ -3,6 +3,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -19,7 +20,7 @@ import (
 
 func (s *Service) publishVolume(ctx context.Context, req *csi.ControllerPublishVolumeRequest) (*csi.ControllerPublishVolumeResponse, error) {
 	id := req.GetVolumeId()
-	h, err := checkPublish(req)
+	h, how, err := checkPublish(req)
 	if err != nil {
 		return nil, err
 	}
@@ -32,7 +33,7 @@ func (s *Service) publishVolume(ctx context.Context, req *csi.ControllerPublishV
 	if err != nil {
 		return nil, err
 	}
-	vol, err := s.admit(ctx, id, h, node)
+	vol, err := s.admit(ctx, id, h, node, how)
 	if err != nil {
 		return nil, err
 	}
@@ -49,28 +50,30 @@ func (s *Service) publishVolume(ctx context.Context, req *csi.ControllerPublishV
 	return &csi.ControllerPublishVolumeResponse{PublishContext: publishContext(last, h).Encode()}, nil
 }
 
-func checkPublish(req *csi.ControllerPublishVolumeRequest) (host, error) {
-	if req.GetVolumeId() == "" {
-		return host{}, failf(invalid, "the request has no volume id")
-	}
-	if req.GetNodeId() == "" {
-		return host{}, failf(invalid, "the request has no node id")
-	}
-	if req.GetVolumeCapability() == nil {
-		return host{}, failf(invalid, "the request has no volume capability")
-	}
-	if req.GetReadonly() {
-		return host{}, failf(invalid, "attaching a volume read-only is not supported; mount it read-only in the pod instead (volumeMounts[].readOnly)")
+func checkPublish(req *csi.ControllerPublishVolumeRequest) (h host, how v1alpha1.HostAccess, err error) {
+	switch {
+	case req.GetVolumeId() == "":
+		return h, how, failf(invalid, "the request has no volume id")
+	case req.GetNodeId() == "":
+		return h, how, failf(invalid, "the request has no node id")
+	case req.GetVolumeCapability() == nil:
+		return h, how, failf(invalid, "the request has no volume capability")
+	case req.GetReadonly():
+		return h, how, failf(invalid, "attaching a volume read-only is not supported; mount it read-only in the pod instead (volumeMounts[].readOnly)")
 	}
 	if _, _, err := checkCapabilities([]*csi.VolumeCapability{req.GetVolumeCapability()}, ""); err != nil {
-		return host{}, err
+		return h, how, err
 	}
-	return parseHost(req.GetNodeId())
+	if how, err = access(req.GetVolumeCapability()); err != nil {
+		return h, how, err
+	}
+	h, err = parseHost(req.GetNodeId())
+	return h, how, err
 }
 
-// admit adds the host to the volume's hosts and returns the volume with it. Access modes all being of
-// one node, a volume with another host is refused.
-func (s *Service) admit(ctx context.Context, id string, h host, node string) (*v1alpha1.NvmfVolume, error) {
+// admit adds the host to the volume's hosts and returns the volume with it. A volume with other hosts is refused,
+// unless all of them share it in the same way.
+func (s *Service) admit(ctx context.Context, id string, h host, node string, how v1alpha1.HostAccess) (*v1alpha1.NvmfVolume, error) {
 	for {
 		vol, err := s.volume(ctx, id)
 		if err != nil {
@@ -82,26 +85,52 @@ func (s *Service) admit(ctx context.Context, id string, h host, node string) (*v
 		if vol.DeletionTimestamp != nil {
 			return nil, failf(inUse, "volume %s is being deleted", id)
 		}
-		others := slices.DeleteFunc(admitted(vol), func(nqn string) bool { return nqn == h.nqn })
-		if len(others) > 0 {
+		if now, ok := accessOf(vol, h.nqn); ok && now != how {
+			return nil, failf(exists, "volume %s is attached to node %s already, in another way: %s, not %s", id, node, now, how)
+		}
+		if others := inTheWay(vol, h, how); len(others) > 0 {
 			names, err := s.describeHosts(ctx, others)
 			if err != nil {
 				return nil, err
 			}
-			return nil, failf(inUse, "volume %s is attached to %s; it can be attached to one node at a time", id, names)
+			if how == v1alpha1.AccessExclusive {
+				return nil, failf(inUse, "volume %s is attached to %s; it can be attached to one node at a time", id, names)
+			}
+			return nil, failf(inUse, "volume %s is attached to %s in another way than %s", id, names, how)
 		}
-		if len(vol.Spec.Hosts) > 0 {
+		if _, ok := accessOf(vol, h.nqn); ok {
 			return vol, nil
 		}
-		vol, err = s.setHosts(ctx, vol, []v1alpha1.VolumeHost{{NQN: h.nqn}})
+		vol, err = s.setHosts(ctx, vol, append(slices.Clone(vol.Spec.Hosts), v1alpha1.VolumeHost{NQN: h.nqn, Access: how}))
 		if apierrors.IsConflict(err) {
 			continue
 		}
 		if err == nil {
-			klog.FromContext(ctx).Info("Admitting host", "volume", id, "node", vol.Spec.Node, "host", node)
+			klog.FromContext(ctx).Info("Admitting host", "volume", id, "node", vol.Spec.Node, "host", node, "access", how)
 		}
 		return vol, err
 	}
+}
+
+// accessOf a host that is listed in the volume's spec.
+func accessOf(vol *v1alpha1.NvmfVolume, nqn string) (v1alpha1.HostAccess, bool) {
+	i := slices.IndexFunc(vol.Spec.Hosts, func(v v1alpha1.VolumeHost) bool { return v.NQN == nqn })
+	if i < 0 {
+		return "", false
+	}
+	return cmp.Or(vol.Spec.Hosts[i].Access, v1alpha1.AccessExclusive), true
+}
+
+// inTheWay are the other hosts that do not share the volume in this way. Of one that is admitted still
+// but not listed any more, it is not known how it uses the volume.
+func inTheWay(vol *v1alpha1.NvmfVolume, h host, how v1alpha1.HostAccess) []string {
+	return slices.DeleteFunc(admitted(vol), func(nqn string) bool {
+		if nqn == h.nqn {
+			return true
+		}
+		theirs, listed := accessOf(vol, nqn)
+		return listed && theirs == how && how != v1alpha1.AccessExclusive
+	})
 }
 
 // exportedTo says that the agent has seen the spec of this generation, and that its target serves the volume to the host.

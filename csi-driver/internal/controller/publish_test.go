@@ -13,6 +13,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	. "github.com/onsi/gomega"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -122,7 +123,7 @@ func TestPublishRefusesBadInput(t *testing.T) {
 		"no capability":     {func(r *csi.ControllerPublishVolumeRequest) { r.VolumeCapability = nil }, codes.InvalidArgument, "no volume capability"},
 		"read-only":         {func(r *csi.ControllerPublishVolumeRequest) { r.Readonly = true }, codes.InvalidArgument, "read-only"},
 		"ReadWriteMany": {func(r *csi.ControllerPublishVolumeRequest) {
-			r.VolumeCapability = block(csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER)
+			r.VolumeCapability.AccessMode.Mode = csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER
 		}, codes.InvalidArgument, "ReadWriteMany"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -344,6 +345,61 @@ func TestDeleteMakesRoom(t *testing.T) {
 		expectError(t, err, codes.ResourceExhausted)
 		if _, err := s.DeleteVolume(within(t, enough), &csi.DeleteVolumeRequest{VolumeId: id}); err != nil {
 			t.Fatal(err)
+		}
+	}
+}
+
+func TestSharing(t *testing.T) {
+	const (
+		one   = csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER
+		write = csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER
+		read  = csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY
+	)
+	st := newStorage(t, 1, 10*gi)
+	s, _ := newService(t)
+	seen(t, s, st)
+	_, first := newHost(t, "first")
+	_, second := newHost(t, "second")
+	for _, tc := range []struct {
+		name                     string
+		theirs, ours             csi.VolumeCapability_AccessMode_Mode
+		want, wantOnTheSameAgain codes.Code
+	}{
+		{"writers", write, write, codes.OK, codes.OK},
+		{"readers", read, read, codes.OK, codes.OK},
+		{"one", one, one, codes.FailedPrecondition, codes.OK},
+		{"a writer among readers", read, write, codes.FailedPrecondition, codes.AlreadyExists},
+		{"one among writers", write, one, codes.FailedPrecondition, codes.AlreadyExists},
+		{"a writer beside one", one, write, codes.FailedPrecondition, codes.AlreadyExists},
+	} {
+		id := newVolume(t, s, st, strings.ReplaceAll(tc.name, " ", "-"))
+		to := func(nodeID string, mode csi.VolumeCapability_AccessMode_Mode) error {
+			req := publishRequest(id, nodeID)
+			req.VolumeCapability = block(mode)
+			_, err := s.ControllerPublishVolume(within(t, enough), req)
+			return err
+		}
+		if err := to(first, tc.theirs); err != nil {
+			t.Fatal(err)
+		}
+		if err := to(second, tc.ours); status.Code(err) != tc.want {
+			t.Errorf("%s: %v", tc.name, err)
+		}
+		if err := to(first, tc.ours); status.Code(err) != tc.wantOnTheSameAgain {
+			t.Errorf("%s, on the same node: %v", tc.name, err)
+		}
+		unpublish(t, s, id, first)
+		unpublish(t, s, id, second)
+	}
+}
+
+// A host that is being dismissed may still write, in a way that is not known any more.
+func TestNobodySharesWithAHostThatIsLeaving(t *testing.T) {
+	h := host{nqn: "nqn.2014-08.org.nvmexpress:uuid:a"}
+	vol := &v1alpha1.NvmfVolume{Status: v1alpha1.NvmfVolumeStatus{Hosts: []v1alpha1.AdmittedHost{{NQN: "b"}}}}
+	for _, how := range []v1alpha1.HostAccess{v1alpha1.AccessExclusive, v1alpha1.AccessSharedRead, v1alpha1.AccessSharedWrite} {
+		if got := inTheWay(vol, h, how); len(got) != 1 {
+			t.Errorf("%s: %v", how, got)
 		}
 	}
 }

@@ -60,6 +60,9 @@ func newVolumeRequest(req *csi.CreateVolumeRequest) (volumeRequest, error) {
 	if r.minBytes, r.why, err = checkCapabilities(req.GetVolumeCapabilities(), r.params.FSType); err != nil {
 		return r, err
 	}
+	if r.source == nil && needsData(req.GetVolumeCapabilities()) {
+		return r, failf(invalid, "a volume that is only read (ReadOnlyMany) needs data to begin with: give the claim a dataSource, a snapshot or another claim")
+	}
 	if r.sizes, err = newSizeRange(req.GetCapacityRange()); err != nil {
 		return r, err
 	}

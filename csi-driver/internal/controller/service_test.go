@@ -86,7 +86,7 @@ func TestValidate(t *testing.T) {
 	}
 	for says, change := range map[string]func(*csi.ValidateVolumeCapabilitiesRequest){
 		"ReadWriteMany": func(r *csi.ValidateVolumeCapabilitiesRequest) {
-			r.VolumeCapabilities[1] = block(csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER)
+			r.VolumeCapabilities[0].AccessMode.Mode = csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER
 		},
 		"300Mi":                   func(r *csi.ValidateVolumeCapabilitiesRequest) { r.VolumeCapabilities[0] = mount("xfs") },
 		"volume context":          func(r *csi.ValidateVolumeCapabilitiesRequest) { r.VolumeContext = map[string]string{"target": "other"} },

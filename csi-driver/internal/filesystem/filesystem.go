@@ -54,7 +54,7 @@ type Request struct {
 	SizeBytes int64
 	// Type is Ext4 or XFS.
 	Type string
-	// ReadOnly: nothing may be written to the device, so it is not formatted.
+	// ReadOnly: nothing may be written to the device, so it is not formatted, and its kernel is told to refuse writes.
 	ReadOnly bool
 	Fence    Fence
 }
@@ -84,7 +84,13 @@ func (h *Host) Prepare(ctx context.Context, r Request) error {
 	if format {
 		return h.format(ctx, r)
 	}
-	if r.Type == Ext4 && !r.ReadOnly {
+	if r.ReadOnly {
+		// Mounted read-only, a filesystem still replays its journal, which on several nodes at once would destroy it. The
+		// kernel does not on a device that takes no writes: it then refuses to mount one that was not unmounted cleanly.
+		_, err := h.brief(ctx).run("blockdev", "--setro", r.Device)
+		return err
+	}
+	if r.Type == Ext4 {
 		return h.check(ctx, r.Device)
 	}
 	return nil // XFS repairs itself from its log when it is mounted

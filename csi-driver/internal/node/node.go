@@ -109,8 +109,12 @@ func parseUsage(c *csi.VolumeCapability) (usage, error) {
 	case csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER, csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER:
 	case csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER:
 		u.single = true
-	case csi.VolumeCapability_AccessMode_SINGLE_NODE_READER_ONLY:
+	case csi.VolumeCapability_AccessMode_SINGLE_NODE_READER_ONLY, csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY:
 		u.readOnly = true
+	case csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER:
+		if c.GetBlock() == nil {
+			return usage{}, invalid("access mode %s is supported for block volumes only: a filesystem is destroyed when two nodes write to it", mode)
+		}
 	default:
 		return usage{}, invalid("access mode %s is not supported; use ReadWriteOnce or ReadWriteOncePod", mode)
 	}

@@ -86,11 +86,21 @@ func TestStagedReadOnly(t *testing.T) {
 	s := setUp(t)
 	must(t, s.stage(mountCapability("ext4")))
 	must(t, s.unstage())
-	c := mountCapability("ext4")
-	c.AccessMode.Mode = csi.VolumeCapability_AccessMode_SINGLE_NODE_READER_ONLY
-	must(t, s.stage(c))
-	must(t, s.publish(c, "pods/a", false))
-	s.wantMounts("staging ext4 ro; pods/a ext4 ro")
+	for _, mode := range []csi.VolumeCapability_AccessMode_Mode{
+		csi.VolumeCapability_AccessMode_SINGLE_NODE_READER_ONLY, csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY,
+	} {
+		s.programs.protected = nil
+		c := mountCapability("ext4")
+		c.AccessMode.Mode = mode
+		must(t, s.stage(c))
+		must(t, s.publish(c, "pods/a", false))
+		s.wantMounts("staging ext4 ro; pods/a ext4 ro")
+		if len(s.programs.protected) != 1 {
+			t.Errorf("%s: the kernel may replay a journal: protected are %v", mode, s.programs.protected)
+		}
+		must(t, s.unpublish("pods/a"))
+		must(t, s.unstage())
+	}
 }
 
 func TestFormatFence(t *testing.T) {
@@ -157,9 +167,9 @@ func TestStageRefuses(t *testing.T) {
 		"nothing that listens":  {func(s *suite) { s.context.Portals[0].Port = 4499 }, blockCapability(), codes.Unavailable, "nothing listens"},
 		"many nodes that write": {
 			func(*suite) {}, &csi.VolumeCapability{
-				AccessType: blockCapability().AccessType,
+				AccessType: mountCapability("ext4").AccessType,
 				AccessMode: &csi.VolumeCapability_AccessMode{Mode: csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER},
-			}, codes.InvalidArgument, "use ReadWriteOnce",
+			}, codes.InvalidArgument, "for block volumes only",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

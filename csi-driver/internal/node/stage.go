@@ -101,6 +101,9 @@ func (st stage) filesystem(ctx context.Context, ns fabrics.Namespace) error {
 			options = append([]string{"ro"}, options...)
 		}
 		if err := st.Filesystems.Mount(ns.Path, st.path, st.use.fsType, options); err != nil {
+			if st.use.readOnly {
+				err = fmt.Errorf("%w (a filesystem that was not unmounted cleanly cannot be mounted read-only: mount a ReadWriteOnce copy of the source once, and copy that)", err)
+			}
 			return err
 		}
 	}

@@ -39,11 +39,12 @@ const (
 type suite struct {
 	*testing.T
 	csi.NodeClient
-	kernel  *fabricstest.Kernel
-	mounter *fabricstest.Mounter
-	service *node.Service
-	dir     string
-	context attachment.Context
+	kernel   *fabricstest.Kernel
+	mounter  *fabricstest.Mounter
+	programs *programs
+	service  *node.Service
+	dir      string
+	context  attachment.Context
 }
 
 func setUp(t *testing.T) *suite {
@@ -59,7 +60,8 @@ func setUp(t *testing.T) *suite {
 	must(t, err)
 	m, err := fabricstest.NewMounter(k)
 	must(t, err)
-	fs := &filesystem.Host{Mounter: m, Exec: utilexec.New(), MountInfo: m.MountInfo()}
+	programs := &programs{Interface: utilexec.New()}
+	fs := &filesystem.Host{Mounter: m, Exec: programs, MountInfo: m.MountInfo()}
 	host := fabrics.New(fabrics.Config{
 		Root: k.Root, UID: uid, Kernel: k,
 		LoadModule: func(context.Context, string) error { return errors.New("no module is missing") },
@@ -67,7 +69,7 @@ func setUp(t *testing.T) *suite {
 		MountsOf:   func(ns fabrics.Namespace) ([]string, error) { return fs.MountsOf(ns.Device, ns.Name) },
 	})
 	s := &suite{
-		T: t, kernel: k, mounter: m, dir: dir,
+		T: t, kernel: k, mounter: m, programs: programs, dir: dir,
 		service: &node.Service{HostNQN: host.NQN, MaxVolumes: 7, Initiator: host, Filesystems: fs},
 		context: attachment.Context{
 			NQN: v1alpha1.NQNPrefix + vol, NGUID: nguid, SizeBytes: size, Blank: true,
@@ -206,4 +208,18 @@ func soon(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 	t.Cleanup(cancel)
 	return ctx
+}
+
+// programs run on this machine; but what would protect a block device is noted only, since files stand in for those.
+type programs struct {
+	utilexec.Interface
+	protected []string
+}
+
+func (p *programs) CommandContext(ctx context.Context, name string, args ...string) utilexec.Cmd {
+	if name == "blockdev" && args[0] == "--setro" {
+		p.protected = append(p.protected, args[1])
+		return p.Interface.CommandContext(ctx, "true")
+	}
+	return p.Interface.CommandContext(ctx, name, args...)
 }

@@ -39,7 +39,7 @@ var _ = Describe("Bad input", func() {
 			event(ctx, claim, want)
 		},
 		Entry("ReadWriteMany on a filesystem", corev1.ReadWriteMany, "MULTI_NODE_MULTI_WRITER"),
-		Entry("ReadOnlyMany", corev1.ReadOnlyMany, "MULTI_NODE_READER_ONLY"),
+		Entry("ReadOnlyMany without data", corev1.ReadOnlyMany, "dataSource"),
 	)
 
 	It("refuses a claim of size zero", func(ctx SpecContext) {

@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package suite
+
+import (
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+)
+
+var _ = Describe("Two nodes at once", func() {
+	It("write to a block volume, and read the copy of a filesystem", func(ctx SpecContext) {
+		ns := newNamespace(ctx)
+		shared := newClaim(ctx, ns, "shared", "weft-fast", asBlock, withAccess(corev1.ReadWriteMany))
+		source := newClaim(ctx, ns, "source", "weft-fast")
+		writer := running(ctx, newPodOf(ctx, "writer", clientNode, source))
+		sh(ctx, writer, `echo data >%s/data`, mountPath)
+		remove(ctx, writer)
+		detached(ctx, bound(ctx, source))
+		read := newClaim(ctx, ns, "read", "weft-fast", fromClaim("source"), withAccess(corev1.ReadOnlyMany))
+
+		one := newPodOf(ctx, "one", clientNode, shared, read)
+		two := newPodOf(ctx, "two", storageNode, shared, read)
+		running(ctx, one)
+		running(ctx, two)
+		for _, pod := range []*corev1.Pod{one, two} {
+			Expect(sh(ctx, pod, `cat %s/data`, pathOf(mountPath, 1))).To(Equal("data"))
+			Expect(sh(ctx, pod, `touch %s/new 2>&1 || true`, pathOf(mountPath, 1))).To(ContainSubstring("Read-only"))
+		}
+		sh(ctx, one, `echo from-one | dd of=%s bs=512 count=1 conv=sync,fsync 2>/dev/null`, devicePath)
+		Expect(sh(ctx, two, `dd if=%s bs=512 count=1 iflag=direct 2>/dev/null | head -n 1`, devicePath)).To(Equal("from-one"))
+		sh(ctx, two, `echo from-two | dd of=%s bs=512 seek=1 count=1 conv=sync,fsync 2>/dev/null`, devicePath)
+		Expect(sh(ctx, one, `dd if=%s bs=512 skip=1 count=1 iflag=direct 2>/dev/null | head -n 1`, devicePath)).To(Equal("from-two"))
+	}, SpecTimeout(10*time.Minute))
+})
