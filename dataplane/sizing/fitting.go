@@ -81,7 +81,7 @@ func (s sizer) need(l load, in pages) int64 {
 	if len(reasons) > 0 {
 		return 1 << 62
 	}
-	return in.rounded(total(s.model.heap(l)))
+	return in.rounded(s.model.heapBytes(l))
 }
 
 // each changes a copy of the transports.

@@ -95,7 +95,12 @@ func (l load) sprintf(format string, args ...any) string {
 	return fmt.Sprintf(format, args...)
 }
 
-func (l load) product(n, each int64) string { return l.sprintf("%d x %d", n, each) }
+func (l load) product(n, each int64) string {
+	if l.quiet {
+		return ""
+	}
+	return strconv.FormatInt(n, 10) + " x " + strconv.FormatInt(each, 10)
+}
 
 // queuePairs of a transport, admin ones too.
 func (l load) queuePairs(t transport) int64 { return l.controllers(t) * (t.ioQueues(l.ioQueues) + 1) }
@@ -130,19 +135,28 @@ func (m memoryModel) ring(n int64) int64 { return m.ringEntry << bits.Len64(uint
 
 // heap lists what the target takes from its hugepages (or, without them, from the memory given with -s).
 func (m memoryModel) heap(l load) []v1alpha1.MemoryUse {
-	uses := make([]v1alpha1.MemoryUse, 0, 24)
-	uses = append(uses, []v1alpha1.MemoryUse{
-		{Use: "SPDK itself", Bytes: m.fixed, How: "measured of " + spdkVersion},
-		{Use: "cores", Bytes: l.cores * m.perCore, How: l.product(l.cores, m.perCore)},
-		{Use: "bdev_io pool", Bytes: l.bdevIOPool*m.bdevIO + m.ring(l.bdevIOPool), How: l.product(l.bdevIOPool, m.bdevIO) + " + ring"},
-		{Use: "small buffers", Bytes: l.smallBuffers*smallBufferBytes + m.ring(l.smallBuffers), How: l.product(l.smallBuffers, smallBufferBytes) + " + ring"},
-		{Use: "large buffers", Bytes: l.largeBuffers*largeBufferBytes + m.ring(l.largeBuffers), How: l.product(l.largeBuffers, largeBufferBytes) + " + ring"},
-	}...)
-	for _, t := range l.transports {
-		if t.kind == v1alpha1.TransportTCP {
-			uses = append(uses, m.tcp(l, t)...)
+	return m.appendHeap(make([]v1alpha1.MemoryUse, 0, 24), l)
+}
+
+// heapBytes is the sum of heap, without words.
+func (m memoryModel) heapBytes(l load) int64 {
+	var room [16]v1alpha1.MemoryUse
+	l.quiet = true
+	return total(m.appendHeap(room[:0], l))
+}
+
+func (m memoryModel) appendHeap(uses []v1alpha1.MemoryUse, l load) []v1alpha1.MemoryUse {
+	uses = append(uses,
+		v1alpha1.MemoryUse{Use: "SPDK itself", Bytes: m.fixed, How: "measured of " + spdkVersion},
+		v1alpha1.MemoryUse{Use: "cores", Bytes: l.cores * m.perCore, How: l.product(l.cores, m.perCore)},
+		v1alpha1.MemoryUse{Use: "bdev_io pool", Bytes: l.bdevIOPool*m.bdevIO + m.ring(l.bdevIOPool), How: l.withRing(l.bdevIOPool, m.bdevIO)},
+		v1alpha1.MemoryUse{Use: "small buffers", Bytes: l.smallBuffers*smallBufferBytes + m.ring(l.smallBuffers), How: l.withRing(l.smallBuffers, smallBufferBytes)},
+		v1alpha1.MemoryUse{Use: "large buffers", Bytes: l.largeBuffers*largeBufferBytes + m.ring(l.largeBuffers), How: l.withRing(l.largeBuffers, largeBufferBytes)})
+	for i := range l.transports {
+		if t := &l.transports[i]; t.kind == v1alpha1.TransportTCP {
+			uses = m.tcp(uses, l, t)
 		} else {
-			uses = append(uses, m.overRDMA(l, t)...)
+			uses = m.overRDMA(uses, l, t)
 		}
 	}
 	uses = append(uses,
@@ -150,33 +164,50 @@ func (m memoryModel) heap(l load) []v1alpha1.MemoryUse {
 		v1alpha1.MemoryUse{Use: "volumes", Bytes: l.volumes * m.volume, How: l.product(l.volumes, m.volume)})
 	if l.ownDriver {
 		threads := l.pollGroups + 1
-		uses = append(uses, v1alpha1.MemoryUse{Use: "SPDK's NVMe driver", Bytes: l.stores * (m.nvmeController + threads*m.nvmeQueuePair),
-			How: l.sprintf("%d drives x (%d + %d queue pairs x %d)", l.stores, m.nvmeController, threads, m.nvmeQueuePair)})
+		var how string
+		if !l.quiet {
+			how = fmt.Sprintf("%d drives x (%d + %d queue pairs x %d)", l.stores, m.nvmeController, threads, m.nvmeQueuePair)
+		}
+		uses = append(uses, v1alpha1.MemoryUse{Use: "SPDK's NVMe driver", Bytes: l.stores * (m.nvmeController + threads*m.nvmeQueuePair), How: how})
 	}
 	return uses
 }
 
-func (m memoryModel) tcp(l load, t transport) []v1alpha1.MemoryUse {
-	var uses []v1alpha1.MemoryUse
+func (l load) withRing(n, each int64) string {
+	if l.quiet {
+		return ""
+	}
+	return l.product(n, each) + " + ring"
+}
+
+func (m memoryModel) tcp(uses []v1alpha1.MemoryUse, l load, t *transport) []v1alpha1.MemoryUse {
 	if t.inCapsule < m.tcpInCapsule {
 		uses = append(uses, v1alpha1.MemoryUse{Use: "TCP transport", Bytes: l.pollGroups * m.tcpPerGroup, How: l.product(l.pollGroups, m.tcpPerGroup)})
 	}
-	pairs := l.queuePairs(t)
+	pairs := l.queuePairs(*t)
 	each := (2*t.queueDepth+1)*m.tcpPDU + t.queueDepth*t.inCapsule + m.tcpQueuePair
-	return append(uses, v1alpha1.MemoryUse{Use: "TCP queue pairs", Bytes: pairs*each + l.controllers(t)*m.tcpHost,
-		How: l.sprintf("%d (admin too) x ((2 x %d + 1) x %d + %d x %d + %d) + %s", pairs, t.queueDepth, m.tcpPDU, t.queueDepth, t.inCapsule, m.tcpQueuePair, l.product(l.controllers(t), m.tcpHost))})
+	var how string
+	if !l.quiet {
+		how = fmt.Sprintf("%d (admin too) x ((2 x %d + 1) x %d + %d x %d + %d) + %s", pairs, t.queueDepth, m.tcpPDU, t.queueDepth, t.inCapsule, m.tcpQueuePair, l.product(l.controllers(*t), m.tcpHost))
+	}
+	return append(uses, v1alpha1.MemoryUse{Use: "TCP queue pairs", Bytes: pairs*each + l.controllers(*t)*m.tcpHost, How: how})
 }
 
-func (m memoryModel) overRDMA(l load, t transport) []v1alpha1.MemoryUse {
-	uses := []v1alpha1.MemoryUse{{Use: "RDMA transport", Bytes: m.rdma, How: "measured of " + spdkVersion}}
+func (m memoryModel) overRDMA(uses []v1alpha1.MemoryUse, l load, t *transport) []v1alpha1.MemoryUse {
+	uses = append(uses, v1alpha1.MemoryUse{Use: "RDMA transport", Bytes: m.rdma, How: "measured of " + spdkVersion})
 	slot := m.rdmaSlot + t.inCapsule
+	var how string
 	if t.srqDepth > 0 {
-		return append(uses, v1alpha1.MemoryUse{Use: "shared receive queues", Bytes: m.sharedQueues(l.pollGroups, l.devices, t.srqDepth, t.inCapsule),
-			How: l.sprintf("%d poll groups x %d devices x (%d x %d + %d)", l.pollGroups, l.devices, t.srqDepth, slot, m.srq)})
+		if !l.quiet {
+			how = fmt.Sprintf("%d poll groups x %d devices x (%d x %d + %d)", l.pollGroups, l.devices, t.srqDepth, slot, m.srq)
+		}
+		return append(uses, v1alpha1.MemoryUse{Use: "shared receive queues", Bytes: m.sharedQueues(l.pollGroups, l.devices, t.srqDepth, t.inCapsule), How: how})
 	}
-	slots := l.receiveSlots(t)
-	return append(uses, v1alpha1.MemoryUse{Use: "RDMA receive queues", Bytes: m.ownQueues(slots, t.inCapsule),
-		How: l.sprintf("%d slots of %d queue pairs x %d", slots, l.queuePairs(t), slot)})
+	slots := l.receiveSlots(*t)
+	if !l.quiet {
+		how = fmt.Sprintf("%d slots of %d queue pairs x %d", slots, l.queuePairs(*t), slot)
+	}
+	return append(uses, v1alpha1.MemoryUse{Use: "RDMA receive queues", Bytes: m.ownQueues(slots, t.inCapsule), How: how})
 }
 
 func total(uses []v1alpha1.MemoryUse) int64 {

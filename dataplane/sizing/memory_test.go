@@ -102,7 +102,7 @@ func TestMemoryModelMeetsEveryMeasurement(t *testing.T) {
 			}
 			for i, r := range m.RDMA {
 				tr := transport{kind: v1alpha1.TransportRDMA, queueDepth: 128, maxIOQueues: 8, inCapsule: r.InCapsule, portals: 1, srqDepth: r.Depth}
-				meets(t, fmt.Sprintf("RDMA %d", i), total(model.overRDMA(load{pollGroups: 1, devices: 1}, tr)), r.Bytes)
+				meets(t, fmt.Sprintf("RDMA %d", i), total(model.overRDMA(nil, load{pollGroups: 1, devices: 1}, &tr)), r.Bytes)
 			}
 			for _, r := range m.Resident {
 				each := r.MiB * podClusterBytes * r.Count
@@ -135,7 +135,7 @@ func checkMeasurement(t *testing.T, what string, model memoryModel, x measuremen
 		// Each host has an admin queue pair, and the rest for I/O.
 		l.attachments = max(x.Hosts, 1)
 		l.ioQueues = x.QueuePairs/l.attachments - 1
-		meets(t, what+", queue pairs", total(model.tcp(l, tcp))-total(model.tcp(load{pollGroups: 1}, tcp)), x.ForQueuePairs)
+		meets(t, what+", queue pairs", total(model.tcp(nil, l, &tcp))-total(model.tcp(nil, load{pollGroups: 1}, &tcp)), x.ForQueuePairs)
 		meets(t, what+", with queue pairs", total(model.heap(l)), x.AfterTransport+x.ForQueuePairs)
 	}
 }

@@ -148,7 +148,7 @@ func (t transport) buffersPerIO() int64 { return ceilDiv(t.maxIO, largeBufferByt
 func (t transport) ioQueues(asked int64) int64 { return min(asked, t.maxIOQueues) }
 
 func (t transport) setting(field string) string {
-	return fmt.Sprintf("transports[%s].%s", t.kind, field)
+	return "transports[" + string(t.kind) + "]." + field
 }
 
 // explain says where the transport's own limits came from; ioQueues is what attachments ask for.
