@@ -120,18 +120,26 @@ define in-machine
 	$(MACHINE) exec node1 -- /host-share/$(notdir $(1)).test -test.v -test.timeout 25m
 endef
 
-# A real SPDK target goes into the machine with its libraries, and serves the kernel's initiator there.
+# A real SPDK target goes into the machine with its libraries, and serves the kernel's initiator there over TCP and RDMA.
+# Then it drives the machine's drives itself, on this machine and on one with an IOMMU.
+SPDK_MEMORY := 3072
+drives-in-machine = $(MACHINE) exec node1 -- env WEFT_SPDK_TARGET=/host-share/spdk/nvmf_tgt /host-share/launch.test -test.v -test.timeout 10m -test.run TestServesDrives
 define spdk-in-machine
 	rm -rf .lab-machine/share/spdk
 	$(MACHINE) pack-target $(abspath $(WEFT_SPDK_TARGET)) $(CURDIR)/.lab-machine/share/spdk
 	$(GO) test -c -tags lab -o .lab-machine/share/spdk.test ./dataplane/engine/spdk
 	$(MACHINE) exec node1 -- env WEFT_SPDK_TARGET=/host-share/spdk/nvmf_tgt /host-share/spdk.test -test.v -test.timeout 25m -test.run 'TestConformance|TestMounted|TestRefill'
+	$(GO) test -c -tags lab -o .lab-machine/share/launch.test ./dataplane/cmd/weft-launch
+	$(drives-in-machine)
+	$(MACHINE) down
+	$(MACHINE) up --nodes 1 --no-cluster --iommu --memory $(SPDK_MEMORY)
+	$(drives-in-machine)
 endef
 
 .PHONY: test-lab
 test-lab: $(LAB) ## Run the kernel tests in a virtual machine of their own; with WEFT_SPDK_TARGET, SPDK's too
 	$(MACHINE) down
-	$(MACHINE) up --nodes 1 --no-cluster
+	$(MACHINE) up --nodes 1 --no-cluster $(if $(WEFT_SPDK_TARGET),--memory $(SPDK_MEMORY))
 	$(call in-machine,./dataplane/engine/nvmet)
 	$(call in-machine,./dataplane/internal/agent)
 	$(call in-machine,./csi-driver/internal/node)
