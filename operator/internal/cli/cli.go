@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/clientcmd"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
@@ -21,8 +22,10 @@ import (
 const (
 	// CodeError: the question could not be answered.
 	CodeError = 1
-	// CodeCannotHold: a node cannot hold a target; with status: something is not well.
+	// CodeCannotHold: a node cannot hold a target.
 	CodeCannotHold = 2
+	// CodeUnwell: something is not well.
+	CodeUnwell = 2
 	// CodeUnknown: no node was found that cannot, but it cannot be said of all: no node matches, or one has not reported.
 	CodeUnknown = 3
 )
@@ -49,7 +52,7 @@ func Command(version string) *cobra.Command {
 	flags := cmd.PersistentFlags()
 	flags.StringVar(&at.kubeconfig, "kubeconfig", "", "kubeconfig file; default: $KUBECONFIG, else ~/.kube/config")
 	flags.StringVar(&at.context, "context", "", "context of the kubeconfig; default: its current one")
-	cmd.AddCommand(planCommand(&at))
+	cmd.AddCommand(planCommand(&at), statusCommand(&at, clock.RealClock{}))
 	return cmd
 }
 

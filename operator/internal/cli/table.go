@@ -66,7 +66,7 @@ func printPlan(t *table, p *v1alpha1.Plan) {
 	t.line("")
 	rows := [][]string{{"SERVES", "ON", ""}}
 	for _, portal := range p.Portals {
-		rows = append(rows, []string{string(portal.Transport), net.JoinHostPort(portal.Address, strconv.Itoa(int(portal.Port))),
+		rows = append(rows, []string{string(portal.Transport), addressOf(portal.Portal),
 			fmt.Sprintf("%d I/O queues of %d, %s in a command", portal.MaxIOQueues, portal.QueueDepth, bytesOf(portal.InCapsuleDataSize))})
 	}
 	for _, d := range p.Drives {
@@ -116,6 +116,12 @@ func printWarnings(t *table, choices []v1alpha1.Choice) {
 		}
 	}
 }
+
+func addressOf(p v1alpha1.Portal) string {
+	return net.JoinHostPort(p.Address, strconv.Itoa(int(p.Port)))
+}
+
+func portalOf(p v1alpha1.Portal) string { return string(p.Transport) + " " + addressOf(p) }
 
 func mib(bytes int64) string { return strconv.FormatFloat(float64(bytes)/(1<<20), 'f', 1, 64) }
 

@@ -1,0 +1,340 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/duration"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+)
+
+// maxProblemVolumes bounds the volumes that are told one by one; the rest is counted.
+const maxProblemVolumes = 10
+
+func statusCommand(at *cluster, now clock.PassiveClock) *cobra.Command {
+	return &cobra.Command{
+		Use:   "status [TARGET | NODE]",
+		Short: "Show how targets and nodes do, and what is not well",
+		Long: `Show targets, the nodes that serve them, and everything that is not well, with its message. With the name of an NvmfTarget or
+of a node: all about that one.
+
+Exit codes: 0 all is well; 1 error; 2 something is not well.`,
+		Example: `  kubectl weft status
+  kubectl weft status storage-1`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			api, err := at.client()
+			if err != nil {
+				return err
+			}
+			s, err := look(cmd.Context(), api, now.Now())
+			if err != nil {
+				return err
+			}
+			t := &table{out: cmd.OutOrStdout()}
+			if len(args) == 0 {
+				s.overview(t)
+			} else if !s.about(t, args[0]) {
+				return fmt.Errorf("there is no NvmfTarget and no NvmfNode %s; weft has %s", args[0], orNone(s.names()))
+			}
+			if t.err == nil && s.unwell {
+				return &VerdictError{CodeUnwell}
+			}
+			return t.err
+		},
+	}
+}
+
+// status is one look at what weft has.
+type status struct {
+	now     time.Time
+	targets []v1alpha1.NvmfTarget
+	nodes   []v1alpha1.NvmfNode
+	volumes []v1alpha1.NvmfVolume
+	// unwell: something was printed that is not well.
+	unwell bool
+}
+
+func look(ctx context.Context, api client.Reader, now time.Time) (*status, error) {
+	var (
+		targets v1alpha1.NvmfTargetList
+		nodes   v1alpha1.NvmfNodeList
+		volumes v1alpha1.NvmfVolumeList
+	)
+	for _, list := range []client.ObjectList{&targets, &nodes, &volumes} {
+		if err := api.List(ctx, list); err != nil {
+			return nil, fmt.Errorf("list %T: %w", list, err)
+		}
+	}
+	return &status{now: now, targets: targets.Items, nodes: nodes.Items, volumes: volumes.Items}, nil
+}
+
+func (s *status) names() []string {
+	var names []string
+	for _, t := range s.targets {
+		names = append(names, t.Name)
+	}
+	for _, n := range s.nodes {
+		names = append(names, n.Name)
+	}
+	return names
+}
+
+func (s *status) overview(t *table) {
+	s.printTargets(t, s.targets)
+	t.line("")
+	s.printNodes(t, s.nodes)
+	s.printProblems(t, s.problems(s.targets, s.nodes, s.volumes))
+}
+
+// about prints all of the target or node of that name, or both; false: there is none.
+func (s *status) about(t *table, name string) bool {
+	found := false
+	for _, target := range s.targets {
+		if target.Name == name {
+			s.aboutTarget(t, target)
+			found = true
+		}
+	}
+	for _, node := range s.nodes {
+		if node.Name == name {
+			s.aboutNode(t, node)
+			found = true
+		}
+	}
+	return found
+}
+
+func (s *status) aboutTarget(t *table, target v1alpha1.NvmfTarget) {
+	s.printTargets(t, []v1alpha1.NvmfTarget{target})
+	nodes := slices.DeleteFunc(slices.Clone(s.nodes), func(n v1alpha1.NvmfNode) bool { return n.Spec.Target != target.Name })
+	volumes := slices.DeleteFunc(slices.Clone(s.volumes), func(v v1alpha1.NvmfVolume) bool { return v.Spec.Target != target.Name })
+	t.line("")
+	s.printNodes(t, nodes)
+	for _, n := range target.Status.NotCapable {
+		t.line("node %s cannot serve it: %s: %s", n.Node, n.Reason, n.Message)
+	}
+	t.line("")
+	s.printConditions(t, target.Status.Conditions)
+	s.printProblems(t, s.problems([]v1alpha1.NvmfTarget{target}, nodes, volumes))
+}
+
+func (s *status) aboutNode(t *table, node v1alpha1.NvmfNode) {
+	nodes := []v1alpha1.NvmfNode{node}
+	s.printNodes(t, nodes)
+	t.line("")
+	s.printConditions(t, node.Status.Conditions)
+	if len(node.Status.Pools) > 0 {
+		t.line("")
+		rows := [][]string{{"POOL", "PATH", "READY", "TOTAL", "FREE", "WHAT IT LACKS"}}
+		for _, p := range node.Status.Pools {
+			rows = append(rows, []string{p.Device, orDash(p.Path), yes(p.Ready), size(p.Total), size(p.Free), strings.TrimSpace(p.Reason + " " + p.Message)})
+		}
+		t.columns(rows)
+	}
+	if node.Spec.Plan != nil {
+		t.line("")
+		t.line("It follows this plan:")
+		printPlan(t, node.Spec.Plan)
+	}
+	volumes := slices.DeleteFunc(slices.Clone(s.volumes), func(v v1alpha1.NvmfVolume) bool { return v.Spec.Node != node.Name })
+	s.printProblems(t, s.problems(nil, nodes, volumes))
+}
+
+func (s *status) printTargets(t *table, targets []v1alpha1.NvmfTarget) {
+	rows := [][]string{{"TARGET", "ENGINE", "READY", "NODES SERVING", "VOLUMES", "TOTAL", "FREE"}}
+	for _, target := range targets {
+		volumes := 0
+		for _, v := range s.volumes {
+			if v.Spec.Target == target.Name {
+				volumes++
+			}
+		}
+		rows = append(rows, []string{
+			target.Name, string(target.Spec.Engine), brief(target.Status.Conditions, v1alpha1.ConditionReady),
+			fmt.Sprintf("%d of %d", target.Status.Nodes.Ready, target.Status.Nodes.Matching), fmt.Sprint(volumes),
+			size(target.Status.Capacity.Total), size(target.Status.Capacity.Free),
+		})
+	}
+	if len(targets) == 0 {
+		t.line("There is no NvmfTarget: no node serves.")
+		return
+	}
+	t.columns(rows)
+}
+
+func (s *status) printNodes(t *table, nodes []v1alpha1.NvmfNode) {
+	rows := [][]string{{"NODE", "TARGET", "READY", "AGENT", "ENGINE", "VOLUMES", "POOLS READY", "FREE", "PORTALS"}}
+	for _, n := range nodes {
+		volumes, pools := 0, 0
+		for _, v := range s.volumes {
+			if v.Spec.Node == n.Name {
+				volumes++
+			}
+		}
+		for _, p := range n.Status.Pools {
+			if p.Ready {
+				pools++
+			}
+		}
+		engine := "-"
+		if e := n.Status.Engine; e != nil {
+			engine = strings.TrimSpace(string(e.Type) + " " + e.Version)
+		}
+		var portals []string
+		for _, p := range n.Status.Portals {
+			portals = append(portals, portalOf(p))
+		}
+		ready := brief(n.Status.Conditions, v1alpha1.ConditionReady)
+		if n.Spec.Target == "" {
+			ready = "-"
+		}
+		alive := map[metav1.ConditionStatus]string{metav1.ConditionTrue: "alive", metav1.ConditionFalse: "silent"}[statusOf(n.Status.Conditions, v1alpha1.ConditionAgentAlive)]
+		rows = append(rows, []string{
+			n.Name, orDash(n.Spec.Target), ready, cmp.Or(alive, "unknown"), engine, fmt.Sprint(volumes),
+			fmt.Sprintf("%d of %d", pools, len(n.Status.Pools)), size(n.Status.Capacity.Free), orDash(strings.Join(portals, ", ")),
+		})
+	}
+	if len(nodes) == 0 {
+		t.line("No node.")
+		return
+	}
+	t.columns(rows)
+}
+
+func (s *status) printConditions(t *table, conditions []metav1.Condition) {
+	rows := [][]string{{"CONDITION", "STATUS", "REASON", "SINCE", "MESSAGE"}}
+	for _, c := range conditions {
+		rows = append(rows, []string{c.Type, string(c.Status), c.Reason, duration.HumanDuration(s.now.Sub(c.LastTransitionTime.Time)), c.Message})
+	}
+	t.columns(rows)
+}
+
+func (s *status) printProblems(t *table, problems []string) {
+	s.unwell = s.unwell || len(problems) > 0
+	t.line("")
+	if len(problems) == 0 {
+		t.line("All is well.")
+		return
+	}
+	t.line("Not well:")
+	for _, p := range problems {
+		t.line("- %s", p)
+	}
+}
+
+// problems are all conditions that are not well.
+func (s *status) problems(targets []v1alpha1.NvmfTarget, nodes []v1alpha1.NvmfNode, volumes []v1alpha1.NvmfVolume) []string {
+	var said []string
+	for _, t := range targets {
+		said = append(said, unwell("NvmfTarget "+t.Name, t.Status.Conditions)...)
+	}
+	for _, n := range nodes {
+		said = append(said, unwell("NvmfNode "+n.Name, relevant(n))...)
+		for _, p := range n.Status.Pools {
+			if p.Reason != "" {
+				said = append(said, fmt.Sprintf("NvmfNode %s, pool %s: %s: %s", n.Name, p.Device, p.Reason, p.Message))
+			}
+		}
+	}
+	told, left := 0, 0
+	for _, v := range volumes {
+		words := unwell("NvmfVolume "+v.Name, v.Status.Conditions)
+		switch {
+		case len(words) == 0:
+		case told < maxProblemVolumes:
+			told++
+			said = append(said, words...)
+		default:
+			left++
+		}
+	}
+	if left > 0 {
+		said = append(said, fmt.Sprintf("and %d volumes more: kubectl get nvmfvolumes", left))
+	}
+	return said
+}
+
+// relevant: what a silent agent said is old, and of a node without a target only the agent matters.
+func relevant(n v1alpha1.NvmfNode) []metav1.Condition {
+	alive := meta.FindStatusCondition(n.Status.Conditions, v1alpha1.ConditionAgentAlive)
+	if alive != nil && (alive.Status != metav1.ConditionTrue || n.Spec.Target == "") {
+		return []metav1.Condition{*alive}
+	}
+	if n.Spec.Target == "" {
+		return nil
+	}
+	return n.Status.Conditions
+}
+
+// unwell are the conditions that are not as they should be. Progressing is work, not harm. See api/v1alpha1/conditions.go for their polarity.
+func unwell(who string, conditions []metav1.Condition) []string {
+	var said []string
+	for _, c := range conditions {
+		good := metav1.ConditionTrue
+		switch c.Type {
+		case v1alpha1.ConditionProgressing:
+			continue
+		case v1alpha1.ConditionDegraded, v1alpha1.ConditionRestartNeeded:
+			good = metav1.ConditionFalse
+		}
+		if c.Status != good {
+			said = append(said, fmt.Sprintf("%s: %s is %s: %s: %s", who, c.Type, c.Status, c.Reason, c.Message))
+		}
+	}
+	return said
+}
+
+func statusOf(conditions []metav1.Condition, kind string) metav1.ConditionStatus {
+	if c := meta.FindStatusCondition(conditions, kind); c != nil {
+		return c.Status
+	}
+	return metav1.ConditionUnknown
+}
+
+// brief is a condition in a column: True, or why not.
+func brief(conditions []metav1.Condition, kind string) string {
+	c := meta.FindStatusCondition(conditions, kind)
+	switch {
+	case c == nil:
+		return string(metav1.ConditionUnknown)
+	case c.Status == metav1.ConditionTrue:
+		return string(c.Status)
+	}
+	return string(c.Status) + " (" + c.Reason + ")"
+}
+
+func size(q *resource.Quantity) string {
+	if q == nil {
+		return "-"
+	}
+	const gib = 1 << 30
+	if q.Value() >= gib {
+		return fmt.Sprintf("%.1fGi", float64(q.Value())/gib)
+	}
+	return q.String()
+}
+
+func yes(b bool) string {
+	if b {
+		return "yes"
+	}
+	return "no"
+}
+
+func orDash(s string) string { return cmp.Or(s, "-") }
+
+func orNone(names []string) string { return cmp.Or(strings.Join(names, ", "), "none") }

@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"bytes"
+	"fmt"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+)
+
+var noon = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+
+func condition(kind string, status metav1.ConditionStatus, reason string) metav1.Condition {
+	return metav1.Condition{Type: kind, Status: status, Reason: reason, Message: "the message of " + reason, LastTransitionTime: metav1.NewTime(noon.Add(-3 * time.Hour))}
+}
+
+// small is a cluster in which all is well: target fast on nodes a and b, three volumes, and node c without a target.
+func small() *status {
+	s := &status{now: noon}
+	ok := func(kinds ...string) (all []metav1.Condition) {
+		for _, k := range kinds {
+			all = append(all, condition(k, metav1.ConditionTrue, v1alpha1.ReasonAsExpected))
+		}
+		return all
+	}
+	target := v1alpha1.NvmfTarget{ObjectMeta: metav1.ObjectMeta{Name: "fast"}, Spec: v1alpha1.NvmfTargetSpec{Engine: v1alpha1.EngineSPDK}}
+	target.Status.Nodes = v1alpha1.NodeCounts{Matching: 2, Capable: 2, Ready: 2}
+	target.Status.Capacity = v1alpha1.Capacity{Total: new(resource.MustParse("2Ti")), Free: new(resource.MustParse("1536Gi"))}
+	target.Status.Conditions = append(ok(v1alpha1.ConditionReady),
+		condition(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonPending),
+		condition(v1alpha1.ConditionDegraded, metav1.ConditionFalse, v1alpha1.ReasonAsExpected))
+	s.targets = append(s.targets, target)
+	for i, name := range []string{"a", "b", "c"} {
+		n := v1alpha1.NvmfNode{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		n.Status.Conditions = ok(v1alpha1.ConditionAgentAlive)
+		if name != "c" {
+			n.Spec.Target, n.Spec.Plan = "fast", &v1alpha1.Plan{Choices: []v1alpha1.Choice{{Setting: "coreMask", Value: "0xf0", Source: v1alpha1.SourceGiven, Why: "four cores"}}}
+			n.Status.Engine = &v1alpha1.EngineStatus{Type: v1alpha1.EngineSPDK, Version: "26.05"}
+			n.Status.Portals = []v1alpha1.Portal{{Transport: v1alpha1.TransportTCP, Address: fmt.Sprintf("10.0.0.%d", i+1), Port: 4420}}
+			n.Status.Pools = []v1alpha1.PoolStatus{{Device: "eui." + name, Path: "/dev/nvme0n1", Ready: true, Total: new(resource.MustParse("1Ti")), Free: new(resource.MustParse("768Gi"))}}
+			n.Status.Capacity.Free = new(resource.MustParse("768Gi"))
+			n.Status.Conditions = append(n.Status.Conditions, ok(v1alpha1.ConditionReady, v1alpha1.ConditionPoolReady, v1alpha1.ConditionPortalsReady)...)
+			n.Status.Conditions = append(n.Status.Conditions, condition(v1alpha1.ConditionRestartNeeded, metav1.ConditionFalse, v1alpha1.ReasonAsExpected))
+		} else {
+			n.Status.Conditions = append(n.Status.Conditions, condition(v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonNotClaimed))
+		}
+		s.nodes = append(s.nodes, n)
+	}
+	for i, node := range []string{"a", "a", "b"} {
+		v := v1alpha1.NvmfVolume{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("pvc-%d", i)}, Spec: v1alpha1.NvmfVolumeSpec{Target: "fast", Node: node}}
+		v.Status.Conditions = ok(v1alpha1.ConditionReady, v1alpha1.ConditionCreated)
+		s.volumes = append(s.volumes, v)
+	}
+	return s
+}
+
+var spaces = regexp.MustCompile(` +`)
+
+func TestStatus(t *testing.T) {
+	set := func(conditions []metav1.Condition, c metav1.Condition) {
+		for i := range conditions {
+			if conditions[i].Type == c.Type {
+				conditions[i] = c
+			}
+		}
+	}
+	for name, c := range map[string]struct {
+		change func(*status)
+		about  string
+		unwell bool
+		want   []string
+		not    string
+	}{
+		"all is well": {
+			want: []string{"fast SPDK True 2 of 2 3 2048.0Gi 1536.0Gi", "a fast True alive SPDK 26.05 2 1 of 1 768.0Gi TCP 10.0.0.1:4420",
+				"c - - alive - 0 0 of 0 - -", "All is well."}, not: "Not well"},
+		"nothing yet": {
+			change: func(s *status) { *s = status{now: noon} }, want: []string{"There is no NvmfTarget", "No node.", "All is well."}},
+		"degraded": {
+			change: func(s *status) {
+				set(s.targets[0].Status.Conditions, condition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, v1alpha1.ReasonNodesNotReady))
+			},
+			unwell: true, want: []string{"- NvmfTarget fast: Degraded is True: NodesNotReady: the message of NodesNotReady"}, not: "Progressing"},
+		"a restart is needed": {
+			change: func(s *status) {
+				set(s.nodes[1].Status.Conditions, condition(v1alpha1.ConditionRestartNeeded, metav1.ConditionTrue, v1alpha1.ReasonSettingsDiffer))
+			},
+			unwell: true, want: []string{"- NvmfNode b: RestartNeeded is True: SettingsDiffer"}},
+		"a condition of a later version": {
+			change: func(s *status) {
+				s.nodes[0].Status.Conditions = append(s.nodes[0].Status.Conditions, condition("SomethingGood", metav1.ConditionFalse, "NotSoGood"))
+			},
+			unwell: true, want: []string{"- NvmfNode a: SomethingGood is False: NotSoGood"}},
+		"a silent agent": {
+			change: func(s *status) {
+				set(s.nodes[0].Status.Conditions, condition(v1alpha1.ConditionAgentAlive, metav1.ConditionFalse, v1alpha1.ReasonAgentSilent))
+				set(s.nodes[0].Status.Conditions, condition(v1alpha1.ConditionPoolReady, metav1.ConditionFalse, v1alpha1.ReasonPoolFailed))
+			},
+			unwell: true, want: []string{"a fast True silent", "- NvmfNode a: AgentAlive is False: AgentSilent"}, not: "NvmfNode a: PoolReady"},
+		"a drive is missing": {
+			change: func(s *status) {
+				s.nodes[0].Status.Pools = append(s.nodes[0].Status.Pools, v1alpha1.PoolStatus{Device: "eui.x", Reason: v1alpha1.ReasonDeviceMissing, Message: "pull it out no more"})
+			},
+			unwell: true, want: []string{"1 of 2", "- NvmfNode a, pool eui.x: DeviceMissing: pull it out no more"}},
+		"many volumes": {
+			change: func(s *status) {
+				for i := range 25 {
+					v := v1alpha1.NvmfVolume{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("bad-%d", i)}, Spec: v1alpha1.NvmfVolumeSpec{Target: "fast", Node: "a"}}
+					v.Status.Conditions = []metav1.Condition{condition(v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonNoSpace)}
+					s.volumes = append(s.volumes, v)
+				}
+			},
+			unwell: true, want: []string{"- NvmfVolume bad-9: Ready is False: NoSpace", "- and 15 volumes more"}, not: "bad-10"},
+		"about a target": {
+			about: "fast",
+			change: func(s *status) {
+				s.targets[0].Status.NotCapable = []v1alpha1.NotCapableNode{{Node: "d", Reason: v1alpha1.ReasonNoDevice, Message: "no drive is blank"}}
+				set(s.nodes[2].Status.Conditions, condition(v1alpha1.ConditionAgentAlive, metav1.ConditionFalse, v1alpha1.ReasonAgentSilent))
+			},
+			want: []string{"node d cannot serve it: NoDevice: no drive is blank", "Ready True AsExpected 3h the message of AsExpected", "b fast True", "All is well."}, not: "\nc "},
+		"about a node": {
+			about: "a", want: []string{"eui.a /dev/nvme0n1 yes 1024.0Gi 768.0Gi", "PoolReady True AsExpected 3h", "coreMask 0xf0 Given four cores", "All is well."}, not: "\nb "},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := small()
+			if c.change != nil {
+				c.change(s)
+			}
+			var out bytes.Buffer
+			printed := &table{out: &out}
+			if c.about == "" {
+				s.overview(printed)
+			} else if !s.about(printed, c.about) {
+				t.Fatalf("there is no %s", c.about)
+			}
+			got := spaces.ReplaceAllString(out.String(), " ")
+			if s.unwell != c.unwell || printed.err != nil {
+				t.Errorf("unwell %v, %v; want %v", s.unwell, printed.err, c.unwell)
+			}
+			for _, w := range c.want {
+				if !strings.Contains(got, w) {
+					t.Errorf("want %q in:\n%s", w, out.String())
+				}
+			}
+			if c.not != "" && strings.Contains(got, c.not) {
+				t.Errorf("do not want %q in:\n%s", c.not, out.String())
+			}
+		})
+	}
+	if small().about(&table{out: &bytes.Buffer{}}, "nobody") {
+		t.Error("nobody is there")
+	}
+}

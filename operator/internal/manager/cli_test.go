@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package manager_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/clientcmd"
+	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
+	"sigs.k8s.io/yaml"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/operator/internal/cli"
+	"github.com/weft-storage/weft/operator/internal/placement"
+)
+
+// kubectlWeft runs the program against the API server; a target is its standard input.
+func (c *cluster) kubectlWeft(target *v1alpha1.NvmfTarget, args ...string) (out string, code int) {
+	c.t.Helper()
+	file := filepath.Join(c.t.TempDir(), "kubeconfig")
+	c.Expect(clientcmd.WriteToFile(clientcmdapi.Config{
+		Clusters:       map[string]*clientcmdapi.Cluster{"c": {Server: adminConfig.Host, CertificateAuthorityData: adminConfig.CAData}},
+		AuthInfos:      map[string]*clientcmdapi.AuthInfo{"u": {ClientCertificateData: adminConfig.CertData, ClientKeyData: adminConfig.KeyData}},
+		Contexts:       map[string]*clientcmdapi.Context{"x": {Cluster: "c", AuthInfo: "u"}},
+		CurrentContext: "x",
+	}, file)).To(Succeed())
+	cmd := cli.Command("test")
+	var stdout bytes.Buffer
+	cmd.SetOut(&stdout)
+	cmd.SetArgs(append(args, "--kubeconfig", file))
+	if target != nil {
+		target.TypeMeta = metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "NvmfTarget"}
+		text, err := yaml.Marshal(map[string]any{"apiVersion": target.APIVersion, "kind": target.Kind, "metadata": map[string]any{"name": target.Name}, "spec": target.Spec})
+		c.Expect(err).NotTo(HaveOccurred())
+		cmd.SetIn(bytes.NewReader(text))
+	}
+	err := cmd.ExecuteContext(c.ctx)
+	var verdict *cli.VerdictError
+	if errors.As(err, &verdict) {
+		return stdout.String(), verdict.Code
+	}
+	if err != nil {
+		return err.Error(), cli.CodeError
+	}
+	return stdout.String(), 0
+}
+
+// kubectl weft plan says beforehand what the operator then does.
+func TestPlanIsWhatTheOperatorDoes(t *testing.T) {
+	c := newCluster(t)
+	c.node("cli-1", "cli", capableModules...)
+	c.node("cli-2", "cli", "nvmet")
+	c.node("cli-3", "elsewhere", capableModules...)
+
+	out, code := c.kubectlWeft(newTarget("cli", "cli"), "plan", "-f", "-", "-o", "json")
+	c.Expect(code).To(Equal(cli.CodeCannotHold), out)
+	var foretold cli.Answers
+	c.Expect(json.Unmarshal([]byte(out), &foretold)).To(Succeed())
+	c.Expect(foretold.Plans).To(HaveExactElements(
+		And(HaveField("Node", "cli-1"), HaveField("Verdict", placement.Fits)),
+		And(HaveField("Node", "cli-2"), HaveField("Verdict", placement.CannotHold))))
+
+	out, code = c.kubectlWeft(newTarget("cli", "cli"), "plan", "-f", "-", "--node", "cli-3")
+	c.Expect(code).To(BeZero(), out)
+	c.Expect(out).To(ContainSubstring("on node cli-3: fits (but its nodeSelector does not match the node)"))
+
+	startOperator(t, nil)
+	c.target("cli", "cli")
+	c.Eventually(c.claimant("cli-1")).Should(Equal("cli"))
+	c.Expect(c.nvmfNode("cli-1").Spec.Plan).To(BeComparableTo(foretold.Plans[0].Plan))
+	c.Eventually(func() []v1alpha1.NotCapableNode { return c.nvmfTarget("cli").Status.NotCapable }).Should(HaveLen(1))
+	for _, r := range foretold.Plans[1].Reasons {
+		c.Expect(c.nvmfTarget("cli").Status.NotCapable[0].Message).To(ContainSubstring(r.Message))
+	}
+
+	// Now the node is taken, and what is there can only be changed as the API server allows.
+	out, code = c.kubectlWeft(newTarget("cli-late", "cli"), "plan", "-f", "-", "--node", "cli-1")
+	c.Expect(code).To(Equal(cli.CodeCannotHold), out)
+	c.Expect(out).To(ContainSubstring("NvmfTarget cli has the node"))
+	moved := newTarget("cli", "cli")
+	moved.Spec.Devices.File.Path = "/var/lib/weft/elsewhere"
+	out, code = c.kubectlWeft(moved, "plan", "-f", "-")
+	c.Expect(code).To(Equal(cli.CodeError), out)
+	c.Expect(out).To(ContainSubstring("devices.file.path is immutable"))
+
+	out, code = c.kubectlWeft(newTarget("cli", "nowhere"), "plan", "-f", "-")
+	c.Expect(code).To(Equal(cli.CodeUnknown), out)
+	out, code = c.kubectlWeft(newTarget("cli", "cli"), "plan", "-f", "-", "--node", "nobody")
+	c.Expect(code).To(Equal(cli.CodeError), out)
+	c.Expect(out).To(ContainSubstring("the cluster has no node nobody"))
+}
+
+func TestStatusOfACluster(t *testing.T) {
+	c := newCluster(t)
+	startOperator(t, nil)
+	c.node("seen-1", "seen", capableModules...)
+	c.node("seen-2", "seen", "nvmet")
+	c.target("seen", "seen")
+	c.Eventually(c.claimant("seen-1")).Should(Equal("seen"))
+	c.serve("seen-1")
+	c.Eventually(c.targetCondition("seen", v1alpha1.ConditionReady)).Should(HavePrefix("True/"))
+
+	out, code := c.kubectlWeft(nil, "status")
+	c.Expect(code).To(Equal(cli.CodeUnwell), out)
+	c.Expect(out).To(And(ContainSubstring("1 of 2"), ContainSubstring("- NvmfTarget seen: Degraded is True: NodesNotCapable")))
+	out, _ = c.kubectlWeft(nil, "status", "seen")
+	c.Expect(out).To(And(ContainSubstring("node seen-2 cannot serve it: "+v1alpha1.ReasonModuleMissing), Not(ContainSubstring("\nseen-2 "))))
+	out, _ = c.kubectlWeft(nil, "status", "seen-1")
+	c.Expect(strings.Count(out, "192.0.2.1:4420")).To(Equal(1), "as planned; none is served yet:\n%s", out)
+	out, code = c.kubectlWeft(nil, "status", "nobody")
+	c.Expect(code).To(Equal(cli.CodeError))
+	c.Expect(out).To(ContainSubstring("there is no NvmfTarget and no NvmfNode nobody"))
+}
