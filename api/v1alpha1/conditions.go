@@ -23,6 +23,9 @@ const (
 	// ConditionRestartNeeded (NvmfNode): the target serves with settings that differ from the plan and
 	// that only a restart of it can change; the message names them.
 	ConditionRestartNeeded = "RestartNeeded"
+	// ConditionTuned (NvmfNode): every setting of the plan's tuning is as asked for, and none is left
+	// that should have been put back.
+	ConditionTuned = "Tuned"
 	// ConditionTargetPodReady (NvmfNode): the target pod runs and follows the plan. Written by
 	// the operator, which makes the pod; True with reason NotNeeded where the engine has no pod.
 	ConditionTargetPodReady = "TargetPodReady"
@@ -89,6 +92,12 @@ const (
 	ReasonTargetNotFound     = "TargetNotFound"
 	ReasonTargetRunning      = "TargetRunning"
 
+	// NvmfNode: tuning.
+	ReasonSettingRefused    = "SettingRefused"
+	ReasonSettingNotPutBack = "SettingNotPutBack"
+	ReasonSettingDrifted    = "SettingDrifted"
+	ReasonSettingsUnknown   = "SettingsUnknown"
+
 	// NvmfVolume and NvmfSnapshot.
 	ReasonNoSpace        = "NoSpace"
 	ReasonSourceNotReady = "SourceNotReady"
@@ -115,6 +124,8 @@ const (
 	VolumeFinalizer = "weft.storage/engine"
 	// TargetFinalizer keeps an NvmfTarget while volumes of it exist.
 	TargetFinalizer = "weft.storage/target"
+	// TuningFinalizer keeps an NvmfNode while it bears the record of what the node's tuning has to be put back to.
+	TuningFinalizer = "weft.storage/tuning"
 	// AgentLeasePrefix starts the name of the Lease that a node's agent renews in its own
 	// namespace; what follows it is the node's name.
 	AgentLeasePrefix = "weft-agent-"

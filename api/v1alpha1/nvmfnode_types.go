@@ -51,8 +51,14 @@ type Plan struct {
 	// Nvmet is what the modules of the kernel's target are told. Absent with another engine.
 	// +optional
 	Nvmet *NvmetPlan `json:"nvmet,omitempty"`
+	// Tuning of the node's kernel and NICs, value by value. Absent when none is asked for.
+	// +kubebuilder:validation:MaxItems=512
+	// +listType=map
+	// +listMapKey=setting
+	// +optional
+	Tuning []PlannedSetting `json:"tuning,omitempty"`
 	// Choices tell, for each number of the plan, where it came from and why.
-	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:MaxItems=128
 	// +listType=map
 	// +listMapKey=setting
 	// +optional
@@ -326,7 +332,10 @@ type NvmfNodeStatus struct {
 	// +listType=atomic
 	// +optional
 	Portals []Portal `json:"portals,omitempty"`
-	// Conditions: Ready, PoolReady, PortalsReady, RestartNeeded by the agent; AgentAlive, and TargetPodReady where the engine has a pod, by the operator.
+	// Tuning that the agent applied, with what it was before. Absent when the node is as weft found it.
+	// +optional
+	Tuning *TuningStatus `json:"tuning,omitempty"`
+	// Conditions: Ready, PoolReady, PortalsReady, RestartNeeded, Tuned by the agent; AgentAlive, and TargetPodReady where the engine has a pod, by the operator.
 	// +listType=map
 	// +listMapKey=type
 	// +optional
@@ -468,6 +477,9 @@ type NIC struct {
 	// Driver of the device.
 	// +optional
 	Driver string `json:"driver,omitempty"`
+	// PCIe is how the device talks to memory; absent when it is not behind PCIe, or the machine does not say.
+	// +optional
+	PCIe *PCIeTransfers `json:"pcie,omitempty"`
 	// Lower are the interfaces that a VLAN or a bond runs over.
 	// +listType=set
 	// +optional
@@ -485,6 +497,19 @@ type NIC struct {
 	// Up when the link is.
 	// +optional
 	Up bool `json:"up,omitempty"`
+}
+
+// PCIeTransfers are the sizes in which a PCIe device moves data. Firmware sets them; a small one costs a fast NIC bandwidth.
+type PCIeTransfers struct {
+	// MaxPayloadBytes of one packet that the device sends.
+	// +required
+	MaxPayloadBytes int32 `json:"maxPayloadBytes"`
+	// MaxPayloadSupportedBytes is the most that the device could.
+	// +required
+	MaxPayloadSupportedBytes int32 `json:"maxPayloadSupportedBytes"`
+	// MaxReadRequestBytes is the most that the device asks for in one read.
+	// +required
+	MaxReadRequestBytes int32 `json:"maxReadRequestBytes"`
 }
 
 // RDMADevice is an RDMA device and its limits.

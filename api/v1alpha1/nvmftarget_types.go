@@ -93,6 +93,10 @@ type NvmfTargetSpec struct {
 	// UpdateStrategy of the target pods. SPDK only. Default: OnDelete.
 	// +optional
 	UpdateStrategy *UpdateStrategy `json:"updateStrategy,omitempty"`
+
+	// Tuning of the nodes' kernel and NICs. Default: none, everything is left as it is.
+	// +optional
+	Tuning *Tuning `json:"tuning,omitempty"`
 }
 
 // Transport is one way to reach the target.

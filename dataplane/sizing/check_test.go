@@ -185,7 +185,7 @@ func checkNvmet(t *testing.T, plan *v1alpha1.Plan) {
 
 func checkExplained(t *testing.T, plan *v1alpha1.Plan, want map[string]string) {
 	t.Helper()
-	if len(plan.Choices) > 64 {
+	if len(plan.Choices) > 128 {
 		t.Errorf("%d choices", len(plan.Choices))
 	}
 	for _, c := range plan.Choices {
