@@ -252,7 +252,7 @@ type PlannedSetting struct {
 	Setting string `json:"setting"`
 	// Value as the kernel writes it.
 	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=255
+	// +kubebuilder:validation:MaxLength=4096
 	// +required
 	Value string `json:"value"`
 }

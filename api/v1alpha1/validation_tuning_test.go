@@ -52,7 +52,7 @@ func tuningRules() []validation {
 		field{base: node, path: "spec.plan.tuning", edit: `spec: {plan: {tuning: %s}}`, good: []string{many(512, `{setting: s%d, value: a}`)},
 			bad: map[string]string{many(513, `{setting: s%d, value: a}`): "must have at most 512 items"}},
 		longest(node, "spec.plan.tuning[0].setting", planned+`value: a, setting: %s}]}}`, 63),
-		longest(node, "spec.plan.tuning[0].value", planned+`setting: a, value: %s}]}}`, 255),
+		longest(node, "spec.plan.tuning[0].value", planned+`setting: a, value: %s}]}}`, 4096),
 		field{base: node, path: "spec.plan.tuning[0].setting", edit: planned + `value: a, setting: %s}]}}`, bad: map[string]string{`""`: "should be at least 1 chars long"}},
 		field{base: node, path: "spec.plan.tuning[0].value", edit: planned + `setting: a, value: %s}]}}`, bad: map[string]string{`""`: "should be at least 1 chars long"}},
 	))

@@ -57,6 +57,9 @@ func command() *cobra.Command {
 				return err
 			}
 			options.Inventory = machine{}
+			if options.Tuning, err = tuned(); err != nil {
+				return err
+			}
 			if err := options.Validate(); err != nil {
 				return err
 			}

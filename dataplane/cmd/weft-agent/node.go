@@ -12,6 +12,7 @@ import (
 	"github.com/weft-storage/weft/dataplane/engine/spdk"
 	"github.com/weft-storage/weft/dataplane/internal/agent"
 	"github.com/weft-storage/weft/dataplane/inventory"
+	"github.com/weft-storage/weft/dataplane/tuning"
 )
 
 // machine that the agent runs on.
@@ -20,6 +21,15 @@ type machine struct{}
 // Discover implements agent.InventorySource.
 func (machine) Discover(ctx context.Context) (*v1alpha1.Inventory, error) {
 	return inventory.Discover(ctx, inventory.Host{Addresses: inventory.Netlink{}, Prober: inventory.Blkid{}})
+}
+
+// tuned is the machine's kernel and NICs.
+func tuned() (tuning.Host, error) {
+	drivers, err := tuning.NewEthtool()
+	if err != nil {
+		return nil, err
+	}
+	return tuning.NewMachine("/", drivers), nil
 }
 
 // engines that this version has. Neither touches anything before a plan asks for it.

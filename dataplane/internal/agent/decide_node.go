@@ -47,6 +47,7 @@ func (d *decider) restartNeeded() verdict {
 // nodeBase is what the node says of itself whatever its engine does. An inventory that is not known now stays as it was.
 func (d *decider) nodeBase() v1alpha1.NvmfNodeStatus {
 	status := *d.Node.Status.DeepCopy()
+	status.Tuning = nil // the TuningReconciler's
 	status.ObservedGeneration = d.Node.Generation
 	if d.Inventory != nil {
 		status.Inventory = d.Inventory.DeepCopy()

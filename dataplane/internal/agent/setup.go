@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -21,6 +22,7 @@ import (
 	"k8s.io/utils/clock"
 	"k8s.io/utils/ptr"
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
@@ -31,10 +33,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/filters"
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
+	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 	"sigs.k8s.io/controller-runtime/pkg/source"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/tuning"
 )
 
 const (
@@ -62,6 +66,8 @@ type Options struct {
 
 	Inventory InventorySource
 	Engines   Engines
+	// Tuning is the node whose kernel and NICs are tuned. Required.
+	Tuning tuning.Host
 	// Settle and Resync as in Config. Defaults: 1 minute, 30 seconds.
 	Settle, Resync time.Duration
 }
@@ -75,8 +81,8 @@ func (o *Options) Validate() error {
 		return errors.New("the agent's namespace is missing; give --namespace, or set POD_NAMESPACE")
 	case o.HealthAddress == "":
 		return errors.New("the health address is missing; give --health-probe-bind-address, such as 127.0.0.1:9810")
-	case o.Inventory == nil || o.Engines == nil:
-		return errors.New("an agent needs an inventory source and engines")
+	case o.Inventory == nil || o.Engines == nil || o.Tuning == nil:
+		return errors.New("an agent needs an inventory source, engines and a host to tune")
 	}
 	return nil
 }
@@ -189,6 +195,12 @@ func setUp(m manager.Manager, agentMetrics *Metrics, o Options) error {
 	if err := watch(m, r, inventory.changed, targets.changed); err != nil {
 		return err
 	}
+	if err := watchTuning(m, &TuningReconciler{TuningConfig{
+		NodeName: o.NodeName, Client: m.GetClient(), Live: m.GetAPIReader(), Recorder: m.GetEventRecorder("weft-agent"),
+		Host: o.Tuning, Clock: clock.RealClock{},
+	}}); err != nil {
+		return err
+	}
 	for _, runnable := range []manager.Runnable{
 		inventory,
 		targets,
@@ -234,16 +246,46 @@ func watch(m manager.Manager, r *Reconciler, inventory, target <-chan event.Gene
 		WatchesRawSource(atStart).
 		WatchesRawSource(source.Channel(inventory, fromInventory)).
 		WatchesRawSource(source.Channel(target, fromTarget)).
-		WithOptions(controller.Options{
-			MaxConcurrentReconciles: 1,
-			SkipNameValidation:      ptr.To(true), // tests start several agents in one process
-			RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](retryFirst/4, retryMost),
-		}).
+		WithOptions(controllerOptions()).
 		Complete(r)
 	if err != nil {
 		return fmt.Errorf("build the controller: %w", err)
 	}
 	return nil
+}
+
+func controllerOptions() controller.Options {
+	return controller.Options{
+		MaxConcurrentReconciles: 1,
+		SkipNameValidation:      ptr.To(true), // tests start several agents in one process
+		RateLimiter:             workqueue.NewTypedItemExponentialFailureRateLimiter[reconcile.Request](retryFirst/4, retryMost),
+	}
+}
+
+// watchTuning looks at the node's tuning when what is wanted, on record or there to be tuned changes, and by the clock.
+func watchTuning(m manager.Manager, r *TuningReconciler) error {
+	matters := predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+		before, after := e.ObjectOld.(*v1alpha1.NvmfNode), e.ObjectNew.(*v1alpha1.NvmfNode)
+		return before.UID != after.UID || before.Generation != after.Generation ||
+			!before.DeletionTimestamp.Equal(after.DeletionTimestamp) || !equality.Semantic.DeepEqual(before.Status.Tuning, after.Status.Tuning) ||
+			!equality.Semantic.DeepEqual(nicsOf(before), nicsOf(after))
+	}}
+	err := ctrl.NewControllerManagedBy(m).
+		Named("weft-agent-tuning").
+		For(&v1alpha1.NvmfNode{}, builder.WithPredicates(matters)).
+		WithOptions(controllerOptions()).
+		Complete(r)
+	if err != nil {
+		return fmt.Errorf("build the tuning's controller: %w", err)
+	}
+	return nil
+}
+
+func nicsOf(node *v1alpha1.NvmfNode) []v1alpha1.NIC {
+	if node.Status.Inventory == nil {
+		return nil
+	}
+	return node.Status.Inventory.NICs
 }
 
 // healthServer answers /healthz while the process lives, and /readyz when its cache is

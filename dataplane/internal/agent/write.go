@@ -37,6 +37,11 @@ const (
 // applyStatus applies the status of an object with server-side apply and answers the object as it then is. The object's
 // UID goes along: a status never lands on another object that took the name.
 func applyStatus(ctx context.Context, c client.Client, kind string, obj, into client.Object, status any) error {
+	return applyStatusAs(ctx, c, FieldManager, "", kind, obj, into, status)
+}
+
+// applyStatusAs applies as another field manager and, where a version is given, only over that one.
+func applyStatusAs(ctx context.Context, c client.Client, manager, version, kind string, obj, into client.Object, status any) error {
 	content, err := runtime.DefaultUnstructuredConverter.ToUnstructured(status)
 	if err != nil {
 		return fmt.Errorf("encode the status of %s %s: %w", kind, obj.GetName(), err)
@@ -45,9 +50,10 @@ func applyStatus(ctx context.Context, c client.Client, kind string, obj, into cl
 	u.SetGroupVersionKind(v1alpha1.GroupVersion.WithKind(kind))
 	u.SetName(obj.GetName())
 	u.SetUID(obj.GetUID())
+	u.SetResourceVersion(version)
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
-	err = c.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(FieldManager), client.ForceOwnership)
+	err = c.Status().Apply(ctx, client.ApplyConfigurationFromUnstructured(u), client.FieldOwner(manager), client.ForceOwnership)
 	if err != nil {
 		return fmt.Errorf("apply the status of %s %s: %w", kind, obj.GetName(), err)
 	}
@@ -115,6 +121,7 @@ func (r *Reconciler) writeSnapshots(ctx, gate context.Context, s *Snapshot, stat
 // writeNode writes the node's status when it differs, other writers' conditions aside.
 func (r *Reconciler) writeNode(ctx context.Context, s *Snapshot, status v1alpha1.NvmfNodeStatus) error {
 	bears := *s.Node.Status.DeepCopy()
+	bears.Tuning = nil // the TuningReconciler's
 	bears.Conditions = slices.DeleteFunc(bears.Conditions, func(c metav1.Condition) bool {
 		return !slices.ContainsFunc(status.Conditions, func(own metav1.Condition) bool { return own.Type == c.Type })
 	})

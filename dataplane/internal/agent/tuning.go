@@ -1,0 +1,204 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/tools/events"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/tuning"
+)
+
+const (
+	// tuningManager owns status.tuning and the condition Tuned, apart from the rest of the status: that is written from a
+	// cache, which must not bring back an older record of what the node was.
+	tuningManager = FieldManager + "-tuning"
+	// tuningPeriod is how often a tuned node is looked at for drift.
+	tuningPeriod = time.Minute
+	// maxNamedSettings bounds what a message names; the rest is counted.
+	maxNamedSettings = 5
+)
+
+// TuningConfig of a TuningReconciler. Every field is required.
+type TuningConfig struct {
+	NodeName string
+	// Client writes this node's NvmfNode.
+	Client client.Client
+	// Live reads it from the API server itself: a record that an older reader does not know of must not be made anew, from
+	// values that are weft's own.
+	Live     client.Reader
+	Recorder events.EventRecorder
+	Host     tuning.Host
+	Clock    clock.PassiveClock
+}
+
+// TuningReconciler gives the node the settings of its plan's tuning. It is apart from the Reconciler so that a driver that
+// takes its time holds up no volume. It runs one reconciliation at a time.
+type TuningReconciler struct{ TuningConfig }
+
+// Reconcile the node's tuning, whatever the request. What the kernel refuses shows in the condition Tuned.
+func (r *TuningReconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconcile.Result, error) {
+	node := &v1alpha1.NvmfNode{}
+	if err := r.Live.Get(ctx, client.ObjectKey{Name: r.NodeName}, node); err != nil {
+		return reconcile.Result{}, client.IgnoreNotFound(err) // the Reconciler makes it, and that is an event
+	}
+	wanted, record := tuningOf(node)
+	if len(wanted) == 0 && len(record.Settings) == 0 {
+		return reconcile.Result{}, r.conclude(ctx, node, tuning.Result{}, nothingToTune())
+	}
+	var errStore error
+	result, err := tuning.Run(ctx, r.Host, wanted, record, func(ctx context.Context, record v1alpha1.TuningStatus) error {
+		errStore = r.store(ctx, node, record)
+		return errStore
+	})
+	if errStore != nil || ctx.Err() != nil {
+		return reconcile.Result{}, err
+	}
+	if result.Writes > 0 {
+		log.FromContext(ctx).Info("Wrote settings of the kernel and the NICs", "writes", result.Writes, "onRecord", len(result.Record.Settings))
+	}
+	if err := r.conclude(ctx, node, result, judgeTuning(wanted, result, err)); err != nil {
+		return reconcile.Result{}, err
+	}
+	if err != nil || len(wanted)+len(result.Record.Settings) == 0 {
+		return reconcile.Result{}, err
+	}
+	return reconcile.Result{RequeueAfter: tuningPeriod}, nil
+}
+
+// tuningOf a node: what is wanted, and what is on record. An NvmfNode that is being deleted takes its record with it, so
+// everything is put back first; its successor starts anew.
+func tuningOf(node *v1alpha1.NvmfNode) (wanted []v1alpha1.PlannedSetting, record v1alpha1.TuningStatus) {
+	if node.Spec.Plan != nil && node.DeletionTimestamp.IsZero() {
+		wanted = node.Spec.Plan.Tuning
+	}
+	if node.Status.Tuning != nil {
+		record = *node.Status.Tuning
+	}
+	return wanted, record
+}
+
+// store a record, on an NvmfNode that will not go before it is empty again.
+func (r *TuningReconciler) store(ctx context.Context, node *v1alpha1.NvmfNode, record v1alpha1.TuningStatus) error {
+	if node.DeletionTimestamp.IsZero() {
+		if err := r.patchFinalizer(ctx, node, controllerutil.AddFinalizer); err != nil {
+			return err
+		}
+	}
+	v, ok := previous(node.Status.Conditions, v1alpha1.ConditionTuned)
+	if !ok || v.reason == v1alpha1.ReasonNotNeeded {
+		v = unknown(v1alpha1.ReasonPending, "what the settings were is on record; they are being written")
+	}
+	return r.write(ctx, node, record, v)
+}
+
+// conclude with the record and the verdict in the status, and Events for what is new.
+func (r *TuningReconciler) conclude(ctx context.Context, node *v1alpha1.NvmfNode, result tuning.Result, v verdict) error {
+	if len(result.Drifted) > 0 {
+		r.Recorder.Eventf(node, nil, corev1.EventTypeWarning, v1alpha1.ReasonSettingDrifted, actionReconcile,
+			"somebody else changed what the target's tuning asks for, and it was put right: %s", firstNamed(result.Drifted))
+	}
+	before := meta.FindStatusCondition(node.Status.Conditions, v1alpha1.ConditionTuned)
+	if err := r.write(ctx, node, result.Record, v); err != nil {
+		return ignoreGone(err)
+	}
+	if !v.ok() && (before == nil || before.Reason != v.reason || before.Status != v.status) {
+		r.Recorder.Eventf(node, nil, corev1.EventTypeWarning, v.reason, actionReconcile, "%s is %s: %s", v1alpha1.ConditionTuned, v.status, v.message)
+	}
+	if len(result.Record.Settings) == 0 {
+		return ignoreGone(r.patchFinalizer(ctx, node, controllerutil.RemoveFinalizer))
+	}
+	return nil
+}
+
+// tuningStatus is the part of an NvmfNode's status that tuningManager owns.
+type tuningStatus struct {
+	Tuning     *v1alpha1.TuningStatus `json:"tuning,omitempty"`
+	Conditions []metav1.Condition     `json:"conditions"`
+}
+
+// write the status where it differs, and only over the version that it was decided from.
+func (r *TuningReconciler) write(ctx context.Context, node *v1alpha1.NvmfNode, record v1alpha1.TuningStatus, v verdict) error {
+	status := tuningStatus{Conditions: conditions(node.Status.Conditions, node.Generation, r.Clock.Now(), judgement{v1alpha1.ConditionTuned, v})}
+	if len(record.Settings) > 0 {
+		status.Tuning = &record
+	}
+	is := meta.FindStatusCondition(node.Status.Conditions, v1alpha1.ConditionTuned)
+	if is != nil && equality.Semantic.DeepEqual(*is, status.Conditions[0]) && equality.Semantic.DeepEqual(node.Status.Tuning, status.Tuning) {
+		return nil
+	}
+	return applyStatusAs(ctx, r.Client, tuningManager, node.ResourceVersion, "NvmfNode", node, node, &status)
+}
+
+func (r *TuningReconciler) patchFinalizer(ctx context.Context, node *v1alpha1.NvmfNode, change func(client.Object, string) bool) error {
+	before := node.DeepCopy()
+	if !change(node, v1alpha1.TuningFinalizer) {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
+	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
+	if err := r.Client.Patch(ctx, node, patch, client.FieldOwner(tuningManager)); err != nil {
+		if apierrors.IsNotFound(err) {
+			return err
+		}
+		return fmt.Errorf("change the finalizers of NvmfNode %s: %w", node.Name, err)
+	}
+	return nil
+}
+
+func nothingToTune() verdict {
+	return yesBecause(v1alpha1.ReasonNotNeeded, "the plan asks for no tuning, and the node is as weft found it")
+}
+
+// judgeTuning sums a run up. err is why the node could not be looked at.
+func judgeTuning(wanted []v1alpha1.PlannedSetting, result tuning.Result, err error) verdict {
+	if err != nil {
+		return unknown(v1alpha1.ReasonSettingsUnknown, "nothing was changed: "+err.Error())
+	}
+	var refused, notPutBack []string
+	applied := 0
+	for _, t := range result.Record.Settings {
+		switch t.State {
+		case v1alpha1.TuningApplied:
+			applied++
+		case v1alpha1.TuningNotPutBack:
+			notPutBack = append(notPutBack, t.Setting+": "+t.Message)
+		default:
+			refused = append(refused, strings.TrimSuffix(t.Setting+": "+t.Message, ": "))
+		}
+	}
+	refused = append(refused, result.Problems...)
+	switch {
+	case len(notPutBack) > 0:
+		return no(v1alpha1.ReasonSettingNotPutBack, "%s", firstNamed(append(notPutBack, refused...)))
+	case len(refused) > 0:
+		return no(v1alpha1.ReasonSettingRefused, "%s", firstNamed(refused))
+	case len(wanted) == 0:
+		return nothingToTune()
+	}
+	return yesBecause(v1alpha1.ReasonAsExpected, "%s as asked for", plural(applied, "setting"))
+}
+
+// firstNamed names the first few, and counts the rest.
+func firstNamed(all []string) string {
+	if len(all) > maxNamedSettings {
+		return fmt.Sprintf("%s; and %d more", strings.Join(all[:maxNamedSettings], "; "), len(all)-maxNamedSettings)
+	}
+	return strings.Join(all, "; ")
+}
