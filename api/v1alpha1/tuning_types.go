@@ -2,16 +2,6 @@
 
 package v1alpha1
 
-// Switch turns something on or off.
-// +kubebuilder:validation:Enum=Enabled;Disabled
-type Switch string
-
-// Positions of a switch.
-const (
-	SwitchEnabled  Switch = "Enabled"
-	SwitchDisabled Switch = "Disabled"
-)
-
 // Tuning of the nodes that serve a target: what the agent sets in the kernel and in the drivers of the
 // NICs that carry the target's portals. What is not given is left as it is. What a value was before is recorded in
 // the NvmfNode's status first, and put back when it is not asked for any more.

@@ -5,6 +5,7 @@ package sizing_test
 import (
 	"math/bits"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -188,6 +189,9 @@ func checkExplained(t *testing.T, plan *v1alpha1.Plan, want map[string]string) {
 	if len(plan.Choices) > 128 {
 		t.Errorf("%d choices", len(plan.Choices))
 	}
+	for setting, value := range checkTuning(t, plan) {
+		want[setting] = value
+	}
 	for _, c := range plan.Choices {
 		value, ok := want[c.Setting]
 		if !ok || c.Value != value {
@@ -202,4 +206,47 @@ func checkExplained(t *testing.T, plan *v1alpha1.Plan, want map[string]string) {
 	for setting := range want {
 		t.Errorf("%s is not explained", setting)
 	}
+}
+
+// checkTuning holds a plan's tuning to the API, and answers what its explanation says.
+func checkTuning(t *testing.T, plan *v1alpha1.Plan) map[string]string {
+	t.Helper()
+	want := map[string]string{}
+	var nics []string
+	seen := map[string]bool{}
+	for _, s := range plan.Tuning {
+		if seen[s.Setting] || s.Setting == "" || len(s.Setting) > 63 || s.Value == "" || len(s.Value) > 4096 {
+			t.Errorf("planned setting %+v", s)
+		}
+		seen[s.Setting] = true
+		nic, name, ofNIC := strings.Cut(s.Setting, "/")
+		switch {
+		case !ofNIC:
+			want["tuning."+s.Setting] = s.Value
+			continue
+		case name == "interrupts":
+			want["tuning."+s.Setting] = s.Value
+			if len(s.Value) > 258 {
+				want["tuning."+s.Setting] = s.Value[:255] + "..."
+			}
+		default:
+			want["tuning."+name] = s.Value
+		}
+		if !slices.Contains(nics, nic) {
+			nics = append(nics, nic)
+		}
+	}
+	for _, c := range plan.Choices {
+		name, ofTuning := strings.CutPrefix(c.Setting, "tuning.")
+		if name == "nics" {
+			slices.Sort(nics)
+			want[c.Setting] = "none"
+			if len(nics) > 0 {
+				want[c.Setting] = c.Value // long lists are cut
+			}
+		} else if _, known := want[c.Setting]; ofTuning && !known && len(nics) == 0 {
+			want[c.Setting] = c.Value // asked for, of NICs that no portal is on
+		}
+	}
+	return want
 }

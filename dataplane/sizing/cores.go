@@ -45,14 +45,17 @@ type corePlan struct {
 type topology struct {
 	cpus       []cpu // best first
 	all        cpuSet
-	interrupts cpuSet
+	interrupts cpuSet // CPUs that take those of the NICs
+	tuned      bool   // spec.tuning says so; else it is what drivers usually do
 }
 
 // topologyOf orders the node's CPUs: near the NICs, then near the drives; one hardware thread of each
 // physical core first, siblings last; those without interrupts of the NICs
 // first; and by turns from NUMA nodes that are equally near.
-func topologyOf(inv *v1alpha1.Inventory, l links, driveNodes map[int32]bool) topology {
+func topologyOf(inv *v1alpha1.Inventory, l links, driveNodes map[int32]bool, tuning *v1alpha1.Tuning) topology {
 	t := topology{cpus: make([]cpu, 0, 128)}
+	given, tuned := givenInterrupts(inv, tuning, l)
+	t.tuned = tuned
 	for i := range inv.NUMANodes {
 		node := &inv.NUMANodes[i]
 		near := uint8(2)
@@ -70,7 +73,7 @@ func topologyOf(inv *v1alpha1.Inventory, l links, driveNodes map[int32]bool) top
 		nth := int64(0)
 		for id := range cpus.all() {
 			thread, interrupts := threads[id], 0
-			if nth < queues {
+			if !tuned && nth < queues || tuned && given.has(id) {
 				interrupts = 1
 				t.interrupts.add(id)
 			}
@@ -154,8 +157,11 @@ func planCores(node Node, spec *v1alpha1.Cores, t topology, l links, why *explan
 	quiet := plan.cores.without(t.interrupts)
 	if enough := l.coresNeeded(); quiet != plan.cores && enough > 0 && quiet.count() >= enough {
 		plan.pollGroups = quiet
-		why.computed("pollGroupMask", quiet.mask(), fmt.Sprintf(
-			"CPUs %s probably take the NIC's interrupts (its queues are spread from the first CPU of its NUMA node on), and the %d others are enough for the link",
+		words := "CPUs %s probably take the NIC's interrupts (its queues are spread from the first CPU of its NUMA node on), and the %d others are enough for the link"
+		if t.tuned {
+			words = "CPUs %s take the NIC's interrupts (tuning.interrupts), and the %d others are enough for the link"
+		}
+		why.computed("pollGroupMask", quiet.mask(), fmt.Sprintf(words,
 			plan.cores.without(quiet), quiet.count()))
 	}
 	return plan, nil

@@ -179,10 +179,29 @@ func randomInput(r *rand.Rand, network, byID, model string) (sizing.Node, v1alph
 	if r.IntN(3) == 0 {
 		s.Sockets = randomSockets(r)
 	}
+	if r.IntN(3) == 0 {
+		s.Tuning = randomTuning(r, model)
+	}
 	if s.Engine == v1alpha1.EngineSPDK {
 		randomSPDK(r, &s, model)
 	}
 	return node, s
+}
+
+func randomTuning(r *rand.Rand, text string) *v1alpha1.Tuning {
+	toggle := func() v1alpha1.Switch { return pick(r, "", v1alpha1.SwitchEnabled, v1alpha1.SwitchDisabled, "x") }
+	t := &v1alpha1.Tuning{
+		Sysctls:    pick(r, nil, &v1alpha1.TuningSysctls{RmemMax: new(r.Int32()), TCPRmem: &v1alpha1.TCPBuffers{Max: r.Int32()}, TCPSlowStartAfterIdle: toggle()}),
+		Rings:      pick(r, nil, &v1alpha1.NICRings{RX: new(r.Int32())}),
+		Channels:   pick(r, nil, &v1alpha1.NICChannels{Combined: new(r.Int32())}),
+		Coalescing: pick(r, nil, &v1alpha1.NICCoalescing{AdaptiveRX: toggle(), RXUsecs: pick(r, nil, new(r.Int32())), AdaptiveTX: toggle()}),
+		Offloads:   pick(r, nil, &v1alpha1.NICOffloads{TSO: toggle(), GRO: toggle()}),
+	}
+	if r.IntN(2) == 0 {
+		cpus := pick(r, "0", "0-3,8", "1000-2000", "5-1", text)
+		t.Interrupts = pick(r, &v1alpha1.NICInterrupts{}, &v1alpha1.NICInterrupts{CPUs: cpus}, &v1alpha1.NICInterrupts{Avoid: cpus}, &v1alpha1.NICInterrupts{Count: new(r.Int32N(8))})
+	}
+	return t
 }
 
 func randomSockets(r *rand.Rand) *v1alpha1.Sockets {

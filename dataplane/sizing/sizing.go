@@ -57,6 +57,8 @@ type Reason struct {
 // first, in the order kernel modules, transports, devices, then settings, and for SPDK then cores, queues and buffers, memory. Of these last three it goes on to the next only
 // when the ones before are found.
 //
+// What spec.tuning comes to is part of the plan of either engine.
+//
 // A plan for SPDK tells of each number where it came from and why, and of its memory line by line; both are
 // for the version of SPDK that weft is built for.
 //
@@ -64,9 +66,11 @@ type Reason struct {
 func Plan(node Node, spec v1alpha1.NvmfTargetSpec) (*v1alpha1.Plan, []Reason) {
 	switch spec.Engine {
 	case v1alpha1.EngineNvmet:
-		return planNvmet(node, spec)
+		plan, reasons := planNvmet(node, spec)
+		return withTuning(node, spec, plan, reasons)
 	case v1alpha1.EngineSPDK:
-		return planSPDK(node, spec)
+		plan, reasons := planSPDK(node, spec)
+		return withTuning(node, spec, plan, reasons)
 	default:
 		return nil, []Reason{reasonf(v1alpha1.ReasonEngineUnavailable,
 			"engine %q is not known; use engine: Nvmet or SPDK", spec.Engine)}

@@ -61,7 +61,7 @@ func planSPDK(node Node, spec v1alpha1.NvmfTargetSpec) (*v1alpha1.Plan, []Reason
 	}
 
 	onLinks := linksOf(node.Inventory, portals)
-	cpus := topologyOf(node.Inventory, onLinks, driveNodes(node, pool))
+	cpus := topologyOf(node.Inventory, onLinks, driveNodes(node, pool), spec.Tuning)
 	cores, bad := planCores(node, spec.Cores, cpus, onLinks, &words)
 	if bad != nil {
 		reasons = append(reasons, *bad)

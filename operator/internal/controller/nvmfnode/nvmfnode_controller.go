@@ -17,6 +17,7 @@ import (
 	"k8s.io/utils/clock"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
@@ -77,6 +78,17 @@ func (r *Reconciler) deleteOrphan(ctx context.Context, node *v1alpha1.NvmfNode) 
 		}
 		if meta.LenList(list) > 0 {
 			return false, nil
+		}
+	}
+	// The record of what the node's tuning has to be put back to went with the node.
+	before := node.DeepCopy()
+	if controllerutil.RemoveFinalizer(node, v1alpha1.TuningFinalizer) {
+		patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
+		if err := r.Patch(ctx, node, patch, client.FieldOwner(v1alpha1.OperatorFieldManager)); err != nil {
+			return false, fmt.Errorf("take the finalizer off NvmfNode %s: %w", node.Name, err)
+		}
+		if !node.DeletionTimestamp.IsZero() {
+			return true, nil
 		}
 	}
 	if err := r.Delete(ctx, node, client.Preconditions{UID: &node.UID, ResourceVersion: &node.ResourceVersion}); err != nil {

@@ -1,0 +1,306 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sizing
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"net/netip"
+	"slices"
+	"strconv"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+)
+
+// maxTunedSettings of a plan, the API's bound.
+const maxTunedSettings = 512
+
+// A wish is one setting that spec.tuning asks for; one of a NIC has no NIC's name yet.
+type wish struct{ setting, value, why string }
+
+// withTuning adds to a plan what spec.tuning comes to on the node: value by value, each NIC's by its name.
+func withTuning(node Node, spec v1alpha1.NvmfTargetSpec, plan *v1alpha1.Plan, reasons []Reason) (*v1alpha1.Plan, []Reason) {
+	if spec.Tuning == nil || node.Inventory == nil {
+		return plan, reasons
+	}
+	reasons = append(reasons, checkInterrupts(node, spec.Tuning.Interrupts)...)
+	if plan == nil || len(reasons) > 0 {
+		return nil, reasons
+	}
+	why := explanation{choices: plan.Choices}
+	for _, w := range sysctlWishes(spec.Tuning.Sysctls) {
+		plan.Tuning = append(plan.Tuning, v1alpha1.PlannedSetting{Setting: w.setting, Value: w.value})
+		why.given("tuning."+w.setting, w.value, w.why)
+	}
+	wishes := nicWishes(*spec.Tuning, &why)
+	if len(wishes) > 0 || spec.Tuning.Interrupts != nil {
+		nics, missing := tunedNICs(node.Inventory, plan.Portals)
+		var names []string
+		for _, nic := range nics {
+			names = append(names, nic.Name)
+			for _, w := range wishes {
+				plan.Tuning = append(plan.Tuning, v1alpha1.PlannedSetting{Setting: nic.Name + "/" + w.setting, Value: w.value})
+			}
+			if i := spec.Tuning.Interrupts; i != nil {
+				plan.Tuning = append(plan.Tuning, planInterrupts(node.Inventory, *i, nic, plan.SPDK, &why))
+			}
+		}
+		why.computed("tuning.nics", clipText(list(names), 258), "the NICs that carry the target's portals; no other is touched", missing)
+	}
+	if len(plan.Tuning) > maxTunedSettings {
+		return nil, []Reason{reasonf(v1alpha1.ReasonInvalidSetting,
+			"tuning comes to %d settings of the node's NICs, and a plan holds %d; give fewer of them", len(plan.Tuning), maxTunedSettings)}
+	}
+	slices.SortFunc(plan.Tuning, func(a, b v1alpha1.PlannedSetting) int { return cmp.Compare(a.Setting, b.Setting) })
+	slices.SortFunc(why.choices, func(a, b v1alpha1.Choice) int { return cmp.Compare(a.Setting, b.Setting) })
+	plan.Choices = why.choices
+	return plan, nil
+}
+
+// tunedNICs are the interfaces with a device that carry the portals, and a warning of portals that are on none.
+func tunedNICs(inv *v1alpha1.Inventory, portals []v1alpha1.PlannedPortal) ([]*v1alpha1.NIC, string) {
+	all := nicAddresses(inv)
+	found := map[string]*v1alpha1.NIC{}
+	var missing []string
+	for _, p := range portals {
+		addr, err := netip.ParseAddr(p.Address)
+		i := slices.IndexFunc(all, func(c candidate) bool { return err == nil && c.addr == addr })
+		if i < 0 {
+			missing = append(missing, p.Address)
+			continue
+		}
+		for _, nic := range lowest(inv, all[i].nic) {
+			found[nic.Name] = nic
+		}
+	}
+	var nics []*v1alpha1.NIC
+	for _, name := range slices.Sorted(maps.Keys(found)) {
+		nics = append(nics, found[name])
+	}
+	if len(missing) == 0 {
+		return nics, ""
+	}
+	slices.Sort(missing)
+	return nics, fmt.Sprintf("%s is on no NIC of the inventory (a bridge, say), so only sysctls are set for it; name the NIC's own network with transports[].network", list(slices.Compact(missing)))
+}
+
+func sysctlWishes(s *v1alpha1.TuningSysctls) []wish {
+	if s == nil {
+		return nil
+	}
+	var wishes []wish
+	number := func(name string, value *int32, why string) {
+		if value != nil {
+			wishes = append(wishes, wish{name, strconv.Itoa(int(*value)), why})
+		}
+	}
+	word := func(name, value, why string) {
+		if value != "" {
+			wishes = append(wishes, wish{name, value, why})
+		}
+	}
+	buffers := func(name string, b *v1alpha1.TCPBuffers, why string) {
+		if b != nil {
+			wishes = append(wishes, wish{name, fmt.Sprintf("%d %d %d", b.Min, b.Default, b.Max), why})
+		}
+	}
+	number("net.core.rmem_max", s.RmemMax, "the largest receive buffer that a program may ask for, in bytes")
+	number("net.core.wmem_max", s.WmemMax, "the largest send buffer that a program may ask for, in bytes")
+	number("net.core.rmem_default", s.RmemDefault, "the receive buffer of a socket that asks for none, in bytes")
+	number("net.core.wmem_default", s.WmemDefault, "the send buffer of a socket that asks for none, in bytes")
+	number("net.core.optmem_max", s.OptmemMax, "the most ancillary memory of a socket, in bytes; zero-copy send takes from it")
+	number("net.core.netdev_budget", s.NetdevBudget, "the most packets that a CPU takes from all its NICs in one go")
+	number("net.core.netdev_budget_usecs", s.NetdevBudgetUsecs, "the longest that a CPU goes on taking packets, in microseconds")
+	number("net.core.netdev_max_backlog", s.NetdevMaxBacklog, "the most packets that wait for a CPU")
+	number("net.core.dev_weight", s.DevWeight, "the most packets that a CPU takes from its backlog in one go")
+	number("net.core.busy_poll", s.BusyPoll, "how long poll and select look at a socket's NIC queue before they sleep, in microseconds")
+	number("net.core.busy_read", s.BusyRead, "how long a read looks at its NIC queue before it sleeps, in microseconds")
+	number("net.core.somaxconn", s.Somaxconn, "the most connections that wait to be accepted")
+	word("net.core.default_qdisc", s.DefaultQdisc, "the queueing discipline of interfaces that come up from now on")
+	word("net.ipv4.tcp_congestion_control", s.TCPCongestionControl, "how new TCP connections react to loss and delay")
+	word("net.ipv4.tcp_slow_start_after_idle", map[v1alpha1.Switch]string{v1alpha1.SwitchEnabled: "1", v1alpha1.SwitchDisabled: "0"}[s.TCPSlowStartAfterIdle],
+		"whether a connection that was idle starts slowly again")
+	buffers("net.ipv4.tcp_rmem", s.TCPRmem, "the smallest, the first and the largest receive buffer of a TCP connection, in bytes")
+	buffers("net.ipv4.tcp_wmem", s.TCPWmem, "the smallest, the first and the largest send buffer of a TCP connection, in bytes")
+	return wishes
+}
+
+// nicWishes hold for every NIC alike. Offloads have the kernel's own names.
+func nicWishes(t v1alpha1.Tuning, why *explanation) []wish {
+	var wishes []wish
+	add := func(source v1alpha1.ChoiceSource, setting, value, words string) {
+		wishes = append(wishes, wish{setting, value, words})
+		why.add(source, "tuning."+setting, value, words)
+	}
+	number := func(setting string, value *int32, words string) {
+		if value != nil {
+			add(v1alpha1.SourceGiven, setting, strconv.Itoa(int(*value)), words)
+		}
+	}
+	turn := func(setting string, s v1alpha1.Switch, words string) {
+		if value := map[v1alpha1.Switch]string{v1alpha1.SwitchEnabled: "on", v1alpha1.SwitchDisabled: "off"}[s]; value != "" {
+			add(v1alpha1.SourceGiven, setting, value, words)
+		}
+	}
+	if r := t.Rings; r != nil {
+		number("rings.rx", r.RX, "packets that wait in each receive queue; more bear longer bursts, and take more of the cache")
+		number("rings.tx", r.TX, "packets that wait in each send queue")
+	}
+	if c := t.Channels; c != nil {
+		number("channels.rx", c.RX, "receive queues, each with an interrupt")
+		number("channels.tx", c.TX, "send queues, each with an interrupt")
+		number("channels.combined", c.Combined, "queues for both directions, each with an interrupt")
+	}
+	if c := t.Coalescing; c != nil {
+		for _, d := range []struct {
+			name, of string
+			adaptive v1alpha1.Switch
+			usecs    *int32
+			frames   *int32
+		}{{"rx", "RX", c.AdaptiveRX, c.RXUsecs, c.RXFrames}, {"tx", "TX", c.AdaptiveTX, c.TXUsecs, c.TXFrames}} {
+			if d.adaptive == "" && (d.usecs != nil || d.frames != nil) {
+				add(v1alpha1.SourceComputed, "coalescing.adaptive"+d.of, "off", "the times given hold only while the driver does not choose them by the traffic")
+			}
+			turn("coalescing.adaptive"+d.of, d.adaptive, "whether the driver chooses the times by the traffic")
+			number("coalescing."+d.name+"Usecs", d.usecs, "microseconds that packets wait for one interrupt")
+			number("coalescing."+d.name+"Frames", d.frames, "packets that bring the interrupt before that")
+		}
+	}
+	if o := t.Offloads; o != nil {
+		turn("offloads.tx-tcp-segmentation", o.TSO, "whether the NIC cuts large TCP segments into packets (TSO)")
+		turn("offloads.tx-tcp6-segmentation", o.TSO, "the same over IPv6")
+		turn("offloads.tx-generic-segmentation", o.GSO, "whether the kernel cuts segments as late as it can (GSO)")
+		turn("offloads.rx-gro", o.GRO, "whether the kernel joins packets that were received (GRO)")
+		turn("offloads.rx-lro", o.LRO, "whether the NIC joins packets that were received (LRO)")
+	}
+	return wishes
+}
+
+// checkInterrupts refuses CPUs that the node does not have.
+func checkInterrupts(node Node, i *v1alpha1.NICInterrupts) []Reason {
+	if i == nil {
+		return nil
+	}
+	all := cpusOf(node.Inventory)
+	if all.count() == 0 {
+		return []Reason{reasonf(v1alpha1.ReasonNoInventory, "the inventory of node %s lists no CPUs; see that its weft-agent is of this version and Ready", node.Name)}
+	}
+	switch given := parseCPUs(cmp.Or(i.CPUs, i.Avoid)); {
+	case i.Count != nil:
+		if n := int(*i.Count); n < 1 || n > all.count() {
+			return []Reason{reasonf(v1alpha1.ReasonNotEnoughCPUs, "tuning.interrupts.count is %d, and node %s has %s; use 1 to %d", n, node.Name, plural(all.count(), "CPU"), all.count())}
+		}
+	case given.count() == 0:
+		return []Reason{reasonf(v1alpha1.ReasonInvalidSetting, "tuning.interrupts names no CPU from 0 to %d; give cpus or avoid as 0-3,8, or a count", maxCPUs-1)}
+	case given.without(all).count() > 0 && i.CPUs != "":
+		return []Reason{reasonf(v1alpha1.ReasonNotEnoughCPUs, "tuning.interrupts.cpus names CPUs that node %s does not have (%.120s); it has %.120s", node.Name, given.without(all), all)}
+	case all.without(given).count() == 0 && i.Avoid != "":
+		return []Reason{reasonf(v1alpha1.ReasonNotEnoughCPUs, "tuning.interrupts.avoid leaves node %s no CPU to take interrupts; it has %.120s: avoid fewer", node.Name, all)}
+	}
+	return nil
+}
+
+func cpusOf(inv *v1alpha1.Inventory) cpuSet {
+	var all cpuSet
+	for i := range inv.NUMANodes {
+		all = all.or(parseCPUs(inv.NUMANodes[i].CPUs))
+	}
+	return all
+}
+
+// nearCPUs are those of the NIC's NUMA node; all, where the NIC does not say which that is.
+func nearCPUs(inv *v1alpha1.Inventory, nic *v1alpha1.NIC) cpuSet {
+	for i := range inv.NUMANodes {
+		if nic.NUMANode != nil && inv.NUMANodes[i].ID == *nic.NUMANode {
+			if near := parseCPUs(inv.NUMANodes[i].CPUs); near.count() > 0 {
+				return near
+			}
+		}
+	}
+	return cpusOf(inv)
+}
+
+// planInterrupts chooses the CPUs that take a NIC's interrupts. checkInterrupts found that there are some.
+func planInterrupts(inv *v1alpha1.Inventory, i v1alpha1.NICInterrupts, nic *v1alpha1.NIC, target *v1alpha1.SPDKPlan, why *explanation) v1alpha1.PlannedSetting {
+	var cores cpuSet // that serve connections
+	if target != nil {
+		cores, _ = parseMask(cmp.Or(target.PollGroupMask, target.CoreMask))
+	}
+	var cpus cpuSet
+	source, words := v1alpha1.SourceComputed, ""
+	switch {
+	case i.CPUs != "":
+		source, cpus, words = v1alpha1.SourceGiven, parseCPUs(i.CPUs), "interrupts.cpus names them; each interrupt goes to one of them, by turns"
+	case i.Avoid != "":
+		if cpus = nearCPUs(inv, nic).without(parseCPUs(i.Avoid)); cpus.count() > 0 {
+			words = "the CPUs of the NIC's NUMA node but those of interrupts.avoid; each interrupt goes to one of them, by turns"
+		} else {
+			cpus, words = cpusOf(inv).without(parseCPUs(i.Avoid)), "interrupts.avoid leaves none on the NIC's NUMA node, so those of others; each interrupt goes to one of them, by turns"
+		}
+	default:
+		cpus = countedInterrupts(inv, int(*i.Count), nic, cores, target)
+		words = fmt.Sprintf("%s as interrupts.count says, near the NIC and apart from the target's own as far as there are others; each interrupt goes to one of them, by turns", plural(cpus.count(), "CPU"))
+	}
+	var warning string
+	if both := cpus.and(cores); both.count() > 0 {
+		warning = fmt.Sprintf("CPUs %.120s serve the target's connections too, and lose time to interrupts; name others, or leave some out of cores.mask", both)
+	}
+	value := cpus.String()
+	why.add(source, "tuning."+nic.Name+"/interrupts", clipText(value, 258), words, warning)
+	return v1alpha1.PlannedSetting{Setting: nic.Name + "/interrupts", Value: value}
+}
+
+// countedInterrupts takes CPUs that the target leaves free before its own, of its own those without a poll group first;
+// then those near the NIC, one hardware thread of a physical core first, and CPU 0, where Linux does work of its own, last.
+func countedInterrupts(inv *v1alpha1.Inventory, count int, nic *v1alpha1.NIC, groups cpuSet, target *v1alpha1.SPDKPlan) cpuSet {
+	var cores cpuSet
+	if target != nil {
+		cores, _ = parseMask(target.CoreMask)
+	}
+	near := nearCPUs(inv, nic)
+	is := func(b bool) int {
+		if b {
+			return 1
+		}
+		return 0
+	}
+	type ranked struct{ id, rank int }
+	var all []ranked
+	for n := range inv.NUMANodes {
+		cpus := parseCPUs(inv.NUMANodes[n].CPUs)
+		threads := threadsOf(&inv.NUMANodes[n], cpus)
+		for id := range cpus.all() {
+			rank := is(groups.has(id))<<12 | is(cores.has(id))<<11 | is(!near.has(id))<<10 | int(threads[id])<<1 | is(id == 0)
+			all = append(all, ranked{id, rank})
+		}
+	}
+	slices.SortFunc(all, func(a, b ranked) int { return cmp.Or(cmp.Compare(a.rank, b.rank), cmp.Compare(a.id, b.id)) })
+	var chosen cpuSet
+	for _, c := range all {
+		if chosen.count() < count {
+			chosen.add(c.id)
+		}
+	}
+	return chosen
+}
+
+// givenInterrupts are the CPUs that spec.tuning sends the interrupts of all NICs to; ok is false when it does not say.
+// With a count they are chosen after the target's cores, and apart from them.
+func givenInterrupts(inv *v1alpha1.Inventory, t *v1alpha1.Tuning, l links) (cpus cpuSet, ok bool) {
+	if t == nil || t.Interrupts == nil {
+		return cpuSet{}, false
+	}
+	if t.Interrupts.CPUs != "" {
+		return parseCPUs(t.Interrupts.CPUs), true
+	}
+	if t.Interrupts.Avoid == "" {
+		return cpuSet{}, true
+	}
+	for i := range inv.NUMANodes {
+		if len(l.numa) == 0 || l.numa[inv.NUMANodes[i].ID] {
+			cpus = cpus.or(parseCPUs(inv.NUMANodes[i].CPUs))
+		}
+	}
+	return cpus.without(parseCPUs(t.Interrupts.Avoid)), true
+}
