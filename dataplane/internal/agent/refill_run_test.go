@@ -19,6 +19,7 @@ import (
 	"github.com/weft-storage/weft/dataplane/engine"
 	"github.com/weft-storage/weft/dataplane/engine/enginetest"
 	"github.com/weft-storage/weft/dataplane/spdkrpc/spdktest"
+	"github.com/weft-storage/weft/dataplane/tuning/tuningtest"
 )
 
 // running is the whole agent of a lab, with its own rights and nothing but its target's word to tell it that something happened.
@@ -35,7 +36,7 @@ func (l *lab) run(engines Engines) *running {
 	go func() {
 		ended <- Run(ctx, l.server.agentConfig, Options{
 			NodeName: l.node, Namespace: testNamespace, HealthAddress: r.address, DeviceFolder: l.t.TempDir(),
-			Inventory: &discovered{found: l.inventory}, Engines: engines, Resync: time.Hour,
+			Inventory: &discovered{found: l.inventory}, Engines: engines, Tuning: tuningtest.New(), Resync: time.Hour,
 		})
 	}()
 	l.t.Cleanup(func() {

@@ -24,6 +24,7 @@ import (
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/engine"
 	"github.com/weft-storage/weft/dataplane/engine/enginetest"
+	"github.com/weft-storage/weft/dataplane/tuning/tuningtest"
 )
 
 const patience, interval = time.Minute, 50 * time.Millisecond
@@ -69,7 +70,7 @@ func TestRun(t *testing.T) {
 	go func() {
 		ended <- Run(ctx, l.server.agentConfig, Options{
 			NodeName: l.node, Namespace: testNamespace, HealthAddress: address, DeviceFolder: devices,
-			Inventory: found, Engines: func(v1alpha1.Engine) (engine.Engine, error) { return l.target, nil },
+			Inventory: found, Tuning: tuningtest.New(), Engines: func(v1alpha1.Engine) (engine.Engine, error) { return l.target, nil },
 		})
 	}()
 	get := func(path string) (string, error) {
@@ -158,7 +159,7 @@ func TestRun(t *testing.T) {
 
 func TestOptions(t *testing.T) {
 	whole := Options{
-		NodeName: "n", Namespace: "ns", HealthAddress: "127.0.0.1:0", Inventory: &discovered{},
+		NodeName: "n", Namespace: "ns", HealthAddress: "127.0.0.1:0", Inventory: &discovered{}, Tuning: tuningtest.New(),
 		Engines: func(v1alpha1.Engine) (engine.Engine, error) { return nil, nil },
 	}
 	for _, c := range []struct {
@@ -170,6 +171,7 @@ func TestOptions(t *testing.T) {
 		{"namespace", func(o *Options) { o.Namespace = "" }, "give --namespace, or set POD_NAMESPACE"},
 		{"health address", func(o *Options) { o.HealthAddress = "" }, "give --health-probe-bind-address"},
 		{"engines", func(o *Options) { o.Engines = nil }, "an agent needs"},
+		{"host to tune", func(o *Options) { o.Tuning = nil }, "an agent needs"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			g := NewWithT(t)

@@ -64,6 +64,10 @@ func TestNvmfNodesOfNodesThatAreGone(t *testing.T) {
 	for _, name := range []string{"gone-1", "gone-2", "gone-3"} {
 		c.Eventually(c.claimant(name)).Should(Equal("gone"))
 	}
+	tuned := &v1alpha1.NvmfNode{}
+	c.Expect(admin.Get(c.ctx, client.ObjectKey{Name: "gone-1"}, tuned)).To(Succeed())
+	tuned.Finalizers = []string{v1alpha1.TuningFinalizer} // nobody will put back what went with the node
+	c.Expect(admin.Update(c.ctx, tuned)).To(Succeed())
 	volume := c.volume("gone-v", "gone", "gone-2")
 	snapshot := &v1alpha1.NvmfSnapshot{
 		ObjectMeta: metav1.ObjectMeta{Name: "gone-s"},
