@@ -97,6 +97,9 @@ func nic(t tree, name string) (v1alpha1.NIC, error) {
 		if n.Driver, err = t.base(device, "driver"); err != nil {
 			return n, err
 		}
+		if n.PCIe, err = t.pcieTransfers(n.PCIAddress); err != nil {
+			return n, err
+		}
 	}
 
 	queues, err := t.listIfThere(dir, "queues")
