@@ -40,6 +40,8 @@ type agentSet struct {
 
 	mu    sync.Mutex
 	nodes map[string]*agent
+	// serve is called with each volume that a node serves, as it does.
+	serve func(*v1alpha1.NvmfVolume)
 }
 
 type agent struct {
@@ -98,6 +100,12 @@ func (a *agentSet) with(node string, do func(*agent)) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	do(a.nodes[node])
+}
+
+func (a *agentSet) onServe(serve func(*v1alpha1.NvmfVolume)) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.serve = serve
 }
 
 func (a *agentSet) silence(node string) { a.with(node, func(n *agent) { n.silent = true }) }
@@ -196,6 +204,9 @@ func (a *agentSet) reconcileEngine(vol *v1alpha1.NvmfVolume) (act, gone bool) {
 	}
 	for _, kind := range []string{v1alpha1.ConditionCreated, v1alpha1.ConditionExported, v1alpha1.ConditionReady} {
 		set(kind, metav1.ConditionTrue, v1alpha1.ReasonAsExpected, "")
+	}
+	if a.serve != nil {
+		a.serve(vol)
 	}
 	return !equal(before, &vol.Status), false
 }

@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/kubernetes-csi/csi-test/v5/pkg/sanity"
+	"github.com/onsi/ginkgo/v2"
+	"github.com/onsi/ginkgo/v2/types"
+	. "github.com/onsi/gomega"
+	"google.golang.org/grpc"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	utilexec "k8s.io/utils/exec"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/csi-driver/internal/fabrics"
+	"github.com/weft-storage/weft/csi-driver/internal/fabrics/fabricstest"
+	"github.com/weft-storage/weft/csi-driver/internal/filesystem"
+	"github.com/weft-storage/weft/csi-driver/internal/identity"
+	"github.com/weft-storage/weft/csi-driver/internal/node"
+	"github.com/weft-storage/weft/csi-driver/internal/server"
+)
+
+// notOffered are the only reasons for which a test of csi-sanity may be left out: what the driver does not advertise.
+var notOffered = []string{
+	"GroupControllerService not supported", "Group Controller Service not provided", "GroupController Service not provided",
+	"CreateVolumeGroupSnapshot not supported", "GetVolumeGroupSnapshot not supported", "DeleteVolumeGroupSnapshot not supported",
+	"ModifyVolume not supported", "Modify volume not supported", "Modify Volume not supported",
+	"ControllerPublishVolume.readonly field not supported", "SNAPSHOT_ACCESSIBILITY_CONSTRAINTS not supported",
+	"NodeGetVolumeHealth not supported", "NodeGetStorageHealth not supported", "ControllerListVolumeHealth not supported", "ControllerGetVolumeHealth not supported",
+	// In Kubernetes it is the scheduler that counts a node's volumes.
+	"testnodevolumeattachlimit not enabled",
+}
+
+var sanityRan sync.Once
+
+// TestSanity runs csi-sanity on controller and node service together: a real API server, the test's agents, a
+// constructed kernel, and the machine's own filesystem programs.
+func TestSanity(t *testing.T) {
+	sanityRan.Do(func() { runSanity(t) }) // Ginkgo runs once in a process
+}
+
+func runSanity(t *testing.T) {
+	st := newStorage(t, 2, 1000*gi)
+	s, _ := newService(t)
+	seen(t, s, st)
+	host := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: own(t, "host")}}
+	create(t, host)
+	dir, err := os.MkdirTemp("", "weft") // a socket's path has at most 107 bytes
+	if err != nil {
+		t.Fatal(err)
+	}
+	nodeService := newNodeService(t, dir, string(host.UID))
+	endpoint := "unix://" + dir + "/csi.sock"
+	serveAll(t, endpoint, s, nodeService)
+
+	config := sanity.NewTestConfig()
+	config.Address, config.DialOptions = endpoint, append(config.DialOptions, grpc.WithNoProxy())
+	config.TargetPath, config.StagingPath = filepath.Join(dir, "target"), filepath.Join(dir, "staging")
+	config.TestVolumeSize, config.TestVolumeExpandSize = gi, 2*gi
+	config.TestVolumeParameters = map[string]string{"target": st.target}
+	suite := sanity.GinkgoTest(&config)
+	var report types.Report
+	ginkgo.ReportAfterSuite("what was left out", func(r types.Report) { report = r })
+	RegisterFailHandler(ginkgo.Fail)
+	suiteConfig, reporter := ginkgo.GinkgoConfiguration()
+	reporter.Succinct = true
+	ginkgo.RunSpecs(t, "csi-sanity", suiteConfig, reporter)
+	suite.Finalize()
+	checkSkips(t, report)
+}
+
+func checkSkips(t *testing.T, r types.Report) {
+	counts := map[types.SpecState]int{}
+	for _, spec := range r.SpecReports {
+		if spec.LeafNodeType != types.NodeTypeIt {
+			continue
+		}
+		counts[spec.State]++
+		fits := func(reason string) bool { return strings.Contains(spec.Failure.Message, reason) }
+		// What is pending is so for all drivers.
+		if spec.State == types.SpecStateSkipped && !slices.ContainsFunc(notOffered, fits) {
+			t.Errorf("left out: %s: %s", spec.FullText(), spec.Failure.Message)
+		}
+	}
+	t.Logf("csi-sanity: %d passed, %d failed, %d not offered", counts[types.SpecStatePassed], counts[types.SpecStateFailed], counts[types.SpecStateSkipped])
+}
+
+// newNodeService on a kernel that sees what the agents serve.
+func newNodeService(t *testing.T, dir, uid string) *node.Service {
+	t.Helper()
+	kernel, err := fabricstest.New(filepath.Join(dir, "root"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	mounter, err := fabricstest.NewMounter(kernel)
+	if err != nil {
+		t.Fatal(err)
+	}
+	fs := &filesystem.Host{Mounter: mounter, Exec: utilexec.New(), MountInfo: mounter.MountInfo()}
+	initiator := fabrics.New(fabrics.Config{
+		Root: kernel.Root, UID: uid, Kernel: kernel,
+		LoadModule: func(context.Context, string) error { return errors.New("no module is missing") },
+		Reachable:  func(context.Context, string) error { return nil },
+		MountsOf:   func(ns fabrics.Namespace) ([]string, error) { return fs.MountsOf(ns.Device, ns.Name) },
+	})
+	agents.onServe(func(vol *v1alpha1.NvmfVolume) {
+		subsystem := fabricstest.Subsystem{
+			NQN:        vol.Status.NQN,
+			Portals:    []string{"10.0.0.1:4420"},
+			Namespaces: []fabricstest.Namespace{{NGUID: vol.Status.NGUID, SizeBytes: vol.Status.Size.Value()}},
+		}
+		for _, h := range vol.Status.Hosts {
+			subsystem.Hosts = append(subsystem.Hosts, h.NQN)
+		}
+		if err := kernel.Serve(subsystem); err != nil {
+			t.Error(err)
+		}
+	})
+	t.Cleanup(func() { agents.onServe(nil) })
+	return &node.Service{HostNQN: initiator.NQN, MaxVolumes: 64, Initiator: initiator, Filesystems: fs}
+}
+
+// serveAll serves the driver's three services on one socket.
+func serveAll(t *testing.T, endpoint string, s *Service, n *node.Service) {
+	t.Helper()
+	ctx, stop := context.WithCancel(context.Background())
+	listener, err := server.Listen(ctx, endpoint)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() {
+		ended <- server.Serve(ctx, listener, func(r grpc.ServiceRegistrar) {
+			csi.RegisterIdentityServer(r, &identity.Service{Version: "1.2.3", Ready: s.Synced})
+			csi.RegisterControllerServer(r, s)
+			csi.RegisterNodeServer(r, n)
+		})
+	}()
+	t.Cleanup(func() {
+		stop()
+		path, err := server.SocketPath(endpoint)
+		if err := errors.Join(<-ended, n.Wait(context.Background()), err, os.RemoveAll(filepath.Dir(path))); err != nil {
+			t.Error(err)
+		}
+	})
+}
