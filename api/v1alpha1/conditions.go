@@ -26,6 +26,9 @@ const (
 	// ConditionTuned (NvmfNode): every setting of the plan's tuning is as asked for, and none is left
 	// that should have been put back.
 	ConditionTuned = "Tuned"
+	// ConditionBuffersSufficient (NvmfNode): no I/O had to wait for a buffer lately. False names the pools that ran
+	// out, and the spec.buffers that would not. True with reason NotNeeded where the engine has no such pools.
+	ConditionBuffersSufficient = "BuffersSufficient"
 	// ConditionTargetPodReady (NvmfNode): the target pod runs and follows the plan. Written by
 	// the operator, which makes the pod; True with reason NotNeeded where the engine has no pod.
 	ConditionTargetPodReady = "TargetPodReady"
@@ -84,6 +87,7 @@ const (
 	ReasonMemoryExceeded     = "MemoryExceeded"
 	ReasonNotEnoughCPUs      = "NotEnoughCPUs"
 	ReasonBuffersTooFew      = "BuffersTooFew"
+	ReasonBuffersExhausted   = "BuffersExhausted"
 	ReasonInvalidSetting     = "InvalidSetting"
 	ReasonCPUsNotGranted     = "CPUsNotGranted"
 	ReasonHugepagesMissing   = "HugepagesMissing"

@@ -86,6 +86,9 @@ type SPDKPlan struct {
 	// Mode of the reactors: Static, Dynamic or Interrupt.
 	// +required
 	Mode CoreMode `json:"mode"`
+	// Balance: the agent moves poll groups between the cores by their load. Mode Static only.
+	// +optional
+	Balance bool `json:"balance,omitempty"`
 	// Scheduler has the knobs of mode Dynamic. Absent in other modes.
 	// +optional
 	Scheduler *PlannedScheduler `json:"scheduler,omitempty"`
@@ -335,7 +338,7 @@ type NvmfNodeStatus struct {
 	// Tuning that the agent applied, with what it was before. Absent when the node is as weft found it.
 	// +optional
 	Tuning *TuningStatus `json:"tuning,omitempty"`
-	// Conditions: Ready, PoolReady, PortalsReady, RestartNeeded, Tuned by the agent; AgentAlive, and TargetPodReady where the engine has a pod, by the operator.
+	// Conditions: Ready, PoolReady, PortalsReady, RestartNeeded, BuffersSufficient, Tuned by the agent; AgentAlive, and TargetPodReady where the engine has a pod, by the operator.
 	// +listType=map
 	// +listMapKey=type
 	// +optional
@@ -357,6 +360,29 @@ type EngineStatus struct {
 	// InterruptMode: its reactors sleep until there is work.
 	// +optional
 	InterruptMode bool `json:"interruptMode,omitempty"`
+	// Settings that the target runs with, as read back from it, named as in spec.plan.choices. Absent
+	// while nothing was read, and with an engine that has none.
+	// +kubebuilder:validation:MaxItems=64
+	// +listType=map
+	// +listMapKey=setting
+	// +optional
+	Settings []EngineSetting `json:"settings,omitempty"`
+}
+
+// EngineSetting is one setting that a target runs with.
+type EngineSetting struct {
+	// Setting, as the field of the plan: coreMask, largeBuffers, transports[TCP].largeCache.
+	// +kubebuilder:validation:MaxLength=63
+	// +required
+	Setting string `json:"setting"`
+	// Value that is in use.
+	// +kubebuilder:validation:MaxLength=258
+	// +required
+	Value string `json:"value"`
+	// Planned value where it is another one; condition RestartNeeded says how they become the same.
+	// +kubebuilder:validation:MaxLength=258
+	// +optional
+	Planned string `json:"planned,omitempty"`
 }
 
 // PoolStatus is one drive, or file, of the pool.

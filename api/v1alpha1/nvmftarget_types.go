@@ -246,6 +246,7 @@ const (
 // Cores of an SPDK target.
 // +kubebuilder:validation:XValidation:rule="has(self.count) != has(self.mask)",message="cores: give exactly one of count and mask"
 // +kubebuilder:validation:XValidation:rule="!has(self.dynamic) || self.mode == 'Dynamic'",message="cores.dynamic needs mode: Dynamic"
+// +kubebuilder:validation:XValidation:rule="!has(self.balance) || !self.balance || self.mode == 'Static'",message="cores.balance needs mode: Static; in mode Dynamic SPDK moves threads itself, and in mode Interrupt their load is not known"
 type Cores struct {
 	// Count of cores, chosen near the NIC. Never CPU 0.
 	// +kubebuilder:validation:Minimum=1
@@ -265,6 +266,11 @@ type Cores struct {
 	// Dynamic has the knobs of mode Dynamic.
 	// +optional
 	Dynamic *DynamicCores `json:"dynamic,omitempty"`
+	// Balance lets the agent move poll groups between the target's cores by their measured load, away from cores
+	// that are busy or that take the NIC's interrupts. Mode Static only. It follows the spec without a restart; when it
+	// is turned off, each poll group goes back to where it was. Default false.
+	// +optional
+	Balance bool `json:"balance,omitempty"`
 }
 
 // DynamicCores are the knobs of SPDK's dynamic scheduler; defaults are SPDK's.

@@ -97,6 +97,11 @@ var targetRules = []validation{
 	{name: "knobs of another mode", base: targetSPDK, edit: `spec: {cores: {count: 4, mode: Interrupt, dynamic: {loadLimit: 30}}}`,
 		field: "spec.cores", want: "cores.dynamic needs mode: Dynamic"},
 
+	{name: "balanced cores", base: targetSPDK, edit: `spec: {cores: {count: 4, mode: Static, balance: true}}`},
+	{name: "no balance", base: targetSPDK, edit: `spec: {cores: {count: 4, balance: false}}`},
+	{name: "balance in the default mode", base: targetSPDK, edit: `spec: {cores: {count: 4, balance: true}}`, field: "spec.cores", want: "cores.balance needs mode: Static"},
+	{name: "balance in mode Interrupt", base: targetSPDK, edit: `spec: {cores: {count: 4, mode: Interrupt, balance: true}}`, field: "spec.cores", want: "cores.balance needs mode: Static"},
+
 	{name: "buffers by hand", base: targetSPDK, edit: `spec: {buffers: {mode: Manual, large: {count: 512, cachePerCore: 16}, small: {count: 4096, cachePerCore: 128}}}`},
 	{name: "buffers by hand, half", base: targetSPDK, edit: `spec: {buffers: {mode: Manual, large: {count: 512, cachePerCore: 16}}}`,
 		field: "spec.buffers", want: "buffers: mode Manual needs large and small; mode Auto takes neither"},

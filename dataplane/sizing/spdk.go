@@ -270,6 +270,13 @@ func planMode(spec v1alpha1.NvmfTargetSpec, p *v1alpha1.SPDKPlan, why *explanati
 	} else {
 		why.given("mode", string(p.Mode), words)
 	}
+	if spec.Cores != nil && spec.Cores.Balance {
+		if p.Mode != v1alpha1.CoresStatic {
+			return []Reason{reasonf(v1alpha1.ReasonInvalidSetting, "cores.balance needs cores.mode: Static, and it is %s; set mode: Static, or leave balance out", p.Mode)}
+		}
+		p.Balance = true
+		why.given("balance", "true", "poll groups move between the cores by their load, away from those that take the NIC's interrupts")
+	}
 	if p.Mode != v1alpha1.CoresDynamic {
 		return nil
 	}

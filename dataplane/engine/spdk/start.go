@@ -48,6 +48,7 @@ func (e *Engine) Start(ctx context.Context, plan v1alpha1.Plan) error {
 	if err != nil {
 		return err
 	}
+	// A target in interrupt mode must not be asked for the dynamic scheduler.
 	if is.interruptMode == want.interruptMode {
 		if err := s.setScheduler(plan.SPDK, is.scheduler); err != nil {
 			return err
@@ -88,13 +89,7 @@ func (s *session) initialize(plan *v1alpha1.SPDKPlan, want settings) error {
 	if err := s.setPollGroups(want); err != nil {
 		return err
 	}
-	scheduler, err := spdkrpc.Call(s.ctx, s.conn, spdkrpc.FrameworkGetScheduler{})
-	if err != nil {
-		return mapError(err)
-	}
-	if err := s.setScheduler(plan, scheduler); err != nil {
-		return err
-	}
+	// Only after it is known whether the target was started in interrupt mode does the scheduler follow.
 	if _, err := spdkrpc.Call(s.ctx, s.conn, spdkrpc.FrameworkStartInit{}); err != nil {
 		return fmt.Errorf("initialize the target: %w", mapError(err))
 	}

@@ -16,7 +16,7 @@ import (
 // decideNode sums the node up, after everything else was decided.
 func (d *decider) decideNode() {
 	status := d.nodeBase()
-	status.Engine = engineStatus(d.Target.Info)
+	status.Engine = engineStatus(d.Target)
 	status.Pools = d.poolStatuses()
 	status.Capacity = d.capacity()
 	status.Portals = d.servedPortals()
@@ -25,14 +25,16 @@ func (d *decider) decideNode() {
 		judgement{v1alpha1.ConditionPoolReady, pools},
 		judgement{v1alpha1.ConditionPortalsReady, d.portalsReady},
 		judgement{v1alpha1.ConditionRestartNeeded, d.restartNeeded()},
+		judgement{v1alpha1.ConditionBuffersSufficient, d.buffersSufficient()},
 		judgement{v1alpha1.ConditionReady, d.nodeReady(pools)},
 	)
 	d.decision.Node = status
 }
 
-func engineStatus(info engine.Info) *v1alpha1.EngineStatus {
+func engineStatus(t Target) *v1alpha1.EngineStatus {
+	info := t.Info
 	return &v1alpha1.EngineStatus{
-		Type: info.Type, Version: info.Version, InterruptMode: info.InterruptMode,
+		Type: info.Type, Version: info.Version, InterruptMode: info.InterruptMode, Settings: t.Settings,
 		Transports: slices.Compact(slices.Sorted(slices.Values(info.Transports))),
 	}
 }
@@ -41,7 +43,8 @@ func (d *decider) restartNeeded() verdict {
 	if len(d.Target.RestartNeeded) == 0 {
 		return quiet()
 	}
-	return yesBecause(v1alpha1.ReasonSettingsDiffer, "the target goes on serving until it is restarted: %s", strings.Join(d.Target.RestartNeeded, "; "))
+	return yesBecause(v1alpha1.ReasonSettingsDiffer, "the target goes on serving as it is until it is restarted, by deleting pod %s when a pause of its volumes' I/O suits: %s",
+		v1alpha1.TargetPodPrefix+d.Node.Name, strings.Join(d.Target.RestartNeeded, "; "))
 }
 
 // nodeBase is what the node says of itself whatever its engine does. An inventory that is not known now stays as it was.
@@ -62,11 +65,13 @@ func (d *decider) nodeNothingKnown(reason, message string) v1alpha1.NvmfNodeStat
 	// The plan was not acted on: the generation that was stays the one observed.
 	status.ObservedGeneration = d.Node.Status.ObservedGeneration
 	if d.Target.Info.Type != "" {
-		status.Engine = engineStatus(d.Target.Info)
+		status.Engine = engineStatus(d.Target)
 	}
 	v := unknown(reason, message)
+	buffers := v
 	if d.Node.Spec.Plan == nil {
 		v = no(reason, "%s", message)
+		buffers = yesBecause(v1alpha1.ReasonNotNeeded, "%s", message)
 		status.ObservedGeneration = d.Node.Generation
 		status.Engine, status.Pools, status.Portals, status.Capacity = nil, nil, nil, v1alpha1.Capacity{}
 	}
@@ -74,6 +79,7 @@ func (d *decider) nodeNothingKnown(reason, message string) v1alpha1.NvmfNodeStat
 		judgement{v1alpha1.ConditionPoolReady, v},
 		judgement{v1alpha1.ConditionPortalsReady, v},
 		judgement{v1alpha1.ConditionRestartNeeded, v},
+		judgement{v1alpha1.ConditionBuffersSufficient, buffers},
 		judgement{v1alpha1.ConditionReady, no(reason, "%s", message)},
 	)
 	return status

@@ -342,7 +342,7 @@ func TestDecideIsTotal(t *testing.T) {
 		for _, c := range d.Node.Conditions {
 			g.Expect(c.Reason).NotTo(BeEmpty(), "seed %d: %s", seed, c.Type)
 		}
-		g.Expect(d.Node.Conditions).To(HaveLen(4), "seed %d", seed)
+		g.Expect(d.Node.Conditions).To(HaveLen(5), "seed %d", seed)
 		for _, v := range s.Volumes {
 			status, ok := d.Volumes[v.Name]
 			if !ok {

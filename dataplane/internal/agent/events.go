@@ -35,12 +35,13 @@ func (r *Reconciler) changedConditions(obj runtime.Object, before, after []metav
 			healthy = metav1.ConditionFalse
 		}
 		switch {
-		case is.Status == metav1.ConditionUnknown && (t == v1alpha1.ConditionRestartNeeded || t == v1alpha1.ConditionQoSApplied):
+		case is.Status == metav1.ConditionUnknown && (t == v1alpha1.ConditionRestartNeeded || t == v1alpha1.ConditionQoSApplied || t == v1alpha1.ConditionBuffersSufficient):
 			// Ready says why.
 		case is.Reason == v1alpha1.ReasonPending || is.Reason == v1alpha1.ReasonDeleting:
 		case is.Status != healthy:
 			r.recorder.Eventf(obj, nil, corev1.EventTypeWarning, is.Reason, actionReconcile, "%s is %s: %s", t, is.Status, is.Message)
-		case t == v1alpha1.ConditionReady && was != nil && was.Reason != v1alpha1.ReasonPending:
+		case t == v1alpha1.ConditionReady && was != nil && was.Reason != v1alpha1.ReasonPending,
+			t == v1alpha1.ConditionBuffersSufficient && was != nil && was.Reason == v1alpha1.ReasonBuffersExhausted:
 			r.recorder.Eventf(obj, nil, corev1.EventTypeNormal, is.Reason, actionReconcile, "%s is %s", t, is.Status)
 		}
 	}

@@ -17,6 +17,7 @@ type Metrics struct {
 	engineErrors *prometheus.CounterVec
 	// refillSeconds of targets that came back empty.
 	refillSeconds prometheus.Histogram
+	bufferWaits   *prometheus.CounterVec
 }
 
 // NewMetrics makes the agent's metrics and registers them. It fails when they are registered already.
@@ -42,6 +43,9 @@ func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
 			Name: "weft_agent_refill_seconds", Help: "Time from when a target that had ended answers again until everything is exported and its portals are open.",
 			Buckets: prometheus.ExponentialBuckets(0.0625, 2, 12),
 		}),
+		bufferWaits: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "weft_agent_buffer_waits_total", Help: "I/Os of the target that had to wait for a buffer, by module and pool, as far as this agent saw it.",
+		}, []string{"module", "pool"}),
 	}
 	for _, c := range m.all() {
 		if err := registry.Register(c); err != nil {
@@ -52,7 +56,7 @@ func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
 }
 
 func (m *Metrics) all() []prometheus.Collector {
-	return []prometheus.Collector{m.volumes, m.exports, m.orphans, m.phaseSeconds, m.engineErrors, m.refillSeconds}
+	return []prometheus.Collector{m.volumes, m.exports, m.orphans, m.phaseSeconds, m.engineErrors, m.refillSeconds, m.bufferWaits}
 }
 
 // Unregister them, so that another agent in this process may register its own.

@@ -150,7 +150,7 @@ func TestWithTheKernelsTarget(t *testing.T) {
 
 	run()
 	g.Expect(c.Get(ctx, client.ObjectKey{Name: nodeName}, node)).To(Succeed())
-	g.Expect(said(node.Status.Conditions)).To(Equal(map[string]string{"Ready": "True/AsExpected", "PoolReady": "True/AsExpected", "PortalsReady": "True/AsExpected", "RestartNeeded": "False/AsExpected"}), "%+v", node.Status.Conditions)
+	g.Expect(said(node.Status.Conditions)).To(Equal(map[string]string{"Ready": "True/AsExpected", "PoolReady": "True/AsExpected", "PortalsReady": "True/AsExpected", "RestartNeeded": "False/AsExpected", "BuffersSufficient": "True/NotNeeded"}), "%+v", node.Status.Conditions)
 	for _, n := range []int{1, 2, 4} {
 		g.Expect(said(volume(n).Status.Conditions)).To(HaveKeyWithValue("Ready", "True/AsExpected"), "%+v", volume(n).Status)
 	}

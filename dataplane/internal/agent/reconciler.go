@@ -72,6 +72,8 @@ type Reconciler struct {
 	refreshed time.Time
 	orphans   Orphans
 	failures  int
+	// starvation of the target, as watched since this agent started.
+	starvation Starvation
 	// changes of the target that this reconciliation knows of.
 	changes uint64
 	// served says that a target was seen with its portals open, and refilling when it came back since; zero when it did not.
@@ -204,6 +206,7 @@ func (r *Reconciler) decideAndAct(ctx context.Context, e engine.Engine, s *Snaps
 	for round := 1; ; round++ {
 		if e != nil {
 			r.timed("gather", func() { s.Target = lookAt(ctx, e, *s.Node.Spec.Plan, s.Target) })
+			r.observeWaits(s)
 			if r.noteChanges() && round <= maxRounds {
 				s.Target, s.Attempts = Target{}, Attempts{}
 				continue
@@ -229,9 +232,37 @@ func lookAt(ctx context.Context, e engine.Engine, plan v1alpha1.Plan, t Target) 
 	}
 	state, err := e.Gather(ctx)
 	if err != nil {
-		return Target{Info: t.Info, RestartNeeded: t.RestartNeeded, Err: err, Reason: v1alpha1.ReasonEngineNotAnswering}
+		t.State, t.Err, t.Reason = engine.State{}, err, v1alpha1.ReasonEngineNotAnswering
+		return t
 	}
-	return Target{Info: t.Info, RestartNeeded: t.RestartNeeded, State: state}
+	t.State = state
+	return t
+}
+
+// readBack what a target that serves runs with, and how it fares.
+func readBack(ctx context.Context, e engine.Engine, plan v1alpha1.Plan, t Target) Target {
+	adjustable, ok := e.(engine.Adjustable)
+	if !ok {
+		return t
+	}
+	settings, err := adjustable.Settings(ctx, plan)
+	waits, waitsErr := adjustable.BufferWaits(ctx)
+	if err := errors.Join(err, waitsErr); err != nil {
+		t.Err, t.Reason = err, v1alpha1.ReasonEngineNotAnswering
+		return t
+	}
+	t.Settings, t.BufferWaits = settings, waits
+	return t
+}
+
+// observeWaits for buffers. They are read once a reconciliation, and observing them again changes nothing.
+func (r *Reconciler) observeWaits(s *Snapshot) {
+	var grown map[[2]string]uint64
+	r.starvation, grown = r.starvation.observe(s.Now, s.Target.BufferWaits)
+	for who, n := range grown {
+		r.metrics.bufferWaits.WithLabelValues(who[0], who[1]).Add(float64(n))
+	}
+	s.Starvation = r.starvation
 }
 
 // start an engine. A target that would have to be restarted for the plan goes on serving as it is:
@@ -257,7 +288,10 @@ func start(ctx context.Context, e engine.Engine, plan v1alpha1.Plan) Target {
 	if t.Info, err = e.Info(ctx); err != nil {
 		return Target{Err: err, Reason: v1alpha1.ReasonEngineNotAnswering}
 	}
-	return t
+	if t.Err != nil {
+		return t
+	}
+	return readBack(ctx, e, plan, t)
 }
 
 // observe what the last round found, for metrics and health.

@@ -36,7 +36,7 @@ func TestVolumeFromCreationToDeletion(t *testing.T) {
 	l.create(1)
 	l.reconcile(r)
 	l.Expect(l.says(1)).To(Equal(map[string]string{"Created": "True/AsExpected", "Exported": "True/AsExpected", "Degraded": "False/AsExpected", "QoSApplied": "True/NotNeeded", "Ready": "True/AsExpected"}))
-	l.Expect(said(l.nvmfNode().Status.Conditions)).To(Equal(map[string]string{"Ready": "True/AsExpected", "PoolReady": "True/AsExpected", "PortalsReady": "True/AsExpected", "RestartNeeded": "False/AsExpected"}))
+	l.Expect(said(l.nvmfNode().Status.Conditions)).To(Equal(map[string]string{"Ready": "True/AsExpected", "PoolReady": "True/AsExpected", "PortalsReady": "True/AsExpected", "RestartNeeded": "False/AsExpected", "BuffersSufficient": "True/NotNeeded"}))
 	status := l.volume(1).Status
 	l.Expect(status.Device).To(Equal("a"), "the pool with the most room")
 	l.Expect(status.Portals).To(Equal([]v1alpha1.Portal{tcp}))
@@ -331,7 +331,7 @@ func TestEngineSilent(t *testing.T) {
 	l.reconcile(r)
 	l.Expect(r.Ready()).To(MatchError(engine.ErrUnavailable))
 	node := l.nvmfNode()
-	l.Expect(said(node.Status.Conditions)).To(Equal(map[string]string{"Ready": "False/EngineNotAnswering", "PoolReady": "Unknown/EngineNotAnswering", "PortalsReady": "Unknown/EngineNotAnswering", "RestartNeeded": "Unknown/EngineNotAnswering"}))
+	l.Expect(said(node.Status.Conditions)).To(Equal(map[string]string{"Ready": "False/EngineNotAnswering", "PoolReady": "Unknown/EngineNotAnswering", "PortalsReady": "Unknown/EngineNotAnswering", "RestartNeeded": "Unknown/EngineNotAnswering", "BuffersSufficient": "Unknown/EngineNotAnswering"}))
 	l.Expect(node.Status.Pools).To(HaveLen(2), "what was last seen stays")
 	l.Expect(l.volume(1).Status).To(Equal(before.Status))
 	l.Expect(l.volume(1).Finalizers).NotTo(BeEmpty())

@@ -124,8 +124,10 @@ func TestRunRefillsSPDK(t *testing.T) {
 	r := l.run(func(v1alpha1.Engine) (engine.Engine, error) { return userSpace, nil })
 	l.Eventually(l.versions, patience, interval).Should(HaveLen(count))
 	l.Eventually(r.nodeSays, patience, interval).Should(And(HaveKeyWithValue("Ready", "True/AsExpected"), HaveKeyWithValue("RestartNeeded", "False/AsExpected")))
-	l.Expect(l.nvmfNode().Status.Engine).To(Equal(&v1alpha1.EngineStatus{
-		Type: v1alpha1.EngineSPDK, Version: "26.05", Transports: []v1alpha1.TransportType{v1alpha1.TransportTCP}}))
+	is := l.nvmfNode().Status.Engine
+	l.Expect(is).To(And(HaveField("Type", v1alpha1.EngineSPDK), HaveField("Version", "26.05"), HaveField("Transports", ConsistOf(v1alpha1.TransportTCP))))
+	l.Expect(is.Settings).To(ContainElements(v1alpha1.EngineSetting{Setting: "largeBuffers", Value: "256"}, v1alpha1.EngineSetting{Setting: "coreMask", Value: "0x2"}))
+	l.Expect(is.Settings).To(HaveEach(HaveField("Planned", BeEmpty())))
 	before := l.versions()
 	served, err := userSpace.Gather(t.Context())
 	l.Expect(err).NotTo(HaveOccurred())

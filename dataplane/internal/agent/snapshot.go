@@ -31,6 +31,8 @@ type Snapshot struct {
 
 	// Target is what the engine answered.
 	Target Target
+	// Starvation is what is known of I/O that waited for buffers.
+	Starvation Starvation
 	// Attempts are the operations of this reconciliation so far, with their outcome.
 	Attempts Attempts
 }
@@ -41,7 +43,10 @@ type Target struct {
 	Info engine.Info
 	// RestartNeeded lists, in order, the settings that differ from the plan's and that only a restart can change. It serves all the same.
 	RestartNeeded []string
-	State         engine.State
+	// Settings that it runs with, and BufferWaits since it started; nil when they were not read, or there are none.
+	Settings    []v1alpha1.EngineSetting
+	BufferWaits []engine.BufferWaits
+	State       engine.State
 	// Err says why nothing is known of its State, or why it is not asked for anything. Reason goes with it.
 	Err    error
 	Reason string

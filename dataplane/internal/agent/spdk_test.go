@@ -37,21 +37,25 @@ type spdkNode struct {
 
 // newSPDKNode without a pool yet. Its target has one core.
 func newSPDKNode(tb testing.TB) *spdkNode {
+	return &spdkNode{
+		tb: tb, dir: tb.TempDir(), plan: spdkPlan(),
+	}
+}
+
+// spdkPlan for one core.
+func spdkPlan() *v1alpha1.Plan {
 	loopback := tcp
 	loopback.Address = "127.0.0.1"
-	return &spdkNode{
-		tb: tb, dir: tb.TempDir(),
-		plan: &v1alpha1.Plan{
-			Engine:  v1alpha1.EngineSPDK,
-			Portals: []v1alpha1.PlannedPortal{planned(loopback)},
-			SPDK: &v1alpha1.SPDKPlan{
-				CoreMask: "0x2", Mode: v1alpha1.CoresStatic, Hugepages: v1alpha1.HugepagesDisabled, MemoryBytes: 640 << 20, PodMemoryBytes: 2 << 30,
-				BdevIOPoolSize: 8192, SmallBuffers: 2048, LargeBuffers: 256, MaxSubsystems: 2048,
-				Transports: []v1alpha1.PlannedTransport{{
-					Type: v1alpha1.TransportTCP, QueueDepth: 128, MaxIOQueues: 8, InCapsuleDataSize: 4096, MaxIOSize: 131072, SmallCache: 128, LargeCache: 16,
-				}},
-				Placement: v1alpha1.PlacementNone, Driver: v1alpha1.DriverVFIO,
-			},
+	return &v1alpha1.Plan{
+		Engine:  v1alpha1.EngineSPDK,
+		Portals: []v1alpha1.PlannedPortal{planned(loopback)},
+		SPDK: &v1alpha1.SPDKPlan{
+			CoreMask: "0x2", Mode: v1alpha1.CoresStatic, Hugepages: v1alpha1.HugepagesDisabled, MemoryBytes: 640 << 20, PodMemoryBytes: 2 << 30,
+			BdevIOPoolSize: 8192, SmallBuffers: 2048, LargeBuffers: 256, MaxSubsystems: 2048,
+			Transports: []v1alpha1.PlannedTransport{{
+				Type: v1alpha1.TransportTCP, QueueDepth: 128, MaxIOQueues: 8, InCapsuleDataSize: 4096, MaxIOSize: 131072, SmallCache: 128, LargeCache: 16,
+			}},
+			Placement: v1alpha1.PlacementNone, Driver: v1alpha1.DriverVFIO,
 		},
 	}
 }

@@ -51,32 +51,32 @@ func TestStart(t *testing.T) {
 	}{
 		{
 			"as planned", nil,
-			map[string]string{"Ready": "True/AsExpected", "PoolReady": "True/AsExpected", "PortalsReady": "True/AsExpected", "RestartNeeded": "False/AsExpected"},
+			map[string]string{"Ready": "True/AsExpected", "PoolReady": "True/AsExpected", "PortalsReady": "True/AsExpected", "RestartNeeded": "False/AsExpected", "BuffersSufficient": "True/NotNeeded"},
 			acting, true, true,
 		},
 		{
 			"serving otherwise than planned", fmt.Errorf("start: %w", &engine.RestartNeededError{Differences: []string{"core mask is 0x3 and should be 0xf"}}),
-			map[string]string{"Ready": "True/AsExpected", "PoolReady": "True/AsExpected", "PortalsReady": "True/AsExpected", "RestartNeeded": "True/SettingsDiffer"},
+			map[string]string{"Ready": "True/AsExpected", "PoolReady": "True/AsExpected", "PortalsReady": "True/AsExpected", "RestartNeeded": "True/SettingsDiffer", "BuffersSufficient": "True/NotNeeded"},
 			acting, true, true,
 		},
 		{
 			"unable to keep the plan", fmt.Errorf("transport RDMA: %w", engine.ErrUnsupported),
-			map[string]string{"Ready": "False/PlanUnsupported", "PoolReady": "Unknown/PlanUnsupported", "PortalsReady": "Unknown/PlanUnsupported", "RestartNeeded": "Unknown/PlanUnsupported"},
+			map[string]string{"Ready": "False/PlanUnsupported", "PoolReady": "Unknown/PlanUnsupported", "PortalsReady": "Unknown/PlanUnsupported", "RestartNeeded": "Unknown/PlanUnsupported", "BuffersSufficient": "Unknown/PlanUnsupported"},
 			nil, true, true,
 		},
 		{
 			"not there", engine.ErrUnavailable,
-			map[string]string{"Ready": "False/EngineNotAnswering", "PoolReady": "Unknown/EngineNotAnswering", "PortalsReady": "Unknown/EngineNotAnswering", "RestartNeeded": "Unknown/EngineNotAnswering"},
+			map[string]string{"Ready": "False/EngineNotAnswering", "PoolReady": "Unknown/EngineNotAnswering", "PortalsReady": "Unknown/EngineNotAnswering", "RestartNeeded": "Unknown/EngineNotAnswering", "BuffersSufficient": "Unknown/EngineNotAnswering"},
 			nil, false, true,
 		},
 		{
 			"refusing a setting", fmt.Errorf("iobuf_set_options: %w", engine.ErrInvalid),
-			map[string]string{"Ready": "False/InvalidSetting", "PoolReady": "Unknown/InvalidSetting", "PortalsReady": "Unknown/InvalidSetting", "RestartNeeded": "Unknown/InvalidSetting"},
+			map[string]string{"Ready": "False/InvalidSetting", "PoolReady": "Unknown/InvalidSetting", "PortalsReady": "Unknown/InvalidSetting", "RestartNeeded": "Unknown/InvalidSetting", "BuffersSufficient": "Unknown/InvalidSetting"},
 			nil, false, false,
 		},
 		{
 			"failing", errors.New("framework_start_init: out of memory"),
-			map[string]string{"Ready": "False/EngineUnavailable", "PoolReady": "Unknown/EngineUnavailable", "PortalsReady": "Unknown/EngineUnavailable", "RestartNeeded": "Unknown/EngineUnavailable"},
+			map[string]string{"Ready": "False/EngineUnavailable", "PoolReady": "Unknown/EngineUnavailable", "PortalsReady": "Unknown/EngineUnavailable", "RestartNeeded": "Unknown/EngineUnavailable", "BuffersSufficient": "Unknown/EngineUnavailable"},
 			nil, false, false,
 		},
 	} {

@@ -133,7 +133,7 @@ func (r *Reconciler) writeNode(ctx context.Context, s *Snapshot, status v1alpha1
 	if err := applyStatus(ctx, r.client, "NvmfNode", s.Node, now, &status); err != nil {
 		return ignoreGone(err)
 	}
-	r.changedConditions(now, bears.Conditions, status.Conditions, v1alpha1.ConditionReady, v1alpha1.ConditionPoolReady, v1alpha1.ConditionPortalsReady, v1alpha1.ConditionRestartNeeded)
+	r.changedConditions(now, bears.Conditions, status.Conditions, v1alpha1.ConditionReady, v1alpha1.ConditionPoolReady, v1alpha1.ConditionPortalsReady, v1alpha1.ConditionRestartNeeded, v1alpha1.ConditionBuffersSufficient)
 	s.Node = r.own.remember(now).(*v1alpha1.NvmfNode)
 	return nil
 }

@@ -11,9 +11,11 @@ import (
 
 // nvmfConfig is what is set of the NVMe-oF target before it starts, and the poll groups it then has.
 type nvmfConfig struct {
-	pollGroupsMask  []int // nil: every core
-	pollGroups      []int // the core of each
-	cpumasks        map[uint64][]int
+	pollGroupsMask  []int            // nil: every core
+	pollGroups      []int            // the core of each
+	cpumasks        map[uint64][]int // of threads that were moved, and placed where they went
+	placed          map[uint64]int
+	turn            int // of the cores that threads are placed on
 	digests         []string
 	dhgroups        []string
 	discoveryFilter string
@@ -40,7 +42,7 @@ const (
 func defaultNvmf() nvmfConfig {
 	c := nvmfConfig{
 		digests: dhchapDigests, dhgroups: dhchapDHGroups, discoveryFilter: "match_any", dupHostPolicy: "allow",
-		passthrough: map[string]bool{}, cpumasks: map[uint64][]int{},
+		passthrough: map[string]bool{}, cpumasks: map[uint64][]int{}, placed: map[uint64]int{},
 	}
 	for _, p := range passthroughs {
 		c.passthrough[p] = false

@@ -147,9 +147,7 @@ func (a *app) threads() []thread {
 	for i := range threads {
 		if moved, ok := a.nvmf.cpumasks[threads[i].id]; ok {
 			threads[i].cores = moved
-			if !slices.Contains(moved, threads[i].core) {
-				threads[i].core = moved[0]
-			}
+			threads[i].core = a.nvmf.placed[threads[i].id]
 		}
 	}
 	return threads
@@ -175,7 +173,7 @@ func (a *app) frameworkGetReactors(r *request) {
 		}
 		reactors = append(reactors, map[string]any{
 			"lcore": core, "numa_id": 0, "tid": os.Getpid(), "busy": a.ticks() / 100, "idle": a.ticks() - a.ticks()/100,
-			"in_interrupt": false, "irq": 0, "sys": 0, "usr": 0, "lw_threads": on,
+			"in_interrupt": a.opts.InterruptMode, "irq": 0, "sys": 0, "usr": 0, "lw_threads": on,
 		})
 	}
 	r.answer(map[string]any{"tick_rate": tickRate, "pid": os.Getpid(), "reactors": reactors})
@@ -230,9 +228,20 @@ func (a *app) threadSetCpumask(r *request) {
 		return
 	}
 	a.post(func() {
-		a.nvmf.cpumasks[id] = cores
+		a.nvmf.cpumasks[id], a.nvmf.placed[id] = cores, a.nextCore(cores)
 		r.answer(true)
 	})
+}
+
+// nextCore of those on which a thread may run: SPDK takes all cores in turn, also when the thread is on one of them already.
+func (a *app) nextCore(allowed []int) int {
+	for {
+		core := a.cores[a.nvmf.turn%len(a.cores)]
+		a.nvmf.turn++
+		if slices.Contains(allowed, core) {
+			return core
+		}
+	}
 }
 
 func (a *app) enableCpumaskLocks(r *request) {

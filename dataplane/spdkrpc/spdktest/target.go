@@ -25,6 +25,8 @@ type Options struct {
 	WaitForRPC bool
 	// CoreMask is -m: hex ("0x3") or a list ("[0,2-3]"). Default 0x1.
 	CoreMask string
+	// InterruptMode is --interrupt-mode: all cores sleep until there is work.
+	InterruptMode bool
 	// PollInterval between looks at the socket; 0 means as soon as something comes in, for tests that measure nothing.
 	// For the pace of a real target give DefaultPollInterval.
 	PollInterval time.Duration

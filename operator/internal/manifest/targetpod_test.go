@@ -127,7 +127,9 @@ func TestWhatMakesATargetPodOutdated(t *testing.T) {
 	}{
 		"cores":                 {spdk(func(p *v1alpha1.SPDKPlan) { p.CoreMask = "0xf0" }), true},
 		"poll groups":           {spdk(func(p *v1alpha1.SPDKPlan) { p.PollGroupMask = "0xf0" }), true},
-		"mode":                  {spdk(func(p *v1alpha1.SPDKPlan) { p.Mode = v1alpha1.CoresStatic }), true},
+		"interrupt mode":        {spdk(func(p *v1alpha1.SPDKPlan) { p.Mode = v1alpha1.CoresInterrupt }), true},
+		"the scheduler":         {spdk(func(p *v1alpha1.SPDKPlan) { p.Mode, p.Scheduler = v1alpha1.CoresStatic, nil }), false},
+		"balancing":             {spdk(func(p *v1alpha1.SPDKPlan) { p.Mode, p.Scheduler, p.Balance = v1alpha1.CoresStatic, nil, true }), false},
 		"memory":                {spdk(func(p *v1alpha1.SPDKPlan) { p.MemoryBytes *= 2 }), true},
 		"the pod's memory":      {spdk(func(p *v1alpha1.SPDKPlan) { p.PodMemoryBytes *= 2 }), true},
 		"page size":             {spdk(func(p *v1alpha1.SPDKPlan) { p.Hugepages = v1alpha1.Hugepages1Gi }), true},

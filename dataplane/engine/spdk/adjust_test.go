@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package spdk_test
+
+import (
+	"errors"
+	"testing"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/engine"
+	"github.com/weft-storage/weft/dataplane/engine/spdk"
+	"github.com/weft-storage/weft/dataplane/spdkrpc"
+	"github.com/weft-storage/weft/dataplane/spdkrpc/spdktest"
+)
+
+// newTwoCores is a machine whose target runs on two cores and was started.
+func newTwoCores(t *testing.T, mode v1alpha1.CoreMode) (*machine, *spdk.Engine) {
+	t.Helper()
+	m := newMachine(t)
+	m.fake.CoreMask, m.flags = "0x3", []string{"-m", "0x3"}
+	m.plan.SPDK.CoreMask, m.plan.SPDK.Mode = "0x3", mode
+	if mode == v1alpha1.CoresDynamic {
+		m.plan.SPDK.Scheduler = &v1alpha1.PlannedScheduler{PeriodMicroseconds: 500000, LoadLimit: 15, CoreLimit: 75, CoreBusy: 90}
+	}
+	m.restart(t)
+	return m, m.engine(t)
+}
+
+func schedulerOf(t *testing.T, m *machine) spdkrpc.Scheduler {
+	t.Helper()
+	client, err := spdkrpc.New(m.socket(), spdkrpc.Options{})
+	check(t, err)
+	defer client.Close()
+	is, err := spdkrpc.Call(t.Context(), client, spdkrpc.FrameworkGetScheduler{})
+	check(t, err)
+	return is
+}
+
+// TestSchedulerFollowsThePlan while the target serves.
+func TestSchedulerFollowsThePlan(t *testing.T) {
+	g := NewWithT(t)
+	m, e := newTwoCores(t, v1alpha1.CoresDynamic)
+	g.Expect(schedulerOf(t, m)).To(And(HaveField("Name", spdkrpc.SchedulerDynamic), HaveField("LoadLimit", BeEquivalentTo(15)), HaveField("PeriodMicros", BeEquivalentTo(500000))))
+	plan := m.plan
+	plan.SPDK = plan.SPDK.DeepCopy()
+	plan.SPDK.Scheduler.PeriodMicroseconds, plan.SPDK.Scheduler.CoreLimit = 2_000_000, 70
+	check(t, e.Start(t.Context(), plan))
+	g.Expect(schedulerOf(t, m)).To(And(HaveField("CoreLimit", BeEquivalentTo(70)), HaveField("PeriodMicros", BeEquivalentTo(2_000_000))))
+	static := plan
+	static.SPDK = plan.SPDK.DeepCopy()
+	static.SPDK.Mode, static.SPDK.Scheduler = v1alpha1.CoresStatic, nil
+	check(t, e.Start(t.Context(), static))
+	g.Expect(schedulerOf(t, m).Name).To(Equal(spdkrpc.SchedulerStatic))
+	check(t, e.Start(t.Context(), plan))
+	g.Expect(schedulerOf(t, m)).To(And(HaveField("Name", spdkrpc.SchedulerDynamic), HaveField("CoreLimit", BeEquivalentTo(70))))
+}
+
+// TestSchedulerOfInterruptMode: a target that was started so must not be asked for the dynamic scheduler.
+func TestSchedulerOfInterruptMode(t *testing.T) {
+	g := NewWithT(t)
+	m := newMachine(t)
+	m.fake.InterruptMode, m.flags = true, []string{"--interrupt-mode"}
+	m.plan = planOf(v1alpha1.TransportTCP)
+	m.plan.SPDK.Mode = v1alpha1.CoresDynamic
+	m.launch(t)
+	e := m.engine(t)
+	var restart *engine.RestartNeededError
+	for range 2 {
+		err := e.Start(t.Context(), m.plan)
+		if err == nil || !errors.As(err, &restart) {
+			t.Fatalf("a restart is needed, not %v", err)
+		}
+		g.Expect(restart.Differences).To(ConsistOf("interrupt mode is on and should be off"))
+		g.Expect(schedulerOf(t, m).Name).NotTo(Equal(spdkrpc.SchedulerDynamic))
+	}
+	settings, err := e.Settings(t.Context(), m.plan)
+	check(t, err)
+	g.Expect(settings).To(ContainElement(v1alpha1.EngineSetting{Setting: "mode", Value: "Interrupt", Planned: "Dynamic"}))
+}
+
+func TestSettings(t *testing.T) {
+	g := NewWithT(t)
+	m, e := newTwoCores(t, v1alpha1.CoresDynamic)
+	settings, err := e.Settings(t.Context(), m.plan)
+	check(t, err)
+	for _, s := range settings {
+		g.Expect(s.Planned).To(BeEmpty(), s.Setting)
+	}
+	again, err := e.Settings(t.Context(), m.plan)
+	check(t, err)
+	g.Expect(again).To(Equal(settings))
+	for name, value := range map[string]string{
+		"coreMask": "0x3", "pollGroupMask": "0x3", "mode": "Dynamic", "smallBuffers": "4096", "largeBuffers": "512", "bdevIOPoolSize": "8192",
+		"maxSubsystems": "1024", "placement": "None", "scheduler.loadLimit": "15", "scheduler.periodMicroseconds": "500000",
+		"transports[TCP].queueDepth": "64", "transports[TCP].maxIOQueues": "2", "transports[TCP].largeCache": "32",
+		"transports[TCP].smallCache": "256", "transports[TCP].inCapsuleDataSize": "4096", "transports[TCP].maxIOSize": "131072",
+	} {
+		g.Expect(settings).To(ContainElement(v1alpha1.EngineSetting{Setting: name, Value: value}))
+	}
+	other := m.plan
+	other.SPDK = m.plan.SPDK.DeepCopy()
+	other.SPDK.LargeBuffers, other.SPDK.Transports[0].QueueDepth, other.SPDK.PollGroupMask = 600, 128, "0x2"
+	settings, err = e.Settings(t.Context(), other)
+	check(t, err)
+	g.Expect(settings).To(ContainElements(
+		v1alpha1.EngineSetting{Setting: "largeBuffers", Value: "512", Planned: "600"},
+		v1alpha1.EngineSetting{Setting: "transports[TCP].queueDepth", Value: "64", Planned: "128"},
+		v1alpha1.EngineSetting{Setting: "pollGroupMask", Value: "0x3", Planned: "0x2"},
+	))
+}
+
+func TestBufferWaits(t *testing.T) {
+	g := NewWithT(t)
+	m, e := newTwoCores(t, v1alpha1.CoresStatic)
+	waits, err := e.BufferWaits(t.Context())
+	check(t, err)
+	g.Expect(waits).To(ContainElements(engine.BufferWaits{Module: "accel"}, engine.BufferWaits{Module: "bdev"}, engine.BufferWaits{Module: "nvmf_TCP"}))
+	fake, ok := m.target.(*spdktest.Target)
+	if !ok {
+		return // a real one is not made to starve
+	}
+	fake.Starve("nvmf_TCP", 2, 3)
+	waits, err = e.BufferWaits(t.Context())
+	check(t, err)
+	g.Expect(waits).To(ContainElement(engine.BufferWaits{Module: "nvmf_TCP", Small: 2, Large: 3}))
+}
+
+func TestThreadsMoveAndComeBack(t *testing.T) {
+	g := NewWithT(t)
+	_, e := newTwoCores(t, v1alpha1.CoresStatic)
+	before, err := e.Loads(t.Context())
+	check(t, err)
+	g.Expect(before.Cores).To(Equal([]int{0, 1}))
+	var groups []engine.ThreadLoad
+	var app engine.ThreadLoad
+	for _, l := range before.Threads {
+		switch {
+		case l.PollGroup:
+			groups = append(groups, l)
+		case l.Name == "app_thread":
+			app = l
+		}
+	}
+	g.Expect(groups).To(HaveLen(2))
+	moved := groups[0]
+	there := 1 - moved.Core
+	for _, m := range []engine.ThreadMove{
+		{Thread: moved.ID, Core: there}, {Thread: moved.ID, Core: moved.Core}, {Thread: moved.ID, Core: there, Allowed: moved.Allowed},
+		{Thread: moved.ID, Core: there}, {Thread: moved.ID, Core: moved.Core, Allowed: moved.Allowed},
+	} {
+		g.Expect(e.MoveThreads(t.Context(), []engine.ThreadMove{m})[0]).To(Succeed())
+		is, err := e.Loads(t.Context())
+		check(t, err)
+		g.Expect(is.On(m)).To(BeTrue(), "%+v", is)
+		g.Expect(is.Threads).To(HaveLen(len(before.Threads)))
+	}
+	errs := e.MoveThreads(t.Context(), []engine.ThreadMove{
+		{Thread: app.ID, Core: 1}, {Thread: 4711, Core: 1}, {Thread: moved.ID, Core: 7}, {Thread: moved.ID, Core: 0, Allowed: []int{1}},
+	})
+	for _, err := range errs {
+		g.Expect(err).To(MatchError(engine.ErrInvalid))
+	}
+	after, err := e.Loads(t.Context())
+	check(t, err)
+	for i, l := range after.Threads {
+		g.Expect([]any{l.ID, l.Core, l.Allowed}).To(Equal([]any{before.Threads[i].ID, before.Threads[i].Core, before.Threads[i].Allowed}))
+	}
+}

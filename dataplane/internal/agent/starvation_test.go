@@ -1,0 +1,81 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/engine"
+)
+
+func spdkSnapshot() Snapshot {
+	s := quietSnapshot()
+	s.Node.Spec.Plan = spdkPlan()
+	return s
+}
+
+func TestStarvation(t *testing.T) {
+	g := NewWithT(t)
+	s := spdkSnapshot()
+	var st Starvation
+	step := func(after time.Duration, waits ...engine.BufferWaits) (condition, message string, grown int) {
+		s.Now = s.Now.Add(after)
+		var by map[[2]string]uint64
+		st, by = st.observe(s.Now, waits)
+		s.Starvation = st
+		d := Decide(s)
+		s.Node.Status.Conditions = d.Node.Conditions
+		v, _ := previous(d.Node.Conditions, v1alpha1.ConditionBuffersSufficient)
+		return string(v.status) + "/" + v.reason, v.message, len(by)
+	}
+	is := func(after time.Duration, want string, waits ...engine.BufferWaits) string {
+		t.Helper()
+		got, message, _ := step(after, waits...)
+		g.Expect(got).To(Equal(want), message)
+		return message
+	}
+	tcp := func(small, large uint64) engine.BufferWaits {
+		return engine.BufferWaits{Module: "nvmf_TCP", Small: small, Large: large}
+	}
+	is(0, "Unknown/Pending")
+	is(0, "True/AsExpected", tcp(5, 7)) // from before this agent
+	is(time.Minute, "True/AsExpected", tcp(5, 7))
+	first := is(time.Minute, "False/BuffersExhausted", tcp(5, 8))
+	g.Expect(first).To(And(ContainSubstring("(nvmf_TCP large)"),
+		ContainSubstring("buffers: {mode: Manual, large: {count: 272, cachePerCore: 32}, small: {count: 2048, cachePerCore: 128}}"), ContainSubstring("memory.limit")))
+	g.Expect(is(time.Minute, "False/BuffersExhausted", tcp(5, 900))).To(Equal(first), "an object is not written for every count")
+	g.Expect(is(time.Minute, "False/BuffersExhausted", tcp(6, 900))).To(ContainSubstring("nvmf_TCP large, nvmf_TCP small"))
+	is(starvationQuiet-time.Second, "False/BuffersExhausted", tcp(6, 900))
+	is(time.Second, "True/AsExpected", tcp(6, 900))
+	is(time.Minute, "False/BuffersExhausted", tcp(7, 900))
+	is(time.Minute, "True/AsExpected", tcp(0, 0)) // another life of the target
+
+	pending := engine.BufferWaits{Module: "nvmf_RDMA", Pending: 3}
+	is(time.Minute, "True/AsExpected", tcp(0, 0))
+	is(time.Minute, "False/BuffersExhausted", tcp(0, 0), pending)
+
+	// Another agent knows the condition, but not the counters that led to it.
+	st = Starvation{}
+	is(time.Minute, "False/BuffersExhausted", tcp(0, 0), pending)
+	is(starvationQuiet, "True/AsExpected", tcp(0, 0), pending)
+}
+
+func TestStarvationWithMorePlanned(t *testing.T) {
+	g := NewWithT(t)
+	s := spdkSnapshot()
+	s.Starvation = Starvation{Since: now, Last: now, Of: []string{"bdev large"}}
+	s.Target.Settings = []v1alpha1.EngineSetting{{Setting: "largeBuffers", Value: "128", Planned: "256"}}
+	v, _ := previous(Decide(s).Node.Conditions, v1alpha1.ConditionBuffersSufficient)
+	g.Expect(v.message).To(ContainSubstring("the plan has more already (256 large, 2048 small)"))
+}
+
+func TestBuffersOfTheKernelsTarget(t *testing.T) {
+	g := NewWithT(t)
+	v, _ := previous(Decide(quietSnapshot()).Node.Conditions, v1alpha1.ConditionBuffersSufficient)
+	g.Expect(v.reason).To(Equal(v1alpha1.ReasonNotNeeded))
+	g.Expect(v.ok()).To(BeTrue())
+}

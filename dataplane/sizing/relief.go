@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sizing
+
+import (
+	"fmt"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+)
+
+// maxCachePerCore is the API's bound of cachePerCore.
+const maxCachePerCore = 65535
+
+// Relief are the buffers that a target needs whose pools ran out.
+type Relief struct {
+	// Buffers for the NvmfTarget's spec.
+	Buffers v1alpha1.Buffers
+	// MoreBytes of memory than now.
+	MoreBytes int64
+}
+
+// RelieveBuffers answers what to set when I/O waited for buffers of a target that runs by this plan: each poll group's cache of the
+// pool that ran out twice as large, and the pool larger by as much, so that what all share stays. The other pool stays as
+// it is. It answers false when a pool cannot grow any more.
+func RelieveBuffers(p v1alpha1.SPDKPlan, small, large bool) (Relief, bool) {
+	cores, ok := parseMask(p.CoreMask)
+	if !ok {
+		return Relief{}, false
+	}
+	groups := cores
+	if p.PollGroupMask != "" {
+		if groups, ok = parseMask(p.PollGroupMask); !ok {
+			return Relief{}, false
+		}
+	}
+	n := poolGrowth{cores: int64(cores.count()), groups: int64(groups.count()), kinds: int64(len(p.Transports))}
+	var smallCache, largeCache, leastLarge int64 = 1, 1, 1
+	for _, t := range p.Transports {
+		smallCache, largeCache = max(smallCache, int64(t.SmallCache)), max(largeCache, int64(t.LargeCache))
+		leastLarge = max(leastLarge, ioPerPollGroup*ceilDiv(t.MaxIOSize, largeBufferBytes))
+	}
+	smallCount, smallCache := n.grow(int64(p.SmallBuffers), max(smallCache, ioPerPollGroup), smallKept, small)
+	largeCount, largeCache := n.grow(int64(p.LargeBuffers), max(largeCache, leastLarge), largeKept, large)
+	if max(smallCount, largeCount) > maxBuffers || max(smallCache, largeCache) > maxCachePerCore {
+		return Relief{}, false
+	}
+	return Relief{
+		Buffers: v1alpha1.Buffers{
+			Mode:  v1alpha1.BuffersManual,
+			Large: &v1alpha1.LargePool{Count: int32(largeCount), CachePerCore: int32(largeCache)},
+			Small: &v1alpha1.SmallPool{Count: int32(smallCount), CachePerCore: int32(smallCache)},
+		},
+		MoreBytes: (smallCount-int64(p.SmallBuffers))*smallBufferBytes + (largeCount-int64(p.LargeBuffers))*largeBufferBytes,
+	}, true
+}
+
+type poolGrowth struct{ cores, groups, kinds int64 }
+
+// grow a pool, if it shall, and in any case to what manualBuffers accepts.
+func (n poolGrowth) grow(count, cache, keptEach int64, more bool) (newCount, newCache int64) {
+	newCache = cache
+	if more {
+		newCache, count = 2*cache, count+n.groups*n.kinds*cache
+	}
+	return max(count, kept(n.groups, keptEach)+n.groups*n.kinds*newCache, newCache*n.cores), newCache
+}
+
+// String is the relief as it is written in an NvmfTarget.
+func (r Relief) String() string {
+	return fmt.Sprintf("buffers: {mode: Manual, large: {count: %d, cachePerCore: %d}, small: {count: %d, cachePerCore: %d}}",
+		r.Buffers.Large.Count, r.Buffers.Large.CachePerCore, r.Buffers.Small.Count, r.Buffers.Small.CachePerCore)
+}
+
+// Room says whether the node's free hugepages hold what the relief takes more; empty when that is not known.
+func (r Relief) Room(inv *v1alpha1.Inventory, size v1alpha1.Hugepages) string {
+	pageBytes := map[v1alpha1.Hugepages]int64{v1alpha1.Hugepages2Mi: 2 << 20, v1alpha1.Hugepages1Gi: 1 << 30}[size]
+	more := ceilDiv(r.MoreBytes, 1<<20)
+	if inv == nil || pageBytes == 0 {
+		return fmt.Sprintf("it takes %d MiB more memory, which the node and memory.limit must have room for", more)
+	}
+	var free int64
+	for _, n := range inv.NUMANodes {
+		for _, h := range n.Hugepages {
+			if h.SizeBytes == pageBytes {
+				free += h.Free
+			}
+		}
+	}
+	if pages := ceilDiv(r.MoreBytes, pageBytes); pages > free {
+		return fmt.Sprintf("it takes %d MiB more memory, which does not fit now: the node has %d free hugepages of %s, and %d are needed", more, free, size, pages)
+	}
+	return fmt.Sprintf("it takes %d MiB more memory, which the node's free hugepages hold; memory.limit, if there is one, must allow it", more)
+}

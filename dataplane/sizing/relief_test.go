@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package sizing_test
+
+import (
+	"strings"
+	"testing"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/sizing"
+)
+
+// TestReliefIsAPlan feeds what RelieveBuffers says back: it must be accepted, and hold more of what ran out.
+func TestReliefIsAPlan(t *testing.T) {
+	for name, s := range map[string]v1alpha1.NvmfTargetSpec{
+		"4 cores": spdk(count(4)), "1 core": spdk(count(1)), "a mask": spdk(mask("0xf0")), "interrupts": spdk(coreMode(v1alpha1.CoresInterrupt)),
+	} {
+		for _, pool := range []struct {
+			name         string
+			small, large bool
+		}{{"small", true, false}, {"large", false, true}, {"both", true, true}} {
+			t.Run(name+", "+pool.name, func(t *testing.T) {
+				was := planned(t, bigServer(), s)
+				for range 2 { // a relief may need relief
+					r, ok := sizing.RelieveBuffers(*was.SPDK, pool.small, pool.large)
+					if !ok {
+						t.Fatal("nothing more is possible")
+					}
+					s.Buffers = &r.Buffers
+					is := planned(t, bigServer(), s)
+					if pool.small && is.SPDK.SmallBuffers <= was.SPDK.SmallBuffers || pool.large && is.SPDK.LargeBuffers <= was.SPDK.LargeBuffers {
+						t.Errorf("%s gives no more than before: %d small, %d large", r, was.SPDK.SmallBuffers, was.SPDK.LargeBuffers)
+					}
+					if r.MoreBytes <= 0 {
+						t.Errorf("it takes %d bytes more", r.MoreBytes)
+					}
+					was = is
+				}
+			})
+		}
+	}
+}
+
+func TestReliefHasAnEnd(t *testing.T) {
+	p := *planned(t, bigServer(), spdk(count(4))).SPDK
+	for range 40 {
+		r, ok := sizing.RelieveBuffers(p, true, true)
+		if !ok {
+			return
+		}
+		p.SmallBuffers, p.LargeBuffers = r.Buffers.Small.Count, r.Buffers.Large.Count
+		for i := range p.Transports {
+			p.Transports[i].SmallCache, p.Transports[i].LargeCache = r.Buffers.Small.CachePerCore, r.Buffers.Large.CachePerCore
+		}
+	}
+	t.Error("the pools grow for ever")
+}
+
+func TestReliefSaysWhetherItFits(t *testing.T) {
+	r, _ := sizing.RelieveBuffers(*planned(t, bigServer(), spdk(count(4))).SPDK, false, true)
+	inv := &v1alpha1.Inventory{NUMANodes: []v1alpha1.NUMANode{{Hugepages: []v1alpha1.HugepagePool{{SizeBytes: 2 << 20, Total: 10000, Free: 9000}}}}}
+	if words := r.Room(inv, v1alpha1.Hugepages2Mi); !strings.Contains(words, "free hugepages hold") {
+		t.Error(words)
+	}
+	inv.NUMANodes[0].Hugepages[0].Free = 3
+	if words := r.Room(inv, v1alpha1.Hugepages2Mi); !strings.Contains(words, "does not fit now: the node has 3 free hugepages of 2Mi") {
+		t.Error(words)
+	}
+	if words := r.Room(inv, v1alpha1.HugepagesDisabled); !strings.Contains(words, "memory.limit") {
+		t.Error(words)
+	}
+}
