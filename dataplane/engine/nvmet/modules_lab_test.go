@@ -6,6 +6,7 @@ package nvmet_test
 
 import (
 	"bytes"
+	"context"
 	"errors"
 	"os"
 	"path/filepath"
@@ -39,7 +40,7 @@ func TestModules(t *testing.T) {
 	usual := v1alpha1.Plan{Engine: v1alpha1.EngineNvmet, Nvmet: &v1alpha1.NvmetPlan{TCP: &v1alpha1.NvmetTCP{}, RDMA: &v1alpha1.NvmetRDMA{}}}
 	t.Cleanup(func() {
 		h.Reset(t)
-		check(t, e.Start(t.Context(), usual))
+		check(t, e.Start(context.WithoutCancel(t.Context()), usual))
 		if got := moduleParameter(t, "nvmet_rdma/parameters/use_srq"); got != "N" {
 			t.Errorf("use_srq is %s after it was turned off", got)
 		}
@@ -80,7 +81,7 @@ func TestModules(t *testing.T) {
 		check(t, err)
 		ns, err := c.Namespace(t.Context(), id)
 		check(t, err)
-		data := bytes.Repeat([]byte(portal.Transport), 1024)
+		data := bytes.Repeat([]byte(portal.Transport), 8192)
 		_, err = ns.WriteAt(data, 0)
 		check(t, err)
 		back := make([]byte, len(data))
