@@ -84,6 +84,10 @@ generate: $(CONTROLLER_GEN) $(HELM) ## Generate deep copies, CRDs, RBAC and the 
 	$(CONTROLLER_GEN) crd:headerFile=hack/header.yaml.txt paths=./api/... output:crd:dir=config/crd
 	hack/generate.sh
 
+.PHONY: docs-figures
+docs-figures: ## Draw the figures of docs/tuning.md and fill in its tables, from published measurements and weft's own plans
+	$(GO) run ./hack/figures
+
 ##@ Check
 
 .PHONY: lint
