@@ -11,6 +11,7 @@ import (
 	"io"
 	"net"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 )
@@ -30,8 +31,8 @@ const (
 // must not be spread over two lives of a target is called on a Conn.
 type Conn struct {
 	socket net.Conn
-	// window holds a token for each call in flight.
-	window chan struct{}
+	// window holds a token for each call in flight, and lvolWindow another one for each that an lvstore carries out.
+	window, lvolWindow chan struct{}
 	// wake the writer; holds one token at most.
 	wake chan struct{}
 	lost chan struct{}
@@ -51,6 +52,8 @@ type call struct {
 	id     uint64
 	method string
 	params []byte
+	// onLvstore: it has a place in Conn.lvolWindow too.
+	onLvstore bool
 	// written: the writer has taken it; from then on it may be carried out. Guarded by Conn.mu.
 	written bool
 	// done is closed once answer is set.
@@ -74,11 +77,12 @@ type refusal struct {
 
 func newConn(socket net.Conn, window int) *Conn {
 	c := &Conn{
-		socket: socket,
-		window: make(chan struct{}, window),
-		wake:   make(chan struct{}, 1),
-		lost:   make(chan struct{}),
-		flying: map[uint64]*call{},
+		socket:     socket,
+		window:     make(chan struct{}, window),
+		lvolWindow: make(chan struct{}, LvolWindow),
+		wake:       make(chan struct{}, 1),
+		lost:       make(chan struct{}),
+		flying:     map[uint64]*call{},
 	}
 	go c.write()
 	go c.read()
@@ -100,23 +104,26 @@ func (c *Conn) usable() bool {
 
 // start queues a call once the window has room for it.
 func (c *Conn) start(ctx context.Context, method string, params []byte) (*call, error) {
-	select {
-	case c.window <- struct{}{}:
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	case <-c.lost:
-		c.mu.Lock()
-		defer c.mu.Unlock()
-		return nil, c.err
+	call := &call{method: method, params: params, onLvstore: strings.HasPrefix(method, "bdev_lvol_"), done: make(chan struct{})}
+	if call.onLvstore {
+		if err := c.enter(ctx, c.lvolWindow); err != nil {
+			return nil, err
+		}
+	}
+	if err := c.enter(ctx, c.window); err != nil {
+		if call.onLvstore {
+			<-c.lvolWindow
+		}
+		return nil, err
 	}
 	c.mu.Lock()
 	if c.err != nil {
 		defer c.mu.Unlock()
-		<-c.window
+		c.leave(call)
 		return nil, c.err
 	}
 	c.lastID++
-	call := &call{id: c.lastID, method: method, params: params, done: make(chan struct{})}
+	call.id = c.lastID
 	c.flying[call.id] = call
 	c.queue = append(c.queue, call)
 	c.mu.Unlock()
@@ -125,6 +132,28 @@ func (c *Conn) start(ctx context.Context, method string, params []byte) (*call, 
 	default:
 	}
 	return call, nil
+}
+
+// enter a window once it has room.
+func (c *Conn) enter(ctx context.Context, window chan struct{}) error {
+	select {
+	case window <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	case <-c.lost:
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		return c.err
+	}
+}
+
+// leave the windows that a call was in.
+func (c *Conn) leave(call *call) {
+	<-c.window
+	if call.onLvstore {
+		<-c.lvolWindow
+	}
 }
 
 // abandon a call that nobody waits for any more. Unless it was answered
@@ -158,7 +187,7 @@ func (call *call) finish(a answer) {
 // forget a call and give its place in the window to another. The caller holds mu.
 func (c *Conn) forget(call *call) {
 	delete(c.flying, call.id)
-	<-c.window
+	c.leave(call)
 }
 
 // take the next calls to be written, as one run of bytes, with the end of each.

@@ -150,6 +150,31 @@ func TestOrderAndWindow(t *testing.T) {
 	})
 }
 
+// Calls about lvols fill only their own part of the window: others go on.
+func TestLvolWindow(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		conn, target := pair(t, LvolWindow+2)
+		var ids []uint64
+		for range LvolWindow {
+			Start(t.Context(), conn, BdevLvolDelete{Name: "pool/a"})
+			ids = append(ids, target.next().ID)
+		}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		_, err := Call(ctx, conn, BdevLvolDelete{Name: "pool/b"})
+		wantUnanswered(t, err, context.DeadlineExceeded, false)
+		other := Start(t.Context(), conn, named("other"))
+		target.answer(target.next().ID, `"other"`)
+		wantName(t, other, "other")
+		target.answer(ids[0], "true")
+		last := Start(t.Context(), conn, BdevLvolDelete{Name: "pool/c"})
+		target.answer(target.next().ID, "true")
+		if err := last.Err(); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
 // A call that waits for the window ends with its context, and was never sent.
 func TestWindowFull(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

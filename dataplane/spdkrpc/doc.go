@@ -22,7 +22,7 @@
 //     so create, add_ns, add_host and add_listener of it may be sent together; a
 //     call that needs init, or a bdev made by another call, has to wait for that call's answer.
 //   - A bounded window. At most Options.Window calls of a connection are in
-//     flight; SPDK fails lvol calls beyond 512 with "Cannot allocate memory".
+//     flight, and of those about lvols LvolWindow, because SPDK fails them beyond 512 with "Cannot allocate memory".
 //     A call that nobody waits for any more counts until SPDK has answered it.
 //   - Nothing hangs. Every call ends with its context; an answer that comes later is dropped.
 //   - A call without an answer fails with an *UnansweredError, which says whether it may have been carried out.
