@@ -340,6 +340,55 @@ func TestHostLeavesLate(t *testing.T) {
 	r.Expect(connection.Alive()).To(BeFalse())
 }
 
+// TestSnapshotsLeaveRoom: snapshots are refused while all volumes can still be written in full, and clones of volumes too.
+func TestSnapshotsLeaveRoom(t *testing.T) {
+	r := newRig(t)
+	const volumes = 8
+	var ids []engine.ID
+	for range volumes {
+		ids = append(ids, r.create(engine.Source{}, 4*mib))
+	}
+	var err error
+	made := 0
+	for err == nil && made < 1000 {
+		// All of a volume is written again after each snapshot, which takes the pages it had.
+		r.write(ids[made%volumes])
+		err = r.engine.CreateSnapshots(r.ctx, []engine.SnapshotSpec{{ID: newID(), Volume: ids[made%volumes]}})[0]
+		made++
+	}
+	r.Expect(err).To(And(MatchError(engine.ErrNoSpace), MatchError(ContainSubstring("delete snapshots"))))
+	r.Expect(made).To(BeNumerically(">", 30), "a pool of 512 MiB has 128 pages")
+	for _, id := range ids {
+		r.write(id)
+	}
+	clone := engine.VolumeSpec{ID: newID(), SizeBytes: 4 * mib, Source: engine.Source{Volume: ids[(made-1)%volumes]}}
+	r.Expect(r.engine.CreateVolumes(r.ctx, []engine.VolumeSpec{clone})[0]).To(MatchError(engine.ErrNoSpace))
+	// Those that must wait for others get a mark, which takes a page too: the rest is busy, and goes with the next call.
+	for range made {
+		var all []engine.ID
+		for _, s := range r.state().Snapshots {
+			all = append(all, s.ID)
+		}
+		if err = errors.Join(r.engine.DeleteSnapshots(r.ctx, all)...); err == nil {
+			break
+		}
+		r.Expect(err).To(MatchError(engine.ErrBusy))
+	}
+	r.done([]error{err})
+	r.snap(ids[0])
+}
+
+// write all of a volume, as a host would. A real target is not written to here.
+func (r *rig) write(id engine.ID) {
+	r.t.Helper()
+	fake, ok := r.target.(*spdktest.Target)
+	if !ok {
+		return
+	}
+	is := r.lvols()[string(id)]
+	check(r.t, fake.Write(is.UUID, 0, 1))
+}
+
 // TestForeignLvstore is left as it was, whoever made it.
 func TestForeignLvstore(t *testing.T) {
 	r := newRig(t)

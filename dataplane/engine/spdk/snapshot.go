@@ -13,7 +13,7 @@ import (
 	"github.com/weft-storage/weft/dataplane/spdkrpc"
 )
 
-// CreateSnapshots implements engine.Engine.
+// CreateSnapshots implements engine.Engine. It refuses one whose volume could not be written any more for want of metadata pages.
 func (e *Engine) CreateSnapshots(ctx context.Context, snapshots []engine.SnapshotSpec) []error {
 	s, end, err := e.begin(ctx)
 	defer end()
@@ -30,8 +30,12 @@ func (e *Engine) CreateSnapshots(ctx context.Context, snapshots []engine.Snapsho
 	var create []int
 	for i, want := range snapshots {
 		source, err := st.planSnapshot(want)
+		if err == nil && source != nil && !planned[want.ID] {
+			err = source.pool.reserveSnapshot(source)
+		}
 		if err != nil {
 			errs[i] = fmt.Errorf("snapshot %s: %w", want.ID, err)
+			continue
 		}
 		if source != nil && !planned[want.ID] {
 			sources[i], planned[want.ID] = source, true

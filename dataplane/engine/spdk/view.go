@@ -38,6 +38,8 @@ type pool struct {
 	// clusters for data.
 	clusterBytes, clusters int64
 	lvols                  map[string]*lvol
+	// reserved metadata pages, once it was asked for: see reserveSnapshot.
+	reserved int64
 }
 
 // lvol is a volume, a snapshot, or one of those that only the engine knows.

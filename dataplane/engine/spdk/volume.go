@@ -128,6 +128,9 @@ func (st *store) plan(want engine.VolumeSpec) (*creation, error) {
 			// One is there already when an earlier call was interrupted.
 			if is := source.pool.lvols[c.base]; is == nil {
 				c.freeze = source
+				if err := source.pool.reserveSnapshot(source); err != nil {
+					return nil, err
+				}
 			}
 		}
 	}

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package spdk
+
+import (
+	"fmt"
+
+	"github.com/weft-storage/weft/dataplane/engine"
+)
+
+// An lvstore has its metadata pages from the day it was made. Each lvol takes one, and one for each 512 clusters of
+// it in which something was written. A snapshot takes over its volume's, and the volume takes new ones as hosts write it
+// again. When none is left, these writes fail, long after the snapshot was made; so it is refused while there is still room for all of them.
+const (
+	pageBytes = 4096
+	// extentClusters are mapped by one page.
+	extentClusters = 512
+	// extentsPerPage of an lvol's own first pages, 8 bytes for each.
+	extentsPerPage = 500
+	// oldestPages of a pool file that was made small and grew: how many it began with is not known any more. A file of 1 GiB has so many.
+	oldestPages = 256
+)
+
+// metadataPages that the lvstore was made with, or somewhat less.
+func (p *pool) metadataPages() int64 {
+	clusters := int64(p.base.Blocks*p.base.BlockBytes) / p.clusterBytes
+	// Of these clusters metadata takes what is not data, whatever the device grew to since.
+	taken, perCluster := clusters-p.clusters, p.clusterBytes/pageBytes
+	asMade := int64(metadataPercent(p.base)) * clusters / 100
+	masks := 4 + clusters/(8*pageBytes)
+	if most := taken * perCluster; asMade <= most {
+		return asMade
+	}
+	return max(oldestPages, (taken-1)*perCluster-masks)
+}
+
+// pagesOf an lvol at most: of a volume once all of it was written, of a snapshot for what it has.
+func pagesOf(sizeBytes, ownBytes, clusterBytes int64, writable bool) int64 {
+	extents := (sizeBytes/clusterBytes + extentClusters - 1) / extentClusters
+	own := 1 + extents/extentsPerPage
+	if writable {
+		return own + extents
+	}
+	return own + min(ownBytes/clusterBytes, extents)
+}
+
+// promisedPages are those that the lvols of a pool have or may still need.
+func (p *pool) promisedPages() int64 {
+	sum := int64(1) // the lvstore's own
+	for _, l := range p.lvols {
+		sum += pagesOf(l.sizeBytes, l.ownBytes, p.clusterBytes, l.kind == volumeLvol)
+	}
+	return sum
+}
+
+// reserveSnapshot of a volume, in a call that makes several, or say that there may not be metadata pages enough. A
+// second one of the same volume counts as much as the first, though it may come out smaller; clones that share one count each, for what they may write.
+func (p *pool) reserveSnapshot(source *lvol) error {
+	if p.reserved == 0 {
+		p.reserved = p.promisedPages()
+	}
+	total := p.metadataPages()
+	// Some are left for what the engine itself makes.
+	room := total - max(8, total/64)
+	need := pagesOf(source.sizeBytes, source.ownBytes, p.clusterBytes, false)
+	if p.reserved+need > room {
+		return fmt.Errorf("%w: pool %s has %d metadata pages, %d of them for the volumes and snapshots it has when all of the volumes is written, and this snapshot needs %d; delete snapshots, or use another pool",
+			engine.ErrNoSpace, p.Device, total, p.reserved, need)
+	}
+	p.reserved += need
+	return nil
+}

@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package spdk
+
+import (
+	"testing"
+
+	"github.com/weft-storage/weft/dataplane/spdkrpc"
+)
+
+const tib = 1 << 40
+
+// poolOf a device, with an lvstore that took so many of its clusters for metadata.
+func poolOf(bytes, metadataClusters int64) *pool {
+	return &pool{
+		clusterBytes: clusterBytes, clusters: bytes/clusterBytes - metadataClusters, lvols: map[string]*lvol{},
+		base: spdkrpc.Bdev{Blocks: uint64(bytes / blockBytes), BlockBytes: blockBytes},
+	}
+}
+
+func TestMetadataPages(t *testing.T) {
+	for name, tt := range map[string]struct {
+		pool *pool
+		want int64
+	}{
+		"512 MiB":                            {poolOf(512<<20, 1), 128},
+		"4 TiB":                              {poolOf(4*tib, 22), 20971},
+		"made with 20 GiB, 1 TiB now":        {poolOf(tib, 6), 5*1024 - 4 - tib/clusterBytes/(8*pageBytes)},
+		"made with 1 GiB or less, 1 TiB now": {poolOf(tib, 1), oldestPages},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := tt.pool.metadataPages(); got != tt.want {
+				t.Errorf("got %d pages, want %d", got, tt.want)
+			}
+		})
+	}
+}
+
+// A volume as large as its pool of 4 TiB, rewritten after each snapshot, has about nine of them before its pages would be used up.
+func TestSnapshotsOfAFullVolume(t *testing.T) {
+	p := poolOf(4*tib, 22)
+	volume := &lvol{pool: p, kind: volumeLvol, name: "v", sizeBytes: 4 * tib, ownBytes: 4 * tib}
+	p.lvols[volume.name] = volume
+	made := 0
+	for ; made < 100 && p.reserveSnapshot(volume) == nil; made++ {
+	}
+	if made != 9 {
+		t.Errorf("%d snapshots", made)
+	}
+	small := &lvol{pool: p, kind: volumeLvol, name: "s", sizeBytes: 4 << 30}
+	if err := p.reserveSnapshot(small); err != nil {
+		t.Errorf("one of a small volume has room: %v", err)
+	}
+}
