@@ -81,7 +81,7 @@ func receiveQueueChart(p published) (chart, error) {
 	}
 	return chart{
 		title: "Memory of receive queues", xTitle: "connections of one I/O queue, depth 128", yTitle: "MiB", width: 720, height: 380, markAt: math.NaN(),
-		below:  "4 poll groups, 1 device, 4 KiB in capsule, shared depth 1024. Published: resident memory over one connection's (19.01).",
+		below:  "4 poll groups, 1 device, 4 KiB in capsule, shared depth 1024. Published: resident memory beyond one job's.",
 		xTicks: []float64{0, 16, 32, 48, 64, 80, 96, 112, 128}, yTicks: []float64{0, 20, 40, 60, 80, 100, 120},
 		lines: append([]line{own, shared}, measured...),
 	}, nil
