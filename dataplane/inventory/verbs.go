@@ -115,7 +115,7 @@ func verbsCommand(f *os.File, command uint32, driverData []byte) ([]byte, error)
 	var pin runtime.Pinner
 	pin.Pin(&answer[0])
 	defer pin.Unpin()
-	request := verbsRequest(command, uint64(uintptr(unsafe.Pointer(&answer[0]))), driverData)
+	request := verbsRequest(command, uint64(uintptr(unsafe.Pointer(&answer[0]))), driverData) //nolint:gosec // the kernel writes to the address
 	_, err := f.Write(request)
 	switch {
 	case errors.Is(err, unix.EINVAL), errors.Is(err, unix.EOPNOTSUPP), errors.Is(err, unix.ENOSYS), errors.Is(err, unix.ENOSPC),

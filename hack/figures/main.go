@@ -26,7 +26,7 @@ func main() {
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1)
+		os.Exit(1) //nolint:forbidigo // this is main
 	}
 }
 
@@ -42,8 +42,8 @@ func generate(root string) (map[string]string, error) {
 	}
 	files := map[string]string{}
 	doc := string(text)
-	for name, make := range map[string]func(published) (string, error){"receive-queues": receiveQueueTable, "buffers": bufferTable} {
-		table, err := make(p)
+	for name, write := range map[string]func(published) (string, error){"receive-queues": receiveQueueTable, "buffers": bufferTable} {
+		table, err := write(p)
 		if err != nil {
 			return nil, fmt.Errorf("table %s: %w", name, err)
 		}
@@ -52,8 +52,8 @@ func generate(root string) (map[string]string, error) {
 		}
 	}
 	files[filepath.Join(root, page)] = doc
-	for name, make := range map[string]func(published) (chart, error){"receive-queues": receiveQueueChart, "buffers": bufferChart, "cores": coreChart} {
-		c, err := make(p)
+	for name, draw := range map[string]func(published) (chart, error){"receive-queues": receiveQueueChart, "buffers": bufferChart, "cores": coreChart} {
+		c, err := draw(p)
 		if err != nil {
 			return nil, fmt.Errorf("figure %s: %w", name, err)
 		}
