@@ -48,7 +48,7 @@ type Sockets struct {
 	Priority *int32 `json:"priority,omitempty"`
 	// IdlePollPeriod is how long a connection's worker looks for more work before it sleeps, from 0s to 100ms: less latency for
 	// more CPU. Nvmet only; SPDK polls as cores.mode says. Default 0s.
-	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ns|us|ms|s|m|h))+$') && duration(self) >= duration('0s') && duration(self) <= duration('100ms')",message="idlePollPeriod must be from 0s to 100ms, such as 50us"
+	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ns|us|µs|ms|s|m|h))+$') && duration(self) >= duration('0s') && duration(self) <= duration('100ms')",message="idlePollPeriod must be from 0s to 100ms, such as 50us"
 	// +optional
 	IdlePollPeriod *metav1.Duration `json:"idlePollPeriod,omitempty"`
 }
