@@ -122,7 +122,7 @@ func TestAnAuthorityWithoutKeyIsTrustedOn(t *testing.T) {
 func TestNoRequestFailsWhileAuthoritiesFollowEachOther(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)
-	random := rand.New(rand.NewPCG(seed, 1)) //nolint:gosec // no secret
+	random := rand.New(rand.NewPCG(seed, 1))
 	const mostLate = 12 * time.Hour
 	secret := decide(t, nil, epoch)
 	published, replicas := secret.Authorities, [2]*tls.Certificate{secret.Certificate, secret.Certificate}

@@ -33,7 +33,7 @@ import (
 const (
 	// SecretName is that of the Secret, in the operator's namespace. It comes with the installation, empty: who may
 	// create Secrets could have one filled with another account's token.
-	SecretName = "weft-operator-webhook" //nolint:gosec // a name, not a secret
+	SecretName = "weft-operator-webhook"
 	// ConfigurationName is that of the ValidatingWebhookConfiguration, which comes with the installation too.
 	ConfigurationName = "weft-nvmftargets"
 )

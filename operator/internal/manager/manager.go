@@ -135,7 +135,7 @@ func New(ctx context.Context, cfg *rest.Config, o Options) (ctrl.Manager, error)
 		return nil, err
 	}
 	if o.WebhookBindAddress != Off {
-		if err := addWebhook(mgr, keeper); err != nil {
+		if err := addWebhook(ctx, mgr, keeper); err != nil {
 			return nil, err
 		}
 	}

@@ -3,6 +3,7 @@
 package manager
 
 import (
+	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -10,10 +11,12 @@ import (
 	"strconv"
 
 	ctrl "sigs.k8s.io/controller-runtime"
+	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/webhook"
 
 	"github.com/weft-storage/weft/operator/internal/admission"
 	"github.com/weft-storage/weft/operator/internal/certificate"
+	"github.com/weft-storage/weft/operator/internal/world"
 )
 
 // webhookNames are the names that the certificate is for.
@@ -45,7 +48,13 @@ func webhookServer(address string, keeper *certificate.Keeper) (webhook.Server, 
 
 // addWebhook judges NvmfTargets in every replica, and keeps the certificate. A replica without one is not ready, so that the
 // API server does not call it.
-func addWebhook(mgr ctrl.Manager, keeper *certificate.Keeper) error {
+func addWebhook(ctx context.Context, mgr ctrl.Manager, keeper *certificate.Keeper) error {
+	// Controllers that wait for the lead do not watch yet; the first request would wait for all of this to be read.
+	for _, o := range world.Kinds() {
+		if _, err := mgr.GetCache().GetInformer(ctx, o, cache.BlockUntilSynced(false)); err != nil {
+			return fmt.Errorf("watch %T: %w", o, err)
+		}
+	}
 	keeper.Client = mgr.GetClient()
 	targets := &admission.Targets{Reader: mgr.GetClient()}
 	if err := errors.Join(keeper.SetupWithManager(mgr), targets.SetupWithManager(mgr)); err != nil {

@@ -29,6 +29,11 @@ type World struct {
 	Snapshots []v1alpha1.NvmfSnapshot
 }
 
+// Kinds that Gather reads.
+func Kinds() []client.Object {
+	return []client.Object{&v1alpha1.NvmfTarget{}, &corev1.Node{}, &v1alpha1.NvmfNode{}, &v1alpha1.NvmfVolume{}, &v1alpha1.NvmfSnapshot{}}
+}
+
 // Gather reads the world.
 func Gather(ctx context.Context, from client.Reader) (*World, error) {
 	var (
