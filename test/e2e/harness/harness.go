@@ -89,6 +89,7 @@ func (c *Cluster) Client(warned func(text string)) (client.Client, error) {
 
 type warningFunc func(string)
 
+// HandleWarningHeaderWithContext passes the text on.
 func (f warningFunc) HandleWarningHeaderWithContext(_ context.Context, _ int, _, text string) {
 	f(text)
 }
