@@ -145,6 +145,10 @@ func (s *status) aboutNode(t *table, node v1alpha1.NvmfNode) {
 		}
 		t.columns(rows)
 	}
+	if e := node.Status.Engine; e != nil && len(e.Settings) > 0 {
+		t.line("")
+		t.columns(settingRows(e.Settings))
+	}
 	if node.Spec.Plan != nil {
 		t.line("")
 		t.line("It follows this plan:")
@@ -152,6 +156,15 @@ func (s *status) aboutNode(t *table, node v1alpha1.NvmfNode) {
 	}
 	volumes := slices.DeleteFunc(slices.Clone(s.volumes), func(v v1alpha1.NvmfVolume) bool { return v.Spec.Node != node.Name })
 	s.printProblems(t, s.problems(nil, nodes, volumes))
+}
+
+// settingRows are what the target said it runs with, and the plan's value where that is another one.
+func settingRows(settings []v1alpha1.EngineSetting) [][]string {
+	rows := [][]string{{"RUNS WITH", "VALUE", "PLANNED"}}
+	for _, e := range settings {
+		rows = append(rows, []string{e.Setting, e.Value, cmp.Or(e.Planned, "the same")})
+	}
+	return rows
 }
 
 func (s *status) printTargets(t *table, targets []v1alpha1.NvmfTarget) {

@@ -43,7 +43,8 @@ func small() *status {
 		n.Status.Conditions = ok(v1alpha1.ConditionAgentAlive)
 		if name != "c" {
 			n.Spec.Target, n.Spec.Plan = "fast", &v1alpha1.Plan{Choices: []v1alpha1.Choice{{Setting: "coreMask", Value: "0xf0", Source: v1alpha1.SourceGiven, Why: "four cores"}}}
-			n.Status.Engine = &v1alpha1.EngineStatus{Type: v1alpha1.EngineSPDK, Version: "26.05"}
+			n.Status.Engine = &v1alpha1.EngineStatus{Type: v1alpha1.EngineSPDK, Version: "26.05", Settings: []v1alpha1.EngineSetting{
+				{Setting: "coreMask", Value: "0xf0"}, {Setting: "largeBuffers", Value: "512", Planned: "1024"}}}
 			n.Status.Portals = []v1alpha1.Portal{{Transport: v1alpha1.TransportTCP, Address: fmt.Sprintf("10.0.0.%d", i+1), Port: 4420}}
 			n.Status.Pools = []v1alpha1.PoolStatus{{Device: "eui." + name, Path: "/dev/nvme0n1", Ready: true, Total: new(resource.MustParse("1Ti")), Free: new(resource.MustParse("768Gi"))}}
 			n.Status.Capacity.Free = new(resource.MustParse("768Gi"))
@@ -127,7 +128,8 @@ func TestStatus(t *testing.T) {
 			},
 			want: []string{"node d cannot serve it: NoDevice: no drive is blank", "Ready True AsExpected 3h the message of AsExpected", "b fast True", "All is well."}, not: "\nc "},
 		"about a node": {
-			about: "a", want: []string{"eui.a /dev/nvme0n1 yes 1024.0Gi 768.0Gi", "PoolReady True AsExpected 3h", "coreMask 0xf0 Given four cores", "All is well."}, not: "\nb "},
+			about: "a", want: []string{"eui.a /dev/nvme0n1 yes 1024.0Gi 768.0Gi", "PoolReady True AsExpected 3h", "coreMask 0xf0 Given four cores",
+				"coreMask 0xf0 the same", "largeBuffers 512 1024", "All is well."}, not: "\nb "},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := small()
