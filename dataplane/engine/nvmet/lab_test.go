@@ -11,7 +11,6 @@ package nvmet_test
 
 import (
 	"context"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -128,25 +127,12 @@ func (harness) File(_ *testing.T, bytes int64) engine.Device {
 	return engine.Device{ID: path, Path: path, FileBytes: bytes}
 }
 
-// address of the interface that has the lab's soft RDMA device.
-func address(t *testing.T) string {
-	eth0, err := net.InterfaceByName("eth0")
-	check(t, err)
-	all, err := eth0.Addrs()
-	check(t, err)
-	for _, a := range all {
-		if ip, _, err := net.ParseCIDR(a.String()); err == nil && ip.To4() != nil {
-			return ip.String()
-		}
-	}
-	t.Fatal("eth0 has no IPv4 address: run this on a node of the lab (weft-lab up)")
-	return ""
-}
-
 func (harness) Portals(t *testing.T) []engine.Portal {
+	address, err := initiator.Address()
+	check(t, err)
 	portal := func(transport v1alpha1.TransportType, port int32) engine.Portal {
 		return engine.Portal{
-			Portal:     v1alpha1.Portal{Transport: transport, Address: address(t), Port: port},
+			Portal:     v1alpha1.Portal{Transport: transport, Address: address, Port: port},
 			QueueDepth: 64, InCapsuleDataBytes: 4096,
 		}
 	}

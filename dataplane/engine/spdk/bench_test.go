@@ -99,9 +99,12 @@ type bench struct {
 	device engine.Device
 }
 
-func newBench(b testing.TB) *bench {
+func newBench(b testing.TB) *bench { return newBenchOver(b, v1alpha1.TransportTCP, "127.0.0.1") }
+
+// newBenchOver a transport, on an address.
+func newBenchOver(b testing.TB, transport v1alpha1.TransportType, address string) *bench {
 	m := newMachine(b)
-	m.plan = planOf(v1alpha1.TransportTCP)
+	m.plan, m.address = planOf(transport), address
 	m.plan.SPDK.MaxSubsystems = 2 * many
 	m.fake.PollInterval = spdktest.DefaultPollInterval
 	x := &bench{machine: m, TB: b, ctx: b.Context(), device: m.file(benchPoolBytes)}

@@ -33,7 +33,9 @@ type machine struct {
 	fake  spdktest.Options
 	flags []string
 	plan  v1alpha1.Plan
-	dir   string
+	// address that the target listens on.
+	address string
+	dir     string
 
 	target  target
 	engines []*spdk.Engine
@@ -45,7 +47,7 @@ func newMachine(t testing.TB) *machine {
 	// A socket's path has at most 107 bytes, which t.TempDir may exceed.
 	dir, err := os.MkdirTemp("", "weft-spdk-")
 	check(t, err)
-	m := &machine{real: os.Getenv(spdktest.TargetVariable), dir: dir, plan: planOf(v1alpha1.TransportTCP, v1alpha1.TransportRDMA)}
+	m := &machine{real: os.Getenv(spdktest.TargetVariable), dir: dir, address: "127.0.0.1", plan: planOf(v1alpha1.TransportTCP, v1alpha1.TransportRDMA)}
 	t.Cleanup(func() {
 		m.kill()
 		check(t, os.RemoveAll(dir))
@@ -178,7 +180,7 @@ func (m *machine) portals() []engine.Portal {
 	var portals []engine.Portal
 	for i, t := range m.plan.SPDK.Transports {
 		portals = append(portals, engine.Portal{
-			Portal:     v1alpha1.Portal{Transport: t.Type, Address: "127.0.0.1", Port: int32(24420 + i)},
+			Portal:     v1alpha1.Portal{Transport: t.Type, Address: m.address, Port: int32(24420 + i)},
 			QueueDepth: int(t.QueueDepth), InCapsuleDataBytes: int(t.InCapsuleDataSize),
 		})
 	}

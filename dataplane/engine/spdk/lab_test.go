@@ -32,16 +32,20 @@ func TestConformance(t *testing.T) {
 	if os.Getenv(spdktest.TargetVariable) == "" {
 		t.Fatalf("%s is not set: name an nvmf_tgt that runs on this machine", spdktest.TargetVariable)
 	}
-	if out, err := exec.CommandContext(t.Context(), "modprobe", "nvme-tcp").CombinedOutput(); err != nil {
-		t.Fatalf("modprobe nvme-tcp: %v: %s", err, out)
+	if out, err := exec.CommandContext(t.Context(), "modprobe", "-a", "nvme-tcp", "nvme-rdma").CombinedOutput(); err != nil {
+		t.Fatalf("modprobe nvme-tcp nvme-rdma: %v: %s", err, out)
 	}
 	m := newMachine(t)
+	var err error
+	m.address, err = initiator.Address()
+	check(t, err)
+	m.plan = planOf(v1alpha1.TransportTCP, v1alpha1.TransportRDMA)
 	// Machines of the lab are emulated: a core that polls would take half of one.
 	m.flags, m.plan.SPDK.Mode = []string{"--interrupt-mode"}, v1alpha1.CoresInterrupt
 	conformance.Run(t, &hosted{m})
 }
 
-// hosted machine: its kernel connects to the target over loopback.
+// hosted machine: its kernel connects to the target that it runs.
 type hosted struct{ *machine }
 
 func (hosted) Traits() conformance.Traits { return conformance.Traits{FixedTransports: true} }

@@ -14,13 +14,21 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/engine"
 	"github.com/weft-storage/weft/dataplane/engine/conformance/initiator"
 )
 
 // TestMountedFilesystem goes on over kill -9 of the target, as a pod's volume does; and its host cannot discard.
 func TestMountedFilesystem(t *testing.T) {
-	x := newBench(t)
+	address, err := initiator.Address()
+	check(t, err)
+	for _, transport := range []v1alpha1.TransportType{v1alpha1.TransportTCP, v1alpha1.TransportRDMA} {
+		t.Run(string(transport), func(t *testing.T) { mountedFilesystem(t, newBenchOver(t, transport, address)) })
+	}
+}
+
+func mountedFilesystem(t *testing.T, x *bench) {
 	t.Cleanup(initiator.DisconnectAll)
 	all := x.things(1)
 	all.volumes[0].SizeBytes = 128 << 20

@@ -2,13 +2,13 @@
 
 //go:build lab
 
-// Package initiator connects the kernel's initiator to the target under test, for harnesses that run on a node of the lab.
 package initiator
 
 import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -293,6 +293,24 @@ func aligned(n int) ([]byte, func()) {
 		panic(err)
 	}
 	return b, sync.OnceFunc(func() { _ = unix.Munmap(b) })
+}
+
+// Address of the interface that has the lab's soft RDMA device.
+func Address() (string, error) {
+	eth0, err := net.InterfaceByName("eth0")
+	if err != nil {
+		return "", err
+	}
+	all, err := eth0.Addrs()
+	if err != nil {
+		return "", err
+	}
+	for _, a := range all {
+		if ip, _, err := net.ParseCIDR(a.String()); err == nil && ip.To4() != nil {
+			return ip.String(), nil
+		}
+	}
+	return "", errors.New("eth0 has no IPv4 address: run this on a node of the lab (weft-lab up)")
 }
 
 // DisconnectAll controllers that are connected to weft's subsystems.
