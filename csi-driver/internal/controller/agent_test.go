@@ -46,6 +46,8 @@ type agentSet struct {
 
 type agent struct {
 	silent bool
+	// unlimited: its target cannot limit volumes.
+	unlimited bool
 	// engine: what the node really holds.
 	poolBytes int64
 	volumes   map[string]*engineVolume
@@ -201,6 +203,12 @@ func (a *agentSet) reconcileEngine(vol *v1alpha1.NvmfVolume) (act, gone bool) {
 	vol.Status.Portals = []v1alpha1.Portal{
 		{Transport: v1alpha1.TransportTCP, Address: "10.0.0.1", Port: 4420},
 		{Transport: v1alpha1.TransportRDMA, Address: "10.0.0.1", Port: 4421},
+	}
+	vol.Status.QoS = vol.Spec.QoS
+	set(v1alpha1.ConditionQoSApplied, metav1.ConditionTrue, v1alpha1.ReasonAsExpected, "")
+	if n.unlimited && vol.Spec.QoS != nil {
+		vol.Status.QoS = nil
+		set(v1alpha1.ConditionQoSApplied, metav1.ConditionFalse, v1alpha1.ReasonUnsupported, "this version cannot")
 	}
 	for _, kind := range []string{v1alpha1.ConditionCreated, v1alpha1.ConditionExported, v1alpha1.ConditionReady} {
 		set(kind, metav1.ConditionTrue, v1alpha1.ReasonAsExpected, "")

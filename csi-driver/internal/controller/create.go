@@ -97,6 +97,9 @@ func (s *Service) makeObject(ctx context.Context, want volumeRequest, avoid []st
 	if err != nil {
 		return nil, err
 	}
+	if err := s.checkLimits(ctx, target.Name, want.params.QoS); err != nil {
+		return nil, err
+	}
 	req := placement.Request{Target: target.Name, Transport: connection.Transport, Avoid: avoid}
 	if want.source == nil {
 		req.SizeBytes, err = want.sizes.choose(want.minBytes, want.why)

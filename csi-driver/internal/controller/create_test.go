@@ -97,9 +97,10 @@ func TestCreateRefusesBadInput(t *testing.T) {
 		"a source without an id":     {func(r *csi.CreateVolumeRequest) { r.VolumeContentSource = ofSnapshot("") }, codes.InvalidArgument, []string{"no snapshot id"}},
 		"a source of neither kind": {func(r *csi.CreateVolumeRequest) { r.VolumeContentSource = &csi.VolumeContentSource{} }, codes.InvalidArgument,
 			[]string{"neither a snapshot nor a volume"}},
-		"mutable parameters": {func(r *csi.CreateVolumeRequest) { r.MutableParameters = map[string]string{"a": "b"} }, codes.InvalidArgument, []string{"VolumeAttributesClasses"}},
-		"size zero":          {func(r *csi.CreateVolumeRequest) { r.CapacityRange = &csi.CapacityRange{} }, codes.InvalidArgument, []string{"size is zero", "4Mi"}},
-		"a negative size":    {func(r *csi.CreateVolumeRequest) { r.CapacityRange.RequiredBytes = -1 }, codes.InvalidArgument, []string{"negative"}},
+		"mutable parameters":            {func(r *csi.CreateVolumeRequest) { r.MutableParameters = map[string]string{"a": "b"} }, codes.InvalidArgument, []string{"VolumeAttributesClass parameters", "known are iops"}},
+		"limits on the kernel's target": {func(r *csi.CreateVolumeRequest) { r.Parameters["iops"] = "1000" }, codes.InvalidArgument, []string{"engine Nvmet"}},
+		"size zero":                     {func(r *csi.CreateVolumeRequest) { r.CapacityRange = &csi.CapacityRange{} }, codes.InvalidArgument, []string{"size is zero", "4Mi"}},
+		"a negative size":               {func(r *csi.CreateVolumeRequest) { r.CapacityRange.RequiredBytes = -1 }, codes.InvalidArgument, []string{"negative"}},
 		"a limit below the size": {func(r *csi.CreateVolumeRequest) { r.CapacityRange.LimitBytes = gi - 1 }, codes.InvalidArgument,
 			[]string{"at least 1Gi"}},
 		"no step within the limit": {func(r *csi.CreateVolumeRequest) {

@@ -47,15 +47,18 @@ func newVolumeRequest(req *csi.CreateVolumeRequest) (volumeRequest, error) {
 	if r.name == "" {
 		return r, failf(invalid, "the request has no volume name")
 	}
-	if len(req.GetMutableParameters()) > 0 {
-		return r, failf(invalid, "VolumeAttributesClasses are not supported; set the parameters in the StorageClass")
-	}
 	var err error
 	if r.source, err = sourceOf(req); err != nil {
 		return r, err
 	}
 	if r.params, err = parameters.Parse(req.GetParameters()); err != nil {
 		return r, err
+	}
+	if len(req.GetMutableParameters()) > 0 {
+		// A claim's VolumeAttributesClass takes the place of the StorageClass's limits.
+		if r.params.QoS, err = parameters.ParseMutable(req.GetMutableParameters()); err != nil {
+			return r, err
+		}
 	}
 	if r.minBytes, r.why, err = checkCapabilities(req.GetVolumeCapabilities(), r.params.FSType); err != nil {
 		return r, err

@@ -35,7 +35,6 @@ import (
 var notOffered = []string{
 	"GroupControllerService not supported", "Group Controller Service not provided", "GroupController Service not provided",
 	"CreateVolumeGroupSnapshot not supported", "GetVolumeGroupSnapshot not supported", "DeleteVolumeGroupSnapshot not supported",
-	"ModifyVolume not supported", "Modify volume not supported", "Modify Volume not supported",
 	"ControllerPublishVolume.readonly field not supported", "SNAPSHOT_ACCESSIBILITY_CONSTRAINTS not supported",
 	"NodeGetVolumeHealth not supported", "NodeGetStorageHealth not supported", "ControllerListVolumeHealth not supported", "ControllerGetVolumeHealth not supported",
 	// In Kubernetes it is the scheduler that counts a node's volumes.
@@ -51,7 +50,7 @@ func TestSanity(t *testing.T) {
 }
 
 func runSanity(t *testing.T) {
-	st := newStorage(t, 2, 1000*gi)
+	st := newStorageOf(t, onSPDK, 2, 1000*gi)
 	s, _ := newService(t)
 	seen(t, s, st)
 	host := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: own(t, "host")}}
@@ -69,6 +68,7 @@ func runSanity(t *testing.T) {
 	config.TargetPath, config.StagingPath = filepath.Join(dir, "target"), filepath.Join(dir, "staging")
 	config.TestVolumeSize, config.TestVolumeExpandSize = gi, 2*gi
 	config.TestVolumeParameters = map[string]string{"target": st.target}
+	config.TestVolumeMutableParameters = map[string]string{"iops": "2000"}
 	suite := sanity.GinkgoTest(&config)
 	var report types.Report
 	ginkgo.ReportAfterSuite("what was left out", func(r types.Report) { report = r })

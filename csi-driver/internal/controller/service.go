@@ -124,6 +124,7 @@ func (s *Service) ControllerGetCapabilities(context.Context, *csi.ControllerGetC
 		csi.ControllerServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER,
 		csi.ControllerServiceCapability_RPC_GET_CAPACITY,
 		csi.ControllerServiceCapability_RPC_EXPAND_VOLUME,
+		csi.ControllerServiceCapability_RPC_MODIFY_VOLUME,
 		csi.ControllerServiceCapability_RPC_CREATE_DELETE_SNAPSHOT,
 		csi.ControllerServiceCapability_RPC_CLONE_VOLUME,
 		csi.ControllerServiceCapability_RPC_LIST_VOLUMES,
@@ -200,6 +201,11 @@ func (s *Service) ControllerUnpublishVolume(ctx context.Context, req *csi.Contro
 func (s *Service) ControllerExpandVolume(ctx context.Context, req *csi.ControllerExpandVolumeRequest) (*csi.ControllerExpandVolumeResponse, error) {
 	resp, err := s.expandVolume(ctx, req)
 	return resp, toStatus(err)
+}
+
+// ControllerModifyVolume implements csi.ControllerServer: it answers once the target holds the volume to the limits.
+func (s *Service) ControllerModifyVolume(ctx context.Context, req *csi.ControllerModifyVolumeRequest) (*csi.ControllerModifyVolumeResponse, error) {
+	return &csi.ControllerModifyVolumeResponse{}, toStatus(s.modifyVolume(ctx, req))
 }
 
 // ValidateVolumeCapabilities implements csi.ControllerServer.

@@ -151,6 +151,12 @@ type storage struct {
 
 func newStorage(t *testing.T, nodes int, poolBytes int64, transports ...v1alpha1.TransportType) storage {
 	t.Helper()
+	return newStorageOf(t, func(*v1alpha1.NvmfTarget) {}, nodes, poolBytes, transports...)
+}
+
+// newStorageOf is newStorage for a target that is changed before it is made.
+func newStorageOf(t *testing.T, change func(*v1alpha1.NvmfTarget), nodes int, poolBytes int64, transports ...v1alpha1.TransportType) storage {
+	t.Helper()
 	if len(transports) == 0 {
 		transports = []v1alpha1.TransportType{v1alpha1.TransportTCP, v1alpha1.TransportRDMA}
 	}
@@ -165,16 +171,24 @@ func newStorage(t *testing.T, nodes int, poolBytes int64, transports ...v1alpha1
 	for i, tr := range transports {
 		target.Spec.Transports = append(target.Spec.Transports, v1alpha1.Transport{Type: tr, Port: int32(4420 + i)})
 	}
+	change(target)
 	create(t, target)
+	st.addNodes(t, target, nodes, poolBytes)
+	return st
+}
+
+// addNodes that serve the target as it is.
+func (st *storage) addNodes(t *testing.T, target *v1alpha1.NvmfTarget, nodes int, poolBytes int64) {
+	t.Helper()
 	for i := range nodes {
 		name := own(t, fmt.Sprintf("node-%d", i))
 		st.nodes = append(st.nodes, name)
 		node := &v1alpha1.NvmfNode{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.NvmfNodeSpec{Target: st.target, Plan: &v1alpha1.Plan{
 			Engine: v1alpha1.EngineNvmet, File: target.Spec.Devices.File,
 		}}}
-		for i, tr := range transports {
+		for _, tr := range target.Spec.Transports {
 			node.Spec.Plan.Portals = append(node.Spec.Plan.Portals, v1alpha1.PlannedPortal{
-				Portal: v1alpha1.Portal{Transport: tr, Address: "10.0.0.1", Port: int32(4420 + i)}, MaxIOQueues: 8, QueueDepth: 128,
+				Portal: v1alpha1.Portal{Transport: tr.Type, Address: "10.0.0.1", Port: tr.Port}, MaxIOQueues: 8, QueueDepth: 128,
 			})
 		}
 		create(t, node)
@@ -184,7 +198,6 @@ func newStorage(t *testing.T, nodes int, poolBytes int64, transports ...v1alpha1
 			s.Conditions = []metav1.Condition{condition(v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonAsExpected, "")}
 		})
 	}
-	return st
 }
 
 func condition(kind string, s metav1.ConditionStatus, reason, message string) metav1.Condition {
@@ -304,5 +317,3 @@ func newVolume(t *testing.T, s *Service, st storage, name string) string {
 	}
 	return resp.Volume.VolumeId
 }
-
-func keyOf(name string) types.NamespacedName { return types.NamespacedName{Name: name} }

@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 )
@@ -17,7 +17,7 @@ import (
 // target that new volumes may be made on. One that does not exist is refused with those that do.
 func (s *Service) target(ctx context.Context, name string) (*v1alpha1.NvmfTarget, error) {
 	var target v1alpha1.NvmfTarget
-	err := s.client.Get(ctx, types.NamespacedName{Name: name}, &target)
+	err := s.client.Get(ctx, keyOf(name), &target)
 	if apierrors.IsNotFound(err) {
 		return s.unknownTarget(ctx, name)
 	}
@@ -53,3 +53,6 @@ func usable(target *v1alpha1.NvmfTarget) (*v1alpha1.NvmfTarget, error) {
 	}
 	return target, nil
 }
+
+// keyOf a cluster-scoped object.
+func keyOf(name string) client.ObjectKey { return client.ObjectKey{Name: name} }

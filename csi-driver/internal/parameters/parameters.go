@@ -6,7 +6,9 @@
 package parameters
 
 import (
+	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -59,12 +61,14 @@ const (
 
 // Error says what is wrong with the parameters, and what to write instead.
 type Error struct {
+	// Of is the kind of object that has the parameters; empty for a StorageClass.
+	Of string
 	// Problems, one for each parameter that is wrong.
 	Problems []string
 }
 
 func (e *Error) Error() string {
-	return "StorageClass parameters: " + strings.Join(e.Problems, "; ")
+	return cmp.Or(e.Of, "StorageClass") + " parameters: " + strings.Join(e.Problems, "; ")
 }
 
 // Parameters are a StorageClass's parameters, parsed.
@@ -136,28 +140,9 @@ var metadata = []setter{
 // one *Error, so that a user need not find it out piece by piece.
 func Parse(m map[string]string) (Parameters, error) {
 	var p Parameters
-	var problems []string
-	known := map[string]bool{}
-	for _, s := range slices.Concat(setters, metadata) {
-		known[s.key] = true
-		if v, ok := m[s.key]; ok {
-			if err := s.set(&p, v); err != nil {
-				problems = append(problems, err.Error())
-			}
-		}
-	}
+	problems := apply(&p, m, setters, metadata)
 	if _, ok := m[Target]; !ok {
 		problems = append(problems, Target+" is missing; write the name of an NvmfTarget")
-	}
-	var unknown []string
-	for k := range m {
-		if !known[k] {
-			unknown = append(unknown, k)
-		}
-	}
-	slices.Sort(unknown)
-	for _, k := range unknown {
-		problems = append(problems, unknownProblem(k))
 	}
 	if len(problems) > 0 {
 		return Parameters{}, &Error{Problems: problems}
@@ -165,7 +150,26 @@ func Parse(m map[string]string) (Parameters, error) {
 	return p, nil
 }
 
-func unknownProblem(key string) string {
+// apply what m sets, and return what is wrong with it. Those of silent are known, but not listed to users.
+func apply(p *Parameters, m map[string]string, listed, silent []setter) (problems []string) {
+	known := map[string]bool{}
+	for _, s := range slices.Concat(listed, silent) {
+		known[s.key] = true
+		if v, ok := m[s.key]; ok {
+			if err := s.set(p, v); err != nil {
+				problems = append(problems, err.Error())
+			}
+		}
+	}
+	for _, k := range slices.Sorted(maps.Keys(m)) {
+		if !known[k] {
+			problems = append(problems, unknownProblem(k, listed))
+		}
+	}
+	return problems
+}
+
+func unknownProblem(key string, setters []setter) string {
 	names := make([]string, len(setters))
 	for i, s := range setters {
 		if strings.EqualFold(s.key, key) {

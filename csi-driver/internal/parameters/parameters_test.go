@@ -171,3 +171,21 @@ func TestDifferencesComparesOnlyWhatIsGiven(t *testing.T) {
 		t.Error(diff)
 	}
 }
+
+func TestParseMutable(t *testing.T) {
+	for name, tc := range map[string]struct {
+		in   map[string]string
+		want *v1alpha1.VolumeQoS
+		says string
+	}{
+		"nothing":        {nil, nil, ""},
+		"limits":         {map[string]string{"iops": "3000", "readBandwidth": "1Mi"}, &v1alpha1.VolumeQoS{IOPS: new(int64(3000)), ReadBandwidthMiBps: new(int64(1))}, ""},
+		"between steps":  {map[string]string{"iops": "2500"}, nil, "VolumeAttributesClass parameters: iops: \"2500\" is not a multiple of 1000"},
+		"fixed for good": {map[string]string{"transport": "TCP"}, nil, "known are iops, bandwidth, readBandwidth, writeBandwidth"},
+	} {
+		got, err := ParseMutable(tc.in)
+		if diff := cmp.Diff(tc.want, got); diff != "" || (err == nil) != (tc.says == "") || err != nil && !strings.Contains(err.Error(), tc.says) {
+			t.Errorf("%s: %v %s", name, err, diff)
+		}
+	}
+}

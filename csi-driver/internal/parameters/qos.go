@@ -44,6 +44,16 @@ var qosSetters = []setter{
 	}},
 }
 
+// ParseMutable reads the parameters of a VolumeAttributesClass; nil without any limits. All that is wrong with
+// them is in one *Error.
+func ParseMutable(m map[string]string) (*v1alpha1.VolumeQoS, error) {
+	var p Parameters
+	if problems := apply(&p, m, qosSetters, nil); len(problems) > 0 {
+		return nil, &Error{Of: "VolumeAttributesClass", Problems: problems}
+	}
+	return p.QoS, nil
+}
+
 func (p *Parameters) qos() *v1alpha1.VolumeQoS {
 	if p.QoS == nil {
 		p.QoS = &v1alpha1.VolumeQoS{}
