@@ -85,7 +85,7 @@ func runSuite(m *testing.M) (code int, err error) {
 }
 
 // newService returns a replica of the service; stop ends it as a kill would.
-func newService(t *testing.T) (s *Service, stop func()) {
+func newService(t testing.TB) (s *Service, stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	c, err := NewCluster(restConfig)
@@ -121,15 +121,15 @@ func newService(t *testing.T) (s *Service, stop func()) {
 // runs numbers the tests, so that one that is run twice (-count) has names of its own each time.
 var runs struct {
 	sync.Mutex
-	of map[*testing.T]int
+	of map[testing.TB]int
 }
 
 // own returns a name for an object of this test.
-func own(t *testing.T, name string) string {
+func own(t testing.TB, name string) string {
 	runs.Lock()
 	defer runs.Unlock()
 	if runs.of == nil {
-		runs.of = map[*testing.T]int{}
+		runs.of = map[testing.TB]int{}
 	}
 	if runs.of[t] == 0 {
 		runs.of[t] = len(runs.of) + 1
@@ -149,13 +149,13 @@ type storage struct {
 	nodes  []string
 }
 
-func newStorage(t *testing.T, nodes int, poolBytes int64, transports ...v1alpha1.TransportType) storage {
+func newStorage(t testing.TB, nodes int, poolBytes int64, transports ...v1alpha1.TransportType) storage {
 	t.Helper()
 	return newStorageOf(t, func(*v1alpha1.NvmfTarget) {}, nodes, poolBytes, transports...)
 }
 
 // newStorageOf is newStorage for a target that is changed before it is made.
-func newStorageOf(t *testing.T, change func(*v1alpha1.NvmfTarget), nodes int, poolBytes int64, transports ...v1alpha1.TransportType) storage {
+func newStorageOf(t testing.TB, change func(*v1alpha1.NvmfTarget), nodes int, poolBytes int64, transports ...v1alpha1.TransportType) storage {
 	t.Helper()
 	if len(transports) == 0 {
 		transports = []v1alpha1.TransportType{v1alpha1.TransportTCP, v1alpha1.TransportRDMA}
@@ -178,7 +178,7 @@ func newStorageOf(t *testing.T, change func(*v1alpha1.NvmfTarget), nodes int, po
 }
 
 // addNodes that serve the target as it is.
-func (st *storage) addNodes(t *testing.T, target *v1alpha1.NvmfTarget, nodes int, poolBytes int64) {
+func (st *storage) addNodes(t testing.TB, target *v1alpha1.NvmfTarget, nodes int, poolBytes int64) {
 	t.Helper()
 	for i := range nodes {
 		name := own(t, fmt.Sprintf("node-%d", i))
@@ -204,7 +204,7 @@ func condition(kind string, s metav1.ConditionStatus, reason, message string) me
 	return metav1.Condition{Type: kind, Status: s, Reason: reason, Message: message, LastTransitionTime: metav1.Now()}
 }
 
-func setNodeStatus(t *testing.T, name string, change func(*v1alpha1.NvmfNodeStatus)) {
+func setNodeStatus(t testing.TB, name string, change func(*v1alpha1.NvmfNodeStatus)) {
 	t.Helper()
 	var node v1alpha1.NvmfNode
 	if err := api.Get(t.Context(), types.NamespacedName{Name: name}, &node); err != nil {
@@ -216,7 +216,7 @@ func setNodeStatus(t *testing.T, name string, change func(*v1alpha1.NvmfNodeStat
 	}
 }
 
-func create(t *testing.T, obj client.Object) {
+func create(t testing.TB, obj client.Object) {
 	t.Helper()
 	if err := api.Create(t.Context(), obj); err != nil {
 		t.Fatal(err)
@@ -224,7 +224,7 @@ func create(t *testing.T, obj client.Object) {
 }
 
 // newHost makes a Kubernetes Node and returns its name and its CSI node id.
-func newHost(t *testing.T, name string) (nodeName, nodeID string) {
+func newHost(t testing.TB, name string) (nodeName, nodeID string) {
 	t.Helper()
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: own(t, name)}}
 	create(t, node)
@@ -232,7 +232,7 @@ func newHost(t *testing.T, name string) (nodeName, nodeID string) {
 }
 
 // seen waits until the replica's cache shows what a test has just written.
-func seen(t *testing.T, s *Service, st storage) {
+func seen(t testing.TB, s *Service, st storage) {
 	t.Helper()
 	NewWithT(t).Eventually(func(g Gomega) {
 		var target v1alpha1.NvmfTarget
@@ -273,7 +273,7 @@ func publishRequest(volume, nodeID string) *csi.ControllerPublishVolumeRequest {
 }
 
 // within gives a call a deadline, as sidecars do.
-func within(t *testing.T, d time.Duration) context.Context {
+func within(t testing.TB, d time.Duration) context.Context {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), d)
 	t.Cleanup(cancel)
@@ -286,7 +286,7 @@ const (
 	short  = 500 * time.Millisecond
 )
 
-func expectError(t *testing.T, err error, want codes.Code, says ...string) {
+func expectError(t testing.TB, err error, want codes.Code, says ...string) {
 	t.Helper()
 	if status.Code(err) != want {
 		t.Errorf("got %v, want %s", err, want)
@@ -299,7 +299,7 @@ func expectError(t *testing.T, err error, want codes.Code, says ...string) {
 }
 
 // volume as the API server has it; nil when it is not there.
-func volume(t *testing.T, name string) *v1alpha1.NvmfVolume {
+func volume(t testing.TB, name string) *v1alpha1.NvmfVolume {
 	t.Helper()
 	vol, err := (&objects[v1alpha1.NvmfVolume, *v1alpha1.NvmfVolume]{}).get(t.Context(), api, name)
 	if err != nil {
@@ -309,7 +309,7 @@ func volume(t *testing.T, name string) *v1alpha1.NvmfVolume {
 }
 
 // newVolume makes a volume through the service.
-func newVolume(t *testing.T, s *Service, st storage, name string) string {
+func newVolume(t testing.TB, s *Service, st storage, name string) string {
 	t.Helper()
 	resp, err := s.CreateVolume(within(t, enough), createRequest(st, own(t, name), gi))
 	if err != nil {
