@@ -33,7 +33,14 @@ func (s *Service) publishVolume(ctx context.Context, req *csi.ControllerPublishV
 	if err != nil {
 		return nil, err
 	}
-	vol, err := s.admit(ctx, id, h, node, how)
+	vol, err := s.volume(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	if err := checkContext(vol, req.GetVolumeContext()); err != nil {
+		return nil, err
+	}
+	vol, err = s.admit(ctx, id, h, node, how)
 	if err != nil {
 		return nil, err
 	}

@@ -109,6 +109,12 @@ func TestPublishRefusesBadInput(t *testing.T) {
 	stranger := v1alpha1.HostNQNPrefix + "00000000-0000-4000-8000-000000000000"
 	publish(t, s, id, nodeID)
 	unpublish(t, s, id, nodeID)
+	known := publishRequest(id, nodeID)
+	known.VolumeContext = map[string]string{"target": st.target, "transport": "TCP", provisionerIdentity: "1", "csi.storage.k8s.io/pv/name": "pv"}
+	if _, err := s.ControllerPublishVolume(within(t, enough), known); err != nil {
+		t.Error(err)
+	}
+	unpublish(t, s, id, nodeID)
 	for name, tc := range map[string]struct {
 		change func(*csi.ControllerPublishVolumeRequest)
 		code   codes.Code
@@ -120,8 +126,12 @@ func TestPublishRefusesBadInput(t *testing.T) {
 		"no node":           {func(r *csi.ControllerPublishVolumeRequest) { r.NodeId = "" }, codes.InvalidArgument, "no node id"},
 		"a node's name":     {func(r *csi.ControllerPublishVolumeRequest) { r.NodeId = "worker-1" }, codes.NotFound, v1alpha1.HostNQNPrefix},
 		"unknown node":      {func(r *csi.ControllerPublishVolumeRequest) { r.NodeId = stranger }, codes.NotFound, "no Node with UID 00000000"},
-		"no capability":     {func(r *csi.ControllerPublishVolumeRequest) { r.VolumeCapability = nil }, codes.InvalidArgument, "no volume capability"},
-		"read-only":         {func(r *csi.ControllerPublishVolumeRequest) { r.Readonly = true }, codes.InvalidArgument, "read-only"},
+		"another volume's attributes": {func(r *csi.ControllerPublishVolumeRequest) { r.VolumeContext = map[string]string{"target": "other"} },
+			codes.InvalidArgument, "target is other, and that of volume " + id + " is " + st.target},
+		"unknown attributes": {func(r *csi.ControllerPublishVolumeRequest) { r.VolumeContext = map[string]string{"size": "1Gi"} },
+			codes.InvalidArgument, `"size" is not known; known are target and transport`},
+		"no capability": {func(r *csi.ControllerPublishVolumeRequest) { r.VolumeCapability = nil }, codes.InvalidArgument, "no volume capability"},
+		"read-only":     {func(r *csi.ControllerPublishVolumeRequest) { r.Readonly = true }, codes.InvalidArgument, "read-only"},
 		"ReadWriteMany": {func(r *csi.ControllerPublishVolumeRequest) {
 			r.VolumeCapability.AccessMode.Mode = csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER
 		}, codes.InvalidArgument, "ReadWriteMany"},

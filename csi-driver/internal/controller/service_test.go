@@ -88,10 +88,10 @@ func TestValidate(t *testing.T) {
 		"ReadWriteMany": func(r *csi.ValidateVolumeCapabilitiesRequest) {
 			r.VolumeCapabilities[0].AccessMode.Mode = csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER
 		},
-		"300Mi":                   func(r *csi.ValidateVolumeCapabilitiesRequest) { r.VolumeCapabilities[0] = mount("xfs") },
-		"volume context":          func(r *csi.ValidateVolumeCapabilitiesRequest) { r.VolumeContext = map[string]string{"target": "other"} },
-		"transport is TCP":        func(r *csi.ValidateVolumeCapabilitiesRequest) { r.Parameters["transport"] = "RDMA" },
-		`"replicas" is not known`: func(r *csi.ValidateVolumeCapabilitiesRequest) { r.Parameters["replicas"] = "2" },
+		"300Mi":                              func(r *csi.ValidateVolumeCapabilitiesRequest) { r.VolumeCapabilities[0] = mount("xfs") },
+		"volume attributes: target is other": func(r *csi.ValidateVolumeCapabilitiesRequest) { r.VolumeContext = map[string]string{"target": "other"} },
+		"transport is TCP":                   func(r *csi.ValidateVolumeCapabilitiesRequest) { r.Parameters["transport"] = "RDMA" },
+		`"replicas" is not known`:            func(r *csi.ValidateVolumeCapabilitiesRequest) { r.Parameters["replicas"] = "2" },
 	} {
 		req := base()
 		change(req)

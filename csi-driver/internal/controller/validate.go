@@ -5,9 +5,12 @@ package controller
 import (
 	"context"
 	"maps"
+	"slices"
+	"strings"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
+	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/csi-driver/internal/parameters"
 )
 
@@ -39,14 +42,29 @@ func (s *Service) validateVolumeCapabilities(ctx context.Context, req *csi.Valid
 	if vol.Spec.Size.Value() < minBytes {
 		return no(why), nil
 	}
-	if c := req.GetVolumeContext(); len(c) > 0 {
-		for k, v := range volumeContext(vol) {
-			if c[k] != v {
-				return no("volume context: " + k + " is " + v), nil
-			}
-		}
+	if err := checkContext(vol, req.GetVolumeContext()); err != nil {
+		return no(err.Error()), nil
 	}
 	return &csi.ValidateVolumeCapabilitiesResponse{Confirmed: &csi.ValidateVolumeCapabilitiesResponse_Confirmed{
 		VolumeContext: maps.Clone(req.GetVolumeContext()), VolumeCapabilities: caps, Parameters: maps.Clone(req.GetParameters()),
 	}}, nil
 }
+
+// checkContext holds a PersistentVolume's attributes against the volume. A PersistentVolume that was written by hand may leave
+// them out, but what it does say must be so: else it is of another volume than its author believes.
+func checkContext(vol *v1alpha1.NvmfVolume, given map[string]string) error {
+	is := volumeContext(vol)
+	for _, k := range slices.Sorted(maps.Keys(given)) {
+		switch want, known := is[k]; {
+		case strings.HasPrefix(k, "csi.storage.k8s.io/") || k == provisionerIdentity:
+		case !known:
+			return failf(invalid, "volume attributes: %q is not known; known are target and transport, and both may be left out", k)
+		case given[k] != want:
+			return failf(invalid, "volume attributes: %s is %s, and that of volume %s is %s", k, given[k], vol.Name, want)
+		}
+	}
+	return nil
+}
+
+// provisionerIdentity is what csi-provisioner adds to the attributes of volumes that it makes.
+const provisionerIdentity = "storage.kubernetes.io/csiProvisionerIdentity"
