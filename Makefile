@@ -148,6 +148,7 @@ test-lab: $(LAB) ## Run the kernel tests in a virtual machine of their own; with
 	$(GO) test -c -tags lab -o .lab-machine/share/inventory.test ./dataplane/inventory
 	$(MACHINE) exec node1 -- /host-share/inventory.test -test.v -test.run '^TestVerbs$$'
 	$(call in-machine,./dataplane/internal/agent)
+	$(call in-machine,./dataplane/tuning)
 	$(call in-machine,./csi-driver/internal/node)
 	$(if $(WEFT_SPDK_TARGET),$(spdk-in-machine),@echo 'WEFT_SPDK_TARGET is not set: the SPDK engine met no host, only the fake target in test-unit')
 	$(MACHINE) down
