@@ -3,6 +3,7 @@
 package nvmftarget
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -33,7 +34,7 @@ func conditions(o observation) []metav1.Condition {
 	return []metav1.Condition{
 		condition(v1alpha1.ConditionReady, o, deletingNotReady, selectorNotReady, nothingMatches, nothingCapable, someNotReady, servesAsExpected),
 		condition(v1alpha1.ConditionProgressing, o, dataRemains, lettingGo, waitsForNodes, podsOutdated, nothingUnderWay),
-		condition(v1alpha1.ConditionDegraded, o, someDegraded, nothingDegraded),
+		condition(v1alpha1.ConditionDegraded, o, someDegraded, someNotTuned, nothingDegraded),
 	}
 }
 
@@ -179,6 +180,23 @@ func someDegraded(o observation) *verdict {
 		reason = v1alpha1.ReasonPending // only agents are waited for
 	}
 	return &verdict{metav1.ConditionTrue, reason, strings.Join(parts, "; ")}
+}
+
+// someNotTuned: they serve, but not with the settings of spec.tuning.
+func someNotTuned(o observation) *verdict {
+	var names []string
+	reason := ""
+	for _, n := range o.nodes {
+		if n.untuned != nil {
+			reason = cmp.Or(reason, n.untuned.Reason)
+			names = append(names, fmt.Sprintf("%s (%s: %s)", n.name, n.untuned.Reason, n.untuned.Message))
+		}
+	}
+	if len(names) == 0 {
+		return nil
+	}
+	return &verdict{metav1.ConditionTrue, reason,
+		fmt.Sprintf("%d of %s not tuned as asked for: %s", len(names), count(len(o.nodes), "serving node"), nameSome(names, maxNamedNodes))}
 }
 
 func nothingDegraded(observation) *verdict {

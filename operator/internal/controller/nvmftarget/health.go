@@ -73,3 +73,12 @@ func podHealth(node *v1alpha1.NvmfNode) health {
 	}
 	return health{failing, pod.Reason, pod.Message}
 }
+
+// untuned is why the node's tuning is not as asked for; nil when it is, or when its agent has not come to it yet.
+func untuned(node *v1alpha1.NvmfNode) *metav1.Condition {
+	is := meta.FindStatusCondition(node.Status.Conditions, v1alpha1.ConditionTuned)
+	if is == nil || is.Status == metav1.ConditionTrue || is.Reason == v1alpha1.ReasonPending {
+		return nil
+	}
+	return is
+}

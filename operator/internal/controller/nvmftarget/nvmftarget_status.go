@@ -54,6 +54,8 @@ type servingNode struct {
 	health  health
 	// podOutdated: its target pod serves with an earlier plan or image.
 	podOutdated bool
+	// untuned says why its tuning is not as asked for; nil when it is, or is still being applied.
+	untuned *metav1.Condition
 }
 
 // observe picks what concerns the target out of the world.
@@ -87,6 +89,7 @@ func observe(target *v1alpha1.NvmfTarget, w *world.World, decision placement.Dec
 		o.nodes = append(o.nodes, servingNode{
 			name: n.Name, capable: capable, health: healthOf(n.Nvmf, decision.Nodes[n.Name]),
 			podOutdated: podHealth(n.Nvmf).reason == v1alpha1.ReasonPodOutdated,
+			untuned:     untuned(n.Nvmf),
 		})
 		size := n.Nvmf.Status.Capacity.Total
 		if size == nil {

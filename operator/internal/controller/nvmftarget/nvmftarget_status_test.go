@@ -87,6 +87,11 @@ func TestConditions(t *testing.T) {
 			observation{target: fresh(), placed: placement.Target{Matching: []string{"a"}, Capable: []string{"a"}}, nodes: []servingNode{{name: "a", capable: true, podOutdated: true, health: health{ready, "AsExpected", "serving"}}}},
 			[3]string{"True/AsExpected", "True/PodOutdated", "False/AsExpected"},
 		},
+		"a node is not tuned as asked for": {
+			observation{target: fresh(), placed: placement.Target{Matching: []string{"a"}, Capable: []string{"a"}}, nodes: []servingNode{{name: "a", capable: true, health: health{ready, "AsExpected", "serving"},
+				untuned: &metav1.Condition{Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonSettingRefused, Message: "eth0/rings.rx: no"}}}},
+			[3]string{"True/AsExpected", "False/AsExpected", "True/SettingRefused"},
+		},
 		"deleting, with volumes": {
 			observation{target: gone, placed: placement.Target{Matching: []string{"a"}, Capable: []string{"a"}}, nodes: []servingNode{serving("a", ready, "AsExpected")}, volumes: []string{"v"}},
 			[3]string{"False/Deleting", "True/VolumesRemain", "False/AsExpected"},
