@@ -130,7 +130,7 @@ func (m *Machine) readSysctls(names []string) (map[string]Reading, error) {
 	for _, name := range names {
 		path, err := filePath(Sysctls, name)
 		if err != nil {
-			return nil, err
+			continue // none that this agent knows, so there is no such setting
 		}
 		value, err := m.read(path)
 		if errors.Is(err, fs.ErrNotExist) {
