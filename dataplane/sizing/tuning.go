@@ -228,7 +228,8 @@ func planInterrupts(inv *v1alpha1.Inventory, i v1alpha1.NICInterrupts, nic *v1al
 		cores, _ = parseMask(cmp.Or(target.PollGroupMask, target.CoreMask))
 	}
 	var cpus cpuSet
-	source, words := v1alpha1.SourceComputed, ""
+	source := v1alpha1.SourceComputed
+	var words string
 	switch {
 	case i.CPUs != "":
 		source, cpus, words = v1alpha1.SourceGiven, parseCPUs(i.CPUs), "interrupts.cpus names them; each interrupt goes to one of them, by turns"

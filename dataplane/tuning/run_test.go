@@ -202,10 +202,10 @@ func TestRefusedAndClamped(t *testing.T) {
 	h, s := tuningtest.New(), &store{}
 	before := h.Everything()
 	h.Refuse = func(p tuning.Place, name, value string) error {
-		switch {
-		case name == "net.core.default_qdisc":
+		switch name {
+		case "net.core.default_qdisc":
 			return &wrapped{"write /proc/sys/net/core/default_qdisc", syscall.ENOENT}
-		case name == "rxFrames":
+		case "rxFrames":
 			return syscall.EOPNOTSUPP
 		}
 		return nil
