@@ -32,6 +32,8 @@ const (
 	tuningPeriod = time.Minute
 	// maxNamedSettings bounds what a message names; the rest is counted.
 	maxNamedSettings = 5
+	// maxWrites of one status while others write the rest of the object.
+	maxWrites = 5
 )
 
 // TuningConfig of a TuningReconciler. Every field is required.
@@ -142,7 +144,21 @@ func (r *TuningReconciler) write(ctx context.Context, node *v1alpha1.NvmfNode, r
 	if is != nil && equality.Semantic.DeepEqual(*is, status.Conditions[0]) && equality.Semantic.DeepEqual(node.Status.Tuning, status.Tuning) {
 		return nil
 	}
-	return applyStatusAs(ctx, r.Client, tuningManager, node.ResourceVersion, "NvmfNode", node, node, &status)
+	for attempt := 1; ; attempt++ {
+		err := applyStatusAs(ctx, r.Client, tuningManager, node.ResourceVersion, "NvmfNode", node, node, &status)
+		if attempt == maxWrites || !apierrors.IsConflict(err) {
+			return err
+		}
+		// Others write the rest of the NvmfNode meanwhile, which matters only if it became another, or has another record.
+		now := &v1alpha1.NvmfNode{}
+		if err := r.Live.Get(ctx, client.ObjectKeyFromObject(node), now); err != nil {
+			return fmt.Errorf("get NvmfNode %s: %w", node.Name, err)
+		}
+		if now.UID != node.UID || !equality.Semantic.DeepEqual(now.Status.Tuning, node.Status.Tuning) {
+			return err
+		}
+		node.ResourceVersion = now.ResourceVersion
+	}
 }
 
 func (r *TuningReconciler) patchFinalizer(ctx context.Context, node *v1alpha1.NvmfNode, change func(client.Object, string) bool) error {

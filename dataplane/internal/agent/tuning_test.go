@@ -7,6 +7,7 @@ package agent
 import (
 	"context"
 	"errors"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -204,4 +205,27 @@ func TestTuningInterrupted(t *testing.T) {
 	}
 	l.Expect(l.nvmfNode().Status.Tuning).To(BeNil())
 	l.Expect(l.nvmfNode().Finalizers).To(BeEmpty())
+}
+
+// Others write the NvmfNode while settings are written, which takes a driver its time. What came of them is not lost: a value
+// that the driver made another of would be written again, and reset the link again.
+func TestTuningWhileOthersWrite(t *testing.T) {
+	l := newLab(t)
+	host := tuningtest.New()
+	host.Clamp = func(_ tuning.Place, _, value string) string { return value + "0" }
+	l.want("eth0/rings.rx=100")
+	calls := 0
+	l.beforeWrite = func(ctx context.Context) error {
+		if calls++; calls > 1 && calls < 4 { // not the finalizer, but the record twice
+			node := l.nvmfNode()
+			node.Labels = map[string]string{"calls": strconv.Itoa(calls)}
+			return l.admin.Update(ctx, node)
+		}
+		return nil
+	}
+	l.tune(host)
+	l.Expect(calls).To(BeNumerically(">", 4))
+	l.Expect(l.tuned()).To(Equal("False/SettingRefused"))
+	l.Expect(l.nvmfNode().Status.Tuning.Settings).To(ConsistOf(HaveField("State", v1alpha1.TuningClamped)))
+	l.Expect(host.Writes()).To(HaveLen(1))
 }
