@@ -3,16 +3,29 @@
 package weft_test
 
 import (
+	"bytes"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/x509"
+	"encoding/pem"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	admissionapply "k8s.io/client-go/applyconfigurations/admissionregistration/v1"
 	"k8s.io/client-go/tools/clientcmd"
 	clientcmdapi "k8s.io/client-go/tools/clientcmd/api"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
 )
 
 // olderChart is a copy of this chart whose CRDs lack the short names.
@@ -85,7 +98,11 @@ func TestARelease(t *testing.T) {
 	if n := shortNames(); n != 0 {
 		t.Fatalf("the older chart's CRDs have %d short names", n)
 	}
+	writeAsTheOperator(t, c)
 	run("upgrade", "weft", ".")
+	keepsWhatTheOperatorWrote(t, c)
+	run("upgrade", "weft", ".", "--set", "operator.webhook.failurePolicy=Fail")
+	keepsWhatTheOperatorWrote(t, c)
 	if n := shortNames(); n != 4 {
 		t.Errorf("after the upgrade the CRDs have %d short names, want 4: they were not upgraded", n)
 	}
@@ -98,4 +115,58 @@ func TestARelease(t *testing.T) {
 	if n := deployments(); n != 2 {
 		t.Errorf("installing again gives %d Deployments, want 2", n)
 	}
+}
+
+// The webhook's Secret and the authorities that the API server trusts come empty; the operator fills them.
+var (
+	webhookSecret = client.ObjectKey{Namespace: namespace, Name: "weft-operator-webhook"}
+	webhookConfig = client.ObjectKey{Name: "weft-nvmftargets"}
+	written       = []byte("-----BEGIN CERTIFICATE-----\n")
+)
+
+func writeAsTheOperator(t *testing.T, c client.Client) {
+	t.Helper()
+	secret := &corev1.Secret{}
+	if err := c.Get(t.Context(), webhookSecret, secret); err != nil {
+		t.Fatal(err)
+	}
+	secret.Data = map[string][]byte{"tls.crt": written}
+	if err := c.Update(t.Context(), secret, client.FieldOwner(v1alpha1.OperatorFieldManager)); err != nil {
+		t.Fatal(err)
+	}
+	authorities := selfSigned(t)
+	apply := admissionapply.ValidatingWebhookConfiguration(webhookConfig.Name).WithWebhooks(admissionapply.ValidatingWebhook().
+		WithName("nvmftargets.weft.storage").WithClientConfig(admissionapply.WebhookClientConfig().WithCABundle(authorities...)))
+	if err := c.Apply(t.Context(), apply, client.FieldOwner(v1alpha1.OperatorFieldManager), client.ForceOwnership); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func keepsWhatTheOperatorWrote(t *testing.T, c client.Client) {
+	t.Helper()
+	secret, configuration := &corev1.Secret{}, &admissionregistrationv1.ValidatingWebhookConfiguration{}
+	if err := errors.Join(c.Get(t.Context(), webhookSecret, secret), c.Get(t.Context(), webhookConfig, configuration)); err != nil {
+		t.Fatal(err)
+	}
+	if !bytes.Equal(secret.Data["tls.crt"], written) {
+		t.Error("the upgrade took the webhook's certificate away")
+	}
+	if len(configuration.Webhooks[0].ClientConfig.CABundle) == 0 {
+		t.Error("the upgrade took the webhook's authorities away")
+	}
+}
+
+// selfSigned is a certificate that the API server takes as an authority.
+func selfSigned(t *testing.T) []byte {
+	t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		t.Fatal(err)
+	}
+	template := &x509.Certificate{NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true}
+	der, err := x509.CreateCertificate(rand.Reader, template, template, key.Public(), key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
 }
