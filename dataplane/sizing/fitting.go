@@ -35,7 +35,7 @@ func (s sizer) fitting(l load, in pages, allowed int64) string {
 		}},
 	}
 	var said []string
-	smallest := l
+	smallest := l.onTransports(nil)
 	for _, k := range knobs {
 		if words := k.turn(s, l, in, allowed); words != "" {
 			said = append(said, words)
@@ -55,13 +55,15 @@ func (s sizer) fitting(l load, in pages, allowed int64) string {
 type knobToTurn struct {
 	name       string
 	least, now int64
-	turned     func(l load, n int64) load
+	// turned changes the transports that it is given.
+	turned func(l load, n int64) load
 }
 
 // turn finds the largest value that fits, and says by how much; "" when none does. Where less of a knob needs a little more (queues
 // are spread over poll groups in whole ones), it may find a smaller one that fits.
 func (k knobToTurn) turn(s sizer, l load, in pages, allowed int64) string {
-	need := func(n int64) int64 { return s.need(k.turned(l, n), in) }
+	room := make([]transport, 0, len(l.transports))
+	need := func(n int64) int64 { return s.need(k.turned(l.onTransports(room), n), in) }
 	if k.now <= k.least || need(k.least) > allowed {
 		return ""
 	}
@@ -74,19 +76,23 @@ func (k knobToTurn) turn(s sizer, l load, in pages, allowed int64) string {
 	return fmt.Sprintf("%s %d (%s to spare)", k.name, n, mib(allowed-need(n)))
 }
 
-// need is the memory of a load with its headroom; more than there can be when it cannot be sized.
+// need is the memory of a load with its headroom; more than there can be when it cannot be sized. It changes the load's transports.
 func (s sizer) need(l load, in pages) int64 {
 	l.quiet = true
-	l, _, reasons := s.size(l)
-	if len(reasons) > 0 {
+	if _, reasons := s.size(&l); len(reasons) > 0 {
 		return 1 << 62
 	}
 	return in.rounded(s.model.heapBytes(l))
 }
 
-// each changes a copy of the transports.
+// onTransports of its own, in the room given.
+func (l load) onTransports(room []transport) load {
+	l.transports = append(room[:0], l.transports...)
+	return l
+}
+
+// each changes the transports.
 func (l load) each(change func(*transport)) load {
-	l.transports = append([]transport(nil), l.transports...)
 	for i := range l.transports {
 		change(&l.transports[i])
 	}

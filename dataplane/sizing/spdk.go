@@ -98,9 +98,8 @@ type sizer struct {
 	pacing   pacing
 }
 
-// size resolves queues, pools and buffers of a load.
-func (s sizer) size(l load) (load, srqChoice, []Reason) {
-	l.transports = slices.Clone(l.transports)
+// size resolves queues, pools and buffers of a load, in it and in its transports.
+func (s sizer) size(l *load) (srqChoice, []Reason) {
 	var srq srqChoice
 	for i := range l.transports {
 		t := &l.transports[i]
@@ -108,14 +107,14 @@ func (s sizer) size(l load) (load, srqChoice, []Reason) {
 			continue
 		}
 		var reason *Reason
-		if srq, reason = planSRQ(*t, l, s.limits, s.model); reason != nil {
-			return l, srq, []Reason{*reason}
+		if srq, reason = planSRQ(t, l, s.limits, s.model); reason != nil {
+			return srq, []Reason{*reason}
 		}
 		t.srqDepth = srq.depth
 	}
-	l.bdevIOPool, _ = bdevIOPool(l)
-	reasons := sizeBuffers(s.spec.Buffers, &l, s.pacing)
-	return l, srq, reasons
+	l.bdevIOPool, _ = bdevIOPool(*l)
+	reasons := sizeBuffers(s.spec.Buffers, l, s.pacing)
+	return srq, reasons
 }
 
 // lastLevelCache of the NUMA nodes that have the target's cores, and so its memory.
@@ -132,7 +131,7 @@ func (s sizer) lastLevelCache() int64 {
 
 // fill writes the numbers into the plan, and returns the memory that they add up to.
 func (s sizer) fill(p *v1alpha1.SPDKPlan, l load, why *explanation) ([]v1alpha1.MemoryUse, []Reason) {
-	l, srq, reasons := s.size(l)
+	srq, reasons := s.size(&l)
 	if len(reasons) > 0 {
 		return nil, reasons
 	}

@@ -52,7 +52,7 @@ type srqChoice struct {
 
 // planSRQ sizes the shared receive queues of an RDMA transport: one for each poll group and device.
 // Auto takes what costs less memory, those or a receive queue for each queue pair.
-func planSRQ(t transport, l load, limits rdmaLimits, m memoryModel) (srqChoice, *Reason) {
+func planSRQ(t *transport, l *load, limits rdmaLimits, m memoryModel) (srqChoice, *Reason) {
 	if t.srq.Mode == v1alpha1.SRQDisabled {
 		return srqChoice{source: v1alpha1.SourceGiven, why: "srq.mode is Disabled: each queue pair has a receive queue of its own"}, nil
 	}
@@ -72,13 +72,16 @@ func planSRQ(t transport, l load, limits rdmaLimits, m memoryModel) (srqChoice, 
 			t.index, limits.fewest, limits.maxSRQ, l.pollGroups, limits.maxSRQ))
 	}
 	shared := m.sharedQueues(l.pollGroups, max(limits.devices, 1), c.depth, t.inCapsule)
-	own := m.ownQueues(l.receiveSlots(t), t.inCapsule)
+	own := m.ownQueues(l.receiveSlots(*t), t.inCapsule)
 	compared := ""
 	if !l.quiet {
 		compared = fmt.Sprintf("shared receive queues cost %s (%d poll groups x %d devices x %d), own ones %s", mib(shared), l.pollGroups, max(limits.devices, 1), c.depth, mib(own))
 	}
 	if auto && own <= shared {
 		return srqChoice{source: v1alpha1.SourceComputed, why: l.sprintf("each queue pair has a receive queue of its own, which is cheaper: %s", compared)}, nil
+	}
+	if l.quiet {
+		return c, nil
 	}
 	if auto {
 		compared += "; Auto takes the cheaper"
@@ -93,7 +96,7 @@ func planSRQ(t transport, l load, limits rdmaLimits, m memoryModel) (srqChoice, 
 
 // srqDepth takes the given depth, or what all expected queues can have outstanding, spread evenly over the poll groups, within
 // what the device and SPDK can keep.
-func srqDepth(t transport, l load, limits rdmaLimits) (srqChoice, *Reason) {
+func srqDepth(t *transport, l *load, limits rdmaLimits) (srqChoice, *Reason) {
 	if t.srq.Depth != nil {
 		depth := int64(*t.srq.Depth)
 		if limits.maxSRQWR > 0 && depth > limits.maxSRQWR {
@@ -113,10 +116,13 @@ func srqDepth(t transport, l load, limits rdmaLimits) (srqChoice, *Reason) {
 		bound, of = limits.maxSRQWR, "the device's max_srq_wr"
 	}
 	c := srqChoice{depth: max(min(need, bound), 16), source: v1alpha1.SourceComputed}
-	c.why = l.sprintf("%d queues over %d poll groups x depth %d is %d", queues, l.pollGroups, t.queueDepth, need)
+	if l.quiet {
+		return c, nil
+	}
+	c.why = fmt.Sprintf("%d queues over %d poll groups x depth %d is %d", queues, l.pollGroups, t.queueDepth, need)
 	if need > bound {
-		c.why += l.sprintf(", within %d: %s", bound, of)
-		c.warnings = append(c.warnings, l.sprintf("with all %d queues full, hosts are told to try again (receiver not ready); fewer attachments, a smaller queueDepth or more cores avoid it", queues))
+		c.why += fmt.Sprintf(", within %d: %s", bound, of)
+		c.warnings = append(c.warnings, fmt.Sprintf("with all %d queues full, hosts are told to try again (receiver not ready); fewer attachments, a smaller queueDepth or more cores avoid it", queues))
 	}
 	return c, nil
 }
