@@ -29,7 +29,10 @@ func (s *Service) getCapacity(ctx context.Context, req *csi.GetCapacityRequest) 
 		if err != nil {
 			return nil, err
 		}
-		of.Target, of.Transport = target.Name, connection.Transport
+		of.Target, of.Transport, of.Zones = target.Name, connection.Transport, params.Zones
+		if of.ZoneOf, err = s.zoneOf(ctx, of.Zones); err != nil {
+			return nil, err
+		}
 	}
 	least := int64(sizeStep)
 	if caps := req.GetVolumeCapabilities(); len(caps) > 0 {

@@ -100,7 +100,10 @@ func (s *Service) makeObject(ctx context.Context, want volumeRequest, avoid []st
 	if err := s.checkLimits(ctx, target.Name, want.params.QoS); err != nil {
 		return nil, err
 	}
-	req := placement.Request{Target: target.Name, Transport: connection.Transport, Avoid: avoid}
+	req := placement.Request{Target: target.Name, Transport: connection.Transport, Avoid: avoid, Zones: want.params.Zones}
+	if req.ZoneOf, err = s.zoneOf(ctx, req.Zones); err != nil {
+		return nil, err
+	}
 	if want.source == nil {
 		req.SizeBytes, err = want.sizes.choose(want.minBytes, want.why)
 	} else {

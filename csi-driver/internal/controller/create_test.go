@@ -16,6 +16,7 @@ import (
 	. "github.com/onsi/gomega"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
@@ -461,4 +462,31 @@ func TestCreateWithoutADeadlineEndsWithTheCaller(t *testing.T) {
 	case <-time.After(enough):
 		t.Fatal("the call goes on without its caller")
 	}
+}
+
+func TestCreateInAZone(t *testing.T) {
+	st := newStorage(t, 3, 10*gi)
+	for i, zone := range []string{"east", "west"} {
+		create(t, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: st.nodes[i], Labels: map[string]string{corev1.LabelTopologyZone: zone}}})
+	}
+	s, _ := newService(t)
+	seen(t, s, st)
+	for i := range 3 {
+		req := createRequest(st, own(t, fmt.Sprint("v", i)), gi)
+		req.Parameters["zones"] = "west"
+		if _, err := s.CreateVolume(within(t, enough), req); err != nil {
+			t.Fatal(err)
+		}
+		if got := volume(t, req.Name).Spec.Node; got != st.nodes[1] {
+			t.Errorf("made on %s", got)
+		}
+	}
+	capacity, err := s.GetCapacity(t.Context(), &csi.GetCapacityRequest{Parameters: map[string]string{"target": st.target, "zones": "east,west"}})
+	if err != nil || capacity.AvailableCapacity != 17*gi {
+		t.Errorf("got %v, %v", capacity, err)
+	}
+	req := createRequest(st, own(t, "v"), gi)
+	req.Parameters["zones"] = "north"
+	_, err = s.CreateVolume(within(t, enough), req)
+	expectError(t, err, codes.FailedPrecondition, `it is in zone "east", not in north`)
 }

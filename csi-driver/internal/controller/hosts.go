@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/google/uuid"
+	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -96,4 +97,21 @@ func (s *Service) setHosts(ctx context.Context, vol *v1alpha1.NvmfVolume, hosts 
 		return nil, fmt.Errorf("write hosts of NvmfVolume %s: %w", vol.Name, err)
 	}
 	return changed, nil
+}
+
+// zoneOf every node, by its name; nothing when no zones are asked for.
+func (s *Service) zoneOf(ctx context.Context, zones []string) (map[string]string, error) {
+	if len(zones) == 0 {
+		return nil, nil
+	}
+	var nodes metav1.PartialObjectMetadataList
+	nodes.SetGroupVersionKind(nodeGVK.GroupVersion().WithKind("NodeList"))
+	if err := s.client.List(ctx, &nodes); err != nil {
+		return nil, fmt.Errorf("list Nodes: %w", err)
+	}
+	zoneOf := make(map[string]string, len(nodes.Items))
+	for i := range nodes.Items {
+		zoneOf[nodes.Items[i].Name] = nodes.Items[i].Labels[corev1.LabelTopologyZone]
+	}
+	return zoneOf, nil
 }

@@ -14,6 +14,8 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/util/validation"
+
 	"github.com/weft-storage/weft/api/v1alpha1"
 )
 
@@ -29,6 +31,8 @@ const (
 	QueueDepth = "queueDepth"
 	// CtrlLossTimeout: how long a host tries to reconnect before it fails I/O.
 	CtrlLossTimeout = "ctrlLossTimeout"
+	// Zones whose nodes may hold the volumes, separated by commas. Default: all of the target's.
+	Zones = "zones"
 	// FSType of a mounted volume. The provisioner moves it into the volume's capability.
 	FSType = "csi.storage.k8s.io/fstype"
 
@@ -81,6 +85,8 @@ type Parameters struct {
 	IOQueues, QueueDepth, CtrlLossTimeoutSeconds int32
 	// QoS limits, nil when none are given. They may change later.
 	QoS *v1alpha1.VolumeQoS
+	// Zones, sorted; none when not given.
+	Zones []string
 	// FSType, empty when not given.
 	FSType string
 	// PVName, PVCName and PVCNamespace say whom the volume is for; empty when the provisioner does not tell.
@@ -122,6 +128,10 @@ var fixedSetters = []setter{
 	}},
 	{CtrlLossTimeout, func(p *Parameters, v string) (err error) {
 		p.CtrlLossTimeoutSeconds, err = ctrlLossTimeout(v)
+		return err
+	}},
+	{Zones, func(p *Parameters, v string) (err error) {
+		p.Zones, err = zones(v)
 		return err
 	}},
 	{FSType, func(p *Parameters, v string) error {
@@ -202,6 +212,19 @@ func ctrlLossTimeout(v string) (int32, error) {
 			"write whole seconds from 1 to 86400 (600), a duration (10m), or %s", CtrlLossTimeout, v, forever)
 	}
 	return int32(d / time.Second), nil
+}
+
+// zones are values of the label topology.kubernetes.io/zone.
+func zones(v string) ([]string, error) {
+	list := strings.Split(v, ",")
+	for i := range list {
+		list[i] = strings.TrimSpace(list[i])
+		if list[i] == "" || len(validation.IsValidLabelValue(list[i])) > 0 {
+			return nil, fmt.Errorf("%s: %q is not a list of zones; write the values of the nodes' label topology.kubernetes.io/zone, separated by commas, such as zone-a,zone-b", Zones, v)
+		}
+	}
+	slices.Sort(list)
+	return slices.Compact(list), nil
 }
 
 // CheckFSType returns an error that names the filesystems there are when fsType is not one of them.

@@ -4,6 +4,7 @@ package parameters
 
 import (
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -74,7 +75,7 @@ func TestParseSaysWhatToWriteInstead(t *testing.T) {
 		"no bandwidth":                {map[string]string{Target: "t", WriteBandwidth: "fast"}, []string{`writeBandwidth: "fast" is not a number of bytes a second from 1Mi to 1Ti; leave it out for no limit`}},
 		"nothing":                     {nil, []string{"target is missing; write the name of an NvmfTarget"}},
 		"empty target":                {map[string]string{Target: ""}, []string{"target is empty"}},
-		"unknown":                     {map[string]string{Target: "t", "replicas": "3"}, []string{`"replicas" is not known; known are target, transport, ioQueues, queueDepth, ctrlLossTimeout, csi.storage.k8s.io/fstype`}},
+		"unknown":                     {map[string]string{Target: "t", "replicas": "3"}, []string{`"replicas" is not known; known are target, transport, ioQueues, queueDepth, ctrlLossTimeout, zones, csi.storage.k8s.io/fstype`}},
 		"wrong case":                  {map[string]string{Target: "t", "ioqueues": "3"}, []string{`"ioqueues" is not known; write ioQueues`}},
 		"lower-case transport":        {map[string]string{Target: "t", Transport: "tcp"}, []string{`"tcp" is not a transport; write TCP or RDMA`}},
 		"empty transport":             {map[string]string{Target: "t", Transport: ""}, []string{`"" is not a transport; write TCP or RDMA`}},
@@ -186,6 +187,15 @@ func TestParseMutable(t *testing.T) {
 		got, err := ParseMutable(tc.in)
 		if diff := cmp.Diff(tc.want, got); diff != "" || (err == nil) != (tc.says == "") || err != nil && !strings.Contains(err.Error(), tc.says) {
 			t.Errorf("%s: %v %s", name, err, diff)
+		}
+	}
+}
+
+func TestZones(t *testing.T) {
+	for in, want := range map[string]string{"a": "[a]", " zone-b, zone-a,zone-b": "[zone-a zone-b]", "": "", "a,,b": "", "a b": ""} {
+		p, err := Parse(map[string]string{Target: "t", Zones: in})
+		if (err == nil) != (want != "") || err == nil && fmt.Sprint(p.Zones) != want {
+			t.Errorf("%q: got %v, %v", in, p.Zones, err)
 		}
 	}
 }

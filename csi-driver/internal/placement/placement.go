@@ -47,6 +47,9 @@ type Request struct {
 	SizeBytes int64
 	// Avoid nodes that have said they have no room.
 	Avoid []string
+	// Zones that the node must be in one of; none for any. ZoneOf tells the zone of a node.
+	Zones  []string
+	ZoneOf map[string]string
 	// Node and Device where the volume must be: its source's. Empty for any.
 	Node, Device string
 }
@@ -149,6 +152,10 @@ func Candidates(req Request, nodes []v1alpha1.NvmfNode, promises []Promise) (can
 				refusals = append(refusals, Refusal{Node: n.Name, Reason: fmt.Sprintf(
 					"it belongs to target %q, and a copy stays where its source is: use a StorageClass of that target", n.Spec.Target)})
 			}
+			continue
+		}
+		if zone := req.ZoneOf[n.Name]; len(req.Zones) > 0 && !slices.Contains(req.Zones, zone) {
+			refusals = append(refusals, Refusal{Node: n.Name, Reason: fmt.Sprintf("it is in zone %q, not in %s", zone, strings.Join(req.Zones, " or "))})
 			continue
 		}
 		if reason := refusal(n, req.Transport); reason != "" {

@@ -238,3 +238,21 @@ func TestCandidatesOfAllTargets(t *testing.T) {
 		t.Error(diff)
 	}
 }
+
+func TestZones(t *testing.T) {
+	nodes := []v1alpha1.NvmfNode{node("a", pool("d", 20*gi)), node("b", pool("d", 10*gi)), node("c", pool("d", 30*gi))}
+	req := Request{Target: "fast", SizeBytes: gi, ZoneOf: map[string]string{"a": "east", "b": "west"}}
+	for _, tc := range []struct {
+		zones []string
+		want  string
+	}{{nil, "c"}, {[]string{"west"}, "b"}, {[]string{"east", "west"}, "a"}, {[]string{"north"}, ""}} {
+		req.Zones = tc.zones
+		got, err := Choose(req, nodes, nil)
+		if got != tc.want || (err == nil) != (tc.want != "") {
+			t.Errorf("%v: got %q, %v", tc.zones, got, err)
+		}
+		if err != nil && !strings.Contains(err.Error(), `b: it is in zone "west", not in north`) {
+			t.Error(err)
+		}
+	}
+}
