@@ -102,6 +102,18 @@ func TestQemuGivesEveryNodeItsOwn(t *testing.T) {
 	}
 }
 
+// TestQemuWithIOMMU: both halves of it, since the kernel leaves one that it finds alone unless it is told.
+func TestQemuWithIOMMU(t *testing.T) {
+	l := testLab(t)
+	for _, iommu := range []bool{false, true} {
+		l.state.IOMMU = iommu
+		args := strings.Join(l.qemuArgs(0), " ")
+		if strings.Contains(args, "-device intel-iommu,") != iommu || strings.Contains(args, " intel_iommu=on") != iommu {
+			t.Errorf("with IOMMU %v the arguments are %s", iommu, args)
+		}
+	}
+}
+
 func TestQuoteArgsSurvivesTheShell(t *testing.T) {
 	args := []string{"printf", `%s\n`, "a b", "it's", "$HOME", "", "`id`", "new\nline", `"`}
 	out, err := exec.CommandContext(t.Context(), "sh", "-c", quoteArgs(args)).Output()
@@ -141,7 +153,7 @@ func TestMatchesNamesTheDifference(t *testing.T) {
 		opts Options
 		ok   bool
 	}{
-		{Options{}, true}, {Options{Nodes: 2}, true}, {Options{Nodes: 3}, false}, {Options{NoCluster: true}, false},
+		{Options{}, true}, {Options{Nodes: 2}, true}, {Options{Nodes: 3}, false}, {Options{NoCluster: true}, false}, {Options{IOMMU: true}, false},
 	} {
 		if err := l.matches(c.opts); (err == nil) != c.ok {
 			t.Errorf("%+v: %v", c.opts, err)
