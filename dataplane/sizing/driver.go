@@ -84,7 +84,7 @@ func wrongIOMMU(d *v1alpha1.Drive, driver v1alpha1.DriveDriver) *Reason {
 	case driver == v1alpha1.DriverVFIO && d.IOMMU == v1alpha1.IOMMUNone:
 		return new(reasonf(v1alpha1.ReasonNoIOMMU, "%s (%s) is behind no IOMMU, which devices.driver VFIO needs; use driver UIO or Kernel, or switch the IOMMU on in the firmware and boot with intel_iommu=on", d.Name, d.PCIAddress))
 	case driver == v1alpha1.DriverUIO && d.IOMMU == v1alpha1.IOMMUTranslated:
-		return new(reasonf(v1alpha1.ReasonDriverNotAvailable, "%s (%s) is behind an IOMMU that lets it reach only what is mapped for it, which devices.driver UIO cannot do; use driver VFIO or Kernel, or boot with iommu.passthrough=1", d.Name, d.PCIAddress))
+		return new(reasonf(v1alpha1.ReasonDriverNotAvailable, "%s (%s) is behind an IOMMU that lets it reach only what is mapped for it, and devices.driver UIO maps nothing; use driver VFIO or Kernel, or boot with iommu.passthrough=1", d.Name, d.PCIAddress))
 	}
 	return nil
 }
