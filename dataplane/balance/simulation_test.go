@@ -245,9 +245,21 @@ func TestRecordedLoads(t *testing.T) {
 	}
 	n := len(recorded.Loads)
 	threads := len(recorded.Loads[0])
-	demand := func(w int) []float64 { return recorded.Loads[w%n] }
-	for name, at := range map[string][]int{"one core each": nil, "all on one core": make([]int, threads)} {
+	for name, c := range map[string]struct {
+		at    []int
+		times float64
+	}{
+		"one core each": {nil, 1}, "all on one core": {make([]int, threads), 1}, "all on one core, four times as much": {make([]int, threads), 4},
+	} {
 		t.Run(name, func(t *testing.T) {
+			at := c.at
+			demand := func(w int) []float64 {
+				loads := append([]float64{}, recorded.Loads[w%n]...)
+				for i := range loads {
+					loads[i] *= c.times
+				}
+				return loads
+			}
 			without, with := both(t, 20*n, func() *machine {
 				m := newMachine(2, threads)
 				if at != nil {

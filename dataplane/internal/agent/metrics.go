@@ -18,6 +18,9 @@ type Metrics struct {
 	// refillSeconds of targets that came back empty.
 	refillSeconds prometheus.Histogram
 	bufferWaits   *prometheus.CounterVec
+	// coreLoad and threadMoves of poll groups that are balanced.
+	coreLoad    *prometheus.GaugeVec
+	threadMoves prometheus.Counter
 }
 
 // NewMetrics makes the agent's metrics and registers them. It fails when they are registered already.
@@ -46,6 +49,12 @@ func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
 		bufferWaits: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "weft_agent_buffer_waits_total", Help: "I/Os of the target that had to wait for a buffer, by module and pool, as far as this agent saw it.",
 		}, []string{"module", "pool"}),
+		coreLoad: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "weft_agent_core_load", Help: "How busy each core of a balanced target is, 1 being all that it has to give, by core.",
+		}, []string{"core"}),
+		threadMoves: prometheus.NewCounter(prometheus.CounterOpts{
+			Name: "weft_agent_thread_moves_total", Help: "Poll groups that were moved from one core to another.",
+		}),
 	}
 	for _, c := range m.all() {
 		if err := registry.Register(c); err != nil {
@@ -56,7 +65,7 @@ func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
 }
 
 func (m *Metrics) all() []prometheus.Collector {
-	return []prometheus.Collector{m.volumes, m.exports, m.orphans, m.phaseSeconds, m.engineErrors, m.refillSeconds, m.bufferWaits}
+	return []prometheus.Collector{m.volumes, m.exports, m.orphans, m.phaseSeconds, m.engineErrors, m.refillSeconds, m.bufferWaits, m.coreLoad, m.threadMoves}
 }
 
 // Unregister them, so that another agent in this process may register its own.

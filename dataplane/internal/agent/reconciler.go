@@ -20,6 +20,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/balance"
 	"github.com/weft-storage/weft/dataplane/engine"
 )
 
@@ -53,6 +54,8 @@ type Config struct {
 	Targets   *TargetWatch
 	Metrics   *Metrics
 	Clock     clock.PassiveClock
+	// HostRoot is where the node's /proc and /sys are. Empty: /.
+	HostRoot string
 	// Settle is how long after the agent's start portals wait for volumes whose pool is missing, or whose export failed. 0: not at all.
 	Settle time.Duration
 	// Resync is how often the node is looked at when nothing happens, and allocated bytes are brought up to date.
@@ -74,6 +77,9 @@ type Reconciler struct {
 	failures  int
 	// starvation of the target, as watched since this agent started.
 	starvation Starvation
+	balancing  balancing
+	// balanceOptions are the defaults, but in tests.
+	balanceOptions balance.Options
 	// changes of the target that this reconciliation knows of.
 	changes uint64
 	// served says that a target was seen with its portals open, and refilling when it came back since; zero when it did not.
@@ -86,6 +92,9 @@ type Reconciler struct {
 
 // NewReconciler makes the reconciler of a node.
 func NewReconciler(c Config) *Reconciler {
+	if c.HostRoot == "" {
+		c.HostRoot = "/"
+	}
 	return &Reconciler{
 		Config: c, client: c.Client, recorder: c.Recorder, metrics: c.Metrics,
 		started: c.Clock.Now(), ready: errors.New("the node was not looked at yet"),
@@ -115,7 +124,11 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	if unchanged.Err() != nil {
 		return reconcile.Result{RequeueAfter: time.Millisecond}, nil
 	}
-	return r.next(s, d), nil
+	result := r.next(s, d)
+	if again := r.balanceThreads(ctx, e, s); again > 0 {
+		result.RequeueAfter = min(result.RequeueAfter, again)
+	}
+	return result, nil
 }
 
 // noteChanges of the target, and answers whether there were any. One that may have come back is not kept waiting for earlier failures.

@@ -1,0 +1,151 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package agent
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/client-go/tools/events"
+	clocktesting "k8s.io/utils/clock/testing"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/engine"
+	"github.com/weft-storage/weft/dataplane/spdkrpc/spdktest"
+)
+
+// perfVariable names SPDK's spdk_nvme_perf, which makes the load of TestBalancesARealTarget.
+const perfVariable = "WEFT_SPDK_PERF"
+
+var recordLoads = flag.String("record-loads", "", "write the poll groups' loads of TestBalancesARealTarget to this file")
+
+// TestBalancesARealTarget under load over loopback: both poll groups are put on one of its two cores, and the agent's own decision
+// takes one of them to the other. It takes as much of two CPUs as it gets.
+func TestBalancesARealTarget(t *testing.T) {
+	path, perf := spdktest.RealTarget(t), os.Getenv(perfVariable)
+	if perf == "" {
+		t.Skipf("%s is not set: set it to the path of SPDK's spdk_nvme_perf to run this", perfVariable)
+	}
+	g := NewWithT(t)
+	n := newSPDKNode(t)
+	portal := v1alpha1.Portal{Transport: v1alpha1.TransportTCP, Address: "127.0.0.1", Port: 24431}
+	n.plan.SPDK.CoreMask, n.plan.SPDK.Mode, n.plan.SPDK.Balance = "0x3", v1alpha1.CoresStatic, true
+	n.plan.Portals = []v1alpha1.PlannedPortal{planned(portal)}
+	n.launch = func(ctx context.Context, socket string) (mortal, error) {
+		return spdktest.RunReal(ctx, path, socket, "-m", "0x3", "--wait-for-rpc")
+	}
+	n.start()
+	e := n.engine()
+	g.Expect(e.Start(t.Context(), *n.plan)).To(Succeed())
+	file := filepath.Join(n.dir, "pool.img")
+	g.Expect(e.OpenPools(t.Context(), []engine.Device{{ID: file, Path: file, FileBytes: gib}})[0]).To(Succeed())
+	args := []string{"-q", "32", "-o", "4096", "-w", "randwrite", "-t", "300", "-c", "0x1", "-s", "256", "--no-huge"}
+	for i := range 2 {
+		x := engine.Export{NQN: fmt.Sprintf("%spvc-%d", v1alpha1.NQNPrefix, i), Serial: fmt.Sprintf("s%d", i), Model: model, MaxIOQueues: 2,
+			Namespaces: []engine.Namespace{{NSID: 1, Volume: id(i), ANAGroup: 1}}, Hosts: []string{hostA}}
+		g.Expect(e.CreateVolumes(t.Context(), []engine.VolumeSpec{{ID: id(i), Pool: file, SizeBytes: 64 << 20}})[0]).To(Succeed())
+		g.Expect(e.Export(t.Context(), []engine.Export{x})[0]).To(Succeed())
+		args = append(args, "-r", fmt.Sprintf("trtype:TCP adrfam:IPv4 traddr:%s trsvcid:%d subnqn:%s hostnqn:%s", portal.Address, portal.Port, x.NQN, hostA))
+	}
+	g.Expect(e.OpenPortals(t.Context(), []engine.Portal{openedPortal(portal)})[0]).To(Succeed())
+	before, err := e.Loads(t.Context())
+	g.Expect(err).NotTo(HaveOccurred())
+	homes := map[uint64]int{}
+	var together []engine.ThreadMove
+	for _, l := range before.Threads {
+		if l.PollGroup {
+			homes[l.ID] = l.Core
+			together = append(together, engine.ThreadMove{Thread: l.ID, Core: 1, Allowed: []int{0, 1}})
+		}
+	}
+	g.Expect(failedOf(e.MoveThreads(t.Context(), together))).To(BeEmpty())
+	startLoad(t, perf, args)
+
+	recorder := events.NewFakeRecorder(100)
+	metrics, err := NewMetrics(prometheus.NewRegistry())
+	g.Expect(err).NotTo(HaveOccurred())
+	clock := clocktesting.NewFakeClock(now)
+	r := NewReconciler(Config{NodeName: nodeName, Recorder: recorder, Metrics: metrics, Clock: clock, HostRoot: "/"})
+	s := quietSnapshot()
+	s.Node.Spec.Plan = n.plan
+	var loads [][]float64
+	last := before
+	step := func() int {
+		r.balanceThreads(t.Context(), e, &s)
+		clock.Step(balancePeriod)
+		is, err := e.Loads(t.Context())
+		g.Expect(err).NotTo(HaveOccurred())
+		loads = append(loads, loadsBetween(last, is))
+		t.Logf("poll groups busy: %.2f; on cores %v", loads[len(loads)-1], coresOfGroups(is))
+		last = is
+		return len(recorder.Events)
+	}
+	g.Eventually(step, 4*time.Minute, 2*time.Second).Should(BeNumerically(">", 0), "a decision")
+	event := <-recorder.Events
+	t.Log(event)
+	g.Expect(event).To(ContainSubstring("from core 1 to core 0"))
+	g.Expect(coresOfGroups(last)).To(ConsistOf(0, 1))
+	g.Eventually(func() int { return step()*0 + len(loads) }, time.Minute, time.Second).Should(BeNumerically(">", 24))
+	g.Expect(recorder.Events).To(BeEmpty(), "and then it is quiet")
+
+	n.plan.SPDK.Balance = false
+	step()
+	g.Expect(coresOfGroups(last)).To(Equal([]int{1, 1}), "where they were when balancing began")
+	t.Log(<-recorder.Events)
+	if *recordLoads != "" {
+		data, err := json.Marshal(map[string]any{"target": "26.05, 2 cores, 2 poll groups, spdk_nvme_perf randwrite 4 KiB over loopback", "loads": loads[1:]})
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(os.WriteFile(*recordLoads, append(data, '\n'), 0o600)).To(Succeed())
+	}
+}
+
+// startLoad until the test ends.
+func startLoad(t *testing.T, perf string, args []string) {
+	t.Helper()
+	cmd := exec.CommandContext(context.WithoutCancel(t.Context()), perf, args...)
+	var out strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill() // it may have ended
+		_ = cmd.Wait()
+		t.Logf("%s: %.2000s", filepath.Base(perf), out.String())
+	})
+}
+
+func coresOfGroups(l engine.Loads) []int {
+	var cores []int
+	for _, t := range l.Threads {
+		if t.PollGroup {
+			cores = append(cores, t.Core)
+		}
+	}
+	return cores
+}
+
+// loadsBetween two samples: the share of its own time that each poll group was busy.
+func loadsBetween(last, is engine.Loads) []float64 {
+	var loads []float64
+	total := map[int]uint64{}
+	for i, t := range is.Threads {
+		total[t.Core] += t.BusyTicks + t.IdleTicks - last.Threads[i].BusyTicks - last.Threads[i].IdleTicks
+	}
+	for i, t := range is.Threads {
+		if t.PollGroup {
+			loads = append(loads, float64(int(1000*float64(t.BusyTicks-last.Threads[i].BusyTicks)/float64(max(total[t.Core], 1))))/1000)
+		}
+	}
+	return loads
+}
