@@ -49,7 +49,7 @@ func Decide(s Snapshot) Decision {
 	wanted := map[string]bool{}
 	// Channels before interrupts: these are new ones after the channels changed.
 	sorted := slices.Clone(s.Wanted)
-	slices.SortFunc(sorted, func(a, b v1alpha1.PlannedSetting) int { return cmp.Or(byGroup(a.Setting, b.Setting)) })
+	slices.SortFunc(sorted, func(a, b v1alpha1.PlannedSetting) int { return byGroup(a.Setting, b.Setting) })
 	for _, w := range sorted {
 		for _, setting := range d.want(w) {
 			wanted[setting] = true

@@ -40,7 +40,9 @@ func Run(ctx context.Context, host Host, wanted []v1alpha1.PlannedSetting, store
 		}
 		d := Decide(snapshot)
 		result.Record, result.Problems = d.Record, d.Problems
-		result.Drifted = append(result.Drifted, d.Drifted...)
+		if round == 1 { // later it is the driver's own doing, at what was written before
+			result.Drifted = d.Drifted
+		}
 		if len(d.Writes) == 0 || round > maxRounds {
 			return result, nil
 		}

@@ -197,6 +197,21 @@ func TestDriftIsPutRight(t *testing.T) {
 	g.Expect(s.run(t, h, want).Drifted).To(BeEmpty())
 }
 
+// A driver that starts anew with other channels gives its interrupts back to all CPUs, under the numbers that they had. That is
+// nobody else's doing.
+func TestResetByAnotherSetting(t *testing.T) {
+	g := NewWithT(t)
+	h, s := tuningtest.New(), &store{}
+	s.run(t, h, wanted("eth0/interrupts=3"))
+	h.Interfaces["eth0"].NextIRQ = 40
+	result := s.run(t, h, wanted("eth0/interrupts=3", "eth0/channels.combined=2"))
+	g.Expect(result.Drifted).To(BeEmpty())
+	g.Expect(h.Interfaces["eth0"].IRQs).To(Equal(map[string]string{"40": "3", "41": "3"}))
+	g.Expect(s.states()).To(Equal(map[string]string{
+		"eth0/channels.combined": "Applied 4->2", "eth0/interrupts.40": "Applied 0-7->3", "eth0/interrupts.41": "Applied 0-7->3",
+	}))
+}
+
 func TestRefusedAndClamped(t *testing.T) {
 	g := NewWithT(t)
 	h, s := tuningtest.New(), &store{}
