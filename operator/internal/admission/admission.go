@@ -113,7 +113,7 @@ func told(prospects []placement.Prospect) []string {
 	var words []string
 	rest := len(prospects)
 	for _, why := range order[:min(len(order), maxTold)] {
-		words = append(words, some(nodes[why])+": "+why)
+		words = append(words, controller.NameSome(nodes[why], maxNamed)+": "+why)
 		rest -= len(nodes[why])
 	}
 	if rest > 0 {
@@ -129,11 +129,4 @@ func reasons(p placement.Prospect) string {
 		words[i] = r.Reason + ": " + strings.ReplaceAll(r.Message, "node "+p.Node, "the node")
 	}
 	return controller.Clip(strings.Join(words, "; "), maxReasons)
-}
-
-func some(nodes []string) string {
-	if len(nodes) <= maxNamed {
-		return strings.Join(nodes, ", ")
-	}
-	return fmt.Sprintf("%s and %d more", strings.Join(nodes[:maxNamed], ", "), len(nodes)-maxNamed)
 }

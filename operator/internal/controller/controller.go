@@ -5,6 +5,8 @@ package controller
 
 import (
 	"context"
+	"fmt"
+	"strings"
 	"unicode/utf8"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -39,4 +41,12 @@ func Clip(s string, most int) string {
 		end--
 	}
 	return s[:end] + mark
+}
+
+// NameSome names the first of them, and counts the rest.
+func NameSome(names []string, most int) string {
+	if len(names) <= most {
+		return strings.Join(names, ", ")
+	}
+	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
 }

@@ -11,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/operator/internal/controller"
 )
 
 const (
@@ -78,7 +79,7 @@ func nothingCapable(o observation) *verdict {
 		return nil
 	case len(o.unreported()) == len(o.placed.Matching):
 		return &verdict{metav1.ConditionFalse, v1alpha1.ReasonPending,
-			"no agent has reported yet from " + nameSome(o.unreported(), maxNamedNodes)}
+			"no agent has reported yet from " + controller.NameSome(o.unreported(), maxNamedNodes)}
 	}
 	return &verdict{metav1.ConditionFalse, v1alpha1.ReasonNoNodeCapable,
 		fmt.Sprintf("none of %s is capable: %s", count(len(o.placed.Matching), "matching node"), o.whyNotCapable())}
@@ -108,10 +109,10 @@ func dataRemains(o observation) *verdict {
 	}
 	var parts []string
 	if n := len(o.volumes); n > 0 {
-		parts = append(parts, fmt.Sprintf("%s: %s", count(n, "volume"), nameSome(o.volumes, maxNamedVolumes)))
+		parts = append(parts, fmt.Sprintf("%s: %s", count(n, "volume"), controller.NameSome(o.volumes, maxNamedVolumes)))
 	}
 	if n := len(o.snapshots); n > 0 {
-		parts = append(parts, fmt.Sprintf("%s: %s", count(n, "snapshot"), nameSome(o.snapshots, maxNamedVolumes)))
+		parts = append(parts, fmt.Sprintf("%s: %s", count(n, "snapshot"), controller.NameSome(o.snapshots, maxNamedVolumes)))
 	}
 	return &verdict{metav1.ConditionTrue, v1alpha1.ReasonVolumesRemain,
 		fmt.Sprintf("deletion waits for %s; delete their PersistentVolumeClaims and VolumeSnapshots", strings.Join(parts, ", and "))}
@@ -136,7 +137,7 @@ func waitsForNodes(o observation) *verdict {
 	}
 	slices.Sort(names)
 	return &verdict{metav1.ConditionTrue, v1alpha1.ReasonPending,
-		"waiting for the agents or target pods of " + nameSome(slices.Compact(names), maxNamedNodes)}
+		"waiting for the agents or target pods of " + controller.NameSome(slices.Compact(names), maxNamedNodes)}
 }
 
 // podsOutdated: they serve, and an update of them is under way or the user's to make.
@@ -155,7 +156,7 @@ func podsOutdated(o observation) *verdict {
 		how = "; they are replaced in turn"
 	}
 	return &verdict{metav1.ConditionTrue, v1alpha1.ReasonPodOutdated,
-		fmt.Sprintf("%d of %s with an earlier plan or image: %s%s", len(names), count(len(o.nodes), "target pod"), nameSome(names, maxNamedNodes), how)}
+		fmt.Sprintf("%d of %s with an earlier plan or image: %s%s", len(names), count(len(o.nodes), "target pod"), controller.NameSome(names, maxNamedNodes), how)}
 }
 
 func nothingUnderWay(observation) *verdict {
@@ -196,7 +197,7 @@ func someNotTuned(o observation) *verdict {
 		return nil
 	}
 	return &verdict{metav1.ConditionTrue, reason,
-		fmt.Sprintf("%d of %s not tuned as asked for: %s", len(names), count(len(o.nodes), "serving node"), nameSome(names, maxNamedNodes))}
+		fmt.Sprintf("%d of %s not tuned as asked for: %s", len(names), count(len(o.nodes), "serving node"), controller.NameSome(names, maxNamedNodes))}
 }
 
 func nothingDegraded(observation) *verdict {
@@ -220,7 +221,7 @@ func (o observation) whyNotCapable() string {
 	for _, n := range o.placed.NotCapable {
 		parts = append(parts, fmt.Sprintf("%s (%s)", n.Node, n.Reason))
 	}
-	return nameSome(parts, maxNamedNodes)
+	return controller.NameSome(parts, maxNamedNodes)
 }
 
 func whyNotReady(nodes []servingNode) string {
@@ -228,7 +229,7 @@ func whyNotReady(nodes []servingNode) string {
 	for _, n := range nodes {
 		parts = append(parts, fmt.Sprintf("%s (%s: %s)", n.name, n.health.reason, n.health.message))
 	}
-	return nameSome(parts, maxNamedNodes)
+	return controller.NameSome(parts, maxNamedNodes)
 }
 
 // keptNote tells of nodes that serve without matching.
@@ -236,15 +237,7 @@ func keptNote(o observation) string {
 	if len(o.placed.Kept) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("; served on as well, until no volumes are left there, though they do not match: %s", nameSome(o.placed.Kept, maxNamedNodes))
-}
-
-// nameSome names the first of them, and counts the rest.
-func nameSome(names []string, most int) string {
-	if len(names) <= most {
-		return strings.Join(names, ", ")
-	}
-	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
+	return fmt.Sprintf("; served on as well, until no volumes are left there, though they do not match: %s", controller.NameSome(o.placed.Kept, maxNamedNodes))
 }
 
 func count(n int, what string) string {
