@@ -26,9 +26,8 @@ ARG BASE=docker.io/library/debian:trixie-slim
 #   - TCP over posix sockets. No RDMA and no io_uring: its recipe gives configure neither
 #     --with-rdma nor --with-uring (seen in the recipe of 24.09; that of 25.05 was not seen, and the package does not
 #     depend on libibverbs).
-#   - It is older than 26.05, which is what weft is developed and tested with, and which brought
-#     iobuf_small_cache_size and iobuf_large_cache_size of nvmf_create_transport. An older target takes no notice of
-#     them; the agent reads back what it took, and reports a plan that it does not keep.
+#   - It is older than 26.05, which is what weft is developed with. weft speaks to each release from 25.05 on as it
+#     understands: docs/install.md says what is different.
 # openEuler builds SPDK with RDMA, but did not package nvmf_tgt (21.01; later ones were not looked into),
 # and Debian has no package of it. Neither a newer Alpine nor Fedora and openSUSE could be looked into.
 ARG TARGET_BASE=docker.io/library/alpine:3.24
