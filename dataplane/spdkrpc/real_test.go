@@ -177,10 +177,15 @@ func initialize(ctx context.Context, t *testing.T, on Caller) {
 			t.Fatal(err)
 		}
 	}
+	version := must[Version](t)(Call(ctx, on, SpdkGetVersion{})).Fields
 	tcp := NvmfCreateTransport{Type: TransportTCP, IobufSmallCacheSize: new(uint32(64)), IobufLargeCacheSize: new(uint32(16))}
+	older := version.Major < 26 || version.Major == 26 && version.Minor < 5
+	if older {
+		tcp = NvmfCreateTransport{Type: TransportTCP, CacheSize: new(uint32(16)), SharedBuffers: new(uint32(256))}
+	}
 	must[Done](t)(Call(ctx, on, tcp))
 	transports := must[[]Transport](t)(Call(ctx, on, NvmfGetTransports{}))
-	if len(transports) != 1 || transports[0].IobufLargeCacheSize != 16 {
+	if len(transports) != 1 || older && transports[0].CacheSize != 16 || !older && transports[0].IobufLargeCacheSize != 16 {
 		t.Errorf("transports: %+v", transports)
 	}
 }

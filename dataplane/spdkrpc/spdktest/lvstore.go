@@ -110,12 +110,16 @@ func (s *lvstore) unlist(v *lvol) {
 	delete(s.names, v.name)
 }
 
-func (s *lvstore) info() map[string]any {
-	return map[string]any{
+func (s *lvstore) info(older bool) map[string]any {
+	info := map[string]any{
 		"uuid": s.UUID, "name": s.Name, "base_bdev": s.base.name, "total_data_clusters": s.Clusters,
 		"free_clusters": s.free(), "block_size": s.base.blockSize, "cluster_size": s.ClusterSize,
 		"max_growable_size": s.maxGrowableSize(),
 	}
+	if older {
+		delete(info, "max_growable_size")
+	}
+	return info
 }
 
 // start begins an operation; it completes, with done, when the store has written its metadata. False means that too
@@ -420,7 +424,7 @@ func (a *app) lvstoreList(r *request) {
 	}
 	infos := []any{}
 	for _, s := range stores {
-		infos = append(infos, s.info())
+		infos = append(infos, s.info(a.before(26, 1)))
 	}
 	r.answer(infos)
 }

@@ -133,7 +133,7 @@ type nvmeSubsystemInfo struct {
 	SerialNumber  string          `json:"serial_number"`
 	ModelNumber   string          `json:"model_number"`
 	MaxNamespaces uint32          `json:"max_namespaces,omitempty"`
-	Passthrough   bool            `json:"passthrough"`
+	Passthrough   *bool           `json:"passthrough,omitempty"`
 	MinCntlid     uint16          `json:"min_cntlid"`
 	MaxCntlid     uint16          `json:"max_cntlid"`
 	DMRSL         *uint32         `json:"dmrsl,omitempty"`
@@ -145,10 +145,13 @@ func (s *subsystem) info() subsystemInfo {
 	info := subsystemInfo{
 		NQN: s.nqn, Subtype: "NVMe", AllowAnyHost: s.allowAnyHost, ListenAddresses: []addressInfo{}, Hosts: []hostInfo{},
 		nvmeSubsystemInfo: &nvmeSubsystemInfo{
-			SerialNumber: s.serial, ModelNumber: s.model, MaxNamespaces: s.maxNS, Passthrough: s.passthrough,
+			SerialNumber: s.serial, ModelNumber: s.model, MaxNamespaces: s.maxNS,
 			MinCntlid: s.minCntlid, MaxCntlid: s.maxCntlid,
 			Namespaces: []namespaceInfo{},
 		},
+	}
+	if !s.app.before(26, 1) {
+		info.Passthrough = &s.passthrough
 	}
 	if !s.app.before(26, 5) {
 		info.DMRSL, info.WZSL = &s.dmrsl, &s.wzsl

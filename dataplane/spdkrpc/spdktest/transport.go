@@ -157,7 +157,7 @@ func (a *app) checkTransport(t *transport) bool {
 	t.minKATO = (t.minKATO + step - 1) / step * step
 	if a.before(26, 5) {
 		t.largeCache = t.smallCache
-		return t.smallCache == automatic || uint64(t.smallCache)*uint64(len(a.cores)) <= uint64(t.shared)
+		return true
 	}
 	t.smallCache = a.limitCache(t.smallCache, a.iobuf.SmallPoolCount)
 	t.largeCache = a.limitCache(t.largeCache, a.iobuf.LargePoolCount)
@@ -176,6 +176,9 @@ func (a *app) limitCache(cache uint32, pool uint64) uint32 {
 // createTransport is the transport's own part of creation.
 func (a *app) createTransport(t *transport, params json.RawMessage) bool {
 	if decodeObject(params, false, t.own()...) != nil || t.maxIOSize/a.iobuf.LargeBufsize > maxSGLEntries {
+		return false
+	}
+	if a.before(26, 5) && t.smallCache != automatic && uint64(t.smallCache)*uint64(len(a.cores)) > uint64(t.shared) {
 		return false
 	}
 	if t.trtype == "RDMA" {
