@@ -15,7 +15,7 @@ const (
 	// ConditionAgentAlive (NvmfNode): the node's agent renews its lease. The one
 	// condition of an NvmfNode that the operator writes: a silent agent cannot say so itself.
 	ConditionAgentAlive = "AgentAlive"
-	// ConditionPoolReady (NvmfNode): every planned device is a mounted pool.
+	// ConditionPoolReady (NvmfNode): every planned device is a mounted pool that takes volumes.
 	ConditionPoolReady = "PoolReady"
 	// ConditionPortalsReady (NvmfNode): every planned portal listens, or will
 	// with the first admitted host.
@@ -111,6 +111,7 @@ const (
 	ReasonExportFailed   = "ExportFailed"
 	ReasonStillAdmitted  = "HostsStillAdmitted"
 	ReasonNodeNotReady   = "NodeNotReady"
+	ReasonPoolNearlyFull = "PoolNearlyFull"
 	ReasonUnsupported    = "Unsupported"
 	ReasonQoSFailed      = "QoSFailed"
 )

@@ -162,6 +162,10 @@ func Candidates(req Request, nodes []v1alpha1.NvmfNode, promises []Promise) (can
 			refusals = append(refusals, Refusal{Node: n.Name, Reason: reason})
 			continue
 		}
+		if allNearlyFull(n.Status.Pools) {
+			refusals = append(refusals, Refusal{Node: n.Name, Reason: "its pools are nearly full"})
+			continue
+		}
 		candidates = append(candidates, room(n, req.Device, byNode[n.Name]))
 	}
 	slices.SortFunc(candidates, func(a, b Candidate) int { return cmp.Compare(a.Node, b.Node) })
@@ -193,6 +197,10 @@ func refusal(n *v1alpha1.NvmfNode, transport v1alpha1.TransportType) string {
 		return fmt.Sprintf("it does not serve %s", transport)
 	}
 	return ""
+}
+
+func allNearlyFull(pools []v1alpha1.PoolStatus) bool {
+	return len(pools) > 0 && !slices.ContainsFunc(pools, func(p v1alpha1.PoolStatus) bool { return p.Reason != v1alpha1.ReasonPoolNearlyFull })
 }
 
 func explain(what string, c *metav1.Condition) string {
@@ -231,6 +239,9 @@ func freeSpace(n *v1alpha1.NvmfNode, promises []Promise) map[string]int64 {
 	for _, p := range n.Status.Pools {
 		if p.Ready && p.Total != nil {
 			free[p.Device] = p.Total.Value()
+		}
+		if p.Ready && p.Reason == v1alpha1.ReasonPoolNearlyFull {
+			free[p.Device] = 0 // whatever of it was not promised
 		}
 	}
 	var unplaced []Promise

@@ -256,3 +256,25 @@ func TestZones(t *testing.T) {
 		}
 	}
 }
+
+func nearlyFull(n *v1alpha1.NvmfNode) {
+	n.Status.Pools[len(n.Status.Pools)-1].Reason = v1alpha1.ReasonPoolNearlyFull
+}
+
+// A pool that is nearly full takes nothing, however little of it was promised.
+func TestNearlyFullPools(t *testing.T) {
+	one := node("one", pool("d", 100*gi), nearlyFull)
+	half := node("half", pool("d1", 100*gi), nearlyFull, pool("d2", 5*gi))
+	req := Request{Target: "fast", SizeBytes: gi}
+	if got, err := Choose(req, []v1alpha1.NvmfNode{one, half}, nil); err != nil || got != "half" {
+		t.Errorf("got %q, %v", got, err)
+	}
+	req.SizeBytes = 6 * gi
+	if _, err := Choose(req, []v1alpha1.NvmfNode{one, half}, nil); err == nil ||
+		!strings.Contains(err.Error(), "half: at most 5Gi") || !strings.Contains(err.Error(), "one: its pools are nearly full") {
+		t.Error(err)
+	}
+	if left, known := Room(&one, "d", "v", nil); left != 0 || !known {
+		t.Errorf("room to grow: %d, %v", left, known)
+	}
+}

@@ -19,7 +19,7 @@ import (
 func filePool(s *Snapshot) {
 	s.Node.Spec.Plan.Drives = nil
 	s.Node.Spec.Plan.File = &v1alpha1.DeviceFile{Path: "/var/lib/weft/pool.img", Size: resource.MustParse("20Gi")}
-	s.Target.State.Pools = []engine.Pool{{Device: "/var/lib/weft/pool.img", Path: "/var/lib/weft/pool.img", TotalBytes: 19 * gib}}
+	s.Target.State.Pools = []engine.Pool{{Device: "/var/lib/weft/pool.img", Path: "/var/lib/weft/pool.img", TotalBytes: 19 * gib, FreeBytes: 19 * gib}}
 }
 
 func TestDecidePools(t *testing.T) {
@@ -95,6 +95,15 @@ func TestDecidePools(t *testing.T) {
 			name:  "a file that is open is left alone",
 			given: filePool,
 			node:  says{"PoolReady": "True/AsExpected"},
+		},
+		{
+			name: "and one that is nearly full is not opened again and again",
+			given: func(s *Snapshot) {
+				filePool(s)
+				s.Target.State.Pools[0].FreeBytes = 0
+				s.Node.Status.Pools = []v1alpha1.PoolStatus{{Device: "/var/lib/weft/pool.img", Reason: v1alpha1.ReasonPoolNearlyFull}}
+			},
+			node: says{"PoolReady": "False/PoolNearlyFull"},
 		},
 		{
 			name:  "a file is asked for with each new plan, for it may have to grow",

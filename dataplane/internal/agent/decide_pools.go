@@ -18,6 +18,23 @@ type pool struct {
 	held    *engine.Pool // nil: the engine does not hold it
 	// reason and message say why it is not ready; or, when it is, what it lacks.
 	reason, message string
+	// nearlyFull pools serve what they hold, and take nothing more: an engine that runs out fails its hosts' writes.
+	nearlyFull bool
+}
+
+// A pool is nearly full when less than nearlyFullPercent of it is free, until it is more than roomAgainPercent, so that
+// one near the bound does not go to and fro.
+const (
+	nearlyFullPercent = 5
+	roomAgainPercent  = 7
+)
+
+func (d *decider) judgeFullness(p *pool) bool {
+	least := int64(nearlyFullPercent)
+	if d.lastPoolStatus(p.device.ID).Reason == v1alpha1.ReasonPoolNearlyFull {
+		least = roomAgainPercent
+	}
+	return p.readable() && p.held.FreeBytes < p.held.TotalBytes/100*least
 }
 
 // readable pools prove what they hold, and what they do not.
@@ -41,6 +58,9 @@ func (d *decider) indexPools() {
 		if held[p.Device] != nil {
 			d.pools = append(d.pools, &pool{device: engine.Device{ID: p.Device, Path: p.Path}, held: p})
 		}
+	}
+	for _, p := range d.pools {
+		p.nearlyFull = d.judgeFullness(p)
 	}
 }
 
@@ -100,8 +120,9 @@ func (d *decider) toBeOpened(p *pool) bool {
 	if !p.readable() {
 		return true
 	}
+	last := d.lastPoolStatus(p.device.ID).Reason
 	return p.device.FileBytes > 0 &&
-		(d.Node.Generation != d.Node.Status.ObservedGeneration || d.lastPoolStatus(p.device.ID).Reason != "")
+		(d.Node.Generation != d.Node.Status.ObservedGeneration || last != "" && last != v1alpha1.ReasonPoolNearlyFull)
 }
 
 func (d *decider) lastPoolStatus(device string) v1alpha1.PoolStatus {
@@ -126,6 +147,9 @@ func (d *decider) judgePool(p *pool) (reason, message string) {
 		return v1alpha1.ReasonPoolFailed, err.Error()
 	case p.held != nil && p.held.Err != nil:
 		return v1alpha1.ReasonPoolFailed, p.held.Err.Error()
+	case p.nearlyFull:
+		return v1alpha1.ReasonPoolNearlyFull, fmt.Sprintf("less than %d %% of it is free: it serves what it holds and takes no new volumes, snapshots or growth until more than %d %% is; "+
+			"delete volumes or snapshots, or add a drive", nearlyFullPercent, roomAgainPercent)
 	case p.held != nil:
 		return "", ""
 	case p.located():
@@ -150,5 +174,8 @@ func (d *decider) choosePool(size int64) *pool {
 
 // room for new promises in a pool.
 func (d *decider) room(p *pool) int64 {
+	if p.nearlyFull {
+		return 0
+	}
 	return max(0, p.held.TotalBytes-d.promised[p.device.ID])
 }

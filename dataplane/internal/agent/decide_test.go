@@ -111,6 +111,45 @@ func TestDecideCreates(t *testing.T) {
 			volumes: map[string]says{"v1": {"Created": "False/Pending"}},
 		},
 		{
+			name: "elsewhere when a pool is nearly full, though little of it was promised",
+			given: func(s *Snapshot) {
+				s.Target.State.Pools[0].FreeBytes = 4 * gib
+				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1)}
+			},
+			does:    []string{"CreateVolumes 1 on b"},
+			volumes: map[string]says{"v1": {"Created": "False/Pending"}},
+			node:    says{"PoolReady": "False/PoolNearlyFull", "Ready": "True/AsExpected"},
+		},
+		{
+			name: "not there again before there is room to speak of",
+			given: func(s *Snapshot) {
+				s.Target.State.Pools[0].FreeBytes = 6 * gib
+				s.Node.Status.Pools = []v1alpha1.PoolStatus{{Device: "a", Reason: v1alpha1.ReasonPoolNearlyFull}}
+				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1)}
+			},
+			does: []string{"CreateVolumes 1 on b"},
+			node: says{"PoolReady": "False/PoolNearlyFull"},
+		},
+		{
+			name: "there with as little free, if it was not nearly full before",
+			given: func(s *Snapshot) {
+				s.Target.State.Pools[0].FreeBytes = 6 * gib
+				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1)}
+			},
+			does: []string{"CreateVolumes 1 on a"},
+			node: says{"PoolReady": "True/AsExpected"},
+		},
+		{
+			name: "and no volume grows in a pool that is nearly full",
+			given: func(s *Snapshot) {
+				s.Target.State.Pools[0].FreeBytes = gib
+				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"), ofSize("20Gi"))}
+				holds(engineVolume(1, "a"))(s)
+				s.Target.State.Exports = []engine.Export{exported(1)}
+			},
+			volumes: map[string]says{"v1": {"Created": "True/AsExpected", "Degraded": "True/NoSpace", "Ready": "True/AsExpected"}},
+		},
+		{
 			name:    "not elsewhere when it may be on the dead drive",
 			given:   func(s *Snapshot) { brokenA(s); s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, recordedOn("a"))} },
 			volumes: map[string]says{"v1": {"Created": "Unknown/PoolFailed", "Ready": "False/PoolFailed"}},

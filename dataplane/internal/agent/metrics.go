@@ -6,6 +6,8 @@ import (
 	"fmt"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
 )
 
 // Metrics of the agent.
@@ -21,6 +23,7 @@ type Metrics struct {
 	// coreLoad and threadMoves of poll groups that are balanced.
 	coreLoad    *prometheus.GaugeVec
 	threadMoves prometheus.Counter
+	poolBytes   *prometheus.GaugeVec
 }
 
 // NewMetrics makes the agent's metrics and registers them. It fails when they are registered already.
@@ -46,6 +49,9 @@ func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
 			Name: "weft_agent_refill_seconds", Help: "Time from when a target that had ended answers again until everything is exported and its portals are open.",
 			Buckets: prometheus.ExponentialBuckets(0.0625, 2, 12),
 		}),
+		poolBytes: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "weft_agent_pool_bytes", Help: "Size of each pool of this node (total), and what of it is not written yet (free).",
+		}, []string{"device", "part"}),
 		bufferWaits: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "weft_agent_buffer_waits_total", Help: "I/Os of the target that had to wait for a buffer, by module and pool, as far as this agent saw it.",
 		}, []string{"module", "pool"}),
@@ -65,12 +71,23 @@ func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
 }
 
 func (m *Metrics) all() []prometheus.Collector {
-	return []prometheus.Collector{m.volumes, m.exports, m.orphans, m.phaseSeconds, m.engineErrors, m.refillSeconds, m.bufferWaits, m.coreLoad, m.threadMoves}
+	return []prometheus.Collector{m.volumes, m.exports, m.orphans, m.phaseSeconds, m.engineErrors, m.refillSeconds, m.bufferWaits, m.coreLoad, m.threadMoves, m.poolBytes}
 }
 
 // Unregister them, so that another agent in this process may register its own.
 func (m *Metrics) Unregister(registry prometheus.Registerer) {
 	for _, c := range m.all() {
 		registry.Unregister(c)
+	}
+}
+
+// setPools to what the node reports of them.
+func (m *Metrics) setPools(pools []v1alpha1.PoolStatus) {
+	m.poolBytes.Reset()
+	for _, p := range pools {
+		if p.Total != nil && p.Free != nil {
+			m.poolBytes.WithLabelValues(p.Device, "total").Set(float64(p.Total.Value()))
+			m.poolBytes.WithLabelValues(p.Device, "free").Set(float64(p.Free.Value()))
+		}
 	}
 }

@@ -321,6 +321,7 @@ func (r *Reconciler) observe(e engine.Engine, s *Snapshot, d Decision) {
 	}
 	r.metrics.volumes.WithLabelValues("true").Set(float64(ready))
 	r.metrics.volumes.WithLabelValues("false").Set(float64(len(s.Volumes) - ready))
+	r.metrics.setPools(d.Node.Pools)
 	if s.Target.Err == nil {
 		r.metrics.exports.Set(float64(len(s.Target.State.Exports)))
 		r.metrics.orphans.Set(float64(d.Orphans.Count()))
