@@ -118,7 +118,7 @@ func TestRunRefillsSPDK(t *testing.T) {
 	node.Spec.Plan = fake.plan
 	l.Expect(l.admin.Update(t.Context(), node)).To(Succeed())
 	for n := 1; n <= count; n++ {
-		l.create(n, ofSize("64Mi"), withHosts(hostA))
+		l.create(n, ofSize("64Mi"), withHosts(hostA), limitedTo(int64(1000*n)))
 	}
 	userSpace := fake.engine()
 	r := l.run(func(v1alpha1.Engine) (engine.Engine, error) { return userSpace, nil })
@@ -132,6 +132,8 @@ func TestRunRefillsSPDK(t *testing.T) {
 	served, err := userSpace.Gather(t.Context())
 	l.Expect(err).NotTo(HaveOccurred())
 	l.Expect(served.Exports).To(HaveLen(count))
+	l.Expect(served.Volumes).To(HaveEach(HaveField("QoS.IOPS", BeNumerically(">=", 1000))))
+	l.Expect(l.volume(7).Status.QoS).To(HaveValue(HaveField("IOPS", HaveValue(BeEquivalentTo(7000)))))
 
 	fake.kill()
 	l.Eventually(r.nodeSays, patience, interval).Should(HaveKeyWithValue("Ready", "False/EngineNotAnswering"))
@@ -145,6 +147,6 @@ func TestRunRefillsSPDK(t *testing.T) {
 	t.Logf("%d volumes were served again %v after the target's socket was back", count, time.Since(start).Round(time.Millisecond))
 
 	l.Eventually(r.nodeSays, patience, interval).Should(HaveKeyWithValue("Ready", "True/AsExpected"))
-	l.Expect(userSpace.Gather(t.Context())).To(Equal(served), "the same identities as before")
+	l.Expect(userSpace.Gather(t.Context())).To(Equal(served), "the same identities and limits as before")
 	l.Expect(l.versions()).To(Equal(before), "no volume's status was touched")
 }
