@@ -10,12 +10,17 @@ import (
 	"github.com/weft-storage/weft/api/v1alpha1"
 )
 
-// Adjustable is an engine whose target tells how it runs and fares, and can be adjusted while it serves. Its
-// methods are as Engine's: safe for concurrent use, and each reads or does all in one call.
-type Adjustable interface {
+// Reporter is an engine whose target tells what it runs with.
+type Reporter interface {
 	// Settings that the target runs with, read back from it and named as the choices of a plan, by name; with the
 	// planned value where that differs. It fails with ErrUnavailable while the target waits for its settings.
 	Settings(ctx context.Context, plan v1alpha1.Plan) ([]v1alpha1.EngineSetting, error)
+}
+
+// Adjustable is an engine whose target tells how it runs and fares, and can be adjusted while it serves. Its
+// methods are as Engine's: safe for concurrent use, and each reads or does all in one call.
+type Adjustable interface {
+	Reporter
 
 	// BufferWaits of the target's modules since it started, by module.
 	BufferWaits(ctx context.Context) ([]BufferWaits, error)

@@ -170,3 +170,70 @@ func (h *host) rdmaPort() (string, error) {
 	}
 	return "", nil
 }
+
+var _ engine.Reporter = (*Engine)(nil)
+
+// Settings implements engine.Reporter: what the modules were told, of those that are loaded.
+func (e *Engine) Settings(ctx context.Context, plan v1alpha1.Plan) ([]v1alpha1.EngineSetting, error) {
+	end, err := e.begin(ctx)
+	defer end()
+	if err != nil || plan.Nvmet == nil {
+		return nil, err
+	}
+	return e.settings(*plan.Nvmet)
+}
+
+func (h *host) settings(plan v1alpha1.NvmetPlan) ([]v1alpha1.EngineSetting, error) {
+	var all []v1alpha1.EngineSetting
+	add := func(setting, is, planned string) {
+		if is == planned {
+			planned = ""
+		}
+		all = append(all, v1alpha1.EngineSetting{Setting: setting, Value: is, Planned: planned})
+	}
+	if plan.RDMA != nil {
+		planned := "none"
+		if plan.RDMA.SRQDepth != nil {
+			planned = strconv.Itoa(int(*plan.RDMA.SRQDepth))
+		}
+		is, err := h.sharedQueueDepth()
+		if err != nil {
+			return nil, err
+		}
+		if is != "" {
+			add("nvmet.rdma.srqDepth", is, planned)
+		}
+	}
+	if plan.TCP != nil {
+		for i, p := range tcpParameters(*plan.TCP) {
+			is, err := h.readAttr(h.parameterPath(p))
+			if isMissing(err) {
+				continue
+			}
+			if err != nil {
+				return nil, fmt.Errorf("%s: %w", p, err)
+			}
+			add([]string{"nvmet.tcp.idlePollPeriodMicroseconds", "nvmet.tcp.socketPriority"}[i], is, p.want)
+		}
+	}
+	return all, nil
+}
+
+// sharedQueueDepth in the words of a plan; "" while the module is not loaded.
+func (h *host) sharedQueueDepth() (string, error) {
+	var values [2]string
+	for i, name := range []string{"use_srq", "srq_size"} {
+		value, err := h.readAttr(h.parameterPath(parameter{module: transportModules[v1alpha1.TransportRDMA], name: name}))
+		if isMissing(err) {
+			return "", nil
+		}
+		if err != nil {
+			return "", fmt.Errorf("%s: %w", name, err)
+		}
+		values[i] = value
+	}
+	if values[0] == "N" {
+		return "none", nil
+	}
+	return values[1], nil
+}

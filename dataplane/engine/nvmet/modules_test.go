@@ -211,3 +211,34 @@ func TestPortsOfAnOlderKernel(t *testing.T) {
 		t.Errorf("other in-capsule data: %v", err)
 	}
 }
+
+// What runs is told in the words of a plan, with the planned value where it is another.
+func TestSettings(t *testing.T) {
+	k := newFakeKernel(t)
+	plan := v1alpha1.NvmetPlan{TCP: &v1alpha1.NvmetTCP{IdlePollPeriodMicroseconds: 50}, RDMA: &v1alpha1.NvmetRDMA{SRQDepth: new(int32(4096))}}
+	expect := func(want ...v1alpha1.EngineSetting) {
+		t.Helper()
+		got, err := k.host().settings(plan)
+		if err != nil || !slices.Equal(got, want) {
+			t.Errorf("got %+v and %v, want %+v", got, err, want)
+		}
+	}
+	expect() // no module is loaded
+	if err := errors.Join(k.load("nvmet_tcp"), k.load("nvmet_rdma")); err != nil {
+		t.Fatal(err)
+	}
+	expect(v1alpha1.EngineSetting{Setting: "nvmet.rdma.srqDepth", Value: "none", Planned: "4096"},
+		v1alpha1.EngineSetting{Setting: "nvmet.tcp.idlePollPeriodMicroseconds", Value: "0", Planned: "50"},
+		v1alpha1.EngineSetting{Setting: "nvmet.tcp.socketPriority", Value: "0"})
+	if _, err := k.host().setModules(t.Context(), plan); err != nil {
+		t.Fatal(err)
+	}
+	expect(v1alpha1.EngineSetting{Setting: "nvmet.rdma.srqDepth", Value: "4096"},
+		v1alpha1.EngineSetting{Setting: "nvmet.tcp.idlePollPeriodMicroseconds", Value: "50"},
+		v1alpha1.EngineSetting{Setting: "nvmet.tcp.socketPriority", Value: "0"})
+	delete(k.parameters["nvmet_tcp"], "idle_poll_period_usecs")
+	if err := errors.Join(os.RemoveAll(filepath.Join(k.root, "sys/module/nvmet_tcp")), k.load("nvmet_tcp")); err != nil {
+		t.Fatal(err)
+	}
+	expect(v1alpha1.EngineSetting{Setting: "nvmet.rdma.srqDepth", Value: "4096"}, v1alpha1.EngineSetting{Setting: "nvmet.tcp.socketPriority", Value: "0"})
+}

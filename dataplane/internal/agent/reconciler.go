@@ -254,17 +254,17 @@ func lookAt(ctx context.Context, e engine.Engine, plan v1alpha1.Plan, t Target) 
 
 // readBack what a target that serves runs with, and how it fares.
 func readBack(ctx context.Context, e engine.Engine, plan v1alpha1.Plan, t Target) Target {
-	adjustable, ok := e.(engine.Adjustable)
-	if !ok {
-		return t
+	var settingsErr, waitsErr error
+	if reporter, ok := e.(engine.Reporter); ok {
+		t.Settings, settingsErr = reporter.Settings(ctx, plan)
 	}
-	settings, err := adjustable.Settings(ctx, plan)
-	waits, waitsErr := adjustable.BufferWaits(ctx)
-	if err := errors.Join(err, waitsErr); err != nil {
+	if adjustable, ok := e.(engine.Adjustable); ok {
+		t.BufferWaits, waitsErr = adjustable.BufferWaits(ctx)
+	}
+	if err := errors.Join(settingsErr, waitsErr); err != nil {
 		t.Err, t.Reason = err, v1alpha1.ReasonEngineNotAnswering
-		return t
+		t.Settings, t.BufferWaits = nil, nil
 	}
-	t.Settings, t.BufferWaits = settings, waits
 	return t
 }
 
