@@ -132,9 +132,9 @@ func seeded(t *testing.T) *rand.Rand {
 }
 
 // both runs of the same machine and loads, without and with a balancer.
-func both(t *testing.T, windows int, make func() *machine, demand func(int) []float64) (without, with outcome) {
+func both(t *testing.T, windows int, begin func() *machine, demand func(int) []float64) (without, with outcome) {
 	t.Helper()
-	without, with = simulate(t, make(), windows, false, demand), simulate(t, make(), windows, true, demand)
+	without, with = simulate(t, begin(), windows, false, demand), simulate(t, begin(), windows, true, demand)
 	t.Logf("%d windows: busiest core in the mean %.2f without and %.2f with a balancer, %d moves, the last in window %d", windows, without.busiest, with.busiest, with.moves, with.lastMove)
 	return without, with
 }

@@ -28,8 +28,8 @@ func (e *Engine) BufferWaits(ctx context.Context) ([]engine.BufferWaits, error) 
 	if err != nil {
 		return nil, err
 	}
-	modules := spdkrpc.Start(s.ctx, s.conn, spdkrpc.IobufGetStats{})
-	groups := spdkrpc.Start(s.ctx, s.conn, spdkrpc.NvmfGetStats{})
+	modules := spdkrpc.Start(ctx, s.conn, spdkrpc.IobufGetStats{})
+	groups := spdkrpc.Start(ctx, s.conn, spdkrpc.NvmfGetStats{})
 	counted, err := modules.Wait()
 	stats, statsErr := groups.Wait()
 	if err := errors.Join(err, statsErr); err != nil {

@@ -25,10 +25,10 @@ func (d *decider) limit(v *volume) {
 		if v.presence != absent {
 			v.limited = unknown(v.degraded.reason, v.degraded.message)
 		}
-	case want == v.found.QoS && want == (engine.QoS{}):
-		v.limited = yesBecause(v1alpha1.ReasonNotNeeded, "no limits are asked for")
 	case want == v.found.QoS:
-		v.limited = yes()
+		if v.limited = yes(); want == (engine.QoS{}) {
+			v.limited = yesBecause(v1alpha1.ReasonNotNeeded, "no limits are asked for")
+		}
 	case !d.Target.Info.QoS || errors.Is(err, engine.ErrUnsupported):
 		v.limited = no(v1alpha1.ReasonUnsupported, "engine %s knows no limits of volumes: it is served without; take spec.qos away, or use a target with engine %s", d.Target.Info.Type, v1alpha1.EngineSPDK)
 	case err != nil:
