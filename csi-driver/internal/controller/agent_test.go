@@ -134,7 +134,7 @@ func (a *agentSet) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result
 	if err := a.client.Get(ctx, req.NamespacedName, &vol); err != nil {
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
-	act, gone := a.reconcileEngine(&vol)
+	act, gone := a.reconcileEngine(ctx, &vol)
 	if !act {
 		return ctrl.Result{}, nil
 	}
@@ -156,7 +156,7 @@ func (a *agentSet) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result
 }
 
 // reconcileEngine makes the node's engine as the volume says, and writes into the volume what it then is.
-func (a *agentSet) reconcileEngine(vol *v1alpha1.NvmfVolume) (act, gone bool) {
+func (a *agentSet) reconcileEngine(ctx context.Context, vol *v1alpha1.NvmfVolume) (act, gone bool) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
 	n := a.nodes[vol.Spec.Node]
@@ -176,7 +176,7 @@ func (a *agentSet) reconcileEngine(vol *v1alpha1.NvmfVolume) (act, gone bool) {
 	}
 	vol.Status.ObservedGeneration = vol.Generation
 	if n.volumes[id] == nil {
-		if source := vol.Spec.Source; source != nil && !n.has(a.identityOf(source)) {
+		if source := vol.Spec.Source; source != nil && !n.has(a.identityOf(ctx, source)) {
 			set(v1alpha1.ConditionCreated, metav1.ConditionFalse, v1alpha1.ReasonSourceNotReady, "its source is not here")
 			return true, false
 		}
@@ -226,16 +226,16 @@ func (n *agent) has(uuid string) bool {
 }
 
 // identityOf a source: its UUID.
-func (a *agentSet) identityOf(source *v1alpha1.VolumeSource) string {
+func (a *agentSet) identityOf(ctx context.Context, source *v1alpha1.VolumeSource) string {
 	var vol v1alpha1.NvmfVolume
 	var snap v1alpha1.NvmfSnapshot
 	if source.Volume != "" {
-		if err := a.client.Get(context.Background(), keyOf(source.Volume), &vol); err != nil {
+		if err := a.client.Get(ctx, keyOf(source.Volume), &vol); err != nil {
 			return ""
 		}
 		return vol.Spec.UUID
 	}
-	if err := a.client.Get(context.Background(), keyOf(source.Snapshot), &snap); err != nil {
+	if err := a.client.Get(ctx, keyOf(source.Snapshot), &snap); err != nil {
 		return ""
 	}
 	return snap.Spec.UUID

@@ -33,14 +33,7 @@ func (s *Service) publishVolume(ctx context.Context, req *csi.ControllerPublishV
 	if err != nil {
 		return nil, err
 	}
-	vol, err := s.volume(ctx, id)
-	if err != nil {
-		return nil, err
-	}
-	if err := checkContext(vol, req.GetVolumeContext()); err != nil {
-		return nil, err
-	}
-	vol, err = s.admit(ctx, id, h, node, how)
+	vol, err := s.admit(ctx, req, h, node, how)
 	if err != nil {
 		return nil, err
 	}
@@ -80,10 +73,14 @@ func checkPublish(req *csi.ControllerPublishVolumeRequest) (h host, how v1alpha1
 
 // admit adds the host to the volume's hosts and returns the volume with it. A volume with other hosts is refused,
 // unless all of them share it in the same way.
-func (s *Service) admit(ctx context.Context, id string, h host, node string, how v1alpha1.HostAccess) (*v1alpha1.NvmfVolume, error) {
+func (s *Service) admit(ctx context.Context, req *csi.ControllerPublishVolumeRequest, h host, node string, how v1alpha1.HostAccess) (*v1alpha1.NvmfVolume, error) {
+	id := req.GetVolumeId()
 	for {
 		vol, err := s.volume(ctx, id)
 		if err != nil {
+			return nil, err
+		}
+		if err := checkContext(vol, req.GetVolumeContext()); err != nil {
 			return nil, err
 		}
 		if node == "" {
