@@ -55,6 +55,7 @@ func Gather(ctx context.Context, host Host, wanted []v1alpha1.PlannedSetting, re
 	}
 	for _, t := range s.Record.Settings {
 		note(t.Setting)
+		// Whether a driver adapts says whether its times can be put back at all.
 		if place, _, _ := parse(t.Setting); place.Group == Coalescing {
 			names[place] = append(names[place], adaptiveRX, adaptiveTX)
 		}
