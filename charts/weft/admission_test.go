@@ -287,7 +287,7 @@ func TestTheWebhookIsWiredThrough(t *testing.T) {
 		timeout int32
 		address string
 	}{
-		"default": {nil, admissionregistrationv1.Ignore, 5, ":9443"},
+		"default": {nil, admissionregistrationv1.Ignore, 10, ":9443"},
 		"closed":  {[]string{"--set", "operator.webhook.failurePolicy=Fail,operator.webhook.timeoutSeconds=2"}, admissionregistrationv1.Fail, 2, ":9443"},
 		"off":     {[]string{"--set", "operator.webhook.enabled=false"}, "", 0, "0"},
 	} {

@@ -98,7 +98,8 @@ func (r *Run) Steps(node string) []Step {
 			return r.Lab.LoadWeft(ctx, r.builder)
 		}},
 		{"helm install weft", func(ctx context.Context) error {
-			return r.Cluster.Install(ctx, r.out)
+			// Emulated nodes answer slowly when the machine is busy.
+			return r.Cluster.Install(ctx, r.out, "operator.webhook.timeoutSeconds=30")
 		}},
 		{"kubectl apply the target and the storage classes", func(ctx context.Context) error {
 			return errors.Join(
