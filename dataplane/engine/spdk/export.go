@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/engine"
@@ -209,8 +210,11 @@ func (s *session) take(changes []*change, errs []error, speaks dialect) {
 	}
 }
 
-// looksForHosts are how often it is asked whether hosts are gone: each takes SPDK 4 to 8 ms, so about half a second.
-const looksForHosts = 100
+// Whether hosts are gone is asked for about a second.
+const (
+	looksForHosts = 100
+	betweenLooks  = 10 * time.Millisecond
+)
 
 // awaitGone asks until the hosts that were taken away are disconnected: who hears that they are gone may give the volume to another.
 func (s *session) awaitGone(changes []*change, errs []error) {
@@ -220,6 +224,11 @@ func (s *session) awaitGone(changes []*change, errs []error) {
 			left = append(left, i)
 		}
 	}
+	if len(left) == 0 {
+		return
+	}
+	again := time.NewTicker(betweenLooks)
+	defer again.Stop()
 	for range looksForHosts {
 		looks := make([]spdkrpc.NvmfSubsystemGetControllers, len(left))
 		for at, i := range left {
@@ -237,6 +246,10 @@ func (s *session) awaitGone(changes []*change, errs []error) {
 		}
 		if left = still; len(left) == 0 {
 			return
+		}
+		select {
+		case <-again.C:
+		case <-s.ctx.Done():
 		}
 	}
 	for _, i := range left {

@@ -29,11 +29,17 @@ func (a *app) getVersion(r *request) {
 	})
 }
 
+// Releases that the fake can tell from each other, year and month.
+const (
+	release2601 = 2601
+	release2605 = 2605
+)
+
 // before says whether the fake plays a release before that one.
-func (a *app) before(major, minor int) bool {
-	is, rest, _ := strings.Cut(a.opts.Version, ".")
+func (a *app) before(release int) bool {
+	year, rest, _ := strings.Cut(a.opts.Version, ".")
 	month, _, _ := strings.Cut(rest, ".")
-	return number(is) < major || number(is) == major && number(month) < minor
+	return 100*number(year)+number(month) < release
 }
 
 func number(s string) int {

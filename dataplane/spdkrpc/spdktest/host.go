@@ -95,7 +95,7 @@ func (a *app) nvmfRemoveHost(r *request) {
 	}
 	s.removeHost(h)
 	its := func(c *Connection) bool { return c.HostNQN == nqn }
-	if a.before(26, 5) {
+	if a.before(release2605) {
 		a.after(lingering, func() { s.disconnect(its) })
 		a.post(func() { r.answer(true) })
 		return

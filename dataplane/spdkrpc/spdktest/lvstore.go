@@ -424,7 +424,7 @@ func (a *app) lvstoreList(r *request) {
 	}
 	infos := []any{}
 	for _, s := range stores {
-		infos = append(infos, s.info(a.before(26, 1)))
+		infos = append(infos, s.info(a.before(release2601)))
 	}
 	r.answer(infos)
 }

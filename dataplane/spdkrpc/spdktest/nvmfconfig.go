@@ -193,7 +193,7 @@ func (a *app) nvmfConfigCalls() []configCall {
 		{"nvmf_set_crdt", map[string]any{"crdt1": c.crdt[0], "crdt2": c.crdt[1], "crdt3": c.crdt[2]}},
 	}
 	for _, t := range a.transports {
-		calls = append(calls, configCall{"nvmf_create_transport", t.info(a.before(26, 5))})
+		calls = append(calls, configCall{"nvmf_create_transport", t.info(a.before(release2605))})
 	}
 	subsystems := a.sortedSubsystems()
 	for _, s := range subsystems {

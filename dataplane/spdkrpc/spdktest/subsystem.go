@@ -150,10 +150,10 @@ func (s *subsystem) info() subsystemInfo {
 			Namespaces: []namespaceInfo{},
 		},
 	}
-	if !s.app.before(26, 1) {
+	if !s.app.before(release2601) {
 		info.Passthrough = &s.passthrough
 	}
-	if !s.app.before(26, 5) {
+	if !s.app.before(release2605) {
 		info.DMRSL, info.WZSL = &s.dmrsl, &s.wzsl
 	}
 	for _, l := range s.listeners {
@@ -240,7 +240,7 @@ func (a *app) nvmfCreateSubsystem(r *request) {
 	discardKiB := optional("max_discard_size_kib", asGiven(&withDiscard, asUint(&discard)))
 	zeroesKiB := optional("max_write_zeroes_size_kib", asGiven(&withZeroes, asUint(&zeroes)))
 	limits := []field{optional("dmrsl", asUint(&s.dmrsl)), optional("wzsl", asUint(&s.wzsl)), discardKiB, zeroesKiB}
-	if a.before(26, 5) {
+	if a.before(release2605) {
 		limits, s.dmrsl, s.wzsl = []field{discardKiB, zeroesKiB}, 0, 0
 	}
 	serial, model := asPrintable(&s.serial, maxSerial), asPrintable(&s.model, maxModel)

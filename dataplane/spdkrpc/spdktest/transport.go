@@ -103,7 +103,7 @@ func (t *transport) own() []field {
 
 func (a *app) nvmfCreateTransport(r *request) {
 	var given, target string
-	if !r.decodeRelaxed(newTransport("").common(a.before(26, 5), &given, &target)...) {
+	if !r.decodeRelaxed(newTransport("").common(a.before(release2605), &given, &target)...) {
 		r.invalid()
 		return
 	}
@@ -115,7 +115,7 @@ func (a *app) nvmfCreateTransport(r *request) {
 		r.failf(codeInvalidParams, "Invalid transport type '%s'", given)
 		return
 	}
-	r.decodeRelaxed(t.common(a.before(26, 5), &given, &target)...)
+	r.decodeRelaxed(t.common(a.before(release2605), &given, &target)...)
 	if a.transport(t.trtype) != nil {
 		r.failf(codeInternal, "Transport type '%s' already exists", given)
 		return
@@ -155,7 +155,7 @@ func (a *app) checkTransport(t *transport) bool {
 	t.maxAQDepth = max(t.maxAQDepth, minAQDepth)
 	step := uint32(t.kas) * kasUnitMs
 	t.minKATO = (t.minKATO + step - 1) / step * step
-	if a.before(26, 5) {
+	if a.before(release2605) {
 		t.largeCache = t.smallCache
 		return true
 	}
@@ -178,7 +178,7 @@ func (a *app) createTransport(t *transport, params json.RawMessage) bool {
 	if decodeObject(params, false, t.own()...) != nil || t.maxIOSize/a.iobuf.LargeBufsize > maxSGLEntries {
 		return false
 	}
-	if a.before(26, 5) && t.smallCache != automatic && uint64(t.smallCache)*uint64(len(a.cores)) > uint64(t.shared) {
+	if a.before(release2605) && t.smallCache != automatic && uint64(t.smallCache)*uint64(len(a.cores)) > uint64(t.shared) {
 		return false
 	}
 	if t.trtype == "RDMA" {
@@ -263,7 +263,7 @@ func (a *app) nvmfGetTransports(r *request) {
 	}
 	infos := []any{}
 	for _, t := range shown {
-		infos = append(infos, t.info(a.before(26, 5)))
+		infos = append(infos, t.info(a.before(release2605)))
 	}
 	r.answer(infos)
 }
