@@ -5,6 +5,7 @@ package spdk_test
 import (
 	"context"
 	"errors"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -35,7 +36,9 @@ type machine struct {
 	plan  v1alpha1.Plan
 	// address that the target listens on.
 	address string
-	dir     string
+	// port of the first portal; the others follow.
+	port int32
+	dir  string
 
 	target  target
 	engines []*spdk.Engine
@@ -52,6 +55,7 @@ func newMachine(t testing.TB) *machine {
 		m.kill()
 		check(t, os.RemoveAll(dir))
 	})
+	m.port = freePort(t)
 	m.fake = spdktest.Options{RDMADevices: []string{"rxe0"}}
 	if m.real != "" {
 		m.plan = planOf(v1alpha1.TransportTCP)
@@ -60,6 +64,16 @@ func newMachine(t testing.TB) *machine {
 		t.Logf("on the fake: %s names no real nvmf_tgt", spdktest.TargetVariable)
 	}
 	return m
+}
+
+// freePort of this machine: a real target of another run may hold any fixed one.
+func freePort(t testing.TB) int32 {
+	t.Helper()
+	l, err := new(net.ListenConfig).Listen(t.Context(), "tcp", "127.0.0.1:0")
+	check(t, err)
+	port := l.Addr().(*net.TCPAddr).Port
+	check(t, l.Close())
+	return int32(port)
 }
 
 // planOf a small target on one core.
@@ -180,7 +194,7 @@ func (m *machine) portals() []engine.Portal {
 	var portals []engine.Portal
 	for i, t := range m.plan.SPDK.Transports {
 		portals = append(portals, engine.Portal{
-			Portal:     v1alpha1.Portal{Transport: t.Type, Address: m.address, Port: int32(24420 + i)},
+			Portal:     v1alpha1.Portal{Transport: t.Type, Address: m.address, Port: m.port + int32(i)},
 			QueueDepth: int(t.QueueDepth), InCapsuleDataBytes: int(t.InCapsuleDataSize),
 		})
 	}
