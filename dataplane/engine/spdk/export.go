@@ -285,34 +285,40 @@ func (s *session) readmit(c *change) string {
 // give what is missing: namespaces before the hosts that see them, listeners last. A host is admitted only
 // when that export's namespaces are there: one that comes back and misses them would give up its block devices.
 func (s *session) give(changes []*change, errs []error) {
-	b := s.batch(errs)
+	first, then := s.batch(errs), s.batch(errs)
+	ends := make([]int, len(changes))
 	for i, c := range changes {
-		if c == nil || errs[i] != nil {
-			continue
+		if c != nil && errs[i] == nil {
+			if c.create != nil {
+				put(first, i, *c.create)
+			}
+			for _, ns := range c.addNamespaces {
+				put(first, i, spdkrpc.NvmfSubsystemAddNs{NQN: c.nqn, Namespace: ns})
+			}
+			for _, move := range c.moves {
+				put(first, i, move)
+			}
 		}
-		if c.create != nil {
-			put(b, i, *c.create)
-		}
-		for _, ns := range c.addNamespaces {
-			put(b, i, spdkrpc.NvmfSubsystemAddNs{NQN: c.nqn, Namespace: ns})
-		}
-		for _, move := range c.moves {
-			put(b, i, move)
-		}
+		ends[i] = len(first.waits)
 	}
-	b.wait()
+	begin := 0
 	for i, c := range changes {
+		// The others' answers are under way meanwhile.
+		for _, wait := range first.waits[begin:ends[i]] {
+			wait()
+		}
+		begin = ends[i]
 		if c == nil || errs[i] != nil {
 			continue
 		}
 		for _, host := range c.addHosts {
-			put(b, i, spdkrpc.NvmfSubsystemAddHost{NQN: c.nqn, Host: host})
+			put(then, i, spdkrpc.NvmfSubsystemAddHost{NQN: c.nqn, Host: host})
 		}
 		for _, p := range c.listen {
-			listen(b, i, c.nqn, c.room, p)
+			listen(then, i, c.nqn, c.room, p)
 		}
 	}
-	b.wait()
+	then.wait()
 }
 
 // listen on a portal, with its ANA states.
