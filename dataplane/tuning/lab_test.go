@@ -255,6 +255,7 @@ func TestChannelsAndANICThatGoes(t *testing.T) {
 func TestCoalescing(t *testing.T) {
 	g := NewWithT(t)
 	m, k := machine(t), &kept{}
+	sh(t, "[ -e /dev/net/tun ] || modprobe tun")
 	tap := &netlink.Tuntap{LinkAttrs: netlink.LinkAttrs{Name: "weft-tap0"}, Mode: netlink.TUNTAP_MODE_TAP}
 	g.Expect(netlink.LinkAdd(tap)).To(Succeed())
 	t.Cleanup(func() { g.Expect(netlink.LinkDel(tap)).To(Succeed()) })
