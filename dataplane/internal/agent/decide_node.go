@@ -126,7 +126,8 @@ func (d *decider) poolStatuses() []v1alpha1.PoolStatus {
 	return statuses
 }
 
-// capacity of the ready pools, and what was promised of it to all volumes of the node: thin volumes count whole.
+// capacity of the ready pools, and what was promised of it to all volumes of the node: thin volumes count whole, and snapshots with
+// what they hold.
 func (d *decider) capacity() v1alpha1.Capacity {
 	var total, allocated int64
 	for _, p := range d.pools {
@@ -136,6 +137,11 @@ func (d *decider) capacity() v1alpha1.Capacity {
 	}
 	for _, v := range d.Volumes {
 		allocated += v.Spec.Size.Value()
+	}
+	for _, s := range d.snapshots {
+		if s.presence == present {
+			allocated += s.found.AllocatedBytes
+		}
 	}
 	was := d.Node.Status.Capacity
 	return v1alpha1.Capacity{

@@ -255,7 +255,10 @@ func TestDecideSources(t *testing.T) {
 			},
 			does:    []string{"CreateVolumes 1 on b from 2"},
 			volumes: map[string]says{"v3": {"Created": "False/NoSpace"}},
-			also:    func(g *WithT, d Decision) { g.Expect(d.Snapshots["s2"].Device).To(Equal("b")) },
+			also: func(g *WithT, d Decision) {
+				g.Expect(d.Snapshots["s2"].Device).To(Equal("b"))
+				g.Expect(d.Node.Capacity.Allocated.Value()).To(Equal(int64(60 * gib)))
+			},
 		},
 		{
 			name: "not when the source's pool has no room",
