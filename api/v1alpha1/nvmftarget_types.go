@@ -539,7 +539,7 @@ type Capacity struct {
 	// Total size of the pools.
 	// +optional
 	Total *resource.Quantity `json:"total,omitempty"`
-	// Allocated to volumes: the sum of their sizes, whether written or not.
+	// Allocated: the sizes of volumes, whether written or not, and what snapshots hold.
 	// +optional
 	Allocated *resource.Quantity `json:"allocated,omitempty"`
 	// Free for new volumes: total less allocated.
