@@ -251,7 +251,7 @@ func TestChannelsAndANICThatGoes(t *testing.T) {
 	g.Expect(k.record).To(Equal(v1alpha1.TuningStatus{}))
 }
 
-// TestCoalescing by a tap, whose driver takes numbers of frames, and cuts down those over 64.
+// TestCoalescing by a tap, whose driver takes numbers of frames, cuts down those over 64, and has no times.
 func TestCoalescing(t *testing.T) {
 	g := NewWithT(t)
 	m, k := machine(t), &kept{}
