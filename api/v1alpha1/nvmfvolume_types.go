@@ -116,6 +116,7 @@ type VolumeHost struct {
 // +kubebuilder:validation:Enum=Exclusive;SharedWrite;SharedRead
 type HostAccess string
 
+// Ways in which a host uses a volume.
 const (
 	// AccessExclusive: no other host may connect.
 	AccessExclusive HostAccess = "Exclusive"

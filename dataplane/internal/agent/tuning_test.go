@@ -217,7 +217,10 @@ func TestTuningWhileOthersWrite(t *testing.T) {
 	calls := 0
 	l.beforeWrite = func(ctx context.Context) error {
 		if calls++; calls > 1 && calls < 4 { // not the finalizer, but the record twice
-			node := l.nvmfNode()
+			node := &v1alpha1.NvmfNode{}
+			if err := l.admin.Get(ctx, client.ObjectKey{Name: l.node}, node); err != nil {
+				return err
+			}
 			node.Labels = map[string]string{"calls": strconv.Itoa(calls)}
 			return l.admin.Update(ctx, node)
 		}
