@@ -11,11 +11,8 @@ import (
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
-	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-
-	"github.com/weft-storage/weft/test/e2e/harness"
 )
 
 // grow asks for more.
@@ -78,16 +75,4 @@ var _ = Describe("Growth", func() {
 		event(ctx, idle, "has room for")
 		Expect(bound(ctx, idle).Spec.Size.String()).To(Equal("256Mi"))
 	}, SpecTimeout(10*time.Minute))
-})
-
-var _ = Describe("Capacity", func() {
-	It("is published for each StorageClass", func(ctx SpecContext) {
-		Eventually(ctx, func(g Gomega, ctx context.Context) {
-			var list storagev1.CSIStorageCapacityList
-			g.Expect(cluster.List(ctx, &list, client.InNamespace(harness.Namespace))).To(Succeed())
-			g.Expect(list.Items).To(ContainElement(And(
-				HaveField("StorageClassName", "weft-fast"),
-				HaveField("MaximumVolumeSize.Value()", BeNumerically(">", 1<<30)))))
-		}).WithTimeout(3 * time.Minute).WithPolling(time.Second).Should(Succeed())
-	})
 })
