@@ -141,7 +141,7 @@ func planCores(node Node, spec *v1alpha1.Cores, t topology, l links, why *explan
 	var plan corePlan
 	var reason *Reason
 	if spec != nil && spec.Mask != "" {
-		plan.cores, reason = givenCores(spec.Mask, t, why)
+		plan.cores, reason = givenCores(node, spec.Mask, t, l, why)
 	} else {
 		plan.cores, reason = countedCores(node, spec, t, l, why)
 	}
@@ -167,7 +167,7 @@ func planCores(node Node, spec *v1alpha1.Cores, t topology, l links, why *explan
 	return plan, nil
 }
 
-func givenCores(mask string, t topology, why *explanation) (cpuSet, *Reason) {
+func givenCores(node Node, mask string, t topology, l links, why *explanation) (cpuSet, *Reason) {
 	cores, ok := parseMask(strings.ToLower(mask))
 	if !ok || cores.count() == 0 {
 		return cores, new(reasonf(v1alpha1.ReasonInvalidSetting,
@@ -178,12 +178,50 @@ func givenCores(mask string, t topology, why *explanation) (cpuSet, *Reason) {
 			"cores.mask %s names CPUs that the node does not have (%.120s); it has %.120s; use a mask of those, or cores.count",
 			cores.mask(), outside, t.all))
 	}
-	var warning string
+	var warnings []string
 	if cores.has(0) {
-		warning = "CPU 0 is among them, where Linux does work of its own; leave it out unless the node is tuned for that"
+		warnings = append(warnings, "CPU 0 is among them, where Linux does work of its own; leave it out unless the node is tuned for that")
 	}
-	why.given("coreMask", cores.mask(), fmt.Sprintf("CPUs %s, as cores.mask says", cores), warning, beyondDPDK(cores))
+	farther := 0
+	for _, c := range t.cpus {
+		if len(l.numa) > 0 && c.near > 0 && cores.has(c.id) {
+			farther++
+		}
+	}
+	if farther > 0 {
+		warnings = append(warnings, fmt.Sprintf("%d of them are on another NUMA node than the NIC", farther))
+	}
+	warnings = append(warnings, crowded(sharing(node.Inventory, cores)), idle(cores.count(), l), beyondDPDK(cores))
+	why.given("coreMask", cores.mask(), fmt.Sprintf("CPUs %s, as cores.mask says", cores), warnings...)
 	return cores, nil
+}
+
+// sharing counts the CPUs that are siblings of another one of the set.
+func sharing(inv *v1alpha1.Inventory, cores cpuSet) int {
+	n := 0
+	for i := range inv.NUMANodes {
+		for _, core := range inv.NUMANodes[i].Cores {
+			n += max(parseCPUs(core).and(cores).count()-1, 0)
+		}
+	}
+	return n
+}
+
+// crowded warns of siblings.
+func crowded(siblings int) string {
+	if siblings == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%d of them share a physical core with another, and give less than a whole one", siblings)
+}
+
+// idle warns of many more cores than the links need.
+func idle(count int, l links) string {
+	need := l.coresNeeded()
+	if need == 0 || count <= manyCores*need {
+		return ""
+	}
+	return fmt.Sprintf("links of %s need %d, so that most of the %d have little to do, and those whose poll groups get no connection nothing; with mode Static each polls all the same", l.speeds(), need, count)
 }
 
 // beyondDPDK warns of CPUs that SPDK can use only when it was built for as many.
@@ -201,10 +239,14 @@ func countedCores(node Node, spec *v1alpha1.Cores, t topology, l links, why *exp
 	if spec != nil && spec.Count != nil {
 		count, source, because = int(*spec.Count), v1alpha1.SourceGiven, fmt.Sprintf("cores.count asks for %d", *spec.Count)
 	}
+	if len(free) == 0 {
+		return cpuSet{}, new(reasonf(v1alpha1.ReasonNotEnoughCPUs,
+			"%s, and node %s has 0 CPUs besides CPU 0, which is left to Linux; to share it with Linux, set cores.mask to 0x1", because, node.Name))
+	}
 	if count < 1 || count > len(free) {
 		return cpuSet{}, new(reasonf(v1alpha1.ReasonNotEnoughCPUs,
 			"%s, and node %s has %d CPUs besides CPU 0, which is left to Linux; use cores.count from 1 to %d, or name CPUs with cores.mask",
-			because, node.Name, len(free), max(len(free), 1)))
+			because, node.Name, len(free), len(free)))
 	}
 	var cores cpuSet
 	farther, siblings := 0, 0
@@ -221,11 +263,9 @@ func countedCores(node Node, spec *v1alpha1.Cores, t topology, l links, why *exp
 	if farther > 0 {
 		warnings = append(warnings, fmt.Sprintf("%d of them are on another NUMA node than the first, which has no more", farther))
 	}
-	if siblings > 0 {
-		warnings = append(warnings, fmt.Sprintf("%d of them share a physical core with another, and give less than a whole one", siblings))
-	}
-	if need := l.coresNeeded(); source == v1alpha1.SourceGiven && need > 0 && count > manyCores*need {
-		warnings = append(warnings, fmt.Sprintf("links of %s need %d, so that most of the %d have little to do, and those whose poll groups get no connection nothing; with mode Static each polls all the same", l.speeds(), need, count))
+	warnings = append(warnings, crowded(siblings))
+	if source == v1alpha1.SourceGiven {
+		warnings = append(warnings, idle(count, l))
 	}
 	warnings = append(warnings, beyondDPDK(cores))
 	where := [...]string{"on the NIC's NUMA node", "on the drives' NUMA node", "anywhere: neither NIC nor drives say their NUMA node"}[free[0].near]

@@ -106,16 +106,17 @@ func TestPlanOfSPDKSizesSharedReceiveQueues(t *testing.T) {
 		why   []string
 		warns []string
 	}{
-		"by what can be outstanding":       {srq: v1alpha1.SRQ{Mode: v1alpha1.SRQEnabled}, load: attachments(64, 2), want: 4096, why: []string{"128 queues over 4 poll groups x depth 128 is 4096"}},
-		"queues in whole ones":             {srq: v1alpha1.SRQ{Mode: v1alpha1.SRQEnabled}, load: attachments(5, 1), want: 256},
-		"as deep as asked":                 {srq: v1alpha1.SRQ{Mode: v1alpha1.SRQEnabled, Depth: new(int32(1000))}, load: attachments(64, 2), want: 1000, why: []string{"srq.depth asks for it"}},
-		"within the device":                {srq: v1alpha1.SRQ{Mode: v1alpha1.SRQEnabled}, load: attachments(4096, 2), want: 32767, why: []string{"device's max_srq_wr"}, warns: []string{"receiver not ready"}},
-		"within 16 bits":                   {node: device(1<<16, 1<<20), srq: v1alpha1.SRQ{Mode: v1alpha1.SRQEnabled}, load: attachments(4096, 2), want: 65535, why: []string{"16 bits"}, warns: []string{"receiver not ready"}},
-		"within SPDK's own when not known": {node: device(0, 0), srq: v1alpha1.SRQ{Mode: v1alpha1.SRQEnabled}, load: attachments(128, 2), want: 4096, why: []string{"max_srq_wr is not known"}, warns: []string{"are not known", "ibv_devinfo"}},
-		"small when not known":             {node: device(0, 0), srq: v1alpha1.SRQ{Mode: v1alpha1.SRQEnabled}, load: attachments(16, 2), want: 1024, warns: []string{"are not known"}},
-		"Auto, with many hosts":            {srq: v1alpha1.SRQ{Mode: v1alpha1.SRQAuto}, load: attachments(64, 2), want: 4096, why: []string{"89.3 MiB", "101 MiB", "cheaper"}},
-		"Auto, with one":                   {srq: v1alpha1.SRQ{Mode: v1alpha1.SRQAuto}, load: attachments(1, 1), want: 0, why: []string{"own", "cheaper"}},
-		"Auto, without enough of them":     {node: device(3, 1024), srq: v1alpha1.SRQ{Mode: v1alpha1.SRQAuto}, load: attachments(64, 2), want: 0, why: []string{"mlx5_0 has 3", "4 poll groups"}},
+		"by what can be outstanding":        {srq: v1alpha1.SRQ{Mode: v1alpha1.SRQEnabled}, load: attachments(64, 2), want: 4096, why: []string{"128 queues over 4 poll groups x depth 128 is 4096"}},
+		"queues in whole ones":              {srq: v1alpha1.SRQ{Mode: v1alpha1.SRQEnabled}, load: attachments(5, 1), want: 256},
+		"as deep as asked":                  {srq: v1alpha1.SRQ{Mode: v1alpha1.SRQEnabled, Depth: new(int32(1000))}, load: attachments(64, 2), want: 1000, why: []string{"srq.depth asks for it"}, warns: []string{"128 queues over 4 poll groups x depth 128 can have 4096", "receiver not ready"}},
+		"asked to be as deep as it need be": {srq: v1alpha1.SRQ{Mode: v1alpha1.SRQEnabled, Depth: new(int32(4096))}, load: attachments(64, 2), want: 4096},
+		"within the device":                 {srq: v1alpha1.SRQ{Mode: v1alpha1.SRQEnabled}, load: attachments(4096, 2), want: 32767, why: []string{"device's max_srq_wr"}, warns: []string{"receiver not ready"}},
+		"within 16 bits":                    {node: device(1<<16, 1<<20), srq: v1alpha1.SRQ{Mode: v1alpha1.SRQEnabled}, load: attachments(4096, 2), want: 65535, why: []string{"16 bits"}, warns: []string{"receiver not ready"}},
+		"within SPDK's own when not known":  {node: device(0, 0), srq: v1alpha1.SRQ{Mode: v1alpha1.SRQEnabled}, load: attachments(128, 2), want: 4096, why: []string{"max_srq_wr is not known"}, warns: []string{"are not known", "ibv_devinfo"}},
+		"small when not known":              {node: device(0, 0), srq: v1alpha1.SRQ{Mode: v1alpha1.SRQEnabled}, load: attachments(16, 2), want: 1024, warns: []string{"are not known"}},
+		"Auto, with many hosts":             {srq: v1alpha1.SRQ{Mode: v1alpha1.SRQAuto}, load: attachments(64, 2), want: 4096, why: []string{"89.3 MiB", "101 MiB", "cheaper"}},
+		"Auto, with one":                    {srq: v1alpha1.SRQ{Mode: v1alpha1.SRQAuto}, load: attachments(1, 1), want: 0, why: []string{"own", "cheaper"}},
+		"Auto, without enough of them":      {node: device(3, 1024), srq: v1alpha1.SRQ{Mode: v1alpha1.SRQAuto}, load: attachments(64, 2), want: 0, why: []string{"mlx5_0 has 3", "4 poll groups"}},
 		"Auto, on two devices that SPDK sees": {node: func(n *sizing.Node) {
 			n.Inventory.RDMADevices = append(n.Inventory.RDMADevices, v1alpha1.RDMADevice{Name: "mlx5_1", MaxSRQ: 9999, MaxSRQWR: 32767})
 		}, srq: v1alpha1.SRQ{Mode: v1alpha1.SRQAuto}, load: attachments(64, 2), want: 0, why: []string{"4 poll groups x 2 devices"}},

@@ -190,7 +190,11 @@ func TestPlanOfSPDKChoosesCores(t *testing.T) {
 		"away from the NIC's interrupts": {
 			node: nic(func(n *v1alpha1.NIC) { n.RxQueues = 8 }), want: "0xff000000",
 		},
-		"a mask": {edits: []edit{mask("0xF0")}, want: "0xf0", why: []string{"cores.mask"}},
+		"a mask":                               {edits: []edit{mask("0xF00000")}, want: "0xf00000", why: []string{"cores.mask"}},
+		"a mask far from the NIC":              {edits: []edit{mask("0x1000F0")}, want: "0x1000f0", warns: []string{"4 of them are on another NUMA node than the NIC"}},
+		"a mask, and nobody knows what is far": {node: withoutNUMA, edits: []edit{mask("0xF0")}, want: "0xf0"},
+		"a mask with siblings":                 {edits: []edit{mask("0x3000000030000")}, want: "0x3000000030000", warns: []string{"2 of them share a physical core"}},
+		"a mask of many more than links need":  {edits: []edit{mask("0xfffffffffffffffe")}, want: "0xfffffffffffffffe", groups: "0xffff0000fffe", warns: []string{"links of ens1f0 100 Gb/s need 8"}},
 		"a mask with CPU 0": {
 			edits: []edit{mask("0x3")}, want: "0x3", warns: []string{"CPU 0 is among them"},
 		},
@@ -207,8 +211,8 @@ func TestPlanOfSPDKChoosesCores(t *testing.T) {
 			want: "0xfff0000",
 		},
 		"RDMA has no interrupts to be away from": {
-			node: nic(func(n *v1alpha1.NIC) { n.RxQueues = 4 }), edits: []edit{transports(rdma(4420, iface("ens1f0"))), mask("0xfff0000")},
-			want: "0xfff0000",
+			node: nic(func(n *v1alpha1.NIC) { n.RxQueues = 4 }), edits: []edit{transports(rdma(4420, iface("ens1f0"))), mask("0xff0000")},
+			want: "0xff0000",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

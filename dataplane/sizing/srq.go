@@ -97,6 +97,8 @@ func planSRQ(t *transport, l *load, limits rdmaLimits, m memoryModel) (srqChoice
 // srqDepth takes the given depth, or what all expected queues can have outstanding, spread evenly over the poll groups, within
 // what the device and SPDK can keep.
 func srqDepth(t *transport, l *load, limits rdmaLimits) (srqChoice, *Reason) {
+	queues := l.attachments * t.portals * t.ioQueues(l.ioQueues)
+	need := ceilDiv(queues, l.pollGroups) * t.queueDepth
 	if t.srq.Depth != nil {
 		depth := int64(*t.srq.Depth)
 		if limits.maxSRQWR > 0 && depth > limits.maxSRQWR {
@@ -104,10 +106,13 @@ func srqDepth(t *transport, l *load, limits rdmaLimits) (srqChoice, *Reason) {
 				"transports[%d].srq.depth is %d, over the %d work requests that a shared receive queue of the node's RDMA devices holds; use %d or less",
 				t.index, depth, limits.maxSRQWR, limits.maxSRQWR))
 		}
-		return srqChoice{depth: depth, source: v1alpha1.SourceGiven, why: "srq.depth asks for it"}, nil
+		c := srqChoice{depth: depth, source: v1alpha1.SourceGiven, why: "srq.depth asks for it"}
+		if depth < need && !l.quiet {
+			c.warnings = append(c.warnings, fmt.Sprintf("%d queues over %d poll groups x depth %d can have %d commands outstanding: with all of them full, hosts are told to try again (receiver not ready); a larger depth, fewer attachments or a smaller queueDepth avoid it",
+				queues, l.pollGroups, t.queueDepth, need))
+		}
+		return c, nil
 	}
-	queues := l.attachments * t.portals * t.ioQueues(l.ioQueues)
-	need := ceilDiv(queues, l.pollGroups) * t.queueDepth
 	bound, of := int64(maxSRQDepth), "SPDK keeps it in 16 bits"
 	switch {
 	case limits.maxSRQWR == 0 && need > defaultSRQDepth:
