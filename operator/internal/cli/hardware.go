@@ -47,8 +47,8 @@ type hardware struct {
 type hardwareNIC struct {
 	// Name of the interface. Required.
 	Name string `json:"name"`
-	// Gbps of its link.
-	Gbps int64 `json:"gbps"`
+	// Gbps of its link, such as 2.5. Default: not known.
+	Gbps float64 `json:"gbps"`
 	// Socket it is attached to, from 0.
 	Socket int32 `json:"socket"`
 	// Addresses with prefix length. Required.
@@ -73,8 +73,17 @@ var usableModules = []string{"loop", "nvmet", "nvmet_rdma", "nvmet_tcp", "uio_pc
 
 // Bounds of what is laid out, so that a slip of the pen is an error and not a machine of a million cores.
 const (
-	maxSockets, maxThreads, maxCPUs, maxDrives = 16, 8, 2048, 256
+	maxSockets, maxThreads, maxCPUs, maxDrives, maxGbps = 16, 8, 2048, 256, 10_000
 )
+
+var (
+	minMemory, maxMemory = resource.MustParse("64Mi"), resource.MustParse("256Ti")
+	minDrive, maxDrive   = resource.MustParse("1Gi"), resource.MustParse("1Pi")
+	maxCache             = resource.MustParse("64Gi")
+)
+
+// pageSizes that a target can ask for. A kernel of today has both, if none of them set aside.
+var pageSizes = []string{"2Mi", "1Gi"}
 
 // nodes are the objects that a cluster would have of the machine.
 func (h hardware) nodes() (v1alpha1.NvmfNode, corev1.Node, error) {
@@ -88,7 +97,7 @@ func (h hardware) nodes() (v1alpha1.NvmfNode, corev1.Node, error) {
 		inventory.Modules = usableModules
 	}
 	for i, n := range h.NICs {
-		nic := v1alpha1.NIC{Name: n.Name, SpeedMbps: n.Gbps * 1000, NUMANode: new(n.Socket), Addresses: n.Addresses, Up: true}
+		nic := v1alpha1.NIC{Name: n.Name, SpeedMbps: int64(n.Gbps * 1000), NUMANode: new(n.Socket), Addresses: n.Addresses, Up: true}
 		inventory.NICs = append(inventory.NICs, nic)
 		if n.RDMA {
 			inventory.RDMADevices = append(inventory.RDMADevices, v1alpha1.RDMADevice{
@@ -128,15 +137,24 @@ func (h hardware) check() error {
 	say(h.ThreadsPerCore < 1 || h.ThreadsPerCore > maxThreads, "threadsPerCore is %d; give 1 to %d", h.ThreadsPerCore, maxThreads)
 	say(h.CoresPerSocket < 1 || h.CoresPerSocket > maxCPUs, "coresPerSocket is %d; give the physical cores of a socket, 1 to %d", h.CoresPerSocket, maxCPUs)
 	say(len(errs) == 0 && h.Sockets*h.CoresPerSocket*h.ThreadsPerCore > maxCPUs, "sockets x coresPerSocket x threadsPerCore is over %d", maxCPUs)
-	say(h.Memory.Sign() <= 0, "memory is missing; give the machine's, such as 256Gi")
+	say(h.LastLevelCache.Sign() < 0 || h.LastLevelCache.Cmp(maxCache) > 0, "lastLevelCache is %s; give what each socket has, such as 36Mi", &h.LastLevelCache)
+	say(h.Memory.IsZero(), "memory is missing; give the machine's, such as 256Gi")
+	say(!h.Memory.IsZero() && outside(h.Memory, minMemory, maxMemory), "memory is %s; give the machine's, from %s to %s", &h.Memory, &minMemory, &maxMemory)
+	var pages resource.Quantity
 	for _, size := range slices.Sorted(maps.Keys(h.Hugepages)) {
-		q, err := resource.ParseQuantity(size)
-		say(err != nil || q.Sign() <= 0, "hugepages: %q is no size of a page; give 2Mi or 1Gi", size)
+		bytes := h.Hugepages[size]
+		say(!slices.Contains(pageSizes, size), "hugepages: %q is no size of a page; give 2Mi or 1Gi", size)
+		say(bytes.Sign() < 0, "hugepages: %s of %s; give what is set aside, such as 2Mi: 16Gi", &bytes, size)
+		pages.Add(bytes)
 	}
+	say(!h.Memory.IsZero() && pages.Cmp(h.Memory) > 0, "hugepages are %s, and memory is %s, which they are taken from", &pages, &h.Memory)
 	inSocket := func(s int32) bool { return s >= 0 && int(s) < h.Sockets }
+	names := map[string]bool{}
 	for i, n := range h.NICs {
 		say(n.Name == "", "nics[%d]: the name is missing", i)
-		say(n.Gbps < 0, "nics[%d].gbps is %d; give the link's speed, such as 100", i, n.Gbps)
+		say(n.Name != "" && names[n.Name], "nics[%d]: another one is called %s too; give each a name of its own", i, n.Name)
+		names[n.Name] = true
+		say(n.Gbps < 0 || n.Gbps > maxGbps, "nics[%d].gbps is %g; give the link's speed in Gb/s, such as 100", i, n.Gbps)
 		say(len(n.Addresses) == 0, "nics[%d]: the addresses are missing; give one such as 10.20.0.5/16", i)
 		say(!inSocket(n.Socket), "nics[%d].socket is %d; sockets are counted from 0", i, n.Socket)
 		for _, a := range n.Addresses {
@@ -146,7 +164,8 @@ func (h hardware) check() error {
 	}
 	total := 0
 	for i, d := range h.Drives {
-		say(d.Size.Sign() <= 0, "drives[%d]: the size is missing; give one such as 3840G", i)
+		say(d.Size.IsZero(), "drives[%d]: the size is missing; give one such as 3840G", i)
+		say(!d.Size.IsZero() && outside(d.Size, minDrive, maxDrive), "drives[%d].size is %s; give the size of one, from %s to %s", i, &d.Size, &minDrive, &maxDrive)
 		say(d.Count < 0 || d.Count > maxDrives, "drives[%d].count is %d; give 1 to %d", i, d.Count, maxDrives)
 		say(!inSocket(d.Socket), "drives[%d].socket is %d; sockets are counted from 0", i, d.Socket)
 		total += cmp.Or(d.Count, 1)
@@ -154,6 +173,9 @@ func (h hardware) check() error {
 	say(total > maxDrives, "drives are %d; give at most %d", total, maxDrives)
 	return errors.Join(errs...)
 }
+
+// outside of the bounds.
+func outside(q, least, most resource.Quantity) bool { return q.Cmp(least) < 0 || q.Cmp(most) > 0 }
 
 // numaNodes number their CPUs as Linux does: first threads of all cores, socket by socket, then the siblings.
 func (h hardware) numaNodes() []v1alpha1.NUMANode {
@@ -174,7 +196,7 @@ func (h hardware) numaNodes() []v1alpha1.NUMANode {
 			}
 			n.Cores = append(n.Cores, strings.Join(threads, ","))
 		}
-		for _, size := range slices.Sorted(maps.Keys(h.Hugepages)) {
+		for _, size := range pageSizes {
 			bytes, page := h.Hugepages[size], resource.MustParse(size)
 			pages := bytes.Value() / int64(h.Sockets) / page.Value()
 			n.Hugepages = append(n.Hugepages, v1alpha1.HugepagePool{SizeBytes: page.Value(), Total: pages, Free: pages})

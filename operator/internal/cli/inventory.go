@@ -3,10 +3,12 @@
 package cli
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
+	"reflect"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
@@ -86,6 +88,14 @@ func decode(doc document, into any) error {
 	unknown, err := kjson.UnmarshalStrict(text, into)
 	if _, ok := into.(*corev1.Node); !ok {
 		err = errors.Join(append(unknown, err)...)
+	}
+	var wrong *json.UnmarshalTypeError
+	if errors.As(err, &wrong) {
+		want := map[reflect.Kind]string{
+			reflect.Int: "a whole number", reflect.Int32: "a whole number", reflect.Int64: "a whole number", reflect.Float64: "a number",
+			reflect.String: "a text", reflect.Bool: "true or false", reflect.Slice: "a list",
+		}[wrong.Type.Kind()]
+		return fmt.Errorf("%s: %s is a %s; give %s", doc.from, wrong.Field, wrong.Value, cmp.Or(want, "fields with values"))
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", doc.from, err)
