@@ -373,8 +373,9 @@ type Memory struct {
 	// +kubebuilder:default="2Mi"
 	// +optional
 	Hugepages Hugepages `json:"hugepages,omitempty"`
-	// Limit of the target's memory, at least 64Mi. A plan that needs more is refused. Default: what the plan needs.
+	// Limit of the target's memory, from 64Mi to 16Ti. A plan that needs more is refused. Default: what the plan needs.
 	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).compareTo(quantity('64Mi')) >= 0",message="memory.limit must be at least 64Mi"
+	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).compareTo(quantity('16Ti')) <= 0",message="memory.limit must be at most 16Ti"
 	// +optional
 	Limit *resource.Quantity `json:"limit,omitempty"`
 }
@@ -447,14 +448,17 @@ type DeviceSelector struct {
 
 // DeviceFile is a pool in a file.
 type DeviceFile struct {
-	// Path of the file on the node, under /var/lib/weft. Immutable: another path would be an empty pool.
+	// Path of the file on the node, under /var/lib/weft, but for /var/lib/weft/pools and /var/lib/weft/spdk, which are weft's own.
+	// Immutable: another path would be an empty pool.
 	// +kubebuilder:validation:MaxLength=255
+	// +kubebuilder:validation:XValidation:rule="!self.matches('^/var/lib/weft/(pools|spdk)(/|$)')",message="devices.file.path: pools and spdk under /var/lib/weft are weft's own; take another name, such as /var/lib/weft/pool.img"
 	// +kubebuilder:validation:Pattern=`^/var/lib/weft/([A-Za-z0-9][A-Za-z0-9._-]*/)*[A-Za-z0-9][A-Za-z0-9._-]*$`
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="devices.file.path is immutable: another file would be an empty pool; make a second NvmfTarget"
 	// +required
 	Path string `json:"path"`
-	// Size of the file, at least 1Gi. It may grow, never shrink.
+	// Size of the file, from 1Gi to 16Ti. It may grow, never shrink.
 	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).compareTo(quantity('1Gi')) >= 0",message="devices.file.size must be at least 1Gi"
+	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).compareTo(quantity('16Ti')) <= 0",message="devices.file.size must be at most 16Ti"
 	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).compareTo(quantity(string(oldSelf))) >= 0",message="devices.file.size may grow, never shrink"
 	// +required
 	Size resource.Quantity `json:"size"`

@@ -226,7 +226,7 @@ func targetBounds() []validation {
 		enum(targetSPDK, "spec.memory.hugepages", `spec: {memory: {hugepages: %s}}`, "2Mi", "1Gi", "Disabled"),
 		field{base: targetSPDK, path: "spec.memory.limit", edit: `spec: {memory: {limit: %s}}`,
 			good: []string{"64Mi", "4Gi", "67108864", `"67108864"`},
-			bad:  map[string]string{"63Mi": "memory.limit must be at least 64Mi", "67108863": "memory.limit must be at least 64Mi", "-4Gi": "memory.limit must be at least 64Mi", "much": quantity}},
+			bad:  map[string]string{"63Mi": "memory.limit must be at least 64Mi", "67108863": "memory.limit must be at least 64Mi", "-4Gi": "memory.limit must be at least 64Mi", `"1e30"`: "memory.limit must be at most 16Ti", "much": quantity}},
 		enum(targetSPDK, "spec.updateStrategy.type", `spec: {updateStrategy: {type: %s}}`, "OnDelete", "RollingUpdate"),
 		bounds(targetSPDK, "spec.updateStrategy.maxUnavailable", `spec: {updateStrategy: {type: RollingUpdate, maxUnavailable: %s}}`, 1, 100),
 
@@ -256,12 +256,12 @@ func targetBounds() []validation {
 			good: []string{"1Ti", "500G", "1000000000", `"1000000000"`},
 			bad:  map[string]string{"large": quantity}},
 		field{base: target, path: "spec.devices.file.path", edit: `spec: {devices: {file: {path: %s}}}`,
-			good: []string{"/var/lib/weft/a", "/var/lib/weft/pools/a.img"},
-			bad: map[string]string{"/var/lib/weft/": "should match", "/etc/passwd": "should match", "/var/lib/weft/../../etc/passwd": "should match", "/var/lib/weft/.a": "should match",
+			good: []string{"/var/lib/weft/a", "/var/lib/weft/files/a.img", "/var/lib/weft/pools.img"},
+			bad: map[string]string{"/var/lib/weft/pools": "weft's own", "/var/lib/weft/pools/a.img": "weft's own", "/var/lib/weft/spdk/pools/a": "weft's own", "/var/lib/weft/": "should match", "/etc/passwd": "should match", "/var/lib/weft/../../etc/passwd": "should match", "/var/lib/weft/.a": "should match",
 				"/var/lib/weft/" + long(242): "may not be more than 255"}},
 		field{base: target, path: "spec.devices.file.size", edit: `spec: {devices: {file: {size: %s}}}`,
-			good: []string{"1Gi", "1073741824", `"1073741824"`, "1T"},
-			bad:  map[string]string{"1G": "devices.file.size must be at least 1Gi", "1073741823": "devices.file.size must be at least 1Gi", "-2Gi": "devices.file.size must be at least 1Gi", "much": quantity}},
+			good: []string{"1Gi", "1073741824", `"1073741824"`, "1T", "16Ti"},
+			bad:  map[string]string{`"1e30"`: "devices.file.size must be at most 16Ti", "17Ti": "devices.file.size must be at most 16Ti", "1G": "devices.file.size must be at least 1Gi", "1073741823": "devices.file.size must be at least 1Gi", "-2Gi": "devices.file.size must be at least 1Gi", "much": quantity}},
 	)
 }
 
