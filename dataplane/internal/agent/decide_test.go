@@ -111,6 +111,14 @@ func TestDecideCreates(t *testing.T) {
 			volumes: map[string]says{"v1": {"Created": "False/Pending"}},
 		},
 		{
+			name: "not while one drive is dead that may hold it: a backup brought it back without its status, but with its host",
+			given: func(s *Snapshot) {
+				brokenA(s)
+				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, withHosts(hostA))}
+			},
+			volumes: map[string]says{"v1": {"Created": "Unknown/PoolFailed", "Degraded": "True/PoolFailed", "Exported": "False/PoolFailed"}},
+		},
+		{
 			name: "elsewhere when a pool is nearly full, though little of it was promised",
 			given: func(s *Snapshot) {
 				s.Target.State.Pools[0].FreeBytes = 4 * gib

@@ -60,7 +60,8 @@ func (d *decider) indexVolumes() {
 }
 
 // locate a volume. Its pool was recorded before it was made, so one without a record was
-// never made, unless it is found: then it is taken as it is.
+// never made, unless it is found: then it is taken as it is. One that has hosts and no record came out of a backup without
+// its status, since nobody is admitted to what was not made: it may be in any pool.
 func (d *decider) locate(v *volume, found []engine.Volume) {
 	if len(found) > 0 {
 		at := max(0, slices.IndexFunc(found, func(f engine.Volume) bool { return f.Pool == v.device }))
@@ -69,7 +70,7 @@ func (d *decider) locate(v *volume, found []engine.Volume) {
 	}
 	known := d.poolOf(v.device).readable()
 	if v.device == "" {
-		known = !v.wasCreated() || d.allReadable()
+		known = !v.wasCreated() && len(v.obj.Spec.Hosts) == 0 || d.allReadable()
 	}
 	switch {
 	case !known:
