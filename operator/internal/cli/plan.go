@@ -12,6 +12,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/operator/internal/placement"
@@ -174,6 +175,11 @@ func targetsOf(ctx context.Context, docs []document, there []v1alpha1.NvmfTarget
 			old = &there[i]
 		}
 		target, err := admit(ctx, doc, old)
+		if err == nil {
+			if _, bad := metav1.LabelSelectorAsSelector(&target.Spec.NodeSelector); bad != nil {
+				err = fmt.Errorf("%s: NvmfTarget %s: spec.nodeSelector cannot be read: %w; write it as in a Deployment's selector", doc.from, target.Name, bad)
+			}
+		}
 		errs = append(errs, err)
 		targets = append(targets, target)
 	}
