@@ -3,6 +3,7 @@
 package controller
 
 import (
+	"slices"
 	"sync"
 	"testing"
 
@@ -167,5 +168,48 @@ func TestExpandWhenTheNodeDecidesOtherwise(t *testing.T) {
 	_, err = s.ControllerExpandVolume(within(t, short), expandRequest(id, 3*gi))
 	if c := status.Code(err); c != codes.NotFound && c != codes.FailedPrecondition {
 		t.Errorf("of a deleted volume: %v", err)
+	}
+}
+
+// A spec never shrinks: what is asked for while nobody knows the room must leave it as it is.
+func TestExpandWaitsWhileTheRoomIsUnknown(t *testing.T) {
+	st := newStorage(t, 1, 10*gi)
+	s, _ := newService(t)
+	seen(t, s, st)
+	id := newVolume(t, s, st, "v")
+	var known []v1alpha1.PoolStatus
+	setNodeStatus(t, st.nodes[0], func(n *v1alpha1.NvmfNodeStatus) { known = slices.Clone(n.Pools) })
+	for name, tc := range map[string]struct {
+		change func(*v1alpha1.PoolStatus)
+		says   string
+	}{
+		"its drive is not reported": {func(p *v1alpha1.PoolStatus) { p.Device = "another" }, "does not report the drive, " + poolDevice},
+		"its drive cannot be read": {func(p *v1alpha1.PoolStatus) {
+			p.Ready, p.Reason, p.Message = false, v1alpha1.ReasonDeviceMissing, "it was pulled"
+		}, poolDevice + ": " + v1alpha1.ReasonDeviceMissing + ": it was pulled"},
+		"its drive has no size yet": {func(p *v1alpha1.PoolStatus) { p.Total = nil }, "has not reported the size"},
+	} {
+		setNodeStatus(t, st.nodes[0], func(n *v1alpha1.NvmfNodeStatus) {
+			n.Pools = slices.Clone(known)
+			tc.change(&n.Pools[0])
+		})
+		seen(t, s, st)
+		_, err := s.ControllerExpandVolume(within(t, enough), expandRequest(id, 10*1024*gi))
+		expectError(t, err, codes.Unavailable, "stays at 1Gi", "10Ti", st.nodes[0], tc.says)
+		if vol := volume(t, id); vol.Spec.Size.Value() != gi {
+			t.Fatalf("%s: its spec was changed to %s", name, &vol.Spec.Size)
+		}
+	}
+
+	// A pool that can be read grows what it holds, although it is no longer planned.
+	setNodeStatus(t, st.nodes[0], func(n *v1alpha1.NvmfNodeStatus) {
+		n.Pools = slices.Clone(known)
+		n.Pools[0].Ready, n.Pools[0].Reason, n.Pools[0].Message = false, v1alpha1.ReasonNotClaimed, "no longer planned"
+	})
+	seen(t, s, st)
+	_, err := s.ControllerExpandVolume(within(t, enough), expandRequest(id, 10*1024*gi))
+	expectError(t, err, codes.OutOfRange, "has room for 10Gi at most")
+	if _, err := s.ControllerExpandVolume(within(t, enough), expandRequest(id, 10*gi)); err != nil {
+		t.Error(err)
 	}
 }

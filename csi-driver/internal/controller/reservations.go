@@ -61,7 +61,7 @@ func (r *reservations) keep(p placement.Promise, uuid string) {
 }
 
 // grow keeps the space for a volume that shall have this size. It fails, with what there is room for, when its
-// pool is known to have less; what is not known is left for the agent to say.
+// pool has less; and for now while nobody knows what its pool has, since what is written then could never be taken back.
 func (r *reservations) grow(ctx context.Context, vol *v1alpha1.NvmfVolume, size int64) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -70,15 +70,40 @@ func (r *reservations) grow(ctx context.Context, vol *v1alpha1.NvmfVolume, size 
 		return err
 	}
 	i := slices.IndexFunc(nodes, func(n v1alpha1.NvmfNode) bool { return n.Name == vol.Spec.Node })
-	if i >= 0 {
-		room, known := placement.Room(&nodes[i], vol.Status.Device, vol.Name, promises)
-		if room = room / sizeStep * sizeStep; known && room < size {
-			return failf(outOfRange, "size: volume %s cannot grow from %s to %s: its drive, %s on node %s, has room for %s at most, and a volume stays on its drive",
-				vol.Name, &vol.Spec.Size, quantity(size), vol.Status.Device, vol.Spec.Node, quantity(max(room, vol.Spec.Size.Value())))
-		}
+	if i < 0 {
+		return roomUnknown(vol, size, "which has no NvmfNode")
+	}
+	room, known := placement.Room(&nodes[i], vol.Status.Device, vol.Name, promises)
+	if !known {
+		return roomUnknown(vol, size, lastWordOfPool(nodes[i].Status.Pools, vol.Status.Device))
+	}
+	if room = room / sizeStep * sizeStep; room < size {
+		return failf(outOfRange, "size: volume %s cannot grow from %s to %s: its drive, %s on node %s, has room for %s at most, and a volume stays on its drive",
+			vol.Name, &vol.Spec.Size, quantity(size), vol.Status.Device, vol.Spec.Node, quantity(max(room, vol.Spec.Size.Value())))
 	}
 	r.keep(placement.Promise{Volume: vol.Name, Node: vol.Spec.Node, Device: vol.Status.Device, SizeBytes: size}, vol.Spec.UUID)
 	return nil
+}
+
+// roomUnknown explains that a volume stays as it is until its node says what room there is.
+func roomUnknown(vol *v1alpha1.NvmfVolume, size int64, why string) error {
+	return failf(waiting, "volume %s stays at %s until it is known whether its drive has room for %s: that is for the agent of node %s to say, %s; it goes on by itself once the agent does",
+		vol.Name, &vol.Spec.Size, quantity(size), vol.Spec.Node, why)
+}
+
+// lastWordOfPool is what an agent said of a pool whose room it did not say.
+func lastWordOfPool(pools []v1alpha1.PoolStatus, device string) string {
+	if device == "" {
+		return "which has not said yet on which drive the volume is"
+	}
+	i := slices.IndexFunc(pools, func(p v1alpha1.PoolStatus) bool { return p.Device == device })
+	if i < 0 {
+		return fmt.Sprintf("which does not report the drive, %s", device)
+	}
+	if pools[i].Reason == "" {
+		return fmt.Sprintf("which has not reported the size of the drive, %s", device)
+	}
+	return fmt.Sprintf("which says of the drive, %s: %s: %s", device, pools[i].Reason, pools[i].Message)
 }
 
 // release the space kept for the volume with this uuid, up to this size: the cache shows it, or it was certainly not written.

@@ -211,12 +211,31 @@ func explain(what string, c *metav1.Condition) string {
 }
 
 // Room that is left in a pool of a node for the volume with this name, whose own promise does not count against it. False
-// when the node does not say what the pool has: then nobody knows.
+// when the node does not say what the pool has, or cannot read it: then nobody knows.
 func Room(n *v1alpha1.NvmfNode, device, volume string, promises []Promise) (int64, bool) {
 	others := slices.DeleteFunc(once(promises)[n.Name], func(p Promise) bool { return p.Volume == volume })
-	free := freeSpace(n, others)
-	left, known := free[device]
+	left, known := freeSpace(n, others)[device]
+	if !known {
+		left, known = unplannedSpace(n, device, others)
+	}
 	return max(left, 0), known
+}
+
+// unplannedSpace of a pool that can be read and is no longer planned: what it holds may grow, and nothing new comes to it.
+func unplannedSpace(n *v1alpha1.NvmfNode, device string, promises []Promise) (int64, bool) {
+	i := slices.IndexFunc(n.Status.Pools, func(p v1alpha1.PoolStatus) bool {
+		return p.Device == device && p.Reason == v1alpha1.ReasonNotClaimed && p.Total != nil
+	})
+	if i < 0 {
+		return 0, false
+	}
+	left := n.Status.Pools[i].Total.Value()
+	for _, p := range promises {
+		if p.Device == device {
+			left -= p.SizeBytes
+		}
+	}
+	return left, true
 }
 
 // once by node: what is promised, each volume counted once.

@@ -278,3 +278,32 @@ func TestNearlyFullPools(t *testing.T) {
 		t.Errorf("room to grow: %d, %v", left, known)
 	}
 }
+
+func TestRoom(t *testing.T) {
+	failed := func(reason string) func(*v1alpha1.NvmfNode) {
+		return func(n *v1alpha1.NvmfNode) { n.Status.Pools[0].Ready, n.Status.Pools[0].Reason = false, reason }
+	}
+	promises := []Promise{
+		{Volume: "v", Node: "n", Device: "d", SizeBytes: 10 * gi},
+		{Volume: "neighbour", Node: "n", Device: "d", SizeBytes: 20 * gi},
+		{Volume: "not made yet", Node: "n", SizeBytes: 30 * gi},
+		{Volume: "elsewhere", Node: "m", Device: "d", SizeBytes: 40 * gi},
+	}
+	for name, tc := range map[string]struct {
+		node  v1alpha1.NvmfNode
+		room  int64
+		known bool
+	}{
+		"ready":                          {node("n", pool("d", 100*gi)), 50 * gi, true},
+		"promised more than whole":       {node("n", pool("d", 15*gi)), 0, true},
+		"not reported":                   {node("n", pool("e", 100*gi)), 0, false},
+		"no pools":                       {node("n"), 0, false},
+		"not readable, with an old size": {node("n", pool("d", 100*gi), failed(v1alpha1.ReasonDeviceMissing)), 0, false},
+		"no longer planned: no new volumes come to it": {
+			node("n", pool("d", 100*gi), failed(v1alpha1.ReasonNotClaimed), pool("e", 100*gi)), 80 * gi, true},
+	} {
+		if room, known := Room(&tc.node, "d", "v", promises); room != tc.room || known != tc.known {
+			t.Errorf("%s: got %d, %v; want %d, %v", name, room, known, tc.room, tc.known)
+		}
+	}
+}
