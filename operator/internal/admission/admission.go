@@ -4,7 +4,8 @@
 // hold them. What the object alone shows is for the CEL rules of the API.
 //
 // A target that no matching node can hold is refused; one that some cannot hold, or that is not known of
-// some, is stored with a warning. Nodes may come, and agents report later: what is not known is never read as "cannot". Only
+// some, is stored with a warning. So is a change of one that no node could hold before: it makes nothing worse, and may mend
+// a part. Nodes may come, and agents report later: what is not known is never read as "cannot". Only
 // a new spec is looked at, so nothing stands in the way of a status, a finalizer or a deletion.
 package admission
 
@@ -49,7 +50,7 @@ func (v *Targets) SetupWithManager(mgr ctrl.Manager) error {
 
 // ValidateCreate judges a new target.
 func (v *Targets) ValidateCreate(ctx context.Context, target *v1alpha1.NvmfTarget) (admission.Warnings, error) {
-	return v.judge(ctx, target)
+	return v.judge(ctx, nil, target)
 }
 
 // ValidateUpdate judges a changed spec.
@@ -57,7 +58,7 @@ func (v *Targets) ValidateUpdate(ctx context.Context, old, target *v1alpha1.Nvmf
 	if !target.DeletionTimestamp.IsZero() || equality.Semantic.DeepEqual(old.Spec, target.Spec) {
 		return nil, nil
 	}
-	return v.judge(ctx, target)
+	return v.judge(ctx, old, target)
 }
 
 // ValidateDelete lets every target go.
@@ -65,27 +66,33 @@ func (v *Targets) ValidateDelete(context.Context, *v1alpha1.NvmfTarget) (admissi
 	return nil, nil
 }
 
-func (v *Targets) judge(ctx context.Context, target *v1alpha1.NvmfTarget) (admission.Warnings, error) {
+// judge a target; old is what it was, nil for a new one.
+func (v *Targets) judge(ctx context.Context, old, target *v1alpha1.NvmfTarget) (admission.Warnings, error) {
 	w, err := world.Gather(ctx, v.Reader)
 	if err != nil {
 		log.FromContext(ctx).Error(err, "cannot look at the nodes; the target is let through", "target", target.Name)
 		return admission.Warnings{"weft could not look at the nodes, so it is not known whether one can hold this target"}, nil
 	}
-	return verdict(placement.Prospects(target, w.Targets, w.Nodes))
+	after := placement.Prospects(target, w.Targets, w.Nodes)
+	worse := old == nil || placement.Worse(placement.Prospects(old, w.Targets, w.Nodes), after)
+	return verdict(after, worse)
 }
 
-// verdict on a target, from how each node would fare with it.
-func verdict(prospects []placement.Prospect) (admission.Warnings, error) {
+// verdict on a target, from how each node would fare with it, and whether it is worse than what is stored.
+func verdict(prospects []placement.Prospect, worse bool) (admission.Warnings, error) {
 	matching := slices.DeleteFunc(slices.Clone(prospects), func(p placement.Prospect) bool { return !p.Matches })
 	if len(matching) == 0 {
 		return admission.Warnings{"no node has the labels of spec.nodeSelector yet; label the nodes that shall serve"}, nil
 	}
 	cannot, unknown := with(matching, placement.CannotHold), with(matching, placement.Unknown)
-	if len(cannot) == len(matching) {
+	if len(cannot) == len(matching) && worse {
 		return nil, errors.New("no matching node can hold this target: " + strings.Join(told(cannot), "; ") +
 			"; kubectl weft plan -f FILE shows it all")
 	}
 	var warnings admission.Warnings
+	if len(cannot) == len(matching) {
+		warnings = append(warnings, "no matching node can hold this target, and none could before; it is stored, and nodes that serve it keep the plan that they have")
+	}
 	for _, words := range told(cannot) {
 		warnings = append(warnings, fmt.Sprintf("%d of %d matching nodes cannot hold this target: %s", len(cannot), len(matching), words))
 	}

@@ -32,13 +32,18 @@ func elsewhere(p placement.Prospect) placement.Prospect {
 }
 
 func TestVerdict(t *testing.T) {
-	var many, different []placement.Prospect
+	var many, different, long []placement.Prospect
+	for i := range 3 {
+		long = append(long, cannot(fmt.Sprintf("n%02d", i), strings.Repeat(fmt.Sprint("a", i, " long "), 1000)))
+	}
 	for i := range 50 {
 		many = append(many, cannot(fmt.Sprintf("n%02d", i), "two cores"))
 		different = append(different, cannot(fmt.Sprintf("n%02d", i), fmt.Sprintf("%d cores", i)))
 	}
 	for name, c := range map[string]struct {
 		prospects []placement.Prospect
+		// noWorse: what is stored is as bad.
+		noWorse bool
 		// refused and warned are what is said, each in part.
 		refused string
 		warned  []string
@@ -49,6 +54,11 @@ func TestVerdict(t *testing.T) {
 		"no node matches":              {prospects: []placement.Prospect{elsewhere(fits("n1"))}, warned: []string{"no node has the labels"}},
 		"none can": {prospects: []placement.Prospect{cannot("n1", "two cores"), cannot("n2", "one core")},
 			refused: "no matching node can hold this target: n1: NotEnoughCPUs: two cores; n2: NotEnoughCPUs: one core; kubectl weft plan"},
+		"none can, as before": {prospects: []placement.Prospect{cannot("n1", "two cores"), cannot("n2", "one core")}, noWorse: true,
+			warned: []string{"no matching node can hold this target, and none could before", "2 of 2 matching nodes cannot hold this target: n1: NotEnoughCPUs: two cores", "n2: NotEnoughCPUs: one core"}},
+		"many different, as before": {prospects: different, noWorse: true,
+			warned: []string{"and none could before", "50 of 50", "50 of 50", "50 of 50", "and 47 more, for other reasons"}},
+		"long stories, as before": {prospects: long, noWorse: true, warned: []string{"and none could before", "...", "...", "..."}},
 		"some can": {prospects: []placement.Prospect{cannot("n1", "two cores"), fits("n2")},
 			warned: []string{"1 of 2 matching nodes cannot hold this target: n1: NotEnoughCPUs: two cores"}},
 		"one has not reported": {prospects: []placement.Prospect{unknown("n1")},
@@ -62,7 +72,7 @@ func TestVerdict(t *testing.T) {
 		"a long story": {prospects: []placement.Prospect{cannot("n1", strings.Repeat("long ", 1000))}, refused: "long lo...; kubectl"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			warnings, err := verdict(c.prospects)
+			warnings, err := verdict(c.prospects, !c.noWorse)
 			if (err != nil) != (c.refused != "") || err != nil && !strings.Contains(err.Error(), c.refused) {
 				t.Errorf("refused with %v, want %q", err, c.refused)
 			}

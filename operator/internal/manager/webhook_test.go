@@ -217,11 +217,17 @@ func TestAdmissionOfChanges(t *testing.T) {
 	w.Expect(change(func(t *v1alpha1.NvmfTarget) { t.Spec.Transports[0].Port = 4421 })).To(Succeed())
 	w.Eventually(func() int32 { return w.nvmfNode("change-1").Spec.Plan.Portals[0].Port }).Should(Equal(int32(4421)))
 
-	// The node loses what the target needs: it is stuck, and what is not a new spec is nobody's business.
+	// The node loses what the target needs: what is not a new spec is nobody's business, and a new spec makes it no worse.
 	w.report("change-1", func(s *v1alpha1.NvmfNodeStatus) { s.Inventory.Modules = nil })
 	w.Eventually(w.targetCondition("change", v1alpha1.ConditionReady)).Should(HavePrefix("False/"))
+	w.warnings.take()
 	w.Expect(change(func(t *v1alpha1.NvmfTarget) { t.Labels = map[string]string{"a": "b"} })).To(Succeed())
-	w.Expect(change(func(t *v1alpha1.NvmfTarget) { t.Spec.Transports[0].Port = 4422 })).To(MatchError(ContainSubstring("no matching node can hold")))
+	w.Expect(w.warnings.take()).To(BeEmpty())
+	w.Expect(change(func(t *v1alpha1.NvmfTarget) { t.Spec.Transports[0].Port = 4422 })).To(Succeed())
+	w.Expect(w.warnings.take()).To(ConsistOf(ContainSubstring("no matching node can hold this target, and none could before"),
+		And(ContainSubstring("1 of 1 matching nodes cannot hold this target: change-1: "), ContainSubstring(v1alpha1.ReasonModuleMissing))))
+	w.Consistently(func() int32 { return w.nvmfNode("change-1").Spec.Plan.Portals[0].Port }).Should(Equal(int32(4421)), "it keeps the plan that it has")
+	w.Expect(w.dry(proposal("change-too", "change"))).To(MatchError(ContainSubstring("no matching node can hold")), "a new one is refused")
 	w.Expect(admin.Delete(w.ctx, w.nvmfTarget("change"))).To(Succeed())
 	w.Eventually(func() error {
 		return admin.Get(w.ctx, client.ObjectKey{Name: "change"}, &v1alpha1.NvmfTarget{})

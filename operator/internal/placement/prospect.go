@@ -32,6 +32,8 @@ type Prospect struct {
 	Node string
 	// Matches: the target's selector chooses the node.
 	Matches bool
+	// Serves: the node has a plan of the target now, and keeps it while it cannot follow a new one.
+	Serves  bool
 	Verdict Verdict
 	// Plan that the node would follow. With verdict Fits always; with another one when
 	// only another target's claim is in the way.
@@ -50,12 +52,29 @@ func Prospects(target *v1alpha1.NvmfTarget, targets []v1alpha1.NvmfTarget, nodes
 	slices.SortFunc(nodes, func(a, b Node) int { return strings.Compare(a.Name, b.Name) })
 	prospects := make([]Prospect, 0, len(nodes))
 	for _, n := range nodes {
-		p := Prospect{Node: n.Name, Matches: proposed.matches(n), Verdict: Fits}
+		p := Prospect{Node: n.Name, Matches: proposed.matches(n), Serves: n.Claimant() == target.Name && n.Nvmf.Spec.Plan != nil, Verdict: Fits}
 		p.Plan, p.Reasons = sizing.Plan(sizingNode(n, target.Name), target.Spec)
 		p.judge(claimant(n, candidates), target.Name, candidates)
 		prospects = append(prospects, p)
 	}
 	return prospects
+}
+
+// Worse says whether a change leaves a target without a node that can hold it, where there was one, or one may have been. Before and after
+// are the Prospects of the target as it is and as it would be. What no node could hold anyway is not made worse: each
+// node that serves it keeps the plan that it has, and a change may be one step of several that mend it.
+func Worse(before, after []Prospect) bool {
+	could := false
+	for i, was := range before {
+		is := after[i]
+		could = could || (was.Matches || was.Serves) && was.Verdict != CannotHold
+		// A node that the selector did not choose before either goes on as it did.
+		concerned := is.Matches || is.Serves && !was.Matches
+		if concerned && is.Verdict != CannotHold {
+			return false
+		}
+	}
+	return could
 }
 
 // judge: what the node lacks is known whoever has it now. A target that is being deleted gives its nodes back.

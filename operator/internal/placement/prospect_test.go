@@ -84,6 +84,56 @@ func TestProspects(t *testing.T) {
 	}
 }
 
+func TestWorse(t *testing.T) {
+	const fits, cannot, unknown = placement.Fits, placement.CannotHold, placement.Unknown
+	matching := func(v placement.Verdict) placement.Prospect { return placement.Prospect{Matches: true, Verdict: v} }
+	serving := func(v placement.Verdict) placement.Prospect {
+		return placement.Prospect{Matches: true, Serves: true, Verdict: v}
+	}
+	// kept: it serves, and the selector does not choose it.
+	kept := func(v placement.Verdict) placement.Prospect { return placement.Prospect{Serves: true, Verdict: v} }
+	other := func(v placement.Verdict) placement.Prospect { return placement.Prospect{Verdict: v} }
+	type prospects = []placement.Prospect
+	for name, c := range map[string]struct {
+		before, after prospects
+		worse         bool
+	}{
+		"the only one that could cannot any more":                 {prospects{matching(fits)}, prospects{matching(cannot)}, true},
+		"the one that serves cannot any more":                     {prospects{serving(fits), matching(cannot)}, prospects{serving(cannot), matching(cannot)}, true},
+		"one still can":                                           {prospects{serving(fits), matching(fits)}, prospects{serving(cannot), matching(fits)}, false},
+		"one may still":                                           {prospects{serving(fits), matching(unknown)}, prospects{serving(cannot), matching(unknown)}, false},
+		"none could before":                                       {prospects{serving(cannot), matching(cannot)}, prospects{serving(cannot), matching(cannot)}, false},
+		"one that was not known might have":                       {prospects{matching(unknown), other(cannot)}, prospects{other(unknown), matching(cannot)}, true},
+		"another node, which cannot, instead of the one that can": {prospects{serving(fits), other(cannot)}, prospects{kept(fits), matching(cannot)}, true},
+		"another node, which cannot, instead of none":             {prospects{other(cannot)}, prospects{matching(cannot)}, false},
+		"kept all along, and can still":                           {prospects{kept(fits), matching(cannot)}, prospects{kept(fits), matching(cannot)}, false},
+		"kept all along, and cannot any more":                     {prospects{kept(fits), matching(cannot)}, prospects{kept(cannot), matching(cannot)}, true},
+		"one that it has nothing to do with could":                {prospects{matching(cannot), other(fits)}, prospects{matching(cannot), other(fits)}, false},
+	} {
+		if got := placement.Worse(c.before, c.after); got != c.worse {
+			t.Errorf("%s: got %v", name, got)
+		}
+	}
+}
+
+func TestProspectsTellWhoServes(t *testing.T) {
+	fast := target("fast", "a")
+	for name, c := range map[string]struct {
+		node placement.Node
+		want bool
+	}{
+		"it does":               {node("n1", "a", claimedBy("fast")), true},
+		"it is no longer meant": {node("n1", "b", claimedBy("fast")), true},
+		"it does not yet":       {node("n1", "a"), false},
+		"it serves another":     {node("n1", "a", claimedBy("old")), false},
+		"it has no agent":       {node("n1", "a", noAgent), false},
+	} {
+		if got := placement.Prospects(&fast, []v1alpha1.NvmfTarget{fast}, []placement.Node{c.node}); got[0].Serves != c.want {
+			t.Errorf("%s: got %v", name, got[0].Serves)
+		}
+	}
+}
+
 // agrees: what Prospects foretells is what Decide does once the targets have their finalizers.
 func agrees(t *testing.T, proposed v1alpha1.NvmfTarget, others []v1alpha1.NvmfTarget, node placement.Node, got placement.Prospect) {
 	t.Helper()
