@@ -158,11 +158,13 @@ spec:
 func TestPlanErrors(t *testing.T) {
 	target := read(t, targetFile)
 	for name, c := range map[string]struct{ target, inventory, want string }{
-		"an unknown field":             {strings.Replace(target, "engine: SPDK", "engine: SPDK\n  enginge: 1", 1), "", `standard input, document 2: NvmfTarget fast: unknown field "spec.enginge"`},
-		"a rule is broken":             {strings.Replace(target, "engine: SPDK", "engine: Nvmet", 1), "", "remove placement, or use engine: SPDK"},
-		"out of bounds":                {strings.Replace(target, "port: 4421", "port: 0", 1), "", "spec.transports[1].port: Invalid value: 0"},
-		"an odd selector":              {strings.Replace(target, "weft.storage/target: fast", "a b: c", 1), "", "spec.nodeSelector cannot be read"},
-		"no name":                      {strings.Replace(target, "name: fast", "labels: {}", 1), "", "the NvmfTarget has no metadata.name"},
+		"an unknown field": {strings.Replace(target, "engine: SPDK", "engine: SPDK\n  enginge: 1", 1), "", `standard input, document 2: NvmfTarget fast: unknown field "spec.enginge"`},
+		"a rule is broken": {strings.Replace(target, "engine: SPDK", "engine: Nvmet", 1), "", "remove placement, or use engine: SPDK"},
+		"out of bounds":    {strings.Replace(target, "port: 4421", "port: 0", 1), "", "spec.transports[1].port: Invalid value: 0"},
+		"an odd selector":  {strings.Replace(target, "weft.storage/target: fast", "a b: c", 1), "", "spec.nodeSelector cannot be read"},
+		"no name":          {strings.Replace(target, "name: fast", "labels: {}", 1), "", "the NvmfTarget has no metadata.name"},
+		"two of one name": {target + "---\n" + strings.SplitN(target, "---", 3)[1], "",
+			"standard input, document 4: there is an NvmfTarget fast already, in standard input, document 2, which this one would replace; give each a name of its own"},
 		"another kind alone":           {"apiVersion: v1\nkind: Pod", "", "there is no NvmfTarget in it"},
 		"nothing":                      {"# nothing\n---\n", "", "it is empty"},
 		"no YAML":                      {"a: [", "", "standard input, document 1"},

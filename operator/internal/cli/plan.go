@@ -160,16 +160,23 @@ func planInCluster(ctx context.Context, docs []document, at *cluster, node strin
 	return answers, nil
 }
 
-// targetsOf reads the NvmfTargets among documents; those that are there already are judged as changes.
+// targetsOf reads the NvmfTargets among documents; those that are there already are judged as changes. Two of one name are
+// refused: applied, the second would replace the first, so that the first one's plan would be none.
 func targetsOf(ctx context.Context, docs []document, there []v1alpha1.NvmfTarget) ([]*v1alpha1.NvmfTarget, error) {
 	var (
 		targets []*v1alpha1.NvmfTarget
 		errs    []error
 	)
+	first := map[string]string{}
 	for _, doc := range docs {
 		if doc.GetKind() != "NvmfTarget" {
 			continue
 		}
+		if from, twice := first[doc.GetName()]; twice && doc.GetName() != "" {
+			errs = append(errs, fmt.Errorf("%s: there is an NvmfTarget %s already, in %s, which this one would replace; give each a name of its own", doc.from, doc.GetName(), from))
+			continue
+		}
+		first[doc.GetName()] = doc.from
 		var old *v1alpha1.NvmfTarget
 		if i := slices.IndexFunc(there, func(t v1alpha1.NvmfTarget) bool { return t.Name == doc.GetName() }); i >= 0 {
 			old = &there[i]
