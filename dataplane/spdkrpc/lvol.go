@@ -164,6 +164,18 @@ type BdevLvolClone struct {
 
 func (BdevLvolClone) method() string { return "bdev_lvol_clone" }
 
+// BdevLvolSetParent makes a thin volume a clone of a snapshot of the same size: what the volume has not written itself reads as the
+// snapshot's. A parent that is no snapshot, which after a start of the target is one that has no clone, is ErrInvalid; the parent that it has is ErrExists.
+type BdevLvolSetParent struct {
+	answers[Done]
+	// Name is its UUID or alias.
+	Name string `json:"lvol_name"`
+	// Parent is the snapshot's UUID or alias.
+	Parent string `json:"parent_name"`
+}
+
+func (BdevLvolSetParent) method() string { return "bdev_lvol_set_parent" }
+
 // BdevLvolInflate copies all that a volume shares into it, and allocates the rest: it is thick afterwards and depends on no snapshot.
 type BdevLvolInflate struct {
 	answers[Done]

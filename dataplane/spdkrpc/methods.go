@@ -20,7 +20,7 @@ var requests = []request{
 	BdevWaitForExamine{}, BdevSetQosLimit{},
 	BdevLvolCreateLvstore{}, BdevLvolGetLvstores{}, BdevLvolGrowLvstore{}, BdevLvolDeleteLvstore{},
 	BdevLvolCreate{}, BdevLvolGetLvols{}, BdevLvolResize{}, BdevLvolDelete{}, BdevLvolSnapshot{}, BdevLvolClone{},
-	BdevLvolInflate{}, BdevLvolDecoupleParent{}, BdevLvolRename{}, BdevLvolSetReadOnly{},
+	BdevLvolInflate{}, BdevLvolDecoupleParent{}, BdevLvolSetParent{}, BdevLvolRename{}, BdevLvolSetReadOnly{},
 	NvmfSetConfig{}, NvmfSetMaxSubsystems{}, NvmfSetCrdt{}, NvmfCreateTransport{}, NvmfGetTransports{},
 	NvmfCreateSubsystem{}, NvmfDeleteSubsystem{}, NvmfGetSubsystems{}, NvmfSubsystemAddNs{},
 	NvmfSubsystemRemoveNs{}, NvmfSubsystemSetNsAnaGroup{}, NvmfNsAddHost{}, NvmfNsRemoveHost{},

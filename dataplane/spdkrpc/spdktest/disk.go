@@ -83,7 +83,8 @@ type storeRecord struct {
 	ClusterSize uint64 `json:"clusterSize"`
 	MDPages     uint64 `json:"mdPages"`
 	MDClusters  uint64 `json:"mdClusters"`
-	Clusters    uint64 `json:"clusters"` // for data
+	Clusters    uint64 `json:"clusters"`        // for data
+	Dirty       uint64 `json:"dirty,omitempty"` // clusters that were freed as they were
 }
 
 type volumeRecord struct {
@@ -92,6 +93,7 @@ type volumeRecord struct {
 	Thin      bool        `json:"thin,omitempty"`
 	Snapshot  bool        `json:"snapshot,omitempty"`
 	ReadOnly  bool        `json:"readOnly,omitempty"`
+	Clear     string      `json:"clear,omitempty"` // clear method of what it frees
 	Clusters  uint64      `json:"clusters"`
 	Parent    uint64      `json:"parent,omitempty"` // page of the snapshot it is a clone of
 	Allocated [][2]uint64 `json:"allocated,omitempty"`

@@ -51,6 +51,17 @@ func (a *app) write(volume string, first, n uint64) error {
 	return nil
 }
 
+// Dirty is how many clusters of an lvstore were freed with what hosts wrote to them: whoever gets one next reads it.
+func (t *Target) Dirty(lvstore string) uint64 {
+	var dirty uint64
+	t.do(func() {
+		if s, e := t.app.findStore("", lvstore); e == 0 {
+			dirty = s.Dirty
+		}
+	})
+	return dirty
+}
+
 // HoldIO makes the target believe that I/O to an exported volume does not end: removing its namespace, deleting it or
 // its subsystem wait until release is called, and with them every later change of the subsystem.
 func (t *Target) HoldIO(volume string) (release func(), err error) {

@@ -4,6 +4,7 @@ package spdktest
 
 import (
 	"slices"
+	"strings"
 	"syscall"
 
 	"github.com/google/uuid"
@@ -20,6 +21,7 @@ type lvol struct {
 	thin     bool
 	snapshot bool
 	readOnly bool
+	clear    string // method by which its clusters are cleared when it is deleted
 	clusters uint64
 	alloc    clusters
 	parent   *lvol
@@ -33,7 +35,7 @@ type lvol struct {
 
 func newLvol(s *lvstore, page uint64, r *volumeRecord) *lvol {
 	v := &lvol{
-		store: s, page: page, uuid: r.UUID, name: r.Name, thin: r.Thin, snapshot: r.Snapshot, readOnly: r.ReadOnly,
+		store: s, page: page, uuid: r.UUID, name: r.Name, thin: r.Thin, snapshot: r.Snapshot, readOnly: r.ReadOnly, clear: r.Clear,
 		clusters: r.Clusters, loaded: true,
 	}
 	for _, run := range r.Allocated {
@@ -44,7 +46,7 @@ func newLvol(s *lvstore, page uint64, r *volumeRecord) *lvol {
 
 func (v *lvol) record() *volumeRecord {
 	r := &volumeRecord{
-		UUID: v.uuid, Name: v.name, Thin: v.thin, Snapshot: v.snapshot, ReadOnly: v.readOnly, Clusters: v.clusters,
+		UUID: v.uuid, Name: v.name, Thin: v.thin, Snapshot: v.snapshot, ReadOnly: v.readOnly, Clear: v.clear, Clusters: v.clusters,
 		Allocated: v.alloc.runs(),
 	}
 	if v.parent != nil {
@@ -194,7 +196,7 @@ func (a *app) lvolCreate(r *request) {
 		r.errno(e)
 		return
 	}
-	v := &lvol{store: s, name: name, thin: thin, clusters: s.clustersFor(mib)}
+	v := &lvol{store: s, name: name, thin: thin, clear: strings.ToLower(clearing), clusters: s.clustersFor(mib)}
 	if e := a.makeLvol(v, func() { a.post(func() { r.answer(v.uuid) }) }); e != 0 {
 		r.errnoAs(codeInvalidParams, e)
 	}
@@ -204,6 +206,7 @@ func (a *app) lvolSnapshot(r *request) {
 	a.derive(r, "lvol_name", "snapshot_name", false, func(v, origin *lvol) {
 		// The snapshot takes over what the origin has; the origin becomes a thin clone of it with nothing of its own.
 		v.snapshot, v.cloned, v.clusters, v.thin = true, true, origin.clusters, origin.thin
+		v.clear = origin.clear
 		v.alloc, origin.alloc = origin.alloc, nil
 		v.setParent(origin.parent)
 		origin.setParent(v)

@@ -135,6 +135,47 @@ func (a *app) inflate(r *request, v *lvol, all bool) {
 	})
 }
 
+func (a *app) lvolSetParent(r *request) {
+	var name, of string
+	if !r.decode(required("lvol_name", asString(&name)), required("parent_name", asString(&of))) {
+		r.fail(codeInternal, msgDecode)
+		return
+	}
+	v, e := a.findLvol(name)
+	if e != 0 {
+		r.errno(e)
+		return
+	}
+	parent, e := a.findLvol(of)
+	switch {
+	case e != 0:
+		r.errno(e)
+		return
+	case v == parent:
+		e = syscall.EINVAL
+	case v.parent == parent:
+		e = syscall.EEXIST
+	case !v.thin, !parent.cloned, v.store != parent.store, v.clusters != parent.clusters:
+		e = syscall.EINVAL
+	case v.locked || parent.locked:
+		e = syscall.EBUSY
+	}
+	if e != 0 {
+		r.errnoAs(codeInvalidParams, e)
+		return
+	}
+	if !a.start(v.store, func() {
+		v.locked, parent.locked = false, false
+		v.setParent(parent)
+		v.store.save(v)
+		r.answer(true)
+	}) {
+		r.errnoAs(codeInvalidParams, syscall.ENOMEM)
+		return
+	}
+	v.locked, parent.locked = true, true
+}
+
 func (a *app) lvolSetReadOnly(r *request) {
 	v := a.namedLvol(r)
 	if v == nil {

@@ -88,6 +88,14 @@ func (s *lvstore) add(v *lvol) {
 }
 
 func (s *lvstore) drop(v *lvol) {
+	held := s.used()
+	defer func() {
+		// A file is not told to unmap, and what clears by that, or not at all, leaves its data.
+		if freed := held - s.used(); v.clear != clearWriteZeroes && freed > 0 {
+			s.Dirty += freed
+			s.record(record{Store: &s.storeRecord})
+		}
+	}()
 	for _, c := range slices.Clone(v.clones) {
 		inherited := slices.Clone(v.alloc)
 		inherited.truncate(c.clusters)
@@ -186,7 +194,9 @@ func (a *app) findStore(id, name string) (*lvstore, syscall.Errno) {
 	return nil, syscall.ENODEV
 }
 
-var clearMethods = []string{"none", "unmap", "write_zeroes"}
+const clearWriteZeroes = "write_zeroes"
+
+var clearMethods = []string{"none", "unmap", clearWriteZeroes}
 
 func knownClearMethod(m string) bool {
 	return m == "" || slices.Contains(clearMethods, strings.ToLower(m))

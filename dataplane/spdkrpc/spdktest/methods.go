@@ -60,6 +60,7 @@ var volumeMethods = []method{
 	{"bdev_lvol_resize", runtime, (*app).lvolResize},
 	{"bdev_lvol_set_read_only", runtime, (*app).lvolSetReadOnly},
 	{"bdev_lvol_delete", runtime, (*app).lvolDelete},
+	{"bdev_lvol_set_parent", runtime, (*app).lvolSetParent},
 	{"bdev_lvol_get_lvols", runtime, (*app).lvolList},
 	{"ioat_scan_accel_module", startup, (*app).scanAccelModule},
 	{"ae4dma_scan_accel_module", startup, (*app).scanAccelModule},
