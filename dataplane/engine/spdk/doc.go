@@ -16,10 +16,13 @@
 //	s-<uuid>-<time>  a snapshot; SPDK keeps no time of creation, so the name does (seconds since 1970 in base 36)
 //	c-<uuid>         the snapshot through which the volume of that UUID was cloned from another volume
 //	d-<uuid>         a mark: the snapshot of that UUID was deleted by its user, and is still there
+//	t-<uuid>         becomes the volume of that UUID, a clone, once it has its parent
+//	h-<uuid>         a clone, never written, of a snapshot without another: meanwhile SPDK knows the snapshot for one
 //
 // SPDK deletes a snapshot only while at most one lvol depends on it, and
 // cannot rename one. So a snapshot with several clones gets a mark, is listed no more, and is collected by
-// a later call that deletes something, once that is possible; c-<uuid> likewise.
+// a later call that deletes something, once that is possible; c-<uuid> likewise. What an interrupted
+// call left of t-<uuid> and h-<uuid> is deleted by the next call that creates or deletes something, and the clone made anew.
 //
 // A portal is open when the anchor, a subsystem that nobody may connect to, has a listener on
 // it: its listener comes last and goes last, so an interrupted call is taken up
@@ -33,9 +36,10 @@
 // before. So nothing may leave old data in a free cluster. A new lvstore is cleared: a file, or a device
 // that can deallocate with zeroes, by the kernel in no time, any other by writing zeroes. A deleted lvol's
 // clusters are overwritten with zeroes (clear_method write_zeroes), which takes as long as it takes and disturbs nobody; what
-// is left of that when the target is killed meanwhile stays as it is, because SPDK forgets the lvol first. A clone is the exception: bdev_lvol_clone
-// takes no clear_method, and only a snapshot inherits its origin's, so what hosts wrote to a clone is unmapped when it is deleted, which a bdev without UNMAP
-// (a kernel's block device) takes for done. Seen on SPDK 26.05: of 4 MiB written to a clone 4 stayed, of 4 written to a volume none.
+// is left of that when the target is killed meanwhile stays as it is, because SPDK forgets the lvol first. bdev_lvol_clone takes no clear_method, and
+// only a snapshot inherits its origin's, so what hosts wrote to such a clone is unmapped when it is deleted, which a bdev without UNMAP (a kernel's block device) takes
+// for done: of 4 MiB written 4 stayed on SPDK 26.05. So a clone is made blank, with its clear_method, then given its parent (bdev_lvol_set_parent), then
+// the volume's name: what has that name is whole. Nothing changes a clear_method: clones made by releases of weft that called bdev_lvol_clone, and their snapshots, still leave their data.
 // And hosts cannot discard (ONCS without Dataset Management, and no DMRSL, which Linux goes by first), because SPDK frees discarded clusters
 // without clearing them where the drive does not do so itself. SPDK before 26.01 cannot hide the command from hosts; there each discard is
 // longer than the subsystem allows (max_discard_size_kib), and refused.

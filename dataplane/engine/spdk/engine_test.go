@@ -226,22 +226,112 @@ func TestInterruptedClones(t *testing.T) {
 			alias = l.Alias
 		}
 	}
-	unfinished, frozen := newID(), newID()
+	unfinished, frozen, blank := newID(), newID(), newID()
 	_, err := spdkrpc.Call(r.ctx, r.client, spdkrpc.BdevLvolClone{Snapshot: alias, Name: string(unfinished)})
 	check(t, err)
 	_, err = spdkrpc.Call(r.ctx, r.client, spdkrpc.BdevLvolSnapshot{Volume: r.lvols()[string(id)].Alias, Name: "c-" + string(frozen)})
 	check(t, err)
+	// Stopped before it had its parent, and with what held the snapshot.
+	_, err = spdkrpc.Call(r.ctx, r.client, spdkrpc.BdevLvolClone{Snapshot: alias, Name: "h-" + string(blank)})
+	check(t, err)
+	r.leftBlank("t-" + string(blank))
 	for range 2 {
 		r.done(r.engine.CreateVolumes(r.ctx, []engine.VolumeSpec{
 			{ID: unfinished, SizeBytes: 8 * mib, Source: engine.Source{Snapshot: snapshot}},
 			{ID: frozen, SizeBytes: 12 * mib, Source: engine.Source{Volume: id}},
+			{ID: blank, SizeBytes: 4 * mib, Source: engine.Source{Snapshot: snapshot}},
 		}))
+		r.onlyWholeClones(unfinished, frozen, blank)
 		r.Expect(r.state().Volumes).To(ConsistOf(
 			HaveField("ID", id),
 			And(HaveField("ID", unfinished), HaveField("SizeBytes", int64(8*mib))),
 			And(HaveField("ID", frozen), HaveField("SizeBytes", int64(12*mib))),
+			And(HaveField("ID", blank), HaveField("SizeBytes", int64(4*mib))),
 		))
 	}
+}
+
+// leftBlank lvol of 4 MiB, as an interrupted call leaves it.
+func (r *rig) leftBlank(name string) {
+	r.t.Helper()
+	lvstores, err := spdkrpc.Call(r.ctx, r.client, spdkrpc.BdevLvolGetLvstores{})
+	check(r.t, err)
+	_, err = spdkrpc.Call(r.ctx, r.client, spdkrpc.BdevLvolCreate{LvstoreName: lvstores[0].Name, Name: name, SizeMiB: 4, Thin: true})
+	check(r.t, err)
+}
+
+// onlyWholeClones: they have their parents, and nothing is left of making them.
+func (r *rig) onlyWholeClones(ids ...engine.ID) {
+	r.t.Helper()
+	all := r.lvols()
+	for _, id := range ids {
+		r.Expect(all).To(HaveKeyWithValue(string(id), HaveField("IsClone", BeTrue())))
+	}
+	for name := range all {
+		r.Expect(name).NotTo(Or(HavePrefix("t-"), HavePrefix("h-")))
+	}
+}
+
+// TestAbandonedClones are nobody's volumes, and go with the next thing that is deleted; a snapshot that only they depend on leaves them nothing.
+func TestAbandonedClones(t *testing.T) {
+	r, fake := newFakeRig(t)
+	id := r.create(engine.Source{}, 4*mib)
+	check(t, fake.Write(r.lvols()[string(id)].Alias, 0, 1))
+	snapshot, blank := r.snap(id), newID()
+	r.done(r.engine.DeleteVolumes(r.ctx, []engine.ID{id}))
+	var alias string
+	for _, l := range r.lvols() {
+		alias = l.Alias
+	}
+	_, err := spdkrpc.Call(r.ctx, r.client, spdkrpc.BdevLvolClone{Snapshot: alias, Name: "h-" + string(blank)})
+	check(t, err)
+	r.leftBlank("t-" + string(blank))
+	r.Expect(r.state().Volumes).To(BeEmpty())
+	r.done(r.engine.DeleteSnapshots(r.ctx, []engine.ID{snapshot}))
+	r.Expect(r.lvols()).To(BeEmpty())
+	lvstore, _, _ := strings.Cut(alias, "/")
+	r.Expect(fake.Dirty(lvstore)).To(BeZero())
+}
+
+// TestCloneOfALoneSnapshot: a target that was started anew takes a snapshot that nothing depends on for a volume.
+func TestCloneOfALoneSnapshot(t *testing.T) {
+	r := newRig(t)
+	id := r.create(engine.Source{}, 4*mib)
+	snapshot := r.snap(id)
+	r.done(r.engine.DeleteVolumes(r.ctx, []engine.ID{id}))
+	r.restart(t)
+	r.done(r.engine.OpenPools(r.ctx, []engine.Device{r.device}))
+	var ids []engine.ID
+	var specs []engine.VolumeSpec
+	for range 3 {
+		ids = append(ids, newID())
+		specs = append(specs, engine.VolumeSpec{ID: ids[len(ids)-1], SizeBytes: 8 * mib, Source: engine.Source{Snapshot: snapshot}})
+	}
+	r.done(r.engine.CreateVolumes(r.ctx, specs))
+	r.onlyWholeClones(ids...)
+	r.restart(t)
+	r.done(r.engine.OpenPools(r.ctx, []engine.Device{r.device}))
+	r.onlyWholeClones(ids...)
+}
+
+// TestDeletedClonesLeaveNothing of what hosts wrote to them, nor do snapshots of them.
+func TestDeletedClonesLeaveNothing(t *testing.T) {
+	r, fake := newFakeRig(t)
+	id := r.create(engine.Source{}, 16*mib)
+	snapshot := r.snap(id)
+	clone, copied := r.create(engine.Source{Snapshot: snapshot}, 16*mib), r.create(engine.Source{Volume: id}, 20*mib)
+	for _, v := range []engine.ID{id, clone, copied} {
+		check(t, fake.Write(r.lvols()[string(v)].Alias, 0, 2))
+	}
+	later := r.snap(clone)
+	check(t, fake.Write(r.lvols()[string(clone)].Alias, 0, 1))
+	lvstore, _, _ := strings.Cut(r.lvols()[string(clone)].Alias, "/")
+	r.done(r.engine.DeleteVolumes(r.ctx, []engine.ID{clone, copied}))
+	r.done(r.engine.DeleteSnapshots(r.ctx, []engine.ID{later}))
+	r.done(r.engine.DeleteSnapshots(r.ctx, []engine.ID{snapshot}))
+	r.done(r.engine.DeleteVolumes(r.ctx, []engine.ID{id}))
+	r.Expect(r.lvols()).To(BeEmpty())
+	r.Expect(fake.Dirty(lvstore)).To(BeZero())
 }
 
 // TestWrittenVolume is not blank because a snapshot took its clusters over.

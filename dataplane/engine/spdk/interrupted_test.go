@@ -11,6 +11,7 @@ import (
 
 	"github.com/weft-storage/weft/dataplane/engine"
 	"github.com/weft-storage/weft/dataplane/engine/conformance"
+	"github.com/weft-storage/weft/dataplane/spdkrpc"
 	"github.com/weft-storage/weft/dataplane/spdkrpc/spdktest"
 )
 
@@ -20,6 +21,8 @@ type work struct {
 	device                engine.Device
 	source, clone, copied engine.ID
 	snapshot              engine.ID
+	// lone volume is deleted, and restored from its snapshot.
+	lone, loneSnapshot, restored engine.ID
 }
 
 func (w *work) do(t *testing.T) error {
@@ -49,6 +52,16 @@ func (w *work) do(t *testing.T) error {
 				volume(w.clone, 8*mib, engine.Source{Snapshot: w.snapshot}),
 				volume(w.copied, 12*mib, engine.Source{Volume: w.source}),
 			}))
+		},
+		func() error {
+			return one(e.CreateVolumes(ctx, []engine.VolumeSpec{volume(w.lone, 4*mib, engine.Source{})}))
+		},
+		func() error {
+			return one(e.CreateSnapshots(ctx, []engine.SnapshotSpec{{ID: w.loneSnapshot, Volume: w.lone}}))
+		},
+		func() error { return one(e.DeleteVolumes(ctx, []engine.ID{w.lone})) },
+		func() error {
+			return one(e.CreateVolumes(ctx, []engine.VolumeSpec{volume(w.restored, 4*mib, engine.Source{Snapshot: w.loneSnapshot})}))
 		},
 		func() error { return one(e.OpenPortals(ctx, portals)) },
 		func() error { return one(e.Export(ctx, []engine.Export{first, second})) },
@@ -88,7 +101,7 @@ func interrupted(t *testing.T, m *machine, fault spdktest.Fault, at int) bool {
 	g := NewWithT(t)
 	m.kill()
 	m.launch(t)
-	w := &work{machine: m, device: m.file(conformance.PoolBytes), source: newID(), clone: newID(), copied: newID(), snapshot: newID()}
+	w := &work{machine: m, device: m.file(conformance.PoolBytes), source: newID(), clone: newID(), copied: newID(), snapshot: newID(), lone: newID(), loneSnapshot: newID(), restored: newID()}
 	fault.Skip = at
 	m.target.(*spdktest.Target).Inject(fault)
 	err := w.do(t)
@@ -108,8 +121,14 @@ func interrupted(t *testing.T, m *machine, fault spdktest.Fault, at int) bool {
 		And(HaveField("ID", w.source), HaveField("SizeBytes", int64(4*mib))),
 		And(HaveField("ID", w.clone), HaveField("SizeBytes", int64(8*mib))),
 		And(HaveField("ID", w.copied), HaveField("SizeBytes", int64(12*mib))),
+		And(HaveField("ID", w.restored), HaveField("SizeBytes", int64(4*mib))),
 	), "call %d", at)
-	g.Expect(state.Snapshots).To(ConsistOf(HaveField("ID", w.snapshot)))
+	g.Expect(state.Snapshots).To(ConsistOf(HaveField("ID", w.snapshot), HaveField("ID", w.loneSnapshot)))
+	client, err := spdkrpc.New(m.socket(), spdkrpc.Options{})
+	check(t, err)
+	defer client.Close()
+	r := &rig{machine: m, WithT: g, t: t, ctx: t.Context(), client: client}
+	r.onlyWholeClones(w.clone, w.copied, w.restored)
 	g.Expect(state.Exports).To(HaveLen(2))
 	for _, x := range state.Exports {
 		g.Expect(x.Namespaces).To(HaveLen(1))

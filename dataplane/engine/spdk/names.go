@@ -19,6 +19,8 @@ const (
 	snapshotPrefix = "s-"
 	clonePrefix    = "c-"
 	markPrefix     = "d-"
+	newPrefix      = "t-"
+	holdPrefix     = "h-"
 
 	uuidLen = 36
 )
@@ -46,6 +48,10 @@ const (
 	cloneLvol
 	// markLvol says that a snapshot was deleted by its user.
 	markLvol
+	// newLvol becomes a clone: it is blank until it has its parent, so it has no volume's name until then.
+	newLvol
+	// holdLvol makes SPDK see a snapshot in what nothing depends on.
+	holdLvol
 )
 
 func snapshotName(id engine.ID, at time.Time) string {
@@ -55,6 +61,10 @@ func snapshotName(id engine.ID, at time.Time) string {
 func cloneName(id engine.ID) string { return clonePrefix + string(id) }
 
 func markName(id engine.ID) string { return markPrefix + string(id) }
+
+func newName(id engine.ID) string { return newPrefix + string(id) }
+
+func holdName(id engine.ID) string { return holdPrefix + string(id) }
 
 // parseName of an lvol.
 func parseName(name string) (kind, engine.ID, time.Time) {
@@ -78,6 +88,10 @@ func parseName(name string) (kind, engine.ID, time.Time) {
 		return cloneLvol, id, time.Time{}
 	case prefix == markPrefix && rest == "":
 		return markLvol, id, time.Time{}
+	case prefix == newPrefix && rest == "":
+		return newLvol, id, time.Time{}
+	case prefix == holdPrefix && rest == "":
+		return holdLvol, id, time.Time{}
 	}
 	return foreignLvol, "", time.Time{}
 }

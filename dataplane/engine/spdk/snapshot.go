@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/go-logr/logr"
 
@@ -146,7 +147,8 @@ func (e *Engine) DeleteSnapshots(ctx context.Context, ids []engine.ID) []error {
 }
 
 // independent picks, by index, those that can be deleted at the same time: at most one lvol depends on each, and none of
-// them touches another's neighbours. SPDK changes a snapshot's base and its clone when it deletes it.
+// them touches another's neighbours. SPDK changes a snapshot's base and its clone when it deletes it. What an interrupted clone
+// left goes before what it depends on: it must never take data over.
 func independent(all []*lvol) []int {
 	var picked []int
 	touched := map[string]bool{}
@@ -158,7 +160,7 @@ func independent(all []*lvol) []int {
 		if l.base != "" {
 			names = append(names, l.base)
 		}
-		free := true
+		free := !slices.ContainsFunc(l.clones, func(name string) bool { of := l.pool.lvols[name]; return of != nil && of.unfinished() })
 		for _, name := range names {
 			free = free && !touched[l.pool.lvstore+"/"+name]
 		}
@@ -173,8 +175,8 @@ func independent(all []*lvol) []int {
 	return picked
 }
 
-// collect what nobody needs any more: snapshots between clones and their sources, and marked
-// ones. What cannot go yet waits for another call; that is no failure of this one.
+// collect what nobody needs any more: snapshots between clones and their sources, marked
+// ones, and what interrupted clones left. What cannot go yet waits for another call; that is no failure of this one.
 func (s *session) collect() {
 	for {
 		st, err := s.readStore()
@@ -207,7 +209,7 @@ func (s *session) collect() {
 func (st *store) garbage() []*lvol {
 	var all []*lvol
 	for _, l := range st.rest {
-		if l.kind == cloneLvol {
+		if l.kind == cloneLvol || l.unfinished() {
 			all = append(all, l)
 			continue
 		}

@@ -24,7 +24,7 @@ type store struct {
 	snapshots map[engine.ID][]*lvol
 	// strangers are the names of lvstores that are not weft's, by their base bdev.
 	strangers map[string]string
-	// rest are the lvols between clones and their sources, and marks, of readable pools.
+	// rest are the lvols between clones and their sources, marks, and what interrupted clones left, of readable pools.
 	rest []*lvol
 }
 
@@ -196,11 +196,14 @@ func (st *store) add(l *lvol) {
 		st.volumes[l.id] = append(st.volumes[l.id], l)
 	case snapshotLvol:
 		st.snapshots[l.id] = append(st.snapshots[l.id], l)
-	case cloneLvol, markLvol:
+	case cloneLvol, markLvol, newLvol, holdLvol:
 		st.rest = append(st.rest, l)
 	case foreignLvol:
 	}
 }
+
+// unfinished lvols are needed only while a clone is being made.
+func (l *lvol) unfinished() bool { return l.kind == newLvol || l.kind == holdLvol }
 
 // marked snapshots were deleted by their user.
 func (l *lvol) marked() bool { return l.pool.lvols[markName(l.id)] != nil }

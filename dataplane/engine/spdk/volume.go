@@ -19,8 +19,11 @@ type creation struct {
 	pool *pool
 	// freeze is the volume to take the snapshot base of first.
 	freeze *lvol
-	// base is the name of the snapshot to clone, in pool; empty for a blank volume.
-	base string
+	// base is the name of the snapshot to clone, in pool, of that size; empty for a blank volume.
+	base      string
+	baseBytes int64
+	// alone: nothing depends on the base.
+	alone bool
 	// made: the volume is there, but an interrupted call left it as small as its source.
 	made bool
 	// grow to the size that is wanted: clones are made as large as their source.
@@ -34,7 +37,7 @@ func (e *Engine) CreateVolumes(ctx context.Context, volumes []engine.VolumeSpec)
 	if err != nil {
 		return failAll(len(volumes), err)
 	}
-	st, err := s.readStore()
+	st, err := s.readFinishedStore()
 	if err != nil {
 		return failAll(len(volumes), err)
 	}
@@ -75,14 +78,9 @@ func (e *Engine) CreateVolumes(ctx context.Context, volumes []engine.VolumeSpec)
 		}
 	}
 	call(s, create, errs, func(i int) spdkrpc.Request[string] {
-		return spdkrpc.BdevLvolCreate{
-			LvstoreName: todo[i].pool.lvstore, Name: string(todo[i].want.ID), SizeMiB: uint64(todo[i].want.SizeBytes / mib),
-			Thin: true, Clear: spdkrpc.ClearWriteZeroes,
-		}
+		return blank(todo[i].pool, string(todo[i].want.ID), todo[i].want.SizeBytes)
 	})
-	call(s, clone, errs, func(i int) spdkrpc.Request[string] {
-		return spdkrpc.BdevLvolClone{Snapshot: todo[i].pool.lvstore + "/" + todo[i].base, Name: string(todo[i].want.ID)}
-	})
+	s.clone(todo, clone, errs)
 	call(s, grow, errs, func(i int) spdkrpc.Request[spdkrpc.Done] {
 		return resize(todo[i].pool, todo[i].want.ID, todo[i].want.SizeBytes)
 	})
@@ -92,6 +90,69 @@ func (e *Engine) CreateVolumes(ctx context.Context, volumes []engine.VolumeSpec)
 		}
 	}
 	return errs
+}
+
+func blank(p *pool, name string, sizeBytes int64) spdkrpc.BdevLvolCreate {
+	return spdkrpc.BdevLvolCreate{LvstoreName: p.lvstore, Name: name, SizeMiB: uint64(sizeBytes / mib), Thin: true, Clear: spdkrpc.ClearWriteZeroes}
+}
+
+// clone snapshots. bdev_lvol_clone would make lvols that are not cleared when they are deleted; so each is made blank, is given its
+// parent, and has a volume's name only then.
+func (s *session) clone(todo []*creation, items []int, errs []error) {
+	var hold []int
+	held := map[string]int{}
+	for _, i := range items {
+		base := todo[i].alias(todo[i].base)
+		if _, shared := held[base]; todo[i].alone && !shared {
+			held[base] = i
+			hold = append(hold, i)
+		}
+	}
+	// A target that was started anew takes a snapshot without clones for a volume, and nothing's parent. A clone of it, never written, tells it better.
+	call(s, hold, errs, func(i int) spdkrpc.Request[string] {
+		return spdkrpc.BdevLvolClone{Snapshot: todo[i].alias(todo[i].base), Name: holdName(todo[i].want.ID)}
+	})
+	for _, i := range items {
+		if errs[i] == nil && todo[i].alone {
+			errs[i] = errs[held[todo[i].alias(todo[i].base)]]
+		}
+	}
+	call(s, items, errs, func(i int) spdkrpc.Request[string] {
+		return blank(todo[i].pool, newName(todo[i].want.ID), todo[i].baseBytes)
+	})
+	call(s, items, errs, func(i int) spdkrpc.Request[spdkrpc.Done] {
+		return spdkrpc.BdevLvolSetParent{Name: todo[i].alias(newName(todo[i].want.ID)), Parent: todo[i].alias(todo[i].base)}
+	})
+	// One that stays for now is removed by another call.
+	call(s, hold, make([]error, len(errs)), func(i int) spdkrpc.Request[spdkrpc.Done] {
+		return spdkrpc.BdevLvolDelete{Name: todo[i].alias(holdName(todo[i].want.ID))}
+	})
+	call(s, items, errs, func(i int) spdkrpc.Request[spdkrpc.Done] {
+		return spdkrpc.BdevLvolRename{Name: todo[i].alias(newName(todo[i].want.ID)), NewName: string(todo[i].want.ID)}
+	})
+}
+
+// alias by which SPDK knows an lvol of the creation's pool.
+func (c *creation) alias(name string) string { return c.pool.lvstore + "/" + name }
+
+// readFinishedStore removes what interrupted clones left, which are made anew.
+func (s *session) readFinishedStore() (*store, error) {
+	st, err := s.readStore()
+	if err != nil {
+		return nil, err
+	}
+	var left []int
+	for i, l := range st.rest {
+		if l.unfinished() {
+			left = append(left, i)
+		}
+	}
+	if len(left) == 0 {
+		return st, nil
+	}
+	// What cannot be removed is in the way of its own clone only, which says so.
+	s.remove(left, st.rest, make([]error, len(st.rest)))
+	return s.readStore()
 }
 
 func resize(p *pool, id engine.ID, sizeBytes int64) spdkrpc.BdevLvolResize {
@@ -122,11 +183,14 @@ func (st *store) plan(want engine.VolumeSpec) (*creation, error) {
 			return nil, fmt.Errorf("%w: %d bytes is smaller than its source of %d", engine.ErrInvalid, want.SizeBytes, source.sizeBytes)
 		}
 		c.grow = want.SizeBytes > source.sizeBytes
-		c.base = source.name
+		c.base, c.baseBytes, c.alone = source.name, source.sizeBytes, len(source.clones) == 0
 		if source.kind == volumeLvol {
-			c.base = cloneName(want.ID)
+			c.base, c.alone = cloneName(want.ID), false
 			// One is there already when an earlier call was interrupted.
-			if is := source.pool.lvols[c.base]; is == nil {
+			if is := source.pool.lvols[c.base]; is != nil {
+				c.baseBytes, c.alone = is.sizeBytes, len(is.clones) == 0
+				c.grow = want.SizeBytes > is.sizeBytes
+			} else {
 				c.freeze = source
 				if err := source.pool.reserveSnapshot(source); err != nil {
 					return nil, err

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package spdk_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"testing"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/weft-storage/weft/dataplane/engine"
+	"github.com/weft-storage/weft/dataplane/spdkrpc"
+	"github.com/weft-storage/weft/dataplane/spdkrpc/spdktest"
+)
+
+// TestClonesHoldTheirDataAndLeaveNone: a real target's clone reads what its source had, and nothing is left of what a host wrote to it.
+// What is in the pool's file tells both, without a host that reads.
+func TestClonesHoldTheirDataAndLeaveNone(t *testing.T) {
+	spdktest.RealTarget(t)
+	perf := os.Getenv(perfVariable)
+	if perf == "" {
+		t.Skipf("%s is not set: set it to the path of SPDK's spdk_nvme_perf to run this", perfVariable)
+	}
+	r := newRig(t)
+	restart := func() {
+		r.restart(t)
+		r.done(r.engine.OpenPools(r.ctx, []engine.Device{r.device}))
+	}
+	source := r.create(engine.Source{}, 16*mib)
+	r.fill(perf, source)
+	written := r.filled()
+	r.Expect(written).To(BeNumerically(">", 0))
+
+	copied := r.create(engine.Source{Volume: source}, 16*mib)
+	restart()
+	_, err := spdkrpc.Call(r.ctx, r.client, spdkrpc.BdevLvolDecoupleParent{Name: r.lvols()[string(copied)].Alias})
+	check(t, err)
+	r.Expect(r.filled()).To(Equal(2*written), "what the clone shared is its own now")
+	r.done(r.engine.DeleteVolumes(r.ctx, []engine.ID{copied}))
+	r.Expect(r.filled()).To(Equal(written))
+
+	clone := r.create(engine.Source{Volume: source}, 20*mib)
+	r.fill(perf, clone)
+	r.Expect(r.filled()).To(BeNumerically(">", written))
+	snapshot := r.snap(clone)
+	restart()
+	r.done(r.engine.DeleteVolumes(r.ctx, []engine.ID{clone}))
+	r.done(r.engine.DeleteSnapshots(r.ctx, []engine.ID{snapshot}))
+	r.Expect(r.filled()).To(Equal(written))
+	r.done(r.engine.DeleteVolumes(r.ctx, []engine.ID{source}))
+	r.Expect(r.lvols()).To(BeEmpty())
+	r.Expect(r.filled()).To(BeZero())
+}
+
+// fill a volume from a host for a moment: no byte that it writes is zero.
+func (r *rig) fill(perf string, id engine.ID) {
+	r.t.Helper()
+	x := r.exportOf(id)
+	r.done(r.engine.Export(r.ctx, []engine.Export{x}))
+	r.done(r.engine.OpenPortals(r.ctx, r.portals()))
+	portal := r.portals()[0]
+	out, err := exec.CommandContext(r.ctx, perf, "-q", "4", "-o", "131072", "-w", "write", "-t", "2", "-c", "0x2", "-s", "256", "--no-huge", "-r",
+		fmt.Sprintf("trtype:TCP adrfam:IPv4 traddr:%s trsvcid:%d subnqn:%s hostnqn:%s", portal.Address, portal.Port, x.NQN, x.Hosts[0])).CombinedOutput()
+	if err != nil {
+		r.t.Fatalf("%v: %s", err, out)
+	}
+	r.done(r.engine.Unexport(r.ctx, []string{x.NQN}))
+}
+
+// filled pieces of the pool's file, of 128 KiB without a zero: no metadata looks like that.
+func (r *rig) filled() int {
+	r.t.Helper()
+	f, err := os.Open(r.device.Path)
+	check(r.t, err)
+	defer func() { check(r.t, f.Close()) }()
+	n, piece := 0, make([]byte, 128<<10)
+	for {
+		_, err := io.ReadFull(f, piece)
+		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+			return n
+		}
+		check(r.t, err)
+		if !bytes.Contains(piece, []byte{0}) {
+			n++
+		}
+	}
+}
