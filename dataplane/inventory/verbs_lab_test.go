@@ -23,7 +23,7 @@ func TestVerbs(t *testing.T) {
 		}
 		return len(files)
 	}
-	before := open()
+	var before int
 	var first Limits
 	for i := range 8 {
 		got, err := limitsOf(t0, Verbs{}, names[0])
@@ -33,8 +33,8 @@ func TestVerbs(t *testing.T) {
 		if got.MaxQP < 1 || got.MaxSRQ < 1 || got.MaxSRQWR < 256 {
 			t.Fatalf("limits of %s: %+v", names[0], got)
 		}
-		if i == 0 {
-			first = got
+		if i == 0 { // the first open file of a process brings the runtime's poller with it
+			first, before = got, open()
 		}
 		if got != first {
 			t.Fatalf("limits of %s: %+v, and before %+v", names[0], got, first)
