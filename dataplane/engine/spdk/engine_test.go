@@ -44,15 +44,21 @@ func newRig(t *testing.T) *rig {
 func rigOf(t *testing.T, m *machine) *rig {
 	t.Helper()
 	r := &rig{machine: m, WithT: NewWithT(t), t: t, ctx: t.Context(), device: m.file(conformance.PoolBytes)}
-	r.restart(t)
-	r.engine = m.engine(t)
-	var err error
-	r.client, err = spdkrpc.New(m.socket(), spdkrpc.Options{})
-	check(t, err)
-	t.Cleanup(r.client.Close)
-	r.done(r.engine.OpenPools(r.ctx, []engine.Device{r.device}))
+	r.restarted()
 	r.done(r.engine.OpenPortals(r.ctx, m.portals()))
 	return r
+}
+
+// restarted target with its pool, and connections to it: the first call on one to the target before would fail.
+func (r *rig) restarted() {
+	r.t.Helper()
+	r.restart(r.t)
+	r.engine = r.machine.engine(r.t)
+	var err error
+	r.client, err = spdkrpc.New(r.socket(), spdkrpc.Options{})
+	check(r.t, err)
+	r.t.Cleanup(r.client.Close)
+	r.done(r.engine.OpenPools(r.ctx, []engine.Device{r.device}))
 }
 
 // newFakeRig is for tests that need what only the fake can do.
@@ -169,9 +175,7 @@ func TestSnapshotWithClones(t *testing.T) {
 		To(MatchError(engine.ErrNotFound), "for its user it is gone")
 	r.Expect(r.lvols()).To(HaveKey("d-" + string(snapshot)))
 
-	r.restart(t)
-	r.engine = r.machine.engine(t)
-	r.done(r.engine.OpenPools(r.ctx, []engine.Device{r.device}))
+	r.restarted()
 	r.Expect(r.state().Snapshots).To(ConsistOf(HaveField("ID", kept)), "nor after the target's end")
 
 	r.done(r.engine.DeleteVolumes(r.ctx, clones))
@@ -299,8 +303,7 @@ func TestCloneOfALoneSnapshot(t *testing.T) {
 	id := r.create(engine.Source{}, 4*mib)
 	snapshot := r.snap(id)
 	r.done(r.engine.DeleteVolumes(r.ctx, []engine.ID{id}))
-	r.restart(t)
-	r.done(r.engine.OpenPools(r.ctx, []engine.Device{r.device}))
+	r.restarted()
 	var ids []engine.ID
 	var specs []engine.VolumeSpec
 	for range 3 {
@@ -309,8 +312,7 @@ func TestCloneOfALoneSnapshot(t *testing.T) {
 	}
 	r.done(r.engine.CreateVolumes(r.ctx, specs))
 	r.onlyWholeClones(ids...)
-	r.restart(t)
-	r.done(r.engine.OpenPools(r.ctx, []engine.Device{r.device}))
+	r.restarted()
 	r.onlyWholeClones(ids...)
 }
 

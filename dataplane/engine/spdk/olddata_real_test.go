@@ -27,17 +27,13 @@ func TestClonesHoldTheirDataAndLeaveNone(t *testing.T) {
 		t.Skipf("%s is not set: set it to the path of SPDK's spdk_nvme_perf to run this", perfVariable)
 	}
 	r := newRig(t)
-	restart := func() {
-		r.restart(t)
-		r.done(r.engine.OpenPools(r.ctx, []engine.Device{r.device}))
-	}
 	source := r.create(engine.Source{}, 16*mib)
 	r.fill(perf, source)
 	written := r.filled()
 	r.Expect(written).To(BeNumerically(">", 0))
 
 	copied := r.create(engine.Source{Volume: source}, 16*mib)
-	restart()
+	r.restarted()
 	_, err := spdkrpc.Call(r.ctx, r.client, spdkrpc.BdevLvolDecoupleParent{Name: r.lvols()[string(copied)].Alias})
 	check(t, err)
 	r.Expect(r.filled()).To(Equal(2*written), "what the clone shared is its own now")
@@ -48,7 +44,7 @@ func TestClonesHoldTheirDataAndLeaveNone(t *testing.T) {
 	r.fill(perf, clone)
 	r.Expect(r.filled()).To(BeNumerically(">", written))
 	snapshot := r.snap(clone)
-	restart()
+	r.restarted()
 	r.done(r.engine.DeleteVolumes(r.ctx, []engine.ID{clone}))
 	r.done(r.engine.DeleteSnapshots(r.ctx, []engine.ID{snapshot}))
 	r.Expect(r.filled()).To(Equal(written))
