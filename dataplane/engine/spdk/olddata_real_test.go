@@ -22,10 +22,7 @@ import (
 // What is in the pool's file tells both, without a host that reads.
 func TestClonesHoldTheirDataAndLeaveNone(t *testing.T) {
 	spdktest.RealTarget(t)
-	perf := os.Getenv(perfVariable)
-	if perf == "" {
-		t.Skipf("%s is not set: set it to the path of SPDK's spdk_nvme_perf to run this", perfVariable)
-	}
+	perf := spdktest.RealPerf(t)
 	r := newRig(t)
 	source := r.create(engine.Source{}, 16*mib)
 	r.fill(perf, source)

@@ -4,7 +4,6 @@ package spdk_test
 
 import (
 	"fmt"
-	"os"
 	"os/exec"
 	"regexp"
 	"strconv"
@@ -18,18 +17,12 @@ import (
 	"github.com/weft-storage/weft/dataplane/spdkrpc/spdktest"
 )
 
-// perfVariable names SPDK's spdk_nvme_perf.
-const perfVariable = "WEFT_SPDK_PERF"
-
 var perfTotal = regexp.MustCompile(`(?m)^Total\s*:\s*([0-9.]+)\s+([0-9.]+)`)
 
 // TestLimitsHold for a host that is connected and does what it can: I/Os and MiB a second of each limit, changed between.
 func TestLimitsHold(t *testing.T) {
 	spdktest.RealTarget(t)
-	perf := os.Getenv(perfVariable)
-	if perf == "" {
-		t.Skipf("%s is not set: set it to the path of SPDK's spdk_nvme_perf to run this", perfVariable)
-	}
+	perf := spdktest.RealPerf(t)
 	g := NewWithT(t)
 	m := newMachine(t)
 	m.restart(t)

@@ -25,18 +25,12 @@ import (
 	"github.com/weft-storage/weft/dataplane/spdkrpc/spdktest"
 )
 
-// perfVariable names SPDK's spdk_nvme_perf, which makes the load of TestBalancesARealTarget.
-const perfVariable = "WEFT_SPDK_PERF"
-
 var recordLoads = flag.String("record-loads", "", "write the poll groups' loads of TestBalancesARealTarget to this file")
 
 // TestBalancesARealTarget under load over loopback: both poll groups are put on one of its two cores, and the agent's own decision
 // takes one of them to the other. It takes as much of two CPUs as it gets.
 func TestBalancesARealTarget(t *testing.T) {
-	path, perf := spdktest.RealTarget(t), os.Getenv(perfVariable)
-	if perf == "" {
-		t.Skipf("%s is not set: set it to the path of SPDK's spdk_nvme_perf to run this", perfVariable)
-	}
+	path, perf := spdktest.RealTarget(t), spdktest.RealPerf(t)
 	g := NewWithT(t)
 	n := newSPDKNode(t)
 	portal := v1alpha1.Portal{Transport: v1alpha1.TransportTCP, Address: "127.0.0.1", Port: 24431}
