@@ -25,7 +25,7 @@ func TestExpand(t *testing.T) {
 	s, _ := newService(t)
 	seen(t, s, st)
 	id := newVolume(t, s, st, "v")
-	_, nodeID := newHost(t, "host")
+	_, nodeID := newHost(t, s, "host")
 	for _, tc := range []struct {
 		name     string
 		attached bool

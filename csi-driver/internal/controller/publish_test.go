@@ -11,7 +11,6 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/google/go-cmp/cmp"
-	. "github.com/onsi/gomega"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
@@ -22,14 +21,12 @@ import (
 	"github.com/weft-storage/weft/csi-driver/internal/attachment"
 )
 
-// publish until the replica's cache knows the Node, which the test has just made.
 func publish(t *testing.T, s *Service, volume, nodeID string) attachment.Context {
 	t.Helper()
-	var resp *csi.ControllerPublishVolumeResponse
-	NewWithT(t).Eventually(func() (err error) {
-		resp, err = s.ControllerPublishVolume(within(t, enough), publishRequest(volume, nodeID))
-		return err
-	}).WithTimeout(enough).Should(Succeed())
+	resp, err := s.ControllerPublishVolume(within(t, enough), publishRequest(volume, nodeID))
+	if err != nil {
+		t.Fatal(err)
+	}
 	c, err := attachment.Decode(resp.PublishContext)
 	if err != nil {
 		t.Fatal(err)
@@ -57,7 +54,7 @@ func TestPublishAnswersWhatTheNodeMustKnow(t *testing.T) {
 	st := newStorage(t, 1, 10*gi)
 	s, _ := newService(t)
 	seen(t, s, st)
-	_, nodeID := newHost(t, "host")
+	_, nodeID := newHost(t, s, "host")
 	id := newVolume(t, s, st, "v")
 	vol := volume(t, id)
 	want := attachment.Context{
@@ -79,7 +76,7 @@ func TestPublishTellsWhetherAVolumeMayBeFormatted(t *testing.T) {
 	st := newStorage(t, 1, 10*gi)
 	s, _ := newService(t)
 	seen(t, s, st)
-	_, nodeID := newHost(t, "host")
+	_, nodeID := newHost(t, s, "host")
 	id := newVolume(t, s, st, "v")
 	uuid := volume(t, id).Spec.UUID
 	if c := publish(t, s, id, nodeID); !c.Blank || c.AllowFormat {
@@ -104,7 +101,7 @@ func TestPublishRefusesBadInput(t *testing.T) {
 	st := newStorage(t, 1, 10*gi)
 	s, _ := newService(t)
 	seen(t, s, st)
-	_, nodeID := newHost(t, "host")
+	_, nodeID := newHost(t, s, "host")
 	id := newVolume(t, s, st, "v")
 	stranger := v1alpha1.HostNQNPrefix + "00000000-0000-4000-8000-000000000000"
 	publish(t, s, id, nodeID)
@@ -152,8 +149,8 @@ func TestPublishToOneNodeAtATime(t *testing.T) {
 	st := newStorage(t, 1, 10*gi)
 	s, _ := newService(t)
 	seen(t, s, st)
-	first, firstID := newHost(t, "first")
-	_, secondID := newHost(t, "second")
+	first, firstID := newHost(t, s, "first")
+	_, secondID := newHost(t, s, "second")
 	id := newVolume(t, s, st, "v")
 	publish(t, s, id, firstID)
 	other := newVolume(t, s, st, "w")
@@ -178,7 +175,7 @@ func TestPublishFromASilentNode(t *testing.T) {
 	st := newStorage(t, 1, 10*gi)
 	s, _ := newService(t)
 	seen(t, s, st)
-	_, nodeID := newHost(t, "host")
+	_, nodeID := newHost(t, s, "host")
 	id := newVolume(t, s, st, "v")
 	publish(t, s, id, nodeID)
 	unpublish(t, s, id, nodeID)
@@ -201,7 +198,7 @@ func TestPublishUnderConflicts(t *testing.T) {
 	st := newStorage(t, 1, 10*gi)
 	s, _ := newService(t)
 	seen(t, s, st)
-	_, nodeID := newHost(t, "host")
+	_, nodeID := newHost(t, s, "host")
 	id := newVolume(t, s, st, "v")
 	stop := make(chan struct{})
 	var wg sync.WaitGroup
@@ -230,7 +227,7 @@ func TestPublishSurvivesARestart(t *testing.T) {
 	st := newStorage(t, 1, 10*gi)
 	s, kill := newService(t)
 	seen(t, s, st)
-	_, nodeID := newHost(t, "host")
+	_, nodeID := newHost(t, s, "host")
 	id := newVolume(t, s, st, "v")
 	publish(t, s, id, nodeID)
 	unpublish(t, s, id, nodeID)
@@ -251,7 +248,7 @@ func TestUnpublish(t *testing.T) {
 	st := newStorage(t, 1, 10*gi)
 	s, _ := newService(t)
 	seen(t, s, st)
-	_, nodeID := newHost(t, "host")
+	_, nodeID := newHost(t, s, "host")
 	id := newVolume(t, s, st, "v")
 	t.Run("what is not attached", func(t *testing.T) {
 		unpublish(t, s, id, nodeID)
@@ -285,7 +282,7 @@ func TestUnpublish(t *testing.T) {
 		}
 	})
 	t.Run("from a node that is gone", func(t *testing.T) {
-		name, goneID := newHost(t, "gone")
+		name, goneID := newHost(t, s, "gone")
 		publish(t, s, id, goneID)
 		if err := api.Delete(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}); err != nil {
 			t.Fatal(err)
@@ -298,7 +295,7 @@ func TestDelete(t *testing.T) {
 	st := newStorage(t, 1, 10*gi)
 	s, _ := newService(t)
 	seen(t, s, st)
-	host, nodeID := newHost(t, "host")
+	host, nodeID := newHost(t, s, "host")
 	remove := func(id string, d time.Duration) error {
 		_, err := s.DeleteVolume(within(t, d), &csi.DeleteVolumeRequest{VolumeId: id})
 		return err
@@ -368,8 +365,8 @@ func TestSharing(t *testing.T) {
 	st := newStorage(t, 1, 10*gi)
 	s, _ := newService(t)
 	seen(t, s, st)
-	_, first := newHost(t, "first")
-	_, second := newHost(t, "second")
+	_, first := newHost(t, s, "first")
+	_, second := newHost(t, s, "second")
 	for _, tc := range []struct {
 		name                     string
 		theirs, ours             csi.VolumeCapability_AccessMode_Mode

@@ -128,7 +128,7 @@ func TestCopies(t *testing.T) {
 	id := newVolume(t, s, st, "v")
 	home := volume(t, id).Spec.Node
 	snap := newSnapshot(t, s, "snap", id)
-	_, nodeID := newHost(t, "host")
+	_, nodeID := newHost(t, s, "host")
 	for name, tc := range map[string]struct {
 		source *csi.VolumeContentSource
 		sizes  *csi.CapacityRange

@@ -223,11 +223,13 @@ func create(t testing.TB, obj client.Object) {
 	}
 }
 
-// newHost makes a Kubernetes Node and returns its name and its CSI node id.
-func newHost(t testing.TB, name string) (nodeName, nodeID string) {
+// newHost makes a Kubernetes Node that the replica knows, and returns its name and its CSI node id.
+func newHost(t testing.TB, s *Service, name string) (nodeName, nodeID string) {
 	t.Helper()
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: own(t, name)}}
 	create(t, node)
+	NewWithT(t).Eventually(func() (string, error) { return s.nodeName(t.Context(), string(node.UID)) }).
+		WithTimeout(enough).WithPolling(10 * time.Millisecond).Should(Equal(node.Name))
 	return node.Name, v1alpha1.HostNQNPrefix + string(node.UID)
 }
 

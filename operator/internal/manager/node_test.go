@@ -24,12 +24,18 @@ func TestAgentThatFallsSilentAndReturns(t *testing.T) {
 	c.Eventually(c.claimant("silent-1")).Should(Equal("silent"))
 	c.serve("silent-1")
 
-	renewed := time.Now()
-	lease := c.lease("silent-1", renewed, 2)
+	lease := c.lease("silent-1", time.Now(), 3600)
 	c.Eventually(c.nodeCondition("silent-1", v1alpha1.ConditionAgentAlive)).Should(Equal("True/AsExpected"))
 	c.Eventually(c.targetCondition("silent", v1alpha1.ConditionReady)).Should(Equal("True/AsExpected"))
+	renew := func(at time.Time, seconds int32) {
+		c.Expect(admin.Get(c.ctx, client.ObjectKeyFromObject(lease), lease)).To(Succeed())
+		lease.Spec.RenewTime, lease.Spec.LeaseDurationSeconds = new(metav1.NewMicroTime(at)), &seconds
+		c.Expect(admin.Update(c.ctx, lease)).To(Succeed())
+	}
 
-	// Nothing happens, and that is noticed.
+	// It is renewed once more; then nothing happens, and that is noticed.
+	renewed := time.Now()
+	renew(renewed, 2)
 	c.Eventually(c.nodeCondition("silent-1", v1alpha1.ConditionAgentAlive)).Should(Equal("False/AgentSilent"))
 	alive := meta.FindStatusCondition(c.nvmfNode("silent-1").Status.Conditions, v1alpha1.ConditionAgentAlive)
 	c.Expect(alive.Message).To(ContainSubstring("since " + renewed.UTC().Format(time.RFC3339)))
@@ -39,9 +45,7 @@ func TestAgentThatFallsSilentAndReturns(t *testing.T) {
 	c.Eventually(c.events("NvmfNode", "silent-1")).Should(ContainElement(HavePrefix("AgentSilent - the agent of node silent-1 has been silent since")))
 	c.Expect(c.claimant("silent-1")()).To(Equal("silent"), "silence takes no claim away")
 
-	c.Expect(admin.Get(c.ctx, client.ObjectKeyFromObject(lease), lease)).To(Succeed())
-	lease.Spec.RenewTime, lease.Spec.LeaseDurationSeconds = new(metav1.NewMicroTime(time.Now())), new(int32(60))
-	c.Expect(admin.Update(c.ctx, lease)).To(Succeed())
+	renew(time.Now(), 3600)
 	c.Eventually(c.nodeCondition("silent-1", v1alpha1.ConditionAgentAlive)).Should(Equal("True/AsExpected"))
 	c.Eventually(c.targetCondition("silent", v1alpha1.ConditionReady)).Should(Equal("True/AsExpected"))
 	c.Expect(c.nodeCondition("silent-1", v1alpha1.ConditionReady)()).To(Equal("True/AsExpected"), "the agent's own condition is its own")

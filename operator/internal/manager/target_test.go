@@ -84,8 +84,7 @@ func TestClaimsAreSticky(t *testing.T) {
 	c.label("sticky-1", "other")
 	c.Eventually(func() []v1alpha1.NotCapableNode { return c.nvmfTarget("sticky-a").Status.NotCapable }).Should(HaveLen(1))
 	c.Consistently(c.claimant("sticky-1")).Should(Equal("sticky-z"))
-	ready := meta.FindStatusCondition(c.nvmfTarget("sticky-z").Status.Conditions, v1alpha1.ConditionReady)
-	c.Expect(ready.Message).To(ContainSubstring("sticky-1"), "a node that serves without matching is named")
+	c.Eventually(c.targetMessage("sticky-z", v1alpha1.ConditionReady)).Should(ContainSubstring("sticky-1"), "a node that serves without matching is named")
 
 	c.remove(volume)
 	c.Eventually(c.claimant("sticky-1")).Should(Equal("sticky-a"))
