@@ -50,11 +50,21 @@ func volumeContext(vol *v1alpha1.NvmfVolume) map[string]string {
 func (s *Service) ensureVolume(ctx context.Context, want volumeRequest) (*v1alpha1.NvmfVolume, error) {
 	wctx, cancel := waitContext(ctx)
 	defer cancel()
+	changed, unsubscribe := s.volumes.subscribe(want.id)
+	defer unsubscribe()
+	// Most volumes are new. One that the cache does not show is stored without asking whether it is there: if it is, the API
+	// server refuses, and whatever else goes wrong is believed only after a look.
+	vol, err := s.volumes.get(ctx, s.client, want.id)
+	if err != nil {
+		return nil, err
+	}
+	fresh := vol == nil
 	var full []string
-	for {
-		vol, err := s.volumes.read(ctx, want.id)
-		if err != nil {
-			return nil, err
+	for ; ; fresh = false {
+		if !fresh {
+			if vol, err = s.volumes.read(ctx, want.id); err != nil {
+				return nil, err
+			}
 		}
 		if vol != nil && vol.DeletionTimestamp != nil {
 			if err := s.waitGone(wctx, vol); err != nil {
@@ -64,7 +74,7 @@ func (s *Service) ensureVolume(ctx context.Context, want volumeRequest) (*v1alph
 		}
 		if vol == nil {
 			vol, err = s.makeObject(ctx, want, full)
-			if apierrors.IsAlreadyExists(err) {
+			if apierrors.IsAlreadyExists(err) || fresh && err != nil && ctx.Err() == nil {
 				continue
 			}
 		} else {
@@ -73,7 +83,7 @@ func (s *Service) ensureVolume(ctx context.Context, want volumeRequest) (*v1alph
 		if err != nil {
 			return nil, err
 		}
-		vol, err = s.waitCreated(wctx, vol)
+		vol, err = s.waitCreated(wctx, vol, changed)
 		if !errors.Is(err, errNoSpace) {
 			return vol, err
 		}
@@ -157,9 +167,9 @@ func withTargetsReasons(err error, target *v1alpha1.NvmfTarget) error {
 }
 
 // waitCreated until the volume exists on its node. It fails with errNoSpace when the agent says that it
-// could not make the volume there.
-func (s *Service) waitCreated(ctx context.Context, vol *v1alpha1.NvmfVolume) (*v1alpha1.NvmfVolume, error) {
-	last, err := s.volumes.wait(ctx, vol, created)
+// could not make the volume there. The subscription began before the volume was read.
+func (s *Service) waitCreated(ctx context.Context, vol *v1alpha1.NvmfVolume, changed <-chan struct{}) (*v1alpha1.NvmfVolume, error) {
+	last, err := s.volumes.await(ctx, vol, changed, true, created)
 	if errors.Is(err, errLate) {
 		return nil, s.late(ctx, last, v1alpha1.ConditionCreated)
 	}

@@ -17,7 +17,9 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 )
@@ -489,4 +491,44 @@ func TestCreateInAZone(t *testing.T) {
 	req.Parameters["zones"] = "north"
 	_, err = s.CreateVolume(within(t, enough), req)
 	expectError(t, err, codes.FailedPrecondition, `it is in zone "east", not in north`)
+}
+
+// blind shows no volume, as the cache of a replica that is behind.
+type blind struct{ client.Client }
+
+func (b blind) Get(ctx context.Context, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
+	if _, ok := obj.(*v1alpha1.NvmfVolume); ok {
+		return apierrors.NewNotFound(v1alpha1.GroupVersion.WithResource("nvmfvolumes").GroupResource(), key.Name)
+	}
+	return b.Client.Get(ctx, key, obj, opts...)
+}
+
+// A replica whose cache does not show a volume answers as the others do, be it that it could not make it any more.
+func TestCreateBehindTheCache(t *testing.T) {
+	st := newStorage(t, 1, gi)
+	s, _ := newService(t)
+	seen(t, s, st)
+	id := newVolume(t, s, st, "vol")
+	s.client = blind{s.client}
+	again := func(size int64) (*csi.CreateVolumeResponse, error) {
+		return s.CreateVolume(within(t, enough), createRequest(st, id, size))
+	}
+	for _, change := range []func(){
+		func() {},
+		func() { setNodeStatus(t, st.nodes[0], func(n *v1alpha1.NvmfNodeStatus) { n.Pools = nil }) },
+	} {
+		change()
+		seen(t, s, st)
+		resp, err := again(gi)
+		if err != nil || resp.Volume.VolumeId != id {
+			t.Errorf("got %v, %v", resp, err)
+		}
+		_, err = again(2 * gi)
+		expectError(t, err, codes.AlreadyExists, "its size is 1Gi")
+	}
+	agents.with(st.nodes[0], func(a *agent) {
+		if uuid := volume(t, id).Spec.UUID; len(a.made) != 1 || a.made[uuid] != 1 {
+			t.Errorf("made %v, want %s once", a.made, uuid)
+		}
+	})
 }

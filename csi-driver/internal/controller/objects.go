@@ -59,23 +59,30 @@ func (o *objects[T, P]) get(ctx context.Context, from client.Reader, name string
 func (o *objects[T, P]) wait(ctx context.Context, obj P, done func(P) (bool, error)) (P, error) {
 	changed, cancel := o.subscribe(obj.GetName())
 	defer cancel()
+	return o.await(ctx, obj, changed, false, done)
+}
+
+// await is wait with a subscription of the caller's. With complete it began before obj was read: then a cache that does not
+// show obj has not seen it yet rather than seen it go, for its end would have been told.
+func (o *objects[T, P]) await(ctx context.Context, obj P, changed <-chan struct{}, complete bool, done func(P) (bool, error)) (P, error) {
 	name, uid := obj.GetName(), obj.GetUID()
 	late := func() error { return fmt.Errorf("%s %s: %w: %w", o.kind, name, errLate, context.Cause(ctx)) }
 	for {
 		if ok, err := done(obj); ok || err != nil || obj == nil {
 			return obj, err
 		}
-		now, err := o.current(ctx, name, uid)
+		now, err := o.current(ctx, name, uid, !complete)
 		if err != nil && ctx.Err() != nil {
 			return obj, late()
 		}
 		if err != nil {
 			return obj, err
 		}
-		if now != nil && now.GetResourceVersion() == obj.GetResourceVersion() {
-			// It is what was just judged; only an event makes another look worth while.
+		if complete && now == nil || now != nil && now.GetResourceVersion() == obj.GetResourceVersion() {
+			// It is what was just judged, or not seen yet; only an event makes another look worth while.
 			select {
 			case <-changed:
+				complete = false
 			case <-ctx.Done():
 				return obj, late()
 			}
@@ -85,10 +92,10 @@ func (o *objects[T, P]) wait(ctx context.Context, obj P, done func(P) (bool, err
 	}
 }
 
-// current state of the object with this uid; nil when it is gone.
-func (o *objects[T, P]) current(ctx context.Context, name string, uid types.UID) (P, error) {
+// current state of the object with this uid; nil when it is gone. Unless sure, nil is only what the cache shows.
+func (o *objects[T, P]) current(ctx context.Context, name string, uid types.UID, sure bool) (P, error) {
 	obj, err := o.get(ctx, o.cached, name)
-	if err == nil && (obj == nil || obj.GetUID() != uid) {
+	if sure && err == nil && (obj == nil || obj.GetUID() != uid) {
 		obj, err = o.get(ctx, o.live, name)
 	}
 	if obj == nil || obj.GetUID() != uid {

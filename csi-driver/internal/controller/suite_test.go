@@ -87,8 +87,13 @@ func runSuite(m *testing.M) (code int, err error) {
 // newService returns a replica of the service; stop ends it as a kill would.
 func newService(t testing.TB) (s *Service, stop func()) {
 	t.Helper()
+	return newServiceOn(t, restConfig)
+}
+
+func newServiceOn(t testing.TB, config *rest.Config) (s *Service, stop func()) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
-	c, err := NewCluster(restConfig)
+	c, err := NewCluster(config)
 	if err != nil {
 		t.Fatal(err)
 	}
