@@ -612,7 +612,8 @@ type Drive struct {
 	// +kubebuilder:validation:Enum=None;Translated;PassThrough
 	// +optional
 	IOMMU IOMMU `json:"iommu,omitempty"`
-	// Content found on it. Blank: nothing. Weft: a pool of ours. Foreign: something else, see contentDetail. Unknown: it could not be read.
+	// Content found on it. Blank: nothing. Weft: a pool of ours. Foreign: something else, see contentDetail. Unknown: it could not be read,
+	// or is neither zeros at both ends nor anything that is recognised; contentDetail says what to do.
 	// +kubebuilder:validation:Enum=Blank;Weft;Foreign;Unknown
 	// +required
 	Content DriveContent `json:"content"`

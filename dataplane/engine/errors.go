@@ -51,10 +51,10 @@ func (e *RestartNeededError) Is(target error) bool { return target == ErrRestart
 type ForeignSignatureError struct {
 	// Device is its path.
 	Device string
-	// Signature is what was found, such as "ext4 filesystem" or "gpt partition table".
+	// Signature is what was found, such as "ext4 filesystem", "gpt partition table" or "data without a signature".
 	Signature string
 }
 
 func (e *ForeignSignatureError) Error() string {
-	return fmt.Sprintf("%s holds a %s that weft did not write; to give it to weft, erase it yourself (wipefs -a %s)", e.Device, e.Signature, e.Device)
+	return fmt.Sprintf("%s holds what weft did not write, or cannot recognise: %s; to give it to weft, erase it yourself (blkdiscard -f %s, or remove it if it is a file)", e.Device, e.Signature, e.Device)
 }

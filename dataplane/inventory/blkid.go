@@ -7,10 +7,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
 	"strings"
+
+	"github.com/weft-storage/weft/dataplane/internal/signature"
 )
 
 // Exit codes of blkid(8).
@@ -53,9 +54,10 @@ func RunCommand(ctx context.Context, name string, args ...string) (Output, error
 }
 
 // Probe looks for SPDK's blobstore, and runs blkid on the device. It first reads the device's beginning and end: blkid
-// says "nothing found" also when it could not read.
+// says "nothing found" also when it could not read, and of what software wrote that uses drives raw.
 func (b Blkid) Probe(ctx context.Context, path string) (Signature, error) {
-	if err := readable(path); err != nil {
+	zero, err := zeroEdges(path)
+	if err != nil {
 		return Signature{}, err
 	}
 	blob, err := blobstore(path)
@@ -63,10 +65,15 @@ func (b Blkid) Probe(ctx context.Context, path string) (Signature, error) {
 		return Signature{}, err
 	}
 	sig, err := b.probe(ctx, path)
+	none := Signature{}
 	switch {
-	case err != nil || blob == (Signature{}):
-		return sig, err
-	case sig != (Signature{}):
+	case err != nil:
+		return none, err
+	case sig == none && blob == none:
+		return Signature{Unnamed: !zero}, nil
+	case blob == none:
+		return sig, nil
+	case sig != none:
 		return Signature{Ambivalent: true}, nil
 	}
 	return blob, nil
@@ -118,22 +125,15 @@ func parseBlkid(text string) Signature {
 	return sig
 }
 
-// readable reads the first and the last block of a device.
-func readable(path string) error {
+func zeroEdges(path string) (bool, error) {
 	f, err := os.Open(path)
 	if err != nil {
-		return err
+		return false, err
 	}
 	defer f.Close() //nolint:errcheck // nothing was written
-	size, err := f.Seek(0, io.SeekEnd)
+	zero, err := signature.ZeroEdges(f)
 	if err != nil {
-		return err
+		return false, fmt.Errorf("reading %s: %w", path, err)
 	}
-	block := make([]byte, min(size, 4096))
-	for _, offset := range []int64{0, size - int64(len(block))} {
-		if _, err := f.ReadAt(block, offset); err != nil {
-			return fmt.Errorf("reading %s at %d: %w", path, offset, err)
-		}
-	}
-	return nil
+	return zero, nil
 }

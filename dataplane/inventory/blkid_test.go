@@ -41,6 +41,9 @@ func disk(t *testing.T, offset int64, content string) string {
 	return path
 }
 
+// unnamed is what is there of software that uses drives raw.
+var unnamed = inventory.Signature{Unnamed: true}
+
 // TestBlkid asks the real program about real content.
 func TestBlkid(t *testing.T) {
 	run(t, "blkid", "--version")
@@ -49,8 +52,13 @@ func TestBlkid(t *testing.T) {
 		path func(t *testing.T) string
 		want inventory.Signature
 	}{
-		"nothing":                    {blank, inventory.Signature{}},
-		"data that has no signature": {func(t *testing.T) string { return disk(t, 0, strings.Repeat("weft", 4096)) }, inventory.Signature{}},
+		"nothing":                                   {blank, inventory.Signature{}},
+		"data that has no signature":                {func(t *testing.T) string { return disk(t, 0, strings.Repeat("weft", 4096)) }, unnamed},
+		"its first byte":                            {func(t *testing.T) string { return disk(t, 0, "w") }, unnamed},
+		"data in the first MiB":                     {func(t *testing.T) string { return disk(t, 1<<20-1, "w") }, unnamed},
+		"data in the last MiB":                      {func(t *testing.T) string { return disk(t, 63<<20, "w") }, unnamed},
+		"its last byte":                             {func(t *testing.T) string { return disk(t, 64<<20-1, "w") }, unnamed},
+		"data between, as weft itself may leave it": {func(t *testing.T) string { return disk(t, 1<<20, strings.Repeat("w", 62<<20)) }, inventory.Signature{}},
 		"ext4": {func(t *testing.T) string {
 			d := blank(t)
 			run(t, "mkfs.ext4", "-q", "-L", "my weft", d)

@@ -51,6 +51,10 @@ func examine(ctx context.Context, t tree, in inUse, prober Prober, name string) 
 	case sig.isLvolstore() && used.mounted == "":
 		return v1alpha1.ContentWeft, v1alpha1.DetailSPDKPool, nil
 	}
+	if sig.Unnamed && used.mounted == "" {
+		return v1alpha1.ContentUnknown, fmt.Sprintf("no signature, but its first or last MiB is not zeros, as where software uses a drive raw; "+
+			"if that may be lost, erase it: blkdiscard -f /dev/%[1]s, or blkdiscard -zf /dev/%[1]s where it does not read as zeros after that", name), nil
+	}
 	detail := sig.describe()
 	switch {
 	case detail != "" && used.mounted != "":
@@ -80,6 +84,8 @@ func (s Signature) describe() string {
 		return s.Type + " filesystem"
 	case s.Type != "":
 		return s.Type + " signature"
+	case s.Unnamed:
+		return "data without a signature"
 	case s != Signature{}:
 		return "unknown signature"
 	}

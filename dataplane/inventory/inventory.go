@@ -49,7 +49,7 @@ type Prober interface {
 	Probe(ctx context.Context, path string) (Signature, error)
 }
 
-// Signature is what a Prober found; the zero value is nothing.
+// Signature is what a Prober found; the zero value is nothing: the device is blank.
 type Signature struct {
 	// Type of the content, such as ext4, LVM2_member or crypto_LUKS.
 	Type string
@@ -61,6 +61,8 @@ type Signature struct {
 	PartitionTable string
 	// Ambivalent when there are several signatures that contradict each other.
 	Ambivalent bool
+	// Unnamed when there is no signature, and yet the device's first or last MiB is not zeros.
+	Unnamed bool
 }
 
 // Discover takes the inventory. Lists are sorted, so that the same machine

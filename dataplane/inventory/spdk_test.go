@@ -33,9 +33,9 @@ func TestBlkidFindsPoolsOfSPDK(t *testing.T) {
 		"a blobstore of another type":   {strings.Replace(head, "LVOLSTORE", "BLOBFS\x00\x00\x00", 1), inventory.Signature{Type: "SPDK_blobstore", Usage: "other", Label: "BLOBFS"}},
 		"a blobstore without type":      {head[:56], inventory.Signature{Type: "SPDK_blobstore", Usage: "other"}},
 		"a type that is no text":        {head[:56] + "\xff\xfeLVOL", inventory.Signature{Type: "SPDK_blobstore", Usage: "other", Label: "?LVOL"}},
-		"the magic elsewhere":           {"\x00" + head, inventory.Signature{}},
+		"the magic elsewhere":           {"\x00" + head, unnamed},
 		"a partition table beside it":   {head + strings.Repeat("\x00", 446-len(head)) + "\x00\x00\x00\x00\x83\x00\x00\x00\x00\x08\x00\x00\x00\x08\x00\x00" + strings.Repeat("\x00", 48) + "\x55\xaa", inventory.Signature{Ambivalent: true}},
-		"half of the magic is no magic": {"SPDK", inventory.Signature{}},
+		"half of the magic is no magic": {"SPDK", unnamed},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := inventory.Blkid{}.Probe(t.Context(), disk(t, 0, test.head))

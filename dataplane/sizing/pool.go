@@ -168,16 +168,16 @@ func unusable(d *v1alpha1.Drive, engine v1alpha1.Engine) *Reason {
 	case v1alpha1.ContentWeft:
 		if other := poolOf(d); other != engine {
 			return new(reasonf(v1alpha1.ReasonForeignSignature,
-				"%s holds a pool of engine %s (%s), which engine %s cannot read; if its volumes may be lost, erase it yourself (blkdiscard -f /dev/%s on the node, or dd of zeros over its first MiB)",
+				"%s holds a pool of engine %s (%s), which engine %s cannot read; if its volumes may be lost, erase it yourself (blkdiscard -f /dev/%s on the node)",
 				d.Name, other, cmp.Or(d.ContentDetail, v1alpha1.DetailNvmetPool), engine, d.Name))
 		}
 	case v1alpha1.ContentForeign:
 		return new(reasonf(v1alpha1.ReasonForeignSignature,
-			"%s holds something that weft did not write (%s); if it may be lost, erase it yourself (wipefs -a /dev/%s on the node)",
+			"%s holds something that weft did not write (%s); if it may be lost, erase it yourself (blkdiscard -f /dev/%s on the node)",
 			d.Name, cmp.Or(d.ContentDetail, "of unknown kind"), d.Name))
 	default:
 		return new(reasonf(v1alpha1.ReasonNoDevice,
-			"what is on %s is not known (%s); weft takes no drive that it cannot read; mend or replace the drive",
+			"what is on %s is not known (%s); weft takes no drive of which it cannot tell that nothing is on it",
 			d.Name, cmp.Or(d.ContentDetail, "the agent could not read it")))
 	}
 	if d.SizeBytes < minDriveBytes {

@@ -352,7 +352,7 @@ func TestPlanSaysWhyNot(t *testing.T) {
 		},
 		"a selector that matches only what cannot be used": {
 			edit: selector(v1alpha1.DeviceSelector{Models: []string{"INTEL*", "TINY"}}),
-			want: []refusal{{v1alpha1.ReasonForeignSignature, []string{"nvme2n1 holds", "ext4 filesystem", "wipefs -a /dev/nvme2n1", "nvme3n1 is not known (I/O error)", "nvme4n1 has only 104857600 bytes"}}},
+			want: []refusal{{v1alpha1.ReasonForeignSignature, []string{"nvme2n1 holds", "ext4 filesystem", "blkdiscard -f /dev/nvme2n1", "nvme3n1 is not known (I/O error)", "nvme4n1 has only 104857600 bytes"}}},
 		},
 		"a selector that matches only what cannot be read": {
 			edit: selector(v1alpha1.DeviceSelector{ByID: []string{"*I2"}}),
@@ -361,7 +361,7 @@ func TestPlanSaysWhyNot(t *testing.T) {
 		"paths that name foreign and unreadable drives beside a good one": {
 			edit: paths("/dev/disk/by-id/nvme-eui.a", "/dev/disk/by-id/nvme-INTEL_P4510_I1", "/dev/disk/by-id/nvme-INTEL_P4510_I2"),
 			want: []refusal{
-				{v1alpha1.ReasonForeignSignature, []string{"/dev/disk/by-id/nvme-INTEL_P4510_I1", "ext4 filesystem", "wipefs"}},
+				{v1alpha1.ReasonForeignSignature, []string{"/dev/disk/by-id/nvme-INTEL_P4510_I1", "ext4 filesystem", "blkdiscard"}},
 				{v1alpha1.ReasonNoDevice, []string{"/dev/disk/by-id/nvme-INTEL_P4510_I2", "I/O error"}},
 			},
 		},

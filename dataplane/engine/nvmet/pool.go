@@ -168,7 +168,7 @@ func (h *host) finishPool(ctx context.Context, d engine.Device, dir string) erro
 		return fmt.Errorf("device %s: %w", d.ID, err)
 	}
 	if !g.reflink {
-		return fmt.Errorf("device %s: its filesystem has no reflinks, so it can hold no snapshots; save what is on it and erase it (wipefs -a %s)", d.ID, d.Path)
+		return fmt.Errorf("device %s: its filesystem has no reflinks, so it can hold no snapshots; save what is on it and erase it (blkdiscard -f %s)", d.ID, d.Path)
 	}
 	deviceBytes, err := h.deviceBytes(dir)
 	if err != nil {

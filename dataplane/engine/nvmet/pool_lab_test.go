@@ -16,6 +16,7 @@ import (
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/engine"
+	"github.com/weft-storage/weft/dataplane/engine/conformance"
 	"github.com/weft-storage/weft/dataplane/engine/nvmet"
 )
 
@@ -66,6 +67,8 @@ func TestInterruptedFormat(t *testing.T) {
 			program(t, "mke2fs", "-q", "-t", "ext4", path)
 			patch(t, path, 1024+0x200, 0xff, 0xff)
 		}},
+		{"data that has no signature", func(path string) { patch(t, path, 1<<20-1, 1) }},
+		{"data that has no signature, at the end", func(path string) { patch(t, path, conformance.PoolBytes-1<<20, 1) }},
 		{"a partition table", func(path string) { patch(t, path, 512, []byte("EFI PART")...) }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -168,7 +171,7 @@ func TestDrive(t *testing.T) {
 	}
 	t.Cleanup(func() {
 		h.Restart(t)
-		program(t, "wipefs", "-q", "-a", drive)
+		program(t, "blkdiscard", "-zf", drive)
 	})
 	id := engine.ID(uuid.NewString())
 	check(t, one(t, e.CreateVolumes(t.Context(), []engine.VolumeSpec{{ID: id, Pool: d.ID, SizeBytes: 1 << 30}})))

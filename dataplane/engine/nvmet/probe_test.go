@@ -41,7 +41,8 @@ func TestProbe(t *testing.T) {
 		fails     bool
 	}{
 		{name: "blank", head: make([]byte, 128<<10), exit: 2, is: blank},
-		{name: "leftovers that no signature points to", head: headWith(9000, "old bytes"), exit: 2, is: blank},
+		{name: "data that no signature points to", head: headWith(9000, "raw"), exit: 2, signature: "data without a signature"},
+		{name: "a pool that lost its beginning", head: headWith(100<<10, "XAGF"), exit: 2, signature: "data without a signature"},
 		{name: "ours", head: superblock(PoolLabel, 0), blkid: "DEVNAME=/dev/sdx\nLABEL=weft-pool\nUUID=1\nBLOCK_SIZE=512\nTYPE=xfs\nUSAGE=filesystem\n", is: ours},
 		{name: "ours, on a partition", head: superblock(PoolLabel, 0), blkid: "LABEL=weft-pool\nTYPE=xfs\nUSAGE=filesystem\nPART_ENTRY_SCHEME=gpt\nPART_ENTRY_NUMBER=1\n", is: ours},
 		{name: "our mkfs, interrupted", head: superblock(PoolLabel, 1), blkid: "LABEL=weft-pool\nTYPE=xfs\nUSAGE=filesystem\n", is: unfinished},
@@ -64,7 +65,7 @@ func TestProbe(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			path := filepath.Join(t.TempDir(), "device")
-			if err := os.WriteFile(path, tt.head, 0o600); err != nil {
+			if err := errors.Join(os.WriteFile(path, tt.head, 0o600), os.Truncate(path, 4<<20)); err != nil {
 				t.Fatal(err)
 			}
 			h := &host{root: "/", exec: fakeExec(t, []string{"blkid", "-p", "-o", "export", path}, tt.blkid, tt.exit)}

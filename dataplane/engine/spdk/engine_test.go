@@ -481,6 +481,28 @@ func (r *rig) write(id engine.ID) {
 	check(r.t, fake.Write(is.UUID, 0, 1))
 }
 
+// TestRawData is left as it was: of software that uses devices raw, or of a pool whose first page is lost.
+func TestRawData(t *testing.T) {
+	r := newRig(t)
+	for _, at := range []int64{5000, conformance.PoolBytes - 5000} {
+		device := r.file(conformance.PoolBytes)
+		f, err := os.Create(device.Path)
+		check(t, err)
+		_, err = f.WriteAt([]byte("raw"), at)
+		check(t, errors.Join(err, f.Truncate(device.FileBytes), f.Close()))
+		var foreign *engine.ForeignSignatureError
+		err = r.engine.OpenPools(r.ctx, []engine.Device{device})[0]
+		r.Expect(errors.As(err, &foreign)).To(BeTrue(), "%v", err)
+		r.Expect(err).To(MatchError(And(ContainSubstring("data without a signature"), ContainSubstring("blkdiscard -f "+device.Path))))
+		held := make([]byte, 3)
+		f, err = os.Open(device.Path)
+		check(t, err)
+		_, err = f.ReadAt(held, at)
+		check(t, errors.Join(err, f.Close()))
+		r.Expect(string(held)).To(Equal("raw"))
+	}
+}
+
 // TestForeignLvstore is left as it was, whoever made it.
 func TestForeignLvstore(t *testing.T) {
 	r := newRig(t)

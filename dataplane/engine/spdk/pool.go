@@ -359,7 +359,7 @@ func (s *session) makeLvstores(st *store, open []*opening, errs []error) {
 		case o.content == v1alpha1.ContentWeft && st.recorded(o.ID).base.Claimed && st.strangers[o.base()] == "":
 			errs[i] = fmt.Errorf("%w: its lvstore is being made, or examined", engine.ErrBusy)
 		case !o.blank:
-			refused := &engine.ForeignSignatureError{Device: o.where(), Signature: "SPDK blobstore that is not this pool (wipefs does not know it; use blkdiscard)"}
+			refused := &engine.ForeignSignatureError{Device: o.where(), Signature: "SPDK blobstore that is not this pool"}
 			if o.PCIAddress != "" {
 				refused.Signature = "content that is no pool, and is not known to be blank"
 			}

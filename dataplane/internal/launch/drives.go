@@ -192,24 +192,24 @@ func examineNamespace(ctx context.Context, m Machine, d v1alpha1.Drive) (v1alpha
 			device, orElse(d.ContentDetail, "something on the node holds it"))
 	}
 	foreign := func(what string) error {
-		erase := "wipefs --all"
-		if found.HasPrefix(signature.SPDKBlobstore) {
-			erase = "blkdiscard" // wipefs does not know blobstores
-		}
-		return refuse(v1alpha1.ReasonForeignSignature, "%s holds what weft did not write: %s; if it may go: %s /dev/%s, else leave the drive out of the NvmfTarget's devices",
-			device, what, erase, d.Name)
+		return refuse(v1alpha1.ReasonForeignSignature, "%s holds what weft did not write, or cannot recognise: %s; if it may go: blkdiscard -f /dev/%s, else leave the drive out of the NvmfTarget's devices",
+			device, what, d.Name)
 	}
 	switch {
 	case d.Content == v1alpha1.ContentForeign:
 		return "", foreign(d.ContentDetail)
 	case d.Content == v1alpha1.ContentUnknown:
-		return "", refuse(v1alpha1.ReasonForeignSignature, "what is on %s cannot be told: %s", device, d.ContentDetail)
+		why := d.ContentDetail
+		if name := found.Name(); name != "" && name != signature.Unnamed {
+			why = name + "; " + why // such as a damaged filesystem, which blkid does not name
+		}
+		return "", refuse(v1alpha1.ReasonForeignSignature, "what is on %s cannot be told: %s", device, why)
 	case err != nil:
 		return "", refuse(v1alpha1.ReasonForeignSignature, "what is on %s cannot be told: %w", device, err)
 	case found.HasPrefix(signature.SPDKBlobstore):
 		return v1alpha1.ContentWeft, nil
 	case d.Content == v1alpha1.ContentWeft:
-		return "", refuse(v1alpha1.ReasonForeignSignature, "%s is a pool of engine Nvmet, which SPDK cannot read; if its volumes may go: wipefs --all /dev/%s, else serve it with engine: Nvmet", device, d.Name)
+		return "", refuse(v1alpha1.ReasonForeignSignature, "%s is a pool of engine Nvmet, which SPDK cannot read; if its volumes may go: blkdiscard -f /dev/%s, else serve it with engine: Nvmet", device, d.Name)
 	case found.Name() != "":
 		return "", foreign(found.Name())
 	}

@@ -91,12 +91,12 @@ func TestDrivesAreRefused(t *testing.T) {
 		"with a signature": {func(s *start) {
 			s.machine.Prober = finds("nvme1n1", inventory.Signature{Type: "ext4", Usage: "filesystem"})
 		},
-			v1alpha1.ReasonForeignSignature, []string{"/dev/nvme1n1 (" + second + ")", "ext4 filesystem", "wipefs --all /dev/nvme1n1"}},
+			v1alpha1.ReasonForeignSignature, []string{"/dev/nvme1n1 (" + second + ")", "ext4 filesystem", "blkdiscard -f /dev/nvme1n1"}},
 		"with a blobstore that is no lvstore": {func(s *start) {
 			s.node.AddDrive("0000:60:00.0", 2, strings.Replace(lvstore, "LVOLSTORE", "BLOBFS", 1))
 			s.options.PCIAddresses = []string{"0000:60:00.0"}
 			s.machine.Prober = finds("nvme2n1", inventory.Signature{Type: "SPDK_blobstore", Usage: "other", Label: "BLOBFS"})
-		}, v1alpha1.ReasonForeignSignature, []string{"/dev/nvme2n1 (0000:60:00.0)", "SPDK_blobstore signature", "blkdiscard /dev/nvme2n1"}},
+		}, v1alpha1.ReasonForeignSignature, []string{"/dev/nvme2n1 (0000:60:00.0)", "SPDK_blobstore signature", "blkdiscard -f /dev/nvme2n1"}},
 		"a pool of the other engine": {func(s *start) {
 			s.machine.Prober = finds("nvme1n1", inventory.Signature{Type: "xfs", Usage: "filesystem", Label: inventory.PoolLabel})
 		}, v1alpha1.ReasonForeignSignature, []string{"/dev/nvme1n1", "pool of engine Nvmet", "engine: Nvmet"}},
@@ -105,6 +105,11 @@ func TestDrivesAreRefused(t *testing.T) {
 			s.options.PCIAddresses = []string{"0000:60:00.0"}
 		},
 			v1alpha1.ReasonForeignSignature, []string{"/dev/nvme2n1 (0000:60:00.0)", "damaged xfs filesystem"}},
+		"with data that has no signature": {func(s *start) {
+			s.node.AddDrive("0000:60:00.0", 2, "raw")
+			s.options.PCIAddresses = []string{"0000:60:00.0"}
+		},
+			v1alpha1.ReasonForeignSignature, []string{"/dev/nvme2n1 (0000:60:00.0)", "not zeros", "blkdiscard -f /dev/nvme2n1"}},
 		"that cannot be read": {func(s *start) { s.node.Remove("dev/nvme1n1") },
 			v1alpha1.ReasonForeignSignature, []string{"/dev/nvme1n1", "cannot be told", "no such file"}},
 		"mounted": {func(s *start) {

@@ -34,13 +34,15 @@ type Content struct {
 	Values map[string]string
 	// Head is the device's beginning.
 	Head []byte
+	// NotZero: its first or last MiB is not zeros.
+	NotZero bool
 }
 
 // Look at a device or file. Several signatures that contradict each other are
 // an *engine.ForeignSignatureError; a block device that something claims is
 // engine.ErrInUse. An error never means that the device is blank.
 func Look(ctx context.Context, run exec.Interface, path string) (Content, error) {
-	head, err := readHead(path)
+	head, zero, err := readEnds(path)
 	if err != nil {
 		return Content{}, fmt.Errorf("probe %s: %w", path, mapBusy(err))
 	}
@@ -52,9 +54,9 @@ func Look(ctx context.Context, run exec.Interface, path string) (Content, error)
 	cmd.SetStderr(&errs)
 	switch err := cmd.Run(); exitStatus(err) {
 	case 0:
-		return Content{Values: parseExport(out.String()), Head: head}, nil
-	case 2: // nothing found, and readHead has seen that it can be read
-		return Content{Head: head}, nil
+		return Content{Values: parseExport(out.String()), Head: head, NotZero: !zero}, nil
+	case 2: // nothing found, and readEnds has seen that it can be read
+		return Content{Head: head, NotZero: !zero}, nil
 	case 8:
 		return Content{}, &engine.ForeignSignatureError{Device: path, Signature: "mix of several signatures"}
 	default:
@@ -62,7 +64,7 @@ func Look(ctx context.Context, run exec.Interface, path string) (Content, error)
 	}
 }
 
-// Name of the signature; empty when there is none.
+// Name of what is on the device; empty when it is blank: no signature was found, and both its ends are zeros.
 func (c Content) Name() string {
 	if c.Values == nil {
 		return c.hidden()
@@ -90,8 +92,8 @@ var magics = []struct {
 	bytes string
 	name  string
 }{
-	{0, SPDKBlobstore, "SPDK blobstore (wipefs does not know it; use blkdiscard)"},
-	{0, "bluestore block device", "Ceph BlueStore (wipefs does not know it; use blkdiscard)"},
+	{0, SPDKBlobstore, "SPDK blobstore"},
+	{0, "bluestore block device", "Ceph BlueStore"},
 	{0, "XFSB", "damaged xfs filesystem"},
 	{0, "LUKS\xba\xbe", "damaged LUKS header"},
 	{0x438, "\x53\xef", "damaged ext filesystem"},
@@ -103,36 +105,42 @@ var magics = []struct {
 	{4086, "SWAPSPACE2", "damaged swap area"},
 }
 
+// Unnamed is the name of what software leaves that uses drives raw, and of a pool that lost its beginning.
+const Unnamed = "data without a signature"
+
 func (c Content) hidden() string {
 	for _, m := range magics {
 		if len(c.Head) > m.at && bytes.HasPrefix(c.Head[m.at:], []byte(m.bytes)) {
 			return m.name
 		}
 	}
+	if c.NotZero {
+		return Unnamed
+	}
 	return ""
 }
 
-func readHead(path string) ([]byte, error) {
+// readEnds gives a device's beginning, and whether its first and last MiB are zeros.
+func readEnds(path string) (head []byte, zero bool, err error) {
 	// O_EXCL without O_CREAT fails with EBUSY on a block device that something else has claimed.
 	flags := os.O_RDONLY
 	if info, err := os.Stat(path); err != nil {
-		return nil, err
+		return nil, false, err
 	} else if info.Mode()&os.ModeDevice != 0 {
 		flags |= unix.O_EXCL
 	}
 	f, err := os.OpenFile(path, flags, 0)
 	if err != nil {
-		return nil, err
+		return nil, false, err
 	}
-	head := make([]byte, headBytes)
+	defer f.Close() //nolint:errcheck // nothing was written
+	head = make([]byte, headBytes)
 	n, err := io.ReadFull(f, head)
-	if closeErr := f.Close(); err == nil {
-		err = closeErr
-	}
 	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, io.EOF) {
-		return nil, err
+		return nil, false, err
 	}
-	return head[:n], nil
+	zero, err = ZeroEdges(f)
+	return head[:n], zero, err
 }
 
 func mapBusy(err error) error {

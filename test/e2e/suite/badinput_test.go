@@ -65,7 +65,7 @@ var _ = Describe("Bad input", func() {
 	It("says that a drive holds a filesystem, and leaves it alone", func(ctx SpecContext) {
 		drive := on(ctx, clientNode, `ls -d /dev/disk/by-id/nvme-*%s-1 | head -n 1`, clientNode)
 		on(ctx, clientNode, `mkfs.ext4 -q -L precious %s`, drive)
-		DeferCleanup(func(ctx context.Context) { on(ctx, clientNode, `wipefs -q -a %s`, drive) })
+		DeferCleanup(func(ctx context.Context) { on(ctx, clientNode, `blkdiscard -f %s`, drive) })
 		target := tryOut("foreign", v1alpha1.TransportTCP)
 		target.Spec.Devices = v1alpha1.Devices{Paths: []string{drive}}
 		newTarget(ctx, target) // before a node matches: else it is refused at once
