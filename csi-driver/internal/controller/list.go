@@ -57,10 +57,13 @@ func (s *Service) listVolumes(ctx context.Context, req *csi.ListVolumesRequest) 
 	}
 	resp := &csi.ListVolumesResponse{NextToken: next}
 	for i := range part {
-		resp.Entries = append(resp.Entries, &csi.ListVolumesResponse_Entry{
-			Volume: csiVolume(&part[i]),
-			Status: &csi.ListVolumesResponse_VolumeStatus{PublishedNodeIds: admitted(&part[i])},
-		})
+		p, err := s.problems(ctx, &part[i])
+		if err != nil {
+			return nil, err
+		}
+		status := &csi.ListVolumesResponse_VolumeStatus{PublishedNodeIds: admitted(&part[i])}
+		p.AddCondition(status)
+		resp.Entries = append(resp.Entries, &csi.ListVolumesResponse_Entry{Volume: csiVolume(&part[i]), Status: status})
 	}
 	return resp, nil
 }
@@ -70,10 +73,13 @@ func (s *Service) getVolume(ctx context.Context, req *csi.ControllerGetVolumeReq
 	if err != nil {
 		return nil, err
 	}
-	return &csi.ControllerGetVolumeResponse{
-		Volume: csiVolume(vol),
-		Status: &csi.ControllerGetVolumeResponse_VolumeStatus{PublishedNodeIds: admitted(vol)},
-	}, nil
+	p, err := s.problems(ctx, vol)
+	if err != nil {
+		return nil, err
+	}
+	status := &csi.ControllerGetVolumeResponse_VolumeStatus{PublishedNodeIds: admitted(vol)}
+	p.AddCondition(status)
+	return &csi.ControllerGetVolumeResponse{Volume: csiVolume(vol), Status: status}, nil
 }
 
 func csiVolume(vol *v1alpha1.NvmfVolume) *csi.Volume {

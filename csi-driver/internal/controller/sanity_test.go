@@ -36,7 +36,7 @@ var notOffered = []string{
 	"GroupControllerService not supported", "Group Controller Service not provided", "GroupController Service not provided",
 	"CreateVolumeGroupSnapshot not supported", "GetVolumeGroupSnapshot not supported", "DeleteVolumeGroupSnapshot not supported",
 	"ControllerPublishVolume.readonly field not supported", "SNAPSHOT_ACCESSIBILITY_CONSTRAINTS not supported",
-	"NodeGetVolumeHealth not supported", "NodeGetStorageHealth not supported", "ControllerListVolumeHealth not supported", "ControllerGetVolumeHealth not supported",
+	"NodeGetVolumeHealth not supported", "NodeGetStorageHealth not supported",
 	// In Kubernetes it is the scheduler that counts a node's volumes.
 	"testnodevolumeattachlimit not enabled",
 }

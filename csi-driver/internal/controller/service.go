@@ -22,6 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cluster"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/csi-driver/internal/health"
 )
 
 // fieldManager of what this service writes.
@@ -132,6 +133,9 @@ func (s *Service) ControllerGetCapabilities(context.Context, *csi.ControllerGetC
 		csi.ControllerServiceCapability_RPC_GET_VOLUME,
 		csi.ControllerServiceCapability_RPC_LIST_SNAPSHOTS,
 		csi.ControllerServiceCapability_RPC_GET_SNAPSHOT,
+		csi.ControllerServiceCapability_RPC_GET_VOLUME_HEALTH,
+		csi.ControllerServiceCapability_RPC_LIST_VOLUME_HEALTH,
+		health.ControllerVolumeCondition,
 	} {
 		resp.Capabilities = append(resp.Capabilities, &csi.ControllerServiceCapability{
 			Type: &csi.ControllerServiceCapability_Rpc{Rpc: &csi.ControllerServiceCapability_RPC{Type: c}},
@@ -183,6 +187,18 @@ func (s *Service) ListVolumes(ctx context.Context, req *csi.ListVolumesRequest) 
 // ControllerGetVolume implements csi.ControllerServer.
 func (s *Service) ControllerGetVolume(ctx context.Context, req *csi.ControllerGetVolumeRequest) (*csi.ControllerGetVolumeResponse, error) {
 	resp, err := s.getVolume(ctx, req)
+	return resp, toStatus(err)
+}
+
+// ControllerGetVolumeHealth implements csi.ControllerServer.
+func (s *Service) ControllerGetVolumeHealth(ctx context.Context, req *csi.ControllerGetVolumeHealthRequest) (*csi.ControllerGetVolumeHealthResponse, error) {
+	resp, err := s.getVolumeHealth(ctx, req.GetVolumeId())
+	return resp, toStatus(err)
+}
+
+// ControllerListVolumeHealth implements csi.ControllerServer.
+func (s *Service) ControllerListVolumeHealth(ctx context.Context, req *csi.ControllerListVolumeHealthRequest) (*csi.ControllerListVolumeHealthResponse, error) {
+	resp, err := s.listVolumeHealth(ctx, req)
 	return resp, toStatus(err)
 }
 

@@ -1,0 +1,107 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"fmt"
+	"slices"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/csi-driver/internal/health"
+)
+
+// listVolumeHealth lists the volumes with which something is wrong.
+func (s *Service) listVolumeHealth(ctx context.Context, req *csi.ControllerListVolumeHealthRequest) (*csi.ControllerListVolumeHealthResponse, error) {
+	var vols v1alpha1.NvmfVolumeList
+	if err := s.live.List(ctx, &vols); err != nil {
+		return nil, fmt.Errorf("list NvmfVolumes: %w", err)
+	}
+	var ill []*csi.VolumeHealth
+	for i := range vols.Items {
+		p, err := s.problems(ctx, &vols.Items[i])
+		if err != nil {
+			return nil, err
+		}
+		if len(p) > 0 {
+			ill = append(ill, p.Volume(vols.Items[i].Name))
+		}
+	}
+	part, next, err := page(ill, func(v **csi.VolumeHealth) string { return (*v).VolumeId }, req.GetStartingToken(), req.GetMaxEntries())
+	return &csi.ControllerListVolumeHealthResponse{Entries: part, NextToken: next}, err
+}
+
+func (s *Service) getVolumeHealth(ctx context.Context, id string) (*csi.ControllerGetVolumeHealthResponse, error) {
+	vol, err := s.volume(ctx, id)
+	if err != nil {
+		return nil, err
+	}
+	p, err := s.problems(ctx, vol)
+	return &csi.ControllerGetVolumeHealthResponse{VolumeHealth: p.Volume(id)}, err
+}
+
+// problems of a volume, by what its agent says of it and the operator of its node.
+func (s *Service) problems(ctx context.Context, vol *v1alpha1.NvmfVolume) (health.Problems, error) {
+	node := &v1alpha1.NvmfNode{}
+	if err := s.client.Get(ctx, keyOf(vol.Spec.Node), node); apierrors.IsNotFound(err) {
+		node = nil
+	} else if err != nil {
+		return nil, fmt.Errorf("read NvmfNode %s: %w", vol.Spec.Node, err)
+	}
+	return problemsOf(vol, node), nil
+}
+
+// problemsOf a volume on its node, nil when there is no such NvmfNode. A volume that is being made or deleted has none.
+func problemsOf(vol *v1alpha1.NvmfVolume, node *v1alpha1.NvmfNode) health.Problems {
+	if vol.DeletionTimestamp != nil || !meta.IsStatusConditionTrue(vol.Status.Conditions, v1alpha1.ConditionCreated) {
+		return nil
+	}
+	var p health.Problems
+	add := func(kind csi.VolumeHealthErrorType, reason, message string) {
+		if !slices.ContainsFunc(p, func(e health.Problem) bool { return e.Kind == kind && e.Reason == reason }) {
+			p = append(p, health.Problem{Kind: kind, Reason: reason, Message: message})
+		}
+	}
+	if c := meta.FindStatusCondition(vol.Status.Conditions, v1alpha1.ConditionDegraded); c != nil && c.Status == metav1.ConditionTrue {
+		add(kindOf(c.Reason), c.Reason, c.Message)
+	}
+	// A volume that nobody uses need not be served.
+	if c := meta.FindStatusCondition(vol.Status.Conditions, v1alpha1.ConditionExported); c != nil && c.Status != metav1.ConditionTrue && len(vol.Spec.Hosts) > 0 {
+		add(health.Inaccessible, c.Reason, c.Message)
+	}
+	if node == nil {
+		add(health.Degraded, v1alpha1.ReasonAgentSilent, "there is no NvmfNode "+vol.Spec.Node+": nobody looks after the volume")
+		return p
+	}
+	// It may well be served: the data path does not need the agent. But nobody knows.
+	if c := meta.FindStatusCondition(node.Status.Conditions, v1alpha1.ConditionAgentAlive); c != nil && c.Status != metav1.ConditionTrue {
+		add(health.Degraded, v1alpha1.ReasonAgentSilent, "node "+vol.Spec.Node+" does not say how it is: "+c.Message)
+	}
+	for _, pool := range node.Status.Pools {
+		switch {
+		case pool.Device != vol.Status.Device:
+		case pool.Reason == v1alpha1.ReasonPoolNearlyFull:
+			add(health.Degraded, pool.Reason, "pool "+pool.Device+": "+pool.Message)
+		case !pool.Ready:
+			add(health.Inaccessible, pool.Reason, "pool "+pool.Device+": "+pool.Message)
+		}
+	}
+	return p
+}
+
+// kindOf what a volume that is Degraded for a reason has.
+func kindOf(reason string) csi.VolumeHealthErrorType {
+	switch reason {
+	case v1alpha1.ReasonVolumeLost:
+		return health.DataLoss
+	case v1alpha1.ReasonPoolFailed:
+		return health.Inaccessible
+	default: // it could not be grown, and serves at the size it has
+		return health.Degraded
+	}
+}
