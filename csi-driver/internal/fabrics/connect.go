@@ -49,19 +49,26 @@ func (h *Host) Connect(ctx context.Context, c Connection) error {
 	if err != nil {
 		return err
 	}
+	if !multipath {
+		// Whichever portal it leads to: the one that failed when it was made may answer by now.
+		controllers, err := h.Controllers(c.NQN)
+		if err != nil || connected(controllers) {
+			return err
+		}
+	}
 	var errs []error
-	connected := 0
+	paths := 0
 	for _, p := range c.Portals {
-		if connected > 0 && !multipath {
+		if paths > 0 && !multipath {
 			break
 		}
 		if err := h.connectPortal(ctx, c, p, known); err != nil {
 			errs = append(errs, err)
 			continue
 		}
-		connected++
+		paths++
 	}
-	if connected == 0 {
+	if paths == 0 {
 		return errors.Join(errs...)
 	}
 	for _, err := range errs {
@@ -131,12 +138,10 @@ func (h *Host) connectPortal(ctx context.Context, c Connection, p v1alpha1.Porta
 	if err != nil {
 		return err
 	}
-	address := net.JoinHostPort(p.Address, strconv.Itoa(int(p.Port)))
-	if p.Transport == v1alpha1.TransportTCP {
-		if err := h.Reachable(ctx, address); err != nil {
-			return &ConnectError{NQN: c.NQN, Host: h.NQN, Portal: p, Err: err}
-		}
+	if err := h.Answers(ctx, p); err != nil {
+		return &ConnectError{NQN: c.NQN, Host: h.NQN, Portal: p, Err: err}
 	}
+	address := net.JoinHostPort(p.Address, strconv.Itoa(int(p.Port)))
 	err = h.flights.do(ctx, flightKey{nqn: c.NQN, portal: string(p.Transport) + address}, func() error {
 		answer, err := h.Kernel.Create(options)
 		if err == nil {

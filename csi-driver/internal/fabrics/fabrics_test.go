@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -147,6 +148,48 @@ func TestConnectWithoutMultipathUsesOnePortal(t *testing.T) {
 	}
 	if got, err := f.host.NamespaceByDevice(ns.Device); err != nil || got != ns {
 		t.Errorf("by device %+v, %v; want %+v", got, err, ns)
+	}
+}
+
+// The first portal was dead when the volume was connected through the second, and is back.
+func TestConnectAgainWithoutMultipathKeepsThePathThatIsThere(t *testing.T) {
+	f := setUp(t)
+	f.must(f.kernel.DisableMultipath())
+	dead := v1alpha1.Portal{Transport: v1alpha1.TransportTCP, Address: "10.0.0.9", Port: 4420}
+	f.connect(dead, second)
+	f.must(f.kernel.Serve(fabricstest.Subsystem{
+		NQN: nqn, Portals: []string{"10.0.0.9:4420", "10.0.0.2:4420"}, Hosts: []string{f.host.NQN},
+		Namespaces: []fabricstest.Namespace{{NGUID: nguid, SizeBytes: size}},
+	}))
+	f.connect(dead, second)
+	if got := f.kernel.Controllers(); len(got) != 1 {
+		t.Errorf("controllers %v: the second is a second block device", got)
+	}
+}
+
+func TestLost(t *testing.T) {
+	both := []v1alpha1.Portal{first, second}
+	for name, c := range map[string]struct {
+		change func(*fixture)
+		want   []v1alpha1.Portal
+	}{
+		"none":                 {func(f *fixture) { f.connect(first, second) }, nil},
+		"one was never made":   {func(f *fixture) { f.connect(first) }, []v1alpha1.Portal{second}},
+		"one was given up":     {func(f *fixture) { f.connect(first, second); f.must(f.kernel.Drop("nvme0")) }, []v1alpha1.Portal{first}},
+		"one is being deleted": {func(f *fixture) { f.connect(first, second); f.must(f.kernel.SetState("nvme1", "deleting")) }, []v1alpha1.Portal{second}},
+		"one reconnects":       {func(f *fixture) { f.connect(first, second); f.must(f.kernel.SetState("nvme1", "connecting")) }, nil},
+		"not connected":        {func(*fixture) {}, nil},
+		"all being deleted":    {func(f *fixture) { f.connect(first); f.must(f.kernel.SetState("nvme0", "deleting")) }, nil},
+		"without multipath":    {func(f *fixture) { f.must(f.kernel.DisableMultipath()); f.connect(first) }, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := setUp(t)
+			c.change(f)
+			got, err := f.host.Lost(connection(both...))
+			if err != nil || !slices.Equal(got, c.want) {
+				t.Errorf("got %v, %v", got, err)
+			}
+		})
 	}
 }
 

@@ -31,7 +31,13 @@ type Mount struct {
 	Type string
 	// ReadOnly at this place.
 	ReadOnly bool
+	// TurnedReadOnly: it was mounted for writing here, and the kernel has stopped that: it met an error.
+	TurnedReadOnly bool
 }
+
+// failed are the options of a filesystem itself, not of a place where it is mounted, by which the kernel shows that it
+// takes no more writes: ext4 shows ro, and from Linux 6.15 on emergency_ro; others show shutdown.
+var failed = []string{"ro", "emergency_ro", "shutdown"}
 
 // devtmpfs is the filesystem of /dev; a table entry with another root in it is a bound device node.
 const devtmpfs = "devtmpfs"
@@ -59,14 +65,17 @@ func (h *Host) At(path string) (Mount, bool, error) {
 
 // MountsOf lists where a block device is mounted, or bound, by its number and its name.
 func (h *Host) MountsOf(device, name string) ([]string, error) {
-	all, err := h.mounts(func(m Mount) bool {
-		return m.Device == device || m.Node == name && !m.NodeGone
-	})
+	all, err := h.Shown(device, name)
 	paths := make([]string, len(all))
 	for i, m := range all {
 		paths[i] = m.Path
 	}
 	return paths, err
+}
+
+// Shown lists the mounts of a block device, and where it is bound, by its number and its name.
+func (h *Host) Shown(device, name string) ([]Mount, error) {
+	return h.mounts(func(m Mount) bool { return m.Device == device || m.Node == name && !m.NodeGone })
 }
 
 func (h *Host) mounts(keep func(Mount) bool) ([]Mount, error) {
@@ -88,6 +97,8 @@ func (h *Host) mounts(keep func(Mount) bool) ([]Mount, error) {
 		}
 		if info.FSType == devtmpfs && info.Root != "/" {
 			m.Node, m.NodeGone = strings.CutSuffix(strings.TrimPrefix(info.Root, "/"), deletedSuffix)
+		} else if !m.ReadOnly {
+			m.TurnedReadOnly = slices.ContainsFunc(strings.Split(info.VFSOptions, ","), func(o string) bool { return slices.Contains(failed, o) })
 		}
 		if keep(m) {
 			all = append(all, m)
@@ -102,10 +113,16 @@ type Usage struct {
 	TotalInodes, UsedInodes, AvailableInodes int64
 }
 
-// Usage asks the filesystem at a path. It may wait for the device.
+// Usage asks the filesystem at a path. It may wait for the device, for ever. It fails with syscall.EIO on a filesystem that
+// the kernel has shut down: the folder is opened for that, since XFS still counts its blocks then.
 func (h *Host) Usage(path string) (Usage, error) {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return Usage{}, &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	defer func() { _ = unix.Close(fd) }()
 	var s unix.Statfs_t
-	if err := unix.Statfs(path, &s); err != nil {
+	if err := unix.Fstatfs(fd, &s); err != nil {
 		return Usage{}, &os.PathError{Op: "statfs", Path: path, Err: err}
 	}
 	unit := s.Frsize

@@ -28,6 +28,8 @@ type Mounter struct {
 type entry struct {
 	path, device, root, fsType string
 	readOnly                   bool
+	// failed: the filesystem itself is read-only.
+	failed bool
 }
 
 // NewMounter makes the mounter that belongs to a kernel: devices that it mounts are claimed.
@@ -53,6 +55,16 @@ func (m *Mounter) Block() (release func()) {
 		m.mu.Unlock()
 		close(blocked)
 	}
+}
+
+// FailWrites makes what is mounted for writing read-only, as ext4 does when it meets an error.
+func (m *Mounter) FailWrites() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for i := range m.entries {
+		m.entries[i].failed = true
+	}
+	return m.save()
 }
 
 func (m *Mounter) waitUnblocked() {
@@ -86,13 +98,14 @@ func (m *Mounter) Mount(source, target, fsType string, options []string) error {
 		if err != nil {
 			return err
 		}
-		e.device = strings.TrimSpace(string(number))
+		e.device, e.failed = strings.TrimSpace(string(number)), e.readOnly
 	default:
 		from, ok := m.at(source)
 		if !ok {
 			return fmt.Errorf("mount %s: %w", source, syscall.EINVAL)
 		}
 		e.device, e.root, e.fsType, e.readOnly = from.device, from.root, from.fsType, from.readOnly || e.readOnly
+		e.failed = from.failed
 	}
 	m.entries = append(m.entries, e)
 	if err := m.save(); err != nil {
@@ -150,11 +163,9 @@ func (m *Mounter) gone(device string) {
 func (m *Mounter) save() error {
 	var table strings.Builder
 	for i, e := range m.entries {
-		mode := "rw"
-		if e.readOnly {
-			mode = "ro"
-		}
-		fmt.Fprintf(&table, "%d 1 %s %s %s %s,relatime shared:1 - %s none rw\n", i+100, e.device, e.root, e.path, mode, e.fsType)
+		mode := map[bool]string{false: "rw", true: "ro"}
+		fmt.Fprintf(&table, "%d 1 %s %s %s %s,relatime shared:1 - %s none %s\n",
+			i+100, e.device, e.root, e.path, mode[e.readOnly], e.fsType, mode[e.failed])
 	}
 	return os.WriteFile(m.path, []byte(table.String()), 0o600)
 }
