@@ -125,6 +125,12 @@ const (
 	// HostNQNPrefix starts every host NQN (NVMe Base Specification: NQN
 	// with a UUID); what follows it is the Kubernetes Node's UID. It is also the node's CSI node_id.
 	HostNQNPrefix = "nqn.2014-08.org.nvmexpress:uuid:"
+	// ReachesLabel is the one topology key of the CSI driver, with ReachesVolumes as its value: the kubelet puts it on every Node
+	// whose node plugin has registered. Volumes are used from all of those alike, so no PersistentVolume carries it as a
+	// constraint; csi-provisioner publishes CSIStorageCapacity only of drivers with a key.
+	ReachesLabel = "weft.storage/reaches"
+	// ReachesVolumes is ReachesLabel's value.
+	ReachesVolumes = "volumes"
 	// VolumeFinalizer keeps an NvmfVolume or NvmfSnapshot until the engine no longer lists it.
 	VolumeFinalizer = "weft.storage/engine"
 	// TargetFinalizer keeps an NvmfTarget while volumes of it exist.

@@ -75,7 +75,7 @@ func TestTheCSIDriverObjectSaysWhatTheDriverDoes(t *testing.T) {
 	}
 	yes, no, file := true, false, storagev1.FileFSGroupPolicy
 	want := storagev1.CSIDriverSpec{
-		AttachRequired: &yes, PodInfoOnMount: &no, RequiresRepublish: &no, StorageCapacity: &no, SELinuxMount: &no,
+		AttachRequired: &yes, PodInfoOnMount: &no, RequiresRepublish: &no, StorageCapacity: &yes, SELinuxMount: &no,
 		FSGroupPolicy: &file, VolumeLifecycleModes: []storagev1.VolumeLifecycleMode{storagev1.VolumeLifecyclePersistent},
 	}
 	if diff := cmp.Diff(want, drivers[0].Spec); diff != "" {

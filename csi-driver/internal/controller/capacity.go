@@ -18,7 +18,7 @@ func (s *Service) getCapacity(ctx context.Context, req *csi.GetCapacityRequest) 
 	var params parameters.Parameters
 	if len(req.GetParameters()) > 0 {
 		var err error
-		if params, err = parameters.Parse(req.GetParameters()); err != nil {
+		if params, err = parameters.Parse(parameters.OfClass(req.GetParameters())); err != nil {
 			return nil, err
 		}
 		target, err := s.target(ctx, params.Target)

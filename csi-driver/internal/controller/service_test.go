@@ -48,9 +48,13 @@ func TestCapacity(t *testing.T) {
 	g.Expect(resp.MaximumVolumeSize.Value).To(Equal(10 * gi))
 	g.Expect(resp.MinimumVolumeSize.Value).To(Equal(int64(4 << 20)))
 	newVolume(t, s, st, "v")
+	// As csi-provisioner asks: with a segment of the topology, and all that is in the StorageClass.
+	req.AccessibleTopology = &csi.Topology{Segments: map[string]string{v1alpha1.ReachesLabel: v1alpha1.ReachesVolumes}}
+	req.Parameters["csi.storage.k8s.io/fstype"], req.Parameters["csi.storage.k8s.io/node-stage-secret-name"] = "xfs", "some"
 	resp, err = s.GetCapacity(t.Context(), req)
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(resp.AvailableCapacity).To(Equal(19 * gi))
+	g.Expect(resp.MaximumVolumeSize.Value).To(Equal(10*gi), "the drive of the node without the volume")
 	resp, err = s.GetCapacity(t.Context(), &csi.GetCapacityRequest{VolumeCapabilities: []*csi.VolumeCapability{mount("xfs")}})
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(resp.AvailableCapacity).To(BeNumerically(">=", 19*gi), "all targets together")

@@ -27,11 +27,15 @@ func (s *Service) GetPluginInfo(context.Context, *csi.GetPluginInfoRequest) (*cs
 	return &csi.GetPluginInfoResponse{Name: v1alpha1.DriverName, VendorVersion: s.Version}, nil
 }
 
-// GetPluginCapabilities says what the driver as a whole can do, whichever of its processes is asked. There is no topology: a volume is used from any node.
+// GetPluginCapabilities says what the driver as a whole can do, whichever of its processes is asked. Its topology has one
+// segment, all nodes that the driver runs on: a volume is used from any of them.
 func (s *Service) GetPluginCapabilities(context.Context, *csi.GetPluginCapabilitiesRequest) (*csi.GetPluginCapabilitiesResponse, error) {
 	return &csi.GetPluginCapabilitiesResponse{Capabilities: []*csi.PluginCapability{
 		{Type: &csi.PluginCapability_Service_{Service: &csi.PluginCapability_Service{
 			Type: csi.PluginCapability_Service_CONTROLLER_SERVICE,
+		}}},
+		{Type: &csi.PluginCapability_Service_{Service: &csi.PluginCapability_Service{
+			Type: csi.PluginCapability_Service_VOLUME_ACCESSIBILITY_CONSTRAINTS,
 		}}},
 		{Type: &csi.PluginCapability_VolumeExpansion_{VolumeExpansion: &csi.PluginCapability_VolumeExpansion{
 			Type: csi.PluginCapability_VolumeExpansion_ONLINE,

@@ -22,9 +22,10 @@ func TestIdentity(t *testing.T) {
 
 	caps, err := s.GetPluginCapabilities(t.Context(), &csi.GetPluginCapabilitiesRequest{})
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(caps.GetCapabilities()).To(HaveLen(2))
+	g.Expect(caps.GetCapabilities()).To(HaveLen(3))
 	g.Expect(caps.GetCapabilities()[0].GetService().GetType()).To(Equal(csi.PluginCapability_Service_CONTROLLER_SERVICE))
-	g.Expect(caps.GetCapabilities()[1].GetVolumeExpansion().GetType()).To(Equal(csi.PluginCapability_VolumeExpansion_ONLINE))
+	g.Expect(caps.GetCapabilities()[1].GetService().GetType()).To(Equal(csi.PluginCapability_Service_VOLUME_ACCESSIBILITY_CONSTRAINTS))
+	g.Expect(caps.GetCapabilities()[2].GetVolumeExpansion().GetType()).To(Equal(csi.PluginCapability_VolumeExpansion_ONLINE))
 
 	for _, ready = range []bool{false, true} {
 		probe, err := s.Probe(t.Context(), &csi.ProbeRequest{})

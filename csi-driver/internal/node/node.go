@@ -63,9 +63,13 @@ type Service struct {
 	calls calls
 }
 
-// NodeGetInfo gives the host NQN as the node's id, so that the controller need not look it up. There is no topology: a volume is used from any node.
+// NodeGetInfo gives the host NQN as the node's id, so that the controller need not look it up. The topology is the same on every
+// node: it says that volumes are used from here, and is what capacity is published for.
 func (s *Service) NodeGetInfo(context.Context, *csi.NodeGetInfoRequest) (*csi.NodeGetInfoResponse, error) {
-	return &csi.NodeGetInfoResponse{NodeId: s.HostNQN, MaxVolumesPerNode: s.MaxVolumes}, nil
+	return &csi.NodeGetInfoResponse{
+		NodeId: s.HostNQN, MaxVolumesPerNode: s.MaxVolumes,
+		AccessibleTopology: &csi.Topology{Segments: map[string]string{v1alpha1.ReachesLabel: v1alpha1.ReachesVolumes}},
+	}, nil
 }
 
 // NodeGetCapabilities says which calls are served.

@@ -4,6 +4,7 @@ package node_test
 
 import (
 	"errors"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -23,6 +24,10 @@ func TestInfo(t *testing.T) {
 	must(t, err)
 	if info.GetNodeId() != "nqn.2014-08.org.nvmexpress:uuid:"+uid || info.GetMaxVolumesPerNode() != 7 {
 		t.Errorf("got %v", info)
+	}
+	// csi-provisioner publishes capacity only of drivers with a topology key; a value that differs between nodes would bind volumes to some of them.
+	if got := info.GetAccessibleTopology().GetSegments(); !maps.Equal(got, map[string]string{"weft.storage/reaches": "volumes"}) {
+		t.Errorf("topology is %v", got)
 	}
 }
 

@@ -34,13 +34,16 @@ const (
 	// Zones whose nodes may hold the volumes, separated by commas. Default: all of the target's.
 	Zones = "zones"
 	// FSType of a mounted volume. The provisioner moves it into the volume's capability.
-	FSType = "csi.storage.k8s.io/fstype"
+	FSType = provisionerPrefix + "fstype"
 
 	// What the provisioner adds when it runs with --extra-create-metadata; users do not write these.
-	pvName       = "csi.storage.k8s.io/pv/name"
-	pvcName      = "csi.storage.k8s.io/pvc/name"
-	pvcNamespace = "csi.storage.k8s.io/pvc/namespace"
+	pvName       = provisionerPrefix + "pv/name"
+	pvcName      = provisionerPrefix + "pvc/name"
+	pvcNamespace = provisionerPrefix + "pvc/namespace"
 )
+
+// provisionerPrefix of the keys that are for csi-provisioner.
+const provisionerPrefix = "csi.storage.k8s.io/"
 
 // Bounds are those of v1alpha1.Connection, except that a ctrlLossTimeout of 0 is refused: the kernel
 // would give up at once, so that any restart of a target would break its volumes.
@@ -144,6 +147,14 @@ var metadata = []setter{
 	{pvName, func(p *Parameters, v string) error { p.PVName = v; return nil }},
 	{pvcName, func(p *Parameters, v string) error { p.PVCName = v; return nil }},
 	{pvcNamespace, func(p *Parameters, v string) error { p.PVCNamespace = v; return nil }},
+}
+
+// OfClass returns what a StorageClass tells the driver. csi-provisioner keeps keys with its own prefix to itself when it asks for a volume, and
+// passes them on when it asks for capacity.
+func OfClass(m map[string]string) map[string]string {
+	m = maps.Clone(m)
+	maps.DeleteFunc(m, func(key, _ string) bool { return key != FSType && strings.HasPrefix(key, provisionerPrefix) })
+	return m
 }
 
 // Parse reads a StorageClass's parameters. All that is wrong with them is in

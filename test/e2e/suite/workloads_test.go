@@ -235,12 +235,15 @@ func newTarget(ctx context.Context, target *v1alpha1.NvmfTarget) {
 }
 
 // newClass makes a StorageClass. It is deleted after the test.
-func newClass(ctx context.Context, name string, parameters map[string]string) {
+func newClass(ctx context.Context, name string, parameters map[string]string, options ...func(*storagev1.StorageClass)) {
 	GinkgoHelper()
 	expandable := true
 	class := &storagev1.StorageClass{
 		ObjectMeta:  metav1.ObjectMeta{Name: name},
 		Provisioner: v1alpha1.DriverName, Parameters: parameters, AllowVolumeExpansion: &expandable,
+	}
+	for _, o := range options {
+		o(class)
 	}
 	Expect(cluster.Create(ctx, class)).To(Succeed())
 	DeferCleanup(remove, class)
