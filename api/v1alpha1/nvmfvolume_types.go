@@ -28,8 +28,8 @@ type NvmfVolumeSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="node is immutable: the data lies there; make a new volume from a copy"
 	// +required
 	Node string `json:"node"`
-	// Size in bytes, a multiple of 4Mi. It may grow, never shrink.
-	// +kubebuilder:validation:XValidation:rule="[quantity(string(self))].all(q, q.isInteger() && q.asInteger() > 0 && q.asInteger() % 4194304 == 0)",message="size must be a multiple of 4Mi without a fraction, such as 1536Mi"
+	// Size in bytes, a multiple of 4Mi, at most 8Pi. It may grow, never shrink.
+	// +kubebuilder:validation:XValidation:rule="[quantity(string(self)).asApproximateFloat()].all(f, f > 0.0 && f <= 9007199254740992.0 && f == double(int(f) / 4194304 * 4194304)) && !string(self).contains('.')",message="size must be a multiple of 4Mi without a fraction, such as 1536Mi, and at most 8Pi"
 	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).compareTo(quantity(string(oldSelf))) >= 0",message="size may grow, never shrink: what lies beyond the new end would be lost"
 	// +required
 	Size resource.Quantity `json:"size"`

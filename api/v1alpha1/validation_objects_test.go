@@ -94,7 +94,7 @@ func volumeRules() []validation {
 	const (
 		sourceIsImmutable = "source is immutable: it says where the volume's first data came from"
 		exactlyOne        = "source: give exactly one of snapshot and volume"
-		least             = "size must be a multiple of 4Mi without a fraction, such as 1536Mi"
+		least             = "size must be a multiple of 4Mi without a fraction, such as 1536Mi, and at most 8Pi"
 	)
 	return slices.Concat([]validation{
 		{name: "as it is", base: volume},
@@ -142,8 +142,12 @@ func volumeRules() []validation {
 			bad: map[string]string{"8B5D2F43-2D0B-4B3E-9D2A-0C4B1DE0A001": "should match", "8b5d2f432d0b4b3e9d2a0c4b1de0a001": "should match", long(37): "may not be more than 36"}},
 		field{base: volume, path: "spec.target", edit: `spec: {target: %s}`, good: []string{long(63)}, bad: map[string]string{`""`: "at least 1 chars long", long(64): "may not be more than 63"}},
 		field{base: volume, path: "spec.node", edit: `spec: {node: %s}`, good: []string{long(253)}, bad: map[string]string{`""`: "at least 1 chars long", long(254): "may not be more than 253"}},
-		field{base: volume, path: "spec.size", edit: `spec: {size: %s}`, good: []string{"4Mi", "4194304", `"4194304"`, "1Ti"},
-			bad: map[string]string{"0": least, "1048575": least, "1M": least, "1Mi": least, "1.5Gi": least, "6Mi": least, "-1Gi": least, "much": "should match"}},
+		field{base: volume, path: "spec.size", edit: `spec: {size: %s}`,
+			good: []string{"4Mi", "4194304", `"4194304"`, "4194304k", "1Ti", "100Ti", "102400Gi", "104857604Mi", "107374186496Ki", "109951162777600", "1Pi", "8Pi"},
+			bad: map[string]string{
+				"0": least, "1048575": least, "1M": least, "1Mi": least, "1.5Gi": least, "1.0Gi": least, "6Mi": least, "-1Gi": least, "-100Ti": least, "much": "should match",
+				"104857602Mi": least, "109951162777601": least, "100T": least, "9007199254740991": least, "8193Ti": least, "9Ei": least, "100000000000Ti": least, `"1e30"`: least, "500m": least,
+			}},
 		field{base: volume, path: "spec.source.snapshot", edit: `spec: {source: {snapshot: %s}}`, good: []string{long(253)}, bad: map[string]string{`""`: "at least 1 chars long", long(254): "may not be more than 253"}},
 		field{base: volume, path: "spec.source.volume", edit: `spec: {source: {volume: %s}}`, good: []string{long(253)}, bad: map[string]string{`""`: "at least 1 chars long", long(254): "may not be more than 253"}},
 		field{base: volume, path: "spec.qos", edit: `spec: {qos: %s}`, good: []string{"{}", "{iops: 1000, bandwidthMiBps: 200, readBandwidthMiBps: 1, writeBandwidthMiBps: 7}"}},
