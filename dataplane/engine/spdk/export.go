@@ -125,12 +125,7 @@ func (e *Engine) Export(ctx context.Context, exports []engine.Export) []error {
 	if err != nil {
 		return failAll(len(exports), err)
 	}
-	reading, serving := s.startNames(), s.startNetwork()
-	st, err := s.finishStore(reading)
-	if err != nil {
-		return failAll(len(exports), err)
-	}
-	n, err := s.finishNetwork(serving)
+	st, n, err := s.finish(s.startNames(), s.startNetwork())
 	if err != nil {
 		return failAll(len(exports), err)
 	}

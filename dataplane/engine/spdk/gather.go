@@ -17,12 +17,7 @@ func (e *Engine) Gather(ctx context.Context) (engine.State, error) {
 	if err != nil {
 		return engine.State{}, err
 	}
-	reading, network := s.startStore(), s.startNetwork()
-	st, err := s.finishStore(reading)
-	if err != nil {
-		return engine.State{}, err
-	}
-	n, err := s.finishNetwork(network)
+	st, n, err := s.finish(s.startStore(), s.startNetwork())
 	if err != nil {
 		return engine.State{}, err
 	}

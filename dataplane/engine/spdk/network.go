@@ -48,6 +48,16 @@ func (s *session) startSubsystems() networkReading {
 
 func (s *session) readNetwork() (*network, error) { return s.finishNetwork(s.startNetwork()) }
 
+// finish what is read of the pools and of what is served, side by side on one connection.
+func (s *session) finish(pools storeReading, serving networkReading) (*store, *network, error) {
+	st, err := s.finishStore(pools)
+	if err != nil {
+		return nil, nil, err
+	}
+	n, err := s.finishNetwork(serving)
+	return st, n, err
+}
+
 func (s *session) finishNetwork(r networkReading) (*network, error) {
 	n := &network{
 		subsystems: map[string]spdkrpc.Subsystem{},

@@ -18,12 +18,7 @@ func (e *Engine) SetQoS(ctx context.Context, limits []engine.VolumeQoS) []error 
 	if err != nil {
 		return failAll(len(limits), err)
 	}
-	reading, serving := s.startStore(), s.startSubsystems()
-	st, err := s.finishStore(reading)
-	if err != nil {
-		return failAll(len(limits), err)
-	}
-	n, err := s.finishNetwork(serving)
+	st, n, err := s.finish(s.startStore(), s.startSubsystems())
 	if err != nil {
 		return failAll(len(limits), err)
 	}

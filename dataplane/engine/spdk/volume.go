@@ -295,12 +295,7 @@ func (e *Engine) DeleteVolumes(ctx context.Context, ids []engine.ID) []error {
 	if err != nil {
 		return failAll(len(ids), err)
 	}
-	reading, serving := s.startNames(), s.startSubsystems()
-	st, err := s.finishStore(reading)
-	if err != nil {
-		return failAll(len(ids), err)
-	}
-	n, err := s.finishNetwork(serving)
+	st, n, err := s.finish(s.startNames(), s.startSubsystems())
 	if err != nil {
 		return failAll(len(ids), err)
 	}

@@ -22,6 +22,21 @@ func (a *app) namedLvol(r *request) *lvol {
 	return v
 }
 
+// lvolAndName decodes two names, the parameters so called, and finds the volume that the first one names; or answers why not.
+func (a *app) lvolAndName(r *request, first, second string) (*lvol, string) {
+	var name, other string
+	if !r.decode(required(first, asString(&name)), required(second, asString(&other))) {
+		r.fail(codeInternal, msgDecode)
+		return nil, ""
+	}
+	v, e := a.findLvol(name)
+	if e != 0 {
+		r.errno(e)
+		return nil, ""
+	}
+	return v, other
+}
+
 // changeLvol locks a volume, and carries out f when the store has come to it. f answers.
 func (a *app) changeLvol(r *request, v *lvol, f func()) {
 	switch {
@@ -136,14 +151,8 @@ func (a *app) inflate(r *request, v *lvol, all bool) {
 }
 
 func (a *app) lvolSetParent(r *request) {
-	var name, of string
-	if !r.decode(required("lvol_name", asString(&name)), required("parent_name", asString(&of))) {
-		r.fail(codeInternal, msgDecode)
-		return
-	}
-	v, e := a.findLvol(name)
-	if e != 0 {
-		r.errno(e)
+	v, of := a.lvolAndName(r, "lvol_name", "parent_name")
+	if v == nil {
 		return
 	}
 	parent, e := a.findLvol(of)
@@ -191,14 +200,8 @@ func (a *app) lvolSetReadOnly(r *request) {
 }
 
 func (a *app) lvolRename(r *request) {
-	var from, to string
-	if !r.decode(required("old_name", asString(&from)), required("new_name", asString(&to))) {
-		r.fail(codeInternal, msgDecode)
-		return
-	}
-	v, e := a.findLvol(from)
-	if e != 0 {
-		r.errno(e)
+	v, to := a.lvolAndName(r, "old_name", "new_name")
+	if v == nil {
 		return
 	}
 	if e := v.store.checkName(to); e != 0 {
