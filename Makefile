@@ -127,16 +127,20 @@ endef
 # A real SPDK target goes into the machine with its libraries, and serves the kernel's initiator there over TCP and RDMA.
 # Then it drives the machine's drives itself, on this machine and on one with an IOMMU.
 SPDK_MEMORY := 3072
-drives-in-machine = $(MACHINE) exec node1 -- env WEFT_SPDK_TARGET=/host-share/spdk/nvmf_tgt /host-share/launch.test -test.v -test.timeout 10m -test.run TestServesDrives
+# On the machine's own disk: from the shared folder each start of the target takes seconds.
+spdk-to-machine = $(MACHINE) exec node1 -- cp -r /host-share/spdk /var/tmp/
+drives-in-machine = $(MACHINE) exec node1 -- env WEFT_SPDK_TARGET=/var/tmp/spdk/nvmf_tgt /host-share/launch.test -test.v -test.timeout 10m -test.run TestServesDrives
 define spdk-in-machine
 	rm -rf .lab-machine/share/spdk
 	$(MACHINE) pack-target $(abspath $(WEFT_SPDK_TARGET)) $(CURDIR)/.lab-machine/share/spdk
 	$(GO) test -c -tags lab -o .lab-machine/share/spdk.test ./dataplane/engine/spdk
-	$(MACHINE) exec node1 -- env WEFT_SPDK_TARGET=/host-share/spdk/nvmf_tgt /host-share/spdk.test -test.v -test.timeout 25m -test.run 'TestConformance|TestMounted|TestRefill'
+	$(spdk-to-machine)
+	$(MACHINE) exec node1 -- env WEFT_SPDK_TARGET=/var/tmp/spdk/nvmf_tgt /host-share/spdk.test -test.v -test.timeout 25m -test.run 'TestConformance|TestMounted|TestRefill'
 	$(GO) test -c -tags lab -o .lab-machine/share/launch.test ./dataplane/cmd/weft-launch
 	$(drives-in-machine)
 	$(MACHINE) down
 	$(MACHINE) up --nodes 1 --no-cluster --iommu --memory $(SPDK_MEMORY)
+	$(spdk-to-machine)
 	$(drives-in-machine)
 endef
 

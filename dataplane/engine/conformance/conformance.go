@@ -38,7 +38,8 @@ const (
 // Harness is the machine under test. What its methods make is taken away by
 // t.Cleanup.
 type Harness interface {
-	// Reset takes away all that the target holds and serves. Every test begins and ends with it.
+	// Reset takes away all that the target holds and serves. Every case begins with it, and the suite ends with it:
+	// on a slow machine it takes longer than most cases.
 	Reset(t *testing.T)
 	// Engine as a process that has just started would see it.
 	Engine(t *testing.T) engine.Engine
@@ -67,7 +68,9 @@ type Traits struct {
 	NoHosts string
 	// FixedTransports: queue depth, in-capsule data and I/O queues are the whole target's, as its plan
 	// says. Other ones need a restart, and Gather answers 0 for an export's MaxIOQueues.
-	FixedTransports   bool
+	FixedTransports bool
+	// RefusedHostsRetry: the target tells no host that it is not admitted any more, which goes on trying as after a
+	// target's end.
 	RefusedHostsRetry bool
 }
 
@@ -77,6 +80,8 @@ type Connection interface {
 	Namespace(ctx context.Context, id engine.ID) (Namespace, error)
 	// Gone says whether the target ended the connection and it will not come back.
 	Gone() bool
+	// LosePatience: with the next attempt that fails the host gives up.
+	LosePatience() error
 	// IOQueues of the controller.
 	IOQueues() (int, error)
 	// Disconnect from the host's side.
@@ -116,6 +121,7 @@ func Run(t *testing.T, h Harness) {
 	if reason := h.Traits().NoHosts; reason != "" {
 		t.Logf("cases with hosts are skipped: %s", reason)
 	}
+	t.Cleanup(func() { h.Reset(t) })
 	groups := []struct {
 		name  string
 		cases map[string]func(*suite)
@@ -146,7 +152,6 @@ func run(t *testing.T, h Harness, do func(*suite)) {
 	g.SetDefaultEventuallyTimeout(patience)
 	g.SetDefaultEventuallyPollingInterval(soon)
 	h.Reset(t)
-	t.Cleanup(func() { h.Reset(t) })
 	do(&suite{Harness: h, WithT: g, t: t, ctx: ctx, engine: h.Engine(t)})
 }
 
@@ -295,6 +300,14 @@ func (s *suite) read(ns Namespace, block int64) string {
 	_, err := ns.ReadAt(p, block*BlockBytes)
 	s.Expect(err).NotTo(HaveOccurred())
 	return textOf(p)
+}
+
+// refused says that a target which serves a host no more has said all it says to it: the host is gone in a moment.
+func (s *suite) refused(c Connection) {
+	s.t.Helper()
+	if s.Traits().RefusedHostsRetry {
+		s.Expect(c.LosePatience()).To(Succeed())
+	}
 }
 
 func blockOf(text string) []byte {

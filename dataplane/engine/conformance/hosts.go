@@ -128,7 +128,8 @@ func hostCases() map[string]func(*suite) {
 		"ANA states are seen, by portal":                                seesANA,
 		"namespaces come and go while connected":                        namespacesComeAndGo,
 		"a volume is blank until its first write":                       blankUntilWritten,
-		"a new volume reads zeroes where a deleted one had data":        readsNoOldData,
+		"a new volume reads zeroes where a deleted one had data":        volumeLeavesNothing,
+		"a new volume reads zeroes where a deleted clone had data":      cloneLeavesNothing,
 		"a closed portal disconnects, and open again it is as it was":   closedPortal,
 		"what is asked again while connected disturbs nobody":           repeatDisturbsNobody,
 		"a limit of queues takes effect with the next connection":       queueLimit,
@@ -184,6 +185,7 @@ func hostIsGone(h *hostFixture) {
 	// What is in the volume when the call answers is in the snapshot.
 	snapshot := h.snap(h.id)
 	acknowledged := w.acknowledged.Load()
+	h.refused(h.c)
 	h.Eventually(w.ended).Should(Receive(HaveOccurred()))
 	h.Eventually(h.c.Gone).Should(BeTrue())
 	_, err := h.Connect(h.ctx, h.t, h.portal.Portal, h.x.NQN, h.host)
@@ -210,6 +212,7 @@ func othersGoOn(h *hostFixture) {
 	x.Hosts = []string{stays}
 	h.exportAs(x)
 	h.goesOn(w)
+	h.refused(h.c)
 	h.Eventually(h.c.Gone).Should(BeTrue())
 	h.finish(w, ns, 2)
 	h.Expect(c.Gone()).To(BeFalse())
@@ -222,6 +225,7 @@ func unexportDisconnects(h *hostFixture) {
 	h.goesOn(w)
 	h.done(h.engine.Unexport(h.ctx, []string{h.x.NQN}))
 	h.done(h.engine.DeleteVolumes(h.ctx, []engine.ID{h.id}))
+	h.refused(h.c)
 	h.Eventually(w.ended).Should(Receive(HaveOccurred()))
 	h.Eventually(h.c.Gone).Should(BeTrue())
 	h.Expect(h.volume(h.id)).To(BeNil())
@@ -308,25 +312,51 @@ func blankUntilWritten(h *hostFixture) {
 	h.Expect(h.volume(h.id).AllocatedBytes).To(BeNumerically(">", 0))
 }
 
-// readsNoOldData: a target allocates space in units, and what the host did not write of one is not what was there before.
-func readsNoOldData(h *hostFixture) {
-	const (
-		chunk = 16 * BlockBytes
-		size  = 16 * mib
-	)
-	secret := bytes.Repeat([]byte("secret"), chunk/6+1)[:chunk]
-	for off := int64(0); off < size; off += chunk {
-		_, err := h.ns.WriteAt(secret, off)
-		h.Expect(err).NotTo(HaveOccurred())
-	}
+const (
+	// secretBytes are written to each volume of whose data nothing may be left.
+	secretBytes = 16 * mib
+	chunkBytes  = 16 * BlockBytes
+)
+
+func volumeLeavesNothing(h *hostFixture) {
+	h.writeSecret(h.ns)
 	h.detach()
 	h.done(h.engine.DeleteVolumes(h.ctx, []engine.ID{h.id}))
+	h.readsNoSecret(2 * secretBytes)
+}
+
+// cloneLeavesNothing, nor does a snapshot that has what the clone overwrote.
+func cloneLeavesNothing(h *hostFixture) {
+	h.write(h.ns, 0, "of the source")
+	clone := h.clone(engine.Source{Volume: h.id}, 64*mib)
+	h.use(clone, h.writeSecret)
+	snapshot := h.snap(clone)
+	h.use(clone, h.writeSecret)
+	h.done(h.engine.DeleteVolumes(h.ctx, []engine.ID{clone}))
+	h.done(h.engine.DeleteSnapshots(h.ctx, []engine.ID{snapshot}))
+	h.readsNoSecret(3 * secretBytes)
+	h.Expect(h.read(h.ns, 0)).To(Equal("of the source"))
+}
+
+func (h *hostFixture) writeSecret(ns Namespace) {
+	h.t.Helper()
+	chunk := bytes.Repeat([]byte("secret"), chunkBytes/6+1)[:chunkBytes]
+	for off := int64(0); off < secretBytes; off += chunkBytes {
+		_, err := ns.WriteAt(chunk, off)
+		h.Expect(err).NotTo(HaveOccurred())
+	}
+}
+
+// readsNoSecret in the first so many bytes of a new volume: a target allocates space in units, and what the host did not write of one is
+// not what was there before.
+func (h *hostFixture) readsNoSecret(sizeBytes int64) {
+	h.t.Helper()
 	h.use(h.create(h.device.ID, 64*mib), func(ns Namespace) {
-		for off := int64(0); off < 2*size; off += mib {
+		for off := int64(0); off < sizeBytes; off += mib {
 			h.write(ns, off/BlockBytes, "new")
 		}
-		got := make([]byte, chunk)
-		for off := int64(0); off < 2*size; off += chunk {
+		got := make([]byte, chunkBytes)
+		for off := int64(0); off < sizeBytes; off += chunkBytes {
 			_, err := ns.ReadAt(got, off)
 			h.Expect(err).NotTo(HaveOccurred())
 			h.Expect(bytes.Contains(got, []byte("secret"))).To(BeFalse(), "at %d", off)
