@@ -243,7 +243,7 @@ func (s *serving) serve(plan v1alpha1.Plan) {
 
 	var hosts []conformance.Namespace
 	for i, portal := range plan.Portals {
-		connection, err := initiator.Connect(portal.Portal, export.NQN, export.Hosts[i], patience)
+		connection, err := initiator.Connect(portal.Portal, export.NQN, export.Hosts[i])
 		s.Expect(err).NotTo(HaveOccurred())
 		defer connection.Disconnect()
 		ns, err := connection.Namespace(s.ctx, id)

@@ -69,8 +69,7 @@ type Traits struct {
 	// FixedTransports: queue depth, in-capsule data and I/O queues are the whole target's, as its plan
 	// says. Other ones need a restart, and Gather answers 0 for an export's MaxIOQueues.
 	FixedTransports bool
-	// RefusedHostsRetry: the target tells no host that it is not admitted any more, which goes on trying as after a
-	// target's end.
+	// RefusedHostsRetry: the target does not tell a host that is not admitted any more to give up, so it goes on trying.
 	RefusedHostsRetry bool
 }
 
@@ -302,8 +301,9 @@ func (s *suite) read(ns Namespace, block int64) string {
 	return textOf(p)
 }
 
-// refused says that a target which serves a host no more has said all it says to it: the host is gone in a moment.
-func (s *suite) refused(c Connection) {
+// turnedAway is a host that is served no more. Where its target does not tell it to give up, it loses patience here and now: the case would
+// wait for that.
+func (s *suite) turnedAway(c Connection) {
 	s.t.Helper()
 	if s.Traits().RefusedHostsRetry {
 		s.Expect(c.LosePatience()).To(Succeed())

@@ -185,7 +185,7 @@ func hostIsGone(h *hostFixture) {
 	// What is in the volume when the call answers is in the snapshot.
 	snapshot := h.snap(h.id)
 	acknowledged := w.acknowledged.Load()
-	h.refused(h.c)
+	h.turnedAway(h.c)
 	h.Eventually(w.ended).Should(Receive(HaveOccurred()))
 	h.Eventually(h.c.Gone).Should(BeTrue())
 	_, err := h.Connect(h.ctx, h.t, h.portal.Portal, h.x.NQN, h.host)
@@ -212,7 +212,7 @@ func othersGoOn(h *hostFixture) {
 	x.Hosts = []string{stays}
 	h.exportAs(x)
 	h.goesOn(w)
-	h.refused(h.c)
+	h.turnedAway(h.c)
 	h.Eventually(h.c.Gone).Should(BeTrue())
 	h.finish(w, ns, 2)
 	h.Expect(c.Gone()).To(BeFalse())
@@ -225,7 +225,7 @@ func unexportDisconnects(h *hostFixture) {
 	h.goesOn(w)
 	h.done(h.engine.Unexport(h.ctx, []string{h.x.NQN}))
 	h.done(h.engine.DeleteVolumes(h.ctx, []engine.ID{h.id}))
-	h.refused(h.c)
+	h.turnedAway(h.c)
 	h.Eventually(w.ended).Should(Receive(HaveOccurred()))
 	h.Eventually(h.c.Gone).Should(BeTrue())
 	h.Expect(h.volume(h.id)).To(BeNil())

@@ -74,6 +74,10 @@ type connection struct {
 
 func (c *connection) Gone() bool             { return c.Disconnected() }
 func (c *connection) IOQueues() (int, error) { return c.queues, nil }
+
+// LosePatience implements conformance.Connection. This target tells its hosts to give up.
+func (c *connection) LosePatience() error { return errors.ErrUnsupported }
+
 func (c *connection) Namespace(_ context.Context, id engine.ID) (conformance.Namespace, error) {
 	if _, err := c.SizeBytes(id); err != nil {
 		return nil, err

@@ -91,7 +91,7 @@ func TestNobodyComesInWhileTheTargetFills(t *testing.T) {
 		t.Errorf("%d connections were made before the last subsystem was served", n)
 	}
 	last := exports[len(exports)-1]
-	c, err := connect(portal.Portal, last.NQN, last.Hosts[0])
+	c, err := initiator.Connect(portal.Portal, last.NQN, last.Hosts[0])
 	check(t, err)
 	c.Disconnect()
 	if out := program(t, "nft", "list", "tables"); strings.Contains(out, "weft-guard") {
@@ -115,7 +115,7 @@ func TestGuardOfAProcessThatWasKilled(t *testing.T) {
 		_ = exec.CommandContext(context.Background(), "nft", "delete", "table", "inet", "weft-guard").Run()
 	})
 	done(t, e.OpenPortals(t.Context(), []engine.Portal{portal}))
-	c, err := connect(portal.Portal, exports[1].NQN, exports[1].Hosts[0])
+	c, err := initiator.Connect(portal.Portal, exports[1].NQN, exports[1].Hosts[0])
 	check(t, err)
 	c.Disconnect()
 }
@@ -144,7 +144,7 @@ func TestMountedFilesystem(t *testing.T) {
 	fill()
 	var block string
 	for _, portal := range portals {
-		c, err := connect(portal.Portal, x.NQN, x.Hosts[0])
+		c, err := initiator.Connect(portal.Portal, x.NQN, x.Hosts[0])
 		check(t, err)
 		ns, err := c.Namespace(t.Context(), id)
 		check(t, err)

@@ -16,7 +16,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/uuid"
 	"golang.org/x/sys/unix"
@@ -140,12 +139,7 @@ func (harness) Portals(t *testing.T) []engine.Portal {
 }
 
 func (harness) Connect(_ context.Context, _ *testing.T, portal v1alpha1.Portal, nqn, hostNQN string) (conformance.Connection, error) {
-	return connect(portal, nqn, hostNQN)
-}
-
-// connect a host whose patience no test outlasts.
-func connect(portal v1alpha1.Portal, nqn, hostNQN string) (conformance.Connection, error) {
-	return initiator.Connect(portal, nqn, hostNQN, 10*time.Minute)
+	return initiator.Connect(portal, nqn, hostNQN)
 }
 
 func check(t *testing.T, err error) {

@@ -77,7 +77,7 @@ func TestModules(t *testing.T) {
 		t.Log(restart)
 	}
 	for _, portal := range portals {
-		c, err := connect(portal.Portal, nqn, host)
+		c, err := initiator.Connect(portal.Portal, nqn, host)
 		check(t, err)
 		ns, err := c.Namespace(t.Context(), id)
 		check(t, err)

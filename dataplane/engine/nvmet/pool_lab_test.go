@@ -17,6 +17,7 @@ import (
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/engine"
 	"github.com/weft-storage/weft/dataplane/engine/conformance"
+	"github.com/weft-storage/weft/dataplane/engine/conformance/initiator"
 	"github.com/weft-storage/weft/dataplane/engine/nvmet"
 )
 
@@ -154,7 +155,7 @@ func TestPortalThatCannotListen(t *testing.T) {
 	if err := one(t, e.Export(t.Context(), exports)); !errors.Is(err, engine.ErrInUse) {
 		t.Errorf("export: %v", err)
 	}
-	c, err := connect(portals[1].Portal, exports[0].NQN, exports[0].Hosts[0])
+	c, err := initiator.Connect(portals[1].Portal, exports[0].NQN, exports[0].Hosts[0])
 	check(t, err)
 	c.Disconnect()
 }

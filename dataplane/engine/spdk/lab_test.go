@@ -17,7 +17,6 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/uuid"
 
@@ -48,11 +47,12 @@ func TestConformance(t *testing.T) {
 // hosted machine: its kernel connects to the target that it runs.
 type hosted struct{ *machine }
 
-func (hosted) Traits() conformance.Traits { return conformance.Traits{FixedTransports: true} }
+func (hosted) Traits() conformance.Traits {
+	return conformance.Traits{FixedTransports: true, RefusedHostsRetry: true}
+}
 
-// Connect a host. SPDK tells none to give up, so a host that is not admitted any more gives up after this time.
 func (hosted) Connect(_ context.Context, _ *testing.T, portal v1alpha1.Portal, nqn, hostNQN string) (conformance.Connection, error) {
-	return initiator.Connect(portal, nqn, hostNQN, 30*time.Second)
+	return initiator.Connect(portal, nqn, hostNQN)
 }
 
 func (m hosted) Reset(t *testing.T) {

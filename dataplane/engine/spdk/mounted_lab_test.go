@@ -35,7 +35,7 @@ func mountedFilesystem(t *testing.T, x *bench) {
 	x.all(x.engine.CreateVolumes(x.ctx, all.volumes))
 	x.all(x.engine.Export(x.ctx, all.exports))
 	e := all.exports[0]
-	c, err := initiator.Connect(x.portals()[0].Portal, e.NQN, e.Hosts[0], 10*time.Minute)
+	c, err := initiator.Connect(x.portals()[0].Portal, e.NQN, e.Hosts[0])
 	check(t, err)
 	ns, err := c.Namespace(x.ctx, all.ids[0])
 	check(t, err)

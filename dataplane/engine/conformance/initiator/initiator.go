@@ -29,6 +29,8 @@ const (
 	lbaBytes = 4096
 	// poll is how often the initiator's state is looked at.
 	poll = 5 * time.Millisecond
+	// patience of a host that lost its target: no test outlasts it.
+	patience = 10 * time.Minute
 )
 
 // controller is one connection of the kernel's initiator.
@@ -40,15 +42,15 @@ type controller struct {
 }
 
 // Connect by one write to /dev/nvme-fabrics, as weft's node plugin does. A host that lost its target tries again
-// for that long, and gives up at once when it is told to.
-func Connect(portal v1alpha1.Portal, nqn, hostNQN string, lossTimeout time.Duration) (conformance.Connection, error) {
+// until its connection ends, and gives up at once when it is told to.
+func Connect(portal v1alpha1.Portal, nqn, hostNQN string) (conformance.Connection, error) {
 	f, err := os.OpenFile("/dev/nvme-fabrics", os.O_RDWR, 0)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = f.Close() }()
 	options := fmt.Sprintf("nqn=%s,transport=%s,traddr=%s,trsvcid=%d,hostnqn=%s,hostid=%s,nr_io_queues=4,reconnect_delay=1,ctrl_loss_tmo=%d,keep_alive_tmo=30",
-		nqn, strings.ToLower(string(portal.Transport)), portal.Address, portal.Port, hostNQN, strings.TrimPrefix(hostNQN, v1alpha1.HostNQNPrefix), int(lossTimeout.Seconds()))
+		nqn, strings.ToLower(string(portal.Transport)), portal.Address, portal.Port, hostNQN, strings.TrimPrefix(hostNQN, v1alpha1.HostNQNPrefix), int(patience.Seconds()))
 	if _, err := f.WriteString(options); err != nil {
 		return nil, fmt.Errorf("connect %s to %s: %w", hostNQN, nqn, err)
 	}
@@ -82,6 +84,16 @@ func (c *controller) Gone() bool {
 		return true
 	}
 	return strings.HasPrefix(c.attr("state"), "deleting")
+}
+
+// LosePatience implements conformance.Connection. The kernel counts attempts, of which it makes one each second; one that is gone
+// already has none left.
+func (c *controller) LosePatience() error {
+	err := os.WriteFile(filepath.Join("/sys/class/nvme", c.name, "ctrl_loss_tmo"), []byte("1"), 0o200)
+	if err != nil && c.Gone() {
+		return nil
+	}
+	return err
 }
 
 // Disconnect implements conformance.Connection.
