@@ -80,6 +80,8 @@ func (o nodeOptions) run(ctx context.Context) error {
 			return err
 		}
 		service := newNode(uid, o.maxVolumes)
+		service.Records = filepath.Join(filepath.Dir(socket), "staged")
+		group.Go(func() error { service.KeepPaths(ctx); return nil })
 		listener, err := server.Listen(ctx, o.endpoint)
 		if err != nil {
 			return err

@@ -36,7 +36,7 @@ var notOffered = []string{
 	"GroupControllerService not supported", "Group Controller Service not provided", "GroupController Service not provided",
 	"CreateVolumeGroupSnapshot not supported", "GetVolumeGroupSnapshot not supported", "DeleteVolumeGroupSnapshot not supported",
 	"ControllerPublishVolume.readonly field not supported", "SNAPSHOT_ACCESSIBILITY_CONSTRAINTS not supported",
-	"NodeGetVolumeHealth not supported", "NodeGetStorageHealth not supported",
+	"NodeGetStorageHealth not supported",
 	// In Kubernetes it is the scheduler that counts a node's volumes.
 	"testnodevolumeattachlimit not enabled",
 }
@@ -128,7 +128,7 @@ func newNodeService(t *testing.T, dir, uid string) *node.Service {
 		}
 	})
 	t.Cleanup(func() { agents.onServe(nil) })
-	return &node.Service{HostNQN: initiator.NQN, MaxVolumes: 64, Initiator: initiator, Filesystems: fs}
+	return &node.Service{HostNQN: initiator.NQN, MaxVolumes: 64, Initiator: initiator, Filesystems: fs, Records: filepath.Join(dir, "staged")}
 }
 
 // serveAll serves the driver's three services on one socket.

@@ -134,7 +134,8 @@ func (c Controller) going() bool {
 	return strings.HasPrefix(c.State, "deleting") || c.State == "dead"
 }
 
-func (c Controller) live() bool { return c.State == "live" }
+// Live tells whether the controller carries I/O now.
+func (c Controller) Live() bool { return c.State == "live" }
 
 func (c Controller) String() string {
 	return c.Name + " (" + string(c.Transport) + " " + c.Address + " port " + c.Port + ", " + c.State + ")"

@@ -69,7 +69,7 @@ func (h *Host) look(id ID) (Namespace, string, error) {
 	live, left := false, false
 	states := make([]string, len(controllers))
 	for i, c := range controllers {
-		live, left = live || c.live(), left || !c.going()
+		live, left = live || c.Live(), left || !c.going()
 		states[i] = c.String()
 	}
 	if !left {
@@ -108,7 +108,7 @@ func (h *Host) rescan(nqn string) error {
 		return err
 	}
 	for _, c := range controllers {
-		if !c.live() {
+		if !c.Live() {
 			continue
 		}
 		err := h.Kernel.WriteAttribute(c.dir+"/rescan_controller", "1")

@@ -11,9 +11,6 @@ import (
 	"github.com/weft-storage/weft/api/v1alpha1"
 )
 
-// Live tells whether the controller carries I/O now.
-func (c Controller) Live() bool { return c.live() }
-
 // Unreached are the portals to which none of the controllers leads; one that is going away does not count.
 func Unreached(portals []v1alpha1.Portal, controllers []Controller) []v1alpha1.Portal {
 	return slices.DeleteFunc(slices.Clone(portals), func(p v1alpha1.Portal) bool {

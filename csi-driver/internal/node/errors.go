@@ -93,3 +93,6 @@ func status(err error) error {
 	}
 	return grpcstatus.Error(code(err), err.Error())
 }
+
+// busy tells whether a call was refused because another one for its volume is under way.
+func busy(err error) bool { return grpcstatus.Code(err) == codes.Aborted }

@@ -45,32 +45,6 @@ func (s *Service) NodeExpandVolume(ctx context.Context, r *csi.NodeExpandVolumeR
 	})
 }
 
-// NodeGetVolumeStats gives the use of a filesystem, or the size of a block volume.
-func (s *Service) NodeGetVolumeStats(ctx context.Context, r *csi.NodeGetVolumeStatsRequest) (*csi.NodeGetVolumeStatsResponse, error) {
-	return call(ctx, &s.calls, "measuring", r.GetVolumeId(), func(context.Context) (*csi.NodeGetVolumeStatsResponse, error) {
-		if err := required(field{"volume_path", r.GetVolumePath()}); err != nil {
-			return nil, err
-		}
-		m, ns, err := s.shown(r.GetVolumeId(), r.GetVolumePath())
-		if err != nil {
-			return nil, err
-		}
-		if m.Node != "" {
-			return &csi.NodeGetVolumeStatsResponse{Usage: []*csi.VolumeUsage{
-				{Unit: csi.VolumeUsage_BYTES, Total: ns.SizeBytes},
-			}}, nil
-		}
-		u, err := s.Filesystems.Usage(m.Path)
-		if err != nil {
-			return nil, err
-		}
-		return &csi.NodeGetVolumeStatsResponse{Usage: []*csi.VolumeUsage{
-			{Unit: csi.VolumeUsage_BYTES, Total: u.TotalBytes, Used: u.UsedBytes, Available: u.AvailableBytes},
-			{Unit: csi.VolumeUsage_INODES, Total: u.TotalInodes, Used: u.UsedInodes, Available: u.AvailableInodes},
-		}}, nil
-	})
-}
-
 // shown finds the volume at the first of the places that shows anything. It fails with errUnknown when none does.
 func (s *Service) shown(volumeID string, places ...string) (filesystem.Mount, fabrics.Namespace, error) {
 	for _, place := range places {

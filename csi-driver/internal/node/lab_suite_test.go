@@ -60,7 +60,7 @@ func setUpLab(t *testing.T) *lab {
 	})
 	return &lab{
 		T: t, Gomega: g, initiator: host, dir: dir,
-		service: &node.Service{HostNQN: host.NQN, Initiator: host, Filesystems: fs},
+		service: &node.Service{HostNQN: host.NQN, Initiator: host, Filesystems: fs, Records: filepath.Join(dir, "staged")},
 	}
 }
 

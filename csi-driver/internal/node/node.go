@@ -3,7 +3,8 @@
 // Package node is CSI's node service: it connects volumes to this machine, makes
 // filesystems where that is allowed, and mounts.
 //
-// Nothing is remembered between calls: what is connected and mounted is read from the kernel each time. Every
+// Nothing is remembered between calls: what is connected and mounted is read from the kernel each time. Only
+// what a volume was staged with is written down (see records). Every
 // call is idempotent, and calls for one volume run one at a time: a second one is answered Aborted.
 package node
 
@@ -18,6 +19,7 @@ import (
 	"github.com/weft-storage/weft/csi-driver/internal/attachment"
 	"github.com/weft-storage/weft/csi-driver/internal/fabrics"
 	"github.com/weft-storage/weft/csi-driver/internal/filesystem"
+	"github.com/weft-storage/weft/csi-driver/internal/health"
 )
 
 // DefaultMaxVolumes is how many volumes a node takes by default. Each is a connection with its own
@@ -28,8 +30,12 @@ const DefaultMaxVolumes = 256
 // Initiator connects this host to subsystems. *fabrics.Host is one; its methods say what they guarantee.
 type Initiator interface {
 	Connect(ctx context.Context, c fabrics.Connection) error
+	Controllers(nqn string) ([]fabrics.Controller, error)
+	Lost(c fabrics.Connection) ([]v1alpha1.Portal, error)
+	Answers(ctx context.Context, p v1alpha1.Portal) error
 	WaitNamespace(ctx context.Context, id fabrics.ID, minBytes int64) (fabrics.Namespace, error)
 	FindNamespace(id fabrics.ID) (fabrics.Namespace, error)
+	Namespaces(nqn string) ([]fabrics.Namespace, error)
 	NamespaceByDevice(device string) (fabrics.Namespace, error)
 	Disconnect(ctx context.Context, id fabrics.ID) error
 }
@@ -45,6 +51,7 @@ type Filesystems interface {
 	Grow(ctx context.Context, device, mountPoint string) error
 	At(path string) (filesystem.Mount, bool, error)
 	MountsOf(device, name string) ([]string, error)
+	Shown(device, name string) ([]filesystem.Mount, error)
 	Usage(path string) (filesystem.Usage, error)
 }
 
@@ -59,9 +66,14 @@ type Service struct {
 	// Initiator and Filesystems of this machine.
 	Initiator   Initiator
 	Filesystems Filesystems
+	// Records is the folder where what volumes were staged with is written down. It is made when it is needed.
+	Records string
 
-	calls calls
+	calls    calls
+	measures measures
 }
+
+func (s *Service) records() records { return records{s.Records} }
 
 // NodeGetInfo gives the host NQN as the node's id, so that the controller need not look it up. The topology is the same on every
 // node: it says that volumes are used from here, and is what capacity is published for.
@@ -80,6 +92,8 @@ func (s *Service) NodeGetCapabilities(context.Context, *csi.NodeGetCapabilitiesR
 		csi.NodeServiceCapability_RPC_GET_VOLUME_STATS,
 		csi.NodeServiceCapability_RPC_EXPAND_VOLUME,
 		csi.NodeServiceCapability_RPC_SINGLE_NODE_MULTI_WRITER,
+		csi.NodeServiceCapability_RPC_GET_VOLUME_HEALTH,
+		health.NodeVolumeCondition,
 	} {
 		list = append(list, &csi.NodeServiceCapability{
 			Type: &csi.NodeServiceCapability_Rpc{Rpc: &csi.NodeServiceCapability_RPC{Type: c}},

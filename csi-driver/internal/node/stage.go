@@ -53,11 +53,10 @@ type stage struct {
 }
 
 func (st stage) run(ctx context.Context) error {
-	err := st.Initiator.Connect(ctx, fabrics.Connection{
-		NQN: st.at.NQN, Portals: st.at.Portals, IOQueues: st.at.IOQueues,
-		QueueDepth: st.at.QueueDepth, CtrlLossTimeoutSeconds: st.at.CtrlLossTimeoutSeconds,
-	})
-	if err != nil {
+	if err := st.records().put(st.volume, st.at); err != nil {
+		return fmt.Errorf("write down what the volume is staged with: %w", err)
+	}
+	if err := st.Initiator.Connect(ctx, connection(st.at)); err != nil {
 		return err
 	}
 	// Identity and size come before anything that touches the device.
@@ -170,7 +169,7 @@ func (s *Service) NodeUnstageVolume(ctx context.Context, r *csi.NodeUnstageVolum
 		if err := s.Initiator.Disconnect(ctx, id); err != nil {
 			return nil, err
 		}
-		return &csi.NodeUnstageVolumeResponse{}, nil
+		return &csi.NodeUnstageVolumeResponse{}, s.records().remove(r.GetVolumeId())
 	})
 }
 

@@ -70,7 +70,7 @@ func setUp(t *testing.T) *suite {
 	})
 	s := &suite{
 		T: t, kernel: k, mounter: m, programs: programs, dir: dir,
-		service: &node.Service{HostNQN: host.NQN, MaxVolumes: 7, Initiator: host, Filesystems: fs},
+		service: &node.Service{HostNQN: host.NQN, MaxVolumes: 7, Initiator: host, Filesystems: fs, Records: filepath.Join(dir, "staged")},
 		context: attachment.Context{
 			NQN: v1alpha1.NQNPrefix + vol, NGUID: nguid, SizeBytes: size, Blank: true,
 			Portals:  []v1alpha1.Portal{{Transport: v1alpha1.TransportTCP, Address: "10.0.0.1", Port: 4420}},

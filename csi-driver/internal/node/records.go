@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+
+	"github.com/weft-storage/weft/csi-driver/internal/attachment"
+)
+
+// records keep, in a file for each, what volumes were staged with: their publish context. The kernel knows which paths a volume
+// has, and only the publish context which it should have. Nothing that a volume is used by rests on its record: without
+// it, a path that is missing is neither noticed nor connected again, until the volume is staged anew.
+type records struct{ dir string }
+
+const recordSuffix = ".json"
+
+func (r records) path(volume string) string {
+	return filepath.Join(r.dir, url.PathEscape(volume)+recordSuffix)
+}
+
+// put writes a record, or replaces it whole.
+func (r records) put(volume string, at attachment.Context) error {
+	data, err := json.Marshal(at.Encode())
+	if err != nil {
+		return err
+	}
+	if err := os.MkdirAll(r.dir, 0o750); err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(r.dir, ".new-*")
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(data)
+	if err := errors.Join(err, f.Close()); err != nil {
+		return errors.Join(err, os.Remove(f.Name()))
+	}
+	return os.Rename(f.Name(), r.path(volume))
+}
+
+// get a record. It fails with fs.ErrNotExist when there is none.
+func (r records) get(volume string) (attachment.Context, error) {
+	data, err := os.ReadFile(r.path(volume))
+	if err != nil {
+		return attachment.Context{}, err
+	}
+	var m map[string]string
+	if err := json.Unmarshal(data, &m); err != nil {
+		return attachment.Context{}, fmt.Errorf("record of volume %s: %w", volume, err)
+	}
+	return decode(volume, m)
+}
+
+func (r records) remove(volume string) error {
+	if err := os.Remove(r.path(volume)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// volumes that have a record.
+func (r records) volumes() ([]string, error) {
+	entries, err := os.ReadDir(r.dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	var all []string
+	for _, e := range entries {
+		name, isRecord := strings.CutSuffix(e.Name(), recordSuffix)
+		if volume, err := url.PathUnescape(name); isRecord && err == nil {
+			all = append(all, volume)
+		}
+	}
+	return all, err
+}
