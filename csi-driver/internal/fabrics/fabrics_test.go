@@ -459,3 +459,32 @@ func TestNamespaceByDeviceTellsWhatItIsNot(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+func TestOpenTellsThatAnotherHasTheName(t *testing.T) {
+	f := setUp(t)
+	other := fabrics.Connection{NQN: v1alpha1.NQNPrefix + "pvc-2", Portals: []v1alpha1.Portal{first}}
+	f.serve(other.NQN, strings.Repeat("f", 32))
+	ns := f.connect(first)
+	device, err := f.host.Open(ns)
+	f.must(err)
+	f.must(device.Close())
+
+	for _, step := range []struct {
+		name   string
+		change func() error
+	}{
+		{"lost", func() error { return f.kernel.Drop("nvme0") }},
+		{"another has its name", func() error { return f.host.Connect(t.Context(), other) }},
+		{"it is back, with another name", func() error { return f.host.Connect(t.Context(), connection(first)) }},
+	} {
+		f.must(step.change())
+		if device, err := f.host.Open(ns); !errors.Is(err, fabrics.ErrNotFound) {
+			t.Errorf("%s: got %v, %v", step.name, device, err)
+		}
+	}
+	found, err := f.host.FindNamespace(ns.ID)
+	f.must(err)
+	device, err = f.host.Open(found)
+	f.must(err)
+	f.must(device.Close())
+}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"strings"
@@ -26,6 +27,35 @@ func (h *Host) FindNamespace(id ID) (Namespace, error) {
 		}
 	}
 	return Namespace{}, fmt.Errorf("namespace %s of %s: %w", id.NGUID, id.NQN, ErrNotFound)
+}
+
+// Open keeps a namespace's block device open, so that the kernel gives its name and its number to no other until it is closed, and
+// then looks whether it is still this namespace that has them. It fails with ErrNotFound when it is not: the device was lost, and
+// what came back may have swapped names with another.
+func (h *Host) Open(ns Namespace) (io.Closer, error) {
+	f, err := os.Open(ns.Path)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENXIO) {
+		return nil, fmt.Errorf("open %s: %w: %w", ns.Path, ErrNotFound, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := h.Confirm(ns); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+// Confirm that a namespace has the name and the number that it was found with. It fails with ErrNotFound when it has others, or none.
+func (h *Host) Confirm(ns Namespace) error {
+	now, err := h.FindNamespace(ns.ID)
+	if err != nil {
+		return err
+	}
+	if now.Name != ns.Name || now.Device != ns.Device {
+		return fmt.Errorf("namespace %s of %s was %s (%s), and is %s (%s) now: %w", ns.NGUID, ns.NQN, ns.Name, ns.Device, now.Name, now.Device, ErrNotFound)
+	}
+	return nil
 }
 
 // WaitNamespace waits until a volume can be used: a path of it is live, its

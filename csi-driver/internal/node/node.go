@@ -10,7 +10,9 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"strings"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -37,6 +39,8 @@ type Initiator interface {
 	FindNamespace(id fabrics.ID) (fabrics.Namespace, error)
 	Namespaces(nqn string) ([]fabrics.Namespace, error)
 	NamespaceByDevice(device string) (fabrics.Namespace, error)
+	Open(ns fabrics.Namespace) (io.Closer, error)
+	Confirm(ns fabrics.Namespace) error
 	Disconnect(ctx context.Context, id fabrics.ID) error
 }
 
@@ -170,6 +174,22 @@ func holds(m filesystem.Mount, ns fabrics.Namespace) bool {
 		return m.Node == ns.Name && !m.NodeGone
 	}
 	return m.Device == ns.Device
+}
+
+// verify looks once more at what was just mounted or bound by the device's name: that the path shows the namespace, and that the name
+// and number are still the namespace's. From here on the mount keeps them. What shows another is taken away again.
+func (s *Service) verify(path string, ns fabrics.Namespace) error {
+	m, mounted, err := s.Filesystems.At(path)
+	if err == nil && (!mounted || !holds(m, ns)) {
+		err = fmt.Errorf("%s does not show %s (%s): %w", path, ns.Name, ns.Device, fabrics.ErrNotFound)
+	}
+	if err == nil {
+		err = s.Initiator.Confirm(ns)
+	}
+	if err != nil {
+		return errors.Join(err, s.Filesystems.Unmount(path))
+	}
+	return nil
 }
 
 // device finds the namespace that a mount shows. It fails with fabrics.ErrNotFound when the device is gone.

@@ -73,7 +73,10 @@ func (s *Service) publish(ctx context.Context, staging, target string, ns fabric
 	case published:
 		return nil
 	case use.block:
-		return s.Filesystems.BindDevice(ns.Path, target, use.readOnly)
+		if err := s.Filesystems.BindDevice(ns.Path, target, use.readOnly); err != nil {
+			return err
+		}
+		return s.verify(target, ns)
 	default:
 		return s.Filesystems.BindDirectory(staging, target, use.readOnly)
 	}

@@ -76,7 +76,10 @@ func (st stage) block(ctx context.Context, ns fabrics.Namespace) error {
 	if err != nil || staged {
 		return err
 	}
-	return st.Filesystems.BindDevice(ns.Path, mark, st.use.readOnly)
+	if err := st.Filesystems.BindDevice(ns.Path, mark, st.use.readOnly); err != nil {
+		return err
+	}
+	return st.verify(mark, ns)
 }
 
 func (st stage) filesystem(ctx context.Context, ns fabrics.Namespace) error {
@@ -88,21 +91,7 @@ func (st stage) filesystem(ctx context.Context, ns fabrics.Namespace) error {
 		return fmt.Errorf("%w: %s has %s, read-only %t", errIncompatible, m.Path, m.Type, m.ReadOnly)
 	}
 	if !staged {
-		err := st.Filesystems.Prepare(ctx, filesystem.Request{
-			Device: ns.Path, SizeBytes: ns.SizeBytes, Type: st.use.fsType, ReadOnly: st.use.readOnly,
-			Fence: filesystem.Fence{Blank: st.at.Blank, AllowFormat: st.at.AllowFormat, Volume: st.volume},
-		})
-		if err != nil {
-			return err
-		}
-		options := st.use.mountFlags
-		if st.use.readOnly {
-			options = append([]string{"ro"}, options...)
-		}
-		if err := st.Filesystems.Mount(ns.Path, st.path, st.use.fsType, options); err != nil {
-			if st.use.readOnly {
-				err = fmt.Errorf("%w (a filesystem that was not unmounted cleanly cannot be mounted read-only: mount a ReadWriteOnce copy of the source once, and copy that)", err)
-			}
+		if err := st.mount(ctx, ns); err != nil {
 			return err
 		}
 	}
@@ -111,6 +100,33 @@ func (st stage) filesystem(ctx context.Context, ns fabrics.Namespace) error {
 	}
 	// A volume made from a smaller one, or grown while it was not attached.
 	return st.Filesystems.Grow(ctx, ns.Path, st.path)
+}
+
+// mount a device that may have to be formatted. It is addressed by its name, which is the volume's own for as long as the device is open.
+func (st stage) mount(ctx context.Context, ns fabrics.Namespace) error {
+	device, err := st.Initiator.Open(ns)
+	if err != nil {
+		return err
+	}
+	defer device.Close() //nolint:errcheck // nothing was written through it
+	err = st.Filesystems.Prepare(ctx, filesystem.Request{
+		Device: ns.Path, SizeBytes: ns.SizeBytes, Type: st.use.fsType, ReadOnly: st.use.readOnly,
+		Fence: filesystem.Fence{Blank: st.at.Blank, AllowFormat: st.at.AllowFormat, Volume: st.volume},
+	})
+	if err != nil {
+		return err
+	}
+	options := st.use.mountFlags
+	if st.use.readOnly {
+		options = append([]string{"ro"}, options...)
+	}
+	if err := st.Filesystems.Mount(ns.Path, st.path, st.use.fsType, options); err != nil {
+		if st.use.readOnly {
+			err = fmt.Errorf("%w (a filesystem that was not unmounted cleanly cannot be mounted read-only: mount a ReadWriteOnce copy of the source once, and copy that)", err)
+		}
+		return err
+	}
+	return st.verify(st.path, ns)
 }
 
 // clear tells whether a path shows the namespace. What it shows of a device that is gone is unmounted.

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node_test
+
+import (
+	"context"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/csi-driver/internal/fabrics"
+	"github.com/weft-storage/weft/csi-driver/internal/fabrics/fabricstest"
+	"github.com/weft-storage/weft/csi-driver/internal/node"
+)
+
+// neighbour is another volume of this host, and as empty.
+var neighbour = strings.Repeat("f", 32)
+
+// swapping lets the volume and its neighbour swap device names, once, before or after one of the node plugin's steps.
+type swapping struct {
+	node.Initiator
+	node.Filesystems
+	swap func(when string)
+}
+
+func (s *swapping) WaitNamespace(ctx context.Context, id fabrics.ID, minBytes int64) (fabrics.Namespace, error) {
+	ns, err := s.Initiator.WaitNamespace(ctx, id, minBytes)
+	s.swap("after it was found")
+	return ns, err
+}
+
+func (s *swapping) FindNamespace(id fabrics.ID) (fabrics.Namespace, error) {
+	ns, err := s.Initiator.FindNamespace(id)
+	s.swap("after it was found again")
+	return ns, err
+}
+
+func (s *swapping) Mount(device, target, fsType string, options []string) error {
+	s.swap("before it is mounted")
+	return s.Filesystems.Mount(device, target, fsType, options)
+}
+
+func (s *swapping) BindDevice(source, target string, readOnly bool) error {
+	s.swap("before it is bound")
+	return s.Filesystems.BindDevice(source, target, readOnly)
+}
+
+// swapNames makes the host lose both volumes, and connect to the neighbour first: the kernel numbers them the other way round.
+func (s *suite) swapNames() {
+	s.Helper()
+	for _, name := range s.kernel.Controllers() {
+		must(s, s.kernel.Drop(name))
+	}
+	for _, nqn := range []string{v1alpha1.NQNPrefix + "pvc-2", s.context.NQN} {
+		_, err := s.kernel.Create("transport=tcp,traddr=10.0.0.1,trsvcid=4420,nqn=" + nqn + ",hostnqn=" + s.service.HostNQN)
+		must(s, err)
+	}
+}
+
+// Two volumes swap device names while one is staged or published: neither is formatted, mounted or shown in the other's place.
+func TestVolumesThatSwapDeviceNames(t *testing.T) {
+	for name, c := range map[string]struct {
+		capability *csi.VolumeCapability
+		when       string
+		published  bool // it is staged before, and the names are swapped while it is published
+	}{
+		"found, not opened yet":     {mountCapability("ext4"), "after it was found", false},
+		"not mounted yet":           {mountCapability("ext4"), "before it is mounted", false},
+		"not bound yet":             {blockCapability(), "before it is bound", false},
+		"staged, and found":         {blockCapability(), "after it was found again", true},
+		"staged, and not bound yet": {blockCapability(), "before it is bound", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := setUp(t)
+			must(t, s.kernel.Serve(fabricstest.Subsystem{
+				NQN: v1alpha1.NQNPrefix + "pvc-2", Portals: []string{"10.0.0.1:4420"}, Hosts: []string{s.service.HostNQN},
+				Namespaces: []fabricstest.Namespace{{NGUID: neighbour, SizeBytes: size}},
+			}))
+			swaps := 0
+			hooked := &swapping{Initiator: s.service.Initiator, Filesystems: s.service.Filesystems}
+			hooked.swap = func(when string) {
+				if when == c.when && swaps == 0 {
+					swaps++
+					s.swapNames()
+				}
+			}
+			if c.published {
+				must(t, s.stage(c.capability))
+			}
+			s.service.Initiator, s.service.Filesystems = hooked, hooked
+			if c.published {
+				if err := s.publish(c.capability, "pods/a", false); err == nil {
+					t.Error("it was published")
+				}
+				s.wantMounts("staging/device devtmpfs rw")
+			} else {
+				want(t, s.stage(c.capability), codes.Unavailable)
+				s.wantMounts("")
+			}
+			if swaps != 1 {
+				t.Fatalf("names were swapped %d times", swaps)
+			}
+
+			// Whoever tries again finds the volume by what it is.
+			must(t, s.stage(c.capability))
+			must(t, s.publish(c.capability, "pods/a", false))
+			ns, err := hooked.FindNamespace(fabrics.ID{NQN: s.context.NQN, NGUID: nguid})
+			must(t, err)
+			if ns.Name != "nvme1n1" {
+				t.Fatalf("the volume is %s", ns.Name)
+			}
+			shown, err := s.service.Filesystems.MountsOf(ns.Device, ns.Name)
+			must(t, err)
+			if len(shown) != 2 {
+				t.Errorf("the volume is shown at %v", shown)
+			}
+			data, err := os.ReadFile(s.kernel.Backing(neighbour))
+			must(t, err)
+			if strings.Trim(string(data), "\x00") != "" {
+				t.Error("the neighbour was written to")
+			}
+		})
+	}
+}
