@@ -82,7 +82,7 @@ func (h *Host) Prepare(ctx context.Context, r Request) error {
 		return err
 	}
 	if format {
-		return h.format(ctx, r)
+		return h.format(ctx, r, r.Fence.Blank && edges, found.Unfinished)
 	}
 	if r.ReadOnly {
 		// Mounted read-only, a filesystem still replays its journal, which on several nodes at once would destroy it. The

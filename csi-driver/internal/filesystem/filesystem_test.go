@@ -140,6 +140,68 @@ func TestPrepareRepairsOrFails(t *testing.T) {
 	}
 }
 
+// What an administrator lets go of is not zeros, though the volume may have been blank when the node was admitted.
+func TestPrepareTakesOnlyZerosForZeros(t *testing.T) {
+	const size = 320 << 20
+	unfinished := make([]byte, 127)
+	copy(unfinished, "XFSB")
+	unfinished[126] = 1
+	for name, c := range map[string]struct {
+		fsType, holds string
+		fence         Fence
+		blkid         answer
+		want          []string
+	}{
+		"ext4, blank":                     {Ext4, "", Fence{Blank: true}, answer{exit: 2}, []string{"-F", "-m", "0", "-E", "nodiscard,assume_storage_prezeroed=1"}},
+		"ext4, no longer blank":           {Ext4, "data", Fence{Blank: true, AllowFormat: true}, answer{exit: 2}, []string{"-F", "-m", "0"}},
+		"ext4, never said to be blank":    {Ext4, "", Fence{AllowFormat: true}, answer{exit: 2}, []string{"-F", "-m", "0"}},
+		"xfs, blank":                      {XFS, "", Fence{Blank: true}, answer{exit: 2}, []string{"-K"}},
+		"xfs, no longer blank":            {XFS, "data", Fence{Blank: true, AllowFormat: true}, answer{exit: 2}, nil},
+		"xfs, over one that was cut off":  {XFS, string(unfinished), Fence{Blank: true, AllowFormat: true}, answer{out: "TYPE=xfs\n"}, []string{"-f"}},
+		"ext4, over one that was cut off": {Ext4, string(unfinished), Fence{AllowFormat: true}, answer{out: "TYPE=xfs\n"}, []string{"-F", "-m", "0"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			h, device := host(t, size)
+			writeAt(t, device, 0, c.holds)
+			ran := &lastArgs{Interface: script(t, []string{"blkid", "mkfs." + c.fsType}, c.blkid, answer{})}
+			h.Exec = ran
+			if err := h.Prepare(t.Context(), Request{Device: device, SizeBytes: size, Type: c.fsType, Fence: c.fence}); err != nil {
+				t.Fatal(err)
+			}
+			if want := append(c.want, device); !slices.Equal(ran.args, want) {
+				t.Errorf("mkfs was given %q, want %q", ran.args, want)
+			}
+		})
+	}
+}
+
+// lastArgs of a program.
+type lastArgs struct {
+	exec.Interface
+	args []string
+}
+
+func (l *lastArgs) CommandContext(ctx context.Context, name string, args ...string) exec.Cmd {
+	l.args = args
+	return l.Interface.CommandContext(ctx, name, args...)
+}
+
+// An XFS whose mkfs was cut off is recognised as such, and given up only by an administrator.
+func TestPrepareRefusesAnXFSThatIsNotFinished(t *testing.T) {
+	const size = 320 << 20
+	h, device := host(t, size)
+	writeAt(t, device, 0, "XFSB")
+	writeAt(t, device, 126, "\x01")
+	for _, asked := range []string{XFS, Ext4} {
+		h.Exec = script(t, []string{"blkid"}, answer{out: "TYPE=xfs\n"})
+		err := h.Prepare(t.Context(), Request{Device: device, SizeBytes: size, Type: asked, Fence: Fence{Blank: true}})
+		var refused *RefusedError
+		if !errors.As(err, &refused) || !strings.Contains(err.Error(), "was cut off") {
+			t.Errorf("%s: got %v", asked, err)
+		}
+	}
+}
+
 func TestPrepareXFS(t *testing.T) {
 	const size = 300 << 20
 	h, device := host(t, size)
@@ -158,7 +220,7 @@ func TestFormatOutlivesItsContext(t *testing.T) {
 	h, device := host(t, size)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if err := h.format(ctx, Request{Device: device, SizeBytes: size, Type: Ext4, Fence: Fence{Blank: true}}); err != nil {
+	if err := h.format(ctx, Request{Device: device, SizeBytes: size, Type: Ext4, Fence: Fence{Blank: true}}, true, false); err != nil {
 		t.Error(err)
 	}
 	if found, err := h.probe(t.Context(), device); err != nil || found.Type != Ext4 {

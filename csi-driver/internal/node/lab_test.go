@@ -5,6 +5,9 @@
 package node_test
 
 import (
+	"encoding/binary"
+	"errors"
+	"hash/crc32"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -257,4 +260,33 @@ func TestLabNamesAreKeptWhileADeviceIsOpen(t *testing.T) {
 	}
 	disconnect(found)
 	disconnect(other)
+}
+
+// What mkfs.xfs leaves when it is cut off is recognised, and formatted again only when an administrator says so.
+func TestLabFormattingThatWasCutOff(t *testing.T) {
+	for name, checksum := range map[string]bool{"with its checksum": true, "without": false} {
+		t.Run(name, func(t *testing.T) {
+			l := setUpLab(t)
+			v := l.volume("lab-cut", labSize, guid(1), l.port(4420, v1alpha1.TransportTCP))
+			must(t, exec.CommandContext(t.Context(), "mkfs.xfs", "-q", v.file).Run())
+			f, err := os.OpenFile(v.file, os.O_RDWR, 0)
+			must(t, err)
+			superblock := make([]byte, 512)
+			_, err = f.ReadAt(superblock, 0)
+			must(t, err)
+			superblock[126] = 1 // sb_inprogress
+			if checksum {
+				crc := superblock[224:228] // sb_crc
+				clear(crc)
+				binary.LittleEndian.PutUint32(crc, crc32.Checksum(superblock, crc32.MakeTable(crc32.Castagnoli)))
+			}
+			_, err = f.WriteAt(superblock, 0)
+			must(t, errors.Join(err, f.Sync(), f.Close()))
+			want(t, v.stage(mountCapability("xfs")), codes.FailedPrecondition, "cut off", "weft.storage/allow-format")
+			v.gone()
+			v.context.AllowFormat = true
+			v.up(mountCapability("xfs"))
+			must(t, put(v.path("pod/file"), "hello"))
+		})
+	}
 }
