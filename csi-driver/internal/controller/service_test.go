@@ -19,6 +19,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/csi-driver/internal/health"
 	"github.com/weft-storage/weft/csi-driver/internal/parameters"
 	"github.com/weft-storage/weft/csi-driver/internal/placement"
 )
@@ -33,7 +34,8 @@ func TestCapabilities(t *testing.T) {
 		got = append(got, c.GetRpc().Type.String())
 	}
 	NewWithT(t).Expect(got).To(ConsistOf("CREATE_DELETE_VOLUME", "PUBLISH_UNPUBLISH_VOLUME", "SINGLE_NODE_MULTI_WRITER", "GET_CAPACITY", "EXPAND_VOLUME", "MODIFY_VOLUME", "CREATE_DELETE_SNAPSHOT", "CLONE_VOLUME",
-		"LIST_VOLUMES", "LIST_VOLUMES_PUBLISHED_NODES", "GET_VOLUME", "LIST_SNAPSHOTS", "GET_SNAPSHOT"))
+		"LIST_VOLUMES", "LIST_VOLUMES_PUBLISHED_NODES", "GET_VOLUME", "LIST_SNAPSHOTS", "GET_SNAPSHOT",
+		"GET_VOLUME_HEALTH", "LIST_VOLUME_HEALTH", health.ControllerVolumeCondition.String()))
 }
 
 func TestCapacity(t *testing.T) {
