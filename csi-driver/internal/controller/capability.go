@@ -9,6 +9,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/csi-driver/internal/filesystem"
 	"github.com/weft-storage/weft/csi-driver/internal/parameters"
 )
 
@@ -85,6 +86,9 @@ func checkAccessType(c *csi.VolumeCapability, paramFSType string) (minBytes int6
 		fsType = parameters.Ext4
 	}
 	if err := parameters.CheckFSType(fsType); err != nil {
+		return 0, "", failf(invalid, "%s", err)
+	}
+	if err := filesystem.CheckOptions(c.GetMount().GetMountFlags()); err != nil {
 		return 0, "", failf(invalid, "%s", err)
 	}
 	if fsType == parameters.XFS {

@@ -79,6 +79,9 @@ func TestCreateRefusesBadInput(t *testing.T) {
 			[]string{"has no RDMA, it has TCP"}},
 		"more queues than the target takes": {func(r *csi.CreateVolumeRequest) { r.Parameters["ioQueues"] = "9" }, codes.InvalidArgument,
 			[]string{"9 is more than the 8"}},
+		"dangerous mount option": {func(r *csi.CreateVolumeRequest) {
+			r.VolumeCapabilities[0].GetMount().MountFlags = []string{"noatime", "barrier=0"}
+		}, codes.InvalidArgument, []string{"mountOptions: leave out barrier=0", "would be lost"}},
 		"no capability": {func(r *csi.CreateVolumeRequest) { r.VolumeCapabilities = nil }, codes.InvalidArgument, []string{"no volume capability"}},
 		"ReadWriteMany": {func(r *csi.CreateVolumeRequest) {
 			r.VolumeCapabilities[0].AccessMode.Mode = csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER

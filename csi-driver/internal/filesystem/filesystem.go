@@ -101,9 +101,13 @@ func (h *Host) Mount(device, target, fsType string, options []string) error {
 	if err := os.MkdirAll(target, 0o750); err != nil {
 		return err
 	}
-	if fsType == XFS {
+	switch fsType {
+	case XFS:
 		// A clone has its source's UUID, and XFS refuses a second filesystem with the same.
 		options = append([]string{"nouuid"}, options...)
+	case Ext4:
+		// By default it goes on after an error, on what it now knows to be damaged.
+		options = append([]string{"errors=remount-ro"}, options...)
 	}
 	return h.Mounter.Mount(device, target, fsType, options)
 }

@@ -267,14 +267,19 @@ func TestAt(t *testing.T) {
 	}
 }
 
-func TestMountXFSBesideItsClone(t *testing.T) {
-	h, device := host(t, 0)
-	if err := h.Mount(device, filepath.Join(t.TempDir(), "x"), XFS, []string{"noatime"}); err != nil {
-		t.Fatal(err)
-	}
-	points, err := h.Mounter.List()
-	if err != nil || len(points) != 1 || !slices.Equal(points[0].Opts, []string{"nouuid", "noatime"}) {
-		t.Errorf("mounted %+v, %v", points, err)
+func TestMountOptions(t *testing.T) {
+	for fsType, want := range map[string][]string{
+		XFS:  {"nouuid", "noatime"}, // beside its clone
+		Ext4: {"errors=remount-ro", "noatime"},
+	} {
+		h, device := host(t, 0)
+		if err := h.Mount(device, filepath.Join(t.TempDir(), "x"), fsType, []string{"noatime"}); err != nil {
+			t.Fatal(err)
+		}
+		points, err := h.Mounter.List()
+		if err != nil || len(points) != 1 || !slices.Equal(points[0].Opts, want) {
+			t.Errorf("mounted %+v, %v", points, err)
+		}
 	}
 }
 

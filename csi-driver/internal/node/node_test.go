@@ -165,6 +165,7 @@ func TestStageRefuses(t *testing.T) {
 		"no capability":         {func(*suite) {}, nil, codes.InvalidArgument, "volume_capability"},
 		"no access type":        {func(*suite) {}, &csi.VolumeCapability{AccessMode: blockCapability().AccessMode}, codes.InvalidArgument, "neither block nor mount"},
 		"an unknown filesystem": {func(*suite) {}, mountCapability("btrfs"), codes.InvalidArgument, "use ext4 or xfs"},
+		"a dangerous option":    {func(*suite) {}, mountCapability("ext4", "noatime", "nobarrier"), codes.InvalidArgument, "leave out nobarrier"},
 		"too small for xfs":     {func(*suite) {}, mountCapability("xfs"), codes.InvalidArgument, "at least 314572800 bytes"},
 		"no publish context":    {func(s *suite) { s.context.NQN = "" }, blockCapability(), codes.InvalidArgument, "nqn is missing"},
 		"another volume's NQN":  {func(s *suite) { s.context.NQN += "2" }, blockCapability(), codes.InvalidArgument, "this volume's is"},

@@ -32,6 +32,9 @@ func (s *Service) NodeStageVolume(ctx context.Context, r *csi.NodeStageVolumeReq
 		if err != nil {
 			return nil, err
 		}
+		if err := filesystem.CheckOptions(use.mountFlags); err != nil {
+			return nil, invalid("%v", err)
+		}
 		at, err := decode(r.GetVolumeId(), r.GetPublishContext())
 		if err != nil {
 			return nil, err
