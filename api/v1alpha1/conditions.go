@@ -3,7 +3,7 @@
 package v1alpha1
 
 // Condition types. All are positive polarity (True is the healthy state)
-// except Degraded, Progressing and RestartNeeded, for which False is the quiet state. Every condition an
+// except Degraded, Progressing, RestartNeeded and WeftInitiatorStuck, for which False is the quiet state. Every condition an
 // object owns is always present; an Event's reason equals the condition's.
 const (
 	// ConditionReady: the object does what its spec says.
@@ -42,6 +42,10 @@ const (
 	// ConditionQoSApplied (NvmfVolume): the limits of spec.qos are in force, and no others. True with reason
 	// NotNeeded when there are none. False does not keep the volume from being served.
 	ConditionQoSApplied = "QoSApplied"
+	// ConditionInitiatorStuck (Kubernetes' own Node): the node's kernel does not finish what the node plugin asked
+	// for, and the node takes no further volumes. Like the Node's other conditions, True is the one to act on. Written by
+	// the node plugin.
+	ConditionInitiatorStuck = "WeftInitiatorStuck"
 )
 
 // Reasons of conditions and of the Events that go with them.
@@ -101,6 +105,10 @@ const (
 	ReasonSettingNotPutBack = "SettingNotPutBack"
 	ReasonSettingDrifted    = "SettingDrifted"
 	ReasonSettingsUnknown   = "SettingsUnknown"
+
+	// Kubernetes' Node: what its kernel does not finish.
+	ReasonControllerStuck = "ControllerStuck"
+	ReasonKernelCallStuck = "KernelCallStuck"
 
 	// NvmfVolume and NvmfSnapshot.
 	ReasonNoSpace        = "NoSpace"

@@ -89,27 +89,33 @@ func install(ctx context.Context, t *testing.T, c client.Client, objects []runti
 // agentOf gives a client with the token that the kubelet of a node gives to the agent there.
 func agentOf(ctx context.Context, t *testing.T, config *rest.Config, admin client.Client, node string) client.Client {
 	t.Helper()
+	return podOn(ctx, t, config, admin, "weft-agent", node)
+}
+
+// podOn gives a client with the token of a part's pod on a node.
+func podOn(ctx context.Context, t *testing.T, config *rest.Config, admin client.Client, part, node string) client.Client {
+	t.Helper()
 	if err := admin.Create(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}); err != nil {
 		t.Fatal(err)
 	}
 	pod := &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "weft-agent-on-" + node},
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: part + "-on-" + node},
 		Spec: corev1.PodSpec{
-			NodeName: node, ServiceAccountName: "weft-agent",
-			Containers: []corev1.Container{{Name: "weft-agent", Image: "weft"}},
+			NodeName: node, ServiceAccountName: part,
+			Containers: []corev1.Container{{Name: part, Image: "weft"}},
 		},
 	}
 	if err := admin.Create(ctx, pod); err != nil {
 		t.Fatal(err)
 	}
-	return withToken(ctx, t, config, admin, &authenticationv1.BoundObjectReference{
+	return withToken(ctx, t, config, admin, part, &authenticationv1.BoundObjectReference{
 		APIVersion: "v1", Kind: "Pod", Name: pod.Name, UID: pod.UID,
 	})
 }
 
-func withToken(ctx context.Context, t *testing.T, config *rest.Config, admin client.Client, bound *authenticationv1.BoundObjectReference) client.Client {
+func withToken(ctx context.Context, t *testing.T, config *rest.Config, admin client.Client, part string, bound *authenticationv1.BoundObjectReference) client.Client {
 	t.Helper()
-	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "weft-agent"}}
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: part}}
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{BoundObjectRef: bound}}
 	if err := admin.SubResource("token").Create(ctx, account, request); err != nil {
 		t.Fatal(err)
@@ -184,6 +190,7 @@ func TestInAnAPIServer(t *testing.T) {
 		}
 	})
 	t.Run("agents", func(t *testing.T) { testAgentsAreConfined(ctx, t, config, admin) })
+	t.Run("node plugins", func(t *testing.T) { testNodePluginsAreConfined(ctx, t, config, admin) })
 }
 
 func must[T any](v T, err error) T {
@@ -205,7 +212,7 @@ func defaultNamespaceOf(o runtime.Object) string {
 // denied here is denied by the admission policies, with their words, and not for want of a right.
 func testAgentsAreConfined(ctx context.Context, t *testing.T, config *rest.Config, admin client.Client) {
 	a, b := agentOf(ctx, t, config, admin, "a"), agentOf(ctx, t, config, admin, "b")
-	unbound := withToken(ctx, t, config, admin, nil)
+	unbound := withToken(ctx, t, config, admin, "weft-agent", nil)
 	for _, o := range []client.Object{volumeOn("a"), volumeOn("b"), snapshotOn("a"), snapshotOn("b")} {
 		if err := admin.Create(ctx, o); err != nil {
 			t.Fatal(err)
@@ -328,4 +335,48 @@ func TestTheWebhookIsWiredThrough(t *testing.T) {
 			}
 		})
 	}
+}
+
+// testNodePluginsAreConfined: a node plugin writes one condition of its own Node.
+func testNodePluginsAreConfined(ctx context.Context, t *testing.T, config *rest.Config, admin client.Client) {
+	c := podOn(ctx, t, config, admin, "weft-csi-node", "c")
+	podOn(ctx, t, config, admin, "weft-csi-node", "d")
+	kubelets := corev1.NodeCondition{Type: corev1.NodeReady, Status: corev1.ConditionTrue, Reason: "KubeletReady"}
+	for _, name := range []string{"c", "d"} {
+		node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+		if err := admin.Status().Patch(ctx, node, strategic(`{"status":{"conditions":[{"type":%q,"status":%q}]}}`, kubelets.Type, kubelets.Status)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	const own = `{"status":{"conditions":[{"type":"WeftInitiatorStuck","status":"True","reason":"ControllerStuck"}]}}`
+	write := func(node, content string) error {
+		return c.Status().Patch(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}, strategic("%s", content))
+	}
+	// A policy acts a moment after it is created.
+	NewWithT(t).Eventually(func() error { return write("d", own) }).
+		WithTimeout(30 * time.Second).Should(MatchError(ContainSubstring("the node plugin of node c may not write Node d")))
+	for name, test := range map[string]struct{ node, content, denied string }{
+		"its own condition":         {"c", own, ""},
+		"its own condition, again":  {"c", own, ""},
+		"another Node's":            {"d", own, "may not write Node d"},
+		"the kubelet's condition":   {"c", `{"status":{"conditions":[{"type":"Ready","status":"False"}]}}`, "nothing else"},
+		"a label":                   {"c", `{"metadata":{"labels":{"a":"b"}}}`, "nothing else"},
+		"an annotation":             {"c", `{"metadata":{"annotations":{"a":"b"}}}`, "nothing else"},
+		"what the node can hold":    {"c", `{"status":{"capacity":{"cpu":"1k"}}}`, "nothing else"},
+		"where the node is reached": {"c", `{"status":{"addresses":[{"type":"InternalIP","address":"10.0.0.9"}]}}`, "nothing else"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			err := write(test.node, test.content)
+			if test.denied == "" && err != nil || test.denied != "" && (err == nil || !strings.Contains(err.Error(), test.denied)) {
+				t.Errorf("got %v, want %q", err, test.denied)
+			}
+		})
+	}
+	if err := c.Patch(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "c"}}, strategic(`{"spec":{"unschedulable":true}}`)); err == nil {
+		t.Error("a node plugin changed its Node's spec")
+	}
+}
+
+func strategic(format string, args ...any) client.Patch {
+	return client.RawPatch(types.StrategicMergePatchType, fmt.Appendf(nil, format, args...))
 }

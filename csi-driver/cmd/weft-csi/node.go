@@ -14,8 +14,11 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/mount-utils"
+	"k8s.io/utils/clock"
 	"k8s.io/utils/exec"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -25,6 +28,7 @@ import (
 	"github.com/weft-storage/weft/csi-driver/internal/node"
 	"github.com/weft-storage/weft/csi-driver/internal/registration"
 	"github.com/weft-storage/weft/csi-driver/internal/server"
+	"github.com/weft-storage/weft/csi-driver/internal/stuck"
 )
 
 // finishTimeout is how long work on this machine that outlived its calls (a mkfs, an umount) may take when the
@@ -67,7 +71,7 @@ func (o nodeOptions) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	reader, err := nodeReader(ctx)
+	nodes, err := nodeClient(ctx)
 	if err != nil {
 		return err
 	}
@@ -75,13 +79,17 @@ func (o nodeOptions) run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return server.ServeHealth(ctx, o.healthAddress, registrar.Registered) })
 	group.Go(func() error {
-		uid, err := node.UID(ctx, reader, o.nodeName)
+		uid, err := node.UID(ctx, nodes, o.nodeName)
 		if err != nil {
 			return err
 		}
-		service := newNode(uid, o.maxVolumes)
+		watch := stuck.New(clock.RealClock{})
+		service, initiator := newNode(uid, o.maxVolumes, watch)
 		service.Records = filepath.Join(filepath.Dir(socket), "staged")
 		group.Go(func() error { service.KeepPaths(ctx); return nil })
+		group.Go(func() error {
+			return watch.Run(ctx, initiator.Going, &stuck.NodeReport{Client: nodes, Node: o.nodeName, UID: types.UID(uid), Clock: clock.RealClock{}})
+		})
 		listener, err := server.Listen(ctx, o.endpoint)
 		if err != nil {
 			return err
@@ -99,27 +107,30 @@ func (o nodeOptions) run(ctx context.Context) error {
 	return group.Wait()
 }
 
-// nodeReader reads Nodes; without a cache, since one is read, once.
-func nodeReader(ctx context.Context) (client.Reader, error) {
+// nodeClient reads and writes this machine's Node; without a cache, since it is read once.
+func nodeClient(ctx context.Context) (client.Client, error) {
 	config, err := apiServer(ctx)
 	if err != nil {
 		return nil, err
 	}
 	scheme := runtime.NewScheme()
-	if err := corev1.AddToScheme(scheme); err != nil {
+	if err := errors.Join(corev1.AddToScheme(scheme), eventsv1.AddToScheme(scheme)); err != nil {
 		return nil, err
 	}
 	return client.New(config, client.Options{Scheme: scheme})
 }
 
-// newNode makes the node service of this machine.
-func newNode(uid string, maxVolumes int64) *node.Service {
+// newNode makes the node service of this machine, and its initiator.
+func newNode(uid string, maxVolumes int64, watch *stuck.Watch) (*node.Service, *fabrics.Host) {
 	filesystems := &filesystem.Host{
-		Mounter: mount.NewWithoutSystemd(""), Exec: exec.New(), MountInfo: "/proc/self/mountinfo",
+		Mounter: watch.Mounter(mount.NewWithoutSystemd("")), Exec: exec.New(), MountInfo: "/proc/self/mountinfo",
 	}
 	initiator := fabrics.New(fabrics.Config{
-		Root: "/", UID: uid, Kernel: fabrics.LinuxKernel{}, LoadModule: filesystems.LoadModule, Reachable: fabrics.Reachable,
+		Root: "/", UID: uid, Kernel: watch.Kernel(fabrics.LinuxKernel{}), LoadModule: filesystems.LoadModule, Reachable: fabrics.Reachable,
 		MountsOf: func(ns fabrics.Namespace) ([]string, error) { return filesystems.MountsOf(ns.Device, ns.Name) },
 	})
-	return &node.Service{HostNQN: initiator.NQN, MaxVolumes: maxVolumes, Initiator: initiator, Filesystems: filesystems}
+	service := &node.Service{
+		HostNQN: initiator.NQN, MaxVolumes: maxVolumes, Initiator: initiator, Filesystems: filesystems, Obstacle: watch,
+	}
+	return service, initiator
 }

@@ -5,7 +5,7 @@ package controller
 import (
 	"fmt"
 
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -22,7 +22,9 @@ func NewCluster(config *rest.Config) (cluster.Cluster, error) {
 	if err := v1alpha1.AddToScheme(scheme); err != nil {
 		return nil, fmt.Errorf("scheme: %w", err)
 	}
-	metav1.AddToGroupVersion(scheme, nodeGVK.GroupVersion())
+	if err := corev1.AddToScheme(scheme); err != nil {
+		return nil, fmt.Errorf("scheme: %w", err)
+	}
 	if config.QPS == 0 {
 		// The API server's priority and fairness paces clients better than a fixed rate here,
 		// which would make the last of a hundred volumes wait for the first.

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/csi-driver/internal/stuck"
 )
 
 // nodeGVK is Kubernetes' Node, of which only the metadata is watched.
@@ -52,6 +53,19 @@ func (s *Service) nodeName(ctx context.Context, uid string) (string, error) {
 		return "", nil
 	}
 	return nodes.Items[0].Name, nil
+}
+
+// unobstructed fails while a node says that its kernel does not finish what it was asked for: there, the volume would wait behind that.
+func (s *Service) unobstructed(ctx context.Context, name, volume string) error {
+	var node corev1.Node
+	if err := s.live.Get(ctx, client.ObjectKey{Name: name}, &node); err != nil {
+		return fmt.Errorf("read Node %s: %w", name, err)
+	}
+	if c := stuck.Condition(&node); c != nil && c.Status == corev1.ConditionTrue {
+		return failf(waiting, "volume %s is not attached to node %s, which takes no further volume until its kernel has finished: condition %s (%s: %s)",
+			volume, name, c.Type, c.Reason, c.Message)
+	}
+	return nil
 }
 
 // describeHosts names the nodes behind NQNs, for people.

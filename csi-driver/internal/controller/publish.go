@@ -105,6 +105,9 @@ func (s *Service) admit(ctx context.Context, req *csi.ControllerPublishVolumeReq
 		if _, ok := accessOf(vol, h.nqn); ok {
 			return vol, nil
 		}
+		if err := s.unobstructed(ctx, node, id); err != nil {
+			return nil, err
+		}
 		vol, err = s.setHosts(ctx, vol, append(slices.Clone(vol.Spec.Hosts), v1alpha1.VolumeHost{NQN: h.nqn, Access: how}))
 		if apierrors.IsConflict(err) {
 			continue

@@ -4,6 +4,7 @@ package controller
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -14,11 +15,15 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/csi-driver/internal/attachment"
+	"github.com/weft-storage/weft/csi-driver/internal/stuck"
 )
 
 func publish(t *testing.T, s *Service, volume, nodeID string) attachment.Context {
@@ -169,6 +174,77 @@ func TestPublishToOneNodeAtATime(t *testing.T) {
 	}
 	unpublish(t, s, id, firstID)
 	publish(t, s, id, secondID)
+}
+
+func TestPublishToANodeThatIsStuck(t *testing.T) {
+	st := newStorage(t, 1, 10*gi)
+	s, _ := newService(t)
+	seen(t, s, st)
+	name, nodeID := newHost(t, s, "host")
+	attached, id := newVolume(t, s, st, "attached"), newVolume(t, s, st, "v")
+	publish(t, s, attached, nodeID)
+
+	uid := types.UID(strings.TrimPrefix(nodeID, v1alpha1.HostNQNPrefix))
+	report := func() *stuck.NodeReport {
+		return &stuck.NodeReport{Client: api, Node: name, UID: uid, Clock: clock.RealClock{}}
+	}
+	r := report()
+	expectStuck := func(want bool) {
+		t.Helper()
+		for _, reporter := range []*stuck.NodeReport{r, report()} { // the second is that of a process that was restarted
+			if was, err := reporter.Stuck(t.Context()); err != nil || was != want {
+				t.Errorf("the Node says stuck %t, %v", was, err)
+			}
+		}
+	}
+	write := func(what *stuck.Error) {
+		t.Helper()
+		for range 2 {
+			if err := r.Write(t.Context(), what); err != nil {
+				t.Fatal(err)
+			}
+		}
+		expectStuck(what != nil)
+	}
+	expectStuck(false)
+	write(nil)
+	publish(t, s, newVolume(t, s, st, "before"), nodeID)
+
+	write(&stuck.Error{Reason: v1alpha1.ReasonControllerStuck, Message: "nvme3 is being deleted"})
+	_, err := s.ControllerPublishVolume(within(t, enough), publishRequest(id, nodeID))
+	expectError(t, err, codes.Unavailable, name, "WeftInitiatorStuck (ControllerStuck: nvme3 is being deleted)")
+	if hosts := volume(t, id).Spec.Hosts; len(hosts) != 0 {
+		t.Errorf("hosts: %v", hosts)
+	}
+	_, elsewhere := newHost(t, s, "elsewhere")
+	publish(t, s, id, elsewhere)
+	unpublish(t, s, id, elsewhere)
+	publish(t, s, attached, nodeID) // again, as the attacher does when it restarts
+
+	write(nil)
+	publish(t, s, id, nodeID)
+
+	var events eventsv1.EventList
+	if err := api.List(t.Context(), &events, client.InNamespace(metav1.NamespaceDefault)); err != nil {
+		t.Fatal(err)
+	}
+	var told []string
+	for _, e := range events.Items {
+		if e.Regarding.UID == uid {
+			told = append(told, e.Type+" "+e.Reason)
+		}
+	}
+	slices.Sort(told)
+	if diff := cmp.Diff([]string{"Normal AsExpected", "Warning ControllerStuck"}, told); diff != "" {
+		t.Error(diff)
+	}
+
+	// A Node that was made anew is another machine, for all that is known.
+	r = report()
+	r.UID = "00000000-0000-4000-8000-000000000000"
+	if err := r.Write(t.Context(), &stuck.Error{Reason: v1alpha1.ReasonControllerStuck, Message: "nvme3 is being deleted"}); err == nil {
+		t.Error("the condition was written to a Node with another UID")
+	}
 }
 
 func TestPublishFromASilentNode(t *testing.T) {

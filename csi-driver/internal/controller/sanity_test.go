@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/utils/clock"
 	utilexec "k8s.io/utils/exec"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
@@ -29,6 +30,7 @@ import (
 	"github.com/weft-storage/weft/csi-driver/internal/identity"
 	"github.com/weft-storage/weft/csi-driver/internal/node"
 	"github.com/weft-storage/weft/csi-driver/internal/server"
+	"github.com/weft-storage/weft/csi-driver/internal/stuck"
 )
 
 // notOffered are the only reasons for which a test of csi-sanity may be left out: what the driver does not advertise.
@@ -128,7 +130,10 @@ func newNodeService(t *testing.T, dir, uid string) *node.Service {
 		}
 	})
 	t.Cleanup(func() { agents.onServe(nil) })
-	return &node.Service{HostNQN: initiator.NQN, MaxVolumes: 64, Initiator: initiator, Filesystems: fs, Records: filepath.Join(dir, "staged")}
+	return &node.Service{
+		HostNQN: initiator.NQN, MaxVolumes: 64, Initiator: initiator, Filesystems: fs,
+		Records: filepath.Join(dir, "staged"), Obstacle: stuck.New(clock.RealClock{}),
+	}
 }
 
 // serveAll serves the driver's three services on one socket.

@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -128,6 +129,38 @@ func (h *Host) Controllers(nqn string) ([]Controller, error) {
 		}
 	}
 	return own, nil
+}
+
+// Going lists this host's own controllers that the kernel is taking away, of all subsystems.
+func (h *Host) Going() ([]Controller, error) {
+	names, err := children(controllerName, h.sys("class/nvme"))
+	if err != nil {
+		return nil, err
+	}
+	var going []Controller
+	for _, name := range names {
+		state, err := attribute(h.sys("class/nvme", name, "state"))
+		if err == nil && !(Controller{State: state}).going() {
+			continue // the rest of it need not be read
+		}
+		c, err := readController(h.sys("class/nvme", name))
+		if errors.Is(err, errGone) {
+			continue // it is gone now, or one of a local drive, which has no host NQN
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read controller %s: %w", name, err)
+		}
+		if c.HostNQN == h.NQN && c.going() {
+			going = append(going, c)
+		}
+	}
+	return going, nil
+}
+
+// Connected tells whether this host has a connection to a subsystem that the kernel is not taking away.
+func (h *Host) Connected(nqn string) (bool, error) {
+	controllers, err := h.Controllers(nqn)
+	return slices.ContainsFunc(controllers, func(c Controller) bool { return !c.going() }), err
 }
 
 func readController(dir string) (Controller, error) {

@@ -12,6 +12,7 @@ import (
 
 	"github.com/weft-storage/weft/csi-driver/internal/fabrics"
 	"github.com/weft-storage/weft/csi-driver/internal/filesystem"
+	"github.com/weft-storage/weft/csi-driver/internal/stuck"
 )
 
 var (
@@ -61,6 +62,7 @@ func code(err error) codes.Code {
 		refused  *filesystem.RefusedError
 		tooSmall *filesystem.TooSmallError
 		inUse    *fabrics.InUseError
+		held     *stuck.Error
 	)
 	for _, m := range mapping {
 		if errors.Is(err, m.err) {
@@ -70,6 +72,8 @@ func code(err error) codes.Code {
 	switch {
 	case errors.As(err, &refused), errors.As(err, &inUse):
 		return codes.FailedPrecondition
+	case errors.As(err, &held):
+		return codes.Unavailable
 	case errors.As(err, &tooSmall):
 		return codes.InvalidArgument
 	default:

@@ -19,6 +19,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	. "github.com/onsi/gomega"
 	"k8s.io/mount-utils"
+	"k8s.io/utils/clock"
 	utilexec "k8s.io/utils/exec"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
@@ -26,6 +27,7 @@ import (
 	"github.com/weft-storage/weft/csi-driver/internal/fabrics"
 	"github.com/weft-storage/weft/csi-driver/internal/filesystem"
 	"github.com/weft-storage/weft/csi-driver/internal/node"
+	"github.com/weft-storage/weft/csi-driver/internal/stuck"
 )
 
 // The tests of this file's build tag run as root on a machine of the lab: this
@@ -60,7 +62,10 @@ func setUpLab(t *testing.T) *lab {
 	})
 	return &lab{
 		T: t, Gomega: g, initiator: host, dir: dir,
-		service: &node.Service{HostNQN: host.NQN, Initiator: host, Filesystems: fs, Records: filepath.Join(dir, "staged")},
+		service: &node.Service{
+			HostNQN: host.NQN, Initiator: host, Filesystems: fs,
+			Records: filepath.Join(dir, "staged"), Obstacle: stuck.New(clock.RealClock{}),
+		},
 	}
 }
 

@@ -41,7 +41,14 @@ type Initiator interface {
 	NamespaceByDevice(device string) (fabrics.Namespace, error)
 	Open(ns fabrics.Namespace) (io.Closer, error)
 	Confirm(ns fabrics.Namespace) error
+	Connected(nqn string) (bool, error)
 	Disconnect(ctx context.Context, id fabrics.ID) error
+}
+
+// Obstacle tells what is in the way of further volumes. *stuck.Watch is one.
+type Obstacle interface {
+	// Check fails while this machine's kernel does not finish what it was asked for before.
+	Check() error
 }
 
 // Filesystems mounts. *filesystem.Host is one; its methods say what they guarantee.
@@ -72,6 +79,8 @@ type Service struct {
 	Filesystems Filesystems
 	// Records is the folder where what volumes were staged with is written down. It is made when it is needed.
 	Records string
+	// Obstacle to staging volumes that are not connected yet.
+	Obstacle Obstacle
 
 	calls    calls
 	measures measures

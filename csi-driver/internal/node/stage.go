@@ -56,6 +56,9 @@ type stage struct {
 }
 
 func (st stage) run(ctx context.Context) error {
+	if err := st.unobstructed(); err != nil {
+		return err
+	}
 	if err := st.records().put(st.volume, st.at); err != nil {
 		return fmt.Errorf("write down what the volume is staged with: %w", err)
 	}
@@ -71,6 +74,20 @@ func (st stage) run(ctx context.Context) error {
 		return st.block(ctx, ns)
 	}
 	return st.filesystem(ctx, ns)
+}
+
+// unobstructed fails at once when a new connection would wait behind what the kernel does not finish. A volume
+// that is connected is not held up.
+func (st stage) unobstructed() error {
+	obstacle := st.Obstacle.Check()
+	if obstacle == nil {
+		return nil
+	}
+	connected, err := st.Initiator.Connected(st.at.NQN)
+	if err != nil || connected {
+		return err
+	}
+	return obstacle
 }
 
 func (st stage) block(ctx context.Context, ns fabrics.Namespace) error {

@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
+	testingclock "k8s.io/utils/clock/testing"
 	utilexec "k8s.io/utils/exec"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
@@ -26,6 +27,7 @@ import (
 	"github.com/weft-storage/weft/csi-driver/internal/filesystem"
 	"github.com/weft-storage/weft/csi-driver/internal/node"
 	"github.com/weft-storage/weft/csi-driver/internal/server"
+	"github.com/weft-storage/weft/csi-driver/internal/stuck"
 )
 
 const (
@@ -45,6 +47,9 @@ type suite struct {
 	service  *node.Service
 	dir      string
 	context  attachment.Context
+	clock    *testingclock.FakeClock
+	watch    *stuck.Watch
+	going    stuck.Controllers
 }
 
 func setUp(t *testing.T) *suite {
@@ -61,16 +66,20 @@ func setUp(t *testing.T) *suite {
 	m, err := fabricstest.NewMounter(k)
 	must(t, err)
 	programs := &programs{Interface: utilexec.New()}
-	fs := &filesystem.Host{Mounter: m, Exec: programs, MountInfo: m.MountInfo()}
+	clock := testingclock.NewFakeClock(time.Date(2026, 11, 22, 0, 0, 0, 0, time.UTC))
+	watch := stuck.New(clock)
+	fs := &filesystem.Host{Mounter: watch.Mounter(m), Exec: programs, MountInfo: m.MountInfo()}
 	host := fabrics.New(fabrics.Config{
-		Root: k.Root, UID: uid, Kernel: k,
+		Root: k.Root, UID: uid, Kernel: watch.Kernel(k),
 		LoadModule: func(context.Context, string) error { return errors.New("no module is missing") },
 		Reachable:  func(context.Context, string) error { return nil },
 		MountsOf:   func(ns fabrics.Namespace) ([]string, error) { return fs.MountsOf(ns.Device, ns.Name) },
 	})
 	s := &suite{
-		T: t, kernel: k, mounter: m, programs: programs, dir: dir,
-		service: &node.Service{HostNQN: host.NQN, MaxVolumes: 7, Initiator: host, Filesystems: fs, Records: filepath.Join(dir, "staged")},
+		T: t, kernel: k, mounter: m, programs: programs, dir: dir, clock: clock, watch: watch, going: host.Going,
+		service: &node.Service{
+			HostNQN: host.NQN, MaxVolumes: 7, Initiator: host, Filesystems: fs, Records: filepath.Join(dir, "staged"), Obstacle: watch,
+		},
 		context: attachment.Context{
 			NQN: v1alpha1.NQNPrefix + vol, NGUID: nguid, SizeBytes: size, Blank: true,
 			Portals:  []v1alpha1.Portal{{Transport: v1alpha1.TransportTCP, Address: "10.0.0.1", Port: 4420}},

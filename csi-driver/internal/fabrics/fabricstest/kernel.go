@@ -46,6 +46,8 @@ type Kernel struct {
 	Root string
 	// Known are the options that the kernel prints; empty for one that is too old to.
 	Known string
+	// Hanging gets a value for each call that has begun to hang.
+	Hanging chan struct{}
 
 	mu          sync.Mutex
 	multipath   bool
@@ -73,7 +75,7 @@ type head struct {
 // New makes a kernel in a root folder.
 func New(root string) (*Kernel, error) {
 	k := &Kernel{
-		Root: root, Known: options, multipath: true, subsystems: map[string]Subsystem{}, controllers: map[string]*controller{},
+		Root: root, Known: options, Hanging: make(chan struct{}, 64), multipath: true, subsystems: map[string]Subsystem{}, controllers: map[string]*controller{},
 		heads: map[string]*head{}, stuck: map[string]chan struct{}{},
 		users: func(string) bool { return false }, onGone: func(string) {},
 	}
@@ -157,6 +159,15 @@ func (k *Kernel) Stick(name string) (release func()) {
 	return func() { close(stuck) }
 }
 
+// hang until a channel is closed; nil is none to wait for.
+func (k *Kernel) hang(until <-chan struct{}) {
+	if until == nil {
+		return
+	}
+	k.Hanging <- struct{}{}
+	<-until
+}
+
 // SetState sets a controller's state, such as connecting when its target is away.
 func (k *Kernel) SetState(name, state string) error {
 	return k.write(filepath.Join("sys/class/nvme", name, "state"), state)
@@ -182,9 +193,7 @@ func (k *Kernel) Create(text string) (string, error) {
 	k.mu.Lock()
 	held := k.held
 	k.mu.Unlock()
-	if held != nil {
-		<-held
-	}
+	k.hang(held)
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.creations = append(k.creations, text)
@@ -256,9 +265,7 @@ func (k *Kernel) WriteAttribute(path, _ string) error {
 		k.mu.Lock()
 		stuck := k.stuck[name]
 		k.mu.Unlock()
-		if stuck != nil {
-			<-stuck
-		}
+		k.hang(stuck)
 		k.mu.Lock()
 		defer k.mu.Unlock()
 		return k.remove(name)

@@ -71,9 +71,7 @@ func (m *Mounter) waitUnblocked() {
 	m.mu.Lock()
 	blocked := m.blocked
 	m.mu.Unlock()
-	if blocked != nil {
-		<-blocked
-	}
+	m.kernel.hang(blocked)
 }
 
 // Mount implements mount.Interface.

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/csi-driver/internal/attachment"
+	"github.com/weft-storage/weft/csi-driver/internal/fabrics/fabricstest"
+	"github.com/weft-storage/weft/csi-driver/internal/stuck"
+)
+
+// looks gives what each look of the watch found: it waits until the test has taken it.
+type looks chan *stuck.Error
+
+func (l looks) Stuck(context.Context) (bool, error) { return false, nil }
+
+func (l looks) Write(ctx context.Context, what *stuck.Error) error {
+	select {
+	case l <- what:
+	case <-ctx.Done():
+	}
+	return nil
+}
+
+// watchRuns starts the watch, and takes its first look, which finds nothing.
+func (s *suite) watchRuns() looks {
+	s.Helper()
+	l := make(looks)
+	done := make(chan error)
+	ctx, stop := context.WithCancel(context.Background())
+	go func() { done <- s.watch.Run(ctx, s.going, l) }()
+	s.Cleanup(func() {
+		stop()
+		must(s, <-done)
+	})
+	if what := <-l; what != nil {
+		s.Fatalf("the first look found %v", what)
+	}
+	return l
+}
+
+// until looks until one finds something stuck, or nothing any more. The time in between is the watch's clock's.
+func (s *suite) until(l looks, isStuck bool) *stuck.Error {
+	s.Helper()
+	for begun := time.Now(); time.Since(begun) < time.Minute; {
+		s.clock.Step(stuck.Interval)
+		if what := <-l; (what != nil) == isStuck {
+			return what
+		}
+	}
+	s.Fatalf("stuck is not %t within a minute", isStuck)
+	return nil
+}
+
+// stageOther stages another volume than the suite's, pvc- and a digit, for raw use.
+func (s *suite) stageOther(id string) error {
+	s.Helper()
+	guid := strings.Repeat(strings.TrimPrefix(id, "pvc-"), 32)
+	must(s, s.kernel.Serve(fabricstest.Subsystem{
+		NQN: v1alpha1.NQNPrefix + id, Portals: []string{"10.0.0.1:4420"}, Hosts: []string{s.service.HostNQN},
+		Namespaces: []fabricstest.Namespace{{NGUID: guid, SizeBytes: size}},
+	}))
+	at := attachment.Context{NQN: v1alpha1.NQNPrefix + id, NGUID: guid, SizeBytes: size, Portals: s.context.Portals, IOQueues: 2, QueueDepth: 128, CtrlLossTimeoutSeconds: -1}
+	_, err := s.NodeStageVolume(s.Context(), &csi.NodeStageVolumeRequest{
+		VolumeId: id, StagingTargetPath: s.path("staging-" + id), VolumeCapability: blockCapability(), PublishContext: at.Encode(),
+	})
+	return err
+}
+
+// What the kernel does not finish keeps further volumes away, with the reason, and nothing else.
+func TestStuckKernelTakesNoFurtherVolume(t *testing.T) {
+	for name, c := range map[string]struct {
+		// hang makes a call for the suite's volume hang until it is released.
+		hang   func(s *suite) (release func(), call func() error)
+		reason string
+		words  []string
+	}{
+		"a controller that stays in deleting": {
+			func(s *suite) (func(), func() error) {
+				must(s, s.stage(blockCapability()))
+				return s.kernel.Stick("nvme1"), s.unstage
+			},
+			v1alpha1.ReasonControllerStuck, []string{"nvme1 (TCP 10.0.0.1 port 4420, deleting) is being deleted since 2026-11-22T00:"},
+		},
+		"a mount": {
+			func(s *suite) (func(), func() error) {
+				return s.mounter.Block(), func() error { return s.stage(mountCapability("ext4")) }
+			},
+			v1alpha1.ReasonKernelCallStuck, []string{"mounting at ", "/staging has not returned since 2026-11-22T00:"},
+		},
+		"an unmount": {
+			func(s *suite) (func(), func() error) {
+				must(s, s.stage(mountCapability("ext4")))
+				return s.mounter.Block(), s.unstage
+			},
+			v1alpha1.ReasonKernelCallStuck, []string{"unmounting ", "/staging has not returned since"},
+		},
+		"a connect": {
+			func(s *suite) (func(), func() error) {
+				return s.kernel.Hold(), func() error { return s.stage(blockCapability()) }
+			},
+			v1alpha1.ReasonKernelCallStuck, []string{"connecting to traddr 10.0.0.1, trsvcid 4420, nqn " + v1alpha1.NQNPrefix + vol + " has not returned since"},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := setUp(t)
+			must(t, s.stageOther("pvc-2")) // nvme0
+			l := s.watchRuns()
+			release, call := c.hang(s)
+			ended := make(chan error, 1)
+			go func() { ended <- call() }()
+			// Before that the watch's clock must not go on: to it, what is merely on its way would have taken minutes.
+			<-s.kernel.Hanging
+
+			what := s.until(l, true)
+			if what.Reason != c.reason {
+				t.Errorf("reason %s, want %s", what.Reason, c.reason)
+			}
+			connections := len(s.kernel.Creations())
+			want(t, s.stageOther("pvc-3"), codes.Unavailable, append(c.words, "takes no further volume")...)
+			if got := len(s.kernel.Creations()); got != connections {
+				t.Error("a connection was tried")
+			}
+			must(t, s.stageOther("pvc-2"))
+			select {
+			case err := <-ended:
+				t.Fatalf("the call that hangs answered %v", err)
+			default:
+			}
+
+			release()
+			must(t, <-ended)
+			s.until(l, false)
+			must(t, s.stageOther("pvc-3"))
+		})
+	}
+}
