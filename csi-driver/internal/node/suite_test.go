@@ -212,6 +212,23 @@ func must(t testing.TB, err error) {
 	}
 }
 
+// wantInTime wants a call to say, before its deadline, what it waited for. On a machine that is busy the answer may
+// come after the caller has gone: it is given ever more time, up to half a minute.
+func wantInTime(t testing.TB, call func(context.Context) error, words ...string) {
+	t.Helper()
+	for limit := time.Second; ; limit *= 2 {
+		ctx, cancel := context.WithTimeout(t.Context(), limit)
+		err := call(ctx)
+		cancel()
+		told := err != nil && strings.Contains(err.Error(), words[0])
+		busy := status.Code(err) == codes.Aborted || status.Code(err) == codes.DeadlineExceeded
+		if told || !busy || limit > 16*time.Second {
+			want(t, err, codes.DeadlineExceeded, words...)
+			return
+		}
+	}
+}
+
 // soon gives a deadline that lets work begin.
 func soon(t testing.TB) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
