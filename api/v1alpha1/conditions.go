@@ -62,6 +62,7 @@ const (
 	ReasonVolumesRemain    = "VolumesRemain"
 	ReasonClaimedByAnother = "ClaimedByAnotherTarget"
 	ReasonInvalidSelector  = "InvalidNodeSelector"
+	ReasonOverPromised     = "OverPromised"
 
 	// NvmfNode: why a node is not capable.
 	ReasonNoInventory        = "NoInventory"

@@ -45,6 +45,11 @@ type Plan struct {
 	// File that is the pool. Absent when the pool is drives.
 	// +optional
 	File *DeviceFile `json:"file,omitempty"`
+	// OverProvisioningPercent bounds what may be promised of each pool, in percent of its size. Absent: 100.
+	// +kubebuilder:validation:Minimum=100
+	// +kubebuilder:validation:Maximum=400
+	// +optional
+	OverProvisioningPercent int32 `json:"overProvisioningPercent,omitempty"`
 	// SPDK is what SPDK's target is started with. Absent with another engine.
 	// +optional
 	SPDK *SPDKPlan `json:"spdk,omitempty"`
@@ -409,6 +414,9 @@ type PoolStatus struct {
 	// Free bytes as the pool itself sees them: thin volumes not yet written count as free.
 	// +optional
 	Free *resource.Quantity `json:"free,omitempty"`
+	// Promised bytes: the sizes of the volumes in it, written or not, and what its snapshots hold. Absent while it cannot be read.
+	// +optional
+	Promised *resource.Quantity `json:"promised,omitempty"`
 }
 
 // Inventory is what the agent found on the node.

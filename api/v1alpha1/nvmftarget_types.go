@@ -93,6 +93,18 @@ type NvmfTargetSpec struct {
 	// +required
 	Devices Devices `json:"devices"`
 
+	// OverProvisioningPercent bounds what may be promised of a pool, in percent of its size: the sizes of its volumes, and what its snapshots
+	// hold. Default 100: no more than there is, so that every volume can be filled. Volumes are thin on both
+	// engines, so more works for as long as they are not all filled: a pool of which less than 5 % is free takes nothing new, but
+	// what it holds goes on writing, and once it is full those writes fail. At most 400: an SPDK pool has metadata from the day it was
+	// made, a page for each hundred clusters or more, and needs one for each 512 that are promised. No volume is larger than its
+	// pool. It may be changed at any time; where more was promised already, volumes are served on and nothing new comes to them.
+	// +kubebuilder:default=100
+	// +kubebuilder:validation:Minimum=100
+	// +kubebuilder:validation:Maximum=400
+	// +optional
+	OverProvisioningPercent int32 `json:"overProvisioningPercent,omitempty"`
+
 	// UpdateStrategy of the target pods. SPDK only. Default: OnDelete.
 	// +optional
 	UpdateStrategy *UpdateStrategy `json:"updateStrategy,omitempty"`
@@ -546,7 +558,8 @@ type Capacity struct {
 	// Allocated: the sizes of volumes, whether written or not, and what snapshots hold.
 	// +optional
 	Allocated *resource.Quantity `json:"allocated,omitempty"`
-	// Free for new volumes: total less allocated.
+	// Free for new volumes and growth: what may be promised of the pools that take something now, less what is. More than
+	// total less allocated where spec.overProvisioningPercent is over 100.
 	// +optional
 	Free *resource.Quantity `json:"free,omitempty"`
 }

@@ -76,6 +76,7 @@ func nodeRules() []validation {
 		bounds(node, first+"maxIOQueues", portals(`maxIOQueues: %s`), 1, 127),
 		bounds(node, first+"queueDepth", portals(`queueDepth: %s`), 16, 1024),
 		bounds(node, first+"inCapsuleDataSize", portals(`inCapsuleDataSize: %s`), 0, 65536),
+		bounds(node, "spec.plan.overProvisioningPercent", `spec: {plan: {overProvisioningPercent: %s}}`, 100, 400),
 		field{base: node, path: "spec.plan.drives", edit: `spec: {plan: {drives: %s}}`, good: []string{many(64, `{id: eui.%d}`)},
 			bad: map[string]string{many(65, `{id: eui.%d}`): "must have at most 64 items"}},
 		field{base: node, path: "spec.plan.drives[0].id", edit: `spec: {plan: {drives: [{id: %s}]}}`, good: []string{long(255)},

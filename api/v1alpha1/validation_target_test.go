@@ -204,6 +204,7 @@ func targetBounds() []validation {
 		bounds(targetSPDK, "spec.sockets.priority", overTCP+`priority: %s}}`, 0, 15),
 		field{base: target, path: "spec.sockets.idlePollPeriod", edit: `spec: {sockets: {idlePollPeriod: %s}}`, good: []string{"0s", "50us", "50µs", "100ms", "0.1s"},
 			bad: map[string]string{"101ms": idlePoll, "-1us": idlePoll, "soon": idlePoll, `"10"`: idlePoll}},
+		bounds(target, "spec.overProvisioningPercent", `spec: {overProvisioningPercent: %s}`, 100, 400),
 		bounds(target, "spec.attachments.expected", `spec: {attachments: {expected: %s}}`, 1, 4096),
 		bounds(target, "spec.attachments.ioQueues", `spec: {attachments: {ioQueues: %s}}`, 1, 127),
 

@@ -24,6 +24,8 @@ const (
 type pool struct {
 	drives []v1alpha1.PlannedDrive
 	file   *v1alpha1.DeviceFile
+	// promisePercent of its size; 0 for no more than there is, as plans had it before there was a choice.
+	promisePercent int32
 }
 
 func planPool(node Node, spec v1alpha1.NvmfTargetSpec) (pool, []Reason) {
@@ -39,8 +41,12 @@ func planPool(node Node, spec v1alpha1.NvmfTargetSpec) (pool, []Reason) {
 	if given != 1 {
 		return pool{}, []Reason{reasonf(v1alpha1.ReasonNoDevice, "devices must have exactly one of selector, paths and file; it has %d of them", given)}
 	}
+	percent := spec.OverProvisioningPercent
+	if percent == 100 {
+		percent = 0
+	}
 	if spec.Devices.File != nil {
-		return pool{file: spec.Devices.File.DeepCopy()}, nil
+		return pool{file: spec.Devices.File.DeepCopy(), promisePercent: percent}, nil
 	}
 
 	inv := node.Inventory
@@ -59,7 +65,7 @@ func planPool(node Node, spec v1alpha1.NvmfTargetSpec) (pool, []Reason) {
 	if reasons = addressDrives(inv, spec, drives); len(reasons) > 0 {
 		return pool{}, reasons
 	}
-	return pool{drives: drives}, nil
+	return pool{drives: drives, promisePercent: percent}, nil
 }
 
 // poolMoved says why a node's pool cannot become another kind of pool, or that

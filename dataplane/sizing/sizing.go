@@ -93,7 +93,7 @@ func planNvmet(node Node, spec v1alpha1.NvmfTargetSpec) (*v1alpha1.Plan, []Reaso
 		return nil, reasons
 	}
 	words.sort()
-	return &v1alpha1.Plan{Engine: spec.Engine, Portals: portals, Drives: pool.drives, File: pool.file, Nvmet: modules, Choices: words.choices}, nil
+	return &v1alpha1.Plan{Engine: spec.Engine, Portals: portals, Drives: pool.drives, File: pool.file, OverProvisioningPercent: pool.promisePercent, Nvmet: modules, Choices: words.choices}, nil
 }
 
 func noInventory(node Node) Reason {

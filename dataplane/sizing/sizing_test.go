@@ -435,3 +435,21 @@ func expectReasons(t *testing.T, change func(*sizing.Node), edit func(*v1alpha1.
 		}
 	}
 }
+
+// How much may be promised is the plan's to say, for either engine and any pool; as much as there is needs no word.
+func TestPlanBoundsPromises(t *testing.T) {
+	for percent, want := range map[int32]int32{0: 0, 100: 0, 101: 101, 400: 400} {
+		for name, s := range map[string]v1alpha1.NvmfTargetSpec{"file": spec(file("/var/lib/weft/pool.img")), "drives": spec(selector(v1alpha1.DeviceSelector{Models: []string{"SAMSUNG*"}}))} {
+			s.OverProvisioningPercent = percent
+			plan, reasons := sizing.Plan(server(), s)
+			if len(reasons) > 0 || plan.OverProvisioningPercent != want {
+				t.Errorf("%s, %d %%: %v, %v", name, percent, plan, reasons)
+			}
+		}
+		s := spdk()
+		s.OverProvisioningPercent = percent
+		if plan, reasons := sizing.Plan(bigServer(), s); len(reasons) > 0 || plan.OverProvisioningPercent != want {
+			t.Errorf("SPDK, %d %%: %v, %v", percent, plan, reasons)
+		}
+	}
+}

@@ -84,7 +84,7 @@ func planSPDK(node Node, spec v1alpha1.NvmfTargetSpec) (*v1alpha1.Plan, []Reason
 		return nil, why
 	}
 	words.sort()
-	return &v1alpha1.Plan{Engine: spec.Engine, Portals: portals, Drives: pool.drives, File: pool.file, SPDK: p, Choices: words.choices, Memory: uses}, nil
+	return &v1alpha1.Plan{Engine: spec.Engine, Portals: portals, Drives: pool.drives, File: pool.file, OverProvisioningPercent: pool.promisePercent, SPDK: p, Choices: words.choices, Memory: uses}, nil
 }
 
 // sizer has what the numbers of a plan follow from, once everything else is chosen.

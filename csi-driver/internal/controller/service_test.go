@@ -57,6 +57,15 @@ func TestCapacity(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(resp.AvailableCapacity).To(Equal(19 * gi))
 	g.Expect(resp.MaximumVolumeSize.Value).To(Equal(10*gi), "the drive of the node without the volume")
+	for _, name := range st.nodes {
+		setPlan(t, name, func(p *v1alpha1.Plan) { p.OverProvisioningPercent = 300 })
+	}
+	g.Eventually(func(g Gomega) {
+		resp, err := s.GetCapacity(t.Context(), req)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(resp.AvailableCapacity).To(Equal(59 * gi))
+		g.Expect(resp.MaximumVolumeSize.Value).To(Equal(10*gi), "no volume is larger than its drive")
+	}).WithTimeout(enough).Should(Succeed())
 	resp, err = s.GetCapacity(t.Context(), &csi.GetCapacityRequest{VolumeCapabilities: []*csi.VolumeCapability{mount("xfs")}})
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(resp.AvailableCapacity).To(BeNumerically(">=", 19*gi), "all targets together")

@@ -210,6 +210,19 @@ func condition(kind string, s metav1.ConditionStatus, reason, message string) me
 	return metav1.Condition{Type: kind, Status: s, Reason: reason, Message: message, LastTransitionTime: metav1.Now()}
 }
 
+// setPlan plays the operator. It retries when an agent wrote in between.
+func setPlan(t testing.TB, name string, change func(*v1alpha1.Plan)) {
+	t.Helper()
+	NewWithT(t).Eventually(func() error {
+		var node v1alpha1.NvmfNode
+		if err := api.Get(t.Context(), types.NamespacedName{Name: name}, &node); err != nil {
+			return err
+		}
+		change(node.Spec.Plan)
+		return api.Update(t.Context(), &node)
+	}).Should(Succeed())
+}
+
 func setNodeStatus(t testing.TB, name string, change func(*v1alpha1.NvmfNodeStatus)) {
 	t.Helper()
 	var node v1alpha1.NvmfNode

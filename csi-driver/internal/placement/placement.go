@@ -3,14 +3,13 @@
 // Package placement chooses the node for a volume. It is pure: nodes and
 // promises in, a node or the reasons why none will do out.
 //
-// Volumes are thin, but space is given out as if they were not: a pool's free space is its size less what
-// was promised of it, so that a volume that was made can also be filled.
+// Volumes are thin, but by default space is given out as if they were not: a pool's free space is what its plan lets
+// be promised of it, which is its size unless the target says more, less what was.
 package placement
 
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 
@@ -218,21 +217,21 @@ func Room(n *v1alpha1.NvmfNode, device, volume string, promises []Promise) (int6
 	if !known {
 		left, known = unplannedSpace(n, device, others)
 	}
-	return max(left, 0), known
+	return left.largest(), known
 }
 
 // unplannedSpace of a pool that can be read and is no longer planned: what it holds may grow, and nothing new comes to it.
-func unplannedSpace(n *v1alpha1.NvmfNode, device string, promises []Promise) (int64, bool) {
+func unplannedSpace(n *v1alpha1.NvmfNode, device string, promises []Promise) (space, bool) {
 	i := slices.IndexFunc(n.Status.Pools, func(p v1alpha1.PoolStatus) bool {
 		return p.Device == device && p.Reason == v1alpha1.ReasonNotClaimed && p.Total != nil
 	})
 	if i < 0 {
-		return 0, false
+		return space{}, false
 	}
-	left := n.Status.Pools[i].Total.Value()
+	left := spaceOf(n.Spec.Plan, n.Status.Pools[i].Total.Value())
 	for _, p := range promises {
 		if p.Device == device {
-			left -= p.SizeBytes
+			left.free -= p.SizeBytes
 		}
 	}
 	return left, true
@@ -251,61 +250,78 @@ func once(promises []Promise) map[string][]Promise {
 	return byNode
 }
 
-// freeSpace of each ready pool of a node; negative where more was promised than there is. Volumes whose drive
-// is not known yet are put, largest first, where the agent would put them: on the pool with the most free space.
-func freeSpace(n *v1alpha1.NvmfNode, promises []Promise) map[string]int64 {
-	free := map[string]int64{}
+// space of a pool.
+type space struct {
+	// free is what may still be promised; negative where more was than may be.
+	free int64
+	// total is the pool's size: no volume is larger, for it could never be filled.
+	total int64
+}
+
+func spaceOf(plan *v1alpha1.Plan, total int64) space {
+	return space{free: plan.Promisable(total), total: total}
+}
+
+// largest volume that the pool can take.
+func (s space) largest() int64 { return max(0, min(s.free, s.total)) }
+
+// freeSpace of each ready pool of a node. Volumes whose drive is not known
+// yet are put, largest first, where the agent would put them: on the pool with the most free space that is not smaller than they are.
+func freeSpace(n *v1alpha1.NvmfNode, promises []Promise) map[string]space {
+	pools := map[string]space{}
 	for _, p := range n.Status.Pools {
 		if p.Ready && p.Total != nil {
-			free[p.Device] = p.Total.Value()
+			pools[p.Device] = spaceOf(n.Spec.Plan, p.Total.Value())
 		}
 		if p.Ready && p.Reason == v1alpha1.ReasonPoolNearlyFull {
-			free[p.Device] = 0 // whatever of it was not promised
+			pools[p.Device] = space{} // whatever of it was not promised
+		}
+	}
+	take := func(device string, bytes int64) {
+		if s, ok := pools[device]; ok {
+			s.free -= bytes
+			pools[device] = s
 		}
 	}
 	var unplaced []Promise
 	for _, p := range promises {
 		if p.Device == "" {
 			unplaced = append(unplaced, p)
-		} else if _, ok := free[p.Device]; ok {
-			free[p.Device] -= p.SizeBytes
+		} else {
+			take(p.Device, p.SizeBytes)
 		}
-	}
-	if len(free) == 0 {
-		return nil
 	}
 	slices.SortFunc(unplaced, func(a, b Promise) int {
 		return cmp.Or(cmp.Compare(b.SizeBytes, a.SizeBytes), cmp.Compare(a.Volume, b.Volume))
 	})
 	for _, p := range unplaced {
-		free[mostFree(free)] -= p.SizeBytes
+		take(mostFree(pools, p.SizeBytes), p.SizeBytes)
 	}
-	return free
+	return pools
 }
 
 // room of a node; only that of one device, when it must be there.
 func room(n *v1alpha1.NvmfNode, device string, promises []Promise) Candidate {
 	c := Candidate{Node: n.Name}
-	free := freeSpace(n, promises)
-	if device != "" {
-		maps.DeleteFunc(free, func(d string, _ int64) bool { return d != device })
-	}
-	// A pool that was promised away more than whole (its drive was replaced by a smaller one) takes nothing from the others.
-	for _, f := range free {
-		c.FreeBytes += max(f, 0)
-	}
-	if len(free) > 0 {
-		c.LargestBytes = max(free[mostFree(free)], 0)
+	for d, s := range freeSpace(n, promises) {
+		if device != "" && device != d {
+			continue
+		}
+		// A pool of which more was promised than may be (its drive was replaced by a smaller one) takes nothing from the others.
+		c.FreeBytes += max(s.free, 0)
+		c.LargestBytes = max(c.LargestBytes, s.largest())
 	}
 	return c
 }
 
-// mostFree pool; of equals, the first by name.
-func mostFree(free map[string]int64) string {
-	best, found := "", false
-	for device, f := range free {
-		if !found || f > free[best] || (f == free[best] && device < best) {
-			best, found = device, true
+// mostFree pool of those that can hold a volume of this size, else of all; of equals, the first by name.
+func mostFree(pools map[string]space, bytes int64) string {
+	var best string
+	for device, s := range pools {
+		b, found := pools[best]
+		fits, better := s.total >= bytes, b.total >= bytes
+		if !found || fits && !better || fits == better && (s.free > b.free || s.free == b.free && device < best) {
+			best = device
 		}
 	}
 	return best

@@ -49,6 +49,10 @@ func condition(kind string, status metav1.ConditionStatus, reason, message strin
 
 func of(target string) option { return func(n *v1alpha1.NvmfNode) { n.Spec.Target = target } }
 
+func promising(percent int32) option {
+	return func(n *v1alpha1.NvmfNode) { n.Spec.Plan.OverProvisioningPercent = percent }
+}
+
 func unschedulable(n *v1alpha1.NvmfNode) { n.Spec.Unschedulable = true }
 
 func serving(transports ...v1alpha1.TransportType) option {
@@ -276,6 +280,47 @@ func TestNearlyFullPools(t *testing.T) {
 	}
 	if left, known := Room(&one, "d", "v", nil); left != 0 || !known {
 		t.Errorf("room to grow: %d, %v", left, known)
+	}
+}
+
+// More than there is may be promised where the plan says so; no volume is larger than its drive, and a nearly full drive takes nothing.
+func TestOverProvisioning(t *testing.T) {
+	nodes := []v1alpha1.NvmfNode{
+		node("once", pool("d", 100*gi), promising(100)),
+		node("thrice", pool("d", 60*gi), pool("full", 500*gi), nearlyFull, promising(300)),
+		node("over", pool("d", 10*gi), promising(150)),
+	}
+	promises := []Promise{
+		{Volume: "a", Node: "once", Device: "d", SizeBytes: 70 * gi},
+		{Volume: "b", Node: "thrice", Device: "d", SizeBytes: 90 * gi},
+		{Volume: "c", Node: "over", Device: "d", SizeBytes: 9 * gi}, {Volume: "d", Node: "over", Device: "d", SizeBytes: 9 * gi},
+	}
+	got, _ := Candidates(Request{Target: "fast"}, nodes, promises)
+	want := []Candidate{
+		{Node: "once", FreeBytes: 30 * gi, LargestBytes: 30 * gi}, {Node: "over"},
+		{Node: "thrice", FreeBytes: 90 * gi, LargestBytes: 60 * gi},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Error(diff)
+	}
+	for size, node := range map[int64]string{gi: "thrice", 60 * gi: "thrice", 61 * gi: ""} {
+		if got, _ := Choose(Request{Target: "fast", SizeBytes: size}, nodes, promises); got != node {
+			t.Errorf("%d GiB go to %q, want %q", size/gi, got, node)
+		}
+	}
+	for i, room := range []int64{30 * gi, 60 * gi, 0} {
+		if left, known := Room(&nodes[i], "d", "new", promises); left != room || !known {
+			t.Errorf("%s: room to grow is %d, %v; want %d", nodes[i].Name, left, known, room)
+		}
+	}
+	// What has no drive yet is put where it fits, not on the drive with the most left.
+	mixed := node("mixed", pool("small", 30*gi), pool("large", 80*gi), promising(300))
+	got, _ = Candidates(Request{Target: "fast"}, []v1alpha1.NvmfNode{mixed}, []Promise{
+		{Volume: "e", Node: "mixed", Device: "large", SizeBytes: 79 * gi}, {Volume: "f", Node: "mixed", Device: "large", SizeBytes: 79 * gi},
+		{Volume: "g", Node: "mixed", SizeBytes: 40 * gi},
+	})
+	if diff := cmp.Diff([]Candidate{{Node: "mixed", FreeBytes: (90 + 42) * gi, LargestBytes: 42 * gi}}, got); diff != "" {
+		t.Error(diff)
 	}
 }
 

@@ -120,6 +120,7 @@ func (d *decider) poolStatuses() []v1alpha1.PoolStatus {
 				s.Total = bytesOf(p.held.TotalBytes)
 			}
 			s.Free = figure(was.Free, p.held.FreeBytes, d.Refresh)
+			s.Promised = keep(was.Promised, d.promised[p.device.ID])
 		}
 		statuses = append(statuses, s)
 	}
@@ -127,12 +128,13 @@ func (d *decider) poolStatuses() []v1alpha1.PoolStatus {
 }
 
 // capacity of the ready pools, and what was promised of it to all volumes of the node: thin volumes count whole, and snapshots with
-// what they hold.
+// what they hold. Free is what its pools can still take.
 func (d *decider) capacity() v1alpha1.Capacity {
-	var total, allocated int64
+	var total, allocated, free int64
 	for _, p := range d.pools {
 		if p.ready() {
 			total += p.held.TotalBytes
+			free += d.room(p)
 		}
 	}
 	for _, v := range d.Volumes {
@@ -147,7 +149,7 @@ func (d *decider) capacity() v1alpha1.Capacity {
 	return v1alpha1.Capacity{
 		Total:     keep(was.Total, total),
 		Allocated: keep(was.Allocated, allocated),
-		Free:      keep(was.Free, max(0, total-allocated)),
+		Free:      keep(was.Free, free),
 	}
 }
 

@@ -137,9 +137,31 @@ func TestDecidePools(t *testing.T) {
 			also: func(g *WithT, d Decision) { g.Expect(d.Node.Capacity.Total.Value()).To(Equal(int64(50 * gib))) },
 		},
 		{
-			name:  "free is never below zero",
-			given: func(s *Snapshot) { s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, ofSize("500Gi"))} },
-			also:  func(g *WithT, d Decision) { g.Expect(d.Node.Capacity.Free.Value()).To(BeZero()) },
+			name: "a pool of which more is promised than may be takes nothing from the others",
+			given: func(s *Snapshot) {
+				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"), ofSize("120Gi"))}
+				v := engineVolume(1, "a")
+				v.SizeBytes = 120 * gib
+				holds(v)(s)
+				s.Target.State.Exports = []engine.Export{exported(1)}
+			},
+			also: func(g *WithT, d Decision) {
+				g.Expect(d.Node.Capacity.Allocated.Value()).To(Equal(int64(120 * gib)))
+				g.Expect(d.Node.Capacity.Free.Value()).To(Equal(int64(50 * gib)))
+				g.Expect(d.Node.Pools[0].Promised.Value()).To(Equal(int64(120 * gib)))
+				g.Expect(d.Node.Pools[1].Promised.Value()).To(BeZero())
+			},
+		},
+		{
+			name: "what may be promised counts, and of a nearly full pool nothing does",
+			given: func(s *Snapshot) {
+				s.Node.Spec.Plan.OverProvisioningPercent = 250
+				s.Target.State.Pools[1].FreeBytes = gib
+			},
+			also: func(g *WithT, d Decision) {
+				g.Expect(d.Node.Capacity.Total.Value()).To(Equal(int64(150 * gib)))
+				g.Expect(d.Node.Capacity.Free.Value()).To(Equal(int64(250 * gib)))
+			},
 		},
 	} {
 		c.run(t)

@@ -165,11 +165,17 @@ func (d *decider) judgePool(p *pool) (reason, message string) {
 func (d *decider) choosePool(size int64) *pool {
 	var best *pool
 	for _, p := range d.pools {
-		if p.ready() && d.room(p) >= size && (best == nil || d.room(p) > d.room(best)) {
+		if p.ready() && d.fits(p, size, size) && (best == nil || d.room(p) > d.room(best)) {
 			best = p
 		}
 	}
 	return best
+}
+
+// fits says that a volume of this size, of which more is not promised yet, has its place in a pool that can be read. No volume
+// is larger than its pool: it could never be filled.
+func (d *decider) fits(p *pool, size, more int64) bool {
+	return size <= p.held.TotalBytes && more <= d.room(p)
 }
 
 // room for new promises in a pool.
@@ -177,5 +183,5 @@ func (d *decider) room(p *pool) int64 {
 	if p.nearlyFull {
 		return 0
 	}
-	return max(0, p.held.TotalBytes-d.promised[p.device.ID])
+	return max(0, d.Node.Spec.Plan.Promisable(p.held.TotalBytes)-d.promised[p.device.ID])
 }

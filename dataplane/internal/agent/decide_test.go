@@ -94,6 +94,38 @@ func TestDecideCreates(t *testing.T) {
 			volumes: map[string]says{"v2": {"Created": "False/NoSpace", "Ready": "False/NoSpace"}},
 		},
 		{
+			name: "beyond a pool's size as far as the plan allows, but none that is larger than its pool",
+			given: func(s *Snapshot) {
+				s.Node.Spec.Plan.OverProvisioningPercent = 200
+				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a")), testVolume(2, ofSize("95Gi")), testVolume(3, ofSize("101Gi")), testVolume(4, ofSize("95Gi")), testVolume(5, ofSize("45Gi"))}
+				holds(engineVolume(1, "a"))(s)
+				s.Target.State.Exports = []engine.Export{exported(1)}
+			},
+			does:    []string{"CreateVolumes 2 on a", "CreateVolumes 4 on a", "CreateVolumes 5 on b"},
+			volumes: map[string]says{"v2": {"Created": "False/Pending"}, "v3": {"Created": "False/NoSpace"}},
+		},
+		{
+			name: "and no volume grows beyond its pool",
+			given: func(s *Snapshot) {
+				s.Node.Spec.Plan.OverProvisioningPercent = 200
+				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"), ofSize("101Gi"))}
+				holds(engineVolume(1, "a"))(s)
+				s.Target.State.Exports = []engine.Export{exported(1)}
+			},
+			volumes: map[string]says{"v1": {"Created": "True/AsExpected", "Degraded": "True/NoSpace", "Ready": "True/AsExpected"}},
+		},
+		{
+			name: "nothing when less may be promised than is, and all of that is served",
+			given: func(s *Snapshot) {
+				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"), ofSize("60Gi")), testVolume(2, isCreatedOn("a"), ofSize("60Gi")), testVolume(3, ofSize("51Gi"))}
+				one, two := engineVolume(1, "a"), engineVolume(2, "a")
+				one.SizeBytes, two.SizeBytes = 60*gib, 60*gib
+				holds(one, two)(s)
+				s.Target.State.Exports = []engine.Export{exported(1), exported(2)}
+			},
+			volumes: map[string]says{"v1": {"Ready": "True/AsExpected", "Degraded": "False/AsExpected"}, "v3": {"Created": "False/NoSpace"}},
+		},
+		{
 			name: "not when no pool is ready",
 			given: func(s *Snapshot) {
 				rebooted(s)

@@ -197,7 +197,7 @@ func (d *decider) grow(v *volume) {
 	case more == 0 || v.deleting():
 	case more < 0:
 		v.degraded = yesBecause(v1alpha1.ReasonShrinkRefused, "it has %d bytes and never shrinks to %d: what lies beyond the new end would be lost", v.found.SizeBytes, want)
-	case errors.Is(err, engine.ErrNoSpace) || p.readable() && d.room(p) < more:
+	case errors.Is(err, engine.ErrNoSpace) || p.readable() && !d.fits(p, want, more):
 		v.degraded = yesBecause(v1alpha1.ReasonNoSpace, "it cannot grow from %d to %d bytes: pool %s has no room", v.found.SizeBytes, want, v.device)
 	case err != nil:
 		v.degraded = yesBecause(v1alpha1.ReasonPending, "it cannot grow from %d to %d bytes yet: %v", v.found.SizeBytes, want, err)
@@ -245,7 +245,7 @@ func (d *decider) poolFor(v *volume, spec *engine.VolumeSpec) (*pool, *verdict) 
 		}
 		spec.Source = source.source
 		p := d.poolOf(source.pool)
-		if !p.readable() || d.room(p) < spec.SizeBytes {
+		if !p.readable() || !d.fits(p, spec.SizeBytes, spec.SizeBytes) {
 			return refuse(v1alpha1.ReasonNoSpace, "pool %s, where its source is, has no room for %d bytes", source.pool, spec.SizeBytes)
 		}
 		return p, nil

@@ -50,7 +50,7 @@ func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
 			Buckets: prometheus.ExponentialBuckets(0.0625, 2, 12),
 		}),
 		poolBytes: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "weft_agent_pool_bytes", Help: "Size of each pool of this node (total), and what of it is not written yet (free).",
+			Name: "weft_agent_pool_bytes", Help: "Size of each pool of this node (total), what of it is not written yet (free), and what its volumes and snapshots may come to (promised).",
 		}, []string{"device", "part"}),
 		bufferWaits: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "weft_agent_buffer_waits_total", Help: "I/Os of the target that had to wait for a buffer, by module and pool, as far as this agent saw it.",
@@ -88,6 +88,9 @@ func (m *Metrics) setPools(pools []v1alpha1.PoolStatus) {
 		if p.Total != nil && p.Free != nil {
 			m.poolBytes.WithLabelValues(p.Device, "total").Set(float64(p.Total.Value()))
 			m.poolBytes.WithLabelValues(p.Device, "free").Set(float64(p.Free.Value()))
+		}
+		if p.Promised != nil {
+			m.poolBytes.WithLabelValues(p.Device, "promised").Set(float64(p.Promised.Value()))
 		}
 	}
 }

@@ -1,0 +1,16 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+// noOverProvisioning is what OverProvisioningPercent is when it is not given.
+const noOverProvisioning = 100
+
+// Promisable bytes of a pool of this size: what its volumes and snapshots may come to together. Who places volumes, who makes
+// them and who reports on them all reckon by it.
+func (p *Plan) Promisable(totalBytes int64) int64 {
+	percent := int64(noOverProvisioning)
+	if p != nil {
+		percent = max(percent, int64(p.OverProvisioningPercent))
+	}
+	return totalBytes/100*percent + totalBytes%100*percent/100
+}
