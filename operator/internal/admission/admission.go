@@ -75,7 +75,26 @@ func (v *Targets) judge(ctx context.Context, old, target *v1alpha1.NvmfTarget) (
 	}
 	after := placement.Prospects(target, w.Targets, w.Nodes)
 	worse := old == nil || placement.Worse(placement.Prospects(old, w.Targets, w.Nodes), after)
-	return verdict(after, worse)
+	warnings, err := verdict(after, worse)
+	if err == nil && old != nil && target.Spec.OverProvisioningPercent < old.Spec.OverProvisioningPercent {
+		warnings = append(warnings, overPromised(target, w.Nodes)...)
+	}
+	return warnings, err
+}
+
+// overPromised warns of pools of which more is promised already than a lowered percentage allows.
+func overPromised(target *v1alpha1.NvmfTarget, nodes []placement.Node) admission.Warnings {
+	var pools []string
+	for _, n := range nodes {
+		if n.Nvmf != nil && n.Nvmf.Spec.Target == target.Name {
+			pools = append(pools, controller.OverPromised(n.Nvmf, &v1alpha1.Plan{OverProvisioningPercent: target.Spec.OverProvisioningPercent})...)
+		}
+	}
+	if len(pools) == 0 {
+		return nil
+	}
+	return admission.Warnings{fmt.Sprintf("spec.overProvisioningPercent %d is less than what is promised already of %d pools: %s; they serve what they have and take nothing new until it is less",
+		target.Spec.OverProvisioningPercent, len(pools), controller.NameSome(pools, maxNamed))}
 }
 
 // verdict on a target, from how each node would fare with it, and whether it is worse than what is stored.

@@ -7,6 +7,9 @@ import (
 	"strings"
 	"testing"
 
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/sizing"
 	"github.com/weft-storage/weft/operator/internal/placement"
@@ -90,5 +93,23 @@ func TestVerdict(t *testing.T) {
 				t.Errorf("the warnings are %d bytes; the API server cuts them at 4096", together)
 			}
 		})
+	}
+}
+
+func TestALoweredPercentageWarnsOfWhatIsPromised(t *testing.T) {
+	node := func(name, target, promised string) placement.Node {
+		nn := &v1alpha1.NvmfNode{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.NvmfNodeSpec{Target: target}}
+		nn.Status.Pools = []v1alpha1.PoolStatus{{Device: "d", Ready: true, Total: new(resource.MustParse("10Gi")), Promised: new(resource.MustParse(promised))}}
+		return placement.Node{Name: name, Nvmf: nn}
+	}
+	target := &v1alpha1.NvmfTarget{ObjectMeta: metav1.ObjectMeta{Name: "fast"}, Spec: v1alpha1.NvmfTargetSpec{OverProvisioningPercent: 150}}
+	nodes := []placement.Node{node("n1", "fast", "16Gi"), node("n2", "fast", "15Gi"), node("n3", "slow", "30Gi"), {Name: "n4"}}
+	got := overPromised(target, nodes)
+	if len(got) != 1 || !strings.Contains(got[0], "of 1 pools: n1 (16Gi promised of pool d, 15Gi allowed)") {
+		t.Errorf("got %q", got)
+	}
+	target.Spec.OverProvisioningPercent = 160
+	if got := overPromised(target, nodes); len(got) != 0 {
+		t.Errorf("got %q", got)
 	}
 }

@@ -139,9 +139,9 @@ func (s *status) aboutNode(t *table, node v1alpha1.NvmfNode) {
 	s.printConditions(t, node.Status.Conditions)
 	if len(node.Status.Pools) > 0 {
 		t.line("")
-		rows := [][]string{{"POOL", "PATH", "READY", "TOTAL", "FREE", "WHAT IT LACKS"}}
+		rows := [][]string{{"POOL", "PATH", "READY", "TOTAL", "UNWRITTEN", "PROMISED", "WHAT IT LACKS"}}
 		for _, p := range node.Status.Pools {
-			rows = append(rows, []string{p.Device, orDash(p.Path), yes(p.Ready), size(p.Total), size(p.Free), strings.TrimSpace(p.Reason + " " + p.Message)})
+			rows = append(rows, []string{p.Device, orDash(p.Path), yes(p.Ready), size(p.Total), size(p.Free), size(p.Promised), strings.TrimSpace(p.Reason + " " + p.Message)})
 		}
 		t.columns(rows)
 	}
@@ -168,7 +168,7 @@ func settingRows(settings []v1alpha1.EngineSetting) [][]string {
 }
 
 func (s *status) printTargets(t *table, targets []v1alpha1.NvmfTarget) {
-	rows := [][]string{{"TARGET", "ENGINE", "READY", "NODES SERVING", "VOLUMES", "TOTAL", "FREE"}}
+	rows := [][]string{{"TARGET", "ENGINE", "READY", "NODES SERVING", "VOLUMES", "TOTAL", "PROMISED", "FREE"}}
 	for _, target := range targets {
 		volumes := 0
 		for _, v := range s.volumes {
@@ -179,7 +179,7 @@ func (s *status) printTargets(t *table, targets []v1alpha1.NvmfTarget) {
 		rows = append(rows, []string{
 			target.Name, string(target.Spec.Engine), brief(target.Status.Conditions, v1alpha1.ConditionReady),
 			fmt.Sprintf("%d of %d", target.Status.Nodes.Ready, target.Status.Nodes.Matching), fmt.Sprint(volumes),
-			size(target.Status.Capacity.Total), size(target.Status.Capacity.Free),
+			size(target.Status.Capacity.Total), promised(target), size(target.Status.Capacity.Free),
 		})
 	}
 	if len(targets) == 0 {
@@ -187,6 +187,15 @@ func (s *status) printTargets(t *table, targets []v1alpha1.NvmfTarget) {
 		return
 	}
 	t.columns(rows)
+}
+
+// promised of a target's pools, and how much may be where that is not just what there is.
+func promised(target v1alpha1.NvmfTarget) string {
+	at := size(target.Status.Capacity.Allocated)
+	if percent := target.Spec.OverProvisioningPercent; percent > 100 {
+		at += fmt.Sprintf(" (up to %d %%)", percent)
+	}
+	return at
 }
 
 func (s *status) printNodes(t *table, nodes []v1alpha1.NvmfNode) {

@@ -33,7 +33,7 @@ func small() *status {
 	}
 	target := v1alpha1.NvmfTarget{ObjectMeta: metav1.ObjectMeta{Name: "fast"}, Spec: v1alpha1.NvmfTargetSpec{Engine: v1alpha1.EngineSPDK}}
 	target.Status.Nodes = v1alpha1.NodeCounts{Matching: 2, Capable: 2, Ready: 2}
-	target.Status.Capacity = v1alpha1.Capacity{Total: new(resource.MustParse("2Ti")), Free: new(resource.MustParse("1536Gi"))}
+	target.Status.Capacity = v1alpha1.Capacity{Total: new(resource.MustParse("2Ti")), Allocated: new(resource.MustParse("512Gi")), Free: new(resource.MustParse("1536Gi"))}
 	target.Status.Conditions = append(ok(v1alpha1.ConditionReady),
 		condition(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonPending),
 		condition(v1alpha1.ConditionDegraded, metav1.ConditionFalse, v1alpha1.ReasonAsExpected))
@@ -46,7 +46,7 @@ func small() *status {
 			n.Status.Engine = &v1alpha1.EngineStatus{Type: v1alpha1.EngineSPDK, Version: "26.05", Settings: []v1alpha1.EngineSetting{
 				{Setting: "coreMask", Value: "0xf0"}, {Setting: "largeBuffers", Value: "512", Planned: "1024"}}}
 			n.Status.Portals = []v1alpha1.Portal{{Transport: v1alpha1.TransportTCP, Address: fmt.Sprintf("10.0.0.%d", i+1), Port: 4420}}
-			n.Status.Pools = []v1alpha1.PoolStatus{{Device: "eui." + name, Path: "/dev/nvme0n1", Ready: true, Total: new(resource.MustParse("1Ti")), Free: new(resource.MustParse("768Gi"))}}
+			n.Status.Pools = []v1alpha1.PoolStatus{{Device: "eui." + name, Path: "/dev/nvme0n1", Ready: true, Total: new(resource.MustParse("1Ti")), Free: new(resource.MustParse("768Gi")), Promised: new(resource.MustParse("256Gi"))}}
 			n.Status.Capacity.Free = new(resource.MustParse("768Gi"))
 			n.Status.Conditions = append(n.Status.Conditions, ok(v1alpha1.ConditionReady, v1alpha1.ConditionPoolReady, v1alpha1.ConditionPortalsReady)...)
 			n.Status.Conditions = append(n.Status.Conditions, condition(v1alpha1.ConditionRestartNeeded, metav1.ConditionFalse, v1alpha1.ReasonAsExpected))
@@ -81,8 +81,13 @@ func TestStatus(t *testing.T) {
 		not    string
 	}{
 		"all is well": {
-			want: []string{"fast SPDK True 2 of 2 3 2048.0Gi 1536.0Gi", "a fast True alive SPDK 26.05 2 1 of 1 768.0Gi TCP 10.0.0.1:4420",
+			want: []string{"fast SPDK True 2 of 2 3 2048.0Gi 512.0Gi 1536.0Gi", "a fast True alive SPDK 26.05 2 1 of 1 768.0Gi TCP 10.0.0.1:4420",
 				"c - - alive - 0 0 of 0 - -", "All is well."}, not: "Not well"},
+		"over-provisioned": {
+			change: func(s *status) {
+				s.targets[0].Spec.OverProvisioningPercent, s.nodes[0].Spec.Plan.OverProvisioningPercent = 300, 300
+			},
+			want: []string{"512.0Gi (up to 300 %) 1536.0Gi"}},
 		"nothing yet": {
 			change: func(s *status) { *s = status{now: noon} }, want: []string{"There is no NvmfTarget", "No node.", "All is well."}},
 		"degraded": {
@@ -128,7 +133,7 @@ func TestStatus(t *testing.T) {
 			},
 			want: []string{"node d cannot serve it: NoDevice: no drive is blank", "Ready True AsExpected 3h the message of AsExpected", "b fast True", "All is well."}, not: "\nc "},
 		"about a node": {
-			about: "a", want: []string{"eui.a /dev/nvme0n1 yes 1024.0Gi 768.0Gi", "PoolReady True AsExpected 3h", "coreMask 0xf0 Given four cores",
+			about: "a", want: []string{"eui.a /dev/nvme0n1 yes 1024.0Gi 768.0Gi 256.0Gi", "PoolReady True AsExpected 3h", "coreMask 0xf0 Given four cores",
 				"coreMask 0xf0 the same", "largeBuffers 512 1024", "All is well."}, not: "\nb "},
 	} {
 		t.Run(name, func(t *testing.T) {

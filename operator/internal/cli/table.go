@@ -75,6 +75,9 @@ func printPlan(t *table, p *v1alpha1.Plan) {
 	if p.File != nil {
 		rows = append(rows, []string{"file", p.File.Path, p.File.Size.String()})
 	}
+	if p.OverProvisioningPercent > 0 {
+		rows = append(rows, []string{"promises", fmt.Sprintf("up to %d %% of each pool", p.OverProvisioningPercent), "once a pool is full, writes to its volumes fail"})
+	}
 	t.columns(rows)
 	if len(p.Choices) > 0 {
 		t.line("")

@@ -10,7 +10,10 @@ import (
 	"unicode/utf8"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
 )
 
 // EventAction is what the operator was doing when it emits an Event; events.k8s.io asks for it.
@@ -49,4 +52,19 @@ func NameSome(names []string, most int) string {
 		return strings.Join(names, ", ")
 	}
 	return fmt.Sprintf("%s and %d more", strings.Join(names[:most], ", "), len(names)-most)
+}
+
+// OverPromised tells, of each ready pool of a node of which more is promised than the plan allows, how much. That happens when a target's
+// overProvisioningPercent is lowered, or a drive comes back smaller: nothing is taken away, and nothing new is given.
+func OverPromised(node *v1alpha1.NvmfNode, plan *v1alpha1.Plan) []string {
+	var told []string
+	for _, p := range node.Status.Pools {
+		if !p.Ready || p.Total == nil || p.Promised == nil {
+			continue
+		}
+		if limit := plan.Promisable(p.Total.Value()); p.Promised.Value() > limit {
+			told = append(told, fmt.Sprintf("%s (%s promised of pool %s, %s allowed)", node.Name, p.Promised, p.Device, resource.NewQuantity(limit, resource.BinarySI)))
+		}
+	}
+	return told
 }

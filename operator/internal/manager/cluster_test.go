@@ -98,6 +98,7 @@ func (c *cluster) serve(node string) {
 		nn := c.nvmfNode(node)
 		nn.Status.ObservedGeneration = nn.Generation
 		nn.Status.Capacity.Total = resource.NewQuantity(10<<30, resource.BinarySI)
+		nn.Status.Capacity.Free = resource.NewQuantity(9<<30, resource.BinarySI)
 		meta.SetStatusCondition(&nn.Status.Conditions, metav1.Condition{
 			Type: v1alpha1.ConditionReady, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonAsExpected,
 			ObservedGeneration: nn.Generation, Message: "serving",

@@ -35,7 +35,7 @@ func conditions(o observation) []metav1.Condition {
 	return []metav1.Condition{
 		condition(v1alpha1.ConditionReady, o, deletingNotReady, selectorNotReady, nothingMatches, nothingCapable, someNotReady, servesAsExpected),
 		condition(v1alpha1.ConditionProgressing, o, dataRemains, lettingGo, waitsForNodes, podsOutdated, nothingUnderWay),
-		condition(v1alpha1.ConditionDegraded, o, someDegraded, someNotTuned, nothingDegraded),
+		condition(v1alpha1.ConditionDegraded, o, someDegraded, someNotTuned, someOverPromised, nothingDegraded),
 	}
 }
 
@@ -198,6 +198,16 @@ func someNotTuned(o observation) *verdict {
 	}
 	return &verdict{metav1.ConditionTrue, reason,
 		fmt.Sprintf("%d of %s not tuned as asked for: %s", len(names), count(len(o.nodes), "serving node"), controller.NameSome(names, maxNamedNodes))}
+}
+
+// someOverPromised: they serve what they have, and take nothing new.
+func someOverPromised(o observation) *verdict {
+	if len(o.overPromised) == 0 {
+		return nil
+	}
+	return &verdict{metav1.ConditionTrue, v1alpha1.ReasonOverPromised,
+		fmt.Sprintf("more is promised of %s than spec.overProvisioningPercent allows: %s; all of it is served, and nothing new is taken there: delete volumes or snapshots, add a drive, or raise the percentage",
+			count(len(o.overPromised), "pool"), controller.NameSome(o.overPromised, maxNamedNodes))}
 }
 
 func nothingDegraded(observation) *verdict {

@@ -13,6 +13,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/operator/internal/controller"
 	"github.com/weft-storage/weft/operator/internal/manifest"
 	"github.com/weft-storage/weft/operator/internal/placement"
 	"github.com/weft-storage/weft/operator/internal/world"
@@ -45,6 +46,8 @@ type observation struct {
 	// volumes of the target and snapshots in its pools, by name.
 	volumes, snapshots []string
 	capacity           v1alpha1.Capacity
+	// overPromised pools, see controller.OverPromised.
+	overPromised []string
 }
 
 // servingNode is a node that is claimed for the target, or about to be.
@@ -62,17 +65,17 @@ type servingNode struct {
 func observe(target *v1alpha1.NvmfTarget, w *world.World, decision placement.Decision) observation {
 	o := observation{target: target, placed: decision.Targets[target.Name]}
 	claimed := decision.Claimed(target.Name)
-	var total, free int64
-	allocated := map[string]int64{} // by node
+	var total, allocated, free int64
 	for _, v := range w.Volumes {
 		if v.Spec.Target == target.Name {
 			o.volumes = append(o.volumes, v.Name)
-			allocated[v.Spec.Node] += v.Spec.Size.Value()
+			allocated += v.Spec.Size.Value()
 		}
 	}
 	for _, s := range w.Snapshots {
 		if _, ok := slices.BinarySearch(claimed, s.Spec.Node); ok {
 			o.snapshots = append(o.snapshots, s.Name)
+			allocated += valueOf(s.Status.Allocated)
 		}
 	}
 	for _, n := range w.Nodes {
@@ -91,23 +94,23 @@ func observe(target *v1alpha1.NvmfTarget, w *world.World, decision placement.Dec
 			podOutdated: podHealth(n.Nvmf).reason == v1alpha1.ReasonPodOutdated,
 			untuned:     untuned(n.Nvmf),
 		})
-		size := n.Nvmf.Status.Capacity.Total
-		if size == nil {
-			continue
-		}
-		total += size.Value()
-		// What one node has promised beyond its size (a drive is missing) does not
-		// make another node's room smaller: a volume lies on one node.
-		free += max(0, size.Value()-allocated[n.Name])
+		// What is left is for the agent to say: it knows which of its pools take something now.
+		total += valueOf(n.Nvmf.Status.Capacity.Total)
+		free += valueOf(n.Nvmf.Status.Capacity.Free)
+		o.overPromised = append(o.overPromised, controller.OverPromised(n.Nvmf, &v1alpha1.Plan{OverProvisioningPercent: target.Spec.OverProvisioningPercent})...)
 	}
-	var sum int64
-	for _, bytes := range allocated {
-		sum += bytes
-	}
-	o.capacity = v1alpha1.Capacity{Total: bytes(total), Allocated: bytes(sum), Free: bytes(free)}
+	o.capacity = v1alpha1.Capacity{Total: bytes(total), Allocated: bytes(allocated), Free: bytes(free)}
 	slices.Sort(o.volumes)
 	slices.Sort(o.snapshots)
 	return o
+}
+
+// valueOf what may not have been reported yet.
+func valueOf(q *resource.Quantity) int64 {
+	if q == nil {
+		return 0
+	}
+	return q.Value()
 }
 
 func bytes(n int64) *resource.Quantity { return resource.NewQuantity(n, resource.BinarySI) }

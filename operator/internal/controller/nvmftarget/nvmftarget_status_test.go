@@ -92,6 +92,11 @@ func TestConditions(t *testing.T) {
 				untuned: &metav1.Condition{Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonSettingRefused, Message: "eth0/rings.rx: no"}}}},
 			[3]string{"True/AsExpected", "False/AsExpected", "True/SettingRefused"},
 		},
+		"more is promised of a pool than may be": {
+			observation{target: fresh(), placed: placement.Target{Matching: []string{"a"}, Capable: []string{"a"}}, nodes: []servingNode{serving("a", ready, "AsExpected")},
+				overPromised: []string{"a (12Gi promised of pool d, 10Gi allowed)"}},
+			[3]string{"True/AsExpected", "False/AsExpected", "True/OverPromised"},
+		},
 		"deleting, with volumes": {
 			observation{target: gone, placed: placement.Target{Matching: []string{"a"}, Capable: []string{"a"}}, nodes: []servingNode{serving("a", ready, "AsExpected")}, volumes: []string{"v"}},
 			[3]string{"False/Deleting", "True/VolumesRemain", "False/AsExpected"},
@@ -244,28 +249,42 @@ func TestHealthOfANodeWithATargetPod(t *testing.T) {
 	}
 }
 
-// A node that has promised more than it has left does not make others' room smaller.
-func TestCapacityIsCountedByNode(t *testing.T) {
-	node := func(name string, gib int64) placement.Node {
+// What a target can still take is what the agents of its nodes say; which of its pools have promised too much follows from its own spec.
+func TestCapacity(t *testing.T) {
+	q := func(gib int64) *resource.Quantity { return resource.NewQuantity(gib<<30, resource.BinarySI) }
+	node := func(name string, total, promised, free int64) placement.Node {
 		nn := &v1alpha1.NvmfNode{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.NvmfNodeSpec{Target: "fast"}}
-		nn.Status.Capacity.Total = resource.NewQuantity(gib<<30, resource.BinarySI)
+		nn.Status.Capacity = v1alpha1.Capacity{Total: q(total), Free: q(free)}
+		nn.Status.Pools = []v1alpha1.PoolStatus{
+			{Device: "d", Ready: true, Total: q(total), Promised: q(promised)},
+			{Device: "unread", Ready: true}, {Device: "left", Total: q(1), Promised: q(5)},
+		}
 		return placement.Node{Name: name, Nvmf: nn}
 	}
 	volume := func(name, target, node, size string) v1alpha1.NvmfVolume {
 		return v1alpha1.NvmfVolume{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.NvmfVolumeSpec{Target: target, Node: node, Size: resource.MustParse(size)}}
 	}
 	w := &world.World{
-		Nodes: []placement.Node{node("a", 10), node("b", 4)},
+		Nodes: []placement.Node{node("a", 10, 5, 7), node("b", 4, 6, 0)},
 		Volumes: []v1alpha1.NvmfVolume{
 			volume("v1", "fast", "a", "3Gi"), volume("v2", "fast", "b", "6Gi"), volume("v3", "other", "a", "1Gi"),
 		},
+		Snapshots: []v1alpha1.NvmfSnapshot{{Spec: v1alpha1.NvmfSnapshotSpec{Node: "a"}, Status: v1alpha1.NvmfSnapshotStatus{Allocated: q(2)}}},
 	}
 	d := placement.Decision{
 		Nodes:   map[string]v1alpha1.NvmfNodeSpec{"a": {Target: "fast"}, "b": {Target: "fast"}},
 		Targets: map[string]placement.Target{"fast": {}},
 	}
-	c := observe(fresh(), w, d).capacity
-	if got := fmt.Sprint(c.Total, c.Allocated, c.Free); got != "14Gi 9Gi 7Gi" {
-		t.Errorf("total, allocated, free are %s, want 14Gi 9Gi 7Gi", got)
+	o := observe(fresh(), w, d)
+	if got := fmt.Sprint(o.capacity.Total, o.capacity.Allocated, o.capacity.Free); got != "14Gi 11Gi 7Gi" {
+		t.Errorf("total, allocated, free are %s, want 14Gi 11Gi 7Gi", got)
+	}
+	if diff := cmp.Diff([]string{"b (6Gi promised of pool d, 4Gi allowed)"}, o.overPromised); diff != "" {
+		t.Error(diff)
+	}
+	target := fresh()
+	target.Spec.OverProvisioningPercent = 150
+	if o := observe(target, w, d); len(o.overPromised) != 0 {
+		t.Errorf("at 150 %%: %v", o.overPromised)
 	}
 }
