@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -160,7 +159,7 @@ func (h *Host) Going() ([]Controller, error) {
 // Connected tells whether this host has a connection to a subsystem that the kernel is not taking away.
 func (h *Host) Connected(nqn string) (bool, error) {
 	controllers, err := h.Controllers(nqn)
-	return slices.ContainsFunc(controllers, func(c Controller) bool { return !c.going() }), err
+	return connected(controllers), err
 }
 
 func readController(dir string) (Controller, error) {

@@ -38,7 +38,9 @@ func TestMissingPathIsConnectedLater(t *testing.T) {
 
 	s.listen(firstPortal, secondPortal)
 	// The plugin was started anew.
-	again := &node.Service{HostNQN: s.service.HostNQN, Initiator: s.service.Initiator, Filesystems: s.service.Filesystems, Records: s.service.Records}
+	again := &node.Service{
+		HostNQN: s.service.HostNQN, Initiator: s.service.Initiator, Filesystems: s.service.Filesystems, Obstacle: s.watch, Records: s.service.Records,
+	}
 	must(t, again.MendPaths(t.Context()))
 	s.wantPaths(2, "")
 	made := len(s.kernel.Creations())
@@ -111,6 +113,25 @@ func TestRecordOfAVolumeThatWentAwayIsForgotten(t *testing.T) {
 	if _, err := os.Stat(record); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("record: %v", err)
 	}
+}
+
+type obstacle struct{}
+
+func (obstacle) Check() error { return errors.New("the kernel is stuck") }
+
+// A connection would wait behind what the kernel does not finish.
+func TestMendingWaitsForTheKernel(t *testing.T) {
+	s := setUp(t)
+	s.listen(secondPortal)
+	must(t, s.stage(mountCapability("ext4")))
+	s.listen(firstPortal, secondPortal)
+	was := s.service.Obstacle
+	s.service.Obstacle = obstacle{}
+	must(t, s.service.MendPaths(t.Context()))
+	s.wantPaths(1, "DEGRADED PathLost")
+	s.service.Obstacle = was
+	must(t, s.service.MendPaths(t.Context()))
+	s.wantPaths(2, "")
 }
 
 // A volume that another call works on is left to the next time.
