@@ -97,6 +97,7 @@ type volumeRecord struct {
 	Clusters  uint64      `json:"clusters"`
 	Parent    uint64      `json:"parent,omitempty"` // page of the snapshot it is a clone of
 	Allocated [][2]uint64 `json:"allocated,omitempty"`
+	Words     [][2]uint64 `json:"words,omitempty"` // what hosts wrote, by cluster
 }
 
 type record struct {

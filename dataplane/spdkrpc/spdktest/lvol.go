@@ -24,6 +24,7 @@ type lvol struct {
 	clear    string // method by which its clusters are cleared when it is deleted
 	clusters uint64
 	alloc    clusters
+	data     map[uint64]uint64 // what hosts wrote, by cluster
 	parent   *lvol
 	clones   []*lvol
 	bdev     *bdev
@@ -41,13 +42,19 @@ func newLvol(s *lvstore, page uint64, r *volumeRecord) *lvol {
 	for _, run := range r.Allocated {
 		v.alloc.addRange(run[0], run[1])
 	}
+	for _, w := range r.Words {
+		if v.data == nil {
+			v.data = map[uint64]uint64{}
+		}
+		v.data[w[0]] = w[1]
+	}
 	return v
 }
 
 func (v *lvol) record() *volumeRecord {
 	r := &volumeRecord{
 		UUID: v.uuid, Name: v.name, Thin: v.thin, Snapshot: v.snapshot, ReadOnly: v.readOnly, Clear: v.clear, Clusters: v.clusters,
-		Allocated: v.alloc.runs(),
+		Allocated: v.alloc.runs(), Words: v.words(),
 	}
 	if v.parent != nil {
 		r.Parent = v.parent.page
@@ -208,6 +215,7 @@ func (a *app) lvolSnapshot(r *request) {
 		v.snapshot, v.cloned, v.clusters, v.thin = true, true, origin.clusters, origin.thin
 		v.clear = origin.clear
 		v.alloc, origin.alloc = origin.alloc, nil
+		v.data, origin.data = origin.data, nil
 		v.setParent(origin.parent)
 		origin.setParent(v)
 		origin.thin = true

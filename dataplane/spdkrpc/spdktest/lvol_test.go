@@ -169,3 +169,56 @@ func TestClusterSets(t *testing.T) {
 		t.Errorf("first free is %d", got)
 	}
 }
+
+// TestWords: what was written is read through snapshots and clones, after deletions, an inflation and the target's end.
+func TestWords(t *testing.T) {
+	target, c, dir := withStore(t, Options{})
+	write := func(volume string, cluster, word uint64) {
+		t.Helper()
+		if err := target.WriteWord(volume, cluster, word); err != nil {
+			t.Fatal(err)
+		}
+	}
+	reads := func(volume string, want ...uint64) {
+		t.Helper()
+		for cluster, w := range want {
+			if got, err := target.ReadWord(volume, uint64(cluster)); err != nil || got != w {
+				t.Errorf("cluster %d of %s reads %d, %v; want %d", cluster, volume, got, err, w)
+			}
+		}
+	}
+	snapshot := func(name string) {
+		c.must("bdev_lvol_snapshot", map[string]any{"lvol_name": "pool0/a", "snapshot_name": name}, nil)
+	}
+	c.must("bdev_lvol_create", lvolParams("a"), nil)
+	write("a", 0, 10)
+	write("pool0/a", 1, 11)
+	snapshot("s1")
+	write("a", 1, 12)
+	snapshot("s2")
+	write("a", 2, 13)
+	c.must("bdev_lvol_clone", map[string]any{"snapshot_name": "pool0/s2", "clone_name": "c"}, nil)
+	write("c", 0, 14)
+	for range 2 {
+		reads("s1", 10, 11, 0)
+		reads("s2", 10, 12, 0)
+		reads("a", 10, 12, 13)
+		reads("c", 14, 12, 0)
+		target.Kill()
+		target = Start(t, Options{Socket: target.Socket()})
+		c = dial(t, target.Socket())
+		attachDisk(c, dir)
+	}
+	c.must("bdev_lvol_delete", map[string]any{"name": "pool0/s1"}, nil)
+	reads("s2", 10, 12, 0)
+	c.must("bdev_lvol_decouple_parent", map[string]any{"name": "pool0/c"}, nil)
+	c.must("bdev_lvol_delete", map[string]any{"name": "pool0/s2"}, nil)
+	reads("a", 10, 12, 13)
+	reads("c", 14, 12, 0)
+	if err := target.WriteWord("b", 0, 1); !errors.Is(err, ErrNoVolume) {
+		t.Error(err)
+	}
+	if _, err := target.ReadWord("a", 1<<20); !errors.Is(err, syscall.EIO) {
+		t.Error(err)
+	}
+}

@@ -3,6 +3,7 @@
 package spdktest
 
 import (
+	"maps"
 	"slices"
 	"syscall"
 )
@@ -84,6 +85,7 @@ func (a *app) lvolResize(r *request) {
 		// When shrinking, the data is gone before anybody is asked whether the bdev may shrink.
 		v.clusters = want
 		v.alloc.truncate(want)
+		maps.DeleteFunc(v.data, func(cluster, _ uint64) bool { return cluster >= want })
 		v.store.save(v)
 		a.tellSize(r, v)
 	})
@@ -137,6 +139,7 @@ func (a *app) inflate(r *request, v *lvol, all bool) {
 			r.errnoAs(codeInvalidParams, syscall.ENOSPC)
 			return
 		}
+		v.inherit(want)
 		v.alloc = want
 		switch {
 		case all:

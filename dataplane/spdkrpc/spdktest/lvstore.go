@@ -99,6 +99,7 @@ func (s *lvstore) drop(v *lvol) {
 	for _, c := range slices.Clone(v.clones) {
 		inherited := slices.Clone(v.alloc)
 		inherited.truncate(c.clusters)
+		c.inherit(inherited)
 		c.alloc.union(inherited)
 		c.setParent(v.parent)
 		s.save(c)
