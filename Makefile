@@ -114,6 +114,13 @@ test-unit: envtest $(HELM) ## Run unit and API-server tests
 test-api: envtest ## Run the API-server tests alone
 	KUBEBUILDER_ASSETS=$$(cd test/e2e && $(LAB) assets-dir) $(GO) test ./api/... ./operator/... ./csi-driver/internal/controller/... ./dataplane/internal/agent/...
 
+# Where a sequence is cut comes from its seed alone. SEQUENCES=1 with the SEED of a failure repeats that one.
+SEQUENCES ?= 300
+.PHONY: test-chaos
+test-chaos: envtest ## Run SEQUENCES random sequences of CSI calls, from SEED on, in which processes are killed, and compare what is left
+	KUBEBUILDER_ASSETS=$$(cd test/e2e && $(LAB) assets-dir) WEFT_SEQUENCES=$(SEQUENCES) WEFT_SEED=$(or $(SEED),$$(date +%s)) \
+		$(GO) test ./csi-driver/chaos -count=1 -v -timeout 60m
+
 # Tests of what only a kernel can say: its NVMe-oF target (the engine's
 # conformance suite) and its initiator (the node plugin). They run as root in a
 # virtual machine of their own.

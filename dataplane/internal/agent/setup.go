@@ -140,7 +140,7 @@ func newManager(config *rest.Config, o Options) (manager.Manager, error) {
 	m, err := ctrl.NewManager(config, ctrl.Options{
 		Scheme:  scheme,
 		Metrics: metricsOptions,
-		Cache:   cacheOptions(o.NodeName),
+		Cache:   CacheOptions(o.NodeName),
 	})
 	if err != nil {
 		return nil, fmt.Errorf("build the manager: %w", err)
@@ -148,8 +148,8 @@ func newManager(config *rest.Config, o Options) (manager.Manager, error) {
 	return m, nil
 }
 
-// cacheOptions keep other nodes' objects out of the cache.
-func cacheOptions(nodeName string) cache.Options {
+// CacheOptions keep other nodes' objects out of the cache, and start it from what the API server's store holds.
+func CacheOptions(nodeName string) cache.Options {
 	own := cache.ByObject{Field: fields.OneTermEqualSelector("spec.node", nodeName)}
 	return cache.Options{
 		ByObject: map[client.Object]cache.ByObject{

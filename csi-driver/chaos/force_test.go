@@ -1,0 +1,62 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package chaos
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+
+	"github.com/weft-storage/weft/dataplane/engine"
+)
+
+// takeAway a volume from a host that still has it mounted, as when the node is given up for lost; another host gets it. From
+// the moment that is answered the first cannot write. When it comes back, the kubelet there takes down what is left.
+func (w *world) takeAway(v *volume) {
+	lost := v.host
+	device, err := lost.deviceAt(lost.mounted(v))
+	w.must(err)
+	w.must(w.make(w.unpublication(v, lost)))
+	if err := lost.writeDevice(device, firstData, 1<<32); !errors.Is(err, syscall.EIO) {
+		w.Fatalf("a host that was shut out writes: %v", err)
+	}
+	w.must(lost.hangUp())
+	other := w.hosts[0]
+	if lost == other {
+		other = w.hosts[1]
+	}
+	w.attach(v, other)
+	w.unmount(v, lost)
+	if v.host != nil {
+		w.read(v)
+	}
+}
+
+// hangUp drops the connections that the target ended and takes no more: the kernel gives up such a one.
+func (h *host) hangUp() error {
+	var state engine.State
+	if err := h.until("the target to answer", func() (bool, error) {
+		var answers bool
+		state, answers = h.serving()
+		return answers && len(state.Portals) > 0, nil // until then the kernel tries on
+	}); err != nil {
+		return err
+	}
+	for _, name := range h.kernel.Controllers() {
+		text, err := os.ReadFile(filepath.Join(h.kernel.Root, "sys/class/nvme", name, "subsysnqn"))
+		if err != nil {
+			return err
+		}
+		i := slices.IndexFunc(state.Exports, func(x engine.Export) bool { return x.NQN == strings.TrimSpace(string(text)) })
+		if i >= 0 && slices.Contains(state.Exports[i].Hosts, h.nqn()) {
+			continue
+		}
+		if err := h.kernel.Drop(name); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package chaos
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/csi-driver/internal/controller"
+)
+
+// operations of a sequence, after which everything is compared, taken down, and compared again.
+const (
+	operations = 14
+	most       = 5 // volumes, and snapshots
+	maxSize    = 64 * mib
+)
+
+func (w *world) run() {
+	for range operations {
+		w.tally.operations.Add(1)
+		w.operate()
+	}
+	w.agree()
+	for len(w.volumes)+len(w.snapshots) > 0 {
+		w.takeDown()
+	}
+	w.agree()
+}
+
+// any of the volumes for which fits says so; nil when there is none.
+func (w *world) any(fits func(v *volume) bool) *volume {
+	n := w.rng.IntN(1 << 20)
+	var fitting []*volume
+	for _, v := range w.volumes {
+		if fits(v) {
+			fitting = append(fitting, v)
+		}
+	}
+	if len(fitting) == 0 {
+		return nil
+	}
+	return fitting[n%len(fitting)]
+}
+
+func attached(v *volume) bool { return v.host != nil }
+func idle(v *volume) bool     { return v.host == nil }
+
+// operate once, at random; what cannot be done makes a volume.
+func (w *world) operate() {
+	choice, h := w.rng.IntN(100), w.hosts[w.rng.IntN(len(w.hosts))]
+	larger := growth * w.rng.Int64N(3)
+	use := w.any(attached)
+	free := w.any(idle)
+	copied := w.any((*volume).formatted)
+	some := w.any(func(v *volume) bool { return v.size < maxSize })
+	w.tell("operation %d", choice)
+	switch {
+	case choice < 18 && free != nil:
+		w.attach(free, h)
+	case choice < 34 && use != nil:
+		w.write(use)
+		w.write(use)
+		w.read(use)
+	case choice < 46 && use != nil:
+		w.detach(use)
+	case choice < 56 && copied != nil && len(w.snapshots) < most:
+		w.snap(copied)
+	case choice < 64 && len(w.snapshots) > 0 && len(w.volumes) < most:
+		s := w.snapshots[w.rng.IntN(len(w.snapshots))]
+		w.create(s.size+larger, fromSnapshot(s), s.words)
+	case choice < 70 && copied != nil && len(w.volumes) < most:
+		w.create(copied.size+larger, fromVolume(copied), copied.words)
+	case choice < 75 && some != nil:
+		w.expand(some)
+	case choice < 78:
+		w.race(free)
+	case choice < 83 && free != nil:
+		w.volumes = slices.DeleteFunc(w.volumes, func(v *volume) bool { return v == free })
+		w.delete(free)
+	case choice < 87 && len(w.snapshots) > 0:
+		w.dropSnapshot()
+	case choice < 92 && use != nil:
+		w.refusals(use)
+	case choice < 95 && use != nil:
+		w.takeAway(use)
+	case choice >= 95 && choice < 97:
+		w.list()
+	case len(w.volumes) < most:
+		w.create(smallest+larger, nil, nil)
+	case free != nil:
+		w.attach(free, h)
+	default:
+		w.list()
+	}
+}
+
+func fromSnapshot(s *snapshot) *csi.VolumeContentSource {
+	return &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Snapshot{Snapshot: &csi.VolumeContentSource_SnapshotSource{SnapshotId: s.id}}}
+}
+
+func fromVolume(v *volume) *csi.VolumeContentSource {
+	return &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Volume{Volume: &csi.VolumeContentSource_VolumeSource{VolumeId: v.id}}}
+}
+
+func (w *world) dropSnapshot() {
+	i := w.rng.IntN(len(w.snapshots))
+	s := w.snapshots[i]
+	w.snapshots = slices.Delete(w.snapshots, i, i+1)
+	w.deleteSnapshot(s)
+}
+
+// takeDown one volume or snapshot.
+func (w *world) takeDown() {
+	if len(w.volumes) == 0 || len(w.snapshots) > 0 && w.rng.IntN(2) == 0 {
+		w.dropSnapshot()
+		return
+	}
+	i := w.rng.IntN(len(w.volumes))
+	v := w.volumes[i]
+	if v.host != nil {
+		w.read(v)
+		w.detach(v)
+	}
+	w.volumes = slices.Delete(w.volumes, i, i+1)
+	w.delete(v)
+}
+
+// refusals of what must not be done with a volume that is in use.
+func (w *world) refusals(v *volume) {
+	other := w.hosts[0]
+	if v.host == other {
+		other = w.hosts[1]
+	}
+	unstaged := *v
+	unstaged.host, unstaged.context = other, maps.Clone(v.context)
+	for _, c := range []struct {
+		call call
+		code codes.Code
+	}{
+		{w.deletion(v, codes.FailedPrecondition), codes.FailedPrecondition},
+		{w.creation(v, v.size+growth, nil, codes.AlreadyExists), codes.AlreadyExists},
+		{w.publication(&unstaged, other, codes.FailedPrecondition), codes.FailedPrecondition},
+		{other.mounting(&unstaged, codes.FailedPrecondition), codes.FailedPrecondition},
+		{w.unpublication(v, other), codes.OK},
+	} {
+		if err := w.make(c.call); status.Code(err) != c.code {
+			w.Fatalf("%s: %v, want %s", c.call.name, err, c.code)
+		}
+	}
+	w.read(v)
+}
+
+// list what there is; it is what there should be.
+func (w *world) list() {
+	listed := map[string]string{}
+	w.must(w.make(w.onController("ListVolumes", func(ctx context.Context, s *controller.Service) error {
+		resp, err := s.ListVolumes(ctx, &csi.ListVolumesRequest{})
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		for _, e := range resp.GetEntries() {
+			if strings.HasPrefix(e.Volume.VolumeId, w.target+"-") {
+				listed[e.Volume.VolumeId] = fmt.Sprint(e.Volume.CapacityBytes, e.Status.PublishedNodeIds)
+			}
+		}
+		return err
+	})))
+	want := map[string]string{}
+	for _, v := range w.volumes {
+		hosts := []string{}
+		if v.host != nil {
+			hosts = append(hosts, v.host.nqn())
+		}
+		want[v.id] = fmt.Sprint(v.size, hosts)
+	}
+	if !reflect.DeepEqual(listed, want) {
+		w.Fatalf("listed %v, want %v", listed, want)
+	}
+}
+
+// agree compares objects, engine and hosts with what should be, once all are at rest, and every cluster of every volume and snapshot.
+func (w *world) agree() {
+	w.Helper()
+	w.tell("compare")
+	var is, want []string
+	err := w.until("objects, engine and hosts to agree", func() (bool, error) {
+		is, want = nil, w.expected()
+		for _, found := range []func() ([]string, error){w.objects, w.engine, w.attachments} {
+			part, err := found()
+			if err != nil {
+				is = append(is, err.Error())
+			}
+			is = append(is, part...)
+		}
+		slices.Sort(is)
+		return slices.Equal(is, want), nil
+	})
+	if err != nil {
+		w.Fatalf("%v:\nthere is\n  %s\nand should be\n  %s", err, strings.Join(is, "\n  "), strings.Join(want, "\n  "))
+	}
+	w.checkWords()
+	if left := w.storage.Target().Lvols(); len(w.volumes)+len(w.snapshots) == 0 && len(left) > 0 {
+		w.Fatalf("logical volumes are left: %v", left)
+	}
+}
+
+func (w *world) expected() []string {
+	var all []string
+	add := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
+	for _, v := range w.volumes {
+		var hosts []string
+		if v.host != nil {
+			hosts = append(hosts, v.host.nqn())
+			add("%s is connected to %s", v.host.name, v1alpha1.NQNPrefix+v.id)
+			add("%s has %s mounted", v.host.name, v.host.mounted(v))
+			add("%s has %s mounted", v.host.name, v.host.staging(v))
+		}
+		add("object %s: uuid %s, size %d of %d, hosts %v of %v, ready", v.id, v.uuid, v.size, v.size, hosts, hosts)
+		add("engine: volume %s of %d bytes", v.uuid, v.size)
+		add("engine: %s serves %s to %v", v1alpha1.NQNPrefix+v.id, v.uuid, hosts)
+	}
+	for _, s := range w.snapshots {
+		add("object %s: snapshot %s of %s, size %d, ready", s.id, s.uuid, s.of, s.size)
+		add("engine: snapshot %s of %d bytes", s.uuid, s.size)
+	}
+	slices.Sort(all)
+	return all
+}
+
+func (w *world) objects() ([]string, error) {
+	var all []string
+	var vols v1alpha1.NvmfVolumeList
+	var snaps v1alpha1.NvmfSnapshotList
+	for _, list := range []client.ObjectList{&vols, &snaps} {
+		if err := api.List(w.ctx, list, client.MatchingFields{"spec.node": w.storage.Name}); err != nil {
+			return nil, err
+		}
+	}
+	state := func(deleted *metav1.Time, conditions []metav1.Condition) string {
+		if deleted != nil {
+			return "being deleted"
+		}
+		for _, c := range conditions {
+			if c.Type == v1alpha1.ConditionReady && c.Status == metav1.ConditionTrue {
+				return "ready"
+			}
+		}
+		return fmt.Sprint("not ready: ", conditions)
+	}
+	for _, v := range vols.Items {
+		var asked, admitted []string
+		for _, h := range v.Spec.Hosts {
+			asked = append(asked, h.NQN)
+		}
+		for _, h := range v.Status.Hosts {
+			admitted = append(admitted, h.NQN)
+		}
+		all = append(all, fmt.Sprintf("object %s: uuid %s, size %d of %d, hosts %v of %v, %s", v.Name, v.Spec.UUID, v.Status.Size.Value(), v.Spec.Size.Value(),
+			admitted, asked, state(v.DeletionTimestamp, v.Status.Conditions)))
+	}
+	for _, s := range snaps.Items {
+		all = append(all, fmt.Sprintf("object %s: snapshot %s of %s, size %d, %s", s.Name, s.Spec.UUID, s.Spec.Volume, s.Status.Size.Value(), state(s.DeletionTimestamp, s.Status.Conditions)))
+	}
+	return all, nil
+}
+
+func (w *world) engine() ([]string, error) {
+	state, err := w.storage.Gather(w.ctx)
+	var all []string
+	for _, v := range state.Volumes {
+		all = append(all, fmt.Sprintf("engine: volume %s of %d bytes", v.ID, v.SizeBytes))
+	}
+	for _, s := range state.Snapshots {
+		all = append(all, fmt.Sprintf("engine: snapshot %s of %d bytes", s.ID, s.SizeBytes))
+	}
+	for _, x := range state.Exports {
+		var volumes []string
+		for _, ns := range x.Namespaces {
+			volumes = append(volumes, string(ns.Volume))
+		}
+		all = append(all, fmt.Sprintf("engine: %s serves %s to %v", x.NQN, strings.Join(volumes, ", "), x.Hosts))
+	}
+	return all, err
+}
+
+func (w *world) attachments() ([]string, error) {
+	var all []string
+	for _, h := range w.hosts {
+		for _, name := range h.kernel.Controllers() {
+			nqn, err := os.ReadFile(filepath.Join(h.kernel.Root, "sys/class/nvme", name, "subsysnqn"))
+			if err != nil {
+				return nil, err
+			}
+			all = append(all, fmt.Sprintf("%s is connected to %s", h.name, strings.TrimSpace(string(nqn))))
+		}
+		table, err := os.ReadFile(h.mounter.MountInfo())
+		if err != nil {
+			return nil, err
+		}
+		for line := range strings.Lines(string(table)) {
+			all = append(all, fmt.Sprintf("%s has %s mounted", h.name, strings.Fields(line)[4]))
+		}
+	}
+	return all, nil
+}
+
+// checkWords of all volumes and snapshots, as they lie on the drive.
+func (w *world) checkWords() {
+	w.Helper()
+	check := func(id, lvol string, size int64, words map[uint64]uint64) {
+		for at := range uint64(size / cluster) {
+			word, err := w.storage.Target().ReadWord(lvol, at)
+			if err != nil || word != words[at] {
+				w.Fatalf("cluster %d of %s is %#x, %v; %#x was written", at, id, word, err, words[at])
+			}
+		}
+	}
+	for _, v := range w.volumes {
+		check(v.id, v.uuid, v.size, v.words)
+	}
+	lvols := w.storage.Target().Lvols()
+	for _, s := range w.snapshots {
+		i := slices.IndexFunc(lvols, func(name string) bool { return strings.HasPrefix(name, "s-"+s.uuid) })
+		if i < 0 {
+			w.Fatalf("no logical volume of snapshot %s among %v", s.id, lvols)
+		}
+		check(s.id, lvols[i], s.size, s.words)
+	}
+}

@@ -1,0 +1,122 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package agenttest has a storage node for tests of what works with agents: the real agent's reconciler and the real
+// engine for SPDK, on spdktest's target. Everything that the agent says to the API server and to the target crosses a
+// Boundary of the test's, where it can be killed. What survives that is what survives on a node: the target, and its drive.
+package agenttest
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"sync"
+	"time"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/engine"
+	"github.com/weft-storage/weft/dataplane/engine/spdk"
+	"github.com/weft-storage/weft/dataplane/internal/launch"
+	"github.com/weft-storage/weft/dataplane/spdkrpc/spdktest"
+)
+
+// driveID of the node's one drive.
+const driveID = "eui.0025388b710116a1"
+
+// Portal where the node's target listens.
+var Portal = v1alpha1.Portal{Transport: v1alpha1.TransportTCP, Address: "127.0.0.1", Port: 4420}
+
+// Node with an SPDK target and one drive.
+type Node struct {
+	// Name of the NvmfNode.
+	Name string
+
+	dir     string
+	drive   spdktest.Drive
+	watcher *spdk.Engine
+
+	mu     sync.Mutex
+	target *spdktest.Target
+	lives  int
+}
+
+// New node, whose target waits for its settings. The folder's path is short: a socket's has at most 107 bytes.
+func New(ctx context.Context, name, dir string, driveBytes int64) (*Node, error) {
+	n := &Node{Name: name, dir: dir, drive: spdktest.Drive{Address: "0000:5e:00.0", Path: filepath.Join(dir, "drive"), Model: "TESTDRIVE", Serial: "S1"}}
+	// What weft-launch leaves beside the socket when it takes a drive from the kernel.
+	taken, err := json.Marshal(launch.Records{n.drive.Address: {Content: v1alpha1.ContentBlank, CheckedAt: time.Now()}})
+	err = errors.Join(err, os.WriteFile(n.drive.Path, nil, 0o600), os.Truncate(n.drive.Path, driveBytes), os.WriteFile(filepath.Join(dir, "drives.json"), taken, 0o600))
+	if err != nil {
+		return nil, err
+	}
+	if n.watcher, err = n.engine(n.socket()); err != nil {
+		return nil, err
+	}
+	return n, n.launch(ctx)
+}
+
+func (n *Node) socket() string { return filepath.Join(n.dir, "spdk.sock") }
+
+func (n *Node) engine(socket string) (*spdk.Engine, error) {
+	return spdk.New(spdk.Config{Socket: socket, StateDir: n.dir})
+}
+
+func (n *Node) launch(ctx context.Context) error {
+	target, err := spdktest.Listen(ctx, spdktest.Options{Socket: n.socket(), WaitForRPC: true, CoreMask: "0x2", Drives: []spdktest.Drive{n.drive}})
+	if err != nil {
+		return err
+	}
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.target = target
+	return nil
+}
+
+// Target as it is now.
+func (n *Node) Target() *spdktest.Target {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.target
+}
+
+// RestartTarget kills the target and starts one that is empty.
+func (n *Node) RestartTarget(ctx context.Context) error {
+	n.Target().Kill()
+	return n.launch(ctx)
+}
+
+// Close ends the target.
+func (n *Node) Close() {
+	n.watcher.Close()
+	n.Target().Kill()
+}
+
+// Gather what the target serves, as an engine of its own.
+func (n *Node) Gather(ctx context.Context) (engine.State, error) { return n.watcher.Gather(ctx) }
+
+// Plan for the node.
+func (n *Node) Plan() *v1alpha1.Plan {
+	return &v1alpha1.Plan{
+		Engine:  v1alpha1.EngineSPDK,
+		Portals: []v1alpha1.PlannedPortal{{Portal: Portal, MaxIOQueues: 8, QueueDepth: 128, InCapsuleDataSize: 4096}},
+		Drives:  []v1alpha1.PlannedDrive{{ID: driveID, Serial: n.drive.Serial, PCIAddress: n.drive.Address}},
+		SPDK: &v1alpha1.SPDKPlan{
+			CoreMask: "0x2", Mode: v1alpha1.CoresStatic, Hugepages: v1alpha1.HugepagesDisabled, MemoryBytes: 640 << 20, PodMemoryBytes: 2 << 30,
+			BdevIOPoolSize: 8192, SmallBuffers: 2048, LargeBuffers: 256, MaxSubsystems: 2048,
+			Transports: []v1alpha1.PlannedTransport{{
+				Type: v1alpha1.TransportTCP, QueueDepth: 128, MaxIOQueues: 8, InCapsuleDataSize: 4096, MaxIOSize: 131072, SmallCache: 128, LargeCache: 16,
+			}},
+			Placement: v1alpha1.PlacementNone, Driver: v1alpha1.DriverVFIO,
+		},
+	}
+}
+
+// nextSocket for an agent of its own.
+func (n *Node) nextSocket() string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.lives++
+	return filepath.Join(n.dir, fmt.Sprintf("a%d.sock", n.lives))
+}
