@@ -154,6 +154,10 @@ type NvmfVolumeStatus struct {
 	// Allocated bytes of the pool: what was written, for a thin volume.
 	// +optional
 	Allocated *resource.Quantity `json:"allocated,omitempty"`
+	// Written says that something was written to the volume, or to what it was made from. It stays true: a volume whose
+	// data was lost must not pass for one that may be formatted.
+	// +optional
+	Written bool `json:"written,omitempty"`
 	// Hosts that are admitted now.
 	// +kubebuilder:validation:MaxItems=64
 	// +listType=map
@@ -175,7 +179,7 @@ type AdmittedHost struct {
 	// NQN of the host.
 	// +required
 	NQN string `json:"nqn"`
-	// Blank says that the volume had never been written when this host was admitted,
+	// Blank says that nothing had been written to the volume, nor to what it was made from, when this host was admitted,
 	// so that a node may format it. False when in doubt.
 	// +required
 	Blank bool `json:"blank"`

@@ -162,7 +162,7 @@ type Volume struct {
 	Pool string
 	// SizeBytes that hosts see.
 	SizeBytes int64
-	// AllocatedBytes of the pool, with those that it shares with snapshots and clones; 0 in a volume without a source means that it was never written.
+	// AllocatedBytes of the pool, with those that it shares with snapshots and clones; 0 means that nothing was written to it, nor to what it was made from.
 	AllocatedBytes int64
 	// QoS limits in force.
 	QoS QoS

@@ -184,7 +184,12 @@ func (a *agentSet) reconcileEngine(ctx context.Context, vol *v1alpha1.NvmfVolume
 			set(v1alpha1.ConditionCreated, metav1.ConditionFalse, v1alpha1.ReasonNoSpace, "no pool has room")
 			return true, false
 		}
-		n.volumes[id] = &engineVolume{size: vol.Spec.Size.Value()}
+		e := &engineVolume{size: vol.Spec.Size.Value()}
+		if source := vol.Spec.Source; source != nil {
+			of := n.volumes[a.identityOf(ctx, source)]
+			e.written = of == nil || of.written // of a snapshot it is not known here
+		}
+		n.volumes[id] = e
 		n.made[id]++
 	}
 	e := n.volumes[id]
@@ -307,7 +312,7 @@ func (e *engineVolume) admit(vol *v1alpha1.NvmfVolume) {
 			hosts = append(hosts, e.hosts[i])
 			continue
 		}
-		hosts = append(hosts, v1alpha1.AdmittedHost{NQN: h.NQN, Blank: !e.written && vol.Spec.Source == nil && len(e.hosts) == 0})
+		hosts = append(hosts, v1alpha1.AdmittedHost{NQN: h.NQN, Blank: !e.written && len(e.hosts) == 0})
 	}
 	e.hosts = hosts
 }

@@ -183,11 +183,10 @@ func publishContext(vol *v1alpha1.NvmfVolume, h host) attachment.Context {
 	a, _ := admittedHost(vol, h)
 	c := vol.Spec.Connection
 	return attachment.Context{
-		NQN:       v1alpha1.NQNPrefix + vol.Name,
-		NGUID:     strings.ReplaceAll(vol.Spec.UUID, "-", ""),
-		SizeBytes: size,
-		// A volume with a source holds that source's data, whatever an agent says.
-		Blank:       a.Blank && vol.Spec.Source == nil,
+		NQN:         v1alpha1.NQNPrefix + vol.Name,
+		NGUID:       strings.ReplaceAll(vol.Spec.UUID, "-", ""),
+		SizeBytes:   size,
+		Blank:       a.Blank,
 		AllowFormat: vol.Annotations[v1alpha1.AllowFormatAnnotation] == vol.Spec.UUID,
 		Portals:     portals(vol),
 		IOQueues:    c.IOQueues, QueueDepth: c.QueueDepth, CtrlLossTimeoutSeconds: c.CtrlLossTimeoutSeconds,

@@ -102,6 +102,28 @@ func TestPublishTellsWhetherAVolumeMayBeFormatted(t *testing.T) {
 	}
 }
 
+// A copy of a volume that was never formatted can be: else nobody could ever mount it.
+func TestPublishTellsWhetherACopyMayBeFormatted(t *testing.T) {
+	st := newStorage(t, 1, 10*gi)
+	s, _ := newService(t)
+	seen(t, s, st)
+	_, nodeID := newHost(t, s, "host")
+	id := newVolume(t, s, st, "v")
+	uuid := volume(t, id).Spec.UUID
+	for _, written := range []bool{false, true} {
+		agents.with(st.nodes[0], func(n *agent) { n.volumes[uuid].written = written })
+		req := createRequest(st, own(t, fmt.Sprintf("copy-%t", written)), gi)
+		req.VolumeContentSource = ofVolume(id)
+		made, err := s.CreateVolume(within(t, enough), req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c := publish(t, s, made.Volume.VolumeId, nodeID); c.Blank == written {
+			t.Errorf("a copy of a volume with written %t: %+v", written, c)
+		}
+	}
+}
+
 func TestPublishRefusesBadInput(t *testing.T) {
 	st := newStorage(t, 1, 10*gi)
 	s, _ := newService(t)

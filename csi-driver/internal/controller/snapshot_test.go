@@ -129,6 +129,7 @@ func TestCopies(t *testing.T) {
 	home := volume(t, id).Spec.Node
 	snap := newSnapshot(t, s, "snap", id)
 	_, nodeID := newHost(t, s, "host")
+	agents.with(home, func(n *agent) { n.volumes[volume(t, id).Spec.UUID].written = true })
 	for name, tc := range map[string]struct {
 		source *csi.VolumeContentSource
 		sizes  *csi.CapacityRange
@@ -158,7 +159,6 @@ func TestCopies(t *testing.T) {
 		req.VolumeContentSource = nil
 		_, err := s.CreateVolume(within(t, enough), req)
 		expectError(t, err, codes.AlreadyExists, "its source is")
-		// Data of its own, though the agent might say otherwise.
 		attached, err := s.ControllerPublishVolume(within(t, enough), publishRequest(vol.Name, nodeID))
 		if err != nil || attached.PublishContext["blank"] != "false" {
 			t.Errorf("%s: %v, %v", name, attached, err)

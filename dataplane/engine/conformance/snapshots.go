@@ -112,12 +112,14 @@ func snapshotCases() map[string]func(*suite) {
 			s.withHost(func(h *hostFixture) {
 				blank := h.create(h.device.ID, 4*mib)
 				h.write(h.ns, 3, "written")
-				h.snap(blank)
-				h.snap(h.id)
-				clone := h.clone(engine.Source{Volume: h.id}, 64*mib)
-				h.Expect(h.volume(h.id).AllocatedBytes).To(BeNumerically(">", 0))
-				h.Expect(h.volume(clone).AllocatedBytes).To(BeNumerically(">", 0))
-				h.Expect(h.volume(blank).AllocatedBytes).To(BeZero())
+				nothing := h.snap(blank)
+				something := h.snap(h.id)
+				for _, written := range []engine.ID{h.id, h.clone(engine.Source{Volume: h.id}, 64*mib), h.clone(engine.Source{Snapshot: something}, 64*mib)} {
+					h.Expect(h.volume(written).AllocatedBytes).To(BeNumerically(">", 0))
+				}
+				for _, empty := range []engine.ID{blank, h.clone(engine.Source{Volume: blank}, 8*mib), h.clone(engine.Source{Snapshot: nothing}, 4*mib)} {
+					h.Expect(h.volume(empty).AllocatedBytes).To(BeZero())
+				}
 			})
 		},
 		"a clone is not smaller than its source, and lies in its pool": func(s *suite) {

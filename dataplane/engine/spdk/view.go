@@ -71,6 +71,9 @@ func (l *lvol) allocatedBytes() int64 {
 	// An lvstore's chains have no loops; the bound is for a target that says otherwise.
 	for at, n := l, 0; at != nil && n <= len(l.pool.lvols); at, n = l.pool.lvols[at.base], n+1 {
 		sum += at.ownBytes
+		if at.base != "" && l.pool.lvols[at.base] == nil {
+			return l.sizeBytes // what it is based on was not listed, and may hold anything
+		}
 	}
 	return min(sum, l.sizeBytes)
 }

@@ -161,8 +161,8 @@ func (d *decider) mayAppear(device string) bool {
 
 // admitted are the hosts that the engine admits. Whether the volume was blank is judged when
 // a host is first reported, and kept while it stays: nobody tells a host to connect before it is
-// reported, so what is unwritten now was unwritten when it was admitted. It is not blank when in doubt: with a source, or
-// with another host about. A host that was admitted before and is no longer is not about:
+// reported, so what is unwritten now was unwritten when it was admitted. It is not blank when in doubt: once it was written, even
+// if nothing is left of that, or with another host about. A copy of what was never written is blank, too. A host that was admitted before and is no longer is not about:
 // it was disconnected before the engine let go of it.
 func (d *decider) admitted(v *volume) []v1alpha1.AdmittedHost {
 	if v.export == nil {
@@ -175,7 +175,7 @@ func (d *decider) admitted(v *volume) []v1alpha1.AdmittedHost {
 		if at >= 0 {
 			host.Blank = v.obj.Status.Hosts[at].Blank
 		} else {
-			host.Blank = v.presence == present && v.obj.Spec.Source == nil && v.found.AllocatedBytes == 0 && d.alone(v, nqn)
+			host.Blank = v.presence == present && !v.written && d.alone(v, nqn)
 		}
 		hosts = append(hosts, host)
 	}

@@ -339,7 +339,10 @@ func TestBlank(t *testing.T) {
 	}{
 		{"never written", testVolume(1, isCreatedOn("a"), withHosts(hostA)), 0, []string{hostA}, map[string]bool{hostA: true}},
 		{"written", testVolume(1, isCreatedOn("a"), withHosts(hostA)), 1, []string{hostA}, map[string]bool{hostA: false}},
-		{"a clone", testVolume(1, isCreatedOn("a"), withHosts(hostA), fromVolume("v9")), 0, []string{hostA}, map[string]bool{hostA: false}},
+		{"a clone of nothing", testVolume(1, isCreatedOn("a"), withHosts(hostA), fromVolume("v9")), 0, []string{hostA}, map[string]bool{hostA: true}},
+		{"a clone of data", testVolume(1, isCreatedOn("a"), withHosts(hostA), fromVolume("v9")), 1, []string{hostA}, map[string]bool{hostA: false}},
+		{"written once, and empty now", testVolume(1, isCreatedOn("a"), withHosts(hostA), wasWritten), 0, []string{hostA}, map[string]bool{hostA: false}},
+		{"a clone of what was written once, and is empty now", testVolume(1, isCreatedOn("a"), withHosts(hostA), fromVolume("v9"), wasWritten), 0, []string{hostA}, map[string]bool{hostA: false}},
 		{"two at once", testVolume(1, isCreatedOn("a"), withHosts(hostA, hostB)), 0, []string{hostA, hostB}, map[string]bool{hostA: false, hostB: false}},
 		{"another is to come", testVolume(1, isCreatedOn("a"), withHosts(hostA, hostB)), 0, []string{hostA}, map[string]bool{hostA: false}},
 		{"kept after the first write", testVolume(1, isCreatedOn("a"), withHosts(hostA), reportedHost(hostA, true)), 1, []string{hostA}, map[string]bool{hostA: true}},
@@ -359,6 +362,37 @@ func TestBlank(t *testing.T) {
 				blank[h.NQN] = h.Blank
 			}
 			g.Expect(blank).To(Equal(c.blank))
+		})
+	}
+}
+
+// TestWritten stays known, and goes over to copies before the engine is asked to make them.
+func TestWritten(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		source   *v1alpha1.NvmfVolume
+		holds    int64
+		snapshot int64
+		written  bool // the source, and a copy of it
+		restored bool // a copy of its snapshot
+	}{
+		{name: "never written", source: testVolume(1, isCreatedOn("a"))},
+		{name: "written", source: testVolume(1, isCreatedOn("a")), holds: 1, written: true},
+		{name: "written once, and empty now", source: testVolume(1, isCreatedOn("a"), wasWritten), written: true},
+		{name: "a snapshot of data", source: testVolume(1, isCreatedOn("a"), wasWritten), holds: 1, snapshot: 1, written: true, restored: true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			g := NewWithT(t)
+			s := quietSnapshot()
+			s.Volumes = []*v1alpha1.NvmfVolume{c.source, testVolume(3, fromVolume("v1")), testVolume(4, fromSnapshot("s2"))}
+			s.Snapshots = []*v1alpha1.NvmfSnapshot{testSnapshot(2, "v1", snapshotCreated)}
+			s.Target.State.Snapshots = []engine.Snapshot{{ID: id(2), Pool: "a", SizeBytes: 10 * gib, AllocatedBytes: c.snapshot}}
+			holds(engine.Volume{ID: id(1), Pool: "a", SizeBytes: 10 * gib, AllocatedBytes: c.holds})(&s)
+			d := Decide(s)
+			g.Expect(d.Operations.CreateVolumes).To(HaveLen(2))
+			g.Expect(d.Volumes["v1"].Written).To(Equal(c.written), "itself")
+			g.Expect(d.Volumes["v3"].Written).To(Equal(c.written), "a copy")
+			g.Expect(d.Volumes["v4"].Written).To(Equal(c.restored), "a copy of its snapshot")
 		})
 	}
 }

@@ -23,6 +23,8 @@ type volume struct {
 	export   *engine.Export
 	// device of its pool: where it is, or would be; empty when nobody asked for it yet.
 	device string
+	// written: it holds data, or did. What is known of it once stays known.
+	written bool
 
 	created, exported, degraded, limited verdict
 }
@@ -44,7 +46,7 @@ func (d *decider) indexVolumes() {
 	d.byName = make(map[string]*volume, len(d.Volumes))
 	d.promised = map[string]int64{}
 	for _, obj := range d.Volumes {
-		v := &volume{obj: obj, id: engine.ID(obj.Spec.UUID), nqn: v1alpha1.NQNPrefix + obj.Name, device: obj.Status.Device}
+		v := &volume{obj: obj, id: engine.ID(obj.Spec.UUID), nqn: v1alpha1.NQNPrefix + obj.Name, device: obj.Status.Device, written: obj.Status.Written}
 		v.export = d.exports[v.nqn]
 		d.locate(v, found[v.id])
 		d.volumes = append(d.volumes, v)
@@ -66,6 +68,7 @@ func (d *decider) locate(v *volume, found []engine.Volume) {
 	if len(found) > 0 {
 		at := max(0, slices.IndexFunc(found, func(f engine.Volume) bool { return f.Pool == v.device }))
 		v.presence, v.found, v.device = present, found[at], found[at].Pool
+		v.written = v.written || v.found.AllocatedBytes > 0
 		return
 	}
 	known := d.poolOf(v.device).readable()
@@ -225,6 +228,7 @@ func (d *decider) create(v *volume) {
 		v.created = no(v1alpha1.ReasonPending, "it is being made")
 		if !d.Attempts.tried(VerbCreateVolume, string(v.id)) {
 			spec.Pool, v.device = p.device.ID, p.device.ID
+			v.written = v.written || d.copiesData(v)
 			d.promised[v.device] += spec.SizeBytes
 			d.decision.Operations.CreateVolumes = append(d.decision.Operations.CreateVolumes, spec)
 		}
@@ -259,12 +263,23 @@ func (d *decider) poolFor(v *volume, spec *engine.VolumeSpec) (*pool, *verdict) 
 	return refuse(v1alpha1.ReasonNoSpace, "no pool of this node has room for %d bytes", spec.SizeBytes)
 }
 
+// copiesData says whether what a volume is made from holds data, or did.
+func (d *decider) copiesData(v *volume) bool {
+	if v.obj.Spec.Source == nil {
+		return false
+	}
+	source, ok := d.sourceOf(v)
+	return !ok || source.written
+}
+
 // origin of a volume's first data.
 type origin struct {
 	name   string
 	id     engine.ID
 	source engine.Source
 	pool   string // empty: the engine does not have it
+	// written: it holds data, or did.
+	written bool
 }
 
 // sourceOf a volume; false when its object is not on this node.
@@ -278,6 +293,7 @@ func (d *decider) sourceOf(v *volume) (origin, bool) {
 		o.id, o.source = s.id, engine.Source{Snapshot: s.id}
 		if s.presence == present {
 			o.pool = s.found.Pool
+			o.written = s.found.AllocatedBytes > 0
 		}
 		return o, true
 	}
@@ -287,7 +303,7 @@ func (d *decider) sourceOf(v *volume) (origin, bool) {
 	if source == nil {
 		return o, false
 	}
-	o.id, o.source = source.id, engine.Source{Volume: source.id}
+	o.id, o.source, o.written = source.id, engine.Source{Volume: source.id}, source.written
 	if source.presence == present {
 		o.pool = source.device
 	}

@@ -106,6 +106,8 @@ func withHosts(nqns ...string) func(*v1alpha1.NvmfVolume) {
 	}
 }
 
+func wasWritten(v *v1alpha1.NvmfVolume) { v.Status.Written = true }
+
 func reportedHost(nqn string, blank bool) func(*v1alpha1.NvmfVolume) {
 	return func(v *v1alpha1.NvmfVolume) {
 		v.Status.Hosts = append(v.Status.Hosts, v1alpha1.AdmittedHost{NQN: nqn, Blank: blank})

@@ -15,6 +15,7 @@ func (d *decider) volumeStatus(v *volume) v1alpha1.NvmfVolumeStatus {
 	status := *v.obj.Status.DeepCopy()
 	status.ObservedGeneration = v.obj.Generation
 	status.Device = v.device
+	status.Written = v.written
 	if v.presence == present {
 		status.NQN, status.NSID, status.NGUID = v.nqn, nsid, v.id.NGUID()
 		if status.Size == nil || status.Size.Value() != v.found.SizeBytes {
