@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"net"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -125,13 +126,11 @@ func (h *Host) multipath() (bool, error) {
 }
 
 func (h *Host) connectPortal(ctx context.Context, c Connection, p v1alpha1.Portal, known map[string]bool) error {
-	controllers, err := h.Controllers(c.NQN)
-	if err != nil {
-		return err
-	}
-	for _, ctrl := range controllers {
-		if ctrl.reaches(p) && !ctrl.going() {
-			return nil
+	// A subsystem that nothing is known of is not looked for first, which would mean to read every other volume's: the kernel
+	// refuses a second connection to the same portal, before it sends anything.
+	if h.hasName(c.NQN) {
+		if connected, err := h.connectedTo(c.NQN, p); connected || err != nil {
+			return err
 		}
 	}
 	options, err := h.options(c, p, known)
@@ -139,6 +138,10 @@ func (h *Host) connectPortal(ctx context.Context, c Connection, p v1alpha1.Porta
 		return err
 	}
 	if err := h.Answers(ctx, p); err != nil {
+		// One that is connected waits for its target.
+		if connected, err := h.connectedTo(c.NQN, p); connected || err != nil {
+			return err
+		}
 		return &ConnectError{NQN: c.NQN, Host: h.NQN, Portal: p, Err: err}
 	}
 	address := net.JoinHostPort(p.Address, strconv.Itoa(int(p.Port)))
@@ -159,6 +162,19 @@ func (h *Host) connectPortal(ctx context.Context, c Connection, p v1alpha1.Porta
 	default:
 		return &ConnectError{NQN: c.NQN, Host: h.NQN, Portal: p, Err: err}
 	}
+}
+
+// connectedTo tells whether there is a controller for a portal that the kernel is not taking away.
+func (h *Host) connectedTo(nqn string, p v1alpha1.Portal) (bool, error) {
+	controllers, err := h.Controllers(nqn)
+	return slices.ContainsFunc(controllers, func(c Controller) bool { return c.reaches(p) && !c.going() }), err
+}
+
+// hasName tells whether it was remembered where a subsystem is.
+func (h *Host) hasName(nqn string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.names[nqn] != ""
 }
 
 // expect takes the kernel's answer to a creation (instance=3,cntlid=1) as a hint: a subsystem

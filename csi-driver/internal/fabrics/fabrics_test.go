@@ -102,6 +102,40 @@ func TestConnectWritesTheOptions(t *testing.T) {
 	}
 }
 
+// With hundreds of volumes, a further one does not read all the others'.
+func TestConnectReadsNoOtherSubsystem(t *testing.T) {
+	f := setUp(t)
+	other := v1alpha1.NQNPrefix + "pvc-2"
+	f.serve(other, strings.Repeat("f", 32))
+	c := connection(first)
+	c.NQN = other
+	f.must(f.host.Connect(t.Context(), c))
+	name := filepath.Join(f.kernel.Root, "sys/class/nvme-subsystem/nvme-subsys0/subsysnqn")
+	f.must(os.Remove(name))
+	f.must(os.Mkdir(name, 0o755)) // reading it fails
+	f.connect(first)
+}
+
+// A process that has just started knows of no connection, and makes none twice.
+func TestConnectAfterARestart(t *testing.T) {
+	f := setUp(t)
+	f.connect(first)
+	config := f.host.Config
+	f.host = fabrics.New(config)
+	f.connect(first)
+	if got := f.kernel.Controllers(); len(got) != 1 {
+		t.Errorf("controllers %v", got)
+	}
+	// One whose target is away waits for it, and that is no error of connecting.
+	config.Reachable = func(context.Context, string) error { return syscall.ETIMEDOUT }
+	f.must(f.kernel.SetState("nvme0", "connecting"))
+	f.host = fabrics.New(config)
+	f.must(f.host.Connect(t.Context(), connection(first)))
+	if err := f.host.Connect(t.Context(), connection(second)); err == nil {
+		t.Error("a portal that cannot be reached is connected")
+	}
+}
+
 func TestConnectLeavesOutWhatTheKernelDoesNotKnow(t *testing.T) {
 	f := setUp(t)
 	f.kernel.Known = strings.ReplaceAll(f.kernel.Known, ",keep_alive_tmo=%d", "")

@@ -56,7 +56,11 @@ func (h *Host) At(path string) (Mount, bool, error) {
 		return Mount{}, false, err
 	}
 	path = filepath.Join(dir, filepath.Base(path))
-	all, err := h.mounts(func(m Mount) bool { return m.Path == path })
+	part := path
+	if strings.ContainsAny(path, " \t\n\\#") {
+		part = "" // the table has such characters as octal numbers
+	}
+	all, err := h.mounts(func(m Mount) bool { return m.Path == path }, part)
 	if err != nil || len(all) == 0 {
 		return Mount{}, false, err
 	}
@@ -75,16 +79,23 @@ func (h *Host) MountsOf(device, name string) ([]string, error) {
 
 // Shown lists the mounts of a block device, and where it is bound, by its number and its name.
 func (h *Host) Shown(device, name string) ([]Mount, error) {
-	return h.mounts(func(m Mount) bool { return m.Device == device || m.Node == name && !m.NodeGone })
+	return h.mounts(func(m Mount) bool { return m.Device == device || m.Node == name && !m.NodeGone }, " "+device+" ", "/"+name)
 }
 
-func (h *Host) mounts(keep func(Mount) bool) ([]Mount, error) {
-	f, err := os.Open(h.MountInfo)
+// mounts that are to be kept, each of which has at least one of the parts in its line of the table. Other lines are not
+// taken apart: a node with hundreds of volumes has thousands.
+func (h *Host) mounts(keep func(Mount) bool, parts ...string) ([]Mount, error) {
+	table, err := os.ReadFile(h.MountInfo)
 	if err != nil {
 		return nil, err
 	}
-	defer func() { _ = f.Close() }()
-	infos, err := mountinfo.GetMountsFromReader(f, nil)
+	var lines strings.Builder
+	for line := range strings.Lines(string(table)) {
+		if slices.ContainsFunc(parts, func(part string) bool { return strings.Contains(line, part) }) {
+			lines.WriteString(line)
+		}
+	}
+	infos, err := mountinfo.GetMountsFromReader(strings.NewReader(lines.String()), nil)
 	if err != nil {
 		return nil, fmt.Errorf("read %s: %w", h.MountInfo, err)
 	}

@@ -39,7 +39,7 @@ const (
 
 // suite is a node plugin on a constructed kernel, with the machine's own filesystem programs, behind its gRPC socket.
 type suite struct {
-	*testing.T
+	testing.TB
 	csi.NodeClient
 	kernel   *fabricstest.Kernel
 	mounter  *fabricstest.Mounter
@@ -52,7 +52,7 @@ type suite struct {
 	going    stuck.Controllers
 }
 
-func setUp(t *testing.T) *suite {
+func setUp(t testing.TB) *suite {
 	t.Helper()
 	for _, name := range []string{"blkid", "mkfs.ext4", "fsck.ext4", "resize2fs"} {
 		if _, err := exec.LookPath(name); err != nil {
@@ -76,7 +76,7 @@ func setUp(t *testing.T) *suite {
 		MountsOf:   func(ns fabrics.Namespace) ([]string, error) { return fs.MountsOf(ns.Device, ns.Name) },
 	})
 	s := &suite{
-		T: t, kernel: k, mounter: m, programs: programs, dir: dir, clock: clock, watch: watch, going: host.Going,
+		TB: t, kernel: k, mounter: m, programs: programs, dir: dir, clock: clock, watch: watch, going: host.Going,
 		service: &node.Service{
 			HostNQN: host.NQN, MaxVolumes: 7, Initiator: host, Filesystems: fs, Records: filepath.Join(dir, "staged"), Obstacle: watch,
 		},

@@ -207,12 +207,14 @@ func (k *Kernel) Create(text string) (string, error) {
 	}
 	portal := o["traddr"] + ":" + o["trsvcid"]
 	for _, c := range k.controllers {
+		if c.nqn != o["nqn"] || c.portal != portal || c.host != o["hostnqn"] || c.transport != o["transport"] {
+			continue
+		}
 		state, err := os.ReadFile(filepath.Join(k.Root, "sys/class/nvme", c.name, "state"))
 		if err != nil {
 			return "", err
 		}
-		going := strings.HasPrefix(string(state), "deleting")
-		if c.nqn == o["nqn"] && c.portal == portal && c.host == o["hostnqn"] && c.transport == o["transport"] && !going {
+		if !strings.HasPrefix(string(state), "deleting") {
 			return "", syscall.EALREADY
 		}
 	}

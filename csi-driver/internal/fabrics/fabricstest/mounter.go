@@ -3,6 +3,7 @@
 package fabricstest
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -106,7 +107,12 @@ func (m *Mounter) Mount(source, target, fsType string, options []string) error {
 		e.failed = from.failed
 	}
 	m.entries = append(m.entries, e)
-	if err := m.save(); err != nil {
+	f, err := os.OpenFile(m.path, os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(e.line(len(m.entries) - 1))
+	if err := errors.Join(err, f.Close()); err != nil {
 		return err
 	}
 	return m.FakeMounter.Mount(source, target, fsType, options)
@@ -158,12 +164,18 @@ func (m *Mounter) gone(device string) {
 	_ = m.save()
 }
 
+// save writes the whole table.
 func (m *Mounter) save() error {
 	var table strings.Builder
 	for i, e := range m.entries {
-		mode := map[bool]string{false: "rw", true: "ro"}
-		fmt.Fprintf(&table, "%d 1 %s %s %s %s,relatime shared:1 - %s none %s\n",
-			i+100, e.device, e.root, e.path, mode[e.readOnly], e.fsType, mode[e.failed])
+		table.WriteString(e.line(i))
 	}
 	return os.WriteFile(m.path, []byte(table.String()), 0o600)
+}
+
+// line of the table.
+func (e entry) line(i int) string {
+	mode := map[bool]string{false: "rw", true: "ro"}
+	return fmt.Sprintf("%d 1 %s %s %s %s,relatime shared:1 - %s none %s\n",
+		i+100, e.device, e.root, e.path, mode[e.readOnly], e.fsType, mode[e.failed])
 }
