@@ -7,16 +7,11 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
-	"slices"
-	"strings"
 	"sync"
 	"testing"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/kubernetes-csi/csi-test/v5/pkg/sanity"
-	"github.com/onsi/ginkgo/v2"
-	"github.com/onsi/ginkgo/v2/types"
-	. "github.com/onsi/gomega"
 	"google.golang.org/grpc"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -29,19 +24,10 @@ import (
 	"github.com/weft-storage/weft/csi-driver/internal/filesystem"
 	"github.com/weft-storage/weft/csi-driver/internal/identity"
 	"github.com/weft-storage/weft/csi-driver/internal/node"
+	"github.com/weft-storage/weft/csi-driver/internal/sanitytest"
 	"github.com/weft-storage/weft/csi-driver/internal/server"
 	"github.com/weft-storage/weft/csi-driver/internal/stuck"
 )
-
-// notOffered are the only reasons for which a test of csi-sanity may be left out: what the driver does not advertise.
-var notOffered = []string{
-	"GroupControllerService not supported", "Group Controller Service not provided", "GroupController Service not provided",
-	"CreateVolumeGroupSnapshot not supported", "GetVolumeGroupSnapshot not supported", "DeleteVolumeGroupSnapshot not supported",
-	"ControllerPublishVolume.readonly field not supported", "SNAPSHOT_ACCESSIBILITY_CONSTRAINTS not supported",
-	"NodeGetStorageHealth not supported",
-	// In Kubernetes it is the scheduler that counts a node's volumes.
-	"testnodevolumeattachlimit not enabled",
-}
 
 var sanityRan sync.Once
 
@@ -71,31 +57,7 @@ func runSanity(t *testing.T) {
 	config.TestVolumeSize, config.TestVolumeExpandSize = gi, 2*gi
 	config.TestVolumeParameters = map[string]string{"target": st.target}
 	config.TestVolumeMutableParameters = map[string]string{"iops": "2000"}
-	suite := sanity.GinkgoTest(&config)
-	var report types.Report
-	ginkgo.ReportAfterSuite("what was left out", func(r types.Report) { report = r })
-	RegisterFailHandler(ginkgo.Fail)
-	suiteConfig, reporter := ginkgo.GinkgoConfiguration()
-	reporter.Succinct = true
-	ginkgo.RunSpecs(t, "csi-sanity", suiteConfig, reporter)
-	suite.Finalize()
-	checkSkips(t, report)
-}
-
-func checkSkips(t *testing.T, r types.Report) {
-	counts := map[types.SpecState]int{}
-	for _, spec := range r.SpecReports {
-		if spec.LeafNodeType != types.NodeTypeIt {
-			continue
-		}
-		counts[spec.State]++
-		fits := func(reason string) bool { return strings.Contains(spec.Failure.Message, reason) }
-		// What is pending is so for all drivers.
-		if spec.State == types.SpecStateSkipped && !slices.ContainsFunc(notOffered, fits) {
-			t.Errorf("left out: %s: %s", spec.FullText(), spec.Failure.Message)
-		}
-	}
-	t.Logf("csi-sanity: %d passed, %d failed, %d not offered", counts[types.SpecStatePassed], counts[types.SpecStateFailed], counts[types.SpecStateSkipped])
+	sanitytest.Run(t, &config)
 }
 
 // newNodeService on a kernel that sees what the agents serve.
