@@ -109,6 +109,18 @@ echo '%[2]s' >%[1]s`, marker, image.id, pullRef, image.ref, loadedDir)
 	return group.Wait()
 }
 
+// TagImage gives an image that every node has more names.
+func (l *Lab) TagImage(ctx context.Context, have string, names ...string) error {
+	group, ctx := errgroup.WithContext(ctx)
+	for _, node := range l.state.Nodes {
+		group.Go(func() error {
+			args := append([]string{"ctr", "-n", "k8s.io", "images", "tag", "--force", have}, names...)
+			return l.Exec(ctx, node, Streams{}, args...)
+		})
+	}
+	return group.Wait()
+}
+
 // markerName is the file in which a node remembers what it has as ref.
 func markerName(ref string) string {
 	sum := sha256.Sum256([]byte(ref))

@@ -21,15 +21,16 @@ type program struct {
 	name   string
 	module string // folder below tools/
 	pkg    string // import path
+	test   bool   // it is the package's test program
 }
 
 const kubernetesModule = "k8s.io/kubernetes"
 
 // etcdProgram's main package is the module's root.
-var etcdProgram = program{"etcd", "etcd", "go.etcd.io/etcd/server/v3"}
+var etcdProgram = program{name: "etcd", module: "etcd", pkg: "go.etcd.io/etcd/server/v3"}
 
 func kubernetesProgram(name string) program {
-	return program{name, "kubernetes", kubernetesModule + "/cmd/" + name}
+	return program{name: name, module: "kubernetes", pkg: kubernetesModule + "/cmd/" + name}
 }
 
 // envtestPrograms are what API-server tests need in KUBEBUILDER_ASSETS.
@@ -67,7 +68,7 @@ func sidecars() []sidecar {
 }
 
 func (s sidecar) program() program {
-	return program{s.name, "sidecars", s.module + "/cmd/" + s.name}
+	return program{name: s.name, module: "sidecars", pkg: s.module + "/cmd/" + s.name}
 }
 
 // moduleVersion returns the version of the module path that the module in
@@ -100,7 +101,7 @@ func (b *Builder) KubernetesVersion() (string, error) {
 func (b *Builder) ldflags(p program) (string, error) {
 	const base = "-s -w"
 	switch p.module {
-	case "kubernetes":
+	case "kubernetes", "storage":
 		version, err := b.KubernetesVersion()
 		if err != nil {
 			return "", err
@@ -183,7 +184,11 @@ func (b *Builder) buildPrograms(ctx context.Context, rel string, programs []prog
 				if err != nil {
 					return err
 				}
-				return b.goBuild(ctx, filepath.Join(b.toolsDir(), p.module), flags, tmp, p.pkg)
+				dir := filepath.Join(b.toolsDir(), p.module)
+				if p.test {
+					return goTool(ctx, dir, "test", "-c", "-trimpath", "-ldflags", flags, "-o", tmp, p.pkg)
+				}
+				return b.goBuild(ctx, dir, flags, tmp, p.pkg)
 			})
 			return err
 		})
@@ -196,10 +201,15 @@ func (b *Builder) buildPrograms(ctx context.Context, rel string, programs []prog
 
 // goBuild builds one static binary without cgo.
 func (b *Builder) goBuild(ctx context.Context, dir, ldflags, out, pkg string) error {
+	return goTool(ctx, dir, "build", "-trimpath", "-ldflags", ldflags, "-o", out, pkg)
+}
+
+// goTool calls go, without cgo and with the versions of the module in dir.
+func goTool(ctx context.Context, dir string, args ...string) error {
 	return hostcmd.Cmd{
 		Dir:  dir,
 		Env:  []string{"CGO_ENABLED=0", "GOFLAGS=-mod=readonly -buildvcs=false", "GOWORK=off"},
-		Args: []string{"go", "build", "-trimpath", "-ldflags", ldflags, "-o", out, pkg},
+		Args: append([]string{"go"}, args...),
 	}.Run(ctx)
 }
 

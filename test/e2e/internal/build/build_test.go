@@ -141,6 +141,9 @@ func TestVersionsComeFromTheModules(t *testing.T) {
 	if err != nil || !strings.Contains(dir, version) {
 		t.Errorf("folder %q, %v", dir, err)
 	}
+	if suite, err := b.moduleVersion("storage", kubernetesModule); err != nil || suite != version {
+		t.Errorf("the storage suite is that of Kubernetes %q (%v), and the lab runs %s", suite, err, version)
+	}
 	for _, s := range sidecars() {
 		version, err := b.moduleVersion("sidecars", s.module)
 		if err != nil {

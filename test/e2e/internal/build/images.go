@@ -52,7 +52,8 @@ func (b *Builder) baseRootfs(ctx context.Context) (string, error) {
 type image struct {
 	ref    string
 	layers [][]byte
-	cmd    []string
+	// cmd is what its containers run, args what cmd is given when a container gives it nothing.
+	cmd, args []string
 }
 
 // write writes the image as an archive that containerd and buildah read. Its
@@ -87,7 +88,7 @@ func (i image) config(img v1.Image) *v1.ConfigFile {
 		config.RootFS, config.History = have.RootFS, have.History
 	}
 	config.Config.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
-	config.Config.Entrypoint = i.cmd
+	config.Config.Entrypoint, config.Config.Cmd = i.cmd, i.args
 	return config
 }
 

@@ -122,3 +122,8 @@ func (b *Builder) projectImageKey(p projectImage, ref string) (string, error) {
 	}
 	return Key(p.target, filepath.Base(p.base), ref, dockerfile, programs)
 }
+
+// LabTest builds the tests of a package with build tag lab as one static program, out.
+func (b *Builder) LabTest(ctx context.Context, pkg, out string) error {
+	return goTool(ctx, b.Repo, "test", "-c", "-trimpath", "-tags", "lab", "-o", out, pkg)
+}

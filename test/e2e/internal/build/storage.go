@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package build
+
+import (
+	"context"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	"github.com/weft-storage/weft/test/e2e/internal/hostcmd"
+)
+
+// StorageSuite is Kubernetes' own end-to-end suite for external storage drivers.
+type StorageSuite struct {
+	// Ginkgo is the program that runs Tests, in several processes at once.
+	Ginkgo, Tests string
+	// Agnhost is the archive of an image of the suite's own: its helper program, and the tools that its specs call.
+	Agnhost string
+	// Shells are the names of the images of which the specs want a shell and coreutils alone. ToolsImage has both.
+	Shells []string
+}
+
+// storagePrograms lists what tools/storage makes.
+func storagePrograms() (tests, ginkgo, agnhost program) {
+	return program{name: "storage.test", module: "storage", pkg: ".", test: true},
+		program{name: "ginkgo", module: "storage", pkg: "github.com/onsi/ginkgo/v2/ginkgo"},
+		program{name: "agnhost", module: "storage", pkg: kubernetesModule + "/test/images/agnhost"}
+}
+
+// StorageSuite builds the suite at the version of Kubernetes that the lab runs, and its images.
+func (b *Builder) StorageSuite(ctx context.Context) (StorageSuite, error) {
+	key, err := Key(filepath.Join(b.toolsDir(), "storage"), runtime.Version(), runtime.GOARCH)
+	if err != nil {
+		return StorageSuite{}, err
+	}
+	rel := "storage-" + key
+	tests, ginkgo, agnhost := storagePrograms()
+	if err := b.buildPrograms(ctx, rel, []program{tests, ginkgo, agnhost}); err != nil {
+		return StorageSuite{}, err
+	}
+	path := func(p program) string { return b.Cache.Path(filepath.Join(rel, p.name)) }
+	out, err := hostcmd.Output(ctx, path(tests), "-images")
+	if err != nil {
+		return StorageSuite{}, err
+	}
+	suite := StorageSuite{Ginkgo: path(ginkgo), Tests: path(tests)}
+	for _, ref := range strings.Fields(out) {
+		if !strings.Contains(ref, "/agnhost:") {
+			suite.Shells = append(suite.Shells, ref)
+			continue
+		}
+		if suite.Agnhost, err = b.agnhostImage(ctx, path(agnhost), ref); err != nil {
+			return StorageSuite{}, err
+		}
+	}
+	return suite, nil
+}
+
+// agnhostImage has the program on top of ToolsImage's layer, which nodes have. Like its maker's image it does nothing
+// when it is given nothing to do.
+func (b *Builder) agnhostImage(ctx context.Context, agnhost, ref string) (string, error) {
+	rootfs, err := b.baseRootfs(ctx)
+	if err != nil {
+		return "", err
+	}
+	key, err := Key(filepath.Base(rootfs), agnhost, ref)
+	if err != nil {
+		return "", err
+	}
+	return b.Cache.Ensure(ctx, "image-agnhost-"+key+".tar", func(ctx context.Context, tmp string) error {
+		base, err := folderLayer(ctx, rootfs)
+		if err != nil {
+			return err
+		}
+		program, err := programLayer(agnhost, "agnhost")
+		if err != nil {
+			return err
+		}
+		return image{ref: ref, layers: [][]byte{base, program}, cmd: []string{"/agnhost"}, args: []string{"pause"}}.write(tmp)
+	})
+}
