@@ -91,15 +91,16 @@ const (
 	ToolsImage = build.ToolsImage
 )
 
-// Steps install weft and make a target on node: what README.md tells a user to do.
-func (r *Run) Steps(node string) []Step {
+// Steps install weft and make a target on node: what README.md tells a user to do. set are more values of the chart, in
+// helm's --set form.
+func (r *Run) Steps(node string, set ...string) []Step {
 	return []Step{
 		{"build weft's image and load it into the nodes", func(ctx context.Context) error {
 			return r.Lab.LoadWeft(ctx, r.builder)
 		}},
 		{"helm install weft", func(ctx context.Context) error {
 			// Emulated nodes answer slowly when the machine is busy.
-			return r.Cluster.Install(ctx, r.out, "operator.webhook.timeoutSeconds=30")
+			return r.Cluster.Install(ctx, r.out, append(set, "operator.webhook.timeoutSeconds=30")...)
 		}},
 		{"kubectl apply the target and the storage classes", func(ctx context.Context) error {
 			return errors.Join(
