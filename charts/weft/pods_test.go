@@ -41,6 +41,18 @@ func TestWorkloadsAreThoseOfTheDesign(t *testing.T) {
 	})
 }
 
+// When a node shuts down gracefully the kubelet ends such pods last, after the volumes of the others are unmounted. What
+// unmounts and what serves must be there until then.
+func TestWhatVolumesNeedEndsLast(t *testing.T) {
+	forEachVariation(t, func(t *testing.T, objects []runtime.Object) {
+		for _, w := range workloads(objects) {
+			if got := w.template.Spec.PriorityClassName; w.kind == "DaemonSet" && got != "system-node-critical" {
+				t.Errorf("%s: priority class %q", w.name, got)
+			}
+		}
+	})
+}
+
 func TestEveryContainerIsExplicit(t *testing.T) {
 	forEachVariation(t, func(t *testing.T, objects []runtime.Object) {
 		for _, w := range workloads(objects) {

@@ -13,17 +13,20 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/go-logr/logr"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 )
 
-// reconnectDelay and keepAlive in seconds, of every connection. The kernel's own are 10 and 5: a
-// delay of 2 lets I/O go on soon after a target is back, and a keep-alive of 10 forgives a host that is busy for a moment.
+// Of every connection. The kernel's own are 10 s and 5 s (NVMF_DEF_RECONNECT_DELAY, NVME_DEFAULT_KATO). fast_io_fail_tmo stays
+// off, as in the kernel (NVMF_DEF_FAIL_FAST_TMO, -1): how long I/O waits is said once, by ctrl_loss_tmo.
 const (
-	reconnectDelay = 2
-	keepAlive      = 10
+	// ReconnectDelay between tries lets I/O go on soon after a target is back: one that is killed has its exports again in a second.
+	ReconnectDelay = 2 * time.Second
+	// KeepAlive, within which a host and a target must hear of each other, forgives either that is busy for a moment.
+	KeepAlive = 10 * time.Second
 )
 
 // modules of the transports.
@@ -203,8 +206,8 @@ func (h *Host) options(c Connection, p v1alpha1.Portal, known map[string]bool) (
 		{"nr_io_queues", positive(c.IOQueues), true},
 		{"queue_size", positive(c.QueueDepth), true},
 		{"ctrl_loss_tmo", strconv.Itoa(int(c.CtrlLossTimeoutSeconds)), true},
-		{"reconnect_delay", strconv.Itoa(reconnectDelay), true},
-		{"keep_alive_tmo", strconv.Itoa(keepAlive), true},
+		{"reconnect_delay", seconds(ReconnectDelay), true},
+		{"keep_alive_tmo", seconds(KeepAlive), true},
 	}
 	var words []string
 	for _, o := range list {
@@ -218,6 +221,8 @@ func (h *Host) options(c Connection, p v1alpha1.Portal, known map[string]bool) (
 	}
 	return strings.Join(words, ","), nil
 }
+
+func seconds(d time.Duration) string { return strconv.Itoa(int(d / time.Second)) }
 
 // positive leaves an option out, by an empty value, when it is not set.
 func positive(n int32) string {

@@ -17,6 +17,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/csi-driver/internal/fabrics"
 )
 
 // Parameters of a StorageClass, as users write them.
@@ -45,11 +46,12 @@ const (
 // provisionerPrefix of the keys that are for csi-provisioner.
 const provisionerPrefix = "csi.storage.k8s.io/"
 
-// Bounds are those of v1alpha1.Connection, except that a ctrlLossTimeout of 0 is refused: the kernel
-// would give up at once, so that any restart of a target would break its volumes.
+// Bounds are those of v1alpha1.Connection, except for the shortest ctrlLossTimeout. The kernel makes ctrl_loss_tmo / reconnect_delay
+// tries and then gives the volume up: with fewer than five, the restart of a target would break its volumes, or one that is busy.
 const (
 	minIOQueues, maxIOQueues     = 1, 127
 	minQueueDepth, maxQueueDepth = 16, 1024
+	minCtrlLossTimeout           = 5 * fabrics.ReconnectDelay
 	maxCtrlLossTimeout           = 24 * time.Hour
 
 	defaultIOQueues        = 2
@@ -218,9 +220,9 @@ func ctrlLossTimeout(v string) (int32, error) {
 	if n, nerr := strconv.ParseInt(v, 10, 32); nerr == nil {
 		d, err = time.Duration(n)*time.Second, nil
 	}
-	if err != nil || d < time.Second || d > maxCtrlLossTimeout || d%time.Second != 0 {
+	if err != nil || d < minCtrlLossTimeout || d > maxCtrlLossTimeout || d%time.Second != 0 {
 		return 0, fmt.Errorf("%s: %q is not a time that a host can wait for a target; "+
-			"write whole seconds from 1 to 86400 (600), a duration (10m), or %s", CtrlLossTimeout, v, forever)
+			"write whole seconds from %d to 86400 (600), a duration (10m), or %s", CtrlLossTimeout, v, int(minCtrlLossTimeout.Seconds()), forever)
 	}
 	return int32(d / time.Second), nil
 }

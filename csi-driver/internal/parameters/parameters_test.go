@@ -40,8 +40,8 @@ func TestParseAcceptsWhatIsDocumented(t *testing.T) {
 			Parameters{Target: "t", QoS: &v1alpha1.VolumeQoS{IOPS: new(int64(v1alpha1.QoSMaxIOPS)), BandwidthMiBps: new(int64(v1alpha1.QoSMaxBandwidthMiBps))}},
 		},
 		"lower bounds": {
-			map[string]string{Target: "t", IOQueues: "1", QueueDepth: "16", CtrlLossTimeout: "1"},
-			Parameters{Target: "t", IOQueues: 1, QueueDepth: 16, CtrlLossTimeoutSeconds: 1},
+			map[string]string{Target: "t", IOQueues: "1", QueueDepth: "16", CtrlLossTimeout: "10"},
+			Parameters{Target: "t", IOQueues: 1, QueueDepth: 16, CtrlLossTimeoutSeconds: 10},
 		},
 		"upper bounds": {
 			map[string]string{Target: "t", IOQueues: "127", QueueDepth: "1024", CtrlLossTimeout: "24h"},
@@ -85,8 +85,9 @@ func TestParseSaysWhatToWriteInstead(t *testing.T) {
 		"queue depth in words":        {map[string]string{Target: "t", QueueDepth: "deep"}, []string{`queueDepth: "deep" is not a whole number from 16 to 1024`}},
 		"int32 overflow":              {map[string]string{Target: "t", QueueDepth: "4294967424"}, []string{"from 16 to 1024"}},
 		"giving up at once":           {map[string]string{Target: "t", CtrlLossTimeout: "0"}, []string{`ctrlLossTimeout: "0"`, "600", "10m", "forever"}},
+		"too few tries to reconnect":  {map[string]string{Target: "t", CtrlLossTimeout: "9"}, []string{`ctrlLossTimeout: "9"`, "from 10 to 86400", "forever"}},
 		"negative":                    {map[string]string{Target: "t", CtrlLossTimeout: "-2"}, []string{`ctrlLossTimeout: "-2"`}},
-		"more than a day":             {map[string]string{Target: "t", CtrlLossTimeout: "86401"}, []string{"from 1 to 86400"}},
+		"more than a day":             {map[string]string{Target: "t", CtrlLossTimeout: "86401"}, []string{"from 10 to 86400"}},
 		"half a second":               {map[string]string{Target: "t", CtrlLossTimeout: "1500ms"}, []string{"whole seconds"}},
 		"overflowing seconds":         {map[string]string{Target: "t", CtrlLossTimeout: "9223372037"}, []string{"ctrlLossTimeout"}},
 		"another filesystem":          {map[string]string{Target: "t", FSType: "btrfs"}, []string{`"btrfs"`, "write ext4 or xfs"}},
