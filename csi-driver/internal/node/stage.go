@@ -189,7 +189,8 @@ func (s *Service) NodeUnstageVolume(ctx context.Context, r *csi.NodeUnstageVolum
 		}
 		id := fabrics.ID{NQN: subsystemNQN(r.GetVolumeId())}
 		mark := filepath.Join(path, blockMark)
-		for _, p := range []string{mark, path} {
+		// The mark last: a filesystem that is mounted over it may have failed, and then nothing below it can be looked at.
+		for _, p := range []string{path, mark} {
 			nguid, err := s.unmountStaged(p, r.GetVolumeId())
 			if err != nil {
 				return nil, err
