@@ -168,7 +168,7 @@ func TestPrepareTakesOnlyZerosForZeros(t *testing.T) {
 			if err := h.Prepare(t.Context(), Request{Device: device, SizeBytes: size, Type: c.fsType, Fence: c.fence}); err != nil {
 				t.Fatal(err)
 			}
-			if want := append(c.want, device); !slices.Equal(ran.args, want) {
+			if want := slices.Concat(c.want, []string{device}); !slices.Equal(ran.args, want) {
 				t.Errorf("mkfs was given %q, want %q", ran.args, want)
 			}
 		})

@@ -45,8 +45,8 @@ func (s *Service) KeepPaths(ctx context.Context) {
 // path is gone is left to be staged anew, and one with a call under way to the next time. A portal that does not answer is asked once
 // for all volumes, without holding up any; it is no error, for the volume's condition tells of it.
 func (s *Service) MendPaths(ctx context.Context) error {
-	if s.Obstacle.Check() != nil {
-		return nil // a connection more would wait behind it; the Node's condition tells of it
+	if obstacle := s.Obstacle.Check(); obstacle != nil {
+		return nil //nolint:nilerr // a connection more would wait behind it; the Node's condition tells of it
 	}
 	lost, errs := s.lostPaths(ctx)
 	silent := s.silentPortals(ctx, lost)

@@ -138,7 +138,9 @@ func TestStuckKernelTakesNoFurtherVolume(t *testing.T) {
 
 			release()
 			must(t, <-ended)
-			s.until(l, false)
+			if what := s.until(l, false); what != nil {
+				t.Error(what)
+			}
 			must(t, s.stageOther("pvc-3"))
 		})
 	}
