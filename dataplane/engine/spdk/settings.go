@@ -49,6 +49,10 @@ const (
 
 // settingsOf a plan.
 func settingsOf(plan *v1alpha1.SPDKPlan, speaks dialect) (settings, error) {
+	if speaks.rdmaPolls && plan.Mode == v1alpha1.CoresInterrupt && hasTransport(plan, v1alpha1.TransportRDMA) {
+		return settings{}, fmt.Errorf("%w: before SPDK 26.01 a target in interrupt mode cannot serve RDMA; use cores.mode Dynamic or Static, or an image with a later release, best %s",
+			engine.ErrUnsupported, dialects[0].since)
+	}
 	cores, err := parseMask(plan.CoreMask)
 	if err != nil {
 		return settings{}, fmt.Errorf("core mask: %w", err)

@@ -159,6 +159,9 @@ func (s *session) makeTransports(plan *v1alpha1.SPDKPlan, is *settings, speaks d
 		if _, there := is.transports[t.Type]; there {
 			continue
 		}
+		if t.Type == v1alpha1.TransportRDMA && is.interruptMode && speaks.rdmaPolls {
+			continue // once it is started anew, as is planned
+		}
 		if _, err := spdkrpc.Call(s.ctx, s.conn, transportOf(t, speaks, sharedBuffers(plan, is.cores.Size(), t))); err != nil {
 			if mapped := mapError(err); errors.Is(mapped, engine.ErrUnavailable) || s.ctx.Err() != nil {
 				return made, mapped

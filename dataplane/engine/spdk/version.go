@@ -30,13 +30,15 @@ type dialect struct {
 	discardKiB bool
 	// hostsLinger: nvmf_subsystem_remove_host is answered before the host's connections are gone.
 	hostsLinger bool
+	// rdmaPolls: a target in interrupt mode cannot serve RDMA (26.01's changelog has that it can).
+	rdmaPolls bool
 }
 
 // dialects, the latest first. A newer release is taken for the latest one, and what it makes of it is read back.
 var dialects = []dialect{
 	{since: release{26, 5}},
 	{since: release{26, 1}, oneCache: true, discardKiB: true, hostsLinger: true},
-	{since: release{25, 5}, oneCache: true, discardKiB: true, hostsLinger: true, cannotMask: true},
+	{since: release{25, 5}, oneCache: true, discardKiB: true, hostsLinger: true, cannotMask: true, rdmaPolls: true},
 }
 
 // dialectOf a target. Of an older one nobody has seen what it makes of weft's settings: it is refused.

@@ -46,3 +46,24 @@ func TestNewer(t *testing.T) {
 	m := onFake(t, "27.01")
 	m.restart(t)
 }
+
+// TestRDMAOfInterruptMode: a release that cannot serve it is not asked to. A plan that does not want that mode any more needs a restart only.
+func TestRDMAOfInterruptMode(t *testing.T) {
+	g := NewWithT(t)
+	for version, works := range map[string]bool{"25.05": false, "25.09": false, "26.01": true, "26.05": true} {
+		m := onFake(t, version)
+		m.fake.InterruptMode = true
+		m.launch(t)
+		polls := m.plan
+		m.plan.SPDK = polls.SPDK.DeepCopy()
+		m.plan.SPDK.Mode = v1alpha1.CoresInterrupt
+		err := m.engine(t).Start(t.Context(), m.plan)
+		if works {
+			g.Expect(err).NotTo(HaveOccurred(), version)
+			continue
+		}
+		g.Expect(err).To(MatchError(engine.ErrUnsupported), version)
+		g.Expect(err).To(MatchError(ContainSubstring("use cores.mode Dynamic or Static, or an image with a later release, best 26.05")), version)
+		g.Expect(m.engine(t).Start(t.Context(), polls)).To(MatchError(engine.ErrRestartNeeded), version)
+	}
+}

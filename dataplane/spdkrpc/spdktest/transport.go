@@ -129,6 +129,10 @@ func (a *app) nvmfCreateTransport(r *request) {
 			r.fail(codeInternal, "Failed to create transport.")
 			return
 		}
+		if t.trtype == "RDMA" && a.opts.InterruptMode && a.before(release2601) {
+			r.fail(codeInternal, "Failed to add transport to tgt.(-1)")
+			return
+		}
 		a.transports = append(a.transports, t)
 		a.post(func() { r.answer(true) })
 	})
