@@ -123,7 +123,7 @@ func nodeClient(ctx context.Context) (client.Client, error) {
 // newNode makes the node service of this machine, and its initiator.
 func newNode(uid string, maxVolumes int64, watch *stuck.Watch) (*node.Service, *fabrics.Host) {
 	filesystems := &filesystem.Host{
-		Mounter: watch.Mounter(mount.NewWithoutSystemd("")), Exec: exec.New(), MountInfo: "/proc/self/mountinfo",
+		Mounter: watch.Mounter(mount.NewWithoutSystemd("")), Exec: exec.New(), MountInfo: "/proc/self/mountinfo", Sys: "/sys",
 	}
 	initiator := fabrics.New(fabrics.Config{
 		Root: "/", UID: uid, Kernel: watch.Kernel(fabrics.LinuxKernel{}), LoadModule: filesystems.LoadModule, Reachable: fabrics.Reachable,

@@ -71,7 +71,7 @@ func newNodeService(t *testing.T, dir, uid string) *node.Service {
 	if err != nil {
 		t.Fatal(err)
 	}
-	fs := &filesystem.Host{Mounter: mounter, Exec: utilexec.New(), MountInfo: mounter.MountInfo()}
+	fs := &filesystem.Host{Mounter: mounter, Exec: utilexec.New(), MountInfo: mounter.MountInfo(), Sys: filepath.Join(kernel.Root, "sys")}
 	initiator := fabrics.New(fabrics.Config{
 		Root: kernel.Root, UID: uid, Kernel: kernel,
 		LoadModule: func(context.Context, string) error { return errors.New("no module is missing") },

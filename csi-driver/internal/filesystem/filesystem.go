@@ -30,6 +30,8 @@ type Host struct {
 	Exec exec.Interface
 	// MountInfo is the path of the mount table: /proc/self/mountinfo on a real host.
 	MountInfo string
+	// Sys is the path of sysfs: /sys on a real host.
+	Sys string
 }
 
 // Filesystems that can be asked for.

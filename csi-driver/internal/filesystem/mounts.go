@@ -36,7 +36,7 @@ type Mount struct {
 }
 
 // failed are the options of a filesystem itself, not of a place where it is mounted, by which the kernel shows that it
-// takes no more writes: ext4 shows ro, and from Linux 6.15 on emergency_ro; others show shutdown.
+// takes no more writes: ext4 shows ro up to Linux 6.11 and emergency_ro from 6.14 on, and in between nothing (see hasErrors); others show shutdown.
 var failed = []string{"ro", "emergency_ro", "shutdown"}
 
 // devtmpfs is the filesystem of /dev; a table entry with another root in it is a bound device node.
@@ -69,7 +69,7 @@ func (h *Host) At(path string) (Mount, bool, error) {
 
 // MountsOf lists where a block device is mounted, or bound, by its number and its name.
 func (h *Host) MountsOf(device, name string) ([]string, error) {
-	all, err := h.Shown(device, name)
+	all, err := h.of(device, name)
 	paths := make([]string, len(all))
 	for i, m := range all {
 		paths[i] = m.Path
@@ -77,9 +77,31 @@ func (h *Host) MountsOf(device, name string) ([]string, error) {
 	return paths, err
 }
 
-// Shown lists the mounts of a block device, and where it is bound, by its number and its name.
-func (h *Host) Shown(device, name string) ([]Mount, error) {
+func (h *Host) of(device, name string) ([]Mount, error) {
 	return h.mounts(func(m Mount) bool { return m.Device == device || m.Node == name && !m.NodeGone }, " "+device+" ", "/"+name)
+}
+
+// Shown lists the mounts of a block device, and where it is bound, by its number and its name, with whether its filesystem has failed.
+func (h *Host) Shown(device, name string) ([]Mount, error) {
+	all, err := h.of(device, name)
+	if err != nil || len(all) == 0 {
+		return all, err
+	}
+	failed, err := h.hasErrors(name)
+	for i, m := range all {
+		all[i].TurnedReadOnly = m.TurnedReadOnly || failed && m.Node == "" && !m.ReadOnly
+	}
+	return all, err
+}
+
+// hasErrors tells whether an ext4 filesystem met an error since it was last checked, which is whenever it is mounted. The
+// first one ends all writing, by errors=remount-ro.
+func (h *Host) hasErrors(name string) (bool, error) {
+	data, err := os.ReadFile(filepath.Join(h.Sys, "fs/ext4", name, "errors_count"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil // another filesystem, or none
+	}
+	return err == nil && strings.TrimSpace(string(data)) != "0", err
 }
 
 // mounts that are to be kept, each of which has at least one of the parts in its line of the table. Other lines are not

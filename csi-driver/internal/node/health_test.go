@@ -72,6 +72,11 @@ func TestVolumeCondition(t *testing.T) {
 		"another namespace":        {func(s *suite) { s.sysfs("nguid", strings.Repeat("f", 32)) }, "INACCESSIBLE WrongDevice", true},
 		"smaller than it was":      {func(s *suite) { s.sysfs("size", "16384") }, "DATA_LOSS Shrunk", true},
 		"read-only after an error": {func(s *suite) { must(s, s.mounter.FailWrites()) }, "INACCESSIBLE FilesystemReadOnly", true},
+		"errors of ext4, on a kernel that shows nothing else": {func(s *suite) {
+			dir := filepath.Join(s.kernel.Root, "sys/fs/ext4/nvme0n1")
+			must(s, os.MkdirAll(dir, 0o755))
+			must(s, os.WriteFile(filepath.Join(dir, "errors_count"), []byte("1\n"), 0o600))
+		}, "INACCESSIBLE FilesystemReadOnly", true},
 		"the filesystem fails": {func(s *suite) {
 			s.service.Filesystems = &usage{Filesystems: s.service.Filesystems, answer: func() error { return syscall.EIO }}
 		}, "INACCESSIBLE FilesystemFailed", false},

@@ -54,7 +54,7 @@ func setUpLab(t *testing.T) *lab {
 	g.Expect(os.Geteuid()).To(BeZero(), "run this as root on a machine of the lab (test/e2e/README.md)")
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	g.Expect(err).NotTo(HaveOccurred())
-	fs := &filesystem.Host{Mounter: mount.NewWithoutSystemd(""), Exec: utilexec.New(), MountInfo: "/proc/self/mountinfo"}
+	fs := &filesystem.Host{Mounter: mount.NewWithoutSystemd(""), Exec: utilexec.New(), MountInfo: "/proc/self/mountinfo", Sys: "/sys"}
 	g.Expect(fs.LoadModule(t.Context(), "nvmet_tcp")).To(Succeed())
 	host := fabrics.New(fabrics.Config{
 		Root: "/", UID: uid, Kernel: fabrics.LinuxKernel{}, LoadModule: fs.LoadModule, Reachable: fabrics.Reachable,

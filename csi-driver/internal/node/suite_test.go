@@ -68,7 +68,7 @@ func setUp(t testing.TB) *suite {
 	programs := &programs{Interface: utilexec.New()}
 	clock := testingclock.NewFakeClock(time.Date(2026, 11, 22, 0, 0, 0, 0, time.UTC))
 	watch := stuck.New(clock)
-	fs := &filesystem.Host{Mounter: watch.Mounter(m), Exec: programs, MountInfo: m.MountInfo()}
+	fs := &filesystem.Host{Mounter: watch.Mounter(m), Exec: programs, MountInfo: m.MountInfo(), Sys: filepath.Join(k.Root, "sys")}
 	host := fabrics.New(fabrics.Config{
 		Root: k.Root, UID: uid, Kernel: watch.Kernel(k),
 		LoadModule: func(context.Context, string) error { return errors.New("no module is missing") },
