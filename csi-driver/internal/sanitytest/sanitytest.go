@@ -32,7 +32,7 @@ func Run(t *testing.T, config *sanity.TestConfig) {
 	ginkgo.ReportAfterSuite("what was left out", func(r types.Report) { report = r })
 	gomega.RegisterFailHandler(ginkgo.Fail)
 	suiteConfig, reporter := ginkgo.GinkgoConfiguration()
-	reporter.Succinct = true
+	reporter.Succinct = !reporter.Verbose
 	ginkgo.RunSpecs(t, "csi-sanity", suiteConfig, reporter)
 	suite.Finalize()
 	checkSkips(t, report)

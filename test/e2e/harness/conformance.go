@@ -42,7 +42,7 @@ func (r *Run) Sanity(ctx context.Context, out io.Writer, node string) error {
 			continue
 		}
 		controller := path.Join(kubeletDir, "pods", string(pod.UID), "volumes", "kubernetes.io~empty-dir", "socket", "csi.sock")
-		return r.Lab.Exec(ctx, node, lab.Streams{Stdout: out, Stderr: out}, path.Join(shareOnNode, sanityProgram), "-test.v",
+		return r.Lab.Exec(ctx, node, lab.Streams{Stdout: out, Stderr: out}, path.Join(shareOnNode, sanityProgram), "-test.v", "-ginkgo.v", "-ginkgo.no-color",
 			"-controller", controller, "-node", path.Join(plugin, "csi.sock"), "-folder", plugin, "-target", Target)
 	}
 	return fmt.Errorf("no replica of the CSI controller runs on %s", node)
