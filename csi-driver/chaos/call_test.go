@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -148,7 +149,8 @@ func (w *world) settle(c call, p process, err error) error {
 			return true, nil
 		}
 		w.tell("    %v", err)
-		if cut := p != nil && p.killable().isDead(); !cut && !c.again(status.Code(err)) {
+		panicked := strings.Contains(err.Error(), "internal error in")
+		if cut := p != nil && p.killable().isDead(); panicked || !cut && !c.again(status.Code(err)) {
 			return false, fmt.Errorf("%s: %w", c.name, err)
 		}
 		p = c.on()

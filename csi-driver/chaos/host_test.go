@@ -16,6 +16,7 @@ import (
 	"strings"
 	"syscall"
 
+	"k8s.io/utils/clock"
 	utilexec "k8s.io/utils/exec"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
@@ -23,6 +24,7 @@ import (
 	"github.com/weft-storage/weft/csi-driver/internal/fabrics/fabricstest"
 	"github.com/weft-storage/weft/csi-driver/internal/filesystem"
 	"github.com/weft-storage/weft/csi-driver/internal/node"
+	"github.com/weft-storage/weft/csi-driver/internal/stuck"
 	"github.com/weft-storage/weft/dataplane/engine"
 )
 
@@ -54,6 +56,9 @@ type nodeLife struct {
 func (l *nodeLife) killable() *fuse       { return &l.fuse }
 func (l *nodeLife) over() context.Context { return l.ctx }
 
+// records of what was staged; they outlive a process.
+func (h *host) records() string { return filepath.Join(h.dir, "staged") }
+
 func (h *host) nqn() string { return v1alpha1.HostNQNPrefix + h.uid }
 
 // process of the node plugin that is alive.
@@ -75,7 +80,10 @@ func (h *host) process() *nodeLife {
 		Reachable:  func(context.Context, string) error { return nil },
 		MountsOf:   func(ns fabrics.Namespace) ([]string, error) { return fs.MountsOf(ns.Device, ns.Name) },
 	})
-	l.service = &node.Service{HostNQN: initiator.NQN, Initiator: initiator, Filesystems: fs}
+	l.service = &node.Service{
+		HostNQN: initiator.NQN, Initiator: initiator, Filesystems: fs,
+		Records: h.records(), Obstacle: stuck.New(clock.RealClock{}),
+	}
 	h.life = l
 	return l
 }
