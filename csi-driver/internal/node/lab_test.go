@@ -19,7 +19,6 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
-	"github.com/weft-storage/weft/csi-driver/internal/fabrics"
 )
 
 // labSize is a little more than XFS takes at least.
@@ -220,73 +219,25 @@ func TestLabXFSBesideItsClone(t *testing.T) {
 	l.Expect(os.ReadFile(clone.path("pod/file"))).To(Equal([]byte("hello")))
 }
 
-// What staging a filesystem builds on: while a device is open, the kernel gives its name and its number to no other volume.
-func TestLabNamesAreKeptWhileADeviceIsOpen(t *testing.T) {
-	l := setUpLab(t)
-	p := l.port(4420, v1alpha1.TransportTCP)
-	a, b := l.volume("lab-a", labSize, guid(1), p), l.volume("lab-b", labSize, guid(2), p)
-	connect := func(v *volume) fabrics.Namespace {
-		t.Helper()
-		c := v.context
-		must(t, l.initiator.Connect(v.timeout(), fabrics.Connection{
-			NQN: c.NQN, Portals: c.Portals, IOQueues: c.IOQueues, QueueDepth: c.QueueDepth, CtrlLossTimeoutSeconds: c.CtrlLossTimeoutSeconds,
-		}))
-		ns, err := l.initiator.WaitNamespace(v.timeout(), fabrics.ID{NQN: c.NQN, NGUID: c.NGUID}, c.SizeBytes)
-		must(t, err)
-		return ns
-	}
-	disconnect := func(ns fabrics.Namespace) { must(t, l.initiator.Disconnect(a.timeout(), ns.ID)) }
-
-	lost := connect(a)
-	device, err := l.initiator.Open(lost)
-	must(t, err)
-	disconnect(lost)
-	other := connect(b)
-	if other.Name == lost.Name || other.Device == lost.Device {
-		t.Errorf("%+v was given to %+v while it was open", lost, other)
-	}
-	_, err = l.initiator.Open(lost)
-	l.Expect(err).To(MatchError(fabrics.ErrNotFound))
-	must(t, device.Close())
-
-	// Both come back the other way round.
-	disconnect(other)
-	other = connect(b)
-	found := connect(a)
-	t.Logf("%s was %s (%s) and is %s (%s); %s is %s (%s)", a.id, lost.Name, lost.Device, found.Name, found.Device, b.id, other.Name, other.Device)
-	if other.Name == lost.Name || found.Device != lost.Device {
-		_, err = l.initiator.Open(lost)
-		l.Expect(err).To(MatchError(fabrics.ErrNotFound))
-	}
-	disconnect(found)
-	disconnect(other)
-}
-
 // What mkfs.xfs leaves when it is cut off is recognised, and formatted again only when an administrator says so.
 func TestLabFormattingThatWasCutOff(t *testing.T) {
-	for name, checksum := range map[string]bool{"with its checksum": true, "without": false} {
-		t.Run(name, func(t *testing.T) {
-			l := setUpLab(t)
-			v := l.volume("lab-cut", labSize, guid(1), l.port(4420, v1alpha1.TransportTCP))
-			must(t, exec.CommandContext(t.Context(), "mkfs.xfs", "-q", v.file).Run())
-			f, err := os.OpenFile(v.file, os.O_RDWR, 0)
-			must(t, err)
-			superblock := make([]byte, 512)
-			_, err = f.ReadAt(superblock, 0)
-			must(t, err)
-			superblock[126] = 1 // sb_inprogress
-			if checksum {
-				crc := superblock[224:228] // sb_crc
-				clear(crc)
-				binary.LittleEndian.PutUint32(crc, crc32.Checksum(superblock, crc32.MakeTable(crc32.Castagnoli)))
-			}
-			_, err = f.WriteAt(superblock, 0)
-			must(t, errors.Join(err, f.Sync(), f.Close()))
-			want(t, v.stage(mountCapability("xfs")), codes.FailedPrecondition, "cut off", "weft.storage/allow-format")
-			v.gone()
-			v.context.AllowFormat = true
-			v.up(mountCapability("xfs"))
-			must(t, put(v.path("pod/file"), "hello"))
-		})
-	}
+	l := setUpLab(t)
+	v := l.volume("lab-cut", labSize, guid(1), l.port(4420, v1alpha1.TransportTCP))
+	must(t, exec.CommandContext(t.Context(), "mkfs.xfs", "-q", v.file).Run())
+	f, err := os.OpenFile(v.file, os.O_RDWR, 0)
+	must(t, err)
+	superblock := make([]byte, 512)
+	_, err = f.ReadAt(superblock, 0)
+	must(t, err)
+	superblock[126] = 1        // sb_inprogress
+	crc := superblock[224:228] // sb_crc
+	clear(crc)
+	binary.LittleEndian.PutUint32(crc, crc32.Checksum(superblock, crc32.MakeTable(crc32.Castagnoli)))
+	_, err = f.WriteAt(superblock, 0)
+	must(t, errors.Join(err, f.Sync(), f.Close()))
+	want(t, v.stage(mountCapability("xfs")), codes.FailedPrecondition, "cut off", "weft.storage/allow-format")
+	v.gone()
+	v.context.AllowFormat = true
+	v.up(mountCapability("xfs"))
+	must(t, put(v.path("pod/file"), "hello"))
 }

@@ -137,7 +137,7 @@ func (s *serving) lastDrive() v1alpha1.Drive {
 
 func (s *serving) erase(name string) {
 	s.t.Helper()
-	out, err := exec.CommandContext(s.ctx, "blkdiscard", "--zeroout", "--force", "/dev/"+name).CombinedOutput()
+	out, err := exec.CommandContext(s.ctx, "blkdiscard", "--force", "/dev/"+name).CombinedOutput()
 	s.Expect(err).NotTo(HaveOccurred(), "%s", out)
 }
 

@@ -172,7 +172,7 @@ func TestDrive(t *testing.T) {
 	}
 	t.Cleanup(func() {
 		h.Restart(t)
-		program(t, "blkdiscard", "-zf", drive)
+		program(t, "blkdiscard", "-f", drive)
 	})
 	id := engine.ID(uuid.NewString())
 	check(t, one(t, e.CreateVolumes(t.Context(), []engine.VolumeSpec{{ID: id, Pool: d.ID, SizeBytes: 1 << 30}})))
