@@ -225,6 +225,7 @@ func (w *world) expected() []string {
 		if v.host != nil {
 			hosts = append(hosts, v.host.nqn())
 			add("%s is connected to %s", v.host.name, v1alpha1.NQNPrefix+v.id)
+			add("%s has the record %s.json", v.host.name, v.id)
 			add("%s has %s mounted", v.host.name, v.host.mounted(v))
 			add("%s has %s mounted", v.host.name, v.host.staging(v))
 		}
@@ -305,6 +306,13 @@ func (w *world) attachments() ([]string, error) {
 				return nil, err
 			}
 			all = append(all, fmt.Sprintf("%s is connected to %s", h.name, strings.TrimSpace(string(nqn))))
+		}
+		records, err := filepath.Glob(filepath.Join(h.records(), "*.json"))
+		if err != nil {
+			return nil, err
+		}
+		for _, path := range records {
+			all = append(all, fmt.Sprintf("%s has the record %s", h.name, filepath.Base(path)))
 		}
 		table, err := os.ReadFile(h.mounter.MountInfo())
 		if err != nil {
