@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 
@@ -143,6 +144,25 @@ func TestLabWritesWaitForTheTargetAndGoOn(t *testing.T) {
 	l.Eventually(written).Should(Receive(Succeed()))
 	must(t, v.stage(mountCapability("ext4")))
 	l.Expect(os.ReadFile(v.path("pod/before"))).To(Equal([]byte("hello")))
+}
+
+// A node that is cut off with a write on its way, and comes back when its volume has been taken from it.
+func TestLabWriteOfAHostThatIsNoLongerAdmitted(t *testing.T) {
+	l := setUpLab(t)
+	p := l.port(4420, v1alpha1.TransportTCP)
+	v := l.volume("lab-dismissed", labSize, guid(1), p)
+	v.up(blockCapability())
+	must(t, put(v.path("pod"), "before"))
+	p.close(v)
+	l.Eventually(v.paths).Should(Equal([]string{"connecting"}))
+	written := make(chan error, 1)
+	go func() { written <- put(v.path("pod"), "behind") }()
+	l.Consistently(written, "3s").ShouldNot(Receive())
+	v.refuse()
+	p.open(v)
+	l.Eventually(written).Should(Receive(MatchError(syscall.EIO)))
+	l.Expect(v.head(6)).To(Equal("before"))
+	l.Eventually(v.paths).Should(BeEmpty())
 }
 
 func TestLabUnstageWhileTheTargetIsAway(t *testing.T) {
