@@ -157,7 +157,7 @@ test-lab: $(LAB) ## Run the kernel tests in a virtual machine of their own; with
 	$(MACHINE) up --nodes 1 --no-cluster $(if $(WEFT_SPDK_TARGET),--memory $(SPDK_MEMORY))
 	$(call in-machine,./dataplane/engine/nvmet)
 	$(GO) test -c -tags lab -o .lab-machine/share/inventory.test ./dataplane/inventory
-	$(MACHINE) exec node1 -- /host-share/inventory.test -test.v -test.run '^TestVerbs$$'
+	$(MACHINE) exec node1 -- /host-share/inventory.test -test.v -test.run '^(TestVerbs|TestErasedDriveIsBlank)$$'
 	$(call in-machine,./dataplane/internal/agent)
 	$(call in-machine,./dataplane/tuning)
 	$(call in-machine,./csi-driver/internal/node)

@@ -20,6 +20,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/csi-driver/internal/fabrics"
 )
 
 // labSize is a little more than XFS takes at least.
@@ -237,6 +238,48 @@ func TestLabXFSBesideItsClone(t *testing.T) {
 	source.up(c)
 	clone.up(c)
 	l.Expect(os.ReadFile(clone.path("pod/file"))).To(Equal([]byte("hello")))
+}
+
+// What staging a filesystem builds on: while a device is open, the kernel gives its name and its number to no other volume.
+func TestLabNamesAreKeptWhileADeviceIsOpen(t *testing.T) {
+	l := setUpLab(t)
+	p := l.port(4420, v1alpha1.TransportTCP)
+	a, b := l.volume("lab-a", labSize, guid(1), p), l.volume("lab-b", labSize, guid(2), p)
+	connect := func(v *volume) fabrics.Namespace {
+		t.Helper()
+		c := v.context
+		must(t, l.initiator.Connect(v.timeout(), fabrics.Connection{
+			NQN: c.NQN, Portals: c.Portals, IOQueues: c.IOQueues, QueueDepth: c.QueueDepth, CtrlLossTimeoutSeconds: c.CtrlLossTimeoutSeconds,
+		}))
+		ns, err := l.initiator.WaitNamespace(v.timeout(), fabrics.ID{NQN: c.NQN, NGUID: c.NGUID}, c.SizeBytes)
+		must(t, err)
+		return ns
+	}
+	disconnect := func(ns fabrics.Namespace) { must(t, l.initiator.Disconnect(a.timeout(), ns.ID)) }
+
+	lost := connect(a)
+	device, err := l.initiator.Open(lost)
+	must(t, err)
+	disconnect(lost)
+	other := connect(b)
+	if other.Name == lost.Name || other.Device == lost.Device {
+		t.Errorf("%+v was given to %+v while it was open", lost, other)
+	}
+	_, err = l.initiator.Open(lost)
+	l.Expect(err).To(MatchError(fabrics.ErrNotFound))
+	must(t, device.Close())
+
+	// Both come back the other way round.
+	disconnect(other)
+	other = connect(b)
+	found := connect(a)
+	t.Logf("%s was %s (%s) and is %s (%s); %s is %s (%s)", a.id, lost.Name, lost.Device, found.Name, found.Device, b.id, other.Name, other.Device)
+	if other.Name == lost.Name || found.Device != lost.Device {
+		_, err = l.initiator.Open(lost)
+		l.Expect(err).To(MatchError(fabrics.ErrNotFound))
+	}
+	disconnect(found)
+	disconnect(other)
 }
 
 // What mkfs.xfs leaves when it is cut off is recognised, and formatted again only when an administrator says so.
