@@ -15,6 +15,7 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/csi-driver/internal/fabrics"
 	"github.com/weft-storage/weft/csi-driver/internal/health/healthtest"
 )
 
@@ -61,15 +62,33 @@ func TestLabMissingPathIsConnectedLater(t *testing.T) {
 	l.Expect(v.health()).To(BeEmpty())
 }
 
-// On a filesystem that the kernel has shut down, not even the folder where it is mounted can be looked at.
-func TestLabFilesystemThatFailed(t *testing.T) {
-	l := setUpLab(t)
-	v := l.volume("lab-failed", labSize, guid(1), l.port(4420, v1alpha1.TransportTCP))
-	v.up(mountCapability("xfs"))
-	l.Expect(v.health()).To(BeEmpty())
-	must(t, exec.CommandContext(t.Context(), "xfs_io", "-x", "-c", "shutdown", v.path("pod")).Run())
-	l.Expect(v.health()).To(ConsistOf(HavePrefix("INACCESSIBLE FilesystemFailed: ")))
-	l.Expect(put(v.path("pod/file"), "hello")).NotTo(Succeed())
+// The kernel's own ways to make a filesystem fail.
+func TestLabConditionOfAFilesystemThatFailed(t *testing.T) {
+	for fsType, c := range map[string]struct {
+		fail func(v *volume) error
+		want string
+	}{
+		"ext4": {func(v *volume) error {
+			ns, err := v.initiator.FindNamespace(fabrics.ID{NQN: v.context.NQN, NGUID: v.context.NGUID})
+			if err != nil {
+				return err
+			}
+			return os.WriteFile("/sys/fs/ext4/"+ns.Name+"/trigger_fs_error", []byte("1"), 0)
+		}, "INACCESSIBLE FilesystemReadOnly: "},
+		"xfs": {func(v *volume) error {
+			return exec.CommandContext(v.Context(), "xfs_io", "-x", "-c", "shutdown", v.path("pod")).Run()
+		}, "INACCESSIBLE FilesystemFailed: "},
+	} {
+		t.Run(fsType, func(t *testing.T) {
+			l := setUpLab(t)
+			v := l.volume("lab-failed", labSize, guid(1), l.port(4420, v1alpha1.TransportTCP))
+			v.up(mountCapability(fsType))
+			l.Expect(v.health()).To(BeEmpty())
+			must(t, c.fail(v))
+			l.Expect(v.health()).To(ConsistOf(HavePrefix(c.want)))
+			l.Expect(put(v.path("pod/file"), "hello")).NotTo(Succeed())
+		})
+	}
 }
 
 // While the target is away, nothing that asks about a volume waits for it.

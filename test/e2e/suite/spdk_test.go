@@ -88,6 +88,14 @@ var _ = Describe("An SPDK target", func() {
 		volume := bound(ctx, claim)
 		Expect(volume.Spec.Node).To(Equal(clientNode))
 
+		By("limiting the volume, in the target's steps")
+		newLimits(ctx, "weft-2000", map[string]string{"iops": "2000"})
+		newLimits(ctx, "weft-2500", map[string]string{"iops": "2500"})
+		limit(ctx, claim, "weft-2000")
+		limited(ctx, volume, 2000)
+		limit(ctx, claim, "weft-2500")
+		event(ctx, claim, "write 2000 or 3000")
+
 		if realTarget == "" {
 			killTarget(ctx, clientNode)
 			servedBy(ctx, clientNode)
