@@ -1,0 +1,86 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package suite
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+)
+
+// lastWrite overwrites one block of a file, past the page cache, and leaves what became of it in /tmp/last-write: the
+// block waits in the kernel's initiator, to be sent when it reconnects.
+const lastWrite = `rm -f /tmp/last-write*; head -c 4096 /dev/zero | tr '\0' o > /tmp/last-write.data
+(dd if=/tmp/last-write.data of=%s bs=4096 count=1 oflag=direct conv=notrunc 2> /tmp/last-write.said
+ echo "status $?" >> /tmp/last-write.said; mv /tmp/last-write.said /tmp/last-write) > /dev/null 2>&1 < /dev/null &`
+
+// Scripts that write and read one block of a file, past the page cache: what is read is told as the letters in it, each once.
+const (
+	writeBlock = `head -c 4096 /dev/zero | tr '\0' %[2]s > /tmp/block && dd if=/tmp/block of=%[1]s bs=4096 count=1 oflag=direct conv=notrunc 2>/dev/null && sync %[1]s`
+	readBlock  = `dd if=%s bs=4096 count=1 iflag=direct 2>/dev/null | tr -s a-z`
+)
+
+var _ = Describe("A node that is cut off while a pod there writes", func() {
+	It("loses its volume to the pod's successor, and writes nothing any more when it comes back", func(ctx SpecContext) {
+		claim := newClaim(ctx, newNamespace(ctx), "claim", "weft-fast")
+		pod := runPod(ctx, claim, "first", clientNode)
+		volume := bound(ctx, claim)
+		file := mountPath + "/block"
+		sh(ctx, pod, writeBlock, file, "a")
+		onNode := on(ctx, clientNode, `grep -o '/[^ ]*/pods/%s/volumes/[^ ]*/mount' /proc/mounts`, pod.UID) + "/block"
+
+		By("cut the node off, with a write on its way")
+		DeferCleanup(func(ctx context.Context) {
+			Expect(machines.RestoreNetwork(clientNode)).To(Succeed())
+			outOfService(ctx, clientNode, false)
+			nodesReady(ctx)
+			weftReady(ctx)
+		})
+		Expect(machines.CutNetwork(clientNode)).To(Succeed())
+		on(ctx, clientNode, lastWrite, onNode)
+
+		By("say that the node is out of service, and delete its pod by force")
+		outOfService(ctx, clientNode, true)
+		Expect(cluster.Delete(ctx, pod, client.GracePeriodSeconds(0))).To(Succeed())
+		pod = runPod(ctx, claim, "second", storageNode)
+		Expect(sh(ctx, pod, readBlock, file)).To(Equal("a"))
+		sh(ctx, pod, writeBlock, file, "n")
+		Expect(on(ctx, clientNode, `cat /tmp/last-write 2>/dev/null || echo waits`)).To(Equal("waits"))
+
+		By("heal the network")
+		Expect(machines.RestoreNetwork(clientNode)).To(Succeed())
+		Eventually(ctx, func(ctx context.Context) (string, error) {
+			return tryOn(ctx, clientNode, `cat /tmp/last-write 2>/dev/null || true`)
+		}).
+			WithTimeout(2 * time.Minute).WithPolling(time.Second).Should(And(ContainSubstring("Input/output error"), ContainSubstring("status 1")))
+		Expect(sh(ctx, pod, readBlock, file)).To(Equal("n"))
+		Expect(on(ctx, storageNode, `grep -c -a oooooooo %s || true`, volumeFile(ctx, volume))).To(Equal("0"))
+		Eventually(ctx, func(ctx context.Context) []string { return controllersOf(ctx, clientNode, volume) }).
+			WithTimeout(podTime).WithPolling(time.Second).Should(BeEmpty())
+	}, SpecTimeout(10*time.Minute))
+})
+
+// outOfService puts on a node the taint by which an administrator says that it is certainly down, or takes it off.
+func outOfService(ctx context.Context, name string, down bool) {
+	GinkgoHelper()
+	Eventually(ctx, func(ctx context.Context) error {
+		var node corev1.Node
+		if err := cluster.Get(ctx, client.ObjectKey{Name: name}, &node); err != nil {
+			return err
+		}
+		before := node.DeepCopy()
+		node.Spec.Taints = slices.DeleteFunc(node.Spec.Taints, func(t corev1.Taint) bool { return t.Key == corev1.TaintNodeOutOfService })
+		if down {
+			node.Spec.Taints = append(node.Spec.Taints, corev1.Taint{
+				Key: corev1.TaintNodeOutOfService, Value: "nodeshutdown", Effect: corev1.TaintEffectNoExecute,
+			})
+		}
+		// The taints are one list, of which others write their parts.
+		return cluster.Patch(ctx, &node, client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{}))
+	}).WithTimeout(time.Minute).WithPolling(time.Second).Should(Succeed())
+}
