@@ -58,9 +58,7 @@ func mountedFilesystem(t *testing.T, x *bench) {
 		f, err := os.Create(filepath.Join(dir, "meanwhile"))
 		if err == nil {
 			_, err = f.Write(want)
-		}
-		if err == nil {
-			err = f.Sync()
+			err = errors.Join(err, f.Sync(), f.Close()) // closed, so that it can be unmounted
 		}
 		written <- err
 	}()
