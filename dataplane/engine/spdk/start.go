@@ -166,7 +166,7 @@ func (s *session) makeTransports(plan *v1alpha1.SPDKPlan, is *settings, speaks d
 			if mapped := mapError(err); errors.Is(mapped, engine.ErrUnavailable) || s.ctx.Err() != nil {
 				return made, mapped
 			}
-			return made, fmt.Errorf("%w: transport %s: %w%s", engine.ErrUnsupported, t.Type, err, hint(t.Type))
+			return made, fmt.Errorf("%w: transport %s: %w%s", engine.ErrUnsupported, t.Type, err, hint(t.Type, plan, speaks))
 		}
 		made = true
 	}
@@ -181,11 +181,16 @@ func (s *session) makeTransports(plan *v1alpha1.SPDKPlan, is *settings, speaks d
 	return true, nil
 }
 
-func hint(t v1alpha1.TransportType) string {
-	if t == v1alpha1.TransportRDMA {
+// hint at what the transport lacks: SPDK's answer does not say it.
+func hint(t v1alpha1.TransportType, plan *v1alpha1.SPDKPlan, speaks dialect) string {
+	switch {
+	case t != v1alpha1.TransportRDMA:
+		return ""
+	case speaks.rdmaHugepages && plan.Hugepages == v1alpha1.HugepagesDisabled:
+		return "; this release serves RDMA from hugepages only: set memory.hugepages to 2Mi or 1Gi, or use an image with SPDK " + dialects[0].since.String()
+	default:
 		return "; it needs a target that was built with RDMA, and an RDMA device that it may use"
 	}
-	return ""
 }
 
 // transportOf a plan. Hosts cannot discard: see the package's doc on old data.

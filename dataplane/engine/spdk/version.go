@@ -32,13 +32,16 @@ type dialect struct {
 	hostsLinger bool
 	// rdmaPolls: a target in interrupt mode cannot serve RDMA (26.01's changelog has that it can).
 	rdmaPolls bool
+	// rdmaHugepages: without hugepages a target refuses the transport RDMA, for it finds none of its memory registered
+	// (seen on 25.05, "No translation for ptr"; 26.05 serves).
+	rdmaHugepages bool
 }
 
 // dialects, the latest first. A newer release is taken for the latest one, and what it makes of it is read back.
 var dialects = []dialect{
 	{since: release{26, 5}},
 	{since: release{26, 1}, oneCache: true, discardKiB: true, hostsLinger: true},
-	{since: release{25, 5}, oneCache: true, discardKiB: true, hostsLinger: true, cannotMask: true, rdmaPolls: true},
+	{since: release{25, 5}, oneCache: true, discardKiB: true, hostsLinger: true, cannotMask: true, rdmaPolls: true, rdmaHugepages: true},
 }
 
 // dialectOf a target. Of an older one nobody has seen what it makes of weft's settings: it is refused.

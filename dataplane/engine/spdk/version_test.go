@@ -3,6 +3,7 @@
 package spdk_test
 
 import (
+	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -65,5 +66,29 @@ func TestRDMAOfInterruptMode(t *testing.T) {
 		g.Expect(err).To(MatchError(engine.ErrUnsupported), version)
 		g.Expect(err).To(MatchError(ContainSubstring("use cores.mode Dynamic or Static, or an image with a later release, best 26.05")), version)
 		g.Expect(m.engine(t).Start(t.Context(), polls)).To(MatchError(engine.ErrRestartNeeded), version)
+	}
+}
+
+// TestRDMAWithoutHugepages: a release that refuses it does not say why.
+func TestRDMAWithoutHugepages(t *testing.T) {
+	g := NewWithT(t)
+	const why = "set memory.hugepages to 2Mi or 1Gi, or use an image with SPDK 26.05"
+	for _, c := range []struct {
+		version   string
+		hugepages v1alpha1.Hugepages
+		said      bool
+	}{
+		{"25.05", v1alpha1.HugepagesDisabled, true},
+		{"25.05", v1alpha1.Hugepages2Mi, false},
+		{"26.05", v1alpha1.HugepagesDisabled, false},
+	} {
+		m := onFake(t, c.version)
+		m.plan = planOf(v1alpha1.TransportTCP, v1alpha1.TransportRDMA)
+		m.plan.SPDK.Hugepages = c.hugepages
+		m.launch(t)
+		m.target.(*spdktest.Target).Inject(spdktest.Fault{Method: "nvmf_create_transport", Skip: 1, Error: &spdktest.AnswerError{Code: -32603, Message: "Failed to add transport to tgt.(-1)"}})
+		err := m.engine(t).Start(t.Context(), m.plan)
+		g.Expect(err).To(MatchError(engine.ErrUnsupported), c.version)
+		g.Expect(strings.Contains(err.Error(), why)).To(Equal(c.said), "%s, %s: %v", c.version, c.hugepages, err)
 	}
 }
