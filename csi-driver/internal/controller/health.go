@@ -5,7 +5,6 @@ package controller
 import (
 	"context"
 	"fmt"
-	"slices"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -62,33 +61,28 @@ func problemsOf(vol *v1alpha1.NvmfVolume, node *v1alpha1.NvmfNode) health.Proble
 		return nil
 	}
 	var p health.Problems
-	add := func(kind csi.VolumeHealthErrorType, reason, message string) {
-		if !slices.ContainsFunc(p, func(e health.Problem) bool { return e.Kind == kind && e.Reason == reason }) {
-			p = append(p, health.Problem{Kind: kind, Reason: reason, Message: message})
-		}
-	}
 	if c := meta.FindStatusCondition(vol.Status.Conditions, v1alpha1.ConditionDegraded); c != nil && c.Status == metav1.ConditionTrue {
-		add(kindOf(c.Reason), c.Reason, c.Message)
+		p.Add(kindOf(c.Reason), c.Reason, c.Message)
 	}
 	// A volume that nobody uses need not be served.
 	if c := meta.FindStatusCondition(vol.Status.Conditions, v1alpha1.ConditionExported); c != nil && c.Status != metav1.ConditionTrue && len(vol.Spec.Hosts) > 0 {
-		add(health.Inaccessible, c.Reason, c.Message)
+		p.Add(health.Inaccessible, c.Reason, c.Message)
 	}
 	if node == nil {
-		add(health.Degraded, v1alpha1.ReasonAgentSilent, "there is no NvmfNode "+vol.Spec.Node+": nobody looks after the volume")
+		p.Add(health.Degraded, v1alpha1.ReasonAgentSilent, "there is no NvmfNode "+vol.Spec.Node+": nobody looks after the volume")
 		return p
 	}
 	// It may well be served: the data path does not need the agent. But nobody knows.
 	if c := meta.FindStatusCondition(node.Status.Conditions, v1alpha1.ConditionAgentAlive); c != nil && c.Status != metav1.ConditionTrue {
-		add(health.Degraded, v1alpha1.ReasonAgentSilent, "node "+vol.Spec.Node+" does not say how it is: "+c.Message)
+		p.Add(health.Degraded, v1alpha1.ReasonAgentSilent, "node "+vol.Spec.Node+" does not say how it is: "+c.Message)
 	}
 	for _, pool := range node.Status.Pools {
 		switch {
 		case pool.Device != vol.Status.Device:
 		case pool.Reason == v1alpha1.ReasonPoolNearlyFull:
-			add(health.Degraded, pool.Reason, "pool "+pool.Device+": "+pool.Message)
+			p.Add(health.Degraded, pool.Reason, "pool "+pool.Device+": "+pool.Message)
 		case !pool.Ready:
-			add(health.Inaccessible, pool.Reason, "pool "+pool.Device+": "+pool.Message)
+			p.Add(health.Inaccessible, pool.Reason, "pool "+pool.Device+": "+pool.Message)
 		}
 	}
 	return p

@@ -8,6 +8,7 @@
 package health
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -40,6 +41,13 @@ type Problem struct {
 
 // Problems of a volume; none when it is well. No two have the same kind and reason.
 type Problems []Problem
+
+// Add a problem, but one whose kind and reason are there already.
+func (p *Problems) Add(kind csi.VolumeHealthErrorType, reason, message string) {
+	if !slices.ContainsFunc(*p, func(e Problem) bool { return e.Kind == kind && e.Reason == reason }) {
+		*p = append(*p, Problem{Kind: kind, Reason: reason, Message: message})
+	}
+}
 
 // Volume gives them in the words of CSI 1.13.
 func (p Problems) Volume(id string) *csi.VolumeHealth {

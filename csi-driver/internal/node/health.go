@@ -130,9 +130,7 @@ func (s *Service) look(ctx context.Context, volume string, asked ...filesystem.M
 func (v sight) problems() health.Problems {
 	var p health.Problems
 	add := func(kind csi.VolumeHealthErrorType, reason, format string, args ...any) {
-		if !slices.ContainsFunc(p, func(e health.Problem) bool { return e.Kind == kind && e.Reason == reason }) {
-			p = append(p, health.Problem{Kind: kind, Reason: reason, Message: fmt.Sprintf(format, args...)})
-		}
+		p.Add(kind, reason, fmt.Sprintf(format, args...))
 	}
 	live := 0
 	for _, c := range v.controllers {
