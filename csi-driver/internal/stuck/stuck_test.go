@@ -86,6 +86,21 @@ func (n *node) Write(ctx context.Context, what *Error) error {
 	return nil
 }
 
+// next lets time pass until something is reported. It fails when nothing is, which is not the same as nil: that says that all is well.
+func (n *node) next(t *testing.T, c *testingclock.FakeClock) *Error {
+	t.Helper()
+	for range 600 {
+		c.Step(Interval)
+		select {
+		case got := <-n.reports:
+			return got
+		case <-time.After(100 * time.Millisecond):
+		}
+	}
+	t.Fatal("nothing was reported")
+	return nil
+}
+
 func run(t *testing.T, n *node, going Controllers) (*Watch, *testingclock.FakeClock) {
 	t.Helper()
 	c := testingclock.NewFakeClock(start)
@@ -135,32 +150,13 @@ func TestNothingIsReportedOfWhatIsNotKnown(t *testing.T) {
 		}
 	})
 	// The first look reports nothing: whether the node was stuck is not known. What comes first is the second's.
-	var got *Error
-	for range 600 {
-		c.Step(Interval)
-		select {
-		case got = <-n.reports:
-		case <-time.After(100 * time.Millisecond):
-			continue
-		}
-		break
-	}
-	if got == nil {
+	if n.next(t, c) == nil {
 		t.Error("the first report does not know that the node was stuck")
 	}
 	// A look that fails reports nothing either, and what was found stands.
 	looked <- errors.New("sysfs cannot be read")
 	c.Step(Interval)
-	for range 600 {
-		c.Step(Interval)
-		select {
-		case got = <-n.reports:
-		case <-time.After(100 * time.Millisecond):
-			continue
-		}
-		break
-	}
-	if got == nil {
+	if n.next(t, c) == nil {
 		t.Error("a look that failed was taken for one that found nothing")
 	}
 }
