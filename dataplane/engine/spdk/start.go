@@ -181,16 +181,16 @@ func (s *session) makeTransports(plan *v1alpha1.SPDKPlan, is *settings, speaks d
 	return true, nil
 }
 
-// hint at what the transport lacks: SPDK's answer does not say it.
+// hint at what the transport needs: SPDK's answer does not say what is missing.
 func hint(t v1alpha1.TransportType, plan *v1alpha1.SPDKPlan, speaks dialect) string {
-	switch {
-	case t != v1alpha1.TransportRDMA:
+	if t != v1alpha1.TransportRDMA {
 		return ""
-	case speaks.rdmaHugepages && plan.Hugepages == v1alpha1.HugepagesDisabled:
-		return "; this release serves RDMA from hugepages only: set memory.hugepages to 2Mi or 1Gi, or use an image with SPDK " + dialects[0].since.String()
-	default:
-		return "; it needs a target that was built with RDMA, and an RDMA device that it may use"
 	}
+	needs := "; it needs a target that was built with RDMA, and an RDMA device that it may use"
+	if speaks.rdmaHugepages && plan.Hugepages == v1alpha1.HugepagesDisabled {
+		needs += "; in this release it also needs hugepages: set memory.hugepages to 2Mi or 1Gi, or use an image with SPDK " + dialects[0].since.String()
+	}
+	return needs
 }
 
 // transportOf a plan. Hosts cannot discard: see the package's doc on old data.
