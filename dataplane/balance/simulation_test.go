@@ -87,9 +87,11 @@ type outcome struct {
 	busiest   float64 // in the mean
 }
 
-const rest = 30
+// As the balancer's defaults: what a step must be worth, and how long a thread that moved stays where it is.
+const threshold, rest = 0.15, 30
 
-// simulate with a balancer, or without. It fails when a thread moves while it should rest, or comes straight back.
+// simulate with a balancer, or without. It fails when a thread moves while it should rest, or goes back to where it came from
+// for less than twice the threshold.
 func simulate(t *testing.T, m *machine, windows int, balanced bool, demand func(window int) []float64) outcome {
 	t.Helper()
 	b := balance.New(balance.Options{Rest: rest})
@@ -107,6 +109,9 @@ func simulate(t *testing.T, m *machine, windows int, balanced bool, demand func(
 		for _, move := range step.Moves {
 			if last, before := moved[move.Thread]; before && w-last < rest {
 				t.Fatalf("window %d: thread %d moves again after %d windows", w, move.Thread, w-last)
+			}
+			if last, before := moved[move.Thread]; before && move.To == from[move.Thread] && w-last < 4*rest && step.Before-step.After < 2*threshold-1e-9 {
+				t.Fatalf("window %d: thread %d goes back to core %d after %d windows, to relieve a core from %.2f to %.2f", w, move.Thread, move.To, w-last, step.Before, step.After)
 			}
 			if m.at[move.Thread-2] != move.From {
 				t.Fatalf("window %d: thread %d is on core %d, not %d", w, move.Thread, m.at[move.Thread-2], move.From)
@@ -271,6 +276,81 @@ func TestRecordedLoads(t *testing.T) {
 				t.Errorf("with %+v, without %+v", with, without)
 			}
 		})
+	}
+}
+
+// pinned is a machine of two cores with a thread on each that does not move, and one that does.
+type pinned struct {
+	at      int
+	threads [3]balance.ThreadSample
+}
+
+// window in which the threads do so much, on cores that are whole.
+func (p *pinned) window(loads [3]float64) balance.Sample {
+	on := [3]int{0, p.at, 1}
+	idle, members := [2]float64{1, 1}, [2]float64{}
+	for i, core := range on {
+		idle[core] -= loads[i]
+		members[core]++
+	}
+	for i, core := range on {
+		t := &p.threads[i]
+		t.ID, t.Core, t.Movable = uint64(i+1), core, i == 1
+		t.Busy += uint64(loads[i] * windowTicks)
+		t.Idle += uint64(idle[core] / members[core] * windowTicks)
+	}
+	return balance.Sample{Cores: []balance.CoreSample{{ID: 0, Physical: 0}, {ID: 1, Physical: 1}}, Threads: append([]balance.ThreadSample{}, p.threads[:]...)}
+}
+
+// A thread goes away from the load of one that stays, and comes back for twice the threshold, or for the threshold after a long while.
+func TestTheWayBack(t *testing.T) {
+	const longWhile = 4 * rest
+	for name, c := range map[string]struct {
+		then [3]float64
+		back int // after at least so many windows; 0 for never
+	}{
+		"worth twice as much":  {[3]float64{0.2, 0.3, 0.6}, rest},
+		"worth the threshold":  {[3]float64{0.4, 0.2, 0.6}, longWhile},
+		"worth less than that": {[3]float64{0.5, 0.2, 0.55}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b, p := balance.New(balance.Options{Rest: rest}), &pinned{}
+			p.threads = [3]balance.ThreadSample{}
+			moved, back := -1, -1
+			for w := 0; w < 2*longWhile && back < 0; w++ {
+				loads := [3]float64{0.5, 0.5, 0}
+				if moved >= 0 {
+					loads = c.then
+				}
+				step, ok := b.Observe(p.window(loads))
+				switch {
+				case ok && moved < 0:
+					moved, p.at = w, step.Moves[0].To
+				case ok:
+					back = w - moved
+				}
+			}
+			if moved < 0 {
+				t.Fatal("it never went away")
+			}
+			if c.back == 0 && back >= 0 || c.back > 0 && (back < c.back || back > c.back+2) {
+				t.Errorf("it came back after %d windows, want %d", back, c.back)
+			}
+		})
+	}
+}
+
+// Between two samples somebody else moved a thread: what it did where cannot be told.
+func TestMovedBySomebodyElse(t *testing.T) {
+	b, p := balance.New(balance.Options{Windows: 3}), &pinned{}
+	for range 3 {
+		if _, ok := b.Observe(p.window([3]float64{0.5, 0.5, 0})); ok {
+			t.Fatal("three samples are two windows")
+		}
+	}
+	p.at = 1
+	if _, ok := b.Observe(p.window([3]float64{0, 0.5, 0.5})); ok || b.Loads() != nil {
+		t.Error("it went on from where the thread was")
 	}
 }
 

@@ -254,3 +254,23 @@ func TestDiscoverEndsWithItsContext(t *testing.T) {
 type prober func(path string) (inventory.Signature, error)
 
 func (p prober) Probe(_ context.Context, path string) (inventory.Signature, error) { return p(path) }
+
+// NUMA nodes of one die share its last-level cache: each has its part, and all of them together no more than there is.
+func TestACacheThatNUMANodesShare(t *testing.T) {
+	h := server(t)
+	for cpu := range 64 {
+		file := filepath.Join(h.Root, fmt.Sprintf("sys/devices/system/cpu/cpu%d/cache/index3/shared_cpu_list", cpu))
+		if err := os.WriteFile(file, []byte("0-63\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	inv, err := inventory.Discover(t.Context(), h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, n := range inv.NUMANodes {
+		if n.LLCBytes != 12288<<10 {
+			t.Errorf("NUMA node %d has %d bytes of the 24576 KiB that two share", n.ID, n.LLCBytes)
+		}
+	}
+}

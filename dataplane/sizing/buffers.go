@@ -46,7 +46,7 @@ type pacing struct {
 
 // pacingOf links, with the last-level caches of the NUMA nodes that have the target's cores and memory.
 func pacingOf(l links, llcBytes int64, nvmeOnly bool, transports []transport) pacing {
-	p := pacing{known: nvmeOnly, cache: llcBytes / cacheWays * deviceWays}
+	p := pacing{known: nvmeOnly, cache: cachedForDevices(llcBytes)}
 	if !nvmeOnly {
 		p.unknown = "the pool is not of NVMe drives only, and its latency is not known"
 	}
@@ -61,6 +61,9 @@ func pacingOf(l links, llcBytes int64, nvmeOnly bool, transports []transport) pa
 	}
 	return p
 }
+
+// cachedForDevices is what the last-level cache holds of what devices write.
+func cachedForDevices(llcBytes int64) int64 { return llcBytes / cacheWays * deviceWays }
 
 // over tells whether the cache is too small for what the links need.
 func (p pacing) over() bool { return p.cache > 0 && p.sum > p.cache }

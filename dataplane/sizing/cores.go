@@ -132,8 +132,9 @@ func (t topology) numaOf(s cpuSet) map[int32]int64 {
 	return nodes
 }
 
-// planCores chooses the CPUs of the target, and which of them serve connections.
-func planCores(node Node, spec *v1alpha1.Cores, t topology, l links, why *explanation) (corePlan, *Reason) {
+// planCores chooses the CPUs of the target, and which of them serve connections. taken answers which of its cores take the NIC's
+// interrupts beside those that the topology knows.
+func planCores(node Node, spec *v1alpha1.Cores, t topology, l links, taken func(cpuSet) cpuSet, why *explanation) (corePlan, *Reason) {
 	if len(t.cpus) == 0 {
 		return corePlan{}, new(reasonf(v1alpha1.ReasonNoInventory,
 			"the inventory of node %s lists no CPUs; see that its weft-agent is of this version and Ready", node.Name))
@@ -154,7 +155,7 @@ func planCores(node Node, spec *v1alpha1.Cores, t topology, l links, why *explan
 			plan.cores.count(), plan.cores, node.Name, a.CPUs, a.CPUs))
 	}
 	plan.pollGroups = plan.cores
-	quiet := plan.cores.without(t.interrupts)
+	quiet := plan.cores.without(t.interrupts).without(taken(plan.cores))
 	if enough := l.coresNeeded(); quiet != plan.cores && enough > 0 && quiet.count() >= enough {
 		plan.pollGroups = quiet
 		words := "CPUs %s probably take the NIC's interrupts (its queues are spread from the first CPU of its NUMA node on), and the %d others are enough for the link"

@@ -10,8 +10,9 @@ import (
 	"github.com/weft-storage/weft/api/v1alpha1"
 )
 
-// fitting lists single changes of the spec with which the target would need no more than so many bytes.
-func (s sizer) fitting(l load, in pages, allowed int64) string {
+// fitting lists single changes of the spec with which the target would need no more than so many bytes, of the memory that bytes answers.
+func (s sizer) fitting(l load, bytes func(load) int64, allowed int64) string {
+	need := func(l load) int64 { return s.need(l, bytes) }
 	deepest, capsule, leastCapsule := int64(0), int64(0), int64(0)
 	for _, t := range l.transports {
 		deepest, capsule = max(deepest, t.queueDepth), max(capsule, t.inCapsule)
@@ -37,12 +38,12 @@ func (s sizer) fitting(l load, in pages, allowed int64) string {
 	var said []string
 	smallest := l.onTransports(nil)
 	for _, k := range knobs {
-		if words := k.turn(s, l, in, allowed); words != "" {
+		if words := k.turn(need, l, allowed); words != "" {
 			said = append(said, words)
 		}
 		smallest = k.turned(smallest, min(k.least, k.now))
 	}
-	switch least := s.need(smallest, in); {
+	switch least := need(smallest); {
 	case len(said) > 0:
 		return strings.Join(said, ", or ")
 	case least > allowed:
@@ -61,9 +62,9 @@ type knobToTurn struct {
 
 // turn finds the largest value that fits, and says by how much; "" when none does. Where less of a knob needs a little more (queues
 // are spread over poll groups in whole ones), it may find a smaller one that fits.
-func (k knobToTurn) turn(s sizer, l load, in pages, allowed int64) string {
+func (k knobToTurn) turn(needs func(load) int64, l load, allowed int64) string {
 	room := make([]transport, 0, len(l.transports))
-	need := func(n int64) int64 { return s.need(k.turned(l.onTransports(room), n), in) }
+	need := func(n int64) int64 { return needs(k.turned(l.onTransports(room), n)) }
 	if k.now <= k.least || need(k.least) > allowed {
 		return ""
 	}
@@ -77,12 +78,12 @@ func (k knobToTurn) turn(s sizer, l load, in pages, allowed int64) string {
 }
 
 // need is the memory of a load with its headroom; more than there can be when it cannot be sized. It changes the load's transports.
-func (s sizer) need(l load, in pages) int64 {
+func (s sizer) need(l load, bytes func(load) int64) int64 {
 	l.quiet = true
 	if _, reasons := s.size(&l); len(reasons) > 0 {
 		return 1 << 62
 	}
-	return in.rounded(s.model.heapBytes(l))
+	return bytes(l)
 }
 
 // onTransports of its own, in the room given.

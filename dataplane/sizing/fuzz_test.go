@@ -327,6 +327,7 @@ func FuzzPlanOfSPDK(f *testing.F) {
 	for seed := range uint64(256) {
 		f.Add(seed, seed*7919, "0xf0")
 	}
+	f.Add(uint64(254), uint64(1932236), "00000%!")
 	f.Fuzz(func(t *testing.T, a, b uint64, text string) {
 		r := rand.New(rand.NewPCG(a, b))
 		node := bigServer()
@@ -352,7 +353,8 @@ func FuzzPlanOfSPDK(f *testing.F) {
 			t.Fatalf("plan %v with reasons %v", plan, reasons)
 		}
 		for _, reason := range reasons {
-			if reason.Reason == "" || reason.Message == "" || strings.Contains(reason.Message, "%!") {
+			// A message that repeats what was written may have what looks like a slip of fmt's.
+			if reason.Reason == "" || reason.Message == "" || strings.Contains(reason.Message, "%!") && !strings.Contains(text, "%!") {
 				t.Errorf("reason %+v", reason)
 			}
 		}

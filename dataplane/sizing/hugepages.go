@@ -50,7 +50,7 @@ func (s sizer) planMemory(p *v1alpha1.SPDKPlan, l load, why *explanation) ([]v1a
 			reasons = append(reasons, *reason)
 		}
 	}
-	if reason := s.checkOrdinary(p); reason != nil {
+	if reason := s.checkOrdinary(p, l, pages); reason != nil {
 		reasons = append(reasons, *reason)
 	}
 	if len(reasons) > 0 {
@@ -130,11 +130,27 @@ func (s sizer) checkLimit(p *v1alpha1.SPDKPlan, l load, in pages) *Reason {
 		return nil
 	}
 	return new(reasonf(v1alpha1.ReasonMemoryExceeded, "the target needs %s, %s over memory.limit (%s); raise the limit, or ask for less: %s",
-		mib(p.MemoryBytes), mib(p.MemoryBytes-limit), mib(limit), s.fitting(l, in, limit)))
+		mib(p.MemoryBytes), mib(p.MemoryBytes-limit), mib(limit), s.fitting(l, s.heapOf(in), limit)))
+}
+
+// heapOf answers what a load takes of such pages.
+func (s sizer) heapOf(in pages) func(load) int64 {
+	return func(l load) int64 { return in.rounded(s.model.heapBytes(l)) }
+}
+
+// podOf answers what a load takes of ordinary memory, the heap too where that is of no hugepages.
+func (s sizer) podOf(h v1alpha1.Hugepages, in pages) func(load) int64 {
+	return func(l load) int64 {
+		bytes := ordinary.rounded(total(podMemory(l)))
+		if h == v1alpha1.HugepagesDisabled {
+			bytes += in.rounded(s.model.heapBytes(l))
+		}
+		return bytes
+	}
 }
 
 // checkOrdinary refuses a plan for which the machine has too little ordinary memory.
-func (s sizer) checkOrdinary(p *v1alpha1.SPDKPlan) *Reason {
+func (s sizer) checkOrdinary(p *v1alpha1.SPDKPlan, l load, in pages) *Reason {
 	var has int64
 	for _, n := range s.node.Inventory.NUMANodes {
 		has = min(has+max(n.MemoryBytes, 0), 1<<50)
@@ -146,8 +162,8 @@ func (s sizer) checkOrdinary(p *v1alpha1.SPDKPlan) *Reason {
 	if has == 0 || p.PodMemoryBytes <= has {
 		return nil
 	}
-	return new(reasonf(v1alpha1.ReasonMemoryExceeded, "the target pod needs %s of ordinary memory, and node %s has %s of %s; expect fewer attachments, or fewer I/O queues or a smaller queueDepth for each",
-		mib(p.PodMemoryBytes), s.node.Name, mib(has), of))
+	return new(reasonf(v1alpha1.ReasonMemoryExceeded, "the target pod needs %s of ordinary memory, and node %s has %s of %s, %s too little; ask for less: %s",
+		mib(p.PodMemoryBytes), s.node.Name, mib(has), of, mib(p.PodMemoryBytes-has), s.fitting(l, s.podOf(p.Hugepages, in), has)))
 }
 
 // pagesOn tells the free and all pages of a size on some NUMA nodes.
@@ -185,12 +201,12 @@ func (s sizer) checkHugepages(p *v1alpha1.SPDKPlan, l load, in pages) (warning s
 	if free < need {
 		return "", new(reasonf(v1alpha1.ReasonHugepagesMissing,
 			"the target needs %d hugepages of %s (%s), and node %s has %d free, %d too few; on the node, run: %s; then restart its kubelet, so that it counts them; or ask for less: %s",
-			need, mib(in.bytes), mib(p.MemoryBytes), s.node.Name, free, need-free, s.morePages(nearest, in.bytes, need-free), s.fitting(l, in, free*in.bytes)))
+			need, mib(in.bytes), mib(p.MemoryBytes), s.node.Name, free, need-free, s.morePages(nearest, in.bytes, need-free), s.fitting(l, s.heapOf(in), free*in.bytes)))
 	}
 	if a := s.node.Allocatable; a != nil && a.HugepageBytes[in.bytes] < p.MemoryBytes {
 		return "", new(reasonf(v1alpha1.ReasonHugepagesMissing,
-			"the target needs %s of hugepages of %s, and the kubelet of node %s gives pods %s of them, though the kernel has enough; restart the kubelet, so that it counts them",
-			mib(p.MemoryBytes), mib(in.bytes), s.node.Name, mib(a.HugepageBytes[in.bytes])))
+			"the target needs %d hugepages of %s (%s), and the kubelet of node %s gives pods %d, %d too few, though the kernel has enough: restart the kubelet, so that it counts them; on the node, run: systemctl restart kubelet, or what restarts it there",
+			need, mib(in.bytes), mib(p.MemoryBytes), s.node.Name, a.HugepageBytes[in.bytes]/in.bytes, need-a.HugepageBytes[in.bytes]/in.bytes))
 	}
 	nearFree, nearAll, _ := s.pagesOn(in.bytes, func(id int32) bool { return near[id] > 0 })
 	nearFree = min(nearFree+held, max(nearAll, nearFree))

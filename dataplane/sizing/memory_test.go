@@ -129,6 +129,10 @@ func checkMeasurement(t *testing.T, what string, model memoryModel, x measuremen
 	tcp := transport{kind: v1alpha1.TransportTCP, queueDepth: 128, maxIOQueues: 127, inCapsule: x.TCP.get("in_capsule_data_size", 4096), portals: 1}
 	if x.AfterTransport > 0 {
 		l.transports = []transport{tcp}
+		// What the transport alone takes drowns in the rest: it is looked at by itself where it takes nothing.
+		if alone := total(model.tcp(nil, load{pollGroups: l.pollGroups}, &tcp)); x.AfterTransport == x.AfterInit && alone != 0 {
+			t.Errorf("%s: the transport takes nothing, and the model says %d", what, alone)
+		}
 		meets(t, what+", with a transport", total(model.heap(l)), x.AfterTransport)
 	}
 	if x.QueuePairs > 0 {

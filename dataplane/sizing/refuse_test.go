@@ -43,7 +43,10 @@ func TestPlanOfSPDKSaysWhyNot(t *testing.T) {
 		want  []refusal
 	}{
 		"no inventory": {node: func(n *sizing.Node) { n.Inventory = nil }, want: one(v1alpha1.ReasonNoInventory, "weft-agent pod")},
-		"no CPUs":      {node: func(n *sizing.Node) { n.Inventory.NUMANodes = nil }, want: one(v1alpha1.ReasonNoInventory, "lists no CPUs")},
+		"balance in another mode": {edits: []edit{func(s *v1alpha1.NvmfTargetSpec) {
+			s.Cores = &v1alpha1.Cores{Count: new(int32(4)), Mode: v1alpha1.CoresDynamic, Balance: true}
+		}}, want: one(v1alpha1.ReasonInvalidSetting, "cores.balance needs cores.mode: Static", "set mode: Static")},
+		"no CPUs": {node: func(n *sizing.Node) { n.Inventory.NUMANodes = nil }, want: one(v1alpha1.ReasonNoInventory, "lists no CPUs")},
 
 		"transports of one type that differ in depth":       {edits: []edit{transports(tcp(4420, fast), with(tcp(4421, fast), func(tr *v1alpha1.Transport) { tr.QueueDepth = 64 }))}, want: one(v1alpha1.ReasonInvalidSetting, "transports[0] and transports[1] are both TCP", "queueDepth", "one transport of a type")},
 		"transports of one type that differ in queues":      {edits: []edit{transports(tcp(4420, fast), with(tcp(4421, fast), func(tr *v1alpha1.Transport) { tr.MaxIOQueues = 4 }))}, want: one(v1alpha1.ReasonInvalidSetting, "maxIOQueues")},

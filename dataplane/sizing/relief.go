@@ -91,3 +91,27 @@ func (r Relief) Room(inv *v1alpha1.Inventory, size v1alpha1.Hugepages) string {
 	}
 	return fmt.Sprintf("it takes %d MiB more memory, which the node's free hugepages hold; memory.limit, if there is one, must allow it", more)
 }
+
+// Cache warns when the large buffers would hold more data than the last-level caches of the target's NUMA nodes keep of what devices
+// write: then waiting for a buffer is what keeps the bandwidth up under deep queues. p is what the target runs with now. Empty when they
+// would not, when they do not grow, and when the caches are not known.
+func (r Relief) Cache(inv *v1alpha1.Inventory, p v1alpha1.SPDKPlan) string {
+	cores, ok := parseMask(p.CoreMask)
+	if inv == nil || !ok || r.Buffers.Large.Count <= p.LargeBuffers {
+		return ""
+	}
+	groups := int64(cores.count())
+	if serving, ok := parseMask(p.PollGroupMask); ok {
+		groups = int64(serving.count())
+	}
+	var each int64
+	for _, t := range p.Transports {
+		each = max(each, transport{maxIO: t.MaxIOSize}.bytesInLarge())
+	}
+	bytes, keeps := (int64(r.Buffers.Large.Count)-kept(groups, largeKept))*each, cachedForDevices(lastLevelCache(inv, cores))
+	if keeps == 0 || bytes <= keeps {
+		return ""
+	}
+	return fmt.Sprintf("the large buffers would hold %s of data in flight, and the last-level cache keeps %s of what devices write (%d of %d ways): deep queues lose bandwidth then, and to wait for a buffer is what keeps it up; leave them as they are unless latency matters more",
+		mib(bytes), mib(keeps), deviceWays, cacheWays)
+}

@@ -141,6 +141,10 @@ func TestPlanOfNvmetTellsItsModules(t *testing.T) {
 	if p := nvmetPlan(t, bounded, srq(v1alpha1.SRQEnabled, nil)); *p.Nvmet.RDMA.SRQDepth != 1000 {
 		t.Errorf("on a small device: %d", *p.Nvmet.RDMA.SRQDepth)
 	}
+	says(t, "on a small device", choice(t, nvmetPlan(t, bounded, srq(v1alpha1.SRQEnabled, nil)), "nvmet.rdma.srqDepth").Why, "2 shared receive queues (one for each completion vector")
+	if c := choice(t, nvmetPlan(t, few("0-3"), srq(v1alpha1.SRQDisabled, nil)), "nvmet.rdma.srqDepth"); c.Source != v1alpha1.SourceGiven {
+		t.Errorf("SRQs were turned off by the user: %+v", c)
+	}
 	expectReasons(t, func(n *sizing.Node) { *n = bounded }, srq(v1alpha1.SRQEnabled, new(int32(1024))), []refusal{{v1alpha1.ReasonInvalidSetting, []string{"srq.depth is 1024, over the 1000", "use 1000 or less"}}})
 }
 

@@ -62,7 +62,7 @@ func planSPDK(node Node, spec v1alpha1.NvmfTargetSpec) (*v1alpha1.Plan, []Reason
 
 	onLinks := linksOf(node.Inventory, portals)
 	cpus := topologyOf(node.Inventory, onLinks, driveNodes(node, pool), spec.Tuning)
-	cores, bad := planCores(node, spec.Cores, cpus, onLinks, &words)
+	cores, bad := planCores(node, spec.Cores, cpus, onLinks, func(cores cpuSet) cpuSet { return takenByCount(node.Inventory, spec.Tuning, portals, cores) }, &words)
 	if bad != nil {
 		reasons = append(reasons, *bad)
 	}
@@ -78,7 +78,7 @@ func planSPDK(node Node, spec v1alpha1.NvmfTargetSpec) (*v1alpha1.Plan, []Reason
 		socketBytes: grantedBuffers(spec.Sockets),
 	}
 	s := sizer{node: node, spec: spec, topology: cpus, cores: cores, model: modelFor(spec), limits: rdmaLimitsOf(node.Inventory)}
-	s.pacing = pacingOf(onLinks, s.lastLevelCache(), pool.nvmeOnly(node.Inventory), transports)
+	s.pacing = pacingOf(onLinks, lastLevelCache(node.Inventory, cores.cores), pool.nvmeOnly(node.Inventory), transports)
 	uses, why := s.fill(p, l, &words)
 	if len(why) > 0 {
 		return nil, why
@@ -117,12 +117,11 @@ func (s sizer) size(l *load) (srqChoice, []Reason) {
 	return srq, reasons
 }
 
-// lastLevelCache of the NUMA nodes that have the target's cores, and so its memory.
-func (s sizer) lastLevelCache() int64 {
-	near := s.topology.numaOf(s.cores.cores)
+// lastLevelCache of the NUMA nodes that have the target's cores, and so its memory; 0 when it is not known.
+func lastLevelCache(inv *v1alpha1.Inventory, cores cpuSet) int64 {
 	var bytes int64
-	for _, n := range s.node.Inventory.NUMANodes {
-		if near[n.ID] > 0 {
+	for i := range inv.NUMANodes {
+		if n := &inv.NUMANodes[i]; parseCPUs(n.CPUs).and(cores).count() > 0 {
 			bytes = min(bytes+max(n.LLCBytes, 0), 1<<40)
 		}
 	}

@@ -5,6 +5,7 @@ package sizing_test
 import (
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -185,8 +186,11 @@ func TestPlanOfSPDKChoosesCores(t *testing.T) {
 		"another NUMA node last":                  {edits: []edit{count(33)}, want: "0xffff0000ffff0002", warns: []string{"1 of them are on another NUMA node"}},
 		"by RDMA's need":                          {edits: []edit{transports(rdma(4420, iface("ens1f0")))}, want: "0x30000", why: []string{"2 cores for links of ens1f0 100 Gb/s", "50 Gb/s of RDMA"}},
 		"by TCP's need where both share a link":   {edits: []edit{transports(rdma(4420, iface("ens1f0")), tcp(4420, iface("ens1f0")))}, want: "0xff0000"},
-		"two where no link says its speed":        {edits: []edit{transports(tcp(4420, iface("ens2f0")))}, want: "0x30000", why: []string{"no link says its speed", "2 cores"}},
-		"half of the machine at most":             {node: nic(func(n *v1alpha1.NIC) { n.SpeedMbps = 800_000 }), want: "0x7fff0000", why: []string{"half of the physical cores, 15", "64 busy"}},
+		"a VLAN has its interface's link, and no more": {node: func(n *sizing.Node) {
+			n.Inventory.NICs = append(n.Inventory.NICs, v1alpha1.NIC{Name: "ens1f0.7", Addresses: []string{"10.27.0.5/16"}, Up: true, SpeedMbps: 100_000, Lower: []string{"ens1f0"}})
+		}, edits: []edit{transports(tcp(4420, iface("ens1f0")), tcp(4421, iface("ens1f0.7")))}, want: "0xff0000", why: []string{"8 cores for links of ens1f0 100 Gb/s"}},
+		"two where no link says its speed": {edits: []edit{transports(tcp(4420, iface("ens2f0")))}, want: "0x30000", why: []string{"no link says its speed", "2 cores"}},
+		"half of the machine at most":      {node: nic(func(n *v1alpha1.NIC) { n.SpeedMbps = 800_000 }), want: "0x7fff0000", why: []string{"half of the physical cores, 15", "64 busy"}},
 		"away from the NIC's interrupts": {
 			node: nic(func(n *v1alpha1.NIC) { n.RxQueues = 8 }), want: "0xff000000",
 		},
@@ -339,6 +343,11 @@ func TestPlanOfSPDKCountsHugepages(t *testing.T) {
 			fmt.Sprintf("echo %d > /sys/devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages", 4096+need-10))
 	})
 	t.Run("held by the current plan", func(t *testing.T) { planned(t, bigServer(free(0, 0), current), spdk()) })
+	t.Run("held where they belong, and free elsewhere", func(t *testing.T) {
+		if c := choice(t, planned(t, bigServer(free(need, 0), current), spdk()), "memoryBytes"); c.Warning != "" {
+			t.Errorf("unexpected warning: %s", c.Warning)
+		}
+	})
 	for name, test := range map[string]struct {
 		node func(*sizing.Node)
 		edit edit
@@ -357,7 +366,12 @@ func TestPlanOfSPDKCountsHugepages(t *testing.T) {
 				n.Inventory.NUMANodes[i].Hugepages = n.Inventory.NUMANodes[i].Hugepages[:1]
 			}
 		}, hugepages(v1alpha1.Hugepages1Gi), []string{"has no hugepages of 1024 MiB", "Disabled"}},
-		"not yet counted by the kubelet": {func(n *sizing.Node) { n.Allocatable = &sizing.Allocatable{CPUs: 60} }, spdkEdit(), []string{"gives pods 0.0 MiB", "restart the kubelet"}},
+		"not yet counted by the kubelet": {func(n *sizing.Node) { n.Allocatable = &sizing.Allocatable{CPUs: 60} }, spdkEdit(), []string{
+			fmt.Sprintf("%d hugepages of 2.0 MiB", need), "gives pods 0", fmt.Sprintf("%d too few", need), "systemctl restart kubelet",
+		}},
+		"not all counted by the kubelet": {func(n *sizing.Node) {
+			n.Allocatable = &sizing.Allocatable{CPUs: 60, HugepageBytes: map[int64]int64{page2Mi: 7 * page2Mi}}
+		}, spdkEdit(), []string{"gives pods 7", fmt.Sprintf("%d too few", need-7)}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			refused(t, bigServer(test.node), spdk(test.edit), []refusal{{v1alpha1.ReasonHugepagesMissing, test.want}})
@@ -379,6 +393,12 @@ func TestPlanOfSPDKSaysWhatWouldFit(t *testing.T) {
 		t.Fatalf("got %v", reasons)
 	}
 	says(t, "reason", reasons[0].Message, "462 MiB", "162 MiB over memory.limit (300 MiB)", "attachments.expected 22 (", "transports[].queueDepth 44 (", "to spare")
+	_, capsule := sizing.Plan(bigServer(), spdk(limit("420Mi")))
+	_, offer, _ := strings.Cut(capsule[0].Message, "transports[].inCapsuleDataSize ")
+	offer, _, _ = strings.Cut(offer, " ")
+	if bytes, err := strconv.Atoi(offer); err != nil || bytes%16 != 0 {
+		t.Errorf("a size in steps of 16 bytes is wanted, not %q: %v, in %s", offer, err, capsule[0].Message)
+	}
 	shallow := tcp(4420, iface("ens1f0"))
 	shallow.QueueDepth = 44
 	for name, fits := range map[string][]edit{"attachments.expected 22": {attachments(22, 2)}, "queueDepth 44": {transports(shallow)}} {
@@ -394,4 +414,39 @@ func TestPlanOfSPDKSaysWhatWouldFit(t *testing.T) {
 	}
 	_, reasons = sizing.Plan(bigServer(), spdk(limit("64Mi")))
 	says(t, "reason", reasons[0].Message, "not even one attachment with one queue on one core fits, which needs 138 MiB")
+}
+
+// The same holds for the pod's ordinary memory, and without hugepages for both together: what the message offers fits, and one more does not.
+func TestPlanOfSPDKSaysWhatWouldFitThePod(t *testing.T) {
+	for _, pages := range []v1alpha1.Hugepages{v1alpha1.Hugepages2Mi, v1alpha1.HugepagesDisabled} {
+		t.Run(string(pages), func(t *testing.T) {
+			needs := planned(t, bigServer(), spdk(hugepages(pages))).SPDK.PodMemoryBytes
+			node := bigServer()
+			node.Allocatable = &sizing.Allocatable{CPUs: 60, HugepageBytes: map[int64]int64{page2Mi: 16 * gib}, MemoryBytes: needs - 20<<20}
+			_, reasons := sizing.Plan(node, spdk(hugepages(pages)))
+			if len(reasons) != 1 || reasons[0].Reason != v1alpha1.ReasonMemoryExceeded {
+				t.Fatalf("got %v", reasons)
+			}
+			says(t, "reason", reasons[0].Message, "20.0 MiB too little", "attachments.expected ", "transports[].queueDepth ", "to spare")
+			for name, with := range map[string]func(int32) edit{
+				"attachments.expected ": func(n int32) edit { return attachments(n, 2) },
+				"transports[].queueDepth ": func(n int32) edit {
+					tr := tcp(4420, iface("ens1f0"))
+					tr.QueueDepth = n
+					return transports(tr)
+				},
+			} {
+				_, offer, _ := strings.Cut(reasons[0].Message, name)
+				offer, _, _ = strings.Cut(offer, " ")
+				n, err := strconv.ParseInt(offer, 10, 32)
+				if err != nil {
+					t.Fatal(err)
+				}
+				planned(t, node, spdk(hugepages(pages), with(int32(n))))
+				if p, _ := sizing.Plan(node, spdk(hugepages(pages), with(int32(n+1)))); p != nil {
+					t.Errorf("%s%d fits too: the message should have said it", name, n+1)
+				}
+			}
+		})
+	}
 }

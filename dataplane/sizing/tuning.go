@@ -223,8 +223,9 @@ func nearCPUs(inv *v1alpha1.Inventory, nic *v1alpha1.NIC) cpuSet {
 
 // planInterrupts chooses the CPUs that take a NIC's interrupts. checkInterrupts found that there are some.
 func planInterrupts(inv *v1alpha1.Inventory, i v1alpha1.NICInterrupts, nic *v1alpha1.NIC, target *v1alpha1.SPDKPlan, why *explanation) v1alpha1.PlannedSetting {
-	var cores cpuSet // that serve connections
+	var own, cores cpuSet // of the target, and of these those that serve connections
 	if target != nil {
+		own, _ = parseMask(target.CoreMask)
 		cores, _ = parseMask(cmp.Or(target.PollGroupMask, target.CoreMask))
 	}
 	var cpus cpuSet
@@ -240,7 +241,7 @@ func planInterrupts(inv *v1alpha1.Inventory, i v1alpha1.NICInterrupts, nic *v1al
 			cpus, words = cpusOf(inv).without(parseCPUs(i.Avoid)), "interrupts.avoid leaves none on the NIC's NUMA node, so those of others; each interrupt goes to one of them, by turns"
 		}
 	default:
-		cpus = countedInterrupts(inv, int(*i.Count), nic, cores, target)
+		cpus = countedInterrupts(inv, int(*i.Count), nic, own)
 		words = fmt.Sprintf("%s as interrupts.count says, near the NIC and apart from the target's own as far as there are others; each interrupt goes to one of them, by turns", plural(cpus.count(), "CPU"))
 	}
 	var warning string
@@ -252,13 +253,10 @@ func planInterrupts(inv *v1alpha1.Inventory, i v1alpha1.NICInterrupts, nic *v1al
 	return v1alpha1.PlannedSetting{Setting: nic.Name + "/interrupts", Value: value}
 }
 
-// countedInterrupts takes CPUs that the target leaves free before its own, of its own those without a poll group first;
-// then those near the NIC, one hardware thread of a physical core first, and CPU 0, where Linux does work of its own, last.
-func countedInterrupts(inv *v1alpha1.Inventory, count int, nic *v1alpha1.NIC, groups cpuSet, target *v1alpha1.SPDKPlan) cpuSet {
-	var cores cpuSet
-	if target != nil {
-		cores, _ = parseMask(target.CoreMask)
-	}
+// countedInterrupts takes CPUs that the target leaves free before its own cores; then those near the NIC, one hardware thread of
+// a physical core first, and CPU 0, where Linux does work of its own, last. Which of its cores have a poll group does not matter:
+// those that it takes get none, where the others are enough.
+func countedInterrupts(inv *v1alpha1.Inventory, count int, nic *v1alpha1.NIC, cores cpuSet) cpuSet {
 	near := nearCPUs(inv, nic)
 	is := func(b bool) int {
 		if b {
@@ -272,7 +270,7 @@ func countedInterrupts(inv *v1alpha1.Inventory, count int, nic *v1alpha1.NIC, gr
 		cpus := parseCPUs(inv.NUMANodes[n].CPUs)
 		threads := threadsOf(&inv.NUMANodes[n], cpus)
 		for id := range cpus.all() {
-			rank := is(groups.has(id))<<12 | is(cores.has(id))<<11 | is(!near.has(id))<<10 | int(threads[id])<<1 | is(id == 0)
+			rank := is(cores.has(id))<<11 | is(!near.has(id))<<10 | int(threads[id])<<1 | is(id == 0)
 			all = append(all, ranked{id, rank})
 		}
 	}
@@ -287,7 +285,7 @@ func countedInterrupts(inv *v1alpha1.Inventory, count int, nic *v1alpha1.NIC, gr
 }
 
 // givenInterrupts are the CPUs that spec.tuning sends the interrupts of all NICs to; ok is false when it does not say.
-// With a count they are chosen after the target's cores, and apart from them.
+// With a count they are chosen after the target's cores, apart from them as far as there are others: takenByCount.
 func givenInterrupts(inv *v1alpha1.Inventory, t *v1alpha1.Tuning, l links) (cpus cpuSet, ok bool) {
 	if t == nil || t.Interrupts == nil {
 		return cpuSet{}, false
@@ -304,4 +302,17 @@ func givenInterrupts(inv *v1alpha1.Inventory, t *v1alpha1.Tuning, l links) (cpus
 		}
 	}
 	return cpus.without(parseCPUs(t.Interrupts.Avoid)), true
+}
+
+// takenByCount are those of the target's cores that take interrupts because tuning.interrupts.count asks for more CPUs than the target leaves.
+func takenByCount(inv *v1alpha1.Inventory, t *v1alpha1.Tuning, portals []v1alpha1.PlannedPortal, cores cpuSet) cpuSet {
+	var taken cpuSet
+	if t == nil || t.Interrupts == nil || t.Interrupts.Count == nil {
+		return taken
+	}
+	nics, _ := tunedNICs(inv, portals)
+	for _, nic := range nics {
+		taken = taken.or(countedInterrupts(inv, int(*t.Interrupts.Count), nic, cores))
+	}
+	return taken.and(cores)
 }

@@ -148,11 +148,13 @@ func TestInterrupts(t *testing.T) {
 		"a count that takes siblings":            {spec: spdk(count(4), interrupts(v1alpha1.NICInterrupts{Count: new(int32(14))})), want: "20-31,48-49"},
 		"CPU 0 last":                             {spec: spec(transports(tcp(4420, iface("eno1"))), interrupts(v1alpha1.NICInterrupts{Count: new(int32(15))})), want: "1-15"},
 		"a count beyond what is free":            {spec: spdk(count(4), interrupts(v1alpha1.NICInterrupts{Count: new(int32(64))})), want: "0-63", warns: "CPUs 16-19 serve the target's connections too"},
-		"CPUs":                                   {spec: spdk(mask("0xf0000"), interrupts(v1alpha1.NICInterrupts{CPUs: "16,18"})), want: "16,18", warns: "CPUs 16,18 serve"},
-		"CPUs that leave enough":                 {spec: spdk(mask("0x3ff0000"), interrupts(v1alpha1.NICInterrupts{CPUs: "16-17"})), want: "16-17", groups: "0x3fc0000"},
-		"cores go around them":                   {spec: spdk(count(8), interrupts(v1alpha1.NICInterrupts{CPUs: "16-19"})), want: "16-19"},
-		"all but some":                           {spec: spdk(mask("0xf0000"), interrupts(v1alpha1.NICInterrupts{Avoid: "16-19,48-63"})), want: "20-31"},
-		"all of the NUMA node avoided":           {spec: spec(transports(tcp(4420, iface("ens1f0"))), interrupts(v1alpha1.NICInterrupts{Avoid: "16-31,48-63"})), want: "0-15,32-47"},
+		"a count that takes cores of the target's, of which enough are left": {spec: spdk(mask("0xfffffffffffffffe"), interrupts(v1alpha1.NICInterrupts{Count: new(int32(4))})), want: "0,16-18", groups: "0xfffffffffff8fffe"},
+		"CPUs": {spec: spdk(mask("0xf0000"), interrupts(v1alpha1.NICInterrupts{CPUs: "16,18"})), want: "16,18", warns: "CPUs 16,18 serve"},
+		"many CPUs of many cores that leave enough": {spec: spdk(mask("0xfffffffffffffffe"), interrupts(v1alpha1.NICInterrupts{CPUs: "9-63"})), want: "9-63", groups: "0x1fe"},
+		"CPUs that leave enough":                    {spec: spdk(mask("0x3ff0000"), interrupts(v1alpha1.NICInterrupts{CPUs: "16-17"})), want: "16-17", groups: "0x3fc0000"},
+		"cores go around them":                      {spec: spdk(count(8), interrupts(v1alpha1.NICInterrupts{CPUs: "16-19"})), want: "16-19"},
+		"all but some":                              {spec: spdk(mask("0xf0000"), interrupts(v1alpha1.NICInterrupts{Avoid: "16-19,48-63"})), want: "20-31"},
+		"all of the NUMA node avoided":              {spec: spec(transports(tcp(4420, iface("ens1f0"))), interrupts(v1alpha1.NICInterrupts{Avoid: "16-31,48-63"})), want: "0-15,32-47"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p, reasons := sizing.Plan(bigServer(), test.spec)

@@ -216,7 +216,9 @@ func TestRefusedAndClamped(t *testing.T) {
 	g := NewWithT(t)
 	h, s := tuningtest.New(), &store{}
 	before := h.Everything()
+	refused := map[string]int{}
 	h.Refuse = func(p tuning.Place, name, value string) error {
+		refused[name]++
 		switch name {
 		case "net.core.default_qdisc":
 			return &wrapped{"write /proc/sys/net/core/default_qdisc", syscall.ENOENT}
@@ -234,6 +236,8 @@ func TestRefusedAndClamped(t *testing.T) {
 	want := wanted("net.core.default_qdisc=nonsense", "net.core.netdev_budget=600", "eth0/rings.rx=9999", "eth0/rings.tx=1000",
 		"eth0/coalescing.rxFrames=1", "eth0/coalescing.adaptiveRX=off", "eth0/channels.rx=2", "eth7/rings.rx=2", "net.core.unknown=1", "eth0/speed.mbps=1")
 	result := s.run(t, h, want)
+	g.Expect(refused).To(And(HaveKeyWithValue("net.core.default_qdisc", BeNumerically("<=", 2)), HaveKeyWithValue("rxFrames", BeNumerically("<=", 2))),
+		"with its group, and by itself; not again in the rounds that follow")
 	g.Expect(s.states()).To(Equal(map[string]string{
 		"net.core.default_qdisc": "Refused pfifo_fast->pfifo_fast", "net.core.netdev_budget": "Applied 300->600",
 		"eth0/rings.rx": "Refused 256->256", "eth0/rings.tx": "Clamped 256->1024",

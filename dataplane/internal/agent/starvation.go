@@ -119,7 +119,11 @@ func (d *decider) relief() string {
 	if !ok {
 		return waited + "; the pools cannot grow any more: spread the volumes over more nodes, or give the target fewer cores"
 	}
-	return fmt.Sprintf("%s; set in the NvmfTarget's spec: %s. Then %s", waited, r, r.Room(d.Inventory, plan.Hugepages))
+	words := fmt.Sprintf("%s; set in the NvmfTarget's spec: %s. Then %s", waited, r, r.Room(d.Inventory, plan.Hugepages))
+	if but := r.Cache(d.Inventory, running); but != "" {
+		words += ". But " + but
+	}
+	return words
 }
 
 // runningPools is the plan with the pools and caches that the target really has.

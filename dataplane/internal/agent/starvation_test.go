@@ -64,6 +64,17 @@ func TestStarvation(t *testing.T) {
 	is(starvationQuiet, "True/AsExpected", tcp(0, 0), pending)
 }
 
+// Where the data of more buffers would not fit the cache, the number comes with what it costs.
+func TestStarvationWithASmallCache(t *testing.T) {
+	g := NewWithT(t)
+	s := spdkSnapshot()
+	s.Inventory = &v1alpha1.Inventory{NUMANodes: []v1alpha1.NUMANode{{CPUs: "0-7", LLCBytes: 16 << 20}}}
+	s.Starvation = Starvation{Since: now, Last: now, Of: []string{"nvmf_TCP large"}}
+	v, _ := previous(Decide(s).Node.Conditions, v1alpha1.ConditionBuffersSufficient)
+	g.Expect(v.message).To(And(ContainSubstring("buffers: {mode: Manual"), ContainSubstring("But the large buffers would hold"), ContainSubstring("leave them as they are")))
+	g.Expect(len(v.message)).To(BeNumerically("<", maxMessageBytes))
+}
+
 func TestStarvationWithMorePlanned(t *testing.T) {
 	g := NewWithT(t)
 	s := spdkSnapshot()
@@ -71,6 +82,16 @@ func TestStarvationWithMorePlanned(t *testing.T) {
 	s.Target.Settings = []v1alpha1.EngineSetting{{Setting: "largeBuffers", Value: "128", Planned: "256"}}
 	v, _ := previous(Decide(s).Node.Conditions, v1alpha1.ConditionBuffersSufficient)
 	g.Expect(v.message).To(ContainSubstring("the plan has more already (256 large, 2048 small)"))
+}
+
+// The numbers to set follow from what the target runs with, not from a plan that it has not taken up.
+func TestStarvationOfWhatRuns(t *testing.T) {
+	g := NewWithT(t)
+	s := spdkSnapshot()
+	s.Starvation = Starvation{Since: now, Last: now, Of: []string{"nvmf_TCP large"}}
+	s.Target.Settings = []v1alpha1.EngineSetting{{Setting: "largeBuffers", Value: "300"}, {Setting: "transports[TCP].largeCache", Value: "40"}}
+	v, _ := previous(Decide(s).Node.Conditions, v1alpha1.ConditionBuffersSufficient)
+	g.Expect(v.message).To(ContainSubstring("large: {count: 340, cachePerCore: 80}"))
 }
 
 func TestBuffersOfTheKernelsTarget(t *testing.T) {

@@ -45,6 +45,7 @@ type app struct {
 	notifications []notification
 	initWaiters   []*request
 	retries       map[string][2]uint64 // times that a module waited for a small and a large buffer
+	pendingData   map[int]uint64       // I/Os over RDMA that waited for a data buffer, by poll group
 	qpairs        map[int][2]uint32    // admin and I/O queue pairs there ever were, by poll group
 }
 
@@ -66,7 +67,7 @@ func newApp(o Options) (*app, error) {
 		iobuf: defaultIobuf(), socks: defaultSocks(), sockImpl: "posix", scheduler: defaultScheduler(cores[0]),
 		bdevOpts: defaultBdevOptions(), accel: defaultAccel(),
 		nvmeOptions: defaultNvmeOptions(), raidOptions: defaultRaidOptions(), debug: defaultDebugging(), nvmf: defaultNvmf(),
-		bdevNames: map[string]*bdev{}, subsystems: map[string]*subsystem{}, retries: map[string][2]uint64{},
+		bdevNames: map[string]*bdev{}, subsystems: map[string]*subsystem{}, retries: map[string][2]uint64{}, pendingData: map[int]uint64{},
 		qpairs: map[int][2]uint32{},
 	}, nil
 }

@@ -184,3 +184,8 @@ func (t *Target) Starve(module string, small, large uint64) {
 		t.app.retries[module] = [2]uint64{old[0] + small, old[1] + large}
 	})
 }
+
+// StarveRDMA counts I/Os over RDMA in a poll group that waited for a data buffer, as nvmf_get_stats does.
+func (t *Target) StarveRDMA(group int, n uint64) {
+	t.do(func() { t.app.pendingData[group] += n })
+}

@@ -68,7 +68,7 @@ func (a *app) nvmfGetStats(r *request) {
 	for i := range n {
 		transports := []any{}
 		for _, t := range a.transports {
-			transports = append(transports, t.stats(a))
+			transports = append(transports, t.stats(a, i))
 		}
 		groups = append(groups, map[string]any{
 			"name": fmt.Sprintf("nvmf_tgt_poll_group_%03d", i), "admin_qpairs": a.qpairs[i][0], "io_qpairs": a.qpairs[i][1],
@@ -80,7 +80,7 @@ func (a *app) nvmfGetStats(r *request) {
 }
 
 // stats of a transport in one poll group: TCP has none, RDMA counts for each device.
-func (t *transport) stats(a *app) map[string]any {
+func (t *transport) stats(a *app, group int) map[string]any {
 	stats := map[string]any{"trtype": t.trtype}
 	if t.trtype != "RDMA" {
 		return stats
@@ -97,7 +97,7 @@ func (t *transport) stats(a *app) map[string]any {
 		}
 		devices = append(devices, device)
 	}
-	stats["pending_data_buffer"], stats["devices"] = 0, devices
+	stats["pending_data_buffer"], stats["devices"] = a.pendingData[group], devices
 	return stats
 }
 
