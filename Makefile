@@ -142,7 +142,7 @@ define spdk-in-machine
 	$(MACHINE) pack-target $(abspath $(WEFT_SPDK_TARGET)) $(CURDIR)/.lab-machine/share/spdk
 	$(GO) test -c -tags lab -o .lab-machine/share/spdk.test ./dataplane/engine/spdk
 	$(spdk-to-machine)
-	$(MACHINE) exec node1 -- env WEFT_SPDK_TARGET=/var/tmp/spdk/nvmf_tgt /host-share/spdk.test -test.v -test.timeout 25m -test.run 'TestConformance|TestMounted|TestRefill'
+	$(MACHINE) exec node1 -- env WEFT_SPDK_TARGET=/var/tmp/spdk/nvmf_tgt /host-share/spdk.test -test.v -test.timeout 25m -test.run 'TestConformance|TestMounted|TestRefill|TestPools'
 	$(GO) test -c -tags lab -o .lab-machine/share/launch.test ./dataplane/cmd/weft-launch
 	$(drives-in-machine)
 	$(MACHINE) down
@@ -167,7 +167,7 @@ test-lab: $(LAB) ## Run the kernel tests in a virtual machine of their own; with
 .PHONY: test-e2e
 test-e2e: binaries $(LAB) $(HELM) ## Run the end-to-end suite in a new lab; logs of a failure are in dist/logs
 	cd test/e2e && $(LAB) down
-	cd test/e2e && $(GO) test ./suite -count=1 -timeout 80m -v -ginkgo.v
+	cd test/e2e && $(GO) test ./suite -count=1 -timeout 90m -v -ginkgo.v
 	cd test/e2e && $(LAB) down
 
 # Others' tests of a storage driver. FOCUS and SKIP are regular expressions over the names of Kubernetes' specs for

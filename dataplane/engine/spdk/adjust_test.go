@@ -117,6 +117,34 @@ func TestSettings(t *testing.T) {
 	))
 }
 
+// TestTransportsAndPollGroupsNeedARestart: what was made of the plan is read back, and each difference of another one is named.
+func TestTransportsAndPollGroupsNeedARestart(t *testing.T) {
+	g := NewWithT(t)
+	t.Setenv(spdktest.TargetVariable, "") // with an RDMA device, which not every machine has
+	m := newMachine(t)
+	m.fake.CoreMask = "0x3"
+	m.plan.SPDK.CoreMask, m.plan.SPDK.PollGroupMask = "0x3", "0x2"
+	m.plan.SPDK.Transports[1].SRQDepth = nil
+	m.restart(t)
+	e := m.engine(t)
+	settings, err := e.Settings(t.Context(), m.plan)
+	check(t, err)
+	g.Expect(settings).To(ContainElements(v1alpha1.EngineSetting{Setting: "transports[RDMA].srqDepth", Value: "none"}, v1alpha1.EngineSetting{Setting: "pollGroupMask", Value: "0x2"}))
+	differences := func(change func(*v1alpha1.SPDKPlan)) []string {
+		other := m.plan
+		other.SPDK = m.plan.SPDK.DeepCopy()
+		change(other.SPDK)
+		var restart *engine.RestartNeededError
+		err := e.Start(t.Context(), other)
+		g.Expect(errors.As(err, &restart)).To(BeTrue(), "%v", err)
+		return restart.Differences
+	}
+	g.Expect(differences(func(p *v1alpha1.SPDKPlan) { p.Transports[1].SRQDepth = new(int32(1024)) })).To(ConsistOf("SRQ depth of transport RDMA is 0 and should be 1024"))
+	g.Expect(differences(func(p *v1alpha1.SPDKPlan) { p.Transports = p.Transports[:1] })).To(ConsistOf("there is a transport RDMA, which is not planned"))
+	g.Expect(differences(func(p *v1alpha1.SPDKPlan) { p.PollGroupMask = "0x1" })).To(ConsistOf("connections are served on cores 1 and should be on 0"))
+	g.Expect(differences(func(p *v1alpha1.SPDKPlan) { p.PollGroupMask = "" })).To(ConsistOf("connections are served on cores 1 and should be on 0-1"))
+}
+
 func TestBufferWaits(t *testing.T) {
 	g := NewWithT(t)
 	m, e := newTwoCores(t, v1alpha1.CoresStatic)
@@ -130,7 +158,12 @@ func TestBufferWaits(t *testing.T) {
 	fake.Starve("nvmf_TCP", 2, 3)
 	waits, err = e.BufferWaits(t.Context())
 	check(t, err)
-	g.Expect(waits).To(ContainElement(engine.BufferWaits{Module: "nvmf_TCP", Small: 2, Large: 3}))
+	g.Expect(waits).To(ContainElements(engine.BufferWaits{Module: "nvmf_TCP", Small: 2, Large: 3}, engine.BufferWaits{Module: "nvmf_RDMA"}))
+	fake.StarveRDMA(0, 4)
+	fake.StarveRDMA(1, 5)
+	waits, err = e.BufferWaits(t.Context())
+	check(t, err)
+	g.Expect(waits).To(ContainElements(engine.BufferWaits{Module: "nvmf_TCP", Small: 2, Large: 3}, engine.BufferWaits{Module: "nvmf_RDMA", Pending: 9}), "of all poll groups")
 }
 
 func TestThreadsMoveAndComeBack(t *testing.T) {

@@ -99,12 +99,14 @@ type bench struct {
 	device engine.Device
 }
 
-func newBench(b testing.TB) *bench { return newBenchOver(b, v1alpha1.TransportTCP, "127.0.0.1") }
-
-// newBenchOver a transport, on an address.
-func newBenchOver(b testing.TB, transport v1alpha1.TransportType, address string) *bench {
+func newBench(b testing.TB) *bench {
 	m := newMachine(b)
-	m.plan, m.address = planOf(transport), address
+	m.plan = planOf(v1alpha1.TransportTCP)
+	return newBenchOn(b, m)
+}
+
+// newBenchOn a machine that was not started.
+func newBenchOn(b testing.TB, m *machine) *bench {
 	m.plan.SPDK.MaxSubsystems = 2 * many
 	m.fake.PollInterval = spdktest.DefaultPollInterval
 	x := &bench{machine: m, TB: b, ctx: b.Context(), device: m.file(benchPoolBytes)}

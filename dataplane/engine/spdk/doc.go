@@ -46,7 +46,7 @@
 //
 // # Releases of SPDK
 //
-// What each release understands is in version.go. Before 25.05 it is not known, and such a target is refused when it is started.
+// What each release understands is in version.go, and what those before 26.01 need where a pool is a block device of the kernel in nowait.go. Before 25.05 it is not known, and such a target is refused when it is started.
 //
 // # What differs from the kernel's target
 //

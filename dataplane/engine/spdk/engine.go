@@ -49,6 +49,8 @@ type Engine struct {
 		conn    *spdkrpc.Conn
 		dialect dialect
 	}
+	// uncached are the pools of a target that must not find pages of them in the kernel's cache.
+	uncached *uncached
 }
 
 var (
@@ -74,11 +76,14 @@ func New(c Config) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Engine{client: client, config: c}, nil
+	return &Engine{client: client, config: c, uncached: newUncached(dropPages)}, nil
 }
 
 // Close the connection to the target, which goes on.
-func (e *Engine) Close() { e.client.Close() }
+func (e *Engine) Close() {
+	e.uncached.stop()
+	e.client.Close()
+}
 
 func (e *Engine) path(elem ...string) string {
 	return filepath.Join(append([]string{e.config.Root}, elem...)...)

@@ -610,8 +610,19 @@ func TestStart(t *testing.T) {
 	m.plan.SPDK.Placement = v1alpha1.PlacementCPU
 	m.plan.SPDK.Scheduler = &v1alpha1.PlannedScheduler{PeriodMicroseconds: 500000, LoadLimit: 15, CoreLimit: 75, CoreBusy: 90}
 	g := NewWithT(t)
-	m.restart(t)
+	m.launch(t)
 	e := m.engine(t)
+	differences := func(plan v1alpha1.Plan) []string {
+		var restart *engine.RestartNeededError
+		err := e.Start(t.Context(), plan)
+		g.Expect(errors.As(err, &restart)).To(BeTrue(), "%v", err)
+		return restart.Differences
+	}
+	fewer := ConsistOf(And(HavePrefix("it runs on cores 1-2 and should run on 1-3: "), ContainSubstring("its container was not given 3")))
+	g.Expect(differences(m.plan)).To(fewer, "it serves on the cores that it was given")
+	settings, err := e.Settings(t.Context(), m.plan)
+	check(t, err)
+	g.Expect(settings).To(ContainElement(v1alpha1.EngineSetting{Setting: "coreMask", Value: "0x6", Planned: "0xe"}))
 	client, err := spdkrpc.New(m.socket(), spdkrpc.Options{})
 	check(t, err)
 	t.Cleanup(client.Close)
@@ -622,7 +633,7 @@ func TestStart(t *testing.T) {
 	changed := m.plan
 	changed.SPDK = m.plan.SPDK.DeepCopy()
 	changed.SPDK.Scheduler.LoadLimit = 33
-	check(t, e.Start(t.Context(), changed))
+	g.Expect(differences(changed)).To(fewer)
 	scheduler, err := spdkrpc.Call(t.Context(), client, spdkrpc.FrameworkGetScheduler{})
 	check(t, err)
 	g.Expect(scheduler.LoadLimit).To(BeEquivalentTo(33), "it needs no restart")
@@ -633,11 +644,8 @@ func TestStart(t *testing.T) {
 	changed.SPDK.BdevIOPoolSize++
 	changed.SPDK.Placement = v1alpha1.PlacementNAPI
 	changed.SPDK.Transports[0].LargeCache++
-	var restart *engine.RestartNeededError
-	err = e.Start(t.Context(), changed)
-	g.Expect(errors.As(err, &restart)).To(BeTrue(), "%v", err)
-	g.Expect(restart.Differences).To(ConsistOf(
-		ContainSubstring("cores"), ContainSubstring("small buffers are 4096 and should be 4097"), ContainSubstring("subsystems"),
+	g.Expect(differences(changed)).To(ConsistOf(
+		ContainSubstring("it runs on cores 1-2 and should run on 0,2"), ContainSubstring("small buffers are 4096 and should be 4097"), ContainSubstring("subsystems"),
 		ContainSubstring("I/O descriptors"), ContainSubstring("placement of TCP connections is CPU and should be NAPI"),
 		ContainSubstring("large buffer cache of transport TCP is 32 and should be 33"),
 	))

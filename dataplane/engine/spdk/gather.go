@@ -21,6 +21,9 @@ func (e *Engine) Gather(ctx context.Context) (engine.State, error) {
 	if err != nil {
 		return engine.State{}, err
 	}
+	if err := s.uncacheOpened(st, s.uncached.set); err != nil {
+		return engine.State{}, err
+	}
 	state := st.state()
 	volumes := st.byBdev()
 	for _, nqn := range n.weft() {

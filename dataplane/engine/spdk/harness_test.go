@@ -28,8 +28,8 @@ type target interface {
 
 // machine with a target and files that are its devices.
 type machine struct {
-	// real is the path of nvmf_tgt; empty for the fake.
-	real string
+	// real is the path of nvmf_tgt, and release which one it is, such as 25.05; empty for the fake.
+	real, release string
 	// fake has the fake's options.
 	fake  spdktest.Options
 	flags []string
@@ -59,7 +59,8 @@ func newMachine(t testing.TB) *machine {
 	m.fake = spdktest.Options{RDMADevices: []string{"rxe0"}}
 	if m.real != "" {
 		m.plan = planOf(v1alpha1.TransportTCP)
-		t.Logf("on the real target %s", m.real)
+		m.release = spdktest.Release(t, m.real)
+		t.Logf("on the real target %s, SPDK %s", m.real, m.release)
 	} else {
 		t.Logf("on the fake: %s names no real nvmf_tgt", spdktest.TargetVariable)
 	}
@@ -101,7 +102,11 @@ func (m *machine) launch(t testing.TB) {
 	// It outlives the test's context, whose cleanups still talk to it.
 	ctx := context.WithoutCancel(t.Context())
 	if m.real != "" {
-		r, err := spdktest.RunReal(ctx, m.real, m.socket(), append([]string{"--wait-for-rpc", "-m", "0x1"}, m.flags...)...)
+		flags := append([]string{"--wait-for-rpc", "-m", "0x1"}, m.flags...)
+		if m.plan.SPDK.Hugepages != v1alpha1.HugepagesDisabled {
+			flags = append(flags, spdktest.Hugepages)
+		}
+		r, err := spdktest.RunReal(ctx, m.real, m.socket(), flags...)
 		check(t, err)
 		m.target = r
 		return

@@ -12,13 +12,17 @@ package spdk_test
 
 import (
 	"context"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/uuid"
+	. "github.com/onsi/gomega"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/engine"
@@ -39,11 +43,28 @@ func TestConformance(t *testing.T) {
 	m.address, err = initiator.Address()
 	check(t, err)
 	m.plan = planOf(v1alpha1.TransportTCP, v1alpha1.TransportRDMA)
+	m.fitRDMA(t)
 	// Machines of the lab are emulated: a core that polls takes half of one. Older releases serve RDMA only so.
-	if program(t, m.real, "--version") >= "SPDK v26.01" {
+	if m.release >= "26.01" {
 		m.flags, m.plan.SPDK.Mode = []string{"--interrupt-mode"}, v1alpha1.CoresInterrupt
 	}
 	conformance.Run(t, &hosted{m})
+}
+
+// fitRDMA gives a target of a release that needs it for RDMA hugepages, which this machine sets aside.
+func (m *machine) fitRDMA(t *testing.T) {
+	t.Helper()
+	if m.release >= "26.01" {
+		return
+	}
+	m.plan.SPDK.Hugepages = v1alpha1.Hugepages2Mi
+	const file = "/proc/sys/vm/nr_hugepages"
+	check(t, os.WriteFile(file, []byte(strconv.Itoa(spdktest.RealMemoryMiB/2)), 0o200))
+	got, err := os.ReadFile(file)
+	check(t, err)
+	if n, err := strconv.Atoi(strings.TrimSpace(string(got))); err != nil || n < spdktest.RealMemoryMiB/2 {
+		t.Fatalf("%s is %q: this machine has no %d MiB for SPDK %s, which serves RDMA only from hugepages", file, got, spdktest.RealMemoryMiB, m.release)
+	}
 }
 
 // hosted machine: its kernel connects to the target that it runs.
@@ -83,6 +104,42 @@ func (m hosted) ForeignDevice(t *testing.T) (engine.Device, string) {
 	d := m.BlankDevice(t)
 	program(t, "mke2fs", "-q", "-t", "ext4", d.Path)
 	return d, "ext4"
+}
+
+// TestPoolsReadByOthers go on being written: the kernel keeps what was read in its cache, and a target that asks it not to
+// wait would be refused for as long as that is there.
+func TestPoolsReadByOthers(t *testing.T) {
+	m := hosted{newMachine(t)}
+	m.restart(t)
+	d := m.BlankDevice(t)
+	e := m.engine(t)
+	check(t, errors.Join(e.OpenPools(t.Context(), []engine.Device{d})...))
+	for range 3 {
+		program(t, "dd", "if="+d.Path, "of=/dev/null", "bs=1M")
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		check(t, errors.Join(e.CreateVolumes(ctx, []engine.VolumeSpec{{ID: newID(), Pool: d.ID, SizeBytes: engine.SizeUnit}})...))
+		cancel()
+	}
+}
+
+// TestPoolsOfSmallRequests are refused where the target could not write to them.
+func TestPoolsOfSmallRequests(t *testing.T) {
+	m := hosted{newMachine(t)}
+	m.restart(t)
+	d := m.BlankDevice(t)
+	limit := filepath.Join("/sys/block", filepath.Base(d.Path), "queue/max_sectors_kb")
+	was, err := os.ReadFile(limit)
+	check(t, err)
+	t.Cleanup(func() { check(t, os.WriteFile(limit, was, 0o200)) }) // the loop device keeps it
+	check(t, os.WriteFile(limit, []byte("64"), 0o200))
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	err = errors.Join(m.engine(t).OpenPools(ctx, []engine.Device{d})...)
+	if m.release < "26.01" {
+		NewWithT(t).Expect(err).To(MatchError(engine.ErrUnsupported))
+		return
+	}
+	check(t, err)
 }
 
 func program(t *testing.T, name string, args ...string) string {

@@ -27,7 +27,14 @@ func TestMountedFilesystem(t *testing.T) {
 	address, err := initiator.Address()
 	check(t, err)
 	for _, transport := range []v1alpha1.TransportType{v1alpha1.TransportTCP, v1alpha1.TransportRDMA} {
-		t.Run(string(transport), func(t *testing.T) { mountedFilesystem(t, newBenchOver(t, transport, address)) })
+		t.Run(string(transport), func(t *testing.T) {
+			m := newMachine(t)
+			m.plan, m.address = planOf(transport), address
+			if transport == v1alpha1.TransportRDMA {
+				m.fitRDMA(t)
+			}
+			mountedFilesystem(t, newBenchOn(t, m))
+		})
 	}
 }
 

@@ -66,6 +66,9 @@ func (e *Engine) OpenPools(ctx context.Context, devices []engine.Device) []error
 	if err != nil {
 		return failAll(len(devices), err)
 	}
+	if err := s.uncacheOpened(st, s.uncached.add); err != nil {
+		return failAll(len(devices), err)
+	}
 	if st, err = s.examined(st, devices); err != nil {
 		return failAll(len(devices), err)
 	}
@@ -216,7 +219,7 @@ func (s *session) prepareKernel(o *opening) error {
 		return err
 	case o.FileBytes > 0 && !info.Mode().IsRegular():
 		return fmt.Errorf("%w: %s is not a file", engine.ErrInvalid, o.Path)
-	case o.FileBytes == 0 && (info.Mode()&os.ModeDevice == 0 || info.Mode()&os.ModeCharDevice != 0):
+	case o.FileBytes == 0 && !isBlockDevice(info):
 		return fmt.Errorf("%w: %s is not a block device; a file needs a size", engine.ErrInvalid, o.Path)
 	}
 	if o.FileBytes > 0 {
@@ -232,7 +235,10 @@ func (s *session) prepareKernel(o *opening) error {
 			return err
 		}
 	}
-	return s.probe(o)
+	if err := s.probe(o); err != nil || o.FileBytes > 0 {
+		return err
+	}
+	return s.prepareNowait(o, info)
 }
 
 // prepareFile of a pool, as large as it shall be.

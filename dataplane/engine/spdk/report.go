@@ -44,9 +44,6 @@ func (e *Engine) Settings(ctx context.Context, plan v1alpha1.Plan) ([]v1alpha1.E
 			return nil, err
 		}
 		planned = want.named()
-		if is.cores.IsSubsetOf(want.cores) { // weft-launch leaves out those that its container was not given
-			delete(planned, "coreMask")
-		}
 		groups := want.pollGroups
 		if groups.IsEmpty() {
 			groups = want.cores

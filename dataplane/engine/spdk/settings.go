@@ -186,8 +186,7 @@ func (s *session) readSettings(speaks dialect) (*settings, error) {
 	return is, nil
 }
 
-// differences from what is to what shall be that only a restart can undo. Fewer cores than
-// planned are none: weft-launch leaves out those that its container was not given.
+// differences from what is to what shall be that only a restart can undo, but for fewerCores.
 func (is *settings) differences(want settings) []string {
 	var found []string
 	differs := func(format string, args ...any) { found = append(found, fmt.Sprintf(format, args...)) }
@@ -233,6 +232,18 @@ func (is *settings) differences(want settings) []string {
 		}
 	}
 	return found
+}
+
+// fewerCores says that the target runs on some of the planned cores only; "" when it has them all. It was started so
+// by weft-launch, which leaves out cores that its container was not given, or before the plan had more. What else is
+// planned holds on fewer cores too.
+func (is *settings) fewerCores(want settings) string {
+	missing := want.cores.Difference(is.cores)
+	if missing.IsEmpty() || !is.cores.IsSubsetOf(want.cores) {
+		return ""
+	}
+	return fmt.Sprintf("it runs on cores %s and should run on %s: the plan has more since it started, or its container was not given %s; then let the kubelet's reservedSystemCPUs leave them out, or name CPUs that it gives with cores.mask",
+		is.cores, want.cores, missing)
 }
 
 func onOff(on bool) string {

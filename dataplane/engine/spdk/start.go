@@ -31,6 +31,9 @@ func (e *Engine) Start(ctx context.Context, plan v1alpha1.Plan) error {
 	if err != nil {
 		return err
 	}
+	if err := driven(&plan, speaks); err != nil {
+		return err
+	}
 	want, err := settingsOf(plan.SPDK, speaks)
 	if err != nil {
 		return err
@@ -59,13 +62,26 @@ func (e *Engine) Start(ctx context.Context, plan v1alpha1.Plan) error {
 		return err
 	}
 	differences := is.differences(want)
+	if made && len(differences) > 0 {
+		return fmt.Errorf("%w: it was given its settings, and took others: %w", engine.ErrUnsupported, &engine.RestartNeededError{Differences: differences})
+	}
+	if fewer := is.fewerCores(want); fewer != "" {
+		differences = append(differences, fewer)
+	}
 	if len(differences) == 0 {
 		return nil
 	}
-	if made {
-		return fmt.Errorf("%w: it was given its settings, and took others: %w", engine.ErrUnsupported, &engine.RestartNeededError{Differences: differences})
-	}
 	return &engine.RestartNeededError{Differences: differences}
+}
+
+// driven refuses drives that the target cannot drive itself: SPDK would say "No such device" of each.
+func driven(plan *v1alpha1.Plan, speaks dialect) error {
+	byItself := slices.ContainsFunc(plan.Drives, func(d v1alpha1.PlannedDrive) bool { return d.PCIAddress != "" })
+	if !byItself || !speaks.hugepagesOnly || plan.SPDK.Hugepages != v1alpha1.HugepagesDisabled {
+		return nil
+	}
+	return fmt.Errorf("%w: in this release SPDK drives NVMe drives from hugepages only: set memory.hugepages to 2Mi or 1Gi, or devices.driver to Kernel, or use an image with SPDK %s",
+		engine.ErrUnsupported, dialects[0].since)
 }
 
 // initialize a target that waits for its settings.
@@ -187,7 +203,7 @@ func hint(t v1alpha1.TransportType, plan *v1alpha1.SPDKPlan, speaks dialect) str
 		return ""
 	}
 	needs := "; it needs a target that was built with RDMA, and an RDMA device that it may use"
-	if speaks.rdmaHugepages && plan.Hugepages == v1alpha1.HugepagesDisabled {
+	if speaks.hugepagesOnly && plan.Hugepages == v1alpha1.HugepagesDisabled {
 		needs += "; in this release it also needs hugepages: set memory.hugepages to 2Mi or 1Gi, or use an image with SPDK " + dialects[0].since.String()
 	}
 	return needs

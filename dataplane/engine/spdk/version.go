@@ -32,16 +32,18 @@ type dialect struct {
 	hostsLinger bool
 	// rdmaPolls: a target in interrupt mode cannot serve RDMA (26.01's changelog has that it can).
 	rdmaPolls bool
-	// rdmaHugepages: without hugepages a target refuses the transport RDMA, for it finds none of its memory registered
-	// (seen on 25.05, "No translation for ptr"; 26.05 serves).
-	rdmaHugepages bool
+	// hugepagesOnly: without hugepages a target refuses the transport RDMA, and NVMe drives that it would drive itself, for it
+	// finds none of its memory registered (seen on 25.05, "No translation for ptr" and "spdk_vtophys failed"; 26.05 serves).
+	hugepagesOnly bool
+	// nowait: it asks the kernel not to wait for what a block device is asked, and takes no refusal for final; see nowait.go.
+	nowait bool
 }
 
 // dialects, the latest first. A newer release is taken for the latest one, and what it makes of it is read back.
 var dialects = []dialect{
 	{since: release{26, 5}},
 	{since: release{26, 1}, oneCache: true, discardKiB: true, hostsLinger: true},
-	{since: release{25, 5}, oneCache: true, discardKiB: true, hostsLinger: true, cannotMask: true, rdmaPolls: true, rdmaHugepages: true},
+	{since: release{25, 5}, oneCache: true, discardKiB: true, hostsLinger: true, cannotMask: true, rdmaPolls: true, hugepagesOnly: true, nowait: true},
 }
 
 // dialectOf a target. Of an older one nobody has seen what it makes of weft's settings: it is refused.

@@ -92,3 +92,31 @@ func TestRDMAWithoutHugepages(t *testing.T) {
 		g.Expect(strings.Contains(err.Error(), why)).To(Equal(c.said), "%s, %s: %v", c.version, c.hugepages, err)
 	}
 }
+
+// TestDrivesWithoutHugepages: of a release that cannot drive them, a plan is refused before SPDK says "No such device".
+func TestDrivesWithoutHugepages(t *testing.T) {
+	g := NewWithT(t)
+	for _, c := range []struct {
+		version   string
+		hugepages v1alpha1.Hugepages
+		address   string
+		refused   bool
+	}{
+		{"25.05", v1alpha1.HugepagesDisabled, "0000:5e:00.0", true},
+		{"25.05", v1alpha1.HugepagesDisabled, "", false},
+		{"25.05", v1alpha1.Hugepages2Mi, "0000:5e:00.0", false},
+		{"26.05", v1alpha1.HugepagesDisabled, "0000:5e:00.0", false},
+	} {
+		m := onFake(t, c.version)
+		m.plan.SPDK.Hugepages = c.hugepages
+		m.plan.Drives = []v1alpha1.PlannedDrive{{ID: "a", PCIAddress: c.address}}
+		m.launch(t)
+		err := m.engine(t).Start(t.Context(), m.plan)
+		if !c.refused {
+			g.Expect(err).NotTo(HaveOccurred(), "%+v", c)
+			continue
+		}
+		g.Expect(err).To(MatchError(engine.ErrUnsupported), "%+v", c)
+		g.Expect(err).To(MatchError(ContainSubstring("set memory.hugepages to 2Mi or 1Gi, or devices.driver to Kernel")), "%+v", c)
+	}
+}

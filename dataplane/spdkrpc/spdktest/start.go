@@ -10,6 +10,9 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"slices"
+	"strconv"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -54,6 +57,17 @@ func RealTarget(t TB) string {
 	return path
 }
 
+// Release of a real nvmf_tgt, such as 25.05 of "SPDK v25.05.1 git sha1 ...". It has five bytes, so releases compare as text.
+func Release(t TB, path string) string {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), path, "--version").CombinedOutput()
+	release, ok := strings.CutPrefix(string(out), "SPDK v")
+	if err != nil || !ok || len(release) < len("25.05") {
+		t.Fatalf("%s --version: %v: %s", path, err, out)
+	}
+	return release[:len("25.05")]
+}
+
 // PerfVariable names SPDK's spdk_nvme_perf, a host that makes load.
 const PerfVariable = "WEFT_SPDK_PERF"
 
@@ -77,11 +91,22 @@ type Real struct {
 	out  *tail
 }
 
-// realFlags keep a real target off the machine's PCI devices and hugepages, and out of other targets' way.
-var realFlags = []string{"--no-pci", "--no-huge", "-s", "640", "--disable-cpumask-locks", "--num-trace-entries", "0"}
+// RealMemoryMiB of a real target.
+const RealMemoryMiB = 640
+
+// realFlags keep a real target off the machine's PCI devices, and out of other targets' way.
+var realFlags = []string{"--no-pci", "-s", strconv.Itoa(RealMemoryMiB), "--disable-cpumask-locks", "--num-trace-entries", "0"}
+
+const (
+	// noHugepages is what a real target gets that is not given Hugepages.
+	noHugepages = "--no-huge"
+	// Hugepages among a real target's arguments: its memory is hugepages, which the machine must have free, and which
+	// are free again at its end, however it comes.
+	Hugepages = "--huge-unlink"
+)
 
 // StartReal starts the nvmf_tgt at path on the socket and waits until it answers; args are added to flags that keep it
-// off PCI devices and hugepages. The target ends with the test; its log goes to the test's when the test wants it.
+// off PCI devices, and off hugepages but where args have Hugepages. The target ends with the test; its log goes to the test's when the test wants it.
 func StartReal(t TB, path, socket string, args ...string) *Real {
 	t.Helper()
 	r, err := RunReal(context.WithoutCancel(t.Context()), path, socket, args...)
@@ -99,6 +124,9 @@ const readyWithin = 30 * time.Second
 func RunReal(ctx context.Context, path, socket string, args ...string) (*Real, error) {
 	r := &Real{Socket: socket, done: make(chan struct{}), out: &tail{}}
 	flags := append([]string{"-r", socket}, realFlags...)
+	if !slices.Contains(args, Hugepages) {
+		flags = append(flags, noHugepages)
+	}
 	r.cmd = exec.CommandContext(ctx, path, append(flags, args...)...)
 	r.cmd.Env = append(os.Environ(), "LC_ALL=C")
 	r.cmd.Stdout, r.cmd.Stderr = r.out, r.out
