@@ -14,3 +14,8 @@ func (p *Plan) Promisable(totalBytes int64) int64 {
 	}
 	return totalBytes/100*percent + totalBytes%100*percent/100
 }
+
+// TakesNothingNew tells whether so little of a pool is free that it takes no new volumes, snapshots or growth.
+func (s PoolStatus) TakesNothingNew() bool {
+	return s.Reason == ReasonPoolNearlyFull || s.Reason == ReasonPoolFull
+}

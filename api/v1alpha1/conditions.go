@@ -121,6 +121,7 @@ const (
 	ReasonStillAdmitted  = "HostsStillAdmitted"
 	ReasonNodeNotReady   = "NodeNotReady"
 	ReasonPoolNearlyFull = "PoolNearlyFull"
+	ReasonPoolFull       = "PoolFull"
 	ReasonUnsupported    = "Unsupported"
 	ReasonQoSFailed      = "QoSFailed"
 )

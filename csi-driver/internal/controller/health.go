@@ -81,6 +81,8 @@ func problemsOf(vol *v1alpha1.NvmfVolume, node *v1alpha1.NvmfNode) health.Proble
 		case pool.Device != vol.Status.Device:
 		case pool.Reason == v1alpha1.ReasonPoolNearlyFull:
 			p.Add(health.Degraded, pool.Reason, "pool "+pool.Device+": "+pool.Message)
+		case pool.Reason == v1alpha1.ReasonPoolFull:
+			p.Add(health.Inaccessible, pool.Reason, "pool "+pool.Device+": "+pool.Message)
 		case !pool.Ready:
 			p.Add(health.Inaccessible, pool.Reason, "pool "+pool.Device+": "+pool.Message)
 		}

@@ -46,6 +46,7 @@ func TestProblemsOf(t *testing.T) {
 		"nobody to serve":  {with(condition(v1alpha1.ConditionExported, no, v1alpha1.ReasonPortalFailed, "")), nil, well, ""},
 		"agent is silent":  {with(), nil, node(v1alpha1.PoolStatus{}, condition(v1alpha1.ConditionAgentAlive, no, v1alpha1.ReasonAgentSilent, "")), "DEGRADED AgentSilent"},
 		"node is gone":     {with(), nil, nil, "DEGRADED AgentSilent"},
+		"pool full":        {with(), nil, node(v1alpha1.PoolStatus{Device: "own", Ready: true, Reason: v1alpha1.ReasonPoolFull}), "INACCESSIBLE PoolFull"},
 		"pool nearly full": {with(), nil, node(v1alpha1.PoolStatus{Device: "own", Ready: true, Reason: v1alpha1.ReasonPoolNearlyFull}), "DEGRADED PoolNearlyFull"},
 		"pool failed": {
 			degraded(v1alpha1.ReasonPoolFailed), nil,

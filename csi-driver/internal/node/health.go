@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"slices"
 	"strings"
 
@@ -154,7 +155,8 @@ func (v sight) problems() health.Problems {
 				"its filesystem met an error and takes no more writes: see the kernel's log of this node; then delete the pod, and it is checked when it is next mounted")
 		}
 	}
-	for path, m := range v.measured {
+	for _, path := range slices.Sorted(maps.Keys(v.measured)) {
+		m := v.measured[path]
 		switch {
 		case m.err == nil:
 		case errors.Is(m.err, errNoAnswer):

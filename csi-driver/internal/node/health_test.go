@@ -105,6 +105,22 @@ func TestVolumeCondition(t *testing.T) {
 	}
 }
 
+// Of two places that fail alike, the same is named each time: a condition's words do not change while nothing does.
+func TestConditionNamesTheSamePlaceEachTime(t *testing.T) {
+	s := setUp(t)
+	must(t, s.stage(mountCapability("ext4")))
+	must(t, s.publish(mountCapability("ext4"), "pod", false))
+	s.service.Filesystems = &usage{Filesystems: s.service.Filesystems, answer: func() error { return syscall.EIO }}
+	for range 20 {
+		got, err := s.NodeGetVolumeHealth(t.Context(), &csi.NodeGetVolumeHealthRequest{VolumeId: vol, StagingTargetPath: s.path("staging"), VolumePublishPath: s.path("pod")})
+		must(t, err)
+		entries := got.GetVolumeHealth().GetHealthStatuses()
+		if len(entries) != 1 || !strings.Contains(entries[0].Message, "its filesystem at "+s.path("pod")+" fails") {
+			t.Fatalf("got %v", entries)
+		}
+	}
+}
+
 func TestConditionOfABlockVolume(t *testing.T) {
 	s := setUp(t)
 	s.listen(firstPortal, secondPortal)

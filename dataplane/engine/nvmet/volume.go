@@ -183,7 +183,7 @@ func (e *Engine) GrowVolumes(ctx context.Context, sizes []engine.VolumeSize) []e
 			return nil, fmt.Errorf("volume %w", err)
 		case want.SizeBytes < is.sizeBytes:
 			return nil, fmt.Errorf("volume %s from %d to %d bytes: %w", want.ID, is.sizeBytes, want.SizeBytes, engine.ErrShrink)
-		case want.SizeBytes > is.pool.TotalBytes:
+		case want.SizeBytes > is.sizeBytes && want.SizeBytes > is.pool.TotalBytes:
 			return nil, fmt.Errorf("volume %s to %d bytes in pool %s of %d: %w", want.ID, want.SizeBytes, is.pool.Device, is.pool.TotalBytes, engine.ErrNoSpace)
 		case want.SizeBytes > is.sizeBytes:
 			if err := os.Truncate(is.path, want.SizeBytes); err != nil {

@@ -106,6 +106,15 @@ func TestDecidePools(t *testing.T) {
 			node: says{"PoolReady": "False/PoolNearlyFull"},
 		},
 		{
+			name: "nor is one that was full",
+			given: func(s *Snapshot) {
+				filePool(s)
+				s.Target.State.Pools[0].FreeBytes = 0
+				s.Node.Status.Pools = []v1alpha1.PoolStatus{{Device: "/var/lib/weft/pool.img", Reason: v1alpha1.ReasonPoolFull}}
+			},
+			node: says{"PoolReady": "False/PoolNearlyFull"},
+		},
+		{
 			name:  "a file is asked for with each new plan, for it may have to grow",
 			given: func(s *Snapshot) { filePool(s); s.Node.Generation++ },
 			does:  []string{"OpenPools /var/lib/weft/pool.img /var/lib/weft/pool.img"},

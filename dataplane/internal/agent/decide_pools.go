@@ -31,10 +31,29 @@ const (
 
 func (d *decider) judgeFullness(p *pool) bool {
 	least := int64(nearlyFullPercent)
-	if d.lastPoolStatus(p.device.ID).Reason == v1alpha1.ReasonPoolNearlyFull {
+	if d.lastPoolStatus(p.device.ID).TakesNothingNew() {
 		least = roomAgainPercent
 	}
 	return p.readable() && p.held.FreeBytes < p.held.TotalBytes/100*least
+}
+
+// A pool is full, too, when more is promised of it than there is, and fullBytes or less are free: what its hosts write between two
+// looks. It is full until notFullPercent are free.
+const (
+	fullBytes      = 4 * engine.SizeUnit
+	notFullPercent = 1
+)
+
+// full pools fail writes, or may at any moment. Where no more is promised than there is, every volume can be filled: nothing fails.
+func (d *decider) full(p *pool) bool {
+	if !p.nearlyFull || d.promised[p.device.ID] <= p.held.TotalBytes {
+		return false
+	}
+	most := int64(fullBytes)
+	if d.lastPoolStatus(p.device.ID).Reason == v1alpha1.ReasonPoolFull {
+		most = max(most, p.held.TotalBytes/100*notFullPercent)
+	}
+	return p.held.FreeBytes <= most
 }
 
 // readable pools prove what they hold, and what they do not.
@@ -120,9 +139,9 @@ func (d *decider) toBeOpened(p *pool) bool {
 	if !p.readable() {
 		return true
 	}
-	last := d.lastPoolStatus(p.device.ID).Reason
+	last := d.lastPoolStatus(p.device.ID)
 	return p.device.FileBytes > 0 &&
-		(d.Node.Generation != d.Node.Status.ObservedGeneration || last != "" && last != v1alpha1.ReasonPoolNearlyFull)
+		(d.Node.Generation != d.Node.Status.ObservedGeneration || last.Reason != "" && !last.TakesNothingNew())
 }
 
 func (d *decider) lastPoolStatus(device string) v1alpha1.PoolStatus {
@@ -147,6 +166,9 @@ func (d *decider) judgePool(p *pool) (reason, message string) {
 		return v1alpha1.ReasonPoolFailed, err.Error()
 	case p.held != nil && p.held.Err != nil:
 		return v1alpha1.ReasonPoolFailed, p.held.Err.Error()
+	case d.full(p):
+		return v1alpha1.ReasonPoolFull, "nothing of it is free, and more is promised: writes of its volumes that need room fail, and filesystems may turn read-only; " +
+			"delete volumes or snapshots, discard in its volumes what they do not need (fstrim), or enlarge its file"
 	case p.nearlyFull:
 		return v1alpha1.ReasonPoolNearlyFull, fmt.Sprintf("less than %d %% of it is free: it serves what it holds and takes no new volumes, snapshots or growth until more than %d %% is; "+
 			"delete volumes or snapshots, or add a drive", nearlyFullPercent, roomAgainPercent)
