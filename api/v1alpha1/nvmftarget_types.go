@@ -48,6 +48,8 @@ const (
 // +kubebuilder:validation:XValidation:rule="!has(self.devices.driver) || self.devices.driver != 'UIO' || !has(self.cores) || self.cores.mode != 'Interrupt'",message="cores.mode Interrupt needs an interrupt for each queue of a drive, which devices.driver UIO cannot give; use VFIO or Kernel, or mode Dynamic"
 // +kubebuilder:validation:XValidation:rule="!has(self.devices.driver) || self.devices.driver != 'UIO' || !has(self.memory) || self.memory.hugepages != 'Disabled'",message="memory.hugepages: devices.driver UIO hands drives physical addresses, which only hugepages keep; use 2Mi or 1Gi, or driver VFIO"
 // +kubebuilder:validation:XValidation:rule="self.engine != 'SPDK' || self.transports.all(a, self.transports.all(b, a.type != b.type || a.queueDepth == b.queueDepth && a.maxIOQueues == b.maxIOQueues))",message="transports: SPDK has one transport of a type for all its portals; give those of one type the same queueDepth and maxIOQueues"
+// +kubebuilder:validation:XValidation:rule="self.engine != 'SPDK' || self.transports.all(a, self.transports.all(b, a.type != b.type || (has(a.placement) ? a.placement : 'None') == (has(b.placement) ? b.placement : 'None') && (has(a.c2hSuccess) ? a.c2hSuccess : 'Enabled') == (has(b.c2hSuccess) ? b.c2hSuccess : 'Enabled')))",message="transports: SPDK has one transport of a type for all its portals; give those of type TCP the same placement and c2hSuccess"
+// +kubebuilder:validation:XValidation:rule="self.transports.all(a, self.transports.all(b, a.type != b.type || (has(a.srq) ? a.srq.mode : 'Auto') == (has(b.srq) ? b.srq.mode : 'Auto') && (has(a.srq) && has(a.srq.depth) ? a.srq.depth : 0) == (has(b.srq) && has(b.srq.depth) ? b.srq.depth : 0)))",message="transports: all portals over RDMA share their receive queues; give those of type RDMA the same srq"
 // +kubebuilder:validation:XValidation:rule="self.transports.all(a, self.transports.exists_one(b, a.type == b.type && a.port == b.port && has(a.network) == has(b.network) && (!has(a.network) || a.network == b.network)))",message="transports: two of one type need different ports or different networks"
 type NvmfTargetSpec struct {
 	// Engine that serves the volumes. Immutable: the two engines lay data out
@@ -117,6 +119,7 @@ type NvmfTargetSpec struct {
 // Transport is one way to reach the target.
 // +kubebuilder:validation:XValidation:rule="self.type == 'RDMA' || !has(self.srq)",message="srq: only RDMA has shared receive queues; remove srq, or use type: RDMA"
 // +kubebuilder:validation:XValidation:rule="self.type == 'TCP' || !has(self.placement)",message="placement: only TCP connections are placed by CPU or NAPI id; remove placement, or use type: TCP"
+// +kubebuilder:validation:XValidation:rule="!has(self.maxIOSize) || quantity(string(self.inCapsuleDataSize)).compareTo(quantity(string(self.maxIOSize))) <= 0",message="inCapsuleDataSize is over maxIOSize, which SPDK refuses; make it at most maxIOSize"
 // +kubebuilder:validation:XValidation:rule="self.type == 'TCP' || !has(self.c2hSuccess)",message="c2hSuccess: only TCP has it; remove c2hSuccess, or use type: TCP"
 type Transport struct {
 	// Type of the transport.

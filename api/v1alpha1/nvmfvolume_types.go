@@ -70,11 +70,15 @@ type VolumeSource struct {
 
 // Connection settings that hosts use.
 type Connection struct {
-	// Transport to connect over. Default TCP.
-	// +kubebuilder:default=TCP
+	// Transports to connect over, in any order. A host connects to every portal of these that the volume's node has: each is
+	// a path to the same device. Default: TCP alone.
+	// +kubebuilder:default={TCP}
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=2
+	// +listType=set
 	// +optional
-	Transport TransportType `json:"transport,omitempty"`
-	// IOQueues a host opens; it never opens more than it has CPUs. Default 2.
+	Transports []TransportType `json:"transports,omitempty"`
+	// IOQueues a host opens to each portal; it never opens more than it has CPUs. Default 2.
 	// +kubebuilder:default=2
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=127
@@ -143,7 +147,7 @@ type NvmfVolumeStatus struct {
 	// NGUID of the namespace, 32 hexadecimal digits. With the NQN it identifies the volume on a host.
 	// +optional
 	NGUID string `json:"nguid,omitempty"`
-	// Portals where it is reached.
+	// Portals where it is reached: its paths. One that is planned and cannot be opened now is among them.
 	// +kubebuilder:validation:MaxItems=8
 	// +listType=atomic
 	// +optional
@@ -196,7 +200,7 @@ type AdmittedHost struct {
 // +kubebuilder:printcolumn:name="Node",type=string,JSONPath=`.spec.node`
 // +kubebuilder:printcolumn:name="Size",type=string,JSONPath=`.spec.size`
 // +kubebuilder:printcolumn:name="Allocated",type=string,JSONPath=`.status.allocated`
-// +kubebuilder:printcolumn:name="Transport",type=string,JSONPath=`.spec.connection.transport`
+// +kubebuilder:printcolumn:name="Transports",type=string,JSONPath=`.spec.connection.transports`
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`,priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`

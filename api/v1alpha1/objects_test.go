@@ -59,7 +59,7 @@ uuid: 8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0a001
 target: fast
 node: storage-1
 size: 1Gi
-connection: {transport: TCP, ioQueues: 2, queueDepth: 128, ctrlLossTimeoutSeconds: -1}`},
+connection: {transports: [TCP], ioQueues: 2, queueDepth: 128, ctrlLossTimeoutSeconds: -1}`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := object(t, test.base, test.edit)
@@ -113,7 +113,7 @@ spec:
   devices: {selector: {models: ["A*"], minSize: 1Ti, byID: ["nvme-A*"]}}
   updateStrategy: {type: RollingUpdate, maxUnavailable: 2}`},
 		{&v1alpha1.NvmfNode{}, node, `spec: {plan: {file: {path: /var/lib/weft/a, size: 2Gi}}}`},
-		{&v1alpha1.NvmfVolume{}, volume, `spec: {source: {snapshot: s}, hosts: [{nqn: "nqn.2014-08.org:a"}], connection: {transport: RDMA, ioQueues: 1, queueDepth: 16, ctrlLossTimeoutSeconds: 1}}`},
+		{&v1alpha1.NvmfVolume{}, volume, `spec: {source: {snapshot: s}, hosts: [{nqn: "nqn.2014-08.org:a"}], connection: {transports: [RDMA, TCP], ioQueues: 1, queueDepth: 16, ctrlLossTimeoutSeconds: 1}}`},
 		{&v1alpha1.NvmfSnapshot{}, snapshot, ``},
 	} {
 		t.Run(test.base, func(t *testing.T) {
@@ -151,8 +151,8 @@ func TestColumns(t *testing.T) {
 			[]string{"Name", "Target", "Ready", "Alive", "Engine", "Total", "Free", "Reason", "Age"},
 			[]any{"fast", "True", "False", "6.12.0", "1Ti", "1Gi", "AsExpected"}},
 		{volume, "nvmfvolumes", `status: {allocated: 1Mi, ` + ready + `}`,
-			[]string{"Name", "Target", "Node", "Size", "Allocated", "Transport", "Ready", "Reason", "Age"},
-			[]any{"fast", "storage-1", "1Gi", "1Mi", "TCP", "True", "AsExpected"}},
+			[]string{"Name", "Target", "Node", "Size", "Allocated", "Transports", "Ready", "Reason", "Age"},
+			[]any{"fast", "storage-1", "1Gi", "1Mi", `["TCP"]`, "True", "AsExpected"}},
 		{snapshot, "nvmfsnapshots", `status: {ready: true, size: 1Gi, allocated: 1Mi, ` + ready + `}`,
 			[]string{"Name", "Volume", "Ready", "Size", "Allocated", "Age"},
 			[]any{"pvc-1", true, "1Gi", "1Mi"}},

@@ -118,6 +118,8 @@ func volumeRules() []validation {
 		{name: "two hosts that do not share", base: volume, edit: `spec: {hosts: [{nqn: "nqn.2014-08.org:a"}, {nqn: "nqn.2014-08.org:b"}]}`, field: "spec.hosts", want: "only with the same access"},
 		{name: "two hosts that share otherwise", base: volume, edit: `spec: {hosts: [{nqn: "nqn.2014-08.org:a", access: SharedWrite}, {nqn: "nqn.2014-08.org:b", access: SharedRead}]}`, field: "spec.hosts", want: "only with the same access"},
 
+		{name: "a transport twice", base: volume, edit: `spec: {connection: {transports: [TCP, TCP]}}`, field: "spec.connection.transports[1]", want: "Duplicate value"},
+
 		{name: "another uuid", base: volume, update: `spec: {uuid: 8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0affe}`, field: "spec.uuid", want: "uuid is immutable: it is the volume's identity"},
 		{name: "another target", base: volume, update: `spec: {target: slow}`, field: "spec.target", want: "target is immutable: the data lies there; make a new volume from a copy"},
 		{name: "another node", base: volume, update: `spec: {node: storage-2}`, field: "spec.node", want: "node is immutable: the data lies there; make a new volume from a copy"},
@@ -158,7 +160,9 @@ func volumeRules() []validation {
 		bounds(volume, "spec.qos.bandwidthMiBps", `spec: {qos: {bandwidthMiBps: %s}}`, 1, 1048576),
 		bounds(volume, "spec.qos.readBandwidthMiBps", `spec: {qos: {readBandwidthMiBps: %s}}`, 1, 1048576),
 		bounds(volume, "spec.qos.writeBandwidthMiBps", `spec: {qos: {writeBandwidthMiBps: %s}}`, 1, 1048576),
-		enum(volume, "spec.connection.transport", `spec: {connection: {transport: %s}}`, "TCP", "RDMA"),
+		enum(volume, "spec.connection.transports[0]", `spec: {connection: {transports: [%s]}}`, "TCP", "RDMA"),
+		field{base: volume, path: "spec.connection.transports", edit: `spec: {connection: {transports: %s}}`, good: []string{"[TCP, RDMA]", "[RDMA, TCP]"},
+			bad: map[string]string{"[]": "should have at least 1 items", "[TCP, RDMA, TCP]": "must have at most 2 items"}},
 		enum(volume, "spec.hosts[0].access", `spec: {hosts: [{nqn: "nqn.2014-08.org:a", access: %s}]}`, "Exclusive", "SharedWrite", "SharedRead"),
 		bounds(volume, "spec.connection.ioQueues", `spec: {connection: {ioQueues: %s}}`, 1, 127),
 		bounds(volume, "spec.connection.queueDepth", `spec: {connection: {queueDepth: %s}}`, 16, 1024),

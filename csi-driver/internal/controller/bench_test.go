@@ -88,7 +88,7 @@ func writesAlone(b *testing.B, names []string) time.Duration {
 			ObjectMeta: metav1.ObjectMeta{Name: name + "-raw"},
 			Spec: v1alpha1.NvmfVolumeSpec{
 				UUID: uuid.NewString(), Target: "raw", Node: "raw", Size: resource.MustParse("1Gi"),
-				Connection: v1alpha1.Connection{Transport: v1alpha1.TransportTCP, IOQueues: 2, QueueDepth: 128, CtrlLossTimeoutSeconds: -1},
+				Connection: v1alpha1.Connection{Transports: []v1alpha1.TransportType{v1alpha1.TransportTCP}, IOQueues: 2, QueueDepth: 128, CtrlLossTimeoutSeconds: -1},
 			},
 		}
 	}

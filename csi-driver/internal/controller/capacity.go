@@ -29,7 +29,7 @@ func (s *Service) getCapacity(ctx context.Context, req *csi.GetCapacityRequest) 
 		if err != nil {
 			return nil, err
 		}
-		of.Target, of.Transport, of.Zones = target.Name, connection.Transport, params.Zones
+		of.Target, of.Transports, of.Zones = target.Name, connection.Transports, params.Zones
 		if of.ZoneOf, err = s.zoneOf(ctx, of.Zones); err != nil {
 			return nil, err
 		}

@@ -17,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/csi-driver/internal/parameters"
 	"github.com/weft-storage/weft/csi-driver/internal/placement"
 )
 
@@ -42,7 +43,7 @@ func (s *Service) createVolume(ctx context.Context, req *csi.CreateVolumeRequest
 
 // volumeContext is for people who read a PersistentVolume; nothing depends on it.
 func volumeContext(vol *v1alpha1.NvmfVolume) map[string]string {
-	return map[string]string{"target": vol.Spec.Target, "transport": string(vol.Spec.Connection.Transport)}
+	return map[string]string{parameters.Target: vol.Spec.Target, parameters.Transport: parameters.FormatTransports(vol.Spec.Connection.Transports)}
 }
 
 // ensureVolume returns the volume once it exists on its node. Where an agent has no room for it after all,
@@ -110,7 +111,7 @@ func (s *Service) makeObject(ctx context.Context, want volumeRequest, avoid []st
 	if err := s.checkLimits(ctx, target.Name, want.params.QoS); err != nil {
 		return nil, err
 	}
-	req := placement.Request{Target: target.Name, Transport: connection.Transport, Avoid: avoid, Zones: want.params.Zones}
+	req := placement.Request{Target: target.Name, Transports: connection.Transports, Avoid: avoid, Zones: want.params.Zones}
 	if req.ZoneOf, err = s.zoneOf(ctx, req.Zones); err != nil {
 		return nil, err
 	}

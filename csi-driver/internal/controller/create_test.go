@@ -49,7 +49,7 @@ func TestCreateStoresWhatWasAskedFor(t *testing.T) {
 			t.Errorf("%s: label %q, annotation %q", key, vol.Labels[key], vol.Annotations[key])
 		}
 	}
-	want := v1alpha1.Connection{Transport: v1alpha1.TransportRDMA, IOQueues: 4, QueueDepth: 64, CtrlLossTimeoutSeconds: 600}
+	want := v1alpha1.Connection{Transports: []v1alpha1.TransportType{v1alpha1.TransportRDMA}, IOQueues: 4, QueueDepth: 64, CtrlLossTimeoutSeconds: 600}
 	if diff := cmp.Diff(want, vol.Spec.Connection); diff != "" {
 		t.Error(diff)
 	}
@@ -75,6 +75,8 @@ func TestCreateRefusesBadInput(t *testing.T) {
 		"no target":         {func(r *csi.CreateVolumeRequest) { r.Parameters = nil }, codes.InvalidArgument, []string{"target is missing"}},
 		"unknown target":    {func(r *csi.CreateVolumeRequest) { r.Parameters["target"] = "quick" }, codes.InvalidArgument, []string{`there is no NvmfTarget "quick"`, st.target}},
 		"unknown parameter": {func(r *csi.CreateVolumeRequest) { r.Parameters["replicas"] = "3" }, codes.InvalidArgument, []string{`"replicas" is not known`, "ioQueues"}},
+		"both transports on a target with one": {func(r *csi.CreateVolumeRequest) { r.Parameters["transport"] = "RDMA,TCP" }, codes.InvalidArgument,
+			[]string{"has no RDMA, it has TCP"}},
 		"RDMA on a target without": {func(r *csi.CreateVolumeRequest) { r.Parameters["transport"] = "RDMA" }, codes.InvalidArgument,
 			[]string{"has no RDMA, it has TCP"}},
 		"more queues than the target takes": {func(r *csi.CreateVolumeRequest) { r.Parameters["ioQueues"] = "9" }, codes.InvalidArgument,
@@ -197,6 +199,7 @@ func TestCreateAgain(t *testing.T) {
 	for says, change := range map[string]func(*csi.CreateVolumeRequest){
 		"its size is 1Gi":        func(r *csi.CreateVolumeRequest) { r.CapacityRange.RequiredBytes = 2 * gi },
 		"which is not what":      func(r *csi.CreateVolumeRequest) { r.CapacityRange = &csi.CapacityRange{LimitBytes: gi / 2} },
+		"not RDMA,TCP":           func(r *csi.CreateVolumeRequest) { r.Parameters["transport"] = "TCP,RDMA" },
 		"transport is TCP":       func(r *csi.CreateVolumeRequest) { r.Parameters["transport"] = "RDMA" },
 		"ioQueues is 4, not 2":   func(r *csi.CreateVolumeRequest) { r.Parameters["ioQueues"] = "2" },
 		"not another":            func(r *csi.CreateVolumeRequest) { r.Parameters["target"] = "another" },

@@ -166,10 +166,10 @@ func admittedHost(vol *v1alpha1.NvmfVolume, h host) (v1alpha1.AdmittedHost, bool
 	return vol.Status.Hosts[i], true
 }
 
-// portals of the volume's transport.
+// portals of the volume's transports: its paths.
 func portals(vol *v1alpha1.NvmfVolume) []v1alpha1.Portal {
 	return slices.DeleteFunc(slices.Clone(vol.Status.Portals), func(p v1alpha1.Portal) bool {
-		return p.Transport != vol.Spec.Connection.Transport
+		return !slices.Contains(vol.Spec.Connection.Transports, p.Transport)
 	})
 }
 

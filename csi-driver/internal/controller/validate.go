@@ -59,11 +59,17 @@ func checkContext(vol *v1alpha1.NvmfVolume, given map[string]string) error {
 		case strings.HasPrefix(k, "csi.storage.k8s.io/") || k == provisionerIdentity:
 		case !known:
 			return failf(invalid, "volume attributes: %q is not known; known are target and transport, and both may be left out", k)
-		case given[k] != want:
+		case given[k] != want && (k != parameters.Transport || !sameTransports(given[k], want)):
 			return failf(invalid, "volume attributes: %s is %s, and that of volume %s is %s", k, given[k], vol.Name, want)
 		}
 	}
 	return nil
+}
+
+// sameTransports are the same in whatever order they were written.
+func sameTransports(given, want string) bool {
+	list, err := parameters.ParseTransports(given)
+	return err == nil && parameters.FormatTransports(list) == want
 }
 
 // provisionerIdentity is what csi-provisioner adds to the attributes of volumes that it makes.

@@ -36,8 +36,10 @@ var modules = map[v1alpha1.TransportType]string{
 }
 
 // Connect makes a controller for each portal that has none, and returns when at least one portal of the subsystem
-// has one; portals that could not be connected meanwhile are logged. It is idempotent.
-// It fails with a *ConnectError for each portal, joined, when no portal could be connected.
+// has one; portals that could not be connected meanwhile are logged. It is idempotent. A portal at which nothing answered within
+// the last 30 seconds is tried only when no other can be connected.
+// It fails with the error of each portal, joined, when no portal could be connected: a *ConnectError, or ErrUnsupported without
+// one where the kernel has no module for the portal's transport.
 //
 // Without the kernel's multipath (nvme_core.multipath=N) each controller would be
 // a block device of its own, so that only one portal is connected.
@@ -45,7 +47,7 @@ func (h *Host) Connect(ctx context.Context, c Connection) error {
 	if len(c.Portals) == 0 {
 		return fmt.Errorf("%w: %s has no portal", ErrInvalid, c.NQN)
 	}
-	known, err := h.prepare(ctx, c)
+	known, err := h.prepare(ctx)
 	if err != nil {
 		return err
 	}
@@ -62,11 +64,18 @@ func (h *Host) Connect(ctx context.Context, c Connection) error {
 	}
 	var errs []error
 	paths := 0
-	for _, p := range c.Portals {
+	answering, silent := h.bySilence(c.Portals)
+	for i, p := range slices.Concat(answering, silent) {
 		if paths > 0 && !multipath {
 			break
 		}
-		if err := h.connectPortal(ctx, c, p, known); err != nil {
+		if paths > 0 && i >= len(answering) {
+			logr.FromContextOrDiscard(ctx).Info("Portals did not answer a moment ago, and are left for later", "nqn", c.NQN, "portals", silent)
+			break
+		}
+		err := h.connectPortal(ctx, c, p, known)
+		h.heard(p, err)
+		if err != nil {
 			errs = append(errs, err)
 			continue
 		}
@@ -81,23 +90,10 @@ func (h *Host) Connect(ctx context.Context, c Connection) error {
 	return nil
 }
 
-// prepare loads what the kernel needs and reads which options it knows; nil stands for "it does not say".
-func (h *Host) prepare(ctx context.Context, c Connection) (map[string]bool, error) {
-	if _, err := os.Stat(h.dev("nvme-fabrics")); errors.Is(err, fs.ErrNotExist) {
-		if err := h.LoadModule(ctx, "nvme_fabrics"); err != nil {
-			return nil, fmt.Errorf("load kernel module nvme_fabrics: %w: %w", ErrUnsupported, err)
-		}
-	}
-	for _, p := range c.Portals {
-		module, ok := modules[p.Transport]
-		if !ok {
-			return nil, fmt.Errorf("%w: transport %q; it must be TCP or RDMA", ErrInvalid, p.Transport)
-		}
-		if _, err := os.Stat(h.sys("module", module)); errors.Is(err, fs.ErrNotExist) {
-			if err := h.LoadModule(ctx, module); err != nil {
-				return nil, fmt.Errorf("load kernel module %s: %w: %w", module, ErrUnsupported, err)
-			}
-		}
+// prepare loads what the kernel needs for any connection and reads which options it knows; nil stands for "it does not say".
+func (h *Host) prepare(ctx context.Context) (map[string]bool, error) {
+	if err := h.module(ctx, "nvme_fabrics", h.dev("nvme-fabrics")); err != nil {
+		return nil, err
 	}
 	text, err := h.Kernel.Options()
 	if errors.Is(err, syscall.EINVAL) {
@@ -112,6 +108,26 @@ func (h *Host) prepare(ctx context.Context, c Connection) (map[string]bool, erro
 		known[key] = true
 	}
 	return known, nil
+}
+
+// speak makes the kernel ready for a transport. A volume with portals of two needs only one of them.
+func (h *Host) speak(ctx context.Context, t v1alpha1.TransportType) error {
+	module, ok := modules[t]
+	if !ok {
+		return fmt.Errorf("%w: transport %q; it must be TCP or RDMA", ErrInvalid, t)
+	}
+	return h.module(ctx, module, h.sys("module", module))
+}
+
+// module loads a kernel module unless what it makes is there.
+func (h *Host) module(ctx context.Context, name, makes string) error {
+	if _, err := os.Stat(makes); !errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err := h.LoadModule(ctx, name); err != nil {
+		return fmt.Errorf("load kernel module %s: %w: %w", name, ErrUnsupported, err)
+	}
+	return nil
 }
 
 func (h *Host) dev(name string) string { return strings.TrimSuffix(h.Root, "/") + "/dev/" + name }
@@ -135,6 +151,9 @@ func (h *Host) connectPortal(ctx context.Context, c Connection, p v1alpha1.Porta
 		if connected, err := h.connectedTo(c.NQN, p); connected || err != nil {
 			return err
 		}
+	}
+	if err := h.speak(ctx, p.Transport); err != nil {
+		return err
 	}
 	options, err := h.options(c, p, known)
 	if err != nil {

@@ -51,6 +51,7 @@ var reasons = []struct {
 	{syscall.ECONNABORTED, ErrUnreachable, "the connection was closed during the handshake"},
 	{syscall.EPIPE, ErrUnreachable, "the connection was closed during the handshake"},
 	{syscall.ETIMEDOUT, ErrUnreachable, "it does not answer"},
+	{syscall.EAGAIN, ErrUnreachable, "it takes connections and does not answer; its target may be stopped, or busy"},
 	{syscall.EHOSTUNREACH, ErrUnreachable, "there is no route to it, or it does not answer"},
 	{syscall.ENETUNREACH, ErrUnreachable, "there is no route to its network"},
 	{syscall.EHOSTDOWN, ErrUnreachable, "it is down"},

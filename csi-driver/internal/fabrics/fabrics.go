@@ -25,11 +25,17 @@ import (
 	"sync"
 	"time"
 
+	"k8s.io/utils/clock"
+
 	"github.com/weft-storage/weft/api/v1alpha1"
 )
 
 // pollInterval is how often sysfs is looked at while waiting. Connecting takes the kernel about 100 ms, and a look costs some 20 µs.
 const pollInterval = 20 * time.Millisecond
+
+// silence is how long a portal that did not answer is not waited for by volumes that have another path. Over RDMA each try takes the kernel
+// seconds (NVME_RDMA_CM_TIMEOUT_MS, 3 s), and one connection is made after the other: a node with a hundred volumes would need minutes.
+const silence = 30 * time.Second
 
 // Kernel is what this package asks of the kernel besides reading sysfs. Safe for concurrent use.
 type Kernel interface {
@@ -61,6 +67,8 @@ type Config struct {
 	// Reachable fails when a TCP connection to an address cannot be made. The kernel makes
 	// connections one after the other, so that one to a dead portal would hold up all others for seconds.
 	Reachable func(ctx context.Context, address string) error
+	// Clock to tell how long ago a portal did not answer; nil for the machine's.
+	Clock clock.PassiveClock
 }
 
 // Host is this machine as an NVMe-oF host. Safe for concurrent use.
@@ -75,11 +83,18 @@ type Host struct {
 	// a hint that is checked at each use: it makes a look-up independent of the number of other volumes.
 	mu    sync.Mutex
 	names map[string]string
+	// silent portals, with the time when nothing answered there.
+	silent map[v1alpha1.Portal]time.Time
 }
 
 // New makes a Host.
 func New(config Config) *Host {
-	return &Host{Config: config, NQN: v1alpha1.HostNQNPrefix + config.UID, names: map[string]string{}}
+	if config.Clock == nil {
+		config.Clock = clock.RealClock{}
+	}
+	return &Host{
+		Config: config, NQN: v1alpha1.HostNQNPrefix + config.UID, names: map[string]string{}, silent: map[v1alpha1.Portal]time.Time{},
+	}
 }
 
 // ID of a volume on a host.

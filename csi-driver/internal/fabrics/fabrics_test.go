@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	testingclock "k8s.io/utils/clock/testing"
+
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/csi-driver/internal/fabrics"
 	"github.com/weft-storage/weft/csi-driver/internal/fabrics/fabricstest"
@@ -237,6 +239,85 @@ func TestConnectThroughThePortalsThatAnswer(t *testing.T) {
 	}
 }
 
+// A volume with portals of two transports needs one of them: a node without RDMA uses TCP.
+func TestConnectOverTheTransportsThatTheHostHas(t *testing.T) {
+	rdma := v1alpha1.Portal{Transport: v1alpha1.TransportRDMA, Address: "10.0.0.1", Port: 4421}
+	for name, tc := range map[string]struct {
+		change func(*fixture)
+		words  string
+	}{
+		"no device": {func(f *fixture) { f.kernel.SetRDMA(false) }, "no device of this host serves the transport"},
+		"no module": {func(f *fixture) {
+			f.must(os.Remove(filepath.Join(f.kernel.Root, "sys/module/nvme_rdma")))
+			f.host.LoadModule = func(_ context.Context, name string) error { return errors.New(name + " is not there") }
+		}, "load kernel module nvme_rdma: not supported by this host's kernel: nvme_rdma is not there"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := setUp(t)
+			tc.change(f)
+			err := f.host.Connect(t.Context(), connection(rdma))
+			if !errors.Is(err, fabrics.ErrUnsupported) || !strings.Contains(err.Error(), tc.words) {
+				t.Errorf("RDMA alone: got %v", err)
+			}
+			f.connect(rdma, first)
+			controllers, err := f.host.Controllers(nqn)
+			if err != nil || len(controllers) != 1 || controllers[0].Transport != v1alpha1.TransportTCP {
+				t.Errorf("%v, %v", controllers, err)
+			}
+			if lost, err := f.host.Lost(connection(rdma, first)); err != nil || !slices.Equal(lost, []v1alpha1.Portal{rdma}) {
+				t.Errorf("lost %v, %v", lost, err)
+			}
+		})
+	}
+}
+
+// Over RDMA only the kernel can ask, which takes seconds: one volume waits for a silent portal, and not all of a node's.
+func TestConnectWaitsForASilentPortalOnce(t *testing.T) {
+	f := setUp(t)
+	clock := testingclock.NewFakePassiveClock(time.Date(2026, 11, 22, 0, 0, 0, 0, time.UTC))
+	f.host.Clock = clock
+	silent := v1alpha1.Portal{Transport: v1alpha1.TransportRDMA, Address: "10.0.0.9", Port: 4421}
+	asked := func() (n int) {
+		for _, c := range f.kernel.Creations() {
+			if strings.HasPrefix(c, "transport=rdma,") {
+				n++
+			}
+		}
+		return n
+	}
+	connect := func(volume string, want int, portals ...v1alpha1.Portal) {
+		t.Helper()
+		f.serve(volume, strings.Repeat("f", 32))
+		c := connection(portals...)
+		c.NQN = volume
+		if err := f.host.Connect(t.Context(), c); (err != nil) != (len(portals) == 1) {
+			t.Errorf("%s: %v", volume, err)
+		}
+		if asked() != want {
+			t.Errorf("%s: asked the silent portal %d times, want %d", volume, asked(), want)
+		}
+	}
+	connect(v1alpha1.NQNPrefix+"pvc-2", 1, silent, first)
+	connect(v1alpha1.NQNPrefix+"pvc-3", 1, silent, first)
+	connect(v1alpha1.NQNPrefix+"pvc-3", 2, silent)
+	clock.SetTime(clock.Now().Add(29 * time.Second))
+	connect(v1alpha1.NQNPrefix+"pvc-4", 2, silent, first)
+	clock.SetTime(clock.Now().Add(time.Second))
+	connect(v1alpha1.NQNPrefix+"pvc-5", 3, silent, first)
+
+	// It answers again.
+	f.must(f.kernel.Serve(fabricstest.Subsystem{
+		NQN: nqn, Portals: []string{"10.0.0.9:4421", "10.0.0.1:4420"}, Hosts: []string{f.host.NQN},
+		Namespaces: []fabricstest.Namespace{{NGUID: nguid, SizeBytes: size}},
+	}))
+	f.connect(silent)
+	f.must(f.host.Disconnect(t.Context(), id))
+	f.connect(silent, first)
+	if controllers, err := f.host.Controllers(nqn); err != nil || len(controllers) != 2 {
+		t.Errorf("%v, %v", controllers, err)
+	}
+}
+
 func TestConnectSaysWhyNot(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*fixture, *fabrics.Connection)
@@ -253,6 +334,11 @@ func TestConnectSaysWhyNot(t *testing.T) {
 				c.Portals[0] = v1alpha1.Portal{Transport: v1alpha1.TransportRDMA, Address: "10.0.0.1", Port: 4499}
 			},
 			fabrics.ErrUnreachable, syscall.ECONNRESET, "over RDMA",
+		},
+		// As Linux 6.12 says it, after 10 s.
+		"taken and not answered": {
+			func(f *fixture, _ *fabrics.Connection) { f.host.Kernel = silent{f.kernel} },
+			fabrics.ErrUnreachable, syscall.EAGAIN, "does not answer",
 		},
 		"host not admitted": {
 			func(f *fixture, _ *fabrics.Connection) {
@@ -283,6 +369,13 @@ func TestConnectSaysWhyNot(t *testing.T) {
 			}
 		})
 	}
+}
+
+// silent kernel: the target of each connection is.
+type silent struct{ fabrics.Kernel }
+
+func (silent) Create(string) (string, error) {
+	return "", &os.PathError{Op: "write", Path: "/dev/nvme-fabrics", Err: syscall.EAGAIN}
 }
 
 func TestConnectDoesNotAskTheKernelForADeadPortal(t *testing.T) {

@@ -4,6 +4,7 @@ package fabrics
 
 import (
 	"context"
+	"errors"
 	"net"
 	"slices"
 	"strconv"
@@ -35,6 +36,31 @@ func (h *Host) Lost(c Connection) ([]v1alpha1.Portal, error) {
 		return nil, err
 	}
 	return lost, nil
+}
+
+// bySilence parts portals into those that may answer and those that did not lately, each in their order.
+func (h *Host) bySilence(portals []v1alpha1.Portal) (answering, silent []v1alpha1.Portal) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, p := range portals {
+		if since, ok := h.silent[p]; ok && h.Clock.Since(since) < silence {
+			silent = append(silent, p)
+		} else {
+			answering = append(answering, p)
+		}
+	}
+	return answering, silent
+}
+
+// heard remembers what came of a connection to a portal.
+func (h *Host) heard(p v1alpha1.Portal, err error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if errors.Is(err, ErrUnreachable) || errors.Is(err, ErrUnsupported) {
+		h.silent[p] = h.Clock.Now()
+	} else {
+		delete(h.silent, p)
+	}
 }
 
 func connected(controllers []Controller) bool {

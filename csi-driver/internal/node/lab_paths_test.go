@@ -62,6 +62,23 @@ func TestLabMissingPathIsConnectedLater(t *testing.T) {
 	l.Expect(v.health()).To(BeEmpty())
 }
 
+// No RDMA device of this machine leads to the address of one portal: the volume is used over TCP, as on a node without any.
+func TestLabVolumeOverBothTransportsWithoutRDMA(t *testing.T) {
+	l := setUpLab(t)
+	v := l.volume("lab-no-rdma", labSize, guid(1), l.port(4420, v1alpha1.TransportTCP))
+	none := v1alpha1.Portal{Transport: v1alpha1.TransportRDMA, Address: "127.0.0.1", Port: 4421}
+	v.context.Portals = append([]v1alpha1.Portal{none}, v.context.Portals...)
+	v.up(mountCapability("ext4"))
+	for range 2 {
+		l.Expect(v.paths()).To(Equal([]string{"live"}))
+		l.Expect(v.health()).To(ConsistOf(And(HavePrefix("DEGRADED PathLost: "), ContainSubstring("none to RDMA 127.0.0.1 port 4421"))))
+		must(t, l.service.MendPaths(v.timeout()))
+	}
+	err := l.initiator.Connect(v.timeout(), fabrics.Connection{NQN: v.context.NQN, Portals: []v1alpha1.Portal{none}, CtrlLossTimeoutSeconds: -1})
+	l.Expect(err).To(Or(MatchError(fabrics.ErrUnreachable), MatchError(fabrics.ErrUnsupported)))
+	t.Log(err)
+}
+
 // The kernel's own ways to make a filesystem fail.
 func TestLabConditionOfAFilesystemThatFailed(t *testing.T) {
 	for fsType, c := range map[string]struct {

@@ -19,7 +19,8 @@ import (
 
 const (
 	// mendInterval is how often lost paths are looked for. The kernel reconnects by itself what was connected once; this
-	// is for a portal that did not answer when its volume was staged, and for a path that the kernel gave up.
+	// is for a portal that did not answer when its volume was staged, for a path that the kernel gave up, and for
+	// a device (RDMA) that this node got later.
 	mendInterval = 30 * time.Second
 	// maxProbes of portals at once.
 	maxProbes = 8
@@ -42,8 +43,8 @@ func (s *Service) KeepPaths(ctx context.Context) {
 }
 
 // MendPaths looks once at all staged volumes, and connects the portals that a volume has no path through. A volume whose last
-// path is gone is left to be staged anew, and one with a call under way to the next time. A portal that does not answer is asked once
-// for all volumes, without holding up any; it is no error, for the volume's condition tells of it.
+// path is gone is left to be staged anew, and one with a call under way to the next time. A portal that does not answer, or whose
+// transport this node lacks, is tried once for all volumes, without holding up any; it is no error, for the volume's condition tells of it.
 func (s *Service) MendPaths(ctx context.Context) error {
 	if obstacle := s.Obstacle.Check(); obstacle != nil {
 		return nil //nolint:nilerr // a connection more would wait behind it; the Node's condition tells of it
@@ -70,13 +71,14 @@ func (s *Service) MendPaths(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// mend connects those of the portals that have no path still. It gives those at which, after all, nothing answered.
+// mend connects those of the portals that have no path still. It gives those at which, after all, nothing answered, or that this node
+// has no device for.
 func (s *Service) mend(ctx context.Context, c fabrics.Connection) (unreachable *[]v1alpha1.Portal, err error) {
 	if c.Portals, err = s.Initiator.Lost(c); err != nil || len(c.Portals) == 0 {
 		return nil, err // it was unstaged meanwhile
 	}
 	err = s.Initiator.Connect(ctx, c)
-	if errors.Is(err, fabrics.ErrUnreachable) {
+	if errors.Is(err, fabrics.ErrUnreachable) || errors.Is(err, fabrics.ErrUnsupported) {
 		return &c.Portals, nil
 	}
 	return nil, err

@@ -7,13 +7,16 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 
+	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/csi-driver/internal/fabrics"
+	"github.com/weft-storage/weft/csi-driver/internal/fabrics/fabricstest"
 	"github.com/weft-storage/weft/csi-driver/internal/node"
 )
 
@@ -58,6 +61,81 @@ func TestMissingPathIsConnectedLater(t *testing.T) {
 	must(t, s.unstage())
 	must(t, s.service.MendPaths(t.Context()))
 	s.wantGone()
+}
+
+// overBoth gives the volume a portal of each transport.
+func (s *suite) overBoth() {
+	s.Helper()
+	s.listen("10.0.0.1:4420", "10.0.0.1:4421")
+	s.context.Portals = []v1alpha1.Portal{
+		{Transport: v1alpha1.TransportRDMA, Address: "10.0.0.1", Port: 4421}, {Transport: v1alpha1.TransportTCP, Address: "10.0.0.1", Port: 4420},
+	}
+}
+
+func TestVolumeOverBothTransports(t *testing.T) {
+	s := setUp(t)
+	s.overBoth()
+	must(t, s.stage(mountCapability("ext4")))
+	s.wantPaths(2, "")
+	must(t, s.kernel.SetState("nvme0", "connecting"))
+	s.wantPaths(2, "DEGRADED PathLost")
+	must(t, s.kernel.SetState("nvme1", "connecting"))
+	s.wantPaths(2, "INACCESSIBLE PathDown")
+	must(t, s.kernel.SetState("nvme0", "live"))
+	must(t, s.kernel.SetState("nvme1", "live"))
+	s.wantPaths(2, "")
+	must(t, s.unstage())
+	s.wantGone()
+}
+
+// A node without an RDMA device uses the volume over TCP, says so, and takes the device once it has one.
+func TestVolumeOverBothTransportsWithoutRDMA(t *testing.T) {
+	s := setUp(t)
+	s.kernel.SetRDMA(false)
+	s.overBoth()
+	must(t, s.stage(mountCapability("ext4")))
+	s.wantPaths(1, "DEGRADED PathLost")
+	for range 2 {
+		made := len(s.kernel.Creations())
+		must(t, s.service.MendPaths(t.Context()))
+		if got := s.kernel.Creations()[made:]; len(got) != 1 || !strings.HasPrefix(got[0], "transport=rdma,") {
+			t.Errorf("created %q", got)
+		}
+		s.wantPaths(1, "DEGRADED PathLost")
+	}
+	s.kernel.SetRDMA(true)
+	must(t, s.service.MendPaths(t.Context()))
+	s.wantPaths(2, "")
+}
+
+// The kernel makes one connection after the other: of all volumes that lack a path, one asks it for a portal over RDMA.
+func TestPortalOverRDMAIsTriedOnceForAllVolumes(t *testing.T) {
+	s := setUp(t)
+	s.kernel.SetRDMA(false)
+	s.overBoth()
+	must(t, s.stage(blockCapability()))
+	const other, otherNGUID = "pvc-2", "1a0b0c0d0e0f40018203040506070809"
+	must(t, s.kernel.Serve(fabricstest.Subsystem{
+		NQN: v1alpha1.NQNPrefix + other, Portals: []string{"10.0.0.1:4420", "10.0.0.1:4421"}, Hosts: []string{s.service.HostNQN},
+		Namespaces: []fabricstest.Namespace{{NGUID: otherNGUID, SizeBytes: size}},
+	}))
+	second := s.context
+	second.NQN, second.NGUID = v1alpha1.NQNPrefix+other, otherNGUID
+	must(t, os.MkdirAll(s.path("other"), 0o750))
+	_, err := s.NodeStageVolume(t.Context(), &csi.NodeStageVolumeRequest{
+		VolumeId: other, StagingTargetPath: s.path("other"), VolumeCapability: blockCapability(), PublishContext: second.Encode(),
+	})
+	must(t, err)
+	made := len(s.kernel.Creations())
+	must(t, s.service.MendPaths(t.Context()))
+	if got := s.kernel.Creations()[made:]; len(got) != 1 || !strings.HasPrefix(got[0], "transport=rdma,") {
+		t.Errorf("created %q", got)
+	}
+	s.kernel.SetRDMA(true)
+	must(t, s.service.MendPaths(t.Context()))
+	if got := s.kernel.Controllers(); len(got) != 4 {
+		t.Errorf("controllers %v, want 4", got)
+	}
 }
 
 func TestStageWithoutAnyPathFails(t *testing.T) {

@@ -5,7 +5,6 @@ package parameters
 import (
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 )
@@ -14,33 +13,38 @@ import (
 // given, else the default, lowered to what the target can do. A setting
 // that is given and that the target cannot do is an *Error: the kernel would lower it without a word.
 func (p Parameters) Connection(target string, transports []v1alpha1.Transport) (v1alpha1.Connection, error) {
-	var types []string
+	var types []v1alpha1.TransportType
 	for _, t := range transports {
-		if !slices.Contains(types, string(t.Type)) {
-			types = append(types, string(t.Type))
+		if !slices.Contains(types, t.Type) {
+			types = append(types, t.Type)
 		}
 	}
 	if len(types) == 0 {
 		return v1alpha1.Connection{}, &Error{Problems: []string{fmt.Sprintf("target %q has no transport", target)}}
 	}
-	c := v1alpha1.Connection{Transport: p.Transport, CtrlLossTimeoutSeconds: p.CtrlLossTimeoutSeconds}
-	if c.Transport == "" {
-		c.Transport = v1alpha1.TransportType(types[0])
+	c := v1alpha1.Connection{Transports: p.Transports, CtrlLossTimeoutSeconds: p.CtrlLossTimeoutSeconds}
+	if len(c.Transports) == 0 {
+		c.Transports = types[:1]
 	}
-	if !slices.Contains(types, string(c.Transport)) {
-		return v1alpha1.Connection{}, &Error{Problems: []string{fmt.Sprintf(
-			"%s: target %q has no %s, it has %s; write that, or add %s to the target's spec.transports",
-			Transport, target, c.Transport, strings.Join(types, " and "), c.Transport)}}
+	var problems []string
+	for _, t := range c.Transports {
+		if !slices.Contains(types, t) {
+			problems = append(problems, fmt.Sprintf("%s: target %q has no %s, it has %s; write that, or add %s to the target's spec.transports",
+				Transport, target, t, join(types, " and "), t))
+		}
+	}
+	if len(problems) > 0 {
+		return v1alpha1.Connection{}, &Error{Problems: problems}
 	}
 	if c.CtrlLossTimeoutSeconds == 0 {
 		c.CtrlLossTimeoutSeconds = defaultCtrlLossTimeout
 	}
-	queues, depth := limits(c.Transport, transports)
-	var problems []string
+	queues := limitOf(c.Transports, transports, maxIOQueues, func(t v1alpha1.Transport) int32 { return t.MaxIOQueues })
+	depth := limitOf(c.Transports, transports, maxQueueDepth, func(t v1alpha1.Transport) int32 { return t.QueueDepth })
 	var problem string
-	c.IOQueues, problem = bounded(p.IOQueues, defaultIOQueues, queues, IOQueues, "maxIOQueues", target, c.Transport)
+	c.IOQueues, problem = bounded(p.IOQueues, defaultIOQueues, queues, IOQueues, "maxIOQueues", target)
 	problems = append(problems, problem)
-	c.QueueDepth, problem = bounded(p.QueueDepth, defaultQueueDepth, depth, QueueDepth, "queueDepth", target, c.Transport)
+	c.QueueDepth, problem = bounded(p.QueueDepth, defaultQueueDepth, depth, QueueDepth, "queueDepth", target)
 	problems = append(problems, problem)
 	problems = slices.DeleteFunc(problems, func(s string) bool { return s == "" })
 	if len(problems) > 0 {
@@ -49,27 +53,13 @@ func (p Parameters) Connection(target string, transports []v1alpha1.Transport) (
 	return c, nil
 }
 
-// limits of the target's transports of one type. A host uses all of them as paths of one volume, so the lowest counts.
-func limits(of v1alpha1.TransportType, transports []v1alpha1.Transport) (queues, depth int32) {
-	queues, depth = maxIOQueues, maxQueueDepth
-	for _, t := range transports {
-		if t.Type == of && t.MaxIOQueues > 0 {
-			queues = min(queues, t.MaxIOQueues)
-		}
-		if t.Type == of && t.QueueDepth > 0 {
-			depth = min(depth, t.QueueDepth)
-		}
-	}
-	return queues, depth
-}
-
-func bounded(given, byDefault, limit int32, key, field, target string, t v1alpha1.TransportType) (int32, string) {
+func bounded(given, byDefault int32, l limit, key, field, target string) (int32, string) {
 	if given == 0 {
-		return min(byDefault, limit), ""
+		return min(byDefault, l.most), ""
 	}
-	if given > limit {
+	if given > l.most {
 		return 0, fmt.Sprintf("%s: %d is more than the %d that target %q takes over %s; lower it, or raise %s of the target's %s transport",
-			key, given, limit, target, t, field, t)
+			key, given, l.most, target, l.by, field, l.by)
 	}
 	return given, ""
 }
@@ -85,7 +75,7 @@ func (p Parameters) Differences(spec v1alpha1.NvmfVolumeSpec) []string {
 	}
 	c := spec.Connection
 	differ(Target, true, p.Target, spec.Target)
-	differ(Transport, p.Transport != "", p.Transport, c.Transport)
+	differ(Transport, len(p.Transports) > 0, FormatTransports(p.Transports), FormatTransports(c.Transports))
 	differ(IOQueues, p.IOQueues != 0, p.IOQueues, c.IOQueues)
 	differ(QueueDepth, p.QueueDepth != 0, p.QueueDepth, c.QueueDepth)
 	differ(CtrlLossTimeout, p.CtrlLossTimeoutSeconds != 0, p.CtrlLossTimeoutSeconds, c.CtrlLossTimeoutSeconds)

@@ -24,7 +24,7 @@ import (
 const (
 	// Target names the NvmfTarget. Required.
 	Target = "target"
-	// Transport: TCP or RDMA. Default: the target's first.
+	// Transport: TCP, RDMA, or both separated by a comma. Default: the target's first.
 	Transport = "transport"
 	// IOQueues that each host opens.
 	IOQueues = "ioQueues"
@@ -84,8 +84,8 @@ func (e *Error) Error() string {
 type Parameters struct {
 	// Target is the NvmfTarget's name.
 	Target string
-	// Transport, empty when not given.
-	Transport v1alpha1.TransportType
+	// Transports, sorted; none when not given.
+	Transports []v1alpha1.TransportType
 	// IOQueues, QueueDepth and CtrlLossTimeoutSeconds as in v1alpha1.Connection; 0 when not given.
 	IOQueues, QueueDepth, CtrlLossTimeoutSeconds int32
 	// QoS limits, nil when none are given. They may change later.
@@ -115,13 +115,9 @@ var fixedSetters = []setter{
 		p.Target = v
 		return nil
 	}},
-	{Transport, func(p *Parameters, v string) error {
-		t := v1alpha1.TransportType(v)
-		if t != v1alpha1.TransportTCP && t != v1alpha1.TransportRDMA {
-			return fmt.Errorf("%s: %q is not a transport; write TCP or RDMA", Transport, v)
-		}
-		p.Transport = t
-		return nil
+	{Transport, func(p *Parameters, v string) (err error) {
+		p.Transports, err = ParseTransports(v)
+		return err
 	}},
 	{IOQueues, func(p *Parameters, v string) (err error) {
 		p.IOQueues, err = integer(IOQueues, v, minIOQueues, maxIOQueues)

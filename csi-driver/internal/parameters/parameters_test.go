@@ -27,10 +27,12 @@ func TestParseAcceptsWhatIsDocumented(t *testing.T) {
 				pvName: "pvc-1", pvcName: "data", pvcNamespace: "shop",
 			},
 			Parameters{
-				Target: "fast", Transport: v1alpha1.TransportRDMA, IOQueues: 8, QueueDepth: 1024, CtrlLossTimeoutSeconds: 600, FSType: "xfs",
+				Target: "fast", Transports: rdma, IOQueues: 8, QueueDepth: 1024, CtrlLossTimeoutSeconds: 600, FSType: "xfs",
 				PVName: "pvc-1", PVCName: "data", PVCNamespace: "shop",
 			},
 		},
+		"both transports":                {map[string]string{Target: "t", Transport: "RDMA,TCP"}, Parameters{Target: "t", Transports: rdmaAndTCP}},
+		"both transports, the other way": {map[string]string{Target: "t", Transport: "TCP, RDMA"}, Parameters{Target: "t", Transports: rdmaAndTCP}},
 		"limits": {
 			map[string]string{Target: "t", IOPS: "3000", Bandwidth: "1Gi", ReadBandwidth: "1048576", WriteBandwidth: "7Mi"},
 			Parameters{Target: "t", QoS: &v1alpha1.VolumeQoS{IOPS: new(int64(3000)), BandwidthMiBps: new(int64(1024)), ReadBandwidthMiBps: new(int64(1)), WriteBandwidthMiBps: new(int64(7))}},
@@ -77,8 +79,10 @@ func TestParseSaysWhatToWriteInstead(t *testing.T) {
 		"empty target":                {map[string]string{Target: ""}, []string{"target is empty"}},
 		"unknown":                     {map[string]string{Target: "t", "replicas": "3"}, []string{`"replicas" is not known; known are target, transport, ioQueues, queueDepth, ctrlLossTimeout, zones, csi.storage.k8s.io/fstype`}},
 		"wrong case":                  {map[string]string{Target: "t", "ioqueues": "3"}, []string{`"ioqueues" is not known; write ioQueues`}},
-		"lower-case transport":        {map[string]string{Target: "t", Transport: "tcp"}, []string{`"tcp" is not a transport; write TCP or RDMA`}},
-		"empty transport":             {map[string]string{Target: "t", Transport: ""}, []string{`"" is not a transport; write TCP or RDMA`}},
+		"lower-case transport":        {map[string]string{Target: "t", Transport: "tcp"}, []string{`"tcp" is not a transport; write TCP, RDMA, or RDMA,TCP for paths over both`}},
+		"empty transport":             {map[string]string{Target: "t", Transport: ""}, []string{`"" is not a transport; write TCP, RDMA`}},
+		"no second transport":         {map[string]string{Target: "t", Transport: "TCP,"}, []string{`"" is not a transport`}},
+		"a transport twice":           {map[string]string{Target: "t", Transport: "TCP,TCP"}, []string{`"TCP,TCP" has TCP twice; write each transport once`}},
 		"no queues":                   {map[string]string{Target: "t", IOQueues: "0"}, []string{`ioQueues: "0" is not a whole number from 1 to 127`}},
 		"too many queues":             {map[string]string{Target: "t", IOQueues: "128"}, []string{"from 1 to 127"}},
 		"shallow queue":               {map[string]string{Target: "t", QueueDepth: "15"}, []string{"from 16 to 1024"}},
@@ -108,6 +112,12 @@ func TestParseSaysWhatToWriteInstead(t *testing.T) {
 	}
 }
 
+var (
+	tcp        = []v1alpha1.TransportType{v1alpha1.TransportTCP}
+	rdma       = []v1alpha1.TransportType{v1alpha1.TransportRDMA}
+	rdmaAndTCP = []v1alpha1.TransportType{v1alpha1.TransportRDMA, v1alpha1.TransportTCP}
+)
+
 var both = []v1alpha1.Transport{
 	{Type: v1alpha1.TransportRDMA, MaxIOQueues: 16, QueueDepth: 256},
 	{Type: v1alpha1.TransportTCP, MaxIOQueues: 8, QueueDepth: 128},
@@ -120,11 +130,15 @@ func TestConnectionFillsInDefaultsWithinTheTargetsLimits(t *testing.T) {
 		want v1alpha1.Connection
 	}{
 		"the target's first transport": {Parameters{},
-			v1alpha1.Connection{Transport: v1alpha1.TransportRDMA, IOQueues: 2, QueueDepth: 128, CtrlLossTimeoutSeconds: -1}},
-		"defaults lowered to the target's weakest portal": {Parameters{Transport: v1alpha1.TransportTCP},
-			v1alpha1.Connection{Transport: v1alpha1.TransportTCP, IOQueues: 2, QueueDepth: 64, CtrlLossTimeoutSeconds: -1}},
-		"as given": {Parameters{Transport: v1alpha1.TransportRDMA, IOQueues: 16, QueueDepth: 256, CtrlLossTimeoutSeconds: 60},
-			v1alpha1.Connection{Transport: v1alpha1.TransportRDMA, IOQueues: 16, QueueDepth: 256, CtrlLossTimeoutSeconds: 60}},
+			v1alpha1.Connection{Transports: rdma, IOQueues: 2, QueueDepth: 128, CtrlLossTimeoutSeconds: -1}},
+		"defaults lowered to the target's weakest portal": {Parameters{Transports: tcp},
+			v1alpha1.Connection{Transports: tcp, IOQueues: 2, QueueDepth: 64, CtrlLossTimeoutSeconds: -1}},
+		"defaults lowered to the weakest portal of both transports": {Parameters{Transports: rdmaAndTCP},
+			v1alpha1.Connection{Transports: rdmaAndTCP, IOQueues: 2, QueueDepth: 64, CtrlLossTimeoutSeconds: -1}},
+		"as given, within what both transports take": {Parameters{Transports: rdmaAndTCP, IOQueues: 4, QueueDepth: 64},
+			v1alpha1.Connection{Transports: rdmaAndTCP, IOQueues: 4, QueueDepth: 64, CtrlLossTimeoutSeconds: -1}},
+		"as given": {Parameters{Transports: rdma, IOQueues: 16, QueueDepth: 256, CtrlLossTimeoutSeconds: 60},
+			v1alpha1.Connection{Transports: rdma, IOQueues: 16, QueueDepth: 256, CtrlLossTimeoutSeconds: 60}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := tc.p.Connection("fast", both)
@@ -144,8 +158,11 @@ func TestConnectionRefusesWhatTheTargetCannotDo(t *testing.T) {
 		transports []v1alpha1.Transport
 		want       string
 	}{
-		"a transport it lacks": {Parameters{Transport: v1alpha1.TransportRDMA}, both[1:], `target "fast" has no RDMA, it has TCP;`},
-		"too many queues":      {Parameters{Transport: v1alpha1.TransportTCP, IOQueues: 5}, both, `ioQueues: 5 is more than the 4 that target "fast" takes over TCP`},
+		"a transport it lacks": {Parameters{Transports: rdma}, both[1:], `target "fast" has no RDMA, it has TCP;`},
+		"one of two it lacks":  {Parameters{Transports: rdmaAndTCP}, both[:1], `target "fast" has no TCP, it has RDMA;`},
+		"too many for one":     {Parameters{Transports: rdmaAndTCP, IOQueues: 16}, both[:2], `ioQueues: 16 is more than the 8 that target "fast" takes over TCP; lower it, or raise maxIOQueues of the target's TCP transport`},
+		"more than any takes":  {Parameters{IOQueues: 127}, []v1alpha1.Transport{{Type: v1alpha1.TransportTCP, MaxIOQueues: 126}}, `127 is more than the 126 that target "fast" takes over TCP`},
+		"too many queues":      {Parameters{Transports: tcp, IOQueues: 5}, both, `ioQueues: 5 is more than the 4 that target "fast" takes over TCP`},
 		"too deep":             {Parameters{QueueDepth: 512}, both, `queueDepth: 512 is more than the 256 that target "fast" takes over RDMA`},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -159,18 +176,41 @@ func TestConnectionRefusesWhatTheTargetCannotDo(t *testing.T) {
 
 func TestDifferencesComparesOnlyWhatIsGiven(t *testing.T) {
 	spec := v1alpha1.NvmfVolumeSpec{Target: "fast", Connection: v1alpha1.Connection{
-		Transport: v1alpha1.TransportTCP, IOQueues: 2, QueueDepth: 64, CtrlLossTimeoutSeconds: -1,
+		Transports: tcp, IOQueues: 2, QueueDepth: 64, CtrlLossTimeoutSeconds: -1,
 	}}
 	if d := (Parameters{Target: "fast"}).Differences(spec); len(d) != 0 {
 		t.Errorf("defaults differ: %v", d)
 	}
-	if d := (Parameters{Target: "fast", Transport: v1alpha1.TransportTCP, IOQueues: 2, QueueDepth: 64, CtrlLossTimeoutSeconds: -1}).Differences(spec); len(d) != 0 {
+	if d := (Parameters{Target: "fast", Transports: tcp, IOQueues: 2, QueueDepth: 64, CtrlLossTimeoutSeconds: -1}).Differences(spec); len(d) != 0 {
 		t.Errorf("the same settings differ: %v", d)
 	}
-	d := Parameters{Target: "slow", Transport: v1alpha1.TransportRDMA, IOQueues: 4, QueueDepth: 128, CtrlLossTimeoutSeconds: 5}.Differences(spec)
+	d := Parameters{Target: "slow", Transports: rdma, IOQueues: 4, QueueDepth: 128, CtrlLossTimeoutSeconds: 5}.Differences(spec)
 	want := []string{"target is fast, not slow", "transport is TCP, not RDMA", "ioQueues is 2, not 4", "queueDepth is 64, not 128", "ctrlLossTimeout is -1, not 5"}
 	if diff := cmp.Diff(want, d); diff != "" {
 		t.Error(diff)
+	}
+}
+
+// A retry of the same request fits whatever order the transports are written in; one path more, or less, is another volume.
+func TestDifferencesOfTransports(t *testing.T) {
+	for name, tc := range map[string]struct {
+		has, asked []v1alpha1.TransportType
+		want       string
+	}{
+		"both":                {rdmaAndTCP, rdmaAndTCP, ""},
+		"both, the other way": {[]v1alpha1.TransportType{v1alpha1.TransportTCP, v1alpha1.TransportRDMA}, rdmaAndTCP, ""},
+		"any":                 {rdmaAndTCP, nil, ""},
+		"fewer than it has":   {rdmaAndTCP, tcp, "transport is RDMA,TCP, not TCP"},
+		"more than it has":    {tcp, rdmaAndTCP, "transport is TCP, not RDMA,TCP"},
+		"another than it has": {tcp, rdma, "transport is TCP, not RDMA"},
+		"the one that it has": {rdma, rdma, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := Parameters{Target: "fast", Transports: tc.asked}.Differences(v1alpha1.NvmfVolumeSpec{Target: "fast", Connection: v1alpha1.Connection{Transports: tc.has}})
+			if strings.Join(d, "; ") != tc.want {
+				t.Errorf("got %q, want %q", d, tc.want)
+			}
+		})
 	}
 }
 

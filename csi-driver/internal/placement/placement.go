@@ -40,8 +40,8 @@ const SnapshotPrefix = "snapshot/"
 type Request struct {
 	// Target whose nodes come into question; empty for all targets.
 	Target string
-	// Transport that the node must serve; empty for any.
-	Transport v1alpha1.TransportType
+	// Transports that the node must serve, all of them; none for any.
+	Transports []v1alpha1.TransportType
 	// SizeBytes of the volume.
 	SizeBytes int64
 	// Avoid nodes that have said they have no room.
@@ -157,7 +157,7 @@ func Candidates(req Request, nodes []v1alpha1.NvmfNode, promises []Promise) (can
 			refusals = append(refusals, Refusal{Node: n.Name, Reason: fmt.Sprintf("it is in zone %q, not in %s", zone, strings.Join(req.Zones, " or "))})
 			continue
 		}
-		if reason := refusal(n, req.Transport); reason != "" {
+		if reason := refusal(n, req.Transports); reason != "" {
 			refusals = append(refusals, Refusal{Node: n.Name, Reason: reason})
 			continue
 		}
@@ -174,7 +174,7 @@ func Candidates(req Request, nodes []v1alpha1.NvmfNode, promises []Promise) (can
 
 // refusal is the reason why a node takes no volumes, or empty. A node whose agent is not known to be silent
 // is taken at its word: AgentAlive is absent until the operator has first seen the agent's lease.
-func refusal(n *v1alpha1.NvmfNode, transport v1alpha1.TransportType) string {
+func refusal(n *v1alpha1.NvmfNode, transports []v1alpha1.TransportType) string {
 	if n.DeletionTimestamp != nil {
 		return "it is being removed"
 	}
@@ -191,15 +191,16 @@ func refusal(n *v1alpha1.NvmfNode, transport v1alpha1.TransportType) string {
 	if ready.Status != metav1.ConditionTrue {
 		return explain("not ready", ready)
 	}
-	serves := func(p v1alpha1.PlannedPortal) bool { return p.Transport == transport }
-	if transport != "" && !slices.ContainsFunc(n.Spec.Plan.Portals, serves) {
-		return fmt.Sprintf("it does not serve %s", transport)
+	for _, t := range transports {
+		if !slices.ContainsFunc(n.Spec.Plan.Portals, func(p v1alpha1.PlannedPortal) bool { return p.Transport == t }) {
+			return fmt.Sprintf("it does not serve %s", t)
+		}
 	}
 	return ""
 }
 
 func allNearlyFull(pools []v1alpha1.PoolStatus) bool {
-	return len(pools) > 0 && !slices.ContainsFunc(pools, func(p v1alpha1.PoolStatus) bool { return p.Reason != v1alpha1.ReasonPoolNearlyFull })
+	return len(pools) > 0 && !slices.ContainsFunc(pools, func(p v1alpha1.PoolStatus) bool { return !p.TakesNothingNew() })
 }
 
 func explain(what string, c *metav1.Condition) string {
@@ -273,7 +274,7 @@ func freeSpace(n *v1alpha1.NvmfNode, promises []Promise) map[string]space {
 		if p.Ready && p.Total != nil {
 			pools[p.Device] = spaceOf(n.Spec.Plan, p.Total.Value())
 		}
-		if p.Ready && p.Reason == v1alpha1.ReasonPoolNearlyFull {
+		if p.Ready && p.TakesNothingNew() {
 			pools[p.Device] = space{} // whatever of it was not promised
 		}
 	}

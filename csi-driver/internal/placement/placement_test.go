@@ -79,7 +79,7 @@ func node(name string, options ...option) v1alpha1.NvmfNode {
 
 func TestChoose(t *testing.T) {
 	tcp := func(size int64) Request {
-		return Request{Target: "fast", Transport: v1alpha1.TransportTCP, SizeBytes: size}
+		return Request{Target: "fast", Transports: []v1alpha1.TransportType{v1alpha1.TransportTCP}, SizeBytes: size}
 	}
 	for name, tc := range map[string]struct {
 		req      Request
@@ -124,8 +124,15 @@ func TestChoose(t *testing.T) {
 			tcp(gi), []v1alpha1.NvmfNode{node("a", pool("d", 10*gi)), node("b", pool("d", 20*gi), of("slow"))}, nil, "a",
 		},
 		"only who serves the transport": {
-			Request{Target: "fast", Transport: v1alpha1.TransportRDMA, SizeBytes: gi},
+			Request{Target: "fast", Transports: []v1alpha1.TransportType{v1alpha1.TransportRDMA}, SizeBytes: gi},
 			[]v1alpha1.NvmfNode{node("a", pool("d", 20*gi)), node("b", pool("d", 10*gi), serving(v1alpha1.TransportTCP, v1alpha1.TransportRDMA))}, nil, "b",
+		},
+		"only who serves both transports": {
+			Request{Target: "fast", Transports: []v1alpha1.TransportType{v1alpha1.TransportRDMA, v1alpha1.TransportTCP}, SizeBytes: gi},
+			[]v1alpha1.NvmfNode{
+				node("a", pool("d", 30*gi)), node("b", pool("d", 20*gi), serving(v1alpha1.TransportRDMA)),
+				node("c", pool("d", 10*gi), serving(v1alpha1.TransportTCP, v1alpha1.TransportRDMA)),
+			}, nil, "c",
 		},
 		"nodes that their target lets go": {
 			tcp(gi), []v1alpha1.NvmfNode{node("a", pool("d", 10*gi)), node("b", pool("d", 20*gi), unschedulable)}, nil, "a",
@@ -158,7 +165,7 @@ func TestChooseSaysWhyNot(t *testing.T) {
 		"no node at all":               {Request{Target: "fast"}, nil, false, []string{`target "fast" serves on no node yet`, "NvmfTarget fast"}},
 		"nodes of another target only": {Request{Target: "fast"}, []v1alpha1.NvmfNode{node("a", of("slow"))}, false, []string{"serves on no node yet"}},
 		"each node's reason": {
-			Request{Target: "fast", Transport: v1alpha1.TransportRDMA},
+			Request{Target: "fast", Transports: []v1alpha1.TransportType{v1alpha1.TransportTCP, v1alpha1.TransportRDMA}},
 			[]v1alpha1.NvmfNode{
 				node("e"),
 				node("d", func(n *v1alpha1.NvmfNode) { n.Status.Conditions = nil }),
@@ -267,8 +274,9 @@ func nearlyFull(n *v1alpha1.NvmfNode) {
 
 // A pool that is nearly full takes nothing, however little of it was promised.
 func TestNearlyFullPools(t *testing.T) {
+	full := func(n *v1alpha1.NvmfNode) { n.Status.Pools[len(n.Status.Pools)-1].Reason = v1alpha1.ReasonPoolFull }
 	one := node("one", pool("d", 100*gi), nearlyFull)
-	half := node("half", pool("d1", 100*gi), nearlyFull, pool("d2", 5*gi))
+	half := node("half", pool("d1", 100*gi), full, pool("d2", 5*gi))
 	req := Request{Target: "fast", SizeBytes: gi}
 	if got, err := Choose(req, []v1alpha1.NvmfNode{one, half}, nil); err != nil || got != "half" {
 		t.Errorf("got %q, %v", got, err)

@@ -42,7 +42,8 @@ func TestInstalled(t *testing.T) {
 	config.DialOptions = append(config.DialOptions, grpc.WithNoProxy())
 	config.ControllerDialOptions = append(config.ControllerDialOptions, grpc.WithNoProxy())
 	config.TargetPath, config.StagingPath = filepath.Join(dir, "target"), filepath.Join(dir, "staging")
-	config.TestVolumeSize, config.TestVolumeExpandSize = 512<<20, 768<<20
+	// Small: one of the tests makes five volumes with a snapshot of each, which all must find room at once.
+	config.TestVolumeSize, config.TestVolumeExpandSize = 64<<20, 96<<20
 	config.TestVolumeParameters = map[string]string{"target": *target}
 	Run(t, &config)
 }

@@ -5,6 +5,7 @@ package agent
 import (
 	"errors"
 	"slices"
+	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -34,7 +35,7 @@ func (d *decider) wantedExport(v *volume) engine.Export {
 		NQN:         v.nqn,
 		Serial:      serial(v.id),
 		Model:       model,
-		MaxIOQueues: d.maxIOQueues(transportOf(v.obj)),
+		MaxIOQueues: d.maxIOQueues(transportsOf(v.obj)),
 		Namespaces:  []engine.Namespace{{NSID: nsid, Volume: v.id, ANAGroup: anaGroup}},
 		Hosts:       slices.Compact(hosts),
 	}
@@ -46,12 +47,12 @@ func serial(id engine.ID) string {
 	return digits[:min(len(digits), serialLen)]
 }
 
-// maxIOQueues of a subsystem: the most that a planned portal of its transport allows; of any portal, when none has that transport.
-func (d *decider) maxIOQueues(transport v1alpha1.TransportType) int {
+// maxIOQueues of a subsystem: the most that a planned portal of its transports allows; of any portal, when none has those.
+func (d *decider) maxIOQueues(transports []v1alpha1.TransportType) int {
 	var own, most int32
 	for _, p := range d.Node.Spec.Plan.Portals {
 		most = max(most, p.MaxIOQueues)
-		if p.Transport == transport {
+		if slices.Contains(transports, p.Transport) {
 			own = max(own, p.MaxIOQueues)
 		}
 	}
@@ -61,11 +62,12 @@ func (d *decider) maxIOQueues(transport v1alpha1.TransportType) int {
 	return int(max(1, own))
 }
 
-func transportOf(obj *v1alpha1.NvmfVolume) v1alpha1.TransportType {
-	if obj.Spec.Connection.Transport == "" {
-		return v1alpha1.TransportTCP
+// transportsOf a volume, sorted.
+func transportsOf(obj *v1alpha1.NvmfVolume) []v1alpha1.TransportType {
+	if len(obj.Spec.Connection.Transports) == 0 {
+		return []v1alpha1.TransportType{v1alpha1.TransportTCP}
 	}
-	return obj.Spec.Connection.Transport
+	return slices.Sorted(slices.Values(obj.Spec.Connection.Transports))
 }
 
 // isServed says whether the engine's export is as wanted for the hosts that are connected, and reached through every open portal.
@@ -112,12 +114,18 @@ func (d *decider) serve(v *volume) {
 	}
 }
 
-// reached judges an export that is as wanted: a volume with hosts needs a portal of its transport.
+// reached judges an export that is as wanted: a volume with hosts needs a portal of one of its transports. That others are
+// not open is the node's to tell (PortalsReady), and its hosts', which lack paths.
 func (d *decider) reached(v *volume) verdict {
-	if len(v.export.Hosts) == 0 || len(portalsOf(v.export.Portals, transportOf(v.obj))) > 0 {
+	transports := transportsOf(v.obj)
+	if len(v.export.Hosts) == 0 || len(portalsOf(v.export.Portals, transports)) > 0 {
 		return yes()
 	}
-	return no(v1alpha1.ReasonPortalFailed, "no %s portal of this node is open", transportOf(v.obj))
+	names := make([]string, len(transports))
+	for i, t := range transports {
+		names[i] = string(t)
+	}
+	return no(v1alpha1.ReasonPortalFailed, "no %s portal of this node is open", strings.Join(names, " or "))
 }
 
 // serveUnreachable keeps the hosts of a volume right whose pool cannot be read,
@@ -189,14 +197,14 @@ func (d *decider) alone(v *volume, nqn string) bool {
 		!slices.ContainsFunc(v.obj.Spec.Hosts, func(h v1alpha1.VolumeHost) bool { return another(h.NQN) })
 }
 
-// portalsOf one transport.
-func portalsOf(portals []v1alpha1.Portal, transport v1alpha1.TransportType) []v1alpha1.Portal {
+// portalsOf these transports, each once, in the order in which hosts connect to them.
+func portalsOf(portals []v1alpha1.Portal, transports []v1alpha1.TransportType) []v1alpha1.Portal {
 	var of []v1alpha1.Portal
 	for _, p := range portals {
-		if p.Transport == transport {
+		if slices.Contains(transports, p.Transport) {
 			of = append(of, p)
 		}
 	}
 	slices.SortFunc(of, engine.ComparePortals)
-	return of
+	return slices.Compact(of)
 }

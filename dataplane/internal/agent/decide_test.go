@@ -171,6 +171,44 @@ func TestDecideCreates(t *testing.T) {
 			node: says{"PoolReady": "False/PoolNearlyFull"},
 		},
 		{
+			name: "elsewhere when a pool is full of which more is promised, which says so",
+			given: func(s *Snapshot) {
+				overPromised(s)
+				s.Target.State.Pools[0].FreeBytes = 16 << 20
+			},
+			does: []string{"CreateVolumes 3 on b"},
+			node: says{"PoolReady": "False/PoolFull", "Ready": "True/AsExpected"},
+		},
+		{
+			name: "not there again when a pool that was full has little more",
+			given: func(s *Snapshot) {
+				overPromised(s)
+				s.Target.State.Pools[0].FreeBytes = gib / 2
+				s.Node.Status.Pools = []v1alpha1.PoolStatus{{Device: "a", Reason: v1alpha1.ReasonPoolFull}}
+			},
+			does: []string{"CreateVolumes 3 on b"},
+			node: says{"PoolReady": "False/PoolFull"},
+		},
+		{
+			name: "elsewhere when all of a pool is written, of which no more is promised: no write fails",
+			given: func(s *Snapshot) {
+				s.Target.State.Pools[0].FreeBytes = 0
+				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(3)}
+			},
+			does: []string{"CreateVolumes 3 on b"},
+			node: says{"PoolReady": "False/PoolNearlyFull"},
+		},
+		{
+			name: "nor when it is nearly full only",
+			given: func(s *Snapshot) {
+				s.Target.State.Pools[0].FreeBytes = 6 * gib
+				s.Node.Status.Pools = []v1alpha1.PoolStatus{{Device: "a", Reason: v1alpha1.ReasonPoolFull}}
+				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1)}
+			},
+			does: []string{"CreateVolumes 1 on b"},
+			node: says{"PoolReady": "False/PoolNearlyFull"},
+		},
+		{
 			name: "there with as little free, if it was not nearly full before",
 			given: func(s *Snapshot) {
 				s.Target.State.Pools[0].FreeBytes = 6 * gib
@@ -478,6 +516,53 @@ func TestDecideServes(t *testing.T) {
 			also:    func(g *WithT, d Decision) { g.Expect(d.Volumes["v1"].Portals).To(BeEmpty()) },
 		},
 		{
+			name: "over both transports, through all portals",
+			given: func(s *Snapshot) {
+				s.Node.Spec.Plan.Portals = append(s.Node.Spec.Plan.Portals, planned(rdma), planned(tcp2))
+				s.Target.State.Portals = append(s.Target.State.Portals, openedPortal(rdma), openedPortal(tcp2))
+				e := exported(1, hostA)
+				e.Portals = []v1alpha1.Portal{tcp, tcp2, rdma}
+				there(s, testVolume(1, isCreatedOn("a"), withHosts(hostA), overBoth), e)
+			},
+			volumes: map[string]says{"v1": {"Exported": "True/AsExpected", "Ready": "True/AsExpected"}},
+			also: func(g *WithT, d Decision) {
+				g.Expect(d.Volumes["v1"].Portals).To(Equal([]v1alpha1.Portal{rdma, tcp, tcp2}))
+			},
+		},
+		{
+			name: "over both transports, one of which cannot be opened: hosts are told of it all the same",
+			given: func(s *Snapshot) {
+				s.Node.Spec.Plan.Portals = append(s.Node.Spec.Plan.Portals, planned(rdma))
+				s.Attempts[Attempt{VerbOpenPortal, portalKey(rdma)}] = errors.New("no device")
+				there(s, testVolume(1, isCreatedOn("a"), withHosts(hostA), overBoth), exported(1, hostA))
+			},
+			volumes: map[string]says{"v1": {"Exported": "True/AsExpected", "Ready": "True/AsExpected"}},
+			node:    says{"PortalsReady": "False/PortalFailed", "Ready": "True/AsExpected"},
+			also: func(g *WithT, d Decision) {
+				g.Expect(d.Volumes["v1"].Portals).To(Equal([]v1alpha1.Portal{rdma, tcp}))
+				g.Expect(d.Node.Portals).To(Equal([]v1alpha1.Portal{tcp}))
+			},
+		},
+		{
+			name: "over both transports, none of them open",
+			given: func(s *Snapshot) {
+				s.Node.Spec.Plan.Portals = append(s.Node.Spec.Plan.Portals, planned(rdma))
+				s.Target.State.Portals = nil
+				for _, p := range []v1alpha1.Portal{tcp, rdma} {
+					s.Attempts[Attempt{VerbOpenPortal, portalKey(p)}] = errors.New("no address")
+				}
+				e := exported(1, hostA)
+				e.Portals = nil
+				there(s, testVolume(1, isCreatedOn("a"), withHosts(hostA), overBoth), e)
+			},
+			volumes: map[string]says{"v1": {"Exported": "False/PortalFailed"}},
+			node:    says{"Ready": "False/PortalFailed"},
+			also: func(g *WithT, d Decision) {
+				c := meta.FindStatusCondition(d.Volumes["v1"].Conditions, v1alpha1.ConditionExported)
+				g.Expect(c.Message).To(Equal("no RDMA or TCP portal of this node is open"))
+			},
+		},
+		{
 			name:  "growth",
 			given: func(s *Snapshot) { there(s, testVolume(1, isCreatedOn("a"), ofSize("20Gi")), exported(1)) },
 			does:  []string{"GrowVolumes 1 to 20Gi"},
@@ -668,4 +753,14 @@ func TestDecideDeletes(t *testing.T) {
 	} {
 		c.run(t)
 	}
+}
+
+// overPromised: volumes 1 and 2 are promised more than pool a has, and volume 3 has no place yet.
+func overPromised(s *Snapshot) {
+	s.Node.Spec.Plan.OverProvisioningPercent = 200
+	s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"), ofSize("60Gi")), testVolume(2, isCreatedOn("a"), ofSize("60Gi")), testVolume(3)}
+	one, two := engineVolume(1, "a"), engineVolume(2, "a")
+	one.SizeBytes, two.SizeBytes = 60*gib, 60*gib
+	holds(one, two)(s)
+	s.Target.State.Exports = []engine.Export{exported(1), exported(2)}
 }

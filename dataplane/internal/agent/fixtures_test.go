@@ -67,7 +67,7 @@ func testVolume(n int, change ...func(*v1alpha1.NvmfVolume)) *v1alpha1.NvmfVolum
 		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("v%d", n), Generation: 1},
 		Spec: v1alpha1.NvmfVolumeSpec{
 			UUID: uuid(n), Target: "fast", Node: nodeName, Size: resource.MustParse("10Gi"),
-			Connection: v1alpha1.Connection{Transport: v1alpha1.TransportTCP},
+			Connection: v1alpha1.Connection{Transports: []v1alpha1.TransportType{v1alpha1.TransportTCP}},
 		},
 	}
 	for _, c := range change {
@@ -132,7 +132,13 @@ func fromSnapshot(name string) func(*v1alpha1.NvmfVolume) {
 	return func(v *v1alpha1.NvmfVolume) { v.Spec.Source = &v1alpha1.VolumeSource{Snapshot: name} }
 }
 
-func overRDMA(v *v1alpha1.NvmfVolume) { v.Spec.Connection.Transport = v1alpha1.TransportRDMA }
+func overRDMA(v *v1alpha1.NvmfVolume) {
+	v.Spec.Connection.Transports = []v1alpha1.TransportType{v1alpha1.TransportRDMA}
+}
+
+func overBoth(v *v1alpha1.NvmfVolume) {
+	v.Spec.Connection.Transports = []v1alpha1.TransportType{v1alpha1.TransportTCP, v1alpha1.TransportRDMA}
+}
 
 func snapshotDeleting(s *v1alpha1.NvmfSnapshot) {
 	at := metav1.NewTime(now)

@@ -36,21 +36,24 @@ func (d *decider) volumeStatus(v *volume) v1alpha1.NvmfVolumeStatus {
 	return status
 }
 
-// volumePortals are those of the volume's transport through which it is reached; while it admits nobody, those
-// through which it will be.
+// volumePortals are those of the volume's transports that lead to it, and those that are planned and will: a host that is admitted now
+// is told of all its paths once, and goes on trying the ones that do not answer yet.
 func (d *decider) volumePortals(v *volume) []v1alpha1.Portal {
 	if v.export == nil {
 		return nil
 	}
+	var portals []v1alpha1.Portal
 	if len(v.export.Hosts) > 0 {
-		of := portalsOf(v.export.Portals, transportOf(v.obj))
-		return of[:min(len(of), maxPortals)]
+		portals = append(portals, v.export.Portals...)
+	} else {
+		for _, p := range d.Target.State.Portals {
+			portals = append(portals, p.Portal)
+		}
 	}
-	open := make([]v1alpha1.Portal, 0, len(d.Target.State.Portals))
-	for _, p := range d.Target.State.Portals {
-		open = append(open, p.Portal)
+	for _, p := range d.Node.Spec.Plan.Portals {
+		portals = append(portals, p.Portal)
 	}
-	of := portalsOf(open, transportOf(v.obj))
+	of := portalsOf(portals, transportsOf(v.obj))
 	return of[:min(len(of), maxPortals)]
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/tools/clientcmd"
@@ -54,6 +55,14 @@ func Command(version string) *cobra.Command {
 	flags.StringVar(&at.context, "context", "", "context of the kubeconfig; default: its current one")
 	cmd.AddCommand(planCommand(&at), statusCommand(&at, clock.RealClock{}))
 	return cmd
+}
+
+// unread says what to do about a cluster that could not be read.
+func unread(err error) error {
+	if apierrors.IsNotFound(err) {
+		return fmt.Errorf("the cluster does not know weft's objects: install weft there first (docs/install.md); kubectl weft plan works without a cluster with --inventory FILE: %w", err)
+	}
+	return err
 }
 
 // client of the API server. It reads what weft has and Nodes, without asking the server first what kinds there are.

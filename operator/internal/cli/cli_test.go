@@ -6,6 +6,8 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -219,6 +221,19 @@ func TestFlags(t *testing.T) {
 				t.Errorf("got %d, %v; want %q", code, err, c.want)
 			}
 		})
+	}
+}
+
+// A cluster without weft's CRDs answers 404 to whoever asks for its objects.
+func TestAClusterWithoutWeft(t *testing.T) {
+	server := httptest.NewServer(http.NotFoundHandler())
+	defer server.Close()
+	kubeconfig := written(t, "{apiVersion: v1, kind: Config, current-context: a, contexts: [{name: a, context: {cluster: b}}], clusters: [{name: b, cluster: {server: '"+server.URL+"'}}]}")
+	for _, args := range [][]string{{"plan", "-f", targetFile}, {"status"}} {
+		_, code, err := run(t, "", append(args, "--kubeconfig", kubeconfig)...)
+		if code != cli.CodeError || err == nil || !strings.Contains(err.Error(), "install weft there first (docs/install.md)") {
+			t.Errorf("%v: got %d, %v", args, code, err)
+		}
 	}
 }
 

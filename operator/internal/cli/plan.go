@@ -133,7 +133,7 @@ func planInCluster(ctx context.Context, docs []document, at *cluster, node strin
 	}
 	w, err := world.Gather(ctx, api)
 	if err != nil {
-		return Answers{}, err
+		return Answers{}, unread(err)
 	}
 	targets, err := targetsOf(ctx, docs, w.Targets)
 	if err != nil {

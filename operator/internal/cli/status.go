@@ -42,7 +42,7 @@ Exit codes: 0 all is well; 1 error; 2 something is not well.`,
 			}
 			s, err := look(cmd.Context(), api, now.Now())
 			if err != nil {
-				return err
+				return unread(err)
 			}
 			t := &table{out: cmd.OutOrStdout()}
 			if len(args) == 0 {

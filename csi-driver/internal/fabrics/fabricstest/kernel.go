@@ -51,6 +51,7 @@ type Kernel struct {
 
 	mu          sync.Mutex
 	multipath   bool
+	noRDMA      bool
 	subsystems  map[string]Subsystem
 	controllers map[string]*controller // by name
 	heads       map[string]*head       // by device name
@@ -96,6 +97,13 @@ func (k *Kernel) DisableMultipath() error {
 	defer k.mu.Unlock()
 	k.multipath = false
 	return k.write("sys/module/nvme_core/parameters/multipath", "N")
+}
+
+// SetRDMA says whether the kernel has an RDMA device, as it does at first.
+func (k *Kernel) SetRDMA(present bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.noRDMA = !present
 }
 
 // Serve makes a subsystem as given. Hosts that are connected see another size after a rescan.
@@ -217,6 +225,9 @@ func (k *Kernel) Create(text string) (string, error) {
 		if !strings.HasPrefix(string(state), "deleting") {
 			return "", syscall.EALREADY
 		}
+	}
+	if k.noRDMA && o["transport"] == "rdma" {
+		return "", syscall.ENODEV
 	}
 	if !k.listens(portal) {
 		if o["transport"] == "rdma" {
