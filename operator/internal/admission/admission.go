@@ -5,7 +5,8 @@
 //
 // A target that no matching node can hold is refused; one that some cannot hold, or that is not known of
 // some, is stored with a warning. So is a change of one that no node could hold before: it makes nothing worse, and may mend
-// a part. Nodes may come, and agents report later: what is not known is never read as "cannot". Only
+// a part. Nodes may come, and agents report later: what is not known is never read as "cannot". What the webhook cannot judge
+// is left to the failurePolicy of its configuration. Only
 // a new spec is looked at, so nothing stands in the way of a status, a finalizer or a deletion.
 package admission
 
@@ -13,13 +14,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"slices"
 	"strings"
 
 	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
@@ -43,9 +46,17 @@ type Targets struct {
 
 var _ admission.Validator[*v1alpha1.NvmfTarget] = &Targets{}
 
+// path that the API server asks at.
+const path = "/validate-weft-storage-v1alpha1-nvmftarget"
+
 // SetupWithManager serves it.
 func (v *Targets) SetupWithManager(mgr ctrl.Manager) error {
-	return ctrl.NewWebhookManagedBy(mgr, &v1alpha1.NvmfTarget{}).WithValidator(v).Complete()
+	mgr.GetWebhookServer().Register(path, handler(mgr.GetScheme(), v))
+	return nil
+}
+
+func handler(scheme *runtime.Scheme, v *Targets) http.Handler {
+	return failing(admission.WithValidator(scheme, v))
 }
 
 // ValidateCreate judges a new target.
@@ -70,8 +81,7 @@ func (v *Targets) ValidateDelete(context.Context, *v1alpha1.NvmfTarget) (admissi
 func (v *Targets) judge(ctx context.Context, old, target *v1alpha1.NvmfTarget) (admission.Warnings, error) {
 	w, err := world.Gather(ctx, v.Reader)
 	if err != nil {
-		log.FromContext(ctx).Error(err, "cannot look at the nodes; the target is let through", "target", target.Name)
-		return admission.Warnings{"weft could not look at the nodes, so it is not known whether one can hold this target"}, nil
+		return nil, apierrors.NewServiceUnavailable(fmt.Sprintf("weft could not look at the nodes, so it is not known whether one can hold NvmfTarget %s: %v", target.Name, err))
 	}
 	after := placement.Prospects(target, w.Targets, w.Nodes)
 	worse := old == nil || placement.Worse(placement.Prospects(old, w.Targets, w.Nodes), after)
