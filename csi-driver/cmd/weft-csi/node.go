@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/go-logr/logr"
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
@@ -86,6 +87,9 @@ func (o nodeOptions) run(ctx context.Context) error {
 		watch := stuck.New(clock.RealClock{})
 		service, initiator := newNode(uid, o.maxVolumes, watch)
 		service.Records = filepath.Join(filepath.Dir(socket), "staged")
+		if err := service.Clean(); err != nil {
+			logr.FromContextOrDiscard(ctx).Error(err, "What the last process left cannot be removed; it is in nobody's way")
+		}
 		group.Go(func() error { service.KeepPaths(ctx); return nil })
 		group.Go(func() error {
 			return watch.Run(ctx, initiator.Going, &stuck.NodeReport{Client: nodes, Node: o.nodeName, UID: types.UID(uid), Clock: clock.RealClock{}})

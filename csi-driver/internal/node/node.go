@@ -88,6 +88,9 @@ type Service struct {
 
 func (s *Service) records() records { return records{s.Records} }
 
+// Clean removes what a process left in Records that was killed. Call it once, before the first call is served.
+func (s *Service) Clean() error { return s.records().clean() }
+
 // NodeGetInfo gives the host NQN as the node's id, so that the controller need not look it up. The topology is the same on every
 // node: it says that volumes are used from here, and is what capacity is published for.
 func (s *Service) NodeGetInfo(context.Context, *csi.NodeGetInfoRequest) (*csi.NodeGetInfoResponse, error) {

@@ -20,7 +20,11 @@ import (
 // it, a path that is missing is neither noticed nor connected again, until the volume is staged anew.
 type records struct{ dir string }
 
-const recordSuffix = ".json"
+const (
+	recordSuffix = ".json"
+	// newRecord begins the name of a record that is being written.
+	newRecord = ".new-"
+)
 
 func (r records) path(volume string) string {
 	return filepath.Join(r.dir, url.PathEscape(volume)+recordSuffix)
@@ -35,7 +39,7 @@ func (r records) put(volume string, at attachment.Context) error {
 	if err := os.MkdirAll(r.dir, 0o750); err != nil {
 		return err
 	}
-	f, err := os.CreateTemp(r.dir, ".new-*")
+	f, err := os.CreateTemp(r.dir, newRecord+"*")
 	if err != nil {
 		return err
 	}
@@ -64,6 +68,17 @@ func (r records) remove(volume string) error {
 		return err
 	}
 	return nil
+}
+
+// clean what a process left that was killed while it wrote a record. Call it before the first put.
+func (r records) clean() error {
+	left, err := filepath.Glob(filepath.Join(r.dir, newRecord+"*"))
+	for _, path := range left {
+		if e := os.Remove(path); e != nil && !errors.Is(e, fs.ErrNotExist) {
+			err = errors.Join(err, e)
+		}
+	}
+	return err
 }
 
 // volumes that have a record.
