@@ -19,7 +19,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	. "github.com/onsi/gomega"
 	"k8s.io/mount-utils"
-	"k8s.io/utils/clock"
+	testingclock "k8s.io/utils/clock/testing"
 	utilexec "k8s.io/utils/exec"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
@@ -44,6 +44,8 @@ type lab struct {
 	Gomega
 	initiator *fabrics.Host
 	service   *node.Service
+	watch     *stuck.Watch
+	clock     *testingclock.FakeClock // the watch's
 	dir       string
 }
 
@@ -54,17 +56,19 @@ func setUpLab(t *testing.T) *lab {
 	g.Expect(os.Geteuid()).To(BeZero(), "run this as root on a machine of the lab (test/e2e/README.md)")
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	g.Expect(err).NotTo(HaveOccurred())
-	fs := &filesystem.Host{Mounter: mount.NewWithoutSystemd(""), Exec: utilexec.New(), MountInfo: "/proc/self/mountinfo", Sys: "/sys"}
+	clock := testingclock.NewFakeClock(time.Now())
+	watch := stuck.New(clock)
+	fs := &filesystem.Host{Mounter: watch.Mounter(mount.NewWithoutSystemd("")), Exec: utilexec.New(), MountInfo: "/proc/self/mountinfo", Sys: "/sys"}
 	g.Expect(fs.LoadModule(t.Context(), "nvmet_tcp")).To(Succeed())
 	host := fabrics.New(fabrics.Config{
-		Root: "/", UID: uid, Kernel: fabrics.LinuxKernel{}, LoadModule: fs.LoadModule, Reachable: fabrics.Reachable,
+		Root: "/", UID: uid, Kernel: watch.Kernel(fabrics.LinuxKernel{}), LoadModule: fs.LoadModule, Reachable: fabrics.Reachable,
 		MountsOf: func(ns fabrics.Namespace) ([]string, error) { return fs.MountsOf(ns.Device, ns.Name) },
 	})
 	return &lab{
-		T: t, Gomega: g, initiator: host, dir: dir,
+		T: t, Gomega: g, initiator: host, watch: watch, clock: clock, dir: dir,
 		service: &node.Service{
 			HostNQN: host.NQN, Initiator: host, Filesystems: fs,
-			Records: filepath.Join(dir, "staged"), Obstacle: stuck.New(clock.RealClock{}),
+			Records: filepath.Join(dir, "staged"), Obstacle: watch,
 		},
 	}
 }
@@ -143,7 +147,13 @@ type volume struct {
 // volume makes one with a size, for the ports given. This host is admitted.
 func (l *lab) volume(id string, sizeBytes int64, nguid string, ports ...*port) *volume {
 	l.Helper()
-	v := &volume{lab: l, id: id, file: filepath.Join(l.dir, id+".img"), subsystem: filepath.Join(nvmet, "subsystems", v1alpha1.NQNPrefix+id)}
+	return l.volumeIn(l.dir, id, sizeBytes, nguid, ports...)
+}
+
+// volumeIn makes one with its file in a folder.
+func (l *lab) volumeIn(dir, id string, sizeBytes int64, nguid string, ports ...*port) *volume {
+	l.Helper()
+	v := &volume{lab: l, id: id, file: filepath.Join(dir, id+".img"), subsystem: filepath.Join(nvmet, "subsystems", v1alpha1.NQNPrefix+id)}
 	must(l, os.WriteFile(v.file, nil, 0o600))
 	must(l, os.Truncate(v.file, sizeBytes))
 	namespace := v.subsystem + "/namespaces/1"

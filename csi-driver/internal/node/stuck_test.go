@@ -10,6 +10,7 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
+	testingclock "k8s.io/utils/clock/testing"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/csi-driver/internal/attachment"
@@ -30,33 +31,40 @@ func (l looks) Write(ctx context.Context, what *stuck.Error) error {
 	return nil
 }
 
-// watchRuns starts the watch, and takes its first look, which finds nothing.
-func (s *suite) watchRuns() looks {
-	s.Helper()
+// watching is a watch that looks when the test says so.
+type watching struct {
+	testing.TB
+	looks
+	clock *testingclock.FakeClock
+}
+
+// runWatch starts a watch with its clock, and takes its first look, which finds nothing.
+func runWatch(t testing.TB, w *stuck.Watch, clock *testingclock.FakeClock, going stuck.Controllers) watching {
+	t.Helper()
 	l := make(looks)
 	done := make(chan error)
 	ctx, stop := context.WithCancel(context.Background())
-	go func() { done <- s.watch.Run(ctx, s.going, l) }()
-	s.Cleanup(func() {
+	go func() { done <- w.Run(ctx, going, l) }()
+	t.Cleanup(func() {
 		stop()
-		must(s, <-done)
+		must(t, <-done)
 	})
 	if what := <-l; what != nil {
-		s.Fatalf("the first look found %v", what)
+		t.Fatalf("the first look found %v", what)
 	}
-	return l
+	return watching{t, l, clock}
 }
 
 // until looks until one finds something stuck, or nothing any more. The time in between is the watch's clock's.
-func (s *suite) until(l looks, isStuck bool) *stuck.Error {
-	s.Helper()
+func (w watching) until(isStuck bool) *stuck.Error {
+	w.Helper()
 	for begun := time.Now(); time.Since(begun) < time.Minute; {
-		s.clock.Step(stuck.Interval)
-		if what := <-l; (what != nil) == isStuck {
+		w.clock.Step(stuck.Interval)
+		if what := <-w.looks; (what != nil) == isStuck {
 			return what
 		}
 	}
-	s.Fatalf("stuck is not %t within a minute", isStuck)
+	w.Fatalf("stuck is not %t within a minute", isStuck)
 	return nil
 }
 
@@ -113,14 +121,14 @@ func TestStuckKernelTakesNoFurtherVolume(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := setUp(t)
 			must(t, s.stageOther("pvc-2")) // nvme0
-			l := s.watchRuns()
+			w := runWatch(s, s.watch, s.clock, s.going)
 			release, call := c.hang(s)
 			ended := make(chan error, 1)
 			go func() { ended <- call() }()
 			// Before that the watch's clock must not go on: to it, what is merely on its way would have taken minutes.
 			<-s.kernel.Hanging
 
-			what := s.until(l, true)
+			what := w.until(true)
 			if what.Reason != c.reason {
 				t.Errorf("reason %s, want %s", what.Reason, c.reason)
 			}
@@ -138,7 +146,7 @@ func TestStuckKernelTakesNoFurtherVolume(t *testing.T) {
 
 			release()
 			must(t, <-ended)
-			if what := s.until(l, false); what != nil {
+			if what := w.until(false); what != nil {
 				t.Error(what)
 			}
 			must(t, s.stageOther("pvc-3"))

@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build lab
+
+package node_test
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+)
+
+// dirtyBytes of a pod are written, and not synced, when its node shuts down.
+const dirtyBytes = 32 << 20
+
+// writeDirty leaves data in the page cache.
+func (v *volume) writeDirty(name string) []byte {
+	v.Helper()
+	data := bytes.Repeat([]byte("weft"), dirtyBytes/4)
+	must(v, os.WriteFile(v.path(name), data, 0o600))
+	return data
+}
+
+// What a node's shutdown does while targets serve: all that was written is there, and nothing is left that could hold it up.
+func TestLabShutdownWhileTheTargetServes(t *testing.T) {
+	l := setUpLab(t)
+	v := l.volume("lab-shutdown", labSize, guid(1), l.port(4420, v1alpha1.TransportTCP))
+	v.up(mountCapability("ext4"))
+	data := v.writeDirty("pod/file")
+	begun := time.Now()
+	v.down()
+	took := time.Since(begun)
+	t.Logf("unmounted and disconnected with %d MiB to write: %v", dirtyBytes>>20, took.Round(time.Millisecond))
+	l.Expect(took).To(BeNumerically("<", 30*time.Second))
+	v.context.Blank = false
+	v.up(mountCapability("ext4"))
+	got, err := os.ReadFile(v.path("pod/file"))
+	must(t, err)
+	if !bytes.Equal(got, data) {
+		t.Error("what was written before the shutdown is not there")
+	}
+}
+
+// What a node's shutdown meets when a target is gone for good: how the wait of an unmount ends, and when.
+func TestLabShutdownWhileTheTargetIsGone(t *testing.T) {
+	for name, c := range map[string]struct {
+		lossTimeoutSeconds int32
+		// end what holds the unmount up.
+		end func(v *volume)
+		// within what time it ends.
+		within time.Duration
+	}{
+		// It counts tries, one each 2 s, from when the connection was lost.
+		"by ctrlLossTimeout": {10, func(*volume) {}, 30 * time.Second},
+		"by the documented command": {-1, func(v *volume) {
+			unmounting := func() (bool, error) { return uninterruptible("/proc", "umount") }
+			v.Eventually(unmounting).Should(BeTrue())
+			for _, signal := range []string{"-TERM", "-KILL"} {
+				must(v, exec.Command("pkill", signal, "-x", "umount").Run())
+				v.Consistently(unmounting, "2s").Should(BeTrue())
+			}
+			out, err := exec.Command("sh", "-c", giveUp).CombinedOutput()
+			v.Logf("%s: %v", out, err)
+			must(v, err)
+		}, 20 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := setUpLab(t)
+			p := l.port(4420, v1alpha1.TransportTCP)
+			v, other := l.volume("lab-gone", labSize, guid(1), p), l.volume("lab-other", labSize, guid(2), l.port(4421, v1alpha1.TransportTCP))
+			v.context.CtrlLossTimeoutSeconds = c.lossTimeoutSeconds
+			v.up(mountCapability("ext4"))
+			other.up(mountCapability("ext4"))
+			must(t, put(v.path("pod/synced"), "hello"))
+			v.writeDirty("pod/file")
+			p.close(v)
+			l.Eventually(v.paths).Should(Equal([]string{"connecting"}))
+			must(t, v.unpublish())
+			ended := make(chan error, 1)
+			begun := time.Now()
+			go func() { ended <- v.unstage() }()
+			c.end(v)
+			var err error
+			l.Eventually(ended, c.within).Should(Receive(&err))
+			t.Logf("ended after %v: %v", time.Since(begun).Round(time.Millisecond), err)
+			must(t, v.unstage())
+			v.gone()
+			l.Expect(other.paths()).To(Equal([]string{"live"}))
+			must(t, put(other.path("pod/file"), "hello"))
+			// What was acknowledged is there.
+			p.open(v)
+			v.context.Blank = false
+			v.up(mountCapability("ext4"))
+			l.Expect(os.ReadFile(v.path("pod/synced"))).To(Equal([]byte("hello")))
+		})
+	}
+}
