@@ -7,14 +7,20 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"path"
 	"path/filepath"
+	"strconv"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/test/e2e/internal/build"
+	"github.com/weft-storage/weft/test/e2e/internal/hostcmd"
 	"github.com/weft-storage/weft/test/e2e/lab"
 )
 
@@ -25,9 +31,9 @@ const (
 	shareOnNode   = "/host-share"
 )
 
-// Sanity runs csi-sanity on a node, against the driver as it is installed: the node's own plugin, and the replica of the
-// controller that runs there. Volumes come from the target of the samples. What the program says goes to out.
-func (r *Run) Sanity(ctx context.Context, out io.Writer, node string) error {
+// Sanity runs csi-sanity on a node, against the driver as it is installed: a replica of the controller, and the plugin of
+// the node that it runs on. Volumes come from the target of the samples. What the program says goes to out.
+func (r *Run) Sanity(ctx context.Context, out io.Writer) error {
 	if err := r.builder.LabTest(ctx, sanityPackage, filepath.Join(r.Lab.ShareDir(), sanityProgram)); err != nil {
 		return err
 	}
@@ -38,22 +44,94 @@ func (r *Run) Sanity(ctx context.Context, out io.Writer, node string) error {
 	}
 	plugin := path.Join(kubeletDir, "plugins", v1alpha1.DriverName)
 	for _, pod := range pods.Items {
-		if pod.Spec.NodeName != node || pod.Status.Phase != corev1.PodRunning {
+		if pod.DeletionTimestamp != nil || !podReady(&pod) {
 			continue
 		}
 		controller := path.Join(kubeletDir, "pods", string(pod.UID), "volumes", "kubernetes.io~empty-dir", "socket", "csi.sock")
-		return r.Lab.Exec(ctx, node, lab.Streams{Stdout: out, Stderr: out}, path.Join(shareOnNode, sanityProgram), "-test.v", "-ginkgo.v", "-ginkgo.no-color",
+		return r.Lab.Exec(ctx, pod.Spec.NodeName, lab.Streams{Stdout: out, Stderr: out}, path.Join(shareOnNode, sanityProgram), "-test.v", "-ginkgo.v", "-ginkgo.no-color",
 			"-controller", controller, "-node", path.Join(plugin, "csi.sock"), "-folder", plugin, "-target", Target)
 	}
-	return fmt.Errorf("no replica of the CSI controller runs on %s", node)
+	return errors.New("no replica of the CSI controller is ready")
 }
 
-// StorageSuite builds Kubernetes' storage suite, and gives the nodes the images that its specs ask for.
-func (r *Run) StorageSuite(ctx context.Context) (build.StorageSuite, error) {
+// alwaysSkipped asks for a filesystem that two nodes write to, which weft refuses. The suite knows ReadWriteMany for
+// all volumes or for none, and weft has it for block volumes.
+const alwaysSkipped = `\((filesystem volmode|ext4|xfs)\)\] .*multiVolume .*should concurrently access the single volume from pods on different node`
+
+// Specs are those of Kubernetes' storage suite that are to be run.
+type Specs struct {
+	// Focus and Skip are regular expressions over the specs' names; an empty Focus means all, an empty Skip leaves out
+	// nothing.
+	Focus, Skip string
+	// Procs is how many run at once, 1 at least.
+	Procs int
+	// Timeout is how long all of them may take.
+	Timeout time.Duration
+	// Out is the folder of the reports, which is emptied first. If it is empty, it is dist/storage in the repository.
+	Out string
+}
+
+// StorageSpecs runs specs of Kubernetes' storage suite against the driver as it is installed, and tells out, and the
+// file specs.txt in s.Out, what became of each. A spec that failed is an error.
+func (r *Run) StorageSpecs(ctx context.Context, out io.Writer, s Specs) (Results, error) {
+	suite, err := r.storageSuite(ctx)
+	if err != nil {
+		return Results{}, err
+	}
+	if s.Out == "" {
+		s.Out = filepath.Join(r.repo, "dist", "storage")
+	}
+	if err := errors.Join(os.RemoveAll(s.Out), os.MkdirAll(s.Out, 0o755)); err != nil {
+		return Results{}, err
+	}
+	const report = "report.json"
+	args := []string{
+		suite.Ginkgo, "--procs", strconv.Itoa(s.Procs), "--timeout", s.Timeout.String(), "--no-color",
+		"--output-dir", s.Out, "--json-report", report, "--junit-report", "junit.xml", "--skip", alwaysSkipped,
+	}
+	if s.Focus != "" {
+		args = append(args, "--focus", s.Focus)
+	}
+	if s.Skip != "" {
+		args = append(args, "--skip", s.Skip)
+	}
+	args = append(args, suite.Tests, "--",
+		"-kubeconfig", r.Cluster.Kubeconfig, "-kubectl-path", filepath.Join(r.Lab.AssetsDir(), "kubectl"), "-repo-root", r.repo,
+		"-storage.testdriver", filepath.Join(r.repo, "test", "e2e", "storage", "driver.yaml"), "-dump-logs-on-failure=false")
+	// Ginkgo's processes run the specs, and each of them cleans up after its own.
+	failed := hostcmd.Cmd{Log: out, Args: args, Group: true, Cleanup: 2 * time.Minute}.Run(ctx)
+	results, err := readReport(filepath.Join(s.Out, report))
+	if err != nil {
+		return Results{}, errors.Join(failed, err)
+	}
+	if err := results.tell(out, filepath.Join(s.Out, "specs.txt")); err != nil {
+		return results, err
+	}
+	if failed != nil {
+		return results, fmt.Errorf("the suite failed; its report is in %s", s.Out)
+	}
+	return results, nil
+}
+
+// storageSuite builds Kubernetes' storage suite, and gives the nodes the images that its specs ask for.
+func (r *Run) storageSuite(ctx context.Context) (build.StorageSuite, error) {
 	suite, err := r.builder.StorageSuite(ctx)
 	if err != nil {
 		return build.StorageSuite{}, err
 	}
-	err = errors.Join(r.Lab.LoadImages(ctx, suite.Agnhost), r.Lab.TagImage(ctx, ToolsImage, suite.Shells...))
-	return suite, err
+	if err := r.Lab.LoadImages(ctx, suite.Archive); err != nil {
+		return build.StorageSuite{}, err
+	}
+	return suite, r.Lab.TagImage(ctx, suite.Agnhost, suite.Shells...)
+}
+
+// Overprovision lets the samples' target promise percent of what its drive has: several specs at once ask for more
+// than that, and write next to nothing.
+func (r *Run) Overprovision(ctx context.Context, percent int32) error {
+	target := &v1alpha1.NvmfTarget{ObjectMeta: metav1.ObjectMeta{Name: Target}}
+	patch := fmt.Sprintf(`{"spec":{"overProvisioningPercent":%d}}`, percent)
+	if err := r.Cluster.Patch(ctx, target, client.RawPatch(types.MergePatchType, []byte(patch))); err != nil {
+		return err
+	}
+	return r.Cluster.TargetReady(ctx, Target)
 }

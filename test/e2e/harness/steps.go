@@ -9,6 +9,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -170,15 +171,16 @@ func (c *Cluster) PodReady(ctx context.Context, namespace, name string) (*corev1
 		if err := c.Get(ctx, client.ObjectKey{Namespace: namespace, Name: name}, pod); err != nil {
 			return false, client.IgnoreNotFound(err)
 		}
-		for _, condition := range pod.Status.Conditions {
-			if condition.Type == corev1.PodReady && condition.Status == corev1.ConditionTrue {
-				return true, nil
-			}
-		}
-		return false, nil
+		return podReady(pod), nil
 	})
 	if err != nil {
 		return nil, fmt.Errorf("pod %s/%s is not ready (phase %q): %w", namespace, name, pod.Status.Phase, err)
 	}
 	return pod, nil
+}
+
+func podReady(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.Status.Conditions, func(c corev1.PodCondition) bool {
+		return c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue
+	})
 }

@@ -222,6 +222,24 @@ func (l *Lab) PowerOff(node string) error {
 	return l.stopDaemon(qemuDaemon(node), processID.kill)
 }
 
+// Shutdown ends the node in order, as a machine with systemd ends: processes
+// are told to end, data is written, filesystems are unmounted, and then the
+// power goes off by itself. It returns when it is off. What Kubernetes would
+// have done first, such as ending pods, is not done.
+func (l *Lab) Shutdown(ctx context.Context, node string) error {
+	session, err := l.session(ctx, node)
+	if err != nil {
+		return err
+	}
+	defer session.Close() //nolint:errcheck // it ends with the node
+	// Not waited for: the shell ends with everything else.
+	if err := session.Start(quoteArgs([]string{"kill", "-s", strconv.Itoa(int(nodeconfig.ShutdownSignal)), "1"})); err != nil {
+		return fmt.Errorf("tell %s to shut down: %w", node, err)
+	}
+	defer l.forgetShell(node)
+	return l.stopDaemon(qemuDaemon(node), func(p processID) error { return p.wait(ctx) })
+}
+
 // Powered reports whether the node's machine runs.
 func (l *Lab) Powered(node string) (bool, error) {
 	if _, err := l.nodeIndex(node); err != nil {

@@ -3,6 +3,7 @@
 package lab
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -139,6 +140,25 @@ func (p processID) kill() error {
 		err = fmt.Errorf("process %d does not end, even when killed", p.PID)
 	}
 	return err
+}
+
+// endPeriod is how often wait looks.
+const endPeriod = 100 * time.Millisecond
+
+// wait until the process has ended by itself.
+func (p processID) wait(ctx context.Context) error {
+	ticker := time.NewTicker(endPeriod)
+	defer ticker.Stop()
+	for {
+		if alive, err := p.alive(); err != nil || !alive {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("process %d has not ended: %w", p.PID, context.Cause(ctx))
+		case <-ticker.C:
+		}
+	}
 }
 
 // daemon is a program that runs on after the command that started it.

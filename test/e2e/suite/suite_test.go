@@ -34,7 +34,7 @@ func TestEndToEnd(t *testing.T) {
 	logf.SetLogger(GinkgoLogr)
 	RegisterFailHandler(Fail)
 	suiteConfig, reporterConfig := GinkgoConfiguration()
-	suiteConfig.Timeout = 75 * time.Minute
+	suiteConfig.Timeout = 85 * time.Minute
 	reporterConfig.ShowNodeEvents = false
 	RunSpecs(t, "weft end to end", suiteConfig, reporterConfig)
 }

@@ -136,10 +136,10 @@ func newExecCommand() *cobra.Command {
 
 func newPowerCommand() *cobra.Command {
 	return &cobra.Command{
-		Use:       "power NODE on|off",
-		Short:     "Take the power from a node, or give it back",
+		Use:       "power NODE on|off|shutdown",
+		Short:     "Take the power from a node, give it back, or shut the node down",
 		Args:      cobra.ExactArgs(2),
-		ValidArgs: []string{"on", "off"},
+		ValidArgs: []string{"on", "off", "shutdown"},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			l, err := openLab()
 			if err != nil {
@@ -154,8 +154,10 @@ func newPowerCommand() *cobra.Command {
 					return err
 				}
 				return l.WaitForShell(cmd.Context(), args[0])
+			case "shutdown":
+				return l.Shutdown(cmd.Context(), args[0])
 			default:
-				return fmt.Errorf("power %s %q: use on or off", args[0], args[1])
+				return fmt.Errorf("power %s %q: use on, off or shutdown", args[0], args[1])
 			}
 		},
 	}

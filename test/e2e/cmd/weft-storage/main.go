@@ -11,8 +11,6 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
-	"path/filepath"
-	"strconv"
 	"syscall"
 	"time"
 
@@ -20,32 +18,24 @@ import (
 	logf "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/weft-storage/weft/test/e2e/harness"
-	"github.com/weft-storage/weft/test/e2e/internal/hostcmd"
 )
 
-const (
-	// alwaysSkipped asks for a filesystem that two nodes write to, which weft refuses. The suite knows ReadWriteMany for
-	// all volumes or for none, and weft has it for block volumes.
-	alwaysSkipped = `\((filesystem volmode|ext4|xfs)\)\] .*multiVolume .*should concurrently access the single volume from pods on different node`
-	defaultSkip   = `\[Slow\]|\[Serial\]|\[Disruptive\]|\[Flaky\]|stress|performance`
-)
+// defaultSkip leaves out what takes long, or a cluster for itself.
+const defaultSkip = `\[Slow\]|\[Serial\]|\[Disruptive\]|\[Flaky\]|stress|performance`
 
 type options struct {
-	focus, skip string
-	procs       int
-	timeout     time.Duration
-	sanity      bool
-	out         string
+	specs  harness.Specs
+	sanity bool
 }
 
 func main() {
 	var o options
-	flag.StringVar(&o.focus, "focus", "", "regular expression: the specs to run, of those for external drivers; none for all")
-	flag.StringVar(&o.skip, "skip", defaultSkip, "regular expression: the specs to leave out")
-	flag.IntVar(&o.procs, "procs", 2, "specs that run at once")
-	flag.DurationVar(&o.timeout, "timeout", 3*time.Hour, "how long the suite may take")
+	flag.StringVar(&o.specs.Focus, "focus", "", "regular expression: the specs to run, of those for external drivers; none for all")
+	flag.StringVar(&o.specs.Skip, "skip", defaultSkip, "regular expression: the specs to leave out")
+	flag.IntVar(&o.specs.Procs, "procs", 2, "specs that run at once")
+	flag.DurationVar(&o.specs.Timeout, "timeout", 3*time.Hour, "how long the suite may take")
 	flag.BoolVar(&o.sanity, "sanity", true, "run csi-sanity before")
-	flag.StringVar(&o.out, "out", "", "folder of the reports; dist/storage in the repository if empty")
+	flag.StringVar(&o.specs.Out, "out", "", "folder of the reports; dist/storage in the repository if empty")
 	flag.Parse()
 	logf.SetLogger(logr.Discard())
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -72,6 +62,9 @@ func (o options) run(ctx context.Context) error {
 	// does not have for specs.
 	replicas := []string{"operator.replicas=1", "csi.controller.replicas=1", `csi.controller.nodeSelector.kubernetes\.io/hostname=` + clientNode}
 	steps := append([]harness.Step{{Name: "install the snapshot API", Do: run.SnapshotAPI}}, run.Steps(storageNode, replicas...)...)
+	steps = append(steps, harness.Step{Name: "let the target promise more than its drive has", Do: func(ctx context.Context) error {
+		return run.Overprovision(ctx, 400)
+	}})
 	for _, s := range steps {
 		if err := step(ctx, s); err != nil {
 			return run.Explain(ctx, err)
@@ -81,11 +74,12 @@ func (o options) run(ctx context.Context) error {
 	var failed error
 	if o.sanity {
 		failed = step(ctx, harness.Step{Name: "csi-sanity", Do: func(ctx context.Context) error {
-			return run.Sanity(ctx, os.Stdout, clientNode)
+			return run.Sanity(ctx, os.Stdout)
 		}})
 	}
 	failed = errors.Join(failed, step(ctx, harness.Step{Name: "Kubernetes' storage suite", Do: func(ctx context.Context) error {
-		return o.specs(ctx, run)
+		_, err := run.StorageSpecs(ctx, os.Stdout, o.specs)
+		return err
 	}}))
 	if failed != nil {
 		return run.Explain(ctx, failed)
@@ -101,47 +95,5 @@ func step(ctx context.Context, s harness.Step) error {
 		return fmt.Errorf("%s: %w", s.Name, err)
 	}
 	fmt.Printf("    done in %.1fs\n", time.Since(start).Seconds())
-	return nil
-}
-
-// specs runs the suite and tells what became of each of its specs.
-func (o options) specs(ctx context.Context, run *harness.Run) error {
-	suite, err := run.StorageSuite(ctx)
-	if err != nil {
-		return err
-	}
-	repo := run.Cluster.Repo
-	out := o.out
-	if out == "" {
-		out = filepath.Join(repo, "dist", "storage")
-	}
-	if err := errors.Join(os.RemoveAll(out), os.MkdirAll(out, 0o755)); err != nil {
-		return err
-	}
-	const report = "report.json"
-	args := []string{
-		suite.Ginkgo, "--procs", strconv.Itoa(o.procs), "--timeout", o.timeout.String(), "--no-color",
-		"--output-dir", out, "--json-report", report, "--junit-report", "junit.xml", "--skip", alwaysSkipped,
-	}
-	if o.focus != "" {
-		args = append(args, "--focus", o.focus)
-	}
-	if o.skip != "" {
-		args = append(args, "--skip", o.skip)
-	}
-	args = append(args, suite.Tests, "--",
-		"-kubeconfig", run.Cluster.Kubeconfig, "-kubectl-path", filepath.Join(run.Lab.AssetsDir(), "kubectl"), "-repo-root", repo,
-		"-storage.testdriver", filepath.Join(repo, "test", "e2e", "storage", "driver.yaml"), "-dump-logs-on-failure=false")
-	failed := hostcmd.Cmd{Log: os.Stdout, Args: args}.Run(ctx)
-	results, err := readReport(filepath.Join(out, report))
-	if err != nil {
-		return errors.Join(failed, err)
-	}
-	if err := results.tell(os.Stdout, filepath.Join(out, "specs.txt")); err != nil {
-		return err
-	}
-	if failed != nil {
-		return fmt.Errorf("the suite failed; its report is in %s", out)
-	}
 	return nil
 }

@@ -98,14 +98,24 @@ func programLayer(path, name string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	return entryLayer(&tar.Header{Name: name, Mode: 0o755, Size: int64(len(data)), Typeflag: tar.TypeReg}, data)
+}
+
+// linkLayer is a layer with one symbolic link at /name.
+func linkLayer(name, target string) ([]byte, error) {
+	return entryLayer(&tar.Header{Name: name, Linkname: target, Mode: 0o777, Typeflag: tar.TypeSymlink}, nil)
+}
+
+// entryLayer is a layer with one entry.
+func entryLayer(head *tar.Header, data []byte) ([]byte, error) {
 	var buf bytes.Buffer
 	w := tar.NewWriter(&buf)
-	head := &tar.Header{Name: name, Mode: 0o755, Size: int64(len(data)), ModTime: time.Unix(0, 0), Typeflag: tar.TypeReg}
+	head.ModTime = time.Unix(0, 0)
 	if err := w.WriteHeader(head); err != nil {
-		return nil, fmt.Errorf("pack %s: %w", name, err)
+		return nil, fmt.Errorf("pack %s: %w", head.Name, err)
 	}
 	if _, err := w.Write(data); err != nil {
-		return nil, fmt.Errorf("pack %s: %w", name, err)
+		return nil, fmt.Errorf("pack %s: %w", head.Name, err)
 	}
 	return buf.Bytes(), w.Close()
 }

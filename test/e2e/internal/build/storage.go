@@ -15,9 +15,9 @@ import (
 type StorageSuite struct {
 	// Ginkgo is the program that runs Tests, in several processes at once.
 	Ginkgo, Tests string
-	// Agnhost is the archive of an image of the suite's own: its helper program, and the tools that its specs call.
-	Agnhost string
-	// Shells are the names of the images of which the specs want a shell and coreutils alone. ToolsImage has both.
+	// Archive is that of the image Agnhost: the suite's own helper program, and a shell and the tools that its specs call.
+	Archive, Agnhost string
+	// Shells are the names of the other images that the specs ask for. They want a shell and tools alone, which Agnhost has.
 	Shells []string
 }
 
@@ -50,7 +50,8 @@ func (b *Builder) StorageSuite(ctx context.Context) (StorageSuite, error) {
 			suite.Shells = append(suite.Shells, ref)
 			continue
 		}
-		if suite.Agnhost, err = b.agnhostImage(ctx, path(agnhost), ref); err != nil {
+		suite.Agnhost = ref
+		if suite.Archive, err = b.agnhostImage(ctx, path(agnhost), ref); err != nil {
 			return StorageSuite{}, err
 		}
 	}
@@ -58,13 +59,14 @@ func (b *Builder) StorageSuite(ctx context.Context) (StorageSuite, error) {
 }
 
 // agnhostImage has the program on top of ToolsImage's layer, which nodes have. Like its maker's image it does nothing
-// when it is given nothing to do.
+// when it is given nothing to do. Its shell is bash: the specs are written for busybox's, which has more words than
+// Debian's (let: without it their loops have no end) and other exit codes.
 func (b *Builder) agnhostImage(ctx context.Context, agnhost, ref string) (string, error) {
 	rootfs, err := b.baseRootfs(ctx)
 	if err != nil {
 		return "", err
 	}
-	key, err := Key(filepath.Base(rootfs), agnhost, ref)
+	key, err := Key(filepath.Base(rootfs), agnhost, ref, "bash")
 	if err != nil {
 		return "", err
 	}
@@ -77,6 +79,10 @@ func (b *Builder) agnhostImage(ctx context.Context, agnhost, ref string) (string
 		if err != nil {
 			return err
 		}
-		return image{ref: ref, layers: [][]byte{base, program}, cmd: []string{"/agnhost"}, args: []string{"pause"}}.write(tmp)
+		shell, err := linkLayer("usr/bin/sh", "bash")
+		if err != nil {
+			return err
+		}
+		return image{ref: ref, layers: [][]byte{base, program, shell}, cmd: []string{"/agnhost"}, args: []string{"pause"}}.write(tmp)
 	})
 }

@@ -6,12 +6,14 @@ package hostcmd
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
 	"strings"
+	"syscall"
 	"time"
 )
 
@@ -19,7 +21,7 @@ import (
 const maxOutput = 4 << 10
 
 // waitDelay is how long a cancelled program may take to end before it is
-// killed.
+// killed, when Cmd does not say.
 const waitDelay = 5 * time.Second
 
 // Cmd is one call of a program.
@@ -34,6 +36,10 @@ type Cmd struct {
 	Log io.Writer
 	// Args is the program and its arguments.
 	Args []string
+	// Group gives the program a process group of its own. When ctx ends, all of the group are interrupted, and have until
+	// Cleanup is over to end.
+	Group   bool
+	Cleanup time.Duration
 }
 
 // Run runs the program and waits for it. The error names the program and ends
@@ -51,7 +57,11 @@ func (c Cmd) Output(ctx context.Context) (string, error) {
 func (c Cmd) run(ctx context.Context, split bool) (string, error) {
 	cmd := exec.CommandContext(ctx, c.Args[0], c.Args[1:]...)
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
-	cmd.WaitDelay = waitDelay
+	cmd.WaitDelay = cmp.Or(c.Cleanup, waitDelay)
+	if c.Group {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+		cmd.Cancel = func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGINT) }
+	}
 	cmd.Dir = c.Dir
 	cmd.Env = append(os.Environ(), "LC_ALL=C")
 	cmd.Env = append(cmd.Env, c.Env...)

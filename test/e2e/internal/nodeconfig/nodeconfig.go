@@ -4,7 +4,10 @@
 // writes it as JSON into a folder that the node mounts read-only at Dir.
 package nodeconfig
 
-import "net/netip"
+import (
+	"net/netip"
+	"syscall"
+)
 
 const (
 	// Dir is where a node finds its configuration, keys and certificates.
@@ -26,6 +29,9 @@ const (
 	// ReadyFile appears when network and management shell are up.
 	ReadyFile = "/run/weft-lab-ready"
 )
+
+// ShutdownSignal to process 1 of a node shuts it down.
+const ShutdownSignal = syscall.SIGUSR2
 
 // Config describes one node.
 type Config struct {

@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -26,10 +27,27 @@ const searchPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 // without, and still look at the host's file whenever it is opened.
 const shareOptions = "trans=virtio,version=9p2000.L,msize=512000,cache=readahead"
 
+// shutdown is the program that ends a machine with systemd once its services
+// are stopped: it ends what still runs, syncs, unmounts what it can, and
+// switches the power off. It must be process 1.
+const shutdown = "/usr/lib/systemd/systemd-shutdown"
+
+// shutdownPatience is how long processes that are told to end may take, and an
+// unmount: systemd's own default (DefaultTimeoutStopSec).
+const shutdownPatience = "90s"
+
 // Reap starts the program's second half and then collects every process that
 // is orphaned, which is what the kernel asks of process 1. It returns when the
-// second half ends.
+// second half ends. On nodeconfig.ShutdownSignal it becomes systemd's shutdown.
 func Reap() error {
+	down := make(chan os.Signal, 1)
+	signal.Notify(down, nodeconfig.ShutdownSignal)
+	go func() {
+		<-down
+		err := unix.Exec(shutdown, []string{shutdown, "poweroff", "--timeout", shutdownPatience, "--log-level", "info", "--log-target", "console"},
+			[]string{"PATH=" + searchPath})
+		slog.New(slog.NewTextHandler(os.Stdout, nil)).Error("cannot shut down", "program", shutdown, "error", err)
+	}()
 	exe, err := os.Executable()
 	if err != nil {
 		return err
