@@ -162,6 +162,6 @@ const (
 	OperatorFieldManager = "weft-operator"
 	// AllowFormatAnnotation on an NvmfVolume, with its UUID as the value, lets an administrator
 	// say that a volume which is not blank and in which no filesystem was
-	// found may be formatted: its data is given up.
+	// found may be formatted: its data is given up. It holds for the next attachment, and is gone when that ends.
 	AllowFormatAnnotation = "weft.storage/allow-format"
 )

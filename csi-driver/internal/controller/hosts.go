@@ -102,10 +102,10 @@ func admitted(vol *v1alpha1.NvmfVolume) []string {
 	return slices.Compact(nqns)
 }
 
-// setHosts writes spec.hosts, provided that nothing has changed since vol was read; else the API server answers Conflict.
-func (s *Service) setHosts(ctx context.Context, vol *v1alpha1.NvmfVolume, hosts []v1alpha1.VolumeHost) (*v1alpha1.NvmfVolume, error) {
+// changeHosts of a volume, provided that nothing has changed since vol was read; else the API server answers Conflict.
+func (s *Service) changeHosts(ctx context.Context, vol *v1alpha1.NvmfVolume, change func(*v1alpha1.NvmfVolume)) (*v1alpha1.NvmfVolume, error) {
 	changed := vol.DeepCopy()
-	changed.Spec.Hosts = hosts
+	change(changed)
 	patch := client.MergeFromWithOptions(vol, client.MergeFromWithOptimisticLock{})
 	if err := s.client.Patch(ctx, changed, patch, client.FieldOwner(fieldManager)); err != nil {
 		return nil, fmt.Errorf("write hosts of NvmfVolume %s: %w", vol.Name, err)

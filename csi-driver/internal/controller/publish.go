@@ -108,7 +108,10 @@ func (s *Service) admit(ctx context.Context, req *csi.ControllerPublishVolumeReq
 		if err := s.unobstructed(ctx, node, id); err != nil {
 			return nil, err
 		}
-		vol, err = s.setHosts(ctx, vol, append(slices.Clone(vol.Spec.Hosts), v1alpha1.VolumeHost{NQN: h.nqn, Access: how}))
+		vol, err = s.changeHosts(ctx, vol, func(vol *v1alpha1.NvmfVolume) {
+			vol.Spec.Hosts = append(vol.Spec.Hosts, v1alpha1.VolumeHost{NQN: h.nqn, Access: how})
+			givePermission(vol, h.nqn)
+		})
 		if apierrors.IsConflict(err) {
 			continue
 		}
@@ -187,7 +190,7 @@ func publishContext(vol *v1alpha1.NvmfVolume, h host) attachment.Context {
 		NGUID:       strings.ReplaceAll(vol.Spec.UUID, "-", ""),
 		SizeBytes:   size,
 		Blank:       a.Blank,
-		AllowFormat: vol.Annotations[v1alpha1.AllowFormatAnnotation] == vol.Spec.UUID,
+		AllowFormat: mayFormat(vol, h.nqn),
 		Portals:     portals(vol),
 		IOQueues:    c.IOQueues, QueueDepth: c.QueueDepth, CtrlLossTimeoutSeconds: c.CtrlLossTimeoutSeconds,
 	}

@@ -28,7 +28,12 @@ import (
 
 func publish(t *testing.T, s *Service, volume, nodeID string) attachment.Context {
 	t.Helper()
-	resp, err := s.ControllerPublishVolume(within(t, enough), publishRequest(volume, nodeID))
+	return publishAs(t, s, publishRequest(volume, nodeID))
+}
+
+func publishAs(t *testing.T, s *Service, req *csi.ControllerPublishVolumeRequest) attachment.Context {
+	t.Helper()
+	resp, err := s.ControllerPublishVolume(within(t, enough), req)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,13 +97,49 @@ func TestPublishTellsWhetherAVolumeMayBeFormatted(t *testing.T) {
 	if c := publish(t, s, id, nodeID); c.Blank || c.AllowFormat {
 		t.Errorf("a written volume: %+v", c)
 	}
+	unpublish(t, s, id, nodeID)
 	annotate(t, id, v1alpha1.AllowFormatAnnotation, "true")
 	if c := publish(t, s, id, nodeID); c.AllowFormat {
 		t.Error("an annotation that does not name the volume's UUID allows formatting")
 	}
+}
+
+// A permission that was forgotten does not let a volume be formatted that lost its data later.
+func TestPermissionToFormatIsForOneAttachment(t *testing.T) {
+	st := newStorage(t, 1, 10*gi)
+	s, _ := newService(t)
+	seen(t, s, st)
+	_, nodeID := newHost(t, s, "host")
+	_, other := newHost(t, s, "other")
+	id := newVolume(t, s, st, "v")
+	uuid := volume(t, id).Spec.UUID
+	sharing := func(nodeID string) attachment.Context {
+		t.Helper()
+		req := publishRequest(id, nodeID)
+		req.VolumeCapability = block(csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER)
+		return publishAs(t, s, req)
+	}
+
+	sharing(other)
 	annotate(t, id, v1alpha1.AllowFormatAnnotation, uuid)
-	if c := publish(t, s, id, nodeID); c.Blank || !c.AllowFormat {
-		t.Errorf("an annotated volume: %+v", c)
+	if c := sharing(other); c.AllowFormat {
+		t.Error("a host that was admitted before may format")
+	}
+	for range 2 { // The second time, the host is admitted already.
+		if c := sharing(nodeID); !c.AllowFormat {
+			t.Error("the host that was admitted next may not format")
+		}
+	}
+	unpublish(t, s, id, other)
+	if c := sharing(other); c.AllowFormat {
+		t.Error("two hosts may format")
+	}
+	unpublish(t, s, id, nodeID)
+	if word, left := volume(t, id).Annotations[v1alpha1.AllowFormatAnnotation]; left {
+		t.Errorf("the annotation is left: %q", word)
+	}
+	if c := sharing(nodeID); c.AllowFormat {
+		t.Error("a permission is good for two attachments")
 	}
 }
 

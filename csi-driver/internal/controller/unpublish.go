@@ -48,11 +48,14 @@ func (s *Service) dismiss(ctx context.Context, id string, matches func(nqn strin
 		if err != nil {
 			return nil, err
 		}
-		rest := slices.DeleteFunc(slices.Clone(vol.Spec.Hosts), func(h v1alpha1.VolumeHost) bool { return matches(h.NQN) })
-		if len(rest) == len(vol.Spec.Hosts) {
+		gone := func(h v1alpha1.VolumeHost) bool { return matches(h.NQN) }
+		if !slices.ContainsFunc(vol.Spec.Hosts, gone) {
 			return vol, nil
 		}
-		vol, err = s.setHosts(ctx, vol, rest)
+		vol, err = s.changeHosts(ctx, vol, func(vol *v1alpha1.NvmfVolume) {
+			vol.Spec.Hosts = slices.DeleteFunc(vol.Spec.Hosts, gone)
+			endPermission(vol, matches)
+		})
 		if apierrors.IsConflict(err) {
 			continue
 		}
