@@ -38,13 +38,7 @@ func TestLabShutdownWhileTheTargetServes(t *testing.T) {
 	took := time.Since(begun)
 	t.Logf("unmounted and disconnected with %d MiB to write: %v", dirtyBytes>>20, took.Round(time.Millisecond))
 	l.Expect(took).To(BeNumerically("<", 30*time.Second))
-	v.context.Blank = false
-	v.up(mountCapability("ext4"))
-	got, err := os.ReadFile(v.path("pod/file"))
-	must(t, err)
-	if !bytes.Equal(got, data) {
-		t.Error("what was written before the shutdown is not there")
-	}
+	v.comesBackWith("pod/file", data)
 }
 
 // What a node's shutdown meets when a target is gone for good: how the wait of an unmount ends, and when.
@@ -95,9 +89,7 @@ func TestLabShutdownWhileTheTargetIsGone(t *testing.T) {
 			must(t, put(other.path("pod/file"), "hello"))
 			// What was acknowledged is there.
 			p.open(v)
-			v.context.Blank = false
-			v.up(mountCapability("ext4"))
-			l.Expect(os.ReadFile(v.path("pod/synced"))).To(Equal([]byte("hello")))
+			v.comesBackWith("pod/synced", []byte("hello"))
 		})
 	}
 }

@@ -5,6 +5,7 @@
 package node_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -265,6 +266,18 @@ func (v *volume) down() {
 	must(v, v.unpublish())
 	must(v, v.unstage())
 	v.gone()
+}
+
+// comesBackWith what was written to a file, when the volume is attached anew.
+func (v *volume) comesBackWith(file string, data []byte) {
+	v.Helper()
+	v.context.Blank = false
+	v.up(mountCapability("ext4"))
+	got, err := os.ReadFile(v.path(file))
+	must(v, err)
+	if !bytes.Equal(got, data) {
+		v.Errorf("%s has other data than was written: %d bytes, not %d", file, len(got), len(data))
+	}
 }
 
 // gone fails when anything of the volume is left on the host.

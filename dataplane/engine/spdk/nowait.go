@@ -57,15 +57,19 @@ func newUncached(drop func(path string) error) *uncached {
 // set what there is from now on.
 func (u *uncached) set(paths []string) {
 	u.mu.Lock()
+	defer u.mu.Unlock()
 	clear(u.paths)
-	u.mu.Unlock()
-	u.add(paths)
+	u.addLocked(paths)
 }
 
 // add to what there is.
 func (u *uncached) add(paths []string) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
+	u.addLocked(paths)
+}
+
+func (u *uncached) addLocked(paths []string) {
 	for _, path := range paths {
 		u.paths[path] = true
 	}
