@@ -62,7 +62,7 @@ type NvmfTargetSpec struct {
 	// +required
 	NodeSelector metav1.LabelSelector `json:"nodeSelector"`
 
-	// Transports that every node of the target serves. A node is capable when it
+	// Transports that every node of the target serves, from 1 to 4. A node is capable when it
 	// can serve all of them.
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=4
@@ -126,7 +126,7 @@ type Transport struct {
 	// +required
 	Type TransportType `json:"type"`
 
-	// Port the target listens on (a TCP port, or an RDMA CM port). Default 4420, the port IANA gave to NVMe-oF.
+	// Port the target listens on (a TCP port, or an RDMA CM port), from 1 to 65535. Default 4420, the port IANA gave to NVMe-oF.
 	// +kubebuilder:default=4420
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65535
@@ -137,15 +137,15 @@ type Transport struct {
 	// +optional
 	Network *Network `json:"network,omitempty"`
 
-	// QueueDepth is the largest number of commands in one queue.
-	// Default 128, SPDK's and the kernel initiator's.
+	// QueueDepth is the largest number of commands in one queue, from 16 to 1024.
+	// Default 128, SPDK's and the kernel initiator's. With engine Nvmet it takes effect from Linux 6.9 on, and over RDMA more than 256 is lowered to that.
 	// +kubebuilder:default=128
 	// +kubebuilder:validation:Minimum=16
 	// +kubebuilder:validation:Maximum=1024
 	// +optional
 	QueueDepth int32 `json:"queueDepth,omitempty"`
 
-	// MaxIOQueues is the largest number of I/O queues that one controller gets. Default 8.
+	// MaxIOQueues is the largest number of I/O queues that one controller gets, from 1 to 127. Default 8.
 	// +kubebuilder:default=8
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=127
@@ -154,6 +154,7 @@ type Transport struct {
 
 	// InCapsuleDataSize is the most data that a command carries with it, in bytes;
 	// larger writes cost one more round trip. Default 4Ki; 0 to 64Ki in steps of 16 bytes. For the kernel's target it is the port's inline data size.
+	// Over RDMA engine Nvmet lowers more than 16Ki to that, and engine SPDK raises less than 256 bytes to that.
 	// +kubebuilder:default="4Ki"
 	// +kubebuilder:validation:XValidation:rule="[quantity(string(self))].all(q, q.isInteger() && q.asInteger() >= 0 && q.asInteger() <= 65536 && q.asInteger() % 16 == 0)",message="inCapsuleDataSize must be from 0 to 64Ki, in steps of 16 bytes"
 	// +optional
@@ -212,8 +213,7 @@ type SRQ struct {
 	// +kubebuilder:default=Auto
 	// +optional
 	Mode SRQMode `json:"mode,omitempty"`
-	// Depth of each shared receive queue, in work requests. At most 65535: SPDK keeps it in 16
-	// bits. Default: from the expected attachments.
+	// Depth of each shared receive queue, in work requests, from 16 (engine Nvmet: 256) to 65535. Default: from the expected attachments.
 	// +kubebuilder:validation:Minimum=16
 	// +kubebuilder:validation:Maximum=65535
 	// +optional
@@ -233,13 +233,13 @@ const (
 
 // Attachments a node must be able to hold at once.
 type Attachments struct {
-	// Expected number of connected volumes per node. Default 64.
+	// Expected number of connected volumes per node, from 1 to 4096. Default 64.
 	// +kubebuilder:default=64
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=4096
 	// +optional
 	Expected int32 `json:"expected,omitempty"`
-	// IOQueues that each of them opens. Default 2.
+	// IOQueues that each of them opens on each path, from 1 to 127. Default 2.
 	// +kubebuilder:default=2
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=127
@@ -266,7 +266,7 @@ const (
 // +kubebuilder:validation:XValidation:rule="!has(self.dynamic) || self.mode == 'Dynamic'",message="cores.dynamic needs mode: Dynamic"
 // +kubebuilder:validation:XValidation:rule="!has(self.balance) || !self.balance || self.mode == 'Static'",message="cores.balance needs mode: Static; in mode Dynamic SPDK moves threads itself, and in mode Interrupt their load is not known"
 type Cores struct {
-	// Count of cores, chosen near the NIC. Never CPU 0.
+	// Count of cores, from 1 to 256, chosen near the NIC. Never CPU 0.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=256
 	// +optional
@@ -298,19 +298,19 @@ type DynamicCores struct {
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ns|us|ms|s|m|h))+$') && duration(self) >= duration('1ms') && duration(self) <= duration('1m')",message="period must be from 1ms to 1m, such as 500ms"
 	// +optional
 	Period *metav1.Duration `json:"period,omitempty"`
-	// LoadLimit is the load in percent under which a thread counts as idle. Default 20.
+	// LoadLimit is the load in percent under which a thread counts as idle, from 1 to 99. Default 20.
 	// +kubebuilder:default=20
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=99
 	// +optional
 	LoadLimit int32 `json:"loadLimit,omitempty"`
-	// CoreLimit is the load in percent over which a core takes no more threads. Default 80.
+	// CoreLimit is the load in percent over which a core takes no more threads, from 1 to 100. Default 80.
 	// +kubebuilder:default=80
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=100
 	// +optional
 	CoreLimit int32 `json:"coreLimit,omitempty"`
-	// CoreBusy is the load in percent over which threads leave a core. Default 95.
+	// CoreBusy is the load in percent over which threads leave a core, from 1 to 100. Default 95.
 	// +kubebuilder:default=95
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=100
@@ -345,12 +345,12 @@ type Buffers struct {
 
 // LargePool is the pool of large buffers.
 type LargePool struct {
-	// Count of buffers in the node's pool; SPDK takes no fewer than 8.
+	// Count of buffers in the node's pool, from 8 to 1048576.
 	// +kubebuilder:validation:Minimum=8
 	// +kubebuilder:validation:Maximum=1048576
 	// +required
 	Count int32 `json:"count"`
-	// CachePerCore is the number each poll group keeps. Never 0: a poll group without buffers can wait for ever.
+	// CachePerCore is the number each poll group keeps, from 1 to 65535. Never 0: a poll group without buffers can wait for ever.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65535
 	// +required
@@ -359,12 +359,12 @@ type LargePool struct {
 
 // SmallPool is the pool of small buffers.
 type SmallPool struct {
-	// Count of buffers in the node's pool; SPDK takes no fewer than 64.
+	// Count of buffers in the node's pool, from 64 to 1048576.
 	// +kubebuilder:validation:Minimum=64
 	// +kubebuilder:validation:Maximum=1048576
 	// +required
 	Count int32 `json:"count"`
-	// CachePerCore is the number each poll group keeps. Never 0: a poll group without buffers can wait for ever.
+	// CachePerCore is the number each poll group keeps, from 1 to 65535. Never 0: a poll group without buffers can wait for ever.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65535
 	// +required
@@ -404,7 +404,7 @@ type Devices struct {
 	// Selector picks NVMe drives by what they are.
 	// +optional
 	Selector *DeviceSelector `json:"selector,omitempty"`
-	// Paths of drives, under /dev/disk/by-id or /dev/disk/by-path: names that a reboot does not change. A node serves those of them that it has.
+	// Paths of drives, under /dev/disk/by-id or /dev/disk/by-path: names that a reboot does not change. A node serves those of them that it has. From 1 to 64.
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:MaxLength=255
@@ -440,7 +440,7 @@ const (
 // that is given. Drives that hold a filesystem, a partition table or anything else weft did not write are never taken.
 // +kubebuilder:validation:XValidation:rule="has(self.models) || has(self.minSize) || has(self.byID)",message="devices.selector: give at least one of models, minSize and byID"
 type DeviceSelector struct {
-	// Models of drives, whole or with * for any run of characters.
+	// Models of drives, whole or with * for any run of characters; from 1 to 32.
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=32
 	// +kubebuilder:validation:items:MinLength=1
@@ -448,10 +448,10 @@ type DeviceSelector struct {
 	// +listType=set
 	// +optional
 	Models []string `json:"models,omitempty"`
-	// MinSize of a drive, in bytes.
+	// MinSize of a drive, such as 500G (decimal, as vendors count) or 465Gi. Default: none; no pool is made on less than 300Mi in any case.
 	// +optional
 	MinSize *resource.Quantity `json:"minSize,omitempty"`
-	// ByID are names under /dev/disk/by-id, whole or with * for any run of characters.
+	// ByID are names under /dev/disk/by-id, whole or with * for any run of characters; from 1 to 32.
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=32
 	// +kubebuilder:validation:items:MinLength=1
@@ -496,7 +496,7 @@ type UpdateStrategy struct {
 	// +kubebuilder:default=OnDelete
 	// +optional
 	Type UpdateStrategyType `json:"type,omitempty"`
-	// MaxUnavailable target pods at a time. Default 1.
+	// MaxUnavailable target pods at a time, from 1 to 100. Default 1. Only with type RollingUpdate.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=100
 	// +optional

@@ -41,7 +41,7 @@ type Sockets struct {
 	// +kubebuilder:validation:XValidation:rule="[quantity(string(self))].all(q, q.isInteger() && q.asInteger() >= 4096 && q.asInteger() <= 67108864)",message="receiveBufferSize must be from 4Ki to 64Mi"
 	// +optional
 	ReceiveBufferSize *resource.Quantity `json:"receiveBufferSize,omitempty"`
-	// Priority of the packets (SO_PRIORITY), by which queueing disciplines and some network cards tell them from others. Default 0: none.
+	// Priority of the packets (SO_PRIORITY), by which queueing disciplines and some network cards tell them from others, from 0 to 15. Default 0: none.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=15
 	// +optional

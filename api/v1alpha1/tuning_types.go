@@ -30,27 +30,27 @@ type Tuning struct {
 // +kubebuilder:validation:XValidation:rule="!has(self.rmemDefault) || !has(self.rmemMax) || self.rmemDefault <= self.rmemMax",message="sysctls.rmemDefault is over rmemMax; make it at most rmemMax"
 // +kubebuilder:validation:XValidation:rule="!has(self.wmemDefault) || !has(self.wmemMax) || self.wmemDefault <= self.wmemMax",message="sysctls.wmemDefault is over wmemMax; make it at most wmemMax"
 type TuningSysctls struct {
-	// RmemMax (net.core.rmem_max): the largest receive buffer that a program may ask for, in bytes.
+	// RmemMax (net.core.rmem_max): the largest receive buffer that a program may ask for, in bytes, from 4608 to 1073741824.
 	// +kubebuilder:validation:Minimum=4608
 	// +kubebuilder:validation:Maximum=1073741824
 	// +optional
 	RmemMax *int32 `json:"rmemMax,omitempty"`
-	// WmemMax (net.core.wmem_max): the largest send buffer that a program may ask for, in bytes.
+	// WmemMax (net.core.wmem_max): the largest send buffer that a program may ask for, in bytes, from 4608 to 1073741824.
 	// +kubebuilder:validation:Minimum=4608
 	// +kubebuilder:validation:Maximum=1073741824
 	// +optional
 	WmemMax *int32 `json:"wmemMax,omitempty"`
-	// RmemDefault (net.core.rmem_default): the receive buffer of a socket that asks for none, in bytes.
+	// RmemDefault (net.core.rmem_default): the receive buffer of a socket that asks for none, in bytes, from 4608 to 1073741824.
 	// +kubebuilder:validation:Minimum=4608
 	// +kubebuilder:validation:Maximum=1073741824
 	// +optional
 	RmemDefault *int32 `json:"rmemDefault,omitempty"`
-	// WmemDefault (net.core.wmem_default): the send buffer of a socket that asks for none, in bytes.
+	// WmemDefault (net.core.wmem_default): the send buffer of a socket that asks for none, in bytes, from 4608 to 1073741824.
 	// +kubebuilder:validation:Minimum=4608
 	// +kubebuilder:validation:Maximum=1073741824
 	// +optional
 	WmemDefault *int32 `json:"wmemDefault,omitempty"`
-	// OptmemMax (net.core.optmem_max): the most ancillary memory of a socket, in bytes; zero-copy send takes from it.
+	// OptmemMax (net.core.optmem_max): the most ancillary memory of a socket, in bytes, from 4096 to 16777216; zero-copy send takes from it.
 	// +kubebuilder:validation:Minimum=4096
 	// +kubebuilder:validation:Maximum=16777216
 	// +optional
@@ -61,37 +61,37 @@ type TuningSysctls struct {
 	// TCPWmem (net.ipv4.tcp_wmem): send buffers of TCP connections.
 	// +optional
 	TCPWmem *TCPBuffers `json:"tcpWmem,omitempty"`
-	// NetdevBudget (net.core.netdev_budget): the most packets that a CPU takes from all its NICs in one go.
+	// NetdevBudget (net.core.netdev_budget): the most packets that a CPU takes from all its NICs in one go, from 1 to 100000.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=100000
 	// +optional
 	NetdevBudget *int32 `json:"netdevBudget,omitempty"`
-	// NetdevBudgetUsecs (net.core.netdev_budget_usecs): the longest that it goes on for, in microseconds.
+	// NetdevBudgetUsecs (net.core.netdev_budget_usecs): the longest that it goes on for, in microseconds, from 1 to 1000000.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1000000
 	// +optional
 	NetdevBudgetUsecs *int32 `json:"netdevBudgetUsecs,omitempty"`
-	// NetdevMaxBacklog (net.core.netdev_max_backlog): the most packets that wait for a CPU.
+	// NetdevMaxBacklog (net.core.netdev_max_backlog): the most packets that wait for a CPU, from 1 to 10000000.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=10000000
 	// +optional
 	NetdevMaxBacklog *int32 `json:"netdevMaxBacklog,omitempty"`
-	// DevWeight (net.core.dev_weight): the most packets that a CPU takes from its backlog in one go.
+	// DevWeight (net.core.dev_weight): the most packets that a CPU takes from its backlog in one go, from 1 to 4096.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=4096
 	// +optional
 	DevWeight *int32 `json:"devWeight,omitempty"`
-	// BusyPoll (net.core.busy_poll): how long poll and select look at a socket's NIC queue before they sleep, in microseconds. 0: not at all.
+	// BusyPoll (net.core.busy_poll): how long poll and select look at a socket's NIC queue before they sleep, in microseconds, from 0 to 1000. 0: not at all.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1000
 	// +optional
 	BusyPoll *int32 `json:"busyPoll,omitempty"`
-	// BusyRead (net.core.busy_read): how long a read does so, in microseconds. 0: not at all.
+	// BusyRead (net.core.busy_read): how long a read does so, in microseconds, from 0 to 1000. 0: not at all.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1000
 	// +optional
 	BusyRead *int32 `json:"busyRead,omitempty"`
-	// Somaxconn (net.core.somaxconn): the most connections that wait to be accepted.
+	// Somaxconn (net.core.somaxconn): the most connections that wait to be accepted, from 128 to 65535.
 	// +kubebuilder:validation:Minimum=128
 	// +kubebuilder:validation:Maximum=65535
 	// +optional
@@ -114,17 +114,17 @@ type TuningSysctls struct {
 // TCPBuffers are sizes of a TCP connection's buffer, in bytes.
 // +kubebuilder:validation:XValidation:rule="self.min <= self.default && self.default <= self.max",message="min, default and max of a TCP buffer must rise: min <= default <= max, such as 4096, 131072, 16777216"
 type TCPBuffers struct {
-	// Min that a connection keeps when memory is short.
+	// Min that a connection keeps when memory is short, in bytes, from 4096 to 1073741824.
 	// +kubebuilder:validation:Minimum=4096
 	// +kubebuilder:validation:Maximum=1073741824
 	// +required
 	Min int32 `json:"min"`
-	// Default that a connection starts with.
+	// Default that a connection starts with, in bytes, from 4096 to 1073741824.
 	// +kubebuilder:validation:Minimum=4096
 	// +kubebuilder:validation:Maximum=1073741824
 	// +required
 	Default int32 `json:"default"`
-	// Max that the kernel lets it grow to.
+	// Max that the kernel lets it grow to, in bytes, from 4096 to 1073741824.
 	// +kubebuilder:validation:Minimum=4096
 	// +kubebuilder:validation:Maximum=1073741824
 	// +required
@@ -133,12 +133,12 @@ type TCPBuffers struct {
 
 // NICRings are the entries of each queue's ring.
 type NICRings struct {
-	// RX entries of each receive queue.
+	// RX entries of each receive queue, from 16 to 65536.
 	// +kubebuilder:validation:Minimum=16
 	// +kubebuilder:validation:Maximum=65536
 	// +optional
 	RX *int32 `json:"rx,omitempty"`
-	// TX entries of each send queue.
+	// TX entries of each send queue, from 16 to 65536.
 	// +kubebuilder:validation:Minimum=16
 	// +kubebuilder:validation:Maximum=65536
 	// +optional
@@ -147,17 +147,17 @@ type NICRings struct {
 
 // NICChannels are numbers of queues. Most drivers have combined channels, some have receive and send apart.
 type NICChannels struct {
-	// RX channels, for receiving alone.
+	// RX channels, for receiving alone, from 1 to 1024.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1024
 	// +optional
 	RX *int32 `json:"rx,omitempty"`
-	// TX channels, for sending alone.
+	// TX channels, for sending alone, from 1 to 1024.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1024
 	// +optional
 	TX *int32 `json:"tx,omitempty"`
-	// Combined channels, for both.
+	// Combined channels, for both, from 1 to 1024.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1024
 	// +optional
@@ -175,22 +175,22 @@ type NICCoalescing struct {
 	// AdaptiveTX: the driver chooses by the traffic sent. Default: Disabled when txUsecs or txFrames is given, else left alone.
 	// +optional
 	AdaptiveTX Switch `json:"adaptiveTX,omitempty"`
-	// RXUsecs from a packet received to the interrupt, in microseconds.
+	// RXUsecs from a packet received to the interrupt, in microseconds, from 0 to 10000.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=10000
 	// +optional
 	RXUsecs *int32 `json:"rxUsecs,omitempty"`
-	// RXFrames received that bring the interrupt before that.
+	// RXFrames received that bring the interrupt before that, from 0 to 65535.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=65535
 	// +optional
 	RXFrames *int32 `json:"rxFrames,omitempty"`
-	// TXUsecs from a packet sent to the interrupt, in microseconds.
+	// TXUsecs from a packet sent to the interrupt, in microseconds, from 0 to 10000.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=10000
 	// +optional
 	TXUsecs *int32 `json:"txUsecs,omitempty"`
-	// TXFrames sent that bring the interrupt before that.
+	// TXFrames sent that bring the interrupt before that, from 0 to 65535.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=65535
 	// +optional
@@ -226,7 +226,7 @@ type NICInterrupts struct {
 	// +kubebuilder:validation:Pattern=`^[0-9]+(-[0-9]+)?(,[0-9]+(-[0-9]+)?)*$`
 	// +optional
 	Avoid string `json:"avoid,omitempty"`
-	// Count of CPUs that take them, chosen near the NIC and apart from the target's own cores.
+	// Count of CPUs that take them, from 1 to 1024, chosen near the NIC and apart from the target's own cores.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1024
 	// +optional

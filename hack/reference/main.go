@@ -1,0 +1,203 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Reference writes docs/nvmftarget.md, the fields of an NvmfTarget, from its CRD. Run it from the repository's root: make generate.
+package main
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
+	"sigs.k8s.io/yaml"
+)
+
+const (
+	definition = "config/crd/weft.storage_nvmftargets.yaml"
+	page       = "docs/nvmftarget.md"
+)
+
+const head = `<!-- Written by make generate from config/crd. Do not edit. -->
+# Fields of an NvmfTarget
+
+What ` + "`spec`" + ` takes. The API server refuses anything else, with the messages that are given here. What the numbers come to on a node is in
+[From nodes to numbers](tuning.md), samples are in [config/samples](../config/samples), and conditions in [concepts](concepts.md#conditions).
+`
+
+func main() {
+	text, err := generate(".")
+	if err == nil {
+		err = os.WriteFile(page, []byte(text), 0o644)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1) //nolint:forbidigo // this is main
+	}
+}
+
+// schema of the spec.
+func schema(root string) (*apiextensionsv1.JSONSchemaProps, error) {
+	text, err := os.ReadFile(filepath.Join(root, definition))
+	if err != nil {
+		return nil, err
+	}
+	var crd apiextensionsv1.CustomResourceDefinition
+	if err := yaml.UnmarshalStrict(text, &crd); err != nil {
+		return nil, fmt.Errorf("%s: %w", definition, err)
+	}
+	for _, v := range crd.Spec.Versions {
+		if spec, ok := v.Schema.OpenAPIV3Schema.Properties["spec"]; ok {
+			return &spec, nil
+		}
+	}
+	return nil, errors.New(definition + " has no spec")
+}
+
+// generate the page's text.
+func generate(root string) (string, error) {
+	spec, err := schema(root)
+	if err != nil {
+		return "", err
+	}
+	var b strings.Builder
+	b.WriteString(head)
+	top := section{title: "spec"}
+	top.rules(spec)
+	var parts []section
+	for _, name := range slices.Sorted(maps.Keys(spec.Properties)) {
+		field := spec.Properties[name]
+		inner := object(&field)
+		top.row(name, &field, slices.Contains(spec.Required, name), inner != nil)
+		if inner != nil {
+			part := section{title: name}
+			part.walk("", inner)
+			parts = append(parts, part)
+		}
+	}
+	for _, part := range append([]section{top}, parts...) {
+		part.write(&b)
+	}
+	return b.String(), nil
+}
+
+// object that a field is, or is a list of; nil when it has no fields to tell. A label selector is Kubernetes' own.
+func object(field *apiextensionsv1.JSONSchemaProps) *apiextensionsv1.JSONSchemaProps {
+	if field.Type == "array" {
+		field = field.Items.Schema
+	}
+	if _, ok := field.Properties["matchLabels"]; ok || len(field.Properties) == 0 {
+		return nil
+	}
+	return field
+}
+
+// section of the page: a table, and the rules that hold between its fields.
+type section struct {
+	title    string
+	lines    []string
+	messages []string
+}
+
+func (s *section) rules(of *apiextensionsv1.JSONSchemaProps) {
+	for _, rule := range of.XValidations {
+		s.messages = append(s.messages, rule.Message)
+	}
+}
+
+// walk the fields of an object, and of the objects in it.
+func (s *section) walk(prefix string, of *apiextensionsv1.JSONSchemaProps) {
+	s.rules(of)
+	for _, name := range slices.Sorted(maps.Keys(of.Properties)) {
+		field := of.Properties[name]
+		inner := object(&field)
+		s.row(prefix+name, &field, slices.Contains(of.Required, name), false)
+		if inner != nil {
+			s.walk(prefix+name+".", inner)
+		}
+	}
+}
+
+func (s *section) row(name string, field *apiextensionsv1.JSONSchemaProps, required, linked bool) {
+	shown := "`" + name + "`"
+	if linked {
+		shown = "[" + shown + "](#" + strings.ToLower(name) + ")"
+	}
+	cells := []string{shown, typeOf(field), defaultOf(field, required), allowed(field), strings.Join(strings.Fields(field.Description), " ")}
+	for i := range cells {
+		cells[i] = strings.ReplaceAll(cells[i], "|", `\|`)
+	}
+	s.lines = append(s.lines, "| "+strings.Join(cells, " | ")+" |")
+}
+
+func (s *section) write(b *strings.Builder) {
+	fmt.Fprintf(b, "\n## `%s`\n\n| field | type | default | allowed | description |\n| --- | --- | --- | --- | --- |\n%s\n", s.title, strings.Join(s.lines, "\n"))
+	if len(s.messages) > 0 {
+		fmt.Fprintf(b, "\nWhat holds between them:\n\n- %s\n", strings.Join(s.messages, "\n- "))
+	}
+}
+
+func typeOf(field *apiextensionsv1.JSONSchemaProps) string {
+	says := func(word string) bool {
+		return slices.ContainsFunc(field.XValidations, func(r apiextensionsv1.ValidationRule) bool { return strings.Contains(r.Rule, word) })
+	}
+	switch _, selector := field.Properties["matchLabels"]; {
+	case selector:
+		return "label selector"
+	case field.XIntOrString:
+		return "quantity"
+	case says("duration(self)"):
+		return "duration"
+	case field.Type == "array":
+		return "list of " + cmp.Or(field.Items.Schema.Type, "values") + "s"
+	}
+	return field.Type
+}
+
+func defaultOf(field *apiextensionsv1.JSONSchemaProps, required bool) string {
+	switch {
+	case required:
+		return "required"
+	case field.Default == nil || string(field.Default.Raw) == "{}":
+		return ""
+	}
+	return "`" + strings.Trim(string(field.Default.Raw), `"`) + "`"
+}
+
+// allowed values, as far as a schema tells them.
+func allowed(field *apiextensionsv1.JSONSchemaProps) string {
+	var words []string
+	var values []string
+	for _, v := range field.Enum {
+		values = append(values, "`"+strings.Trim(string(v.Raw), `"`)+"`")
+	}
+	if len(values) > 0 {
+		words = append(words, strings.Join(values, ", "))
+	}
+	if field.Minimum != nil && field.Maximum != nil {
+		words = append(words, fmt.Sprintf("%.0f to %.0f", *field.Minimum, *field.Maximum))
+	}
+	if field.MinItems != nil && field.MaxItems != nil {
+		words = append(words, fmt.Sprintf("%d to %d of them", *field.MinItems, *field.MaxItems))
+	}
+	of := field
+	if field.Type == "array" {
+		of = field.Items.Schema
+	}
+	if of.MaxLength != nil {
+		words = append(words, fmt.Sprintf("at most %d characters", *of.MaxLength))
+	}
+	if of.Pattern != "" && !field.XIntOrString {
+		words = append(words, "`"+of.Pattern+"`")
+	}
+	if object(field) == nil { // those of an object are told below its table
+		for _, rule := range field.XValidations {
+			words = append(words, rule.Message)
+		}
+	}
+	return strings.Join(words, "; ")
+}
