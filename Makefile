@@ -198,12 +198,12 @@ lab-down: $(LAB) ## Stop the lab, and only it
 	$(MACHINE) down
 
 .PHONY: kind-up
-kind-up: $(KIND) $(HELM) image ## A kind cluster with weft, for a laptop with Docker; needs nvme-tcp and nvmet in the host's kernel; not part of CI
-	@for m in nvmet nvmet-tcp nvme-tcp; do modprobe -n $$m 2>/dev/null || [ -d /sys/module/$${m//-/_} ] || { echo "this kernel has no module $$m: nodes of kind share it, so weft cannot serve here"; exit 1; }; done
+kind-up: $(KIND) $(HELM) image ## A kind cluster with weft, for a laptop with Docker; needs nvme-tcp, nvmet, xfs and loop in the host's kernel; not part of CI
+	@for m in nvmet nvmet-tcp nvme-tcp xfs loop; do modprobe -n $$m 2>/dev/null || [ -d /sys/module/$${m//-/_} ] || { echo "this kernel has no module $$m: nodes of kind share it, so weft cannot serve here"; exit 1; }; done
 	$(KIND) create cluster --name weft --config test/e2e/kind.yaml
 	$(KIND) load docker-image --name weft $(IMAGE)
 	$(HELM) upgrade --install weft charts/weft --namespace weft-system --create-namespace --kube-context kind-weft --wait \
-		--set-string 'agent.nodeSelector.weft\.storage/target=fast'
+		--set-string 'agent.nodeSelector.weft\.storage/agent=true'
 
 .PHONY: kind-down
 kind-down: $(KIND) ## Remove the kind cluster

@@ -110,3 +110,27 @@ func TestLinksLeadSomewhere(t *testing.T) {
 		}
 	}
 }
+
+// A node that is taken off its target keeps its agent: only that deletes the volumes there.
+func TestNobodyTiesAgentsToATarget(t *testing.T) {
+	documents, err := filepath.Glob("*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, document := range append(documents, "../README.md", "../Makefile", "../charts/weft/values.yaml") {
+		text, err := os.ReadFile(document)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(string(text), `agent.nodeSelector.weft\.storage/target`) {
+			t.Errorf("%s selects the nodes of agents by the label of a target", document)
+		}
+	}
+	cluster, err := os.ReadFile("../test/e2e/kind.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(cluster), "    weft.storage/target: fast\n    weft.storage/agent: \"true\"\n") {
+		t.Error("the worker of kind.yaml that serves has not the label by which make kind-up gives it an agent")
+	}
+}
