@@ -55,6 +55,23 @@ func (s *Service) nodeName(ctx context.Context, uid string) (string, error) {
 	return nodes.Items[0].Name, nil
 }
 
+// withoutNode are those of the hosts whose Node does not exist any more, by the API server's word: a cache may not show a Node yet
+// that is new, or show one still that is gone. Read the hosts before: each was admitted while its Node existed, and a UID does not come again.
+func (s *Service) withoutNode(ctx context.Context, nqns []string) ([]string, error) {
+	if len(nqns) == 0 {
+		return nil, nil
+	}
+	var nodes metav1.PartialObjectMetadataList
+	nodes.SetGroupVersionKind(nodeGVK.GroupVersion().WithKind("NodeList"))
+	if err := s.live.List(ctx, &nodes); err != nil {
+		return nil, fmt.Errorf("list Nodes: %w", err)
+	}
+	return slices.DeleteFunc(slices.Clone(nqns), func(nqn string) bool {
+		uid, ours := strings.CutPrefix(nqn, v1alpha1.HostNQNPrefix)
+		return !ours || slices.ContainsFunc(nodes.Items, func(n metav1.PartialObjectMetadata) bool { return string(n.UID) == uid })
+	}), nil
+}
+
 // unobstructed fails while a node says that its kernel does not finish what it was asked for: there, the volume would wait behind that.
 func (s *Service) unobstructed(ctx context.Context, name, volume string) error {
 	var node corev1.Node

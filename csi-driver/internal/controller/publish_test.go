@@ -3,6 +3,8 @@
 package controller
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -14,8 +16,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/utils/clock"
@@ -420,14 +422,103 @@ func TestUnpublish(t *testing.T) {
 			t.Error("still admitted")
 		}
 	})
+	// Without a CSINode, csi-attacher takes the node id that it wrote into the VolumeAttachment.
 	t.Run("from a node that is gone", func(t *testing.T) {
 		name, goneID := newHost(t, s, "gone")
 		publish(t, s, id, goneID)
-		if err := api.Delete(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}); err != nil {
-			t.Fatal(err)
-		}
+		deleteNode(t, name)
 		unpublish(t, s, id, goneID)
+		publish(t, s, id, nodeID)
+		unpublish(t, s, id, nodeID)
 	})
+}
+
+// noNodes fails to list Nodes.
+type noNodes struct{ client.Reader }
+
+func (n noNodes) List(ctx context.Context, list client.ObjectList, opts ...client.ListOption) error {
+	if _, ok := list.(*metav1.PartialObjectMetadataList); ok {
+		return apierrors.NewInternalError(errors.New("etcd"))
+	}
+	return n.Reader.List(ctx, list, opts...)
+}
+
+// csi-attacher takes the node id from CSINode: once a Node has registered anew, nobody names its old id.
+func TestUnpublishFromANodeThatRegisteredAnew(t *testing.T) {
+	st := newStorage(t, 1, 10*gi)
+	s, _ := newService(t)
+	seen(t, s, st)
+	name, oldID := newHost(t, s, "host")
+	_, elsewhere := newHost(t, s, "elsewhere")
+	id := newVolume(t, s, st, "v")
+	publish(t, s, id, oldID)
+	deleteNode(t, name)
+	newID := register(t, s, name)
+
+	s.live = noNodes{s.live}
+	_, err := s.ControllerUnpublishVolume(within(t, enough), &csi.ControllerUnpublishVolumeRequest{VolumeId: id, NodeId: newID})
+	expectError(t, err, codes.Unavailable, "etcd")
+	s.live = s.live.(noNodes).Reader
+	if hosts := volume(t, id).Spec.Hosts; len(hosts) != 1 {
+		t.Errorf("dismissed without knowing that the Node is gone: %v", hosts)
+	}
+
+	agents.silence(st.nodes[0])
+	for range 2 { // The second time, the host is off the spec, and connected still for all that is known.
+		_, err := s.ControllerUnpublishVolume(within(t, short), &csi.ControllerUnpublishVolumeRequest{VolumeId: id, NodeId: newID})
+		expectError(t, err, codes.Unavailable, st.nodes[0], "Detached")
+	}
+	if err := agents.speak(t.Context(), st.nodes[0]); err != nil {
+		t.Fatal(err)
+	}
+	unpublish(t, s, id, newID)
+	if hosts := admitted(volume(t, id)); len(hosts) != 0 {
+		t.Errorf("admitted: %v", hosts)
+	}
+	publish(t, s, id, elsewhere)
+	unpublish(t, s, id, elsewhere)
+	if _, err := s.DeleteVolume(within(t, enough), &csi.DeleteVolumeRequest{VolumeId: id}); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestUnpublishOfASharedVolumeWhenANodeRegisteredAnew(t *testing.T) {
+	st := newStorage(t, 1, 10*gi)
+	s, _ := newService(t)
+	seen(t, s, st)
+	name, oldID := newHost(t, s, "host")
+	_, staying := newHost(t, s, "staying")
+	id := newVolume(t, s, st, "v")
+	share := func(nodeIDs ...string) {
+		t.Helper()
+		for _, nodeID := range nodeIDs {
+			req := publishRequest(id, nodeID)
+			req.VolumeCapability = block(csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER)
+			publishAs(t, s, req)
+		}
+	}
+	expect := func(when string, want ...string) {
+		t.Helper()
+		slices.Sort(want)
+		vol := volume(t, id)
+		if diff := cmp.Diff(want, admitted(vol)); diff != "" || len(vol.Status.Hosts) != len(want) {
+			t.Errorf("%s: %s, status %v", when, diff, vol.Status.Hosts)
+		}
+	}
+	share(oldID, staying)
+	deleteNode(t, name)
+	newID := register(t, s, name)
+	unpublish(t, s, id, newID)
+	expect("the id is not listed", staying)
+
+	// csi-attacher attaches a volume again that is not listed as attached, before it detaches it.
+	share(newID)
+	deleteNode(t, name)
+	newerID := register(t, s, name)
+	share(newerID)
+	expect("both are listed", newID, newerID, staying)
+	unpublish(t, s, id, newerID)
+	expect("the id is listed", staying)
 }
 
 func TestDelete(t *testing.T) {

@@ -245,11 +245,24 @@ func create(t testing.TB, obj client.Object) {
 // newHost makes a Kubernetes Node that the replica knows, and returns its name and its CSI node id.
 func newHost(t testing.TB, s *Service, name string) (nodeName, nodeID string) {
 	t.Helper()
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: own(t, name)}}
+	nodeName = own(t, name)
+	return nodeName, register(t, s, nodeName)
+}
+
+func register(t testing.TB, s *Service, name string) (nodeID string) {
+	t.Helper()
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	create(t, node)
 	NewWithT(t).Eventually(func() (string, error) { return s.nodeName(t.Context(), string(node.UID)) }).
 		WithTimeout(enough).WithPolling(10 * time.Millisecond).Should(Equal(node.Name))
-	return node.Name, v1alpha1.HostNQNPrefix + string(node.UID)
+	return v1alpha1.HostNQNPrefix + string(node.UID)
+}
+
+func deleteNode(t testing.TB, name string) {
+	t.Helper()
+	if err := api.Delete(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}); err != nil {
+		t.Fatal(err)
+	}
 }
 
 // seen waits until the replica's cache shows what a test has just written.
