@@ -2,7 +2,7 @@
 
 // Package chaos has one test: random sequences of what a cluster asks of a CSI driver, in which calls are repeated, made
 // twice at once, cancelled and given up, and the controller, the node plugin, the agent and the target are killed in the
-// middle of them. Afterwards objects, engine and nodes must agree, and every volume must read as it was written.
+// middle of them, and hosts reboot. Afterwards objects, engine and nodes must agree, and every volume must read as it was written.
 //
 // All parts are the real ones but for the kernel, the filesystem programs and SPDK's target, which are stateful fakes:
 // what a process has asked of those, and of the API server, survives its end, and nothing else does.

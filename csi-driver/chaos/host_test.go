@@ -36,11 +36,12 @@ const (
 	halfMade             = 0xbad
 )
 
-// host is a node where pods run: its kernel and mounts outlive its node plugin.
+// host is a node where pods run: its kernel and mounts outlive its node plugin, and its folder, where records are, both.
 type host struct {
 	*world
 	name, uid string
 	dir       string
+	boots     int
 	kernel    *fabricstest.Kernel
 	mounter   *fabricstest.Mounter
 	life      *nodeLife
@@ -66,11 +67,7 @@ func (h *host) process() *nodeLife {
 	if h.life != nil && !h.life.isDead() {
 		return h.life
 	}
-	if h.life != nil {
-		// What a killed process was at ends at its next crossing, and a process ends when its threads have left the kernel.
-		h.must(h.life.service.Wait(h.ctx))
-		h.life.crossing.Wait()
-	}
+	h.must(h.ended())
 	l := &nodeLife{}
 	l.ctx, l.end = context.WithCancel(h.ctx)
 	fs := h.filesystems(l)
@@ -86,6 +83,17 @@ func (h *host) process() *nodeLife {
 	}
 	h.life = l
 	return l
+}
+
+// ended waits for the end of a node plugin that was killed. What it was at ends at its next crossing, and a process ends when its
+// threads have left the kernel.
+func (h *host) ended() error {
+	if h.life == nil {
+		return nil
+	}
+	err := h.life.service.Wait(h.ctx)
+	h.life.crossing.Wait()
+	return err
 }
 
 func (h *host) filesystems(l *nodeLife) *filesystem.Host {
@@ -260,6 +268,10 @@ func (p *program) Output() ([]byte, error) {
 		}
 		return []byte("TYPE=ext4\n"), nil
 	case "mkfs.ext4":
+		if err := p.host.mayFormat(p.device, found); err != nil {
+			p.host.Error(err)
+			return nil, err
+		}
 		size, err := p.host.sizeOf(p.device)
 		return nil, errors.Join(err, write(superblock, halfMade), write(sizeWord, uint64(size)), write(superblock, ext4Magic))
 	case "fsck.ext4":
@@ -269,6 +281,20 @@ func (p *program) Output() ([]byte, error) {
 		return nil, errors.Join(err, write(sizeWord, uint64(size)))
 	}
 	return nil, fmt.Errorf("%s: %w", p.name, syscall.ENOENT)
+}
+
+// mayFormat a device that begins with a word: one that is blank, or where a filesystem is half made and was given up.
+func (h *host) mayFormat(device string, found uint64) error {
+	volume, err := h.volumeOf(device)
+	if err != nil {
+		return err
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if found != 0 && (found != halfMade || !h.givenUp[volume]) {
+		return fmt.Errorf("volume %s is formatted on %s, and begins with %#x", volume, h.name, found)
+	}
+	return nil
 }
 
 // volumeOf a device: its UUID.

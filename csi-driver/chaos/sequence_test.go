@@ -61,7 +61,7 @@ func idle(v *volume) bool     { return v.host == nil }
 
 // operate once, at random; what cannot be done makes a volume.
 func (w *world) operate() {
-	choice, h := w.rng.IntN(100), w.hosts[w.rng.IntN(len(w.hosts))]
+	choice, h := w.rng.IntN(108), w.hosts[w.rng.IntN(len(w.hosts))]
 	larger := growth * w.rng.Int64N(3)
 	use := w.any(attached)
 	free := w.any(idle)
@@ -99,6 +99,8 @@ func (w *world) operate() {
 		w.takeAway(use)
 	case choice >= 95 && choice < 97:
 		w.list()
+	case choice >= 97 && choice < 105:
+		w.reboot(h, free)
 	case len(w.volumes) < most:
 		w.create(smallest+larger, nil, nil)
 	case free != nil:
@@ -198,6 +200,11 @@ func (w *world) agree() {
 	var is, want []string
 	err := w.until("objects, engine and hosts to agree", func() (bool, error) {
 		is, want = nil, w.expected()
+		for _, h := range w.hosts {
+			if err := h.mend(); err != nil {
+				is = append(is, err.Error())
+			}
+		}
 		for _, found := range []func() ([]string, error){w.objects, w.engine, w.attachments} {
 			part, err := found()
 			if err != nil {

@@ -111,6 +111,6 @@ func TestSequences(t *testing.T) {
 			})
 		}
 	})
-	t.Logf("%d calls to the driver in %d operations: %d processes killed, %d targets killed, %d calls cancelled, %d made twice at once, %d given up",
-		all.calls.Load(), all.operations.Load(), all.kills.Load(), all.targets.Load(), all.cancels.Load(), all.twice.Load(), all.givenUp.Load())
+	t.Logf("%d calls to the driver in %d operations: %d processes killed, %d targets killed, %d hosts rebooted, %d calls cancelled, %d made twice at once, %d given up",
+		all.calls.Load(), all.operations.Load(), all.kills.Load(), all.targets.Load(), all.reboots.Load(), all.cancels.Load(), all.twice.Load(), all.givenUp.Load())
 }

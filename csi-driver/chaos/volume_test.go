@@ -160,14 +160,22 @@ func (h *host) mounting(v *volume, final ...codes.Code) call {
 	}, final...)
 }
 
-// attach a volume, as far as it comes: of what is given up, the rest is taken down.
+// attach a volume and mount it.
 func (w *world) attach(v *volume, h *host) {
 	v.host = h
-	for _, step := range []func() error{
-		func() error { return w.make(w.publication(v, h).orGiveUp()) },
+	w.bring(v, func() error { return w.make(w.publication(v, h).orGiveUp()) })
+}
+
+// mount a volume that is attached.
+func (w *world) mount(v *volume) { w.bring(v) }
+
+// bring a volume to its pod in steps, of which mounting comes last, as far as it comes: of what is given up, the rest is taken down.
+func (w *world) bring(v *volume, first ...func() error) {
+	h := v.host
+	for _, step := range append(first,
 		func() error { return w.stage(v, h) },
 		func() error { return w.make(h.mounting(v).orGiveUp()) },
-	} {
+	) {
 		if err := step(); errors.Is(err, errGivenUp) {
 			w.noteFilesystem(v)
 			w.detach(v)
@@ -197,8 +205,16 @@ func (w *world) stage(v *volume, h *host) error {
 		o.Annotations[v1alpha1.AllowFormatAnnotation] = o.Spec.UUID
 		w.must(api.Patch(w.ctx, o, client.MergeFrom(before)))
 		w.must(w.make(w.unpublication(v, h)))
+		w.letFormat(v, true)
 		w.must(w.make(w.publication(v, h)))
 	}
+}
+
+// letFormat a volume in which something is found; it ends with the attachment.
+func (w *world) letFormat(v *volume, let bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.givenUp[v.uuid] = let
 }
 
 // noteFilesystem that was made, or grown, before staging was given up.
@@ -218,6 +234,9 @@ func (w *world) noteFilesystem(v *volume) {
 func (w *world) unpublication(v *volume, h *host, final ...codes.Code) call {
 	return w.onController("ControllerUnpublishVolume "+v.id+" from "+h.name, func(ctx context.Context, s *controller.Service) error {
 		_, err := s.ControllerUnpublishVolume(ctx, &csi.ControllerUnpublishVolumeRequest{VolumeId: v.id, NodeId: h.nqn()})
+		if err == nil {
+			w.letFormat(v, false)
+		}
 		return err
 	}, final...)
 }

@@ -24,7 +24,6 @@ import (
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/csi-driver/internal/controller"
-	"github.com/weft-storage/weft/csi-driver/internal/fabrics/fabricstest"
 	"github.com/weft-storage/weft/dataplane/agenttest"
 )
 
@@ -39,13 +38,13 @@ const (
 
 // tally of what was done.
 type tally struct {
-	operations, calls, kills, targets, cancels, twice, givenUp atomic.Int64
+	operations, calls, kills, targets, reboots, cancels, twice, givenUp atomic.Int64
 }
 
 func (t *tally) add(o *tally) {
 	for _, pair := range [][2]*atomic.Int64{
 		{&t.operations, &o.operations}, {&t.calls, &o.calls}, {&t.kills, &o.kills}, {&t.targets, &o.targets},
-		{&t.cancels, &o.cancels}, {&t.twice, &o.twice}, {&t.givenUp, &o.givenUp},
+		{&t.reboots, &o.reboots}, {&t.cancels, &o.cancels}, {&t.twice, &o.twice}, {&t.givenUp, &o.givenUp},
 	} {
 		pair[0].Add(pair[1].Load())
 	}
@@ -74,7 +73,9 @@ type world struct {
 
 	mu     sync.Mutex
 	served map[string]map[string]bool // subsystems that a host has seen, by host
-	story  []string
+	// givenUp: what these volumes hold, an administrator has.
+	givenUp map[string]bool
+	story   []string
 }
 
 func newWorld(t *testing.T, seed int64) *world {
@@ -85,7 +86,7 @@ func newWorld(t *testing.T, seed int64) *world {
 	ctx, stop := context.WithCancel(t.Context())
 	w := &world{
 		T: t, ctx: ctx, stop: stop, seed: seed, rng: rand.New(rand.NewPCG(uint64(seed), 0)), tally: &tally{}, dir: dir,
-		target: fmt.Sprintf("chaos-%d-%s", seed, filepath.Base(dir)[len("weft-chaos-"):]), served: map[string]map[string]bool{},
+		target: fmt.Sprintf("chaos-%d-%s", seed, filepath.Base(dir)[len("weft-chaos-"):]), served: map[string]map[string]bool{}, givenUp: map[string]bool{},
 	}
 	t.Cleanup(func() {
 		if t.Failed() || os.Getenv("WEFT_STORY") != "" {
@@ -133,14 +134,9 @@ func (w *world) addHost(name string) error {
 	if err := api.Create(w.ctx, object); err != nil {
 		return err
 	}
-	dir := filepath.Join(w.dir, fmt.Sprint(len(w.hosts)))
-	k, err := fabricstest.New(filepath.Join(dir, "root"))
-	if err != nil {
-		return err
-	}
-	m, err := fabricstest.NewMounter(k)
-	w.hosts = append(w.hosts, &host{world: w, name: name, uid: string(object.UID), dir: dir, kernel: k, mounter: m})
-	return err
+	h := &host{world: w, name: name, uid: string(object.UID), dir: filepath.Join(w.dir, fmt.Sprint(len(w.hosts)))}
+	w.hosts = append(w.hosts, h)
+	return h.boot()
 }
 
 // ended waits for the end of a controller that was killed.

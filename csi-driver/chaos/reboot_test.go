@@ -1,0 +1,71 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package chaos
+
+import (
+	"context"
+	"fmt"
+	"path/filepath"
+
+	"github.com/weft-storage/weft/csi-driver/internal/fabrics/fabricstest"
+	"github.com/weft-storage/weft/csi-driver/internal/node"
+)
+
+// boot a host: its kernel has no connections, devices and mounts. What is in the host's folder stays, and so do attachments.
+func (h *host) boot() (err error) {
+	if h.life != nil {
+		h.life.kill()
+		if err := h.ended(); err != nil {
+			return err
+		}
+	}
+	h.boots++
+	if h.kernel, err = fabricstest.New(filepath.Join(h.dir, fmt.Sprint("boot", h.boots))); err != nil {
+		return err
+	}
+	h.mounter, err = fabricstest.NewMounter(h.kernel)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	delete(h.served, h.name)
+	return err
+}
+
+// reboot a host, in the middle of staging one more volume when there is one. Of its volumes some are mounted again with what the
+// controller told before, some have lost their pods, which the kubelet cleans up after, and some have gone elsewhere meanwhile.
+func (w *world) reboot(h *host, free *volume) {
+	w.tally.reboots.Add(1)
+	if free != nil {
+		w.stagePart(free, h)
+	}
+	w.tell("  %s reboots", h.name)
+	w.must(h.boot())
+	for _, v := range w.volumes {
+		fate := w.rng.IntN(8)
+		switch {
+		case v.host != h:
+		case v == free || fate < 5:
+			w.mount(v)
+		case fate < 7:
+			w.detach(v)
+		default:
+			w.must(w.make(w.unpublication(v, h)))
+			v.host = nil
+		}
+	}
+}
+
+// stagePart of a volume: the process is killed at it.
+func (w *world) stagePart(v *volume, h *host) {
+	crossings, after := 1+w.rng.IntN(6), w.rng.IntN(2) == 0
+	v.host = h
+	w.must(w.make(w.publication(v, h)))
+	c, p := h.stagingCall(v), h.process()
+	p.light(crossings, after, nil)
+	w.tell("  %s, and the host ends at it: %v", c.name, w.attempt(c, p))
+}
+
+// mend paths as the node plugin does now and then, which also forgets what a host was told of volumes that have gone elsewhere.
+func (h *host) mend() error {
+	c := h.onNode("mending paths", func(ctx context.Context, s *node.Service) error { return s.MendPaths(ctx) })
+	return h.attempt(c, c.on())
+}
