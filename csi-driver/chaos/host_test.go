@@ -97,7 +97,7 @@ func (h *host) ended() error {
 }
 
 func (h *host) filesystems(l *nodeLife) *filesystem.Host {
-	return &filesystem.Host{Mounter: mounter{h.mounter, l}, Exec: programs{host: h, life: l}, MountInfo: h.mounter.MountInfo()}
+	return &filesystem.Host{Mounter: mounter{h.mounter, l}, Exec: programs{host: h, life: l}, MountInfo: h.mounter.MountInfo(), Sys: filepath.Join(h.kernel.Root, "sys")}
 }
 
 // kernel that a node plugin may be killed at, and that sees what the target serves.

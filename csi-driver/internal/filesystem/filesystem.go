@@ -56,7 +56,7 @@ type Request struct {
 	SizeBytes int64
 	// Type is Ext4 or XFS.
 	Type string
-	// ReadOnly: nothing may be written to the device, so it is not formatted, and its kernel is told to refuse writes.
+	// ReadOnly: nothing may be written to the device, so it is not formatted. Call SetReadOnly before.
 	ReadOnly bool
 	Fence    Fence
 }
@@ -86,16 +86,30 @@ func (h *Host) Prepare(ctx context.Context, r Request) error {
 	if format {
 		return h.format(ctx, r, r.Fence.Blank && edges, found.Unfinished)
 	}
-	if r.ReadOnly {
-		// Mounted read-only, a filesystem still replays its journal, which on several nodes at once would destroy it. The
-		// kernel does not on a device that takes no writes: it then refuses to mount one that was not unmounted cleanly.
-		_, err := h.brief(ctx).run("blockdev", "--setro", r.Device)
-		return err
-	}
-	if r.Type == Ext4 {
+	if r.Type == Ext4 && !r.ReadOnly {
 		return h.check(ctx, r.Device)
 	}
 	return nil // XFS repairs itself from its log when it is mounted
+}
+
+// SetReadOnly makes the kernel take no writes to a device from anybody, or take them again. It is idempotent. The kernel keeps that for as long
+// as the device is there, through reconnects and rescans (Linux 5.12 and later). With native multipath the device is the namespace's head,
+// nvmeXnY, the only one with a device node: its flag stops what goes through any path.
+//
+// A filesystem that is mounted read-only still replays its journal, which on several nodes at once would destroy it. The kernel
+// does not on a device that takes no writes: it then refuses to mount one that was not unmounted cleanly. And a container that is given a
+// device node may write to it, however the node was bound.
+func (h *Host) SetReadOnly(ctx context.Context, device string, readOnly bool) error {
+	if readOnly {
+		_, err := h.brief(ctx).run("blockdev", "--setro", device)
+		return err
+	}
+	ro, err := os.ReadFile(filepath.Join(h.Sys, "class/block", filepath.Base(device), "ro"))
+	if err != nil || strings.TrimSpace(string(ro)) == "0" {
+		return err
+	}
+	_, err = h.brief(ctx).run("blockdev", "--setrw", device)
+	return err
 }
 
 // Mount mounts a device at a directory, which is made if need be.
@@ -123,7 +137,7 @@ func (h *Host) BindDirectory(source, target string, readOnly bool) error {
 }
 
 // BindDevice shows a device node at another place, as a file. Read-only concerns the
-// file's attributes: what may be done with the device is up to who gives it to a container.
+// file's attributes: for the device there is SetReadOnly.
 func (h *Host) BindDevice(device, target string, readOnly bool) error {
 	if err := os.MkdirAll(filepath.Dir(target), 0o750); err != nil {
 		return err

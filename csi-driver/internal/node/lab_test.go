@@ -59,6 +59,32 @@ func TestLabBlockVolume(t *testing.T) {
 	l.Expect(v.head(5)).To(Equal("hello"))
 }
 
+// The kernel refuses what the device node's permissions allow.
+func TestLabBlockVolumeReadOnly(t *testing.T) {
+	l := setUpLab(t)
+	v := l.volume("lab-readers", labSize, guid(1), l.port(4420, v1alpha1.TransportTCP), l.port(4421, v1alpha1.TransportTCP))
+	v.up(blockCapability())
+	must(t, put(v.path("pod"), "before"))
+	v.down()
+	for _, c := range readers() {
+		v.up(c)
+		l.Expect(put(v.path("pod"), "behind")).To(MatchError(os.ErrPermission))
+		l.Expect(writeDirect(v.path("pod"), "behind")).To(MatchError(os.ErrPermission))
+		l.Expect(readDirect(v.path("pod"))).To(HavePrefix("before"))
+		// The flag outlives what the kernel does when it looks at the namespace again.
+		v.grow(2 * labSize)
+		_, err := l.initiator.WaitNamespace(v.timeout(), fabrics.ID{NQN: v.context.NQN, NGUID: v.context.NGUID}, 2*labSize)
+		must(t, err)
+		l.Expect(put(v.path("pod"), "behind")).To(MatchError(os.ErrPermission))
+		v.down()
+	}
+	l.Expect(v.head(6)).To(Equal("before"))
+	v.up(blockCapability())
+	must(t, put(v.path("pod"), "behind"))
+	v.down()
+	l.Expect(v.head(6)).To(Equal("behind"))
+}
+
 func TestLabSeveralPortals(t *testing.T) {
 	l := setUpLab(t)
 	v := l.volume("lab-paths", labSize, guid(1), l.port(4420, v1alpha1.TransportTCP), l.port(4421, v1alpha1.TransportTCP), l.port(4422, v1alpha1.TransportRDMA))

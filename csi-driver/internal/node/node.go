@@ -53,6 +53,7 @@ type Obstacle interface {
 
 // Filesystems mounts. *filesystem.Host is one; its methods say what they guarantee.
 type Filesystems interface {
+	SetReadOnly(ctx context.Context, device string, readOnly bool) error
 	Prepare(ctx context.Context, r filesystem.Request) error
 	Mount(device, target, fsType string, options []string) error
 	BindDirectory(source, target string, readOnly bool) error
@@ -186,6 +187,18 @@ func holds(m filesystem.Mount, ns fabrics.Namespace) bool {
 		return m.Node == ns.Name && !m.NodeGone
 	}
 	return m.Device == ns.Device
+}
+
+// open keeps a namespace's device, and with it its name, until it is closed, and says whether the kernel takes writes to it.
+func (s *Service) open(ctx context.Context, ns fabrics.Namespace, readOnly bool) (io.Closer, error) {
+	device, err := s.Initiator.Open(ns)
+	if err != nil {
+		return nil, err
+	}
+	if err := s.Filesystems.SetReadOnly(ctx, ns.Path, readOnly); err != nil {
+		return nil, errors.Join(err, device.Close())
+	}
+	return device, nil
 }
 
 // verify looks once more at what was just mounted or bound by the device's name: that the path shows the namespace, and that the name

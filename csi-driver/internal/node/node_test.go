@@ -17,6 +17,7 @@ import (
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/csi-driver/internal/fabrics/fabricstest"
+	"github.com/weft-storage/weft/csi-driver/internal/node"
 )
 
 func TestInfo(t *testing.T) {
@@ -95,17 +96,91 @@ func TestStagedReadOnly(t *testing.T) {
 	for _, mode := range []csi.VolumeCapability_AccessMode_Mode{
 		csi.VolumeCapability_AccessMode_SINGLE_NODE_READER_ONLY, csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY,
 	} {
-		s.programs.protected = nil
 		c := mountCapability("ext4")
 		c.AccessMode.Mode = mode
 		must(t, s.stage(c))
 		must(t, s.publish(c, "pods/a", false))
 		s.wantMounts("staging ext4 ro; pods/a ext4 ro")
-		if len(s.programs.protected) != 1 {
-			t.Errorf("%s: the kernel may replay a journal: protected are %v", mode, s.programs.protected)
-		}
+		s.wantDevice("nvme0n1", true) // else the kernel may replay a journal
 		must(t, s.unpublish("pods/a"))
 		must(t, s.unstage())
+	}
+}
+
+// readers are the access modes in which nobody writes.
+func readers() []*csi.VolumeCapability {
+	var all []*csi.VolumeCapability
+	for _, mode := range []csi.VolumeCapability_AccessMode_Mode{
+		csi.VolumeCapability_AccessMode_SINGLE_NODE_READER_ONLY, csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY,
+	} {
+		c := blockCapability()
+		c.AccessMode.Mode = mode
+		all = append(all, c)
+	}
+	return all
+}
+
+// binding tells of a device that is bound, before it is.
+type binding struct {
+	node.Filesystems
+	seen func(device string)
+}
+
+func (b binding) BindDevice(device, target string, readOnly bool) error {
+	b.seen(device)
+	return b.Filesystems.BindDevice(device, target, readOnly)
+}
+
+// A container may write to any device node that it is given, so the kernel must refuse, before anybody has one.
+func TestBlockVolumeReadOnly(t *testing.T) {
+	for _, c := range readers() {
+		s := setUp(t)
+		s.service.Filesystems = binding{s.service.Filesystems, func(device string) { s.wantDevice(device, true) }}
+		for range 2 {
+			must(t, s.stage(c))
+			must(t, s.publish(c, "pods/a", false))
+		}
+		s.wantMounts("staging/device devtmpfs ro; pods/a devtmpfs ro")
+		want(t, s.stage(blockCapability()), codes.AlreadyExists, "read-only true")
+		must(t, s.publish(blockCapability(), "pods/b", false)) // staged so, it stays so
+		s.wantDevice("nvme0n1", true)
+	}
+}
+
+// One device, and so one flag, for all pods of a node.
+func TestBlockVolumePublishedReadOnly(t *testing.T) {
+	s := setUp(t)
+	c := blockCapability()
+	must(t, s.stage(c))
+	for _, step := range []struct {
+		target   string
+		readOnly bool
+		want     bool
+	}{
+		{"pods/reads", true, true}, {"pods/reads-too", true, true}, {"pods/writes", false, false}, {"pods/reads-as-well", true, false},
+	} {
+		must(t, s.publish(c, step.target, step.readOnly))
+		s.wantDevice("nvme0n1", step.want)
+	}
+}
+
+// A device that stays, because its connection serves another volume, is written to again by who stages it for that.
+func TestStagedForWritingAfterItWasReadOnly(t *testing.T) {
+	for name, c := range map[string]*csi.VolumeCapability{"filesystem": mountCapability("ext4"), "block": blockCapability()} {
+		t.Run(name, func(t *testing.T) {
+			s := setUp(t)
+			must(t, s.kernel.Serve(fabricstest.Subsystem{
+				NQN: v1alpha1.NQNPrefix + vol, Portals: []string{"10.0.0.1:4420"}, Hosts: []string{s.service.HostNQN},
+				Namespaces: []fabricstest.Namespace{{NGUID: nguid, SizeBytes: size}, {NGUID: neighbour, SizeBytes: size}},
+			}))
+			must(t, s.stage(readers()[0]))
+			must(t, os.Mkdir(s.path("other"), 0o750))
+			must(t, s.mounter.Mount(filepath.Join(s.kernel.Root, "dev/nvme0n2"), s.path("other"), "ext4", nil))
+			must(t, s.unstage())
+			s.wantDevice("nvme0n1", true)
+			must(t, s.stage(c))
+			s.wantDevice("nvme0n1", false)
+		})
 	}
 }
 

@@ -7,10 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
 	"github.com/weft-storage/weft/csi-driver/internal/fabrics"
+	"github.com/weft-storage/weft/csi-driver/internal/filesystem"
 )
 
 // NodePublishVolume shows a staged volume at the target path: a directory with its filesystem, or a file that is
@@ -50,11 +52,11 @@ func (s *Service) publish(ctx context.Context, staging, target string, ns fabric
 	if use.block {
 		staged = filepath.Join(staging, blockMark)
 	}
-	m, mounted, err := s.Filesystems.At(staged)
+	from, mounted, err := s.Filesystems.At(staged)
 	if err != nil {
 		return err
 	}
-	if !mounted || !holds(m, ns) {
+	if !mounted || !holds(from, ns) {
 		return fmt.Errorf("%w: %s does not show it (staged with another volume mode, or its device was lost: stage it again)", errNotStaged, staged)
 	}
 	if use.single {
@@ -73,13 +75,29 @@ func (s *Service) publish(ctx context.Context, staging, target string, ns fabric
 	case published:
 		return nil
 	case use.block:
-		if err := s.Filesystems.BindDevice(ns.Path, target, use.readOnly); err != nil {
-			return err
-		}
-		return s.verify(target, ns)
+		return s.publishDevice(ctx, from, target, ns, use.readOnly)
 	default:
 		return s.Filesystems.BindDirectory(staging, target, use.readOnly)
 	}
+}
+
+// publishDevice of a staged volume. The kernel's read-only flag is the device's, and so the same for all that it is published to: it is set
+// unless one of them may write. Then those that may not depend on who gives the device to a container, as the kubelet does without w.
+func (s *Service) publishDevice(ctx context.Context, staged filesystem.Mount, target string, ns fabrics.Namespace, readOnly bool) error {
+	all, err := s.Filesystems.Shown(ns.Device, ns.Name)
+	if err != nil {
+		return err
+	}
+	written := slices.ContainsFunc(all, func(m filesystem.Mount) bool { return m.Path != staged.Path && !m.ReadOnly })
+	device, err := s.open(ctx, ns, staged.ReadOnly || readOnly && !written)
+	if err != nil {
+		return err
+	}
+	defer device.Close() //nolint:errcheck // nothing was written through it
+	if err := s.Filesystems.BindDevice(ns.Path, target, readOnly); err != nil {
+		return err
+	}
+	return s.verify(target, ns)
 }
 
 // alone fails when a volume for a single writer is shown anywhere but where it is staged and at the target.

@@ -92,10 +92,21 @@ func (st stage) unobstructed() error {
 
 func (st stage) block(ctx context.Context, ns fabrics.Namespace) error {
 	mark := filepath.Join(st.path, blockMark)
-	_, staged, err := st.clear(ctx, mark, ns)
-	if err != nil || staged {
+	m, staged, err := st.clear(ctx, mark, ns)
+	if err != nil {
 		return err
 	}
+	if staged && m.ReadOnly != st.use.readOnly {
+		return fmt.Errorf("%w: %s has read-only %t", errIncompatible, m.Path, m.ReadOnly)
+	}
+	if staged {
+		return nil
+	}
+	device, err := st.open(ctx, ns, st.use.readOnly)
+	if err != nil {
+		return err
+	}
+	defer device.Close() //nolint:errcheck // nothing was written through it
 	if err := st.Filesystems.BindDevice(ns.Path, mark, st.use.readOnly); err != nil {
 		return err
 	}
@@ -124,7 +135,7 @@ func (st stage) filesystem(ctx context.Context, ns fabrics.Namespace) error {
 
 // mount a device that may have to be formatted. It is addressed by its name, which is the volume's own for as long as the device is open.
 func (st stage) mount(ctx context.Context, ns fabrics.Namespace) error {
-	device, err := st.Initiator.Open(ns)
+	device, err := st.open(ctx, ns, st.use.readOnly)
 	if err != nil {
 		return err
 	}

@@ -41,15 +41,14 @@ const (
 type suite struct {
 	testing.TB
 	csi.NodeClient
-	kernel   *fabricstest.Kernel
-	mounter  *fabricstest.Mounter
-	programs *programs
-	service  *node.Service
-	dir      string
-	context  attachment.Context
-	clock    *testingclock.FakeClock
-	watch    *stuck.Watch
-	going    stuck.Controllers
+	kernel  *fabricstest.Kernel
+	mounter *fabricstest.Mounter
+	service *node.Service
+	dir     string
+	context attachment.Context
+	clock   *testingclock.FakeClock
+	watch   *stuck.Watch
+	going   stuck.Controllers
 }
 
 func setUp(t testing.TB) *suite {
@@ -65,7 +64,7 @@ func setUp(t testing.TB) *suite {
 	must(t, err)
 	m, err := fabricstest.NewMounter(k)
 	must(t, err)
-	programs := &programs{Interface: utilexec.New()}
+	programs := programs{utilexec.New(), k}
 	clock := testingclock.NewFakeClock(time.Date(2026, 11, 22, 0, 0, 0, 0, time.UTC))
 	watch := stuck.New(clock)
 	fs := &filesystem.Host{Mounter: watch.Mounter(m), Exec: programs, MountInfo: m.MountInfo(), Sys: filepath.Join(k.Root, "sys")}
@@ -76,7 +75,7 @@ func setUp(t testing.TB) *suite {
 		MountsOf:   func(ns fabrics.Namespace) ([]string, error) { return fs.MountsOf(ns.Device, ns.Name) },
 	})
 	s := &suite{
-		TB: t, kernel: k, mounter: m, programs: programs, dir: dir, clock: clock, watch: watch, going: host.Going,
+		TB: t, kernel: k, mounter: m, dir: dir, clock: clock, watch: watch, going: host.Going,
 		service: &node.Service{
 			HostNQN: host.NQN, MaxVolumes: 7, Initiator: host, Filesystems: fs, Records: filepath.Join(dir, "staged"), Obstacle: watch,
 		},
@@ -185,6 +184,16 @@ func (s *suite) wantMounts(want string) {
 	}
 }
 
+// wantDevice to take no writes, or to take them.
+func (s *suite) wantDevice(device string, readOnly bool) {
+	s.Helper()
+	got, err := s.kernel.ReadOnly(device)
+	must(s, err)
+	if got != readOnly {
+		s.Errorf("%s: read-only %t, want %t", device, got, readOnly)
+	}
+}
+
 func (s *suite) wantGone() {
 	s.Helper()
 	s.wantMounts("")
@@ -236,16 +245,18 @@ func soon(t testing.TB) context.Context {
 	return ctx
 }
 
-// programs run on this machine; but what would protect a block device is noted only, since files stand in for those.
+// programs run on this machine; but what would protect a block device does so in the constructed kernel, since files stand in for those.
 type programs struct {
 	utilexec.Interface
-	protected []string
+	kernel *fabricstest.Kernel
 }
 
-func (p *programs) CommandContext(ctx context.Context, name string, args ...string) utilexec.Cmd {
-	if name == "blockdev" && args[0] == "--setro" {
-		p.protected = append(p.protected, args[1])
-		return p.Interface.CommandContext(ctx, "true")
+func (p programs) CommandContext(ctx context.Context, name string, args ...string) utilexec.Cmd {
+	if name != "blockdev" || args[0] != "--setro" && args[0] != "--setrw" {
+		return p.Interface.CommandContext(ctx, name, args...)
 	}
-	return p.Interface.CommandContext(ctx, name, args...)
+	if err := p.kernel.SetReadOnly(args[1], args[0] == "--setro"); err != nil {
+		return p.Interface.CommandContext(ctx, "false")
+	}
+	return p.Interface.CommandContext(ctx, "true")
 }

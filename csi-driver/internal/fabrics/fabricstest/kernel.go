@@ -181,6 +181,21 @@ func (k *Kernel) SetState(name, state string) error {
 	return k.write(filepath.Join("sys/class/nvme", name, "state"), state)
 }
 
+// SetReadOnly sets a device's flag, as BLKROSET does.
+func (k *Kernel) SetReadOnly(device string, readOnly bool) error {
+	text := "0"
+	if readOnly {
+		text = "1"
+	}
+	return k.write(filepath.Join("sys/class/block", filepath.Base(device), "ro"), text)
+}
+
+// ReadOnly tells whether a device takes no writes.
+func (k *Kernel) ReadOnly(device string) (bool, error) {
+	text, err := os.ReadFile(filepath.Join(k.Root, "sys/class/block", filepath.Base(device), "ro"))
+	return strings.TrimSpace(string(text)) == "1", err
+}
+
 // Drop takes a controller away, as the kernel does by itself when its target answers a reconnect with "do not retry".
 func (k *Kernel) Drop(name string) error {
 	k.mu.Lock()
