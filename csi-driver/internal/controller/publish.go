@@ -109,8 +109,8 @@ func (s *Service) admit(ctx context.Context, req *csi.ControllerPublishVolumeReq
 			return nil, err
 		}
 		vol, err = s.changeHosts(ctx, vol, func(vol *v1alpha1.NvmfVolume) {
-			vol.Spec.Hosts = append(vol.Spec.Hosts, v1alpha1.VolumeHost{NQN: h.nqn, Access: how})
 			givePermission(vol, h.nqn)
+			vol.Spec.Hosts = append(vol.Spec.Hosts, v1alpha1.VolumeHost{NQN: h.nqn, Access: how})
 		})
 		if apierrors.IsConflict(err) {
 			continue

@@ -143,6 +143,19 @@ func TestPermissionToFormatIsForOneAttachment(t *testing.T) {
 	if c := sharing(nodeID); c.AllowFormat {
 		t.Error("a permission is good for two attachments")
 	}
+
+	unpublish(t, s, id, "")
+	annotate(t, id, v1alpha1.AllowFormatAnnotation, uuid)
+	if c := sharing(nodeID); !c.AllowFormat {
+		t.Error("a new permission was not given")
+	}
+	patch := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"hosts":null}}`))
+	if err := api.Patch(t.Context(), volume(t, id), patch); err != nil {
+		t.Fatal(err)
+	}
+	if c := sharing(nodeID); c.AllowFormat {
+		t.Error("a permission outlived an attachment that was ended by hand")
+	}
 }
 
 // A copy of a volume that was never formatted can be: else nobody could ever mount it.
