@@ -19,6 +19,8 @@ var (
 	ErrInvalid = errors.New("invalid connection")
 	// ErrNotFound: the host has no such namespace now.
 	ErrNotFound = errors.New("no such NVMe namespace on this host")
+	// ErrShrunk: a namespace is smaller than its volume.
+	ErrShrunk = errors.New("the device is smaller than its volume")
 	// ErrNotNVMe: a block device is not a namespace of a subsystem.
 	ErrNotNVMe = errors.New("not an NVMe namespace")
 	// ErrUnreachable: the portal does not answer, or nothing listens there.

@@ -30,8 +30,8 @@ func (h *Host) FindNamespace(id ID) (Namespace, error) {
 }
 
 // Open keeps a namespace's block device open, so that the kernel gives its name and its number to no other until it is closed, and
-// then looks whether it is still this namespace that has them. It fails with ErrNotFound when it is not: the device was lost, and
-// what came back may have swapped names with another.
+// then confirms that it is still this namespace that has them: the device may have been lost, and
+// what came back may have swapped names with another. It fails as Confirm does.
 func (h *Host) Open(ns Namespace) (io.Closer, error) {
 	f, err := os.Open(ns.Path)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENXIO) {
@@ -46,7 +46,8 @@ func (h *Host) Open(ns Namespace) (io.Closer, error) {
 	return f, nil
 }
 
-// Confirm that a namespace has the name and the number that it was found with. It fails with ErrNotFound when it has others, or none.
+// Confirm that a namespace has the name and the number that it was found with, and at least the size. It fails with ErrNotFound when it
+// has other names, or none, and with ErrShrunk when it is smaller.
 func (h *Host) Confirm(ns Namespace) error {
 	now, err := h.FindNamespace(ns.ID)
 	if err != nil {
@@ -54,6 +55,14 @@ func (h *Host) Confirm(ns Namespace) error {
 	}
 	if now.Name != ns.Name || now.Device != ns.Device {
 		return fmt.Errorf("namespace %s of %s was %s (%s), and is %s (%s) now: %w", ns.NGUID, ns.NQN, ns.Name, ns.Device, now.Name, now.Device, ErrNotFound)
+	}
+	return now.Fits(ns.SizeBytes)
+}
+
+// Fits fails with ErrShrunk when the device has less than minBytes: a volume only ever grows.
+func (n Namespace) Fits(minBytes int64) error {
+	if n.SizeBytes < minBytes {
+		return fmt.Errorf("%s (%s) has %d bytes, and %d were expected: %w", n.Path, n.NQN, n.SizeBytes, minBytes, ErrShrunk)
 	}
 	return nil
 }

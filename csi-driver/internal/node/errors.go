@@ -48,6 +48,7 @@ var mapping = []struct {
 	{errUnknown, codes.NotFound},
 	{filesystem.ErrUnsupported, codes.InvalidArgument},
 	{fabrics.ErrInvalid, codes.InvalidArgument},
+	{fabrics.ErrShrunk, codes.FailedPrecondition},
 	{fabrics.ErrRefused, codes.PermissionDenied},
 	{fabrics.ErrUnsupported, codes.FailedPrecondition},
 	{fabrics.ErrUnreachable, codes.Unavailable},

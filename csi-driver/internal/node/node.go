@@ -202,7 +202,7 @@ func (s *Service) open(ctx context.Context, ns fabrics.Namespace, readOnly bool)
 }
 
 // verify looks once more at what was just mounted or bound by the device's name: that the path shows the namespace, and that the name
-// and number are still the namespace's. From here on the mount keeps them. What shows another is taken away again.
+// and number are still the namespace's, and its size. From here on the mount keeps them. What shows another is taken away again.
 func (s *Service) verify(path string, ns fabrics.Namespace) error {
 	m, mounted, err := s.Filesystems.At(path)
 	if err == nil && (!mounted || !holds(m, ns)) {

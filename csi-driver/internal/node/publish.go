@@ -40,6 +40,9 @@ func (s *Service) NodePublishVolume(ctx context.Context, r *csi.NodePublishVolum
 		if err != nil {
 			return nil, err
 		}
+		if err := ns.Fits(at.SizeBytes); err != nil {
+			return nil, err
+		}
 		if err := s.publish(ctx, r.GetStagingTargetPath(), r.GetTargetPath(), ns, use); err != nil {
 			return nil, err
 		}
@@ -77,6 +80,9 @@ func (s *Service) publish(ctx context.Context, staging, target string, ns fabric
 	case use.block:
 		return s.publishDevice(ctx, from, target, ns, use.readOnly)
 	default:
+		if err := s.Initiator.Confirm(ns); err != nil {
+			return err
+		}
 		return s.Filesystems.BindDirectory(staging, target, use.readOnly)
 	}
 }
