@@ -163,12 +163,12 @@ func TestCreateWithoutNodes(t *testing.T) {
 }
 
 func TestCreateAgain(t *testing.T) {
-	st := newStorage(t, 1, 10*gi)
+	st := newStorageOf(t, onSPDK, 1, 10*gi)
 	s, _ := newService(t)
 	seen(t, s, st)
 	name := own(t, "v")
 	req := createRequest(st, name, gi)
-	req.Parameters["ioQueues"] = "4"
+	req.Parameters["ioQueues"], req.Parameters["iops"] = "4", "1000"
 	first, err := s.CreateVolume(within(t, enough), req)
 	if err != nil {
 		t.Fatal(err)
@@ -179,13 +179,17 @@ func TestCreateAgain(t *testing.T) {
 		"any size up to it":  func(r *csi.CreateVolumeRequest) { r.CapacityRange.RequiredBytes = gi - 5 },
 		"no size":            func(r *csi.CreateVolumeRequest) { r.CapacityRange = nil },
 		"default parameters": func(r *csi.CreateVolumeRequest) { delete(r.Parameters, "ioQueues") },
+		"its limits from a class": func(r *csi.CreateVolumeRequest) {
+			delete(r.Parameters, "iops")
+			r.MutableParameters = map[string]string{"iops": "1000"}
+		},
 		"its transport said": func(r *csi.CreateVolumeRequest) { r.Parameters["transport"] = "TCP" },
 		"as a block device": func(r *csi.CreateVolumeRequest) {
 			r.VolumeCapabilities[0] = block(csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER)
 		},
 	} {
 		again := createRequest(st, name, gi)
-		again.Parameters["ioQueues"] = "4"
+		again.Parameters["ioQueues"], again.Parameters["iops"] = "4", "1000"
 		change(again)
 		resp, err := s.CreateVolume(within(t, enough), again)
 		if err != nil {
@@ -204,12 +208,31 @@ func TestCreateAgain(t *testing.T) {
 		"ioQueues is 4, not 2":   func(r *csi.CreateVolumeRequest) { r.Parameters["ioQueues"] = "2" },
 		"not another":            func(r *csi.CreateVolumeRequest) { r.Parameters["target"] = "another" },
 		"ctrlLossTimeout is -1,": func(r *csi.CreateVolumeRequest) { r.Parameters["ctrlLossTimeout"] = "60" },
+		"iops=1000, not none":    func(r *csi.CreateVolumeRequest) { delete(r.Parameters, "iops") },
+		"not iops=2000":          func(r *csi.CreateVolumeRequest) { r.Parameters["iops"] = "2000" },
+		"not iops=1000,bandwid":  func(r *csi.CreateVolumeRequest) { r.Parameters["bandwidth"] = "10Mi" },
+		"not readBandwidth=1Mi,writeBandwidth=1Mi": func(r *csi.CreateVolumeRequest) {
+			r.MutableParameters = map[string]string{"writeBandwidth": "1Mi", "readBandwidth": "1Mi"}
+		},
 	} {
 		other := createRequest(st, name, gi)
+		other.Parameters["iops"] = "1000"
 		change(other)
 		_, err := s.CreateVolume(within(t, enough), other)
 		expectError(t, err, codes.AlreadyExists, says)
 	}
+
+	// A late answer is no other one because the limits were changed meanwhile.
+	changed := map[string]string{"iops": "2000"}
+	if _, err := s.ControllerModifyVolume(within(t, enough), &csi.ControllerModifyVolumeRequest{VolumeId: name, MutableParameters: changed}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.CreateVolume(within(t, enough), req); err != nil {
+		t.Error(err)
+	}
+	req.MutableParameters = changed
+	_, err = s.CreateVolume(within(t, enough), req)
+	expectError(t, err, codes.AlreadyExists, "limits iops=1000, not iops=2000")
 }
 
 func TestCreateUnderAnyName(t *testing.T) {

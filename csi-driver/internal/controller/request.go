@@ -19,9 +19,11 @@ import (
 // Labels and annotations of an NvmfVolume that say whom it is for. A label is there only when the name is short enough for one.
 const (
 	requestNameAnnotation = "weft.storage/request-name"
-	pvNameKey             = "weft.storage/pv-name"
-	pvcNameKey            = "weft.storage/pvc-name"
-	pvcNamespaceKey       = "weft.storage/pvc-namespace"
+	// requestLimitsAnnotation has the limits that the volume was made with: those in its spec may have been changed since.
+	requestLimitsAnnotation = "weft.storage/request-limits"
+	pvNameKey               = "weft.storage/pv-name"
+	pvcNameKey              = "weft.storage/pvc-name"
+	pvcNamespaceKey         = "weft.storage/pvc-namespace"
 )
 
 // maxVolumeName keeps the subsystem's NQN, which ends in the name, within NVMe's 223 bytes.
@@ -100,6 +102,10 @@ func (r volumeRequest) checkExisting(vol *v1alpha1.NvmfVolume) error {
 	if other, ok := vol.Annotations[requestNameAnnotation]; ok && other != r.name {
 		d = append(d, "it was made for the name "+other)
 	}
+	limits := parameters.FormatQoS(r.params.QoS)
+	if other, ok := vol.Annotations[requestLimitsAnnotation]; ok && other != limits {
+		d = append(d, "it was made with the limits "+other+", not "+limits)
+	}
 	if len(d) > 0 {
 		return failf(exists, "volume %s exists already, otherwise than asked: %s", r.id, strings.Join(d, "; "))
 	}
@@ -121,7 +127,10 @@ func (r volumeRequest) object() metav1.ObjectMeta {
 	m := metav1.ObjectMeta{
 		Name:       r.id,
 		Finalizers: []string{v1alpha1.VolumeFinalizer},
-		Labels:     map[string]string{}, Annotations: map[string]string{requestNameAnnotation: r.name},
+		Labels:     map[string]string{},
+		Annotations: map[string]string{
+			requestNameAnnotation: r.name, requestLimitsAnnotation: parameters.FormatQoS(r.params.QoS),
+		},
 	}
 	for key, value := range map[string]string{pvNameKey: r.params.PVName, pvcNameKey: r.params.PVCName, pvcNamespaceKey: r.params.PVCNamespace} {
 		if value == "" {

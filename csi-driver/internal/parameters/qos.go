@@ -3,8 +3,10 @@
 package parameters
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
+	"strings"
 
 	"k8s.io/apimachinery/pkg/api/resource"
 
@@ -52,6 +54,23 @@ func ParseMutable(m map[string]string) (*v1alpha1.VolumeQoS, error) {
 		return nil, &Error{Of: "VolumeAttributesClass", Problems: problems}
 	}
 	return p.QoS, nil
+}
+
+// FormatQoS writes limits in the words of a StorageClass, the same ones always as the same text: iops=1000,bandwidth=10Mi; none without any.
+func FormatQoS(q *v1alpha1.VolumeQoS) string {
+	var words []string
+	limit := func(key string, n *int64, unit string) {
+		if n != nil {
+			words = append(words, fmt.Sprintf("%s=%d%s", key, *n, unit))
+		}
+	}
+	if q != nil {
+		limit(IOPS, q.IOPS, "")
+		limit(Bandwidth, q.BandwidthMiBps, "Mi")
+		limit(ReadBandwidth, q.ReadBandwidthMiBps, "Mi")
+		limit(WriteBandwidth, q.WriteBandwidthMiBps, "Mi")
+	}
+	return cmp.Or(strings.Join(words, ","), "none")
 }
 
 func (p *Parameters) qos() *v1alpha1.VolumeQoS {
