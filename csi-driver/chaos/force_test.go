@@ -13,26 +13,23 @@ import (
 	"github.com/weft-storage/weft/dataplane/engine"
 )
 
-// takeAway a volume from a host that still has it mounted, as when the node is given up for lost; another host gets it. From
+// takeAway a volume from a host that still has it mounted, as when the node is given up for lost; another host gets it, or has it. From
 // the moment that is answered the first cannot write. When it comes back, the kubelet there takes down what is left.
 func (w *world) takeAway(v *volume) {
-	lost := v.host
+	lost := v.hosts[0]
 	device, err := lost.deviceAt(lost.mounted(v))
 	w.must(err)
 	w.must(w.make(w.unpublication(v, lost)))
+	v.leave(lost)
 	if err := lost.writeDevice(device, firstData, 1<<32); !errors.Is(err, syscall.EIO) {
 		w.Fatalf("a host that was shut out writes: %v", err)
 	}
 	w.must(lost.hangUp())
-	other := w.hosts[0]
-	if lost == other {
-		other = w.hosts[1]
+	if other := w.other(lost); v.takes(other) {
+		w.attach(v, other)
 	}
-	w.attach(v, other)
 	w.unmount(v, lost)
-	if v.host != nil {
-		w.read(v)
-	}
+	w.read(v)
 }
 
 // hangUp drops the connections that the target ended and takes no more: the kernel gives up such a one.

@@ -366,6 +366,9 @@ func (h *host) deviceAt(path string) (string, error) {
 	if err != nil || !mounted {
 		return "", err
 	}
+	if m.Node != "" {
+		return filepath.Join(h.kernel.Root, "dev", m.Node), nil
+	}
 	link, err := os.Readlink(filepath.Join(h.kernel.Root, "sys/dev/block", m.Device))
 	if err != nil {
 		return "", fmt.Errorf("what is mounted at %s: %w", path, err)

@@ -35,8 +35,7 @@ func (w *world) together(calls ...call) []error {
 // race calls that contradict each other, as late ones and those of two replicas of a sidecar do. Whatever comes of that, a last word settles it.
 func (w *world) race(free *volume) {
 	which := w.rng.IntN(4)
-	w.made++
-	v := &volume{id: fmt.Sprintf("%s-v%d", w.target, w.made), size: smallest, words: map[uint64]uint64{}}
+	v := w.newVolume(smallest, w.anyUse(), nil)
 	switch {
 	case which == 0:
 		w.together(w.creation(v, v.size, nil), w.deletion(v))
@@ -69,14 +68,14 @@ func (w *world) createOnBoth(v *volume) {
 	w.volumes = append(w.volumes, v)
 }
 
-// publishToBoth hosts at once: one of them gets the volume at most.
+// publishToBoth hosts at once: one of them gets the volume at most, unless they share it.
 func (w *world) publishToBoth(v *volume) {
 	errs := w.together(w.publication(v, w.hosts[0]), w.publication(v, w.hosts[1]))
-	if errs[0] == nil && errs[1] == nil {
+	if errs[0] == nil && errs[1] == nil && !v.shared {
 		w.Fatalf("volume %s was published to both hosts", v.id)
 	}
 	for i, err := range errs {
-		if c := status.Code(err); err != nil && c != codes.FailedPrecondition && !repeats(c) {
+		if c := status.Code(err); err != nil && (v.shared || c != codes.FailedPrecondition) && !repeats(c) {
 			w.Fatalf("publishing %s to %s: %v", v.id, w.hosts[i].name, err)
 		}
 	}

@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"slices"
 
 	"github.com/weft-storage/weft/csi-driver/internal/fabrics/fabricstest"
 	"github.com/weft-storage/weft/csi-driver/internal/node"
@@ -32,24 +33,24 @@ func (h *host) boot() (err error) {
 
 // reboot a host, in the middle of staging one more volume when there is one. Of its volumes some are mounted again with what the
 // controller told before, some have lost their pods, which the kubelet cleans up after, and some have gone elsewhere meanwhile.
-func (w *world) reboot(h *host, free *volume) {
+func (w *world) reboot(h *host, more *volume) {
 	w.tally.reboots.Add(1)
-	if free != nil {
-		w.stagePart(free, h)
+	if more != nil {
+		w.stagePart(more, h)
 	}
 	w.tell("  %s reboots", h.name)
 	w.must(h.boot())
 	for _, v := range w.volumes {
 		fate := w.rng.IntN(8)
 		switch {
-		case v.host != h:
-		case v == free || fate < 5:
-			w.mount(v)
+		case !slices.Contains(v.hosts, h):
+		case v == more || fate < 5:
+			w.mount(v, h)
 		case fate < 7:
-			w.detach(v)
+			w.detach(v, h)
 		default:
 			w.must(w.make(w.unpublication(v, h)))
-			v.host = nil
+			v.leave(h)
 		}
 	}
 }
@@ -57,7 +58,7 @@ func (w *world) reboot(h *host, free *volume) {
 // stagePart of a volume: the process is killed at it.
 func (w *world) stagePart(v *volume, h *host) {
 	crossings, after := 1+w.rng.IntN(6), w.rng.IntN(2) == 0
-	v.host = h
+	v.hosts = append(v.hosts, h)
 	w.must(w.make(w.publication(v, h)))
 	c, p := h.stagingCall(v), h.process()
 	p.light(crossings, after, nil)

@@ -5,7 +5,6 @@ package chaos
 import (
 	"context"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -56,34 +55,41 @@ func (w *world) any(fits func(v *volume) bool) *volume {
 	return fitting[n%len(fitting)]
 }
 
-func attached(v *volume) bool { return v.host != nil }
-func idle(v *volume) bool     { return v.host == nil }
+// other host.
+func (w *world) other(h *host) *host {
+	if h == w.hosts[0] {
+		return w.hosts[1]
+	}
+	return w.hosts[0]
+}
 
 // operate once, at random; what cannot be done makes a volume.
 func (w *world) operate() {
 	choice, h := w.rng.IntN(108), w.hosts[w.rng.IntN(len(w.hosts))]
 	larger := growth * w.rng.Int64N(3)
-	use := w.any(attached)
-	free := w.any(idle)
-	copied := w.any((*volume).formatted)
+	use := w.any((*volume).attached)
+	free := w.any((*volume).idle)
+	more := w.any(func(v *volume) bool { return v.takes(h) })
+	copied := w.any((*volume).copyable)
+	one := w.any(func(v *volume) bool { return len(v.hosts) == 1 })
 	some := w.any(func(v *volume) bool { return v.size < maxSize })
 	w.tell("operation %d", choice)
 	switch {
-	case choice < 18 && free != nil:
-		w.attach(free, h)
+	case choice < 18 && more != nil:
+		w.attach(more, h)
 	case choice < 34 && use != nil:
 		w.write(use)
 		w.write(use)
 		w.read(use)
 	case choice < 46 && use != nil:
-		w.detach(use)
+		w.detach(use, use.hosts[w.rng.IntN(len(use.hosts))])
 	case choice < 56 && copied != nil && len(w.snapshots) < most:
 		w.snap(copied)
 	case choice < 64 && len(w.snapshots) > 0 && len(w.volumes) < most:
 		s := w.snapshots[w.rng.IntN(len(w.snapshots))]
-		w.create(s.size+larger, fromSnapshot(s), s.words)
+		w.create(s.size+larger, s.use, fromSnapshot(s), s.words)
 	case choice < 70 && copied != nil && len(w.volumes) < most:
-		w.create(copied.size+larger, fromVolume(copied), copied.words)
+		w.create(copied.size+larger, copied.use, fromVolume(copied), copied.words)
 	case choice < 75 && some != nil:
 		w.expand(some)
 	case choice < 78:
@@ -93,18 +99,18 @@ func (w *world) operate() {
 		w.delete(free)
 	case choice < 87 && len(w.snapshots) > 0:
 		w.dropSnapshot()
-	case choice < 92 && use != nil:
-		w.refusals(use)
+	case choice < 92 && one != nil:
+		w.refusals(one)
 	case choice < 95 && use != nil:
 		w.takeAway(use)
 	case choice >= 95 && choice < 97:
 		w.list()
 	case choice >= 97 && choice < 105:
-		w.reboot(h, free)
+		w.reboot(h, more)
 	case len(w.volumes) < most:
-		w.create(smallest+larger, nil, nil)
-	case free != nil:
-		w.attach(free, h)
+		w.create(smallest+larger, w.anyUse(), nil, nil)
+	case more != nil:
+		w.attach(more, h)
 	default:
 		w.list()
 	}
@@ -133,29 +139,30 @@ func (w *world) takeDown() {
 	}
 	i := w.rng.IntN(len(w.volumes))
 	v := w.volumes[i]
-	if v.host != nil {
-		w.read(v)
-		w.detach(v)
+	w.read(v)
+	for len(v.hosts) > 0 {
+		w.detach(v, v.hosts[0])
 	}
 	w.volumes = slices.Delete(w.volumes, i, i+1)
 	w.delete(v)
 }
 
-// refusals of what must not be done with a volume that is in use.
+// refusals of what must not be done with a volume that is in use on one host.
 func (w *world) refusals(v *volume) {
-	other := w.hosts[0]
-	if v.host == other {
-		other = w.hosts[1]
-	}
+	h, other := v.hosts[0], w.other(v.hosts[0])
 	unstaged := *v
-	unstaged.host, unstaged.context = other, maps.Clone(v.context)
+	unstaged.contexts = map[*host]map[string]string{other: v.contexts[h]}
+	alone, otherwise := unstaged, unstaged
+	alone.shared = false
+	otherwise.use = use{block: true, shared: !v.shared}
 	for _, c := range []struct {
 		call call
 		code codes.Code
 	}{
 		{w.deletion(v, codes.FailedPrecondition), codes.FailedPrecondition},
 		{w.creation(v, v.size+growth, nil, codes.AlreadyExists), codes.AlreadyExists},
-		{w.publication(&unstaged, other, codes.FailedPrecondition), codes.FailedPrecondition},
+		{w.publication(&alone, other, codes.FailedPrecondition), codes.FailedPrecondition},
+		{w.publication(&otherwise, other, codes.FailedPrecondition), codes.FailedPrecondition},
 		{other.mounting(&unstaged, codes.FailedPrecondition), codes.FailedPrecondition},
 		{w.unpublication(v, other), codes.OK},
 	} {
@@ -174,6 +181,7 @@ func (w *world) list() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		for _, e := range resp.GetEntries() {
+			slices.Sort(e.Status.PublishedNodeIds)
 			if strings.HasPrefix(e.Volume.VolumeId, w.target+"-") {
 				listed[e.Volume.VolumeId] = fmt.Sprint(e.Volume.CapacityBytes, e.Status.PublishedNodeIds)
 			}
@@ -182,11 +190,7 @@ func (w *world) list() {
 	})))
 	want := map[string]string{}
 	for _, v := range w.volumes {
-		hosts := []string{}
-		if v.host != nil {
-			hosts = append(hosts, v.host.nqn())
-		}
-		want[v.id] = fmt.Sprint(v.size, hosts)
+		want[v.id] = fmt.Sprint(v.size, v.nqns())
 	}
 	if !reflect.DeepEqual(listed, want) {
 		w.Fatalf("listed %v, want %v", listed, want)
@@ -228,13 +232,12 @@ func (w *world) expected() []string {
 	var all []string
 	add := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
 	for _, v := range w.volumes {
-		var hosts []string
-		if v.host != nil {
-			hosts = append(hosts, v.host.nqn())
-			add("%s is connected to %s", v.host.name, v1alpha1.NQNPrefix+v.id)
-			add("%s has the record %s.json", v.host.name, v.id)
-			add("%s has %s mounted", v.host.name, v.host.mounted(v))
-			add("%s has %s mounted", v.host.name, v.host.staging(v))
+		hosts := v.nqns()
+		for _, h := range v.hosts {
+			add("%s is connected to %s", h.name, v1alpha1.NQNPrefix+v.id)
+			add("%s has the record %s.json", h.name, v.id)
+			add("%s has %s mounted", h.name, h.mounted(v))
+			add("%s has %s mounted", h.name, h.staged(v))
 		}
 		add("object %s: uuid %s, size %d of %d, hosts %v of %v, ready", v.id, v.uuid, v.size, v.size, hosts, hosts)
 		add("engine: volume %s of %d bytes", v.uuid, v.size)
@@ -276,6 +279,8 @@ func (w *world) objects() ([]string, error) {
 		for _, h := range v.Status.Hosts {
 			admitted = append(admitted, h.NQN)
 		}
+		slices.Sort(asked)
+		slices.Sort(admitted)
 		all = append(all, fmt.Sprintf("object %s: uuid %s, size %d of %d, hosts %v of %v, %s", v.Name, v.Spec.UUID, v.Status.Size.Value(), v.Spec.Size.Value(),
 			admitted, asked, state(v.DeletionTimestamp, v.Status.Conditions)))
 	}
@@ -299,6 +304,7 @@ func (w *world) engine() ([]string, error) {
 		for _, ns := range x.Namespaces {
 			volumes = append(volumes, string(ns.Volume))
 		}
+		slices.Sort(x.Hosts)
 		all = append(all, fmt.Sprintf("engine: %s serves %s to %v", x.NQN, strings.Join(volumes, ", "), x.Hosts))
 	}
 	return all, err

@@ -8,6 +8,8 @@ import (
 	"fmt"
 	"maps"
 	"path/filepath"
+	"slices"
+	"sync"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
@@ -30,36 +32,101 @@ type volume struct {
 	id   string
 	uuid string
 	size int64
-	// words in its clusters; none before it was formatted.
+	use
+	// words in its clusters; a filesystem has none before it was made.
 	words map[uint64]uint64
-	// host that it is attached to, with what the controller told it.
-	host    *host
-	context map[string]string
+	// hosts that it is attached to, with what the controller told them.
+	hosts    []*host
+	contexts map[*host]map[string]string
+}
+
+func (w *world) newVolume(size int64, u use, words map[uint64]uint64) *volume {
+	w.made++
+	v := &volume{id: fmt.Sprintf("%s-v%d", w.target, w.made), size: size, use: u, words: map[uint64]uint64{}, contexts: map[*host]map[string]string{}}
+	maps.Copy(v.words, words)
+	return v
 }
 
 func (v *volume) formatted() bool { return v.words[superblock] == ext4Magic }
+
+// copyable: a copy of a filesystem that is not made yet could not be mounted.
+func (v *volume) copyable() bool { return v.block || v.formatted() }
+
+func (v *volume) attached() bool { return len(v.hosts) > 0 }
+func (v *volume) idle() bool     { return len(v.hosts) == 0 }
+
+// takes says that one more host may have it.
+func (v *volume) takes(h *host) bool { return v.idle() || v.shared && !slices.Contains(v.hosts, h) }
+
+func (v *volume) leave(h *host) {
+	v.hosts = slices.DeleteFunc(v.hosts, func(other *host) bool { return other == h })
+}
+
+// nqns of its hosts, sorted.
+func (v *volume) nqns() []string {
+	nqns := []string{}
+	for _, h := range v.hosts {
+		nqns = append(nqns, h.nqn())
+	}
+	slices.Sort(nqns)
+	return nqns
+}
+
+// use of a volume: a filesystem, or a raw block device, which several hosts may share.
+type use struct{ block, shared bool }
+
+func (w *world) anyUse() use {
+	n := w.rng.IntN(10)
+	return use{block: n >= 6, shared: n >= 8}
+}
+
+func (u use) capability() *csi.VolumeCapability {
+	c := &csi.VolumeCapability{
+		AccessType: &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{FsType: "ext4"}},
+		AccessMode: &csi.VolumeCapability_AccessMode{Mode: csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER},
+	}
+	if u.block {
+		c.AccessType = &csi.VolumeCapability_Block{Block: &csi.VolumeCapability_BlockVolume{}}
+	}
+	if u.shared {
+		c.AccessMode.Mode = csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER
+	}
+	return c
+}
+
+// data begins at this cluster.
+func (u use) data() uint64 {
+	if u.block {
+		return 0
+	}
+	return firstData
+}
 
 // snapshot as it should be.
 type snapshot struct {
 	id, uuid string
 	of       string
 	size     int64
+	use      use
 	words    map[uint64]uint64
 }
 
 func (h *host) staging(v *volume) string { return filepath.Join(h.dir, "staging-"+v.id) }
 func (h *host) mounted(v *volume) string { return filepath.Join(h.dir, "pod-"+v.id) }
 
-var filesystemUse = &csi.VolumeCapability{
-	AccessType: &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{FsType: "ext4"}},
-	AccessMode: &csi.VolumeCapability_AccessMode{Mode: csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER},
+// staged is where the mount is that staging makes.
+func (h *host) staged(v *volume) string {
+	if v.block {
+		return filepath.Join(h.staging(v), "device")
+	}
+	return h.staging(v)
 }
 
 func (w *world) creation(v *volume, size int64, source *csi.VolumeContentSource, final ...codes.Code) call {
 	return w.onController(fmt.Sprintf("CreateVolume %s of %d MiB from %v", v.id, size/mib, source), func(ctx context.Context, s *controller.Service) error {
 		resp, err := s.CreateVolume(ctx, &csi.CreateVolumeRequest{
 			Name: v.id, Parameters: map[string]string{"target": w.target}, VolumeContentSource: source,
-			CapacityRange: &csi.CapacityRange{RequiredBytes: size}, VolumeCapabilities: []*csi.VolumeCapability{filesystemUse},
+			CapacityRange: &csi.CapacityRange{RequiredBytes: size}, VolumeCapabilities: []*csi.VolumeCapability{v.capability()},
 		})
 		if err == nil && (resp.Volume.VolumeId != v.id || resp.Volume.CapacityBytes != size) {
 			return fmt.Errorf("created %v", resp.Volume)
@@ -69,12 +136,8 @@ func (w *world) creation(v *volume, size int64, source *csi.VolumeContentSource,
 }
 
 // create a volume. Of one that is given up, the provisioner deletes what there may be.
-func (w *world) create(size int64, source *csi.VolumeContentSource, words map[uint64]uint64) {
-	w.made++
-	v := &volume{id: fmt.Sprintf("%s-v%d", w.target, w.made), size: size, words: maps.Clone(words)}
-	if v.words == nil {
-		v.words = map[uint64]uint64{}
-	}
+func (w *world) create(size int64, u use, source *csi.VolumeContentSource, words map[uint64]uint64) {
+	v := w.newVolume(size, u, words)
 	c := w.creation(v, size, source).orGiveUp()
 	// While the target is away no node takes volumes; the claim is tried again.
 	c.again = func(code codes.Code) bool { return repeats(code) || code == codes.FailedPrecondition }
@@ -105,7 +168,7 @@ func (w *world) delete(v *volume) { w.must(w.make(w.deletion(v))) }
 // snap takes a snapshot. One that is given up is deleted.
 func (w *world) snap(v *volume) {
 	w.made++
-	s := &snapshot{id: fmt.Sprintf("%s-s%d", w.target, w.made), of: v.id, size: v.size, words: maps.Clone(v.words)}
+	s := &snapshot{id: fmt.Sprintf("%s-s%d", w.target, w.made), of: v.id, size: v.size, use: v.use, words: maps.Clone(v.words)}
 	err := w.make(w.onController("CreateSnapshot "+s.id+" of "+v.id, func(ctx context.Context, c *controller.Service) error {
 		resp, err := c.CreateSnapshot(ctx, &csi.CreateSnapshotRequest{Name: s.id, SourceVolumeId: v.id})
 		if err == nil && (resp.Snapshot.SnapshotId != s.id || resp.Snapshot.SizeBytes != s.size || !resp.Snapshot.ReadyToUse) {
@@ -132,11 +195,11 @@ func (w *world) deleteSnapshot(s *snapshot) {
 
 func (w *world) publication(v *volume, h *host, final ...codes.Code) call {
 	return w.onController("ControllerPublishVolume "+v.id+" to "+h.name, func(ctx context.Context, s *controller.Service) error {
-		resp, err := s.ControllerPublishVolume(ctx, &csi.ControllerPublishVolumeRequest{VolumeId: v.id, NodeId: h.nqn(), VolumeCapability: filesystemUse})
+		resp, err := s.ControllerPublishVolume(ctx, &csi.ControllerPublishVolumeRequest{VolumeId: v.id, NodeId: h.nqn(), VolumeCapability: v.capability()})
 		if err == nil {
 			w.mu.Lock()
 			defer w.mu.Unlock()
-			v.context = resp.PublishContext
+			v.contexts[h] = resp.PublishContext
 		}
 		return err
 	}, final...)
@@ -145,7 +208,7 @@ func (w *world) publication(v *volume, h *host, final ...codes.Code) call {
 func (h *host) stagingCall(v *volume, final ...codes.Code) call {
 	return h.onNode("NodeStageVolume "+v.id+" on "+h.name, func(ctx context.Context, s *node.Service) error {
 		_, err := s.NodeStageVolume(ctx, &csi.NodeStageVolumeRequest{
-			VolumeId: v.id, StagingTargetPath: h.staging(v), VolumeCapability: filesystemUse, PublishContext: v.context,
+			VolumeId: v.id, StagingTargetPath: h.staging(v), VolumeCapability: v.capability(), PublishContext: v.contexts[h],
 		})
 		return err
 	}, final...)
@@ -154,7 +217,7 @@ func (h *host) stagingCall(v *volume, final ...codes.Code) call {
 func (h *host) mounting(v *volume, final ...codes.Code) call {
 	return h.onNode("NodePublishVolume "+v.id, func(ctx context.Context, s *node.Service) error {
 		_, err := s.NodePublishVolume(ctx, &csi.NodePublishVolumeRequest{
-			VolumeId: v.id, StagingTargetPath: h.staging(v), TargetPath: h.mounted(v), VolumeCapability: filesystemUse, PublishContext: v.context,
+			VolumeId: v.id, StagingTargetPath: h.staging(v), TargetPath: h.mounted(v), VolumeCapability: v.capability(), PublishContext: v.contexts[h],
 		})
 		return err
 	}, final...)
@@ -162,29 +225,30 @@ func (h *host) mounting(v *volume, final ...codes.Code) call {
 
 // attach a volume and mount it.
 func (w *world) attach(v *volume, h *host) {
-	v.host = h
-	w.bring(v, func() error { return w.make(w.publication(v, h).orGiveUp()) })
+	v.hosts = append(v.hosts, h)
+	w.bring(v, h, func() error { return w.make(w.publication(v, h).orGiveUp()) })
 }
 
 // mount a volume that is attached.
-func (w *world) mount(v *volume) { w.bring(v) }
+func (w *world) mount(v *volume, h *host) { w.bring(v, h) }
 
 // bring a volume to its pod in steps, of which mounting comes last, as far as it comes: of what is given up, the rest is taken down.
-func (w *world) bring(v *volume, first ...func() error) {
-	h := v.host
+func (w *world) bring(v *volume, h *host, first ...func() error) {
 	for _, step := range append(first,
 		func() error { return w.stage(v, h) },
 		func() error { return w.make(h.mounting(v).orGiveUp()) },
 	) {
 		if err := step(); errors.Is(err, errGivenUp) {
-			w.noteFilesystem(v)
-			w.detach(v)
+			w.noteFilesystem(v, h)
+			w.detach(v, h)
 			return
 		} else if err != nil {
 			w.Fatal(err)
 		}
 	}
-	v.words[superblock], v.words[sizeWord] = ext4Magic, uint64(v.size)
+	if !v.block {
+		v.words[superblock], v.words[sizeWord] = ext4Magic, uint64(v.size)
+	}
 	w.read(v)
 }
 
@@ -218,8 +282,11 @@ func (w *world) letFormat(v *volume, let bool) {
 }
 
 // noteFilesystem that was made, or grown, before staging was given up.
-func (w *world) noteFilesystem(v *volume) {
-	w.await("the plugin to end what it was at", func() bool { return v.host.process().service.Wait(w.ctx) == nil })
+func (w *world) noteFilesystem(v *volume, h *host) {
+	if v.block {
+		return
+	}
+	w.await("the plugin to end what it was at", func() bool { return h.process().service.Wait(w.ctx) == nil })
 	for _, cluster := range []uint64{superblock, sizeWord} {
 		w.await("the target to show the volume", func() bool {
 			word, err := w.storage.Target().ReadWord(v.uuid, cluster)
@@ -241,12 +308,11 @@ func (w *world) unpublication(v *volume, h *host, final ...codes.Code) call {
 	}, final...)
 }
 
-// detach a volume, however far it was attached.
-func (w *world) detach(v *volume) {
-	h := v.host
+// detach a volume from a host, however far it was attached.
+func (w *world) detach(v *volume, h *host) {
 	w.unmount(v, h)
 	w.must(w.make(w.unpublication(v, h)))
-	v.host = nil
+	v.leave(h)
 }
 
 // unmount a volume from a host and disconnect it.
@@ -270,39 +336,50 @@ func (w *world) expand(v *volume) {
 		return err
 	})))
 	v.size = size
-	if v.host == nil {
-		return
+	for _, h := range v.hosts {
+		w.must(w.make(h.onNode("NodeExpandVolume "+v.id+" on "+h.name, func(ctx context.Context, s *node.Service) error {
+			_, err := s.NodeExpandVolume(ctx, &csi.NodeExpandVolumeRequest{
+				VolumeId: v.id, VolumePath: h.mounted(v), StagingTargetPath: h.staging(v), CapacityRange: grown,
+			})
+			return err
+		})))
 	}
-	w.must(w.make(v.host.onNode("NodeExpandVolume "+v.id, func(ctx context.Context, s *node.Service) error {
-		_, err := s.NodeExpandVolume(ctx, &csi.NodeExpandVolumeRequest{
-			VolumeId: v.id, VolumePath: v.host.mounted(v), StagingTargetPath: v.host.staging(v), CapacityRange: grown,
-		})
-		return err
-	})))
-	v.words[sizeWord] = uint64(size)
+	if v.attached() && !v.block {
+		v.words[sizeWord] = uint64(size)
+	}
 }
 
-// write somewhere, as a pod does.
+// write somewhere, as a pod does; those of hosts that share a volume at once, each to clusters of its own.
 func (w *world) write(v *volume) {
-	w.words++
-	at, word := firstData+w.rng.Uint64N(uint64(v.size/cluster)-firstData), w.words
-	device, err := v.host.deviceAt(v.host.mounted(v))
-	w.must(err)
-	w.tell("  write %d to cluster %d of %s", word, at, v.id)
-	w.must(v.host.writeDevice(device, at, word))
-	v.words[at] = word
+	hosts := uint64(len(v.hosts))
+	errs := make([]error, hosts)
+	var wait sync.WaitGroup
+	for i, h := range v.hosts {
+		w.words++
+		word := w.words
+		at := v.data() + uint64(i) + hosts*w.rng.Uint64N((uint64(v.size/cluster)-v.data())/hosts)
+		device, err := h.deviceAt(h.mounted(v))
+		w.must(err)
+		w.tell("  write %d to cluster %d of %s on %s", word, at, v.id, h.name)
+		wait.Go(func() { errs[i] = h.writeDevice(device, at, word) })
+		v.words[at] = word
+	}
+	wait.Wait()
+	w.must(errors.Join(errs...))
 }
 
-// read all of a volume, as a pod does.
+// read all of a volume on every host that has it, as pods do.
 func (w *world) read(v *volume) {
 	w.Helper()
-	device, err := v.host.deviceAt(v.host.mounted(v))
-	w.must(err)
-	for at := range uint64(v.size / cluster) {
-		word, err := v.host.readDevice(device, at)
+	for _, h := range v.hosts {
+		device, err := h.deviceAt(h.mounted(v))
 		w.must(err)
-		if word != v.words[at] {
-			w.Fatalf("cluster %d of %s reads %#x on %s, and %#x was written", at, v.id, word, v.host.name, v.words[at])
+		for at := range uint64(v.size / cluster) {
+			word, err := h.readDevice(device, at)
+			w.must(err)
+			if word != v.words[at] {
+				w.Fatalf("cluster %d of %s reads %#x on %s, and %#x was written", at, v.id, word, h.name, v.words[at])
+			}
 		}
 	}
 }
