@@ -18,6 +18,7 @@ import (
 const (
 	keyNQN             = "nqn"
 	keyNGUID           = "nguid"
+	keyAttachment      = "attachment"
 	keySize            = "size"
 	keyBlank           = "blank"
 	keyAllowFormat     = "allowFormat"
@@ -32,6 +33,9 @@ type Context struct {
 	// NQN of the subsystem and NGUID of the namespace (32 lower-case hexadecimal digits): together
 	// they identify the volume.
 	NQN, NGUID string
+	// Attachment tells the volume's attachments apart: its generation when this node was admitted. A publish that is repeated
+	// may give another.
+	Attachment int64
 	// SizeBytes of the namespace at the time it was published; it may have grown since.
 	SizeBytes int64
 	// Blank says that the volume had never been written when this node was admitted.
@@ -44,6 +48,9 @@ type Context struct {
 	IOQueues, QueueDepth, CtrlLossTimeoutSeconds int32
 }
 
+// MayFormat tells whether the node may format the volume, once in this attachment.
+func (c Context) MayFormat() bool { return c.Blank || c.AllowFormat }
+
 // Encode writes c as a publish context.
 func (c Context) Encode() map[string]string {
 	portals := make([]string, len(c.Portals))
@@ -53,6 +60,7 @@ func (c Context) Encode() map[string]string {
 	return map[string]string{
 		keyNQN:             c.NQN,
 		keyNGUID:           c.NGUID,
+		keyAttachment:      strconv.FormatInt(c.Attachment, 10),
 		keySize:            strconv.FormatInt(c.SizeBytes, 10),
 		keyBlank:           strconv.FormatBool(c.Blank),
 		keyAllowFormat:     strconv.FormatBool(c.AllowFormat),
@@ -70,6 +78,7 @@ func Decode(m map[string]string) (Context, error) {
 	c := Context{
 		NQN:                    d.text(keyNQN),
 		NGUID:                  d.text(keyNGUID),
+		Attachment:             d.integer(keyAttachment, 64),
 		SizeBytes:              d.integer(keySize, 64),
 		Blank:                  d.boolean(keyBlank),
 		AllowFormat:            d.boolean(keyAllowFormat),

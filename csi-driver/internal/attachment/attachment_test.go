@@ -13,7 +13,7 @@ import (
 
 func sample() Context {
 	return Context{
-		NQN: v1alpha1.NQNPrefix + "pvc-1", NGUID: strings.Repeat("0a", 16), SizeBytes: 1 << 30, Blank: true,
+		NQN: v1alpha1.NQNPrefix + "pvc-1", NGUID: strings.Repeat("0a", 16), Attachment: 7, SizeBytes: 1 << 30, Blank: true,
 		Portals: []v1alpha1.Portal{
 			{Transport: v1alpha1.TransportTCP, Address: "10.0.0.1", Port: 4420},
 			{Transport: v1alpha1.TransportRDMA, Address: "fd00::1", Port: 4421},
@@ -44,7 +44,7 @@ func TestDecodeNamesWhatIsMissing(t *testing.T) {
 
 func TestDecodeRefusesMalformedValues(t *testing.T) {
 	for key, value := range map[string]string{
-		keySize: "1Gi", keyBlank: "maybe", keyIOQueues: "99999999999", keyPortals: "TCP://host:4420",
+		keySize: "1Gi", keyAttachment: "first", keyBlank: "maybe", keyIOQueues: "99999999999", keyPortals: "TCP://host:4420",
 	} {
 		m := sample().Encode()
 		m[key] = value

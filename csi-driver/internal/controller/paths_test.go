@@ -31,7 +31,7 @@ func TestPublishContextHasAllPaths(t *testing.T) {
 			vol.Name, vol.Spec.UUID = "v", "11111111-2222-4333-8444-555555555555"
 			vol.Spec.Connection.Transports = tc.transports
 			vol.Status.Portals = []v1alpha1.Portal{first, rdma, second}
-			got, err := attachment.Decode(publishContext(vol, host{nqn: "nqn"}).Encode())
+			got, err := attachment.Decode(publishContext(vol, host{nqn: "nqn"}, 1).Encode())
 			if diff := cmp.Diff(tc.want, got.Portals); err != nil || diff != "" {
 				t.Errorf("%v: %s", err, diff)
 			}

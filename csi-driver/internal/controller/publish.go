@@ -47,7 +47,7 @@ func (s *Service) publishVolume(ctx context.Context, req *csi.ControllerPublishV
 	if err != nil {
 		return nil, err
 	}
-	return &csi.ControllerPublishVolumeResponse{PublishContext: publishContext(last, h).Encode()}, nil
+	return &csi.ControllerPublishVolumeResponse{PublishContext: publishContext(last, h, generation).Encode()}, nil
 }
 
 func checkPublish(req *csi.ControllerPublishVolumeRequest) (h host, how v1alpha1.HostAccess, err error) {
@@ -177,8 +177,9 @@ func portals(vol *v1alpha1.NvmfVolume) []v1alpha1.Portal {
 }
 
 // publishContext of an exported volume. NQN and NGUID follow from the object's name and UUID, as they do
-// for the agent; the node checks what it connects to against both.
-func publishContext(vol *v1alpha1.NvmfVolume, h host) attachment.Context {
+// for the agent; the node checks what it connects to against both. The generation is the one with which the host was admitted, or a
+// later one when it had been before.
+func publishContext(vol *v1alpha1.NvmfVolume, h host, generation int64) attachment.Context {
 	size := vol.Spec.Size.Value()
 	if vol.Status.Size != nil {
 		size = vol.Status.Size.Value()
@@ -188,6 +189,7 @@ func publishContext(vol *v1alpha1.NvmfVolume, h host) attachment.Context {
 	return attachment.Context{
 		NQN:         v1alpha1.NQNPrefix + vol.Name,
 		NGUID:       strings.ReplaceAll(vol.Spec.UUID, "-", ""),
+		Attachment:  generation,
 		SizeBytes:   size,
 		Blank:       a.Blank,
 		AllowFormat: mayFormat(vol, h.nqn),

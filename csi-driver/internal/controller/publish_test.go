@@ -75,12 +75,18 @@ func TestPublishAnswersWhatTheNodeMustKnow(t *testing.T) {
 		IOQueues: 2, QueueDepth: 128, CtrlLossTimeoutSeconds: -1,
 	}
 	for range 2 { // The second time, the host is admitted already.
-		if diff := cmp.Diff(want, publish(t, s, id, nodeID)); diff != "" {
+		got := publish(t, s, id, nodeID)
+		want.Attachment = volume(t, id).Generation
+		if diff := cmp.Diff(want, got); diff != "" {
 			t.Error(diff)
 		}
 	}
 	if hosts := volume(t, id).Spec.Hosts; len(hosts) != 1 || hosts[0].NQN != nodeID {
 		t.Errorf("hosts: %v", hosts)
+	}
+	unpublish(t, s, id, nodeID)
+	if again := publish(t, s, id, nodeID); again.Attachment == want.Attachment {
+		t.Errorf("two attachments are both %d", again.Attachment)
 	}
 }
 

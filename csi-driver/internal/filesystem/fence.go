@@ -16,6 +16,7 @@ import (
 
 // Fence says whether a device may be formatted. The rule, for a device in which nothing was found:
 //
+//   - it held a filesystem earlier in this attachment: refuse. What was said when the attachment began has been made use of.
 //   - the target said that the volume was never written, and both its ends read as zeros: format it. The
 //     ends are looked at because the target spoke when this host was admitted, and it may have written since.
 //   - an administrator gave up what the volume holds: format it.
@@ -30,6 +31,8 @@ type Fence struct {
 	Blank bool
 	// AllowFormat: an administrator annotated the NvmfVolume.
 	AllowFormat bool
+	// UsedUp: in this attachment the device held a filesystem before. Neither Blank nor AllowFormat counts any more.
+	UsedUp bool
 	// Volume is the NvmfVolume's name, to be named in errors.
 	Volume string
 }
@@ -99,6 +102,11 @@ func decide(r Request, found signature, edgesZero bool) (format bool, err error)
 	refuse := func(reason, advice string) (bool, error) {
 		return false, &RefusedError{Device: r.Device, Reason: reason, Advice: advice}
 	}
+	written := "has been written, and no filesystem was found on it"
+	if r.Fence.UsedUp {
+		r.Fence.Blank, r.Fence.AllowFormat = false, false
+		written += ", though it held one earlier in this attachment"
+	}
 	switch {
 	case found.Unfinished && r.ReadOnly:
 		return refuse("holds a filesystem that is not finished, and is to be mounted read-only", "mount it for writing once")
@@ -116,7 +124,7 @@ func decide(r Request, found signature, edgesZero bool) (format bool, err error)
 	case r.Fence.AllowFormat:
 		return true, r.fits()
 	case !r.Fence.Blank:
-		return refuse("has been written, and no filesystem was found on it", allow)
+		return refuse(written, allow)
 	case !edgesZero:
 		return refuse("holds data, and no filesystem was found on it; formatting may have been cut off", allow)
 	default:

@@ -4,7 +4,7 @@
 // filesystems where that is allowed, and mounts.
 //
 // Nothing is remembered between calls: what is connected and mounted is read from the kernel each time. Only
-// what a volume was staged with is written down (see records). Every
+// what a volume was staged with is written down (see records), and that it may not be formatted any more (see usedPermission). Every
 // call is idempotent, and calls for one volume run one at a time: a second one is answered Aborted.
 package node
 

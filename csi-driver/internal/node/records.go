@@ -22,17 +22,23 @@ type records struct{ dir string }
 
 const (
 	recordSuffix = ".json"
+	usedSuffix   = ".used"
 	// newRecord begins the name of a record that is being written.
 	newRecord = ".new-"
 )
 
-func (r records) path(volume string) string {
-	return filepath.Join(r.dir, url.PathEscape(volume)+recordSuffix)
+func (r records) path(volume, suffix string) string {
+	return filepath.Join(r.dir, url.PathEscape(volume)+suffix)
 }
 
 // put writes a record, or replaces it whole.
 func (r records) put(volume string, at attachment.Context) error {
-	data, err := json.Marshal(at.Encode())
+	return r.write(r.path(volume, recordSuffix), at.Encode(), false)
+}
+
+// write a file, or replace it whole. A durable one survives a crash of the machine, once its folder is flushed.
+func (r records) write(path string, content any, durable bool) error {
+	data, err := json.Marshal(content)
 	if err != nil {
 		return err
 	}
@@ -44,15 +50,29 @@ func (r records) put(volume string, at attachment.Context) error {
 		return err
 	}
 	_, err = f.Write(data)
-	if err := errors.Join(err, f.Close()); err != nil {
+	if err == nil && durable {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = os.Rename(f.Name(), path)
+	}
+	if err != nil {
 		return errors.Join(err, os.Remove(f.Name()))
 	}
-	return os.Rename(f.Name(), r.path(volume))
+	return nil
+}
+
+func flushFolder(path string) error {
+	f, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(f.Sync(), f.Close())
 }
 
 // get a record. It fails with fs.ErrNotExist when there is none.
 func (r records) get(volume string) (attachment.Context, error) {
-	data, err := os.ReadFile(r.path(volume))
+	data, err := os.ReadFile(r.path(volume, recordSuffix))
 	if err != nil {
 		return attachment.Context{}, err
 	}
@@ -64,7 +84,11 @@ func (r records) get(volume string) (attachment.Context, error) {
 }
 
 func (r records) remove(volume string) error {
-	if err := os.Remove(r.path(volume)); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	return removeFile(r.path(volume, recordSuffix))
+}
+
+func removeFile(path string) error {
+	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return nil
@@ -74,9 +98,7 @@ func (r records) remove(volume string) error {
 func (r records) clean() error {
 	left, err := filepath.Glob(filepath.Join(r.dir, newRecord+"*"))
 	for _, path := range left {
-		if e := os.Remove(path); e != nil && !errors.Is(e, fs.ErrNotExist) {
-			err = errors.Join(err, e)
-		}
+		err = errors.Join(err, removeFile(path))
 	}
 	return err
 }

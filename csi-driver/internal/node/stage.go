@@ -121,13 +121,13 @@ func (st stage) filesystem(ctx context.Context, ns fabrics.Namespace) error {
 	if staged && (m.Type != st.use.fsType || m.ReadOnly != st.use.readOnly) {
 		return fmt.Errorf("%w: %s has %s, read-only %t", errIncompatible, m.Path, m.Type, m.ReadOnly)
 	}
-	if !staged {
-		if err := st.mount(ctx, ns); err != nil {
-			return err
-		}
+	if staged {
+		err = st.records().useUp(st.volume, st.at) // another attachment may have mounted it
+	} else {
+		err = st.mount(ctx, ns)
 	}
-	if st.use.readOnly {
-		return nil
+	if err != nil || st.use.readOnly {
+		return err
 	}
 	// A volume made from a smaller one, or grown while it was not attached.
 	return st.Filesystems.Grow(ctx, ns.Path, st.path)
@@ -140,11 +140,20 @@ func (st stage) mount(ctx context.Context, ns fabrics.Namespace) error {
 		return err
 	}
 	defer device.Close() //nolint:errcheck // nothing was written through it
+	fence := filesystem.Fence{Blank: st.at.Blank, AllowFormat: st.at.AllowFormat, Volume: st.volume}
+	if st.at.MayFormat() {
+		if fence.UsedUp, err = st.records().usedUp(st.volume, st.at); err != nil {
+			return err
+		}
+	}
 	err = st.Filesystems.Prepare(ctx, filesystem.Request{
-		Device: ns.Path, SizeBytes: ns.SizeBytes, Type: st.use.fsType, ReadOnly: st.use.readOnly,
-		Fence: filesystem.Fence{Blank: st.at.Blank, AllowFormat: st.at.AllowFormat, Volume: st.volume},
+		Device: ns.Path, SizeBytes: ns.SizeBytes, Type: st.use.fsType, ReadOnly: st.use.readOnly, Fence: fence,
 	})
 	if err != nil {
+		return err
+	}
+	// mkfs has flushed what it wrote: a stage that is cut off here leaves a filesystem, which the next one finds.
+	if err := st.records().useUp(st.volume, st.at); err != nil {
 		return err
 	}
 	options := st.use.mountFlags

@@ -41,14 +41,15 @@ const (
 type suite struct {
 	testing.TB
 	csi.NodeClient
-	kernel  *fabricstest.Kernel
-	mounter *fabricstest.Mounter
-	service *node.Service
-	dir     string
-	context attachment.Context
-	clock   *testingclock.FakeClock
-	watch   *stuck.Watch
-	going   stuck.Controllers
+	kernel   *fabricstest.Kernel
+	mounter  *fabricstest.Mounter
+	programs *programs
+	service  *node.Service
+	dir      string
+	context  attachment.Context
+	clock    *testingclock.FakeClock
+	watch    *stuck.Watch
+	going    stuck.Controllers
 }
 
 func setUp(t testing.TB) *suite {
@@ -64,7 +65,7 @@ func setUp(t testing.TB) *suite {
 	must(t, err)
 	m, err := fabricstest.NewMounter(k)
 	must(t, err)
-	programs := programs{utilexec.New(), k}
+	programs := &programs{Interface: utilexec.New(), kernel: k}
 	clock := testingclock.NewFakeClock(time.Date(2026, 11, 22, 0, 0, 0, 0, time.UTC))
 	watch := stuck.New(clock)
 	fs := &filesystem.Host{Mounter: watch.Mounter(m), Exec: programs, MountInfo: m.MountInfo(), Sys: filepath.Join(k.Root, "sys")}
@@ -75,7 +76,7 @@ func setUp(t testing.TB) *suite {
 		MountsOf:   func(ns fabrics.Namespace) ([]string, error) { return fs.MountsOf(ns.Device, ns.Name) },
 	})
 	s := &suite{
-		TB: t, kernel: k, mounter: m, dir: dir, clock: clock, watch: watch, going: host.Going,
+		TB: t, kernel: k, mounter: m, programs: programs, dir: dir, clock: clock, watch: watch, going: host.Going,
 		service: &node.Service{
 			HostNQN: host.NQN, MaxVolumes: 7, Initiator: host, Filesystems: fs, Records: filepath.Join(dir, "staged"), Obstacle: watch,
 		},
@@ -249,9 +250,14 @@ func soon(t testing.TB) context.Context {
 type programs struct {
 	utilexec.Interface
 	kernel *fabricstest.Kernel
+	// instead gives what is run in the place of a program; nil runs the program.
+	instead func(name string, args []string) (string, []string)
 }
 
-func (p programs) CommandContext(ctx context.Context, name string, args ...string) utilexec.Cmd {
+func (p *programs) CommandContext(ctx context.Context, name string, args ...string) utilexec.Cmd {
+	if p.instead != nil {
+		name, args = p.instead(name, args)
+	}
 	if name != "blockdev" || args[0] != "--setro" && args[0] != "--setrw" {
 		return p.Interface.CommandContext(ctx, name, args...)
 	}
