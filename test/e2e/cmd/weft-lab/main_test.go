@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/spf13/cobra"
+)
+
+var flag = regexp.MustCompile(`--[a-z-]+`)
+
+func TestTheReadmeHasEveryCommandAndFlag(t *testing.T) {
+	text, err := os.ReadFile("../../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rows []string
+	for line := range strings.Lines(string(text)) {
+		if cells := strings.Split(line, "|"); len(cells) > 2 && strings.HasPrefix(cells[1], " `weft-lab ") {
+			rows = append(rows, strings.ReplaceAll(cells[1], "`", " ")+" ")
+		}
+	}
+	has := func(words ...string) bool {
+		for _, row := range rows {
+			found := true
+			for _, word := range words {
+				found = found && strings.Contains(row, word)
+			}
+			if found {
+				return true
+			}
+		}
+		return false
+	}
+	var check func(cmd *cobra.Command)
+	check = func(cmd *cobra.Command) {
+		if cmd.Runnable() && !has(" "+cmd.CommandPath()+" ") {
+			t.Errorf("README.md has no row for %s", cmd.CommandPath())
+		}
+		for _, name := range flag.FindAllString(cmd.LocalNonPersistentFlags().FlagUsages(), -1) {
+			if !has(" "+cmd.CommandPath()+" ", name) {
+				t.Errorf("README.md has no row for %s %s", cmd.CommandPath(), name)
+			}
+		}
+		for _, sub := range cmd.Commands() {
+			check(sub)
+		}
+	}
+	check(newCommand())
+	if len(rows) == 0 {
+		t.Error("README.md has no command")
+	}
+}
