@@ -269,7 +269,7 @@ func (s *sender) remove(t things, lvstore string) {
 
 // BenchmarkVolumes makes, exports, unexports and deletes volumes: through the
 // engine, with the same calls raw and pipelined (TestRawIsTheSame), without the looks, and one at a time, in one run. Where SPDK's own
-// rate is under a hundred times single calls, as that of a real target but for exports, no engine can be over it: the output tells both (docs/operations.md).
+// rate is under a hundred times single calls, as that of a real target but for exports, no engine can be over it: the output tells both (docs/design/spdk-speed.md).
 func BenchmarkVolumes(b *testing.B) {
 	x := newBench(b)
 	lvstore := x.lvstore()
