@@ -212,9 +212,17 @@ func (s *Service) verify(path string, ns fabrics.Namespace) error {
 		err = s.Initiator.Confirm(ns)
 	}
 	if err != nil {
-		return errors.Join(err, s.Filesystems.Unmount(path))
+		return s.takeBack(path, err)
 	}
 	return nil
+}
+
+// takeBack what a call mounted before it failed.
+func (s *Service) takeBack(path string, cause error) error {
+	if err := s.Filesystems.Unmount(path); err != nil {
+		return fmt.Errorf("%w; mount %w: %w", cause, errUncertain, err)
+	}
+	return cause
 }
 
 // device finds the namespace that a mount shows. It fails with fabrics.ErrNotFound when the device is gone.

@@ -130,7 +130,13 @@ func (st stage) filesystem(ctx context.Context, ns fabrics.Namespace) error {
 		return err
 	}
 	// A volume made from a smaller one, or grown while it was not attached.
-	return st.Filesystems.Grow(ctx, ns.Path, st.path)
+	if err := st.Filesystems.Grow(ctx, ns.Path, st.path); err != nil {
+		if staged {
+			return fmt.Errorf("%w; mount %w: an earlier call made it", err, errUncertain)
+		}
+		return st.takeBack(st.path, err)
+	}
+	return nil
 }
 
 // mount a device that may have to be formatted. It is addressed by its name, which is the volume's own for as long as the device is open.
