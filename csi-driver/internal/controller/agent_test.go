@@ -48,6 +48,8 @@ type agent struct {
 	silent bool
 	// unlimited: its target cannot limit volumes.
 	unlimited bool
+	// sourceless: it does not find the sources of copies.
+	sourceless bool
 	// engine: what the node really holds.
 	poolBytes int64
 	volumes   map[string]*engineVolume
@@ -176,7 +178,7 @@ func (a *agentSet) reconcileEngine(ctx context.Context, vol *v1alpha1.NvmfVolume
 	}
 	vol.Status.ObservedGeneration = vol.Generation
 	if n.volumes[id] == nil {
-		if source := vol.Spec.Source; source != nil && !n.has(a.identityOf(ctx, source)) {
+		if source := vol.Spec.Source; source != nil && (n.sourceless || !n.has(a.identityOf(ctx, source))) {
 			set(v1alpha1.ConditionCreated, metav1.ConditionFalse, v1alpha1.ReasonSourceNotReady, "its source is not here")
 			return true, false
 		}

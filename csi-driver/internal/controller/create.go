@@ -21,8 +21,13 @@ import (
 	"github.com/weft-storage/weft/csi-driver/internal/placement"
 )
 
-// errNoSpace: the agent says that it has not made the volume, for want of room.
-var errNoSpace = errors.New("no space")
+// The agent says that it has not made the volume.
+var (
+	// errNoSpace: for want of room.
+	errNoSpace = errors.New("no space")
+	// errNoSource: for want of its source, which does not exist any more.
+	errNoSource = errors.New("no source")
+)
 
 func (s *Service) createVolume(ctx context.Context, req *csi.CreateVolumeRequest) (*csi.CreateVolumeResponse, error) {
 	want, err := newVolumeRequest(req)
@@ -47,7 +52,7 @@ func volumeContext(vol *v1alpha1.NvmfVolume) map[string]string {
 }
 
 // ensureVolume returns the volume once it exists on its node. Where an agent has no room for it after all,
-// the object is withdrawn and another node is tried.
+// the object is withdrawn and another node is tried; where its source is gone, that is found out anew without it.
 func (s *Service) ensureVolume(ctx context.Context, want volumeRequest) (*v1alpha1.NvmfVolume, error) {
 	wctx, cancel := waitContext(ctx)
 	defer cancel()
@@ -85,14 +90,15 @@ func (s *Service) ensureVolume(ctx context.Context, want volumeRequest) (*v1alph
 			return nil, err
 		}
 		vol, err = s.waitCreated(wctx, vol, changed)
-		if !errors.Is(err, errNoSpace) {
+		cause := err
+		if !errors.Is(cause, errNoSpace) && !errors.Is(cause, errNoSource) {
 			return vol, err
 		}
-		withdrawn, err := s.withdraw(wctx, vol)
+		withdrawn, err := s.withdraw(wctx, vol, cause)
 		if err != nil {
 			return nil, err
 		}
-		if withdrawn {
+		if withdrawn && errors.Is(cause, errNoSpace) {
 			full = append(full, vol.Spec.Node)
 		}
 	}
@@ -167,10 +173,16 @@ func withTargetsReasons(err error, target *v1alpha1.NvmfTarget) error {
 	return &with
 }
 
-// waitCreated until the volume exists on its node. It fails with errNoSpace when the agent says that it
+// waitCreated until the volume exists on its node. It fails with errNoSpace or errNoSource when the agent says that it
 // could not make the volume there. The subscription began before the volume was read.
 func (s *Service) waitCreated(ctx context.Context, vol *v1alpha1.NvmfVolume, changed <-chan struct{}) (*v1alpha1.NvmfVolume, error) {
-	last, err := s.volumes.await(ctx, vol, changed, true, created)
+	last, err := s.volumes.await(ctx, vol, changed, true, func(vol *v1alpha1.NvmfVolume) (bool, error) {
+		done, err := created(vol)
+		if errors.Is(err, errNoSource) {
+			return false, s.sourceGone(ctx, vol.Spec.Source)
+		}
+		return done, err
+	})
 	if errors.Is(err, errLate) {
 		return nil, s.late(ctx, last, v1alpha1.ConditionCreated)
 	}
@@ -185,8 +197,13 @@ func created(vol *v1alpha1.NvmfVolume) (bool, error) {
 	if c == nil {
 		return false, nil
 	}
-	if c.Status == metav1.ConditionFalse && c.Reason == v1alpha1.ReasonNoSpace && vol.Status.ObservedGeneration >= vol.Generation {
-		return false, errNoSpace
+	if c.Status == metav1.ConditionFalse && vol.Status.ObservedGeneration >= vol.Generation {
+		switch c.Reason {
+		case v1alpha1.ReasonNoSpace:
+			return false, errNoSpace
+		case v1alpha1.ReasonSourceNotReady:
+			return false, errNoSource
+		}
 	}
 	return c.Status == metav1.ConditionTrue, nil
 }
@@ -195,8 +212,8 @@ func created(vol *v1alpha1.NvmfVolume) (bool, error) {
 // version makes sure that the agent's word is still what it was, nobody was admitted to a volume that was never
 // created, and the agent's finalizer keeps the object until the engine has nothing of it. It returns
 // false when the object has changed meanwhile and must be looked at again.
-func (s *Service) withdraw(ctx context.Context, vol *v1alpha1.NvmfVolume) (bool, error) {
-	klog.FromContext(ctx).Info("Node has no room for the volume after all", "volume", vol.Name, "node", vol.Spec.Node)
+func (s *Service) withdraw(ctx context.Context, vol *v1alpha1.NvmfVolume, cause error) (bool, error) {
+	klog.FromContext(ctx).Info("Node could not make the volume after all", "volume", vol.Name, "node", vol.Spec.Node, "cause", cause)
 	err := s.client.Delete(ctx, vol, asRead(vol))
 	if apierrors.IsConflict(err) {
 		return false, nil

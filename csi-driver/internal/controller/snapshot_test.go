@@ -3,11 +3,15 @@
 package controller
 
 import (
+	"context"
+	"errors"
 	"sync"
 	"testing"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 )
@@ -177,6 +181,57 @@ func TestCopies(t *testing.T) {
 	req.VolumeContentSource = ofVolume(id)
 	_, err := s.CreateVolume(within(t, enough), req)
 	expectError(t, err, codes.ResourceExhausted, home)
+}
+
+// noSnapshots fails to read NvmfSnapshots.
+type noSnapshots struct{ client.Reader }
+
+func (n noSnapshots) Get(context.Context, client.ObjectKey, client.Object, ...client.GetOption) error {
+	return apierrors.NewInternalError(errors.New("etcd"))
+}
+
+func TestACopyWhoseSourceWentAway(t *testing.T) {
+	st := newStorage(t, 1, 10*gi)
+	s, _ := newService(t)
+	seen(t, s, st)
+	id := newVolume(t, s, st, "v")
+	snap := newSnapshot(t, s, "snap", id).SnapshotId
+	agents.with(st.nodes[0], func(n *agent) { n.sourceless = true })
+
+	// What the agent does not find may still come, while the API server has it or does not say.
+	await := func(name string, source *csi.VolumeContentSource) *csi.CreateVolumeRequest {
+		t.Helper()
+		req := createRequest(st, own(t, name), gi)
+		req.VolumeContentSource = source
+		_, err := s.CreateVolume(within(t, short), req)
+		expectError(t, err, codes.Unavailable, "SourceNotReady")
+		return req
+	}
+	restore, clone := await("restore", ofSnapshot(snap)), await("clone", ofVolume(id))
+	reader := s.snapshots.live
+	s.snapshots.live = noSnapshots{reader}
+	_, err := s.CreateVolume(within(t, enough), restore)
+	expectError(t, err, codes.Unavailable, "etcd")
+	s.snapshots.live = reader
+	for _, req := range []*csi.CreateVolumeRequest{restore, clone} {
+		if vol := volume(t, req.Name); vol == nil || vol.DeletionTimestamp != nil {
+			t.Errorf("withdrawn while its source is there: %v", vol)
+		}
+	}
+
+	if _, err := s.DeleteSnapshot(within(t, enough), &csi.DeleteSnapshotRequest{SnapshotId: snap}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.DeleteVolume(within(t, enough), &csi.DeleteVolumeRequest{VolumeId: id}); err != nil {
+		t.Fatal(err)
+	}
+	for says, req := range map[string]*csi.CreateVolumeRequest{"no snapshot " + snap: restore, "no volume " + id: clone} {
+		_, err := s.CreateVolume(within(t, enough), req)
+		expectError(t, err, codes.NotFound, says)
+		if vol := volume(t, req.Name); vol != nil {
+			t.Errorf("left: %v", vol)
+		}
+	}
 }
 
 func TestACopyStaysWithItsTarget(t *testing.T) {

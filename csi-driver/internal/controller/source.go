@@ -79,6 +79,25 @@ func (s *Service) origin(ctx context.Context, source *v1alpha1.VolumeSource) (or
 	return origin{name: "snapshot " + snap.Name, node: snap.Spec.Node, device: snap.Status.Device, sizeBytes: snap.Status.Size.Value()}, nil
 }
 
+// sourceGone returns errNoSource when a volume's source does not exist any more, and nil when it may still come to be ready.
+func (s *Service) sourceGone(ctx context.Context, source *v1alpha1.VolumeSource) error {
+	var gone bool
+	var err error
+	if source.Volume != "" {
+		var vol *v1alpha1.NvmfVolume
+		vol, err = s.volumes.read(ctx, source.Volume)
+		gone = vol == nil
+	} else {
+		var snap *v1alpha1.NvmfSnapshot
+		snap, err = s.snapshots.read(ctx, source.Snapshot)
+		gone = snap == nil
+	}
+	if err == nil && gone {
+		err = errNoSource
+	}
+	return err
+}
+
 // copySize is the size of a copy: what is asked for, at least the source's.
 func copySize(want volumeRequest, from origin) (int64, error) {
 	sizes := want.sizes
