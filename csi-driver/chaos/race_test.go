@@ -34,7 +34,7 @@ func (w *world) together(calls ...call) []error {
 
 // race calls that contradict each other, as late ones and those of two replicas of a sidecar do. Whatever comes of that, a last word settles it.
 func (w *world) race(free *volume) {
-	which := w.rng.IntN(4)
+	which := w.rng.IntN(5)
 	v := w.newVolume(smallest, w.anyUse(), nil)
 	switch {
 	case which == 0:
@@ -45,6 +45,9 @@ func (w *world) race(free *volume) {
 	case free == nil:
 	case which == 2:
 		w.publishToBoth(free)
+	case which == 3:
+		w.together(w.modification(free, w.anyLimits()), w.modification(free, w.anyLimits()))
+		w.modify(free)
 	default:
 		w.snapAndDelete(free)
 	}

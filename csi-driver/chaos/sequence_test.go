@@ -65,7 +65,7 @@ func (w *world) other(h *host) *host {
 
 // operate once, at random; what cannot be done makes a volume.
 func (w *world) operate() {
-	choice, h := w.rng.IntN(108), w.hosts[w.rng.IntN(len(w.hosts))]
+	choice, h := w.rng.IntN(114), w.hosts[w.rng.IntN(len(w.hosts))]
 	larger := growth * w.rng.Int64N(3)
 	use := w.any((*volume).attached)
 	free := w.any((*volume).idle)
@@ -73,6 +73,7 @@ func (w *world) operate() {
 	copied := w.any((*volume).copyable)
 	one := w.any(func(v *volume) bool { return len(v.hosts) == 1 })
 	some := w.any(func(v *volume) bool { return v.size < maxSize })
+	limitable := w.any(func(*volume) bool { return true })
 	w.tell("operation %d", choice)
 	switch {
 	case choice < 18 && more != nil:
@@ -107,6 +108,8 @@ func (w *world) operate() {
 		w.list()
 	case choice >= 97 && choice < 105:
 		w.reboot(h, more)
+	case choice >= 105 && choice < 111 && limitable != nil:
+		w.modify(limitable)
 	case len(w.volumes) < most:
 		w.create(smallest+larger, w.anyUse(), nil, nil)
 	case more != nil:
@@ -239,8 +242,8 @@ func (w *world) expected() []string {
 			add("%s has %s mounted", h.name, h.mounted(v))
 			add("%s has %s mounted", h.name, h.staged(v))
 		}
-		add("object %s: uuid %s, size %d of %d, hosts %v of %v, ready", v.id, v.uuid, v.size, v.size, hosts, hosts)
-		add("engine: volume %s of %d bytes", v.uuid, v.size)
+		add("object %s: uuid %s, size %d of %d, hosts %v of %v, limits %v of %v, ready", v.id, v.uuid, v.size, v.size, hosts, hosts, v.limits, v.limits)
+		add("engine: volume %s of %d bytes, limits %v", v.uuid, v.size, v.limits)
 		add("engine: %s serves %s to %v", v1alpha1.NQNPrefix+v.id, v.uuid, hosts)
 	}
 	for _, s := range w.snapshots {
@@ -281,8 +284,8 @@ func (w *world) objects() ([]string, error) {
 		}
 		slices.Sort(asked)
 		slices.Sort(admitted)
-		all = append(all, fmt.Sprintf("object %s: uuid %s, size %d of %d, hosts %v of %v, %s", v.Name, v.Spec.UUID, v.Status.Size.Value(), v.Spec.Size.Value(),
-			admitted, asked, state(v.DeletionTimestamp, v.Status.Conditions)))
+		all = append(all, fmt.Sprintf("object %s: uuid %s, size %d of %d, hosts %v of %v, limits %v of %v, %s", v.Name, v.Spec.UUID, v.Status.Size.Value(), v.Spec.Size.Value(),
+			admitted, asked, limitsIn(v.Status.QoS), limitsIn(v.Spec.QoS), state(v.DeletionTimestamp, v.Status.Conditions)))
 	}
 	for _, s := range snaps.Items {
 		all = append(all, fmt.Sprintf("object %s: snapshot %s of %s, size %d, %s", s.Name, s.Spec.UUID, s.Spec.Volume, s.Status.Size.Value(), state(s.DeletionTimestamp, s.Status.Conditions)))
@@ -294,7 +297,7 @@ func (w *world) engine() ([]string, error) {
 	state, err := w.storage.Gather(w.ctx)
 	var all []string
 	for _, v := range state.Volumes {
-		all = append(all, fmt.Sprintf("engine: volume %s of %d bytes", v.ID, v.SizeBytes))
+		all = append(all, fmt.Sprintf("engine: volume %s of %d bytes, limits %v", v.ID, v.SizeBytes, v.QoS))
 	}
 	for _, s := range state.Snapshots {
 		all = append(all, fmt.Sprintf("engine: snapshot %s of %d bytes", s.ID, s.SizeBytes))

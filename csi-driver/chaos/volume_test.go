@@ -19,6 +19,7 @@ import (
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/csi-driver/internal/controller"
 	"github.com/weft-storage/weft/csi-driver/internal/node"
+	"github.com/weft-storage/weft/dataplane/engine"
 )
 
 const (
@@ -33,6 +34,7 @@ type volume struct {
 	uuid string
 	size int64
 	use
+	limits engine.QoS
 	// words in its clusters; a filesystem has none before it was made.
 	words map[uint64]uint64
 	// hosts that it is attached to, with what the controller told them.
@@ -126,7 +128,7 @@ func (w *world) creation(v *volume, size int64, source *csi.VolumeContentSource,
 	return w.onController(fmt.Sprintf("CreateVolume %s of %d MiB from %v", v.id, size/mib, source), func(ctx context.Context, s *controller.Service) error {
 		resp, err := s.CreateVolume(ctx, &csi.CreateVolumeRequest{
 			Name: v.id, Parameters: map[string]string{"target": w.target}, VolumeContentSource: source,
-			CapacityRange: &csi.CapacityRange{RequiredBytes: size}, VolumeCapabilities: []*csi.VolumeCapability{v.capability()},
+			CapacityRange: &csi.CapacityRange{RequiredBytes: size}, VolumeCapabilities: []*csi.VolumeCapability{v.capability()}, MutableParameters: attributes(v.limits),
 		})
 		if err == nil && (resp.Volume.VolumeId != v.id || resp.Volume.CapacityBytes != size) {
 			return fmt.Errorf("created %v", resp.Volume)
@@ -138,6 +140,7 @@ func (w *world) creation(v *volume, size int64, source *csi.VolumeContentSource,
 // create a volume. Of one that is given up, the provisioner deletes what there may be.
 func (w *world) create(size int64, u use, source *csi.VolumeContentSource, words map[uint64]uint64) {
 	v := w.newVolume(size, u, words)
+	v.limits = w.anyLimits()
 	c := w.creation(v, size, source).orGiveUp()
 	// While the target is away no node takes volumes; the claim is tried again.
 	c.again = func(code codes.Code) bool { return repeats(code) || code == codes.FailedPrecondition }
@@ -371,6 +374,7 @@ func (w *world) write(v *volume) {
 // read all of a volume on every host that has it, as pods do.
 func (w *world) read(v *volume) {
 	w.Helper()
+	w.checkLimits(v)
 	for _, h := range v.hosts {
 		device, err := h.deviceAt(h.mounted(v))
 		w.must(err)
