@@ -4,10 +4,7 @@ package chaos
 
 import (
 	"errors"
-	"os"
-	"path/filepath"
 	"slices"
-	"strings"
 	"syscall"
 
 	"github.com/weft-storage/weft/dataplane/engine"
@@ -43,11 +40,11 @@ func (h *host) hangUp() error {
 		return err
 	}
 	for _, name := range h.kernel.Controllers() {
-		text, err := os.ReadFile(filepath.Join(h.kernel.Root, "sys/class/nvme", name, "subsysnqn"))
+		nqn, err := h.attribute(name, "subsysnqn")
 		if err != nil {
 			return err
 		}
-		i := slices.IndexFunc(state.Exports, func(x engine.Export) bool { return x.NQN == strings.TrimSpace(string(text)) })
+		i := slices.IndexFunc(state.Exports, func(x engine.Export) bool { return x.NQN == nqn })
 		if i >= 0 && slices.Contains(state.Exports[i].Hosts, h.nqn()) {
 			continue
 		}

@@ -25,6 +25,7 @@ import (
 	"github.com/weft-storage/weft/csi-driver/internal/filesystem"
 	"github.com/weft-storage/weft/csi-driver/internal/node"
 	"github.com/weft-storage/weft/csi-driver/internal/stuck"
+	"github.com/weft-storage/weft/dataplane/agenttest"
 	"github.com/weft-storage/weft/dataplane/engine"
 )
 
@@ -42,9 +43,11 @@ type host struct {
 	name, uid string
 	dir       string
 	boots     int
-	kernel    *fabricstest.Kernel
-	mounter   *fabricstest.Mounter
-	life      *nodeLife
+	// noRDMA: its way to the target over RDMA is broken.
+	noRDMA  bool
+	kernel  *fabricstest.Kernel
+	mounter *fabricstest.Mounter
+	life    *nodeLife
 }
 
 // nodeLife is one process of the node plugin.
@@ -145,6 +148,9 @@ func (h *host) look() error {
 		s := fabricstest.Subsystem{NQN: x.NQN, Hosts: x.Hosts}
 		served[x.NQN] = true
 		for _, p := range x.Portals {
+			if h.noRDMA && p == agenttest.RDMA {
+				continue
+			}
 			s.Portals = append(s.Portals, p.Address+":"+strconv.Itoa(int(p.Port)))
 		}
 		for _, ns := range x.Namespaces {

@@ -4,6 +4,7 @@ package chaos
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -65,7 +66,7 @@ func (w *world) other(h *host) *host {
 
 // operate once, at random; what cannot be done makes a volume.
 func (w *world) operate() {
-	choice, h := w.rng.IntN(114), w.hosts[w.rng.IntN(len(w.hosts))]
+	choice, h := w.rng.IntN(120), w.hosts[w.rng.IntN(len(w.hosts))]
 	larger := growth * w.rng.Int64N(3)
 	use := w.any((*volume).attached)
 	free := w.any((*volume).idle)
@@ -110,6 +111,9 @@ func (w *world) operate() {
 		w.reboot(h, more)
 	case choice >= 105 && choice < 111 && limitable != nil:
 		w.modify(limitable)
+	case choice >= 111 && choice < 117:
+		w.await("all paths", func() bool { return h.mend() == nil })
+		w.must(h.turnRDMA(!h.noRDMA, w.rng.IntN(2) == 0))
 	case len(w.volumes) < most:
 		w.create(smallest+larger, w.anyUse(), nil, nil)
 	case more != nil:
@@ -204,6 +208,9 @@ func (w *world) list() {
 func (w *world) agree() {
 	w.Helper()
 	w.tell("compare")
+	for _, h := range w.hosts {
+		w.must(h.turnRDMA(false, false))
+	}
 	var is, want []string
 	err := w.until("objects, engine and hosts to agree", func() (bool, error) {
 		is, want = nil, w.expected()
@@ -237,7 +244,9 @@ func (w *world) expected() []string {
 	for _, v := range w.volumes {
 		hosts := v.nqns()
 		for _, h := range v.hosts {
-			add("%s is connected to %s", h.name, v1alpha1.NQNPrefix+v.id)
+			for t := range strings.SplitSeq(strings.ToLower(v.transports()), ",") {
+				add("%s is connected to %s over %s, live", h.name, v1alpha1.NQNPrefix+v.id, t)
+			}
 			add("%s has the record %s.json", h.name, v.id)
 			add("%s has %s mounted", h.name, h.mounted(v))
 			add("%s has %s mounted", h.name, h.staged(v))
@@ -317,11 +326,13 @@ func (w *world) attachments() ([]string, error) {
 	var all []string
 	for _, h := range w.hosts {
 		for _, name := range h.kernel.Controllers() {
-			nqn, err := os.ReadFile(filepath.Join(h.kernel.Root, "sys/class/nvme", name, "subsysnqn"))
-			if err != nil {
+			nqn, err := h.attribute(name, "subsysnqn")
+			transport, err2 := h.attribute(name, "transport")
+			state, err3 := h.attribute(name, "state")
+			if err := errors.Join(err, err2, err3); err != nil {
 				return nil, err
 			}
-			all = append(all, fmt.Sprintf("%s is connected to %s", h.name, strings.TrimSpace(string(nqn))))
+			all = append(all, fmt.Sprintf("%s is connected to %s over %s, %s", h.name, nqn, transport, state))
 		}
 		records, err := filepath.Glob(filepath.Join(h.records(), "*.json"))
 		if err != nil {

@@ -34,6 +34,8 @@ type volume struct {
 	uuid string
 	size int64
 	use
+	// both: it has a path over each transport.
+	both   bool
 	limits engine.QoS
 	// words in its clusters; a filesystem has none before it was made.
 	words map[uint64]uint64
@@ -127,7 +129,7 @@ func (h *host) staged(v *volume) string {
 func (w *world) creation(v *volume, size int64, source *csi.VolumeContentSource, final ...codes.Code) call {
 	return w.onController(fmt.Sprintf("CreateVolume %s of %d MiB from %v", v.id, size/mib, source), func(ctx context.Context, s *controller.Service) error {
 		resp, err := s.CreateVolume(ctx, &csi.CreateVolumeRequest{
-			Name: v.id, Parameters: map[string]string{"target": w.target}, VolumeContentSource: source,
+			Name: v.id, Parameters: map[string]string{"target": w.target, "transport": v.transports()}, VolumeContentSource: source,
 			CapacityRange: &csi.CapacityRange{RequiredBytes: size}, VolumeCapabilities: []*csi.VolumeCapability{v.capability()}, MutableParameters: attributes(v.limits),
 		})
 		if err == nil && (resp.Volume.VolumeId != v.id || resp.Volume.CapacityBytes != size) {
@@ -140,7 +142,7 @@ func (w *world) creation(v *volume, size int64, source *csi.VolumeContentSource,
 // create a volume. Of one that is given up, the provisioner deletes what there may be.
 func (w *world) create(size int64, u use, source *csi.VolumeContentSource, words map[uint64]uint64) {
 	v := w.newVolume(size, u, words)
-	v.limits = w.anyLimits()
+	v.limits, v.both = w.anyLimits(), w.rng.IntN(2) == 0
 	c := w.creation(v, size, source).orGiveUp()
 	// While the target is away no node takes volumes; the claim is tried again.
 	c.again = func(code codes.Code) bool { return repeats(code) || code == codes.FailedPrecondition }

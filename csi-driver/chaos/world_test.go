@@ -121,7 +121,7 @@ func (w *world) makeObjects() (err error) {
 			ObjectMeta: metav1.ObjectMeta{Name: w.target},
 			Spec: v1alpha1.NvmfTargetSpec{
 				Engine: v1alpha1.EngineSPDK, NodeSelector: metav1.LabelSelector{MatchLabels: map[string]string{"weft.storage/target": w.target}},
-				Transports: []v1alpha1.Transport{{Type: v1alpha1.TransportTCP, Port: agenttest.Portal.Port}},
+				Transports: []v1alpha1.Transport{{Type: v1alpha1.TransportTCP, Port: agenttest.TCP.Port}, {Type: v1alpha1.TransportRDMA, Port: agenttest.RDMA.Port}},
 				Devices:    v1alpha1.Devices{File: &v1alpha1.DeviceFile{Path: "/var/lib/weft/pool.img", Size: resource.MustParse("4Gi")}},
 			},
 		}),

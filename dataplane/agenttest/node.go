@@ -25,8 +25,11 @@ import (
 // driveID of the node's one drive.
 const driveID = "eui.0025388b710116a1"
 
-// Portal where the node's target listens.
-var Portal = v1alpha1.Portal{Transport: v1alpha1.TransportTCP, Address: "127.0.0.1", Port: 4420}
+// Portals where the node's target listens.
+var (
+	TCP  = v1alpha1.Portal{Transport: v1alpha1.TransportTCP, Address: "127.0.0.1", Port: 4420}
+	RDMA = v1alpha1.Portal{Transport: v1alpha1.TransportRDMA, Address: "127.0.0.1", Port: 4421}
+)
 
 // Node with an SPDK target and one drive.
 type Node struct {
@@ -64,7 +67,7 @@ func (n *Node) engine(socket string) (*spdk.Engine, error) {
 }
 
 func (n *Node) launch(ctx context.Context) error {
-	target, err := spdktest.Listen(ctx, spdktest.Options{Socket: n.socket(), WaitForRPC: true, CoreMask: "0x2", Drives: []spdktest.Drive{n.drive}})
+	target, err := spdktest.Listen(ctx, spdktest.Options{Socket: n.socket(), WaitForRPC: true, CoreMask: "0x2", Drives: []spdktest.Drive{n.drive}, RDMADevices: []string{"rxe0"}})
 	if err != nil {
 		return err
 	}
@@ -99,17 +102,24 @@ func (n *Node) Gather(ctx context.Context) (engine.State, error) { return n.watc
 // Plan for the node.
 func (n *Node) Plan() *v1alpha1.Plan {
 	return &v1alpha1.Plan{
-		Engine:  v1alpha1.EngineSPDK,
-		Portals: []v1alpha1.PlannedPortal{{Portal: Portal, MaxIOQueues: 8, QueueDepth: 128, InCapsuleDataSize: 4096}},
-		Drives:  []v1alpha1.PlannedDrive{{ID: driveID, Serial: n.drive.Serial, PCIAddress: n.drive.Address}},
+		Engine: v1alpha1.EngineSPDK,
+		Portals: []v1alpha1.PlannedPortal{
+			{Portal: TCP, MaxIOQueues: 8, QueueDepth: 128, InCapsuleDataSize: 4096},
+			{Portal: RDMA, MaxIOQueues: 8, QueueDepth: 128, InCapsuleDataSize: 4096},
+		},
+		Drives: []v1alpha1.PlannedDrive{{ID: driveID, Serial: n.drive.Serial, PCIAddress: n.drive.Address}},
 		SPDK: &v1alpha1.SPDKPlan{
 			CoreMask: "0x2", Mode: v1alpha1.CoresStatic, Hugepages: v1alpha1.HugepagesDisabled, MemoryBytes: 640 << 20, PodMemoryBytes: 2 << 30,
 			BdevIOPoolSize: 8192, SmallBuffers: 2048, LargeBuffers: 256, MaxSubsystems: 2048,
-			Transports: []v1alpha1.PlannedTransport{{
-				Type: v1alpha1.TransportTCP, QueueDepth: 128, MaxIOQueues: 8, InCapsuleDataSize: 4096, MaxIOSize: 131072, SmallCache: 128, LargeCache: 16,
-			}},
-			Placement: v1alpha1.PlacementNone, Driver: v1alpha1.DriverVFIO,
+			Transports: []v1alpha1.PlannedTransport{transport(v1alpha1.TransportTCP), transport(v1alpha1.TransportRDMA)},
+			Placement:  v1alpha1.PlacementNone, Driver: v1alpha1.DriverVFIO,
 		},
+	}
+}
+
+func transport(t v1alpha1.TransportType) v1alpha1.PlannedTransport {
+	return v1alpha1.PlannedTransport{
+		Type: t, QueueDepth: 128, MaxIOQueues: 8, InCapsuleDataSize: 4096, MaxIOSize: 131072, SmallCache: 128, LargeCache: 16,
 	}
 }
 

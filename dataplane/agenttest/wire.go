@@ -17,7 +17,7 @@ type Boundary func(do func() error) error
 
 // Cross has every request of an HTTP client cross the boundary, but for watches.
 func (b Boundary) Cross(next http.RoundTripper) http.RoundTripper {
-	return transport(func(r *http.Request) (response *http.Response, err error) {
+	return roundTripper(func(r *http.Request) (response *http.Response, err error) {
 		if r.URL.Query().Get("watch") != "" {
 			return next.RoundTrip(r)
 		}
@@ -34,10 +34,10 @@ func (b Boundary) Cross(next http.RoundTripper) http.RoundTripper {
 	})
 }
 
-type transport func(*http.Request) (*http.Response, error)
+type roundTripper func(*http.Request) (*http.Response, error)
 
 // RoundTrip implements http.RoundTripper.
-func (t transport) RoundTrip(r *http.Request) (*http.Response, error) { return t(r) }
+func (t roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return t(r) }
 
 // relay RPCs from a socket to the target's, each across the boundary, until ctx ends. It returns when nothing is relayed any more.
 type relay struct {
