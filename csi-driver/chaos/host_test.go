@@ -82,7 +82,7 @@ func (h *host) process() *nodeLife {
 	})
 	l.service = &node.Service{
 		HostNQN: initiator.NQN, Initiator: initiator, Filesystems: fs,
-		Records: h.records(), Obstacle: stuck.New(clock.RealClock{}),
+		Records: h.records(), Obstacle: stuck.New(clock.RealClock{}, "/proc"),
 	}
 	h.life = l
 	return l
@@ -100,7 +100,7 @@ func (h *host) ended() error {
 }
 
 func (h *host) filesystems(l *nodeLife) *filesystem.Host {
-	return &filesystem.Host{Mounter: mounter{h.mounter, l}, Exec: programs{host: h, life: l}, MountInfo: h.mounter.MountInfo(), Sys: filepath.Join(h.kernel.Root, "sys")}
+	return &filesystem.Host{Mounter: mounter{h.mounter, l}, Exec: programs{host: h, life: l}, Open: h.kernel.Open, MountInfo: h.mounter.MountInfo(), Sys: filepath.Join(h.kernel.Root, "sys")}
 }
 
 // kernel that a node plugin may be killed at, and that sees what the target serves.

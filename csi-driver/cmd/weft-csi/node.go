@@ -20,7 +20,6 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/mount-utils"
 	"k8s.io/utils/clock"
-	"k8s.io/utils/exec"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/weft-storage/weft/csi-driver/internal/fabrics"
@@ -84,7 +83,7 @@ func (o nodeOptions) run(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		watch := stuck.New(clock.RealClock{})
+		watch := stuck.New(clock.RealClock{}, "/proc")
 		service, initiator := newNode(uid, o.maxVolumes, watch)
 		service.Records = filepath.Join(filepath.Dir(socket), "staged")
 		if err := service.Clean(); err != nil {
@@ -126,11 +125,12 @@ func nodeClient(ctx context.Context) (client.Client, error) {
 
 // newNode makes the node service of this machine, and its initiator.
 func newNode(uid string, maxVolumes int64, watch *stuck.Watch) (*node.Service, *fabrics.Host) {
+	kernel := watch.Kernel(fabrics.LinuxKernel{})
 	filesystems := &filesystem.Host{
-		Mounter: watch.Mounter(mount.NewWithoutSystemd("")), Exec: exec.New(), MountInfo: "/proc/self/mountinfo", Sys: "/sys",
+		Mounter: watch.Mounter(mount.NewWithoutSystemd("")), Exec: watch.Programs(), Open: kernel.Open, MountInfo: "/proc/self/mountinfo", Sys: "/sys",
 	}
 	initiator := fabrics.New(fabrics.Config{
-		Root: "/", UID: uid, Kernel: watch.Kernel(fabrics.LinuxKernel{}), LoadModule: filesystems.LoadModule, Reachable: fabrics.Reachable,
+		Root: "/", UID: uid, Kernel: kernel, LoadModule: filesystems.LoadModule, Reachable: fabrics.Reachable,
 		MountsOf: func(ns fabrics.Namespace) ([]string, error) { return filesystems.MountsOf(ns.Device, ns.Name) },
 	})
 	service := &node.Service{

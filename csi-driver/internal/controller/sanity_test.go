@@ -71,7 +71,7 @@ func newNodeService(t *testing.T, dir, uid string) *node.Service {
 	if err != nil {
 		t.Fatal(err)
 	}
-	fs := &filesystem.Host{Mounter: mounter, Exec: utilexec.New(), MountInfo: mounter.MountInfo(), Sys: filepath.Join(kernel.Root, "sys")}
+	fs := &filesystem.Host{Mounter: mounter, Exec: utilexec.New(), Open: kernel.Open, MountInfo: mounter.MountInfo(), Sys: filepath.Join(kernel.Root, "sys")}
 	initiator := fabrics.New(fabrics.Config{
 		Root: kernel.Root, UID: uid, Kernel: kernel,
 		LoadModule: func(context.Context, string) error { return errors.New("no module is missing") },
@@ -94,7 +94,7 @@ func newNodeService(t *testing.T, dir, uid string) *node.Service {
 	t.Cleanup(func() { agents.onServe(nil) })
 	return &node.Service{
 		HostNQN: initiator.NQN, MaxVolumes: 64, Initiator: initiator, Filesystems: fs,
-		Records: filepath.Join(dir, "staged"), Obstacle: stuck.New(clock.RealClock{}),
+		Records: filepath.Join(dir, "staged"), Obstacle: stuck.New(clock.RealClock{}, "/proc"),
 	}
 }
 

@@ -19,6 +19,7 @@ package fabrics
 
 import (
 	"context"
+	"io"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -47,9 +48,17 @@ type Kernel interface {
 	Create(options string) (answer string, err error)
 	// WriteAttribute writes to a file of sysfs. It may block for as long as the device does.
 	WriteAttribute(path, value string) error
+	// Open a block device for reading. It may block, and so may reads, for as long as the device does.
+	Open(device string) (Device, error)
 	// Claimed tells whether a block device is held exclusively: mounted in any mount namespace,
 	// used by device mapper, or as swap.
 	Claimed(device string) (bool, error)
+}
+
+// Device that is open.
+type Device = interface {
+	io.ReaderAt
+	io.Closer
 }
 
 // Config of a Host.

@@ -107,6 +107,15 @@ func (LinuxKernel) WriteAttribute(path, value string) error {
 	return errors.Join(err, f.Close())
 }
 
+// Open opens the device for reading.
+func (LinuxKernel) Open(device string) (Device, error) {
+	f, err := os.Open(device)
+	if err != nil {
+		return nil, err
+	}
+	return f, nil
+}
+
 // Claimed opens the device exclusively, which fails with EBUSY when something holds it.
 func (LinuxKernel) Claimed(device string) (bool, error) {
 	fd, err := syscall.Open(device, syscall.O_RDONLY|syscall.O_EXCL|syscall.O_CLOEXEC|syscall.O_NONBLOCK, 0)

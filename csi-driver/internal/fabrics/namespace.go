@@ -33,7 +33,7 @@ func (h *Host) FindNamespace(id ID) (Namespace, error) {
 // then confirms that it is still this namespace that has them: the device may have been lost, and
 // what came back may have swapped names with another. It fails as Confirm does.
 func (h *Host) Open(ns Namespace) (io.Closer, error) {
-	f, err := os.Open(ns.Path)
+	f, err := h.Kernel.Open(ns.Path)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENXIO) {
 		return nil, fmt.Errorf("open %s: %w: %w", ns.Path, ErrNotFound, err)
 	}

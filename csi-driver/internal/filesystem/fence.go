@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
 	"strings"
 
 	"k8s.io/utils/exec"
@@ -174,7 +173,7 @@ func (h *Host) probe(ctx context.Context, device string) (signature, error) {
 		}
 	}
 	if found.Type == XFS {
-		if found.Unfinished, err = unfinishedXFS(device); err != nil {
+		if found.Unfinished, err = h.unfinishedXFS(device); err != nil {
 			return signature{}, err
 		}
 	}
@@ -186,8 +185,8 @@ func (h *Host) probe(ctx context.Context, device string) (signature, error) {
 
 // unfinishedXFS tells whether mkfs.xfs did not come to its end: byte 126 of the superblock is
 // sb_inprogress (XFS Algorithms & Data Structures, "Superblocks").
-func unfinishedXFS(device string) (bool, error) {
-	f, err := os.Open(device)
+func (h *Host) unfinishedXFS(device string) (bool, error) {
+	f, err := h.Open(device)
 	if err != nil {
 		return false, err
 	}

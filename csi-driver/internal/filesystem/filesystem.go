@@ -28,10 +28,18 @@ type Host struct {
 	Mounter mount.Interface
 	// Exec runs blkid, mkfs, fsck and what grows filesystems.
 	Exec exec.Interface
+	// Open opens a device for reading: os.Open on a real host.
+	Open func(device string) (Device, error)
 	// MountInfo is the path of the mount table: /proc/self/mountinfo on a real host.
 	MountInfo string
 	// Sys is the path of sysfs: /sys on a real host.
 	Sys string
+}
+
+// Device that is open.
+type Device = interface {
+	io.ReaderAt
+	io.Closer
 }
 
 // Filesystems that can be asked for.
@@ -75,7 +83,7 @@ func (h *Host) Prepare(ctx context.Context, r Request) error {
 	edges := false
 	if found.empty() {
 		// Read even where the answer does not matter: a device that cannot be read also probes as empty.
-		if edges, err = edgesAreZero(r.Device, r.SizeBytes); err != nil {
+		if edges, err = h.edgesAreZero(r.Device, r.SizeBytes); err != nil {
 			return fmt.Errorf("read %s: %w", r.Device, err)
 		}
 	}
@@ -231,9 +239,9 @@ func (c commands) run(name string, args ...string) (string, error) {
 }
 
 // edgesAreZero tells whether the first and the last MiB of a device read as zeros.
-func edgesAreZero(device string, sizeBytes int64) (bool, error) {
+func (h *Host) edgesAreZero(device string, sizeBytes int64) (bool, error) {
 	const edge = 1 << 20
-	f, err := os.Open(device)
+	f, err := h.Open(device)
 	if err != nil {
 		return false, err
 	}

@@ -39,7 +39,8 @@ func host(t *testing.T, sizeBytes int64) (*Host, string) {
 	if err := os.WriteFile(table, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return &Host{Mounter: mount.NewFakeMounter(nil), Exec: exec.New(), MountInfo: table}, device
+	open := func(device string) (Device, error) { return os.Open(device) }
+	return &Host{Mounter: mount.NewFakeMounter(nil), Exec: exec.New(), Open: open, MountInfo: table}, device
 }
 
 func TestPrepareFormatsABlankDeviceOnceAndStaysThin(t *testing.T) {

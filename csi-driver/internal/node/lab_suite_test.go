@@ -21,7 +21,6 @@ import (
 	. "github.com/onsi/gomega"
 	"k8s.io/mount-utils"
 	testingclock "k8s.io/utils/clock/testing"
-	utilexec "k8s.io/utils/exec"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/csi-driver/internal/attachment"
@@ -58,11 +57,14 @@ func setUpLab(t *testing.T) *lab {
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	g.Expect(err).NotTo(HaveOccurred())
 	clock := testingclock.NewFakeClock(time.Now())
-	watch := stuck.New(clock)
-	fs := &filesystem.Host{Mounter: watch.Mounter(mount.NewWithoutSystemd("")), Exec: utilexec.New(), MountInfo: "/proc/self/mountinfo", Sys: "/sys"}
+	watch := stuck.New(clock, "/proc")
+	kernel := watch.Kernel(fabrics.LinuxKernel{})
+	fs := &filesystem.Host{
+		Mounter: watch.Mounter(mount.NewWithoutSystemd("")), Exec: watch.Programs(), Open: kernel.Open, MountInfo: "/proc/self/mountinfo", Sys: "/sys",
+	}
 	g.Expect(fs.LoadModule(t.Context(), "nvmet_tcp")).To(Succeed())
 	host := fabrics.New(fabrics.Config{
-		Root: "/", UID: uid, Kernel: watch.Kernel(fabrics.LinuxKernel{}), LoadModule: fs.LoadModule, Reachable: fabrics.Reachable,
+		Root: "/", UID: uid, Kernel: kernel, LoadModule: fs.LoadModule, Reachable: fabrics.Reachable,
 		MountsOf: func(ns fabrics.Namespace) ([]string, error) { return fs.MountsOf(ns.Device, ns.Name) },
 	})
 	return &lab{

@@ -4,7 +4,10 @@ package node_test
 
 import (
 	"context"
+	"errors"
+	"os"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -83,6 +86,34 @@ func (s *suite) stageOther(id string) error {
 	return err
 }
 
+// hanging runs the words after the first two, when it is released.
+const hanging = `mkdir "$0/$$"; printf '\nState:\tD\nvoluntary_ctxt_switches:\t1\n' > "$0/$$/status"; read -r word < "$1"; shift; exec "$@"`
+
+// hold makes a program's processes hang in an uninterruptible sleep, as far as proc shows it, until release is called.
+func (s *suite) hold(program string) (release func()) {
+	s.Helper()
+	until := s.path("until")
+	must(s, syscall.Mkfifo(until, 0o600))
+	s.programs.instead = func(name string, args []string) (string, []string) {
+		if name != program {
+			return name, args
+		}
+		return "sh", append([]string{"-c", hanging, s.path("proc"), until, name}, args...)
+	}
+	released, done := make(chan struct{}), make(chan error, 1)
+	go func() {
+		f, err := os.OpenFile(until, os.O_WRONLY, 0) // when the process has opened it, too
+		s.kernel.Hanging <- struct{}{}
+		<-released
+		s.programs.instead = nil
+		done <- errors.Join(err, f.Close())
+	}()
+	return func() {
+		close(released)
+		must(s, <-done)
+	}
+}
+
 // What the kernel does not finish keeps further volumes away, with the reason, and nothing else.
 func TestStuckKernelTakesNoFurtherVolume(t *testing.T) {
 	for name, c := range map[string]struct {
@@ -116,6 +147,40 @@ func TestStuckKernelTakesNoFurtherVolume(t *testing.T) {
 				return s.kernel.Hold(), func() error { return s.stage(blockCapability()) }
 			},
 			v1alpha1.ReasonKernelCallStuck, []string{"connecting to traddr 10.0.0.1, trsvcid 4420, nqn " + v1alpha1.NQNPrefix + vol + " has not returned since"},
+		},
+		"a device that does not open": {
+			func(s *suite) (func(), func() error) {
+				return s.kernel.Block(fabricstest.Opening), func() error { return s.stage(blockCapability()) }
+			},
+			v1alpha1.ReasonKernelCallStuck, []string{"opening ", "/dev/nvme1n1 has not returned since 2026-11-22T00:"},
+		},
+		"a device that does not read": {
+			func(s *suite) (func(), func() error) {
+				return s.kernel.Block(fabricstest.Reading), func() error { return s.stage(mountCapability("ext4")) }
+			},
+			v1alpha1.ReasonKernelCallStuck, []string{"reading ", "/dev/nvme1n1 has not returned since 2026-11-22T00:"},
+		},
+		"a probe": {
+			func(s *suite) (func(), func() error) {
+				return s.hold("blkid"), func() error { return s.stage(mountCapability("ext4")) }
+			},
+			v1alpha1.ReasonKernelCallStuck, []string{"running ", " blkid --probe ", "/dev/nvme1n1 has not returned since 2026-11-22T00:"},
+		},
+		"a mkfs": {
+			func(s *suite) (func(), func() error) {
+				return s.hold("mkfs.ext4"), func() error { return s.stage(mountCapability("ext4")) }
+			},
+			v1alpha1.ReasonKernelCallStuck, []string{"running ", " mkfs.ext4 ", "/dev/nvme1n1 has not returned since 2026-11-22T00:"},
+		},
+		"a growth": {
+			func(s *suite) (func(), func() error) {
+				must(s, s.stage(mountCapability("ext4")))
+				must(s, s.unstage())
+				s.serve(2 * size)
+				s.context.SizeBytes = 2 * size
+				return s.hold("resize2fs"), func() error { return s.stage(mountCapability("ext4")) }
+			},
+			v1alpha1.ReasonKernelCallStuck, []string{"running ", " resize2fs ", "/dev/nvme1n1 has not returned since 2026-11-22T00:"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -65,12 +65,14 @@ func setUp(t testing.TB) *suite {
 	must(t, err)
 	m, err := fabricstest.NewMounter(k)
 	must(t, err)
-	programs := &programs{Interface: utilexec.New(), kernel: k}
 	clock := testingclock.NewFakeClock(time.Date(2026, 11, 22, 0, 0, 0, 0, time.UTC))
-	watch := stuck.New(clock)
-	fs := &filesystem.Host{Mounter: watch.Mounter(m), Exec: programs, MountInfo: m.MountInfo(), Sys: filepath.Join(k.Root, "sys")}
+	proc := filepath.Join(dir, "proc")
+	must(t, os.Mkdir(proc, 0o755))
+	watch := stuck.New(clock, proc)
+	watched, programs := watch.Kernel(k), &programs{Interface: watch.Programs(), kernel: k}
+	fs := &filesystem.Host{Mounter: watch.Mounter(m), Exec: programs, Open: watched.Open, MountInfo: m.MountInfo(), Sys: filepath.Join(k.Root, "sys")}
 	host := fabrics.New(fabrics.Config{
-		Root: k.Root, UID: uid, Kernel: watch.Kernel(k),
+		Root: k.Root, UID: uid, Kernel: watched,
 		LoadModule: func(context.Context, string) error { return errors.New("no module is missing") },
 		Reachable:  func(context.Context, string) error { return nil },
 		MountsOf:   func(ns fabrics.Namespace) ([]string, error) { return fs.MountsOf(ns.Device, ns.Name) },

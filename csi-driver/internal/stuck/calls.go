@@ -44,6 +44,34 @@ func (k kernel) WriteAttribute(path, value string) error {
 	return k.Kernel.WriteAttribute(path, value)
 }
 
+// Claimed is named by the device.
+func (k kernel) Claimed(path string) (bool, error) {
+	defer k.watch.begin(&call{what: "opening " + path})()
+	return k.Kernel.Claimed(path)
+}
+
+// Open is named by the device, and so are reads of it.
+func (k kernel) Open(path string) (fabrics.Device, error) {
+	defer k.watch.begin(&call{what: "opening " + path})()
+	d, err := k.Kernel.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	return device{d, path, k.watch}, nil
+}
+
+type device struct {
+	fabrics.Device
+	path  string
+	watch *Watch
+}
+
+// ReadAt is named by the device.
+func (d device) ReadAt(p []byte, offset int64) (int, error) {
+	defer d.watch.begin(&call{what: "reading " + d.path})()
+	return d.Device.ReadAt(p, offset)
+}
+
 // Mounter is m, with its calls seen by the watch.
 func (w *Watch) Mounter(m mount.Interface) mount.Interface { return mounter{m, w} }
 

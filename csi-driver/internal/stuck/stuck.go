@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package stuck notices when this node's kernel does not finish what it was asked for: a controller that stays in
-// deleting, or a connect, disconnect, mount or unmount that does not return. The kernel makes connections one after the other, so
+// deleting; a connect, disconnect, mount, unmount, or the opening or reading of a device that does not return; or a program, such as
+// mkfs or fsck, that is held in one uninterruptible sleep. What a program takes otherwise is its own affair. The kernel makes connections one after the other, so
 // that a new volume would wait behind it, and its pod with it, without a word. While it lasts, the Node has a condition that says so, and new
 // volumes are refused with the reason; those that are connected go on.
 package stuck
@@ -57,6 +58,7 @@ type Report interface {
 // Watch of this node. Make it with New. Safe for concurrent use.
 type Watch struct {
 	clock clock.WithTicker
+	proc  string
 
 	mu    sync.Mutex
 	calls map[*call]bool
@@ -70,11 +72,14 @@ type call struct {
 	begun time.Time
 	// deletes is the controller that it deletes, if it does.
 	deletes string
+	// process that makes it, if that is a program: then begun is when its present sleep was first seen.
+	process int
+	sleep   string
 }
 
-// New makes a Watch, which sees calls that are made through Kernel and Mounter.
-func New(c clock.WithTicker) *Watch {
-	return &Watch{clock: c, calls: map[*call]bool{}, since: map[string]time.Time{}}
+// New makes a Watch, which sees calls that are made through Kernel, Mounter and Programs. The path is that of procfs: /proc on a real host.
+func New(c clock.WithTicker, proc string) *Watch {
+	return &Watch{clock: c, proc: proc, calls: map[*call]bool{}, since: map[string]time.Time{}}
 }
 
 // Check fails with an *Error when this node was stuck at the last look.
@@ -168,6 +173,11 @@ func (w *Watch) look(going Controllers) (*Error, error) {
 	w.since = since
 	calls := make([]call, 0, len(w.calls))
 	for c := range w.calls {
+		if c.process != 0 {
+			if sleep := w.sleep(c.process); sleep == "" || sleep != c.sleep {
+				c.begun, c.sleep = now, sleep
+			}
+		}
 		calls = append(calls, *c)
 	}
 	w.found = decide(now, controllers, since, calls)

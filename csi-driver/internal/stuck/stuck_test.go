@@ -5,6 +5,10 @@ package stuck
 import (
 	"context"
 	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -104,7 +108,7 @@ func (n *node) next(t *testing.T, c *testingclock.FakeClock) *Error {
 func run(t *testing.T, n *node, going Controllers) (*Watch, *testingclock.FakeClock) {
 	t.Helper()
 	c := testingclock.NewFakeClock(start)
-	w := New(clock.WithTicker(c))
+	w := New(clock.WithTicker(c), t.TempDir())
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() { done <- w.Run(ctx, going, n) }()
@@ -158,5 +162,46 @@ func TestNothingIsReportedOfWhatIsNotKnown(t *testing.T) {
 	c.Step(Interval)
 	if n.next(t, c) == nil {
 		t.Error("a look that failed was taken for one that found nothing")
+	}
+}
+
+// A program that is at work is not stuck, however long it takes, and in whichever state it is found.
+func TestProgramIsStuckInOneSleepOnly(t *testing.T) {
+	for name, c := range map[string]struct {
+		// status of the process at the nth look; empty when there is none.
+		status func(look int) string
+		stuck  bool
+	}{
+		"sleeps":           {func(int) string { return "D 7" }, true},
+		"sleeps, at last":  {func(look int) string { return fmt.Sprintf("D %d", min(look, 5)) }, true},
+		"waits often":      {func(look int) string { return fmt.Sprintf("D %d", look) }, false},
+		"computes":         {func(int) string { return "R 7" }, false},
+		"can be woken":     {func(int) string { return "S 7" }, false},
+		"wakes in between": {func(look int) string { return string("DS"[look%2]) + " 7" }, false},
+		"has ended":        {func(int) string { return "" }, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			clock, proc := testingclock.NewFakeClock(start), t.TempDir()
+			w := New(clock, proc)
+			defer w.begin(&call{what: "running mkfs", process: 42})()
+			if err := os.Mkdir(filepath.Join(proc, "42"), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			for look := range 100 {
+				clock.Step(Interval)
+				if state, switches, there := strings.Cut(c.status(look), " "); there {
+					text := "Name:\tmkfs\nState:\t" + state + " (words)\nvoluntary_ctxt_switches:\t" + switches + "\nnonvoluntary_ctxt_switches:\t3\n"
+					if err := os.WriteFile(filepath.Join(proc, "42/status"), []byte(text), 0o600); err != nil {
+						t.Fatal(err)
+					}
+				}
+				if _, err := w.look(func() ([]fabrics.Controller, error) { return nil, nil }); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := w.Check(); (err != nil) != c.stuck {
+				t.Errorf("got %v", err)
+			}
+		})
 	}
 }

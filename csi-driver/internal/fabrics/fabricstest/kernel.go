@@ -14,6 +14,8 @@ import (
 	"strings"
 	"sync"
 	"syscall"
+
+	"github.com/weft-storage/weft/csi-driver/internal/fabrics"
 )
 
 // options that Linux 6.12 knows, as /dev/nvme-fabrics prints them.
@@ -57,6 +59,7 @@ type Kernel struct {
 	heads       map[string]*head       // by device name
 	stuck       map[string]chan struct{}
 	held        chan struct{}
+	blocked     map[Access]chan struct{}
 	creations   []string
 	minors      int
 	users       func(device string) bool
@@ -77,7 +80,7 @@ type head struct {
 func New(root string) (*Kernel, error) {
 	k := &Kernel{
 		Root: root, Known: options, Hanging: make(chan struct{}, 64), multipath: true, subsystems: map[string]Subsystem{}, controllers: map[string]*controller{},
-		heads: map[string]*head{}, stuck: map[string]chan struct{}{},
+		heads: map[string]*head{}, stuck: map[string]chan struct{}{}, blocked: map[Access]chan struct{}{},
 		users: func(string) bool { return false }, onGone: func(string) {},
 	}
 	for _, dir := range []string{
@@ -165,6 +168,57 @@ func (k *Kernel) Stick(name string) (release func()) {
 	stuck := make(chan struct{})
 	k.stuck[name] = stuck
 	return func() { close(stuck) }
+}
+
+// Access to a device.
+type Access string
+
+// What may be done with one.
+const (
+	Opening Access = "opening"
+	Reading Access = "reading"
+)
+
+// Block makes an access to devices hang, as it does without a path, until release is called.
+func (k *Kernel) Block(a Access) (release func()) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	blocked := make(chan struct{})
+	k.blocked[a] = blocked
+	return func() {
+		k.mu.Lock()
+		delete(k.blocked, a)
+		k.mu.Unlock()
+		close(blocked)
+	}
+}
+
+func (k *Kernel) waitUnblocked(a Access) {
+	k.mu.Lock()
+	blocked := k.blocked[a]
+	k.mu.Unlock()
+	k.hang(blocked)
+}
+
+// Open implements fabrics.Kernel.
+func (k *Kernel) Open(path string) (fabrics.Device, error) {
+	k.waitUnblocked(Opening)
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	return device{f, k}, nil
+}
+
+type device struct {
+	*os.File
+	kernel *Kernel
+}
+
+// ReadAt implements io.ReaderAt.
+func (d device) ReadAt(p []byte, offset int64) (int, error) {
+	d.kernel.waitUnblocked(Reading)
+	return d.File.ReadAt(p, offset)
 }
 
 // hang until a channel is closed; nil is none to wait for.
