@@ -118,7 +118,7 @@ test-api: envtest ## Run the API-server tests alone
 # Where a sequence is cut comes from its seed alone. SEQUENCES=1 with the SEED of a failure repeats that one.
 SEQUENCES ?= 300
 .PHONY: test-chaos
-test-chaos: envtest ## Run SEQUENCES random sequences of CSI calls, from SEED on, in which processes are killed, and compare what is left
+test-chaos: envtest ## Run SEQUENCES random sequences of CSI calls, from SEED on, in which processes are killed and hosts reboot, and compare what is left
 	KUBEBUILDER_ASSETS=$$(cd test/e2e && $(LAB) assets-dir) WEFT_SEQUENCES=$(SEQUENCES) WEFT_SEED=$(or $(SEED),$$(date +%s)) \
 		$(GO) test ./csi-driver/chaos -count=1 -v -timeout 60m
 
