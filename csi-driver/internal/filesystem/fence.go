@@ -24,7 +24,8 @@ import (
 // A device in which anything else was found is never formatted, but for an XFS that is not finished: mkfs.xfs was cut off, and
 // nothing was ever mounted. An administrator may let it be formatted again. The first of the 65 writes with which
 // mkfs.xfs 6.1 makes one that are not zeros have its superblock, which blkid takes for an XFS. Nothing is found of an ext4 that is
-// not finished: of the 292 writes with which mkfs.ext4 1.47 makes one, the superblock's is the last.
+// not finished: of the 292 writes with which mkfs.ext4 1.47 makes one, the superblock's is the last, after a flush. On a blank
+// volume, one that was cut off before it wrote to either end is begun anew.
 type Fence struct {
 	// Blank: the target said that the volume was never written.
 	Blank bool
