@@ -41,6 +41,9 @@ var modules = map[v1alpha1.TransportType]string{
 // It fails with the error of each portal, joined, when no portal could be connected: a *ConnectError, or ErrUnsupported without
 // one where the kernel has no module for the portal's transport.
 //
+// What this machine connected as a former host is disconnected first. It fails with an *InUseError when something uses the volume
+// through that alone, and with a *StuckError when it is not gone before the context ends.
+//
 // Without the kernel's multipath (nvme_core.multipath=N) each controller would be
 // a block device of its own, so that only one portal is connected.
 func (h *Host) Connect(ctx context.Context, c Connection) error {
@@ -53,6 +56,9 @@ func (h *Host) Connect(ctx context.Context, c Connection) error {
 	}
 	multipath, err := h.multipath()
 	if err != nil {
+		return err
+	}
+	if err := h.shed(ctx, c.NQN, multipath); err != nil {
 		return err
 	}
 	if !multipath {

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -14,7 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 )
 
-// Disconnect takes this host's controllers of a subsystem away and returns when they are gone from
+// Disconnect takes this machine's controllers of a subsystem away, also those of a former host, and returns when they are gone from
 // sysfs. Nothing connected is no error. With another namespace of the subsystem still in use, they serve that and stay, and that is no error either.
 //
 // It fails with an *InUseError when the volume itself is in use; with NGUID empty (not
@@ -42,7 +43,7 @@ func (h *Host) Disconnect(ctx context.Context, id ID) error {
 		logr.FromContextOrDiscard(ctx).Info("Connection stays: it serves another volume", "nqn", id.NQN, "device", ns.Name)
 		return nil
 	}
-	return h.remove(ctx, id.NQN)
+	return h.remove(ctx, id.NQN, func(Controller) bool { return true })
 }
 
 // users lists what holds a namespace's block device. A path that is only open, by a pod
@@ -72,8 +73,8 @@ func (h *Host) users(ns Namespace) ([]string, error) {
 	return users, nil
 }
 
-// remove deletes controllers and waits.
-func (h *Host) remove(ctx context.Context, nqn string) error {
+// remove deletes those controllers of a subsystem and waits.
+func (h *Host) remove(ctx context.Context, nqn string, those func(Controller) bool) error {
 	asked := map[string]bool{}
 	failed := make(chan error, 1)
 	var left []Controller
@@ -83,10 +84,11 @@ func (h *Host) remove(ctx context.Context, nqn string) error {
 			return false, err
 		default:
 		}
-		controllers, err := h.Controllers(nqn)
+		controllers, err := h.allControllers(nqn)
 		if err != nil {
 			return false, err
 		}
+		controllers = slices.DeleteFunc(controllers, func(c Controller) bool { return !those(c) })
 		left = controllers
 		for _, c := range controllers {
 			if !asked[c.Name] && !strings.HasPrefix(c.State, "deleting") {

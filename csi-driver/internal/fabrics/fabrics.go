@@ -92,6 +92,8 @@ type Host struct {
 	// a hint that is checked at each use: it makes a look-up independent of the number of other volumes.
 	mu    sync.Mutex
 	names map[string]string
+	// former are the subsystems that had controllers of a former host when this process began; nil when that was not looked for yet.
+	former map[string]bool
 	// silent portals, with the time when nothing answered there.
 	silent map[v1alpha1.Portal]time.Time
 }
@@ -147,8 +149,8 @@ type Controller struct {
 	Transport v1alpha1.TransportType
 	Address   string
 	Port      string
-	// HostNQN it was connected with.
-	HostNQN string
+	// HostNQN it was connected with, and NQN of the subsystem.
+	HostNQN, NQN string
 
 	dir string
 }

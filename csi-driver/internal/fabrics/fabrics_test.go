@@ -519,13 +519,106 @@ func TestDisconnectLeavesTheConnectionToAnotherVolume(t *testing.T) {
 	}
 }
 
+// formerHost of this machine: its Node object was deleted, and registered anew.
+const formerHost = v1alpha1.HostNQNPrefix + "99999999-2222-4333-8444-555555555555"
+
+// connectAs connects the first portal, beside the host, as another.
+func (f *fixture) connectAs(hostNQN string) {
+	f.Helper()
+	f.must(f.kernel.Serve(fabricstest.Subsystem{
+		NQN: nqn, Portals: []string{"10.0.0.1:4420"}, Hosts: []string{hostNQN}, Namespaces: []fabricstest.Namespace{{NGUID: nguid, SizeBytes: size}},
+	}))
+	_, err := f.kernel.Create("transport=tcp,traddr=10.0.0.1,trsvcid=4420,nqn=" + nqn + ",hostnqn=" + hostNQN)
+	f.must(err)
+	f.serve(nqn, nguid)
+}
+
+// wantHosts of the controllers that exist.
+func (f *fixture) wantHosts(want ...string) {
+	f.Helper()
+	var got []string
+	for _, name := range f.kernel.Controllers() {
+		text, err := os.ReadFile(filepath.Join(f.kernel.Root, "sys/class/nvme", name, "hostnqn"))
+		f.must(err)
+		got = append(got, strings.TrimSpace(string(text)))
+	}
+	slices.Sort(got)
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		f.Errorf("hosts %q are connected, want %q", got, want)
+	}
+}
+
+func TestDisconnectTakesFormerHostsAway(t *testing.T) {
+	f := setUp(t)
+	f.connectAs(formerHost) // nvme0
+	f.must(f.kernel.SetState("nvme0", "connecting"))
+	release := f.kernel.Stick("nvme0")
+	var stuck *fabrics.StuckError
+	if err := f.host.Disconnect(soon(t), id); !errors.As(err, &stuck) || !strings.Contains(err.Error(), "nvme0 (") {
+		t.Errorf("got %v", err)
+	}
+	if going, err := f.host.Going(); err != nil || len(going) != 1 {
+		t.Errorf("going are %v, %v", going, err)
+	}
+	release()
+	f.must(f.host.Disconnect(t.Context(), id))
+	f.wantHosts()
+}
+
+func TestConnectTakesFormerHostsAway(t *testing.T) {
+	for name, change := range map[string]func(*fixture){
+		"alone":             func(f *fixture) { f.connectAs(formerHost) },
+		"without multipath": func(f *fixture) { f.must(f.kernel.DisableMultipath()); f.connectAs(formerHost) },
+		"beside this host, and in use": func(f *fixture) {
+			f.mounts[f.connect(first).Name] = []string{"/mnt/x"}
+			f.connectAs(formerHost)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := setUp(t)
+			change(f)
+			if lost, err := f.host.Lost(connection(first)); err != nil || len(lost) != 0 {
+				t.Errorf("lost %v, %v", lost, err)
+			}
+			f.connect(first)
+			f.wantHosts(f.host.NQN)
+		})
+	}
+}
+
+func TestConnectRefusesWhatAFormerHostUses(t *testing.T) {
+	for name, change := range map[string]func(*fixture){
+		"with multipath":    func(*fixture) {},
+		"without multipath": func(f *fixture) { f.must(f.kernel.DisableMultipath()) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := setUp(t)
+			change(f)
+			f.connectAs(formerHost)
+			f.mounts["nvme0n1"] = []string{"/mnt/x"}
+			var inUse *fabrics.InUseError
+			if err := f.host.Connect(t.Context(), connection(first)); !errors.As(err, &inUse) || !strings.Contains(err.Error(), formerHost) {
+				t.Errorf("got %v", err)
+			}
+			f.wantHosts(formerHost)
+			if _, err := f.host.WaitNamespace(t.Context(), id, 0); !errors.Is(err, fabrics.ErrNotFound) {
+				t.Errorf("a former host's connection was taken for a path: %v", err)
+			}
+			delete(f.mounts, "nvme0n1")
+			f.connect(first)
+			f.wantHosts(f.host.NQN)
+		})
+	}
+}
+
+// One that weft did not make has another kind of name.
 func TestDisconnectLeavesOtherHostsAlone(t *testing.T) {
 	f := setUp(t)
 	f.connect(first)
-	const other = "nqn.2014-08.org.nvmexpress:uuid:99999999-2222-4333-8444-555555555555"
-	f.must(f.kernel.Serve(fabricstest.Subsystem{NQN: nqn, Portals: []string{"10.0.0.1:4420"}, Hosts: []string{other}}))
-	_, err := f.kernel.Create("transport=tcp,traddr=10.0.0.1,trsvcid=4420,nqn=" + nqn + ",hostnqn=" + other)
-	f.must(err)
+	const other = "nqn.2026-11.example:admin"
+	f.connectAs(other)
+	f.connect(first)
 	f.must(f.host.Disconnect(t.Context(), id))
 	if got := fmt.Sprint(f.kernel.Controllers()); got != "[nvme1]" {
 		t.Errorf("left %s", got)

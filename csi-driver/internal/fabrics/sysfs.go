@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -102,13 +103,19 @@ func (h *Host) remember(nqn string, dirs []string) {
 	}
 }
 
-// Controllers lists this host's own connections to a subsystem, in whatever state.
+// Controllers lists this host's own connections to a subsystem, in whatever state: its paths.
 func (h *Host) Controllers(nqn string) ([]Controller, error) {
+	all, err := h.allControllers(nqn)
+	return slices.DeleteFunc(all, h.isFormer), err
+}
+
+// allControllers lists this machine's connections to a subsystem, in whatever state: also those of a former host.
+func (h *Host) allControllers(nqn string) ([]Controller, error) {
 	dirs, err := h.subsystems(nqn)
 	if err != nil {
 		return nil, err
 	}
-	var own []Controller
+	var all []Controller
 	for _, dir := range dirs {
 		names, err := children(controllerName, dir)
 		if err != nil {
@@ -122,15 +129,15 @@ func (h *Host) Controllers(nqn string) ([]Controller, error) {
 			if err != nil {
 				return nil, fmt.Errorf("read controller %s: %w", name, err)
 			}
-			if c.HostNQN == h.NQN {
-				own = append(own, c)
+			if h.ours(c) {
+				all = append(all, c)
 			}
 		}
 	}
-	return own, nil
+	return all, nil
 }
 
-// Going lists this host's own controllers that the kernel is taking away, of all subsystems.
+// Going lists this machine's controllers that the kernel is taking away, of all subsystems: also those of a former host.
 func (h *Host) Going() ([]Controller, error) {
 	names, err := children(controllerName, h.sys("class/nvme"))
 	if err != nil {
@@ -149,7 +156,7 @@ func (h *Host) Going() ([]Controller, error) {
 		if err != nil {
 			return nil, fmt.Errorf("read controller %s: %w", name, err)
 		}
-		if c.HostNQN == h.NQN && c.going() {
+		if h.ours(c) && c.going() {
 			going = append(going, c)
 		}
 	}
@@ -163,8 +170,8 @@ func (h *Host) Connected(nqn string) (bool, error) {
 }
 
 func readController(dir string) (Controller, error) {
-	var values [4]string
-	for i, name := range []string{"state", "transport", "address", "hostnqn"} {
+	var values [5]string
+	for i, name := range []string{"state", "transport", "address", "hostnqn", "subsysnqn"} {
 		v, err := attribute(dir, name)
 		if err != nil {
 			return Controller{}, err
@@ -173,7 +180,7 @@ func readController(dir string) (Controller, error) {
 	}
 	c := Controller{
 		Name: filepath.Base(dir), State: values[0],
-		Transport: v1alpha1.TransportType(strings.ToUpper(values[1])), HostNQN: values[3], dir: dir,
+		Transport: v1alpha1.TransportType(strings.ToUpper(values[1])), HostNQN: values[3], NQN: values[4], dir: dir,
 	}
 	for field := range strings.SplitSeq(values[2], ",") {
 		key, value, _ := strings.Cut(field, "=")

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/csi-driver/internal/fabrics"
 	"github.com/weft-storage/weft/csi-driver/internal/fabrics/fabricstest"
 	"github.com/weft-storage/weft/csi-driver/internal/node"
 )
@@ -327,6 +328,55 @@ func TestUnstageRefusesWhatIsStillPublished(t *testing.T) {
 	must(t, s.unpublish("pods/a"))
 	must(t, s.unstage())
 	s.wantGone()
+}
+
+// becomeAnother makes a process of the node plugin that finds the Node object made anew: this machine is another host now, and the target admits only that.
+func (s *suite) becomeAnother() {
+	s.Helper()
+	config := s.service.Initiator.(*fabrics.Host).Config
+	config.UID = "99999999-2222-4333-8444-555555555555"
+	host := fabrics.New(config)
+	s.service.Initiator, s.service.HostNQN = host, host.NQN
+	s.serve(size)
+}
+
+func TestUnstageTakesAwayWhatAFormerHostConnected(t *testing.T) {
+	for name, c := range map[string]*csi.VolumeCapability{"filesystem": mountCapability("ext4"), "block": blockCapability()} {
+		t.Run(name, func(t *testing.T) {
+			s := setUp(t)
+			must(t, s.stage(c))
+			s.becomeAnother()
+			release := s.kernel.Stick("nvme0")
+			wantInTime(t, func(ctx context.Context) error {
+				_, err := s.NodeUnstageVolume(ctx, &csi.NodeUnstageVolumeRequest{VolumeId: vol, StagingTargetPath: s.path("staging")})
+				return err
+			}, "nvme0", "deleting")
+			release()
+			must(t, s.unstage())
+			s.wantGone()
+		})
+	}
+}
+
+func TestStageAfterAFormerHost(t *testing.T) {
+	s := setUp(t)
+	c := mountCapability("ext4")
+	must(t, s.stage(c))
+	s.becomeAnother()
+	want(t, s.stage(c), codes.FailedPrecondition, "connected as "+v1alpha1.HostNQNPrefix+uid, "/staging")
+	s.wantMounts("staging ext4 rw")
+	if got := s.kernel.Creations(); len(got) != 1 {
+		t.Errorf("connected %d times", len(got))
+	}
+
+	// What is mounted nowhere is in nobody's way.
+	must(t, s.mounter.Unmount(s.path("staging")))
+	must(t, s.stage(c))
+	own, err := s.service.Initiator.Controllers(s.context.NQN)
+	must(t, err)
+	if all := s.kernel.Controllers(); len(own) != 1 || len(all) != 1 {
+		t.Errorf("paths %v, of controllers %v", own, all)
+	}
 }
 
 func TestUnstageRefusesAnotherVolumesPath(t *testing.T) {

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fabrics
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/go-logr/logr"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+)
+
+// A Node object that was deleted and registered anew has another UID, and so this machine another host NQN. What it connected before stays
+// connected, under the former one: no target admits that any more, but the kernel takes it for a path as long as it is there.
+
+// ours tells whether a controller is one that weft made on this machine, now or as a former host.
+func (h *Host) ours(c Controller) bool {
+	return c.HostNQN == h.NQN || strings.HasPrefix(c.NQN, v1alpha1.NQNPrefix) && strings.HasPrefix(c.HostNQN, v1alpha1.HostNQNPrefix)
+}
+
+// isFormer tells whether a controller is one of a former host.
+func (h *Host) isFormer(c Controller) bool { return c.HostNQN != h.NQN }
+
+// mayHaveFormer tells whether a subsystem may have controllers of a former host. They were made before this process began: all that there are
+// are looked through once, so that a further volume does not read every other's.
+func (h *Host) mayHaveFormer(nqn string) (bool, error) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.former == nil {
+		former, err := h.findFormer()
+		if err != nil {
+			return false, fmt.Errorf("look for connections of a former host: %w", err)
+		}
+		h.former = former
+	}
+	return h.former[nqn] || h.names[nqn] != "", nil
+}
+
+// findFormer gives the subsystems with controllers of a former host.
+func (h *Host) findFormer() (map[string]bool, error) {
+	names, err := children(controllerName, h.sys("class/nvme"))
+	if err != nil {
+		return nil, err
+	}
+	found := map[string]bool{}
+	for _, name := range names {
+		c, err := readController(h.sys("class/nvme", name))
+		if errors.Is(err, errGone) {
+			continue
+		}
+		if err != nil {
+			return nil, fmt.Errorf("read controller %s: %w", name, err)
+		}
+		if h.ours(c) && h.isFormer(c) {
+			found[c.NQN] = true
+		}
+	}
+	return found, nil
+}
+
+// shed disconnects what this machine connected as a former host, and returns when it is gone. It fails with an *InUseError when something
+// uses the volume through it alone.
+func (h *Host) shed(ctx context.Context, nqn string, multipath bool) error {
+	if may, err := h.mayHaveFormer(nqn); err != nil || !may {
+		return err
+	}
+	all, err := h.allControllers(nqn)
+	if err != nil {
+		return err
+	}
+	former := slices.DeleteFunc(slices.Clone(all), func(c Controller) bool { return !h.isFormer(c) || c.going() })
+	if len(former) == 0 {
+		return nil
+	}
+	// With the kernel's multipath, the block device is one, and keeps the paths of this host.
+	if own := slices.DeleteFunc(all, h.isFormer); !multipath || !connected(own) {
+		if err := h.unused(nqn); err != nil {
+			return fmt.Errorf("it is still connected as %s, which this node was before its Node object was made anew: %w", former[0].HostNQN, err)
+		}
+	}
+	logr.FromContextOrDiscard(ctx).Info("Disconnecting what a former host connected", "nqn", nqn, "host", former[0].HostNQN)
+	return h.remove(ctx, nqn, h.isFormer)
+}
+
+// unused fails with an *InUseError when a namespace of a subsystem is used.
+func (h *Host) unused(nqn string) error {
+	namespaces, err := h.Namespaces(nqn)
+	if err != nil {
+		return err
+	}
+	for _, ns := range namespaces {
+		users, err := h.users(ns)
+		if err != nil {
+			return fmt.Errorf("find out who uses %s: %w", ns.Path, err)
+		}
+		if len(users) > 0 {
+			return &InUseError{Namespace: ns, Users: users}
+		}
+	}
+	return nil
+}
