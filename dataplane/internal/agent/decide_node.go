@@ -164,15 +164,21 @@ func keep(was *resource.Quantity, n int64) *resource.Quantity {
 func (d *decider) poolsReady() verdict {
 	var reason string
 	var messages []string
+	devices := map[string][]string{} // by message
 	for _, p := range d.pools {
 		if !p.planned || p.reason == "" {
 			continue
 		}
-		// Of several reasons, one that says what is wrong counts more than one that says "wait".
-		if reason == "" || reason == v1alpha1.ReasonPending {
+		if gravity(p.reason) > gravity(reason) {
 			reason = p.reason
 		}
-		messages = append(messages, fmt.Sprintf("pool %s: %s", p.device.ID, p.message))
+		if !slices.Contains(messages, p.message) {
+			messages = append(messages, p.message)
+		}
+		devices[p.message] = append(devices[p.message], p.device.ID)
+	}
+	for i, message := range messages {
+		messages[i] = fmt.Sprintf("pool %s: %s", strings.Join(devices[message], ", "), message)
 	}
 	switch {
 	case reason != "":
@@ -181,6 +187,20 @@ func (d *decider) poolsReady() verdict {
 		return no(v1alpha1.ReasonNoDevice, "the plan names neither a drive nor a file")
 	default:
 		return yes()
+	}
+}
+
+// gravity of a pool's reason: of several, one that says what is wrong counts more than one of a pool that serves, and that more than "wait".
+func gravity(reason string) int {
+	switch reason {
+	case "":
+		return 0
+	case v1alpha1.ReasonPending:
+		return 1
+	case v1alpha1.ReasonPoolNearlyFull:
+		return 2
+	default:
+		return 3
 	}
 }
 

@@ -3,6 +3,9 @@
 package agent
 
 import (
+	"fmt"
+	"slices"
+
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -39,11 +42,45 @@ func (r *Reconciler) changedConditions(obj runtime.Object, before, after []metav
 			// Ready says why.
 		case is.Reason == v1alpha1.ReasonPending || is.Reason == v1alpha1.ReasonDeleting:
 		case is.Status != healthy:
-			r.recorder.Eventf(obj, nil, corev1.EventTypeWarning, is.Reason, actionReconcile, "%s is %s: %s", t, is.Status, is.Message)
+			r.warn(obj, is.Reason, fmt.Sprintf("%s is %s: %s", t, is.Status, is.Message))
 		case t == v1alpha1.ConditionReady && was != nil && was.Reason != v1alpha1.ReasonPending,
 			t == v1alpha1.ConditionBuffersSufficient && was != nil && was.Reason == v1alpha1.ReasonBuffersExhausted:
 			r.recorder.Eventf(obj, nil, corev1.EventTypeNormal, is.Reason, actionReconcile, "%s is %s", t, is.Status)
 		}
+	}
+}
+
+// warn with a note of a length that the API server takes, 1024 bytes as a condition's message.
+func (r *Reconciler) warn(regarding runtime.Object, reason, note string) {
+	r.recorder.Eventf(regarding, nil, corev1.EventTypeWarning, reason, actionReconcile, "%s", truncate(note))
+}
+
+// changedPools writes an Event for each pool that has become worse. It is about the pool's part of the node: Events with the same reason about
+// the same thing are counted in a series, of which only the first tells its note.
+func (r *Reconciler) changedPools(node *v1alpha1.NvmfNode, before, after []v1alpha1.PoolStatus) {
+	for _, is := range after {
+		var was v1alpha1.PoolStatus
+		if at := slices.IndexFunc(before, func(p v1alpha1.PoolStatus) bool { return p.Device == is.Device }); at >= 0 {
+			was = before[at]
+		}
+		if !worse(was, is) {
+			continue
+		}
+		r.warn(&corev1.ObjectReference{
+			APIVersion: v1alpha1.GroupVersion.String(), Kind: "NvmfNode", Name: node.Name, UID: node.UID, FieldPath: fmt.Sprintf("status.pools{%s}", is.Device),
+		}, is.Reason, fmt.Sprintf("pool %s: %s", is.Device, is.Message))
+	}
+}
+
+// worse tells whether something is wrong with a pool that was not before. One that is nearly full and was full has become better.
+func worse(was, is v1alpha1.PoolStatus) bool {
+	switch is.Reason {
+	case "", was.Reason, v1alpha1.ReasonPending, v1alpha1.ReasonNotClaimed:
+		return false
+	case v1alpha1.ReasonPoolNearlyFull:
+		return was.Reason != v1alpha1.ReasonPoolFull
+	default:
+		return true
 	}
 }
 

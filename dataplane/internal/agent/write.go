@@ -133,7 +133,11 @@ func (r *Reconciler) writeNode(ctx context.Context, s *Snapshot, status v1alpha1
 	if err := applyStatus(ctx, r.client, "NvmfNode", s.Node, now, &status); err != nil {
 		return ignoreGone(err)
 	}
-	r.changedConditions(now, bears.Conditions, status.Conditions, v1alpha1.ConditionReady, v1alpha1.ConditionPoolReady, v1alpha1.ConditionPortalsReady, v1alpha1.ConditionRestartNeeded, v1alpha1.ConditionBuffersSufficient)
+	r.changedConditions(now, bears.Conditions, status.Conditions, v1alpha1.ConditionReady, v1alpha1.ConditionPortalsReady, v1alpha1.ConditionRestartNeeded, v1alpha1.ConditionBuffersSufficient)
+	r.changedPools(now, bears.Pools, status.Pools)
+	if v, _ := previous(status.Conditions, v1alpha1.ConditionPoolReady); !slices.ContainsFunc(status.Pools, func(p v1alpha1.PoolStatus) bool { return p.Reason == v.reason }) {
+		r.changedConditions(now, bears.Conditions, status.Conditions, v1alpha1.ConditionPoolReady) // else its pools have said it
+	}
 	s.Node = r.own.remember(now).(*v1alpha1.NvmfNode)
 	return nil
 }
