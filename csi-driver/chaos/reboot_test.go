@@ -8,6 +8,9 @@ import (
 	"path/filepath"
 	"slices"
 
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
 	"github.com/weft-storage/weft/csi-driver/internal/fabrics/fabricstest"
 	"github.com/weft-storage/weft/csi-driver/internal/node"
 )
@@ -44,9 +47,12 @@ func (w *world) reboot(h *host, more *volume) {
 		fate := w.rng.IntN(8)
 		switch {
 		case !slices.Contains(v.hosts, h):
-		case v == more || fate < 5:
+		case v == more || fate < 4:
+			if v != more && fate < 2 && !v.block {
+				w.refuseDamaged(v, h)
+			}
 			w.mount(v, h)
-		case fate < 7:
+		case fate < 6:
 			w.detach(v, h)
 		default:
 			w.must(w.make(w.unpublication(v, h)))
@@ -63,6 +69,20 @@ func (w *world) stagePart(v *volume, h *host) {
 	c, p := h.stagingCall(v), h.process()
 	p.light(crossings, after, nil)
 	w.tell("  %s, and the host ends at it: %v", c.name, w.attempt(c, p))
+}
+
+// refuseDamaged: a filesystem whose superblock is lost is not made anew, though the volume may have been blank when it was attached. An
+// administrator repairs it.
+func (w *world) refuseDamaged(v *volume, h *host) {
+	w.tell("  the superblock of %s is lost", v.id)
+	write := func(word uint64) {
+		w.await("the target to write", func() bool { return w.storage.Target().WriteWord(v.uuid, superblock, word) == nil })
+	}
+	write(0)
+	if err := w.make(h.stagingCall(v, codes.FailedPrecondition)); status.Code(err) != codes.FailedPrecondition {
+		w.Fatalf("staging %s without a superblock: %v", v.id, err)
+	}
+	write(ext4Magic)
 }
 
 // mend paths as the node plugin does now and then, which also forgets what a host was told of volumes that have gone elsewhere.

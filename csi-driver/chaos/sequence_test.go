@@ -108,7 +108,10 @@ func (w *world) operate() {
 	case choice >= 95 && choice < 97:
 		w.list()
 	case choice >= 97 && choice < 105:
-		w.reboot(h, more)
+		if use != nil {
+			h = use.hosts[0]
+		}
+		w.reboot(h, w.any(func(v *volume) bool { return v.takes(h) }))
 	case choice >= 105 && choice < 111 && limitable != nil:
 		w.modify(limitable)
 	case choice >= 111 && choice < 117:
