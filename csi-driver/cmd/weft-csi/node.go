@@ -89,7 +89,7 @@ func (o nodeOptions) run(ctx context.Context) error {
 		if err := service.Clean(); err != nil {
 			logr.FromContextOrDiscard(ctx).Error(err, "What the last process left cannot be removed; it is in nobody's way")
 		}
-		group.Go(func() error { service.KeepPaths(ctx); return nil })
+		group.Go(func() error { service.Keep(ctx); return nil })
 		group.Go(func() error {
 			return watch.Run(ctx, initiator.Going, &stuck.NodeReport{Client: nodes, Node: o.nodeName, UID: types.UID(uid), Clock: clock.RealClock{}})
 		})

@@ -33,13 +33,38 @@ func connection(at attachment.Context) fabrics.Connection {
 	}
 }
 
-// KeepPaths mends paths again and again until the context ends.
-func (s *Service) KeepPaths(ctx context.Context) {
+// Keep mends paths, and forgets what is of no use any more, again and again until the context ends.
+func (s *Service) Keep(ctx context.Context) {
 	wait.UntilWithContext(ctx, func(ctx context.Context) {
 		if err := s.MendPaths(ctx); err != nil {
 			logr.FromContextOrDiscard(ctx).Error(err, "Paths could not be mended")
 		}
+		if err := s.ForgetPermissions(ctx, time.Now().Add(-permissionKept)); err != nil {
+			logr.FromContextOrDiscard(ctx).Error(err, "Permissions to format that were used up cannot be forgotten; they are in nobody's way")
+		}
 	}, mendInterval)
+}
+
+// ForgetPermissions to format that were used up, of volumes that have had no record since a time: their attachments have ended.
+func (s *Service) ForgetPermissions(ctx context.Context, since time.Time) error {
+	volumes, err := s.records().volumes(usedSuffix)
+	errs := []error{err}
+	for _, volume := range volumes {
+		is, err := s.records().forgettable(volume, since)
+		if is {
+			_, err = call(ctx, &s.calls, "forgetting", volume, func(context.Context) (*struct{}, error) {
+				is, err := s.records().forgettable(volume, since) // it may have been staged meanwhile
+				if is {
+					err = removeFile(s.records().path(volume, usedSuffix))
+				}
+				return nil, err
+			})
+		}
+		if !busy(err) {
+			errs = append(errs, err)
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // MendPaths looks once at all staged volumes, and connects the portals that a volume has no path through. A volume whose last
@@ -87,7 +112,7 @@ func (s *Service) mend(ctx context.Context, c fabrics.Connection) (unreachable *
 // lostPaths gives, for each volume that lacks paths, its connection with the portals to which there is none.
 func (s *Service) lostPaths(ctx context.Context) (map[string]fabrics.Connection, []error) {
 	lost := map[string]fabrics.Connection{}
-	volumes, err := s.records().volumes()
+	volumes, err := s.records().volumes(recordSuffix)
 	if err != nil {
 		return nil, []error{err}
 	}

@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/weft-storage/weft/csi-driver/internal/attachment"
 )
@@ -19,6 +20,20 @@ import (
 type usedPermission struct {
 	NGUID      string `json:"nguid"`
 	Attachment int64  `json:"attachment"`
+}
+
+// permissionKept is how long a usedPermission outlasts the volume's record. Kubernetes ends an attachment within minutes of unstaging,
+// or after a reboot; a control plane that is down may take days.
+const permissionKept = 7 * 24 * time.Hour
+
+// forgettable tells whether a volume has had no record since a time, so that the attachment of its usedPermission has ended.
+func (r records) forgettable(volume string, since time.Time) (bool, error) {
+	used, err := os.Stat(r.path(volume, usedSuffix))
+	if err != nil || used.ModTime().After(since) {
+		return false, ignoreMissing(err)
+	}
+	_, err = os.Stat(r.path(volume, recordSuffix))
+	return errors.Is(err, fs.ErrNotExist), ignoreMissing(err)
 }
 
 // usedUp tells whether the volume held a filesystem in this attachment before.

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc/codes"
 
@@ -153,4 +154,25 @@ func TestPermissionIsUsedByWhatIsMounted(t *testing.T) {
 	s.context.Attachment++
 	s.stageAndLose()
 	s.wantRefused("held one earlier in this attachment")
+}
+
+// Nobody tells the node when an attachment ends: what it knows of one is forgotten a week after the volume was there last, and not before.
+func TestUsedPermissionIsForgotten(t *testing.T) {
+	s := setUp(t)
+	used := filepath.Join(s.service.Records, vol+".used")
+	forget := func(since time.Time, want bool) {
+		t.Helper()
+		must(t, s.service.ForgetPermissions(t.Context(), since))
+		if _, err := os.Stat(used); errors.Is(err, os.ErrNotExist) != want {
+			t.Errorf("forgotten is %t, want %t: %v", !want, want, err)
+		}
+	}
+	forget(time.Now(), true) // there is no folder yet
+	must(t, s.stage(mountCapability("ext4")))
+	staged := time.Now().Add(-time.Hour)
+	must(t, os.Chtimes(used, staged, staged))
+	forget(time.Now(), false) // it is there
+	must(t, s.unstage())
+	forget(staged.Add(time.Minute), false) // it was there until now
+	forget(time.Now().Add(time.Minute), true)
 }

@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 
 	"github.com/weft-storage/weft/csi-driver/internal/attachment"
 )
@@ -83,15 +84,22 @@ func (r records) get(volume string) (attachment.Context, error) {
 	return decode(volume, m)
 }
 
+// remove a record. From now on the volume's attachment may end, of which nobody tells the node: see forgettable.
 func (r records) remove(volume string) error {
+	now := time.Now()
+	if err := ignoreMissing(os.Chtimes(r.path(volume, usedSuffix), now, now)); err != nil {
+		return err
+	}
 	return removeFile(r.path(volume, recordSuffix))
 }
 
-func removeFile(path string) error {
-	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
+func removeFile(path string) error { return ignoreMissing(os.Remove(path)) }
+
+func ignoreMissing(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
 	}
-	return nil
+	return err
 }
 
 // clean what a process left that was killed while it wrote a record. Call it before the first put.
@@ -103,16 +111,16 @@ func (r records) clean() error {
 	return err
 }
 
-// volumes that have a record.
-func (r records) volumes() ([]string, error) {
+// volumes that have a file of a kind.
+func (r records) volumes(suffix string) ([]string, error) {
 	entries, err := os.ReadDir(r.dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	var all []string
 	for _, e := range entries {
-		name, isRecord := strings.CutSuffix(e.Name(), recordSuffix)
-		if volume, err := url.PathUnescape(name); isRecord && err == nil {
+		name, is := strings.CutSuffix(e.Name(), suffix)
+		if volume, err := url.PathUnescape(name); is && err == nil {
 			all = append(all, volume)
 		}
 	}
