@@ -78,27 +78,37 @@ func (h *Host) remove(ctx context.Context, nqn string, those func(Controller) bo
 	asked := map[string]bool{}
 	failed := make(chan error, 1)
 	var left []Controller
+	look := func() error {
+		controllers, err := h.allControllers(nqn)
+		if err == nil {
+			left = slices.DeleteFunc(controllers, func(c Controller) bool { return !those(c) })
+		}
+		return err
+	}
 	err := wait.PollUntilContextCancel(ctx, pollInterval, true, func(ctx context.Context) (bool, error) {
 		select {
 		case err := <-failed:
 			return false, err
 		default:
 		}
-		controllers, err := h.allControllers(nqn)
-		if err != nil {
+		if err := look(); err != nil {
 			return false, err
 		}
-		controllers = slices.DeleteFunc(controllers, func(c Controller) bool { return !those(c) })
-		left = controllers
-		for _, c := range controllers {
+		for _, c := range left {
 			if !asked[c.Name] && !strings.HasPrefix(c.State, "deleting") {
 				asked[c.Name] = true
 				logr.FromContextOrDiscard(ctx).Info("Disconnecting", "nqn", nqn, "controller", c.Name)
 				go h.delete(c, failed)
 			}
 		}
-		return len(controllers) == 0, nil
+		return len(left) == 0, nil
 	})
+	if ctx.Err() != nil {
+		// It was looked at some time ago.
+		if err := look(); err != nil || len(left) == 0 {
+			return err
+		}
+	}
 	if err != nil && len(left) > 0 {
 		return &StuckError{NQN: nqn, Controllers: left, Err: err}
 	}

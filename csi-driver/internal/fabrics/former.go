@@ -4,7 +4,6 @@ package fabrics
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -42,24 +41,14 @@ func (h *Host) mayHaveFormer(nqn string) (bool, error) {
 
 // findFormer gives the subsystems with controllers of a former host.
 func (h *Host) findFormer() (map[string]bool, error) {
-	names, err := children(controllerName, h.sys("class/nvme"))
-	if err != nil {
-		return nil, err
-	}
+	all, err := h.everyController(func(string) bool { return true })
 	found := map[string]bool{}
-	for _, name := range names {
-		c, err := readController(h.sys("class/nvme", name))
-		if errors.Is(err, errGone) {
-			continue
-		}
-		if err != nil {
-			return nil, fmt.Errorf("read controller %s: %w", name, err)
-		}
-		if h.ours(c) && h.isFormer(c) {
+	for _, c := range all {
+		if h.isFormer(c) {
 			found[c.NQN] = true
 		}
 	}
-	return found, nil
+	return found, err
 }
 
 // shed disconnects what this machine connected as a former host, and returns when it is gone. It fails with an *InUseError when something

@@ -139,15 +139,23 @@ func (h *Host) allControllers(nqn string) ([]Controller, error) {
 
 // Going lists this machine's controllers that the kernel is taking away, of all subsystems: also those of a former host.
 func (h *Host) Going() ([]Controller, error) {
+	going, err := h.everyController(func(name string) bool {
+		state, err := attribute(h.sys("class/nvme", name, "state"))
+		return err != nil || (Controller{State: state}).going()
+	})
+	return slices.DeleteFunc(going, func(c Controller) bool { return !c.going() }), err
+}
+
+// everyController lists this machine's connections to all subsystems, as far as they are worth reading: also those of a former host.
+func (h *Host) everyController(worth func(name string) bool) ([]Controller, error) {
 	names, err := children(controllerName, h.sys("class/nvme"))
 	if err != nil {
 		return nil, err
 	}
-	var going []Controller
+	var all []Controller
 	for _, name := range names {
-		state, err := attribute(h.sys("class/nvme", name, "state"))
-		if err == nil && !(Controller{State: state}).going() {
-			continue // the rest of it need not be read
+		if !worth(name) {
+			continue
 		}
 		c, err := readController(h.sys("class/nvme", name))
 		if errors.Is(err, errGone) {
@@ -156,11 +164,11 @@ func (h *Host) Going() ([]Controller, error) {
 		if err != nil {
 			return nil, fmt.Errorf("read controller %s: %w", name, err)
 		}
-		if h.ours(c) && c.going() {
-			going = append(going, c)
+		if h.ours(c) {
+			all = append(all, c)
 		}
 	}
-	return going, nil
+	return all, nil
 }
 
 // Connected tells whether this host has a connection to a subsystem that the kernel is not taking away.
