@@ -32,6 +32,18 @@ func limit(ctx context.Context, claim *corev1.PersistentVolumeClaim, class strin
 	before := claim.DeepCopy()
 	claim.Spec.VolumeAttributesClassName = &class
 	Expect(cluster.Patch(ctx, claim, client.MergeFrom(before))).To(Succeed())
+	// csi-resizer leaves a change alone of a claim whose PersistentVolume has not reached it, and looks again when the claim is written,
+	// or after ten minutes (updatePVC of its modifycontroller, v2.2.0).
+	Eventually(ctx, func(g Gomega, ctx context.Context) {
+		g.Expect(cluster.Get(ctx, client.ObjectKeyFromObject(claim), claim)).To(Succeed())
+		if now := claim.Status.CurrentVolumeAttributesClassName; now != nil && *now == class || claim.Status.ModifyVolumeStatus != nil {
+			return
+		}
+		written := claim.DeepCopy()
+		metav1.SetMetaDataAnnotation(&claim.ObjectMeta, "weft.storage/written", time.Now().String())
+		g.Expect(cluster.Patch(ctx, claim, client.MergeFrom(written))).To(Succeed())
+		g.Expect(claim.Status.ModifyVolumeStatus).NotTo(BeNil(), "claim %s: %s", claim.Name, eventsOf(ctx, claim))
+	}).WithTimeout(time.Minute).WithPolling(time.Second).Should(Succeed())
 }
 
 // limited waits until the target holds the volume to that many reads and writes a second.
