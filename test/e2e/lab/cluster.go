@@ -228,8 +228,7 @@ func cniConfig(pods netip.Prefix) string {
 }
 
 // kubeletConfig relaxes what protects real nodes from running full; a lab's
-// disks are sparse files. What a driver finds wrong with a volume becomes an
-// Event of its pod (VolumeConditionAbnormal), 10 to 20 seconds later at most.
+// disks are sparse files.
 func kubeletConfig() string {
 	return `apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
@@ -250,8 +249,6 @@ imageGCLowThresholdPercent: 99
 maxPods: 110
 nodeStatusUpdateFrequency: 5s
 syncFrequency: 10s
-featureGates: {CSIVolumeHealth: true}
-volumeStatsAggPeriod: 10s
 runtimeRequestTimeout: 5m
 logging: {verbosity: 2}
 `

@@ -11,12 +11,8 @@ import (
 	"github.com/weft-storage/weft/test/e2e/harness"
 )
 
-// Others wrote these to judge any storage driver. make e2e-storage runs all of them that apply.
+// Others wrote these to judge any storage driver. make e2e-storage runs all of them that apply, and csi-sanity.
 var _ = Describe("Others' tests", func() {
-	It("of csi-sanity pass with what is installed", func(ctx SpecContext) {
-		Expect(run.Sanity(ctx, GinkgoWriter)).To(Succeed())
-	}, SpecTimeout(10*time.Minute))
-
 	It("of Kubernetes' storage suite pass: data in a raw block volume, and in a filesystem's snapshot", func(ctx SpecContext) {
 		results, err := run.StorageSpecs(ctx, GinkgoWriter, harness.Specs{
 			Focus: `Dynamic PV \(block volmode\)\] volumes should store data|` +
