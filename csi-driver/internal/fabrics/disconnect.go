@@ -25,25 +25,35 @@ func (h *Host) Disconnect(ctx context.Context, id ID) error {
 	if err := h.flights.wait(ctx, id.NQN); err != nil {
 		return fmt.Errorf("disconnect %s: a connection is still being made: %w", id.NQN, err)
 	}
-	namespaces, err := h.Namespaces(id.NQN)
-	if err != nil {
+	switch used, err := h.inUse(id.NQN); {
+	case err != nil:
 		return err
+	case used == nil:
+		return h.remove(ctx, id.NQN, func(Controller) bool { return true })
+	case id.NGUID == "" || used.NGUID == id.NGUID:
+		return used
+	default:
+		logr.FromContextOrDiscard(ctx).Info("Connection stays: it serves another volume", "nqn", id.NQN, "device", used.Name)
+		return nil
+	}
+}
+
+// inUse gives the first namespace of a subsystem that is used, and by whom; nil when none is.
+func (h *Host) inUse(nqn string) (*InUseError, error) {
+	namespaces, err := h.Namespaces(nqn)
+	if err != nil {
+		return nil, err
 	}
 	for _, ns := range namespaces {
 		users, err := h.users(ns)
 		if err != nil {
-			return fmt.Errorf("find out who uses %s: %w", ns.Path, err)
+			return nil, fmt.Errorf("find out who uses %s: %w", ns.Path, err)
 		}
-		if len(users) == 0 {
-			continue
+		if len(users) > 0 {
+			return &InUseError{Namespace: ns, Users: users}, nil
 		}
-		if id.NGUID == "" || ns.NGUID == id.NGUID {
-			return &InUseError{Namespace: ns, Users: users}
-		}
-		logr.FromContextOrDiscard(ctx).Info("Connection stays: it serves another volume", "nqn", id.NQN, "device", ns.Name)
-		return nil
 	}
-	return h.remove(ctx, id.NQN, func(Controller) bool { return true })
+	return nil, nil
 }
 
 // users lists what holds a namespace's block device. A path that is only open, by a pod

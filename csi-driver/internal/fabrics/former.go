@@ -67,28 +67,14 @@ func (h *Host) shed(ctx context.Context, nqn string, multipath bool) error {
 	}
 	// With the kernel's multipath, the block device is one, and keeps the paths of this host.
 	if own := slices.DeleteFunc(all, h.isFormer); !multipath || !connected(own) {
-		if err := h.unused(nqn); err != nil {
+		used, err := h.inUse(nqn)
+		if err == nil && used != nil {
+			err = used
+		}
+		if err != nil {
 			return fmt.Errorf("it is still connected as %s, which this node was before its Node object was made anew: %w", former[0].HostNQN, err)
 		}
 	}
 	logr.FromContextOrDiscard(ctx).Info("Disconnecting what a former host connected", "nqn", nqn, "host", former[0].HostNQN)
 	return h.remove(ctx, nqn, h.isFormer)
-}
-
-// unused fails with an *InUseError when a namespace of a subsystem is used.
-func (h *Host) unused(nqn string) error {
-	namespaces, err := h.Namespaces(nqn)
-	if err != nil {
-		return err
-	}
-	for _, ns := range namespaces {
-		users, err := h.users(ns)
-		if err != nil {
-			return fmt.Errorf("find out who uses %s: %w", ns.Path, err)
-		}
-		if len(users) > 0 {
-			return &InUseError{Namespace: ns, Users: users}
-		}
-	}
-	return nil
 }
