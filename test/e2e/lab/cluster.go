@@ -185,7 +185,8 @@ func clusterServices(node string, addr netip.Addr) []nodeconfig.Service {
 	}
 }
 
-// containerdConfig is for containerd 1.7.
+// containerdConfig is for containerd 1.7. crun makes a container in a quarter of the emulated processor's time
+// that runc takes (0.6 s and 2.4 s), and a pod has two of them.
 func containerdConfig() string {
 	return `version = 2
 [plugins."io.containerd.grpc.v1.cri"]
@@ -194,11 +195,12 @@ func containerdConfig() string {
   image_pull_progress_timeout = "10s"
 [plugins."io.containerd.grpc.v1.cri".containerd]
   snapshotter = "overlayfs"
-  default_runtime_name = "runc"
-[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc]
+  default_runtime_name = "crun"
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.crun]
   runtime_type = "io.containerd.runc.v2"
-[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
+[plugins."io.containerd.grpc.v1.cri".containerd.runtimes.crun.options]
   SystemdCgroup = false
+  BinaryName = "/usr/bin/crun"
 [plugins."io.containerd.grpc.v1.cri".cni]
   bin_dir = "/usr/lib/cni"
   conf_dir = "` + nodeconfig.Dir + `/cni"

@@ -22,9 +22,9 @@ const (
 // nodePackages is what a node has beyond Debian's minimal system.
 func nodePackages() []string {
 	return []string{
-		"ca-certificates", "conntrack", "containerd", "containernetworking-plugins",
+		"ca-certificates", "conntrack", "containerd", "containernetworking-plugins", "crun",
 		"e2fsprogs", "ethtool", "iproute2", "iputils-ping", "kmod", "nftables", "nvme-cli",
-		"openssh-server", "procps", "runc", "socat", "udev", "util-linux", "xfsprogs",
+		"openssh-server", "procps", "socat", "udev", "util-linux", "xfsprogs",
 	}
 }
 
