@@ -18,29 +18,30 @@ import (
 )
 
 var _ = Describe("Bad input", func() {
-	DescribeTable("in a StorageClass is an Event of the claim that says what to write instead",
-		func(ctx context.Context, name string, parameters map[string]string, want string) {
+	It("in a StorageClass or a claim is an Event of the claim that says what to write instead", func(ctx SpecContext) {
+		ns := newNamespace(ctx)
+		says := map[*corev1.PersistentVolumeClaim]string{}
+		class := func(name string, parameters map[string]string, want string) {
 			newClass(ctx, name, parameters)
-			claim := newClaim(ctx, newNamespace(ctx), "claim", name)
+			says[newClaim(ctx, ns, name, name)] = want
+		}
+		class("no-target", nil, "target is missing; write the name of an NvmfTarget")
+		class("unknown-target", map[string]string{"target": "fsat"}, `there is no NvmfTarget "fsat"; there is fast`)
+		class("unknown-parameter", map[string]string{"target": "fast", "ioQueue": "4"}, `"ioQueue" is not known; write ioQueues`)
+		class("number-out-of-bounds", map[string]string{"target": "fast", "ioQueues": "0"}, `ioQueues: "0" is not a whole number from 1 to`)
+		class("wrong-transport", map[string]string{"target": "fast", "transport": "FC"}, `"FC" is not a transport; write TCP, RDMA`)
+		class("unknown-filesystem", map[string]string{"target": "fast", "csi.storage.k8s.io/fstype": "ntfs"}, `"ntfs" is not a filesystem that weft can make; write ext4 or xfs`)
+		claim := func(name string, option claimOption, want string) {
+			says[newClaim(ctx, ns, name, "weft-fast", option)] = want
+		}
+		claim("shared-filesystem", withAccess(corev1.ReadWriteMany), "is supported with volumeMode: Block only")
+		claim("read-only-without-data", withAccess(corev1.ReadOnlyMany), "give the claim a dataSource, a snapshot or another claim")
+		claim("larger-than-any-drive", withSize("1Ti"), "1Ti")
+		for claim, want := range says {
+			By(claim.Name)
 			event(ctx, claim, want)
-		},
-		Entry("no target", "bad-none", nil, "target"),
-		Entry("an unknown target", "bad-target", map[string]string{"target": "fsat"}, "fsat"),
-		Entry("an unknown parameter", "bad-parameter", map[string]string{"target": "fast", "ioQueue": "4"}, "ioQueue"),
-		Entry("a number out of bounds", "bad-number", map[string]string{"target": "fast", "ioQueues": "0"}, "ioQueues"),
-		Entry("a wrong transport", "bad-transport", map[string]string{"target": "fast", "transport": "FC"}, "transport"),
-		Entry("an unknown filesystem", "bad-fs",
-			map[string]string{"target": "fast", "csi.storage.k8s.io/fstype": "ntfs"}, "ntfs"),
-	)
-
-	DescribeTable("in a claim's access modes is refused with the reason",
-		func(ctx context.Context, mode corev1.PersistentVolumeAccessMode, want string) {
-			claim := newClaim(ctx, newNamespace(ctx), "claim", "weft-fast", withAccess(mode))
-			event(ctx, claim, want)
-		},
-		Entry("ReadWriteMany on a filesystem", corev1.ReadWriteMany, "MULTI_NODE_MULTI_WRITER"),
-		Entry("ReadOnlyMany without data", corev1.ReadOnlyMany, "dataSource"),
-	)
+		}
+	})
 
 	It("refuses a claim of size zero", func(ctx SpecContext) {
 		class := "weft-fast"
@@ -55,11 +56,6 @@ var _ = Describe("Bad input", func() {
 			},
 		})
 		Expect(err).To(MatchError(ContainSubstring("must be greater than zero")))
-	})
-
-	It("refuses a claim that no drive can hold", func(ctx SpecContext) {
-		huge := newClaim(ctx, newNamespace(ctx), "claim", "weft-fast", withSize("1Ti"))
-		event(ctx, huge, "1Ti")
 	})
 
 	It("says that a drive holds a filesystem, and leaves it alone", func(ctx SpecContext) {
