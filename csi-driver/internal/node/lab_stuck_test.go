@@ -101,6 +101,33 @@ func TestLabDriveThatHangs(t *testing.T) {
 	}
 }
 
+// So does a program that waits for such a write. No signal ends it either.
+func TestLabProgramThatHangs(t *testing.T) {
+	l := setUpLab(t)
+	p, drive := l.port(4420, v1alpha1.TransportTCP), l.drive()
+	hung, late := l.volumeIn(drive, "lab-hung", labSize, guid(1), p), l.volume("lab-late", labSize, guid(2), p)
+	for _, v := range []*volume{hung, late} {
+		t.Cleanup(v.down)
+	}
+	w := runWatch(l, l.watch, l.clock, l.initiator.Going)
+	release := l.freeze(drive)
+	ended := make(chan error, 1)
+	go func() { ended <- hung.stage(mountCapability("ext4")) }()
+	l.Eventually(uninterruptible).WithArguments("/proc", "mkfs.ext4").Should(BeTrue())
+
+	what := w.until(true)
+	t.Log(what)
+	l.Expect(what.Reason).To(Equal(v1alpha1.ReasonKernelCallStuck))
+	l.Expect(what.Message).To(MatchRegexp(`running .*mkfs\.ext4 .* has not returned since`))
+	want(t, late.stage(blockCapability()), codes.Unavailable, "takes no further volume", "mkfs.ext4")
+	l.Expect(ended).NotTo(Receive())
+
+	release()
+	l.Eventually(ended).Should(Receive(Succeed()))
+	l.Expect(w.until(false)).To(BeNil())
+	must(t, late.stage(blockCapability()))
+}
+
 // hungUnmount waits for what was written and is not on the drive.
 func hungUnmount() hang {
 	data := bytes.Repeat([]byte("weft"), 1<<20)

@@ -202,6 +202,18 @@ func (v *volume) refuse() {
 	}
 }
 
+// becomeAnother makes a process of the node plugin that finds the Node object made anew: this machine is another host now, and the target
+// admits only that.
+func (v *volume) becomeAnother() {
+	v.Helper()
+	v.refuse()
+	config := v.initiator.Config
+	config.UID = otherUID
+	v.initiator = fabrics.New(config)
+	v.service.Initiator, v.service.HostNQN = v.initiator, v.initiator.NQN
+	v.admit()
+}
+
 func (v *volume) allowed() string {
 	return filepath.Join(v.subsystem, "allowed_hosts", v.initiator.NQN)
 }

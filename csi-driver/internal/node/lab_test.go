@@ -192,6 +192,27 @@ func TestLabWriteOfAHostThatIsNoLongerAdmitted(t *testing.T) {
 	l.Eventually(v.paths).Should(BeEmpty())
 }
 
+// A Node object that is made anew leaves what this machine connected before as another host.
+func TestLabFormerHost(t *testing.T) {
+	for name, c := range map[string]*csi.VolumeCapability{"filesystem": mountCapability("ext4"), "block": blockCapability()} {
+		t.Run(name, func(t *testing.T) {
+			l := setUpLab(t)
+			v := l.volume("lab-former", labSize, guid(1), l.port(4420, v1alpha1.TransportTCP))
+			v.up(c)
+			former := l.initiator
+			v.becomeAnother()
+			want(t, v.stage(c), codes.FailedPrecondition, "connected as "+former.NQN, v.path("staging"))
+			v.down()
+			left, err := former.Controllers(v.context.NQN)
+			must(t, err)
+			l.Expect(left).To(BeEmpty())
+			v.context.Blank = false
+			v.up(c)
+			l.Expect(v.paths()).To(Equal([]string{"live"}))
+		})
+	}
+}
+
 func TestLabUnstageWhileTheTargetIsAway(t *testing.T) {
 	l := setUpLab(t)
 	p := l.port(4420, v1alpha1.TransportTCP)

@@ -334,7 +334,7 @@ func TestUnstageRefusesWhatIsStillPublished(t *testing.T) {
 func (s *suite) becomeAnother() {
 	s.Helper()
 	config := s.service.Initiator.(*fabrics.Host).Config
-	config.UID = "99999999-2222-4333-8444-555555555555"
+	config.UID = otherUID
 	host := fabrics.New(config)
 	s.service.Initiator, s.service.HostNQN = host, host.NQN
 	s.serve(size)
