@@ -27,7 +27,7 @@ var _ = Describe("Bad input", func() {
 		}
 		class("no-target", nil, "target is missing; write the name of an NvmfTarget")
 		class("unknown-target", map[string]string{"target": "fsat"}, `there is no NvmfTarget "fsat"; there is fast`)
-		class("unknown-parameter", map[string]string{"target": "fast", "ioQueue": "4"}, `"ioQueue" is not known; write ioQueues`)
+		class("unknown-parameter", map[string]string{"target": "fast", "ioQueue": "4"}, `"ioQueue" is not known; known are target, transport, ioQueues,`)
 		class("number-out-of-bounds", map[string]string{"target": "fast", "ioQueues": "0"}, `ioQueues: "0" is not a whole number from 1 to`)
 		class("wrong-transport", map[string]string{"target": "fast", "transport": "FC"}, `"FC" is not a transport; write TCP, RDMA`)
 		class("unknown-filesystem", map[string]string{"target": "fast", "csi.storage.k8s.io/fstype": "ntfs"}, `"ntfs" is not a filesystem that weft can make; write ext4 or xfs`)
