@@ -32,7 +32,7 @@ func main() {
 	var o options
 	flag.StringVar(&o.specs.Focus, "focus", "", "regular expression: the specs to run, of those for external drivers; none for all")
 	flag.StringVar(&o.specs.Skip, "skip", defaultSkip, "regular expression: the specs to leave out")
-	flag.IntVar(&o.specs.Procs, "procs", 2, "specs that run at once")
+	flag.IntVar(&o.specs.Procs, "procs", 6, "specs that run at once")
 	flag.DurationVar(&o.specs.Timeout, "timeout", 3*time.Hour, "how long the suite may take")
 	flag.BoolVar(&o.sanity, "sanity", true, "run csi-sanity before")
 	flag.StringVar(&o.specs.Out, "out", "", "folder of the reports; dist/storage in the repository if empty")
