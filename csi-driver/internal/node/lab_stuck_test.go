@@ -101,7 +101,7 @@ func TestLabDriveThatHangs(t *testing.T) {
 	}
 }
 
-// So does a program that waits for such a write. No signal ends it either.
+// A program that waits for such a write hangs as the kernel's own calls do: no signal ends it.
 func TestLabProgramThatHangs(t *testing.T) {
 	l := setUpLab(t)
 	p, drive := l.port(4420, v1alpha1.TransportTCP), l.drive()

@@ -207,9 +207,7 @@ func (v *volume) refuse() {
 func (v *volume) becomeAnother() {
 	v.Helper()
 	v.refuse()
-	config := v.initiator.Config
-	config.UID = otherUID
-	v.initiator = fabrics.New(config)
+	v.initiator = another(v.initiator)
 	v.service.Initiator, v.service.HostNQN = v.initiator, v.initiator.NQN
 	v.admit()
 }

@@ -333,9 +333,7 @@ func TestUnstageRefusesWhatIsStillPublished(t *testing.T) {
 // becomeAnother makes a process of the node plugin that finds the Node object made anew: this machine is another host now, and the target admits only that.
 func (s *suite) becomeAnother() {
 	s.Helper()
-	config := s.service.Initiator.(*fabrics.Host).Config
-	config.UID = otherUID
-	host := fabrics.New(config)
+	host := another(s.service.Initiator.(*fabrics.Host))
 	s.service.Initiator, s.service.HostNQN = host, host.NQN
 	s.serve(size)
 }

@@ -35,10 +35,14 @@ const (
 	vol   = "pvc-1"
 	nguid = "0a0b0c0d0e0f40018203040506070809"
 	size  = 16 << 20
-
-	// otherUID is that of a Node object that was made anew.
-	otherUID = "99999999-2222-4333-8444-555555555555"
 )
+
+// another host that this machine is when its Node object was made anew.
+func another(h *fabrics.Host) *fabrics.Host {
+	config := h.Config
+	config.UID = "99999999-2222-4333-8444-555555555555"
+	return fabrics.New(config)
+}
 
 // suite is a node plugin on a constructed kernel, with the machine's own filesystem programs, behind its gRPC socket.
 type suite struct {
