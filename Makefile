@@ -173,11 +173,10 @@ test-e2e: binaries $(LAB) $(HELM) ## Run the end-to-end suite in a new lab; logs
 
 # Others' tests of a storage driver. FOCUS and SKIP are regular expressions over the names of Kubernetes' specs for
 # external drivers, PROCS is how many run at once; SKIP='^$$' leaves out nothing.
-PROCS ?= 6
 .PHONY: e2e-storage
 e2e-storage: binaries $(LAB) $(HELM) ## Run csi-sanity and Kubernetes' storage suite in a new lab; reports are in dist/storage
 	cd test/e2e && $(LAB) down
-	cd test/e2e && $(GO) run ./cmd/weft-storage --procs $(PROCS) $(if $(FOCUS),--focus '$(FOCUS)') $(if $(SKIP),--skip '$(SKIP)')
+	cd test/e2e && $(GO) run ./cmd/weft-storage $(if $(PROCS),--procs $(PROCS)) $(if $(FOCUS),--focus '$(FOCUS)') $(if $(SKIP),--skip '$(SKIP)')
 	cd test/e2e && $(LAB) down
 
 # Volumes made, exported, deleted and refilled a second through the SPDK
