@@ -34,7 +34,7 @@ var _ = Describe("Bad input", func() {
 		claim := func(name string, option claimOption, want string) {
 			says[newClaim(ctx, ns, name, "weft-fast", option)] = want
 		}
-		claim("shared-filesystem", withAccess(corev1.ReadWriteMany), "is supported with volumeMode: Block only")
+		claim("shared-filesystem", withAccess(corev1.ReadWriteMany), "MULTI_NODE_MULTI_WRITER (ReadWriteMany) is supported with volumeMode: Block only")
 		claim("read-only-without-data", withAccess(corev1.ReadOnlyMany), "give the claim a dataSource, a snapshot or another claim")
 		claim("larger-than-any-drive", withSize("1Ti"), "1Ti")
 		for claim, want := range says {
