@@ -186,7 +186,7 @@ func clusterServices(node string, addr netip.Addr) []nodeconfig.Service {
 }
 
 // containerdConfig is for containerd 1.7. crun makes a container in a quarter of the emulated processor's time
-// that runc takes (0.6 s and 2.4 s), and a pod has two of them.
+// that runc takes (0.6 s and 2.3 s), and a pod has two of them.
 func containerdConfig() string {
 	return `version = 2
 [plugins."io.containerd.grpc.v1.cri"]

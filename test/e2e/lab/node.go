@@ -30,7 +30,7 @@ const (
 	nodeCPUModel = "max,-erms,-fsrm,-avx,-avx2"
 	// translationCacheMiB bounds what the emulator keeps of translated code, which
 	// would otherwise grow to 1 GiB per node. With 256 eight pods took a tenth more of
-	// the processors' time to start: what is full is emptied.
+	// the processors' time to start than with 1024: what is full is emptied.
 	translationCacheMiB = 512
 	// clusterNIC and managementNIC number a node's interfaces.
 	clusterNIC    = 0
