@@ -113,7 +113,7 @@ test-unit: envtest $(HELM) ## Run unit and API-server tests
 
 .PHONY: test-api
 test-api: envtest ## Run the API-server tests alone
-	KUBEBUILDER_ASSETS=$$(cd test/e2e && $(LAB) assets-dir) $(GO) test ./api/... ./operator/... ./csi-driver/internal/controller/... ./dataplane/internal/agent/...
+	KUBEBUILDER_ASSETS=$$(cd test/e2e && $(LAB) assets-dir) $(GO) test ./api/... ./operator/... ./csi-driver/internal/controller/... ./dataplane/agent/...
 
 # Where a sequence is cut comes from its seed alone. SEQUENCES=1 with the SEED of a failure repeats that one.
 SEQUENCES ?= 300
@@ -159,7 +159,7 @@ test-lab: $(LAB) ## Run the kernel tests in a virtual machine of their own; with
 	$(call in-machine,./dataplane/engine/nvmet)
 	$(GO) test -c -tags lab -o .lab-machine/share/inventory.test ./dataplane/inventory
 	$(MACHINE) exec node1 -- /host-share/inventory.test -test.v -test.run '^(TestVerbs|TestErasedDriveIsBlank)$$'
-	$(call in-machine,./dataplane/internal/agent)
+	$(call in-machine,./dataplane/agent)
 	$(call in-machine,./dataplane/tuning)
 	$(call in-machine,./csi-driver/internal/node)
 	$(if $(WEFT_SPDK_TARGET),$(spdk-in-machine),@echo 'WEFT_SPDK_TARGET is not set: the SPDK engine met no host, only the fake target in test-unit')

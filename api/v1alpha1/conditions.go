@@ -130,11 +130,6 @@ const (
 const (
 	// DriverName is the CSI driver's name.
 	DriverName = "csi.weft.storage"
-	// NQNPrefix starts every NQN of a subsystem that weft serves; what follows it is the volume's name.
-	NQNPrefix = "nqn.2026-11.storage.weft:"
-	// HostNQNPrefix starts every host NQN (NVMe Base Specification: NQN
-	// with a UUID); what follows it is the Kubernetes Node's UID. It is also the node's CSI node_id.
-	HostNQNPrefix = "nqn.2014-08.org.nvmexpress:uuid:"
 	// ReachesLabel is the one topology key of the CSI driver, with ReachesVolumes as its value: the kubelet puts it on every Node
 	// whose node plugin has registered. Volumes are used from all of those alike, so no PersistentVolume carries it as a
 	// constraint; csi-provisioner publishes CSIStorageCapacity only of drivers with a key.

@@ -25,8 +25,8 @@ import (
 	"github.com/weft-storage/weft/csi-driver/internal/filesystem"
 	"github.com/weft-storage/weft/csi-driver/internal/node"
 	"github.com/weft-storage/weft/csi-driver/internal/stuck"
-	"github.com/weft-storage/weft/dataplane/agenttest"
 	"github.com/weft-storage/weft/dataplane/engine"
+	"github.com/weft-storage/weft/test/agenttest"
 )
 
 // A filesystem's first clusters: what it is, and the size that it was made or grown for.

@@ -24,7 +24,7 @@ import (
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/csi-driver/internal/controller"
-	"github.com/weft-storage/weft/dataplane/agenttest"
+	"github.com/weft-storage/weft/test/agenttest"
 )
 
 const (

@@ -11,7 +11,7 @@ import (
 	"os/exec"
 	"strings"
 
-	"github.com/weft-storage/weft/dataplane/internal/signature"
+	"github.com/weft-storage/weft/dataplane/device"
 )
 
 // Exit codes of blkid(8).
@@ -131,7 +131,7 @@ func zeroEdges(path string) (bool, error) {
 		return false, err
 	}
 	defer f.Close() //nolint:errcheck // nothing was written
-	zero, err := signature.ZeroEdges(f)
+	zero, err := device.ZeroEdges(f)
 	if err != nil {
 		return false, fmt.Errorf("reading %s: %w", path, err)
 	}

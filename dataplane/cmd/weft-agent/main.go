@@ -20,7 +20,7 @@ import (
 	ctrlconfig "sigs.k8s.io/controller-runtime/pkg/client/config"
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
 
-	"github.com/weft-storage/weft/dataplane/internal/agent"
+	"github.com/weft-storage/weft/dataplane/agent"
 )
 
 // version is set by the linker.

@@ -7,10 +7,10 @@ import (
 	"fmt"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/agent"
 	"github.com/weft-storage/weft/dataplane/engine"
 	"github.com/weft-storage/weft/dataplane/engine/nvmet"
 	"github.com/weft-storage/weft/dataplane/engine/spdk"
-	"github.com/weft-storage/weft/dataplane/internal/agent"
 	"github.com/weft-storage/weft/dataplane/inventory"
 	"github.com/weft-storage/weft/dataplane/tuning"
 )

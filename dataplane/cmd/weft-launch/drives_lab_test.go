@@ -28,8 +28,8 @@ import (
 	"github.com/weft-storage/weft/dataplane/engine/conformance"
 	"github.com/weft-storage/weft/dataplane/engine/conformance/initiator"
 	"github.com/weft-storage/weft/dataplane/engine/spdk"
-	"github.com/weft-storage/weft/dataplane/internal/launch"
 	"github.com/weft-storage/weft/dataplane/inventory"
+	"github.com/weft-storage/weft/dataplane/launch"
 	"github.com/weft-storage/weft/dataplane/sizing"
 	"github.com/weft-storage/weft/dataplane/spdkrpc/spdktest"
 )

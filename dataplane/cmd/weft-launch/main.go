@@ -18,7 +18,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
-	"github.com/weft-storage/weft/dataplane/internal/launch"
+	"github.com/weft-storage/weft/dataplane/launch"
 )
 
 // version is set by the linker.

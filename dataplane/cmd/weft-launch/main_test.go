@@ -18,8 +18,8 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
-	"github.com/weft-storage/weft/dataplane/internal/launch"
-	"github.com/weft-storage/weft/dataplane/internal/launch/launchtest"
+	"github.com/weft-storage/weft/dataplane/launch"
+	"github.com/weft-storage/weft/dataplane/launch/launchtest"
 )
 
 const drive = "0000:5e:00.0"

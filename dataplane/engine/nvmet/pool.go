@@ -17,8 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 	"k8s.io/mount-utils"
 
+	"github.com/weft-storage/weft/dataplane/device"
 	"github.com/weft-storage/weft/dataplane/engine"
-	"github.com/weft-storage/weft/dataplane/internal/signature"
 )
 
 const (
@@ -113,7 +113,7 @@ func (h *host) preparePool(ctx context.Context, d engine.Device, dir string, mou
 	}
 	if d.FileBytes == 0 {
 		rdev := info.Sys().(*syscall.Stat_t).Rdev
-		if err := signature.CheckUnused(h.root, d.Path, rdev, mounts); err != nil {
+		if err := device.CheckUnused(h.root, d.Path, rdev, mounts); err != nil {
 			return "", err
 		}
 		return d.Path, h.format(ctx, d, d.Path)
@@ -249,7 +249,7 @@ func mountedOn(mounts []mount.MountInfo, dir string) *mount.MountInfo {
 
 // growFile creates the file of a pool, or makes it larger.
 func (h *host) growFile(ctx context.Context, d engine.Device) error {
-	changed, created, err := signature.SizeFile(h.path(d.Path), d.FileBytes)
+	changed, created, err := device.SizeFile(h.path(d.Path), d.FileBytes)
 	if err != nil {
 		return fmt.Errorf("device %s: %w", d.ID, mapErrno(err))
 	}

@@ -6,8 +6,8 @@ import (
 	"bytes"
 	"context"
 
+	"github.com/weft-storage/weft/dataplane/device"
 	"github.com/weft-storage/weft/dataplane/engine"
-	"github.com/weft-storage/weft/dataplane/internal/signature"
 )
 
 // PoolLabel is the label of a pool's XFS: the mark that weft wrote it.
@@ -26,7 +26,7 @@ const (
 // probe says what is on a device or file. What is neither blank nor weft's is a
 // *engine.ForeignSignatureError. An error is never "blank".
 func (h *host) probe(ctx context.Context, path string) (content, error) {
-	found, err := signature.Look(ctx, h.exec, path)
+	found, err := device.Look(ctx, h.exec, path)
 	if err != nil {
 		return 0, err
 	}
@@ -38,7 +38,7 @@ func (h *host) probe(ctx context.Context, path string) (content, error) {
 }
 
 // judge what is on a device. A signature is named unless the device is weft's or blank.
-func judge(found signature.Content) (is content, foreign string) {
+func judge(found device.Content) (is content, foreign string) {
 	ownXFS := found.Values["TYPE"] == "xfs" && found.Values["LABEL"] == PoolLabel && found.Values["PTTYPE"] == ""
 	switch {
 	case interrupted(found.Head) && (ownXFS || found.Values == nil):

@@ -19,7 +19,7 @@ import (
 	"github.com/weft-storage/weft/dataplane/engine"
 	"github.com/weft-storage/weft/dataplane/engine/conformance"
 	"github.com/weft-storage/weft/dataplane/engine/spdk"
-	"github.com/weft-storage/weft/dataplane/internal/launch"
+	"github.com/weft-storage/weft/dataplane/launch"
 	"github.com/weft-storage/weft/dataplane/spdkrpc"
 	"github.com/weft-storage/weft/dataplane/spdkrpc/spdktest"
 )

@@ -17,9 +17,9 @@ import (
 	"k8s.io/mount-utils"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/device"
 	"github.com/weft-storage/weft/dataplane/engine"
-	"github.com/weft-storage/weft/dataplane/internal/launch"
-	"github.com/weft-storage/weft/dataplane/internal/signature"
+	"github.com/weft-storage/weft/dataplane/launch"
 	"github.com/weft-storage/weft/dataplane/spdkrpc"
 )
 
@@ -246,7 +246,7 @@ func (s *session) prepareFile(o *opening) error {
 	if o.FileBytes < minPoolBytes || o.FileBytes%blockBytes != 0 {
 		return fmt.Errorf("%w: pool file %s of %d bytes; give a multiple of %d, at least %d", engine.ErrInvalid, o.Path, o.FileBytes, blockBytes, minPoolBytes)
 	}
-	if _, _, err := signature.SizeFile(s.path(o.Path), o.FileBytes); err != nil {
+	if _, _, err := device.SizeFile(s.path(o.Path), o.FileBytes); err != nil {
 		if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EFBIG) {
 			return fmt.Errorf("%w: %w", engine.ErrNoSpace, err)
 		}
@@ -268,17 +268,17 @@ func (s *session) checkUnused(path string, info os.FileInfo) error {
 	if err != nil {
 		return err
 	}
-	return signature.CheckUnused(s.config.Root, path, info.Sys().(*syscall.Stat_t).Rdev, mounts)
+	return device.CheckUnused(s.config.Root, path, info.Sys().(*syscall.Stat_t).Rdev, mounts)
 }
 
 // probe the device, which SPDK does not have yet, or has without an lvstore: an interrupted call may have left it so.
 func (s *session) probe(o *opening) error {
 	path := s.path(o.Path)
-	found, err := signature.Look(s.ctx, s.config.Exec, path)
+	found, err := device.Look(s.ctx, s.config.Exec, path)
 	if err != nil {
 		return err
 	}
-	if found.Values == nil && found.HasPrefix(signature.SPDKBlobstore) {
+	if found.Values == nil && found.HasPrefix(device.SPDKBlobstore) {
 		return nil // whose it is SPDK tells, by its name
 	}
 	if name := found.Name(); name != "" {

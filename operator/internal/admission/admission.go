@@ -26,8 +26,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/operator/internal/claim"
 	"github.com/weft-storage/weft/operator/internal/controller"
-	"github.com/weft-storage/weft/operator/internal/placement"
 	"github.com/weft-storage/weft/operator/internal/world"
 )
 
@@ -83,8 +83,8 @@ func (v *Targets) judge(ctx context.Context, old, target *v1alpha1.NvmfTarget) (
 	if err != nil {
 		return nil, apierrors.NewServiceUnavailable(fmt.Sprintf("weft could not look at the nodes, so it is not known whether one can hold NvmfTarget %s: %v", target.Name, err))
 	}
-	after := placement.Prospects(target, w.Targets, w.Nodes)
-	worse := old == nil || placement.Worse(placement.Prospects(old, w.Targets, w.Nodes), after)
+	after := claim.Prospects(target, w.Targets, w.Nodes)
+	worse := old == nil || claim.Worse(claim.Prospects(old, w.Targets, w.Nodes), after)
 	warnings, err := verdict(after, worse)
 	if err == nil && old != nil && target.Spec.OverProvisioningPercent < old.Spec.OverProvisioningPercent {
 		warnings = append(warnings, overPromised(target, w.Nodes)...)
@@ -93,7 +93,7 @@ func (v *Targets) judge(ctx context.Context, old, target *v1alpha1.NvmfTarget) (
 }
 
 // overPromised warns of pools of which more is promised already than a lowered percentage allows.
-func overPromised(target *v1alpha1.NvmfTarget, nodes []placement.Node) admission.Warnings {
+func overPromised(target *v1alpha1.NvmfTarget, nodes []claim.Node) admission.Warnings {
 	var pools []string
 	for _, n := range nodes {
 		if n.Nvmf != nil && n.Nvmf.Spec.Target == target.Name {
@@ -108,12 +108,12 @@ func overPromised(target *v1alpha1.NvmfTarget, nodes []placement.Node) admission
 }
 
 // verdict on a target, from how each node would fare with it, and whether it is worse than what is stored.
-func verdict(prospects []placement.Prospect, worse bool) (admission.Warnings, error) {
-	matching := slices.DeleteFunc(slices.Clone(prospects), func(p placement.Prospect) bool { return !p.Matches })
+func verdict(prospects []claim.Prospect, worse bool) (admission.Warnings, error) {
+	matching := slices.DeleteFunc(slices.Clone(prospects), func(p claim.Prospect) bool { return !p.Matches })
 	if len(matching) == 0 {
 		return admission.Warnings{"no node has the labels of spec.nodeSelector yet; label the nodes that shall serve"}, nil
 	}
-	cannot, unknown := with(matching, placement.CannotHold), with(matching, placement.Unknown)
+	cannot, unknown := with(matching, claim.CannotHold), with(matching, claim.Unknown)
 	if len(cannot) == len(matching) && worse {
 		return nil, errors.New("no matching node can hold this target: " + strings.Join(told(cannot), "; ") +
 			"; kubectl weft plan -f FILE shows it all")
@@ -131,12 +131,12 @@ func verdict(prospects []placement.Prospect, worse bool) (admission.Warnings, er
 	return warnings, nil
 }
 
-func with(prospects []placement.Prospect, v placement.Verdict) []placement.Prospect {
-	return slices.DeleteFunc(slices.Clone(prospects), func(p placement.Prospect) bool { return p.Verdict != v })
+func with(prospects []claim.Prospect, v claim.Verdict) []claim.Prospect {
+	return slices.DeleteFunc(slices.Clone(prospects), func(p claim.Prospect) bool { return p.Verdict != v })
 }
 
 // told says why, once for the nodes that have the same reasons; of the first few such groups, and then how many nodes more.
-func told(prospects []placement.Prospect) []string {
+func told(prospects []claim.Prospect) []string {
 	var order []string
 	nodes := map[string][]string{}
 	for _, p := range prospects {
@@ -158,7 +158,7 @@ func told(prospects []placement.Prospect) []string {
 	return words
 }
 
-func reasons(p placement.Prospect) string {
+func reasons(p claim.Prospect) string {
 	words := make([]string, len(p.Reasons))
 	for i, r := range p.Reasons {
 		// Sizing names the node where that helps; nodes are told together here.

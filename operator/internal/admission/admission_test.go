@@ -12,30 +12,30 @@ import (
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/sizing"
-	"github.com/weft-storage/weft/operator/internal/placement"
+	"github.com/weft-storage/weft/operator/internal/claim"
 )
 
-func fits(node string) placement.Prospect {
-	return placement.Prospect{Node: node, Matches: true, Verdict: placement.Fits}
+func fits(node string) claim.Prospect {
+	return claim.Prospect{Node: node, Matches: true, Verdict: claim.Fits}
 }
 
-func cannot(node, message string) placement.Prospect {
-	return placement.Prospect{Node: node, Matches: true, Verdict: placement.CannotHold,
+func cannot(node, message string) claim.Prospect {
+	return claim.Prospect{Node: node, Matches: true, Verdict: claim.CannotHold,
 		Reasons: []sizing.Reason{{Reason: v1alpha1.ReasonNotEnoughCPUs, Message: message}}}
 }
 
-func unknown(node string) placement.Prospect {
-	return placement.Prospect{Node: node, Matches: true, Verdict: placement.Unknown,
+func unknown(node string) claim.Prospect {
+	return claim.Prospect{Node: node, Matches: true, Verdict: claim.Unknown,
 		Reasons: []sizing.Reason{{Reason: v1alpha1.ReasonNoInventory, Message: "the agent of node " + node + " has not reported"}}}
 }
 
-func elsewhere(p placement.Prospect) placement.Prospect {
+func elsewhere(p claim.Prospect) claim.Prospect {
 	p.Matches = false
 	return p
 }
 
 func TestVerdict(t *testing.T) {
-	var many, different, long []placement.Prospect
+	var many, different, long []claim.Prospect
 	for i := range 3 {
 		long = append(long, cannot(fmt.Sprintf("n%02d", i), strings.Repeat(fmt.Sprint("a", i, " long "), 1000)))
 	}
@@ -44,35 +44,35 @@ func TestVerdict(t *testing.T) {
 		different = append(different, cannot(fmt.Sprintf("n%02d", i), fmt.Sprintf("%d cores", i)))
 	}
 	for name, c := range map[string]struct {
-		prospects []placement.Prospect
+		prospects []claim.Prospect
 		// noWorse: what is stored is as bad.
 		noWorse bool
 		// refused and warned are what is said, each in part.
 		refused string
 		warned  []string
 	}{
-		"all fit":                      {prospects: []placement.Prospect{fits("n1"), fits("n2")}},
-		"one fits, others do not care": {prospects: []placement.Prospect{fits("n1"), elsewhere(cannot("n2", "two cores"))}},
+		"all fit":                      {prospects: []claim.Prospect{fits("n1"), fits("n2")}},
+		"one fits, others do not care": {prospects: []claim.Prospect{fits("n1"), elsewhere(cannot("n2", "two cores"))}},
 		"no node at all":               {warned: []string{"no node has the labels"}},
-		"no node matches":              {prospects: []placement.Prospect{elsewhere(fits("n1"))}, warned: []string{"no node has the labels"}},
-		"none can": {prospects: []placement.Prospect{cannot("n1", "two cores"), cannot("n2", "one core")},
+		"no node matches":              {prospects: []claim.Prospect{elsewhere(fits("n1"))}, warned: []string{"no node has the labels"}},
+		"none can": {prospects: []claim.Prospect{cannot("n1", "two cores"), cannot("n2", "one core")},
 			refused: "no matching node can hold this target: n1: NotEnoughCPUs: two cores; n2: NotEnoughCPUs: one core; kubectl weft plan"},
-		"none can, as before": {prospects: []placement.Prospect{cannot("n1", "two cores"), cannot("n2", "one core")}, noWorse: true,
+		"none can, as before": {prospects: []claim.Prospect{cannot("n1", "two cores"), cannot("n2", "one core")}, noWorse: true,
 			warned: []string{"no matching node can hold this target, and none could before", "2 of 2 matching nodes cannot hold this target: n1: NotEnoughCPUs: two cores", "n2: NotEnoughCPUs: one core"}},
 		"many different, as before": {prospects: different, noWorse: true,
 			warned: []string{"and none could before", "50 of 50", "50 of 50", "50 of 50", "and 47 more, for other reasons"}},
 		"long stories, as before": {prospects: long, noWorse: true, warned: []string{"and none could before", "...", "...", "..."}},
-		"some can": {prospects: []placement.Prospect{cannot("n1", "two cores"), fits("n2")},
+		"some can": {prospects: []claim.Prospect{cannot("n1", "two cores"), fits("n2")},
 			warned: []string{"1 of 2 matching nodes cannot hold this target: n1: NotEnoughCPUs: two cores"}},
-		"one has not reported": {prospects: []placement.Prospect{unknown("n1")},
+		"one has not reported": {prospects: []claim.Prospect{unknown("n1")},
 			warned: []string{"not known yet of 1 of 1 matching nodes whether they can hold this target: n1: NoInventory: the agent of the node has not reported"}},
-		"none can, but one has not reported": {prospects: []placement.Prospect{cannot("n1", "two cores"), unknown("n2"), unknown("n3")},
+		"none can, but one has not reported": {prospects: []claim.Prospect{cannot("n1", "two cores"), unknown("n2"), unknown("n3")},
 			warned: []string{"1 of 3 matching nodes cannot", "not known yet of 2 of 3 matching nodes whether they can hold this target: n2, n3: NoInventory"}},
 		"many alike":     {prospects: many, refused: "this target: n00, n01, n02 and 47 more: NotEnoughCPUs: two cores; kubectl"},
 		"many different": {prospects: different, refused: "n02: NotEnoughCPUs: 2 cores; and 47 more, for other reasons; kubectl"},
-		"many different, and one fits": {prospects: append([]placement.Prospect{fits("a")}, different...),
+		"many different, and one fits": {prospects: append([]claim.Prospect{fits("a")}, different...),
 			warned: []string{"50 of 51", "50 of 51", "50 of 51", "and 47 more, for other reasons"}},
-		"a long story": {prospects: []placement.Prospect{cannot("n1", strings.Repeat("long ", 1000))}, refused: "long lo...; kubectl"},
+		"a long story": {prospects: []claim.Prospect{cannot("n1", strings.Repeat("long ", 1000))}, refused: "long lo...; kubectl"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			warnings, err := verdict(c.prospects, !c.noWorse)
@@ -97,13 +97,13 @@ func TestVerdict(t *testing.T) {
 }
 
 func TestALoweredPercentageWarnsOfWhatIsPromised(t *testing.T) {
-	node := func(name, target, promised string) placement.Node {
+	node := func(name, target, promised string) claim.Node {
 		nn := &v1alpha1.NvmfNode{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.NvmfNodeSpec{Target: target}}
 		nn.Status.Pools = []v1alpha1.PoolStatus{{Device: "d", Ready: true, Total: new(resource.MustParse("10Gi")), Promised: new(resource.MustParse(promised))}}
-		return placement.Node{Name: name, Nvmf: nn}
+		return claim.Node{Name: name, Nvmf: nn}
 	}
 	target := &v1alpha1.NvmfTarget{ObjectMeta: metav1.ObjectMeta{Name: "fast"}, Spec: v1alpha1.NvmfTargetSpec{OverProvisioningPercent: 150}}
-	nodes := []placement.Node{node("n1", "fast", "16Gi"), node("n2", "fast", "15Gi"), node("n3", "slow", "30Gi"), {Name: "n4"}}
+	nodes := []claim.Node{node("n1", "fast", "16Gi"), node("n2", "fast", "15Gi"), node("n3", "slow", "30Gi"), {Name: "n4"}}
 	got := overPromised(target, nodes)
 	if len(got) != 1 || !strings.Contains(got[0], "of 1 pools: n1 (16Gi promised of pool d, 15Gi allowed)") {
 		t.Errorf("got %q", got)

@@ -13,8 +13,8 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/weft-storage/weft/operator/internal/claim"
 	"github.com/weft-storage/weft/operator/internal/cli"
-	"github.com/weft-storage/weft/operator/internal/placement"
 )
 
 const (
@@ -75,7 +75,7 @@ func TestPlanWithoutClusterPrintsAllOfThePlan(t *testing.T) {
 		t.Fatalf("exit code %d, %v", code, err)
 	}
 	a := answers(t, out)
-	if len(a.Plans) != 1 || a.Plans[0].Verdict != placement.Fits || a.Plans[0].Plan.SPDK == nil {
+	if len(a.Plans) != 1 || a.Plans[0].Verdict != claim.Fits || a.Plans[0].Plan.SPDK == nil {
 		t.Fatalf("got %s", out)
 	}
 	table, code, err := run(t, "", "plan", "-f", targetFile, "--inventory", serverFile)

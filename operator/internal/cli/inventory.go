@@ -15,7 +15,7 @@ import (
 	kjson "sigs.k8s.io/json"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
-	"github.com/weft-storage/weft/operator/internal/placement"
+	"github.com/weft-storage/weft/operator/internal/claim"
 	"github.com/weft-storage/weft/operator/internal/world"
 )
 
@@ -24,7 +24,7 @@ var kindless schema.GroupVersionKind
 
 // nodesOf reads nodes from an inventory's documents: NvmfNodes, Nodes that belong to them, and hardware in short form. The notes say
 // what the file leaves open.
-func nodesOf(docs []document) (nodes []placement.Node, notes []string, err error) {
+func nodesOf(docs []document) (nodes []claim.Node, notes []string, err error) {
 	var (
 		nvmfNodes []v1alpha1.NvmfNode
 		kubeNodes []corev1.Node

@@ -15,7 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
-	"github.com/weft-storage/weft/operator/internal/placement"
+	"github.com/weft-storage/weft/operator/internal/claim"
 	"github.com/weft-storage/weft/operator/internal/world"
 )
 
@@ -57,9 +57,9 @@ Exit codes: 0 every node looked at can hold the target; 1 error, also a target t
 
 // An Answer is what one target comes to on one node; it is what -o json prints.
 type Answer struct {
-	Target  string            `json:"target"`
-	Node    string            `json:"node"`
-	Verdict placement.Verdict `json:"verdict"`
+	Target  string        `json:"target"`
+	Node    string        `json:"node"`
+	Verdict claim.Verdict `json:"verdict"`
 	// Matches: the target's nodeSelector chooses the node. Absent when the node's labels are not known.
 	Matches *bool `json:"matches,omitempty"`
 	// Reasons why the node cannot hold the target, or why that is not known.
@@ -119,7 +119,7 @@ func planOffline(ctx context.Context, docs []document, file string) (Answers, er
 	answers := Answers{Notes: notes}
 	for _, t := range targets {
 		// A claim cannot be told from a file: whether it lasts is for the other target to say.
-		for _, p := range placement.Prospects(t, nil, nodes) {
+		for _, p := range claim.Prospects(t, nil, nodes) {
 			answers.Plans = append(answers.Plans, answer(t, p, nil))
 		}
 	}
@@ -139,20 +139,20 @@ func planInCluster(ctx context.Context, docs []document, at *cluster, node strin
 	if err != nil {
 		return Answers{}, err
 	}
-	if node != "" && !slices.ContainsFunc(w.Nodes, func(n placement.Node) bool { return n.Name == node }) {
+	if node != "" && !slices.ContainsFunc(w.Nodes, func(n claim.Node) bool { return n.Name == node }) {
 		return Answers{}, fmt.Errorf("the cluster has no node %s", node)
 	}
 	var answers Answers
 	for _, t := range targets {
 		some := false
-		for _, p := range placement.Prospects(t, w.Targets, w.Nodes) {
+		for _, p := range claim.Prospects(t, w.Targets, w.Nodes) {
 			if node == p.Node || node == "" && p.Matches {
 				answers.Plans = append(answers.Plans, answer(t, p, &p.Matches))
 				some = true
 			}
 		}
 		if !some {
-			answers.Plans = append(answers.Plans, Answer{Target: t.Name, Verdict: placement.Unknown, Reasons: []Reason{{
+			answers.Plans = append(answers.Plans, Answer{Target: t.Name, Verdict: claim.Unknown, Reasons: []Reason{{
 				v1alpha1.ReasonNoNodeMatches, "no node has the labels of spec.nodeSelector; label the nodes that shall serve, or name one with --node",
 			}}})
 		}
@@ -196,7 +196,7 @@ func targetsOf(ctx context.Context, docs []document, there []v1alpha1.NvmfTarget
 	return targets, errors.Join(errs...)
 }
 
-func answer(t *v1alpha1.NvmfTarget, p placement.Prospect, matches *bool) Answer {
+func answer(t *v1alpha1.NvmfTarget, p claim.Prospect, matches *bool) Answer {
 	a := Answer{Target: t.Name, Node: p.Node, Verdict: p.Verdict, Matches: matches, Plan: p.Plan}
 	for _, r := range p.Reasons {
 		a.Reasons = append(a.Reasons, Reason{r.Reason, r.Message})
@@ -226,13 +226,13 @@ func (a Answers) print(out io.Writer, format string) error {
 
 // verdict is the worst of all, as an exit code.
 func (a Answers) verdict() error {
-	has := func(v placement.Verdict) bool {
+	has := func(v claim.Verdict) bool {
 		return slices.ContainsFunc(a.Plans, func(p Answer) bool { return p.Verdict == v })
 	}
 	switch {
-	case has(placement.CannotHold):
+	case has(claim.CannotHold):
 		return &VerdictError{CodeCannotHold}
-	case has(placement.Unknown):
+	case has(claim.Unknown):
 		return &VerdictError{CodeUnknown}
 	}
 	return nil

@@ -11,7 +11,7 @@ import (
 	"text/tabwriter"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
-	"github.com/weft-storage/weft/operator/internal/placement"
+	"github.com/weft-storage/weft/operator/internal/claim"
 )
 
 // table prints for people, and keeps the first error.
@@ -41,7 +41,7 @@ func (t *table) columns(rows [][]string) {
 }
 
 func (a Answer) print(t *table) {
-	words := map[placement.Verdict]string{placement.Fits: "fits", placement.CannotHold: "does not fit", placement.Unknown: "cannot be said yet"}[a.Verdict]
+	words := map[claim.Verdict]string{claim.Fits: "fits", claim.CannotHold: "does not fit", claim.Unknown: "cannot be said yet"}[a.Verdict]
 	switch {
 	case a.Node == "":
 		t.line("NvmfTarget %s: %s", a.Target, words)

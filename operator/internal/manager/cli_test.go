@@ -17,8 +17,8 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/operator/internal/claim"
 	"github.com/weft-storage/weft/operator/internal/cli"
-	"github.com/weft-storage/weft/operator/internal/placement"
 )
 
 // kubectlWeft runs the program against the API server; a target is its standard input.
@@ -64,8 +64,8 @@ func TestPlanIsWhatTheOperatorDoes(t *testing.T) {
 	var foretold cli.Answers
 	c.Expect(json.Unmarshal([]byte(out), &foretold)).To(Succeed())
 	c.Expect(foretold.Plans).To(HaveExactElements(
-		And(HaveField("Node", "cli-1"), HaveField("Verdict", placement.Fits)),
-		And(HaveField("Node", "cli-2"), HaveField("Verdict", placement.CannotHold))))
+		And(HaveField("Node", "cli-1"), HaveField("Verdict", claim.Fits)),
+		And(HaveField("Node", "cli-2"), HaveField("Verdict", claim.CannotHold))))
 
 	out, code = c.kubectlWeft(newTarget("cli", "cli"), "plan", "-f", "-", "--node", "cli-3")
 	c.Expect(code).To(BeZero(), out)

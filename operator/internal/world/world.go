@@ -17,14 +17,14 @@ import (
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/sizing"
-	"github.com/weft-storage/weft/operator/internal/placement"
+	"github.com/weft-storage/weft/operator/internal/claim"
 )
 
 // World is one look at everything that a decision is made from.
 type World struct {
 	Targets []v1alpha1.NvmfTarget
 	// Nodes by name. A node is in the world when anything names it: a Node, an NvmfNode, a volume or a snapshot.
-	Nodes     []placement.Node
+	Nodes     []claim.Node
 	Volumes   []v1alpha1.NvmfVolume
 	Snapshots []v1alpha1.NvmfSnapshot
 }
@@ -58,11 +58,11 @@ func Of(kubeNodes []corev1.Node, nvmfNodes []v1alpha1.NvmfNode) *World {
 	return &World{Nodes: nodesOf(kubeNodes, nvmfNodes, nil, nil)}
 }
 
-func nodesOf(kubeNodes []corev1.Node, nvmfNodes []v1alpha1.NvmfNode, volumes []v1alpha1.NvmfVolume, snapshots []v1alpha1.NvmfSnapshot) []placement.Node {
-	nodes := map[string]*placement.Node{}
-	node := func(name string) *placement.Node {
+func nodesOf(kubeNodes []corev1.Node, nvmfNodes []v1alpha1.NvmfNode, volumes []v1alpha1.NvmfVolume, snapshots []v1alpha1.NvmfSnapshot) []claim.Node {
+	nodes := map[string]*claim.Node{}
+	node := func(name string) *claim.Node {
 		if nodes[name] == nil {
-			nodes[name] = &placement.Node{Name: name, Volumes: map[string]int{}}
+			nodes[name] = &claim.Node{Name: name, Volumes: map[string]int{}}
 		}
 		return nodes[name]
 	}
@@ -80,7 +80,7 @@ func nodesOf(kubeNodes []corev1.Node, nvmfNodes []v1alpha1.NvmfNode, volumes []v
 	for i := range snapshots {
 		node(snapshots[i].Spec.Node).Snapshots++
 	}
-	sorted := make([]placement.Node, 0, len(nodes))
+	sorted := make([]claim.Node, 0, len(nodes))
 	for _, name := range slices.Sorted(maps.Keys(nodes)) {
 		sorted = append(sorted, *nodes[name])
 	}

@@ -18,9 +18,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/operator/internal/claim"
 	"github.com/weft-storage/weft/operator/internal/controller"
 	"github.com/weft-storage/weft/operator/internal/manifest"
-	"github.com/weft-storage/weft/operator/internal/placement"
 	"github.com/weft-storage/weft/operator/internal/world"
 )
 
@@ -55,7 +55,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	decision := placement.Decide(w.Targets, w.Nodes)
+	decision := claim.Decide(w.Targets, w.Nodes)
 	if err := r.applyNodes(ctx, w, decision); err != nil {
 		return ctrl.Result{}, err
 	}

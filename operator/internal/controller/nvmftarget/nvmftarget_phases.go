@@ -15,15 +15,15 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/operator/internal/claim"
 	"github.com/weft-storage/weft/operator/internal/controller"
 	"github.com/weft-storage/weft/operator/internal/manifest"
-	"github.com/weft-storage/weft/operator/internal/placement"
 	"github.com/weft-storage/weft/operator/internal/world"
 )
 
 // applyNodes gives every NvmfNode the spec that was decided, and writes only
 // those that differ. One node's failure does not stop the others.
-func (r *Reconciler) applyNodes(ctx context.Context, w *world.World, decision placement.Decision) error {
+func (r *Reconciler) applyNodes(ctx context.Context, w *world.World, decision claim.Decision) error {
 	var errs []error
 	for _, n := range w.Nodes {
 		if n.Nvmf == nil {
@@ -36,7 +36,7 @@ func (r *Reconciler) applyNodes(ctx context.Context, w *world.World, decision pl
 	return errors.Join(errs...)
 }
 
-func (r *Reconciler) applyNode(ctx context.Context, n placement.Node, desired v1alpha1.NvmfNodeSpec) error {
+func (r *Reconciler) applyNode(ctx context.Context, n claim.Node, desired v1alpha1.NvmfNodeSpec) error {
 	config := manifest.ForNodeSpec(n.Nvmf, desired)
 	if config == nil {
 		return nil
@@ -74,7 +74,7 @@ func (r *Reconciler) holdsData(ctx context.Context, node, target string) (bool, 
 
 // applyBudget keeps the PodDisruptionBudget of a target that has pods: a drain of several nodes takes one
 // target after the other. It goes with the target.
-func (r *Reconciler) applyBudget(ctx context.Context, target *v1alpha1.NvmfTarget, decision placement.Decision) error {
+func (r *Reconciler) applyBudget(ctx context.Context, target *v1alpha1.NvmfTarget, decision claim.Decision) error {
 	if target == nil || target.Spec.Engine != v1alpha1.EngineSPDK {
 		return nil
 	}

@@ -13,9 +13,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/operator/internal/claim"
 	"github.com/weft-storage/weft/operator/internal/controller"
 	"github.com/weft-storage/weft/operator/internal/manifest"
-	"github.com/weft-storage/weft/operator/internal/placement"
 	"github.com/weft-storage/weft/operator/internal/world"
 )
 
@@ -23,7 +23,7 @@ import (
 const maxNotCapable = 50
 
 // updateStatus writes the status when it differs, and then the Events for what changed.
-func (r *Reconciler) updateStatus(ctx context.Context, target *v1alpha1.NvmfTarget, w *world.World, decision placement.Decision) error {
+func (r *Reconciler) updateStatus(ctx context.Context, target *v1alpha1.NvmfTarget, w *world.World, decision claim.Decision) error {
 	before := target.Status
 	after := status(observe(target, w, decision), metav1.NewTime(r.Clock.Now()))
 	config := manifest.ForTargetStatus(target, after)
@@ -40,7 +40,7 @@ func (r *Reconciler) updateStatus(ctx context.Context, target *v1alpha1.NvmfTarg
 // observation is all that a target's status follows from.
 type observation struct {
 	target *v1alpha1.NvmfTarget
-	placed placement.Target
+	placed claim.Target
 	// nodes that serve the target, or shall, by name, with how each of them does.
 	nodes []servingNode
 	// volumes of the target and snapshots in its pools, by name.
@@ -62,7 +62,7 @@ type servingNode struct {
 }
 
 // observe picks what concerns the target out of the world.
-func observe(target *v1alpha1.NvmfTarget, w *world.World, decision placement.Decision) observation {
+func observe(target *v1alpha1.NvmfTarget, w *world.World, decision claim.Decision) observation {
 	o := observation{target: target, placed: decision.Targets[target.Name]}
 	claimed := decision.Claimed(target.Name)
 	var total, allocated, free int64

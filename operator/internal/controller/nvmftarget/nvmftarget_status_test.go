@@ -14,7 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
-	"github.com/weft-storage/weft/operator/internal/placement"
+	"github.com/weft-storage/weft/operator/internal/claim"
 	"github.com/weft-storage/weft/operator/internal/world"
 )
 
@@ -51,54 +51,54 @@ func TestConditions(t *testing.T) {
 			[3]string{"False/NoNodeMatches", "False/AsExpected", "False/AsExpected"},
 		},
 		"all serve": {
-			observation{target: fresh(), placed: placement.Target{Matching: []string{"a"}, Capable: []string{"a"}}, nodes: []servingNode{serving("a", ready, "AsExpected")}},
+			observation{target: fresh(), placed: claim.Target{Matching: []string{"a"}, Capable: []string{"a"}}, nodes: []servingNode{serving("a", ready, "AsExpected")}},
 			[3]string{"True/AsExpected", "False/AsExpected", "False/AsExpected"},
 		},
 		"one serves, one is not capable": {
-			observation{target: fresh(), placed: placement.Target{Matching: []string{"a", "x00"}, Capable: []string{"a"}, NotCapable: refused("NoDevice")}, nodes: []servingNode{serving("a", ready, "AsExpected")}},
+			observation{target: fresh(), placed: claim.Target{Matching: []string{"a", "x00"}, Capable: []string{"a"}, NotCapable: refused("NoDevice")}, nodes: []servingNode{serving("a", ready, "AsExpected")}},
 			[3]string{"True/AsExpected", "False/AsExpected", "True/NodesNotCapable"},
 		},
 		"one serves, one is failing": {
-			observation{target: fresh(), placed: placement.Target{Matching: []string{"a", "b"}, Capable: []string{"a", "b"}}, nodes: []servingNode{serving("a", ready, "AsExpected"), serving("b", failing, "PoolFailed")}},
+			observation{target: fresh(), placed: claim.Target{Matching: []string{"a", "b"}, Capable: []string{"a", "b"}}, nodes: []servingNode{serving("a", ready, "AsExpected"), serving("b", failing, "PoolFailed")}},
 			[3]string{"False/NodesNotReady", "False/AsExpected", "True/NodesNotReady"},
 		},
 		"one serves, one is about to": {
-			observation{target: fresh(), placed: placement.Target{Matching: []string{"a", "b"}, Capable: []string{"a", "b"}}, nodes: []servingNode{serving("a", ready, "AsExpected"), serving("b", pending, "Pending")}},
+			observation{target: fresh(), placed: claim.Target{Matching: []string{"a", "b"}, Capable: []string{"a", "b"}}, nodes: []servingNode{serving("a", ready, "AsExpected"), serving("b", pending, "Pending")}},
 			[3]string{"False/Pending", "True/Pending", "True/Pending"},
 		},
 		"no agent reported": {
-			observation{target: fresh(), placed: placement.Target{Matching: []string{"x00"}, NotCapable: refused("NoInventory")}},
+			observation{target: fresh(), placed: claim.Target{Matching: []string{"x00"}, NotCapable: refused("NoInventory")}},
 			[3]string{"False/Pending", "True/Pending", "True/Pending"},
 		},
 		"one agent did not report, another's node is not capable": {
-			observation{target: fresh(), placed: placement.Target{Matching: []string{"x00", "x01"}, NotCapable: refused("NoInventory", "NoDevice")}},
+			observation{target: fresh(), placed: claim.Target{Matching: []string{"x00", "x01"}, NotCapable: refused("NoInventory", "NoDevice")}},
 			[3]string{"False/NoNodeCapable", "True/Pending", "True/NodesNotCapable"},
 		},
 		"a kept node is failing: not the target's concern any more": {
-			observation{target: fresh(), placed: placement.Target{Matching: []string{"a"}, Capable: []string{"a"}, Kept: []string{"k"}},
+			observation{target: fresh(), placed: claim.Target{Matching: []string{"a"}, Capable: []string{"a"}, Kept: []string{"k"}},
 				nodes: []servingNode{serving("a", ready, "AsExpected"), {name: "k", health: health{failing, "AgentSilent", "because"}}}},
 			[3]string{"True/AsExpected", "False/AsExpected", "False/AsExpected"},
 		},
 		"a selector that cannot be read": {
-			observation{target: fresh(), placed: placement.Target{SelectorError: errors.New("bad")}},
+			observation{target: fresh(), placed: claim.Target{SelectorError: errors.New("bad")}},
 			[3]string{"False/InvalidNodeSelector", "False/AsExpected", "False/AsExpected"},
 		},
 		"a pod is outdated": {
-			observation{target: fresh(), placed: placement.Target{Matching: []string{"a"}, Capable: []string{"a"}}, nodes: []servingNode{{name: "a", capable: true, podOutdated: true, health: health{ready, "AsExpected", "serving"}}}},
+			observation{target: fresh(), placed: claim.Target{Matching: []string{"a"}, Capable: []string{"a"}}, nodes: []servingNode{{name: "a", capable: true, podOutdated: true, health: health{ready, "AsExpected", "serving"}}}},
 			[3]string{"True/AsExpected", "True/PodOutdated", "False/AsExpected"},
 		},
 		"a node is not tuned as asked for": {
-			observation{target: fresh(), placed: placement.Target{Matching: []string{"a"}, Capable: []string{"a"}}, nodes: []servingNode{{name: "a", capable: true, health: health{ready, "AsExpected", "serving"},
+			observation{target: fresh(), placed: claim.Target{Matching: []string{"a"}, Capable: []string{"a"}}, nodes: []servingNode{{name: "a", capable: true, health: health{ready, "AsExpected", "serving"},
 				untuned: &metav1.Condition{Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonSettingRefused, Message: "eth0/rings.rx: no"}}}},
 			[3]string{"True/AsExpected", "False/AsExpected", "True/SettingRefused"},
 		},
 		"more is promised of a pool than may be": {
-			observation{target: fresh(), placed: placement.Target{Matching: []string{"a"}, Capable: []string{"a"}}, nodes: []servingNode{serving("a", ready, "AsExpected")},
+			observation{target: fresh(), placed: claim.Target{Matching: []string{"a"}, Capable: []string{"a"}}, nodes: []servingNode{serving("a", ready, "AsExpected")},
 				overPromised: []string{"a (12Gi promised of pool d, 10Gi allowed)"}},
 			[3]string{"True/AsExpected", "False/AsExpected", "True/OverPromised"},
 		},
 		"deleting, with volumes": {
-			observation{target: gone, placed: placement.Target{Matching: []string{"a"}, Capable: []string{"a"}}, nodes: []servingNode{serving("a", ready, "AsExpected")}, volumes: []string{"v"}},
+			observation{target: gone, placed: claim.Target{Matching: []string{"a"}, Capable: []string{"a"}}, nodes: []servingNode{serving("a", ready, "AsExpected")}, volumes: []string{"v"}},
 			[3]string{"False/Deleting", "True/VolumesRemain", "False/AsExpected"},
 		},
 		"deleting, with a snapshot": {
@@ -131,7 +131,7 @@ func TestConditions(t *testing.T) {
 
 func TestStatusIsUnchangedWhileNothingHappens(t *testing.T) {
 	target := fresh()
-	o := observation{target: target, placed: placement.Target{Matching: []string{"a", "x00"}, Capable: []string{"a"}, NotCapable: refused("NoDevice")}, nodes: []servingNode{serving("a", ready, "AsExpected")}}
+	o := observation{target: target, placed: claim.Target{Matching: []string{"a", "x00"}, Capable: []string{"a"}, NotCapable: refused("NoDevice")}, nodes: []servingNode{serving("a", ready, "AsExpected")}}
 	target.Status = status(o, now)
 	if diff := cmp.Diff(target.Status, status(o, later)); diff != "" {
 		t.Errorf("the status changed:\n%s", diff)
@@ -142,7 +142,7 @@ func TestStatusIsUnchangedWhileNothingHappens(t *testing.T) {
 }
 
 func TestNotCapableIsBounded(t *testing.T) {
-	o := observation{target: fresh(), placed: placement.Target{NotCapable: refused(strings.Fields(strings.Repeat("NoDevice ", 70))...)}}
+	o := observation{target: fresh(), placed: claim.Target{NotCapable: refused(strings.Fields(strings.Repeat("NoDevice ", 70))...)}}
 	for _, n := range o.placed.NotCapable {
 		o.placed.Matching = append(o.placed.Matching, n.Node)
 	}
@@ -159,8 +159,8 @@ func TestNotCapableIsBounded(t *testing.T) {
 }
 
 func TestEvents(t *testing.T) {
-	before := status(observation{target: fresh(), placed: placement.Target{Matching: []string{"x00", "x01"}, NotCapable: refused("NoDevice", "NoAddress")}}, now)
-	o := observation{target: fresh(), placed: placement.Target{Matching: []string{"a", "x00", "x01"}, Capable: []string{"a"}, NotCapable: refused("NoDevice", "NoRDMADevice")},
+	before := status(observation{target: fresh(), placed: claim.Target{Matching: []string{"x00", "x01"}, NotCapable: refused("NoDevice", "NoAddress")}}, now)
+	o := observation{target: fresh(), placed: claim.Target{Matching: []string{"a", "x00", "x01"}, Capable: []string{"a"}, NotCapable: refused("NoDevice", "NoRDMADevice")},
 		nodes: []servingNode{serving("a", ready, "AsExpected")}}
 	got := eventsFor(before, status(o, later))
 	want := []notice{
@@ -252,28 +252,28 @@ func TestHealthOfANodeWithATargetPod(t *testing.T) {
 // What a target can still take is what the agents of its nodes say; which of its pools have promised too much follows from its own spec.
 func TestCapacity(t *testing.T) {
 	q := func(gib int64) *resource.Quantity { return resource.NewQuantity(gib<<30, resource.BinarySI) }
-	node := func(name string, total, promised, free int64) placement.Node {
+	node := func(name string, total, promised, free int64) claim.Node {
 		nn := &v1alpha1.NvmfNode{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.NvmfNodeSpec{Target: "fast"}}
 		nn.Status.Capacity = v1alpha1.Capacity{Total: q(total), Free: q(free)}
 		nn.Status.Pools = []v1alpha1.PoolStatus{
 			{Device: "d", Ready: true, Total: q(total), Promised: q(promised)},
 			{Device: "unread", Ready: true}, {Device: "left", Total: q(1), Promised: q(5)},
 		}
-		return placement.Node{Name: name, Nvmf: nn}
+		return claim.Node{Name: name, Nvmf: nn}
 	}
 	volume := func(name, target, node, size string) v1alpha1.NvmfVolume {
 		return v1alpha1.NvmfVolume{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.NvmfVolumeSpec{Target: target, Node: node, Size: resource.MustParse(size)}}
 	}
 	w := &world.World{
-		Nodes: []placement.Node{node("a", 10, 5, 7), node("b", 4, 6, 0)},
+		Nodes: []claim.Node{node("a", 10, 5, 7), node("b", 4, 6, 0)},
 		Volumes: []v1alpha1.NvmfVolume{
 			volume("v1", "fast", "a", "3Gi"), volume("v2", "fast", "b", "6Gi"), volume("v3", "other", "a", "1Gi"),
 		},
 		Snapshots: []v1alpha1.NvmfSnapshot{{Spec: v1alpha1.NvmfSnapshotSpec{Node: "a"}, Status: v1alpha1.NvmfSnapshotStatus{Allocated: q(2)}}},
 	}
-	d := placement.Decision{
+	d := claim.Decision{
 		Nodes:   map[string]v1alpha1.NvmfNodeSpec{"a": {Target: "fast"}, "b": {Target: "fast"}},
-		Targets: map[string]placement.Target{"fast": {}},
+		Targets: map[string]claim.Target{"fast": {}},
 	}
 	o := observe(fresh(), w, d)
 	if got := fmt.Sprint(o.capacity.Total, o.capacity.Allocated, o.capacity.Free); got != "14Gi 11Gi 7Gi" {

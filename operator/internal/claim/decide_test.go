@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package placement_test
+package claim_test
 
 import (
 	"slices"
@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
-	"github.com/weft-storage/weft/operator/internal/placement"
+	"github.com/weft-storage/weft/operator/internal/claim"
 )
 
 var epoch = time.Date(2026, 11, 20, 8, 0, 0, 0, time.UTC)
@@ -52,11 +52,11 @@ func badSelector(t *v1alpha1.NvmfTarget) {
 	t.Spec.NodeSelector.MatchExpressions = []metav1.LabelSelectorRequirement{{Key: "pool", Operator: "Like"}}
 }
 
-type nodeOption func(*placement.Node)
+type nodeOption func(*claim.Node)
 
 // node exists, has the label pool=<pool>, and its agent reported what a TCP target on a file needs.
-func node(name, pool string, options ...nodeOption) placement.Node {
-	n := placement.Node{
+func node(name, pool string, options ...nodeOption) claim.Node {
+	n := claim.Node{
 		Name: name, Exists: true,
 		Labels:      map[string]string{"pool": pool},
 		InternalIPs: []string{"192.0.2.1"},
@@ -74,7 +74,7 @@ func node(name, pool string, options ...nodeOption) placement.Node {
 
 // claimedBy gives the node a plan of that target, recognizable by an odd port.
 func claimedBy(target string) nodeOption {
-	return func(n *placement.Node) { n.Nvmf.Spec = v1alpha1.NvmfNodeSpec{Target: target, Plan: oldPlan(target)} }
+	return func(n *claim.Node) { n.Nvmf.Spec = v1alpha1.NvmfNodeSpec{Target: target, Plan: oldPlan(target)} }
 }
 
 func oldPlan(target string) *v1alpha1.Plan {
@@ -86,27 +86,27 @@ func oldPlan(target string) *v1alpha1.Plan {
 }
 
 func volumes(target string, n int) nodeOption {
-	return func(node *placement.Node) { node.Volumes[target] = n }
+	return func(node *claim.Node) { node.Volumes[target] = n }
 }
-func snapshots(n int) nodeOption    { return func(node *placement.Node) { node.Snapshots = n } }
-func gone(n *placement.Node)        { n.Exists, n.Labels, n.InternalIPs = false, nil, nil }
-func noAgent(n *placement.Node)     { n.Nvmf = nil }
-func noInventory(n *placement.Node) { n.Nvmf.Status.Inventory = nil }
+func snapshots(n int) nodeOption { return func(node *claim.Node) { node.Snapshots = n } }
+func gone(n *claim.Node)         { n.Exists, n.Labels, n.InternalIPs = false, nil, nil }
+func noAgent(n *claim.Node)      { n.Nvmf = nil }
+func noInventory(n *claim.Node)  { n.Nvmf.Status.Inventory = nil }
 func modules(names ...string) nodeOption {
-	return func(n *placement.Node) { n.Nvmf.Status.Inventory.Modules = names }
+	return func(n *claim.Node) { n.Nvmf.Status.Inventory.Modules = names }
 }
 
 // Ports tell whose plan a node has: 999 is the one it had, 4420 a fresh one.
-type claim struct {
+type claimed struct {
 	target        string
 	port          int32
 	unschedulable bool
 }
 
-func claims(d placement.Decision) map[string]claim {
-	out := map[string]claim{}
+func claims(d claim.Decision) map[string]claimed {
+	out := map[string]claimed{}
 	for name, spec := range d.Nodes {
-		c := claim{target: spec.Target, unschedulable: spec.Unschedulable}
+		c := claimed{target: spec.Target, unschedulable: spec.Unschedulable}
 		if spec.Plan != nil {
 			c.port = spec.Plan.Portals[0].Port
 		}
@@ -116,116 +116,116 @@ func claims(d placement.Decision) map[string]claim {
 }
 
 func TestClaims(t *testing.T) {
-	free := claim{}
+	free := claimed{}
 	tests := map[string]struct {
 		targets []v1alpha1.NvmfTarget
-		nodes   []placement.Node
-		want    map[string]claim
+		nodes   []claim.Node
+		want    map[string]claimed
 	}{
 		"a matching node is claimed, another is not": {
 			targets: []v1alpha1.NvmfTarget{target("fast", "a")},
-			nodes:   []placement.Node{node("n1", "a"), node("n2", "b")},
-			want:    map[string]claim{"n1": {target: "fast", port: 4420}, "n2": free},
+			nodes:   []claim.Node{node("n1", "a"), node("n2", "b")},
+			want:    map[string]claimed{"n1": {target: "fast", port: 4420}, "n2": free},
 		},
 		"the oldest of two that match": {
 			targets: []v1alpha1.NvmfTarget{target("a-young", "a"), target("z-old", "a", age(1))},
-			nodes:   []placement.Node{node("n1", "a")},
-			want:    map[string]claim{"n1": {target: "z-old", port: 4420}},
+			nodes:   []claim.Node{node("n1", "a")},
+			want:    map[string]claimed{"n1": {target: "z-old", port: 4420}},
 		},
 		"of the same age: the first by name": {
 			targets: []v1alpha1.NvmfTarget{target("z", "a"), target("b", "a")},
-			nodes:   []placement.Node{node("n1", "a")},
-			want:    map[string]claim{"n1": {target: "b", port: 4420}},
+			nodes:   []claim.Node{node("n1", "a")},
+			want:    map[string]claimed{"n1": {target: "b", port: 4420}},
 		},
 		"an older one does not take a node that has a target": {
 			targets: []v1alpha1.NvmfTarget{target("old", "a", age(1)), target("young", "a")},
-			nodes:   []placement.Node{node("n1", "a", claimedBy("young"))},
-			want:    map[string]claim{"n1": {target: "young", port: 4420}},
+			nodes:   []claim.Node{node("n1", "a", claimedBy("young"))},
+			want:    map[string]claimed{"n1": {target: "young", port: 4420}},
 		},
 		"a node that no longer matches is released": {
 			targets: []v1alpha1.NvmfTarget{target("fast", "a")},
-			nodes:   []placement.Node{node("n1", "b", claimedBy("fast"))},
-			want:    map[string]claim{"n1": free},
+			nodes:   []claim.Node{node("n1", "b", claimedBy("fast"))},
+			want:    map[string]claimed{"n1": free},
 		},
 		"a node that no longer matches is released before the one that does gets it": {
 			targets: []v1alpha1.NvmfTarget{target("fast", "a"), target("slow", "b")},
-			nodes:   []placement.Node{node("n1", "b", claimedBy("fast")), node("n2", "b")},
-			want:    map[string]claim{"n1": free, "n2": {target: "slow", port: 4420}},
+			nodes:   []claim.Node{node("n1", "b", claimedBy("fast")), node("n2", "b")},
+			want:    map[string]claimed{"n1": free, "n2": {target: "slow", port: 4420}},
 		},
 		"a node that no longer matches is kept while volumes are on it, and follows the spec": {
 			targets: []v1alpha1.NvmfTarget{target("fast", "a"), target("slow", "b", age(1))},
-			nodes:   []placement.Node{node("n1", "b", claimedBy("fast"), volumes("fast", 1))},
-			want:    map[string]claim{"n1": {target: "fast", port: 4420, unschedulable: true}},
+			nodes:   []claim.Node{node("n1", "b", claimedBy("fast"), volumes("fast", 1))},
+			want:    map[string]claimed{"n1": {target: "fast", port: 4420, unschedulable: true}},
 		},
 		"snapshots keep a claim as volumes do": {
 			targets: []v1alpha1.NvmfTarget{target("fast", "a")},
-			nodes:   []placement.Node{node("n1", "b", claimedBy("fast"), snapshots(1))},
-			want:    map[string]claim{"n1": {target: "fast", port: 4420, unschedulable: true}},
+			nodes:   []claim.Node{node("n1", "b", claimedBy("fast"), snapshots(1))},
+			want:    map[string]claimed{"n1": {target: "fast", port: 4420, unschedulable: true}},
 		},
 		"a target that vanished keeps nodes with volumes as they are": {
-			nodes: []placement.Node{node("n1", "a", claimedBy("gone"), volumes("gone", 1)), node("n2", "a", claimedBy("gone"))},
-			want:  map[string]claim{"n1": {target: "gone", port: 999}, "n2": free},
+			nodes: []claim.Node{node("n1", "a", claimedBy("gone"), volumes("gone", 1)), node("n2", "a", claimedBy("gone"))},
+			want:  map[string]claimed{"n1": {target: "gone", port: 999}, "n2": free},
 		},
 		"an NvmfNode that was made again returns to the target whose volumes are there": {
 			targets: []v1alpha1.NvmfTarget{target("old", "a", age(1)), target("young", "b")},
-			nodes:   []placement.Node{node("n1", "a", volumes("young", 3))},
-			want:    map[string]claim{"n1": {target: "young", port: 4420, unschedulable: true}},
+			nodes:   []claim.Node{node("n1", "a", volumes("young", 3))},
+			want:    map[string]claimed{"n1": {target: "young", port: 4420, unschedulable: true}},
 		},
 		"data decides before an empty claim": {
 			targets: []v1alpha1.NvmfTarget{target("old", "a", age(1)), target("young", "a")},
-			nodes:   []placement.Node{node("n1", "a", claimedBy("old"), volumes("young", 3))},
-			want:    map[string]claim{"n1": free}, // and then young's, as above
+			nodes:   []claim.Node{node("n1", "a", claimedBy("old"), volumes("young", 3))},
+			want:    map[string]claimed{"n1": free}, // and then young's, as above
 		},
 		"a target being deleted keeps all its nodes while one has volumes, and takes no new one": {
 			targets: []v1alpha1.NvmfTarget{target("fast", "a", deleting)},
-			nodes:   []placement.Node{node("n1", "a", claimedBy("fast"), volumes("fast", 1)), node("n2", "a", claimedBy("fast")), node("n3", "a")},
-			want:    map[string]claim{"n1": {target: "fast", port: 4420, unschedulable: true}, "n2": {target: "fast", port: 4420, unschedulable: true}, "n3": free},
+			nodes:   []claim.Node{node("n1", "a", claimedBy("fast"), volumes("fast", 1)), node("n2", "a", claimedBy("fast")), node("n3", "a")},
+			want:    map[string]claimed{"n1": {target: "fast", port: 4420, unschedulable: true}, "n2": {target: "fast", port: 4420, unschedulable: true}, "n3": free},
 		},
 		"a target being deleted without volumes releases its nodes, and takes none": {
 			targets: []v1alpha1.NvmfTarget{target("fast", "a", deleting, age(1)), target("next", "a")},
-			nodes:   []placement.Node{node("n1", "a", claimedBy("fast")), node("n2", "a")},
-			want:    map[string]claim{"n1": free, "n2": {target: "next", port: 4420}},
+			nodes:   []claim.Node{node("n1", "a", claimedBy("fast")), node("n2", "a")},
+			want:    map[string]claimed{"n1": free, "n2": {target: "next", port: 4420}},
 		},
 		"a target without its finalizer claims nothing yet": {
 			targets: []v1alpha1.NvmfTarget{target("fast", "a", unfinalized)},
-			nodes:   []placement.Node{node("n1", "a")},
-			want:    map[string]claim{"n1": free},
+			nodes:   []claim.Node{node("n1", "a")},
+			want:    map[string]claimed{"n1": free},
 		},
 		"nor does a younger one in its place": {
 			targets: []v1alpha1.NvmfTarget{target("fast", "a", unfinalized), target("next", "a"), target("other", "b")},
-			nodes:   []placement.Node{node("n1", "a"), node("n2", "b")},
-			want:    map[string]claim{"n1": free, "n2": {target: "other", port: 4420}},
+			nodes:   []claim.Node{node("n1", "a"), node("n2", "b")},
+			want:    map[string]claimed{"n1": free, "n2": {target: "other", port: 4420}},
 		},
 		"a Kubernetes Node that is gone takes no claim away": {
 			targets: []v1alpha1.NvmfTarget{target("fast", "a")},
-			nodes:   []placement.Node{node("n1", "a", claimedBy("fast"), gone), node("n2", "a", gone)},
-			want:    map[string]claim{"n1": {target: "fast", port: 999}, "n2": free},
+			nodes:   []claim.Node{node("n1", "a", claimedBy("fast"), gone), node("n2", "a", gone)},
+			want:    map[string]claimed{"n1": {target: "fast", port: 999}, "n2": free},
 		},
 		"a selector that cannot be read takes no claim away, and claims nothing": {
 			targets: []v1alpha1.NvmfTarget{target("fast", "a", badSelector)},
-			nodes:   []placement.Node{node("n1", "a", claimedBy("fast")), node("n2", "a")},
-			want:    map[string]claim{"n1": {target: "fast", port: 4420}, "n2": free},
+			nodes:   []claim.Node{node("n1", "a", claimedBy("fast")), node("n2", "a")},
+			want:    map[string]claimed{"n1": {target: "fast", port: 4420}, "n2": free},
 		},
 		"a node that is not capable is not claimed, and not given to a younger target": {
 			targets: []v1alpha1.NvmfTarget{target("old", "a", age(1), overRDMA), target("young", "a")},
-			nodes:   []placement.Node{node("n1", "a")},
-			want:    map[string]claim{"n1": free},
+			nodes:   []claim.Node{node("n1", "a")},
+			want:    map[string]claimed{"n1": free},
 		},
 		"a claimed node that is not capable any more keeps its plan": {
 			targets: []v1alpha1.NvmfTarget{target("fast", "a", overRDMA)},
-			nodes:   []placement.Node{node("n1", "a", claimedBy("fast")), node("n2", "a", claimedBy("fast"), noInventory)},
-			want:    map[string]claim{"n1": {target: "fast", port: 999}, "n2": {target: "fast", port: 999}},
+			nodes:   []claim.Node{node("n1", "a", claimedBy("fast")), node("n2", "a", claimedBy("fast"), noInventory)},
+			want:    map[string]claimed{"n1": {target: "fast", port: 999}, "n2": {target: "fast", port: 999}},
 		},
 		"a node without an NvmfNode cannot be written": {
 			targets: []v1alpha1.NvmfTarget{target("fast", "a")},
-			nodes:   []placement.Node{node("n1", "a", noAgent)},
-			want:    map[string]claim{},
+			nodes:   []claim.Node{node("n1", "a", noAgent)},
+			want:    map[string]claimed{},
 		},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
-			got := claims(placement.Decide(test.targets, test.nodes))
-			if diff := cmp.Diff(test.want, got, cmp.AllowUnexported(claim{})); diff != "" {
+			got := claims(claim.Decide(test.targets, test.nodes))
+			if diff := cmp.Diff(test.want, got, cmp.AllowUnexported(claimed{})); diff != "" {
 				t.Errorf("claims (-want +got):\n%s", diff)
 			}
 		})
@@ -235,11 +235,11 @@ func TestClaims(t *testing.T) {
 // A second decision from what the first one wrote changes nothing, whatever the order of the lists.
 func TestDecideIsStable(t *testing.T) {
 	targets := []v1alpha1.NvmfTarget{target("a", "a"), target("b", "a", age(1)), target("c", "c", deleting), target("d", "d", overRDMA)}
-	nodes := []placement.Node{
+	nodes := []claim.Node{
 		node("n1", "a"), node("n2", "a", claimedBy("a")), node("n3", "c", claimedBy("c"), volumes("c", 1)),
 		node("n4", "d"), node("n5", "x", claimedBy("d"), volumes("d", 1)), node("n6", "c"), node("n7", "a", noAgent),
 	}
-	first := placement.Decide(targets, nodes)
+	first := claim.Decide(targets, nodes)
 	for i := range nodes {
 		if nodes[i].Nvmf != nil {
 			nodes[i].Nvmf.Spec = first.Nodes[nodes[i].Name]
@@ -247,7 +247,7 @@ func TestDecideIsStable(t *testing.T) {
 	}
 	slices.Reverse(targets)
 	slices.Reverse(nodes)
-	second := placement.Decide(targets, nodes)
+	second := claim.Decide(targets, nodes)
 	if diff := cmp.Diff(first.Nodes, second.Nodes); diff != "" {
 		t.Errorf("the second decision differs (-first +second):\n%s", diff)
 	}
@@ -262,12 +262,12 @@ func TestResults(t *testing.T) {
 	}
 	tests := map[string]struct {
 		targets []v1alpha1.NvmfTarget
-		nodes   []placement.Node
+		nodes   []claim.Node
 		want    map[string]result
 	}{
 		"each node that is not capable has a reason": {
 			targets: []v1alpha1.NvmfTarget{target("fast", "a")},
-			nodes: []placement.Node{
+			nodes: []claim.Node{
 				node("n5", "b"), node("n4", "a"), node("n3", "a", modules("loop", "nvmet", "xfs")),
 				node("n2", "a", noInventory), node("n1", "a", noAgent),
 			},
@@ -279,7 +279,7 @@ func TestResults(t *testing.T) {
 		},
 		"a node of another target is named so": {
 			targets: []v1alpha1.NvmfTarget{target("a", "a"), target("b", "a")},
-			nodes:   []placement.Node{node("n1", "a"), node("n2", "a", claimedBy("b"))},
+			nodes:   []claim.Node{node("n1", "a"), node("n2", "a", claimedBy("b"))},
 			want: map[string]result{
 				"a": {Matching: []string{"n1", "n2"}, Capable: []string{"n1"}, NotCapable: []why{{"n2", v1alpha1.ReasonClaimedByAnother}}},
 				"b": {Matching: []string{"n1", "n2"}, Capable: []string{"n2"}, NotCapable: []why{{"n1", v1alpha1.ReasonClaimedByAnother}}},
@@ -287,29 +287,29 @@ func TestResults(t *testing.T) {
 		},
 		"kept nodes do not count as matching": {
 			targets: []v1alpha1.NvmfTarget{target("a", "a")},
-			nodes:   []placement.Node{node("n1", "b", claimedBy("a"), volumes("a", 1)), node("n2", "a", claimedBy("a"), gone)},
+			nodes:   []claim.Node{node("n1", "b", claimedBy("a"), volumes("a", 1)), node("n2", "a", claimedBy("a"), gone)},
 			want:    map[string]result{"a": {Kept: []string{"n1", "n2"}}},
 		},
 		"a claimed node that lost what it needs is not capable": {
 			targets: []v1alpha1.NvmfTarget{target("a", "a", overRDMA)},
-			nodes:   []placement.Node{node("n1", "a", claimedBy("a"))},
+			nodes:   []claim.Node{node("n1", "a", claimedBy("a"))},
 			want:    map[string]result{"a": {Matching: []string{"n1"}, NotCapable: []why{{"n1", v1alpha1.ReasonModuleMissing}}}},
 		},
 		"a selector that cannot be read": {
 			targets: []v1alpha1.NvmfTarget{target("a", "a", badSelector)},
-			nodes:   []placement.Node{node("n1", "a", claimedBy("a")), node("n2", "a")},
+			nodes:   []claim.Node{node("n1", "a", claimedBy("a")), node("n2", "a")},
 			want:    map[string]result{"a": {Kept: []string{"n1"}, BadSelector: true}},
 		},
 		"a target being deleted has no complaint about nodes it does not take": {
 			targets: []v1alpha1.NvmfTarget{target("a", "a", deleting)},
-			nodes:   []placement.Node{node("n1", "a"), node("n2", "a", claimedBy("a"), volumes("a", 1))},
+			nodes:   []claim.Node{node("n1", "a"), node("n2", "a", claimedBy("a"), volumes("a", 1))},
 			want:    map[string]result{"a": {Matching: []string{"n1", "n2"}, Capable: []string{"n2"}}},
 		},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			got := map[string]result{}
-			for name, r := range placement.Decide(test.targets, test.nodes).Targets {
+			for name, r := range claim.Decide(test.targets, test.nodes).Targets {
 				res := result{Matching: r.Matching, Capable: r.Capable, Kept: r.Kept, BadSelector: r.SelectorError != nil}
 				for _, n := range r.NotCapable {
 					if n.Message == "" {

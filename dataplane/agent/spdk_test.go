@@ -15,7 +15,7 @@ import (
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/engine/spdk"
-	"github.com/weft-storage/weft/dataplane/internal/launch"
+	"github.com/weft-storage/weft/dataplane/launch"
 	"github.com/weft-storage/weft/dataplane/spdkrpc/spdktest"
 )
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package placement decides which NvmfTarget claims which node, and with what plan.
+// Package claim decides which NvmfTarget claims which node, and with what plan.
 //
 // It is pure: from the objects as they are to the objects as they should be,
 // with a reason for each node that cannot serve. It holds these invariants:
@@ -14,7 +14,7 @@
 //   - A node goes from one target to another in two steps: released, then claimed. Its
 //     plan is never changed from one pool to another in place, which the API refuses.
 //   - A claimed node that cannot follow its target's spec any more keeps the plan that it has.
-package placement
+package claim
 
 import (
 	"cmp"

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package signature finds out what is on a device before weft writes to it.
+// Package device finds out what is on a device before weft writes to it.
 // Engines share it: what one of them must not erase, none may.
-package signature
+package device
 
 import (
 	"bytes"

@@ -20,9 +20,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
-	"github.com/weft-storage/weft/dataplane/internal/launch"
-	"github.com/weft-storage/weft/dataplane/internal/launch/launchtest"
 	"github.com/weft-storage/weft/dataplane/inventory"
+	"github.com/weft-storage/weft/dataplane/launch"
+	"github.com/weft-storage/weft/dataplane/launch/launchtest"
 )
 
 // A start of the launcher on a node of its own.

@@ -18,8 +18,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/agent"
 	"github.com/weft-storage/weft/dataplane/engine"
-	"github.com/weft-storage/weft/dataplane/internal/agent"
 )
 
 // longestRetry is how long an agent waits here before it tries again what failed; on a node it may be half a minute.

@@ -22,7 +22,7 @@ import (
 	"time"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
-	"github.com/weft-storage/weft/dataplane/internal/signature"
+	"github.com/weft-storage/weft/dataplane/device"
 	"github.com/weft-storage/weft/dataplane/inventory"
 )
 
@@ -113,8 +113,8 @@ type Machine struct {
 	Prober inventory.Prober
 	// Command runs a command; inventory.RunCommand when nil.
 	Command inventory.Runner
-	// Look at what is on a block device, and whether something holds it (engine.ErrInUse); signature.Look when nil.
-	Look func(ctx context.Context, device string) (signature.Content, error)
+	// Look at what is on a block device, and whether something holds it (engine.ErrInUse); device.Look when nil.
+	Look func(ctx context.Context, device string) (device.Content, error)
 	// Exec replaces this process; execve when nil.
 	Exec func(path string, argv, env []string) error
 	// BindTimeout is how long the kernel may take to move a drive from driver to driver; 10 s when 0.

@@ -15,10 +15,10 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/device"
 	"github.com/weft-storage/weft/dataplane/engine"
-	"github.com/weft-storage/weft/dataplane/internal/launch"
-	"github.com/weft-storage/weft/dataplane/internal/signature"
 	"github.com/weft-storage/weft/dataplane/inventory"
+	"github.com/weft-storage/weft/dataplane/launch"
 )
 
 const (
@@ -116,11 +116,11 @@ func TestDrivesAreRefused(t *testing.T) {
 			s.node.Mounts("36 22 259:1 / /data rw - ext4 /dev/nvme1n1 rw", "35 22 0:31 / /dev/hugepages rw,relatime - hugetlbfs hugetlbfs rw,pagesize=2M")
 		}, v1alpha1.ReasonForeignSignature, []string{"/dev/nvme1n1", "mounted on /data"}},
 		"held by a mount that nobody sees": {func(s *start) {
-			s.machine.Look = func(_ context.Context, device string) (signature.Content, error) {
-				if strings.HasSuffix(device, "/dev/nvme1n1") {
-					return signature.Content{}, fmt.Errorf("probe %s: %w", device, engine.ErrInUse)
+			s.machine.Look = func(_ context.Context, path string) (device.Content, error) {
+				if strings.HasSuffix(path, "/dev/nvme1n1") {
+					return device.Content{}, fmt.Errorf("probe %s: %w", path, engine.ErrInUse)
 				}
-				return signature.Content{}, nil
+				return device.Content{}, nil
 			}
 		}, v1alpha1.ReasonDeviceInUse, []string{"/dev/nvme1n1 (" + second + ") is in use: something on the node holds it"}},
 		"used for swap": {func(s *start) { s.node.Write("proc/swaps", "Filename Type\n/dev/nvme1n1 partition") },
@@ -321,7 +321,7 @@ func TestStoppedBeforeTheStart(t *testing.T) {
 	s := newVFIO(t)
 	s.node.SetDriver(first, "vfio-pci")
 	ctx, cancel := context.WithCancel(t.Context())
-	s.machine.Look = func(context.Context, string) (signature.Content, error) { cancel(); return signature.Content{}, nil }
+	s.machine.Look = func(context.Context, string) (device.Content, error) { cancel(); return device.Content{}, nil }
 	_ = launch.Run(ctx, s.machine, s.options)
 	s.Expect(s.node.Driver(first)).To(Equal("nvme"))
 	s.Expect(s.node.Driver(second)).To(Equal("nvme"))

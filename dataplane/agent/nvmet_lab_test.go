@@ -101,7 +101,7 @@ func applyAndRead(ctx context.Context, c client.Client, sub string, obj runtime.
 // TestWithTheKernelsTarget has the agent, the real inventory and the real engine, on a machine of
 // their own: its blank NVMe drives are taken. Only the API server is not real.
 //
-//	CGO_ENABLED=0 go test -c -tags lab -o $WEFT_LAB_DIR/share/agent.test ./dataplane/internal/agent
+//	CGO_ENABLED=0 go test -c -tags lab -o $WEFT_LAB_DIR/share/agent.test ./dataplane/agent
 //	weft-lab exec node1 -- /host-share/agent.test -test.v
 func TestWithTheKernelsTarget(t *testing.T) {
 	g := NewWithT(t)

@@ -18,8 +18,8 @@ import (
 	kexec "k8s.io/utils/exec"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/device"
 	"github.com/weft-storage/weft/dataplane/engine"
-	"github.com/weft-storage/weft/dataplane/internal/signature"
 	"github.com/weft-storage/weft/dataplane/inventory"
 )
 
@@ -181,35 +181,35 @@ func examine(ctx context.Context, m Machine, address string, shown []string, dri
 }
 
 func examineNamespace(ctx context.Context, m Machine, d v1alpha1.Drive) (v1alpha1.DriveContent, error) {
-	device := fmt.Sprintf("/dev/%s (%s)", d.Name, d.PCIAddress)
+	shown := fmt.Sprintf("/dev/%s (%s)", d.Name, d.PCIAddress)
 	found, err := m.Look(ctx, m.path("dev", d.Name))
 	if ctxErr := ctx.Err(); ctxErr != nil {
 		return "", ctxErr
 	}
-	// A filesystem that is mounted where this container does not see it still holds its device.
+	// A filesystem that is mounted where this container does not see it still holds its shown.
 	if errors.Is(err, engine.ErrInUse) {
 		return "", refuse(v1alpha1.ReasonDeviceInUse, "%s is in use: %s; free it, or leave the drive out of the NvmfTarget's devices",
-			device, orElse(d.ContentDetail, "something on the node holds it"))
+			shown, orElse(d.ContentDetail, "something on the node holds it"))
 	}
 	foreign := func(what string) error {
 		return refuse(v1alpha1.ReasonForeignSignature, "%s holds what weft did not write, or cannot recognise: %s; if it may go: blkdiscard -f /dev/%s, else leave the drive out of the NvmfTarget's devices",
-			device, what, d.Name)
+			shown, what, d.Name)
 	}
 	switch {
 	case d.Content == v1alpha1.ContentForeign:
 		return "", foreign(d.ContentDetail)
 	case d.Content == v1alpha1.ContentUnknown:
 		why := d.ContentDetail
-		if name := found.Name(); name != "" && name != signature.Unnamed {
+		if name := found.Name(); name != "" && name != device.Unnamed {
 			why = name + "; " + why // such as a damaged filesystem, which blkid does not name
 		}
-		return "", refuse(v1alpha1.ReasonForeignSignature, "what is on %s cannot be told: %s", device, why)
+		return "", refuse(v1alpha1.ReasonForeignSignature, "what is on %s cannot be told: %s", shown, why)
 	case err != nil:
-		return "", refuse(v1alpha1.ReasonForeignSignature, "what is on %s cannot be told: %w", device, err)
-	case found.HasPrefix(signature.SPDKBlobstore):
+		return "", refuse(v1alpha1.ReasonForeignSignature, "what is on %s cannot be told: %w", shown, err)
+	case found.HasPrefix(device.SPDKBlobstore):
 		return v1alpha1.ContentWeft, nil
 	case d.Content == v1alpha1.ContentWeft:
-		return "", refuse(v1alpha1.ReasonForeignSignature, "%s is a pool of engine Nvmet, which SPDK cannot read; if its volumes may go: blkdiscard -f /dev/%s, else serve it with engine: Nvmet", device, d.Name)
+		return "", refuse(v1alpha1.ReasonForeignSignature, "%s is a pool of engine Nvmet, which SPDK cannot read; if its volumes may go: blkdiscard -f /dev/%s, else serve it with engine: Nvmet", shown, d.Name)
 	case found.Name() != "":
 		return "", foreign(found.Name())
 	}
@@ -316,8 +316,8 @@ func checkDriver(ctx context.Context, m Machine, driver string) error {
 }
 
 // look at a device with this machine's blkid.
-func look(ctx context.Context, device string) (signature.Content, error) {
-	return signature.Look(ctx, kexec.New(), device)
+func look(ctx context.Context, path string) (device.Content, error) {
+	return device.Look(ctx, kexec.New(), path)
 }
 
 // noAddresses stands for the addresses of the network, which do not matter here.

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package placement_test
+package claim_test
 
 import (
 	"slices"
 	"testing"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
-	"github.com/weft-storage/weft/operator/internal/placement"
+	"github.com/weft-storage/weft/operator/internal/claim"
 )
 
 func TestProspects(t *testing.T) {
@@ -20,54 +20,54 @@ func TestProspects(t *testing.T) {
 	tests := map[string]struct {
 		target  v1alpha1.NvmfTarget
 		others  []v1alpha1.NvmfTarget
-		node    placement.Node
-		verdict placement.Verdict
+		node    claim.Node
+		verdict claim.Verdict
 		matches bool
 		reasons []string
 		plan    bool
 	}{
 		"fits": {
-			target: created(young), node: node("n1", "a"), verdict: placement.Fits, matches: true, plan: true},
+			target: created(young), node: node("n1", "a"), verdict: claim.Fits, matches: true, plan: true},
 		"fits, but is not chosen": {
-			target: created(young), node: node("n1", "b"), verdict: placement.Fits, plan: true},
+			target: created(young), node: node("n1", "b"), verdict: claim.Fits, plan: true},
 		"a module is missing": {
 			target: created(young), node: node("n1", "a", modules("loop", "nvmet", "xfs")),
-			verdict: placement.CannotHold, matches: true, reasons: []string{v1alpha1.ReasonModuleMissing}},
+			verdict: claim.CannotHold, matches: true, reasons: []string{v1alpha1.ReasonModuleMissing}},
 		"all reasons are told": {
 			target: created(young), node: node("n1", "a", modules("nvmet")),
-			verdict: placement.CannotHold, matches: true, reasons: []string{v1alpha1.ReasonModuleMissing, v1alpha1.ReasonModuleMissing, v1alpha1.ReasonModuleMissing}},
+			verdict: claim.CannotHold, matches: true, reasons: []string{v1alpha1.ReasonModuleMissing, v1alpha1.ReasonModuleMissing, v1alpha1.ReasonModuleMissing}},
 		"no agent yet": {
 			target: created(young), node: node("n1", "a", noAgent),
-			verdict: placement.Unknown, matches: true, reasons: []string{v1alpha1.ReasonNoInventory}},
+			verdict: claim.Unknown, matches: true, reasons: []string{v1alpha1.ReasonNoInventory}},
 		"no inventory yet": {
 			target: created(young), node: node("n1", "a", noInventory),
-			verdict: placement.Unknown, matches: true, reasons: []string{v1alpha1.ReasonNoInventory}},
+			verdict: claim.Unknown, matches: true, reasons: []string{v1alpha1.ReasonNoInventory}},
 		"another target has the node": {
 			target: created(young), others: []v1alpha1.NvmfTarget{target("old", "a")}, node: node("n1", "a", claimedBy("old")),
-			verdict: placement.CannotHold, matches: true, reasons: []string{v1alpha1.ReasonClaimedByAnother}, plan: true},
+			verdict: claim.CannotHold, matches: true, reasons: []string{v1alpha1.ReasonClaimedByAnother}, plan: true},
 		"another target is about to have it": {
 			target: created(young), others: []v1alpha1.NvmfTarget{target("old", "a", unfinalized)}, node: node("n1", "a"),
-			verdict: placement.CannotHold, matches: true, reasons: []string{v1alpha1.ReasonClaimedByAnother}, plan: true},
+			verdict: claim.CannotHold, matches: true, reasons: []string{v1alpha1.ReasonClaimedByAnother}, plan: true},
 		"another target is letting it go": {
 			target: created(young), others: []v1alpha1.NvmfTarget{target("old", "a", deleting)}, node: node("n1", "a", claimedBy("old"), volumes("old", 1)),
-			verdict: placement.Unknown, matches: true, reasons: []string{v1alpha1.ReasonClaimedByAnother}, plan: true},
+			verdict: claim.Unknown, matches: true, reasons: []string{v1alpha1.ReasonClaimedByAnother}, plan: true},
 		"data of a target that is gone": {
 			target: created(young), node: node("n1", "a", claimedBy("old"), volumes("old", 1)),
-			verdict: placement.CannotHold, matches: true, reasons: []string{v1alpha1.ReasonClaimedByAnother}, plan: true},
+			verdict: claim.CannotHold, matches: true, reasons: []string{v1alpha1.ReasonClaimedByAnother}, plan: true},
 		"a change that fits": {
 			target: created(target("fast", "a", func(t *v1alpha1.NvmfTarget) { t.Spec.Transports[0].Port = 4444 })),
 			others: []v1alpha1.NvmfTarget{target("fast", "a"), target("old", "a", age(1))}, node: node("n1", "a", claimedBy("fast")),
-			verdict: placement.Fits, matches: true, plan: true},
+			verdict: claim.Fits, matches: true, plan: true},
 		"a change that does not": {
 			target: created(target("fast", "a", overRDMA)),
 			others: []v1alpha1.NvmfTarget{target("fast", "a")}, node: node("n1", "a", claimedBy("fast")),
-			verdict: placement.CannotHold, matches: true, reasons: []string{v1alpha1.ReasonModuleMissing, v1alpha1.ReasonNoRDMADevice}},
+			verdict: claim.CannotHold, matches: true, reasons: []string{v1alpha1.ReasonModuleMissing, v1alpha1.ReasonNoRDMADevice}},
 		"a selector that cannot be read": {
-			target: created(target("fast", "a", badSelector)), node: node("n1", "a"), verdict: placement.Fits, plan: true},
+			target: created(target("fast", "a", badSelector)), node: node("n1", "a"), verdict: claim.Fits, plan: true},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
-			got := placement.Prospects(&tt.target, tt.others, []placement.Node{tt.node})
+			got := claim.Prospects(&tt.target, tt.others, []claim.Node{tt.node})
 			if len(got) != 1 || got[0].Node != "n1" {
 				t.Fatalf("got %+v, want one of node n1", got)
 			}
@@ -85,15 +85,15 @@ func TestProspects(t *testing.T) {
 }
 
 func TestWorse(t *testing.T) {
-	const fits, cannot, unknown = placement.Fits, placement.CannotHold, placement.Unknown
-	matching := func(v placement.Verdict) placement.Prospect { return placement.Prospect{Matches: true, Verdict: v} }
-	serving := func(v placement.Verdict) placement.Prospect {
-		return placement.Prospect{Matches: true, Serves: true, Verdict: v}
+	const fits, cannot, unknown = claim.Fits, claim.CannotHold, claim.Unknown
+	matching := func(v claim.Verdict) claim.Prospect { return claim.Prospect{Matches: true, Verdict: v} }
+	serving := func(v claim.Verdict) claim.Prospect {
+		return claim.Prospect{Matches: true, Serves: true, Verdict: v}
 	}
 	// kept: it serves, and the selector does not choose it.
-	kept := func(v placement.Verdict) placement.Prospect { return placement.Prospect{Serves: true, Verdict: v} }
-	other := func(v placement.Verdict) placement.Prospect { return placement.Prospect{Verdict: v} }
-	type prospects = []placement.Prospect
+	kept := func(v claim.Verdict) claim.Prospect { return claim.Prospect{Serves: true, Verdict: v} }
+	other := func(v claim.Verdict) claim.Prospect { return claim.Prospect{Verdict: v} }
+	type prospects = []claim.Prospect
 	for name, c := range map[string]struct {
 		before, after prospects
 		worse         bool
@@ -110,7 +110,7 @@ func TestWorse(t *testing.T) {
 		"kept all along, and cannot any more":                     {prospects{kept(fits), matching(cannot)}, prospects{kept(cannot), matching(cannot)}, true},
 		"one that it has nothing to do with could":                {prospects{matching(cannot), other(fits)}, prospects{matching(cannot), other(fits)}, false},
 	} {
-		if got := placement.Worse(c.before, c.after); got != c.worse {
+		if got := claim.Worse(c.before, c.after); got != c.worse {
 			t.Errorf("%s: got %v", name, got)
 		}
 	}
@@ -119,7 +119,7 @@ func TestWorse(t *testing.T) {
 func TestProspectsTellWhoServes(t *testing.T) {
 	fast := target("fast", "a")
 	for name, c := range map[string]struct {
-		node placement.Node
+		node claim.Node
 		want bool
 	}{
 		"it does":               {node("n1", "a", claimedBy("fast")), true},
@@ -128,14 +128,14 @@ func TestProspectsTellWhoServes(t *testing.T) {
 		"it serves another":     {node("n1", "a", claimedBy("old")), false},
 		"it has no agent":       {node("n1", "a", noAgent), false},
 	} {
-		if got := placement.Prospects(&fast, []v1alpha1.NvmfTarget{fast}, []placement.Node{c.node}); got[0].Serves != c.want {
+		if got := claim.Prospects(&fast, []v1alpha1.NvmfTarget{fast}, []claim.Node{c.node}); got[0].Serves != c.want {
 			t.Errorf("%s: got %v", name, got[0].Serves)
 		}
 	}
 }
 
 // agrees: what Prospects foretells is what Decide does once the targets have their finalizers.
-func agrees(t *testing.T, proposed v1alpha1.NvmfTarget, others []v1alpha1.NvmfTarget, node placement.Node, got placement.Prospect) {
+func agrees(t *testing.T, proposed v1alpha1.NvmfTarget, others []v1alpha1.NvmfTarget, node claim.Node, got claim.Prospect) {
 	t.Helper()
 	proposed.CreationTimestamp.Time = epoch.Add(1)
 	targets := slices.DeleteFunc(slices.Clone(others), func(o v1alpha1.NvmfTarget) bool { return o.Name == proposed.Name })
@@ -143,8 +143,8 @@ func agrees(t *testing.T, proposed v1alpha1.NvmfTarget, others []v1alpha1.NvmfTa
 	for i := range targets {
 		targets[i].Finalizers = []string{v1alpha1.TargetFinalizer}
 	}
-	decided := placement.Decide(targets, []placement.Node{node}).Targets[proposed.Name]
-	if capable := len(decided.Capable) == 1; capable != (got.Verdict == placement.Fits && got.Matches) {
+	decided := claim.Decide(targets, []claim.Node{node}).Targets[proposed.Name]
+	if capable := len(decided.Capable) == 1; capable != (got.Verdict == claim.Fits && got.Matches) {
 		t.Errorf("Decide: capable %v; Prospects: %s", capable, got.Verdict)
 	}
 	if len(decided.NotCapable) == 1 && decided.NotCapable[0].Reason != got.Reasons[0].Reason {
