@@ -31,11 +31,12 @@ func (b *Builder) Cluster(ctx context.Context) (machine Machine, assets string, 
 		tools, err = b.toolsImage(groupCtx)
 		return err
 	})
+	group.Go(func() error {
+		return b.buildPrograms(groupCtx, rel, append(envtestPrograms(), clusterPrograms()...))
+	})
+	// Beside the former: while one waits for modules or links, the other compiles.
 	var images []string
 	group.Go(func() (err error) {
-		if err := b.buildPrograms(groupCtx, rel, append(envtestPrograms(), clusterPrograms()...)); err != nil {
-			return err
-		}
 		images, err = b.goImages(groupCtx)
 		return err
 	})
