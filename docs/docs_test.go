@@ -99,7 +99,7 @@ func TestLinksLeadSomewhere(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, document := range append(append(documents, more...), "../README.md", "../charts/weft/README.md") {
+	for _, document := range append(append(documents, more...), "../README.md", "../CONTRIBUTING.md", "../test/e2e/README.md", "../charts/weft/README.md") {
 		text, err := os.ReadFile(document)
 		if err != nil {
 			t.Fatal(err)
