@@ -10,6 +10,9 @@ import (
 	"unicode/utf8"
 )
 
+// MaxEventNote is the bound of an Event's note, in bytes (events.k8s.io/v1).
+const MaxEventNote = 1024
+
 // Few joins the first most items with sep and counts the rest: "a, b and 3 more" when sep is ", ",
 // "a; b; and 3 more" for any other separator.
 func Few(items []string, most int, sep string) string {

@@ -22,11 +22,11 @@ func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := cli.Command(version).ExecuteContext(ctx)
 	stop()
-	var verdict *cli.VerdictError
+	var exit *cli.ExitError
 	switch {
 	case err == nil:
-	case errors.As(err, &verdict):
-		os.Exit(verdict.Code) // what was printed says it
+	case errors.As(err, &exit):
+		os.Exit(exit.Code) // what was printed says it
 	default:
 		fmt.Fprintln(os.Stderr, "kubectl weft:", err)
 		os.Exit(cli.CodeError)

@@ -26,9 +26,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/webhook/admission"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/internal/text"
 	"github.com/weft-storage/weft/operator/internal/claim"
-	"github.com/weft-storage/weft/operator/internal/controller"
-	"github.com/weft-storage/weft/operator/internal/world"
+	"github.com/weft-storage/weft/operator/internal/gather"
 )
 
 const (
@@ -79,15 +79,15 @@ func (v *Targets) ValidateDelete(context.Context, *v1alpha1.NvmfTarget) (admissi
 
 // judge a target; old is what it was, nil for a new one.
 func (v *Targets) judge(ctx context.Context, old, target *v1alpha1.NvmfTarget) (admission.Warnings, error) {
-	w, err := world.Gather(ctx, v.Reader)
+	all, err := gather.All(ctx, v.Reader)
 	if err != nil {
 		return nil, apierrors.NewServiceUnavailable(fmt.Sprintf("weft could not look at the nodes, so it is not known whether one can hold NvmfTarget %s: %v", target.Name, err))
 	}
-	after := claim.Prospects(target, w.Targets, w.Nodes)
-	worse := old == nil || claim.Worse(claim.Prospects(old, w.Targets, w.Nodes), after)
-	warnings, err := verdict(after, worse)
+	after := claim.Prospects(target, all.Targets, all.Nodes)
+	worse := old == nil || claim.Worse(claim.Prospects(old, all.Targets, all.Nodes), after)
+	warnings, err := response(after, worse)
 	if err == nil && old != nil && target.Spec.OverProvisioningPercent < old.Spec.OverProvisioningPercent {
-		warnings = append(warnings, overPromised(target, w.Nodes)...)
+		warnings = append(warnings, overPromised(target, all.Nodes)...)
 	}
 	return warnings, err
 }
@@ -97,18 +97,18 @@ func overPromised(target *v1alpha1.NvmfTarget, nodes []claim.Node) admission.War
 	var pools []string
 	for _, n := range nodes {
 		if n.Nvmf != nil && n.Nvmf.Spec.Target == target.Name {
-			pools = append(pools, controller.OverPromised(n.Nvmf, &v1alpha1.Plan{OverProvisioningPercent: target.Spec.OverProvisioningPercent})...)
+			pools = append(pools, n.OverPromised(target.Spec.OverProvisioningPercent)...)
 		}
 	}
 	if len(pools) == 0 {
 		return nil
 	}
 	return admission.Warnings{fmt.Sprintf("spec.overProvisioningPercent %d is less than what is promised already of %d pools: %s; they serve what they have and take nothing new until it is less",
-		target.Spec.OverProvisioningPercent, len(pools), controller.NameSome(pools, maxNamed))}
+		target.Spec.OverProvisioningPercent, len(pools), text.Few(pools, maxNamed, ", "))}
 }
 
-// verdict on a target, from how each node would fare with it, and whether it is worse than what is stored.
-func verdict(prospects []claim.Prospect, worse bool) (admission.Warnings, error) {
+// response to a target, from how each node would fare with it, and whether it is worse than what is stored.
+func response(prospects []claim.Prospect, worse bool) (admission.Warnings, error) {
 	matching := slices.DeleteFunc(slices.Clone(prospects), func(p claim.Prospect) bool { return !p.Matches })
 	if len(matching) == 0 {
 		return admission.Warnings{"no node has the labels of spec.nodeSelector yet; label the nodes that shall serve"}, nil
@@ -149,7 +149,7 @@ func told(prospects []claim.Prospect) []string {
 	var words []string
 	rest := len(prospects)
 	for _, why := range order[:min(len(order), maxTold)] {
-		words = append(words, controller.NameSome(nodes[why], maxNamed)+": "+why)
+		words = append(words, text.Few(nodes[why], maxNamed, ", ")+": "+why)
 		rest -= len(nodes[why])
 	}
 	if rest > 0 {
@@ -164,5 +164,5 @@ func reasons(p claim.Prospect) string {
 		// Sizing names the node where that helps; nodes are told together here.
 		words[i] = r.Reason + ": " + strings.ReplaceAll(r.Message, "node "+p.Node, "the node")
 	}
-	return controller.Clip(strings.Join(words, "; "), maxReasons)
+	return text.Clip(strings.Join(words, "; "), maxReasons)
 }

@@ -27,7 +27,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
-	operator "github.com/weft-storage/weft/operator/internal/controller"
 )
 
 const (
@@ -106,8 +105,10 @@ func (k *Keeper) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, er
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	if err := k.write(ctx, secret, decided); err != nil {
-		return ctrl.Result{}, operator.IgnoreStale(ctx, err) // another replica was first, and its event is on its way
+	if err := k.write(ctx, secret, decided); apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+		return ctrl.Result{}, nil // another replica was first, and its event is on its way
+	} else if err != nil {
+		return ctrl.Result{}, err
 	}
 	if err := k.publish(ctx, decided.Authorities); err != nil {
 		return ctrl.Result{}, err

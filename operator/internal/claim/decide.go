@@ -25,41 +25,7 @@ import (
 	"k8s.io/apimachinery/pkg/labels"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
-	"github.com/weft-storage/weft/dataplane/sizing"
 )
-
-// Node is all that placement knows of one node.
-type Node struct {
-	// Name of the Kubernetes Node, of the NvmfNode, and in the volumes' spec.node.
-	Name string
-	// Exists says that the Kubernetes Node does; without it labels and addresses are unknown.
-	Exists bool
-	// Labels of the Kubernetes Node.
-	Labels map[string]string
-	// InternalIPs of the Kubernetes Node, in its order.
-	InternalIPs []string
-	// Allocatable is what the kubelet of the Kubernetes Node has for pods; nil as long as it does not say.
-	Allocatable *sizing.Allocatable
-	// Nvmf is the NvmfNode; nil as long as no agent has made it.
-	Nvmf *v1alpha1.NvmfNode
-	// Volumes counts the NvmfVolumes on the node, by target; those that are being deleted count.
-	Volumes map[string]int
-	// Snapshots counts the NvmfSnapshots on the node. They lie in the pool of the target that claims it.
-	Snapshots int
-}
-
-// Claimant is the target that the node's NvmfNode names now; "" when there is none.
-func (n Node) Claimant() string {
-	if n.Nvmf == nil {
-		return ""
-	}
-	return n.Nvmf.Spec.Target
-}
-
-// Holds reports whether data of the target lies on the node.
-func (n Node) Holds(target string) bool {
-	return target != "" && (n.Volumes[target] > 0 || n.Snapshots > 0 && n.Claimant() == target)
-}
 
 // Decision is what should be.
 type Decision struct {

@@ -31,10 +31,10 @@ const (
 	CodeUnknown = 3
 )
 
-// A VerdictError ends the program with a code after everything was printed.
-type VerdictError struct{ Code int }
+// An ExitError ends the program with a code after everything was printed.
+type ExitError struct{ Code int }
 
-func (e *VerdictError) Error() string { return fmt.Sprintf("exit code %d", e.Code) }
+func (e *ExitError) Error() string { return fmt.Sprintf("exit code %d", e.Code) }
 
 // cluster finds the API server.
 type cluster struct{ kubeconfig, context string }

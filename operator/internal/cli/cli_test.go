@@ -31,10 +31,10 @@ func run(t *testing.T, stdin string, args ...string) (out string, code int, err 
 	cmd.SetIn(strings.NewReader(stdin))
 	cmd.SetOut(&stdout)
 	err = cmd.ExecuteContext(t.Context())
-	var verdict *cli.VerdictError
+	var exit *cli.ExitError
 	switch {
-	case errors.As(err, &verdict):
-		return stdout.String(), verdict.Code, nil
+	case errors.As(err, &exit):
+		return stdout.String(), exit.Code, nil
 	case err != nil:
 		return stdout.String(), cli.CodeError, err
 	}

@@ -16,7 +16,6 @@ import (
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/operator/internal/claim"
-	"github.com/weft-storage/weft/operator/internal/world"
 )
 
 // kindless objects are hardware in short form: only a cluster's objects have apiVersion and kind.
@@ -58,7 +57,7 @@ func nodesOf(docs []document) (nodes []claim.Node, notes []string, err error) {
 				doc.from, doc.GetAPIVersion(), doc.GetKind())
 		}
 	}
-	for _, n := range world.Of(kubeNodes, nvmfNodes).Nodes {
+	for _, n := range claim.Nodes(kubeNodes, nvmfNodes, nil, nil) {
 		if n.Nvmf == nil {
 			return nil, nil, fmt.Errorf("the inventory has Node %s, but not its NvmfNode", n.Name)
 		}

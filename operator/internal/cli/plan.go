@@ -16,7 +16,7 @@ import (
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/operator/internal/claim"
-	"github.com/weft-storage/weft/operator/internal/world"
+	"github.com/weft-storage/weft/operator/internal/gather"
 )
 
 // planOptions are the flags of plan.
@@ -100,7 +100,7 @@ func plan(cmd *cobra.Command, at *cluster, o planOptions) error {
 	if err := answers.print(cmd.OutOrStdout(), o.output); err != nil {
 		return err
 	}
-	return answers.verdict()
+	return answers.exit()
 }
 
 func planOffline(ctx context.Context, docs []document, file string) (Answers, error) {
@@ -131,21 +131,21 @@ func planInCluster(ctx context.Context, docs []document, at *cluster, node strin
 	if err != nil {
 		return Answers{}, err
 	}
-	w, err := world.Gather(ctx, api)
+	all, err := gather.All(ctx, api)
 	if err != nil {
 		return Answers{}, unread(err)
 	}
-	targets, err := targetsOf(ctx, docs, w.Targets)
+	targets, err := targetsOf(ctx, docs, all.Targets)
 	if err != nil {
 		return Answers{}, err
 	}
-	if node != "" && !slices.ContainsFunc(w.Nodes, func(n claim.Node) bool { return n.Name == node }) {
+	if node != "" && !slices.ContainsFunc(all.Nodes, func(n claim.Node) bool { return n.Name == node }) {
 		return Answers{}, fmt.Errorf("the cluster has no node %s", node)
 	}
 	var answers Answers
 	for _, t := range targets {
 		some := false
-		for _, p := range claim.Prospects(t, w.Targets, w.Nodes) {
+		for _, p := range claim.Prospects(t, all.Targets, all.Nodes) {
 			if node == p.Node || node == "" && p.Matches {
 				answers.Plans = append(answers.Plans, answer(t, p, &p.Matches))
 				some = true
@@ -224,16 +224,16 @@ func (a Answers) print(out io.Writer, format string) error {
 	return t.err
 }
 
-// verdict is the worst of all, as an exit code.
-func (a Answers) verdict() error {
+// exit is the worst of all, as an exit code.
+func (a Answers) exit() error {
 	has := func(v claim.Verdict) bool {
 		return slices.ContainsFunc(a.Plans, func(p Answer) bool { return p.Verdict == v })
 	}
 	switch {
 	case has(claim.CannotHold):
-		return &VerdictError{CodeCannotHold}
+		return &ExitError{CodeCannotHold}
 	case has(claim.Unknown):
-		return &VerdictError{CodeUnknown}
+		return &ExitError{CodeUnknown}
 	}
 	return nil
 }

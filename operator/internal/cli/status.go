@@ -51,7 +51,7 @@ Exit codes: 0 all is well; 1 error; 2 something is not well.`,
 				return fmt.Errorf("there is no NvmfTarget and no NvmfNode %s; weft has %s", args[0], orNone(s.names()))
 			}
 			if t.err == nil && s.unwell {
-				return &VerdictError{CodeUnwell}
+				return &ExitError{CodeUnwell}
 			}
 			return t.err
 		},

@@ -42,9 +42,9 @@ func (c *cluster) kubectlWeft(target *v1alpha1.NvmfTarget, args ...string) (out 
 		cmd.SetIn(bytes.NewReader(text))
 	}
 	err := cmd.ExecuteContext(c.ctx)
-	var verdict *cli.VerdictError
-	if errors.As(err, &verdict) {
-		return stdout.String(), verdict.Code
+	var exit *cli.ExitError
+	if errors.As(err, &exit) {
+		return stdout.String(), exit.Code
 	}
 	if err != nil {
 		return err.Error(), cli.CodeError

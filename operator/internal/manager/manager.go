@@ -35,7 +35,6 @@ import (
 	"github.com/weft-storage/weft/operator/internal/controller/nvmftarget"
 	"github.com/weft-storage/weft/operator/internal/controller/targetpod"
 	"github.com/weft-storage/weft/operator/internal/manifest"
-	"github.com/weft-storage/weft/operator/internal/metrics"
 )
 
 const (
@@ -140,7 +139,7 @@ func New(ctx context.Context, cfg *rest.Config, o Options) (ctrl.Manager, error)
 		}
 	}
 	if o.MetricsBindAddress != Off {
-		if err := mgr.Add(&metrics.Targets{Reader: mgr.GetClient(), Registry: ctrlmetrics.Registry}); err != nil {
+		if err := mgr.Add(&nvmftarget.Metrics{Reader: mgr.GetClient(), Registry: ctrlmetrics.Registry}); err != nil {
 			return nil, fmt.Errorf("add metrics: %w", err)
 		}
 	}

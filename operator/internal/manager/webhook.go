@@ -16,7 +16,7 @@ import (
 
 	"github.com/weft-storage/weft/operator/internal/admission"
 	"github.com/weft-storage/weft/operator/internal/certificate"
-	"github.com/weft-storage/weft/operator/internal/world"
+	"github.com/weft-storage/weft/operator/internal/gather"
 )
 
 // webhookNames are the names that the certificate is for.
@@ -50,7 +50,7 @@ func webhookServer(address string, keeper *certificate.Keeper) (webhook.Server, 
 // API server does not call it.
 func addWebhook(ctx context.Context, mgr ctrl.Manager, keeper *certificate.Keeper) error {
 	// Controllers that wait for the lead do not watch yet; the first request would wait for all of this to be read.
-	for _, o := range world.Kinds() {
+	for _, o := range gather.Kinds() {
 		if _, err := mgr.GetCache().GetInformer(ctx, o, cache.BlockUntilSynced(false)); err != nil {
 			return fmt.Errorf("watch %T: %w", o, err)
 		}

@@ -7,7 +7,6 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
-	"math/bits"
 	"slices"
 	"strings"
 
@@ -17,6 +16,7 @@ import (
 	metav1ac "k8s.io/client-go/applyconfigurations/meta/v1"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/internal/cpus"
 )
 
 const (
@@ -63,7 +63,11 @@ func TargetPodLabels() map[string]string {
 // what a restart is needed for, and on nothing that the agent tells a target while it runs. It
 // is to be applied only where there is none: a pod is replaced, never changed.
 func (p TargetPods) Pod(node *v1alpha1.NvmfNode) (*corev1ac.PodApplyConfiguration, error) {
-	spec := p.podSpec(node.Name, node.Spec.Plan)
+	cores, err := cpus.ParseMask(node.Spec.Plan.SPDK.CoreMask)
+	if err != nil {
+		return nil, fmt.Errorf("read the core mask of node %s: %w", node.Name, err)
+	}
+	spec := p.podSpec(node.Name, node.Spec.Plan, cores.Size())
 	hash, err := startup(spec, *node.Spec.Plan.SPDK)
 	if err != nil {
 		return nil, fmt.Errorf("hash what the target of node %s is started with: %w", node.Name, err)
@@ -102,14 +106,14 @@ func startup(spec *corev1ac.PodSpecApplyConfiguration, settings v1alpha1.SPDKPla
 	return digest(data, 16), nil
 }
 
-func (p TargetPods) podSpec(node string, plan *v1alpha1.Plan) *corev1ac.PodSpecApplyConfiguration {
+func (p TargetPods) podSpec(node string, plan *v1alpha1.Plan, cores int) *corev1ac.PodSpecApplyConfiguration {
 	volumes, mounts := targetVolumes(plan.SPDK)
 	container := corev1ac.Container().
 		WithName(TargetContainer).
 		WithImage(p.Image).
 		WithCommand(launcher).
 		WithArgs(launchArgs(plan)...).
-		WithResources(targetResources(plan.SPDK)).
+		WithResources(targetResources(plan.SPDK, cores)).
 		WithSecurityContext(corev1ac.SecurityContext().
 			// Devices, hugepages and their physical addresses are the node's.
 			WithPrivileged(true).WithAllowPrivilegeEscalation(true).
@@ -177,24 +181,15 @@ func launchArgs(plan *v1alpha1.Plan) []string {
 
 // targetResources are requested and limited alike: only a pod of QoS class Guaranteed gets
 // whole CPUs from the kubelet's static CPU manager, and is the last to be killed for memory.
-func targetResources(s *v1alpha1.SPDKPlan) *corev1ac.ResourceRequirementsApplyConfiguration {
+func targetResources(s *v1alpha1.SPDKPlan, cores int) *corev1ac.ResourceRequirementsApplyConfiguration {
 	list := corev1.ResourceList{
-		corev1.ResourceCPU:    *resource.NewQuantity(int64(cpus(s.CoreMask)), resource.DecimalSI),
+		corev1.ResourceCPU:    *resource.NewQuantity(int64(cores), resource.DecimalSI),
 		corev1.ResourceMemory: *resource.NewQuantity(roundUp(s.PodMemoryBytes, 1<<20), resource.BinarySI),
 	}
 	if size := pageBytes(s.Hugepages); size > 0 {
 		list[hugepageResource(s.Hugepages)] = *resource.NewQuantity(roundUp(s.MemoryBytes, size), resource.BinarySI)
 	}
 	return corev1ac.ResourceRequirements().WithRequests(list).WithLimits(list)
-}
-
-// cpus counts the CPUs of a mask, which the API holds to hexadecimal digits.
-func cpus(mask string) int {
-	n := 0
-	for _, digit := range strings.TrimPrefix(mask, "0x") {
-		n += bits.OnesCount8(uint8(strings.IndexRune("0123456789abcdef", digit)))
-	}
-	return n
 }
 
 func roundUp(n, step int64) int64 { return (n + step - 1) / step * step }

@@ -21,7 +21,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
-	"github.com/weft-storage/weft/operator/internal/controller"
 	"github.com/weft-storage/weft/operator/internal/manifest"
 )
 
@@ -50,14 +49,14 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, client.IgnoreNotFound(err)
 	}
 	if deleted, err := r.deleteOrphan(ctx, node); deleted || err != nil {
-		return ctrl.Result{}, controller.IgnoreStale(ctx, err)
+		return ctrl.Result{}, manifest.IgnoreStale(ctx, err)
 	}
 	lease, err := r.lease(ctx, node.Name)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
 	alive, again := judge(node.Name, lease, r.Clock.Now())
-	return ctrl.Result{RequeueAfter: again}, controller.IgnoreStale(ctx, r.updateAlive(ctx, node, alive))
+	return ctrl.Result{RequeueAfter: again}, manifest.IgnoreStale(ctx, r.updateAlive(ctx, node, alive))
 }
 
 // deleteOrphan deletes the NvmfNode when the API server itself says that its
@@ -123,9 +122,9 @@ func (r *Reconciler) updateAlive(ctx context.Context, node *v1alpha1.NvmfNode, a
 	switch {
 	case was != nil && was.Status == alive.Status:
 	case alive.Status == metav1.ConditionFalse:
-		r.Recorder.Eventf(node, nil, corev1.EventTypeWarning, alive.Reason, controller.EventAction, "%s", alive.Message)
+		r.Recorder.Eventf(node, nil, corev1.EventTypeWarning, alive.Reason, "Reconcile", "%s", alive.Message)
 	case alive.Status == metav1.ConditionTrue && was != nil:
-		r.Recorder.Eventf(node, nil, corev1.EventTypeNormal, alive.Reason, controller.EventAction, "%s", alive.Message)
+		r.Recorder.Eventf(node, nil, corev1.EventTypeNormal, alive.Reason, "Reconcile", "%s", alive.Message)
 	}
 	return nil
 }

@@ -11,7 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
-	"github.com/weft-storage/weft/operator/internal/controller"
+	"github.com/weft-storage/weft/internal/text"
 )
 
 const (
@@ -20,14 +20,16 @@ const (
 	maxNamedNodes   = 3
 )
 
-// verdict is a condition before it has a type and a time.
-type verdict struct {
-	status          metav1.ConditionStatus
-	reason, message string
+// rule gives a condition that has no type and no time yet, or nil when it has nothing to say.
+type rule func(observation) *metav1.Condition
+
+func isTrue(reason, message string) *metav1.Condition {
+	return &metav1.Condition{Status: metav1.ConditionTrue, Reason: reason, Message: message}
 }
 
-// rule gives a verdict, or nil when it has nothing to say.
-type rule func(observation) *verdict
+func isFalse(reason, message string) *metav1.Condition {
+	return &metav1.Condition{Status: metav1.ConditionFalse, Reason: reason, Message: message}
+}
 
 // conditions are all that an NvmfTarget owns, always: Ready (True is well), Progressing and
 // Degraded (False is well).
@@ -42,90 +44,91 @@ func conditions(o observation) []metav1.Condition {
 // condition asks the rules in order; the last one always answers.
 func condition(kind string, o observation, rules ...rule) metav1.Condition {
 	for _, r := range rules {
-		if v := r(o); v != nil {
-			return metav1.Condition{Type: kind, Status: v.status, Reason: v.reason, Message: v.message}
+		if c := r(o); c != nil {
+			c.Type = kind
+			return *c
 		}
 	}
 	return metav1.Condition{Type: kind, Status: metav1.ConditionUnknown, Reason: v1alpha1.ReasonPending}
 }
 
-func deletingNotReady(o observation) *verdict {
+func deletingNotReady(o observation) *metav1.Condition {
 	if o.target.DeletionTimestamp.IsZero() {
 		return nil
 	}
-	return &verdict{metav1.ConditionFalse, v1alpha1.ReasonDeleting,
-		"the target is being deleted; volumes that it has are served until they are deleted"}
+	return isFalse(v1alpha1.ReasonDeleting,
+		"the target is being deleted; volumes that it has are served until they are deleted")
 }
 
-func selectorNotReady(o observation) *verdict {
+func selectorNotReady(o observation) *metav1.Condition {
 	if o.placed.SelectorError == nil {
 		return nil
 	}
-	return &verdict{metav1.ConditionFalse, v1alpha1.ReasonInvalidSelector,
-		fmt.Sprintf("spec.nodeSelector cannot be read, so no node is claimed or released; write it as in a Deployment's selector: %v", o.placed.SelectorError)}
+	return isFalse(v1alpha1.ReasonInvalidSelector,
+		fmt.Sprintf("spec.nodeSelector cannot be read, so no node is claimed or released; write it as in a Deployment's selector: %v", o.placed.SelectorError))
 }
 
-func nothingMatches(o observation) *verdict {
+func nothingMatches(o observation) *metav1.Condition {
 	if len(o.placed.Matching) > 0 {
 		return nil
 	}
-	return &verdict{metav1.ConditionFalse, v1alpha1.ReasonNoNodeMatches,
-		"no node has the labels of spec.nodeSelector; label the nodes that shall serve" + keptNote(o)}
+	return isFalse(v1alpha1.ReasonNoNodeMatches,
+		"no node has the labels of spec.nodeSelector; label the nodes that shall serve"+keptNote(o))
 }
 
-func nothingCapable(o observation) *verdict {
+func nothingCapable(o observation) *metav1.Condition {
 	switch {
 	case len(o.placed.Capable) > 0:
 		return nil
 	case len(o.unreported()) == len(o.placed.Matching):
-		return &verdict{metav1.ConditionFalse, v1alpha1.ReasonPending,
-			"no agent has reported yet from " + controller.NameSome(o.unreported(), maxNamedNodes)}
+		return isFalse(v1alpha1.ReasonPending,
+			"no agent has reported yet from "+text.Few(o.unreported(), maxNamedNodes, ", "))
 	}
-	return &verdict{metav1.ConditionFalse, v1alpha1.ReasonNoNodeCapable,
-		fmt.Sprintf("none of %s is capable: %s", count(len(o.placed.Matching), "matching node"), o.whyNotCapable())}
+	return isFalse(v1alpha1.ReasonNoNodeCapable,
+		fmt.Sprintf("none of %s is capable: %s", text.Plural(len(o.placed.Matching), "matching node"), o.whyNotCapable()))
 }
 
-func someNotReady(o observation) *verdict {
+func someNotReady(o observation) *metav1.Condition {
 	failed, waiting := o.with(failing), o.with(pending)
 	switch {
 	case len(failed) > 0:
-		return &verdict{metav1.ConditionFalse, v1alpha1.ReasonNodesNotReady,
-			fmt.Sprintf("%d of %s not ready: %s", len(failed)+len(waiting), count(len(o.placed.Capable), "capable node"), whyNotReady(slices.Concat(failed, waiting)))}
+		return isFalse(v1alpha1.ReasonNodesNotReady,
+			fmt.Sprintf("%d of %s not ready: %s", len(failed)+len(waiting), text.Plural(len(o.placed.Capable), "capable node"), whyNotReady(slices.Concat(failed, waiting))))
 	case len(waiting) > 0:
-		return &verdict{metav1.ConditionFalse, v1alpha1.ReasonPending,
-			fmt.Sprintf("%d of %s not ready yet: %s", len(waiting), count(len(o.placed.Capable), "capable node"), whyNotReady(waiting))}
+		return isFalse(v1alpha1.ReasonPending,
+			fmt.Sprintf("%d of %s not ready yet: %s", len(waiting), text.Plural(len(o.placed.Capable), "capable node"), whyNotReady(waiting)))
 	}
 	return nil
 }
 
-func servesAsExpected(o observation) *verdict {
-	return &verdict{metav1.ConditionTrue, v1alpha1.ReasonAsExpected,
-		fmt.Sprintf("%d of %s serving", len(o.placed.Capable), count(len(o.placed.Matching), "matching node")) + keptNote(o)}
+func servesAsExpected(o observation) *metav1.Condition {
+	return isTrue(v1alpha1.ReasonAsExpected,
+		fmt.Sprintf("%d of %s serving", len(o.placed.Capable), text.Plural(len(o.placed.Matching), "matching node"))+keptNote(o))
 }
 
-func dataRemains(o observation) *verdict {
+func dataRemains(o observation) *metav1.Condition {
 	if o.target.DeletionTimestamp.IsZero() || len(o.volumes)+len(o.snapshots) == 0 {
 		return nil
 	}
 	var parts []string
 	if n := len(o.volumes); n > 0 {
-		parts = append(parts, fmt.Sprintf("%s: %s", count(n, "volume"), controller.NameSome(o.volumes, maxNamedVolumes)))
+		parts = append(parts, fmt.Sprintf("%s: %s", text.Plural(n, "volume"), text.Few(o.volumes, maxNamedVolumes, ", ")))
 	}
 	if n := len(o.snapshots); n > 0 {
-		parts = append(parts, fmt.Sprintf("%s: %s", count(n, "snapshot"), controller.NameSome(o.snapshots, maxNamedVolumes)))
+		parts = append(parts, fmt.Sprintf("%s: %s", text.Plural(n, "snapshot"), text.Few(o.snapshots, maxNamedVolumes, ", ")))
 	}
-	return &verdict{metav1.ConditionTrue, v1alpha1.ReasonVolumesRemain,
-		fmt.Sprintf("deletion waits for %s; delete their PersistentVolumeClaims and VolumeSnapshots", strings.Join(parts, ", and "))}
+	return isTrue(v1alpha1.ReasonVolumesRemain,
+		fmt.Sprintf("deletion waits for %s; delete their PersistentVolumeClaims and VolumeSnapshots", strings.Join(parts, ", and ")))
 }
 
-func lettingGo(o observation) *verdict {
+func lettingGo(o observation) *metav1.Condition {
 	if o.target.DeletionTimestamp.IsZero() {
 		return nil
 	}
-	return &verdict{metav1.ConditionTrue, v1alpha1.ReasonDeleting, "no volumes remain; the nodes are being released"}
+	return isTrue(v1alpha1.ReasonDeleting, "no volumes remain; the nodes are being released")
 }
 
-func waitsForNodes(o observation) *verdict {
+func waitsForNodes(o observation) *metav1.Condition {
 	names := o.unreported()
 	for _, n := range o.nodes {
 		if n.health.state == pending {
@@ -136,12 +139,12 @@ func waitsForNodes(o observation) *verdict {
 		return nil
 	}
 	slices.Sort(names)
-	return &verdict{metav1.ConditionTrue, v1alpha1.ReasonPending,
-		"waiting for the agents or target pods of " + controller.NameSome(slices.Compact(names), maxNamedNodes)}
+	return isTrue(v1alpha1.ReasonPending,
+		"waiting for the agents or target pods of "+text.Few(slices.Compact(names), maxNamedNodes, ", "))
 }
 
 // podsOutdated: they serve, and an update of them is under way or the user's to make.
-func podsOutdated(o observation) *verdict {
+func podsOutdated(o observation) *metav1.Condition {
 	var names []string
 	for _, n := range o.nodes {
 		if n.podOutdated {
@@ -155,24 +158,24 @@ func podsOutdated(o observation) *verdict {
 	if s := o.target.Spec.UpdateStrategy; s != nil && s.Type == v1alpha1.UpdateRollingUpdate {
 		how = "; they are replaced in turn"
 	}
-	return &verdict{metav1.ConditionTrue, v1alpha1.ReasonPodOutdated,
-		fmt.Sprintf("%d of %s with an earlier plan or image: %s%s", len(names), count(len(o.nodes), "target pod"), controller.NameSome(names, maxNamedNodes), how)}
+	return isTrue(v1alpha1.ReasonPodOutdated,
+		fmt.Sprintf("%d of %s with an earlier plan or image: %s%s", len(names), text.Plural(len(o.nodes), "target pod"), text.Few(names, maxNamedNodes, ", "), how))
 }
 
-func nothingUnderWay(observation) *verdict {
-	return &verdict{metav1.ConditionFalse, v1alpha1.ReasonAsExpected, "nothing is under way"}
+func nothingUnderWay(observation) *metav1.Condition {
+	return isFalse(v1alpha1.ReasonAsExpected, "nothing is under way")
 }
 
-func someDegraded(o observation) *verdict {
+func someDegraded(o observation) *metav1.Condition {
 	unready := slices.Concat(o.with(failing), o.with(pending))
 	var parts []string
 	reason := v1alpha1.ReasonNodesNotReady
 	if n := len(o.placed.NotCapable); n > 0 {
 		reason = v1alpha1.ReasonNodesNotCapable
-		parts = append(parts, fmt.Sprintf("%d of %s not capable: %s", n, count(len(o.placed.Matching), "matching node"), o.whyNotCapable()))
+		parts = append(parts, fmt.Sprintf("%d of %s not capable: %s", n, text.Plural(len(o.placed.Matching), "matching node"), o.whyNotCapable()))
 	}
 	if len(unready) > 0 {
-		parts = append(parts, fmt.Sprintf("%d of %s not ready: %s", len(unready), count(len(o.placed.Capable), "capable node"), whyNotReady(unready)))
+		parts = append(parts, fmt.Sprintf("%d of %s not ready: %s", len(unready), text.Plural(len(o.placed.Capable), "capable node"), whyNotReady(unready)))
 	}
 	if len(parts) == 0 {
 		return nil
@@ -180,11 +183,11 @@ func someDegraded(o observation) *verdict {
 	if len(o.with(failing)) == 0 && len(o.unreported()) == len(o.placed.NotCapable) {
 		reason = v1alpha1.ReasonPending // only agents are waited for
 	}
-	return &verdict{metav1.ConditionTrue, reason, strings.Join(parts, "; ")}
+	return isTrue(reason, strings.Join(parts, "; "))
 }
 
 // someNotTuned: they serve, but not with the settings of spec.tuning.
-func someNotTuned(o observation) *verdict {
+func someNotTuned(o observation) *metav1.Condition {
 	var names []string
 	reason := ""
 	for _, n := range o.nodes {
@@ -196,22 +199,22 @@ func someNotTuned(o observation) *verdict {
 	if len(names) == 0 {
 		return nil
 	}
-	return &verdict{metav1.ConditionTrue, reason,
-		fmt.Sprintf("%d of %s not tuned as asked for: %s", len(names), count(len(o.nodes), "serving node"), controller.NameSome(names, maxNamedNodes))}
+	return isTrue(reason,
+		fmt.Sprintf("%d of %s not tuned as asked for: %s", len(names), text.Plural(len(o.nodes), "serving node"), text.Few(names, maxNamedNodes, ", ")))
 }
 
 // someOverPromised: they serve what they have, and take nothing new.
-func someOverPromised(o observation) *verdict {
+func someOverPromised(o observation) *metav1.Condition {
 	if len(o.overPromised) == 0 {
 		return nil
 	}
-	return &verdict{metav1.ConditionTrue, v1alpha1.ReasonOverPromised,
+	return isTrue(v1alpha1.ReasonOverPromised,
 		fmt.Sprintf("more is promised of %s than spec.overProvisioningPercent allows: %s; all of it is served, and nothing new is taken there: delete volumes or snapshots, add a drive, or raise the percentage",
-			count(len(o.overPromised), "pool"), controller.NameSome(o.overPromised, maxNamedNodes))}
+			text.Plural(len(o.overPromised), "pool"), text.Few(o.overPromised, maxNamedNodes, ", ")))
 }
 
-func nothingDegraded(observation) *verdict {
-	return &verdict{metav1.ConditionFalse, v1alpha1.ReasonAsExpected, "no matching node is left out or not ready"}
+func nothingDegraded(observation) *metav1.Condition {
+	return isFalse(v1alpha1.ReasonAsExpected, "no matching node is left out or not ready")
 }
 
 // unreported lists the matching nodes whose agent has not told their inventory.
@@ -231,7 +234,7 @@ func (o observation) whyNotCapable() string {
 	for _, n := range o.placed.NotCapable {
 		parts = append(parts, fmt.Sprintf("%s (%s)", n.Node, n.Reason))
 	}
-	return controller.NameSome(parts, maxNamedNodes)
+	return text.Few(parts, maxNamedNodes, ", ")
 }
 
 func whyNotReady(nodes []servingNode) string {
@@ -239,7 +242,7 @@ func whyNotReady(nodes []servingNode) string {
 	for _, n := range nodes {
 		parts = append(parts, fmt.Sprintf("%s (%s: %s)", n.name, n.health.reason, n.health.message))
 	}
-	return controller.NameSome(parts, maxNamedNodes)
+	return text.Few(parts, maxNamedNodes, ", ")
 }
 
 // keptNote tells of nodes that serve without matching.
@@ -247,12 +250,5 @@ func keptNote(o observation) string {
 	if len(o.placed.Kept) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("; served on as well, until no volumes are left there, though they do not match: %s", controller.NameSome(o.placed.Kept, maxNamedNodes))
-}
-
-func count(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
+	return fmt.Sprintf("; served on as well, until no volumes are left there, though they do not match: %s", text.Few(o.placed.Kept, maxNamedNodes, ", "))
 }

@@ -11,7 +11,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
-	"github.com/weft-storage/weft/operator/internal/controller"
+	"github.com/weft-storage/weft/internal/text"
 )
 
 // notice is an Event to be.
@@ -75,6 +75,6 @@ func (r *Reconciler) emit(target *v1alpha1.NvmfTarget, notices []notice) {
 				ObjectMeta: metav1.ObjectMeta{Name: n.node},
 			}
 		}
-		r.Recorder.Eventf(target, related, n.kind, n.reason, controller.EventAction, "%s", controller.Clip(n.message, controller.MaxNote))
+		r.Recorder.Eventf(target, related, n.kind, n.reason, "Reconcile", "%s", text.Clip(n.message, text.MaxEventNote))
 	}
 }

@@ -19,9 +19,8 @@ import (
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/operator/internal/claim"
-	"github.com/weft-storage/weft/operator/internal/controller"
+	"github.com/weft-storage/weft/operator/internal/gather"
 	"github.com/weft-storage/weft/operator/internal/manifest"
-	"github.com/weft-storage/weft/operator/internal/world"
 )
 
 // Reconciler reconciles NvmfTargets. It must run with one worker: a decision is about
@@ -49,23 +48,23 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, err
 	}
 	if added, err := r.ensureFinalizer(ctx, target); added || err != nil {
-		return ctrl.Result{}, controller.IgnoreStale(ctx, err)
+		return ctrl.Result{}, manifest.IgnoreStale(ctx, err)
 	}
-	w, err := world.Gather(ctx, r)
+	all, err := gather.All(ctx, r)
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	decision := claim.Decide(w.Targets, w.Nodes)
-	if err := r.applyNodes(ctx, w, decision); err != nil {
+	decision := claim.Decide(all.Targets, all.Nodes)
+	if err := r.applyNodes(ctx, all, decision); err != nil {
 		return ctrl.Result{}, err
 	}
 	if err := r.applyBudget(ctx, target, decision); err != nil {
 		return ctrl.Result{}, err
 	}
 	if gone, err := r.finalize(ctx, target); gone || err != nil {
-		return ctrl.Result{}, controller.IgnoreStale(ctx, err)
+		return ctrl.Result{}, manifest.IgnoreStale(ctx, err)
 	}
-	return ctrl.Result{}, controller.IgnoreStale(ctx, r.updateStatus(ctx, target, w, decision))
+	return ctrl.Result{}, manifest.IgnoreStale(ctx, r.updateStatus(ctx, target, all, decision))
 }
 
 // get returns the target, or nil when it is gone. What a target that is gone

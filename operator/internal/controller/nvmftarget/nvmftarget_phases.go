@@ -16,20 +16,19 @@ import (
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/operator/internal/claim"
-	"github.com/weft-storage/weft/operator/internal/controller"
+	"github.com/weft-storage/weft/operator/internal/gather"
 	"github.com/weft-storage/weft/operator/internal/manifest"
-	"github.com/weft-storage/weft/operator/internal/world"
 )
 
 // applyNodes gives every NvmfNode the spec that was decided, and writes only
 // those that differ. One node's failure does not stop the others.
-func (r *Reconciler) applyNodes(ctx context.Context, w *world.World, decision claim.Decision) error {
+func (r *Reconciler) applyNodes(ctx context.Context, all *gather.Objects, decision claim.Decision) error {
 	var errs []error
-	for _, n := range w.Nodes {
+	for _, n := range all.Nodes {
 		if n.Nvmf == nil {
 			continue
 		}
-		if err := r.applyNode(ctx, n, decision.Nodes[n.Name]); controller.IgnoreStale(ctx, err) != nil {
+		if err := r.applyNode(ctx, n, decision.Nodes[n.Name]); manifest.IgnoreStale(ctx, err) != nil {
 			errs = append(errs, err)
 		}
 	}

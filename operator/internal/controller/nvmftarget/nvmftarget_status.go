@@ -14,18 +14,17 @@ import (
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/operator/internal/claim"
-	"github.com/weft-storage/weft/operator/internal/controller"
+	"github.com/weft-storage/weft/operator/internal/gather"
 	"github.com/weft-storage/weft/operator/internal/manifest"
-	"github.com/weft-storage/weft/operator/internal/world"
 )
 
 // maxNotCapable is the bound of status.notCapable in the API.
 const maxNotCapable = 50
 
 // updateStatus writes the status when it differs, and then the Events for what changed.
-func (r *Reconciler) updateStatus(ctx context.Context, target *v1alpha1.NvmfTarget, w *world.World, decision claim.Decision) error {
+func (r *Reconciler) updateStatus(ctx context.Context, target *v1alpha1.NvmfTarget, all *gather.Objects, decision claim.Decision) error {
 	before := target.Status
-	after := status(observe(target, w, decision), metav1.NewTime(r.Clock.Now()))
+	after := status(observe(target, all, decision), metav1.NewTime(r.Clock.Now()))
 	config := manifest.ForTargetStatus(target, after)
 	if config == nil {
 		return nil
@@ -46,7 +45,7 @@ type observation struct {
 	// volumes of the target and snapshots in its pools, by name.
 	volumes, snapshots []string
 	capacity           v1alpha1.Capacity
-	// overPromised pools, see controller.OverPromised.
+	// overPromised pools, see claim.Node.OverPromised.
 	overPromised []string
 }
 
@@ -61,24 +60,24 @@ type servingNode struct {
 	untuned *metav1.Condition
 }
 
-// observe picks what concerns the target out of the world.
-func observe(target *v1alpha1.NvmfTarget, w *world.World, decision claim.Decision) observation {
+// observe picks what concerns the target.
+func observe(target *v1alpha1.NvmfTarget, all *gather.Objects, decision claim.Decision) observation {
 	o := observation{target: target, placed: decision.Targets[target.Name]}
 	claimed := decision.Claimed(target.Name)
 	var total, allocated, free int64
-	for _, v := range w.Volumes {
+	for _, v := range all.Volumes {
 		if v.Spec.Target == target.Name {
 			o.volumes = append(o.volumes, v.Name)
 			allocated += v.Spec.Size.Value()
 		}
 	}
-	for _, s := range w.Snapshots {
+	for _, s := range all.Snapshots {
 		if _, ok := slices.BinarySearch(claimed, s.Spec.Node); ok {
 			o.snapshots = append(o.snapshots, s.Name)
 			allocated += valueOf(s.Status.Allocated)
 		}
 	}
-	for _, n := range w.Nodes {
+	for _, n := range all.Nodes {
 		_, serves := slices.BinarySearch(claimed, n.Name)
 		_, capable := slices.BinarySearch(o.placed.Capable, n.Name)
 		if !serves {
@@ -97,7 +96,7 @@ func observe(target *v1alpha1.NvmfTarget, w *world.World, decision claim.Decisio
 		// What is left is for the agent to say: it knows which of its pools take something now.
 		total += valueOf(n.Nvmf.Status.Capacity.Total)
 		free += valueOf(n.Nvmf.Status.Capacity.Free)
-		o.overPromised = append(o.overPromised, controller.OverPromised(n.Nvmf, &v1alpha1.Plan{OverProvisioningPercent: target.Spec.OverProvisioningPercent})...)
+		o.overPromised = append(o.overPromised, n.OverPromised(target.Spec.OverProvisioningPercent)...)
 	}
 	o.capacity = v1alpha1.Capacity{Total: bytes(total), Allocated: bytes(allocated), Free: bytes(free)}
 	slices.Sort(o.volumes)

@@ -15,7 +15,7 @@ import (
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/operator/internal/claim"
-	"github.com/weft-storage/weft/operator/internal/world"
+	"github.com/weft-storage/weft/operator/internal/gather"
 )
 
 var (
@@ -264,7 +264,7 @@ func TestCapacity(t *testing.T) {
 	volume := func(name, target, node, size string) v1alpha1.NvmfVolume {
 		return v1alpha1.NvmfVolume{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.NvmfVolumeSpec{Target: target, Node: node, Size: resource.MustParse(size)}}
 	}
-	w := &world.World{
+	all := &gather.Objects{
 		Nodes: []claim.Node{node("a", 10, 5, 7), node("b", 4, 6, 0)},
 		Volumes: []v1alpha1.NvmfVolume{
 			volume("v1", "fast", "a", "3Gi"), volume("v2", "fast", "b", "6Gi"), volume("v3", "other", "a", "1Gi"),
@@ -275,7 +275,7 @@ func TestCapacity(t *testing.T) {
 		Nodes:   map[string]v1alpha1.NvmfNodeSpec{"a": {Target: "fast"}, "b": {Target: "fast"}},
 		Targets: map[string]claim.Target{"fast": {}},
 	}
-	o := observe(fresh(), w, d)
+	o := observe(fresh(), all, d)
 	if got := fmt.Sprint(o.capacity.Total, o.capacity.Allocated, o.capacity.Free); got != "14Gi 11Gi 7Gi" {
 		t.Errorf("total, allocated, free are %s, want 14Gi 11Gi 7Gi", got)
 	}
@@ -284,7 +284,7 @@ func TestCapacity(t *testing.T) {
 	}
 	target := fresh()
 	target.Spec.OverProvisioningPercent = 150
-	if o := observe(target, w, d); len(o.overPromised) != 0 {
+	if o := observe(target, all, d); len(o.overPromised) != 0 {
 		t.Errorf("at 150 %%: %v", o.overPromised)
 	}
 }

@@ -22,7 +22,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
-	"github.com/weft-storage/weft/operator/internal/world"
+	"github.com/weft-storage/weft/operator/internal/claim"
 )
 
 // SetupWithManager registers the controller. Its options are the manager's but for the number of workers.
@@ -43,7 +43,7 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Complete(r)
 }
 
-// nodeChanged lets through what placement looks at: kubelets renew a Node's
+// nodeChanged lets through what claims are decided from: kubelets renew a Node's
 // status every few minutes even when nothing happens.
 func nodeChanged() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
@@ -51,8 +51,8 @@ func nodeChanged() predicate.Predicate {
 		after, ok2 := e.ObjectNew.(*corev1.Node)
 		return !ok1 || !ok2 ||
 			!maps.Equal(before.Labels, after.Labels) ||
-			!slices.Equal(world.InternalIPs(before), world.InternalIPs(after)) ||
-			!equality.Semantic.DeepEqual(world.Allocatable(before), world.Allocatable(after))
+			!slices.Equal(claim.InternalIPs(before), claim.InternalIPs(after)) ||
+			!equality.Semantic.DeepEqual(claim.Allocatable(before), claim.Allocatable(after))
 	}}
 }
 

@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
-	"github.com/weft-storage/weft/operator/internal/controller"
+	"github.com/weft-storage/weft/internal/text"
 )
 
 // maxMessage bounds what is taken over from a pod, in bytes.
@@ -64,13 +64,13 @@ func refusal(text string) (reason, message string, ok bool) {
 	return said.Reason, message, reasonWord.MatchString(said.Reason) && message != ""
 }
 
-// clean makes one line of bounded length of a text that anybody may have written.
-func clean(text string) string {
+// clean makes one line of bounded length of what anybody may have written.
+func clean(words string) string {
 	line := strings.Map(func(r rune) rune {
 		if unicode.IsPrint(r) {
 			return r
 		}
 		return ' '
-	}, strings.ToValidUTF8(text, "?"))
-	return controller.Clip(strings.Join(strings.Fields(line), " "), maxMessage)
+	}, strings.ToValidUTF8(words, "?"))
+	return text.Clip(strings.Join(strings.Fields(line), " "), maxMessage)
 }

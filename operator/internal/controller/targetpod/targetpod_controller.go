@@ -29,7 +29,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
-	"github.com/weft-storage/weft/operator/internal/controller"
+	"github.com/weft-storage/weft/internal/text"
 	"github.com/weft-storage/weft/operator/internal/manifest"
 )
 
@@ -72,10 +72,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, err
 	}
 	if err := r.updateCondition(ctx, v.node, d.condition); err != nil {
-		return ctrl.Result{}, controller.IgnoreStale(ctx, err)
+		return ctrl.Result{}, manifest.IgnoreStale(ctx, err)
 	}
 	again, err := r.act(ctx, *v, d)
-	return ctrl.Result{RequeueAfter: again}, controller.IgnoreStale(ctx, err)
+	return ctrl.Result{RequeueAfter: again}, manifest.IgnoreStale(ctx, err)
 }
 
 // look gathers and decides, from the cache or from the API server. The view is nil when there is no
@@ -201,7 +201,7 @@ func (r *Reconciler) delete(ctx context.Context, v view, d decision) error {
 		return fmt.Errorf("delete the target pod of node %s: %w", v.node.Name, err)
 	}
 	log.FromContext(ctx).Info("deleted the node's target pod", "target", v.node.Spec.Target, "why", d.act)
-	r.Recorder.Eventf(v.node, v.pod, corev1.EventTypeNormal, deletedBecause[d.act], controller.EventAction, "deleted target pod %s", v.pod.Name)
+	r.Recorder.Eventf(v.node, v.pod, corev1.EventTypeNormal, deletedBecause[d.act], "Reconcile", "deleted target pod %s", v.pod.Name)
 	return nil
 }
 
@@ -225,7 +225,7 @@ func (r *Reconciler) updateCondition(ctx context.Context, node *v1alpha1.NvmfNod
 		return fmt.Errorf("apply condition %s of NvmfNode %s: %w", c.Type, node.Name, err)
 	}
 	if kind := eventType(was, c); kind != "" {
-		r.Recorder.Eventf(node, nil, kind, c.Reason, controller.EventAction, "%s", controller.Clip(c.Message, controller.MaxNote))
+		r.Recorder.Eventf(node, nil, kind, c.Reason, "Reconcile", "%s", text.Clip(c.Message, text.MaxEventNote))
 	}
 	return nil
 }

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package metrics has the operator's own metrics, besides controller-runtime's.
-package metrics
+package nvmftarget
 
 import (
 	"context"
@@ -25,10 +24,10 @@ var (
 		"Capacity of an NvmfTarget in bytes, by kind: total, allocated (promised to volumes) or free.", []string{"target", "kind"}, nil)
 )
 
-// Targets gives gauges from the status of all NvmfTargets, which is the only
+// Metrics gives gauges from the status of all NvmfTargets, which is the only
 // place they are kept; every replica gives the same. It is a manager's Runnable: registered while
 // it runs.
-type Targets struct {
+type Metrics struct {
 	// Reader of NvmfTargets, from a cache.
 	Reader client.Reader
 	// Registry that is scraped.
@@ -36,18 +35,18 @@ type Targets struct {
 }
 
 // Start implements manager.Runnable.
-func (t *Targets) Start(ctx context.Context) error {
-	c := &collector{ctx: ctx, reader: t.Reader}
-	if err := t.Registry.Register(c); err != nil {
+func (m *Metrics) Start(ctx context.Context) error {
+	c := &collector{ctx: ctx, reader: m.Reader}
+	if err := m.Registry.Register(c); err != nil {
 		return fmt.Errorf("register the metrics of NvmfTargets: %w", err)
 	}
-	defer t.Registry.Unregister(c)
+	defer m.Registry.Unregister(c)
 	<-ctx.Done()
 	return nil
 }
 
 // NeedLeaderElection implements manager.LeaderElectionRunnable: all replicas are scraped.
-func (*Targets) NeedLeaderElection() bool { return false }
+func (*Metrics) NeedLeaderElection() bool { return false }
 
 // collector has the context of the run that it belongs to: a scrape brings none.
 type collector struct {

@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package claim
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/sizing"
+)
+
+// Node is all that a claim is decided from, of one node.
+type Node struct {
+	// Name of the Kubernetes Node, of the NvmfNode, and in the volumes' spec.node.
+	Name string
+	// Exists says that the Kubernetes Node does; without it labels and addresses are unknown.
+	Exists bool
+	// Labels of the Kubernetes Node.
+	Labels map[string]string
+	// InternalIPs of the Kubernetes Node, in its order.
+	InternalIPs []string
+	// Allocatable is what the kubelet of the Kubernetes Node has for pods; nil as long as it does not say.
+	Allocatable *sizing.Allocatable
+	// Nvmf is the NvmfNode; nil as long as no agent has made it.
+	Nvmf *v1alpha1.NvmfNode
+	// Volumes counts the NvmfVolumes on the node, by target; those that are being deleted count.
+	Volumes map[string]int
+	// Snapshots counts the NvmfSnapshots on the node. They lie in the pool of the target that claims it.
+	Snapshots int
+}
+
+// Claimant is the target that the node's NvmfNode names now; "" when there is none.
+func (n Node) Claimant() string {
+	if n.Nvmf == nil {
+		return ""
+	}
+	return n.Nvmf.Spec.Target
+}
+
+// Holds reports whether data of the target lies on the node.
+func (n Node) Holds(target string) bool {
+	return target != "" && (n.Volumes[target] > 0 || n.Snapshots > 0 && n.Claimant() == target)
+}
+
+// OverPromised tells, of each ready pool of the node of which more is promised than this percentage of its size allows,
+// how much. That happens when a target's overProvisioningPercent is lowered, or a drive comes back smaller: nothing is
+// taken away, and nothing new is given.
+func (n Node) OverPromised(percent int32) []string {
+	var told []string
+	plan := &v1alpha1.Plan{OverProvisioningPercent: percent}
+	for _, p := range n.Nvmf.Status.Pools {
+		if !p.Ready || p.Total == nil || p.Promised == nil {
+			continue
+		}
+		if limit := plan.Promisable(p.Total.Value()); p.Promised.Value() > limit {
+			told = append(told, fmt.Sprintf("%s (%s promised of pool %s, %s allowed)",
+				n.Name, p.Promised, p.Device, resource.NewQuantity(limit, resource.BinarySI)))
+		}
+	}
+	return told
+}
+
+// Nodes by name: one for each that anything names, be it a Node, an NvmfNode, a volume or a snapshot.
+func Nodes(kubeNodes []corev1.Node, nvmfNodes []v1alpha1.NvmfNode, volumes []v1alpha1.NvmfVolume, snapshots []v1alpha1.NvmfSnapshot) []Node {
+	nodes := map[string]*Node{}
+	node := func(name string) *Node {
+		if nodes[name] == nil {
+			nodes[name] = &Node{Name: name, Volumes: map[string]int{}}
+		}
+		return nodes[name]
+	}
+	for i := range kubeNodes {
+		k := &kubeNodes[i]
+		n := node(k.Name)
+		n.Exists, n.Labels, n.InternalIPs, n.Allocatable = true, k.Labels, InternalIPs(k), Allocatable(k)
+	}
+	for i := range nvmfNodes {
+		node(nvmfNodes[i].Name).Nvmf = &nvmfNodes[i]
+	}
+	for i := range volumes {
+		node(volumes[i].Spec.Node).Volumes[volumes[i].Spec.Target]++
+	}
+	for i := range snapshots {
+		node(snapshots[i].Spec.Node).Snapshots++
+	}
+	sorted := make([]Node, 0, len(nodes))
+	for _, name := range slices.Sorted(maps.Keys(nodes)) {
+		sorted = append(sorted, *nodes[name])
+	}
+	return sorted
+}
+
+// InternalIPs of a Kubernetes Node, in its order.
+func InternalIPs(node *corev1.Node) []string {
+	var ips []string
+	for _, a := range node.Status.Addresses {
+		if a.Type == corev1.NodeInternalIP {
+			ips = append(ips, a.Address)
+		}
+	}
+	return ips
+}
+
+// Allocatable is what the node's kubelet has for pods; nil as long as it does not say.
+func Allocatable(node *corev1.Node) *sizing.Allocatable {
+	if len(node.Status.Allocatable) == 0 {
+		return nil
+	}
+	a := &sizing.Allocatable{
+		CPUs:          node.Status.Allocatable.Cpu().MilliValue() / 1000,
+		MemoryBytes:   node.Status.Allocatable.Memory().Value(),
+		HugepageBytes: map[int64]int64{},
+	}
+	for name, quantity := range node.Status.Allocatable {
+		size, ok := strings.CutPrefix(string(name), corev1.ResourceHugePagesPrefix)
+		if !ok {
+			continue
+		}
+		if page, err := resource.ParseQuantity(size); err == nil { // the kubelet writes no other
+			a.HugepageBytes[page.Value()] = quantity.Value()
+		}
+	}
+	return a
+}
