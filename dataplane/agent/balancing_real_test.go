@@ -47,7 +47,7 @@ func TestBalancesARealTarget(t *testing.T) {
 	args := []string{"-q", "32", "-o", "4096", "-w", "randwrite", "-t", "300", "-c", "0x1", "-s", "256", "--no-huge"}
 	for i := range 2 {
 		x := engine.Export{NQN: fmt.Sprintf("%spvc-%d", v1alpha1.NQNPrefix, i), Serial: fmt.Sprintf("s%d", i), Model: model, MaxIOQueues: 2,
-			Namespaces: []engine.Namespace{{NSID: 1, Volume: id(i), ANAGroup: 1}}, Hosts: []string{hostA}}
+			Namespaces: []engine.Namespace{{NSID: 1, Volume: id(i)}}, Hosts: []string{hostA}}
 		g.Expect(e.CreateVolumes(t.Context(), []engine.VolumeSpec{{ID: id(i), Pool: file, SizeBytes: 64 << 20}})[0]).To(Succeed())
 		g.Expect(e.Export(t.Context(), []engine.Export{x})[0]).To(Succeed())
 		args = append(args, "-r", fmt.Sprintf("trtype:TCP adrfam:IPv4 traddr:%s trsvcid:%d subnqn:%s hostnqn:%s", portal.Address, portal.Port, x.NQN, hostA))

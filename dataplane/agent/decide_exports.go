@@ -18,8 +18,6 @@ const (
 	model = "weft"
 	// nsid of a volume in a subsystem of its own.
 	nsid = 1
-	// anaGroup of every volume: all paths of a node are alike.
-	anaGroup = 1
 	// serialLen is what NVMe allows.
 	serialLen = 20
 )
@@ -36,7 +34,7 @@ func (d *decider) wantedExport(v *volume) engine.Export {
 		Serial:      serial(v.id),
 		Model:       model,
 		MaxIOQueues: d.maxIOQueues(transportsOf(v.obj)),
-		Namespaces:  []engine.Namespace{{NSID: nsid, Volume: v.id, ANAGroup: anaGroup}},
+		Namespaces:  []engine.Namespace{{NSID: nsid, Volume: v.id}},
 		Hosts:       slices.Compact(hosts),
 	}
 }

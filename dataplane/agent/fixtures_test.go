@@ -166,7 +166,7 @@ func engineVolume(n int, pool string) engine.Volume {
 func exported(n int, hosts ...string) engine.Export {
 	e := engine.Export{
 		NQN: fmt.Sprintf("%sv%d", v1alpha1.NQNPrefix, n), Serial: id(n).NGUID()[:20], Model: "weft", MaxIOQueues: 8,
-		Namespaces: []engine.Namespace{{NSID: 1, Volume: id(n), ANAGroup: 1}}, Hosts: hosts,
+		Namespaces: []engine.Namespace{{NSID: 1, Volume: id(n)}}, Hosts: hosts,
 	}
 	if len(hosts) > 0 {
 		e.Portals = []v1alpha1.Portal{tcp}

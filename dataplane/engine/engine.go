@@ -243,23 +243,9 @@ type Export struct {
 type Namespace struct {
 	// NSID from 1.
 	NSID uint32
-	// Volume it serves; its UUID and NGUID are the volume's ID.
+	// Volume it serves; its UUID and NGUID are the volume's ID. Every path to it is ANA optimized.
 	Volume ID
-	// ANAGroup from 1 to 128; a host sees the group's state on the portal it came through.
-	ANAGroup uint32
 }
-
-// ANAState is an asymmetric namespace access state.
-type ANAState string
-
-// States of an ANA group, as the NVMe specification names them.
-const (
-	ANAOptimized      ANAState = "optimized"
-	ANANonOptimized   ANAState = "non-optimized"
-	ANAInaccessible   ANAState = "inaccessible"
-	ANAPersistentLoss ANAState = "persistent-loss"
-	ANAChange         ANAState = "change"
-)
 
 // Portal is an address to listen on, with its limits.
 type Portal struct {
@@ -268,6 +254,4 @@ type Portal struct {
 	QueueDepth int
 	// InCapsuleDataBytes that a command may carry.
 	InCapsuleDataBytes int
-	// ANA gives the states of groups on this portal; a group that is not listed is optimized. May change while open.
-	ANA map[uint32]ANAState
 }

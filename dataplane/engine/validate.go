@@ -20,8 +20,6 @@ const (
 	SizeUnit = 4 << 20
 	// MaxNQNBytes is the longest NQN (NVMe Base Specification, "NVMe Qualified Names").
 	MaxNQNBytes = 223
-	// MaxANAGroup is the largest ANA group that every engine knows; nvmet's NVMET_MAX_ANAGRPS.
-	MaxANAGroup = 128
 )
 
 var pciAddressPattern = regexp.MustCompile(`^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$`)
@@ -155,9 +153,6 @@ func (e Export) Validate() error {
 			return fmt.Errorf("%w: export %s: NSID %d; each namespace has its own, from 1", ErrInvalid, e.NQN, ns.NSID)
 		}
 		seen[ns.NSID] = true
-		if ns.ANAGroup < 1 || ns.ANAGroup > MaxANAGroup {
-			return fmt.Errorf("%w: export %s: ANA group %d; give 1 to %d", ErrInvalid, e.NQN, ns.ANAGroup, MaxANAGroup)
-		}
 		if err := ns.Volume.Validate(); err != nil {
 			return fmt.Errorf("export %s, namespace %d: %w", e.NQN, ns.NSID, err)
 		}
@@ -210,16 +205,6 @@ func (p Portal) Validate() error {
 	}
 	if p.InCapsuleDataBytes < 0 || p.InCapsuleDataBytes > 65536 {
 		return fmt.Errorf("%w: in-capsule data of %d bytes; give 0 to 65536", ErrInvalid, p.InCapsuleDataBytes)
-	}
-	for group, state := range p.ANA {
-		if group < 1 || group > MaxANAGroup {
-			return fmt.Errorf("%w: ANA group %d; give 1 to %d", ErrInvalid, group, MaxANAGroup)
-		}
-		switch state {
-		case ANAOptimized, ANANonOptimized, ANAInaccessible, ANAPersistentLoss, ANAChange:
-		default:
-			return fmt.Errorf("%w: ANA state %q of group %d", ErrInvalid, state, group)
-		}
 	}
 	return nil
 }

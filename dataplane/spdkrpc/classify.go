@@ -99,7 +99,6 @@ var rulings = []ruling{
 	{"", codeInvalidParams, "Device or resource busy", ErrBusy},
 	{"", codeInvalidParams, "Resource busy", ErrBusy},
 	{"", codeInvalidParams, "Resource temporarily unavailable", ErrBusy},
-	{"nvmf_subsystem_listener_set_ana_state", codeInvalidParams, "Unable to find subsystem *", ErrNotFound},
 	// Of a call on a subsystem: it is missing, or what to add is there, or what
 	// to remove is not, or the parameters are wrong. All four look alike.
 	{"nvmf_subsystem_", codeInvalidParams, "Invalid parameters", ErrUnknown},

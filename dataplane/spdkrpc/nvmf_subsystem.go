@@ -13,7 +13,8 @@ type NvmfCreateSubsystem struct {
 	Model string `json:"model_number,omitzero"`
 	// MaxNamespaces is 32 by default, and the largest NSID.
 	MaxNamespaces uint32 `json:"max_namespaces,omitzero"`
-	ANAReporting  bool   `json:"ana_reporting,omitzero"`
+	// ANAReporting tells hosts of ANA groups: a namespace is in that of its NSID, optimized on every listener.
+	ANAReporting bool `json:"ana_reporting,omitzero"`
 	// MinControllerID and MaxControllerID are 1 and 0xffef by default.
 	MinControllerID uint16 `json:"min_cntlid,omitzero"`
 	MaxControllerID uint16 `json:"max_cntlid,omitzero"`
@@ -48,7 +49,7 @@ const (
 	SubtypeDiscovery = "Discovery"
 )
 
-// Subsystem as it is. ANA reporting shows only in its namespaces, which have a group then.
+// Subsystem as it is. Whether it reports ANA is not read.
 type Subsystem struct {
 	NQN             string        `json:"nqn"`
 	Subtype         string        `json:"subtype"`
@@ -81,8 +82,6 @@ type Namespace struct {
 	NGUID string `json:"nguid,omitzero"`
 	// UUID is the bdev's by default.
 	UUID string `json:"uuid,omitzero"`
-	// ANAGroup is the NSID by default. 0 in an answer: the subsystem has no ANA reporting.
-	ANAGroup uint32 `json:"anagrpid,omitzero"`
 	// NotAutoVisible: hosts see it only after NvmfNsAddHost. Never set in an answer.
 	NotAutoVisible bool `json:"no_auto_visible,omitzero"`
 }
@@ -104,16 +103,6 @@ type NvmfSubsystemRemoveNs struct {
 }
 
 func (NvmfSubsystemRemoveNs) method() string { return "nvmf_subsystem_remove_ns" }
-
-// NvmfSubsystemSetNsAnaGroup moves a namespace to another ANA group.
-type NvmfSubsystemSetNsAnaGroup struct {
-	answers[Done]
-	NQN      string `json:"nqn"`
-	NSID     uint32 `json:"nsid"`
-	ANAGroup uint32 `json:"anagrpid"`
-}
-
-func (NvmfSubsystemSetNsAnaGroup) method() string { return "nvmf_subsystem_set_ns_ana_group" }
 
 // NvmfNsAddHost shows a namespace that is NotAutoVisible to a host. A host that sees it already is not an error.
 type NvmfNsAddHost struct {
@@ -152,23 +141,11 @@ type Address struct {
 	Port string `json:"trsvcid,omitzero"`
 }
 
-// ANAState of an ANA group on a listener.
-type ANAState string
-
-// ANA states, as SPDK names them.
-const (
-	ANAOptimized    ANAState = "optimized"
-	ANANonOptimized ANAState = "non_optimized"
-	ANAInaccessible ANAState = "inaccessible"
-)
-
 // NvmfSubsystemAddListener lets a subsystem be reached at an address. Its transport must have been created.
 type NvmfSubsystemAddListener struct {
 	answers[Done]
 	NQN     string  `json:"nqn"`
 	Address Address `json:"listen_address"`
-	// ANAState of all groups; ANAOptimized by default.
-	ANAState ANAState `json:"ana_state,omitzero"`
 }
 
 func (NvmfSubsystemAddListener) method() string { return "nvmf_subsystem_add_listener" }
@@ -181,42 +158,6 @@ type NvmfSubsystemRemoveListener struct {
 }
 
 func (NvmfSubsystemRemoveListener) method() string { return "nvmf_subsystem_remove_listener" }
-
-// NvmfSubsystemGetListeners lists a subsystem's listeners with their ANA states.
-// It stops the subsystem's admin commands meanwhile: not for tight loops.
-type NvmfSubsystemGetListeners struct {
-	answers[[]Listener]
-	NQN string `json:"nqn"`
-}
-
-func (NvmfSubsystemGetListeners) method() string { return "nvmf_subsystem_get_listeners" }
-
-// Listener of a subsystem.
-type Listener struct {
-	Address Address `json:"address"`
-	// ANAStates of the groups from 1 to MaxNamespaces; none without ANA reporting.
-	ANAStates []ANAGroupState `json:"ana_states"`
-}
-
-// ANAGroupState is one group's state on a listener.
-type ANAGroupState struct {
-	Group uint32   `json:"ana_group"`
-	State ANAState `json:"ana_state"`
-}
-
-// NvmfSubsystemListenerSetAnaState sets the state of one ANA group on a listener, or of all; connected hosts are told.
-type NvmfSubsystemListenerSetAnaState struct {
-	answers[Done]
-	NQN     string   `json:"nqn"`
-	Address Address  `json:"listen_address"`
-	State   ANAState `json:"ana_state"`
-	// Group is all by default.
-	Group uint32 `json:"anagrpid,omitzero"`
-}
-
-func (NvmfSubsystemListenerSetAnaState) method() string {
-	return "nvmf_subsystem_listener_set_ana_state"
-}
 
 // NvmfSubsystemAddHost admits a host. One that is admitted already is ErrUnknown.
 type NvmfSubsystemAddHost struct {

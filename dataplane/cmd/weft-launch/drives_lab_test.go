@@ -234,7 +234,7 @@ func (s *serving) serve(plan v1alpha1.Plan) {
 	volume := engine.VolumeSpec{ID: id, Pool: plan.Drives[0].ID, SizeBytes: 64 << 20}
 	export := engine.Export{
 		NQN: v1alpha1.NQNPrefix + "pvc-" + string(id), Serial: id.NGUID()[:20], Model: "weft", MaxIOQueues: 1,
-		Namespaces: []engine.Namespace{{NSID: 1, Volume: id, ANAGroup: 1}},
+		Namespaces: []engine.Namespace{{NSID: 1, Volume: id}},
 	}
 	for range plan.Portals {
 		export.Hosts = append(export.Hosts, v1alpha1.HostNQNPrefix+uuid.NewString())

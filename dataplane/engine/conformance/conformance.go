@@ -94,7 +94,8 @@ type Namespace interface {
 	io.WriterAt
 	SizeBytes() (int64, error)
 	Identity() (Identity, error)
-	ANAState() (engine.ANAState, error)
+	// ANAState of its path, as Linux names it; empty without ANA reporting.
+	ANAState() string
 }
 
 // Identity of a namespace, as a host sees it.
@@ -238,7 +239,7 @@ func exportOf(id engine.ID, hosts ...string) engine.Export {
 		Serial:      id.NGUID()[:20],
 		Model:       "weft",
 		MaxIOQueues: 2,
-		Namespaces:  []engine.Namespace{{NSID: 1, Volume: id, ANAGroup: 1}},
+		Namespaces:  []engine.Namespace{{NSID: 1, Volume: id}},
 		Hosts:       hosts,
 	}
 }

@@ -46,13 +46,13 @@ func exportCases() map[string]func(*suite) {
 			first, second := s.create(d.ID, 4*mib), s.create(d.ID, 4*mib)
 			x := exportOf(first)
 			s.exportAs(x)
-			x.Namespaces = append(x.Namespaces, engine.Namespace{NSID: 7, Volume: second, ANAGroup: 3})
+			x.Namespaces = append(x.Namespaces, engine.Namespace{NSID: 7, Volume: second})
 			x.MaxIOQueues = 4
 			x.Serial, x.Model = "other", "other model"
 			s.Expect(s.one(s.fresh().Export(s.ctx, []engine.Export{x}))).To(Succeed())
 			s.Expect(s.export(x.NQN)).To(HaveValue(Equal(s.served(x))))
 
-			x.Namespaces = []engine.Namespace{{NSID: 1, Volume: second, ANAGroup: 2}}
+			x.Namespaces = []engine.Namespace{{NSID: 1, Volume: second}}
 			s.Expect(s.one(s.fresh().Export(s.ctx, []engine.Export{x}))).To(Succeed())
 			s.Expect(s.export(x.NQN)).To(HaveValue(Equal(s.served(x))))
 			s.done(s.engine.DeleteVolumes(s.ctx, []engine.ID{first}))
@@ -85,7 +85,6 @@ func exportCases() map[string]func(*suite) {
 				bad(func(x *engine.Export) { x.Model = strings.Repeat("m", 41) }),
 				bad(func(x *engine.Export) { x.MaxIOQueues = 0 }),
 				bad(func(x *engine.Export) { x.Namespaces[0].NSID = 0 }),
-				bad(func(x *engine.Export) { x.Namespaces[0].ANAGroup = 129 }),
 				bad(func(x *engine.Export) { x.Hosts = []string{"*"} }),
 				bad(func(x *engine.Export) { x.Hosts = []string{last.Hosts[0], last.Hosts[0]} }),
 				last,
@@ -125,27 +124,9 @@ func portalCases() map[string]func(*suite) {
 		"a portal is as given": func(s *suite) {
 			portals := s.Portals(s.t)
 			slices.SortFunc(portals, func(a, b engine.Portal) int { return engine.ComparePortals(a.Portal, b.Portal) })
-			for i := range portals {
-				portals[i].ANA = map[uint32]engine.ANAState{2: engine.ANANonOptimized, 5: engine.ANAInaccessible}
-			}
 			for range 2 {
 				s.done(s.fresh().OpenPortals(s.ctx, portals))
 				s.Expect(s.state().Portals).To(Equal(portals))
-			}
-			for i := range portals {
-				portals[i].ANA = map[uint32]engine.ANAState{5: engine.ANANonOptimized, 100: engine.ANAInaccessible}
-			}
-			s.done(s.fresh().OpenPortals(s.ctx, portals))
-			s.Expect(s.state().Portals).To(Equal(portals))
-			for _, p := range portals {
-				// Not every target has every state.
-				changed := p
-				changed.ANA = map[uint32]engine.ANAState{5: engine.ANAChange}
-				if err := s.one(s.fresh().OpenPortals(s.ctx, []engine.Portal{changed})); err != nil {
-					s.Expect(err).To(MatchError(engine.ErrUnsupported))
-					changed = p
-				}
-				s.Expect(s.state().Portals).To(ContainElement(changed))
 			}
 		},
 		"other settings need a restart, and change nothing": func(s *suite) {
@@ -198,14 +179,13 @@ func portalCases() map[string]func(*suite) {
 				bad(func(p *engine.Portal) { p.Transport = "FC" }),
 				bad(func(p *engine.Portal) { p.QueueDepth = 8 }),
 				bad(func(p *engine.Portal) { p.InCapsuleDataBytes = 1 << 20 }),
-				bad(func(p *engine.Portal) { p.ANA = map[uint32]engine.ANAState{1: "good"} }),
 				good,
 			})
-			s.Expect(errs).To(HaveLen(8))
-			for _, err := range errs[:7] {
+			s.Expect(errs).To(HaveLen(7))
+			for _, err := range errs[:6] {
 				s.Expect(err).To(MatchError(engine.ErrInvalid))
 			}
-			s.Expect(errs[7]).NotTo(HaveOccurred())
+			s.Expect(errs[6]).NotTo(HaveOccurred())
 			s.Expect(s.state().Portals).To(ConsistOf(good))
 			info, err := s.engine.Info(s.ctx)
 			s.Expect(err).NotTo(HaveOccurred())

@@ -4,7 +4,6 @@ package conformance
 
 import (
 	"bytes"
-	"fmt"
 	"slices"
 	"strconv"
 	"strings"
@@ -125,7 +124,6 @@ func hostCases() map[string]func(*suite) {
 		"unexporting disconnects":                                       unexportDisconnects,
 		"calls about other exports disturb nobody":                      disturbsNobody,
 		"a larger size is seen while connected":                         seesSize,
-		"ANA states are seen, by portal":                                seesANA,
 		"namespaces come and go while connected":                        namespacesComeAndGo,
 		"a volume is blank until its first write":                       blankUntilWritten,
 		"a new volume reads zeroes where a deleted one had data":        volumeLeavesNothing,
@@ -165,6 +163,7 @@ func onlyListedHosts(h *hostFixture) {
 func hostSees(h *hostFixture) {
 	h.Expect(h.ns.SizeBytes()).To(Equal(64 * mib))
 	h.Expect(h.ns.Identity()).To(Equal(h.identity()))
+	h.Expect(h.ns.ANAState()).To(Equal("optimized"), "ANA is reported, and every path is alike")
 }
 
 // identity that the fixture's namespace must have, whatever happens to it.
@@ -260,36 +259,12 @@ func seesSize(h *hostFixture) {
 	h.Expect(h.read(h.ns, 0)).To(Equal("before"))
 }
 
-func seesANA(h *hostFixture) {
-	h.Expect(h.ns.ANAState()).To(Equal(engine.ANAOptimized))
-	p := h.portal
-	p.ANA = map[uint32]engine.ANAState{1: engine.ANANonOptimized, 4: engine.ANANonOptimized}
-	h.done(h.fresh().OpenPortals(h.ctx, []engine.Portal{p}))
-	h.Eventually(h.ns.ANAState).Should(Equal(engine.ANANonOptimized))
-	h.write(h.ns, 0, "through a non-optimized path")
-
-	p.ANA = map[uint32]engine.ANAState{4: engine.ANANonOptimized}
-	h.done(h.fresh().OpenPortals(h.ctx, []engine.Portal{p}))
-	h.Eventually(h.ns.ANAState).Should(Equal(engine.ANAOptimized))
-
-	for group, want := range map[uint32]engine.ANAState{4: engine.ANANonOptimized, 9: engine.ANAOptimized} {
-		x := h.x
-		x.Namespaces = slices.Clone(x.Namespaces)
-		x.Namespaces[0].ANAGroup = group
-		h.exportAs(x)
-		h.Eventually(h.ns.ANAState).Should(Equal(want), fmt.Sprint("group ", group))
-	}
-	h.write(h.ns, 0, "through the last group")
-	p.ANA = nil
-	h.done(h.engine.OpenPortals(h.ctx, []engine.Portal{p}))
-}
-
 func namespacesComeAndGo(h *hostFixture) {
 	w := startWriter(h.ns, 0)
 	h.goesOn(w)
 	second := h.create(h.device.ID, 8*mib)
 	x := h.x
-	x.Namespaces = append(slices.Clone(x.Namespaces), engine.Namespace{NSID: 5, Volume: second, ANAGroup: 1})
+	x.Namespaces = append(slices.Clone(x.Namespaces), engine.Namespace{NSID: 5, Volume: second})
 	h.exportAs(x)
 	ns := h.namespace(h.c, second)
 	h.write(ns, 0, "second")

@@ -260,9 +260,7 @@ func (e *Engine) Gather(ctx context.Context) (engine.State, error) {
 		state.Exports = append(state.Exports, e.gatherExport(nqn))
 	}
 	for _, portal := range e.sortedPortals() {
-		p := e.portals[portal]
-		p.ANA = maps.Clone(p.ANA)
-		state.Portals = append(state.Portals, p)
+		state.Portals = append(state.Portals, e.portals[portal])
 	}
 	return state, nil
 }

@@ -5,7 +5,6 @@ package enginetest
 import (
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
@@ -56,11 +55,6 @@ func (e *Engine) OpenPortals(ctx context.Context, portals []engine.Portal) []err
 		}
 		if is, ok := e.portals[want.Portal]; ok && (is.QueueDepth != want.QueueDepth || is.InCapsuleDataBytes != want.InCapsuleDataBytes) {
 			return fmt.Errorf("queue depth %d and in-capsule data of %d bytes of %s: %w", is.QueueDepth, is.InCapsuleDataBytes, PortalKey(want.Portal), engine.ErrRestartNeeded)
-		}
-		want.ANA = maps.Clone(want.ANA)
-		maps.DeleteFunc(want.ANA, func(_ uint32, s engine.ANAState) bool { return s == engine.ANAOptimized })
-		if len(want.ANA) == 0 {
-			want.ANA = nil
 		}
 		e.portals[want.Portal] = want
 		return nil

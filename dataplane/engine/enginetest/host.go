@@ -131,20 +131,6 @@ func (h *Host) Export() (engine.Export, error) {
 	return h.e.gatherExport(h.nqn), nil
 }
 
-// ANAState of the group of a volume's namespace, through the portal of the connection.
-func (h *Host) ANAState(id engine.ID) (engine.ANAState, error) {
-	h.e.mu.Lock()
-	defer h.e.mu.Unlock()
-	ns, _, err := h.namespace(id)
-	if err != nil {
-		return "", err
-	}
-	if state, ok := h.e.portals[h.portal].ANA[ns.ANAGroup]; ok {
-		return state, nil
-	}
-	return engine.ANAOptimized, nil
-}
-
 // SizeBytes of a volume as the host sees it.
 func (h *Host) SizeBytes(id engine.ID) (int64, error) {
 	h.e.mu.Lock()

@@ -18,10 +18,6 @@ import (
 	"github.com/weft-storage/weft/dataplane/engine"
 )
 
-// maxGroup is the largest ANA group that works: since the kernel bounds the group by
-// array_index_nospec(group, 128), a namespace in group 128 ends up in group 0, which no port serves.
-const maxGroup = engine.MaxANAGroup - 1
-
 // Export implements engine.Engine.
 func (e *Engine) Export(ctx context.Context, exports []engine.Export) []error {
 	end, err := e.begin(ctx)
@@ -47,9 +43,6 @@ func (e *Engine) exportOne(ctx context.Context, x engine.Export, stored *store, 
 		if err != nil {
 			return fmt.Errorf("namespace %d of %s: volume %w", ns.NSID, x.NQN, err)
 		}
-		if ns.ANAGroup > maxGroup {
-			return fmt.Errorf("%w: namespace %d of %s: Linux's target serves no ANA group above %d", engine.ErrInvalid, ns.NSID, x.NQN, maxGroup)
-		}
 		paths[ns.Volume] = f.path
 	}
 	var ids []int
@@ -60,11 +53,6 @@ func (e *Engine) exportOne(ctx context.Context, x engine.Export, stored *store, 
 		}
 		ids = append(ids, p.id)
 		portals = append(portals, p.address)
-		for _, ns := range x.Namespaces {
-			if err := e.serveGroup(p, ns.ANAGroup); err != nil {
-				return fmt.Errorf("ANA group %d of %s: %w", ns.ANAGroup, x.NQN, err)
-			}
-		}
 	}
 	is, err := e.subsystem(x.NQN)
 	if err != nil {
@@ -114,8 +102,6 @@ func (h *host) applyOne(ctx context.Context, want subsystem, s step) error {
 		return removeSpace(h, space)
 	case makeNamespace:
 		return h.makeNamespace(space, s.namespace)
-	case setGroup:
-		return h.writeAttr(filepath.Join(space, "ana_grpid"), strconv.FormatUint(uint64(s.namespace.group), 10))
 	case admitHost:
 		if err := os.Mkdir(h.config("hosts", s.host), 0o755); err != nil && !os.IsExist(err) {
 			return err
@@ -196,7 +182,6 @@ func (h *host) makeNamespace(dir string, ns namespace) error {
 		{"device_path", ns.path},
 		{"device_uuid", ns.uuid},
 		{"device_nguid", ns.nguid},
-		{"ana_grpid", strconv.FormatUint(uint64(ns.group), 10)},
 		{"enable", "1"},
 	} {
 		if err := h.writeAttr(filepath.Join(dir, attr.name), attr.value); err != nil {

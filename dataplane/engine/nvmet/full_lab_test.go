@@ -61,7 +61,7 @@ func (h fullHost) serve(sizeBytes int64) served {
 	id := engine.ID(uuid.NewString())
 	x := engine.Export{
 		NQN: v1alpha1.NQNPrefix + "pvc-" + string(id), Serial: id.NGUID()[:20], Model: "weft", MaxIOQueues: 2,
-		Namespaces: []engine.Namespace{{NSID: 1, Volume: id, ANAGroup: 1}}, Hosts: []string{v1alpha1.HostNQNPrefix + uuid.NewString()},
+		Namespaces: []engine.Namespace{{NSID: 1, Volume: id}}, Hosts: []string{v1alpha1.HostNQNPrefix + uuid.NewString()},
 	}
 	done(h.T, h.engine.CreateVolumes(h.Context(), []engine.VolumeSpec{{ID: id, Pool: h.pool.ID, SizeBytes: sizeBytes}}))
 	done(h.T, h.engine.Export(h.Context(), []engine.Export{x}))

@@ -41,7 +41,7 @@ func manyVolumes(t *testing.T, e engine.Engine, h harness) []engine.Export {
 		volumes = append(volumes, engine.VolumeSpec{ID: id, Pool: device.ID, SizeBytes: 8 << 20})
 		exports = append(exports, engine.Export{
 			NQN: v1alpha1.NQNPrefix + "pvc-" + string(id), Serial: id.NGUID()[:20], Model: "weft", MaxIOQueues: 1,
-			Namespaces: []engine.Namespace{{NSID: 1, Volume: id, ANAGroup: 1}},
+			Namespaces: []engine.Namespace{{NSID: 1, Volume: id}},
 			Hosts:      []string{v1alpha1.HostNQNPrefix + uuid.NewString()},
 		})
 	}
@@ -131,7 +131,7 @@ func TestMountedFilesystem(t *testing.T) {
 	id := engine.ID(uuid.NewString())
 	x := engine.Export{
 		NQN: v1alpha1.NQNPrefix + "pvc-" + string(id), Serial: id.NGUID()[:20], Model: "weft", MaxIOQueues: 2,
-		Namespaces: []engine.Namespace{{NSID: 1, Volume: id, ANAGroup: 1}},
+		Namespaces: []engine.Namespace{{NSID: 1, Volume: id}},
 		Hosts:      []string{v1alpha1.HostNQNPrefix + uuid.NewString()},
 	}
 	portals := h.Portals(t)

@@ -62,11 +62,6 @@ func (harness) Restart(t *testing.T) {
 	for _, link := range glob(t, configfs+"/ports/*/subsystems/*") {
 		check(t, os.Remove(link))
 	}
-	for _, dir := range glob(t, configfs+"/ports/*/ana_groups/*") {
-		if filepath.Base(dir) != "1" {
-			check(t, os.Remove(dir))
-		}
-	}
 	for _, dir := range glob(t, configfs+"/ports/*") {
 		check(t, os.Remove(dir))
 	}

@@ -66,7 +66,7 @@ func TestModules(t *testing.T) {
 	done(e.OpenPools(t.Context(), []engine.Device{pool}))
 	done(e.CreateVolumes(t.Context(), []engine.VolumeSpec{{ID: id, Pool: pool.ID, SizeBytes: 16 << 20}}))
 	done(e.Export(t.Context(), []engine.Export{{NQN: nqn, Serial: id.NGUID()[:20], Model: "weft", MaxIOQueues: 2, Hosts: []string{host},
-		Namespaces: []engine.Namespace{{NSID: 1, Volume: id, ANAGroup: 1}}}}))
+		Namespaces: []engine.Namespace{{NSID: 1, Volume: id}}}}))
 	portals := h.Portals(t)
 	done(e.OpenPortals(t.Context(), portals))
 	check(t, e.Start(t.Context(), plan))

@@ -190,7 +190,7 @@ func TestPortsOfAnOlderKernel(t *testing.T) {
 	dir := fmt.Sprintf("sys/kernel/config/nvmet/ports/%d/", FirstPort)
 	for name, value := range map[string]string{
 		"addr_traddr": "127.0.0.1", "addr_trsvcid": "4420", "addr_trtype": "tcp", "addr_adrfam": "ipv4", "param_inline_data_size": "4096",
-		"ana_groups/1/ana_state": "optimized", "subsystems/.keep": "",
+		"subsystems/.keep": "",
 	} {
 		k.put(dir+name, value)
 	}
@@ -199,7 +199,7 @@ func TestPortsOfAnOlderKernel(t *testing.T) {
 	}
 	h := k.host()
 	want := engine.Portal{Portal: v1alpha1.Portal{Transport: v1alpha1.TransportTCP, Address: "127.0.0.1", Port: 4420}, QueueDepth: 128, InCapsuleDataBytes: 4096}
-	p, err := h.preparePort(t.Context(), want, nil)
+	p, err := h.preparePort(t.Context(), want)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -207,7 +207,7 @@ func TestPortsOfAnOlderKernel(t *testing.T) {
 		t.Errorf("got %+v", got)
 	}
 	want.InCapsuleDataBytes = 8192
-	if _, err := h.preparePort(t.Context(), want, nil); !errors.Is(err, engine.ErrRestartNeeded) {
+	if _, err := h.preparePort(t.Context(), want); !errors.Is(err, engine.ErrRestartNeeded) {
 		t.Errorf("other in-capsule data: %v", err)
 	}
 }

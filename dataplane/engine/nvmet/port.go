@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -37,7 +36,6 @@ type port struct {
 	address v1alpha1.Portal
 	depth   int // 0 where the kernel has no param_max_queue_size (before Linux 6.9)
 	inline  int
-	groups  map[uint32]engine.ANAState
 	listens []string // NQNs, in order
 }
 
@@ -45,16 +43,7 @@ func (p *port) finished() bool { return p.address.Address != "" }
 
 // portal that the port is.
 func (p *port) portal() engine.Portal {
-	portal := engine.Portal{Portal: p.address, QueueDepth: p.depth, InCapsuleDataBytes: p.inline}
-	for group, state := range p.groups {
-		if state != engine.ANAOptimized {
-			if portal.ANA == nil {
-				portal.ANA = map[uint32]engine.ANAState{}
-			}
-			portal.ANA[group] = state
-		}
-	}
-	return portal
+	return engine.Portal{Portal: p.address, QueueDepth: p.depth, InCapsuleDataBytes: p.inline}
 }
 
 // portIDs of weft's ports.
@@ -107,26 +96,8 @@ func (h *host) readPort(id int) (*port, error) {
 	if err != nil {
 		return nil, err
 	}
-	if p.listens, err = names(filepath.Join(dir, "subsystems")); err != nil {
-		return nil, err
-	}
-	groups, err := names(filepath.Join(dir, "ana_groups"))
-	if err != nil {
-		return nil, err
-	}
-	p.groups = map[uint32]engine.ANAState{}
-	for _, name := range groups {
-		group, err := strconv.ParseUint(name, 10, 32)
-		if err != nil {
-			return nil, err
-		}
-		state, err := h.readAttr(filepath.Join(dir, "ana_groups", name, "ana_state"))
-		if err != nil {
-			return nil, err
-		}
-		p.groups[uint32(group)] = engine.ANAState(state)
-	}
-	return p, nil
+	p.listens, err = names(filepath.Join(dir, "subsystems"))
+	return p, err
 }
 
 // parsePort from its attributes.
@@ -174,7 +145,7 @@ func (e *Engine) OpenPortals(ctx context.Context, portals []engine.Portal) []err
 	}
 	opened := map[v1alpha1.Portal]*port{}
 	errs := each(ctx, portals, err, func(want engine.Portal) error {
-		p, err := e.preparePort(ctx, want, all)
+		p, err := e.preparePort(ctx, want)
 		if err == nil {
 			opened[want.Portal] = p
 		}
@@ -222,15 +193,10 @@ func (h *host) linkAll(p *port, all []*subsystem) error {
 	return nil
 }
 
-// preparePort makes the portal's port with its settings and ANA groups, or finds it.
-func (h *host) preparePort(ctx context.Context, want engine.Portal, all []*subsystem) (*port, error) {
+// preparePort makes the portal's port with its settings, or finds it.
+func (h *host) preparePort(ctx context.Context, want engine.Portal) (*port, error) {
 	if err := want.Validate(); err != nil {
 		return nil, err
-	}
-	for group := range want.ANA {
-		if group > maxGroup {
-			return nil, fmt.Errorf("%w: Linux's target serves no ANA group above %d", engine.ErrInvalid, maxGroup)
-		}
 	}
 	ports, err := h.ports()
 	if err != nil {
@@ -244,26 +210,6 @@ func (h *host) preparePort(ctx context.Context, want engine.Portal, all []*subsy
 	} else if !p.sameSettings(want) {
 		return nil, fmt.Errorf("queue depth %d and in-capsule data of %d bytes of portal %s %s port %d: %w",
 			p.depth, p.inline, want.Transport, want.Address, want.Port, engine.ErrRestartNeeded)
-	}
-	states := maps.Clone(want.ANA)
-	if states == nil {
-		states = map[uint32]engine.ANAState{}
-	}
-	others := slices.Collect(maps.Keys(p.groups))
-	for _, s := range all {
-		for _, ns := range s.namespaces {
-			others = append(others, ns.group)
-		}
-	}
-	for _, group := range others {
-		if _, listed := states[group]; !listed {
-			states[group] = engine.ANAOptimized
-		}
-	}
-	for _, group := range sortedKeys(states) {
-		if err := h.setState(p, group, states[group]); err != nil {
-			return nil, fmt.Errorf("ANA group %d: %w", group, err)
-		}
 	}
 	return p, nil
 }
@@ -342,29 +288,6 @@ func checkAddress(address string) error {
 	return fmt.Errorf("address %s is on no interface of this node: %w", address, engine.ErrNotFound)
 }
 
-// serveGroup on a port: a group that nobody made is inaccessible there.
-func (h *host) serveGroup(p *port, group uint32) error {
-	if _, there := p.groups[group]; there {
-		return nil
-	}
-	return h.setState(p, group, engine.ANAOptimized)
-}
-
-func (h *host) setState(p *port, group uint32, state engine.ANAState) error {
-	if p.groups[group] == state {
-		return nil
-	}
-	dir := h.config("ports", strconv.Itoa(p.id), "ana_groups", strconv.FormatUint(uint64(group), 10))
-	if err := os.Mkdir(dir, 0o755); err != nil && !os.IsExist(err) {
-		return err
-	}
-	if err := h.writeAttr(filepath.Join(dir, "ana_state"), string(state)); err != nil {
-		return err
-	}
-	p.groups[group] = state
-	return nil
-}
-
 // ClosePortals implements engine.Engine.
 func (e *Engine) ClosePortals(ctx context.Context, portals []v1alpha1.Portal) []error {
 	end, err := e.begin(ctx)
@@ -390,23 +313,12 @@ func (e *Engine) ClosePortals(ctx context.Context, portals []v1alpha1.Portal) []
 }
 
 func (h *host) removePort(p *port) error {
-	dir := h.config("ports", strconv.Itoa(p.id))
 	for _, nqn := range p.listens {
 		if err := os.Remove(h.link(p.id, nqn)); err != nil {
 			return fmt.Errorf("close port %d: %w", p.id, err)
 		}
 	}
-	groups, err := names(filepath.Join(dir, "ana_groups"))
-	if err != nil {
-		return fmt.Errorf("close port %d: %w", p.id, err)
-	}
-	for _, group := range groups {
-		// Group 1 is the kernel's own.
-		if err := os.Remove(filepath.Join(dir, "ana_groups", group)); err != nil && group != "1" {
-			return fmt.Errorf("close port %d: ANA group %s: %w", p.id, group, err)
-		}
-	}
-	if err := os.Remove(dir); err != nil && !errors.Is(err, unix.ENOENT) {
+	if err := os.Remove(h.config("ports", strconv.Itoa(p.id))); err != nil && !errors.Is(err, unix.ENOENT) {
 		return fmt.Errorf("close port %d: %w", p.id, err)
 	}
 	return nil

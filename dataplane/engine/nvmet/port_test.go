@@ -84,10 +84,3 @@ func TestSameSettings(t *testing.T) {
 		})
 	}
 }
-
-func TestPortalStates(t *testing.T) {
-	p := port{address: v1alpha1.Portal{Address: "10.0.0.1"}, groups: map[uint32]engine.ANAState{1: engine.ANAOptimized, 2: engine.ANAInaccessible}}
-	if got, want := p.portal().ANA, map[uint32]engine.ANAState{2: engine.ANAInaccessible}; !reflect.DeepEqual(got, want) {
-		t.Errorf("got %v, want %v", got, want)
-	}
-}

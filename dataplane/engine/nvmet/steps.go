@@ -15,7 +15,7 @@ type step struct {
 	// port to link or unlink.
 	port int
 	nsid uint32
-	// namespace to make, or that takes the group.
+	// namespace to make.
 	namespace namespace
 	// host to admit.
 	host string
@@ -30,7 +30,6 @@ const (
 	setQueues       stepKind = "set queues"
 	removeNamespace stepKind = "remove namespace"
 	makeNamespace   stepKind = "make namespace"
-	setGroup        stepKind = "set ANA group"
 	admitHost       stepKind = "admit host"
 	linkPort        stepKind = "link port"
 )
@@ -82,23 +81,13 @@ func losesHost(is *subsystem, want subsystem) bool {
 func namespaceSteps(is, want map[uint32]namespace) []step {
 	var gone, todo []step
 	for _, nsid := range sortedKeys(is) {
-		ns, stays := want[nsid]
-		same := is[nsid]
-		same.group = ns.group
-		if !stays || same != ns {
+		if ns, stays := want[nsid]; !stays || is[nsid] != ns {
 			gone = append(gone, step{do: removeNamespace, nsid: nsid})
 		}
 	}
 	for _, nsid := range sortedKeys(want) {
-		ns := want[nsid]
-		old, there := is[nsid]
-		same := old
-		same.group = ns.group
-		switch {
-		case !there || same != ns:
-			todo = append(todo, step{do: makeNamespace, nsid: nsid, namespace: ns})
-		case old.group != ns.group:
-			todo = append(todo, step{do: setGroup, nsid: nsid, namespace: ns})
+		if old, there := is[nsid]; !there || old != want[nsid] {
+			todo = append(todo, step{do: makeNamespace, nsid: nsid, namespace: want[nsid]})
 		}
 	}
 	return append(gone, todo...)

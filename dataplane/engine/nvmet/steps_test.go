@@ -18,14 +18,14 @@ const (
 	nqnA    = "nqn.2026-11.storage.weft:pvc-a"
 )
 
-func spaceOf(id engine.ID, group uint32) namespace {
-	return namespace{path: "/pool/volumes/" + string(id), uuid: string(id), nguid: id.NGUID(), group: group, enabled: true}
+func spaceOf(id engine.ID) namespace {
+	return namespace{path: "/pool/volumes/" + string(id), uuid: string(id), nguid: id.NGUID(), enabled: true}
 }
 
 func subsystemOf(change ...func(*subsystem)) *subsystem {
 	s := &subsystem{
 		nqn: nqnA, serial: "serial", model: "weft", queues: 8,
-		namespaces: map[uint32]namespace{1: spaceOf(volumeA, 1)},
+		namespaces: map[uint32]namespace{1: spaceOf(volumeA)},
 		hosts:      []string{"host-1"},
 		ports:      []int{FirstPort},
 	}
@@ -39,7 +39,7 @@ func (s step) String() string {
 	switch s.do {
 	case unlinkPort, linkPort:
 		return fmt.Sprintf("%s %d", s.do, s.port-FirstPort)
-	case makeNamespace, removeNamespace, setGroup:
+	case makeNamespace, removeNamespace:
 		return fmt.Sprintf("%s %d", s.do, s.nsid)
 	case admitHost:
 		return fmt.Sprintf("%s %s", s.do, s.host)
@@ -62,7 +62,7 @@ func TestSteps(t *testing.T) {
 			is:   subsystemOf(), want: subsystemOf(),
 		}, {
 			name: "new: what a host needs first, its way in last",
-			want: subsystemOf(func(s *subsystem) { s.namespaces[2] = spaceOf(volumeB, 1) }),
+			want: subsystemOf(func(s *subsystem) { s.namespaces[2] = spaceOf(volumeB) }),
 			todo: "make subsystem, make namespace 1, make namespace 2, admit host host-1, link port 0",
 		}, {
 			name: "new, for nobody",
@@ -103,19 +103,19 @@ func TestSteps(t *testing.T) {
 		}, {
 			name: "namespaces come, change and go",
 			is: subsystemOf(func(s *subsystem) {
-				s.namespaces[2], s.namespaces[3] = spaceOf(volumeB, 1), spaceOf(volumeB, 1)
+				s.namespaces[2], s.namespaces[3] = spaceOf(volumeB), spaceOf(volumeB)
 			}),
 			want: subsystemOf(func(s *subsystem) {
-				s.namespaces[2], s.namespaces[4] = spaceOf(volumeB, 5), spaceOf(volumeB, 1)
+				s.namespaces[2], s.namespaces[4] = spaceOf(volumeB), spaceOf(volumeB)
 			}),
-			todo: "remove namespace 3, set ANA group 2, make namespace 4",
+			todo: "remove namespace 3, make namespace 4",
 		}, {
 			name: "a namespace of another volume",
-			is:   subsystemOf(), want: subsystemOf(func(s *subsystem) { s.namespaces[1] = spaceOf(volumeB, 1) }),
+			is:   subsystemOf(), want: subsystemOf(func(s *subsystem) { s.namespaces[1] = spaceOf(volumeB) }),
 			todo: "remove namespace 1, make namespace 1",
 		}, {
 			name: "a namespace that was left half made",
-			is:   subsystemOf(func(s *subsystem) { s.namespaces[1] = namespace{group: 1, uuid: volumeB} }), want: subsystemOf(),
+			is:   subsystemOf(func(s *subsystem) { s.namespaces[1] = namespace{uuid: volumeB} }), want: subsystemOf(),
 			todo: "remove namespace 1, make namespace 1",
 		}, {
 			name: "queues, and a port that opened and one that closed",
@@ -180,10 +180,6 @@ func replay(is *subsystem, want subsystem, todo []step) bool {
 				return false
 			}
 			s.namespaces[step.nsid] = step.namespace
-		case setGroup:
-			ns := s.namespaces[step.nsid]
-			ns.group = step.namespace.group
-			s.namespaces[step.nsid] = ns
 		case admitHost:
 			s.hosts = append(s.hosts, step.host)
 		}
@@ -198,7 +194,7 @@ func replay(is *subsystem, want subsystem, todo []step) bool {
 func TestWanted(t *testing.T) {
 	x := engine.Export{
 		NQN: nqnA, Serial: "serial", Model: "weft", MaxIOQueues: 8,
-		Namespaces: []engine.Namespace{{NSID: 1, Volume: volumeA, ANAGroup: 1}},
+		Namespaces: []engine.Namespace{{NSID: 1, Volume: volumeA}},
 		Hosts:      []string{"host-1"},
 	}
 	paths := map[engine.ID]string{volumeA: "/pool/volumes/" + volumeA}

@@ -34,7 +34,6 @@ type namespace struct {
 	path    string
 	uuid    string
 	nguid   string
-	group   uint32
 	enabled bool
 }
 
@@ -47,7 +46,7 @@ func wanted(x engine.Export, paths map[engine.ID]string, ports []int) subsystem 
 	}
 	for _, ns := range x.Namespaces {
 		s.namespaces[ns.NSID] = namespace{
-			path: paths[ns.Volume], uuid: string(ns.Volume), nguid: ns.Volume.NGUID(), group: ns.ANAGroup, enabled: true,
+			path: paths[ns.Volume], uuid: string(ns.Volume), nguid: ns.Volume.NGUID(), enabled: true,
 		}
 	}
 	// Nobody may connect to a subsystem without hosts, and an idle port does not listen.
@@ -62,7 +61,7 @@ func (s *subsystem) export(ports []*port) engine.Export {
 	x := engine.Export{NQN: s.nqn, Serial: s.serial, Model: s.model, MaxIOQueues: s.queues, Hosts: s.hosts}
 	for _, nsid := range sortedKeys(s.namespaces) {
 		ns := s.namespaces[nsid]
-		x.Namespaces = append(x.Namespaces, engine.Namespace{NSID: nsid, Volume: ns.volume(), ANAGroup: ns.group})
+		x.Namespaces = append(x.Namespaces, engine.Namespace{NSID: nsid, Volume: ns.volume()})
 	}
 	for _, p := range ports {
 		if slices.Contains(s.ports, p.id) {
@@ -158,9 +157,9 @@ func (h *host) readSubsystem(nqn string) (*subsystem, error) {
 
 func (h *host) readNamespace(dir string) (namespace, error) {
 	var ns namespace
-	var group, enabled string
+	var enabled string
 	for attr, into := range map[string]*string{
-		"device_path": &ns.path, "device_uuid": &ns.uuid, "device_nguid": &ns.nguid, "ana_grpid": &group, "enable": &enabled,
+		"device_path": &ns.path, "device_uuid": &ns.uuid, "device_nguid": &ns.nguid, "enable": &enabled,
 	} {
 		value, err := h.readAttr(filepath.Join(dir, attr))
 		if err != nil {
@@ -170,9 +169,7 @@ func (h *host) readNamespace(dir string) (namespace, error) {
 	}
 	ns.nguid = strings.ReplaceAll(ns.nguid, "-", "")
 	ns.enabled = enabled == "1"
-	n, err := strconv.ParseUint(group, 10, 32)
-	ns.group = uint32(n)
-	return ns, err
+	return ns, nil
 }
 
 // portsOf a subsystem: those of ours that it is linked to.

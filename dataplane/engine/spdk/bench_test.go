@@ -161,7 +161,7 @@ func (x *bench) things(n int) things {
 		t.nqns = append(t.nqns, nqn)
 		t.exports = append(t.exports, engine.Export{
 			NQN: nqn, Serial: id.NGUID()[:20], Model: "weft", MaxIOQueues: 2,
-			Namespaces: []engine.Namespace{{NSID: 1, Volume: id, ANAGroup: 1}},
+			Namespaces: []engine.Namespace{{NSID: 1, Volume: id}},
 			Hosts:      []string{v1alpha1.HostNQNPrefix + uuid.NewString()},
 		})
 	}
@@ -200,12 +200,6 @@ func lvols(s *sender)      { send(s, spdkrpc.BdevLvolGetLvols{}) }
 func subsystems(s *sender) { send(s, spdkrpc.NvmfGetSubsystems{}) }
 func transports(s *sender) { send(s, spdkrpc.NvmfGetTransports{}) }
 
-// anchor, which is not there yet while a target is filled again: that is an answer too.
-func anchor(s *sender) {
-	pending := spdkrpc.Start(s.x.ctx, s.x.conn, spdkrpc.NvmfSubsystemGetListeners{NQN: "nqn.2026-11.storage.weft.anchor:portals"})
-	s.waits = append(s.waits, func() { _, _ = pending.Wait() })
-}
-
 func send[R any](s *sender, req spdkrpc.Request[R]) {
 	pending := spdkrpc.Start(s.x.ctx, s.x.conn, req)
 	wait := func() {
@@ -237,11 +231,11 @@ func (s *sender) create(t things, lvstore string) {
 func (s *sender) export(t things, lvstore string) {
 	portal := s.x.portals()[0]
 	address := spdkrpc.Address{Transport: spdkrpc.TransportTCP, Family: spdkrpc.FamilyIPv4, Address: portal.Address, Port: fmt.Sprint(portal.Port)}
-	s.look(lvstores, lvols, subsystems, transports, anchor)
+	s.look(lvstores, lvols, subsystems, transports)
 	for i, e := range t.exports {
 		send(s, spdkrpc.NvmfCreateSubsystem{NQN: e.NQN, Serial: e.Serial, Model: e.Model, MaxNamespaces: 32, ANAReporting: true})
 		send(s, spdkrpc.NvmfSubsystemAddNs{NQN: e.NQN, Namespace: spdkrpc.Namespace{
-			NSID: 1, Bdev: lvstore + "/" + string(t.ids[i]), UUID: string(t.ids[i]), NGUID: strings.ToUpper(t.ids[i].NGUID()), ANAGroup: 1,
+			NSID: 1, Bdev: lvstore + "/" + string(t.ids[i]), UUID: string(t.ids[i]), NGUID: strings.ToUpper(t.ids[i].NGUID()),
 		}})
 		send(s, spdkrpc.NvmfSubsystemAddHost{NQN: e.NQN, Host: e.Hosts[0]})
 		send(s, spdkrpc.NvmfSubsystemAddListener{NQN: e.NQN, Address: address})

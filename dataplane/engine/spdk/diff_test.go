@@ -20,14 +20,14 @@ const (
 
 func TestDiff(t *testing.T) {
 	bdevs := map[engine.ID]string{idA: "bdev-a", idB: "bdev-b"}
-	served := func(nsid uint32, id engine.ID, group uint32) spdkrpc.Namespace {
-		return spdkrpc.Namespace{NSID: nsid, Bdev: bdevs[id], UUID: string(id), NGUID: id.NGUID(), ANAGroup: group}
+	served := func(nsid uint32, id engine.ID) spdkrpc.Namespace {
+		return spdkrpc.Namespace{NSID: nsid, Bdev: bdevs[id], UUID: string(id), NGUID: id.NGUID()}
 	}
-	portal := engine.Portal{Portal: v1alpha1.Portal{Transport: v1alpha1.TransportTCP, Address: "192.0.2.1", Port: 4420}}
+	portal := v1alpha1.Portal{Transport: v1alpha1.TransportTCP, Address: "192.0.2.1", Port: 4420}
 	want := func(change func(*engine.Export)) engine.Export {
 		x := engine.Export{
 			NQN: v1alpha1.NQNPrefix + "a", Serial: "s", Model: "m", Hosts: []string{"h1"},
-			Namespaces: []engine.Namespace{{NSID: 1, Volume: idA, ANAGroup: 1}},
+			Namespaces: []engine.Namespace{{NSID: 1, Volume: idA}},
 		}
 		if change != nil {
 			change(&x)
@@ -37,7 +37,7 @@ func TestDiff(t *testing.T) {
 	is := func(change func(*spdkrpc.Subsystem)) *spdkrpc.Subsystem {
 		s := &spdkrpc.Subsystem{
 			Serial: "s", Model: "m", MaxNamespaces: minRoom, Hosts: []spdkrpc.AllowedHost{{NQN: "h1"}},
-			Namespaces: []spdkrpc.Namespace{served(1, idA, 1)}, Listeners: []spdkrpc.Address{addressOf(portal.Portal)},
+			Namespaces: []spdkrpc.Namespace{served(1, idA)}, Listeners: []spdkrpc.Address{addressOf(portal)},
 		}
 		if change != nil {
 			change(s)
@@ -45,7 +45,7 @@ func TestDiff(t *testing.T) {
 		return s
 	}
 	nothing := func(c *change) bool {
-		return !c.takes() && c.create == nil && len(c.addNamespaces)+len(c.moves)+len(c.addHosts)+len(c.listen) == 0
+		return !c.takes() && c.create == nil && len(c.addNamespaces)+len(c.addHosts)+len(c.listen) == 0
 	}
 	for _, tt := range []struct {
 		name    string
@@ -56,7 +56,7 @@ func TestDiff(t *testing.T) {
 	}{
 		{name: "as it shall be", is: is(nil), want: want(nil), check: nothing},
 		{name: "missing", want: want(nil), check: func(c *change) bool {
-			return !c.takes() && c.create != nil && len(c.addNamespaces) == 1 && len(c.addHosts) == 1 && len(c.listen) == 1
+			return !c.takes() && c.create != nil && c.create.ANAReporting && len(c.addNamespaces) == 1 && len(c.addHosts) == 1 && len(c.listen) == 1
 		}},
 		{name: "nobody listens for an export without hosts", want: want(func(x *engine.Export) { x.Hosts = nil }), check: func(c *change) bool {
 			return c.create != nil && len(c.listen) == 0
@@ -73,16 +73,13 @@ func TestDiff(t *testing.T) {
 		{name: "the right bdev with a wrong identity", is: is(func(s *spdkrpc.Subsystem) { s.Namespaces[0].NGUID = idB.NGUID() }), want: want(nil), check: func(c *change) bool {
 			return len(c.removeNamespaces) == 1 && len(c.addNamespaces) == 1
 		}},
-		{name: "only the group differs", is: is(nil), want: want(func(x *engine.Export) { x.Namespaces[0].ANAGroup = 7 }), check: func(c *change) bool {
-			return !c.takes() && len(c.addNamespaces) == 0 && c.moves[0].ANAGroup == 7
-		}},
 		{name: "another serial while hosts are admitted", is: is(nil), want: want(func(x *engine.Export) { x.Serial = "other" }), restart: true},
 		{name: "another serial", is: is(func(s *spdkrpc.Subsystem) { s.Hosts = nil }), want: want(func(x *engine.Export) { x.Serial = "other" }), check: func(c *change) bool {
 			return c.remove && c.create.Serial == "other" && len(c.addNamespaces) == 1 && len(c.removeHosts) == 0
 		}},
 		{name: "more room while hosts are admitted", is: is(nil), want: want(func(x *engine.Export) { x.Namespaces[0].NSID = 100 }), restart: true},
-		{name: "more room", is: is(func(s *spdkrpc.Subsystem) { s.Hosts = nil }), want: want(func(x *engine.Export) { x.Namespaces[0].ANAGroup = 100 }), check: func(c *change) bool {
-			return c.remove && c.create.MaxNamespaces == 100 && c.room == 100
+		{name: "more room", is: is(func(s *spdkrpc.Subsystem) { s.Hosts = nil }), want: want(func(x *engine.Export) { x.Namespaces[0].NSID = 100 }), check: func(c *change) bool {
+			return c.remove && c.create.MaxNamespaces == 100
 		}},
 		{name: "any host may connect", is: is(func(s *spdkrpc.Subsystem) { s.AllowAnyHost, s.Hosts = true, nil }), want: want(nil), check: func(c *change) bool {
 			return c.remove && c.create != nil
@@ -90,7 +87,7 @@ func TestDiff(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			g := NewWithT(t)
-			c, err := diff(tt.is, tt.want, bdevs, []engine.Portal{portal})
+			c, err := diff(tt.is, tt.want, bdevs, []v1alpha1.Portal{portal})
 			if tt.restart {
 				g.Expect(err).To(MatchError(engine.ErrRestartNeeded))
 				return

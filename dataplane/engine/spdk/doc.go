@@ -26,8 +26,7 @@
 //
 // A portal is open when the anchor, a subsystem that nobody may connect to, has a listener on
 // it: its listener comes last and goes last, so an interrupted call is taken up
-// again, and it keeps the portal's ANA states, which SPDK has per subsystem. Nothing else listens: a
-// subsystem has listeners once it admits a host. SPDK answers discovery on
+// again. Nothing else listens: a subsystem has listeners once it admits a host. SPDK answers discovery on
 // every listener, and shows a host only what it may connect to.
 //
 // # Old data
@@ -55,6 +54,6 @@
 // Gather answers 0 for an export's MaxIOQueues. SPDK refuses a connection without
 // "do not retry", so that hosts that come back too early try again: nothing needs to be guarded while
 // the target fills. Whether a target can do RDMA is only seen when its transport is made.
-// The ANA states are optimized, non-optimized and inaccessible. A subsystem has room for 32 namespaces and ANA groups, or for
-// what it is made with; more needs to make it again, which no host must see.
+// A subsystem has room for 32 namespaces, or for what it is made with; more needs to make it again, which no host must
+// see. It reports ANA, as the kernel's target does: a namespace is in the group of its NSID, optimized on every listener.
 package spdk

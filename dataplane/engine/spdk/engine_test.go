@@ -111,7 +111,7 @@ func (r *rig) lvols() map[string]spdkrpc.Lvol {
 func (r *rig) exportOf(id engine.ID) engine.Export {
 	return engine.Export{
 		NQN: v1alpha1.NQNPrefix + "pvc-" + string(id), Serial: id.NGUID()[:20], Model: "weft", MaxIOQueues: 2,
-		Namespaces: []engine.Namespace{{NSID: 1, Volume: id, ANAGroup: 1}},
+		Namespaces: []engine.Namespace{{NSID: 1, Volume: id}},
 		Hosts:      []string{v1alpha1.HostNQNPrefix + uuid.NewString()},
 	}
 }
@@ -128,9 +128,6 @@ func TestOnlyReads(t *testing.T) {
 	exports := []engine.Export{r.exportOf(id), r.exportOf(clone)}
 	r.done(r.engine.Export(r.ctx, exports))
 	portals := r.portals()
-	for i := range portals {
-		portals[i].ANA = map[uint32]engine.ANAState{3: engine.ANAInaccessible}
-	}
 	r.done(r.engine.OpenPortals(r.ctx, portals))
 	before, calls := r.state(), fake.Calls()
 

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -15,7 +16,7 @@ import (
 	"github.com/weft-storage/weft/dataplane/spdkrpc"
 )
 
-// minRoom is how many namespaces, and ANA groups, a subsystem has room for: SPDK's default. Each costs memory in each poll group.
+// minRoom is how many namespaces a subsystem has room for: SPDK's default. Each costs memory in each poll group.
 const minRoom = 32
 
 // change that an export needs. What takes away is done, for all exports of a call, before anything is given:
@@ -29,11 +30,8 @@ type change struct {
 
 	create        *spdkrpc.NvmfCreateSubsystem
 	addNamespaces []spdkrpc.Namespace
-	moves         []spdkrpc.NvmfSubsystemSetNsAnaGroup
 	addHosts      []string
-	listen        []engine.Portal
-	// room for ANA groups.
-	room uint32
+	listen        []v1alpha1.Portal
 }
 
 func (c *change) takes() bool {
@@ -42,10 +40,11 @@ func (c *change) takes() bool {
 
 // diff from what is, nil for nothing, to what shall be. It fails with engine.ErrRestartNeeded when
 // hosts know it by what would change. bdevs are those of the namespaces' volumes.
-func diff(is *spdkrpc.Subsystem, want engine.Export, bdevs map[engine.ID]string, portals []engine.Portal) (*change, error) {
-	c := &change{nqn: want.NQN, room: roomFor(want)}
+func diff(is *spdkrpc.Subsystem, want engine.Export, bdevs map[engine.ID]string, portals []v1alpha1.Portal) (*change, error) {
+	c := &change{nqn: want.NQN}
+	room := roomFor(want)
 	if is != nil {
-		differs := is.Serial != want.Serial || is.Model != want.Model || is.MaxNamespaces < c.room
+		differs := is.Serial != want.Serial || is.Model != want.Model || is.MaxNamespaces < room
 		if differs && len(is.Hosts) > 0 {
 			return nil, fmt.Errorf("serial number, model or room for namespaces of %s, which admits hosts: %w", want.NQN, engine.ErrRestartNeeded)
 		}
@@ -55,11 +54,10 @@ func diff(is *spdkrpc.Subsystem, want engine.Export, bdevs map[engine.ID]string,
 	}
 	if is == nil {
 		c.create = &spdkrpc.NvmfCreateSubsystem{
-			NQN: want.NQN, Serial: want.Serial, Model: want.Model, MaxNamespaces: c.room, ANAReporting: true,
+			NQN: want.NQN, Serial: want.Serial, Model: want.Model, MaxNamespaces: room, ANAReporting: true,
 		}
-		is = &spdkrpc.Subsystem{MaxNamespaces: c.room}
+		is = &spdkrpc.Subsystem{}
 	}
-	c.room = is.MaxNamespaces
 	c.diffNamespaces(is.Namespaces, want, bdevs)
 	for _, h := range is.Hosts {
 		if !slices.Contains(want.Hosts, h.NQN) {
@@ -72,7 +70,7 @@ func diff(is *spdkrpc.Subsystem, want engine.Export, bdevs map[engine.ID]string,
 		}
 	}
 	for _, p := range portals {
-		if len(want.Hosts) > 0 && !listensOn(*is, p.Portal) {
+		if len(want.Hosts) > 0 && !listensOn(*is, p) {
 			c.listen = append(c.listen, p)
 		}
 	}
@@ -80,24 +78,20 @@ func diff(is *spdkrpc.Subsystem, want engine.Export, bdevs map[engine.ID]string,
 }
 
 func (c *change) diffNamespaces(is []spdkrpc.Namespace, want engine.Export, bdevs map[engine.ID]string) {
-	kept := map[uint32]spdkrpc.Namespace{}
+	kept := map[uint32]bool{}
 	for _, ns := range is {
 		at := slices.IndexFunc(want.Namespaces, func(w engine.Namespace) bool { return w.NSID == ns.NSID })
 		if at >= 0 && serves(ns, want.Namespaces[at].Volume, bdevs) {
-			kept[ns.NSID] = ns
+			kept[ns.NSID] = true
 			continue
 		}
 		c.removeNamespaces = append(c.removeNamespaces, ns.NSID)
 	}
 	for _, w := range want.Namespaces {
-		ns, there := kept[w.NSID]
-		switch {
-		case !there:
+		if !kept[w.NSID] {
 			c.addNamespaces = append(c.addNamespaces, spdkrpc.Namespace{
-				NSID: w.NSID, Bdev: bdevs[w.Volume], UUID: string(w.Volume), NGUID: strings.ToUpper(w.Volume.NGUID()), ANAGroup: w.ANAGroup,
+				NSID: w.NSID, Bdev: bdevs[w.Volume], UUID: string(w.Volume), NGUID: strings.ToUpper(w.Volume.NGUID()),
 			})
-		case ns.ANAGroup != w.ANAGroup:
-			c.moves = append(c.moves, spdkrpc.NvmfSubsystemSetNsAnaGroup{NQN: c.nqn, NSID: w.NSID, ANAGroup: w.ANAGroup})
 		}
 	}
 }
@@ -109,7 +103,7 @@ func serves(ns spdkrpc.Namespace, volume engine.ID, bdevs map[engine.ID]string) 
 func roomFor(x engine.Export) uint32 {
 	room := uint32(minRoom)
 	for _, ns := range x.Namespaces {
-		room = max(room, ns.NSID, ns.ANAGroup)
+		room = max(room, ns.NSID)
 	}
 	return room
 }
@@ -167,13 +161,8 @@ func planExport(x engine.Export, st *store, n *network) (*change, error) {
 }
 
 // open portals, in order.
-func (n *network) open() []engine.Portal {
-	portals := make([]engine.Portal, 0, len(n.portals))
-	for _, p := range n.portals {
-		portals = append(portals, p)
-	}
-	slices.SortFunc(portals, func(a, b engine.Portal) int { return engine.ComparePortals(a.Portal, b.Portal) })
-	return portals
+func (n *network) open() []v1alpha1.Portal {
+	return slices.SortedFunc(maps.Keys(n.portals), engine.ComparePortals)
 }
 
 // take away what must go before anything is given.
@@ -290,9 +279,6 @@ func (s *session) give(changes []*change, errs []error) {
 			for _, ns := range c.addNamespaces {
 				put(first, i, spdkrpc.NvmfSubsystemAddNs{NQN: c.nqn, Namespace: ns})
 			}
-			for _, move := range c.moves {
-				put(first, i, move)
-			}
 		}
 		ends[i] = len(first.waits)
 	}
@@ -310,33 +296,10 @@ func (s *session) give(changes []*change, errs []error) {
 			put(then, i, spdkrpc.NvmfSubsystemAddHost{NQN: c.nqn, Host: host})
 		}
 		for _, p := range c.listen {
-			listen(then, i, c.nqn, c.room, p)
+			put(then, i, spdkrpc.NvmfSubsystemAddListener{NQN: c.nqn, Address: addressOf(p)})
 		}
 	}
 	then.wait()
-}
-
-// listen on a portal, with its ANA states.
-func listen(b *batch, item int, nqn string, room uint32, p engine.Portal) {
-	put(b, item, spdkrpc.NvmfSubsystemAddListener{NQN: nqn, Address: addressOf(p.Portal)})
-	for _, group := range sortedGroups(p.ANA) {
-		setState(b, item, nqn, room, p.Portal, group, p.ANA[group])
-	}
-}
-
-func setState(b *batch, item int, nqn string, room uint32, portal v1alpha1.Portal, group uint32, state engine.ANAState) {
-	if group <= room {
-		put(b, item, spdkrpc.NvmfSubsystemListenerSetAnaState{NQN: nqn, Address: addressOf(portal), State: anaStates[state], Group: group})
-	}
-}
-
-func sortedGroups(states map[uint32]engine.ANAState) []uint32 {
-	groups := make([]uint32, 0, len(states))
-	for g := range states {
-		groups = append(groups, g)
-	}
-	slices.Sort(groups)
-	return groups
 }
 
 // Unexport implements engine.Engine.

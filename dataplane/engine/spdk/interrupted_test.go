@@ -36,7 +36,6 @@ func (w *work) do(t *testing.T) error {
 	first.Hosts = []string{"nqn.2014-08.org.nvmexpress:uuid:11111111-1111-1111-1111-111111111111"}
 	second.Hosts = first.Hosts
 	portals := w.portals()
-	portals[0].ANA = map[uint32]engine.ANAState{2: engine.ANANonOptimized}
 	for _, step := range []func() error{
 		func() error { return e.Start(ctx, w.plan) },
 		func() error { return one(e.OpenPools(ctx, []engine.Device{w.device})) },
@@ -135,6 +134,5 @@ func interrupted(t *testing.T, m *machine, fault spdktest.Fault, at int) bool {
 		g.Expect(x.Portals).To(HaveLen(len(w.portals())))
 	}
 	g.Expect(state.Portals).To(HaveLen(len(w.portals())))
-	g.Expect(state.Portals).To(ContainElement(HaveField("ANA", HaveKeyWithValue(uint32(2), engine.ANANonOptimized))))
 	return true
 }

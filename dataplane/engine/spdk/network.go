@@ -15,7 +15,7 @@ import (
 	"github.com/weft-storage/weft/dataplane/spdkrpc"
 )
 
-// anchorNQN is the subsystem whose listeners are the open portals. It has room for every ANA group, and admits nobody.
+// anchorNQN is the subsystem whose listeners are the open portals. It admits nobody.
 const anchorNQN = "nqn.2026-11.storage.weft.anchor:portals"
 
 // network is what the target serves at one moment.
@@ -30,14 +30,12 @@ type network struct {
 type networkReading struct {
 	subsystems *spdkrpc.Pending[[]spdkrpc.Subsystem]
 	transports *spdkrpc.Pending[[]spdkrpc.Transport]
-	anchor     *spdkrpc.Pending[[]spdkrpc.Listener]
 }
 
 func (s *session) startNetwork() networkReading {
 	return networkReading{
 		subsystems: spdkrpc.Start(s.ctx, s.conn, spdkrpc.NvmfGetSubsystems{}),
 		transports: spdkrpc.Start(s.ctx, s.conn, spdkrpc.NvmfGetTransports{}),
-		anchor:     spdkrpc.Start(s.ctx, s.conn, spdkrpc.NvmfSubsystemGetListeners{NQN: anchorNQN}),
 	}
 }
 
@@ -84,41 +82,15 @@ func (s *session) finishNetwork(r networkReading) (*network, error) {
 	for _, t := range transports {
 		n.transports[v1alpha1.TransportType(t.Type)] = t
 	}
-	listeners, anchorErr := r.anchor.Wait()
-	if _, made := n.subsystems[anchorNQN]; !made {
-		return n, nil
-	}
-	if anchorErr != nil {
-		return nil, mapError(anchorErr)
-	}
-	for _, l := range listeners {
-		p, err := n.portal(l)
+	for _, l := range n.subsystems[anchorNQN].Listeners {
+		p, err := portalOf(l)
 		if err != nil {
 			return nil, err
 		}
-		n.portals[p.Portal] = p
+		t := n.transports[p.Transport]
+		n.portals[p] = engine.Portal{Portal: p, QueueDepth: int(t.MaxQueueDepth), InCapsuleDataBytes: int(t.InCapsuleDataBytes)}
 	}
 	return n, nil
-}
-
-// portal that a listener of the anchor stands for.
-func (n *network) portal(l spdkrpc.Listener) (engine.Portal, error) {
-	address, err := portalOf(l.Address)
-	if err != nil {
-		return engine.Portal{}, err
-	}
-	t := n.transports[address.Transport]
-	p := engine.Portal{Portal: address, QueueDepth: int(t.MaxQueueDepth), InCapsuleDataBytes: int(t.InCapsuleDataBytes)}
-	for _, g := range l.ANAStates {
-		if g.State == spdkrpc.ANAOptimized {
-			continue
-		}
-		if p.ANA == nil {
-			p.ANA = map[uint32]engine.ANAState{}
-		}
-		p.ANA[g.Group] = engineState(g.State)
-	}
-	return p, nil
 }
 
 // weft's exports, in order.
@@ -153,7 +125,7 @@ func (n *network) export(nqn string, volumes map[string]engine.ID) engine.Export
 		if !ok {
 			id = engine.ID(strings.ToLower(ns.UUID))
 		}
-		x.Namespaces = append(x.Namespaces, engine.Namespace{NSID: ns.NSID, Volume: id, ANAGroup: ns.ANAGroup})
+		x.Namespaces = append(x.Namespaces, engine.Namespace{NSID: ns.NSID, Volume: id})
 	}
 	for _, h := range sub.Hosts {
 		x.Hosts = append(x.Hosts, h.NQN)
@@ -206,20 +178,4 @@ func portalOf(a spdkrpc.Address) (v1alpha1.Portal, error) {
 		return v1alpha1.Portal{}, fmt.Errorf("SPDK listens on port %q: %w", a.Port, err)
 	}
 	return v1alpha1.Portal{Transport: v1alpha1.TransportType(a.Transport), Address: a.Address, Port: int32(port)}, nil
-}
-
-// anaStates that SPDK has.
-var anaStates = map[engine.ANAState]spdkrpc.ANAState{
-	engine.ANAOptimized:    spdkrpc.ANAOptimized,
-	engine.ANANonOptimized: spdkrpc.ANANonOptimized,
-	engine.ANAInaccessible: spdkrpc.ANAInaccessible,
-}
-
-func engineState(s spdkrpc.ANAState) engine.ANAState {
-	for is, named := range anaStates {
-		if named == s {
-			return is
-		}
-	}
-	return engine.ANAState(s)
 }

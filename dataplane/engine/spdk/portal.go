@@ -5,7 +5,6 @@ package spdk
 import (
 	"context"
 	"fmt"
-	"maps"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/engine"
@@ -31,7 +30,7 @@ func (e *Engine) OpenPortals(ctx context.Context, portals []engine.Portal) []err
 		}
 		for _, nqn := range n.weft() {
 			if sub := n.subsystems[nqn]; len(sub.Hosts) > 0 {
-				n.serve(b, i, sub, p)
+				listen(b, i, sub, p)
 			}
 		}
 	}
@@ -41,7 +40,7 @@ func (e *Engine) OpenPortals(ctx context.Context, portals []engine.Portal) []err
 	}
 	for i, p := range portals {
 		if errs[i] == nil {
-			n.serve(b, i, n.subsystems[anchorNQN], p)
+			listen(b, i, n.subsystems[anchorNQN], p)
 		}
 	}
 	b.wait()
@@ -65,9 +64,7 @@ func (s *session) anchor(n *network, errs []error) error {
 	if !wanted {
 		return nil
 	}
-	_, err := spdkrpc.Call(s.ctx, s.conn, spdkrpc.NvmfCreateSubsystem{
-		NQN: anchorNQN, Serial: "anchor", Model: "weft", MaxNamespaces: engine.MaxANAGroup, ANAReporting: true,
-	})
+	_, err := spdkrpc.Call(s.ctx, s.conn, spdkrpc.NvmfCreateSubsystem{NQN: anchorNQN, Serial: "anchor", Model: "weft"})
 	if err != nil {
 		for i := range errs {
 			if errs[i] == nil {
@@ -76,7 +73,7 @@ func (s *session) anchor(n *network, errs []error) error {
 		}
 		return err
 	}
-	n.subsystems[anchorNQN] = spdkrpc.Subsystem{NQN: anchorNQN, MaxNamespaces: engine.MaxANAGroup}
+	n.subsystems[anchorNQN] = spdkrpc.Subsystem{NQN: anchorNQN}
 	return nil
 }
 
@@ -84,11 +81,6 @@ func (s *session) anchor(n *network, errs []error) error {
 func (n *network) checkPortal(p engine.Portal) error {
 	if err := p.Validate(); err != nil {
 		return err
-	}
-	for _, group := range sortedGroups(p.ANA) {
-		if _, known := anaStates[p.ANA[group]]; !known {
-			return fmt.Errorf("%w: SPDK has no ANA state %q", engine.ErrUnsupported, p.ANA[group])
-		}
 	}
 	t, made := n.transports[p.Transport]
 	switch {
@@ -101,30 +93,10 @@ func (n *network) checkPortal(p engine.Portal) error {
 	return nil
 }
 
-// serve a subsystem through a portal, with the portal's ANA states.
-func (n *network) serve(b *batch, item int, sub spdkrpc.Subsystem, p engine.Portal) {
+// listen with a subsystem on a portal, unless an interrupted call left it so.
+func listen(b *batch, item int, sub spdkrpc.Subsystem, p engine.Portal) {
 	if !listensOn(sub, p.Portal) {
-		listen(b, item, sub.NQN, sub.MaxNamespaces, p)
-		return
-	}
-	was, open := n.portals[p.Portal]
-	if open && maps.Equal(was.ANA, p.ANA) {
-		return
-	}
-	states := map[uint32]engine.ANAState{}
-	if open {
-		for group := range was.ANA {
-			states[group] = engine.ANAOptimized
-		}
-	} else {
-		// It listens since an interrupted call; in which states is not known.
-		put(b, item, spdkrpc.NvmfSubsystemListenerSetAnaState{NQN: sub.NQN, Address: addressOf(p.Portal), State: spdkrpc.ANAOptimized})
-	}
-	maps.Copy(states, p.ANA)
-	for _, group := range sortedGroups(states) {
-		if !open || was.ANA[group] != states[group] {
-			setState(b, item, sub.NQN, sub.MaxNamespaces, p.Portal, group, states[group])
-		}
+		put(b, item, spdkrpc.NvmfSubsystemAddListener{NQN: sub.NQN, Address: addressOf(p.Portal)})
 	}
 }
 

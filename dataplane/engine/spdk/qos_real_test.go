@@ -30,7 +30,7 @@ func TestLimitsHold(t *testing.T) {
 	d := m.file(1 << 30)
 	id, host := engine.ID(uuid.NewString()), v1alpha1.HostNQNPrefix+uuid.NewString()
 	x := engine.Export{NQN: v1alpha1.NQNPrefix + "pvc-limits", Serial: "s", Model: "weft", MaxIOQueues: 2,
-		Namespaces: []engine.Namespace{{NSID: 1, Volume: id, ANAGroup: 1}}, Hosts: []string{host}}
+		Namespaces: []engine.Namespace{{NSID: 1, Volume: id}}, Hosts: []string{host}}
 	portal := m.portals()[0]
 	for _, errs := range [][]error{
 		e.OpenPools(t.Context(), []engine.Device{d}), e.CreateVolumes(t.Context(), []engine.VolumeSpec{{ID: id, Pool: d.ID, SizeBytes: 64 << 20}}),

@@ -191,8 +191,8 @@ func (n *namespace) Identity() (conformance.Identity, error) {
 }
 
 // ANAState implements conformance.Namespace.
-func (n *namespace) ANAState() (engine.ANAState, error) {
-	return engine.ANAState(n.attr("ana_state")), nil
+func (n *namespace) ANAState() string {
+	return n.attr("ana_state")
 }
 
 // command of NVME_IOCTL_IO_CMD: struct nvme_passthru_cmd in linux/nvme_ioctl.h.
