@@ -86,7 +86,7 @@ generate: $(CONTROLLER_GEN) $(HELM) ## Generate deep copies, CRDs, RBAC, the kus
 	$(GO) run ./hack/reference
 
 .PHONY: docs-figures
-docs-figures: ## Draw the figures of docs/tuning.md and fill in its tables, from published measurements and weft's own plans
+docs-figures: ## Draw the figures of docs, and fill in the tables of docs/tuning.md, from published measurements and weft's own plans
 	$(GO) run ./hack/figures
 
 ##@ Check

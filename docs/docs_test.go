@@ -88,7 +88,8 @@ func TestTroubleshootingNamesReasonsThatExist(t *testing.T) {
 	}
 }
 
-var link = regexp.MustCompile(`\]\(([^)#:]+)(#[^)]*)?\)`)
+// link of Markdown, or of an HTML picture.
+var link = regexp.MustCompile(`(?:\]\(|src(?:set)?=")([^)#:"]+)(#[^)]*)?[)"]`)
 
 func TestLinksLeadSomewhere(t *testing.T) {
 	documents, err := filepath.Glob("*.md")

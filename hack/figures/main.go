@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Figures draws the pictures of docs/tuning.md, and fills in its tables: what was published of systems that weft brings to
-// Kubernetes, beside what weft's plan says of them. Run it from the repository's root: make docs-figures.
+// Kubernetes, beside what weft's plan says of them. It also makes the picture of who talks to whom for dark pages. Run it from the repository's root: make docs-figures.
 package main
 
 import (
@@ -58,6 +58,9 @@ func generate(root string) (map[string]string, error) {
 			return nil, fmt.Errorf("figure %s: %w", name, err)
 		}
 		files[filepath.Join(root, "docs/figures", name+".svg")] = c.svg()
+	}
+	if files[filepath.Join(root, architecture+"dark.svg")], err = darkArchitecture(root); err != nil {
+		return nil, err
 	}
 	return files, nil
 }
