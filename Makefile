@@ -44,8 +44,14 @@ export WEFT_SPDK_TARGET ?=
 demo: binaries $(LAB) $(HELM) ## Build, start the lab, install the chart, apply the samples, show the data on the other node's drive
 	cd test/e2e && $(GO) run ./cmd/weft-demo
 
+# Both tell at their end how long each part took, and which tests were slowest.
 .PHONY: test
-test: lint test-unit test-lab test-e2e ## Run everything: lint, unit and API-server tests, kernel tests in a virtual machine, the end-to-end suite in the lab
+test: $(LAB) ## Run lint, unit and API-server tests, kernel tests in a virtual machine, and end-to-end tests in the lab
+	MAKE='$(MAKE)' $(LAB) parts lint test-unit test-lab test-e2e
+
+.PHONY: test-all
+test-all: $(LAB) ## Run everything: what test runs, the whole end-to-end suite, others' tests of a storage driver, random sequences
+	MAKE='$(MAKE)' $(LAB) parts --keep-going lint test-unit test-lab test-e2e-all e2e-storage-all test-chaos
 
 ##@ Build
 
@@ -106,10 +112,13 @@ verify-generate: generate ## Fail when `make generate` leaves a diff
 envtest: $(LAB) ## Build etcd and kube-apiserver for the API-server tests
 	cd test/e2e && $(LAB) build --only envtest
 
+# Flags of go test, for tests that need neither a virtual machine nor the lab.
+TESTFLAGS ?=
+
 .PHONY: test-unit
 test-unit: envtest $(HELM) ## Run unit and API-server tests
-	KUBEBUILDER_ASSETS=$$(cd test/e2e && $(LAB) assets-dir) $(GO) test ./...
-	cd test/e2e && $(GO) test $$($(GO) list ./... | grep -v /suite$$)
+	KUBEBUILDER_ASSETS=$$(cd test/e2e && $(LAB) assets-dir) $(GO) test $(TESTFLAGS) ./...
+	cd test/e2e && $(GO) test $(TESTFLAGS) -skip TestEndToEnd ./...
 
 .PHONY: test-api
 test-api: envtest ## Run the API-server tests alone
@@ -117,10 +126,11 @@ test-api: envtest ## Run the API-server tests alone
 
 # Where a sequence is cut comes from its seed alone. SEQUENCES=1 with the SEED of a failure repeats that one.
 SEQUENCES ?= 300
+SEQUENCES_PACKAGE := ./csi-driver/chaos
 .PHONY: test-chaos
 test-chaos: envtest ## Run SEQUENCES random sequences of CSI calls, from SEED on, in which processes are killed and hosts reboot, and compare what is left
 	KUBEBUILDER_ASSETS=$$(cd test/e2e && $(LAB) assets-dir) WEFT_SEQUENCES=$(SEQUENCES) WEFT_SEED=$(or $(SEED),$$(date +%s)) \
-		$(GO) test ./csi-driver/chaos -count=1 -v -timeout 60m
+		$(GO) test $(TESTFLAGS) $(SEQUENCES_PACKAGE) -count=1 -v -timeout 60m
 
 # Tests of what only a kernel can say: its NVMe-oF target (the engine's
 # conformance suite) and its initiator (the node plugin). They run as root in a
@@ -165,11 +175,20 @@ test-lab: $(LAB) ## Run the kernel tests in a virtual machine of their own; with
 	$(if $(WEFT_SPDK_TARGET),$(spdk-in-machine),@echo 'WEFT_SPDK_TARGET is not set: the SPDK engine met no host, only the fake target in test-unit')
 	$(MACHINE) down
 
+# TIER=fast leaves out what a cheaper test shows as well, TIER=all nothing; FOCUS is a regular expression over the specs' names.
+# test/e2e/README.md has the table.
+TIER ?= fast
+TIER_fast := -ginkgo.label-filter='!full'
 .PHONY: test-e2e
-test-e2e: binaries $(LAB) $(HELM) ## Run the end-to-end suite in a new lab; logs of a failure are in dist/logs
+test-e2e: binaries $(LAB) $(HELM) ## Run the end-to-end tests of TIER in a new lab; logs of a failure are in dist/logs
+	$(if $(filter fast all,$(TIER)),,$(error TIER is $(TIER); write fast or all))
 	cd test/e2e && $(LAB) down
-	cd test/e2e && $(GO) test ./suite -count=1 -timeout 90m -v -ginkgo.v
+	cd test/e2e && $(GO) test ./suite -run TestEndToEnd -count=1 -timeout 120m -v -ginkgo.v $(TIER_$(TIER)) $(if $(FOCUS),-ginkgo.focus='$(FOCUS)')
 	cd test/e2e && $(LAB) down
+
+.PHONY: test-e2e-all
+test-e2e-all: TIER := all
+test-e2e-all: test-e2e ## Run all end-to-end tests in a new lab
 
 # Others' tests of a storage driver. FOCUS and SKIP are regular expressions over the names of Kubernetes' specs for
 # external drivers, PROCS is how many run at once; SKIP='^$$' leaves out nothing.
@@ -178,6 +197,10 @@ e2e-storage: binaries $(LAB) $(HELM) ## Run csi-sanity and Kubernetes' storage s
 	cd test/e2e && $(LAB) down
 	cd test/e2e && $(GO) run ./cmd/weft-storage $(if $(PROCS),--procs $(PROCS)) $(if $(FOCUS),--focus '$(FOCUS)') $(if $(SKIP),--skip '$(SKIP)')
 	cd test/e2e && $(LAB) down
+
+.PHONY: e2e-storage-all
+e2e-storage-all: SKIP := \[Disruptive\]|\[Flaky\]|stress|performance
+e2e-storage-all: e2e-storage ## The same with the slow and the serial specs
 
 # Volumes made, exported, deleted and refilled a second through the SPDK
 # engine, against the same calls raw and pipelined, and one at a time, in one run.

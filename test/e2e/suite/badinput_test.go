@@ -98,7 +98,7 @@ var _ = Describe("Bad input", func() {
 })
 
 var _ = Describe("A target", func() {
-	It("serves from a file, and waits with its deletion for its volumes", func(ctx SpecContext) {
+	It("serves from a file, and waits with its deletion for its volumes", full, func(ctx SpecContext) {
 		target := tryOut("tryout", v1alpha1.TransportTCP)
 		label(ctx, clientNode, target.Name)
 		newTarget(ctx, target)

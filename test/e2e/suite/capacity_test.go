@@ -24,14 +24,16 @@ func waitForConsumer(class *storagev1.StorageClass) {
 	class.VolumeBindingMode = &mode
 }
 
-// published waits until csi-provisioner has published for the class, once for all nodes, what the storage node has
-// free on its one drive, and returns the largest volume that fits.
-func published(ctx context.Context, class string) int64 {
+// published waits until the storage node counts volumes of this many bytes on its one drive, and csi-provisioner has
+// published for the class, once for all nodes, what is then free there. It returns the largest volume that fits.
+func published(ctx context.Context, class string, allocated int64) int64 {
 	GinkgoHelper()
 	var largest int64
 	Eventually(ctx, func(g Gomega, ctx context.Context) {
 		var node v1alpha1.NvmfNode
 		g.Expect(cluster.Get(ctx, client.ObjectKey{Name: storageNode}, &node)).To(Succeed())
+		g.Expect(node.Status.Capacity.Allocated).NotTo(BeNil())
+		g.Expect(node.Status.Capacity.Allocated.Value()).To(Equal(allocated))
 		g.Expect(node.Status.Capacity.Free).NotTo(BeNil())
 		free := node.Status.Capacity.Free.Value()
 		var all storagev1.CSIStorageCapacityList
@@ -52,8 +54,9 @@ func published(ctx context.Context, class string) int64 {
 
 var _ = Describe("Capacity", func() {
 	It("is published, and a pod is scheduled when its claim fits", func(ctx SpecContext) {
+		nothingLeft(ctx) // a volume of an earlier spec would make room when it goes
 		newClass(ctx, "weft-late", map[string]string{"target": "fast", "csi.storage.k8s.io/fstype": "ext4"}, waitForConsumer)
-		before := published(ctx, "weft-late")
+		before := published(ctx, "weft-late", 0)
 		ns := newNamespace(ctx)
 		fits := newClaim(ctx, ns, "fits", "weft-late")
 		large := newClaim(ctx, ns, "large", "weft-late", withSize(resource.NewQuantity(before+sizeStep, resource.BinarySI).String()))
@@ -65,7 +68,7 @@ var _ = Describe("Capacity", func() {
 
 		By("publishing what is left, and binding the volume to no node")
 		volume := bound(ctx, fits)
-		Expect(published(ctx, "weft-late")).To(BeNumerically("<", before))
+		Expect(published(ctx, "weft-late", volume.Spec.Size.Value())).To(BeNumerically("<", before))
 		var pv corev1.PersistentVolume
 		Expect(cluster.Get(ctx, client.ObjectKey{Name: volume.Name}, &pv)).To(Succeed())
 		Expect(pv.Spec.NodeAffinity).To(BeNil())

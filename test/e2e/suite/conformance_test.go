@@ -13,7 +13,7 @@ import (
 
 // Others wrote these to judge any storage driver. make e2e-storage runs all of them that apply, and csi-sanity.
 var _ = Describe("Others' tests", func() {
-	It("of Kubernetes' storage suite pass: data in a raw block volume, and in a filesystem's snapshot", func(ctx SpecContext) {
+	It("of Kubernetes' storage suite pass: data in a raw block volume, and in a filesystem's snapshot", full, func(ctx SpecContext) {
 		results, err := run.StorageSpecs(ctx, GinkgoWriter, harness.Specs{
 			Focus: `Dynamic PV \(block volmode\)\] volumes should store data|` +
 				`Dynamic PV \(default fs\)\] provisioning should provision storage with snapshot data source \[`,

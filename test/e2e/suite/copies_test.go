@@ -84,9 +84,11 @@ var _ = Describe("Copies", func() {
 		for _, object := range append(snapshots, ext4, xfs) {
 			remove(ctx, object)
 		}
-		var left v1alpha1.NvmfSnapshotList
-		Expect(cluster.List(ctx, &left)).To(Succeed())
-		Expect(left.Items).To(BeEmpty())
+		Eventually(ctx, func(ctx context.Context) ([]v1alpha1.NvmfSnapshot, error) {
+			var left v1alpha1.NvmfSnapshotList
+			err := cluster.List(ctx, &left)
+			return left.Items, err
+		}).WithTimeout(podTime).WithPolling(time.Second).Should(BeEmpty())
 
 		By("reading the copies, all on one node at a time")
 		reader := running(ctx, newPodOf(ctx, "reader", clientNode, restored, xfsRestored, cloned, xfsCloned))

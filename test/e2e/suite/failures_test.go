@@ -6,11 +6,12 @@ import (
 	"context"
 	"fmt"
 	"strconv"
-	"strings"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
+	coordinationv1 "k8s.io/api/coordination/v1"
 	corev1 "k8s.io/api/core/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -19,7 +20,7 @@ import (
 )
 
 var _ = Describe("Ten creations", func() {
-	DescribeTable("all end up bound, none twice, when a part of weft is killed in the middle",
+	DescribeTable("all end up bound, none twice, when a part of weft is killed in the middle", full,
 		func(ctx context.Context, component string) {
 			nothingLeft(ctx) // volumes of the test before, whose deletion goes on behind it
 			ns := newNamespace(ctx)
@@ -50,19 +51,22 @@ var _ = Describe("Ten creations", func() {
 	)
 })
 
+// componentLabel says which part of weft a pod, a Deployment or a DaemonSet is.
+const componentLabel = "app.kubernetes.io/component"
+
 // kill deletes, without grace, every pod of a component.
 func kill(ctx context.Context, component string) {
 	GinkgoHelper()
 	Expect(componentPods(ctx, component)).NotTo(BeEmpty())
 	Expect(cluster.DeleteAllOf(ctx, &corev1.Pod{}, client.InNamespace(harness.Namespace),
-		client.MatchingLabels{"app.kubernetes.io/component": component}, client.GracePeriodSeconds(0))).To(Succeed())
+		client.MatchingLabels{componentLabel: component}, client.GracePeriodSeconds(0))).To(Succeed())
 }
 
 func componentPods(ctx context.Context, component string) []corev1.Pod {
 	GinkgoHelper()
 	var pods corev1.PodList
 	Expect(cluster.List(ctx, &pods, client.InNamespace(harness.Namespace),
-		client.MatchingLabels{"app.kubernetes.io/component": component})).To(Succeed())
+		client.MatchingLabels{componentLabel: component})).To(Succeed())
 	return pods.Items
 }
 
@@ -106,6 +110,7 @@ var _ = Describe("A pod that writes", func() {
 		startWriter(ctx, pod)
 		writesGoOn(ctx, pod, 10, time.Minute)
 
+		ended := weftContainers(ctx, storageNode)
 		Expect(machines.PowerOff(storageNode)).To(Succeed())
 		DeferCleanup(func(ctx context.Context) { Expect(machines.PowerOn(storageNode)).To(Succeed()) })
 		stalled := stall(ctx, pod)
@@ -114,6 +119,7 @@ var _ = Describe("A pod that writes", func() {
 		writesGoOn(ctx, pod, stalled, 5*time.Minute)
 		nothingLost(ctx, pod)
 		nodesReady(ctx)
+		weftReady(ctx, ended)
 	}, SpecTimeout(15*time.Minute))
 
 	It("does not notice that the agent, the operator and the CSI driver are restarted", func(ctx SpecContext) {
@@ -126,7 +132,7 @@ var _ = Describe("A pod that writes", func() {
 		for _, component := range []string{"agent", "operator", "csi-controller", "csi-node"} {
 			kill(ctx, component)
 		}
-		weftReady(ctx)
+		weftReady(ctx, nil)
 		writesGoOn(ctx, pod, acknowledged(ctx, pod), time.Minute)
 		Expect(on(ctx, clientNode, `dmesg | grep -c -i -E 'nvme.*(reconnect|timeout|reset|I/O error)' || true`)).To(Equal(before))
 		Expect(controllersOf(ctx, clientNode, volume)).To(HaveLen(1))
@@ -147,39 +153,75 @@ func stall(ctx context.Context, pod *corev1.Pod) int {
 	return last
 }
 
-// nodesReady waits until every node of the cluster is Ready.
+// nodesReady waits until every node of the cluster has been heard from since now, and is Ready: what the API says of a
+// node that was away for less than 40 seconds is what it was before.
 func nodesReady(ctx context.Context) {
 	GinkgoHelper()
+	heard := func(node string) (string, error) {
+		var lease coordinationv1.Lease
+		err := cluster.Get(ctx, client.ObjectKey{Namespace: corev1.NamespaceNodeLease, Name: node}, &lease)
+		return lease.ResourceVersion, err
+	}
+	before := map[string]string{}
+	for _, node := range nodes {
+		at, err := heard(node)
+		Expect(err).NotTo(HaveOccurred())
+		before[node] = at
+	}
 	Eventually(ctx, func(g Gomega, ctx context.Context) {
-		var list corev1.NodeList
-		g.Expect(cluster.List(ctx, &list)).To(Succeed())
-		for _, n := range list.Items {
-			g.Expect(n.Status.Conditions).To(ContainElement(And(
-				HaveField("Type", corev1.NodeReady), HaveField("Status", corev1.ConditionTrue))), "node %s", n.Name)
+		for _, name := range nodes {
+			g.Expect(heard(name)).NotTo(Equal(before[name]), "node %s", name)
+			var node corev1.Node
+			g.Expect(cluster.Get(ctx, client.ObjectKey{Name: name}, &node)).To(Succeed())
+			g.Expect(node.Status.Conditions).To(ContainElement(And(
+				HaveField("Type", corev1.NodeReady), HaveField("Status", corev1.ConditionTrue))), "node %s", name)
 		}
 	}).WithTimeout(3 * time.Minute).WithPolling(time.Second).Should(Succeed())
 }
 
-// weftReady waits until every pod of weft is ready.
-func weftReady(ctx context.Context) {
+// weftContainers are the containers of weft's pods on a node, as the API has them.
+func weftContainers(ctx context.Context, node string) map[string]bool {
 	GinkgoHelper()
-	Eventually(ctx, func(g Gomega, ctx context.Context) {
-		var pods corev1.PodList
-		g.Expect(cluster.List(ctx, &pods, client.InNamespace(harness.Namespace))).To(Succeed())
-		components := map[string]bool{}
-		for _, p := range pods.Items {
-			components[p.Labels["app.kubernetes.io/component"]] = true
-			g.Expect(p.Status.Conditions).To(ContainElement(And(
-				HaveField("Type", corev1.PodReady), HaveField("Status", corev1.ConditionTrue))), "pod %s", p.Name)
+	ids := map[string]bool{}
+	var pods corev1.PodList
+	Expect(cluster.List(ctx, &pods, client.InNamespace(harness.Namespace))).To(Succeed())
+	for _, pod := range pods.Items {
+		for _, c := range pod.Status.ContainerStatuses {
+			if pod.Spec.NodeName == node {
+				ids[c.ContainerID] = true
+			}
 		}
-		g.Expect(components).To(HaveLen(4), "components %s", strings.Join(keys(components), ", "))
-	}).WithTimeout(5 * time.Minute).WithPolling(2 * time.Second).Should(Succeed())
+	}
+	return ids
 }
 
-func keys(m map[string]bool) []string {
-	var ks []string
-	for k := range m {
-		ks = append(ks, k)
-	}
-	return ks
+// weftReady waits until weft has all the pods that it should have, and each of them is ready, with none of the
+// containers in ended.
+func weftReady(ctx context.Context, ended map[string]bool) {
+	GinkgoHelper()
+	Eventually(ctx, func(g Gomega, ctx context.Context) {
+		var deployments appsv1.DeploymentList
+		var sets appsv1.DaemonSetList
+		g.Expect(cluster.List(ctx, &deployments, client.InNamespace(harness.Namespace))).To(Succeed())
+		g.Expect(cluster.List(ctx, &sets, client.InNamespace(harness.Namespace))).To(Succeed())
+		want := map[string]int{}
+		for _, d := range deployments.Items {
+			want[d.Labels[componentLabel]] = int(*d.Spec.Replicas)
+		}
+		for _, d := range sets.Items {
+			want[d.Labels[componentLabel]] = int(d.Status.DesiredNumberScheduled)
+		}
+		g.Expect(want).To(HaveLen(4))
+		for component, count := range want {
+			pods := componentPods(ctx, component)
+			g.Expect(pods).To(HaveLen(count), "pods of %s", component)
+			for _, p := range pods {
+				g.Expect(p.Status.Conditions).To(ContainElement(And(
+					HaveField("Type", corev1.PodReady), HaveField("Status", corev1.ConditionTrue))), "pod %s", p.Name)
+				for _, c := range p.Status.ContainerStatuses {
+					g.Expect(ended).NotTo(HaveKey(c.ContainerID), "pod %s", p.Name)
+				}
+			}
+		}
+	}).WithTimeout(5 * time.Minute).WithPolling(time.Second).Should(Succeed())
 }

@@ -56,7 +56,7 @@ func limited(ctx context.Context, volume *v1alpha1.NvmfVolume, iops int64) {
 }
 
 var _ = Describe("A pod", func() {
-	It("brings its volume along, mounted as its class says and writable for its group", func(ctx SpecContext) {
+	It("brings its volume along, mounted as its class says and writable for its group", full, func(ctx SpecContext) {
 		class := "weft-noatime"
 		newClass(ctx, class, map[string]string{"target": "fast"}, func(c *storagev1.StorageClass) { c.MountOptions = []string{"noatime"} })
 		newClass(ctx, "weft-nobarrier", map[string]string{"target": "fast"}, func(c *storagev1.StorageClass) { c.MountOptions = []string{"nobarrier"} })

@@ -39,7 +39,7 @@ var _ = Describe("A node that is cut off while a pod there writes", func() {
 			Expect(machines.RestoreNetwork(clientNode)).To(Succeed())
 			outOfService(ctx, clientNode, false)
 			nodesReady(ctx)
-			weftReady(ctx)
+			weftReady(ctx, nil)
 		})
 		Expect(machines.CutNetwork(clientNode)).To(Succeed())
 		on(ctx, clientNode, lastWrite, onNode)

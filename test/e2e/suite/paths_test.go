@@ -66,7 +66,7 @@ func transports(ctx context.Context, list []v1alpha1.Transport) {
 }
 
 var _ = Describe("A volume with paths over both transports and two networks", func() {
-	It("is written on, without an error, while one network is lost, and has all its paths again after that", func(ctx SpecContext) {
+	It("is written on, without an error, while one network is lost, and has all its paths again after that", full, func(ctx SpecContext) {
 		target := &v1alpha1.NvmfTarget{}
 		Expect(cluster.Get(ctx, client.ObjectKey{Name: harness.Target}, target)).To(Succeed())
 		DeferCleanup(transports, target.Spec.Transports)

@@ -31,7 +31,7 @@ func handed(volume *v1alpha1.NvmfVolume) func(*unstructured.Unstructured) {
 }
 
 var _ = Describe("A volume that outlived its claim", func() {
-	It("is given to another by a PersistentVolume written by hand", func(ctx SpecContext) {
+	It("is given to another by a PersistentVolume written by hand", full, func(ctx SpecContext) {
 		retain := corev1.PersistentVolumeReclaimRetain
 		newClass(ctx, "weft-retained", map[string]string{"target": "fast"}, func(c *storagev1.StorageClass) { c.ReclaimPolicy = &retain })
 		first := newClaim(ctx, newNamespace(ctx), "first", "weft-retained")

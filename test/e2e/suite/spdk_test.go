@@ -55,6 +55,9 @@ func targetPod(ctx context.Context, node string) *corev1.Pod {
 	return pod
 }
 
+// targetSubsystems asks a node's SPDK target what it serves.
+const targetSubsystems = `echo '{"jsonrpc":"2.0","id":1,"method":"nvmf_get_subsystems"}' | socat -t 5 - UNIX-CONNECT:/run/weft/spdk.sock`
+
 // killTarget ends the node's nvmf_tgt without warning, and waits until another runs in the same pod.
 func killTarget(ctx context.Context, node string) {
 	GinkgoHelper()
@@ -87,6 +90,7 @@ var _ = Describe("An SPDK target", func() {
 		claim := newClaim(ctx, newNamespace(ctx), "claim", target.Name)
 		volume := bound(ctx, claim)
 		Expect(volume.Spec.Node).To(Equal(clientNode))
+		Expect(volume.Status.NQN).NotTo(BeEmpty())
 
 		By("limiting the volume, in the target's steps")
 		newLimits(ctx, "weft-2000", map[string]string{"iops": "2000"})
@@ -98,6 +102,9 @@ var _ = Describe("An SPDK target", func() {
 
 		if realTarget == "" {
 			killTarget(ctx, clientNode)
+			// The target itself is asked: for a moment the API still says what was so before the crash.
+			Eventually(ctx, tryOn).WithArguments(clientNode, targetSubsystems).WithTimeout(2 * time.Minute).WithPolling(time.Second).
+				Should(ContainSubstring(volume.Status.NQN))
 			servedBy(ctx, clientNode)
 			Eventually(ctx, func(g Gomega, ctx context.Context) {
 				g.Expect(cluster.Get(ctx, client.ObjectKeyFromObject(volume), volume)).To(Succeed())

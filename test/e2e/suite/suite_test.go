@@ -9,11 +9,17 @@
 package suite
 
 import (
+	"cmp"
 	"context"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
+	"github.com/onsi/ginkgo/v2/types"
 	. "github.com/onsi/gomega"
 	logf "sigs.k8s.io/controller-runtime/pkg/log"
 
@@ -30,13 +36,58 @@ var (
 	storageNode, clientNode string
 )
 
+// full marks the specs that make test leaves out, because a cheaper test shows most of what they show; make test-all
+// runs them. README.md has the table.
+var full = Label("full")
+
 func TestEndToEnd(t *testing.T) {
 	logf.SetLogger(GinkgoLogr)
 	RegisterFailHandler(Fail)
 	suiteConfig, reporterConfig := GinkgoConfiguration()
-	suiteConfig.Timeout = 85 * time.Minute
+	suiteConfig.Timeout = 110 * time.Minute
 	reporterConfig.ShowNodeEvents = false
 	RunSpecs(t, "weft end to end", suiteConfig, reporterConfig)
+}
+
+// Each spec is told once more as go test tells of a subtest, which weft-lab parts counts.
+var _ = ReportAfterSuite("times", func(report Report) {
+	if report.SuiteConfig.DryRun {
+		return
+	}
+	for _, spec := range report.SpecReports.WithLeafNodeType(types.NodeTypeIt | types.NodeTypeBeforeSuite) {
+		outcome := "FAIL"
+		switch spec.State { //nolint:exhaustive // all others are failures
+		case types.SpecStatePassed:
+			outcome = "PASS"
+		case types.SpecStateSkipped:
+			continue // not chosen
+		}
+		name := cmp.Or(spec.FullText(), spec.LeafNodeType.String())
+		_, _ = fmt.Fprintf(os.Stdout, "    --- %s: TestEndToEnd/%s (%.2fs)\n", outcome, name, spec.RunTime.Seconds())
+	}
+})
+
+// TestReadmeHasEverySpec holds the table of README.md against the specs: each has a row, with the tier that it is in.
+func TestReadmeHasEverySpec(t *testing.T) {
+	text, err := os.ReadFile("../README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := map[string]string{}
+	for line := range strings.Lines(string(text)) {
+		if cells := strings.Split(line, " | "); len(cells) == 4 && strings.HasPrefix(cells[0], "| ") {
+			rows[strings.TrimPrefix(cells[0], "| ")] = strings.TrimSpace(cells[2])
+		}
+	}
+	for _, spec := range PreviewSpecs("weft end to end").SpecReports.WithLeafNodeType(types.NodeTypeIt) {
+		tier := "fast"
+		if slices.Contains(spec.Labels(), "full") {
+			tier = "full"
+		}
+		if have := rows[spec.FullText()]; have != tier {
+			t.Errorf("README.md has tier %q for the spec %q; it is %s", have, spec.FullText(), tier)
+		}
+	}
 }
 
 var _ = BeforeSuite(func(ctx SpecContext) {

@@ -16,7 +16,7 @@ import (
 )
 
 var _ = Describe("A target's tuning", func() {
-	It("is set on its nodes, outlives the agent, and is put back when it is taken away", func(ctx SpecContext) {
+	It("is set on its nodes, outlives the agent, and is put back when it is taken away", full, func(ctx SpecContext) {
 		const settings = `cat /proc/sys/net/core/netdev_max_backlog /proc/sys/net/ipv4/tcp_rmem; for i in $(ls $(readlink -f /sys/class/net/eth0/device/..)/msi_irqs); do cat /proc/irq/$i/smp_affinity_list; done`
 		before, elsewhere := on(ctx, storageNode, settings), on(ctx, clientNode, settings)
 		DeferCleanup(tune, (*v1alpha1.Tuning)(nil))

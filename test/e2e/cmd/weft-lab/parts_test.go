@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+const goTest = `{"Action":"start","Package":"weft/a"}
+{"Action":"output","Package":"weft/a","Test":"TestQuick","Output":"--- PASS: TestQuick (0.10s)\n"}
+{"Action":"pass","Package":"weft/a","Test":"TestQuick","Elapsed":0.1}
+{"Action":"output","Package":"weft/a","Test":"TestTable","Output":"    a_test.go:3: the rows\n"}
+{"Action":"output","Package":"weft/a","Test":"TestTable/row","Output":"    a_test.go:7: is 3, not 4\n"}
+{"Action":"fail","Package":"weft/a","Test":"TestTable/row","Elapsed":2}
+{"Action":"fail","Package":"weft/a","Test":"TestTable","Elapsed":2.5}
+{"Action":"output","Package":"weft/a","Output":"FAIL\tweft/a\t2.7s\n"}
+{"Action":"fail","Package":"weft/a","Elapsed":2.7}
+{"Action":"output","Package":"weft/b","Output":"ok  \tweft/b\t0.1s\n"}
+{"Action":"pass","Package":"weft/b","Elapsed":0.1}
+`
+
+const inMachine = `=== RUN   TestPool
+--- PASS: TestPool (61.50s)
+    --- PASS: TestPool/full (60.00s)
+    --- SKIP: TestPool/of_two_drives (0.00s)
+PASS
+`
+
+func TestPartsCountTests(t *testing.T) {
+	var out strings.Builder
+	unit, machine := newPart("test-unit", &out), newPart("test-lab", &out)
+	for p, text := range map[*part]string{unit: goTest, machine: inMachine} {
+		if err := p.read(strings.NewReader(text)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	unit.failed = true
+	for text, want := range map[string]bool{
+		"is 3, not 4": true, "the rows": true, "FAIL\tweft/a\t2.7s\n": true, "ok  \tweft/b": true, "=== RUN   TestPool\n": true,
+		"TestQuick": false, "Action": false,
+	} {
+		if strings.Contains(out.String(), text) != want {
+			t.Errorf("%q is shown: %t\n%s", text, !want, out.String())
+		}
+	}
+	out.Reset()
+	if err := summarize(&out, []*part{unit, machine}); err != nil {
+		t.Fatal(err)
+	}
+	words := strings.Join(strings.Fields(out.String()), " ")
+	for _, want := range []string{
+		"test-unit 0.0 1 1 0 FAILED test-lab 0.0 1 0 1 together 0.0 2 1 1",
+		"slowest tests 60.0s test-lab TestPool/full 2.0s test-unit weft/a.TestTable/row 0.1s test-unit weft/a.TestQuick 0.0s",
+		"FAILED test-unit weft/a.TestTable/row",
+	} {
+		if !strings.Contains(words, want) {
+			t.Errorf("%q is not in:\n%s", want, out.String())
+		}
+	}
+}
+
+func TestPartFailsWithItsTarget(t *testing.T) {
+	dir := t.TempDir()
+	makefile := "good:\n\t@echo '--- PASS: TestX (1.00s)'\nbad:\n\t@false\n"
+	if err := os.WriteFile(filepath.Join(dir, "Makefile"), []byte(makefile), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("MAKE", "")
+	var out strings.Builder
+	good, bad := newPart("good", &out), newPart("bad", &out)
+	if err := good.run(t.Context(), dir); err != nil || good.tests["TestX"].outcome != "PASS" {
+		t.Errorf("good: %v, %v", err, good.tests)
+	}
+	if err := bad.run(t.Context(), dir); err == nil || !bad.failed {
+		t.Errorf("bad: %v, failed %t", err, bad.failed)
+	}
+}
