@@ -141,7 +141,7 @@ func TestNobodyTiesAgentsToATarget(t *testing.T) {
 func metrics(t *testing.T) map[string][]string {
 	t.Helper()
 	found := map[string][]string{}
-	for _, path := range []string{"../dataplane/agent/metrics.go", "../operator/internal/metrics/targets.go"} {
+	for _, path := range []string{"../dataplane/agent/metrics.go", "../operator/internal/controller/nvmftarget/metrics.go"} {
 		file, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
 		if err != nil {
 			t.Fatal(err)
