@@ -10,6 +10,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/agent/decide"
 	"github.com/weft-storage/weft/dataplane/engine"
 )
 
@@ -19,33 +20,33 @@ const engineTimeout = 2 * time.Minute
 // act does the operations of a decision in bulk and records the outcome of each in s.Attempts.
 // The order is safe to be interrupted anywhere: what takes away comes before
 // what gives, exports come after the volumes in them, and portals last. Nothing in it undoes anything.
-func (r *Reconciler) act(ctx context.Context, e engine.Engine, s *Snapshot, d Decision) {
+func (r *Reconciler) act(ctx context.Context, e engine.Engine, s *decide.Observed, d decide.Decision) {
 	ops := d.Operations
 	a := attempter{ctx: ctx, attempts: s.Attempts, metrics: r.metrics}
-	do(a, VerbOpenPool, ops.OpenPools, func(d engine.Device) string { return d.ID }, e.OpenPools)
-	do(a, VerbUnexport, ops.Unexport, func(nqn string) string { return nqn }, e.Unexport)
-	do(a, VerbDeleteVolume, ops.DeleteVolumes, keyOfID, e.DeleteVolumes)
-	do(a, VerbDeleteSnapshot, ops.DeleteSnapshots, keyOfID, e.DeleteSnapshots)
-	do(a, VerbCreateSnapshot, ops.CreateSnapshots, func(s engine.SnapshotSpec) string { return string(s.ID) }, e.CreateSnapshots)
+	do(a, decide.VerbOpenPool, ops.OpenPools, func(d engine.Device) string { return d.ID }, e.OpenPools)
+	do(a, decide.VerbUnexport, ops.Unexport, func(nqn string) string { return nqn }, e.Unexport)
+	do(a, decide.VerbDeleteVolume, ops.DeleteVolumes, keyOfID, e.DeleteVolumes)
+	do(a, decide.VerbDeleteSnapshot, ops.DeleteSnapshots, keyOfID, e.DeleteSnapshots)
+	do(a, decide.VerbCreateSnapshot, ops.CreateSnapshots, func(s engine.SnapshotSpec) string { return string(s.ID) }, e.CreateSnapshots)
 	recorded := r.recordPools(ctx, s, d)
-	do(a, VerbCreateVolume, recorded, func(v engine.VolumeSpec) string { return string(v.ID) }, e.CreateVolumes)
-	do(a, VerbGrowVolume, ops.GrowVolumes, func(v engine.VolumeSize) string { return string(v.ID) }, e.GrowVolumes)
-	do(a, VerbExport, ops.Export, func(e engine.Export) string { return e.NQN }, e.Export)
-	do(a, VerbSetQoS, ops.SetQoS, func(v engine.VolumeQoS) string { return string(v.ID) }, e.SetQoS)
-	do(a, VerbClosePortal, ops.ClosePortals, portalKey, e.ClosePortals)
-	do(a, VerbOpenPortal, ops.OpenPortals, func(p engine.Portal) string { return portalKey(p.Portal) }, e.OpenPortals)
+	do(a, decide.VerbCreateVolume, recorded, func(v engine.VolumeSpec) string { return string(v.ID) }, e.CreateVolumes)
+	do(a, decide.VerbGrowVolume, ops.GrowVolumes, func(v engine.VolumeSize) string { return string(v.ID) }, e.GrowVolumes)
+	do(a, decide.VerbExport, ops.Export, func(e engine.Export) string { return e.NQN }, e.Export)
+	do(a, decide.VerbSetQoS, ops.SetQoS, func(v engine.VolumeQoS) string { return string(v.ID) }, e.SetQoS)
+	do(a, decide.VerbClosePortal, ops.ClosePortals, decide.PortalKey, e.ClosePortals)
+	do(a, decide.VerbOpenPortal, ops.OpenPortals, func(p engine.Portal) string { return decide.PortalKey(p.Portal) }, e.OpenPortals)
 }
 
 func keyOfID(id engine.ID) string { return string(id) }
 
 type attempter struct {
 	ctx      context.Context
-	attempts Attempts
+	attempts decide.Attempts
 	metrics  *Metrics
 }
 
 // do one bulk call, if there is something to do and the agent is not being stopped.
-func do[T any](a attempter, verb Verb, items []T, key func(T) string, call func(context.Context, []T) []error) {
+func do[T any](a attempter, verb decide.Verb, items []T, key func(T) string, call func(context.Context, []T) []error) {
 	if len(items) == 0 || a.ctx.Err() != nil {
 		return
 	}
@@ -60,7 +61,7 @@ func do[T any](a attempter, verb Verb, items []T, key func(T) string, call func(
 		} else {
 			err = fmt.Errorf("%s: %w: %d answers to %d items", verb, engine.ErrUnavailable, len(errs), len(items))
 		}
-		a.attempts[Attempt{verb, key(item)}] = err
+		a.attempts.Record(verb, key(item), err)
 		if err != nil {
 			a.metrics.engineErrors.WithLabelValues(string(verb)).Inc()
 			failed = append(failed, err)
@@ -77,7 +78,7 @@ func do[T any](a attempter, verb Verb, items []T, key func(T) string, call func(
 // recordPools writes the pool of each volume that is about to be made into its status, and
 // answers those for which that succeeded. Only they are made: were the agent killed
 // after the engine made one without a record, and its pool then unreadable, another agent would make it a second time elsewhere.
-func (r *Reconciler) recordPools(ctx context.Context, s *Snapshot, d Decision) []engine.VolumeSpec {
+func (r *Reconciler) recordPools(ctx context.Context, s *decide.Observed, d decide.Decision) []engine.VolumeSpec {
 	if len(d.Operations.CreateVolumes) == 0 {
 		return nil
 	}
@@ -95,7 +96,7 @@ func (r *Reconciler) recordPools(ctx context.Context, s *Snapshot, d Decision) [
 	var recorded []engine.VolumeSpec
 	for _, spec := range d.Operations.CreateVolumes {
 		if err := failed[string(spec.ID)]; err != nil {
-			s.Attempts[Attempt{VerbCreateVolume, string(spec.ID)}] = fmt.Errorf("record the pool: %w", err)
+			s.Attempts.Record(decide.VerbCreateVolume, string(spec.ID), fmt.Errorf("record the pool: %w", err))
 			continue
 		}
 		recorded = append(recorded, spec)

@@ -15,6 +15,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/agent/decide"
 	"github.com/weft-storage/weft/dataplane/balance"
 	"github.com/weft-storage/weft/dataplane/engine"
 )
@@ -54,7 +55,7 @@ type balanceKey struct {
 
 // balanceThreads of a target whose plan asks for it, and puts threads back where it does not any more. It answers after how
 // long it wants to look again; 0: not before something else happens. Nothing that fails in it keeps a volume from being served.
-func (r *Reconciler) balanceThreads(ctx context.Context, e engine.Engine, s *Snapshot) time.Duration {
+func (r *Reconciler) balanceThreads(ctx context.Context, e engine.Engine, s *decide.Observed) time.Duration {
 	target, ok := e.(engine.Adjustable)
 	plan := s.Node.Spec.Plan
 	if !ok || plan == nil || plan.SPDK == nil || s.Target.Err != nil || s.Target.Info.InterruptMode {
@@ -98,7 +99,7 @@ func (r *Reconciler) balanceThreads(ctx context.Context, e engine.Engine, s *Sna
 }
 
 // balanceOnce takes a sample, and makes the step that it leads to.
-func (r *Reconciler) balanceOnce(ctx context.Context, target engine.Adjustable, s *Snapshot, loads engine.Loads) error {
+func (r *Reconciler) balanceOnce(ctx context.Context, target engine.Adjustable, s *decide.Observed, loads engine.Loads) error {
 	b := &r.balancing
 	if b.balancer == nil {
 		b.balancer = balance.New(r.balanceOptions)
@@ -143,7 +144,7 @@ func (r *Reconciler) balanceOnce(ctx context.Context, target engine.Adjustable, 
 }
 
 // bringBack threads that were pinned to a core: to where this agent found them, or, when an earlier one moved them, to a core each.
-func (r *Reconciler) bringBack(ctx context.Context, target engine.Adjustable, s *Snapshot, loads engine.Loads) error {
+func (r *Reconciler) bringBack(ctx context.Context, target engine.Adjustable, s *decide.Observed, loads engine.Loads) error {
 	moves := wayBack(loads, *s.Node.Spec.Plan.SPDK, r.balancing.home)
 	if err := firstFew(failedOf(target.MoveThreads(ctx, moves))); err != nil {
 		return fmt.Errorf("bring poll groups back: %w", err)

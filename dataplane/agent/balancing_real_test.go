@@ -20,6 +20,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/agent/decide"
 	"github.com/weft-storage/weft/dataplane/balance"
 	"github.com/weft-storage/weft/dataplane/engine"
 	"github.com/weft-storage/weft/dataplane/spdkrpc/spdktest"
@@ -46,13 +47,13 @@ func TestBalancesARealTarget(t *testing.T) {
 	g.Expect(e.OpenPools(t.Context(), []engine.Device{{ID: file, Path: file, FileBytes: gib}})[0]).To(Succeed())
 	args := []string{"-q", "32", "-o", "4096", "-w", "randwrite", "-t", "300", "-c", "0x1", "-s", "256", "--no-huge"}
 	for i := range 2 {
-		x := engine.Export{NQN: fmt.Sprintf("%spvc-%d", v1alpha1.NQNPrefix, i), Serial: fmt.Sprintf("s%d", i), Model: model, MaxIOQueues: 2,
+		x := engine.Export{NQN: fmt.Sprintf("%spvc-%d", v1alpha1.NQNPrefix, i), Serial: fmt.Sprintf("s%d", i), Model: "weft", MaxIOQueues: 2,
 			Namespaces: []engine.Namespace{{NSID: 1, Volume: id(i)}}, Hosts: []string{hostA}}
 		g.Expect(e.CreateVolumes(t.Context(), []engine.VolumeSpec{{ID: id(i), Pool: file, SizeBytes: 64 << 20}})[0]).To(Succeed())
 		g.Expect(e.Export(t.Context(), []engine.Export{x})[0]).To(Succeed())
 		args = append(args, "-r", fmt.Sprintf("trtype:TCP adrfam:IPv4 traddr:%s trsvcid:%d subnqn:%s hostnqn:%s", portal.Address, portal.Port, x.NQN, hostA))
 	}
-	g.Expect(e.OpenPortals(t.Context(), []engine.Portal{openedPortal(portal)})[0]).To(Succeed())
+	g.Expect(e.OpenPortals(t.Context(), []engine.Portal{{Portal: portal, QueueDepth: 128, InCapsuleDataBytes: 4096}})[0]).To(Succeed())
 	before, err := e.Loads(t.Context())
 	g.Expect(err).NotTo(HaveOccurred())
 	homes := map[uint64]int{}
@@ -73,7 +74,7 @@ func TestBalancesARealTarget(t *testing.T) {
 	r := NewReconciler(Config{NodeName: nodeName, Recorder: recorder, Metrics: metrics, Clock: clock, HostRoot: "/"})
 	// A machine of two CPUs, which the load takes too, does not keep a core busy.
 	r.balanceOptions = balance.Options{Busy: 0.2, Threshold: 0.06}
-	s := quietSnapshot()
+	s := decide.Observed{Node: testNode(), Inventory: testInventory()}
 	s.Node.Spec.Plan = n.plan
 	var loads [][]float64
 	last := before

@@ -16,6 +16,7 @@ import (
 	clocktesting "k8s.io/utils/clock/testing"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/agent/decide"
 	"github.com/weft-storage/weft/dataplane/engine"
 	"github.com/weft-storage/weft/dataplane/engine/enginetest"
 )
@@ -102,7 +103,8 @@ func TestBalancing(t *testing.T) {
 	}
 	r := NewReconciler(Config{NodeName: nodeName, Recorder: recorder, Metrics: metrics, Clock: clock, HostRoot: hostRoot(t)})
 	e := newThreaded()
-	s := spdkSnapshot()
+	s := decide.Observed{Node: testNode(), Inventory: testInventory()}
+	s.Node.Spec.Plan = spdkPlan()
 	plan := s.Node.Spec.Plan.SPDK
 	plan.CoreMask, plan.Mode = "0x6", v1alpha1.CoresStatic
 	look := func(n int) {
@@ -163,7 +165,8 @@ func TestBalancingStartsAfresh(t *testing.T) {
 			r := NewReconciler(Config{NodeName: nodeName, Recorder: events.NewFakeRecorder(10), Metrics: metrics, Clock: clock, HostRoot: hostRoot(t)})
 			e := newThreaded()
 			e.busy = map[uint64]uint64{2: 1000, 3: 900}
-			s := spdkSnapshot()
+			s := decide.Observed{Node: testNode(), Inventory: testInventory()}
+			s.Node.Spec.Plan = spdkPlan()
 			plan := s.Node.Spec.Plan.SPDK
 			plan.CoreMask, plan.Mode, plan.Balance = "0x6", v1alpha1.CoresStatic, true
 			for range 6 {

@@ -6,15 +6,15 @@
 // One reconciler serves the whole node, in rounds:
 //
 //	start   the target with the plan's settings, if it waits for them
-//	gather  the objects of this node and one engine.State, into a Snapshot
-//	decide  the Snapshot comes to Operations and to the status everything shall have; Decide is pure
+//	gather  the objects of this node and one engine.State: what is observed
+//	decide  which operations follow from it, and which status each object has; package decide is pure
 //	act     the Operations, in bulk, in an order that is safe to be killed in
 //
 // and again, until a round finds nothing left to do; then statuses are written
 // where they changed, and finalizers taken off.
 //
 // A target that ends comes back empty, and its hosts wait. Its return is the one event that goes ahead of everything: it
-// waits for no back-off, ends the writing of statuses, and starts the rounds anew. What volumes' statuses say stays meanwhile.
+// waits for no back-off, ends the writing of statuses, and starts the rounds again. What volumes' statuses say stays meanwhile.
 //
 // # Invariants
 //

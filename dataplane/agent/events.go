@@ -12,6 +12,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/agent/decide"
+	"github.com/weft-storage/weft/internal/text"
 )
 
 // Actions that Events speak of.
@@ -52,7 +54,7 @@ func (r *Reconciler) changedConditions(obj runtime.Object, before, after []metav
 
 // warn with a note of a length that the API server takes, 1024 bytes as a condition's message.
 func (r *Reconciler) warn(regarding runtime.Object, reason, note string) {
-	r.recorder.Eventf(regarding, nil, corev1.EventTypeWarning, reason, actionReconcile, "%s", truncate(note))
+	r.recorder.Eventf(regarding, nil, corev1.EventTypeWarning, reason, actionReconcile, "%s", text.Clip(note, decide.MaxMessageBytes))
 }
 
 // changedPools writes an Event for each pool that has become worse. It is about the pool's part of the node: Events with the same reason about
@@ -85,8 +87,8 @@ func worse(was, is v1alpha1.PoolStatus) bool {
 }
 
 // reportOrphans once for each set of them.
-func (r *Reconciler) reportOrphans(node *v1alpha1.NvmfNode, found Orphans) {
-	if found.equal(r.orphans) {
+func (r *Reconciler) reportOrphans(node *v1alpha1.NvmfNode, found decide.Orphans) {
+	if found.Equal(r.orphans) {
 		return
 	}
 	r.orphans = found

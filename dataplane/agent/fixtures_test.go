@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -22,10 +21,8 @@ const (
 )
 
 var (
-	now  = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
-	tcp  = v1alpha1.Portal{Transport: v1alpha1.TransportTCP, Address: "10.0.0.1", Port: 4420}
-	tcp2 = v1alpha1.Portal{Transport: v1alpha1.TransportTCP, Address: "10.0.0.1", Port: 4421}
-	rdma = v1alpha1.Portal{Transport: v1alpha1.TransportRDMA, Address: "10.0.0.1", Port: 4420}
+	now = time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
+	tcp = v1alpha1.Portal{Transport: v1alpha1.TransportTCP, Address: "10.0.0.1", Port: 4420}
 )
 
 // uuid of a thing in a test: n in the last digits.
@@ -35,10 +32,6 @@ func id(n int) engine.ID { return engine.ID(uuid(n)) }
 
 func planned(p v1alpha1.Portal) v1alpha1.PlannedPortal {
 	return v1alpha1.PlannedPortal{Portal: p, MaxIOQueues: 8, QueueDepth: 128, InCapsuleDataSize: 4096}
-}
-
-func openedPortal(p v1alpha1.Portal) engine.Portal {
-	return engine.Portal{Portal: p, QueueDepth: 128, InCapsuleDataBytes: 4096}
 }
 
 // testNode with drives a and b and one portal.
@@ -87,17 +80,6 @@ func testSnapshot(n int, volume string, change ...func(*v1alpha1.NvmfSnapshot)) 
 	return s
 }
 
-func isCreatedOn(device string) func(*v1alpha1.NvmfVolume) {
-	return func(v *v1alpha1.NvmfVolume) {
-		v.Status.Device = device
-		meta.SetStatusCondition(&v.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionCreated, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonAsExpected})
-	}
-}
-
-func recordedOn(device string) func(*v1alpha1.NvmfVolume) {
-	return func(v *v1alpha1.NvmfVolume) { v.Status.Device = device }
-}
-
 func withHosts(nqns ...string) func(*v1alpha1.NvmfVolume) {
 	return func(v *v1alpha1.NvmfVolume) {
 		for _, nqn := range nqns {
@@ -106,136 +88,12 @@ func withHosts(nqns ...string) func(*v1alpha1.NvmfVolume) {
 	}
 }
 
-func wasWritten(v *v1alpha1.NvmfVolume) { v.Status.Written = true }
-
-func reportedHost(nqn string, blank bool) func(*v1alpha1.NvmfVolume) {
-	return func(v *v1alpha1.NvmfVolume) {
-		v.Status.Hosts = append(v.Status.Hosts, v1alpha1.AdmittedHost{NQN: nqn, Blank: blank})
-	}
-}
-
-func isDeleting(v *v1alpha1.NvmfVolume) {
-	at := metav1.NewTime(now)
-	v.DeletionTimestamp = &at
-	v.Finalizers = []string{v1alpha1.VolumeFinalizer}
-}
-
 func ofSize(size string) func(*v1alpha1.NvmfVolume) {
 	return func(v *v1alpha1.NvmfVolume) { v.Spec.Size = resource.MustParse(size) }
 }
 
-func fromVolume(name string) func(*v1alpha1.NvmfVolume) {
-	return func(v *v1alpha1.NvmfVolume) { v.Spec.Source = &v1alpha1.VolumeSource{Volume: name} }
-}
-
 func fromSnapshot(name string) func(*v1alpha1.NvmfVolume) {
 	return func(v *v1alpha1.NvmfVolume) { v.Spec.Source = &v1alpha1.VolumeSource{Snapshot: name} }
-}
-
-func overRDMA(v *v1alpha1.NvmfVolume) {
-	v.Spec.Connection.Transports = []v1alpha1.TransportType{v1alpha1.TransportRDMA}
-}
-
-func overBoth(v *v1alpha1.NvmfVolume) {
-	v.Spec.Connection.Transports = []v1alpha1.TransportType{v1alpha1.TransportTCP, v1alpha1.TransportRDMA}
-}
-
-func snapshotDeleting(s *v1alpha1.NvmfSnapshot) {
-	at := metav1.NewTime(now)
-	s.DeletionTimestamp = &at
-	s.Finalizers = []string{v1alpha1.VolumeFinalizer}
-}
-
-func snapshotCreated(s *v1alpha1.NvmfSnapshot) {
-	meta.SetStatusCondition(&s.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionCreated, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonAsExpected})
-}
-
-// openPools a and b.
-func openPools() []engine.Pool {
-	return []engine.Pool{
-		{Device: "a", Path: "/dev/nvme0n1", TotalBytes: 100 * gib, FreeBytes: 90 * gib},
-		{Device: "b", Path: "/dev/nvme1n1", TotalBytes: 50 * gib, FreeBytes: 50 * gib},
-	}
-}
-
-func engineVolume(n int, pool string) engine.Volume {
-	return engine.Volume{ID: id(n), Pool: pool, SizeBytes: 10 * gib}
-}
-
-// exported is the export that Decide wants for a volume of testVolume.
-func exported(n int, hosts ...string) engine.Export {
-	e := engine.Export{
-		NQN: fmt.Sprintf("%sv%d", v1alpha1.NQNPrefix, n), Serial: id(n).NGUID()[:20], Model: "weft", MaxIOQueues: 8,
-		Namespaces: []engine.Namespace{{NSID: 1, Volume: id(n)}}, Hosts: hosts,
-	}
-	if len(hosts) > 0 {
-		e.Portals = []v1alpha1.Portal{tcp}
-	}
-	return e
-}
-
-// quietSnapshot has a node that serves, and nothing on it.
-func quietSnapshot() Snapshot {
-	return Snapshot{
-		Now: now, Refresh: true, Node: testNode(), Inventory: testInventory(), Attempts: Attempts{},
-		Target: Target{
-			Info:  engine.Info{Type: v1alpha1.EngineNvmet, Version: "6.12.0"},
-			State: engine.State{Pools: openPools(), Portals: []engine.Portal{openedPortal(tcp)}},
-		},
-	}
-}
-
-// written lists operations in words, in the order in which they are done.
-func written(o Operations) []string {
-	var all []string
-	add := func(verb Verb, what string) { all = append(all, string(verb)+" "+what) }
-	for _, d := range o.OpenPools {
-		add(VerbOpenPool, d.ID+" "+d.Path+d.PCIAddress)
-	}
-	for _, nqn := range o.Unexport {
-		add(VerbUnexport, nqn[len(v1alpha1.NQNPrefix):])
-	}
-	for _, i := range o.DeleteVolumes {
-		add(VerbDeleteVolume, short(i))
-	}
-	for _, i := range o.DeleteSnapshots {
-		add(VerbDeleteSnapshot, short(i))
-	}
-	for _, s := range o.CreateSnapshots {
-		add(VerbCreateSnapshot, short(s.ID)+" of "+short(s.Volume))
-	}
-	for _, v := range o.CreateVolumes {
-		what := fmt.Sprintf("%s on %s", short(v.ID), v.Pool)
-		if source := v.Source.Snapshot + v.Source.Volume; source != "" {
-			what += " from " + short(source)
-		}
-		add(VerbCreateVolume, what)
-	}
-	for _, v := range o.GrowVolumes {
-		add(VerbGrowVolume, fmt.Sprintf("%s to %dGi", short(v.ID), v.SizeBytes/gib))
-	}
-	for _, e := range o.Export {
-		add(VerbExport, fmt.Sprintf("%s to %d", e.NQN[len(v1alpha1.NQNPrefix):], len(e.Hosts)))
-	}
-	for _, v := range o.SetQoS {
-		add(VerbSetQoS, short(v.ID)+" "+wordsOfQoS(v.QoS))
-	}
-	for _, p := range o.ClosePortals {
-		add(VerbClosePortal, portalKey(p))
-	}
-	for _, p := range o.OpenPortals {
-		add(VerbOpenPortal, portalKey(p.Portal))
-	}
-	return all
-}
-
-// short is the number in a test's UUID.
-func short(i engine.ID) string {
-	var n int
-	if _, err := fmt.Sscanf(string(i[24:]), "%x", &n); err != nil {
-		return string(i)
-	}
-	return fmt.Sprint(n)
 }
 
 // said writes conditions as "Type=Status/Reason".

@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/agent/decide"
 	"github.com/weft-storage/weft/dataplane/engine"
 	"github.com/weft-storage/weft/dataplane/engine/nvmet"
 	"github.com/weft-storage/weft/dataplane/inventory"
@@ -32,49 +33,49 @@ type changes struct {
 	made []string
 }
 
-func note[T any](c *changes, verb Verb, items []T, do func(context.Context, []T) []error) func(context.Context) []error {
+func note[T any](c *changes, verb decide.Verb, items []T, do func(context.Context, []T) []error) func(context.Context) []error {
 	c.made = append(c.made, fmt.Sprintf("%s %v", verb, items))
 	return func(ctx context.Context) []error { return do(ctx, items) }
 }
 
 func (c *changes) OpenPools(ctx context.Context, d []engine.Device) []error {
-	return note(c, VerbOpenPool, d, c.Engine.OpenPools)(ctx)
+	return note(c, decide.VerbOpenPool, d, c.Engine.OpenPools)(ctx)
 }
 
 func (c *changes) CreateVolumes(ctx context.Context, v []engine.VolumeSpec) []error {
-	return note(c, VerbCreateVolume, v, c.Engine.CreateVolumes)(ctx)
+	return note(c, decide.VerbCreateVolume, v, c.Engine.CreateVolumes)(ctx)
 }
 
 func (c *changes) GrowVolumes(ctx context.Context, v []engine.VolumeSize) []error {
-	return note(c, VerbGrowVolume, v, c.Engine.GrowVolumes)(ctx)
+	return note(c, decide.VerbGrowVolume, v, c.Engine.GrowVolumes)(ctx)
 }
 
 func (c *changes) DeleteVolumes(ctx context.Context, i []engine.ID) []error {
-	return note(c, VerbDeleteVolume, i, c.Engine.DeleteVolumes)(ctx)
+	return note(c, decide.VerbDeleteVolume, i, c.Engine.DeleteVolumes)(ctx)
 }
 
 func (c *changes) CreateSnapshots(ctx context.Context, s []engine.SnapshotSpec) []error {
-	return note(c, VerbCreateSnapshot, s, c.Engine.CreateSnapshots)(ctx)
+	return note(c, decide.VerbCreateSnapshot, s, c.Engine.CreateSnapshots)(ctx)
 }
 
 func (c *changes) DeleteSnapshots(ctx context.Context, i []engine.ID) []error {
-	return note(c, VerbDeleteSnapshot, i, c.Engine.DeleteSnapshots)(ctx)
+	return note(c, decide.VerbDeleteSnapshot, i, c.Engine.DeleteSnapshots)(ctx)
 }
 
 func (c *changes) Export(ctx context.Context, e []engine.Export) []error {
-	return note(c, VerbExport, e, c.Engine.Export)(ctx)
+	return note(c, decide.VerbExport, e, c.Engine.Export)(ctx)
 }
 
 func (c *changes) Unexport(ctx context.Context, nqns []string) []error {
-	return note(c, VerbUnexport, nqns, c.Engine.Unexport)(ctx)
+	return note(c, decide.VerbUnexport, nqns, c.Engine.Unexport)(ctx)
 }
 
 func (c *changes) OpenPortals(ctx context.Context, p []engine.Portal) []error {
-	return note(c, VerbOpenPortal, p, c.Engine.OpenPortals)(ctx)
+	return note(c, decide.VerbOpenPortal, p, c.Engine.OpenPortals)(ctx)
 }
 
 func (c *changes) ClosePortals(ctx context.Context, p []v1alpha1.Portal) []error {
-	return note(c, VerbClosePortal, p, c.Engine.ClosePortals)(ctx)
+	return note(c, decide.VerbClosePortal, p, c.Engine.ClosePortals)(ctx)
 }
 
 // applyAndRead answers with the whole object, as an API server does; the fake client answers with what was applied.

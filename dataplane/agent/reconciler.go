@@ -12,6 +12,7 @@ import (
 	"time"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
@@ -20,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/agent/decide"
 	"github.com/weft-storage/weft/dataplane/balance"
 	"github.com/weft-storage/weft/dataplane/engine"
 )
@@ -73,10 +75,10 @@ type Reconciler struct {
 	started time.Time
 	// What follows only saves work or noise: a successor does without.
 	refreshed time.Time
-	orphans   Orphans
+	orphans   decide.Orphans
 	failures  int
 	// starvation of the target, as watched since this agent started.
-	starvation Starvation
+	starvation decide.Starvation
 	balancing  balancing
 	// balanceOptions are the defaults, but in tests.
 	balanceOptions balance.Options
@@ -142,7 +144,7 @@ func (r *Reconciler) noteChanges() bool {
 }
 
 // gatherObjects of this node, and makes the NvmfNode if it is missing.
-func (r *Reconciler) gatherObjects(ctx context.Context) (*Snapshot, error) {
+func (r *Reconciler) gatherObjects(ctx context.Context) (*decide.Observed, error) {
 	node, err := r.ensureNode(ctx)
 	if err != nil {
 		return nil, err
@@ -155,7 +157,7 @@ func (r *Reconciler) gatherObjects(ctx context.Context) (*Snapshot, error) {
 	if err := r.client.List(ctx, &snapshots); err != nil {
 		return nil, fmt.Errorf("list NvmfSnapshots: %w", err)
 	}
-	s := &Snapshot{Now: r.Clock.Now(), Node: newest(&r.own, node), Inventory: r.Inventory.Current(), Attempts: Attempts{}}
+	s := &decide.Observed{Now: r.Clock.Now(), Node: newest(&r.own, node), Inventory: r.Inventory.Current(), Attempts: decide.Attempts{}}
 	exists := map[types.UID]bool{node.UID: true}
 	for i := range volumes.Items {
 		if v := &volumes.Items[i]; v.Spec.Node == r.NodeName {
@@ -201,13 +203,13 @@ func (r *Reconciler) ensureNode(ctx context.Context) (*v1alpha1.NvmfNode, error)
 }
 
 // engineOf the plan; nil when there is none, or the agent does not have it.
-func (r *Reconciler) engineOf(s *Snapshot) engine.Engine {
+func (r *Reconciler) engineOf(s *decide.Observed) engine.Engine {
 	if s.Node.Spec.Plan == nil {
 		return nil
 	}
 	e, err := r.Engines(s.Node.Spec.Plan.Engine)
 	if err != nil {
-		s.Target = Target{Err: err, Reason: v1alpha1.ReasonEngineUnavailable}
+		s.Target = decide.Target{Err: err, Reason: v1alpha1.ReasonEngineUnavailable}
 		return nil
 	}
 	return e
@@ -215,17 +217,17 @@ func (r *Reconciler) engineOf(s *Snapshot) engine.Engine {
 
 // decideAndAct in rounds, until nothing is left to try, and answers the last decision. When the target came back in the
 // middle, what was seen of it and tried before says nothing of its new life.
-func (r *Reconciler) decideAndAct(ctx context.Context, e engine.Engine, s *Snapshot) Decision {
+func (r *Reconciler) decideAndAct(ctx context.Context, e engine.Engine, s *decide.Observed) decide.Decision {
 	for round := 1; ; round++ {
 		if e != nil {
 			r.timed("gather", func() { s.Target = lookAt(ctx, e, *s.Node.Spec.Plan, s.Target) })
 			r.observeWaits(s)
 			if r.noteChanges() && round <= maxRounds {
-				s.Target, s.Attempts = Target{}, Attempts{}
+				s.Target, s.Attempts = decide.Target{}, decide.Attempts{}
 				continue
 			}
 		}
-		d := Decide(*s)
+		d := decide.Decide(*s)
 		if d.Operations.Empty() || round > maxRounds || ctx.Err() != nil {
 			return d
 		}
@@ -235,7 +237,7 @@ func (r *Reconciler) decideAndAct(ctx context.Context, e engine.Engine, s *Snaps
 
 // lookAt an engine, after it was brought into service. What it is and how it was started does not change during a
 // reconciliation, and is asked once: t is what the last look found.
-func lookAt(ctx context.Context, e engine.Engine, plan v1alpha1.Plan, t Target) Target {
+func lookAt(ctx context.Context, e engine.Engine, plan v1alpha1.Plan, t decide.Target) decide.Target {
 	ctx, cancel := context.WithTimeout(ctx, engineTimeout)
 	defer cancel()
 	if t.Info.Type == "" {
@@ -253,7 +255,7 @@ func lookAt(ctx context.Context, e engine.Engine, plan v1alpha1.Plan, t Target) 
 }
 
 // readBack what a target that serves runs with, and how it fares.
-func readBack(ctx context.Context, e engine.Engine, plan v1alpha1.Plan, t Target) Target {
+func readBack(ctx context.Context, e engine.Engine, plan v1alpha1.Plan, t decide.Target) decide.Target {
 	var settingsErr, waitsErr error
 	if reporter, ok := e.(engine.Reporter); ok {
 		t.Settings, settingsErr = reporter.Settings(ctx, plan)
@@ -269,9 +271,9 @@ func readBack(ctx context.Context, e engine.Engine, plan v1alpha1.Plan, t Target
 }
 
 // observeWaits for buffers. They are read once a reconciliation, and observing them again changes nothing.
-func (r *Reconciler) observeWaits(s *Snapshot) {
+func (r *Reconciler) observeWaits(s *decide.Observed) {
 	var grown map[[2]string]uint64
-	r.starvation, grown = r.starvation.observe(s.Now, s.Target.BufferWaits)
+	r.starvation, grown = r.starvation.Observe(s.Now, s.Target.BufferWaits)
 	for who, n := range grown {
 		r.metrics.bufferWaits.WithLabelValues(who[0], who[1]).Add(float64(n))
 	}
@@ -280,8 +282,8 @@ func (r *Reconciler) observeWaits(s *Snapshot) {
 
 // start an engine. A target that would have to be restarted for the plan goes on serving as it is:
 // when to interrupt its hosts is not the agent's to say.
-func start(ctx context.Context, e engine.Engine, plan v1alpha1.Plan) Target {
-	var t Target
+func start(ctx context.Context, e engine.Engine, plan v1alpha1.Plan) decide.Target {
+	var t decide.Target
 	err := e.Start(ctx, plan)
 	var restart *engine.RestartNeededError
 	switch {
@@ -293,13 +295,13 @@ func start(ctx context.Context, e engine.Engine, plan v1alpha1.Plan) Target {
 	case errors.Is(err, engine.ErrInvalid):
 		t.Err, t.Reason = err, v1alpha1.ReasonInvalidSetting
 	case errors.Is(err, engine.ErrUnavailable):
-		return Target{Err: err, Reason: v1alpha1.ReasonEngineNotAnswering}
+		return decide.Target{Err: err, Reason: v1alpha1.ReasonEngineNotAnswering}
 	default:
 		t.Err, t.Reason = err, v1alpha1.ReasonEngineUnavailable
 	}
 	// Only now: a target that still waits for its settings does not know all of this.
 	if t.Info, err = e.Info(ctx); err != nil {
-		return Target{Err: err, Reason: v1alpha1.ReasonEngineNotAnswering}
+		return decide.Target{Err: err, Reason: v1alpha1.ReasonEngineNotAnswering}
 	}
 	if t.Err != nil {
 		return t
@@ -308,14 +310,14 @@ func start(ctx context.Context, e engine.Engine, plan v1alpha1.Plan) Target {
 }
 
 // observe what the last round found, for metrics and health.
-func (r *Reconciler) observe(e engine.Engine, s *Snapshot, d Decision) {
+func (r *Reconciler) observe(e engine.Engine, s *decide.Observed, d decide.Decision) {
 	r.mu.Lock()
 	r.ready = readiness(e, s.Target)
 	r.mu.Unlock()
 	r.observeRefill(s, d)
 	ready := 0
 	for _, status := range d.Volumes {
-		if v, ok := previous(status.Conditions, v1alpha1.ConditionReady); ok && v.ok() {
+		if meta.IsStatusConditionTrue(status.Conditions, v1alpha1.ConditionReady) {
 			ready++
 		}
 	}
@@ -330,11 +332,13 @@ func (r *Reconciler) observe(e engine.Engine, s *Snapshot, d Decision) {
 
 // observeRefill ends with a target that came back as hosts find it: with its portals open. One that kept them had only
 // been out of reach, and the first that this agent ever filled had not come back.
-func (r *Reconciler) observeRefill(s *Snapshot, d Decision) {
-	if portals, ok := previous(d.Node.Conditions, v1alpha1.ConditionPortalsReady); !ok || !portals.ok() {
+func (r *Reconciler) observeRefill(s *decide.Observed, d decide.Decision) {
+	if !meta.IsStatusConditionTrue(d.Node.Conditions, v1alpha1.ConditionPortalsReady) {
 		return
 	}
-	opened := func(p v1alpha1.PlannedPortal) bool { return s.Attempts.tried(VerbOpenPortal, portalKey(p.Portal)) }
+	opened := func(p v1alpha1.PlannedPortal) bool {
+		return s.Attempts.Tried(decide.VerbOpenPortal, decide.PortalKey(p.Portal))
+	}
 	if r.served && !r.refilling.IsZero() && slices.ContainsFunc(s.Node.Spec.Plan.Portals, opened) {
 		r.metrics.refillSeconds.Observe(r.Clock.Since(r.refilling).Seconds())
 	}
@@ -345,7 +349,7 @@ func (r *Reconciler) observeRefill(s *Snapshot, d Decision) {
 // not understand: a new version must not be rolled out over all nodes then. But a target that runs on its own may be
 // down, or may not be up yet, for a reason that is not the agent's and that no other agent would mend; the
 // operator, which starts such targets, may itself be waiting for agents. And a plan that is refused was refused by an agent that works.
-func readiness(e engine.Engine, t Target) error {
+func readiness(e engine.Engine, t decide.Target) error {
 	_, runsAlone := e.(engine.Watcher)
 	if t.Reason == v1alpha1.ReasonPlanUnsupported || runsAlone && errors.Is(t.Err, engine.ErrUnavailable) {
 		return nil
@@ -356,7 +360,7 @@ func readiness(e engine.Engine, t Target) error {
 // publish what is true: finalizers off, statuses where they changed. All of it is tried; the node comes last, for
 // it speaks of the rest. When the target changes meanwhile, what was not written yet is left to
 // the next reconciliation: the target's hosts wait for that one, and nobody waits for a status that is out of date.
-func (r *Reconciler) publish(ctx, unchanged context.Context, s *Snapshot, d Decision) error {
+func (r *Reconciler) publish(ctx, unchanged context.Context, s *decide.Observed, d decide.Decision) error {
 	var errs []error
 	r.timed("publish", func() {
 		for _, failed := range []map[string]error{
@@ -381,7 +385,7 @@ func (r *Reconciler) publish(ctx, unchanged context.Context, s *Snapshot, d Deci
 }
 
 // next says when to look again: soon when something failed or waits, each time later; else at the next resync.
-func (r *Reconciler) next(s *Snapshot, d Decision) reconcile.Result {
+func (r *Reconciler) next(s *decide.Observed, d decide.Decision) reconcile.Result {
 	if !d.Operations.Empty() {
 		return reconcile.Result{RequeueAfter: time.Millisecond}
 	}

@@ -344,7 +344,10 @@ func TestOrphansAreReportedOnceAndLeftAlone(t *testing.T) {
 	l.reconcile(r)
 	orphan := engine.VolumeSpec{ID: id(99), Pool: "a", SizeBytes: gib}
 	l.Expect(l.target.CreateVolumes(t.Context(), []engine.VolumeSpec{orphan})).To(HaveExactElements(BeNil()))
-	export := exported(99, hostA)
+	export := engine.Export{
+		NQN: v1alpha1.SubsystemNQN("v99"), Serial: id(99).NGUID()[:20], Model: "weft", MaxIOQueues: 8,
+		Namespaces: []engine.Namespace{{NSID: 1, Volume: id(99)}}, Hosts: []string{hostA},
+	}
 	l.Expect(l.target.Export(t.Context(), []engine.Export{export})).To(HaveExactElements(BeNil()))
 	for range 3 {
 		l.reconcile(r)

@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/agent/decide"
 	"github.com/weft-storage/weft/dataplane/engine"
 	"github.com/weft-storage/weft/dataplane/engine/enginetest"
 	"github.com/weft-storage/weft/dataplane/spdkrpc/spdktest"
@@ -111,19 +112,19 @@ func serving(tb testing.TB, e engine.Engine, plan *v1alpha1.Plan, volumes int) (
 	target := &timedEngine{Engine: e, took: map[enginetest.Method]time.Duration{}}
 	c := &inMemory{node: testNode()}
 	c.node.Spec.Plan = plan
-	snapshot := Snapshot{Now: now, Refresh: true, Node: c.node, Inventory: testInventory()}
+	snapshot := decide.Observed{Now: now, Refresh: true, Node: c.node, Inventory: testInventory()}
 	for n := range volumes {
 		v := testVolume(n+1, ofSize("64Mi"), withHosts(hostA))
 		v.UID = types.UID(uuid(n + 1))
 		c.volumes = append(c.volumes, v)
 	}
 	for settled := false; !settled; {
-		snapshot.Volumes, snapshot.Attempts = c.volumes, Attempts{}
+		snapshot.Volumes, snapshot.Attempts = c.volumes, decide.Attempts{}
 		snapshot.Target = lookAt(ctx, target, *plan, snapshot.Target)
 		if snapshot.Target.Err != nil {
 			tb.Fatal(snapshot.Target.Err)
 		}
-		d := Decide(snapshot)
+		d := decide.Decide(snapshot)
 		settled = d.Operations.Empty()
 		for _, errs := range [][]error{
 			target.OpenPools(ctx, d.Operations.OpenPools), target.CreateVolumes(ctx, d.Operations.CreateVolumes),

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
@@ -118,7 +119,9 @@ func TestRunRefillsSPDK(t *testing.T) {
 	node.Spec.Plan = fake.plan
 	l.Expect(l.admin.Update(t.Context(), node)).To(Succeed())
 	for n := 1; n <= count; n++ {
-		l.create(n, ofSize("64Mi"), withHosts(hostA), limitedTo(int64(1000*n)))
+		l.create(n, ofSize("64Mi"), withHosts(hostA), func(v *v1alpha1.NvmfVolume) {
+			v.Spec.QoS = &v1alpha1.VolumeQoS{IOPS: ptr.To(int64(1000 * n))}
+		})
 	}
 	userSpace := fake.engine()
 	r := l.run(func(v1alpha1.Engine) (engine.Engine, error) { return userSpace, nil })

@@ -75,7 +75,7 @@ func startServer() (*server, error) {
 	if assets == "" {
 		return nil, errors.New("this test needs a real API server: run make test-api, or make envtest and export KUBEBUILDER_ASSETS")
 	}
-	config := filepath.Join("..", "..", "..", "config")
+	config := filepath.Join("..", "..", "config")
 	s := &server{
 		env:    &envtest.Environment{BinaryAssetsDirectory: assets, CRDDirectoryPaths: []string{filepath.Join(config, "crd")}, ErrorIfCRDPathMissing: true},
 		scheme: runtime.NewScheme(),

@@ -21,7 +21,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/agent/decide"
 	"github.com/weft-storage/weft/dataplane/tuning"
+	"github.com/weft-storage/weft/internal/text"
 )
 
 const (
@@ -102,25 +104,25 @@ func (r *TuningReconciler) store(ctx context.Context, node *v1alpha1.NvmfNode, r
 			return err
 		}
 	}
-	v, ok := previous(node.Status.Conditions, v1alpha1.ConditionTuned)
-	if !ok || v.reason == v1alpha1.ReasonNotNeeded {
-		v = unknown(v1alpha1.ReasonPending, "what the settings were is on record; they are being written")
+	is := tuned(metav1.ConditionUnknown, v1alpha1.ReasonPending, "what the settings were is on record; they are being written")
+	if was := meta.FindStatusCondition(node.Status.Conditions, v1alpha1.ConditionTuned); was != nil && was.Reason != v1alpha1.ReasonNotNeeded {
+		is = *was
 	}
-	return r.write(ctx, node, record, v)
+	return r.write(ctx, node, record, is)
 }
 
-// conclude with the record and the verdict in the status, and Events for what is new.
-func (r *TuningReconciler) conclude(ctx context.Context, node *v1alpha1.NvmfNode, result tuning.Result, v verdict) error {
+// conclude with the record and the condition in the status, and Events for what is new.
+func (r *TuningReconciler) conclude(ctx context.Context, node *v1alpha1.NvmfNode, result tuning.Result, is metav1.Condition) error {
 	if len(result.Drifted) > 0 {
 		r.Recorder.Eventf(node, nil, corev1.EventTypeWarning, v1alpha1.ReasonSettingDrifted, actionReconcile,
-			"somebody else changed what the target's tuning asks for, and it was put right: %s", firstNamed(result.Drifted))
+			"somebody else changed what the target's tuning asks for, and it was put right: %s", text.Few(result.Drifted, maxNamedSettings, "; "))
 	}
-	before := meta.FindStatusCondition(node.Status.Conditions, v1alpha1.ConditionTuned)
-	if err := r.write(ctx, node, result.Record, v); err != nil {
+	was := meta.FindStatusCondition(node.Status.Conditions, v1alpha1.ConditionTuned)
+	if err := r.write(ctx, node, result.Record, is); err != nil {
 		return ignoreGone(err)
 	}
-	if !v.ok() && (before == nil || before.Reason != v.reason || before.Status != v.status) {
-		r.Recorder.Eventf(node, nil, corev1.EventTypeWarning, v.reason, actionReconcile, "%s is %s: %s", v1alpha1.ConditionTuned, v.status, v.message)
+	if is.Status != metav1.ConditionTrue && (was == nil || was.Reason != is.Reason || was.Status != is.Status) {
+		r.Recorder.Eventf(node, nil, corev1.EventTypeWarning, is.Reason, actionReconcile, "%s is %s: %s", is.Type, is.Status, is.Message)
 	}
 	if len(result.Record.Settings) == 0 {
 		return ignoreGone(r.patchFinalizer(ctx, node, controllerutil.RemoveFinalizer))
@@ -135,13 +137,13 @@ type tuningStatus struct {
 }
 
 // write the status where it differs, and only over the version that it was decided from.
-func (r *TuningReconciler) write(ctx context.Context, node *v1alpha1.NvmfNode, record v1alpha1.TuningStatus, v verdict) error {
-	status := tuningStatus{Conditions: conditions(node.Status.Conditions, node.Generation, r.Clock.Now(), judgement{v1alpha1.ConditionTuned, v})}
+func (r *TuningReconciler) write(ctx context.Context, node *v1alpha1.NvmfNode, record v1alpha1.TuningStatus, is metav1.Condition) error {
+	status := tuningStatus{Conditions: decide.Conditions(node.Status.Conditions, node.Generation, r.Clock.Now(), is)}
 	if len(record.Settings) > 0 {
 		status.Tuning = &record
 	}
-	is := meta.FindStatusCondition(node.Status.Conditions, v1alpha1.ConditionTuned)
-	if is != nil && equality.Semantic.DeepEqual(*is, status.Conditions[0]) && equality.Semantic.DeepEqual(node.Status.Tuning, status.Tuning) {
+	was := meta.FindStatusCondition(node.Status.Conditions, v1alpha1.ConditionTuned)
+	if was != nil && equality.Semantic.DeepEqual(*was, status.Conditions[0]) && equality.Semantic.DeepEqual(node.Status.Tuning, status.Tuning) {
 		return nil
 	}
 	for attempt := 1; ; attempt++ {
@@ -178,14 +180,19 @@ func (r *TuningReconciler) patchFinalizer(ctx context.Context, node *v1alpha1.Nv
 	return nil
 }
 
-func nothingToTune() verdict {
-	return yesBecause(v1alpha1.ReasonNotNeeded, "the plan asks for no tuning, and the node is as weft found it")
+// tuned is the condition Tuned, without its times.
+func tuned(status metav1.ConditionStatus, reason, message string) metav1.Condition {
+	return metav1.Condition{Type: v1alpha1.ConditionTuned, Status: status, Reason: reason, Message: message}
+}
+
+func nothingToTune() metav1.Condition {
+	return tuned(metav1.ConditionTrue, v1alpha1.ReasonNotNeeded, "the plan asks for no tuning, and the node is as weft found it")
 }
 
 // judgeTuning sums a run up. err is why the node could not be looked at.
-func judgeTuning(wanted []v1alpha1.PlannedSetting, result tuning.Result, err error) verdict {
+func judgeTuning(wanted []v1alpha1.PlannedSetting, result tuning.Result, err error) metav1.Condition {
 	if err != nil {
-		return unknown(v1alpha1.ReasonSettingsUnknown, "nothing was changed: "+err.Error())
+		return tuned(metav1.ConditionUnknown, v1alpha1.ReasonSettingsUnknown, "nothing was changed: "+err.Error())
 	}
 	var refused, notPutBack []string
 	applied := 0
@@ -200,21 +207,14 @@ func judgeTuning(wanted []v1alpha1.PlannedSetting, result tuning.Result, err err
 		}
 	}
 	refused = append(refused, result.Problems...)
+	few := func(settings []string) string { return text.Few(settings, maxNamedSettings, "; ") }
 	switch {
 	case len(notPutBack) > 0:
-		return no(v1alpha1.ReasonSettingNotPutBack, "%s", firstNamed(append(notPutBack, refused...)))
+		return tuned(metav1.ConditionFalse, v1alpha1.ReasonSettingNotPutBack, few(append(notPutBack, refused...)))
 	case len(refused) > 0:
-		return no(v1alpha1.ReasonSettingRefused, "%s", firstNamed(refused))
+		return tuned(metav1.ConditionFalse, v1alpha1.ReasonSettingRefused, few(refused))
 	case len(wanted) == 0:
 		return nothingToTune()
 	}
-	return yesBecause(v1alpha1.ReasonAsExpected, "%s as asked for", plural(applied, "setting"))
-}
-
-// firstNamed names the first few, and counts the rest.
-func firstNamed(all []string) string {
-	if len(all) > maxNamedSettings {
-		return fmt.Sprintf("%s; and %d more", strings.Join(all[:maxNamedSettings], "; "), len(all)-maxNamedSettings)
-	}
-	return strings.Join(all, "; ")
+	return tuned(metav1.ConditionTrue, v1alpha1.ReasonAsExpected, text.Plural(applied, "setting")+" as asked for")
 }

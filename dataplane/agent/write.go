@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -22,6 +23,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/agent/decide"
 )
 
 // FieldManager of all that the agent applies.
@@ -71,18 +73,16 @@ func fromUnstructured(u *unstructured.Unstructured, into client.Object) error {
 func firstFew(errs []error) error {
 	const most = 5
 	if len(errs) > most {
-		errs = append(errs[:most:most], fmt.Errorf("and %s", plural(len(errs)-most, "more error")))
+		errs = append(errs[:most:most], fmt.Errorf("and %d more", len(errs)-most))
 	}
 	return errors.Join(errs...)
 }
-
-func byType(a, b metav1.Condition) int { return strings.Compare(a.Type, b.Type) }
 
 // writeVolumes writes the statuses that differ from what the objects bear, and puts
 // the objects as they then are into the snapshot. It answers what failed, by UUID. One that is
 // gone by now needs no status. With gate's end no write begins any more; one that began goes on, for without
 // its answer the next reconciliation would judge from what was before it.
-func (r *Reconciler) writeVolumes(ctx, gate context.Context, s *Snapshot, statuses map[string]v1alpha1.NvmfVolumeStatus) map[string]error {
+func (r *Reconciler) writeVolumes(ctx, gate context.Context, s *decide.Observed, statuses map[string]v1alpha1.NvmfVolumeStatus) map[string]error {
 	return writeEach(gate, s.Volumes, uuidOfVolume, func(i int, v *v1alpha1.NvmfVolume) error {
 		status, ok := statuses[v.Name]
 		if !ok || equality.Semantic.DeepEqual(v.Status, status) {
@@ -102,7 +102,7 @@ func uuidOfVolume(v *v1alpha1.NvmfVolume) string     { return v.Spec.UUID }
 func uuidOfSnapshot(s *v1alpha1.NvmfSnapshot) string { return s.Spec.UUID }
 
 // writeSnapshots is writeVolumes for snapshots.
-func (r *Reconciler) writeSnapshots(ctx, gate context.Context, s *Snapshot, statuses map[string]v1alpha1.NvmfSnapshotStatus) map[string]error {
+func (r *Reconciler) writeSnapshots(ctx, gate context.Context, s *decide.Observed, statuses map[string]v1alpha1.NvmfSnapshotStatus) map[string]error {
 	return writeEach(gate, s.Snapshots, uuidOfSnapshot, func(i int, v *v1alpha1.NvmfSnapshot) error {
 		status, ok := statuses[v.Name]
 		if !ok || equality.Semantic.DeepEqual(v.Status, status) {
@@ -119,13 +119,13 @@ func (r *Reconciler) writeSnapshots(ctx, gate context.Context, s *Snapshot, stat
 }
 
 // writeNode writes the node's status when it differs, other writers' conditions aside.
-func (r *Reconciler) writeNode(ctx context.Context, s *Snapshot, status v1alpha1.NvmfNodeStatus) error {
+func (r *Reconciler) writeNode(ctx context.Context, s *decide.Observed, status v1alpha1.NvmfNodeStatus) error {
 	bears := *s.Node.Status.DeepCopy()
 	bears.Tuning = nil // the TuningReconciler's
 	bears.Conditions = slices.DeleteFunc(bears.Conditions, func(c metav1.Condition) bool {
 		return !slices.ContainsFunc(status.Conditions, func(own metav1.Condition) bool { return own.Type == c.Type })
 	})
-	slices.SortFunc(bears.Conditions, byType)
+	slices.SortFunc(bears.Conditions, func(a, b metav1.Condition) int { return strings.Compare(a.Type, b.Type) })
 	if equality.Semantic.DeepEqual(bears, status) {
 		return nil
 	}
@@ -135,7 +135,8 @@ func (r *Reconciler) writeNode(ctx context.Context, s *Snapshot, status v1alpha1
 	}
 	r.changedConditions(now, bears.Conditions, status.Conditions, v1alpha1.ConditionReady, v1alpha1.ConditionPortalsReady, v1alpha1.ConditionRestartNeeded, v1alpha1.ConditionBuffersSufficient)
 	r.changedPools(now, bears.Pools, status.Pools)
-	if v, _ := previous(status.Conditions, v1alpha1.ConditionPoolReady); !slices.ContainsFunc(status.Pools, func(p v1alpha1.PoolStatus) bool { return p.Reason == v.reason }) {
+	ready := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionPoolReady)
+	if !slices.ContainsFunc(status.Pools, func(p v1alpha1.PoolStatus) bool { return p.Reason == ready.Reason }) {
 		r.changedConditions(now, bears.Conditions, status.Conditions, v1alpha1.ConditionPoolReady) // else its pools have said it
 	}
 	s.Node = r.own.remember(now).(*v1alpha1.NvmfNode)
@@ -143,7 +144,7 @@ func (r *Reconciler) writeNode(ctx context.Context, s *Snapshot, status v1alpha1
 }
 
 // release takes the finalizer off what the engine no longer lists. The patch names the version that was decided on.
-func (r *Reconciler) release(ctx, gate context.Context, s *Snapshot, d Decision) map[string]error {
+func (r *Reconciler) release(ctx, gate context.Context, s *decide.Observed, d decide.Decision) map[string]error {
 	failed := writeEach(gate, s.Volumes, uuidOfVolume, func(_ int, v *v1alpha1.NvmfVolume) error {
 		if !slices.Contains(d.ReleaseVolumes, v.Name) {
 			return nil

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package agent
+package decide
 
 import (
 	"errors"
@@ -21,9 +21,9 @@ func (d *decider) limit(v *volume) {
 	case v.leaving():
 		v.limited = no(v1alpha1.ReasonDeleting, "it is being deleted")
 	case v.presence != present:
-		v.limited = unknown(v.created.reason, v.created.message)
+		v.limited = unknown(v.created.Reason, v.created.Message)
 		if v.presence != absent {
-			v.limited = unknown(v.degraded.reason, v.degraded.message)
+			v.limited = unknown(v.degraded.Reason, v.degraded.Message)
 		}
 	case want == v.found.QoS:
 		if v.limited = yes(); want == (engine.QoS{}) {
@@ -33,7 +33,7 @@ func (d *decider) limit(v *volume) {
 		v.limited = no(v1alpha1.ReasonUnsupported, "engine %s knows no limits of volumes: it is served without; take spec.qos away, or use a target with engine %s", d.Target.Info.Type, v1alpha1.EngineSPDK)
 	case err != nil:
 		v.limited = no(v1alpha1.ReasonQoSFailed, "%v", err)
-	case d.Attempts.tried(VerbSetQoS, string(v.id)):
+	case d.Attempts.Tried(VerbSetQoS, string(v.id)):
 		v.limited = no(v1alpha1.ReasonQoSFailed, "asked for %s, the target took %s", wordsOfQoS(want), wordsOfQoS(v.found.QoS))
 	case v.export == nil:
 		v.limited = no(v1alpha1.ReasonPending, "it is limited once it is exported")

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package agent
+package decide
 
 import (
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/engine"
+	"github.com/weft-storage/weft/internal/text"
 )
 
-// Snapshot is all that a decision rests on, gathered at one moment.
-type Snapshot struct {
+// Observed is all that a decision rests on, gathered at one moment.
+type Observed struct {
 	// Now is when it was gathered, for the conditions' transition times.
 	Now time.Time
 	// Settling says that the agent has only just started: what is missing may yet appear, so portals wait for it.
@@ -70,22 +70,26 @@ const (
 	VerbOpenPortal     Verb = "OpenPortals"
 )
 
-// Attempt is one operation on one item: a device's ID, a volume's or snapshot's UUID, an NQN, a portal as portalKey writes it.
-type Attempt struct {
-	Verb Verb
-	Item string
+// attempt is one operation on one item: a device's ID, a volume's or snapshot's UUID, an NQN, a portal as PortalKey writes it.
+type attempt struct {
+	verb Verb
+	item string
 }
 
 // Attempts of one reconciliation: nil for what the engine did. No operation is
 // tried twice in one reconciliation, so its rounds come to an end.
-type Attempts map[Attempt]error
+type Attempts map[attempt]error
 
-func (a Attempts) tried(verb Verb, item string) bool {
-	_, ok := a[Attempt{verb, item}]
+// Record what became of an operation on an item; nil: the engine did it.
+func (a Attempts) Record(verb Verb, item string, err error) { a[attempt{verb, item}] = err }
+
+// Tried says whether an operation was attempted.
+func (a Attempts) Tried(verb Verb, item string) bool {
+	_, ok := a[attempt{verb, item}]
 	return ok
 }
 
-func (a Attempts) err(verb Verb, item string) error { return a[Attempt{verb, item}] }
+func (a Attempts) err(verb Verb, item string) error { return a[attempt{verb, item}] }
 
 // Failed counts the attempts that failed.
 func (a Attempts) Failed() int {
@@ -119,7 +123,7 @@ func (o *Operations) Empty() bool {
 		len(o.CreateVolumes)+len(o.GrowVolumes)+len(o.Export)+len(o.SetQoS)+len(o.ClosePortals)+len(o.OpenPortals) == 0
 }
 
-// Decision is what a Snapshot comes to.
+// Decision is what follows from what was observed.
 type Decision struct {
 	Operations Operations
 	// Node is the status the node shall have.
@@ -145,7 +149,8 @@ type Orphans struct {
 // Count of all orphans.
 func (o Orphans) Count() int { return len(o.Volumes) + len(o.Snapshots) + len(o.Exports) }
 
-func (o Orphans) equal(other Orphans) bool {
+// Equal when both are the same.
+func (o Orphans) Equal(other Orphans) bool {
 	return slices.Equal(o.Volumes, other.Volumes) && slices.Equal(o.Snapshots, other.Snapshots) && slices.Equal(o.Exports, other.Exports)
 }
 
@@ -160,14 +165,5 @@ func (o Orphans) String() string {
 	for _, nqn := range o.Exports {
 		names = append(names, "subsystem "+nqn)
 	}
-	return listed(names)
-}
-
-// listed writes the first few names and how many more there are.
-func listed(names []string) string {
-	const most = 5
-	if len(names) <= most {
-		return strings.Join(names, ", ")
-	}
-	return strings.Join(names[:most], ", ") + " and " + plural(len(names)-most, "other")
+	return text.Few(names, named, ", ")
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package agent
+package decide
 
 import (
 	"errors"
@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/engine"
@@ -26,7 +27,7 @@ type volume struct {
 	// written: it holds data, or did. What is known of it once stays known.
 	written bool
 
-	created, exported, degraded, limited verdict
+	created, exported, degraded, limited metav1.Condition
 }
 
 func (v *volume) deleting() bool { return !v.obj.DeletionTimestamp.IsZero() }
@@ -137,9 +138,9 @@ func orAny(device string) string {
 	return device
 }
 
-func (d *decider) asBefore(obj *v1alpha1.NvmfVolume) verdict {
-	if was, ok := previous(obj.Status.Conditions, v1alpha1.ConditionCreated); ok && was.ok() {
-		return was
+func (d *decider) asBefore(obj *v1alpha1.NvmfVolume) metav1.Condition {
+	if was := meta.FindStatusCondition(obj.Status.Conditions, v1alpha1.ConditionCreated); was != nil && isTrue(*was) {
+		return *was
 	}
 	return unknown(v1alpha1.ReasonPoolFailed, d.whyUnseen(obj.Status.Device))
 }
@@ -164,7 +165,7 @@ func (d *decider) remove(v *volume) {
 	}
 	switch {
 	case v.export != nil:
-		if !d.Attempts.tried(VerbUnexport, v.nqn) {
+		if !d.Attempts.Tried(VerbUnexport, v.nqn) {
 			d.decision.Operations.Unexport = append(d.decision.Operations.Unexport, v.nqn)
 		} else if err := d.Attempts.err(VerbUnexport, v.nqn); err != nil {
 			v.exported = no(v1alpha1.ReasonDeleting, "it cannot be unexported yet: %v", err)
@@ -178,14 +179,14 @@ func (d *decider) remove(v *volume) {
 	}
 }
 
-func (d *decider) deleteFound(v *volume) verdict {
+func (d *decider) deleteFound(v *volume) metav1.Condition {
 	err := d.Attempts.err(VerbDeleteVolume, string(v.id))
 	switch needer, needed := d.needed[v.id]; {
 	case needed:
 		return no(v1alpha1.ReasonDeleting, "%s is still to be made from it", needer)
 	case err != nil:
 		return no(v1alpha1.ReasonDeleting, "it cannot be deleted yet: %v", err)
-	case !d.Attempts.tried(VerbDeleteVolume, string(v.id)):
+	case !d.Attempts.Tried(VerbDeleteVolume, string(v.id)):
 		d.decision.Operations.DeleteVolumes = append(d.decision.Operations.DeleteVolumes, v.id)
 	}
 	return no(v1alpha1.ReasonDeleting, "it is being deleted")
@@ -204,7 +205,7 @@ func (d *decider) grow(v *volume) {
 		v.degraded = yesBecause(v1alpha1.ReasonNoSpace, "it cannot grow from %d to %d bytes: pool %s has no room", v.found.SizeBytes, want, v.device)
 	case err != nil:
 		v.degraded = yesBecause(v1alpha1.ReasonPending, "it cannot grow from %d to %d bytes yet: %v", v.found.SizeBytes, want, err)
-	case !d.Attempts.tried(VerbGrowVolume, string(v.id)):
+	case !d.Attempts.Tried(VerbGrowVolume, string(v.id)):
 		d.promised[v.device] += more
 		d.decision.Operations.GrowVolumes = append(d.decision.Operations.GrowVolumes, engine.VolumeSize{ID: v.id, SizeBytes: want})
 	}
@@ -226,7 +227,7 @@ func (d *decider) create(v *volume) {
 		v.created = *refusal
 	default:
 		v.created = no(v1alpha1.ReasonPending, "it is being made")
-		if !d.Attempts.tried(VerbCreateVolume, string(v.id)) {
+		if !d.Attempts.Tried(VerbCreateVolume, string(v.id)) {
 			spec.Pool, v.device = p.device.ID, p.device.ID
 			v.written = v.written || d.copiesData(v)
 			d.promised[v.device] += spec.SizeBytes
@@ -237,8 +238,8 @@ func (d *decider) create(v *volume) {
 }
 
 // poolFor a new volume: its source's, if it has one, else the emptiest. It adds the source to spec.
-func (d *decider) poolFor(v *volume, spec *engine.VolumeSpec) (*pool, *verdict) {
-	refuse := func(reason, format string, args ...any) (*pool, *verdict) {
+func (d *decider) poolFor(v *volume, spec *engine.VolumeSpec) (*pool, *metav1.Condition) {
+	refuse := func(reason, format string, args ...any) (*pool, *metav1.Condition) {
 		r := no(reason, format, args...)
 		return nil, &r
 	}

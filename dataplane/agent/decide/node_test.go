@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package agent
+package decide
 
 import (
 	"errors"
 	"math/rand/v2"
+	"strings"
 	"testing"
+	"unicode/utf8"
 
 	. "github.com/onsi/gomega"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -16,7 +18,7 @@ import (
 	"github.com/weft-storage/weft/dataplane/engine"
 )
 
-func filePool(s *Snapshot) {
+func filePool(s *Observed) {
 	s.Node.Spec.Plan.Drives = nil
 	s.Node.Spec.Plan.File = &v1alpha1.DeviceFile{Path: "/var/lib/weft/pool.img", Size: resource.MustParse("20Gi")}
 	s.Target.State.Pools = []engine.Pool{{Device: "/var/lib/weft/pool.img", Path: "/var/lib/weft/pool.img", TotalBytes: 19 * gib, FreeBytes: 19 * gib}}
@@ -26,13 +28,13 @@ func TestDecidePools(t *testing.T) {
 	for _, c := range []decideCase{
 		{
 			name:  "after a reboot, pools come before anything else",
-			given: func(s *Snapshot) { rebooted(s); s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"))} },
+			given: func(s *Observed) { rebooted(s); s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"))} },
 			does:  []string{"OpenPools a /dev/nvme0n1", "OpenPools b /dev/nvme1n1"},
 			node:  says{"Ready": "False/Pending", "PoolReady": "False/Pending", "PortalsReady": "False/Pending"},
 		},
 		{
 			name: "drives go by their id, whatever their name is today",
-			given: func(s *Snapshot) {
+			given: func(s *Observed) {
 				rebooted(s)
 				s.Inventory.Drives[0].Name, s.Inventory.Drives[1].Name = "nvme1n1", "nvme0n1"
 			},
@@ -40,7 +42,7 @@ func TestDecidePools(t *testing.T) {
 		},
 		{
 			name: "a drive that the target drives itself goes by its PCI address, whether the kernel knows it or not",
-			given: func(s *Snapshot) {
+			given: func(s *Observed) {
 				rebooted(s)
 				s.Node.Spec.Plan.Drives = []v1alpha1.PlannedDrive{{ID: "a", PCIAddress: "0000:5e:00.0"}, {ID: "c", PCIAddress: "0000:5f:00.0"}}
 			},
@@ -49,7 +51,7 @@ func TestDecidePools(t *testing.T) {
 		},
 		{
 			name: "without an inventory, too",
-			given: func(s *Snapshot) {
+			given: func(s *Observed) {
 				rebooted(s)
 				s.Inventory = nil
 				s.Node.Spec.Plan.Drives = []v1alpha1.PlannedDrive{{ID: "a", PCIAddress: "0000:5e:00.0"}}
@@ -58,15 +60,15 @@ func TestDecidePools(t *testing.T) {
 		},
 		{
 			name:  "one that cannot be read is tried again",
-			given: func(s *Snapshot) { brokenA(s); delete(s.Attempts, Attempt{VerbOpenPool, "a"}) },
+			given: func(s *Observed) { brokenA(s); delete(s.Attempts, attempt{VerbOpenPool, "a"}) },
 			does:  []string{"OpenPools a /dev/nvme0n1"},
 			node:  says{"Ready": "True/AsExpected", "PoolReady": "False/PoolFailed"},
 		},
 		{
 			name: "a foreign signature is named",
-			given: func(s *Snapshot) {
+			given: func(s *Observed) {
 				s.Target.State.Pools = openPools()[1:]
-				s.Attempts[Attempt{VerbOpenPool, "a"}] = &engine.ForeignSignatureError{Device: "/dev/nvme0n1", Signature: "ext4 filesystem"}
+				s.Attempts[attempt{VerbOpenPool, "a"}] = &engine.ForeignSignatureError{Device: "/dev/nvme0n1", Signature: "ext4 filesystem"}
 			},
 			node: says{"PoolReady": "False/ForeignSignature", "Ready": "True/AsExpected"},
 			also: func(g *WithT, d Decision) {
@@ -79,12 +81,12 @@ func TestDecidePools(t *testing.T) {
 		},
 		{
 			name:  "a drive that is not there",
-			given: func(s *Snapshot) { s.Target.State.Pools = openPools()[:1]; s.Inventory.Drives = s.Inventory.Drives[:1] },
+			given: func(s *Observed) { s.Target.State.Pools = openPools()[:1]; s.Inventory.Drives = s.Inventory.Drives[:1] },
 			node:  says{"PoolReady": "False/DeviceMissing", "Ready": "True/AsExpected"},
 		},
 		{
 			name: "no inventory yet",
-			given: func(s *Snapshot) {
+			given: func(s *Observed) {
 				rebooted(s)
 				s.Inventory = nil
 				s.Target.State.Portals = []engine.Portal{openedPortal(tcp)}
@@ -98,7 +100,7 @@ func TestDecidePools(t *testing.T) {
 		},
 		{
 			name: "and one that is nearly full is not opened again and again",
-			given: func(s *Snapshot) {
+			given: func(s *Observed) {
 				filePool(s)
 				s.Target.State.Pools[0].FreeBytes = 0
 				s.Node.Status.Pools = []v1alpha1.PoolStatus{{Device: "/var/lib/weft/pool.img", Reason: v1alpha1.ReasonPoolNearlyFull}}
@@ -107,7 +109,7 @@ func TestDecidePools(t *testing.T) {
 		},
 		{
 			name: "nor is one that was full",
-			given: func(s *Snapshot) {
+			given: func(s *Observed) {
 				filePool(s)
 				s.Target.State.Pools[0].FreeBytes = 0
 				s.Node.Status.Pools = []v1alpha1.PoolStatus{{Device: "/var/lib/weft/pool.img", Reason: v1alpha1.ReasonPoolFull}}
@@ -116,20 +118,20 @@ func TestDecidePools(t *testing.T) {
 		},
 		{
 			name:  "a file is asked for with each new plan, for it may have to grow",
-			given: func(s *Snapshot) { filePool(s); s.Node.Generation++ },
+			given: func(s *Observed) { filePool(s); s.Node.Generation++ },
 			does:  []string{"OpenPools /var/lib/weft/pool.img /var/lib/weft/pool.img"},
 		},
 		{
 			name: "a file that could not grow is ready, says so, and is asked for again",
-			given: func(s *Snapshot) {
+			given: func(s *Observed) {
 				filePool(s)
 				s.Node.Generation++
-				s.Attempts[Attempt{VerbOpenPool, "/var/lib/weft/pool.img"}] = errors.New("no space left on device")
+				s.Attempts[attempt{VerbOpenPool, "/var/lib/weft/pool.img"}] = errors.New("no space left on device")
 			},
 			node: says{"PoolReady": "False/PoolFailed", "Ready": "True/AsExpected"},
 			also: func(g *WithT, d Decision) {
 				g.Expect(d.Node.Pools[0].Ready).To(BeTrue())
-				s := quietSnapshot()
+				s := quietNode()
 				filePool(&s)
 				s.Node.Status.Pools = d.Node.Pools
 				g.Expect(written(Decide(s).Operations)).To(HaveLen(1))
@@ -137,7 +139,7 @@ func TestDecidePools(t *testing.T) {
 		},
 		{
 			name: "a pool that is no longer planned takes no new volumes",
-			given: func(s *Snapshot) {
+			given: func(s *Observed) {
 				s.Node.Spec.Plan.Drives = s.Node.Spec.Plan.Drives[1:]
 				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1)}
 			},
@@ -147,7 +149,7 @@ func TestDecidePools(t *testing.T) {
 		},
 		{
 			name: "a pool of which more is promised than may be takes nothing from the others",
-			given: func(s *Snapshot) {
+			given: func(s *Observed) {
 				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"), ofSize("120Gi"))}
 				v := engineVolume(1, "a")
 				v.SizeBytes = 120 * gib
@@ -163,7 +165,7 @@ func TestDecidePools(t *testing.T) {
 		},
 		{
 			name: "what may be promised counts, and of a nearly full pool nothing does",
-			given: func(s *Snapshot) {
+			given: func(s *Observed) {
 				s.Node.Spec.Plan.OverProvisioningPercent = 250
 				s.Target.State.Pools[1].FreeBytes = gib
 			},
@@ -178,7 +180,7 @@ func TestDecidePools(t *testing.T) {
 }
 
 func TestDecidePortals(t *testing.T) {
-	reopening := func(s *Snapshot, hosts ...string) {
+	reopening := func(s *Observed, hosts ...string) {
 		s.Target.State.Portals = nil
 		s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"), withHosts(hosts...))}
 		holds(engineVolume(1, "a"))(s)
@@ -186,13 +188,13 @@ func TestDecidePortals(t *testing.T) {
 	for _, c := range []decideCase{
 		{
 			name:  "exports come a round before the first portal",
-			given: func(s *Snapshot) { reopening(s, hostA) },
+			given: func(s *Observed) { reopening(s, hostA) },
 			does:  []string{"Export v1 to 1"},
 			node:  says{"PortalsReady": "False/Pending", "Ready": "False/Pending"},
 		},
 		{
 			name: "then the portal opens",
-			given: func(s *Snapshot) {
+			given: func(s *Observed) {
 				reopening(s, hostA)
 				e := exported(1, hostA)
 				e.Portals = nil
@@ -202,9 +204,9 @@ func TestDecidePortals(t *testing.T) {
 		},
 		{
 			name: "an export that failed holds the portal while the agent settles",
-			given: func(s *Snapshot) {
+			given: func(s *Observed) {
 				reopening(s, hostA)
-				s.Attempts[Attempt{VerbExport, v1alpha1.NQNPrefix + "v1"}] = engine.ErrBusy
+				s.Attempts[attempt{VerbExport, v1alpha1.NQNPrefix + "v1"}] = engine.ErrBusy
 				s.Settling = true
 			},
 			node: says{"PortalsReady": "False/Pending"},
@@ -212,15 +214,15 @@ func TestDecidePortals(t *testing.T) {
 		},
 		{
 			name: "and afterwards the others are served without it",
-			given: func(s *Snapshot) {
+			given: func(s *Observed) {
 				reopening(s, hostA)
-				s.Attempts[Attempt{VerbExport, v1alpha1.NQNPrefix + "v1"}] = engine.ErrBusy
+				s.Attempts[attempt{VerbExport, v1alpha1.NQNPrefix + "v1"}] = engine.ErrBusy
 			},
 			does: []string{"OpenPortals TCP 10.0.0.1 4420"},
 		},
 		{
 			name: "a drive that may yet appear is waited for",
-			given: func(s *Snapshot) {
+			given: func(s *Observed) {
 				reopening(s, hostA)
 				s.Target.State.Pools = openPools()[1:]
 				s.Target.State.Volumes = nil
@@ -231,23 +233,23 @@ func TestDecidePortals(t *testing.T) {
 		},
 		{
 			name: "one with a foreign signature is not",
-			given: func(s *Snapshot) {
+			given: func(s *Observed) {
 				reopening(s, hostA)
 				s.Target.State.Pools = openPools()[1:]
 				s.Target.State.Volumes = nil
-				s.Attempts[Attempt{VerbOpenPool, "a"}] = &engine.ForeignSignatureError{Device: "/dev/nvme0n1", Signature: "xfs filesystem"}
+				s.Attempts[attempt{VerbOpenPool, "a"}] = &engine.ForeignSignatureError{Device: "/dev/nvme0n1", Signature: "xfs filesystem"}
 				s.Settling = true
 			},
 			does: []string{"OpenPortals TCP 10.0.0.1 4420"},
 		},
 		{
 			name:  "nor is a volume that is lost",
-			given: func(s *Snapshot) { reopening(s, hostA); s.Target.State.Volumes = nil; s.Settling = true },
+			given: func(s *Observed) { reopening(s, hostA); s.Target.State.Volumes = nil; s.Settling = true },
 			does:  []string{"OpenPortals TCP 10.0.0.1 4420"},
 		},
 		{
 			name: "nor is one on a drive that nobody will open",
-			given: func(s *Snapshot) {
+			given: func(s *Observed) {
 				reopening(s, hostA)
 				s.Volumes[0].Status.Device = "gone"
 				s.Target.State.Volumes = nil
@@ -257,24 +259,24 @@ func TestDecidePortals(t *testing.T) {
 		},
 		{
 			name: "nor one without hosts",
-			given: func(s *Snapshot) {
+			given: func(s *Observed) {
 				reopening(s)
-				s.Attempts[Attempt{VerbExport, v1alpha1.NQNPrefix + "v1"}] = engine.ErrBusy
+				s.Attempts[attempt{VerbExport, v1alpha1.NQNPrefix + "v1"}] = engine.ErrBusy
 				s.Settling = true
 			},
 			does: []string{"OpenPortals TCP 10.0.0.1 4420"},
 		},
 		{
 			name: "one that failed does not make the node unready while another is open",
-			given: func(s *Snapshot) {
+			given: func(s *Observed) {
 				s.Node.Spec.Plan.Portals = append(s.Node.Spec.Plan.Portals, planned(rdma))
-				s.Attempts[Attempt{VerbOpenPortal, portalKey(rdma)}] = errors.New("no such device")
+				s.Attempts[attempt{VerbOpenPortal, PortalKey(rdma)}] = errors.New("no such device")
 			},
 			node: says{"PortalsReady": "False/PortalFailed", "Ready": "True/AsExpected"},
 		},
 		{
 			name: "no longer planned, but in use",
-			given: func(s *Snapshot) {
+			given: func(s *Observed) {
 				s.Target.State.Portals = append(s.Target.State.Portals, openedPortal(tcp2))
 				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"), withHosts(hostA))}
 				holds(engineVolume(1, "a"))(s)
@@ -289,12 +291,12 @@ func TestDecidePortals(t *testing.T) {
 		},
 		{
 			name:  "no longer planned, and no host on the node",
-			given: func(s *Snapshot) { s.Target.State.Portals = append(s.Target.State.Portals, openedPortal(tcp2)) },
+			given: func(s *Observed) { s.Target.State.Portals = append(s.Target.State.Portals, openedPortal(tcp2)) },
 			does:  []string{"ClosePortals TCP 10.0.0.1 4421"},
 		},
 		{
 			name: "other settings, and hosts that may use it",
-			given: func(s *Snapshot) {
+			given: func(s *Observed) {
 				s.Node.Spec.Plan.Portals[0].QueueDepth = 256
 				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"), withHosts(hostA))}
 				holds(engineVolume(1, "a"))(s)
@@ -304,7 +306,7 @@ func TestDecidePortals(t *testing.T) {
 		},
 		{
 			name: "other settings, when the target has to be restarted: closing would not help",
-			given: func(s *Snapshot) {
+			given: func(s *Observed) {
 				s.Node.Spec.Plan.Engine = v1alpha1.EngineSPDK
 				s.Node.Spec.Plan.Portals[0].QueueDepth = 256
 				s.Target.RestartNeeded = []string{"queue depth of TCP is 128 and should be 256"}
@@ -317,12 +319,12 @@ func TestDecidePortals(t *testing.T) {
 		},
 		{
 			name:  "other settings, and no host on the node",
-			given: func(s *Snapshot) { s.Node.Spec.Plan.Portals[0].QueueDepth = 256 },
+			given: func(s *Observed) { s.Node.Spec.Plan.Portals[0].QueueDepth = 256 },
 			does:  []string{"ClosePortals TCP 10.0.0.1 4420"},
 		},
 		{
 			name: "other settings of a kernel's portal, when its modules have others too: closing helps the portal",
-			given: func(s *Snapshot) {
+			given: func(s *Observed) {
 				s.Node.Spec.Plan.Portals[0].QueueDepth = 256
 				s.Target.RestartNeeded = []string{"module nvmet_rdma's use_srq is N and should be Y"}
 			},
@@ -330,7 +332,7 @@ func TestDecidePortals(t *testing.T) {
 		},
 		{
 			name:  "a kernel that limits no queue",
-			given: func(s *Snapshot) { s.Target.State.Portals[0].QueueDepth = 0 },
+			given: func(s *Observed) { s.Target.State.Portals[0].QueueDepth = 0 },
 			node:  says{"PortalsReady": "True/AsExpected", "Ready": "True/AsExpected"},
 		},
 	} {
@@ -362,7 +364,7 @@ func TestBlank(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			g := NewWithT(t)
-			s := quietSnapshot()
+			s := quietNode()
 			s.Volumes = []*v1alpha1.NvmfVolume{c.volume}
 			holds(engine.Volume{ID: id(1), Pool: "a", SizeBytes: 10 * gib, AllocatedBytes: c.wrote})(&s)
 			s.Target.State.Exports = []engine.Export{exported(1, c.hosts...)}
@@ -392,7 +394,7 @@ func TestWritten(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			g := NewWithT(t)
-			s := quietSnapshot()
+			s := quietNode()
 			s.Volumes = []*v1alpha1.NvmfVolume{c.source, testVolume(3, fromVolume("v1")), testVolume(4, fromSnapshot("s2"))}
 			s.Snapshots = []*v1alpha1.NvmfSnapshot{testSnapshot(2, "v1", snapshotCreated)}
 			s.Target.State.Snapshots = []engine.Snapshot{{ID: id(2), Pool: "a", SizeBytes: 10 * gib, AllocatedBytes: c.snapshot}}
@@ -410,7 +412,7 @@ func TestWritten(t *testing.T) {
 func TestDecideIsTotal(t *testing.T) {
 	for seed := range uint64(1000) {
 		random := rand.New(rand.NewPCG(seed, 1))
-		s := randomSnapshot(random)
+		s := randomNode(random)
 		g := NewWithT(t)
 		d := Decide(s)
 		for _, c := range d.Node.Conditions {
@@ -436,7 +438,7 @@ func TestDecideIsTotal(t *testing.T) {
 }
 
 // expectSafe states what no decision may do.
-func expectSafe(g *WithT, s Snapshot, d Decision) {
+func expectSafe(g *WithT, s Observed, d Decision) {
 	objects := map[engine.ID]*v1alpha1.NvmfVolume{}
 	for _, v := range s.Volumes {
 		objects[engine.ID(v.Spec.UUID)] = v
@@ -469,8 +471,8 @@ func expectSafe(g *WithT, s Snapshot, d Decision) {
 	}
 }
 
-func randomSnapshot(random *rand.Rand) Snapshot {
-	s := quietSnapshot()
+func randomNode(random *rand.Rand) Observed {
+	s := quietNode()
 	maybe := func() bool { return random.IntN(2) == 0 }
 	rarely := func() bool { return random.IntN(8) == 0 }
 	s.Settling, s.Refresh = maybe(), maybe()
@@ -528,9 +530,9 @@ func randomSnapshot(random *rand.Rand) Snapshot {
 			state.Snapshots = append(state.Snapshots, engine.Snapshot{ID: id(n), Pool: "a", SizeBytes: gib})
 		}
 	}
-	for _, a := range []Attempt{
+	for _, a := range []attempt{
 		{VerbOpenPool, "a"}, {VerbOpenPool, "b"}, {VerbCreateVolume, uuid(1)}, {VerbExport, v1alpha1.NQNPrefix + "v2"},
-		{VerbUnexport, v1alpha1.NQNPrefix + "v3"}, {VerbDeleteVolume, uuid(4)}, {VerbGrowVolume, uuid(5)}, {VerbOpenPortal, portalKey(tcp)},
+		{VerbUnexport, v1alpha1.NQNPrefix + "v3"}, {VerbDeleteVolume, uuid(4)}, {VerbGrowVolume, uuid(5)}, {VerbOpenPortal, PortalKey(tcp)},
 	} {
 		if rarely() {
 			s.Attempts[a] = []error{nil, engine.ErrNoSpace, engine.ErrNotFound, engine.ErrBusy}[random.IntN(4)]
@@ -545,9 +547,20 @@ func TestConditionsKeepTheirTime(t *testing.T) {
 		{Type: "AgentAlive", Status: "True", Reason: "AsExpected"},
 		{Type: "Ready", Status: "True", Reason: "AsExpected", LastTransitionTime: metav1.NewTime(now.Add(-1))},
 	}
-	after := conditions(before, 4, now, judgement{"Ready", yesBecause("Pending", "other words")}, judgement{"Degraded", quiet()})
+	after := Conditions(before, 4, now, typed("Ready", yesBecause("Pending", "other words")), typed("Degraded", quiet()))
 	g.Expect(after).To(HaveLen(2), "other writers' conditions are theirs")
 	g.Expect(meta.FindStatusCondition(after, "Ready").LastTransitionTime).To(Equal(before[1].LastTransitionTime))
 	g.Expect(meta.FindStatusCondition(after, "Ready").Reason).To(Equal("Pending"))
 	g.Expect(meta.FindStatusCondition(after, "Degraded").LastTransitionTime.Time).To(BeTemporally("==", now))
+}
+
+func TestConditionsCutNoCharacter(t *testing.T) {
+	g := NewWithT(t)
+	for extra := range 2 { // two bytes a character: with one of them the bound is inside one
+		message := strings.Repeat("x", extra) + strings.Repeat("ä", MaxMessageBytes)
+		is := Conditions(nil, 1, now, typed("Ready", no("PoolFailed", "%s", message)))[0].Message
+		g.Expect(utf8.ValidString(is)).To(BeTrue())
+		g.Expect(len(is)).To(BeNumerically("<=", MaxMessageBytes))
+		g.Expect(is).To(HaveSuffix("ä..."))
+	}
 }

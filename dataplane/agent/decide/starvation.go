@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package agent
+package decide
 
 import (
 	"fmt"
@@ -9,6 +9,9 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/engine"
@@ -39,9 +42,9 @@ type Starvation struct {
 	counters map[string]engine.BufferWaits
 }
 
-// observe the counters, and answer what is known then, and how often who waited since the last time. Smaller ones are those of
+// Observe the counters, and answer what is known then, and how often who waited since the last time. Smaller ones are those of
 // another life of the target, with which everything starts afresh.
-func (s Starvation) observe(now time.Time, waits []engine.BufferWaits) (Starvation, map[[2]string]uint64) {
+func (s Starvation) Observe(now time.Time, waits []engine.BufferWaits) (Starvation, map[[2]string]uint64) {
 	if waits == nil {
 		return s, nil
 	}
@@ -90,9 +93,9 @@ func (s Starvation) waitedFor(pool string) bool {
 }
 
 // buffersSufficient judges the buffer pools.
-func (d *decider) buffersSufficient() verdict {
+func (d *decider) buffersSufficient() metav1.Condition {
 	plan := d.Node.Spec.Plan
-	was, _ := previous(d.Node.Status.Conditions, v1alpha1.ConditionBuffersSufficient)
+	was := meta.FindStatusCondition(d.Node.Status.Conditions, v1alpha1.ConditionBuffersSufficient)
 	switch {
 	case plan.SPDK == nil:
 		return yesBecause(v1alpha1.ReasonNotNeeded, "engine %s has no buffer pools of its own", plan.Engine)
@@ -100,8 +103,8 @@ func (d *decider) buffersSufficient() verdict {
 		return unknown(v1alpha1.ReasonPending, "the target's counters were not read yet")
 	case len(d.Starvation.Of) > 0:
 		return no(v1alpha1.ReasonBuffersExhausted, "%s", d.relief())
-	case was.reason == v1alpha1.ReasonBuffersExhausted && d.Starvation.Inherited && d.Now.Sub(d.Starvation.Since) < starvationQuiet:
-		return was // an earlier agent saw it, and this one has not watched for long enough to take it back
+	case was != nil && was.Reason == v1alpha1.ReasonBuffersExhausted && d.Starvation.Inherited && d.Now.Sub(d.Starvation.Since) < starvationQuiet:
+		return *was // an earlier agent saw it, and this one has not watched for long enough to take it back
 	}
 	return yes()
 }

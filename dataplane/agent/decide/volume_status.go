@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package agent
+package decide
 
 import (
 	"strings"
@@ -8,6 +8,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/internal/text"
 )
 
 // volumeStatus is what is true of a volume after decideVolume.
@@ -26,12 +27,12 @@ func (d *decider) volumeStatus(v *volume) v1alpha1.NvmfVolumeStatus {
 	}
 	status.Portals = d.volumePortals(v)
 	status.Hosts = d.admitted(v)
-	status.Conditions = conditions(v.obj.Status.Conditions, v.obj.Generation, d.Now,
-		judgement{v1alpha1.ConditionCreated, v.created},
-		judgement{v1alpha1.ConditionExported, v.exported},
-		judgement{v1alpha1.ConditionDegraded, v.degraded},
-		judgement{v1alpha1.ConditionQoSApplied, v.limited},
-		judgement{v1alpha1.ConditionReady, readyVolume(v)},
+	status.Conditions = Conditions(v.obj.Status.Conditions, v.obj.Generation, d.Now,
+		typed(v1alpha1.ConditionCreated, v.created),
+		typed(v1alpha1.ConditionExported, v.exported),
+		typed(v1alpha1.ConditionDegraded, v.degraded),
+		typed(v1alpha1.ConditionQoSApplied, v.limited),
+		typed(v1alpha1.ConditionReady, readyVolume(v)),
 	)
 	return status
 }
@@ -57,18 +58,18 @@ func (d *decider) volumePortals(v *volume) []v1alpha1.Portal {
 	return of[:min(len(of), maxPortals)]
 }
 
-// readyVolume sums the other verdicts up.
-func readyVolume(v *volume) verdict {
+// readyVolume sums the other conditions up.
+func readyVolume(v *volume) metav1.Condition {
 	switch {
 	case v.leaving():
-		return no(v1alpha1.ReasonDeleting, "%s", v.exported.message)
+		return no(v1alpha1.ReasonDeleting, "%s", v.exported.Message)
 	case v.deleting():
-		return no(v1alpha1.ReasonStillAdmitted, "it is not deleted while hosts may still use it: %s", listed(hostNames(v.obj)))
+		return no(v1alpha1.ReasonStillAdmitted, "it is not deleted while hosts may still use it: %s", text.Few(hostNames(v.obj), named, ", "))
 	case v.presence == lost || v.presence == unseen:
-		return no(v.degraded.reason, "%s", v.degraded.message)
-	case !v.created.ok():
+		return no(v.degraded.Reason, "%s", v.degraded.Message)
+	case !isTrue(v.created):
 		return v.created
-	case !v.exported.ok():
+	case !isTrue(v.exported):
 		return v.exported
 	default:
 		return yes()
@@ -87,12 +88,12 @@ func hostNames(obj *v1alpha1.NvmfVolume) []string {
 func (d *decider) volumeNothingKnown(obj *v1alpha1.NvmfVolume, reason, message string) v1alpha1.NvmfVolumeStatus {
 	status := *obj.Status.DeepCopy()
 	v := unknown(reason, message)
-	status.Conditions = conditions(obj.Status.Conditions, obj.Generation, d.Now,
-		judgement{v1alpha1.ConditionCreated, v},
-		judgement{v1alpha1.ConditionExported, v},
-		judgement{v1alpha1.ConditionDegraded, v},
-		judgement{v1alpha1.ConditionQoSApplied, v},
-		judgement{v1alpha1.ConditionReady, verdict{metav1.ConditionFalse, reason, message}},
+	status.Conditions = Conditions(obj.Status.Conditions, obj.Generation, d.Now,
+		typed(v1alpha1.ConditionCreated, v),
+		typed(v1alpha1.ConditionExported, v),
+		typed(v1alpha1.ConditionDegraded, v),
+		typed(v1alpha1.ConditionQoSApplied, v),
+		typed(v1alpha1.ConditionReady, no(reason, "%s", message)),
 	)
 	return status
 }
@@ -100,9 +101,9 @@ func (d *decider) volumeNothingKnown(obj *v1alpha1.NvmfVolume, reason, message s
 // snapshotNothingKnown is the first status of a snapshot that nobody can look at yet.
 func (d *decider) snapshotNothingKnown(obj *v1alpha1.NvmfSnapshot, reason, message string) v1alpha1.NvmfSnapshotStatus {
 	status := *obj.Status.DeepCopy()
-	status.Conditions = conditions(obj.Status.Conditions, obj.Generation, d.Now,
-		judgement{v1alpha1.ConditionCreated, unknown(reason, message)},
-		judgement{v1alpha1.ConditionReady, verdict{metav1.ConditionFalse, reason, message}},
+	status.Conditions = Conditions(obj.Status.Conditions, obj.Generation, d.Now,
+		typed(v1alpha1.ConditionCreated, unknown(reason, message)),
+		typed(v1alpha1.ConditionReady, no(reason, "%s", message)),
 	)
 	return status
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package agent
+package decide
 
 import (
 	"fmt"
@@ -8,9 +8,11 @@ import (
 	"strings"
 
 	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/engine"
+	"github.com/weft-storage/weft/internal/text"
 )
 
 // decideNode sums the node up, after everything else was decided.
@@ -21,12 +23,12 @@ func (d *decider) decideNode() {
 	status.Capacity = d.capacity()
 	status.Portals = d.servedPortals()
 	pools := d.poolsReady()
-	status.Conditions = conditions(d.Node.Status.Conditions, d.Node.Generation, d.Now,
-		judgement{v1alpha1.ConditionPoolReady, pools},
-		judgement{v1alpha1.ConditionPortalsReady, d.portalsReady},
-		judgement{v1alpha1.ConditionRestartNeeded, d.restartNeeded()},
-		judgement{v1alpha1.ConditionBuffersSufficient, d.buffersSufficient()},
-		judgement{v1alpha1.ConditionReady, d.nodeReady(pools)},
+	status.Conditions = Conditions(d.Node.Status.Conditions, d.Node.Generation, d.Now,
+		typed(v1alpha1.ConditionPoolReady, pools),
+		typed(v1alpha1.ConditionPortalsReady, d.portalsReady),
+		typed(v1alpha1.ConditionRestartNeeded, d.restartNeeded()),
+		typed(v1alpha1.ConditionBuffersSufficient, d.buffersSufficient()),
+		typed(v1alpha1.ConditionReady, d.nodeReady(pools)),
 	)
 	d.decision.Node = status
 }
@@ -39,7 +41,7 @@ func engineStatus(t Target) *v1alpha1.EngineStatus {
 	}
 }
 
-func (d *decider) restartNeeded() verdict {
+func (d *decider) restartNeeded() metav1.Condition {
 	if len(d.Target.RestartNeeded) == 0 {
 		return quiet()
 	}
@@ -75,12 +77,12 @@ func (d *decider) nodeNothingKnown(reason, message string) v1alpha1.NvmfNodeStat
 		status.ObservedGeneration = d.Node.Generation
 		status.Engine, status.Pools, status.Portals, status.Capacity = nil, nil, nil, v1alpha1.Capacity{}
 	}
-	status.Conditions = conditions(d.Node.Status.Conditions, d.Node.Generation, d.Now,
-		judgement{v1alpha1.ConditionPoolReady, v},
-		judgement{v1alpha1.ConditionPortalsReady, v},
-		judgement{v1alpha1.ConditionRestartNeeded, v},
-		judgement{v1alpha1.ConditionBuffersSufficient, buffers},
-		judgement{v1alpha1.ConditionReady, no(reason, "%s", message)},
+	status.Conditions = Conditions(d.Node.Status.Conditions, d.Node.Generation, d.Now,
+		typed(v1alpha1.ConditionPoolReady, v),
+		typed(v1alpha1.ConditionPortalsReady, v),
+		typed(v1alpha1.ConditionRestartNeeded, v),
+		typed(v1alpha1.ConditionBuffersSufficient, buffers),
+		typed(v1alpha1.ConditionReady, no(reason, "%s", message)),
 	)
 	return status
 }
@@ -112,7 +114,7 @@ func (d *decider) poolStatuses() []v1alpha1.PoolStatus {
 		was := d.lastPoolStatus(p.device.ID)
 		s := v1alpha1.PoolStatus{
 			Device: p.device.ID, Path: p.device.Path, Ready: p.ready(),
-			Reason: p.reason, Message: truncate(p.message), Total: was.Total, Free: was.Free,
+			Reason: p.reason, Message: text.Clip(p.message, MaxMessageBytes), Total: was.Total, Free: was.Free,
 		}
 		if p.readable() {
 			s.Path = p.held.Path
@@ -161,7 +163,7 @@ func keep(was *resource.Quantity, n int64) *resource.Quantity {
 	return bytesOf(n)
 }
 
-func (d *decider) poolsReady() verdict {
+func (d *decider) poolsReady() metav1.Condition {
 	var reason string
 	var messages []string
 	devices := map[string][]string{} // by message
@@ -206,13 +208,13 @@ func gravity(reason string) int {
 
 // nodeReady: a node takes volumes when it has a pool to make them in and a portal to serve them from. A pool or portal more that is
 // not ready shows in PoolReady and PortalsReady.
-func (d *decider) nodeReady(pools verdict) verdict {
+func (d *decider) nodeReady(pools metav1.Condition) metav1.Condition {
 	switch {
 	case !slices.ContainsFunc(d.pools, (*pool).ready):
-		return no(pools.reason, "no pool is ready: %s", pools.message)
+		return no(pools.Reason, "no pool is ready: %s", pools.Message)
 	case !slices.ContainsFunc(d.Target.State.Portals, func(p engine.Portal) bool { return d.isPlanned(p.Portal) }):
-		return no(d.portalsReady.reason, "no portal is open: %s", d.portalsReady.message)
-	case !pools.ok() || !d.portalsReady.ok():
+		return no(d.portalsReady.Reason, "no portal is open: %s", d.portalsReady.Message)
+	case !isTrue(pools) || !isTrue(d.portalsReady):
 		return yesBecause(v1alpha1.ReasonAsExpected, "serving, but not all that is planned; see PoolReady and PortalsReady")
 	default:
 		return yes()

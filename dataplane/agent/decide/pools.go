@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package agent
+package decide
 
 import (
 	"errors"
@@ -133,7 +133,7 @@ func (d *decider) decidePools() {
 // cannot read it, or may have to grow its file. A file's growth cannot be seen from the pool's size, which is less than the
 // file's, so it is asked for with each new plan, and again while the last answer was not good.
 func (d *decider) toBeOpened(p *pool) bool {
-	if !p.planned || !p.located() || d.Attempts.tried(VerbOpenPool, p.device.ID) {
+	if !p.planned || !p.located() || d.Attempts.Tried(VerbOpenPool, p.device.ID) {
 		return false
 	}
 	if !p.readable() {

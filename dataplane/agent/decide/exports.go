@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package agent
+package decide
 
 import (
 	"errors"
@@ -95,7 +95,7 @@ func (d *decider) serve(v *volume) {
 	switch {
 	case d.isServed(v.export, want):
 		v.exported = d.reached(v)
-		if !d.isCurrent(v.export, want) && !d.Attempts.tried(VerbExport, v.nqn) {
+		if !d.isCurrent(v.export, want) && !d.Attempts.Tried(VerbExport, v.nqn) {
 			d.decision.Operations.Export = append(d.decision.Operations.Export, want)
 		}
 		return
@@ -103,7 +103,7 @@ func (d *decider) serve(v *volume) {
 		v.exported = no(v1alpha1.ReasonExportFailed, "%v", err)
 	default:
 		v.exported = no(v1alpha1.ReasonPending, "it is being exported")
-		if !d.Attempts.tried(VerbExport, v.nqn) {
+		if !d.Attempts.Tried(VerbExport, v.nqn) {
 			d.decision.Operations.Export = append(d.decision.Operations.Export, want)
 		}
 	}
@@ -114,7 +114,7 @@ func (d *decider) serve(v *volume) {
 
 // reached judges an export that is as wanted: a volume with hosts needs a portal of one of its transports. That others are
 // not open is the node's to tell (PortalsReady), and its hosts', which lack paths.
-func (d *decider) reached(v *volume) verdict {
+func (d *decider) reached(v *volume) metav1.Condition {
 	transports := transportsOf(v.obj)
 	if len(v.export.Hosts) == 0 || len(portalsOf(v.export.Portals, transports)) > 0 {
 		return yes()
@@ -130,13 +130,13 @@ func (d *decider) reached(v *volume) verdict {
 // or which is lost: a host that is no longer listed must be shut out all the same. With no host left, the subsystem
 // is taken away, which needs no volume.
 func (d *decider) serveUnreachable(v *volume) {
-	v.exported = unknown(v.degraded.reason, v.degraded.message)
+	v.exported = unknown(v.degraded.Reason, v.degraded.Message)
 	want := d.wantedExport(v)
 	if len(want.Hosts) > 0 && v.presence == unseen && d.mayAppear(v.device) {
 		d.waiting = append(d.waiting, v.obj.Name)
 	}
 	if v.export == nil {
-		v.exported.status = metav1.ConditionFalse
+		v.exported.Status = metav1.ConditionFalse
 		return
 	}
 	if sameSet(v.export.Hosts, want.Hosts) {
@@ -150,7 +150,7 @@ func (d *decider) serveUnreachable(v *volume) {
 		v.exported = no(v1alpha1.ReasonExportFailed, "%v", err)
 	}
 	switch {
-	case d.Attempts.tried(verb, v.nqn):
+	case d.Attempts.Tried(verb, v.nqn):
 	case verb == VerbUnexport:
 		d.decision.Operations.Unexport = append(d.decision.Operations.Unexport, v.nqn)
 	default:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package agent
+package decide
 
 import (
 	"errors"
@@ -17,8 +17,8 @@ func limitedTo(iops int64) func(*v1alpha1.NvmfVolume) {
 }
 
 // servedWith is volume 1, exported, with these limits in force.
-func servedWith(q engine.QoS, change ...func(*v1alpha1.NvmfVolume)) func(*Snapshot) {
-	return func(s *Snapshot) {
+func servedWith(q engine.QoS, change ...func(*v1alpha1.NvmfVolume)) func(*Observed) {
+	return func(s *Observed) {
 		s.Target.Info = engine.Info{Type: v1alpha1.EngineSPDK, QoS: true}
 		s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, append(change, isCreatedOn("a"))...)}
 		is := engineVolume(1, "a")
@@ -34,7 +34,7 @@ func TestDecideQoS(t *testing.T) {
 			g.Expect(d.Volumes["v1"].QoS).To(HaveValue(HaveField("IOPS", HaveValue(Equal(iops)))))
 		}
 	}
-	asked := Attempt{VerbSetQoS, uuid(1)}
+	asked := attempt{VerbSetQoS, uuid(1)}
 	for _, c := range []decideCase{
 		{
 			name: "none are asked for", given: servedWith(engine.QoS{}),
@@ -55,7 +55,7 @@ func TestDecideQoS(t *testing.T) {
 		},
 		{
 			name: "the export comes first, and portals wait",
-			given: func(s *Snapshot) {
+			given: func(s *Observed) {
 				servedWith(engine.QoS{}, limitedTo(2000))(s)
 				s.Target.State.Exports, s.Target.State.Portals = nil, nil
 			},
@@ -63,7 +63,7 @@ func TestDecideQoS(t *testing.T) {
 		},
 		{
 			name: "portals wait for limits",
-			given: func(s *Snapshot) {
+			given: func(s *Observed) {
 				servedWith(engine.QoS{}, limitedTo(2000))(s)
 				s.Target.State.Portals, s.Target.State.Exports[0].Portals = nil, nil
 			},
@@ -71,17 +71,17 @@ func TestDecideQoS(t *testing.T) {
 		},
 		{
 			name: "what was refused is said, and the volume is served, portals and all",
-			given: func(s *Snapshot) {
+			given: func(s *Observed) {
 				servedWith(engine.QoS{}, limitedTo(2000))(s)
 				s.Target.State.Portals, s.Target.State.Exports[0].Portals = nil, nil
 				s.Attempts[asked] = errors.New("no luck")
 			},
-			does:    []string{"OpenPortals " + portalKey(tcp)},
+			does:    []string{"OpenPortals " + PortalKey(tcp)},
 			volumes: map[string]says{"v1": {"QoSApplied": "False/QoSFailed"}},
 		},
 		{
 			name: "a target that takes others is told on",
-			given: func(s *Snapshot) {
+			given: func(s *Observed) {
 				servedWith(engine.QoS{IOPS: 3000}, limitedTo(2000))(s)
 				s.Attempts[asked] = nil
 			},
@@ -89,7 +89,7 @@ func TestDecideQoS(t *testing.T) {
 		},
 		{
 			name: "an engine without limits is not asked, and the volume goes on",
-			given: func(s *Snapshot) {
+			given: func(s *Observed) {
 				servedWith(engine.QoS{}, limitedTo(2000))(s)
 				s.Target.Info = engine.Info{Type: v1alpha1.EngineNvmet}
 			},
@@ -97,7 +97,7 @@ func TestDecideQoS(t *testing.T) {
 		},
 		{
 			name: "of a volume that cannot be seen nothing is known",
-			given: func(s *Snapshot) {
+			given: func(s *Observed) {
 				servedWith(engine.QoS{}, limitedTo(2000))(s)
 				s.Target.State.Volumes = nil
 				brokenA(s)

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package agent
+package decide
 
 import (
 	"fmt"
@@ -9,10 +9,11 @@ import (
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/engine"
+	"github.com/weft-storage/weft/internal/text"
 )
 
-// portalKey names a portal in Attempts and messages.
-func portalKey(p v1alpha1.Portal) string {
+// PortalKey names a portal in Attempts and messages.
+func PortalKey(p v1alpha1.Portal) string {
 	return fmt.Sprintf("%s %s %d", p.Transport, p.Address, p.Port)
 }
 
@@ -37,22 +38,22 @@ func (d *decider) decidePortals() {
 	var toClose []v1alpha1.Portal
 	for _, want := range d.plannedPortals() {
 		is := d.openPortal(want.Portal)
-		err := d.Attempts.err(VerbOpenPortal, portalKey(want.Portal))
+		err := d.Attempts.err(VerbOpenPortal, PortalKey(want.Portal))
 		switch {
 		case is == nil && err != nil:
 			problems = append(problems, err.Error())
 		case is == nil:
-			problems = append(problems, portalKey(want.Portal)+" is being opened")
-			if !d.Attempts.tried(VerbOpenPortal, portalKey(want.Portal)) {
+			problems = append(problems, PortalKey(want.Portal)+" is being opened")
+			if !d.Attempts.Tried(VerbOpenPortal, PortalKey(want.Portal)) {
 				toOpen = append(toOpen, want)
 			}
 		case differs(is, want) && d.Node.Spec.Plan.Engine == v1alpha1.EngineSPDK && len(d.Target.RestartNeeded) > 0:
 			remarks = append(remarks, fmt.Sprintf("%s goes on with queue depth %d and in-capsule data of %d bytes, not the planned %d and %d, until the target is restarted",
-				portalKey(want.Portal), is.QueueDepth, is.InCapsuleDataBytes, want.QueueDepth, want.InCapsuleDataBytes))
+				PortalKey(want.Portal), is.QueueDepth, is.InCapsuleDataBytes, want.QueueDepth, want.InCapsuleDataBytes))
 		case differs(is, want):
 			problems = append(problems, fmt.Sprintf("%s goes on with queue depth %d and in-capsule data of %d bytes, not the planned %d and %d, until no host is admitted to this node",
-				portalKey(want.Portal), is.QueueDepth, is.InCapsuleDataBytes, want.QueueDepth, want.InCapsuleDataBytes))
-			if !busy && !d.Attempts.tried(VerbClosePortal, portalKey(want.Portal)) {
+				PortalKey(want.Portal), is.QueueDepth, is.InCapsuleDataBytes, want.QueueDepth, want.InCapsuleDataBytes))
+			if !busy && !d.Attempts.Tried(VerbClosePortal, PortalKey(want.Portal)) {
 				toClose = append(toClose, want.Portal)
 			}
 		}
@@ -61,14 +62,14 @@ func (d *decider) decidePortals() {
 		if d.isPlanned(is.Portal) {
 			continue
 		}
-		remarks = append(remarks, portalKey(is.Portal)+" is no longer planned, and is closed when no host is admitted to this node")
-		if !busy && !d.Attempts.tried(VerbClosePortal, portalKey(is.Portal)) {
+		remarks = append(remarks, PortalKey(is.Portal)+" is no longer planned, and is closed when no host is admitted to this node")
+		if !busy && !d.Attempts.Tried(VerbClosePortal, PortalKey(is.Portal)) {
 			toClose = append(toClose, is.Portal)
 		}
 	}
 	if len(toOpen) > 0 && d.Settling && len(d.waiting) > 0 {
 		d.decision.PortalsHeld = d.waiting
-		problems = append(problems, "portals wait for "+listed(d.waiting))
+		problems = append(problems, "portals wait for "+text.Few(d.waiting, named, ", "))
 		toOpen = nil
 	}
 	if d.decision.Operations.Empty() {
@@ -93,7 +94,7 @@ func differs(is *engine.Portal, want engine.Portal) bool {
 // portalReason: Pending while opening is only a matter of time.
 func (d *decider) portalReason() string {
 	for _, want := range d.plannedPortals() {
-		if d.openPortal(want.Portal) != nil || d.Attempts.err(VerbOpenPortal, portalKey(want.Portal)) != nil {
+		if d.openPortal(want.Portal) != nil || d.Attempts.err(VerbOpenPortal, PortalKey(want.Portal)) != nil {
 			return v1alpha1.ReasonPortalFailed
 		}
 	}

@@ -1,20 +1,22 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package agent
+package decide
 
 import (
 	"slices"
 	"strings"
 
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/engine"
 )
 
-// Decide says what to do next, and what is true now. It is pure, and total: every
-// Snapshot has a Decision, and a Decision without Operations means that all that could be tried was tried.
-func Decide(s Snapshot) Decision {
+// Decide says what to do next, and what is true now. It is pure, and total: whatever was observed,
+// there is a Decision, and one without Operations means that all that could be tried was tried.
+func Decide(s Observed) Decision {
 	d := &decider{
-		Snapshot: s,
+		Observed: s,
 		decision: Decision{Volumes: map[string]v1alpha1.NvmfVolumeStatus{}, Snapshots: map[string]v1alpha1.NvmfSnapshotStatus{}},
 	}
 	switch {
@@ -34,9 +36,9 @@ func Decide(s Snapshot) Decision {
 	return d.decision
 }
 
-// decider indexes a Snapshot and collects the Decision.
+// decider indexes what was observed and collects the Decision.
 type decider struct {
-	Snapshot
+	Observed
 	decision Decision
 
 	pools     []*pool // planned ones in the plan's order, then others that the engine holds
@@ -52,7 +54,7 @@ type decider struct {
 	// waiting are the volumes with hosts that are not exported as they shall be, but may yet be.
 	waiting []string
 
-	portalsReady verdict
+	portalsReady metav1.Condition
 }
 
 func (d *decider) index() {
@@ -128,7 +130,7 @@ func (d *decider) decideOrphans() {
 		case nqns[e.NQN] || !strings.HasPrefix(e.NQN, v1alpha1.NQNPrefix):
 		case len(e.Hosts) > 0:
 			orphans.Exports = append(orphans.Exports, e.NQN)
-		case !d.Attempts.tried(VerbUnexport, e.NQN):
+		case !d.Attempts.Tried(VerbUnexport, e.NQN):
 			d.decision.Operations.Unexport = append(d.decision.Operations.Unexport, e.NQN)
 		}
 	}

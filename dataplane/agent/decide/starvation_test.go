@@ -1,36 +1,50 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package agent
+package decide
 
 import (
 	"testing"
 	"time"
 
 	. "github.com/onsi/gomega"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/engine"
 )
 
-func spdkSnapshot() Snapshot {
-	s := quietSnapshot()
-	s.Node.Spec.Plan = spdkPlan()
+// spdkNode is a quiet node with an SPDK target of one core.
+func spdkNode() Observed {
+	s := quietNode()
+	s.Node.Spec.Plan = &v1alpha1.Plan{
+		Engine:  v1alpha1.EngineSPDK,
+		Portals: []v1alpha1.PlannedPortal{planned(tcp)},
+		SPDK: &v1alpha1.SPDKPlan{
+			CoreMask: "0x2", Mode: v1alpha1.CoresStatic, Hugepages: v1alpha1.HugepagesDisabled, MemoryBytes: 640 << 20, PodMemoryBytes: 2 << 30,
+			BdevIOPoolSize: 8192, SmallBuffers: 2048, LargeBuffers: 256, MaxSubsystems: 2048,
+			Transports: []v1alpha1.PlannedTransport{{
+				Type: v1alpha1.TransportTCP, QueueDepth: 128, MaxIOQueues: 8, InCapsuleDataSize: 4096, MaxIOSize: 131072, SmallCache: 128, LargeCache: 16,
+			}},
+			Placement: v1alpha1.PlacementNone, Driver: v1alpha1.DriverVFIO,
+		},
+	}
 	return s
 }
 
 func TestStarvation(t *testing.T) {
 	g := NewWithT(t)
-	s := spdkSnapshot()
+	s := spdkNode()
 	var st Starvation
 	step := func(after time.Duration, waits ...engine.BufferWaits) (condition, message string, grown int) {
 		s.Now = s.Now.Add(after)
 		var by map[[2]string]uint64
-		st, by = st.observe(s.Now, waits)
+		st, by = st.Observe(s.Now, waits)
 		s.Starvation = st
 		d := Decide(s)
 		s.Node.Status.Conditions = d.Node.Conditions
-		v, _ := previous(d.Node.Conditions, v1alpha1.ConditionBuffersSufficient)
-		return string(v.status) + "/" + v.reason, v.message, len(by)
+		v := meta.FindStatusCondition(d.Node.Conditions, v1alpha1.ConditionBuffersSufficient)
+		return string(v.Status) + "/" + v.Reason, v.Message, len(by)
 	}
 	is := func(after time.Duration, want string, waits ...engine.BufferWaits) string {
 		t.Helper()
@@ -67,36 +81,36 @@ func TestStarvation(t *testing.T) {
 // Where the data of more buffers would not fit the cache, the number comes with what it costs.
 func TestStarvationWithASmallCache(t *testing.T) {
 	g := NewWithT(t)
-	s := spdkSnapshot()
+	s := spdkNode()
 	s.Inventory = &v1alpha1.Inventory{NUMANodes: []v1alpha1.NUMANode{{CPUs: "0-7", LLCBytes: 16 << 20}}}
 	s.Starvation = Starvation{Since: now, Last: now, Of: []string{"nvmf_TCP large"}}
-	v, _ := previous(Decide(s).Node.Conditions, v1alpha1.ConditionBuffersSufficient)
-	g.Expect(v.message).To(And(ContainSubstring("buffers: {mode: Manual"), ContainSubstring("But the large buffers would hold"), ContainSubstring("leave them as they are")))
-	g.Expect(len(v.message)).To(BeNumerically("<", maxMessageBytes))
+	v := meta.FindStatusCondition(Decide(s).Node.Conditions, v1alpha1.ConditionBuffersSufficient)
+	g.Expect(v.Message).To(And(ContainSubstring("buffers: {mode: Manual"), ContainSubstring("But the large buffers would hold"), ContainSubstring("leave them as they are")))
+	g.Expect(len(v.Message)).To(BeNumerically("<", MaxMessageBytes))
 }
 
 func TestStarvationWithMorePlanned(t *testing.T) {
 	g := NewWithT(t)
-	s := spdkSnapshot()
+	s := spdkNode()
 	s.Starvation = Starvation{Since: now, Last: now, Of: []string{"bdev large"}}
 	s.Target.Settings = []v1alpha1.EngineSetting{{Setting: "largeBuffers", Value: "128", Planned: "256"}}
-	v, _ := previous(Decide(s).Node.Conditions, v1alpha1.ConditionBuffersSufficient)
-	g.Expect(v.message).To(ContainSubstring("the plan has more already (256 large, 2048 small)"))
+	v := meta.FindStatusCondition(Decide(s).Node.Conditions, v1alpha1.ConditionBuffersSufficient)
+	g.Expect(v.Message).To(ContainSubstring("the plan has more already (256 large, 2048 small)"))
 }
 
 // The numbers to set follow from what the target runs with, not from a plan that it has not taken up.
 func TestStarvationOfWhatRuns(t *testing.T) {
 	g := NewWithT(t)
-	s := spdkSnapshot()
+	s := spdkNode()
 	s.Starvation = Starvation{Since: now, Last: now, Of: []string{"nvmf_TCP large"}}
 	s.Target.Settings = []v1alpha1.EngineSetting{{Setting: "largeBuffers", Value: "300"}, {Setting: "transports[TCP].largeCache", Value: "40"}}
-	v, _ := previous(Decide(s).Node.Conditions, v1alpha1.ConditionBuffersSufficient)
-	g.Expect(v.message).To(ContainSubstring("large: {count: 340, cachePerCore: 80}"))
+	v := meta.FindStatusCondition(Decide(s).Node.Conditions, v1alpha1.ConditionBuffersSufficient)
+	g.Expect(v.Message).To(ContainSubstring("large: {count: 340, cachePerCore: 80}"))
 }
 
 func TestBuffersOfTheKernelsTarget(t *testing.T) {
 	g := NewWithT(t)
-	v, _ := previous(Decide(quietSnapshot()).Node.Conditions, v1alpha1.ConditionBuffersSufficient)
-	g.Expect(v.reason).To(Equal(v1alpha1.ReasonNotNeeded))
-	g.Expect(v.ok()).To(BeTrue())
+	v := meta.FindStatusCondition(Decide(quietNode()).Node.Conditions, v1alpha1.ConditionBuffersSufficient)
+	g.Expect(v.Reason).To(Equal(v1alpha1.ReasonNotNeeded))
+	g.Expect(v.Status).To(Equal(metav1.ConditionTrue))
 }

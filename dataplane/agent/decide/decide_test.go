@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package agent
+package decide
 
 import (
 	"errors"
@@ -19,7 +19,7 @@ type says map[string]string
 
 type decideCase struct {
 	name    string
-	given   func(*Snapshot)
+	given   func(*Observed)
 	does    []string
 	volumes map[string]says // by name; only the conditions given are compared
 	snaps   map[string]says
@@ -31,7 +31,7 @@ type decideCase struct {
 func (c decideCase) run(t *testing.T) {
 	t.Run(c.name, func(t *testing.T) {
 		g := NewWithT(t)
-		s := quietSnapshot()
+		s := quietNode()
 		c.given(&s)
 		d := Decide(s)
 		if len(c.does) == 0 {
@@ -59,23 +59,23 @@ func (c decideCase) run(t *testing.T) {
 	})
 }
 
-func holds(volumes ...engine.Volume) func(*Snapshot) {
-	return func(s *Snapshot) { s.Target.State.Volumes = append(s.Target.State.Volumes, volumes...) }
+func holds(volumes ...engine.Volume) func(*Observed) {
+	return func(s *Observed) { s.Target.State.Volumes = append(s.Target.State.Volumes, volumes...) }
 }
 
 // rebooted: no pool, no export, no portal.
-func rebooted(s *Snapshot) { s.Target.State = engine.State{} }
+func rebooted(s *Observed) { s.Target.State = engine.State{} }
 
-func brokenA(s *Snapshot) {
+func brokenA(s *Observed) {
 	s.Target.State.Pools[0] = engine.Pool{Device: "a", Path: "/dev/nvme0n1", Err: errors.New("input/output error")}
-	s.Attempts[Attempt{VerbOpenPool, "a"}] = errors.New("input/output error")
+	s.Attempts[attempt{VerbOpenPool, "a"}] = errors.New("input/output error")
 }
 
 func TestDecideCreates(t *testing.T) {
 	for _, c := range []decideCase{
 		{
 			name: "on the pool with the most room by promised size, each in turn",
-			given: func(s *Snapshot) {
+			given: func(s *Observed) {
 				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, ofSize("60Gi")), testVolume(2, ofSize("40Gi")), testVolume(3, ofSize("30Gi"))}
 			},
 			does:    []string{"CreateVolumes 1 on a", "CreateVolumes 2 on b", "CreateVolumes 3 on a"},
@@ -86,7 +86,7 @@ func TestDecideCreates(t *testing.T) {
 		},
 		{
 			name: "promised, not written, bytes are what counts",
-			given: func(s *Snapshot) {
+			given: func(s *Observed) {
 				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a")), testVolume(2, ofSize("95Gi"))}
 				holds(engineVolume(1, "a"))(s)
 				s.Target.State.Exports = []engine.Export{exported(1)}
@@ -95,7 +95,7 @@ func TestDecideCreates(t *testing.T) {
 		},
 		{
 			name: "beyond a pool's size as far as the plan allows, but none that is larger than its pool",
-			given: func(s *Snapshot) {
+			given: func(s *Observed) {
 				s.Node.Spec.Plan.OverProvisioningPercent = 200
 				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a")), testVolume(2, ofSize("95Gi")), testVolume(3, ofSize("101Gi")), testVolume(4, ofSize("95Gi")), testVolume(5, ofSize("45Gi"))}
 				holds(engineVolume(1, "a"))(s)
@@ -106,7 +106,7 @@ func TestDecideCreates(t *testing.T) {
 		},
 		{
 			name: "and no volume grows beyond its pool",
-			given: func(s *Snapshot) {
+			given: func(s *Observed) {
 				s.Node.Spec.Plan.OverProvisioningPercent = 200
 				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"), ofSize("101Gi"))}
 				holds(engineVolume(1, "a"))(s)
@@ -116,7 +116,7 @@ func TestDecideCreates(t *testing.T) {
 		},
 		{
 			name: "nothing when less may be promised than is, and all of that is served",
-			given: func(s *Snapshot) {
+			given: func(s *Observed) {
 				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"), ofSize("60Gi")), testVolume(2, isCreatedOn("a"), ofSize("60Gi")), testVolume(3, ofSize("51Gi"))}
 				one, two := engineVolume(1, "a"), engineVolume(2, "a")
 				one.SizeBytes, two.SizeBytes = 60*gib, 60*gib
@@ -127,7 +127,7 @@ func TestDecideCreates(t *testing.T) {
 		},
 		{
 			name: "not when no pool is ready",
-			given: func(s *Snapshot) {
+			given: func(s *Observed) {
 				rebooted(s)
 				s.Node.Spec.Plan.Drives = nil
 				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1)}
@@ -138,13 +138,13 @@ func TestDecideCreates(t *testing.T) {
 		},
 		{
 			name:    "elsewhere while one drive is dead, if it was never asked for there",
-			given:   func(s *Snapshot) { brokenA(s); s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1)} },
+			given:   func(s *Observed) { brokenA(s); s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1)} },
 			does:    []string{"CreateVolumes 1 on b"},
 			volumes: map[string]says{"v1": {"Created": "False/Pending"}},
 		},
 		{
 			name: "not while one drive is dead that may hold it: a backup brought it back without its status, but with its host",
-			given: func(s *Snapshot) {
+			given: func(s *Observed) {
 				brokenA(s)
 				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, withHosts(hostA))}
 			},
@@ -152,7 +152,7 @@ func TestDecideCreates(t *testing.T) {
 		},
 		{
 			name: "elsewhere when a pool is nearly full, though little of it was promised",
-			given: func(s *Snapshot) {
+			given: func(s *Observed) {
 				s.Target.State.Pools[0].FreeBytes = 4 * gib
 				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1)}
 			},
@@ -162,7 +162,7 @@ func TestDecideCreates(t *testing.T) {
 		},
 		{
 			name: "not there again before there is room to speak of",
-			given: func(s *Snapshot) {
+			given: func(s *Observed) {
 				s.Target.State.Pools[0].FreeBytes = 6 * gib
 				s.Node.Status.Pools = []v1alpha1.PoolStatus{{Device: "a", Reason: v1alpha1.ReasonPoolNearlyFull}}
 				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1)}
@@ -172,7 +172,7 @@ func TestDecideCreates(t *testing.T) {
 		},
 		{
 			name: "elsewhere when a pool is full of which more is promised, which says so",
-			given: func(s *Snapshot) {
+			given: func(s *Observed) {
 				overPromised(s)
 				s.Target.State.Pools[0].FreeBytes = 16 << 20
 			},
@@ -181,7 +181,7 @@ func TestDecideCreates(t *testing.T) {
 		},
 		{
 			name: "not there again when a pool that was full has little more",
-			given: func(s *Snapshot) {
+			given: func(s *Observed) {
 				overPromised(s)
 				s.Target.State.Pools[0].FreeBytes = gib / 2
 				s.Node.Status.Pools = []v1alpha1.PoolStatus{{Device: "a", Reason: v1alpha1.ReasonPoolFull}}
@@ -191,7 +191,7 @@ func TestDecideCreates(t *testing.T) {
 		},
 		{
 			name: "elsewhere when all of a pool is written, of which no more is promised: no write fails",
-			given: func(s *Snapshot) {
+			given: func(s *Observed) {
 				s.Target.State.Pools[0].FreeBytes = 0
 				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(3)}
 			},
@@ -200,7 +200,7 @@ func TestDecideCreates(t *testing.T) {
 		},
 		{
 			name: "nor when it is nearly full only",
-			given: func(s *Snapshot) {
+			given: func(s *Observed) {
 				s.Target.State.Pools[0].FreeBytes = 6 * gib
 				s.Node.Status.Pools = []v1alpha1.PoolStatus{{Device: "a", Reason: v1alpha1.ReasonPoolFull}}
 				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1)}
@@ -210,7 +210,7 @@ func TestDecideCreates(t *testing.T) {
 		},
 		{
 			name: "there with as little free, if it was not nearly full before",
-			given: func(s *Snapshot) {
+			given: func(s *Observed) {
 				s.Target.State.Pools[0].FreeBytes = 6 * gib
 				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1)}
 			},
@@ -219,7 +219,7 @@ func TestDecideCreates(t *testing.T) {
 		},
 		{
 			name: "and no volume grows in a pool that is nearly full",
-			given: func(s *Snapshot) {
+			given: func(s *Observed) {
 				s.Target.State.Pools[0].FreeBytes = gib
 				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"), ofSize("20Gi"))}
 				holds(engineVolume(1, "a"))(s)
@@ -229,41 +229,41 @@ func TestDecideCreates(t *testing.T) {
 		},
 		{
 			name:    "not elsewhere when it may be on the dead drive",
-			given:   func(s *Snapshot) { brokenA(s); s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, recordedOn("a"))} },
+			given:   func(s *Observed) { brokenA(s); s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, recordedOn("a"))} },
 			volumes: map[string]says{"v1": {"Created": "Unknown/PoolFailed", "Ready": "False/PoolFailed"}},
 		},
 		{
 			name:  "again where it was recorded but is known not to be",
-			given: func(s *Snapshot) { s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, recordedOn("b"))} },
+			given: func(s *Observed) { s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, recordedOn("b"))} },
 			does:  []string{"CreateVolumes 1 on a"},
 		},
 		{
 			name: "nothing twice in one reconciliation",
-			given: func(s *Snapshot) {
+			given: func(s *Observed) {
 				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1)}
-				s.Attempts[Attempt{VerbCreateVolume, uuid(1)}] = nil
+				s.Attempts[attempt{VerbCreateVolume, uuid(1)}] = nil
 			},
 			volumes: map[string]says{"v1": {"Created": "False/Pending"}},
 		},
 		{
 			name: "and says why the engine could not",
-			given: func(s *Snapshot) {
+			given: func(s *Observed) {
 				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1), testVolume(2)}
-				s.Attempts[Attempt{VerbCreateVolume, uuid(1)}] = engine.ErrNoSpace
-				s.Attempts[Attempt{VerbCreateVolume, uuid(2)}] = errors.New("no luck")
+				s.Attempts[attempt{VerbCreateVolume, uuid(1)}] = engine.ErrNoSpace
+				s.Attempts[attempt{VerbCreateVolume, uuid(2)}] = errors.New("no luck")
 			},
 			volumes: map[string]says{"v1": {"Created": "False/NoSpace"}, "v2": {"Created": "False/CreateFailed", "Ready": "False/CreateFailed"}},
 		},
 		{
 			name:    "a volume that the engine has without a status is taken as it is",
-			given:   func(s *Snapshot) { s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1)}; holds(engineVolume(1, "b"))(s) },
+			given:   func(s *Observed) { s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1)}; holds(engineVolume(1, "b"))(s) },
 			does:    []string{"Export v1 to 0"},
 			volumes: map[string]says{"v1": {"Created": "True/AsExpected", "Exported": "False/Pending"}},
 			also:    func(g *WithT, d Decision) { g.Expect(d.Volumes["v1"].Device).To(Equal("b")) },
 		},
 		{
 			name:  "sizes in whole mebibytes",
-			given: func(s *Snapshot) { s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, ofSize("1048577"))} },
+			given: func(s *Observed) { s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, ofSize("1048577"))} },
 			does:  []string{"CreateVolumes 1 on a"},
 			also: func(g *WithT, d Decision) {
 				g.Expect(d.Operations.CreateVolumes[0].SizeBytes).To(Equal(int64(2 << 20)))
@@ -278,7 +278,7 @@ func TestDecideSources(t *testing.T) {
 	for _, c := range []decideCase{
 		{
 			name: "a chain is made link by link",
-			given: func(s *Snapshot) {
+			given: func(s *Observed) {
 				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1), testVolume(3, fromSnapshot("s2"))}
 				s.Snapshots = []*v1alpha1.NvmfSnapshot{testSnapshot(2, "v1")}
 			},
@@ -288,7 +288,7 @@ func TestDecideSources(t *testing.T) {
 		},
 		{
 			name: "the snapshot once its volume is there, the clone of a volume beside it in its pool",
-			given: func(s *Snapshot) {
+			given: func(s *Observed) {
 				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("b")), testVolume(3, fromSnapshot("s2")), testVolume(4, fromVolume("v1"))}
 				s.Snapshots = []*v1alpha1.NvmfSnapshot{testSnapshot(2, "v1")}
 				holds(engineVolume(1, "b"))(s)
@@ -300,7 +300,7 @@ func TestDecideSources(t *testing.T) {
 		},
 		{
 			name: "the clone of a snapshot that is there",
-			given: func(s *Snapshot) {
+			given: func(s *Observed) {
 				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(3, fromSnapshot("s2"))}
 				s.Snapshots = []*v1alpha1.NvmfSnapshot{testSnapshot(2, "gone", snapshotCreated)}
 				s.Target.State.Snapshots = []engine.Snapshot{{ID: id(2), Pool: "b", SizeBytes: 10 * gib, AllocatedBytes: 1, CreatedAt: now}}
@@ -315,7 +315,7 @@ func TestDecideSources(t *testing.T) {
 		},
 		{
 			name: "no snapshot for which, once its volume is overwritten, there would be no room",
-			given: func(s *Snapshot) {
+			given: func(s *Observed) {
 				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("b"), ofSize("40Gi"))}
 				s.Snapshots = []*v1alpha1.NvmfSnapshot{testSnapshot(2, "v1"), testSnapshot(3, "v1")}
 				holds(engine.Volume{ID: id(1), Pool: "b", SizeBytes: 40 * gib, AllocatedBytes: 6 * gib})(s)
@@ -326,7 +326,7 @@ func TestDecideSources(t *testing.T) {
 		},
 		{
 			name: "snapshots count as promised",
-			given: func(s *Snapshot) {
+			given: func(s *Observed) {
 				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, fromSnapshot("s2"), ofSize("20Gi")), testVolume(3, fromSnapshot("s2"), ofSize("20Gi"))}
 				s.Snapshots = []*v1alpha1.NvmfSnapshot{testSnapshot(2, "gone", snapshotCreated)}
 				s.Target.State.Snapshots = []engine.Snapshot{{ID: id(2), Pool: "b", SizeBytes: 20 * gib, AllocatedBytes: 20 * gib, CreatedAt: now}}
@@ -340,7 +340,7 @@ func TestDecideSources(t *testing.T) {
 		},
 		{
 			name: "not when the source's pool has no room",
-			given: func(s *Snapshot) {
+			given: func(s *Observed) {
 				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("b")), testVolume(2, fromVolume("v1"), ofSize("45Gi"))}
 				holds(engineVolume(1, "b"))(s)
 				s.Target.State.Exports = []engine.Export{exported(1)}
@@ -349,14 +349,14 @@ func TestDecideSources(t *testing.T) {
 		},
 		{
 			name: "not without an object of the source on this node",
-			given: func(s *Snapshot) {
+			given: func(s *Observed) {
 				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(2, fromVolume("elsewhere")), testVolume(3, fromSnapshot("elsewhere"))}
 			},
 			volumes: map[string]says{"v2": {"Created": "False/SourceNotReady"}, "v3": {"Created": "False/SourceNotReady"}},
 		},
 		{
 			name: "a source is not deleted before what waits for it is made",
-			given: func(s *Snapshot) {
+			given: func(s *Observed) {
 				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"), isDeleting), testVolume(2, fromVolume("v1"))}
 				holds(engineVolume(1, "a"))(s)
 			},
@@ -365,7 +365,7 @@ func TestDecideSources(t *testing.T) {
 		},
 		{
 			name: "a snapshot is deleted, and released when it is gone",
-			given: func(s *Snapshot) {
+			given: func(s *Observed) {
 				s.Snapshots = []*v1alpha1.NvmfSnapshot{testSnapshot(2, "v1", snapshotCreated, snapshotDeleting), testSnapshot(3, "v1", snapshotCreated, snapshotDeleting)}
 				s.Target.State.Snapshots = []engine.Snapshot{{ID: id(2), Pool: "a"}}
 			},
@@ -375,13 +375,13 @@ func TestDecideSources(t *testing.T) {
 		},
 		{
 			name: "one that the engine cannot delete yet says which volumes depend on it",
-			given: func(s *Snapshot) {
+			given: func(s *Observed) {
 				s.Snapshots = []*v1alpha1.NvmfSnapshot{testSnapshot(2, "v1", snapshotCreated, snapshotDeleting)}
 				s.Target.State.Snapshots = []engine.Snapshot{{ID: id(2), Pool: "a"}}
 				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(3, isCreatedOn("a"), fromSnapshot("s2")), testVolume(4, isCreatedOn("a"), fromSnapshot("s2")), testVolume(5, isCreatedOn("a"))}
 				holds(engineVolume(3, "a"), engineVolume(4, "a"), engineVolume(5, "a"))(s)
 				s.Target.State.Exports = []engine.Export{exported(3), exported(4), exported(5)}
-				s.Attempts[Attempt{VerbDeleteSnapshot, uuid(2)}] = engine.ErrBusy
+				s.Attempts[attempt{VerbDeleteSnapshot, uuid(2)}] = engine.ErrBusy
 			},
 			snaps:   map[string]says{"s2": {"Ready": "False/Deleting"}},
 			volumes: map[string]says{"v3": {"Ready": "True/AsExpected"}},
@@ -392,7 +392,7 @@ func TestDecideSources(t *testing.T) {
 		},
 		{
 			name: "a snapshot is not released while its pool is unreadable",
-			given: func(s *Snapshot) {
+			given: func(s *Observed) {
 				brokenA(s)
 				s.Snapshots = []*v1alpha1.NvmfSnapshot{testSnapshot(2, "v1", snapshotDeleting)}
 			},
@@ -400,7 +400,7 @@ func TestDecideSources(t *testing.T) {
 		},
 		{
 			name: "a snapshot that is lost is never made again",
-			given: func(s *Snapshot) {
+			given: func(s *Observed) {
 				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"))}
 				holds(engineVolume(1, "a"))(s)
 				s.Target.State.Exports = []engine.Export{exported(1)}
@@ -414,7 +414,7 @@ func TestDecideSources(t *testing.T) {
 }
 
 func TestDecideServes(t *testing.T) {
-	there := func(s *Snapshot, v *v1alpha1.NvmfVolume, e ...engine.Export) {
+	there := func(s *Observed, v *v1alpha1.NvmfVolume, e ...engine.Export) {
 		s.Volumes = append(s.Volumes, v)
 		holds(engineVolume(1, "a"))(s)
 		s.Target.State.Exports = e
@@ -422,7 +422,7 @@ func TestDecideServes(t *testing.T) {
 	for _, c := range []decideCase{
 		{
 			name: "nothing to do",
-			given: func(s *Snapshot) {
+			given: func(s *Observed) {
 				there(s, testVolume(1, isCreatedOn("a"), withHosts(hostA), reportedHost(hostA, true)), exported(1, hostA))
 			},
 			volumes: map[string]says{"v1": {"Created": "True/AsExpected", "Exported": "True/AsExpected", "Ready": "True/AsExpected", "Degraded": "False/AsExpected"}},
@@ -443,7 +443,7 @@ func TestDecideServes(t *testing.T) {
 		},
 		{
 			name: "a host more",
-			given: func(s *Snapshot) {
+			given: func(s *Observed) {
 				there(s, testVolume(1, isCreatedOn("a"), withHosts(hostA, hostB)), exported(1, hostA))
 			},
 			does:    []string{"Export v1 to 2"},
@@ -451,16 +451,16 @@ func TestDecideServes(t *testing.T) {
 		},
 		{
 			name: "a host less stays reported until the engine let go of it",
-			given: func(s *Snapshot) {
+			given: func(s *Observed) {
 				there(s, testVolume(1, isCreatedOn("a"), reportedHost(hostA, false)), exported(1, hostA))
-				s.Attempts[Attempt{VerbExport, v1alpha1.NQNPrefix + "v1"}] = engine.ErrBusy
+				s.Attempts[attempt{VerbExport, v1alpha1.NQNPrefix + "v1"}] = engine.ErrBusy
 			},
 			volumes: map[string]says{"v1": {"Exported": "False/ExportFailed", "Ready": "False/ExportFailed"}},
 			also:    func(g *WithT, d Decision) { g.Expect(d.Volumes["v1"].Hosts).To(HaveLen(1)) },
 		},
 		{
 			name: "an export that misses an open portal",
-			given: func(s *Snapshot) {
+			given: func(s *Observed) {
 				e := exported(1, hostA)
 				e.Portals = nil
 				there(s, testVolume(1, isCreatedOn("a"), withHosts(hostA)), e)
@@ -469,7 +469,7 @@ func TestDecideServes(t *testing.T) {
 		},
 		{
 			name: "a limit of connections to come is asked for, and nobody is unserved meanwhile",
-			given: func(s *Snapshot) {
+			given: func(s *Observed) {
 				e := exported(1, hostA)
 				e.MaxIOQueues = 4
 				there(s, testVolume(1, isCreatedOn("a"), withHosts(hostA), reportedHost(hostA, true)), e)
@@ -479,17 +479,17 @@ func TestDecideServes(t *testing.T) {
 		},
 		{
 			name: "once in a reconciliation, whatever comes of it",
-			given: func(s *Snapshot) {
+			given: func(s *Observed) {
 				e := exported(1, hostA)
 				e.MaxIOQueues = 4
 				there(s, testVolume(1, isCreatedOn("a"), withHosts(hostA), reportedHost(hostA, true)), e)
-				s.Attempts[Attempt{VerbExport, v1alpha1.NQNPrefix + "v1"}] = engine.ErrRestartNeeded
+				s.Attempts[attempt{VerbExport, v1alpha1.NQNPrefix + "v1"}] = engine.ErrRestartNeeded
 			},
 			volumes: map[string]says{"v1": {"Exported": "True/AsExpected", "Ready": "True/AsExpected"}},
 		},
 		{
 			name: "not of an engine that keeps no such limit for each export",
-			given: func(s *Snapshot) {
+			given: func(s *Observed) {
 				e := exported(1, hostA)
 				e.MaxIOQueues = 0
 				there(s, testVolume(1, isCreatedOn("a"), withHosts(hostA)), e)
@@ -498,7 +498,7 @@ func TestDecideServes(t *testing.T) {
 		},
 		{
 			name: "nor when it may be what the target has to be restarted for",
-			given: func(s *Snapshot) {
+			given: func(s *Observed) {
 				e := exported(1, hostA)
 				e.MaxIOQueues = 4
 				there(s, testVolume(1, isCreatedOn("a"), withHosts(hostA)), e)
@@ -509,7 +509,7 @@ func TestDecideServes(t *testing.T) {
 		},
 		{
 			name: "no portal of its transport",
-			given: func(s *Snapshot) {
+			given: func(s *Observed) {
 				there(s, testVolume(1, isCreatedOn("a"), withHosts(hostA), overRDMA), exported(1, hostA))
 			},
 			volumes: map[string]says{"v1": {"Exported": "False/PortalFailed"}},
@@ -517,7 +517,7 @@ func TestDecideServes(t *testing.T) {
 		},
 		{
 			name: "over both transports, through all portals",
-			given: func(s *Snapshot) {
+			given: func(s *Observed) {
 				s.Node.Spec.Plan.Portals = append(s.Node.Spec.Plan.Portals, planned(rdma), planned(tcp2))
 				s.Target.State.Portals = append(s.Target.State.Portals, openedPortal(rdma), openedPortal(tcp2))
 				e := exported(1, hostA)
@@ -531,9 +531,9 @@ func TestDecideServes(t *testing.T) {
 		},
 		{
 			name: "over both transports, one of which cannot be opened: hosts are told of it all the same",
-			given: func(s *Snapshot) {
+			given: func(s *Observed) {
 				s.Node.Spec.Plan.Portals = append(s.Node.Spec.Plan.Portals, planned(rdma))
-				s.Attempts[Attempt{VerbOpenPortal, portalKey(rdma)}] = errors.New("no device")
+				s.Attempts[attempt{VerbOpenPortal, PortalKey(rdma)}] = errors.New("no device")
 				there(s, testVolume(1, isCreatedOn("a"), withHosts(hostA), overBoth), exported(1, hostA))
 			},
 			volumes: map[string]says{"v1": {"Exported": "True/AsExpected", "Ready": "True/AsExpected"}},
@@ -545,11 +545,11 @@ func TestDecideServes(t *testing.T) {
 		},
 		{
 			name: "over both transports, none of them open",
-			given: func(s *Snapshot) {
+			given: func(s *Observed) {
 				s.Node.Spec.Plan.Portals = append(s.Node.Spec.Plan.Portals, planned(rdma))
 				s.Target.State.Portals = nil
 				for _, p := range []v1alpha1.Portal{tcp, rdma} {
-					s.Attempts[Attempt{VerbOpenPortal, portalKey(p)}] = errors.New("no address")
+					s.Attempts[attempt{VerbOpenPortal, PortalKey(p)}] = errors.New("no address")
 				}
 				e := exported(1, hostA)
 				e.Portals = nil
@@ -564,7 +564,7 @@ func TestDecideServes(t *testing.T) {
 		},
 		{
 			name:  "growth",
-			given: func(s *Snapshot) { there(s, testVolume(1, isCreatedOn("a"), ofSize("20Gi")), exported(1)) },
+			given: func(s *Observed) { there(s, testVolume(1, isCreatedOn("a"), ofSize("20Gi")), exported(1)) },
 			does:  []string{"GrowVolumes 1 to 20Gi"},
 			also: func(g *WithT, d Decision) {
 				g.Expect(d.Volumes["v1"].Size.Value()).To(Equal(int64(10*gib)), "what is served, not what is asked for")
@@ -572,30 +572,30 @@ func TestDecideServes(t *testing.T) {
 		},
 		{
 			name:    "growth without room",
-			given:   func(s *Snapshot) { there(s, testVolume(1, isCreatedOn("a"), ofSize("200Gi")), exported(1)) },
+			given:   func(s *Observed) { there(s, testVolume(1, isCreatedOn("a"), ofSize("200Gi")), exported(1)) },
 			volumes: map[string]says{"v1": {"Degraded": "True/NoSpace", "Ready": "True/AsExpected"}},
 		},
 		{
 			name:    "no shrinking",
-			given:   func(s *Snapshot) { there(s, testVolume(1, isCreatedOn("a"), ofSize("5Gi")), exported(1)) },
+			given:   func(s *Observed) { there(s, testVolume(1, isCreatedOn("a"), ofSize("5Gi")), exported(1)) },
 			volumes: map[string]says{"v1": {"Degraded": "True/ShrinkRefused", "Ready": "True/AsExpected"}},
 		},
 		{
 			name: "lost",
-			given: func(s *Snapshot) {
+			given: func(s *Observed) {
 				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"), withHosts(hostA))}
 			},
 			volumes: map[string]says{"v1": {"Created": "True/AsExpected", "Degraded": "True/VolumeLost", "Ready": "False/VolumeLost", "Exported": "False/VolumeLost"}},
 		},
 		{
 			name:    "lost even when another drive is dead: a volume never moves",
-			given:   func(s *Snapshot) { brokenA(s); s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("b"))} },
+			given:   func(s *Observed) { brokenA(s); s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("b"))} },
 			volumes: map[string]says{"v1": {"Degraded": "True/VolumeLost"}},
 			node:    says{"PoolReady": "False/PoolFailed", "Ready": "True/AsExpected"},
 		},
 		{
 			name: "unknown while its pool cannot be read",
-			given: func(s *Snapshot) {
+			given: func(s *Observed) {
 				brokenA(s)
 				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"), withHosts(hostA))}
 				s.Target.State.Exports = []engine.Export{exported(1, hostA)}
@@ -605,7 +605,7 @@ func TestDecideServes(t *testing.T) {
 		},
 		{
 			name: "the last host of a volume on a dead drive is shut out without the volume",
-			given: func(s *Snapshot) {
+			given: func(s *Observed) {
 				brokenA(s)
 				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"))}
 				s.Target.State.Exports = []engine.Export{exported(1, hostA)}
@@ -614,7 +614,7 @@ func TestDecideServes(t *testing.T) {
 		},
 		{
 			name: "of two copies, the one that the status names",
-			given: func(s *Snapshot) {
+			given: func(s *Observed) {
 				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("b"))}
 				holds(engineVolume(1, "a"), engineVolume(1, "b"))(s)
 				s.Target.State.Exports = []engine.Export{exported(1)}
@@ -623,7 +623,7 @@ func TestDecideServes(t *testing.T) {
 		},
 		{
 			name: "figures stay between refreshes",
-			given: func(s *Snapshot) {
+			given: func(s *Observed) {
 				s.Refresh = false
 				there(s, testVolume(1, isCreatedOn("a"), func(v *v1alpha1.NvmfVolume) { v.Status.Allocated = resource.NewQuantity(1<<20, resource.BinarySI) }), exported(1))
 				s.Target.State.Volumes[0].AllocatedBytes = 5 << 20
@@ -632,7 +632,7 @@ func TestDecideServes(t *testing.T) {
 		},
 		{
 			name: "figures are brought up to date with a refresh",
-			given: func(s *Snapshot) {
+			given: func(s *Observed) {
 				there(s, testVolume(1, isCreatedOn("a"), func(v *v1alpha1.NvmfVolume) { v.Status.Allocated = resource.NewQuantity(1<<20, resource.BinarySI) }), exported(1))
 				s.Target.State.Volumes[0].AllocatedBytes = 5<<20 - 1
 			},
@@ -647,7 +647,7 @@ func TestDecideDeletes(t *testing.T) {
 	for _, c := range []decideCase{
 		{
 			name: "not while hosts are listed",
-			given: func(s *Snapshot) {
+			given: func(s *Observed) {
 				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"), withHosts(hostA), isDeleting)}
 				holds(engineVolume(1, "a"))(s)
 				s.Target.State.Exports = []engine.Export{exported(1, hostA)}
@@ -656,7 +656,7 @@ func TestDecideDeletes(t *testing.T) {
 		},
 		{
 			name: "first unexported",
-			given: func(s *Snapshot) {
+			given: func(s *Observed) {
 				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"), isDeleting)}
 				holds(engineVolume(1, "a"))(s)
 				s.Target.State.Exports = []engine.Export{exported(1)}
@@ -666,16 +666,16 @@ func TestDecideDeletes(t *testing.T) {
 		},
 		{
 			name: "not deleted while the engine still lists the export",
-			given: func(s *Snapshot) {
+			given: func(s *Observed) {
 				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"), isDeleting)}
 				holds(engineVolume(1, "a"))(s)
 				s.Target.State.Exports = []engine.Export{exported(1)}
-				s.Attempts[Attempt{VerbUnexport, v1alpha1.NQNPrefix + "v1"}] = nil
+				s.Attempts[attempt{VerbUnexport, v1alpha1.NQNPrefix + "v1"}] = nil
 			},
 		},
 		{
 			name: "then deleted",
-			given: func(s *Snapshot) {
+			given: func(s *Observed) {
 				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"), isDeleting)}
 				holds(engineVolume(1, "a"))(s)
 			},
@@ -683,17 +683,17 @@ func TestDecideDeletes(t *testing.T) {
 		},
 		{
 			name:    "released when the engine does not list it any more",
-			given:   func(s *Snapshot) { s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"), isDeleting)} },
+			given:   func(s *Observed) { s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"), isDeleting)} },
 			release: []string{"v1"},
 		},
 		{
 			name:    "released when it never was",
-			given:   func(s *Snapshot) { brokenA(s); s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isDeleting)} },
+			given:   func(s *Observed) { brokenA(s); s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isDeleting)} },
 			release: []string{"v1"},
 		},
 		{
 			name: "not released while its pool cannot be read",
-			given: func(s *Snapshot) {
+			given: func(s *Observed) {
 				brokenA(s)
 				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"), isDeleting)}
 			},
@@ -701,7 +701,7 @@ func TestDecideDeletes(t *testing.T) {
 		},
 		{
 			name: "not released when the engine does not answer",
-			given: func(s *Snapshot) {
+			given: func(s *Observed) {
 				s.Target = Target{Err: engine.ErrUnavailable, Reason: v1alpha1.ReasonEngineNotAnswering}
 				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"), isDeleting), testVolume(2)}
 			},
@@ -711,7 +711,7 @@ func TestDecideDeletes(t *testing.T) {
 		},
 		{
 			name: "nothing when the target cannot keep the plan, and what is known of it is said",
-			given: func(s *Snapshot) {
+			given: func(s *Observed) {
 				s.Target = Target{
 					Info: engine.Info{Type: v1alpha1.EngineSPDK, Version: "26.05", Transports: []v1alpha1.TransportType{v1alpha1.TransportTCP}, InterruptMode: true},
 					Err:  engine.ErrUnsupported, Reason: v1alpha1.ReasonPlanUnsupported,
@@ -729,7 +729,7 @@ func TestDecideDeletes(t *testing.T) {
 		},
 		{
 			name: "nothing without a plan",
-			given: func(s *Snapshot) {
+			given: func(s *Observed) {
 				s.Node.Spec = v1alpha1.NvmfNodeSpec{}
 				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"), isDeleting)}
 				holds(engineVolume(1, "a"))(s)
@@ -740,7 +740,7 @@ func TestDecideDeletes(t *testing.T) {
 		},
 		{
 			name: "what has no object stays, but for subsystems that admit nobody",
-			given: func(s *Snapshot) {
+			given: func(s *Observed) {
 				holds(engineVolume(7, "a"))(s)
 				s.Target.State.Snapshots = []engine.Snapshot{{ID: id(8), Pool: "a"}}
 				s.Target.State.Exports = []engine.Export{exported(7, hostA), exported(9), {NQN: "nqn.2014-08.org.example:other"}}
@@ -756,7 +756,7 @@ func TestDecideDeletes(t *testing.T) {
 }
 
 // overPromised: volumes 1 and 2 are promised more than pool a has, and volume 3 has no place yet.
-func overPromised(s *Snapshot) {
+func overPromised(s *Observed) {
 	s.Node.Spec.Plan.OverProvisioningPercent = 200
 	s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"), ofSize("60Gi")), testVolume(2, isCreatedOn("a"), ofSize("60Gi")), testVolume(3)}
 	one, two := engineVolume(1, "a"), engineVolume(2, "a")

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package agent
+package decide
 
 import (
 	"errors"
@@ -11,6 +11,7 @@ import (
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/engine"
+	"github.com/weft-storage/weft/internal/text"
 )
 
 // snapshot is an NvmfSnapshot and what the engine has of it.
@@ -20,7 +21,7 @@ type snapshot struct {
 	presence presence
 	found    engine.Snapshot // when present
 
-	created, ready verdict
+	created, ready metav1.Condition
 }
 
 func (s *snapshot) deleting() bool { return !s.obj.DeletionTimestamp.IsZero() }
@@ -101,7 +102,7 @@ func (d *decider) homeOf(s *snapshot) string {
 	return ""
 }
 
-func (d *decider) createSnapshot(s *snapshot) verdict {
+func (d *decider) createSnapshot(s *snapshot) metav1.Condition {
 	source := d.byName[s.obj.Spec.Volume]
 	err := d.Attempts.err(VerbCreateSnapshot, string(s.id))
 	switch {
@@ -113,7 +114,7 @@ func (d *decider) createSnapshot(s *snapshot) verdict {
 		return no(v1alpha1.ReasonNoSpace, "pool %s has no room to keep the %d bytes that NvmfVolume %s has written, for when they are overwritten", source.device, source.found.AllocatedBytes, s.obj.Spec.Volume)
 	case err != nil:
 		return no(v1alpha1.ReasonCreateFailed, "%v", err)
-	case !d.Attempts.tried(VerbCreateSnapshot, string(s.id)):
+	case !d.Attempts.Tried(VerbCreateSnapshot, string(s.id)):
 		d.promised[source.device] += source.found.AllocatedBytes
 		d.decision.Operations.CreateSnapshots = append(d.decision.Operations.CreateSnapshots, engine.SnapshotSpec{ID: s.id, Volume: source.id})
 	}
@@ -139,10 +140,10 @@ func (d *decider) removeSnapshot(s *snapshot) {
 	case needed:
 		s.ready = no(v1alpha1.ReasonDeleting, "%s is still to be made from it", needer)
 	case errors.Is(err, engine.ErrBusy) && len(d.clonesOf(s)) > 0:
-		s.ready = no(v1alpha1.ReasonDeleting, "it cannot be deleted while volumes depend on it: NvmfVolumes %s", listed(d.clonesOf(s)))
+		s.ready = no(v1alpha1.ReasonDeleting, "it cannot be deleted while volumes depend on it: NvmfVolumes %s", text.Few(d.clonesOf(s), named, ", "))
 	case err != nil:
 		s.ready = no(v1alpha1.ReasonDeleting, "it cannot be deleted yet: %v", err)
-	case !d.Attempts.tried(VerbDeleteSnapshot, string(s.id)):
+	case !d.Attempts.Tried(VerbDeleteSnapshot, string(s.id)):
 		d.decision.Operations.DeleteSnapshots = append(d.decision.Operations.DeleteSnapshots, s.id)
 	}
 }
@@ -172,9 +173,9 @@ func (d *decider) snapshotStatus(s *snapshot) v1alpha1.NvmfSnapshotStatus {
 		}
 		status.Allocated = figure(status.Allocated, s.found.AllocatedBytes, d.Refresh)
 	}
-	status.Conditions = conditions(s.obj.Status.Conditions, s.obj.Generation, d.Now,
-		judgement{v1alpha1.ConditionCreated, s.created},
-		judgement{v1alpha1.ConditionReady, s.ready},
+	status.Conditions = Conditions(s.obj.Status.Conditions, s.obj.Generation, d.Now,
+		typed(v1alpha1.ConditionCreated, s.created),
+		typed(v1alpha1.ConditionReady, s.ready),
 	)
 	return status
 }
