@@ -122,11 +122,11 @@ test-unit: envtest $(HELM) ## Run unit and API-server tests
 
 .PHONY: test-api
 test-api: envtest ## Run the API-server tests alone
-	KUBEBUILDER_ASSETS=$$(cd test/e2e && $(LAB) assets-dir) $(GO) test ./api/... ./operator/... ./csi-driver/internal/controller/... ./dataplane/agent/...
+	KUBEBUILDER_ASSETS=$$(cd test/e2e && $(LAB) assets-dir) $(GO) test ./api/... ./operator/... ./csi-driver/controller/... ./dataplane/agent/...
 
 # Where a sequence is cut comes from its seed alone. SEQUENCES=1 with the SEED of a failure repeats that one.
 SEQUENCES ?= 300
-SEQUENCES_PACKAGE := ./csi-driver/chaos
+SEQUENCES_PACKAGE := ./test/histories
 .PHONY: test-chaos
 test-chaos: envtest ## Run SEQUENCES random sequences of CSI calls, from SEED on, in which processes are killed and hosts reboot, and compare what is left
 	KUBEBUILDER_ASSETS=$$(cd test/e2e && $(LAB) assets-dir) WEFT_SEQUENCES=$(SEQUENCES) WEFT_SEED=$(or $(SEED),$$(date +%s)) \
@@ -171,7 +171,7 @@ test-lab: $(LAB) ## Run the kernel tests in a virtual machine of their own; with
 	$(MACHINE) exec node1 -- /host-share/inventory.test -test.v -test.run '^(TestVerbs|TestErasedDriveIsBlank)$$'
 	$(call in-machine,./dataplane/agent)
 	$(call in-machine,./dataplane/tuning)
-	$(call in-machine,./csi-driver/internal/node)
+	$(call in-machine,./csi-driver/node)
 	$(if $(WEFT_SPDK_TARGET),$(spdk-in-machine),@echo 'WEFT_SPDK_TARGET is not set: the SPDK engine met no host, only the fake target in test-unit')
 	$(MACHINE) down
 

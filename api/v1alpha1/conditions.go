@@ -2,6 +2,8 @@
 
 package v1alpha1
 
+import corev1 "k8s.io/api/core/v1"
+
 // Condition types. All are positive polarity (True is the healthy state)
 // except Degraded, Progressing, RestartNeeded and WeftInitiatorStuck, for which False is the quiet state. Every condition an
 // object owns is always present; an Event's reason equals the condition's.
@@ -160,3 +162,13 @@ const (
 	// found may be formatted: its data is given up. It holds for the next attachment, and is gone when that ends.
 	AllowFormatAnnotation = "weft.storage/allow-format"
 )
+
+// InitiatorStuck is the Node's condition ConditionInitiatorStuck; nil when it has none.
+func InitiatorStuck(node *corev1.Node) *corev1.NodeCondition {
+	for i := range node.Status.Conditions {
+		if node.Status.Conditions[i].Type == ConditionInitiatorStuck {
+			return &node.Status.Conditions[i]
+		}
+	}
+	return nil
+}

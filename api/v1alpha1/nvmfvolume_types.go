@@ -3,9 +3,14 @@
 package v1alpha1
 
 import (
+	"time"
+
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
+
+// VolumeSizeStep in bytes: a volume's size is a multiple of it.
+const VolumeSizeStep = 4 << 20
 
 // NvmfVolumeSpec is a volume as asked for. Written by the CSI controller.
 // +kubebuilder:validation:XValidation:rule="has(self.source) == has(oldSelf.source)",message="source is immutable: it says where the volume's first data came from"
@@ -67,6 +72,10 @@ type VolumeSource struct {
 	// +optional
 	Volume string `json:"volume,omitempty"`
 }
+
+// ReconnectDelay between a host's tries to connect again lets I/O go on soon after a target is back: one that is killed has its
+// exports again in a second. The kernel's own is 10 s (NVMF_DEF_RECONNECT_DELAY).
+const ReconnectDelay = 2 * time.Second
 
 // Connection settings that hosts use.
 type Connection struct {

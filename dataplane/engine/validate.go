@@ -17,7 +17,7 @@ const (
 	// SizeUnit is what every volume's size is a multiple of, in bytes: the cluster of
 	// SPDK's lvstores. After an unclean end SPDK reads an lvstore's metadata again, which grows with the number of
 	// clusters: a smaller one would cost more of the time that hosts wait.
-	SizeUnit = 4 << 20
+	SizeUnit = v1alpha1.VolumeSizeStep
 	// MaxNQNBytes is the longest NQN (NVMe Base Specification, "NVMe Qualified Names").
 	MaxNQNBytes = 223
 )

@@ -11,8 +11,7 @@ import (
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 
-	"github.com/weft-storage/weft/csi-driver/internal/controller"
-	"github.com/weft-storage/weft/csi-driver/internal/identity"
+	"github.com/weft-storage/weft/csi-driver/controller"
 	"github.com/weft-storage/weft/csi-driver/internal/server"
 )
 
@@ -66,7 +65,7 @@ func (o controllerOptions) run(ctx context.Context) error {
 	})
 	group.Go(func() error {
 		return server.Serve(ctx, listener, func(r grpc.ServiceRegistrar) {
-			csi.RegisterIdentityServer(r, &identity.Service{Version: version, Ready: service.Synced})
+			csi.RegisterIdentityServer(r, &server.Identity{Version: version, Ready: service.Synced})
 			csi.RegisterControllerServer(r, service)
 		})
 	})

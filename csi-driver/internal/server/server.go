@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package server serves gRPC on a Unix socket, and health over HTTP.
+// Package server serves gRPC on a Unix socket, with CSI's identity service, and health over HTTP.
 package server
 
 import (

@@ -26,7 +26,7 @@ import (
 
 const (
 	kubeletDir    = "/var/lib/kubelet"
-	sanityPackage = "./csi-driver/internal/sanitytest"
+	sanityPackage = "./csi-driver/internal/csitest"
 	sanityProgram = "sanity.test"
 	shareOnNode   = "/host-share"
 )

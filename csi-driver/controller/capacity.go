@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/protobuf/types/known/wrapperspb"
+
+	"github.com/weft-storage/weft/csi-driver/controller/internal/parameters"
+	"github.com/weft-storage/weft/csi-driver/controller/internal/placement"
+)
+
+// getCapacity of the target in the parameters, or of all targets together when there are none.
+func (s *Service) getCapacity(ctx context.Context, req *csi.GetCapacityRequest) (*csi.GetCapacityResponse, error) {
+	var of placement.Request
+	var params parameters.Parameters
+	if len(req.GetParameters()) > 0 {
+		var err error
+		if params, err = parameters.Parse(parameters.OfClass(req.GetParameters())); err != nil {
+			return nil, err
+		}
+		target, err := s.target(ctx, params.Target)
+		if err != nil {
+			return nil, err
+		}
+		connection, err := params.Connection(target.Name, target.Spec.Transports)
+		if err != nil {
+			return nil, err
+		}
+		of.Target, of.Transports, of.Zones = target.Name, connection.Transports, params.Zones
+		if of.ZoneOf, err = s.zoneOf(ctx, of.Zones); err != nil {
+			return nil, err
+		}
+	}
+	least := int64(sizeStep)
+	if caps := req.GetVolumeCapabilities(); len(caps) > 0 {
+		var err error
+		if least, _, err = checkCapabilities(caps, params.FSType); err != nil {
+			return nil, err
+		}
+	}
+	candidates, err := s.reservations.candidates(ctx, of)
+	if err != nil {
+		return nil, err
+	}
+	resp := &csi.GetCapacityResponse{MaximumVolumeSize: wrapperspb.Int64(0), MinimumVolumeSize: wrapperspb.Int64(least)}
+	for _, c := range candidates {
+		resp.AvailableCapacity += c.FreeBytes
+		resp.MaximumVolumeSize.Value = max(resp.MaximumVolumeSize.Value, c.LargestBytes/sizeStep*sizeStep)
+	}
+	return resp, nil
+}

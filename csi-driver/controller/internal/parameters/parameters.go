@@ -1,0 +1,244 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package parameters reads the parameters of a StorageClass. It is strict: a
+// parameter that is not known, or whose value is out of bounds, is refused with what to write instead,
+// since a misspelt setting that is passed over would only be noticed under load.
+package parameters
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/validation"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+)
+
+// Parameters of a StorageClass, as users write them.
+const (
+	// Target names the NvmfTarget. Required.
+	Target = "target"
+	// Transport: TCP, RDMA, or both separated by a comma. Default: the target's first.
+	Transport = "transport"
+	// IOQueues that each host opens.
+	IOQueues = "ioQueues"
+	// QueueDepth of each of them.
+	QueueDepth = "queueDepth"
+	// CtrlLossTimeout: how long a host tries to reconnect before it fails I/O.
+	CtrlLossTimeout = "ctrlLossTimeout"
+	// Zones whose nodes may hold the volumes, separated by commas. Default: all of the target's.
+	Zones = "zones"
+	// FSType of a mounted volume. The provisioner moves it into the volume's capability.
+	FSType = provisionerPrefix + "fstype"
+
+	// What the provisioner adds when it runs with --extra-create-metadata; users do not write these.
+	pvName       = provisionerPrefix + "pv/name"
+	pvcName      = provisionerPrefix + "pvc/name"
+	pvcNamespace = provisionerPrefix + "pvc/namespace"
+)
+
+// provisionerPrefix of the keys that are for csi-provisioner.
+const provisionerPrefix = "csi.storage.k8s.io/"
+
+// Bounds are those of v1alpha1.Connection, except for the shortest ctrlLossTimeout. The kernel makes ctrl_loss_tmo / reconnect_delay
+// tries and then gives the volume up: with fewer than five, the restart of a target would break its volumes, or one that is busy.
+const (
+	minIOQueues, maxIOQueues     = 1, 127
+	minQueueDepth, maxQueueDepth = 16, 1024
+	minCtrlLossTimeout           = 5 * v1alpha1.ReconnectDelay
+	maxCtrlLossTimeout           = 24 * time.Hour
+
+	defaultIOQueues        = 2
+	defaultQueueDepth      = 128
+	defaultCtrlLossTimeout = -1
+)
+
+// forever is how people write a ctrlLossTimeout without end.
+const forever = "forever"
+
+// Filesystems that a volume can be formatted with; the first is the default.
+const (
+	Ext4 = "ext4"
+	XFS  = "xfs"
+)
+
+// Error says what is wrong with the parameters, and what to write instead.
+type Error struct {
+	// Of is the kind of object that has the parameters; empty for a StorageClass.
+	Of string
+	// Problems, one for each parameter that is wrong.
+	Problems []string
+}
+
+func (e *Error) Error() string {
+	return cmp.Or(e.Of, "StorageClass") + " parameters: " + strings.Join(e.Problems, "; ")
+}
+
+// Parameters are a StorageClass's parameters, parsed.
+type Parameters struct {
+	// Target is the NvmfTarget's name.
+	Target string
+	// Transports, sorted; none when not given.
+	Transports []v1alpha1.TransportType
+	// IOQueues, QueueDepth and CtrlLossTimeoutSeconds as in v1alpha1.Connection; 0 when not given.
+	IOQueues, QueueDepth, CtrlLossTimeoutSeconds int32
+	// QoS limits, nil when none are given. They may change later.
+	QoS *v1alpha1.VolumeQoS
+	// Zones, sorted; none when not given.
+	Zones []string
+	// FSType, empty when not given.
+	FSType string
+	// PVName, PVCName and PVCNamespace say whom the volume is for; empty when the provisioner does not tell.
+	PVName, PVCName, PVCNamespace string
+}
+
+type setter struct {
+	key string
+	set func(p *Parameters, value string) error
+}
+
+// setters of all that users may write, in the order in which they are listed to them.
+var setters = slices.Concat(fixedSetters, qosSetters)
+
+// fixedSetters are those of what is settled when a volume is made.
+var fixedSetters = []setter{
+	{Target, func(p *Parameters, v string) error {
+		if v == "" {
+			return fmt.Errorf("%s is empty; write the name of an NvmfTarget", Target)
+		}
+		p.Target = v
+		return nil
+	}},
+	{Transport, func(p *Parameters, v string) (err error) {
+		p.Transports, err = ParseTransports(v)
+		return err
+	}},
+	{IOQueues, func(p *Parameters, v string) (err error) {
+		p.IOQueues, err = integer(IOQueues, v, minIOQueues, maxIOQueues)
+		return err
+	}},
+	{QueueDepth, func(p *Parameters, v string) (err error) {
+		p.QueueDepth, err = integer(QueueDepth, v, minQueueDepth, maxQueueDepth)
+		return err
+	}},
+	{CtrlLossTimeout, func(p *Parameters, v string) (err error) {
+		p.CtrlLossTimeoutSeconds, err = ctrlLossTimeout(v)
+		return err
+	}},
+	{Zones, func(p *Parameters, v string) (err error) {
+		p.Zones, err = zones(v)
+		return err
+	}},
+	{FSType, func(p *Parameters, v string) error {
+		p.FSType = v
+		return CheckFSType(v)
+	}},
+}
+
+var metadata = []setter{
+	{pvName, func(p *Parameters, v string) error { p.PVName = v; return nil }},
+	{pvcName, func(p *Parameters, v string) error { p.PVCName = v; return nil }},
+	{pvcNamespace, func(p *Parameters, v string) error { p.PVCNamespace = v; return nil }},
+}
+
+// OfClass returns what a StorageClass tells the driver. csi-provisioner keeps keys with its own prefix to itself when it asks for a volume, and
+// passes them on when it asks for capacity.
+func OfClass(m map[string]string) map[string]string {
+	m = maps.Clone(m)
+	maps.DeleteFunc(m, func(key, _ string) bool { return key != FSType && strings.HasPrefix(key, provisionerPrefix) })
+	return m
+}
+
+// Parse reads a StorageClass's parameters. All that is wrong with them is in
+// one *Error, so that a user need not find it out piece by piece.
+func Parse(m map[string]string) (Parameters, error) {
+	var p Parameters
+	problems := apply(&p, m, setters, metadata)
+	if _, ok := m[Target]; !ok {
+		problems = append(problems, Target+" is missing; write the name of an NvmfTarget")
+	}
+	if len(problems) > 0 {
+		return Parameters{}, &Error{Problems: problems}
+	}
+	return p, nil
+}
+
+// apply what m sets, and return what is wrong with it. Those of silent are known, but not listed to users.
+func apply(p *Parameters, m map[string]string, listed, silent []setter) (problems []string) {
+	known := map[string]bool{}
+	for _, s := range slices.Concat(listed, silent) {
+		known[s.key] = true
+		if v, ok := m[s.key]; ok {
+			if err := s.set(p, v); err != nil {
+				problems = append(problems, err.Error())
+			}
+		}
+	}
+	for _, k := range slices.Sorted(maps.Keys(m)) {
+		if !known[k] {
+			problems = append(problems, unknownProblem(k, listed))
+		}
+	}
+	return problems
+}
+
+func unknownProblem(key string, setters []setter) string {
+	names := make([]string, len(setters))
+	for i, s := range setters {
+		if strings.EqualFold(s.key, key) {
+			return fmt.Sprintf("%q is not known; write %s", key, s.key)
+		}
+		names[i] = s.key
+	}
+	return fmt.Sprintf("%q is not known; known are %s", key, strings.Join(names, ", "))
+}
+
+func integer(key, v string, low, high int64) (int32, error) {
+	n, err := strconv.ParseInt(v, 10, 32)
+	if err != nil || n < low || n > high {
+		return 0, fmt.Errorf("%s: %q is not a whole number from %d to %d", key, v, low, high)
+	}
+	return int32(n), nil
+}
+
+// ctrlLossTimeout reads seconds (600), a duration (10m), or a wait without end (forever, or the kernel's -1).
+func ctrlLossTimeout(v string) (int32, error) {
+	if v == forever || v == "-1" {
+		return -1, nil
+	}
+	d, err := time.ParseDuration(v)
+	if n, nerr := strconv.ParseInt(v, 10, 32); nerr == nil {
+		d, err = time.Duration(n)*time.Second, nil
+	}
+	if err != nil || d < minCtrlLossTimeout || d > maxCtrlLossTimeout || d%time.Second != 0 {
+		return 0, fmt.Errorf("%s: %q is not a time that a host can wait for a target; "+
+			"write whole seconds from %d to 86400 (600), a duration (10m), or %s", CtrlLossTimeout, v, int(minCtrlLossTimeout.Seconds()), forever)
+	}
+	return int32(d / time.Second), nil
+}
+
+// zones are values of the label topology.kubernetes.io/zone.
+func zones(v string) ([]string, error) {
+	list := strings.Split(v, ",")
+	for i := range list {
+		list[i] = strings.TrimSpace(list[i])
+		if list[i] == "" || len(validation.IsValidLabelValue(list[i])) > 0 {
+			return nil, fmt.Errorf("%s: %q is not a list of zones; write the values of the nodes' label topology.kubernetes.io/zone, separated by commas, such as zone-a,zone-b", Zones, v)
+		}
+	}
+	slices.Sort(list)
+	return slices.Compact(list), nil
+}
+
+// CheckFSType returns an error that names the filesystems there are when fsType is not one of them.
+func CheckFSType(fsType string) error {
+	if fsType == Ext4 || fsType == XFS {
+		return nil
+	}
+	return fmt.Errorf("%s: %q is not a filesystem that weft can make; write %s or %s", FSType, fsType, Ext4, XFS)
+}

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/csi-driver/controller/internal/parameters"
+)
+
+// modifyVolume gives a volume the limits of a VolumeAttributesClass, and no others.
+func (s *Service) modifyVolume(ctx context.Context, req *csi.ControllerModifyVolumeRequest) error {
+	limits, err := parameters.ParseMutable(req.GetMutableParameters())
+	if err != nil {
+		return err
+	}
+	id := req.GetVolumeId()
+	unlock, err := s.locks.lock("volume", id)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	vol, err := s.limit(ctx, id, limits)
+	if err != nil {
+		return err
+	}
+	wctx, cancel := waitContext(ctx)
+	defer cancel()
+	generation := vol.Generation
+	last, err := s.volumes.wait(wctx, vol, func(vol *v1alpha1.NvmfVolume) (bool, error) { return limited(vol, generation) })
+	if errors.Is(err, errLate) {
+		return s.late(ctx, last, v1alpha1.ConditionQoSApplied)
+	}
+	return err
+}
+
+// limit writes the limits into the volume's spec.
+func (s *Service) limit(ctx context.Context, id string, limits *v1alpha1.VolumeQoS) (*v1alpha1.NvmfVolume, error) {
+	for {
+		vol, err := s.volume(ctx, id)
+		if err != nil {
+			return nil, err
+		}
+		if vol.DeletionTimestamp != nil {
+			return nil, failf(inUse, "volume %s is being deleted", id)
+		}
+		if err := s.checkLimits(ctx, vol.Spec.Target, limits); err != nil {
+			return nil, err
+		}
+		changed := vol.DeepCopy()
+		changed.Spec.QoS = limits
+		err = s.client.Patch(ctx, changed, client.MergeFromWithOptions(vol, client.MergeFromWithOptimisticLock{}), client.FieldOwner(fieldManager))
+		switch {
+		case apierrors.IsConflict(err):
+			continue
+		case apierrors.IsNotFound(err):
+			return nil, errNoVolume(id)
+		case err != nil:
+			return nil, fmt.Errorf("write limits of NvmfVolume %s: %w", id, err)
+		}
+		if changed.Generation != vol.Generation {
+			klog.FromContext(ctx).Info("Limiting volume", "volume", id, "node", vol.Spec.Node)
+		}
+		return changed, nil
+	}
+}
+
+// checkLimits refuses limits that the target's engine does not have.
+func (s *Service) checkLimits(ctx context.Context, name string, limits *v1alpha1.VolumeQoS) error {
+	if limits == nil {
+		return nil
+	}
+	var target v1alpha1.NvmfTarget
+	err := s.client.Get(ctx, keyOf(name), &target)
+	if apierrors.IsNotFound(err) {
+		return nil // what its agent says then counts
+	}
+	if err != nil {
+		return fmt.Errorf("read NvmfTarget %s: %w", name, err)
+	}
+	if target.Spec.Engine == v1alpha1.EngineNvmet {
+		return failf(invalid, "target %q has the engine Nvmet, and the kernel's target cannot limit a volume's IOPS or bandwidth; use a target with the engine SPDK, or take the limits out", name)
+	}
+	return nil
+}
+
+// limited says that the limits of this generation are in force.
+func limited(vol *v1alpha1.NvmfVolume, generation int64) (bool, error) {
+	if vol == nil || vol.DeletionTimestamp != nil {
+		return false, failf(inUse, "the volume was deleted while it was changed")
+	}
+	c := meta.FindStatusCondition(vol.Status.Conditions, v1alpha1.ConditionQoSApplied)
+	if c == nil || vol.Generation < generation || vol.Status.ObservedGeneration < generation {
+		return false, nil
+	}
+	if c.Status == metav1.ConditionFalse && c.Reason == v1alpha1.ReasonUnsupported {
+		return false, failf(invalid, "volume %s cannot be limited: %s", vol.Name, c.Message)
+	}
+	return c.Status == metav1.ConditionTrue, nil
+}

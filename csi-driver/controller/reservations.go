@@ -1,0 +1,190 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/csi-driver/controller/internal/placement"
+)
+
+// reservations are volumes that were placed, or that grew, and that the cache does not show so yet. Without them, calls
+// that come together would all see the same free space and choose the same node.
+type reservations struct {
+	cached client.Reader
+	clock  clock.PassiveClock
+
+	mu   sync.Mutex
+	made map[string]reservation
+}
+
+type reservation struct {
+	placement.Promise
+	uuid  string
+	until time.Time
+}
+
+// reservationTime is how long space is kept for a volume of which nobody knows whether the API server
+// has stored it. It only has to outlast the delay of the watch.
+const reservationTime = 2 * time.Minute
+
+// place chooses a node and keeps the space there for the volume until the cache shows it.
+func (r *reservations) place(ctx context.Context, req placement.Request, volume, uuid string) (string, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	nodes, promises, err := r.gather(ctx, volume)
+	if err != nil {
+		return "", err
+	}
+	node, err := placement.Choose(req, nodes, promises)
+	if err != nil {
+		return "", err
+	}
+	r.keep(placement.Promise{Volume: volume, Node: node, SizeBytes: req.SizeBytes}, uuid)
+	return node, nil
+}
+
+// keep space. The caller holds the lock.
+func (r *reservations) keep(p placement.Promise, uuid string) {
+	if r.made == nil {
+		r.made = map[string]reservation{}
+	}
+	r.made[p.Volume] = reservation{Promise: p, uuid: uuid, until: r.clock.Now().Add(reservationTime)}
+}
+
+// grow keeps the space for a volume that shall have this size. It fails, with what there is room for, when its
+// pool has less; and for now while nobody knows what its pool has, since what is written then could never be taken back.
+func (r *reservations) grow(ctx context.Context, vol *v1alpha1.NvmfVolume, size int64) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	nodes, promises, err := r.gather(ctx, vol.Name)
+	if err != nil {
+		return err
+	}
+	i := slices.IndexFunc(nodes, func(n v1alpha1.NvmfNode) bool { return n.Name == vol.Spec.Node })
+	if i < 0 {
+		return roomUnknown(vol, size, "which has no NvmfNode")
+	}
+	room, known := placement.Room(&nodes[i], vol.Status.Device, vol.Name, promises)
+	if !known {
+		return roomUnknown(vol, size, lastWordOfPool(nodes[i].Status.Pools, vol.Status.Device))
+	}
+	if room = room / sizeStep * sizeStep; room < size {
+		return failf(outOfRange, "size: volume %s cannot grow from %s to %s: its drive, %s on node %s, has room for %s at most, and a volume stays on its drive",
+			vol.Name, &vol.Spec.Size, quantity(size), vol.Status.Device, vol.Spec.Node, quantity(max(room, vol.Spec.Size.Value())))
+	}
+	r.keep(placement.Promise{Volume: vol.Name, Node: vol.Spec.Node, Device: vol.Status.Device, SizeBytes: size}, vol.Spec.UUID)
+	return nil
+}
+
+// roomUnknown explains that a volume stays as it is until its node says what room there is.
+func roomUnknown(vol *v1alpha1.NvmfVolume, size int64, why string) error {
+	return failf(waiting, "volume %s stays at %s until it is known whether its drive has room for %s: that is for the agent of node %s to say, %s; it goes on by itself once the agent does",
+		vol.Name, &vol.Spec.Size, quantity(size), vol.Spec.Node, why)
+}
+
+// lastWordOfPool is what an agent said of a pool whose room it did not say.
+func lastWordOfPool(pools []v1alpha1.PoolStatus, device string) string {
+	if device == "" {
+		return "which has not said yet on which drive the volume is"
+	}
+	i := slices.IndexFunc(pools, func(p v1alpha1.PoolStatus) bool { return p.Device == device })
+	if i < 0 {
+		return fmt.Sprintf("which does not report the drive, %s", device)
+	}
+	if pools[i].Reason == "" {
+		return fmt.Sprintf("which has not reported the size of the drive, %s", device)
+	}
+	return fmt.Sprintf("which says of the drive, %s: %s: %s", device, pools[i].Reason, pools[i].Message)
+}
+
+// release the space kept for the volume with this uuid, up to this size: the cache shows it, or it was certainly not written.
+func (r *reservations) release(volume, uuid string, size int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if made := r.made[volume]; made.uuid == uuid && made.SizeBytes <= size {
+		delete(r.made, volume)
+	}
+}
+
+// candidates that can take volumes, with the room that they have.
+func (r *reservations) candidates(ctx context.Context, req placement.Request) ([]placement.Candidate, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	nodes, promises, err := r.gather(ctx, "")
+	if err != nil {
+		return nil, err
+	}
+	candidates, _ := placement.Candidates(req, nodes, promises)
+	return candidates, nil
+}
+
+// gather the nodes and what was promised of them, but not to the volume with this name. The nodes are the cache's
+// own: not to be changed. The caller holds the lock, so that what was released is what the cache showed before it was read.
+func (r *reservations) gather(ctx context.Context, but string) ([]v1alpha1.NvmfNode, []placement.Promise, error) {
+	var nodes v1alpha1.NvmfNodeList
+	if err := r.cached.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, nil, fmt.Errorf("list NvmfNodes: %w", err)
+	}
+	var vols v1alpha1.NvmfVolumeList
+	if err := r.cached.List(ctx, &vols, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, nil, fmt.Errorf("list NvmfVolumes: %w", err)
+	}
+	promises := make([]placement.Promise, 0, len(vols.Items)+len(r.made))
+	// What is kept comes first, and so counts, where the cache shows a volume before it grew.
+	now := r.clock.Now()
+	for name, made := range r.made {
+		if now.After(made.until) {
+			delete(r.made, name)
+		} else if name != but {
+			promises = append(promises, made.Promise)
+		}
+	}
+	for i := range vols.Items {
+		vol := &vols.Items[i]
+		promises = append(promises, placement.Promise{
+			Volume: vol.Name, Node: vol.Spec.Node, Device: vol.Status.Device, SizeBytes: vol.Spec.Size.Value(),
+		})
+	}
+	var snaps v1alpha1.NvmfSnapshotList
+	if err := r.cached.List(ctx, &snaps, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, nil, fmt.Errorf("list NvmfSnapshots: %w", err)
+	}
+	return nodes.Items, append(promises, snapshotPromises(snaps.Items, vols.Items)...), nil
+}
+
+// snapshotPromises are what snapshots hold; one that is still being made, what its volume has written so far.
+func snapshotPromises(snaps []v1alpha1.NvmfSnapshot, vols []v1alpha1.NvmfVolume) []placement.Promise {
+	if len(snaps) == 0 {
+		return nil
+	}
+	byName := make(map[string]*v1alpha1.NvmfVolume, len(vols))
+	for i := range vols {
+		byName[vols[i].Name] = &vols[i]
+	}
+	promises := make([]placement.Promise, 0, len(snaps))
+	for i := range snaps {
+		s := &snaps[i]
+		p := placement.Promise{Volume: placement.SnapshotPrefix + s.Name, Node: s.Spec.Node, Device: s.Status.Device}
+		vol := byName[s.Spec.Volume]
+		if p.Device == "" && vol != nil {
+			p.Device = vol.Status.Device
+		}
+		switch {
+		case s.Status.Allocated != nil:
+			p.SizeBytes = s.Status.Allocated.Value()
+		case vol != nil && vol.Status.Allocated != nil:
+			p.SizeBytes = vol.Status.Allocated.Value()
+		}
+		promises = append(promises, p)
+	}
+	return promises
+}

@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"path/filepath"
+	"testing"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	. "github.com/onsi/gomega"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/csi-driver/controller/internal/parameters"
+	"github.com/weft-storage/weft/csi-driver/controller/internal/placement"
+	"github.com/weft-storage/weft/csi-driver/internal/health"
+)
+
+func TestCapabilities(t *testing.T) {
+	resp, err := (&Service{}).ControllerGetCapabilities(t.Context(), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, c := range resp.Capabilities {
+		got = append(got, c.GetRpc().Type.String())
+	}
+	NewWithT(t).Expect(got).To(ConsistOf("CREATE_DELETE_VOLUME", "PUBLISH_UNPUBLISH_VOLUME", "SINGLE_NODE_MULTI_WRITER", "GET_CAPACITY", "EXPAND_VOLUME", "MODIFY_VOLUME", "CREATE_DELETE_SNAPSHOT", "CLONE_VOLUME",
+		"LIST_VOLUMES", "LIST_VOLUMES_PUBLISHED_NODES", "GET_VOLUME", "LIST_SNAPSHOTS", "GET_SNAPSHOT",
+		"GET_VOLUME_HEALTH", "LIST_VOLUME_HEALTH", health.ControllerVolumeCondition.String()))
+}
+
+func TestCapacity(t *testing.T) {
+	g := NewWithT(t)
+	st := newStorage(t, 2, 10*gi, v1alpha1.TransportTCP)
+	s, _ := newService(t)
+	seen(t, s, st)
+	req := &csi.GetCapacityRequest{Parameters: map[string]string{"target": st.target}}
+	resp, err := s.GetCapacity(t.Context(), req)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(resp.AvailableCapacity).To(Equal(20 * gi))
+	g.Expect(resp.MaximumVolumeSize.Value).To(Equal(10 * gi))
+	g.Expect(resp.MinimumVolumeSize.Value).To(Equal(int64(4 << 20)))
+	newVolume(t, s, st, "v")
+	// As csi-provisioner asks: with a segment of the topology, and all that is in the StorageClass.
+	req.AccessibleTopology = &csi.Topology{Segments: map[string]string{v1alpha1.ReachesLabel: v1alpha1.ReachesVolumes}}
+	req.Parameters["csi.storage.k8s.io/fstype"], req.Parameters["csi.storage.k8s.io/node-stage-secret-name"] = "xfs", "some"
+	resp, err = s.GetCapacity(t.Context(), req)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(resp.AvailableCapacity).To(Equal(19 * gi))
+	g.Expect(resp.MaximumVolumeSize.Value).To(Equal(10*gi), "the drive of the node without the volume")
+	for _, name := range st.nodes {
+		setPlan(t, name, func(p *v1alpha1.Plan) { p.OverProvisioningPercent = 300 })
+	}
+	g.Eventually(func(g Gomega) {
+		resp, err := s.GetCapacity(t.Context(), req)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(resp.AvailableCapacity).To(Equal(59 * gi))
+		g.Expect(resp.MaximumVolumeSize.Value).To(Equal(10*gi), "no volume is larger than its drive")
+	}).WithTimeout(enough).Should(Succeed())
+	resp, err = s.GetCapacity(t.Context(), &csi.GetCapacityRequest{VolumeCapabilities: []*csi.VolumeCapability{mount("xfs")}})
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(resp.AvailableCapacity).To(BeNumerically(">=", 19*gi), "all targets together")
+	g.Expect(resp.MinimumVolumeSize.Value).To(Equal(int64(300 << 20)))
+
+	req.Parameters["transport"] = "RDMA"
+	_, err = s.GetCapacity(t.Context(), req)
+	expectError(t, err, codes.InvalidArgument, "has no RDMA")
+	_, err = s.GetCapacity(t.Context(), &csi.GetCapacityRequest{Parameters: map[string]string{"target": "quick"}})
+	expectError(t, err, codes.InvalidArgument, st.target)
+	_, err = s.GetCapacity(t.Context(), &csi.GetCapacityRequest{Parameters: map[string]string{"size": "1"}})
+	expectError(t, err, codes.InvalidArgument, `"size" is not known`)
+}
+
+func TestValidate(t *testing.T) {
+	st := newStorage(t, 1, 10*gi)
+	s, _ := newService(t)
+	seen(t, s, st)
+	resp, err := s.CreateVolume(within(t, enough), createRequest(st, own(t, "v"), 100<<20))
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := resp.Volume.VolumeId
+	base := func() *csi.ValidateVolumeCapabilitiesRequest {
+		return &csi.ValidateVolumeCapabilitiesRequest{
+			VolumeId: id, VolumeContext: resp.Volume.VolumeContext, Parameters: map[string]string{"target": st.target},
+			VolumeCapabilities: []*csi.VolumeCapability{mount("ext4"), block(csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER)},
+		}
+	}
+	got, err := s.ValidateVolumeCapabilities(t.Context(), base())
+	if err != nil || got.Confirmed == nil || len(got.Confirmed.VolumeCapabilities) != 2 {
+		t.Errorf("got %v, %v", got, err)
+	}
+	for says, change := range map[string]func(*csi.ValidateVolumeCapabilitiesRequest){
+		"ReadWriteMany": func(r *csi.ValidateVolumeCapabilitiesRequest) {
+			r.VolumeCapabilities[0].AccessMode.Mode = csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER
+		},
+		"300Mi":                              func(r *csi.ValidateVolumeCapabilitiesRequest) { r.VolumeCapabilities[0] = mount("xfs") },
+		"volume attributes: target is other": func(r *csi.ValidateVolumeCapabilitiesRequest) { r.VolumeContext = map[string]string{"target": "other"} },
+		"transport is TCP":                   func(r *csi.ValidateVolumeCapabilitiesRequest) { r.Parameters["transport"] = "RDMA" },
+		`"replicas" is not known`:            func(r *csi.ValidateVolumeCapabilitiesRequest) { r.Parameters["replicas"] = "2" },
+	} {
+		req := base()
+		change(req)
+		got, err := s.ValidateVolumeCapabilities(t.Context(), req)
+		if err != nil || got.Confirmed != nil {
+			t.Errorf("%s: got %v, %v", says, got, err)
+		}
+		NewWithT(t).Expect(got.GetMessage()).To(ContainSubstring(says))
+	}
+	_, err = s.ValidateVolumeCapabilities(t.Context(), &csi.ValidateVolumeCapabilitiesRequest{VolumeId: id})
+	expectError(t, err, codes.InvalidArgument)
+	req := base()
+	req.VolumeId = ""
+	_, err = s.ValidateVolumeCapabilities(t.Context(), req)
+	expectError(t, err, codes.InvalidArgument)
+	req.VolumeId = "unknown"
+	_, err = s.ValidateVolumeCapabilities(t.Context(), req)
+	expectError(t, err, codes.NotFound)
+}
+
+// A caller whose deadline is over hears only that; the explanation must come before.
+func TestExplanationsArriveBeforeTheDeadline(t *testing.T) {
+	st := newStorage(t, 1, 10*gi)
+	s, _ := newService(t)
+	seen(t, s, st)
+	agents.silence(st.nodes[0])
+	socket := filepath.Join(t.TempDir(), "csi.sock")
+	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := grpc.NewServer()
+	csi.RegisterControllerServer(server, s)
+	ended := make(chan error, 1)
+	go func() { ended <- server.Serve(listener) }()
+	t.Cleanup(func() {
+		server.Stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	conn, err := grpc.NewClient("unix://"+socket, grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = conn.Close() })
+	_, err = csi.NewControllerClient(conn).CreateVolume(within(t, 2*short), createRequest(st, own(t, "v"), gi))
+	expectError(t, err, codes.Unavailable, st.nodes[0])
+}
+
+func TestCodes(t *testing.T) {
+	nv := schema.GroupResource{Group: "weft.storage", Resource: "nvmfvolumes"}
+	for _, tc := range []struct {
+		err  error
+		want codes.Code
+	}{
+		{failf(invalid, "x"), codes.InvalidArgument},
+		{failf(outOfRange, "x"), codes.OutOfRange},
+		{failf(notFound, "x"), codes.NotFound},
+		{failf(exists, "x"), codes.AlreadyExists},
+		{failf(inUse, "x"), codes.FailedPrecondition},
+		{failf(busy, "x"), codes.Aborted},
+		{failf(full, "x"), codes.ResourceExhausted},
+		{failf(waiting, "x"), codes.Unavailable},
+		{&parameters.Error{}, codes.InvalidArgument},
+		{&placement.NoNodeError{}, codes.FailedPrecondition},
+		{&placement.NoRoomError{}, codes.ResourceExhausted},
+		{context.Canceled, codes.Canceled},
+		{context.DeadlineExceeded, codes.DeadlineExceeded},
+		// The API server has said no: nothing was made.
+		{apierrors.NewForbidden(nv, "v", nil), codes.Internal},
+		{apierrors.NewInvalid(schema.GroupKind{}, "v", nil), codes.Internal},
+		// It may have been made: the provisioner must ask again.
+		{apierrors.NewTimeoutError("slow", 1), codes.Unavailable},
+		{apierrors.NewInternalError(errors.New("etcd")), codes.Unavailable},
+		{apierrors.NewTooManyRequests("busy", 1), codes.Unavailable},
+		{errors.New("connection reset by peer"), codes.Unavailable},
+	} {
+		if got := code(fmt.Errorf("wrapped: %w", tc.err)); got != tc.want {
+			t.Errorf("%T %v: got %s, want %s", tc.err, tc.err, got, tc.want)
+		}
+	}
+	if toStatus(nil) != nil {
+		t.Error("no error became one")
+	}
+}
+
+func TestSizes(t *testing.T) {
+	const step = sizeStep
+	for name, tc := range map[string]struct {
+		in   *csi.CapacityRange
+		want int64
+	}{
+		"default":                  {nil, gi},
+		"default within the limit": {&csi.CapacityRange{LimitBytes: 5*step + 7}, 5 * step},
+		"default below the limit":  {&csi.CapacityRange{LimitBytes: 2 * gi}, gi},
+		"a whole step":             {&csi.CapacityRange{RequiredBytes: 7 * step}, 7 * step},
+		"rounded up":               {&csi.CapacityRange{RequiredBytes: 7*step + 1}, 8 * step},
+		"exactly the limit":        {&csi.CapacityRange{RequiredBytes: 7*step + 1, LimitBytes: 8 * step}, 8 * step},
+		"one byte":                 {&csi.CapacityRange{RequiredBytes: 1}, step},
+	} {
+		r, err := newSizeRange(tc.in)
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+			continue
+		}
+		if got, err := r.choose(step, ""); err != nil || got != tc.want {
+			t.Errorf("%s: got %d, %v; want %d", name, got, err, tc.want)
+		}
+	}
+}

@@ -1,0 +1,353 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/go-logr/logr"
+	. "github.com/onsi/gomega"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+)
+
+// One API server for all tests; each uses names of its own.
+var (
+	restConfig *rest.Config
+	api        client.Client
+	agents     *agentSet
+)
+
+func TestMain(m *testing.M) {
+	code, err := runSuite(m)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func runSuite(m *testing.M) (code int, err error) {
+	assets := os.Getenv("KUBEBUILDER_ASSETS")
+	if _, err := os.Stat(filepath.Join(assets, "kube-apiserver")); err != nil {
+		return 1, fmt.Errorf("no API server for the tests (%w): run make test-api, or make envtest and export KUBEBUILDER_ASSETS", err)
+	}
+	log.SetLogger(logr.Discard())
+	klog.SetLogger(logr.Discard())
+	env := &envtest.Environment{
+		CRDDirectoryPaths:     []string{filepath.Join("..", "..", "config", "crd")},
+		ErrorIfCRDPathMissing: true,
+		BinaryAssetsDirectory: assets,
+	}
+	if restConfig, err = env.Start(); err != nil {
+		return 1, fmt.Errorf("start the API server: %w", err)
+	}
+	defer func() {
+		if stopErr := env.Stop(); stopErr != nil && err == nil {
+			err = fmt.Errorf("stop the API server: %w", stopErr)
+		}
+	}()
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{v1alpha1.AddToScheme, corev1.AddToScheme, eventsv1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			return 1, err
+		}
+	}
+	if api, err = client.New(restConfig, client.Options{Scheme: scheme}); err != nil {
+		return 1, err
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
+	if agents, err = startAgents(ctx, restConfig, scheme); err != nil {
+		return 1, err
+	}
+	return m.Run(), nil
+}
+
+// newService returns a replica of the service; stop ends it as a kill would.
+func newService(t testing.TB) (s *Service, stop func()) {
+	t.Helper()
+	return newServiceOn(t, restConfig)
+}
+
+func newServiceOn(t testing.TB, config *rest.Config) (s *Service, stop func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	c, err := NewCluster(config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if s, err = New(ctx, c); err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- c.Start(ctx) }()
+	if !c.GetCache().WaitForCacheSync(ctx) {
+		t.Fatal("the cache does not fill")
+	}
+	stopped := false
+	stop = func() {
+		if stopped {
+			return
+		}
+		stopped = true
+		cancel()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}
+	t.Cleanup(stop)
+	if !s.Synced() {
+		t.Fatal("not synced")
+	}
+	return s, stop
+}
+
+// runs numbers the tests, so that one that is run twice (-count) has names of its own each time.
+var runs struct {
+	sync.Mutex
+	of map[testing.TB]int
+}
+
+// own returns a name for an object of this test.
+func own(t testing.TB, name string) string {
+	runs.Lock()
+	defer runs.Unlock()
+	if runs.of == nil {
+		runs.of = map[testing.TB]int{}
+	}
+	if runs.of[t] == 0 {
+		runs.of[t] = len(runs.of) + 1
+	}
+	clean := strings.ToLower(strings.NewReplacer("/", "-", "_", "-", " ", "-").Replace(t.Name()))
+	if len(clean) > 36 {
+		clean = clean[:36]
+	}
+	return fmt.Sprintf("%s-%d-%s", strings.Trim(clean, "-"), runs.of[t], name)
+}
+
+const gi = int64(1) << 30
+
+// storage is a target with nodes, each with one pool.
+type storage struct {
+	target string
+	nodes  []string
+}
+
+func newStorage(t testing.TB, nodes int, poolBytes int64, transports ...v1alpha1.TransportType) storage {
+	t.Helper()
+	return newStorageOf(t, func(*v1alpha1.NvmfTarget) {}, nodes, poolBytes, transports...)
+}
+
+// newStorageOf is newStorage for a target that is changed before it is made.
+func newStorageOf(t testing.TB, change func(*v1alpha1.NvmfTarget), nodes int, poolBytes int64, transports ...v1alpha1.TransportType) storage {
+	t.Helper()
+	if len(transports) == 0 {
+		transports = []v1alpha1.TransportType{v1alpha1.TransportTCP, v1alpha1.TransportRDMA}
+	}
+	st := storage{target: own(t, "target")}
+	target := &v1alpha1.NvmfTarget{
+		ObjectMeta: metav1.ObjectMeta{Name: st.target},
+		Spec: v1alpha1.NvmfTargetSpec{
+			Engine: v1alpha1.EngineNvmet, NodeSelector: metav1.LabelSelector{MatchLabels: map[string]string{"weft.storage/target": st.target}},
+			Devices: v1alpha1.Devices{File: &v1alpha1.DeviceFile{Path: "/var/lib/weft/pool.img", Size: resource.MustParse("1Gi")}},
+		},
+	}
+	for i, tr := range transports {
+		target.Spec.Transports = append(target.Spec.Transports, v1alpha1.Transport{Type: tr, Port: int32(4420 + i)})
+	}
+	change(target)
+	create(t, target)
+	st.addNodes(t, target, nodes, poolBytes)
+	return st
+}
+
+// addNodes that serve the target as it is.
+func (st *storage) addNodes(t testing.TB, target *v1alpha1.NvmfTarget, nodes int, poolBytes int64) {
+	t.Helper()
+	for i := range nodes {
+		name := own(t, fmt.Sprintf("node-%d", i))
+		st.nodes = append(st.nodes, name)
+		node := &v1alpha1.NvmfNode{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.NvmfNodeSpec{Target: st.target, Plan: &v1alpha1.Plan{
+			Engine: v1alpha1.EngineNvmet, File: target.Spec.Devices.File,
+		}}}
+		for _, tr := range target.Spec.Transports {
+			node.Spec.Plan.Portals = append(node.Spec.Plan.Portals, v1alpha1.PlannedPortal{
+				Portal: v1alpha1.Portal{Transport: tr.Type, Address: "10.0.0.1", Port: tr.Port}, MaxIOQueues: 8, QueueDepth: 128,
+			})
+		}
+		create(t, node)
+		agents.add(name, poolBytes)
+		setNodeStatus(t, name, func(s *v1alpha1.NvmfNodeStatus) {
+			s.Pools = []v1alpha1.PoolStatus{{Device: poolDevice, Ready: true, Total: resource.NewQuantity(poolBytes, resource.BinarySI)}}
+			s.Conditions = []metav1.Condition{condition(v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonAsExpected, "")}
+		})
+	}
+}
+
+func condition(kind string, s metav1.ConditionStatus, reason, message string) metav1.Condition {
+	return metav1.Condition{Type: kind, Status: s, Reason: reason, Message: message, LastTransitionTime: metav1.Now()}
+}
+
+// setPlan plays the operator. It retries when an agent wrote in between.
+func setPlan(t testing.TB, name string, change func(*v1alpha1.Plan)) {
+	t.Helper()
+	NewWithT(t).Eventually(func() error {
+		var node v1alpha1.NvmfNode
+		if err := api.Get(t.Context(), types.NamespacedName{Name: name}, &node); err != nil {
+			return err
+		}
+		change(node.Spec.Plan)
+		return api.Update(t.Context(), &node)
+	}).Should(Succeed())
+}
+
+func setNodeStatus(t testing.TB, name string, change func(*v1alpha1.NvmfNodeStatus)) {
+	t.Helper()
+	var node v1alpha1.NvmfNode
+	if err := api.Get(t.Context(), types.NamespacedName{Name: name}, &node); err != nil {
+		t.Fatal(err)
+	}
+	change(&node.Status)
+	if err := api.Status().Update(t.Context(), &node); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func create(t testing.TB, obj client.Object) {
+	t.Helper()
+	if err := api.Create(t.Context(), obj); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// newHost makes a Kubernetes Node that the replica knows, and returns its name and its CSI node id.
+func newHost(t testing.TB, s *Service, name string) (nodeName, nodeID string) {
+	t.Helper()
+	nodeName = own(t, name)
+	return nodeName, register(t, s, nodeName)
+}
+
+func register(t testing.TB, s *Service, name string) (nodeID string) {
+	t.Helper()
+	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	create(t, node)
+	NewWithT(t).Eventually(func() (string, error) { return s.nodeName(t.Context(), string(node.UID)) }).
+		WithTimeout(enough).WithPolling(10 * time.Millisecond).Should(Equal(node.Name))
+	return v1alpha1.HostNQNPrefix + string(node.UID)
+}
+
+func deleteNode(t testing.TB, name string) {
+	t.Helper()
+	if err := api.Delete(t.Context(), &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// seen waits until the replica's cache shows what a test has just written.
+func seen(t testing.TB, s *Service, st storage) {
+	t.Helper()
+	NewWithT(t).Eventually(func(g Gomega) {
+		var target v1alpha1.NvmfTarget
+		g.Expect(s.client.Get(t.Context(), types.NamespacedName{Name: st.target}, &target)).To(Succeed())
+		for _, n := range st.nodes {
+			var cached, live v1alpha1.NvmfNode
+			g.Expect(s.client.Get(t.Context(), types.NamespacedName{Name: n}, &cached)).To(Succeed())
+			g.Expect(api.Get(t.Context(), types.NamespacedName{Name: n}, &live)).To(Succeed())
+			g.Expect(cached.ResourceVersion).To(Equal(live.ResourceVersion))
+		}
+	}).WithTimeout(30 * time.Second).WithPolling(10 * time.Millisecond).Should(Succeed())
+}
+
+func mount(fsType string) *csi.VolumeCapability {
+	return &csi.VolumeCapability{
+		AccessType: &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{FsType: fsType, MountFlags: []string{"noatime"}}},
+		AccessMode: &csi.VolumeCapability_AccessMode{Mode: csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER},
+	}
+}
+
+func block(mode csi.VolumeCapability_AccessMode_Mode) *csi.VolumeCapability {
+	return &csi.VolumeCapability{
+		AccessType: &csi.VolumeCapability_Block{Block: &csi.VolumeCapability_BlockVolume{}},
+		AccessMode: &csi.VolumeCapability_AccessMode{Mode: mode},
+	}
+}
+
+func createRequest(st storage, name string, size int64) *csi.CreateVolumeRequest {
+	return &csi.CreateVolumeRequest{
+		Name: name, Parameters: map[string]string{"target": st.target},
+		CapacityRange:      &csi.CapacityRange{RequiredBytes: size},
+		VolumeCapabilities: []*csi.VolumeCapability{mount("ext4")},
+	}
+}
+
+func publishRequest(volume, nodeID string) *csi.ControllerPublishVolumeRequest {
+	return &csi.ControllerPublishVolumeRequest{VolumeId: volume, NodeId: nodeID, VolumeCapability: mount("ext4")}
+}
+
+// within gives a call a deadline, as sidecars do.
+func within(t testing.TB, d time.Duration) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// enough for any call that is to succeed; short for one that is to wait in vain.
+const (
+	enough = time.Minute
+	short  = 500 * time.Millisecond
+)
+
+func expectError(t testing.TB, err error, want codes.Code, says ...string) {
+	t.Helper()
+	if status.Code(err) != want {
+		t.Errorf("got %v, want %s", err, want)
+	}
+	for _, w := range says {
+		if !strings.Contains(fmt.Sprint(err), w) {
+			t.Errorf("%q does not say %q", err, w)
+		}
+	}
+}
+
+// volume as the API server has it; nil when it is not there.
+func volume(t testing.TB, name string) *v1alpha1.NvmfVolume {
+	t.Helper()
+	vol, err := (&objects[v1alpha1.NvmfVolume, *v1alpha1.NvmfVolume]{}).get(t.Context(), api, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return vol
+}
+
+// newVolume makes a volume through the service.
+func newVolume(t testing.TB, s *Service, st storage, name string) string {
+	t.Helper()
+	resp, err := s.CreateVolume(within(t, enough), createRequest(st, own(t, name), gi))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.Volume.VolumeId
+}

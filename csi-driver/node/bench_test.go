@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node_test
+
+import (
+	"fmt"
+	"os"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/csi-driver/node/nodetest"
+	"github.com/weft-storage/weft/csi-driver/publishcontext"
+)
+
+// BenchmarkStageBesideOthers stages one volume on a node that has none, and one on a node that has 300, each staged and
+// published. It gives the medians of both and their ratio, which is to be 1.3 at most:
+//
+//	go test ./csi-driver/node -run '^$' -bench StageBesideOthers -benchtime 200x
+//
+// The kernel is fabricstest's, whose own work does not depend on how many volumes there are. It connects at once; on a real
+// one each connection takes some 100 ms more, on either node.
+func BenchmarkStageBesideOthers(b *testing.B) {
+	const others = 300
+	for name, c := range map[string]*csi.VolumeCapability{"block": blockCapability(), "ext4": mountCapability("ext4")} {
+		b.Run(name, func(b *testing.B) {
+			alone, beside := setUp(b), setUp(b)
+			for i := range others {
+				v := beside.nth(i)
+				must(b, v.stage(blockCapability()))
+				must(b, v.publish())
+			}
+			var first, more []time.Duration
+			for attachment := int64(0); b.Loop(); attachment++ {
+				first = append(first, alone.nth(others).measure(c, attachment))
+				more = append(more, beside.nth(others).measure(c, attachment))
+			}
+			one, another := median(first), median(more)
+			b.ReportMetric(0, "ns/op") // of both together, with what surrounds them
+			b.ReportMetric(float64(one.Microseconds()), "first-µs")
+			b.ReportMetric(float64(another.Microseconds()), "after-300-µs")
+			b.ReportMetric(float64(another)/float64(one), "ratio")
+		})
+	}
+}
+
+func median(d []time.Duration) time.Duration {
+	slices.Sort(d)
+	return d[len(d)/2]
+}
+
+// numbered is one of many volumes on the suite's node.
+type numbered struct {
+	*suite
+	id, staging string
+	at          publishcontext.Context
+}
+
+func (s *suite) nth(i int) numbered {
+	id := fmt.Sprintf("pvc-n%03d", i)
+	v := numbered{suite: s, id: id, staging: s.path("staging-" + id), at: publishcontext.Context{
+		NQN: v1alpha1.NQNPrefix + id, NGUID: fmt.Sprintf("%032x", i+1), SizeBytes: size, Blank: true, Portals: s.context.Portals,
+		IOQueues: 2, QueueDepth: 128, CtrlLossTimeoutSeconds: -1,
+	}}
+	must(s, s.kernel.Serve(nodetest.Subsystem{
+		NQN: v.at.NQN, Portals: []string{"10.0.0.1:4420"}, Hosts: []string{s.service.HostNQN},
+		Namespaces: []nodetest.Namespace{{NGUID: v.at.NGUID, SizeBytes: size}},
+	}))
+	must(s, os.MkdirAll(v.staging, 0o750))
+	return v
+}
+
+func (v numbered) stage(c *csi.VolumeCapability) error {
+	_, err := v.service.NodeStageVolume(v.Context(), &csi.NodeStageVolumeRequest{
+		VolumeId: v.id, StagingTargetPath: v.staging, VolumeCapability: c, PublishContext: v.at.Encode(),
+	})
+	return err
+}
+
+func (v numbered) publish() error {
+	_, err := v.service.NodePublishVolume(v.Context(), &csi.NodePublishVolumeRequest{
+		VolumeId: v.id, StagingTargetPath: v.staging, TargetPath: v.path("pod-" + v.id), VolumeCapability: blockCapability(), PublishContext: v.at.Encode(),
+	})
+	return err
+}
+
+// measure stages what is blank in this attachment, tells how long that took, and takes everything back.
+func (v numbered) measure(c *csi.VolumeCapability, attachment int64) time.Duration {
+	v.at.Attachment = attachment
+	begun := time.Now()
+	err := v.stage(c)
+	took := time.Since(begun)
+	must(v, err)
+	_, err = v.service.NodeUnstageVolume(v.Context(), &csi.NodeUnstageVolumeRequest{VolumeId: v.id, StagingTargetPath: v.staging})
+	must(v, err)
+	must(v, os.Remove(v.kernel.Backing(v.at.NGUID)))
+	return took
+}

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/go-logr/logr"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/csi-driver/internal/health"
+	"github.com/weft-storage/weft/csi-driver/node/internal/fabrics"
+	"github.com/weft-storage/weft/csi-driver/node/internal/filesystem"
+	"github.com/weft-storage/weft/csi-driver/publishcontext"
+)
+
+// Reasons of a volume's problems on this node.
+const (
+	// reasonPathDown: no path is live; I/O waits, or fails when ctrlLossTimeout has passed.
+	reasonPathDown = "PathDown"
+	// reasonPathLost: some paths are live, and not all that the volume has.
+	reasonPathLost = "PathLost"
+	// reasonDeviceGone: what is mounted, or given to a pod, is a device that is no more.
+	reasonDeviceGone = "DeviceGone"
+	// reasonWrongDevice: the subsystem serves something else than the volume that was staged.
+	reasonWrongDevice = "WrongDevice"
+	// reasonShrunk: the device is smaller than the volume was when it was staged.
+	reasonShrunk = "Shrunk"
+	// reasonReadOnly: the kernel met an error and takes no more writes.
+	reasonReadOnly = "FilesystemReadOnly"
+	// reasonFailed: the filesystem answers with an error.
+	reasonFailed = "FilesystemFailed"
+	// reasonNoAnswer: the filesystem does not answer.
+	reasonNoAnswer = "NoAnswer"
+)
+
+// NodeGetVolumeHealth tells what this node finds wrong with a volume that is staged on it.
+func (s *Service) NodeGetVolumeHealth(ctx context.Context, r *csi.NodeGetVolumeHealthRequest) (*csi.NodeGetVolumeHealthResponse, error) {
+	p, err := s.volumeHealth(ctx, r)
+	if err != nil {
+		return nil, status(err)
+	}
+	return &csi.NodeGetVolumeHealthResponse{VolumeHealth: p.Volume(r.GetVolumeId())}, nil
+}
+
+func (s *Service) volumeHealth(ctx context.Context, r *csi.NodeGetVolumeHealthRequest) (health.Problems, error) {
+	if err := required(field{"volume_id", r.GetVolumeId()}); err != nil {
+		return nil, err
+	}
+	var places []filesystem.Mount
+	for _, path := range []string{r.GetVolumePublishPath(), r.GetStagingTargetPath()} {
+		if path == "" {
+			continue
+		}
+		m, mounted, err := s.Filesystems.At(path)
+		if err != nil {
+			return nil, err
+		}
+		if mounted {
+			places = append(places, m)
+		}
+	}
+	seen, err := s.look(ctx, r.GetVolumeId(), places...)
+	if err != nil {
+		return nil, err
+	}
+	if len(places) == 0 && len(seen.controllers) == 0 && seen.staged == nil {
+		return nil, fmt.Errorf("%w: volume %s is not on this node", errUnknown, r.GetVolumeId())
+	}
+	return seen.problems(), nil
+}
+
+// sight is what can be seen of a volume on this node.
+type sight struct {
+	// staged is what it was staged with; nil when that is not known.
+	staged      *publishcontext.Context
+	controllers []fabrics.Controller
+	namespaces  []fabrics.Namespace
+	// mounts of its namespaces, and those that were asked about.
+	mounts []filesystem.Mount
+	// gone are those whose device is no more.
+	gone []filesystem.Mount
+	// measured filesystems, by path: the first mount of each.
+	measured map[string]measured
+}
+
+// look gathers what can be seen, and waits for nothing but, within limits, the volume's filesystem. The mounts are those asked about; the volume's others are found.
+func (s *Service) look(ctx context.Context, volume string, asked ...filesystem.Mount) (sight, error) {
+	seen := sight{measured: map[string]measured{}}
+	at, err := s.records().get(volume)
+	switch {
+	case err == nil:
+		seen.staged = &at
+	case !errors.Is(err, fs.ErrNotExist):
+		logr.FromContextOrDiscard(ctx).Error(err, "What the volume was staged with is not known", "volume", volume)
+	}
+	nqn := subsystemNQN(volume)
+	if seen.controllers, err = s.Initiator.Controllers(nqn); err != nil {
+		return seen, err
+	}
+	if seen.namespaces, err = s.Initiator.Namespaces(nqn); err != nil {
+		return seen, err
+	}
+	for _, m := range asked {
+		if _, err := s.deviceOf(volume, m); errors.Is(err, fabrics.ErrNotFound) {
+			seen.gone = append(seen.gone, m)
+		} else if err != nil && !errors.Is(err, fabrics.ErrNotNVMe) && !errors.Is(err, errOtherVolume) {
+			return seen, err
+		} else if err == nil && m.Node == "" {
+			seen.measured[m.Path] = s.measures.of(ctx, m.Path, s.Filesystems.Usage)
+		}
+	}
+	for _, ns := range seen.namespaces {
+		mounts, err := s.Filesystems.Shown(ns.Device, ns.Name)
+		if err != nil {
+			return seen, err
+		}
+		seen.mounts = append(seen.mounts, mounts...)
+	}
+	return seen, nil
+}
+
+// problems decides what is wrong.
+func (v sight) problems() health.Problems {
+	var p health.Problems
+	add := func(kind csi.VolumeHealthErrorType, reason, format string, args ...any) {
+		p.Add(kind, reason, fmt.Sprintf(format, args...))
+	}
+	live := 0
+	for _, c := range v.controllers {
+		if c.Live() {
+			live++
+		}
+	}
+	switch paths := v.paths(); {
+	case live == 0:
+		add(health.Inaccessible, reasonPathDown, "no path to its target is live: %s", paths)
+	case live < len(v.controllers) || len(v.unreached()) > 0:
+		add(health.Degraded, reasonPathLost, "not all paths to its target are live: %s", paths)
+	}
+	v.identity(add, live > 0)
+	for _, m := range v.gone {
+		add(health.Inaccessible, reasonDeviceGone, "the device at %s was lost; delete the pod, so that the volume is staged anew", m.Path)
+	}
+	for _, m := range v.mounts {
+		if m.TurnedReadOnly {
+			add(health.Inaccessible, reasonReadOnly,
+				"its filesystem met an error and takes no more writes: see the kernel's log of this node; then delete the pod, and it is checked when it is next mounted")
+		}
+	}
+	for _, path := range slices.Sorted(maps.Keys(v.measured)) {
+		m := v.measured[path]
+		switch {
+		case m.err == nil:
+		case errors.Is(m.err, errNoAnswer):
+			add(health.Inaccessible, reasonNoAnswer, "%v", m.err)
+		default:
+			add(health.Inaccessible, reasonFailed, "its filesystem at %s fails: %v", path, m.err)
+		}
+	}
+	return p
+}
+
+// identity checks what the subsystem serves against what was staged.
+func (v sight) identity(add func(csi.VolumeHealthErrorType, string, string, ...any), live bool) {
+	if v.staged == nil || !live {
+		return
+	}
+	i := slices.IndexFunc(v.namespaces, func(ns fabrics.Namespace) bool { return ns.NGUID == v.staged.NGUID })
+	if i < 0 {
+		var others []string
+		for _, ns := range v.namespaces {
+			others = append(others, ns.NGUID)
+		}
+		add(health.Inaccessible, reasonWrongDevice, "its subsystem does not serve namespace %s; it serves [%s]", v.staged.NGUID, strings.Join(others, ", "))
+		return
+	}
+	if ns := v.namespaces[i]; ns.SizeBytes < v.staged.SizeBytes {
+		add(health.DataLoss, reasonShrunk, "%s has %d bytes, and had %d when it was staged", ns.Name, ns.SizeBytes, v.staged.SizeBytes)
+	}
+}
+
+func (v sight) unreached() []v1alpha1.Portal {
+	if v.staged == nil {
+		return nil
+	}
+	return fabrics.Unreached(v.staged.Portals, v.controllers)
+}
+
+// paths in words.
+func (v sight) paths() string {
+	var all []string
+	for _, c := range v.controllers {
+		all = append(all, c.String())
+	}
+	for _, p := range v.unreached() {
+		all = append(all, fmt.Sprintf("none to %s %s port %d", p.Transport, p.Address, p.Port))
+	}
+	if len(all) == 0 {
+		return "it is not connected"
+	}
+	return strings.Join(all, ", ")
+}

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fabrics
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/go-logr/logr"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+)
+
+// keepAlive, within which a host and a target must hear of each other, forgives either that is busy for a moment. The kernel's own
+// is 5 s (NVME_DEFAULT_KATO). fast_io_fail_tmo stays off, as in the kernel (NVMF_DEF_FAIL_FAST_TMO, -1): how long I/O waits is
+// said once, by ctrl_loss_tmo.
+const keepAlive = 10 * time.Second
+
+// modules of the transports.
+var modules = map[v1alpha1.TransportType]string{
+	v1alpha1.TransportTCP:  "nvme_tcp",
+	v1alpha1.TransportRDMA: "nvme_rdma",
+}
+
+// Connect makes a controller for each portal that has none, and returns when at least one portal of the subsystem
+// has one; portals that could not be connected meanwhile are logged. It is idempotent. A portal at which nothing answered within
+// the last 30 seconds is tried only when no other can be connected.
+// It fails with the error of each portal, joined, when no portal could be connected: a *ConnectError, or ErrUnsupported without
+// one where the kernel has no module for the portal's transport.
+//
+// What this machine connected as a former host is disconnected first. It fails with an *InUseError when something uses the volume
+// through that alone, and with a *StuckError when it is not gone before the context ends.
+//
+// Without the kernel's multipath (nvme_core.multipath=N) each controller would be
+// a block device of its own, so that only one portal is connected.
+func (h *Host) Connect(ctx context.Context, c Connection) error {
+	if len(c.Portals) == 0 {
+		return fmt.Errorf("%w: %s has no portal", ErrInvalid, c.NQN)
+	}
+	known, err := h.prepare(ctx)
+	if err != nil {
+		return err
+	}
+	multipath, err := h.multipath()
+	if err != nil {
+		return err
+	}
+	if err := h.shed(ctx, c.NQN, multipath); err != nil {
+		return err
+	}
+	if !multipath {
+		// Whichever portal it leads to: the one that failed when it was made may answer by now.
+		controllers, err := h.Controllers(c.NQN)
+		if err != nil || connected(controllers) {
+			return err
+		}
+	}
+	var errs []error
+	paths := 0
+	answering, silent := h.bySilence(c.Portals)
+	for i, p := range slices.Concat(answering, silent) {
+		if paths > 0 && !multipath {
+			break
+		}
+		if paths > 0 && i >= len(answering) {
+			logr.FromContextOrDiscard(ctx).Info("Portals did not answer a moment ago, and are left for later", "nqn", c.NQN, "portals", silent)
+			break
+		}
+		err := h.connectPortal(ctx, c, p, known)
+		h.heard(p, err)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		paths++
+	}
+	if paths == 0 {
+		return errors.Join(errs...)
+	}
+	for _, err := range errs {
+		logr.FromContextOrDiscard(ctx).Error(err, "Volume is connected through fewer portals than it has")
+	}
+	return nil
+}
+
+// prepare loads what the kernel needs for any connection and reads which options it knows; nil stands for "it does not say".
+func (h *Host) prepare(ctx context.Context) (map[string]bool, error) {
+	if err := h.module(ctx, "nvme_fabrics", h.dev("nvme-fabrics")); err != nil {
+		return nil, err
+	}
+	text, err := h.Kernel.Options()
+	if errors.Is(err, syscall.EINVAL) {
+		return nil, nil // before Linux 5.17
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read the kernel's connect options: %w", err)
+	}
+	known := map[string]bool{}
+	for option := range strings.SplitSeq(strings.TrimSpace(text), ",") {
+		key, _, _ := strings.Cut(option, "=")
+		known[key] = true
+	}
+	return known, nil
+}
+
+// speak makes the kernel ready for a transport. A volume with portals of two needs only one of them.
+func (h *Host) speak(ctx context.Context, t v1alpha1.TransportType) error {
+	module, ok := modules[t]
+	if !ok {
+		return fmt.Errorf("%w: transport %q; it must be TCP or RDMA", ErrInvalid, t)
+	}
+	return h.module(ctx, module, h.sys("module", module))
+}
+
+// module loads a kernel module unless what it makes is there.
+func (h *Host) module(ctx context.Context, name, makes string) error {
+	if _, err := os.Stat(makes); !errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err := h.LoadModule(ctx, name); err != nil {
+		return fmt.Errorf("load kernel module %s: %w: %w", name, ErrUnsupported, err)
+	}
+	return nil
+}
+
+func (h *Host) dev(name string) string { return strings.TrimSuffix(h.Root, "/") + "/dev/" + name }
+
+// multipath tells whether the kernel joins the controllers of a subsystem.
+func (h *Host) multipath() (bool, error) {
+	v, err := attribute(h.sys("module/nvme_core/parameters/multipath"))
+	if errors.Is(err, errGone) {
+		return false, nil // built without it
+	}
+	if err != nil {
+		return false, fmt.Errorf("read nvme_core.multipath: %w", err)
+	}
+	return v == "Y", nil
+}
+
+func (h *Host) connectPortal(ctx context.Context, c Connection, p v1alpha1.Portal, known map[string]bool) error {
+	// A subsystem that nothing is known of is not looked for first, which would mean to read every other volume's: the kernel
+	// refuses a second connection to the same portal, before it sends anything.
+	if h.hasName(c.NQN) {
+		if connected, err := h.connectedTo(c.NQN, p); connected || err != nil {
+			return err
+		}
+	}
+	if err := h.speak(ctx, p.Transport); err != nil {
+		return err
+	}
+	options, err := h.options(c, p, known)
+	if err != nil {
+		return err
+	}
+	if err := h.Answers(ctx, p); err != nil {
+		// One that is connected waits for its target.
+		if connected, err := h.connectedTo(c.NQN, p); connected || err != nil {
+			return err
+		}
+		return &ConnectError{NQN: c.NQN, Host: h.NQN, Portal: p, Err: err}
+	}
+	address := net.JoinHostPort(p.Address, strconv.Itoa(int(p.Port)))
+	err = h.flights.do(ctx, flightKey{nqn: c.NQN, portal: string(p.Transport) + address}, func() error {
+		answer, err := h.Kernel.Create(options)
+		if err == nil {
+			h.expect(c.NQN, answer)
+		}
+		return err
+	})
+	switch {
+	case err == nil:
+		logr.FromContextOrDiscard(ctx).Info("Connected", "nqn", c.NQN, "transport", p.Transport, "portal", address)
+		return nil
+	case errors.Is(err, syscall.EALREADY):
+		// Another process was faster: the kernel looks for the same portal, subsystem and host.
+		return nil
+	default:
+		return &ConnectError{NQN: c.NQN, Host: h.NQN, Portal: p, Err: err}
+	}
+}
+
+// connectedTo tells whether there is a controller for a portal that the kernel is not taking away.
+func (h *Host) connectedTo(nqn string, p v1alpha1.Portal) (bool, error) {
+	controllers, err := h.Controllers(nqn)
+	return slices.ContainsFunc(controllers, func(c Controller) bool { return c.reaches(p) && !c.going() }), err
+}
+
+// hasName tells whether it was remembered where a subsystem is.
+func (h *Host) hasName(nqn string) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	return h.names[nqn] != ""
+}
+
+// expect takes the kernel's answer to a creation (instance=3,cntlid=1) as a hint: a subsystem
+// bears the number of the first controller that the host had for it.
+func (h *Host) expect(nqn, answer string) {
+	instance, _, _ := strings.Cut(strings.TrimPrefix(answer, "instance="), ",")
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if h.names[nqn] == "" {
+		h.names[nqn] = "nvme-subsys" + instance
+	}
+}
+
+// options writes what the kernel shall be told. Those that it does not know are left out, if it can do without.
+func (h *Host) options(c Connection, p v1alpha1.Portal, known map[string]bool) (string, error) {
+	list := []struct {
+		key, value string
+		optional   bool
+	}{
+		{"transport", strings.ToLower(string(p.Transport)), false},
+		{"traddr", p.Address, false},
+		{"trsvcid", strconv.Itoa(int(p.Port)), false},
+		{"nqn", c.NQN, false},
+		{"hostnqn", h.NQN, false},
+		{"hostid", h.UID, false},
+		{"nr_io_queues", positive(c.IOQueues), true},
+		{"queue_size", positive(c.QueueDepth), true},
+		{"ctrl_loss_tmo", strconv.Itoa(int(c.CtrlLossTimeoutSeconds)), true},
+		{"reconnect_delay", seconds(v1alpha1.ReconnectDelay), true},
+		{"keep_alive_tmo", seconds(keepAlive), true},
+	}
+	var words []string
+	for _, o := range list {
+		if o.optional && (o.value == "" || known != nil && !known[o.key]) {
+			continue
+		}
+		if o.value == "" || strings.ContainsAny(o.value, ", \t\n\x00") {
+			return "", fmt.Errorf("%w: %s is %q; it must be one word without a comma", ErrInvalid, o.key, o.value)
+		}
+		words = append(words, o.key+"="+o.value)
+	}
+	return strings.Join(words, ","), nil
+}
+
+func seconds(d time.Duration) string { return strconv.Itoa(int(d / time.Second)) }
+
+// positive leaves an option out, by an empty value, when it is not set.
+func positive(n int32) string {
+	if n <= 0 {
+		return ""
+	}
+	return strconv.Itoa(int(n))
+}

@@ -1,0 +1,721 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package fabrics_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	testingclock "k8s.io/utils/clock/testing"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/csi-driver/node/internal/fabrics"
+	"github.com/weft-storage/weft/csi-driver/node/nodetest"
+)
+
+const (
+	uid   = "11111111-2222-4333-8444-555555555555"
+	nqn   = v1alpha1.NQNPrefix + "pvc-1"
+	nguid = "0a0b0c0d0e0f40018203040506070809"
+	size  = 64 << 20
+)
+
+var (
+	first  = v1alpha1.Portal{Transport: v1alpha1.TransportTCP, Address: "10.0.0.1", Port: 4420}
+	second = v1alpha1.Portal{Transport: v1alpha1.TransportTCP, Address: "10.0.0.2", Port: 4420}
+	id     = fabrics.ID{NQN: nqn, NGUID: nguid}
+)
+
+type fixture struct {
+	*testing.T
+	kernel *nodetest.Kernel
+	host   *fabrics.Host
+	// mounts of block devices, by name.
+	mounts  map[string][]string
+	modules []string
+}
+
+func setUp(t *testing.T) *fixture {
+	t.Helper()
+	k, err := nodetest.NewKernel(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := &fixture{T: t, kernel: k, mounts: map[string][]string{}}
+	f.host = fabrics.New(fabrics.Config{
+		Root: k.Root, UID: uid, Kernel: k,
+		LoadModule: func(_ context.Context, name string) error { f.modules = append(f.modules, name); return nil },
+		Reachable:  func(context.Context, string) error { return nil },
+		MountsOf:   func(ns fabrics.Namespace) ([]string, error) { return f.mounts[ns.Name], nil },
+	})
+	f.serve(nqn, nguid)
+	return f
+}
+
+func (f *fixture) must(err error) {
+	f.Helper()
+	if err != nil {
+		f.Fatal(err)
+	}
+}
+
+func (f *fixture) serve(nqn string, nguids ...string) {
+	f.Helper()
+	s := nodetest.Subsystem{NQN: nqn, Portals: []string{"10.0.0.1:4420", "10.0.0.2:4420"}, Hosts: []string{f.host.NQN}}
+	for _, g := range nguids {
+		s.Namespaces = append(s.Namespaces, nodetest.Namespace{NGUID: g, SizeBytes: size})
+	}
+	f.must(f.kernel.Serve(s))
+}
+
+func connection(portals ...v1alpha1.Portal) fabrics.Connection {
+	return fabrics.Connection{NQN: nqn, Portals: portals, IOQueues: 2, QueueDepth: 128, CtrlLossTimeoutSeconds: -1}
+}
+
+func (f *fixture) connect(portals ...v1alpha1.Portal) fabrics.Namespace {
+	f.Helper()
+	f.must(f.host.Connect(f.Context(), connection(portals...)))
+	ns, err := f.host.WaitNamespace(f.Context(), id, size)
+	f.must(err)
+	return ns
+}
+
+func soon(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// untilItHangs gives a call up once the kernel hangs over it.
+func (f *fixture) untilItHangs(call func(context.Context) error) error {
+	ctx, cancel := context.WithCancel(f.Context())
+	defer cancel()
+	go func() {
+		<-f.kernel.Hanging
+		cancel()
+	}()
+	return call(ctx)
+}
+
+func TestConnectWritesTheOptions(t *testing.T) {
+	f := setUp(t)
+	f.connect(first)
+	want := "transport=tcp,traddr=10.0.0.1,trsvcid=4420,nqn=" + nqn + ",hostnqn=nqn.2014-08.org.nvmexpress:uuid:" + uid + ",hostid=" + uid +
+		",nr_io_queues=2,queue_size=128,ctrl_loss_tmo=-1,reconnect_delay=2,keep_alive_tmo=10"
+	if got := f.kernel.Creations(); len(got) != 1 || got[0] != want {
+		t.Errorf("wrote\n%q, want\n%q", got, want)
+	}
+}
+
+// With hundreds of volumes, a further one does not read all the others'.
+func TestConnectReadsNoOtherSubsystem(t *testing.T) {
+	f := setUp(t)
+	other := v1alpha1.NQNPrefix + "pvc-2"
+	f.serve(other, strings.Repeat("f", 32))
+	c := connection(first)
+	c.NQN = other
+	f.must(f.host.Connect(t.Context(), c))
+	name := filepath.Join(f.kernel.Root, "sys/class/nvme-subsystem/nvme-subsys0/subsysnqn")
+	f.must(os.Remove(name))
+	f.must(os.Mkdir(name, 0o755)) // reading it fails
+	f.connect(first)
+}
+
+// A process that has just started knows of no connection, and makes none twice.
+func TestConnectAfterARestart(t *testing.T) {
+	f := setUp(t)
+	f.connect(first)
+	config := f.host.Config
+	f.host = fabrics.New(config)
+	f.connect(first)
+	if got := f.kernel.Controllers(); len(got) != 1 {
+		t.Errorf("controllers %v", got)
+	}
+	// One whose target is away waits for it, and that is no error of connecting.
+	config.Reachable = func(context.Context, string) error { return syscall.ETIMEDOUT }
+	f.must(f.kernel.SetState("nvme0", "connecting"))
+	f.host = fabrics.New(config)
+	f.must(f.host.Connect(t.Context(), connection(first)))
+	if err := f.host.Connect(t.Context(), connection(second)); err == nil {
+		t.Error("a portal that cannot be reached is connected")
+	}
+}
+
+func TestConnectLeavesOutWhatTheKernelDoesNotKnow(t *testing.T) {
+	f := setUp(t)
+	f.kernel.Known = strings.ReplaceAll(f.kernel.Known, ",keep_alive_tmo=%d", "")
+	f.connect(first)
+	if got := f.kernel.Creations()[0]; strings.Contains(got, "keep_alive_tmo") || !strings.Contains(got, "ctrl_loss_tmo") {
+		t.Errorf("wrote %s", got)
+	}
+}
+
+func TestConnectOnAKernelThatDoesNotListItsOptions(t *testing.T) {
+	f := setUp(t)
+	f.kernel.Known = ""
+	f.connect(first)
+	if got := f.kernel.Creations()[0]; !strings.Contains(got, "keep_alive_tmo=10") {
+		t.Errorf("wrote %s", got)
+	}
+}
+
+func TestConnectLoadsModules(t *testing.T) {
+	f := setUp(t)
+	f.must(os.Remove(filepath.Join(f.kernel.Root, "dev/nvme-fabrics")))
+	f.must(os.Remove(filepath.Join(f.kernel.Root, "sys/module/nvme_tcp")))
+	f.connect(first)
+	if got := fmt.Sprint(f.modules); got != "[nvme_fabrics nvme_tcp]" {
+		t.Errorf("loaded %s", got)
+	}
+}
+
+func TestConnectIsIdempotent(t *testing.T) {
+	f := setUp(t)
+	before := f.connect(first, second)
+	after := f.connect(first, second)
+	if before != after || len(f.kernel.Creations()) != 2 || len(f.kernel.Controllers()) != 2 {
+		t.Errorf("%+v became %+v, with %q", before, after, f.kernel.Creations())
+	}
+}
+
+func TestConnectWithoutMultipathUsesOnePortal(t *testing.T) {
+	f := setUp(t)
+	f.must(f.kernel.DisableMultipath())
+	ns := f.connect(first, second)
+	if len(f.kernel.Controllers()) != 1 {
+		t.Errorf("controllers %v: each would be a block device of its own", f.kernel.Controllers())
+	}
+	if got, err := f.host.NamespaceByDevice(ns.Device); err != nil || got != ns {
+		t.Errorf("by device %+v, %v; want %+v", got, err, ns)
+	}
+}
+
+// The first portal was dead when the volume was connected through the second, and is back.
+func TestConnectAgainWithoutMultipathKeepsThePathThatIsThere(t *testing.T) {
+	f := setUp(t)
+	f.must(f.kernel.DisableMultipath())
+	dead := v1alpha1.Portal{Transport: v1alpha1.TransportTCP, Address: "10.0.0.9", Port: 4420}
+	f.connect(dead, second)
+	f.must(f.kernel.Serve(nodetest.Subsystem{
+		NQN: nqn, Portals: []string{"10.0.0.9:4420", "10.0.0.2:4420"}, Hosts: []string{f.host.NQN},
+		Namespaces: []nodetest.Namespace{{NGUID: nguid, SizeBytes: size}},
+	}))
+	f.connect(dead, second)
+	if got := f.kernel.Controllers(); len(got) != 1 {
+		t.Errorf("controllers %v: the second is a second block device", got)
+	}
+}
+
+func TestLost(t *testing.T) {
+	both := []v1alpha1.Portal{first, second}
+	for name, c := range map[string]struct {
+		change func(*fixture)
+		want   []v1alpha1.Portal
+	}{
+		"none":                 {func(f *fixture) { f.connect(first, second) }, nil},
+		"one was never made":   {func(f *fixture) { f.connect(first) }, []v1alpha1.Portal{second}},
+		"one was given up":     {func(f *fixture) { f.connect(first, second); f.must(f.kernel.Drop("nvme0")) }, []v1alpha1.Portal{first}},
+		"one is being deleted": {func(f *fixture) { f.connect(first, second); f.must(f.kernel.SetState("nvme1", "deleting")) }, []v1alpha1.Portal{second}},
+		"one reconnects":       {func(f *fixture) { f.connect(first, second); f.must(f.kernel.SetState("nvme1", "connecting")) }, nil},
+		"not connected":        {func(*fixture) {}, nil},
+		"all being deleted":    {func(f *fixture) { f.connect(first); f.must(f.kernel.SetState("nvme0", "deleting")) }, nil},
+		"without multipath":    {func(f *fixture) { f.must(f.kernel.DisableMultipath()); f.connect(first) }, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := setUp(t)
+			c.change(f)
+			got, err := f.host.Lost(connection(both...))
+			if err != nil || !slices.Equal(got, c.want) {
+				t.Errorf("got %v, %v", got, err)
+			}
+		})
+	}
+}
+
+func TestConnectThroughThePortalsThatAnswer(t *testing.T) {
+	f := setUp(t)
+	dead := v1alpha1.Portal{Transport: v1alpha1.TransportTCP, Address: "10.0.0.9", Port: 4420}
+	f.connect(dead, second)
+	controllers, err := f.host.Controllers(nqn)
+	if err != nil || len(controllers) != 1 || controllers[0].Address != second.Address {
+		t.Errorf("%v, %v", controllers, err)
+	}
+}
+
+// A volume with portals of two transports needs one of them: a node without RDMA uses TCP.
+func TestConnectOverTheTransportsThatTheHostHas(t *testing.T) {
+	rdma := v1alpha1.Portal{Transport: v1alpha1.TransportRDMA, Address: "10.0.0.1", Port: 4421}
+	for name, tc := range map[string]struct {
+		change func(*fixture)
+		words  string
+	}{
+		"no device": {func(f *fixture) { f.kernel.SetRDMA(false) }, "no device of this host serves the transport"},
+		"no module": {func(f *fixture) {
+			f.must(os.Remove(filepath.Join(f.kernel.Root, "sys/module/nvme_rdma")))
+			f.host.LoadModule = func(_ context.Context, name string) error { return errors.New(name + " is not there") }
+		}, "load kernel module nvme_rdma: not supported by this host's kernel: nvme_rdma is not there"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := setUp(t)
+			tc.change(f)
+			err := f.host.Connect(t.Context(), connection(rdma))
+			if !errors.Is(err, fabrics.ErrUnsupported) || !strings.Contains(err.Error(), tc.words) {
+				t.Errorf("RDMA alone: got %v", err)
+			}
+			f.connect(rdma, first)
+			controllers, err := f.host.Controllers(nqn)
+			if err != nil || len(controllers) != 1 || controllers[0].Transport != v1alpha1.TransportTCP {
+				t.Errorf("%v, %v", controllers, err)
+			}
+			if lost, err := f.host.Lost(connection(rdma, first)); err != nil || !slices.Equal(lost, []v1alpha1.Portal{rdma}) {
+				t.Errorf("lost %v, %v", lost, err)
+			}
+		})
+	}
+}
+
+// Over RDMA only the kernel can ask, which takes seconds: one volume waits for a silent portal, and not all of a node's.
+func TestConnectWaitsForASilentPortalOnce(t *testing.T) {
+	f := setUp(t)
+	clock := testingclock.NewFakePassiveClock(time.Date(2026, 11, 22, 0, 0, 0, 0, time.UTC))
+	f.host.Clock = clock
+	silent := v1alpha1.Portal{Transport: v1alpha1.TransportRDMA, Address: "10.0.0.9", Port: 4421}
+	asked := func() (n int) {
+		for _, c := range f.kernel.Creations() {
+			if strings.HasPrefix(c, "transport=rdma,") {
+				n++
+			}
+		}
+		return n
+	}
+	connect := func(volume string, want int, portals ...v1alpha1.Portal) {
+		t.Helper()
+		f.serve(volume, strings.Repeat("f", 32))
+		c := connection(portals...)
+		c.NQN = volume
+		if err := f.host.Connect(t.Context(), c); (err != nil) != (len(portals) == 1) {
+			t.Errorf("%s: %v", volume, err)
+		}
+		if asked() != want {
+			t.Errorf("%s: asked the silent portal %d times, want %d", volume, asked(), want)
+		}
+	}
+	connect(v1alpha1.NQNPrefix+"pvc-2", 1, silent, first)
+	connect(v1alpha1.NQNPrefix+"pvc-3", 1, silent, first)
+	connect(v1alpha1.NQNPrefix+"pvc-3", 2, silent)
+	clock.SetTime(clock.Now().Add(29 * time.Second))
+	connect(v1alpha1.NQNPrefix+"pvc-4", 2, silent, first)
+	clock.SetTime(clock.Now().Add(time.Second))
+	connect(v1alpha1.NQNPrefix+"pvc-5", 3, silent, first)
+
+	// It answers again.
+	f.must(f.kernel.Serve(nodetest.Subsystem{
+		NQN: nqn, Portals: []string{"10.0.0.9:4421", "10.0.0.1:4420"}, Hosts: []string{f.host.NQN},
+		Namespaces: []nodetest.Namespace{{NGUID: nguid, SizeBytes: size}},
+	}))
+	f.connect(silent)
+	f.must(f.host.Disconnect(t.Context(), id))
+	f.connect(silent, first)
+	if controllers, err := f.host.Controllers(nqn); err != nil || len(controllers) != 2 {
+		t.Errorf("%v, %v", controllers, err)
+	}
+}
+
+func TestConnectSaysWhyNot(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*fixture, *fabrics.Connection)
+		kind   error
+		errno  error
+		words  string
+	}{
+		"nothing listens": {
+			func(_ *fixture, c *fabrics.Connection) { c.Portals[0].Port = 4499 },
+			fabrics.ErrUnreachable, syscall.ECONNREFUSED, "10.0.0.1:4499 as " + v1alpha1.HostNQNPrefix + uid + ": nothing listens there",
+		},
+		"over RDMA nothing listens": {
+			func(_ *fixture, c *fabrics.Connection) {
+				c.Portals[0] = v1alpha1.Portal{Transport: v1alpha1.TransportRDMA, Address: "10.0.0.1", Port: 4499}
+			},
+			fabrics.ErrUnreachable, syscall.ECONNRESET, "over RDMA",
+		},
+		// As Linux 6.12 says it, after 10 s.
+		"taken and not answered": {
+			func(f *fixture, _ *fabrics.Connection) { f.host.Kernel = silent{f.kernel} },
+			fabrics.ErrUnreachable, syscall.EAGAIN, "does not answer",
+		},
+		"host not admitted": {
+			func(f *fixture, _ *fabrics.Connection) {
+				f.must(f.kernel.Serve(nodetest.Subsystem{NQN: nqn, Portals: []string{"10.0.0.1:4420"}}))
+			},
+			fabrics.ErrRefused, syscall.EIO, "does not admit this host",
+		},
+		"not a word": {
+			func(_ *fixture, c *fabrics.Connection) { c.NQN += ",hostnqn=other" },
+			fabrics.ErrInvalid, fabrics.ErrInvalid, "without a comma",
+		},
+		"no portal": {
+			func(_ *fixture, c *fabrics.Connection) { c.Portals = nil },
+			fabrics.ErrInvalid, fabrics.ErrInvalid, "has no portal",
+		},
+		"unknown transport": {
+			func(_ *fixture, c *fabrics.Connection) { c.Portals[0].Transport = "FC" },
+			fabrics.ErrInvalid, fabrics.ErrInvalid, "TCP or RDMA",
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := setUp(t)
+			conn := connection(first)
+			c.change(f, &conn)
+			err := f.host.Connect(t.Context(), conn)
+			if !errors.Is(err, c.kind) || !errors.Is(err, c.errno) || !strings.Contains(err.Error(), c.words) {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+}
+
+// silent kernel: the target of each connection is.
+type silent struct{ fabrics.Kernel }
+
+func (silent) Create(string) (string, error) {
+	return "", &os.PathError{Op: "write", Path: "/dev/nvme-fabrics", Err: syscall.EAGAIN}
+}
+
+func TestConnectDoesNotAskTheKernelForADeadPortal(t *testing.T) {
+	f := setUp(t)
+	f.host.Reachable = func(context.Context, string) error { return os.NewSyscallError("connect", syscall.EHOSTUNREACH) }
+	err := f.host.Connect(t.Context(), connection(first))
+	if !errors.Is(err, fabrics.ErrUnreachable) || len(f.kernel.Creations()) != 0 {
+		t.Errorf("got %v, and wrote %q", err, f.kernel.Creations())
+	}
+}
+
+func TestSlowConnectionIsJoinedAndAwaited(t *testing.T) {
+	f := setUp(t)
+	release := f.kernel.Hold()
+	for range 2 {
+		if err := f.host.Connect(soon(t), connection(first)); !errors.Is(err, context.DeadlineExceeded) {
+			t.Fatalf("got %v", err)
+		}
+	}
+	// Its controller may yet come: to answer "gone" would leave it behind.
+	if err := f.host.Disconnect(soon(t), id); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("disconnect answered %v", err)
+	}
+	release()
+	f.must(f.host.Disconnect(t.Context(), id))
+	if len(f.kernel.Creations()) != 1 || len(f.kernel.Controllers()) != 0 {
+		t.Errorf("creations %q, controllers %v", f.kernel.Creations(), f.kernel.Controllers())
+	}
+}
+
+func TestNamespaceIsFoundByBothNames(t *testing.T) {
+	f := setUp(t)
+	const other = "ffffffffffffffffffffffffffffffff"
+	f.serve(nqn, other, nguid)
+	f.serve(v1alpha1.NQNPrefix+"pvc-2", nguid)
+	f.must(f.host.Connect(t.Context(), fabrics.Connection{NQN: v1alpha1.NQNPrefix + "pvc-2", Portals: []v1alpha1.Portal{first}}))
+	ns := f.connect(first)
+	if ns.NQN != nqn || ns.NGUID != nguid || ns.Name != "nvme1n2" || ns.SizeBytes != size || ns.Path != filepath.Join(f.kernel.Root, "dev/nvme1n2") {
+		t.Errorf("found %+v", ns)
+	}
+	for _, device := range []string{ns.Device, ns.Name} {
+		if got, err := f.host.NamespaceByDevice(device); err != nil || got != ns {
+			t.Errorf("by %s: %+v, %v", device, got, err)
+		}
+	}
+}
+
+func TestWaitSaysWhatIsMissing(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*fixture)
+		id     fabrics.ID
+		bytes  int64
+		want   string
+	}{
+		"another namespace": {func(*fixture) {}, fabrics.ID{NQN: nqn, NGUID: strings.Repeat("f", 32)}, 0, "serves other namespaces: " + nguid},
+		"too small":         {func(*fixture) {}, id, size + 1, "67108864 bytes, and 67108865 were expected"},
+		"no path": {
+			func(f *fixture) { f.must(f.kernel.SetState("nvme0", "connecting")) }, id, 0,
+			"no path is live: nvme0 (TCP 10.0.0.1 port 4420, connecting)",
+		},
+		"no device node": {func(f *fixture) { f.must(os.Remove(filepath.Join(f.kernel.Root, "dev/nvme0n1"))) }, id, 0, "nvme0n1 does not exist"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := setUp(t)
+			f.connect(first)
+			c.change(f)
+			_, err := f.host.WaitNamespace(soon(t), c.id, c.bytes)
+			var notReady *fabrics.NotReadyError
+			if !errors.As(err, &notReady) || !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+}
+
+func TestWaitEndsAtOnceWithoutAConnection(t *testing.T) {
+	f := setUp(t)
+	if _, err := f.host.WaitNamespace(t.Context(), id, 0); !errors.Is(err, fabrics.ErrNotFound) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestWaitSeesANewSize(t *testing.T) {
+	f := setUp(t)
+	f.connect(first)
+	f.must(f.kernel.Serve(nodetest.Subsystem{NQN: nqn, Namespaces: []nodetest.Namespace{{NGUID: nguid, SizeBytes: 2 * size}}}))
+	ns, err := f.host.WaitNamespace(t.Context(), id, 2*size)
+	if err != nil || ns.SizeBytes != 2*size {
+		t.Errorf("got %+v, %v", ns, err)
+	}
+}
+
+func TestDisconnect(t *testing.T) {
+	f := setUp(t)
+	f.connect(first, second)
+	f.must(f.host.Disconnect(t.Context(), id))
+	if left := f.kernel.Controllers(); len(left) != 0 {
+		t.Errorf("left %v", left)
+	}
+	if _, err := f.host.FindNamespace(id); !errors.Is(err, fabrics.ErrNotFound) {
+		t.Errorf("got %v", err)
+	}
+	f.must(f.host.Disconnect(t.Context(), id))
+}
+
+func TestDisconnectRefusesWhatIsInUse(t *testing.T) {
+	f := setUp(t)
+	ns := f.connect(first)
+	f.mounts[ns.Name] = []string{"/mnt/x"}
+	for _, id := range []fabrics.ID{id, {NQN: nqn}} {
+		err := f.host.Disconnect(t.Context(), id)
+		var inUse *fabrics.InUseError
+		if !errors.As(err, &inUse) || !strings.Contains(err.Error(), "/mnt/x") {
+			t.Errorf("got %v", err)
+		}
+	}
+	delete(f.mounts, ns.Name)
+	holder := filepath.Join(f.kernel.Root, "sys/class/block", ns.Name, "holders/dm-3")
+	f.must(os.Mkdir(holder, 0o755))
+	if err := f.host.Disconnect(t.Context(), id); err == nil || !strings.Contains(err.Error(), "dm-3") {
+		t.Errorf("got %v", err)
+	}
+	if len(f.kernel.Controllers()) != 1 {
+		t.Error("the controller went away")
+	}
+}
+
+func TestDisconnectLeavesTheConnectionToAnotherVolume(t *testing.T) {
+	f := setUp(t)
+	f.serve(nqn, nguid, strings.Repeat("f", 32))
+	ns := f.connect(first)
+	f.mounts[strings.TrimSuffix(ns.Name, "1")+"2"] = []string{"/mnt/other"}
+	f.must(f.host.Disconnect(t.Context(), id))
+	if len(f.kernel.Controllers()) != 1 {
+		t.Error("the controller went away")
+	}
+	delete(f.mounts, "nvme0n2")
+	f.must(f.host.Disconnect(t.Context(), fabrics.ID{NQN: nqn, NGUID: strings.Repeat("f", 32)}))
+	if len(f.kernel.Controllers()) != 0 {
+		t.Error("the controller stayed")
+	}
+}
+
+// formerHost of this machine: its Node object was deleted, and registered anew.
+const formerHost = v1alpha1.HostNQNPrefix + "99999999-2222-4333-8444-555555555555"
+
+// connectAs connects the first portal, beside the host, as another.
+func (f *fixture) connectAs(hostNQN string) {
+	f.Helper()
+	f.must(f.kernel.Serve(nodetest.Subsystem{
+		NQN: nqn, Portals: []string{"10.0.0.1:4420"}, Hosts: []string{hostNQN}, Namespaces: []nodetest.Namespace{{NGUID: nguid, SizeBytes: size}},
+	}))
+	_, err := f.kernel.Create("transport=tcp,traddr=10.0.0.1,trsvcid=4420,nqn=" + nqn + ",hostnqn=" + hostNQN)
+	f.must(err)
+	f.serve(nqn, nguid)
+}
+
+// wantHosts of the controllers that exist.
+func (f *fixture) wantHosts(want ...string) {
+	f.Helper()
+	var got []string
+	for _, name := range f.kernel.Controllers() {
+		text, err := os.ReadFile(filepath.Join(f.kernel.Root, "sys/class/nvme", name, "hostnqn"))
+		f.must(err)
+		got = append(got, strings.TrimSpace(string(text)))
+	}
+	slices.Sort(got)
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		f.Errorf("hosts %q are connected, want %q", got, want)
+	}
+}
+
+func TestDisconnectTakesFormerHostsAway(t *testing.T) {
+	f := setUp(t)
+	f.connectAs(formerHost) // nvme0
+	f.must(f.kernel.SetState("nvme0", "connecting"))
+	release := f.kernel.Stick("nvme0")
+	var stuck *fabrics.StuckError
+	if err := f.untilItHangs(func(ctx context.Context) error { return f.host.Disconnect(ctx, id) }); !errors.As(err, &stuck) || !strings.Contains(err.Error(), "nvme0 (") {
+		t.Errorf("got %v", err)
+	}
+	if going, err := f.host.Going(); err != nil || len(going) != 1 {
+		t.Errorf("going are %v, %v", going, err)
+	}
+	release()
+	f.must(f.host.Disconnect(t.Context(), id))
+	f.wantHosts()
+}
+
+func TestConnectTakesFormerHostsAway(t *testing.T) {
+	for name, change := range map[string]func(*fixture){
+		"alone":             func(f *fixture) { f.connectAs(formerHost) },
+		"without multipath": func(f *fixture) { f.must(f.kernel.DisableMultipath()); f.connectAs(formerHost) },
+		"beside this host, and in use": func(f *fixture) {
+			f.mounts[f.connect(first).Name] = []string{"/mnt/x"}
+			f.connectAs(formerHost)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := setUp(t)
+			change(f)
+			if lost, err := f.host.Lost(connection(first)); err != nil || len(lost) != 0 {
+				t.Errorf("lost %v, %v", lost, err)
+			}
+			f.connect(first)
+			f.wantHosts(f.host.NQN)
+		})
+	}
+}
+
+func TestConnectRefusesWhatAFormerHostUses(t *testing.T) {
+	for name, change := range map[string]func(*fixture){
+		"with multipath":    func(*fixture) {},
+		"without multipath": func(f *fixture) { f.must(f.kernel.DisableMultipath()) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			f := setUp(t)
+			change(f)
+			f.connectAs(formerHost)
+			f.mounts["nvme0n1"] = []string{"/mnt/x"}
+			var inUse *fabrics.InUseError
+			if err := f.host.Connect(t.Context(), connection(first)); !errors.As(err, &inUse) || !strings.Contains(err.Error(), formerHost) {
+				t.Errorf("got %v", err)
+			}
+			f.wantHosts(formerHost)
+			if _, err := f.host.WaitNamespace(t.Context(), id, 0); !errors.Is(err, fabrics.ErrNotFound) {
+				t.Errorf("a former host's connection was taken for a path: %v", err)
+			}
+			delete(f.mounts, "nvme0n1")
+			f.connect(first)
+			f.wantHosts(f.host.NQN)
+		})
+	}
+}
+
+// One that weft did not make has another kind of name.
+func TestDisconnectLeavesOtherHostsAlone(t *testing.T) {
+	f := setUp(t)
+	f.connect(first)
+	const other = "nqn.2026-11.example:admin"
+	f.connectAs(other)
+	f.connect(first)
+	f.must(f.host.Disconnect(t.Context(), id))
+	if got := fmt.Sprint(f.kernel.Controllers()); got != "[nvme1]" {
+		t.Errorf("left %s", got)
+	}
+}
+
+func TestStuckControllerIsNamedAndHoldsUpNobodyElse(t *testing.T) {
+	f := setUp(t)
+	f.connect(first)
+	release := f.kernel.Stick("nvme0")
+	disconnect := func(ctx context.Context) error { return f.host.Disconnect(ctx, id) }
+	for _, err := range []error{f.untilItHangs(disconnect), disconnect(soon(t))} {
+		var stuck *fabrics.StuckError
+		if !errors.As(err, &stuck) || !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) ||
+			!strings.Contains(err.Error(), "nvme0 (TCP 10.0.0.1 port 4420, deleting)") {
+			t.Errorf("got %v", err)
+		}
+	}
+	const other = v1alpha1.NQNPrefix + "pvc-2"
+	f.serve(other, strings.Repeat("f", 32))
+	f.must(f.host.Connect(t.Context(), fabrics.Connection{NQN: other, Portals: []v1alpha1.Portal{first}}))
+	f.must(f.host.Disconnect(t.Context(), fabrics.ID{NQN: other}))
+	release()
+	f.must(f.host.Disconnect(t.Context(), id))
+}
+
+func TestConnectsAgainBesideAControllerThatIsGoing(t *testing.T) {
+	f := setUp(t)
+	f.connect(first)
+	f.must(f.kernel.SetState("nvme0", "deleting"))
+	f.connect(first)
+	if len(f.kernel.Creations()) != 2 {
+		t.Errorf("wrote %q", f.kernel.Creations())
+	}
+}
+
+func TestSubsystemThatCameBackIsFound(t *testing.T) {
+	f := setUp(t)
+	f.connect(first)
+	f.must(f.kernel.Drop("nvme0"))
+	f.serve(v1alpha1.NQNPrefix+"pvc-2", strings.Repeat("f", 32))
+	// It takes the number that this one had, so that what is remembered is wrong now.
+	f.must(f.host.Connect(t.Context(), fabrics.Connection{NQN: v1alpha1.NQNPrefix + "pvc-2", Portals: []v1alpha1.Portal{first}}))
+	if ns := f.connect(first); ns.Name != "nvme1n1" {
+		t.Errorf("found %+v", ns)
+	}
+}
+
+func TestNamespaceByDeviceTellsWhatItIsNot(t *testing.T) {
+	f := setUp(t)
+	if _, err := f.host.NamespaceByDevice("259:99"); !errors.Is(err, fabrics.ErrNotFound) {
+		t.Errorf("got %v", err)
+	}
+	loop := filepath.Join(f.kernel.Root, "sys/devices/virtual/block/loop0")
+	f.must(os.MkdirAll(loop, 0o755))
+	f.must(os.Symlink("../../devices/virtual/block/loop0", filepath.Join(f.kernel.Root, "sys/dev/block/7:0")))
+	if _, err := f.host.NamespaceByDevice("7:0"); !errors.Is(err, fabrics.ErrNotNVMe) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestOpenTellsThatAnotherHasTheName(t *testing.T) {
+	f := setUp(t)
+	other := fabrics.Connection{NQN: v1alpha1.NQNPrefix + "pvc-2", Portals: []v1alpha1.Portal{first}}
+	f.serve(other.NQN, strings.Repeat("f", 32))
+	ns := f.connect(first)
+	device, err := f.host.Open(ns)
+	f.must(err)
+	f.must(device.Close())
+
+	for _, step := range []struct {
+		name   string
+		change func() error
+	}{
+		{"lost", func() error { return f.kernel.Drop("nvme0") }},
+		{"another has its name", func() error { return f.host.Connect(t.Context(), other) }},
+		{"it is back, with another name", func() error { return f.host.Connect(t.Context(), connection(first)) }},
+	} {
+		f.must(step.change())
+		if device, err := f.host.Open(ns); !errors.Is(err, fabrics.ErrNotFound) {
+			t.Errorf("%s: got %v, %v", step.name, device, err)
+		}
+	}
+	found, err := f.host.FindNamespace(ns.ID)
+	f.must(err)
+	device, err = f.host.Open(found)
+	f.must(err)
+	f.must(device.Close())
+}

@@ -1,0 +1,338 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build lab
+
+package node_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	. "github.com/onsi/gomega"
+	"k8s.io/mount-utils"
+	testingclock "k8s.io/utils/clock/testing"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/csi-driver/node"
+	"github.com/weft-storage/weft/csi-driver/node/internal/fabrics"
+	"github.com/weft-storage/weft/csi-driver/node/internal/filesystem"
+	"github.com/weft-storage/weft/csi-driver/node/internal/stuck"
+	"github.com/weft-storage/weft/csi-driver/publishcontext"
+)
+
+// The tests of this file's build tag run as root on a machine of the lab: this
+// machine's kernel is initiator and, set up here by plain writes to configfs, target. Nothing is faked.
+
+const nvmet = "/sys/kernel/config/nvmet"
+
+// labTimeout of each call, for an emulated machine that has others to run.
+const labTimeout = 90 * time.Second
+
+// lab is the node plugin of this machine.
+type lab struct {
+	*testing.T
+	Gomega
+	initiator *fabrics.Host
+	service   *node.Service
+	watch     *stuck.Watch
+	clock     *testingclock.FakeClock // the watch's
+	dir       string
+}
+
+func setUpLab(t *testing.T) *lab {
+	g := NewWithT(t)
+	g.SetDefaultEventuallyTimeout(labTimeout)
+	g.SetDefaultEventuallyPollingInterval(50 * time.Millisecond)
+	g.Expect(os.Geteuid()).To(BeZero(), "run this as root on a machine of the lab (test/e2e/README.md)")
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	g.Expect(err).NotTo(HaveOccurred())
+	clock := testingclock.NewFakeClock(time.Now())
+	watch := stuck.New(clock, "/proc")
+	kernel := watch.Kernel(fabrics.LinuxKernel{})
+	fs := &filesystem.Host{
+		Mounter: watch.Mounter(mount.NewWithoutSystemd("")), Exec: watch.Programs(), Open: kernel.Open, MountInfo: "/proc/self/mountinfo", Sys: "/sys",
+	}
+	g.Expect(fs.LoadModule(t.Context(), "nvmet_tcp")).To(Succeed())
+	host := fabrics.New(fabrics.Config{
+		Root: "/", UID: uid, Kernel: kernel, LoadModule: fs.LoadModule, Reachable: fabrics.Reachable,
+		MountsOf: func(ns fabrics.Namespace) ([]string, error) { return fs.MountsOf(ns.Device, ns.Name) },
+	})
+	return &lab{
+		T: t, Gomega: g, initiator: host, watch: watch, clock: clock, dir: dir,
+		service: &node.Service{
+			HostNQN: host.NQN, Initiator: host, Filesystems: fs,
+			Records: filepath.Join(dir, "staged"), Obstacle: watch,
+		},
+	}
+}
+
+// port of the target.
+type port struct {
+	*lab
+	dir    string
+	portal v1alpha1.Portal
+}
+
+func (l *lab) port(number int32, transport v1alpha1.TransportType) *port {
+	l.Helper()
+	address := "127.0.0.1"
+	if transport == v1alpha1.TransportRDMA {
+		address = l.rdmaAddress()
+		must(l, l.service.Filesystems.(*filesystem.Host).LoadModule(l.Context(), "nvmet_rdma"))
+	}
+	p := &port{lab: l, dir: filepath.Join(nvmet, "ports", strconv.Itoa(int(number))), portal: v1alpha1.Portal{Transport: transport, Address: address, Port: number}}
+	must(l, os.Mkdir(p.dir, 0o755))
+	l.Cleanup(func() { must(l, os.Remove(p.dir)) })
+	l.write(p.dir+"/addr_trtype", map[v1alpha1.TransportType]string{v1alpha1.TransportTCP: "tcp", v1alpha1.TransportRDMA: "rdma"}[transport])
+	l.write(p.dir+"/addr_adrfam", "ipv4")
+	l.write(p.dir+"/addr_traddr", address)
+	l.write(p.dir+"/addr_trsvcid", strconv.Itoa(int(number)))
+	return p
+}
+
+// rdmaAddress is an address of the network device below the first RDMA device.
+func (l *lab) rdmaAddress() string {
+	parents, err := filepath.Glob("/sys/class/infiniband/*/parent")
+	if err != nil || len(parents) == 0 {
+		l.Fatalf("no soft RDMA device (rdma link add rxe0 type rxe netdev eth0): %v", err)
+	}
+	name, err := os.ReadFile(parents[0])
+	must(l, err)
+	device, err := net.InterfaceByName(string(name[:len(name)-1]))
+	must(l, err)
+	addresses, err := device.Addrs()
+	must(l, err)
+	for _, a := range addresses {
+		if ip, ok := a.(*net.IPNet); ok && ip.IP.To4() != nil {
+			return ip.IP.String()
+		}
+	}
+	l.Fatalf("%s has no IPv4 address", device.Name)
+	return ""
+}
+
+// open makes a port serve a volume; the first opens its listener.
+func (p *port) open(v *volume) {
+	p.Helper()
+	must(p, os.Symlink(v.subsystem, filepath.Join(p.dir, "subsystems", filepath.Base(v.subsystem))))
+	v.closers = append(v.closers, func() { p.close(v) })
+}
+
+// close makes a port not serve a volume any more; the last closes its listener.
+func (p *port) close(v *volume) {
+	p.Helper()
+	err := os.Remove(filepath.Join(p.dir, "subsystems", filepath.Base(v.subsystem)))
+	if !errors.Is(err, os.ErrNotExist) {
+		must(p, err)
+	}
+}
+
+// volume that the target serves from a file, and what the CSI controller would say of it.
+type volume struct {
+	*lab
+	id        string
+	file      string
+	subsystem string
+	context   publishcontext.Context
+	closers   []func()
+}
+
+// volume makes one with a size, for the ports given. This host is admitted.
+func (l *lab) volume(id string, sizeBytes int64, nguid string, ports ...*port) *volume {
+	l.Helper()
+	return l.volumeIn(l.dir, id, sizeBytes, nguid, ports...)
+}
+
+// volumeIn makes one with its file in a folder.
+func (l *lab) volumeIn(dir, id string, sizeBytes int64, nguid string, ports ...*port) *volume {
+	l.Helper()
+	v := &volume{lab: l, id: id, file: filepath.Join(dir, id+".img"), subsystem: filepath.Join(nvmet, "subsystems", v1alpha1.NQNPrefix+id)}
+	must(l, os.WriteFile(v.file, nil, 0o600))
+	must(l, os.Truncate(v.file, sizeBytes))
+	namespace := v.subsystem + "/namespaces/1"
+	must(l, os.Mkdir(v.subsystem, 0o755))
+	must(l, os.Mkdir(namespace, 0o755))
+	l.Cleanup(func() {
+		for _, c := range v.closers {
+			c()
+		}
+		v.refuse()
+		must(l, os.Remove(namespace))
+		must(l, os.Remove(v.subsystem))
+	})
+	uuid := nguid[:8] + "-" + nguid[8:12] + "-" + nguid[12:16] + "-" + nguid[16:20] + "-" + nguid[20:]
+	l.write(namespace+"/device_uuid", uuid)
+	l.write(namespace+"/device_nguid", uuid)
+	l.write(namespace+"/device_path", v.file)
+	l.write(namespace+"/enable", "1")
+	v.admit()
+	v.context = publishcontext.Context{
+		NQN: v1alpha1.NQNPrefix + id, NGUID: nguid, SizeBytes: sizeBytes, Blank: true, IOQueues: 2, QueueDepth: 128, CtrlLossTimeoutSeconds: -1,
+	}
+	for _, p := range ports {
+		p.open(v)
+		v.context.Portals = append(v.context.Portals, p.portal)
+	}
+	return v
+}
+
+func (v *volume) admit() {
+	v.Helper()
+	host := filepath.Join(nvmet, "hosts", v.initiator.NQN)
+	if err := os.Mkdir(host, 0o755); !errors.Is(err, os.ErrExist) {
+		must(v, err)
+	}
+	must(v, os.Symlink(host, v.allowed()))
+}
+
+func (v *volume) refuse() {
+	v.Helper()
+	if err := os.Remove(v.allowed()); !errors.Is(err, os.ErrNotExist) {
+		must(v, err)
+	}
+}
+
+// becomeAnother makes a process of the node plugin that finds the Node object made anew: this machine is another host now, and the target
+// admits only that.
+func (v *volume) becomeAnother() {
+	v.Helper()
+	v.refuse()
+	v.initiator = another(v.initiator)
+	v.service.Initiator, v.service.HostNQN = v.initiator, v.initiator.NQN
+	v.admit()
+}
+
+func (v *volume) allowed() string {
+	return filepath.Join(v.subsystem, "allowed_hosts", v.initiator.NQN)
+}
+
+// grow does what the engine does: the file, then a word to the hosts.
+func (v *volume) grow(sizeBytes int64) {
+	v.Helper()
+	must(v, os.Truncate(v.file, sizeBytes))
+	v.write(v.subsystem+"/namespaces/1/revalidate_size", "1")
+}
+
+func (l *lab) write(path, text string) {
+	l.Helper()
+	must(l, os.WriteFile(path, []byte(text), 0))
+}
+
+func (v *volume) path(name string) string { return filepath.Join(v.dir, v.id, name) }
+
+func (v *volume) timeout() context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), labTimeout)
+	v.Cleanup(cancel)
+	return ctx
+}
+
+func (v *volume) stage(c *csi.VolumeCapability) error { return v.stageWithin(labTimeout, c) }
+
+func (v *volume) stageWithin(limit time.Duration, c *csi.VolumeCapability) error {
+	must(v, os.MkdirAll(v.path("staging"), 0o750))
+	ctx, cancel := context.WithTimeout(v.timeout(), limit)
+	defer cancel()
+	_, err := v.service.NodeStageVolume(ctx, &csi.NodeStageVolumeRequest{
+		VolumeId: v.id, StagingTargetPath: v.path("staging"), VolumeCapability: c, PublishContext: v.context.Encode(),
+	})
+	return err
+}
+
+func (v *volume) publish(c *csi.VolumeCapability) error {
+	_, err := v.service.NodePublishVolume(v.timeout(), &csi.NodePublishVolumeRequest{
+		VolumeId: v.id, StagingTargetPath: v.path("staging"), TargetPath: v.path("pod"), VolumeCapability: c, PublishContext: v.context.Encode(),
+	})
+	return err
+}
+
+func (v *volume) unpublish() error {
+	_, err := v.service.NodeUnpublishVolume(v.timeout(), &csi.NodeUnpublishVolumeRequest{VolumeId: v.id, TargetPath: v.path("pod")})
+	return err
+}
+
+func (v *volume) unstage() error {
+	_, err := v.service.NodeUnstageVolume(v.timeout(), &csi.NodeUnstageVolumeRequest{VolumeId: v.id, StagingTargetPath: v.path("staging")})
+	return err
+}
+
+// up stages and publishes, and takes both back when the test ends.
+func (v *volume) up(c *csi.VolumeCapability) {
+	v.Helper()
+	v.Cleanup(v.down)
+	must(v, v.stage(c))
+	must(v, v.publish(c))
+}
+
+func (v *volume) down() {
+	v.Helper()
+	must(v, v.unpublish())
+	must(v, v.unstage())
+	v.gone()
+}
+
+// comesBackWith what was written to a file, when the volume is attached anew.
+func (v *volume) comesBackWith(file string, data []byte) {
+	v.Helper()
+	v.context.Blank = false
+	v.up(mountCapability("ext4"))
+	got, err := os.ReadFile(v.path(file))
+	must(v, err)
+	if !bytes.Equal(got, data) {
+		v.Errorf("%s has other data than was written: %d bytes, not %d", file, len(got), len(data))
+	}
+}
+
+// gone fails when anything of the volume is left on the host.
+func (v *volume) gone() {
+	v.Helper()
+	controllers, err := v.initiator.Controllers(v.context.NQN)
+	v.Expect(err).NotTo(HaveOccurred())
+	v.Expect(controllers).To(BeEmpty())
+	_, err = v.initiator.FindNamespace(fabrics.ID{NQN: v.context.NQN, NGUID: v.context.NGUID})
+	v.Expect(err).To(MatchError(fabrics.ErrNotFound))
+}
+
+// head gives the first bytes that the target holds.
+func (v *volume) head(n int) string {
+	v.Helper()
+	f, err := os.Open(v.file)
+	must(v, err)
+	data := make([]byte, n)
+	_, err = io.ReadFull(f, data)
+	must(v, errors.Join(err, f.Close()))
+	return string(data)
+}
+
+// paths gives the states of the volume's controllers.
+func (v *volume) paths() []string {
+	controllers, err := v.initiator.Controllers(v.context.NQN)
+	v.Expect(err).NotTo(HaveOccurred())
+	states := make([]string, len(controllers))
+	for i, c := range controllers {
+		states[i] = c.State
+	}
+	return states
+}
+
+// put writes a file and waits until it is on the device.
+func put(path, text string) error {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_WRONLY, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = f.WriteString(text)
+	return errors.Join(err, f.Sync(), f.Close())
+}
+
+// guid makes the NGUID of the nth volume.
+func guid(n int) string { return fmt.Sprintf("0a0b0c0d0e0f4001820304050607%04x", n) }

@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"context"
+	"errors"
+	"path/filepath"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/go-logr/logr"
+	"golang.org/x/sync/errgroup"
+	"google.golang.org/grpc"
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/rest"
+	"k8s.io/mount-utils"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/weft-storage/weft/csi-driver/internal/server"
+	"github.com/weft-storage/weft/csi-driver/node/internal/fabrics"
+	"github.com/weft-storage/weft/csi-driver/node/internal/filesystem"
+	"github.com/weft-storage/weft/csi-driver/node/internal/stuck"
+)
+
+// finishTimeout is how long work on this machine that outlived its calls (a mkfs, an umount) may take when the
+// process is told to stop; with the server's own limit it fits into a pod's usual 30 s.
+const finishTimeout = 15 * time.Second
+
+// Options of the node plugin.
+type Options struct {
+	// Version of weft, which CSI's identity service gives.
+	Version string
+	// Endpoint to serve CSI on, such as unix:///csi/csi.sock; the kubelet must see it at the same path.
+	Endpoint string
+	// NodeName of this machine's Kubernetes Node.
+	NodeName string
+	// KubeletDir is the kubelet's folder, usually /var/lib/kubelet.
+	KubeletDir string
+	// HealthAddress for /healthz and /readyz; 0 for none.
+	HealthAddress string
+	// MaxVolumes that may be attached to this node at a time; 0 for no limit.
+	MaxVolumes int64
+}
+
+// Run the node plugin of this machine until the context ends: CSI's node service, its registration with the kubelet, and the watch
+// for what the kernel does not finish. It fails when something cannot be served, or when work on this machine does not end with it.
+func Run(ctx context.Context, config *rest.Config, o Options) error {
+	socket, err := server.SocketPath(o.Endpoint)
+	if err != nil {
+		return err
+	}
+	nodes, err := nodeClient(config)
+	if err != nil {
+		return err
+	}
+	kubelet := newRegistrar(socket)
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return server.ServeHealth(ctx, o.HealthAddress, kubelet.registered) })
+	group.Go(func() error {
+		uid, err := UID(ctx, nodes, o.NodeName)
+		if err != nil {
+			return err
+		}
+		watch := stuck.New(clock.RealClock{}, "/proc")
+		service, initiator := newService(uid, watch)
+		service.MaxVolumes, service.Records = o.MaxVolumes, filepath.Join(filepath.Dir(socket), "staged")
+		if err := service.Clean(); err != nil {
+			logr.FromContextOrDiscard(ctx).Error(err, "What the last process left cannot be removed; it is in nobody's way")
+		}
+		group.Go(func() error { service.Keep(ctx); return nil })
+		group.Go(func() error {
+			return watch.Run(ctx, initiator.Going, &stuck.NodeReport{Client: nodes, Node: o.NodeName, UID: types.UID(uid), Clock: clock.RealClock{}})
+		})
+		listener, err := server.Listen(ctx, o.Endpoint)
+		if err != nil {
+			return err
+		}
+		// Only now: the kubelet calls the node service as soon as it is registered.
+		group.Go(func() error { return kubelet.run(ctx, registrationPath(o.KubeletDir)) })
+		err = server.Serve(ctx, listener, func(r grpc.ServiceRegistrar) {
+			csi.RegisterIdentityServer(r, &server.Identity{Version: o.Version, Ready: func() bool { return true }})
+			csi.RegisterNodeServer(r, service)
+		})
+		finish, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTimeout)
+		defer cancel()
+		return errors.Join(err, service.Wait(finish))
+	})
+	return group.Wait()
+}
+
+// nodeClient reads and writes this machine's Node; without a cache, since it is read once.
+func nodeClient(config *rest.Config) (client.Client, error) {
+	scheme := runtime.NewScheme()
+	if err := errors.Join(corev1.AddToScheme(scheme), eventsv1.AddToScheme(scheme)); err != nil {
+		return nil, err
+	}
+	return client.New(config, client.Options{Scheme: scheme})
+}
+
+// newService makes the node service of this machine, and its initiator.
+func newService(uid string, watch *stuck.Watch) (*Service, *fabrics.Host) {
+	kernel := watch.Kernel(fabrics.LinuxKernel{})
+	filesystems := &filesystem.Host{
+		Mounter: watch.Mounter(mount.NewWithoutSystemd("")), Exec: watch.Programs(), Open: kernel.Open, MountInfo: "/proc/self/mountinfo", Sys: "/sys",
+	}
+	initiator := fabrics.New(fabrics.Config{
+		Root: "/", UID: uid, Kernel: kernel, LoadModule: filesystems.LoadModule, Reachable: fabrics.Reachable,
+		MountsOf: func(ns fabrics.Namespace) ([]string, error) { return filesystems.MountsOf(ns.Device, ns.Name) },
+	})
+	return &Service{HostNQN: initiator.NQN, Initiator: initiator, Filesystems: filesystems, Obstacle: watch}, initiator
+}

@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node_test
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	testingclock "k8s.io/utils/clock/testing"
+	utilexec "k8s.io/utils/exec"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/csi-driver/internal/server"
+	"github.com/weft-storage/weft/csi-driver/node"
+	"github.com/weft-storage/weft/csi-driver/node/internal/fabrics"
+	"github.com/weft-storage/weft/csi-driver/node/internal/stuck"
+	"github.com/weft-storage/weft/csi-driver/node/nodetest"
+	"github.com/weft-storage/weft/csi-driver/publishcontext"
+)
+
+const (
+	uid   = "11111111-2222-4333-8444-555555555555"
+	vol   = "pvc-1"
+	nguid = "0a0b0c0d0e0f40018203040506070809"
+	size  = 16 << 20
+)
+
+// another host that this machine is when its Node object was made anew.
+func another(h *fabrics.Host) *fabrics.Host {
+	config := h.Config
+	config.UID = "99999999-2222-4333-8444-555555555555"
+	return fabrics.New(config)
+}
+
+// suite is a node plugin on a constructed kernel, with the machine's own filesystem programs, behind its gRPC socket.
+type suite struct {
+	testing.TB
+	csi.NodeClient
+	kernel   *nodetest.Kernel
+	mounter  *nodetest.Mounter
+	programs *programs
+	service  *node.Service
+	dir      string
+	context  publishcontext.Context
+	clock    *testingclock.FakeClock
+	watch    *stuck.Watch
+	going    stuck.Controllers
+}
+
+func setUp(t testing.TB) *suite {
+	t.Helper()
+	for _, name := range []string{"blkid", "mkfs.ext4", "fsck.ext4", "resize2fs"} {
+		if _, err := exec.LookPath(name); err != nil {
+			t.Fatalf("%v: install util-linux and e2fsprogs 1.47 or later, and have /usr/sbin in PATH", err)
+		}
+	}
+	dir, err := filepath.EvalSymlinks(t.TempDir())
+	must(t, err)
+	k, err := nodetest.NewKernel(filepath.Join(dir, "root"))
+	must(t, err)
+	m, err := nodetest.NewMounter(k)
+	must(t, err)
+	clock := testingclock.NewFakeClock(time.Date(2026, 11, 22, 0, 0, 0, 0, time.UTC))
+	proc := filepath.Join(dir, "proc")
+	must(t, os.Mkdir(proc, 0o755))
+	watch := stuck.New(clock, proc)
+	watched, programs := watch.Kernel(k), &programs{Interface: watch.Programs(), kernel: k}
+	service := nodetest.NewService(nodetest.Config{
+		UID: uid, Root: k.Root, Records: filepath.Join(dir, "staged"),
+		Kernel: watched, Mounter: watch.Mounter(m), Programs: programs, Obstacle: watch,
+	})
+	service.MaxVolumes = 7
+	s := &suite{
+		TB: t, kernel: k, mounter: m, programs: programs, dir: dir, clock: clock, watch: watch, going: service.Initiator.(*fabrics.Host).Going, service: service,
+		context: publishcontext.Context{
+			NQN: v1alpha1.NQNPrefix + vol, NGUID: nguid, SizeBytes: size, Blank: true,
+			Portals:  []v1alpha1.Portal{{Transport: v1alpha1.TransportTCP, Address: "10.0.0.1", Port: 4420}},
+			IOQueues: 2, QueueDepth: 128, CtrlLossTimeoutSeconds: -1,
+		},
+	}
+	s.serve(size)
+	s.NodeClient = csi.NewNodeClient(s.dial())
+	return s
+}
+
+// dial serves the node service on a socket and connects to it.
+func (s *suite) dial() *grpc.ClientConn {
+	s.Helper()
+	dir, err := os.MkdirTemp("", "weft") // a socket's path has at most 107 bytes
+	must(s, err)
+	ctx, stop := context.WithCancel(context.Background())
+	listener, err := server.Listen(ctx, "unix://"+dir+"/csi.sock")
+	must(s, err)
+	done := make(chan error, 1)
+	go func() {
+		done <- server.Serve(ctx, listener, func(r grpc.ServiceRegistrar) { csi.RegisterNodeServer(r, s.service) })
+	}()
+	conn, err := grpc.NewClient("unix://"+dir+"/csi.sock", grpc.WithTransportCredentials(insecure.NewCredentials()))
+	must(s, err)
+	s.Cleanup(func() {
+		stop()
+		err := errors.Join(conn.Close(), <-done, s.service.Wait(context.Background()), os.RemoveAll(dir))
+		must(s, err)
+	})
+	return conn
+}
+
+// serve makes the target serve the volume at a size.
+func (s *suite) serve(sizeBytes int64) {
+	s.Helper()
+	must(s, s.kernel.Serve(nodetest.Subsystem{
+		NQN: v1alpha1.NQNPrefix + vol, Portals: []string{"10.0.0.1:4420"}, Hosts: []string{s.service.HostNQN},
+		Namespaces: []nodetest.Namespace{{NGUID: nguid, SizeBytes: sizeBytes}},
+	}))
+}
+
+func (s *suite) path(name string) string { return filepath.Join(s.dir, name) }
+
+func mountCapability(fsType string, flags ...string) *csi.VolumeCapability {
+	return &csi.VolumeCapability{
+		AccessMode: &csi.VolumeCapability_AccessMode{Mode: csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER},
+		AccessType: &csi.VolumeCapability_Mount{Mount: &csi.VolumeCapability_MountVolume{FsType: fsType, MountFlags: flags}},
+	}
+}
+
+func blockCapability() *csi.VolumeCapability {
+	return &csi.VolumeCapability{
+		AccessMode: &csi.VolumeCapability_AccessMode{Mode: csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER},
+		AccessType: &csi.VolumeCapability_Block{Block: &csi.VolumeCapability_BlockVolume{}},
+	}
+}
+
+func (s *suite) stage(c *csi.VolumeCapability) error {
+	must(s, os.MkdirAll(s.path("staging"), 0o750))
+	_, err := s.NodeStageVolume(s.Context(), &csi.NodeStageVolumeRequest{
+		VolumeId: vol, StagingTargetPath: s.path("staging"), VolumeCapability: c, PublishContext: s.context.Encode(),
+	})
+	return err
+}
+
+func (s *suite) unstage() error {
+	_, err := s.NodeUnstageVolume(s.Context(), &csi.NodeUnstageVolumeRequest{VolumeId: vol, StagingTargetPath: s.path("staging")})
+	return err
+}
+
+func (s *suite) publish(c *csi.VolumeCapability, target string, readOnly bool) error {
+	_, err := s.NodePublishVolume(s.Context(), &csi.NodePublishVolumeRequest{
+		VolumeId: vol, StagingTargetPath: s.path("staging"), TargetPath: s.path(target), VolumeCapability: c,
+		PublishContext: s.context.Encode(), Readonly: readOnly,
+	})
+	return err
+}
+
+func (s *suite) unpublish(target string) error {
+	_, err := s.NodeUnpublishVolume(s.Context(), &csi.NodeUnpublishVolumeRequest{VolumeId: vol, TargetPath: s.path(target)})
+	return err
+}
+
+// mounts gives what is mounted below the test's folder: path, type and ro or rw.
+func (s *suite) mounts() string {
+	s.Helper()
+	data, err := s.mounter.Table()
+	must(s, err)
+	var all []string
+	for line := range strings.Lines(data) {
+		f := strings.Fields(line)
+		mode, _, _ := strings.Cut(f[5], ",")
+		all = append(all, strings.TrimPrefix(f[4], s.dir+"/")+" "+f[8]+" "+mode)
+	}
+	return strings.Join(all, "; ")
+}
+
+func (s *suite) wantMounts(want string) {
+	s.Helper()
+	if got := s.mounts(); got != want {
+		s.Errorf("mounts %q, want %q", got, want)
+	}
+}
+
+// wantDevice to take no writes, or to take them.
+func (s *suite) wantDevice(device string, readOnly bool) {
+	s.Helper()
+	got, err := s.kernel.ReadOnly(device)
+	must(s, err)
+	if got != readOnly {
+		s.Errorf("%s: read-only %t, want %t", device, got, readOnly)
+	}
+}
+
+func (s *suite) wantGone() {
+	s.Helper()
+	s.wantMounts("")
+	if left := s.kernel.Controllers(); len(left) != 0 {
+		s.Errorf("controllers %v are left", left)
+	}
+}
+
+func want(t testing.TB, err error, code codes.Code, words ...string) {
+	t.Helper()
+	if status.Code(err) != code {
+		t.Errorf("got %v, want %v", err, code)
+	}
+	for _, w := range words {
+		if err == nil || !strings.Contains(err.Error(), w) {
+			t.Errorf("got %v, want %q in it", err, w)
+		}
+	}
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// wantInTime wants a call to say, before its deadline, what it waited for. On a machine that is busy the answer may
+// come after the caller has gone: it is given ever more time, up to half a minute.
+func wantInTime(t testing.TB, call func(context.Context) error, words ...string) {
+	t.Helper()
+	for limit := time.Second; ; limit *= 2 {
+		ctx, cancel := context.WithTimeout(t.Context(), limit)
+		err := call(ctx)
+		cancel()
+		told := err != nil && strings.Contains(err.Error(), words[0])
+		busy := status.Code(err) == codes.Aborted || status.Code(err) == codes.DeadlineExceeded
+		if told || !busy || limit > 16*time.Second {
+			want(t, err, codes.DeadlineExceeded, words...)
+			return
+		}
+	}
+}
+
+// soon gives a deadline that lets work begin.
+func soon(t testing.TB) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// programs run on this machine; but what would protect a block device does so in the constructed kernel, since files stand in for those.
+type programs struct {
+	utilexec.Interface
+	kernel *nodetest.Kernel
+	// instead gives what is run in the place of a program; nil runs the program.
+	instead func(name string, args []string) (string, []string)
+}
+
+func (p *programs) CommandContext(ctx context.Context, name string, args ...string) utilexec.Cmd {
+	if p.instead != nil {
+		name, args = p.instead(name, args)
+	}
+	if name != "blockdev" || args[0] != "--setro" && args[0] != "--setrw" {
+		return p.Interface.CommandContext(ctx, name, args...)
+	}
+	if err := p.kernel.SetReadOnly(args[1], args[0] == "--setro"); err != nil {
+		return p.Interface.CommandContext(ctx, "false")
+	}
+	return p.Interface.CommandContext(ctx, "true")
+}

@@ -1,0 +1,379 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package histories
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"reflect"
+	"slices"
+	"strings"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/csi-driver/controller"
+)
+
+// operations of a sequence, after which everything is compared, taken down, and compared again.
+const (
+	operations = 14
+	most       = 5 // volumes, and snapshots
+	maxSize    = 64 * mib
+)
+
+func (w *world) run() {
+	for range operations {
+		w.tally.operations.Add(1)
+		w.operate()
+	}
+	w.agree()
+	for len(w.volumes)+len(w.snapshots) > 0 {
+		w.takeDown()
+	}
+	w.agree()
+}
+
+// any of the volumes for which fits says so; nil when there is none.
+func (w *world) any(fits func(v *volume) bool) *volume {
+	n := w.rng.IntN(1 << 20)
+	var fitting []*volume
+	for _, v := range w.volumes {
+		if fits(v) {
+			fitting = append(fitting, v)
+		}
+	}
+	if len(fitting) == 0 {
+		return nil
+	}
+	return fitting[n%len(fitting)]
+}
+
+// other host.
+func (w *world) other(h *host) *host {
+	if h == w.hosts[0] {
+		return w.hosts[1]
+	}
+	return w.hosts[0]
+}
+
+// operate once, at random; what cannot be done makes a volume.
+func (w *world) operate() {
+	choice, h := w.rng.IntN(120), w.hosts[w.rng.IntN(len(w.hosts))]
+	larger := growth * w.rng.Int64N(3)
+	use := w.any((*volume).attached)
+	free := w.any((*volume).idle)
+	more := w.any(func(v *volume) bool { return v.takes(h) })
+	copied := w.any((*volume).copyable)
+	one := w.any(func(v *volume) bool { return len(v.hosts) == 1 })
+	some := w.any(func(v *volume) bool { return v.size < maxSize })
+	limitable := w.any(func(*volume) bool { return true })
+	w.tell("operation %d", choice)
+	switch {
+	case choice < 18 && more != nil:
+		w.attach(more, h)
+	case choice < 34 && use != nil:
+		w.write(use)
+		w.write(use)
+		w.read(use)
+	case choice < 46 && use != nil:
+		w.detach(use, use.hosts[w.rng.IntN(len(use.hosts))])
+	case choice < 56 && copied != nil && len(w.snapshots) < most:
+		w.snap(copied)
+	case choice < 64 && len(w.snapshots) > 0 && len(w.volumes) < most:
+		s := w.snapshots[w.rng.IntN(len(w.snapshots))]
+		w.create(s.size+larger, s.use, fromSnapshot(s), s.words)
+	case choice < 70 && copied != nil && len(w.volumes) < most:
+		w.create(copied.size+larger, copied.use, fromVolume(copied), copied.words)
+	case choice < 75 && some != nil:
+		w.expand(some)
+	case choice < 78:
+		w.race(free)
+	case choice < 83 && free != nil:
+		w.volumes = slices.DeleteFunc(w.volumes, func(v *volume) bool { return v == free })
+		w.delete(free)
+	case choice < 87 && len(w.snapshots) > 0:
+		w.dropSnapshot()
+	case choice < 92 && one != nil:
+		w.refusals(one)
+	case choice < 95 && use != nil:
+		w.takeAway(use)
+	case choice >= 95 && choice < 97:
+		w.list()
+	case choice >= 97 && choice < 105:
+		if use != nil {
+			h = use.hosts[0]
+		}
+		w.reboot(h, w.any(func(v *volume) bool { return v.takes(h) }))
+	case choice >= 105 && choice < 111 && limitable != nil:
+		w.modify(limitable)
+	case choice >= 111 && choice < 117:
+		w.await("all paths", func() bool { return h.mend() == nil })
+		w.must(h.turnRDMA(!h.noRDMA, w.rng.IntN(2) == 0))
+	case len(w.volumes) < most:
+		w.create(smallest+larger, w.anyUse(), nil, nil)
+	case more != nil:
+		w.attach(more, h)
+	default:
+		w.list()
+	}
+}
+
+func fromSnapshot(s *snapshot) *csi.VolumeContentSource {
+	return &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Snapshot{Snapshot: &csi.VolumeContentSource_SnapshotSource{SnapshotId: s.id}}}
+}
+
+func fromVolume(v *volume) *csi.VolumeContentSource {
+	return &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Volume{Volume: &csi.VolumeContentSource_VolumeSource{VolumeId: v.id}}}
+}
+
+func (w *world) dropSnapshot() {
+	i := w.rng.IntN(len(w.snapshots))
+	s := w.snapshots[i]
+	w.snapshots = slices.Delete(w.snapshots, i, i+1)
+	w.deleteSnapshot(s)
+}
+
+// takeDown one volume or snapshot.
+func (w *world) takeDown() {
+	if len(w.volumes) == 0 || len(w.snapshots) > 0 && w.rng.IntN(2) == 0 {
+		w.dropSnapshot()
+		return
+	}
+	i := w.rng.IntN(len(w.volumes))
+	v := w.volumes[i]
+	w.read(v)
+	for len(v.hosts) > 0 {
+		w.detach(v, v.hosts[0])
+	}
+	w.volumes = slices.Delete(w.volumes, i, i+1)
+	w.delete(v)
+}
+
+// refusals of what must not be done with a volume that is in use on one host.
+func (w *world) refusals(v *volume) {
+	h, other := v.hosts[0], w.other(v.hosts[0])
+	unstaged := *v
+	unstaged.contexts = map[*host]map[string]string{other: v.contexts[h]}
+	alone, otherwise := unstaged, unstaged
+	alone.shared = false
+	otherwise.use = use{block: true, shared: !v.shared}
+	for _, c := range []struct {
+		call call
+		code codes.Code
+	}{
+		{w.deletion(v, codes.FailedPrecondition), codes.FailedPrecondition},
+		{w.creation(v, v.size+growth, nil, codes.AlreadyExists), codes.AlreadyExists},
+		{w.publication(&alone, other, codes.FailedPrecondition), codes.FailedPrecondition},
+		{w.publication(&otherwise, other, codes.FailedPrecondition), codes.FailedPrecondition},
+		{other.mounting(&unstaged, codes.FailedPrecondition), codes.FailedPrecondition},
+		{w.unpublication(v, other), codes.OK},
+	} {
+		if err := w.make(c.call); status.Code(err) != c.code {
+			w.Fatalf("%s: %v, want %s", c.call.name, err, c.code)
+		}
+	}
+	w.read(v)
+}
+
+// list what there is; it is what there should be.
+func (w *world) list() {
+	listed := map[string]string{}
+	w.must(w.make(w.onController("ListVolumes", func(ctx context.Context, s *controller.Service) error {
+		resp, err := s.ListVolumes(ctx, &csi.ListVolumesRequest{})
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		for _, e := range resp.GetEntries() {
+			slices.Sort(e.Status.PublishedNodeIds)
+			if strings.HasPrefix(e.Volume.VolumeId, w.target+"-") {
+				listed[e.Volume.VolumeId] = fmt.Sprint(e.Volume.CapacityBytes, e.Status.PublishedNodeIds)
+			}
+		}
+		return err
+	})))
+	want := map[string]string{}
+	for _, v := range w.volumes {
+		want[v.id] = fmt.Sprint(v.size, v.nqns())
+	}
+	if !reflect.DeepEqual(listed, want) {
+		w.Fatalf("listed %v, want %v", listed, want)
+	}
+}
+
+// agree compares objects, engine and hosts with what should be, once all are at rest, and every cluster of every volume and snapshot.
+func (w *world) agree() {
+	w.Helper()
+	w.tell("compare")
+	for _, h := range w.hosts {
+		w.must(h.turnRDMA(false, false))
+	}
+	var is, want []string
+	err := w.until("objects, engine and hosts to agree", func() (bool, error) {
+		is, want = nil, w.expected()
+		for _, h := range w.hosts {
+			if err := h.mend(); err != nil {
+				is = append(is, err.Error())
+			}
+		}
+		for _, found := range []func() ([]string, error){w.objects, w.engine, w.attachments} {
+			part, err := found()
+			if err != nil {
+				is = append(is, err.Error())
+			}
+			is = append(is, part...)
+		}
+		slices.Sort(is)
+		return slices.Equal(is, want), nil
+	})
+	if err != nil {
+		w.Fatalf("%v:\nthere is\n  %s\nand should be\n  %s", err, strings.Join(is, "\n  "), strings.Join(want, "\n  "))
+	}
+	w.checkWords()
+	if left := w.storage.Target().Lvols(); len(w.volumes)+len(w.snapshots) == 0 && len(left) > 0 {
+		w.Fatalf("logical volumes are left: %v", left)
+	}
+}
+
+func (w *world) expected() []string {
+	var all []string
+	add := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
+	for _, v := range w.volumes {
+		hosts := v.nqns()
+		for _, h := range v.hosts {
+			for t := range strings.SplitSeq(strings.ToLower(v.transports()), ",") {
+				add("%s is connected to %s over %s, live", h.name, v1alpha1.NQNPrefix+v.id, t)
+			}
+			add("%s has the record %s.json", h.name, v.id)
+			add("%s has %s mounted", h.name, h.mounted(v))
+			add("%s has %s mounted", h.name, h.staged(v))
+		}
+		add("object %s: uuid %s, size %d of %d, hosts %v of %v, limits %v of %v, ready", v.id, v.uuid, v.size, v.size, hosts, hosts, v.limits, v.limits)
+		add("engine: volume %s of %d bytes, limits %v", v.uuid, v.size, v.limits)
+		add("engine: %s serves %s to %v", v1alpha1.NQNPrefix+v.id, v.uuid, hosts)
+	}
+	for _, s := range w.snapshots {
+		add("object %s: snapshot %s of %s, size %d, ready", s.id, s.uuid, s.of, s.size)
+		add("engine: snapshot %s of %d bytes", s.uuid, s.size)
+	}
+	slices.Sort(all)
+	return all
+}
+
+func (w *world) objects() ([]string, error) {
+	var all []string
+	var vols v1alpha1.NvmfVolumeList
+	var snaps v1alpha1.NvmfSnapshotList
+	for _, list := range []client.ObjectList{&vols, &snaps} {
+		if err := api.List(w.ctx, list, client.MatchingFields{"spec.node": w.storage.Name}); err != nil {
+			return nil, err
+		}
+	}
+	state := func(deleted *metav1.Time, conditions []metav1.Condition) string {
+		if deleted != nil {
+			return "being deleted"
+		}
+		for _, c := range conditions {
+			if c.Type == v1alpha1.ConditionReady && c.Status == metav1.ConditionTrue {
+				return "ready"
+			}
+		}
+		return fmt.Sprint("not ready: ", conditions)
+	}
+	for _, v := range vols.Items {
+		var asked, admitted []string
+		for _, h := range v.Spec.Hosts {
+			asked = append(asked, h.NQN)
+		}
+		for _, h := range v.Status.Hosts {
+			admitted = append(admitted, h.NQN)
+		}
+		slices.Sort(asked)
+		slices.Sort(admitted)
+		all = append(all, fmt.Sprintf("object %s: uuid %s, size %d of %d, hosts %v of %v, limits %v of %v, %s", v.Name, v.Spec.UUID, v.Status.Size.Value(), v.Spec.Size.Value(),
+			admitted, asked, limitsIn(v.Status.QoS), limitsIn(v.Spec.QoS), state(v.DeletionTimestamp, v.Status.Conditions)))
+	}
+	for _, s := range snaps.Items {
+		all = append(all, fmt.Sprintf("object %s: snapshot %s of %s, size %d, %s", s.Name, s.Spec.UUID, s.Spec.Volume, s.Status.Size.Value(), state(s.DeletionTimestamp, s.Status.Conditions)))
+	}
+	return all, nil
+}
+
+func (w *world) engine() ([]string, error) {
+	state, err := w.storage.Gather(w.ctx)
+	var all []string
+	for _, v := range state.Volumes {
+		all = append(all, fmt.Sprintf("engine: volume %s of %d bytes, limits %v", v.ID, v.SizeBytes, v.QoS))
+	}
+	for _, s := range state.Snapshots {
+		all = append(all, fmt.Sprintf("engine: snapshot %s of %d bytes", s.ID, s.SizeBytes))
+	}
+	for _, x := range state.Exports {
+		var volumes []string
+		for _, ns := range x.Namespaces {
+			volumes = append(volumes, string(ns.Volume))
+		}
+		slices.Sort(x.Hosts)
+		all = append(all, fmt.Sprintf("engine: %s serves %s to %v", x.NQN, strings.Join(volumes, ", "), x.Hosts))
+	}
+	return all, err
+}
+
+func (w *world) attachments() ([]string, error) {
+	var all []string
+	for _, h := range w.hosts {
+		for _, name := range h.kernel.Controllers() {
+			nqn, err := h.attribute(name, "subsysnqn")
+			transport, err2 := h.attribute(name, "transport")
+			state, err3 := h.attribute(name, "state")
+			if err := errors.Join(err, err2, err3); err != nil {
+				return nil, err
+			}
+			all = append(all, fmt.Sprintf("%s is connected to %s over %s, %s", h.name, nqn, transport, state))
+		}
+		records, err := filepath.Glob(filepath.Join(h.records(), "*.json"))
+		if err != nil {
+			return nil, err
+		}
+		for _, path := range records {
+			all = append(all, fmt.Sprintf("%s has the record %s", h.name, filepath.Base(path)))
+		}
+		table, err := h.mounter.Table()
+		if err != nil {
+			return nil, err
+		}
+		for line := range strings.Lines(table) {
+			all = append(all, fmt.Sprintf("%s has %s mounted", h.name, strings.Fields(line)[4]))
+		}
+	}
+	return all, nil
+}
+
+// checkWords of all volumes and snapshots, as they lie on the drive.
+func (w *world) checkWords() {
+	w.Helper()
+	check := func(id, lvol string, size int64, words map[uint64]uint64) {
+		for at := range uint64(size / cluster) {
+			word, err := w.storage.Target().ReadWord(lvol, at)
+			if err != nil || word != words[at] {
+				w.Fatalf("cluster %d of %s is %#x, %v; %#x was written", at, id, word, err, words[at])
+			}
+		}
+	}
+	for _, v := range w.volumes {
+		check(v.id, v.uuid, v.size, v.words)
+	}
+	lvols := w.storage.Target().Lvols()
+	for _, s := range w.snapshots {
+		i := slices.IndexFunc(lvols, func(name string) bool { return strings.HasPrefix(name, "s-"+s.uuid) })
+		if i < 0 {
+			w.Fatalf("no logical volume of snapshot %s among %v", s.id, lvols)
+		}
+		check(s.id, lvols[i], s.size, s.words)
+	}
+}

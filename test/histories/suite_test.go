@@ -1,0 +1,116 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package histories
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/rest"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/envtest"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+)
+
+// What is run unless WEFT_SEED and WEFT_SEQUENCES say otherwise; and how many at a time, which mostly wait.
+const (
+	defaultSeed      = 1
+	defaultSequences = 50
+	atATime          = 4
+)
+
+// One API server for all sequences; each uses names of its own.
+var (
+	restConfig *rest.Config
+	api        client.Client
+)
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	code, err := runSuite(m)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func runSuite(m *testing.M) (code int, err error) {
+	if err := flag.Set("test.parallel", strconv.Itoa(atATime)); err != nil {
+		return 1, err
+	}
+	assets := os.Getenv("KUBEBUILDER_ASSETS")
+	if _, err := os.Stat(filepath.Join(assets, "kube-apiserver")); err != nil {
+		return 1, fmt.Errorf("no API server for the tests (%w): run make test-chaos, or make envtest and export KUBEBUILDER_ASSETS", err)
+	}
+	log.SetLogger(logr.Discard())
+	klog.SetLogger(logr.Discard())
+	env := &envtest.Environment{
+		CRDDirectoryPaths:     []string{filepath.Join("..", "..", "config", "crd")},
+		ErrorIfCRDPathMissing: true,
+		BinaryAssetsDirectory: assets,
+	}
+	if restConfig, err = env.Start(); err != nil {
+		return 1, fmt.Errorf("start the API server: %w", err)
+	}
+	restConfig.QPS = -1
+	defer func() {
+		if stopErr := env.Stop(); stopErr != nil && err == nil {
+			err = fmt.Errorf("stop the API server: %w", stopErr)
+		}
+	}()
+	scheme := runtime.NewScheme()
+	for _, add := range []func(*runtime.Scheme) error{v1alpha1.AddToScheme, corev1.AddToScheme} {
+		if err := add(scheme); err != nil {
+			return 1, err
+		}
+	}
+	if api, err = client.New(restConfig, client.Options{Scheme: scheme}); err != nil {
+		return 1, err
+	}
+	return m.Run(), nil
+}
+
+// number that a variable of the environment gives.
+func number(t *testing.T, variable string, otherwise int64) int64 {
+	t.Helper()
+	text := os.Getenv(variable)
+	if text == "" {
+		return otherwise
+	}
+	n, err := strconv.ParseInt(text, 10, 64)
+	if err != nil || n < 0 {
+		t.Fatalf("%s is %q; give a number, such as %s=7", variable, text, variable)
+	}
+	return n
+}
+
+// TestSequences runs random sequences. Each has a seed of its own, from which it comes whole: which calls, and where they are cut.
+func TestSequences(t *testing.T) {
+	seed, count := number(t, "WEFT_SEED", defaultSeed), number(t, "WEFT_SEQUENCES", defaultSequences)
+	t.Logf("%d sequences, seeds %d to %d; one alone: make test-chaos SEED=%d SEQUENCES=1", count, seed, seed+count-1, seed)
+	var all tally
+	t.Run("seed", func(t *testing.T) {
+		for i := range count {
+			t.Run(strconv.FormatInt(seed+i, 10), func(t *testing.T) {
+				t.Parallel()
+				w := newWorld(t, seed+i)
+				defer w.close()
+				w.run()
+				all.add(w.tally)
+			})
+		}
+	})
+	t.Logf("%d calls to the driver in %d operations: %d processes killed, %d targets killed, %d hosts rebooted, %d calls cancelled, %d made twice at once, %d given up",
+		all.calls.Load(), all.operations.Load(), all.kills.Load(), all.targets.Load(), all.reboots.Load(), all.cancels.Load(), all.twice.Load(), all.givenUp.Load())
+}
