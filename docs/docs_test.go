@@ -216,3 +216,41 @@ func TestOperationsHasEveryMetric(t *testing.T) {
 		}
 	}
 }
+
+var (
+	makeTarget = regexp.MustCompile("(?:`|(?m:^ *|&& ))make ([a-z][a-z0-9-]*)(?:[^a-z0-9/-]|$)")
+	inCode     = regexp.MustCompile("`([^`\n ]+)`|[ '](\\./[a-z][a-z0-9/_-]+)")
+)
+
+// What a document for those who change weft tells to run, and where it says that things are, exists.
+func TestContributingNamesWhatThereIs(t *testing.T) {
+	makefile, err := os.ReadFile("../Makefile")
+	if err != nil {
+		t.Fatal(err)
+	}
+	documents, err := filepath.Glob("design/*.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	folders := []string{"api", "charts", "config", "csi-driver", "dataplane", "docs", "hack", "internal", "operator", "test", "tools"}
+	for _, document := range append(documents, "../README.md", "../CONTRIBUTING.md") {
+		text, err := os.ReadFile(document)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range makeTarget.FindAllStringSubmatch(string(text), -1) {
+			if !strings.Contains(string(makefile), "\n"+m[1]+":") {
+				t.Errorf("%s: the Makefile has no %s", document, m[1])
+			}
+		}
+		for _, m := range inCode.FindAllStringSubmatch(string(text), -1) {
+			path := strings.TrimPrefix(m[1]+m[2], "./")
+			if first, _, _ := strings.Cut(path, "/"); !slices.Contains(folders, first) || strings.HasSuffix(path, "...") {
+				continue
+			}
+			if _, err := os.Stat(filepath.Join("..", path)); err != nil {
+				t.Errorf("%s: there is no %s", document, path)
+			}
+		}
+	}
+}
