@@ -2,13 +2,10 @@
 
 package v1alpha1
 
-// noOverProvisioning is what OverProvisioningPercent is when it is not given.
-const noOverProvisioning = 100
-
 // Promisable bytes of a pool of this size: what its volumes and snapshots may come to together. Who places volumes, who makes
 // them and who reports on them all reckon by it.
 func (p *Plan) Promisable(totalBytes int64) int64 {
-	percent := int64(noOverProvisioning)
+	percent := int64(NoOverProvisioning)
 	if p != nil {
 		percent = max(percent, int64(p.OverProvisioningPercent))
 	}

@@ -228,7 +228,7 @@ type Export struct {
 	Serial string
 	// Model, at most 40 ASCII characters.
 	Model string
-	// MaxIOQueues of a controller, 1 to 127; it takes effect with a host's next connection. Gather answers 0
+	// MaxIOQueues of a controller, v1alpha1.MinIOQueues to MaxIOQueues; it takes effect with a host's next connection. Gather answers 0
 	// where the target has no limit for each export (SPDK): its transports', which the plan gives, holds.
 	MaxIOQueues int
 	// Namespaces, by NSID.
@@ -250,7 +250,7 @@ type Namespace struct {
 // Portal is an address to listen on, with its limits.
 type Portal struct {
 	v1alpha1.Portal
-	// QueueDepth is the largest queue, 16 to 1024. Gather answers 0 where the target cannot limit it (the kernel before Linux 6.9).
+	// QueueDepth is the largest queue, v1alpha1.MinQueueDepth to MaxQueueDepth. Gather answers 0 where the target cannot limit it (the kernel before Linux 6.9).
 	QueueDepth int
 	// InCapsuleDataBytes that a command may carry.
 	InCapsuleDataBytes int

@@ -144,8 +144,8 @@ func (e Export) Validate() error {
 	if err := validateASCII("model", e.Model, 40); err != nil {
 		return fmt.Errorf("export %s: %w", e.NQN, err)
 	}
-	if e.MaxIOQueues < 1 || e.MaxIOQueues > 127 {
-		return fmt.Errorf("%w: export %s: %d I/O queues; give 1 to 127", ErrInvalid, e.NQN, e.MaxIOQueues)
+	if e.MaxIOQueues < v1alpha1.MinIOQueues || e.MaxIOQueues > v1alpha1.MaxIOQueues {
+		return fmt.Errorf("%w: export %s: %d I/O queues; give %d to %d", ErrInvalid, e.NQN, e.MaxIOQueues, v1alpha1.MinIOQueues, v1alpha1.MaxIOQueues)
 	}
 	seen := map[uint32]bool{}
 	for _, ns := range e.Namespaces {
@@ -189,8 +189,8 @@ func ValidatePortal(p v1alpha1.Portal) error {
 	if addr.IsUnspecified() {
 		return fmt.Errorf("%w: portal address %s means every address; give one of the node's", ErrInvalid, p.Address)
 	}
-	if p.Port < 1 || p.Port > 65535 {
-		return fmt.Errorf("%w: port %d; give 1 to 65535", ErrInvalid, p.Port)
+	if p.Port < v1alpha1.MinPort || p.Port > v1alpha1.MaxPort {
+		return fmt.Errorf("%w: port %d; give %d to %d", ErrInvalid, p.Port, v1alpha1.MinPort, v1alpha1.MaxPort)
 	}
 	return nil
 }
@@ -200,11 +200,11 @@ func (p Portal) Validate() error {
 	if err := ValidatePortal(p.Portal); err != nil {
 		return err
 	}
-	if p.QueueDepth < 16 || p.QueueDepth > 1024 {
-		return fmt.Errorf("%w: queue depth %d; give 16 to 1024", ErrInvalid, p.QueueDepth)
+	if p.QueueDepth < v1alpha1.MinQueueDepth || p.QueueDepth > v1alpha1.MaxQueueDepth {
+		return fmt.Errorf("%w: queue depth %d; give %d to %d", ErrInvalid, p.QueueDepth, v1alpha1.MinQueueDepth, v1alpha1.MaxQueueDepth)
 	}
-	if p.InCapsuleDataBytes < 0 || p.InCapsuleDataBytes > 65536 {
-		return fmt.Errorf("%w: in-capsule data of %d bytes; give 0 to 65536", ErrInvalid, p.InCapsuleDataBytes)
+	if p.InCapsuleDataBytes < 0 || p.InCapsuleDataBytes > v1alpha1.MaxInCapsuleDataSize {
+		return fmt.Errorf("%w: in-capsule data of %d bytes; give 0 to %d", ErrInvalid, p.InCapsuleDataBytes, v1alpha1.MaxInCapsuleDataSize)
 	}
 	return nil
 }

@@ -31,7 +31,6 @@ const (
 	autoLargeIOs, autoSmall = 4, 32
 	// smallIOBytes is the data of a small I/O, as most of them have.
 	smallIOBytes = 4 << 10
-	maxBuffers   = 1 << 20
 )
 
 // pacing is what is known of the data in flight.
@@ -174,8 +173,8 @@ func (p manualPool) check(l load) *Reason {
 	// What keeps the caches full, and what keeps SPDK from cutting them.
 	needed := max(reserved+groups*kinds*max(p.cache, p.least), p.cache*l.cores)
 	switch {
-	case p.count > maxBuffers:
-		return new(reasonf(v1alpha1.ReasonInvalidSetting, "buffers.%s.count is %d; use %d or less", p.name, p.count, maxBuffers))
+	case p.count > v1alpha1.MaxBuffers:
+		return new(reasonf(v1alpha1.ReasonInvalidSetting, "buffers.%s.count is %d; use %d or less", p.name, p.count, v1alpha1.MaxBuffers))
 	case p.cache < 1:
 		return new(reasonf(v1alpha1.ReasonBuffersTooFew,
 			"buffers.%s.cachePerCore is %d, with which a poll group can wait for ever; use %d or more", p.name, p.cache, p.least))

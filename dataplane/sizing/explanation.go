@@ -10,12 +10,6 @@ import (
 	"github.com/weft-storage/weft/api/v1alpha1"
 )
 
-// The API's bounds of a Choice and a MemoryUse.
-const (
-	maxWords = 1024
-	maxHow   = 255
-)
-
 // explanation collects where each number of a plan came from.
 type explanation struct{ choices []v1alpha1.Choice }
 
@@ -36,7 +30,7 @@ func (e *explanation) add(source v1alpha1.ChoiceSource, setting, value, why stri
 	warnings = slices.DeleteFunc(slices.Clone(warnings), func(w string) bool { return w == "" })
 	e.choices = append(e.choices, v1alpha1.Choice{
 		Setting: setting, Value: value, Source: source,
-		Why: clipText(why, maxWords), Warning: clipText(strings.Join(warnings, "; "), maxWords),
+		Why: clipText(why, v1alpha1.MaxChoiceWords), Warning: clipText(strings.Join(warnings, "; "), v1alpha1.MaxChoiceWords),
 	})
 }
 
@@ -47,7 +41,7 @@ func (e *explanation) warn(setting, warning string) {
 			if c.Warning != "" {
 				warning = c.Warning + "; " + warning
 			}
-			c.Warning = clipText(warning, maxWords)
+			c.Warning = clipText(warning, v1alpha1.MaxChoiceWords)
 		}
 	}
 }

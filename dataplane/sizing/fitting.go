@@ -23,11 +23,11 @@ func (s sizer) fitting(l load, bytes func(load) int64, allowed int64) string {
 	knobs := []knobToTurn{
 		{"attachments.expected", 1, l.attachments, func(l load, n int64) load { l.attachments = n; return l }},
 		{"attachments.ioQueues", 1, l.ioQueues, func(l load, n int64) load { l.ioQueues = n; return l }},
-		{"transports[].queueDepth", 16, deepest, func(l load, n int64) load {
+		{"transports[].queueDepth", v1alpha1.MinQueueDepth, deepest, func(l load, n int64) load {
 			return l.each(func(t *transport) { t.queueDepth = min(t.queueDepth, n) })
 		}},
 		{"transports[].inCapsuleDataSize", leastCapsule, capsule, func(l load, n int64) load {
-			n -= n % 16
+			n -= n % v1alpha1.InCapsuleDataStep
 			return l.each(func(t *transport) { t.inCapsule = min(t.inCapsule, n) })
 		}},
 		{"cores.count", 1, l.cores, func(l load, n int64) load {
@@ -72,7 +72,7 @@ func (k knobToTurn) turn(needs func(load) int64, l load, allowed int64) string {
 	i := sort.Search(int(k.now-1-k.least), func(i int) bool { return need(k.now-1-int64(i)) <= allowed })
 	n := k.now - 1 - int64(i)
 	if k.name == "transports[].inCapsuleDataSize" {
-		n -= n % 16
+		n -= n % v1alpha1.InCapsuleDataStep
 	}
 	return fmt.Sprintf("%s %d (%s to spare)", k.name, n, mib(allowed-need(n)))
 }

@@ -13,8 +13,6 @@ import (
 )
 
 const (
-	// leastMemory of a target in the API.
-	leastMemory = 64 << 20
 	// Headroom of the heap, in percent: pools are contiguous, and memory is lost between them. With pages of 1 GiB, or without
 	// pages, it is one piece.
 	headroomSmallPages = 25
@@ -94,7 +92,7 @@ var ordinary = pages{bytes: 1 << 20, headroom: podHeadroom, use: "pod: headroom"
 
 // pagesOf a target's heap.
 func pagesOf(h v1alpha1.Hugepages) (pages, *Reason) {
-	p := pages{least: leastMemory, use: "headroom"}
+	p := pages{least: v1alpha1.MinMemoryBytes, use: "headroom"}
 	switch h {
 	case v1alpha1.Hugepages2Mi:
 		p.bytes, p.headroom = 2<<20, headroomSmallPages

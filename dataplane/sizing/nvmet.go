@@ -13,10 +13,6 @@ import (
 )
 
 const (
-	// maxIdlePoll as the API bounds it.
-	maxIdlePoll = 100 * time.Millisecond
-	// nvmetLeastSRQ is the least that nvmet_rdma takes (srq_size).
-	nvmetLeastSRQ = 256
 	// nvmetSRQSaving: shared receive queues are only to be had by loading nvmet_rdma anew, so Auto takes them
 	// for no less than a quarter of the memory.
 	nvmetSRQSaving = 4
@@ -37,8 +33,8 @@ func planModules(node Node, spec v1alpha1.NvmfTargetSpec, portals []v1alpha1.Pla
 	if spec.Sockets != nil && spec.Sockets.IdlePollPeriod != nil {
 		idle = spec.Sockets.IdlePollPeriod.Duration
 	}
-	if idle < 0 || idle > maxIdlePoll {
-		reasons = append(reasons, reasonf(v1alpha1.ReasonInvalidSetting, "sockets.idlePollPeriod is %s; use 0s to %s", idle, maxIdlePoll))
+	if idle < 0 || idle > v1alpha1.MaxIdlePollPeriod {
+		reasons = append(reasons, reasonf(v1alpha1.ReasonInvalidSetting, "sockets.idlePollPeriod is %s; use 0s to %s", idle, v1alpha1.MaxIdlePollPeriod))
 	}
 	if len(reasons) > 0 {
 		return nil, reasons
@@ -89,11 +85,11 @@ func noCounterpart(spec v1alpha1.NvmfTargetSpec) []Reason {
 		refuse(t.MaxIOSize != nil, "transports[%d].maxIOSize: the kernel's target has no such limit", i)
 		refuse(t.Placement != nil, "transports[%d].placement: connections of the kernel's target follow the incoming CPU by themselves", i)
 		refuse(t.C2HSuccess != nil, "transports[%d].c2hSuccess: with the kernel's target the host decides it (disable_sqflow)", i)
-		if t.SRQ != nil && t.SRQ.Depth != nil && *t.SRQ.Depth < nvmetLeastSRQ {
-			reasons = append(reasons, reasonf(v1alpha1.ReasonInvalidSetting, "transports[%d].srq.depth is %d; the kernel's target takes no less than %d", i, *t.SRQ.Depth, nvmetLeastSRQ))
+		if t.SRQ != nil && t.SRQ.Depth != nil && *t.SRQ.Depth < v1alpha1.MinNvmetSRQDepth {
+			reasons = append(reasons, reasonf(v1alpha1.ReasonInvalidSetting, "transports[%d].srq.depth is %d; the kernel's target takes no less than %d", i, *t.SRQ.Depth, v1alpha1.MinNvmetSRQDepth))
 		}
-		if t.SRQ != nil && t.SRQ.Depth != nil && *t.SRQ.Depth > maxSRQDepth {
-			reasons = append(reasons, reasonf(v1alpha1.ReasonInvalidSetting, "transports[%d].srq.depth is %d; use %d to %d", i, *t.SRQ.Depth, nvmetLeastSRQ, maxSRQDepth))
+		if t.SRQ != nil && t.SRQ.Depth != nil && *t.SRQ.Depth > v1alpha1.MaxSRQDepth {
+			reasons = append(reasons, reasonf(v1alpha1.ReasonInvalidSetting, "transports[%d].srq.depth is %d; use %d to %d", i, *t.SRQ.Depth, v1alpha1.MinNvmetSRQDepth, v1alpha1.MaxSRQDepth))
 		}
 		if t.SRQ != nil && t.SRQ.Mode != "" && !isSRQMode(t.SRQ.Mode) {
 			reasons = append(reasons, reasonf(v1alpha1.ReasonInvalidSetting, "transports[%d].srq.mode is %q; use Auto, Enabled or Disabled", i, t.SRQ.Mode))
@@ -181,13 +177,13 @@ func sharedQueuesOfKernel(inv *v1alpha1.Inventory, limits rdmaLimits) int64 {
 
 func nvmetSRQDepth(want v1alpha1.SRQ, vectors, slots, queues int64, limits rdmaLimits) srqChoice {
 	c := srqChoice{depth: int64(depthOf(want)), source: v1alpha1.SourceGiven, why: "srq.depth asks for it"}
-	bound := int64(maxSRQDepth)
+	bound := int64(v1alpha1.MaxSRQDepth)
 	if limits.maxSRQWR > 0 {
 		bound = min(bound, limits.maxSRQWR)
 	}
 	if want.Depth == nil {
 		need := ceilDiv(slots, vectors)
-		c = srqChoice{depth: max(min(need, bound), nvmetLeastSRQ), source: v1alpha1.SourceComputed,
+		c = srqChoice{depth: max(min(need, bound), v1alpha1.MinNvmetSRQDepth), source: v1alpha1.SourceComputed,
 			why: fmt.Sprintf("%d commands that %d queues can have outstanding over %d shared receive queues", slots, queues, vectors)}
 	}
 	if c.depth*vectors < slots {

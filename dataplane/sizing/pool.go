@@ -14,8 +14,6 @@ import (
 const (
 	// minDriveBytes is the smallest drive of a pool: mkfs.xfs refuses to make anything smaller than 300 MiB.
 	minDriveBytes = 300 << 20
-	// maxDrives is the bound of Plan.Drives in the API.
-	maxDrives = 64
 	// maxListed bounds what a message lists, so that it stays readable in an Event.
 	maxListed = 6
 )
@@ -42,7 +40,7 @@ func planPool(node Node, spec v1alpha1.NvmfTargetSpec) (pool, []Reason) {
 		return pool{}, []Reason{reasonf(v1alpha1.ReasonNoDevice, "devices must have exactly one of selector, paths and file; it has %d of them", given)}
 	}
 	percent := spec.OverProvisioningPercent
-	if percent == 100 {
+	if percent == v1alpha1.NoOverProvisioning {
 		percent = 0
 	}
 	if spec.Devices.File != nil {
@@ -209,7 +207,7 @@ func join(kept map[string]v1alpha1.PlannedDrive, chosen []*v1alpha1.Drive) []v1a
 	}
 	slices.SortFunc(chosen, func(a, b *v1alpha1.Drive) int { return cmp.Compare(a.ID, b.ID) })
 	for i, d := range chosen {
-		if len(drives) >= maxDrives {
+		if len(drives) >= v1alpha1.MaxPlanDrives {
 			break
 		}
 		if i == 0 || chosen[i-1].ID != d.ID {
@@ -220,10 +218,10 @@ func join(kept map[string]v1alpha1.PlannedDrive, chosen []*v1alpha1.Drive) []v1a
 	return drives
 }
 
-// serial of a drive within the API's bound of 64.
+// serial of a drive within the API's bound.
 func serial(d *v1alpha1.Drive) string {
 	r := []rune(d.Serial)
-	return string(r[:min(len(r), 64)])
+	return string(r[:min(len(r), v1alpha1.MaxDriveSerial)])
 }
 
 func matches(sel v1alpha1.DeviceSelector, d *v1alpha1.Drive) bool {

@@ -12,14 +12,6 @@ import (
 	"github.com/weft-storage/weft/api/v1alpha1"
 )
 
-// The API's defaults, for specs that did not pass through the API server.
-const (
-	defaultPort              = 4420
-	defaultQueueDepth        = 128
-	defaultMaxIOQueues       = 8
-	defaultInCapsuleDataSize = 4096
-)
-
 // Limits of the kernel's RDMA target (drivers/nvme/target/rdma.c and
 // include/linux/nvme-rdma.h): it cuts larger values down by itself, so the plan
 // says what holds.
@@ -59,7 +51,7 @@ func planPortal(node Node, engine v1alpha1.Engine, index int, t v1alpha1.Transpo
 	if why != nil {
 		return v1alpha1.PlannedPortal{}, why
 	}
-	port := cmp.Or(t.Port, defaultPort)
+	port := cmp.Or(t.Port, v1alpha1.DefaultPort)
 	switch t.Type {
 	case v1alpha1.TransportTCP:
 	case v1alpha1.TransportRDMA:
@@ -73,9 +65,9 @@ func planPortal(node Node, engine v1alpha1.Engine, index int, t v1alpha1.Transpo
 
 	p := v1alpha1.PlannedPortal{
 		Portal:            v1alpha1.Portal{Transport: t.Type, Address: choose(node.Current, t.Type, port, candidates).addr.String(), Port: port},
-		MaxIOQueues:       cmp.Or(t.MaxIOQueues, defaultMaxIOQueues),
-		QueueDepth:        cmp.Or(t.QueueDepth, defaultQueueDepth),
-		InCapsuleDataSize: defaultInCapsuleDataSize,
+		MaxIOQueues:       cmp.Or(t.MaxIOQueues, v1alpha1.DefaultMaxIOQueues),
+		QueueDepth:        cmp.Or(t.QueueDepth, v1alpha1.DefaultQueueDepth),
+		InCapsuleDataSize: v1alpha1.DefaultInCapsuleDataSize,
 	}
 	if t.InCapsuleDataSize != nil {
 		p.InCapsuleDataSize = t.InCapsuleDataSize.Value()

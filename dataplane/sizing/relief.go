@@ -8,9 +8,6 @@ import (
 	"github.com/weft-storage/weft/api/v1alpha1"
 )
 
-// maxCachePerCore is the API's bound of cachePerCore.
-const maxCachePerCore = 65535
-
 // Relief are the buffers that a target needs whose pools ran out.
 type Relief struct {
 	// Buffers for the NvmfTarget's spec.
@@ -41,7 +38,7 @@ func RelieveBuffers(p v1alpha1.SPDKPlan, small, large bool) (Relief, bool) {
 	}
 	smallCount, smallCache := n.grow(int64(p.SmallBuffers), max(smallCache, ioPerPollGroup), smallKept, small)
 	largeCount, largeCache := n.grow(int64(p.LargeBuffers), max(largeCache, leastLarge), largeKept, large)
-	if max(smallCount, largeCount) > maxBuffers || max(smallCache, largeCache) > maxCachePerCore {
+	if max(smallCount, largeCount) > v1alpha1.MaxBuffers || max(smallCache, largeCache) > v1alpha1.MaxCachePerCore {
 		return Relief{}, false
 	}
 	return Relief{

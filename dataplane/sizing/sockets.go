@@ -15,12 +15,8 @@ import (
 const (
 	// SPDK asks for socket buffers of 2 MiB each way.
 	defaultSocketBuffer = 2 << 20
-	minSocketBuffer     = 4 << 10
-	maxSocketBuffer     = 64 << 20
-	maxZeroCopyBytes    = 1 << 20
 	// grantedSocketBuffer is what the kernel grants a socket each way: net.core.rmem_max and wmem_max by default.
 	grantedSocketBuffer = 212_992
-	maxSocketPriority   = 15
 )
 
 // socketOptions resolves spec.sockets, field by field.
@@ -91,13 +87,13 @@ func planSockets(spec v1alpha1.NvmfTargetSpec, tcp bool, why *explanation) (*v1a
 	}
 	p := &v1alpha1.PlannedSockets{
 		ZeroCopySend: o.toggle("zeroCopySend", given.ZeroCopySend, v1alpha1.SwitchEnabled, "data goes from the target's buffers to the NIC without a copy; the kernel copies all the same over loopback"),
-		ZeroCopyThreshold: o.bytes("zeroCopyThreshold", given.ZeroCopyThreshold, 0, 0, maxZeroCopyBytes,
+		ZeroCopyThreshold: o.bytes("zeroCopyThreshold", given.ZeroCopyThreshold, 0, 0, v1alpha1.MaxZeroCopyThreshold,
 			"what is shorter is copied, as a copy costs less than the message that tells of a finished send", none),
 		ReceivePipe: o.toggle("receivePipe", given.ReceivePipe, v1alpha1.SwitchEnabled, "one system call reads what several small PDUs need, for a copy of the data"),
 		QuickAck:    o.toggle("quickAck", given.QuickAck, v1alpha1.SwitchDisabled, "when enabled, packets are acknowledged at once rather than with the next answer"),
-		SendBufferSize: o.bytes("sendBufferSize", given.SendBufferSize, defaultSocketBuffer, minSocketBuffer, maxSocketBuffer,
+		SendBufferSize: o.bytes("sendBufferSize", given.SendBufferSize, defaultSocketBuffer, v1alpha1.MinSocketBuffer, v1alpha1.MaxSocketBuffer,
 			"what a connection can have on its way", beyond("net.core.wmem_max")),
-		ReceiveBufferSize: o.bytes("receiveBufferSize", given.ReceiveBufferSize, defaultSocketBuffer, minSocketBuffer, maxSocketBuffer,
+		ReceiveBufferSize: o.bytes("receiveBufferSize", given.ReceiveBufferSize, defaultSocketBuffer, v1alpha1.MinSocketBuffer, v1alpha1.MaxSocketBuffer,
 			"what a connection can be sent before the target reads it", beyond("net.core.rmem_max")),
 	}
 	return p, o.reasons
@@ -156,8 +152,8 @@ func explainPriority(s *v1alpha1.Sockets, setting string, why *explanation) int3
 }
 
 func checkPriority(s *v1alpha1.Sockets) *Reason {
-	if priority, _ := socketPriority(s); priority < 0 || priority > maxSocketPriority {
-		return new(reasonf(v1alpha1.ReasonInvalidSetting, "sockets.priority is %d; use 0 to %d", priority, maxSocketPriority))
+	if priority, _ := socketPriority(s); priority < 0 || priority > v1alpha1.MaxSocketPriority {
+		return new(reasonf(v1alpha1.ReasonInvalidSetting, "sockets.priority is %d; use 0 to %d", priority, v1alpha1.MaxSocketPriority))
 	}
 	return nil
 }

@@ -7,27 +7,18 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"time"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 )
 
 const (
-	// The API's defaults of spec.attachments.
-	defaultAttachments        = 64
-	defaultAttachmentIOQueues = 2
-	// volumesOfNode that a plan has room for, connected or not: as many as spec.attachments.expected may say.
-	volumesOfNode = 4096
+	// volumesOfNode that a plan has room for, connected or not: as many as can be expected to be connected.
+	volumesOfNode = v1alpha1.MaxAttachments
 	// SPDK's defaults: descriptors of the bdev_io pool, and those that each thread keeps.
 	defaultBdevIOPool = 65535
 	bdevIOCache       = 256
 	// bdevIOsPerCommand: one on the volume, one on the drive below it.
 	bdevIOsPerCommand = 2
-	// SPDK's dynamic scheduler by default.
-	defaultPeriod    = time.Second
-	defaultLoadLimit = 20
-	defaultCoreLimit = 80
-	defaultCoreBusy  = 95
 )
 
 func planSPDK(node Node, spec v1alpha1.NvmfTargetSpec) (*v1alpha1.Plan, []Reason) {
@@ -212,12 +203,12 @@ func explainDriver(spec v1alpha1.NvmfTargetSpec, driver v1alpha1.DriveDriver, wh
 
 // attachmentsOf the spec, with the API's defaults.
 func attachmentsOf(a v1alpha1.Attachments) (expected, ioQueues int64, invalid *Reason) {
-	expected, ioQueues = int64(cmp.Or(a.Expected, defaultAttachments)), int64(cmp.Or(a.IOQueues, defaultAttachmentIOQueues))
-	if expected < 1 || expected > volumesOfNode {
-		return 0, 0, new(reasonf(v1alpha1.ReasonInvalidSetting, "attachments.expected is %d; use 1 to %d", expected, volumesOfNode))
+	expected, ioQueues = int64(cmp.Or(a.Expected, v1alpha1.DefaultAttachments)), int64(cmp.Or(a.IOQueues, v1alpha1.DefaultAttachmentIOQueues))
+	if expected < 1 || expected > v1alpha1.MaxAttachments {
+		return 0, 0, new(reasonf(v1alpha1.ReasonInvalidSetting, "attachments.expected is %d; use 1 to %d", expected, v1alpha1.MaxAttachments))
 	}
-	if ioQueues < 1 || ioQueues > 127 {
-		return 0, 0, new(reasonf(v1alpha1.ReasonInvalidSetting, "attachments.ioQueues is %d; use 1 to 127", ioQueues))
+	if ioQueues < v1alpha1.MinIOQueues || ioQueues > v1alpha1.MaxIOQueues {
+		return 0, 0, new(reasonf(v1alpha1.ReasonInvalidSetting, "attachments.ioQueues is %d; use %d to %d", ioQueues, v1alpha1.MinIOQueues, v1alpha1.MaxIOQueues))
 	}
 	return expected, ioQueues, nil
 }
@@ -286,16 +277,16 @@ func planMode(spec v1alpha1.NvmfTargetSpec, p *v1alpha1.SPDKPlan, why *explanati
 }
 
 func planScheduler(knobs v1alpha1.DynamicCores, p *v1alpha1.SPDKPlan, why *explanation) []Reason {
-	period := defaultPeriod
+	period := v1alpha1.DefaultSchedulerPeriod
 	if knobs.Period != nil {
 		period = knobs.Period.Duration
 	}
 	s := &v1alpha1.PlannedScheduler{
-		PeriodMicroseconds: period.Microseconds(), LoadLimit: cmp.Or(knobs.LoadLimit, defaultLoadLimit),
-		CoreLimit: cmp.Or(knobs.CoreLimit, defaultCoreLimit), CoreBusy: cmp.Or(knobs.CoreBusy, defaultCoreBusy),
+		PeriodMicroseconds: period.Microseconds(), LoadLimit: cmp.Or(knobs.LoadLimit, v1alpha1.DefaultLoadLimit),
+		CoreLimit: cmp.Or(knobs.CoreLimit, v1alpha1.DefaultCoreLimit), CoreBusy: cmp.Or(knobs.CoreBusy, v1alpha1.DefaultCoreBusy),
 	}
 	var reasons []Reason
-	if period < time.Millisecond || period > time.Minute {
+	if period < v1alpha1.MinSchedulerPeriod || period > v1alpha1.MaxSchedulerPeriod {
 		reasons = append(reasons, reasonf(v1alpha1.ReasonInvalidSetting, "cores.dynamic.period is %s; use 1ms to 1m", period))
 	}
 	var warning string
@@ -308,16 +299,16 @@ func planScheduler(knobs v1alpha1.DynamicCores, p *v1alpha1.SPDKPlan, why *expla
 		byDefault      int64
 		words, warning string
 	}{
-		{"loadLimit", s.LoadLimit, 99, defaultLoadLimit, "percent under which a thread counts as idle", ""},
-		{"coreLimit", s.CoreLimit, 100, defaultCoreLimit, "percent over which a core takes no more threads", warning},
-		{"coreBusy", s.CoreBusy, 100, defaultCoreBusy, "percent over which threads leave a core", ""},
+		{"loadLimit", s.LoadLimit, v1alpha1.MaxLoadLimit, v1alpha1.DefaultLoadLimit, "percent under which a thread counts as idle", ""},
+		{"coreLimit", s.CoreLimit, v1alpha1.MaxCoreLimit, v1alpha1.DefaultCoreLimit, "percent over which a core takes no more threads", warning},
+		{"coreBusy", s.CoreBusy, v1alpha1.MaxCoreBusy, v1alpha1.DefaultCoreBusy, "percent over which threads leave a core", ""},
 	} {
 		if k.value < 1 || k.value > k.most {
 			reasons = append(reasons, reasonf(v1alpha1.ReasonInvalidSetting, "cores.dynamic.%s is %d; use 1 to %d percent", k.name, k.value, k.most))
 		}
 		knob(why, k.name, int64(k.value), k.byDefault, k.words, k.warning)
 	}
-	knob(why, "periodMicroseconds", s.PeriodMicroseconds, defaultPeriod.Microseconds(), "between two decisions of the scheduler", "")
+	knob(why, "periodMicroseconds", s.PeriodMicroseconds, v1alpha1.DefaultSchedulerPeriod.Microseconds(), "between two decisions of the scheduler", "")
 	p.Scheduler = s
 	return reasons
 }

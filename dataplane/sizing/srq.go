@@ -10,8 +10,6 @@ import (
 )
 
 const (
-	// maxSRQDepth: SPDK keeps the depth in 16 bits.
-	maxSRQDepth = 65535
 	// defaultSRQDepth is SPDK's (max_srq_depth): as much as is taken from a device whose limits are not known.
 	defaultSRQDepth = 4096
 	// kernelAdminDepth is the depth of the kernel initiator's admin queue (NVME_AQ_DEPTH).
@@ -113,14 +111,14 @@ func srqDepth(t *transport, l *load, limits rdmaLimits) (srqChoice, *Reason) {
 		}
 		return c, nil
 	}
-	bound, of := int64(maxSRQDepth), "SPDK keeps it in 16 bits"
+	bound, of := int64(v1alpha1.MaxSRQDepth), "SPDK keeps it in 16 bits"
 	switch {
 	case limits.maxSRQWR == 0 && need > defaultSRQDepth:
 		bound, of = defaultSRQDepth, "SPDK's default, as the device's max_srq_wr is not known"
 	case limits.maxSRQWR > 0 && limits.maxSRQWR < bound:
 		bound, of = limits.maxSRQWR, "the device's max_srq_wr"
 	}
-	c := srqChoice{depth: max(min(need, bound), 16), source: v1alpha1.SourceComputed}
+	c := srqChoice{depth: max(min(need, bound), v1alpha1.MinSRQDepth), source: v1alpha1.SourceComputed}
 	if l.quiet {
 		return c, nil
 	}

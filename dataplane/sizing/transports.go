@@ -65,8 +65,8 @@ func mergeTransports(entries []v1alpha1.Transport) ([]transport, []Reason) {
 func oneTransport(index int, entry v1alpha1.Transport) (transport, *Reason) {
 	t := transport{
 		kind: entry.Type, index: index, given: entry, portals: 1,
-		queueDepth: int64(cmp.Or(entry.QueueDepth, defaultQueueDepth)), maxIOQueues: int64(cmp.Or(entry.MaxIOQueues, defaultMaxIOQueues)),
-		inCapsule: defaultInCapsuleDataSize, maxIO: defaultMaxIOSize, placement: v1alpha1.PlacementNone, srq: v1alpha1.SRQ{Mode: v1alpha1.SRQAuto},
+		queueDepth: int64(cmp.Or(entry.QueueDepth, v1alpha1.DefaultQueueDepth)), maxIOQueues: int64(cmp.Or(entry.MaxIOQueues, v1alpha1.DefaultMaxIOQueues)),
+		inCapsule: v1alpha1.DefaultInCapsuleDataSize, maxIO: defaultMaxIOSize, placement: v1alpha1.PlacementNone, srq: v1alpha1.SRQ{Mode: v1alpha1.SRQAuto},
 	}
 	if entry.InCapsuleDataSize != nil {
 		t.inCapsule = entry.InCapsuleDataSize.Value()
@@ -89,18 +89,18 @@ func oneTransport(index int, entry v1alpha1.Transport) (transport, *Reason) {
 	switch {
 	case t.kind != v1alpha1.TransportTCP && t.kind != v1alpha1.TransportRDMA:
 		return t, invalid("type", "is %q, which SPDK does not know; use TCP or RDMA", t.kind)
-	case t.queueDepth < 16 || t.queueDepth > 1024:
-		return t, invalid("queueDepth", "is %d; use 16 to 1024", t.queueDepth)
-	case t.maxIOQueues < 1 || t.maxIOQueues > 127:
-		return t, invalid("maxIOQueues", "is %d; use 1 to 127", t.maxIOQueues)
-	case t.inCapsule < 0 || t.inCapsule > 64<<10:
-		return t, invalid("inCapsuleDataSize", "is %d bytes; use 0 to 64Ki", t.inCapsule)
-	case t.maxIO < 8<<10 || t.maxIO > 2<<20 || t.maxIO&(t.maxIO-1) != 0:
-		return t, invalid("maxIOSize", "is %d bytes; use a power of two from 8Ki to 2Mi", t.maxIO)
+	case t.queueDepth < v1alpha1.MinQueueDepth || t.queueDepth > v1alpha1.MaxQueueDepth:
+		return t, invalid("queueDepth", "is %d; use %d to %d", t.queueDepth, v1alpha1.MinQueueDepth, v1alpha1.MaxQueueDepth)
+	case t.maxIOQueues < v1alpha1.MinIOQueues || t.maxIOQueues > v1alpha1.MaxIOQueues:
+		return t, invalid("maxIOQueues", "is %d; use %d to %d", t.maxIOQueues, v1alpha1.MinIOQueues, v1alpha1.MaxIOQueues)
+	case t.inCapsule < 0 || t.inCapsule > v1alpha1.MaxInCapsuleDataSize:
+		return t, invalid("inCapsuleDataSize", "is %d bytes; use 0 to %dKi", t.inCapsule, v1alpha1.MaxInCapsuleDataSize>>10)
+	case t.maxIO < v1alpha1.MinMaxIOSize || t.maxIO > v1alpha1.MaxMaxIOSize || t.maxIO&(t.maxIO-1) != 0:
+		return t, invalid("maxIOSize", "is %d bytes; use a power of two from %dKi to %dMi", t.maxIO, v1alpha1.MinMaxIOSize>>10, v1alpha1.MaxMaxIOSize>>20)
 	case t.inCapsule > t.maxIO:
 		return t, invalid("inCapsuleDataSize", "is %d bytes, over maxIOSize (%d bytes), which SPDK refuses; make it %d or less", t.inCapsule, t.maxIO, t.maxIO)
-	case t.kind == v1alpha1.TransportRDMA && t.srq.Depth != nil && (*t.srq.Depth < 16 || *t.srq.Depth > maxSRQDepth):
-		return t, invalid("srq.depth", "is %d; use 16 to %d: SPDK keeps it in 16 bits", *t.srq.Depth, maxSRQDepth)
+	case t.kind == v1alpha1.TransportRDMA && t.srq.Depth != nil && (*t.srq.Depth < v1alpha1.MinSRQDepth || *t.srq.Depth > v1alpha1.MaxSRQDepth):
+		return t, invalid("srq.depth", "is %d; use %d to %d: SPDK keeps it in 16 bits", *t.srq.Depth, v1alpha1.MinSRQDepth, v1alpha1.MaxSRQDepth)
 	case !isSRQMode(t.srq.Mode):
 		return t, invalid("srq.mode", "is %q; use Auto, Enabled or Disabled", t.srq.Mode)
 	case !slices.Contains([]v1alpha1.Placement{v1alpha1.PlacementNone, v1alpha1.PlacementNAPI, v1alpha1.PlacementCPU}, t.placement):
@@ -161,16 +161,16 @@ func (t transport) explain(why *explanation, ioQueues int64) {
 			why.given(t.setting(field), strconv.FormatInt(value, 10), words, warnings...)
 		}
 	}
-	say("queueDepth", t.queueDepth, defaultQueueDepth, fmt.Sprintf("at most %d commands in one queue; SPDK and the kernel's initiator take %d by default", t.queueDepth, defaultQueueDepth))
+	say("queueDepth", t.queueDepth, v1alpha1.DefaultQueueDepth, fmt.Sprintf("at most %d commands in one queue; SPDK and the kernel's initiator take %d by default", t.queueDepth, v1alpha1.DefaultQueueDepth))
 	var few string
 	if ioQueues > t.maxIOQueues {
 		few = fmt.Sprintf("attachments.ioQueues asks for %d queues for each volume, and a host gets %d; raise maxIOQueues, or ask for fewer", ioQueues, t.maxIOQueues)
 	}
-	say("maxIOQueues", t.maxIOQueues, defaultMaxIOQueues, "at most that many I/O queues for each controller; every queue costs memory, used or not", few)
+	say("maxIOQueues", t.maxIOQueues, v1alpha1.DefaultMaxIOQueues, "at most that many I/O queues for each controller; every queue costs memory, used or not", few)
 	var raised string
 	if t.given.InCapsuleDataSize != nil && t.given.InCapsuleDataSize.Value() < t.inCapsule {
 		raised = fmt.Sprintf("%d bytes were asked for, but SPDK's RDMA transport takes no less than %d", t.given.InCapsuleDataSize.Value(), minRDMAInCapsule)
 	}
-	say("inCapsuleDataSize", t.inCapsule, defaultInCapsuleDataSize, "writes up to it travel with their command, without another round trip; each slot of each queue reserves that much", raised)
+	say("inCapsuleDataSize", t.inCapsule, v1alpha1.DefaultInCapsuleDataSize, "writes up to it travel with their command, without another round trip; each slot of each queue reserves that much", raised)
 	say("maxIOSize", t.maxIO, defaultMaxIOSize, fmt.Sprintf("the largest single transfer, which takes %s of 132 KiB", plural(int(t.buffersPerIO()), "large buffer")))
 }

@@ -13,9 +13,6 @@ import (
 	"github.com/weft-storage/weft/api/v1alpha1"
 )
 
-// maxTunedSettings of a plan, the API's bound.
-const maxTunedSettings = 512
-
 // A wish is one setting that spec.tuning asks for; one of a NIC has no NIC's name yet.
 type wish struct{ setting, value, why string }
 
@@ -46,11 +43,11 @@ func withTuning(node Node, spec v1alpha1.NvmfTargetSpec, plan *v1alpha1.Plan, re
 				plan.Tuning = append(plan.Tuning, planInterrupts(node.Inventory, *i, nic, plan.SPDK, &why))
 			}
 		}
-		why.computed("tuning.nics", clipText(list(names), 258), "the NICs that carry the target's portals; no other is touched", missing)
+		why.computed("tuning.nics", clipText(list(names), v1alpha1.MaxChoiceValue), "the NICs that carry the target's portals; no other is touched", missing)
 	}
-	if len(plan.Tuning) > maxTunedSettings {
+	if len(plan.Tuning) > v1alpha1.MaxPlanSettings {
 		return nil, []Reason{reasonf(v1alpha1.ReasonInvalidSetting,
-			"tuning comes to %d settings of the node's NICs, and a plan holds %d; give fewer of them", len(plan.Tuning), maxTunedSettings)}
+			"tuning comes to %d settings of the node's NICs, and a plan holds %d; give fewer of them", len(plan.Tuning), v1alpha1.MaxPlanSettings)}
 	}
 	slices.SortFunc(plan.Tuning, func(a, b v1alpha1.PlannedSetting) int { return cmp.Compare(a.Setting, b.Setting) })
 	slices.SortFunc(why.choices, func(a, b v1alpha1.Choice) int { return cmp.Compare(a.Setting, b.Setting) })
@@ -249,7 +246,7 @@ func planInterrupts(inv *v1alpha1.Inventory, i v1alpha1.NICInterrupts, nic *v1al
 		warning = fmt.Sprintf("CPUs %.120s serve the target's connections too, and lose time to interrupts; name others, or leave some out of cores.mask", both)
 	}
 	value := cpus.String()
-	why.add(source, "tuning."+nic.Name+"/interrupts", clipText(value, 258), words, warning)
+	why.add(source, "tuning."+nic.Name+"/interrupts", clipText(value, v1alpha1.MaxChoiceValue), words, warning)
 	return v1alpha1.PlannedSetting{Setting: nic.Name + "/interrupts", Value: value}
 }
 

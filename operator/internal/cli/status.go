@@ -192,7 +192,7 @@ func (s *status) printTargets(t *table, targets []v1alpha1.NvmfTarget) {
 // promised of a target's pools, and how much may be where that is not just what there is.
 func promised(target v1alpha1.NvmfTarget) string {
 	at := size(target.Status.Capacity.Allocated)
-	if percent := target.Spec.OverProvisioningPercent; percent > 100 {
+	if percent := target.Spec.OverProvisioningPercent; percent > v1alpha1.NoOverProvisioning {
 		at += fmt.Sprintf(" (up to %d %%)", percent)
 	}
 	return at

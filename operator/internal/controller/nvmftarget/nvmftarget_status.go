@@ -18,9 +18,6 @@ import (
 	"github.com/weft-storage/weft/operator/internal/manifest"
 )
 
-// maxNotCapable is the bound of status.notCapable in the API.
-const maxNotCapable = 50
-
 // updateStatus writes the status when it differs, and then the Events for what changed.
 func (r *Reconciler) updateStatus(ctx context.Context, target *v1alpha1.NvmfTarget, all *gather.Objects, decision claim.Decision) error {
 	before := target.Status
@@ -123,7 +120,7 @@ func status(o observation, now metav1.Time) v1alpha1.NvmfTargetStatus {
 			Capable:  int32(len(o.placed.Capable)),
 			Ready:    int32(len(o.with(ready))),
 		},
-		NotCapable: slices.Clone(o.placed.NotCapable[:min(len(o.placed.NotCapable), maxNotCapable)]),
+		NotCapable: slices.Clone(o.placed.NotCapable[:min(len(o.placed.NotCapable), v1alpha1.MaxNotCapable)]),
 		Capacity:   o.capacity,
 		Conditions: slices.Clone(o.target.Status.Conditions),
 	}

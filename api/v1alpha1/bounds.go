@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+import "time"
+
+// Bounds and defaults of fields that Go code repeats: what plans, what checks a plan and what tells people what to write
+// take them from here. The markers beside the fields say the same to the API server; a test holds the two together.
+// Sizes are in bytes, bounds are included.
+const (
+	// MinPort and MaxPort of a portal; DefaultPort is the one that IANA gave to NVMe-oF.
+	MinPort, MaxPort, DefaultPort = 1, 65535, 4420
+	// MinQueueDepth and MaxQueueDepth of a queue, in commands; DefaultQueueDepth is SPDK's and the kernel initiator's.
+	MinQueueDepth, MaxQueueDepth, DefaultQueueDepth = 16, 1024, 128
+	// MinIOQueues and MaxIOQueues of a controller.
+	MinIOQueues, MaxIOQueues = 1, 127
+	// DefaultMaxIOQueues is how many a transport gives a controller; DefaultAttachmentIOQueues how many an attachment opens.
+	DefaultMaxIOQueues, DefaultAttachmentIOQueues = 8, 2
+	// MaxInCapsuleDataSize and DefaultInCapsuleDataSize of a transport; it grows in steps of InCapsuleDataStep.
+	MaxInCapsuleDataSize, DefaultInCapsuleDataSize, InCapsuleDataStep = 64 << 10, 4 << 10, 16
+	// MinMaxIOSize and MaxMaxIOSize of a transport; it is a power of two.
+	MinMaxIOSize, MaxMaxIOSize = 8 << 10, 2 << 20
+	// MinSRQDepth and MaxSRQDepth of a shared receive queue, in work requests: SPDK keeps it in 16 bits. nvmet_rdma
+	// takes no less than MinNvmetSRQDepth.
+	MinSRQDepth, MinNvmetSRQDepth, MaxSRQDepth = 16, 256, 65535
+	// MaxAttachments that a node can be expected to hold, and DefaultAttachments.
+	MaxAttachments, DefaultAttachments = 4096, 64
+	// NoOverProvisioning is the least, and the default, that may be promised of a pool, in percent of its size.
+	NoOverProvisioning = 100
+)
+
+// Bounds of an SPDK target.
+const (
+	// MaxLoadLimit, MaxCoreLimit and MaxCoreBusy are in percent, as are the defaults, which are SPDK's.
+	MaxLoadLimit, MaxCoreLimit, MaxCoreBusy             = 99, 100, 100
+	DefaultLoadLimit, DefaultCoreLimit, DefaultCoreBusy = 20, 80, 95
+	// MinSchedulerPeriod, MaxSchedulerPeriod and DefaultSchedulerPeriod lie between two decisions of the scheduler.
+	MinSchedulerPeriod, MaxSchedulerPeriod, DefaultSchedulerPeriod = time.Millisecond, time.Minute, time.Second
+	// MaxBuffers of a pool, and MaxCachePerCore that each poll group keeps of it.
+	MaxBuffers, MaxCachePerCore = 1 << 20, 65535
+	// MinMemoryBytes that a target takes.
+	MinMemoryBytes = 64 << 20
+)
+
+// Bounds of sockets.
+const (
+	// MinSocketBuffer and MaxSocketBuffer, each way.
+	MinSocketBuffer, MaxSocketBuffer = 4 << 10, 64 << 20
+	// MaxZeroCopyThreshold of what is copied all the same.
+	MaxZeroCopyThreshold = 1 << 20
+	// MaxSocketPriority of packets; 0 is none.
+	MaxSocketPriority = 15
+	// MaxIdlePollPeriod of the kernel's target.
+	MaxIdlePollPeriod = 100 * time.Millisecond
+)
+
+// Bounds of what the operator writes, in items or in characters.
+const (
+	// MaxPlanDrives, MaxPlanSettings (of tuning) and MaxNotCapable nodes that a status lists.
+	MaxPlanDrives, MaxPlanSettings, MaxNotCapable = 64, 512, 50
+	// MaxDriveSerial of a planned drive.
+	MaxDriveSerial = 64
+	// MaxChoiceValue and MaxChoiceWords (why, warning) of a choice.
+	MaxChoiceValue, MaxChoiceWords = 258, 1024
+)
