@@ -43,6 +43,11 @@
 // without clearing them where the drive does not do so itself. SPDK before 26.01 cannot hide the command from hosts; there each discard is
 // longer than the subsystem allows (max_discard_size_kib), and refused.
 //
+// # Settings
+//
+// What a plan decides, how SPDK calls it, and what a change of it needs is one table, in table.go. What cannot change
+// while a target lives is read once for each connection to it, which ends with the target.
+//
 // # Releases of SPDK
 //
 // What each release understands is in version.go, and what those before 26.01 need where a pool is a block device of the kernel in nowait.go. Before 25.05 it is not known, and such a target is refused when it is started.

@@ -44,11 +44,8 @@ type Engine struct {
 	mu     sync.Mutex
 	client *spdkrpc.Client
 	config Config
-	// spoken is what the target behind conn understands. Guarded by mu.
-	spoken struct {
-		conn    *spdkrpc.Conn
-		dialect dialect
-	}
+	// life is what was read of the target. Guarded by mu.
+	life life
 	// uncached are the pools of a target that must not find pages of them in the kernel's cache.
 	uncached *uncached
 }
@@ -89,6 +86,14 @@ func (e *Engine) path(elem ...string) string {
 	return filepath.Join(append([]string{e.config.Root}, elem...)...)
 }
 
+// life holds what cannot change until the target behind a connection ends, and the connection with it. A new
+// connection begins with nothing: what was read on one is never taken for what is behind another.
+type life struct {
+	conn    *spdkrpc.Conn
+	version *spdkrpc.Version
+	fixed   *fixed
+}
+
 // session is one call's connection: all that it asks goes to one life of the target.
 type session struct {
 	*Engine
@@ -107,6 +112,9 @@ func (e *Engine) begin(ctx context.Context) (s *session, end func(), err error) 
 		err = ctx.Err()
 	case err != nil:
 		err = fmt.Errorf("%w: %s: %w", engine.ErrUnavailable, e.config.Socket, err)
+	}
+	if e.life.conn != conn {
+		e.life = life{conn: conn}
 	}
 	return &session{Engine: e, ctx: ctx, conn: conn}, e.mu.Unlock, err
 }
@@ -135,15 +143,14 @@ func (e *Engine) Info(ctx context.Context) (engine.Info, error) {
 	if err != nil {
 		return engine.Info{}, err
 	}
-	version := spdkrpc.Start(ctx, s.conn, spdkrpc.SpdkGetVersion{})
-	transports := spdkrpc.Start(ctx, s.conn, spdkrpc.NvmfGetTransports{})
+	listed := spdkrpc.Start(ctx, s.conn, spdkrpc.NvmfGetTransports{})
 	reactors := spdkrpc.Start(ctx, s.conn, spdkrpc.FrameworkGetReactors{})
-	v, err := version.Wait()
+	v, err := s.version()
 	if err != nil {
-		return engine.Info{}, mapError(err)
+		return engine.Info{}, err
 	}
 	info := engine.Info{Type: v1alpha1.EngineSPDK, Version: versionOf(v), QoS: true, Transports: []v1alpha1.TransportType{v1alpha1.TransportTCP}}
-	made, err := transports.Wait()
+	made, err := listed.Wait()
 	if errors.Is(err, spdkrpc.ErrWrongState) {
 		return info, nil
 	}

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weft-storage/weft/dataplane/engine"
+	"github.com/weft-storage/weft/dataplane/spdkrpc"
 )
 
 // drops are the devices of which pages were dropped.
@@ -91,13 +92,13 @@ func TestNowaitNeeds(t *testing.T) {
 		refused   string
 		block     uint32
 	}{
-		"enough":                         {speaks: dialect{nowait: true}, kib: "128", bytes: 64 << 20, block: 4096},
-		"too little":                     {speaks: dialect{nowait: true}, kib: "127", bytes: 64 << 20, refused: "takes 127 KiB at once, and SPDK before 26.01 needs 128"},
-		"a partition":                    {speaks: dialect{nowait: true}, kib: "1280", partition: true, bytes: 64 << 20, block: 4096},
-		"a partition of too little":      {speaks: dialect{nowait: true}, kib: "64", partition: true, bytes: 64 << 20, refused: "takes 64 KiB"},
-		"no multiple of 4096":            {speaks: dialect{nowait: true}, kib: "256", bytes: 64<<20 + 512},
-		"no multiple of 4096, too tight": {speaks: dialect{nowait: true}, kib: "128", bytes: 64<<20 + 512, refused: "needs 132"},
-		"a target that waits":            {kib: "1", bytes: 64 << 20},
+		"enough":                         {speaks: dialects[len(dialects)-1], kib: "128", bytes: 64 << 20, block: 4096},
+		"too little":                     {speaks: dialects[len(dialects)-1], kib: "127", bytes: 64 << 20, refused: "takes 127 KiB at once, and SPDK before 26.01 needs 128"},
+		"a partition":                    {speaks: dialects[len(dialects)-1], kib: "1280", partition: true, bytes: 64 << 20, block: 4096},
+		"a partition of too little":      {speaks: dialects[len(dialects)-1], kib: "64", partition: true, bytes: 64 << 20, refused: "takes 64 KiB"},
+		"no multiple of 4096":            {speaks: dialects[len(dialects)-1], kib: "256", bytes: 64<<20 + 512},
+		"no multiple of 4096, too tight": {speaks: dialects[len(dialects)-1], kib: "128", bytes: 64<<20 + 512, refused: "needs 132"},
+		"a target that waits":            {speaks: dialects[0], kib: "1", bytes: 64 << 20},
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
@@ -122,7 +123,7 @@ func TestNowaitNeeds(t *testing.T) {
 			e, err := New(Config{Socket: "spdk.sock", Root: root})
 			g.Expect(err).NotTo(HaveOccurred())
 			t.Cleanup(e.Close)
-			e.spoken.dialect = tt.speaks
+			e.life.version = &spdkrpc.Version{Fields: spdkrpc.VersionFields{Major: tt.speaks.since.year, Minor: tt.speaks.since.month}}
 			s := &session{Engine: e, ctx: t.Context()}
 			o := &opening{Device: engine.Device{ID: "d", Path: "/device"}}
 			err = s.prepareNowait(o, info)

@@ -6,11 +6,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
+
+	"k8s.io/utils/cpuset"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/engine"
 	"github.com/weft-storage/weft/dataplane/spdkrpc"
+	"github.com/weft-storage/weft/internal/cpus"
 )
 
 // ownSubsystems are not exports: the anchor, and SPDK's discovery.
@@ -38,26 +42,20 @@ func (e *Engine) Start(ctx context.Context, plan v1alpha1.Plan) error {
 	if err != nil {
 		return err
 	}
-	methods, err := spdkrpc.Call(ctx, s.conn, spdkrpc.RPCGetMethods{Current: true})
-	if err != nil {
-		return mapError(err)
-	}
-	if slices.Contains(methods, "framework_start_init") {
-		if err := s.initialize(plan.SPDK, want); err != nil {
-			return err
-		}
+	if err := s.initialize(plan.SPDK, want, speaks); err != nil {
+		return err
 	}
 	is, err := s.readSettings(speaks)
 	if err != nil {
 		return err
 	}
 	// A target in interrupt mode must not be asked for the dynamic scheduler.
-	if is.interruptMode == want.interruptMode {
-		if err := s.setScheduler(plan.SPDK, is.scheduler); err != nil {
+	if (is.mode == v1alpha1.CoresInterrupt) == (want.mode == v1alpha1.CoresInterrupt) {
+		if err := s.setScheduler(is, want); err != nil {
 			return err
 		}
 	}
-	made, err := s.makeTransports(plan.SPDK, is, speaks)
+	made, err := s.makeTransports(plan.SPDK, is, want, speaks)
 	if err != nil {
 		return err
 	}
@@ -84,26 +82,43 @@ func driven(plan *v1alpha1.Plan, speaks dialect) error {
 		engine.ErrUnsupported, dialects[0].since)
 }
 
-// initialize a target that waits for its settings.
-func (s *session) initialize(plan *v1alpha1.SPDKPlan, want settings) error {
+// initialize a target that waits for its settings. One whose fixed settings were read serves already.
+func (s *session) initialize(plan *v1alpha1.SPDKPlan, want settings, speaks dialect) error {
+	if s.life.fixed != nil {
+		return nil
+	}
+	methods, err := spdkrpc.Call(s.ctx, s.conn, spdkrpc.RPCGetMethods{Current: true})
+	if err != nil || !slices.Contains(methods, "framework_start_init") {
+		return mapError(err)
+	}
+	var pools spdkrpc.IobufSetOptions
+	var bdevs spdkrpc.BdevSetOptions
+	var subsystems spdkrpc.NvmfSetMaxSubsystems
+	sockets := spdkrpc.SockImplSetOptions{Impl: spdkrpc.SockPosix}
+	for call, req := range map[string]any{setIobuf: &pools, setBdev: &bdevs, setSubsystems: &subsystems, setSockets: &sockets} {
+		if err := fill(req, call, want.transports, want.values, speaks); err != nil {
+			return fmt.Errorf("%w: %w", engine.ErrInvalid, err)
+		}
+	}
 	errs := make([]error, 1)
 	b := s.batch(errs)
-	put(b, 0, spdkrpc.IobufSetOptions{SmallPoolCount: uint64(plan.SmallBuffers), LargePoolCount: uint64(plan.LargeBuffers)})
-	put(b, 0, spdkrpc.BdevSetOptions{IOPoolSize: uint32(plan.BdevIOPoolSize)})
-	if hasTransport(plan, v1alpha1.TransportTCP) {
-		put(b, 0, socketsOf(plan))
+	put(b, 0, pools)
+	put(b, 0, bdevs)
+	if want.transports[tcp] {
+		put(b, 0, sockets)
 	}
 	b.wait()
 	if errs[0] != nil {
 		return fmt.Errorf("settings of the target: %w", errs[0])
 	}
 	// It is taken once; a process that was killed may have set it.
-	_, err := spdkrpc.Call(s.ctx, s.conn, spdkrpc.NvmfSetMaxSubsystems{Max: uint32(plan.MaxSubsystems) + ownSubsystems})
-	if err != nil && !errors.Is(err, spdkrpc.ErrWrongState) {
+	if _, err := spdkrpc.Call(s.ctx, s.conn, subsystems); err != nil && !errors.Is(err, spdkrpc.ErrWrongState) {
 		return mapError(err)
 	}
-	if err := s.setPollGroups(want); err != nil {
-		return err
+	if plan.PollGroupMask != "" {
+		if err := s.setPollGroups(want.pollGroups); err != nil {
+			return err
+		}
 	}
 	// Only after it is known whether the target was started in interrupt mode does the scheduler follow.
 	if _, err := spdkrpc.Call(s.ctx, s.conn, spdkrpc.FrameworkStartInit{}); err != nil {
@@ -114,71 +129,75 @@ func (s *session) initialize(plan *v1alpha1.SPDKPlan, want settings) error {
 
 // setPollGroups on the planned cores that the target runs on. Which these are it does not tell at this
 // point, but it refuses a core that it does not have.
-func (s *session) setPollGroups(want settings) error {
-	if want.pollGroups.IsEmpty() {
-		return nil
-	}
-	_, err := spdkrpc.Call(s.ctx, s.conn, spdkrpc.NvmfSetConfig{PollGroupsMask: maskOf(want.pollGroups)})
+func (s *session) setPollGroups(want cpuset.CPUSet) error {
+	_, err := spdkrpc.Call(s.ctx, s.conn, spdkrpc.NvmfSetConfig{PollGroupsMask: cpus.Mask(want)})
 	if !errors.Is(err, spdkrpc.ErrInvalid) {
 		return mapError(err)
 	}
-	cores := want.pollGroups.List()
+	cores := want.List()
 	tries := make([]spdkrpc.NvmfSetConfig, len(cores))
 	for i, core := range cores {
-		tries[i].PollGroupsMask = maskOf(coresOf(core))
+		tries[i].PollGroupsMask = cpus.Mask(cpuset.New(core))
 	}
 	_, errs := spdkrpc.Each(s.ctx, s.conn, tries)
-	has := coresOf()
+	var has []int
 	for i, err := range errs {
 		switch {
 		case err == nil:
-			has = has.Union(coresOf(cores[i]))
+			has = append(has, cores[i])
 		case !errors.Is(err, spdkrpc.ErrInvalid):
 			return mapError(err)
 		}
 	}
-	if has.IsEmpty() {
-		return fmt.Errorf("%w: the target runs on none of the cores %s that shall serve connections", engine.ErrUnsupported, want.pollGroups)
+	if len(has) == 0 {
+		return fmt.Errorf("%w: the target runs on none of the cores %s that should serve connections", engine.ErrUnsupported, want)
 	}
-	_, err = spdkrpc.Call(s.ctx, s.conn, spdkrpc.NvmfSetConfig{PollGroupsMask: maskOf(has)})
+	_, err = spdkrpc.Call(s.ctx, s.conn, spdkrpc.NvmfSetConfig{PollGroupsMask: cpus.Mask(cpuset.New(has...))})
 	return mapError(err)
 }
 
 // setScheduler and its knobs, which may change while the target serves.
-func (s *session) setScheduler(plan *v1alpha1.SPDKPlan, is spdkrpc.Scheduler) error {
-	if plan.Mode != v1alpha1.CoresDynamic {
-		if is.Name != spdkrpc.SchedulerDynamic {
-			return nil
+func (s *session) setScheduler(is *settings, want settings) error {
+	req := spdkrpc.FrameworkSetScheduler{Name: spdkrpc.SchedulerStatic}
+	changed := is.dynamic
+	if want.mode == v1alpha1.CoresDynamic {
+		req.Name, changed = spdkrpc.SchedulerDynamic, !is.dynamic
+		knobs := maps.Clone(is.values)
+		for name, row := range want.transports.rows() {
+			if planned, given := want.values[name]; given && row.live && is.values[name] != planned {
+				knobs[name], changed = planned, true
+			}
 		}
-		_, err := spdkrpc.Call(s.ctx, s.conn, spdkrpc.FrameworkSetScheduler{Name: spdkrpc.SchedulerStatic})
-		return mapError(err)
+		if err := fill(&req, setScheduler, nil, knobs, dialect{}); err != nil {
+			return fmt.Errorf("%w: %w", engine.ErrInvalid, err)
+		}
 	}
-	want := spdkrpc.Scheduler{Name: spdkrpc.SchedulerDynamic, PeriodMicros: is.PeriodMicros, SchedulingCore: is.SchedulingCore, LoadLimit: is.LoadLimit, CoreLimit: is.CoreLimit, CoreBusy: is.CoreBusy}
-	if p := plan.Scheduler; p != nil {
-		want.PeriodMicros, want.LoadLimit, want.CoreLimit, want.CoreBusy = uint64(p.PeriodMicroseconds), uint8(p.LoadLimit), uint8(p.CoreLimit), uint8(p.CoreBusy)
-	}
-	if want == is {
+	if !changed {
 		return nil
 	}
-	_, err := spdkrpc.Call(s.ctx, s.conn, spdkrpc.FrameworkSetScheduler{
-		Name: want.Name, PeriodMicros: want.PeriodMicros, LoadLimit: want.LoadLimit, CoreLimit: want.CoreLimit, CoreBusy: want.CoreBusy,
-	})
-	if err != nil {
+	if _, err := spdkrpc.Call(s.ctx, s.conn, req); err != nil {
 		return fmt.Errorf("scheduler: %w", mapError(err))
 	}
 	return nil
 }
 
 // makeTransports that are planned and missing, and reads them back: SPDK takes no notice of what it does not know.
-func (s *session) makeTransports(plan *v1alpha1.SPDKPlan, is *settings, speaks dialect) (made bool, err error) {
+func (s *session) makeTransports(plan *v1alpha1.SPDKPlan, is *settings, want settings, speaks dialect) (made bool, err error) {
 	for _, t := range plan.Transports {
-		if _, there := is.transports[t.Type]; there {
+		if is.transports[t.Type] {
 			continue
 		}
-		if t.Type == v1alpha1.TransportRDMA && is.interruptMode && speaks.rdmaPolls {
-			continue // once it is started anew, as is planned
+		if t.Type == rdma && is.mode == v1alpha1.CoresInterrupt && speaks.rdmaPolls {
+			continue // once it is restarted, as is planned
 		}
-		if _, err := spdkrpc.Call(s.ctx, s.conn, transportOf(t, speaks, sharedBuffers(plan, is.cores.Size(), t))); err != nil {
+		req, err := transportOf(t.Type, want, speaks)
+		if err != nil {
+			return made, err
+		}
+		if speaks.oneCache {
+			req.SharedBuffers = new(sharedBuffers(plan, is.cores.Size(), t))
+		}
+		if _, err := spdkrpc.Call(s.ctx, s.conn, req); err != nil {
 			if mapped := mapError(err); errors.Is(mapped, engine.ErrUnavailable) || s.ctx.Err() != nil {
 				return made, mapped
 			}
@@ -189,12 +208,11 @@ func (s *session) makeTransports(plan *v1alpha1.SPDKPlan, is *settings, speaks d
 	if !made {
 		return false, nil
 	}
-	transports, err := spdkrpc.Call(s.ctx, s.conn, spdkrpc.NvmfGetTransports{})
+	listed, err := spdkrpc.Call(s.ctx, s.conn, spdkrpc.NvmfGetTransports{})
 	if err != nil {
 		return true, mapError(err)
 	}
-	is.setTransports(transports, speaks)
-	return true, nil
+	return true, is.setTransports(listed, speaks)
 }
 
 // hint at what the transport needs: SPDK's answer does not say what is missing.
@@ -210,34 +228,15 @@ func hint(t v1alpha1.TransportType, plan *v1alpha1.SPDKPlan, speaks dialect) str
 }
 
 // transportOf a plan. Hosts cannot discard: see the package's doc on old data.
-func transportOf(t v1alpha1.PlannedTransport, speaks dialect, shared uint32) spdkrpc.NvmfCreateTransport {
-	small, large := uint32(t.SmallCache), uint32(t.LargeCache)
-	req := spdkrpc.NvmfCreateTransport{
-		Type: string(t.Type), MaxQueueDepth: uint16(t.QueueDepth), MaxIOQpairs: uint16(t.MaxIOQueues),
-		InCapsuleDataBytes: uint32(t.InCapsuleDataSize), MaxIOBytes: uint32(t.MaxIOSize),
-	}
-	if speaks.oneCache {
-		req.CacheSize, req.SharedBuffers = new(oneCache(small, large)), &shared
-	} else {
-		req.IobufSmallCacheSize, req.IobufLargeCacheSize = &small, &large
-	}
+func transportOf(t v1alpha1.TransportType, want settings, speaks dialect) (spdkrpc.NvmfCreateTransport, error) {
+	req := spdkrpc.NvmfCreateTransport{Type: string(t)}
 	if !speaks.cannotMask {
 		req.MaskedFeatures = []spdkrpc.ONCS{spdkrpc.ONCSDatasetManagement}
 	}
-	if t.Type == v1alpha1.TransportTCP {
-		if t.C2HSuccess != "" {
-			req.C2HSuccess = new(t.C2HSuccess == v1alpha1.SwitchEnabled)
-		}
-		req.SockPriority = uint32(t.SocketPriority)
+	if err := fill(&req, setTransport, transports{t: true}, want.values, speaks); err != nil {
+		return req, fmt.Errorf("%w: transport %s: %w", engine.ErrInvalid, t, err)
 	}
-	if t.Type == v1alpha1.TransportRDMA {
-		if t.SRQDepth != nil {
-			req.MaxSRQDepth = uint32(*t.SRQDepth)
-		} else {
-			req.NoSRQ = true
-		}
-	}
-	return req
+	return req, nil
 }
 
 // sharedBuffers that a transport may use, in releases that ask for it: what the pools have, and never less than the caches of

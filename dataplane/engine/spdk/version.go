@@ -58,21 +58,25 @@ func dialectOf(v spdkrpc.Version) (dialect, error) {
 	return dialect{}, fmt.Errorf("%w: it is SPDK %s; use an image with SPDK %s or later, best %s", engine.ErrUnsupported, versionOf(v), oldest, latest)
 }
 
+// version of the target behind this connection.
+func (s *session) version() (spdkrpc.Version, error) {
+	if s.life.version == nil {
+		v, err := spdkrpc.Call(s.ctx, s.conn, spdkrpc.SpdkGetVersion{})
+		if err != nil {
+			return v, mapError(err)
+		}
+		s.life.version = &v
+	}
+	return *s.life.version, nil
+}
+
 // dialect of the target behind this connection.
 func (s *session) dialect() (dialect, error) {
-	if s.spoken.conn == s.conn {
-		return s.spoken.dialect, nil
-	}
-	v, err := spdkrpc.Call(s.ctx, s.conn, spdkrpc.SpdkGetVersion{})
-	if err != nil {
-		return dialect{}, mapError(err)
-	}
-	d, err := dialectOf(v)
+	v, err := s.version()
 	if err != nil {
 		return dialect{}, err
 	}
-	s.spoken.conn, s.spoken.dialect = s.conn, d
-	return d, nil
+	return dialectOf(v)
 }
 
 // oneCache of a transport, where there is one number for both: the smaller, so that the pools have what is planned.

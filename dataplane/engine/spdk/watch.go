@@ -14,6 +14,7 @@ import (
 
 	"github.com/weft-storage/weft/dataplane/engine"
 	"github.com/weft-storage/weft/dataplane/spdkrpc"
+	"github.com/weft-storage/weft/internal/cpus"
 )
 
 // pollGroupThread starts the name of each thread that serves connections; its number follows.
@@ -83,7 +84,7 @@ func (s *session) loads() (engine.Loads, error) {
 		if !there {
 			continue // it moves, or ended, between the two answers
 		}
-		allowed, err := parseMask(t.Cpumask)
+		allowed, err := cpus.ParseMask(t.Cpumask)
 		if err != nil {
 			return engine.Loads{}, fmt.Errorf("thread %s: %w", t.Name, err)
 		}
@@ -132,7 +133,7 @@ func (s *session) move(m engine.ThreadMove, tries int) error {
 		if err != nil || is.On(m) {
 			return err
 		}
-		if _, err := spdkrpc.Call(s.ctx, s.conn, spdkrpc.ThreadSetCpumask{ID: m.Thread, Cpumask: maskOf(cpuset.New(allowed...))}); err != nil {
+		if _, err := spdkrpc.Call(s.ctx, s.conn, spdkrpc.ThreadSetCpumask{ID: m.Thread, Cpumask: cpus.Mask(cpuset.New(allowed...))}); err != nil {
 			return mapError(err)
 		}
 		for range lookAgain {
