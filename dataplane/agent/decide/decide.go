@@ -4,7 +4,6 @@ package decide
 
 import (
 	"slices"
-	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -74,7 +73,7 @@ func (d *decider) index() {
 func (d *decider) indexNeeded() {
 	d.needed = map[engine.ID]string{}
 	for _, v := range d.volumes {
-		if v.presence != absent || v.deleting() || v.obj.Spec.Source == nil {
+		if v.presence != absent || v.deleting || v.obj.Spec.Source == nil {
 			continue
 		}
 		if source, ok := d.sourceOf(v); ok {
@@ -82,24 +81,11 @@ func (d *decider) indexNeeded() {
 		}
 	}
 	for _, s := range d.snapshots {
-		if source := d.byName[s.obj.Spec.Volume]; s.presence == absent && !s.deleting() && source != nil {
+		if source := d.byName[s.obj.Spec.Volume]; s.presence == absent && !s.deleting && source != nil {
 			d.needed[source.id] = "NvmfSnapshot " + s.obj.Name
 		}
 	}
 }
-
-// presence of a volume or snapshot in the engine.
-type presence int
-
-const (
-	// absent: it was never made, or is no longer there; either way it was looked for where it would be.
-	absent presence = iota
-	present
-	// unseen: where it would be could not be read. It is not known whether it is there.
-	unseen
-	// lost: it had been made, and was looked for where it was.
-	lost
-)
 
 // decideOrphans finds what has no object. None of it is deleted. A subsystem
 // that admits nobody is taken away: that can disturb nobody, even if the object
@@ -126,8 +112,9 @@ func (d *decider) decideOrphans() {
 		}
 	}
 	for _, e := range d.Target.State.Exports {
+		_, ours := v1alpha1.VolumeOfSubsystem(e.NQN)
 		switch {
-		case nqns[e.NQN] || !strings.HasPrefix(e.NQN, v1alpha1.NQNPrefix):
+		case nqns[e.NQN] || !ours:
 		case len(e.Hosts) > 0:
 			orphans.Exports = append(orphans.Exports, e.NQN)
 		case !d.Attempts.Tried(VerbUnexport, e.NQN):
@@ -145,12 +132,17 @@ func (d *decider) nothingKnown(reason, message string) {
 	d.decision.Node = d.nodeNothingKnown(reason, message)
 	for _, obj := range d.Volumes {
 		if len(obj.Status.Conditions) == 0 {
-			d.decision.Volumes[obj.Name] = d.volumeNothingKnown(obj, reason, message)
+			status := *obj.Status.DeepCopy()
+			status.Conditions = d.notSeen(obj.Generation, reason, message,
+				v1alpha1.ConditionCreated, v1alpha1.ConditionExported, v1alpha1.ConditionDegraded, v1alpha1.ConditionQoSApplied)
+			d.decision.Volumes[obj.Name] = status
 		}
 	}
 	for _, obj := range d.Snapshots {
 		if len(obj.Status.Conditions) == 0 {
-			d.decision.Snapshots[obj.Name] = d.snapshotNothingKnown(obj, reason, message)
+			status := *obj.Status.DeepCopy()
+			status.Conditions = d.notSeen(obj.Generation, reason, message, v1alpha1.ConditionCreated)
+			d.decision.Snapshots[obj.Name] = status
 		}
 	}
 }

@@ -118,9 +118,7 @@ func (d *decider) poolStatuses() []v1alpha1.PoolStatus {
 		}
 		if p.readable() {
 			s.Path = p.held.Path
-			if s.Total == nil || s.Total.Value() != p.held.TotalBytes {
-				s.Total = bytesOf(p.held.TotalBytes)
-			}
+			s.Total = keep(was.Total, p.held.TotalBytes)
 			s.Free = figure(was.Free, p.held.FreeBytes, d.Refresh)
 			s.Promised = keep(was.Promised, d.promised[p.device.ID])
 		}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"slices"
 
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
@@ -16,18 +15,11 @@ import (
 
 // snapshot is an NvmfSnapshot and what the engine has of it.
 type snapshot struct {
-	obj      *v1alpha1.NvmfSnapshot
-	id       engine.ID
-	presence presence
-	found    engine.Snapshot // when present
+	item
+	obj   *v1alpha1.NvmfSnapshot
+	found engine.Snapshot // when present
 
-	created, ready metav1.Condition
-}
-
-func (s *snapshot) deleting() bool { return !s.obj.DeletionTimestamp.IsZero() }
-
-func (s *snapshot) wasCreated() bool {
-	return meta.IsStatusConditionTrue(s.obj.Status.Conditions, v1alpha1.ConditionCreated)
+	ready metav1.Condition
 }
 
 func (d *decider) indexSnapshots() {
@@ -37,7 +29,7 @@ func (d *decider) indexSnapshots() {
 	}
 	d.snapNames = make(map[string]*snapshot, len(d.Snapshots))
 	for _, obj := range d.Snapshots {
-		s := &snapshot{obj: obj, id: engine.ID(obj.Spec.UUID)}
+		s := &snapshot{item: itemOf("NvmfSnapshot", obj, obj.Spec.UUID, obj.Status.Conditions), obj: obj}
 		if f, ok := found[s.id]; ok {
 			s.presence, s.found = present, f
 			d.promised[f.Pool] += f.AllocatedBytes
@@ -58,20 +50,13 @@ func (d *decider) whereMissing(s *snapshot) presence {
 	} else if v != nil && v.presence == absent {
 		known = true // a volume that never was has no snapshot
 	}
-	switch {
-	case !known:
-		return unseen
-	case s.wasCreated():
-		return lost
-	default:
-		return absent
-	}
+	return s.missing(known)
 }
 
 func (d *decider) decideSnapshots() {
 	for _, s := range d.snapshots {
 		switch {
-		case s.deleting():
+		case s.deleting:
 			d.removeSnapshot(s)
 		case s.presence == present:
 			s.created, s.ready = yes(), yes()
@@ -82,10 +67,7 @@ func (d *decider) decideSnapshots() {
 			s.created = yes()
 			s.ready = no(v1alpha1.ReasonVolumeLost, "its pool was read and does not hold snapshot %s any more", s.id)
 		default:
-			s.created = unknown(v1alpha1.ReasonPoolFailed, d.whyUnseen(d.homeOf(s)))
-			if s.wasCreated() {
-				s.created = yes()
-			}
+			s.created = s.createdOr(unknown(v1alpha1.ReasonPoolFailed, d.whyUnseen(d.homeOf(s))))
 			s.ready = no(v1alpha1.ReasonPoolFailed, "%s", d.whyUnseen(d.homeOf(s)))
 		}
 		if !slices.Contains(d.decision.ReleaseSnapshots, s.obj.Name) {
@@ -122,29 +104,12 @@ func (d *decider) createSnapshot(s *snapshot) metav1.Condition {
 }
 
 func (d *decider) removeSnapshot(s *snapshot) {
-	s.created = no(v1alpha1.ReasonDeleting, "it is being deleted")
-	if s.presence == present || s.wasCreated() {
-		s.created = yes()
-	}
-	s.ready = no(v1alpha1.ReasonDeleting, "it is being deleted")
-	if s.presence == unseen {
-		s.ready = no(v1alpha1.ReasonDeleting, "%s. If that drive is gone for good, remove finalizer %s from this NvmfSnapshot", d.whyUnseen(d.homeOf(s)), v1alpha1.VolumeFinalizer)
-		return
-	}
-	if s.presence != present {
-		d.decision.ReleaseSnapshots = append(d.decision.ReleaseSnapshots, s.obj.Name)
-		return
-	}
-	err := d.Attempts.err(VerbDeleteSnapshot, string(s.id))
-	switch needer, needed := d.needed[s.id]; {
-	case needed:
-		s.ready = no(v1alpha1.ReasonDeleting, "%s is still to be made from it", needer)
-	case errors.Is(err, engine.ErrBusy) && len(d.clonesOf(s)) > 0:
-		s.ready = no(v1alpha1.ReasonDeleting, "it cannot be deleted while volumes depend on it: NvmfVolumes %s", text.Few(d.clonesOf(s), named, ", "))
-	case err != nil:
-		s.ready = no(v1alpha1.ReasonDeleting, "it cannot be deleted yet: %v", err)
-	case !d.Attempts.Tried(VerbDeleteSnapshot, string(s.id)):
-		d.decision.Operations.DeleteSnapshots = append(d.decision.Operations.DeleteSnapshots, s.id)
+	ops, err := &d.decision.Operations, d.Attempts.err(VerbDeleteSnapshot, string(s.id))
+	s.created = s.createdOr(no(v1alpha1.ReasonDeleting, "it is being deleted"))
+	s.ready = d.remove(&s.item, d.homeOf(s), VerbDeleteSnapshot, &ops.DeleteSnapshots, &d.decision.ReleaseSnapshots)
+	clones := d.clonesOf(s)
+	if s.presence == present && d.needed[s.id] == "" && errors.Is(err, engine.ErrBusy) && len(clones) > 0 {
+		s.ready = no(v1alpha1.ReasonDeleting, "it cannot be deleted while volumes depend on it: NvmfVolumes %s", text.Few(clones, named, ", "))
 	}
 }
 
@@ -164,9 +129,7 @@ func (d *decider) snapshotStatus(s *snapshot) v1alpha1.NvmfSnapshotStatus {
 	status.ObservedGeneration = s.obj.Generation
 	if s.presence == present {
 		status.Ready, status.Device = true, s.found.Pool
-		if status.Size == nil || status.Size.Value() != s.found.SizeBytes {
-			status.Size = bytesOf(s.found.SizeBytes)
-		}
+		status.Size = keep(status.Size, s.found.SizeBytes)
 		if status.CreatedAt == nil {
 			at := metav1.NewTime(s.found.CreatedAt).Rfc3339Copy()
 			status.CreatedAt = &at

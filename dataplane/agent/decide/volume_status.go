@@ -3,8 +3,6 @@
 package decide
 
 import (
-	"strings"
-
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
@@ -19,9 +17,7 @@ func (d *decider) volumeStatus(v *volume) v1alpha1.NvmfVolumeStatus {
 	status.Written = v.written
 	if v.presence == present {
 		status.NQN, status.NSID, status.NGUID = v.nqn, nsid, v.id.NGUID()
-		if status.Size == nil || status.Size.Value() != v.found.SizeBytes {
-			status.Size = bytesOf(v.found.SizeBytes)
-		}
+		status.Size = keep(status.Size, v.found.SizeBytes)
 		status.Allocated = figure(status.Allocated, v.found.AllocatedBytes, d.Refresh)
 		status.QoS = qosInForce(v.found.QoS)
 	}
@@ -63,7 +59,7 @@ func readyVolume(v *volume) metav1.Condition {
 	switch {
 	case v.leaving():
 		return no(v1alpha1.ReasonDeleting, "%s", v.exported.Message)
-	case v.deleting():
+	case v.deleting:
 		return no(v1alpha1.ReasonStillAdmitted, "it is not deleted while hosts may still use it: %s", text.Few(hostNames(v.obj), named, ", "))
 	case v.presence == lost || v.presence == unseen:
 		return no(v.degraded.Reason, "%s", v.degraded.Message)
@@ -79,31 +75,8 @@ func readyVolume(v *volume) metav1.Condition {
 func hostNames(obj *v1alpha1.NvmfVolume) []string {
 	names := make([]string, 0, len(obj.Spec.Hosts))
 	for _, h := range obj.Spec.Hosts {
-		names = append(names, strings.TrimPrefix(h.NQN, v1alpha1.HostNQNPrefix))
+		name, _ := v1alpha1.UUIDOfHost(h.NQN) // the whole NQN, when it has no UUID
+		names = append(names, name)
 	}
 	return names
-}
-
-// volumeNothingKnown is the first status of a volume that nobody can look at yet.
-func (d *decider) volumeNothingKnown(obj *v1alpha1.NvmfVolume, reason, message string) v1alpha1.NvmfVolumeStatus {
-	status := *obj.Status.DeepCopy()
-	v := unknown(reason, message)
-	status.Conditions = Conditions(obj.Status.Conditions, obj.Generation, d.Now,
-		typed(v1alpha1.ConditionCreated, v),
-		typed(v1alpha1.ConditionExported, v),
-		typed(v1alpha1.ConditionDegraded, v),
-		typed(v1alpha1.ConditionQoSApplied, v),
-		typed(v1alpha1.ConditionReady, no(reason, "%s", message)),
-	)
-	return status
-}
-
-// snapshotNothingKnown is the first status of a snapshot that nobody can look at yet.
-func (d *decider) snapshotNothingKnown(obj *v1alpha1.NvmfSnapshot, reason, message string) v1alpha1.NvmfSnapshotStatus {
-	status := *obj.Status.DeepCopy()
-	status.Conditions = Conditions(obj.Status.Conditions, obj.Generation, d.Now,
-		typed(v1alpha1.ConditionCreated, unknown(reason, message)),
-		typed(v1alpha1.ConditionReady, no(reason, "%s", message)),
-	)
-	return status
 }

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
@@ -16,28 +15,21 @@ import (
 
 // volume is an NvmfVolume and what the engine has of it.
 type volume struct {
-	obj      *v1alpha1.NvmfVolume
-	id       engine.ID
-	nqn      string
-	presence presence
-	found    engine.Volume // when present
-	export   *engine.Export
+	item
+	obj    *v1alpha1.NvmfVolume
+	nqn    string
+	found  engine.Volume // when present
+	export *engine.Export
 	// device of its pool: where it is, or would be; empty when nobody asked for it yet.
 	device string
 	// written: it holds data, or did. What is known of it once stays known.
 	written bool
 
-	created, exported, degraded, limited metav1.Condition
+	exported, degraded, limited metav1.Condition
 }
-
-func (v *volume) deleting() bool { return !v.obj.DeletionTimestamp.IsZero() }
 
 // leaving volumes are to be deleted and admit nobody: the controller has unpublished them everywhere.
-func (v *volume) leaving() bool { return v.deleting() && len(v.obj.Spec.Hosts) == 0 }
-
-func (v *volume) wasCreated() bool {
-	return meta.IsStatusConditionTrue(v.obj.Status.Conditions, v1alpha1.ConditionCreated)
-}
+func (v *volume) leaving() bool { return v.deleting && len(v.obj.Spec.Hosts) == 0 }
 
 func (d *decider) indexVolumes() {
 	found := map[engine.ID][]engine.Volume{}
@@ -47,7 +39,10 @@ func (d *decider) indexVolumes() {
 	d.byName = make(map[string]*volume, len(d.Volumes))
 	d.promised = map[string]int64{}
 	for _, obj := range d.Volumes {
-		v := &volume{obj: obj, id: engine.ID(obj.Spec.UUID), nqn: v1alpha1.NQNPrefix + obj.Name, device: obj.Status.Device, written: obj.Status.Written}
+		v := &volume{
+			item: itemOf("NvmfVolume", obj, obj.Spec.UUID, obj.Status.Conditions),
+			obj:  obj, nqn: v1alpha1.SubsystemNQN(obj.Name), device: obj.Status.Device, written: obj.Status.Written,
+		}
 		v.export = d.exports[v.nqn]
 		d.locate(v, found[v.id])
 		d.volumes = append(d.volumes, v)
@@ -74,16 +69,9 @@ func (d *decider) locate(v *volume, found []engine.Volume) {
 	}
 	known := d.poolOf(v.device).readable()
 	if v.device == "" {
-		known = !v.wasCreated() && len(v.obj.Spec.Hosts) == 0 || d.allReadable()
+		known = !v.wasCreated && len(v.obj.Spec.Hosts) == 0 || d.allReadable()
 	}
-	switch {
-	case !known:
-		v.presence = unseen
-	case v.wasCreated():
-		v.presence = lost
-	default:
-		v.presence = absent
-	}
+	v.presence = v.missing(known)
 }
 
 // decideVolumes serves what is there first, so that growth is counted before room is given to new volumes.
@@ -109,12 +97,12 @@ func (d *decider) decideVolume(v *volume) {
 	v.degraded = quiet()
 	switch {
 	case v.leaving():
-		d.remove(v)
+		d.removeVolume(v)
 	case v.presence == present:
 		v.created = yes()
 		d.grow(v)
 		d.serve(v)
-	case v.presence == absent && v.deleting():
+	case v.presence == absent && v.deleting:
 		v.created = no(v1alpha1.ReasonDeleting, "it was not made before it was deleted")
 		v.exported = v.created
 	case v.presence == absent:
@@ -124,7 +112,7 @@ func (d *decider) decideVolume(v *volume) {
 		v.degraded = yesBecause(v1alpha1.ReasonVolumeLost, "pool %s was read and does not hold volume %s any more; it is not made again, for it would be empty", orAny(v.device), v.id)
 		d.serveUnreachable(v)
 	default:
-		v.created = d.asBefore(v.obj)
+		v.created = v.createdOr(unknown(v1alpha1.ReasonPoolFailed, d.whyUnseen(v.device)))
 		v.degraded = yesBecause(v1alpha1.ReasonPoolFailed, "%s", d.whyUnseen(v.device))
 		d.serveUnreachable(v)
 	}
@@ -138,13 +126,6 @@ func orAny(device string) string {
 	return device
 }
 
-func (d *decider) asBefore(obj *v1alpha1.NvmfVolume) metav1.Condition {
-	if was := meta.FindStatusCondition(obj.Status.Conditions, v1alpha1.ConditionCreated); was != nil && isTrue(*was) {
-		return *was
-	}
-	return unknown(v1alpha1.ReasonPoolFailed, d.whyUnseen(obj.Status.Device))
-}
-
 // whyUnseen says why nothing is known of what a device holds.
 func (d *decider) whyUnseen(device string) string {
 	if p := d.poolOf(device); p != nil {
@@ -156,40 +137,19 @@ func (d *decider) whyUnseen(device string) string {
 	return "not all pools of this node can be read, so it is not known what they hold"
 }
 
-// remove a volume: unexport, look again, delete, look again. Each round does one step, and the next looks.
-func (d *decider) remove(v *volume) {
+// removeVolume unexports it, looks again, and removes it. Each round does one step, and the next looks.
+func (d *decider) removeVolume(v *volume) {
+	ops, err := &d.decision.Operations, d.Attempts.err(VerbUnexport, v.nqn)
 	deleting := no(v1alpha1.ReasonDeleting, "it is being deleted")
-	v.created, v.exported = deleting, deleting
-	if v.presence == present || v.wasCreated() {
-		v.created = yes()
-	}
+	v.created, v.exported = v.createdOr(deleting), deleting
 	switch {
-	case v.export != nil:
-		if !d.Attempts.Tried(VerbUnexport, v.nqn) {
-			d.decision.Operations.Unexport = append(d.decision.Operations.Unexport, v.nqn)
-		} else if err := d.Attempts.err(VerbUnexport, v.nqn); err != nil {
-			v.exported = no(v1alpha1.ReasonDeleting, "it cannot be unexported yet: %v", err)
-		}
-	case v.presence == present:
-		v.exported = d.deleteFound(v)
-	case v.presence == unseen:
-		v.exported = no(v1alpha1.ReasonDeleting, "%s. If that drive is gone for good, remove finalizer %s from this NvmfVolume", d.whyUnseen(v.device), v1alpha1.VolumeFinalizer)
-	default:
-		d.decision.ReleaseVolumes = append(d.decision.ReleaseVolumes, v.obj.Name)
-	}
-}
-
-func (d *decider) deleteFound(v *volume) metav1.Condition {
-	err := d.Attempts.err(VerbDeleteVolume, string(v.id))
-	switch needer, needed := d.needed[v.id]; {
-	case needed:
-		return no(v1alpha1.ReasonDeleting, "%s is still to be made from it", needer)
+	case v.export == nil:
+		v.exported = d.remove(&v.item, v.device, VerbDeleteVolume, &ops.DeleteVolumes, &d.decision.ReleaseVolumes)
 	case err != nil:
-		return no(v1alpha1.ReasonDeleting, "it cannot be deleted yet: %v", err)
-	case !d.Attempts.Tried(VerbDeleteVolume, string(v.id)):
-		d.decision.Operations.DeleteVolumes = append(d.decision.Operations.DeleteVolumes, v.id)
+		v.exported = no(v1alpha1.ReasonDeleting, "it cannot be unexported yet: %v", err)
+	case !d.Attempts.Tried(VerbUnexport, v.nqn):
+		ops.Unexport = append(ops.Unexport, v.nqn)
 	}
-	return no(v1alpha1.ReasonDeleting, "it is being deleted")
 }
 
 // grow a volume that asks for more. Its pool must have the room for all it may come to.
@@ -198,7 +158,7 @@ func (d *decider) grow(v *volume) {
 	more := want - v.found.SizeBytes
 	err := d.Attempts.err(VerbGrowVolume, string(v.id))
 	switch p := d.poolOf(v.device); {
-	case more == 0 || v.deleting():
+	case more == 0 || v.deleting:
 	case more < 0:
 		v.degraded = yesBecause(v1alpha1.ReasonShrinkRefused, "it has %d bytes and never shrinks to %d: what lies beyond the new end would be lost", v.found.SizeBytes, want)
 	case errors.Is(err, engine.ErrNoSpace) || p.readable() && !d.fits(p, want, more):

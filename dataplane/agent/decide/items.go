@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package decide
+
+import (
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/engine"
+)
+
+// item is what volumes and snapshots have in common.
+type item struct {
+	kind, name string
+	id         engine.ID
+	presence   presence
+	// deleting: its object is to go. wasCreated: its status says that it was made.
+	deleting, wasCreated bool
+
+	created metav1.Condition
+}
+
+// presence of a volume or snapshot in the engine.
+type presence int
+
+const (
+	// absent: it was never made, or is no longer there; either way it was looked for where it would be.
+	absent presence = iota
+	present
+	// unseen: where it would be could not be read. It is not known whether it is there.
+	unseen
+	// lost: it had been made, and was looked for where it was.
+	lost
+)
+
+func itemOf(kind string, obj metav1.Object, uuid string, conditions []metav1.Condition) item {
+	return item{
+		kind: kind, name: obj.GetName(), id: engine.ID(uuid), deleting: !obj.GetDeletionTimestamp().IsZero(),
+		wasCreated: meta.IsStatusConditionTrue(conditions, v1alpha1.ConditionCreated),
+	}
+}
+
+// missing judges an item that was not found; known says that where it would be was read.
+func (i *item) missing(known bool) presence {
+	switch {
+	case !known:
+		return unseen
+	case i.wasCreated:
+		return lost
+	default:
+		return absent
+	}
+}
+
+// createdOr is yes for what is there, or was made once; else it is the other condition.
+func (i *item) createdOr(other metav1.Condition) metav1.Condition {
+	if i.presence == present || i.wasCreated {
+		return yes()
+	}
+	return other
+}
+
+// remove an item that nothing uses any more: delete it, look again, release its object. home is the pool where it is, or
+// would be.
+func (d *decider) remove(i *item, home string, verb Verb, operations *[]engine.ID, release *[]string) metav1.Condition {
+	err := d.Attempts.err(verb, string(i.id))
+	needer, needed := d.needed[i.id]
+	switch {
+	case i.presence == unseen:
+		return no(v1alpha1.ReasonDeleting, "%s. If that drive is gone for good, remove finalizer %s from this %s",
+			d.whyUnseen(home), v1alpha1.VolumeFinalizer, i.kind)
+	case i.presence != present:
+		*release = append(*release, i.name)
+	case needed:
+		return no(v1alpha1.ReasonDeleting, "%s is still to be made from it", needer)
+	case err != nil:
+		return no(v1alpha1.ReasonDeleting, "it cannot be deleted yet: %v", err)
+	case !d.Attempts.Tried(verb, string(i.id)):
+		*operations = append(*operations, i.id)
+	}
+	return no(v1alpha1.ReasonDeleting, "it is being deleted")
+}
+
+// notSeen are the first conditions of an object that nobody can look at yet: it is not ready, and the others are unknown.
+func (d *decider) notSeen(generation int64, reason, message string, others ...string) []metav1.Condition {
+	own := []metav1.Condition{typed(v1alpha1.ConditionReady, no(reason, "%s", message))}
+	for _, t := range others {
+		own = append(own, typed(t, unknown(reason, message)))
+	}
+	return Conditions(nil, generation, d.Now, own...)
+}
