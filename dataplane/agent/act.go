@@ -92,7 +92,7 @@ func (r *Reconciler) recordPools(ctx context.Context, s *decide.Observed, d deci
 			statuses[v.Name] = d.Volumes[v.Name]
 		}
 	}
-	failed := r.writeVolumes(ctx, ctx, s, statuses)
+	failed := writeStatuses(ctx, ctx, r, volumeKind, s.Volumes, statuses)
 	var recorded []engine.VolumeSpec
 	for _, spec := range d.Operations.CreateVolumes {
 		if err := failed[string(spec.ID)]; err != nil {

@@ -19,14 +19,13 @@ type ownWrites struct {
 }
 
 // remember an object as the API server answered it.
-func (w *ownWrites) remember(obj client.Object) client.Object {
+func (w *ownWrites) remember(obj client.Object) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.objects == nil {
 		w.objects = map[types.UID]client.Object{}
 	}
 	w.objects[obj.GetUID()] = obj
-	return obj
 }
 
 // newest of a cached object and the agent's own write. A cache that has caught up lets the memory go.

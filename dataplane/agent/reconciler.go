@@ -364,9 +364,10 @@ func (r *Reconciler) publish(ctx, unchanged context.Context, s *decide.Observed,
 	var errs []error
 	r.timed("publish", func() {
 		for _, failed := range []map[string]error{
-			r.release(ctx, unchanged, s, d),
-			r.writeVolumes(ctx, unchanged, s, d.Volumes),
-			r.writeSnapshots(ctx, unchanged, s, d.Snapshots),
+			release(ctx, unchanged, r, volumeKind, s.Volumes, d.ReleaseVolumes),
+			release(ctx, unchanged, r, snapshotKind, s.Snapshots, d.ReleaseSnapshots),
+			writeStatuses(ctx, unchanged, r, volumeKind, s.Volumes, d.Volumes),
+			writeStatuses(ctx, unchanged, r, snapshotKind, s.Snapshots, d.Snapshots),
 		} {
 			for _, err := range failed {
 				errs = append(errs, err)

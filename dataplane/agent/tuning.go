@@ -164,20 +164,7 @@ func (r *TuningReconciler) write(ctx context.Context, node *v1alpha1.NvmfNode, r
 }
 
 func (r *TuningReconciler) patchFinalizer(ctx context.Context, node *v1alpha1.NvmfNode, change func(client.Object, string) bool) error {
-	before := node.DeepCopy()
-	if !change(node, v1alpha1.TuningFinalizer) {
-		return nil
-	}
-	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
-	defer cancel()
-	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
-	if err := r.Client.Patch(ctx, node, patch, client.FieldOwner(tuningManager)); err != nil {
-		if apierrors.IsNotFound(err) {
-			return err
-		}
-		return fmt.Errorf("change the finalizers of NvmfNode %s: %w", node.Name, err)
-	}
-	return nil
+	return patchFinalizer(ctx, r.Client, tuningManager, node, change, v1alpha1.TuningFinalizer)
 }
 
 // tuned is the condition Tuned, without its times.

@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -78,42 +77,52 @@ func firstFew(errs []error) error {
 	return errors.Join(errs...)
 }
 
-// writeVolumes writes the statuses that differ from what the objects bear, and puts
-// the objects as they then are into the snapshot. It answers what failed, by UUID. One that is
-// gone by now needs no status. With gate's end no write begins any more; one that began goes on, for without
-// its answer the next reconciliation would judge from what was before it.
-func (r *Reconciler) writeVolumes(ctx, gate context.Context, s *decide.Observed, statuses map[string]v1alpha1.NvmfVolumeStatus) map[string]error {
-	return writeEach(gate, s.Volumes, uuidOfVolume, func(i int, v *v1alpha1.NvmfVolume) error {
-		status, ok := statuses[v.Name]
-		if !ok || equality.Semantic.DeepEqual(v.Status, status) {
-			return nil
-		}
-		now := &v1alpha1.NvmfVolume{}
-		if err := applyStatus(ctx, r.client, "NvmfVolume", v, now, &status); err != nil {
-			return ignoreGone(err)
-		}
-		r.changedConditions(now, v.Status.Conditions, now.Status.Conditions, v1alpha1.ConditionReady, v1alpha1.ConditionDegraded, v1alpha1.ConditionQoSApplied)
-		s.Volumes[i] = r.own.remember(now).(*v1alpha1.NvmfVolume)
-		return nil
-	})
+// kind of objects with a status of type S that are written alike.
+type kind[T client.Object, S any] struct {
+	name       string
+	empty      func() T
+	uuid       func(T) string
+	status     func(T) S
+	conditions func(T) []metav1.Condition
+	// told are the conditions that Events go with.
+	told []string
 }
 
-func uuidOfVolume(v *v1alpha1.NvmfVolume) string     { return v.Spec.UUID }
-func uuidOfSnapshot(s *v1alpha1.NvmfSnapshot) string { return s.Spec.UUID }
+var (
+	volumeKind = kind[*v1alpha1.NvmfVolume, v1alpha1.NvmfVolumeStatus]{
+		name:       "NvmfVolume",
+		empty:      func() *v1alpha1.NvmfVolume { return &v1alpha1.NvmfVolume{} },
+		uuid:       func(v *v1alpha1.NvmfVolume) string { return v.Spec.UUID },
+		status:     func(v *v1alpha1.NvmfVolume) v1alpha1.NvmfVolumeStatus { return v.Status },
+		conditions: func(v *v1alpha1.NvmfVolume) []metav1.Condition { return v.Status.Conditions },
+		told:       []string{v1alpha1.ConditionReady, v1alpha1.ConditionDegraded, v1alpha1.ConditionQoSApplied},
+	}
+	snapshotKind = kind[*v1alpha1.NvmfSnapshot, v1alpha1.NvmfSnapshotStatus]{
+		name:       "NvmfSnapshot",
+		empty:      func() *v1alpha1.NvmfSnapshot { return &v1alpha1.NvmfSnapshot{} },
+		uuid:       func(s *v1alpha1.NvmfSnapshot) string { return s.Spec.UUID },
+		status:     func(s *v1alpha1.NvmfSnapshot) v1alpha1.NvmfSnapshotStatus { return s.Status },
+		conditions: func(s *v1alpha1.NvmfSnapshot) []metav1.Condition { return s.Status.Conditions },
+		told:       []string{v1alpha1.ConditionReady},
+	}
+)
 
-// writeSnapshots is writeVolumes for snapshots.
-func (r *Reconciler) writeSnapshots(ctx, gate context.Context, s *decide.Observed, statuses map[string]v1alpha1.NvmfSnapshotStatus) map[string]error {
-	return writeEach(gate, s.Snapshots, uuidOfSnapshot, func(i int, v *v1alpha1.NvmfSnapshot) error {
-		status, ok := statuses[v.Name]
-		if !ok || equality.Semantic.DeepEqual(v.Status, status) {
+// writeStatuses writes those that differ from what the objects bear, and puts the objects as they then are into objects.
+// It answers what failed, by UUID. One that is gone by now needs no status. With gate's end no write begins any more; one
+// that began goes on, for without its answer the next reconciliation would judge from what was before it.
+func writeStatuses[T client.Object, S any](ctx, gate context.Context, r *Reconciler, k kind[T, S], objects []T, statuses map[string]S) map[string]error {
+	return writeEach(gate, objects, k.uuid, func(i int, obj T) error {
+		status, ok := statuses[obj.GetName()]
+		if !ok || equality.Semantic.DeepEqual(k.status(obj), status) {
 			return nil
 		}
-		now := &v1alpha1.NvmfSnapshot{}
-		if err := applyStatus(ctx, r.client, "NvmfSnapshot", v, now, &status); err != nil {
+		now := k.empty()
+		if err := applyStatus(ctx, r.client, k.name, obj, now, &status); err != nil {
 			return ignoreGone(err)
 		}
-		r.changedConditions(now, v.Status.Conditions, now.Status.Conditions, v1alpha1.ConditionReady)
-		s.Snapshots[i] = r.own.remember(now).(*v1alpha1.NvmfSnapshot)
+		r.changedConditions(now, k.conditions(obj), k.conditions(now), k.told...)
+		r.own.remember(now)
+		objects[i] = now
 		return nil
 	})
 }
@@ -139,39 +148,38 @@ func (r *Reconciler) writeNode(ctx context.Context, s *decide.Observed, status v
 	if !slices.ContainsFunc(status.Pools, func(p v1alpha1.PoolStatus) bool { return p.Reason == ready.Reason }) {
 		r.changedConditions(now, bears.Conditions, status.Conditions, v1alpha1.ConditionPoolReady) // else its pools have said it
 	}
-	s.Node = r.own.remember(now).(*v1alpha1.NvmfNode)
+	r.own.remember(now)
+	s.Node = now
 	return nil
 }
 
-// release takes the finalizer off what the engine no longer lists. The patch names the version that was decided on.
-func (r *Reconciler) release(ctx, gate context.Context, s *decide.Observed, d decide.Decision) map[string]error {
-	failed := writeEach(gate, s.Volumes, uuidOfVolume, func(_ int, v *v1alpha1.NvmfVolume) error {
-		if !slices.Contains(d.ReleaseVolumes, v.Name) {
+// release takes the finalizer off the named objects, which the engine no longer lists, and answers what failed, by UUID.
+func release[T client.Object, S any](ctx, gate context.Context, r *Reconciler, k kind[T, S], objects []T, names []string) map[string]error {
+	return writeEach(gate, objects, k.uuid, func(_ int, obj T) error {
+		if !slices.Contains(names, obj.GetName()) {
 			return nil
 		}
-		return r.dropFinalizer(ctx, v.DeepCopy())
+		changed := obj.DeepCopyObject().(client.Object)
+		if err := patchFinalizer(ctx, r.client, FieldManager, changed, controllerutil.RemoveFinalizer, v1alpha1.VolumeFinalizer); err != nil {
+			return ignoreGone(err)
+		}
+		r.own.remember(changed)
+		return nil
 	})
-	maps.Copy(failed, writeEach(gate, s.Snapshots, uuidOfSnapshot, func(_ int, v *v1alpha1.NvmfSnapshot) error {
-		if !slices.Contains(d.ReleaseSnapshots, v.Name) {
-			return nil
-		}
-		return r.dropFinalizer(ctx, v.DeepCopy())
-	}))
-	return failed
 }
 
-func (r *Reconciler) dropFinalizer(ctx context.Context, obj client.Object) error {
+// patchFinalizer adds or removes a finalizer, as change does. The patch names the version that was decided on.
+func patchFinalizer(ctx context.Context, c client.Client, manager string, obj client.Object, change func(client.Object, string) bool, finalizer string) error {
 	before := obj.DeepCopyObject().(client.Object)
-	if !controllerutil.RemoveFinalizer(obj, v1alpha1.VolumeFinalizer) {
+	if !change(obj, finalizer) {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
 	patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
-	if err := r.client.Patch(ctx, obj, patch, client.FieldOwner(FieldManager)); err != nil {
-		return ignoreGone(fmt.Errorf("take the finalizer off %s: %w", obj.GetName(), err))
+	if err := c.Patch(ctx, obj, patch, client.FieldOwner(manager)); err != nil {
+		return fmt.Errorf("change finalizer %s of %s: %w", finalizer, obj.GetName(), err)
 	}
-	r.own.remember(obj)
 	return nil
 }
 
