@@ -15,6 +15,7 @@ import (
 	. "github.com/onsi/gomega"
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/util/retry"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
@@ -159,12 +160,14 @@ func (l *lab) volume(n int) *v1alpha1.NvmfVolume {
 	return &v
 }
 
-// change a volume's spec, as the CSI controller does.
+// change a volume's spec, as the CSI controller does. An agent that runs may write the status at the same time.
 func (l *lab) change(n int, change func(*v1alpha1.NvmfVolume)) {
 	l.t.Helper()
-	v := l.volume(n)
-	change(v)
-	l.Expect(l.admin.Update(l.t.Context(), v)).To(Succeed())
+	l.Expect(retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		v := l.volume(n)
+		change(v)
+		return l.admin.Update(l.t.Context(), v)
+	})).To(Succeed())
 }
 
 func (l *lab) delete(n int) {

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"sync"
 	"testing"
 	"time"
 
@@ -27,23 +28,28 @@ import (
 type running struct {
 	*lab
 	address string
+	// stop it, and wait for its end.
+	stop func()
 }
 
-func (l *lab) run(engines Engines) *running {
+func (l *lab) run(engines Engines, change ...func(*Options)) *running {
 	l.t.Helper()
 	r := &running{lab: l, address: freeAddress(l.t)}
+	options := Options{
+		NodeName: l.node, Namespace: testNamespace, HealthAddress: r.address, DeviceFolder: l.t.TempDir(),
+		Inventory: &discovered{found: l.inventory}, Engines: engines, Tuning: tuningtest.New(), Resync: time.Hour,
+	}
+	for _, c := range change {
+		c(&options)
+	}
 	ctx, cancel := context.WithCancel(l.t.Context())
 	ended := make(chan error, 1)
-	go func() {
-		ended <- Run(ctx, l.server.agentConfig, Options{
-			NodeName: l.node, Namespace: testNamespace, HealthAddress: r.address, DeviceFolder: l.t.TempDir(),
-			Inventory: &discovered{found: l.inventory}, Engines: engines, Tuning: tuningtest.New(), Resync: time.Hour,
-		})
-	}()
-	l.t.Cleanup(func() {
+	go func() { ended <- Run(ctx, l.server.agentConfig, options) }()
+	r.stop = sync.OnceFunc(func() {
 		cancel()
 		l.Eventually(ended, patience).Should(Receive(BeNil()))
 	})
+	l.t.Cleanup(r.stop)
 	return r
 }
 

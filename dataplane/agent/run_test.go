@@ -6,10 +6,7 @@ package agent
 
 import (
 	"context"
-	"fmt"
-	"io"
 	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"sync"
@@ -63,37 +60,17 @@ func TestRun(t *testing.T) {
 	l := newLab(t)
 	devices := t.TempDir()
 	found := &discovered{found: &v1alpha1.Inventory{Architecture: "amd64"}}
-	address := freeAddress(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	defer cancel()
-	ended := make(chan error, 1)
-	go func() {
-		ended <- Run(ctx, l.server.agentConfig, Options{
-			NodeName: l.node, Namespace: testNamespace, HealthAddress: address, DeviceFolder: devices,
-			Inventory: found, Tuning: tuningtest.New(), Engines: func(v1alpha1.Engine) (engine.Engine, error) { return l.target, nil },
-		})
-	}()
-	get := func(path string) (string, error) {
-		request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, "http://"+address+path, nil)
-		if err != nil {
-			return "", err
-		}
-		answer, err := http.DefaultClient.Do(request)
-		if err != nil {
-			return "", err
-		}
-		defer func() { _ = answer.Body.Close() }()
-		body, err := io.ReadAll(answer.Body)
-		return fmt.Sprintf("%d %s", answer.StatusCode, body), err
-	}
+	r := l.run(func(v1alpha1.Engine) (engine.Engine, error) { return l.target, nil }, func(o *Options) {
+		o.DeviceFolder, o.Inventory, o.Resync = devices, found, 0
+	})
 
 	// The drives are not found yet, and the pools of a claimed node are missing; then a device file appears.
-	l.Eventually(func() map[string]string { return said(l.nvmfNode().Status.Conditions) }, patience, interval).Should(HaveKeyWithValue("PoolReady", "False/DeviceMissing"))
+	l.Eventually(r.nodeSays, patience, interval).Should(HaveKeyWithValue("PoolReady", "False/DeviceMissing"))
 	found.set(testInventory(), nil)
 	l.Expect(os.WriteFile(filepath.Join(devices, "nvme0n1"), nil, 0o600)).To(Succeed())
-	l.Eventually(func() map[string]string { return said(l.nvmfNode().Status.Conditions) }, patience, interval).Should(HaveKeyWithValue("Ready", "True/AsExpected"))
-	l.Eventually(func() (string, error) { return get("/readyz") }, patience, interval).Should(HavePrefix("200"))
-	l.Expect(get("/healthz")).To(HavePrefix("200"))
+	l.Eventually(r.nodeSays, patience, interval).Should(HaveKeyWithValue("Ready", "True/AsExpected"))
+	l.Eventually(func() (string, error) { return r.get("/readyz") }, patience, interval).Should(HavePrefix("200"))
+	l.Expect(r.get("/healthz")).To(HavePrefix("200"))
 
 	var lease coordinationv1.Lease
 	l.Eventually(func() error {
@@ -115,7 +92,7 @@ func TestRun(t *testing.T) {
 	}
 	l.Expect(l.volume(50).Status.Conditions).To(BeEmpty())
 	l.Expect(l.state().Volumes).To(HaveLen(20))
-	l.Expect(get("/metrics")).To(And(ContainSubstring(`weft_agent_exports 20`), ContainSubstring(`weft_agent_volumes{ready="true"} 20`)))
+	l.Expect(r.get("/metrics")).To(And(ContainSubstring(`weft_agent_exports 20`), ContainSubstring(`weft_agent_volumes{ready="true"} 20`)))
 	l.Eventually(func() ([]string, error) {
 		var list eventsv1.EventList
 		err := l.admin.List(t.Context(), &list, client.InNamespace("default"))
@@ -131,9 +108,9 @@ func TestRun(t *testing.T) {
 	// An engine that does not answer makes the agent unready, and nothing else.
 	l.target.FailCall(enginetest.Gather, engine.ErrUnavailable)
 	l.change(1, ofSize("2Gi"))
-	l.Eventually(func() (string, error) { return get("/readyz") }, patience, interval).Should(HavePrefix("500"))
+	l.Eventually(func() (string, error) { return r.get("/readyz") }, patience, interval).Should(HavePrefix("500"))
 	l.target.FailCall(enginetest.Gather, nil)
-	l.Eventually(func() (string, error) { return get("/readyz") }, patience, interval).Should(HavePrefix("200"))
+	l.Eventually(func() (string, error) { return r.get("/readyz") }, patience, interval).Should(HavePrefix("200"))
 	l.Eventually(func() int64 { return l.volume(1).Status.Size.Value() }, patience, interval).Should(Equal(int64(2 * gib)))
 
 	for n := 1; n <= 10; n++ {
@@ -151,8 +128,7 @@ func TestRun(t *testing.T) {
 	host, err := l.target.Connect(t.Context(), tcp, l.volume(20).Status.NQN, hostA)
 	l.Expect(err).NotTo(HaveOccurred())
 	l.target.ForgetCalls()
-	cancel()
-	l.Eventually(ended, patience).Should(Receive(BeNil()))
+	r.stop()
 	l.Expect(l.changes()).To(BeEmpty())
 	l.Expect(host.Disconnected()).To(BeFalse())
 }

@@ -85,12 +85,12 @@ func (w *TargetWatch) follow(ctx context.Context, e engine.Engine) (stop func())
 // note that the target was lost, or answers again.
 func (w *TargetWatch) note() {
 	w.mu.Lock()
+	defer w.mu.Unlock()
 	w.changes++
 	w.changedAt = w.clock.Now()
 	if w.interrupt != nil {
 		w.interrupt()
 	}
-	w.mu.Unlock()
 	select {
 	case w.changed <- event.GenericEvent{}:
 	default: // one is waiting already, and whoever takes it looks at the target as it then is
