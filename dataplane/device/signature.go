@@ -18,8 +18,6 @@ import (
 	"golang.org/x/sys/unix"
 	"k8s.io/mount-utils"
 	"k8s.io/utils/exec"
-
-	"github.com/weft-storage/weft/dataplane/engine"
 )
 
 // headBytes of a device: where the signatures are that blkid does not know.
@@ -39,8 +37,8 @@ type Content struct {
 }
 
 // Look at a device or file. Several signatures that contradict each other are
-// an *engine.ForeignSignatureError; a block device that something claims is
-// engine.ErrInUse. An error never means that the device is blank.
+// an *ForeignSignatureError; a block device that something claims is
+// ErrInUse. An error never means that the device is blank.
 func Look(ctx context.Context, run exec.Interface, path string) (Content, error) {
 	head, zero, err := readEnds(path)
 	if err != nil {
@@ -58,7 +56,7 @@ func Look(ctx context.Context, run exec.Interface, path string) (Content, error)
 	case 2: // nothing found, and readEnds has seen that it can be read
 		return Content{Head: head, NotZero: !zero}, nil
 	case 8:
-		return Content{}, &engine.ForeignSignatureError{Device: path, Signature: "mix of several signatures"}
+		return Content{}, &ForeignSignatureError{Device: path, Signature: "mix of several signatures"}
 	default:
 		return Content{}, fmt.Errorf("probe %s: blkid: %w: %s", path, err, strings.TrimSpace(errs.String()))
 	}
@@ -145,7 +143,7 @@ func readEnds(path string) (head []byte, zero bool, err error) {
 
 func mapBusy(err error) error {
 	if errors.Is(err, unix.EBUSY) {
-		return fmt.Errorf("%w: something else on this node has claimed it: %w", engine.ErrInUse, err)
+		return fmt.Errorf("%w: something else on this node has claimed it: %w", ErrInUse, err)
 	}
 	return err
 }
@@ -173,13 +171,13 @@ func parseExport(out string) map[string]string {
 	return values
 }
 
-// CheckUnused refuses a block device that something on this node builds on: engine.ErrInUse when it is mounted,
-// an *engine.ForeignSignatureError when it has holders or partitions. root is the host's filesystem.
+// CheckUnused refuses a block device that something on this node builds on: ErrInUse when it is mounted,
+// an *ForeignSignatureError when it has holders or partitions. root is the host's filesystem.
 func CheckUnused(root, path string, rdev uint64, mounts []mount.MountInfo) error {
 	major, minor := unix.Major(rdev), unix.Minor(rdev)
 	for _, m := range mounts {
 		if uint32(m.Major) == major && uint32(m.Minor) == minor {
-			return fmt.Errorf("%s is mounted on %s: %w", path, m.MountPoint, engine.ErrInUse)
+			return fmt.Errorf("%s is mounted on %s: %w", path, m.MountPoint, ErrInUse)
 		}
 	}
 	dir := filepath.Join(root, "sys/dev/block", fmt.Sprintf("%d:%d", major, minor))
@@ -192,7 +190,7 @@ func CheckUnused(root, path string, rdev uint64, mounts []mount.MountInfo) error
 		for _, e := range entries {
 			holders = append(holders, e.Name())
 		}
-		return &engine.ForeignSignatureError{Device: path, Signature: "device that " + strings.Join(holders, ", ") + " is built on"}
+		return &ForeignSignatureError{Device: path, Signature: "device that " + strings.Join(holders, ", ") + " is built on"}
 	}
 	partitions, err := filepath.Glob(filepath.Join(dir, "*", "partition"))
 	if err != nil {
@@ -203,7 +201,7 @@ func CheckUnused(root, path string, rdev uint64, mounts []mount.MountInfo) error
 			partitions[i] = filepath.Base(filepath.Dir(partitions[i]))
 		}
 		slices.Sort(partitions)
-		return &engine.ForeignSignatureError{Device: path, Signature: "partition " + strings.Join(partitions, ", ")}
+		return &ForeignSignatureError{Device: path, Signature: "partition " + strings.Join(partitions, ", ")}
 	}
 	return nil
 }

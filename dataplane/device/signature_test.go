@@ -11,8 +11,6 @@ import (
 
 	"golang.org/x/sys/unix"
 	"k8s.io/mount-utils"
-
-	"github.com/weft-storage/weft/dataplane/engine"
 )
 
 func TestCheckUnused(t *testing.T) {
@@ -45,13 +43,13 @@ func TestCheckUnused(t *testing.T) {
 				}
 			}
 			err := CheckUnused(root, "/dev/nvme0n1", unix.Mkdev(259, 1), tt.mounts)
-			var foreign *engine.ForeignSignatureError
+			var foreign *ForeignSignatureError
 			switch {
 			case tt.signature != "":
 				if !errors.As(err, &foreign) || !strings.Contains(foreign.Signature, tt.signature) {
 					t.Errorf("error %v, want signature %q", err, tt.signature)
 				}
-			case errors.Is(err, engine.ErrInUse) != tt.inUse || (err != nil) != tt.inUse:
+			case errors.Is(err, ErrInUse) != tt.inUse || (err != nil) != tt.inUse:
 				t.Errorf("error %v, want in use: %v", err, tt.inUse)
 			}
 		})

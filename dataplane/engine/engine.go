@@ -44,9 +44,9 @@ type Engine interface {
 	Gather(ctx context.Context) (State, error)
 
 	// OpenPools makes each device a pool: a blank device, and only that, is
-	// prepared; a device prepared earlier is taken as it is, with its volumes. A device that
-	// carries anything else is refused with a *ForeignSignatureError. A
-	// file that does not exist is created; one that is too small is grown.
+	// prepared; a device prepared earlier is taken as it is, with its volumes. A device that carries anything else is
+	// refused with a *device.ForeignSignatureError, and one that something else on the node uses with device.ErrInUse.
+	// A file that does not exist is created; one that is too small is grown.
 	OpenPools(ctx context.Context, devices []Device) []error
 
 	// CreateVolumes makes volumes, in constant time whatever their size, and thin. A volume that exists with the same

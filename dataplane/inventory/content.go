@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/internal/text"
 )
 
 // PoolLabel is the label of the XFS filesystem that is a pool of the nvmet engine. A drive
@@ -97,6 +98,9 @@ type used struct{ exclusive, mounted string }
 
 // inUse tells where block devices, by major:minor, are mounted or swapped to.
 type inUse map[string][]string
+
+// usesShown of a device: in a container it can be mounted in dozens of places.
+const usesShown = 2
 
 // uses reads the mounts that this process sees, and swap. A filesystem that is
 // mounted elsewhere is still found by its signature.
@@ -186,7 +190,7 @@ func usesOf(t tree, in inUse, name string) (used, error) {
 	if err != nil {
 		return used{}, err
 	}
-	return used{mounted: some(in[number])}, nil
+	return used{mounted: text.Few(in[number], usesShown, ", ")}, nil
 }
 
 // partitionUse names a partition, with what uses it: "vda1 (mounted on /)".
@@ -199,7 +203,7 @@ func partitionUse(t tree, in inUse, dir, name string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	of := some(in[number])
+	of := text.Few(in[number], usesShown, ", ")
 	if len(held) > 0 {
 		of = "used by " + strings.Join(held, ", ")
 	}
@@ -207,12 +211,4 @@ func partitionUse(t tree, in inUse, dir, name string) (string, error) {
 		return name, nil
 	}
 	return fmt.Sprintf("%s (%s)", name, of), nil
-}
-
-// some joins the first few uses: in a container a device can be mounted in dozens of places.
-func some(all []string) string {
-	if len(all) <= 2 {
-		return strings.Join(all, ", ")
-	}
-	return fmt.Sprintf("%s and %d more", strings.Join(all[:2], ", "), len(all)-2)
 }

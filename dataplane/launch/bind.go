@@ -7,13 +7,16 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
+	"slices"
 	"time"
 
 	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/device"
 )
 
 const (
@@ -36,15 +39,15 @@ func driverOf(m Machine, address string) (string, error) {
 
 // takeDrives gives the drives to the driver, and writes down what is on each
 // before the kernel can no longer see it. It undoes what it did when it cannot do all.
-func takeDrives(ctx context.Context, m Machine, o Options, drives []drive, records Records) error {
+func takeDrives(ctx context.Context, m Machine, o Options, drives []drive, records device.Records) error {
 	now := m.Now().UTC()
 	for _, d := range drives {
 		// What is on a drive that was not looked at now was seen earlier.
 		if _, ok := records[d.address]; !ok || d.driver == driverNVMe {
-			records[d.address] = Record{Content: d.content, CheckedAt: now}
+			records[d.address] = device.Record{Content: d.content, CheckedAt: now}
 		}
 	}
-	if err := records.write(o.Socket); err != nil {
+	if err := records.Write(o.Socket); err != nil {
 		return err
 	}
 	driver := wantedDriver(o.Driver)
@@ -97,7 +100,7 @@ func unbind(ctx context.Context, m Machine, address string) error {
 
 // giveBack returns drives to the kernel, as many as it can, also after ctx has ended, and forgets what was on them: from
 // then on anybody may write there.
-func giveBack(ctx context.Context, m Machine, socket string, records Records, addresses []string) error {
+func giveBack(ctx context.Context, m Machine, socket string, records device.Records, addresses []string) error {
 	ctx = context.WithoutCancel(ctx)
 	var failed error
 	for _, address := range addresses {
@@ -108,11 +111,11 @@ func giveBack(ctx context.Context, m Machine, socket string, records Records, ad
 		m.Log.Info("gave a drive back to the kernel", "drive", address)
 		delete(records, address)
 	}
-	return errors.Join(failed, records.write(socket))
+	return errors.Join(failed, records.Write(socket))
 }
 
 // giveAllBack returns every planned drive that SPDK's driver has, whoever took it.
-func giveAllBack(ctx context.Context, m Machine, o Options, records Records) error {
+func giveAllBack(ctx context.Context, m Machine, o Options, records device.Records) error {
 	var addresses []string
 	for _, address := range o.PCIAddresses {
 		d, there, err := driveAt(m, address)
@@ -153,9 +156,9 @@ func giveOneBack(ctx context.Context, m Machine, address string) error {
 
 // giveBackForgotten returns drives that an earlier target took and did not live to give
 // back, and that the plan no longer names. The records tell that they were weft's.
-func giveBackForgotten(ctx context.Context, m Machine, o Options, records Records) error {
+func giveBackForgotten(ctx context.Context, m Machine, o Options, records device.Records) error {
 	var forgotten []string
-	for _, address := range records.addresses() {
+	for _, address := range slices.Sorted(maps.Keys(records)) {
 		planned := false
 		for _, p := range o.PCIAddresses {
 			planned = planned || p == address

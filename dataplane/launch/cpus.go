@@ -6,39 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"math/big"
-	"strings"
 
 	"golang.org/x/sys/unix"
 	"k8s.io/utils/cpuset"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/internal/cpus"
 )
-
-// parseMask reads a hexadecimal mask of CPUs.
-func parseMask(text string) (cpuset.CPUSet, error) {
-	digits, ok := strings.CutPrefix(text, "0x")
-	bits, valid := new(big.Int).SetString(digits, 16)
-	if !ok || !valid || bits.Sign() <= 0 {
-		return cpuset.New(), fmt.Errorf("%q is no mask of CPUs; write it like 0x3c", text)
-	}
-	var cpus []int
-	for cpu := range bits.BitLen() {
-		if bits.Bit(cpu) == 1 {
-			cpus = append(cpus, cpu)
-		}
-	}
-	return cpuset.New(cpus...), nil
-}
-
-// mask writes CPUs as nvmf_tgt's -m takes them.
-func mask(cpus cpuset.CPUSet) string {
-	bits := new(big.Int)
-	for _, cpu := range cpus.UnsortedList() {
-		bits.SetBit(bits, cpu, 1)
-	}
-	return "0x" + bits.Text(16)
-}
 
 // affinity asks the kernel where this process may run.
 func affinity() ([]int, error) {
@@ -46,19 +20,19 @@ func affinity() ([]int, error) {
 	if err := unix.SchedGetaffinity(0, &set); err != nil {
 		return nil, fmt.Errorf("sched_getaffinity: %w", err)
 	}
-	var cpus []int
+	var allowed []int
 	for cpu := range len(set) * 64 {
 		if set.IsSet(cpu) {
-			cpus = append(cpus, cpu)
+			allowed = append(allowed, cpu)
 		}
 	}
-	return cpus, nil
+	return allowed, nil
 }
 
 // grantedCPUs are the planned CPUs that the container may use: the kubelet's static
 // CPU manager hands out whole CPUs, and not always those that were planned.
 func grantedCPUs(m Machine, coreMask string) (cpuset.CPUSet, error) {
-	planned, err := parseMask(coreMask)
+	planned, err := cpus.ParseMask(coreMask)
 	if err != nil {
 		return planned, err
 	}
@@ -101,11 +75,11 @@ func groupCPUs(m Machine) (cpuset.CPUSet, error) {
 		if err != nil {
 			return cpuset.New(), err
 		}
-		cpus, err := cpuset.Parse(text)
+		effective, err := cpuset.Parse(text)
 		if err != nil {
-			return cpus, fmt.Errorf("%s: %w", m.path(dir, "cpuset.cpus.effective"), err)
+			return effective, fmt.Errorf("%s: %w", m.path(dir, "cpuset.cpus.effective"), err)
 		}
-		return cpus, nil
+		return effective, nil
 	}
 	return cpuset.New(), nil
 }

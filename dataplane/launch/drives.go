@@ -19,7 +19,6 @@ import (
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/device"
-	"github.com/weft-storage/weft/dataplane/engine"
 	"github.com/weft-storage/weft/dataplane/inventory"
 )
 
@@ -54,7 +53,7 @@ type drive struct {
 // returnUnsure gives planned drives back to the kernel that a dead target left with SPDK's driver, so that they can be looked
 // at. Those that hold an lvstore stay as they are: what was blank when it was taken may hold one by
 // now, but not the other way round. A drive that the kernel does not take stays as it is too.
-func returnUnsure(ctx context.Context, m Machine, o Options, records Records) error {
+func returnUnsure(ctx context.Context, m Machine, o Options, records device.Records) error {
 	for _, address := range o.PCIAddresses {
 		d, there, err := driveAt(m, address)
 		if err != nil {
@@ -66,7 +65,7 @@ func returnUnsure(ctx context.Context, m Machine, o Options, records Records) er
 		}
 		if err := giveBack(ctx, m, o.Socket, records, []string{address}); err != nil {
 			m.Log.Warn("what is on a drive stays unknown: the kernel does not take it back", "drive", address, "error", err)
-			records[address] = Record{Content: v1alpha1.ContentUnknown, CheckedAt: m.Now().UTC()}
+			records[address] = device.Record{Content: v1alpha1.ContentUnknown, CheckedAt: m.Now().UTC()}
 		}
 	}
 	return nil
@@ -74,7 +73,7 @@ func returnUnsure(ctx context.Context, m Machine, o Options, records Records) er
 
 // examineDrives looks at every planned drive, and changes nothing. A drive that is not
 // there is left out: it must not take the other drives' volumes with it.
-func examineDrives(ctx context.Context, m Machine, o Options, records Records) ([]drive, error) {
+func examineDrives(ctx context.Context, m Machine, o Options, records device.Records) ([]drive, error) {
 	var found []drive
 	var kernels []int // those of found that the kernel drives
 	for _, address := range o.PCIAddresses {
@@ -187,7 +186,7 @@ func examineNamespace(ctx context.Context, m Machine, d v1alpha1.Drive) (v1alpha
 		return "", ctxErr
 	}
 	// A filesystem that is mounted where this container does not see it still holds its shown.
-	if errors.Is(err, engine.ErrInUse) {
+	if errors.Is(err, device.ErrInUse) {
 		return "", refuse(v1alpha1.ReasonDeviceInUse, "%s is in use: %s; free it, or leave the drive out of the NvmfTarget's devices",
 			shown, orElse(d.ContentDetail, "something on the node holds it"))
 	}

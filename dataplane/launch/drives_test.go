@@ -16,7 +16,6 @@ import (
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/device"
-	"github.com/weft-storage/weft/dataplane/engine"
 	"github.com/weft-storage/weft/dataplane/inventory"
 	"github.com/weft-storage/weft/dataplane/launch"
 )
@@ -41,15 +40,15 @@ func newVFIO(t *testing.T) *start {
 	return s
 }
 
-func (s *start) records() launch.Records {
-	records, err := launch.ReadRecords(s.options.Socket)
+func (s *start) records() device.Records {
+	records, err := device.ReadRecords(s.options.Socket)
 	s.Expect(err).NotTo(HaveOccurred())
 	return records
 }
 
 // at is what the launcher records at the time of these tests.
-func at(content v1alpha1.DriveContent) launch.Record {
-	return launch.Record{Content: content, CheckedAt: time.Date(2026, 11, 20, 10, 0, 0, 0, time.UTC)}
+func at(content v1alpha1.DriveContent) device.Record {
+	return device.Record{Content: content, CheckedAt: time.Date(2026, 11, 20, 10, 0, 0, 0, time.UTC)}
 }
 
 // remember writes the records of an earlier start.
@@ -74,7 +73,7 @@ func TestTakeDrives(t *testing.T) {
 			s.Expect(s.node.Driver(first)).To(Equal(kernel))
 			s.Expect(s.node.Driver(second)).To(Equal(kernel))
 			s.Expect(s.node.Driver("0000:60:00.0")).To(Equal("nvme"))
-			s.Expect(s.records()).To(Equal(launch.Records{first: at(v1alpha1.ContentBlank), second: at(v1alpha1.ContentBlank)}))
+			s.Expect(s.records()).To(Equal(device.Records{first: at(v1alpha1.ContentBlank), second: at(v1alpha1.ContentBlank)}))
 			s.Expect(s.log.String()).To(ContainSubstring("--pci-allowed " + first + " --pci-allowed " + second))
 			s.Expect(s.log.String()).NotTo(ContainSubstring("--no-pci"))
 			s.Expect(s.argv).To(BeNil(), "somebody has to give the drives back")
@@ -118,7 +117,7 @@ func TestDrivesAreRefused(t *testing.T) {
 		"held by a mount that nobody sees": {func(s *start) {
 			s.machine.Look = func(_ context.Context, path string) (device.Content, error) {
 				if strings.HasSuffix(path, "/dev/nvme1n1") {
-					return device.Content{}, fmt.Errorf("probe %s: %w", path, engine.ErrInUse)
+					return device.Content{}, fmt.Errorf("probe %s: %w", path, device.ErrInUse)
 				}
 				return device.Content{}, nil
 			}
@@ -220,7 +219,7 @@ func TestDrivesOfAPredecessor(t *testing.T) {
 	s.node.Refuse("nvme", "0000:62:00.0")
 	s.machine.BindTimeout = 300 * time.Millisecond
 	s.Expect(s.run(t)).To(Succeed())
-	s.Expect(s.records()).To(Equal(launch.Records{
+	s.Expect(s.records()).To(Equal(device.Records{
 		first:          at(v1alpha1.ContentBlank),
 		second:         at(v1alpha1.ContentBlank),
 		"0000:60:00.0": at(v1alpha1.ContentWeft),
@@ -237,9 +236,9 @@ func TestRecordLvstore(t *testing.T) {
 	s := newVFIO(t)
 	s.Expect(s.run(t)).To(Succeed())
 	later := time.Date(2026, 11, 20, 11, 0, 0, 0, time.UTC)
-	s.Expect(launch.RecordLvstore(s.options.Socket, first, later)).To(Succeed())
-	s.Expect(s.records()).To(Equal(launch.Records{first: {Content: v1alpha1.ContentWeft, CheckedAt: later}, second: at(v1alpha1.ContentBlank)}))
-	s.Expect(launch.RecordLvstore(s.options.Socket, "0000:60:00.0", later)).To(MatchError(ContainSubstring("no launcher took it")))
+	s.Expect(device.RecordLvstore(s.options.Socket, first, later)).To(Succeed())
+	s.Expect(s.records()).To(Equal(device.Records{first: {Content: v1alpha1.ContentWeft, CheckedAt: later}, second: at(v1alpha1.ContentBlank)}))
+	s.Expect(device.RecordLvstore(s.options.Socket, "0000:60:00.0", later)).To(MatchError(ContainSubstring("no launcher took it")))
 }
 
 // TestNoNamespace: nothing can be told of a drive without any, and nothing be lost.

@@ -24,6 +24,7 @@ import (
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/device"
 	"github.com/weft-storage/weft/dataplane/inventory"
+	"github.com/weft-storage/weft/internal/cpus"
 )
 
 const mebibyte = 1 << 20
@@ -59,7 +60,7 @@ func (o Options) Validate() error {
 	if !filepath.IsAbs(o.Socket) {
 		return invalid("--socket is %q; give an absolute path, such as /run/weft/spdk.sock", o.Socket)
 	}
-	if _, err := parseMask(o.CoreMask); err != nil {
+	if _, err := cpus.ParseMask(o.CoreMask); err != nil {
 		return invalid("--core-mask: %v", err)
 	}
 	if o.MemoryBytes <= 0 || o.MemoryBytes%mebibyte != 0 {
@@ -113,7 +114,7 @@ type Machine struct {
 	Prober inventory.Prober
 	// Command runs a command; inventory.RunCommand when nil.
 	Command inventory.Runner
-	// Look at what is on a block device, and whether something holds it (engine.ErrInUse); device.Look when nil.
+	// Look at what is on a block device, and whether something holds it (device.ErrInUse); device.Look when nil.
 	Look func(ctx context.Context, device string) (device.Content, error)
 	// Exec replaces this process; execve when nil.
 	Exec func(path string, argv, env []string) error
@@ -191,7 +192,7 @@ func Run(ctx context.Context, m Machine, o Options) error {
 		return err
 	}
 	argv = append([]string{target}, argv...)
-	records, err := ReadRecords(o.Socket)
+	records, err := device.ReadRecords(o.Socket)
 	if err != nil {
 		return err
 	}
@@ -213,7 +214,7 @@ func Run(ctx context.Context, m Machine, o Options) error {
 
 // arguments of nvmf_tgt, without its name, once CPUs and memory are known to be there.
 func arguments(m Machine, o Options) ([]string, error) {
-	cpus, err := grantedCPUs(m, o.CoreMask)
+	granted, err := grantedCPUs(m, o.CoreMask)
 	if err != nil {
 		return nil, err
 	}
@@ -222,7 +223,7 @@ func arguments(m Machine, o Options) ([]string, error) {
 		return nil, err
 	}
 	args := []string{
-		"-m", mask(cpus),
+		"-m", cpus.Mask(granted),
 		"-s", fmt.Sprint(o.MemoryBytes / mebibyte),
 		"-r", o.Socket,
 		"--wait-for-rpc",

@@ -125,9 +125,9 @@ func TestOptions(t *testing.T) {
 		want   string
 	}{
 		"a relative socket":        {func(o *launch.Options) { o.Socket = "spdk.sock" }, "give an absolute path"},
-		"no mask":                  {func(o *launch.Options) { o.CoreMask = "" }, "write it like 0x3c"},
-		"an empty mask":            {func(o *launch.Options) { o.CoreMask = "0x0" }, "write it like 0x3c"},
-		"a list":                   {func(o *launch.Options) { o.CoreMask = "2-5" }, "write it like 0x3c"},
+		"no mask":                  {func(o *launch.Options) { o.CoreMask = "" }, "such as 0x3c"},
+		"an empty mask":            {func(o *launch.Options) { o.CoreMask = "0x0" }, "such as 0x3c"},
+		"a list":                   {func(o *launch.Options) { o.CoreMask = "2-5" }, "such as 0x3c"},
 		"no memory":                {func(o *launch.Options) { o.MemoryBytes = 0 }, "give a multiple of 1048576"},
 		"odd memory":               {func(o *launch.Options) { o.MemoryBytes = 1<<30 + 1 }, "give a multiple of 1048576"},
 		"half a page":              {func(o *launch.Options) { o.Hugepages = v1alpha1.Hugepages1Gi; o.MemoryBytes = 3 << 29 }, "give a multiple of the page size, 1073741824"},

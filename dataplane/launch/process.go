@@ -13,6 +13,7 @@ import (
 	"syscall"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/device"
 )
 
 // replaceProcess becomes another program.
@@ -38,7 +39,7 @@ func (e *ExitError) Error() string {
 // runWithDrives takes the drives from the kernel, and is nvmf_tgt's parent until
 // it ends. The drives go back only when ctx has ended: after a crash the next start comes at once, and finds them
 // as they are.
-func runWithDrives(ctx context.Context, m Machine, o Options, argv []string, records Records) error {
+func runWithDrives(ctx context.Context, m Machine, o Options, argv []string, records device.Records) error {
 	err := takeAndSupervise(ctx, m, o, argv, records)
 	if ctx.Err() == nil {
 		return err
@@ -46,7 +47,7 @@ func runWithDrives(ctx context.Context, m Machine, o Options, argv []string, rec
 	return errors.Join(err, giveAllBack(ctx, m, o, records))
 }
 
-func takeAndSupervise(ctx context.Context, m Machine, o Options, argv []string, records Records) error {
+func takeAndSupervise(ctx context.Context, m Machine, o Options, argv []string, records device.Records) error {
 	if err := returnUnsure(ctx, m, o, records); err != nil {
 		return err
 	}

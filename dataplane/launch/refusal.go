@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/internal/text"
 )
 
 // RefusalError is why nvmf_tgt was not started. It is one line.
@@ -42,17 +43,15 @@ func WriteReason(file string, err error) error {
 	refusal := &RefusalError{Reason: v1alpha1.ReasonPodFailed, Message: err.Error()}
 	errors.As(err, &refusal)
 	said := *refusal
-	if len(said.Message) > longestMessage {
-		said.Message = strings.ToValidUTF8(said.Message[:longestMessage], "") + "..."
-	}
-	var text bytes.Buffer
-	encoder := json.NewEncoder(&text)
+	said.Message = text.Clip(said.Message, longestMessage)
+	var out bytes.Buffer
+	encoder := json.NewEncoder(&out)
 	encoder.SetEscapeHTML(false) // commands have a > in them, and people read this
 	if err := encoder.Encode(said); err != nil {
 		return err
 	}
 	// Written in place: the kubelet mounts the file itself, which cannot be replaced.
-	if err := os.WriteFile(file, text.Bytes(), 0o600); err != nil {
+	if err := os.WriteFile(file, out.Bytes(), 0o600); err != nil {
 		return fmt.Errorf("write the reason: %w", err)
 	}
 	return nil

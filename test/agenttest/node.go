@@ -16,9 +16,9 @@ import (
 	"time"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/device"
 	"github.com/weft-storage/weft/dataplane/engine"
 	"github.com/weft-storage/weft/dataplane/engine/spdk"
-	"github.com/weft-storage/weft/dataplane/launch"
 	"github.com/weft-storage/weft/dataplane/spdkrpc/spdktest"
 )
 
@@ -49,7 +49,7 @@ type Node struct {
 func New(ctx context.Context, name, dir string, driveBytes int64) (*Node, error) {
 	n := &Node{Name: name, dir: dir, drive: spdktest.Drive{Address: "0000:5e:00.0", Path: filepath.Join(dir, "drive"), Model: "TESTDRIVE", Serial: "S1"}}
 	// What weft-launch leaves beside the socket when it takes a drive from the kernel.
-	taken, err := json.Marshal(launch.Records{n.drive.Address: {Content: v1alpha1.ContentBlank, CheckedAt: time.Now()}})
+	taken, err := json.Marshal(device.Records{n.drive.Address: {Content: v1alpha1.ContentBlank, CheckedAt: time.Now()}})
 	err = errors.Join(err, os.WriteFile(n.drive.Path, nil, 0o600), os.Truncate(n.drive.Path, driveBytes), os.WriteFile(filepath.Join(dir, "drives.json"), taken, 0o600))
 	if err != nil {
 		return nil, err

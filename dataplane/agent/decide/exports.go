@@ -10,6 +10,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/device"
 	"github.com/weft-storage/weft/dataplane/engine"
 )
 
@@ -160,9 +161,9 @@ func (d *decider) serveUnreachable(v *volume) {
 
 // mayAppear says whether there is hope for a pool: not when its device now holds something that weft did not write, nor when
 // nobody would open it, for it is neither planned nor open.
-func (d *decider) mayAppear(device string) bool {
-	var foreign *engine.ForeignSignatureError
-	return (device == "" || d.poolOf(device) != nil) && !errors.As(d.Attempts.err(VerbOpenPool, device), &foreign)
+func (d *decider) mayAppear(id string) bool {
+	var foreign *device.ForeignSignatureError
+	return (id == "" || d.poolOf(id) != nil) && !errors.As(d.Attempts.err(VerbOpenPool, id), &foreign)
 }
 
 // admitted are the hosts that the engine admits. Whether the volume was blank is judged when

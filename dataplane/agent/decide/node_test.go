@@ -15,6 +15,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/device"
 	"github.com/weft-storage/weft/dataplane/engine"
 )
 
@@ -68,7 +69,7 @@ func TestDecidePools(t *testing.T) {
 			name: "a foreign signature is named",
 			given: func(s *Observed) {
 				s.Target.State.Pools = openPools()[1:]
-				s.Attempts[attempt{VerbOpenPool, "a"}] = &engine.ForeignSignatureError{Device: "/dev/nvme0n1", Signature: "ext4 filesystem"}
+				s.Attempts[attempt{VerbOpenPool, "a"}] = &device.ForeignSignatureError{Device: "/dev/nvme0n1", Signature: "ext4 filesystem"}
 			},
 			node: says{"PoolReady": "False/ForeignSignature", "Ready": "True/AsExpected"},
 			also: func(g *WithT, d Decision) {
@@ -237,7 +238,7 @@ func TestDecidePortals(t *testing.T) {
 				reopening(s, hostA)
 				s.Target.State.Pools = openPools()[1:]
 				s.Target.State.Volumes = nil
-				s.Attempts[attempt{VerbOpenPool, "a"}] = &engine.ForeignSignatureError{Device: "/dev/nvme0n1", Signature: "xfs filesystem"}
+				s.Attempts[attempt{VerbOpenPool, "a"}] = &device.ForeignSignatureError{Device: "/dev/nvme0n1", Signature: "xfs filesystem"}
 				s.Settling = true
 			},
 			does: []string{"OpenPortals TCP 10.0.0.1 4420"},

@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/device"
 	"github.com/weft-storage/weft/dataplane/engine"
 )
 
@@ -154,13 +155,13 @@ func (d *decider) lastPoolStatus(device string) v1alpha1.PoolStatus {
 
 func (d *decider) judgePool(p *pool) (reason, message string) {
 	err := d.Attempts.err(VerbOpenPool, p.device.ID)
-	var foreign *engine.ForeignSignatureError
+	var foreign *device.ForeignSignatureError
 	switch {
 	case !p.planned && p.readable():
 		return v1alpha1.ReasonNotClaimed, "no longer planned: its volumes are served, new ones go elsewhere"
 	case errors.As(err, &foreign):
 		return v1alpha1.ReasonForeignSignature, err.Error()
-	case errors.Is(err, engine.ErrInUse):
+	case errors.Is(err, engine.ErrInUse), errors.Is(err, device.ErrInUse):
 		return v1alpha1.ReasonDeviceInUse, err.Error()
 	case err != nil:
 		return v1alpha1.ReasonPoolFailed, err.Error()

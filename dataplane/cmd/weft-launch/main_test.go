@@ -18,6 +18,7 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/device"
 	"github.com/weft-storage/weft/dataplane/launch"
 	"github.com/weft-storage/weft/dataplane/launch/launchtest"
 )
@@ -119,7 +120,7 @@ func TestGivesDrivesBack(t *testing.T) {
 	l.Expect(started.Umask).To(Equal(0o077))
 	l.Expect(started.Args).To(ContainElements("--interrupt-mode", "--pci-allowed", drive))
 	l.Expect(l.node.Driver(drive)).To(Equal("vfio-pci"))
-	records, err := launch.ReadRecords(l.socket())
+	records, err := device.ReadRecords(l.socket())
 	l.Expect(err).NotTo(HaveOccurred())
 	l.Expect(records[drive].Content).To(Equal(v1alpha1.ContentBlank))
 
@@ -132,7 +133,7 @@ func TestGivesDrivesBack(t *testing.T) {
 	l.Expect(l.wait()).To(Equal(0), "%s", &l.stderr)
 	l.Expect(l.node.Driver(drive)).To(Equal("nvme"))
 	l.Expect(l.node.Read("sys/bus/pci/devices/" + drive + "/driver_override")).To(BeEmpty())
-	records, err = launch.ReadRecords(l.socket())
+	records, err = device.ReadRecords(l.socket())
 	l.Expect(err).NotTo(HaveOccurred())
 	l.Expect(records).To(BeEmpty())
 }

@@ -7,6 +7,7 @@ import (
 
 	. "github.com/onsi/gomega" //nolint:staticcheck // gomega reads as sentences only so
 
+	"github.com/weft-storage/weft/dataplane/device"
 	"github.com/weft-storage/weft/dataplane/engine"
 )
 
@@ -34,7 +35,7 @@ func poolCases() map[string]func(*suite) {
 			for range 2 {
 				errs := s.engine.OpenPools(s.ctx, []engine.Device{foreign, blank})
 				s.Expect(errs).To(HaveLen(2))
-				var refused *engine.ForeignSignatureError
+				var refused *device.ForeignSignatureError
 				s.Expect(errors.As(errs[0], &refused)).To(BeTrue(), "%v", errs[0])
 				s.Expect(refused.Device).To(Equal(foreign.Path))
 				s.Expect(refused.Signature).To(ContainSubstring(words))

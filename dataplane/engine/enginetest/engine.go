@@ -55,8 +55,8 @@ type Engine struct {
 
 	info      engine.Info
 	now       func() time.Time
-	devices   map[string]*device // by path
-	pools     map[string]*pool   // by device ID
+	devices   map[string]*disk // by path
+	pools     map[string]*pool // by device ID
 	exports   map[string]engine.Export
 	portals   map[v1alpha1.Portal]engine.Portal
 	initiator map[*Host]bool
@@ -81,7 +81,7 @@ func New(devices ...Device) *Engine {
 			Transports: []v1alpha1.TransportType{v1alpha1.TransportTCP, v1alpha1.TransportRDMA},
 		},
 		now:       time.Now,
-		devices:   map[string]*device{},
+		devices:   map[string]*disk{},
 		pools:     map[string]*pool{},
 		initiator: map[*Host]bool{},
 		itemFault: map[Method]map[string]error{},

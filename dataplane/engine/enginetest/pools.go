@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/device"
 	"github.com/weft-storage/weft/dataplane/engine"
 )
 
@@ -29,7 +30,7 @@ type Device struct {
 	Signature string
 }
 
-type device struct {
+type disk struct {
 	Device
 	err       error
 	volumes   map[engine.ID]*data
@@ -54,7 +55,7 @@ func (d *data) clone(sizeBytes int64, now time.Time) *data {
 
 type pool struct {
 	id     string
-	device *device
+	device *disk
 	open   bool
 }
 
@@ -65,7 +66,7 @@ func (p *pool) readable() error {
 	return p.device.err
 }
 
-func (d *device) free() int64 {
+func (d *disk) free() int64 {
 	used := map[*block]bool{}
 	for _, all := range []map[engine.ID]*data{d.volumes, d.snapshots} {
 		for _, v := range all {
@@ -87,7 +88,7 @@ func (e *Engine) AddDevice(d Device) {
 	if d.Content == v1alpha1.ContentForeign && d.Signature == "" {
 		d.Signature = "ext4 filesystem"
 	}
-	e.devices[d.Path] = &device{Device: d, volumes: map[engine.ID]*data{}, snapshots: map[engine.ID]*data{}}
+	e.devices[d.Path] = &disk{Device: d, volumes: map[engine.ID]*data{}, snapshots: map[engine.ID]*data{}}
 }
 
 // Content of a device; false when there is none with this path.
@@ -149,7 +150,7 @@ func (e *Engine) openPool(want engine.Device) error {
 	}
 	d := e.devices[want.Path]
 	if d == nil && want.FileBytes > 0 {
-		d = &device{
+		d = &disk{
 			Device:  Device{Path: want.Path, Content: v1alpha1.ContentBlank},
 			volumes: map[engine.ID]*data{}, snapshots: map[engine.ID]*data{},
 		}
@@ -161,7 +162,7 @@ func (e *Engine) openPool(want engine.Device) error {
 	case d.err != nil:
 		return fmt.Errorf("device %s: %w", want.ID, d.err)
 	case d.Content == v1alpha1.ContentForeign:
-		return &engine.ForeignSignatureError{Device: want.Path, Signature: d.Signature}
+		return &device.ForeignSignatureError{Device: want.Path, Signature: d.Signature}
 	}
 	for _, other := range e.pools {
 		if other.device == d && other.id != want.ID && other.open {
@@ -177,12 +178,12 @@ func (e *Engine) openPool(want engine.Device) error {
 	return nil
 }
 
-func volumesOf(d *device) map[engine.ID]*data   { return d.volumes }
-func snapshotsOf(d *device) map[engine.ID]*data { return d.snapshots }
+func volumesOf(d *disk) map[engine.ID]*data   { return d.volumes }
+func snapshotsOf(d *disk) map[engine.ID]*data { return d.snapshots }
 
 // find something in the open pools. When it is in none, and one cannot be
 // read, nobody knows whether it is there.
-func (e *Engine) find(id engine.ID, in func(*device) map[engine.ID]*data) (*pool, *data, error) {
+func (e *Engine) find(id engine.ID, in func(*disk) map[engine.ID]*data) (*pool, *data, error) {
 	var unknown []error
 	for _, name := range slices.Sorted(maps.Keys(e.pools)) {
 		p := e.pools[name]

@@ -15,6 +15,7 @@ import (
 	"github.com/google/uuid"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/device"
 	"github.com/weft-storage/weft/dataplane/engine"
 	"github.com/weft-storage/weft/dataplane/engine/conformance"
 	"github.com/weft-storage/weft/dataplane/engine/conformance/initiator"
@@ -75,7 +76,7 @@ func TestInterruptedFormat(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			d := h.BlankDevice(t)
 			tt.damage(d.Path)
-			var foreign *engine.ForeignSignatureError
+			var foreign *device.ForeignSignatureError
 			if err := one(t, e.OpenPools(t.Context(), []engine.Device{d})); !errors.As(err, &foreign) {
 				t.Fatalf("error %v", err)
 			} else {
@@ -185,7 +186,7 @@ func TestDrive(t *testing.T) {
 	if len(state.Volumes) != 1 || state.Volumes[0].ID != id || state.Pools[0].Path != drive {
 		t.Errorf("state %+v", state)
 	}
-	if err := one(t, e.OpenPools(t.Context(), []engine.Device{{ID: "again", Path: drive}})); !errors.Is(err, engine.ErrInUse) {
+	if err := one(t, e.OpenPools(t.Context(), []engine.Device{{ID: "again", Path: drive}})); !errors.Is(err, device.ErrInUse) {
 		t.Errorf("the same drive by another name: %v", err)
 	}
 	info, err := e.Info(t.Context())

@@ -7,7 +7,6 @@ import (
 	"context"
 
 	"github.com/weft-storage/weft/dataplane/device"
-	"github.com/weft-storage/weft/dataplane/engine"
 )
 
 // PoolLabel is the label of a pool's XFS: the mark that weft wrote it.
@@ -24,7 +23,7 @@ const (
 )
 
 // probe says what is on a device or file. What is neither blank nor weft's is a
-// *engine.ForeignSignatureError. An error is never "blank".
+// *device.ForeignSignatureError. An error is never "blank".
 func (h *host) probe(ctx context.Context, path string) (content, error) {
 	found, err := device.Look(ctx, h.exec, path)
 	if err != nil {
@@ -32,7 +31,7 @@ func (h *host) probe(ctx context.Context, path string) (content, error) {
 	}
 	is, foreign := judge(found)
 	if foreign != "" {
-		return 0, &engine.ForeignSignatureError{Device: path, Signature: foreign}
+		return 0, &device.ForeignSignatureError{Device: path, Signature: foreign}
 	}
 	return is, nil
 }

@@ -12,7 +12,7 @@ import (
 	"k8s.io/utils/exec"
 	testingexec "k8s.io/utils/exec/testing"
 
-	"github.com/weft-storage/weft/dataplane/engine"
+	"github.com/weft-storage/weft/dataplane/device"
 )
 
 func superblock(label string, inProgress byte) []byte {
@@ -70,7 +70,7 @@ func TestProbe(t *testing.T) {
 			}
 			h := &host{root: "/", exec: fakeExec(t, []string{"blkid", "-p", "-o", "export", path}, tt.blkid, tt.exit)}
 			is, err := h.probe(t.Context(), path)
-			var foreign *engine.ForeignSignatureError
+			var foreign *device.ForeignSignatureError
 			switch {
 			case errors.As(err, &foreign):
 				if tt.signature == "" || !strings.Contains(foreign.Signature, tt.signature) || foreign.Device != path {

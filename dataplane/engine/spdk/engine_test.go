@@ -16,10 +16,10 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/device"
 	"github.com/weft-storage/weft/dataplane/engine"
 	"github.com/weft-storage/weft/dataplane/engine/conformance"
 	"github.com/weft-storage/weft/dataplane/engine/spdk"
-	"github.com/weft-storage/weft/dataplane/launch"
 	"github.com/weft-storage/weft/dataplane/spdkrpc"
 	"github.com/weft-storage/weft/dataplane/spdkrpc/spdktest"
 )
@@ -482,17 +482,17 @@ func (r *rig) write(id engine.ID) {
 func TestRawData(t *testing.T) {
 	r := newRig(t)
 	for _, at := range []int64{5000, conformance.PoolBytes - 5000} {
-		device := r.file(conformance.PoolBytes)
-		f, err := os.Create(device.Path)
+		raw := r.file(conformance.PoolBytes)
+		f, err := os.Create(raw.Path)
 		check(t, err)
 		_, err = f.WriteAt([]byte("raw"), at)
-		check(t, errors.Join(err, f.Truncate(device.FileBytes), f.Close()))
-		var foreign *engine.ForeignSignatureError
-		err = r.engine.OpenPools(r.ctx, []engine.Device{device})[0]
+		check(t, errors.Join(err, f.Truncate(raw.FileBytes), f.Close()))
+		var foreign *device.ForeignSignatureError
+		err = r.engine.OpenPools(r.ctx, []engine.Device{raw})[0]
 		r.Expect(errors.As(err, &foreign)).To(BeTrue(), "%v", err)
-		r.Expect(err).To(MatchError(And(ContainSubstring("data without a signature"), ContainSubstring("blkdiscard -f "+device.Path))))
+		r.Expect(err).To(MatchError(And(ContainSubstring("data without a signature"), ContainSubstring("blkdiscard -f "+raw.Path))))
 		held := make([]byte, 3)
-		f, err = os.Open(device.Path)
+		f, err = os.Open(raw.Path)
 		check(t, err)
 		_, err = f.ReadAt(held, at)
 		check(t, errors.Join(err, f.Close()))
@@ -511,7 +511,7 @@ func TestForeignLvstore(t *testing.T) {
 	e := r.machine.engine(t)
 	check(t, e.Start(r.ctx, r.plan))
 	for range 2 {
-		var foreign *engine.ForeignSignatureError
+		var foreign *device.ForeignSignatureError
 		err := e.OpenPools(r.ctx, []engine.Device{moved})[0]
 		r.Expect(errors.As(err, &foreign)).To(BeTrue(), "%v", err)
 		bdevs, err := spdkrpc.Call(r.ctx, r.client, spdkrpc.BdevGetBdevs{})
@@ -550,12 +550,12 @@ func TestDrives(t *testing.T) {
 	for range 2 {
 		errs := m.engine(t).OpenPools(t.Context(), devices)
 		g.Expect(errs[0]).NotTo(HaveOccurred())
-		var foreign *engine.ForeignSignatureError
+		var foreign *device.ForeignSignatureError
 		g.Expect(errors.As(errs[1], &foreign)).To(BeTrue(), "%v", errs[1])
 		g.Expect(errors.As(errs[2], &foreign)).To(BeTrue(), "%v", errs[2])
 		g.Expect(errs[3]).To(HaveOccurred())
 		// What was prepared is a pool, and no longer recorded as blank.
-		recorded, err := launch.ReadRecords(filepath.Join(m.dir, "any.sock"))
+		recorded, err := device.ReadRecords(filepath.Join(m.dir, "any.sock"))
 		check(t, err)
 		g.Expect(recorded["0000:01:00.0"].Content).To(Equal(v1alpha1.ContentWeft))
 		m.restart(t)
@@ -569,7 +569,7 @@ func TestDrives(t *testing.T) {
 	check(t, os.Truncate(filepath.Join(m.dir, "0000:01:00.0"), 0))
 	check(t, os.Truncate(filepath.Join(m.dir, "0000:01:00.0"), conformance.PoolBytes))
 	m.restart(t)
-	var foreign *engine.ForeignSignatureError
+	var foreign *device.ForeignSignatureError
 	errs := m.engine(t).OpenPools(t.Context(), devices[:1])
 	g.Expect(errors.As(errs[0], &foreign)).To(BeTrue(), "%v", errs[0])
 }

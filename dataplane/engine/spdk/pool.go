@@ -19,7 +19,6 @@ import (
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/device"
 	"github.com/weft-storage/weft/dataplane/engine"
-	"github.com/weft-storage/weft/dataplane/launch"
 	"github.com/weft-storage/weft/dataplane/spdkrpc"
 )
 
@@ -192,7 +191,7 @@ func (s *session) prepare(st *store, d engine.Device) (*opening, error) {
 
 // prepareDrive that the kernel does not see any more: what was on it then is all that is known.
 func (s *session) prepareDrive(o *opening) error {
-	records, err := launch.ReadRecords(s.path(s.config.Socket))
+	records, err := device.ReadRecords(s.path(s.config.Socket))
 	if err != nil {
 		return err
 	}
@@ -282,7 +281,7 @@ func (s *session) probe(o *opening) error {
 		return nil // whose it is SPDK tells, by its name
 	}
 	if name := found.Name(); name != "" {
-		return &engine.ForeignSignatureError{Device: o.Path, Signature: name}
+		return &device.ForeignSignatureError{Device: o.Path, Signature: name}
 	}
 	o.blank = true
 	bytes, err := sizeOf(path)
@@ -365,7 +364,7 @@ func (s *session) makeLvstores(st *store, open []*opening, errs []error) {
 		case o.content == v1alpha1.ContentWeft && st.recorded(o.ID).base.Claimed && st.strangers[o.base()] == "":
 			errs[i] = fmt.Errorf("%w: its lvstore is being made, or examined", engine.ErrBusy)
 		case !o.blank:
-			refused := &engine.ForeignSignatureError{Device: o.where(), Signature: "SPDK blobstore that is not this pool"}
+			refused := &device.ForeignSignatureError{Device: o.where(), Signature: "SPDK blobstore that is not this pool"}
 			if o.PCIAddress != "" {
 				refused.Signature = "content that is no pool, and is not known to be blank"
 			}
@@ -374,7 +373,7 @@ func (s *session) makeLvstores(st *store, open []*opening, errs []error) {
 			if o.PCIAddress != "" {
 				// Without it a drive whose lvstore cannot be read after a crash would still pass for blank, and be made anew. When
 				// making it fails, the drive is looked at again once the pod was deleted and the kernel has it back.
-				if errs[i] = launch.RecordLvstore(s.path(s.config.Socket), o.PCIAddress, time.Now()); errs[i] != nil {
+				if errs[i] = device.RecordLvstore(s.path(s.config.Socket), o.PCIAddress, time.Now()); errs[i] != nil {
 					continue
 				}
 			} else {

@@ -1,16 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package launch
+package device
 
 import (
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"time"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
@@ -58,13 +56,11 @@ func RecordLvstore(socket, address string, now time.Time) error {
 		return fmt.Errorf("drive %s has no record in %s: no launcher took it", address, recordsFile(socket))
 	}
 	records[address] = Record{Content: v1alpha1.ContentWeft, CheckedAt: now.UTC()}
-	return records.write(socket)
+	return records.Write(socket)
 }
 
-func (r Records) addresses() []string { return slices.Sorted(maps.Keys(r)) }
-
-// write replaces the file as a whole: a reader never sees half of it.
-func (r Records) write(socket string) error {
+// Write replaces the file as a whole: a reader never sees half of it.
+func (r Records) Write(socket string) error {
 	text, err := json.MarshalIndent(r, "", "  ")
 	if err != nil {
 		return err
