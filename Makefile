@@ -42,7 +42,7 @@ export WEFT_SPDK_TARGET ?=
 
 .PHONY: demo
 demo: binaries $(LAB) $(HELM) ## Build, start the lab, install the chart, apply the samples, show the data on the other node's drive
-	cd test/e2e && $(GO) run ./cmd/weft-demo
+	cd test/e2e && $(LAB) demo
 
 # Both tell at their end how long each part took, and which tests were slowest.
 .PHONY: test
@@ -195,11 +195,11 @@ test-e2e-all: test-e2e ## Run all end-to-end tests in a new lab
 .PHONY: e2e-storage
 e2e-storage: binaries $(LAB) $(HELM) ## Run csi-sanity and Kubernetes' storage suite in a new lab; reports are in dist/storage
 	cd test/e2e && $(LAB) down
-	cd test/e2e && $(GO) run ./cmd/weft-storage $(if $(PROCS),--procs $(PROCS)) $(if $(FOCUS),--focus '$(FOCUS)') $(if $(SKIP),--skip '$(SKIP)')
+	cd test/e2e && $(LAB) storage $(if $(PROCS),--procs $(PROCS)) $(if $(FOCUS),--focus '$(FOCUS)') $(if $(SKIP),--skip '$(SKIP)')
 	cd test/e2e && $(LAB) down
 
 .PHONY: e2e-storage-all
-e2e-storage-all: SKIP := \[Disruptive\]|\[Flaky\]|stress|performance
+e2e-storage-all: SKIP := \[Flaky\]|stress|performance
 e2e-storage-all: e2e-storage ## The same with the slow and the serial specs
 
 # Volumes made, exported, deleted and refilled a second through the SPDK

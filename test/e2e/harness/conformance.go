@@ -20,7 +20,6 @@ import (
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/test/e2e/internal/build"
-	"github.com/weft-storage/weft/test/e2e/internal/hostcmd"
 	"github.com/weft-storage/weft/test/e2e/lab"
 )
 
@@ -63,9 +62,9 @@ type Specs struct {
 	// Focus and Skip are regular expressions over the specs' names; an empty Focus means all, an empty Skip leaves out
 	// nothing.
 	Focus, Skip string
-	// Procs is how many run at once, 1 at least.
+	// Procs is how many run at once, 1 at least; disruptive ones run one at a time.
 	Procs int
-	// Timeout is how long all of them may take.
+	// Timeout is how long all of them may take, and all disruptive ones after them.
 	Timeout time.Duration
 	// Out is the folder of the reports, which is emptied first. If it is empty, it is dist/storage in the repository.
 	Out string
@@ -84,11 +83,34 @@ func (r *Run) StorageSpecs(ctx context.Context, out io.Writer, s Specs) (Results
 	if err := errors.Join(os.RemoveAll(s.Out), os.MkdirAll(s.Out, 0o755)); err != nil {
 		return Results{}, err
 	}
-	const report = "report.json"
-	args := []string{
-		suite.Ginkgo, "--procs", strconv.Itoa(s.Procs), "--timeout", s.Timeout.String(), "--no-color",
-		"--output-dir", s.Out, "--json-report", report, "--junit-report", "junit.xml", "--skip", alwaysSkipped,
+	var results Results
+	var failed error
+	// Kubelets are stopped under the disruptive specs: they run after the others, and one at a time.
+	for _, pass := range []struct {
+		name, labels string
+		procs        int
+	}{{"report", "!Disruptive", s.Procs}, {"disruptive", "Disruptive", 1}} {
+		report := pass.name + ".json"
+		failed = errors.Join(failed, r.storagePass(ctx, out, suite, s, "--procs", strconv.Itoa(pass.procs), "--label-filter", pass.labels,
+			"--json-report", report, "--junit-report", pass.name+".xml"))
+		if err := results.read(filepath.Join(s.Out, report)); err != nil {
+			return Results{}, errors.Join(failed, err)
+		}
 	}
+	if err := results.tell(out, filepath.Join(s.Out, "specs.txt")); err != nil {
+		return results, err
+	}
+	if failed != nil {
+		return results, fmt.Errorf("the suite failed; its reports are in %s", s.Out)
+	}
+	return results, nil
+}
+
+// storagePass runs the suite once, with more flags of Ginkgo.
+func (r *Run) storagePass(ctx context.Context, out io.Writer, suite build.StorageSuite, s Specs, flags ...string) error {
+	args := append([]string{
+		suite.Ginkgo, "--timeout", s.Timeout.String(), "--no-color", "--output-dir", s.Out, "--skip", alwaysSkipped,
+	}, flags...)
 	if s.Focus != "" {
 		args = append(args, "--focus", s.Focus)
 	}
@@ -99,18 +121,7 @@ func (r *Run) StorageSpecs(ctx context.Context, out io.Writer, s Specs) (Results
 		"-kubeconfig", r.Cluster.Kubeconfig, "-kubectl-path", filepath.Join(r.Lab.AssetsDir(), "kubectl"), "-repo-root", r.repo,
 		"-storage.testdriver", filepath.Join(r.repo, "test", "e2e", "storage", "driver.yaml"), "-dump-logs-on-failure=false")
 	// Ginkgo's processes run the specs, and each of them cleans up after its own.
-	failed := hostcmd.Cmd{Log: out, Args: args, Group: true, Cleanup: 2 * time.Minute}.Run(ctx)
-	results, err := readReport(filepath.Join(s.Out, report))
-	if err != nil {
-		return Results{}, errors.Join(failed, err)
-	}
-	if err := results.tell(out, filepath.Join(s.Out, "specs.txt")); err != nil {
-		return results, err
-	}
-	if failed != nil {
-		return results, fmt.Errorf("the suite failed; its report is in %s", s.Out)
-	}
-	return results, nil
+	return build.Cmd{Log: out, Args: args, Env: r.Lab.SSHEnv(), Group: true, Cleanup: 2 * time.Minute}.Run(ctx)
 }
 
 // storageSuite builds Kubernetes' storage suite, and gives the nodes the images that its specs ask for.

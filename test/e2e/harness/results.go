@@ -21,22 +21,22 @@ type Results struct {
 	LeftOut []types.SpecReport
 }
 
-func readReport(path string) (Results, error) {
+// read adds those of a report that Ginkgo wrote.
+func (r *Results) read(path string) error {
 	data, err := os.ReadFile(path)
 	if err != nil {
-		return Results{}, err
+		return err
 	}
 	var reports []types.Report
 	if err := json.Unmarshal(data, &reports); err != nil {
-		return Results{}, fmt.Errorf("%s: %w", path, err)
+		return fmt.Errorf("%s: %w", path, err)
 	}
-	var r Results
 	for _, report := range reports {
 		for _, spec := range report.SpecReports {
 			r.add(spec)
 		}
 	}
-	return r, nil
+	return nil
 }
 
 func (r *Results) add(spec types.SpecReport) {
@@ -61,21 +61,22 @@ func (r *Results) reasons() map[string]int {
 	return counts
 }
 
-// tell writes every chosen spec to the file list, and the counts and failures to w.
+// tell writes every chosen spec to the file list, and the counts and failures to w, where each spec is told as go test
+// tells of a subtest, for weft-lab parts to count.
 func (r *Results) tell(w io.Writer, list string) error {
-	var all strings.Builder
+	var all, said strings.Builder
 	for _, group := range []struct {
-		what  string
-		specs []types.SpecReport
-	}{{"passed", r.Passed}, {"FAILED", r.Failed}, {"left out", r.LeftOut}} {
+		what, outcome string
+		specs         []types.SpecReport
+	}{{"passed", "PASS", r.Passed}, {"FAILED", "FAIL", r.Failed}, {"left out", "SKIP", r.LeftOut}} {
 		for _, spec := range group.specs {
 			_, _ = fmt.Fprintf(&all, "%s %.0fs %s\n", group.what, spec.RunTime.Seconds(), name(spec))
+			_, _ = fmt.Fprintf(&said, "    --- %s: TestStorage/%s (%.2fs)\n", group.outcome, name(spec), spec.RunTime.Seconds())
 		}
 	}
 	if err := os.WriteFile(list, []byte(all.String()), 0o644); err != nil {
 		return err
 	}
-	var said strings.Builder
 	for _, spec := range r.Failed {
 		_, _ = fmt.Fprintf(&said, "FAILED %s\n  %s\n", name(spec), spec.Failure.Message)
 	}

@@ -103,9 +103,16 @@ func (l *Lab) writeSSHFiles(dir string) error {
 	return writeFileAtomic(filepath.Join(dir, sshdConfigFile), []byte(strings.Join(config, "\n")+"\n"), 0o644)
 }
 
+func (l *Lab) keyFile() string { return l.path("pki", "ssh_ed25519_key") }
+
+// SSHEnv is what Kubernetes' own tests need in their environment to run commands on the nodes.
+func (l *Lab) SSHEnv() []string {
+	return []string{"KUBE_SSH_KEY_PATH=" + l.keyFile(), "KUBE_SSH_USER=root"}
+}
+
 // clientKey returns the lab's own key, made at the first call.
 func (l *Lab) clientKey() (ssh.Signer, error) {
-	path := l.path("pki", "ssh_ed25519_key")
+	path := l.keyFile()
 	data, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {
 		_, key, err := ed25519.GenerateKey(rand.Reader)

@@ -15,7 +15,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"github.com/weft-storage/weft/test/e2e/internal/hostcmd"
+	"github.com/weft-storage/weft/test/e2e/internal/build"
 	"github.com/weft-storage/weft/test/e2e/internal/nodeconfig"
 )
 
@@ -50,7 +50,7 @@ func (l *Lab) CollectLogs(ctx context.Context, dir string) error {
 		return err
 	}
 	// A log may be half a gigabyte of zeros in a sparse file; cp keeps it so.
-	if err := hostcmd.Run(ctx, "cp", "-a", l.path("logs")+"/.", dir); err != nil {
+	if err := build.Run(ctx, "cp", "-a", l.path("logs")+"/.", dir); err != nil {
 		return err
 	}
 	var group errgroup.Group
@@ -104,7 +104,7 @@ func (l *Lab) collectObjects(ctx context.Context, dir string) error {
 		"weft.yaml":    {"get", "nvmftargets,nvmfnodes,nvmfvolumes,nvmfsnapshots", "-o", "yaml"},
 		"describe.txt": {"describe", "nodes"},
 	} {
-		out, err := hostcmd.Output(ctx, append(kubectl, args...)...)
+		out, err := build.Output(ctx, append(kubectl, args...)...)
 		if err != nil {
 			if err := missing(dir, file, err); err != nil {
 				return err

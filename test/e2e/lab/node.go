@@ -13,7 +13,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/weft-storage/weft/test/e2e/internal/hostcmd"
+	"github.com/weft-storage/weft/test/e2e/internal/build"
 	"github.com/weft-storage/weft/test/e2e/internal/nodeconfig"
 )
 
@@ -130,7 +130,7 @@ func (l *Lab) prepareNode(ctx context.Context, i int) error {
 		return err
 	}
 	overlay := l.nodeDir(name, "root.qcow2")
-	if err := hostcmd.Run(ctx, "qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b", l.state.Machine.Disk, overlay); err != nil {
+	if err := build.Run(ctx, "qemu-img", "create", "-q", "-f", "qcow2", "-F", "raw", "-b", l.state.Machine.Disk, overlay); err != nil {
 		return err
 	}
 	for d := range drivesPerNode {

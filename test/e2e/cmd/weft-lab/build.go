@@ -26,6 +26,9 @@ func newBuildCommand() *cobra.Command {
 			case "vm":
 				_, err := b.VM(cmd.Context())
 				return err
+			case "storage":
+				_, err := b.StorageSuite(cmd.Context())
+				return err
 			case "envtest":
 				dir, err := b.Envtest(cmd.Context())
 				if err != nil {
@@ -34,11 +37,11 @@ func newBuildCommand() *cobra.Command {
 				_, err = fmt.Fprintln(cmd.OutOrStdout(), dir)
 				return err
 			default:
-				return fmt.Errorf("--only %q is not known; use envtest or vm", only)
+				return fmt.Errorf("--only %q is not known; use envtest, vm or storage", only)
 			}
 		},
 	}
-	cmd.Flags().StringVar(&only, "only", "", "build only a part: envtest (etcd, kube-apiserver, kubectl) or vm (kernel and root disk without Kubernetes)")
+	cmd.Flags().StringVar(&only, "only", "", "build only a part: envtest (etcd, kube-apiserver, kubectl), vm (kernel and root disk without Kubernetes) or storage (Kubernetes' storage suite)")
 	return cmd
 }
 

@@ -12,8 +12,6 @@ import (
 
 	"golang.org/x/mod/modfile"
 	"golang.org/x/mod/module"
-
-	"github.com/weft-storage/weft/test/e2e/internal/hostcmd"
 )
 
 // program is one Go program that the lab builds from a module in tools/.
@@ -206,7 +204,7 @@ func (b *Builder) goBuild(ctx context.Context, dir, ldflags, out, pkg string) er
 
 // goTool calls go, without cgo and with the versions of the module in dir.
 func goTool(ctx context.Context, dir string, args ...string) error {
-	return hostcmd.Cmd{
+	return Cmd{
 		Dir:  dir,
 		Env:  []string{"CGO_ENABLED=0", "GOFLAGS=-mod=readonly -buildvcs=false", "GOWORK=off"},
 		Args: append([]string{"go"}, args...),

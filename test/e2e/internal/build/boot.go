@@ -30,7 +30,7 @@ func initrdModules() []string {
 
 // nodeInit returns the static init program of the nodes.
 func (b *Builder) nodeInit(ctx context.Context) (string, error) {
-	key, err := b.sourceKey("cmd/weft-node-init", "internal/nodeinit", "internal/nodeconfig")
+	key, err := b.sourceKey("cmd/weft-node-init", "internal/nodeconfig")
 	if err != nil {
 		return "", err
 	}

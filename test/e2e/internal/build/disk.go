@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/weft-storage/weft/test/e2e/internal/hostcmd"
 	"github.com/weft-storage/weft/test/e2e/internal/nodeconfig"
 )
 
@@ -70,7 +69,7 @@ func (b *Builder) machine(ctx context.Context, kind, rootfs, init string, additi
 			return err
 		}
 		defer func() { err = errors.Join(err, RemoveTree(root)) }()
-		if err := hostcmd.Run(ctx, "cp", "-a", "--reflink=auto", rootfs, root); err != nil {
+		if err := Run(ctx, "cp", "-a", "--reflink=auto", rootfs, root); err != nil {
 			return err
 		}
 		if err := fillRoot(root, init); err != nil {
@@ -81,7 +80,7 @@ func (b *Builder) machine(ctx context.Context, kind, rootfs, init string, additi
 				return err
 			}
 		}
-		return hostcmd.Run(ctx, "mke2fs", "-q", "-t", "ext4", "-L", "root", "-m", "0",
+		return Run(ctx, "mke2fs", "-q", "-t", "ext4", "-L", "root", "-m", "0",
 			"-E", "lazy_itable_init=1,lazy_journal_init=1,root_owner=0:0", "-d", root, tmp, rootDiskSize)
 	})
 	return Machine{Boot: boot, Disk: disk}, err
@@ -98,5 +97,8 @@ func fillRoot(root, init string) error {
 	if err := removeGlobs(root, []string{"boot/*"}); err != nil {
 		return err
 	}
-	return copyFile(init, filepath.Join(root, "usr", nodeconfig.InitPath), 0o755)
+	if err := copyFile(init, filepath.Join(root, "usr", nodeconfig.InitPath), 0o755); err != nil {
+		return err
+	}
+	return os.Symlink(nodeconfig.InitPath, filepath.Join(root, nodeconfig.SystemctlPath))
 }

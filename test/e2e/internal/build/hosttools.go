@@ -9,8 +9,6 @@ import (
 	"os/exec"
 	"slices"
 	"strings"
-
-	"github.com/weft-storage/weft/test/e2e/internal/hostcmd"
 )
 
 // hostTools maps the programs that the lab runs on the host to the Debian
@@ -59,7 +57,7 @@ func (b *Builder) ensureHostTools(ctx context.Context) error {
 	}
 	return b.Progress.Step("apt-get install "+strings.Join(packages, " "), func() error {
 		apt := func(args ...string) error {
-			return hostcmd.Cmd{Env: []string{"DEBIAN_FRONTEND=noninteractive"}, Args: append([]string{"apt-get", "-q"}, args...)}.Run(ctx)
+			return Cmd{Env: []string{"DEBIAN_FRONTEND=noninteractive"}, Args: append([]string{"apt-get", "-q"}, args...)}.Run(ctx)
 		}
 		if err := apt("update"); err != nil {
 			return err

@@ -20,8 +20,6 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/static"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"github.com/google/go-containerregistry/pkg/v1/types"
-
-	"github.com/weft-storage/weft/test/e2e/internal/hostcmd"
 )
 
 const (
@@ -122,7 +120,7 @@ func entryLayer(head *tar.Header, data []byte) ([]byte, error) {
 
 // folderLayer is a layer with all of a folder, owners included.
 func folderLayer(ctx context.Context, dir string) ([]byte, error) {
-	out, err := hostcmd.Output(ctx, "tar", "-C", dir, "--numeric-owner", "--sort=name", "--mtime=@0", "-cf", "-", ".")
+	out, err := Output(ctx, "tar", "-C", dir, "--numeric-owner", "--sort=name", "--mtime=@0", "-cf", "-", ".")
 	return []byte(out), err
 }
 
@@ -233,7 +231,7 @@ func preload(archives []string) (addition, error) {
 				return err
 			}
 		}
-		return hostcmd.Run(ctx, "unshare", "--mount", "--pid", "--fork", "--kill-child", "chroot", root, "sh", "-c", importScript)
+		return Run(ctx, "unshare", "--mount", "--pid", "--fork", "--kill-child", "chroot", root, "sh", "-c", importScript)
 	}
 	return addition{key: key, add: add}, nil
 }
@@ -257,10 +255,10 @@ umount "$2"
 		if err := errors.Join(RemoveTree(tmp), RemoveTree(dir), os.MkdirAll(dir, 0o755)); err != nil {
 			return err
 		}
-		if err := hostcmd.Run(ctx, "cp", "--sparse=always", from, tmp); err != nil {
+		if err := Run(ctx, "cp", "--sparse=always", from, tmp); err != nil {
 			return err
 		}
-		err := hostcmd.Run(ctx, "unshare", "--mount", "--pid", "--fork", "--kill-child",
+		err := Run(ctx, "unshare", "--mount", "--pid", "--fork", "--kill-child",
 			"sh", "-c", script, "sh", tmp, dir, archive, marker, content, importScript)
 		if err != nil {
 			return errors.Join(err, os.RemoveAll(tmp))

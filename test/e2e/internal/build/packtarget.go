@@ -10,8 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-
-	"github.com/weft-storage/weft/test/e2e/internal/hostcmd"
 )
 
 const (
@@ -60,7 +58,7 @@ func PackTarget(ctx context.Context, program, dir string) error {
 // librariesOf maps the names of the libraries that a program is linked with, its loader and the plug-in for soft RDMA to
 // the files they are here.
 func librariesOf(ctx context.Context, program string) (files map[string]string, loader string, err error) {
-	listed, err := hostcmd.Output(ctx, "ldd", program)
+	listed, err := Output(ctx, "ldd", program)
 	if err != nil {
 		return nil, "", fmt.Errorf("list the libraries of %s: %w", program, err)
 	}

@@ -11,8 +11,6 @@ import (
 	"runtime"
 
 	"sigs.k8s.io/yaml"
-
-	"github.com/weft-storage/weft/test/e2e/internal/hostcmd"
 )
 
 // projectImage is an image of the project's Dockerfile.
@@ -91,7 +89,7 @@ func (b *Builder) projectImage(ctx context.Context, archive string, p projectIma
 		defer func() { err = errors.Join(err, RemoveTree(store)) }()
 		buildah := func(command string, args ...string) error {
 			fixed := []string{"buildah", "--root", store + "/root", "--runroot", store + "/run", "--storage-driver", "vfs", command}
-			return hostcmd.Run(ctx, append(fixed, args...)...)
+			return Run(ctx, append(fixed, args...)...)
 		}
 		// The fixed time makes the same content the same image, which nodes
 		// then do not load again.

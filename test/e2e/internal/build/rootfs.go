@@ -8,8 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-
-	"github.com/weft-storage/weft/test/e2e/internal/hostcmd"
 )
 
 const (
@@ -76,12 +74,12 @@ func debootstrap(ctx context.Context, dir string, packages []string) error {
 	if mirror := os.Getenv("WEFT_DEBIAN_MIRROR"); mirror != "" {
 		args = append(args, mirror)
 	}
-	return hostcmd.Run(ctx, args...)
+	return Run(ctx, args...)
 }
 
 // inRoot runs a program inside the root filesystem dir.
 func inRoot(ctx context.Context, dir string, args ...string) error {
-	return hostcmd.Cmd{
+	return Cmd{
 		Env:  []string{"DEBIAN_FRONTEND=noninteractive", "PATH=/usr/sbin:/usr/bin:/sbin:/bin"},
 		Args: append([]string{"chroot", dir}, args...),
 	}.Run(ctx)
@@ -142,7 +140,7 @@ func installKernel(ctx context.Context, root string) error {
 	}
 	// Unpacking modules costs an emulated CPU more than reading them.
 	unpack := "find /usr/lib/modules -name '*.ko.xz' -print0 | xargs -0 -r xz -d"
-	if err := hostcmd.Run(ctx, "sh", "-c", strings.Replace(unpack, "/usr", root+"/usr", 1)); err != nil {
+	if err := Run(ctx, "sh", "-c", strings.Replace(unpack, "/usr", root+"/usr", 1)); err != nil {
 		return err
 	}
 	return inRoot(ctx, root, "depmod", release)

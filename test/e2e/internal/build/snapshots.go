@@ -7,8 +7,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"path/filepath"
-
-	"github.com/weft-storage/weft/test/e2e/internal/hostcmd"
 )
 
 const (
@@ -50,7 +48,7 @@ func (b *Builder) SnapshotAPI(ctx context.Context) (SnapshotAPI, error) {
 
 // moduleFolder returns where the files of a module lie that tools/<folder> requires.
 func (b *Builder) moduleFolder(ctx context.Context, folder, path string) (string, error) {
-	out, err := hostcmd.Cmd{
+	out, err := Cmd{
 		Dir: filepath.Join(b.toolsDir(), folder), Env: []string{"GOFLAGS=-mod=readonly", "GOWORK=off"},
 		Args: []string{"go", "mod", "download", "-json", path},
 	}.Output(ctx)

@@ -7,8 +7,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
-
-	"github.com/weft-storage/weft/test/e2e/internal/hostcmd"
 )
 
 // StorageSuite is Kubernetes' own end-to-end suite for external storage drivers.
@@ -40,7 +38,7 @@ func (b *Builder) StorageSuite(ctx context.Context) (StorageSuite, error) {
 		return StorageSuite{}, err
 	}
 	path := func(p program) string { return b.Cache.Path(filepath.Join(rel, p.name)) }
-	out, err := hostcmd.Output(ctx, path(tests), "-images")
+	out, err := Output(ctx, path(tests), "-images")
 	if err != nil {
 		return StorageSuite{}, err
 	}

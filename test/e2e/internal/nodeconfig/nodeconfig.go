@@ -24,6 +24,8 @@ const (
 	ShareTag = "weft-share"
 	// InitPath is where the root filesystem has the init program.
 	InitPath = "/sbin/weft-node-init"
+	// SystemctlPath is a link to InitPath, by which a node's services are stopped and started.
+	SystemctlPath = "/usr/local/bin/systemctl"
 	// InitrdModules is where the initial RAM disk lists the modules to load, in order.
 	InitrdModules = "/modules.list"
 	// ReadyFile appears when network and management shell are up.

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package hostcmd runs programs on the host with a context, a fixed locale and
-// errors that carry what the program said.
-package hostcmd
+package build
 
 import (
 	"bytes"
@@ -24,7 +22,7 @@ const maxOutput = 4 << 10
 // killed, when Cmd does not say.
 const waitDelay = 5 * time.Second
 
-// Cmd is one call of a program.
+// Cmd is one call of a program on the host, with a fixed locale, whose error carries what the program said.
 type Cmd struct {
 	// Dir is the working directory; empty means the caller's.
 	Dir string

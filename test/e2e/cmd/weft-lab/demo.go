@@ -1,20 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command weft-demo shows weft's main job on a real cluster: from an empty
-// machine to a pod's data on another node's drive.
 package main
 
 import (
 	"context"
 	"fmt"
 	"os"
-	"os/signal"
 	"strings"
-	"syscall"
 	"text/tabwriter"
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -24,14 +21,15 @@ import (
 	"github.com/weft-storage/weft/test/e2e/harness"
 )
 
-func main() {
-	logf.SetLogger(logr.Discard())
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := run(ctx)
-	stop()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "\ndemo:", err)
-		os.Exit(1)
+func newDemoCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "demo",
+		Short: "Start the lab, install weft, and show a pod's data on another node's drive",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			logf.SetLogger(logr.Discard())
+			return runDemo(cmd.Context())
+		},
 	}
 }
 
@@ -52,7 +50,7 @@ type timing struct {
 	time time.Duration
 }
 
-func run(ctx context.Context) error {
+func runDemo(ctx context.Context) error {
 	d := &demo{}
 	err := d.step(ctx, harness.Step{Name: "start the lab: control plane and two nodes", Do: func(ctx context.Context) error {
 		var err error
@@ -81,18 +79,12 @@ func run(ctx context.Context) error {
 	return d.show(ctx)
 }
 
-// step runs one step and tells that it does, and how long it took.
+// step runs one step and keeps how long it took.
 func (d *demo) step(ctx context.Context, s harness.Step) error {
-	fmt.Printf("==> %s\n", s.Name)
 	start := time.Now()
-	err := s.Do(ctx)
-	took := time.Since(start)
-	if err != nil {
-		return fmt.Errorf("%s: %w", s.Name, err)
-	}
-	fmt.Printf("    done in %.1fs\n", took.Seconds())
-	d.took = append(d.took, timing{s.Name, took})
-	return nil
+	err := step(ctx, s)
+	d.took = append(d.took, timing{s.Name, time.Since(start)})
+	return err
 }
 
 func (d *demo) applyPod(ctx context.Context) error {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package nodeinit
+package main
 
 import (
 	"context"
@@ -36,10 +36,10 @@ const shutdown = "/usr/lib/systemd/systemd-shutdown"
 // unmount: systemd's own default (DefaultTimeoutStopSec).
 const shutdownPatience = "90s"
 
-// Reap starts the program's second half and then collects every process that
+// reap starts the program's second half and then collects every process that
 // is orphaned, which is what the kernel asks of process 1. It returns when the
 // second half ends. On nodeconfig.ShutdownSignal it becomes systemd's shutdown.
-func Reap() error {
+func reap() error {
 	down := make(chan os.Signal, 1)
 	signal.Notify(down, nodeconfig.ShutdownSignal)
 	go func() {
@@ -74,8 +74,8 @@ func Reap() error {
 	}
 }
 
-// Boot brings the node up and runs its services until ctx ends.
-func Boot(ctx context.Context, log *slog.Logger) error {
+// boot brings the node up and runs its services until ctx ends.
+func boot(ctx context.Context, log *slog.Logger) error {
 	if err := mountAll(ctx); err != nil {
 		return err
 	}
@@ -113,7 +113,7 @@ func Boot(ctx context.Context, log *slog.Logger) error {
 		return err
 	}
 	log.Info("node is up", "hostname", cfg.Hostname)
-	return supervise(ctx, cfg.Services, log)
+	return supervise(ctx, nodeFolders(), cfg.Services, log)
 }
 
 func mountAll(ctx context.Context) error {

@@ -1,53 +1,51 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command weft-storage runs others' tests of a storage driver against weft in the lab: csi-sanity, and Kubernetes' own
-// end-to-end suite for external storage drivers.
 package main
 
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"os"
-	"os/signal"
-	"syscall"
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/spf13/cobra"
 	logf "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/weft-storage/weft/test/e2e/harness"
 )
 
-// defaultSkip leaves out what takes long, or a cluster for itself.
-const defaultSkip = `\[Slow\]|\[Serial\]|\[Disruptive\]|\[Flaky\]|stress|performance`
+// defaultSkip leaves out what takes long.
+const defaultSkip = `\[Slow\]|\[Serial\]|\[Flaky\]|stress|performance`
 
-type options struct {
+type storageOptions struct {
 	specs  harness.Specs
 	sanity bool
 }
 
-func main() {
-	var o options
-	flag.StringVar(&o.specs.Focus, "focus", "", "regular expression: the specs to run, of those for external drivers; none for all")
-	flag.StringVar(&o.specs.Skip, "skip", defaultSkip, "regular expression: the specs to leave out")
-	flag.IntVar(&o.specs.Procs, "procs", 6, "specs that run at once")
-	flag.DurationVar(&o.specs.Timeout, "timeout", 3*time.Hour, "how long the suite may take")
-	flag.BoolVar(&o.sanity, "sanity", true, "run csi-sanity before")
-	flag.StringVar(&o.specs.Out, "out", "", "folder of the reports; dist/storage in the repository if empty")
-	flag.Parse()
-	logf.SetLogger(logr.Discard())
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
-	err := o.run(ctx)
-	stop()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "\nstorage:", err)
-		os.Exit(1)
+func newStorageCommand() *cobra.Command {
+	var o storageOptions
+	cmd := &cobra.Command{
+		Use:   "storage",
+		Short: "Start the lab, install weft, and run others' tests of a storage driver: csi-sanity and Kubernetes' own suite",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			logf.SetLogger(logr.Discard())
+			return o.run(cmd.Context())
+		},
 	}
+	flags := cmd.Flags()
+	flags.StringVar(&o.specs.Focus, "focus", "", "regular expression: the specs to run, of those for external drivers; none for all")
+	flags.StringVar(&o.specs.Skip, "skip", defaultSkip, "regular expression: the specs to leave out")
+	flags.IntVar(&o.specs.Procs, "procs", 6, "specs that run at once; disruptive ones always run one at a time")
+	flags.DurationVar(&o.specs.Timeout, "timeout", 3*time.Hour, "how long the suite may take")
+	flags.BoolVar(&o.sanity, "sanity", true, "run csi-sanity before")
+	flags.StringVar(&o.specs.Out, "out", "", "folder of the reports; dist/storage in the repository if empty")
+	return cmd
 }
 
-func (o options) run(ctx context.Context) error {
+func (o storageOptions) run(ctx context.Context) error {
 	run, err := harness.Start(ctx, os.Stdout)
 	if err != nil {
 		return err

@@ -1,11 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package nodeinit is the first process of a lab node. In the initial RAM disk
-// it loads the drivers of the root disk and mounts it; from there it brings the
-// node up as its configuration says and keeps its services running. A program
-// of our own boots in a third of the time systemd takes on an emulated CPU, and
-// does nothing that nobody asked for.
-package nodeinit
+package main
 
 import (
 	"errors"
@@ -22,9 +17,9 @@ import (
 // rootDevice is the first virtio disk.
 const rootDevice = "/dev/vda"
 
-// Initrd loads modules, mounts the root filesystem and replaces itself with
+// initrd loads modules, mounts the root filesystem and replaces itself with
 // the init program there. It returns only on failure.
-func Initrd() error {
+func initrd() error {
 	for _, m := range []mountPoint{
 		{"proc", "/proc", "proc", 0, ""},
 		{"sysfs", "/sys", "sysfs", 0, ""},
