@@ -5,7 +5,6 @@ package agent
 import (
 	"context"
 	"fmt"
-	"math/big"
 	"slices"
 	"strings"
 	"time"
@@ -18,6 +17,7 @@ import (
 	"github.com/weft-storage/weft/dataplane/agent/decide"
 	"github.com/weft-storage/weft/dataplane/balance"
 	"github.com/weft-storage/weft/dataplane/engine"
+	"github.com/weft-storage/weft/internal/cpus"
 )
 
 const (
@@ -165,9 +165,9 @@ func (r *Reconciler) bringBack(ctx context.Context, target engine.Adjustable, s 
 
 // wayBack of the poll groups that may not be on all cores which serve connections, and so were moved.
 func wayBack(loads engine.Loads, plan v1alpha1.SPDKPlan, home map[uint64]engine.ThreadMove) []engine.ThreadMove {
-	allowed := coresOfMask(plan.CoreMask)
+	allowed := coresOf(plan.CoreMask)
 	if plan.PollGroupMask != "" {
-		allowed = coresOfMask(plan.PollGroupMask)
+		allowed = coresOf(plan.PollGroupMask)
 	}
 	all := allowed.Intersection(cpuset.New(loads.Cores...)).List()
 	taken := cpuset.New()
@@ -199,7 +199,7 @@ func wayBack(loads engine.Loads, plan v1alpha1.SPDKPlan, home map[uint64]engine.
 
 // sampleOf what was measured.
 func sampleOf(loads engine.Loads, plan v1alpha1.SPDKPlan, inventory *v1alpha1.Inventory, interrupts map[int]float64) balance.Sample {
-	serving := coresOfMask(plan.PollGroupMask)
+	serving := coresOf(plan.PollGroupMask)
 	physical := physicalCores(inventory)
 	var s balance.Sample
 	for _, core := range loads.Cores {
@@ -228,11 +228,11 @@ func physicalCores(inventory *v1alpha1.Inventory) map[int]int {
 	for _, node := range inventory.NUMANodes {
 		for _, threads := range node.Cores {
 			n++
-			cpus, err := cpuset.Parse(threads)
+			siblings, err := cpuset.Parse(threads)
 			if err != nil {
 				continue
 			}
-			for _, cpu := range cpus.UnsortedList() {
+			for _, cpu := range siblings.UnsortedList() {
 				physical[cpu] = n
 			}
 		}
@@ -240,19 +240,10 @@ func physicalCores(inventory *v1alpha1.Inventory) map[int]int {
 	return physical
 }
 
-// coresOfMask, which the API holds to hexadecimal digits.
-func coresOfMask(mask string) cpuset.CPUSet {
-	bits, ok := new(big.Int).SetString(strings.TrimPrefix(mask, "0x"), 16)
-	if !ok {
-		return cpuset.New()
-	}
-	var cores []int
-	for core := range bits.BitLen() {
-		if bits.Bit(core) == 1 {
-			cores = append(cores, core)
-		}
-	}
-	return cpuset.New(cores...)
+// coresOf a mask of the plan; none when it is empty. The API takes no other that cannot be parsed.
+func coresOf(mask string) cpuset.CPUSet {
+	cores, _ := cpus.ParseMask(mask)
+	return cores
 }
 
 func nameOf(loads engine.Loads, thread uint64) string {

@@ -72,26 +72,26 @@ func settle(record v1alpha1.TuningStatus, outcomes map[string]outcome) v1alpha1.
 		case o.got.Value == o.value:
 			t.State, t.Message = v1alpha1.TuningApplied, ""
 		case back:
-			t.State, t.Message = v1alpha1.TuningNotPutBack, fmt.Sprintf("it was %s before, and could not be put back: %s", o.value, words(place, o))
+			t.State, t.Message = v1alpha1.TuningNotPutBack, fmt.Sprintf("it was %s before, and could not be put back: %s", o.value, explain(place, o))
 		case o.err != nil:
-			t.State, t.Message = v1alpha1.TuningRefused, words(place, o)
+			t.State, t.Message = v1alpha1.TuningRefused, explain(place, o)
 		default:
-			t.State, t.Message = v1alpha1.TuningClamped, words(place, o)
+			t.State, t.Message = v1alpha1.TuningClamped, explain(place, o)
 		}
 		settled.Settings = append(settled.Settings, t)
 	}
 	return settled
 }
 
-// words for what the kernel answered, and what to write instead.
-func words(place Place, o outcome) string {
+// explain what the kernel answered, and what to write instead.
+func explain(place Place, o outcome) string {
 	if o.err == nil && o.got.Fixed {
 		return fmt.Sprintf("asked for %s, the driver has it fixed at %s; remove it from spec.tuning", o.value, o.got.Value)
 	}
 	if o.err == nil {
 		return fmt.Sprintf("asked for %s, the kernel made it %s; write %s%s", o.value, o.got.Value, o.got.Value, atMost(o))
 	}
-	return fmt.Sprintf("asked for %s, the kernel said: %v; it is %s%s", o.value, o.err, o.got.Value, instead(place, o))
+	return fmt.Sprintf("asked for %s, the kernel said: %v; it is %s%s", o.value, o.err, o.got.Value, advice(place, o))
 }
 
 func atMost(o outcome) string {
@@ -101,7 +101,7 @@ func atMost(o outcome) string {
 	return ""
 }
 
-func instead(place Place, o outcome) string {
+func advice(place Place, o outcome) string {
 	n, err := strconv.ParseInt(o.value, 10, 64)
 	switch {
 	case err == nil && o.got.Most > 0 && n > o.got.Most:

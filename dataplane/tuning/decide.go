@@ -22,7 +22,7 @@ const (
 	adaptiveTX = "adaptiveTX"
 )
 
-// Decision is what a Snapshot comes to.
+// Decision is what follows from what was observed.
 type Decision struct {
 	// Record to be stored before Writes are made. Its settings are sorted.
 	Record v1alpha1.TuningStatus
@@ -40,9 +40,9 @@ type Write struct {
 	Values map[string]string
 }
 
-// Decide what is to be recorded and what is to be written. It is pure, and the same Snapshot gives the same Decision.
-func Decide(s Snapshot) Decision {
-	d := decider{Snapshot: s, record: map[string]v1alpha1.TunedSetting{}, writes: map[Place]map[string]string{}}
+// Decide what is to be recorded and what is to be written. It is pure: the same Observed gives the same Decision.
+func Decide(s Observed) Decision {
+	d := decider{Observed: s, record: map[string]v1alpha1.TunedSetting{}, writes: map[Place]map[string]string{}}
 	for _, t := range s.Record.Settings {
 		d.record[t.Setting] = t
 	}
@@ -64,7 +64,7 @@ func Decide(s Snapshot) Decision {
 }
 
 type decider struct {
-	Snapshot
+	Observed
 	record   map[string]v1alpha1.TunedSetting
 	writes   map[Place]map[string]string
 	drifted  []string

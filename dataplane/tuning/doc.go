@@ -4,8 +4,8 @@
 //
 // It works in rounds:
 //
-//	gather  the node's settings that are wanted or on record, into a Snapshot
-//	decide  the Snapshot comes to a record and to Writes; Decide is pure
+//	gather  the node's settings that are wanted or on record: what is observed
+//	decide  which record and which Writes follow from it; Decide is pure
 //	store   the record, where a successor finds it
 //	act     the Writes, each read back
 //

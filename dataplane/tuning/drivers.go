@@ -63,7 +63,7 @@ func (e Ethtool) Read(place Place, names []string) (map[string]Reading, error) {
 		}
 		r := Reading{Value: strconv.FormatUint(uint64(*k.value), 10), Most: int64(k.most)}
 		if isSwitch(name) {
-			r.Value = switched(*k.value != 0)
+			r.Value = onOff(*k.value != 0)
 		}
 		settings[name] = r
 	}
@@ -103,7 +103,7 @@ func (e Ethtool) Write(place Place, values map[string]string) error {
 
 func isSwitch(name string) bool { return name == adaptiveRX || name == adaptiveTX }
 
-func switched(on bool) string {
+func onOff(on bool) string {
 	if on {
 		return On
 	}
@@ -146,7 +146,7 @@ func (e Ethtool) readOffloads(nic string, names []string) (map[string]Reading, e
 	settings := map[string]Reading{}
 	for _, name := range names {
 		if f, has := features[name]; has {
-			settings[name] = Reading{Value: switched(f.Active), Fixed: !f.Available || f.NeverChanged}
+			settings[name] = Reading{Value: onOff(f.Active), Fixed: !f.Available || f.NeverChanged}
 		}
 	}
 	return settings, nil

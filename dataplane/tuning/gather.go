@@ -11,8 +11,8 @@ import (
 	"github.com/weft-storage/weft/api/v1alpha1"
 )
 
-// Snapshot is all that Decide judges from.
-type Snapshot struct {
+// Observed is all that Decide judges from.
+type Observed struct {
 	// BootID of the running kernel, and NICs by name.
 	BootID string
 	NICs   map[string]int32
@@ -33,16 +33,16 @@ type Look struct {
 }
 
 // Gather looks at the settings that are wanted or on record. A place that cannot be read does not keep others from being.
-func Gather(ctx context.Context, host Host, wanted []v1alpha1.PlannedSetting, record v1alpha1.TuningStatus, tried map[string]bool) (Snapshot, error) {
+func Gather(ctx context.Context, host Host, wanted []v1alpha1.PlannedSetting, record v1alpha1.TuningStatus, tried map[string]bool) (Observed, error) {
 	boot, err := host.BootID(ctx)
 	if err != nil {
-		return Snapshot{}, fmt.Errorf("read the boot's id: %w", err)
+		return Observed{}, fmt.Errorf("read the boot's id: %w", err)
 	}
 	nics, err := host.NICs(ctx)
 	if err != nil {
-		return Snapshot{}, fmt.Errorf("list the NICs: %w", err)
+		return Observed{}, fmt.Errorf("list the NICs: %w", err)
 	}
-	s := Snapshot{BootID: boot, NICs: nics, Wanted: wanted, Record: follow(record, boot, nics), Looks: map[Place]Look{}, Tried: tried}
+	s := Observed{BootID: boot, NICs: nics, Wanted: wanted, Record: carryOver(record, boot, nics), Looks: map[Place]Look{}, Tried: tried}
 	names := map[Place][]string{}
 	note := func(setting string) {
 		place, name, ok := parse(setting)
@@ -62,7 +62,7 @@ func Gather(ctx context.Context, host Host, wanted []v1alpha1.PlannedSetting, re
 	}
 	for place, asked := range names {
 		if err := ctx.Err(); err != nil {
-			return Snapshot{}, err
+			return Observed{}, err
 		}
 		slices.Sort(asked)
 		settings, err := host.Read(ctx, place, slices.Compact(asked))
@@ -71,9 +71,9 @@ func Gather(ctx context.Context, host Host, wanted []v1alpha1.PlannedSetting, re
 	return s, nil
 }
 
-// follow what is on record to where it is now. Another boot of the kernel, and a NIC that went, took the settings with
+// carryOver moves what is on record to where it is now. Another boot of the kernel, and a NIC that went, took the settings with
 // them. A NIC that was renamed is still the one with its index.
-func follow(record v1alpha1.TuningStatus, boot string, nics map[string]int32) v1alpha1.TuningStatus {
+func carryOver(record v1alpha1.TuningStatus, boot string, nics map[string]int32) v1alpha1.TuningStatus {
 	now := v1alpha1.TuningStatus{}
 	if record.BootID != boot {
 		return now

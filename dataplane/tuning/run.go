@@ -34,11 +34,11 @@ func Run(ctx context.Context, host Host, wanted []v1alpha1.PlannedSetting, store
 	result := Result{Record: *stored.DeepCopy()}
 	tried := map[string]bool{}
 	for round := 1; ; round++ {
-		snapshot, err := Gather(ctx, host, wanted, result.Record, tried)
+		observed, err := Gather(ctx, host, wanted, result.Record, tried)
 		if err != nil {
 			return result, err
 		}
-		d := Decide(snapshot)
+		d := Decide(observed)
 		result.Record, result.Problems = d.Record, d.Problems
 		if round == 1 { // later it is the driver's own doing, at what was written before
 			result.Drifted = d.Drifted
@@ -57,6 +57,6 @@ func Run(ctx context.Context, host Host, wanted []v1alpha1.PlannedSetting, store
 			tried[setting] = true
 		}
 		result.Writes += len(outcomes)
-		result.Record = complete(settle(d.Record, outcomes), snapshot.BootID, snapshot.NICs)
+		result.Record = complete(settle(d.Record, outcomes), observed.BootID, observed.NICs)
 	}
 }
