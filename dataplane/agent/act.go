@@ -14,7 +14,7 @@ import (
 	"github.com/weft-storage/weft/dataplane/engine"
 )
 
-// engineTimeout bounds one bulk call, so that a drive that hangs does not keep the rest of the node from being served for ever.
+// engineTimeout bounds one bulk call, so that a drive that hangs does not keep the rest of the node from being served.
 const engineTimeout = 2 * time.Minute
 
 // act does the operations of a decision in bulk and records the outcome of each in s.Attempts.
@@ -75,9 +75,9 @@ func do[T any](a attempter, verb decide.Verb, items []T, key func(T) string, cal
 	logger.Info("The engine did")
 }
 
-// recordPools writes the pool of each volume that is about to be made into its status, and
-// answers those for which that succeeded. Only they are made: were the agent killed
-// after the engine made one without a record, and its pool then unreadable, another agent would make it a second time elsewhere.
+// recordPools writes the pool of each volume that is about to be made into its status, and answers those for which that
+// succeeded. Only they are made: were the agent killed after the engine made one without a record, and its pool then
+// unreadable, another agent would make it a second time elsewhere.
 func (r *Reconciler) recordPools(ctx context.Context, s *decide.Observed, d decide.Decision) []engine.VolumeSpec {
 	if len(d.Operations.CreateVolumes) == 0 {
 		return nil

@@ -23,8 +23,8 @@ import (
 const (
 	// balancePeriod is how often the load of threads is looked at, while they are balanced.
 	balancePeriod = 10 * time.Second
-	// keptFree is the share of its time that a core which the plan keeps free of connections is taken to give to interrupts: that
-	// is why it was kept free.
+	// keptFree is the share of its time that a core which the plan keeps free of connections is taken to give to
+	// interrupts: that is why it was kept free.
 	keptFree = 0.2
 
 	actionBalance        = "Balance"
@@ -53,8 +53,9 @@ type balanceKey struct {
 	balance              bool
 }
 
-// balanceThreads of a target whose plan asks for it, and puts threads back where it does not any more. It answers after how
-// long it wants to look again; 0: not before something else happens. Nothing that fails in it keeps a volume from being served.
+// balanceThreads of a target whose plan asks for it, and puts threads back where it does not any more. It answers after
+// how long it wants to look again; 0: not before something else happens. Nothing that fails in it keeps a volume from
+// being served.
 func (r *Reconciler) balanceThreads(ctx context.Context, e engine.Engine, s *decide.Observed) time.Duration {
 	target, ok := e.(engine.Adjustable)
 	plan := s.Node.Spec.Plan
@@ -143,7 +144,8 @@ func (r *Reconciler) balanceOnce(ctx context.Context, target engine.Adjustable, 
 	return nil
 }
 
-// bringBack threads that were pinned to a core: to where this agent found them, or, when an earlier one moved them, to a core each.
+// bringBack threads that were pinned to a core: to where this agent found them, or, when an earlier one moved them, to
+// a core each.
 func (r *Reconciler) bringBack(ctx context.Context, target engine.Adjustable, s *decide.Observed, loads engine.Loads) error {
 	moves := wayBack(loads, *s.Node.Spec.Plan.SPDK, r.balancing.home)
 	if err := firstFew(failedOf(target.MoveThreads(ctx, moves))); err != nil {

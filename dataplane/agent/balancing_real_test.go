@@ -28,8 +28,8 @@ import (
 
 var recordLoads = flag.String("record-loads", "", "write the poll groups' loads of TestBalancesARealTarget to this file")
 
-// TestBalancesARealTarget under load over loopback: both poll groups are put on one of its two cores, and the agent's own decision
-// takes one of them to the other. It takes as much of two CPUs as it gets.
+// TestBalancesARealTarget under load over loopback: both poll groups are put on one of its two cores, and the agent's
+// own decision takes one of them to the other. It takes as much of two CPUs as it gets.
 func TestBalancesARealTarget(t *testing.T) {
 	path, perf := spdktest.RealTarget(t), spdktest.RealPerf(t)
 	g := NewWithT(t)

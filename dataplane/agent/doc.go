@@ -13,8 +13,9 @@
 // and again, until a round finds nothing left to do; then statuses are written
 // where they changed, and finalizers taken off.
 //
-// A target that ends comes back empty, and its hosts wait. Its return is the one event that goes ahead of everything: it
-// waits for no back-off, ends the writing of statuses, and starts the rounds again. What volumes' statuses say stays meanwhile.
+// A target that ends comes back empty, and its hosts wait. Its return is the one event that goes ahead of everything:
+// it waits for no back-off, ends the writing of statuses, and starts the rounds again. What volumes' statuses say stays
+// meanwhile.
 //
 // # Invariants
 //

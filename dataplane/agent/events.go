@@ -26,9 +26,9 @@ const (
 // condition goes with it: the node serves all the same.
 const reasonOrphans = "OrphansFound"
 
-// changedConditions writes an Event for each of the conditions whose reason became another, with
-// that reason: for what is wrong, and for Ready when what was wrong is mended. A step on the way (Pending, Deleting) is not
-// worth one, nor is what went well at once: a thousand new volumes would be a thousand Events.
+// changedConditions writes an Event for each of the conditions whose reason became another, with that reason: for what
+// is wrong, and for Ready when what was wrong is mended. A step on the way (Pending, Deleting) is not worth one, nor is
+// what went well at once: a thousand new volumes would be a thousand Events.
 func (r *Reconciler) changedConditions(obj runtime.Object, before, after []metav1.Condition, types ...string) {
 	for _, t := range types {
 		is, was := meta.FindStatusCondition(after, t), meta.FindStatusCondition(before, t)
@@ -57,8 +57,8 @@ func (r *Reconciler) warn(regarding runtime.Object, reason, note string) {
 	r.recorder.Eventf(regarding, nil, corev1.EventTypeWarning, reason, actionReconcile, "%s", text.Clip(note, decide.MaxMessageBytes))
 }
 
-// changedPools writes an Event for each pool that has become worse. It is about the pool's part of the node: Events with the same reason about
-// the same thing are counted in a series, of which only the first tells its note.
+// changedPools writes an Event for each pool that has become worse. It is about the pool's part of the node: Events
+// with the same reason about the same thing are counted in a series, of which only the first tells its note.
 func (r *Reconciler) changedPools(node *v1alpha1.NvmfNode, before, after []v1alpha1.PoolStatus) {
 	for _, is := range after {
 		var was v1alpha1.PoolStatus
@@ -74,7 +74,8 @@ func (r *Reconciler) changedPools(node *v1alpha1.NvmfNode, before, after []v1alp
 	}
 }
 
-// worse tells whether something is wrong with a pool that was not before. One that is nearly full and was full has become better.
+// worse tells whether something is wrong with a pool that was not before. One that is nearly full and was full has
+// become better.
 func worse(was, is v1alpha1.PoolStatus) bool {
 	switch is.Reason {
 	case "", was.Reason, v1alpha1.ReasonPending, v1alpha1.ReasonNotClaimed:

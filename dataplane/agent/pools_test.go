@@ -83,7 +83,7 @@ func TestPoolsThatFillAreToldOnce(t *testing.T) {
 			g := NewWithT(t)
 			e.free["a"], e.free["b"] = step.freeA, step.freeB
 			before := len(l.events)
-			r := l.agentOf(e) // one that was just started, and reads the figures anew
+			r := l.agentOf(e) // one that was just started, and reads the figures again
 			l.reconcile(r)
 			l.reconcile(l.agentOf(e))
 			told := l.events[before:]

@@ -48,7 +48,8 @@ type Inventory interface {
 type Config struct {
 	// NodeName of the Kubernetes Node and the NvmfNode.
 	NodeName string
-	// Client reads this node's objects, from a cache that is synced and that started with a consistent read, and writes them.
+	// Client reads this node's objects, from a cache that is synced and that started with a consistent read, and writes
+	// them.
 	Client    client.Client
 	Recorder  events.EventRecorder
 	Engines   Engines
@@ -58,7 +59,8 @@ type Config struct {
 	Clock     clock.PassiveClock
 	// HostRoot is where the node's /proc and /sys are. Empty: /.
 	HostRoot string
-	// Settle is how long after the agent's start portals wait for volumes whose pool is missing, or whose export failed. 0: not at all.
+	// Settle is how long after the agent's start portals wait for volumes whose pool is missing, or whose export
+	// failed. 0: not at all.
 	Settle time.Duration
 	// Resync is how often the node is looked at when nothing happens, and allocated bytes are brought up to date.
 	Resync time.Duration
@@ -84,7 +86,8 @@ type Reconciler struct {
 	balanceOptions balance.Options
 	// changes of the target that this reconciliation knows of.
 	changes uint64
-	// served says that a target was seen with its portals open, and refilling when it came back since; zero when it did not.
+	// served says that a target was seen with its portals open, and refilling when it came back since; zero when it did
+	// not.
 	served    bool
 	refilling time.Time
 
@@ -133,7 +136,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	return result, nil
 }
 
-// noteChanges of the target, and answers whether there were any. One that may have come back is not kept waiting for earlier failures.
+// noteChanges of the target, and answers whether there were any. One that may have come back is not kept waiting for
+// earlier failures.
 func (r *Reconciler) noteChanges() bool {
 	changes, at := r.Targets.Changes()
 	if changes == r.changes {
@@ -345,10 +349,11 @@ func (r *Reconciler) observeRefill(s *decide.Observed, d decide.Decision) {
 	r.refilling, r.served = time.Time{}, true
 }
 
-// readiness of the agent. A kernel's target that cannot be looked at is the agent's own trouble, and so is any answer that it does
-// not understand: a new version must not be rolled out over all nodes then. But a target that runs on its own may be
-// down, or may not be up yet, for a reason that is not the agent's and that no other agent would mend; the
-// operator, which starts such targets, may itself be waiting for agents. And a plan that is refused was refused by an agent that works.
+// readiness of the agent. A kernel's target that cannot be looked at is the agent's own trouble, and so is any answer
+// that it does not understand: a new version must not be rolled out over all nodes then. But a target that runs on its
+// own may be down, or may not be up yet, for a reason that is not the agent's and that no other agent would mend; the
+// operator, which starts such targets, may itself be waiting for agents. And a plan that is refused was refused by an
+// agent that works.
 func readiness(e engine.Engine, t decide.Target) error {
 	_, runsAlone := e.(engine.Watcher)
 	if t.Reason == v1alpha1.ReasonPlanUnsupported || runsAlone && errors.Is(t.Err, engine.ErrUnavailable) {
@@ -402,7 +407,8 @@ func (r *Reconciler) next(s *decide.Observed, d decide.Decision) reconcile.Resul
 	return reconcile.Result{RequeueAfter: wait}
 }
 
-// Ready fails while the agent cannot do its work, as of the last reconciliation, and while there was none yet; see readiness.
+// Ready fails while the agent cannot do its work, as of the last reconciliation, and while there was none yet; see
+// readiness.
 func (r *Reconciler) Ready() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -367,7 +367,7 @@ func ContainsReason(event, reason string) bool {
 	return is == reason
 }
 
-// A cache that lags behind the agent's own writes must not make it judge anew.
+// A cache that lags behind the agent's own writes must not make it judge again.
 func TestStaleCacheDoesNotUndoBlank(t *testing.T) {
 	l := newLab(t)
 	l.create(1, withHosts(hostA))

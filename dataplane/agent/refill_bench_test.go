@@ -177,8 +177,8 @@ func BenchmarkNothingToDo(b *testing.B) {
 	measure(b, r, target, inMemory.ForgetCalls, func() {})
 }
 
-// BenchmarkRefillSPDK fills a target of SPDK that was killed, from its socket's return on: one that answers at SPDK's pace, and a
-// real one where there is one. A real target takes a core of the machine for itself.
+// BenchmarkRefillSPDK fills a target of SPDK that was killed, from its socket's return on: one that answers at SPDK's
+// pace, and a real one where there is one. A real target takes a core of the machine for itself.
 func BenchmarkRefillSPDK(b *testing.B) {
 	b.Run("target=fake", func(b *testing.B) { refillSPDK(b, newFakeSPDK(b, spdktest.DefaultPollInterval)) })
 	b.Run("target=real", func(b *testing.B) { refillSPDK(b, newRealSPDK(b)) })

@@ -24,7 +24,8 @@ import (
 	"github.com/weft-storage/weft/dataplane/tuning/tuningtest"
 )
 
-// running is the whole agent of a lab, with its own rights and nothing but its target's word to tell it that something happened.
+// running is the whole agent of a lab, with its own rights and nothing but its target's word to tell it that something
+// happened.
 type running struct {
 	*lab
 	address string
@@ -116,7 +117,8 @@ func TestRunRefills(t *testing.T) {
 	l.Expect(r.get("/metrics")).To(And(ContainSubstring("weft_agent_refill_seconds_count 1"), ContainSubstring(`weft_agent_refill_seconds_bucket{le="1"} 1`)))
 }
 
-// The same with the engine for SPDK and a target that answers at SPDK's pace, killed while it serves and again while it is filled.
+// The same with the engine for SPDK and a target that answers at SPDK's pace, killed while it serves and again while it
+// is filled.
 func TestRunRefillsSPDK(t *testing.T) {
 	const count = 200
 	fake := newFakeSPDK(t, spdktest.DefaultPollInterval)

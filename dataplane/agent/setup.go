@@ -162,10 +162,10 @@ func CacheOptions(nodeName string) cache.Options {
 	}
 }
 
-// newConsistentInformer starts from what the API server's store holds now. An informer may otherwise
-// start from any API server's cache, as old as it may be; then an agent that was restarted could
-// see hosts from before its predecessor's last act, shut out one that is in use, or admit one again that was unpublished.
-// (A watch that streams the initial list is consistent by itself; this is for the list that stands in for it.)
+// newConsistentInformer starts from what the API server's store holds now. An informer may otherwise start from any API
+// server's cache, as old as it may be; then an agent that was restarted could see hosts from before its predecessor's
+// last act, shut out one that is in use, or admit one again that was unpublished. (A watch that streams the initial
+// list is consistent by itself; this is for the list that stands in for it.)
 func newConsistentInformer(lw toolscache.ListerWatcher, obj runtime.Object, resync time.Duration, indexers toolscache.Indexers) toolscache.SharedIndexInformer {
 	if l, ok := lw.(*toolscache.ListWatch); ok && l.ListWithContextFunc != nil {
 		list := l.ListWithContextFunc
@@ -214,8 +214,8 @@ func setUp(m manager.Manager, agentMetrics *Metrics, o Options) error {
 	return nil
 }
 
-// watch this node's objects, its devices and its target. Whatever happens, the work is one and the same item: the node. So a
-// thousand events that arrive during one reconciliation are one more of them.
+// watch this node's objects, its devices and its target. Whatever happens, the work is one and the same item: the node.
+// So a thousand events that arrive during one reconciliation are one more of them.
 func watch(m manager.Manager, r *Reconciler, inventory, target <-chan event.GenericEvent) error {
 	node := reconcile.Request{NamespacedName: client.ObjectKey{Name: r.NodeName}}
 	toNode := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {

@@ -81,7 +81,8 @@ func newFakeSPDK(tb testing.TB, pace time.Duration) *spdkNode {
 	return n
 }
 
-// newRealSPDK is a node with the nvmf_tgt that WEFT_SPDK_TARGET names, and a file for a pool: the machine's drives are not touched.
+// newRealSPDK is a node with the nvmf_tgt that WEFT_SPDK_TARGET names, and a file for a pool: the machine's drives are
+// not touched.
 func newRealSPDK(tb testing.TB) *spdkNode {
 	tb.Helper()
 	path := spdktest.RealTarget(tb)

@@ -104,7 +104,8 @@ func (w *TargetWatch) Changes() (uint64, time.Time) {
 	return w.changes, w.changedAt
 }
 
-// UntilChanged answers a context that ends with the first change after the one that seen counts, and what ends it in any case.
+// UntilChanged answers a context that ends with the first change after the one that seen counts, and what ends it in
+// any case.
 func (w *TargetWatch) UntilChanged(ctx context.Context, seen uint64) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancel(ctx)
 	w.mu.Lock()

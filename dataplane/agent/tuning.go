@@ -27,8 +27,8 @@ import (
 )
 
 const (
-	// tuningManager owns status.tuning and the condition Tuned, apart from the rest of the status: that is written from a
-	// cache, which must not bring back an older record of what the node was.
+	// tuningManager owns status.tuning and the condition Tuned, apart from the rest of the status: that is written from
+	// a cache, which must not bring back an older record of what the node was.
 	tuningManager = FieldManager + "-tuning"
 	// tuningPeriod is how often a tuned node is looked at for drift.
 	tuningPeriod = time.Minute
@@ -43,16 +43,16 @@ type TuningConfig struct {
 	NodeName string
 	// Client writes this node's NvmfNode.
 	Client client.Client
-	// Live reads it from the API server itself: a record that an older reader does not know of must not be made anew, from
-	// values that are weft's own.
+	// Live reads it from the API server itself: a record that an older reader does not know of must not be made again,
+	// from values that are weft's own.
 	Live     client.Reader
 	Recorder events.EventRecorder
 	Host     tuning.Host
 	Clock    clock.PassiveClock
 }
 
-// TuningReconciler gives the node the settings of its plan's tuning. It is apart from the Reconciler so that a driver that
-// takes its time holds up no volume. It runs one reconciliation at a time.
+// TuningReconciler gives the node the settings of its plan's tuning. It is apart from the Reconciler so that a driver
+// that takes its time holds up no volume. It runs one reconciliation at a time.
 type TuningReconciler struct{ TuningConfig }
 
 // Reconcile the node's tuning, whatever the request. What the kernel refuses shows in the condition Tuned.
@@ -85,8 +85,8 @@ func (r *TuningReconciler) Reconcile(ctx context.Context, _ reconcile.Request) (
 	return reconcile.Result{RequeueAfter: tuningPeriod}, nil
 }
 
-// tuningOf a node: what is wanted, and what is on record. An NvmfNode that is being deleted takes its record with it, so
-// everything is put back first; its successor starts anew.
+// tuningOf a node: what is wanted, and what is on record. An NvmfNode that is being deleted takes its record with it,
+// so everything is put back first; its successor starts from nothing.
 func tuningOf(node *v1alpha1.NvmfNode) (wanted []v1alpha1.PlannedSetting, record v1alpha1.TuningStatus) {
 	if node.Spec.Plan != nil && node.DeletionTimestamp.IsZero() {
 		wanted = node.Spec.Plan.Tuning
@@ -151,7 +151,8 @@ func (r *TuningReconciler) write(ctx context.Context, node *v1alpha1.NvmfNode, r
 		if attempt == maxWrites || !apierrors.IsConflict(err) {
 			return err
 		}
-		// Others write the rest of the NvmfNode meanwhile, which matters only if it became another, or has another record.
+		// Others write the rest of the NvmfNode meanwhile, which matters only if it became another, or has another
+		// record.
 		now := &v1alpha1.NvmfNode{}
 		if err := r.Live.Get(ctx, client.ObjectKeyFromObject(node), now); err != nil {
 			return fmt.Errorf("get NvmfNode %s: %w", node.Name, err)

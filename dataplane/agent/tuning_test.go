@@ -165,7 +165,7 @@ func TestTuningGoesWithItsTarget(t *testing.T) {
 }
 
 // TestTuningInterrupted loses the API server before each of the agent's writes in turn; nothing is ever
-// written to the node that is not on record, and a successor comes to the same end.
+// written to the node that is not on record, and a successor has the same result.
 func TestTuningInterrupted(t *testing.T) {
 	l := newLab(t)
 	host := tuningtest.New()
@@ -207,8 +207,8 @@ func TestTuningInterrupted(t *testing.T) {
 	l.Expect(l.nvmfNode().Finalizers).To(BeEmpty())
 }
 
-// Others write the NvmfNode while settings are written, which takes a driver its time. What came of them is not lost: a value
-// that the driver made another of would be written again, and reset the link again.
+// Others write the NvmfNode while settings are written, which takes a driver its time. What came of them is not lost: a
+// value that the driver made another of would be written again, and reset the link again.
 func TestTuningWhileOthersWrite(t *testing.T) {
 	l := newLab(t)
 	host := tuningtest.New()

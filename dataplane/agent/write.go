@@ -107,9 +107,9 @@ var (
 	}
 )
 
-// writeStatuses writes those that differ from what the objects bear, and puts the objects as they then are into objects.
-// It answers what failed, by UUID. One that is gone by now needs no status. With gate's end no write begins any more; one
-// that began goes on, for without its answer the next reconciliation would judge from what was before it.
+// writeStatuses writes those that differ from what the objects bear, and puts the objects as they then are into
+// objects. It answers what failed, by UUID. One that is gone by now needs no status. With gate's end no write begins
+// any more; one that began goes on, for without its answer the next reconciliation would judge from what was before it.
 func writeStatuses[T client.Object, S any](ctx, gate context.Context, r *Reconciler, k kind[T, S], objects []T, statuses map[string]S) map[string]error {
 	return writeEach(gate, objects, k.uuid, func(i int, obj T) error {
 		status, ok := statuses[obj.GetName()]
@@ -153,7 +153,8 @@ func (r *Reconciler) writeNode(ctx context.Context, s *decide.Observed, status v
 	return nil
 }
 
-// release takes the finalizer off the named objects, which the engine no longer lists, and answers what failed, by UUID.
+// release takes the finalizer off the named objects, which the engine no longer lists, and answers what failed, by
+// UUID.
 func release[T client.Object, S any](ctx, gate context.Context, r *Reconciler, k kind[T, S], objects []T, names []string) map[string]error {
 	return writeEach(gate, objects, k.uuid, func(_ int, obj T) error {
 		if !slices.Contains(names, obj.GetName()) {
@@ -190,8 +191,8 @@ func ignoreGone(err error) error {
 	return err
 }
 
-// writeEach calls write for all objects, several at a time, until gate ends, and collects the errors by the objects' keys.
-// What was not written because gate ended failed.
+// writeEach calls write for all objects, several at a time, until gate ends, and collects the errors by the objects'
+// keys. What was not written because gate ended failed.
 func writeEach[T any](gate context.Context, objects []T, key func(T) string, write func(int, T) error) map[string]error {
 	var mu sync.Mutex
 	failed := map[string]error{}

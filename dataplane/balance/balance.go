@@ -6,9 +6,9 @@
 // few measurements, no more; a new one starts afresh.
 //
 // It looks at how busy each core is, not at how many threads it has: a core that also takes the NIC's interrupts, or
-// whose physical core another busy one shares, has less to give, so that the same thread fills more of it. A move, or an exchange of two
-// threads, is made when it relieves the busiest core by more than a threshold, in the mean of several measurements and in
-// each of them; then the threads rest. So loads that change faster than that move nothing.
+// whose physical core another busy one shares, has less to give, so that the same thread fills more of it. A move, or
+// an exchange of two threads, is made when it relieves the busiest core by more than a threshold, in the mean of
+// several measurements and in each of them; then the threads rest. So loads that change faster than that move nothing.
 package balance
 
 import (
@@ -45,8 +45,8 @@ type Move struct {
 	From, To int
 }
 
-// Step is one or two moves that belong together, and how busy the busiest of the cores that they concern is before and, it is to
-// be expected, after.
+// Step is one or two moves that belong together, and how busy the busiest of the cores that they concern is before and,
+// it is to be expected, after.
 type Step struct {
 	Moves         []Move
 	Before, After float64
@@ -54,7 +54,8 @@ type Step struct {
 
 // Options of a balancer; the zero value of each takes the default.
 type Options struct {
-	// Threshold is by how much the busiest of the cores that a step concerns must be relieved, as a share of its time. Default 0.15.
+	// Threshold is by how much the busiest of the cores that a step concerns must be relieved, as a share of its time.
+	// Default 0.15.
 	Threshold float64
 	// Busy is the load of that core under which nothing is done: there is no queue to shorten. Default 0.5.
 	Busy float64
@@ -71,8 +72,8 @@ func (o Options) complete() Options {
 }
 
 const (
-	// siblingShare of a core's power is lost when its sibling is busy all the time: two hardware threads of one core do about
-	// 1.3 times the work of one.
+	// siblingShare of a core's power is lost when its sibling is busy all the time: two hardware threads of one core do
+	// about 1.3 times the work of one.
 	siblingShare = 0.35
 	// leastCapacity keeps a core that interrupts take whole from being divided by nothing.
 	leastCapacity = 0.05
@@ -167,9 +168,9 @@ func busiest(before, after []float64) (was, is float64) {
 	return was, is
 }
 
-// Decide on the step that makes the cores most equal, of those that relieve the busiest of the cores that they concern by
-// the threshold; false when there is none. Each step makes them more equal, so that loads which stay the same come to
-// rest. It is deterministic whatever the order of its lists.
+// Decide on the step that makes the cores most equal, of those that relieve the busiest of the cores that they concern
+// by the threshold; false when there is none. Each step makes them more equal, so that loads which stay the same come
+// to rest. It is deterministic whatever the order of its lists.
 func Decide(cores []Core, threads []Thread, o Options) (Step, bool) {
 	o = o.complete()
 	cores, threads = slices.Clone(cores), slices.Clone(threads)

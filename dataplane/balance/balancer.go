@@ -112,7 +112,8 @@ func (b *Balancer) Loads() map[int]float64 {
 	return loads
 }
 
-// between two samples; false when they do not tell what each thread did where: counters of another life, threads that came, went or moved.
+// between two samples; false when they do not tell what each thread did where: counters of another life, threads that
+// came, went or moved.
 func between(last *Sample, s Sample) (window, bool) {
 	if last == nil || len(last.Threads) != len(s.Threads) || len(last.Cores) != len(s.Cores) {
 		return window{}, false

@@ -36,7 +36,8 @@ func newMachine(cores, threads int) *machine {
 	return m
 }
 
-// run a window: threads of a core that is asked for more than it has share it. It answers how much of the busiest core was asked for.
+// run a window: threads of a core that is asked for more than it has share it. It answers how much of the busiest core
+// was asked for.
 func (m *machine) run(demand []float64) float64 {
 	asked := make([]float64, len(m.cores))
 	for i, core := range m.at {
@@ -90,8 +91,8 @@ type outcome struct {
 // As the balancer's defaults: what a step must be worth, and how long a thread that moved stays where it is.
 const threshold, rest = 0.15, 30
 
-// simulate with a balancer, or without. It fails when a thread moves while it should rest, or goes back to where it came from
-// for less than twice the threshold.
+// simulate with a balancer, or without. It fails when a thread moves while it should rest, or goes back to where it
+// came from for less than twice the threshold.
 func simulate(t *testing.T, m *machine, windows int, balanced bool, demand func(window int) []float64) outcome {
 	t.Helper()
 	b := balance.New(balance.Options{Rest: rest})
@@ -302,7 +303,8 @@ func (p *pinned) window(loads [3]float64) balance.Sample {
 	return balance.Sample{Cores: []balance.CoreSample{{ID: 0, Physical: 0}, {ID: 1, Physical: 1}}, Threads: append([]balance.ThreadSample{}, p.threads[:]...)}
 }
 
-// A thread goes away from the load of one that stays, and comes back for twice the threshold, or for the threshold after a long while.
+// A thread goes away from the load of one that stays, and comes back for twice the threshold, or for the threshold
+// after a long while.
 func TestTheWayBack(t *testing.T) {
 	const longWhile = 4 * rest
 	for name, c := range map[string]struct {

@@ -127,8 +127,8 @@ func (d *decider) recorded(place Place) []string {
 	return settings
 }
 
-// wantInterrupts gives each interrupt of a NIC one of the CPUs, by turns in the order of their numbers: drivers number them as
-// their queues.
+// wantInterrupts gives each interrupt of a NIC one of the CPUs, by turns in the order of their numbers: drivers number
+// them as their queues.
 func (d *decider) wantInterrupts(place Place, list string) []string {
 	if d.writes[Place{NIC: place.NIC, Group: Channels}] != nil {
 		return d.recorded(place)

@@ -32,7 +32,8 @@ type Look struct {
 	Err      error
 }
 
-// Gather looks at the settings that are wanted or on record. A place that cannot be read does not keep others from being.
+// Gather looks at the settings that are wanted or on record. A place that cannot be read does not keep others from
+// being.
 func Gather(ctx context.Context, host Host, wanted []v1alpha1.PlannedSetting, record v1alpha1.TuningStatus, tried map[string]bool) (Observed, error) {
 	boot, err := host.BootID(ctx)
 	if err != nil {
@@ -71,8 +72,8 @@ func Gather(ctx context.Context, host Host, wanted []v1alpha1.PlannedSetting, re
 	return s, nil
 }
 
-// carryOver moves what is on record to where it is now. Another boot of the kernel, and a NIC that went, took the settings with
-// them. A NIC that was renamed is still the one with its index.
+// carryOver moves what is on record to where it is now. Another boot of the kernel, and a NIC that went, took the
+// settings with them. A NIC that was renamed is still the one with its index.
 func carryOver(record v1alpha1.TuningStatus, boot string, nics map[string]int32) v1alpha1.TuningStatus {
 	now := v1alpha1.TuningStatus{}
 	if record.BootID != boot {

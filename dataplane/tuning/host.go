@@ -10,7 +10,7 @@ import (
 // Group of settings that are read and written at once.
 type Group string
 
-// Groups, in the order in which they are written: channels first, for some drivers start anew with them.
+// Groups, in the order in which they are written: channels first, for some drivers restart with them.
 const (
 	Sysctls    Group = "sysctls"
 	Channels   Group = "channels"
@@ -52,8 +52,8 @@ type Host interface {
 	// Read the settings of a place, by name. Those that the kernel or the driver does not have are missing from the
 	// answer. Of interrupts, which have numbers for names, all are answered whatever the names.
 	Read(ctx context.Context, place Place, names []string) (map[string]Reading, error)
-	// Write the settings of a place. Success does not say that each has the value: a driver may make another of it. An error
-	// says that not all were taken, and wraps the kernel's errno.
+	// Write the settings of a place. Success does not say that each has the value: a driver may make another of it. An
+	// error says that not all were taken, and wraps the kernel's errno.
 	Write(ctx context.Context, place Place, values map[string]string) error
 }
 

@@ -19,8 +19,8 @@ import (
 	"github.com/weft-storage/weft/dataplane/tuning"
 )
 
-// These tests change the machine's kernel and NICs, and put everything back: make test-lab runs them in a virtual machine
-// of their own.
+// These tests change the machine's kernel and NICs, and put everything back: make test-lab runs them in a virtual
+// machine of their own.
 
 func machine(t *testing.T) *tuning.Machine {
 	t.Helper()
@@ -178,7 +178,8 @@ func half(g *WithT, value string) string {
 	return strconv.Itoa(n / 2)
 }
 
-// TestRefusedByTheKernel: what the real kernel and a real driver say no to stops nothing else, and is told with what to write.
+// TestRefusedByTheKernel: what the real kernel and a real driver say no to stops nothing else, and is told with what to
+// write.
 func TestRefusedByTheKernel(t *testing.T) {
 	g := NewWithT(t)
 	m, k := machine(t), &kept{}
@@ -204,7 +205,7 @@ func TestRefusedByTheKernel(t *testing.T) {
 	g.Expect(k.record).To(Equal(v1alpha1.TuningStatus{}))
 }
 
-// TestChannelsAndANICThatGoes: veth has channels to change, and can be taken away and made anew.
+// TestChannelsAndANICThatGoes: veth has channels to change, and can be taken away and made again.
 func TestChannelsAndANICThatGoes(t *testing.T) {
 	g := NewWithT(t)
 	m, k := machine(t), &kept{}

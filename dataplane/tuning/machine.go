@@ -19,15 +19,16 @@ import (
 
 // Machine is a Host by way of procfs, sysfs and the NICs' drivers.
 //
-// Sysctls are files that are read and written whole. Libraries for them were looked at: those of go-sysctl and of the CNI plugins
-// wrap os.ReadFile and os.WriteFile, and would make a file where the kernel has none; that of Kubernetes knows numbers only, and
-// tcp_rmem has three.
+// Sysctls are files that are read and written whole. Libraries for them were looked at: those of go-sysctl and of the
+// CNI plugins wrap os.ReadFile and os.WriteFile, and would make a file where the kernel has none; that of Kubernetes
+// knows numbers only, and tcp_rmem has three.
 type Machine struct {
 	root    string
 	drivers Drivers
 }
 
-// NewMachine reads and writes below root; "" is /. The network settings are those of the process's own network namespace.
+// NewMachine reads and writes below root; "" is /. The network settings are those of the process's own network
+// namespace.
 func NewMachine(root string, drivers Drivers) *Machine {
 	if root == "" {
 		root = "/"

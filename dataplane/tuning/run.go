@@ -27,9 +27,9 @@ type Result struct {
 	Writes int
 }
 
-// Run gives the host the wanted settings, and puts back those on record that are not wanted. store keeps a record
-// where the next run finds it; nothing is written that was not stored before. When store fails, or the host cannot be looked at,
-// Run ends with that error, and with what is true until then.
+// Run gives the host the wanted settings, and puts back those on record that are not wanted. store keeps a record where
+// the next run finds it; nothing is written that was not stored before. When store fails, or the host cannot be looked
+// at, Run ends with that error, and with what is true until then.
 func Run(ctx context.Context, host Host, wanted []v1alpha1.PlannedSetting, stored v1alpha1.TuningStatus, store func(context.Context, v1alpha1.TuningStatus) error) (Result, error) {
 	result := Result{Record: *stored.DeepCopy()}
 	tried := map[string]bool{}

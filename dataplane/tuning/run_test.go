@@ -130,8 +130,8 @@ func TestAFieldTakenAway(t *testing.T) {
 
 var errKilled = errors.New("killed")
 
-// TestKilledAnywhere ends the agent before each of its steps in turn, while it sets and while it puts back; its successor
-// comes to the same end, and what was before is never lost.
+// TestKilledAnywhere ends the agent before each of its steps in turn, while it sets and while it puts back; its
+// successor has the same result, and what was before is never lost.
 func TestKilledAnywhere(t *testing.T) {
 	for _, phase := range []string{"set", "put back"} {
 		for step := 1; ; step++ {
@@ -197,8 +197,8 @@ func TestDriftIsPutRight(t *testing.T) {
 	g.Expect(s.run(t, h, want).Drifted).To(BeEmpty())
 }
 
-// A driver that starts anew with other channels gives its interrupts back to all CPUs, under the numbers that they had. That is
-// nobody else's doing.
+// A driver that restarts with other channels gives its interrupts back to all CPUs, under the numbers that they had.
+// That is nobody else's doing.
 func TestResetByAnotherSetting(t *testing.T) {
 	g := NewWithT(t)
 	h, s := tuningtest.New(), &store{}
@@ -359,7 +359,7 @@ func TestWhatARecordIsGoodFor(t *testing.T) {
 			states: map[string]string{"net.core.rmem_max": "Applied 212992->16777216", "eth0/rings.rx": "Applied 512->1024"},
 			writes: []string{"eth0/rings.rx=1024"},
 		},
-		"a NIC that came anew and is not wanted": {
+		"a NIC that came back and is not wanted": {
 			change: func(h *tuningtest.Host) {
 				h.Interfaces["eth0"] = tuningtest.NewNIC(9)
 				h.Interfaces["eth0"].Settings[tuning.Rings]["rx"] = "512"

@@ -46,11 +46,11 @@ type decider struct {
 	byName    map[string]*volume
 	snapNames map[string]*snapshot
 	exports   map[string]*engine.Export
-	// promised bytes of each pool: what its volumes may come to, written or not.
+	// promised bytes of each pool: what its volumes may grow to, written or not.
 	promised map[string]int64
 	// needed are the sources that something waits to be made from, with the name of what waits.
 	needed map[engine.ID]string
-	// waiting are the volumes with hosts that are not exported as they shall be, but may yet be.
+	// waiting are the volumes with hosts that are not exported as wanted, but may yet be.
 	waiting []string
 
 	portalsReady metav1.Condition

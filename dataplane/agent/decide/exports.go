@@ -46,7 +46,8 @@ func serial(id engine.ID) string {
 	return digits[:min(len(digits), serialLen)]
 }
 
-// maxIOQueues of a subsystem: the most that a planned portal of its transports allows; of any portal, when none has those.
+// maxIOQueues of a subsystem: the most that a planned portal of its transports allows; of any portal, when none has
+// those.
 func (d *decider) maxIOQueues(transports []v1alpha1.TransportType) int {
 	var own, most int32
 	for _, p := range d.Node.Spec.Plan.Portals {
@@ -69,7 +70,8 @@ func transportsOf(obj *v1alpha1.NvmfVolume) []v1alpha1.TransportType {
 	return slices.Sorted(slices.Values(obj.Spec.Connection.Transports))
 }
 
-// isServed says whether the engine's export is as wanted for the hosts that are connected, and reached through every open portal.
+// isServed says whether the engine's export is as wanted for the hosts that are connected, and reached through every
+// open portal.
 func (d *decider) isServed(is *engine.Export, want engine.Export) bool {
 	return is != nil && is.Serial == want.Serial && is.Model == want.Model &&
 		slices.Equal(is.Namespaces, want.Namespaces) && sameSet(is.Hosts, want.Hosts) &&
@@ -78,9 +80,9 @@ func (d *decider) isServed(is *engine.Export, want engine.Export) bool {
 		}))
 }
 
-// isCurrent says whether the limits of an export that is served are as wanted, too. They concern connections to come, so
-// that they are not is no reason to call the volume unserved. A limit that the engine does not keep for each
-// export (0), or that waits for the target's restart, is not asked for: it would be again and again.
+// isCurrent says whether the limits of an export that is served are as wanted, too. They concern connections to come,
+// so that they are not is no reason to call the volume unserved. A limit that the engine does not keep for each export
+// (0), or that waits for the target's restart, is not asked for: it would be again and again.
 func (d *decider) isCurrent(is *engine.Export, want engine.Export) bool {
 	return is.MaxIOQueues == want.MaxIOQueues || is.MaxIOQueues == 0 || len(d.Target.RestartNeeded) > 0
 }
@@ -113,8 +115,8 @@ func (d *decider) serve(v *volume) {
 	}
 }
 
-// reached judges an export that is as wanted: a volume with hosts needs a portal of one of its transports. That others are
-// not open is the node's to tell (PortalsReady), and its hosts', which lack paths.
+// reached judges an export that is as wanted: a volume with hosts needs a portal of one of its transports. That others
+// are not open is the node's to tell (PortalsReady), and its hosts', which lack paths.
 func (d *decider) reached(v *volume) metav1.Condition {
 	transports := transportsOf(v.obj)
 	if len(v.export.Hosts) == 0 || len(portalsOf(v.export.Portals, transports)) > 0 {
@@ -159,18 +161,18 @@ func (d *decider) serveUnreachable(v *volume) {
 	}
 }
 
-// mayAppear says whether there is hope for a pool: not when its device now holds something that weft did not write, nor when
-// nobody would open it, for it is neither planned nor open.
+// mayAppear says whether there is hope for a pool: not when its device now holds something that weft did not write, nor
+// when nobody would open it, for it is neither planned nor open.
 func (d *decider) mayAppear(id string) bool {
 	var foreign *device.ForeignSignatureError
 	return (id == "" || d.poolOf(id) != nil) && !errors.As(d.Attempts.err(VerbOpenPool, id), &foreign)
 }
 
-// admitted are the hosts that the engine admits. Whether the volume was blank is judged when
-// a host is first reported, and kept while it stays: nobody tells a host to connect before it is
-// reported, so what is unwritten now was unwritten when it was admitted. It is not blank when in doubt: once it was written, even
-// if nothing is left of that, or with another host about. A copy of what was never written is blank, too. A host that was admitted before and is no longer is not about:
-// it was disconnected before the engine let go of it.
+// admitted are the hosts that the engine admits. Whether the volume was blank is judged when a host is first reported,
+// and kept while it stays: nobody tells a host to connect before it is reported, so what is unwritten now was unwritten
+// when it was admitted. It is not blank when in doubt: once it was written, even if nothing is left of that, or with
+// another host about. A copy of what was never written is blank, too. A host that was admitted before and is no longer
+// is not about: it was disconnected before the engine let go of it.
 func (d *decider) admitted(v *volume) []v1alpha1.AdmittedHost {
 	if v.export == nil {
 		return nil

@@ -61,8 +61,8 @@ func (i *item) createdOr(other metav1.Condition) metav1.Condition {
 	return other
 }
 
-// remove an item that nothing uses any more: delete it, look again, release its object. home is the pool where it is, or
-// would be.
+// remove an item that nothing uses any more: delete it, look again, release its object. home is the pool where it is,
+// or would be.
 func (d *decider) remove(i *item, home string, verb Verb, operations *[]engine.ID, release *[]string) metav1.Condition {
 	err := d.Attempts.err(verb, string(i.id))
 	needer, needed := d.needed[i.id]
@@ -82,7 +82,8 @@ func (d *decider) remove(i *item, home string, verb Verb, operations *[]engine.I
 	return no(v1alpha1.ReasonDeleting, "it is being deleted")
 }
 
-// notSeen are the first conditions of an object that nobody can look at yet: it is not ready, and the others are unknown.
+// notSeen are the first conditions of an object that nobody can look at yet: it is not ready, and the others are
+// unknown.
 func (d *decider) notSeen(generation int64, reason, message string, others ...string) []metav1.Condition {
 	own := []metav1.Condition{typed(v1alpha1.ConditionReady, no(reason, "%s", message))}
 	for _, t := range others {

@@ -49,7 +49,8 @@ func (d *decider) restartNeeded() metav1.Condition {
 		v1alpha1.TargetPodPrefix+d.Node.Name, strings.Join(d.Target.RestartNeeded, "; "))
 }
 
-// nodeBase is what the node says of itself whatever its engine does. An inventory that is not known now stays as it was.
+// nodeBase is what the node says of itself whatever its engine does. An inventory that is not known now stays as it
+// was.
 func (d *decider) nodeBase() v1alpha1.NvmfNodeStatus {
 	status := *d.Node.Status.DeepCopy()
 	status.Tuning = nil // the TuningReconciler's
@@ -127,8 +128,8 @@ func (d *decider) poolStatuses() []v1alpha1.PoolStatus {
 	return statuses
 }
 
-// capacity of the ready pools, and what was promised of it to all volumes of the node: thin volumes count whole, and snapshots with
-// what they hold. Free is what its pools can still take.
+// capacity of the ready pools, and what was promised of it to all volumes of the node: thin volumes count whole, and
+// snapshots with what they hold. Free is what its pools can still take.
 func (d *decider) capacity() v1alpha1.Capacity {
 	var total, allocated, free int64
 	for _, p := range d.pools {
@@ -190,7 +191,8 @@ func (d *decider) poolsReady() metav1.Condition {
 	}
 }
 
-// gravity of a pool's reason: of several, one that says what is wrong counts more than one of a pool that serves, and that more than "wait".
+// gravity of a pool's reason: of several, one that says what is wrong counts more than one of a pool that serves, and
+// that more than "wait".
 func gravity(reason string) int {
 	switch reason {
 	case "":
@@ -204,8 +206,8 @@ func gravity(reason string) int {
 	}
 }
 
-// nodeReady: a node takes volumes when it has a pool to make them in and a portal to serve them from. A pool or portal more that is
-// not ready shows in PoolReady and PortalsReady.
+// nodeReady: a node takes volumes when it has a pool to make them in and a portal to serve them from. A pool or portal
+// more that is not ready shows in PoolReady and PortalsReady.
 func (d *decider) nodeReady(pools metav1.Condition) metav1.Condition {
 	switch {
 	case !slices.ContainsFunc(d.pools, (*pool).ready):

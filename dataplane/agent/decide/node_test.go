@@ -430,7 +430,7 @@ func TestDecideIsTotal(t *testing.T) {
 				g.Expect(c.Reason).NotTo(BeEmpty(), "seed %d: %s %s", seed, v.Name, c.Type)
 			}
 			if meta.IsStatusConditionTrue(v.Status.Conditions, v1alpha1.ConditionCreated) {
-				g.Expect(meta.IsStatusConditionTrue(status.Conditions, v1alpha1.ConditionCreated)).To(BeTrue(), "seed %d: %s: once created, created for ever", seed, v.Name)
+				g.Expect(meta.IsStatusConditionTrue(status.Conditions, v1alpha1.ConditionCreated)).To(BeTrue(), "seed %d: %s: once created, always created", seed, v.Name)
 			}
 		}
 		expectSafe(g, s, d)

@@ -41,7 +41,8 @@ type Observed struct {
 type Target struct {
 	// Info is empty while nothing answers.
 	Info engine.Info
-	// RestartNeeded lists, in order, the settings that differ from the plan's and that only a restart can change. It serves all the same.
+	// RestartNeeded lists, in order, the settings that differ from the plan's and that only a restart can change. It
+	// serves all the same.
 	RestartNeeded []string
 	// Settings that it runs with, and BufferWaits since it started; nil when they were not read, or there are none.
 	Settings    []v1alpha1.EngineSetting
@@ -70,14 +71,15 @@ const (
 	VerbOpenPortal     Verb = "OpenPortals"
 )
 
-// attempt is one operation on one item: a device's ID, a volume's or snapshot's UUID, an NQN, a portal as PortalKey writes it.
+// attempt is one operation on one item: a device's ID, a volume's or snapshot's UUID, an NQN, a portal as PortalKey
+// writes it.
 type attempt struct {
 	verb Verb
 	item string
 }
 
 // Attempts of one reconciliation: nil for what the engine did. No operation is
-// tried twice in one reconciliation, so its rounds come to an end.
+// tried twice in one reconciliation, so its rounds end.
 type Attempts map[attempt]error
 
 // Record what became of an operation on an item; nil: the engine did it.
@@ -126,12 +128,14 @@ func (o *Operations) Empty() bool {
 // Decision is what follows from what was observed.
 type Decision struct {
 	Operations Operations
-	// Node is the status the node shall have.
+	// Node is the status that the node is to have.
 	Node v1alpha1.NvmfNodeStatus
-	// Volumes and Snapshots are the statuses they shall have, by name. Of one that is not listed, nothing new is known.
+	// Volumes and Snapshots are the statuses that they are to have, by name. Of one that is not listed, nothing new is
+	// known.
 	Volumes   map[string]v1alpha1.NvmfVolumeStatus
 	Snapshots map[string]v1alpha1.NvmfSnapshotStatus
-	// ReleaseVolumes and ReleaseSnapshots are the names of those that the engine no longer lists: their finalizer comes off.
+	// ReleaseVolumes and ReleaseSnapshots are the names of those that the engine no longer lists: their finalizer comes
+	// off.
 	ReleaseVolumes, ReleaseSnapshots []string
 	// Orphans are things in the engine without an object.
 	Orphans Orphans

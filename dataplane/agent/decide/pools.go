@@ -38,14 +38,15 @@ func (d *decider) judgeFullness(p *pool) bool {
 	return p.readable() && p.held.FreeBytes < p.held.TotalBytes/100*least
 }
 
-// A pool is full, too, when more is promised of it than there is, and fullBytes or less are free: what its hosts write between two
-// looks. It is full until notFullPercent are free.
+// A pool is full, too, when more is promised of it than there is, and fullBytes or less are free: what its hosts write
+// between two looks. It is full until notFullPercent are free.
 const (
 	fullBytes      = 4 * engine.SizeUnit
 	notFullPercent = 1
 )
 
-// full pools fail writes, or may at any moment. Where no more is promised than there is, every volume can be filled: nothing fails.
+// full pools fail writes, or may at any moment. Where no more is promised than there is, every volume can be filled:
+// nothing fails.
 func (d *decider) full(p *pool) bool {
 	if !p.nearlyFull || d.promised[p.device.ID] <= p.held.TotalBytes {
 		return false
@@ -87,8 +88,8 @@ func (d *decider) indexPools() {
 // located says whether it is known where the device is now.
 func (p *pool) located() bool { return p.device.Path != "" || p.device.PCIAddress != "" }
 
-// plannedDevices finds today's path of each planned drive: a reboot may change it. A drive that the target drives itself
-// has none: the kernel, and so the inventory, does not know it any more.
+// plannedDevices finds today's path of each planned drive: a reboot may change it. A drive that the target drives
+// itself has none: the kernel, and so the inventory, does not know it any more.
 func (d *decider) plannedDevices() []engine.Device {
 	plan := d.Node.Spec.Plan
 	if plan.File != nil {
@@ -130,9 +131,9 @@ func (d *decider) decidePools() {
 	}
 }
 
-// toBeOpened says whether the engine is to be asked for this pool: when it does not hold it,
-// cannot read it, or may have to grow its file. A file's growth cannot be seen from the pool's size, which is less than the
-// file's, so it is asked for with each new plan, and again while the last answer was not good.
+// toBeOpened says whether the engine is to be asked for this pool: when it does not hold it, cannot read it, or may
+// have to grow its file. A file's growth cannot be seen from the pool's size, which is less than the file's, so it is
+// asked for with each new plan, and again while the last answer was not good.
 func (d *decider) toBeOpened(p *pool) bool {
 	if !p.planned || !p.located() || d.Attempts.Tried(VerbOpenPool, p.device.ID) {
 		return false
@@ -184,7 +185,8 @@ func (d *decider) judgePool(p *pool) (reason, message string) {
 	}
 }
 
-// choosePool for a blank volume: of the ready ones, that with the most room by promised size. Nil when none has the room.
+// choosePool for a blank volume: of the ready ones, that with the most room by promised size. Nil when none has the
+// room.
 func (d *decider) choosePool(size int64) *pool {
 	var best *pool
 	for _, p := range d.pools {
@@ -195,8 +197,8 @@ func (d *decider) choosePool(size int64) *pool {
 	return best
 }
 
-// fits says that a volume of this size, of which more is not promised yet, has its place in a pool that can be read. No volume
-// is larger than its pool: it could never be filled.
+// fits says that a volume of this size, of which more is not promised yet, has its place in a pool that can be read. No
+// volume is larger than its pool: it could never be filled.
 func (d *decider) fits(p *pool, size, more int64) bool {
 	return size <= p.held.TotalBytes && more <= d.room(p)
 }

@@ -42,8 +42,8 @@ type Starvation struct {
 	counters map[string]engine.BufferWaits
 }
 
-// Observe the counters, and answer what is known then, and how often who waited since the last time. Smaller ones are those of
-// another life of the target, with which everything starts afresh.
+// Observe the counters, and answer what is known then, and how often who waited since the last time. Smaller ones are
+// those of another life of the target, with which everything starts afresh.
 func (s Starvation) Observe(now time.Time, waits []engine.BufferWaits) (Starvation, map[[2]string]uint64) {
 	if waits == nil {
 		return s, nil

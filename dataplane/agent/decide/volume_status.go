@@ -33,8 +33,8 @@ func (d *decider) volumeStatus(v *volume) v1alpha1.NvmfVolumeStatus {
 	return status
 }
 
-// volumePortals are those of the volume's transports that lead to it, and those that are planned and will: a host that is admitted now
-// is told of all its paths once, and goes on trying the ones that do not answer yet.
+// volumePortals are those of the volume's transports that lead to it, and those that are planned and will: a host that
+// is admitted now is told of all its paths once, and goes on trying the ones that do not answer yet.
 func (d *decider) volumePortals(v *volume) []v1alpha1.Portal {
 	if v.export == nil {
 		return nil

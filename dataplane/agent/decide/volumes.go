@@ -57,9 +57,9 @@ func (d *decider) indexVolumes() {
 	}
 }
 
-// locate a volume. Its pool was recorded before it was made, so one without a record was
-// never made, unless it is found: then it is taken as it is. One that has hosts and no record came out of a backup without
-// its status, since nobody is admitted to what was not made: it may be in any pool.
+// locate a volume. Its pool was recorded before it was made, so one without a record was never made, unless it is
+// found: then it is taken as it is. One that has hosts and no record came out of a backup without its status, since
+// nobody is admitted to what was not made: it may be in any pool.
 func (d *decider) locate(v *volume, found []engine.Volume) {
 	if len(found) > 0 {
 		at := max(0, slices.IndexFunc(found, func(f engine.Volume) bool { return f.Pool == v.device }))
@@ -152,7 +152,7 @@ func (d *decider) removeVolume(v *volume) {
 	}
 }
 
-// grow a volume that asks for more. Its pool must have the room for all it may come to.
+// grow a volume that asks for more. Its pool must have the room for all that it may grow to.
 func (d *decider) grow(v *volume) {
 	want := sizeOf(v.obj.Spec.Size)
 	more := want - v.found.SizeBytes

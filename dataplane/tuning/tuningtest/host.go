@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package tuningtest has a node whose settings a test can look at: what it is given stays, within what its kernel and drivers take.
+// Package tuningtest has a node whose settings a test can look at: what it is given stays, within what its kernel and
+// drivers take.
 package tuningtest
 
 import (
