@@ -33,7 +33,11 @@ func TestBounds(t *testing.T) {
 		"nvmfnodes spec.plan.portals[].maxIOQueues":         {v1alpha1.MinIOQueues, v1alpha1.MaxIOQueues, ""},
 		"nvmfnodes spec.plan.spdk.transports[].maxIOQueues": {v1alpha1.MinIOQueues, v1alpha1.MaxIOQueues, ""},
 		"nvmftargets spec.attachments.ioQueues":             {v1alpha1.MinIOQueues, v1alpha1.MaxIOQueues, fmt.Sprint(v1alpha1.DefaultAttachmentIOQueues)},
-		"nvmftargets spec.attachments.expected":             {1, v1alpha1.MaxAttachments, fmt.Sprint(v1alpha1.DefaultAttachments)},
+		"nvmfvolumes spec.connection.ioQueues":              {v1alpha1.MinIOQueues, v1alpha1.MaxIOQueues, fmt.Sprint(v1alpha1.DefaultAttachmentIOQueues)},
+		"nvmfvolumes spec.connection.queueDepth":            {v1alpha1.MinQueueDepth, v1alpha1.MaxQueueDepth, fmt.Sprint(v1alpha1.DefaultQueueDepth)},
+		"nvmfvolumes spec.connection.ctrlLossTimeoutSeconds": {
+			v1alpha1.CtrlLossTimeoutForever, v1alpha1.MaxCtrlLossTimeoutSeconds, fmt.Sprint(v1alpha1.CtrlLossTimeoutForever)},
+		"nvmftargets spec.attachments.expected": {1, v1alpha1.MaxAttachments, fmt.Sprint(v1alpha1.DefaultAttachments)},
 
 		"nvmftargets spec.transports[].inCapsuleDataSize":         {none, none, `"4Ki"`},
 		"nvmfnodes spec.plan.portals[].inCapsuleDataSize":         {0, v1alpha1.MaxInCapsuleDataSize, ""},
@@ -104,6 +108,10 @@ func TestBoundsInRules(t *testing.T) {
 				t.Errorf("%s: no rule says %q:\n%s", path, part, rules.String())
 			}
 		}
+	}
+	size := schemaOfField(t, "nvmfvolumes spec.size").XValidations[0].Rule
+	if step := fmt.Sprintf("/ %d * %[1]d)", v1alpha1.VolumeSizeStep); !strings.Contains(size, step) {
+		t.Errorf("spec.size: the rule does not say %q: %s", step, size)
 	}
 	if got, want := v1alpha1.MaxSchedulerPeriod.Minutes(), 1.0; got != want {
 		t.Errorf("MaxSchedulerPeriod is %g minutes, the rule says 1", got)

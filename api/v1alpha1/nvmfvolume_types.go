@@ -77,6 +77,9 @@ type VolumeSource struct {
 // exports again in a second. The kernel's own is 10 s (NVMF_DEF_RECONNECT_DELAY).
 const ReconnectDelay = 2 * time.Second
 
+// CtrlLossTimeoutForever, the default, never fails I/O; MaxCtrlLossTimeoutSeconds is the longest time with an end.
+const CtrlLossTimeoutForever, MaxCtrlLossTimeoutSeconds = -1, 86400
+
 // Connection settings that hosts use.
 type Connection struct {
 	// Transports to connect over, in any order. A host connects to every portal of these that the volume's node has: each is

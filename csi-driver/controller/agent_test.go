@@ -203,7 +203,7 @@ func (a *agentSet) reconcileEngine(ctx context.Context, vol *v1alpha1.NvmfVolume
 		e.size += max(0, more)
 	}
 	vol.Status.Device = poolDevice
-	vol.Status.NQN, vol.Status.NSID = v1alpha1.NQNPrefix+vol.Name, 1
+	vol.Status.NQN, vol.Status.NSID = v1alpha1.SubsystemNQN(vol.Name), 1
 	vol.Status.NGUID = strings.ReplaceAll(id, "-", "")
 	vol.Status.Size = resource.NewQuantity(e.size, resource.BinarySI)
 	vol.Status.Hosts = slices.Clone(e.hosts)

@@ -25,11 +25,11 @@ func (s *Service) getCapacity(ctx context.Context, req *csi.GetCapacityRequest) 
 		if err != nil {
 			return nil, err
 		}
-		connection, err := params.Connection(target.Name, target.Spec.Transports)
+		connection, err := params.ConnectionTo(target.Name, target.Spec.Transports)
 		if err != nil {
 			return nil, err
 		}
-		of.Target, of.Transports, of.Zones = target.Name, connection.Transports, params.Zones
+		of.Target, of.Connection, of.Zones = target.Name, asked(params, connection), params.Zones
 		if of.ZoneOf, err = s.zoneOf(ctx, of.Zones); err != nil {
 			return nil, err
 		}

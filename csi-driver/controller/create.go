@@ -110,14 +110,14 @@ func (s *Service) makeObject(ctx context.Context, want volumeRequest, avoid []st
 	if err != nil {
 		return nil, err
 	}
-	connection, err := want.params.Connection(target.Name, target.Spec.Transports)
+	connection, err := want.params.ConnectionTo(target.Name, target.Spec.Transports)
 	if err != nil {
 		return nil, err
 	}
 	if err := s.checkLimits(ctx, target.Name, want.params.QoS); err != nil {
 		return nil, err
 	}
-	req := placement.Request{Target: target.Name, Transports: connection.Transports, Avoid: avoid, Zones: want.params.Zones}
+	req := placement.Request{Target: target.Name, Connection: asked(want.params, connection), Avoid: avoid, Zones: want.params.Zones}
 	if req.ZoneOf, err = s.zoneOf(ctx, req.Zones); err != nil {
 		return nil, err
 	}
@@ -158,6 +158,14 @@ func (s *Service) makeObject(ctx context.Context, want volumeRequest, avoid []st
 	}
 	klog.FromContext(ctx).Info("Placed volume", "volume", vol.Name, "node", node, "target", target.Name, "size", quantity(req.SizeBytes))
 	return vol, nil
+}
+
+// asked of a node: what the StorageClass gives, and the transports in any case. What is settled by default is lowered by the kernel
+// to what a node serves.
+func asked(p parameters.Parameters, settled v1alpha1.Connection) v1alpha1.Connection {
+	c := p.Connection
+	c.Transports = settled.Transports
+	return c
 }
 
 // withTargetsReasons adds, where no node serves the target, why the operator found none capable.

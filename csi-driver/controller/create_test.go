@@ -62,6 +62,32 @@ func TestCreateStoresWhatWasAskedFor(t *testing.T) {
 	}
 }
 
+// A target of engine Nvmet takes a queueDepth of 1024 over RDMA, and its nodes serve 256: what a class asks for is held to the plans.
+func TestCreateAsksForNoMoreThanNodesServe(t *testing.T) {
+	st := newStorageOf(t, func(target *v1alpha1.NvmfTarget) { target.Spec.Transports[0].QueueDepth = 1024 }, 2, 10*gi, v1alpha1.TransportRDMA)
+	for _, n := range st.nodes {
+		setPlan(t, n, func(p *v1alpha1.Plan) { p.Portals[0].QueueDepth = 256 })
+	}
+	s, _ := newService(t)
+	seen(t, s, st)
+	req := createRequest(st, own(t, "v"), gi)
+	req.Parameters["queueDepth"] = "512"
+	_, err := s.CreateVolume(within(t, enough), req)
+	expectError(t, err, codes.FailedPrecondition, st.nodes[0]+": it serves queues of 256 commands over RDMA, and queueDepth asks for 512", st.nodes[1])
+	capacity, err := s.GetCapacity(within(t, enough), &csi.GetCapacityRequest{Parameters: req.Parameters})
+	if err != nil || capacity.AvailableCapacity != 0 {
+		t.Errorf("capacity %v, %v", capacity, err)
+	}
+	setPlan(t, st.nodes[1], func(p *v1alpha1.Plan) { p.Portals[0].QueueDepth = 512 })
+	seen(t, s, st)
+	if _, err := s.CreateVolume(within(t, enough), req); err != nil {
+		t.Fatal(err)
+	}
+	if vol := volume(t, req.Name); vol.Spec.Node != st.nodes[1] || vol.Spec.Connection.QueueDepth != 512 {
+		t.Errorf("node %s, depth %d", vol.Spec.Node, vol.Spec.Connection.QueueDepth)
+	}
+}
+
 func TestCreateRefusesBadInput(t *testing.T) {
 	st := newStorage(t, 1, 10*gi, v1alpha1.TransportTCP)
 	s, _ := newService(t)

@@ -25,7 +25,7 @@ func TestProblemsOf(t *testing.T) {
 	degraded := func(reason string) conditions {
 		return with(condition(v1alpha1.ConditionDegraded, yes, reason, "why"))
 	}
-	hosts := []v1alpha1.VolumeHost{{NQN: v1alpha1.HostNQNPrefix + "1"}}
+	hosts := []v1alpha1.VolumeHost{{NQN: v1alpha1.HostNQN("1")}}
 	well := &v1alpha1.NvmfNode{}
 	node := func(pool v1alpha1.PoolStatus, c ...metav1.Condition) *v1alpha1.NvmfNode {
 		return &v1alpha1.NvmfNode{Status: v1alpha1.NvmfNodeStatus{Conditions: c, Pools: []v1alpha1.PoolStatus{{Device: "other", Reason: "PoolFailed"}, pool}}}

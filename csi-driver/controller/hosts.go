@@ -34,7 +34,7 @@ func parseHost(nodeID string) (host, error) {
 	if nodeID == "" {
 		return host{}, failf(invalid, "the request has no node id")
 	}
-	uid, ok := strings.CutPrefix(nodeID, v1alpha1.HostNQNPrefix)
+	uid, ok := v1alpha1.UUIDOfHost(nodeID)
 	if parsed, err := uuid.Parse(uid); !ok || err != nil || parsed.String() != uid {
 		return host{}, failf(notFound, "node id %q is not one that this driver's node plugin gives, %s<UID of the Node>; see the CSINode object", nodeID, v1alpha1.HostNQNPrefix)
 	}
@@ -66,7 +66,7 @@ func (s *Service) withoutNode(ctx context.Context, nqns []string) ([]string, err
 		return nil, fmt.Errorf("list Nodes: %w", err)
 	}
 	return slices.DeleteFunc(slices.Clone(nqns), func(nqn string) bool {
-		uid, ours := strings.CutPrefix(nqn, v1alpha1.HostNQNPrefix)
+		uid, ours := v1alpha1.UUIDOfHost(nqn)
 		return !ours || slices.ContainsFunc(nodes.Items, func(n metav1.PartialObjectMetadata) bool { return string(n.UID) == uid })
 	}), nil
 }
@@ -88,7 +88,7 @@ func (s *Service) unobstructed(ctx context.Context, name, volume string) error {
 func (s *Service) describeHosts(ctx context.Context, nqns []string) (string, error) {
 	var names []string
 	for _, nqn := range nqns {
-		uid, ok := strings.CutPrefix(nqn, v1alpha1.HostNQNPrefix)
+		uid, ok := v1alpha1.UUIDOfHost(nqn)
 		name := ""
 		if ok {
 			var err error

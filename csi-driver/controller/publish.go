@@ -186,14 +186,15 @@ func publishContext(vol *v1alpha1.NvmfVolume, h host, generation int64) publishc
 	}
 	a, _ := admittedHost(vol, h)
 	c := vol.Spec.Connection
+	c.Transports = nil // those of the portals
 	return publishcontext.Context{
-		NQN:         v1alpha1.NQNPrefix + vol.Name,
+		NQN:         v1alpha1.SubsystemNQN(vol.Name),
 		NGUID:       strings.ReplaceAll(vol.Spec.UUID, "-", ""),
 		Attachment:  generation,
 		SizeBytes:   size,
 		Blank:       a.Blank,
 		AllowFormat: mayFormat(vol, h.nqn),
 		Portals:     portals(vol),
-		IOQueues:    c.IOQueues, QueueDepth: c.QueueDepth, CtrlLossTimeoutSeconds: c.CtrlLossTimeoutSeconds,
+		Connection:  c,
 	}
 }

@@ -70,9 +70,9 @@ func TestPublishAnswersWhatTheNodeMustKnow(t *testing.T) {
 	id := newVolume(t, s, st, "v")
 	vol := volume(t, id)
 	want := publishcontext.Context{
-		NQN: v1alpha1.NQNPrefix + id, NGUID: strings.ReplaceAll(vol.Spec.UUID, "-", ""), SizeBytes: gi, Blank: true,
-		Portals:  []v1alpha1.Portal{{Transport: v1alpha1.TransportTCP, Address: "10.0.0.1", Port: 4420}},
-		IOQueues: 2, QueueDepth: 128, CtrlLossTimeoutSeconds: -1,
+		NQN: v1alpha1.SubsystemNQN(id), NGUID: strings.ReplaceAll(vol.Spec.UUID, "-", ""), SizeBytes: gi, Blank: true,
+		Portals:    []v1alpha1.Portal{{Transport: v1alpha1.TransportTCP, Address: "10.0.0.1", Port: 4420}},
+		Connection: v1alpha1.Connection{IOQueues: 2, QueueDepth: 128, CtrlLossTimeoutSeconds: -1},
 	}
 	for range 2 { // The second time, the host is admitted already.
 		got := publish(t, s, id, nodeID)
@@ -192,7 +192,7 @@ func TestPublishRefusesBadInput(t *testing.T) {
 	seen(t, s, st)
 	_, nodeID := newHost(t, s, "host")
 	id := newVolume(t, s, st, "v")
-	stranger := v1alpha1.HostNQNPrefix + "00000000-0000-4000-8000-000000000000"
+	stranger := v1alpha1.HostNQN("00000000-0000-4000-8000-000000000000")
 	publish(t, s, id, nodeID)
 	unpublish(t, s, id, nodeID)
 	known := publishRequest(id, nodeID)
@@ -422,7 +422,7 @@ func TestUnpublish(t *testing.T) {
 	})
 	t.Run("another node leaves the attached one alone", func(t *testing.T) {
 		publish(t, s, id, nodeID)
-		unpublish(t, s, id, v1alpha1.HostNQNPrefix+"00000000-0000-4000-8000-000000000000")
+		unpublish(t, s, id, v1alpha1.HostNQN("00000000-0000-4000-8000-000000000000"))
 		if len(volume(t, id).Status.Hosts) != 1 {
 			t.Error("the attached node was dismissed")
 		}

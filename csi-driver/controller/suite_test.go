@@ -255,7 +255,7 @@ func register(t testing.TB, s *Service, name string) (nodeID string) {
 	create(t, node)
 	NewWithT(t).Eventually(func() (string, error) { return s.nodeName(t.Context(), string(node.UID)) }).
 		WithTimeout(enough).WithPolling(10 * time.Millisecond).Should(Equal(node.Name))
-	return v1alpha1.HostNQNPrefix + string(node.UID)
+	return v1alpha1.HostNQN(string(node.UID))
 }
 
 func deleteNode(t testing.TB, name string) {

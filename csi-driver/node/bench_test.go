@@ -62,8 +62,8 @@ type numbered struct {
 func (s *suite) nth(i int) numbered {
 	id := fmt.Sprintf("pvc-n%03d", i)
 	v := numbered{suite: s, id: id, staging: s.path("staging-" + id), at: publishcontext.Context{
-		NQN: v1alpha1.NQNPrefix + id, NGUID: fmt.Sprintf("%032x", i+1), SizeBytes: size, Blank: true, Portals: s.context.Portals,
-		IOQueues: 2, QueueDepth: 128, CtrlLossTimeoutSeconds: -1,
+		NQN: v1alpha1.SubsystemNQN(id), NGUID: fmt.Sprintf("%032x", i+1), SizeBytes: size, Blank: true, Portals: s.context.Portals,
+		Connection: v1alpha1.Connection{IOQueues: 2, QueueDepth: 128, CtrlLossTimeoutSeconds: -1},
 	}}
 	must(s, s.kernel.Serve(nodetest.Subsystem{
 		NQN: v.at.NQN, Portals: []string{"10.0.0.1:4420"}, Hosts: []string{s.service.HostNQN},

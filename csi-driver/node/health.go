@@ -101,7 +101,7 @@ func (s *Service) look(ctx context.Context, volume string, asked ...filesystem.M
 	case !errors.Is(err, fs.ErrNotExist):
 		logr.FromContextOrDiscard(ctx).Error(err, "What the volume was staged with is not known", "volume", volume)
 	}
-	nqn := subsystemNQN(volume)
+	nqn := v1alpha1.SubsystemNQN(volume)
 	if seen.controllers, err = s.Initiator.Controllers(nqn); err != nil {
 		return seen, err
 	}

@@ -24,7 +24,7 @@ import (
 func (s *suite) listen(portals ...string) {
 	s.Helper()
 	must(s, s.kernel.Serve(nodetest.Subsystem{
-		NQN: v1alpha1.NQNPrefix + vol, Portals: portals, Hosts: []string{s.service.HostNQN},
+		NQN: v1alpha1.SubsystemNQN(vol), Portals: portals, Hosts: []string{s.service.HostNQN},
 		Namespaces: []nodetest.Namespace{{NGUID: nguid, SizeBytes: size}},
 	}))
 	s.context.Portals = []v1alpha1.Portal{

@@ -70,7 +70,7 @@ func (s *suite) swapNames() {
 	for _, name := range s.kernel.Controllers() {
 		must(s, s.kernel.Drop(name))
 	}
-	for _, nqn := range []string{v1alpha1.NQNPrefix + "pvc-2", s.context.NQN} {
+	for _, nqn := range []string{v1alpha1.SubsystemNQN("pvc-2"), s.context.NQN} {
 		_, err := s.kernel.Create("transport=tcp,traddr=10.0.0.1,trsvcid=4420,nqn=" + nqn + ",hostnqn=" + s.service.HostNQN)
 		must(s, err)
 	}
@@ -92,7 +92,7 @@ func TestVolumesThatSwapDeviceNames(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := setUp(t)
 			must(t, s.kernel.Serve(nodetest.Subsystem{
-				NQN: v1alpha1.NQNPrefix + "pvc-2", Portals: []string{"10.0.0.1:4420"}, Hosts: []string{s.service.HostNQN},
+				NQN: v1alpha1.SubsystemNQN("pvc-2"), Portals: []string{"10.0.0.1:4420"}, Hosts: []string{s.service.HostNQN},
 				Namespaces: []nodetest.Namespace{{NGUID: neighbour, SizeBytes: size}},
 			}))
 			if c.published {

@@ -74,7 +74,7 @@ func TestLabVolumeOverBothTransportsWithoutRDMA(t *testing.T) {
 		l.Expect(v.health()).To(ConsistOf(And(HavePrefix("DEGRADED PathLost: "), ContainSubstring("none to RDMA 127.0.0.1 port 4421"))))
 		must(t, l.service.MendPaths(v.timeout()))
 	}
-	err := l.initiator.Connect(v.timeout(), fabrics.Connection{NQN: v.context.NQN, Portals: []v1alpha1.Portal{none}, CtrlLossTimeoutSeconds: -1})
+	err := l.initiator.Connect(v.timeout(), fabrics.Connection{NQN: v.context.NQN, Portals: []v1alpha1.Portal{none}, Connection: v1alpha1.Connection{CtrlLossTimeoutSeconds: -1}})
 	l.Expect(err).To(Or(MatchError(fabrics.ErrUnreachable), MatchError(fabrics.ErrUnsupported)))
 	t.Log(err)
 }

@@ -156,7 +156,7 @@ func (l *lab) volume(id string, sizeBytes int64, nguid string, ports ...*port) *
 // volumeIn makes one with its file in a folder.
 func (l *lab) volumeIn(dir, id string, sizeBytes int64, nguid string, ports ...*port) *volume {
 	l.Helper()
-	v := &volume{lab: l, id: id, file: filepath.Join(dir, id+".img"), subsystem: filepath.Join(nvmet, "subsystems", v1alpha1.NQNPrefix+id)}
+	v := &volume{lab: l, id: id, file: filepath.Join(dir, id+".img"), subsystem: filepath.Join(nvmet, "subsystems", v1alpha1.SubsystemNQN(id))}
 	must(l, os.WriteFile(v.file, nil, 0o600))
 	must(l, os.Truncate(v.file, sizeBytes))
 	namespace := v.subsystem + "/namespaces/1"
@@ -177,7 +177,7 @@ func (l *lab) volumeIn(dir, id string, sizeBytes int64, nguid string, ports ...*
 	l.write(namespace+"/enable", "1")
 	v.admit()
 	v.context = publishcontext.Context{
-		NQN: v1alpha1.NQNPrefix + id, NGUID: nguid, SizeBytes: sizeBytes, Blank: true, IOQueues: 2, QueueDepth: 128, CtrlLossTimeoutSeconds: -1,
+		NQN: v1alpha1.SubsystemNQN(id), NGUID: nguid, SizeBytes: sizeBytes, Blank: true, Connection: v1alpha1.Connection{IOQueues: 2, QueueDepth: 128, CtrlLossTimeoutSeconds: -1},
 	}
 	for _, p := range ports {
 		p.open(v)

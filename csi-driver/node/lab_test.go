@@ -296,7 +296,7 @@ func TestLabNamesAreKeptWhileADeviceIsOpen(t *testing.T) {
 		t.Helper()
 		c := v.context
 		must(t, l.initiator.Connect(v.timeout(), fabrics.Connection{
-			NQN: c.NQN, Portals: c.Portals, IOQueues: c.IOQueues, QueueDepth: c.QueueDepth, CtrlLossTimeoutSeconds: c.CtrlLossTimeoutSeconds,
+			NQN: c.NQN, Portals: c.Portals, Connection: c.Connection,
 		}))
 		ns, err := l.initiator.WaitNamespace(v.timeout(), fabrics.ID{NQN: c.NQN, NGUID: c.NGUID}, c.SizeBytes)
 		must(t, err)

@@ -122,9 +122,6 @@ func (s *Service) NodeGetCapabilities(context.Context, *csi.NodeGetCapabilitiesR
 // Wait returns when no call changes anything on this machine any more, or when the context ends.
 func (s *Service) Wait(ctx context.Context) error { return s.calls.wait(ctx) }
 
-// subsystemNQN of a volume. The one place that knows that a volume has a subsystem of its own.
-func subsystemNQN(volumeID string) string { return v1alpha1.NQNPrefix + volumeID }
-
 // usage is how a volume is to be used.
 type usage struct {
 	block      bool
@@ -244,7 +241,7 @@ func (s *Service) device(m filesystem.Mount) (fabrics.Namespace, error) {
 // deviceOf is device, and fails with errOtherVolume when what is shown is not of the volume.
 func (s *Service) deviceOf(volumeID string, m filesystem.Mount) (fabrics.Namespace, error) {
 	ns, err := s.device(m)
-	if err == nil && ns.NQN != subsystemNQN(volumeID) {
+	if err == nil && ns.NQN != v1alpha1.SubsystemNQN(volumeID) {
 		err = fmt.Errorf("%w: %s shows volume %s", errOtherVolume, m.Path, strings.TrimPrefix(ns.NQN, v1alpha1.NQNPrefix))
 	}
 	return ns, err
@@ -256,7 +253,7 @@ func decode(volumeID string, m map[string]string) (publishcontext.Context, error
 	if err != nil {
 		return at, invalid("%v", err)
 	}
-	if want := subsystemNQN(volumeID); at.NQN != want {
+	if want := v1alpha1.SubsystemNQN(volumeID); at.NQN != want {
 		return at, invalid("publish context: nqn is %s, and this volume's is %s", at.NQN, want)
 	}
 	return at, nil

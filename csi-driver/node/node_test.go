@@ -171,7 +171,7 @@ func TestStagedForWritingAfterItWasReadOnly(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := setUp(t)
 			must(t, s.kernel.Serve(nodetest.Subsystem{
-				NQN: v1alpha1.NQNPrefix + vol, Portals: []string{"10.0.0.1:4420"}, Hosts: []string{s.service.HostNQN},
+				NQN: v1alpha1.SubsystemNQN(vol), Portals: []string{"10.0.0.1:4420"}, Hosts: []string{s.service.HostNQN},
 				Namespaces: []nodetest.Namespace{{NGUID: nguid, SizeBytes: size}, {NGUID: neighbour, SizeBytes: size}},
 			}))
 			must(t, s.stage(readers()[0]))
@@ -361,7 +361,7 @@ func TestStageAfterAFormerHost(t *testing.T) {
 	c := mountCapability("ext4")
 	must(t, s.stage(c))
 	s.becomeAnother()
-	want(t, s.stage(c), codes.FailedPrecondition, "connected as "+v1alpha1.HostNQNPrefix+uid, "/staging")
+	want(t, s.stage(c), codes.FailedPrecondition, "connected as "+v1alpha1.HostNQN(uid), "/staging")
 	s.wantMounts("staging ext4 rw")
 	if got := s.kernel.Creations(); len(got) != 1 {
 		t.Errorf("connected %d times", len(got))
@@ -389,7 +389,7 @@ func TestUnstageRefusesAnotherVolumesPath(t *testing.T) {
 func TestStageAgainAfterTheConnectionWasLost(t *testing.T) {
 	// Another volume may get the device's name meanwhile; else the volume gets it again.
 	other := nodetest.Subsystem{
-		NQN: v1alpha1.NQNPrefix + "pvc-2", Portals: []string{"10.0.0.1:4420"},
+		NQN: v1alpha1.SubsystemNQN("pvc-2"), Portals: []string{"10.0.0.1:4420"},
 		Namespaces: []nodetest.Namespace{{NGUID: strings.Repeat("f", 32), SizeBytes: size}},
 	}
 	for name, c := range map[string]struct {

@@ -27,10 +27,7 @@ const (
 )
 
 func connection(at publishcontext.Context) fabrics.Connection {
-	return fabrics.Connection{
-		NQN: at.NQN, Portals: at.Portals, IOQueues: at.IOQueues,
-		QueueDepth: at.QueueDepth, CtrlLossTimeoutSeconds: at.CtrlLossTimeoutSeconds,
-	}
+	return fabrics.Connection{NQN: at.NQN, Portals: at.Portals, Connection: at.Connection}
 }
 
 // Keep mends paths, and forgets what is of no use any more, again and again until the context ends.

@@ -116,11 +116,11 @@ func TestPortalOverRDMAIsTriedOnceForAllVolumes(t *testing.T) {
 	must(t, s.stage(blockCapability()))
 	const other, otherNGUID = "pvc-2", "1a0b0c0d0e0f40018203040506070809"
 	must(t, s.kernel.Serve(nodetest.Subsystem{
-		NQN: v1alpha1.NQNPrefix + other, Portals: []string{"10.0.0.1:4420", "10.0.0.1:4421"}, Hosts: []string{s.service.HostNQN},
+		NQN: v1alpha1.SubsystemNQN(other), Portals: []string{"10.0.0.1:4420", "10.0.0.1:4421"}, Hosts: []string{s.service.HostNQN},
 		Namespaces: []nodetest.Namespace{{NGUID: otherNGUID, SizeBytes: size}},
 	}))
 	second := s.context
-	second.NQN, second.NGUID = v1alpha1.NQNPrefix+other, otherNGUID
+	second.NQN, second.NGUID = v1alpha1.SubsystemNQN(other), otherNGUID
 	must(t, os.MkdirAll(s.path("other"), 0o750))
 	_, err := s.NodeStageVolume(t.Context(), &csi.NodeStageVolumeRequest{
 		VolumeId: other, StagingTargetPath: s.path("other"), VolumeCapability: blockCapability(), PublishContext: second.Encode(),

@@ -105,7 +105,7 @@ func TestPermissionOfAVolumeWithTheSameName(t *testing.T) {
 	s.stageAndLose()
 	s.context.NGUID = strings.Repeat("f", 32)
 	must(t, s.kernel.Serve(nodetest.Subsystem{
-		NQN: v1alpha1.NQNPrefix + vol, Portals: []string{firstPortal}, Hosts: []string{s.service.HostNQN},
+		NQN: v1alpha1.SubsystemNQN(vol), Portals: []string{firstPortal}, Hosts: []string{s.service.HostNQN},
 		Namespaces: []nodetest.Namespace{{NGUID: s.context.NGUID, SizeBytes: size}},
 	}))
 	must(t, s.stage(mountCapability("ext4")))

@@ -11,6 +11,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/go-logr/logr"
 
+	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/csi-driver/node/internal/fabrics"
 	"github.com/weft-storage/weft/csi-driver/node/internal/filesystem"
 	"github.com/weft-storage/weft/csi-driver/publishcontext"
@@ -213,7 +214,7 @@ func (s *Service) NodeUnstageVolume(ctx context.Context, r *csi.NodeUnstageVolum
 		if err := required(field{"staging_target_path", path}); err != nil {
 			return nil, err
 		}
-		id := fabrics.ID{NQN: subsystemNQN(r.GetVolumeId())}
+		id := fabrics.ID{NQN: v1alpha1.SubsystemNQN(r.GetVolumeId())}
 		mark := filepath.Join(path, blockMark)
 		// The mark last: a filesystem that is mounted over it may have failed, and then nothing below it can be looked at.
 		for _, p := range []string{path, mark} {

@@ -76,10 +76,10 @@ func (s *suite) stageOther(id string) error {
 	s.Helper()
 	guid := strings.Repeat(strings.TrimPrefix(id, "pvc-"), 32)
 	must(s, s.kernel.Serve(nodetest.Subsystem{
-		NQN: v1alpha1.NQNPrefix + id, Portals: []string{"10.0.0.1:4420"}, Hosts: []string{s.service.HostNQN},
+		NQN: v1alpha1.SubsystemNQN(id), Portals: []string{"10.0.0.1:4420"}, Hosts: []string{s.service.HostNQN},
 		Namespaces: []nodetest.Namespace{{NGUID: guid, SizeBytes: size}},
 	}))
-	at := publishcontext.Context{NQN: v1alpha1.NQNPrefix + id, NGUID: guid, SizeBytes: size, Portals: s.context.Portals, IOQueues: 2, QueueDepth: 128, CtrlLossTimeoutSeconds: -1}
+	at := publishcontext.Context{NQN: v1alpha1.SubsystemNQN(id), NGUID: guid, SizeBytes: size, Portals: s.context.Portals, Connection: v1alpha1.Connection{IOQueues: 2, QueueDepth: 128, CtrlLossTimeoutSeconds: -1}}
 	_, err := s.NodeStageVolume(s.Context(), &csi.NodeStageVolumeRequest{
 		VolumeId: id, StagingTargetPath: s.path("staging-" + id), VolumeCapability: blockCapability(), PublishContext: at.Encode(),
 	})
@@ -146,7 +146,7 @@ func TestStuckKernelTakesNoFurtherVolume(t *testing.T) {
 			func(s *suite) (func(), func() error) {
 				return s.kernel.Hold(), func() error { return s.stage(blockCapability()) }
 			},
-			v1alpha1.ReasonKernelCallStuck, []string{"connecting to traddr 10.0.0.1, trsvcid 4420, nqn " + v1alpha1.NQNPrefix + vol + " has not returned since"},
+			v1alpha1.ReasonKernelCallStuck, []string{"connecting to traddr 10.0.0.1, trsvcid 4420, nqn " + v1alpha1.SubsystemNQN(vol) + " has not returned since"},
 		},
 		"a device that does not open": {
 			func(s *suite) (func(), func() error) {

@@ -84,9 +84,9 @@ func setUp(t testing.TB) *suite {
 	s := &suite{
 		TB: t, kernel: k, mounter: m, programs: programs, dir: dir, clock: clock, watch: watch, going: service.Initiator.(*fabrics.Host).Going, service: service,
 		context: publishcontext.Context{
-			NQN: v1alpha1.NQNPrefix + vol, NGUID: nguid, SizeBytes: size, Blank: true,
-			Portals:  []v1alpha1.Portal{{Transport: v1alpha1.TransportTCP, Address: "10.0.0.1", Port: 4420}},
-			IOQueues: 2, QueueDepth: 128, CtrlLossTimeoutSeconds: -1,
+			NQN: v1alpha1.SubsystemNQN(vol), NGUID: nguid, SizeBytes: size, Blank: true,
+			Portals:    []v1alpha1.Portal{{Transport: v1alpha1.TransportTCP, Address: "10.0.0.1", Port: 4420}},
+			Connection: v1alpha1.Connection{IOQueues: 2, QueueDepth: 128, CtrlLossTimeoutSeconds: -1},
 		},
 	}
 	s.serve(size)
@@ -120,7 +120,7 @@ func (s *suite) dial() *grpc.ClientConn {
 func (s *suite) serve(sizeBytes int64) {
 	s.Helper()
 	must(s, s.kernel.Serve(nodetest.Subsystem{
-		NQN: v1alpha1.NQNPrefix + vol, Portals: []string{"10.0.0.1:4420"}, Hosts: []string{s.service.HostNQN},
+		NQN: v1alpha1.SubsystemNQN(vol), Portals: []string{"10.0.0.1:4420"}, Hosts: []string{s.service.HostNQN},
 		Namespaces: []nodetest.Namespace{{NGUID: nguid, SizeBytes: sizeBytes}},
 	}))
 }

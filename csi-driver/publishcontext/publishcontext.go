@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package attachment is what the CSI controller tells a node about a volume
-// that it may connect to: CSI's publish context. The controller encodes it, the node decodes it; it holds no secret.
+// Package publishcontext is what the CSI controller tells a node about a volume that it may connect to, CSI's publish context, and
+// what else both must say alike. The controller encodes the context, the node decodes it; it holds no secret.
 package publishcontext
 
 import (
@@ -44,8 +44,8 @@ type Context struct {
 	AllowFormat bool
 	// Portals to connect to, at least one; with several, the kernel's multipath uses them all.
 	Portals []v1alpha1.Portal
-	// IOQueues, QueueDepth and CtrlLossTimeoutSeconds as in v1alpha1.Connection.
-	IOQueues, QueueDepth, CtrlLossTimeoutSeconds int32
+	// Connection settings of the volume; which transports it uses is in Portals alone.
+	v1alpha1.Connection
 }
 
 // MayFormat tells whether the node may format the volume, once in this attachment.
@@ -76,16 +76,18 @@ func (c Context) Encode() map[string]string {
 func Decode(m map[string]string) (Context, error) {
 	d := decoder{m: m}
 	c := Context{
-		NQN:                    d.text(keyNQN),
-		NGUID:                  d.text(keyNGUID),
-		Attachment:             d.integer(keyAttachment, 64),
-		SizeBytes:              d.integer(keySize, 64),
-		Blank:                  d.boolean(keyBlank),
-		AllowFormat:            d.boolean(keyAllowFormat),
-		Portals:                d.portals(keyPortals),
-		IOQueues:               int32(d.integer(keyIOQueues, 32)),
-		QueueDepth:             int32(d.integer(keyQueueDepth, 32)),
-		CtrlLossTimeoutSeconds: int32(d.integer(keyCtrlLossTimeout, 32)),
+		NQN:         d.text(keyNQN),
+		NGUID:       d.text(keyNGUID),
+		Attachment:  d.integer(keyAttachment, 64),
+		SizeBytes:   d.integer(keySize, 64),
+		Blank:       d.boolean(keyBlank),
+		AllowFormat: d.boolean(keyAllowFormat),
+		Portals:     d.portals(keyPortals),
+		Connection: v1alpha1.Connection{
+			IOQueues:               int32(d.integer(keyIOQueues, 32)),
+			QueueDepth:             int32(d.integer(keyQueueDepth, 32)),
+			CtrlLossTimeoutSeconds: int32(d.integer(keyCtrlLossTimeout, 32)),
+		},
 	}
 	if err := errors.Join(d.errs...); err != nil {
 		return Context{}, err

@@ -13,12 +13,12 @@ import (
 
 func sample() Context {
 	return Context{
-		NQN: v1alpha1.NQNPrefix + "pvc-1", NGUID: strings.Repeat("0a", 16), Attachment: 7, SizeBytes: 1 << 30, Blank: true,
+		NQN: v1alpha1.SubsystemNQN("pvc-1"), NGUID: strings.Repeat("0a", 16), Attachment: 7, SizeBytes: 1 << 30, Blank: true,
 		Portals: []v1alpha1.Portal{
 			{Transport: v1alpha1.TransportTCP, Address: "10.0.0.1", Port: 4420},
 			{Transport: v1alpha1.TransportRDMA, Address: "fd00::1", Port: 4421},
 		},
-		IOQueues: 2, QueueDepth: 128, CtrlLossTimeoutSeconds: -1,
+		Connection: v1alpha1.Connection{IOQueues: 2, QueueDepth: 128, CtrlLossTimeoutSeconds: -1},
 	}
 }
 

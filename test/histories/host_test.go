@@ -59,7 +59,7 @@ func (l *nodeLife) over() context.Context { return l.ctx }
 // records of what was staged; they outlive a process.
 func (h *host) records() string { return filepath.Join(h.dir, "staged") }
 
-func (h *host) nqn() string { return v1alpha1.HostNQNPrefix + h.uid }
+func (h *host) nqn() string { return v1alpha1.HostNQN(h.uid) }
 
 // process of the node plugin that is alive.
 func (h *host) process() *nodeLife {

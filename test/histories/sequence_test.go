@@ -247,7 +247,7 @@ func (w *world) expected() []string {
 		hosts := v.nqns()
 		for _, h := range v.hosts {
 			for t := range strings.SplitSeq(strings.ToLower(v.transports()), ",") {
-				add("%s is connected to %s over %s, live", h.name, v1alpha1.NQNPrefix+v.id, t)
+				add("%s is connected to %s over %s, live", h.name, v1alpha1.SubsystemNQN(v.id), t)
 			}
 			add("%s has the record %s.json", h.name, v.id)
 			add("%s has %s mounted", h.name, h.mounted(v))
@@ -255,7 +255,7 @@ func (w *world) expected() []string {
 		}
 		add("object %s: uuid %s, size %d of %d, hosts %v of %v, limits %v of %v, ready", v.id, v.uuid, v.size, v.size, hosts, hosts, v.limits, v.limits)
 		add("engine: volume %s of %d bytes, limits %v", v.uuid, v.size, v.limits)
-		add("engine: %s serves %s to %v", v1alpha1.NQNPrefix+v.id, v.uuid, hosts)
+		add("engine: %s serves %s to %v", v1alpha1.SubsystemNQN(v.id), v.uuid, hosts)
 	}
 	for _, s := range w.snapshots {
 		add("object %s: snapshot %s of %s, size %d, ready", s.id, s.uuid, s.of, s.size)

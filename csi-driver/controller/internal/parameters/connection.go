@@ -9,10 +9,11 @@ import (
 	"github.com/weft-storage/weft/api/v1alpha1"
 )
 
-// Connection returns the settings of a new volume on the target: what is
+// ConnectionTo returns the settings of a new volume on the target: what is
 // given, else the default, lowered to what the target can do. A setting
-// that is given and that the target cannot do is an *Error: the kernel would lower it without a word.
-func (p Parameters) Connection(target string, transports []v1alpha1.Transport) (v1alpha1.Connection, error) {
+// that is given and that the target cannot do is an *Error: the kernel would lower it without a word. What a node of the target
+// serves may be less still; that is for placement to see.
+func (p Parameters) ConnectionTo(target string, transports []v1alpha1.Transport) (v1alpha1.Connection, error) {
 	var types []v1alpha1.TransportType
 	for _, t := range transports {
 		if !slices.Contains(types, t.Type) {
@@ -37,14 +38,14 @@ func (p Parameters) Connection(target string, transports []v1alpha1.Transport) (
 		return v1alpha1.Connection{}, &Error{Problems: problems}
 	}
 	if c.CtrlLossTimeoutSeconds == 0 {
-		c.CtrlLossTimeoutSeconds = defaultCtrlLossTimeout
+		c.CtrlLossTimeoutSeconds = v1alpha1.CtrlLossTimeoutForever
 	}
-	queues := limitOf(c.Transports, transports, maxIOQueues, func(t v1alpha1.Transport) int32 { return t.MaxIOQueues })
-	depth := limitOf(c.Transports, transports, maxQueueDepth, func(t v1alpha1.Transport) int32 { return t.QueueDepth })
+	queues := limitOf(c.Transports, transports, v1alpha1.MaxIOQueues, func(t v1alpha1.Transport) int32 { return t.MaxIOQueues })
+	depth := limitOf(c.Transports, transports, v1alpha1.MaxQueueDepth, func(t v1alpha1.Transport) int32 { return t.QueueDepth })
 	var problem string
-	c.IOQueues, problem = bounded(p.IOQueues, defaultIOQueues, queues, IOQueues, "maxIOQueues", target)
+	c.IOQueues, problem = bounded(p.IOQueues, v1alpha1.DefaultAttachmentIOQueues, queues, IOQueues, "maxIOQueues", target)
 	problems = append(problems, problem)
-	c.QueueDepth, problem = bounded(p.QueueDepth, defaultQueueDepth, depth, QueueDepth, "queueDepth", target)
+	c.QueueDepth, problem = bounded(p.QueueDepth, v1alpha1.DefaultQueueDepth, depth, QueueDepth, "queueDepth", target)
 	problems = append(problems, problem)
 	problems = slices.DeleteFunc(problems, func(s string) bool { return s == "" })
 	if len(problems) > 0 {

@@ -45,17 +45,11 @@ const (
 // provisionerPrefix of the keys that are for csi-provisioner.
 const provisionerPrefix = "csi.storage.k8s.io/"
 
-// Bounds are those of v1alpha1.Connection, except for the shortest ctrlLossTimeout. The kernel makes ctrl_loss_tmo / reconnect_delay
+// Bounds of ctrlLossTimeout. The shortest is longer than that of v1alpha1.Connection: the kernel makes ctrl_loss_tmo / reconnect_delay
 // tries and then gives the volume up: with fewer than five, the restart of a target would break its volumes, or one that is busy.
 const (
-	minIOQueues, maxIOQueues     = 1, 127
-	minQueueDepth, maxQueueDepth = 16, 1024
-	minCtrlLossTimeout           = 5 * v1alpha1.ReconnectDelay
-	maxCtrlLossTimeout           = 24 * time.Hour
-
-	defaultIOQueues        = 2
-	defaultQueueDepth      = 128
-	defaultCtrlLossTimeout = -1
+	minCtrlLossTimeout = 5 * v1alpha1.ReconnectDelay
+	maxCtrlLossTimeout = v1alpha1.MaxCtrlLossTimeoutSeconds * time.Second
 )
 
 // forever is how people write a ctrlLossTimeout without end.
@@ -83,10 +77,8 @@ func (e *Error) Error() string {
 type Parameters struct {
 	// Target is the NvmfTarget's name.
 	Target string
-	// Transports, sorted; none when not given.
-	Transports []v1alpha1.TransportType
-	// IOQueues, QueueDepth and CtrlLossTimeoutSeconds as in v1alpha1.Connection; 0 when not given.
-	IOQueues, QueueDepth, CtrlLossTimeoutSeconds int32
+	// Connection settings, with sorted transports; what is not given is empty or 0.
+	v1alpha1.Connection
 	// QoS limits, nil when none are given. They may change later.
 	QoS *v1alpha1.VolumeQoS
 	// Zones, sorted; none when not given.
@@ -119,11 +111,11 @@ var fixedSetters = []setter{
 		return err
 	}},
 	{IOQueues, func(p *Parameters, v string) (err error) {
-		p.IOQueues, err = integer(IOQueues, v, minIOQueues, maxIOQueues)
+		p.IOQueues, err = integer(IOQueues, v, v1alpha1.MinIOQueues, v1alpha1.MaxIOQueues)
 		return err
 	}},
 	{QueueDepth, func(p *Parameters, v string) (err error) {
-		p.QueueDepth, err = integer(QueueDepth, v, minQueueDepth, maxQueueDepth)
+		p.QueueDepth, err = integer(QueueDepth, v, v1alpha1.MinQueueDepth, v1alpha1.MaxQueueDepth)
 		return err
 	}},
 	{CtrlLossTimeout, func(p *Parameters, v string) (err error) {
@@ -209,7 +201,7 @@ func integer(key, v string, low, high int64) (int32, error) {
 // ctrlLossTimeout reads seconds (600), a duration (10m), or a wait without end (forever, or the kernel's -1).
 func ctrlLossTimeout(v string) (int32, error) {
 	if v == forever || v == "-1" {
-		return -1, nil
+		return v1alpha1.CtrlLossTimeoutForever, nil
 	}
 	d, err := time.ParseDuration(v)
 	if n, nerr := strconv.ParseInt(v, 10, 32); nerr == nil {
@@ -217,7 +209,8 @@ func ctrlLossTimeout(v string) (int32, error) {
 	}
 	if err != nil || d < minCtrlLossTimeout || d > maxCtrlLossTimeout || d%time.Second != 0 {
 		return 0, fmt.Errorf("%s: %q is not a time that a host can wait for a target; "+
-			"write whole seconds from %d to 86400 (600), a duration (10m), or %s", CtrlLossTimeout, v, int(minCtrlLossTimeout.Seconds()), forever)
+			"write whole seconds from %d to %d (600), a duration (10m), or %s", CtrlLossTimeout, v,
+			int(minCtrlLossTimeout.Seconds()), v1alpha1.MaxCtrlLossTimeoutSeconds, forever)
 	}
 	return int32(d / time.Second), nil
 }

@@ -27,12 +27,12 @@ func TestParseAcceptsWhatIsDocumented(t *testing.T) {
 				pvName: "pvc-1", pvcName: "data", pvcNamespace: "shop",
 			},
 			Parameters{
-				Target: "fast", Transports: rdma, IOQueues: 8, QueueDepth: 1024, CtrlLossTimeoutSeconds: 600, FSType: "xfs",
+				Target: "fast", Connection: v1alpha1.Connection{Transports: rdma, IOQueues: 8, QueueDepth: 1024, CtrlLossTimeoutSeconds: 600}, FSType: "xfs",
 				PVName: "pvc-1", PVCName: "data", PVCNamespace: "shop",
 			},
 		},
-		"both transports":                {map[string]string{Target: "t", Transport: "RDMA,TCP"}, Parameters{Target: "t", Transports: rdmaAndTCP}},
-		"both transports, the other way": {map[string]string{Target: "t", Transport: "TCP, RDMA"}, Parameters{Target: "t", Transports: rdmaAndTCP}},
+		"both transports":                {map[string]string{Target: "t", Transport: "RDMA,TCP"}, Parameters{Target: "t", Connection: v1alpha1.Connection{Transports: rdmaAndTCP}}},
+		"both transports, the other way": {map[string]string{Target: "t", Transport: "TCP, RDMA"}, Parameters{Target: "t", Connection: v1alpha1.Connection{Transports: rdmaAndTCP}}},
 		"limits": {
 			map[string]string{Target: "t", IOPS: "3000", Bandwidth: "1Gi", ReadBandwidth: "1048576", WriteBandwidth: "7Mi"},
 			Parameters{Target: "t", QoS: &v1alpha1.VolumeQoS{IOPS: new(int64(3000)), BandwidthMiBps: new(int64(1024)), ReadBandwidthMiBps: new(int64(1)), WriteBandwidthMiBps: new(int64(7))}},
@@ -43,15 +43,15 @@ func TestParseAcceptsWhatIsDocumented(t *testing.T) {
 		},
 		"lower bounds": {
 			map[string]string{Target: "t", IOQueues: "1", QueueDepth: "16", CtrlLossTimeout: "10"},
-			Parameters{Target: "t", IOQueues: 1, QueueDepth: 16, CtrlLossTimeoutSeconds: 10},
+			Parameters{Target: "t", Connection: v1alpha1.Connection{IOQueues: 1, QueueDepth: 16, CtrlLossTimeoutSeconds: 10}},
 		},
 		"upper bounds": {
 			map[string]string{Target: "t", IOQueues: "127", QueueDepth: "1024", CtrlLossTimeout: "24h"},
-			Parameters{Target: "t", IOQueues: 127, QueueDepth: 1024, CtrlLossTimeoutSeconds: 86400},
+			Parameters{Target: "t", Connection: v1alpha1.Connection{IOQueues: 127, QueueDepth: 1024, CtrlLossTimeoutSeconds: 86400}},
 		},
-		"a duration":      {map[string]string{Target: "t", CtrlLossTimeout: "10m30s"}, Parameters{Target: "t", CtrlLossTimeoutSeconds: 630}},
-		"for ever":        {map[string]string{Target: "t", CtrlLossTimeout: "forever"}, Parameters{Target: "t", CtrlLossTimeoutSeconds: -1}},
-		"the kernel's -1": {map[string]string{Target: "t", CtrlLossTimeout: "-1"}, Parameters{Target: "t", CtrlLossTimeoutSeconds: -1}},
+		"a duration":      {map[string]string{Target: "t", CtrlLossTimeout: "10m30s"}, Parameters{Target: "t", Connection: v1alpha1.Connection{CtrlLossTimeoutSeconds: 630}}},
+		"for ever":        {map[string]string{Target: "t", CtrlLossTimeout: "forever"}, Parameters{Target: "t", Connection: v1alpha1.Connection{CtrlLossTimeoutSeconds: -1}}},
+		"the kernel's -1": {map[string]string{Target: "t", CtrlLossTimeout: "-1"}, Parameters{Target: "t", Connection: v1alpha1.Connection{CtrlLossTimeoutSeconds: -1}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := Parse(tc.in)
@@ -131,17 +131,17 @@ func TestConnectionFillsInDefaultsWithinTheTargetsLimits(t *testing.T) {
 	}{
 		"the target's first transport": {Parameters{},
 			v1alpha1.Connection{Transports: rdma, IOQueues: 2, QueueDepth: 128, CtrlLossTimeoutSeconds: -1}},
-		"defaults lowered to the target's weakest portal": {Parameters{Transports: tcp},
+		"defaults lowered to the target's weakest portal": {Parameters{Connection: v1alpha1.Connection{Transports: tcp}},
 			v1alpha1.Connection{Transports: tcp, IOQueues: 2, QueueDepth: 64, CtrlLossTimeoutSeconds: -1}},
-		"defaults lowered to the weakest portal of both transports": {Parameters{Transports: rdmaAndTCP},
+		"defaults lowered to the weakest portal of both transports": {Parameters{Connection: v1alpha1.Connection{Transports: rdmaAndTCP}},
 			v1alpha1.Connection{Transports: rdmaAndTCP, IOQueues: 2, QueueDepth: 64, CtrlLossTimeoutSeconds: -1}},
-		"as given, within what both transports take": {Parameters{Transports: rdmaAndTCP, IOQueues: 4, QueueDepth: 64},
+		"as given, within what both transports take": {Parameters{Connection: v1alpha1.Connection{Transports: rdmaAndTCP, IOQueues: 4, QueueDepth: 64}},
 			v1alpha1.Connection{Transports: rdmaAndTCP, IOQueues: 4, QueueDepth: 64, CtrlLossTimeoutSeconds: -1}},
-		"as given": {Parameters{Transports: rdma, IOQueues: 16, QueueDepth: 256, CtrlLossTimeoutSeconds: 60},
+		"as given": {Parameters{Connection: v1alpha1.Connection{Transports: rdma, IOQueues: 16, QueueDepth: 256, CtrlLossTimeoutSeconds: 60}},
 			v1alpha1.Connection{Transports: rdma, IOQueues: 16, QueueDepth: 256, CtrlLossTimeoutSeconds: 60}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := tc.p.Connection("fast", both)
+			got, err := tc.p.ConnectionTo("fast", both)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -158,15 +158,15 @@ func TestConnectionRefusesWhatTheTargetCannotDo(t *testing.T) {
 		transports []v1alpha1.Transport
 		want       string
 	}{
-		"a transport it lacks": {Parameters{Transports: rdma}, both[1:], `target "fast" has no RDMA, it has TCP;`},
-		"one of two it lacks":  {Parameters{Transports: rdmaAndTCP}, both[:1], `target "fast" has no TCP, it has RDMA;`},
-		"too many for one":     {Parameters{Transports: rdmaAndTCP, IOQueues: 16}, both[:2], `ioQueues: 16 is more than the 8 that target "fast" takes over TCP; lower it, or raise maxIOQueues of the target's TCP transport`},
-		"more than any takes":  {Parameters{IOQueues: 127}, []v1alpha1.Transport{{Type: v1alpha1.TransportTCP, MaxIOQueues: 126}}, `127 is more than the 126 that target "fast" takes over TCP`},
-		"too many queues":      {Parameters{Transports: tcp, IOQueues: 5}, both, `ioQueues: 5 is more than the 4 that target "fast" takes over TCP`},
-		"too deep":             {Parameters{QueueDepth: 512}, both, `queueDepth: 512 is more than the 256 that target "fast" takes over RDMA`},
+		"a transport it lacks": {Parameters{Connection: v1alpha1.Connection{Transports: rdma}}, both[1:], `target "fast" has no RDMA, it has TCP;`},
+		"one of two it lacks":  {Parameters{Connection: v1alpha1.Connection{Transports: rdmaAndTCP}}, both[:1], `target "fast" has no TCP, it has RDMA;`},
+		"too many for one":     {Parameters{Connection: v1alpha1.Connection{Transports: rdmaAndTCP, IOQueues: 16}}, both[:2], `ioQueues: 16 is more than the 8 that target "fast" takes over TCP; lower it, or raise maxIOQueues of the target's TCP transport`},
+		"more than any takes":  {Parameters{Connection: v1alpha1.Connection{IOQueues: 127}}, []v1alpha1.Transport{{Type: v1alpha1.TransportTCP, MaxIOQueues: 126}}, `127 is more than the 126 that target "fast" takes over TCP`},
+		"too many queues":      {Parameters{Connection: v1alpha1.Connection{Transports: tcp, IOQueues: 5}}, both, `ioQueues: 5 is more than the 4 that target "fast" takes over TCP`},
+		"too deep":             {Parameters{Connection: v1alpha1.Connection{QueueDepth: 512}}, both, `queueDepth: 512 is more than the 256 that target "fast" takes over RDMA`},
 	} {
 		t.Run(name, func(t *testing.T) {
-			_, err := tc.p.Connection("fast", tc.transports)
+			_, err := tc.p.ConnectionTo("fast", tc.transports)
 			if err == nil || !strings.Contains(err.Error(), tc.want) {
 				t.Errorf("got %v, want %q", err, tc.want)
 			}
@@ -181,10 +181,10 @@ func TestDifferencesComparesOnlyWhatIsGiven(t *testing.T) {
 	if d := (Parameters{Target: "fast"}).Differences(spec); len(d) != 0 {
 		t.Errorf("defaults differ: %v", d)
 	}
-	if d := (Parameters{Target: "fast", Transports: tcp, IOQueues: 2, QueueDepth: 64, CtrlLossTimeoutSeconds: -1}).Differences(spec); len(d) != 0 {
+	if d := (Parameters{Target: "fast", Connection: v1alpha1.Connection{Transports: tcp, IOQueues: 2, QueueDepth: 64, CtrlLossTimeoutSeconds: -1}}).Differences(spec); len(d) != 0 {
 		t.Errorf("the same settings differ: %v", d)
 	}
-	d := Parameters{Target: "slow", Transports: rdma, IOQueues: 4, QueueDepth: 128, CtrlLossTimeoutSeconds: 5}.Differences(spec)
+	d := Parameters{Target: "slow", Connection: v1alpha1.Connection{Transports: rdma, IOQueues: 4, QueueDepth: 128, CtrlLossTimeoutSeconds: 5}}.Differences(spec)
 	want := []string{"target is fast, not slow", "transport is TCP, not RDMA", "ioQueues is 2, not 4", "queueDepth is 64, not 128", "ctrlLossTimeout is -1, not 5"}
 	if diff := cmp.Diff(want, d); diff != "" {
 		t.Error(diff)
@@ -206,7 +206,7 @@ func TestDifferencesOfTransports(t *testing.T) {
 		"the one that it has": {rdma, rdma, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
-			d := Parameters{Target: "fast", Transports: tc.asked}.Differences(v1alpha1.NvmfVolumeSpec{Target: "fast", Connection: v1alpha1.Connection{Transports: tc.has}})
+			d := Parameters{Target: "fast", Connection: v1alpha1.Connection{Transports: tc.asked}}.Differences(v1alpha1.NvmfVolumeSpec{Target: "fast", Connection: v1alpha1.Connection{Transports: tc.has}})
 			if strings.Join(d, "; ") != tc.want {
 				t.Errorf("got %q, want %q", d, tc.want)
 			}

@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/internal/text"
 )
 
 // Promise is space that was given to a volume or snapshot, whether it exists yet, exists, or is being deleted. A
@@ -40,8 +41,9 @@ const SnapshotPrefix = "snapshot/"
 type Request struct {
 	// Target whose nodes come into question; empty for all targets.
 	Target string
-	// Transports that the node must serve, all of them; none for any.
-	Transports []v1alpha1.TransportType
+	// Connection that every portal of its transports must serve on the node, and the node must have one of each. What is empty or 0
+	// is not asked for.
+	Connection v1alpha1.Connection
 	// SizeBytes of the volume.
 	SizeBytes int64
 	// Avoid nodes that have said they have no room.
@@ -112,12 +114,7 @@ func (e *NoRoomError) Error() string {
 // listed nodes in an error: an Event's message has at most 1024 bytes.
 const listed = 8
 
-func list(items []string) string {
-	if more := len(items) - listed; more > 0 {
-		items = append(slices.Clone(items[:listed]), fmt.Sprintf("and %d more", more))
-	}
-	return strings.Join(items, "; ")
-}
+func list(items []string) string { return text.Few(items, listed, "; ") }
 
 func bytes(n int64) string { return resource.NewQuantity(max(n, 0), resource.BinarySI).String() }
 
@@ -157,7 +154,7 @@ func Candidates(req Request, nodes []v1alpha1.NvmfNode, promises []Promise) (can
 			refusals = append(refusals, Refusal{Node: n.Name, Reason: fmt.Sprintf("it is in zone %q, not in %s", zone, strings.Join(req.Zones, " or "))})
 			continue
 		}
-		if reason := refusal(n, req.Transports); reason != "" {
+		if reason := refusal(n, req.Connection); reason != "" {
 			refusals = append(refusals, Refusal{Node: n.Name, Reason: reason})
 			continue
 		}
@@ -174,7 +171,7 @@ func Candidates(req Request, nodes []v1alpha1.NvmfNode, promises []Promise) (can
 
 // refusal is the reason why a node takes no volumes, or empty. A node whose agent is not known to be silent
 // is taken at its word: AgentAlive is absent until the operator has first seen the agent's lease.
-func refusal(n *v1alpha1.NvmfNode, transports []v1alpha1.TransportType) string {
+func refusal(n *v1alpha1.NvmfNode, c v1alpha1.Connection) string {
 	if n.DeletionTimestamp != nil {
 		return "it is being removed"
 	}
@@ -191,9 +188,18 @@ func refusal(n *v1alpha1.NvmfNode, transports []v1alpha1.TransportType) string {
 	if ready.Status != metav1.ConditionTrue {
 		return explain("not ready", ready)
 	}
-	for _, t := range transports {
+	for _, t := range c.Transports {
 		if !slices.ContainsFunc(n.Spec.Plan.Portals, func(p v1alpha1.PlannedPortal) bool { return p.Transport == t }) {
 			return fmt.Sprintf("it does not serve %s", t)
+		}
+	}
+	for _, p := range n.Spec.Plan.Portals {
+		switch {
+		case !slices.Contains(c.Transports, p.Transport):
+		case c.IOQueues > p.MaxIOQueues:
+			return fmt.Sprintf("it serves %d I/O queues over %s, and ioQueues asks for %d", p.MaxIOQueues, p.Transport, c.IOQueues)
+		case c.QueueDepth > p.QueueDepth:
+			return fmt.Sprintf("it serves queues of %d commands over %s, and queueDepth asks for %d", p.QueueDepth, p.Transport, c.QueueDepth)
 		}
 	}
 	return ""

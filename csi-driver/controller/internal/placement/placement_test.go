@@ -77,9 +77,18 @@ func node(name string, options ...option) v1alpha1.NvmfNode {
 	return n
 }
 
+// deepRDMA asks for more than Nvmet serves over RDMA.
+var deepRDMA = v1alpha1.Connection{Transports: []v1alpha1.TransportType{v1alpha1.TransportRDMA}, IOQueues: 4, QueueDepth: 512}
+
+func portal(t v1alpha1.TransportType, queues, depth int32) option {
+	return func(n *v1alpha1.NvmfNode) {
+		n.Spec.Plan.Portals = append(n.Spec.Plan.Portals, v1alpha1.PlannedPortal{Portal: v1alpha1.Portal{Transport: t}, MaxIOQueues: queues, QueueDepth: depth})
+	}
+}
+
 func TestChoose(t *testing.T) {
 	tcp := func(size int64) Request {
-		return Request{Target: "fast", Transports: []v1alpha1.TransportType{v1alpha1.TransportTCP}, SizeBytes: size}
+		return Request{Target: "fast", Connection: v1alpha1.Connection{Transports: []v1alpha1.TransportType{v1alpha1.TransportTCP}}, SizeBytes: size}
 	}
 	for name, tc := range map[string]struct {
 		req      Request
@@ -124,15 +133,33 @@ func TestChoose(t *testing.T) {
 			tcp(gi), []v1alpha1.NvmfNode{node("a", pool("d", 10*gi)), node("b", pool("d", 20*gi), of("slow"))}, nil, "a",
 		},
 		"only who serves the transport": {
-			Request{Target: "fast", Transports: []v1alpha1.TransportType{v1alpha1.TransportRDMA}, SizeBytes: gi},
+			Request{Target: "fast", Connection: v1alpha1.Connection{Transports: []v1alpha1.TransportType{v1alpha1.TransportRDMA}}, SizeBytes: gi},
 			[]v1alpha1.NvmfNode{node("a", pool("d", 20*gi)), node("b", pool("d", 10*gi), serving(v1alpha1.TransportTCP, v1alpha1.TransportRDMA))}, nil, "b",
 		},
 		"only who serves both transports": {
-			Request{Target: "fast", Transports: []v1alpha1.TransportType{v1alpha1.TransportRDMA, v1alpha1.TransportTCP}, SizeBytes: gi},
+			Request{Target: "fast", Connection: v1alpha1.Connection{Transports: []v1alpha1.TransportType{v1alpha1.TransportRDMA, v1alpha1.TransportTCP}}, SizeBytes: gi},
 			[]v1alpha1.NvmfNode{
 				node("a", pool("d", 30*gi)), node("b", pool("d", 20*gi), serving(v1alpha1.TransportRDMA)),
 				node("c", pool("d", 10*gi), serving(v1alpha1.TransportTCP, v1alpha1.TransportRDMA)),
 			}, nil, "c",
+		},
+		"only who serves queues as deep as asked for": {
+			Request{Target: "fast", Connection: deepRDMA, SizeBytes: gi},
+			[]v1alpha1.NvmfNode{node("a", pool("d", 20*gi), portal(v1alpha1.TransportRDMA, 8, 256)), node("b", pool("d", 10*gi), portal(v1alpha1.TransportRDMA, 8, 512))},
+			nil, "b",
+		},
+		"what a transport serves that is not used": {
+			Request{Target: "fast", Connection: deepRDMA, SizeBytes: gi},
+			[]v1alpha1.NvmfNode{node("a", pool("d", gi), portal(v1alpha1.TransportRDMA, 8, 512), portal(v1alpha1.TransportTCP, 1, 16))}, nil, "a",
+		},
+		"what nobody asked for": {
+			Request{Target: "fast", Connection: v1alpha1.Connection{Transports: deepRDMA.Transports}, SizeBytes: gi},
+			[]v1alpha1.NvmfNode{node("a", pool("d", gi), portal(v1alpha1.TransportRDMA, 1, 16))}, nil, "a",
+		},
+		"a node without a plan says nothing against the others": {
+			Request{Target: "fast", Connection: deepRDMA, SizeBytes: gi},
+			[]v1alpha1.NvmfNode{node("a", pool("d", 20*gi), func(n *v1alpha1.NvmfNode) { n.Spec.Plan = nil }), node("b", pool("d", gi), portal(v1alpha1.TransportRDMA, 8, 512))},
+			nil, "b",
 		},
 		"nodes that their target lets go": {
 			tcp(gi), []v1alpha1.NvmfNode{node("a", pool("d", 10*gi)), node("b", pool("d", 20*gi), unschedulable)}, nil, "a",
@@ -164,8 +191,22 @@ func TestChooseSaysWhyNot(t *testing.T) {
 	}{
 		"no node at all":               {Request{Target: "fast"}, nil, false, []string{`target "fast" serves on no node yet`, "NvmfTarget fast"}},
 		"nodes of another target only": {Request{Target: "fast"}, []v1alpha1.NvmfNode{node("a", of("slow"))}, false, []string{"serves on no node yet"}},
+		"less than asked for": {
+			// As a plan of engine Nvmet has it, whatever the target says: nvmet_rdma serves 256 at most.
+			Request{Target: "fast", Connection: deepRDMA},
+			[]v1alpha1.NvmfNode{node("a", portal(v1alpha1.TransportRDMA, 8, 256)), node("b", portal(v1alpha1.TransportRDMA, 2, 512)),
+				node("c", portal(v1alpha1.TransportRDMA, 8, 512), portal(v1alpha1.TransportRDMA, 8, 128))}, false,
+			[]string{
+				"a: it serves queues of 256 commands over RDMA, and queueDepth asks for 512; b: it serves 2 I/O queues over RDMA, and ioQueues asks for 4; " +
+					"c: it serves queues of 128 commands",
+			},
+		},
+		"a node that has no plan yet": {
+			Request{Target: "fast", Connection: deepRDMA}, []v1alpha1.NvmfNode{node("a", func(n *v1alpha1.NvmfNode) { n.Spec.Plan = nil })}, false,
+			[]string{"serves on no node yet"},
+		},
 		"each node's reason": {
-			Request{Target: "fast", Transports: []v1alpha1.TransportType{v1alpha1.TransportTCP, v1alpha1.TransportRDMA}},
+			Request{Target: "fast", Connection: v1alpha1.Connection{Transports: []v1alpha1.TransportType{v1alpha1.TransportTCP, v1alpha1.TransportRDMA}}},
 			[]v1alpha1.NvmfNode{
 				node("e"),
 				node("d", func(n *v1alpha1.NvmfNode) { n.Status.Conditions = nil }),

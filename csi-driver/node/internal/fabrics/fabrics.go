@@ -104,7 +104,7 @@ func New(config Config) *Host {
 		config.Clock = clock.RealClock{}
 	}
 	return &Host{
-		Config: config, NQN: v1alpha1.HostNQNPrefix + config.UID, names: map[string]string{}, silent: map[v1alpha1.Portal]time.Time{},
+		Config: config, NQN: v1alpha1.HostNQN(config.UID), names: map[string]string{}, silent: map[v1alpha1.Portal]time.Time{},
 	}
 }
 
@@ -122,8 +122,8 @@ type Connection struct {
 	NQN string
 	// Portals to connect to, at least one.
 	Portals []v1alpha1.Portal
-	// IOQueues, QueueDepth and CtrlLossTimeoutSeconds as in v1alpha1.Connection.
-	IOQueues, QueueDepth, CtrlLossTimeoutSeconds int32
+	// Connection settings; Portals alone say which transports are used.
+	v1alpha1.Connection
 }
 
 // Namespace is a block device that a subsystem serves.

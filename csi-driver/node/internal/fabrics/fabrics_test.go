@@ -77,7 +77,7 @@ func (f *fixture) serve(nqn string, nguids ...string) {
 }
 
 func connection(portals ...v1alpha1.Portal) fabrics.Connection {
-	return fabrics.Connection{NQN: nqn, Portals: portals, IOQueues: 2, QueueDepth: 128, CtrlLossTimeoutSeconds: -1}
+	return fabrics.Connection{NQN: nqn, Portals: portals, Connection: v1alpha1.Connection{IOQueues: 2, QueueDepth: 128, CtrlLossTimeoutSeconds: -1}}
 }
 
 func (f *fixture) connect(portals ...v1alpha1.Portal) fabrics.Namespace {
@@ -118,7 +118,7 @@ func TestConnectWritesTheOptions(t *testing.T) {
 // With hundreds of volumes, a further one does not read all the others'.
 func TestConnectReadsNoOtherSubsystem(t *testing.T) {
 	f := setUp(t)
-	other := v1alpha1.NQNPrefix + "pvc-2"
+	other := v1alpha1.SubsystemNQN("pvc-2")
 	f.serve(other, strings.Repeat("f", 32))
 	c := connection(first)
 	c.NQN = other
@@ -308,13 +308,13 @@ func TestConnectWaitsForASilentPortalOnce(t *testing.T) {
 			t.Errorf("%s: asked the silent portal %d times, want %d", volume, asked(), want)
 		}
 	}
-	connect(v1alpha1.NQNPrefix+"pvc-2", 1, silent, first)
-	connect(v1alpha1.NQNPrefix+"pvc-3", 1, silent, first)
-	connect(v1alpha1.NQNPrefix+"pvc-3", 2, silent)
+	connect(v1alpha1.SubsystemNQN("pvc-2"), 1, silent, first)
+	connect(v1alpha1.SubsystemNQN("pvc-3"), 1, silent, first)
+	connect(v1alpha1.SubsystemNQN("pvc-3"), 2, silent)
 	clock.SetTime(clock.Now().Add(29 * time.Second))
-	connect(v1alpha1.NQNPrefix+"pvc-4", 2, silent, first)
+	connect(v1alpha1.SubsystemNQN("pvc-4"), 2, silent, first)
 	clock.SetTime(clock.Now().Add(time.Second))
-	connect(v1alpha1.NQNPrefix+"pvc-5", 3, silent, first)
+	connect(v1alpha1.SubsystemNQN("pvc-5"), 3, silent, first)
 
 	// It answers again.
 	f.must(f.kernel.Serve(nodetest.Subsystem{
@@ -421,8 +421,8 @@ func TestNamespaceIsFoundByBothNames(t *testing.T) {
 	f := setUp(t)
 	const other = "ffffffffffffffffffffffffffffffff"
 	f.serve(nqn, other, nguid)
-	f.serve(v1alpha1.NQNPrefix+"pvc-2", nguid)
-	f.must(f.host.Connect(t.Context(), fabrics.Connection{NQN: v1alpha1.NQNPrefix + "pvc-2", Portals: []v1alpha1.Portal{first}}))
+	f.serve(v1alpha1.SubsystemNQN("pvc-2"), nguid)
+	f.must(f.host.Connect(t.Context(), fabrics.Connection{NQN: v1alpha1.SubsystemNQN("pvc-2"), Portals: []v1alpha1.Portal{first}}))
 	ns := f.connect(first)
 	if ns.NQN != nqn || ns.NGUID != nguid || ns.Name != "nvme1n2" || ns.SizeBytes != size || ns.Path != filepath.Join(f.kernel.Root, "dev/nvme1n2") {
 		t.Errorf("found %+v", ns)
@@ -670,9 +670,9 @@ func TestSubsystemThatCameBackIsFound(t *testing.T) {
 	f := setUp(t)
 	f.connect(first)
 	f.must(f.kernel.Drop("nvme0"))
-	f.serve(v1alpha1.NQNPrefix+"pvc-2", strings.Repeat("f", 32))
+	f.serve(v1alpha1.SubsystemNQN("pvc-2"), strings.Repeat("f", 32))
 	// It takes the number that this one had, so that what is remembered is wrong now.
-	f.must(f.host.Connect(t.Context(), fabrics.Connection{NQN: v1alpha1.NQNPrefix + "pvc-2", Portals: []v1alpha1.Portal{first}}))
+	f.must(f.host.Connect(t.Context(), fabrics.Connection{NQN: v1alpha1.SubsystemNQN("pvc-2"), Portals: []v1alpha1.Portal{first}}))
 	if ns := f.connect(first); ns.Name != "nvme1n1" {
 		t.Errorf("found %+v", ns)
 	}
@@ -693,7 +693,7 @@ func TestNamespaceByDeviceTellsWhatItIsNot(t *testing.T) {
 
 func TestOpenTellsThatAnotherHasTheName(t *testing.T) {
 	f := setUp(t)
-	other := fabrics.Connection{NQN: v1alpha1.NQNPrefix + "pvc-2", Portals: []v1alpha1.Portal{first}}
+	other := fabrics.Connection{NQN: v1alpha1.SubsystemNQN("pvc-2"), Portals: []v1alpha1.Portal{first}}
 	f.serve(other.NQN, strings.Repeat("f", 32))
 	ns := f.connect(first)
 	device, err := f.host.Open(ns)
