@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/internal/text"
 )
 
 // Buffers bound the data in flight: too few and the link idles; too many and the data falls out of the
@@ -181,11 +182,11 @@ func (p manualPool) check(l load) *Reason {
 	case free < groups*kinds*p.least:
 		return new(reasonf(v1alpha1.ReasonBuffersTooFew,
 			"buffers.%s.count %d is under the minimum for forward progress: bdev and accel keep %d, and %s need %d each for %s; use %d or more, or fewer cores",
-			p.name, p.count, reserved, plural(int(groups), "poll group"), p.least, plural(int(kinds), "transport"), needed))
+			p.name, p.count, reserved, text.Plural(int(groups), "poll group"), p.least, text.Plural(int(kinds), "transport"), needed))
 	case p.count < needed:
 		return new(reasonf(v1alpha1.ReasonBuffersTooFew,
 			"buffers.%s.count is %d, and the caches alone need %d (%d that bdev and accel keep, and %d for each of %s and %s); use a count of %d or more, or a cachePerCore of %d",
-			p.name, p.count, needed, reserved, p.cache, plural(int(groups), "poll group"), plural(int(kinds), "transport"), needed, min(free/(groups*kinds), p.count/l.cores)))
+			p.name, p.count, needed, reserved, p.cache, text.Plural(int(groups), "poll group"), text.Plural(int(kinds), "transport"), needed, min(free/(groups*kinds), p.count/l.cores)))
 	}
 	return nil
 }
@@ -222,7 +223,7 @@ func explainBuffers(spec *v1alpha1.Buffers, l load, p pacing, why *explanation) 
 
 func explainCaches(t transport, l load, p pacing, need int64, manual bool, why *explanation) {
 	large, small := strconv.FormatInt(t.largeCache, 10), strconv.FormatInt(t.smallCache, 10)
-	groups := plural(int(l.pollGroups), "poll group")
+	groups := text.Plural(int(l.pollGroups), "poll group")
 	switch {
 	case manual:
 		var warning string
@@ -240,7 +241,7 @@ func explainCaches(t transport, l load, p pacing, need int64, manual bool, why *
 		why.computed(t.setting("largeCache"), large, because)
 		why.computed(t.setting("smallCache"), small, because+", in I/Os of 4 KiB")
 	default:
-		because := fmt.Sprintf("half of what bdev and accel leave, shared equally by %s and %s", groups, plural(len(l.transports), "transport"))
+		because := fmt.Sprintf("half of what bdev and accel leave, shared equally by %s and %s", groups, text.Plural(len(l.transports), "transport"))
 		why.computed(t.setting("largeCache"), large, because)
 		why.computed(t.setting("smallCache"), small, because)
 	}

@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/internal/text"
 )
 
 const (
@@ -280,20 +281,13 @@ func defaultCount(t topology, l links) (int, v1alpha1.ChoiceSource, string) {
 	need := l.coresNeeded()
 	if need == 0 {
 		n := min(defaultCores, half)
-		return n, v1alpha1.SourceDefault, fmt.Sprintf("no link says its speed, so %s (at most half of the physical cores)", plural(n, "core"))
+		return n, v1alpha1.SourceDefault, fmt.Sprintf("no link says its speed, so %s (at most half of the physical cores)", text.Plural(n, "core"))
 	}
 	n := min(need, half)
 	because := fmt.Sprintf("%s for links of %s (one for each %.1f Gb/s of TCP or %d Gb/s of RDMA, as published measurements of SPDK show)",
-		plural(n, "core"), l.speeds(), tcpMbpsPerCore/1000.0, rdmaMbpsPerCore/1000)
+		text.Plural(n, "core"), l.speeds(), tcpMbpsPerCore/1000.0, rdmaMbpsPerCore/1000)
 	if n < need {
 		because = fmt.Sprintf("half of the physical cores, %d, though links of %s could keep %d busy", n, l.speeds(), need)
 	}
 	return n, v1alpha1.SourceComputed, because
-}
-
-func plural(n int, what string) string {
-	if n == 1 {
-		return "1 " + what
-	}
-	return fmt.Sprintf("%d %ss", n, what)
 }

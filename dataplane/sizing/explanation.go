@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/internal/text"
 )
 
 // explanation collects where each number of a plan came from.
@@ -30,7 +31,7 @@ func (e *explanation) add(source v1alpha1.ChoiceSource, setting, value, why stri
 	warnings = slices.DeleteFunc(slices.Clone(warnings), func(w string) bool { return w == "" })
 	e.choices = append(e.choices, v1alpha1.Choice{
 		Setting: setting, Value: value, Source: source,
-		Why: clipText(why, v1alpha1.MaxChoiceWords), Warning: clipText(strings.Join(warnings, "; "), v1alpha1.MaxChoiceWords),
+		Why: text.Clip(why, v1alpha1.MaxChoiceWords), Warning: text.Clip(strings.Join(warnings, "; "), v1alpha1.MaxChoiceWords),
 	})
 }
 
@@ -41,19 +42,11 @@ func (e *explanation) warn(setting, warning string) {
 			if c.Warning != "" {
 				warning = c.Warning + "; " + warning
 			}
-			c.Warning = clipText(warning, v1alpha1.MaxChoiceWords)
+			c.Warning = text.Clip(warning, v1alpha1.MaxChoiceWords)
 		}
 	}
 }
 
 func (e *explanation) sort() {
 	slices.SortFunc(e.choices, func(a, b v1alpha1.Choice) int { return cmp.Compare(a.Setting, b.Setting) })
-}
-
-// clipText cuts a text to at most n bytes, at the end of a character.
-func clipText(s string, n int) string {
-	if len(s) <= n {
-		return s
-	}
-	return strings.ToValidUTF8(s[:n-3], "") + "..."
 }

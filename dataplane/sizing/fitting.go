@@ -79,7 +79,6 @@ func (k knobToTurn) turn(needs func(load) int64, l load, allowed int64) string {
 
 // need is the memory of a load with its headroom; more than there can be when it cannot be sized. It changes the load's transports.
 func (s sizer) need(l load, bytes func(load) int64) int64 {
-	l.quiet = true
 	if _, reasons := s.size(&l); len(reasons) > 0 {
 		return 1 << 62
 	}

@@ -111,9 +111,13 @@ func (p pages) rounded(sum int64) int64 {
 	return max(roundUp(sum+ceilDiv(sum*p.headroom, 100), p.bytes), p.least)
 }
 
-// withHeadroom adds the line of headroom, which also takes what rounding up adds, and returns the sum.
-func (p pages) withHeadroom(uses []v1alpha1.MemoryUse) ([]v1alpha1.MemoryUse, int64) {
-	sum := total(uses)
+// withHeadroom explains the lines, adds that of headroom, which also takes what rounding up adds, and returns the sum.
+func (p pages) withHeadroom(lines []line) ([]v1alpha1.MemoryUse, int64) {
+	uses := make([]v1alpha1.MemoryUse, 0, 24)
+	for i := range lines {
+		uses = append(uses, lines[i].explained())
+	}
+	sum := total(lines)
 	bytes := p.rounded(sum)
 	return append(uses, v1alpha1.MemoryUse{Use: p.use, Bytes: bytes - sum, How: fmt.Sprintf("%d %%, rounded up to %s", p.headroom, mib(p.bytes))}), bytes
 }
@@ -133,7 +137,7 @@ func (s sizer) checkLimit(p *v1alpha1.SPDKPlan, l load, in pages) *Reason {
 
 // heapOf answers what a load takes of such pages.
 func (s sizer) heapOf(in pages) func(load) int64 {
-	return func(l load) int64 { return in.rounded(s.model.heapBytes(l)) }
+	return func(l load) int64 { return in.rounded(total(s.model.heap(l))) }
 }
 
 // podOf answers what a load takes of ordinary memory, the heap too where that is of no hugepages.
@@ -141,7 +145,7 @@ func (s sizer) podOf(h v1alpha1.Hugepages, in pages) func(load) int64 {
 	return func(l load) int64 {
 		bytes := ordinary.rounded(total(podMemory(l)))
 		if h == v1alpha1.HugepagesDisabled {
-			bytes += in.rounded(s.model.heapBytes(l))
+			bytes += in.rounded(total(s.model.heap(l)))
 		}
 		return bytes
 	}

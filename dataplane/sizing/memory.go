@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/bits"
 	"strconv"
+	"strings"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 )
@@ -84,22 +85,6 @@ type load struct {
 	ownDriver             bool  // of the drives
 	podDrives             int64 // ordinary memory of the pool, in bytes
 	socketBytes           int64 // of a TCP connection, both ways
-	quiet                 bool  // only the numbers count: no words are made
-}
-
-// sprintf makes words, unless only the numbers count.
-func (l load) sprintf(format string, args ...any) string {
-	if l.quiet {
-		return ""
-	}
-	return fmt.Sprintf(format, args...)
-}
-
-func (l load) product(n, each int64) string {
-	if l.quiet {
-		return ""
-	}
-	return strconv.FormatInt(n, 10) + " x " + strconv.FormatInt(each, 10)
 }
 
 // queuePairs of a transport, admin ones too.
@@ -133,89 +118,91 @@ func (m memoryModel) ownQueues(slots, inCapsule int64) int64 { return slots * (m
 // ring of a pool of n objects.
 func (m memoryModel) ring(n int64) int64 { return m.ringEntry << bits.Len64(uint64(n)) }
 
-// heap lists what the target takes from its hugepages (or, without them, from the memory given with -s).
-func (m memoryModel) heap(l load) []v1alpha1.MemoryUse {
-	return m.appendHeap(make([]v1alpha1.MemoryUse, 0, 24), l)
+// line records what one use of memory takes, and what that was reckoned from.
+type line struct {
+	use    string
+	bytes  int64
+	format string   // of the reckoning, with a %d for each number
+	of     [8]int64 // the numbers
 }
 
-// heapBytes is the sum of heap, without words.
-func (m memoryModel) heapBytes(l load) int64 {
-	var room [16]v1alpha1.MemoryUse
-	l.quiet = true
-	return total(m.appendHeap(room[:0], l))
+func reckoned(use string, bytes int64, format string, of ...int64) line {
+	l := line{use: use, bytes: bytes, format: format}
+	copy(l.of[:], of)
+	return l
 }
 
-func (m memoryModel) appendHeap(uses []v1alpha1.MemoryUse, l load) []v1alpha1.MemoryUse {
-	uses = append(uses,
-		v1alpha1.MemoryUse{Use: "SPDK itself", Bytes: m.fixed, How: "measured of " + spdkVersion},
-		v1alpha1.MemoryUse{Use: "cores", Bytes: l.cores * m.perCore, How: l.product(l.cores, m.perCore)},
-		v1alpha1.MemoryUse{Use: "bdev_io pool", Bytes: l.bdevIOPool*m.bdevIO + m.ring(l.bdevIOPool), How: l.withRing(l.bdevIOPool, m.bdevIO)},
-		v1alpha1.MemoryUse{Use: "small buffers", Bytes: l.smallBuffers*smallBufferBytes + m.ring(l.smallBuffers), How: l.withRing(l.smallBuffers, smallBufferBytes)},
-		v1alpha1.MemoryUse{Use: "large buffers", Bytes: l.largeBuffers*largeBufferBytes + m.ring(l.largeBuffers), How: l.withRing(l.largeBuffers, largeBufferBytes)})
-	for i := range l.transports {
-		if t := &l.transports[i]; t.kind == v1alpha1.TransportTCP {
-			uses = m.tcp(uses, l, t)
-		} else {
-			uses = m.overRDMA(uses, l, t)
-		}
-	}
-	uses = append(uses,
-		v1alpha1.MemoryUse{Use: "logical volume stores", Bytes: l.stores * m.drive, How: l.product(l.stores, m.drive)},
-		v1alpha1.MemoryUse{Use: "volumes", Bytes: l.volumes * m.volume, How: l.product(l.volumes, m.volume)})
-	if l.ownDriver {
-		threads := l.pollGroups + 1
-		var how string
-		if !l.quiet {
-			how = fmt.Sprintf("%d drives x (%d + %d queue pairs x %d)", l.stores, m.nvmeController, threads, m.nvmeQueuePair)
-		}
-		uses = append(uses, v1alpha1.MemoryUse{Use: "SPDK's NVMe driver", Bytes: l.stores * (m.nvmeController + threads*m.nvmeQueuePair), How: how})
-	}
-	return uses
+func times(use string, n, each int64) line { return reckoned(use, n*each, "%d x %d", n, each) }
+
+func asMeasured(use string, bytes int64) line {
+	return reckoned(use, bytes, "measured of "+spdkVersion)
 }
 
-func (l load) withRing(n, each int64) string {
-	if l.quiet {
-		return ""
+// explained is the line as a plan tells it.
+func (l line) explained() v1alpha1.MemoryUse {
+	numbers := make([]any, strings.Count(l.format, "%d"))
+	for i := range numbers {
+		numbers[i] = l.of[i]
 	}
-	return l.product(n, each) + " + ring"
+	return v1alpha1.MemoryUse{Use: l.use, Bytes: l.bytes, How: fmt.Sprintf(l.format, numbers...)}
 }
 
-func (m memoryModel) tcp(uses []v1alpha1.MemoryUse, l load, t *transport) []v1alpha1.MemoryUse {
-	if t.inCapsule < m.tcpInCapsule {
-		uses = append(uses, v1alpha1.MemoryUse{Use: "TCP transport", Bytes: l.pollGroups * m.tcpPerGroup, How: l.product(l.pollGroups, m.tcpPerGroup)})
-	}
-	pairs := l.queuePairs(*t)
-	each := (2*t.queueDepth+1)*m.tcpPDU + t.queueDepth*t.inCapsule + m.tcpQueuePair
-	var how string
-	if !l.quiet {
-		how = fmt.Sprintf("%d (admin too) x ((2 x %d + 1) x %d + %d x %d + %d) + %s", pairs, t.queueDepth, m.tcpPDU, t.queueDepth, t.inCapsule, m.tcpQueuePair, l.product(l.controllers(*t), m.tcpHost))
-	}
-	return append(uses, v1alpha1.MemoryUse{Use: "TCP queue pairs", Bytes: pairs*each + l.controllers(*t)*m.tcpHost, How: how})
-}
-
-func (m memoryModel) overRDMA(uses []v1alpha1.MemoryUse, l load, t *transport) []v1alpha1.MemoryUse {
-	uses = append(uses, v1alpha1.MemoryUse{Use: "RDMA transport", Bytes: m.rdma, How: "measured of " + spdkVersion})
-	slot := m.rdmaSlot + t.inCapsule
-	var how string
-	if t.srqDepth > 0 {
-		if !l.quiet {
-			how = fmt.Sprintf("%d poll groups x %d devices x (%d x %d + %d)", l.pollGroups, l.devices, t.srqDepth, slot, m.srq)
-		}
-		return append(uses, v1alpha1.MemoryUse{Use: "shared receive queues", Bytes: m.sharedQueues(l.pollGroups, l.devices, t.srqDepth, t.inCapsule), How: how})
-	}
-	slots := l.receiveSlots(*t)
-	if !l.quiet {
-		how = fmt.Sprintf("%d slots of %d queue pairs x %d", slots, l.queuePairs(*t), slot)
-	}
-	return append(uses, v1alpha1.MemoryUse{Use: "RDMA receive queues", Bytes: m.ownQueues(slots, t.inCapsule), How: how})
-}
-
-func total(uses []v1alpha1.MemoryUse) int64 {
+func total(lines []line) int64 {
 	var sum int64
-	for _, u := range uses {
-		sum += u.Bytes
+	for i := range lines {
+		sum += lines[i].bytes
 	}
 	return sum
+}
+
+// heap lists what the target takes from its hugepages (or, without them, from the memory given with -s).
+func (m memoryModel) heap(l load) []line {
+	withRing := func(use string, n, each int64) line {
+		return reckoned(use, n*each+m.ring(n), "%d x %d + ring", n, each)
+	}
+	lines := append(make([]line, 0, 16),
+		asMeasured("SPDK itself", m.fixed),
+		times("cores", l.cores, m.perCore),
+		withRing("bdev_io pool", l.bdevIOPool, m.bdevIO),
+		withRing("small buffers", l.smallBuffers, smallBufferBytes),
+		withRing("large buffers", l.largeBuffers, largeBufferBytes))
+	for i := range l.transports {
+		if t := &l.transports[i]; t.kind == v1alpha1.TransportTCP {
+			lines = m.tcp(lines, l, t)
+		} else {
+			lines = m.overRDMA(lines, l, t)
+		}
+	}
+	lines = append(lines, times("logical volume stores", l.stores, m.drive), times("volumes", l.volumes, m.volume))
+	if l.ownDriver {
+		threads := l.pollGroups + 1
+		lines = append(lines, reckoned("SPDK's NVMe driver", l.stores*(m.nvmeController+threads*m.nvmeQueuePair),
+			"%d drives x (%d + %d queue pairs x %d)", l.stores, m.nvmeController, threads, m.nvmeQueuePair))
+	}
+	return lines
+}
+
+func (m memoryModel) tcp(lines []line, l load, t *transport) []line {
+	if t.inCapsule < m.tcpInCapsule {
+		lines = append(lines, times("TCP transport", l.pollGroups, m.tcpPerGroup))
+	}
+	pairs, controllers := l.queuePairs(*t), l.controllers(*t)
+	each := (2*t.queueDepth+1)*m.tcpPDU + t.queueDepth*t.inCapsule + m.tcpQueuePair
+	return append(lines, reckoned("TCP queue pairs", pairs*each+controllers*m.tcpHost,
+		"%d (admin too) x ((2 x %d + 1) x %d + %d x %d + %d) + %d x %d",
+		pairs, t.queueDepth, m.tcpPDU, t.queueDepth, t.inCapsule, m.tcpQueuePair, controllers, m.tcpHost))
+}
+
+func (m memoryModel) overRDMA(lines []line, l load, t *transport) []line {
+	lines = append(lines, asMeasured("RDMA transport", m.rdma))
+	slot := m.rdmaSlot + t.inCapsule
+	if t.srqDepth > 0 {
+		return append(lines, reckoned("shared receive queues", m.sharedQueues(l.pollGroups, l.devices, t.srqDepth, t.inCapsule),
+			"%d poll groups x %d devices x (%d x %d + %d)", l.pollGroups, l.devices, t.srqDepth, slot, m.srq))
+	}
+	slots := l.receiveSlots(*t)
+	return append(lines, reckoned("RDMA receive queues", m.ownQueues(slots, t.inCapsule),
+		"%d slots of %d queue pairs x %d", slots, l.queuePairs(*t), slot))
 }
 
 func mib(bytes int64) string {

@@ -103,6 +103,14 @@ func noCounterpart(spec v1alpha1.NvmfTargetSpec) []Reason {
 	return reasons
 }
 
+// srqChoice is what became of the kernel's shared receive queues.
+type srqChoice struct {
+	depth    int64 // 0 without SRQs
+	source   v1alpha1.ChoiceSource
+	why      string
+	warnings []string
+}
+
 // planNvmetSRQ sizes the kernel's shared receive queues: one for each completion vector of a device, of which it has at most
 // one for each CPU. The modules' parameters hold for all ports, so transports of the type must agree.
 func planNvmetSRQ(node Node, spec v1alpha1.NvmfTargetSpec, portals []v1alpha1.PlannedPortal, attachments, ioQueues int64) (srqChoice, *Reason) {

@@ -35,26 +35,23 @@ const (
 )
 
 // podMemory lists the target pod's ordinary memory, outside its heap.
-func podMemory(l load) []v1alpha1.MemoryUse {
-	uses := []v1alpha1.MemoryUse{
-		{Use: "pod: SPDK itself", Bytes: podBase, How: "measured of " + spdkVersion},
-		{Use: "pod: cores", Bytes: l.cores * podCore, How: l.product(l.cores, podCore)},
-		{Use: "pod: volumes", Bytes: l.volumes * (podVolume + l.pollGroups*podVolumeGroup), How: l.sprintf("%d x (%d + %d poll groups x %d)", l.volumes, podVolume, l.pollGroups, podVolumeGroup)},
-		{Use: podDrivesUse, Bytes: l.podDrives, How: l.sprintf("%d bytes for each MiB of %d times the pool", podClusterBytes, podMapped)},
-	}
+func podMemory(l load) []line {
+	lines := append(make([]line, 0, 8),
+		asMeasured("pod: SPDK itself", podBase),
+		times("pod: cores", l.cores, podCore),
+		reckoned("pod: volumes", l.volumes*(podVolume+l.pollGroups*podVolumeGroup),
+			"%d x (%d + %d poll groups x %d)", l.volumes, podVolume, l.pollGroups, podVolumeGroup),
+		reckoned(podDrivesUse, l.podDrives, "%d bytes for each MiB of %d times the pool", podClusterBytes, podMapped))
 	for _, t := range l.transports {
 		pairs := l.queuePairs(t)
 		if t.kind == v1alpha1.TransportTCP {
 			each := t.queueDepth*podTCPSlot + podTCPPair + podTCPCapsules*(t.inCapsule+podTCPHeader)
-			uses = append(uses,
-				v1alpha1.MemoryUse{Use: "pod: TCP queue pairs", Bytes: pairs * each, How: l.product(pairs, each)},
-				v1alpha1.MemoryUse{Use: "pod: TCP socket buffers", Bytes: pairs * l.socketBytes, How: l.product(pairs, l.socketBytes)})
+			lines = append(lines, times("pod: TCP queue pairs", pairs, each), times("pod: TCP socket buffers", pairs, l.socketBytes))
 			continue
 		}
-		each := t.queueDepth * podRDMASlot
-		uses = append(uses, v1alpha1.MemoryUse{Use: "pod: RDMA queue pairs", Bytes: pairs * each, How: l.product(pairs, each)})
+		lines = append(lines, times("pod: RDMA queue pairs", pairs, t.queueDepth*podRDMASlot))
 	}
-	return uses
+	return lines
 }
 
 // podDrives is the ordinary memory of a pool. A drive that SPDK drives itself is not in the inventory, and its size

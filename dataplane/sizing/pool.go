@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/internal/text"
 )
 
 const (
@@ -126,7 +127,7 @@ func selectDrives(inv *v1alpha1.Inventory, engine v1alpha1.Engine, kept map[stri
 	case len(chosen) > 0 || len(kept) > 0:
 		return chosen, nil
 	case len(leftOut) > 0:
-		return nil, []Reason{reasonf(reason, "each drive that devices.selector matches was left out: %s", strings.Join(clip(leftOut), "; "))}
+		return nil, []Reason{reasonf(reason, "each drive that devices.selector matches was left out: %s", text.Few(leftOut, maxListed, "; "))}
 	}
 	return nil, []Reason{reasonf(v1alpha1.ReasonNoDevice,
 		"devices.selector matches none of the node's NVMe drives; it has %s; change models, minSize or byID so that they match, or name drives with devices.paths", describeDrives(inv.Drives, true))}
@@ -303,12 +304,5 @@ func list(items []string) string {
 	if len(items) == 0 {
 		return "none"
 	}
-	return strings.Join(clip(items), ", ")
-}
-
-func clip(items []string) []string {
-	if len(items) <= maxListed {
-		return items
-	}
-	return append(slices.Clone(items[:maxListed]), fmt.Sprintf("and %d more", len(items)-maxListed))
+	return text.Few(items, maxListed, ", ")
 }

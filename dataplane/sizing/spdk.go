@@ -9,6 +9,7 @@ import (
 	"strconv"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/internal/text"
 )
 
 const (
@@ -90,8 +91,8 @@ type sizer struct {
 }
 
 // size resolves queues, pools and buffers of a load, in it and in its transports.
-func (s sizer) size(l *load) (srqChoice, []Reason) {
-	var srq srqChoice
+func (s sizer) size(l *load) (srqRecord, []Reason) {
+	var srq srqRecord
 	for i := range l.transports {
 		t := &l.transports[i]
 		if t.kind != v1alpha1.TransportRDMA {
@@ -135,7 +136,7 @@ func (s sizer) fill(p *v1alpha1.SPDKPlan, l load, why *explanation) ([]v1alpha1.
 	}
 	if queues := l.ioQueuePairs(); queues < l.pollGroups {
 		why.warn("coreMask", fmt.Sprintf("the expected attachments open %s, so that %d of %d poll groups have no connection; use fewer cores, or raise attachments.ioQueues",
-			plural(int(queues), "I/O queue"), l.pollGroups-queues, l.pollGroups))
+			text.Plural(int(queues), "I/O queue"), l.pollGroups-queues, l.pollGroups))
 	}
 	explainBdevIOPool(l, why)
 	explainBuffers(s.spec.Buffers, l, s.pacing, why)
@@ -152,7 +153,7 @@ func (s sizer) fill(p *v1alpha1.SPDKPlan, l load, why *explanation) ([]v1alpha1.
 			MaxIOSize: t.maxIO, SmallCache: int32(t.smallCache), LargeCache: int32(t.largeCache),
 		}
 		if t.kind == v1alpha1.TransportRDMA {
-			srq.explain(t, why)
+			srq.explain(t, l, why)
 		}
 		if t.srqDepth > 0 {
 			planned.SRQDepth = new(int32(t.srqDepth))

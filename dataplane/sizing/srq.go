@@ -40,100 +40,110 @@ func rdmaLimitsOf(inv *v1alpha1.Inventory) rdmaLimits {
 	return l
 }
 
-// srqChoice is what became of the shared receive queues.
-type srqChoice struct {
-	depth    int64 // 0 without SRQs
-	source   v1alpha1.ChoiceSource
-	why      string
-	warnings []string
+// srqRecord is what became of the shared receive queues, and what that follows from; explain says it in words.
+type srqRecord struct {
+	depth        int64 // in the plan; 0 without SRQs
+	sized        int64 // what each has, or would have if there were any
+	queues, need int64 // I/O queues, and how many commands those of one poll group can have outstanding
+	bound        int64 // of a depth that is not given
+	boundBy      string
+	shared, own  int64 // bytes of shared receive queues, and of one for each queue pair
+	limits       rdmaLimits
 }
 
 // planSRQ sizes the shared receive queues of an RDMA transport: one for each poll group and device.
 // Auto takes what costs less memory, those or a receive queue for each queue pair.
-func planSRQ(t *transport, l *load, limits rdmaLimits, m memoryModel) (srqChoice, *Reason) {
+func planSRQ(t *transport, l *load, limits rdmaLimits, m memoryModel) (srqRecord, *Reason) {
 	if t.srq.Mode == v1alpha1.SRQDisabled {
-		return srqChoice{source: v1alpha1.SourceGiven, why: "srq.mode is Disabled: each queue pair has a receive queue of its own"}, nil
+		return srqRecord{}, nil
 	}
-	c, why := srqDepth(t, l, limits)
+	r, why := srqDepth(t, l, limits)
 	if why != nil {
-		return c, why
+		return r, why
 	}
 	auto := t.srq.Mode == v1alpha1.SRQAuto
-	if limits.maxSRQ > 0 && limits.maxSRQ < l.pollGroups {
+	if limits.tooFewFor(*l) {
 		if auto {
-			return srqChoice{source: v1alpha1.SourceComputed, why: l.sprintf(
-				"%s has %d shared receive queues and each of the %d poll groups needs one, so each queue pair has a receive queue of its own",
-				limits.fewest, limits.maxSRQ, l.pollGroups)}, nil
+			return r, nil
 		}
-		return c, new(reasonf(v1alpha1.ReasonInvalidSetting,
+		return r, new(reasonf(v1alpha1.ReasonInvalidSetting,
 			"transports[%d].srq.mode is Enabled, but %s has %d shared receive queues and each of the %d poll groups needs one (SPDK would leave the rest without); use mode Auto, or cores.count %d or less",
 			t.index, limits.fewest, limits.maxSRQ, l.pollGroups, limits.maxSRQ))
 	}
-	shared := m.sharedQueues(l.pollGroups, max(limits.devices, 1), c.depth, t.inCapsule)
-	own := m.ownQueues(l.receiveSlots(*t), t.inCapsule)
-	compared := ""
-	if !l.quiet {
-		compared = fmt.Sprintf("shared receive queues cost %s (%d poll groups x %d devices x %d), own ones %s", mib(shared), l.pollGroups, max(limits.devices, 1), c.depth, mib(own))
+	r.shared = m.sharedQueues(l.pollGroups, max(limits.devices, 1), r.sized, t.inCapsule)
+	r.own = m.ownQueues(l.receiveSlots(*t), t.inCapsule)
+	if !auto || r.shared < r.own {
+		r.depth = r.sized
 	}
-	if auto && own <= shared {
-		return srqChoice{source: v1alpha1.SourceComputed, why: l.sprintf("each queue pair has a receive queue of its own, which is cheaper: %s", compared)}, nil
-	}
-	if l.quiet {
-		return c, nil
-	}
-	if auto {
-		compared += "; Auto takes the cheaper"
-	}
-	c.why += "; " + compared
-	if limits.maxSRQ == 0 || limits.maxSRQWR == 0 {
-		c.warnings = append(c.warnings, "the limits of the RDMA device (max_srq, max_srq_wr) are not known; look at ibv_devinfo -v on the node: "+
-			"SPDK cuts a larger depth down, and leaves poll groups without an SRQ when the device has no more")
-	}
-	return c, nil
+	return r, nil
 }
+
+// tooFewFor tells whether a device is known to have less than one shared receive queue for each poll group.
+func (r rdmaLimits) tooFewFor(l load) bool { return r.maxSRQ > 0 && r.maxSRQ < l.pollGroups }
 
 // srqDepth takes the given depth, or what all expected queues can have outstanding, spread evenly over the poll groups, within
 // what the device and SPDK can keep.
-func srqDepth(t *transport, l *load, limits rdmaLimits) (srqChoice, *Reason) {
-	queues := l.attachments * t.portals * t.ioQueues(l.ioQueues)
-	need := ceilDiv(queues, l.pollGroups) * t.queueDepth
+func srqDepth(t *transport, l *load, limits rdmaLimits) (srqRecord, *Reason) {
+	r := srqRecord{queues: l.attachments * t.portals * t.ioQueues(l.ioQueues), limits: limits}
+	r.need = ceilDiv(r.queues, l.pollGroups) * t.queueDepth
 	if t.srq.Depth != nil {
-		depth := int64(*t.srq.Depth)
-		if limits.maxSRQWR > 0 && depth > limits.maxSRQWR {
-			return srqChoice{}, new(reasonf(v1alpha1.ReasonInvalidSetting,
+		r.sized = int64(*t.srq.Depth)
+		if limits.maxSRQWR > 0 && r.sized > limits.maxSRQWR {
+			return r, new(reasonf(v1alpha1.ReasonInvalidSetting,
 				"transports[%d].srq.depth is %d, over the %d work requests that a shared receive queue of the node's RDMA devices holds; use %d or less",
-				t.index, depth, limits.maxSRQWR, limits.maxSRQWR))
+				t.index, r.sized, limits.maxSRQWR, limits.maxSRQWR))
 		}
-		c := srqChoice{depth: depth, source: v1alpha1.SourceGiven, why: "srq.depth asks for it"}
-		if depth < need && !l.quiet {
-			c.warnings = append(c.warnings, fmt.Sprintf("%d queues over %d poll groups x depth %d can have %d commands outstanding: with all of them full, hosts are told to try again (receiver not ready); a larger depth, fewer attachments or a smaller queueDepth avoid it",
-				queues, l.pollGroups, t.queueDepth, need))
-		}
-		return c, nil
+		return r, nil
 	}
-	bound, of := int64(v1alpha1.MaxSRQDepth), "SPDK keeps it in 16 bits"
+	r.bound, r.boundBy = v1alpha1.MaxSRQDepth, "SPDK keeps it in 16 bits"
 	switch {
-	case limits.maxSRQWR == 0 && need > defaultSRQDepth:
-		bound, of = defaultSRQDepth, "SPDK's default, as the device's max_srq_wr is not known"
-	case limits.maxSRQWR > 0 && limits.maxSRQWR < bound:
-		bound, of = limits.maxSRQWR, "the device's max_srq_wr"
+	case limits.maxSRQWR == 0 && r.need > defaultSRQDepth:
+		r.bound, r.boundBy = defaultSRQDepth, "SPDK's default, as the device's max_srq_wr is not known"
+	case limits.maxSRQWR > 0 && limits.maxSRQWR < r.bound:
+		r.bound, r.boundBy = limits.maxSRQWR, "the device's max_srq_wr"
 	}
-	c := srqChoice{depth: max(min(need, bound), v1alpha1.MinSRQDepth), source: v1alpha1.SourceComputed}
-	if l.quiet {
-		return c, nil
-	}
-	c.why = fmt.Sprintf("%d queues over %d poll groups x depth %d is %d", queues, l.pollGroups, t.queueDepth, need)
-	if need > bound {
-		c.why += fmt.Sprintf(", within %d: %s", bound, of)
-		c.warnings = append(c.warnings, fmt.Sprintf("with all %d queues full, hosts are told to try again (receiver not ready); fewer attachments, a smaller queueDepth or more cores avoid it", queues))
-	}
-	return c, nil
+	r.sized = max(min(r.need, r.bound), v1alpha1.MinSRQDepth)
+	return r, nil
 }
 
-func (c srqChoice) explain(t transport, why *explanation) {
-	value := "none"
-	if c.depth > 0 {
-		value = strconv.FormatInt(c.depth, 10)
+func (r srqRecord) explain(t transport, l load, why *explanation) {
+	const each = "each queue pair has a receive queue of its own"
+	setting := t.setting("srqDepth")
+	compared := fmt.Sprintf("shared receive queues cost %s (%d poll groups x %d devices x %d), own ones %s",
+		mib(r.shared), l.pollGroups, max(r.limits.devices, 1), r.sized, mib(r.own))
+	switch {
+	case t.srq.Mode == v1alpha1.SRQDisabled:
+		why.given(setting, "none", "srq.mode is Disabled: "+each)
+	case r.limits.tooFewFor(l):
+		why.computed(setting, "none", fmt.Sprintf("%s has %d shared receive queues and each of the %d poll groups needs one, so %s",
+			r.limits.fewest, r.limits.maxSRQ, l.pollGroups, each))
+	case r.depth == 0:
+		why.computed(setting, "none", each+", which is cheaper: "+compared)
+	default:
+		if t.srq.Mode == v1alpha1.SRQAuto {
+			compared += "; Auto takes the cheaper"
+		}
+		r.explainDepth(t, l, compared, why)
 	}
-	why.add(c.source, t.setting("srqDepth"), value, c.why, c.warnings...)
+}
+
+func (r srqRecord) explainDepth(t transport, l load, compared string, why *explanation) {
+	source, words, warning := v1alpha1.SourceGiven, "srq.depth asks for it", ""
+	switch {
+	case t.srq.Depth == nil:
+		source, words = v1alpha1.SourceComputed, fmt.Sprintf("%d queues over %d poll groups x depth %d is %d", r.queues, l.pollGroups, t.queueDepth, r.need)
+		if r.need > r.bound {
+			words += fmt.Sprintf(", within %d: %s", r.bound, r.boundBy)
+			warning = fmt.Sprintf("with all %d queues full, hosts are told to try again (receiver not ready); fewer attachments, a smaller queueDepth or more cores avoid it", r.queues)
+		}
+	case r.depth < r.need:
+		warning = fmt.Sprintf("%d queues over %d poll groups x depth %d can have %d commands outstanding: with all of them full, hosts are told to try again (receiver not ready); a larger depth, fewer attachments or a smaller queueDepth avoid it",
+			r.queues, l.pollGroups, t.queueDepth, r.need)
+	}
+	var unknown string
+	if r.limits.maxSRQ == 0 || r.limits.maxSRQWR == 0 {
+		unknown = "the limits of the RDMA device (max_srq, max_srq_wr) are not known; look at ibv_devinfo -v on the node: " +
+			"SPDK cuts a larger depth down, and leaves poll groups without an SRQ when the device has no more"
+	}
+	why.add(source, t.setting("srqDepth"), strconv.FormatInt(r.depth, 10), words+"; "+compared, warning, unknown)
 }

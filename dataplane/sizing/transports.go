@@ -9,6 +9,7 @@ import (
 	"strconv"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/internal/text"
 )
 
 const (
@@ -172,5 +173,5 @@ func (t transport) explain(why *explanation, ioQueues int64) {
 		raised = fmt.Sprintf("%d bytes were asked for, but SPDK's RDMA transport takes no less than %d", t.given.InCapsuleDataSize.Value(), minRDMAInCapsule)
 	}
 	say("inCapsuleDataSize", t.inCapsule, v1alpha1.DefaultInCapsuleDataSize, "writes up to it travel with their command, without another round trip; each slot of each queue reserves that much", raised)
-	say("maxIOSize", t.maxIO, defaultMaxIOSize, fmt.Sprintf("the largest single transfer, which takes %s of 132 KiB", plural(int(t.buffersPerIO()), "large buffer")))
+	say("maxIOSize", t.maxIO, defaultMaxIOSize, fmt.Sprintf("the largest single transfer, which takes %s of 132 KiB", text.Plural(int(t.buffersPerIO()), "large buffer")))
 }

@@ -11,6 +11,7 @@ import (
 	"strconv"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/internal/text"
 )
 
 // A wish is one setting that spec.tuning asks for; one of a NIC has no NIC's name yet.
@@ -43,7 +44,7 @@ func withTuning(node Node, spec v1alpha1.NvmfTargetSpec, plan *v1alpha1.Plan, re
 				plan.Tuning = append(plan.Tuning, planInterrupts(node.Inventory, *i, nic, plan.SPDK, &why))
 			}
 		}
-		why.computed("tuning.nics", clipText(list(names), v1alpha1.MaxChoiceValue), "the NICs that carry the target's portals; no other is touched", missing)
+		why.computed("tuning.nics", text.Clip(list(names), v1alpha1.MaxChoiceValue), "the NICs that carry the target's portals; no other is touched", missing)
 	}
 	if len(plan.Tuning) > v1alpha1.MaxPlanSettings {
 		return nil, []Reason{reasonf(v1alpha1.ReasonInvalidSetting,
@@ -186,7 +187,7 @@ func checkInterrupts(node Node, i *v1alpha1.NICInterrupts) []Reason {
 	switch given := parseCPUs(cmp.Or(i.CPUs, i.Avoid)); {
 	case i.Count != nil:
 		if n := int(*i.Count); n < 1 || n > all.count() {
-			return []Reason{reasonf(v1alpha1.ReasonNotEnoughCPUs, "tuning.interrupts.count is %d, and node %s has %s; use 1 to %d", n, node.Name, plural(all.count(), "CPU"), all.count())}
+			return []Reason{reasonf(v1alpha1.ReasonNotEnoughCPUs, "tuning.interrupts.count is %d, and node %s has %s; use 1 to %d", n, node.Name, text.Plural(all.count(), "CPU"), all.count())}
 		}
 	case given.count() == 0:
 		return []Reason{reasonf(v1alpha1.ReasonInvalidSetting, "tuning.interrupts names no CPU from 0 to %d; give cpus or avoid as 0-3,8, or a count", maxCPUs-1)}
@@ -239,14 +240,14 @@ func planInterrupts(inv *v1alpha1.Inventory, i v1alpha1.NICInterrupts, nic *v1al
 		}
 	default:
 		cpus = countedInterrupts(inv, int(*i.Count), nic, own)
-		words = fmt.Sprintf("%s as interrupts.count says, near the NIC and apart from the target's own as far as there are others; each interrupt goes to one of them, by turns", plural(cpus.count(), "CPU"))
+		words = fmt.Sprintf("%s as interrupts.count says, near the NIC and apart from the target's own as far as there are others; each interrupt goes to one of them, by turns", text.Plural(cpus.count(), "CPU"))
 	}
 	var warning string
 	if both := cpus.and(cores); both.count() > 0 {
 		warning = fmt.Sprintf("CPUs %.120s serve the target's connections too, and lose time to interrupts; name others, or leave some out of cores.mask", both)
 	}
 	value := cpus.String()
-	why.add(source, "tuning."+nic.Name+"/interrupts", clipText(value, v1alpha1.MaxChoiceValue), words, warning)
+	why.add(source, "tuning."+nic.Name+"/interrupts", text.Clip(value, v1alpha1.MaxChoiceValue), words, warning)
 	return v1alpha1.PlannedSetting{Setting: nic.Name + "/interrupts", Value: value}
 }
 
