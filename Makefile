@@ -89,11 +89,11 @@ generate: $(CONTROLLER_GEN) $(HELM) ## Generate deep copies, CRDs, RBAC, the kus
 	$(CONTROLLER_GEN) object:headerFile=hack/header.go.txt paths=./api/...
 	$(CONTROLLER_GEN) crd:headerFile=hack/header.yaml.txt paths=./api/... output:crd:dir=config/crd
 	hack/generate.sh
-	$(GO) run ./hack/reference
+	$(GO) run ./hack/docs reference
 
 .PHONY: docs-figures
 docs-figures: ## Draw the figures of docs, and fill in the tables of docs/tuning.md, from published measurements and weft's own plans
-	$(GO) run ./hack/figures
+	$(GO) run ./hack/docs figures
 
 ##@ Check
 

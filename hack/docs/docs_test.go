@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package docs_test holds the documents to the code and to each other.
-package docs_test
+package main
 
 import (
 	"go/ast"
@@ -20,7 +20,7 @@ import (
 // constants of api/v1alpha1/conditions.go whose names start with prefix.
 func constants(t *testing.T, prefix string) []string {
 	t.Helper()
-	file, err := parser.ParseFile(token.NewFileSet(), "../api/v1alpha1/conditions.go", nil, 0)
+	file, err := parser.ParseFile(token.NewFileSet(), "../../api/v1alpha1/conditions.go", nil, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,7 +44,7 @@ func constants(t *testing.T, prefix string) []string {
 }
 
 func TestConceptsExplainsEveryConditionAndReason(t *testing.T) {
-	text, err := os.ReadFile("concepts.md")
+	text, err := os.ReadFile("../../docs/concepts.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -60,7 +60,7 @@ func TestConceptsExplainsEveryConditionAndReason(t *testing.T) {
 var code = regexp.MustCompile("`([A-Z][A-Za-z]+)`")
 
 func TestTroubleshootingNamesReasonsThatExist(t *testing.T) {
-	text, err := os.ReadFile("troubleshooting.md")
+	text, err := os.ReadFile("../../docs/troubleshooting.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -92,15 +92,15 @@ func TestTroubleshootingNamesReasonsThatExist(t *testing.T) {
 var link = regexp.MustCompile(`(?:\]\(|src(?:set)?=")([^)#:"]+)(#[^)]*)?[)"]`)
 
 func TestLinksLeadSomewhere(t *testing.T) {
-	documents, err := filepath.Glob("*.md")
+	documents, err := filepath.Glob("../../docs/*.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	more, err := filepath.Glob("*/*.md")
+	more, err := filepath.Glob("../../docs/*/*.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, document := range append(append(documents, more...), "../README.md", "../CONTRIBUTING.md", "../test/e2e/README.md", "../charts/weft/README.md") {
+	for _, document := range append(append(documents, more...), "../../README.md", "../../CONTRIBUTING.md", "../../test/e2e/README.md", "../../charts/weft/README.md") {
 		text, err := os.ReadFile(document)
 		if err != nil {
 			t.Fatal(err)
@@ -115,11 +115,11 @@ func TestLinksLeadSomewhere(t *testing.T) {
 
 // A node that is taken off its target keeps its agent: only that deletes the volumes there.
 func TestNobodyTiesAgentsToATarget(t *testing.T) {
-	documents, err := filepath.Glob("*.md")
+	documents, err := filepath.Glob("../../docs/*.md")
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, document := range append(documents, "../README.md", "../Makefile", "../charts/weft/values.yaml") {
+	for _, document := range append(documents, "../../README.md", "../../Makefile", "../../charts/weft/values.yaml") {
 		text, err := os.ReadFile(document)
 		if err != nil {
 			t.Fatal(err)
@@ -128,7 +128,7 @@ func TestNobodyTiesAgentsToATarget(t *testing.T) {
 			t.Errorf("%s selects the nodes of agents by the label of a target", document)
 		}
 	}
-	cluster, err := os.ReadFile("../test/e2e/kind.yaml")
+	cluster, err := os.ReadFile("../../test/e2e/kind.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -141,7 +141,7 @@ func TestNobodyTiesAgentsToATarget(t *testing.T) {
 func metrics(t *testing.T) map[string][]string {
 	t.Helper()
 	found := map[string][]string{}
-	for _, path := range []string{"../dataplane/agent/metrics.go", "../operator/internal/controller/nvmftarget/metrics.go"} {
+	for _, path := range []string{"../../dataplane/agent/metrics.go", "../../operator/internal/controller/nvmftarget/metrics.go"} {
 		file, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
 		if err != nil {
 			t.Fatal(err)
@@ -191,7 +191,7 @@ func isArray(list *ast.CompositeLit) bool {
 var metricRow = regexp.MustCompile("(?m)^\\| `(weft_[a-z_]+)` \\|([^|]*)\\|")
 
 func TestOperationsHasEveryMetric(t *testing.T) {
-	text, err := os.ReadFile("operations.md")
+	text, err := os.ReadFile("../../docs/operations.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -224,16 +224,16 @@ var (
 
 // What a document for those who change weft tells to run, and where it says that things are, exists.
 func TestContributingNamesWhatThereIs(t *testing.T) {
-	makefile, err := os.ReadFile("../Makefile")
+	makefile, err := os.ReadFile("../../Makefile")
 	if err != nil {
 		t.Fatal(err)
 	}
-	documents, err := filepath.Glob("design/*.md")
+	documents, err := filepath.Glob("../../docs/design/*.md")
 	if err != nil {
 		t.Fatal(err)
 	}
 	folders := []string{"api", "charts", "config", "csi-driver", "dataplane", "docs", "hack", "internal", "operator", "test", "tools"}
-	for _, document := range append(documents, "../README.md", "../CONTRIBUTING.md") {
+	for _, document := range append(documents, "../../README.md", "../../CONTRIBUTING.md") {
 		text, err := os.ReadFile(document)
 		if err != nil {
 			t.Fatal(err)
@@ -248,7 +248,7 @@ func TestContributingNamesWhatThereIs(t *testing.T) {
 			if first, _, _ := strings.Cut(path, "/"); !slices.Contains(folders, first) || strings.HasSuffix(path, "...") {
 				continue
 			}
-			if _, err := os.Stat(filepath.Join("..", path)); err != nil {
+			if _, err := os.Stat(filepath.Join("../..", path)); err != nil {
 				t.Errorf("%s: there is no %s", document, path)
 			}
 		}

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Reference writes docs/nvmftarget.md, the fields of an NvmfTarget, from its CRD. Run it from the repository's root: make generate.
 package main
 
 import (
@@ -19,7 +18,7 @@ import (
 
 const (
 	definition = "config/crd/weft.storage_nvmftargets.yaml"
-	page       = "docs/nvmftarget.md"
+	targetPage = "docs/nvmftarget.md"
 )
 
 const head = `<!-- Written by make generate from config/crd. Do not edit. -->
@@ -28,17 +27,6 @@ const head = `<!-- Written by make generate from config/crd. Do not edit. -->
 What ` + "`spec`" + ` takes. The API server refuses anything else, with the messages that are given here. What the numbers come to on a node is in
 [From nodes to numbers](tuning.md), samples are in [config/samples](../config/samples), and conditions in [concepts](concepts.md#conditions).
 `
-
-func main() {
-	text, err := generate(".")
-	if err == nil {
-		err = os.WriteFile(page, []byte(text), 0o644)
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1) //nolint:forbidigo // this is main
-	}
-}
 
 // schema of the spec.
 func schema(root string) (*apiextensionsv1.JSONSchemaProps, error) {
@@ -58,8 +46,8 @@ func schema(root string) (*apiextensionsv1.JSONSchemaProps, error) {
 	return nil, errors.New(definition + " has no spec")
 }
 
-// generate the page's text.
-func generate(root string) (string, error) {
+// reference is the page of an NvmfTarget's fields, from its CRD.
+func reference(root string) (string, error) {
 	spec, err := schema(root)
 	if err != nil {
 		return "", err

@@ -1,42 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Figures draws the pictures of docs/tuning.md, and fills in its tables: what was published of systems that weft brings to
-// Kubernetes, beside what weft's plan says of them. It also makes the picture of who talks to whom for dark pages. Run it from the repository's root: make docs-figures.
 package main
 
 import (
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 )
 
-const page = "docs/tuning.md"
+const tuningPage = "docs/tuning.md"
 
-func main() {
-	files, err := generate(".")
-	if err == nil {
-		for _, path := range slices.Sorted(maps.Keys(files)) {
-			if err = os.WriteFile(path, []byte(files[path]), 0o644); err != nil {
-				break
-			}
-		}
-	}
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		os.Exit(1) //nolint:forbidigo // this is main
-	}
-}
-
-// generate the content of each file, by its path.
-func generate(root string) (map[string]string, error) {
+// figures is the content of each file, by its path: the pictures and tables of docs/tuning.md, with what was published of
+// the systems that weft brings to Kubernetes beside what weft's plan says of them, and the dark picture of who talks to whom.
+func figures(root string) (map[string]string, error) {
 	p, err := readPublished(root)
 	if err != nil {
 		return nil, err
 	}
-	text, err := os.ReadFile(filepath.Join(root, page))
+	text, err := os.ReadFile(filepath.Join(root, tuningPage))
 	if err != nil {
 		return nil, err
 	}
@@ -51,7 +33,7 @@ func generate(root string) (map[string]string, error) {
 			return nil, err
 		}
 	}
-	files[filepath.Join(root, page)] = doc
+	files[filepath.Join(root, tuningPage)] = doc
 	for name, draw := range map[string]func(published) (chart, error){"receive-queues": receiveQueueChart, "buffers": bufferChart, "cores": coreChart} {
 		c, err := draw(p)
 		if err != nil {
@@ -71,7 +53,7 @@ func replaceBetween(doc, name, table string) (string, error) {
 	before, rest, found := strings.Cut(doc, first)
 	_, after, ended := strings.Cut(rest, last)
 	if !found || !ended {
-		return "", fmt.Errorf("%s has no %q and %q", page, first, last)
+		return "", fmt.Errorf("%s has no %q and %q", tuningPage, first, last)
 	}
 	return before + first + table + last + after, nil
 }

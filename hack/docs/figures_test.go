@@ -13,7 +13,7 @@ import (
 
 // The figures and tables of docs/tuning.md are those that weft's plans come to today.
 func TestFiguresAreUpToDate(t *testing.T) {
-	files, err := generate("../..")
+	files, err := figures("../..")
 	if err != nil {
 		t.Fatal(err)
 	}

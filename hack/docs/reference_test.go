@@ -12,13 +12,13 @@ import (
 )
 
 func TestThePageIsUpToDate(t *testing.T) {
-	want, err := generate("../..")
+	want, err := reference("../..")
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := os.ReadFile("../../" + page)
+	got, err := os.ReadFile("../../" + targetPage)
 	if err != nil || string(got) != want {
-		t.Errorf("%s is not what the CRD says: run make generate (%v)", page, err)
+		t.Errorf("%s is not what the CRD says: run make generate (%v)", targetPage, err)
 	}
 }
 
