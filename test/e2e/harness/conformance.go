@@ -30,8 +30,8 @@ const (
 	shareOnNode   = "/host-share"
 )
 
-// Sanity runs csi-sanity on a node, against the driver as it is installed: a replica of the controller, and the plugin of
-// the node that it runs on. Volumes come from the target of the samples. What the program says goes to out.
+// Sanity runs csi-sanity on a node, against the driver as it is installed: a replica of the controller, and the plugin
+// of the node that it runs on. Volumes come from the target of the samples. What the program says goes to out.
 func (r *Run) Sanity(ctx context.Context, out io.Writer) error {
 	if err := r.builder.LabTest(ctx, sanityPackage, filepath.Join(r.Lab.ShareDir(), sanityProgram)); err != nil {
 		return err

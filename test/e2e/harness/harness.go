@@ -113,8 +113,8 @@ func (c *Cluster) Install(ctx context.Context, out io.Writer, set ...string) err
 	return nil
 }
 
-// ApplyFile applies each object of a YAML file, by its path in the repository or from the root, after edit if it is given. Namespaced
-// objects without a namespace go to namespace.
+// ApplyFile applies each object of a YAML file, by its path in the repository or from the root, after edit if it is
+// given. Namespaced objects without a namespace go to namespace.
 func (c *Cluster) ApplyFile(ctx context.Context, path, namespace string, edit func(*unstructured.Unstructured)) error {
 	file := path
 	if !filepath.IsAbs(file) {

@@ -17,8 +17,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 )
 
-// SnapshotAPI installs the snapshot API and its controller, which belong to a cluster rather than to a driver. The chart
-// brings the snapshotter only where it finds the API, so this comes before Steps.
+// SnapshotAPI installs the snapshot API and its controller, which belong to a cluster rather than to a driver. The
+// chart brings the snapshotter only where it finds the API, so this comes before Steps.
 func (r *Run) SnapshotAPI(ctx context.Context) error {
 	api, err := r.builder.SnapshotAPI(ctx)
 	if err != nil {

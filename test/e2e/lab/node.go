@@ -165,8 +165,8 @@ func (l *Lab) qemuArgs(i int) []string {
 	var iommu []string
 	if l.state.IOMMU {
 		kernelArgs = append(kernelArgs, "intel_iommu=on")
-		// Interrupts are remapped, or VFIO takes no device. Addresses are as wide as a process's own, as on servers: without
-		// hugepages, SPDK has no others to hand to a drive.
+		// Interrupts are remapped, or VFIO takes no device. Addresses are as wide as a process's own, as on servers:
+		// without hugepages, SPDK has no others to hand to a drive.
 		iommu = []string{"-device", "intel-iommu,intremap=on,aw-bits=48"}
 	}
 	args := []string{

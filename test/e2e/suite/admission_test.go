@@ -27,8 +27,8 @@ var _ = Describe("The webhook", func() {
 		user, err = cluster.Client(func(text string) { warnings = append(warnings, text) })
 		Expect(err).NotTo(HaveOccurred())
 	})
-	// answers waits until the API server's answer to a dry run is so: refusal and warnings. The operator sees nodes a moment
-	// later than the API server, and an emulated node may be too slow for it, which then goes on without.
+	// answers waits until the API server's answer to a dry run is so: refusal and warnings. The operator sees nodes a
+	// moment later than the API server, and an emulated node may be too slow for it, which then goes on without.
 	answers := func(ctx context.Context, target *v1alpha1.NvmfTarget, refusal, warned types.GomegaMatcher) {
 		GinkgoHelper()
 		Eventually(ctx, func(g Gomega, ctx context.Context) {

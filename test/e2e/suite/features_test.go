@@ -32,8 +32,8 @@ func limit(ctx context.Context, claim *corev1.PersistentVolumeClaim, class strin
 	before := claim.DeepCopy()
 	claim.Spec.VolumeAttributesClassName = &class
 	Expect(cluster.Patch(ctx, claim, client.MergeFrom(before))).To(Succeed())
-	// csi-resizer leaves a change alone of a claim whose PersistentVolume has not reached it, and looks again when the claim is written,
-	// or after ten minutes (updatePVC of its modifycontroller, v2.2.0).
+	// csi-resizer leaves a change alone of a claim whose PersistentVolume has not reached it, and looks again when the
+	// claim is written, or after ten minutes (updatePVC of its modifycontroller, v2.2.0).
 	Eventually(ctx, func(g Gomega, ctx context.Context) {
 		g.Expect(cluster.Get(ctx, client.ObjectKeyFromObject(claim), claim)).To(Succeed())
 		if now := claim.Status.CurrentVolumeAttributesClassName; now != nil && *now == class || claim.Status.ModifyVolumeStatus != nil {

@@ -19,7 +19,8 @@ const lastWrite = `rm -f /tmp/last-write*; head -c 4096 /dev/zero | tr '\0' o > 
 (dd if=/tmp/last-write.data of=%s bs=4096 count=1 oflag=direct conv=notrunc 2> /tmp/last-write.said
  echo "status $?" >> /tmp/last-write.said; mv /tmp/last-write.said /tmp/last-write) > /dev/null 2>&1 < /dev/null &`
 
-// Scripts that write and read one block of a file, past the page cache: what is read is told as the letters in it, each once.
+// Scripts that write and read one block of a file, past the page cache: what is read is told as the letters in it, each
+// once.
 const (
 	writeBlock = `head -c 4096 /dev/zero | tr '\0' %[2]s > /tmp/block && dd if=/tmp/block of=%[1]s bs=4096 count=1 oflag=direct conv=notrunc 2>/dev/null && sync %[1]s`
 	readBlock  = `dd if=%s bs=4096 count=1 iflag=direct 2>/dev/null | tr -s a-z`

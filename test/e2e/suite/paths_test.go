@@ -23,9 +23,9 @@ const (
 	secondInterface = "mgmt0"
 )
 
-// cutNVMe drops what comes in through eth0 of NVMe over TCP and over RDMA (RoCE v2 is UDP to port 4791). On both ends, the network is
-// silent for them, and nothing else notices. What goes out is let go: a soft RDMA device whose sender is told that its packet was
-// dropped makes no connection any more.
+// cutNVMe drops what comes in through eth0 of NVMe over TCP and over RDMA (RoCE v2 is UDP to port 4791). On both ends,
+// the network is silent for them, and nothing else notices. What goes out is let go: a soft RDMA device whose sender is
+// told that its packet was dropped makes no connection any more.
 const cutNVMe = `nft -f - <<'END'
 table inet weft-cut {
 	chain input {

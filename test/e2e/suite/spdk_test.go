@@ -17,8 +17,8 @@ import (
 	"github.com/weft-storage/weft/test/e2e/harness"
 )
 
-// realTarget is a real nvmf_tgt for the target pods. Without one they run the fake, which answers SPDK's RPCs and serves
-// no I/O: then everything up to a pod's first byte is tested.
+// realTarget is a real nvmf_tgt for the target pods. Without one they run the fake, which answers SPDK's RPCs and
+// serves no I/O: then everything up to a pod's first byte is tested.
 var realTarget = os.Getenv("WEFT_SPDK_TARGET")
 
 // spdkTarget is a target in a file that sleeps when it has nothing to do, in ordinary memory: an emulated node has few

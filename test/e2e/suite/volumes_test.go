@@ -111,8 +111,8 @@ var _ = Describe("A volume", func() {
 	})
 })
 
-// Twenty volumes are made, admitted, connected, formatted and mounted side by side. Two pods have ten each: pods of their
-// own would cost twenty sandboxes, which are the kubelet's business.
+// Twenty volumes are made, admitted, connected, formatted and mounted side by side. Two pods have ten each: pods of
+// their own would cost twenty sandboxes, which are the kubelet's business.
 var _ = Describe("Twenty volumes at once", func() {
 	It("are bound and mounted, each where it belongs, and leave nothing behind", func(ctx SpecContext) {
 		const perPod = 10

@@ -56,8 +56,8 @@ func (o storageOptions) run(ctx context.Context) error {
 		return fmt.Errorf("the specs need two nodes and the lab has %d; run make lab-down first", len(nodes))
 	}
 	storageNode, clientNode := nodes[0], nodes[1]
-	// One replica of each, away from the drive: what a second one needs to start and to wait is time that an emulated node
-	// does not have for specs.
+	// One replica of each, away from the drive: what a second one needs to start and to wait is time that an emulated
+	// node does not have for specs.
 	replicas := []string{"operator.replicas=1", "csi.controller.replicas=1", `csi.controller.nodeSelector.kubernetes\.io/hostname=` + clientNode}
 	steps := append([]harness.Step{{Name: "install the snapshot API", Do: run.SnapshotAPI}}, run.Steps(storageNode, replicas...)...)
 	steps = append(steps, harness.Step{Name: "let the target promise more than its drive has", Do: func(ctx context.Context) error {

@@ -96,8 +96,8 @@ func (c Cache) use(rel string) error {
 	return nil
 }
 
-// Prune removes the artifacts that nobody asked for since before, and answers their names. One that is being built is left
-// alone; one that a running lab has open stays readable to it.
+// Prune removes the artifacts that nobody asked for since before, and answers their names. One that is being built is
+// left alone; one that a running lab has open stays readable to it.
 func (c Cache) Prune(before time.Time) ([]string, error) {
 	var unused []string
 	err := filepath.WalkDir(c.Dir, func(path string, d fs.DirEntry, err error) error {

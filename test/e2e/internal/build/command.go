@@ -34,8 +34,8 @@ type Cmd struct {
 	Log io.Writer
 	// Args is the program and its arguments.
 	Args []string
-	// Group gives the program a process group of its own. When ctx ends, all of the group are interrupted, and have until
-	// Cleanup is over to end.
+	// Group gives the program a process group of its own. When ctx ends, all of the group are interrupted, and have
+	// until Cleanup is over to end.
 	Group   bool
 	Cleanup time.Duration
 }

@@ -21,16 +21,17 @@ const (
 	softRDMA = "libibverbs/librxe-rdmav34.so"
 )
 
-// packedScript runs the program with the loader and the libraries beside it, wherever the folder lies. OpenSSL's library
-// ends a program that finds no configuration where the machine that built it has one.
+// packedScript runs the program with the loader and the libraries beside it, wherever the folder lies. OpenSSL's
+// library ends a program that finds no configuration where the machine that built it has one.
 const packedScript = `#!/bin/sh
 dir=$(dirname "$(readlink -f "$0")")
 export OPENSSL_CONF=/dev/null IBV_DRIVERS="$dir/lib/librxe"
 exec "$dir/lib/%[1]s" --library-path "$dir/lib" "$dir/%[2]s" "$@"
 `
 
-// PackTarget makes the folder dir, which must not be there, with program, a real nvmf_tgt, the shared libraries and the loader that it has on
-// this machine, and a script nvmf_tgt that runs it with them: on a machine or in an image whose own need not fit.
+// PackTarget makes the folder dir, which must not be there, with program, a real nvmf_tgt, the shared libraries and the
+// loader that it has on this machine, and a script nvmf_tgt that runs it with them: on a machine or in an image whose
+// own need not fit.
 func PackTarget(ctx context.Context, program, dir string) error {
 	files, loader, err := librariesOf(ctx, program)
 	if err != nil {
@@ -55,8 +56,8 @@ func PackTarget(ctx context.Context, program, dir string) error {
 	return os.WriteFile(filepath.Join(dir, packedTarget), fmt.Appendf(nil, packedScript, loader, binary), 0o755)
 }
 
-// librariesOf maps the names of the libraries that a program is linked with, its loader and the plug-in for soft RDMA to
-// the files they are here.
+// librariesOf maps the names of the libraries that a program is linked with, its loader and the plug-in for soft RDMA
+// to the files they are here.
 func librariesOf(ctx context.Context, program string) (files map[string]string, loader string, err error) {
 	listed, err := Output(ctx, "ldd", program)
 	if err != nil {

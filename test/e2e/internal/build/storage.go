@@ -13,9 +13,11 @@ import (
 type StorageSuite struct {
 	// Ginkgo is the program that runs Tests, in several processes at once.
 	Ginkgo, Tests string
-	// Archive is that of the image Agnhost: the suite's own helper program, and a shell and the tools that its specs call.
+	// Archive is that of the image Agnhost: the suite's own helper program, and a shell and the tools that its specs
+	// call.
 	Archive, Agnhost string
-	// Shells are the names of the other images that the specs ask for. They want a shell and tools alone, which Agnhost has.
+	// Shells are the names of the other images that the specs ask for. They want a shell and tools alone, which Agnhost
+	// has.
 	Shells []string
 }
 
