@@ -55,8 +55,9 @@ func targetPod(ctx context.Context, node string) *corev1.Pod {
 	return pod
 }
 
-// targetSubsystems asks a node's SPDK target what it serves.
-const targetSubsystems = `echo '{"jsonrpc":"2.0","id":1,"method":"nvmf_get_subsystems"}' | socat -t 5 - UNIX-CONNECT:/run/weft/spdk.sock`
+// targetSubsystems asks a node's SPDK target what it serves. It answers only while the other end stays open.
+const targetSubsystems = `(echo '{"jsonrpc":"2.0","id":1,"method":"nvmf_get_subsystems"}'; sleep 1) |
+	socat - UNIX-CONNECT:/run/weft/spdk.sock`
 
 // killTarget ends the node's nvmf_tgt without warning, and waits until another runs in the same pod.
 func killTarget(ctx context.Context, node string) {
