@@ -119,7 +119,16 @@ func (e *Engine) Export(ctx context.Context, exports []engine.Export) []error {
 	if err != nil {
 		return failAll(len(exports), err)
 	}
-	st, n, err := s.finish(s.startNames(), s.startNetwork())
+	nqns := []string{anchorNQN}
+	var volumes []engine.ID
+	for _, x := range exports {
+		nqns = append(nqns, x.NQN)
+		for _, ns := range x.Namespaces {
+			volumes = append(volumes, ns.Volume)
+		}
+	}
+	serving := s.startSubsystems(nqns...)
+	st, n, err := s.finish(s.startVolumes(volumes, s.listNames), serving)
 	if err != nil {
 		return failAll(len(exports), err)
 	}
@@ -309,7 +318,7 @@ func (e *Engine) Unexport(ctx context.Context, nqns []string) []error {
 	if err != nil {
 		return failAll(len(nqns), err)
 	}
-	n, err := s.finishNetwork(s.startSubsystems())
+	n, err := s.finishNetwork(s.startSubsystems(nqns...))
 	if err != nil {
 		return failAll(len(nqns), err)
 	}
@@ -325,7 +334,7 @@ func (e *Engine) Unexport(ctx context.Context, nqns []string) []error {
 		return errs
 	}
 	call(s, remove, errs, func(i int) spdkrpc.Request[spdkrpc.Done] { return spdkrpc.NvmfDeleteSubsystem{NQN: nqns[i]} })
-	after, err := s.finishNetwork(s.startSubsystems())
+	after, err := s.finishNetwork(s.startSubsystems(nqns...))
 	for _, i := range remove {
 		if err != nil {
 			errs[i] = err

@@ -26,22 +26,33 @@ type network struct {
 	transports map[v1alpha1.TransportType]spdkrpc.Transport
 }
 
-// networkReading is under way. Without portals only subsystems is set.
+// networkReading is under way. Without transports nothing is known of the portals but where they are.
 type networkReading struct {
-	subsystems *spdkrpc.Pending[[]spdkrpc.Subsystem]
+	subsystems []*spdkrpc.Pending[[]spdkrpc.Subsystem]
 	transports *spdkrpc.Pending[[]spdkrpc.Transport]
 }
 
 func (s *session) startNetwork() networkReading {
-	return networkReading{
-		subsystems: spdkrpc.Start(s.ctx, s.conn, spdkrpc.NvmfGetSubsystems{}),
-		transports: spdkrpc.Start(s.ctx, s.conn, spdkrpc.NvmfGetTransports{}),
-	}
+	r := s.startSubsystems()
+	r.transports = spdkrpc.Start(s.ctx, s.conn, spdkrpc.NvmfGetTransports{})
+	return r
 }
 
-// startSubsystems reads only who exports what, without the portals.
-func (s *session) startSubsystems() networkReading {
-	return networkReading{subsystems: spdkrpc.Start(s.ctx, s.conn, spdkrpc.NvmfGetSubsystems{})}
+// fewNames are asked for one by one. More than these SPDK lists sooner with all the others, although it serves no I/O on
+// that core meanwhile.
+const fewNames = 32
+
+// startSubsystems reads only who exports what: of these subsystems, or of all when none or many are named. SPDK logs an
+// error of each that is not there.
+func (s *session) startSubsystems(nqns ...string) networkReading {
+	if len(nqns) == 0 || len(nqns) > fewNames {
+		nqns = []string{""}
+	}
+	var r networkReading
+	for _, nqn := range nqns {
+		r.subsystems = append(r.subsystems, spdkrpc.Start(s.ctx, s.conn, spdkrpc.NvmfGetSubsystems{NQN: nqn}))
+	}
+	return r
 }
 
 func (s *session) readNetwork() (*network, error) { return s.finishNetwork(s.startNetwork()) }
@@ -62,25 +73,26 @@ func (s *session) finishNetwork(r networkReading) (*network, error) {
 		portals:    map[v1alpha1.Portal]engine.Portal{},
 		transports: map[v1alpha1.TransportType]spdkrpc.Transport{},
 	}
-	subsystems, err := r.subsystems.Wait()
-	if errors.Is(err, spdkrpc.ErrWrongState) {
-		return n, nil
+	for _, pending := range r.subsystems {
+		subsystems, err := pending.Wait()
+		switch {
+		case errors.Is(err, spdkrpc.ErrWrongState):
+			return n, nil
+		case err != nil && !errors.Is(err, spdkrpc.ErrNotFound):
+			return nil, mapError(err)
+		}
+		for _, sub := range subsystems {
+			n.subsystems[sub.NQN] = sub
+		}
 	}
-	if err != nil {
-		return nil, mapError(err)
-	}
-	for _, sub := range subsystems {
-		n.subsystems[sub.NQN] = sub
-	}
-	if r.transports == nil {
-		return n, nil
-	}
-	transports, err := r.transports.Wait()
-	if err != nil {
-		return nil, mapError(err)
-	}
-	for _, t := range transports {
-		n.transports[v1alpha1.TransportType(t.Type)] = t
+	if r.transports != nil {
+		transports, err := r.transports.Wait()
+		if err != nil {
+			return nil, mapError(err)
+		}
+		for _, t := range transports {
+			n.transports[v1alpha1.TransportType(t.Type)] = t
+		}
 	}
 	for _, l := range n.subsystems[anchorNQN].Listeners {
 		p, err := portalOf(l)

@@ -18,16 +18,19 @@ func (e *Engine) SetQoS(ctx context.Context, limits []engine.VolumeQoS) []error 
 	if err != nil {
 		return failAll(len(limits), err)
 	}
-	st, n, err := s.finish(s.startStore(), s.startSubsystems())
+	ids := make([]engine.ID, len(limits))
+	for i, want := range limits {
+		ids[i] = want.ID
+	}
+	st, err := s.finishStore(s.startVolumes(ids, s.listBdevs))
 	if err != nil {
 		return failAll(len(limits), err)
 	}
 	errs := make([]error, len(limits))
 	found := make([]*lvol, len(limits))
-	exported := n.exported()
 	var set []int
 	for i, want := range limits {
-		found[i], errs[i] = st.planQoS(want, exported)
+		found[i], errs[i] = st.planQoS(want)
 		if found[i] != nil {
 			set = append(set, i)
 		}
@@ -48,7 +51,7 @@ func (e *Engine) SetQoS(ctx context.Context, limits []engine.VolumeQoS) []error 
 }
 
 // planQoS finds the volume to be limited; nil when its limits are as asked.
-func (st *store) planQoS(want engine.VolumeQoS, exported map[string]string) (*lvol, error) {
+func (st *store) planQoS(want engine.VolumeQoS) (*lvol, error) {
 	if err := want.Validate(); err != nil {
 		return nil, err
 	}
@@ -58,7 +61,7 @@ func (st *store) planQoS(want engine.VolumeQoS, exported map[string]string) (*lv
 		return nil, err
 	case is.limits == rateLimits(want.QoS):
 		return nil, nil
-	case is.limits != (spdkrpc.QoS{}) && exported[is.bdev] == "":
+	case is.limits != (spdkrpc.QoS{}) && !is.claimed:
 		return nil, fmt.Errorf("%w: it has limits that SPDK changes only while the volume is exported", engine.ErrBusy)
 	}
 	return is, nil

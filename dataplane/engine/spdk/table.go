@@ -173,7 +173,8 @@ func planned(plan *v1alpha1.SPDKPlan, speaks dialect) (transports, values, error
 	return types, v, nil
 }
 
-// flatten what marshals as a JSON object into the values of its fields, and of those of objects in it, but not of lists.
+// flatten what marshals as a JSON object into the values of its fields, and of those of objects in it, but not of
+// lists.
 func (v values) flatten(prefix string, object any) error {
 	text, err := json.Marshal(object)
 	if err != nil {
@@ -198,8 +199,8 @@ func (v values) flatten(prefix string, object any) error {
 	return nil
 }
 
-// fill a call's request with the settings that it takes, those of one transport where it is for one. What the request has
-// already stays.
+// fill a call's request with the settings that it takes, those of one transport where it is for one. What the request
+// has already stays.
 func fill(req any, call string, of transports, v values, speaks dialect) error {
 	params := map[string]json.RawMessage{}
 	for name, row := range of.rows() {

@@ -54,6 +54,8 @@ type lvol struct {
 	ownBytes int64
 	// limits in force.
 	limits spdkrpc.QoS
+	// claimed: it is a namespace of a subsystem.
+	claimed bool
 	// base and clones are names in the same lvstore.
 	base   string
 	clones []string
@@ -78,27 +80,58 @@ func (l *lvol) allocatedBytes() int64 {
 	return min(sum, l.sizeBytes)
 }
 
-// storeReading of the pools is under way. One of bdevs and names is set.
+// storeReading of the pools is under way. One of bdevs and names is set, or neither when there is nothing to be named.
 type storeReading struct {
 	lvstores *spdkrpc.Pending[[]spdkrpc.Lvstore]
-	bdevs    *spdkrpc.Pending[[]spdkrpc.Bdev]
+	bdevs    []*spdkrpc.Pending[[]spdkrpc.Bdev]
 	names    *spdkrpc.Pending[[]spdkrpc.Lvol]
 }
 
+func (s *session) startPools() storeReading {
+	return storeReading{lvstores: spdkrpc.Start(s.ctx, s.conn, spdkrpc.BdevLvolGetLvstores{})}
+}
+
 func (s *session) startStore() storeReading {
-	return storeReading{
-		lvstores: spdkrpc.Start(s.ctx, s.conn, spdkrpc.BdevLvolGetLvstores{}),
-		bdevs:    spdkrpc.Start(s.ctx, s.conn, spdkrpc.BdevGetBdevs{}),
-	}
+	r := s.startPools()
+	s.listBdevs(&r)
+	return r
 }
 
 // startNames reads only what there is: no sizes, and nothing of how lvols depend on each
 // other. SPDK says that in a quarter of the time.
 func (s *session) startNames() storeReading {
-	return storeReading{
-		lvstores: spdkrpc.Start(s.ctx, s.conn, spdkrpc.BdevLvolGetLvstores{}),
-		names:    spdkrpc.Start(s.ctx, s.conn, spdkrpc.BdevLvolGetLvols{}),
+	r := s.startPools()
+	s.listNames(&r)
+	return r
+}
+
+func (s *session) listBdevs(r *storeReading) {
+	r.bdevs = []*spdkrpc.Pending[[]spdkrpc.Bdev]{spdkrpc.Start(s.ctx, s.conn, spdkrpc.BdevGetBdevs{})}
+}
+
+func (s *session) listNames(r *storeReading) {
+	r.names = spdkrpc.Start(s.ctx, s.conn, spdkrpc.BdevLvolGetLvols{})
+}
+
+// startVolumes reads these volumes by name, whichever pool they are in; where there are many, all that list reads.
+func (s *session) startVolumes(ids []engine.ID, list func(*storeReading)) storeReading {
+	r := s.startPools()
+	ids = slices.Compact(slices.Sorted(slices.Values(ids)))
+	if len(ids) > fewNames {
+		list(&r)
+		return r
 	}
+	lvstores, _ := r.lvstores.Wait() // whose error finishStore sees
+	if len(ids)*len(lvstores) > fewNames {
+		list(&r)
+		return r
+	}
+	for _, l := range lvstores {
+		for _, id := range ids {
+			r.bdevs = append(r.bdevs, spdkrpc.Start(s.ctx, s.conn, spdkrpc.BdevGetBdevs{Name: l.Name + "/" + string(id)}))
+		}
+	}
+	return r
 }
 
 // readStore reads the pools. A target that waits for its settings has none that could be read.
@@ -113,10 +146,15 @@ func (s *session) finishStore(r storeReading) (*store, error) {
 	var bdevs []spdkrpc.Bdev
 	var names []spdkrpc.Lvol
 	var listErr error
-	if r.bdevs != nil {
-		bdevs, listErr = r.bdevs.Wait()
-	} else {
+	if r.names != nil {
 		names, listErr = r.names.Wait()
+	}
+	for _, pending := range r.bdevs {
+		some, err := pending.Wait()
+		if !errors.Is(err, spdkrpc.ErrNotFound) { // a volume that is looked for by name
+			listErr = errors.Join(listErr, err)
+		}
+		bdevs = append(bdevs, some...)
 	}
 	if err = errors.Join(err, listErr); err != nil && !errors.Is(err, spdkrpc.ErrWrongState) {
 		return nil, mapError(err)
@@ -144,6 +182,7 @@ func (s *session) finishStore(r storeReading) (*store, error) {
 				base:      b.Driver.Lvol.Base,
 				clones:    b.Driver.Lvol.Clones,
 				limits:    b.Limits,
+				claimed:   b.Claimed,
 			})
 		}
 	}

@@ -236,7 +236,11 @@ func (e *Engine) GrowVolumes(ctx context.Context, sizes []engine.VolumeSize) []e
 	if err != nil {
 		return failAll(len(sizes), err)
 	}
-	st, err := s.readStore()
+	ids := make([]engine.ID, len(sizes))
+	for i, want := range sizes {
+		ids[i] = want.ID
+	}
+	st, err := s.finishStore(s.startVolumes(ids, s.listBdevs))
 	if err != nil {
 		return failAll(len(sizes), err)
 	}
