@@ -38,12 +38,12 @@ func (s *session) startNetwork() networkReading {
 	return r
 }
 
-// fewNames are asked for one by one. More than these SPDK lists sooner with all the others, although it serves no I/O on
-// that core meanwhile.
+// fewNames are asked for one by one. More than these SPDK lists sooner with all the others, although it serves no I/O
+// on that core meanwhile.
 const fewNames = 32
 
 // startSubsystems reads only who exports what: of these subsystems, or of all when none or many are named. SPDK logs an
-// error of each that is not there.
+// error for each that is not there.
 func (s *session) startSubsystems(nqns ...string) networkReading {
 	if len(nqns) == 0 || len(nqns) > fewNames {
 		nqns = []string{""}
