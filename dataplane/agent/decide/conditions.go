@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
@@ -65,22 +64,4 @@ func Conditions(existing []metav1.Condition, generation int64, now time.Time, ow
 	}
 	slices.SortFunc(current, func(a, b metav1.Condition) int { return strings.Compare(a.Type, b.Type) })
 	return current
-}
-
-// bytesOf is a size as the API writes it.
-func bytesOf(n int64) *resource.Quantity { return resource.NewQuantity(n, resource.BinarySI) }
-
-const mebibyte = 1 << 20
-
-// sizeOf a volume in bytes, rounded up to what every engine can keep exactly.
-func sizeOf(q resource.Quantity) int64 { return (q.Value() + mebibyte - 1) / mebibyte * mebibyte }
-
-// figure is a number that changes all the time: rounded up to 1 MiB, so that 0 stays
-// "never written", and only brought up to date with refresh.
-func figure(old *resource.Quantity, n int64, refresh bool) *resource.Quantity {
-	rounded := (n + mebibyte - 1) / mebibyte * mebibyte
-	if old != nil && (!refresh || old.Value() == rounded) {
-		return old
-	}
-	return bytesOf(rounded)
 }

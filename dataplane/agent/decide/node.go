@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
@@ -152,14 +151,6 @@ func (d *decider) capacity() v1alpha1.Capacity {
 		Allocated: keep(was.Allocated, allocated),
 		Free:      keep(was.Free, free),
 	}
-}
-
-// keep the quantity as it is written while its value is the same.
-func keep(was *resource.Quantity, n int64) *resource.Quantity {
-	if was != nil && was.Value() == n {
-		return was
-	}
-	return bytesOf(n)
 }
 
 func (d *decider) poolsReady() metav1.Condition {
