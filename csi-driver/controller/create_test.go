@@ -287,7 +287,10 @@ func TestCreateOnASilentNode(t *testing.T) {
 	seen(t, s, st)
 	agents.silence(st.nodes[0])
 	name := own(t, "v")
-	_, err := s.CreateVolume(within(t, short), createRequest(st, name, gi))
+	err := inVain(t, func(ctx context.Context) error {
+		_, err := s.CreateVolume(ctx, createRequest(st, name, gi))
+		return err
+	})
 	expectError(t, err, codes.Unavailable, name, st.nodes[0], "Created", "not reported")
 	before := volume(t, name)
 	if before == nil || before.DeletionTimestamp != nil {
@@ -297,7 +300,10 @@ func TestCreateOnASilentNode(t *testing.T) {
 		n.Conditions = append(n.Conditions, condition(v1alpha1.ConditionAgentAlive, metav1.ConditionFalse, v1alpha1.ReasonAgentSilent, "no sign for a minute"))
 	})
 	seen(t, s, st)
-	_, err = s.CreateVolume(within(t, short), createRequest(st, name, gi))
+	err = inVain(t, func(ctx context.Context) error {
+		_, err := s.CreateVolume(ctx, createRequest(st, name, gi))
+		return err
+	})
 	expectError(t, err, codes.Unavailable, st.nodes[0]+" is not AgentAlive", "no sign for a minute")
 
 	done := make(chan error, 1)
@@ -328,9 +334,15 @@ func TestCreateOneAtATime(t *testing.T) {
 		done <- err
 	}()
 	NewWithT(t).Eventually(func() *v1alpha1.NvmfVolume { return volume(t, name) }).WithTimeout(enough).ShouldNot(BeNil())
-	_, err := s.CreateVolume(within(t, short), createRequest(st, name, gi))
+	err := inVain(t, func(ctx context.Context) error {
+		_, err := s.CreateVolume(ctx, createRequest(st, name, gi))
+		return err
+	})
 	expectError(t, err, codes.Aborted, "under way")
-	_, err = s.DeleteVolume(within(t, short), &csi.DeleteVolumeRequest{VolumeId: name})
+	err = inVain(t, func(ctx context.Context) error {
+		_, err := s.DeleteVolume(ctx, &csi.DeleteVolumeRequest{VolumeId: name})
+		return err
+	})
 	expectError(t, err, codes.Aborted, "under way")
 	if err := agents.speak(t.Context(), st.nodes[0]); err != nil {
 		t.Fatal(err)
@@ -369,9 +381,15 @@ func TestCreateWaitsForTheDeletionOfItsPredecessor(t *testing.T) {
 	name := newVolume(t, s, st, "v")
 	first := volume(t, name)
 	agents.silence(st.nodes[0])
-	_, err := s.DeleteVolume(within(t, short), &csi.DeleteVolumeRequest{VolumeId: name})
+	err := inVain(t, func(ctx context.Context) error {
+		_, err := s.DeleteVolume(ctx, &csi.DeleteVolumeRequest{VolumeId: name})
+		return err
+	})
 	expectError(t, err, codes.Unavailable, st.nodes[0])
-	_, err = s.CreateVolume(within(t, short), createRequest(st, name, gi))
+	err = inVain(t, func(ctx context.Context) error {
+		_, err := s.CreateVolume(ctx, createRequest(st, name, gi))
+		return err
+	})
 	expectError(t, err, codes.Unavailable, st.nodes[0], "Deleted")
 	if err := agents.speak(t.Context(), st.nodes[0]); err != nil {
 		t.Fatal(err)

@@ -3,6 +3,7 @@
 package controller
 
 import (
+	"context"
 	"slices"
 	"sync"
 	"testing"
@@ -136,7 +137,10 @@ func TestExpandWhenTheNodeDecidesOtherwise(t *testing.T) {
 	id := newVolume(t, s, st, "v")
 
 	agents.silence(st.nodes[0])
-	_, err := s.ControllerExpandVolume(within(t, short), expandRequest(id, 2*gi))
+	err := inVain(t, func(ctx context.Context) error {
+		_, err := s.ControllerExpandVolume(ctx, expandRequest(id, 2*gi))
+		return err
+	})
 	expectError(t, err, codes.Unavailable, "is not Grown yet", st.nodes[0])
 
 	agents.with(st.nodes[0], func(n *agent) { n.poolBytes = gi })
@@ -165,7 +169,10 @@ func TestExpandWhenTheNodeDecidesOtherwise(t *testing.T) {
 	if err := api.Delete(t.Context(), &v1alpha1.NvmfVolume{ObjectMeta: volume(t, id).ObjectMeta}); err != nil {
 		t.Fatal(err)
 	}
-	_, err = s.ControllerExpandVolume(within(t, short), expandRequest(id, 3*gi))
+	err = inVain(t, func(ctx context.Context) error {
+		_, err := s.ControllerExpandVolume(ctx, expandRequest(id, 3*gi))
+		return err
+	})
 	if c := status.Code(err); c != codes.NotFound && c != codes.FailedPrecondition {
 		t.Errorf("of a deleted volume: %v", err)
 	}

@@ -249,7 +249,10 @@ func TestPublishToOneNodeAtATime(t *testing.T) {
 
 	// Taken off the spec, but still connected for all that is known.
 	agents.silence(st.nodes[0])
-	_, err = s.ControllerUnpublishVolume(within(t, short), &csi.ControllerUnpublishVolumeRequest{VolumeId: id, NodeId: firstID})
+	err = inVain(t, func(ctx context.Context) error {
+		_, err := s.ControllerUnpublishVolume(ctx, &csi.ControllerUnpublishVolumeRequest{VolumeId: id, NodeId: firstID})
+		return err
+	})
 	expectError(t, err, codes.Unavailable, st.nodes[0], "Detached")
 	_, err = s.ControllerPublishVolume(within(t, enough), publishRequest(id, secondID))
 	expectError(t, err, codes.FailedPrecondition, "attached to node "+first)
@@ -340,12 +343,21 @@ func TestPublishFromASilentNode(t *testing.T) {
 	publish(t, s, id, nodeID)
 	unpublish(t, s, id, nodeID)
 	agents.silence(st.nodes[0])
-	_, err := s.ControllerPublishVolume(within(t, short), publishRequest(id, nodeID))
+	err := inVain(t, func(ctx context.Context) error {
+		_, err := s.ControllerPublishVolume(ctx, publishRequest(id, nodeID))
+		return err
+	})
 	expectError(t, err, codes.Unavailable, id, st.nodes[0], "Exported", "has not seen the last change")
 	// The status, older than the admission, lists no host; that must not be taken for a detachment.
-	_, err = s.ControllerUnpublishVolume(within(t, short), &csi.ControllerUnpublishVolumeRequest{VolumeId: id, NodeId: nodeID})
+	err = inVain(t, func(ctx context.Context) error {
+		_, err := s.ControllerUnpublishVolume(ctx, &csi.ControllerUnpublishVolumeRequest{VolumeId: id, NodeId: nodeID})
+		return err
+	})
 	expectError(t, err, codes.Unavailable, st.nodes[0])
-	_, err = s.ControllerUnpublishVolume(within(t, short), &csi.ControllerUnpublishVolumeRequest{VolumeId: id, NodeId: nodeID})
+	err = inVain(t, func(ctx context.Context) error {
+		_, err := s.ControllerUnpublishVolume(ctx, &csi.ControllerUnpublishVolumeRequest{VolumeId: id, NodeId: nodeID})
+		return err
+	})
 	expectError(t, err, codes.Unavailable, st.nodes[0])
 	if err := agents.speak(t.Context(), st.nodes[0]); err != nil {
 		t.Fatal(err)
@@ -392,7 +404,10 @@ func TestPublishSurvivesARestart(t *testing.T) {
 	publish(t, s, id, nodeID)
 	unpublish(t, s, id, nodeID)
 	agents.silence(st.nodes[0])
-	_, err := s.ControllerPublishVolume(within(t, short), publishRequest(id, nodeID))
+	err := inVain(t, func(ctx context.Context) error {
+		_, err := s.ControllerPublishVolume(ctx, publishRequest(id, nodeID))
+		return err
+	})
 	expectError(t, err, codes.Unavailable)
 	kill()
 	s, _ = newService(t)
@@ -484,7 +499,10 @@ func TestUnpublishFromANodeThatRegisteredAnew(t *testing.T) {
 
 	agents.silence(st.nodes[0])
 	for range 2 { // The second time, the host is off the spec, and connected still for all that is known.
-		_, err := s.ControllerUnpublishVolume(within(t, short), &csi.ControllerUnpublishVolumeRequest{VolumeId: id, NodeId: newID})
+		err := inVain(t, func(ctx context.Context) error {
+			_, err := s.ControllerUnpublishVolume(ctx, &csi.ControllerUnpublishVolumeRequest{VolumeId: id, NodeId: newID})
+			return err
+		})
 		expectError(t, err, codes.Unavailable, st.nodes[0], "Detached")
 	}
 	if err := agents.speak(t.Context(), st.nodes[0]); err != nil {
@@ -570,7 +588,10 @@ func TestDelete(t *testing.T) {
 	if v := volume(t, id); v == nil || v.DeletionTimestamp == nil {
 		t.Errorf("the object is not being deleted: %+v", v)
 	}
-	_, err := s.ControllerPublishVolume(within(t, short), publishRequest(id, nodeID))
+	err := inVain(t, func(ctx context.Context) error {
+		_, err := s.ControllerPublishVolume(ctx, publishRequest(id, nodeID))
+		return err
+	})
 	expectError(t, err, codes.FailedPrecondition, "being deleted")
 	expectError(t, remove(id, short), codes.Unavailable, st.nodes[0])
 	if err := agents.speak(t.Context(), st.nodes[0]); err != nil {

@@ -113,12 +113,12 @@ func TestSnapshotOfASilentNode(t *testing.T) {
 	id := newVolume(t, s, st, "v")
 	agents.silence(st.nodes[0])
 	req := snapshotRequest(t, "snap", id)
-	_, err := s.CreateSnapshot(within(t, short), req)
+	err := inVain(t, func(ctx context.Context) error { _, err := s.CreateSnapshot(ctx, req); return err })
 	expectError(t, err, codes.Unavailable, st.nodes[0], "has not reported")
 
 	r := createRequest(st, own(t, "copy"), gi)
 	r.VolumeContentSource = ofSnapshot(req.Name)
-	_, err = s.CreateVolume(within(t, short), r)
+	err = inVain(t, func(ctx context.Context) error { _, err := s.CreateVolume(ctx, r); return err })
 	expectError(t, err, codes.Unavailable, "is not Ready yet")
 	if volume(t, r.Name) != nil {
 		t.Error("an object was made without knowing how large it must be")
@@ -203,7 +203,7 @@ func TestACopyWhoseSourceWentAway(t *testing.T) {
 		t.Helper()
 		req := createRequest(st, own(t, name), gi)
 		req.VolumeContentSource = source
-		_, err := s.CreateVolume(within(t, short), req)
+		err := inVain(t, func(ctx context.Context) error { _, err := s.CreateVolume(ctx, req); return err })
 		expectError(t, err, codes.Unavailable, "SourceNotReady")
 		return req
 	}
