@@ -47,11 +47,11 @@ demo: binaries $(LAB) $(HELM) ## Build, start the lab, install the chart, apply 
 # Both tell at their end how long each part took, and which tests were slowest.
 .PHONY: test
 test: $(LAB) ## Run lint, unit and API-server tests, kernel tests in a virtual machine, and end-to-end tests in the lab
-	MAKE='$(MAKE)' $(LAB) parts lint test-unit test-lab test-e2e
+	+$(LAB) parts lint test-unit test-lab test-e2e
 
 .PHONY: test-all
 test-all: $(LAB) ## Run everything: what test runs, the whole end-to-end suite, others' tests of a storage driver, random sequences
-	MAKE='$(MAKE)' $(LAB) parts --keep-going lint test-unit test-lab test-e2e-all e2e-storage-all test-chaos
+	+$(LAB) parts --keep-going lint test-unit test-lab test-e2e-all e2e-storage-all test-chaos
 
 ##@ Build
 

@@ -87,7 +87,7 @@ func newPart(target string, out io.Writer) *part {
 func (p *part) run(ctx context.Context, repo string) error {
 	defer func(start time.Time) { p.took = time.Since(start) }(time.Now())
 	// Where the target runs go test on this machine, it does so with TESTFLAGS.
-	cmd := exec.CommandContext(ctx, cmp.Or(os.Getenv("MAKE"), "make"), "--no-print-directory", p.target, "TESTFLAGS=-json")
+	cmd := exec.CommandContext(ctx, "make", "--no-print-directory", p.target, "TESTFLAGS=-json")
 	cmd.Dir, cmd.Stderr = repo, os.Stderr
 	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
 	cmd.WaitDelay = interruptDelay

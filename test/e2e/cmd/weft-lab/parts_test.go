@@ -68,7 +68,6 @@ func TestPartFailsWithItsTarget(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "Makefile"), []byte(makefile), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	t.Setenv("MAKE", "")
 	var out strings.Builder
 	good, bad := newPart("good", &out), newPart("bad", &out)
 	if err := good.run(t.Context(), dir); err != nil || good.tests["TestX"].outcome != "PASS" {

@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"strings"
@@ -20,7 +21,9 @@ func TestServicesAreStoppedAndStarted(t *testing.T) {
 	go func() { done <- supervise(ctx, dir, services, slog.New(slog.NewTextHandler(io.Discard, nil))) }()
 	defer func() {
 		cancel()
-		<-done
+		if err := <-done; !errors.Is(err, context.Canceled) {
+			t.Error(err)
+		}
 	}()
 	do := func(want string, args ...string) {
 		t.Helper()
