@@ -31,6 +31,8 @@ const (
 	fullPoolBytes = 320 * mib
 	// chunk that is written at a time.
 	chunk = 4 * mib
+	// block is the least that a pool gives.
+	block = 4096
 )
 
 // served is a volume with the block device that a host has of it.
@@ -115,6 +117,9 @@ func TestFullPool(t *testing.T) {
 	case !errors.Is(err, engine.ErrNoSpace):
 		t.Errorf("snapshot: %v", err)
 	}
+	// Until a single block fails, the small writes of a journal may still find room.
+	last := next
+	noSpace(t, "the last block", writeUntil(func() error { last += block; return write(raw.device, last-block, block, 'x') }))
 	disk.turnsReadOnly()
 	if sum(t, raw.device, held*chunk) != before {
 		t.Error("the block volume has other data")
@@ -291,10 +296,13 @@ func directly(device string, flags int, do func(f *os.File, memory []byte) error
 }
 
 // writeAt a device one chunk.
-func writeAt(device string, offset int64, fill byte) error {
+func writeAt(device string, offset int64, fill byte) error { return write(device, offset, chunk, fill) }
+
+// write at most a chunk to a device.
+func write(device string, offset, size int64, fill byte) error {
 	return directly(device, os.O_WRONLY, func(f *os.File, memory []byte) error {
-		copy(memory, bytes.Repeat([]byte{fill}, chunk))
-		_, err := f.WriteAt(memory, offset)
+		copy(memory, bytes.Repeat([]byte{fill}, int(size)))
+		_, err := f.WriteAt(memory[:size], offset)
 		return err
 	})
 }
