@@ -45,13 +45,6 @@ type FrameworkStartInit struct {
 
 func (FrameworkStartInit) method() string { return "framework_start_init" }
 
-// FrameworkWaitInit is answered once the target is initialized, whoever started it.
-type FrameworkWaitInit struct {
-	answers[Done]
-}
-
-func (FrameworkWaitInit) method() string { return "framework_wait_init" }
-
 // FrameworkGetConfig asks for the calls that would bring one of SPDK's modules to its present state.
 type FrameworkGetConfig struct {
 	answers[[]ConfigEntry]
@@ -67,37 +60,3 @@ type ConfigEntry struct {
 	// Params as the call would take them: all of them, defaults included.
 	Params json.RawMessage `json:"params"`
 }
-
-// LogLevel of the target.
-type LogLevel string
-
-// Log levels, from the fewest messages to the most.
-const (
-	LogError   LogLevel = "ERROR"
-	LogWarning LogLevel = "WARNING"
-	LogNotice  LogLevel = "NOTICE"
-	LogInfo    LogLevel = "INFO"
-	LogDebug   LogLevel = "DEBUG"
-)
-
-// LogSetPrintLevel sets what the target prints on its standard error. Allowed in every state. SPDK's default is NOTICE.
-type LogSetPrintLevel struct {
-	answers[Done]
-	Level LogLevel `json:"level"`
-}
-
-func (LogSetPrintLevel) method() string { return "log_set_print_level" }
-
-// AccelSetOptions sets the buffers that accel keeps for itself. Only before init.
-type AccelSetOptions struct {
-	answers[Done]
-	// SmallCacheSize and LargeCacheSize are iobuf buffers per thread; SPDK's defaults are 128 and 16.
-	SmallCacheSize uint32 `json:"small_cache_size,omitzero"`
-	LargeCacheSize uint32 `json:"large_cache_size,omitzero"`
-	// TaskCount, SequenceCount and BufCount are the most per I/O channel.
-	TaskCount     uint32 `json:"task_count,omitzero"`
-	SequenceCount uint32 `json:"sequence_count,omitzero"`
-	BufCount      uint32 `json:"buf_count,omitzero"`
-}
-
-func (AccelSetOptions) method() string { return "accel_set_options" }

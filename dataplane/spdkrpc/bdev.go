@@ -118,33 +118,6 @@ type BdevAioRescan struct {
 
 func (BdevAioRescan) method() string { return "bdev_aio_rescan" }
 
-// TimeoutAction is what becomes of a command that a drive does not answer.
-type TimeoutAction string
-
-// Timeout actions.
-const (
-	TimeoutNone  TimeoutAction = "none"
-	TimeoutReset TimeoutAction = "reset"
-	TimeoutAbort TimeoutAction = "abort"
-)
-
-// BdevNvmeSetOptions sets how drives are driven. In every state, but before the first drive is attached: later it is ErrWrongState.
-type BdevNvmeSetOptions struct {
-	answers[Done]
-	ActionOnTimeout TimeoutAction `json:"action_on_timeout,omitzero"`
-	// TimeoutMicros of a command; 0 does not time out.
-	TimeoutMicros      uint64 `json:"timeout_us,omitzero"`
-	TimeoutAdminMicros uint64 `json:"timeout_admin_us,omitzero"`
-	// AdminPollMicros is how often the admin queue is polled.
-	AdminPollMicros uint64 `json:"nvme_adminq_poll_period_us,omitzero"`
-	// IOQueueRequests is 512 by default.
-	IOQueueRequests uint32 `json:"io_queue_requests,omitzero"`
-	// GenerateUUIDs gives drives without a UUID one that stays the same.
-	GenerateUUIDs bool `json:"generate_uuids,omitzero"`
-}
-
-func (BdevNvmeSetOptions) method() string { return "bdev_nvme_set_options" }
-
 // TransportPCIe of a local drive.
 const TransportPCIe = "PCIe"
 
@@ -168,43 +141,6 @@ type BdevNvmeDetachController struct {
 }
 
 func (BdevNvmeDetachController) method() string { return "bdev_nvme_detach_controller" }
-
-// BdevNvmeGetControllers lists attached drives.
-type BdevNvmeGetControllers struct {
-	answers[[]NvmeDrive]
-	// Name of one; empty for all. One that is missing is ErrNotFound.
-	Name string `json:"name,omitzero"`
-}
-
-func (BdevNvmeGetControllers) method() string { return "bdev_nvme_get_controllers" }
-
-// NvmeDrive that is attached.
-type NvmeDrive struct {
-	Name        string           `json:"name"`
-	Controllers []NvmeController `json:"ctrlrs"`
-}
-
-// NvmeController of a drive; a local drive has one.
-type NvmeController struct {
-	// State such as "enabled", "resetting", "failed".
-	State string      `json:"state"`
-	ID    TransportID `json:"trid"`
-}
-
-// TransportID says where a controller is.
-type TransportID struct {
-	Transport string `json:"trtype"`
-	// Address on the PCI bus for TransportPCIe.
-	Address string `json:"traddr"`
-}
-
-// BdevExamine looks for an lvstore on a bdev, when that does not happen by itself.
-type BdevExamine struct {
-	answers[Done]
-	Name string `json:"name"`
-}
-
-func (BdevExamine) method() string { return "bdev_examine" }
 
 // BdevWaitForExamine is answered when all bdevs were examined.
 type BdevWaitForExamine struct {

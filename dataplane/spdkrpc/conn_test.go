@@ -410,11 +410,7 @@ func TestHugeAnswers(t *testing.T) {
 func TestHugeRequest(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		conn, target := pair(t, 8)
-		names := make([]string, 20000)
-		for i := range names {
-			names[i] = "b8bed3e3-3968-4a6b-a0fa-72bb592a58aa"
-		}
-		_, err := Call(t.Context(), conn, BdevGetIostat{Names: names})
+		_, err := Call(t.Context(), conn, BdevLvolRename{NewName: strings.Repeat("a", 720<<10)})
 		wantUnanswered(t, err, ErrInvalid, false)
 		p := Start(t.Context(), conn, named(strings.Repeat("a", 120<<10)))
 		if r := target.next(); len(r.Params) > maxParamsBytes {

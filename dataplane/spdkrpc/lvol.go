@@ -60,15 +60,6 @@ type BdevLvolGrowLvstore struct {
 
 func (BdevLvolGrowLvstore) method() string { return "bdev_lvol_grow_lvstore" }
 
-// BdevLvolDeleteLvstore destroys an lvstore with all its volumes. Give one of the two names.
-type BdevLvolDeleteLvstore struct {
-	answers[Done]
-	UUID string `json:"uuid,omitzero"`
-	Name string `json:"lvs_name,omitzero"`
-}
-
-func (BdevLvolDeleteLvstore) method() string { return "bdev_lvol_delete_lvstore" }
-
 // BdevLvolCreate makes a volume. Its name in its lvstore being taken is ErrExists. The answer is its UUID,
 // which SPDK chooses.
 type BdevLvolCreate struct {
@@ -176,15 +167,6 @@ type BdevLvolSetParent struct {
 
 func (BdevLvolSetParent) method() string { return "bdev_lvol_set_parent" }
 
-// BdevLvolInflate copies all that a volume shares into it, and allocates the rest: it is thick afterwards and depends on no snapshot.
-type BdevLvolInflate struct {
-	answers[Done]
-	// Name is its UUID or alias.
-	Name string `json:"name"`
-}
-
-func (BdevLvolInflate) method() string { return "bdev_lvol_inflate" }
-
 // BdevLvolDecoupleParent copies what a volume shares with its parent; it stays thin. Without a parent it is ErrInvalid.
 type BdevLvolDecoupleParent struct {
 	answers[Done]
@@ -204,12 +186,3 @@ type BdevLvolRename struct {
 }
 
 func (BdevLvolRename) method() string { return "bdev_lvol_rename" }
-
-// BdevLvolSetReadOnly forbids writes to a volume, for good.
-type BdevLvolSetReadOnly struct {
-	answers[Done]
-	// Name is its UUID or alias.
-	Name string `json:"name"`
-}
-
-func (BdevLvolSetReadOnly) method() string { return "bdev_lvol_set_read_only" }

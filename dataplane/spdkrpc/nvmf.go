@@ -49,16 +49,6 @@ type NvmfSetMaxSubsystems struct {
 
 func (NvmfSetMaxSubsystems) method() string { return "nvmf_set_max_subsystems" }
 
-// NvmfSetCrdt sets how long hosts wait before they send a command again, in units of 100 ms. Only before init.
-type NvmfSetCrdt struct {
-	answers[Done]
-	CRDT1 uint16 `json:"crdt1,omitzero"`
-	CRDT2 uint16 `json:"crdt2,omitzero"`
-	CRDT3 uint16 `json:"crdt3,omitzero"`
-}
-
-func (NvmfSetCrdt) method() string { return "nvmf_set_crdt" }
-
 // Transports.
 const (
 	TransportTCP  = "TCP"

@@ -82,8 +82,6 @@ type Namespace struct {
 	NGUID string `json:"nguid,omitzero"`
 	// UUID is the bdev's by default.
 	UUID string `json:"uuid,omitzero"`
-	// NotAutoVisible: hosts see it only after NvmfNsAddHost. Never set in an answer.
-	NotAutoVisible bool `json:"no_auto_visible,omitzero"`
 }
 
 // NvmfSubsystemAddNs adds a namespace. A bdev can be in one subsystem only. The answer is the NSID.
@@ -103,26 +101,6 @@ type NvmfSubsystemRemoveNs struct {
 }
 
 func (NvmfSubsystemRemoveNs) method() string { return "nvmf_subsystem_remove_ns" }
-
-// NvmfNsAddHost shows a namespace that is NotAutoVisible to a host. A host that sees it already is not an error.
-type NvmfNsAddHost struct {
-	answers[Done]
-	NQN  string `json:"nqn"`
-	NSID uint32 `json:"nsid"`
-	Host string `json:"host"`
-}
-
-func (NvmfNsAddHost) method() string { return "nvmf_ns_add_host" }
-
-// NvmfNsRemoveHost hides a namespace from a host.
-type NvmfNsRemoveHost struct {
-	answers[Done]
-	NQN  string `json:"nqn"`
-	NSID uint32 `json:"nsid"`
-	Host string `json:"host"`
-}
-
-func (NvmfNsRemoveHost) method() string { return "nvmf_ns_remove_host" }
 
 // Address families of an Address.
 const (
@@ -208,27 +186,4 @@ type Controller struct {
 	Host     string `json:"hostnqn"`
 	HostID   string `json:"hostid"`
 	IOQpairs int    `json:"num_io_qpairs"`
-}
-
-// NvmfSubsystemGetQpairs lists the queue pairs of all controllers.
-// It stops the subsystem's admin commands meanwhile: not for tight loops.
-type NvmfSubsystemGetQpairs struct {
-	answers[[]Qpair]
-	NQN string `json:"nqn"`
-}
-
-func (NvmfSubsystemGetQpairs) method() string { return "nvmf_subsystem_get_qpairs" }
-
-// Qpair is a queue pair.
-type Qpair struct {
-	Controller uint16 `json:"cntlid"`
-	// ID is 0 for the admin queue.
-	ID uint16 `json:"qid"`
-	// State such as "enabled".
-	State string `json:"state"`
-	// Thread is the poll group's.
-	Thread  string  `json:"thread"`
-	Host    string  `json:"hostnqn"`
-	Address Address `json:"listen_address"`
-	Peer    Address `json:"peer_address"`
 }

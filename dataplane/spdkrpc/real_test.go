@@ -171,7 +171,6 @@ func initialize(ctx context.Context, t *testing.T, on Caller) {
 		Start(ctx, on, NvmfSetMaxSubsystems{Max: 2048}),
 		Start(ctx, on, SockImplSetOptions{Impl: SockPosix, EnableZeroCopySendServer: new(false), Placement: new(PlacementCPU)}),
 		Start(ctx, on, FrameworkStartInit{}),
-		Start(ctx, on, FrameworkWaitInit{}),
 	} {
 		if err := p.Err(); err != nil {
 			t.Fatal(err)

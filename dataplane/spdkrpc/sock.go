@@ -53,11 +53,3 @@ type SockImplOptions struct {
 	EnableZeroCopySendServer bool      `json:"enable_zerocopy_send_server"`
 	ZeroCopyThresholdBytes   uint32    `json:"zerocopy_threshold"`
 }
-
-// SockSetDefaultImpl chooses the socket implementation of listeners to come. Only before init.
-type SockSetDefaultImpl struct {
-	answers[Done]
-	Impl string `json:"impl_name"`
-}
-
-func (SockSetDefaultImpl) method() string { return "sock_set_default_impl" }

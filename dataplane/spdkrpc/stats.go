@@ -2,41 +2,6 @@
 
 package spdkrpc
 
-// BdevGetIostat asks for I/O counters. Only after init.
-type BdevGetIostat struct {
-	answers[Iostat]
-	// Names of bdevs, at most 1024; empty for all. One that is missing is ErrNotFound, and then there are no counters of the others.
-	Names []string `json:"names,omitzero"`
-}
-
-func (BdevGetIostat) method() string { return "bdev_get_iostat" }
-
-// Iostat holds the counters of bdevs at one time.
-type Iostat struct {
-	// TickRate is ticks per second.
-	TickRate uint64 `json:"tick_rate"`
-	// Ticks when the counters were read.
-	Ticks uint64       `json:"ticks"`
-	Bdevs []BdevIostat `json:"bdevs"`
-}
-
-// BdevIostat counts a bdev's I/O since it was made.
-type BdevIostat struct {
-	// Name of the bdev: for an lvol its UUID.
-	Name              string `json:"name"`
-	BytesRead         uint64 `json:"bytes_read"`
-	ReadOps           uint64 `json:"num_read_ops"`
-	BytesWritten      uint64 `json:"bytes_written"`
-	WriteOps          uint64 `json:"num_write_ops"`
-	BytesUnmapped     uint64 `json:"bytes_unmapped"`
-	UnmapOps          uint64 `json:"num_unmap_ops"`
-	ReadLatencyTicks  uint64 `json:"read_latency_ticks"`
-	WriteLatencyTicks uint64 `json:"write_latency_ticks"`
-	UnmapLatencyTicks uint64 `json:"unmap_latency_ticks"`
-	// Errors by SPDK's name of the status, such as "failed"; only those that happened.
-	Errors map[string]uint64 `json:"io_error"`
-}
-
 // ThreadGetStats asks for the load of each SPDK thread. Only after init.
 type ThreadGetStats struct {
 	answers[Threads]

@@ -32,21 +32,19 @@ type app struct {
 	accel       accelOptions
 	nvmeOptions moduleOptions
 	raidOptions moduleOptions
-	debug       debugging
 	nvmf        nvmfConfig
 
-	bdevs         []*bdev
-	bdevNames     map[string]*bdev // by name and alias
-	lvstores      []*lvstore
-	controllers   []*nvmeController
-	keys          []*key
-	transports    []*transport
-	subsystems    map[string]*subsystem
-	notifications []notification
-	initWaiters   []*request
-	retries       map[string][2]uint64 // times that a module waited for a small and a large buffer
-	pendingData   map[int]uint64       // I/Os over RDMA that waited for a data buffer, by poll group
-	qpairs        map[int][2]uint32    // admin and I/O queue pairs there ever were, by poll group
+	bdevs       []*bdev
+	bdevNames   map[string]*bdev // by name and alias
+	lvstores    []*lvstore
+	controllers []*nvmeController
+	keys        []*key
+	transports  []*transport
+	subsystems  map[string]*subsystem
+	initWaiters []*request
+	retries     map[string][2]uint64 // times that a module waited for a small and a large buffer
+	pendingData map[int]uint64       // I/Os over RDMA that waited for a data buffer, by poll group
+	qpairs      map[int][2]uint32    // admin and I/O queue pairs there ever were, by poll group
 }
 
 type timer struct {
@@ -66,7 +64,7 @@ func newApp(o Options) (*app, error) {
 		opts: o, cores: cores, started: time.Now(), calls: map[string]int{},
 		iobuf: defaultIobuf(), socks: defaultSocks(), sockImpl: "posix", scheduler: defaultScheduler(cores[0]),
 		bdevOpts: defaultBdevOptions(), accel: defaultAccel(),
-		nvmeOptions: defaultNvmeOptions(), raidOptions: defaultRaidOptions(), debug: defaultDebugging(), nvmf: defaultNvmf(),
+		nvmeOptions: defaultNvmeOptions(), raidOptions: defaultRaidOptions(), nvmf: defaultNvmf(),
 		bdevNames: map[string]*bdev{}, subsystems: map[string]*subsystem{}, retries: map[string][2]uint64{}, pendingData: map[int]uint64{},
 		qpairs: map[int][2]uint32{},
 	}, nil

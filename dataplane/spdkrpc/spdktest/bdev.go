@@ -61,7 +61,6 @@ func (a *app) register(b *bdev) syscall.Errno {
 		a.bdevNames[n] = b
 	}
 	a.bdevs = append(a.bdevs, b)
-	a.notify("bdev_register", b.name)
 	return 0
 }
 
@@ -73,7 +72,6 @@ func (a *app) unregister(b *bdev, done func()) {
 		delete(a.bdevNames, alias)
 	}
 	a.bdevs = slices.DeleteFunc(a.bdevs, func(o *bdev) bool { return o == b })
-	a.notify("bdev_unregister", b.name)
 	if ns := b.namespace; ns != nil {
 		ns.subsystem.changeNamespace(ns.id, func() {
 			ns.subsystem.removeNamespace(ns.id)
@@ -93,7 +91,6 @@ func (a *app) resized(b *bdev, numBlocks uint64) syscall.Errno {
 		return syscall.EBUSY
 	}
 	b.numBlocks = numBlocks
-	a.notify("bdev_resize", b.name)
 	return 0
 }
 
@@ -140,22 +137,6 @@ func (a *app) bdevGetBdevs(r *request) {
 		return
 	}
 	r.answer([]any{b.info()})
-}
-
-func (a *app) bdevExamine(r *request) {
-	var name string
-	if !r.decode(required("name", asString(&name))) {
-		r.fail(codeInvalidParams, msgDecode)
-		return
-	}
-	if a.bdevOpts.AutoExamine {
-		r.errno(syscall.EINVAL)
-		return
-	}
-	if b := a.bdevNames[name]; b != nil {
-		a.examine(b)
-	}
-	r.answer(true)
 }
 
 func (a *app) bdevWaitForExamine(r *request) {

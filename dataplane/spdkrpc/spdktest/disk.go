@@ -163,12 +163,6 @@ func (j *journal) format() error {
 	return nil
 }
 
-// wipe makes the disk one without an lvstore.
-func (d *disk) wipe() error {
-	_, err := d.file.WriteAt(make([]byte, journalStart+len(journalHeader)), 0)
-	return err
-}
-
 // load reads the journal: the store, and its volumes by page.
 func (d *disk) load() (store storeRecord, volumes map[uint64]*volumeRecord, end int64, err error) {
 	volumes = map[uint64]*volumeRecord{}

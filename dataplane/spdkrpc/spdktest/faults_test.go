@@ -45,7 +45,7 @@ func TestFaultAnswersError(t *testing.T) {
 	target.Inject(Fault{Method: "bdev_lvol_create", Skip: 1, Times: 2, Error: full})
 	c.must("bdev_lvol_create", lvolParams("a"), nil)
 	c.fails("bdev_lvol_create", lvolParams("b"), full.Code, full.Message)
-	c.must("nvmf_get_targets", nil, nil)
+	c.must("keyring_get_keys", nil, nil)
 	c.fails("bdev_lvol_create", lvolParams("b"), full.Code, full.Message)
 	if got := volumes(c); len(got) != 1 {
 		t.Errorf("volumes %v: a fault before a call let it happen", got)
@@ -74,9 +74,9 @@ func TestFaultDelays(t *testing.T) {
 	const delay = 50 * time.Millisecond
 	for _, when := range []When{Before, After} {
 		target, c, _ := withStore(t, Options{})
-		target.Inject(Fault{Method: "nvmf_get_targets", When: when, Delay: delay})
+		target.Inject(Fault{Method: "keyring_get_keys", When: when, Delay: delay})
 		began := time.Now()
-		slow := c.send("nvmf_get_targets", nil)
+		slow := c.send("keyring_get_keys", nil)
 		quick := c.send("spdk_get_version", nil)
 		for _, want := range []int{quick, slow} {
 			a, err := c.receive()
@@ -115,7 +115,7 @@ func TestFaultKills(t *testing.T) {
 	} {
 		target, c, dir := withStore(t, Options{})
 		other := dial(t, target.Socket())
-		other.must("nvmf_get_targets", nil, nil)
+		other.must("keyring_get_keys", nil, nil)
 		f.Method = "bdev_lvol_create"
 		target.Inject(f)
 		var both bytes.Buffer

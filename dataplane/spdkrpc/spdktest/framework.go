@@ -3,7 +3,6 @@
 package spdktest
 
 import (
-	"encoding/json"
 	"fmt"
 	"os"
 	"strconv"
@@ -72,38 +71,6 @@ func (a *app) frameworkStartInit(r *request) {
 	})
 }
 
-func (a *app) frameworkWaitInit(r *request) {
-	if a.running {
-		r.answer(true)
-		return
-	}
-	a.initWaiters = append(a.initWaiters, r)
-}
-
-// killInstance ends the target as a signal would.
-func (a *app) killInstance(r *request) {
-	var sig string
-	if !r.decode(required("sig_name", func(raw json.RawMessage) error {
-		if raw[0] != '"' {
-			sig = "SIG" + string(raw)
-			return nil
-		}
-		return asString(&sig)(raw)
-	})) {
-		r.invalid()
-		return
-	}
-	switch strings.TrimPrefix(sig, "SIG") {
-	case "KILL", "9":
-		a.die(false)
-	case "TERM", "15", "INT", "2", "HUP", "1", "QUIT", "3":
-		r.answer(true)
-		a.die(true)
-	default:
-		r.invalid()
-	}
-}
-
 // A configCall is one line of a configuration: the call that would bring it about.
 type configCall struct {
 	Method string `json:"method"`
@@ -125,21 +92,6 @@ var frameworkSubsystems = []struct {
 	{"bdev", []string{"accel", "keyring", "vmd", "sock", "iobuf"}, (*app).bdevConfig},
 	{"nvmf", []string{"bdev", "keyring", "sock", "accel", "iobuf"}, (*app).nvmfConfigCalls},
 	{"nbd", []string{"bdev"}, nil},
-}
-
-func (a *app) frameworkGetSubsystems(r *request) {
-	if !none(r, "'framework_get_subsystems' requires no arguments") {
-		return
-	}
-	type entry struct {
-		Subsystem string   `json:"subsystem"`
-		DependsOn []string `json:"depends_on"`
-	}
-	var all []entry
-	for _, s := range frameworkSubsystems {
-		all = append(all, entry{s.name, append([]string{}, s.dependsOn...)})
-	}
-	r.answer(all)
 }
 
 func (a *app) frameworkGetConfig(r *request) {

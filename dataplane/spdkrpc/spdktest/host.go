@@ -135,14 +135,6 @@ func (a *app) nvmfSetKeys(r *request) {
 	r.answer(true)
 }
 
-func (a *app) nvmfAllowAnyHost(r *request) {
-	var allow bool
-	if s := a.findSubsystem(r, false, required("allow_any_host", asBool(&allow))); s != nil {
-		s.allowAnyHost = allow
-		r.answer(true)
-	}
-}
-
 func (s *subsystem) hostCalls() []configCall {
 	var calls []configCall
 	for _, h := range s.hosts {

@@ -124,12 +124,3 @@ func (a *app) keyringList(r *request) {
 	}
 	r.answer(keys)
 }
-
-func (a *app) keyringLinuxSetOptions(r *request) {
-	var enable bool
-	if r.params != nil && !r.decode(optional("enable", asBool(&enable))) {
-		r.fail(codeInvalidParams, strerror(syscall.EINVAL))
-		return
-	}
-	r.answer(true)
-}

@@ -18,13 +18,13 @@ func TestOneTargetASocket(t *testing.T) {
 	if _, err := Listen(t.Context(), o); err == nil || !strings.Contains(err.Error(), "in use") {
 		t.Errorf("a second target on the socket: %v", err)
 	}
-	dial(t, o.Socket).must("nvmf_get_targets", nil, nil)
+	dial(t, o.Socket).must("keyring_get_keys", nil, nil)
 	first.Kill()
 	if _, err := os.Lstat(o.Socket); err != nil {
 		t.Errorf("kill took the socket away: %v", err)
 	}
 	second := Start(t, o)
-	dial(t, o.Socket).must("nvmf_get_targets", nil, nil)
+	dial(t, o.Socket).must("keyring_get_keys", nil, nil)
 	if err := second.Close(); err != nil {
 		t.Error(err)
 	}

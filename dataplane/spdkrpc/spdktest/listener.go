@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 )
 
 // An address is where a transport listens, shared by all subsystems that have a listener there.
@@ -158,75 +157,6 @@ func (a *app) nvmfRemoveListener(r *request) {
 		}
 		s.removeListener(l)
 		a.post(func() { r.answer(true) })
-	})
-}
-
-func (a *app) nvmfSetANAState(r *request) {
-	var d address
-	var nqn, target, state string
-	var group uint32
-	if !r.decode(required("nqn", asString(&nqn)), onTarget(&target), required("ana_state", asANAState(&state)),
-		required("listen_address", asObject(true, d.fields()...)), optional("anagrpid", asUint(&group))) {
-		r.invalid()
-		return
-	}
-	if wrongTarget(r, target) {
-		return
-	}
-	s := a.subsystems[nqn]
-	if s == nil {
-		r.failf(codeInvalidParams, "Unable to find subsystem with NQN %s", nqn)
-		return
-	}
-	if !d.normalize() {
-		r.invalid()
-		return
-	}
-	s.paused(r, func() {
-		l := s.listener(d)
-		e := syscall.Errno(0)
-		switch {
-		case !s.ana, group > s.maxNS, l == nil:
-			e = syscall.EINVAL
-		}
-		if e != 0 {
-			r.failf(codeInternal, "error setting ANA state: %d", -int(e))
-			return
-		}
-		for i := range l.anaStates {
-			if group == 0 || uint32(i)+1 == group {
-				l.anaStates[i] = state
-			}
-		}
-		a.post(func() { r.answer(true) })
-	})
-}
-
-func (a *app) nvmfGetListeners(r *request) {
-	s := a.findSubsystem(r, false)
-	if s == nil {
-		return
-	}
-	type anaState struct {
-		Group uint32 `json:"ana_group"`
-		State string `json:"ana_state"`
-	}
-	type entry struct {
-		Address   addressInfo `json:"address"`
-		ANAStates []anaState  `json:"ana_states,omitempty"`
-	}
-	s.paused(r, func() {
-		entries := []entry{}
-		for _, l := range s.listeners {
-			e := entry{Address: l.address.info()}
-			for i, state := range l.anaStates {
-				if s.ana {
-					e.ANAStates = append(e.ANAStates, anaState{uint32(i) + 1, state})
-				}
-			}
-			entries = append(entries, e)
-		}
-		r.answer(entries)
 	})
 }
 

@@ -76,7 +76,6 @@ func TestWrite(t *testing.T) {
 	if err := target.Write("pool0/a", 6, 1); !errors.Is(err, syscall.ENOSPC) {
 		t.Errorf("write to a full store: %v", err)
 	}
-	c.fails("bdev_lvol_inflate", map[string]any{"name": "pool0/a"}, codeInvalidParams, "No space left on device")
 }
 
 // TestTooManyDeletions: what fails is forgotten until the next start.

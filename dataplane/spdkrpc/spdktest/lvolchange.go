@@ -104,12 +104,6 @@ func (a *app) tellSize(r *request, v *lvol) {
 	r.answer(true)
 }
 
-func (a *app) lvolInflate(r *request) {
-	if v := a.namedLvol(r); v != nil {
-		a.inflate(r, v, true)
-	}
-}
-
 func (a *app) lvolDecouple(r *request) {
 	v := a.namedLvol(r)
 	switch {
@@ -186,20 +180,6 @@ func (a *app) lvolSetParent(r *request) {
 		return
 	}
 	v.locked, parent.locked = true, true
-}
-
-func (a *app) lvolSetReadOnly(r *request) {
-	v := a.namedLvol(r)
-	if v == nil {
-		return
-	}
-	if !a.start(v.store, func() {
-		v.readOnly = true
-		v.store.save(v)
-		r.answer(true)
-	}) {
-		r.errnoAs(codeInvalidParams, syscall.ENOMEM)
-	}
 }
 
 func (a *app) lvolRename(r *request) {

@@ -334,37 +334,6 @@ func (a *app) unloadStore(s *lvstore, done func()) {
 	a.post(one)
 }
 
-func (a *app) lvstoreRename(r *request) {
-	var from, to string
-	if !r.decode(required("old_name", asString(&from)), required("new_name", asString(&to))) {
-		r.fail(codeInternal, msgDecode)
-		return
-	}
-	s, e := a.findStore("", from)
-	if e != 0 {
-		r.failf(-int(syscall.ENOENT), "Lvol store %s not found", from)
-		return
-	}
-	if from == to {
-		r.answer(true)
-		return
-	}
-	if _, e := a.findStore("", to); e == 0 {
-		r.errnoAs(codeInvalidParams, syscall.EEXIST)
-		return
-	}
-	if !a.start(s, func() {
-		s.Name = to
-		s.record(record{Store: &s.storeRecord})
-		for _, v := range s.lvols {
-			a.alias(v)
-		}
-		r.answer(true)
-	}) {
-		r.errnoAs(codeInvalidParams, syscall.ENOMEM)
-	}
-}
-
 // storeOf the request, which names it by UUID or by name. When it names none, the request is answered.
 func (a *app) storeOf(r *request, uuidKey string) (*lvstore, bool) {
 	var id, name string
@@ -387,21 +356,6 @@ func (a *app) storesOf(r *request, uuidKey string) ([]*lvstore, bool) {
 	}
 	s, ok := a.storeOf(r, uuidKey)
 	return []*lvstore{s}, ok
-}
-
-func (a *app) lvstoreDelete(r *request) {
-	s, ok := a.storeOf(r, "uuid")
-	if !ok {
-		return
-	}
-	disk := s.base.disk
-	a.unloadStore(s, func() {
-		if err := disk.wipe(); err != nil {
-			r.errnoAs(codeInvalidParams, errnoOf(err))
-			return
-		}
-		r.answer(true)
-	})
 }
 
 func (a *app) lvstoreGrow(r *request) {

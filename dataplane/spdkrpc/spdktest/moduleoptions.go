@@ -67,22 +67,6 @@ func kind(raw json.RawMessage) byte {
 	}
 }
 
-func (a *app) bdevNvmeSetOptions(r *request) {
-	if r.params != nil && !a.nvmeOptions.set(r) {
-		r.fail(codeInternal, msgDecode)
-		return
-	}
-	r.answer(true)
-}
-
-func (a *app) bdevRaidSetOptions(r *request) {
-	if r.params != nil && !a.raidOptions.set(r) {
-		r.fail(codeParse, msgDecode)
-		return
-	}
-	r.answer(true)
-}
-
 func (a *app) bdevConfig() []configCall {
 	calls := []configCall{
 		{"bdev_set_options", a.bdevOpts},

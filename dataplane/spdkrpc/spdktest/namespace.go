@@ -122,50 +122,6 @@ func (a *app) nvmfRemoveNamespace(r *request) {
 	})
 }
 
-func (a *app) nvmfSetANAGroup(r *request) {
-	var id, group uint32
-	s := a.findSubsystem(r, false, required("nsid", asUint(&id)), required("anagrpid", asUint(&group)))
-	if s == nil {
-		return
-	}
-	s.paused(r, func() {
-		n := s.namespace(id)
-		if n == nil || group == 0 || group > s.maxNS {
-			r.invalid()
-			return
-		}
-		n.anaGroup = group
-		a.post(func() { r.answer(true) })
-	})
-}
-
-func (a *app) nvmfNamespaceAddHost(r *request)    { a.namespaceHost(r, true) }
-func (a *app) nvmfNamespaceRemoveHost(r *request) { a.namespaceHost(r, false) }
-
-func (a *app) namespaceHost(r *request, visible bool) {
-	var id uint32
-	var nqn string
-	s := a.findSubsystem(r, false, required("nsid", asUint(&id)), required("host", asString(&nqn)))
-	if s == nil {
-		return
-	}
-	s.paused(r, func() {
-		n := s.namespace(id)
-		if n == nil || !n.hidden || !validNQN(nqn) {
-			r.invalid()
-			return
-		}
-		known := slices.Contains(n.hosts, nqn)
-		switch {
-		case visible && !known:
-			n.hosts = slices.Insert(n.hosts, 0, nqn)
-		case !visible && known:
-			n.hosts = slices.DeleteFunc(n.hosts, func(h string) bool { return h == nqn })
-		}
-		a.post(func() { r.answer(true) })
-	})
-}
-
 func (s *subsystem) createCall() configCall {
 	return configCall{"nvmf_create_subsystem", map[string]any{
 		"nqn": s.nqn, "allow_any_host": s.allowAnyHost, "serial_number": s.serial, "model_number": s.model,

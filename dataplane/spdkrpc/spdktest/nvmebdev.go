@@ -128,29 +128,6 @@ func openDrive(name string, d Drive) (*bdev, error) {
 	return b, nil
 }
 
-func (a *app) bdevNvmeGetControllers(r *request) {
-	var name string
-	if r.params != nil && !r.decode(optional("name", asString(&name))) {
-		r.fail(codeInternal, msgDecode)
-		return
-	}
-	infos := []any{}
-	for _, c := range a.controllers {
-		if name != "" && c.name != name {
-			continue
-		}
-		infos = append(infos, map[string]any{"name": c.name, "ctrlrs": []any{map[string]any{
-			"state": "enabled", "trid": map[string]string{"trtype": "PCIe", "traddr": c.drive.Address}, "cntlid": 0,
-			"host": map[string]string{"nqn": "", "addr": "", "svcid": ""}, "numa_id": 0,
-		}}})
-	}
-	if name != "" && len(infos) == 0 {
-		r.failf(-int(syscall.EINVAL), "Controller %s does not exist", name)
-		return
-	}
-	r.answer(infos)
-}
-
 func (a *app) bdevNvmeDetach(r *request) {
 	var name, s string
 	if !r.decode(required("name", asString(&name)), optional("trtype", asString(&s)), optional("traddr", asString(&s)),

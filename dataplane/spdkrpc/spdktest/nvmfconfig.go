@@ -149,23 +149,6 @@ func (a *app) nvmfSetMaxSubsystems(r *request) {
 	r.answer(true)
 }
 
-func (a *app) nvmfSetCRDT(r *request) {
-	var crdt [3]uint16
-	if r.params != nil && !r.decode(optional("crdt1", asUint(&crdt[0])), optional("crdt2", asUint(&crdt[1])),
-		optional("crdt3", asUint(&crdt[2]))) {
-		r.invalid()
-		return
-	}
-	a.nvmf.crdt = crdt
-	r.answer(true)
-}
-
-func (a *app) nvmfGetTargets(r *request) {
-	if none(r, "nvmf_get_targets has no parameters.") {
-		r.answer([]string{targetName})
-	}
-}
-
 // onTarget is the parameter that most nvmf methods take; wrongTarget answers when it names another than ours.
 func onTarget(name *string) field { return optional("tgt_name", asString(name)) }
 

@@ -25,34 +25,6 @@ func defaultScheduler(core int) scheduler {
 	return scheduler{core: core, loadLimit: 20, coreLimit: 80, coreBusy: 95, locks: true}
 }
 
-func (a *app) schedulerSetOptions(r *request) {
-	var mask string
-	core := uint32(a.scheduler.core)
-	if !r.decode(optional("isolated_core_mask", asString(&mask)), optional("scheduling_core", asUint(&core))) {
-		r.invalid()
-		return
-	}
-	isolated := a.scheduler.isolated
-	if mask != "" {
-		var err error
-		isolated, err = parseCores(mask)
-		if err != nil || !subset(isolated, a.cores) {
-			r.fail(codeInvalidParams, "Invalid isolated core mask\n")
-			return
-		}
-		if slices.Contains(isolated, int(core)) {
-			r.fail(codeInvalidParams, "Scheduling core cannot be included in isolated core mask.\n")
-			return
-		}
-	}
-	if !slices.Contains(a.cores, int(core)) {
-		r.fail(codeInvalidParams, "Invalid scheduling core.\n")
-		return
-	}
-	a.scheduler.isolated, a.scheduler.core = isolated, int(core)
-	r.answer(true)
-}
-
 func (a *app) frameworkSetScheduler(r *request) {
 	var name string
 	var period uint64
@@ -113,13 +85,6 @@ func (a *app) frameworkGetScheduler(r *request) {
 		answer["load_limit"], answer["core_limit"], answer["core_busy"] = s.loadLimit, s.coreLimit, s.coreBusy
 	}
 	r.answer(answer)
-}
-
-// frameworkGetGovernor: a target in a container has none.
-func (a *app) frameworkGetGovernor(r *request) {
-	if none(r, "'rpc_get_governor' requires no arguments") {
-		r.answer(map[string]any{})
-	}
 }
 
 // tickRate is the fake's time stamp counter: 1 GHz, so a tick is a nanosecond.
@@ -241,19 +206,5 @@ func (a *app) nextCore(allowed []int) int {
 		if slices.Contains(allowed, core) {
 			return core
 		}
-	}
-}
-
-func (a *app) enableCpumaskLocks(r *request) {
-	if none(r, "framework_enable_cpumask_locks requires no arguments") {
-		a.scheduler.locks = true
-		r.answer(true)
-	}
-}
-
-func (a *app) disableCpumaskLocks(r *request) {
-	if none(r, "framework_disable_cpumask_locksrequires no arguments") {
-		a.scheduler.locks = false
-		r.answer(true)
 	}
 }

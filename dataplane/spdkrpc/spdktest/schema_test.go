@@ -5,7 +5,6 @@ package spdktest
 import (
 	"encoding/json"
 	"os"
-	"path/filepath"
 	"slices"
 	"testing"
 )
@@ -96,7 +95,7 @@ func TestParametersAreSPDKs(t *testing.T) {
 // unknownTo calls a method and tells which parameters it calls unknown.
 func unknownTo(t *testing.T, name string, given map[string]json.RawMessage) []unknownFieldError {
 	t.Helper()
-	a, err := newApp(Options{Socket: "unused", MemStats: filepath.Join(t.TempDir(), "mem")})
+	a, err := newApp(Options{Socket: "unused"})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -54,15 +54,15 @@ func TestRequestsThatAreNone(t *testing.T) {
 		`{"id":7,"method":5}`:             invalid,
 		`{"id":7}`:                        invalid,
 		`{"id":7,"method":"x","extra":1}`: invalid,
-		`{"id":9,"jsonrpc":"1.0","method":"nvmf_get_targets"}`: invalid,
-		`{"id":9,"method":"nvmf_get_targets","params":5}`:      strings.Replace(invalid, "null", "9", 1),
+		`{"id":9,"jsonrpc":"1.0","method":"keyring_get_keys"}`: invalid,
+		`{"id":9,"method":"keyring_get_keys","params":5}`:      strings.Replace(invalid, "null", "9", 1),
 		`{"method":"nope"}`: `{"jsonrpc":"2.0","id":null,"error":{"code":-32601,"message":"Method not found"}}`,
-		`{"id":"s","method":"nvmf_get_targets","params":null}`:  `{"jsonrpc":"2.0","id":"s","result":["nvmf_tgt"]}`,
-		`{"id":5,"method":"nvmf_get_targets","params":{}}`:      `{"jsonrpc":"2.0","id":5,"error":{"code":-32602,"message":"nvmf_get_targets has no parameters."}}`,
+		`{"id":"s","method":"keyring_get_keys","params":null}`:  `{"jsonrpc":"2.0","id":"s","result":[]}`,
+		`{"id":5,"method":"bdev_wait_for_examine","params":{}}`: `{"jsonrpc":"2.0","id":5,"error":{"code":-32602,"message":"bdev_wait_for_examine requires no parameters"}}`,
 		`{"id":6,"method":"nvmf_get_subsystems","params":[]}`:   `{"jsonrpc":"2.0","id":6,"error":{"code":-32602,"message":"Invalid parameters"}}`,
-		`[{"id":1,"method":"nvmf_get_targets"},{"method":"x"}]`: `[{"jsonrpc":"2.0","id":1,"result":["nvmf_tgt"]},{"jsonrpc":"2.0","id":null,"error":{"code":-32601,"message":"Method not found"}}]`,
+		`[{"id":1,"method":"keyring_get_keys"},{"method":"x"}]`: `[{"jsonrpc":"2.0","id":1,"result":[]},{"jsonrpc":"2.0","id":null,"error":{"code":-32601,"message":"Method not found"}}]`,
 		// Without an id a good call is carried out and not answered: the next one's answer comes.
-		`{"method":"nvmf_get_targets"}{"id":2,"method":"nvmf_get_targets"}`: `{"jsonrpc":"2.0","id":2,"result":["nvmf_tgt"]}`,
+		`{"method":"keyring_get_keys"}{"id":2,"method":"keyring_get_keys"}`: `{"jsonrpc":"2.0","id":2,"result":[]}`,
 	}
 	eachTarget(t, func(t *testing.T, socket, _ string) {
 		for in, want := range cases {
@@ -95,12 +95,12 @@ func TestRequestsThatEndTheConnection(t *testing.T) {
 func TestRequestInPieces(t *testing.T) {
 	eachTarget(t, func(t *testing.T, socket, _ string) {
 		c := dial(t, socket)
-		for _, b := range encodeCall(t, 1, "nvmf_get_targets", nil) {
+		for _, b := range encodeCall(t, 1, "keyring_get_keys", nil) {
 			if _, err := c.conn.Write([]byte{b}); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if a, err := c.receive(); err != nil || string(a.Result) != `["nvmf_tgt"]` {
+		if a, err := c.receive(); err != nil || string(a.Result) != `[]` {
 			t.Errorf("got %s, %v", a.Result, err)
 		}
 	})
@@ -111,11 +111,11 @@ func TestConnectionLimit(t *testing.T) {
 		var all []*client
 		for range maxConnections {
 			c := dial(t, socket)
-			c.must("nvmf_get_targets", nil, nil)
+			c.must("keyring_get_keys", nil, nil)
 			all = append(all, c)
 		}
 		extra := dial(t, socket)
-		extra.send("nvmf_get_targets", nil)
+		extra.send("keyring_get_keys", nil)
 		if err := extra.conn.SetReadDeadline(time.Now().Add(100 * time.Millisecond)); err != nil {
 			t.Fatal(err)
 		}
@@ -138,7 +138,7 @@ func TestPace(t *testing.T) {
 		c := dial(t, socket)
 		began := time.Now()
 		for range calls {
-			c.must("nvmf_get_targets", nil, nil)
+			c.must("keyring_get_keys", nil, nil)
 		}
 		alone := time.Since(began)
 		// The first one may come just before a look.
@@ -147,7 +147,7 @@ func TestPace(t *testing.T) {
 		}
 		steps := make([]step, 1000)
 		for i := range steps {
-			steps[i] = step{Method: "nvmf_get_targets"}
+			steps[i] = step{Method: "keyring_get_keys"}
 		}
 		began = time.Now()
 		c.together(newComparison(""), steps)
@@ -164,7 +164,7 @@ func TestLaterAnswers(t *testing.T) {
 		makeStore(c, dir)
 		var both bytes.Buffer
 		both.Write(encodeCall(t, 101, "bdev_lvol_create", lvolParams("v")))
-		both.Write(encodeCall(t, 102, "nvmf_get_targets", nil))
+		both.Write(encodeCall(t, 102, "keyring_get_keys", nil))
 		if _, err := c.conn.Write(both.Bytes()); err != nil {
 			t.Fatal(err)
 		}

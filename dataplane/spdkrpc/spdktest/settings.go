@@ -3,7 +3,6 @@
 package spdktest
 
 import (
-	"slices"
 	"syscall"
 )
 
@@ -107,22 +106,6 @@ func (a *app) sockImplSetOptions(r *request) {
 	r.answer(true)
 }
 
-func (a *app) sockSetDefaultImpl(r *request) {
-	var impl string
-	if !r.decode(required("impl_name", asString(&impl))) || a.socks[impl] == nil {
-		r.invalid()
-		return
-	}
-	a.sockImpl = impl
-	r.answer(true)
-}
-
-func (a *app) sockGetDefaultImpl(r *request) {
-	if none(r, "sock_get_default_impl requires no parameters") {
-		r.answer(map[string]string{"impl_name": a.sockImpl})
-	}
-}
-
 type bdevOptions struct {
 	IOPoolSize      uint32 `json:"bdev_io_pool_size"`
 	IOCacheSize     uint32 `json:"bdev_io_cache_size"`
@@ -170,52 +153,7 @@ func defaultAccel() accelOptions {
 	}
 }
 
-func (a *app) accelSetOptions(r *request) {
-	o := a.accel
-	if !r.decode(optional("small_cache_size", asUint(&o.SmallCacheSize)),
-		optional("large_cache_size", asUint(&o.LargeCacheSize)), optional("task_count", asUint(&o.TaskCount)),
-		optional("sequence_count", asUint(&o.SequenceCount)), optional("buf_count", asUint(&o.BufCount))) {
-		r.fail(codeParse, msgDecode)
-		return
-	}
-	a.accel = o
-	r.answer(true)
-}
-
-// accelSetDriver knows no driver: the software path has none.
-func (a *app) accelSetDriver(r *request) {
-	var name string
-	if !r.decode(required("name", asString(&name))) {
-		r.fail(codeParse, msgDecode)
-		return
-	}
-	r.errno(syscall.ENODEV)
-}
-
 var accelOpcodes = []string{
 	"copy", "fill", "dualcast", "compare", "crc32c", "copy_crc32c", "compress", "decompress", "encrypt", "decrypt",
 	"xor", "dif_verify", "dif_verify_copy", "dif_generate", "dif_generate_copy", "dix_generate", "dix_verify",
 }
-
-func (a *app) accelAssignOpc(r *request) {
-	var opcode, module string
-	if !r.decode(required("opname", asString(&opcode)), required("module", asString(&module))) {
-		r.fail(codeParse, msgDecode)
-		return
-	}
-	if !slices.Contains(accelOpcodes, opcode) || module != "software" {
-		r.fail(codeInvalidParams, msgDecode)
-		return
-	}
-	a.accel.assigned[opcode] = module
-	r.answer(true)
-}
-
-// scanAccelModule finds no copy engine, which is no error.
-func (a *app) scanAccelModule(r *request) {
-	if none(r, r.method+" requires no parameters") {
-		r.answer(true)
-	}
-}
-
-func (a *app) vmdEnable(r *request) { r.answer(true) }

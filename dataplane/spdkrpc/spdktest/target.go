@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"net"
 	"os"
-	"path/filepath"
 	"sync"
 	"syscall"
 	"time"
@@ -39,8 +38,6 @@ type Options struct {
 	// OwnsAddress says whether a listener can be bound to an address, such as 127.0.0.1 and 4420. Default: every
 	// address that is an IP address. The fake binds none.
 	OwnsAddress func(trtype, traddr, trsvcid string) bool
-	// MemStats is the file that env_dpdk_get_mem_stats writes. Default: <Socket>.mem.
-	MemStats string
 	// Version is what spdk_get_version answers, such as "26.05"; default 26.05. An older one takes and shows what 25.05
 	// was seen to, of what weft sends: settings of transports, limits of subsystems, hosts that are gone only after the answer.
 	Version string
@@ -316,9 +313,6 @@ func (o *Options) check() error {
 	}
 	if o.CoreMask == "" {
 		o.CoreMask = "0x1"
-	}
-	if o.MemStats == "" {
-		o.MemStats = filepath.Clean(o.Socket) + ".mem"
 	}
 	if o.Version == "" {
 		o.Version = "26.05"
