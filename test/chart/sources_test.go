@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package weft_test
+package chart_test
 
 import (
 	"os"
@@ -35,7 +35,7 @@ func files(t *testing.T, dir string) map[string]string {
 }
 
 func TestTheChartsFilesAreThoseOfConfig(t *testing.T) {
-	for _, pair := range [][2]string{{"../../config/crd", "files/crds"}, {"../../config/rbac", "files/rbac"}} {
+	for _, pair := range [][2]string{{"../../config/crd", chart + "/files/crds"}, {"../../config/rbac", chart + "/files/rbac"}} {
 		if diff := cmp.Diff(files(t, pair[0]), files(t, pair[1])); diff != "" {
 			t.Errorf("%s and %s differ; run `make generate`:\n%s", pair[0], pair[1], diff)
 		}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package weft_test
+package chart_test
 
 import (
 	"os"
@@ -14,7 +14,7 @@ var applied = regexp.MustCompile(`(?m)^ *kubectl apply -f (\S+)`)
 
 // The commands of the notes are pasted as they stand, all at once.
 func TestTheNotesApplyOneTargetOfAName(t *testing.T) {
-	notes, err := os.ReadFile("templates/NOTES.txt")
+	notes, err := os.ReadFile(chart + "/templates/NOTES.txt")
 	if err != nil {
 		t.Fatal(err)
 	}

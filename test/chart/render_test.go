@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package weft_test renders the chart with the real helm and holds the result to
+// Package chart_test renders the chart with the real helm and holds the result to
 // what an administrator expects of it; admission_test.go installs it in a real API server.
-package weft_test
+package chart_test
 
 import (
 	"bufio"
@@ -94,7 +94,7 @@ func helm(t *testing.T, args ...string) (stdout, stderr string, err error) {
 // render renders the chart with further arguments of `helm template`.
 func render(t *testing.T, args ...string) []runtime.Object {
 	t.Helper()
-	args = append([]string{"template", "weft", ".", "--namespace", namespace, "--kube-version", "1.32.0"}, args...)
+	args = append([]string{"template", "weft", chart, "--namespace", namespace, "--kube-version", "1.32.0"}, args...)
 	stdout, stderr, err := helm(t, args...)
 	if err != nil {
 		t.Fatalf("helm %s: %v\n%s", strings.Join(args, " "), err, stderr)
@@ -140,7 +140,7 @@ func decode(manifests []byte) ([]runtime.Object, error) {
 // appVersion is the chart's.
 func appVersion(t *testing.T) string {
 	t.Helper()
-	data, err := os.ReadFile("Chart.yaml")
+	data, err := os.ReadFile(chart + "/Chart.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -188,3 +188,6 @@ func forEachVariation(t *testing.T, test func(t *testing.T, objects []runtime.Ob
 		t.Run(name, func(t *testing.T) { test(t, render(t, args...)) })
 	}
 }
+
+// chart is the folder of the Helm chart.
+const chart = "../../charts/weft"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package weft_test
+package chart_test
 
 import (
 	"strings"
@@ -37,7 +37,7 @@ func TestWrongValuesAreRefusedWithAMessage(t *testing.T) {
 		{"metrics.serviceMonitor.enabled=true,metrics.service.enabled=false", "metrics.serviceMonitor.enabled needs metrics.service.enabled"},
 	} {
 		t.Run(test.set, func(t *testing.T) {
-			_, stderr, err := helm(t, "template", "weft", ".", "--namespace", namespace, "--kube-version", "1.32.0", "--set", test.set)
+			_, stderr, err := helm(t, "template", "weft", chart, "--namespace", namespace, "--kube-version", "1.32.0", "--set", test.set)
 			if err == nil {
 				t.Fatal("was accepted")
 			}
@@ -49,18 +49,18 @@ func TestWrongValuesAreRefusedWithAMessage(t *testing.T) {
 }
 
 func TestOlderKubernetesIsRefused(t *testing.T) {
-	_, stderr, err := helm(t, "template", "weft", ".", "--kube-version", "1.31.9")
+	_, stderr, err := helm(t, "template", "weft", chart, "--kube-version", "1.31.9")
 	if err == nil || !strings.Contains(stderr, "kubeVersion") {
 		t.Errorf("1.31: got %v, %q", err, stderr)
 	}
 	// Providers add to the version.
-	if _, stderr, err := helm(t, "template", "weft", ".", "--kube-version", "v1.32.1-gke.100"); err != nil {
+	if _, stderr, err := helm(t, "template", "weft", chart, "--kube-version", "v1.32.1-gke.100"); err != nil {
 		t.Errorf("1.32.1-gke.100: %v, %q", err, stderr)
 	}
 }
 
 func TestLint(t *testing.T) {
-	if stdout, stderr, err := helm(t, "lint", "--strict", "."); err != nil {
+	if stdout, stderr, err := helm(t, "lint", "--strict", chart); err != nil {
 		t.Errorf("%v\n%s%s", err, stdout, stderr)
 	}
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package weft_test
+package chart_test
 
 import (
 	"bytes"
@@ -32,10 +32,10 @@ import (
 func olderChart(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "weft")
-	if err := os.CopyFS(dir, os.DirFS(".")); err != nil {
+	if err := os.CopyFS(dir, os.DirFS(chart)); err != nil {
 		t.Fatal(err)
 	}
-	for name, content := range files(t, "files/crds") {
+	for name, content := range files(t, chart+"/files/crds") {
 		older := strings.Replace(content, "    shortNames:\n", "    x: [\n", 1)
 		start := strings.Index(older, "    x: [\n")
 		end := strings.Index(older, "    singular:")
@@ -99,9 +99,9 @@ func TestARelease(t *testing.T) {
 		t.Fatalf("the older chart's CRDs have %d short names", n)
 	}
 	writeAsTheOperator(t, c)
-	run("upgrade", "weft", ".")
+	run("upgrade", "weft", chart)
 	keepsWhatTheOperatorWrote(t, c)
-	run("upgrade", "weft", ".", "--set", "operator.webhook.failurePolicy=Fail")
+	run("upgrade", "weft", chart, "--set", "operator.webhook.failurePolicy=Fail")
 	keepsWhatTheOperatorWrote(t, c)
 	if n := shortNames(); n != 4 {
 		t.Errorf("after the upgrade the CRDs have %d short names, want 4: they were not upgraded", n)
@@ -111,7 +111,7 @@ func TestARelease(t *testing.T) {
 	if n := deployments(); n != 0 {
 		t.Errorf("%d Deployments are left", n)
 	}
-	run("install", "weft", ".")
+	run("install", "weft", chart)
 	if n := deployments(); n != 2 {
 		t.Errorf("installing again gives %d Deployments, want 2", n)
 	}
