@@ -4,9 +4,9 @@ package v1alpha1
 
 import "time"
 
-// Bounds and defaults of fields that Go code repeats: what plans, what checks a plan and what tells people what to write
-// take them from here. The markers beside the fields say the same to the API server; a test holds the two together.
-// Sizes are in bytes, bounds are included.
+// Bounds and defaults of fields that Go code repeats: what plans, what checks a plan and what tells people what to
+// write take them from here. The markers beside the fields say the same to the API server; a test holds the two
+// together. Sizes are in bytes, bounds are included.
 const (
 	// MinPort and MaxPort of a portal; DefaultPort is the one that IANA gave to NVMe-oF.
 	MinPort, MaxPort, DefaultPort = 1, 65535, 4420
@@ -14,7 +14,8 @@ const (
 	MinQueueDepth, MaxQueueDepth, DefaultQueueDepth = 16, 1024, 128
 	// MinIOQueues and MaxIOQueues of a controller.
 	MinIOQueues, MaxIOQueues = 1, 127
-	// DefaultMaxIOQueues is how many a transport gives a controller; DefaultAttachmentIOQueues how many an attachment opens.
+	// DefaultMaxIOQueues is how many a transport gives a controller; DefaultAttachmentIOQueues how many an attachment
+	// opens.
 	DefaultMaxIOQueues, DefaultAttachmentIOQueues = 8, 2
 	// MaxInCapsuleDataSize and DefaultInCapsuleDataSize of a transport; it grows in steps of InCapsuleDataStep.
 	MaxInCapsuleDataSize, DefaultInCapsuleDataSize, InCapsuleDataStep = 64 << 10, 4 << 10, 16

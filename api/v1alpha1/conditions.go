@@ -5,8 +5,8 @@ package v1alpha1
 import corev1 "k8s.io/api/core/v1"
 
 // Condition types. All are positive polarity (True is the healthy state)
-// except Degraded, Progressing, RestartNeeded and WeftInitiatorStuck, for which False is the quiet state. Every condition an
-// object owns is always present; an Event's reason equals the condition's.
+// except Degraded, Progressing, RestartNeeded and WeftInitiatorStuck, for which False is the quiet state. Every
+// condition an object owns is always present; an Event's reason equals the condition's.
 const (
 	// ConditionReady: the object does what its spec says.
 	ConditionReady = "Ready"
@@ -45,8 +45,8 @@ const (
 	// NotNeeded when there are none. False does not keep the volume from being served.
 	ConditionQoSApplied = "QoSApplied"
 	// ConditionInitiatorStuck (Kubernetes' own Node): the node's kernel does not finish what the node plugin asked
-	// for, and the node takes no further volumes. Like the Node's other conditions, True is the one to act on. Written by
-	// the node plugin.
+	// for, and the node takes no further volumes. Like the Node's other conditions, True is the one to act on. Written
+	// by the node plugin.
 	ConditionInitiatorStuck = "WeftInitiatorStuck"
 )
 
@@ -132,9 +132,9 @@ const (
 const (
 	// DriverName is the CSI driver's name.
 	DriverName = "csi.weft.storage"
-	// ReachesLabel is the one topology key of the CSI driver, with ReachesVolumes as its value: the kubelet puts it on every Node
-	// whose node plugin has registered. Volumes are used from all of those alike, so no PersistentVolume carries it as a
-	// constraint; csi-provisioner publishes CSIStorageCapacity only of drivers with a key.
+	// ReachesLabel is the one topology key of the CSI driver, with ReachesVolumes as its value: the kubelet puts it on
+	// every Node whose node plugin has registered. Volumes are used from all of those alike, so no PersistentVolume
+	// carries it as a constraint; csi-provisioner publishes CSIStorageCapacity only of drivers with a key.
 	ReachesLabel = "weft.storage/reaches"
 	// ReachesVolumes is ReachesLabel's value.
 	ReachesVolumes = "volumes"

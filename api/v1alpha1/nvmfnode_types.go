@@ -315,7 +315,8 @@ type PlannedDrive struct {
 	PCIAddress string `json:"pciAddress,omitempty"`
 }
 
-// NvmfNodeStatus is what the node has and does. Written by the node's agent, but for the conditions AgentAlive and TargetPodReady.
+// NvmfNodeStatus is what the node has and does. Written by the node's agent, but for the conditions AgentAlive and
+// TargetPodReady.
 type NvmfNodeStatus struct {
 	// ObservedGeneration of the spec that engine, pools, portals and conditions speak of.
 	// +optional
@@ -343,7 +344,8 @@ type NvmfNodeStatus struct {
 	// Tuning that the agent applied, with what it was before. Absent when the node is as weft found it.
 	// +optional
 	Tuning *TuningStatus `json:"tuning,omitempty"`
-	// Conditions: Ready, PoolReady, PortalsReady, RestartNeeded, BuffersSufficient, Tuned by the agent; AgentAlive, and TargetPodReady where the engine has a pod, by the operator.
+	// Conditions: Ready, PoolReady, PortalsReady, RestartNeeded, BuffersSufficient, Tuned by the agent; AgentAlive, and
+	// TargetPodReady where the engine has a pod, by the operator.
 	// +listType=map
 	// +listMapKey=type
 	// +optional
@@ -414,7 +416,8 @@ type PoolStatus struct {
 	// Free bytes as the pool itself sees them: thin volumes not yet written count as free.
 	// +optional
 	Free *resource.Quantity `json:"free,omitempty"`
-	// Promised bytes: the sizes of the volumes in it, written or not, and what its snapshots hold. Absent while it cannot be read.
+	// Promised bytes: the sizes of the volumes in it, written or not, and what its snapshots hold. Absent while it
+	// cannot be read.
 	// +optional
 	Promised *resource.Quantity `json:"promised,omitempty"`
 }
@@ -533,7 +536,8 @@ type NIC struct {
 	Up bool `json:"up,omitempty"`
 }
 
-// PCIeTransfers are the sizes in which a PCIe device moves data. Firmware sets them; a small one costs a fast NIC bandwidth.
+// PCIeTransfers are the sizes in which a PCIe device moves data. Firmware sets them; a small one costs a fast NIC
+// bandwidth.
 type PCIeTransfers struct {
 	// MaxPayloadBytes of one packet that the device sends.
 	// +required
@@ -614,14 +618,15 @@ type Drive struct {
 	// PCIAddress such as 0000:5e:00.0.
 	// +optional
 	PCIAddress string `json:"pciAddress,omitempty"`
-	// IOMMU between the drive and the node's memory. None: there is none, so devices.driver VFIO cannot be had. Translated: the
-	// drive reaches only what is mapped for it, so devices.driver UIO cannot be had. PassThrough: it reaches all
-	// memory until VFIO maps it. Absent when the machine does not say.
+	// IOMMU between the drive and the node's memory. None: there is none, so devices.driver VFIO cannot be had.
+	// Translated: the drive reaches only what is mapped for it, so devices.driver UIO cannot be had. PassThrough: it
+	// reaches all memory until VFIO maps it. Absent when the machine does not say.
 	// +kubebuilder:validation:Enum=None;Translated;PassThrough
 	// +optional
 	IOMMU IOMMU `json:"iommu,omitempty"`
-	// Content found on it. Blank: nothing. Weft: a pool of ours. Foreign: something else, see contentDetail. Unknown: it could not be read,
-	// or is neither zeros at both ends nor anything that is recognised; contentDetail says what to do.
+	// Content found on it. Blank: nothing. Weft: a pool of ours. Foreign: something else, see contentDetail. Unknown:
+	// it could not be read, or is neither zeros at both ends nor anything that is recognised; contentDetail says what
+	// to do.
 	// +kubebuilder:validation:Enum=Blank;Weft;Foreign;Unknown
 	// +required
 	Content DriveContent `json:"content"`

@@ -58,7 +58,8 @@ type NvmfTargetSpec struct {
 	// +required
 	Engine Engine `json:"engine"`
 
-	// NodeSelector chooses the nodes that serve. A node is claimed by at most one NvmfTarget, the oldest that matches it.
+	// NodeSelector chooses the nodes that serve. A node is claimed by at most one NvmfTarget, the oldest that matches
+	// it.
 	// +required
 	NodeSelector metav1.LabelSelector `json:"nodeSelector"`
 
@@ -95,12 +96,13 @@ type NvmfTargetSpec struct {
 	// +required
 	Devices Devices `json:"devices"`
 
-	// OverProvisioningPercent bounds what may be promised of a pool, in percent of its size: the sizes of its volumes, and what its snapshots
-	// hold. Default 100: no more than there is, so that every volume can be filled. Volumes are thin on both
-	// engines, so more works for as long as they are not all filled: a pool of which less than 5 % is free takes nothing new, but
-	// what it holds goes on writing, and once it is full those writes fail. At most 400: an SPDK pool has metadata from the day it was
-	// made, a page for each hundred clusters or more, and needs one for each 512 that are promised. No volume is larger than its
-	// pool. It may be changed at any time; where more was promised already, volumes are served on and nothing new comes to them.
+	// OverProvisioningPercent bounds what may be promised of a pool, in percent of its size: the sizes of its volumes,
+	// and what its snapshots hold. Default 100: no more than there is, so that every volume can be filled. Volumes are
+	// thin on both engines, so more works for as long as they are not all filled: a pool of which less than 5 % is free
+	// takes nothing new, but what it holds goes on writing, and once it is full those writes fail. At most 400: an SPDK
+	// pool has metadata from the day it was made, a page for each hundred clusters or more, and needs one for each 512
+	// that are promised. No volume is larger than its pool. It may be changed at any time; where more was promised
+	// already, volumes are served on and nothing new comes to them.
 	// +kubebuilder:default=100
 	// +kubebuilder:validation:Minimum=100
 	// +kubebuilder:validation:Maximum=400
@@ -126,7 +128,8 @@ type Transport struct {
 	// +required
 	Type TransportType `json:"type"`
 
-	// Port the target listens on (a TCP port, or an RDMA CM port), from 1 to 65535. Default 4420, the port IANA gave to NVMe-oF.
+	// Port the target listens on (a TCP port, or an RDMA CM port), from 1 to 65535. Default 4420, the port IANA gave to
+	// NVMe-oF.
 	// +kubebuilder:default=4420
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65535
@@ -138,7 +141,8 @@ type Transport struct {
 	Network *Network `json:"network,omitempty"`
 
 	// QueueDepth is the largest number of commands in one queue, from 16 to 1024.
-	// Default 128, SPDK's and the kernel initiator's. With engine Nvmet it takes effect from Linux 6.9 on, and over RDMA more than 256 is lowered to that.
+	// Default 128, SPDK's and the kernel initiator's. With engine Nvmet it takes effect from Linux 6.9 on, and over
+	// RDMA more than 256 is lowered to that.
 	// +kubebuilder:default=128
 	// +kubebuilder:validation:Minimum=16
 	// +kubebuilder:validation:Maximum=1024
@@ -153,19 +157,22 @@ type Transport struct {
 	MaxIOQueues int32 `json:"maxIOQueues,omitempty"`
 
 	// InCapsuleDataSize is the most data that a command carries with it, in bytes;
-	// larger writes cost one more round trip. Default 4Ki; 0 to 64Ki in steps of 16 bytes. For the kernel's target it is the port's inline data size.
-	// Over RDMA engine Nvmet lowers more than 16Ki to that, and engine SPDK raises less than 256 bytes to that.
+	// larger writes cost one more round trip. Default 4Ki; 0 to 64Ki in steps of 16 bytes. For the kernel's target it
+	// is the port's inline data size. Over RDMA engine Nvmet lowers more than 16Ki to that, and engine SPDK raises less
+	// than 256 bytes to that.
 	// +kubebuilder:default="4Ki"
 	// +kubebuilder:validation:XValidation:rule="[quantity(string(self))].all(q, q.isInteger() && q.asInteger() >= 0 && q.asInteger() <= 65536 && q.asInteger() % 16 == 0)",message="inCapsuleDataSize must be from 0 to 64Ki, in steps of 16 bytes"
 	// +optional
 	InCapsuleDataSize *resource.Quantity `json:"inCapsuleDataSize,omitempty"`
 
-	// MaxIOSize is the largest single transfer, in bytes: a power of two from 8Ki to 2Mi. Default 128Ki. SPDK only; the kernel's target has no such limit.
+	// MaxIOSize is the largest single transfer, in bytes: a power of two from 8Ki to 2Mi. Default 128Ki. SPDK only; the
+	// kernel's target has no such limit.
 	// +kubebuilder:validation:XValidation:rule="[quantity(string(self))].all(q, q.isInteger() && q.asInteger() in [8192, 16384, 32768, 65536, 131072, 262144, 524288, 1048576, 2097152])",message="maxIOSize must be a power of two from 8Ki to 2Mi, such as 128Ki"
 	// +optional
 	MaxIOSize *resource.Quantity `json:"maxIOSize,omitempty"`
 
-	// SRQ settings: one receive queue for all connections of a poll group, or with the kernel's target, of a completion vector of the device. RDMA only.
+	// SRQ settings: one receive queue for all connections of a poll group, or with the kernel's target, of a completion
+	// vector of the device. RDMA only.
 	// +optional
 	SRQ *SRQ `json:"srq,omitempty"`
 
@@ -173,7 +180,8 @@ type Transport struct {
 	// +optional
 	Placement *Placement `json:"placement,omitempty"`
 
-	// C2HSuccess lets the last data of a read stand for its completion, which saves a message for each. TCP and SPDK only. Default Enabled.
+	// C2HSuccess lets the last data of a read stand for its completion, which saves a message for each. TCP and SPDK
+	// only. Default Enabled.
 	// +optional
 	C2HSuccess *Switch `json:"c2hSuccess,omitempty"`
 }
@@ -213,7 +221,8 @@ type SRQ struct {
 	// +kubebuilder:default=Auto
 	// +optional
 	Mode SRQMode `json:"mode,omitempty"`
-	// Depth of each shared receive queue, in work requests, from 16 (engine Nvmet: 256) to 65535. Default: from the expected attachments.
+	// Depth of each shared receive queue, in work requests, from 16 (engine Nvmet: 256) to 65535. Default: from the
+	// expected attachments.
 	// +kubebuilder:validation:Minimum=16
 	// +kubebuilder:validation:Maximum=65535
 	// +optional
@@ -350,7 +359,8 @@ type LargePool struct {
 	// +kubebuilder:validation:Maximum=1048576
 	// +required
 	Count int32 `json:"count"`
-	// CachePerCore is the number each poll group keeps, from 1 to 65535. Never 0: a poll group without buffers can wait for ever.
+	// CachePerCore is the number each poll group keeps, from 1 to 65535. Never 0: a poll group without buffers can wait
+	// for ever.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65535
 	// +required
@@ -364,7 +374,8 @@ type SmallPool struct {
 	// +kubebuilder:validation:Maximum=1048576
 	// +required
 	Count int32 `json:"count"`
-	// CachePerCore is the number each poll group keeps, from 1 to 65535. Never 0: a poll group without buffers can wait for ever.
+	// CachePerCore is the number each poll group keeps, from 1 to 65535. Never 0: a poll group without buffers can wait
+	// for ever.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65535
 	// +required
@@ -404,7 +415,8 @@ type Devices struct {
 	// Selector picks NVMe drives by what they are.
 	// +optional
 	Selector *DeviceSelector `json:"selector,omitempty"`
-	// Paths of drives, under /dev/disk/by-id or /dev/disk/by-path: names that a reboot does not change. A node serves those of them that it has. From 1 to 64.
+	// Paths of drives, under /dev/disk/by-id or /dev/disk/by-path: names that a reboot does not change. A node serves
+	// those of them that it has. From 1 to 64.
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:items:MaxLength=255
@@ -416,8 +428,8 @@ type Devices struct {
 	// +optional
 	File *DeviceFile `json:"file,omitempty"`
 	// Driver of the drives. SPDK only. Kernel (the default): SPDK uses the kernel's block
-	// devices. VFIO and UIO take NVMe drives from the kernel and give them to SPDK's own driver, which costs less CPU per I/O;
-	// the kernel has them back when the target pod ends.
+	// devices. VFIO and UIO take NVMe drives from the kernel and give them to SPDK's own driver, which costs less CPU
+	// per I/O; the kernel has them back when the target pod ends.
 	// +optional
 	Driver DriveDriver `json:"driver,omitempty"`
 }
@@ -448,7 +460,8 @@ type DeviceSelector struct {
 	// +listType=set
 	// +optional
 	Models []string `json:"models,omitempty"`
-	// MinSize of a drive, such as 500G (decimal, as vendors count) or 465Gi. Default: none; no pool is made on less than 300Mi in any case.
+	// MinSize of a drive, such as 500G (decimal, as vendors count) or 465Gi. Default: none; no pool is made on less
+	// than 300Mi in any case.
 	// +optional
 	MinSize *resource.Quantity `json:"minSize,omitempty"`
 	// ByID are names under /dev/disk/by-id, whole or with * for any run of characters; from 1 to 32.
@@ -463,8 +476,8 @@ type DeviceSelector struct {
 
 // DeviceFile is a pool in a file.
 type DeviceFile struct {
-	// Path of the file on the node, under /var/lib/weft, but for /var/lib/weft/pools and /var/lib/weft/spdk, which are weft's own.
-	// Immutable: another path would be an empty pool.
+	// Path of the file on the node, under /var/lib/weft, but for /var/lib/weft/pools and /var/lib/weft/spdk, which are
+	// weft's own. Immutable: another path would be an empty pool.
 	// +kubebuilder:validation:MaxLength=255
 	// +kubebuilder:validation:XValidation:rule="!self.matches('^/var/lib/weft/(pools|spdk)(/|$)')",message="devices.file.path: pools and spdk under /var/lib/weft are weft's own; take another name, such as /var/lib/weft/pool.img"
 	// +kubebuilder:validation:Pattern=`^/var/lib/weft/([A-Za-z0-9][A-Za-z0-9._-]*/)*[A-Za-z0-9][A-Za-z0-9._-]*$`
@@ -561,8 +574,8 @@ type Capacity struct {
 	// Allocated: the sizes of volumes, whether written or not, and what snapshots hold.
 	// +optional
 	Allocated *resource.Quantity `json:"allocated,omitempty"`
-	// Free for new volumes and growth: what may be promised of the pools that take something now, less what is. More than
-	// total less allocated where spec.overProvisioningPercent is over 100.
+	// Free for new volumes and growth: what may be promised of the pools that take something now, less what is. More
+	// than total less allocated where spec.overProvisioningPercent is over 100.
 	// +optional
 	Free *resource.Quantity `json:"free,omitempty"`
 }

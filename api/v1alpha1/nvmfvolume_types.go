@@ -15,7 +15,8 @@ const VolumeSizeStep = 4 << 20
 // NvmfVolumeSpec is a volume as asked for. Written by the CSI controller.
 // +kubebuilder:validation:XValidation:rule="has(self.source) == has(oldSelf.source)",message="source is immutable: it says where the volume's first data came from"
 type NvmfVolumeSpec struct {
-	// UUID is the volume's identity: it names the volume in the engine, and is the namespace's UUID and NGUID. Immutable.
+	// UUID is the volume's identity: it names the volume in the engine, and is the namespace's UUID and NGUID.
+	// Immutable.
 	// +kubebuilder:validation:Pattern=`^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`
 	// +kubebuilder:validation:MaxLength=36
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="uuid is immutable: it is the volume's identity"
@@ -73,8 +74,8 @@ type VolumeSource struct {
 	Volume string `json:"volume,omitempty"`
 }
 
-// ReconnectDelay between a host's tries to connect again lets I/O go on soon after a target is back: one that is killed has its
-// exports again in a second. The kernel's own is 10 s (NVMF_DEF_RECONNECT_DELAY).
+// ReconnectDelay between a host's tries to connect again lets I/O go on soon after a target is back: one that is killed
+// has its exports again in a second. The kernel's own is 10 s (NVMF_DEF_RECONNECT_DELAY).
 const ReconnectDelay = 2 * time.Second
 
 // CtrlLossTimeoutForever, the default, never fails I/O; MaxCtrlLossTimeoutSeconds is the longest time with an end.
@@ -82,8 +83,8 @@ const CtrlLossTimeoutForever, MaxCtrlLossTimeoutSeconds = -1, 86400
 
 // Connection settings that hosts use.
 type Connection struct {
-	// Transports to connect over, in any order. A host connects to every portal of these that the volume's node has: each is
-	// a path to the same device. Default: TCP alone.
+	// Transports to connect over, in any order. A host connects to every portal of these that the volume's node has:
+	// each is a path to the same device. Default: TCP alone.
 	// +kubebuilder:default={TCP}
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=2
@@ -121,8 +122,8 @@ type VolumeHost struct {
 	// +kubebuilder:validation:MaxLength=223
 	// +required
 	NQN string `json:"nqn"`
-	// Access that the host has. Several hosts may be listed only while all of them have the same, and that is a shared one.
-	// Default Exclusive.
+	// Access that the host has. Several hosts may be listed only while all of them have the same, and that is a shared
+	// one. Default Exclusive.
 	// +kubebuilder:default=Exclusive
 	// +optional
 	Access HostAccess `json:"access,omitempty"`
@@ -136,7 +137,8 @@ type HostAccess string
 const (
 	// AccessExclusive: no other host may connect.
 	AccessExclusive HostAccess = "Exclusive"
-	// AccessSharedWrite: other hosts may connect and write; what is on the device keeps them from overwriting each other.
+	// AccessSharedWrite: other hosts may connect and write; what is on the device keeps them from overwriting each
+	// other.
 	AccessSharedWrite HostAccess = "SharedWrite"
 	// AccessSharedRead: other hosts may connect, and none writes.
 	AccessSharedRead HostAccess = "SharedRead"
@@ -195,8 +197,8 @@ type AdmittedHost struct {
 	// NQN of the host.
 	// +required
 	NQN string `json:"nqn"`
-	// Blank says that nothing had been written to the volume, nor to what it was made from, when this host was admitted,
-	// so that a node may format it. False when in doubt.
+	// Blank says that nothing had been written to the volume, nor to what it was made from, when this host was
+	// admitted, so that a node may format it. False when in doubt.
 	// +required
 	Blank bool `json:"blank"`
 }

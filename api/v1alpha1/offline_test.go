@@ -31,7 +31,8 @@ func schemaOf(t *testing.T, kind string) *schema.Schema {
 	return schemas[kind]
 }
 
-// sameOffline compares what package schema makes of an object with what the API server made of it: answered is its answer.
+// sameOffline compares what package schema makes of an object with what the API server made of it: answered is its
+// answer.
 func sameOffline(t *testing.T, given, old, answered *unstructured.Unstructured, err error) {
 	t.Helper()
 	if given.GetName() == "" {

@@ -27,27 +27,31 @@ type Sockets struct {
 	// +kubebuilder:validation:XValidation:rule="[quantity(string(self))].all(q, q.isInteger() && q.asInteger() >= 0 && q.asInteger() <= 1048576)",message="zeroCopyThreshold must be from 0 to 1Mi"
 	// +optional
 	ZeroCopyThreshold *resource.Quantity `json:"zeroCopyThreshold,omitempty"`
-	// ReceivePipe reads as much as there is into a pipe of the target's own, rather than each part with a system call. SPDK only. Default Enabled.
+	// ReceivePipe reads as much as there is into a pipe of the target's own, rather than each part with a system call.
+	// SPDK only. Default Enabled.
 	// +optional
 	ReceivePipe *Switch `json:"receivePipe,omitempty"`
 	// QuickAck acknowledges packets at once (TCP_QUICKACK). SPDK only. Default Disabled.
 	// +optional
 	QuickAck *Switch `json:"quickAck,omitempty"`
-	// SendBufferSize of each socket, in bytes, from 4Ki to 64Mi (SO_SNDBUF). The kernel grants no more than net.core.wmem_max. SPDK only. Default 2Mi.
+	// SendBufferSize of each socket, in bytes, from 4Ki to 64Mi (SO_SNDBUF). The kernel grants no more than
+	// net.core.wmem_max. SPDK only. Default 2Mi.
 	// +kubebuilder:validation:XValidation:rule="[quantity(string(self))].all(q, q.isInteger() && q.asInteger() >= 4096 && q.asInteger() <= 67108864)",message="sendBufferSize must be from 4Ki to 64Mi"
 	// +optional
 	SendBufferSize *resource.Quantity `json:"sendBufferSize,omitempty"`
-	// ReceiveBufferSize of each socket, in bytes, from 4Ki to 64Mi (SO_RCVBUF). The kernel grants no more than net.core.rmem_max. SPDK only. Default 2Mi.
+	// ReceiveBufferSize of each socket, in bytes, from 4Ki to 64Mi (SO_RCVBUF). The kernel grants no more than
+	// net.core.rmem_max. SPDK only. Default 2Mi.
 	// +kubebuilder:validation:XValidation:rule="[quantity(string(self))].all(q, q.isInteger() && q.asInteger() >= 4096 && q.asInteger() <= 67108864)",message="receiveBufferSize must be from 4Ki to 64Mi"
 	// +optional
 	ReceiveBufferSize *resource.Quantity `json:"receiveBufferSize,omitempty"`
-	// Priority of the packets (SO_PRIORITY), by which queueing disciplines and some network cards tell them from others, from 0 to 15. Default 0: none.
+	// Priority of the packets (SO_PRIORITY), by which queueing disciplines and some network cards tell them from
+	// others, from 0 to 15. Default 0: none.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=15
 	// +optional
 	Priority *int32 `json:"priority,omitempty"`
-	// IdlePollPeriod is how long a connection's worker looks for more work before it sleeps, from 0s to 100ms: less latency for
-	// more CPU. Nvmet only; SPDK polls as cores.mode says. Default 0s.
+	// IdlePollPeriod is how long a connection's worker looks for more work before it sleeps, from 0s to 100ms: less
+	// latency for more CPU. Nvmet only; SPDK polls as cores.mode says. Default 0s.
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ns|us|µs|ms|s|m|h))+$') && duration(self) >= duration('0s') && duration(self) <= duration('100ms')",message="idlePollPeriod must be from 0s to 100ms, such as 50us"
 	// +optional
 	IdlePollPeriod *metav1.Duration `json:"idlePollPeriod,omitempty"`

@@ -9,10 +9,12 @@ type Tuning struct {
 	// Sysctls of the node.
 	// +optional
 	Sysctls *TuningSysctls `json:"sysctls,omitempty"`
-	// Rings of the NICs: how many packets wait in each queue. Most drivers reset the link for a moment when they change.
+	// Rings of the NICs: how many packets wait in each queue. Most drivers reset the link for a moment when they
+	// change.
 	// +optional
 	Rings *NICRings `json:"rings,omitempty"`
-	// Channels of the NICs: how many queues, each with an interrupt. Most drivers reset the link for a moment when they change.
+	// Channels of the NICs: how many queues, each with an interrupt. Most drivers reset the link for a moment when they
+	// change.
 	// +optional
 	Channels *NICChannels `json:"channels,omitempty"`
 	// Coalescing of the NICs' interrupts.
@@ -30,27 +32,32 @@ type Tuning struct {
 // +kubebuilder:validation:XValidation:rule="!has(self.rmemDefault) || !has(self.rmemMax) || self.rmemDefault <= self.rmemMax",message="sysctls.rmemDefault is over rmemMax; make it at most rmemMax"
 // +kubebuilder:validation:XValidation:rule="!has(self.wmemDefault) || !has(self.wmemMax) || self.wmemDefault <= self.wmemMax",message="sysctls.wmemDefault is over wmemMax; make it at most wmemMax"
 type TuningSysctls struct {
-	// RmemMax (net.core.rmem_max): the largest receive buffer that a program may ask for, in bytes, from 4608 to 1073741824.
+	// RmemMax (net.core.rmem_max): the largest receive buffer that a program may ask for, in bytes, from 4608 to
+	// 1073741824.
 	// +kubebuilder:validation:Minimum=4608
 	// +kubebuilder:validation:Maximum=1073741824
 	// +optional
 	RmemMax *int32 `json:"rmemMax,omitempty"`
-	// WmemMax (net.core.wmem_max): the largest send buffer that a program may ask for, in bytes, from 4608 to 1073741824.
+	// WmemMax (net.core.wmem_max): the largest send buffer that a program may ask for, in bytes, from 4608 to
+	// 1073741824.
 	// +kubebuilder:validation:Minimum=4608
 	// +kubebuilder:validation:Maximum=1073741824
 	// +optional
 	WmemMax *int32 `json:"wmemMax,omitempty"`
-	// RmemDefault (net.core.rmem_default): the receive buffer of a socket that asks for none, in bytes, from 4608 to 1073741824.
+	// RmemDefault (net.core.rmem_default): the receive buffer of a socket that asks for none, in bytes, from 4608 to
+	// 1073741824.
 	// +kubebuilder:validation:Minimum=4608
 	// +kubebuilder:validation:Maximum=1073741824
 	// +optional
 	RmemDefault *int32 `json:"rmemDefault,omitempty"`
-	// WmemDefault (net.core.wmem_default): the send buffer of a socket that asks for none, in bytes, from 4608 to 1073741824.
+	// WmemDefault (net.core.wmem_default): the send buffer of a socket that asks for none, in bytes, from 4608 to
+	// 1073741824.
 	// +kubebuilder:validation:Minimum=4608
 	// +kubebuilder:validation:Maximum=1073741824
 	// +optional
 	WmemDefault *int32 `json:"wmemDefault,omitempty"`
-	// OptmemMax (net.core.optmem_max): the most ancillary memory of a socket, in bytes, from 4096 to 16777216; zero-copy send takes from it.
+	// OptmemMax (net.core.optmem_max): the most ancillary memory of a socket, in bytes, from 4096 to 16777216;
+	// zero-copy send takes from it.
 	// +kubebuilder:validation:Minimum=4096
 	// +kubebuilder:validation:Maximum=16777216
 	// +optional
@@ -61,12 +68,14 @@ type TuningSysctls struct {
 	// TCPWmem (net.ipv4.tcp_wmem): send buffers of TCP connections.
 	// +optional
 	TCPWmem *TCPBuffers `json:"tcpWmem,omitempty"`
-	// NetdevBudget (net.core.netdev_budget): the most packets that a CPU takes from all its NICs in one go, from 1 to 100000.
+	// NetdevBudget (net.core.netdev_budget): the most packets that a CPU takes from all its NICs in one go, from 1 to
+	// 100000.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=100000
 	// +optional
 	NetdevBudget *int32 `json:"netdevBudget,omitempty"`
-	// NetdevBudgetUsecs (net.core.netdev_budget_usecs): the longest that it goes on for, in microseconds, from 1 to 1000000.
+	// NetdevBudgetUsecs (net.core.netdev_budget_usecs): the longest that it goes on for, in microseconds, from 1 to
+	// 1000000.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1000000
 	// +optional
@@ -81,7 +90,8 @@ type TuningSysctls struct {
 	// +kubebuilder:validation:Maximum=4096
 	// +optional
 	DevWeight *int32 `json:"devWeight,omitempty"`
-	// BusyPoll (net.core.busy_poll): how long poll and select look at a socket's NIC queue before they sleep, in microseconds, from 0 to 1000. 0: not at all.
+	// BusyPoll (net.core.busy_poll): how long poll and select look at a socket's NIC queue before they sleep, in
+	// microseconds, from 0 to 1000. 0: not at all.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=1000
 	// +optional
@@ -96,7 +106,8 @@ type TuningSysctls struct {
 	// +kubebuilder:validation:Maximum=65535
 	// +optional
 	Somaxconn *int32 `json:"somaxconn,omitempty"`
-	// DefaultQdisc (net.core.default_qdisc): the queueing discipline of interfaces that come up from now on, such as fq.
+	// DefaultQdisc (net.core.default_qdisc): the queueing discipline of interfaces that come up from now on, such as
+	// fq.
 	// +kubebuilder:validation:MaxLength=15
 	// +kubebuilder:validation:Pattern=`^[a-z][a-z0-9_]*$`
 	// +optional
@@ -106,7 +117,8 @@ type TuningSysctls struct {
 	// +kubebuilder:validation:Pattern=`^[a-z][a-z0-9_-]*$`
 	// +optional
 	TCPCongestionControl string `json:"tcpCongestionControl,omitempty"`
-	// TCPSlowStartAfterIdle (net.ipv4.tcp_slow_start_after_idle): whether a connection that was idle starts slowly again.
+	// TCPSlowStartAfterIdle (net.ipv4.tcp_slow_start_after_idle): whether a connection that was idle starts slowly
+	// again.
 	// +optional
 	TCPSlowStartAfterIdle Switch `json:"tcpSlowStartAfterIdle,omitempty"`
 }
@@ -169,10 +181,12 @@ type NICChannels struct {
 // +kubebuilder:validation:XValidation:rule="!has(self.adaptiveRX) || self.adaptiveRX != 'Enabled' || !has(self.rxUsecs) && !has(self.rxFrames)",message="coalescing: with adaptiveRX Enabled the driver chooses rxUsecs and rxFrames itself; remove them, or make adaptiveRX Disabled"
 // +kubebuilder:validation:XValidation:rule="!has(self.adaptiveTX) || self.adaptiveTX != 'Enabled' || !has(self.txUsecs) && !has(self.txFrames)",message="coalescing: with adaptiveTX Enabled the driver chooses txUsecs and txFrames itself; remove them, or make adaptiveTX Disabled"
 type NICCoalescing struct {
-	// AdaptiveRX: the driver chooses by the traffic received. Default: Disabled when rxUsecs or rxFrames is given, else left alone.
+	// AdaptiveRX: the driver chooses by the traffic received. Default: Disabled when rxUsecs or rxFrames is given, else
+	// left alone.
 	// +optional
 	AdaptiveRX Switch `json:"adaptiveRX,omitempty"`
-	// AdaptiveTX: the driver chooses by the traffic sent. Default: Disabled when txUsecs or txFrames is given, else left alone.
+	// AdaptiveTX: the driver chooses by the traffic sent. Default: Disabled when txUsecs or txFrames is given, else
+	// left alone.
 	// +optional
 	AdaptiveTX Switch `json:"adaptiveTX,omitempty"`
 	// RXUsecs from a packet received to the interrupt, in microseconds, from 0 to 10000.

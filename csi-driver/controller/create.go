@@ -58,8 +58,8 @@ func (s *Service) ensureVolume(ctx context.Context, want volumeRequest) (*v1alph
 	defer cancel()
 	changed, unsubscribe := s.volumes.subscribe(want.id)
 	defer unsubscribe()
-	// Most volumes are new. One that the cache does not show is stored without asking whether it is there: if it is, the API
-	// server refuses, and whatever else goes wrong is believed only after a look.
+	// Most volumes are new. One that the cache does not show is stored without asking whether it is there: if it is,
+	// the API server refuses, and whatever else goes wrong is believed only after a look.
 	vol, err := s.volumes.get(ctx, s.client, want.id)
 	if err != nil {
 		return nil, err
@@ -160,8 +160,8 @@ func (s *Service) makeObject(ctx context.Context, want volumeRequest, avoid []st
 	return vol, nil
 }
 
-// asked of a node: what the StorageClass gives, and the transports in any case. What is settled by default is lowered by the kernel
-// to what a node serves.
+// asked of a node: what the StorageClass gives, and the transports in any case. What is settled by default is lowered
+// by the kernel to what a node serves.
 func asked(p parameters.Parameters, settled v1alpha1.Connection) v1alpha1.Connection {
 	c := p.Connection
 	c.Transports = settled.Transports

@@ -73,8 +73,8 @@ func checkExpand(req *csi.ControllerExpandVolumeRequest) (size int64, sizes size
 	return size, sizes, err
 }
 
-// enlarge writes the size into the volume's spec, unless it has as much already. Since a spec never shrinks, a size for which
-// its pool has no room is refused before it is written: the claim can then be set to a smaller one.
+// enlarge writes the size into the volume's spec, unless it has as much already. Since a spec never shrinks, a size for
+// which its pool has no room is refused before it is written: the claim can then be set to a smaller one.
 func (s *Service) enlarge(ctx context.Context, id string, size int64, sizes sizeRange) (*v1alpha1.NvmfVolume, error) {
 	for {
 		vol, err := s.volume(ctx, id)

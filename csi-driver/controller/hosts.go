@@ -54,8 +54,9 @@ func (s *Service) nodeName(ctx context.Context, uid string) (string, error) {
 	return nodes.Items[0].Name, nil
 }
 
-// withoutNode are those of the hosts whose Node does not exist any more, by the API server's word: a cache may not show a Node yet
-// that is new, or show one still that is gone. Read the hosts before: each was admitted while its Node existed, and a UID does not come again.
+// withoutNode are those of the hosts whose Node does not exist any more, by the API server's word: a cache may not show
+// a Node yet that is new, or show one still that is gone. Read the hosts before: each was admitted while its Node
+// existed, and a UID does not come again.
 func (s *Service) withoutNode(ctx context.Context, nqns []string) ([]string, error) {
 	if len(nqns) == 0 {
 		return nil, nil
@@ -71,7 +72,8 @@ func (s *Service) withoutNode(ctx context.Context, nqns []string) ([]string, err
 	}), nil
 }
 
-// unobstructed fails while a node says that its kernel does not finish what it was asked for: there, the volume would wait behind that.
+// unobstructed fails while a node says that its kernel does not finish what it was asked for: there, the volume would
+// wait behind that.
 func (s *Service) unobstructed(ctx context.Context, name, volume string) error {
 	var node corev1.Node
 	if err := s.live.Get(ctx, client.ObjectKey{Name: name}, &node); err != nil {

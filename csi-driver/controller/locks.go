@@ -11,7 +11,8 @@ type locks struct {
 	held map[string]bool
 }
 
-// lock takes a volume's or snapshot's lock, or fails with reason busy: CSI asks a plugin to answer Aborted rather than queue calls.
+// lock takes a volume's or snapshot's lock, or fails with reason busy: CSI asks a plugin to answer Aborted rather than
+// queue calls.
 func (l *locks) lock(kind, name string) (unlock func(), err error) {
 	key := kind + " " + name
 	l.mu.Lock()

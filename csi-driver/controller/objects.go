@@ -62,8 +62,8 @@ func (o *objects[T, P]) wait(ctx context.Context, obj P, done func(P) (bool, err
 	return o.await(ctx, obj, changed, false, done)
 }
 
-// await is wait with a subscription of the caller's. With complete it began before obj was read: then a cache that does not
-// show obj has not seen it yet rather than seen it go, for its end would have been told.
+// await is wait with a subscription of the caller's. With complete it began before obj was read: then a cache that does
+// not show obj has not seen it yet rather than seen it go, for its end would have been told.
 func (o *objects[T, P]) await(ctx context.Context, obj P, changed <-chan struct{}, complete bool, done func(P) (bool, error)) (P, error) {
 	name, uid := obj.GetName(), obj.GetUID()
 	late := func() error { return fmt.Errorf("%s %s: %w: %w", o.kind, name, errLate, context.Cause(ctx)) }

@@ -143,7 +143,8 @@ func inTheWay(vol *v1alpha1.NvmfVolume, h host, how v1alpha1.HostAccess) []strin
 	})
 }
 
-// exportedTo says that the agent has seen the spec of this generation, and that its target serves the volume to the host.
+// exportedTo says that the agent has seen the spec of this generation, and that its target serves the volume to the
+// host.
 func exportedTo(vol *v1alpha1.NvmfVolume, h host, generation int64) (bool, error) {
 	if vol == nil || vol.DeletionTimestamp != nil {
 		return false, failf(inUse, "the volume was deleted while it was attached")
@@ -177,8 +178,8 @@ func portals(vol *v1alpha1.NvmfVolume) []v1alpha1.Portal {
 }
 
 // publishContext of an exported volume. NQN and NGUID follow from the object's name and UUID, as they do
-// for the agent; the node checks what it connects to against both. The generation is the one with which the host was admitted, or a
-// later one when it had been before.
+// for the agent; the node checks what it connects to against both. The generation is the one with which the host was
+// admitted, or a later one when it had been before.
 func publishContext(vol *v1alpha1.NvmfVolume, h host, generation int64) publishcontext.Context {
 	size := vol.Spec.Size.Value()
 	if vol.Status.Size != nil {

@@ -16,10 +16,12 @@ import (
 	"github.com/weft-storage/weft/csi-driver/controller/internal/parameters"
 )
 
-// Labels and annotations of an NvmfVolume that say whom it is for. A label is there only when the name is short enough for one.
+// Labels and annotations of an NvmfVolume that say whom it is for. A label is there only when the name is short enough
+// for one.
 const (
 	requestNameAnnotation = "weft.storage/request-name"
-	// requestLimitsAnnotation has the limits that the volume was made with: those in its spec may have been changed since.
+	// requestLimitsAnnotation has the limits that the volume was made with: those in its spec may have been changed
+	// since.
 	requestLimitsAnnotation = "weft.storage/request-limits"
 	pvNameKey               = "weft.storage/pv-name"
 	pvcNameKey              = "weft.storage/pvc-name"

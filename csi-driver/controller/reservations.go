@@ -61,7 +61,8 @@ func (r *reservations) keep(p placement.Promise, uuid string) {
 }
 
 // grow keeps the space for a volume that shall have this size. It fails, with what there is room for, when its
-// pool has less; and for now while nobody knows what its pool has, since what is written then could never be taken back.
+// pool has less; and for now while nobody knows what its pool has, since what is written then could never be taken
+// back.
 func (r *reservations) grow(ctx context.Context, vol *v1alpha1.NvmfVolume, size int64) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -106,7 +107,8 @@ func lastWordOfPool(pools []v1alpha1.PoolStatus, device string) string {
 	return fmt.Sprintf("which says of the drive, %s: %s: %s", device, pools[i].Reason, pools[i].Message)
 }
 
-// release the space kept for the volume with this uuid, up to this size: the cache shows it, or it was certainly not written.
+// release the space kept for the volume with this uuid, up to this size: the cache shows it, or it was certainly not
+// written.
 func (r *reservations) release(volume, uuid string, size int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -128,7 +130,8 @@ func (r *reservations) candidates(ctx context.Context, req placement.Request) ([
 }
 
 // gather the nodes and what was promised of them, but not to the volume with this name. The nodes are the cache's
-// own: not to be changed. The caller holds the lock, so that what was released is what the cache showed before it was read.
+// own: not to be changed. The caller holds the lock, so that what was released is what the cache showed before it was
+// read.
 func (r *reservations) gather(ctx context.Context, but string) ([]v1alpha1.NvmfNode, []placement.Promise, error) {
 	var nodes v1alpha1.NvmfNodeList
 	if err := r.cached.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {

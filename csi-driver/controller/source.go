@@ -79,7 +79,8 @@ func (s *Service) origin(ctx context.Context, source *v1alpha1.VolumeSource) (or
 	return origin{name: "snapshot " + snap.Name, node: snap.Spec.Node, device: snap.Status.Device, sizeBytes: snap.Status.Size.Value()}, nil
 }
 
-// sourceGone returns errNoSource when a volume's source does not exist any more, and nil when it may still come to be ready.
+// sourceGone returns errNoSource when a volume's source does not exist any more, and nil when it may still come to be
+// ready.
 func (s *Service) sourceGone(ctx context.Context, source *v1alpha1.VolumeSource) error {
 	var gone bool
 	var err error

@@ -14,7 +14,8 @@ import (
 )
 
 // unpublishVolume takes the host away, or all hosts when nodeID is empty. That the Node is gone, or that
-// the id is not one of ours, is no obstacle: a host that is not admitted is what was asked for. See leaving for hosts whose Node is gone.
+// the id is not one of ours, is no obstacle: a host that is not admitted is what was asked for. See leaving for hosts
+// whose Node is gone.
 func (s *Service) unpublishVolume(ctx context.Context, id, nodeID string) error {
 	unlock, err := s.locks.lock("volume", id)
 	if err != nil {
@@ -40,7 +41,8 @@ func (s *Service) unpublishVolume(ctx context.Context, id, nodeID string) error 
 	return err
 }
 
-// dismiss takes the hosts that are leaving off the volume's hosts, and returns the volume without them and which they are.
+// dismiss takes the hosts that are leaving off the volume's hosts, and returns the volume without them and which they
+// are.
 func (s *Service) dismiss(ctx context.Context, id, nodeID string) (*v1alpha1.NvmfVolume, func(nqn string) bool, error) {
 	for {
 		vol, err := s.volume(ctx, id)
@@ -72,14 +74,14 @@ func (s *Service) dismiss(ctx context.Context, id, nodeID string) (*v1alpha1.Nvm
 	}
 }
 
-// leaving tells which of the volume's hosts an unpublish dismisses: all when nodeID is empty, else that one, and those whose Node does not
-// exist any more. A Node that is deleted and registers anew gets another UID, and so another NQN. csi-attacher takes the
-// node id from CSINode, so nobody names the old one any more, and its host would keep the volume for ever. It may also
-// attach the volume to the new one before it detaches it, so that both are listed.
+// leaving tells which of the volume's hosts an unpublish dismisses: all when nodeID is empty, else that one, and those
+// whose Node does not exist any more. A Node that is deleted and registers anew gets another UID, and so another NQN.
+// csi-attacher takes the node id from CSINode, so nobody names the old one any more, and its host would keep the volume
+// for ever. It may also attach the volume to the new one before it detaches it, so that both are listed.
 //
-// No volume is taken from a pod that needs it: those of a Node that is gone are deleted by force, and their VolumeAttachments with them.
-// Should the machine run on all the same, the target shuts it out before the call returns, as it does any host that is
-// dismissed: whoever is admitted next writes alone.
+// No volume is taken from a pod that needs it: those of a Node that is gone are deleted by force, and their
+// VolumeAttachments with them. Should the machine run on all the same, the target shuts it out before the call returns,
+// as it does any host that is dismissed: whoever is admitted next writes alone.
 func (s *Service) leaving(ctx context.Context, vol *v1alpha1.NvmfVolume, nodeID string) (func(nqn string) bool, error) {
 	if nodeID == "" {
 		return func(string) bool { return true }, nil
@@ -93,7 +95,8 @@ func (s *Service) leaving(ctx context.Context, vol *v1alpha1.NvmfVolume, nodeID 
 }
 
 // dismissed says that the target admits none of the hosts that match. A status from before the spec of this
-// generation does not say so, even where it lists no such host: the agent may be about to admit one that it read of earlier.
+// generation does not say so, even where it lists no such host: the agent may be about to admit one that it read of
+// earlier.
 func dismissed(vol *v1alpha1.NvmfVolume, matches func(nqn string) bool, generation int64) bool {
 	if vol == nil {
 		return true

@@ -50,8 +50,8 @@ func (s *Service) validateVolumeCapabilities(ctx context.Context, req *csi.Valid
 	}}, nil
 }
 
-// checkContext holds a PersistentVolume's attributes against the volume. A PersistentVolume that was written by hand may leave
-// them out, but what it does say must be so: else it is of another volume than its author believes.
+// checkContext holds a PersistentVolume's attributes against the volume. A PersistentVolume that was written by hand
+// may leave them out, but what it does say must be so: else it is of another volume than its author believes.
 func checkContext(vol *v1alpha1.NvmfVolume, given map[string]string) error {
 	is := volumeContext(vol)
 	for _, k := range slices.Sorted(maps.Keys(given)) {

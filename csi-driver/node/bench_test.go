@@ -21,8 +21,8 @@ import (
 //
 //	go test ./csi-driver/node -run '^$' -bench StageBesideOthers -benchtime 200x
 //
-// The kernel is fabricstest's, whose own work does not depend on how many volumes there are. It connects at once; on a real
-// one each connection takes some 100 ms more, on either node.
+// The kernel is fabricstest's, whose own work does not depend on how many volumes there are. It connects at once; on a
+// real one each connection takes some 100 ms more, on either node.
 func BenchmarkStageBesideOthers(b *testing.B) {
 	const others = 300
 	for name, c := range map[string]*csi.VolumeCapability{"block": blockCapability(), "ext4": mountCapability("ext4")} {

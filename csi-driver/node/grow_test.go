@@ -44,7 +44,8 @@ func TestStageThatCannotGrowTheFilesystemLeavesNothing(t *testing.T) {
 	}
 }
 
-// A volume that is mounted already may be in use. The kubelet may not know it, if the call that mounted it was cut off: by this code it unstages.
+// A volume that is mounted already may be in use. The kubelet may not know it, if the call that mounted it was cut off:
+// by this code it unstages.
 func TestStageThatCannotGrowTheFilesystemLeavesWhatWasMounted(t *testing.T) {
 	s := setUp(t)
 	must(t, s.stage(mountCapability("ext4")))

@@ -91,7 +91,8 @@ type sight struct {
 	measured map[string]measured
 }
 
-// look gathers what can be seen, and waits for nothing but, within limits, the volume's filesystem. The mounts are those asked about; the volume's others are found.
+// look gathers what can be seen, and waits for nothing but, within limits, the volume's filesystem. The mounts are
+// those asked about; the volume's others are found.
 func (s *Service) look(ctx context.Context, volume string, asked ...filesystem.Mount) (sight, error) {
 	seen := sight{measured: map[string]measured{}}
 	at, err := s.records().get(volume)

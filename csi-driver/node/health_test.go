@@ -177,8 +177,8 @@ func (u *usage) Usage(path string) (filesystem.Usage, error) {
 	return u.Filesystems.Usage(path)
 }
 
-// A statfs on a device without a path may never return: it holds up neither its caller nor the volume's other calls, and however often it is
-// asked for there is one.
+// A statfs on a device without a path may never return: it holds up neither its caller nor the volume's other calls,
+// and however often it is asked for there is one.
 func TestStatsOfAFilesystemThatDoesNotAnswer(t *testing.T) {
 	s := setUp(t)
 	must(t, s.stage(mountCapability("ext4")))

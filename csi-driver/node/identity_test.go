@@ -64,7 +64,8 @@ func (s *swapping) BindDevice(source, target string, readOnly bool) error {
 	return s.Filesystems.BindDevice(source, target, readOnly)
 }
 
-// swapNames makes the host lose both volumes, and connect to the neighbour first: the kernel numbers them the other way round.
+// swapNames makes the host lose both volumes, and connect to the neighbour first: the kernel numbers them the other way
+// round.
 func (s *suite) swapNames() {
 	s.Helper()
 	for _, name := range s.kernel.Controllers() {
@@ -76,7 +77,8 @@ func (s *suite) swapNames() {
 	}
 }
 
-// Two volumes swap device names while one is staged or published: neither is formatted, mounted or shown in the other's place.
+// Two volumes swap device names while one is staged or published: neither is formatted, mounted or shown in the other's
+// place.
 func TestVolumesThatSwapDeviceNames(t *testing.T) {
 	for name, c := range map[string]struct {
 		capability *csi.VolumeCapability
@@ -134,7 +136,8 @@ func TestVolumesThatSwapDeviceNames(t *testing.T) {
 	}
 }
 
-// A device that becomes smaller than its volume while it is staged or published is not shown to anybody, and one that grows is.
+// A device that becomes smaller than its volume while it is staged or published is not shown to anybody, and one that
+// grows is.
 func TestVolumeThatChangesItsSize(t *testing.T) {
 	for name, c := range map[string]struct {
 		capability *csi.VolumeCapability

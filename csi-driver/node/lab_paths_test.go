@@ -19,7 +19,8 @@ import (
 	"github.com/weft-storage/weft/csi-driver/node/internal/fabrics"
 )
 
-// The kernel sends the I/O of a path that is lost through the other. Which of them it prefers is its own choice, so each is lost once.
+// The kernel sends the I/O of a path that is lost through the other. Which of them it prefers is its own choice, so
+// each is lost once.
 func TestLabWriterSurvivesTheLossOfEitherPath(t *testing.T) {
 	for _, second := range []v1alpha1.TransportType{v1alpha1.TransportTCP, v1alpha1.TransportRDMA} {
 		t.Run("TCP and "+string(second), func(t *testing.T) {
@@ -62,7 +63,8 @@ func TestLabMissingPathIsConnectedLater(t *testing.T) {
 	l.Expect(v.health()).To(BeEmpty())
 }
 
-// No RDMA device of this machine leads to the address of one portal: the volume is used over TCP, as on a node without any.
+// No RDMA device of this machine leads to the address of one portal: the volume is used over TCP, as on a node without
+// any.
 func TestLabVolumeOverBothTransportsWithoutRDMA(t *testing.T) {
 	l := setUpLab(t)
 	v := l.volume("lab-no-rdma", labSize, guid(1), l.port(4420, v1alpha1.TransportTCP))

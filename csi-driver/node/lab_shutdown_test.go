@@ -27,7 +27,8 @@ func (v *volume) writeDirty(name string) []byte {
 	return data
 }
 
-// What a node's shutdown does while targets serve: all that was written is there, and nothing is left that could hold it up.
+// What a node's shutdown does while targets serve: all that was written is there, and nothing is left that could hold
+// it up.
 func TestLabShutdownWhileTheTargetServes(t *testing.T) {
 	l := setUpLab(t)
 	v := l.volume("lab-shutdown", labSize, guid(1), l.port(4420, v1alpha1.TransportTCP))

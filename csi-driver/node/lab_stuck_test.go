@@ -27,7 +27,8 @@ import (
 const (
 	// driveSize has room for a volume of labSize.
 	driveSize = 512 << 20
-	// refusedWithin is what a refusal may take on an emulated machine. A call that waited for the kernel would take all of labTimeout.
+	// refusedWithin is what a refusal may take on an emulated machine. A call that waited for the kernel would take all
+	// of labTimeout.
 	refusedWithin = 5 * time.Second
 )
 
@@ -46,8 +47,8 @@ type hang struct {
 	after func(*volume)
 }
 
-// A drive of the target hangs: the target answers, and no write to its volumes ends. Tasks that wait for one cannot be killed. The node says
-// what hangs, refuses further volumes with the reason, and goes on with those of other drives.
+// A drive of the target hangs: the target answers, and no write to its volumes ends. Tasks that wait for one cannot be
+// killed. The node says what hangs, refuses further volumes with the reason, and goes on with those of other drives.
 func TestLabDriveThatHangs(t *testing.T) {
 	for name, h := range map[string]hang{"an unmount that waits": hungUnmount(), "a controller that is not deleted": hungDeletion()} {
 		t.Run(name, func(t *testing.T) {
@@ -149,10 +150,12 @@ func hungDeletion() hang {
 	written := make(chan error, 1)
 	return hang{
 		capability: blockCapability(),
-		// Others raise it, up to the 49 days that are recommended for some clouds' own drives. Here it is what the test takes at most.
+		// Others raise it, up to the 49 days that are recommended for some clouds' own drives. Here it is what the test
+		// takes at most.
 		prepare: func(l *lab) { l.parameter("nvme_core", "io_timeout", "60") },
 		begin: func(v *volume, drive string) func() {
-			// A container has a device node of its own, so that the one bound for the pod is not in use while it writes.
+			// A container has a device node of its own, so that the one bound for the pod is not in use while it
+			// writes.
 			ns, err := v.initiator.FindNamespace(fabrics.ID{NQN: v.context.NQN, NGUID: v.context.NGUID})
 			must(v, err)
 			release := v.freeze(drive)
@@ -213,7 +216,8 @@ func (l *lab) program(name string, args ...string) {
 	}
 }
 
-// uninterruptible tells whether a task of this name, of those in a folder, is in a sleep that no signal ends (state D in proc(5)).
+// uninterruptible tells whether a task of this name, of those in a folder, is in a sleep that no signal ends (state D
+// in proc(5)).
 func uninterruptible(dir, name string) (bool, error) {
 	all, err := filepath.Glob(filepath.Join(dir, "[0-9]*/stat"))
 	for _, path := range all {

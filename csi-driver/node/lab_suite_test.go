@@ -202,8 +202,8 @@ func (v *volume) refuse() {
 	}
 }
 
-// becomeAnother makes a process of the node plugin that finds the Node object made anew: this machine is another host now, and the target
-// admits only that.
+// becomeAnother makes a process of the node plugin that finds the Node object made anew: this machine is another host
+// now, and the target admits only that.
 func (v *volume) becomeAnother() {
 	v.Helper()
 	v.refuse()

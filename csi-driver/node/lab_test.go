@@ -287,7 +287,8 @@ func TestLabXFSBesideItsClone(t *testing.T) {
 	l.Expect(os.ReadFile(clone.path("pod/file"))).To(Equal([]byte("hello")))
 }
 
-// What staging a filesystem builds on: while a device is open, the kernel gives its name and its number to no other volume.
+// What staging a filesystem builds on: while a device is open, the kernel gives its name and its number to no other
+// volume.
 func TestLabNamesAreKeptWhileADeviceIsOpen(t *testing.T) {
 	l := setUpLab(t)
 	p := l.port(4420, v1alpha1.TransportTCP)

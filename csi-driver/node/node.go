@@ -4,8 +4,9 @@
 // filesystems where that is allowed, and mounts.
 //
 // Nothing is remembered between calls: what is connected and mounted is read from the kernel each time. Only
-// what a volume was staged with is written down (see records), and that it may not be formatted any more (see usedPermission). Every
-// call is idempotent, and calls for one volume run one at a time: a second one is answered Aborted.
+// what a volume was staged with is written down (see records), and that it may not be formatted any more (see
+// usedPermission). Every call is idempotent, and calls for one volume run one at a time: a second one is answered
+// Aborted.
 package node
 
 import (
@@ -92,8 +93,8 @@ func (s *Service) records() records { return records{s.Records} }
 // Clean removes what a process left in Records that was killed. Call it once, before the first call is served.
 func (s *Service) Clean() error { return s.records().clean() }
 
-// NodeGetInfo gives the host NQN as the node's id, so that the controller need not look it up. The topology is the same on every
-// node: it says that volumes are used from here, and is what capacity is published for.
+// NodeGetInfo gives the host NQN as the node's id, so that the controller need not look it up. The topology is the same
+// on every node: it says that volumes are used from here, and is what capacity is published for.
 func (s *Service) NodeGetInfo(context.Context, *csi.NodeGetInfoRequest) (*csi.NodeGetInfoResponse, error) {
 	return &csi.NodeGetInfoResponse{
 		NodeId: s.HostNQN, MaxVolumesPerNode: s.MaxVolumes,
@@ -186,7 +187,8 @@ func holds(m filesystem.Mount, ns fabrics.Namespace) bool {
 	return m.Device == ns.Device
 }
 
-// open keeps a namespace's device, and with it its name, until it is closed, and says whether the kernel takes writes to it.
+// open keeps a namespace's device, and with it its name, until it is closed, and says whether the kernel takes writes
+// to it.
 func (s *Service) open(ctx context.Context, ns fabrics.Namespace, readOnly bool) (io.Closer, error) {
 	device, err := s.Initiator.Open(ns)
 	if err != nil {
@@ -198,8 +200,9 @@ func (s *Service) open(ctx context.Context, ns fabrics.Namespace, readOnly bool)
 	return device, nil
 }
 
-// verify looks once more at what was just mounted or bound by the device's name: that the path shows the namespace, and that the name
-// and number are still the namespace's, and its size. From here on the mount keeps them. What shows another is taken away again.
+// verify looks once more at what was just mounted or bound by the device's name: that the path shows the namespace, and
+// that the name and number are still the namespace's, and its size. From here on the mount keeps them. What shows
+// another is taken away again.
 func (s *Service) verify(path string, ns fabrics.Namespace) error {
 	m, mounted, err := s.Filesystems.At(path)
 	if err == nil && (!mounted || !holds(m, ns)) {

@@ -28,7 +28,8 @@ func TestInfo(t *testing.T) {
 	if info.GetNodeId() != "nqn.2014-08.org.nvmexpress:uuid:"+uid || info.GetMaxVolumesPerNode() != 7 {
 		t.Errorf("got %v", info)
 	}
-	// csi-provisioner publishes capacity only of drivers with a topology key; a value that differs between nodes would bind volumes to some of them.
+	// csi-provisioner publishes capacity only of drivers with a topology key; a value that differs between nodes would
+	// bind volumes to some of them.
 	if got := info.GetAccessibleTopology().GetSegments(); !maps.Equal(got, map[string]string{"weft.storage/reaches": "volumes"}) {
 		t.Errorf("topology is %v", got)
 	}
@@ -330,7 +331,8 @@ func TestUnstageRefusesWhatIsStillPublished(t *testing.T) {
 	s.wantGone()
 }
 
-// becomeAnother makes a process of the node plugin that finds the Node object made anew: this machine is another host now, and the target admits only that.
+// becomeAnother makes a process of the node plugin that finds the Node object made anew: this machine is another host
+// now, and the target admits only that.
 func (s *suite) becomeAnother() {
 	s.Helper()
 	host := another(s.service.Initiator.(*fabrics.Host))

@@ -18,8 +18,8 @@ import (
 )
 
 const (
-	// mendInterval is how often lost paths are looked for. The kernel reconnects by itself what was connected once; this
-	// is for a portal that did not answer when its volume was staged, for a path that the kernel gave up, and for
+	// mendInterval is how often lost paths are looked for. The kernel reconnects by itself what was connected once;
+	// this is for a portal that did not answer when its volume was staged, for a path that the kernel gave up, and for
 	// a device (RDMA) that this node got later.
 	mendInterval = 30 * time.Second
 	// maxProbes of portals at once.
@@ -42,7 +42,8 @@ func (s *Service) Keep(ctx context.Context) {
 	}, mendInterval)
 }
 
-// ForgetPermissions to format that were used up, of volumes that have had no record since a time: their attachments have ended.
+// ForgetPermissions to format that were used up, of volumes that have had no record since a time: their attachments
+// have ended.
 func (s *Service) ForgetPermissions(ctx context.Context, since time.Time) error {
 	volumes, err := s.records().volumes(usedSuffix)
 	errs := []error{err}
@@ -64,9 +65,10 @@ func (s *Service) ForgetPermissions(ctx context.Context, since time.Time) error 
 	return errors.Join(errs...)
 }
 
-// MendPaths looks once at all staged volumes, and connects the portals that a volume has no path through. A volume whose last
-// path is gone is left to be staged anew, and one with a call under way to the next time. A portal that does not answer, or whose
-// transport this node lacks, is tried once for all volumes, without holding up any; it is no error, for the volume's condition tells of it.
+// MendPaths looks once at all staged volumes, and connects the portals that a volume has no path through. A volume
+// whose last path is gone is left to be staged anew, and one with a call under way to the next time. A portal that does
+// not answer, or whose transport this node lacks, is tried once for all volumes, without holding up any; it is no
+// error, for the volume's condition tells of it.
 func (s *Service) MendPaths(ctx context.Context) error {
 	if obstacle := s.Obstacle.Check(); obstacle != nil {
 		return nil //nolint:nilerr // a connection more would wait behind it; the Node's condition tells of it
@@ -93,8 +95,8 @@ func (s *Service) MendPaths(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// mend connects those of the portals that have no path still. It gives those at which, after all, nothing answered, or that this node
-// has no device for.
+// mend connects those of the portals that have no path still. It gives those at which, after all, nothing answered, or
+// that this node has no device for.
 func (s *Service) mend(ctx context.Context, c fabrics.Connection) (unreachable *[]v1alpha1.Portal, err error) {
 	if c.Portals, err = s.Initiator.Lost(c); err != nil || len(c.Portals) == 0 {
 		return nil, err // it was unstaged meanwhile
@@ -132,7 +134,8 @@ func (s *Service) lostPaths(ctx context.Context) (map[string]fabrics.Connection,
 	return lost, errs
 }
 
-// forgetStale removes the record of a volume of which nothing is connected: this machine was started anew, and the volume went elsewhere.
+// forgetStale removes the record of a volume of which nothing is connected: this machine was started anew, and the
+// volume went elsewhere.
 func (s *Service) forgetStale(ctx context.Context, volume, nqn string) error {
 	if controllers, err := s.Initiator.Controllers(nqn); err != nil || len(controllers) > 0 {
 		return err

@@ -146,7 +146,8 @@ func TestStageWithoutAnyPathFails(t *testing.T) {
 	s.wantGone()
 }
 
-// A portal that does not answer is asked once for all volumes, and the kernel, which makes one connection after the other, not at all.
+// A portal that does not answer is asked once for all volumes, and the kernel, which makes one connection after the
+// other, not at all.
 func TestSilentPortalIsAskedOnce(t *testing.T) {
 	s := setUp(t)
 	s.listen(secondPortal)

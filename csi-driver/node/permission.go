@@ -15,18 +15,19 @@ import (
 )
 
 // usedPermission is the attachment of a volume in which its permission to format was used up: the volume held a
-// filesystem. It lies beside the records and outlasts them, unstaging and reboots, for so does an attachment. Else a volume that was
-// used for months, and whose superblock is damaged, would be formatted again when the next pod comes.
+// filesystem. It lies beside the records and outlasts them, unstaging and reboots, for so does an attachment. Else a
+// volume that was used for months, and whose superblock is damaged, would be formatted again when the next pod comes.
 type usedPermission struct {
 	NGUID      string `json:"nguid"`
 	Attachment int64  `json:"attachment"`
 }
 
-// permissionKept is how long a usedPermission outlasts the volume's record. Kubernetes ends an attachment within minutes of unstaging,
-// or after a reboot; a control plane that is down may take days.
+// permissionKept is how long a usedPermission outlasts the volume's record. Kubernetes ends an attachment within
+// minutes of unstaging, or after a reboot; a control plane that is down may take days.
 const permissionKept = 7 * 24 * time.Hour
 
-// forgettable tells whether a volume has had no record since a time, so that the attachment of its usedPermission has ended.
+// forgettable tells whether a volume has had no record since a time, so that the attachment of its usedPermission has
+// ended.
 func (r records) forgettable(volume string, since time.Time) (bool, error) {
 	used, err := os.Stat(r.path(volume, usedSuffix))
 	if err != nil || used.ModTime().After(since) {
@@ -53,8 +54,8 @@ func (r records) usedUp(volume string, at publishcontext.Context) (bool, error) 
 	return last == usedPermission{at.NGUID, at.Attachment}, nil
 }
 
-// useUp the permission of an attachment, if it has one, and forget that of an earlier attachment. Call it when the volume holds a
-// filesystem, and before anybody can write to that: it survives a crash of the machine.
+// useUp the permission of an attachment, if it has one, and forget that of an earlier attachment. Call it when the
+// volume holds a filesystem, and before anybody can write to that: it survives a crash of the machine.
 func (r records) useUp(volume string, at publishcontext.Context) error {
 	path := r.path(volume, usedSuffix)
 	if !at.MayFormat() {

@@ -49,7 +49,8 @@ func (s *suite) stageAndLose() {
 	must(s, s.service.MendPaths(s.Context()))
 }
 
-// A publish context outlives pods and reboots. What it said of a volume when it was attached is not true of one that was used.
+// A publish context outlives pods and reboots. What it said of a volume when it was attached is not true of one that
+// was used.
 func TestFormattedOnceInAnAttachment(t *testing.T) {
 	const earlier = "held one earlier in this attachment"
 	for name, prepare := range map[string]func(*suite){
@@ -156,7 +157,8 @@ func TestPermissionIsUsedByWhatIsMounted(t *testing.T) {
 	s.wantRefused("held one earlier in this attachment")
 }
 
-// Nobody tells the node when an attachment ends: what it knows of one is forgotten a week after the volume was there last, and not before.
+// Nobody tells the node when an attachment ends: what it knows of one is forgotten a week after the volume was there
+// last, and not before.
 func TestUsedPermissionIsForgotten(t *testing.T) {
 	s := setUp(t)
 	used := filepath.Join(s.service.Records, vol+".used")

@@ -87,8 +87,9 @@ func (s *Service) publish(ctx context.Context, staging, target string, ns fabric
 	}
 }
 
-// publishDevice of a staged volume. The kernel's read-only flag is the device's, and so the same for all that it is published to: it is set
-// unless one of them may write. Then those that may not depend on who gives the device to a container, as the kubelet does without w.
+// publishDevice of a staged volume. The kernel's read-only flag is the device's, and so the same for all that it is
+// published to: it is set unless one of them may write. Then those that may not depend on who gives the device to a
+// container, as the kubelet does without w.
 func (s *Service) publishDevice(ctx context.Context, staged filesystem.Mount, target string, ns fabrics.Namespace, readOnly bool) error {
 	all, err := s.Filesystems.Shown(ns.Device, ns.Name)
 	if err != nil {

@@ -2,8 +2,8 @@
 
 package node
 
-// The node plugin reads one object: its own Node, when it starts. It writes one condition of it, and Events about it; RBAC knows
-// neither fields nor "its own", which the chart's admission policy weft-csi-node adds.
+// The node plugin reads one object: its own Node, when it starts. It writes one condition of it, and Events about it;
+// RBAC knows neither fields nor "its own", which the chart's admission policy weft-csi-node adds.
 //
 // +kubebuilder:rbac:groups="",resources=nodes,verbs=get
 // +kubebuilder:rbac:groups="",resources=nodes/status,verbs=patch

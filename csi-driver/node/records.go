@@ -16,9 +16,9 @@ import (
 	"github.com/weft-storage/weft/csi-driver/publishcontext"
 )
 
-// records keep, in a file for each, what volumes were staged with: their publish context. The kernel knows which paths a volume
-// has, and only the publish context which it should have. Nothing that a volume is used by rests on its record: without
-// it, a path that is missing is neither noticed nor connected again, until the volume is staged anew.
+// records keep, in a file for each, what volumes were staged with: their publish context. The kernel knows which paths
+// a volume has, and only the publish context which it should have. Nothing that a volume is used by rests on its
+// record: without it, a path that is missing is neither noticed nor connected again, until the volume is staged anew.
 type records struct{ dir string }
 
 const (

@@ -22,9 +22,9 @@ import (
 // supportedVersions of CSI. The kubelet takes any 1.x as this.
 var supportedVersions = []string{"1.0.0"}
 
-// registrar tells the kubelet about the driver. The kubelet watches <kubelet-dir>/plugins_registry: when a socket appears there, and
-// for each one that is there when it starts, it connects, asks who is there, and says whether it took the plugin. Safe for
-// concurrent use.
+// registrar tells the kubelet about the driver. The kubelet watches <kubelet-dir>/plugins_registry: when a socket
+// appears there, and for each one that is there when it starts, it connects, asks who is there, and says whether it
+// took the plugin. Safe for concurrent use.
 type registrar struct {
 	registerapi.UnimplementedRegistrationServer
 
@@ -74,8 +74,8 @@ func (s *registrar) registered() error {
 	return s.state
 }
 
-// run serves at a path until the context ends. A socket that somebody removes is made again, so that the kubelet registers the
-// driver again.
+// run serves at a path until the context ends. A socket that somebody removes is made again, so that the kubelet
+// registers the driver again.
 func (s *registrar) run(ctx context.Context, path string) error {
 	dir := filepath.Dir(path)
 	if err := os.MkdirAll(dir, 0o750); err != nil {

@@ -47,8 +47,9 @@ type Options struct {
 	MaxVolumes int64
 }
 
-// Run the node plugin of this machine until the context ends: CSI's node service, its registration with the kubelet, and the watch
-// for what the kernel does not finish. It fails when something cannot be served, or when work on this machine does not end with it.
+// Run the node plugin of this machine until the context ends: CSI's node service, its registration with the kubelet,
+// and the watch for what the kernel does not finish. It fails when something cannot be served, or when work on this
+// machine does not end with it.
 func Run(ctx context.Context, config *rest.Config, o Options) error {
 	socket, err := server.SocketPath(o.Endpoint)
 	if err != nil {

@@ -140,7 +140,8 @@ func (st stage) filesystem(ctx context.Context, ns fabrics.Namespace) error {
 	return nil
 }
 
-// mount a device that may have to be formatted. It is addressed by its name, which is the volume's own for as long as the device is open.
+// mount a device that may have to be formatted. It is addressed by its name, which is the volume's own for as long as
+// the device is open.
 func (st stage) mount(ctx context.Context, ns fabrics.Namespace) error {
 	device, err := st.open(ctx, ns, st.use.readOnly)
 	if err != nil {
@@ -216,7 +217,8 @@ func (s *Service) NodeUnstageVolume(ctx context.Context, r *csi.NodeUnstageVolum
 		}
 		id := fabrics.ID{NQN: v1alpha1.SubsystemNQN(r.GetVolumeId())}
 		mark := filepath.Join(path, blockMark)
-		// The mark last: a filesystem that is mounted over it may have failed, and then nothing below it can be looked at.
+		// The mark last: a filesystem that is mounted over it may have failed, and then nothing below it can be looked
+		// at.
 		for _, p := range []string{path, mark} {
 			nguid, err := s.unmountStaged(p, r.GetVolumeId())
 			if err != nil {

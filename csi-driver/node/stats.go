@@ -15,13 +15,15 @@ import (
 	"github.com/weft-storage/weft/csi-driver/node/internal/filesystem"
 )
 
-// measureTimeout is how long a filesystem may take to say how full it is: it knows that by heart. The kubelet asks for one volume after the other.
+// measureTimeout is how long a filesystem may take to say how full it is: it knows that by heart. The kubelet asks for
+// one volume after the other.
 const measureTimeout = 5 * time.Second
 
 var errNoAnswer = errors.New("the filesystem does not answer")
 
-// NodeGetVolumeStats gives the use of a filesystem, or the size of a block volume, and the volume's condition. It neither waits for other
-// calls for the volume nor holds them up, and is answered in time even when the filesystem does not answer: then without the use.
+// NodeGetVolumeStats gives the use of a filesystem, or the size of a block volume, and the volume's condition. It
+// neither waits for other calls for the volume nor holds them up, and is answered in time even when the filesystem does
+// not answer: then without the use.
 func (s *Service) NodeGetVolumeStats(ctx context.Context, r *csi.NodeGetVolumeStatsRequest) (*csi.NodeGetVolumeStatsResponse, error) {
 	answer, err := s.stats(ctx, r)
 	return answer, status(err)
@@ -54,8 +56,8 @@ func (s *Service) stats(ctx context.Context, r *csi.NodeGetVolumeStatsRequest) (
 	return answer, nil
 }
 
-// measures ask filesystems how full they are. One that does not answer cannot be broken off: it keeps the goroutine that asks, and whoever
-// asks it again waits for that same answer, so that there is never more than one for each place.
+// measures ask filesystems how full they are. One that does not answer cannot be broken off: it keeps the goroutine
+// that asks, and whoever asks it again waits for that same answer, so that there is never more than one for each place.
 type measures struct {
 	mu      sync.Mutex
 	pending map[string]*measure

@@ -249,7 +249,8 @@ func soon(t testing.TB) context.Context {
 	return ctx
 }
 
-// programs run on this machine; but what would protect a block device does so in the constructed kernel, since files stand in for those.
+// programs run on this machine; but what would protect a block device does so in the constructed kernel, since files
+// stand in for those.
 type programs struct {
 	utilexec.Interface
 	kernel *nodetest.Kernel

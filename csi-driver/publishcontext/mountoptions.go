@@ -22,7 +22,8 @@ const (
 	ours        = "weft sets it for every xfs volume"
 )
 
-// refused mount options, by name, or by name and value where others do no harm. What is not listed is for the kernel to judge.
+// refused mount options, by name, or by name and value where others do no harm. What is not listed is for the kernel to
+// judge.
 var refused = map[string]string{
 	"nobarrier": losesWrites, "barrier=0": losesWrites, "barrier=none": losesWrites,
 	"norecovery": skipsLog, "noload": skipsLog, "nologreplay": skipsLog,
@@ -35,8 +36,8 @@ var refused = map[string]string{
 	"nouuid": ours,
 }
 
-// CheckMountOptions names each option of a mount that is refused, with the reason. The controller refuses such a volume, and the
-// node one that the controller never saw the options of.
+// CheckMountOptions names each option of a mount that is refused, with the reason. The controller refuses such a
+// volume, and the node one that the controller never saw the options of.
 func CheckMountOptions(flags []string) error {
 	var problems []string
 	for _, flag := range flags {

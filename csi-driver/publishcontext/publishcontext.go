@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package publishcontext is what the CSI controller tells a node about a volume that it may connect to, CSI's publish context, and
-// what else both must say alike. The controller encodes the context, the node decodes it; it holds no secret.
+// Package publishcontext is what the CSI controller tells a node about a volume that it may connect to, CSI's publish
+// context, and what else both must say alike. The controller encodes the context, the node decodes it; it holds no
+// secret.
 package publishcontext
 
 import (
@@ -33,8 +34,8 @@ type Context struct {
 	// NQN of the subsystem and NGUID of the namespace (32 lower-case hexadecimal digits): together
 	// they identify the volume.
 	NQN, NGUID string
-	// Attachment tells the volume's attachments apart: its generation when this node was admitted. A publish that is repeated
-	// may give another.
+	// Attachment tells the volume's attachments apart: its generation when this node was admitted. A publish that is
+	// repeated may give another.
 	Attachment int64
 	// SizeBytes of the namespace at the time it was published; it may have grown since.
 	SizeBytes int64

@@ -12,7 +12,8 @@ import (
 // raw writes there: a header, a log, the first of its records, a copy of its metadata.
 const edgeBytes = 1 << 20
 
-// ZeroEdges tells whether a device's first and last MiB are zeros. A device without a size is an error: nothing was read of it.
+// ZeroEdges tells whether a device's first and last MiB are zeros. A device without a size is an error: nothing was
+// read of it.
 func ZeroEdges(device io.ReadSeeker) (bool, error) {
 	size, err := device.Seek(0, io.SeekEnd)
 	if err != nil {

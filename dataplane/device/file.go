@@ -8,8 +8,8 @@ import (
 	"path/filepath"
 )
 
-// SizeFile makes a file at least that large, sparsely; its folder too, when it is missing. It says whether it changed it,
-// and whether it made it, and answers when that survives a loss of power.
+// SizeFile makes a file at least that large, sparsely; its folder too, when it is missing. It says whether it changed
+// it, and whether it made it, and answers when that survives a loss of power.
 func SizeFile(path string, bytes int64) (changed, created bool, err error) {
 	info, err := os.Stat(path)
 	created = errors.Is(err, os.ErrNotExist)

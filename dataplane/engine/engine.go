@@ -36,8 +36,9 @@ type Engine interface {
 
 	// Start brings a target that waits for its settings into service with those of the plan. Of
 	// one that serves already it changes what can be changed while it serves, and
-	// compares the rest: what differs is a *RestartNeededError, and the target goes on as it is. A plan that this target cannot keep at all fails with ErrUnsupported, before
-	// anything is changed. With nothing to do it only reads.
+	// compares the rest: what differs is a *RestartNeededError, and the target goes on as it is. A plan that this
+	// target cannot keep at all fails with ErrUnsupported, before anything is changed. With nothing to do it only
+	// reads.
 	Start(ctx context.Context, plan v1alpha1.Plan) error
 
 	// Gather reads all that the target holds and serves, once.
@@ -92,7 +93,8 @@ type Engine interface {
 	// OpenPortals listens on each portal, with every export reachable before, or
 	// as nearly as the target allows at the moment, its listener opens: a host that reconnects must not
 	// find its subsystem missing. A portal whose settings differ from those
-	// it was opened with, or from those that the whole target has (SPDK's transports), fails with ErrRestartNeeded and goes on as it was.
+	// it was opened with, or from those that the whole target has (SPDK's transports), fails with ErrRestartNeeded and
+	// goes on as it was.
 	OpenPortals(ctx context.Context, portals []Portal) []error
 
 	// ClosePortals stops listening. A portal that is not there is not an error.
@@ -162,7 +164,8 @@ type Volume struct {
 	Pool string
 	// SizeBytes that hosts see.
 	SizeBytes int64
-	// AllocatedBytes of the pool, with those that it shares with snapshots and clones; 0 means that nothing was written to it, nor to what it was made from.
+	// AllocatedBytes of the pool, with those that it shares with snapshots and clones; 0 means that nothing was written
+	// to it, nor to what it was made from.
 	AllocatedBytes int64
 	// QoS limits in force.
 	QoS QoS
@@ -228,8 +231,9 @@ type Export struct {
 	Serial string
 	// Model, at most 40 ASCII characters.
 	Model string
-	// MaxIOQueues of a controller, v1alpha1.MinIOQueues to MaxIOQueues; it takes effect with a host's next connection. Gather answers 0
-	// where the target has no limit for each export (SPDK): its transports', which the plan gives, holds.
+	// MaxIOQueues of a controller, v1alpha1.MinIOQueues to MaxIOQueues; it takes effect with a host's next connection.
+	// Gather answers 0 where the target has no limit for each export (SPDK): its transports', which the plan gives,
+	// holds.
 	MaxIOQueues int
 	// Namespaces, by NSID.
 	Namespaces []Namespace
@@ -250,7 +254,8 @@ type Namespace struct {
 // Portal is an address to listen on, with its limits.
 type Portal struct {
 	v1alpha1.Portal
-	// QueueDepth is the largest queue, v1alpha1.MinQueueDepth to MaxQueueDepth. Gather answers 0 where the target cannot limit it (the kernel before Linux 6.9).
+	// QueueDepth is the largest queue, v1alpha1.MinQueueDepth to MaxQueueDepth. Gather answers 0 where the target
+	// cannot limit it (the kernel before Linux 6.9).
 	QueueDepth int
 	// InCapsuleDataBytes that a command may carry.
 	InCapsuleDataBytes int

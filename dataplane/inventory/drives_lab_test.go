@@ -12,7 +12,8 @@ import (
 	"github.com/weft-storage/weft/api/v1alpha1"
 )
 
-// TestErasedDriveIsBlank writes to the node's second NVMe drive, as software does that uses drives raw, and erases it as the documents say.
+// TestErasedDriveIsBlank writes to the node's second NVMe drive, as software does that uses drives raw, and erases it
+// as the documents say.
 func TestErasedDriveIsBlank(t *testing.T) {
 	const name = "nvme1n1"
 	look := func(want v1alpha1.DriveContent) {

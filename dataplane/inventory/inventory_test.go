@@ -90,7 +90,8 @@ sys/devices/system/cpu/cpu%[1]d:
 		}
 		m.nvme(i, fmt.Sprintf("%s/0000:%s:0%d.0/0000:%x:00.0", root, root[8:], i%4, map[bool]int{true: 0x5e, false: 0xd8}[i < 4]+i%4), i/4, model, serial, sectors)
 	}
-	// Each of the first four has another IOMMU: one that translates, one that does not, one that does not say, and vfio's word for none.
+	// Each of the first four has another IOMMU: one that translates, one that does not, one that does not say, and
+	// vfio's word for none.
 	m.add(`
 sys/kernel/iommu_groups:
   15/type = DMA-FQ

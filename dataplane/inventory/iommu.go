@@ -4,8 +4,8 @@ package inventory
 
 import "github.com/weft-storage/weft/api/v1alpha1"
 
-// IOMMU says what lies between a PCI function and the memory of the machine whose filesystem is at root; "" when that is
-// not told. device is the function's folder in sysfs, which must be there, relative to root.
+// IOMMU says what lies between a PCI function and the memory of the machine whose filesystem is at root; "" when that
+// is not told. device is the function's folder in sysfs, which must be there, relative to root.
 func IOMMU(root, device string) (v1alpha1.IOMMU, error) {
 	t := tree{root: root}
 	behind, err := t.exists(device, "iommu_group")

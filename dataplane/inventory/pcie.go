@@ -42,8 +42,8 @@ func (t tree) pcieTransfers(address string) (*v1alpha1.PCIeTransfers, error) {
 	return parsePCIe(config), nil
 }
 
-// parsePCIe follows the list of capabilities. A device that is gone reads as ones, and one that was read without the right to, as
-// 64 bytes: neither has a list that leads anywhere.
+// parsePCIe follows the list of capabilities. A device that is gone reads as ones, and one that was read without the
+// right to, as 64 bytes: neither has a list that leads anywhere.
 func parsePCIe(config []byte) *v1alpha1.PCIeTransfers {
 	if len(config) <= pciCapabilityList || config[pciStatus]&pciStatusCapList == 0 {
 		return nil

@@ -32,7 +32,8 @@ type Limits struct {
 // ErrLimitsUnknown says that a device does not tell its limits.
 var ErrLimitsUnknown = errors.New("the device does not tell its limits")
 
-// limitsOf an RDMA device; zero, which is unknown, when its module ib_uverbs or its node is not there, or its driver does not tell.
+// limitsOf an RDMA device; zero, which is unknown, when its module ib_uverbs or its node is not there, or its driver
+// does not tell.
 func limitsOf(t tree, verbs VerbsSource, name string) (Limits, error) {
 	nodes, err := t.listIfThere(verbsDir)
 	if err != nil {
@@ -63,7 +64,8 @@ func limitsOf(t tree, verbs VerbsSource, name string) (Limits, error) {
 }
 
 // Verbs asks the kernel (ib_uverbs) with the two commands that the RDMA core's own library begins with: GET_CONTEXT and
-// QUERY_DEVICE of include/uapi/rdma/ib_user_verbs.h. Nothing is made on the device but the context, which goes with the file.
+// QUERY_DEVICE of include/uapi/rdma/ib_user_verbs.h. Nothing is made on the device but the context, which goes with the
+// file.
 type Verbs struct{}
 
 const (

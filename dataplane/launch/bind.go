@@ -98,8 +98,8 @@ func unbind(ctx context.Context, m Machine, address string) error {
 	return nil
 }
 
-// giveBack returns drives to the kernel, as many as it can, also after ctx has ended, and forgets what was on them: from
-// then on anybody may write there.
+// giveBack returns drives to the kernel, as many as it can, also after ctx has ended, and forgets what was on them:
+// from then on anybody may write there.
 func giveBack(ctx context.Context, m Machine, socket string, records device.Records, addresses []string) error {
 	ctx = context.WithoutCancel(ctx)
 	var failed error

@@ -50,9 +50,9 @@ type drive struct {
 	content v1alpha1.DriveContent
 }
 
-// returnUnsure gives planned drives back to the kernel that a dead target left with SPDK's driver, so that they can be looked
-// at. Those that hold an lvstore stay as they are: what was blank when it was taken may hold one by
-// now, but not the other way round. A drive that the kernel does not take stays as it is too.
+// returnUnsure gives planned drives back to the kernel that a dead target left with SPDK's driver, so that they can be
+// looked at. Those that hold an lvstore stay as they are: what was blank when it was taken may hold one by now, but not
+// the other way round. A drive that the kernel does not take stays as it is too.
 func returnUnsure(ctx context.Context, m Machine, o Options, records device.Records) error {
 	for _, address := range o.PCIAddresses {
 		d, there, err := driveAt(m, address)

@@ -140,7 +140,8 @@ func bytesOf(text string) (int64, bool) {
 }
 
 // removeLeftovers frees the pages of SPDK processes that died before they had unlinked their
-// files. Files in use are locked, as DPDK does; DPDK would remove the others too, but only after the pages have been counted here.
+// files. Files in use are locked, as DPDK does; DPDK would remove the others too, but only after the pages have been
+// counted here.
 func removeLeftovers(m Machine, mountPoint string) error {
 	files, err := filepath.Glob(m.path(mountPoint, "spdk*map_*"))
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"github.com/weft-storage/weft/dataplane/spdkrpc"
 )
 
-// Probe asks the target on the socket for its version. It answers within ctx, or fails. A target that still waits for its
-// settings answers too.
+// Probe asks the target on the socket for its version. It answers within ctx, or fails. A target that still waits for
+// its settings answers too.
 func Probe(ctx context.Context, socket string) (version string, err error) {
 	client, err := spdkrpc.New(socket, spdkrpc.Options{})
 	if err != nil {

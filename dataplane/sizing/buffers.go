@@ -20,15 +20,16 @@ const (
 	smallKept = 128
 	largeKept = 16
 	// pacingLatencyMicroseconds is how long a buffer is taken, from the drive to the wire, on a drive under load. The
-	// published measurement of I/O pacing was best with 96 buffers of 128 KiB for 2 x 100 Gb/s: 96 x 128 KiB = 25 GB/s x 335 us x 1.5.
+	// published measurement of I/O pacing was best with 96 buffers of 128 KiB for 2 x 100 Gb/s: 96 x 128 KiB = 25 GB/s
+	// x 335 us x 1.5.
 	pacingLatencyMicroseconds = 335
 	// The part of the last-level cache that devices write to: 2 of 11 ways, Intel's default for DDIO.
 	deviceWays, cacheWays = 2, 11
 	// ioPerPollGroup: with room for one I/O only, a poll group waits for the wire before it may read on.
 	// Published: 1 buffer for each poll group lost a quarter of the bandwidth, and 16 for 16 were refused.
 	ioPerPollGroup = 2
-	// What Auto gives each poll group at least, in I/Os of the largest size and in small buffers: on a slow link a buffer is
-	// taken longer by the wire than by the drive.
+	// What Auto gives each poll group at least, in I/Os of the largest size and in small buffers: on a slow link a
+	// buffer is taken longer by the wire than by the drive.
 	autoLargeIOs, autoSmall = 4, 32
 	// smallIOBytes is the data of a small I/O, as most of them have.
 	smallIOBytes = 4 << 10

@@ -67,8 +67,8 @@ func checkMasks(t *testing.T, p *v1alpha1.SPDKPlan) (cores, groups int) {
 	return cores, groups
 }
 
-// checkBuffers: each thread of a poll group, and the application's, fills a cache of bdev and one of accel; each transport one on
-// each poll group. What is missing then fails when the target starts.
+// checkBuffers: each thread of a poll group, and the application's, fills a cache of bdev and one of accel; each
+// transport one on each poll group. What is missing then fails when the target starts.
 func checkBuffers(t *testing.T, p *v1alpha1.SPDKPlan, cores, groups int) {
 	t.Helper()
 	if len(p.Transports) < 1 || len(p.Transports) > 2 {

@@ -133,8 +133,8 @@ func (t topology) numaOf(s cpuSet) map[int32]int64 {
 	return nodes
 }
 
-// planCores chooses the CPUs of the target, and which of them serve connections. taken answers which of its cores take the NIC's
-// interrupts beside those that the topology knows.
+// planCores chooses the CPUs of the target, and which of them serve connections. taken answers which of its cores take
+// the NIC's interrupts beside those that the topology knows.
 func planCores(node Node, spec *v1alpha1.Cores, t topology, l links, taken func(cpuSet) cpuSet, why *explanation) (corePlan, *Reason) {
 	if len(t.cpus) == 0 {
 		return corePlan{}, new(reasonf(v1alpha1.ReasonNoInventory,

@@ -10,7 +10,8 @@ import (
 	"github.com/weft-storage/weft/api/v1alpha1"
 )
 
-// fitting lists single changes of the spec with which the target would need no more than so many bytes, of the memory that bytes answers.
+// fitting lists single changes of the spec with which the target would need no more than so many bytes, of the memory
+// that bytes answers.
 func (s sizer) fitting(l load, bytes func(load) int64, allowed int64) string {
 	need := func(l load) int64 { return s.need(l, bytes) }
 	deepest, capsule, leastCapsule := int64(0), int64(0), int64(0)
@@ -60,8 +61,8 @@ type knobToTurn struct {
 	turned func(l load, n int64) load
 }
 
-// turn finds the largest value that fits, and says by how much; "" when none does. Where less of a knob needs a little more (queues
-// are spread over poll groups in whole ones), it may find a smaller one that fits.
+// turn finds the largest value that fits, and says by how much; "" when none does. Where less of a knob needs a little
+// more (queues are spread over poll groups in whole ones), it may find a smaller one that fits.
 func (k knobToTurn) turn(needs func(load) int64, l load, allowed int64) string {
 	room := make([]transport, 0, len(l.transports))
 	need := func(n int64) int64 { return needs(k.turned(l.onTransports(room), n)) }
@@ -77,7 +78,8 @@ func (k knobToTurn) turn(needs func(load) int64, l load, allowed int64) string {
 	return fmt.Sprintf("%s %d (%s to spare)", k.name, n, mib(allowed-need(n)))
 }
 
-// need is the memory of a load with its headroom; more than there can be when it cannot be sized. It changes the load's transports.
+// need is the memory of a load with its headroom; more than there can be when it cannot be sized. It changes the load's
+// transports.
 func (s sizer) need(l load, bytes func(load) int64) int64 {
 	if _, reasons := s.size(&l); len(reasons) > 0 {
 		return 1 << 62

@@ -13,8 +13,8 @@ import (
 )
 
 const (
-	// Headroom of the heap, in percent: pools are contiguous, and memory is lost between them. With pages of 1 GiB, or without
-	// pages, it is one piece.
+	// Headroom of the heap, in percent: pools are contiguous, and memory is lost between them. With pages of 1 GiB, or
+	// without pages, it is one piece.
 	headroomSmallPages = 25
 	headroomOnePiece   = 10
 )

@@ -47,7 +47,8 @@ var spdk2605 = memoryModel{
 	nvmeController: 4 << 20, nvmeQueuePair: 3 << 19,
 }
 
-// withoutHugepages: objects of pools do not cross the edge of a page, so that two descriptors of an I/O fill one of 4 KiB.
+// withoutHugepages: objects of pools do not cross the edge of a page, so that two descriptors of an I/O fill one of 4
+// KiB.
 func (m memoryModel) withoutHugepages() memoryModel {
 	m.fixed, m.bdevIO, m.rdma = 62_040_000, 2048, m.rdma*6/5
 	return m

@@ -111,8 +111,8 @@ type srqChoice struct {
 	warnings []string
 }
 
-// planNvmetSRQ sizes the kernel's shared receive queues: one for each completion vector of a device, of which it has at most
-// one for each CPU. The modules' parameters hold for all ports, so transports of the type must agree.
+// planNvmetSRQ sizes the kernel's shared receive queues: one for each completion vector of a device, of which it has at
+// most one for each CPU. The modules' parameters hold for all ports, so transports of the type must agree.
 func planNvmetSRQ(node Node, spec v1alpha1.NvmfTargetSpec, portals []v1alpha1.PlannedPortal, attachments, ioQueues int64) (srqChoice, *Reason) {
 	var want v1alpha1.SRQ
 	first := -1

@@ -12,7 +12,8 @@ import (
 const (
 	// podHeadroom in percent.
 	podHeadroom = 25
-	// podBase is nvmf_tgt itself (24 MB), what bulk operations on volumes take for a moment (40 MB), and the page tables.
+	// podBase is nvmf_tgt itself (24 MB), what bulk operations on volumes take for a moment (40 MB), and the page
+	// tables.
 	podBase = 96 << 20
 	// podCore: 0.3 MB, 1.3 MB of a transport's poll group, and 1 MiB of trace buffer.
 	podCore = 4 << 20
@@ -20,13 +21,15 @@ const (
 	podVolume = 26_000
 	// podVolumeGroup: each poll group has a channel to each volume (0.9 kB), and an entry for each subsystem.
 	podVolumeGroup = 1_500
-	// podClusterBytes: the map of a volume takes 16 bytes for each cluster of 1 MiB of its size, written or not (16.4 MB for 1 TiB).
+	// podClusterBytes: the map of a volume takes 16 bytes for each cluster of 1 MiB of its size, written or not (16.4
+	// MB for 1 TiB).
 	podClusterBytes = 16
 	// podMapped: room for the maps of volumes as large as the drive together, and of as much in snapshots.
 	podMapped = 2
 	// podLeastDrive is the least for a drive, also for one whose size is not known.
 	podLeastDrive = 16 << 20
-	// Of a TCP queue pair, from SPDK's source: 984 bytes for each slot, 880 more, and a pipe of 4 capsules with their headers.
+	// Of a TCP queue pair, from SPDK's source: 984 bytes for each slot, 880 more, and a pipe of 4 capsules with their
+	// headers.
 	podTCPSlot, podTCPPair, podTCPCapsules, podTCPHeader = 984, 880, 4, 80
 	// podRDMASlot has work queue entries and their bookkeeping; an allowance, not measured.
 	podRDMASlot = 1024
@@ -55,7 +58,8 @@ func podMemory(l load) []line {
 }
 
 // podDrives is the ordinary memory of a pool. A drive that SPDK drives itself is not in the inventory, and its size
-// is not known any more: then what the current plan set aside for its drives stays, so that taking them changes nothing.
+// is not known any more: then what the current plan set aside for its drives stays, so that taking them changes
+// nothing.
 func podDrives(node Node, p pool) int64 {
 	if p.file != nil {
 		return podMaps(p.file.Size.Value())

@@ -48,8 +48,8 @@ func readPublished(t *testing.T) published {
 	return p
 }
 
-// pacingServer is the published set-up: two NICs of 100 Gb/s, one on each socket, and 15 NVMe drives. Its last-level cache was
-// not published; 38.5 MiB a socket is that of the largest Xeon of its day.
+// pacingServer is the published set-up: two NICs of 100 Gb/s, one on each socket, and 15 NVMe drives. Its last-level
+// cache was not published; 38.5 MiB a socket is that of the largest Xeon of its day.
 func pacingServer() sizing.Node {
 	node := bigServer()
 	inv := node.Inventory
@@ -72,7 +72,8 @@ func pacingSpec(edits ...edit) v1alpha1.NvmfTargetSpec {
 	return spdk(append([]edit{transports(rdma(4420, iface("ens1f0")), rdma(4420, iface("ens2f0")))}, edits...)...)
 }
 
-// keptLarge and keptSmall are what bdev and accel take from today's pools, which the published prototype's did not share.
+// keptLarge and keptSmall are what bdev and accel take from today's pools, which the published prototype's did not
+// share.
 func keptLarge(cores int32) int32 { return 2 * 16 * (cores + 1) }
 func keptSmall(cores int32) int32 { return 2 * 128 * (cores + 1) }
 

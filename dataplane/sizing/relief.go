@@ -16,9 +16,9 @@ type Relief struct {
 	MoreBytes int64
 }
 
-// RelieveBuffers answers what to set when I/O waited for buffers of a target that runs by this plan: each poll group's cache of the
-// pool that ran out twice as large, and the pool larger by as much, so that what all share stays. The other pool stays as
-// it is. It answers false when a pool cannot grow any more.
+// RelieveBuffers answers what to set when I/O waited for buffers of a target that runs by this plan: each poll group's
+// cache of the pool that ran out twice as large, and the pool larger by as much, so that what all share stays. The
+// other pool stays as it is. It answers false when a pool cannot grow any more.
 func RelieveBuffers(p v1alpha1.SPDKPlan, small, large bool) (Relief, bool) {
 	cores, ok := parseMask(p.CoreMask)
 	if !ok {
@@ -89,9 +89,9 @@ func (r Relief) Room(inv *v1alpha1.Inventory, size v1alpha1.Hugepages) string {
 	return fmt.Sprintf("it takes %d MiB more memory, which the node's free hugepages hold; memory.limit, if there is one, must allow it", more)
 }
 
-// Cache warns when the large buffers would hold more data than the last-level caches of the target's NUMA nodes keep of what devices
-// write: then waiting for a buffer is what keeps the bandwidth up under deep queues. p is what the target runs with now. Empty when they
-// would not, when they do not grow, and when the caches are not known.
+// Cache warns when the large buffers would hold more data than the last-level caches of the target's NUMA nodes keep of
+// what devices write: then waiting for a buffer is what keeps the bandwidth up under deep queues. p is what the target
+// runs with now. Empty when they would not, when they do not grow, and when the caches are not known.
 func (r Relief) Cache(inv *v1alpha1.Inventory, p v1alpha1.SPDKPlan) string {
 	cores, ok := parseMask(p.CoreMask)
 	if inv == nil || !ok || r.Buffers.Large.Count <= p.LargeBuffers {

@@ -94,7 +94,8 @@ func TestReliefSaysWhetherItFits(t *testing.T) {
 	}
 }
 
-// More large buffers than the cache holds the data of cost bandwidth, as the published measurement of I/O pacing shows: that is told with the relief.
+// More large buffers than the cache holds the data of cost bandwidth, as the published measurement of I/O pacing shows:
+// that is told with the relief.
 func TestReliefSaysWhenTheCacheIsTooSmall(t *testing.T) {
 	node := pacingServer()
 	p := *planned(t, node, pacingSpec(count(16))).SPDK

@@ -54,8 +54,8 @@ type Reason struct {
 
 // Plan resolves a target's spec for one node. It returns either a plan or at
 // least one reason, never both: every reason that it can find, not only the
-// first, in the order kernel modules, transports, devices, then settings, and for SPDK then cores, queues and buffers, memory. Of these last three it goes on to the next only
-// when the ones before are found.
+// first, in the order kernel modules, transports, devices, then settings, and for SPDK then cores, queues and buffers,
+// memory. Of these last three it goes on to the next only when the ones before are found.
 //
 // What spec.tuning comes to is part of the plan of either engine.
 //

@@ -183,8 +183,9 @@ func explainPlacement(t transport, why *explanation) {
 	why.given("placement", string(t.placement), words, placementWarnings[t.placement])
 }
 
-// placementWarnings tell what SPDK 26.05 was seen to do: with enable_placement_id 1 (NAPI) it reset every TCP connection over
-// loopback and veth, and none over a virtio NIC; with 2 (CPU) every one whose packets arrived on the CPU of its first reactor.
+// placementWarnings tell what SPDK 26.05 was seen to do: with enable_placement_id 1 (NAPI) it reset every TCP
+// connection over loopback and veth, and none over a virtio NIC; with 2 (CPU) every one whose packets arrived on the
+// CPU of its first reactor.
 var placementWarnings = map[v1alpha1.Placement]string{
 	v1alpha1.PlacementCPU:  "SPDK 26.05 resets connections whose packets arrive on the CPU of its first reactor: keep the NIC's interrupts away from it, or use None",
 	v1alpha1.PlacementNAPI: "SPDK 26.05 resets connections that come without a NAPI id, as over loopback and veth: try it with the node's NIC first, or use None",
@@ -214,8 +215,8 @@ func attachmentsOf(a v1alpha1.Attachments) (expected, ioQueues int64, invalid *R
 	return expected, ioQueues, nil
 }
 
-// bdevIOPool has descriptors for all commands that the expected attachments can have outstanding. More than SPDK's default is
-// not worth its memory: a command without a descriptor waits for one.
+// bdevIOPool has descriptors for all commands that the expected attachments can have outstanding. More than SPDK's
+// default is not worth its memory: a command without a descriptor waits for one.
 func bdevIOPool(l load) (pool, commands int64) {
 	for _, t := range l.transports {
 		commands = max(commands, l.controllers(t)*t.ioQueues(l.ioQueues)*t.queueDepth)

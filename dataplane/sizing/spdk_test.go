@@ -131,7 +131,8 @@ func TestPlanOfSPDK(t *testing.T) {
 		Hugepages: v1alpha1.Hugepages2Mi, MemoryBytes: got.MemoryBytes, PodMemoryBytes: got.PodMemoryBytes,
 		// 64 volumes x 2 queues x 128 commands x 2, and 256 for each of 8 + 2 threads.
 		BdevIOPoolSize: 32768 + 2560,
-		// 12.5 GB/s x 335 us x 1.5 is 6.28 MB: 48 of 128 KiB and 1536 of 4 KiB, and what bdev and accel keep on 9 threads.
+		// 12.5 GB/s x 335 us x 1.5 is 6.28 MB: 48 of 128 KiB and 1536 of 4 KiB, and what bdev and accel keep on 9
+		// threads.
 		SmallBuffers: 1536 + 2*9*128, LargeBuffers: 48 + 2*9*16, MaxSubsystems: 4097,
 		Transports: []v1alpha1.PlannedTransport{{Type: v1alpha1.TransportTCP, QueueDepth: 128, MaxIOQueues: 8, InCapsuleDataSize: 4096, MaxIOSize: 131072, SmallCache: 192, LargeCache: 6, C2HSuccess: v1alpha1.SwitchEnabled}},
 		Placement:  v1alpha1.PlacementNone, Driver: v1alpha1.DriverKernel,
@@ -416,7 +417,8 @@ func TestPlanOfSPDKSaysWhatWouldFit(t *testing.T) {
 	says(t, "reason", reasons[0].Message, "not even one attachment with one queue on one core fits, which needs 138 MiB")
 }
 
-// The same holds for the pod's ordinary memory, and without hugepages for both together: what the message offers fits, and one more does not.
+// The same holds for the pod's ordinary memory, and without hugepages for both together: what the message offers fits,
+// and one more does not.
 func TestPlanOfSPDKSaysWhatWouldFitThePod(t *testing.T) {
 	for _, pages := range []v1alpha1.Hugepages{v1alpha1.Hugepages2Mi, v1alpha1.HugepagesDisabled} {
 		t.Run(string(pages), func(t *testing.T) {

@@ -81,8 +81,8 @@ func planSRQ(t *transport, l *load, limits rdmaLimits, m memoryModel) (srqRecord
 // tooFewFor tells whether a device is known to have less than one shared receive queue for each poll group.
 func (r rdmaLimits) tooFewFor(l load) bool { return r.maxSRQ > 0 && r.maxSRQ < l.pollGroups }
 
-// srqDepth takes the given depth, or what all expected queues can have outstanding, spread evenly over the poll groups, within
-// what the device and SPDK can keep.
+// srqDepth takes the given depth, or what all expected queues can have outstanding, spread evenly over the poll groups,
+// within what the device and SPDK can keep.
 func srqDepth(t *transport, l *load, limits rdmaLimits) (srqRecord, *Reason) {
 	r := srqRecord{queues: l.attachments * t.portals * t.ioQueues(l.ioQueues), limits: limits}
 	r.need = ceilDiv(r.queues, l.pollGroups) * t.queueDepth

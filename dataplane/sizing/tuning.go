@@ -251,9 +251,9 @@ func planInterrupts(inv *v1alpha1.Inventory, i v1alpha1.NICInterrupts, nic *v1al
 	return v1alpha1.PlannedSetting{Setting: nic.Name + "/interrupts", Value: value}
 }
 
-// countedInterrupts takes CPUs that the target leaves free before its own cores; then those near the NIC, one hardware thread of
-// a physical core first, and CPU 0, where Linux does work of its own, last. Which of its cores have a poll group does not matter:
-// those that it takes get none, where the others are enough.
+// countedInterrupts takes CPUs that the target leaves free before its own cores; then those near the NIC, one hardware
+// thread of a physical core first, and CPU 0, where Linux does work of its own, last. Which of its cores have a poll
+// group does not matter: those that it takes get none, where the others are enough.
 func countedInterrupts(inv *v1alpha1.Inventory, count int, nic *v1alpha1.NIC, cores cpuSet) cpuSet {
 	near := nearCPUs(inv, nic)
 	is := func(b bool) int {
@@ -302,7 +302,8 @@ func givenInterrupts(inv *v1alpha1.Inventory, t *v1alpha1.Tuning, l links) (cpus
 	return cpus.without(parseCPUs(t.Interrupts.Avoid)), true
 }
 
-// takenByCount are those of the target's cores that take interrupts because tuning.interrupts.count asks for more CPUs than the target leaves.
+// takenByCount are those of the target's cores that take interrupts because tuning.interrupts.count asks for more CPUs
+// than the target leaves.
 func takenByCount(inv *v1alpha1.Inventory, t *v1alpha1.Tuning, portals []v1alpha1.PlannedPortal, cores cpuSet) cpuSet {
 	var taken cpuSet
 	if t == nil || t.Interrupts == nil || t.Interrupts.Count == nil {

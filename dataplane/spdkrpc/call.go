@@ -46,7 +46,8 @@ type Caller interface {
 	connection(ctx context.Context) (*Conn, error)
 }
 
-// Call makes one call and waits for its answer. It fails with an *Error that SPDK answered, or with an *UnansweredError.
+// Call makes one call and waits for its answer. It fails with an *Error that SPDK answered, or with an
+// *UnansweredError.
 func Call[R any](ctx context.Context, on Caller, req Request[R]) (R, error) {
 	return Start(ctx, on, req).Wait()
 }

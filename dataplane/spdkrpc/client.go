@@ -28,8 +28,8 @@ const maxPathBytes = 107
 // 40,000 calls for exports a second, and takes and answers them in turns.
 const DefaultWindow = 1024
 
-// LvolWindow is how many calls about lvols may be in flight: SPDK fails them beyond 512 on one lvstore, whoever sent them, and half of these
-// are kept for those who call it beside us.
+// LvolWindow is how many calls about lvols may be in flight: SPDK fails them beyond 512 on one lvstore, whoever sent
+// them, and half of these are kept for those who call it beside us.
 const LvolWindow = 256
 
 const defaultRetryEvery = 20 * time.Millisecond

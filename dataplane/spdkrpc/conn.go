@@ -212,7 +212,8 @@ func (c *Conn) take() (calls []*call, ends []int, out []byte) {
 	return calls, ends, out
 }
 
-// appendRequest as SPDK reads it. Parameters that hold nothing are left out: SPDK refuses even empty ones where it expects none.
+// appendRequest as SPDK reads it. Parameters that hold nothing are left out: SPDK refuses even empty ones where it
+// expects none.
 func appendRequest(out []byte, call *call) []byte {
 	out = append(out, `{"jsonrpc":"2.0","method":"`...)
 	out = append(out, call.method...)

@@ -26,7 +26,8 @@
 //     A call that nobody waits for any more counts until SPDK has answered it.
 //   - Nothing hangs. Every call ends with its context; an answer that comes later is dropped.
 //   - A call without an answer fails with an *UnansweredError, which says whether it may have been carried out.
-//   - A refusal by SPDK is an *Error with SPDK's code and message, and wraps the class it belongs to: ErrNotFound and so on.
+//   - A refusal by SPDK is an *Error with SPDK's code and message, and wraps the class it belongs to: ErrNotFound and
+//     so on.
 //   - Secrets stay out. SPDK takes keys by name and file, so no request carries
 //     one, and errors name the method but never its parameters. The package logs nothing.
 //

@@ -59,7 +59,8 @@ type UnansweredError struct {
 	// MaybeDone: it was sent, wholly or in part, so SPDK may have carried it
 	// out, or may yet do so. False means that it never was, and never will be.
 	MaybeDone bool
-	// Err is why: the context's error, ErrUnavailable or ErrClosed with its cause, or what was wrong with the request or answer.
+	// Err is why: the context's error, ErrUnavailable or ErrClosed with its cause, or what was wrong with the request
+	// or answer.
 	Err error
 }
 

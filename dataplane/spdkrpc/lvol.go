@@ -133,7 +133,8 @@ type BdevLvolDelete struct {
 
 func (BdevLvolDelete) method() string { return "bdev_lvol_delete" }
 
-// BdevLvolSnapshot freezes a volume's data; the volume becomes a thin clone of the snapshot. The answer is the snapshot's UUID.
+// BdevLvolSnapshot freezes a volume's data; the volume becomes a thin clone of the snapshot. The answer is the
+// snapshot's UUID.
 type BdevLvolSnapshot struct {
 	answers[string]
 	// Volume is its UUID or alias.
@@ -155,8 +156,9 @@ type BdevLvolClone struct {
 
 func (BdevLvolClone) method() string { return "bdev_lvol_clone" }
 
-// BdevLvolSetParent makes a thin volume a clone of a snapshot of the same size: what the volume has not written itself reads as the
-// snapshot's. A parent that is no snapshot, which after a start of the target is one that has no clone, is ErrInvalid; the parent that it has is ErrExists.
+// BdevLvolSetParent makes a thin volume a clone of a snapshot of the same size: what the volume has not written itself
+// reads as the snapshot's. A parent that is no snapshot, which after a start of the target is one that has no clone, is
+// ErrInvalid; the parent that it has is ErrExists.
 type BdevLvolSetParent struct {
 	answers[Done]
 	// Name is its UUID or alias.

@@ -41,7 +41,8 @@ type NvmfSetConfig struct {
 
 func (NvmfSetConfig) method() string { return "nvmf_set_config" }
 
-// NvmfSetMaxSubsystems sets how many subsystems there may be, 1024 by default. Only before init, and once: the second call is ErrWrongState.
+// NvmfSetMaxSubsystems sets how many subsystems there may be, 1024 by default. Only before init, and once: the second
+// call is ErrWrongState.
 type NvmfSetMaxSubsystems struct {
 	answers[Done]
 	Max uint32 `json:"max_subsystems"`
@@ -62,7 +63,8 @@ type ONCS string
 const ONCSDatasetManagement ONCS = "nvmdsmsv"
 
 // NvmfCreateTransport makes a transport. There is one of each type at most: a
-// second is ErrExists. Nothing changes or deletes it afterwards. SPDK may take other numbers than asked: see NvmfGetTransports.
+// second is ErrExists. Nothing changes or deletes it afterwards. SPDK may take other numbers than asked: see
+// NvmfGetTransports.
 type NvmfCreateTransport struct {
 	answers[Done]
 	// Type is TransportTCP or TransportRDMA.
@@ -87,8 +89,8 @@ type NvmfCreateTransport struct {
 	CacheSize     *uint32 `json:"buf_cache_size,omitzero" until:"26.01"`
 	SharedBuffers *uint32 `json:"num_shared_buffers,omitzero" until:"26.01"`
 	ZeroCopy      bool    `json:"zcopy,omitzero"`
-	// MaskedFeatures are optional NVM commands (ONCS) that hosts do not get: ONCSDatasetManagement and its like. They cannot be read back.
-	// Before 26.01 SPDK takes no notice of them.
+	// MaskedFeatures are optional NVM commands (ONCS) that hosts do not get: ONCSDatasetManagement and its like. They
+	// cannot be read back. Before 26.01 SPDK takes no notice of them.
 	MaskedFeatures []ONCS `json:"masked_oncs,omitzero"`
 	// AbortTimeoutSeconds is 1 by default.
 	AbortTimeoutSeconds uint32 `json:"abort_timeout_sec,omitzero"`

@@ -3,7 +3,8 @@
 package spdkrpc
 
 // NvmfCreateSubsystem makes a subsystem that admits nobody yet: weft never lets
-// any host in, so the request cannot ask for it. One that exists, and an NQN that SPDK does not like, are both ErrUnknown.
+// any host in, so the request cannot ask for it. One that exists, and an NQN that SPDK does not like, are both
+// ErrUnknown.
 type NvmfCreateSubsystem struct {
 	answers[Done]
 	NQN string `json:"nqn"`
@@ -18,8 +19,8 @@ type NvmfCreateSubsystem struct {
 	// MinControllerID and MaxControllerID are 1 and 0xffef by default.
 	MinControllerID uint16 `json:"min_cntlid,omitzero"`
 	MaxControllerID uint16 `json:"max_cntlid,omitzero"`
-	// MaxDiscardBlocks is the most that hosts may discard at once, 2097152 by default (DMRSL). With 0 there is no limit,
-	// which keeps Linux from discarding where the transport masks ONCSDatasetManagement.
+	// MaxDiscardBlocks is the most that hosts may discard at once, 2097152 by default (DMRSL). With 0 there is no
+	// limit, which keeps Linux from discarding where the transport masks ONCSDatasetManagement.
 	MaxDiscardBlocks *uint32 `json:"dmrsl,omitzero"`
 	// MaxDiscardKiB is that limit before 26.05, where dmrsl is ErrInvalid. 0, the default, is no limit.
 	MaxDiscardKiB *uint64 `json:"max_discard_size_kib,omitzero" until:"26.01"`
@@ -35,7 +36,8 @@ type NvmfDeleteSubsystem struct {
 
 func (NvmfDeleteSubsystem) method() string { return "nvmf_delete_subsystem" }
 
-// NvmfGetSubsystems lists subsystems: one, or all, with SPDK's own discovery subsystem. One that is missing is ErrNotFound.
+// NvmfGetSubsystems lists subsystems: one, or all, with SPDK's own discovery subsystem. One that is missing is
+// ErrNotFound.
 type NvmfGetSubsystems struct {
 	answers[[]Subsystem]
 	NQN string `json:"nqn,omitzero"`
@@ -142,14 +144,16 @@ type NvmfSubsystemAddHost struct {
 	answers[Done]
 	NQN  string `json:"nqn"`
 	Host string `json:"host"`
-	// Key is the name of the key that the host must prove it has; ControllerKey of the one that the target proves. They need KeyringFileAddKey before.
+	// Key is the name of the key that the host must prove it has; ControllerKey of the one that the target proves. They
+	// need KeyringFileAddKey before.
 	Key           string `json:"dhchap_key,omitzero"`
 	ControllerKey string `json:"dhchap_ctrlr_key,omitzero"`
 }
 
 func (NvmfSubsystemAddHost) method() string { return "nvmf_subsystem_add_host" }
 
-// NvmfSubsystemRemoveHost stops admitting a host, and is answered when it is disconnected and its I/O in flight is over.
+// NvmfSubsystemRemoveHost stops admitting a host, and is answered when it is disconnected and its I/O in flight is
+// over.
 type NvmfSubsystemRemoveHost struct {
 	answers[Done]
 	NQN  string `json:"nqn"`
@@ -160,7 +164,8 @@ type NvmfSubsystemRemoveHost struct {
 
 func (NvmfSubsystemRemoveHost) method() string { return "nvmf_subsystem_remove_host" }
 
-// NvmfSubsystemSetKeys changes an admitted host's keys, by name. It stays connected. A key that is empty is no longer asked for.
+// NvmfSubsystemSetKeys changes an admitted host's keys, by name. It stays connected. A key that is empty is no longer
+// asked for.
 type NvmfSubsystemSetKeys struct {
 	answers[Done]
 	NQN           string `json:"nqn"`

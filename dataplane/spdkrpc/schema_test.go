@@ -76,7 +76,8 @@ func readSchema(t *testing.T) schema {
 }
 
 // Every request that can be sent is one that SPDK describes: names, types,
-// required parameters always sent, values of enums, nothing deprecated but what is said to be for older releases (tag until).
+// required parameters always sent, values of enums, nothing deprecated but what is said to be for older releases (tag
+// until).
 func TestRequestsFitTheSchema(t *testing.T) {
 	s := readSchema(t)
 	methods := map[string]schemaMethod{}

@@ -35,7 +35,8 @@ type SockImplSetOptions struct {
 
 func (SockImplSetOptions) method() string { return "sock_impl_set_options" }
 
-// SockImplGetOptions asks for the options of one socket implementation. One that the target was built without is ErrInvalid.
+// SockImplGetOptions asks for the options of one socket implementation. One that the target was built without is
+// ErrInvalid.
 type SockImplGetOptions struct {
 	answers[SockImplOptions]
 	Impl string `json:"impl_name"`

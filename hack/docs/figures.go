@@ -11,8 +11,9 @@ import (
 
 const tuningPage = "docs/tuning.md"
 
-// figures is the content of each file, by its path: the pictures and tables of docs/tuning.md, with what was published of
-// the systems that weft brings to Kubernetes beside what weft's plan says of them, and the dark picture of who talks to whom.
+// figures is the content of each file, by its path: the pictures and tables of docs/tuning.md, with what was published
+// of the systems that weft brings to Kubernetes beside what weft's plan says of them, and the dark picture of who talks
+// to whom.
 func figures(root string) (map[string]string, error) {
 	p, err := readPublished(root)
 	if err != nil {

@@ -13,7 +13,8 @@ import (
 )
 
 // A CSIDriver with storageCapacity and nobody who publishes it keeps every pod whose claim waits for it
-// (WaitForFirstConsumer) from being scheduled, for ever. csi-provisioner publishes nothing when one of these is missing.
+// (WaitForFirstConsumer) from being scheduled, for ever. csi-provisioner publishes nothing when one of these is
+// missing.
 func TestCapacityThatTheSchedulerAsksForIsPublished(t *testing.T) {
 	forEachVariation(t, func(t *testing.T, objects []runtime.Object) {
 		drivers := of[*storagev1.CSIDriver](objects)

@@ -41,8 +41,8 @@ func TestWorkloadsAreThoseOfTheDesign(t *testing.T) {
 	})
 }
 
-// When a node shuts down gracefully the kubelet ends such pods last, after the volumes of the others are unmounted. What
-// unmounts and what serves must be there until then.
+// When a node shuts down gracefully the kubelet ends such pods last, after the volumes of the others are unmounted.
+// What unmounts and what serves must be there until then.
 func TestWhatVolumesNeedEndsLast(t *testing.T) {
 	forEachVariation(t, func(t *testing.T, objects []runtime.Object) {
 		for _, w := range workloads(objects) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command weft-csi is the CSI driver: `weft-csi controller` runs once for the cluster, beside the CSI sidecars, and `weft-csi node` on each node.
+// Command weft-csi is the CSI driver: `weft-csi controller` runs once for the cluster, beside the CSI sidecars, and
+// `weft-csi node` on each node.
 package main
 
 import (

@@ -21,8 +21,8 @@ var (
 	target           = flag.String("target", "", "NvmfTarget of the volumes")
 )
 
-// TestInstalled runs csi-sanity on a node of a cluster, against the driver that is installed there: volumes, connections,
-// filesystems and mounts are real.
+// TestInstalled runs csi-sanity on a node of a cluster, against the driver that is installed there: volumes,
+// connections, filesystems and mounts are real.
 func TestInstalled(t *testing.T) {
 	if *controllerSocket == "" || *nodeSocket == "" || *folder == "" || *target == "" {
 		t.Fatal("needs -controller, -node, -folder and -target; in the lab, make e2e-storage gives them")

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package csitest has what tests of CSI's services share: it runs csi-sanity, and reads a volume's condition as a caller of CSI 1.9 does.
+// Package csitest has what tests of CSI's services share: it runs csi-sanity, and reads a volume's condition as a
+// caller of CSI 1.9 does.
 package csitest
 
 import (
@@ -24,8 +25,8 @@ var notOffered = []string{
 	"testnodevolumeattachlimit not enabled",
 }
 
-// Run runs all of csi-sanity, and fails where a test was left out for another reason than that the driver does not advertise what it
-// tests. Ginkgo, which runs it, runs once in a process.
+// Run runs all of csi-sanity, and fails where a test was left out for another reason than that the driver does not
+// advertise what it tests. Ginkgo, which runs it, runs once in a process.
 func Run(t *testing.T, config *sanity.TestConfig) {
 	t.Helper()
 	suite := sanity.GinkgoTest(config)

@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package health tells the caller what is wrong with a volume, in the words of CSI 1.13 (VolumeHealth) and in those that
-// CSI had until 1.12 (VolumeCondition).
+// Package health tells the caller what is wrong with a volume, in the words of CSI 1.13 (VolumeHealth) and in those
+// that CSI had until 1.12 (VolumeCondition).
 //
-// CSI 1.13 took VolumeCondition out. But it is what a kubelet understands (feature gate CSIVolumeHealth; Kubernetes 1.36 still
-// speaks CSI 1.9), and what external-health-monitor asks for. Both are alpha, and say the same here.
+// CSI 1.13 took VolumeCondition out. But it is what a kubelet understands (feature gate CSIVolumeHealth; Kubernetes
+// 1.36 still speaks CSI 1.9), and what external-health-monitor asks for. Both are alpha, and say the same here.
 package health
 
 import (
@@ -77,8 +77,8 @@ const (
 	fieldMessage   = 2
 )
 
-// AddCondition writes the condition into an answer as callers up to CSI 1.12 read it: a NodeGetVolumeStatsResponse, or the status
-// in the answers of ListVolumes and ControllerGetVolume.
+// AddCondition writes the condition into an answer as callers up to CSI 1.12 read it: a NodeGetVolumeStatsResponse, or
+// the status in the answers of ListVolumes and ControllerGetVolume.
 func (p Problems) AddCondition(answer proto.Message) {
 	var condition []byte
 	if len(p) > 0 {

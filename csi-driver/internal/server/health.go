@@ -14,8 +14,8 @@ import (
 // headerTimeout bounds how long a client may take to send its request's headers.
 const headerTimeout = 5 * time.Second
 
-// ServeHealth answers /healthz with 200 as long as the process runs, and /readyz with 200 when ready returns nil, else with 503 and
-// the reason, until the context ends. An empty address or "0" serves nothing.
+// ServeHealth answers /healthz with 200 as long as the process runs, and /readyz with 200 when ready returns nil, else
+// with 503 and the reason, until the context ends. An empty address or "0" serves nothing.
 func ServeHealth(ctx context.Context, address string, ready func() error) error {
 	if address == "" || address == "0" {
 		return nil

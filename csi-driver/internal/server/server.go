@@ -72,8 +72,8 @@ func Listen(ctx context.Context, endpoint string) (net.Listener, error) {
 	return listener, nil
 }
 
-// Serve answers calls until the context ends, then lets running calls end, within a limit. Each call is logged here, once, without
-// its secrets: failures, and at verbosity 4 all.
+// Serve answers calls until the context ends, then lets running calls end, within a limit. Each call is logged here,
+// once, without its secrets: failures, and at verbosity 4 all.
 func Serve(ctx context.Context, listener net.Listener, register func(grpc.ServiceRegistrar)) error {
 	log := logr.FromContextOrDiscard(ctx)
 	s := grpc.NewServer(grpc.UnaryInterceptor(intercept(log)))

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package nodetest has a node plugin for tests, on a constructed kernel: a folder that looks like /sys and
-// /dev, which connecting and disconnecting change the way Linux 6.12 does. What it answers was recorded there with an nvmet target:
-// the errno of each failure, the names, links and files of sysfs.
+// /dev, which connecting and disconnecting change the way Linux 6.12 does. What it answers was recorded there with an
+// nvmet target: the errno of each failure, the names, links and files of sysfs.
 package nodetest
 
 import (

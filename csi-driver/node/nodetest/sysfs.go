@@ -117,7 +117,8 @@ func (k *Kernel) addHead(c *controller, nguid string) (*head, error) {
 	)
 }
 
-// remove takes a controller away, and with the last path of a namespace its block device, and with the last controller the subsystem.
+// remove takes a controller away, and with the last path of a namespace its block device, and with the last controller
+// the subsystem.
 func (k *Kernel) remove(name string) error {
 	c, ok := k.controllers[name]
 	if !ok {

@@ -144,7 +144,8 @@ func (s *serving) erase(name string) {
 	s.Expect(err).NotTo(HaveOccurred(), "%s", out)
 }
 
-// plan of a target with both transports on this drive. SPDK before 26.01 serves RDMA from hugepages only, and only where it polls: elsewhere it has TCP.
+// plan of a target with both transports on this drive. SPDK before 26.01 serves RDMA from hugepages only, and only
+// where it polls: elsewhere it has TCP.
 func (s *serving) plan(driver v1alpha1.DriveDriver, pages v1alpha1.Hugepages, mode v1alpha1.CoreMode) (*v1alpha1.Plan, []sizing.Reason) {
 	network := &v1alpha1.Network{Interface: "eth0"}
 	transports := []v1alpha1.Transport{{Type: v1alpha1.TransportTCP, Port: 4440, Network: network}}

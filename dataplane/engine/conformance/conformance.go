@@ -26,7 +26,8 @@ import (
 
 const (
 	mib = int64(1) << 20
-	// PoolBytes that a device of the harness has at least: the smallest that every engine takes, with room for these tests.
+	// PoolBytes that a device of the harness has at least: the smallest that every engine takes, with room for these
+	// tests.
 	PoolBytes = 512 * mib
 	// BlockBytes is the unit of I/O in these tests.
 	BlockBytes = 4096
@@ -69,7 +70,8 @@ type Traits struct {
 	// FixedTransports: queue depth, in-capsule data and I/O queues are the whole target's, as its plan
 	// says. Other ones need a restart, and Gather answers 0 for an export's MaxIOQueues.
 	FixedTransports bool
-	// RefusedHostsRetry: the target does not tell a host that is not admitted any more to give up, so it goes on trying.
+	// RefusedHostsRetry: the target does not tell a host that is not admitted any more to give up, so it goes on
+	// trying.
 	RefusedHostsRetry bool
 }
 
@@ -302,8 +304,8 @@ func (s *suite) read(ns Namespace, block int64) string {
 	return textOf(p)
 }
 
-// turnedAway is a host that is served no more. Where its target does not tell it to give up, it loses patience here and now: the case would
-// wait for that.
+// turnedAway is a host that is served no more. Where its target does not tell it to give up, it loses patience here and
+// now: the case would wait for that.
 func (s *suite) turnedAway(c Connection) {
 	s.t.Helper()
 	if s.Traits().RefusedHostsRetry {

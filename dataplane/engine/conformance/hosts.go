@@ -322,8 +322,8 @@ func (h *hostFixture) writeSecret(ns Namespace) {
 	}
 }
 
-// readsNoSecret in the first so many bytes of a new volume: a target allocates space in units, and what the host did not write of one is
-// not what was there before.
+// readsNoSecret in the first so many bytes of a new volume: a target allocates space in units, and what the host did
+// not write of one is not what was there before.
 func (h *hostFixture) readsNoSecret(sizeBytes int64) {
 	h.t.Helper()
 	h.use(h.create(h.device.ID, 64*mib), func(ns Namespace) {

@@ -34,7 +34,8 @@ type Host struct {
 	disconnected bool
 }
 
-// Connect a host to a subsystem. It fails with ErrRefused. The connection's I/O waits for the target no longer than ctx.
+// Connect a host to a subsystem. It fails with ErrRefused. The connection's I/O waits for the target no longer than
+// ctx.
 func (e *Engine) Connect(ctx context.Context, portal v1alpha1.Portal, nqn, hostNQN string) (*Host, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err

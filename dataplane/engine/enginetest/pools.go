@@ -41,7 +41,8 @@ type data struct {
 	sizeBytes int64
 	qos       engine.QoS
 	createdAt time.Time
-	// blocks by number; shared between a source and its snapshots and clones, and never changed once shared: a write puts another in its place.
+	// blocks by number; shared between a source and its snapshots and clones, and never changed once shared: a write
+	// puts another in its place.
 	blocks map[int64]*block
 }
 
@@ -119,7 +120,8 @@ func (e *Engine) LoseVolume(id engine.ID) {
 }
 
 // MarkWritten makes a volume's first bytes written, rounded up to 4 KiB, so that
-// its AllocatedBytes is at least that. It fails with engine.ErrNotFound, or engine.ErrNoSpace when the pool or the volume is too small.
+// its AllocatedBytes is at least that. It fails with engine.ErrNotFound, or engine.ErrNoSpace when the pool or the
+// volume is too small.
 func (e *Engine) MarkWritten(id engine.ID, bytes int64) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()

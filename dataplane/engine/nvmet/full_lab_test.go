@@ -85,9 +85,9 @@ func (h fullHost) free() int64 {
 	return state.Pools[0].FreeBytes
 }
 
-// TestFullPool: more is promised than there is, and hosts write until there is no room. Each write that finds none fails with
-// ENOSPC, and nothing else is lost: what was acknowledged before is there, the target's own filesystem is whole, and
-// writes go on as soon as there is room. docs/operations.md, "When a pool is full", tells it.
+// TestFullPool: more is promised than there is, and hosts write until there is no room. Each write that finds none
+// fails with ENOSPC, and nothing else is lost: what was acknowledged before is there, the target's own filesystem is
+// whole, and writes go on as soon as there is room. docs/operations.md, "When a pool is full", tells it.
 func TestFullPool(t *testing.T) {
 	e, h := fresh(t)
 	pool := h.File(t, fullPoolBytes)
@@ -186,7 +186,8 @@ func (d disk) remount() {
 
 func (d disk) file(n int) string { return filepath.Join(d.dir, strconv.Itoa(n)) }
 
-// fill it with files until one fails, and give how many were acknowledged. What is not on the device yet fails when it is synced.
+// fill it with files until one fails, and give how many were acknowledged. What is not on the device yet fails when it
+// is synced.
 func (d disk) fill() (files int) {
 	d.Helper()
 	err := writeUntil(func() error {
@@ -211,8 +212,9 @@ func (d disk) errors() string {
 	return strings.TrimSpace(string(count))
 }
 
-// turnsReadOnly when its journal finds no room, for that is thin as well. What fails before the journal comes to such a place
-// is data, or a block that is written to where it belongs, which the journal still has: the filesystem goes on then.
+// turnsReadOnly when its journal finds no room, for that is thin as well. What fails before the journal comes to such a
+// place is data, or a block that is written to where it belongs, which the journal still has: the filesystem goes on
+// then.
 func (d disk) turnsReadOnly() {
 	d.Helper()
 	waitFor(d.T, func() bool {
@@ -243,7 +245,8 @@ func (d disk) comesBack(files int) {
 	check(d.T, writeFile(filepath.Join(d.dir, "after"), 'a'))
 }
 
-// TestPromisedPoolCanBeFilled: volumes that are promised all of a pool, and no more, can be written to their last block.
+// TestPromisedPoolCanBeFilled: volumes that are promised all of a pool, and no more, can be written to their last
+// block.
 func TestPromisedPoolCanBeFilled(t *testing.T) {
 	e, h := fresh(t)
 	pool := h.File(t, fullPoolBytes)

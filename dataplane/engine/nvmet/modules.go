@@ -43,8 +43,8 @@ func rdmaParameters(want v1alpha1.NvmetRDMA) []parameter {
 	}
 }
 
-// setModules to what is planned, as far as can be done without disturbing anybody, and lists what differs then. A module that
-// cannot be loaded is no matter here: its portals say so when they are opened.
+// setModules to what is planned, as far as can be done without disturbing anybody, and lists what differs then. A
+// module that cannot be loaded is no matter here: its portals say so when they are opened.
 func (h *host) setModules(ctx context.Context, plan v1alpha1.NvmetPlan) ([]string, error) {
 	var differences []string
 	if plan.TCP != nil && h.loaded(ctx, v1alpha1.TransportTCP) {

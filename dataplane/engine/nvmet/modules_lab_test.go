@@ -29,7 +29,8 @@ func moduleParameter(t *testing.T, path string) string {
 	return strings.TrimSpace(string(text))
 }
 
-// TestModules: the real modules take what is planned of them, and a host writes and reads through shared receive queues.
+// TestModules: the real modules take what is planned of them, and a host writes and reads through shared receive
+// queues.
 func TestModules(t *testing.T) {
 	h := harness{}
 	h.Reset(t)

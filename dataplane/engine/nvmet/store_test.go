@@ -94,7 +94,8 @@ func mustMkdir(t *testing.T, dir string) {
 }
 
 // TestFillable holds what is promised of a pool against what XFS was seen to have room for: what statfs says is free
-// on an empty one (mkfs.xfs 6.13 with lts_5.15.conf), less what it took for the extents of a file written in random order.
+// on an empty one (mkfs.xfs 6.13 with lts_5.15.conf), less what it took for the extents of a file written in random
+// order.
 func TestFillable(t *testing.T) {
 	const mib = 1 << 20
 	for _, seen := range []struct {

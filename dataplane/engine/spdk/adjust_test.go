@@ -117,7 +117,8 @@ func TestSettings(t *testing.T) {
 	))
 }
 
-// TestTransportsAndPollGroupsNeedARestart: what was made of the plan is read back, and each difference of another one is named.
+// TestTransportsAndPollGroupsNeedARestart: what was made of the plan is read back, and each difference of another one
+// is named.
 func TestTransportsAndPollGroupsNeedARestart(t *testing.T) {
 	g := NewWithT(t)
 	t.Setenv(spdktest.TargetVariable, "") // with an RDMA device, which not every machine has

@@ -177,7 +177,8 @@ type sender struct {
 	waits []func()
 }
 
-// ways that calls are sent in without the engine. One at a time there are no looks: with each of them around each volume it would be slower still.
+// ways that calls are sent in without the engine. One at a time there are no looks: with each of them around each
+// volume it would be slower still.
 func (x *bench) ways() map[string]*sender {
 	return map[string]*sender{raw: {x: x}, blind: {x: x, blind: true}, single: {x: x, alone: true, blind: true}}
 }
@@ -261,8 +262,9 @@ func (s *sender) remove(t things, lvstore string) {
 }
 
 // BenchmarkVolumes makes, exports, unexports and deletes volumes: through the
-// engine, with the same calls raw and pipelined (TestRawIsTheSame), without the looks, and one at a time, in one run. Where SPDK's own
-// rate is under a hundred times single calls, as that of a real target but for exports, no engine can be over it: the output tells both (docs/design/spdk-speed.md).
+// engine, with the same calls raw and pipelined (TestRawIsTheSame), without the looks, and one at a time, in one run.
+// Where SPDK's own rate is under a hundred times single calls, as that of a real target but for exports, no engine can
+// be over it: the output tells both (docs/design/spdk-speed.md).
 func BenchmarkVolumes(b *testing.B) {
 	x := newBench(b)
 	lvstore := x.lvstore()

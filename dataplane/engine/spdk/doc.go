@@ -22,7 +22,8 @@
 // SPDK deletes a snapshot only while at most one lvol depends on it, and
 // cannot rename one. So a snapshot with several clones gets a mark, is listed no more, and is collected by
 // a later call that deletes something, once that is possible; c-<uuid> likewise. What an interrupted
-// call left of t-<uuid> and h-<uuid> is deleted by the next call that creates or deletes something, and the clone made anew.
+// call left of t-<uuid> and h-<uuid> is deleted by the next call that creates or deletes something, and the clone made
+// anew.
 //
 // A portal is open when the anchor, a subsystem that nobody may connect to, has a listener on
 // it: its listener comes last and goes last, so an interrupted call is taken up
@@ -34,14 +35,16 @@
 // SPDK allocates clusters to thin lvols as they are: what a host did not write reads as what lay there
 // before. So nothing may leave old data in a free cluster. A new lvstore is cleared: a file, or a device
 // that can deallocate with zeroes, by the kernel in no time, any other by writing zeroes. A deleted lvol's
-// clusters are overwritten with zeroes (clear_method write_zeroes), which takes as long as it takes and disturbs nobody; what
-// is left of that when the target is killed meanwhile stays as it is, because SPDK forgets the lvol first. bdev_lvol_clone takes no clear_method, and
-// only a snapshot inherits its origin's, so what hosts wrote to such a clone is unmapped when it is deleted, which a bdev without UNMAP (a kernel's block device) takes
-// for done: of 4 MiB written 4 stayed on SPDK 26.05. So a clone is made blank, with its clear_method, then given its parent (bdev_lvol_set_parent), then
-// the volume's name: what has that name is whole. Nothing changes a clear_method: clones made by releases of weft that called bdev_lvol_clone, and their snapshots, still leave their data.
-// And hosts cannot discard (ONCS without Dataset Management, and no DMRSL, which Linux goes by first), because SPDK frees discarded clusters
-// without clearing them where the drive does not do so itself. SPDK before 26.01 cannot hide the command from hosts; there each discard is
-// longer than the subsystem allows (max_discard_size_kib), and refused.
+// clusters are overwritten with zeroes (clear_method write_zeroes), which takes as long as it takes and disturbs
+// nobody; what is left of that when the target is killed meanwhile stays as it is, because SPDK forgets the lvol first.
+// bdev_lvol_clone takes no clear_method, and only a snapshot inherits its origin's, so what hosts wrote to such a clone
+// is unmapped when it is deleted, which a bdev without UNMAP (a kernel's block device) takes for done: of 4 MiB written
+// 4 stayed on SPDK 26.05. So a clone is made blank, with its clear_method, then given its parent
+// (bdev_lvol_set_parent), then the volume's name: what has that name is whole. Nothing changes a clear_method: clones
+// made by releases of weft that called bdev_lvol_clone, and their snapshots, still leave their data. And hosts cannot
+// discard (ONCS without Dataset Management, and no DMRSL, which Linux goes by first), because SPDK frees discarded
+// clusters without clearing them where the drive does not do so itself. SPDK before 26.01 cannot hide the command from
+// hosts; there each discard is longer than the subsystem allows (max_discard_size_kib), and refused.
 //
 // # Settings
 //
@@ -50,7 +53,8 @@
 //
 // # Releases of SPDK
 //
-// What each release understands is in version.go, and what those before 26.01 need where a pool is a block device of the kernel in nowait.go. Before 25.05 it is not known, and such a target is refused when it is started.
+// What each release understands is in version.go, and what those before 26.01 need where a pool is a block device of
+// the kernel in nowait.go. Before 25.05 it is not known, and such a target is refused when it is started.
 //
 // # What differs from the kernel's target
 //
@@ -60,5 +64,6 @@
 // "do not retry", so that hosts that come back too early try again: nothing needs to be guarded while
 // the target fills. Whether a target can do RDMA is only seen when its transport is made.
 // A subsystem has room for 32 namespaces, or for what it is made with; more needs to make it again, which no host must
-// see. It reports ANA, as the kernel's target does: a namespace is in the group of its NSID, optimized on every listener.
+// see. It reports ANA, as the kernel's target does: a namespace is in the group of its NSID, optimized on every
+// listener.
 package spdk

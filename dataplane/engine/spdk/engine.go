@@ -27,7 +27,8 @@ const (
 
 // Config of an Engine.
 type Config struct {
-	// Socket of the target's RPC server (nvmf_tgt -r), under Root. Beside it lies what weft-launch saw on drives that SPDK drives itself.
+	// Socket of the target's RPC server (nvmf_tgt -r), under Root. Beside it lies what weft-launch saw on drives that
+	// SPDK drives itself.
 	Socket string
 	// Root of the host's filesystem. Default: "/". The target sees files and devices by the same paths.
 	Root string

@@ -273,7 +273,8 @@ func (r *rig) onlyWholeClones(ids ...engine.ID) {
 	}
 }
 
-// TestAbandonedClones are nobody's volumes, and go with the next thing that is deleted; a snapshot that only they depend on leaves them nothing.
+// TestAbandonedClones are nobody's volumes, and go with the next thing that is deleted; a snapshot that only they
+// depend on leaves them nothing.
 func TestAbandonedClones(t *testing.T) {
 	r, fake := newFakeRig(t)
 	id := r.create(engine.Source{}, 4*mib)
@@ -429,7 +430,8 @@ func TestHostLeavesLate(t *testing.T) {
 	r.Expect(connection.Alive()).To(BeFalse())
 }
 
-// TestSnapshotsLeaveRoom: snapshots are refused while all volumes can still be written in full, and clones of volumes too.
+// TestSnapshotsLeaveRoom: snapshots are refused while all volumes can still be written in full, and clones of volumes
+// too.
 func TestSnapshotsLeaveRoom(t *testing.T) {
 	r := newRig(t)
 	const volumes = 8
@@ -452,7 +454,8 @@ func TestSnapshotsLeaveRoom(t *testing.T) {
 	}
 	clone := engine.VolumeSpec{ID: newID(), SizeBytes: 4 * mib, Source: engine.Source{Volume: ids[(made-1)%volumes]}}
 	r.Expect(r.engine.CreateVolumes(r.ctx, []engine.VolumeSpec{clone})[0]).To(MatchError(engine.ErrNoSpace))
-	// Those that must wait for others get a mark, which takes a page too: the rest is busy, and goes with the next call.
+	// Those that must wait for others get a mark, which takes a page too: the rest is busy, and goes with the next
+	// call.
 	for range made {
 		var all []engine.ID
 		for _, s := range r.state().Snapshots {
@@ -596,7 +599,8 @@ func TestWatch(t *testing.T) {
 
 func errorOf[T any](_ T, err error) error { return err }
 
-// TestStart tells plans that can be followed at once from those that need a restart, and from those that cannot be kept.
+// TestStart tells plans that can be followed at once from those that need a restart, and from those that cannot be
+// kept.
 func TestStart(t *testing.T) {
 	t.Setenv(spdktest.TargetVariable, "")
 	m := newMachine(t)

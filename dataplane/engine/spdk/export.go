@@ -209,7 +209,8 @@ const (
 	betweenLooks  = 10 * time.Millisecond
 )
 
-// awaitGone asks until the hosts that were taken away are disconnected: who hears that they are gone may give the volume to another.
+// awaitGone asks until the hosts that were taken away are disconnected: who hears that they are gone may give the
+// volume to another.
 func (s *session) awaitGone(changes []*change, errs []error) {
 	var left []int
 	for i, c := range changes {

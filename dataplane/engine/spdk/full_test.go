@@ -11,8 +11,9 @@ import (
 	"github.com/weft-storage/weft/dataplane/engine"
 )
 
-// TestFullPool: more is promised than there is, and hosts write until there is no room. What was written stays, the engine says that
-// nothing is free, and writes go on once a volume was deleted or the pool has grown. On nvmet the same is tried with real hosts.
+// TestFullPool: more is promised than there is, and hosts write until there is no room. What was written stays, the
+// engine says that nothing is free, and writes go on once a volume was deleted or the pool has grown. On nvmet the same
+// is tried with real hosts.
 func TestFullPool(t *testing.T) {
 	r, fake := newFakeRig(t)
 	pool := func() engine.Pool {

@@ -106,8 +106,8 @@ func (m hosted) ForeignDevice(t *testing.T) (engine.Device, string) {
 	return d, "ext4"
 }
 
-// TestPoolsReadByOthers go on being written: the kernel keeps what was read in its cache, and a target that asks it not to
-// wait would be refused for as long as that is there.
+// TestPoolsReadByOthers go on being written: the kernel keeps what was read in its cache, and a target that asks it not
+// to wait would be refused for as long as that is there.
 func TestPoolsReadByOthers(t *testing.T) {
 	m := hosted{newMachine(t)}
 	m.restart(t)

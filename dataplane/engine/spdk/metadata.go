@@ -9,15 +9,17 @@ import (
 )
 
 // An lvstore has its metadata pages from the day it was made. Each lvol takes one, and one for each 512 clusters of
-// it in which something was written. A snapshot takes over its volume's, and the volume takes new ones as hosts write it
-// again. When none is left, these writes fail, long after the snapshot was made; so it is refused while there is still room for all of them.
+// it in which something was written. A snapshot takes over its volume's, and the volume takes new ones as hosts write
+// it again. When none is left, these writes fail, long after the snapshot was made; so it is refused while there is
+// still room for all of them.
 const (
 	pageBytes = 4096
 	// extentClusters are mapped by one page.
 	extentClusters = 512
 	// extentsPerPage of an lvol's own first pages, 8 bytes for each.
 	extentsPerPage = 500
-	// oldestPages of a pool file that was made small and grew: how many it began with is not known any more. A file of 1 GiB has so many.
+	// oldestPages of a pool file that was made small and grew: how many it began with is not known any more. A file of
+	// 1 GiB has so many.
 	oldestPages = 256
 )
 
@@ -54,7 +56,8 @@ func (p *pool) promisedPages() int64 {
 }
 
 // reserveSnapshot of a volume, in a call that makes several, or say that there may not be metadata pages enough. A
-// second one of the same volume counts as much as the first, though it may come out smaller; clones that share one count each, for what they may write.
+// second one of the same volume counts as much as the first, though it may come out smaller; clones that share one
+// count each, for what they may write.
 func (p *pool) reserveSnapshot(source *lvol) error {
 	if p.reserved == 0 {
 		p.reserved = p.promisedPages()

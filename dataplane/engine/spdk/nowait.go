@@ -19,15 +19,17 @@ import (
 	"github.com/weft-storage/weft/dataplane/engine"
 )
 
-// SPDK before 26.01 asks the kernel, for each read and write of a block device, not to wait (RWF_NOWAIT), and takes its refusal (EAGAIN) for a
-// lack of memory: it tries the same again until it is done. Two refusals do not pass by themselves, and the target then writes nothing
-// of that range, and answers no call that needs it, for ever:
+// SPDK before 26.01 asks the kernel, for each read and write of a block device, not to wait (RWF_NOWAIT), and takes its
+// refusal (EAGAIN) for a lack of memory: it tries the same again until it is done. Two refusals do not pass by
+// themselves, and the target then writes nothing of that range, and answers no call that needs it, for ever:
 //
-//   - A write of what the kernel holds in its page cache, because something read the device through it: udev after each close of a device
-//     that was open for writing, blkid, weft's own inventory. The kernel keeps the pages as long as the target has the device open.
+//   - A write of what the kernel holds in its page cache, because something read the device through it: udev after each
+//     close of a device that was open for writing, blkid, weft's own inventory. The kernel keeps the pages as long as
+//     the target has the device open.
 //   - A request that the kernel would have to split, because it is larger than the device's queue/max_sectors_kb.
 //
-// So the engine has the kernel drop these pages, again and again, and refuses a device that takes less at once than SPDK sends.
+// So the engine has the kernel drop these pages, again and again, and refuses a device that takes less at once than
+// SPDK sends.
 
 const (
 	// dropPause between two drops: as long may a write wait that a read got in the way of. A drop takes about 15 us.

@@ -18,8 +18,8 @@ import (
 	"github.com/weft-storage/weft/dataplane/spdkrpc/spdktest"
 )
 
-// TestClonesHoldTheirDataAndLeaveNone: a real target's clone reads what its source had, and nothing is left of what a host wrote to it.
-// What is in the pool's file tells both, without a host that reads.
+// TestClonesHoldTheirDataAndLeaveNone: a real target's clone reads what its source had, and nothing is left of what a
+// host wrote to it. What is in the pool's file tells both, without a host that reads.
 func TestClonesHoldTheirDataAndLeaveNone(t *testing.T) {
 	spdktest.RealTarget(t)
 	perf := spdktest.RealPerf(t)

@@ -27,8 +27,9 @@ const (
 	clusterBytes = engine.SizeUnit
 	// blockBytes of volumes, where the device allows it: what hosts use best.
 	blockBytes = 4096
-	// metadataPages of an lvstore at least, see metadata.go. After a crash SPDK reads them all, 5,000 to 20,000 a second, before
-	// anything on the device is served: 1 to 3 s, and up to 60 % more on a device of 4 TiB, which has up to 26,869 of them.
+	// metadataPages of an lvstore at least, see metadata.go. After a crash SPDK reads them all, 5,000 to 20,000 a
+	// second, before anything on the device is served: 1 to 3 s, and up to 60 % more on a device of 4 TiB, which has up
+	// to 26,869 of them.
 	metadataPages = 16384
 	// minPoolBytes holds an lvstore's metadata and a volume.
 	minPoolBytes = 64 << 20
@@ -309,7 +310,8 @@ func sizeOf(path string) (int64, error) {
 	return size, err
 }
 
-// zero deallocates all of a blank file or device, where the kernel promises that it reads as zeroes then and need not write them.
+// zero deallocates all of a blank file or device, where the kernel promises that it reads as zeroes then and need not
+// write them.
 func zero(path string) error {
 	f, err := os.OpenFile(path, os.O_WRONLY, 0)
 	if err != nil {
@@ -371,8 +373,9 @@ func (s *session) makeLvstores(st *store, open []*opening, errs []error) {
 			errs[i] = errors.Join(refused, s.detach(o))
 		default:
 			if o.PCIAddress != "" {
-				// Without it a drive whose lvstore cannot be read after a crash would still pass for blank, and be made anew. When
-				// making it fails, the drive is looked at again once the pod was deleted and the kernel has it back.
+				// Without it a drive whose lvstore cannot be read after a crash would still pass for blank, and be made
+				// anew. When making it fails, the drive is looked at again once the pod was deleted and the kernel has
+				// it back.
 				if errs[i] = device.RecordLvstore(s.path(s.config.Socket), o.PCIAddress, time.Now()); errs[i] != nil {
 					continue
 				}

@@ -11,7 +11,8 @@ import (
 	"github.com/weft-storage/weft/dataplane/spdkrpc"
 )
 
-// OpenPortals implements engine.Engine. The exports listen first and the anchor last, whose listener says that it is done.
+// OpenPortals implements engine.Engine. The exports listen first and the anchor last, whose listener says that it is
+// done.
 func (e *Engine) OpenPortals(ctx context.Context, portals []engine.Portal) []error {
 	s, end, err := e.begin(ctx)
 	defer end()

@@ -19,7 +19,8 @@ import (
 
 var perfTotal = regexp.MustCompile(`(?m)^Total\s*:\s*([0-9.]+)\s+([0-9.]+)`)
 
-// TestLimitsHold for a host that is connected and does what it can: I/Os and MiB a second of each limit, changed between.
+// TestLimitsHold for a host that is connected and does what it can: I/Os and MiB a second of each limit, changed
+// between.
 func TestLimitsHold(t *testing.T) {
 	spdktest.RealTarget(t)
 	perf := spdktest.RealPerf(t)

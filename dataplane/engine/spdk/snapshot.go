@@ -14,7 +14,8 @@ import (
 	"github.com/weft-storage/weft/dataplane/spdkrpc"
 )
 
-// CreateSnapshots implements engine.Engine. It refuses one whose volume could not be written any more for want of metadata pages.
+// CreateSnapshots implements engine.Engine. It refuses one whose volume could not be written any more for want of
+// metadata pages.
 func (e *Engine) CreateSnapshots(ctx context.Context, snapshots []engine.SnapshotSpec) []error {
 	s, end, err := e.begin(ctx)
 	defer end()
@@ -146,9 +147,9 @@ func (e *Engine) DeleteSnapshots(ctx context.Context, ids []engine.ID) []error {
 	return errs
 }
 
-// independent picks, by index, those that can be deleted at the same time: at most one lvol depends on each, and none of
-// them touches another's neighbours. SPDK changes a snapshot's base and its clone when it deletes it. What an interrupted clone
-// left goes before what it depends on: it must never take data over.
+// independent picks, by index, those that can be deleted at the same time: at most one lvol depends on each, and none
+// of them touches another's neighbours. SPDK changes a snapshot's base and its clone when it deletes it. What an
+// interrupted clone left goes before what it depends on: it must never take data over.
 func independent(all []*lvol) []int {
 	var picked []int
 	touched := map[string]bool{}

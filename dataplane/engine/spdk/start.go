@@ -239,8 +239,8 @@ func transportOf(t v1alpha1.TransportType, want settings, speaks dialect) (spdkr
 	return req, nil
 }
 
-// sharedBuffers that a transport may use, in releases that ask for it: what the pools have, and never less than the caches of
-// all cores, poll group or not, which such a release insists on.
+// sharedBuffers that a transport may use, in releases that ask for it: what the pools have, and never less than the
+// caches of all cores, poll group or not, which such a release insists on.
 func sharedBuffers(plan *v1alpha1.SPDKPlan, cores int, t v1alpha1.PlannedTransport) uint32 {
 	cache := oneCache(uint32(t.SmallCache), uint32(t.LargeCache))
 	return max(uint32(min(plan.SmallBuffers, plan.LargeBuffers)), uint32(cores)*cache)

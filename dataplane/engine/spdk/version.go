@@ -18,13 +18,15 @@ func (r release) before(other release) bool {
 	return r.year < other.year || r.year == other.year && r.month < other.month
 }
 
-// dialect is what a release of SPDK understands. Older ones take no notice of what they do not know of a transport, and refuse it elsewhere.
+// dialect is what a release of SPDK understands. Older ones take no notice of what they do not know of a transport, and
+// refuse it elsewhere.
 type dialect struct {
 	since release
 	// oneCache: a transport has one number for its caches of small and of large buffers (buf_cache_size), and counts
 	// the buffers that it may use (num_shared_buffers), which must be enough for the caches of all cores.
 	oneCache bool
-	// cannotMask: a transport cannot hide commands from hosts (masked_oncs), so discarding is refused command by command.
+	// cannotMask: a transport cannot hide commands from hosts (masked_oncs), so discarding is refused command by
+	// command.
 	cannotMask bool
 	// discardKiB: a subsystem's limit of what a host may discard at once is max_discard_size_kib, not dmrsl.
 	discardKiB bool
@@ -32,10 +34,12 @@ type dialect struct {
 	hostsLinger bool
 	// rdmaPolls: a target in interrupt mode cannot serve RDMA (26.01's changelog has that it can).
 	rdmaPolls bool
-	// hugepagesOnly: without hugepages a target refuses the transport RDMA, and NVMe drives that it would drive itself, for it
-	// finds none of its memory registered (seen on 25.05, "No translation for ptr" and "spdk_vtophys failed"; 26.05 serves).
+	// hugepagesOnly: without hugepages a target refuses the transport RDMA, and NVMe drives that it would drive itself,
+	// for it finds none of its memory registered (seen on 25.05, "No translation for ptr" and "spdk_vtophys failed";
+	// 26.05 serves).
 	hugepagesOnly bool
-	// nowait: it asks the kernel not to wait for what a block device is asked, and takes no refusal for final; see nowait.go.
+	// nowait: it asks the kernel not to wait for what a block device is asked, and takes no refusal for final; see
+	// nowait.go.
 	nowait bool
 }
 

@@ -48,7 +48,8 @@ func TestNewer(t *testing.T) {
 	m.restart(t)
 }
 
-// TestRDMAOfInterruptMode: a release that cannot serve it is not asked to. A plan that does not want that mode any more needs a restart only.
+// TestRDMAOfInterruptMode: a release that cannot serve it is not asked to. A plan that does not want that mode any more
+// needs a restart only.
 func TestRDMAOfInterruptMode(t *testing.T) {
 	g := NewWithT(t)
 	for version, works := range map[string]bool{"25.05": false, "25.09": false, "26.01": true, "26.05": true} {

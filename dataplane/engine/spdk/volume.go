@@ -96,8 +96,8 @@ func blank(p *pool, name string, sizeBytes int64) spdkrpc.BdevLvolCreate {
 	return spdkrpc.BdevLvolCreate{LvstoreName: p.lvstore, Name: name, SizeMiB: uint64(sizeBytes / mib), Thin: true, Clear: spdkrpc.ClearWriteZeroes}
 }
 
-// clone snapshots. bdev_lvol_clone would make lvols that are not cleared when they are deleted; so each is made blank, is given its
-// parent, and has a volume's name only then.
+// clone snapshots. bdev_lvol_clone would make lvols that are not cleared when they are deleted; so each is made blank,
+// is given its parent, and has a volume's name only then.
 func (s *session) clone(todo []*creation, items []int, errs []error) {
 	var hold []int
 	held := map[string]int{}
@@ -108,7 +108,8 @@ func (s *session) clone(todo []*creation, items []int, errs []error) {
 			hold = append(hold, i)
 		}
 	}
-	// A target that was started anew takes a snapshot without clones for a volume, and nothing's parent. A clone of it, never written, tells it better.
+	// A target that was started anew takes a snapshot without clones for a volume, and nothing's parent. A clone of it,
+	// never written, tells it better.
 	call(s, hold, errs, func(i int) spdkrpc.Request[string] {
 		return spdkrpc.BdevLvolClone{Snapshot: todo[i].alias(todo[i].base), Name: holdName(todo[i].want.ID)}
 	})
@@ -209,7 +210,8 @@ func (st *store) plan(want engine.VolumeSpec) (*creation, error) {
 	return c, nil
 }
 
-// planExisting finishes a clone that an interrupted call left as small as its source. Any other size is another volume's.
+// planExisting finishes a clone that an interrupted call left as small as its source. Any other size is another
+// volume's.
 func (st *store) planExisting(want engine.VolumeSpec, is *lvol) (*creation, error) {
 	if is.sizeBytes == want.SizeBytes {
 		return nil, nil

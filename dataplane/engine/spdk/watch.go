@@ -101,8 +101,8 @@ func (s *session) loads() (engine.Loads, error) {
 // than the answer's own is plenty.
 const lookAgain = 4
 
-// MoveThreads implements engine.Adjustable. A thread that may be on several cores SPDK puts on the next of them in turn, so
-// it is told as often as there are cores, and a few times more for what else takes turns.
+// MoveThreads implements engine.Adjustable. A thread that may be on several cores SPDK puts on the next of them in
+// turn, so it is told as often as there are cores, and a few times more for what else takes turns.
 func (e *Engine) MoveThreads(ctx context.Context, moves []engine.ThreadMove) []error {
 	s, end, err := e.begin(ctx)
 	defer end()

@@ -12,7 +12,8 @@ import (
 // What hosts write is kept as one word for each cluster, on disk with the rest of the lvstore: enough to tell whose
 // data a volume reads after snapshots, clones, deletions, and the target's end.
 
-// WriteWord writes to one cluster of a volume, named by its UUID, as lvstore/volume, or as volume where one lvstore has it. See Write for how it fails.
+// WriteWord writes to one cluster of a volume, named by its UUID, as lvstore/volume, or as volume where one lvstore has
+// it. See Write for how it fails.
 func (t *Target) WriteWord(volume string, cluster, word uint64) error {
 	var err error
 	t.do(func() {

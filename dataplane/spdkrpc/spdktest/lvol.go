@@ -146,7 +146,8 @@ func (s *lvstore) checkName(name string) syscall.Errno {
 	return 0
 }
 
-// makeLvol adds a volume to the store when its metadata is written, then calls done. What it allocates is taken at once.
+// makeLvol adds a volume to the store when its metadata is written, then calls done. What it allocates is taken at
+// once.
 func (a *app) makeLvol(v *lvol, done func()) syscall.Errno {
 	s := v.store
 	pages := s.freePages()
@@ -228,8 +229,8 @@ func (a *app) lvolClone(r *request) {
 	a.derive(r, "snapshot_name", "clone_name", true, func(v, origin *lvol) { v.setParent(origin) })
 }
 
-// derive makes an lvol from another, which must be read-only, or must not be, and takes one such operation at a time. It
-// calls made when the new one is there, and answers its UUID.
+// derive makes an lvol from another, which must be read-only, or must not be, and takes one such operation at a time.
+// It calls made when the new one is there, and answers its UUID.
 func (a *app) derive(r *request, originKey, nameKey string, ofReadOnly bool, made func(v, origin *lvol)) {
 	var of, name string
 	if !r.decode(required(originKey, asString(&of)), required(nameKey, asString(&name))) {

@@ -23,7 +23,8 @@ func (a *app) namedLvol(r *request) *lvol {
 	return v
 }
 
-// lvolAndName decodes two names, the parameters so called, and finds the volume that the first one names; or answers why not.
+// lvolAndName decodes two names, the parameters so called, and finds the volume that the first one names; or answers
+// why not.
 func (a *app) lvolAndName(r *request, first, second string) (*lvol, string) {
 	var name, other string
 	if !r.decode(required(first, asString(&name)), required(second, asString(&other))) {

@@ -198,7 +198,8 @@ func (a *app) threadSetCpumask(r *request) {
 	})
 }
 
-// nextCore of those on which a thread may run: SPDK takes all cores in turn, also when the thread is on one of them already.
+// nextCore of those on which a thread may run: SPDK takes all cores in turn, also when the thread is on one of them
+// already.
 func (a *app) nextCore(allowed []int) int {
 	for {
 		core := a.cores[a.nvmf.turn%len(a.cores)]

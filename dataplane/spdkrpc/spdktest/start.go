@@ -57,7 +57,8 @@ func RealTarget(t TB) string {
 	return path
 }
 
-// Release of a real nvmf_tgt, such as 25.05 of "SPDK v25.05.1 git sha1 ...". It has five bytes, so releases compare as text.
+// Release of a real nvmf_tgt, such as 25.05 of "SPDK v25.05.1 git sha1 ...". It has five bytes, so releases compare as
+// text.
 func Release(t TB, path string) string {
 	t.Helper()
 	out, err := exec.CommandContext(t.Context(), path, "--version").CombinedOutput()
@@ -106,7 +107,8 @@ const (
 )
 
 // StartReal starts the nvmf_tgt at path on the socket and waits until it answers; args are added to flags that keep it
-// off PCI devices, and off hugepages but where args have Hugepages. The target ends with the test; its log goes to the test's when the test wants it.
+// off PCI devices, and off hugepages but where args have Hugepages. The target ends with the test; its log goes to the
+// test's when the test wants it.
 func StartReal(t TB, path, socket string, args ...string) *Real {
 	t.Helper()
 	r, err := RunReal(context.WithoutCancel(t.Context()), path, socket, args...)

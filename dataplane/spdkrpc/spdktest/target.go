@@ -39,7 +39,8 @@ type Options struct {
 	// address that is an IP address. The fake binds none.
 	OwnsAddress func(trtype, traddr, trsvcid string) bool
 	// Version is what spdk_get_version answers, such as "26.05"; default 26.05. An older one takes and shows what 25.05
-	// was seen to, of what weft sends: settings of transports, limits of subsystems, hosts that are gone only after the answer.
+	// was seen to, of what weft sends: settings of transports, limits of subsystems, hosts that are gone only after the
+	// answer.
 	Version string
 	// Without are methods this target does not have, as a build without some feature, or --rpcs-allowed, would leave.
 	Without []string

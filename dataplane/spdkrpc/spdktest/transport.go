@@ -59,7 +59,8 @@ func newTransport(trtype string) *transport {
 }
 
 // common are the parameters of every transport; deprecated ones are taken and do nothing, but for buf_cache_size,
-// which is another name of iobuf_small_cache_size. An older target has only that one, for both caches, and num_shared_buffers.
+// which is another name of iobuf_small_cache_size. An older target has only that one, for both caches, and
+// num_shared_buffers.
 func (t *transport) common(older bool, trtype, target *string) []field {
 	var ignored uint32
 	var features []string

@@ -72,7 +72,8 @@ func command() *cobra.Command {
 	return cmd
 }
 
-// apiServer finds the API server. Libraries log only after it: controller-runtime would log a failure that is returned too.
+// apiServer finds the API server. Libraries log only after it: controller-runtime would log a failure that is returned
+// too.
 func apiServer() (*rest.Config, error) {
 	config, err := ctrl.GetConfig()
 	if clientcmd.IsEmptyConfig(err) {

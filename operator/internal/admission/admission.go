@@ -4,10 +4,10 @@
 // hold them. What the object alone shows is for the CEL rules of the API.
 //
 // A target that no matching node can hold is refused; one that some cannot hold, or that is not known of
-// some, is stored with a warning. So is a change of one that no node could hold before: it makes nothing worse, and may mend
-// a part. Nodes may come, and agents report later: what is not known is never read as "cannot". What the webhook cannot judge
-// is left to the failurePolicy of its configuration. Only
-// a new spec is looked at, so nothing stands in the way of a status, a finalizer or a deletion.
+// some, is stored with a warning. So is a change of one that no node could hold before: it makes nothing worse, and may
+// mend a part. Nodes may come, and agents report later: what is not known is never read as "cannot". What the webhook
+// cannot judge is left to the failurePolicy of its configuration. Only a new spec is looked at, so nothing stands in
+// the way of a status, a finalizer or a deletion.
 package admission
 
 import (
@@ -34,7 +34,8 @@ import (
 const (
 	// maxTold bounds the groups of nodes whose reasons are told; maxNamed the nodes that each names.
 	maxTold, maxNamed = 3, 3
-	// maxReasons bounds, in bytes, what is said of one group. The API server cuts warnings when they are over 4096 together.
+	// maxReasons bounds, in bytes, what is said of one group. The API server cuts warnings when they are over 4096
+	// together.
 	maxReasons = 900
 )
 
@@ -135,7 +136,8 @@ func with(prospects []claim.Prospect, v claim.Verdict) []claim.Prospect {
 	return slices.DeleteFunc(slices.Clone(prospects), func(p claim.Prospect) bool { return p.Verdict != v })
 }
 
-// told says why, once for the nodes that have the same reasons; of the first few such groups, and then how many nodes more.
+// told says why, once for the nodes that have the same reasons; of the first few such groups, and then how many nodes
+// more.
 func told(prospects []claim.Prospect) []string {
 	var order []string
 	nodes := map[string][]string{}

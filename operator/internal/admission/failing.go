@@ -11,8 +11,9 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 )
 
-// failing turns an answer that the webhook itself failed (500 and more, a panic included) into no answer. The API server does what
-// failurePolicy says only of a call that failed; an answer with an error in it is a refusal to it, whatever the policy.
+// failing turns an answer that the webhook itself failed (500 and more, a panic included) into no answer. The API
+// server does what failurePolicy says only of a call that failed; an answer with an error in it is a refusal to it,
+// whatever the policy.
 func failing(webhook http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		answer := &held{ResponseWriter: w}

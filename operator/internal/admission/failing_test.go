@@ -54,7 +54,8 @@ func ask(t *testing.T, reader client.Reader) (code int, body string) {
 	return answer.StatusCode, string(text)
 }
 
-// Of a target that could not be judged the API server must hear a failure: only then does it do what failurePolicy says.
+// Of a target that could not be judged the API server must hear a failure: only then does it do what failurePolicy
+// says.
 func TestWhatCannotBeJudgedIsLeftToTheFailurePolicy(t *testing.T) {
 	for name, list := range map[string]func() error{
 		"nodes that cannot be read": func() error { return errors.New("the cache is closed") },

@@ -77,8 +77,8 @@ type Decision struct {
 	Next time.Time
 }
 
-// Decide looks at the Secret's content and says what it shall be. The certificate is for all the DNS names. It is a pure function but for the
-// randomness of keys.
+// Decide looks at the Secret's content and says what it shall be. The certificate is for all the DNS names. It is a
+// pure function but for the randomness of keys.
 func Decide(data map[string][]byte, names []string, now time.Time) (Decision, error) {
 	m, why := parse(data, names, now)
 	var err error
@@ -181,7 +181,8 @@ func (m *material) decision(why string, now time.Time) (Decision, error) {
 	return d, nil
 }
 
-// addAuthority puts a new one first. The key of the one before is not needed any more: what it signed lasts until the new one has settled.
+// addAuthority puts a new one first. The key of the one before is not needed any more: what it signed lasts until the
+// new one has settled.
 func (m *material) addAuthority(now time.Time) error {
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {

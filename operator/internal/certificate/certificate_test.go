@@ -118,7 +118,8 @@ func TestAnAuthorityWithoutKeyIsTrustedOn(t *testing.T) {
 	}
 }
 
-// Six years of two replicas and an API server, each of which learns of changes late: no request ever meets a certificate that is not trusted.
+// Six years of two replicas and an API server, each of which learns of changes late: no request ever meets a
+// certificate that is not trusted.
 func TestNoRequestFailsWhileAuthoritiesFollowEachOther(t *testing.T) {
 	seed := uint64(time.Now().UnixNano())
 	t.Logf("seed %d", seed)

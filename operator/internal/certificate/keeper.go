@@ -93,8 +93,8 @@ func (k *Keeper) Ready(*http.Request) error {
 	return err
 }
 
-// Reconcile writes the Secret when it has to, then lets the API server trust its authorities, and only then serves with its
-// certificate.
+// Reconcile writes the Secret when it has to, then lets the API server trust its authorities, and only then serves with
+// its certificate.
 func (k *Keeper) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, error) {
 	secret := &corev1.Secret{}
 	if err := k.Get(ctx, client.ObjectKey{Namespace: k.Namespace, Name: SecretName}, secret); err != nil {

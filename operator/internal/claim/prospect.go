@@ -60,9 +60,10 @@ func Prospects(target *v1alpha1.NvmfTarget, targets []v1alpha1.NvmfTarget, nodes
 	return prospects
 }
 
-// Worse says whether a change leaves a target without a node that can hold it, where there was one, or one may have been. Before and after
-// are the Prospects of the target as it is and as it would be. What no node could hold anyway is not made worse: each
-// node that serves it keeps the plan that it has, and a change may be one step of several that mend it.
+// Worse says whether a change leaves a target without a node that can hold it, where there was one, or one may have
+// been. Before and after are the Prospects of the target as it is and as it would be. What no node could hold anyway is
+// not made worse: each node that serves it keeps the plan that it has, and a change may be one step of several that
+// mend it.
 func Worse(before, after []Prospect) bool {
 	could := false
 	for i, was := range before {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package cli is kubectl weft. What it says of a target and a node, it asks the functions that the operator itself asks.
+// Package cli is kubectl weft. What it says of a target and a node, it asks the functions that the operator itself
+// asks.
 package cli
 
 import (
@@ -27,7 +28,8 @@ const (
 	CodeCannotHold = 2
 	// CodeUnwell: something is not well.
 	CodeUnwell = 2
-	// CodeUnknown: no node was found that cannot, but it cannot be said of all: no node matches, or one has not reported.
+	// CodeUnknown: no node was found that cannot, but it cannot be said of all: no node matches, or one has not
+	// reported.
 	CodeUnknown = 3
 )
 

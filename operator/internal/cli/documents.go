@@ -95,7 +95,8 @@ func unfold(o *unstructured.Unstructured) ([]*unstructured.Unstructured, error) 
 	return items, nil
 }
 
-// admit makes an NvmfTarget of a document as the API server would, with its defaults. With old it is judged as a change of that.
+// admit makes an NvmfTarget of a document as the API server would, with its defaults. With old it is judged as a change
+// of that.
 func admit(ctx context.Context, doc document, old *v1alpha1.NvmfTarget) (*v1alpha1.NvmfTarget, error) {
 	const kind = "NvmfTarget"
 	rules, err := schema.For(kind)

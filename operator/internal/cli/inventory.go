@@ -21,8 +21,8 @@ import (
 // kindless objects are hardware in short form: only a cluster's objects have apiVersion and kind.
 var kindless schema.GroupVersionKind
 
-// nodesOf reads nodes from an inventory's documents: NvmfNodes, Nodes that belong to them, and hardware in short form. The notes say
-// what the file leaves open.
+// nodesOf reads nodes from an inventory's documents: NvmfNodes, Nodes that belong to them, and hardware in short form.
+// The notes say what the file leaves open.
 func nodesOf(docs []document) (nodes []claim.Node, notes []string, err error) {
 	var (
 		nvmfNodes []v1alpha1.NvmfNode
@@ -78,7 +78,8 @@ func nodesOf(docs []document) (nodes []claim.Node, notes []string, err error) {
 	return nodes, notes, nil
 }
 
-// decode reads a document into its type. Fields that the type does not have are an error, but for a Node's: it is Kubernetes' own.
+// decode reads a document into its type. Fields that the type does not have are an error, but for a Node's: it is
+// Kubernetes' own.
 func decode(doc document, into any) error {
 	text, err := json.Marshal(doc.Object)
 	if err != nil {

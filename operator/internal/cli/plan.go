@@ -160,8 +160,8 @@ func planInCluster(ctx context.Context, docs []document, at *cluster, node strin
 	return answers, nil
 }
 
-// targetsOf reads the NvmfTargets among documents; those that are there already are judged as changes. Two of one name are
-// refused: applied, the second would replace the first, so that the first one's plan would be none.
+// targetsOf reads the NvmfTargets among documents; those that are there already are judged as changes. Two of one name
+// are refused: applied, the second would replace the first, so that the first one's plan would be none.
 func targetsOf(ctx context.Context, docs []document, there []v1alpha1.NvmfTarget) ([]*v1alpha1.NvmfTarget, error) {
 	var (
 		targets []*v1alpha1.NvmfTarget

@@ -302,7 +302,8 @@ func relevant(n v1alpha1.NvmfNode) []metav1.Condition {
 	return n.Status.Conditions
 }
 
-// unwell are the conditions that are not as they should be. Progressing is work, not harm. See api/v1alpha1/conditions.go for their polarity.
+// unwell are the conditions that are not as they should be. Progressing is work, not harm. See
+// api/v1alpha1/conditions.go for their polarity.
 func unwell(who string, conditions []metav1.Condition) []string {
 	var said []string
 	for _, c := range conditions {

@@ -12,7 +12,8 @@ package manager
 // +kubebuilder:rbac:groups=weft.storage,resources=nvmfnodes/status,verbs=patch
 // +kubebuilder:rbac:groups=weft.storage,resources=nvmfvolumes;nvmfsnapshots,verbs=get;list;watch
 
-// Target pods are made, never changed: apply creates with the verb patch. Their budgets are kept in step with their number.
+// Target pods are made, never changed: apply creates with the verb patch. Their budgets are kept in step with their
+// number.
 // +kubebuilder:rbac:groups="",resources=pods,namespace=weft-system,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=policy,resources=poddisruptionbudgets,namespace=weft-system,verbs=get;list;watch;create;patch
 
@@ -29,7 +30,8 @@ package manager
 // +kubebuilder:rbac:groups=authentication.k8s.io,resources=tokenreviews,verbs=create
 // +kubebuilder:rbac:groups=authorization.k8s.io,resources=subjectaccessreviews,verbs=create
 
-// The webhook's certificate lies in one Secret, and its authorities in one configuration. Both come with the installation: there
-// is no right to create a Secret, which could be filled with another account's token, nor to read another one.
+// The webhook's certificate lies in one Secret, and its authorities in one configuration. Both come with the
+// installation: there is no right to create a Secret, which could be filled with another account's token, nor to read
+// another one.
 // +kubebuilder:rbac:groups="",resources=secrets,namespace=weft-system,resourceNames=weft-operator-webhook,verbs=get;list;watch;update
 // +kubebuilder:rbac:groups=admissionregistration.k8s.io,resources=validatingwebhookconfigurations,resourceNames=weft-nvmftargets,verbs=get;list;watch;patch

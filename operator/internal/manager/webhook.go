@@ -46,8 +46,8 @@ func webhookServer(address string, keeper *certificate.Keeper) (webhook.Server, 
 	}}}), nil
 }
 
-// addWebhook judges NvmfTargets in every replica, and keeps the certificate. A replica without one is not ready, so that the
-// API server does not call it.
+// addWebhook judges NvmfTargets in every replica, and keeps the certificate. A replica without one is not ready, so
+// that the API server does not call it.
 func addWebhook(ctx context.Context, mgr ctrl.Manager, keeper *certificate.Keeper) error {
 	// Controllers that wait for the lead do not watch yet; the first request would wait for all of this to be read.
 	for _, o := range gather.Kinds() {

@@ -67,8 +67,9 @@ func (w *warnings) take() []string {
 	return said
 }
 
-// startWebhooks installs what the chart installs, but that the API server reaches the replicas by their addresses, one after the other, and
-// refuses everything while one does not answer, so that no failure goes unnoticed. The Secret has the data.
+// startWebhooks installs what the chart installs, but that the API server reaches the replicas by their addresses, one
+// after the other, and refuses everything while one does not answer, so that no failure goes unnoticed. The Secret has
+// the data.
 func startWebhooks(t *testing.T, replicas int, data map[string][]byte, changes ...func(*manager.Options)) *webhooks {
 	t.Helper()
 	w := &webhooks{cluster: newCluster(t), warnings: &warnings{}}
@@ -155,8 +156,9 @@ func (w *webhooks) dry(target *v1alpha1.NvmfTarget) error {
 	return w.user.Create(w.ctx, target, client.DryRunAll)
 }
 
-// answering waits until the API server calls the webhooks, and every replica has a certificate that it trusts and has seen the nodes. One
-// refusal hides what the other replica says, so they are asked for something that they all must allow, too.
+// answering waits until the API server calls the webhooks, and every replica has a certificate that it trusts and has
+// seen the nodes. One refusal hides what the other replica says, so they are asked for something that they all must
+// allow, too.
 func (w *webhooks) answering(pool string) {
 	w.t.Helper()
 	w.Eventually(func() error { return w.dry(proposal("answering", pool, overRDMA)) }).Should(MatchError(ContainSubstring("no matching node can hold")))
@@ -221,7 +223,8 @@ func TestAdmissionOfChanges(t *testing.T) {
 	w.Expect(change(func(t *v1alpha1.NvmfTarget) { t.Spec.Transports[0].Port = 4421 })).To(Succeed())
 	w.Eventually(func() int32 { return w.nvmfNode("change-1").Spec.Plan.Portals[0].Port }).Should(Equal(int32(4421)))
 
-	// The node loses what the target needs: what is not a new spec is nobody's business, and a new spec makes it no worse.
+	// The node loses what the target needs: what is not a new spec is nobody's business, and a new spec makes it no
+	// worse.
 	w.report("change-1", func(s *v1alpha1.NvmfNodeStatus) { s.Inventory.Modules = nil })
 	w.Eventually(func() error { return w.dry(proposal("change-too", "change")) }).Should(MatchError(ContainSubstring("no matching node can hold")), "a new one is refused")
 	w.Expect(change(func(t *v1alpha1.NvmfTarget) { t.Labels = map[string]string{"a": "b"} })).To(Succeed())
@@ -285,7 +288,8 @@ func (w *webhooks) ask(pool string) (stop func()) {
 
 const day = 24 * time.Hour
 
-// The clock goes from three days ago to now; all that is made on the way is valid today, so that the API server takes it.
+// The clock goes from three days ago to now; all that is made on the way is valid today, so that the API server takes
+// it.
 func TestRotationFailsNoRequest(t *testing.T) {
 	now := time.Now()
 	data := madeAt(t, 187*day, 3*day)

@@ -89,8 +89,8 @@ func (p TargetPods) Pod(node *v1alpha1.NvmfNode) (*corev1ac.PodApplyConfiguratio
 }
 
 // startup hashes the pod and the settings that the agent sends before the target starts: SPDK takes
-// buffers, transports and poll groups once. The scheduler, its knobs and balancing can change afterwards; interrupt mode
-// cannot, and is an argument of the pod.
+// buffers, transports and poll groups once. The scheduler, its knobs and balancing can change afterwards; interrupt
+// mode cannot, and is an argument of the pod.
 func startup(spec *corev1ac.PodSpecApplyConfiguration, settings v1alpha1.SPDKPlan) (string, error) {
 	settings.Scheduler, settings.Balance = nil, false
 	if settings.Mode == v1alpha1.CoresStatic {

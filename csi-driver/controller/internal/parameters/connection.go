@@ -11,8 +11,8 @@ import (
 
 // ConnectionTo returns the settings of a new volume on the target: what is
 // given, else the default, lowered to what the target can do. A setting
-// that is given and that the target cannot do is an *Error: the kernel would lower it without a word. What a node of the target
-// serves may be less still; that is for placement to see.
+// that is given and that the target cannot do is an *Error: the kernel would lower it without a word. What a node of
+// the target serves may be less still; that is for placement to see.
 func (p Parameters) ConnectionTo(target string, transports []v1alpha1.Transport) (v1alpha1.Connection, error) {
 	var types []v1alpha1.TransportType
 	for _, t := range transports {

@@ -45,8 +45,9 @@ const (
 // provisionerPrefix of the keys that are for csi-provisioner.
 const provisionerPrefix = "csi.storage.k8s.io/"
 
-// Bounds of ctrlLossTimeout. The shortest is longer than that of v1alpha1.Connection: the kernel makes ctrl_loss_tmo / reconnect_delay
-// tries and then gives the volume up: with fewer than five, the restart of a target would break its volumes, or one that is busy.
+// Bounds of ctrlLossTimeout. The shortest is longer than that of v1alpha1.Connection: the kernel makes ctrl_loss_tmo /
+// reconnect_delay tries and then gives the volume up: with fewer than five, the restart of a target would break its
+// volumes, or one that is busy.
 const (
 	minCtrlLossTimeout = 5 * v1alpha1.ReconnectDelay
 	maxCtrlLossTimeout = v1alpha1.MaxCtrlLossTimeoutSeconds * time.Second
@@ -138,8 +139,8 @@ var metadata = []setter{
 	{pvcNamespace, func(p *Parameters, v string) error { p.PVCNamespace = v; return nil }},
 }
 
-// OfClass returns what a StorageClass tells the driver. csi-provisioner keeps keys with its own prefix to itself when it asks for a volume, and
-// passes them on when it asks for capacity.
+// OfClass returns what a StorageClass tells the driver. csi-provisioner keeps keys with its own prefix to itself when
+// it asks for a volume, and passes them on when it asks for capacity.
 func OfClass(m map[string]string) map[string]string {
 	m = maps.Clone(m)
 	maps.DeleteFunc(m, func(key, _ string) bool { return key != FSType && strings.HasPrefix(key, provisionerPrefix) })

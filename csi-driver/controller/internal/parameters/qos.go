@@ -56,7 +56,8 @@ func ParseMutable(m map[string]string) (*v1alpha1.VolumeQoS, error) {
 	return p.QoS, nil
 }
 
-// FormatQoS writes limits in the words of a StorageClass, the same ones always as the same text: iops=1000,bandwidth=10Mi; none without any.
+// FormatQoS writes limits in the words of a StorageClass, the same ones always as the same text:
+// iops=1000,bandwidth=10Mi; none without any.
 func FormatQoS(q *v1alpha1.VolumeQoS) string {
 	var words []string
 	limit := func(key string, n *int64, unit string) {

@@ -39,8 +39,8 @@ func join(list []v1alpha1.TransportType, separator string) string {
 	return strings.Join(words, separator)
 }
 
-// limit of a setting: the most that is taken over every transport of some types, and the first type that takes no more. A
-// host connects to all of them for one volume, so the lowest counts.
+// limit of a setting: the most that is taken over every transport of some types, and the first type that takes no more.
+// A host connects to all of them for one volume, so the lowest counts.
 type limit struct {
 	most int32
 	by   v1alpha1.TransportType

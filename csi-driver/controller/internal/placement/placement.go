@@ -41,8 +41,8 @@ const SnapshotPrefix = "snapshot/"
 type Request struct {
 	// Target whose nodes come into question; empty for all targets.
 	Target string
-	// Connection that every portal of its transports must serve on the node, and the node must have one of each. What is empty or 0
-	// is not asked for.
+	// Connection that every portal of its transports must serve on the node, and the node must have one of each. What
+	// is empty or 0 is not asked for.
 	Connection v1alpha1.Connection
 	// SizeBytes of the volume.
 	SizeBytes int64
@@ -216,8 +216,8 @@ func explain(what string, c *metav1.Condition) string {
 	return fmt.Sprintf("%s (%s: %s)", what, c.Reason, c.Message)
 }
 
-// Room that is left in a pool of a node for the volume with this name, whose own promise does not count against it. False
-// when the node does not say what the pool has, or cannot read it: then nobody knows.
+// Room that is left in a pool of a node for the volume with this name, whose own promise does not count against it.
+// False when the node does not say what the pool has, or cannot read it: then nobody knows.
 func Room(n *v1alpha1.NvmfNode, device, volume string, promises []Promise) (int64, bool) {
 	others := slices.DeleteFunc(once(promises)[n.Name], func(p Promise) bool { return p.Volume == volume })
 	left, known := freeSpace(n, others)[device]
@@ -227,7 +227,8 @@ func Room(n *v1alpha1.NvmfNode, device, volume string, promises []Promise) (int6
 	return left.largest(), known
 }
 
-// unplannedSpace of a pool that can be read and is no longer planned: what it holds may grow, and nothing new comes to it.
+// unplannedSpace of a pool that can be read and is no longer planned: what it holds may grow, and nothing new comes to
+// it.
 func unplannedSpace(n *v1alpha1.NvmfNode, device string, promises []Promise) (space, bool) {
 	i := slices.IndexFunc(n.Status.Pools, func(p v1alpha1.PoolStatus) bool {
 		return p.Device == device && p.Reason == v1alpha1.ReasonNotClaimed && p.Total != nil
@@ -273,7 +274,8 @@ func spaceOf(plan *v1alpha1.Plan, total int64) space {
 func (s space) largest() int64 { return max(0, min(s.free, s.total)) }
 
 // freeSpace of each ready pool of a node. Volumes whose drive is not known
-// yet are put, largest first, where the agent would put them: on the pool with the most free space that is not smaller than they are.
+// yet are put, largest first, where the agent would put them: on the pool with the most free space that is not smaller
+// than they are.
 func freeSpace(n *v1alpha1.NvmfNode, promises []Promise) map[string]space {
 	pools := map[string]space{}
 	for _, p := range n.Status.Pools {
@@ -314,7 +316,8 @@ func room(n *v1alpha1.NvmfNode, device string, promises []Promise) Candidate {
 		if device != "" && device != d {
 			continue
 		}
-		// A pool of which more was promised than may be (its drive was replaced by a smaller one) takes nothing from the others.
+		// A pool of which more was promised than may be (its drive was replaced by a smaller one) takes nothing from
+		// the others.
 		c.FreeBytes += max(s.free, 0)
 		c.LargestBytes = max(c.LargestBytes, s.largest())
 	}

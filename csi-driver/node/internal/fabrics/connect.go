@@ -20,9 +20,9 @@ import (
 	"github.com/weft-storage/weft/api/v1alpha1"
 )
 
-// keepAlive, within which a host and a target must hear of each other, forgives either that is busy for a moment. The kernel's own
-// is 5 s (NVME_DEFAULT_KATO). fast_io_fail_tmo stays off, as in the kernel (NVMF_DEF_FAIL_FAST_TMO, -1): how long I/O waits is
-// said once, by ctrl_loss_tmo.
+// keepAlive, within which a host and a target must hear of each other, forgives either that is busy for a moment. The
+// kernel's own is 5 s (NVME_DEFAULT_KATO). fast_io_fail_tmo stays off, as in the kernel (NVMF_DEF_FAIL_FAST_TMO, -1):
+// how long I/O waits is said once, by ctrl_loss_tmo.
 const keepAlive = 10 * time.Second
 
 // modules of the transports.
@@ -32,13 +32,13 @@ var modules = map[v1alpha1.TransportType]string{
 }
 
 // Connect makes a controller for each portal that has none, and returns when at least one portal of the subsystem
-// has one; portals that could not be connected meanwhile are logged. It is idempotent. A portal at which nothing answered within
-// the last 30 seconds is tried only when no other can be connected.
-// It fails with the error of each portal, joined, when no portal could be connected: a *ConnectError, or ErrUnsupported without
-// one where the kernel has no module for the portal's transport.
+// has one; portals that could not be connected meanwhile are logged. It is idempotent. A portal at which nothing
+// answered within the last 30 seconds is tried only when no other can be connected. It fails with the error of each
+// portal, joined, when no portal could be connected: a *ConnectError, or ErrUnsupported without one where the kernel
+// has no module for the portal's transport.
 //
-// What this machine connected as a former host is disconnected first. It fails with an *InUseError when something uses the volume
-// through that alone, and with a *StuckError when it is not gone before the context ends.
+// What this machine connected as a former host is disconnected first. It fails with an *InUseError when something uses
+// the volume through that alone, and with a *StuckError when it is not gone before the context ends.
 //
 // Without the kernel's multipath (nvme_core.multipath=N) each controller would be
 // a block device of its own, so that only one portal is connected.
@@ -92,7 +92,8 @@ func (h *Host) Connect(ctx context.Context, c Connection) error {
 	return nil
 }
 
-// prepare loads what the kernel needs for any connection and reads which options it knows; nil stands for "it does not say".
+// prepare loads what the kernel needs for any connection and reads which options it knows; nil stands for "it does not
+// say".
 func (h *Host) prepare(ctx context.Context) (map[string]bool, error) {
 	if err := h.module(ctx, "nvme_fabrics", h.dev("nvme-fabrics")); err != nil {
 		return nil, err
@@ -147,8 +148,8 @@ func (h *Host) multipath() (bool, error) {
 }
 
 func (h *Host) connectPortal(ctx context.Context, c Connection, p v1alpha1.Portal, known map[string]bool) error {
-	// A subsystem that nothing is known of is not looked for first, which would mean to read every other volume's: the kernel
-	// refuses a second connection to the same portal, before it sends anything.
+	// A subsystem that nothing is known of is not looked for first, which would mean to read every other volume's: the
+	// kernel refuses a second connection to the same portal, before it sends anything.
 	if h.hasName(c.NQN) {
 		if connected, err := h.connectedTo(c.NQN, p); connected || err != nil {
 			return err

@@ -15,12 +15,13 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 )
 
-// Disconnect takes this machine's controllers of a subsystem away, also those of a former host, and returns when they are gone from
-// sysfs. Nothing connected is no error. With another namespace of the subsystem still in use, they serve that and stay, and that is no error either.
+// Disconnect takes this machine's controllers of a subsystem away, also those of a former host, and returns when they
+// are gone from sysfs. Nothing connected is no error. With another namespace of the subsystem still in use, they serve
+// that and stay, and that is no error either.
 //
 // It fails with an *InUseError when the volume itself is in use; with NGUID empty (not
-// known) that is any namespace of the subsystem. It fails with a *StuckError naming the controllers when the context ends first. One
-// that the kernel cannot finish with never holds up other subsystems.
+// known) that is any namespace of the subsystem. It fails with a *StuckError naming the controllers when the context
+// ends first. One that the kernel cannot finish with never holds up other subsystems.
 func (h *Host) Disconnect(ctx context.Context, id ID) error {
 	if err := h.flights.wait(ctx, id.NQN); err != nil {
 		return fmt.Errorf("disconnect %s: a connection is still being made: %w", id.NQN, err)
@@ -125,7 +126,8 @@ func (h *Host) remove(ctx context.Context, nqn string, those func(Controller) bo
 	return err
 }
 
-// delete asks the kernel to delete a controller. The write returns when it is done, which may be never: it has a goroutine of its own.
+// delete asks the kernel to delete a controller. The write returns when it is done, which may be never: it has a
+// goroutine of its own.
 func (h *Host) delete(c Controller, failed chan<- error) {
 	err := h.Kernel.WriteAttribute(c.dir+"/delete_controller", "1")
 	if err == nil || isGone(err) {

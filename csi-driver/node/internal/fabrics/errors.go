@@ -32,7 +32,8 @@ var (
 )
 
 // ConnectError says why a connection to a portal could not be made. It is one of
-// ErrUnreachable, ErrRefused, ErrUnsupported, or neither when the kernel gave another error, and it is the kernel's errno.
+// ErrUnreachable, ErrRefused, ErrUnsupported, or neither when the kernel gave another error, and it is the kernel's
+// errno.
 type ConnectError struct {
 	NQN    string
 	Host   string

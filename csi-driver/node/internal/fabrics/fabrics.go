@@ -31,11 +31,13 @@ import (
 	"github.com/weft-storage/weft/api/v1alpha1"
 )
 
-// pollInterval is how often sysfs is looked at while waiting. Connecting takes the kernel about 100 ms, and a look costs some 20 µs.
+// pollInterval is how often sysfs is looked at while waiting. Connecting takes the kernel about 100 ms, and a look
+// costs some 20 µs.
 const pollInterval = 20 * time.Millisecond
 
-// silence is how long a portal that did not answer is not waited for by volumes that have another path. Over RDMA each try takes the kernel
-// seconds (NVME_RDMA_CM_TIMEOUT_MS, 3 s), and one connection is made after the other: a node with a hundred volumes would need minutes.
+// silence is how long a portal that did not answer is not waited for by volumes that have another path. Over RDMA each
+// try takes the kernel seconds (NVME_RDMA_CM_TIMEOUT_MS, 3 s), and one connection is made after the other: a node with
+// a hundred volumes would need minutes.
 const silence = 30 * time.Second
 
 // Kernel is what this package asks of the kernel besides reading sysfs. Safe for concurrent use.
@@ -92,7 +94,8 @@ type Host struct {
 	// a hint that is checked at each use: it makes a look-up independent of the number of other volumes.
 	mu    sync.Mutex
 	names map[string]string
-	// former are the subsystems that had controllers of a former host when this process began; nil when that was not looked for yet.
+	// former are the subsystems that had controllers of a former host when this process began; nil when that was not
+	// looked for yet.
 	former map[string]bool
 	// silent portals, with the time when nothing answered there.
 	silent map[v1alpha1.Portal]time.Time
@@ -155,7 +158,8 @@ type Controller struct {
 	dir string
 }
 
-// going tells whether the kernel is taking the controller away: it carries no more I/O, and does not stop a new connection to the same portal.
+// going tells whether the kernel is taking the controller away: it carries no more I/O, and does not stop a new
+// connection to the same portal.
 func (c Controller) going() bool {
 	return strings.HasPrefix(c.State, "deleting") || c.State == "dead"
 }

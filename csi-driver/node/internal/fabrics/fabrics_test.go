@@ -282,7 +282,8 @@ func TestConnectOverTheTransportsThatTheHostHas(t *testing.T) {
 	}
 }
 
-// Over RDMA only the kernel can ask, which takes seconds: one volume waits for a silent portal, and not all of a node's.
+// Over RDMA only the kernel can ask, which takes seconds: one volume waits for a silent portal, and not all of a
+// node's.
 func TestConnectWaitsForASilentPortalOnce(t *testing.T) {
 	f := setUp(t)
 	clock := testingclock.NewFakePassiveClock(time.Date(2026, 11, 22, 0, 0, 0, 0, time.UTC))

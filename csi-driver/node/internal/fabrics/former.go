@@ -13,8 +13,9 @@ import (
 	"github.com/weft-storage/weft/api/v1alpha1"
 )
 
-// A Node object that was deleted and registered anew has another UID, and so this machine another host NQN. What it connected before stays
-// connected, under the former one: no target admits that any more, but the kernel takes it for a path as long as it is there.
+// A Node object that was deleted and registered anew has another UID, and so this machine another host NQN. What it
+// connected before stays connected, under the former one: no target admits that any more, but the kernel takes it for a
+// path as long as it is there.
 
 // ours tells whether a controller is one that weft made on this machine, now or as a former host.
 func (h *Host) ours(c Controller) bool {
@@ -24,8 +25,8 @@ func (h *Host) ours(c Controller) bool {
 // isFormer tells whether a controller is one of a former host.
 func (h *Host) isFormer(c Controller) bool { return c.HostNQN != h.NQN }
 
-// mayHaveFormer tells whether a subsystem may have controllers of a former host. They were made before this process began: all that there are
-// are looked through once, so that a further volume does not read every other's.
+// mayHaveFormer tells whether a subsystem may have controllers of a former host. They were made before this process
+// began: all that there are are looked through once, so that a further volume does not read every other's.
 func (h *Host) mayHaveFormer(nqn string) (bool, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -51,8 +52,8 @@ func (h *Host) findFormer() (map[string]bool, error) {
 	return found, err
 }
 
-// shed disconnects what this machine connected as a former host, and returns when it is gone. It fails with an *InUseError when something
-// uses the volume through it alone.
+// shed disconnects what this machine connected as a former host, and returns when it is gone. It fails with an
+// *InUseError when something uses the volume through it alone.
 func (h *Host) shed(ctx context.Context, nqn string, multipath bool) error {
 	if may, err := h.mayHaveFormer(nqn); err != nil || !may {
 		return err

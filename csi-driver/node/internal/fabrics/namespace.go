@@ -29,9 +29,9 @@ func (h *Host) FindNamespace(id ID) (Namespace, error) {
 	return Namespace{}, fmt.Errorf("namespace %s of %s: %w", id.NGUID, id.NQN, ErrNotFound)
 }
 
-// Open keeps a namespace's block device open, so that the kernel gives its name and its number to no other until it is closed, and
-// then confirms that it is still this namespace that has them: the device may have been lost, and
-// what came back may have swapped names with another. It fails as Confirm does.
+// Open keeps a namespace's block device open, so that the kernel gives its name and its number to no other until it is
+// closed, and then confirms that it is still this namespace that has them: the device may have been lost, and what came
+// back may have swapped names with another. It fails as Confirm does.
 func (h *Host) Open(ns Namespace) (io.Closer, error) {
 	f, err := h.Kernel.Open(ns.Path)
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENXIO) {
@@ -46,8 +46,8 @@ func (h *Host) Open(ns Namespace) (io.Closer, error) {
 	return f, nil
 }
 
-// Confirm that a namespace has the name and the number that it was found with, and at least the size. It fails with ErrNotFound when it
-// has other names, or none, and with ErrShrunk when it is smaller.
+// Confirm that a namespace has the name and the number that it was found with, and at least the size. It fails with
+// ErrNotFound when it has other names, or none, and with ErrShrunk when it is smaller.
 func (h *Host) Confirm(ns Namespace) error {
 	now, err := h.FindNamespace(ns.ID)
 	if err != nil {
@@ -140,7 +140,8 @@ func (h *Host) look(id ID) (Namespace, string, error) {
 	return Namespace{}, "the subsystem serves no namespace", nil
 }
 
-// rescan asks the kernel to look at a subsystem's namespaces again, through every live path. It returns before the kernel has.
+// rescan asks the kernel to look at a subsystem's namespaces again, through every live path. It returns before the
+// kernel has.
 func (h *Host) rescan(nqn string) error {
 	controllers, err := h.Controllers(nqn)
 	if err != nil {

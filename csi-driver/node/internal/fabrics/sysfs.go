@@ -137,7 +137,8 @@ func (h *Host) allControllers(nqn string) ([]Controller, error) {
 	return all, nil
 }
 
-// Going lists this machine's controllers that the kernel is taking away, of all subsystems: also those of a former host.
+// Going lists this machine's controllers that the kernel is taking away, of all subsystems: also those of a former
+// host.
 func (h *Host) Going() ([]Controller, error) {
 	going, err := h.everyController(func(name string) bool {
 		state, err := attribute(h.sys("class/nvme", name, "state"))
@@ -146,7 +147,8 @@ func (h *Host) Going() ([]Controller, error) {
 	return slices.DeleteFunc(going, func(c Controller) bool { return !c.going() }), err
 }
 
-// everyController lists this machine's connections to all subsystems, as far as they are worth reading: also those of a former host.
+// everyController lists this machine's connections to all subsystems, as far as they are worth reading: also those of a
+// former host.
 func (h *Host) everyController(worth func(name string) bool) ([]Controller, error) {
 	names, err := children(controllerName, h.sys("class/nvme"))
 	if err != nil {
@@ -280,8 +282,8 @@ func (h *Host) readNamespace(nqn, dir string) (Namespace, error) {
 }
 
 // NamespaceByDevice finds the namespace behind a device number (major:minor) or
-// device name, such as that of a mounted filesystem. It fails with ErrNotFound when there is no such device any more, and with
-// ErrNotNVMe when it is something else.
+// device name, such as that of a mounted filesystem. It fails with ErrNotFound when there is no such device any more,
+// and with ErrNotNVMe when it is something else.
 func (h *Host) NamespaceByDevice(device string) (Namespace, error) {
 	dir := h.sys("dev/block", device)
 	if namespaceName.MatchString(device) {

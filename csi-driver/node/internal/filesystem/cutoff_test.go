@@ -19,10 +19,11 @@ import (
 	testingexec "k8s.io/utils/exec/testing"
 )
 
-// What mkfs.ext4 leaves when it is cut off is neither mounted nor formatted without permission: no filesystem is found before its
-// last write, which puts the superblock where blkid looks. When the process is killed, that is so between any two writes. When
-// the machine is, any part of what was written since the last flush may be missing: mkfs.ext4 flushes right before the superblock, and
-// writes nothing after it (e2fsprogs 1.47, lib/ext2fs/closefs.c: ext2fs_flush2).
+// What mkfs.ext4 leaves when it is cut off is neither mounted nor formatted without permission: no filesystem is found
+// before its last write, which puts the superblock where blkid looks. When the process is killed, that is so between
+// any two writes. When the machine is, any part of what was written since the last flush may be missing: mkfs.ext4
+// flushes right before the superblock, and writes nothing after it (e2fsprogs 1.47, lib/ext2fs/closefs.c:
+// ext2fs_flush2).
 func TestExt4ThatWasCutOff(t *testing.T) {
 	for name, r := range map[string]Request{
 		"blank":                             {SizeBytes: 16 << 20, Fence: Fence{Blank: true}},
@@ -102,8 +103,8 @@ func (m *mkfs) look() {
 	}
 }
 
-// again formats what was cut off while the fence was open. It is taken for zeros and is not, quite: there is what mkfs wrote, and
-// will write again.
+// again formats what was cut off while the fence was open. It is taken for zeros and is not, quite: there is what mkfs
+// wrote, and will write again.
 func (m *mkfs) again() {
 	if !m.Fence.Blank {
 		return
@@ -138,7 +139,8 @@ func (i tracing) CommandContext(ctx context.Context, name string, args ...string
 	}}}
 }
 
-// trace a program as strace does: before is called while the program is stopped before a system call, with the call's number.
+// trace a program as strace does: before is called while the program is stopped before a system call, with the call's
+// number.
 func trace(argv []string, before func(number int)) error {
 	const afterExec, atCall = unix.SIGTRAP, unix.SIGTRAP | 0x80 // PTRACE_O_TRACESYSGOOD, ptrace(2)
 	runtime.LockOSThread()                                      // which is the tracer

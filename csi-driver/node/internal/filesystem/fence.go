@@ -15,17 +15,18 @@ import (
 
 // Fence says whether a device may be formatted. The rule, for a device in which nothing was found:
 //
-//   - it held a filesystem earlier in this attachment: refuse. What was said when the attachment began has been made use of.
+//   - it held a filesystem earlier in this attachment: refuse. What was said when the attachment began has been made
+//     use of.
 //   - the target said that the volume was never written, and both its ends read as zeros: format it. The
 //     ends are looked at because the target spoke when this host was admitted, and it may have written since.
 //   - an administrator gave up what the volume holds: format it.
 //   - else refuse. A filesystem that a probe does not find may be one that is damaged.
 //
-// A device in which anything else was found is never formatted, but for an XFS that is not finished: mkfs.xfs was cut off, and
-// nothing was ever mounted. An administrator may let it be formatted again. The first of the 65 writes with which
-// mkfs.xfs 6.1 makes one that are not zeros have its superblock, which blkid takes for an XFS. Nothing is found of an ext4 that is
-// not finished: of the 292 writes with which mkfs.ext4 1.47 makes one, the superblock's is the last, after a flush. On a blank
-// volume, one that was cut off before it wrote to either end is begun anew.
+// A device in which anything else was found is never formatted, but for an XFS that is not finished: mkfs.xfs was cut
+// off, and nothing was ever mounted. An administrator may let it be formatted again. The first of the 65 writes with
+// which mkfs.xfs 6.1 makes one that are not zeros have its superblock, which blkid takes for an XFS. Nothing is found
+// of an ext4 that is not finished: of the 292 writes with which mkfs.ext4 1.47 makes one, the superblock's is the last,
+// after a flush. On a blank volume, one that was cut off before it wrote to either end is begun anew.
 type Fence struct {
 	// Blank: the target said that the volume was never written.
 	Blank bool
@@ -197,8 +198,8 @@ func (h *Host) unfinishedXFS(device string) (bool, error) {
 	return inProgress[0] != 0, err
 }
 
-// format makes the filesystem. On a device that reads as zeros they need not be written, nor anything discarded: that would take room in
-// the pool, or time. Only what is unfinished is overwritten by force.
+// format makes the filesystem. On a device that reads as zeros they need not be written, nor anything discarded: that
+// would take room in the pool, or time. Only what is unfinished is overwritten by force.
 func (h *Host) format(ctx context.Context, r Request, zeroed, unfinished bool) error {
 	var args []string
 	switch r.Type {
@@ -219,7 +220,8 @@ func (h *Host) format(ctx context.Context, r Request, zeroed, unfinished bool) e
 	return err
 }
 
-// fsckRepaired is the largest exit code of e2fsck that leaves a good filesystem: 1 and 2 are errors that were corrected.
+// fsckRepaired is the largest exit code of e2fsck that leaves a good filesystem: 1 and 2 are errors that were
+// corrected.
 const fsckRepaired = 2
 
 // check replays the journal of an ext4 filesystem and repairs what needs no decision.

@@ -2,10 +2,9 @@
 
 // Package filesystem makes, checks, grows and mounts filesystems, and binds block devices.
 //
-// A device is formatted only through the fence (see Fence). When mkfs is cut off, by a crash of the machine or of this process,
-// the device holds something that is neither blank nor a filesystem: it is not formatted
-// again until an administrator allows it. A call whose deadline passes
-// does not cut it off: what changes a filesystem runs to its end.
+// A device is formatted only through the fence (see Fence). When mkfs is cut off, by a crash of the machine or of this
+// process, the device holds something that is neither blank nor a filesystem: it is not formatted again until an
+// administrator allows it. A call whose deadline passes does not cut it off: what changes a filesystem runs to its end.
 package filesystem
 
 import (
@@ -100,13 +99,14 @@ func (h *Host) Prepare(ctx context.Context, r Request) error {
 	return nil // XFS repairs itself from its log when it is mounted
 }
 
-// SetReadOnly makes the kernel take no writes to a device from anybody, or take them again. It is idempotent. The kernel keeps that for as long
-// as the device is there, through reconnects and rescans (Linux 5.12 and later). With native multipath the device is the namespace's head,
-// nvmeXnY, the only one with a device node: its flag stops what goes through any path.
+// SetReadOnly makes the kernel take no writes to a device from anybody, or take them again. It is idempotent. The
+// kernel keeps that for as long as the device is there, through reconnects and rescans (Linux 5.12 and later). With
+// native multipath the device is the namespace's head, nvmeXnY, the only one with a device node: its flag stops what
+// goes through any path.
 //
-// A filesystem that is mounted read-only still replays its journal, which on several nodes at once would destroy it. The kernel
-// does not on a device that takes no writes: it then refuses to mount one that was not unmounted cleanly. And a container that is given a
-// device node may write to it, however the node was bound.
+// A filesystem that is mounted read-only still replays its journal, which on several nodes at once would destroy it.
+// The kernel does not on a device that takes no writes: it then refuses to mount one that was not unmounted cleanly.
+// And a container that is given a device node may write to it, however the node was bound.
 func (h *Host) SetReadOnly(ctx context.Context, device string, readOnly bool) error {
 	if readOnly {
 		_, err := h.brief(ctx).run("blockdev", "--setro", device)

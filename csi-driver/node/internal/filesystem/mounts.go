@@ -36,7 +36,8 @@ type Mount struct {
 }
 
 // failed are the options of a filesystem itself, not of a place where it is mounted, by which the kernel shows that it
-// takes no more writes: ext4 shows ro up to Linux 6.11 and emergency_ro from 6.14 on, and in between nothing (see hasErrors); others show shutdown.
+// takes no more writes: ext4 shows ro up to Linux 6.11 and emergency_ro from 6.14 on, and in between nothing (see
+// hasErrors); others show shutdown.
 var failed = []string{"ro", "emergency_ro", "shutdown"}
 
 // devtmpfs is the filesystem of /dev; a table entry with another root in it is a bound device node.
@@ -47,7 +48,8 @@ const deletedSuffix = "//deleted"
 
 // At tells what is mounted at a path: the uppermost, if several are. A path that does not exist has nothing mounted.
 func (h *Host) At(path string) (Mount, bool, error) {
-	// The table has no symbolic links. The last element is not looked at: it would be asked of a filesystem that may not answer.
+	// The table has no symbolic links. The last element is not looked at: it would be asked of a filesystem that may
+	// not answer.
 	dir, err := filepath.EvalSymlinks(filepath.Dir(path))
 	if errors.Is(err, fs.ErrNotExist) {
 		return Mount{}, false, nil
@@ -81,7 +83,8 @@ func (h *Host) of(device, name string) ([]Mount, error) {
 	return h.mounts(func(m Mount) bool { return m.Device == device || m.Node == name && !m.NodeGone }, " "+device+" ", "/"+name)
 }
 
-// Shown lists the mounts of a block device, and where it is bound, by its number and its name, with whether its filesystem has failed.
+// Shown lists the mounts of a block device, and where it is bound, by its number and its name, with whether its
+// filesystem has failed.
 func (h *Host) Shown(device, name string) ([]Mount, error) {
 	all, err := h.of(device, name)
 	if err != nil || len(all) == 0 {
@@ -94,8 +97,8 @@ func (h *Host) Shown(device, name string) ([]Mount, error) {
 	return all, err
 }
 
-// hasErrors tells whether an ext4 filesystem met an error since it was last checked, which is whenever it is mounted. The
-// first one ends all writing, by errors=remount-ro.
+// hasErrors tells whether an ext4 filesystem met an error since it was last checked, which is whenever it is mounted.
+// The first one ends all writing, by errors=remount-ro.
 func (h *Host) hasErrors(name string) (bool, error) {
 	data, err := os.ReadFile(filepath.Join(h.Sys, "fs/ext4", name, "errors_count"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -146,8 +149,8 @@ type Usage struct {
 	TotalInodes, UsedInodes, AvailableInodes int64
 }
 
-// Usage asks the filesystem at a path. It may wait for the device, for ever. It fails with syscall.EIO on a filesystem that
-// the kernel has shut down: the folder is opened for that, since XFS still counts its blocks then.
+// Usage asks the filesystem at a path. It may wait for the device, for ever. It fails with syscall.EIO on a filesystem
+// that the kernel has shut down: the folder is opened for that, since XFS still counts its blocks then.
 func (h *Host) Usage(path string) (Usage, error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
 	if err != nil {

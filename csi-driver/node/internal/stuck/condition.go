@@ -30,7 +30,8 @@ const (
 	nothingStuck = "nothing that this node's kernel was asked for is overdue"
 )
 
-// NodeReport reports as condition v1alpha1.ConditionInitiatorStuck of the Kubernetes Node, with an Event for each change.
+// NodeReport reports as condition v1alpha1.ConditionInitiatorStuck of the Kubernetes Node, with an Event for each
+// change.
 type NodeReport struct {
 	// Client reads the Node, applies its status, and creates Events. It has no cache.
 	Client client.Client

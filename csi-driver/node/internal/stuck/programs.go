@@ -107,9 +107,10 @@ func (p *program) SetStderr(out io.Writer) { p.Stderr = out }
 // SetEnv implements exec.Cmd.
 func (p *program) SetEnv(env []string) { p.Env = env }
 
-// sleep of a process that no signal ends, by what its end would change: the counts of how often it has stopped running. That is how the kernel
-// itself tells a hung task from one that waits often (kernel/hung_task.c): a mkfs that writes much is in state D whenever one looks. Empty
-// for a process that does not sleep so, or is gone. Reading this file waits for no lock that a task in state D may hold.
+// sleep of a process that no signal ends, by what its end would change: the counts of how often it has stopped running.
+// That is how the kernel itself tells a hung task from one that waits often (kernel/hung_task.c): a mkfs that writes
+// much is in state D whenever one looks. Empty for a process that does not sleep so, or is gone. Reading this file
+// waits for no lock that a task in state D may hold.
 func (w *Watch) sleep(process int) string {
 	status, err := os.ReadFile(filepath.Join(w.proc, strconv.Itoa(process), "status"))
 	if err != nil || !strings.Contains(string(status), "\nState:\tD") {

@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package stuck notices when this node's kernel does not finish what it was asked for: a controller that stays in
-// deleting; a connect, disconnect, mount, unmount, or the opening or reading of a device that does not return; or a program, such as
-// mkfs or fsck, that is held in one uninterruptible sleep. What a program takes otherwise is its own affair. The kernel makes connections one after the other, so
-// that a new volume would wait behind it, and its pod with it, without a word. While it lasts, the Node has a condition that says so, and new
-// volumes are refused with the reason; those that are connected go on.
+// deleting; a connect, disconnect, mount, unmount, or the opening or reading of a device that does not return; or a
+// program, such as mkfs or fsck, that is held in one uninterruptible sleep. What a program takes otherwise is its own
+// affair. The kernel makes connections one after the other, so that a new volume would wait behind it, and its pod with
+// it, without a word. While it lasts, the Node has a condition that says so, and new volumes are refused with the
+// reason; those that are connected go on.
 package stuck
 
 import (
@@ -77,7 +78,8 @@ type call struct {
 	sleep   string
 }
 
-// New makes a Watch, which sees calls that are made through Kernel, Mounter and Programs. The path is that of procfs: /proc on a real host.
+// New makes a Watch, which sees calls that are made through Kernel, Mounter and Programs. The path is that of procfs:
+// /proc on a real host.
 func New(c clock.WithTicker, proc string) *Watch {
 	return &Watch{clock: c, proc: proc, calls: map[*call]bool{}, since: map[string]time.Time{}}
 }

@@ -90,7 +90,8 @@ func (n *node) Write(ctx context.Context, what *Error) error {
 	return nil
 }
 
-// next lets time pass until something is reported. It fails when nothing is, which is not the same as nil: that says that all is well.
+// next lets time pass until something is reported. It fails when nothing is, which is not the same as nil: that says
+// that all is well.
 func (n *node) next(t *testing.T, c *testingclock.FakeClock) *Error {
 	t.Helper()
 	for range 600 {

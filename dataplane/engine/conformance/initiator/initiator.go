@@ -86,8 +86,8 @@ func (c *controller) Gone() bool {
 	return strings.HasPrefix(c.attr("state"), "deleting")
 }
 
-// LosePatience implements conformance.Connection. The kernel counts attempts, of which it makes one each second; one that is gone
-// already has none left.
+// LosePatience implements conformance.Connection. The kernel counts attempts, of which it makes one each second; one
+// that is gone already has none left.
 func (c *controller) LosePatience() error {
 	err := os.WriteFile(filepath.Join("/sys/class/nvme", c.name, "ctrl_loss_tmo"), []byte("1"), 0o200)
 	if err != nil && c.Gone() {

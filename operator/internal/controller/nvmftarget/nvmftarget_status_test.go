@@ -249,7 +249,8 @@ func TestHealthOfANodeWithATargetPod(t *testing.T) {
 	}
 }
 
-// What a target can still take is what the agents of its nodes say; which of its pools have promised too much follows from its own spec.
+// What a target can still take is what the agents of its nodes say; which of its pools have promised too much follows
+// from its own spec.
 func TestCapacity(t *testing.T) {
 	q := func(gib int64) *resource.Quantity { return resource.NewQuantity(gib<<30, resource.BinarySI) }
 	node := func(name string, total, promised, free int64) claim.Node {
