@@ -9,23 +9,35 @@ import "time"
 // together. Sizes are in bytes, bounds are included.
 const (
 	// MinPort and MaxPort of a portal; DefaultPort is the one that IANA gave to NVMe-oF.
-	MinPort, MaxPort, DefaultPort = 1, 65535, 4420
+	MinPort     = 1
+	MaxPort     = 65535
+	DefaultPort = 4420
 	// MinQueueDepth and MaxQueueDepth of a queue, in commands; DefaultQueueDepth is SPDK's and the kernel initiator's.
-	MinQueueDepth, MaxQueueDepth, DefaultQueueDepth = 16, 1024, 128
+	MinQueueDepth     = 16
+	MaxQueueDepth     = 1024
+	DefaultQueueDepth = 128
 	// MinIOQueues and MaxIOQueues of a controller.
-	MinIOQueues, MaxIOQueues = 1, 127
+	MinIOQueues = 1
+	MaxIOQueues = 127
 	// DefaultMaxIOQueues is how many a transport gives a controller; DefaultAttachmentIOQueues how many an attachment
 	// opens.
-	DefaultMaxIOQueues, DefaultAttachmentIOQueues = 8, 2
+	DefaultMaxIOQueues        = 8
+	DefaultAttachmentIOQueues = 2
 	// MaxInCapsuleDataSize and DefaultInCapsuleDataSize of a transport; it grows in steps of InCapsuleDataStep.
-	MaxInCapsuleDataSize, DefaultInCapsuleDataSize, InCapsuleDataStep = 64 << 10, 4 << 10, 16
+	MaxInCapsuleDataSize     = 64 << 10
+	DefaultInCapsuleDataSize = 4 << 10
+	InCapsuleDataStep        = 16
 	// MinMaxIOSize and MaxMaxIOSize of a transport; it is a power of two.
-	MinMaxIOSize, MaxMaxIOSize = 8 << 10, 2 << 20
+	MinMaxIOSize = 8 << 10
+	MaxMaxIOSize = 2 << 20
 	// MinSRQDepth and MaxSRQDepth of a shared receive queue, in work requests: SPDK keeps it in 16 bits. nvmet_rdma
 	// takes no less than MinNvmetSRQDepth.
-	MinSRQDepth, MinNvmetSRQDepth, MaxSRQDepth = 16, 256, 65535
+	MinSRQDepth      = 16
+	MinNvmetSRQDepth = 256
+	MaxSRQDepth      = 65535
 	// MaxAttachments that a node can be expected to hold, and DefaultAttachments.
-	MaxAttachments, DefaultAttachments = 4096, 64
+	MaxAttachments     = 4096
+	DefaultAttachments = 64
 	// NoOverProvisioning is the least, and the default, that may be promised of a pool, in percent of its size.
 	NoOverProvisioning = 100
 )
@@ -33,12 +45,19 @@ const (
 // Bounds of an SPDK target.
 const (
 	// MaxLoadLimit, MaxCoreLimit and MaxCoreBusy are in percent, as are the defaults, which are SPDK's.
-	MaxLoadLimit, MaxCoreLimit, MaxCoreBusy             = 99, 100, 100
-	DefaultLoadLimit, DefaultCoreLimit, DefaultCoreBusy = 20, 80, 95
+	MaxLoadLimit     = 99
+	MaxCoreLimit     = 100
+	MaxCoreBusy      = 100
+	DefaultLoadLimit = 20
+	DefaultCoreLimit = 80
+	DefaultCoreBusy  = 95
 	// MinSchedulerPeriod, MaxSchedulerPeriod and DefaultSchedulerPeriod lie between two decisions of the scheduler.
-	MinSchedulerPeriod, MaxSchedulerPeriod, DefaultSchedulerPeriod = time.Millisecond, time.Minute, time.Second
+	MinSchedulerPeriod     = time.Millisecond
+	MaxSchedulerPeriod     = time.Minute
+	DefaultSchedulerPeriod = time.Second
 	// MaxBuffers of a pool, and MaxCachePerCore that each poll group keeps of it.
-	MaxBuffers, MaxCachePerCore = 1 << 20, 65535
+	MaxBuffers      = 1 << 20
+	MaxCachePerCore = 65535
 	// MinMemoryBytes that a target takes.
 	MinMemoryBytes = 64 << 20
 )
@@ -46,7 +65,8 @@ const (
 // Bounds of sockets.
 const (
 	// MinSocketBuffer and MaxSocketBuffer, each way.
-	MinSocketBuffer, MaxSocketBuffer = 4 << 10, 64 << 20
+	MinSocketBuffer = 4 << 10
+	MaxSocketBuffer = 64 << 20
 	// MaxZeroCopyThreshold of what is copied all the same.
 	MaxZeroCopyThreshold = 1 << 20
 	// MaxSocketPriority of packets; 0 is none.
@@ -58,9 +78,12 @@ const (
 // Bounds of what the operator writes, in items or in characters.
 const (
 	// MaxPlanDrives, MaxPlanSettings (of tuning) and MaxNotCapable nodes that a status lists.
-	MaxPlanDrives, MaxPlanSettings, MaxNotCapable = 64, 512, 50
+	MaxPlanDrives   = 64
+	MaxPlanSettings = 512
+	MaxNotCapable   = 50
 	// MaxDriveSerial of a planned drive.
 	MaxDriveSerial = 64
 	// MaxChoiceValue and MaxChoiceWords (why, warning) of a choice.
-	MaxChoiceValue, MaxChoiceWords = 258, 1024
+	MaxChoiceValue = 258
+	MaxChoiceWords = 1024
 )

@@ -78,8 +78,12 @@ type VolumeSource struct {
 // has its exports again in a second. The kernel's own is 10 s (NVMF_DEF_RECONNECT_DELAY).
 const ReconnectDelay = 2 * time.Second
 
-// CtrlLossTimeoutForever, the default, never fails I/O; MaxCtrlLossTimeoutSeconds is the longest time with an end.
-const CtrlLossTimeoutForever, MaxCtrlLossTimeoutSeconds = -1, 86400
+const (
+	// CtrlLossTimeoutForever, the default, never fails I/O.
+	CtrlLossTimeoutForever = -1
+	// MaxCtrlLossTimeoutSeconds is the longest time with an end.
+	MaxCtrlLossTimeoutSeconds = 86400
+)
 
 // Connection settings that hosts use.
 type Connection struct {

@@ -136,24 +136,23 @@ func (h *Host) Export() (engine.Export, error) {
 func (h *Host) SizeBytes(id engine.ID) (int64, error) {
 	h.e.mu.Lock()
 	defer h.e.mu.Unlock()
-	_, v, err := h.namespace(id)
+	v, err := h.namespace(id)
 	if err != nil {
 		return 0, err
 	}
 	return v.sizeBytes, nil
 }
 
-func (h *Host) namespace(id engine.ID) (engine.Namespace, *data, error) {
+func (h *Host) namespace(id engine.ID) (*data, error) {
 	if err := h.reach(); err != nil {
-		return engine.Namespace{}, nil, err
+		return nil, err
 	}
-	spaces := h.e.exports[h.nqn].Namespaces
-	i := slices.IndexFunc(spaces, func(ns engine.Namespace) bool { return ns.Volume == id })
-	if i < 0 {
-		return engine.Namespace{}, nil, fmt.Errorf("volume %s in %s: %w", id, h.nqn, engine.ErrNotFound)
+	its := func(ns engine.Namespace) bool { return ns.Volume == id }
+	if !slices.ContainsFunc(h.e.exports[h.nqn].Namespaces, its) {
+		return nil, fmt.Errorf("volume %s in %s: %w", id, h.nqn, engine.ErrNotFound)
 	}
 	_, v, err := h.e.find(id, volumesOf)
-	return spaces[i], v, err
+	return v, err
 }
 
 // ReadAt reads from a volume.
@@ -163,7 +162,7 @@ func (h *Host) ReadAt(id engine.ID, p []byte, off int64) (int, error) {
 	if err := h.await(); err != nil {
 		return 0, err
 	}
-	_, v, err := h.namespace(id)
+	v, err := h.namespace(id)
 	if err != nil {
 		return 0, err
 	}
@@ -183,7 +182,7 @@ func (h *Host) WriteAt(id engine.ID, p []byte, off int64) (int, error) {
 	if err := h.await(); err != nil {
 		return 0, err
 	}
-	_, v, err := h.namespace(id)
+	v, err := h.namespace(id)
 	if err != nil {
 		return 0, err
 	}

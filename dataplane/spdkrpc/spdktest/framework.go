@@ -4,12 +4,9 @@ package spdktest
 
 import (
 	"fmt"
-	"os"
 	"strconv"
 	"strings"
 )
-
-func pid() int { return os.Getpid() }
 
 // gitCommit of v26.05, as a real target built from that tag tells it.
 const gitCommit = "d519b163cb"

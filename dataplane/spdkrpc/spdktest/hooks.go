@@ -146,12 +146,6 @@ func (a *app) count(group, kind int) {
 // group is the poll group of a queue: they take turns.
 func (c *Connection) group(qid uint32, groups int) int { return int(uint32(c.cntlid)+qid) % groups }
 
-func (c *Connection) peer() address {
-	peer := c.address
-	peer.trsvcid = fmt.Sprint(30000 + int(c.cntlid))
-	return peer
-}
-
 // Alive says whether the target still has the connection: removing its host, its listener or the subsystem, and the
 // target's end, end it.
 func (c *Connection) Alive() bool {

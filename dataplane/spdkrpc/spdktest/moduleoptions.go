@@ -4,7 +4,7 @@ package spdktest
 
 import "encoding/json"
 
-// moduleOptions are the options of a bdev module that the fake keeps for reading back; they change nothing in it.
+// moduleOptions are the options of a bdev module as the configuration shows them.
 type moduleOptions map[string]json.RawMessage
 
 func mustOptions(defaults string) moduleOptions {
@@ -31,40 +31,6 @@ func defaultNvmeOptions() moduleOptions {
 
 func defaultRaidOptions() moduleOptions {
 	return mustOptions(`{"process_window_size_kb": 1024, "process_max_bandwidth_mb_sec": 0}`)
-}
-
-// set takes the given options over; an unknown one, or one of another JSON type than its default, is refused.
-func (o moduleOptions) set(r *request) bool {
-	var fields []field
-	given := moduleOptions{}
-	for name, old := range o {
-		fields = append(fields, optional(name, func(raw json.RawMessage) error {
-			if kind(raw) != kind(old) {
-				return errParams
-			}
-			given[name] = raw
-			return nil
-		}))
-	}
-	if !r.decode(fields...) {
-		return false
-	}
-	for name, value := range given {
-		o[name] = value
-	}
-	return true
-}
-
-// kind of a JSON value: its first byte, with all numbers and both booleans taken for one.
-func kind(raw json.RawMessage) byte {
-	switch c := raw[0]; {
-	case c == '-' || c >= '0' && c <= '9':
-		return '0'
-	case c == 'f':
-		return 't'
-	default:
-		return c
-	}
 }
 
 func (a *app) bdevConfig() []configCall {
