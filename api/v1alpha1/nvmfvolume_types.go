@@ -79,7 +79,7 @@ type VolumeSource struct {
 const ReconnectDelay = 2 * time.Second
 
 const (
-	// CtrlLossTimeoutForever, the default, never fails I/O.
+	// CtrlLossTimeoutForever is the default: I/O never fails.
 	CtrlLossTimeoutForever = -1
 	// MaxCtrlLossTimeoutSeconds is the longest time with an end.
 	MaxCtrlLossTimeoutSeconds = 86400

@@ -79,7 +79,8 @@ type transport func(*http.Request) (*http.Response, error)
 
 func (t transport) RoundTrip(req *http.Request) (*http.Response, error) { return t(req) }
 
-// writesAlone stores an object for each name and writes its status, and answers how long that took. No agent serves them.
+// writesAlone stores an object for each name and writes its status, and answers how long that took. No agent serves
+// them.
 func writesAlone(b *testing.B, names []string) time.Duration {
 	b.Helper()
 	vols := map[string]*v1alpha1.NvmfVolume{}

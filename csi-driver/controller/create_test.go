@@ -62,7 +62,8 @@ func TestCreateStoresWhatWasAskedFor(t *testing.T) {
 	}
 }
 
-// A target of engine Nvmet takes a queueDepth of 1024 over RDMA, and its nodes serve 256: what a class asks for is held to the plans.
+// A target of engine Nvmet takes a queueDepth of 1024 over RDMA, and its nodes serve 256: what a class asks for is held
+// to the plans.
 func TestCreateAsksForNoMoreThanNodesServe(t *testing.T) {
 	st := newStorageOf(t, func(target *v1alpha1.NvmfTarget) { target.Spec.Transports[0].QueueDepth = 1024 }, 2, 10*gi, v1alpha1.TransportRDMA)
 	for _, n := range st.nodes {

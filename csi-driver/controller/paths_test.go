@@ -13,7 +13,8 @@ import (
 	"github.com/weft-storage/weft/csi-driver/publishcontext"
 )
 
-// All portals of the volume's transports are given, so that the kernel's multipath has them all; never those of another transport.
+// All portals of the volume's transports are given, so that the kernel's multipath has them all; never those of another
+// transport.
 func TestPublishContextHasAllPaths(t *testing.T) {
 	first := v1alpha1.Portal{Transport: v1alpha1.TransportTCP, Address: "10.0.0.1", Port: 4420}
 	second := v1alpha1.Portal{Transport: v1alpha1.TransportTCP, Address: "fd00::2", Port: 4421}

@@ -320,8 +320,9 @@ const (
 	short  = 500 * time.Millisecond
 )
 
-// inVain makes a call that waits for what does not come, and returns what it says of that when its deadline nears. On a busy machine
-// the deadline may pass before the wait begins: then the call is repeated, as sidecars do, with twice the time.
+// inVain makes a call that waits for what does not come, and returns what it says of that when its deadline nears. On a
+// busy machine the deadline may pass before the wait begins: then the call is repeated, as sidecars do, with twice the
+// time.
 func inVain(t testing.TB, call func(context.Context) error) error {
 	t.Helper()
 	for limit := short; ; limit *= 2 {

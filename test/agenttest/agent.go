@@ -40,7 +40,8 @@ type silent struct{}
 // Eventf implements events.EventRecorder.
 func (silent) Eventf(runtime.Object, runtime.Object, string, string, string, string, ...any) {}
 
-// RunAgent is one life of the node's agent, until ctx ends. It remembers nothing of earlier ones. It fails when it cannot start.
+// RunAgent is one life of the node's agent, until ctx ends. It remembers nothing of earlier ones. It fails when it
+// cannot start.
 func (n *Node) RunAgent(ctx context.Context, config *rest.Config, b Boundary) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -128,7 +129,8 @@ func watch(ctx context.Context, c cache.Cache) (<-chan struct{}, error) {
 	return wake, nil
 }
 
-// work until ctx ends: a reconciliation at a time, when an object or the target has changed or the last one asked for another.
+// work until ctx ends: a reconciliation at a time, when an object or the target has changed or the last one asked for
+// another.
 func work(ctx context.Context, r *agent.Reconciler, wake <-chan struct{}) {
 	tick := time.NewTicker(longestRetry)
 	defer tick.Stop()

@@ -2,7 +2,8 @@
 
 // Package agenttest has a storage node for tests of what works with agents: the real agent's reconciler and the real
 // engine for SPDK, on spdktest's target. Everything that the agent says to the API server and to the target crosses a
-// Boundary of the test's, where it can be killed. What survives that is what survives on a node: the target, and its drive.
+// Boundary of the test's, where it can be killed. What survives that is what survives on a node: the target, and its
+// drive.
 package agenttest
 
 import (

@@ -11,8 +11,8 @@ import (
 	"sync"
 )
 
-// Boundary between a process and what outlives it: do carries a request out, and is called at most once. With an error the
-// process never sees an answer, whether or not do was called.
+// Boundary between a process and what outlives it: do carries a request out, and is called at most once. With an error
+// the process never sees an answer, whether or not do was called.
 type Boundary func(do func() error) error
 
 // Cross has every request of an HTTP client cross the boundary, but for watches.
@@ -39,7 +39,8 @@ type roundTripper func(*http.Request) (*http.Response, error)
 // RoundTrip implements http.RoundTripper.
 func (t roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return t(r) }
 
-// relay RPCs from a socket to the target's, each across the boundary, until ctx ends. It returns when nothing is relayed any more.
+// relay RPCs from a socket to the target's, each across the boundary, until ctx ends. It returns when nothing is
+// relayed any more.
 type relay struct {
 	listener *net.UnixListener
 	wait     sync.WaitGroup

@@ -10,8 +10,9 @@ import (
 	"github.com/weft-storage/weft/dataplane/engine"
 )
 
-// takeAway a volume from a host that still has it mounted, as when the node is given up for lost; another host gets it, or has it. From
-// the moment that is answered the first cannot write. When it comes back, the kubelet there takes down what is left.
+// takeAway a volume from a host that still has it mounted, as when the node is given up for lost; another host gets it,
+// or has it. From the moment that is answered the first cannot write. When it comes back, the kubelet there takes down
+// what is left.
 func (w *world) takeAway(v *volume) {
 	lost := v.hosts[0]
 	device, err := lost.mounter.DeviceAt(lost.mounted(v))

@@ -33,7 +33,8 @@ const (
 	halfMade             = 0xbad
 )
 
-// host is a node where pods run: its kernel and mounts outlive its node plugin, and its folder, where records are, both.
+// host is a node where pods run: its kernel and mounts outlive its node plugin, and its folder, where records are,
+// both.
 type host struct {
 	*world
 	name, uid string
@@ -77,8 +78,8 @@ func (h *host) process() *nodeLife {
 	return l
 }
 
-// ended waits for the end of a node plugin that was killed. What it was at ends at its next crossing, and a process ends when its
-// threads have left the kernel.
+// ended waits for the end of a node plugin that was killed. What it was at ends at its next crossing, and a process
+// ends when its threads have left the kernel.
 func (h *host) ended() error {
 	if h.life == nil {
 		return nil

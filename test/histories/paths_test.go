@@ -16,8 +16,8 @@ func (v *volume) transports() string {
 	return "TCP"
 }
 
-// turnRDMA off or on for a host. While it is off, the kernel tries to connect what was connected; when it is given up, that is gone, and
-// comes back by the node plugin only.
+// turnRDMA off or on for a host. While it is off, the kernel tries to connect what was connected; when it is given up,
+// that is gone, and comes back by the node plugin only.
 func (h *host) turnRDMA(off, givenUp bool) error {
 	if off == h.noRDMA {
 		return nil

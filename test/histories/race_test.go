@@ -32,7 +32,8 @@ func (w *world) together(calls ...call) []error {
 	return errs
 }
 
-// race calls that contradict each other, as late ones and those of two replicas of a sidecar do. Whatever comes of that, a last word settles it.
+// race calls that contradict each other, as late ones and those of two replicas of a sidecar do. Whatever comes of
+// that, a last word settles it.
 func (w *world) race(free *volume) {
 	which := w.rng.IntN(5)
 	v := w.newVolume(smallest, w.anyUse(), nil)

@@ -15,7 +15,8 @@ import (
 	"github.com/weft-storage/weft/csi-driver/node/nodetest"
 )
 
-// boot a host: its kernel has no connections, devices and mounts. What is in the host's folder stays, and so do attachments.
+// boot a host: its kernel has no connections, devices and mounts. What is in the host's folder stays, and so do
+// attachments.
 func (h *host) boot() (err error) {
 	if h.life != nil {
 		h.life.kill()
@@ -34,8 +35,9 @@ func (h *host) boot() (err error) {
 	return err
 }
 
-// reboot a host, in the middle of staging one more volume when there is one. Of its volumes some are mounted again with what the
-// controller told before, some have lost their pods, which the kubelet cleans up after, and some have gone elsewhere meanwhile.
+// reboot a host, in the middle of staging one more volume when there is one. Of its volumes some are mounted again with
+// what the controller told before, some have lost their pods, which the kubelet cleans up after, and some have gone
+// elsewhere meanwhile.
 func (w *world) reboot(h *host, more *volume) {
 	w.tally.reboots.Add(1)
 	if more != nil {
@@ -71,8 +73,8 @@ func (w *world) stagePart(v *volume, h *host) {
 	w.tell("  %s, and the host ends at it: %v", c.name, w.attempt(c, p))
 }
 
-// refuseDamaged: a filesystem whose superblock is lost is not made anew, though the volume may have been blank when it was attached. An
-// administrator repairs it.
+// refuseDamaged: a filesystem whose superblock is lost is not made anew, though the volume may have been blank when it
+// was attached. An administrator repairs it.
 func (w *world) refuseDamaged(v *volume, h *host) {
 	w.tell("  the superblock of %s is lost", v.id)
 	write := func(word uint64) {
@@ -85,7 +87,8 @@ func (w *world) refuseDamaged(v *volume, h *host) {
 	write(ext4Magic)
 }
 
-// mend paths as the node plugin does now and then, which also forgets what a host was told of volumes that have gone elsewhere.
+// mend paths as the node plugin does now and then, which also forgets what a host was told of volumes that have gone
+// elsewhere.
 func (h *host) mend() error {
 	c := h.onNode("mending paths", func(ctx context.Context, s *node.Service) error { return s.MendPaths(ctx) })
 	return h.attempt(c, c.on())

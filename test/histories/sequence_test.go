@@ -206,7 +206,8 @@ func (w *world) list() {
 	}
 }
 
-// agree compares objects, engine and hosts with what should be, once all are at rest, and every cluster of every volume and snapshot.
+// agree compares objects, engine and hosts with what should be, once all are at rest, and every cluster of every volume
+// and snapshot.
 func (w *world) agree() {
 	w.Helper()
 	w.tell("compare")

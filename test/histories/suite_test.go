@@ -95,7 +95,8 @@ func number(t *testing.T, variable string, otherwise int64) int64 {
 	return n
 }
 
-// TestSequences runs random sequences. Each has a seed of its own, from which it comes whole: which calls, and where they are cut.
+// TestSequences runs random sequences. Each has a seed of its own, from which it comes whole: which calls, and where
+// they are cut.
 func TestSequences(t *testing.T) {
 	seed, count := number(t, "WEFT_SEED", defaultSeed), number(t, "WEFT_SEQUENCES", defaultSequences)
 	t.Logf("%d sequences, seeds %d to %d; one alone: make test-chaos SEED=%d SEQUENCES=1", count, seed, seed+count-1, seed)

@@ -237,7 +237,8 @@ func (w *world) attach(v *volume, h *host) {
 // mount a volume that is attached.
 func (w *world) mount(v *volume, h *host) { w.bring(v, h) }
 
-// bring a volume to its pod in steps, of which mounting comes last, as far as it comes: of what is given up, the rest is taken down.
+// bring a volume to its pod in steps, of which mounting comes last, as far as it comes: of what is given up, the rest
+// is taken down.
 func (w *world) bring(v *volume, h *host, first ...func() error) {
 	for _, step := range append(first,
 		func() error { return w.stage(v, h) },

@@ -191,7 +191,8 @@ func TestDifferencesComparesOnlyWhatIsGiven(t *testing.T) {
 	}
 }
 
-// A retry of the same request fits whatever order the transports are written in; one path more, or less, is another volume.
+// A retry of the same request fits whatever order the transports are written in; one path more, or less, is another
+// volume.
 func TestDifferencesOfTransports(t *testing.T) {
 	for name, tc := range map[string]struct {
 		has, asked []v1alpha1.TransportType

@@ -332,7 +332,8 @@ func TestNearlyFullPools(t *testing.T) {
 	}
 }
 
-// More than there is may be promised where the plan says so; no volume is larger than its drive, and a nearly full drive takes nothing.
+// More than there is may be promised where the plan says so; no volume is larger than its drive, and a nearly full
+// drive takes nothing.
 func TestOverProvisioning(t *testing.T) {
 	nodes := []v1alpha1.NvmfNode{
 		node("once", pool("d", 100*gi), promising(100)),
