@@ -14,7 +14,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
@@ -245,7 +244,8 @@ func (s *Service) device(m filesystem.Mount) (fabrics.Namespace, error) {
 func (s *Service) deviceOf(volumeID string, m filesystem.Mount) (fabrics.Namespace, error) {
 	ns, err := s.device(m)
 	if err == nil && ns.NQN != v1alpha1.SubsystemNQN(volumeID) {
-		err = fmt.Errorf("%w: %s shows volume %s", errOtherVolume, m.Path, strings.TrimPrefix(ns.NQN, v1alpha1.NQNPrefix))
+		shown, _ := v1alpha1.VolumeOfSubsystem(ns.NQN) // the whole NQN, when it is not weft's
+		err = fmt.Errorf("%w: %s shows volume %s", errOtherVolume, m.Path, shown)
 	}
 	return ns, err
 }

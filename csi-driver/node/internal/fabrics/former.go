@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/go-logr/logr"
 
@@ -19,7 +18,9 @@ import (
 
 // ours tells whether a controller is one that weft made on this machine, now or as a former host.
 func (h *Host) ours(c Controller) bool {
-	return c.HostNQN == h.NQN || strings.HasPrefix(c.NQN, v1alpha1.NQNPrefix) && strings.HasPrefix(c.HostNQN, v1alpha1.HostNQNPrefix)
+	_, ofWeft := v1alpha1.VolumeOfSubsystem(c.NQN)
+	_, ofNode := v1alpha1.UUIDOfHost(c.HostNQN)
+	return c.HostNQN == h.NQN || ofWeft && ofNode
 }
 
 // isFormer tells whether a controller is one of a former host.
