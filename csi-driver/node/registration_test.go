@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	"google.golang.org/grpc"
@@ -32,6 +33,7 @@ func register(ctx context.Context, path string, ok bool) (*registerapi.PluginInf
 
 func TestRegistration(t *testing.T) {
 	g := NewWithT(t)
+	g.SetDefaultEventuallyTimeout(time.Minute)
 	dir, err := os.MkdirTemp("", "weft")
 	g.Expect(err).NotTo(HaveOccurred())
 	defer func() { _ = os.RemoveAll(dir) }()

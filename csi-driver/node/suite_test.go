@@ -242,13 +242,6 @@ func wantInTime(t testing.TB, call func(context.Context) error, words ...string)
 	}
 }
 
-// soon gives a deadline that lets work begin.
-func soon(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-	t.Cleanup(cancel)
-	return ctx
-}
-
 // programs run on this machine; but what would protect a block device does so in the constructed kernel, since files
 // stand in for those.
 type programs struct {

@@ -37,8 +37,15 @@ func TestUIDIsTriedUntilAnswered(t *testing.T) {
 }
 
 func TestUIDEndsWithItsContext(t *testing.T) {
-	_, err := node.UID(soon(t), fake.NewClientBuilder().Build(), "absent")
-	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "not found") {
+	ctx, cancel := context.WithCancel(t.Context())
+	reader := fake.NewClientBuilder().WithInterceptorFuncs(interceptor.Funcs{Get: func(
+		ctx context.Context, c client.WithWatch, key client.ObjectKey, obj client.Object, opts ...client.GetOption,
+	) error {
+		cancel()
+		return c.Get(ctx, key, obj, opts...)
+	}}).Build()
+	_, err := node.UID(ctx, reader, "absent")
+	if !errors.Is(err, context.Canceled) || !strings.Contains(err.Error(), "not found") {
 		t.Errorf("got %v", err)
 	}
 }

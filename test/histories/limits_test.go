@@ -56,11 +56,11 @@ func (w *world) checkLimits(v *volume) {
 	if v.idle() {
 		return
 	}
-	w.await("the target to serve", func() bool {
-		state, answers := w.serving()
+	var state engine.State
+	w.await("the target to serve", func() (answers bool) {
+		state, answers = w.serving()
 		return answers && len(state.Portals) > 0
 	})
-	state, _ := w.serving()
 	for _, found := range state.Volumes {
 		if string(found.ID) == v.uuid && found.QoS != v.limits {
 			w.Fatalf("volume %s is served with limits %+v, and should have %+v", v.id, found.QoS, v.limits)
