@@ -186,7 +186,7 @@ func TestCreateWithoutNodes(t *testing.T) {
 	NewWithT(t).Eventually(func() error {
 		_, err := s.CreateVolume(within(t, enough), createRequest(storage{target: bare.Name}, own(t, "w"), gi))
 		return err
-	}).Should(MatchError(And(ContainSubstring("worker-1: not capable (NoRDMADevice: no RDMA device; use TCP)"), ContainSubstring("FailedPrecondition"))))
+	}).WithTimeout(enough).Should(MatchError(And(ContainSubstring("worker-1: not capable (NoRDMADevice: no RDMA device; use TCP)"), ContainSubstring("FailedPrecondition"))))
 }
 
 func TestCreateAgain(t *testing.T) {
@@ -286,7 +286,7 @@ func TestCreateOnASilentNode(t *testing.T) {
 	st := newStorage(t, 1, 10*gi)
 	s, _ := newService(t)
 	seen(t, s, st)
-	agents.silence(st.nodes[0])
+	silence(t, st.nodes[0])
 	name := own(t, "v")
 	err := inVain(t, func(ctx context.Context) error {
 		_, err := s.CreateVolume(ctx, createRequest(st, name, gi))
@@ -312,9 +312,7 @@ func TestCreateOnASilentNode(t *testing.T) {
 		_, err := s.CreateVolume(within(t, enough), createRequest(st, name, gi))
 		done <- err
 	}()
-	if err := agents.speak(t.Context(), st.nodes[0]); err != nil {
-		t.Fatal(err)
-	}
+	agents[st.nodes[0]].Start(t.Context())
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
@@ -327,7 +325,7 @@ func TestCreateOneAtATime(t *testing.T) {
 	st := newStorage(t, 1, 10*gi)
 	s, _ := newService(t)
 	seen(t, s, st)
-	agents.silence(st.nodes[0])
+	silence(t, st.nodes[0])
 	name := own(t, "v")
 	done := make(chan error, 1)
 	go func() {
@@ -345,9 +343,7 @@ func TestCreateOneAtATime(t *testing.T) {
 		return err
 	})
 	expectError(t, err, codes.Aborted, "under way")
-	if err := agents.speak(t.Context(), st.nodes[0]); err != nil {
-		t.Fatal(err)
-	}
+	agents[st.nodes[0]].Start(t.Context())
 	if err := <-done; err != nil {
 		t.Error(err)
 	}
@@ -357,7 +353,7 @@ func TestCreateElsewhereWhenTheAgentHasNoRoom(t *testing.T) {
 	st := newStorage(t, 2, 10*gi)
 	s, _ := newService(t)
 	// What the node says it has is more than what its agent finds.
-	agents.with(st.nodes[0], func(n *agent) { n.poolBytes = gi / 2 })
+	agents[st.nodes[0]].NoRoom(true)
 	seen(t, s, st)
 	name := own(t, "v")
 	resp, err := s.CreateVolume(within(t, enough), createRequest(st, name, gi))
@@ -367,7 +363,7 @@ func TestCreateElsewhereWhenTheAgentHasNoRoom(t *testing.T) {
 	if got := volume(t, resp.Volume.VolumeId).Spec.Node; got != st.nodes[1] {
 		t.Errorf("placed on %s", got)
 	}
-	agents.with(st.nodes[1], func(n *agent) { n.poolBytes = gi })
+	agents[st.nodes[1]].NoRoom(true)
 	_, err = s.CreateVolume(within(t, enough), createRequest(st, own(t, "w"), gi))
 	expectError(t, err, codes.ResourceExhausted, st.nodes[0]+": its agent found no room", st.nodes[1]+": its agent found no room")
 	if volume(t, own(t, "w")) != nil {
@@ -381,7 +377,7 @@ func TestCreateWaitsForTheDeletionOfItsPredecessor(t *testing.T) {
 	seen(t, s, st)
 	name := newVolume(t, s, st, "v")
 	first := volume(t, name)
-	agents.silence(st.nodes[0])
+	silence(t, st.nodes[0])
 	err := inVain(t, func(ctx context.Context) error {
 		_, err := s.DeleteVolume(ctx, &csi.DeleteVolumeRequest{VolumeId: name})
 		return err
@@ -392,9 +388,7 @@ func TestCreateWaitsForTheDeletionOfItsPredecessor(t *testing.T) {
 		return err
 	})
 	expectError(t, err, codes.Unavailable, st.nodes[0], "Deleted")
-	if err := agents.speak(t.Context(), st.nodes[0]); err != nil {
-		t.Fatal(err)
-	}
+	agents[st.nodes[0]].Start(t.Context())
 	if _, err := s.CreateVolume(within(t, enough), createRequest(st, name, gi)); err != nil {
 		t.Fatal(err)
 	}
@@ -422,11 +416,10 @@ func TestCreateTwoHundredAtOnce(t *testing.T) {
 		}
 	}
 	for _, n := range st.nodes {
-		agents.with(n, func(a *agent) {
-			if len(a.volumes) != each || len(a.made) != each {
-				t.Errorf("%s holds %d volumes and made %d, want %d", n, len(a.volumes), len(a.made), each)
-			}
-		})
+		volumes, _ := holds(t, n)
+		if made := agents[n].Made(); len(volumes) != each || len(made) != each {
+			t.Errorf("%s holds %d volumes and made %d, want %d", n, len(volumes), len(made), each)
+		}
 	}
 	_, err := s.CreateVolume(within(t, enough), createRequest(st, own(t, "one-more"), gi))
 	expectError(t, err, codes.ResourceExhausted, "at most 0")
@@ -438,7 +431,7 @@ func TestCreateSurvivesARestart(t *testing.T) {
 	s, kill := newService(t)
 	seen(t, s, st)
 	for _, n := range st.nodes {
-		agents.silence(n)
+		silence(t, n)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	var wg sync.WaitGroup
@@ -472,14 +465,12 @@ func TestCreateSurvivesARestart(t *testing.T) {
 		})
 	}
 	for _, n := range st.nodes {
-		if err := agents.speak(t.Context(), n); err != nil {
-			t.Fatal(err)
-		}
+		agents[n].Start(t.Context())
 	}
 	wg.Wait()
 	made := 0
 	for _, n := range st.nodes {
-		agents.with(n, func(a *agent) { made += len(a.made) })
+		made += len(agents[n].Made())
 	}
 	if made != count {
 		t.Errorf("%d volumes were made, want %d", made, count)
@@ -510,7 +501,7 @@ func TestCreateByTwoReplicasAtOnce(t *testing.T) {
 	wg.Wait()
 	made := 0
 	for _, n := range st.nodes {
-		agents.with(n, func(a *agent) { made += len(a.made) })
+		made += len(agents[n].Made())
 	}
 	if made != 20 {
 		t.Errorf("%d volumes were made, want 20", made)
@@ -521,7 +512,7 @@ func TestCreateWithoutADeadlineEndsWithTheCaller(t *testing.T) {
 	st := newStorage(t, 1, 10*gi)
 	s, _ := newService(t)
 	seen(t, s, st)
-	agents.silence(st.nodes[0])
+	silence(t, st.nodes[0])
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
@@ -600,9 +591,7 @@ func TestCreateBehindTheCache(t *testing.T) {
 		_, err = again(2 * gi)
 		expectError(t, err, codes.AlreadyExists, "its size is 1Gi")
 	}
-	agents.with(st.nodes[0], func(a *agent) {
-		if uuid := volume(t, id).Spec.UUID; len(a.made) != 1 || a.made[uuid] != 1 {
-			t.Errorf("made %v, want %s once", a.made, uuid)
-		}
-	})
+	if made, uuid := agents[st.nodes[0]].Made(), volume(t, id).Spec.UUID; len(made) != 1 || made[uuid] != 1 {
+		t.Errorf("made %v, want %s once", made, uuid)
+	}
 }

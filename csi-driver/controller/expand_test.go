@@ -7,8 +7,10 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	. "github.com/onsi/gomega"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -136,33 +138,23 @@ func TestExpandWhenTheNodeDecidesOtherwise(t *testing.T) {
 	seen(t, s, st)
 	id := newVolume(t, s, st, "v")
 
-	agents.silence(st.nodes[0])
+	silence(t, st.nodes[0])
 	err := inVain(t, func(ctx context.Context) error {
 		_, err := s.ControllerExpandVolume(ctx, expandRequest(id, 2*gi))
 		return err
 	})
 	expectError(t, err, codes.Unavailable, "is not Grown yet", st.nodes[0])
 
-	agents.with(st.nodes[0], func(n *agent) { n.poolBytes = gi })
-	if err := agents.speak(t.Context(), st.nodes[0]); err != nil {
-		t.Fatal(err)
-	}
+	agents[st.nodes[0]].NoRoom(true)
+	agents[st.nodes[0]].Start(t.Context())
 	_, err = s.ControllerExpandVolume(within(t, enough), expandRequest(id, 2*gi))
 	expectError(t, err, codes.ResourceExhausted, "no room", "grows by itself")
 
-	agents.with(st.nodes[0], func(n *agent) { n.poolBytes = 10 * gi })
-	if err := agents.speak(t.Context(), st.nodes[0]); err != nil {
-		t.Fatal(err)
-	}
-	// The watch may still show the refusal for a moment.
-	for range 100 {
-		if _, err = s.ControllerExpandVolume(within(t, enough), expandRequest(id, 2*gi)); err == nil {
-			break
-		}
-	}
-	if err != nil {
-		t.Error(err)
-	}
+	agents[st.nodes[0]].NoRoom(false)
+	NewWithT(t).Eventually(func() error { // until the agent has tried again, the refusal stands
+		_, err := s.ControllerExpandVolume(within(t, enough), expandRequest(id, 2*gi))
+		return err
+	}).WithTimeout(enough).WithPolling(10 * time.Millisecond).Should(Succeed())
 	if got := volume(t, id); got.Spec.Size.Value() != 2*gi || got.Status.Size.Value() != 2*gi || got.Spec.Node != st.nodes[0] {
 		t.Errorf("got %v", got.Spec)
 	}

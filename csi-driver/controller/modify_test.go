@@ -57,8 +57,8 @@ func TestModify(t *testing.T) {
 	}
 	expect("no limits", nil)
 
-	agents.with(st.nodes[0], func(n *agent) { n.unlimited = true })
-	expectError(t, modify(map[string]string{"iops": "1000"}), codes.InvalidArgument, "this version cannot")
+	agents[st.nodes[0]].NoLimits()
+	expectError(t, modify(map[string]string{"iops": "1000"}), codes.InvalidArgument, "knows no limits of volumes")
 	id = "unknown"
 	expectError(t, modify(nil), codes.NotFound)
 	id = ""
@@ -72,7 +72,7 @@ func TestModifyOnTheKernelsTarget(t *testing.T) {
 	id := newVolume(t, s, st, "v")
 	_, err := s.ControllerModifyVolume(within(t, enough), &csi.ControllerModifyVolumeRequest{VolumeId: id, MutableParameters: map[string]string{"iops": "1000"}})
 	expectError(t, err, codes.InvalidArgument, st.target, "engine Nvmet", "take the limits out")
-	agents.silence(st.nodes[0])
+	silence(t, st.nodes[0])
 	_, err = s.ControllerModifyVolume(within(t, enough), &csi.ControllerModifyVolumeRequest{VolumeId: id})
 	if err != nil {
 		t.Errorf("no limits are no change: %v", err)

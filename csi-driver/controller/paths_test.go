@@ -76,7 +76,7 @@ func TestVolumeOverBothTransports(t *testing.T) {
 		}
 		got, err := publishcontext.Decode(resp.PublishContext)
 		if diff := cmp.Diff([]v1alpha1.Portal{
-			{Transport: v1alpha1.TransportTCP, Address: "10.0.0.1", Port: 4420}, {Transport: v1alpha1.TransportRDMA, Address: "10.0.0.1", Port: 4421},
+			{Transport: v1alpha1.TransportRDMA, Address: "10.0.0.1", Port: 4421}, {Transport: v1alpha1.TransportTCP, Address: "10.0.0.1", Port: 4420},
 		}, got.Portals); err != nil || diff != "" {
 			t.Errorf("%v: %s", err, diff)
 		}

@@ -10,7 +10,6 @@ import (
 	"strings"
 	"sync"
 	"testing"
-	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/google/go-cmp/cmp"
@@ -100,7 +99,7 @@ func TestPublishTellsWhetherAVolumeMayBeFormatted(t *testing.T) {
 	if c := publish(t, s, id, nodeID); !c.Blank || c.AllowFormat {
 		t.Errorf("a new volume: %+v", c)
 	}
-	agents.with(st.nodes[0], func(n *agent) { n.volumes[uuid].written = true })
+	markWritten(t, st.nodes[0], uuid)
 	unpublish(t, s, id, nodeID)
 	if c := publish(t, s, id, nodeID); c.Blank || c.AllowFormat {
 		t.Errorf("a written volume: %+v", c)
@@ -173,7 +172,9 @@ func TestPublishTellsWhetherACopyMayBeFormatted(t *testing.T) {
 	id := newVolume(t, s, st, "v")
 	uuid := volume(t, id).Spec.UUID
 	for _, written := range []bool{false, true} {
-		agents.with(st.nodes[0], func(n *agent) { n.volumes[uuid].written = written })
+		if written {
+			markWritten(t, st.nodes[0], uuid)
+		}
 		req := createRequest(st, own(t, fmt.Sprintf("copy-%t", written)), gi)
 		req.VolumeContentSource = ofVolume(id)
 		made, err := s.CreateVolume(within(t, enough), req)
@@ -248,7 +249,7 @@ func TestPublishToOneNodeAtATime(t *testing.T) {
 	expectError(t, err, codes.FailedPrecondition, "attached to node "+first)
 
 	// Taken off the spec, but still connected for all that is known.
-	agents.silence(st.nodes[0])
+	silence(t, st.nodes[0])
 	err = inVain(t, func(ctx context.Context) error {
 		_, err := s.ControllerUnpublishVolume(ctx, &csi.ControllerUnpublishVolumeRequest{VolumeId: id, NodeId: firstID})
 		return err
@@ -256,9 +257,7 @@ func TestPublishToOneNodeAtATime(t *testing.T) {
 	expectError(t, err, codes.Unavailable, st.nodes[0], "Detached")
 	_, err = s.ControllerPublishVolume(within(t, enough), publishRequest(id, secondID))
 	expectError(t, err, codes.FailedPrecondition, "attached to node "+first)
-	if err := agents.speak(t.Context(), st.nodes[0]); err != nil {
-		t.Fatal(err)
-	}
+	agents[st.nodes[0]].Start(t.Context())
 	unpublish(t, s, id, firstID)
 	publish(t, s, id, secondID)
 }
@@ -271,7 +270,11 @@ func TestPublishToANodeThatIsStuck(t *testing.T) {
 	attached, id := newVolume(t, s, st, "attached"), newVolume(t, s, st, "v")
 	publish(t, s, attached, nodeID)
 
-	uid := types.UID(strings.TrimPrefix(nodeID, v1alpha1.HostNQNPrefix))
+	uuid, ok := v1alpha1.UUIDOfHost(nodeID)
+	if !ok {
+		t.Fatalf("node id %s", nodeID)
+	}
+	uid := types.UID(uuid)
 	report := func() *nodetest.StuckReport {
 		return &nodetest.StuckReport{Client: api, Node: name, UID: uid, Clock: clock.RealClock{}}
 	}
@@ -342,7 +345,7 @@ func TestPublishFromASilentNode(t *testing.T) {
 	id := newVolume(t, s, st, "v")
 	publish(t, s, id, nodeID)
 	unpublish(t, s, id, nodeID)
-	agents.silence(st.nodes[0])
+	silence(t, st.nodes[0])
 	err := inVain(t, func(ctx context.Context) error {
 		_, err := s.ControllerPublishVolume(ctx, publishRequest(id, nodeID))
 		return err
@@ -359,9 +362,7 @@ func TestPublishFromASilentNode(t *testing.T) {
 		return err
 	})
 	expectError(t, err, codes.Unavailable, st.nodes[0])
-	if err := agents.speak(t.Context(), st.nodes[0]); err != nil {
-		t.Fatal(err)
-	}
+	agents[st.nodes[0]].Start(t.Context())
 	unpublish(t, s, id, nodeID)
 	publish(t, s, id, nodeID)
 }
@@ -403,7 +404,7 @@ func TestPublishSurvivesARestart(t *testing.T) {
 	id := newVolume(t, s, st, "v")
 	publish(t, s, id, nodeID)
 	unpublish(t, s, id, nodeID)
-	agents.silence(st.nodes[0])
+	silence(t, st.nodes[0])
 	err := inVain(t, func(ctx context.Context) error {
 		_, err := s.ControllerPublishVolume(ctx, publishRequest(id, nodeID))
 		return err
@@ -411,9 +412,7 @@ func TestPublishSurvivesARestart(t *testing.T) {
 	expectError(t, err, codes.Unavailable)
 	kill()
 	s, _ = newService(t)
-	if err := agents.speak(t.Context(), st.nodes[0]); err != nil {
-		t.Fatal(err)
-	}
+	agents[st.nodes[0]].Start(t.Context())
 	if c := publish(t, s, id, nodeID); !c.Blank {
 		t.Errorf("got %+v", c)
 	}
@@ -497,7 +496,7 @@ func TestUnpublishFromANodeThatRegisteredAnew(t *testing.T) {
 		t.Errorf("dismissed without knowing that the Node is gone: %v", hosts)
 	}
 
-	agents.silence(st.nodes[0])
+	silence(t, st.nodes[0])
 	for range 2 { // The second time, the host is off the spec, and connected still for all that is known.
 		err := inVain(t, func(ctx context.Context) error {
 			_, err := s.ControllerUnpublishVolume(ctx, &csi.ControllerUnpublishVolumeRequest{VolumeId: id, NodeId: newID})
@@ -505,9 +504,7 @@ func TestUnpublishFromANodeThatRegisteredAnew(t *testing.T) {
 		})
 		expectError(t, err, codes.Unavailable, st.nodes[0], "Detached")
 	}
-	if err := agents.speak(t.Context(), st.nodes[0]); err != nil {
-		t.Fatal(err)
-	}
+	agents[st.nodes[0]].Start(t.Context())
 	unpublish(t, s, id, newID)
 	if hosts := admitted(volume(t, id)); len(hosts) != 0 {
 		t.Errorf("admitted: %v", hosts)
@@ -563,13 +560,17 @@ func TestDelete(t *testing.T) {
 	s, _ := newService(t)
 	seen(t, s, st)
 	host, nodeID := newHost(t, s, "host")
-	remove := func(id string, d time.Duration) error {
-		_, err := s.DeleteVolume(within(t, d), &csi.DeleteVolumeRequest{VolumeId: id})
+	removeWithin := func(ctx context.Context, id string) error {
+		_, err := s.DeleteVolume(ctx, &csi.DeleteVolumeRequest{VolumeId: id})
 		return err
 	}
-	expectError(t, remove("", enough), codes.InvalidArgument, "no volume id")
+	remove := func(id string) error { return removeWithin(within(t, enough), id) }
+	removeInVain := func(id string) error {
+		return inVain(t, func(ctx context.Context) error { return removeWithin(ctx, id) })
+	}
+	expectError(t, remove(""), codes.InvalidArgument, "no volume id")
 	for _, id := range []string{"unknown", "../etc", strings.Repeat("x", 300)} {
-		if err := remove(id, enough); err != nil {
+		if err := remove(id); err != nil {
 			t.Errorf("%s: %v", id, err)
 		}
 	}
@@ -577,14 +578,14 @@ func TestDelete(t *testing.T) {
 	id := newVolume(t, s, st, "v")
 	uuid := volume(t, id).Spec.UUID
 	publish(t, s, id, nodeID)
-	expectError(t, remove(id, enough), codes.FailedPrecondition, "attached to node "+host)
+	expectError(t, remove(id), codes.FailedPrecondition, "attached to node "+host)
 	if volume(t, id).DeletionTimestamp != nil {
 		t.Error("an attached volume is being deleted")
 	}
 	unpublish(t, s, id, nodeID)
 
-	agents.silence(st.nodes[0])
-	expectError(t, remove(id, short), codes.Unavailable, id, st.nodes[0], "Deleted")
+	silence(t, st.nodes[0])
+	expectError(t, removeInVain(id), codes.Unavailable, id, st.nodes[0], "Deleted")
 	if v := volume(t, id); v == nil || v.DeletionTimestamp == nil {
 		t.Errorf("the object is not being deleted: %+v", v)
 	}
@@ -593,23 +594,19 @@ func TestDelete(t *testing.T) {
 		return err
 	})
 	expectError(t, err, codes.FailedPrecondition, "being deleted")
-	expectError(t, remove(id, short), codes.Unavailable, st.nodes[0])
-	if err := agents.speak(t.Context(), st.nodes[0]); err != nil {
-		t.Fatal(err)
-	}
+	expectError(t, removeInVain(id), codes.Unavailable, st.nodes[0])
+	agents[st.nodes[0]].Start(t.Context())
 	for range 2 {
-		if err := remove(id, enough); err != nil {
+		if err := remove(id); err != nil {
 			t.Error(err)
 		}
 	}
 	if volume(t, id) != nil {
 		t.Error("answered before the object was gone")
 	}
-	agents.with(st.nodes[0], func(n *agent) {
-		if n.volumes[uuid] != nil {
-			t.Error("the engine still has the volume")
-		}
-	})
+	if volumes, _ := holds(t, st.nodes[0]); slices.Contains(volumes, uuid) {
+		t.Error("the engine still has the volume")
+	}
 }
 
 func TestDeleteMakesRoom(t *testing.T) {

@@ -17,7 +17,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilexec "k8s.io/utils/exec"
 
-	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/csi-driver/internal/csitest"
 	"github.com/weft-storage/weft/csi-driver/internal/server"
 	"github.com/weft-storage/weft/csi-driver/node"
@@ -26,7 +25,7 @@ import (
 
 var sanityRan sync.Once
 
-// TestSanity runs csi-sanity on controller and node service together: a real API server, the test's agents, a
+// TestSanity runs csi-sanity on controller and node service together: a real API server, agents on engines in memory, a
 // constructed kernel, and the machine's own filesystem programs.
 func TestSanity(t *testing.T) {
 	sanityRan.Do(func() { runSanity(t) }) // Ginkgo runs once in a process
@@ -42,7 +41,7 @@ func runSanity(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	nodeService := newNodeService(t, dir, string(host.UID))
+	nodeService := newNodeService(t, st, dir, string(host.UID))
 	endpoint := "unix://" + dir + "/csi.sock"
 	serveAll(t, endpoint, s, nodeService)
 
@@ -55,8 +54,8 @@ func runSanity(t *testing.T) {
 	csitest.Run(t, &config)
 }
 
-// newNodeService on a kernel that sees what the agents serve.
-func newNodeService(t *testing.T, dir, uid string) *node.Service {
+// newNodeService on a kernel that sees what the storage nodes serve.
+func newNodeService(t *testing.T, st storage, dir, uid string) *node.Service {
 	t.Helper()
 	kernel, err := nodetest.NewKernel(filepath.Join(dir, "root"))
 	if err != nil {
@@ -66,20 +65,14 @@ func newNodeService(t *testing.T, dir, uid string) *node.Service {
 	if err != nil {
 		t.Fatal(err)
 	}
-	agents.onServe(func(vol *v1alpha1.NvmfVolume) {
-		subsystem := nodetest.Subsystem{
-			NQN:        vol.Status.NQN,
-			Portals:    []string{"10.0.0.1:4420"},
-			Namespaces: []nodetest.Namespace{{NGUID: vol.Status.NGUID, SizeBytes: vol.Status.Size.Value()}},
-		}
-		for _, h := range vol.Status.Hosts {
-			subsystem.Hosts = append(subsystem.Hosts, h.NQN)
-		}
-		if err := kernel.Serve(subsystem); err != nil {
-			t.Error(err)
-		}
-	})
-	t.Cleanup(func() { agents.onServe(nil) })
+	for _, name := range st.nodes {
+		agents[name].OnServe(func(served nodetest.Subsystem) {
+			if err := kernel.Serve(served); err != nil {
+				t.Error(err)
+			}
+		})
+		t.Cleanup(func() { agents[name].OnServe(nil) })
+	}
 	return nodetest.NewService(nodetest.Config{
 		UID: uid, Root: kernel.Root, Records: filepath.Join(dir, "staged"), Kernel: kernel, Mounter: mounter, Programs: utilexec.New(),
 	})

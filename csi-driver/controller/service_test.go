@@ -132,7 +132,7 @@ func TestExplanationsArriveBeforeTheDeadline(t *testing.T) {
 	st := newStorage(t, 1, 10*gi)
 	s, _ := newService(t)
 	seen(t, s, st)
-	agents.silence(st.nodes[0])
+	silence(t, st.nodes[0])
 	socket := filepath.Join(t.TempDir(), "csi.sock")
 	listener, err := (&net.ListenConfig{}).Listen(t.Context(), "unix", socket)
 	if err != nil {
@@ -153,7 +153,10 @@ func TestExplanationsArriveBeforeTheDeadline(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = conn.Close() })
-	_, err = csi.NewControllerClient(conn).CreateVolume(within(t, 2*short), createRequest(st, own(t, "v"), gi))
+	err = inVain(t, func(ctx context.Context) error {
+		_, err := csi.NewControllerClient(conn).CreateVolume(ctx, createRequest(st, own(t, "v"), gi))
+		return err
+	})
 	expectError(t, err, codes.Unavailable, st.nodes[0])
 }
 

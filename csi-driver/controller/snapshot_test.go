@@ -5,6 +5,7 @@ package controller
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 	"testing"
 
@@ -111,7 +112,7 @@ func TestSnapshotOfASilentNode(t *testing.T) {
 	s, _ := newService(t)
 	seen(t, s, st)
 	id := newVolume(t, s, st, "v")
-	agents.silence(st.nodes[0])
+	silence(t, st.nodes[0])
 	req := snapshotRequest(t, "snap", id)
 	err := inVain(t, func(ctx context.Context) error { _, err := s.CreateSnapshot(ctx, req); return err })
 	expectError(t, err, codes.Unavailable, st.nodes[0], "has not reported")
@@ -131,9 +132,9 @@ func TestCopies(t *testing.T) {
 	seen(t, s, st)
 	id := newVolume(t, s, st, "v")
 	home := volume(t, id).Spec.Node
+	markWritten(t, home, volume(t, id).Spec.UUID)
 	snap := newSnapshot(t, s, "snap", id)
 	_, nodeID := newHost(t, s, "host")
-	agents.with(home, func(n *agent) { n.volumes[volume(t, id).Spec.UUID].written = true })
 	for name, tc := range map[string]struct {
 		source *csi.VolumeContentSource
 		sizes  *csi.CapacityRange
@@ -196,7 +197,7 @@ func TestACopyWhoseSourceWentAway(t *testing.T) {
 	seen(t, s, st)
 	id := newVolume(t, s, st, "v")
 	snap := newSnapshot(t, s, "snap", id).SnapshotId
-	agents.with(st.nodes[0], func(n *agent) { n.sourceless = true })
+	agents[st.nodes[0]].NoSources()
 
 	// What the agent does not find may still come, while the API server has it or does not say.
 	await := func(name string, source *csi.VolumeContentSource) *csi.CreateVolumeRequest {
@@ -219,6 +220,11 @@ func TestACopyWhoseSourceWentAway(t *testing.T) {
 		}
 	}
 
+	// An agent keeps a source that it has until all copies are made; one that is lost it lets go.
+	volumes, snapshots := holds(t, st.nodes[0])
+	for _, uuid := range slices.Concat(volumes, snapshots) {
+		agents[st.nodes[0]].Lose(uuid)
+	}
 	if _, err := s.DeleteSnapshot(within(t, enough), &csi.DeleteSnapshotRequest{SnapshotId: snap}); err != nil {
 		t.Fatal(err)
 	}
@@ -253,11 +259,12 @@ func TestSnapshotsCountAsPromised(t *testing.T) {
 	s, _ := newService(t)
 	seen(t, s, st)
 	id := newVolume(t, s, st, "v")
+	markWritten(t, st.nodes[0], volume(t, id).Spec.UUID)
 	for _, name := range []string{"a", "b"} {
 		newSnapshot(t, s, name, id)
 	}
 	resp, err := s.GetCapacity(t.Context(), &csi.GetCapacityRequest{Parameters: map[string]string{"target": st.target}})
-	if want := 9*gi - 2*snapshotBytes; err != nil || resp.AvailableCapacity != want {
+	if want := 9*gi - 2*writtenBytes; err != nil || resp.AvailableCapacity != want {
 		t.Errorf("got %v, %v; want %d", resp, err, want)
 	}
 }
@@ -280,9 +287,7 @@ func TestOneSnapshotForCallsAtOnce(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	agents.with(st.nodes[0], func(n *agent) {
-		if len(n.snapshots) != 1 {
-			t.Errorf("%d snapshots were made", len(n.snapshots))
-		}
-	})
+	if _, snapshots := holds(t, st.nodes[0]); len(snapshots) != 1 {
+		t.Errorf("%d snapshots were made", len(snapshots))
+	}
 }

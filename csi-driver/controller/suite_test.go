@@ -30,14 +30,17 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/test/agenttest"
 )
 
 // One API server for all tests; each uses names of its own.
 var (
 	restConfig *rest.Config
 	api        client.Client
-	agents     *agentSet
 )
+
+// agents of the storage nodes, by the node's name.
+var agents = map[string]*agenttest.Memory{}
 
 func TestMain(m *testing.M) {
 	code, err := runSuite(m)
@@ -75,11 +78,6 @@ func runSuite(m *testing.M) (code int, err error) {
 		}
 	}
 	if api, err = client.New(restConfig, client.Options{Scheme: scheme}); err != nil {
-		return 1, err
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	if agents, err = startAgents(ctx, restConfig, scheme); err != nil {
 		return 1, err
 	}
 	return m.Run(), nil
@@ -149,6 +147,9 @@ func own(t testing.TB, name string) string {
 
 const gi = int64(1) << 30
 
+// poolDevice is the file of each node's pool.
+const poolDevice = "/var/lib/weft/pool.img"
+
 // storage is a target with nodes, each with one pool.
 type storage struct {
 	target string
@@ -171,7 +172,7 @@ func newStorageOf(t testing.TB, change func(*v1alpha1.NvmfTarget), nodes int, po
 		ObjectMeta: metav1.ObjectMeta{Name: st.target},
 		Spec: v1alpha1.NvmfTargetSpec{
 			Engine: v1alpha1.EngineNvmet, NodeSelector: metav1.LabelSelector{MatchLabels: map[string]string{"weft.storage/target": st.target}},
-			Devices: v1alpha1.Devices{File: &v1alpha1.DeviceFile{Path: "/var/lib/weft/pool.img", Size: resource.MustParse("1Gi")}},
+			Devices: v1alpha1.Devices{File: &v1alpha1.DeviceFile{Path: poolDevice, Size: resource.MustParse("1Gi")}},
 		},
 	}
 	for i, tr := range transports {
@@ -198,19 +199,50 @@ func (st *storage) addNodes(t testing.TB, target *v1alpha1.NvmfTarget, nodes int
 			})
 		}
 		create(t, node)
-		agents.add(name, poolBytes)
 		setNodeStatus(t, name, func(s *v1alpha1.NvmfNodeStatus) {
 			s.Pools = []v1alpha1.PoolStatus{{Device: poolDevice, Ready: true, Total: resource.NewQuantity(poolBytes, resource.BinarySI)}}
 			s.Conditions = []metav1.Condition{condition(v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonAsExpected, "")}
 		})
+		agents[name] = agenttest.NewMemory(restConfig, name, poolDevice, poolBytes)
+		agents[name].Start(t.Context())
+		t.Cleanup(func() { silence(t, name) })
 	}
+}
+
+// silence a storage node's agent; what it made goes on.
+func silence(t testing.TB, node string) {
+	t.Helper()
+	if err := agents[node].Stop(); err != nil {
+		t.Error(err)
+	}
+}
+
+// writtenBytes of a volume that markWritten was called for.
+const writtenBytes = 1 << 20
+
+// markWritten has a host write to a volume, by its UUID.
+func markWritten(t testing.TB, node, uuid string) {
+	t.Helper()
+	if err := agents[node].MarkWritten(uuid, writtenBytes); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// holds says which volumes and snapshots a node's engine has, by UUID.
+func holds(t testing.TB, node string) (volumes, snapshots []string) {
+	t.Helper()
+	volumes, snapshots, err := agents[node].Holds(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return volumes, snapshots
 }
 
 func condition(kind string, s metav1.ConditionStatus, reason, message string) metav1.Condition {
 	return metav1.Condition{Type: kind, Status: s, Reason: reason, Message: message, LastTransitionTime: metav1.Now()}
 }
 
-// setPlan plays the operator. It retries when an agent wrote in between.
+// setPlan plays the operator. It tries again when another write came in between.
 func setPlan(t testing.TB, name string, change func(*v1alpha1.Plan)) {
 	t.Helper()
 	NewWithT(t).Eventually(func() error {
@@ -220,7 +252,7 @@ func setPlan(t testing.TB, name string, change func(*v1alpha1.Plan)) {
 		}
 		change(node.Spec.Plan)
 		return api.Update(t.Context(), &node)
-	}).Should(Succeed())
+	}).WithTimeout(enough).Should(Succeed())
 }
 
 func setNodeStatus(t testing.TB, name string, change func(*v1alpha1.NvmfNodeStatus)) {

@@ -298,7 +298,7 @@ func TestVolumeLost(t *testing.T) {
 	r := l.agent()
 	l.reconcile(r)
 	l.Expect(l.target.Unexport(t.Context(), []string{v1alpha1.NQNPrefix + l.name(1)})).To(HaveExactElements(BeNil()))
-	l.target.LoseVolume(id(1))
+	l.target.Lose(id(1))
 	l.reconcile(r)
 	l.Expect(l.says(1)).To(Equal(map[string]string{"Created": "True/AsExpected", "Exported": "False/VolumeLost", "Degraded": "True/VolumeLost", "QoSApplied": "Unknown/VolumeLost", "Ready": "False/VolumeLost"}))
 	l.Expect(l.events).To(ContainElement(HavePrefix("Warning VolumeLost ")))

@@ -59,7 +59,14 @@ func (n *Node) RunAgent(ctx context.Context, config *rest.Config, b Boundary) er
 	defer e.Close()
 	config = rest.CopyConfig(config)
 	config.Wrap(b.Cross)
-	objects, reader, err := n.objects(config)
+	return reconcileNode(ctx, config, n.Name, e, func(c client.Client) client.Client { return c })
+}
+
+// reconcileNode with an engine, until ctx ends. The agent reads and writes through what wrap makes of its client.
+func reconcileNode(ctx context.Context, config *rest.Config, name string, e engine.Engine, wrap func(client.Client) client.Client) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	objects, reader, err := objectsOf(config, name)
 	if err != nil {
 		return err
 	}
@@ -73,7 +80,7 @@ func (n *Node) RunAgent(ctx context.Context, config *rest.Config, b Boundary) er
 	}
 	targets := agent.NewTargetWatch(clock.RealClock{})
 	r := agent.NewReconciler(agent.Config{
-		NodeName: n.Name, Client: objects, Recorder: silent{}, Inventory: inventory{}, Targets: targets, Metrics: metrics, Clock: clock.RealClock{},
+		NodeName: name, Client: wrap(objects), Recorder: silent{}, Inventory: inventory{}, Targets: targets, Metrics: metrics, Clock: clock.RealClock{},
 		Engines: func(v1alpha1.Engine) (engine.Engine, error) { return e, nil }, Resync: resync,
 	})
 	ended := make(chan error, 2)
@@ -86,8 +93,8 @@ func (n *Node) RunAgent(ctx context.Context, config *rest.Config, b Boundary) er
 	return errors.Join(<-ended, <-ended)
 }
 
-// objects of the node, as the agent reads and writes them.
-func (n *Node) objects(config *rest.Config) (client.Client, cache.Cache, error) {
+// objectsOf a node, as its agent reads and writes them.
+func objectsOf(config *rest.Config, node string) (client.Client, cache.Cache, error) {
 	scheme := runtime.NewScheme()
 	if err := v1alpha1.AddToScheme(scheme); err != nil {
 		return nil, nil, err
@@ -96,7 +103,7 @@ func (n *Node) objects(config *rest.Config) (client.Client, cache.Cache, error) 
 	if err != nil {
 		return nil, nil, err
 	}
-	options := agent.CacheOptions(n.Name)
+	options := agent.CacheOptions(node)
 	options.Scheme, options.HTTPClient = scheme, transport
 	reader, err := cache.New(config, options)
 	if err != nil {

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package agenttest has a storage node for tests of what works with agents: the real agent's reconciler and the real
-// engine for SPDK, on spdktest's target. Everything that the agent says to the API server and to the target crosses a
-// Boundary of the test's, where it can be killed. What survives that is what survives on a node: the target, and its
-// drive.
+// Package agenttest has storage nodes for tests of what works with agents. Each runs the real agent's reconciler.
+//
+// A Node has the real engine for SPDK, on spdktest's target. Everything that its agent says to the API server and to
+// the target crosses a Boundary of the test's, where it can be killed. What survives that is what survives on a node:
+// the target, and its drive.
+//
+// A Memory has enginetest's engine, where a test orders faults, and does not report on the node itself: the test does.
 package agenttest
 
 import (

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -32,6 +33,9 @@ const (
 	ext4Magic            = 0xef53
 	halfMade             = 0xbad
 )
+
+// rdmaPortal of the storage node, as hosts address it.
+var rdmaPortal = net.JoinHostPort(agenttest.RDMA.Address, strconv.Itoa(int(agenttest.RDMA.Port)))
 
 // host is a node where pods run: its kernel and mounts outlive its node plugin, and its folder, where records are,
 // both.
@@ -130,21 +134,10 @@ func (h *host) look() error {
 		return nil // what was known of it stays
 	}
 	served := map[string]bool{}
-	for _, x := range state.Exports {
-		s := nodetest.Subsystem{NQN: x.NQN, Hosts: x.Hosts}
-		served[x.NQN] = true
-		for _, p := range x.Portals {
-			if h.noRDMA && p == agenttest.RDMA {
-				continue
-			}
-			s.Portals = append(s.Portals, p.Address+":"+strconv.Itoa(int(p.Port)))
-		}
-		for _, ns := range x.Namespaces {
-			i := slices.IndexFunc(state.Volumes, func(v engine.Volume) bool { return v.ID == ns.Volume })
-			if i < 0 {
-				continue
-			}
-			s.Namespaces = append(s.Namespaces, nodetest.Namespace{NGUID: ns.Volume.NGUID(), SizeBytes: state.Volumes[i].SizeBytes})
+	for _, s := range agenttest.Subsystems(state) {
+		served[s.NQN] = true
+		if h.noRDMA {
+			s.Portals = slices.DeleteFunc(s.Portals, func(p string) bool { return p == rdmaPortal })
 		}
 		if err := h.kernel.Serve(s); err != nil {
 			return err

@@ -110,12 +110,13 @@ func (e *Engine) BreakDevice(path string, err error) {
 	e.devices[path].err = err
 }
 
-// LoseVolume takes a volume away behind the engine's back.
-func (e *Engine) LoseVolume(id engine.ID) {
+// Lose a volume or snapshot behind the engine's back.
+func (e *Engine) Lose(id engine.ID) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for _, d := range e.devices {
 		delete(d.volumes, id)
+		delete(d.snapshots, id)
 	}
 }
 
