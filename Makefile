@@ -154,7 +154,7 @@ define spdk-in-machine
 	$(GO) test -c -tags lab -o .lab-machine/share/spdk.test ./dataplane/engine/spdk
 	$(spdk-to-machine)
 	$(MACHINE) exec node1 -- env WEFT_SPDK_TARGET=/var/tmp/spdk/nvmf_tgt /host-share/spdk.test -test.v -test.timeout 25m -test.run 'TestConformance|TestMounted|TestRefill|TestPools'
-	$(GO) test -c -tags lab -o .lab-machine/share/launch.test ./dataplane/cmd/weft-launch
+	$(GO) test -c -tags lab -o .lab-machine/share/launch.test ./dataplane/launch
 	$(drives-in-machine)
 	$(MACHINE) down
 	$(MACHINE) up --nodes 1 --no-cluster --iommu --memory $(SPDK_MEMORY)

@@ -22,13 +22,12 @@ import (
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/inventory"
 	"github.com/weft-storage/weft/dataplane/launch"
-	"github.com/weft-storage/weft/dataplane/launch/launchtest"
 )
 
 // A start of the launcher on a node of its own.
 type start struct {
 	*WithT
-	node    *launchtest.Node
+	node    *node
 	machine launch.Machine
 	options launch.Options
 	log     *bytes.Buffer
@@ -38,7 +37,7 @@ type start struct {
 
 func newStart(t *testing.T) *start {
 	t.Helper()
-	s := &start{WithT: NewWithT(t), node: launchtest.New(t), log: &bytes.Buffer{}}
+	s := &start{WithT: NewWithT(t), node: newNode(t), log: &bytes.Buffer{}}
 	s.machine = launch.Machine{
 		Root:        s.node.Root,
 		Affinity:    func() ([]int, error) { return []int{0, 1, 2, 3, 4, 5, 6, 7}, nil },
@@ -90,12 +89,12 @@ func TestKernelDriver(t *testing.T) {
 		"ordinary":    {func(s *start) { s.options.Hugepages = v1alpha1.HugepagesDisabled }, "-m 0x3c -s 1024 -r SOCKET --wait-for-rpc --num-trace-entries 0 --no-huge --no-pci"},
 		"large pages": {largePages, "-m 0x3c -s 1024 -r SOCKET --wait-for-rpc --num-trace-entries 0 --huge-dir /dev/huge1G --no-pci"},
 		"the pod's own": {func(s *start) {
-			s.node.Mounts(launchtest.Hugetlbfs("/dev/hugepages", "2M"), launchtest.Hugetlbfs("/hugepages", "2M"))
+			s.node.Mounts(Hugetlbfs("/dev/hugepages", "2M"), Hugetlbfs("/hugepages", "2M"))
 		}, "-m 0x3c -s 1024 -r SOCKET --wait-for-rpc --num-trace-entries 0 --huge-dir /hugepages --no-pci"},
 		"the pod's own over the node's": {func(s *start) {
 			s.options.Hugepages = v1alpha1.Hugepages1Gi
 			s.node.Pages("hugepages-1048576kB", 4, 1)
-			s.node.Mounts(launchtest.Hugetlbfs("/dev/hugepages", "2M"), launchtest.Hugetlbfs("/dev/hugepages", "1024M"))
+			s.node.Mounts(Hugetlbfs("/dev/hugepages", "2M"), Hugetlbfs("/dev/hugepages", "1024M"))
 		}, "-m 0x3c -s 1024 -r SOCKET --wait-for-rpc --num-trace-entries 0 --huge-dir /dev/hugepages --no-pci"},
 		"many CPUs": {func(s *start) {
 			s.options.CoreMask = "0x30000000000000000000"
@@ -115,7 +114,7 @@ func TestKernelDriver(t *testing.T) {
 
 func largePages(s *start) {
 	s.options.Hugepages = v1alpha1.Hugepages1Gi
-	s.node.Mounts(launchtest.Hugetlbfs("/dev/huge1G", "1024M"), launchtest.Hugetlbfs("/dev/hugepages", "2M"))
+	s.node.Mounts(Hugetlbfs("/dev/huge1G", "1024M"), Hugetlbfs("/dev/hugepages", "2M"))
 	s.node.Pages("hugepages-1048576kB", 4, 1)
 }
 
@@ -219,15 +218,15 @@ func TestHugepages(t *testing.T) {
 		"none of that size": {func(s *start) { s.node.Remove("sys/kernel/mm/hugepages/hugepages-2048kB") },
 			[]string{"no pages of 2Mi", "hugepagesz=2M"}},
 		"not mounted": {func(s *start) { s.node.Mounts() }, []string{"no hugetlbfs with pages of 2Mi", "medium HugePages-2Mi", "mount -t hugetlbfs -o pagesize=2M"}},
-		"mounted with another size": {func(s *start) { s.node.Mounts(launchtest.Hugetlbfs("/dev/hugepages", "1024M")) },
+		"mounted with another size": {func(s *start) { s.node.Mounts(Hugetlbfs("/dev/hugepages", "1024M")) },
 			[]string{"no hugetlbfs with pages of 2Mi"}},
 		"hidden by a mount with another size": {func(s *start) {
-			s.node.Mounts(launchtest.Hugetlbfs("/dev/hugepages", "2M"), launchtest.Hugetlbfs("/dev/hugepages", "1024M"))
+			s.node.Mounts(Hugetlbfs("/dev/hugepages", "2M"), Hugetlbfs("/dev/hugepages", "1024M"))
 		}, []string{"no hugetlbfs with pages of 2Mi"}},
 		"mounted read-only": {func(s *start) {
-			s.node.Mounts(strings.Replace(launchtest.Hugetlbfs("/dev/hugepages", "2M"), " rw,", " ro,", 1))
+			s.node.Mounts(strings.Replace(Hugetlbfs("/dev/hugepages", "2M"), " rw,", " ro,", 1))
 		}, []string{"no hugetlbfs with pages of 2Mi"}},
-		"a mount too small": {func(s *start) { s.node.Mounts(launchtest.Hugetlbfs("/dev/hugepages", "2M") + ",size=536870912") },
+		"a mount too small": {func(s *start) { s.node.Mounts(Hugetlbfs("/dev/hugepages", "2M") + ",size=536870912") },
 			[]string{"no hugetlbfs with pages of 2Mi"}},
 		"not allowed": {func(s *start) {
 			s.node.Write("sys/fs/cgroup/hugetlb.2MB.max", "536870912")

@@ -6,18 +6,10 @@ package main
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"log/slog"
 	"os"
 	"os/signal"
-	"strings"
 	"syscall"
-	"time"
 
-	"github.com/spf13/cobra"
-
-	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/launch"
 )
 
@@ -26,87 +18,7 @@ var version = "development"
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	err := command().ExecuteContext(ctx)
+	code := launch.Main(ctx, version, os.Stderr)
 	stop()
-	if err == nil {
-		return
-	}
-	fmt.Fprintln(os.Stderr, "weft-launch:", strings.ReplaceAll(err.Error(), "\n", "; "))
-	var ended *launch.ExitError
-	if errors.As(err, &ended) {
-		os.Exit(ended.Code)
-	}
-	os.Exit(1)
-}
-
-func command() *cobra.Command {
-	cmd := &cobra.Command{
-		Use:           "weft-launch",
-		Short:         "Start SPDK's NVMe-oF target on a node that can hold it",
-		Version:       version,
-		SilenceUsage:  true,
-		SilenceErrors: true,
-	}
-	cmd.AddCommand(runCommand(), probeCommand())
-	return cmd
-}
-
-func runCommand() *cobra.Command {
-	var options launch.Options
-	var machine launch.Machine
-	var hugepages, driver, reasonFile string
-	cmd := &cobra.Command{
-		Use:   "run",
-		Short: "Check CPUs, memory and drives, then start nvmf_tgt",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			options.Hugepages, options.Driver = v1alpha1.Hugepages(hugepages), v1alpha1.DriveDriver(driver)
-			machine.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
-			err := launch.Run(cmd.Context(), machine, options)
-			var ended *launch.ExitError
-			if err == nil || errors.As(err, &ended) || cmd.Context().Err() != nil {
-				return err
-			}
-			if writeErr := launch.WriteReason(reasonFile, err); writeErr != nil {
-				machine.Log.Error("the reason cannot be told", "error", writeErr)
-			}
-			return err
-		},
-	}
-	flags := cmd.Flags()
-	flags.StringVar(&options.Socket, "socket", "/run/weft/spdk.sock", "path of nvmf_tgt's JSON-RPC socket; its folder becomes root's alone")
-	flags.StringVar(&options.CoreMask, "core-mask", "", "mask of the CPUs to run on, such as 0x3c; those that the container was not given are left out")
-	flags.Int64Var(&options.MemoryBytes, "memory-bytes", 0, "memory that nvmf_tgt takes, in bytes")
-	flags.StringVar(&hugepages, "hugepages", string(v1alpha1.Hugepages2Mi), "size of the pages that hold it: 2Mi, 1Gi or Disabled")
-	flags.BoolVar(&options.Interrupt, "interrupt", false, "let reactors sleep until there is work, rather than poll")
-	flags.StringVar(&driver, "driver", string(v1alpha1.DriverKernel), "who drives the drives: Kernel, VFIO or UIO")
-	flags.StringArrayVar(&options.PCIAddresses, "pci", nil, "PCI address of a drive to take from the kernel, such as 0000:5e:00.0; once for each")
-	flags.StringVar(&options.Target, "target", "nvmf_tgt", "SPDK's target: a path, or a name to look up in PATH")
-	flags.StringVar(&reasonFile, "reason-file", "/dev/termination-log", "file that gets the reason of a refusal as JSON")
-	flags.StringVar(&machine.Root, "root", "/", "filesystem that holds /sys, /proc and /dev")
-	_ = flags.MarkHidden("root") // for tests
-	return cmd
-}
-
-func probeCommand() *cobra.Command {
-	var socket string
-	var timeout time.Duration
-	cmd := &cobra.Command{
-		Use:   "probe",
-		Short: "Ask whether nvmf_tgt answers",
-		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
-			defer cancel()
-			answer, err := launch.Probe(ctx, socket)
-			if err != nil {
-				return err
-			}
-			_, err = fmt.Fprintln(cmd.OutOrStdout(), answer)
-			return err
-		},
-	}
-	cmd.Flags().StringVar(&socket, "socket", "/run/weft/spdk.sock", "path of nvmf_tgt's JSON-RPC socket")
-	cmd.Flags().DurationVar(&timeout, "timeout", 5*time.Second, "how long to wait for the answer")
-	return cmd
+	os.Exit(code)
 }

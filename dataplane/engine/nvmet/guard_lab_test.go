@@ -23,7 +23,7 @@ import (
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/engine"
-	"github.com/weft-storage/weft/dataplane/engine/conformance/initiator"
+	"github.com/weft-storage/weft/dataplane/engine/conformance"
 	"github.com/weft-storage/weft/dataplane/engine/nvmet"
 )
 
@@ -91,7 +91,7 @@ func TestNobodyComesInWhileTheTargetFills(t *testing.T) {
 		t.Errorf("%d connections were made before the last subsystem was served", n)
 	}
 	last := exports[len(exports)-1]
-	c, err := initiator.Connect(portal.Portal, last.NQN, last.Hosts[0])
+	c, err := conformance.ConnectKernel(portal.Portal, last.NQN, last.Hosts[0])
 	check(t, err)
 	c.Disconnect()
 	if out := program(t, "nft", "list", "tables"); strings.Contains(out, "weft-guard") {
@@ -115,7 +115,7 @@ func TestGuardOfAProcessThatWasKilled(t *testing.T) {
 		_ = exec.CommandContext(context.Background(), "nft", "delete", "table", "inet", "weft-guard").Run()
 	})
 	done(t, e.OpenPortals(t.Context(), []engine.Portal{portal}))
-	c, err := initiator.Connect(portal.Portal, exports[1].NQN, exports[1].Hosts[0])
+	c, err := conformance.ConnectKernel(portal.Portal, exports[1].NQN, exports[1].Hosts[0])
 	check(t, err)
 	c.Disconnect()
 }
@@ -144,11 +144,11 @@ func TestMountedFilesystem(t *testing.T) {
 	fill()
 	var block string
 	for _, portal := range portals {
-		c, err := initiator.Connect(portal.Portal, x.NQN, x.Hosts[0])
+		c, err := conformance.ConnectKernel(portal.Portal, x.NQN, x.Hosts[0])
 		check(t, err)
 		ns, err := c.Namespace(t.Context(), id)
 		check(t, err)
-		block = initiator.BlockDevice(ns)
+		block = conformance.BlockDevice(ns)
 	}
 	program(t, "mke2fs", "-q", "-t", "ext4", block)
 	dir := t.TempDir()

@@ -23,7 +23,6 @@ import (
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/engine"
 	"github.com/weft-storage/weft/dataplane/engine/conformance"
-	"github.com/weft-storage/weft/dataplane/engine/conformance/initiator"
 	"github.com/weft-storage/weft/dataplane/engine/nvmet"
 )
 
@@ -45,7 +44,7 @@ func (harness) Plan(*testing.T) v1alpha1.Plan { return v1alpha1.Plan{Engine: v1a
 
 // Reset takes away all that is weft's, by hand: not with the code under test.
 func (h harness) Reset(t *testing.T) {
-	initiator.DisconnectAll()
+	conformance.DisconnectKernel()
 	h.Restart(t)
 	for _, dir := range glob(t, stateDir+"/pools/*") {
 		check(t, os.Remove(dir))
@@ -122,7 +121,7 @@ func (harness) File(_ *testing.T, bytes int64) engine.Device {
 }
 
 func (harness) Portals(t *testing.T) []engine.Portal {
-	address, err := initiator.Address()
+	address, err := conformance.LabAddress()
 	check(t, err)
 	portal := func(transport v1alpha1.TransportType, port int32) engine.Portal {
 		return engine.Portal{
@@ -134,7 +133,7 @@ func (harness) Portals(t *testing.T) []engine.Portal {
 }
 
 func (harness) Connect(_ context.Context, _ *testing.T, portal v1alpha1.Portal, nqn, hostNQN string) (conformance.Connection, error) {
-	return initiator.Connect(portal, nqn, hostNQN)
+	return conformance.ConnectKernel(portal, nqn, hostNQN)
 }
 
 func check(t *testing.T, err error) {

@@ -18,7 +18,6 @@ import (
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/engine"
 	"github.com/weft-storage/weft/dataplane/engine/conformance"
-	"github.com/weft-storage/weft/dataplane/engine/conformance/initiator"
 	"github.com/weft-storage/weft/dataplane/engine/nvmet"
 )
 
@@ -78,7 +77,7 @@ func TestModules(t *testing.T) {
 		t.Log(restart)
 	}
 	for _, portal := range portals {
-		c, err := initiator.Connect(portal.Portal, nqn, host)
+		c, err := conformance.ConnectKernel(portal.Portal, nqn, host)
 		check(t, err)
 		ns, err := c.Namespace(t.Context(), id)
 		check(t, err)
@@ -93,5 +92,5 @@ func TestModules(t *testing.T) {
 		}
 		c.Disconnect()
 	}
-	initiator.DisconnectAll()
+	conformance.DisconnectKernel()
 }

@@ -18,7 +18,6 @@ import (
 	"github.com/weft-storage/weft/dataplane/device"
 	"github.com/weft-storage/weft/dataplane/engine"
 	"github.com/weft-storage/weft/dataplane/engine/conformance"
-	"github.com/weft-storage/weft/dataplane/engine/conformance/initiator"
 	"github.com/weft-storage/weft/dataplane/engine/nvmet"
 )
 
@@ -156,7 +155,7 @@ func TestPortalThatCannotListen(t *testing.T) {
 	if err := one(t, e.Export(t.Context(), exports)); !errors.Is(err, engine.ErrInUse) {
 		t.Errorf("export: %v", err)
 	}
-	c, err := initiator.Connect(portals[1].Portal, exports[0].NQN, exports[0].Hosts[0])
+	c, err := conformance.ConnectKernel(portals[1].Portal, exports[0].NQN, exports[0].Hosts[0])
 	check(t, err)
 	c.Disconnect()
 }

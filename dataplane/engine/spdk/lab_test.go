@@ -27,7 +27,6 @@ import (
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/engine"
 	"github.com/weft-storage/weft/dataplane/engine/conformance"
-	"github.com/weft-storage/weft/dataplane/engine/conformance/initiator"
 	"github.com/weft-storage/weft/dataplane/spdkrpc/spdktest"
 )
 
@@ -40,7 +39,7 @@ func TestConformance(t *testing.T) {
 	}
 	m := newMachine(t)
 	var err error
-	m.address, err = initiator.Address()
+	m.address, err = conformance.LabAddress()
 	check(t, err)
 	m.plan = planOf(v1alpha1.TransportTCP, v1alpha1.TransportRDMA)
 	m.fitRDMA(t)
@@ -75,12 +74,12 @@ func (hosted) Traits() conformance.Traits {
 }
 
 func (hosted) Connect(_ context.Context, _ *testing.T, portal v1alpha1.Portal, nqn, hostNQN string) (conformance.Connection, error) {
-	return initiator.Connect(portal, nqn, hostNQN)
+	return conformance.ConnectKernel(portal, nqn, hostNQN)
 }
 
 func (m hosted) Reset(t *testing.T) {
 	t.Helper()
-	initiator.DisconnectAll()
+	conformance.DisconnectKernel()
 	m.kill()
 	m.machine.Reset(t)
 }

@@ -19,12 +19,11 @@ import (
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/engine"
 	"github.com/weft-storage/weft/dataplane/engine/conformance"
-	"github.com/weft-storage/weft/dataplane/engine/conformance/initiator"
 )
 
 // TestMountedFilesystem goes on over kill -9 of the target, as a pod's volume does; and what its host discards stays.
 func TestMountedFilesystem(t *testing.T) {
-	address, err := initiator.Address()
+	address, err := conformance.LabAddress()
 	check(t, err)
 	for _, transport := range []v1alpha1.TransportType{v1alpha1.TransportTCP, v1alpha1.TransportRDMA} {
 		t.Run(string(transport), func(t *testing.T) {
@@ -39,17 +38,17 @@ func TestMountedFilesystem(t *testing.T) {
 }
 
 func mountedFilesystem(t *testing.T, x *bench) {
-	t.Cleanup(initiator.DisconnectAll)
+	t.Cleanup(conformance.DisconnectKernel)
 	all := x.things(1)
 	all.volumes[0].SizeBytes = 128 << 20
 	x.all(x.engine.CreateVolumes(x.ctx, all.volumes))
 	x.all(x.engine.Export(x.ctx, all.exports))
 	e := all.exports[0]
-	c, err := initiator.Connect(x.portals()[0].Portal, e.NQN, e.Hosts[0])
+	c, err := conformance.ConnectKernel(x.portals()[0].Portal, e.NQN, e.Hosts[0])
 	check(t, err)
 	ns, err := c.Namespace(x.ctx, all.ids[0])
 	check(t, err)
-	block := initiator.BlockDevice(ns)
+	block := conformance.BlockDevice(ns)
 	discardsNothing(t, x, ns, block)
 	program(t, "mke2fs", "-q", "-t", "ext4", block)
 	dir := t.TempDir()

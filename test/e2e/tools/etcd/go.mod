@@ -1,3 +1,4 @@
+// The etcd that the lab runs.
 module github.com/weft-storage/weft/test/e2e/tools/etcd
 
 go 1.26.0
@@ -69,3 +70,5 @@ require (
 	sigs.k8s.io/json v0.0.0-20211020170558-c049b76a60c6 // indirect
 	sigs.k8s.io/yaml v1.4.0 // indirect
 )
+
+tool go.etcd.io/etcd/server/v3

@@ -1,3 +1,5 @@
+// The Kubernetes programs that the lab runs. Every staging module is replaced by its release, because k8s.io/kubernetes
+// requires them as v0.0.0.
 module github.com/weft-storage/weft/test/e2e/tools/kubernetes
 
 go 1.26.0
@@ -247,3 +249,12 @@ replace k8s.io/sample-cli-plugin => k8s.io/sample-cli-plugin v0.36.3
 replace k8s.io/sample-controller => k8s.io/sample-controller v0.36.3
 
 replace k8s.io/streaming => k8s.io/streaming v0.36.3
+
+tool (
+	k8s.io/kubernetes/cmd/kube-apiserver
+	k8s.io/kubernetes/cmd/kube-controller-manager
+	k8s.io/kubernetes/cmd/kube-proxy
+	k8s.io/kubernetes/cmd/kube-scheduler
+	k8s.io/kubernetes/cmd/kubectl
+	k8s.io/kubernetes/cmd/kubelet
+)

@@ -2,7 +2,7 @@
 
 //go:build lab
 
-package initiator
+package conformance
 
 import (
 	"context"
@@ -22,15 +22,14 @@ import (
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/engine"
-	"github.com/weft-storage/weft/dataplane/engine/conformance"
 )
 
 const (
 	lbaBytes = 4096
 	// poll is how often the initiator's state is looked at.
 	poll = 5 * time.Millisecond
-	// patience of a host that lost its target: no test outlasts it.
-	patience = 10 * time.Minute
+	// hostPatience of a host that lost its target: no test outlasts it.
+	hostPatience = 10 * time.Minute
 )
 
 // controller is one connection of the kernel's initiator.
@@ -41,16 +40,16 @@ type controller struct {
 	dev  *os.File
 }
 
-// Connect by one write to /dev/nvme-fabrics, as weft's node plugin does. A host that lost its target tries again
+// ConnectKernel connects the kernel's initiator by one write to /dev/nvme-fabrics, as weft's node plugin does. A host that lost its target tries again
 // until its connection ends, and gives up at once when it is told to.
-func Connect(portal v1alpha1.Portal, nqn, hostNQN string) (conformance.Connection, error) {
+func ConnectKernel(portal v1alpha1.Portal, nqn, hostNQN string) (Connection, error) {
 	f, err := os.OpenFile("/dev/nvme-fabrics", os.O_RDWR, 0)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = f.Close() }()
 	options := fmt.Sprintf("nqn=%s,transport=%s,traddr=%s,trsvcid=%d,hostnqn=%s,hostid=%s,nr_io_queues=4,reconnect_delay=1,ctrl_loss_tmo=%d,keep_alive_tmo=30",
-		nqn, strings.ToLower(string(portal.Transport)), portal.Address, portal.Port, hostNQN, strings.TrimPrefix(hostNQN, v1alpha1.HostNQNPrefix), int(patience.Seconds()))
+		nqn, strings.ToLower(string(portal.Transport)), portal.Address, portal.Port, hostNQN, strings.TrimPrefix(hostNQN, v1alpha1.HostNQNPrefix), int(hostPatience.Seconds()))
 	if _, err := f.WriteString(options); err != nil {
 		return nil, fmt.Errorf("connect %s to %s: %w", hostNQN, nqn, err)
 	}
@@ -78,7 +77,7 @@ func (c *controller) attr(name string) string {
 	return strings.TrimSpace(string(b))
 }
 
-// Gone implements conformance.Connection. Another controller may have taken the name.
+// Gone implements Connection. Another controller may have taken the name.
 func (c *controller) Gone() bool {
 	if c.attr("subsysnqn") != c.nqn || c.attr("hostnqn") != c.host {
 		return true
@@ -86,7 +85,7 @@ func (c *controller) Gone() bool {
 	return strings.HasPrefix(c.attr("state"), "deleting")
 }
 
-// LosePatience implements conformance.Connection. The kernel counts attempts, of which it makes one each second; one
+// LosePatience implements Connection. The kernel counts attempts, of which it makes one each second; one
 // that is gone already has none left.
 func (c *controller) LosePatience() error {
 	err := os.WriteFile(filepath.Join("/sys/class/nvme", c.name, "ctrl_loss_tmo"), []byte("1"), 0o200)
@@ -96,7 +95,7 @@ func (c *controller) LosePatience() error {
 	return err
 }
 
-// Disconnect implements conformance.Connection.
+// Disconnect implements Connection.
 func (c *controller) Disconnect() {
 	if !c.Gone() {
 		_ = os.WriteFile(filepath.Join("/sys/class/nvme", c.name, "delete_controller"), []byte("1"), 0o200)
@@ -104,14 +103,14 @@ func (c *controller) Disconnect() {
 	_ = c.dev.Close()
 }
 
-// IOQueues implements conformance.Connection.
+// IOQueues implements Connection.
 func (c *controller) IOQueues() (int, error) {
 	n, err := strconv.Atoi(c.attr("queue_count"))
 	return n - 1, err // one is the admin queue
 }
 
-// Namespace implements conformance.Connection.
-func (c *controller) Namespace(ctx context.Context, id engine.ID) (conformance.Namespace, error) {
+// Namespace implements Connection.
+func (c *controller) Namespace(ctx context.Context, id engine.ID) (Namespace, error) {
 	ticker := time.NewTicker(poll)
 	defer ticker.Stop()
 	for {
@@ -152,7 +151,7 @@ type namespace struct {
 }
 
 // BlockDevice of a namespace, over all its paths.
-func BlockDevice(ns conformance.Namespace) string { return "/dev/" + ns.(*namespace).head }
+func BlockDevice(ns Namespace) string { return "/dev/" + ns.(*namespace).head }
 
 func (n *namespace) attr(name string) string {
 	b, err := os.ReadFile(filepath.Join(n.path, name))
@@ -172,7 +171,7 @@ func (n *namespace) nsid() uint32 {
 	return uint32(nsid)
 }
 
-// SizeBytes implements conformance.Namespace.
+// SizeBytes implements Namespace.
 func (n *namespace) SizeBytes() (int64, error) {
 	b, err := os.ReadFile(filepath.Join("/sys/class/block", n.head, "size"))
 	if err != nil {
@@ -182,15 +181,15 @@ func (n *namespace) SizeBytes() (int64, error) {
 	return sectors * 512, err
 }
 
-// Identity implements conformance.Namespace.
-func (n *namespace) Identity() (conformance.Identity, error) {
-	return conformance.Identity{
+// Identity implements Namespace.
+func (n *namespace) Identity() (Identity, error) {
+	return Identity{
 		NQN: n.c.attr("subsysnqn"), Serial: n.c.attr("serial"), Model: n.c.attr("model"), NSID: n.nsid(),
 		UUID: n.attr("uuid"), NGUID: strings.ReplaceAll(n.attr("nguid"), "-", ""),
 	}, nil
 }
 
-// ANAState implements conformance.Namespace.
+// ANAState implements Namespace.
 func (n *namespace) ANAState() string {
 	return n.attr("ana_state")
 }
@@ -216,10 +215,10 @@ const (
 	statusPathMask, statusPath = 0x700, 0x300
 )
 
-// ReadAt implements conformance.Namespace.
+// ReadAt implements Namespace.
 func (n *namespace) ReadAt(p []byte, off int64) (int, error) { return n.io(opRead, p, off) }
 
-// WriteAt implements conformance.Namespace.
+// WriteAt implements Namespace.
 func (n *namespace) WriteAt(p []byte, off int64) (int, error) { return n.io(opWrite, p, off) }
 
 // io as long as the initiator hopes: until the controller is gone.
@@ -307,8 +306,8 @@ func aligned(n int) ([]byte, func()) {
 	return b, sync.OnceFunc(func() { _ = unix.Munmap(b) })
 }
 
-// Address of the interface that has the lab's soft RDMA device.
-func Address() (string, error) {
+// LabAddress of the interface that has the lab's soft RDMA device.
+func LabAddress() (string, error) {
 	eth0, err := net.InterfaceByName("eth0")
 	if err != nil {
 		return "", err
@@ -325,8 +324,8 @@ func Address() (string, error) {
 	return "", errors.New("eth0 has no IPv4 address: run this on a node of the lab (weft-lab up)")
 }
 
-// DisconnectAll controllers that are connected to weft's subsystems.
-func DisconnectAll() {
+// DisconnectKernel takes away all controllers that are connected to weft's subsystems.
+func DisconnectKernel() {
 	all, _ := filepath.Glob("/sys/class/nvme/nvme*")
 	for _, dir := range all {
 		if b, err := os.ReadFile(filepath.Join(dir, "subsysnqn")); err == nil && strings.HasPrefix(string(b), v1alpha1.NQNPrefix) {

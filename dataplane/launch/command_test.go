@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package main
+package launch_test
 
 import (
 	"bytes"
+	"context"
 	"encoding/json"
 	"errors"
 	"io"
 	"net"
 	"os"
 	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -20,23 +22,24 @@ import (
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/device"
 	"github.com/weft-storage/weft/dataplane/launch"
-	"github.com/weft-storage/weft/dataplane/launch/launchtest"
 )
 
 const drive = "0000:5e:00.0"
 
 // asLauncher makes this binary weft-launch. What it starts is this binary again: SPDK's
-// target, by launchtest.TargetMode.
+// target, by TargetMode.
 const asLauncher = "WEFT_TEST_LAUNCHER"
 
 func TestMain(m *testing.M) {
 	switch {
 	case os.Getenv(asLauncher) != "":
 		_ = os.Unsetenv(asLauncher)
-		main()
-		os.Exit(0)
-	case os.Getenv(launchtest.TargetMode) != "":
-		os.Exit(launchtest.RunTarget())
+		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
+		code := launch.Main(ctx, "test", os.Stderr)
+		stop()
+		os.Exit(code)
+	case os.Getenv(TargetMode) != "":
+		os.Exit(RunTarget())
 	}
 	os.Exit(m.Run())
 }
@@ -44,7 +47,7 @@ func TestMain(m *testing.M) {
 // launcher is a weft-launch process on a node of its own.
 type launcher struct {
 	*WithT
-	node   *launchtest.Node
+	node   *node
 	cmd    *exec.Cmd
 	events *json.Decoder
 	stderr bytes.Buffer
@@ -54,7 +57,7 @@ type launcher struct {
 // startLauncher runs weft-launch on a node with one blank drive.
 func startLauncher(t *testing.T, targetMode string, args ...string) *launcher {
 	t.Helper()
-	l := &launcher{WithT: NewWithT(t), node: launchtest.New(t)}
+	l := &launcher{WithT: NewWithT(t), node: newNode(t)}
 	l.node.AddDriver("vfio-pci")
 	l.node.AddDrive(drive, 0, "")
 	dir, err := os.MkdirTemp("", "weft") // short enough for a socket's path
@@ -67,7 +70,7 @@ func startLauncher(t *testing.T, targetMode string, args ...string) *launcher {
 		"run", "--root", l.node.Root, "--socket", l.socket(), "--target", self, "--reason-file", filepath.Join(dir, "reason"),
 		"--core-mask", "0xffff", "--memory-bytes", "1073741824",
 	}, args...)...)
-	l.cmd.Env = append(os.Environ(), asLauncher+"=1", launchtest.TargetMode+"="+targetMode)
+	l.cmd.Env = append(os.Environ(), asLauncher+"=1", TargetMode+"="+targetMode)
 	l.cmd.Stderr = &l.stderr
 	out, err := l.cmd.StdoutPipe()
 	l.Expect(err).NotTo(HaveOccurred())
@@ -80,8 +83,8 @@ func startLauncher(t *testing.T, targetMode string, args ...string) *launcher {
 func (l *launcher) socket() string { return filepath.Join(l.dir, "run", "spdk.sock") }
 
 // next waits for what the target says.
-func (l *launcher) next() launchtest.Event {
-	var e launchtest.Event
+func (l *launcher) next() Event {
+	var e Event
 	l.Expect(l.events.Decode(&e)).To(Succeed(), "stderr: %s", &l.stderr)
 	return e
 }
@@ -101,7 +104,7 @@ func (l *launcher) wait() int {
 func (l *launcher) signal(s syscall.Signal) { l.Expect(l.cmd.Process.Signal(s)).To(Succeed()) }
 
 func TestBecomesTheTarget(t *testing.T) {
-	l := startLauncher(t, launchtest.TargetServes, "--hugepages", "2Mi", "--driver", "Kernel")
+	l := startLauncher(t, TargetServes, "--hugepages", "2Mi", "--driver", "Kernel")
 	started := l.next().Started
 	l.Expect(started.PID).To(Equal(l.cmd.Process.Pid), "the launcher is nvmf_tgt now")
 	l.Expect(started.Umask).To(Equal(0o077))
@@ -114,7 +117,7 @@ func TestBecomesTheTarget(t *testing.T) {
 }
 
 func TestGivesDrivesBack(t *testing.T) {
-	l := startLauncher(t, launchtest.TargetServes, "--driver", "VFIO", "--pci", drive, "--interrupt")
+	l := startLauncher(t, TargetServes, "--driver", "VFIO", "--pci", drive, "--interrupt")
 	started := l.next().Started
 	l.Expect(started.ParentPID).To(Equal(l.cmd.Process.Pid), "the launcher stays")
 	l.Expect(started.Umask).To(Equal(0o077))
@@ -141,14 +144,14 @@ func TestGivesDrivesBack(t *testing.T) {
 // TestKeepsDrivesAfterACrash: the kubelet starts the container again at once.
 func TestKeepsDrivesAfterACrash(t *testing.T) {
 	t.Run("exit", func(t *testing.T) {
-		l := startLauncher(t, launchtest.TargetFails, "--driver", "VFIO", "--pci", drive)
+		l := startLauncher(t, TargetFails, "--driver", "VFIO", "--pci", drive)
 		l.next()
 		l.Expect(l.wait()).To(Equal(3))
 		l.Expect(l.stderr.String()).To(HaveSuffix("weft-launch: nvmf_tgt ended with exit code 3\n"))
 		l.Expect(l.node.Driver(drive)).To(Equal("vfio-pci"))
 	})
 	t.Run("signal", func(t *testing.T) {
-		l := startLauncher(t, launchtest.TargetServes, "--driver", "VFIO", "--pci", drive)
+		l := startLauncher(t, TargetServes, "--driver", "VFIO", "--pci", drive)
 		l.Expect(syscall.Kill(l.next().Started.PID, syscall.SIGKILL)).To(Succeed())
 		l.Expect(l.wait()).To(Equal(128 + 9))
 		l.Expect(l.stderr.String()).To(HaveSuffix("weft-launch: nvmf_tgt was ended by a signal: killed\n"))
@@ -158,16 +161,16 @@ func TestKeepsDrivesAfterACrash(t *testing.T) {
 
 // TestTargetDiesWithItsParent: or the next launcher would find it alive, and refuse.
 func TestTargetDiesWithItsParent(t *testing.T) {
-	l := startLauncher(t, launchtest.TargetServes, "--driver", "VFIO", "--pci", drive)
+	l := startLauncher(t, TargetServes, "--driver", "VFIO", "--pci", drive)
 	l.next()
 	l.signal(syscall.SIGKILL)
 	// The target holds the other end of the pipe; it ends without having said anything, when the target does.
-	l.Expect(l.events.Decode(&launchtest.Event{})).To(MatchError(io.EOF))
+	l.Expect(l.events.Decode(&Event{})).To(MatchError(io.EOF))
 	l.wait()
 }
 
 func TestRefusal(t *testing.T) {
-	l := startLauncher(t, launchtest.TargetServes, "--memory-bytes", "1099511627776")
+	l := startLauncher(t, TargetServes, "--memory-bytes", "1099511627776")
 	l.Expect(l.wait()).To(Equal(1))
 	l.Expect(l.stderr.String()).To(MatchRegexp(`(?m)^weft-launch: HugepagesMissing: 524288 pages of 2Mi are needed .*\n\z`))
 	text, err := os.ReadFile(filepath.Join(l.dir, "reason"))
@@ -180,11 +183,13 @@ func TestRefusal(t *testing.T) {
 
 func TestFlags(t *testing.T) {
 	g := NewWithT(t)
+	run, _, err := launch.Command("test").Find([]string{"run"})
+	g.Expect(err).NotTo(HaveOccurred())
 	for name, value := range map[string]string{
 		"socket": "/run/weft/spdk.sock", "core-mask": "", "memory-bytes": "0", "hugepages": "2Mi", "interrupt": "false",
 		"driver": "Kernel", "pci": "[]", "target": "nvmf_tgt", "reason-file": "/dev/termination-log",
 	} {
-		flag := runCommand().Flags().Lookup(name)
+		flag := run.Flags().Lookup(name)
 		g.Expect(flag).NotTo(BeNil(), name)
 		g.Expect(flag.DefValue).To(Equal(value), name)
 	}
@@ -193,7 +198,7 @@ func TestFlags(t *testing.T) {
 func TestProbe(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "s")
 	probe := func() (string, error) {
-		cmd := command()
+		cmd := launch.Command("test")
 		var out bytes.Buffer
 		cmd.SetOut(&out)
 		cmd.SetArgs([]string{"probe", "--socket", socket, "--timeout", "200ms"})

@@ -4,7 +4,7 @@
 
 // With this tag a drive is served by its PCI address: on a machine with NVMe drives that may be erased, as root, by the
 // real nvmf_tgt that WEFT_SPDK_TARGET names. `make test-lab` runs it on two machines, with an IOMMU and without one.
-package main
+package launch_test
 
 import (
 	"bytes"
@@ -26,7 +26,6 @@ import (
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/engine"
 	"github.com/weft-storage/weft/dataplane/engine/conformance"
-	"github.com/weft-storage/weft/dataplane/engine/conformance/initiator"
 	"github.com/weft-storage/weft/dataplane/engine/spdk"
 	"github.com/weft-storage/weft/dataplane/inventory"
 	"github.com/weft-storage/weft/dataplane/launch"
@@ -114,7 +113,7 @@ func newServing(t *testing.T) *serving {
 			t.Logf("weft-launch and nvmf_tgt said:\n%s", &s.log)
 		}
 	})
-	t.Cleanup(initiator.DisconnectAll)
+	t.Cleanup(conformance.DisconnectKernel)
 	// Another test's pool may be on the drive.
 	s.erase(s.lastDrive().Name)
 	s.drive = s.lastDrive()
@@ -248,7 +247,7 @@ func (s *serving) serve(plan v1alpha1.Plan) {
 
 	var hosts []conformance.Namespace
 	for i, portal := range plan.Portals {
-		connection, err := initiator.Connect(portal.Portal, export.NQN, export.Hosts[i])
+		connection, err := conformance.ConnectKernel(portal.Portal, export.NQN, export.Hosts[i])
 		s.Expect(err).NotTo(HaveOccurred())
 		defer connection.Disconnect()
 		ns, err := connection.Namespace(s.ctx, id)
@@ -264,7 +263,7 @@ func (s *serving) serve(plan v1alpha1.Plan) {
 	s.read(hosts, 0, written)
 	s.read(hosts, len(hosts), s.write(hosts, len(hosts)))
 
-	initiator.DisconnectAll()
+	conformance.DisconnectKernel()
 	s.engine.Close()
 	s.Expect(s.launcher.Process.Signal(syscall.SIGTERM)).To(Succeed())
 	s.Expect(s.launcher.Wait()).To(Succeed(), "%s", &s.log)

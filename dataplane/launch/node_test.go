@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package launchtest makes nodes for tests of the launcher: trees of /proc, /sys and /dev whose
-// PCI drivers answer as the kernel's do.
-package launchtest
+package launch_test
 
 import (
 	"bufio"
@@ -17,9 +15,9 @@ import (
 	"testing"
 )
 
-// Node is a machine with eight CPUs and, unless a test changes that, 4 GiB of hugepages of
+// node is a machine with eight CPUs and, unless a test changes that, 4 GiB of hugepages of
 // 2 MiB that a cgroup without limits may use.
-type Node struct {
+type node struct {
 	// Root of its tree.
 	Root string
 	t    testing.TB
@@ -29,10 +27,10 @@ type Node struct {
 	refused map[string]string
 }
 
-// New makes a node without drives.
-func New(t testing.TB) *Node {
+// newNode makes a node without drives.
+func newNode(t testing.TB) *node {
 	t.Helper()
-	n := &Node{Root: t.TempDir(), t: t, refused: map[string]string{}}
+	n := &node{Root: t.TempDir(), t: t, refused: map[string]string{}}
 	for path, text := range map[string]string{
 		"proc/sys/kernel/osrelease":       "6.12.0",
 		"proc/meminfo":                    "MemTotal: 16000000 kB",
@@ -55,14 +53,14 @@ func New(t testing.TB) *Node {
 }
 
 // Write makes a file, and the folders above it.
-func (n *Node) Write(path, text string) {
+func (n *node) Write(path, text string) {
 	n.t.Helper()
 	n.mkdir(filepath.Dir(path))
 	n.must(os.WriteFile(n.path(path), []byte(text+"\n"), 0o600))
 }
 
 // Read returns a file's text without the last newline.
-func (n *Node) Read(path string) string {
+func (n *node) Read(path string) string {
 	n.t.Helper()
 	text, err := os.ReadFile(n.path(path))
 	n.must(err)
@@ -70,13 +68,13 @@ func (n *Node) Read(path string) string {
 }
 
 // Remove removes a file, or a folder with all in it.
-func (n *Node) Remove(path string) {
+func (n *node) Remove(path string) {
 	n.t.Helper()
 	n.must(os.RemoveAll(n.path(path)))
 }
 
 // Mounts are what the process sees besides the root filesystem, as lines of mountinfo.
-func (n *Node) Mounts(lines ...string) {
+func (n *node) Mounts(lines ...string) {
 	n.t.Helper()
 	n.Write("proc/self/mountinfo", strings.Join(append([]string{"22 1 252:1 / / rw,relatime - ext4 /dev/vda1 rw"}, lines...), "\n"))
 }
@@ -87,7 +85,7 @@ func Hugetlbfs(at, pageSize string) string {
 }
 
 // Pages sets how many hugepages there are, and how many are free.
-func (n *Node) Pages(pool string, total, free int) {
+func (n *node) Pages(pool string, total, free int) {
 	n.t.Helper()
 	n.Write("sys/kernel/mm/hugepages/"+pool+"/nr_hugepages", fmt.Sprint(total))
 	n.Write("sys/kernel/mm/hugepages/"+pool+"/free_hugepages", fmt.Sprint(free))
@@ -95,7 +93,7 @@ func (n *Node) Pages(pool string, total, free int) {
 }
 
 // AddDriver adds a PCI driver to the kernel.
-func (n *Node) AddDriver(name string) {
+func (n *node) AddDriver(name string) {
 	n.t.Helper()
 	dir := "sys/bus/pci/drivers/" + name
 	n.Write(dir+"/uevent", "")
@@ -103,7 +101,7 @@ func (n *Node) AddDriver(name string) {
 }
 
 // Refuse makes a driver not take a device.
-func (n *Node) Refuse(driver, address string) {
+func (n *node) Refuse(driver, address string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.refused[driver] = address
@@ -111,7 +109,7 @@ func (n *Node) Refuse(driver, address string) {
 
 // AddDrive adds an NVMe drive with one namespace, nvme<number>n1, that begins with content. The kernel
 // drives it.
-func (n *Node) AddDrive(address string, number int, content string) {
+func (n *node) AddDrive(address string, number int, content string) {
 	n.t.Helper()
 	name := fmt.Sprintf("nvme%d", number)
 	device := n.device(address)
@@ -141,7 +139,7 @@ func (n *Node) AddDrive(address string, number int, content string) {
 }
 
 // SetDriver moves a device to a driver, whatever either thinks of it; "" takes it from all.
-func (n *Node) SetDriver(address, driver string) {
+func (n *node) SetDriver(address, driver string) {
 	n.t.Helper()
 	if now := n.Driver(address); now != "" {
 		n.must(n.unbind(now, address))
@@ -152,7 +150,7 @@ func (n *Node) SetDriver(address, driver string) {
 }
 
 // Driver of a device; "" when none has it.
-func (n *Node) Driver(address string) string {
+func (n *node) Driver(address string) string {
 	n.t.Helper()
 	link, err := os.Readlink(n.path(n.device(address) + "/driver"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -162,11 +160,11 @@ func (n *Node) Driver(address string) string {
 	return filepath.Base(link)
 }
 
-func (n *Node) device(address string) string { return "sys/devices/pci0000:00/" + address }
+func (n *node) device(address string) string { return "sys/devices/pci0000:00/" + address }
 
 // probe does what the kernel does for a device without driver: the one that is named for it takes it, or else
 // the one for its class.
-func (n *Node) probe(address string) error {
+func (n *node) probe(address string) error {
 	override, err := os.ReadFile(n.path(n.device(address) + "/driver_override"))
 	if err != nil {
 		return err
@@ -187,7 +185,7 @@ func (n *Node) probe(address string) error {
 var blockClasses = []string{"sys/block/", "sys/class/block/"}
 
 // bind makes the links by which a driver has a device. Only NVMe's makes block devices.
-func (n *Node) bind(driver, address string) error {
+func (n *node) bind(driver, address string) error {
 	device := n.path(n.device(address))
 	if driver == "nvme" {
 		if err := os.Rename(device+"/.nvme", device+"/nvme"); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -208,7 +206,7 @@ func (n *Node) bind(driver, address string) error {
 	return os.Symlink("../../../bus/pci/drivers/"+driver, device+"/driver")
 }
 
-func (n *Node) unbind(driver, address string) error {
+func (n *node) unbind(driver, address string) error {
 	device := n.path(n.device(address))
 	if driver == "nvme" {
 		found, err := filepath.Glob(device + "/nvme/nvme*/nvme*n*")
@@ -230,7 +228,7 @@ func (n *Node) unbind(driver, address string) error {
 }
 
 // pipe makes a file that acts on each line that is written to it.
-func (n *Node) pipe(path string, act func(line string) error) {
+func (n *node) pipe(path string, act func(line string) error) {
 	n.t.Helper()
 	n.mkdir(filepath.Dir(path))
 	n.must(syscall.Mkfifo(n.path(path), 0o600))
@@ -253,20 +251,20 @@ func (n *Node) pipe(path string, act func(line string) error) {
 	})
 }
 
-func (n *Node) link(target, path string) {
+func (n *node) link(target, path string) {
 	n.t.Helper()
 	n.mkdir(filepath.Dir(path))
 	n.must(os.Symlink(target, n.path(path)))
 }
 
-func (n *Node) mkdir(path string) {
+func (n *node) mkdir(path string) {
 	n.t.Helper()
 	n.must(os.MkdirAll(n.path(path), 0o700))
 }
 
-func (n *Node) path(path string) string { return filepath.Join(n.Root, path) }
+func (n *node) path(path string) string { return filepath.Join(n.Root, path) }
 
-func (n *Node) must(err error) {
+func (n *node) must(err error) {
 	n.t.Helper()
 	if err != nil {
 		n.t.Fatal(err)

@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package launch
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+)
+
+// Main runs weft-launch with the process's arguments, and returns its exit code: that of nvmf_tgt, where it ran and
+// the launcher stayed beside it.
+func Main(ctx context.Context, version string, stderr io.Writer) int {
+	err := Command(version).ExecuteContext(ctx)
+	if err == nil {
+		return 0
+	}
+	_, _ = fmt.Fprintln(stderr, "weft-launch:", strings.ReplaceAll(err.Error(), "\n", "; "))
+	var ended *ExitError
+	if errors.As(err, &ended) {
+		return ended.Code
+	}
+	return 1
+}
+
+// Command is weft-launch: run starts the target, probe asks whether it answers.
+func Command(version string) *cobra.Command {
+	cmd := &cobra.Command{
+		Use:           "weft-launch",
+		Short:         "Start SPDK's NVMe-oF target on a node that can hold it",
+		Version:       version,
+		SilenceUsage:  true,
+		SilenceErrors: true,
+	}
+	cmd.AddCommand(runCommand(), probeCommand())
+	return cmd
+}
+
+func runCommand() *cobra.Command {
+	var options Options
+	var machine Machine
+	var hugepages, driver, reasonFile string
+	cmd := &cobra.Command{
+		Use:   "run",
+		Short: "Check CPUs, memory and drives, then start nvmf_tgt",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			options.Hugepages, options.Driver = v1alpha1.Hugepages(hugepages), v1alpha1.DriveDriver(driver)
+			machine.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
+			err := Run(cmd.Context(), machine, options)
+			var ended *ExitError
+			if err == nil || errors.As(err, &ended) || cmd.Context().Err() != nil {
+				return err
+			}
+			if writeErr := WriteReason(reasonFile, err); writeErr != nil {
+				machine.Log.Error("the reason cannot be told", "error", writeErr)
+			}
+			return err
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&options.Socket, "socket", "/run/weft/spdk.sock", "path of nvmf_tgt's JSON-RPC socket; its folder becomes root's alone")
+	flags.StringVar(&options.CoreMask, "core-mask", "", "mask of the CPUs to run on, such as 0x3c; those that the container was not given are left out")
+	flags.Int64Var(&options.MemoryBytes, "memory-bytes", 0, "memory that nvmf_tgt takes, in bytes")
+	flags.StringVar(&hugepages, "hugepages", string(v1alpha1.Hugepages2Mi), "size of the pages that hold it: 2Mi, 1Gi or Disabled")
+	flags.BoolVar(&options.Interrupt, "interrupt", false, "let reactors sleep until there is work, rather than poll")
+	flags.StringVar(&driver, "driver", string(v1alpha1.DriverKernel), "who drives the drives: Kernel, VFIO or UIO")
+	flags.StringArrayVar(&options.PCIAddresses, "pci", nil, "PCI address of a drive to take from the kernel, such as 0000:5e:00.0; once for each")
+	flags.StringVar(&options.Target, "target", "nvmf_tgt", "SPDK's target: a path, or a name to look up in PATH")
+	flags.StringVar(&reasonFile, "reason-file", "/dev/termination-log", "file that gets the reason of a refusal as JSON")
+	flags.StringVar(&machine.Root, "root", "/", "filesystem that holds /sys, /proc and /dev")
+	_ = flags.MarkHidden("root") // for tests
+	return cmd
+}
+
+func probeCommand() *cobra.Command {
+	var socket string
+	var timeout time.Duration
+	cmd := &cobra.Command{
+		Use:   "probe",
+		Short: "Ask whether nvmf_tgt answers",
+		Args:  cobra.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
+			defer cancel()
+			answer, err := Probe(ctx, socket)
+			if err != nil {
+				return err
+			}
+			_, err = fmt.Fprintln(cmd.OutOrStdout(), answer)
+			return err
+		},
+	}
+	cmd.Flags().StringVar(&socket, "socket", "/run/weft/spdk.sock", "path of nvmf_tgt's JSON-RPC socket")
+	cmd.Flags().DurationVar(&timeout, "timeout", 5*time.Second, "how long to wait for the answer")
+	return cmd
+}
