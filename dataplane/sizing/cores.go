@@ -8,7 +8,10 @@ import (
 	"slices"
 	"strings"
 
+	"k8s.io/utils/cpuset"
+
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/internal/cpus"
 	"github.com/weft-storage/weft/internal/text"
 )
 
@@ -38,16 +41,16 @@ type cpu struct {
 
 // corePlan is which CPUs run what.
 type corePlan struct {
-	cores      cpuSet
-	pollGroups cpuSet // all of cores, or some
+	cores      cpuset.CPUSet
+	pollGroups cpuset.CPUSet // all of cores, or some
 }
 
 // topology is what the inventory tells of the node's CPUs.
 type topology struct {
 	cpus       []cpu // best first
-	all        cpuSet
-	interrupts cpuSet // CPUs that take those of the NICs
-	tuned      bool   // spec.tuning says so; else it is what drivers usually do
+	all        cpuset.CPUSet
+	interrupts cpuset.CPUSet // CPUs that take those of the NICs
+	tuned      bool          // spec.tuning says so; else it is what drivers usually do
 }
 
 // topologyOf orders the node's CPUs: near the NICs, then near the drives; one hardware thread of each
@@ -57,6 +60,7 @@ func topologyOf(inv *v1alpha1.Inventory, l links, driveNodes map[int32]bool, tun
 	t := topology{cpus: make([]cpu, 0, 128)}
 	given, tuned := givenInterrupts(inv, tuning, l)
 	t.tuned = tuned
+	var all, interrupted []int
 	for i := range inv.NUMANodes {
 		node := &inv.NUMANodes[i]
 		near := uint8(2)
@@ -68,40 +72,45 @@ func topologyOf(inv *v1alpha1.Inventory, l links, driveNodes map[int32]bool, tun
 		}
 		// Drivers spread the interrupts of their queues over the CPUs of the NIC's NUMA node, from the first on.
 		queues := l.tcpQueues[node.ID]
-		cpus := parseCPUs(node.CPUs)
-		threads := threadsOf(node, cpus)
+		ids := cpus.List(node.CPUs)
+		threads := threadsOf(node, ids)
 		var alike [256][2]uint64 // CPUs of this NUMA node so far, by thread and interrupts
 		nth := int64(0)
-		for id := range cpus.all() {
+		for _, id := range ids {
 			thread, interrupts := threads[id], 0
-			if !tuned && nth < queues || tuned && given.has(id) {
+			if !tuned && nth < queues || tuned && given.Contains(id) {
 				interrupts = 1
-				t.interrupts.add(id)
+				interrupted = append(interrupted, id)
 			}
 			nth++
 			rank := uint64(near)<<40 | uint64(thread)<<32 | uint64(interrupts)<<31 | alike[thread][interrupts]<<16 | uint64(id)
 			alike[thread][interrupts]++
 			t.cpus = append(t.cpus, cpu{id: id, near: near, thread: thread, numa: node.ID, rank: rank})
 		}
-		t.all = t.all.or(cpus)
+		all = append(all, ids...)
 	}
+	t.all, t.interrupts = cpuset.New(all...), cpuset.New(interrupted...)
 	slices.SortFunc(t.cpus, func(a, b cpu) int { return cmp.Or(cmp.Compare(a.rank, b.rank), cmp.Compare(a.numa, b.numa)) })
 	// A CPU that two NUMA nodes claim counts once.
-	var seen cpuSet
+	var seen [cpus.Max]bool
 	t.cpus = slices.DeleteFunc(t.cpus, func(c cpu) bool {
-		again := seen.has(c.id)
-		seen.add(c.id)
+		again := seen[c.id]
+		seen[c.id] = true
 		return again
 	})
 	return t
 }
 
-// threadsOf tells for each CPU of a node which hardware thread of its physical core it is.
-func threadsOf(node *v1alpha1.NUMANode, cpus cpuSet) *[maxCPUs]uint8 {
-	var threads [maxCPUs]uint8
+// threadsOf tells for each CPU of a node, of which ids are all in rising order, which hardware thread of its physical
+// core it is.
+func threadsOf(node *v1alpha1.NUMANode, ids []int) *[cpus.Max]uint8 {
+	var threads [cpus.Max]uint8
 	for _, core := range node.Cores {
 		thread := uint8(0)
-		for id := range parseCPUs(core).and(cpus).all() {
+		for _, id := range cpus.List(core) {
+			if _, its := slices.BinarySearch(ids, id); !its {
+				continue
+			}
 			threads[id] = max(thread, threads[id])
 			if thread < 255 {
 				thread++
@@ -123,10 +132,10 @@ func (t topology) physical() int {
 }
 
 // numaOf lists the NUMA nodes of the CPUs, with how many of the CPUs each has.
-func (t topology) numaOf(s cpuSet) map[int32]int64 {
+func (t topology) numaOf(s cpuset.CPUSet) map[int32]int64 {
 	nodes := map[int32]int64{}
 	for _, c := range t.cpus {
-		if s.has(c.id) {
+		if s.Contains(c.id) {
 			nodes[c.numa]++
 		}
 	}
@@ -135,7 +144,7 @@ func (t topology) numaOf(s cpuSet) map[int32]int64 {
 
 // planCores chooses the CPUs of the target, and which of them serve connections. taken answers which of its cores take
 // the NIC's interrupts beside those that the topology knows.
-func planCores(node Node, spec *v1alpha1.Cores, t topology, l links, taken func(cpuSet) cpuSet, why *explanation) (corePlan, *Reason) {
+func planCores(node Node, spec *v1alpha1.Cores, t topology, l links, taken func(cpuset.CPUSet) cpuset.CPUSet, why *explanation) (corePlan, *Reason) {
 	if len(t.cpus) == 0 {
 		return corePlan{}, new(reasonf(v1alpha1.ReasonNoInventory,
 			"the inventory of node %s lists no CPUs; see that its weft-agent is of this version and Ready", node.Name))
@@ -150,60 +159,60 @@ func planCores(node Node, spec *v1alpha1.Cores, t topology, l links, taken func(
 	if reason != nil {
 		return corePlan{}, reason
 	}
-	if a := node.Allocatable; a != nil && int64(plan.cores.count()) > a.CPUs {
+	if a := node.Allocatable; a != nil && int64(plan.cores.Size()) > a.CPUs {
 		return corePlan{}, new(reasonf(v1alpha1.ReasonNotEnoughCPUs,
 			"the target needs %d whole CPUs (%s), and the kubelet of node %s has %d to give; use cores.count %d or less, or reserve fewer CPUs for the system",
-			plan.cores.count(), plan.cores, node.Name, a.CPUs, a.CPUs))
+			plan.cores.Size(), plan.cores, node.Name, a.CPUs, a.CPUs))
 	}
 	plan.pollGroups = plan.cores
-	quiet := plan.cores.without(t.interrupts).without(taken(plan.cores))
-	if enough := l.coresNeeded(); quiet != plan.cores && enough > 0 && quiet.count() >= enough {
+	quiet := plan.cores.Difference(t.interrupts).Difference(taken(plan.cores))
+	if enough := l.coresNeeded(); !quiet.Equals(plan.cores) && enough > 0 && quiet.Size() >= enough {
 		plan.pollGroups = quiet
 		words := "CPUs %s probably take the NIC's interrupts (its queues are spread from the first CPU of its NUMA node on), and the %d others are enough for the link"
 		if t.tuned {
 			words = "CPUs %s take the NIC's interrupts (tuning.interrupts), and the %d others are enough for the link"
 		}
-		why.computed("pollGroupMask", quiet.mask(), fmt.Sprintf(words,
-			plan.cores.without(quiet), quiet.count()))
+		why.computed("pollGroupMask", cpus.Mask(quiet), fmt.Sprintf(words,
+			plan.cores.Difference(quiet), quiet.Size()))
 	}
 	return plan, nil
 }
 
-func givenCores(node Node, mask string, t topology, l links, why *explanation) (cpuSet, *Reason) {
-	cores, ok := parseMask(strings.ToLower(mask))
-	if !ok || cores.count() == 0 {
+func givenCores(node Node, mask string, t topology, l links, why *explanation) (cpuset.CPUSet, *Reason) {
+	cores, err := cpus.ParseMask(strings.ToLower(mask))
+	if err != nil || !strings.HasPrefix(strings.ToLower(mask), "0x") {
 		return cores, new(reasonf(v1alpha1.ReasonInvalidSetting,
-			"cores.mask %.80q is not a mask of CPUs 0 to %d; write it as 0xf0 for CPUs 4 to 7", mask, maxCPUs-1))
+			"cores.mask %.80q is not a mask of CPUs 0 to %d; write it as 0xf0 for CPUs 4 to 7", mask, cpus.Max-1))
 	}
-	if outside := cores.without(t.all); outside.count() > 0 {
+	if outside := cores.Difference(t.all); outside.Size() > 0 {
 		return cores, new(reasonf(v1alpha1.ReasonNotEnoughCPUs,
 			"cores.mask %s names CPUs that the node does not have (%.120s); it has %.120s; use a mask of those, or cores.count",
-			cores.mask(), outside, t.all))
+			cpus.Mask(cores), outside, t.all))
 	}
 	var warnings []string
-	if cores.has(0) {
+	if cores.Contains(0) {
 		warnings = append(warnings, "CPU 0 is among them, where Linux does work of its own; leave it out unless the node is tuned for that")
 	}
 	farther := 0
 	for _, c := range t.cpus {
-		if len(l.numa) > 0 && c.near > 0 && cores.has(c.id) {
+		if len(l.numa) > 0 && c.near > 0 && cores.Contains(c.id) {
 			farther++
 		}
 	}
 	if farther > 0 {
 		warnings = append(warnings, fmt.Sprintf("%d of them are on another NUMA node than the NIC", farther))
 	}
-	warnings = append(warnings, crowded(sharing(node.Inventory, cores)), idle(cores.count(), l), beyondDPDK(cores))
-	why.given("coreMask", cores.mask(), fmt.Sprintf("CPUs %s, as cores.mask says", cores), warnings...)
+	warnings = append(warnings, crowded(sharing(node.Inventory, cores)), idle(cores.Size(), l), beyondDPDK(cores))
+	why.given("coreMask", cpus.Mask(cores), fmt.Sprintf("CPUs %s, as cores.mask says", cores), warnings...)
 	return cores, nil
 }
 
 // sharing counts the CPUs that are siblings of another one of the set.
-func sharing(inv *v1alpha1.Inventory, cores cpuSet) int {
+func sharing(inv *v1alpha1.Inventory, cores cpuset.CPUSet) int {
 	n := 0
 	for i := range inv.NUMANodes {
 		for _, core := range inv.NUMANodes[i].Cores {
-			n += max(parseCPUs(core).and(cores).count()-1, 0)
+			n += max(cpus.ParseList(core).Intersection(cores).Size()-1, 0)
 		}
 	}
 	return n
@@ -227,33 +236,33 @@ func idle(count int, l links) string {
 }
 
 // beyondDPDK warns of CPUs that SPDK can use only when it was built for as many.
-func beyondDPDK(cores cpuSet) string {
-	if highest := slices.Max(slices.Collect(cores.all())); highest >= usualCPUs {
+func beyondDPDK(cores cpuset.CPUSet) string {
+	if highest := slices.Max(cores.UnsortedList()); highest >= usualCPUs {
 		return fmt.Sprintf("CPU %d is among them, and DPDK is usually built for CPUs 0 to %d; see that your SPDK was configured with --max-lcores=%d or more", highest, usualCPUs-1, highest+1)
 	}
 	return ""
 }
 
 // countedCores takes the first CPUs of the order that topologyOf made, but never CPU 0.
-func countedCores(node Node, spec *v1alpha1.Cores, t topology, l links, why *explanation) (cpuSet, *Reason) {
+func countedCores(node Node, spec *v1alpha1.Cores, t topology, l links, why *explanation) (cpuset.CPUSet, *Reason) {
 	free := slices.DeleteFunc(slices.Clone(t.cpus), func(c cpu) bool { return c.id == 0 })
 	count, source, because := defaultCount(t, l)
 	if spec != nil && spec.Count != nil {
 		count, source, because = int(*spec.Count), v1alpha1.SourceGiven, fmt.Sprintf("cores.count asks for %d", *spec.Count)
 	}
 	if len(free) == 0 {
-		return cpuSet{}, new(reasonf(v1alpha1.ReasonNotEnoughCPUs,
+		return cpuset.CPUSet{}, new(reasonf(v1alpha1.ReasonNotEnoughCPUs,
 			"%s, and node %s has 0 CPUs besides CPU 0, which is left to Linux; to share it with Linux, set cores.mask to 0x1", because, node.Name))
 	}
 	if count < 1 || count > len(free) {
-		return cpuSet{}, new(reasonf(v1alpha1.ReasonNotEnoughCPUs,
+		return cpuset.CPUSet{}, new(reasonf(v1alpha1.ReasonNotEnoughCPUs,
 			"%s, and node %s has %d CPUs besides CPU 0, which is left to Linux; use cores.count from 1 to %d, or name CPUs with cores.mask",
 			because, node.Name, len(free), len(free)))
 	}
-	var cores cpuSet
+	var ids []int
 	farther, siblings := 0, 0
 	for _, c := range free[:count] {
-		cores.add(c.id)
+		ids = append(ids, c.id)
 		if c.near > free[0].near {
 			farther++
 		}
@@ -261,6 +270,7 @@ func countedCores(node Node, spec *v1alpha1.Cores, t topology, l links, why *exp
 			siblings++
 		}
 	}
+	cores := cpuset.New(ids...)
 	var warnings []string
 	if farther > 0 {
 		warnings = append(warnings, fmt.Sprintf("%d of them are on another NUMA node than the first, which has no more", farther))
@@ -271,7 +281,7 @@ func countedCores(node Node, spec *v1alpha1.Cores, t topology, l links, why *exp
 	}
 	warnings = append(warnings, beyondDPDK(cores))
 	where := [...]string{"on the NIC's NUMA node", "on the drives' NUMA node", "anywhere: neither NIC nor drives say their NUMA node"}[free[0].near]
-	why.add(source, "coreMask", cores.mask(), fmt.Sprintf("%s: CPUs %s, %s, one hardware thread of a physical core first, without CPU 0", because, cores, where), warnings...)
+	why.add(source, "coreMask", cpus.Mask(cores), fmt.Sprintf("%s: CPUs %s, %s, one hardware thread of a physical core first, without CPU 0", because, cores, where), warnings...)
 	return cores, nil
 }
 

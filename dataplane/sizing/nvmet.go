@@ -172,11 +172,7 @@ func depthOf(s v1alpha1.SRQ) int32 {
 
 // sharedQueuesOfKernel that nvmet_rdma makes on a device, at most.
 func sharedQueuesOfKernel(inv *v1alpha1.Inventory, limits rdmaLimits) int64 {
-	var cpus cpuSet
-	for _, n := range inv.NUMANodes {
-		cpus = cpus.or(parseCPUs(n.CPUs))
-	}
-	vectors := max(int64(cpus.count()), 1)
+	vectors := max(int64(cpusOf(inv).Size()), 1)
 	if limits.maxSRQ > 0 {
 		vectors = min(vectors, limits.maxSRQ)
 	}

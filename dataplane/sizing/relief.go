@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/internal/cpus"
 )
 
 // Relief are the buffers that a target needs whose pools ran out.
@@ -20,17 +21,17 @@ type Relief struct {
 // cache of the pool that ran out twice as large, and the pool larger by as much, so that what all share stays. The
 // other pool stays as it is. It answers false when a pool cannot grow any more.
 func RelieveBuffers(p v1alpha1.SPDKPlan, small, large bool) (Relief, bool) {
-	cores, ok := parseMask(p.CoreMask)
-	if !ok {
+	cores, err := cpus.ParseMask(p.CoreMask)
+	if err != nil {
 		return Relief{}, false
 	}
 	groups := cores
 	if p.PollGroupMask != "" {
-		if groups, ok = parseMask(p.PollGroupMask); !ok {
+		if groups, err = cpus.ParseMask(p.PollGroupMask); err != nil {
 			return Relief{}, false
 		}
 	}
-	n := poolGrowth{cores: int64(cores.count()), groups: int64(groups.count()), kinds: int64(len(p.Transports))}
+	n := poolGrowth{cores: int64(cores.Size()), groups: int64(groups.Size()), kinds: int64(len(p.Transports))}
 	var smallCache, largeCache, leastLarge int64 = 1, 1, 1
 	for _, t := range p.Transports {
 		smallCache, largeCache = max(smallCache, int64(t.SmallCache)), max(largeCache, int64(t.LargeCache))
@@ -93,13 +94,13 @@ func (r Relief) Room(inv *v1alpha1.Inventory, size v1alpha1.Hugepages) string {
 // what devices write: then waiting for a buffer is what keeps the bandwidth up under deep queues. p is what the target
 // runs with now. Empty when they would not, when they do not grow, and when the caches are not known.
 func (r Relief) Cache(inv *v1alpha1.Inventory, p v1alpha1.SPDKPlan) string {
-	cores, ok := parseMask(p.CoreMask)
-	if inv == nil || !ok || r.Buffers.Large.Count <= p.LargeBuffers {
+	cores, err := cpus.ParseMask(p.CoreMask)
+	if inv == nil || err != nil || r.Buffers.Large.Count <= p.LargeBuffers {
 		return ""
 	}
-	groups := int64(cores.count())
-	if serving, ok := parseMask(p.PollGroupMask); ok {
-		groups = int64(serving.count())
+	groups := int64(cores.Size())
+	if serving, err := cpus.ParseMask(p.PollGroupMask); err == nil {
+		groups = int64(serving.Size())
 	}
 	var each int64
 	for _, t := range p.Transports {

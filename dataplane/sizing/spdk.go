@@ -8,7 +8,10 @@ import (
 	"slices"
 	"strconv"
 
+	"k8s.io/utils/cpuset"
+
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/internal/cpus"
 	"github.com/weft-storage/weft/internal/text"
 )
 
@@ -54,7 +57,9 @@ func planSPDK(node Node, spec v1alpha1.NvmfTargetSpec) (*v1alpha1.Plan, []Reason
 
 	onLinks := linksOf(node.Inventory, portals)
 	cpus := topologyOf(node.Inventory, onLinks, driveNodes(node, pool), spec.Tuning)
-	cores, bad := planCores(node, spec.Cores, cpus, onLinks, func(cores cpuSet) cpuSet { return takenByCount(node.Inventory, spec.Tuning, portals, cores) }, &words)
+	cores, bad := planCores(node, spec.Cores, cpus, onLinks, func(cores cpuset.CPUSet) cpuset.CPUSet {
+		return takenByCount(node.Inventory, spec.Tuning, portals, cores)
+	}, &words)
 	if bad != nil {
 		reasons = append(reasons, *bad)
 	}
@@ -63,7 +68,7 @@ func planSPDK(node Node, spec v1alpha1.NvmfTargetSpec) (*v1alpha1.Plan, []Reason
 	}
 
 	l := load{
-		cores: int64(cores.cores.count()), pollGroups: int64(cores.pollGroups.count()),
+		cores: int64(cores.cores.Size()), pollGroups: int64(cores.pollGroups.Size()),
 		attachments: attachments, ioQueues: ioQueues, volumes: max(volumesOfNode, attachments),
 		transports: transports, devices: max(int64(len(node.Inventory.RDMADevices)), 1),
 		stores: max(int64(len(pool.drives)), 1), ownDriver: ownDriver(spec), podDrives: podDrives(node, pool),
@@ -110,10 +115,10 @@ func (s sizer) size(l *load) (srqRecord, []Reason) {
 }
 
 // lastLevelCache of the NUMA nodes that have the target's cores, and so its memory; 0 when it is not known.
-func lastLevelCache(inv *v1alpha1.Inventory, cores cpuSet) int64 {
+func lastLevelCache(inv *v1alpha1.Inventory, cores cpuset.CPUSet) int64 {
 	var bytes int64
 	for i := range inv.NUMANodes {
-		if n := &inv.NUMANodes[i]; parseCPUs(n.CPUs).and(cores).count() > 0 {
+		if n := &inv.NUMANodes[i]; slices.ContainsFunc(cpus.List(n.CPUs), cores.Contains) {
 			bytes = min(bytes+max(n.LLCBytes, 0), 1<<40)
 		}
 	}
@@ -130,9 +135,9 @@ func (s sizer) fill(p *v1alpha1.SPDKPlan, l load, why *explanation) ([]v1alpha1.
 	if len(reasons) > 0 {
 		return nil, reasons
 	}
-	p.CoreMask = s.cores.cores.mask()
-	if s.cores.pollGroups != s.cores.cores {
-		p.PollGroupMask = s.cores.pollGroups.mask()
+	p.CoreMask = cpus.Mask(s.cores.cores)
+	if !s.cores.pollGroups.Equals(s.cores.cores) {
+		p.PollGroupMask = cpus.Mask(s.cores.pollGroups)
 	}
 	if queues := l.ioQueuePairs(); queues < l.pollGroups {
 		why.warn("coreMask", fmt.Sprintf("the expected attachments open %s, so that %d of %d poll groups have no connection; use fewer cores, or raise attachments.ioQueues",
@@ -337,9 +342,9 @@ func driveNodes(node Node, pool pool) map[int32]bool {
 		if node.Current == nil || node.Current.SPDK == nil {
 			continue
 		}
-		cores, _ := parseMask(node.Current.SPDK.CoreMask)
+		cores, _ := cpus.ParseMask(node.Current.SPDK.CoreMask)
 		for _, n := range node.Inventory.NUMANodes {
-			if parseCPUs(n.CPUs).and(cores).count() > 0 {
+			if slices.ContainsFunc(cpus.List(n.CPUs), cores.Contains) {
 				nodes[n.ID] = true
 			}
 		}

@@ -10,7 +10,10 @@ import (
 	"slices"
 	"strconv"
 
+	"k8s.io/utils/cpuset"
+
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/internal/cpus"
 	"github.com/weft-storage/weft/internal/text"
 )
 
@@ -181,37 +184,37 @@ func checkInterrupts(node Node, i *v1alpha1.NICInterrupts) []Reason {
 		return nil
 	}
 	all := cpusOf(node.Inventory)
-	if all.count() == 0 {
+	if all.Size() == 0 {
 		return []Reason{reasonf(v1alpha1.ReasonNoInventory, "the inventory of node %s lists no CPUs; see that its weft-agent is of this version and Ready", node.Name)}
 	}
-	switch given := parseCPUs(cmp.Or(i.CPUs, i.Avoid)); {
+	switch given := cpus.ParseList(cmp.Or(i.CPUs, i.Avoid)); {
 	case i.Count != nil:
-		if n := int(*i.Count); n < 1 || n > all.count() {
-			return []Reason{reasonf(v1alpha1.ReasonNotEnoughCPUs, "tuning.interrupts.count is %d, and node %s has %s; use 1 to %d", n, node.Name, text.Plural(all.count(), "CPU"), all.count())}
+		if n := int(*i.Count); n < 1 || n > all.Size() {
+			return []Reason{reasonf(v1alpha1.ReasonNotEnoughCPUs, "tuning.interrupts.count is %d, and node %s has %s; use 1 to %d", n, node.Name, text.Plural(all.Size(), "CPU"), all.Size())}
 		}
-	case given.count() == 0:
-		return []Reason{reasonf(v1alpha1.ReasonInvalidSetting, "tuning.interrupts names no CPU from 0 to %d; give cpus or avoid as 0-3,8, or a count", maxCPUs-1)}
-	case given.without(all).count() > 0 && i.CPUs != "":
-		return []Reason{reasonf(v1alpha1.ReasonNotEnoughCPUs, "tuning.interrupts.cpus names CPUs that node %s does not have (%.120s); it has %.120s", node.Name, given.without(all), all)}
-	case all.without(given).count() == 0 && i.Avoid != "":
+	case given.Size() == 0:
+		return []Reason{reasonf(v1alpha1.ReasonInvalidSetting, "tuning.interrupts names no CPU from 0 to %d; give cpus or avoid as 0-3,8, or a count", cpus.Max-1)}
+	case given.Difference(all).Size() > 0 && i.CPUs != "":
+		return []Reason{reasonf(v1alpha1.ReasonNotEnoughCPUs, "tuning.interrupts.cpus names CPUs that node %s does not have (%.120s); it has %.120s", node.Name, given.Difference(all), all)}
+	case all.Difference(given).Size() == 0 && i.Avoid != "":
 		return []Reason{reasonf(v1alpha1.ReasonNotEnoughCPUs, "tuning.interrupts.avoid leaves node %s no CPU to take interrupts; it has %.120s: avoid fewer", node.Name, all)}
 	}
 	return nil
 }
 
-func cpusOf(inv *v1alpha1.Inventory) cpuSet {
-	var all cpuSet
+func cpusOf(inv *v1alpha1.Inventory) cpuset.CPUSet {
+	var all []int
 	for i := range inv.NUMANodes {
-		all = all.or(parseCPUs(inv.NUMANodes[i].CPUs))
+		all = append(all, cpus.List(inv.NUMANodes[i].CPUs)...)
 	}
-	return all
+	return cpuset.New(all...)
 }
 
 // nearCPUs are those of the NIC's NUMA node; all, where the NIC does not say which that is.
-func nearCPUs(inv *v1alpha1.Inventory, nic *v1alpha1.NIC) cpuSet {
+func nearCPUs(inv *v1alpha1.Inventory, nic *v1alpha1.NIC) cpuset.CPUSet {
 	for i := range inv.NUMANodes {
 		if nic.NUMANode != nil && inv.NUMANodes[i].ID == *nic.NUMANode {
-			if near := parseCPUs(inv.NUMANodes[i].CPUs); near.count() > 0 {
+			if near := cpus.ParseList(inv.NUMANodes[i].CPUs); near.Size() > 0 {
 				return near
 			}
 		}
@@ -221,32 +224,32 @@ func nearCPUs(inv *v1alpha1.Inventory, nic *v1alpha1.NIC) cpuSet {
 
 // planInterrupts chooses the CPUs that take a NIC's interrupts. checkInterrupts found that there are some.
 func planInterrupts(inv *v1alpha1.Inventory, i v1alpha1.NICInterrupts, nic *v1alpha1.NIC, target *v1alpha1.SPDKPlan, why *explanation) v1alpha1.PlannedSetting {
-	var own, cores cpuSet // of the target, and of these those that serve connections
+	var own, cores cpuset.CPUSet // of the target, and of these those that serve connections
 	if target != nil {
-		own, _ = parseMask(target.CoreMask)
-		cores, _ = parseMask(cmp.Or(target.PollGroupMask, target.CoreMask))
+		own, _ = cpus.ParseMask(target.CoreMask)
+		cores, _ = cpus.ParseMask(cmp.Or(target.PollGroupMask, target.CoreMask))
 	}
-	var cpus cpuSet
+	var taking cpuset.CPUSet
 	source := v1alpha1.SourceComputed
 	var words string
 	switch {
 	case i.CPUs != "":
-		source, cpus, words = v1alpha1.SourceGiven, parseCPUs(i.CPUs), "interrupts.cpus names them; each interrupt goes to one of them, by turns"
+		source, taking, words = v1alpha1.SourceGiven, cpus.ParseList(i.CPUs), "interrupts.cpus names them; each interrupt goes to one of them, by turns"
 	case i.Avoid != "":
-		if cpus = nearCPUs(inv, nic).without(parseCPUs(i.Avoid)); cpus.count() > 0 {
+		if taking = nearCPUs(inv, nic).Difference(cpus.ParseList(i.Avoid)); taking.Size() > 0 {
 			words = "the CPUs of the NIC's NUMA node but those of interrupts.avoid; each interrupt goes to one of them, by turns"
 		} else {
-			cpus, words = cpusOf(inv).without(parseCPUs(i.Avoid)), "interrupts.avoid leaves none on the NIC's NUMA node, so those of others; each interrupt goes to one of them, by turns"
+			taking, words = cpusOf(inv).Difference(cpus.ParseList(i.Avoid)), "interrupts.avoid leaves none on the NIC's NUMA node, so those of others; each interrupt goes to one of them, by turns"
 		}
 	default:
-		cpus = countedInterrupts(inv, int(*i.Count), nic, own)
-		words = fmt.Sprintf("%s as interrupts.count says, near the NIC and apart from the target's own as far as there are others; each interrupt goes to one of them, by turns", text.Plural(cpus.count(), "CPU"))
+		taking = countedInterrupts(inv, int(*i.Count), nic, own)
+		words = fmt.Sprintf("%s as interrupts.count says, near the NIC and apart from the target's own as far as there are others; each interrupt goes to one of them, by turns", text.Plural(taking.Size(), "CPU"))
 	}
 	var warning string
-	if both := cpus.and(cores); both.count() > 0 {
+	if both := taking.Intersection(cores); both.Size() > 0 {
 		warning = fmt.Sprintf("CPUs %.120s serve the target's connections too, and lose time to interrupts; name others, or leave some out of cores.mask", both)
 	}
-	value := cpus.String()
+	value := taking.String()
 	why.add(source, "tuning."+nic.Name+"/interrupts", text.Clip(value, v1alpha1.MaxChoiceValue), words, warning)
 	return v1alpha1.PlannedSetting{Setting: nic.Name + "/interrupts", Value: value}
 }
@@ -254,7 +257,7 @@ func planInterrupts(inv *v1alpha1.Inventory, i v1alpha1.NICInterrupts, nic *v1al
 // countedInterrupts takes CPUs that the target leaves free before its own cores; then those near the NIC, one hardware
 // thread of a physical core first, and CPU 0, where Linux does work of its own, last. Which of its cores have a poll
 // group does not matter: those that it takes get none, where the others are enough.
-func countedInterrupts(inv *v1alpha1.Inventory, count int, nic *v1alpha1.NIC, cores cpuSet) cpuSet {
+func countedInterrupts(inv *v1alpha1.Inventory, count int, nic *v1alpha1.NIC, cores cpuset.CPUSet) cpuset.CPUSet {
 	near := nearCPUs(inv, nic)
 	is := func(b bool) int {
 		if b {
@@ -265,53 +268,53 @@ func countedInterrupts(inv *v1alpha1.Inventory, count int, nic *v1alpha1.NIC, co
 	type ranked struct{ id, rank int }
 	var all []ranked
 	for n := range inv.NUMANodes {
-		cpus := parseCPUs(inv.NUMANodes[n].CPUs)
-		threads := threadsOf(&inv.NUMANodes[n], cpus)
-		for id := range cpus.all() {
-			rank := is(cores.has(id))<<11 | is(!near.has(id))<<10 | int(threads[id])<<1 | is(id == 0)
+		ids := cpus.List(inv.NUMANodes[n].CPUs)
+		threads := threadsOf(&inv.NUMANodes[n], ids)
+		for _, id := range ids {
+			rank := is(cores.Contains(id))<<11 | is(!near.Contains(id))<<10 | int(threads[id])<<1 | is(id == 0)
 			all = append(all, ranked{id, rank})
 		}
 	}
 	slices.SortFunc(all, func(a, b ranked) int { return cmp.Or(cmp.Compare(a.rank, b.rank), cmp.Compare(a.id, b.id)) })
-	var chosen cpuSet
+	var chosen []int
 	for _, c := range all {
-		if chosen.count() < count {
-			chosen.add(c.id)
+		if !slices.Contains(chosen, c.id) && len(chosen) < count {
+			chosen = append(chosen, c.id)
 		}
 	}
-	return chosen
+	return cpuset.New(chosen...)
 }
 
 // givenInterrupts are the CPUs that spec.tuning sends the interrupts of all NICs to; ok is false when it does not say.
 // With a count they are chosen after the target's cores, apart from them as far as there are others: takenByCount.
-func givenInterrupts(inv *v1alpha1.Inventory, t *v1alpha1.Tuning, l links) (cpus cpuSet, ok bool) {
+func givenInterrupts(inv *v1alpha1.Inventory, t *v1alpha1.Tuning, l links) (taking cpuset.CPUSet, ok bool) {
 	if t == nil || t.Interrupts == nil {
-		return cpuSet{}, false
+		return cpuset.CPUSet{}, false
 	}
 	if t.Interrupts.CPUs != "" {
-		return parseCPUs(t.Interrupts.CPUs), true
+		return cpus.ParseList(t.Interrupts.CPUs), true
 	}
 	if t.Interrupts.Avoid == "" {
-		return cpuSet{}, true
+		return cpuset.CPUSet{}, true
 	}
 	for i := range inv.NUMANodes {
 		if len(l.numa) == 0 || l.numa[inv.NUMANodes[i].ID] {
-			cpus = cpus.or(parseCPUs(inv.NUMANodes[i].CPUs))
+			taking = taking.Union(cpus.ParseList(inv.NUMANodes[i].CPUs))
 		}
 	}
-	return cpus.without(parseCPUs(t.Interrupts.Avoid)), true
+	return taking.Difference(cpus.ParseList(t.Interrupts.Avoid)), true
 }
 
 // takenByCount are those of the target's cores that take interrupts because tuning.interrupts.count asks for more CPUs
 // than the target leaves.
-func takenByCount(inv *v1alpha1.Inventory, t *v1alpha1.Tuning, portals []v1alpha1.PlannedPortal, cores cpuSet) cpuSet {
-	var taken cpuSet
+func takenByCount(inv *v1alpha1.Inventory, t *v1alpha1.Tuning, portals []v1alpha1.PlannedPortal, cores cpuset.CPUSet) cpuset.CPUSet {
+	var taken cpuset.CPUSet
 	if t == nil || t.Interrupts == nil || t.Interrupts.Count == nil {
 		return taken
 	}
 	nics, _ := tunedNICs(inv, portals)
 	for _, nic := range nics {
-		taken = taken.or(countedInterrupts(inv, int(*t.Interrupts.Count), nic, cores))
+		taken = taken.Union(countedInterrupts(inv, int(*t.Interrupts.Count), nic, cores))
 	}
-	return taken.and(cores)
+	return taken.Intersection(cores)
 }

@@ -36,3 +36,13 @@ func TestNoMask(t *testing.T) {
 		}
 	}
 }
+
+func TestLists(t *testing.T) {
+	for list, want := range map[string]string{
+		"": "", "3": "3", "0-3,8": "0-3,8", "8, 0-1,0": "0-1,8", "5-3": "", "-1,x,2-y,4": "4", "1022-999999999": "1022-1023", "1024": "",
+	} {
+		if got := cpus.ParseList(list).String(); got != want {
+			t.Errorf("ParseList(%q) = %q, want %q", list, got, want)
+		}
+	}
+}

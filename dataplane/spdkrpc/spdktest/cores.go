@@ -19,7 +19,7 @@ func parseCores(mask string) ([]int, error) {
 		list, closed := strings.CutSuffix(list, "]")
 		set, err := cpuset.Parse(strings.ReplaceAll(list, " ", ""))
 		cores := set.List()
-		if !closed || err != nil || len(cores) == 0 || cores[len(cores)-1] >= cpus.MaxMaskCPUs {
+		if !closed || err != nil || len(cores) == 0 || cores[len(cores)-1] >= cpus.Max {
 			return nil, fmt.Errorf("%q is no list of cores", mask)
 		}
 		return cores, nil
