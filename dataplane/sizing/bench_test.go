@@ -13,8 +13,8 @@ import (
 	"github.com/weft-storage/weft/dataplane/sizing"
 )
 
-// BenchmarkPlanOf1000Nodes is a whole cluster: what the operator does when a target's spec changes. It is to take less
-// than 100 ms.
+// BenchmarkPlanOf1000Nodes is a whole cluster: what the operator does when a target's spec changes. It takes about
+// 100 ms.
 func BenchmarkPlanOf1000Nodes(b *testing.B) {
 	both := transports(rdma(4420, iface("ens1f0")), tcp(4420, iface("ens1f0")))
 	for name, s := range map[string]v1alpha1.NvmfTargetSpec{
