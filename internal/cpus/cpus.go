@@ -46,8 +46,8 @@ func Mask(set cpuset.CPUSet) string {
 	return "0x" + bits.Text(16)
 }
 
-// List reads the kernel's list format, such as 0-15,32-47, in rising order. What is no CPU below Max is left out, so that
-// neither an inventory that names more than SPDK can use nor 0-999999999 in a target makes a large set.
+// List reads the kernel's list format, such as 0-15,32-47, in rising order. What is no CPU below Max is left out, so
+// that neither an inventory that names more than SPDK can use nor 0-999999999 in a target makes a large set.
 func List(list string) []int {
 	var ids []int
 	for part := range strings.SplitSeq(list, ",") {

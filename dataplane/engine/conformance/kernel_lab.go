@@ -40,8 +40,8 @@ type controller struct {
 	dev  *os.File
 }
 
-// ConnectKernel connects the kernel's initiator by one write to /dev/nvme-fabrics, as weft's node plugin does. A host that lost its target tries again
-// until its connection ends, and gives up at once when it is told to.
+// ConnectKernel connects the kernel's initiator by one write to /dev/nvme-fabrics, as weft's node plugin does. A host
+// that lost its target tries again until its connection ends, and gives up at once when it is told to.
 func ConnectKernel(portal v1alpha1.Portal, nqn, hostNQN string) (Connection, error) {
 	f, err := os.OpenFile("/dev/nvme-fabrics", os.O_RDWR, 0)
 	if err != nil {
