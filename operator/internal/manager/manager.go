@@ -30,11 +30,11 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
-	"github.com/weft-storage/weft/operator/internal/certificate"
 	"github.com/weft-storage/weft/operator/internal/controller/nvmfnode"
 	"github.com/weft-storage/weft/operator/internal/controller/nvmftarget"
 	"github.com/weft-storage/weft/operator/internal/controller/targetpod"
 	"github.com/weft-storage/weft/operator/internal/manifest"
+	"github.com/weft-storage/weft/operator/internal/webhook"
 )
 
 const (
@@ -104,7 +104,7 @@ func New(ctx context.Context, cfg *rest.Config, o Options) (ctrl.Manager, error)
 	if o.CertificateClock == nil {
 		o.CertificateClock = clock.RealClock{}
 	}
-	keeper := &certificate.Keeper{Namespace: o.Namespace, Names: o.webhookNames(), Clock: o.CertificateClock}
+	keeper := &webhook.Keeper{Namespace: o.Namespace, Names: o.webhookNames(), Clock: o.CertificateClock}
 	server, err := webhookServer(o.WebhookBindAddress, keeper)
 	if err != nil {
 		return nil, err
@@ -161,7 +161,7 @@ func cacheOptions(namespace string) cache.Options {
 		&corev1.Pod{}:                   targetPods,
 		&policyv1.PodDisruptionBudget{}: targetPods,
 	}
-	maps.Copy(byObject, certificate.CacheOptions(namespace))
+	maps.Copy(byObject, webhook.CacheOptions(namespace))
 	return cache.Options{DefaultTransform: cache.TransformStripManagedFields(), ByObject: byObject}
 }
 

@@ -12,11 +12,10 @@ import (
 
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
-	"sigs.k8s.io/controller-runtime/pkg/webhook"
+	ctrlwebhook "sigs.k8s.io/controller-runtime/pkg/webhook"
 
-	"github.com/weft-storage/weft/operator/internal/admission"
-	"github.com/weft-storage/weft/operator/internal/certificate"
 	"github.com/weft-storage/weft/operator/internal/gather"
+	"github.com/weft-storage/weft/operator/internal/webhook"
 )
 
 // webhookNames are the names that the certificate is for.
@@ -28,7 +27,7 @@ func (o Options) webhookNames() []string {
 }
 
 // webhookServer listens on the address, and serves with what the keeper has.
-func webhookServer(address string, keeper *certificate.Keeper) (webhook.Server, error) {
+func webhookServer(address string, keeper *webhook.Keeper) (ctrlwebhook.Server, error) {
 	if address == Off {
 		return nil, nil
 	}
@@ -40,7 +39,7 @@ func webhookServer(address string, keeper *certificate.Keeper) (webhook.Server, 
 	if err != nil || port == 0 {
 		return nil, fmt.Errorf("webhook address %q: the port must be a number from 1 to 65535, such as :9443", address)
 	}
-	return webhook.NewServer(webhook.Options{Host: host, Port: int(port), TLSOpts: []func(*tls.Config){func(c *tls.Config) {
+	return ctrlwebhook.NewServer(ctrlwebhook.Options{Host: host, Port: int(port), TLSOpts: []func(*tls.Config){func(c *tls.Config) {
 		c.MinVersion = tls.VersionTLS13
 		c.GetCertificate = keeper.GetCertificate
 	}}}), nil
@@ -48,7 +47,7 @@ func webhookServer(address string, keeper *certificate.Keeper) (webhook.Server, 
 
 // addWebhook judges NvmfTargets in every replica, and keeps the certificate. A replica without one is not ready, so
 // that the API server does not call it.
-func addWebhook(ctx context.Context, mgr ctrl.Manager, keeper *certificate.Keeper) error {
+func addWebhook(ctx context.Context, mgr ctrl.Manager, keeper *webhook.Keeper) error {
 	// Controllers that wait for the lead do not watch yet; the first request would wait for all of this to be read.
 	for _, o := range gather.Kinds() {
 		if _, err := mgr.GetCache().GetInformer(ctx, o, cache.BlockUntilSynced(false)); err != nil {
@@ -56,7 +55,7 @@ func addWebhook(ctx context.Context, mgr ctrl.Manager, keeper *certificate.Keepe
 		}
 	}
 	keeper.Client = mgr.GetClient()
-	targets := &admission.Targets{Reader: mgr.GetClient()}
+	targets := &webhook.Targets{Reader: mgr.GetClient()}
 	if err := errors.Join(keeper.SetupWithManager(mgr), targets.SetupWithManager(mgr)); err != nil {
 		return fmt.Errorf("set up the webhook: %w", err)
 	}

@@ -30,8 +30,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
-	"github.com/weft-storage/weft/operator/internal/certificate"
 	"github.com/weft-storage/weft/operator/internal/manager"
+	"github.com/weft-storage/weft/operator/internal/webhook"
 )
 
 // webhooks are replicas of the operator that answer the API server, and a user who sees its warnings.
@@ -132,7 +132,7 @@ func fromChart(t *testing.T) (*admissionv1.ValidatingWebhookConfiguration, *core
 			}
 		}
 	}
-	if configuration.Name != certificate.ConfigurationName || secret.Name != certificate.SecretName || secret.Namespace != namespace {
+	if configuration.Name != webhook.ConfigurationName || secret.Name != webhook.SecretName || secret.Namespace != namespace {
 		t.Fatalf("the chart has configuration %q and Secret %s/%s; run make generate", configuration.Name, secret.Namespace, secret.Name)
 	}
 	return configuration, secret
@@ -245,7 +245,7 @@ func madeAt(t *testing.T, ago, until time.Duration) map[string][]byte {
 	var data map[string][]byte
 	now := time.Now()
 	for at := ago; at >= until; at -= 24 * time.Hour {
-		d, err := certificate.Decide(data, []string{"localhost"}, now.Add(-at))
+		d, err := webhook.Decide(data, []string{"localhost"}, now.Add(-at))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -256,13 +256,13 @@ func madeAt(t *testing.T, ago, until time.Duration) map[string][]byte {
 
 func (w *webhooks) secret() *corev1.Secret {
 	secret := &corev1.Secret{}
-	w.Expect(admin.Get(w.ctx, client.ObjectKey{Namespace: namespace, Name: certificate.SecretName}, secret)).To(Succeed())
+	w.Expect(admin.Get(w.ctx, client.ObjectKey{Namespace: namespace, Name: webhook.SecretName}, secret)).To(Succeed())
 	return secret
 }
 
 func (w *webhooks) configuration() *admissionv1.ValidatingWebhookConfiguration {
 	configuration := &admissionv1.ValidatingWebhookConfiguration{}
-	w.Expect(admin.Get(w.ctx, client.ObjectKey{Name: certificate.ConfigurationName}, configuration)).To(Succeed())
+	w.Expect(admin.Get(w.ctx, client.ObjectKey{Name: webhook.ConfigurationName}, configuration)).To(Succeed())
 	return configuration
 }
 
@@ -304,19 +304,19 @@ func TestRotationFailsNoRequest(t *testing.T) {
 	// A new authority, that signs nothing yet.
 	clock.SetTime(now.Add(-day - time.Hour))
 	w.poke()
-	w.Eventually(func() []byte { return w.secret().Data[certificate.AuthorityKeyKey] }).ShouldNot(Equal(was[certificate.AuthorityKeyKey]))
-	w.Expect(w.secret().Data[certificate.CertificateKey]).To(Equal(was[certificate.CertificateKey]))
-	both := w.secret().Data[certificate.AuthoritiesKey]
-	w.Expect(both).To(HaveSuffix(string(was[certificate.AuthoritiesKey])))
+	w.Eventually(func() []byte { return w.secret().Data[webhook.AuthorityKeyKey] }).ShouldNot(Equal(was[webhook.AuthorityKeyKey]))
+	w.Expect(w.secret().Data[webhook.CertificateKey]).To(Equal(was[webhook.CertificateKey]))
+	both := w.secret().Data[webhook.AuthoritiesKey]
+	w.Expect(both).To(HaveSuffix(string(was[webhook.AuthoritiesKey])))
 	w.Eventually(func() []byte { return w.configuration().Webhooks[0].ClientConfig.CABundle }).Should(Equal(both))
 	w.Eventually(w.sent.Load).Should(BeNumerically(">", w.sent.Load()+100), "the API server hears of it, at its leisure; in a cluster it has a day")
 
 	// It has settled, and signs.
 	clock.SetTime(now)
 	w.poke()
-	w.Eventually(func() []byte { return w.secret().Data[certificate.CertificateKey] }).ShouldNot(Equal(was[certificate.CertificateKey]))
+	w.Eventually(func() []byte { return w.secret().Data[webhook.CertificateKey] }).ShouldNot(Equal(was[webhook.CertificateKey]))
 	for _, address := range w.addresses {
-		w.Eventually(func() ([]byte, error) { return served(w.ctx, address, both) }).Should(Equal(w.secret().Data[certificate.CertificateKey]))
+		w.Eventually(func() ([]byte, error) { return served(w.ctx, address, both) }).Should(Equal(w.secret().Data[webhook.CertificateKey]))
 	}
 	stop()
 	w.Expect(w.failed).To(BeEmpty(), "of %d requests", w.sent.Load())
@@ -366,7 +366,7 @@ func TestAWrongCertificateIsMended(t *testing.T) {
 
 	for name, data := range map[string]map[string][]byte{
 		"another's": madeFor(t, "elsewhere.svc"),
-		"garbage":   {certificate.CertificateKey: []byte("garbage"), certificate.PrivateKeyKey: []byte("garbage")},
+		"garbage":   {webhook.CertificateKey: []byte("garbage"), webhook.PrivateKeyKey: []byte("garbage")},
 		"nothing":   nil,
 		"long over": madeAt(t, 500*day, 500*day),
 	} {
@@ -377,7 +377,7 @@ func TestAWrongCertificateIsMended(t *testing.T) {
 			return admin.Update(w.ctx, secret)
 		}).Should(Succeed())
 		w.Eventually(func() error {
-			d, err := certificate.Decide(w.secret().Data, []string{"localhost"}, time.Now())
+			d, err := webhook.Decide(w.secret().Data, []string{"localhost"}, time.Now())
 			if err == nil && d.Why != "" {
 				err = errors.New(d.Why)
 			}
@@ -389,7 +389,7 @@ func TestAWrongCertificateIsMended(t *testing.T) {
 
 func madeFor(t *testing.T, name string) map[string][]byte {
 	t.Helper()
-	d, err := certificate.Decide(nil, []string{name}, time.Now())
+	d, err := webhook.Decide(nil, []string{name}, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}

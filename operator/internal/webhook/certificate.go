@@ -1,29 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package certificate makes the certificate of the operator's webhook, renews it, and tells the API server which
-// authority to trust, without anything else in the cluster.
-//
-// It lives in one Secret, which all replicas read and any of them writes:
-//
-//	ca.crt   authorities that the API server shall trust, the newest first
-//	ca.key   key of the newest
-//	tls.crt  certificate that replicas serve with
-//	tls.key  its key
-//
-// These invariants let no request fail while one takes the other's place:
-//
-//   - A new authority is trusted for a day before anything is signed by it, so the API server
-//     knows it by then, however slow its watch.
-//   - An old authority is trusted until it expires, so a replica that has not taken up the new certificate yet is
-//     trusted too.
-//   - A certificate is replaced long before it expires, and never outlives its authority.
-//
-// Only when there is nothing usable left (the first start, a Secret that was damaged, a cluster that
-// slept for months) everything is made anew at once.
-//
-// The well-known github.com/open-policy-agent/cert-controller was looked at: it watches
-// every Secret of the namespace, and replaces authority and certificate in one step.
-package certificate
+package webhook
 
 import (
 	"bytes"
@@ -77,8 +54,30 @@ type Decision struct {
 	Next time.Time
 }
 
-// Decide looks at the Secret's content and says what it shall be. The certificate is for all the DNS names. It is a
-// pure function but for the randomness of keys.
+// Decide looks at the content of the webhook's Secret and says what it has to be: with a certificate for all the DNS
+// names, renewed in time, and with the authority that the API server is to trust. It is a pure function but for the
+// randomness of keys.
+//
+// The certificate lives in one Secret, which all replicas read and any of them writes:
+//
+//	ca.crt   authorities that the API server shall trust, the newest first
+//	ca.key   key of the newest
+//	tls.crt  certificate that replicas serve with
+//	tls.key  its key
+//
+// These invariants let no request fail while one takes the other's place:
+//
+//   - A new authority is trusted for a day before anything is signed by it, so the API server
+//     knows it by then, however slow its watch.
+//   - An old authority is trusted until it expires, so a replica that has not taken up the new certificate yet is
+//     trusted too.
+//   - A certificate is replaced long before it expires, and never outlives its authority.
+//
+// Only when there is nothing usable left (the first start, a Secret that was damaged, a cluster that
+// slept for months) everything is made again at once.
+//
+// The well-known github.com/open-policy-agent/cert-controller was looked at: it watches
+// every Secret of the namespace, and replaces authority and certificate in one step.
 func Decide(data map[string][]byte, names []string, now time.Time) (Decision, error) {
 	m, why := parse(data, names, now)
 	var err error

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package admission
+package webhook
 
 import (
 	"bytes"
@@ -36,7 +36,7 @@ func ask(t *testing.T, reader client.Reader) (code int, body string) {
 	scheme := runtime.NewScheme()
 	g := NewWithT(t)
 	g.Expect(v1alpha1.AddToScheme(scheme)).To(Succeed())
-	server := httptest.NewServer(handler(scheme, &Targets{Reader: reader}))
+	server := httptest.NewServer(serve(scheme, &Targets{Reader: reader}))
 	defer server.Close()
 	target := []byte(`{"apiVersion":"weft.storage/v1alpha1","kind":"NvmfTarget","metadata":{"name":"fast"},"spec":{"engine":"Nvmet","nodeSelector":{}}}`)
 	review := admissionv1.AdmissionReview{Request: &admissionv1.AdmissionRequest{UID: "1", Operation: admissionv1.Create, Object: runtime.RawExtension{Raw: target}}}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package certificate_test
+package webhook_test
 
 import (
 	"bytes"
@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/weft-storage/weft/operator/internal/certificate"
+	"github.com/weft-storage/weft/operator/internal/webhook"
 )
 
 const day = 24 * time.Hour
@@ -23,9 +23,9 @@ var (
 	names = []string{"weft-operator-webhook.weft-system.svc"}
 )
 
-func decide(t *testing.T, data map[string][]byte, now time.Time) certificate.Decision {
+func decide(t *testing.T, data map[string][]byte, now time.Time) webhook.Decision {
 	t.Helper()
-	d, err := certificate.Decide(data, names, now)
+	d, err := webhook.Decide(data, names, now)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -50,7 +50,7 @@ func TestDecide(t *testing.T) {
 		maps.Copy(data, changes)
 		return data
 	}
-	elsewhere, err := certificate.Decide(nil, []string{"elsewhere.svc"}, epoch)
+	elsewhere, err := webhook.Decide(nil, []string{"elsewhere.svc"}, epoch)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -69,19 +69,19 @@ func TestDecide(t *testing.T) {
 		"nothing":                         {nil, epoch, authority, "none yet"},
 		"an empty Secret":                 {map[string][]byte{}, epoch, authority, "none yet"},
 		"after everything's end":          {first.Data, epoch.Add(400 * day), authority, "no usable authority"},
-		"garbage as authority":            {with(map[string][]byte{certificate.AuthoritiesKey: []byte("garbage")}), epoch, authority, "no usable authority"},
-		"garbage as the authority's key":  {with(map[string][]byte{certificate.AuthorityKeyKey: []byte("garbage")}), epoch, authority, "no usable authority"},
-		"the key of another authority":    {with(map[string][]byte{certificate.AuthorityKeyKey: other.Data[certificate.AuthorityKeyKey]}), epoch, authority, "no usable authority"},
-		"no certificate":                  {with(map[string][]byte{certificate.CertificateKey: nil}), epoch, leaf, "do not fit"},
-		"garbage as certificate":          {with(map[string][]byte{certificate.CertificateKey: []byte("garbage")}), epoch, leaf, "do not fit"},
-		"the key of another certificate":  {with(map[string][]byte{certificate.PrivateKeyKey: other.Data[certificate.PrivateKeyKey]}), epoch, leaf, "do not fit"},
-		"a certificate of someone else's": {with(map[string][]byte{certificate.CertificateKey: other.Data[certificate.CertificateKey], certificate.PrivateKeyKey: other.Data[certificate.PrivateKeyKey]}), epoch, leaf, "no authority signed"},
+		"garbage as authority":            {with(map[string][]byte{webhook.AuthoritiesKey: []byte("garbage")}), epoch, authority, "no usable authority"},
+		"garbage as the authority's key":  {with(map[string][]byte{webhook.AuthorityKeyKey: []byte("garbage")}), epoch, authority, "no usable authority"},
+		"the key of another authority":    {with(map[string][]byte{webhook.AuthorityKeyKey: other.Data[webhook.AuthorityKeyKey]}), epoch, authority, "no usable authority"},
+		"no certificate":                  {with(map[string][]byte{webhook.CertificateKey: nil}), epoch, leaf, "do not fit"},
+		"garbage as certificate":          {with(map[string][]byte{webhook.CertificateKey: []byte("garbage")}), epoch, leaf, "do not fit"},
+		"the key of another certificate":  {with(map[string][]byte{webhook.PrivateKeyKey: other.Data[webhook.PrivateKeyKey]}), epoch, leaf, "do not fit"},
+		"a certificate of someone else's": {with(map[string][]byte{webhook.CertificateKey: other.Data[webhook.CertificateKey], webhook.PrivateKeyKey: other.Data[webhook.PrivateKeyKey]}), epoch, leaf, "no authority signed"},
 		"a certificate for another name":  {elsewhere.Data, epoch, leaf, "for another name"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			d := decide(t, c.data, c.now)
-			newKey := !bytes.Equal(d.Data[certificate.AuthorityKeyKey], c.data[certificate.AuthorityKeyKey])
-			newLeaf := !bytes.Equal(d.Data[certificate.CertificateKey], c.data[certificate.CertificateKey])
+			newKey := !bytes.Equal(d.Data[webhook.AuthorityKeyKey], c.data[webhook.AuthorityKeyKey])
+			newLeaf := !bytes.Equal(d.Data[webhook.CertificateKey], c.data[webhook.CertificateKey])
 			got := map[[2]bool]string{{true, true}: authority, {false, true}: leaf, {false, false}: neither}[[2]bool{newKey, newLeaf}]
 			if got != c.new || c.why == "" && d.Why != "" || !strings.Contains(d.Why, c.why) {
 				t.Errorf("replaces %q because %q, want %s because %q", got, d.Why, c.new, c.why)
@@ -101,7 +101,7 @@ func TestDecide(t *testing.T) {
 
 func TestOnlyDNSNames(t *testing.T) {
 	for _, name := range []string{"127.0.0.1", ""} {
-		if d, err := certificate.Decide(nil, []string{name}, epoch); err == nil {
+		if d, err := webhook.Decide(nil, []string{name}, epoch); err == nil {
 			t.Errorf("%q: made %s", name, d.Why)
 		}
 	}
@@ -111,7 +111,7 @@ func TestOnlyDNSNames(t *testing.T) {
 func TestAnAuthorityWithoutKeyIsTrustedOn(t *testing.T) {
 	first := decide(t, nil, epoch)
 	damaged := maps.Clone(first.Data)
-	delete(damaged, certificate.AuthorityKeyKey)
+	delete(damaged, webhook.AuthorityKeyKey)
 	d := decide(t, damaged, epoch.Add(day))
 	if err := trusted(first.Certificate, d.Authorities, epoch.Add(day)); err != nil {
 		t.Error(err)
@@ -138,10 +138,10 @@ func TestNoRequestFailsWhileAuthoritiesFollowEachOther(t *testing.T) {
 	for now := epoch; now.Before(epoch.Add(6 * 365 * day)); now = now.Add(6 * time.Hour) {
 		if !now.Before(next) {
 			d := decide(t, secret.Data, now)
-			if !bytes.Equal(d.Data[certificate.AuthorityKeyKey], secret.Data[certificate.AuthorityKeyKey]) {
+			if !bytes.Equal(d.Data[webhook.AuthorityKeyKey], secret.Data[webhook.AuthorityKeyKey]) {
 				authorities++
 			}
-			if !bytes.Equal(d.Data[certificate.CertificateKey], secret.Data[certificate.CertificateKey]) {
+			if !bytes.Equal(d.Data[webhook.CertificateKey], secret.Data[webhook.CertificateKey]) {
 				leaves++
 			}
 			secret, next = d, d.Next
@@ -170,8 +170,8 @@ func TestNoRequestFailsWhileAuthoritiesFollowEachOther(t *testing.T) {
 
 func TestSecretsStayOutOfErrors(t *testing.T) {
 	first := decide(t, nil, epoch)
-	half := first.Data[certificate.AuthorityKeyKey][:100]
-	d := decide(t, map[string][]byte{certificate.AuthorityKeyKey: half, certificate.AuthoritiesKey: first.Authorities}, epoch)
+	half := first.Data[webhook.AuthorityKeyKey][:100]
+	d := decide(t, map[string][]byte{webhook.AuthorityKeyKey: half, webhook.AuthoritiesKey: first.Authorities}, epoch)
 	if strings.Contains(d.Why, string(half[40:60])) {
 		t.Errorf("the reason tells of the key: %s", d.Why)
 	}

@@ -1,14 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package admission judges NvmfTargets before they are stored, by what only the cluster shows: whether a node can
-// hold them. What the object alone shows is for the CEL rules of the API.
+// Package webhook judges NvmfTargets before they are stored, by what only the cluster shows: whether a node can hold
+// them. What the object alone shows is for the CEL rules of the API.
 //
 // A target that no matching node can hold is refused; one that some cannot hold, or that is not known of
 // some, is stored with a warning. So is a change of one that no node could hold before: it makes nothing worse, and may
 // mend a part. Nodes may come, and agents report later: what is not known is never read as "cannot". What the webhook
 // cannot judge is left to the failurePolicy of its configuration. Only a new spec is looked at, so nothing stands in
 // the way of a status, a finalizer or a deletion.
-package admission
+//
+// It also makes and renews the webhook's certificate (see Decide).
+package webhook
 
 import (
 	"context"
@@ -52,11 +54,11 @@ const path = "/validate-weft-storage-v1alpha1-nvmftarget"
 
 // SetupWithManager serves it.
 func (v *Targets) SetupWithManager(mgr ctrl.Manager) error {
-	mgr.GetWebhookServer().Register(path, handler(mgr.GetScheme(), v))
+	mgr.GetWebhookServer().Register(path, serve(mgr.GetScheme(), v))
 	return nil
 }
 
-func handler(scheme *runtime.Scheme, v *Targets) http.Handler {
+func serve(scheme *runtime.Scheme, v *Targets) http.Handler {
 	return failing(admission.WithValidator(scheme, v))
 }
 
