@@ -122,7 +122,7 @@ var _ = Describe("A pod that writes", func() {
 		weftReady(ctx, ended)
 	}, SpecTimeout(15*time.Minute))
 
-	It("does not notice that the agent, the operator and the CSI driver are restarted", func(ctx SpecContext) {
+	It("does not notice that the agent, the operator and the CSI driver are restarted", full, func(ctx SpecContext) {
 		claim := newClaim(ctx, newNamespace(ctx), "claim", "weft-fast")
 		pod := runPod(ctx, claim, "writer", clientNode)
 		startWriter(ctx, pod)
