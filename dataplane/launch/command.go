@@ -17,10 +17,9 @@ import (
 	"github.com/weft-storage/weft/api/v1alpha1"
 )
 
-// Main runs weft-launch with the process's arguments, and returns its exit code: that of nvmf_tgt, where it ran and
-// the launcher stayed beside it.
-func Main(ctx context.Context, version string, stderr io.Writer) int {
-	err := Command(version).ExecuteContext(ctx)
+// ExitCode of the process after Command ended with err, which it tells: that of nvmf_tgt, where the launcher stayed
+// beside it.
+func ExitCode(err error, stderr io.Writer) int {
 	if err == nil {
 		return 0
 	}

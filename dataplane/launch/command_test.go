@@ -35,9 +35,9 @@ func TestMain(m *testing.M) {
 	case os.Getenv(asLauncher) != "":
 		_ = os.Unsetenv(asLauncher)
 		ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-		code := launch.Main(ctx, "test", os.Stderr)
+		err := launch.Command("test").ExecuteContext(ctx)
 		stop()
-		os.Exit(code)
+		os.Exit(launch.ExitCode(err, os.Stderr))
 	case os.Getenv(TargetMode) != "":
 		os.Exit(RunTarget())
 	}

@@ -18,7 +18,7 @@ var version = "development"
 
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, syscall.SIGINT)
-	code := launch.Main(ctx, version, os.Stderr)
+	err := launch.Command(version).ExecuteContext(ctx)
 	stop()
-	os.Exit(code)
+	os.Exit(launch.ExitCode(err, os.Stderr))
 }

@@ -112,8 +112,8 @@ var _ = Describe("A volume", func() {
 })
 
 // Eight volumes are made, admitted, connected, formatted and mounted side by side. Two pods have four each: pods of
-// their own would cost eight sandboxes, which are the kubelet's business. Twenty took 216 s and showed no more; hundreds
-// at once are for the benchmarks of controller and node plugin.
+// their own would cost eight sandboxes, which are the kubelet's business. Twenty took 216 s and showed no more;
+// hundreds at once are for the benchmarks of controller and node plugin.
 var _ = Describe("Eight volumes at once", func() {
 	It("are bound and mounted, each where it belongs, and leave nothing behind", func(ctx SpecContext) {
 		const perPod = 4
