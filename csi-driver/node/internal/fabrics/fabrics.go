@@ -20,6 +20,7 @@ package fabrics
 import (
 	"context"
 	"io"
+	"io/fs"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -98,7 +99,16 @@ type Host struct {
 	// looked for yet.
 	former map[string]bool
 	// silent portals, with the time when nothing answered there.
-	silent map[v1alpha1.Portal]time.Time
+	silent      map[v1alpha1.Portal]time.Time
+	addressesMu sync.Mutex
+	// addresses of controllers as they were read last, by the controller's name; see addressOf.
+	addresses map[string]lastAddress
+}
+
+// lastAddress is a controller's address, with what tells that controller from a later one of the same name.
+type lastAddress struct {
+	nqn, host, address string
+	dir                fs.FileInfo
 }
 
 // New makes a Host.
@@ -108,6 +118,7 @@ func New(config Config) *Host {
 	}
 	return &Host{
 		Config: config, NQN: v1alpha1.HostNQN(config.UID), names: map[string]string{}, silent: map[v1alpha1.Portal]time.Time{},
+		addresses: map[string]lastAddress{},
 	}
 }
 

@@ -720,3 +720,19 @@ func TestOpenTellsThatAnotherHasTheName(t *testing.T) {
 	f.must(err)
 	f.must(device.Close())
 }
+
+// A kernel that takes a controller's queues down may end the thread that asks for its address: it is asked while the
+// controller is live, and not again.
+func TestAddressOfAControllerThatGoesIsNotAskedFor(t *testing.T) {
+	f := setUp(t)
+	f.connect(first)
+	before, err := f.host.Controllers(nqn)
+	f.must(err)
+	f.must(f.kernel.SetState("nvme0", "deleting"))
+	f.must(os.WriteFile(filepath.Join(f.kernel.Root, "sys/class/nvme/nvme0/address"), []byte("asked while it goes"), 0o644))
+	after, err := f.host.Controllers(nqn)
+	f.must(err)
+	if len(before) != 1 || len(after) != 1 || after[0].Address != before[0].Address || after[0].Port != before[0].Port || after[0].Address == "" {
+		t.Errorf("before %+v, while it goes %+v", before, after)
+	}
+}

@@ -122,7 +122,7 @@ func (h *Host) allControllers(nqn string) ([]Controller, error) {
 			return nil, err
 		}
 		for _, name := range names {
-			c, err := readController(h.sys("class/nvme", name))
+			c, err := h.readController(h.sys("class/nvme", name))
 			if errors.Is(err, errGone) {
 				continue
 			}
@@ -159,7 +159,7 @@ func (h *Host) everyController(worth func(name string) bool) ([]Controller, erro
 		if !worth(name) {
 			continue
 		}
-		c, err := readController(h.sys("class/nvme", name))
+		c, err := h.readController(h.sys("class/nvme", name))
 		if errors.Is(err, errGone) {
 			continue // it is gone now, or one of a local drive, which has no host NQN
 		}
@@ -179,9 +179,9 @@ func (h *Host) Connected(nqn string) (bool, error) {
 	return connected(controllers), err
 }
 
-func readController(dir string) (Controller, error) {
-	var values [5]string
-	for i, name := range []string{"state", "transport", "address", "hostnqn", "subsysnqn"} {
+func (h *Host) readController(dir string) (Controller, error) {
+	var values [4]string
+	for i, name := range []string{"state", "transport", "hostnqn", "subsysnqn"} {
 		v, err := attribute(dir, name)
 		if err != nil {
 			return Controller{}, err
@@ -190,9 +190,13 @@ func readController(dir string) (Controller, error) {
 	}
 	c := Controller{
 		Name: filepath.Base(dir), State: values[0],
-		Transport: v1alpha1.TransportType(strings.ToUpper(values[1])), HostNQN: values[3], NQN: values[4], dir: dir,
+		Transport: v1alpha1.TransportType(strings.ToUpper(values[1])), HostNQN: values[2], NQN: values[3], dir: dir,
 	}
-	for field := range strings.SplitSeq(values[2], ",") {
+	address, err := h.addressOf(c)
+	if err != nil {
+		return Controller{}, err
+	}
+	for field := range strings.SplitSeq(address, ",") {
 		key, value, _ := strings.Cut(field, "=")
 		switch key {
 		case "traddr":
@@ -202,6 +206,38 @@ func readController(dir string) (Controller, error) {
 		}
 	}
 	return c, nil
+}
+
+// addressOf a controller, which stays the same for its life. It is asked for while the controller is live, and
+// remembered for when it is not: while its queues are taken down, nvme_tcp_get_address of Linux 6.12 can find that its
+// socket is gone and end the thread that asks with an oops, holding a lock that the deletion then waits for (seen in
+// the kernel tests). Of a controller that was never seen live, one that is being deleted is not asked.
+func (h *Host) addressOf(c Controller) (string, error) {
+	info, err := os.Stat(c.dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return "", errGone
+	}
+	if err != nil {
+		return "", err
+	}
+	h.addressesMu.Lock()
+	known, ok := h.addresses[c.Name]
+	h.addressesMu.Unlock()
+	its := ok && known.nqn == c.NQN && known.host == c.HostNQN && os.SameFile(known.dir, info)
+	switch {
+	case c.State != "live" && its:
+		return known.address, nil
+	case strings.HasPrefix(c.State, "deleting"):
+		return "", nil
+	}
+	address, err := attribute(c.dir, "address")
+	if err != nil {
+		return "", err
+	}
+	h.addressesMu.Lock()
+	defer h.addressesMu.Unlock()
+	h.addresses[c.Name] = lastAddress{nqn: c.NQN, host: c.HostNQN, dir: info, address: address}
+	return address, nil
 }
 
 // reaches tells whether the controller is connected to a portal.
