@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -59,8 +60,8 @@ func Start(ctx context.Context, out io.Writer) (*Run, error) {
 	return &Run{Lab: machines, Cluster: cluster, repo: repo, out: out, builder: b}, nil
 }
 
-// Explain collects the logs of every component after a failure, and adds to
-// its error where they are.
+// Explain collects the logs of every component after a failure, and adds to its error where they are, and whether a
+// node's kernel failed.
 func (r *Run) Explain(ctx context.Context, cause error) error {
 	dir := os.Getenv("ARTIFACTS")
 	if dir == "" {
@@ -68,7 +69,11 @@ func (r *Run) Explain(ctx context.Context, cause error) error {
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Minute)
 	defer cancel()
-	err := errors.Join(os.RemoveAll(dir), r.Lab.CollectLogs(ctx, dir))
+	oopses, oopsErr := r.Lab.Oopses()
+	if len(oopses) > 0 {
+		cause = errors.Join(cause, fmt.Errorf("a node's kernel failed:\n%s", strings.Join(oopses, "\n")))
+	}
+	err := errors.Join(oopsErr, os.RemoveAll(dir), r.Lab.CollectLogs(ctx, dir))
 	return errors.Join(cause, err, fmt.Errorf("logs of every component are in %s", dir))
 }
 

@@ -264,3 +264,28 @@ func TestImageServerGivesWhatTheArchiveHolds(t *testing.T) {
 		t.Errorf("a blob that is not there: %s, %v", response.Status, err)
 	}
 }
+
+// TestOopses: a node restarts after a fault in its kernel, so its console alone tells of it.
+func TestOopses(t *testing.T) {
+	l := testLab(t)
+	consoles := map[string]string{
+		"node1": "[   34.7] Oops: int3: 0000 [#1] PREEMPT SMP NOPTI\r\n[   34.8] Call Trace:\r\n[   34.9] Kernel panic - not syncing: Fatal exception\r\n",
+		"node2": "[    1.0] nvme nvme0: 2/0/0 default/read/poll queues\r\n",
+	}
+	if err := os.MkdirAll(l.path("logs"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for node, text := range consoles {
+		if err := os.WriteFile(l.ConsoleLog(node), []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	got, err := l.Oopses()
+	want := []string{
+		"node1: [   34.7] Oops: int3: 0000 [#1] PREEMPT SMP NOPTI",
+		"node1: [   34.9] Kernel panic - not syncing: Fatal exception",
+	}
+	if err != nil || !slices.Equal(got, want) {
+		t.Errorf("got %q, %v", got, err)
+	}
+}
