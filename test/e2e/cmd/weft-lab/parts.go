@@ -17,6 +17,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"text/tabwriter"
 	"time"
 
@@ -34,31 +35,59 @@ const interruptDelay = 5 * time.Minute
 func newPartsCommand() *cobra.Command {
 	var keepGoing bool
 	cmd := &cobra.Command{
-		Use:   "parts TARGET...",
-		Short: "Run targets of the Makefile one after the other, then tell how long each took, and which tests were slowest",
-		Args:  cobra.MinimumNArgs(1),
-		RunE: func(cmd *cobra.Command, targets []string) error {
+		Use:   "parts TARGET[+TARGET...]...",
+		Short: "Run targets of the Makefile, then tell how long each took, and which tests were slowest",
+		Long: "Run targets of the Makefile one after the other, and at the same time those that a + joins.\n" +
+			"Then tell how long each took, and which tests were slowest.",
+		Args: cobra.MinimumNArgs(1),
+		RunE: func(cmd *cobra.Command, steps []string) error {
 			repo, err := build.FindRepo(".")
 			if err != nil {
 				return err
 			}
-			out := cmd.OutOrStdout()
+			out, start := &sharedWriter{to: cmd.OutOrStdout()}, time.Now()
 			var parts []*part
 			var failed error
-			for _, target := range targets {
-				p := newPart(target, out)
-				parts = append(parts, p)
-				err := p.run(cmd.Context(), repo)
+			for _, step := range steps {
+				var beside []*part
+				for target := range strings.SplitSeq(step, "+") {
+					beside = append(beside, newPart(target, out))
+				}
+				parts = append(parts, beside...)
+				err := runBeside(cmd.Context(), beside, repo)
 				failed = errors.Join(failed, err)
 				if err != nil && !keepGoing || cmd.Context().Err() != nil {
 					break
 				}
 			}
-			return errors.Join(failed, summarize(out, parts))
+			return errors.Join(failed, summarize(out, parts, time.Since(start)))
 		},
 	}
 	cmd.Flags().BoolVar(&keepGoing, "keep-going", false, "run the other targets too after one has failed")
 	return cmd
+}
+
+// runBeside runs parts at the same time, each to its end, whatever becomes of the others.
+func runBeside(ctx context.Context, parts []*part, repo string) error {
+	errs := make([]error, len(parts))
+	var group sync.WaitGroup
+	for i, p := range parts {
+		group.Go(func() { errs[i] = p.run(ctx, repo) })
+	}
+	group.Wait()
+	return errors.Join(errs...)
+}
+
+// sharedWriter lets several parts write, each a whole line or what a whole test has said.
+type sharedWriter struct {
+	mu sync.Mutex
+	to io.Writer
+}
+
+func (w *sharedWriter) Write(p []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.to.Write(p)
 }
 
 // result is what became of one test: PASS, FAIL or SKIP.
@@ -208,9 +237,9 @@ func (p *part) leaves() []timed {
 	return all
 }
 
-func summarize(out io.Writer, parts []*part) error {
+// summarize tells what became of the parts, which took elapsed together.
+func summarize(out io.Writer, parts []*part, elapsed time.Duration) error {
 	var all []timed
-	var took time.Duration
 	table := tabwriter.NewWriter(out, 0, 8, 2, ' ', tabwriter.AlignRight)
 	_, _ = fmt.Fprint(table, "\npart\tminutes\tpassed\tfailed\tskipped\t\n")
 	row := func(name string, took time.Duration, tests []timed, note string) {
@@ -227,9 +256,9 @@ func summarize(out io.Writer, parts []*part) error {
 		}
 		tests := p.leaves()
 		row(p.target, p.took, tests, note)
-		all, took = append(all, tests...), took+p.took
+		all = append(all, tests...)
 	}
-	row("together", took, all, "")
+	row("together", elapsed, all, "")
 	if err := table.Flush(); err != nil {
 		return err
 	}

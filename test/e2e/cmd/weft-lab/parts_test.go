@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -47,7 +48,7 @@ func TestPartsCountTests(t *testing.T) {
 		}
 	}
 	out.Reset()
-	if err := summarize(&out, []*part{unit, machine}); err != nil {
+	if err := summarize(&out, []*part{unit, machine}, 0); err != nil {
 		t.Fatal(err)
 	}
 	words := strings.Join(strings.Fields(out.String()), " ")
@@ -75,5 +76,25 @@ func TestPartFailsWithItsTarget(t *testing.T) {
 	}
 	if err := bad.run(t.Context(), dir); err == nil || !bad.failed {
 		t.Errorf("bad: %v, failed %t", err, bad.failed)
+	}
+}
+
+// TestPartsBesideEachOther: each of the two ends only while the other runs, and the one that passes is not ended by the
+// one that fails.
+func TestPartsBesideEachOther(t *testing.T) {
+	dir := t.TempDir()
+	if err := syscall.Mkfifo(filepath.Join(dir, "pipe"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	makefile := "reads:\n\t@cat pipe; echo '--- PASS: TestReader (1.00s)'\nfails:\n\t@echo 'line' > pipe; false\n"
+	if err := os.WriteFile(filepath.Join(dir, "Makefile"), []byte(makefile), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var out strings.Builder
+	shared := &sharedWriter{to: &out}
+	reads, fails := newPart("reads", shared), newPart("fails", shared)
+	err := runBeside(t.Context(), []*part{fails, reads}, dir)
+	if err == nil || !fails.failed || reads.failed || reads.tests["TestReader"].outcome != "PASS" {
+		t.Errorf("%v; fails: %t; reads: %t, %v; said %q", err, fails.failed, reads.failed, reads.tests, out.String())
 	}
 }
