@@ -170,6 +170,7 @@ test-lab: $(LAB) ## Run the kernel tests in a virtual machine of their own; with
 	$(call in-machine,./dataplane/engine/nvmet)
 	$(GO) test -c -tags lab -o .lab-machine/share/inventory.test ./dataplane/inventory
 	$(MACHINE) exec node1 -- /host-share/inventory.test -test.v -test.run '^(TestVerbs|TestErasedDriveIsBlank)$$'
+	$(call in-machine,./dataplane/device)
 	$(call in-machine,./dataplane/agent)
 	$(call in-machine,./dataplane/tuning)
 	$(call in-machine,./csi-driver/node)

@@ -5,8 +5,8 @@ package v1alpha1
 import corev1 "k8s.io/api/core/v1"
 
 // Condition types. All are positive polarity (True is the healthy state)
-// except Degraded, Progressing, RestartNeeded and WeftInitiatorStuck, for which False is the quiet state. Every
-// condition an object owns is always present; an Event's reason equals the condition's.
+// except Degraded, Progressing, RestartNeeded, RestoreSuspected and WeftInitiatorStuck, for which False is the quiet
+// state. Every condition an object owns is always present; an Event's reason equals the condition's.
 const (
 	// ConditionReady: the object does what its spec says.
 	ConditionReady = "Ready"
@@ -25,12 +25,19 @@ const (
 	// ConditionRestartNeeded (NvmfNode): the target serves with settings that differ from the plan and
 	// that only a restart of it can change; the message names them.
 	ConditionRestartNeeded = "RestartNeeded"
+	// ConditionRestoreSuspected (NvmfNode): the API server shows objects that may be from before what the node acted
+	// on. What they name is served on as it is, and nothing of it is changed until a person declares the restore; see
+	// RestoredAnnotation.
+	ConditionRestoreSuspected = "RestoreSuspected"
 	// ConditionTuned (NvmfNode): every setting of the plan's tuning is as asked for, and none is left
 	// that should have been put back.
 	ConditionTuned = "Tuned"
 	// ConditionBuffersSufficient (NvmfNode): no I/O had to wait for a buffer lately. False names the pools that ran
 	// out, and the spec.buffers that would not. True with reason NotNeeded where the engine has no such pools.
 	ConditionBuffersSufficient = "BuffersSufficient"
+	// ConditionWritesDurable (NvmfNode): every pool acknowledges a write only once it would survive a loss of the
+	// node's power. False names the pools that do not, Unknown those of which it is not known; they serve all the same.
+	ConditionWritesDurable = "WritesDurable"
 	// ConditionTargetPodReady (NvmfNode): the target pod runs and follows the plan. Written by
 	// the operator, which makes the pod; True with reason NotNeeded where the engine has no pod.
 	ConditionTargetPodReady = "TargetPodReady"
@@ -44,9 +51,9 @@ const (
 	// ConditionQoSApplied (NvmfVolume): the limits of spec.qos are in force, and no others. True with reason
 	// NotNeeded when there are none. False does not keep the volume from being served.
 	ConditionQoSApplied = "QoSApplied"
-	// ConditionInitiatorStuck (Kubernetes' own Node): the node's kernel does not finish what the node plugin asked
-	// for, and the node takes no further volumes. Like the Node's other conditions, True is the one to act on. Written
-	// by the node plugin.
+	// ConditionInitiatorStuck (Kubernetes' own Node): the node's kernel does not finish a connection, makes no other
+	// meanwhile, and the node takes no further volumes. Like the Node's other conditions, True is the one to act on.
+	// Written by the node plugin.
 	ConditionInitiatorStuck = "WeftInitiatorStuck"
 )
 
@@ -81,6 +88,8 @@ const (
 	ReasonPortalFailed       = "PortalFailed"
 	ReasonAgentSilent        = "AgentSilent"
 	ReasonEngineNotAnswering = "EngineNotAnswering"
+	ReasonRestoreSuspected   = "RestoreSuspected"
+	ReasonRecordsFailed      = "RecordsFailed"
 
 	// NvmfNode: what an SPDK target lacks, or refuses. The launcher in the target pod says
 	// those from CPUsNotGranted on; the pod's termination message carries them.
@@ -103,15 +112,18 @@ const (
 	ReasonTargetNotFound     = "TargetNotFound"
 	ReasonTargetRunning      = "TargetRunning"
 
+	// NvmfNode: what an acknowledged write is worth.
+	ReasonVolatileWriteCache = "VolatileWriteCache"
+	ReasonWriteCacheUnknown  = "WriteCacheUnknown"
+
 	// NvmfNode: tuning.
 	ReasonSettingRefused    = "SettingRefused"
 	ReasonSettingNotPutBack = "SettingNotPutBack"
 	ReasonSettingDrifted    = "SettingDrifted"
 	ReasonSettingsUnknown   = "SettingsUnknown"
 
-	// Kubernetes' Node: what its kernel does not finish.
-	ReasonControllerStuck = "ControllerStuck"
-	ReasonKernelCallStuck = "KernelCallStuck"
+	// Kubernetes' Node: its kernel does not finish a connection.
+	ReasonConnectStuck = "ConnectStuck"
 
 	// NvmfVolume and NvmfSnapshot.
 	ReasonNoSpace        = "NoSpace"
@@ -126,6 +138,10 @@ const (
 	ReasonPoolFull       = "PoolFull"
 	ReasonUnsupported    = "Unsupported"
 	ReasonQoSFailed      = "QoSFailed"
+	ReasonNotMarked      = "DeletionNotMarked"
+	ReasonUUIDInUse      = "UUIDInUse"
+	// ReasonOverdue is that of an Event only: a node's kernel has not finished what it was asked for the volume.
+	ReasonOverdue = "KernelCallOverdue"
 )
 
 // Names that several parts of weft agree on.
@@ -161,6 +177,10 @@ const (
 	// say that a volume which is not blank and in which no filesystem was
 	// found may be formatted: its data is given up. It holds for the next attachment, and is gone when that ends.
 	AllowFormatAnnotation = "weft.storage/allow-format"
+	// RestoredAnnotation on an NvmfNode, with its status.suspectedRestore as the value, lets an administrator say that
+	// the objects which the API server shows now are the ones to act on, as after etcd was restored from a backup. It
+	// holds for what was suspected when it was seen; the next suspicion has another ID.
+	RestoredAnnotation = "weft.storage/restored"
 )
 
 // InitiatorStuck is the Node's condition ConditionInitiatorStuck; nil when it has none.

@@ -5,21 +5,43 @@ package v1alpha1
 import "strings"
 
 const (
-	// NQNPrefix starts every NQN of a subsystem that weft serves; the volume's name follows it.
+	// NQNPrefix starts every NQN of a subsystem that weft serves. The volume's name follows it, then
+	// attachmentSeparator and the UUID of an attachment.
 	NQNPrefix = "nqn.2026-11.storage.weft:"
-	// HostNQNPrefix starts every host NQN (NVMe Base Specification: NQN with a UUID); the Kubernetes Node's UID
-	// follows it. The host NQN is also the node's CSI node_id.
+	// HostNQNPrefix starts every host NQN (NVMe Base Specification: NQN with a UUID); the attachment's UUID follows it.
 	HostNQNPrefix = "nqn.2014-08.org.nvmexpress:uuid:"
+	// attachmentSeparator cannot stand in a volume's name, which is the name of a Kubernetes object.
+	attachmentSeparator = ":"
 )
 
-// SubsystemNQN of a volume, by the volume's name: each volume has a subsystem of its own.
-func SubsystemNQN(volume string) string { return NQNPrefix + volume }
+// SubsystemNQN of a volume, by the volume's name and the UUID of the attachment that the subsystem was made for. Each
+// volume has a subsystem of its own, and a new one when it is attached after nobody was: Linux merges controllers by
+// their subsystem's NQN, whatever their hosts, so that writes queued for a former attachment would go out with those of
+// the next.
+func SubsystemNQN(volume, attachment string) string {
+	return NQNPrefix + volume + attachmentSeparator + attachment
+}
 
 // VolumeOfSubsystem is the name of the volume that a subsystem serves; ok is false when the subsystem is not weft's.
-func VolumeOfSubsystem(nqn string) (volume string, ok bool) { return strings.CutPrefix(nqn, NQNPrefix) }
+func VolumeOfSubsystem(nqn string) (volume string, ok bool) {
+	rest, ok := strings.CutPrefix(nqn, NQNPrefix)
+	volume, _, _ = strings.Cut(rest, attachmentSeparator)
+	return volume, ok
+}
 
-// HostNQN of a host, by its UUID.
-func HostNQN(uuid string) string { return HostNQNPrefix + uuid }
+// CurrentSubsystem is the NQN of the subsystem that serves the volume now. Until the volume is attached for the first
+// time it carries the volume's own UUID.
+func (v *NvmfVolume) CurrentSubsystem() string {
+	if v.Spec.SubsystemNQN != "" {
+		return v.Spec.SubsystemNQN
+	}
+	return SubsystemNQN(v.Name, v.Spec.UUID)
+}
 
-// UUIDOfHost is the UUID in a host NQN; ok is false when the NQN is not one that weft gives to hosts.
-func UUIDOfHost(nqn string) (uuid string, ok bool) { return strings.CutPrefix(nqn, HostNQNPrefix) }
+// HostNQN of an attachment, by its UUID.
+func HostNQN(attachment string) string { return HostNQNPrefix + attachment }
+
+// AttachmentOfHost is the UUID in a host NQN; ok is false when the NQN is not one that weft gives to an attachment.
+func AttachmentOfHost(nqn string) (attachment string, ok bool) {
+	return strings.CutPrefix(nqn, HostNQNPrefix)
+}

@@ -341,11 +341,23 @@ type NvmfNodeStatus struct {
 	// +listType=atomic
 	// +optional
 	Portals []Portal `json:"portals,omitempty"`
+	// Orphans are volumes and snapshots that have no object. Nothing deletes them. Of more than 512 the rest is not
+	// listed; metric weft_agent_orphans counts all. One in a pool that cannot be read stays listed.
+	// +kubebuilder:validation:MaxItems=512
+	// +listType=map
+	// +listMapKey=uuid
+	// +optional
+	Orphans []Orphan `json:"orphans,omitempty"`
+	// SuspectedRestore is the ID by which an administrator declares that the objects of this node are the ones to act
+	// on, in annotation weft.storage/restored, when condition RestoreSuspected is True. Absent otherwise.
+	// +kubebuilder:validation:MaxLength=36
+	// +optional
+	SuspectedRestore string `json:"suspectedRestore,omitempty"`
 	// Tuning that the agent applied, with what it was before. Absent when the node is as weft found it.
 	// +optional
 	Tuning *TuningStatus `json:"tuning,omitempty"`
-	// Conditions: Ready, PoolReady, PortalsReady, RestartNeeded, BuffersSufficient, Tuned by the agent; AgentAlive, and
-	// TargetPodReady where the engine has a pod, by the operator.
+	// Conditions: Ready, PoolReady, PortalsReady, RestartNeeded, RestoreSuspected, BuffersSufficient, WritesDurable and
+	// Tuned by the agent; AgentAlive, and TargetPodReady where the engine has a pod, by the operator.
 	// +listType=map
 	// +listMapKey=type
 	// +optional
@@ -416,8 +428,8 @@ type PoolStatus struct {
 	// Free bytes as the pool itself sees them: thin volumes not yet written count as free.
 	// +optional
 	Free *resource.Quantity `json:"free,omitempty"`
-	// Promised bytes: the sizes of the volumes in it, written or not, and what its snapshots hold. Absent while it
-	// cannot be read.
+	// Promised bytes: the sizes of the volumes in it, written or not, with a header of 4Mi each, and what its snapshots
+	// hold. Absent while it cannot be read.
 	// +optional
 	Promised *resource.Quantity `json:"promised,omitempty"`
 }
@@ -624,6 +636,12 @@ type Drive struct {
 	// +kubebuilder:validation:Enum=None;Translated;PassThrough
 	// +optional
 	IOMMU IOMMU `json:"iommu,omitempty"`
+	// WriteCache of the drive, as the kernel takes it to be. WriteThrough: what it has acknowledged survives a loss of
+	// power; it has no volatile cache, or its power outlasts the node's. WriteBack: only what was flushed does, or was
+	// written with FUA. Absent when the machine does not say.
+	// +kubebuilder:validation:Enum=WriteThrough;WriteBack
+	// +optional
+	WriteCache WriteCache `json:"writeCache,omitempty"`
 	// Content found on it. Blank: nothing. Weft: a pool of ours. Foreign: something else, see contentDetail. Unknown:
 	// it could not be read, or is neither zeros at both ends nor anything that is recognised; contentDetail says what
 	// to do.
@@ -643,6 +661,15 @@ const (
 	IOMMUNone        IOMMU = "None"
 	IOMMUTranslated  IOMMU = "Translated"
 	IOMMUPassThrough IOMMU = "PassThrough"
+)
+
+// WriteCache says what a drive's acknowledgement of a write is worth.
+type WriteCache string
+
+// Kinds of write caches.
+const (
+	WriteCacheThrough WriteCache = "WriteThrough"
+	WriteCacheBack    WriteCache = "WriteBack"
 )
 
 // DriveContent says what is on a drive.

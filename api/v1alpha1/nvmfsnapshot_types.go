@@ -7,8 +7,9 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// NvmfSnapshotSpec is a snapshot as asked for. Written by the CSI controller. Immutable.
-// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="a snapshot's spec is immutable: delete it and make another"
+// NvmfSnapshotSpec is a snapshot as asked for. Written by the CSI controller. Immutable but for taken and deletionMark.
+// +kubebuilder:validation:XValidation:rule="self.uuid == oldSelf.uuid && self.volume == oldSelf.volume && self.node == oldSelf.node",message="a snapshot's spec is immutable: delete it and make another"
+// +kubebuilder:validation:XValidation:rule="!oldSelf.?taken.orValue(false) || self.?taken.orValue(false)",message="taken never turns back: taken again, the snapshot would hold later data"
 type NvmfSnapshotSpec struct {
 	// UUID is the snapshot's identity in the engine.
 	// +kubebuilder:validation:Pattern=`^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`
@@ -25,6 +26,15 @@ type NvmfSnapshotSpec struct {
 	// +kubebuilder:validation:MaxLength=253
 	// +required
 	Node string `json:"node"`
+	// Taken says that the data was frozen. It never turns back. An agent that does not find a taken snapshot reports
+	// that and does not take it again: it would hold later data. Default false. Set it in an object that is written by
+	// hand for a snapshot that is there already.
+	// +optional
+	Taken bool `json:"taken,omitempty"`
+	// DeletionMark says that the snapshot is to be deleted with this object; see that of an NvmfVolume.
+	// +kubebuilder:validation:MaxLength=36
+	// +optional
+	DeletionMark string `json:"deletionMark,omitempty"`
 }
 
 // NvmfSnapshotStatus is the snapshot as it is. Written by the agent of spec.node.
@@ -39,13 +49,13 @@ type NvmfSnapshotStatus struct {
 	// Ready to be used as a source. Once true it stays true.
 	// +optional
 	Ready bool `json:"ready,omitempty"`
-	// Size in bytes that a volume made from it has at least.
+	// Size of the data in bytes, without the header of 4Mi: a volume made from it has at least as much.
 	// +optional
 	Size *resource.Quantity `json:"size,omitempty"`
 	// CreatedAt is when the data was frozen.
 	// +optional
 	CreatedAt *metav1.Time `json:"createdAt,omitempty"`
-	// Allocated bytes of the pool; with nvmet, bytes shared with the volume count too.
+	// Allocated bytes of the pool, the header included; with nvmet, bytes shared with the volume count too.
 	// +optional
 	Allocated *resource.Quantity `json:"allocated,omitempty"`
 	// Conditions: Ready, Created.

@@ -476,10 +476,10 @@ type DeviceSelector struct {
 
 // DeviceFile is a pool in a file.
 type DeviceFile struct {
-	// Path of the file on the node, under /var/lib/weft, but for /var/lib/weft/pools and /var/lib/weft/spdk, which are
-	// weft's own. Immutable: another path would be an empty pool.
+	// Path of the file on the node, under /var/lib/weft, but for agent, pools and spdk there, which are weft's own.
+	// Immutable: another path would be an empty pool.
 	// +kubebuilder:validation:MaxLength=255
-	// +kubebuilder:validation:XValidation:rule="!self.matches('^/var/lib/weft/(pools|spdk)(/|$)')",message="devices.file.path: pools and spdk under /var/lib/weft are weft's own; take another name, such as /var/lib/weft/pool.img"
+	// +kubebuilder:validation:XValidation:rule="!self.matches('^/var/lib/weft/(agent|pools|spdk)(/|$)')",message="devices.file.path: agent, pools and spdk under /var/lib/weft are weft's own; take another name, such as /var/lib/weft/pool.img"
 	// +kubebuilder:validation:Pattern=`^/var/lib/weft/([A-Za-z0-9][A-Za-z0-9._-]*/)*[A-Za-z0-9][A-Za-z0-9._-]*$`
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="devices.file.path is immutable: another file would be an empty pool; make a second NvmfTarget"
 	// +required
@@ -571,11 +571,11 @@ type Capacity struct {
 	// Total size of the pools.
 	// +optional
 	Total *resource.Quantity `json:"total,omitempty"`
-	// Allocated: the sizes of volumes, whether written or not, and what snapshots hold.
+	// Allocated: the sizes of volumes, whether written or not, with a header of 4Mi each, and what snapshots hold.
 	// +optional
 	Allocated *resource.Quantity `json:"allocated,omitempty"`
-	// Free for new volumes and growth: what may be promised of the pools that take something now, less what is. More
-	// than total less allocated where spec.overProvisioningPercent is over 100.
+	// Free for new volumes, with their headers, and growth: what may be promised of the pools that take something now,
+	// less what is. More than total less allocated where spec.overProvisioningPercent is over 100.
 	// +optional
 	Free *resource.Quantity `json:"free,omitempty"`
 }

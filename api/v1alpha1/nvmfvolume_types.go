@@ -14,6 +14,9 @@ const VolumeSizeStep = 4 << 20
 
 // NvmfVolumeSpec is a volume as asked for. Written by the CSI controller.
 // +kubebuilder:validation:XValidation:rule="has(self.source) == has(oldSelf.source)",message="source is immutable: it says where the volume's first data came from"
+// +kubebuilder:validation:XValidation:rule="!oldSelf.?used.orValue(false) || self.?used.orValue(false)",message="used never turns back: a volume that may hold data must not be made again, empty"
+// +kubebuilder:validation:XValidation:rule="!has(self.hosts) || self.hosts.size() == 0 || has(self.subsystemNQN)",message="subsystemNQN is required while hosts are listed"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.hosts) || oldSelf.hosts.size() == 0 || !has(oldSelf.subsystemNQN) || has(self.subsystemNQN) && self.subsystemNQN == oldSelf.subsystemNQN",message="subsystemNQN changes only while no host is listed: connected hosts know the volume by it"
 type NvmfVolumeSpec struct {
 	// UUID is the volume's identity: it names the volume in the engine, and is the namespace's UUID and NGUID.
 	// Immutable.
@@ -34,7 +37,8 @@ type NvmfVolumeSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="node is immutable: the data lies there; make a new volume from a copy"
 	// +required
 	Node string `json:"node"`
-	// Size in bytes, a multiple of 4Mi, at most 8Pi. It may grow, never shrink.
+	// Size of the data in bytes, a multiple of 4Mi, at most 8Pi. It may grow, never shrink. The volume takes 4Mi more on
+	// its drive, for its header.
 	// +kubebuilder:validation:XValidation:rule="[quantity(string(self)).asApproximateFloat()].all(f, f > 0.0 && f <= 9007199254740992.0 && f == double(int(f) / 4194304 * 4194304)) && !string(self).contains('.')",message="size must be a multiple of 4Mi without a fraction, such as 1536Mi, and at most 8Pi"
 	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).compareTo(quantity(string(oldSelf))) >= 0",message="size may grow, never shrink: what lies beyond the new end would be lost"
 	// +required
@@ -49,13 +53,31 @@ type NvmfVolumeSpec struct {
 	// QoS limits of the volume; they may be changed at any time, with hosts connected. Absent: no limits.
 	// +optional
 	QoS *VolumeQoS `json:"qos,omitempty"`
-	// Hosts that may connect. Empty: nobody.
+	// SubsystemNQN of the subsystem that serves the volume to the hosts listed. It is a new one for each attachment
+	// that begins while no host is listed. Absent until the volume is attached for the first time.
+	// +kubebuilder:validation:Pattern=`^nqn\.2026-11\.storage\.weft:[a-z0-9.-]+:[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`
+	// +kubebuilder:validation:MaxLength=223
+	// +optional
+	SubsystemNQN string `json:"subsystemNQN,omitempty"`
+	// Hosts that may connect, one for each attachment of the volume to a node. Empty: nobody.
 	// +kubebuilder:validation:MaxItems=64
 	// +kubebuilder:validation:XValidation:rule="self.size() < 2 || self.all(h, has(h.access) && h.access == self[0].access && h.access != 'Exclusive')",message="hosts: several hosts may be listed only with the same access, SharedWrite or SharedRead"
 	// +listType=map
 	// +listMapKey=nqn
 	// +optional
 	Hosts []VolumeHost `json:"hosts,omitempty"`
+	// Used says that a host was admitted once, so that the volume may hold data. It never turns back. An agent that
+	// does not find a used volume reports that and does not make it: it would be empty. Default false. Set it in an
+	// object that is written by hand for data that is there already.
+	// +optional
+	Used bool `json:"used,omitempty"`
+	// DeletionMark says that the data is to be deleted with this object. It is valid only when it equals the object's
+	// own metadata.uid, so a copied or restored object never carries a valid one. The CSI controller writes it before
+	// it deletes the object, and so does `kubectl weft delete volume`. An object that is deleted without it leaves its
+	// data on the node. Default: none.
+	// +kubebuilder:validation:MaxLength=36
+	// +optional
+	DeletionMark string `json:"deletionMark,omitempty"`
 }
 
 // VolumeSource is where a volume's first data comes from.
@@ -118,14 +140,32 @@ type Connection struct {
 	CtrlLossTimeoutSeconds int32 `json:"ctrlLossTimeoutSeconds,omitempty"`
 }
 
-// VolumeHost is a host that may connect.
+// VolumeHost is a host that may connect: one attachment of the volume to a node.
 type VolumeHost struct {
-	// NQN of the host.
+	// NQN of the host: the identity of this attachment alone, and its UUID is also the host id. A node gets another one
+	// with each attachment, and none is ever listed a second time, so that a node that was shut out cannot come back
+	// with writes it has queued.
 	// +kubebuilder:validation:Pattern=`^nqn\.[0-9]{4}-[0-9]{2}\.[^\s]+$`
 	// +kubebuilder:validation:MinLength=12
 	// +kubebuilder:validation:MaxLength=223
 	// +required
 	NQN string `json:"nqn"`
+	// Node is the name of the Kubernetes Node that the volume is attached to.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +required
+	Node string `json:"node"`
+	// NodeUID is the UID of that Node when the volume was attached: a machine that has taken over the name of another
+	// does not use the other's attachments.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=128
+	// +required
+	NodeUID string `json:"nodeUID"`
+	// VolumeAttachment is the UID of the Kubernetes VolumeAttachment that asked for the attachment, which is taken back
+	// when that is gone. Absent: another caller asked for it.
+	// +kubebuilder:validation:MaxLength=128
+	// +optional
+	VolumeAttachment string `json:"volumeAttachment,omitempty"`
 	// Access that the host has. Several hosts may be listed only while all of them have the same, and that is a shared
 	// one. Default Exclusive.
 	// +kubebuilder:default=Exclusive
@@ -170,10 +210,10 @@ type NvmfVolumeStatus struct {
 	// +listType=atomic
 	// +optional
 	Portals []Portal `json:"portals,omitempty"`
-	// Size that is served, in bytes.
+	// Size of the data that is served, in bytes, without the header of 4Mi.
 	// +optional
 	Size *resource.Quantity `json:"size,omitempty"`
-	// Allocated bytes of the pool: what was written, for a thin volume.
+	// Allocated bytes of the pool: what was written, for a thin volume, the header included.
 	// +optional
 	Allocated *resource.Quantity `json:"allocated,omitempty"`
 	// Written says that something was written to the volume, or to what it was made from. It stays true: a volume whose
@@ -222,6 +262,7 @@ type AdmittedHost struct {
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`,priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+// +kubebuilder:validation:XValidation:rule="!has(self.spec.subsystemNQN) || self.spec.subsystemNQN.startsWith('nqn.2026-11.storage.weft:' + self.metadata.name + ':')",message="spec.subsystemNQN must be nqn.2026-11.storage.weft:<name of the volume>:<UUID of the attachment>"
 // +kubebuilder:validation:XValidation:rule="self.metadata.name.size() <= 128",message="an NvmfVolume's name has at most 128 characters: it becomes part of an NQN"
 type NvmfVolume struct {
 	metav1.TypeMeta   `json:",inline"`

@@ -113,8 +113,8 @@ spec:
   devices: {selector: {models: ["A*"], minSize: 1Ti, byID: ["nvme-A*"]}}
   updateStrategy: {type: RollingUpdate, maxUnavailable: 2}`},
 		{&v1alpha1.NvmfNode{}, node, `spec: {plan: {file: {path: /var/lib/weft/a, size: 2Gi}}}`},
-		{&v1alpha1.NvmfVolume{}, volume, `spec: {source: {snapshot: s}, hosts: [{nqn: "nqn.2014-08.org:a"}], connection: {transports: [RDMA, TCP], ioQueues: 1, queueDepth: 16, ctrlLossTimeoutSeconds: 1}}`},
-		{&v1alpha1.NvmfSnapshot{}, snapshot, ``},
+		{&v1alpha1.NvmfVolume{}, volume, `spec: {source: {snapshot: s}, subsystemNQN: "nqn.2026-11.storage.weft:pvc-1:8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0a001", hosts: [{nqn: "nqn.2014-08.org:a", node: host, nodeUID: u, volumeAttachment: v}], connection: {transports: [RDMA, TCP], ioQueues: 1, queueDepth: 16, ctrlLossTimeoutSeconds: 1}, used: true, deletionMark: a}`},
+		{&v1alpha1.NvmfSnapshot{}, snapshot, `spec: {taken: true, deletionMark: a}`},
 	} {
 		t.Run(test.base, func(t *testing.T) {
 			o := object(t, test.base, test.edit)

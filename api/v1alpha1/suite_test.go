@@ -111,6 +111,7 @@ spec:
     memory: [{use: large buffers, bytes: 138412032, how: 1024 x 135168}]`,
 	"NvmfVolume": `
 kind: NvmfVolume
+metadata: {name: pvc-1}
 spec:
   uuid: 8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0a001
   target: fast

@@ -272,7 +272,7 @@ func targetBounds() []validation {
 			bad:  map[string]string{"large": quantity}},
 		field{base: target, path: "spec.devices.file.path", edit: `spec: {devices: {file: {path: %s}}}`,
 			good: []string{"/var/lib/weft/a", "/var/lib/weft/files/a.img", "/var/lib/weft/pools.img"},
-			bad: map[string]string{"/var/lib/weft/pools": "weft's own", "/var/lib/weft/pools/a.img": "weft's own", "/var/lib/weft/spdk/pools/a": "weft's own", "/var/lib/weft/": "should match", "/etc/passwd": "should match", "/var/lib/weft/../../etc/passwd": "should match", "/var/lib/weft/.a": "should match",
+			bad: map[string]string{"/var/lib/weft/agent": "weft's own", "/var/lib/weft/pools": "weft's own", "/var/lib/weft/pools/a.img": "weft's own", "/var/lib/weft/spdk/pools/a": "weft's own", "/var/lib/weft/": "should match", "/etc/passwd": "should match", "/var/lib/weft/../../etc/passwd": "should match", "/var/lib/weft/.a": "should match",
 				"/var/lib/weft/" + long(242): "may not be more than 255"}},
 		field{base: target, path: "spec.devices.file.size", edit: `spec: {devices: {file: {size: %s}}}`,
 			good: []string{"1Gi", "1073741824", `"1073741824"`, "1T", "16Ti"},

@@ -46,9 +46,15 @@ func (s *Service) createVolume(ctx context.Context, req *csi.CreateVolumeRequest
 	return &csi.CreateVolumeResponse{Volume: csiVolume(vol)}, nil
 }
 
-// volumeContext is for people who read a PersistentVolume; nothing depends on it.
+// uuidAttribute of a PersistentVolume. With it, a volume whose object was lost can be found among the data that its
+// node kept, and is not mistaken for another one of its name.
+const uuidAttribute = "uuid"
+
+// volumeContext is for people who read a PersistentVolume; checkContext holds it against the volume.
 func volumeContext(vol *v1alpha1.NvmfVolume) map[string]string {
-	return map[string]string{parameters.Target: vol.Spec.Target, parameters.Transport: parameters.FormatTransports(vol.Spec.Connection.Transports)}
+	return map[string]string{
+		parameters.Target: vol.Spec.Target, parameters.Transport: parameters.FormatTransports(vol.Spec.Connection.Transports), uuidAttribute: vol.Spec.UUID,
+	}
 }
 
 // ensureVolume returns the volume once it exists on its node. Where an agent has no room for it after all,
@@ -91,6 +97,11 @@ func (s *Service) ensureVolume(ctx context.Context, want volumeRequest) (*v1alph
 		}
 		vol, err = s.waitCreated(wctx, vol, changed)
 		cause := err
+		if err == nil {
+			if vol, err = s.unmark(ctx, vol); apierrors.IsConflict(err) {
+				continue
+			}
+		}
 		if !errors.Is(cause, errNoSpace) && !errors.Is(cause, errNoSource) {
 			return vol, err
 		}
@@ -222,7 +233,7 @@ func created(vol *v1alpha1.NvmfVolume) (bool, error) {
 // false when the object has changed meanwhile and must be looked at again.
 func (s *Service) withdraw(ctx context.Context, vol *v1alpha1.NvmfVolume, cause error) (bool, error) {
 	klog.FromContext(ctx).Info("Node could not make the volume after all", "volume", vol.Name, "node", vol.Spec.Node, "cause", cause)
-	err := s.client.Delete(ctx, vol, asRead(vol))
+	err := s.erase(ctx, vol)
 	if apierrors.IsConflict(err) {
 		return false, nil
 	}
@@ -232,9 +243,19 @@ func (s *Service) withdraw(ctx context.Context, vol *v1alpha1.NvmfVolume, cause 
 	return true, s.waitGone(ctx, vol)
 }
 
-// asRead lets a deletion through only when nothing has changed since the volume was read.
-func asRead(vol *v1alpha1.NvmfVolume) client.Preconditions {
-	return client.Preconditions{UID: &vol.UID, ResourceVersion: &vol.ResourceVersion}
+// unmark a volume that is handed out. A withdrawal, or a deletion, that was not carried through leaves its mark, and
+// then whoever deletes the object by mistake would delete the data.
+func (s *Service) unmark(ctx context.Context, vol *v1alpha1.NvmfVolume) (*v1alpha1.NvmfVolume, error) {
+	if vol.Spec.DeletionMark == "" {
+		return vol, nil
+	}
+	kept := vol.DeepCopy()
+	kept.Spec.DeletionMark = ""
+	patch := client.MergeFromWithOptions(vol, client.MergeFromWithOptimisticLock{})
+	if err := s.client.Patch(ctx, kept, patch, client.FieldOwner(fieldManager)); err != nil {
+		return nil, fmt.Errorf("take the mark off NvmfVolume %s: %w", vol.Name, err)
+	}
+	return kept, nil
 }
 
 // waitGone until the agent has let go of the volume and the object is gone.

@@ -90,7 +90,7 @@ func TestCreateAsksForNoMoreThanNodesServe(t *testing.T) {
 }
 
 func TestCreateRefusesBadInput(t *testing.T) {
-	st := newStorage(t, 1, 10*gi, v1alpha1.TransportTCP)
+	st := newStorage(t, 1, 10*gi+header, v1alpha1.TransportTCP)
 	s, _ := newService(t)
 	seen(t, s, st)
 	for name, tc := range map[string]struct {
@@ -399,7 +399,7 @@ func TestCreateWaitsForTheDeletionOfItsPredecessor(t *testing.T) {
 
 func TestCreateTwoHundredAtOnce(t *testing.T) {
 	const nodes, each = 4, 50
-	st := newStorage(t, nodes, each*gi)
+	st := newStorage(t, nodes, each*(gi+header))
 	s, _ := newService(t)
 	seen(t, s, st)
 	errs := make([]error, nodes*each)
@@ -549,7 +549,7 @@ func TestCreateInAZone(t *testing.T) {
 		}
 	}
 	capacity, err := s.GetCapacity(t.Context(), &csi.GetCapacityRequest{Parameters: map[string]string{"target": st.target, "zones": "east,west"}})
-	if err != nil || capacity.AvailableCapacity != 17*gi {
+	if err != nil || capacity.AvailableCapacity != 17*gi-5*header {
 		t.Errorf("got %v, %v", capacity, err)
 	}
 	req := createRequest(st, own(t, "v"), gi)
@@ -570,7 +570,7 @@ func (b blind) Get(ctx context.Context, key client.ObjectKey, obj client.Object,
 
 // A replica whose cache does not show a volume answers as the others do, be it that it could not make it any more.
 func TestCreateBehindTheCache(t *testing.T) {
-	st := newStorage(t, 1, gi)
+	st := newStorage(t, 1, gi+header)
 	s, _ := newService(t)
 	seen(t, s, st)
 	id := newVolume(t, s, st, "vol")

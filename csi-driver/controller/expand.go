@@ -46,7 +46,7 @@ func (s *Service) expandVolume(ctx context.Context, req *csi.ControllerExpandVol
 	return &csi.ControllerExpandVolumeResponse{
 		CapacityBytes: last.Status.Size.Value(),
 		// A block volume that no node uses has nothing that would have to grow with it.
-		NodeExpansionRequired: req.GetVolumeCapability().GetBlock() == nil || len(admitted(last)) > 0,
+		NodeExpansionRequired: req.GetVolumeCapability().GetBlock() == nil || len(last.Spec.Hosts) > 0,
 	}, nil
 }
 

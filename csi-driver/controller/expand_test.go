@@ -24,11 +24,11 @@ func expandRequest(volume string, size int64) *csi.ControllerExpandVolumeRequest
 }
 
 func TestExpand(t *testing.T) {
-	st := newStorage(t, 1, 10*gi)
+	st := newStorage(t, 1, 10*gi+header)
 	s, _ := newService(t)
 	seen(t, s, st)
 	id := newVolume(t, s, st, "v")
-	_, nodeID := newHost(t, s, "host")
+	nodeID := newHost(t, "host")
 	for _, tc := range []struct {
 		name     string
 		attached bool
@@ -67,7 +67,7 @@ func TestExpand(t *testing.T) {
 }
 
 func TestExpandRefusesBadInput(t *testing.T) {
-	st := newStorage(t, 1, 10*gi)
+	st := newStorage(t, 1, 10*gi+2*header)
 	s, _ := newService(t)
 	seen(t, s, st)
 	id := newVolume(t, s, st, "v")
@@ -172,7 +172,7 @@ func TestExpandWhenTheNodeDecidesOtherwise(t *testing.T) {
 
 // A spec never shrinks: what is asked for while nobody knows the room must leave it as it is.
 func TestExpandWaitsWhileTheRoomIsUnknown(t *testing.T) {
-	st := newStorage(t, 1, 10*gi)
+	st := newStorage(t, 1, 10*gi+header)
 	s, _ := newService(t)
 	seen(t, s, st)
 	id := newVolume(t, s, st, "v")

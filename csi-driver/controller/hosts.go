@@ -4,12 +4,15 @@ package controller
 
 import (
 	"context"
+	"crypto/sha256"
 	"fmt"
 	"slices"
 	"strings"
 
-	"github.com/google/uuid"
+	"github.com/container-storage-interface/spec/lib/go/csi"
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -20,110 +23,125 @@ import (
 // nodeGVK is Kubernetes' Node, of which only the metadata is watched.
 var nodeGVK = schema.GroupVersionKind{Version: "v1", Kind: "Node"}
 
-const nodeUIDIndex = "metadata.uid"
-
-func nodeUID(obj client.Object) []string { return []string{string(obj.GetUID())} }
-
-// host is a node that may connect, by its NQN; the Node's UID is the part of it that we chose.
-type host struct {
-	nqn, uid string
+// attachment is what a publish asks for: a volume on a node, in a way.
+type attachment struct {
+	// node is the Node's name, which is CSI's node_id.
+	node string
+	// nodeUID and request are the UIDs of the Node and of the VolumeAttachment, as they are now; request is empty when
+	// another caller than Kubernetes' attacher asks.
+	nodeUID, request string
+	access           v1alpha1.HostAccess
 }
 
-// parseHost reads CSI's node_id.
-func parseHost(nodeID string) (host, error) {
-	if nodeID == "" {
-		return host{}, failf(invalid, "the request has no node id")
+// find the host that an attachment to this node has been given; nil when there is none.
+func find(vol *v1alpha1.NvmfVolume, node string) *v1alpha1.VolumeHost {
+	i := slices.IndexFunc(vol.Spec.Hosts, func(h v1alpha1.VolumeHost) bool { return h.Node == node })
+	if i < 0 {
+		return nil
 	}
-	uid, ok := v1alpha1.UUIDOfHost(nodeID)
-	if parsed, err := uuid.Parse(uid); !ok || err != nil || parsed.String() != uid {
-		return host{}, failf(notFound, "node id %q is not one that this driver's node plugin gives, %s<UID of the Node>; see the CSINode object", nodeID, v1alpha1.HostNQNPrefix)
-	}
-	return host{nqn: nodeID, uid: uid}, nil
+	return &vol.Spec.Hosts[i]
 }
 
-// nodeName of the Node with this UID; empty when there is none.
-func (s *Service) nodeName(ctx context.Context, uid string) (string, error) {
-	var nodes metav1.PartialObjectMetadataList
-	nodes.SetGroupVersionKind(nodeGVK.GroupVersion().WithKind("NodeList"))
-	if err := s.client.List(ctx, &nodes, client.MatchingFields{nodeUIDIndex: uid}); err != nil {
-		return "", fmt.Errorf("look up Node with UID %s: %w", uid, err)
+// identify reads which Node and which VolumeAttachment a publish is for, from the API server. It fails with notFound
+// when there is no such Node, and with busy when the call came late: its VolumeAttachment is being deleted, or is gone
+// although Kubernetes made the volume, so that nobody would detach it.
+func (s *Service) identify(ctx context.Context, req *csi.ControllerPublishVolumeRequest, a *attachment) (*corev1.Node, error) {
+	volume := req.GetVolumeId()
+	var node corev1.Node
+	err := s.live.Get(ctx, client.ObjectKey{Name: a.node}, &node)
+	if apierrors.IsNotFound(err) {
+		return nil, failf(notFound, "there is no Node %s", a.node)
 	}
-	if len(nodes.Items) == 0 {
-		return "", nil
+	if err != nil {
+		return nil, fmt.Errorf("read Node %s: %w", a.node, err)
 	}
-	return nodes.Items[0].Name, nil
+	a.nodeUID = string(node.UID)
+	request, err := s.request(ctx, volume, a.node)
+	if err != nil {
+		return nil, err
+	}
+	_, ofKubernetes := req.GetVolumeContext()[provisionerIdentity]
+	switch {
+	case request == nil && ofKubernetes:
+		return nil, failf(busy, "no VolumeAttachment asks for volume %s on node %s any more", volume, a.node)
+	case request == nil:
+		a.request = ""
+	case request.DeletionTimestamp != nil:
+		return nil, failf(busy, "VolumeAttachment %s, by which volume %s is attached to node %s, is being deleted", request.Name, volume, a.node)
+	default:
+		a.request = string(request.UID)
+	}
+	return &node, nil
 }
 
-// withoutNode are those of the hosts whose Node does not exist any more, by the API server's word: a cache may not show
-// a Node yet that is new, or show one still that is gone. Read the hosts before: each was admitted while its Node
-// existed, and a UID does not come again.
-func (s *Service) withoutNode(ctx context.Context, nqns []string) ([]string, error) {
-	if len(nqns) == 0 {
+// request for the attachment of a volume to a node: Kubernetes' VolumeAttachment, which has a name that follows from
+// both. Nil when there is none.
+func (s *Service) request(ctx context.Context, volume, node string) (*storagev1.VolumeAttachment, error) {
+	name := requestName(volume, node)
+	var request storagev1.VolumeAttachment
+	err := s.live.Get(ctx, client.ObjectKey{Name: name}, &request)
+	if apierrors.IsNotFound(err) {
 		return nil, nil
 	}
-	var nodes metav1.PartialObjectMetadataList
-	nodes.SetGroupVersionKind(nodeGVK.GroupVersion().WithKind("NodeList"))
-	if err := s.live.List(ctx, &nodes); err != nil {
-		return nil, fmt.Errorf("list Nodes: %w", err)
+	if err != nil {
+		return nil, fmt.Errorf("read VolumeAttachment %s: %w", name, err)
 	}
-	return slices.DeleteFunc(slices.Clone(nqns), func(nqn string) bool {
-		uid, ours := v1alpha1.UUIDOfHost(nqn)
-		return !ours || slices.ContainsFunc(nodes.Items, func(n metav1.PartialObjectMetadata) bool { return string(n.UID) == uid })
-	}), nil
+	return &request, nil
+}
+
+// requestName is how Kubernetes names the VolumeAttachment (getAttachmentName in its pkg/volume/csi).
+func requestName(volume, node string) string {
+	return fmt.Sprintf("csi-%x", sha256.Sum256([]byte(volume+v1alpha1.DriverName+node)))
 }
 
 // unobstructed fails while a node says that its kernel does not finish what it was asked for: there, the volume would
 // wait behind that.
-func (s *Service) unobstructed(ctx context.Context, name, volume string) error {
-	var node corev1.Node
-	if err := s.live.Get(ctx, client.ObjectKey{Name: name}, &node); err != nil {
-		return fmt.Errorf("read Node %s: %w", name, err)
-	}
-	if c := v1alpha1.InitiatorStuck(&node); c != nil && c.Status == corev1.ConditionTrue {
+func unobstructed(node *corev1.Node, volume string) error {
+	if c := v1alpha1.InitiatorStuck(node); c != nil && c.Status == corev1.ConditionTrue {
 		return failf(waiting, "volume %s is not attached to node %s, which takes no further volume until its kernel has finished: condition %s (%s: %s)",
-			volume, name, c.Type, c.Reason, c.Message)
+			volume, node.Name, c.Type, c.Reason, c.Message)
 	}
 	return nil
 }
 
-// describeHosts names the nodes behind NQNs, for people.
-func (s *Service) describeHosts(ctx context.Context, nqns []string) (string, error) {
-	var names []string
-	for _, nqn := range nqns {
-		uid, ok := v1alpha1.UUIDOfHost(nqn)
-		name := ""
-		if ok {
-			var err error
-			if name, err = s.nodeName(ctx, uid); err != nil {
-				return "", err
-			}
-		}
-		if name == "" {
-			names = append(names, fmt.Sprintf("host %s (no Node of this cluster has that UID)", nqn))
-		} else {
-			names = append(names, "node "+name)
-		}
+// published are the names of the nodes that a volume is attached to; sorted.
+func published(vol *v1alpha1.NvmfVolume) []string {
+	var nodes []string
+	for _, h := range vol.Spec.Hosts {
+		nodes = append(nodes, h.Node)
 	}
-	return strings.Join(names, ", "), nil
+	slices.Sort(nodes)
+	return nodes
 }
 
-// admitted hosts of a volume: those that shall be, and those that still are; sorted.
-func admitted(vol *v1alpha1.NvmfVolume) []string {
+// lingering are the hosts that the target still admits although their attachments have ended.
+func lingering(vol *v1alpha1.NvmfVolume) []string {
 	var nqns []string
-	for _, h := range vol.Spec.Hosts {
-		nqns = append(nqns, h.NQN)
+	for _, a := range vol.Status.Hosts {
+		if !slices.ContainsFunc(vol.Spec.Hosts, func(h v1alpha1.VolumeHost) bool { return h.NQN == a.NQN }) {
+			nqns = append(nqns, a.NQN)
+		}
 	}
-	for _, h := range vol.Status.Hosts {
-		nqns = append(nqns, h.NQN)
+	return nqns
+}
+
+// users of a volume in words, empty when there are none: the nodes that it is attached to, and what lingers.
+func users(vol *v1alpha1.NvmfVolume) string {
+	var words []string
+	for _, node := range published(vol) {
+		words = append(words, "node "+node)
 	}
-	slices.Sort(nqns)
-	return slices.Compact(nqns)
+	for _, nqn := range lingering(vol) {
+		words = append(words, fmt.Sprintf("host %s (detached, and being disconnected)", nqn))
+	}
+	return strings.Join(words, ", ")
 }
 
 // changeHosts of a volume, provided that nothing has changed since vol was read; else the API server answers Conflict.
 func (s *Service) changeHosts(ctx context.Context, vol *v1alpha1.NvmfVolume, change func(*v1alpha1.NvmfVolume)) (*v1alpha1.NvmfVolume, error) {
 	changed := vol.DeepCopy()
 	change(changed)
+	changed.Spec.Used = changed.Spec.Used || len(changed.Spec.Hosts) > 0
 	patch := client.MergeFromWithOptions(vol, client.MergeFromWithOptimisticLock{})
 	if err := s.client.Patch(ctx, changed, patch, client.FieldOwner(fieldManager)); err != nil {
 		return nil, fmt.Errorf("write hosts of NvmfVolume %s: %w", vol.Name, err)

@@ -61,7 +61,7 @@ func (s *Service) listVolumes(ctx context.Context, req *csi.ListVolumesRequest) 
 		if err != nil {
 			return nil, err
 		}
-		status := &csi.ListVolumesResponse_VolumeStatus{PublishedNodeIds: admitted(&part[i])}
+		status := &csi.ListVolumesResponse_VolumeStatus{PublishedNodeIds: published(&part[i])}
 		p.AddCondition(status)
 		resp.Entries = append(resp.Entries, &csi.ListVolumesResponse_Entry{Volume: csiVolume(&part[i]), Status: status})
 	}
@@ -77,7 +77,7 @@ func (s *Service) getVolume(ctx context.Context, req *csi.ControllerGetVolumeReq
 	if err != nil {
 		return nil, err
 	}
-	status := &csi.ControllerGetVolumeResponse_VolumeStatus{PublishedNodeIds: admitted(vol)}
+	status := &csi.ControllerGetVolumeResponse_VolumeStatus{PublishedNodeIds: published(vol)}
 	p.AddCondition(status)
 	return &csi.ControllerGetVolumeResponse{Volume: csiVolume(vol), Status: status}, nil
 }

@@ -51,7 +51,7 @@ func TestLists(t *testing.T) {
 	s, _ := newService(t)
 	seen(t, s, st)
 	a, b := newVolume(t, s, st, "a"), newVolume(t, s, st, "b")
-	_, nodeID := newHost(t, s, "host")
+	nodeID := newHost(t, "host")
 	if _, err := s.ControllerPublishVolume(within(t, enough), publishRequest(b, nodeID)); err != nil {
 		t.Fatal(err)
 	}

@@ -7,11 +7,12 @@ import (
 	"context"
 	"errors"
 	"slices"
-	"strings"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/google/uuid"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/klog/v2"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
@@ -20,7 +21,7 @@ import (
 
 func (s *Service) publishVolume(ctx context.Context, req *csi.ControllerPublishVolumeRequest) (*csi.ControllerPublishVolumeResponse, error) {
 	id := req.GetVolumeId()
-	h, how, err := checkPublish(req)
+	a, err := checkPublish(req)
 	if err != nil {
 		return nil, err
 	}
@@ -29,173 +30,155 @@ func (s *Service) publishVolume(ctx context.Context, req *csi.ControllerPublishV
 		return nil, err
 	}
 	defer unlock()
-	node, err := s.nodeName(ctx, h.uid)
-	if err != nil {
-		return nil, err
-	}
-	vol, err := s.admit(ctx, req, h, node, how)
+	vol, nqn, err := s.admit(ctx, req, a)
 	if err != nil {
 		return nil, err
 	}
 	wctx, cancel := waitContext(ctx)
 	defer cancel()
 	generation := vol.Generation
-	last, err := s.volumes.wait(wctx, vol, func(vol *v1alpha1.NvmfVolume) (bool, error) { return exportedTo(vol, h, generation) })
+	last, err := s.volumes.wait(wctx, vol, func(vol *v1alpha1.NvmfVolume) (bool, error) { return exportedTo(vol, nqn, generation) })
 	if errors.Is(err, errLate) {
 		return nil, s.late(ctx, last, v1alpha1.ConditionExported)
 	}
 	if err != nil {
 		return nil, err
 	}
-	return &csi.ControllerPublishVolumeResponse{PublishContext: publishContext(last, h, generation).Encode()}, nil
+	attachment, _ := v1alpha1.AttachmentOfHost(nqn)
+	return &csi.ControllerPublishVolumeResponse{PublishContext: publishcontext.Context{Attachment: attachment}.Encode()}, nil
 }
 
-func checkPublish(req *csi.ControllerPublishVolumeRequest) (h host, how v1alpha1.HostAccess, err error) {
+func checkPublish(req *csi.ControllerPublishVolumeRequest) (attachment, error) {
+	a := attachment{node: req.GetNodeId()}
 	switch {
 	case req.GetVolumeId() == "":
-		return h, how, failf(invalid, "the request has no volume id")
-	case req.GetNodeId() == "":
-		return h, how, failf(invalid, "the request has no node id")
+		return a, failf(invalid, "the request has no volume id")
+	case a.node == "":
+		return a, failf(invalid, "the request has no node id")
 	case req.GetVolumeCapability() == nil:
-		return h, how, failf(invalid, "the request has no volume capability")
+		return a, failf(invalid, "the request has no volume capability")
 	case req.GetReadonly():
-		return h, how, failf(invalid, "attaching a volume read-only is not supported; mount it read-only in the pod instead (volumeMounts[].readOnly)")
+		return a, failf(invalid, "attaching a volume read-only is not supported; mount it read-only in the pod instead (volumeMounts[].readOnly)")
+	}
+	if len(validation.IsDNS1123Subdomain(a.node)) > 0 {
+		return a, failf(notFound, "node id %q is not the name of a Node; see the CSINode object", a.node)
 	}
 	if _, _, err := checkCapabilities([]*csi.VolumeCapability{req.GetVolumeCapability()}, ""); err != nil {
-		return h, how, err
+		return a, err
 	}
-	if how, err = access(req.GetVolumeCapability()); err != nil {
-		return h, how, err
-	}
-	h, err = parseHost(req.GetNodeId())
-	return h, how, err
+	var err error
+	a.access, err = access(req.GetVolumeCapability())
+	return a, err
 }
 
-// admit adds the host to the volume's hosts and returns the volume with it. A volume with other hosts is refused,
-// unless all of them share it in the same way.
-func (s *Service) admit(ctx context.Context, req *csi.ControllerPublishVolumeRequest, h host, node string, how v1alpha1.HostAccess) (*v1alpha1.NvmfVolume, error) {
+// admit adds a host to the volume's hosts for this attachment, unless it has one, and returns the volume with it and
+// the host's NQN. A volume with other hosts is refused, unless all of them share it in the same way.
+//
+// The volume is read before the Node and the VolumeAttachment are, and written only as it was read.
+func (s *Service) admit(ctx context.Context, req *csi.ControllerPublishVolumeRequest, a attachment) (*v1alpha1.NvmfVolume, string, error) {
 	id := req.GetVolumeId()
 	for {
 		vol, err := s.volume(ctx, id)
 		if err != nil {
-			return nil, err
+			return nil, "", err
 		}
 		if err := checkContext(vol, req.GetVolumeContext()); err != nil {
-			return nil, err
+			return nil, "", err
 		}
-		if node == "" {
-			return nil, failf(notFound, "there is no Node with UID %s", h.uid)
+		node, err := s.identify(ctx, req, &a)
+		if err != nil {
+			return nil, "", err
 		}
 		if vol.DeletionTimestamp != nil {
-			return nil, failf(inUse, "volume %s is being deleted", id)
+			return nil, "", failf(inUse, "volume %s is being deleted", id)
 		}
-		if now, ok := accessOf(vol, h.nqn); ok && now != how {
-			return nil, failf(exists, "volume %s is attached to node %s already, in another way: %s, not %s", id, node, now, how)
-		}
-		if others := inTheWay(vol, h, how); len(others) > 0 {
-			names, err := s.describeHosts(ctx, others)
-			if err != nil {
-				return nil, err
+		if h := find(vol, a.node); h != nil && a.is(*h) {
+			if now := accessOf(*h); now != a.access {
+				return nil, "", failf(exists, "volume %s is attached to node %s already, in another way: %s, not %s", id, a.node, now, a.access)
 			}
-			if how == v1alpha1.AccessExclusive {
-				return nil, failf(inUse, "volume %s is attached to %s; it can be attached to one node at a time", id, names)
+			return vol, h.NQN, nil
+		}
+		if err := a.allowed(vol); err != nil {
+			switch back, backErr := s.takeBack(ctx, vol); {
+			case backErr != nil:
+				return nil, "", backErr
+			case back:
+				continue
 			}
-			return nil, failf(inUse, "volume %s is attached to %s in another way than %s", id, names, how)
+			return nil, "", err
 		}
-		if _, ok := accessOf(vol, h.nqn); ok {
-			return vol, nil
+		if err := unobstructed(node, id); err != nil {
+			return nil, "", err
 		}
-		if err := s.unobstructed(ctx, node, id); err != nil {
-			return nil, err
-		}
+		h := a.host()
 		vol, err = s.changeHosts(ctx, vol, func(vol *v1alpha1.NvmfVolume) {
-			givePermission(vol, h.nqn)
-			vol.Spec.Hosts = append(vol.Spec.Hosts, v1alpha1.VolumeHost{NQN: h.nqn, Access: how})
+			vol.Spec.DeletionMark = "" // of a deletion that was not carried through
+			givePermission(vol, h.NQN)
+			if len(vol.Spec.Hosts) == 0 {
+				uuid, _ := v1alpha1.AttachmentOfHost(h.NQN)
+				vol.Spec.SubsystemNQN = v1alpha1.SubsystemNQN(vol.Name, uuid)
+			}
+			vol.Spec.Hosts = append(vol.Spec.Hosts, h)
 		})
 		if apierrors.IsConflict(err) {
 			continue
 		}
 		if err == nil {
-			klog.FromContext(ctx).Info("Admitting host", "volume", id, "node", vol.Spec.Node, "host", node, "access", how)
+			klog.FromContext(ctx).Info("Admitting host", "volume", id, "node", vol.Spec.Node, "host", a.node, "nqn", h.NQN, "access", a.access)
 		}
-		return vol, err
+		return vol, h.NQN, err
 	}
 }
 
-// accessOf a host that is listed in the volume's spec.
-func accessOf(vol *v1alpha1.NvmfVolume, nqn string) (v1alpha1.HostAccess, bool) {
-	i := slices.IndexFunc(vol.Spec.Hosts, func(v v1alpha1.VolumeHost) bool { return v.NQN == nqn })
-	if i < 0 {
-		return "", false
+// host of the attachment, with an identity that no other ever had.
+func (a attachment) host() v1alpha1.VolumeHost {
+	return v1alpha1.VolumeHost{
+		NQN: v1alpha1.HostNQN(uuid.NewString()), Node: a.node, NodeUID: a.nodeUID, VolumeAttachment: a.request, Access: a.access,
 	}
-	return cmp.Or(vol.Spec.Hosts[i].Access, v1alpha1.AccessExclusive), true
 }
 
-// inTheWay are the other hosts that do not share the volume in this way. Of one that is admitted still
-// but not listed any more, it is not known how it uses the volume.
-func inTheWay(vol *v1alpha1.NvmfVolume, h host, how v1alpha1.HostAccess) []string {
-	return slices.DeleteFunc(admitted(vol), func(nqn string) bool {
-		if nqn == h.nqn {
-			return true
-		}
-		theirs, listed := accessOf(vol, nqn)
-		return listed && theirs == how && how != v1alpha1.AccessExclusive
-	})
+// is tells whether a host was given to this attachment by an earlier call. One for a VolumeAttachment, or a Node, of
+// the same name that is gone belongs to an attachment that has ended.
+func (a attachment) is(h v1alpha1.VolumeHost) bool {
+	return h.Node == a.node && h.NodeUID == a.nodeUID && h.VolumeAttachment == a.request
+}
+
+func accessOf(h v1alpha1.VolumeHost) v1alpha1.HostAccess {
+	return cmp.Or(h.Access, v1alpha1.AccessExclusive)
+}
+
+// allowed fails when others use the volume and do not share it in this way. Of one that is admitted still but not
+// listed any more, it is not known how it uses the volume.
+func (a attachment) allowed(vol *v1alpha1.NvmfVolume) error {
+	if h := find(vol, a.node); h != nil {
+		return failf(inUse, "volume %s is attached to node %s by an earlier attachment, which has not been detached yet", vol.Name, a.node)
+	}
+	unlike := func(h v1alpha1.VolumeHost) bool { return accessOf(h) != a.access }
+	switch {
+	case len(vol.Spec.Hosts) == 0 && len(lingering(vol)) == 0:
+		return nil
+	case a.access == v1alpha1.AccessExclusive:
+		return failf(inUse, "volume %s is attached to %s; it can be attached to one node at a time", vol.Name, users(vol))
+	case len(lingering(vol)) > 0 || slices.ContainsFunc(vol.Spec.Hosts, unlike):
+		return failf(inUse, "volume %s is attached to %s in another way than %s", vol.Name, users(vol), a.access)
+	}
+	return nil
 }
 
 // exportedTo says that the agent has seen the spec of this generation, and that its target serves the volume to the
 // host.
-func exportedTo(vol *v1alpha1.NvmfVolume, h host, generation int64) (bool, error) {
+func exportedTo(vol *v1alpha1.NvmfVolume, nqn string, generation int64) (bool, error) {
 	if vol == nil || vol.DeletionTimestamp != nil {
 		return false, failf(inUse, "the volume was deleted while it was attached")
 	}
 	if vol.Generation < generation || vol.Status.ObservedGeneration < generation {
 		return false, nil
 	}
-	asked := slices.ContainsFunc(vol.Spec.Hosts, func(v v1alpha1.VolumeHost) bool { return v.NQN == h.nqn })
-	if !asked {
+	if vol.Listed(nqn) == nil {
 		return false, failf(busy, "the volume was detached from the node while it was attached; try again")
 	}
-	if _, ok := admittedHost(vol, h); !ok || !meta.IsStatusConditionTrue(vol.Status.Conditions, v1alpha1.ConditionExported) {
+	if vol.Admitted(nqn) == nil || !meta.IsStatusConditionTrue(vol.Status.Conditions, v1alpha1.ConditionExported) {
 		return false, nil
 	}
-	return len(portals(vol)) > 0, nil
-}
-
-func admittedHost(vol *v1alpha1.NvmfVolume, h host) (v1alpha1.AdmittedHost, bool) {
-	i := slices.IndexFunc(vol.Status.Hosts, func(a v1alpha1.AdmittedHost) bool { return a.NQN == h.nqn })
-	if i < 0 {
-		return v1alpha1.AdmittedHost{}, false
-	}
-	return vol.Status.Hosts[i], true
-}
-
-// portals of the volume's transports: its paths.
-func portals(vol *v1alpha1.NvmfVolume) []v1alpha1.Portal {
-	return slices.DeleteFunc(slices.Clone(vol.Status.Portals), func(p v1alpha1.Portal) bool {
-		return !slices.Contains(vol.Spec.Connection.Transports, p.Transport)
-	})
-}
-
-// publishContext of an exported volume. NQN and NGUID follow from the object's name and UUID, as they do
-// for the agent; the node checks what it connects to against both. The generation is the one with which the host was
-// admitted, or a later one when it had been before.
-func publishContext(vol *v1alpha1.NvmfVolume, h host, generation int64) publishcontext.Context {
-	size := vol.Spec.Size.Value()
-	if vol.Status.Size != nil {
-		size = vol.Status.Size.Value()
-	}
-	a, _ := admittedHost(vol, h)
-	c := vol.Spec.Connection
-	c.Transports = nil // those of the portals
-	return publishcontext.Context{
-		NQN:         v1alpha1.SubsystemNQN(vol.Name),
-		NGUID:       strings.ReplaceAll(vol.Spec.UUID, "-", ""),
-		Attachment:  generation,
-		SizeBytes:   size,
-		Blank:       a.Blank,
-		AllowFormat: mayFormat(vol, h.nqn),
-		Portals:     portals(vol),
-		Connection:  c,
-	}
+	return len(vol.Paths()) > 0, nil
 }

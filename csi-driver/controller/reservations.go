@@ -48,7 +48,7 @@ func (r *reservations) place(ctx context.Context, req placement.Request, volume,
 	if err != nil {
 		return "", err
 	}
-	r.keep(placement.Promise{Volume: volume, Node: node, SizeBytes: req.SizeBytes}, uuid)
+	r.keep(placement.PromiseTo(volume, node, "", req.SizeBytes), uuid)
 	return node, nil
 }
 
@@ -82,7 +82,7 @@ func (r *reservations) grow(ctx context.Context, vol *v1alpha1.NvmfVolume, size 
 		return failf(outOfRange, "size: volume %s cannot grow from %s to %s: its drive, %s on node %s, has room for %s at most, and a volume stays on its drive",
 			vol.Name, &vol.Spec.Size, quantity(size), vol.Status.Device, vol.Spec.Node, quantity(max(room, vol.Spec.Size.Value())))
 	}
-	r.keep(placement.Promise{Volume: vol.Name, Node: vol.Spec.Node, Device: vol.Status.Device, SizeBytes: size}, vol.Spec.UUID)
+	r.keep(placement.PromiseTo(vol.Name, vol.Spec.Node, vol.Status.Device, size), vol.Spec.UUID)
 	return nil
 }
 
@@ -107,12 +107,12 @@ func lastWordOfPool(pools []v1alpha1.PoolStatus, device string) string {
 	return fmt.Sprintf("which says of the drive, %s: %s: %s", device, pools[i].Reason, pools[i].Message)
 }
 
-// release the space kept for the volume with this uuid, up to this size: the cache shows it, or it was certainly not
-// written.
+// release the space kept for the volume with this uuid, up to this size of its data: the cache shows it, or it was
+// certainly not written.
 func (r *reservations) release(volume, uuid string, size int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if made := r.made[volume]; made.uuid == uuid && made.SizeBytes <= size {
+	if made := r.made[volume]; made.uuid == uuid && made.SizeBytes <= v1alpha1.WithHeader(size) {
 		delete(r.made, volume)
 	}
 }
@@ -153,9 +153,7 @@ func (r *reservations) gather(ctx context.Context, but string) ([]v1alpha1.NvmfN
 	}
 	for i := range vols.Items {
 		vol := &vols.Items[i]
-		promises = append(promises, placement.Promise{
-			Volume: vol.Name, Node: vol.Spec.Node, Device: vol.Status.Device, SizeBytes: vol.Spec.Size.Value(),
-		})
+		promises = append(promises, placement.PromiseTo(vol.Name, vol.Spec.Node, vol.Status.Device, vol.Spec.Size.Value()))
 	}
 	var snaps v1alpha1.NvmfSnapshotList
 	if err := r.cached.List(ctx, &snaps, client.UnsafeDisableDeepCopy); err != nil {

@@ -41,7 +41,7 @@ func runSanity(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	nodeService := newNodeService(t, st, dir, string(host.UID))
+	nodeService := newNodeService(t, st, dir, host)
 	endpoint := "unix://" + dir + "/csi.sock"
 	serveAll(t, endpoint, s, nodeService)
 
@@ -55,7 +55,7 @@ func runSanity(t *testing.T) {
 }
 
 // newNodeService on a kernel that sees what the storage nodes serve.
-func newNodeService(t *testing.T, st storage, dir, uid string) *node.Service {
+func newNodeService(t *testing.T, st storage, dir string, host *corev1.Node) *node.Service {
 	t.Helper()
 	kernel, err := nodetest.NewKernel(filepath.Join(dir, "root"))
 	if err != nil {
@@ -74,7 +74,8 @@ func newNodeService(t *testing.T, st storage, dir, uid string) *node.Service {
 		t.Cleanup(func() { agents[name].OnServe(nil) })
 	}
 	return nodetest.NewService(nodetest.Config{
-		UID: uid, Root: kernel.Root, Records: filepath.Join(dir, "staged"), Kernel: kernel, Mounter: mounter, Programs: utilexec.New(),
+		Node: host.Name, UID: string(host.UID), Root: kernel.Root, Records: filepath.Join(dir, "staged"), Kernel: kernel, Mounter: mounter,
+		Programs: nodetest.Programs{Interface: utilexec.New(), Kernel: kernel}, Volumes: api,
 	})
 }
 

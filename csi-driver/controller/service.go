@@ -56,9 +56,6 @@ func New(ctx context.Context, c cluster.Cluster) (*Service, error) {
 	}
 	node := &metav1.PartialObjectMetadata{}
 	node.SetGroupVersionKind(nodeGVK)
-	if err := c.GetFieldIndexer().IndexField(ctx, node, nodeUIDIndex, nodeUID); err != nil {
-		return nil, fmt.Errorf("index Nodes by UID: %w", err)
-	}
 	for _, watch := range []struct {
 		obj     client.Object
 		changed func(obj any)

@@ -46,8 +46,8 @@ func TestCapacity(t *testing.T) {
 	req := &csi.GetCapacityRequest{Parameters: map[string]string{"target": st.target}}
 	resp, err := s.GetCapacity(t.Context(), req)
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(resp.AvailableCapacity).To(Equal(20 * gi))
-	g.Expect(resp.MaximumVolumeSize.Value).To(Equal(10 * gi))
+	g.Expect(resp.AvailableCapacity).To(Equal(20*gi - 2*header))
+	g.Expect(resp.MaximumVolumeSize.Value).To(Equal(10*gi - header))
 	g.Expect(resp.MinimumVolumeSize.Value).To(Equal(int64(4 << 20)))
 	newVolume(t, s, st, "v")
 	// As csi-provisioner asks: with a segment of the topology, and all that is in the StorageClass.
@@ -55,20 +55,20 @@ func TestCapacity(t *testing.T) {
 	req.Parameters["csi.storage.k8s.io/fstype"], req.Parameters["csi.storage.k8s.io/node-stage-secret-name"] = "xfs", "some"
 	resp, err = s.GetCapacity(t.Context(), req)
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(resp.AvailableCapacity).To(Equal(19 * gi))
-	g.Expect(resp.MaximumVolumeSize.Value).To(Equal(10*gi), "the drive of the node without the volume")
+	g.Expect(resp.AvailableCapacity).To(Equal(19*gi - 3*header))
+	g.Expect(resp.MaximumVolumeSize.Value).To(Equal(10*gi-header), "the drive of the node without the volume")
 	for _, name := range st.nodes {
 		setPlan(t, name, func(p *v1alpha1.Plan) { p.OverProvisioningPercent = 300 })
 	}
 	g.Eventually(func(g Gomega) {
 		resp, err := s.GetCapacity(t.Context(), req)
 		g.Expect(err).NotTo(HaveOccurred())
-		g.Expect(resp.AvailableCapacity).To(Equal(59 * gi))
-		g.Expect(resp.MaximumVolumeSize.Value).To(Equal(10*gi), "no volume is larger than its drive")
+		g.Expect(resp.AvailableCapacity).To(Equal(59*gi - 3*header))
+		g.Expect(resp.MaximumVolumeSize.Value).To(Equal(10*gi-header), "no volume is larger than its drive")
 	}).WithTimeout(enough).Should(Succeed())
 	resp, err = s.GetCapacity(t.Context(), &csi.GetCapacityRequest{VolumeCapabilities: []*csi.VolumeCapability{mount("xfs")}})
 	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(resp.AvailableCapacity).To(BeNumerically(">=", 19*gi), "all targets together")
+	g.Expect(resp.AvailableCapacity).To(BeNumerically(">=", 59*gi-3*header), "all targets together")
 	g.Expect(resp.MinimumVolumeSize.Value).To(Equal(int64(300 << 20)))
 
 	req.Parameters["transport"] = "RDMA"
@@ -78,6 +78,76 @@ func TestCapacity(t *testing.T) {
 	expectError(t, err, codes.InvalidArgument, st.target)
 	_, err = s.GetCapacity(t.Context(), &csi.GetCapacityRequest{Parameters: map[string]string{"size": "1"}})
 	expectError(t, err, codes.InvalidArgument, `"size" is not known`)
+}
+
+// A claim of all that is published is bound, be it to the last drive; then nothing is published, and the smallest claim
+// finds no room.
+func TestCapacityCanBeHad(t *testing.T) {
+	st := newStorage(t, 2, 10*gi+1) // drives are not made in steps of volumes
+	s, _ := newService(t)
+	seen(t, s, st)
+	capacity := func() (available, largest int64) {
+		t.Helper()
+		resp, err := s.GetCapacity(t.Context(), &csi.GetCapacityRequest{Parameters: map[string]string{"target": st.target}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return resp.AvailableCapacity, resp.MaximumVolumeSize.Value
+	}
+	asBlock := func(name string, size int64) *csi.CreateVolumeRequest {
+		req := createRequest(st, own(t, name), size)
+		req.VolumeCapabilities = []*csi.VolumeCapability{block(csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER)}
+		return req
+	}
+	for _, name := range []string{"a", "b"} {
+		_, largest := capacity()
+		if largest != 10*gi-header {
+			t.Errorf("the largest volume has %d bytes, want %d", largest, 10*gi-header)
+		}
+		_, err := s.CreateVolume(within(t, enough), asBlock(name+"-larger", largest+sizeStep))
+		expectError(t, err, codes.ResourceExhausted, "at most")
+		resp, err := s.CreateVolume(within(t, enough), asBlock(name, largest))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if vol := volume(t, resp.Volume.VolumeId); resp.Volume.CapacityBytes != largest || vol.Status.Size.Value() != largest {
+			t.Errorf("asked for %d, got %v, and its node serves %s", largest, resp.Volume, vol.Status.Size)
+		}
+	}
+	if available, largest := capacity(); available != 0 || largest != 0 {
+		t.Errorf("%d are published, and %d for one", available, largest)
+	}
+	_, err := s.CreateVolume(within(t, enough), asBlock("smallest", sizeStep))
+	expectError(t, err, codes.ResourceExhausted, "at most 0")
+
+	// Where a header alone has room, nothing is published either.
+	if _, err := s.DeleteVolume(within(t, enough), &csi.DeleteVolumeRequest{VolumeId: own(t, "a")}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.CreateVolume(within(t, enough), asBlock("leaves-little", 10*gi-2*header)); err != nil {
+		t.Fatal(err)
+	}
+	if available, largest := capacity(); available > 1 || largest != 0 {
+		t.Errorf("%d are published, and %d for one", available, largest)
+	}
+}
+
+// The smallest volume is as large as its header.
+func TestTheSmallestVolume(t *testing.T) {
+	st := newStorage(t, 1, sizeStep+header)
+	s, _ := newService(t)
+	seen(t, s, st)
+	req := createRequest(st, own(t, "v"), 1)
+	req.VolumeCapabilities = []*csi.VolumeCapability{block(csi.VolumeCapability_AccessMode_SINGLE_NODE_WRITER)}
+	resp, err := s.CreateVolume(within(t, enough), req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if vol := volume(t, resp.Volume.VolumeId); resp.Volume.CapacityBytes != 4<<20 || vol.Status.Size.Value() != 4<<20 {
+		t.Errorf("got %v, and its node serves %s", resp.Volume, vol.Status.Size)
+	}
+	_, err = s.ControllerExpandVolume(within(t, enough), expandRequest(req.Name, 2*sizeStep))
+	expectError(t, err, codes.OutOfRange, "has room for 4Mi at most")
 }
 
 func TestValidate(t *testing.T) {

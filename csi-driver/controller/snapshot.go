@@ -14,6 +14,7 @@ import (
 	"github.com/google/uuid"
 	"google.golang.org/protobuf/types/known/timestamppb"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -50,7 +51,34 @@ func (s *Service) createSnapshot(ctx context.Context, req *csi.CreateSnapshotReq
 	if err != nil {
 		return nil, err
 	}
+	if snap, err = s.recordTaken(ctx, snap); err != nil {
+		return nil, err
+	}
 	return &csi.CreateSnapshotResponse{Snapshot: csiSnapshot(snap)}, nil
+}
+
+// recordTaken before anybody is told that the snapshot is ready: an agent never takes it again.
+func (s *Service) recordTaken(ctx context.Context, snap *v1alpha1.NvmfSnapshot) (*v1alpha1.NvmfSnapshot, error) {
+	for !snap.Spec.Taken {
+		taken := snap.DeepCopy()
+		taken.Spec.Taken = true
+		err := s.client.Patch(ctx, taken, client.MergeFromWithOptions(snap, client.MergeFromWithOptimisticLock{}), client.FieldOwner(fieldManager))
+		if err == nil {
+			return taken, nil
+		}
+		if !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
+			return nil, fmt.Errorf("record that NvmfSnapshot %s was taken: %w", snap.Name, err)
+		}
+		if snap, err = s.snapshots.read(ctx, snap.Name); err != nil {
+			return nil, err
+		}
+		if ready, err := snapshotReady(snap); err != nil {
+			return nil, err
+		} else if !ready {
+			return nil, failf(busy, "the snapshot was replaced while it was made; try again")
+		}
+	}
+	return snap, nil
 }
 
 // ensureSnapshot returns the object of the snapshot, made now or before.
@@ -117,6 +145,10 @@ func snapshotReady(snap *v1alpha1.NvmfSnapshot) (bool, error) {
 	if snap == nil || snap.DeletionTimestamp != nil {
 		return false, failf(busy, "the snapshot was deleted while it was made; try again")
 	}
+	c := meta.FindStatusCondition(snap.Status.Conditions, v1alpha1.ConditionCreated)
+	if c != nil && c.Status == metav1.ConditionFalse && c.Reason == v1alpha1.ReasonNoSpace && snap.Status.ObservedGeneration >= snap.Generation {
+		return false, failf(full, "snapshot %s is not taken yet: %s; it is taken by itself once there is room", snap.Name, c.Message)
+	}
 	return snap.Status.Ready && snap.Status.Size != nil && snap.Status.CreatedAt != nil, nil
 }
 
@@ -149,18 +181,24 @@ func (s *Service) deleteSnapshot(ctx context.Context, id string) error {
 	defer unlock()
 	wctx, cancel := waitContext(ctx)
 	defer cancel()
-	snap, err := s.snapshots.read(ctx, id)
-	if err != nil || snap == nil {
-		return err
-	}
-	if snap.DeletionTimestamp == nil {
-		err := s.client.Delete(ctx, snap, client.Preconditions{UID: &snap.UID})
-		if client.IgnoreNotFound(err) != nil {
+	for {
+		snap, err := s.snapshots.read(ctx, id)
+		if err != nil || snap == nil {
+			return err
+		}
+		err = s.erase(ctx, snap)
+		if apierrors.IsConflict(err) {
+			continue
+		}
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		if err != nil {
 			return fmt.Errorf("delete NvmfSnapshot %s: %w", id, err)
 		}
 		klog.FromContext(ctx).Info("Deleting snapshot", "snapshot", id, "node", snap.Spec.Node)
+		return s.waitSnapshotGone(wctx, snap)
 	}
-	return s.waitSnapshotGone(wctx, snap)
 }
 
 // waitSnapshotGone until the agent has let go of the snapshot and the object is gone.

@@ -8,8 +8,10 @@ import (
 	"slices"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	. "github.com/onsi/gomega"
 	"google.golang.org/grpc/codes"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -134,7 +136,7 @@ func TestCopies(t *testing.T) {
 	home := volume(t, id).Spec.Node
 	markWritten(t, home, volume(t, id).Spec.UUID)
 	snap := newSnapshot(t, s, "snap", id)
-	_, nodeID := newHost(t, s, "host")
+	nodeID := newHost(t, "host")
 	for name, tc := range map[string]struct {
 		source *csi.VolumeContentSource
 		sizes  *csi.CapacityRange
@@ -164,9 +166,8 @@ func TestCopies(t *testing.T) {
 		req.VolumeContentSource = nil
 		_, err := s.CreateVolume(within(t, enough), req)
 		expectError(t, err, codes.AlreadyExists, "its source is")
-		attached, err := s.ControllerPublishVolume(within(t, enough), publishRequest(vol.Name, nodeID))
-		if err != nil || attached.PublishContext["blank"] != "false" {
-			t.Errorf("%s: %v, %v", name, attached, err)
+		if c := publish(t, s, vol.Name, nodeID); c.Blank {
+			t.Errorf("%s: %+v", name, c)
 		}
 	}
 	for name, sizes := range map[string]*csi.CapacityRange{
@@ -254,6 +255,31 @@ func TestACopyStaysWithItsTarget(t *testing.T) {
 	expectError(t, err, codes.FailedPrecondition, st.target, "a copy stays where its source is")
 }
 
+// Without room for a snapshot the caller hears so at once, not when its time is over; with room it is taken after all.
+func TestSnapshotWithoutRoom(t *testing.T) {
+	st := newStorage(t, 1, 2*(gi+header))
+	s, _ := newService(t)
+	seen(t, s, st)
+	id, other := newVolume(t, s, st, "v"), newVolume(t, s, st, "other")
+	markWritten(t, st.nodes[0], volume(t, id).Spec.UUID)
+	req := snapshotRequest(t, "snap", id)
+	for range 2 {
+		_, err := s.CreateSnapshot(within(t, enough), req)
+		expectError(t, err, codes.ResourceExhausted, req.Name, "has no room", "by itself once there is room")
+	}
+	if _, snapshots := holds(t, st.nodes[0]); len(snapshots) != 0 {
+		t.Errorf("%d snapshots were made", len(snapshots))
+	}
+	if _, err := s.DeleteVolume(within(t, enough), &csi.DeleteVolumeRequest{VolumeId: other}); err != nil {
+		t.Fatal(err)
+	}
+	NewWithT(t).Eventually(func() error { _, err := s.CreateSnapshot(within(t, enough), req); return err }).
+		WithTimeout(enough).WithPolling(10 * time.Millisecond).Should(Succeed())
+	if _, snapshots := holds(t, st.nodes[0]); len(snapshots) != 1 {
+		t.Errorf("%d snapshots were made", len(snapshots))
+	}
+}
+
 func TestSnapshotsCountAsPromised(t *testing.T) {
 	st := newStorage(t, 1, 10*gi)
 	s, _ := newService(t)
@@ -264,7 +290,7 @@ func TestSnapshotsCountAsPromised(t *testing.T) {
 		newSnapshot(t, s, name, id)
 	}
 	resp, err := s.GetCapacity(t.Context(), &csi.GetCapacityRequest{Parameters: map[string]string{"target": st.target}})
-	if want := 9*gi - 2*writtenBytes; err != nil || resp.AvailableCapacity != want {
+	if want := 9*gi - 2*header - 2*writtenBytes; err != nil || resp.AvailableCapacity != want {
 		t.Errorf("got %v, %v; want %d", resp, err, want)
 	}
 }

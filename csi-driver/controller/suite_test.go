@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -72,7 +73,7 @@ func runSuite(m *testing.M) (code int, err error) {
 		}
 	}()
 	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{v1alpha1.AddToScheme, corev1.AddToScheme, eventsv1.AddToScheme} {
+	for _, add := range []func(*runtime.Scheme) error{v1alpha1.AddToScheme, corev1.AddToScheme, eventsv1.AddToScheme, storagev1.AddToScheme} {
 		if err := add(scheme); err != nil {
 			return 1, err
 		}
@@ -145,7 +146,11 @@ func own(t testing.TB, name string) string {
 	return fmt.Sprintf("%s-%d-%s", strings.Trim(clean, "-"), runs.of[t], name)
 }
 
-const gi = int64(1) << 30
+const (
+	gi = int64(1) << 30
+	// header that each volume has in its pool besides its data.
+	header = int64(v1alpha1.HeaderBytes)
+)
 
 // poolDevice is the file of each node's pool.
 const poolDevice = "/var/lib/weft/pool.img"
@@ -203,7 +208,7 @@ func (st *storage) addNodes(t testing.TB, target *v1alpha1.NvmfTarget, nodes int
 			s.Pools = []v1alpha1.PoolStatus{{Device: poolDevice, Ready: true, Total: resource.NewQuantity(poolBytes, resource.BinarySI)}}
 			s.Conditions = []metav1.Condition{condition(v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonAsExpected, "")}
 		})
-		agents[name] = agenttest.NewMemory(restConfig, name, poolDevice, poolBytes)
+		agents[name] = agenttest.NewMemory(restConfig, name, t.TempDir(), poolDevice, poolBytes)
 		agents[name].Start(t.Context())
 		t.Cleanup(func() { silence(t, name) })
 	}
@@ -274,20 +279,29 @@ func create(t testing.TB, obj client.Object) {
 	}
 }
 
-// newHost makes a Kubernetes Node that the replica knows, and returns its name and its CSI node id.
-func newHost(t testing.TB, s *Service, name string) (nodeName, nodeID string) {
+// newHost makes a Kubernetes Node, and returns its name, which is its CSI node id.
+func newHost(t testing.TB, name string) string {
 	t.Helper()
-	nodeName = own(t, name)
-	return nodeName, register(t, s, nodeName)
+	name = own(t, name)
+	register(t, name)
+	return name
 }
 
-func register(t testing.TB, s *Service, name string) (nodeID string) {
+func register(t testing.TB, name string) {
 	t.Helper()
 	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name}}
 	create(t, node)
-	NewWithT(t).Eventually(func() (string, error) { return s.nodeName(t.Context(), string(node.UID)) }).
-		WithTimeout(enough).WithPolling(10 * time.Millisecond).Should(Equal(node.Name))
-	return v1alpha1.HostNQN(string(node.UID))
+}
+
+// askFor an attachment as Kubernetes does, by a VolumeAttachment.
+func askFor(t testing.TB, volume, node string) *storagev1.VolumeAttachment {
+	t.Helper()
+	request := &storagev1.VolumeAttachment{
+		ObjectMeta: metav1.ObjectMeta{Name: requestName(volume, node)},
+		Spec:       storagev1.VolumeAttachmentSpec{Attacher: v1alpha1.DriverName, NodeName: node, Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &volume}},
+	}
+	create(t, request)
+	return request
 }
 
 func deleteNode(t testing.TB, name string) {

@@ -13,16 +13,15 @@ import (
 	"github.com/weft-storage/weft/api/v1alpha1"
 )
 
-// unpublishVolume takes the host away, or all hosts when nodeID is empty. That the Node is gone, or that
-// the id is not one of ours, is no obstacle: a host that is not admitted is what was asked for. See leaving for hosts
-// whose Node is gone.
+// unpublishVolume ends the attachment to a node, or all when nodeID is empty. That the Node is gone is no obstacle: a
+// host that is not admitted is what was asked for.
 func (s *Service) unpublishVolume(ctx context.Context, id, nodeID string) error {
 	unlock, err := s.locks.lock("volume", id)
 	if err != nil {
 		return err
 	}
 	defer unlock()
-	vol, matches, err := s.dismiss(ctx, id, nodeID)
+	vol, err := s.dismiss(ctx, id, nodeID)
 	if isNoVolume(err) {
 		return nil
 	}
@@ -33,7 +32,7 @@ func (s *Service) unpublishVolume(ctx context.Context, id, nodeID string) error 
 	defer cancel()
 	generation := vol.Generation
 	last, err := s.volumes.wait(wctx, vol, func(vol *v1alpha1.NvmfVolume) (bool, error) {
-		return dismissed(vol, matches, generation), nil
+		return dismissed(vol, generation), nil
 	})
 	if errors.Is(err, errLate) {
 		return s.late(ctx, last, detached)
@@ -41,66 +40,66 @@ func (s *Service) unpublishVolume(ctx context.Context, id, nodeID string) error 
 	return err
 }
 
-// dismiss takes the hosts that are leaving off the volume's hosts, and returns the volume without them and which they
-// are.
-func (s *Service) dismiss(ctx context.Context, id, nodeID string) (*v1alpha1.NvmfVolume, func(nqn string) bool, error) {
+// dismiss takes the hosts that are leaving off the volume's hosts, and returns the volume without them.
+func (s *Service) dismiss(ctx context.Context, id, nodeID string) (*v1alpha1.NvmfVolume, error) {
 	for {
 		vol, err := s.volume(ctx, id)
 		if err != nil {
-			return nil, nil, err
+			return nil, err
 		}
-		matches, err := s.leaving(ctx, vol, nodeID)
-		if err != nil {
-			return nil, nil, err
+		leaving := func(h v1alpha1.VolumeHost) bool { return nodeID == "" || h.Node == nodeID }
+		if !slices.ContainsFunc(vol.Spec.Hosts, leaving) {
+			return vol, nil
 		}
-		gone := func(h v1alpha1.VolumeHost) bool { return matches(h.NQN) }
-		if !slices.ContainsFunc(vol.Spec.Hosts, gone) {
-			return vol, matches, nil
+		for _, h := range vol.Spec.Hosts {
+			if !leaving(h) {
+				continue
+			}
+			if err := s.mayLeave(ctx, vol, h); err != nil {
+				return nil, err
+			}
 		}
-		vol, err = s.changeHosts(ctx, vol, func(vol *v1alpha1.NvmfVolume) {
-			vol.Spec.Hosts = slices.DeleteFunc(vol.Spec.Hosts, gone)
-			endPermission(vol, matches)
-		})
+		vol, err = s.withoutHosts(ctx, vol, leaving)
 		if apierrors.IsConflict(err) {
 			continue
 		}
 		if apierrors.IsNotFound(err) {
-			return nil, nil, errNoVolume(id)
+			return nil, errNoVolume(id)
 		}
 		if err == nil {
-			klog.FromContext(ctx).Info("Dismissing host", "volume", id, "node", vol.Spec.Node)
+			klog.FromContext(ctx).Info("Dismissing host", "volume", id, "node", vol.Spec.Node, "host", nodeID)
 		}
-		return vol, matches, err
+		return vol, err
 	}
 }
 
-// leaving tells which of the volume's hosts an unpublish dismisses: all when nodeID is empty, else that one, and those
-// whose Node does not exist any more. A Node that is deleted and registers anew gets another UID, and so another NQN.
-// csi-attacher takes the node id from CSINode, so nobody names the old one any more, and its host would keep the volume
-// for ever. It may also attach the volume to the new one before it detaches it, so that both are listed.
-//
-// No volume is taken from a pod that needs it: those of a Node that is gone are deleted by force, and their
-// VolumeAttachments with them. Should the machine run on all the same, the target shuts it out before the call returns,
-// as it does any host that is dismissed: whoever is admitted next writes alone.
-func (s *Service) leaving(ctx context.Context, vol *v1alpha1.NvmfVolume, nodeID string) (func(nqn string) bool, error) {
-	if nodeID == "" {
-		return func(string) bool { return true }, nil
+// mayLeave fails with busy while the VolumeAttachment that asked for a host's attachment exists and is not being
+// deleted: the call is for an earlier attachment to the same node. An attacher that lost its leadership may send it
+// after the volume was attached again. The volume was read before, and is written only as it was read.
+func (s *Service) mayLeave(ctx context.Context, vol *v1alpha1.NvmfVolume, h v1alpha1.VolumeHost) error {
+	if h.VolumeAttachment == "" {
+		return nil
 	}
-	others := slices.DeleteFunc(admitted(vol), func(nqn string) bool { return nqn == nodeID })
-	gone, err := s.withoutNode(ctx, others)
+	request, err := s.request(ctx, vol.Name, h.Node)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	return func(nqn string) bool { return nqn == nodeID || slices.Contains(gone, nqn) }, nil
+	if request != nil && string(request.UID) == h.VolumeAttachment && request.DeletionTimestamp == nil {
+		return failf(busy, "VolumeAttachment %s asks for volume %s on node %s; to detach it there, delete that", request.Name, vol.Name, h.Node)
+	}
+	return nil
 }
 
-// dismissed says that the target admits none of the hosts that match. A status from before the spec of this
-// generation does not say so, even where it lists no such host: the agent may be about to admit one that it read of
-// earlier.
-func dismissed(vol *v1alpha1.NvmfVolume, matches func(nqn string) bool, generation int64) bool {
-	if vol == nil {
-		return true
-	}
-	still := slices.ContainsFunc(vol.Status.Hosts, func(h v1alpha1.AdmittedHost) bool { return matches(h.NQN) })
-	return !still && vol.Status.ObservedGeneration >= generation
+// withoutHosts takes hosts off the volume's, as changeHosts does, and with them what they were permitted.
+func (s *Service) withoutHosts(ctx context.Context, vol *v1alpha1.NvmfVolume, leaving func(v1alpha1.VolumeHost) bool) (*v1alpha1.NvmfVolume, error) {
+	return s.changeHosts(ctx, vol, func(vol *v1alpha1.NvmfVolume) {
+		vol.Spec.Hosts = slices.DeleteFunc(vol.Spec.Hosts, leaving)
+		endUnlisted(vol)
+	})
+}
+
+// dismissed says that the target admits nobody who is not listed. A status from before the spec of this generation does
+// not say so, even where it lists no such host: the agent may be about to admit one that it read of earlier.
+func dismissed(vol *v1alpha1.NvmfVolume, generation int64) bool {
+	return vol == nil || len(lingering(vol)) == 0 && vol.Status.ObservedGeneration >= generation
 }

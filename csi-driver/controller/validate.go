@@ -58,7 +58,7 @@ func checkContext(vol *v1alpha1.NvmfVolume, given map[string]string) error {
 		switch want, known := is[k]; {
 		case strings.HasPrefix(k, "csi.storage.k8s.io/") || k == provisionerIdentity:
 		case !known:
-			return failf(invalid, "volume attributes: %q is not known; known are target and transport, and both may be left out", k)
+			return failf(invalid, "volume attributes: %q is not known; known are target, transport and uuid, and all may be left out", k)
 		case given[k] != want && (k != parameters.Transport || !sameTransports(given[k], want)):
 			return failf(invalid, "volume attributes: %s is %s, and that of volume %s is %s", k, given[k], vol.Name, want)
 		}

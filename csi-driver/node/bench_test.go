@@ -3,6 +3,7 @@
 package node_test
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -10,10 +11,10 @@ import (
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/google/uuid"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/csi-driver/node/nodetest"
-	"github.com/weft-storage/weft/csi-driver/publishcontext"
 )
 
 // BenchmarkStageBesideOthers stages one volume on a node that has none, and one on a node that has 300, each staged and
@@ -34,9 +35,9 @@ func BenchmarkStageBesideOthers(b *testing.B) {
 				must(b, v.publish())
 			}
 			var first, more []time.Duration
-			for attachment := int64(0); b.Loop(); attachment++ {
-				first = append(first, alone.nth(others).measure(c, attachment))
-				more = append(more, beside.nth(others).measure(c, attachment))
+			for b.Loop() {
+				first = append(first, alone.nth(others).measure(c))
+				more = append(more, beside.nth(others).measure(c))
 			}
 			one, another := median(first), median(more)
 			b.ReportMetric(0, "ns/op") // of both together, with what surrounds them
@@ -56,21 +57,29 @@ func median(d []time.Duration) time.Duration {
 type numbered struct {
 	*suite
 	id, staging string
-	at          publishcontext.Context
+	at          *nodetest.Attached
 }
 
 func (s *suite) nth(i int) numbered {
 	id := fmt.Sprintf("pvc-n%03d", i)
-	v := numbered{suite: s, id: id, staging: s.path("staging-" + id), at: publishcontext.Context{
-		NQN: v1alpha1.SubsystemNQN(id), NGUID: fmt.Sprintf("%032x", i+1), SizeBytes: size, Blank: true, Portals: s.context.Portals,
+	v := numbered{suite: s, id: id, staging: s.path("staging-" + id), at: &nodetest.Attached{
+		NGUID: fmt.Sprintf("%032x", i+1), NodeUID: uid, SizeBytes: size, Blank: true, Portals: s.context.Portals,
 		Connection: v1alpha1.Connection{IOQueues: 2, QueueDepth: 128, CtrlLossTimeoutSeconds: -1},
 	}}
-	must(s, s.kernel.Serve(nodetest.Subsystem{
-		NQN: v.at.NQN, Portals: []string{"10.0.0.1:4420"}, Hosts: []string{s.service.HostNQN},
-		Namespaces: []nodetest.Namespace{{NGUID: v.at.NGUID, SizeBytes: size}},
-	}))
+	s.objects[id] = v.at
+	v.attach()
 	must(s, os.MkdirAll(v.staging, 0o750))
 	return v
+}
+
+// attach the volume to the node again.
+func (v *numbered) attach() {
+	v.at.Attachment = uuid.NewString()
+	v.at.NQN = v1alpha1.SubsystemNQN(v.id, v.at.Attachment)
+	must(v, v.kernel.Serve(nodetest.Subsystem{
+		NQN: v.at.NQN, Portals: []string{"10.0.0.1:4420"}, Hosts: []string{v.at.HostNQN()},
+		Namespaces: []nodetest.Namespace{{NGUID: v.at.NGUID, SizeBytes: v1alpha1.WithHeader(size)}},
+	}))
 }
 
 func (v numbered) stage(c *csi.VolumeCapability) error {
@@ -88,14 +97,14 @@ func (v numbered) publish() error {
 }
 
 // measure stages what is blank in this attachment, tells how long that took, and takes everything back.
-func (v numbered) measure(c *csi.VolumeCapability, attachment int64) time.Duration {
-	v.at.Attachment = attachment
+func (v numbered) measure(c *csi.VolumeCapability) time.Duration {
+	v.attach()
 	begun := time.Now()
 	err := v.stage(c)
 	took := time.Since(begun)
 	must(v, err)
 	_, err = v.service.NodeUnstageVolume(v.Context(), &csi.NodeUnstageVolumeRequest{VolumeId: v.id, StagingTargetPath: v.staging})
 	must(v, err)
-	must(v, os.Remove(v.kernel.Backing(v.at.NGUID)))
+	must(v, errors.Join(os.Remove(v.kernel.Backing(v.at.NGUID)), os.Remove(v.kernel.Header(v.at.NGUID))))
 	return took
 }

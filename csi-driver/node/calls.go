@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
+
+	"github.com/weft-storage/weft/csi-driver/node/internal/doing"
 )
 
 // Limits of a call's time.
@@ -26,24 +28,52 @@ const (
 // caller's time is up, and its volume stays locked until it ends. Other volumes are not held up.
 type calls struct {
 	mu   sync.Mutex
-	busy map[string]string // operation, by volume
-	idle chan struct{}     // closed when busy becomes empty
+	busy map[string]*underWay // by volume
+	idle chan struct{}        // closed when busy becomes empty
 }
 
-func (c *calls) begin(volume, operation string) error {
+// underWay is a call that has not ended.
+type underWay struct {
+	doing.Task
+	operation, volume string
+}
+
+// String says what the call is at, too.
+func (u *underWay) String() string {
+	words := u.operation + " of volume " + u.volume
+	if step, ok := u.Step(); ok {
+		words += " (" + step.String() + ")"
+	}
+	return words
+}
+
+func (c *calls) begin(volume, operation string) (*underWay, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if current, ok := c.busy[volume]; ok {
-		return fmt.Errorf("%w: %s of volume %s is still under way", errBusy, current, volume)
+		return nil, fmt.Errorf("%w: %s is still under way", errBusy, current)
 	}
 	if c.busy == nil {
-		c.busy = map[string]string{}
+		c.busy = map[string]*underWay{}
 	}
 	if len(c.busy) == 0 {
 		c.idle = make(chan struct{})
 	}
-	c.busy[volume] = operation
-	return nil
+	c.busy[volume] = &underWay{operation: operation, volume: volume}
+	return c.busy[volume], nil
+}
+
+// steps that calls are at, by volume.
+func (c *calls) steps() map[string]doing.Step {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	steps := map[string]doing.Step{}
+	for volume, u := range c.busy {
+		if step, ok := u.Step(); ok {
+			steps[volume] = step
+		}
+	}
+	return steps
 }
 
 func (c *calls) end(volume string) {
@@ -75,11 +105,12 @@ func call[T any](ctx context.Context, c *calls, operation, volume string, f func
 	if err := required(field{"volume_id", volume}); err != nil {
 		return nil, status(err)
 	}
-	if err := c.begin(volume, operation); err != nil {
+	under, err := c.begin(volume, operation)
+	if err != nil {
 		return nil, status(err)
 	}
 	log := logr.FromContextOrDiscard(ctx).WithValues("volume", volume)
-	ctx, cancel := context.WithTimeout(logr.NewContext(ctx, log), defaultTimeout)
+	ctx, cancel := context.WithTimeout(logr.NewContext(under.Context(ctx), log), defaultTimeout)
 	defer cancel()
 
 	type result struct {
@@ -105,7 +136,7 @@ func call[T any](ctx context.Context, c *calls, operation, volume string, f func
 	case r := <-done:
 		return r.answer, status(r.err)
 	case <-ctx.Done():
-		return nil, status(fmt.Errorf("%s of volume %s goes on, and waits for the kernel: %w", operation, volume, ctx.Err()))
+		return nil, status(fmt.Errorf("%s goes on, and waits for the kernel: %w", under, ctx.Err()))
 	}
 }
 

@@ -6,13 +6,15 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"google.golang.org/grpc/codes"
 	grpcstatus "google.golang.org/grpc/status"
 
 	"github.com/weft-storage/weft/csi-driver/node/internal/fabrics"
 	"github.com/weft-storage/weft/csi-driver/node/internal/filesystem"
-	"github.com/weft-storage/weft/csi-driver/node/internal/stuck"
+	"github.com/weft-storage/weft/csi-driver/node/internal/mapper"
+	"github.com/weft-storage/weft/internal/header"
 )
 
 var (
@@ -25,7 +27,23 @@ var (
 	errPublished    = errors.New("volume is published elsewhere on this node")
 	errUnknown      = errors.New("no volume there")
 	errUncertain    = errors.New("could not be undone")
+	errNotAttached  = errors.New("volume is not attached to this machine")
+	errUnknownNode  = errors.New("this machine's Node cannot be read")
+	errUnread       = errors.New("the volume's object cannot be read")
+	errNotServed    = errors.New("the volume is not served to this node yet")
+	errOtherHeader  = errors.New("the volume's header is another volume's")
 )
+
+// usedError says that a volume's device is still used on this host.
+type usedError struct {
+	device mapper.Device
+	users  []string
+}
+
+// Error names the users.
+func (e *usedError) Error() string {
+	return fmt.Sprintf("%s (%s) is still in use: %s", e.device.Path, e.device.Label, strings.Join(e.users, ", "))
+}
 
 func invalid(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", errInvalid, fmt.Sprintf(format, args...))
@@ -41,11 +59,18 @@ var mapping = []struct {
 	{errUncertain, codes.Aborted},
 	{errInvalid, codes.InvalidArgument},
 	{errBusy, codes.Aborted},
+	{errUnknownNode, codes.Unavailable},
+	{errUnread, codes.Unavailable},
+	{errNotServed, codes.Unavailable},
+	{fabrics.ErrPast, codes.Aborted},
+	{errNotAttached, codes.FailedPrecondition},
 	{errNotStaged, codes.FailedPrecondition},
 	{errOtherVolume, codes.FailedPrecondition},
 	{errIncompatible, codes.AlreadyExists},
 	{errPublished, codes.FailedPrecondition},
 	{errUnknown, codes.NotFound},
+	{errOtherHeader, codes.FailedPrecondition},
+	{header.ErrUnusable, codes.FailedPrecondition},
 	{filesystem.ErrUnsupported, codes.InvalidArgument},
 	{fabrics.ErrInvalid, codes.InvalidArgument},
 	{fabrics.ErrShrunk, codes.FailedPrecondition},
@@ -55,6 +80,7 @@ var mapping = []struct {
 	{context.Canceled, codes.Canceled},
 	{context.DeadlineExceeded, codes.DeadlineExceeded},
 	{fabrics.ErrNotFound, codes.Unavailable},
+	{mapper.ErrNotFound, codes.Unavailable},
 }
 
 // code of an error: the one place that knows.
@@ -63,7 +89,8 @@ func code(err error) codes.Code {
 		refused  *filesystem.RefusedError
 		tooSmall *filesystem.TooSmallError
 		inUse    *fabrics.InUseError
-		held     *stuck.Error
+		used     *usedError
+		held     *fabrics.HeldUpError
 	)
 	for _, m := range mapping {
 		if errors.Is(err, m.err) {
@@ -71,7 +98,7 @@ func code(err error) codes.Code {
 		}
 	}
 	switch {
-	case errors.As(err, &refused), errors.As(err, &inUse):
+	case errors.As(err, &refused), errors.As(err, &inUse), errors.As(err, &used):
 		return codes.FailedPrecondition
 	case errors.As(err, &held):
 		return codes.Unavailable

@@ -10,12 +10,14 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
+	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/csi-driver/node/internal/fabrics"
 	"github.com/weft-storage/weft/csi-driver/node/internal/filesystem"
+	"github.com/weft-storage/weft/csi-driver/node/internal/mapper"
 )
 
-// NodeExpandVolume waits until this host sees a volume's new size, asking the kernel to look if need be, and
-// grows its filesystem. The target has grown before.
+// NodeExpandVolume waits until this host sees a volume's new size, asking the kernel to look if need be, and grows what
+// is above, its filesystem last. The target has grown before.
 func (s *Service) NodeExpandVolume(ctx context.Context, r *csi.NodeExpandVolumeRequest) (*csi.NodeExpandVolumeResponse, error) {
 	return call(ctx, &s.calls, "expanding", r.GetVolumeId(), func(ctx context.Context) (*csi.NodeExpandVolumeResponse, error) {
 		if err := required(field{"volume_path", r.GetVolumePath()}); err != nil {
@@ -25,41 +27,50 @@ func (s *Service) NodeExpandVolume(ctx context.Context, r *csi.NodeExpandVolumeR
 		if staging := r.GetStagingTargetPath(); staging != "" {
 			places = append(places, staging, filepath.Join(staging, blockMark))
 		}
-		m, ns, err := s.shown(r.GetVolumeId(), places...)
+		m, d, err := s.shown(r.GetVolumeId(), places...)
 		if err != nil {
 			return nil, err
 		}
-		ns, err = s.Initiator.WaitNamespace(ctx, ns.ID, r.GetCapacityRange().GetRequiredBytes())
+		d.ns, err = s.Initiator.WaitNamespace(ctx, d.ns.ID, v1alpha1.WithHeader(r.GetCapacityRange().GetRequiredBytes()))
 		if err != nil {
 			return nil, err
 		}
-		if limit := r.GetCapacityRange().GetLimitBytes(); limit > 0 && ns.SizeBytes > limit {
-			return nil, invalid("capacity_range: the volume has %d bytes, more than the limit of %d", ns.SizeBytes, limit)
+		size := v1alpha1.WithoutHeader(d.ns.SizeBytes)
+		if limit := r.GetCapacityRange().GetLimitBytes(); limit > 0 && size > limit {
+			return nil, invalid("capacity_range: the volume has %d bytes, more than the limit of %d", size, limit)
+		}
+		if d, err = s.fit(ctx, d); err != nil {
+			return nil, err
 		}
 		if m.Node == "" && !m.ReadOnly {
-			if err := s.Filesystems.Grow(ctx, ns.Path, m.Path); err != nil {
+			if err := s.Filesystems.Grow(ctx, d.Path, m.Path); err != nil {
 				return nil, err
 			}
 		}
-		return &csi.NodeExpandVolumeResponse{CapacityBytes: ns.SizeBytes}, nil
+		return &csi.NodeExpandVolumeResponse{CapacityBytes: size}, nil
 	})
 }
 
 // shown finds the volume at the first of the places that shows anything. It fails with errUnknown when none does.
-func (s *Service) shown(volumeID string, places ...string) (filesystem.Mount, fabrics.Namespace, error) {
+func (s *Service) shown(volumeID string, places ...string) (filesystem.Mount, device, error) {
 	for _, place := range places {
 		m, mounted, err := s.Filesystems.At(place)
 		if err != nil {
-			return m, fabrics.Namespace{}, err
+			return m, device{}, err
 		}
 		if !mounted {
 			continue
 		}
-		ns, err := s.deviceOf(volumeID, m)
-		if errors.Is(err, fabrics.ErrNotNVMe) || errors.Is(err, errOtherVolume) {
-			return m, ns, fmt.Errorf("%w: %s is not of volume %s", errUnknown, place, volumeID)
+		d, err := s.deviceOf(volumeID, m)
+		if otherwise(err) {
+			return m, d, fmt.Errorf("%w: %s is not of volume %s", errUnknown, place, volumeID)
 		}
-		return m, ns, err
+		return m, d, err
 	}
-	return filesystem.Mount{}, fabrics.Namespace{}, fmt.Errorf("%w: nothing of volume %s at %v", errUnknown, volumeID, places)
+	return filesystem.Mount{}, device{}, fmt.Errorf("%w: nothing of volume %s at %v", errUnknown, volumeID, places)
+}
+
+// otherwise tells whether deviceOf failed because a mount shows something else.
+func otherwise(err error) bool {
+	return errors.Is(err, fabrics.ErrNotNVMe) || errors.Is(err, mapper.ErrForeign) || errors.Is(err, errOtherVolume)
 }

@@ -8,9 +8,9 @@ import (
 	"testing"
 
 	"google.golang.org/grpc/codes"
-	"k8s.io/mount-utils"
 
 	"github.com/weft-storage/weft/csi-driver/node/internal/filesystem"
+	"github.com/weft-storage/weft/internal/header"
 )
 
 // failing makes programs fail. For blkid, the device holds the filesystem: it is not made here.
@@ -35,6 +35,9 @@ func TestStageThatCannotGrowTheFilesystemLeavesNothing(t *testing.T) {
 			if fsType == "ext4" {
 				must(t, s.stage(mountCapability(fsType)))
 				must(t, s.unstage())
+			}
+			if fsType == "xfs" {
+				s.writeHeader(header.Record{Volume: volumeUUID, State: header.Formatted, Type: fsType})
 			}
 			s.serve(2 * size)
 			s.failing(fsType, grow)
@@ -61,7 +64,7 @@ func TestStageThatCannotGrowTheFilesystemLeavesWhatWasMounted(t *testing.T) {
 }
 
 // stubborn does not unmount.
-type stubborn struct{ mount.Interface }
+type stubborn struct{ filesystem.Mounter }
 
 func (stubborn) Unmount(string) error { return syscall.EBUSY }
 

@@ -16,9 +16,9 @@ import (
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/csi-driver/internal/health"
+	"github.com/weft-storage/weft/csi-driver/node/internal/doing"
 	"github.com/weft-storage/weft/csi-driver/node/internal/fabrics"
 	"github.com/weft-storage/weft/csi-driver/node/internal/filesystem"
-	"github.com/weft-storage/weft/csi-driver/publishcontext"
 )
 
 // Reasons of a volume's problems on this node.
@@ -39,6 +39,8 @@ const (
 	reasonFailed = "FilesystemFailed"
 	// reasonNoAnswer: the filesystem does not answer.
 	reasonNoAnswer = "NoAnswer"
+	// reasonOverdue: the kernel has been at something for this volume for doing.Limit or longer.
+	reasonOverdue = v1alpha1.ReasonOverdue
 )
 
 // NodeGetVolumeHealth tells what this node finds wrong with a volume that is staged on it.
@@ -71,7 +73,7 @@ func (s *Service) volumeHealth(ctx context.Context, r *csi.NodeGetVolumeHealthRe
 	if err != nil {
 		return nil, err
 	}
-	if len(places) == 0 && len(seen.controllers) == 0 && seen.staged == nil {
+	if len(places) == 0 && len(seen.controllers) == 0 && seen.staged == nil && seen.overdue == nil {
 		return nil, fmt.Errorf("%w: volume %s is not on this node", errUnknown, r.GetVolumeId())
 	}
 	return seen.problems(), nil
@@ -80,11 +82,13 @@ func (s *Service) volumeHealth(ctx context.Context, r *csi.NodeGetVolumeHealthRe
 // sight is what can be seen of a volume on this node.
 type sight struct {
 	// staged is what it was staged with; nil when that is not known.
-	staged      *publishcontext.Context
+	staged      *attached
 	controllers []fabrics.Controller
 	namespaces  []fabrics.Namespace
 	// mounts of its namespaces, and those that were asked about.
 	mounts []filesystem.Mount
+	// overdue is what the kernel has not finished for it; nil for nothing.
+	overdue *doing.Step
 	// gone are those whose device is no more.
 	gone []filesystem.Mount
 	// measured filesystems, by path: the first mount of each.
@@ -95,6 +99,9 @@ type sight struct {
 // those asked about; the volume's others are found.
 func (s *Service) look(ctx context.Context, volume string, asked ...filesystem.Mount) (sight, error) {
 	seen := sight{measured: map[string]measured{}}
+	if step, ok := s.Overdue()[volume]; ok {
+		seen.overdue = &step
+	}
 	at, err := s.records().get(volume)
 	switch {
 	case err == nil:
@@ -102,30 +109,55 @@ func (s *Service) look(ctx context.Context, volume string, asked ...filesystem.M
 	case !errors.Is(err, fs.ErrNotExist):
 		logr.FromContextOrDiscard(ctx).Error(err, "What the volume was staged with is not known", "volume", volume)
 	}
-	nqn := v1alpha1.SubsystemNQN(volume)
-	if seen.controllers, err = s.Initiator.Controllers(nqn); err != nil {
+	nqns, err := s.Initiator.Subsystems()
+	if err != nil {
 		return seen, err
 	}
-	if seen.namespaces, err = s.Initiator.Namespaces(nqn); err != nil {
-		return seen, err
+	for _, nqn := range nqns[volume] {
+		controllers, err := s.Initiator.Controllers(nqn)
+		if err != nil {
+			return seen, err
+		}
+		namespaces, err := s.Initiator.Namespaces(nqn)
+		if err != nil {
+			return seen, err
+		}
+		seen.controllers, seen.namespaces = append(seen.controllers, controllers...), append(seen.namespaces, namespaces...)
 	}
 	for _, m := range asked {
 		if _, err := s.deviceOf(volume, m); errors.Is(err, fabrics.ErrNotFound) {
 			seen.gone = append(seen.gone, m)
-		} else if err != nil && !errors.Is(err, fabrics.ErrNotNVMe) && !errors.Is(err, errOtherVolume) {
+		} else if err != nil && !otherwise(err) {
 			return seen, err
 		} else if err == nil && m.Node == "" {
 			seen.measured[m.Path] = s.measures.of(ctx, m.Path, s.Filesystems.Usage)
 		}
 	}
 	for _, ns := range seen.namespaces {
-		mounts, err := s.Filesystems.Shown(ns.Device, ns.Name)
+		mounts, err := s.mountsOver(ns)
 		if err != nil {
 			return seen, err
 		}
 		seen.mounts = append(seen.mounts, mounts...)
 	}
 	return seen, nil
+}
+
+// mountsOver a namespace: those of the devices that are made of it.
+func (s *Service) mountsOver(ns fabrics.Namespace) ([]filesystem.Mount, error) {
+	devices, err := s.Mapper.Over(ns.Name)
+	if err != nil {
+		return nil, err
+	}
+	var all []filesystem.Mount
+	for _, d := range devices {
+		mounts, err := s.Filesystems.Shown(d.Number, d.Name)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, mounts...)
+	}
+	return all, nil
 }
 
 // problems decides what is wrong.
@@ -145,6 +177,9 @@ func (v sight) problems() health.Problems {
 		add(health.Inaccessible, reasonPathDown, "no path to its target is live: %s", paths)
 	case live < len(v.controllers) || len(v.unreached()) > 0:
 		add(health.Degraded, reasonPathLost, "not all paths to its target are live: %s", paths)
+	}
+	if v.overdue != nil {
+		add(health.Degraded, reasonOverdue, "%s", v.overdue)
 	}
 	v.identity(add, live > 0)
 	for _, m := range v.gone {
@@ -183,8 +218,8 @@ func (v sight) identity(add func(csi.VolumeHealthErrorType, string, string, ...a
 		add(health.Inaccessible, reasonWrongDevice, "its subsystem does not serve namespace %s; it serves [%s]", v.staged.NGUID, strings.Join(others, ", "))
 		return
 	}
-	if ns := v.namespaces[i]; ns.SizeBytes < v.staged.SizeBytes {
-		add(health.DataLoss, reasonShrunk, "%s has %d bytes, and had %d when it was staged", ns.Name, ns.SizeBytes, v.staged.SizeBytes)
+	if ns := v.namespaces[i]; ns.SizeBytes < v1alpha1.WithHeader(v.staged.SizeBytes) {
+		add(health.DataLoss, reasonShrunk, "%s has %d bytes of data, and had %d when it was staged", ns.Name, v1alpha1.WithoutHeader(ns.SizeBytes), v.staged.SizeBytes)
 	}
 }
 

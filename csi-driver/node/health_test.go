@@ -20,19 +20,26 @@ import (
 	"github.com/weft-storage/weft/csi-driver/node/nodetest"
 )
 
-// listen makes the target serve the volume through these portals, and the publish context names first and second.
+const firstPortal, secondPortal = "10.0.0.1:4420", "10.0.0.2:4420"
+
+// first and second portal as the volume's object lists them.
+var first, second = v1alpha1.Portal{Transport: v1alpha1.TransportTCP, Address: "10.0.0.1", Port: 4420}, v1alpha1.Portal{Transport: v1alpha1.TransportTCP, Address: "10.0.0.2", Port: 4420}
+
+// listen makes the target serve the volume through these portals, and the volume's object lists first and second.
 func (s *suite) listen(portals ...string) {
 	s.Helper()
-	must(s, s.kernel.Serve(nodetest.Subsystem{
-		NQN: v1alpha1.SubsystemNQN(vol), Portals: portals, Hosts: []string{s.service.HostNQN},
-		Namespaces: []nodetest.Namespace{{NGUID: nguid, SizeBytes: size}},
-	}))
-	s.context.Portals = []v1alpha1.Portal{
-		{Transport: v1alpha1.TransportTCP, Address: "10.0.0.1", Port: 4420}, {Transport: v1alpha1.TransportTCP, Address: "10.0.0.2", Port: 4420},
-	}
+	s.serveAt(portals...)
+	s.context.Portals = []v1alpha1.Portal{first, second}
 }
 
-const firstPortal, secondPortal = "10.0.0.1:4420", "10.0.0.2:4420"
+// serveAt makes the target serve the volume through these portals, whatever the volume's object lists.
+func (s *suite) serveAt(portals ...string) {
+	s.Helper()
+	must(s, s.kernel.Serve(nodetest.Subsystem{
+		NQN: s.context.NQN, Portals: portals, Hosts: []string{s.context.HostNQN()},
+		Namespaces: []nodetest.Namespace{{NGUID: nguid, SizeBytes: v1alpha1.WithHeader(size)}},
+	}))
+}
 
 // sysfs overwrites a file of the volume's block device.
 func (s *suite) sysfs(name, text string) {
@@ -73,7 +80,7 @@ func TestVolumeCondition(t *testing.T) {
 		"smaller than it was":      {func(s *suite) { s.sysfs("size", "16384") }, "DATA_LOSS Shrunk", true},
 		"read-only after an error": {func(s *suite) { must(s, s.mounter.FailWrites()) }, "INACCESSIBLE FilesystemReadOnly", true},
 		"errors of ext4, on a kernel that shows nothing else": {func(s *suite) {
-			dir := filepath.Join(s.kernel.Root, "sys/fs/ext4/nvme0n1")
+			dir := filepath.Join(s.kernel.Root, "sys/fs/ext4/dm-0")
 			must(s, os.MkdirAll(dir, 0o755))
 			must(s, os.WriteFile(filepath.Join(dir, "errors_count"), []byte("1\n"), 0o600))
 		}, "INACCESSIBLE FilesystemReadOnly", true},

@@ -5,7 +5,6 @@ package node_test
 import (
 	"context"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -15,53 +14,81 @@ import (
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/csi-driver/node"
 	"github.com/weft-storage/weft/csi-driver/node/internal/fabrics"
+	"github.com/weft-storage/weft/csi-driver/node/internal/filesystem"
+	"github.com/weft-storage/weft/csi-driver/node/internal/mapper"
 	"github.com/weft-storage/weft/csi-driver/node/nodetest"
 )
 
 // neighbour is another volume of this host, and as empty.
 var neighbour = strings.Repeat("f", 32)
 
-// swapping lets the volume's device become another, once, before or after one of the node plugin's steps.
-type swapping struct {
-	node.Initiator
-	node.Filesystems
-	swap func(when string)
-}
+// Each of these lets something happen before or after one of the node plugin's steps.
+type (
+	swappingInitiator struct {
+		node.Initiator
+		swap func(when string)
+	}
+	swappingMapper struct {
+		node.Mapper
+		swap func(when string)
+	}
+	swappingFilesystems struct {
+		node.Filesystems
+		swap func(when string)
+	}
+)
 
 // swapAt makes the node plugin meet another device from one of its steps on. It tells how often that was.
 func (s *suite) swapAt(step string, swap func()) (times func() int) {
 	n := 0
-	hooked := &swapping{Initiator: s.service.Initiator, Filesystems: s.service.Filesystems}
-	hooked.swap = func(when string) {
+	at := func(when string) {
 		if when == step && n == 0 {
 			n++
 			swap()
 		}
 	}
-	s.service.Initiator, s.service.Filesystems = hooked, hooked
+	s.service.Initiator = swappingInitiator{s.service.Initiator, at}
+	s.service.Mapper = swappingMapper{s.service.Mapper, at}
+	s.service.Filesystems = swappingFilesystems{s.service.Filesystems, at}
 	return func() int { return n }
 }
 
-func (s *swapping) WaitNamespace(ctx context.Context, id fabrics.ID, minBytes int64) (fabrics.Namespace, error) {
+func (s swappingInitiator) WaitNamespace(ctx context.Context, id fabrics.ID, minBytes int64) (fabrics.Namespace, error) {
 	ns, err := s.Initiator.WaitNamespace(ctx, id, minBytes)
 	s.swap("after it was found")
 	return ns, err
 }
 
-func (s *swapping) FindNamespace(id fabrics.ID) (fabrics.Namespace, error) {
+func (s swappingInitiator) FindNamespace(id fabrics.ID) (fabrics.Namespace, error) {
 	ns, err := s.Initiator.FindNamespace(id)
 	s.swap("after it was found again")
 	return ns, err
 }
 
-func (s *swapping) Mount(device, target, fsType string, options []string) error {
-	s.swap("before it is mounted")
-	return s.Filesystems.Mount(device, target, fsType, options)
+func (s swappingInitiator) ReadStart(ctx context.Context, ns fabrics.Namespace, length int) ([]byte, error) {
+	start, err := s.Initiator.ReadStart(ctx, ns, length)
+	s.swap("after its header was read")
+	return start, err
 }
 
-func (s *swapping) BindDevice(source, target string, readOnly bool) error {
+func (s swappingMapper) Build(ctx context.Context, spec mapper.Spec) (mapper.Device, error) {
+	s.swap("before it is built on")
+	return s.Mapper.Build(ctx, spec)
+}
+
+func (s swappingFilesystems) Prepare(ctx context.Context, r filesystem.Request) error {
+	s.swap("before it is prepared")
+	return s.Filesystems.Prepare(ctx, r)
+}
+
+func (s swappingFilesystems) Mount(ctx context.Context, device, target, fsType string, options []string) error {
+	s.swap("before it is mounted")
+	return s.Filesystems.Mount(ctx, device, target, fsType, options)
+}
+
+func (s swappingFilesystems) BindDevice(ctx context.Context, source, target string, readOnly bool) error {
 	s.swap("before it is bound")
-	return s.Filesystems.BindDevice(source, target, readOnly)
+	return s.Filesystems.BindDevice(ctx, source, target, readOnly)
 }
 
 // swapNames makes the host lose both volumes, and connect to the neighbour first: the kernel numbers them the other way
@@ -71,8 +98,8 @@ func (s *suite) swapNames() {
 	for _, name := range s.kernel.Controllers() {
 		must(s, s.kernel.Drop(name))
 	}
-	for _, nqn := range []string{v1alpha1.SubsystemNQN("pvc-2"), s.context.NQN} {
-		_, err := s.kernel.Create("transport=tcp,traddr=10.0.0.1,trsvcid=4420,nqn=" + nqn + ",hostnqn=" + s.service.HostNQN)
+	for _, nqn := range []string{v1alpha1.SubsystemNQN("pvc-2", attachment), s.context.NQN} {
+		_, err := s.kernel.Create("transport=tcp,traddr=10.0.0.1,trsvcid=4420,nqn=" + nqn + ",hostnqn=" + s.context.HostNQN())
 		must(s, err)
 	}
 }
@@ -84,30 +111,31 @@ func TestVolumesThatSwapDeviceNames(t *testing.T) {
 		capability *csi.VolumeCapability
 		when       string
 		published  bool // it is staged before, and the names are swapped while it is published
+		code       codes.Code
 	}{
-		"found, not opened yet":     {mountCapability("ext4"), "after it was found", false},
-		"not mounted yet":           {mountCapability("ext4"), "before it is mounted", false},
-		"not bound yet":             {blockCapability(), "before it is bound", false},
-		"staged, and found":         {blockCapability(), "after it was found again", true},
-		"staged, and not bound yet": {blockCapability(), "before it is bound", true},
+		"found, not opened yet":     {mountCapability("ext4"), "after it was found", false, codes.Unavailable},
+		"read, not built on yet":    {mountCapability("ext4"), "after its header was read", false, codes.Unavailable},
+		"built on, not formatted":   {mountCapability("ext4"), "before it is prepared", false, codes.Internal},
+		"not mounted yet":           {mountCapability("ext4"), "before it is mounted", false, codes.Internal},
+		"not bound yet":             {blockCapability(), "before it is bound", false, codes.Unavailable},
+		"staged, and found":         {blockCapability(), "after it was found again", true, codes.FailedPrecondition},
+		"staged, and not bound yet": {blockCapability(), "before it is bound", true, codes.Unavailable},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := setUp(t)
 			must(t, s.kernel.Serve(nodetest.Subsystem{
-				NQN: v1alpha1.SubsystemNQN("pvc-2"), Portals: []string{"10.0.0.1:4420"}, Hosts: []string{s.service.HostNQN},
-				Namespaces: []nodetest.Namespace{{NGUID: neighbour, SizeBytes: size}},
+				NQN: v1alpha1.SubsystemNQN("pvc-2", attachment), Portals: []string{"10.0.0.1:4420"}, Hosts: []string{s.context.HostNQN()},
+				Namespaces: []nodetest.Namespace{{NGUID: neighbour, SizeBytes: v1alpha1.WithHeader(size)}},
 			}))
 			if c.published {
 				must(t, s.stage(c.capability))
 			}
 			swaps := s.swapAt(c.when, s.swapNames)
 			if c.published {
-				if err := s.publish(c.capability, "pods/a", false); err == nil {
-					t.Error("it was published")
-				}
+				want(t, s.publish(c.capability, "pods/a", false), c.code)
 				s.wantMounts("staging/device devtmpfs rw")
 			} else {
-				want(t, s.stage(c.capability), codes.Unavailable)
+				want(t, s.stage(c.capability), c.code)
 				s.wantMounts("")
 			}
 			if swaps() != 1 {
@@ -117,20 +145,13 @@ func TestVolumesThatSwapDeviceNames(t *testing.T) {
 			// Whoever tries again finds the volume by what it is.
 			must(t, s.stage(c.capability))
 			must(t, s.publish(c.capability, "pods/a", false))
-			ns, err := s.service.Initiator.FindNamespace(fabrics.ID{NQN: s.context.NQN, NGUID: nguid})
-			must(t, err)
-			if ns.Name != "nvme1n1" {
-				t.Fatalf("the volume is %s", ns.Name)
-			}
-			shown, err := s.service.Filesystems.MountsOf(ns.Device, ns.Name)
-			must(t, err)
-			if len(shown) != 2 {
-				t.Errorf("the volume is shown at %v", shown)
-			}
-			data, err := os.ReadFile(s.kernel.Backing(neighbour))
-			must(t, err)
-			if strings.Trim(string(data), "\x00") != "" {
-				t.Error("the neighbour was written to")
+			s.wantShown(2)
+			for _, file := range []string{s.kernel.Header(neighbour), s.kernel.Backing(neighbour)} {
+				data, err := os.ReadFile(file)
+				must(t, err)
+				if strings.Trim(string(data), "\x00") != "" {
+					t.Errorf("the neighbour was written to: %s", file)
+				}
 			}
 		})
 	}
@@ -164,7 +185,7 @@ func TestVolumeThatChangesItsSize(t *testing.T) {
 				}
 				change := func() {
 					s.serve(becomes)
-					must(t, s.kernel.WriteAttribute(filepath.Join(s.kernel.Root, "sys/class/nvme/nvme0/rescan_controller"), "1"))
+					must(t, s.kernel.Rescan("nvme0"))
 				}
 				if c.when == "" {
 					change()
@@ -181,7 +202,7 @@ func TestVolumeThatChangesItsSize(t *testing.T) {
 					must(t, err)
 					continue
 				}
-				want(t, err, codes.FailedPrecondition, "8388608 bytes, and 16777216 were expected")
+				want(t, err, codes.FailedPrecondition, "12582912 bytes, and 20971520 were expected")
 				s.wantMounts(before)
 			}
 		})

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	. "github.com/onsi/gomega"
@@ -63,6 +64,42 @@ func TestLabMissingPathIsConnectedLater(t *testing.T) {
 	l.Expect(v.health()).To(BeEmpty())
 }
 
+// A storage node gets another address while a pod writes, then one more portal: the kernel's writes go on through the
+// new paths, and nothing is left that leads to the former.
+func TestLabPathsFollowThePortals(t *testing.T) {
+	l := setUpLab(t)
+	former, now, more := l.port(4420, v1alpha1.TransportTCP), l.port(4421, v1alpha1.TransportTCP), l.port(4422, v1alpha1.TransportTCP)
+	v := l.volume("lab-moved", labSize, guid(1), former)
+	t.Cleanup(func() {
+		now.close(v)
+		more.close(v)
+	})
+	v.up(mountCapability("ext4"))
+	w := v.startWriter("pod/written")
+	w.goesOn()
+	former.close(v)
+	l.Eventually(v.paths).Should(Equal([]string{"connecting"}))
+	now.open(v)
+	must(t, l.service.MendPaths(v.timeout()))
+	l.Expect(v.paths()).To(Equal([]string{"connecting"}))
+
+	v.context.Portals = []v1alpha1.Portal{now.portal}
+	must(t, l.service.MendPaths(v.timeout()))
+	l.Expect(v.paths()).To(Equal([]string{"live"}))
+	w.goesOn()
+	l.Expect(v.health()).To(BeEmpty())
+
+	more.open(v)
+	v.context.Portals = []v1alpha1.Portal{now.portal, more.portal}
+	l.clock.Step(time.Hour)
+	must(t, l.service.MendPaths(v.timeout()))
+	l.Expect(v.paths()).To(Equal([]string{"live", "live"}))
+	now.close(v)
+	l.Eventually(v.paths).Should(ConsistOf("live", "connecting"))
+	w.goesOn()
+	w.end()
+}
+
 // No RDMA device of this machine leads to the address of one portal: the volume is used over TCP, as on a node without
 // any.
 func TestLabVolumeOverBothTransportsWithoutRDMA(t *testing.T) {
@@ -76,7 +113,7 @@ func TestLabVolumeOverBothTransportsWithoutRDMA(t *testing.T) {
 		l.Expect(v.health()).To(ConsistOf(And(HavePrefix("DEGRADED PathLost: "), ContainSubstring("none to RDMA 127.0.0.1 port 4421"))))
 		must(t, l.service.MendPaths(v.timeout()))
 	}
-	err := l.initiator.Connect(v.timeout(), fabrics.Connection{NQN: v.context.NQN, Portals: []v1alpha1.Portal{none}, Connection: v1alpha1.Connection{CtrlLossTimeoutSeconds: -1}})
+	err := l.initiator.Connect(v.timeout(), fabrics.Connection{NQN: v.context.NQN, HostNQN: v.context.HostNQN(), Portals: []v1alpha1.Portal{none}, Connection: v1alpha1.Connection{CtrlLossTimeoutSeconds: -1}})
 	l.Expect(err).To(Or(MatchError(fabrics.ErrUnreachable), MatchError(fabrics.ErrUnsupported)))
 	t.Log(err)
 }
@@ -88,11 +125,7 @@ func TestLabConditionOfAFilesystemThatFailed(t *testing.T) {
 		want string
 	}{
 		"ext4": {func(v *volume) error {
-			ns, err := v.initiator.FindNamespace(fabrics.ID{NQN: v.context.NQN, NGUID: v.context.NGUID})
-			if err != nil {
-				return err
-			}
-			return os.WriteFile("/sys/fs/ext4/"+ns.Name+"/trigger_fs_error", []byte("1"), 0)
+			return os.WriteFile("/sys/fs/ext4/"+v.device().Name+"/trigger_fs_error", []byte("1"), 0)
 		}, "INACCESSIBLE FilesystemReadOnly: "},
 		"xfs": {func(v *volume) error {
 			return exec.CommandContext(v.Context(), "xfs_io", "-x", "-c", "shutdown", v.path("pod")).Run()

@@ -42,28 +42,20 @@ func TestLabShutdownWhileTheTargetServes(t *testing.T) {
 	v.comesBackWith("pod/file", data)
 }
 
-// What a node's shutdown meets when a target is gone for good: how the wait of an unmount ends, and when.
-func TestLabShutdownWhileTheTargetIsGone(t *testing.T) {
+// What a node's shutdown meets when a target is gone for good: how the wait of an unmount ends, and when. No signal
+// ends it.
+func TestLabUnmountWhileTheTargetIsGone(t *testing.T) {
 	for name, c := range map[string]struct {
 		lossTimeoutSeconds int32
-		// end what holds the unmount up.
-		end func(v *volume)
+		// before or meanwhile is when the attachment is revoked, relative to the unmount; else it is not.
+		before, meanwhile bool
 		// within what time it ends.
 		within time.Duration
 	}{
 		// It counts tries, one each 2 s, from when the connection was lost.
-		"by ctrlLossTimeout": {10, func(*volume) {}, 30 * time.Second},
-		"by the documented command": {-1, func(v *volume) {
-			unmounting := func() (bool, error) { return uninterruptible("/proc", "umount") }
-			v.Eventually(unmounting).Should(BeTrue())
-			for _, signal := range []string{"-TERM", "-KILL"} {
-				must(v, exec.Command("pkill", signal, "-x", "umount").Run())
-				v.Consistently(unmounting, "2s").Should(BeTrue())
-			}
-			out, err := exec.Command("sh", "-c", giveUp).CombinedOutput()
-			v.Logf("%s: %v", out, err)
-			must(v, err)
-		}, 20 * time.Second},
+		"by ctrlLossTimeout":                            {10, false, false, 30 * time.Second},
+		"after the attachment was revoked":              {-1, true, false, 20 * time.Second},
+		"when the attachment is revoked while it hangs": {-1, false, true, 20 * time.Second},
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := setUpLab(t)
@@ -77,10 +69,17 @@ func TestLabShutdownWhileTheTargetIsGone(t *testing.T) {
 			p.close(v)
 			l.Eventually(v.paths).Should(Equal([]string{"connecting"}))
 			must(t, v.unpublish())
+			if c.before {
+				v.context.Revoked = true
+			}
 			ended := make(chan error, 1)
 			begun := time.Now()
 			go func() { ended <- v.unstage() }()
-			c.end(v)
+			if c.meanwhile {
+				v.hangs()
+				v.context.Revoked = true
+				must(t, l.service.GiveUpRevoked(v.timeout()))
+			}
 			var err error
 			l.Eventually(ended, c.within).Should(Receive(&err))
 			t.Logf("ended after %v: %v", time.Since(begun).Round(time.Millisecond), err)
@@ -90,7 +89,22 @@ func TestLabShutdownWhileTheTargetIsGone(t *testing.T) {
 			must(t, put(other.path("pod/file"), "hello"))
 			// What was acknowledged is there.
 			p.open(v)
+			v.context.Revoked = false
 			v.comesBackWith("pod/synced", []byte("hello"))
 		})
 	}
+}
+
+// hangs waits until the unmount hangs, and shows that neither a signal nor a look at what is attached ends it.
+func (v *volume) hangs() {
+	v.Helper()
+	unmounting := func() (bool, error) { return uninterruptible("/proc", "umount") }
+	v.Eventually(unmounting).Should(BeTrue())
+	for _, signal := range []string{"-TERM", "-KILL"} {
+		must(v, exec.Command("pkill", signal, "-x", "umount").Run())
+		v.Consistently(unmounting, "2s").Should(BeTrue())
+	}
+	must(v, v.service.GiveUpRevoked(v.timeout()))
+	v.Consistently(unmounting, "2s").Should(BeTrue())
+	v.Expect(v.paths()).To(Equal([]string{"connecting"}))
 }

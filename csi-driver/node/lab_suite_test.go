@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"os"
 	"path/filepath"
@@ -18,16 +19,18 @@ import (
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/google/uuid"
 	. "github.com/onsi/gomega"
-	"k8s.io/mount-utils"
 	testingclock "k8s.io/utils/clock/testing"
+	"k8s.io/utils/exec"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/csi-driver/node"
 	"github.com/weft-storage/weft/csi-driver/node/internal/fabrics"
 	"github.com/weft-storage/weft/csi-driver/node/internal/filesystem"
-	"github.com/weft-storage/weft/csi-driver/node/internal/stuck"
-	"github.com/weft-storage/weft/csi-driver/publishcontext"
+	"github.com/weft-storage/weft/csi-driver/node/internal/mapper"
+	"github.com/weft-storage/weft/csi-driver/node/nodetest"
+	"github.com/weft-storage/weft/internal/header"
 )
 
 // The tests of this file's build tag run as root on a machine of the lab: this
@@ -44,8 +47,8 @@ type lab struct {
 	Gomega
 	initiator *fabrics.Host
 	service   *node.Service
-	watch     *stuck.Watch
-	clock     *testingclock.FakeClock // the watch's
+	objects   nodetest.Objects
+	clock     *testingclock.FakeClock // by which the kernel is overdue
 	dir       string
 }
 
@@ -57,21 +60,21 @@ func setUpLab(t *testing.T) *lab {
 	dir, err := filepath.EvalSymlinks(t.TempDir())
 	g.Expect(err).NotTo(HaveOccurred())
 	clock := testingclock.NewFakeClock(time.Now())
-	watch := stuck.New(clock, "/proc")
-	kernel := watch.Kernel(fabrics.LinuxKernel{})
+	kernel := fabrics.LinuxKernel{}
 	fs := &filesystem.Host{
-		Mounter: watch.Mounter(mount.NewWithoutSystemd("")), Exec: watch.Programs(), Open: kernel.Open, MountInfo: "/proc/self/mountinfo", Sys: "/sys",
+		Mounter: filesystem.NewLinuxMounter(), Exec: exec.New(), Open: kernel.Open, MountInfo: "/proc/self/mountinfo", Sys: "/sys",
 	}
 	g.Expect(fs.LoadModule(t.Context(), "nvmet_tcp")).To(Succeed())
 	host := fabrics.New(fabrics.Config{
-		Root: "/", UID: uid, Kernel: kernel, LoadModule: fs.LoadModule, Reachable: fabrics.Reachable,
-		MountsOf: func(ns fabrics.Namespace) ([]string, error) { return fs.MountsOf(ns.Device, ns.Name) },
+		Root: "/", Kernel: kernel, LoadModule: fs.LoadModule, Reachable: fabrics.Reachable, Clock: clock, MountsOf: fs.MountsOf,
 	})
+	devices := &mapper.Host{Root: "/", Exec: fs.Exec, LoadModule: fs.LoadModule, OpenDevice: kernel.Open}
+	objects := nodetest.Objects{}
 	return &lab{
-		T: t, Gomega: g, initiator: host, watch: watch, clock: clock, dir: dir,
+		T: t, Gomega: g, initiator: host, objects: objects, clock: clock, dir: dir,
 		service: &node.Service{
-			HostNQN: host.NQN, Initiator: host, Filesystems: fs,
-			Records: filepath.Join(dir, "staged"), Obstacle: watch,
+			NodeName: "n1", NodeUID: func(context.Context) (string, error) { return uid, nil }, Initiator: host, Mapper: devices, Filesystems: fs,
+			Records: filepath.Join(dir, "staged"), Clock: clock, Volumes: objects,
 		},
 	}
 }
@@ -124,8 +127,8 @@ func (l *lab) rdmaAddress() string {
 // open makes a port serve a volume; the first opens its listener.
 func (p *port) open(v *volume) {
 	p.Helper()
+	p.write(v.subsystem+"/attr_cntlid_min", strconv.Itoa(1+rand.IntN(1<<14))) // as the engine does; see moveIDs there
 	must(p, os.Symlink(v.subsystem, filepath.Join(p.dir, "subsystems", filepath.Base(v.subsystem))))
-	v.closers = append(v.closers, func() { p.close(v) })
 }
 
 // close makes a port not serve a volume any more; the last closes its listener.
@@ -143,11 +146,10 @@ type volume struct {
 	id        string
 	file      string
 	subsystem string
-	context   publishcontext.Context
-	closers   []func()
+	context   nodetest.Attached
 }
 
-// volume makes one with a size, for the ports given. This host is admitted.
+// volume makes one with so many bytes of data, for the ports given. This host is admitted.
 func (l *lab) volume(id string, sizeBytes int64, nguid string, ports ...*port) *volume {
 	l.Helper()
 	return l.volumeIn(l.dir, id, sizeBytes, nguid, ports...)
@@ -156,39 +158,50 @@ func (l *lab) volume(id string, sizeBytes int64, nguid string, ports ...*port) *
 // volumeIn makes one with its file in a folder.
 func (l *lab) volumeIn(dir, id string, sizeBytes int64, nguid string, ports ...*port) *volume {
 	l.Helper()
-	v := &volume{lab: l, id: id, file: filepath.Join(dir, id+".img"), subsystem: filepath.Join(nvmet, "subsystems", v1alpha1.SubsystemNQN(id))}
+	v := &volume{lab: l, id: id, file: filepath.Join(dir, id+".img"), context: nodetest.Attached{
+		NGUID: nguid, NodeUID: uid, SizeBytes: sizeBytes, Blank: true, Connection: v1alpha1.Connection{IOQueues: 2, QueueDepth: 128, CtrlLossTimeoutSeconds: -1},
+	}}
+	l.objects[id] = &v.context
 	must(l, os.WriteFile(v.file, nil, 0o600))
-	must(l, os.Truncate(v.file, sizeBytes))
+	must(l, os.Truncate(v.file, v1alpha1.WithHeader(sizeBytes)))
+	v.attach(attachment, ports...)
+	return v
+}
+
+// attach the volume to this host, through a subsystem of its own for the attachment and the ports given.
+func (v *volume) attach(attachment string, ports ...*port) {
+	v.Helper()
+	v.context.Attachment, v.context.NQN = attachment, v1alpha1.SubsystemNQN(v.id, attachment)
+	v.subsystem = filepath.Join(nvmet, "subsystems", v.context.NQN)
+	served := *v
 	namespace := v.subsystem + "/namespaces/1"
-	must(l, os.Mkdir(v.subsystem, 0o755))
-	must(l, os.Mkdir(namespace, 0o755))
-	l.Cleanup(func() {
-		for _, c := range v.closers {
-			c()
+	must(v, os.Mkdir(v.subsystem, 0o755))
+	must(v, os.Mkdir(namespace, 0o755))
+	v.Cleanup(func() {
+		for _, p := range ports {
+			p.close(&served)
 		}
-		v.refuse()
-		must(l, os.Remove(namespace))
-		must(l, os.Remove(v.subsystem))
+		served.refuse()
+		must(v, os.Remove(namespace))
+		must(v, os.Remove(served.subsystem))
 	})
+	nguid := v.context.NGUID
 	uuid := nguid[:8] + "-" + nguid[8:12] + "-" + nguid[12:16] + "-" + nguid[16:20] + "-" + nguid[20:]
-	l.write(namespace+"/device_uuid", uuid)
-	l.write(namespace+"/device_nguid", uuid)
-	l.write(namespace+"/device_path", v.file)
-	l.write(namespace+"/enable", "1")
+	v.write(namespace+"/device_uuid", uuid)
+	v.write(namespace+"/device_nguid", uuid)
+	v.write(namespace+"/device_path", v.file)
+	v.write(namespace+"/enable", "1")
 	v.admit()
-	v.context = publishcontext.Context{
-		NQN: v1alpha1.SubsystemNQN(id), NGUID: nguid, SizeBytes: sizeBytes, Blank: true, Connection: v1alpha1.Connection{IOQueues: 2, QueueDepth: 128, CtrlLossTimeoutSeconds: -1},
-	}
+	v.context.Portals = nil
 	for _, p := range ports {
 		p.open(v)
 		v.context.Portals = append(v.context.Portals, p.portal)
 	}
-	return v
 }
 
 func (v *volume) admit() {
 	v.Helper()
-	host := filepath.Join(nvmet, "hosts", v.initiator.NQN)
+	host := filepath.Join(nvmet, "hosts", v.context.HostNQN())
 	if err := os.Mkdir(host, 0o755); !errors.Is(err, os.ErrExist) {
 		must(v, err)
 	}
@@ -202,24 +215,14 @@ func (v *volume) refuse() {
 	}
 }
 
-// becomeAnother makes a process of the node plugin that finds the Node object made anew: this machine is another host
-// now, and the target admits only that.
-func (v *volume) becomeAnother() {
-	v.Helper()
-	v.refuse()
-	v.initiator = another(v.initiator)
-	v.service.Initiator, v.service.HostNQN = v.initiator, v.initiator.NQN
-	v.admit()
-}
-
 func (v *volume) allowed() string {
-	return filepath.Join(v.subsystem, "allowed_hosts", v.initiator.NQN)
+	return filepath.Join(v.subsystem, "allowed_hosts", v.context.HostNQN())
 }
 
 // grow does what the engine does: the file, then a word to the hosts.
 func (v *volume) grow(sizeBytes int64) {
 	v.Helper()
-	must(v, os.Truncate(v.file, sizeBytes))
+	must(v, os.Truncate(v.file, v1alpha1.WithHeader(sizeBytes)))
 	v.write(v.subsystem+"/namespaces/1/revalidate_size", "1")
 }
 
@@ -300,17 +303,62 @@ func (v *volume) gone() {
 	v.Expect(controllers).To(BeEmpty())
 	_, err = v.initiator.FindNamespace(fabrics.ID{NQN: v.context.NQN, NGUID: v.context.NGUID})
 	v.Expect(err).To(MatchError(fabrics.ErrNotFound))
+	v.Expect(v.service.Mapper.Of(uuid.MustParse(v.context.NGUID).String())).To(BeEmpty())
 }
 
-// head gives the first bytes that the target holds.
+// head gives the first bytes of data that the target holds.
 func (v *volume) head(n int) string {
 	v.Helper()
-	f, err := os.Open(v.file)
-	must(v, err)
+	return bytesAt(v, v.file, v1alpha1.HeaderBytes, n)
+}
+
+// start gives the first bytes of a file or a device.
+func start(t testing.TB, path string, n int) string {
+	t.Helper()
+	return bytesAt(t, path, 0, n)
+}
+
+func bytesAt(t testing.TB, path string, offset int64, n int) string {
+	t.Helper()
+	f, err := os.Open(path)
+	must(t, err)
 	data := make([]byte, n)
-	_, err = io.ReadFull(f, data)
-	must(v, errors.Join(err, f.Close()))
+	_, err = io.ReadFull(io.NewSectionReader(f, offset, int64(n)), data)
+	must(t, errors.Join(err, f.Close()))
 	return string(data)
+}
+
+// putData where the target has the volume's, as another host may have.
+func (v *volume) putData(text string) {
+	v.Helper()
+	v.putAt(v1alpha1.HeaderBytes, []byte(text))
+}
+
+// begun is a volume whose formatting was cut off, by its header.
+func (v *volume) begun(fsType string) {
+	v.Helper()
+	offset, slot, err := header.Header{}.Next(header.Record{Volume: uuid.MustParse(v.context.NGUID).String(), State: header.Formatting, Type: fsType})
+	must(v, err)
+	v.putAt(offset, slot)
+}
+
+func (v *volume) putAt(offset int64, data []byte) {
+	v.Helper()
+	f, err := os.OpenFile(v.file, os.O_WRONLY, 0)
+	must(v, err)
+	_, err = f.WriteAt(data, offset)
+	must(v, errors.Join(err, f.Sync(), f.Close()))
+}
+
+// device that pods see of the volume.
+func (v *volume) device() mapper.Device {
+	v.Helper()
+	ns, err := v.initiator.FindNamespace(fabrics.ID{NQN: v.context.NQN, NGUID: v.context.NGUID})
+	must(v, err)
+	devices, err := v.service.Mapper.Over(ns.Name)
+	must(v, err)
+	v.Expect(devices).To(HaveLen(1))
+	return devices[0]
 }
 
 // paths gives the states of the volume's controllers.

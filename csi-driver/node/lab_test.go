@@ -16,11 +16,14 @@ import (
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/google/uuid"
 	. "github.com/onsi/gomega"
 	"google.golang.org/grpc/codes"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/csi-driver/node/internal/fabrics"
+	"github.com/weft-storage/weft/csi-driver/node/internal/mapper"
+	"github.com/weft-storage/weft/internal/header"
 )
 
 // labSize is a little more than XFS takes at least.
@@ -73,7 +76,7 @@ func TestLabBlockVolumeReadOnly(t *testing.T) {
 		l.Expect(readDirect(v.path("pod"))).To(HavePrefix("before"))
 		// The flag outlives what the kernel does when it looks at the namespace again.
 		v.grow(2 * labSize)
-		_, err := l.initiator.WaitNamespace(v.timeout(), fabrics.ID{NQN: v.context.NQN, NGUID: v.context.NGUID}, 2*labSize)
+		_, err := l.initiator.WaitNamespace(v.timeout(), fabrics.ID{NQN: v.context.NQN, NGUID: v.context.NGUID}, v1alpha1.WithHeader(2*labSize))
 		must(t, err)
 		l.Expect(put(v.path("pod"), "behind")).To(MatchError(os.ErrPermission))
 		v.down()
@@ -122,24 +125,44 @@ func TestLabIdentityAndSizeAreChecked(t *testing.T) {
 func TestLabFormatFence(t *testing.T) {
 	l := setUpLab(t)
 	v := l.volume("lab-fence", labSize, guid(1), l.port(4420, v1alpha1.TransportTCP))
-	must(t, put(v.file, "somebody's data"))
+	v.putData("somebody's data")
 	for _, v.context.Blank = range []bool{true, false} {
 		want(t, v.stage(mountCapability("xfs")), codes.FailedPrecondition, "weft.storage/allow-format")
 		v.gone()
 	}
 	l.Expect(v.head(15)).To(Equal("somebody's data"))
+	l.Expect(start(t, v.file, header.Bytes)).To(Equal(string(make([]byte, header.Bytes))))
 	v.context.AllowFormat = true
 	v.up(mountCapability("xfs"))
 	v.down()
 	want(t, v.stage(mountCapability("ext4")), codes.FailedPrecondition, "holds xfs")
 	v.gone()
+	h, err := header.Parse([]byte(start(t, v.file, header.Bytes)))
+	l.Expect(err).NotTo(HaveOccurred())
+	l.Expect(h.Record).To(Equal(header.Record{Volume: uuid.MustParse(v.context.NGUID).String(), State: header.Formatted, Type: "xfs", FormatUsedBy: attachment}))
+	// A volume that was never one of weft's.
+	must(t, exec.CommandContext(t.Context(), "mkfs.xfs", "-q", "-f", v.file).Run())
+	want(t, v.stage(mountCapability("xfs")), codes.FailedPrecondition, "begins with an XFS filesystem")
+	v.gone()
+}
+
+// Another's signature at the start of a volume's data is not seen at the start of what the target serves.
+func TestLabScannersSeeNothingOfTheData(t *testing.T) {
+	l := setUpLab(t)
+	v := l.volume("lab-hidden", labSize, guid(1), l.port(4420, v1alpha1.TransportTCP))
+	v.up(mountCapability("xfs"))
+	d := v.device()
+	l.Expect(exec.CommandContext(t.Context(), "blkid", "--probe", d.Path).Run()).To(Succeed())
+	err := exec.CommandContext(t.Context(), "blkid", "--probe", "/dev/"+d.Lower.Name).Run()
+	var exit *exec.ExitError
+	l.Expect(errors.As(err, &exit) && exit.ExitCode() == 2).To(BeTrue(), "%v", err)
 }
 
 func TestLabHostThatIsNotAdmitted(t *testing.T) {
 	l := setUpLab(t)
 	v := l.volume("lab-refused", labSize, guid(1), l.port(4420, v1alpha1.TransportTCP))
 	v.refuse()
-	want(t, v.stage(blockCapability()), codes.PermissionDenied, "does not admit this host", "is not allowed, hostnqn: "+l.initiator.NQN)
+	want(t, v.stage(blockCapability()), codes.PermissionDenied, "does not admit this host", "is not allowed, hostnqn: "+v.context.HostNQN())
 	v.gone()
 }
 
@@ -192,23 +215,44 @@ func TestLabWriteOfAHostThatIsNoLongerAdmitted(t *testing.T) {
 	l.Eventually(v.paths).Should(BeEmpty())
 }
 
-// A Node object that is made anew leaves what this machine connected before as another host.
-func TestLabFormerHost(t *testing.T) {
+// A node that is cut off with a write on its way; meanwhile its volume is taken from it, and written elsewhere. It
+// comes back, and gets the volume again, with its kernel trying still to deliver that write: which must not arrive,
+// neither at once nor when the target admits the former attachment by mistake.
+func TestLabWriteOfAnEarlierAttachment(t *testing.T) {
 	for name, c := range map[string]*csi.VolumeCapability{"filesystem": mountCapability("ext4"), "block": blockCapability()} {
 		t.Run(name, func(t *testing.T) {
 			l := setUpLab(t)
-			v := l.volume("lab-former", labSize, guid(1), l.port(4420, v1alpha1.TransportTCP))
+			before := l.port(4420, v1alpha1.TransportTCP)
+			v := l.volume("lab-earlier", labSize, guid(1), before)
 			v.up(c)
-			former := l.initiator
-			v.becomeAnother()
-			want(t, v.stage(c), codes.FailedPrecondition, "connected as "+former.NQN, v.path("staging"))
-			v.down()
-			left, err := former.Controllers(v.context.NQN)
+			file := v.path("pod")
+			if c.GetMount() != nil {
+				file = filepath.Join(file, "file")
+			}
+			must(t, put(file, "before"))
+			former := *v
+			before.close(v)
+			l.Eventually(v.paths).Should(Equal([]string{"connecting"}))
+			written := make(chan error, 1)
+			go func() { written <- put(file, "behind") }()
+			l.Consistently(written, "3s").ShouldNot(Receive())
+
+			v.context.Blank = false
+			v.attach("b2b2b2b2-2222-4333-8444-555555555555", l.port(4421, v1alpha1.TransportTCP))
+			want(t, v.publish(c), codes.FailedPrecondition, "staged for attachment "+attachment)
+			must(t, v.stage(c))
+			l.Eventually(written).Should(Receive(MatchError(syscall.EIO)))
+			before.open(&former)
+			must(t, v.unpublish())
+			must(t, v.publish(c))
+			l.Expect(v.paths()).To(Equal([]string{"live"}))
+			left, err := l.initiator.Controllers(former.context.NQN)
 			must(t, err)
 			l.Expect(left).To(BeEmpty())
-			v.context.Blank = false
-			v.up(c)
-			l.Expect(v.paths()).To(Equal([]string{"live"}))
+			l.Expect(start(t, file, 6)).To(Equal("before"))
+			must(t, put(file, "beyond"))
+			l.Expect(start(t, file, 6)).To(Equal("beyond"))
+			v.down()
 		})
 	}
 }
@@ -281,6 +325,7 @@ func TestLabXFSBesideItsClone(t *testing.T) {
 	source.down()
 	clone := l.volume("lab-clone", labSize, guid(2), p)
 	must(t, exec.CommandContext(t.Context(), "cp", "--sparse=always", source.file, clone.file).Run())
+	clone.context.Source = &v1alpha1.VolumeSource{Volume: source.id}
 	clone.context.Blank, source.context.Blank = false, false
 	source.up(c)
 	clone.up(c)
@@ -297,9 +342,9 @@ func TestLabNamesAreKeptWhileADeviceIsOpen(t *testing.T) {
 		t.Helper()
 		c := v.context
 		must(t, l.initiator.Connect(v.timeout(), fabrics.Connection{
-			NQN: c.NQN, Portals: c.Portals, Connection: c.Connection,
+			NQN: c.NQN, HostNQN: c.HostNQN(), Portals: c.Portals, Connection: c.Connection,
 		}))
-		ns, err := l.initiator.WaitNamespace(v.timeout(), fabrics.ID{NQN: c.NQN, NGUID: c.NGUID}, c.SizeBytes)
+		ns, err := l.initiator.WaitNamespace(v.timeout(), fabrics.ID{NQN: c.NQN, NGUID: c.NGUID}, v1alpha1.WithHeader(c.SizeBytes))
 		must(t, err)
 		return ns
 	}
@@ -330,25 +375,64 @@ func TestLabNamesAreKeptWhileADeviceIsOpen(t *testing.T) {
 	disconnect(other)
 }
 
-// What mkfs.xfs leaves when it is cut off is recognised, and formatted again only when an administrator says so.
+// What mkfs.xfs leaves when it is cut off is recognised, and formatted again where the volume's header says that this
+// was begun, or an administrator says so.
 func TestLabFormattingThatWasCutOff(t *testing.T) {
-	l := setUpLab(t)
-	v := l.volume("lab-cut", labSize, guid(1), l.port(4420, v1alpha1.TransportTCP))
-	must(t, exec.CommandContext(t.Context(), "mkfs.xfs", "-q", v.file).Run())
-	f, err := os.OpenFile(v.file, os.O_RDWR, 0)
-	must(t, err)
-	superblock := make([]byte, 512)
-	_, err = f.ReadAt(superblock, 0)
-	must(t, err)
+	for name, begun := range map[string]bool{"begun": true, "without a header": false} {
+		t.Run(name, func(t *testing.T) {
+			l := setUpLab(t)
+			v := l.volume("lab-cut", labSize, guid(1), l.port(4420, v1alpha1.TransportTCP))
+			v.putData(unfinishedXFS(t))
+			if begun {
+				v.begun("xfs")
+			} else {
+				want(t, v.stage(mountCapability("xfs")), codes.FailedPrecondition, "holds data", "weft.storage/allow-format")
+				v.gone()
+				v.context.AllowFormat = true
+			}
+			v.up(mountCapability("xfs"))
+			must(t, put(v.path("pod/file"), "hello"))
+		})
+	}
+}
+
+// unfinishedXFS is how the filesystem begins that mkfs.xfs was making when it was cut off.
+func unfinishedXFS(t *testing.T) string {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "xfs")
+	must(t, os.WriteFile(file, nil, 0o600))
+	must(t, os.Truncate(file, labSize))
+	must(t, exec.CommandContext(t.Context(), "mkfs.xfs", "-q", file).Run())
+	superblock := []byte(start(t, file, 512))
 	superblock[126] = 1        // sb_inprogress
 	crc := superblock[224:228] // sb_crc
 	clear(crc)
 	binary.LittleEndian.PutUint32(crc, crc32.Checksum(superblock, crc32.MakeTable(crc32.Castagnoli)))
-	_, err = f.WriteAt(superblock, 0)
-	must(t, errors.Join(err, f.Sync(), f.Close()))
-	want(t, v.stage(mountCapability("xfs")), codes.FailedPrecondition, "cut off", "weft.storage/allow-format")
-	v.gone()
-	v.context.AllowFormat = true
-	v.up(mountCapability("xfs"))
+	return string(superblock)
+}
+
+// A filesystem that is mounted still when its volume returns in another attachment gets errors, holds up nobody, and
+// its device goes with it.
+func TestLabDeviceOfAnEarlierAttachment(t *testing.T) {
+	l := setUpLab(t)
+	before := l.port(4420, v1alpha1.TransportTCP)
+	v := l.volume("lab-stale", labSize, guid(1), before)
+	v.up(mountCapability("ext4"))
 	must(t, put(v.path("pod/file"), "hello"))
+	former := v.device()
+	before.close(v)
+	l.Eventually(v.paths).Should(Equal([]string{"connecting"}))
+	v.context.Blank = false
+	v.attach("b2b2b2b2-2222-4333-8444-555555555555", l.port(4421, v1alpha1.TransportTCP))
+	must(t, v.stage(mountCapability("ext4")))
+	now := v.device()
+	l.Expect(now.Label).To(Equal(former.Label))
+	l.Expect(now.Number).NotTo(Equal(former.Number), "the pod has the former one still")
+	l.Expect(put(v.path("pod/more"), "hello")).NotTo(Succeed())
+	l.Expect(v.service.Mapper.Of(now.Volume)).To(HaveLen(2))
+	must(t, v.unpublish())
+	l.Eventually(func() ([]mapper.Device, error) { return v.service.Mapper.Of(now.Volume) }).Should(HaveLen(1))
+	must(t, v.publish(mountCapability("ext4")))
+	l.Expect(os.ReadFile(v.path("pod/file"))).To(Equal([]byte("hello")))
+	v.down()
 }

@@ -3,25 +3,31 @@
 // Package node is CSI's node service: it connects volumes to this machine, makes
 // filesystems where that is allowed, and mounts.
 //
-// Nothing is remembered between calls: what is connected and mounted is read from the kernel each time. Only
-// what a volume was staged with is written down (see records), and that it may not be formatted any more (see
-// usedPermission). Every call is idempotent, and calls for one volume run one at a time: a second one is answered
-// Aborted.
+// Nothing is remembered between calls: what is connected and mounted is read from the kernel each time, and whether a
+// volume was formatted from the volume itself. Only what a volume was staged with is written down (see records). Every
+// call is idempotent, and calls for one volume run one at a time: a second one is answered Aborted.
+//
+// From the bottom up, a volume is a subsystem's controllers, which are its paths; the namespace that they lead to,
+// which begins with a header; a device of device mapper over the data behind that; and what is mounted, or given to a
+// pod.
 package node
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"io"
+	"maps"
+	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/csi-driver/internal/health"
+	"github.com/weft-storage/weft/csi-driver/node/internal/doing"
 	"github.com/weft-storage/weft/csi-driver/node/internal/fabrics"
 	"github.com/weft-storage/weft/csi-driver/node/internal/filesystem"
-	"github.com/weft-storage/weft/csi-driver/publishcontext"
+	"github.com/weft-storage/weft/csi-driver/node/internal/mapper"
 )
 
 // DefaultMaxVolumes is how many volumes a node takes by default. Each is a connection with its own
@@ -34,6 +40,7 @@ type Initiator interface {
 	Connect(ctx context.Context, c fabrics.Connection) error
 	Controllers(nqn string) ([]fabrics.Controller, error)
 	Lost(c fabrics.Connection) ([]v1alpha1.Portal, error)
+	Former(c fabrics.Connection) ([]fabrics.Controller, error)
 	Answers(ctx context.Context, p v1alpha1.Portal) error
 	WaitNamespace(ctx context.Context, id fabrics.ID, minBytes int64) (fabrics.Namespace, error)
 	FindNamespace(id fabrics.ID) (fabrics.Namespace, error)
@@ -41,25 +48,38 @@ type Initiator interface {
 	NamespaceByDevice(device string) (fabrics.Namespace, error)
 	Open(ns fabrics.Namespace) (io.Closer, error)
 	Confirm(ns fabrics.Namespace) error
-	Connected(nqn string) (bool, error)
+	ReadStart(ctx context.Context, ns fabrics.Namespace, length int) ([]byte, error)
+	WriteStart(ctx context.Context, ns fabrics.Namespace, offset int64, block []byte) error
+	Users(ctx context.Context, device, name string) ([]string, error)
 	Disconnect(ctx context.Context, id fabrics.ID) error
+	GiveUp(ctx context.Context, nqn string, those func(fabrics.Controller) bool) error
+	Deletions() map[string]doing.Step
+	HeldUp() *fabrics.HeldUpError
+	Subsystems() (map[string][]string, error)
 }
 
-// Obstacle tells what is in the way of further volumes. *stuck.Watch is one.
-type Obstacle interface {
-	// Check fails while this machine's kernel does not finish what it was asked for before.
-	Check() error
+// Mapper makes the devices that pods see. *mapper.Host is one; its methods say what they guarantee.
+type Mapper interface {
+	Of(volume string) ([]mapper.Device, error)
+	Over(lower string) ([]mapper.Device, error)
+	Find(device string) (mapper.Device, error)
+	Open(d mapper.Device) (io.Closer, error)
+	Confirm(d mapper.Device) error
+	Build(ctx context.Context, spec mapper.Spec) (mapper.Device, error)
+	Grow(ctx context.Context, d mapper.Device, offsetBytes, sizeBytes int64) (mapper.Device, error)
+	Remove(ctx context.Context, d mapper.Device) error
+	Discard(ctx context.Context, d mapper.Device) error
 }
 
 // Filesystems mounts. *filesystem.Host is one; its methods say what they guarantee.
 type Filesystems interface {
 	SetReadOnly(ctx context.Context, device string, readOnly bool) error
 	Prepare(ctx context.Context, r filesystem.Request) error
-	Mount(device, target, fsType string, options []string) error
-	BindDirectory(source, target string, readOnly bool) error
-	BindDevice(device, target string, readOnly bool) error
-	Unmount(path string) error
-	Remove(path string) error
+	Mount(ctx context.Context, device, target, fsType string, options []string) error
+	BindDirectory(ctx context.Context, source, target string, readOnly bool) error
+	BindDevice(ctx context.Context, device, target string, readOnly bool) error
+	Unmount(ctx context.Context, path string) error
+	Remove(ctx context.Context, path string) error
 	Grow(ctx context.Context, device, mountPoint string) error
 	At(path string) (filesystem.Mount, bool, error)
 	MountsOf(device, name string) ([]string, error)
@@ -71,20 +91,28 @@ type Filesystems interface {
 type Service struct {
 	csi.UnimplementedNodeServer
 
-	// HostNQN of this machine: the CSI node id.
-	HostNQN string
+	// NodeName of this machine's Kubernetes Node: the CSI node id.
+	NodeName string
+	// NodeUID reads that Node's UID: volumes are attached to the Node that is there now, and a machine does not use the
+	// attachments of another that had its name.
+	NodeUID func(ctx context.Context) (string, error)
 	// MaxVolumes that may be attached to this node at a time; 0 for no limit.
 	MaxVolumes int64
-	// Initiator and Filesystems of this machine.
+	// Initiator, Mapper and Filesystems of this machine.
 	Initiator   Initiator
+	Mapper      Mapper
 	Filesystems Filesystems
 	// Records is the folder where what volumes were staged with is written down. It is made when it is needed.
 	Records string
-	// Obstacle to staging volumes that are not connected yet.
-	Obstacle Obstacle
+	// Volumes are read to find out how one is reached, and whether it is still attached to this node: live, not from a
+	// cache.
+	Volumes client.Reader
+	// Clock to tell what is overdue; nil for the machine's.
+	Clock clock.PassiveClock
 
 	calls    calls
 	measures measures
+	followed followed
 }
 
 func (s *Service) records() records { return records{s.Records} }
@@ -92,11 +120,11 @@ func (s *Service) records() records { return records{s.Records} }
 // Clean removes what a process left in Records that was killed. Call it once, before the first call is served.
 func (s *Service) Clean() error { return s.records().clean() }
 
-// NodeGetInfo gives the host NQN as the node's id, so that the controller need not look it up. The topology is the same
+// NodeGetInfo gives the Node's name as the node's id. The topology is the same
 // on every node: it says that volumes are used from here, and is what capacity is published for.
 func (s *Service) NodeGetInfo(context.Context, *csi.NodeGetInfoRequest) (*csi.NodeGetInfoResponse, error) {
 	return &csi.NodeGetInfoResponse{
-		NodeId: s.HostNQN, MaxVolumesPerNode: s.MaxVolumes,
+		NodeId: s.NodeName, MaxVolumesPerNode: s.MaxVolumes,
 		AccessibleTopology: &csi.Topology{Segments: map[string]string{v1alpha1.ReachesLabel: v1alpha1.ReachesVolumes}},
 	}, nil
 }
@@ -121,6 +149,26 @@ func (s *Service) NodeGetCapabilities(context.Context, *csi.NodeGetCapabilitiesR
 
 // Wait returns when no call changes anything on this machine any more, or when the context ends.
 func (s *Service) Wait(ctx context.Context) error { return s.calls.wait(ctx) }
+
+// Overdue is what this machine's kernel has been at for doing.Limit or longer, by the volume that it concerns.
+func (s *Service) Overdue() map[string]doing.Step {
+	overdue := s.calls.steps()
+	for nqn, step := range s.Initiator.Deletions() {
+		if volume, ok := v1alpha1.VolumeOfSubsystem(nqn); ok {
+			overdue[volume] = step
+		}
+	}
+	now := s.now()
+	maps.DeleteFunc(overdue, func(_ string, step doing.Step) bool { return !step.Overdue(now) })
+	return overdue
+}
+
+func (s *Service) now() time.Time {
+	if s.Clock != nil {
+		return s.Clock.Now()
+	}
+	return time.Now()
+}
 
 // usage is how a volume is to be used.
 type usage struct {
@@ -176,88 +224,4 @@ func required(fields ...field) error {
 		}
 	}
 	return nil
-}
-
-// holds tells whether a mount shows a namespace: its filesystem, or its device node.
-func holds(m filesystem.Mount, ns fabrics.Namespace) bool {
-	if m.Node != "" {
-		return m.Node == ns.Name && !m.NodeGone
-	}
-	return m.Device == ns.Device
-}
-
-// open keeps a namespace's device, and with it its name, until it is closed, and says whether the kernel takes writes
-// to it.
-func (s *Service) open(ctx context.Context, ns fabrics.Namespace, readOnly bool) (io.Closer, error) {
-	device, err := s.Initiator.Open(ns)
-	if err != nil {
-		return nil, err
-	}
-	if err := s.Filesystems.SetReadOnly(ctx, ns.Path, readOnly); err != nil {
-		return nil, errors.Join(err, device.Close())
-	}
-	return device, nil
-}
-
-// verify looks once more at what was just mounted or bound by the device's name: that the path shows the namespace, and
-// that the name and number are still the namespace's, and its size. From here on the mount keeps them. What shows
-// another is taken away again.
-func (s *Service) verify(path string, ns fabrics.Namespace) error {
-	m, mounted, err := s.Filesystems.At(path)
-	if err == nil && (!mounted || !holds(m, ns)) {
-		err = fmt.Errorf("%s does not show %s (%s): %w", path, ns.Name, ns.Device, fabrics.ErrNotFound)
-	}
-	if err == nil {
-		err = s.Initiator.Confirm(ns)
-	}
-	if err != nil {
-		return s.takeBack(path, err)
-	}
-	return nil
-}
-
-// takeBack what a call mounted before it failed.
-func (s *Service) takeBack(path string, cause error) error {
-	if err := s.Filesystems.Unmount(path); err != nil {
-		return fmt.Errorf("%w; mount %w: %w", cause, errUncertain, err)
-	}
-	return cause
-}
-
-// device finds the namespace that a mount shows. It fails with fabrics.ErrNotFound when the device is gone.
-func (s *Service) device(m filesystem.Mount) (fabrics.Namespace, error) {
-	name := m.Device
-	if m.Node != "" {
-		name = m.Node
-	}
-	if m.NodeGone {
-		return fabrics.Namespace{}, fmt.Errorf("device %s, bound at %s: %w", m.Node, m.Path, fabrics.ErrNotFound)
-	}
-	ns, err := s.Initiator.NamespaceByDevice(name)
-	if err != nil {
-		return fabrics.Namespace{}, fmt.Errorf("what is mounted at %s: %w", m.Path, err)
-	}
-	return ns, nil
-}
-
-// deviceOf is device, and fails with errOtherVolume when what is shown is not of the volume.
-func (s *Service) deviceOf(volumeID string, m filesystem.Mount) (fabrics.Namespace, error) {
-	ns, err := s.device(m)
-	if err == nil && ns.NQN != v1alpha1.SubsystemNQN(volumeID) {
-		shown, _ := v1alpha1.VolumeOfSubsystem(ns.NQN) // the whole NQN, when it is not weft's
-		err = fmt.Errorf("%w: %s shows volume %s", errOtherVolume, m.Path, shown)
-	}
-	return ns, err
-}
-
-// decode reads the publish context of a volume.
-func decode(volumeID string, m map[string]string) (publishcontext.Context, error) {
-	at, err := publishcontext.Decode(m)
-	if err != nil {
-		return at, invalid("%v", err)
-	}
-	if want := v1alpha1.SubsystemNQN(volumeID); at.NQN != want {
-		return at, invalid("publish context: nqn is %s, and this volume's is %s", at.NQN, want)
-	}
-	return at, nil
 }

@@ -17,7 +17,6 @@ import (
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/csi-driver/node"
-	"github.com/weft-storage/weft/csi-driver/node/internal/fabrics"
 	"github.com/weft-storage/weft/csi-driver/node/nodetest"
 )
 
@@ -25,7 +24,7 @@ func TestInfo(t *testing.T) {
 	s := setUp(t)
 	info, err := s.NodeGetInfo(t.Context(), &csi.NodeGetInfoRequest{})
 	must(t, err)
-	if info.GetNodeId() != "nqn.2014-08.org.nvmexpress:uuid:"+uid || info.GetMaxVolumesPerNode() != 7 {
+	if info.GetNodeId() != "n1" || info.GetMaxVolumesPerNode() != 7 {
 		t.Errorf("got %v", info)
 	}
 	// csi-provisioner publishes capacity only of drivers with a topology key; a value that differs between nodes would
@@ -103,7 +102,7 @@ func TestStagedReadOnly(t *testing.T) {
 		must(t, s.stage(c))
 		must(t, s.publish(c, "pods/a", false))
 		s.wantMounts("staging ext4 ro; pods/a ext4 ro")
-		s.wantDevice("nvme0n1", true) // else the kernel may replay a journal
+		s.wantDevice("dm-0", true) // else the kernel may replay a journal
 		must(t, s.unpublish("pods/a"))
 		must(t, s.unstage())
 	}
@@ -128,15 +127,17 @@ type binding struct {
 	seen func(device string)
 }
 
-func (b binding) BindDevice(device, target string, readOnly bool) error {
+func (b binding) BindDevice(ctx context.Context, device, target string, readOnly bool) error {
 	b.seen(device)
-	return b.Filesystems.BindDevice(device, target, readOnly)
+	return b.Filesystems.BindDevice(ctx, device, target, readOnly)
 }
 
 // A container may write to any device node that it is given, so the kernel must refuse, before anybody has one.
 func TestBlockVolumeReadOnly(t *testing.T) {
 	for _, c := range readers() {
 		s := setUp(t)
+		must(t, s.stage(blockCapability()))
+		must(t, s.unstage())
 		s.service.Filesystems = binding{s.service.Filesystems, func(device string) { s.wantDevice(device, true) }}
 		for range 2 {
 			must(t, s.stage(c))
@@ -145,7 +146,7 @@ func TestBlockVolumeReadOnly(t *testing.T) {
 		s.wantMounts("staging/device devtmpfs ro; pods/a devtmpfs ro")
 		want(t, s.stage(blockCapability()), codes.AlreadyExists, "read-only true")
 		must(t, s.publish(blockCapability(), "pods/b", false)) // staged so, it stays so
-		s.wantDevice("nvme0n1", true)
+		s.wantDevice("dm-0", true)
 	}
 }
 
@@ -162,26 +163,34 @@ func TestBlockVolumePublishedReadOnly(t *testing.T) {
 		{"pods/reads", true, true}, {"pods/reads-too", true, true}, {"pods/writes", false, false}, {"pods/reads-as-well", true, false},
 	} {
 		must(t, s.publish(c, step.target, step.readOnly))
-		s.wantDevice("nvme0n1", step.want)
+		s.wantDevice("dm-0", step.want)
 	}
 }
 
-// A device that stays, because its connection serves another volume, is written to again by who stages it for that.
+// What kept writes from a volume does not outlive its stage.
 func TestStagedForWritingAfterItWasReadOnly(t *testing.T) {
 	for name, c := range map[string]*csi.VolumeCapability{"filesystem": mountCapability("ext4"), "block": blockCapability()} {
 		t.Run(name, func(t *testing.T) {
 			s := setUp(t)
 			must(t, s.kernel.Serve(nodetest.Subsystem{
-				NQN: v1alpha1.SubsystemNQN(vol), Portals: []string{"10.0.0.1:4420"}, Hosts: []string{s.service.HostNQN},
-				Namespaces: []nodetest.Namespace{{NGUID: nguid, SizeBytes: size}, {NGUID: neighbour, SizeBytes: size}},
+				NQN: s.context.NQN, Portals: []string{"10.0.0.1:4420"}, Hosts: []string{s.context.HostNQN()},
+				Namespaces: []nodetest.Namespace{{NGUID: nguid, SizeBytes: v1alpha1.WithHeader(size)}, {NGUID: neighbour, SizeBytes: v1alpha1.WithHeader(size)}},
 			}))
-			must(t, s.stage(readers()[0]))
+			must(t, s.stage(c))
+			must(t, s.unstage())
+			reader := mountCapability("ext4")
+			if c.GetBlock() != nil {
+				reader = blockCapability()
+			}
+			reader.AccessMode = readers()[0].AccessMode
+			must(t, s.stage(reader))
+			s.wantDevice("dm-0", true)
+			// Another volume of the same connection, which is in use.
 			must(t, os.Mkdir(s.path("other"), 0o750))
 			must(t, s.mounter.Mount(filepath.Join(s.kernel.Root, "dev/nvme0n2"), s.path("other"), "ext4", nil))
 			must(t, s.unstage())
-			s.wantDevice("nvme0n1", true)
 			must(t, s.stage(c))
-			s.wantDevice("nvme0n1", false)
+			s.wantDevice("dm-0", false)
 		})
 	}
 }
@@ -245,9 +254,9 @@ func TestStageRefuses(t *testing.T) {
 		"an unknown filesystem": {func(*suite) {}, mountCapability("btrfs"), codes.InvalidArgument, "use ext4 or xfs"},
 		"a dangerous option":    {func(*suite) {}, mountCapability("ext4", "noatime", "nobarrier"), codes.InvalidArgument, "leave out nobarrier"},
 		"too small for xfs":     {func(*suite) {}, mountCapability("xfs"), codes.InvalidArgument, "at least 314572800 bytes"},
-		"no publish context":    {func(s *suite) { s.context.NQN = "" }, blockCapability(), codes.InvalidArgument, "nqn is missing"},
-		"another volume's NQN":  {func(s *suite) { s.context.NQN += "2" }, blockCapability(), codes.InvalidArgument, "this volume's is"},
-		"a host not admitted":   {func(s *suite) { s.service.HostNQN = "none"; s.serve(size) }, blockCapability(), codes.PermissionDenied, "does not admit this host"},
+		"no publish context":    {func(s *suite) { s.context.Attachment = "" }, blockCapability(), codes.InvalidArgument, "attachment is missing"},
+		"another volume's NQN":  {func(s *suite) { s.context.NQN = v1alpha1.SubsystemNQN("pvc-2", attachment) }, blockCapability(), codes.InvalidArgument, "not of volume pvc-1"},
+		"a host not admitted":   {func(s *suite) { s.context.Attachment = "b2b2b2b2-2222-4333-8444-555555555555" }, blockCapability(), codes.PermissionDenied, "does not admit this host"},
 		"nothing that listens":  {func(s *suite) { s.context.Portals[0].Port = 4499 }, blockCapability(), codes.Unavailable, "nothing listens"},
 		"many nodes that write": {
 			func(*suite) {}, &csi.VolumeCapability{
@@ -273,7 +282,7 @@ func TestStageWaitsForTheRightNamespace(t *testing.T) {
 		words  string
 	}{
 		"another namespace": {func(s *suite) { s.context.NGUID = strings.Repeat("f", 32) }, "serves other namespaces: " + nguid},
-		"too small":         {func(s *suite) { s.context.SizeBytes = 2 * size }, "16777216 bytes, and 33554432 were expected"},
+		"too small":         {func(s *suite) { s.context.SizeBytes = 2 * size }, "20971520 bytes, and 37748736 were expected"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := setUp(t)
@@ -331,21 +340,12 @@ func TestUnstageRefusesWhatIsStillPublished(t *testing.T) {
 	s.wantGone()
 }
 
-// becomeAnother makes a process of the node plugin that finds the Node object made anew: this machine is another host
-// now, and the target admits only that.
-func (s *suite) becomeAnother() {
-	s.Helper()
-	host := another(s.service.Initiator.(*fabrics.Host))
-	s.service.Initiator, s.service.HostNQN = host, host.NQN
-	s.serve(size)
-}
-
-func TestUnstageTakesAwayWhatAFormerHostConnected(t *testing.T) {
+func TestUnstageTakesAwayWhatEarlierAttachmentsConnected(t *testing.T) {
 	for name, c := range map[string]*csi.VolumeCapability{"filesystem": mountCapability("ext4"), "block": blockCapability()} {
 		t.Run(name, func(t *testing.T) {
 			s := setUp(t)
 			must(t, s.stage(c))
-			s.becomeAnother()
+			s.attach()
 			release := s.kernel.Stick("nvme0")
 			wantInTime(t, func(ctx context.Context) error {
 				_, err := s.NodeUnstageVolume(ctx, &csi.NodeUnstageVolumeRequest{VolumeId: vol, StagingTargetPath: s.path("staging")})
@@ -358,24 +358,70 @@ func TestUnstageTakesAwayWhatAFormerHostConnected(t *testing.T) {
 	}
 }
 
-func TestStageAfterAFormerHost(t *testing.T) {
-	s := setUp(t)
-	c := mountCapability("ext4")
-	must(t, s.stage(c))
-	s.becomeAnother()
-	want(t, s.stage(c), codes.FailedPrecondition, "connected as "+v1alpha1.HostNQN(uid), "/staging")
-	s.wantMounts("staging ext4 rw")
-	if got := s.kernel.Creations(); len(got) != 1 {
-		t.Errorf("connected %d times", len(got))
-	}
+// The volume was taken from this node by force, and comes back to it. What is mounted still is out of date, and what
+// was written to it must not reach the volume any more.
+func TestStageAfterAnEarlierAttachment(t *testing.T) {
+	for name, c := range map[string]*csi.VolumeCapability{"filesystem": mountCapability("ext4"), "block": blockCapability()} {
+		t.Run(name, func(t *testing.T) {
+			s := setUp(t)
+			must(t, s.stage(c))
+			must(t, s.publish(c, "pods/a", false))
+			must(t, s.kernel.SetState("nvme0", "connecting"))
+			before := s.context
+			s.attach()
+			want(t, s.publish(c, "pods/b", false), codes.FailedPrecondition, "staged for attachment "+before.Attachment)
 
-	// What is mounted nowhere is in nobody's way.
-	must(t, s.mounter.Unmount(s.path("staging")))
+			release := s.kernel.Stick("nvme0")
+			made, mounts := len(s.kernel.Creations()), s.mounts()
+			wantCodeInTime(t, codes.Aborted, func(ctx context.Context) error {
+				_, err := s.NodeStageVolume(ctx, &csi.NodeStageVolumeRequest{
+					VolumeId: vol, StagingTargetPath: s.path("staging"), VolumeCapability: c, PublishContext: s.context.Encode(),
+				})
+				return err
+			}, "an earlier attachment of the volume is not gone", "nvme0")
+			if got := s.kernel.Creations()[made:]; len(got) != 0 || s.mounts() != mounts {
+				t.Errorf("created %q, mounted %s", got, s.mounts())
+			}
+			release()
+
+			must(t, s.stage(c))
+			must(t, s.publish(c, "pods/b", false))
+			s.wantShown(2)
+			if len(s.kernel.Controllers()) != 1 {
+				t.Errorf("it is connected through %v", s.kernel.Controllers())
+			}
+			// A late call for the attachment that has ended disturbs nothing.
+			now := s.context
+			s.context = before
+			want(t, s.publish(c, "pods/c", false), codes.FailedPrecondition, "staged for attachment "+now.Attachment)
+		})
+	}
+}
+
+// Those who share a volume keep its subsystem, so that the device has the same name in the next attachment.
+func TestPublishOfASharedVolumeNeedsItsOwnStage(t *testing.T) {
+	s := setUp(t)
+	c := blockCapability()
 	must(t, s.stage(c))
-	own, err := s.service.Initiator.Controllers(s.context.NQN)
-	must(t, err)
-	if all := s.kernel.Controllers(); len(own) != 1 || len(all) != 1 {
-		t.Errorf("paths %v, of controllers %v", own, all)
+	s.context.Attachment = "b2b2b2b2-2222-4333-8444-555555555555"
+	s.serve(size)
+	want(t, s.publish(c, "pods/a", false), codes.FailedPrecondition, "staged for attachment "+attachment)
+	must(t, s.stage(c))
+	must(t, s.publish(c, "pods/a", false))
+	if got := s.kernel.Creations(); len(got) != 2 || !strings.Contains(got[1], "hostnqn="+s.context.HostNQN()) {
+		t.Errorf("created %q", got)
+	}
+}
+
+// The volume is attached to another machine that had this one's name, and may use it still.
+func TestStageRefusesTheAttachmentOfAnotherMachine(t *testing.T) {
+	s := setUp(t)
+	s.context.NodeUID = "99999999-2222-4333-8444-555555555555"
+	want(t, s.stage(mountCapability("ext4")), codes.FailedPrecondition, "UID 99999999", "this one has "+uid)
+	s.service.NodeUID = func(context.Context) (string, error) { return "", errors.New("no answer") }
+	want(t, s.stage(mountCapability("ext4")), codes.Unavailable, "no answer")
+	if got := s.kernel.Creations(); len(got) != 0 {
+		t.Errorf("created %q", got)
 	}
 }
 
@@ -391,8 +437,8 @@ func TestUnstageRefusesAnotherVolumesPath(t *testing.T) {
 func TestStageAgainAfterTheConnectionWasLost(t *testing.T) {
 	// Another volume may get the device's name meanwhile; else the volume gets it again.
 	other := nodetest.Subsystem{
-		NQN: v1alpha1.SubsystemNQN("pvc-2"), Portals: []string{"10.0.0.1:4420"},
-		Namespaces: []nodetest.Namespace{{NGUID: strings.Repeat("f", 32), SizeBytes: size}},
+		NQN: v1alpha1.SubsystemNQN("pvc-2", attachment), Portals: []string{"10.0.0.1:4420"},
+		Namespaces: []nodetest.Namespace{{NGUID: strings.Repeat("f", 32), SizeBytes: v1alpha1.WithHeader(size)}},
 	}
 	for name, c := range map[string]struct {
 		capability *csi.VolumeCapability
@@ -410,9 +456,9 @@ func TestStageAgainAfterTheConnectionWasLost(t *testing.T) {
 			before := s.mounts()
 			must(t, s.kernel.Drop("nvme0"))
 			if c.nameTaken {
-				other.Hosts = []string{s.service.HostNQN}
+				other.Hosts = []string{s.context.HostNQN()}
 				must(t, s.kernel.Serve(other))
-				_, err := s.kernel.Create("transport=tcp,traddr=10.0.0.1,trsvcid=4420,nqn=" + other.NQN + ",hostnqn=" + s.service.HostNQN)
+				_, err := s.kernel.Create("transport=tcp,traddr=10.0.0.1,trsvcid=4420,nqn=" + other.NQN + ",hostnqn=" + s.context.HostNQN())
 				must(t, err)
 			}
 			want(t, s.publish(c.capability, "pods/a", false), codes.FailedPrecondition, "not connected")
@@ -423,8 +469,11 @@ func TestStageAgainAfterTheConnectionWasLost(t *testing.T) {
 			}
 			table, err := s.mounter.Table()
 			must(t, err)
-			if strings.Contains(table, "deleted") || strings.Contains(table, "259:1 ") {
+			if strings.Contains(table, "deleted") || strings.Contains(table, " 253:0 ") {
 				t.Errorf("the lost device is still mounted:\n%s", table)
+			}
+			if left := s.kernel.Mapped(); len(left) != 1 {
+				t.Errorf("there are %v", left)
 			}
 			must(t, s.unpublish("pods/a"))
 			must(t, s.unstage())
@@ -459,7 +508,7 @@ func TestUnstageSucceedsOnlyWhenTheLastPathIsGone(t *testing.T) {
 // A mount on a device without a path cannot be broken off.
 func TestCallThatHangsLocksItsOwnVolumeOnly(t *testing.T) {
 	s := setUp(t)
-	release := s.mounter.Block()
+	release := s.mounter.Block(s.path("staging"))
 	must(t, os.Mkdir(s.path("staging"), 0o750))
 	r := &csi.NodeStageVolumeRequest{
 		VolumeId: vol, StagingTargetPath: s.path("staging"), VolumeCapability: mountCapability("ext4"), PublishContext: s.context.Encode(),
@@ -469,9 +518,9 @@ func TestCallThatHangsLocksItsOwnVolumeOnly(t *testing.T) {
 		<-s.kernel.Hanging
 		giveUp()
 	}()
-	_, err := s.NodeStageVolume(ctx, r)
-	want(t, err, codes.Canceled)
-	want(t, s.stage(mountCapability("ext4")), codes.Aborted, "staging of volume pvc-1 is still under way")
+	_, err := s.service.NodeStageVolume(ctx, r)
+	want(t, err, codes.Canceled, "staging of volume pvc-1 (mounting ", "/staging has not returned since ")
+	want(t, s.stage(mountCapability("ext4")), codes.Aborted, "staging of volume pvc-1 (mounting ", "/staging has not returned since ", " is still under way")
 	_, err = s.NodeUnpublishVolume(t.Context(), &csi.NodeUnpublishVolumeRequest{VolumeId: "pvc-2", TargetPath: s.path("other")})
 	must(t, err)
 	release()
@@ -502,7 +551,7 @@ func TestExpand(t *testing.T) {
 			wantInTime(t, func(ctx context.Context) error {
 				_, err := s.NodeExpandVolume(ctx, r)
 				return err
-			}, "67108864 were expected")
+			}, "71303168 were expected")
 			r.CapacityRange = &csi.CapacityRange{LimitBytes: size}
 			_, err := s.NodeExpandVolume(t.Context(), r)
 			want(t, err, codes.InvalidArgument, "limit")

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"time"
 
 	"github.com/go-logr/logr"
@@ -14,7 +15,6 @@ import (
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/csi-driver/node/internal/fabrics"
-	"github.com/weft-storage/weft/csi-driver/publishcontext"
 )
 
 const (
@@ -26,62 +26,38 @@ const (
 	maxProbes = 8
 )
 
-func connection(at publishcontext.Context) fabrics.Connection {
-	return fabrics.Connection{NQN: at.NQN, Portals: at.Portals, Connection: at.Connection}
-}
-
-// Keep mends paths, and forgets what is of no use any more, again and again until the context ends.
+// Keep mends paths, and gives up the connections of volumes that are not attached any more, again and again until the
+// context ends.
 func (s *Service) Keep(ctx context.Context) {
 	wait.UntilWithContext(ctx, func(ctx context.Context) {
 		if err := s.MendPaths(ctx); err != nil {
 			logr.FromContextOrDiscard(ctx).Error(err, "Paths could not be mended")
 		}
-		if err := s.ForgetPermissions(ctx, time.Now().Add(-permissionKept)); err != nil {
-			logr.FromContextOrDiscard(ctx).Error(err, "Permissions to format that were used up cannot be forgotten; they are in nobody's way")
+		if err := s.GiveUpRevoked(ctx); err != nil {
+			logr.FromContextOrDiscard(ctx).Error(err, "Connections of volumes that are not attached any more could not be given up")
 		}
 	}, mendInterval)
 }
 
-// ForgetPermissions to format that were used up, of volumes that have had no record since a time: their attachments
-// have ended.
-func (s *Service) ForgetPermissions(ctx context.Context, since time.Time) error {
-	volumes, err := s.records().volumes(usedSuffix)
-	errs := []error{err}
-	for _, volume := range volumes {
-		is, err := s.records().forgettable(volume, since)
-		if is {
-			_, err = call(ctx, &s.calls, "forgetting", volume, func(context.Context) (*struct{}, error) {
-				is, err := s.records().forgettable(volume, since) // it may have been staged meanwhile
-				if is {
-					err = removeFile(s.records().path(volume, usedSuffix))
-				}
-				return nil, err
-			})
-		}
-		if !busy(err) {
-			errs = append(errs, err)
-		}
-	}
-	return errors.Join(errs...)
-}
-
-// MendPaths looks once at all staged volumes, and connects the portals that a volume has no path through. A volume
-// whose last path is gone is left to be staged anew, and one with a call under way to the next time. A portal that does
-// not answer, or whose transport this node lacks, is tried once for all volumes, without holding up any; it is no
-// error, for the volume's condition tells of it.
+// MendPaths looks once at all staged volumes: it follows the portals that their objects list, connects those that a
+// volume has no path through, and takes away paths to portals that are not listed any more, once another is live. A
+// volume whose last path is gone is left to be staged again, and one with a call under way to the next time. A portal
+// that does not answer, or whose transport this node lacks, is tried once for all volumes, without holding up any; it
+// is no error, for the volume's condition tells of it.
 func (s *Service) MendPaths(ctx context.Context) error {
-	if obstacle := s.Obstacle.Check(); obstacle != nil {
+	if held := s.Initiator.HeldUp(); held != nil {
 		return nil //nolint:nilerr // a connection more would wait behind it; the Node's condition tells of it
 	}
-	lost, errs := s.lostPaths(ctx)
+	errs := s.followPortals(ctx)
+	lost, more := s.lostPaths(ctx)
+	errs = append(errs, more...)
 	silent := s.silentPortals(ctx, lost)
 	for volume, c := range lost {
-		c.Portals = without(c.Portals, silent)
-		if len(c.Portals) == 0 {
+		if len(without(c.Portals, silent)) == 0 {
 			continue
 		}
 		unreachable, err := call(ctx, &s.calls, "mending the paths", volume, func(ctx context.Context) (*[]v1alpha1.Portal, error) {
-			return s.mend(ctx, c)
+			return s.mend(ctx, volume, silent)
 		})
 		if unreachable != nil {
 			for _, p := range *unreachable {
@@ -92,14 +68,26 @@ func (s *Service) MendPaths(ctx context.Context) error {
 			errs = append(errs, fmt.Errorf("volume %s: %w", volume, err))
 		}
 	}
-	return errors.Join(errs...)
+	return errors.Join(append(errs, s.dropFormerPaths(ctx)...)...)
 }
 
-// mend connects those of the portals that have no path still. It gives those at which, after all, nothing answered, or
-// that this node has no device for.
-func (s *Service) mend(ctx context.Context, c fabrics.Connection) (unreachable *[]v1alpha1.Portal, err error) {
-	if c.Portals, err = s.Initiator.Lost(c); err != nil || len(c.Portals) == 0 {
-		return nil, err // it was unstaged meanwhile
+// mend connects those of a volume's portals that have no path and are not silent. It gives those at which, after all,
+// nothing answered, or that this node has no device for. What the volume was staged with is read again, now that no
+// other call for it is under way: it may have been staged for another attachment meanwhile.
+func (s *Service) mend(ctx context.Context, volume string, silent map[v1alpha1.Portal]bool) (unreachable *[]v1alpha1.Portal, err error) {
+	at, err := s.records().get(volume)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil // it was unstaged meanwhile
+	}
+	if err != nil {
+		return nil, err
+	}
+	c := at.connection()
+	if c.Portals, err = s.Initiator.Lost(c); err != nil {
+		return nil, err
+	}
+	if c.Portals = without(c.Portals, silent); len(c.Portals) == 0 {
+		return nil, nil
 	}
 	err = s.Initiator.Connect(ctx, c)
 	if errors.Is(err, fabrics.ErrUnreachable) || errors.Is(err, fabrics.ErrUnsupported) {
@@ -111,7 +99,7 @@ func (s *Service) mend(ctx context.Context, c fabrics.Connection) (unreachable *
 // lostPaths gives, for each volume that lacks paths, its connection with the portals to which there is none.
 func (s *Service) lostPaths(ctx context.Context) (map[string]fabrics.Connection, []error) {
 	lost := map[string]fabrics.Connection{}
-	volumes, err := s.records().volumes(recordSuffix)
+	volumes, err := s.records().volumes()
 	if err != nil {
 		return nil, []error{err}
 	}
@@ -122,27 +110,30 @@ func (s *Service) lostPaths(ctx context.Context) (map[string]fabrics.Connection,
 			errs = append(errs, err)
 			continue
 		}
-		c := connection(at)
+		c := at.connection()
 		if c.Portals, err = s.Initiator.Lost(c); err != nil {
 			errs = append(errs, err)
 		} else if len(c.Portals) > 0 {
 			lost[volume] = c
 		} else {
-			errs = append(errs, s.forgetStale(ctx, volume, at.NQN))
+			errs = append(errs, s.forgetStale(ctx, volume, at))
 		}
 	}
 	return lost, errs
 }
 
-// forgetStale removes the record of a volume of which nothing is connected: this machine was started anew, and the
-// volume went elsewhere.
-func (s *Service) forgetStale(ctx context.Context, volume, nqn string) error {
-	if controllers, err := s.Initiator.Controllers(nqn); err != nil || len(controllers) > 0 {
+// forgetStale removes the record of a volume of which nothing is connected: this machine was restarted, and the volume
+// went elsewhere. A device that was built for it has lost its namespace, and goes with its last user.
+func (s *Service) forgetStale(ctx context.Context, volume string, at attached) error {
+	if controllers, err := s.Initiator.Controllers(at.NQN); err != nil || len(controllers) > 0 {
 		return err
 	}
-	_, err := call(ctx, &s.calls, "forgetting", volume, func(context.Context) (*struct{}, error) {
-		controllers, err := s.Initiator.Controllers(nqn)
+	_, err := call(ctx, &s.calls, "forgetting", volume, func(ctx context.Context) (*struct{}, error) {
+		controllers, err := s.Initiator.Controllers(at.NQN)
 		if err != nil || len(controllers) > 0 {
+			return nil, err
+		}
+		if err := s.takeDown(ctx, uuidOf(at.NGUID)); err != nil {
 			return nil, err
 		}
 		return nil, s.records().remove(volume)

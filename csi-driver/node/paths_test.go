@@ -10,12 +10,14 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/csi-driver/node"
+	"github.com/weft-storage/weft/csi-driver/node/internal/doing"
 	"github.com/weft-storage/weft/csi-driver/node/internal/fabrics"
 	"github.com/weft-storage/weft/csi-driver/node/nodetest"
 )
@@ -42,7 +44,7 @@ func TestMissingPathIsConnectedLater(t *testing.T) {
 	s.listen(firstPortal, secondPortal)
 	// The plugin was started anew.
 	again := &node.Service{
-		HostNQN: s.service.HostNQN, Initiator: s.service.Initiator, Filesystems: s.service.Filesystems, Obstacle: s.watch, Records: s.service.Records,
+		NodeName: s.service.NodeName, NodeUID: s.service.NodeUID, Initiator: s.service.Initiator, Mapper: s.service.Mapper, Filesystems: s.service.Filesystems, Records: s.service.Records, Volumes: s.service.Volumes,
 	}
 	must(t, again.MendPaths(t.Context()))
 	s.wantPaths(2, "")
@@ -116,11 +118,12 @@ func TestPortalOverRDMAIsTriedOnceForAllVolumes(t *testing.T) {
 	must(t, s.stage(blockCapability()))
 	const other, otherNGUID = "pvc-2", "1a0b0c0d0e0f40018203040506070809"
 	must(t, s.kernel.Serve(nodetest.Subsystem{
-		NQN: v1alpha1.SubsystemNQN(other), Portals: []string{"10.0.0.1:4420", "10.0.0.1:4421"}, Hosts: []string{s.service.HostNQN},
-		Namespaces: []nodetest.Namespace{{NGUID: otherNGUID, SizeBytes: size}},
+		NQN: v1alpha1.SubsystemNQN(other, attachment), Portals: []string{"10.0.0.1:4420", "10.0.0.1:4421"}, Hosts: []string{s.context.HostNQN()},
+		Namespaces: []nodetest.Namespace{{NGUID: otherNGUID, SizeBytes: v1alpha1.WithHeader(size)}},
 	}))
 	second := s.context
-	second.NQN, second.NGUID = v1alpha1.SubsystemNQN(other), otherNGUID
+	second.NQN, second.NGUID = v1alpha1.SubsystemNQN(other, attachment), otherNGUID
+	s.objects[other] = &second
 	must(t, os.MkdirAll(s.path("other"), 0o750))
 	_, err := s.NodeStageVolume(t.Context(), &csi.NodeStageVolumeRequest{
 		VolumeId: other, StagingTargetPath: s.path("other"), VolumeCapability: blockCapability(), PublishContext: second.Encode(),
@@ -168,8 +171,7 @@ func TestMendingSaysWhyNot(t *testing.T) {
 	s := setUp(t)
 	s.listen(secondPortal)
 	must(t, s.stage(mountCapability("ext4")))
-	s.service.HostNQN = "none"
-	s.listen(firstPortal, secondPortal)
+	must(t, s.kernel.Serve(nodetest.Subsystem{NQN: s.context.NQN, Portals: []string{firstPortal, secondPortal}}))
 	want(t, s.service.MendPaths(t.Context()), codes.PermissionDenied, "volume pvc-1", "does not admit this host")
 	s.wantPaths(1, "DEGRADED PathLost")
 }
@@ -194,21 +196,28 @@ func TestRecordOfAVolumeThatWentAwayIsForgotten(t *testing.T) {
 	}
 }
 
-type obstacle struct{}
-
-func (obstacle) Check() error { return errors.New("the kernel is stuck") }
-
 // A connection would wait behind what the kernel does not finish.
 func TestMendingWaitsForTheKernel(t *testing.T) {
 	s := setUp(t)
 	s.listen(secondPortal)
 	must(t, s.stage(mountCapability("ext4")))
 	s.listen(firstPortal, secondPortal)
-	was := s.service.Obstacle
-	s.service.Obstacle = obstacle{}
-	must(t, s.service.MendPaths(t.Context()))
+	release := s.kernel.Hold()
+	other := make(chan error, 1)
+	go func() {
+		_, err := s.kernel.Create("nqn=other")
+		other <- err
+	}()
+	<-s.kernel.Hanging
+	s.clock.Step(doing.Limit)
+	limited, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	must(t, s.service.MendPaths(limited))
 	s.wantPaths(1, "DEGRADED PathLost")
-	s.service.Obstacle = was
+	release()
+	if err := <-other; !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("got %v", err) // nobody serves that
+	}
 	must(t, s.service.MendPaths(t.Context()))
 	s.wantPaths(2, "")
 }
@@ -219,7 +228,7 @@ func TestMendingWaitsForNoCall(t *testing.T) {
 	s.listen(secondPortal)
 	must(t, s.stage(mountCapability("ext4")))
 	s.listen(firstPortal, secondPortal)
-	release := s.mounter.Block()
+	release := s.mounter.Block(s.path("pod"))
 	left, leave := context.WithCancel(t.Context())
 	leave()
 	_, err := s.service.NodePublishVolume(left, &csi.NodePublishVolumeRequest{

@@ -6,11 +6,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"path/filepath"
 	"slices"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
+	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/csi-driver/node/internal/fabrics"
 	"github.com/weft-storage/weft/csi-driver/node/internal/filesystem"
 )
@@ -28,29 +30,53 @@ func (s *Service) NodePublishVolume(ctx context.Context, r *csi.NodePublishVolum
 			return nil, err
 		}
 		use.readOnly = use.readOnly || r.GetReadonly()
-		at, err := decode(r.GetVolumeId(), r.GetPublishContext())
+		attachment, err := decode(r.GetPublishContext())
+		if err != nil {
+			return nil, err
+		}
+		at, err := s.stagedFor(r.GetVolumeId(), attachment)
 		if err != nil {
 			return nil, err
 		}
 		// Looked up again, by what it is: since it was staged its name may have changed.
-		ns, err := s.Initiator.FindNamespace(fabrics.ID{NQN: at.NQN, NGUID: at.NGUID})
+		ns, err := s.Initiator.FindNamespace(at.id())
 		if errors.Is(err, fabrics.ErrNotFound) {
 			return nil, fmt.Errorf("%w: it is not connected", errNotStaged)
 		}
 		if err != nil {
 			return nil, err
 		}
-		if err := ns.Fits(at.SizeBytes); err != nil {
+		if err := ns.Fits(v1alpha1.WithHeader(at.SizeBytes)); err != nil {
 			return nil, err
 		}
-		if err := s.publish(ctx, r.GetStagingTargetPath(), r.GetTargetPath(), ns, use); err != nil {
+		d, built, err := s.over(ns, attachment)
+		if err != nil {
+			return nil, err
+		}
+		if !built {
+			return nil, fmt.Errorf("%w: nothing is built on %s: stage it again", errNotStaged, ns.Path)
+		}
+		if err := s.publish(ctx, r.GetStagingTargetPath(), r.GetTargetPath(), d, use); err != nil {
 			return nil, err
 		}
 		return &csi.NodePublishVolumeResponse{}, nil
 	})
 }
 
-func (s *Service) publish(ctx context.Context, staging, target string, ns fabrics.Namespace, use usage) error {
+// stagedFor gives what a volume was staged with. It fails unless that was for this attachment: what an earlier one
+// mounted is out of date.
+func (s *Service) stagedFor(volume, attachment string) (attached, error) {
+	staged, err := s.records().get(volume)
+	if errors.Is(err, fs.ErrNotExist) {
+		return staged, fmt.Errorf("%w: nothing says for which attachment it was staged", errNotStaged)
+	}
+	if err == nil && staged.Attachment != attachment {
+		err = fmt.Errorf("%w: it was staged for attachment %s, and is published for %s", errNotStaged, staged.Attachment, attachment)
+	}
+	return staged, err
+}
+
+func (s *Service) publish(ctx context.Context, staging, target string, d device, use usage) error {
 	staged := staging
 	if use.block {
 		staged = filepath.Join(staging, blockMark)
@@ -59,15 +85,15 @@ func (s *Service) publish(ctx context.Context, staging, target string, ns fabric
 	if err != nil {
 		return err
 	}
-	if !mounted || !holds(from, ns) {
+	if !mounted || !holds(from, d) {
 		return fmt.Errorf("%w: %s does not show it (staged with another volume mode, or its device was lost: stage it again)", errNotStaged, staged)
 	}
 	if use.single {
-		if err := s.alone(ns, staged, target); err != nil {
+		if err := s.alone(d, staged, target); err != nil {
 			return err
 		}
 	}
-	m, published, err := s.clear(ctx, target, ns)
+	m, published, err := s.clear(ctx, target, d)
 	if err != nil {
 		return err
 	}
@@ -78,38 +104,38 @@ func (s *Service) publish(ctx context.Context, staging, target string, ns fabric
 	case published:
 		return nil
 	case use.block:
-		return s.publishDevice(ctx, from, target, ns, use.readOnly)
+		return s.publishDevice(ctx, from, target, d, use.readOnly)
 	default:
-		if err := s.Initiator.Confirm(ns); err != nil {
+		if err := s.confirm(d); err != nil {
 			return err
 		}
-		return s.Filesystems.BindDirectory(staging, target, use.readOnly)
+		return s.Filesystems.BindDirectory(ctx, staging, target, use.readOnly)
 	}
 }
 
 // publishDevice of a staged volume. The kernel's read-only flag is the device's, and so the same for all that it is
 // published to: it is set unless one of them may write. Then those that may not depend on who gives the device to a
 // container, as the kubelet does without w.
-func (s *Service) publishDevice(ctx context.Context, staged filesystem.Mount, target string, ns fabrics.Namespace, readOnly bool) error {
-	all, err := s.Filesystems.Shown(ns.Device, ns.Name)
+func (s *Service) publishDevice(ctx context.Context, staged filesystem.Mount, target string, d device, readOnly bool) error {
+	all, err := s.Filesystems.Shown(d.Number, d.Name)
 	if err != nil {
 		return err
 	}
 	written := slices.ContainsFunc(all, func(m filesystem.Mount) bool { return m.Path != staged.Path && !m.ReadOnly })
-	device, err := s.open(ctx, ns, staged.ReadOnly || readOnly && !written)
+	opened, err := s.open(ctx, d, staged.ReadOnly || readOnly && !written)
 	if err != nil {
 		return err
 	}
-	defer device.Close() //nolint:errcheck // nothing was written through it
-	if err := s.Filesystems.BindDevice(ns.Path, target, readOnly); err != nil {
+	defer opened.Close() //nolint:errcheck // nothing was written through it
+	if err := s.Filesystems.BindDevice(ctx, d.Path, target, readOnly); err != nil {
 		return err
 	}
-	return s.verify(target, ns)
+	return s.verify(ctx, target, d)
 }
 
 // alone fails when a volume for a single writer is shown anywhere but where it is staged and at the target.
-func (s *Service) alone(ns fabrics.Namespace, staged, target string) error {
-	paths, err := s.Filesystems.MountsOf(ns.Device, ns.Name)
+func (s *Service) alone(d device, staged, target string) error {
+	paths, err := s.Filesystems.MountsOf(d.Number, d.Name)
 	if err != nil {
 		return err
 	}
@@ -133,11 +159,11 @@ func (s *Service) alone(ns fabrics.Namespace, staged, target string) error {
 
 // NodeUnpublishVolume takes a volume away from the target path, and the path with it.
 func (s *Service) NodeUnpublishVolume(ctx context.Context, r *csi.NodeUnpublishVolumeRequest) (*csi.NodeUnpublishVolumeResponse, error) {
-	return call(ctx, &s.calls, "unpublishing", r.GetVolumeId(), func(context.Context) (*csi.NodeUnpublishVolumeResponse, error) {
+	return call(ctx, &s.calls, "unpublishing", r.GetVolumeId(), func(ctx context.Context) (*csi.NodeUnpublishVolumeResponse, error) {
 		if err := required(field{"target_path", r.GetTargetPath()}); err != nil {
 			return nil, err
 		}
-		if err := s.Filesystems.Remove(r.GetTargetPath()); err != nil {
+		if err := s.Filesystems.Remove(ctx, r.GetTargetPath()); err != nil {
 			return nil, err
 		}
 		return &csi.NodeUnpublishVolumeResponse{}, nil

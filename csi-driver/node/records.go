@@ -11,35 +11,39 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 
-	"github.com/weft-storage/weft/csi-driver/publishcontext"
+	"github.com/weft-storage/weft/api/v1alpha1"
 )
 
-// records keep, in a file for each, what volumes were staged with: their publish context. The kernel knows which paths
-// a volume has, and only the publish context which it should have. Nothing that a volume is used by rests on its
-// record: without it, a path that is missing is neither noticed nor connected again, until the volume is staged anew.
+// records keep, in a file for each, what volumes were staged with. The kernel knows which paths a volume has; a record
+// says which it should have, also while the API server is away, and for which attachment it was staged. A volume that
+// is in use does not depend on its record: without one, a path that is missing is neither noticed nor connected again,
+// and nothing more is published, until the volume is staged again.
 type records struct{ dir string }
+
+// recordVersion is that of a record's format. Keys that are not known are ignored, and the settings of the connection
+// may be absent, which stands for their defaults. What must not be misunderstood gets another version.
+const recordVersion = 1
+
+// record is the file's content.
+type record struct {
+	Version int `json:"version"`
+	attached
+}
 
 const (
 	recordSuffix = ".json"
-	usedSuffix   = ".used"
 	// newRecord begins the name of a record that is being written.
 	newRecord = ".new-"
 )
 
-func (r records) path(volume, suffix string) string {
-	return filepath.Join(r.dir, url.PathEscape(volume)+suffix)
+func (r records) path(volume string) string {
+	return filepath.Join(r.dir, url.PathEscape(volume)+recordSuffix)
 }
 
 // put writes a record, or replaces it whole.
-func (r records) put(volume string, at publishcontext.Context) error {
-	return r.write(r.path(volume, recordSuffix), at.Encode(), false)
-}
-
-// write a file, or replace it whole. A durable one survives a crash of the machine, once its folder is flushed.
-func (r records) write(path string, content any, durable bool) error {
-	data, err := json.Marshal(content)
+func (r records) put(volume string, at attached) error {
+	data, err := json.Marshal(record{recordVersion, at})
 	if err != nil {
 		return err
 	}
@@ -51,11 +55,8 @@ func (r records) write(path string, content any, durable bool) error {
 		return err
 	}
 	_, err = f.Write(data)
-	if err == nil && durable {
-		err = f.Sync()
-	}
 	if err = errors.Join(err, f.Close()); err == nil {
-		err = os.Rename(f.Name(), path)
+		err = os.Rename(f.Name(), r.path(volume))
 	}
 	if err != nil {
 		return errors.Join(err, os.Remove(f.Name()))
@@ -63,35 +64,32 @@ func (r records) write(path string, content any, durable bool) error {
 	return nil
 }
 
-func flushFolder(path string) error {
-	f, err := os.Open(path)
-	if err != nil {
-		return err
-	}
-	return errors.Join(f.Sync(), f.Close())
-}
-
 // get a record. It fails with fs.ErrNotExist when there is none.
-func (r records) get(volume string) (publishcontext.Context, error) {
-	data, err := os.ReadFile(r.path(volume, recordSuffix))
+func (r records) get(volume string) (attached, error) {
+	data, err := os.ReadFile(r.path(volume))
 	if err != nil {
-		return publishcontext.Context{}, err
+		return attached{}, err
 	}
-	var m map[string]string
-	if err := json.Unmarshal(data, &m); err != nil {
-		return publishcontext.Context{}, fmt.Errorf("record of volume %s: %w", volume, err)
+	is := record{attached: attached{Connection: v1alpha1.Connection{
+		IOQueues: v1alpha1.DefaultAttachmentIOQueues, QueueDepth: v1alpha1.DefaultQueueDepth, CtrlLossTimeoutSeconds: v1alpha1.CtrlLossTimeoutForever,
+	}}}
+	if err := json.Unmarshal(data, &is); err != nil {
+		return attached{}, fmt.Errorf("record of volume %s: %w", volume, err)
 	}
-	return decode(volume, m)
+	of, ours := v1alpha1.VolumeOfSubsystem(is.NQN)
+	switch {
+	case is.Version != recordVersion:
+		return attached{}, fmt.Errorf("record of volume %s has version %d, and this node plugin knows %d: %s", volume, is.Version, recordVersion, stageAgain)
+	case !ours || of != volume || is.NGUID == "" || is.Attachment == "" || len(is.Portals) == 0:
+		return attached{}, fmt.Errorf("record of volume %s is incomplete, or another volume's: %s", volume, stageAgain)
+	}
+	return is.attached, nil
 }
 
-// remove a record. From now on the volume's attachment may end, of which nobody tells the node: see forgettable.
-func (r records) remove(volume string) error {
-	now := time.Now()
-	if err := ignoreMissing(os.Chtimes(r.path(volume, usedSuffix), now, now)); err != nil {
-		return err
-	}
-	return removeFile(r.path(volume, recordSuffix))
-}
+const stageAgain = "delete the pod, so that the volume is staged again"
+
+// remove a record.
+func (r records) remove(volume string) error { return removeFile(r.path(volume)) }
 
 func removeFile(path string) error { return ignoreMissing(os.Remove(path)) }
 
@@ -111,15 +109,15 @@ func (r records) clean() error {
 	return err
 }
 
-// volumes that have a file of a kind.
-func (r records) volumes(suffix string) ([]string, error) {
+// volumes that have a record.
+func (r records) volumes() ([]string, error) {
 	entries, err := os.ReadDir(r.dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
 	}
 	var all []string
 	for _, e := range entries {
-		name, is := strings.CutSuffix(e.Name(), suffix)
+		name, is := strings.CutSuffix(e.Name(), recordSuffix)
 		if volume, err := url.PathUnescape(name); is && err == nil {
 			all = append(all, volume)
 		}

@@ -17,13 +17,15 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
-	"k8s.io/mount-utils"
 	"k8s.io/utils/clock"
+	"k8s.io/utils/exec"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
+	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/csi-driver/internal/server"
 	"github.com/weft-storage/weft/csi-driver/node/internal/fabrics"
 	"github.com/weft-storage/weft/csi-driver/node/internal/filesystem"
+	"github.com/weft-storage/weft/csi-driver/node/internal/mapper"
 	"github.com/weft-storage/weft/csi-driver/node/internal/stuck"
 )
 
@@ -48,7 +50,7 @@ type Options struct {
 }
 
 // Run the node plugin of this machine until the context ends: CSI's node service, its registration with the kubelet,
-// and the watch for what the kernel does not finish. It fails when something cannot be served, or when work on this
+// and the reports of what the kernel does not finish. It fails when something cannot be served, or when work on this
 // machine does not end with it.
 func Run(ctx context.Context, config *rest.Config, o Options) error {
 	socket, err := server.SocketPath(o.Endpoint)
@@ -67,15 +69,16 @@ func Run(ctx context.Context, config *rest.Config, o Options) error {
 		if err != nil {
 			return err
 		}
-		watch := stuck.New(clock.RealClock{}, "/proc")
-		service, initiator := newService(uid, watch)
+		service, initiator := newService(nodes)
+		service.NodeName, service.NodeUID = o.NodeName, func(ctx context.Context) (string, error) { return readUID(ctx, nodes, o.NodeName) }
 		service.MaxVolumes, service.Records = o.MaxVolumes, filepath.Join(filepath.Dir(socket), "staged")
 		if err := service.Clean(); err != nil {
 			logr.FromContextOrDiscard(ctx).Error(err, "What the last process left cannot be removed; it is in nobody's way")
 		}
 		group.Go(func() error { service.Keep(ctx); return nil })
 		group.Go(func() error {
-			return watch.Run(ctx, initiator.Going, &stuck.NodeReport{Client: nodes, Node: o.NodeName, UID: types.UID(uid), Clock: clock.RealClock{}})
+			reporter := stuck.Reporter{Client: nodes, Node: o.NodeName, UID: types.UID(uid), Clock: clock.RealClock{}}
+			return reporter.Run(ctx, initiator, service.Overdue)
 		})
 		listener, err := server.Listen(ctx, o.Endpoint)
 		if err != nil {
@@ -94,24 +97,25 @@ func Run(ctx context.Context, config *rest.Config, o Options) error {
 	return group.Wait()
 }
 
-// nodeClient reads and writes this machine's Node; without a cache, since it is read once.
+// nodeClient reads this machine's Node and volumes, and writes the Node's status and Events; without a cache, since it
+// reads little.
 func nodeClient(config *rest.Config) (client.Client, error) {
 	scheme := runtime.NewScheme()
-	if err := errors.Join(corev1.AddToScheme(scheme), eventsv1.AddToScheme(scheme)); err != nil {
+	if err := errors.Join(corev1.AddToScheme(scheme), eventsv1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
 		return nil, err
 	}
 	return client.New(config, client.Options{Scheme: scheme})
 }
 
 // newService makes the node service of this machine, and its initiator.
-func newService(uid string, watch *stuck.Watch) (*Service, *fabrics.Host) {
-	kernel := watch.Kernel(fabrics.LinuxKernel{})
+func newService(volumes client.Reader) (*Service, *fabrics.Host) {
+	kernel := fabrics.LinuxKernel{}
 	filesystems := &filesystem.Host{
-		Mounter: watch.Mounter(mount.NewWithoutSystemd("")), Exec: watch.Programs(), Open: kernel.Open, MountInfo: "/proc/self/mountinfo", Sys: "/sys",
+		Mounter: filesystem.NewLinuxMounter(), Exec: exec.New(), Open: kernel.Open, MountInfo: "/proc/self/mountinfo", Sys: "/sys",
 	}
 	initiator := fabrics.New(fabrics.Config{
-		Root: "/", UID: uid, Kernel: kernel, LoadModule: filesystems.LoadModule, Reachable: fabrics.Reachable,
-		MountsOf: func(ns fabrics.Namespace) ([]string, error) { return filesystems.MountsOf(ns.Device, ns.Name) },
+		Root: "/", Kernel: kernel, LoadModule: filesystems.LoadModule, Reachable: fabrics.Reachable, MountsOf: filesystems.MountsOf,
 	})
-	return &Service{HostNQN: initiator.NQN, Initiator: initiator, Filesystems: filesystems, Obstacle: watch}, initiator
+	devices := &mapper.Host{Root: "/", Exec: filesystems.Exec, LoadModule: filesystems.LoadModule, OpenDevice: kernel.Open}
+	return &Service{Initiator: initiator, Mapper: devices, Filesystems: filesystems, Volumes: volumes}, initiator
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/go-logr/logr"
@@ -15,6 +16,7 @@ import (
 	"github.com/weft-storage/weft/csi-driver/node/internal/fabrics"
 	"github.com/weft-storage/weft/csi-driver/node/internal/filesystem"
 	"github.com/weft-storage/weft/csi-driver/publishcontext"
+	"github.com/weft-storage/weft/internal/header"
 )
 
 // blockMark is the file of a staging path at which a raw block volume's device node is bound. It
@@ -22,8 +24,8 @@ import (
 // through it: a device that was lost and came back has another name.
 const blockMark = "device"
 
-// NodeStageVolume connects a volume, checks that it is the one, and mounts it at the staging path. A
-// staged volume whose connection the kernel gave up is connected again.
+// NodeStageVolume connects a volume as its object says now, checks that it is the one, and mounts it at the staging
+// path. A staged volume whose connection the kernel gave up is connected again.
 func (s *Service) NodeStageVolume(ctx context.Context, r *csi.NodeStageVolumeRequest) (*csi.NodeStageVolumeResponse, error) {
 	return call(ctx, &s.calls, "staging", r.GetVolumeId(), func(ctx context.Context) (*csi.NodeStageVolumeResponse, error) {
 		if err := required(field{"staging_target_path", r.GetStagingTargetPath()}); err != nil {
@@ -36,7 +38,11 @@ func (s *Service) NodeStageVolume(ctx context.Context, r *csi.NodeStageVolumeReq
 		if err := publishcontext.CheckMountOptions(use.mountFlags); err != nil {
 			return nil, invalid("%v", err)
 		}
-		at, err := decode(r.GetVolumeId(), r.GetPublishContext())
+		attachment, err := decode(r.GetPublishContext())
+		if err != nil {
+			return nil, err
+		}
+		at, err := s.attached(ctx, r.GetVolumeId(), attachment)
 		if err != nil {
 			return nil, err
 		}
@@ -53,47 +59,50 @@ type stage struct {
 	*Service
 	volume, path string
 	use          usage
-	at           publishcontext.Context
+	at           attached
 }
 
 func (st stage) run(ctx context.Context) error {
-	if err := st.unobstructed(); err != nil {
+	if err := st.mine(ctx); err != nil {
 		return err
 	}
 	if err := st.records().put(st.volume, st.at); err != nil {
 		return fmt.Errorf("write down what the volume is staged with: %w", err)
 	}
-	if err := st.Initiator.Connect(ctx, connection(st.at)); err != nil {
+	if err := st.Initiator.Connect(ctx, st.at.connection()); err != nil {
 		return err
 	}
 	// Identity and size come before anything that touches the device.
-	ns, err := st.Initiator.WaitNamespace(ctx, fabrics.ID{NQN: st.at.NQN, NGUID: st.at.NGUID}, st.at.SizeBytes)
+	ns, err := st.Initiator.WaitNamespace(ctx, st.at.id(), v1alpha1.WithHeader(st.at.SizeBytes))
+	if err != nil {
+		return err
+	}
+	d, built, err := st.current(ctx, ns, st.at)
 	if err != nil {
 		return err
 	}
 	if st.use.block {
-		return st.block(ctx, ns)
+		return st.block(ctx, ns, d, built)
 	}
-	return st.filesystem(ctx, ns)
+	return st.filesystem(ctx, ns, d, built)
 }
 
-// unobstructed fails at once when a new connection would wait behind what the kernel does not finish. A volume
-// that is connected is not held up.
-func (st stage) unobstructed() error {
-	obstacle := st.Obstacle.Check()
-	if obstacle == nil {
-		return nil
+// mine fails when the volume is attached to another Node of this name: this machine was registered again, or has taken
+// over the name of one that may still be running and use the attachment.
+func (st stage) mine(ctx context.Context) error {
+	uid, err := st.NodeUID(ctx)
+	if err != nil {
+		return fmt.Errorf("%w: %w", errUnknownNode, err)
 	}
-	connected, err := st.Initiator.Connected(st.at.NQN)
-	if err != nil || connected {
-		return err
+	if uid != st.at.nodeUID {
+		return fmt.Errorf("%w: it was attached to Node %s with UID %s, and this one has %s; delete the pod, so that it is attached again", errNotAttached, st.NodeName, st.at.nodeUID, uid)
 	}
-	return obstacle
+	return nil
 }
 
-func (st stage) block(ctx context.Context, ns fabrics.Namespace) error {
+func (st stage) block(ctx context.Context, ns fabrics.Namespace, d device, built bool) error {
 	mark := filepath.Join(st.path, blockMark)
-	m, staged, err := st.clear(ctx, mark, ns)
+	m, staged, err := st.clear(ctx, mark, d)
 	if err != nil {
 		return err
 	}
@@ -101,153 +110,230 @@ func (st stage) block(ctx context.Context, ns fabrics.Namespace) error {
 		return fmt.Errorf("%w: %s has read-only %t", errIncompatible, m.Path, m.ReadOnly)
 	}
 	if staged {
-		return nil
+		_, err := st.fit(ctx, d)
+		return err
 	}
-	device, err := st.open(ctx, ns, st.use.readOnly)
+	h, err := st.readHeader(ctx, ns)
 	if err != nil {
 		return err
 	}
-	defer device.Close() //nolint:errcheck // nothing was written through it
-	if err := st.Filesystems.BindDevice(ns.Path, mark, st.use.readOnly); err != nil {
+	if err := h.beginBlock(ctx); err != nil {
 		return err
 	}
-	return st.verify(mark, ns)
+	if d, err = st.ready(ctx, ns, d, built); err != nil {
+		return err
+	}
+	opened, err := st.open(ctx, d, st.use.readOnly)
+	if err != nil {
+		return err
+	}
+	defer opened.Close() //nolint:errcheck // nothing was written through it
+	if err := st.Filesystems.BindDevice(ctx, d.Path, mark, st.use.readOnly); err != nil {
+		return err
+	}
+	return st.verify(ctx, mark, d)
 }
 
-func (st stage) filesystem(ctx context.Context, ns fabrics.Namespace) error {
-	m, staged, err := st.clear(ctx, st.path, ns)
+func (st stage) filesystem(ctx context.Context, ns fabrics.Namespace, d device, built bool) error {
+	m, staged, err := st.clear(ctx, st.path, d)
 	if err != nil {
 		return err
 	}
 	if staged && (m.Type != st.use.fsType || m.ReadOnly != st.use.readOnly) {
 		return fmt.Errorf("%w: %s has %s, read-only %t", errIncompatible, m.Path, m.Type, m.ReadOnly)
 	}
-	if staged {
-		err = st.records().useUp(st.volume, st.at) // another attachment may have mounted it
-	} else {
-		err = st.mount(ctx, ns)
+	if !staged {
+		h, err := st.readHeader(ctx, ns)
+		if err != nil {
+			return err
+		}
+		if d, err = st.ready(ctx, ns, d, built); err != nil {
+			return err
+		}
+		if err := st.mount(ctx, d, h); err != nil {
+			return err
+		}
 	}
-	if err != nil || st.use.readOnly {
-		return err
+	if st.use.readOnly {
+		return nil
 	}
 	// A volume made from a smaller one, or grown while it was not attached.
-	if err := st.Filesystems.Grow(ctx, ns.Path, st.path); err != nil {
-		if staged {
-			return fmt.Errorf("%w; mount %w: an earlier call made it", err, errUncertain)
-		}
-		return st.takeBack(st.path, err)
+	if d, err = st.fit(ctx, d); err == nil {
+		err = st.Filesystems.Grow(ctx, d.Path, st.path)
+	}
+	switch {
+	case err != nil && staged:
+		return fmt.Errorf("%w; mount %w: an earlier call made it", err, errUncertain)
+	case err != nil:
+		return st.takeBack(ctx, st.path, err)
 	}
 	return nil
 }
 
+// ready is the volume's device, as large as it should be.
+func (st stage) ready(ctx context.Context, ns fabrics.Namespace, d device, built bool) (device, error) {
+	if built {
+		return st.fit(ctx, d)
+	}
+	return st.build(ctx, ns, st.at)
+}
+
 // mount a device that may have to be formatted. It is addressed by its name, which is the volume's own for as long as
 // the device is open.
-func (st stage) mount(ctx context.Context, ns fabrics.Namespace) error {
-	device, err := st.open(ctx, ns, st.use.readOnly)
+func (st stage) mount(ctx context.Context, d device, h *heading) error {
+	opened, err := st.open(ctx, d, st.use.readOnly)
 	if err != nil {
 		return err
 	}
-	defer device.Close() //nolint:errcheck // nothing was written through it
-	fence := filesystem.Fence{Blank: st.at.Blank, AllowFormat: st.at.AllowFormat, Volume: st.volume}
-	if st.at.MayFormat() {
-		if fence.UsedUp, err = st.records().usedUp(st.volume, st.at); err != nil {
-			return err
-		}
-	}
+	defer opened.Close() //nolint:errcheck // nothing was written through it
 	err = st.Filesystems.Prepare(ctx, filesystem.Request{
-		Device: ns.Path, SizeBytes: ns.SizeBytes, Type: st.use.fsType, ReadOnly: st.use.readOnly, Fence: fence,
+		Device: d.Path, SizeBytes: d.SizeBytes, Type: st.use.fsType, ReadOnly: st.use.readOnly, Fence: h.fence(),
+		Begin: func(ctx context.Context) error { return h.set(ctx, header.Formatting, st.use.fsType) },
 	})
 	if err != nil {
 		return err
 	}
 	// mkfs has flushed what it wrote: a stage that is cut off here leaves a filesystem, which the next one finds.
-	if err := st.records().useUp(st.volume, st.at); err != nil {
+	if err := h.end(ctx, st.use.fsType); err != nil {
 		return err
 	}
 	options := st.use.mountFlags
 	if st.use.readOnly {
 		options = append([]string{"ro"}, options...)
 	}
-	if err := st.Filesystems.Mount(ns.Path, st.path, st.use.fsType, options); err != nil {
+	if err := st.Filesystems.Mount(ctx, d.Path, st.path, st.use.fsType, options); err != nil {
 		if st.use.readOnly {
 			err = fmt.Errorf("%w (a filesystem that was not unmounted cleanly cannot be mounted read-only: mount a ReadWriteOnce copy of the source once, and copy that)", err)
 		}
 		return err
 	}
-	return st.verify(st.path, ns)
+	return st.verify(ctx, st.path, d)
 }
 
-// clear tells whether a path shows the namespace. What it shows of a device that is gone is unmounted.
-func (s *Service) clear(ctx context.Context, path string, ns fabrics.Namespace) (filesystem.Mount, bool, error) {
+// clear tells whether a path shows the device. What it shows of one that is gone, or has lost its namespace, is
+// unmounted.
+func (s *Service) clear(ctx context.Context, path string, d device) (filesystem.Mount, bool, error) {
 	m, mounted, err := s.Filesystems.At(path)
 	if err != nil || !mounted {
 		return m, false, err
 	}
-	if holds(m, ns) {
+	if holds(m, d) {
 		return m, true, nil
 	}
 	_, err = s.device(m)
 	if !errors.Is(err, fabrics.ErrNotFound) {
-		return m, false, fmt.Errorf("%w: %s is not %s", errOtherVolume, path, ns.Path)
+		return m, false, fmt.Errorf("%w: %s does not show it", errOtherVolume, path)
 	}
 	logr.FromContextOrDiscard(ctx).Info("Unmounting what is left of a device that is gone", "path", path)
-	return m, false, s.Filesystems.Unmount(path)
+	return m, false, s.Filesystems.Unmount(ctx, path)
 }
 
-// undo disconnects a volume whose staging failed for good: the kubelet takes such an
+// undo takes down and disconnects a volume whose staging failed for good: the kubelet takes such an
 // error as "nothing was done" and will not unstage. A volume that was staged before stays: it is in use.
-func (s *Service) undo(ctx context.Context, at publishcontext.Context, cause error) error {
+func (s *Service) undo(ctx context.Context, at attached, cause error) error {
 	if uncertain(cause) {
 		return cause
 	}
-	err := s.Initiator.Disconnect(ctx, fabrics.ID{NQN: at.NQN, NGUID: at.NGUID})
+	err := s.takeDown(ctx, uuidOf(at.NGUID))
+	if err == nil {
+		err = s.Initiator.Disconnect(ctx, at.id())
+	}
 	var inUse *fabrics.InUseError
-	if err == nil || errors.As(err, &inUse) {
+	var used *usedError
+	if err == nil || errors.As(err, &inUse) || errors.As(err, &used) {
 		return cause
 	}
 	return fmt.Errorf("%w; connection %w: %w", cause, errUncertain, err)
 }
 
-// NodeUnstageVolume unmounts a volume, and answers success only when its last connection is gone.
+// NodeUnstageVolume unmounts a volume, takes down what was built for it, and answers success only when its last
+// connection is gone. If its attachment was revoked, its connections go first, so that the unmount does not wait for
+// them.
 func (s *Service) NodeUnstageVolume(ctx context.Context, r *csi.NodeUnstageVolumeRequest) (*csi.NodeUnstageVolumeResponse, error) {
 	return call(ctx, &s.calls, "unstaging", r.GetVolumeId(), func(ctx context.Context) (*csi.NodeUnstageVolumeResponse, error) {
-		path := r.GetStagingTargetPath()
-		if err := required(field{"staging_target_path", path}); err != nil {
+		if err := required(field{"staging_target_path", r.GetStagingTargetPath()}); err != nil {
 			return nil, err
 		}
-		id := fabrics.ID{NQN: v1alpha1.SubsystemNQN(r.GetVolumeId())}
-		mark := filepath.Join(path, blockMark)
-		// The mark last: a filesystem that is mounted over it may have failed, and then nothing below it can be looked
-		// at.
-		for _, p := range []string{path, mark} {
-			nguid, err := s.unmountStaged(p, r.GetVolumeId())
-			if err != nil {
-				return nil, err
-			}
-			if nguid != "" {
-				id.NGUID = nguid
-			}
-		}
-		// Only now: under a mount, this would be the user's file.
-		if err := s.Filesystems.Remove(mark); err != nil {
-			return nil, err
-		}
-		if err := s.Initiator.Disconnect(ctx, id); err != nil {
+		if err := s.unstage(ctx, r.GetVolumeId(), r.GetStagingTargetPath()); err != nil {
 			return nil, err
 		}
 		return &csi.NodeUnstageVolumeResponse{}, s.records().remove(r.GetVolumeId())
 	})
 }
 
-// unmountStaged unmounts what a path shows of a volume, and gives its NGUID, if the device is still there.
-func (s *Service) unmountStaged(path, volumeID string) (string, error) {
+func (s *Service) unstage(ctx context.Context, volumeID, path string) error {
+	nqns, err := s.Initiator.Subsystems()
+	if err != nil {
+		return err
+	}
+	if err := s.giveUpRevoked(ctx, volumeID, nqns[volumeID]); err != nil {
+		return err
+	}
+	mark := filepath.Join(path, blockMark)
+	shown := ""
+	// The mark last: a filesystem that is mounted over it may have failed, and then nothing below it can be looked at.
+	for _, p := range []string{path, mark} {
+		volume, err := s.unmountStaged(ctx, p, volumeID)
+		if err != nil {
+			return err
+		}
+		if volume != "" {
+			shown = volume
+		}
+	}
+	// Only now: under a mount, this would be the user's file.
+	if err := s.Filesystems.Remove(ctx, mark); err != nil {
+		return err
+	}
+	if nqns, err = s.Initiator.Subsystems(); err != nil {
+		return err
+	}
+	volumes, err := s.built(volumeID, shown, nqns[volumeID])
+	if err != nil {
+		return err
+	}
+	for _, volume := range volumes {
+		if err := s.takeDown(ctx, volume); err != nil {
+			return err
+		}
+	}
+	for _, nqn := range nqns[volumeID] {
+		if err := s.Initiator.Disconnect(ctx, fabrics.ID{NQN: nqn, NGUID: nguidOf(shown)}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// built are the UUIDs by which devices may have been built for a volume: what it was shown to be, what was written down
+// of it, and what its subsystems serve.
+func (s *Service) built(volumeID, shown string, nqns []string) ([]string, error) {
+	volumes := []string{shown}
+	if at, err := s.records().get(volumeID); err == nil {
+		volumes = append(volumes, uuidOf(at.NGUID))
+	}
+	for _, nqn := range nqns {
+		served, err := s.Initiator.Namespaces(nqn)
+		if err != nil {
+			return nil, err
+		}
+		for _, ns := range served {
+			volumes = append(volumes, uuidOf(ns.NGUID))
+		}
+	}
+	slices.Sort(volumes)
+	return slices.Compact(volumes), nil
+}
+
+// unmountStaged unmounts what a path shows of a volume, and gives the volume's UUID, if its device is there.
+func (s *Service) unmountStaged(ctx context.Context, path, volumeID string) (string, error) {
 	m, mounted, err := s.Filesystems.At(path)
 	if err != nil || !mounted {
 		return "", err
 	}
-	ns, err := s.deviceOf(volumeID, m)
+	d, err := s.deviceOf(volumeID, m)
 	if err != nil && !errors.Is(err, fabrics.ErrNotFound) {
 		return "", err
 	}
-	return ns.NGUID, s.Filesystems.Unmount(path)
+	return d.Volume, s.Filesystems.Unmount(ctx, path)
 }

@@ -34,7 +34,7 @@ func (s *Service) stats(ctx context.Context, r *csi.NodeGetVolumeStatsRequest) (
 	if err != nil {
 		return nil, err
 	}
-	m, ns, err := s.shown(r.GetVolumeId(), r.GetVolumePath())
+	m, d, err := s.shown(r.GetVolumeId(), r.GetVolumePath())
 	if err != nil && !errors.Is(err, fabrics.ErrNotFound) {
 		return nil, err
 	}
@@ -44,8 +44,8 @@ func (s *Service) stats(ctx context.Context, r *csi.NodeGetVolumeStatsRequest) (
 	}
 	answer := &csi.NodeGetVolumeStatsResponse{}
 	switch u, asked := seen.measured[m.Path]; {
-	case m.Node != "" && ns.Name != "":
-		answer.Usage = []*csi.VolumeUsage{{Unit: csi.VolumeUsage_BYTES, Total: ns.SizeBytes}}
+	case m.Node != "" && !d.Lost():
+		answer.Usage = []*csi.VolumeUsage{{Unit: csi.VolumeUsage_BYTES, Total: d.SizeBytes}}
 	case asked && u.err == nil:
 		answer.Usage = []*csi.VolumeUsage{
 			{Unit: csi.VolumeUsage_BYTES, Total: u.TotalBytes, Used: u.UsedBytes, Available: u.AvailableBytes},

@@ -13,83 +13,30 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
-	testingclock "k8s.io/utils/clock/testing"
+	"k8s.io/apimachinery/pkg/util/wait"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
-	"github.com/weft-storage/weft/csi-driver/node/internal/stuck"
+	"github.com/weft-storage/weft/csi-driver/node/internal/doing"
 	"github.com/weft-storage/weft/csi-driver/node/nodetest"
-	"github.com/weft-storage/weft/csi-driver/publishcontext"
 )
-
-// looks gives what each look of the watch found: it waits until the test has taken it.
-type looks chan *stuck.Error
-
-func (l looks) Stuck(context.Context) (bool, error) { return false, nil }
-
-func (l looks) Write(ctx context.Context, what *stuck.Error) error {
-	select {
-	case l <- what:
-	case <-ctx.Done():
-	}
-	return nil
-}
-
-// watching is a watch that looks when the test says so.
-type watching struct {
-	testing.TB
-	looks
-	clock *testingclock.FakeClock
-}
-
-// runWatch starts a watch with its clock, and takes its first look, which finds nothing.
-func runWatch(t testing.TB, w *stuck.Watch, clock *testingclock.FakeClock, going stuck.Controllers) watching {
-	t.Helper()
-	l := make(looks)
-	done := make(chan error)
-	ctx, stop := context.WithCancel(context.Background())
-	go func() { done <- w.Run(ctx, going, l) }()
-	t.Cleanup(func() {
-		stop()
-		must(t, <-done)
-	})
-	if what := <-l; what != nil {
-		t.Fatalf("the first look found %v", what)
-	}
-	return watching{t, l, clock}
-}
-
-// until looks until one finds something stuck, or nothing any more. The time in between is the watch's clock's.
-func (w watching) until(isStuck bool) *stuck.Error {
-	w.Helper()
-	for begun := time.Now(); time.Since(begun) < time.Minute; {
-		w.clock.Step(stuck.Interval)
-		if what := <-w.looks; (what != nil) == isStuck {
-			return what
-		}
-	}
-	w.Fatalf("stuck is not %t within a minute", isStuck)
-	return nil
-}
 
 // stageOther stages another volume than the suite's, pvc- and a digit, for raw use.
 func (s *suite) stageOther(id string) error {
 	s.Helper()
 	guid := strings.Repeat(strings.TrimPrefix(id, "pvc-"), 32)
 	must(s, s.kernel.Serve(nodetest.Subsystem{
-		NQN: v1alpha1.SubsystemNQN(id), Portals: []string{"10.0.0.1:4420"}, Hosts: []string{s.service.HostNQN},
-		Namespaces: []nodetest.Namespace{{NGUID: guid, SizeBytes: size}},
+		NQN: v1alpha1.SubsystemNQN(id, attachment), Portals: []string{"10.0.0.1:4420"}, Hosts: []string{s.context.HostNQN()},
+		Namespaces: []nodetest.Namespace{{NGUID: guid, SizeBytes: v1alpha1.WithHeader(size)}},
 	}))
-	at := publishcontext.Context{NQN: v1alpha1.SubsystemNQN(id), NGUID: guid, SizeBytes: size, Portals: s.context.Portals, Connection: v1alpha1.Connection{IOQueues: 2, QueueDepth: 128, CtrlLossTimeoutSeconds: -1}}
+	at := &nodetest.Attached{NQN: v1alpha1.SubsystemNQN(id, attachment), Attachment: attachment, NodeUID: uid, NGUID: guid, SizeBytes: size, Blank: true, Portals: s.context.Portals, Connection: v1alpha1.Connection{IOQueues: 2, QueueDepth: 128, CtrlLossTimeoutSeconds: -1}}
+	s.objects[id] = at
 	_, err := s.NodeStageVolume(s.Context(), &csi.NodeStageVolumeRequest{
 		VolumeId: id, StagingTargetPath: s.path("staging-" + id), VolumeCapability: blockCapability(), PublishContext: at.Encode(),
 	})
 	return err
 }
 
-// hanging runs the words after the first two, when it is released.
-const hanging = `mkdir "$0/$$"; printf '\nState:\tD\nvoluntary_ctxt_switches:\t1\n' > "$0/$$/status"; read -r word < "$1"; shift; exec "$@"`
-
-// hold makes a program's processes hang in an uninterruptible sleep, as far as proc shows it, until release is called.
+// hold makes a program hang, until release is called.
 func (s *suite) hold(program string) (release func()) {
 	s.Helper()
 	until := s.path("until")
@@ -98,7 +45,7 @@ func (s *suite) hold(program string) (release func()) {
 		if name != program {
 			return name, args
 		}
-		return "sh", append([]string{"-c", hanging, s.path("proc"), until, name}, args...)
+		return "sh", append([]string{"-c", `read -r word < "$0"; exec "$@"`, until, name}, args...)
 	}
 	released, done := make(chan struct{}), make(chan error, 1)
 	go func() {
@@ -114,63 +61,84 @@ func (s *suite) hold(program string) (release func()) {
 	}
 }
 
-// What the kernel does not finish keeps further volumes away, with the reason, and nothing else.
-func TestStuckKernelTakesNoFurtherVolume(t *testing.T) {
+// untilNothingIsOverdue waits for the ends of system calls, which may come after what they did shows.
+func (s *suite) untilNothingIsOverdue() {
+	s.Helper()
+	must(s, wait.PollUntilContextTimeout(s.Context(), 10*time.Millisecond, time.Minute, true, func(context.Context) (bool, error) {
+		return len(s.service.Overdue()) == 0, nil
+	}))
+}
+
+// What the kernel does not finish for one volume is said of that volume, by its calls, its health and to whom it is
+// reported, and holds up no other.
+func TestWhatHangsConcernsItsOwnVolumeOnly(t *testing.T) {
 	for name, c := range map[string]struct {
 		// hang makes a call for the suite's volume hang until it is released.
-		hang   func(s *suite) (release func(), call func() error)
-		reason string
-		words  []string
+		hang  func(s *suite) (release func(), call func() error)
+		words []string
 	}{
-		"a controller that stays in deleting": {
-			func(s *suite) (func(), func() error) {
-				must(s, s.stage(blockCapability()))
-				return s.kernel.Stick("nvme1"), s.unstage
-			},
-			v1alpha1.ReasonControllerStuck, []string{"nvme1 (TCP 10.0.0.1 port 4420, deleting) is being deleted since 2026-11-22T00:"},
-		},
 		"a mount": {
 			func(s *suite) (func(), func() error) {
-				return s.mounter.Block(), func() error { return s.stage(mountCapability("ext4")) }
+				return s.mounter.Block(s.path("staging")), func() error { return s.stage(mountCapability("ext4")) }
 			},
-			v1alpha1.ReasonKernelCallStuck, []string{"mounting at ", "/staging has not returned since 2026-11-22T00:"},
+			[]string{"mounting ", "/dev/dm-1 at ", "/staging"},
 		},
 		"an unmount": {
 			func(s *suite) (func(), func() error) {
 				must(s, s.stage(mountCapability("ext4")))
-				return s.mounter.Block(), s.unstage
+				return s.mounter.Block(s.path("staging")), s.unstage
 			},
-			v1alpha1.ReasonKernelCallStuck, []string{"unmounting ", "/staging has not returned since"},
+			[]string{"unmounting ", "/staging"},
 		},
-		"a connect": {
+		"a bind mount": {
 			func(s *suite) (func(), func() error) {
-				return s.kernel.Hold(), func() error { return s.stage(blockCapability()) }
+				must(s, s.stage(mountCapability("ext4")))
+				return s.mounter.Block(s.path("pod")), func() error { return s.publish(mountCapability("ext4"), "pod", false) }
 			},
-			v1alpha1.ReasonKernelCallStuck, []string{"connecting to traddr 10.0.0.1, trsvcid 4420, nqn " + v1alpha1.SubsystemNQN(vol) + " has not returned since"},
+			[]string{"binding ", "/staging at ", "/pod"},
+		},
+		"a namespace that does not open": {
+			func(s *suite) (func(), func() error) {
+				return s.kernel.Block(nodetest.Opening, "nvme1n1"), func() error { return s.stage(blockCapability()) }
+			},
+			[]string{"opening ", "/dev/nvme1n1"},
+		},
+		"a namespace that does not open when it is disconnected": {
+			func(s *suite) (func(), func() error) {
+				must(s, s.stage(blockCapability()))
+				return s.kernel.Block(nodetest.Opening, "nvme1n1"), s.unstage
+			},
+			[]string{"opening ", "/dev/nvme1n1"},
+		},
+		"a namespace that does not read": {
+			func(s *suite) (func(), func() error) {
+				return s.kernel.Block(nodetest.Reading, "nvme1n1"), func() error { return s.stage(mountCapability("ext4")) }
+			},
+			[]string{"reading ", "/dev/nvme1n1"},
 		},
 		"a device that does not open": {
 			func(s *suite) (func(), func() error) {
-				return s.kernel.Block(nodetest.Opening), func() error { return s.stage(blockCapability()) }
+				return s.kernel.Block(nodetest.Opening, "dm-1"), func() error { return s.stage(blockCapability()) }
 			},
-			v1alpha1.ReasonKernelCallStuck, []string{"opening ", "/dev/nvme1n1 has not returned since 2026-11-22T00:"},
+			[]string{"opening ", "/dev/dm-1"},
 		},
 		"a device that does not read": {
 			func(s *suite) (func(), func() error) {
-				return s.kernel.Block(nodetest.Reading), func() error { return s.stage(mountCapability("ext4")) }
+				return s.kernel.Block(nodetest.Reading, "dm-1"), func() error { return s.stage(mountCapability("ext4")) }
 			},
-			v1alpha1.ReasonKernelCallStuck, []string{"reading ", "/dev/nvme1n1 has not returned since 2026-11-22T00:"},
+			[]string{"reading ", "/dev/dm-1"},
 		},
 		"a probe": {
 			func(s *suite) (func(), func() error) {
 				return s.hold("blkid"), func() error { return s.stage(mountCapability("ext4")) }
 			},
-			v1alpha1.ReasonKernelCallStuck, []string{"running ", " blkid --probe ", "/dev/nvme1n1 has not returned since 2026-11-22T00:"},
+			[]string{"running blkid --probe ", "/dev/dm-1"},
 		},
 		"a mkfs": {
 			func(s *suite) (func(), func() error) {
 				return s.hold("mkfs.ext4"), func() error { return s.stage(mountCapability("ext4")) }
 			},
-			v1alpha1.ReasonKernelCallStuck, []string{"running ", " mkfs.ext4 ", "/dev/nvme1n1 has not returned since 2026-11-22T00:"},
+			[]string{"running mkfs.ext4 ", "/dev/dm-1"},
 		},
 		"a growth": {
 			func(s *suite) (func(), func() error) {
@@ -180,29 +148,42 @@ func TestStuckKernelTakesNoFurtherVolume(t *testing.T) {
 				s.context.SizeBytes = 2 * size
 				return s.hold("resize2fs"), func() error { return s.stage(mountCapability("ext4")) }
 			},
-			v1alpha1.ReasonKernelCallStuck, []string{"running ", " resize2fs ", "/dev/nvme1n1 has not returned since 2026-11-22T00:"},
+			[]string{"growing the filesystem at ", "/staging"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := setUp(t)
 			must(t, s.stageOther("pvc-2")) // nvme0
-			w := runWatch(s, s.watch, s.clock, s.going)
 			release, call := c.hang(s)
 			ended := make(chan error, 1)
 			go func() { ended <- call() }()
-			// Before that the watch's clock must not go on: to it, what is merely on its way would have taken minutes.
 			<-s.kernel.Hanging
 
-			what := w.until(true)
-			if what.Reason != c.reason {
-				t.Errorf("reason %s, want %s", what.Reason, c.reason)
+			if overdue := s.service.Overdue(); len(overdue) != 0 {
+				t.Errorf("overdue at once: %v", overdue)
 			}
-			connections := len(s.kernel.Creations())
-			want(t, s.stageOther("pvc-3"), codes.Unavailable, append(c.words, "takes no further volume")...)
-			if got := len(s.kernel.Creations()); got != connections {
-				t.Error("a connection was tried")
+			s.clock.Step(2 * doing.Limit)
+			step, is := s.service.Overdue()[vol]
+			for _, w := range append(c.words, " has not returned since ") {
+				if !is || !strings.Contains(step.String(), w) {
+					t.Errorf("overdue is %q, want %q in it", step, w)
+				}
+			}
+			if got := s.health(); got != "DEGRADED KernelCallOverdue" {
+				t.Errorf("health is %s", got)
+			}
+			for range 3 {
+				want(t, s.stage(mountCapability("ext4")), codes.Aborted, append(c.words, "still under way")...)
+			}
+			if len(s.kernel.Hanging) != 0 {
+				t.Error("more than one thread hangs for the volume")
+			}
+			// Others go on, and come.
+			if overdue := s.service.Overdue(); len(overdue) != 1 {
+				t.Errorf("overdue is %v", overdue)
 			}
 			must(t, s.stageOther("pvc-2"))
+			must(t, s.stageOther("pvc-3"))
 			select {
 			case err := <-ended:
 				t.Fatalf("the call that hangs answered %v", err)
@@ -211,10 +192,49 @@ func TestStuckKernelTakesNoFurtherVolume(t *testing.T) {
 
 			release()
 			must(t, <-ended)
-			if what := w.until(false); what != nil {
-				t.Error(what)
-			}
-			must(t, s.stageOther("pvc-3"))
+			s.untilNothingIsOverdue()
 		})
 	}
+}
+
+// A controller that the kernel does not take away concerns its own volume only, too. The call that waits for it ends.
+func TestDeletionThatHangsConcernsItsOwnVolumeOnly(t *testing.T) {
+	s := setUp(t)
+	must(t, s.stage(blockCapability()))
+	release := s.kernel.Stick("nvme0")
+	ended := make(chan error, 1)
+	go func() { ended <- s.unstage() }()
+	<-s.kernel.Hanging
+	s.clock.Step(2 * doing.Limit)
+	if overdue := s.service.Overdue(); len(overdue) != 1 || overdue[vol].What != "deleting nvme0" {
+		t.Errorf("overdue is %v", overdue)
+	}
+	if got := s.health(); !strings.Contains(got, "DEGRADED KernelCallOverdue") {
+		t.Errorf("health is %s", got)
+	}
+	must(t, s.stageOther("pvc-3"))
+	release()
+	must(t, <-ended)
+	s.untilNothingIsOverdue()
+}
+
+// A connection that the kernel does not finish is in the way of every other: that is refused at once, with the reason,
+// and what is connected is not.
+func TestConnectionThatHangsTakesNoFurtherVolume(t *testing.T) {
+	s := setUp(t)
+	must(t, s.stageOther("pvc-2"))
+	release := s.kernel.Hold()
+	ended := make(chan error, 1)
+	go func() { ended <- s.stage(blockCapability()) }()
+	<-s.kernel.Hanging
+	s.clock.Step(2 * doing.Limit)
+	const words = "connecting to " + v1alpha1.NQNPrefix + "pvc-1:" + attachment + " over TCP at 10.0.0.1:4420 has not returned since"
+	want(t, s.stageOther("pvc-3"), codes.Unavailable, "this node takes no further volume until its kernel has finished: "+words)
+	must(t, s.stageOther("pvc-2"))
+	if overdue := s.service.Overdue(); len(overdue) != 0 {
+		t.Errorf("%v is said of a volume, too", overdue)
+	}
+	release()
+	must(t, <-ended)
+	must(t, s.stageOther("pvc-3"))
 }

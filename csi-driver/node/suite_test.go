@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/google/uuid"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
@@ -24,24 +25,17 @@ import (
 	"github.com/weft-storage/weft/csi-driver/internal/server"
 	"github.com/weft-storage/weft/csi-driver/node"
 	"github.com/weft-storage/weft/csi-driver/node/internal/fabrics"
-	"github.com/weft-storage/weft/csi-driver/node/internal/stuck"
 	"github.com/weft-storage/weft/csi-driver/node/nodetest"
-	"github.com/weft-storage/weft/csi-driver/publishcontext"
 )
 
 const (
-	uid   = "11111111-2222-4333-8444-555555555555"
-	vol   = "pvc-1"
-	nguid = "0a0b0c0d0e0f40018203040506070809"
-	size  = 16 << 20
+	uid = "11111111-2222-4333-8444-555555555555"
+	// attachment of the volume to this node, the first one.
+	attachment = "a1a1a1a1-2222-4333-8444-555555555555"
+	vol        = "pvc-1"
+	nguid      = "0a0b0c0d0e0f40018203040506070809"
+	size       = 16 << 20 // of the data
 )
-
-// another host that this machine is when its Node object was made anew.
-func another(h *fabrics.Host) *fabrics.Host {
-	config := h.Config
-	config.UID = "99999999-2222-4333-8444-555555555555"
-	return fabrics.New(config)
-}
 
 // suite is a node plugin on a constructed kernel, with the machine's own filesystem programs, behind its gRPC socket.
 type suite struct {
@@ -52,10 +46,9 @@ type suite struct {
 	programs *programs
 	service  *node.Service
 	dir      string
-	context  publishcontext.Context
+	context  nodetest.Attached
+	objects  nodetest.Objects
 	clock    *testingclock.FakeClock
-	watch    *stuck.Watch
-	going    stuck.Controllers
 }
 
 func setUp(t testing.TB) *suite {
@@ -71,24 +64,23 @@ func setUp(t testing.TB) *suite {
 	must(t, err)
 	m, err := nodetest.NewMounter(k)
 	must(t, err)
-	clock := testingclock.NewFakeClock(time.Date(2026, 11, 22, 0, 0, 0, 0, time.UTC))
-	proc := filepath.Join(dir, "proc")
-	must(t, os.Mkdir(proc, 0o755))
-	watch := stuck.New(clock, proc)
-	watched, programs := watch.Kernel(k), &programs{Interface: watch.Programs(), kernel: k}
+	clock := testingclock.NewFakeClock(time.Now())
+	programs := &programs{Programs: nodetest.Programs{Interface: utilexec.New(), Kernel: k}}
 	service := nodetest.NewService(nodetest.Config{
-		UID: uid, Root: k.Root, Records: filepath.Join(dir, "staged"),
-		Kernel: watched, Mounter: watch.Mounter(m), Programs: programs, Obstacle: watch,
+		Node: "n1", UID: uid, Root: k.Root, Records: filepath.Join(dir, "staged"),
+		Kernel: k, Mounter: m, Programs: programs, Clock: clock,
 	})
 	service.MaxVolumes = 7
 	s := &suite{
-		TB: t, kernel: k, mounter: m, programs: programs, dir: dir, clock: clock, watch: watch, going: service.Initiator.(*fabrics.Host).Going, service: service,
-		context: publishcontext.Context{
-			NQN: v1alpha1.SubsystemNQN(vol), NGUID: nguid, SizeBytes: size, Blank: true,
+		TB: t, kernel: k, mounter: m, programs: programs, dir: dir, clock: clock, service: service,
+		context: nodetest.Attached{
+			NQN: v1alpha1.SubsystemNQN(vol, attachment), NGUID: nguid, Attachment: attachment, NodeUID: uid, SizeBytes: size, Blank: true,
 			Portals:    []v1alpha1.Portal{{Transport: v1alpha1.TransportTCP, Address: "10.0.0.1", Port: 4420}},
 			Connection: v1alpha1.Connection{IOQueues: 2, QueueDepth: 128, CtrlLossTimeoutSeconds: -1},
 		},
 	}
+	s.objects = nodetest.Objects{vol: &s.context}
+	service.Volumes = s.objects
 	s.serve(size)
 	s.NodeClient = csi.NewNodeClient(s.dial())
 	return s
@@ -116,13 +108,23 @@ func (s *suite) dial() *grpc.ClientConn {
 	return conn
 }
 
-// serve makes the target serve the volume at a size.
+// serve makes the target serve the volume with so many bytes of data.
 func (s *suite) serve(sizeBytes int64) {
 	s.Helper()
 	must(s, s.kernel.Serve(nodetest.Subsystem{
-		NQN: v1alpha1.SubsystemNQN(vol), Portals: []string{"10.0.0.1:4420"}, Hosts: []string{s.service.HostNQN},
-		Namespaces: []nodetest.Namespace{{NGUID: nguid, SizeBytes: sizeBytes}},
+		NQN: s.context.NQN, Portals: []string{"10.0.0.1:4420"}, Hosts: []string{s.context.HostNQN()},
+		Namespaces: []nodetest.Namespace{{NGUID: nguid, SizeBytes: v1alpha1.WithHeader(sizeBytes)}},
 	}))
+}
+
+// attach the volume to this node again: the target serves it through another subsystem, and admits nobody to the
+// former.
+func (s *suite) attach() {
+	s.Helper()
+	must(s, s.kernel.Serve(nodetest.Subsystem{NQN: s.context.NQN}))
+	s.context.Attachment = uuid.NewString()
+	s.context.NQN = v1alpha1.SubsystemNQN(vol, s.context.Attachment)
+	s.serve(size)
 }
 
 func (s *suite) path(name string) string { return filepath.Join(s.dir, name) }
@@ -188,6 +190,23 @@ func (s *suite) wantMounts(want string) {
 	}
 }
 
+// wantShown wants the device of the volume that is attached now to be mounted, or bound, at so many places.
+func (s *suite) wantShown(places int) {
+	s.Helper()
+	ns, err := s.service.Initiator.FindNamespace(fabrics.ID{NQN: s.context.NQN, NGUID: nguid})
+	must(s, err)
+	devices, err := s.service.Mapper.Over(ns.Name)
+	must(s, err)
+	if len(devices) != 1 || devices[0].Label != "weft-"+volumeUUID || devices[0].Attachment != s.context.Attachment {
+		s.Fatalf("of %s is made %+v", ns.Name, devices)
+	}
+	shown, err := s.service.Filesystems.MountsOf(devices[0].Number, devices[0].Name)
+	must(s, err)
+	if len(shown) != places {
+		s.Errorf("the volume is shown at %v", shown)
+	}
+}
+
 // wantDevice to take no writes, or to take them.
 func (s *suite) wantDevice(device string, readOnly bool) {
 	s.Helper()
@@ -201,6 +220,9 @@ func (s *suite) wantDevice(device string, readOnly bool) {
 func (s *suite) wantGone() {
 	s.Helper()
 	s.wantMounts("")
+	if left := s.kernel.Mapped(); len(left) != 0 {
+		s.Errorf("devices %v are left", left)
+	}
 	if left := s.kernel.Controllers(); len(left) != 0 {
 		s.Errorf("controllers %v are left", left)
 	}
@@ -229,6 +251,12 @@ func must(t testing.TB, err error) {
 // come after the caller has gone: it is given ever more time, up to half a minute.
 func wantInTime(t testing.TB, call func(context.Context) error, words ...string) {
 	t.Helper()
+	wantCodeInTime(t, codes.DeadlineExceeded, call, words...)
+}
+
+// wantCodeInTime is wantInTime for a call that is answered with another code.
+func wantCodeInTime(t testing.TB, code codes.Code, call func(context.Context) error, words ...string) {
+	t.Helper()
 	for limit := time.Second; ; limit *= 2 {
 		ctx, cancel := context.WithTimeout(t.Context(), limit)
 		err := call(ctx)
@@ -236,17 +264,15 @@ func wantInTime(t testing.TB, call func(context.Context) error, words ...string)
 		told := err != nil && strings.Contains(err.Error(), words[0])
 		busy := status.Code(err) == codes.Aborted || status.Code(err) == codes.DeadlineExceeded
 		if told || !busy || limit > 16*time.Second {
-			want(t, err, codes.DeadlineExceeded, words...)
+			want(t, err, code, words...)
 			return
 		}
 	}
 }
 
-// programs run on this machine; but what would protect a block device does so in the constructed kernel, since files
-// stand in for those.
+// programs of which some can be made to fail.
 type programs struct {
-	utilexec.Interface
-	kernel *nodetest.Kernel
+	nodetest.Programs
 	// instead gives what is run in the place of a program; nil runs the program.
 	instead func(name string, args []string) (string, []string)
 }
@@ -255,11 +281,5 @@ func (p *programs) CommandContext(ctx context.Context, name string, args ...stri
 	if p.instead != nil {
 		name, args = p.instead(name, args)
 	}
-	if name != "blockdev" || args[0] != "--setro" && args[0] != "--setrw" {
-		return p.Interface.CommandContext(ctx, name, args...)
-	}
-	if err := p.kernel.SetReadOnly(args[1], args[0] == "--setro"); err != nil {
-		return p.Interface.CommandContext(ctx, "false")
-	}
-	return p.Interface.CommandContext(ctx, "true")
+	return p.Programs.CommandContext(ctx, name, args...)
 }

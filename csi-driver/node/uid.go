@@ -22,15 +22,21 @@ func UID(ctx context.Context, reader client.Reader, node string) (string, error)
 	var uid string
 	var last error
 	err := uidBackoff.DelayFunc().Until(ctx, true, false, func(ctx context.Context) (bool, error) {
-		var n corev1.Node
-		if last = reader.Get(ctx, client.ObjectKey{Name: node}, &n); last != nil {
+		if uid, last = readUID(ctx, reader, node); last != nil {
 			logr.FromContextOrDiscard(ctx).Error(last, "Cannot read the Node yet", "node", node)
 		}
-		uid = string(n.UID)
 		return last == nil, nil
 	})
 	if err != nil {
-		return "", fmt.Errorf("read Node %s: %w (last answer: %w)", node, err, last)
+		return "", fmt.Errorf("%w (last answer: %w)", err, last)
 	}
 	return uid, nil
+}
+
+func readUID(ctx context.Context, reader client.Reader, node string) (string, error) {
+	var n corev1.Node
+	if err := reader.Get(ctx, client.ObjectKey{Name: node}, &n); err != nil {
+		return "", fmt.Errorf("read Node %s: %w", node, err)
+	}
+	return string(n.UID), nil
 }

@@ -8,167 +8,49 @@ package publishcontext
 import (
 	"errors"
 	"fmt"
-	"net"
 	"strconv"
-	"strings"
 
-	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/google/uuid"
 )
 
-// Keys of the publish context. Portals are written as TCP://10.0.0.1:4420, separated by commas.
+// Version of the publish context. A node takes contexts of this version, with whatever keys it does not know: a key
+// that is added later must not be needed for a volume to be used safely. What it must not misunderstand gets another
+// version.
+const Version = 1
+
+// Keys of the publish context.
 const (
-	keyNQN             = "nqn"
-	keyNGUID           = "nguid"
-	keyAttachment      = "attachment"
-	keySize            = "size"
-	keyBlank           = "blank"
-	keyAllowFormat     = "allowFormat"
-	keyPortals         = "portals"
-	keyIOQueues        = "ioQueues"
-	keyQueueDepth      = "queueDepth"
-	keyCtrlLossTimeout = "ctrlLossTimeout"
+	keyVersion    = "version"
+	keyAttachment = "attachment"
 )
 
-// Context is what a node must know to connect a volume.
-type Context struct {
-	// NQN of the subsystem and NGUID of the namespace (32 lower-case hexadecimal digits): together
-	// they identify the volume.
-	NQN, NGUID string
-	// Attachment tells the volume's attachments apart: its generation when this node was admitted. A publish that is
-	// repeated may give another.
-	Attachment int64
-	// SizeBytes of the namespace at the time it was published; it may have grown since.
-	SizeBytes int64
-	// Blank says that the volume had never been written when this node was admitted.
-	Blank bool
-	// AllowFormat says that an administrator gave up what the volume holds.
-	AllowFormat bool
-	// Portals to connect to, at least one; with several, the kernel's multipath uses them all.
-	Portals []v1alpha1.Portal
-	// Connection settings of the volume; which transports it uses is in Portals alone.
-	v1alpha1.Connection
-}
+// ErrVersion says that a publish context is of a version that this program does not know.
+var ErrVersion = errors.New("publish context of another version")
 
-// MayFormat tells whether the node may format the volume, once in this attachment.
-func (c Context) MayFormat() bool { return c.Blank || c.AllowFormat }
+// Context names an attachment of a volume to a node. All else (portals, size, settings) the node reads from the
+// volume's object: it may change while the volume is attached, and a publish context cannot.
+type Context struct {
+	// Attachment is the UUID of the attachment: the node connects as v1alpha1.HostNQN(Attachment).
+	Attachment string
+}
 
 // Encode writes c as a publish context.
 func (c Context) Encode() map[string]string {
-	portals := make([]string, len(c.Portals))
-	for i, p := range c.Portals {
-		portals[i] = string(p.Transport) + "://" + net.JoinHostPort(p.Address, strconv.Itoa(int(p.Port)))
-	}
-	return map[string]string{
-		keyNQN:             c.NQN,
-		keyNGUID:           c.NGUID,
-		keyAttachment:      strconv.FormatInt(c.Attachment, 10),
-		keySize:            strconv.FormatInt(c.SizeBytes, 10),
-		keyBlank:           strconv.FormatBool(c.Blank),
-		keyAllowFormat:     strconv.FormatBool(c.AllowFormat),
-		keyPortals:         strings.Join(portals, ","),
-		keyIOQueues:        strconv.Itoa(int(c.IOQueues)),
-		keyQueueDepth:      strconv.Itoa(int(c.QueueDepth)),
-		keyCtrlLossTimeout: strconv.Itoa(int(c.CtrlLossTimeoutSeconds)),
-	}
+	return map[string]string{keyVersion: strconv.Itoa(Version), keyAttachment: c.Attachment}
 }
 
-// Decode reads a publish context. It fails, naming the key, when one is missing or malformed:
-// a node must never guess what it connects to, nor whether it may format.
+// Decode reads a publish context. It fails, naming the key, when the attachment is missing or malformed, and with
+// ErrVersion when the context is of another version.
 func Decode(m map[string]string) (Context, error) {
-	d := decoder{m: m}
-	c := Context{
-		NQN:         d.text(keyNQN),
-		NGUID:       d.text(keyNGUID),
-		Attachment:  d.integer(keyAttachment, 64),
-		SizeBytes:   d.integer(keySize, 64),
-		Blank:       d.boolean(keyBlank),
-		AllowFormat: d.boolean(keyAllowFormat),
-		Portals:     d.portals(keyPortals),
-		Connection: v1alpha1.Connection{
-			IOQueues:               int32(d.integer(keyIOQueues, 32)),
-			QueueDepth:             int32(d.integer(keyQueueDepth, 32)),
-			CtrlLossTimeoutSeconds: int32(d.integer(keyCtrlLossTimeout, 32)),
-		},
+	if version := m[keyVersion]; version != strconv.Itoa(Version) {
+		return Context{}, fmt.Errorf("%w: it has version %q, and this node plugin knows %d: install the same version of weft's controller and node plugin; then delete the pod, so that the volume is attached again", ErrVersion, version, Version)
 	}
-	if err := errors.Join(d.errs...); err != nil {
-		return Context{}, err
+	c := Context{Attachment: m[keyAttachment]}
+	if c.Attachment == "" {
+		return Context{}, fmt.Errorf("publish context: %s is missing", keyAttachment)
+	}
+	if parsed, err := uuid.Parse(c.Attachment); err != nil || parsed.String() != c.Attachment {
+		return Context{}, fmt.Errorf("publish context: %s: %q is not a UUID in lower case with hyphens", keyAttachment, c.Attachment)
 	}
 	return c, nil
-}
-
-type decoder struct {
-	m    map[string]string
-	errs []error
-}
-
-func (d *decoder) text(key string) string {
-	v := d.m[key]
-	if v == "" {
-		d.errs = append(d.errs, fmt.Errorf("publish context: %s is missing", key))
-	}
-	return v
-}
-
-func (d *decoder) integer(key string, bits int) int64 {
-	v := d.text(key)
-	if v == "" {
-		return 0
-	}
-	n, err := strconv.ParseInt(v, 10, bits)
-	if err != nil {
-		d.errs = append(d.errs, fmt.Errorf("publish context: %s: %w", key, err))
-	}
-	return n
-}
-
-func (d *decoder) boolean(key string) bool {
-	v := d.text(key)
-	if v == "" {
-		return false
-	}
-	b, err := strconv.ParseBool(v)
-	if err != nil {
-		d.errs = append(d.errs, fmt.Errorf("publish context: %s: %w", key, err))
-	}
-	return b
-}
-
-func (d *decoder) portals(key string) []v1alpha1.Portal {
-	v := d.text(key)
-	if v == "" {
-		return nil
-	}
-	var portals []v1alpha1.Portal
-	for _, s := range strings.Split(v, ",") {
-		p, err := parsePortal(s)
-		if err != nil {
-			d.errs = append(d.errs, fmt.Errorf("publish context: %s: %w", key, err))
-			continue
-		}
-		portals = append(portals, p)
-	}
-	return portals
-}
-
-func parsePortal(s string) (v1alpha1.Portal, error) {
-	transport, hostPort, ok := strings.Cut(s, "://")
-	if !ok {
-		return v1alpha1.Portal{}, fmt.Errorf("%q is not a portal such as TCP://10.0.0.1:4420", s)
-	}
-	host, port, err := net.SplitHostPort(hostPort)
-	if err != nil {
-		return v1alpha1.Portal{}, fmt.Errorf("portal %q: %w", s, err)
-	}
-	if net.ParseIP(host) == nil {
-		return v1alpha1.Portal{}, fmt.Errorf("portal %q: %q is not an IP address", s, host)
-	}
-	n, err := strconv.ParseUint(port, 10, 16)
-	if err != nil {
-		return v1alpha1.Portal{}, fmt.Errorf("portal %q: %w", s, err)
-	}
-	t := v1alpha1.TransportType(transport)
-	if t != v1alpha1.TransportTCP && t != v1alpha1.TransportRDMA {
-		return v1alpha1.Portal{}, fmt.Errorf("portal %q: transport must be TCP or RDMA", s)
-	}
-	return v1alpha1.Portal{Transport: t, Address: host, Port: int32(n)}, nil
 }

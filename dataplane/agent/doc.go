@@ -8,6 +8,7 @@
 //	start   the target with the plan's settings, if it waits for them
 //	gather  the objects of this node and one engine.State: what is observed
 //	decide  which operations follow from it, and which status each object has; package decide is pure
+//	record  what is going to be acted on, durably
 //	act     the Operations, in bulk, in an order that is safe to be killed in
 //
 // and again, until a round finds nothing left to do; then statuses are written
@@ -31,5 +32,11 @@
 //     wrong cluster) while pods still do their I/O. It is counted and reported.
 //   - A target is never restarted, nor a portal in use closed, for the sake of a setting: what differs is
 //     said in a condition, and whoever owns the target chooses the moment.
+//   - Nobody acts on the past. What was acted on for each volume and snapshot (UID, resourceVersion and generation of
+//     the object, its export, the attachments that were dismissed) is recorded before anything is done. An object that
+//     cannot have come after that, or data without a record, is served on as it is until a person declares the restore;
+//     see decide.Record. The records are in a file under the state folder of the node, not in the pools: that
+//     survives a reboot, and SPDK has no place in a pool that can be written while it serves. A drive that came from
+//     another node has no record there, which is such a case.
 //   - The process keeps nothing that its successor would miss.
 package agent

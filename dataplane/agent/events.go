@@ -36,17 +36,19 @@ func (r *Reconciler) changedConditions(obj runtime.Object, before, after []metav
 			continue
 		}
 		healthy := metav1.ConditionTrue
-		if t == v1alpha1.ConditionDegraded || t == v1alpha1.ConditionRestartNeeded {
+		if t == v1alpha1.ConditionDegraded || t == v1alpha1.ConditionRestartNeeded || t == v1alpha1.ConditionRestoreSuspected {
 			healthy = metav1.ConditionFalse
 		}
 		switch {
-		case is.Status == metav1.ConditionUnknown && (t == v1alpha1.ConditionRestartNeeded || t == v1alpha1.ConditionQoSApplied || t == v1alpha1.ConditionBuffersSufficient):
+		case is.Status == metav1.ConditionUnknown && (t == v1alpha1.ConditionRestartNeeded || t == v1alpha1.ConditionRestoreSuspected || t == v1alpha1.ConditionQoSApplied || t == v1alpha1.ConditionBuffersSufficient ||
+			t == v1alpha1.ConditionWritesDurable && is.Reason != v1alpha1.ReasonWriteCacheUnknown):
 			// Ready says why.
 		case is.Reason == v1alpha1.ReasonPending || is.Reason == v1alpha1.ReasonDeleting:
 		case is.Status != healthy:
 			r.warn(obj, is.Reason, fmt.Sprintf("%s is %s: %s", t, is.Status, is.Message))
 		case t == v1alpha1.ConditionReady && was != nil && was.Reason != v1alpha1.ReasonPending,
-			t == v1alpha1.ConditionBuffersSufficient && was != nil && was.Reason == v1alpha1.ReasonBuffersExhausted:
+			t == v1alpha1.ConditionBuffersSufficient && was != nil && was.Reason == v1alpha1.ReasonBuffersExhausted,
+			t == v1alpha1.ConditionWritesDurable && was != nil && was.Reason == v1alpha1.ReasonVolatileWriteCache:
 			r.recorder.Eventf(obj, nil, corev1.EventTypeNormal, is.Reason, actionReconcile, "%s is %s", t, is.Status)
 		}
 	}

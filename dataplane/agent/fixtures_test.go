@@ -83,7 +83,7 @@ func testSnapshot(n int, volume string, change ...func(*v1alpha1.NvmfSnapshot)) 
 func withHosts(nqns ...string) func(*v1alpha1.NvmfVolume) {
 	return func(v *v1alpha1.NvmfVolume) {
 		for _, nqn := range nqns {
-			v.Spec.Hosts = append(v.Spec.Hosts, v1alpha1.VolumeHost{NQN: nqn})
+			v.Spec.Hosts = append(v.Spec.Hosts, v1alpha1.VolumeHost{NQN: nqn, Node: "host", NodeUID: "1"})
 		}
 	}
 }

@@ -7,6 +7,7 @@ package agent
 import (
 	"context"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -34,11 +35,16 @@ type lab struct {
 	admin  client.Client
 	node   string
 	target *enginetest.Engine
+	// records outlive agents, as their folder on the node does.
+	records  *Records
+	stateDir string
 
 	mu        sync.Mutex
 	events    []string
 	writes    int
 	inventory *v1alpha1.Inventory
+	// past is what the API server shows of NvmfVolumes instead of what is, when it is set.
+	past []v1alpha1.NvmfVolume
 	// beforeWrite is called before each write to the API server, when it is set.
 	beforeWrite func(ctx context.Context) error
 }
@@ -48,16 +54,35 @@ const drivePathA, drivePathB = "/dev/nvme0n1", "/dev/nvme1n1"
 // newLab with an NvmfNode that is claimed, as newly found.
 func newLab(t *testing.T) *lab {
 	t.Helper()
-	s := apiServer(t)
+	return newLabOn(t, apiServer(t))
+}
+
+func newLabOn(t *testing.T, s *server) *lab {
+	t.Helper()
 	l := &lab{
-		WithT: NewWithT(t), t: t, server: s, admin: s.admin, inventory: testInventory(),
+		WithT: NewWithT(t), t: t, server: s, admin: s.admin, inventory: testInventory(), stateDir: t.TempDir(),
 		node: strings.ToLower(strings.NewReplacer("/", "-", "_", "-").Replace(t.Name())),
 		target: enginetest.New(
 			enginetest.Device{Path: drivePathA, SizeBytes: 100 * gib}, enginetest.Device{Path: drivePathB, SizeBytes: 50 * gib}),
 	}
+	l.openRecords()
+	t.Cleanup(l.closeRecords)
 	l.reconcile(l.agent())
 	l.claim()
 	return l
+}
+
+// openRecords, which one process at a time may.
+func (l *lab) openRecords() {
+	l.t.Helper()
+	var err error
+	l.records, err = OpenRecords(filepath.Join(l.stateDir, "agent"))
+	l.Expect(err).NotTo(HaveOccurred())
+}
+
+func (l *lab) closeRecords() {
+	l.t.Helper()
+	l.Expect(l.records.Close()).To(Succeed())
 }
 
 // claim the node, as the operator does.
@@ -84,6 +109,10 @@ func (l *lab) agent() *Reconciler {
 	counting := interceptor.NewClient(plain, interceptor.Funcs{
 		// The API server is shared by all tests: an agent's cache holds its own node's objects only.
 		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
+			if volumes, ok := list.(*v1alpha1.NvmfVolumeList); ok && l.past != nil {
+				volumes.Items = l.past
+				return nil
+			}
 			return c.List(ctx, list, append(opts, client.MatchingFields{"spec.node": l.node})...)
 		},
 		Patch: func(ctx context.Context, c client.WithWatch, obj client.Object, patch client.Patch, opts ...client.PatchOption) error {
@@ -102,7 +131,7 @@ func (l *lab) agent() *Reconciler {
 	metrics, err := NewMetrics(prometheus.NewRegistry())
 	l.Expect(err).NotTo(HaveOccurred())
 	return NewReconciler(Config{
-		NodeName: l.node, Client: counting, Recorder: l, Inventory: l, Targets: NewTargetWatch(clock.RealClock{}), Metrics: metrics, Clock: clock.RealClock{},
+		NodeName: l.node, Client: counting, Recorder: l, Inventory: l, Records: l.records, Targets: NewTargetWatch(clock.RealClock{}), Metrics: metrics, Clock: clock.RealClock{},
 		Engines: func(v1alpha1.Engine) (engine.Engine, error) { return l.target, nil },
 		Resync:  defaultResync,
 	})
@@ -139,6 +168,7 @@ func (l *lab) create(n int, changes ...func(*v1alpha1.NvmfVolume)) {
 	l.t.Helper()
 	v := testVolume(n, changes...)
 	v.Name, v.Spec.Node, v.Generation = l.name(n), l.node, 0
+	v.Spec.SubsystemNQN = v.CurrentSubsystem()
 	v.Finalizers = []string{v1alpha1.VolumeFinalizer}
 	l.Expect(l.admin.Create(l.t.Context(), v)).To(Succeed())
 }
@@ -170,8 +200,10 @@ func (l *lab) change(n int, change func(*v1alpha1.NvmfVolume)) {
 	})).To(Succeed())
 }
 
+// delete a volume with its data, as the CSI controller does.
 func (l *lab) delete(n int) {
 	l.t.Helper()
+	l.change(n, (*v1alpha1.NvmfVolume).Mark)
 	l.Expect(l.admin.Delete(l.t.Context(), l.volume(n))).To(Succeed())
 }
 

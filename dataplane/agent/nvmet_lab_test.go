@@ -13,6 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -121,21 +122,28 @@ func TestWithTheKernelsTarget(t *testing.T) {
 
 	scheme := runtime.NewScheme()
 	g.Expect(v1alpha1.AddToScheme(scheme)).To(Succeed())
-	small := func(v *v1alpha1.NvmfVolume) { ofSize("64Mi")(v); v.Finalizers = []string{v1alpha1.VolumeFinalizer} }
+	small := func(v *v1alpha1.NvmfVolume) {
+		ofSize("64Mi")(v)
+		v.Finalizers, v.UID = []string{v1alpha1.VolumeFinalizer}, types.UID(v.Spec.UUID)
+	}
 	c := fake.NewClientBuilder().WithScheme(scheme).WithInterceptorFuncs(interceptor.Funcs{SubResourceApply: applyAndRead}).
 		WithStatusSubresource(&v1alpha1.NvmfNode{}, &v1alpha1.NvmfVolume{}, &v1alpha1.NvmfSnapshot{}).
 		WithObjects(node, testVolume(1, small, withHosts(hostA)), testVolume(2, small), testVolume(4, small, fromSnapshot("s3")),
-			testSnapshot(3, "v1", func(s *v1alpha1.NvmfSnapshot) { s.Finalizers = []string{v1alpha1.VolumeFinalizer} })).
+			testSnapshot(3, "v1", func(s *v1alpha1.NvmfSnapshot) {
+				s.Finalizers, s.UID = []string{v1alpha1.VolumeFinalizer}, types.UID(s.Spec.UUID)
+			})).
 		Build()
 	target := &changes{Engine: nvmet.New(nvmet.Options{StateDir: "/var/tmp/weft-agent-test"})}
 	inventoried := &InventoryWatch{}
 	inventoried.current.Store(found)
+	records, err := OpenRecords(t.TempDir())
+	g.Expect(err).NotTo(HaveOccurred())
 	run := func() {
 		t.Helper()
 		metrics, err := NewMetrics(prometheus.NewRegistry())
 		g.Expect(err).NotTo(HaveOccurred())
 		r := NewReconciler(Config{
-			NodeName: nodeName, Client: c, Recorder: &events.FakeRecorder{}, Inventory: inventoried, Metrics: metrics,
+			NodeName: nodeName, Client: c, Recorder: &events.FakeRecorder{}, Inventory: inventoried, Records: records, Metrics: metrics,
 			Targets: NewTargetWatch(clock.RealClock{}), Clock: clock.RealClock{}, Resync: defaultResync,
 			Engines: func(v1alpha1.Engine) (engine.Engine, error) { return target, nil },
 		})
@@ -151,7 +159,7 @@ func TestWithTheKernelsTarget(t *testing.T) {
 
 	run()
 	g.Expect(c.Get(ctx, client.ObjectKey{Name: nodeName}, node)).To(Succeed())
-	g.Expect(said(node.Status.Conditions)).To(Equal(map[string]string{"Ready": "True/AsExpected", "PoolReady": "True/AsExpected", "PortalsReady": "True/AsExpected", "RestartNeeded": "False/AsExpected", "BuffersSufficient": "True/NotNeeded"}), "%+v", node.Status.Conditions)
+	g.Expect(said(node.Status.Conditions)).To(Equal(map[string]string{"Ready": "True/AsExpected", "PoolReady": "True/AsExpected", "PortalsReady": "True/AsExpected", "RestartNeeded": "False/AsExpected", "RestoreSuspected": "False/AsExpected", "BuffersSufficient": "True/NotNeeded", "WritesDurable": "True/AsExpected"}), "%+v", node.Status.Conditions)
 	for _, n := range []int{1, 2, 4} {
 		g.Expect(said(volume(n).Status.Conditions)).To(HaveKeyWithValue("Ready", "True/AsExpected"), "%+v", volume(n).Status)
 	}
@@ -169,22 +177,29 @@ func TestWithTheKernelsTarget(t *testing.T) {
 	run()
 	g.Expect(volume(1).Status.Size.Value()).To(Equal(int64(128 << 20)))
 	g.Expect(volume(1).Status.Hosts).To(HaveLen(2))
+	state, err := target.Gather(ctx)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(state.Volumes).To(ContainElement(And(HaveField("ID", id(1)), HaveField("SizeBytes", v1alpha1.WithHeader(128<<20)))))
 	target.made = nil
 	run()
 	g.Expect(target.made).To(BeEmpty())
 
 	for _, n := range []int{1, 2, 4} {
 		v := volume(n)
-		v.Spec.Hosts = nil
+		v.Spec.Hosts, v.Spec.DeletionMark = nil, string(v.UID)
 		g.Expect(c.Update(ctx, v)).To(Succeed())
 		g.Expect(c.Delete(ctx, v)).To(Succeed())
 	}
-	g.Expect(c.Delete(ctx, testSnapshot(3, "v1"))).To(Succeed())
+	snapshot := &v1alpha1.NvmfSnapshot{}
+	g.Expect(c.Get(ctx, client.ObjectKey{Name: "s3"}, snapshot)).To(Succeed())
+	snapshot.Spec.DeletionMark = string(snapshot.UID)
+	g.Expect(c.Update(ctx, snapshot)).To(Succeed())
+	g.Expect(c.Delete(ctx, snapshot)).To(Succeed())
 	run()
 	left := &v1alpha1.NvmfVolumeList{}
 	g.Expect(c.List(ctx, left)).To(Succeed())
 	g.Expect(left.Items).To(BeEmpty())
-	state, err := target.Gather(ctx)
+	state, err = target.Gather(ctx)
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(state.Volumes).To(BeEmpty())
 	g.Expect(state.Snapshots).To(BeEmpty())

@@ -54,9 +54,11 @@ type Config struct {
 	Recorder  events.EventRecorder
 	Engines   Engines
 	Inventory Inventory
-	Targets   *TargetWatch
-	Metrics   *Metrics
-	Clock     clock.PassiveClock
+	// Records of what was acted on, which outlive the agent.
+	Records *Records
+	Targets *TargetWatch
+	Metrics *Metrics
+	Clock   clock.PassiveClock
 	// HostRoot is where the node's /proc and /sys are. Empty: /.
 	HostRoot string
 	// Settle is how long after the agent's start portals wait for volumes whose pool is missing, or whose export
@@ -161,7 +163,7 @@ func (r *Reconciler) gatherObjects(ctx context.Context) (*decide.Observed, error
 	if err := r.client.List(ctx, &snapshots); err != nil {
 		return nil, fmt.Errorf("list NvmfSnapshots: %w", err)
 	}
-	s := &decide.Observed{Now: r.Clock.Now(), Node: newest(&r.own, node), Inventory: r.Inventory.Current(), Attempts: decide.Attempts{}}
+	s := &decide.Observed{Now: r.Clock.Now(), Node: newest(&r.own, node), Inventory: r.Inventory.Current(), Records: r.Records.Current(), Attempts: decide.Attempts{}}
 	exists := map[types.UID]bool{node.UID: true}
 	for i := range volumes.Items {
 		if v := &volumes.Items[i]; v.Spec.Node == r.NodeName {
@@ -231,12 +233,26 @@ func (r *Reconciler) decideAndAct(ctx context.Context, e engine.Engine, s *decid
 				continue
 			}
 		}
-		d := decide.Decide(*s)
+		d := r.decide(s)
 		if d.Operations.Empty() || round > maxRounds || ctx.Err() != nil {
 			return d
 		}
 		r.timed("act", func() { r.act(ctx, e, s, d) })
 	}
+}
+
+// decide, and have on record what is going to be acted on. What cannot be recorded is not acted on.
+func (r *Reconciler) decide(s *decide.Observed) decide.Decision {
+	d := decide.Decide(*s)
+	if d.Records == nil {
+		return d
+	}
+	if err := r.Records.Write(*d.Records); err != nil {
+		s.Target.Err, s.Target.Reason = err, v1alpha1.ReasonRecordsFailed
+		return decide.Decide(*s)
+	}
+	s.Records = r.Records.Current()
+	return d
 }
 
 // lookAt an engine, after it was brought into service. What it is and how it was started does not change during a
@@ -395,7 +411,7 @@ func (r *Reconciler) next(s *decide.Observed, d decide.Decision) reconcile.Resul
 	if !d.Operations.Empty() {
 		return reconcile.Result{RequeueAfter: time.Millisecond}
 	}
-	if s.Attempts.Failed() == 0 && s.Target.Err == nil && len(d.PortalsHeld) == 0 {
+	if s.Attempts.Failed() == 0 && s.Target.Err == nil && len(d.PortalsHeld) == 0 && !d.Unrecorded {
 		r.failures = 0
 		return reconcile.Result{RequeueAfter: r.Resync}
 	}

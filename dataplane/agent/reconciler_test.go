@@ -13,7 +13,6 @@ import (
 
 	. "github.com/onsi/gomega"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/resource"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
@@ -36,7 +35,7 @@ func TestVolumeFromCreationToDeletion(t *testing.T) {
 	l.create(1)
 	l.reconcile(r)
 	l.Expect(l.says(1)).To(Equal(map[string]string{"Created": "True/AsExpected", "Exported": "True/AsExpected", "Degraded": "False/AsExpected", "QoSApplied": "True/NotNeeded", "Ready": "True/AsExpected"}))
-	l.Expect(said(l.nvmfNode().Status.Conditions)).To(Equal(map[string]string{"Ready": "True/AsExpected", "PoolReady": "True/AsExpected", "PortalsReady": "True/AsExpected", "RestartNeeded": "False/AsExpected", "BuffersSufficient": "True/NotNeeded"}))
+	l.Expect(said(l.nvmfNode().Status.Conditions)).To(Equal(map[string]string{"Ready": "True/AsExpected", "PoolReady": "True/AsExpected", "PortalsReady": "True/AsExpected", "RestartNeeded": "False/AsExpected", "RestoreSuspected": "False/AsExpected", "BuffersSufficient": "True/NotNeeded", "WritesDurable": "True/AsExpected"}))
 	status := l.volume(1).Status
 	l.Expect(status.Device).To(Equal("a"), "the pool with the most room")
 	l.Expect(status.Portals).To(Equal([]v1alpha1.Portal{tcp}))
@@ -92,6 +91,8 @@ func TestChainOfSources(t *testing.T) {
 	l.reconcile(r)
 	l.Expect(l.volume(3).Status.Hosts).To(Equal([]v1alpha1.AdmittedHost{{NQN: hostA, Blank: true}}), "nothing was written to what it came from")
 
+	snap.Mark()
+	l.Expect(l.admin.Update(t.Context(), &snap)).To(Succeed())
 	l.Expect(l.admin.Delete(t.Context(), &snap)).To(Succeed())
 	l.reconcile(r)
 	l.Expect(l.state().Snapshots).To(BeEmpty())
@@ -205,6 +206,28 @@ func TestNotMadeTwiceWhenItsDriveDies(t *testing.T) {
 	l.Expect(l.says(1)).To(HaveKeyWithValue("Ready", "True/AsExpected"))
 }
 
+// A host that is dismissed is shut out, whether its volume can be read or not; the others stay.
+func TestShutOutOfWhatCannotBeRead(t *testing.T) {
+	l := newLab(t)
+	l.create(1, func(v *v1alpha1.NvmfVolume) {
+		withHosts(hostA, hostB)(v)
+		for i := range v.Spec.Hosts {
+			v.Spec.Hosts[i].Access = v1alpha1.AccessSharedWrite
+		}
+	})
+	l.reconcile(l.agent())
+	leaves, err := l.target.Connect(t.Context(), tcp, l.volume(1).Status.NQN, hostA)
+	l.Expect(err).NotTo(HaveOccurred())
+	l.target.BreakDevice(drivePathA, errors.New("input/output error"))
+	l.change(1, func(v *v1alpha1.NvmfVolume) {
+		v.Spec.Hosts = slices.DeleteFunc(v.Spec.Hosts, func(h v1alpha1.VolumeHost) bool { return h.NQN == hostA })
+	})
+	l.reconcile(l.agent())
+	l.Expect(leaves.Disconnected()).To(BeTrue())
+	l.Expect(l.volume(1).Status.Hosts).To(ConsistOf(HaveField("NQN", hostB)))
+	l.Expect(l.says(1)).To(HaveKeyWithValue("Degraded", "True/PoolFailed"))
+}
+
 func TestRestartedAgentChangesNothing(t *testing.T) {
 	l := newLab(t)
 	for n := 1; n <= 5; n++ {
@@ -219,9 +242,13 @@ func TestRestartedAgentChangesNothing(t *testing.T) {
 	l.target.ForgetCalls()
 	l.writes = 0
 	events := len(l.events)
+	r := l.anotherProcess()
+	recorded := l.lastRecorded()
+	l.reconcile(r)
 	for range 3 {
 		l.reconcile(l.agent())
 	}
+	l.Expect(l.lastRecorded()).To(Equal(recorded))
 	l.Expect(l.changes()).To(BeEmpty())
 	l.Expect(l.writes).To(BeZero())
 	l.Expect(l.events).To(HaveLen(events))
@@ -271,7 +298,7 @@ func TestRefillWithOneVolumeThatCannotBe(t *testing.T) {
 	l.create(2, withHosts(hostA))
 	l.reconcile(l.agent())
 	l.target.Restart()
-	l.target.FailItem(enginetest.Export, v1alpha1.NQNPrefix+l.name(1), engine.ErrBusy)
+	l.target.FailItem(enginetest.Export, l.volume(1).CurrentSubsystem(), engine.ErrBusy)
 
 	settling := l.agent()
 	settling.Settle = defaultSettle
@@ -286,7 +313,7 @@ func TestRefillWithOneVolumeThatCannotBe(t *testing.T) {
 	l.Expect(l.says(2)).To(HaveKeyWithValue("Ready", "True/AsExpected"))
 	l.Expect(l.volume(1).Status.Hosts).To(BeEmpty())
 
-	l.target.FailItem(enginetest.Export, v1alpha1.NQNPrefix+l.name(1), nil)
+	l.target.FailItem(enginetest.Export, l.volume(1).CurrentSubsystem(), nil)
 	l.reconcile(l.agent())
 	l.Expect(l.says(1)).To(HaveKeyWithValue("Ready", "True/AsExpected"))
 	l.Expect(l.events).To(ContainElements(HavePrefix("Warning ExportFailed "), HavePrefix("Normal AsExpected Ready is True")))
@@ -297,7 +324,7 @@ func TestVolumeLost(t *testing.T) {
 	l.create(1)
 	r := l.agent()
 	l.reconcile(r)
-	l.Expect(l.target.Unexport(t.Context(), []string{v1alpha1.NQNPrefix + l.name(1)})).To(HaveExactElements(BeNil()))
+	l.Expect(l.target.Unexport(t.Context(), []string{l.volume(1).CurrentSubsystem()})).To(HaveExactElements(BeNil()))
 	l.target.Lose(id(1))
 	l.reconcile(r)
 	l.Expect(l.says(1)).To(Equal(map[string]string{"Created": "True/AsExpected", "Exported": "False/VolumeLost", "Degraded": "True/VolumeLost", "QoSApplied": "Unknown/VolumeLost", "Ready": "False/VolumeLost"}))
@@ -331,7 +358,7 @@ func TestEngineSilent(t *testing.T) {
 	l.reconcile(r)
 	l.Expect(r.Ready()).To(MatchError(engine.ErrUnavailable))
 	node := l.nvmfNode()
-	l.Expect(said(node.Status.Conditions)).To(Equal(map[string]string{"Ready": "False/EngineNotAnswering", "PoolReady": "Unknown/EngineNotAnswering", "PortalsReady": "Unknown/EngineNotAnswering", "RestartNeeded": "Unknown/EngineNotAnswering", "BuffersSufficient": "Unknown/EngineNotAnswering"}))
+	l.Expect(said(node.Status.Conditions)).To(Equal(map[string]string{"Ready": "False/EngineNotAnswering", "PoolReady": "Unknown/EngineNotAnswering", "PortalsReady": "Unknown/EngineNotAnswering", "RestartNeeded": "Unknown/EngineNotAnswering", "RestoreSuspected": "Unknown/EngineNotAnswering", "BuffersSufficient": "Unknown/EngineNotAnswering", "WritesDurable": "Unknown/EngineNotAnswering"}))
 	l.Expect(node.Status.Pools).To(HaveLen(2), "what was last seen stays")
 	l.Expect(l.volume(1).Status).To(Equal(before.Status))
 	l.Expect(l.volume(1).Finalizers).NotTo(BeEmpty())
@@ -345,7 +372,7 @@ func TestOrphansAreReportedOnceAndLeftAlone(t *testing.T) {
 	orphan := engine.VolumeSpec{ID: id(99), Pool: "a", SizeBytes: gib}
 	l.Expect(l.target.CreateVolumes(t.Context(), []engine.VolumeSpec{orphan})).To(HaveExactElements(BeNil()))
 	export := engine.Export{
-		NQN: v1alpha1.SubsystemNQN("v99"), Serial: id(99).NGUID()[:20], Model: "weft", MaxIOQueues: 8,
+		NQN: v1alpha1.SubsystemNQN("v99", uuid(99)), Serial: id(99).NGUID()[:20], Model: "weft", MaxIOQueues: 8,
 		Namespaces: []engine.Namespace{{NSID: 1, Volume: id(99)}}, Hosts: []string{hostA},
 	}
 	l.Expect(l.target.Export(t.Context(), []engine.Export{export})).To(HaveExactElements(BeNil()))
@@ -395,5 +422,5 @@ func TestManyVolumesAreFewCalls(t *testing.T) {
 	l.Expect(len(l.target.Calls())).To(BeNumerically("<", 20))
 	l.Expect(l.state().Exports).To(HaveLen(count))
 	capacity := l.nvmfNode().Status.Capacity
-	l.Expect(capacity.Allocated.Cmp(resource.MustParse("300Gi"))).To(BeZero())
+	l.Expect(capacity.Allocated.Value()).To(Equal(int64(count * (gib + v1alpha1.HeaderBytes))))
 }

@@ -112,20 +112,32 @@ func serving(tb testing.TB, e engine.Engine, plan *v1alpha1.Plan, volumes int) (
 	target := &timedEngine{Engine: e, took: map[enginetest.Method]time.Duration{}}
 	c := &inMemory{node: testNode()}
 	c.node.Spec.Plan = plan
+	records, err := OpenRecords(tb.TempDir())
+	if err != nil {
+		tb.Fatal(err)
+	}
+	tb.Cleanup(func() {
+		if err := records.Close(); err != nil {
+			tb.Error(err)
+		}
+	})
 	snapshot := decide.Observed{Now: now, Refresh: true, Node: c.node, Inventory: testInventory()}
 	for n := range volumes {
 		v := testVolume(n+1, ofSize("64Mi"), withHosts(hostA))
-		v.UID = types.UID(uuid(n + 1))
+		v.UID, v.ResourceVersion = types.UID(uuid(n+1)), "1"
 		c.volumes = append(c.volumes, v)
 	}
 	for settled := false; !settled; {
-		snapshot.Volumes, snapshot.Attempts = c.volumes, decide.Attempts{}
+		snapshot.Volumes, snapshot.Attempts, snapshot.Records = c.volumes, decide.Attempts{}, records.Current()
 		snapshot.Target = lookAt(ctx, target, *plan, snapshot.Target)
 		if snapshot.Target.Err != nil {
 			tb.Fatal(snapshot.Target.Err)
 		}
 		d := decide.Decide(snapshot)
 		settled = d.Operations.Empty()
+		if err := records.Write(*d.Records); err != nil {
+			tb.Fatal(err)
+		}
 		for _, errs := range [][]error{
 			target.OpenPools(ctx, d.Operations.OpenPools), target.CreateVolumes(ctx, d.Operations.CreateVolumes),
 			target.Export(ctx, d.Operations.Export), target.OpenPortals(ctx, d.Operations.OpenPortals),
@@ -144,7 +156,7 @@ func serving(tb testing.TB, e engine.Engine, plan *v1alpha1.Plan, volumes int) (
 		tb.Fatal(err)
 	}
 	return NewReconciler(Config{
-		NodeName: nodeName, Client: c, Recorder: events.NewFakeRecorder(100), Inventory: fixedInventory{}, Targets: NewTargetWatch(clock.RealClock{}),
+		NodeName: nodeName, Client: c, Recorder: events.NewFakeRecorder(100), Inventory: fixedInventory{}, Records: records, Targets: NewTargetWatch(clock.RealClock{}),
 		Metrics: metrics, Clock: clock.RealClock{}, Resync: defaultResync,
 		Engines: func(v1alpha1.Engine) (engine.Engine, error) { return target, nil },
 	}), target

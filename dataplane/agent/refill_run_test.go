@@ -37,7 +37,7 @@ func (l *lab) run(engines Engines, change ...func(*Options)) *running {
 	l.t.Helper()
 	r := &running{lab: l, address: freeAddress(l.t)}
 	options := Options{
-		NodeName: l.node, Namespace: testNamespace, HealthAddress: r.address, DeviceFolder: l.t.TempDir(),
+		StateDir: l.stateDir, NodeName: l.node, Namespace: testNamespace, HealthAddress: r.address, DeviceFolder: l.t.TempDir(),
 		Inventory: &discovered{found: l.inventory}, Engines: engines, Tuning: tuningtest.New(), Resync: time.Hour,
 	}
 	for _, c := range change {
@@ -45,10 +45,12 @@ func (l *lab) run(engines Engines, change ...func(*Options)) *running {
 	}
 	ctx, cancel := context.WithCancel(l.t.Context())
 	ended := make(chan error, 1)
+	l.closeRecords()
 	go func() { ended <- Run(ctx, l.server.agentConfig, options) }()
 	r.stop = sync.OnceFunc(func() {
 		cancel()
 		l.Eventually(ended, patience).Should(Receive(BeNil()))
+		l.openRecords()
 	})
 	l.t.Cleanup(r.stop)
 	return r

@@ -135,7 +135,7 @@ func TestRun(t *testing.T) {
 
 func TestOptions(t *testing.T) {
 	whole := Options{
-		NodeName: "n", Namespace: "ns", HealthAddress: "127.0.0.1:0", Inventory: &discovered{}, Tuning: tuningtest.New(),
+		StateDir: "/var/lib/weft", NodeName: "n", Namespace: "ns", HealthAddress: "127.0.0.1:0", Inventory: &discovered{}, Tuning: tuningtest.New(),
 		Engines: func(v1alpha1.Engine) (engine.Engine, error) { return nil, nil },
 	}
 	for _, c := range []struct {
@@ -143,6 +143,7 @@ func TestOptions(t *testing.T) {
 		without func(*Options)
 		says    string
 	}{
+		{"state folder", func(o *Options) { o.StateDir = "weft" }, "--state-dir is \"weft\"; give an absolute path"},
 		{"node", func(o *Options) { o.NodeName = "" }, "give --node-name, or set NODE_NAME"},
 		{"namespace", func(o *Options) { o.Namespace = "" }, "give --namespace, or set POD_NAMESPACE"},
 		{"health address", func(o *Options) { o.HealthAddress = "" }, "give --health-probe-bind-address"},

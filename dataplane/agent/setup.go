@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
+	"path/filepath"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
@@ -57,6 +58,8 @@ type Options struct {
 	NodeName string
 	// Namespace of the agent's Lease. Required.
 	Namespace string
+	// StateDir is the folder where the agent keeps what its successors must know. Required.
+	StateDir string
 	// HealthAddress serves /healthz and /readyz, and /metrics unless MetricsAddress is set. Required.
 	HealthAddress string
 	// MetricsAddress serves metrics over TLS, to whom the API server allows it. Default: none.
@@ -75,6 +78,8 @@ type Options struct {
 // Validate says which option is missing.
 func (o *Options) Validate() error {
 	switch {
+	case !filepath.IsAbs(o.StateDir):
+		return fmt.Errorf("--state-dir is %q; give an absolute path, such as /var/lib/weft", o.StateDir)
 	case o.NodeName == "":
 		return errors.New("the node's name is missing; give --node-name, or set NODE_NAME")
 	case o.Namespace == "":
@@ -118,10 +123,14 @@ func Run(ctx context.Context, config *rest.Config, o Options) error {
 		return err
 	}
 	defer agentMetrics.Unregister(metrics.Registry)
-	if err := setUp(m, agentMetrics, o); err != nil {
+	records, err := OpenRecords(filepath.Join(o.StateDir, "agent"))
+	if err != nil {
 		return err
 	}
-	return m.Start(ctx)
+	if err := setUp(m, records, agentMetrics, o); err != nil {
+		return errors.Join(err, records.Close())
+	}
+	return errors.Join(m.Start(ctx), records.Close())
 }
 
 func newManager(config *rest.Config, o Options) (manager.Manager, error) {
@@ -180,7 +189,7 @@ func newConsistentInformer(lw toolscache.ListerWatcher, obj runtime.Object, resy
 }
 
 // setUp the reconciler, the inventory, the watch over the target, the lease and the health server.
-func setUp(m manager.Manager, agentMetrics *Metrics, o Options) error {
+func setUp(m manager.Manager, records *Records, agentMetrics *Metrics, o Options) error {
 	clients, err := kubernetes.NewForConfigAndClient(m.GetConfig(), m.GetHTTPClient())
 	if err != nil {
 		return fmt.Errorf("build the client: %w", err)
@@ -189,7 +198,7 @@ func setUp(m manager.Manager, agentMetrics *Metrics, o Options) error {
 	targets := NewTargetWatch(clock.RealClock{})
 	r := NewReconciler(Config{
 		NodeName: o.NodeName, Client: m.GetClient(), Recorder: m.GetEventRecorder("weft-agent"),
-		Engines: o.Engines, Inventory: inventory, Targets: targets, Metrics: agentMetrics, Clock: clock.RealClock{},
+		Engines: o.Engines, Inventory: inventory, Records: records, Targets: targets, Metrics: agentMetrics, Clock: clock.RealClock{},
 		Settle: o.Settle, Resync: o.Resync,
 	})
 	if err := watch(m, r, inventory.changed, targets.changed); err != nil {

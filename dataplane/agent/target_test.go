@@ -51,32 +51,32 @@ func TestStart(t *testing.T) {
 	}{
 		{
 			"as planned", nil,
-			map[string]string{"Ready": "True/AsExpected", "PoolReady": "True/AsExpected", "PortalsReady": "True/AsExpected", "RestartNeeded": "False/AsExpected", "BuffersSufficient": "True/NotNeeded"},
+			map[string]string{"Ready": "True/AsExpected", "PoolReady": "True/AsExpected", "PortalsReady": "True/AsExpected", "RestartNeeded": "False/AsExpected", "RestoreSuspected": "False/AsExpected", "BuffersSufficient": "True/NotNeeded", "WritesDurable": "True/AsExpected"},
 			acting, true, true,
 		},
 		{
 			"serving otherwise than planned", fmt.Errorf("start: %w", &engine.RestartNeededError{Differences: []string{"core mask is 0x3 and should be 0xf"}}),
-			map[string]string{"Ready": "True/AsExpected", "PoolReady": "True/AsExpected", "PortalsReady": "True/AsExpected", "RestartNeeded": "True/SettingsDiffer", "BuffersSufficient": "True/NotNeeded"},
+			map[string]string{"Ready": "True/AsExpected", "PoolReady": "True/AsExpected", "PortalsReady": "True/AsExpected", "RestartNeeded": "True/SettingsDiffer", "RestoreSuspected": "False/AsExpected", "BuffersSufficient": "True/NotNeeded", "WritesDurable": "True/AsExpected"},
 			acting, true, true,
 		},
 		{
 			"unable to keep the plan", fmt.Errorf("transport RDMA: %w", engine.ErrUnsupported),
-			map[string]string{"Ready": "False/PlanUnsupported", "PoolReady": "Unknown/PlanUnsupported", "PortalsReady": "Unknown/PlanUnsupported", "RestartNeeded": "Unknown/PlanUnsupported", "BuffersSufficient": "Unknown/PlanUnsupported"},
+			map[string]string{"Ready": "False/PlanUnsupported", "PoolReady": "Unknown/PlanUnsupported", "PortalsReady": "Unknown/PlanUnsupported", "RestartNeeded": "Unknown/PlanUnsupported", "RestoreSuspected": "Unknown/PlanUnsupported", "BuffersSufficient": "Unknown/PlanUnsupported", "WritesDurable": "Unknown/PlanUnsupported"},
 			nil, true, true,
 		},
 		{
 			"not there", engine.ErrUnavailable,
-			map[string]string{"Ready": "False/EngineNotAnswering", "PoolReady": "Unknown/EngineNotAnswering", "PortalsReady": "Unknown/EngineNotAnswering", "RestartNeeded": "Unknown/EngineNotAnswering", "BuffersSufficient": "Unknown/EngineNotAnswering"},
+			map[string]string{"Ready": "False/EngineNotAnswering", "PoolReady": "Unknown/EngineNotAnswering", "PortalsReady": "Unknown/EngineNotAnswering", "RestartNeeded": "Unknown/EngineNotAnswering", "RestoreSuspected": "Unknown/EngineNotAnswering", "BuffersSufficient": "Unknown/EngineNotAnswering", "WritesDurable": "Unknown/EngineNotAnswering"},
 			nil, false, true,
 		},
 		{
 			"refusing a setting", fmt.Errorf("iobuf_set_options: %w", engine.ErrInvalid),
-			map[string]string{"Ready": "False/InvalidSetting", "PoolReady": "Unknown/InvalidSetting", "PortalsReady": "Unknown/InvalidSetting", "RestartNeeded": "Unknown/InvalidSetting", "BuffersSufficient": "Unknown/InvalidSetting"},
+			map[string]string{"Ready": "False/InvalidSetting", "PoolReady": "Unknown/InvalidSetting", "PortalsReady": "Unknown/InvalidSetting", "RestartNeeded": "Unknown/InvalidSetting", "RestoreSuspected": "Unknown/InvalidSetting", "BuffersSufficient": "Unknown/InvalidSetting", "WritesDurable": "Unknown/InvalidSetting"},
 			nil, false, false,
 		},
 		{
 			"failing", errors.New("framework_start_init: out of memory"),
-			map[string]string{"Ready": "False/EngineUnavailable", "PoolReady": "Unknown/EngineUnavailable", "PortalsReady": "Unknown/EngineUnavailable", "RestartNeeded": "Unknown/EngineUnavailable", "BuffersSufficient": "Unknown/EngineUnavailable"},
+			map[string]string{"Ready": "False/EngineUnavailable", "PoolReady": "Unknown/EngineUnavailable", "PortalsReady": "Unknown/EngineUnavailable", "RestartNeeded": "Unknown/EngineUnavailable", "RestoreSuspected": "Unknown/EngineUnavailable", "BuffersSufficient": "Unknown/EngineUnavailable", "WritesDurable": "Unknown/EngineUnavailable"},
 			nil, false, false,
 		},
 	} {

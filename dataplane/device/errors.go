@@ -10,6 +10,9 @@ import (
 // ErrInUse is wrapped where something else on the node uses a device: a mount, or whoever opened it for itself alone.
 var ErrInUse = errors.New("in use")
 
+// ErrVolatile is wrapped where writes are acknowledged from a volatile cache.
+var ErrVolatile = errors.New("what it has acknowledged is lost with the node's power unless it was flushed")
+
 // ForeignSignatureError says that a device holds something weft did not write.
 // weft never erases such a device; its owner may.
 type ForeignSignatureError struct {

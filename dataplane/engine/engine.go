@@ -82,7 +82,11 @@ type Engine interface {
 	// hosts. What differs is changed, in an order that never lets a host see half of it. A host that
 	// is no longer listed is disconnected before the call answers, and can
 	// write nothing afterwards. An export without hosts can be connected to by nobody. A missing
-	// volume fails with ErrNotFound. Exports are reached through the portals that are open; while
+	// volume fails with ErrNotFound, and one that may be in a pool that cannot be read with ErrUnavailable; in both
+	// cases hosts that are no longer listed are shut out all the same, and no other is let in. Hosts that stay listed
+	// may lose their connection with it (nvmet), until a later call finds the volume. A volume that another subsystem
+	// of weft's serves fails with ErrInUse: whoever was admitted there may have writes under way until that is gone.
+	// Exports are reached through the portals that are open; while
 	// none is (after a restart), through those that OpenPortals opens later.
 	Export(ctx context.Context, exports []Export) []error
 
@@ -155,6 +159,9 @@ type Pool struct {
 	TotalBytes, FreeBytes int64
 	// Err is set when the pool cannot be read: nothing is known of its volumes.
 	Err error
+	// NotDurable is nil when every write is acknowledged only once it would survive a loss of the node's power. Else it
+	// says why not, with device.ErrVolatile, or without it why that is not known.
+	NotDurable error
 }
 
 // Volume in a pool.

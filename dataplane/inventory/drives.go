@@ -23,6 +23,13 @@ var (
 	overNetwork = regexp.MustCompile(`/(session\d+|rport-[^/]+)/`)
 )
 
+// writeCaches are the kernel's words (Documentation/ABI/stable/sysfs-block). It asks an NVMe controller whether it has
+// a volatile write cache (VWC of Identify), a SCSI disk for its caching mode page; others it does not know.
+var writeCaches = map[string]v1alpha1.WriteCache{
+	"write through": v1alpha1.WriteCacheThrough,
+	"write back":    v1alpha1.WriteCacheBack,
+}
+
 // drives lists the node's own whole disks, by ID. A disk that has neither a
 // world-wide id nor a serial number goes by where it is attached; one
 // without even that cannot be told from another, and is not listed.
@@ -77,6 +84,11 @@ func drive(t tree, name string, links map[string]names) (d v1alpha1.Drive, own b
 		return d, false, err
 	}
 	d.BlockSizeBytes = int32(blockSize)
+	cache, err := t.readIfSaid(dir, "queue/write_cache")
+	if err != nil {
+		return d, false, err
+	}
+	d.WriteCache = writeCaches[cache]
 
 	switch {
 	case strings.HasPrefix(name, "nvme"):

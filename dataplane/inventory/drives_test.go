@@ -128,6 +128,26 @@ func TestIdentity(t *testing.T) {
 	}
 }
 
+func TestWriteCache(t *testing.T) {
+	const attribute = "sys/devices/pci0000:00/0000:00:04.0/nvme/nvme0/nvme0n1/queue/write_cache"
+	for name, test := range map[string]struct {
+		change func(machine)
+		want   v1alpha1.WriteCache
+	}{
+		"volatile":                    {func(m machine) { m.add(attribute + " = write back") }, v1alpha1.WriteCacheBack},
+		"none":                        {func(m machine) { m.add(attribute + " = write through") }, v1alpha1.WriteCacheThrough},
+		"not said, which is not none": {func(m machine) { m.remove(attribute) }, ""},
+		"a word of a kernel to come":  {func(m machine) { m.add(attribute + " = write around") }, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := driveOf(t, "nvme0n1", test.change, finds(inventory.Signature{}))
+			if d == nil || d.WriteCache != test.want {
+				t.Errorf("got %+v, want the cache %q", d, test.want)
+			}
+		})
+	}
+}
+
 // A host with two identical ids must not have one drive taken for the other.
 func TestOneIDTwice(t *testing.T) {
 	same := func(m machine) {

@@ -11,6 +11,7 @@ package launch
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -187,6 +188,11 @@ func Run(ctx context.Context, m Machine, o Options) error {
 	if err := prepareSocket(ctx, o.Socket); err != nil {
 		return err
 	}
+	lock, err := lockNode(o.Socket)
+	if err != nil {
+		return err
+	}
+	defer lock.Close() //nolint:errcheck // nothing was written; the target has it open, too
 	argv, err := arguments(m, o)
 	if err != nil {
 		return err
@@ -200,7 +206,7 @@ func Run(ctx context.Context, m Machine, o Options) error {
 		return err
 	}
 	if o.Driver == v1alpha1.DriverKernel {
-		if err := ctx.Err(); err != nil {
+		if err := errors.Join(ctx.Err(), keepAcrossExec(lock)); err != nil {
 			return err
 		}
 		m.Log.Info("starting SPDK", "command", strings.Join(argv, " "))
@@ -209,7 +215,7 @@ func Run(ctx context.Context, m Machine, o Options) error {
 		}
 		return nil
 	}
-	return runWithDrives(ctx, m, o, argv, records)
+	return runWithDrives(ctx, m, o, argv, records, lock)
 }
 
 // arguments of nvmf_tgt, without its name, once CPUs and memory are known to be there.

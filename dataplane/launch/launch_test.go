@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -299,6 +300,28 @@ func TestSocket(t *testing.T) {
 		defer l.Close() //nolint:errcheck // the test is over
 		s.refused(t, v1alpha1.ReasonTargetRunning, s.options.Socket)
 		s.Expect(s.options.Socket).To(BeAnExistingFile())
+	})
+	t.Run("nobody listens, and the target has not ended", func(t *testing.T) {
+		s, after := newStart(t), newStart(t)
+		after.options.Socket = s.options.Socket
+		s.machine.Exec = func(_ string, _, _ []string) error {
+			// A program that it became has the lock from here.
+			held := false
+			open, err := os.ReadDir("/proc/self/fd")
+			s.Expect(err).NotTo(HaveOccurred())
+			for _, fd := range open {
+				n, err := strconv.Atoi(fd.Name())
+				s.Expect(err).NotTo(HaveOccurred())
+				path, _ := os.Readlink("/proc/self/fd/" + fd.Name())
+				flags, _ := unix.FcntlInt(uintptr(n), unix.F_GETFD, 0)
+				held = held || path == filepath.Join(filepath.Dir(s.options.Socket), "target.lock") && flags&unix.FD_CLOEXEC == 0
+			}
+			s.Expect(held).To(BeTrue())
+			after.refused(t, v1alpha1.ReasonTargetRunning, "has not ended yet", "target.lock")
+			return nil
+		}
+		s.Expect(s.run(t)).To(Succeed())
+		s.Expect(after.run(t)).To(Succeed())
 	})
 	t.Run("nobody listens any more", func(t *testing.T) {
 		s := newStart(t)

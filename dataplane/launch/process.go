@@ -39,15 +39,15 @@ func (e *ExitError) Error() string {
 // runWithDrives takes the drives from the kernel, and is nvmf_tgt's parent until
 // it ends. The drives go back only when ctx has ended: after a crash the next start comes at once, and finds them
 // as they are.
-func runWithDrives(ctx context.Context, m Machine, o Options, argv []string, records device.Records) error {
-	err := takeAndSupervise(ctx, m, o, argv, records)
+func runWithDrives(ctx context.Context, m Machine, o Options, argv []string, records device.Records, lock *os.File) error {
+	err := takeAndSupervise(ctx, m, o, argv, records, lock)
 	if ctx.Err() == nil {
 		return err
 	}
 	return errors.Join(err, giveAllBack(ctx, m, o, records))
 }
 
-func takeAndSupervise(ctx context.Context, m Machine, o Options, argv []string, records device.Records) error {
+func takeAndSupervise(ctx context.Context, m Machine, o Options, argv []string, records device.Records, lock *os.File) error {
 	if err := returnUnsure(ctx, m, o, records); err != nil {
 		return err
 	}
@@ -65,13 +65,13 @@ func takeAndSupervise(ctx context.Context, m Machine, o Options, argv []string, 
 		return err
 	}
 	m.Log.Info("starting SPDK", "command", strings.Join(argv, " "))
-	return supervise(ctx, argv)
+	return supervise(ctx, argv, lock)
 }
 
-// supervise runs a child to its end. It asks the child to stop when ctx ends, passes on the
-// signals that a program may be sent for its own purposes, and, as a container's first process, takes care of
+// supervise runs a child, which has the lock open as well, to its end. It asks the child to stop when ctx ends, passes
+// on the signals that a program may be sent for its own purposes, and, as a container's first process, takes care of
 // orphans.
-func supervise(ctx context.Context, argv []string) error {
+func supervise(ctx context.Context, argv []string, lock *os.File) error {
 	// The kernel sends the parent-death signal when the thread that started the child ends.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -81,7 +81,7 @@ func supervise(ctx context.Context, argv []string) error {
 
 	child, err := os.StartProcess(argv[0], argv, &os.ProcAttr{
 		Env:   os.Environ(),
-		Files: []*os.File{nil, os.Stdout, os.Stderr},
+		Files: []*os.File{nil, os.Stdout, os.Stderr, lock},
 		// Without its parent nobody would give the drives back, nor tell the next launcher to wait.
 		Sys: &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL},
 	})

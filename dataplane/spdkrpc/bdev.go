@@ -2,6 +2,8 @@
 
 package spdkrpc
 
+import "encoding/base64"
+
 // BdevSetOptions sizes the block device layer. Only before init.
 type BdevSetOptions struct {
 	answers[Done]
@@ -141,6 +143,57 @@ type BdevNvmeDetachController struct {
 }
 
 func (BdevNvmeDetachController) method() string { return "bdev_nvme_detach_controller" }
+
+// NvmeCommandType says which queue a command goes to.
+type NvmeCommandType string
+
+// NvmeAdmin is the admin queue.
+const NvmeAdmin NvmeCommandType = "admin"
+
+// NvmeDataDirection says who sends data.
+type NvmeDataDirection string
+
+// Directions, seen from the host, which is SPDK here. A command without data has either.
+const (
+	NvmeToController   NvmeDataDirection = "h2c"
+	NvmeFromController NvmeDataDirection = "c2h"
+)
+
+// NvmeCommandBytes is the size of a submission queue entry.
+const NvmeCommandBytes = 64
+
+// BdevNvmeSendCmd sends a command to the controller of a drive. A controller's refusal is an answer, with its status.
+// An unknown name is ErrInvalid.
+type BdevNvmeSendCmd struct {
+	answers[NvmeReply]
+	// Name of the controller, as it was attached.
+	Name      string            `json:"name"`
+	Type      NvmeCommandType   `json:"cmd_type"`
+	Direction NvmeDataDirection `json:"data_direction"`
+	// Command is the submission queue entry, of NvmeCommandBytes.
+	Command Base64URL `json:"cmdbuf"`
+	// DataBytes that the controller sends.
+	DataBytes uint32 `json:"data_len,omitzero"`
+}
+
+func (BdevNvmeSendCmd) method() string { return "bdev_nvme_send_cmd" }
+
+// Base64URL is bytes in the alphabet of RFC 4648 for URLs, padded: SPDK takes no other.
+type Base64URL string
+
+// EncodeBase64URL for a request.
+func EncodeBase64URL(b []byte) Base64URL { return Base64URL(base64.URLEncoding.EncodeToString(b)) }
+
+// Bytes that it stands for.
+func (b Base64URL) Bytes() ([]byte, error) { return base64.URLEncoding.DecodeString(string(b)) }
+
+// NvmeReply is what a controller answered.
+type NvmeReply struct {
+	// Completion queue entry, of 16 bytes.
+	Completion Base64URL `json:"cpl"`
+	// Data that the controller sent.
+	Data Base64URL `json:"data"`
+}
 
 // BdevWaitForExamine is answered when all bdevs were examined.
 type BdevWaitForExamine struct {

@@ -16,7 +16,7 @@ var requests = []request{
 	SpdkGetVersion{}, RPCGetMethods{}, FrameworkStartInit{}, FrameworkGetConfig{},
 
 	BdevSetOptions{}, BdevGetBdevs{}, BdevAioCreate{}, BdevAioDelete{}, BdevAioRescan{},
-	BdevNvmeAttachController{}, BdevNvmeDetachController{},
+	BdevNvmeAttachController{}, BdevNvmeDetachController{}, BdevNvmeSendCmd{},
 	BdevWaitForExamine{}, BdevSetQosLimit{},
 	BdevLvolCreateLvstore{}, BdevLvolGetLvstores{}, BdevLvolGrowLvstore{},
 	BdevLvolCreate{}, BdevLvolGetLvols{}, BdevLvolResize{}, BdevLvolDelete{}, BdevLvolSnapshot{}, BdevLvolClone{},

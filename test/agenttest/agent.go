@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -40,13 +41,13 @@ type silent struct{}
 // Eventf implements events.EventRecorder.
 func (silent) Eventf(runtime.Object, runtime.Object, string, string, string, string, ...any) {}
 
-// RunAgent is one life of the node's agent, until ctx ends. It remembers nothing of earlier ones. It fails when it
-// cannot start.
+// RunAgent is one life of the node's agent, until ctx ends. Of earlier ones it knows what they recorded. It fails when
+// it cannot start.
 func (n *Node) RunAgent(ctx context.Context, config *rest.Config, b Boundary) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	socket := n.nextSocket()
-	relayed, err := newRelay(ctx, socket, n.socket(), b)
+	relayed, err := newRelay(ctx, socket, n.socket(), b.pass)
 	if err != nil {
 		return err
 	}
@@ -59,13 +60,19 @@ func (n *Node) RunAgent(ctx context.Context, config *rest.Config, b Boundary) er
 	defer e.Close()
 	config = rest.CopyConfig(config)
 	config.Wrap(b.Cross)
-	return reconcileNode(ctx, config, n.Name, e, func(c client.Client) client.Client { return c })
+	return reconcileNode(ctx, config, n.Name, filepath.Join(n.dir, "agent"), e, func(c client.Client) client.Client { return c })
 }
 
-// reconcileNode with an engine, until ctx ends. The agent reads and writes through what wrap makes of its client.
-func reconcileNode(ctx context.Context, config *rest.Config, name string, e engine.Engine, wrap func(client.Client) client.Client) error {
+// reconcileNode with an engine, until ctx ends. The agent keeps its records in a folder, and reads and writes objects
+// through what wrap makes of its client.
+func reconcileNode(ctx context.Context, config *rest.Config, name, dir string, e engine.Engine, wrap func(client.Client) client.Client) (err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
+	records, err := agent.OpenRecords(dir)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, records.Close()) }()
 	objects, reader, err := objectsOf(config, name)
 	if err != nil {
 		return err
@@ -80,7 +87,7 @@ func reconcileNode(ctx context.Context, config *rest.Config, name string, e engi
 	}
 	targets := agent.NewTargetWatch(clock.RealClock{})
 	r := agent.NewReconciler(agent.Config{
-		NodeName: name, Client: wrap(objects), Recorder: silent{}, Inventory: inventory{}, Targets: targets, Metrics: metrics, Clock: clock.RealClock{},
+		NodeName: name, Client: wrap(objects), Recorder: silent{}, Inventory: inventory{}, Records: records, Targets: targets, Metrics: metrics, Clock: clock.RealClock{},
 		Engines: func(v1alpha1.Engine) (engine.Engine, error) { return e, nil }, Resync: resync,
 	})
 	ended := make(chan error, 2)

@@ -21,6 +21,7 @@ import (
 // Its agent leaves the NvmfNode's status alone: what the node reports of itself is the test's to say.
 type Memory struct {
 	name   string
+	dir    string
 	config *rest.Config
 	engine *enginetest.Engine
 
@@ -30,11 +31,12 @@ type Memory struct {
 	serve func(nodetest.Subsystem)
 }
 
-// NewMemory returns a node with an empty pool, whose agent does not run yet. config leads to the API server.
-func NewMemory(config *rest.Config, name, pool string, poolBytes int64) *Memory {
+// NewMemory returns a node with an empty pool, whose agent does not run yet. config leads to the API server; dir is the
+// folder for what outlives an agent.
+func NewMemory(config *rest.Config, name, dir, pool string, poolBytes int64) *Memory {
 	config = rest.CopyConfig(config)
 	config.QPS = -1
-	return &Memory{name: name, config: config, engine: enginetest.New(enginetest.Device{Path: pool, SizeBytes: poolBytes})}
+	return &Memory{name: name, dir: dir, config: config, engine: enginetest.New(enginetest.Device{Path: pool, SizeBytes: poolBytes})}
 }
 
 // Start a new life of the agent, which ends with ctx and goes on with what the engine has. It must not be running.
@@ -45,7 +47,7 @@ func (m *Memory) Start(ctx context.Context) {
 	ended := make(chan error, 1)
 	m.stop, m.ended = stop, ended
 	go func() {
-		ended <- reconcileNode(ctx, m.config, m.name, &observed{m.engine, m.tell}, func(c client.Client) client.Client { return volumesOnly{c} })
+		ended <- reconcileNode(ctx, m.config, m.name, m.dir, &observed{m.engine, m.tell}, func(c client.Client) client.Client { return volumesOnly{c} })
 	}()
 }
 

@@ -3,6 +3,7 @@
 package agenttest
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"io"
@@ -39,14 +40,27 @@ type roundTripper func(*http.Request) (*http.Response, error)
 // RoundTrip implements http.RoundTripper.
 func (t roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return t(r) }
 
-// relay RPCs from a socket to the target's, each across the boundary, until ctx ends. It returns when nothing is
-// relayed any more.
+// pass a request on to the target: write does that. With an error the connection ends.
+type pass func(request json.RawMessage, write func(json.RawMessage) error) error
+
+// pass every request across the boundary.
+func (b Boundary) pass(request json.RawMessage, write func(json.RawMessage) error) error {
+	return b(func() error { return write(request) })
+}
+
+// onlyWatch has the target refuse to turn write caches off, which an engine that looks at its state asks for: in these
+// tests that is the agent's to do, and nobody else's.
+func onlyWatch(request json.RawMessage, write func(json.RawMessage) error) error {
+	return write(bytes.Replace(request, []byte(`"bdev_nvme_send_cmd"`), []byte(`"refused_to_watchers"`), 1))
+}
+
+// relay RPCs from a socket to the target's, until ctx ends. wait returns when nothing is relayed any more.
 type relay struct {
 	listener *net.UnixListener
 	wait     sync.WaitGroup
 }
 
-func newRelay(ctx context.Context, from, to string, b Boundary) (*relay, error) {
+func newRelay(ctx context.Context, from, to string, p pass) (*relay, error) {
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: from, Net: "unix"})
 	if err != nil {
 		return nil, err
@@ -60,14 +74,14 @@ func newRelay(ctx context.Context, from, to string, b Boundary) (*relay, error) 
 			if err != nil {
 				return
 			}
-			r.wait.Go(func() { serve(ctx, client, to, b) })
+			r.wait.Go(func() { serve(ctx, client, to, p) })
 		}
 	})
 	return r, nil
 }
 
 // serve one connection. When one end is lost, so is the other.
-func serve(ctx context.Context, client net.Conn, to string, b Boundary) {
+func serve(ctx context.Context, client net.Conn, to string, p pass) {
 	defer func() { _ = client.Close() }()
 	target, err := new(net.Dialer).DialContext(ctx, "unix", to)
 	if err != nil {
@@ -84,8 +98,8 @@ func serve(ctx context.Context, client net.Conn, to string, b Boundary) {
 	requests := json.NewDecoder(client)
 	for {
 		var request json.RawMessage
-		if requests.Decode(&request) != nil || b(func() error {
-			_, err := target.Write(request)
+		if requests.Decode(&request) != nil || p(request, func(r json.RawMessage) error {
+			_, err := target.Write(r)
 			return err
 		}) != nil {
 			break

@@ -190,6 +190,7 @@ func TestInAnAPIServer(t *testing.T) {
 		}
 	})
 	t.Run("agents", func(t *testing.T) { testAgentsAreConfined(ctx, t, config, admin) })
+	t.Run("deletions", func(t *testing.T) { testDeletionsAreMeant(ctx, t, config, admin) })
 	t.Run("node plugins", func(t *testing.T) { testNodePluginsAreConfined(ctx, t, config, admin) })
 }
 
@@ -257,7 +258,7 @@ func testAgentsAreConfined(ctx context.Context, t *testing.T, config *rest.Confi
 			return a.Status().Patch(ctx, volumeOn("b"), merge(`{"status":{"nsid":1}}`))
 		}},
 		{"admits a host to its own volume", "spec of volumes and snapshots is the CSI controller's", func() error {
-			return a.Patch(ctx, volumeOn("a"), merge(`{"spec":{"hosts":[{"nqn":"nqn.2014-08.org.nvmexpress:uuid:x"}]}}`))
+			return a.Patch(ctx, volumeOn("a"), merge(`{"spec":{"subsystemNQN":"nqn.2026-11.storage.weft:volume-on-a:00000000-0000-4000-8000-00000000000a","hosts":[{"nqn":"nqn.2014-08.org.nvmexpress:uuid:x","node":"a","nodeUID":"1"}]}}`))
 		}},
 		{"takes its finalizer off", "", func() error {
 			return a.Patch(ctx, volumeOn("a"), merge(`{"metadata":{"finalizers":null}}`))
@@ -348,7 +349,7 @@ func testNodePluginsAreConfined(ctx context.Context, t *testing.T, config *rest.
 			t.Fatal(err)
 		}
 	}
-	const own = `{"status":{"conditions":[{"type":"WeftInitiatorStuck","status":"True","reason":"ControllerStuck"}]}}`
+	const own = `{"status":{"conditions":[{"type":"WeftInitiatorStuck","status":"True","reason":"ConnectStuck"}]}}`
 	write := func(node, content string) error {
 		return c.Status().Patch(ctx, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: node}}, strategic("%s", content))
 	}

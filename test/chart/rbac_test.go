@@ -148,6 +148,7 @@ func TestEachPartHasItsOwnRights(t *testing.T) {
 		{"weft-csi-node", "update nvmfvolumes"},
 		{"weft-csi-node", "patch nodes"},
 		{"weft-csi-controller", "patch nvmfvolumes/status"},
+		{"weft-csi-controller", "patch nvmfsnapshots/status"},
 		{"weft-operator", "delete nvmfvolumes"},
 		{"weft-operator", "patch nvmfvolumes/status"},
 	} {

@@ -5,12 +5,14 @@ package chart_test
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
 	storagev1 "k8s.io/api/storage/v1"
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
@@ -59,6 +61,9 @@ func TestCRDsAreRenderedWholeAndKept(t *testing.T) {
 		if crd.Annotations["helm.sh/resource-policy"] != "keep" {
 			t.Errorf("%s would be removed with the release, and every volume's object with it", crd.Name)
 		}
+		if !unpruned(crd) {
+			t.Errorf("%s would be pruned, and every volume's object with it: %v", crd.Name, crd.Annotations)
+		}
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
@@ -66,6 +71,11 @@ func TestCRDsAreRenderedWholeAndKept(t *testing.T) {
 	if n := len(of[*apiextensionsv1.CustomResourceDefinition](render(t, "--set", "crds.install=false"))); n != 0 {
 		t.Errorf("crds.install=false leaves %d CRDs", n)
 	}
+}
+
+// unpruned says that Argo CD and Flux leave an object alone that is not in their source any more.
+func unpruned(o metav1.Object) bool {
+	return o.GetAnnotations()["argocd.argoproj.io/sync-options"] == "Prune=false,Delete=false" && o.GetAnnotations()["kustomize.toolkit.fluxcd.io/prune"] == "disabled"
 }
 
 func TestTheCSIDriverObjectSaysWhatTheDriverDoes(t *testing.T) {
@@ -91,6 +101,9 @@ func TestTheKustomizeBaseIsTheDefaultRendering(t *testing.T) {
 	objects, err := decode(base)
 	if err != nil {
 		t.Fatal(err)
+	}
+	if crds := of[*apiextensionsv1.CustomResourceDefinition](objects); len(crds) != 4 || slices.ContainsFunc(crds, func(crd *apiextensionsv1.CustomResourceDefinition) bool { return !unpruned(crd) }) {
+		t.Errorf("of %d CRDs, some would be pruned", len(crds))
 	}
 	if diff := cmp.Diff(withoutHelm(t, render(t)), withoutHelm(t, objects)); diff != "" {
 		t.Errorf("run `make generate`:\n%s", diff)

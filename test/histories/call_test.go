@@ -36,10 +36,11 @@ const (
 	killed
 	agentKilled
 	targetKilled
+	powerLost
 )
 
 func (k kind) String() string {
-	return []string{"", ", repeated", ", twice at once", ", cancelled", ", killed", ", agent killed", ", target killed"}[k]
+	return []string{"", ", repeated", ", twice at once", ", cancelled", ", killed", ", agent killed", ", target killed", ", power lost"}[k]
 }
 
 // twist of a call, drawn before anything is known of how it goes.
@@ -66,8 +67,10 @@ func (w *world) twist() twist {
 		t.kind = killed
 	case n < 96:
 		t.kind = agentKilled
-	default:
+	case n < 98:
 		t.kind = targetKilled
+	default:
+		t.kind = powerLost
 	}
 	return t
 }
@@ -111,7 +114,10 @@ func (w *world) onController(name string, do func(ctx context.Context, s *contro
 func (h *host) onNode(name string, do func(ctx context.Context, s *node.Service) error, final ...codes.Code) call {
 	return call{
 		name: name, on: func() process { return h.process() }, final: final, again: kubeletRepeats,
-		do: func(ctx context.Context, p process) error { return do(ctx, p.(*nodeLife).service) },
+		do: func(ctx context.Context, p process) error {
+			// Meanwhile, the kernel has tried to connect again what is cut off.
+			return errors.Join(h.look(), do(ctx, p.(*nodeLife).service))
+		},
 	}
 }
 
@@ -190,13 +196,9 @@ func (w *world) twisted(c call, p process, t twist) error {
 		w.agent.now().light(t.agentCrossings, t.after, nil)
 	case targetKilled:
 		w.tally.targets.Add(1)
-		restarted := make(chan error, 1)
-		go func() { restarted <- w.storage.RestartTarget(context.WithoutCancel(w.ctx)) }()
-		defer func() {
-			if err := <-restarted; err != nil {
-				w.Errorf("restart the target: %v", err)
-			}
-		}()
+		defer w.meanwhile("restart the target", func() error { return w.storage.RestartTarget(context.WithoutCancel(w.ctx)) })()
+	case powerLost:
+		defer w.losePowerAt(t.agentCrossings)()
 	}
 	return c.do(ctx, p)
 }

@@ -6,9 +6,14 @@
 // raw block devices, some of them shared. Afterwards objects, engine and nodes must agree, and every volume must read
 // as it was written.
 //
+// The storage node loses its power at any moment, also right after what pods wrote, which nobody flushes. And the
+// object of a volume or snapshot, attached or not, is deleted by mistake: it is served on while it is attached, then
+// its data is an orphan, and is taken back, or deleted because that was meant after all.
+//
 // All parts are the real ones but for the kernel, the filesystem programs and SPDK's target, which are stateful fakes:
 // what a process has asked of those, and of the API server, survives its end, and nothing else does. A reboot ends what
-// the host's kernel has, too.
+// the host's kernel has, too. A loss of power ends what is in a volatile cache of the storage node's drive, or of its
+// kernel where the pool is a file.
 //
 //	make test-chaos                       several hundred sequences, from a seed of the moment
 //	make test-chaos SEED=7 SEQUENCES=1    the one sequence of seed 7

@@ -17,7 +17,7 @@ type fuse struct {
 	lit   bool
 	left  int
 	after bool
-	// cancel the call; nil kills the process.
+	// cancel the call, or end the process in another way; nil kills it.
 	cancel func()
 	// end of the process.
 	end  func()
@@ -88,6 +88,9 @@ func (f *fuse) cross(do func() error) error {
 	switch {
 	case blown && cancel != nil:
 		cancel()
+		if f.isDead() {
+			return errKilled
+		}
 	case blown:
 		if after {
 			_ = do()

@@ -15,18 +15,20 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"syscall"
 
 	utilexec "k8s.io/utils/exec"
 
-	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/csi-driver/node"
 	"github.com/weft-storage/weft/csi-driver/node/nodetest"
 	"github.com/weft-storage/weft/dataplane/engine"
+	"github.com/weft-storage/weft/internal/header"
 	"github.com/weft-storage/weft/test/agenttest"
 )
 
-// A filesystem's first clusters: what it is, and the size that it was made or grown for.
+// The clusters of a volume's data, which lie behind that with its header. A filesystem's first two are what it is, and
+// the size that it was made or grown for.
 const (
 	superblock, sizeWord = 0, 1
 	firstData            = 2
@@ -49,6 +51,9 @@ type host struct {
 	kernel  *nodetest.Kernel
 	mounter *nodetest.Mounter
 	life    *nodeLife
+	// queued writes, which a pod made while the host was cut off, and its kernel has not let go of.
+	queue  sync.Mutex
+	queued []queuedWrite
 }
 
 // nodeLife is one process of the node plugin.
@@ -64,8 +69,6 @@ func (l *nodeLife) over() context.Context { return l.ctx }
 // records of what was staged; they outlive a process.
 func (h *host) records() string { return filepath.Join(h.dir, "staged") }
 
-func (h *host) nqn() string { return v1alpha1.HostNQN(h.uid) }
-
 // process of the node plugin that is alive.
 func (h *host) process() *nodeLife {
 	if h.life != nil && !h.life.isDead() {
@@ -75,8 +78,8 @@ func (h *host) process() *nodeLife {
 	l := &nodeLife{}
 	l.ctx, l.end = context.WithCancel(h.ctx)
 	l.service = nodetest.NewService(nodetest.Config{
-		UID: h.uid, Root: h.kernel.Root, Records: h.records(),
-		Kernel: kernel{h.kernel, h, l}, Mounter: mounter{h.mounter, l}, Programs: programs{host: h, life: l},
+		Node: h.name, UID: h.uid, Root: h.kernel.Root, Records: h.records(),
+		Kernel: kernel{h.kernel, h, l}, Mounter: mounter{h.mounter, l}, Programs: programs{host: h, life: l}, Volumes: api,
 	})
 	h.life = l
 	return l
@@ -113,12 +116,20 @@ func (k kernel) Create(options string) (answer string, err error) {
 	return answer, err
 }
 
-// WriteAttribute implements nodetest.Config's Kernel.
-func (k kernel) WriteAttribute(path, value string) error {
+// Rescan implements nodetest.Config's Kernel.
+func (k kernel) Rescan(controller string) error {
 	if err := k.host.look(); err != nil {
 		return err
 	}
-	return k.life.cross(func() error { return k.Kernel.WriteAttribute(path, value) })
+	return k.life.cross(func() error { return k.Kernel.Rescan(controller) })
+}
+
+// Delete implements nodetest.Config's Kernel.
+func (k kernel) Delete(c *nodetest.Controller) error {
+	if err := k.host.look(); err != nil {
+		return err
+	}
+	return k.life.cross(func() error { return k.Kernel.Delete(c) })
 }
 
 // target as it serves now, if it answers.
@@ -133,6 +144,7 @@ func (h *host) look() error {
 	if !answers {
 		return nil // what was known of it stays
 	}
+	h.deliver(state)
 	served := map[string]bool{}
 	for _, s := range agenttest.Subsystems(state) {
 		served[s.NQN] = true
@@ -182,8 +194,17 @@ func (h *host) mirror(nguid string) error {
 
 // onDrive is what a volume has in a cluster, unless it is deleted or its target away.
 func (w *world) onDrive(volume string, cluster uint64) (uint64, bool) {
-	word, err := w.storage.Target().ReadWord(volume, cluster)
+	word, err := w.readWord(volume, cluster)
 	return word, err == nil
+}
+
+// readWord of a volume's data, or of a snapshot's.
+func (w *world) readWord(volume string, cluster uint64) (uint64, error) {
+	return w.storage.Target().ReadWord(volume, cluster+1)
+}
+
+func (w *world) writeWord(volume string, cluster, word uint64) error {
+	return w.storage.Target().WriteWord(volume, cluster+1, word)
 }
 
 // uuidOf an NGUID, which is a volume's UUID without hyphens.
@@ -197,12 +218,17 @@ type mounter struct {
 	life *nodeLife
 }
 
-// Mount implements mount.Interface.
+// BindReadOnly implements nodetest.Config's Mounter.
+func (m mounter) BindReadOnly(source, target string) error {
+	return m.life.cross(func() error { return m.Mounter.BindReadOnly(source, target) })
+}
+
+// Mount implements nodetest.Config's Mounter.
 func (m mounter) Mount(source, target, fsType string, options []string) error {
 	return m.life.cross(func() error { return m.Mounter.Mount(source, target, fsType, options) })
 }
 
-// Unmount implements mount.Interface.
+// Unmount implements nodetest.Config's Mounter.
 func (m mounter) Unmount(target string) error {
 	return m.life.cross(func() error { return m.Mounter.Unmount(target) })
 }
@@ -216,6 +242,11 @@ type programs struct {
 
 // Command implements exec.Interface.
 func (p programs) Command(name string, args ...string) utilexec.Cmd {
+	if name == "dmsetup" {
+		return nodetest.Program(func() ([]byte, error) {
+			return nil, p.life.cross(func() error { return p.host.kernel.Dmsetup(args) })
+		})
+	}
 	return &program{programs: p, name: name, device: args[len(args)-1]}
 }
 
@@ -268,18 +299,18 @@ func (p *program) Output() ([]byte, error) {
 	return nil, fmt.Errorf("%s: %w", p.name, syscall.ENOENT)
 }
 
-// mayFormat a device that begins with a word: one that is blank, or where a filesystem is half made and was given up.
+// mayFormat a device that begins with a word: one that is blank, or where a filesystem is half made, of a volume whose
+// header says that its formatting has begun.
 func (h *host) mayFormat(device string, found uint64) error {
 	volume, err := h.volumeOf(device)
 	if err != nil {
 		return err
 	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if found != 0 && (found != halfMade || !h.givenUp[volume]) {
-		return fmt.Errorf("volume %s is formatted on %s, and begins with %#x", volume, h.name, found)
+	head, err := h.headerOf(volume)
+	if err == nil && (head.Volume != volume || head.State != header.Formatting || found != 0 && found != halfMade) {
+		err = fmt.Errorf("volume %s is formatted on %s, begins with %#x, and has the header %+v", volume, h.name, found, head)
 	}
-	return nil
+	return err
 }
 
 // volumeOf a device: its UUID.
@@ -288,7 +319,11 @@ func (h *host) volumeOf(device string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return uuidOf(filepath.Base(file)), nil
+	nguid, _, _ := strings.Cut(filepath.Base(file), ".")
+	if len(nguid) != 32 {
+		return "", fmt.Errorf("%s of %s has lost its namespace: %w", device, h.name, syscall.EIO)
+	}
+	return uuidOf(nguid), nil
 }
 
 func (h *host) sizeOf(device string) (int64, error) {
@@ -302,7 +337,7 @@ func (h *host) sizeOf(device string) (int64, error) {
 
 func (h *host) readDevice(device string, cluster uint64) (word uint64, err error) {
 	err = h.io(device, func(volume string) error {
-		word, err = h.storage.Target().ReadWord(volume, cluster)
+		word, err = h.readWord(volume, cluster)
 		return err
 	})
 	return word, err
@@ -310,7 +345,7 @@ func (h *host) readDevice(device string, cluster uint64) (word uint64, err error
 
 func (h *host) writeDevice(device string, cluster, word uint64) error {
 	return h.io(device, func(volume string) error {
-		if err := h.storage.Target().WriteWord(volume, cluster, word); err != nil {
+		if err := h.writeWord(volume, cluster, word); err != nil {
 			return err
 		}
 		if cluster != superblock {
@@ -320,22 +355,20 @@ func (h *host) writeDevice(device string, cluster, word uint64) error {
 	})
 }
 
-// io on a device waits while its target is away, and fails once the target serves and does not admit this host.
+// io on a device waits while its target is away, and fails once the target serves and admits none of its paths.
 func (h *host) io(device string, do func(volume string) error) error {
 	volume, err := h.volumeOf(device)
 	if err != nil {
 		return err
 	}
+	number := h.kernel.Number(filepath.Base(device))
 	return h.until("I/O on "+device, func() (bool, error) {
 		state, answers := h.serving()
 		if !answers || len(state.Portals) == 0 {
 			return false, nil
 		}
-		i := slices.IndexFunc(state.Exports, func(x engine.Export) bool {
-			return len(x.Namespaces) == 1 && string(x.Namespaces[0].Volume) == volume
-		})
-		if i < 0 || !slices.Contains(state.Exports[i].Hosts, h.nqn()) {
-			return false, fmt.Errorf("%s: host %s is not admitted: %w", device, h.name, syscall.EIO)
+		if len(h.admitted(state, number)) == 0 {
+			return false, fmt.Errorf("%s of %s: no path is admitted: %w", device, h.name, syscall.EIO)
 		}
 		err := do(volume)
 		if errors.Is(err, syscall.ENOSPC) {
@@ -343,4 +376,13 @@ func (h *host) io(device string, do func(volume string) error) error {
 		}
 		return err == nil, nil // else the target ended just now
 	})
+}
+
+// admitted paths of the device with a number.
+func (h *host) admitted(state engine.State, number string) []nodetest.Path {
+	return slices.DeleteFunc(h.kernel.Paths(number), func(p nodetest.Path) bool { return !admits(state, p) })
+}
+
+func admits(state engine.State, p nodetest.Path) bool {
+	return slices.ContainsFunc(state.Exports, func(x engine.Export) bool { return x.NQN == p.NQN && slices.Contains(x.Hosts, p.HostNQN) })
 }

@@ -78,7 +78,7 @@ func (w *world) stagePart(v *volume, h *host) {
 func (w *world) refuseDamaged(v *volume, h *host) {
 	w.tell("  the superblock of %s is lost", v.id)
 	write := func(word uint64) {
-		w.await("the target to write", func() bool { return w.storage.Target().WriteWord(v.uuid, superblock, word) == nil })
+		w.await("the target to write", func() bool { return w.writeWord(v.uuid, superblock, word) == nil })
 	}
 	write(0)
 	if err := w.make(h.stagingCall(v, codes.FailedPrecondition)); status.Code(err) != codes.FailedPrecondition {

@@ -34,7 +34,7 @@ func (w *world) run() {
 		w.operate()
 	}
 	w.agree()
-	for len(w.volumes)+len(w.snapshots) > 0 {
+	for len(w.volumes)+len(w.snapshots)+len(w.orphans) > 0 {
 		w.takeDown()
 	}
 	w.agree()
@@ -63,68 +63,6 @@ func (w *world) other(h *host) *host {
 	return w.hosts[0]
 }
 
-// operate once, at random; what cannot be done makes a volume.
-func (w *world) operate() {
-	choice, h := w.rng.IntN(120), w.hosts[w.rng.IntN(len(w.hosts))]
-	larger := growth * w.rng.Int64N(3)
-	use := w.any((*volume).attached)
-	free := w.any((*volume).idle)
-	more := w.any(func(v *volume) bool { return v.takes(h) })
-	copied := w.any((*volume).copyable)
-	one := w.any(func(v *volume) bool { return len(v.hosts) == 1 })
-	some := w.any(func(v *volume) bool { return v.size < maxSize })
-	limitable := w.any(func(*volume) bool { return true })
-	w.tell("operation %d", choice)
-	switch {
-	case choice < 18 && more != nil:
-		w.attach(more, h)
-	case choice < 34 && use != nil:
-		w.write(use)
-		w.write(use)
-		w.read(use)
-	case choice < 46 && use != nil:
-		w.detach(use, use.hosts[w.rng.IntN(len(use.hosts))])
-	case choice < 56 && copied != nil && len(w.snapshots) < most:
-		w.snap(copied)
-	case choice < 64 && len(w.snapshots) > 0 && len(w.volumes) < most:
-		s := w.snapshots[w.rng.IntN(len(w.snapshots))]
-		w.create(s.size+larger, s.use, fromSnapshot(s), s.words)
-	case choice < 70 && copied != nil && len(w.volumes) < most:
-		w.create(copied.size+larger, copied.use, fromVolume(copied), copied.words)
-	case choice < 75 && some != nil:
-		w.expand(some)
-	case choice < 78:
-		w.race(free)
-	case choice < 83 && free != nil:
-		w.volumes = slices.DeleteFunc(w.volumes, func(v *volume) bool { return v == free })
-		w.delete(free)
-	case choice < 87 && len(w.snapshots) > 0:
-		w.dropSnapshot()
-	case choice < 92 && one != nil:
-		w.refusals(one)
-	case choice < 95 && use != nil:
-		w.takeAway(use)
-	case choice >= 95 && choice < 97:
-		w.list()
-	case choice >= 97 && choice < 105:
-		if use != nil {
-			h = use.hosts[0]
-		}
-		w.reboot(h, w.any(func(v *volume) bool { return v.takes(h) }))
-	case choice >= 105 && choice < 111 && limitable != nil:
-		w.modify(limitable)
-	case choice >= 111 && choice < 117:
-		w.await("all paths", func() bool { return h.mend() == nil })
-		w.must(h.turnRDMA(!h.noRDMA, w.rng.IntN(2) == 0))
-	case len(w.volumes) < most:
-		w.create(smallest+larger, w.anyUse(), nil, nil)
-	case more != nil:
-		w.attach(more, h)
-	default:
-		w.list()
-	}
-}
-
 func fromSnapshot(s *snapshot) *csi.VolumeContentSource {
 	return &csi.VolumeContentSource{Type: &csi.VolumeContentSource_Snapshot{Snapshot: &csi.VolumeContentSource_SnapshotSource{SnapshotId: s.id}}}
 }
@@ -140,20 +78,31 @@ func (w *world) dropSnapshot() {
 	w.deleteSnapshot(s)
 }
 
-// takeDown one volume or snapshot.
+func (w *world) dropVolume(v *volume) {
+	w.volumes = slices.DeleteFunc(w.volumes, func(other *volume) bool { return other == v })
+	w.delete(v)
+}
+
+// takeDown one volume, snapshot or orphan.
 func (w *world) takeDown() {
+	if len(w.orphans) > 0 {
+		w.endOrphan()
+		return
+	}
 	if len(w.volumes) == 0 || len(w.snapshots) > 0 && w.rng.IntN(2) == 0 {
 		w.dropSnapshot()
 		return
 	}
-	i := w.rng.IntN(len(w.volumes))
-	v := w.volumes[i]
+	v := w.volumes[w.rng.IntN(len(w.volumes))]
 	w.read(v)
 	for len(v.hosts) > 0 {
 		w.detach(v, v.hosts[0])
 	}
-	w.volumes = slices.Delete(w.volumes, i, i+1)
-	w.delete(v)
+	if v.deleted {
+		w.settleMistakes()
+		return
+	}
+	w.dropVolume(v)
 }
 
 // refusals of what must not be done with a volume that is in use on one host.
@@ -199,7 +148,7 @@ func (w *world) list() {
 	})))
 	want := map[string]string{}
 	for _, v := range w.volumes {
-		want[v.id] = fmt.Sprint(v.size, v.nqns())
+		want[v.id] = fmt.Sprint(v.size, v.nodes())
 	}
 	if !reflect.DeepEqual(listed, want) {
 		w.Fatalf("listed %v, want %v", listed, want)
@@ -236,7 +185,7 @@ func (w *world) agree() {
 		w.Fatalf("%v:\nthere is\n  %s\nand should be\n  %s", err, strings.Join(is, "\n  "), strings.Join(want, "\n  "))
 	}
 	w.checkWords()
-	if left := w.storage.Target().Lvols(); len(w.volumes)+len(w.snapshots) == 0 && len(left) > 0 {
+	if left := w.storage.Target().Lvols(); len(w.volumes)+len(w.snapshots)+len(w.orphans) == 0 && len(left) > 0 {
 		w.Fatalf("logical volumes are left: %v", left)
 	}
 }
@@ -245,22 +194,31 @@ func (w *world) expected() []string {
 	var all []string
 	add := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
 	for _, v := range w.volumes {
-		hosts := v.nqns()
+		hosts := v.nodes()
 		for _, h := range v.hosts {
 			for t := range strings.SplitSeq(strings.ToLower(v.transports()), ",") {
-				add("%s is connected to %s over %s, live", h.name, v1alpha1.SubsystemNQN(v.id), t)
+				add("%s is connected to %s over %s, live", h.name, v.id, t)
 			}
 			add("%s has the record %s.json", h.name, v.id)
+			add("%s has the device weft-%s", h.name, v.uuid)
 			add("%s has %s mounted", h.name, h.mounted(v))
 			add("%s has %s mounted", h.name, h.staged(v))
 		}
-		add("object %s: uuid %s, size %d of %d, hosts %v of %v, limits %v of %v, ready", v.id, v.uuid, v.size, v.size, hosts, hosts, v.limits, v.limits)
-		add("engine: volume %s of %d bytes, limits %v", v.uuid, v.size, v.limits)
-		add("engine: %s serves %s to %v", v1alpha1.SubsystemNQN(v.id), v.uuid, hosts)
+		add("object %s: uuid %s, size %d of %d, hosts %v of %v, limits %v of %v, %s", v.id, v.uuid, v.size, v.size, hosts, hosts, v.limits, v.limits, v.state())
+		add("engine: volume %s of %d bytes, limits %v", v.uuid, v1alpha1.WithHeader(v.size), v.limits)
+		add("engine: %s serves %s to %v", v.id, v.uuid, hosts)
 	}
 	for _, s := range w.snapshots {
 		add("object %s: snapshot %s of %s, size %d, ready", s.id, s.uuid, s.of, s.size)
-		add("engine: snapshot %s of %d bytes", s.uuid, s.size)
+		add("engine: snapshot %s of %d bytes", s.uuid, v1alpha1.WithHeader(s.size))
+	}
+	for _, o := range w.orphans {
+		add("%s is an orphan: %s of %d bytes", o.uuid, o.kind, o.size)
+		if o.volume != nil {
+			add("engine: volume %s of %d bytes, an orphan", o.uuid, v1alpha1.WithHeader(o.size))
+		} else {
+			add("engine: snapshot %s of %d bytes", o.uuid, v1alpha1.WithHeader(o.size))
+		}
 	}
 	slices.Sort(all)
 	return all
@@ -289,10 +247,11 @@ func (w *world) objects() ([]string, error) {
 	for _, v := range vols.Items {
 		var asked, admitted []string
 		for _, h := range v.Spec.Hosts {
-			asked = append(asked, h.NQN)
+			asked = append(asked, h.Node)
+			w.nodeOf[h.NQN] = h.Node
 		}
 		for _, h := range v.Status.Hosts {
-			admitted = append(admitted, h.NQN)
+			admitted = append(admitted, w.nodeOf[h.NQN])
 		}
 		slices.Sort(asked)
 		slices.Sort(admitted)
@@ -302,6 +261,9 @@ func (w *world) objects() ([]string, error) {
 	for _, s := range snaps.Items {
 		all = append(all, fmt.Sprintf("object %s: snapshot %s of %s, size %d, %s", s.Name, s.Spec.UUID, s.Spec.Volume, s.Status.Size.Value(), state(s.DeletionTimestamp, s.Status.Conditions)))
 	}
+	for uuid, o := range w.listedOrphans() {
+		all = append(all, fmt.Sprintf("%s is an orphan: %s of %d bytes", uuid, o.Kind, o.Size.Value()))
+	}
 	return all, nil
 }
 
@@ -309,6 +271,10 @@ func (w *world) engine() ([]string, error) {
 	state, err := w.storage.Gather(w.ctx)
 	var all []string
 	for _, v := range state.Volumes {
+		if w.orphanOf(string(v.ID)) != nil { // its limits are what they were until the target restarts
+			all = append(all, fmt.Sprintf("engine: volume %s of %d bytes, an orphan", v.ID, v.SizeBytes))
+			continue
+		}
 		all = append(all, fmt.Sprintf("engine: volume %s of %d bytes, limits %v", v.ID, v.SizeBytes, v.QoS))
 	}
 	for _, s := range state.Snapshots {
@@ -319,8 +285,13 @@ func (w *world) engine() ([]string, error) {
 		for _, ns := range x.Namespaces {
 			volumes = append(volumes, string(ns.Volume))
 		}
-		slices.Sort(x.Hosts)
-		all = append(all, fmt.Sprintf("engine: %s serves %s to %v", x.NQN, strings.Join(volumes, ", "), x.Hosts))
+		hosts := []string{}
+		for _, nqn := range x.Hosts {
+			hosts = append(hosts, w.nodeOf[nqn])
+		}
+		slices.Sort(hosts)
+		of, _ := v1alpha1.VolumeOfSubsystem(x.NQN)
+		all = append(all, fmt.Sprintf("engine: %s serves %s to %v", of, strings.Join(volumes, ", "), hosts))
 	}
 	return all, err
 }
@@ -335,7 +306,8 @@ func (w *world) attachments() ([]string, error) {
 			if err := errors.Join(err, err2, err3); err != nil {
 				return nil, err
 			}
-			all = append(all, fmt.Sprintf("%s is connected to %s over %s, %s", h.name, nqn, transport, state))
+			of, _ := v1alpha1.VolumeOfSubsystem(nqn)
+			all = append(all, fmt.Sprintf("%s is connected to %s over %s, %s", h.name, of, transport, state))
 		}
 		records, err := filepath.Glob(filepath.Join(h.records(), "*.json"))
 		if err != nil {
@@ -343,6 +315,9 @@ func (w *world) attachments() ([]string, error) {
 		}
 		for _, path := range records {
 			all = append(all, fmt.Sprintf("%s has the record %s", h.name, filepath.Base(path)))
+		}
+		for _, label := range h.kernel.Mapped() {
+			all = append(all, fmt.Sprintf("%s has the device %s", h.name, label))
 		}
 		table, err := h.mounter.Table()
 		if err != nil {
@@ -355,22 +330,30 @@ func (w *world) attachments() ([]string, error) {
 	return all, nil
 }
 
-// checkWords of all volumes and snapshots, as they lie on the drive.
+// checkWords of all volumes and snapshots, with or without objects, as they lie on the drive.
 func (w *world) checkWords() {
 	w.Helper()
 	check := func(id, lvol string, size int64, words map[uint64]uint64) {
 		for at := range uint64(size / cluster) {
-			word, err := w.storage.Target().ReadWord(lvol, at)
+			word, err := w.readWord(lvol, at)
 			if err != nil || word != words[at] {
 				w.Fatalf("cluster %d of %s is %#x, %v; %#x was written", at, id, word, err, words[at])
 			}
 		}
 	}
-	for _, v := range w.volumes {
+	volumes, snapshots := slices.Clone(w.volumes), slices.Clone(w.snapshots)
+	for _, o := range w.orphans {
+		if o.volume != nil {
+			volumes = append(volumes, o.volume)
+		} else {
+			snapshots = append(snapshots, o.snapshot)
+		}
+	}
+	for _, v := range volumes {
 		check(v.id, v.uuid, v.size, v.words)
 	}
 	lvols := w.storage.Target().Lvols()
-	for _, s := range w.snapshots {
+	for _, s := range snapshots {
 		i := slices.IndexFunc(lvols, func(name string) bool { return strings.HasPrefix(name, "s-"+s.uuid) })
 		if i < 0 {
 			w.Fatalf("no logical volume of snapshot %s among %v", s.id, lvols)

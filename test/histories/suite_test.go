@@ -3,6 +3,7 @@
 package histories
 
 import (
+	"context"
 	"flag"
 	"fmt"
 	"os"
@@ -20,6 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/test/agenttest"
 )
 
 // What is run unless WEFT_SEED and WEFT_SEQUENCES say otherwise; and how many at a time, which mostly wait.
@@ -78,6 +80,9 @@ func runSuite(m *testing.M) (code int, err error) {
 	if api, err = client.New(restConfig, client.Options{Scheme: scheme}); err != nil {
 		return 1, err
 	}
+	if err := agenttest.GuardDeletions(context.Background(), api, filepath.Join("..", "..", "config", "default", "weft.yaml"), unguarded); err != nil {
+		return 1, err
+	}
 	return m.Run(), nil
 }
 
@@ -112,6 +117,7 @@ func TestSequences(t *testing.T) {
 			})
 		}
 	})
-	t.Logf("%d calls to the driver in %d operations: %d processes killed, %d targets killed, %d hosts rebooted, %d calls cancelled, %d made twice at once, %d given up",
-		all.calls.Load(), all.operations.Load(), all.kills.Load(), all.targets.Load(), all.reboots.Load(), all.cancels.Load(), all.twice.Load(), all.givenUp.Load())
+	t.Logf("%d calls in %d operations: %d processes killed, %d targets killed, %d storage nodes without power, %d hosts rebooted, %d calls cancelled, %d made twice at once, %d given up; %d objects deleted by mistake, %d taken back",
+		all.calls.Load(), all.operations.Load(), all.kills.Load(), all.targets.Load(), all.powers.Load(), all.reboots.Load(), all.cancels.Load(), all.twice.Load(), all.givenUp.Load(),
+		all.deletions.Load(), all.takenBack.Load())
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
@@ -42,6 +43,12 @@ type volume struct {
 	// hosts that it is attached to, with what the controller told them.
 	hosts    []*host
 	contexts map[*host]map[string]string
+	// deleted: its object was, by mistake; bare: with its finalizer taken off; meant: it was marked since.
+	deleted, bare, meant bool
+	// takenBack: its object was made again, and it is never formatted unasked.
+	takenBack bool
+	// backup of its object, from before it was deleted.
+	backup *v1alpha1.NvmfVolume
 }
 
 func (w *world) newVolume(size int64, u use, words map[uint64]uint64) *volume {
@@ -54,26 +61,36 @@ func (w *world) newVolume(size int64, u use, words map[uint64]uint64) *volume {
 func (v *volume) formatted() bool { return v.words[superblock] == ext4Magic }
 
 // copyable: a copy of a filesystem that is not made yet could not be mounted.
-func (v *volume) copyable() bool { return v.block || v.formatted() }
+func (v *volume) copyable() bool { return !v.deleted && (v.block || v.formatted()) }
 
 func (v *volume) attached() bool { return len(v.hosts) > 0 }
 func (v *volume) idle() bool     { return len(v.hosts) == 0 }
 
 // takes says that one more host may have it.
-func (v *volume) takes(h *host) bool { return v.idle() || v.shared && !slices.Contains(v.hosts, h) }
+func (v *volume) takes(h *host) bool {
+	return !v.deleted && (v.idle() || v.shared && !slices.Contains(v.hosts, h))
+}
+
+// state of its object.
+func (v *volume) state() string {
+	if v.deleted {
+		return "being deleted"
+	}
+	return "ready"
+}
 
 func (v *volume) leave(h *host) {
 	v.hosts = slices.DeleteFunc(v.hosts, func(other *host) bool { return other == h })
 }
 
-// nqns of its hosts, sorted.
-func (v *volume) nqns() []string {
-	nqns := []string{}
+// nodes that it is attached to, sorted.
+func (v *volume) nodes() []string {
+	nodes := []string{}
 	for _, h := range v.hosts {
-		nqns = append(nqns, h.nqn())
+		nodes = append(nodes, h.name)
 	}
-	slices.Sort(nqns)
-	return nqns
+	slices.Sort(nodes)
+	return nodes
 }
 
 // use of a volume: a filesystem, or a raw block device, which several hosts may share.
@@ -200,7 +217,7 @@ func (w *world) deleteSnapshot(s *snapshot) {
 
 func (w *world) publication(v *volume, h *host, final ...codes.Code) call {
 	return w.onController("ControllerPublishVolume "+v.id+" to "+h.name, func(ctx context.Context, s *controller.Service) error {
-		resp, err := s.ControllerPublishVolume(ctx, &csi.ControllerPublishVolumeRequest{VolumeId: v.id, NodeId: h.nqn(), VolumeCapability: v.capability()})
+		resp, err := s.ControllerPublishVolume(ctx, &csi.ControllerPublishVolumeRequest{VolumeId: v.id, NodeId: h.name, VolumeCapability: v.capability()})
 		if err == nil {
 			w.mu.Lock()
 			defer w.mu.Unlock()
@@ -255,36 +272,35 @@ func (w *world) bring(v *volume, h *host, first ...func() error) {
 	if !v.block {
 		v.words[superblock], v.words[sizeWord] = ext4Magic, uint64(v.size)
 	}
+	w.checkHeader(v)
 	w.read(v)
 }
 
-// stage a volume. When mkfs was cut off, an administrator says what the refusal asks for, and it is attached again.
+// stage a volume. A mkfs that was cut off is begun again. When the volume was taken back before it had a filesystem, an
+// administrator says what the refusal asks for, and it is attached again.
 func (w *world) stage(v *volume, h *host) error {
 	for {
 		err := w.make(h.stagingCall(v, codes.FailedPrecondition).orGiveUp())
 		if status.Code(err) != codes.FailedPrecondition || errors.Is(err, errGivenUp) {
 			return err
 		}
-		word, readErr := w.storage.Target().ReadWord(v.uuid, superblock)
-		if readErr != nil || word != halfMade || v.formatted() {
-			w.Fatalf("staging is refused: %v; the volume begins with %#x, %v", err, word, readErr)
+		var word uint64
+		w.await("the target to show the volume", func() bool {
+			var err error
+			word, err = w.readWord(v.uuid, superblock)
+			return err == nil
+		})
+		if word != 0 || !v.takenBack || v.formatted() {
+			w.Fatalf("staging is refused: %v; the volume begins with %#x", err, word)
 		}
-		w.tell("    half a filesystem is given up")
+		w.tell("    an administrator has it formatted")
 		o := w.object(v.id)
 		before := o.DeepCopy()
-		o.Annotations[v1alpha1.AllowFormatAnnotation] = o.Spec.UUID
+		metav1.SetMetaDataAnnotation(&o.ObjectMeta, v1alpha1.AllowFormatAnnotation, o.Spec.UUID)
 		w.must(api.Patch(w.ctx, o, client.MergeFrom(before)))
 		w.must(w.make(w.unpublication(v, h)))
-		w.letFormat(v, true)
 		w.must(w.make(w.publication(v, h)))
 	}
-}
-
-// letFormat a volume in which something is found; it ends with the attachment.
-func (w *world) letFormat(v *volume, let bool) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.givenUp[v.uuid] = let
 }
 
 // noteFilesystem that was made, or grown, before staging was given up.
@@ -295,7 +311,7 @@ func (w *world) noteFilesystem(v *volume, h *host) {
 	w.await("the plugin to end what it was at", func() bool { return h.process().service.Wait(w.ctx) == nil })
 	for _, cluster := range []uint64{superblock, sizeWord} {
 		w.await("the target to show the volume", func() bool {
-			word, err := w.storage.Target().ReadWord(v.uuid, cluster)
+			word, err := w.readWord(v.uuid, cluster)
 			if err == nil && word != 0 {
 				v.words[cluster] = word
 			}
@@ -306,10 +322,7 @@ func (w *world) noteFilesystem(v *volume, h *host) {
 
 func (w *world) unpublication(v *volume, h *host, final ...codes.Code) call {
 	return w.onController("ControllerUnpublishVolume "+v.id+" from "+h.name, func(ctx context.Context, s *controller.Service) error {
-		_, err := s.ControllerUnpublishVolume(ctx, &csi.ControllerUnpublishVolumeRequest{VolumeId: v.id, NodeId: h.nqn()})
-		if err == nil {
-			w.letFormat(v, false)
-		}
+		_, err := s.ControllerUnpublishVolume(ctx, &csi.ControllerUnpublishVolumeRequest{VolumeId: v.id, NodeId: h.name})
 		return err
 	}, final...)
 }

@@ -38,19 +38,21 @@ const (
 
 // tally of what was done.
 type tally struct {
-	operations, calls, kills, targets, reboots, cancels, twice, givenUp atomic.Int64
+	operations, calls, kills, targets, powers, reboots, cancels, twice, givenUp, deletions, takenBack atomic.Int64
 }
 
 func (t *tally) add(o *tally) {
 	for _, pair := range [][2]*atomic.Int64{
 		{&t.operations, &o.operations}, {&t.calls, &o.calls}, {&t.kills, &o.kills}, {&t.targets, &o.targets},
 		{&t.reboots, &o.reboots}, {&t.cancels, &o.cancels}, {&t.twice, &o.twice}, {&t.givenUp, &o.givenUp},
+		{&t.powers, &o.powers}, {&t.deletions, &o.deletions}, {&t.takenBack, &o.takenBack},
 	} {
 		pair[0].Add(pair[1].Load())
 	}
 }
 
-// world of one sequence: a storage node, two hosts, the controller, and what they should agree on.
+// world of one sequence: a storage node, whose pool is a drive or, of every fourth seed, a file, two hosts, the
+// controller, and what they should agree on.
 type world struct {
 	*testing.T
 	ctx   context.Context
@@ -68,14 +70,18 @@ type world struct {
 
 	volumes   []*volume
 	snapshots []*snapshot
+	orphans   []*orphan
 	made      int
 	words     uint64
 
 	mu     sync.Mutex
 	served map[string]map[string]bool // subsystems that a host has seen, by host
-	// givenUp: what these volumes hold, an administrator has.
-	givenUp map[string]bool
-	story   []string
+	story  []string
+	// starts are what was ever written to volumes before their data, whole; one host at a time writes.
+	starts   [][]byte
+	starting sync.Mutex
+	// nodeOf each attachment that was ever seen listed, by its NQN.
+	nodeOf map[string]string
 }
 
 func newWorld(t *testing.T, seed int64) *world {
@@ -86,7 +92,7 @@ func newWorld(t *testing.T, seed int64) *world {
 	ctx, stop := context.WithCancel(t.Context())
 	w := &world{
 		T: t, ctx: ctx, stop: stop, seed: seed, rng: rand.New(rand.NewPCG(uint64(seed), 0)), tally: &tally{}, dir: dir,
-		target: fmt.Sprintf("chaos-%d-%s", seed, filepath.Base(dir)[len("weft-chaos-"):]), served: map[string]map[string]bool{}, givenUp: map[string]bool{},
+		target: fmt.Sprintf("chaos-%d-%s", seed, filepath.Base(dir)[len("weft-chaos-"):]), served: map[string]map[string]bool{}, nodeOf: map[string]string{},
 	}
 	t.Cleanup(func() {
 		if t.Failed() || os.Getenv("WEFT_STORY") != "" {
@@ -113,7 +119,7 @@ func newWorld(t *testing.T, seed int64) *world {
 
 func (w *world) makeObjects() (err error) {
 	name := w.target + "-storage"
-	if w.storage, err = agenttest.New(context.WithoutCancel(w.ctx), name, w.dir, driveBytes); err != nil {
+	if w.storage, err = agenttest.New(context.WithoutCancel(w.ctx), name, w.dir, driveBytes, w.seed%4 == 0); err != nil {
 		return err
 	}
 	return errors.Join(

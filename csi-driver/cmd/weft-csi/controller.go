@@ -56,6 +56,12 @@ func (o controllerOptions) run(ctx context.Context) error {
 	}
 	group.Go(func() error { return cluster.Start(ctx) })
 	group.Go(func() error {
+		if cluster.GetCache().WaitForCacheSync(ctx) {
+			service.TakeBack(ctx)
+		}
+		return nil
+	})
+	group.Go(func() error {
 		return server.ServeHealth(ctx, o.healthAddress, func() error {
 			if !service.Synced() {
 				return errNotSynced

@@ -15,7 +15,9 @@ import (
 	"sync"
 	"syscall"
 
+	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/csi-driver/node/internal/fabrics"
+	"github.com/weft-storage/weft/csi-driver/node/internal/fabrics/own"
 )
 
 // options that Linux 6.12 knows, as /dev/nvme-fabrics prints them.
@@ -28,7 +30,7 @@ const options = "instance=-1,cntlid=-1,transport=%s,traddr=%s,trsvcid=%s,nqn=%s,
 type Namespace struct {
 	// NGUID, 32 hexadecimal digits.
 	NGUID string
-	// SizeBytes of the namespace, which is also the size of its file.
+	// SizeBytes of the namespace: a header, and the data behind.
 	SizeBytes int64
 }
 
@@ -51,16 +53,21 @@ type Kernel struct {
 	// Hanging gets a value for each call that has begun to hang.
 	Hanging chan struct{}
 
+	// device is nvmf_dev_mutex, which whoever reads or writes /dev/nvme-fabrics holds.
+	device sync.Mutex
+
 	mu          sync.Mutex
 	multipath   bool
 	noRDMA      bool
 	subsystems  map[string]Subsystem
 	controllers map[string]*controller // by name
 	heads       map[string]*head       // by device name
+	mapped      map[string]*mapped     // by device name
 	stuck       map[string]chan struct{}
 	held        chan struct{}
-	blocked     map[Access]chan struct{}
+	blocked     map[blocking]chan struct{}
 	creations   []string
+	changed     chan struct{} // closed when a path comes or goes
 	minors      int
 	users       func(device string) bool
 	onGone      func(device string)
@@ -80,18 +87,18 @@ type head struct {
 func NewKernel(root string) (*Kernel, error) {
 	k := &Kernel{
 		Root: root, Known: options, Hanging: make(chan struct{}, 64), multipath: true, subsystems: map[string]Subsystem{}, controllers: map[string]*controller{},
-		heads: map[string]*head{}, stuck: map[string]chan struct{}{}, blocked: map[Access]chan struct{}{},
-		users: func(string) bool { return false }, onGone: func(string) {},
+		heads: map[string]*head{}, mapped: map[string]*mapped{}, stuck: map[string]chan struct{}{}, blocked: map[blocking]chan struct{}{},
+		changed: make(chan struct{}), users: func(string) bool { return false }, onGone: func(string) {},
 	}
 	for _, dir := range []string{
-		"dev", "backing", "sys/class/nvme", "sys/class/nvme-subsystem", "sys/class/block", "sys/dev/block",
+		"dev/mapper", "backing", "sys/class/nvme", "sys/class/nvme-subsystem", "sys/class/block", "sys/dev/block",
 		"sys/module/nvme_tcp", "sys/module/nvme_rdma", "sys/devices/virtual/nvme-fabrics/ctl", "sys/devices/virtual/nvme-subsystem",
 	} {
 		if err := os.MkdirAll(filepath.Join(root, dir), 0o755); err != nil {
 			return nil, err
 		}
 	}
-	return k, errors.Join(k.write("dev/nvme-fabrics", ""), k.write("sys/module/nvme_core/parameters/multipath", "Y"))
+	return k, errors.Join(k.write("dev/nvme-fabrics", ""), k.write("dev/mapper/control", ""), k.write("sys/module/nvme_core/parameters/multipath", "Y"))
 }
 
 // DisableMultipath makes the kernel as one with nvme_core.multipath=N.
@@ -115,19 +122,30 @@ func (k *Kernel) Serve(s Subsystem) error {
 	defer k.mu.Unlock()
 	k.subsystems[s.NQN] = s
 	for _, ns := range s.Namespaces {
-		f, err := os.OpenFile(k.Backing(ns.NGUID), os.O_CREATE|os.O_RDWR, 0o600)
-		if err != nil {
-			return err
-		}
-		if err := errors.Join(f.Truncate(ns.SizeBytes), f.Close()); err != nil {
+		if err := errors.Join(k.file(k.Header(ns.NGUID), v1alpha1.HeaderBytes), k.file(k.Backing(ns.NGUID), v1alpha1.WithoutHeader(ns.SizeBytes))); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// Backing is the path of the file that holds a namespace's data.
+// file for a namespace. It grows with the device that shows it, and shrinks at once.
+func (k *Kernel) file(path string, sizeBytes int64) error {
+	info, err := os.Stat(path)
+	switch {
+	case errors.Is(err, os.ErrNotExist):
+		err = os.WriteFile(path, nil, 0o600)
+	case err == nil && info.Size() <= sizeBytes:
+		return nil
+	}
+	return errors.Join(err, os.Truncate(path, sizeBytes))
+}
+
+// Backing is the path of the file that holds a namespace's data, behind its header.
 func (k *Kernel) Backing(nguid string) string { return filepath.Join(k.Root, "backing", nguid) }
+
+// Header is the path of the file that holds what a namespace begins with.
+func (k *Kernel) Header(nguid string) string { return k.Backing(nguid) + ".header" }
 
 // Creations lists the option strings that were written, in order.
 func (k *Kernel) Creations() []string {
@@ -147,7 +165,8 @@ func (k *Kernel) Controllers() []string {
 	return names
 }
 
-// Hold makes connecting wait, as with a target that accepts and does not answer, until release is called.
+// Hold makes connecting wait, as with a target that accepts and does not answer, until release is called. Further
+// connections wait behind it, and reads of the options.
 func (k *Kernel) Hold() (release func()) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -179,46 +198,128 @@ const (
 	Reading Access = "reading"
 )
 
-// Block makes an access to devices hang, as it does without a path, until release is called.
-func (k *Kernel) Block(a Access) (release func()) {
+// blocking is an access to a device by its name.
+type blocking struct {
+	access Access
+	device string
+}
+
+// Block makes an access to a device, such as nvme0n1, hang, as it does without a path, until release is called.
+func (k *Kernel) Block(a Access, device string) (release func()) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	blocked := make(chan struct{})
-	k.blocked[a] = blocked
+	b, blocked := blocking{a, device}, make(chan struct{})
+	k.blocked[b] = blocked
 	return func() {
 		k.mu.Lock()
-		delete(k.blocked, a)
+		delete(k.blocked, b)
 		k.mu.Unlock()
 		close(blocked)
 	}
 }
 
-func (k *Kernel) waitUnblocked(a Access) {
+func (k *Kernel) waitUnblocked(a Access, path string) {
 	k.mu.Lock()
-	blocked := k.blocked[a]
+	blocked := k.blocked[blocking{a, filepath.Base(path)}]
 	k.mu.Unlock()
 	k.hang(blocked)
 }
 
 // Open implements fabrics.Kernel.
 func (k *Kernel) Open(path string) (fabrics.Device, error) {
-	k.waitUnblocked(Opening)
+	k.waitUnblocked(Opening, path)
 	f, err := os.Open(path)
+	if lost := k.readable(filepath.Base(path)); errors.Is(err, os.ErrNotExist) && lost != nil {
+		f, err = nil, nil // it opens, and fails to be read
+	}
 	if err != nil {
 		return nil, err
 	}
-	return device{f, k}, nil
+	k.opened(path, 1)
+	return device{f, path, k}, nil
+}
+
+// opened or closed a device of device mapper.
+func (k *Kernel) opened(path string, n int) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if m := k.mapped[filepath.Base(path)]; m != nil {
+		m.opens += n
+	}
 }
 
 type device struct {
-	*os.File
+	file   *os.File // nil for a device that fails
+	path   string
 	kernel *Kernel
 }
 
 // ReadAt implements io.ReaderAt.
 func (d device) ReadAt(p []byte, offset int64) (int, error) {
-	d.kernel.waitUnblocked(Reading)
+	d.kernel.waitUnblocked(Reading, d.path)
+	if err := d.kernel.readable(filepath.Base(d.path)); err != nil {
+		return 0, err
+	}
+	return d.file.ReadAt(p, offset)
+}
+
+// Close implements io.Closer.
+func (d device) Close() error {
+	d.kernel.opened(d.path, -1)
+	err := d.kernel.released()
+	if d.file != nil {
+		err = errors.Join(err, d.file.Close())
+	}
+	return err
+}
+
+// OpenDirect implements fabrics.Kernel.
+func (k *Kernel) OpenDirect(path string, write bool) (fabrics.DirectDevice, error) {
+	k.waitUnblocked(Opening, path)
+	flags := os.O_RDONLY
+	if write {
+		flags = os.O_RDWR
+		if readOnly, err := k.ReadOnly(path); err != nil || readOnly {
+			return nil, errors.Join(err, &os.PathError{Op: "open", Path: path, Err: syscall.EPERM})
+		}
+	}
+	f, err := os.OpenFile(path, flags, 0)
+	if err != nil {
+		return nil, err
+	}
+	return direct{f, k}, nil
+}
+
+// direct takes whole blocks only.
+type direct struct {
+	*os.File
+	kernel *Kernel
+}
+
+const directBlock = 4096
+
+func (d direct) fits(p []byte, offset int64) error {
+	if len(p)%directBlock != 0 || offset%directBlock != 0 {
+		return fmt.Errorf("%d bytes at %d: %w", len(p), offset, syscall.EINVAL)
+	}
+	return nil
+}
+
+// ReadAt implements io.ReaderAt.
+func (d direct) ReadAt(p []byte, offset int64) (int, error) {
+	d.kernel.waitUnblocked(Reading, d.Name())
+	if err := d.fits(p, offset); err != nil {
+		return 0, err
+	}
 	return d.File.ReadAt(p, offset)
+}
+
+// WriteAt implements io.WriterAt.
+func (d direct) WriteAt(p []byte, offset int64) (int, error) {
+	if err := d.fits(p, offset); err != nil {
+		return 0, err
+	}
+	return d.File.WriteAt(p, offset)
 }
 
 // hang until a channel is closed; nil is none to wait for.
@@ -226,13 +327,121 @@ func (k *Kernel) hang(until <-chan struct{}) {
 	if until == nil {
 		return
 	}
-	k.Hanging <- struct{}{}
+	k.tell()
 	<-until
+}
+
+// tell of a call that hangs. Not everybody listens.
+func (k *Kernel) tell() {
+	select {
+	case k.Hanging <- struct{}{}:
+	default:
+	}
+}
+
+// Path of a block device: a controller's name, its subsystem and its host.
+type Path struct{ Controller, NQN, HostNQN string }
+
+// Paths of the block device with a number, such as 259:1. Its I/O takes any of them that the target admits, whichever
+// host it was made for.
+func (k *Kernel) Paths(number string) []Path {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var paths []Path
+	for _, h := range k.heads {
+		if h.device != number {
+			continue
+		}
+		for name := range h.paths {
+			c := k.controllers[name]
+			paths = append(paths, Path{name, c.nqn, c.host})
+		}
+	}
+	return paths
+}
+
+// Number of the namespace's device under a block device, or that itself, by its name; empty when there is none.
+func (k *Kernel) Number(device string) string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	h := k.heads[device]
+	if m := k.mapped[device]; m != nil {
+		h = k.under(m)
+	}
+	if h == nil {
+		return ""
+	}
+	return h.device
 }
 
 // SetState sets a controller's state, such as connecting when its target is away.
 func (k *Kernel) SetState(name, state string) error {
-	return k.write(filepath.Join("sys/class/nvme", name, "state"), state)
+	err := k.write(filepath.Join("sys/class/nvme", name, "state"), state)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.change()
+	return err
+}
+
+// change wakes those who wait for a path.
+func (k *Kernel) change() {
+	close(k.changed)
+	k.changed = make(chan struct{})
+}
+
+// waitWritten waits as a write to a device does, by its number: until a path is live, or the device is gone, when the
+// write fails.
+func (k *Kernel) waitWritten(device string) {
+	for told := false; ; told = true {
+		k.mu.Lock()
+		ends, changed := k.writeEnds(device), k.changed
+		if m := k.numbered(device); m != nil && ends == told {
+			m.waiting += map[bool]int{false: 1, true: -1}[ends]
+			if ends {
+				k.change()
+			}
+		}
+		k.mu.Unlock()
+		if ends {
+			return
+		}
+		if !told {
+			k.tell()
+		}
+		<-changed
+	}
+}
+
+func (k *Kernel) numbered(device string) *mapped {
+	for _, m := range k.mapped {
+		if m.number == device {
+			return m
+		}
+	}
+	return nil
+}
+
+func (k *Kernel) writeEnds(device string) bool {
+	if m := k.numbered(device); m != nil {
+		h := k.under(m)
+		if h == nil {
+			return true
+		}
+		device = h.device
+	}
+	for _, h := range k.heads {
+		if h.device != device {
+			continue
+		}
+		for path := range h.paths {
+			state, err := os.ReadFile(filepath.Join(k.Root, "sys/class/nvme", path, "state"))
+			if err == nil && strings.TrimSpace(string(state)) == "live" {
+				return true
+			}
+		}
+		return false
+	}
+	return true
 }
 
 // SetReadOnly sets a device's flag, as BLKROSET does.
@@ -259,6 +468,8 @@ func (k *Kernel) Drop(name string) error {
 
 // Options implements fabrics.Kernel.
 func (k *Kernel) Options() (string, error) {
+	k.device.Lock()
+	defer k.device.Unlock()
 	if k.Known == "" {
 		return "", syscall.EINVAL
 	}
@@ -267,6 +478,8 @@ func (k *Kernel) Options() (string, error) {
 
 // Create implements fabrics.Kernel.
 func (k *Kernel) Create(text string) (string, error) {
+	k.device.Lock()
+	defer k.device.Unlock()
 	k.mu.Lock()
 	held := k.held
 	k.mu.Unlock()
@@ -329,38 +542,45 @@ func contains(list []string, s string) bool {
 	return false
 }
 
-// WriteAttribute implements fabrics.Kernel: it knows delete_controller and rescan_controller.
-func (k *Kernel) WriteAttribute(path, _ string) error {
-	if _, err := os.Stat(path); err != nil {
+// Rescan implements fabrics.Kernel.
+func (k *Kernel) Rescan(controller string) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.scan(filepath.Base(controller))
+}
+
+// Delete implements fabrics.Kernel.
+func (k *Kernel) Delete(c *own.Controller) error {
+	name := c.Name()
+	if _, err := os.Stat(filepath.Join(k.Root, "sys/class/nvme", name)); err != nil {
 		return err
 	}
-	name := filepath.Base(filepath.Dir(path))
-	switch filepath.Base(path) {
-	case "rescan_controller":
-		k.mu.Lock()
-		defer k.mu.Unlock()
-		return k.scan(name)
-	case "delete_controller":
-		if err := k.SetState(name, "deleting"); err != nil {
-			return err
-		}
-		k.mu.Lock()
-		stuck := k.stuck[name]
-		k.mu.Unlock()
-		k.hang(stuck)
-		k.mu.Lock()
-		defer k.mu.Unlock()
-		return k.remove(name)
-	default:
-		return fmt.Errorf("%s: %w", path, syscall.EACCES)
+	if err := k.SetState(name, "deleting"); err != nil {
+		return err
 	}
+	k.mu.Lock()
+	stuck := k.stuck[name]
+	k.mu.Unlock()
+	k.hang(stuck)
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.remove(name)
 }
 
 // Claimed implements fabrics.Kernel.
 func (k *Kernel) Claimed(device string) (bool, error) {
-	if _, err := os.Stat(device); err != nil {
+	k.waitUnblocked(Opening, device)
+	if _, err := os.Lstat(device); err != nil {
 		return false, err
 	}
+	k.mu.Lock()
+	for _, m := range k.mapped {
+		if h := k.under(m); h != nil && h.name == filepath.Base(device) {
+			defer k.mu.Unlock()
+			return true, nil
+		}
+	}
+	k.mu.Unlock()
 	return k.users(filepath.Base(device)), nil
 }
 

@@ -17,7 +17,7 @@ import (
 	"github.com/weft-storage/weft/csi-driver/node/internal/filesystem"
 )
 
-// Mounter is a mount.Interface that keeps the kernel's mount table in a file, as /proc/self/mountinfo shows it.
+// Mounter is a filesystem.Mounter that keeps the kernel's mount table in a file, as /proc/self/mountinfo shows it.
 type Mounter struct {
 	*mount.FakeMounter
 	kernel *Kernel
@@ -25,7 +25,7 @@ type Mounter struct {
 
 	mu      sync.Mutex
 	entries []entry
-	blocked chan struct{}
+	blocked map[string]chan struct{} // by target
 }
 
 type entry struct {
@@ -37,7 +37,7 @@ type entry struct {
 
 // NewMounter makes the mounter that belongs to a kernel: devices that it mounts are claimed.
 func NewMounter(k *Kernel) (*Mounter, error) {
-	m := &Mounter{FakeMounter: mount.NewFakeMounter(nil), kernel: k, path: mountInfo(k.Root)}
+	m := &Mounter{FakeMounter: mount.NewFakeMounter(nil), kernel: k, path: mountInfo(k.Root), blocked: map[string]chan struct{}{}}
 	k.users = m.uses
 	k.onGone = m.gone
 	return m, m.save()
@@ -68,15 +68,15 @@ func (m *Mounter) DeviceAt(path string) (string, error) {
 	return filepath.Join(m.kernel.Root, "dev", filepath.Base(link)), nil
 }
 
-// Block makes mounts and unmounts hang, as they do on a device without a path, until release is called.
-func (m *Mounter) Block() (release func()) {
+// Block makes mounts and unmounts at a target hang, as they do on a device without a path, until release is called.
+func (m *Mounter) Block(target string) (release func()) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	blocked := make(chan struct{})
-	m.blocked = blocked
+	m.blocked[target] = blocked
 	return func() {
 		m.mu.Lock()
-		m.blocked = nil
+		delete(m.blocked, target)
 		m.mu.Unlock()
 		close(blocked)
 	}
@@ -92,19 +92,27 @@ func (m *Mounter) FailWrites() error {
 	return m.save()
 }
 
-func (m *Mounter) waitUnblocked() {
+func (m *Mounter) waitUnblocked(target string) {
 	m.mu.Lock()
-	blocked := m.blocked
+	blocked := m.blocked[target]
 	m.mu.Unlock()
 	m.kernel.hang(blocked)
 }
 
-// Mount implements mount.Interface.
+// BindReadOnly implements filesystem.Mounter.
+func (m *Mounter) BindReadOnly(source, target string) error {
+	return m.Mount(source, target, "", []string{"bind", "ro"})
+}
+
+// Mount implements filesystem.Mounter.
 func (m *Mounter) Mount(source, target, fsType string, options []string) error {
-	m.waitUnblocked()
+	m.waitUnblocked(target)
 	info, err := os.Stat(target)
 	if err != nil {
 		return err
+	}
+	if err := m.kernel.readable(filepath.Base(source)); err != nil && fsType != "" {
+		return fmt.Errorf("mount %s: %w", source, err)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -142,9 +150,16 @@ func (m *Mounter) Mount(source, target, fsType string, options []string) error {
 	return m.FakeMounter.Mount(source, target, fsType, options)
 }
 
-// Unmount implements mount.Interface.
+// Unmount implements filesystem.Mounter.
 func (m *Mounter) Unmount(target string) error {
-	m.waitUnblocked()
+	m.waitUnblocked(target)
+	if device := m.lastOf(target); device != "" {
+		m.kernel.waitWritten(device)
+	}
+	return errors.Join(m.unmount(target), m.kernel.released())
+}
+
+func (m *Mounter) unmount(target string) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for i := len(m.entries) - 1; i >= 0; i-- {
@@ -154,6 +169,19 @@ func (m *Mounter) Unmount(target string) error {
 		}
 	}
 	return fmt.Errorf("umount %s: %w", target, syscall.EINVAL)
+}
+
+// lastOf gives the device of a filesystem that is mounted for writing at a target, and nowhere else: unmounting it
+// there writes to it.
+func (m *Mounter) lastOf(target string) (device string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	e, mounted := m.at(target)
+	others := slices.ContainsFunc(m.entries, func(o entry) bool { return o.device == e.device && o.path != target })
+	if !mounted || e.fsType == "devtmpfs" || e.readOnly || others {
+		return ""
+	}
+	return e.device
 }
 
 func (m *Mounter) at(path string) (entry, bool) {

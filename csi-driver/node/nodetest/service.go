@@ -7,28 +7,35 @@ import (
 	"errors"
 	"path/filepath"
 
-	"k8s.io/mount-utils"
 	"k8s.io/utils/clock"
 	utilexec "k8s.io/utils/exec"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/weft-storage/weft/csi-driver/node"
+	"github.com/weft-storage/weft/csi-driver/node/internal/doing"
 	"github.com/weft-storage/weft/csi-driver/node/internal/fabrics"
+	"github.com/weft-storage/weft/csi-driver/node/internal/fabrics/own"
 	"github.com/weft-storage/weft/csi-driver/node/internal/filesystem"
+	"github.com/weft-storage/weft/csi-driver/node/internal/mapper"
 	"github.com/weft-storage/weft/csi-driver/node/internal/stuck"
 )
 
 // How the node plugin reports on its Node what its kernel does not finish.
 type (
-	// StuckReport writes the condition and its Events.
-	StuckReport = stuck.NodeReport
-	// StuckError is what it reports.
-	StuckError = stuck.Error
+	// StuckReporter writes the condition and its Events.
+	StuckReporter = stuck.Reporter
+	// HeldUpError is what it reports.
+	HeldUpError = fabrics.HeldUpError
+	// Controller is one that may be deleted.
+	Controller = own.Controller
+	// Step is what a kernel is at.
+	Step = doing.Step
 )
 
 // Config of a node plugin on a Kernel.
 type Config struct {
-	// UID of the Kubernetes Node.
-	UID string
+	// Node and UID are the name and the UID of the Kubernetes Node.
+	Node, UID string
 	// Root of the Kernel.
 	Root string
 	// Records is the folder where the plugin writes down what volumes were staged with.
@@ -36,28 +43,29 @@ type Config struct {
 	// Kernel is the one of Root, or a wrapper of it.
 	Kernel fabrics.Kernel
 	// Mounter is that of the Kernel, or a wrapper of it.
-	Mounter mount.Interface
-	// Programs that are run.
+	Mounter filesystem.Mounter
+	// Programs that are run; see Programs.
 	Programs utilexec.Interface
-	// Obstacle to staging; nil for a watch that was told of nothing.
-	Obstacle node.Obstacle
+	// Volumes as the API server has them.
+	Volumes client.Reader
+	// Clock by which the kernel is held up, or overdue; nil for the machine's.
+	Clock clock.PassiveClock
 }
 
 // NewService makes the node service of a process. Every portal can be reached, and the kernel has all its modules.
 func NewService(c Config) *node.Service {
-	if c.Obstacle == nil {
-		c.Obstacle = stuck.New(clock.RealClock{}, "/proc")
-	}
 	fs := &filesystem.Host{
 		Mounter: c.Mounter, Exec: c.Programs, Open: c.Kernel.Open, MountInfo: mountInfo(c.Root), Sys: filepath.Join(c.Root, "sys"),
 	}
 	initiator := fabrics.New(fabrics.Config{
-		Root: c.Root, UID: c.UID, Kernel: c.Kernel,
+		Root: c.Root, Kernel: c.Kernel, Clock: c.Clock,
 		LoadModule: func(context.Context, string) error { return errors.New("no module is missing") },
 		Reachable:  func(context.Context, string) error { return nil },
-		MountsOf:   func(ns fabrics.Namespace) ([]string, error) { return fs.MountsOf(ns.Device, ns.Name) },
+		MountsOf:   fs.MountsOf,
 	})
+	devices := &mapper.Host{Root: c.Root, Exec: c.Programs, LoadModule: initiator.LoadModule, OpenDevice: c.Kernel.Open}
 	return &node.Service{
-		HostNQN: initiator.NQN, MaxVolumes: node.DefaultMaxVolumes, Initiator: initiator, Filesystems: fs, Records: c.Records, Obstacle: c.Obstacle,
+		NodeName: c.Node, NodeUID: func(context.Context) (string, error) { return c.UID, nil }, MaxVolumes: node.DefaultMaxVolumes,
+		Initiator: initiator, Mapper: devices, Filesystems: fs, Records: c.Records, Clock: c.Clock, Volumes: c.Volumes,
 	}
 }

@@ -19,7 +19,7 @@ const (
 func (k *Kernel) add(c controller, hostID string) (string, error) {
 	c.name = k.freeName("nvme", func(n string) bool {
 		_, taken := k.controllers[n]
-		return taken || k.exists(filepath.Join(subsystemsDir, "nvme-subsys"+strings.TrimPrefix(n, "nvme")))
+		return taken || k.keepsName(n+"n") || k.exists(filepath.Join(subsystemsDir, "nvme-subsys"+strings.TrimPrefix(n, "nvme")))
 	})
 	for _, other := range k.controllers {
 		if other.nqn == c.nqn {
@@ -62,6 +62,9 @@ func (k *Kernel) scan(name string) error {
 	}
 	for _, ns := range k.subsystems[c.nqn].Namespaces {
 		h := k.headOf(c, ns.NGUID)
+		if h == nil && k.elsewhere(c, ns.NGUID) {
+			continue // Linux logs "globally duplicate IDs", and takes no such namespace.
+		}
 		if h == nil {
 			var err error
 			if h, err = k.addHead(c, ns.NGUID); err != nil {
@@ -86,6 +89,16 @@ func (k *Kernel) headOf(c *controller, nguid string) *head {
 	return nil
 }
 
+// elsewhere tells whether another subsystem has a namespace with this NGUID.
+func (k *Kernel) elsewhere(c *controller, nguid string) bool {
+	for _, h := range k.heads {
+		if h.subsystem != c.subsystem && h.nguid == nguid {
+			return true
+		}
+	}
+	return false
+}
+
 func (k *Kernel) headDir(h *head) string {
 	if k.multipath {
 		return filepath.Join(subsystemsDir, h.subsystem, h.name)
@@ -102,7 +115,7 @@ func (k *Kernel) addHead(c *controller, nguid string) (*head, error) {
 	h := &head{
 		subsystem: c.subsystem, nguid: nguid, device: "259:" + strconv.Itoa(k.minors), paths: map[string]bool{c.name: true},
 		// Numbers within a subsystem start at 1.
-		name: k.freeName(prefix, func(n string) bool { return n == prefix+"0" || k.heads[n] != nil }),
+		name: k.freeName(prefix, func(n string) bool { return n == prefix+"0" || k.heads[n] != nil || k.keepsName(n) }),
 	}
 	dir := k.headDir(h)
 	k.heads[h.name] = h
@@ -113,7 +126,7 @@ func (k *Kernel) addHead(c *controller, nguid string) (*head, error) {
 		os.MkdirAll(filepath.Join(k.Root, dir, "holders"), 0o755),
 		k.link(dir, filepath.Join("sys/class/block", h.name)),
 		k.link(dir, filepath.Join("sys/dev/block", h.device)),
-		os.Symlink(k.Backing(nguid), filepath.Join(k.Root, "dev", h.name)),
+		os.Symlink(k.Header(nguid), filepath.Join(k.Root, "dev", h.name)),
 	)
 }
 
@@ -136,10 +149,12 @@ func (k *Kernel) remove(name string) error {
 				k.delete(filepath.Join("dev", h.name)), k.delete(dir))
 			delete(k.heads, h.name)
 			k.onGone(h.name)
+			errs = append(errs, k.lost(h))
 		}
 	}
 	delete(k.controllers, name)
 	delete(k.stuck, name)
+	defer k.change()
 	errs = append(errs, k.delete(filepath.Join(subsystemsDir, c.subsystem, name)), k.delete(filepath.Join("sys/class/nvme", name)),
 		k.delete(filepath.Join(controllersDir, name)))
 	for _, other := range k.controllers {

@@ -3,8 +3,6 @@
 package decide
 
 import (
-	"slices"
-
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
@@ -28,6 +26,7 @@ func Decide(s Observed) Decision {
 		d.decidePools()
 		d.decideVolumes()
 		d.decideSnapshots()
+		d.letGo()
 		d.decideOrphans()
 		d.decidePortals() // last: portals wait until nothing else is left to try
 		d.decideNode()
@@ -45,8 +44,13 @@ type decider struct {
 	snapshots []*snapshot
 	byName    map[string]*volume
 	snapNames map[string]*snapshot
-	exports   map[string]*engine.Export
-	// promised bytes of each pool: what its volumes may grow to, written or not.
+	// exports that the engine has, by volume.
+	exports map[string][]*engine.Export
+	// What has no object.
+	orphanVolumes   []engine.Volume
+	orphanSnapshots []engine.Snapshot
+	strayExports    []engine.Export
+	// promised bytes of each pool: what its volumes may grow to with their headers, written or not.
 	promised map[string]int64
 	// needed are the sources that something waits to be made from, with the name of what waits.
 	needed map[engine.ID]string
@@ -57,15 +61,19 @@ type decider struct {
 }
 
 func (d *decider) index() {
-	d.exports = make(map[string]*engine.Export, len(d.Target.State.Exports))
+	d.exports = make(map[string][]*engine.Export, len(d.Target.State.Exports))
 	for i := range d.Target.State.Exports {
 		e := &d.Target.State.Exports[i]
-		d.exports[e.NQN] = e
+		if volume, ours := v1alpha1.VolumeOfSubsystem(e.NQN); ours {
+			d.exports[volume] = append(d.exports[volume], e)
+		}
 	}
 	d.indexPools()
 	d.indexVolumes()
 	d.indexSnapshots()
+	d.indexOrphans()
 	d.indexNeeded()
+	d.recall()
 }
 
 // indexNeeded notes the sources of what is not made yet. They are not deleted
@@ -73,7 +81,7 @@ func (d *decider) index() {
 func (d *decider) indexNeeded() {
 	d.needed = map[engine.ID]string{}
 	for _, v := range d.volumes {
-		if v.presence != absent || v.deleting || v.obj.Spec.Source == nil {
+		if v.presence != absent || v.deleting || v.rival != "" || v.obj.Spec.Source == nil {
 			continue
 		}
 		if source, ok := d.sourceOf(v); ok {
@@ -81,49 +89,10 @@ func (d *decider) indexNeeded() {
 		}
 	}
 	for _, s := range d.snapshots {
-		if source := d.byName[s.obj.Spec.Volume]; s.presence == absent && !s.deleting && source != nil {
+		if source := d.byName[s.obj.Spec.Volume]; s.presence == absent && !s.deleting && s.rival == "" && source != nil {
 			d.needed[source.id] = "NvmfSnapshot " + s.obj.Name
 		}
 	}
-}
-
-// decideOrphans finds what has no object. None of it is deleted. A subsystem
-// that admits nobody is taken away: that can disturb nobody, even if the object
-// were only not seen, for then it is made again. One that admits hosts stays: a pod may be
-// using it whose NvmfVolume was lost, and "no object" is no proof that nobody does.
-func (d *decider) decideOrphans() {
-	ids := map[engine.ID]bool{}
-	nqns := map[string]bool{}
-	for _, v := range d.volumes {
-		ids[v.id], nqns[v.nqn] = true, true
-	}
-	for _, s := range d.snapshots {
-		ids[s.id] = true
-	}
-	orphans := &d.decision.Orphans
-	for _, v := range d.Target.State.Volumes {
-		if !ids[v.ID] {
-			orphans.Volumes = append(orphans.Volumes, v.ID)
-		}
-	}
-	for _, s := range d.Target.State.Snapshots {
-		if !ids[s.ID] {
-			orphans.Snapshots = append(orphans.Snapshots, s.ID)
-		}
-	}
-	for _, e := range d.Target.State.Exports {
-		_, ours := v1alpha1.VolumeOfSubsystem(e.NQN)
-		switch {
-		case nqns[e.NQN] || !ours:
-		case len(e.Hosts) > 0:
-			orphans.Exports = append(orphans.Exports, e.NQN)
-		case !d.Attempts.Tried(VerbUnexport, e.NQN):
-			d.decision.Operations.Unexport = append(d.decision.Operations.Unexport, e.NQN)
-		}
-	}
-	slices.Sort(orphans.Volumes)
-	slices.Sort(orphans.Snapshots)
-	slices.Sort(orphans.Exports)
 }
 
 // nothingKnown decides when there is no engine, or it does not answer: nothing

@@ -97,7 +97,7 @@ func TestDecideCreates(t *testing.T) {
 			name: "beyond a pool's size as far as the plan allows, but none that is larger than its pool",
 			given: func(s *Observed) {
 				s.Node.Spec.Plan.OverProvisioningPercent = 200
-				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a")), testVolume(2, ofSize("95Gi")), testVolume(3, ofSize("101Gi")), testVolume(4, ofSize("95Gi")), testVolume(5, ofSize("45Gi"))}
+				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a")), testVolume(2, ofSize("95Gi")), testVolume(3, ofSize("101Gi")), testVolume(4, ofSize("94Gi")), testVolume(5, ofSize("45Gi"))}
 				holds(engineVolume(1, "a"))(s)
 				s.Target.State.Exports = []engine.Export{exported(1)}
 			},
@@ -119,7 +119,7 @@ func TestDecideCreates(t *testing.T) {
 			given: func(s *Observed) {
 				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"), ofSize("60Gi")), testVolume(2, isCreatedOn("a"), ofSize("60Gi")), testVolume(3, ofSize("51Gi"))}
 				one, two := engineVolume(1, "a"), engineVolume(2, "a")
-				one.SizeBytes, two.SizeBytes = 60*gib, 60*gib
+				one.SizeBytes, two.SizeBytes = 60*gib+header, 60*gib+header
 				holds(one, two)(s)
 				s.Target.State.Exports = []engine.Export{exported(1), exported(2)}
 			},
@@ -262,11 +262,11 @@ func TestDecideCreates(t *testing.T) {
 			also:    func(g *WithT, d Decision) { g.Expect(d.Volumes["v1"].Device).To(Equal("b")) },
 		},
 		{
-			name:  "sizes in whole mebibytes",
+			name:  "sizes in whole mebibytes, with a header",
 			given: func(s *Observed) { s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, ofSize("1048577"))} },
 			does:  []string{"CreateVolumes 1 on a"},
 			also: func(g *WithT, d Decision) {
-				g.Expect(d.Operations.CreateVolumes[0].SizeBytes).To(Equal(int64(2 << 20)))
+				g.Expect(d.Operations.CreateVolumes[0].SizeBytes).To(Equal(int64(2<<20 + header)))
 			},
 		},
 	} {
@@ -303,7 +303,7 @@ func TestDecideSources(t *testing.T) {
 			given: func(s *Observed) {
 				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(3, fromSnapshot("s2"))}
 				s.Snapshots = []*v1alpha1.NvmfSnapshot{testSnapshot(2, "gone", snapshotCreated)}
-				s.Target.State.Snapshots = []engine.Snapshot{{ID: id(2), Pool: "b", SizeBytes: 10 * gib, AllocatedBytes: 1, CreatedAt: now}}
+				s.Target.State.Snapshots = []engine.Snapshot{{ID: id(2), Pool: "b", SizeBytes: 10*gib + header, AllocatedBytes: 1, CreatedAt: now}}
 			},
 			does:  []string{"CreateVolumes 3 on b from 2"},
 			snaps: map[string]says{"s2": {"Created": "True/AsExpected", "Ready": "True/AsExpected"}},
@@ -311,6 +311,7 @@ func TestDecideSources(t *testing.T) {
 				g.Expect(d.Snapshots["s2"].Ready).To(BeTrue())
 				g.Expect(d.Snapshots["s2"].CreatedAt.Time).To(BeTemporally("==", now))
 				g.Expect(d.Snapshots["s2"].Allocated.Value()).To(Equal(int64(1 << 20)))
+				g.Expect(d.Snapshots["s2"].Size.Value()).To(Equal(int64(10*gib)), "of its data")
 			},
 		},
 		{
@@ -318,7 +319,7 @@ func TestDecideSources(t *testing.T) {
 			given: func(s *Observed) {
 				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("b"), ofSize("40Gi"))}
 				s.Snapshots = []*v1alpha1.NvmfSnapshot{testSnapshot(2, "v1"), testSnapshot(3, "v1")}
-				holds(engine.Volume{ID: id(1), Pool: "b", SizeBytes: 40 * gib, AllocatedBytes: 6 * gib})(s)
+				holds(engine.Volume{ID: id(1), Pool: "b", SizeBytes: 40*gib + header, AllocatedBytes: 6 * gib})(s)
 				s.Target.State.Exports = []engine.Export{exported(1)}
 			},
 			does:  []string{"CreateSnapshots 2 of 1"},
@@ -329,13 +330,13 @@ func TestDecideSources(t *testing.T) {
 			given: func(s *Observed) {
 				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, fromSnapshot("s2"), ofSize("20Gi")), testVolume(3, fromSnapshot("s2"), ofSize("20Gi"))}
 				s.Snapshots = []*v1alpha1.NvmfSnapshot{testSnapshot(2, "gone", snapshotCreated)}
-				s.Target.State.Snapshots = []engine.Snapshot{{ID: id(2), Pool: "b", SizeBytes: 20 * gib, AllocatedBytes: 20 * gib, CreatedAt: now}}
+				s.Target.State.Snapshots = []engine.Snapshot{{ID: id(2), Pool: "b", SizeBytes: 20*gib + header, AllocatedBytes: 20 * gib, CreatedAt: now}}
 			},
 			does:    []string{"CreateVolumes 1 on b from 2"},
 			volumes: map[string]says{"v3": {"Created": "False/NoSpace"}},
 			also: func(g *WithT, d Decision) {
 				g.Expect(d.Snapshots["s2"].Device).To(Equal("b"))
-				g.Expect(d.Node.Capacity.Allocated.Value()).To(Equal(int64(60 * gib)))
+				g.Expect(d.Node.Capacity.Allocated.Value()).To(Equal(int64(60*gib + 2*header)))
 			},
 		},
 		{
@@ -429,14 +430,14 @@ func TestDecideServes(t *testing.T) {
 			node:    says{"Ready": "True/AsExpected", "PoolReady": "True/AsExpected", "PortalsReady": "True/AsExpected"},
 			also: func(g *WithT, d Decision) {
 				v := d.Volumes["v1"]
-				g.Expect(v.NQN).To(Equal(v1alpha1.NQNPrefix + "v1"))
+				g.Expect(v.NQN).To(Equal(subsystem(1)))
 				g.Expect(v.NSID).To(Equal(int32(1)))
 				g.Expect(v.NGUID).To(Equal("00000000000040008000000000000001"))
 				g.Expect(v.Portals).To(Equal([]v1alpha1.Portal{tcp}))
 				g.Expect(v.Size.Value()).To(Equal(int64(10 * gib)))
 				g.Expect(d.Node.Capacity.Total.Value()).To(Equal(int64(150 * gib)))
-				g.Expect(d.Node.Capacity.Allocated.Value()).To(Equal(int64(10 * gib)))
-				g.Expect(d.Node.Capacity.Free.Value()).To(Equal(int64(140 * gib)))
+				g.Expect(d.Node.Capacity.Allocated.Value()).To(Equal(int64(10*gib + header)))
+				g.Expect(d.Node.Capacity.Free.Value()).To(Equal(int64(140*gib - header)))
 				g.Expect(d.Node.Engine.Version).To(Equal("6.12.0"))
 				g.Expect(d.Node.Portals).To(Equal([]v1alpha1.Portal{tcp}))
 			},
@@ -450,10 +451,50 @@ func TestDecideServes(t *testing.T) {
 			volumes: map[string]says{"v1": {"Exported": "False/Pending"}},
 		},
 		{
+			name: "attached again, while the former attachment is exported still",
+			given: func(s *Observed) {
+				there(s, testVolume(1, isCreatedOn("a"), withHosts(hostB), reportedHost(hostA, true)), former(1, hostA))
+			},
+			does:    []string{"Unexport v1:former", "Export v1 to 1"},
+			volumes: map[string]says{"v1": {"Exported": "False/Pending", "Ready": "False/Pending"}},
+			also:    func(g *WithT, d Decision) { g.Expect(d.Volumes["v1"].Hosts).To(HaveLen(1)) },
+		},
+		{
+			name: "not served before the former attachment's export is gone",
+			given: func(s *Observed) {
+				there(s, testVolume(1, isCreatedOn("a"), withHosts(hostB)), exported(1, hostB))
+				s.Target.State.Exports = append(s.Target.State.Exports, former(1, hostA))
+				s.Attempts[attempt{VerbUnexport, former(1).NQN}] = engine.ErrBusy
+				s.Attempts[attempt{VerbExport, subsystem(1)}] = nil
+			},
+			volumes: map[string]says{"v1": {"Exported": "False/ExportFailed"}},
+			also: func(g *WithT, d Decision) {
+				g.Expect(d.Volumes["v1"].Hosts).To(HaveLen(2))
+				g.Expect(meta.FindStatusCondition(d.Volumes["v1"].Conditions, "Exported").Message).To(ContainSubstring("of an attachment that has ended"))
+			},
+		},
+		{
+			name: "a lost volume does not keep a former attachment",
+			given: func(s *Observed) {
+				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"))}
+				s.Target.State.Exports = []engine.Export{former(1, hostA)}
+			},
+			does:    []string{"Unexport v1:former"},
+			volumes: map[string]says{"v1": {"Degraded": "True/VolumeLost"}},
+		},
+		{
+			name: "not deleted while a former attachment is exported",
+			given: func(s *Observed) {
+				there(s, testVolume(1, isCreatedOn("a"), isDeleting), former(1, hostA))
+			},
+			does:    []string{"Unexport v1:former"},
+			volumes: map[string]says{"v1": {"Ready": "False/Deleting"}},
+		},
+		{
 			name: "a host less stays reported until the engine let go of it",
 			given: func(s *Observed) {
 				there(s, testVolume(1, isCreatedOn("a"), reportedHost(hostA, false)), exported(1, hostA))
-				s.Attempts[attempt{VerbExport, v1alpha1.NQNPrefix + "v1"}] = engine.ErrBusy
+				s.Attempts[attempt{VerbExport, subsystem(1)}] = engine.ErrBusy
 			},
 			volumes: map[string]says{"v1": {"Exported": "False/ExportFailed", "Ready": "False/ExportFailed"}},
 			also:    func(g *WithT, d Decision) { g.Expect(d.Volumes["v1"].Hosts).To(HaveLen(1)) },
@@ -483,7 +524,7 @@ func TestDecideServes(t *testing.T) {
 				e := exported(1, hostA)
 				e.MaxIOQueues = 4
 				there(s, testVolume(1, isCreatedOn("a"), withHosts(hostA), reportedHost(hostA, true)), e)
-				s.Attempts[attempt{VerbExport, v1alpha1.NQNPrefix + "v1"}] = engine.ErrRestartNeeded
+				s.Attempts[attempt{VerbExport, subsystem(1)}] = engine.ErrRestartNeeded
 			},
 			volumes: map[string]says{"v1": {"Exported": "True/AsExpected", "Ready": "True/AsExpected"}},
 		},
@@ -670,7 +711,7 @@ func TestDecideDeletes(t *testing.T) {
 				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"), isDeleting)}
 				holds(engineVolume(1, "a"))(s)
 				s.Target.State.Exports = []engine.Export{exported(1)}
-				s.Attempts[attempt{VerbUnexport, v1alpha1.NQNPrefix + "v1"}] = nil
+				s.Attempts[attempt{VerbUnexport, subsystem(1)}] = nil
 			},
 		},
 		{
@@ -747,7 +788,7 @@ func TestDecideDeletes(t *testing.T) {
 			},
 			does: []string{"Unexport v9"},
 			also: func(g *WithT, d Decision) {
-				g.Expect(d.Orphans).To(Equal(Orphans{Volumes: []engine.ID{id(7)}, Snapshots: []engine.ID{id(8)}, Exports: []string{v1alpha1.NQNPrefix + "v7"}}))
+				g.Expect(d.Orphans).To(Equal(Orphans{Volumes: []engine.ID{id(7)}, Snapshots: []engine.ID{id(8)}, Exports: []string{subsystem(7)}}))
 			},
 		},
 	} {
@@ -760,7 +801,7 @@ func overPromised(s *Observed) {
 	s.Node.Spec.Plan.OverProvisioningPercent = 200
 	s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"), ofSize("60Gi")), testVolume(2, isCreatedOn("a"), ofSize("60Gi")), testVolume(3)}
 	one, two := engineVolume(1, "a"), engineVolume(2, "a")
-	one.SizeBytes, two.SizeBytes = 60*gib, 60*gib
+	one.SizeBytes, two.SizeBytes = 60*gib+header, 60*gib+header
 	holds(one, two)(s)
 	s.Target.State.Exports = []engine.Export{exported(1), exported(2)}
 }

@@ -4,6 +4,7 @@ package decide
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 
@@ -12,6 +13,7 @@ import (
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/device"
 	"github.com/weft-storage/weft/dataplane/engine"
+	"github.com/weft-storage/weft/internal/text"
 )
 
 const (
@@ -27,7 +29,9 @@ const (
 func (d *decider) wantedExport(v *volume) engine.Export {
 	hosts := make([]string, 0, len(v.obj.Spec.Hosts))
 	for _, h := range v.obj.Spec.Hosts {
-		hosts = append(hosts, h.NQN)
+		if !v.dismissed(h.NQN) {
+			hosts = append(hosts, h.NQN)
+		}
 	}
 	slices.Sort(hosts)
 	return engine.Export{
@@ -70,6 +74,26 @@ func transportsOf(obj *v1alpha1.NvmfVolume) []v1alpha1.TransportType {
 	return slices.Sorted(slices.Values(obj.Spec.Connection.Transports))
 }
 
+// endFormer takes away the exports of attachments that have ended. The volume is not served to the next before, which
+// the engine sees to.
+func (d *decider) endFormer(v *volume) {
+	for _, e := range v.former {
+		if !d.Attempts.Tried(VerbUnexport, e.NQN) {
+			d.decision.Operations.Unexport = append(d.decision.Operations.Unexport, e.NQN)
+		}
+	}
+}
+
+// formerRefusal is why an export of an attachment that has ended could not be taken away; nil when none was refused.
+func (d *decider) formerRefusal(v *volume) error {
+	for _, e := range v.former {
+		if err := d.Attempts.err(VerbUnexport, e.NQN); err != nil {
+			return fmt.Errorf("%s, of an attachment that has ended, is still there: %w", e.NQN, err)
+		}
+	}
+	return nil
+}
+
 // isServed says whether the engine's export is as wanted for the hosts that are connected, and reached through every
 // open portal.
 func (d *decider) isServed(is *engine.Export, want engine.Export) bool {
@@ -94,9 +118,13 @@ func sameSet(a, b []string) bool {
 // serve a volume that is there.
 func (d *decider) serve(v *volume) {
 	want := d.wantedExport(v)
-	err := d.Attempts.err(VerbExport, v.nqn)
-	switch {
-	case d.isServed(v.export, want):
+	err := errors.Join(d.formerRefusal(v), d.Attempts.err(VerbExport, v.nqn))
+	switch stray := d.strayHosts(v.id); {
+	case stray != "":
+		v.exported = no(v1alpha1.ReasonExportFailed, "subsystem %s, which has no object, still admits hosts to it; two subsystems would let two nodes write at once. "+
+			"End the pods that use it, and make the NvmfVolume that the NQN names", stray)
+		return
+	case len(v.former) == 0 && d.isServed(v.export, want):
 		v.exported = d.reached(v)
 		if !d.isCurrent(v.export, want) && !d.Attempts.Tried(VerbExport, v.nqn) {
 			d.decision.Operations.Export = append(d.decision.Operations.Export, want)
@@ -120,6 +148,9 @@ func (d *decider) serve(v *volume) {
 func (d *decider) reached(v *volume) metav1.Condition {
 	transports := transportsOf(v.obj)
 	if len(v.export.Hosts) == 0 || len(portalsOf(v.export.Portals, transports)) > 0 {
+		if again := common(v.attachments(), v.record.Dismissed); len(again) > 0 {
+			return yesBecause(v1alpha1.ReasonAsExpected, "not to attachments that were dismissed, which are never admitted again: %s; detach the volume there, and attach it again", text.Few(again, named, ", "))
+		}
 		return yes()
 	}
 	names := make([]string, len(transports))
@@ -174,27 +205,38 @@ func (d *decider) mayAppear(id string) bool {
 // another host about. A copy of what was never written is blank, too. A host that was admitted before and is no longer
 // is not about: it was disconnected before the engine let go of it.
 func (d *decider) admitted(v *volume) []v1alpha1.AdmittedHost {
-	if v.export == nil {
-		return nil
-	}
-	hosts := make([]v1alpha1.AdmittedHost, 0, len(v.export.Hosts))
-	for _, nqn := range slices.Sorted(slices.Values(v.export.Hosts)) {
+	nqns := v.admits()
+	hosts := make([]v1alpha1.AdmittedHost, 0, len(nqns))
+	for _, nqn := range nqns {
 		host := v1alpha1.AdmittedHost{NQN: nqn}
 		at := slices.IndexFunc(v.obj.Status.Hosts, func(h v1alpha1.AdmittedHost) bool { return h.NQN == nqn })
 		if at >= 0 {
 			host.Blank = v.obj.Status.Hosts[at].Blank
 		} else {
-			host.Blank = v.presence == present && !v.written && d.alone(v, nqn)
+			host.Blank = v.presence == present && v.suspect == "" && !v.written && d.alone(v, nqn)
 		}
 		hosts = append(hosts, host)
 	}
 	return hosts
 }
 
+// admits are the hosts that the engine admits to the volume, through whichever of its subsystems; sorted.
+func (v *volume) admits() []string {
+	var nqns []string
+	if v.export != nil {
+		nqns = append(nqns, v.export.Hosts...)
+	}
+	for _, e := range v.former {
+		nqns = append(nqns, e.Hosts...)
+	}
+	slices.Sort(nqns)
+	return slices.Compact(nqns)
+}
+
 // alone says that no other host is admitted, or is to be.
 func (d *decider) alone(v *volume, nqn string) bool {
 	another := func(host string) bool { return host != nqn }
-	return !slices.ContainsFunc(v.export.Hosts, another) &&
+	return !slices.ContainsFunc(v.admits(), another) &&
 		!slices.ContainsFunc(v.obj.Spec.Hosts, func(h v1alpha1.VolumeHost) bool { return another(h.NQN) })
 }
 

@@ -4,11 +4,14 @@ package decide
 
 import (
 	"fmt"
+	"regexp"
+	"strings"
 	"time"
 
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/engine"
@@ -17,6 +20,7 @@ import (
 const (
 	nodeName = "node-1"
 	gib      = 1 << 30
+	header   = v1alpha1.HeaderBytes
 	hostA    = v1alpha1.HostNQNPrefix + "00000000-0000-4000-8000-00000000000a"
 	hostB    = v1alpha1.HostNQNPrefix + "00000000-0000-4000-8000-00000000000b"
 )
@@ -32,6 +36,18 @@ var (
 func uuid(n int) string { return fmt.Sprintf("00000000-0000-4000-8000-%012x", n) }
 
 func id(n int) engine.ID { return engine.ID(uuid(n)) }
+
+// uid of the object of a thing in a test.
+func uid(n int) types.UID { return types.UID(fmt.Sprintf("object-%d", n)) }
+
+// acted on all that tests make, as it is.
+func acted() Records {
+	r := Records{Items: map[engine.ID]Record{}, Next: "next"}
+	for n := range 30 {
+		r.Items[id(n)] = Record{UID: uid(n), ResourceVersion: "7", Generation: 1}
+	}
+	return r
+}
 
 func planned(p v1alpha1.Portal) v1alpha1.PlannedPortal {
 	return v1alpha1.PlannedPortal{Portal: p, MaxIOQueues: 8, QueueDepth: 128, InCapsuleDataSize: 4096}
@@ -64,7 +80,7 @@ func testInventory() *v1alpha1.Inventory {
 // testVolume number n, of 10 GiB.
 func testVolume(n int, change ...func(*v1alpha1.NvmfVolume)) *v1alpha1.NvmfVolume {
 	v := &v1alpha1.NvmfVolume{
-		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("v%d", n), Generation: 1},
+		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("v%d", n), UID: uid(n), ResourceVersion: "7", Generation: 1},
 		Spec: v1alpha1.NvmfVolumeSpec{
 			UUID: uuid(n), Target: "fast", Node: nodeName, Size: resource.MustParse("10Gi"),
 			Connection: v1alpha1.Connection{Transports: []v1alpha1.TransportType{v1alpha1.TransportTCP}},
@@ -78,7 +94,7 @@ func testVolume(n int, change ...func(*v1alpha1.NvmfVolume)) *v1alpha1.NvmfVolum
 
 func testSnapshot(n int, volume string, change ...func(*v1alpha1.NvmfSnapshot)) *v1alpha1.NvmfSnapshot {
 	s := &v1alpha1.NvmfSnapshot{
-		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("s%d", n), Generation: 1},
+		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("s%d", n), UID: uid(n), ResourceVersion: "7", Generation: 1},
 		Spec:       v1alpha1.NvmfSnapshotSpec{UUID: uuid(n), Volume: volume, Node: nodeName},
 	}
 	for _, c := range change {
@@ -114,7 +130,14 @@ func reportedHost(nqn string, blank bool) func(*v1alpha1.NvmfVolume) {
 	}
 }
 
+// isDeleting as CSI asked for it.
 func isDeleting(v *v1alpha1.NvmfVolume) {
+	deletedByHand(v)
+	v.Spec.DeletionMark = string(v.UID)
+}
+
+// deletedByHand bears no mark.
+func deletedByHand(v *v1alpha1.NvmfVolume) {
 	at := metav1.NewTime(now)
 	v.DeletionTimestamp = &at
 	v.Finalizers = []string{v1alpha1.VolumeFinalizer}
@@ -141,6 +164,11 @@ func overBoth(v *v1alpha1.NvmfVolume) {
 }
 
 func snapshotDeleting(s *v1alpha1.NvmfSnapshot) {
+	snapshotDeletedByHand(s)
+	s.Spec.DeletionMark = string(s.UID)
+}
+
+func snapshotDeletedByHand(s *v1alpha1.NvmfSnapshot) {
 	at := metav1.NewTime(now)
 	s.DeletionTimestamp = &at
 	s.Finalizers = []string{v1alpha1.VolumeFinalizer}
@@ -158,14 +186,23 @@ func openPools() []engine.Pool {
 	}
 }
 
+// engineVolume of testVolume number n.
 func engineVolume(n int, pool string) engine.Volume {
-	return engine.Volume{ID: id(n), Pool: pool, SizeBytes: 10 * gib}
+	return engine.Volume{ID: id(n), Pool: pool, SizeBytes: 10*gib + header}
+}
+
+// subsystem of testVolume number n.
+func subsystem(n int) string { return testVolume(n).CurrentSubsystem() }
+
+// nameOf a subsystem: its volume's, with the attachment if that is not the one of subsystem.
+func nameOf(nqn string) string {
+	return strings.TrimSuffix(regexp.MustCompile(`00000000-.*$`).ReplaceAllString(nqn[len(v1alpha1.NQNPrefix):], ""), ":")
 }
 
 // exported is the export that Decide wants for a volume of testVolume.
 func exported(n int, hosts ...string) engine.Export {
 	e := engine.Export{
-		NQN: fmt.Sprintf("%sv%d", v1alpha1.NQNPrefix, n), Serial: id(n).NGUID()[:20], Model: "weft", MaxIOQueues: 8,
+		NQN: subsystem(n), Serial: id(n).NGUID()[:20], Model: "weft", MaxIOQueues: 8,
 		Namespaces: []engine.Namespace{{NSID: 1, Volume: id(n)}}, Hosts: hosts,
 	}
 	if len(hosts) > 0 {
@@ -174,10 +211,17 @@ func exported(n int, hosts ...string) engine.Export {
 	return e
 }
 
+// former export of the volume, for an attachment that has ended.
+func former(n int, hosts ...string) engine.Export {
+	e := exported(n, hosts...)
+	e.NQN = v1alpha1.SubsystemNQN(testVolume(n).Name, "former")
+	return e
+}
+
 // quietNode has a node that serves, and nothing on it.
 func quietNode() Observed {
 	return Observed{
-		Now: now, Refresh: true, Node: testNode(), Inventory: testInventory(), Attempts: Attempts{},
+		Now: now, Refresh: true, Node: testNode(), Inventory: testInventory(), Attempts: Attempts{}, Records: acted(),
 		Target: Target{
 			Info:  engine.Info{Type: v1alpha1.EngineNvmet, Version: "6.12.0"},
 			State: engine.State{Pools: openPools(), Portals: []engine.Portal{openedPortal(tcp)}},
@@ -193,7 +237,7 @@ func written(o Operations) []string {
 		add(VerbOpenPool, d.ID+" "+d.Path+d.PCIAddress)
 	}
 	for _, nqn := range o.Unexport {
-		add(VerbUnexport, nqn[len(v1alpha1.NQNPrefix):])
+		add(VerbUnexport, nameOf(nqn))
 	}
 	for _, i := range o.DeleteVolumes {
 		add(VerbDeleteVolume, short(i))
@@ -215,7 +259,7 @@ func written(o Operations) []string {
 		add(VerbGrowVolume, fmt.Sprintf("%s to %dGi", short(v.ID), v.SizeBytes/gib))
 	}
 	for _, e := range o.Export {
-		add(VerbExport, fmt.Sprintf("%s to %d", e.NQN[len(v1alpha1.NQNPrefix):], len(e.Hosts)))
+		add(VerbExport, fmt.Sprintf("%s to %d", nameOf(e.NQN), len(e.Hosts)))
 	}
 	for _, v := range o.SetQoS {
 		add(VerbSetQoS, short(v.ID)+" "+wordsOfQoS(v.QoS))

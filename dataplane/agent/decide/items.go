@@ -3,6 +3,8 @@
 package decide
 
 import (
+	"slices"
+
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -15,8 +17,16 @@ type item struct {
 	kind, name string
 	id         engine.ID
 	presence   presence
-	// deleting: its object is to go. wasCreated: its status says that it was made.
-	deleting, wasCreated bool
+	// deleting: its object is to go; marked: and its data with it; kept: the data stays.
+	deleting, marked, kept bool
+	// wasCreated: its status says that it was made. wasMade: that, or its spec.
+	wasCreated, wasMade bool
+	// rival is the name of another object that has the same UUID and the data.
+	rival string
+	// suspect says why its object may be from the past; empty when it is not.
+	suspect string
+	// record of what is acted on now.
+	record Record
 
 	created metav1.Condition
 }
@@ -30,15 +40,48 @@ const (
 	present
 	// unseen: where it would be could not be read. It is not known whether it is there.
 	unseen
-	// lost: it had been made, and was looked for where it was.
+	// lost: it had been made, and was looked for where it was, or wherever it could be.
 	lost
 )
 
-func itemOf(kind string, obj metav1.Object, uuid string, conditions []metav1.Condition) item {
+// object is an NvmfVolume or an NvmfSnapshot.
+type object interface {
+	metav1.Object
+	Marked() bool
+}
+
+// itemOf an object; made is what its spec says.
+func itemOf(kind string, obj object, uuid string, made bool, conditions []metav1.Condition) item {
+	created := meta.IsStatusConditionTrue(conditions, v1alpha1.ConditionCreated)
 	return item{
-		kind: kind, name: obj.GetName(), id: engine.ID(uuid), deleting: !obj.GetDeletionTimestamp().IsZero(),
-		wasCreated: meta.IsStatusConditionTrue(conditions, v1alpha1.ConditionCreated),
+		kind: kind, name: obj.GetName(), id: engine.ID(uuid), deleting: !obj.GetDeletionTimestamp().IsZero(), marked: obj.Marked(),
+		wasCreated: created, wasMade: created || made,
 	}
+}
+
+// rivals are the objects whose UUID another one has as well, with the other's name. It is held by the object that the
+// agent has written to, else the oldest: that cannot change while both exist.
+func rivals[T object](objects []T, uuid func(T) string, held func(T) bool) map[string]string {
+	sorted := slices.SortedStableFunc(slices.Values(objects), func(a, b T) int {
+		if held(a) != held(b) {
+			return map[bool]int{true: -1, false: 1}[held(a)]
+		}
+		return a.GetCreationTimestamp().Compare(b.GetCreationTimestamp().Time)
+	})
+	holders, of := map[string]string{}, map[string]string{}
+	for _, o := range sorted {
+		if holder, ok := holders[uuid(o)]; ok {
+			of[o.GetName()] = holder
+		} else {
+			holders[uuid(o)] = o.GetName()
+		}
+	}
+	return of
+}
+
+// inUse is what is true of an item with a rival.
+func (i *item) inUse() metav1.Condition {
+	return no(v1alpha1.ReasonUUIDInUse, "%s %s has uuid %s already and holds the data; this one serves nothing and can be deleted, which deletes no data", i.kind, i.rival, i.id)
 }
 
 // missing judges an item that was not found; known says that where it would be was read.
@@ -46,7 +89,7 @@ func (i *item) missing(known bool) presence {
 	switch {
 	case !known:
 		return unseen
-	case i.wasCreated:
+	case i.wasMade:
 		return lost
 	default:
 		return absent
@@ -74,6 +117,8 @@ func (d *decider) remove(i *item, home string, verb Verb, operations *[]engine.I
 		*release = append(*release, i.name)
 	case needed:
 		return no(v1alpha1.ReasonDeleting, "%s is still to be made from it", needer)
+	case !i.marked:
+		return d.keepData(i, release)
 	case err != nil:
 		return no(v1alpha1.ReasonDeleting, "it cannot be deleted yet: %v", err)
 	case !d.Attempts.Tried(verb, string(i.id)):

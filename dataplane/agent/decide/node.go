@@ -3,6 +3,7 @@
 package decide
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -10,6 +11,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/device"
 	"github.com/weft-storage/weft/dataplane/engine"
 	"github.com/weft-storage/weft/internal/text"
 )
@@ -21,12 +23,16 @@ func (d *decider) decideNode() {
 	status.Pools = d.poolStatuses()
 	status.Capacity = d.capacity()
 	status.Portals = d.servedPortals()
+	status.Orphans = d.orphanStatuses()
+	status.SuspectedRestore = d.decision.Records.Suspicion
 	pools := d.poolsReady()
 	status.Conditions = Conditions(d.Node.Status.Conditions, d.Node.Generation, d.Now,
 		typed(v1alpha1.ConditionPoolReady, pools),
 		typed(v1alpha1.ConditionPortalsReady, d.portalsReady),
 		typed(v1alpha1.ConditionRestartNeeded, d.restartNeeded()),
+		typed(v1alpha1.ConditionRestoreSuspected, d.restoreSuspected()),
 		typed(v1alpha1.ConditionBuffersSufficient, d.buffersSufficient()),
+		typed(v1alpha1.ConditionWritesDurable, d.writesDurable()),
 		typed(v1alpha1.ConditionReady, d.nodeReady(pools)),
 	)
 	d.decision.Node = status
@@ -70,10 +76,11 @@ func (d *decider) nodeNothingKnown(reason, message string) v1alpha1.NvmfNodeStat
 		status.Engine = engineStatus(d.Target)
 	}
 	v := unknown(reason, message)
-	buffers := v
+	buffers, durable := v, v
 	if d.Node.Spec.Plan == nil {
 		v = no(reason, "%s", message)
 		buffers = yesBecause(v1alpha1.ReasonNotNeeded, "%s", message)
+		durable = buffers
 		status.ObservedGeneration = d.Node.Generation
 		status.Engine, status.Pools, status.Portals, status.Capacity = nil, nil, nil, v1alpha1.Capacity{}
 	}
@@ -81,7 +88,9 @@ func (d *decider) nodeNothingKnown(reason, message string) v1alpha1.NvmfNodeStat
 		typed(v1alpha1.ConditionPoolReady, v),
 		typed(v1alpha1.ConditionPortalsReady, v),
 		typed(v1alpha1.ConditionRestartNeeded, v),
+		typed(v1alpha1.ConditionRestoreSuspected, v),
 		typed(v1alpha1.ConditionBuffersSufficient, buffers),
+		typed(v1alpha1.ConditionWritesDurable, durable),
 		typed(v1alpha1.ConditionReady, no(reason, "%s", message)),
 	)
 	return status
@@ -127,8 +136,8 @@ func (d *decider) poolStatuses() []v1alpha1.PoolStatus {
 	return statuses
 }
 
-// capacity of the ready pools, and what was promised of it to all volumes of the node: thin volumes count whole, and
-// snapshots with what they hold. Free is what its pools can still take.
+// capacity of the ready pools, and what was promised of it to all volumes of the node: thin volumes count whole, with
+// their headers, and snapshots with what they hold, with an object or without. Free is what its pools can still take.
 func (d *decider) capacity() v1alpha1.Capacity {
 	var total, allocated, free int64
 	for _, p := range d.pools {
@@ -138,12 +147,18 @@ func (d *decider) capacity() v1alpha1.Capacity {
 		}
 	}
 	for _, v := range d.Volumes {
-		allocated += v.Spec.Size.Value()
+		allocated += v1alpha1.WithHeader(v.Spec.Size.Value())
 	}
 	for _, s := range d.snapshots {
 		if s.presence == present {
 			allocated += s.found.AllocatedBytes
 		}
+	}
+	for _, v := range d.orphanVolumes {
+		allocated += v.SizeBytes
+	}
+	for _, s := range d.orphanSnapshots {
+		allocated += s.AllocatedBytes
 	}
 	was := d.Node.Status.Capacity
 	return v1alpha1.Capacity{
@@ -180,6 +195,29 @@ func (d *decider) poolsReady() metav1.Condition {
 	default:
 		return yes()
 	}
+}
+
+// writesDurable says of which pools hosts may lose writes that were acknowledged and not flushed.
+func (d *decider) writesDurable() metav1.Condition {
+	var volatile, unsure []string
+	for _, p := range d.pools {
+		if !p.readable() || p.held.NotDurable == nil {
+			continue
+		}
+		words := fmt.Sprintf("pool %s: %v", p.device.ID, p.held.NotDurable)
+		if errors.Is(p.held.NotDurable, device.ErrVolatile) {
+			volatile = append(volatile, words)
+		} else {
+			unsure = append(unsure, words)
+		}
+	}
+	switch {
+	case len(volatile) > 0:
+		return no(v1alpha1.ReasonVolatileWriteCache, "%s", strings.Join(append(volatile, unsure...), "; "))
+	case len(unsure) > 0:
+		return unknown(v1alpha1.ReasonWriteCacheUnknown, "whether acknowledged writes survive a loss of power is not known: "+strings.Join(unsure, "; "))
+	}
+	return yes()
 }
 
 // gravity of a pool's reason: of several, one that says what is wrong counts more than one of a pool that serves, and

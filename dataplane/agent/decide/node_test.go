@@ -4,6 +4,7 @@ package decide
 
 import (
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"strings"
 	"testing"
@@ -64,6 +65,28 @@ func TestDecidePools(t *testing.T) {
 			given: func(s *Observed) { brokenA(s); delete(s.Attempts, attempt{VerbOpenPool, "a"}) },
 			does:  []string{"OpenPools a /dev/nvme0n1"},
 			node:  says{"Ready": "True/AsExpected", "PoolReady": "False/PoolFailed"},
+		},
+		{
+			name: "a pool that may lose acknowledged writes serves, and it is said",
+			given: func(s *Observed) {
+				s.Target.State.Pools[0].NotDurable = errors.New("no answer")
+				s.Target.State.Pools[1].NotDurable = fmt.Errorf("%w: the cache cannot be turned off", device.ErrVolatile)
+			},
+			node: says{"WritesDurable": "False/VolatileWriteCache", "PoolReady": "True/AsExpected", "Ready": "True/AsExpected"},
+			also: func(g *WithT, d Decision) {
+				c := meta.FindStatusCondition(d.Node.Conditions, v1alpha1.ConditionWritesDurable)
+				g.Expect(c.Message).To(And(ContainSubstring("pool b: what it has acknowledged is lost"), ContainSubstring("pool a: no answer")))
+			},
+		},
+		{
+			name:  "one of which it is not known is not called durable",
+			given: func(s *Observed) { s.Target.State.Pools[0].NotDurable = errors.New("no answer") },
+			node:  says{"WritesDurable": "Unknown/WriteCacheUnknown", "Ready": "True/AsExpected"},
+		},
+		{
+			name:  "a pool that cannot be read acknowledges nothing",
+			given: func(s *Observed) { brokenA(s); s.Target.State.Pools[0].NotDurable = errors.New("no answer") },
+			node:  says{"WritesDurable": "True/AsExpected"},
 		},
 		{
 			name: "a foreign signature is named",
@@ -153,14 +176,14 @@ func TestDecidePools(t *testing.T) {
 			given: func(s *Observed) {
 				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"), ofSize("120Gi"))}
 				v := engineVolume(1, "a")
-				v.SizeBytes = 120 * gib
+				v.SizeBytes = 120*gib + header
 				holds(v)(s)
 				s.Target.State.Exports = []engine.Export{exported(1)}
 			},
 			also: func(g *WithT, d Decision) {
-				g.Expect(d.Node.Capacity.Allocated.Value()).To(Equal(int64(120 * gib)))
+				g.Expect(d.Node.Capacity.Allocated.Value()).To(Equal(int64(120*gib + header)))
 				g.Expect(d.Node.Capacity.Free.Value()).To(Equal(int64(50 * gib)))
-				g.Expect(d.Node.Pools[0].Promised.Value()).To(Equal(int64(120 * gib)))
+				g.Expect(d.Node.Pools[0].Promised.Value()).To(Equal(int64(120*gib + header)))
 				g.Expect(d.Node.Pools[1].Promised.Value()).To(BeZero())
 			},
 		},
@@ -207,7 +230,7 @@ func TestDecidePortals(t *testing.T) {
 			name: "an export that failed holds the portal while the agent settles",
 			given: func(s *Observed) {
 				reopening(s, hostA)
-				s.Attempts[attempt{VerbExport, v1alpha1.NQNPrefix + "v1"}] = engine.ErrBusy
+				s.Attempts[attempt{VerbExport, subsystem(1)}] = engine.ErrBusy
 				s.Settling = true
 			},
 			node: says{"PortalsReady": "False/Pending"},
@@ -217,7 +240,7 @@ func TestDecidePortals(t *testing.T) {
 			name: "and afterwards the others are served without it",
 			given: func(s *Observed) {
 				reopening(s, hostA)
-				s.Attempts[attempt{VerbExport, v1alpha1.NQNPrefix + "v1"}] = engine.ErrBusy
+				s.Attempts[attempt{VerbExport, subsystem(1)}] = engine.ErrBusy
 			},
 			does: []string{"OpenPortals TCP 10.0.0.1 4420"},
 		},
@@ -262,7 +285,7 @@ func TestDecidePortals(t *testing.T) {
 			name: "nor one without hosts",
 			given: func(s *Observed) {
 				reopening(s)
-				s.Attempts[attempt{VerbExport, v1alpha1.NQNPrefix + "v1"}] = engine.ErrBusy
+				s.Attempts[attempt{VerbExport, subsystem(1)}] = engine.ErrBusy
 				s.Settling = true
 			},
 			does: []string{"OpenPortals TCP 10.0.0.1 4420"},
@@ -367,7 +390,7 @@ func TestBlank(t *testing.T) {
 			g := NewWithT(t)
 			s := quietNode()
 			s.Volumes = []*v1alpha1.NvmfVolume{c.volume}
-			holds(engine.Volume{ID: id(1), Pool: "a", SizeBytes: 10 * gib, AllocatedBytes: c.wrote})(&s)
+			holds(engine.Volume{ID: id(1), Pool: "a", SizeBytes: 10*gib + header, AllocatedBytes: c.wrote})(&s)
 			s.Target.State.Exports = []engine.Export{exported(1, c.hosts...)}
 			blank := map[string]bool{}
 			for _, h := range Decide(s).Volumes["v1"].Hosts {
@@ -398,8 +421,8 @@ func TestWritten(t *testing.T) {
 			s := quietNode()
 			s.Volumes = []*v1alpha1.NvmfVolume{c.source, testVolume(3, fromVolume("v1")), testVolume(4, fromSnapshot("s2"))}
 			s.Snapshots = []*v1alpha1.NvmfSnapshot{testSnapshot(2, "v1", snapshotCreated)}
-			s.Target.State.Snapshots = []engine.Snapshot{{ID: id(2), Pool: "a", SizeBytes: 10 * gib, AllocatedBytes: c.snapshot}}
-			holds(engine.Volume{ID: id(1), Pool: "a", SizeBytes: 10 * gib, AllocatedBytes: c.holds})(&s)
+			s.Target.State.Snapshots = []engine.Snapshot{{ID: id(2), Pool: "a", SizeBytes: 10*gib + header, AllocatedBytes: c.snapshot}}
+			holds(engine.Volume{ID: id(1), Pool: "a", SizeBytes: 10*gib + header, AllocatedBytes: c.holds})(&s)
 			d := Decide(s)
 			g.Expect(d.Operations.CreateVolumes).To(HaveLen(2))
 			g.Expect(d.Volumes["v1"].Written).To(Equal(c.written), "itself")
@@ -419,7 +442,7 @@ func TestDecideIsTotal(t *testing.T) {
 		for _, c := range d.Node.Conditions {
 			g.Expect(c.Reason).NotTo(BeEmpty(), "seed %d: %s", seed, c.Type)
 		}
-		g.Expect(d.Node.Conditions).To(HaveLen(5), "seed %d", seed)
+		g.Expect(d.Node.Conditions).To(HaveLen(7), "seed %d", seed)
 		for _, v := range s.Volumes {
 			status, ok := d.Volumes[v.Name]
 			if !ok {
@@ -532,8 +555,8 @@ func randomNode(random *rand.Rand) Observed {
 		}
 	}
 	for _, a := range []attempt{
-		{VerbOpenPool, "a"}, {VerbOpenPool, "b"}, {VerbCreateVolume, uuid(1)}, {VerbExport, v1alpha1.NQNPrefix + "v2"},
-		{VerbUnexport, v1alpha1.NQNPrefix + "v3"}, {VerbDeleteVolume, uuid(4)}, {VerbGrowVolume, uuid(5)}, {VerbOpenPortal, PortalKey(tcp)},
+		{VerbOpenPool, "a"}, {VerbOpenPool, "b"}, {VerbCreateVolume, uuid(1)}, {VerbExport, subsystem(2)},
+		{VerbUnexport, subsystem(3)}, {VerbDeleteVolume, uuid(4)}, {VerbGrowVolume, uuid(5)}, {VerbOpenPortal, PortalKey(tcp)},
 	} {
 		if rarely() {
 			s.Attempts[a] = []error{nil, engine.ErrNoSpace, engine.ErrNotFound, engine.ErrBusy}[random.IntN(4)]

@@ -29,6 +29,8 @@ type Observed struct {
 	Volumes   []*v1alpha1.NvmfVolume
 	Snapshots []*v1alpha1.NvmfSnapshot
 
+	// Records of what was acted on before.
+	Records Records
 	// Target is what the engine answered.
 	Target Target
 	// Starvation is what is known of I/O that waited for buffers.
@@ -127,6 +129,8 @@ func (o *Operations) Empty() bool {
 
 // Decision is what follows from what was observed.
 type Decision struct {
+	// Records come first: what is not on record is not acted on. Nil when nothing is known, and nothing done.
+	Records    *RecordChanges
 	Operations Operations
 	// Node is the status that the node is to have.
 	Node v1alpha1.NvmfNodeStatus
@@ -139,6 +143,8 @@ type Decision struct {
 	ReleaseVolumes, ReleaseSnapshots []string
 	// Orphans are things in the engine without an object.
 	Orphans Orphans
+	// Unrecorded: something waits until the node's status lists its orphans.
+	Unrecorded bool
 	// PortalsHeld are the volumes for which portals are kept closed.
 	PortalsHeld []string
 }

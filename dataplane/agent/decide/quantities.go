@@ -2,15 +2,22 @@
 
 package decide
 
-import "k8s.io/apimachinery/pkg/api/resource"
+import (
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+)
 
 // bytesOf is a size as the API writes it.
 func bytesOf(n int64) *resource.Quantity { return resource.NewQuantity(n, resource.BinarySI) }
 
 const mebibyte = 1 << 20
 
-// sizeOf a volume in bytes, rounded up to what every engine can keep exactly.
+// sizeOf a volume's data in bytes, rounded up to what every engine can keep exactly.
 func sizeOf(q resource.Quantity) int64 { return (q.Value() + mebibyte - 1) / mebibyte * mebibyte }
+
+// servedSize is what the engine makes and serves for a volume of this size: its header comes first.
+func servedSize(q resource.Quantity) int64 { return v1alpha1.WithHeader(sizeOf(q)) }
 
 // figure is a number that changes all the time: rounded up to 1 MiB, so that 0 stays
 // "never written", and only brought up to date with refresh.

@@ -27,10 +27,14 @@ func (d *decider) indexSnapshots() {
 	for _, s := range d.Target.State.Snapshots {
 		found[s.ID] = s
 	}
+	rival := rivals(d.Snapshots, func(s *v1alpha1.NvmfSnapshot) string { return s.Spec.UUID }, func(s *v1alpha1.NvmfSnapshot) bool { return s.Status.Device != "" })
 	d.snapNames = make(map[string]*snapshot, len(d.Snapshots))
 	for _, obj := range d.Snapshots {
-		s := &snapshot{item: itemOf("NvmfSnapshot", obj, obj.Spec.UUID, obj.Status.Conditions), obj: obj}
-		if f, ok := found[s.id]; ok {
+		s := &snapshot{item: itemOf("NvmfSnapshot", obj, obj.Spec.UUID, obj.Spec.Taken, obj.Status.Conditions), obj: obj}
+		s.rival = rival[obj.Name]
+		if f, ok := found[s.id]; s.rival != "" {
+			s.presence = absent
+		} else if ok {
 			s.presence, s.found = present, f
 			d.promised[f.Pool] += f.AllocatedBytes
 		} else {
@@ -56,6 +60,15 @@ func (d *decider) whereMissing(s *snapshot) presence {
 func (d *decider) decideSnapshots() {
 	for _, s := range d.snapshots {
 		switch {
+		case s.rival != "":
+			s.created = s.inUse()
+			s.ready = s.created
+			if s.deleting {
+				d.decision.ReleaseSnapshots = append(d.decision.ReleaseSnapshots, s.name)
+			}
+		case s.suspect != "":
+			s.created = s.createdOr(unknown(v1alpha1.ReasonRestoreSuspected, s.suspect))
+			s.ready = no(v1alpha1.ReasonRestoreSuspected, "%s", s.suspect)
 		case s.deleting:
 			d.removeSnapshot(s)
 		case s.presence == present:
@@ -64,8 +77,8 @@ func (d *decider) decideSnapshots() {
 			s.created = d.createSnapshot(s)
 			s.ready = s.created
 		case s.presence == lost:
-			s.created = yes()
-			s.ready = no(v1alpha1.ReasonVolumeLost, "its pool was read and does not hold snapshot %s any more", s.id)
+			s.ready = no(v1alpha1.ReasonVolumeLost, "it was taken, and where it would be was read and does not hold snapshot %s; it is not taken again, for it would hold later data", s.id)
+			s.created = s.createdOr(s.ready)
 		default:
 			s.created = s.createdOr(unknown(v1alpha1.ReasonPoolFailed, d.whyUnseen(d.homeOf(s))))
 			s.ready = no(v1alpha1.ReasonPoolFailed, "%s", d.whyUnseen(d.homeOf(s)))
@@ -126,17 +139,17 @@ func (d *decider) clonesOf(s *snapshot) []string {
 
 func (d *decider) snapshotStatus(s *snapshot) v1alpha1.NvmfSnapshotStatus {
 	status := *s.obj.Status.DeepCopy()
-	status.ObservedGeneration = s.obj.Generation
+	status.ObservedGeneration = s.observedGeneration(s.obj.Generation, status.ObservedGeneration)
 	if s.presence == present {
 		status.Ready, status.Device = true, s.found.Pool
-		status.Size = keep(status.Size, s.found.SizeBytes)
+		status.Size = keep(status.Size, v1alpha1.WithoutHeader(s.found.SizeBytes))
 		if status.CreatedAt == nil {
 			at := metav1.NewTime(s.found.CreatedAt).Rfc3339Copy()
 			status.CreatedAt = &at
 		}
 		status.Allocated = figure(status.Allocated, s.found.AllocatedBytes, d.Refresh)
 	}
-	status.Conditions = Conditions(s.obj.Status.Conditions, s.obj.Generation, d.Now,
+	status.Conditions = Conditions(s.obj.Status.Conditions, status.ObservedGeneration, d.Now,
 		typed(v1alpha1.ConditionCreated, s.created),
 		typed(v1alpha1.ConditionReady, s.ready),
 	)

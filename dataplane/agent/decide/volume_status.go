@@ -12,18 +12,18 @@ import (
 // volumeStatus is what is true of a volume after decideVolume.
 func (d *decider) volumeStatus(v *volume) v1alpha1.NvmfVolumeStatus {
 	status := *v.obj.Status.DeepCopy()
-	status.ObservedGeneration = v.obj.Generation
+	status.ObservedGeneration = v.observedGeneration(v.obj.Generation, status.ObservedGeneration)
 	status.Device = v.device
 	status.Written = v.written
 	if v.presence == present {
 		status.NQN, status.NSID, status.NGUID = v.nqn, nsid, v.id.NGUID()
-		status.Size = keep(status.Size, v.found.SizeBytes)
+		status.Size = keep(status.Size, v1alpha1.WithoutHeader(v.found.SizeBytes))
 		status.Allocated = figure(status.Allocated, v.found.AllocatedBytes, d.Refresh)
 		status.QoS = qosInForce(v.found.QoS)
 	}
 	status.Portals = d.volumePortals(v)
 	status.Hosts = d.admitted(v)
-	status.Conditions = Conditions(v.obj.Status.Conditions, v.obj.Generation, d.Now,
+	status.Conditions = Conditions(v.obj.Status.Conditions, status.ObservedGeneration, d.Now,
 		typed(v1alpha1.ConditionCreated, v.created),
 		typed(v1alpha1.ConditionExported, v.exported),
 		typed(v1alpha1.ConditionDegraded, v.degraded),
@@ -57,8 +57,12 @@ func (d *decider) volumePortals(v *volume) []v1alpha1.Portal {
 // readyVolume sums the other conditions up.
 func readyVolume(v *volume) metav1.Condition {
 	switch {
+	case v.suspect != "":
+		return no(v.degraded.Reason, "%s", v.degraded.Message)
 	case v.leaving():
-		return no(v1alpha1.ReasonDeleting, "%s", v.exported.Message)
+		return no(v.exported.Reason, "%s", v.exported.Message)
+	case v.deleting && !v.marked:
+		return no(v1alpha1.ReasonNotMarked, "it was deleted without its metadata.uid in spec.deletionMark: it is served while hosts may still use it (%s), and then its data stays on this node", text.Few(hostNames(v.obj), named, ", "))
 	case v.deleting:
 		return no(v1alpha1.ReasonStillAdmitted, "it is not deleted while hosts may still use it: %s", text.Few(hostNames(v.obj), named, ", "))
 	case v.presence == lost || v.presence == unseen:
@@ -75,8 +79,7 @@ func readyVolume(v *volume) metav1.Condition {
 func hostNames(obj *v1alpha1.NvmfVolume) []string {
 	names := make([]string, 0, len(obj.Spec.Hosts))
 	for _, h := range obj.Spec.Hosts {
-		name, _ := v1alpha1.UUIDOfHost(h.NQN) // the whole NQN, when it has no UUID
-		names = append(names, name)
+		names = append(names, h.Node)
 	}
 	return names
 }

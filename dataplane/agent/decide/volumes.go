@@ -20,6 +20,8 @@ type volume struct {
 	nqn    string
 	found  engine.Volume // when present
 	export *engine.Export
+	// former are exports of attachments that have ended.
+	former []*engine.Export
 	// device of its pool: where it is, or would be; empty when nobody asked for it yet.
 	device string
 	// written: it holds data, or did. What is known of it once stays known.
@@ -36,15 +38,24 @@ func (d *decider) indexVolumes() {
 	for _, v := range d.Target.State.Volumes {
 		found[v.ID] = append(found[v.ID], v)
 	}
+	rival := rivals(d.Volumes, func(v *v1alpha1.NvmfVolume) string { return v.Spec.UUID }, func(v *v1alpha1.NvmfVolume) bool { return v.Status.Device != "" })
 	d.byName = make(map[string]*volume, len(d.Volumes))
 	d.promised = map[string]int64{}
 	for _, obj := range d.Volumes {
 		v := &volume{
-			item: itemOf("NvmfVolume", obj, obj.Spec.UUID, obj.Status.Conditions),
-			obj:  obj, nqn: v1alpha1.SubsystemNQN(obj.Name), device: obj.Status.Device, written: obj.Status.Written,
+			item: itemOf("NvmfVolume", obj, obj.Spec.UUID, obj.Spec.Used, obj.Status.Conditions),
+			obj:  obj, nqn: obj.CurrentSubsystem(), device: obj.Status.Device, written: obj.Status.Written,
 		}
-		v.export = d.exports[v.nqn]
-		d.locate(v, found[v.id])
+		for _, e := range d.exports[obj.Name] {
+			if e.NQN == v.nqn {
+				v.export = e
+			} else {
+				v.former = append(v.former, e)
+			}
+		}
+		if v.rival = rival[obj.Name]; v.rival == "" {
+			d.locate(v, found[v.id])
+		}
 		d.volumes = append(d.volumes, v)
 		d.byName[obj.Name] = v
 		switch {
@@ -52,24 +63,26 @@ func (d *decider) indexVolumes() {
 			// What it has, not what it asks for: a growth that finds no room is not promised.
 			d.promised[v.device] += v.found.SizeBytes
 		case v.presence != absent:
-			d.promised[v.device] += sizeOf(obj.Spec.Size)
+			d.promised[v.device] += servedSize(obj.Spec.Size)
 		}
 	}
 }
 
 // locate a volume. Its pool was recorded before it was made, so one without a record was never made, unless it is
-// found: then it is taken as it is. One that has hosts and no record came out of a backup without its status, since
-// nobody is admitted to what was not made: it may be in any pool.
+// found: then it is taken as it is, and may hold data even if nothing of that is allocated now. One that is used, or
+// has hosts, and has no record was written by hand or came out of a backup without its status, since nobody is admitted
+// to what was not made: it may be in any pool. So may one that takes the place of an object that is gone, whatever its
+// spec says: what that stood for may be there still.
 func (d *decider) locate(v *volume, found []engine.Volume) {
 	if len(found) > 0 {
 		at := max(0, slices.IndexFunc(found, func(f engine.Volume) bool { return f.Pool == v.device }))
 		v.presence, v.found, v.device = present, found[at], found[at].Pool
-		v.written = v.written || v.found.AllocatedBytes > 0
+		v.written = v.written || v.found.AllocatedBytes > 0 || v.obj.Status.Device == ""
 		return
 	}
 	known := d.poolOf(v.device).readable()
 	if v.device == "" {
-		known = !v.wasCreated && len(v.obj.Spec.Hosts) == 0 || d.allReadable()
+		known = !v.wasMade && !d.Records.Items[v.id].Gone && len(v.obj.Spec.Hosts) == 0 || d.allReadable()
 	}
 	v.presence = v.missing(known)
 }
@@ -94,8 +107,15 @@ func (d *decider) decideVolumes() {
 }
 
 func (d *decider) decideVolume(v *volume) {
+	if v.suspect != "" {
+		d.serveOn(v)
+		return
+	}
 	v.degraded = quiet()
+	d.endFormer(v)
 	switch {
+	case v.rival != "":
+		d.refuseVolume(v)
 	case v.leaving():
 		d.removeVolume(v)
 	case v.presence == present:
@@ -108,8 +128,8 @@ func (d *decider) decideVolume(v *volume) {
 	case v.presence == absent:
 		d.create(v)
 	case v.presence == lost:
-		v.created = yes()
-		v.degraded = yesBecause(v1alpha1.ReasonVolumeLost, "pool %s was read and does not hold volume %s any more; it is not made again, for it would be empty", orAny(v.device), v.id)
+		v.degraded = yesBecause(v1alpha1.ReasonVolumeLost, "%s", whyLost(v))
+		v.created = v.createdOr(no(v.degraded.Reason, "%s", v.degraded.Message))
 		d.serveUnreachable(v)
 	default:
 		v.created = v.createdOr(unknown(v1alpha1.ReasonPoolFailed, d.whyUnseen(v.device)))
@@ -119,11 +139,24 @@ func (d *decider) decideVolume(v *volume) {
 	d.limit(v)
 }
 
-func orAny(device string) string {
-	if device == "" {
-		return "of this node"
+func whyLost(v *volume) string {
+	if v.device == "" {
+		return fmt.Sprintf("it was used, and no pool of this node holds volume %s; it is not made, for it would be empty: are spec.node and spec.uuid those of its data?", v.id)
 	}
-	return device
+	return fmt.Sprintf("pool %s was read and does not hold volume %s any more; it is not made again, for it would be empty", v.device, v.id)
+}
+
+// refuseVolume that has a rival: it serves nothing. When its object goes, there is nothing of it but a subsystem.
+func (d *decider) refuseVolume(v *volume) {
+	v.created = v.inUse()
+	v.exported = v.created
+	switch {
+	case !v.leaving():
+	case v.export == nil:
+		d.decision.ReleaseVolumes = append(d.decision.ReleaseVolumes, v.name)
+	case !d.Attempts.Tried(VerbUnexport, v.nqn):
+		d.decision.Operations.Unexport = append(d.decision.Operations.Unexport, v.nqn)
+	}
 }
 
 // whyUnseen says why nothing is known of what a device holds.
@@ -139,41 +172,43 @@ func (d *decider) whyUnseen(device string) string {
 
 // removeVolume unexports it, looks again, and removes it. Each round does one step, and the next looks.
 func (d *decider) removeVolume(v *volume) {
-	ops, err := &d.decision.Operations, d.Attempts.err(VerbUnexport, v.nqn)
+	ops, err := &d.decision.Operations, errors.Join(d.formerRefusal(v), d.Attempts.err(VerbUnexport, v.nqn))
 	deleting := no(v1alpha1.ReasonDeleting, "it is being deleted")
 	v.created, v.exported = v.createdOr(deleting), deleting
 	switch {
-	case v.export == nil:
+	case v.export == nil && len(v.former) == 0:
 		v.exported = d.remove(&v.item, v.device, VerbDeleteVolume, &ops.DeleteVolumes, &d.decision.ReleaseVolumes)
 	case err != nil:
 		v.exported = no(v1alpha1.ReasonDeleting, "it cannot be unexported yet: %v", err)
-	case !d.Attempts.Tried(VerbUnexport, v.nqn):
+	case v.export != nil && !d.Attempts.Tried(VerbUnexport, v.nqn):
 		ops.Unexport = append(ops.Unexport, v.nqn)
 	}
 }
 
-// grow a volume that asks for more. Its pool must have the room for all that it may grow to.
+// grow a volume that asks for more. Its pool must have the room for all that it may grow to. What is said of it are
+// sizes of data.
 func (d *decider) grow(v *volume) {
-	want := sizeOf(v.obj.Spec.Size)
-	more := want - v.found.SizeBytes
+	has, want := v1alpha1.WithoutHeader(v.found.SizeBytes), sizeOf(v.obj.Spec.Size)
+	served := v1alpha1.WithHeader(want)
+	more := served - v.found.SizeBytes
 	err := d.Attempts.err(VerbGrowVolume, string(v.id))
 	switch p := d.poolOf(v.device); {
 	case more == 0 || v.deleting:
 	case more < 0:
-		v.degraded = yesBecause(v1alpha1.ReasonShrinkRefused, "it has %d bytes and never shrinks to %d: what lies beyond the new end would be lost", v.found.SizeBytes, want)
-	case errors.Is(err, engine.ErrNoSpace) || p.readable() && !d.fits(p, want, more):
-		v.degraded = yesBecause(v1alpha1.ReasonNoSpace, "it cannot grow from %d to %d bytes: pool %s has no room", v.found.SizeBytes, want, v.device)
+		v.degraded = yesBecause(v1alpha1.ReasonShrinkRefused, "it has %d bytes and never shrinks to %d: what lies beyond the new end would be lost", has, want)
+	case errors.Is(err, engine.ErrNoSpace) || p.readable() && !d.fits(p, served, more):
+		v.degraded = yesBecause(v1alpha1.ReasonNoSpace, "it cannot grow from %d to %d bytes: pool %s has no room", has, want, v.device)
 	case err != nil:
-		v.degraded = yesBecause(v1alpha1.ReasonPending, "it cannot grow from %d to %d bytes yet: %v", v.found.SizeBytes, want, err)
+		v.degraded = yesBecause(v1alpha1.ReasonPending, "it cannot grow from %d to %d bytes yet: %v", has, want, err)
 	case !d.Attempts.Tried(VerbGrowVolume, string(v.id)):
 		d.promised[v.device] += more
-		d.decision.Operations.GrowVolumes = append(d.decision.Operations.GrowVolumes, engine.VolumeSize{ID: v.id, SizeBytes: want})
+		d.decision.Operations.GrowVolumes = append(d.decision.Operations.GrowVolumes, engine.VolumeSize{ID: v.id, SizeBytes: served})
 	}
 }
 
 // create a volume that never was. The status it gets names its pool; act.go writes that down before it asks the engine.
 func (d *decider) create(v *volume) {
-	spec := engine.VolumeSpec{ID: v.id, SizeBytes: sizeOf(v.obj.Spec.Size)}
+	spec := engine.VolumeSpec{ID: v.id, SizeBytes: servedSize(v.obj.Spec.Size)}
 	p, refusal := d.poolFor(v, &spec)
 	err := d.Attempts.err(VerbCreateVolume, string(v.id))
 	switch {
@@ -211,7 +246,7 @@ func (d *decider) poolFor(v *volume, spec *engine.VolumeSpec) (*pool, *metav1.Co
 		spec.Source = source.source
 		p := d.poolOf(source.pool)
 		if !p.readable() || !d.fits(p, spec.SizeBytes, spec.SizeBytes) {
-			return refuse(v1alpha1.ReasonNoSpace, "pool %s, where its source is, has no room for %d bytes", source.pool, spec.SizeBytes)
+			return refuse(v1alpha1.ReasonNoSpace, "pool %s, where its source is, has no room for %d bytes, its header of %d included", source.pool, spec.SizeBytes, v1alpha1.HeaderBytes)
 		}
 		return p, nil
 	}
@@ -221,7 +256,7 @@ func (d *decider) poolFor(v *volume, spec *engine.VolumeSpec) (*pool, *metav1.Co
 	if !slices.ContainsFunc(d.pools, (*pool).ready) {
 		return refuse(v1alpha1.ReasonNodeNotReady, "no pool of this node is ready")
 	}
-	return refuse(v1alpha1.ReasonNoSpace, "no pool of this node has room for %d bytes", spec.SizeBytes)
+	return refuse(v1alpha1.ReasonNoSpace, "no pool of this node has room for %d bytes, its header of %d included", spec.SizeBytes, v1alpha1.HeaderBytes)
 }
 
 // copiesData says whether what a volume is made from holds data, or did.

@@ -35,7 +35,7 @@ func main() {
 
 func command() *cobra.Command {
 	var options agent.Options
-	var stateDir, spdkSocket string
+	var spdkSocket string
 	// An error needs its words, not the stack of the place that logs it.
 	logging := zap.Options{TimeEncoder: zapcore.RFC3339TimeEncoder, StacktraceLevel: zapcore.DPanicLevel}
 	cmd := &cobra.Command{
@@ -46,14 +46,11 @@ func command() *cobra.Command {
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if !filepath.IsAbs(stateDir) {
-				return fmt.Errorf("--state-dir is %q; give an absolute path, such as /var/lib/weft", stateDir)
-			}
 			if !filepath.IsAbs(spdkSocket) {
 				return fmt.Errorf("--spdk-socket is %q; give an absolute path, such as /run/weft/spdk.sock", spdkSocket)
 			}
 			var err error
-			if options.Engines, err = engines(stateDir, spdkSocket); err != nil {
+			if options.Engines, err = engines(options.StateDir, spdkSocket); err != nil {
 				return err
 			}
 			options.Inventory = machine{}
@@ -76,7 +73,7 @@ func command() *cobra.Command {
 	flags := cmd.Flags()
 	flags.StringVar(&options.NodeName, "node-name", os.Getenv("NODE_NAME"), "name of the Kubernetes Node that the agent runs on; default: the environment's NODE_NAME")
 	flags.StringVar(&options.Namespace, "namespace", os.Getenv("POD_NAMESPACE"), "namespace of the agent's lease; default: the environment's POD_NAMESPACE")
-	flags.StringVar(&stateDir, "state-dir", "/var/lib/weft", "folder of the node under which pools are mounted")
+	flags.StringVar(&options.StateDir, "state-dir", "/var/lib/weft", "folder of the node under which pools are mounted, and where the agent records what it acted on")
 	flags.StringVar(&spdkSocket, "spdk-socket", "/run/weft/spdk.sock", "socket of the node's SPDK target, as the target pod opens it; used only when the node's plan is for engine SPDK")
 	flags.StringVar(&options.HealthAddress, "health-probe-bind-address", "127.0.0.1:9810", "address for /healthz and /readyz, and for /metrics unless --metrics-bind-address is given")
 	flags.StringVar(&options.MetricsAddress, "metrics-bind-address", "", "address for /metrics over HTTPS, with authentication and authorization by the API server")

@@ -52,6 +52,9 @@ type Harness interface {
 	File(t *testing.T, bytes int64) engine.Device
 	// Portals that the target can open, one for each transport.
 	Portals(t *testing.T) []engine.Portal
+	// Lose takes the device of an open pool away from the target, as when a drive dies while it serves: the pool
+	// cannot be read until Restart, which brings the device back with what was on it.
+	Lose(t *testing.T, d engine.Device)
 	// Restart is a reboot of the target's machine, not of its hosts.
 	Restart(t *testing.T)
 	// Plan that the target runs by; its pools and portals are not looked at.

@@ -66,6 +66,20 @@ func exportCases() map[string]func(*suite) {
 			s.Expect(s.one(s.engine.Export(s.ctx, []engine.Export{changed}))).To(MatchError(engine.ErrRestartNeeded))
 			s.Expect(s.export(x.NQN)).To(HaveField("Serial", x.Serial))
 		},
+		"a volume is served by one subsystem at a time": func(s *suite) {
+			d := s.openPool()
+			x := exportOf(s.create(d.ID, 4*mib), newHost())
+			s.exportAs(x)
+			other := exportOf(x.Namespaces[0].Volume, newHost())
+			other.NQN += "-other"
+			for range 2 {
+				s.Expect(s.one(s.engine.Export(s.ctx, []engine.Export{other}))).To(MatchError(engine.ErrInUse))
+				s.Expect(s.export(x.NQN)).To(HaveField("Hosts", x.Hosts))
+			}
+			s.done(s.engine.Unexport(s.ctx, []string{x.NQN}))
+			s.done(s.engine.Export(s.ctx, []engine.Export{other}))
+			s.Expect(s.export(other.NQN)).To(HaveField("Hosts", other.Hosts))
+		},
 		"one bad export does not stop the others": func(s *suite) {
 			d := s.openPool()
 			good, last := exportOf(s.create(d.ID, 4*mib)), exportOf(s.create(d.ID, 4*mib), newHost())
@@ -102,6 +116,25 @@ func exportCases() map[string]func(*suite) {
 				}
 			}
 			s.Expect(s.state().Exports).To(ConsistOf(HaveField("NQN", good.NQN), HaveField("NQN", last.NQN)))
+		},
+		"a host is shut out of what cannot be read, too, and nobody is let in": func(s *suite) {
+			d := s.openPool()
+			leaves, stays, comes := newHost(), newHost(), newHost()
+			x := exportOf(s.create(d.ID, 4*mib), leaves, stays)
+			s.exportAs(x)
+			s.Lose(s.t, d)
+			s.Expect(s.pool(d.ID).Err).To(HaveOccurred())
+			x.Hosts = []string{stays, comes}
+			for range 2 {
+				err := s.one(s.fresh().Export(s.ctx, []engine.Export{x}))
+				s.Expect(err).To(MatchError(engine.ErrUnavailable), "the volume is unknown, not gone")
+				s.Expect(s.export(x.NQN).Hosts).NotTo(Or(ContainElement(leaves), ContainElement(comes)))
+			}
+
+			s.Restart(s.t)
+			s.done(s.fresh().OpenPools(s.ctx, []engine.Device{d}))
+			s.done(s.fresh().Export(s.ctx, []engine.Export{x}))
+			s.Expect(s.export(x.NQN).Hosts).To(ConsistOf(stays, comes))
 		},
 		"unexporting is idempotent, and touches only weft's": func(s *suite) {
 			d := s.openPool()

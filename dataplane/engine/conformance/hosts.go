@@ -121,6 +121,7 @@ func hostCases() map[string]func(*suite) {
 		"a host sees what it was promised":                              hostSees,
 		"a host that is listed no more is gone, and writes nothing":     hostIsGone,
 		"when one host goes, the others go on":                          othersGoOn,
+		"a host is shut out of what cannot be read, too":                shutOutOfLost,
 		"unexporting disconnects":                                       unexportDisconnects,
 		"calls about other exports disturb nobody":                      disturbsNobody,
 		"a larger size is seen while connected":                         seesSize,
@@ -215,6 +216,30 @@ func othersGoOn(h *hostFixture) {
 	h.Eventually(h.c.Gone).Should(BeTrue())
 	h.finish(w, ns, 2)
 	h.Expect(c.Gone()).To(BeFalse())
+}
+
+// shutOutOfLost, in a pool of its own. The fixture's host is still served, so somebody listens, and tells the other
+// that it is not admitted: it would try again otherwise.
+func shutOutOfLost(h *hostFixture) {
+	d := h.openPool()
+	x := exportOf(h.create(d.ID, 16*mib), newHost(), newHost())
+	h.exportAs(x)
+	leaves := x.Hosts[0]
+	c, ns := h.attach(h.portal, x, leaves)
+	h.attach(h.portal, x, x.Hosts[1])
+	w := startWriter(ns, 0)
+	h.goesOn(w)
+	h.Lose(h.t, d)
+
+	x.Hosts = x.Hosts[1:]
+	h.Expect(h.one(h.engine.Export(h.ctx, []engine.Export{x}))).To(MatchError(engine.ErrUnavailable))
+	h.Expect(h.export(x.NQN).Hosts).NotTo(ContainElement(leaves))
+	h.turnedAway(c)
+	h.Eventually(w.ended).Should(Receive(HaveOccurred()))
+	h.Eventually(c.Gone).Should(BeTrue())
+	_, err := h.Connect(h.ctx, h.t, h.portal.Portal, x.NQN, leaves)
+	h.Expect(err).To(HaveOccurred())
+	h.write(h.ns, 0, "the others go on")
 }
 
 func unexportDisconnects(h *hostFixture) {

@@ -18,13 +18,29 @@ import (
 
 func TestConformance(t *testing.T) { conformance.Run(t, &harness{}) }
 
-type harness struct{ e *enginetest.Engine }
+type harness struct {
+	e *enginetest.Engine
+	// lost devices, by path.
+	lost []string
+}
 
-func (h *harness) Reset(*testing.T)                { h.e = enginetest.New() }
+func (h *harness) Reset(*testing.T)                { h.e, h.lost = enginetest.New(), nil }
 func (h *harness) Engine(*testing.T) engine.Engine { return h.e }
-func (h *harness) Restart(*testing.T)              { h.e.Restart() }
 func (h *harness) Traits() conformance.Traits      { return conformance.Traits{} }
 func (h *harness) Plan(*testing.T) v1alpha1.Plan   { return v1alpha1.Plan{Engine: v1alpha1.EngineNvmet} }
+
+func (h *harness) Lose(_ *testing.T, d engine.Device) {
+	h.lost = append(h.lost, d.Path)
+	h.e.BreakDevice(d.Path, fmt.Errorf("%w: input/output error", engine.ErrUnavailable))
+}
+
+func (h *harness) Restart(*testing.T) {
+	for _, path := range h.lost {
+		h.e.BreakDevice(path, nil)
+	}
+	h.lost = nil
+	h.e.Restart()
+}
 
 func (h *harness) BlankDevice(*testing.T) engine.Device {
 	return h.device(enginetest.Device{SizeBytes: conformance.PoolBytes})

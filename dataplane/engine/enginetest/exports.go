@@ -19,7 +19,13 @@ func (e *Engine) Export(ctx context.Context, exports []engine.Export) []error {
 		}
 		for _, ns := range want.Namespaces {
 			if _, _, err := e.find(ns.Volume, volumesOf); err != nil {
+				e.shutOut(want)
 				return fmt.Errorf("namespace %d of %s: volume %w", ns.NSID, want.NQN, err)
+			}
+			for _, other := range e.exports {
+				if other.NQN != want.NQN && slices.ContainsFunc(other.Namespaces, func(n engine.Namespace) bool { return n.Volume == ns.Volume }) {
+					return fmt.Errorf("%w: %s is served by %s", engine.ErrInUse, ns.Volume, other.NQN)
+				}
 			}
 		}
 		if is, ok := e.exports[want.NQN]; ok && len(is.Hosts) > 0 && (is.Serial != want.Serial || is.Model != want.Model) {
@@ -31,6 +37,14 @@ func (e *Engine) Export(ctx context.Context, exports []engine.Export) []error {
 		e.exports[want.NQN] = want
 		return nil
 	})
+}
+
+// shutOut the hosts that are no longer listed, where the rest cannot be as asked.
+func (e *Engine) shutOut(want engine.Export) {
+	if is, ok := e.exports[want.NQN]; ok {
+		is.Hosts = slices.DeleteFunc(slices.Clone(is.Hosts), func(host string) bool { return !slices.Contains(want.Hosts, host) })
+		e.exports[want.NQN] = is
+	}
 }
 
 // Unexport implements engine.Engine.

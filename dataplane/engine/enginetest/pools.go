@@ -166,6 +166,8 @@ func (e *Engine) openPool(want engine.Device) error {
 		return fmt.Errorf("device %s: %w", want.ID, d.err)
 	case d.Content == v1alpha1.ContentForeign:
 		return &device.ForeignSignatureError{Device: want.Path, Signature: d.Signature}
+	case d.Content == v1alpha1.ContentBlank && e.pools[want.ID] != nil:
+		return fmt.Errorf("device %s: %s reads as blank and was a pool: %w", want.ID, want.Path, engine.ErrNotFound)
 	}
 	for _, other := range e.pools {
 		if other.device == d && other.id != want.ID && other.open {

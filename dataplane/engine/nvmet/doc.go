@@ -17,6 +17,18 @@
 // their directories, exports and portals in configfs. Ports of weft have the numbers
 // from FirstPort; other ports and other subsystems are left alone.
 //
+// # Acknowledged means durable
+//
+// A file of a volume has the attribute S (chattr +S) before its namespace is made, and the kernel honours it with each
+// write of its target, as if the write carried O_SYNC: it completes once data, and what XFS must know to find them, are
+// on the drive. Without it a write to a block that the file did not have yet is lost with the power of the node, for
+// XFS logs it later: hosts would see it acknowledged, and, as they only wait while the node is away, have their next
+// flush succeed. XFS takes care of volatile caches of drives below: a write to a new block ends with a log record that
+// is written with a preflush and FUA, an overwrite is written with FUA or followed by a flush, and neither is needed
+// where the kernel knows of no such cache (queue/write_cache in sysfs says "write through"). A loop device passes
+// flushes on to the filesystem of its file. Zeroing and discarding, which change the file's extents, wait for the log
+// as well.
+//
 // # Hosts that lose their admission
 //
 // The kernel does not disconnect a host when its link in allowed_hosts goes.
@@ -25,7 +37,9 @@
 // receive buffer. So the subsystem is taken off its ports, its namespaces are disabled, which
 // waits for commands in flight, and it is removed and made again: what is left of an old
 // controller knows only the old subsystem, which has no namespaces. Hosts
-// that stay admitted lose their connection too, and reconnect by themselves.
+// that stay admitted lose their connection too, and reconnect by themselves. Where the volume's file cannot be opened
+// any more, the subsystem stays without namespaces, hosts and ports until it can: a host that came back and missed its
+// namespace would give up its block device.
 //
 // # Hosts that come back too early
 //

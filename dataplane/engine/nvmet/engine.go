@@ -32,6 +32,8 @@ type Options struct {
 // Engine is the kernel's target of this node. Make it with New.
 type Engine struct {
 	mu sync.Mutex
+	// inherited says that what an earlier process exported has been made synchronous.
+	inherited bool
 	host
 	guard guard
 }
@@ -105,6 +107,12 @@ func (e *Engine) Start(ctx context.Context, plan v1alpha1.Plan) error {
 	}
 	if plan.Engine != v1alpha1.EngineNvmet {
 		return fmt.Errorf("%w: the plan is for engine %s, and this is the kernel's", engine.ErrUnsupported, plan.Engine)
+	}
+	if !e.inherited {
+		if err := e.makeServedSynchronous(ctx); err != nil {
+			return err
+		}
+		e.inherited = true
 	}
 	if plan.Nvmet == nil {
 		return nil

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -15,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/device"
 	"github.com/weft-storage/weft/dataplane/engine"
 )
 
@@ -30,20 +32,28 @@ func (e *Engine) Export(ctx context.Context, exports []engine.Export) []error {
 	if err == nil {
 		ports, err = e.ports()
 	}
-	return each(ctx, exports, err, func(x engine.Export) error { return e.exportOne(ctx, x, stored, ports) })
+	var served map[engine.ID]string
+	if err == nil {
+		served, err = e.exportedVolumes()
+	}
+	return each(ctx, exports, err, func(x engine.Export) error {
+		err := e.exportOne(ctx, x, stored, ports, served)
+		if err == nil {
+			for _, ns := range x.Namespaces {
+				served[ns.Volume] = x.NQN
+			}
+		}
+		return err
+	})
 }
 
-func (e *Engine) exportOne(ctx context.Context, x engine.Export, stored *store, ports []*port) error {
+func (e *Engine) exportOne(ctx context.Context, x engine.Export, stored *store, ports []*port, served map[engine.ID]string) error {
 	if err := x.Validate(); err != nil {
 		return err
 	}
-	paths := map[engine.ID]string{}
-	for _, ns := range x.Namespaces {
-		f, err := stored.find(stored.volumes, ns.Volume)
-		if err != nil {
-			return fmt.Errorf("namespace %d of %s: volume %w", ns.NSID, x.NQN, err)
-		}
-		paths[ns.Volume] = f.path
+	is, err := e.subsystem(x.NQN)
+	if err != nil {
+		return err
 	}
 	var ids []int
 	var portals []v1alpha1.Portal
@@ -54,11 +64,19 @@ func (e *Engine) exportOne(ctx context.Context, x engine.Export, stored *store, 
 		ids = append(ids, p.id)
 		portals = append(portals, p.address)
 	}
-	is, err := e.subsystem(x.NQN)
-	if err != nil {
-		return err
+	var want subsystem
+	paths, missing := pathsOf(x, stored)
+	if missing == nil {
+		missing = servedElsewhere(x, served)
 	}
-	want := wanted(x, paths, ids)
+	switch {
+	case missing == nil:
+		want = wanted(x, paths, ids)
+	case is == nil:
+		return missing
+	default:
+		want = is.onlyFor(x.Hosts)
+	}
 	todo, err := steps(is, want)
 	if err != nil {
 		return err
@@ -66,7 +84,20 @@ func (e *Engine) exportOne(ctx context.Context, x engine.Export, stored *store, 
 	if is != nil && interrupts(todo, want) {
 		defer e.guard.close(ctx, portals)()
 	}
-	return e.apply(ctx, want, todo)
+	return errors.Join(missing, e.apply(ctx, want, todo))
+}
+
+// pathsOf the volumes of an export. It fails when one is missing, or may be where nothing can be read.
+func pathsOf(x engine.Export, stored *store) (map[engine.ID]string, error) {
+	paths := map[engine.ID]string{}
+	for _, ns := range x.Namespaces {
+		f, err := stored.find(stored.volumes, ns.Volume)
+		if err != nil {
+			return nil, fmt.Errorf("namespace %d of %s: volume %w", ns.NSID, x.NQN, err)
+		}
+		paths[ns.Volume] = f.path
+	}
+	return paths, nil
 }
 
 // apply steps to a subsystem. A portal that cannot listen does not keep it from the others.
@@ -118,8 +149,26 @@ func (h *host) link(port int, nqn string) string {
 	return h.config("ports", strconv.Itoa(port), "subsystems", nqn)
 }
 
+// lastControllerID is the largest that nvmet gives (NVMET_MAX_CNTLID in drivers/nvme/target/nvmet.h).
+const lastControllerID = 0xffef
+
+// moveIDs has controllers that are made from now on numbered from another place on. nvmet gives the lowest ID that is
+// free, and a host whose path is lost keeps that path's: Linux refuses a second controller of the subsystem with the
+// same ID ("Duplicate cntlid"), and could never connect through a portal with another address.
+func (h *host) moveIDs(nqn string) error {
+	first := 1 + rand.IntN(lastControllerID/2) //nolint:gosec // it is no secret
+	err := h.writeAttr(h.config("subsystems", nqn, "attr_cntlid_min"), strconv.Itoa(first))
+	if isMissing(err) {
+		return nil // before Linux 5.7
+	}
+	return err
+}
+
 // linkPort makes a port serve a subsystem; with the first one, it begins to listen.
 func (h *host) linkPort(port int, nqn string) error {
+	if err := h.moveIDs(nqn); err != nil {
+		return err
+	}
 	err := os.Symlink(h.config("subsystems", nqn), h.link(port, nqn))
 	switch {
 	case errors.Is(err, unix.EADDRINUSE):
@@ -175,6 +224,9 @@ func mkdirOnceFree(ctx context.Context, dir string) error {
 }
 
 func (h *host) makeNamespace(dir string, ns namespace) error {
+	if err := device.MakeSynchronous(ns.path); err != nil {
+		return err
+	}
 	if err := os.Mkdir(dir, 0o755); err != nil && !os.IsExist(err) {
 		return err
 	}
@@ -267,6 +319,17 @@ func (h *host) exportedVolumes() (map[engine.ID]string, error) {
 		return nil
 	})
 	return exported, err
+}
+
+// servedElsewhere fails with ErrInUse when another subsystem serves one of the export's volumes: the kernel would let
+// both write to its file.
+func servedElsewhere(x engine.Export, served map[engine.ID]string) error {
+	for _, ns := range x.Namespaces {
+		if nqn := served[ns.Volume]; nqn != "" && nqn != x.NQN {
+			return fmt.Errorf("%w: volume %s is served by %s", engine.ErrInUse, ns.Volume, nqn)
+		}
+	}
+	return nil
 }
 
 // revalidate the size of a volume's file where it is exported: hosts are told when it changed.

@@ -38,7 +38,7 @@ const (
 // served is a volume with the block device that a host has of it.
 type served struct {
 	id     engine.ID
-	nqn    string
+	export engine.Export
 	device string
 }
 
@@ -71,7 +71,7 @@ func (h fullHost) serve(sizeBytes int64) served {
 	check(h.T, err)
 	ns, err := c.Namespace(h.Context(), id)
 	check(h.T, err)
-	return served{id, x.NQN, conformance.BlockDevice(ns)}
+	return served{id, x, conformance.BlockDevice(ns)}
 }
 
 // free bytes of the pool, by the engine.
@@ -129,7 +129,7 @@ func TestFullPool(t *testing.T) {
 	done(t, e.DeleteSnapshots(t.Context(), []engine.ID{snapshot}))
 	program(t, "blkdiscard", "--offset", strconv.Itoa(chunk), "--length", strconv.Itoa(chunk), raw.device)
 	waitFor(t, func() bool { return host.free() > chunk/2 })
-	done(t, e.Unexport(t.Context(), []string{spare.nqn}))
+	done(t, e.Unexport(t.Context(), []string{spare.export.NQN}))
 	done(t, e.DeleteVolumes(t.Context(), []engine.ID{spare.id}))
 	waitFor(t, func() bool { return host.free() > 60*mib })
 	check(t, writeAt(raw.device, next-chunk, 'x'))

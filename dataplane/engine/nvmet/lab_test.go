@@ -11,6 +11,8 @@ package nvmet_test
 
 import (
 	"context"
+	"errors"
+	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -53,6 +55,16 @@ func (h harness) Reset(t *testing.T) {
 		check(t, os.Remove(file))
 	}
 	check(t, os.MkdirAll(scratch, 0o700))
+}
+
+// Lose shuts the pool's filesystem down, as XFS does by itself when it cannot write to its drive.
+func (harness) Lose(t *testing.T, d engine.Device) {
+	t.Helper()
+	const goingDown = 0x8004587d // XFS_IOC_GOINGDOWN in linux/xfs_fs.h
+	dir, err := os.Open(filepath.Join(stateDir, "pools", url.PathEscape(d.ID)))
+	check(t, err)
+	err = unix.IoctlSetPointerInt(int(dir.Fd()), goingDown, 0)
+	check(t, errors.Join(err, dir.Close()))
 }
 
 // Restart leaves the target as a reboot does: nothing in configfs, nothing mounted, no loop device.

@@ -4,6 +4,7 @@ package nvmet
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/url"
 	"os"
@@ -116,7 +117,7 @@ func (h *host) preparePool(ctx context.Context, d engine.Device, dir string, mou
 		if err := device.CheckUnused(h.root, d.Path, rdev, mounts); err != nil {
 			return "", err
 		}
-		return d.Path, h.format(ctx, d, d.Path)
+		return d.Path, h.format(ctx, d, d.Path, dir)
 	}
 	if d.FileBytes < MinPoolBytes {
 		return "", fmt.Errorf("%w: pool file %s of %d bytes; give at least %d", engine.ErrInvalid, d.Path, d.FileBytes, MinPoolBytes)
@@ -132,11 +133,12 @@ func (h *host) preparePool(ctx context.Context, d engine.Device, dir string, mou
 	if err != nil {
 		return "", err
 	}
-	return loop, h.format(ctx, d, loop)
+	return loop, h.format(ctx, d, loop, dir)
 }
 
-// format a device unless it is a pool already.
-func (h *host) format(ctx context.Context, d engine.Device, block string) error {
+// format a device unless it is a pool already. One that reads as blank and was mounted on dir is refused: what is left
+// of a pool whose beginning was overwritten can be saved until another filesystem is made there.
+func (h *host) format(ctx context.Context, d engine.Device, block, dir string) error {
 	is, err := h.probe(ctx, h.path(block))
 	if err != nil {
 		return err
@@ -148,6 +150,9 @@ func (h *host) format(ctx context.Context, d engine.Device, block string) error 
 	case unfinished:
 		args = append(args, "-f")
 	case blank:
+		if _, err := os.Stat(dir); !isMissing(err) {
+			return errors.Join(fmt.Errorf("device %s: %s reads as blank and was a pool, whose volumes may still be saved; to begin with an empty one, remove the folder %s: %w", d.ID, d.Path, dir, engine.ErrNotFound), err)
+		}
 		// Without -f: mkfs.xfs looks for signatures, too.
 	}
 	if _, err := os.Stat(h.path(oldKernels)); err == nil {

@@ -85,6 +85,25 @@ func TestInterruptedFormat(t *testing.T) {
 	}
 }
 
+// TestPoolWhoseEndsWereCleared reads as blank, and is not made anew while its folder is there.
+func TestPoolWhoseEndsWereCleared(t *testing.T) {
+	e, h := fresh(t)
+	d := h.BlankDevice(t)
+	check(t, one(t, e.OpenPools(t.Context(), []engine.Device{d})))
+	dir := glob(t, stateDir+"/pools/*")[0]
+	program(t, "umount", dir)
+	for _, at := range []int64{0, conformance.PoolBytes - 1<<20} {
+		patch(t, d.Path, at, make([]byte, 1<<20)...)
+	}
+	for range 2 {
+		if err := one(t, e.OpenPools(t.Context(), []engine.Device{d})); err == nil || !strings.Contains(err.Error(), "remove the folder "+dir) {
+			t.Fatalf("error %v", err)
+		}
+	}
+	check(t, os.Remove(dir))
+	check(t, one(t, e.OpenPools(t.Context(), []engine.Device{d})))
+}
+
 // TestLeftovers of a process that was killed are gone after the next call, and never looked like volumes.
 func TestLeftovers(t *testing.T) {
 	e, h := fresh(t)

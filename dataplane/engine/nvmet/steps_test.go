@@ -9,6 +9,8 @@ import (
 	"strings"
 	"testing"
 
+	"k8s.io/utils/ptr"
+
 	"github.com/weft-storage/weft/dataplane/engine"
 )
 
@@ -49,6 +51,7 @@ func (s step) String() string {
 }
 
 func TestSteps(t *testing.T) {
+	twoHosts := subsystemOf(func(s *subsystem) { s.hosts = []string{"host-1", "host-2"} })
 	again := "unlink port 0, remove subsystem, make subsystem, make namespace 1, "
 	tests := []struct {
 		name string
@@ -88,6 +91,13 @@ func TestSteps(t *testing.T) {
 			name: "a host goes that a killed process had already cut off",
 			is:   subsystemOf(func(s *subsystem) { s.ports = nil }), want: subsystemOf(func(s *subsystem) { s.hosts, s.ports = nil, nil }),
 			todo: "remove subsystem, make subsystem, make namespace 1",
+		}, {
+			name: "a host goes from a volume that cannot be read, whose path is the old one",
+			is:   twoHosts, want: ptr.To(twoHosts.onlyFor([]string{"host-1", "host-3"})),
+			todo: again + "admit host host-1, link port 0",
+		}, {
+			name: "nobody goes from a volume that cannot be read",
+			is:   twoHosts, want: ptr.To(twoHosts.onlyFor([]string{"host-1", "host-2", "host-3"})),
 		}, {
 			name: "open to anybody",
 			is:   subsystemOf(func(s *subsystem) { s.allowAnyHost = true }), want: subsystemOf(),

@@ -56,6 +56,17 @@ func wanted(x engine.Export, paths map[engine.ID]string, ports []int) subsystem 
 	return s
 }
 
+// onlyFor those of its hosts that are listed, the subsystem as it is otherwise.
+func (s *subsystem) onlyFor(listed []string) subsystem {
+	less := *s
+	less.allowAnyHost = false
+	less.hosts = slices.DeleteFunc(slices.Clone(s.hosts), func(host string) bool { return !slices.Contains(listed, host) })
+	if len(less.hosts) == 0 {
+		less.ports = nil
+	}
+	return less
+}
+
 // export that the subsystem is.
 func (s *subsystem) export(ports []*port) engine.Export {
 	x := engine.Export{NQN: s.nqn, Serial: s.serial, Model: s.model, MaxIOQueues: s.queues, Hosts: s.hosts}

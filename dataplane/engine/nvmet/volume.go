@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/weft-storage/weft/dataplane/device"
 	"github.com/weft-storage/weft/dataplane/engine"
 )
 
@@ -141,6 +142,10 @@ func makeFile(p *pool, folder string, id engine.ID, source *file, sizeBytes int6
 	}
 	if err == nil {
 		err = f.Truncate(sizeBytes)
+	}
+	if err == nil && folder == volumesFolder {
+		// Also done before a namespace is made, but there each file would have to be synced by itself.
+		_, err = device.SetSynchronous(f)
 	}
 	if closeErr := f.Close(); err == nil {
 		err = closeErr

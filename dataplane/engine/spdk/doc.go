@@ -46,6 +46,15 @@
 // clusters without clearing them where the drive does not do so itself. SPDK before 26.01 cannot hide the command from
 // hosts; there each discard is longer than the subsystem allows (max_discard_size_kib), and refused.
 //
+// # Acknowledged means durable
+//
+// SPDK writes an lvol's metadata before it acknowledges a write to a new cluster, but to a drive it writes without FUA.
+// So drives must not acknowledge from a volatile cache: that of an NVMe drive is turned off (Set Features, Volatile
+// Write Cache), by bdev_nvme_send_cmd or, where the kernel drives it, by its ioctl, before its pool serves and with
+// each Gather, because a reset of the controller turns it on again: what is written between such a reset and the next
+// Gather may be lost with the node's power. The feature is not saved: a drive that is given back is as it was. A file
+// is made synchronous. What cannot be had is in Pool.NotDurable, and the pool serves.
+//
 // # Settings
 //
 // What a plan decides, how SPDK calls it, and what a change of it needs is one table, in table.go. What cannot change

@@ -6,6 +6,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -501,6 +502,35 @@ func TestRawData(t *testing.T) {
 		check(t, errors.Join(err, f.Close()))
 		r.Expect(string(held)).To(Equal("raw"))
 	}
+}
+
+// TestPoolWhoseEndsWereCleared reads as blank, and what is left of it is not overwritten by a new one.
+func TestPoolWhoseEndsWereCleared(t *testing.T) {
+	r := newRig(t)
+	r.target.Kill()
+	f, err := os.OpenFile(r.device.Path, os.O_RDWR, 0)
+	check(t, err)
+	t.Cleanup(func() { check(t, f.Close()) })
+	const left = conformance.PoolBytes / 2
+	_, err = f.WriteAt([]byte("left"), left)
+	check(t, err)
+	for _, at := range []int64{0, conformance.PoolBytes - 1<<20} {
+		_, err = f.WriteAt(make([]byte, 1<<20), at)
+		check(t, err)
+	}
+	r.launch(t)
+	e := r.machine.engine(t)
+	check(t, e.Start(r.ctx, r.plan))
+	record := filepath.Join(r.dir, "state/spdk/pools", url.PathEscape(r.device.ID))
+	for range 2 {
+		r.Expect(e.OpenPools(r.ctx, []engine.Device{r.device})[0]).To(MatchError(And(ContainSubstring("was a pool"), ContainSubstring("remove "+record))))
+		held := make([]byte, 4)
+		_, err = f.ReadAt(held, left)
+		check(t, err)
+		r.Expect(string(held)).To(Equal("left"))
+	}
+	check(t, os.Remove(record))
+	r.done(e.OpenPools(r.ctx, []engine.Device{r.device}))
 }
 
 // TestForeignLvstore is left as it was, whoever made it.

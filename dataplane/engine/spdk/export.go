@@ -32,6 +32,9 @@ type change struct {
 	addNamespaces []spdkrpc.Namespace
 	addHosts      []string
 	listen        []v1alpha1.Portal
+
+	// missing is why nothing is given: a volume that is not there, or may be where nothing can be read.
+	missing error
 }
 
 func (c *change) takes() bool {
@@ -59,11 +62,7 @@ func diff(is *spdkrpc.Subsystem, want engine.Export, bdevs map[engine.ID]string,
 		is = &spdkrpc.Subsystem{}
 	}
 	c.diffNamespaces(is.Namespaces, want, bdevs)
-	for _, h := range is.Hosts {
-		if !slices.Contains(want.Hosts, h.NQN) {
-			c.removeHosts = append(c.removeHosts, h.NQN)
-		}
-	}
+	c.removeHosts = unlisted(is.Hosts, want.Hosts)
 	for _, host := range want.Hosts {
 		if !slices.ContainsFunc(is.Hosts, func(h spdkrpc.AllowedHost) bool { return h.NQN == host }) {
 			c.addHosts = append(c.addHosts, host)
@@ -75,6 +74,17 @@ func diff(is *spdkrpc.Subsystem, want engine.Export, bdevs map[engine.ID]string,
 		}
 	}
 	return c, nil
+}
+
+// unlisted are the admitted hosts that are no longer wanted.
+func unlisted(admitted []spdkrpc.AllowedHost, want []string) []string {
+	var gone []string
+	for _, h := range admitted {
+		if !slices.Contains(want, h.NQN) {
+			gone = append(gone, h.NQN)
+		}
+	}
+	return gone
 }
 
 func (c *change) diffNamespaces(is []spdkrpc.Namespace, want engine.Export, bdevs map[engine.ID]string) {
@@ -142,7 +152,11 @@ func (e *Engine) Export(ctx context.Context, exports []engine.Export) []error {
 	}
 	s.take(changes, errs, speaks)
 	s.give(changes, errs)
+	s.explainInUse(changes, errs)
 	for i, err := range errs {
+		if c := changes[i]; c != nil {
+			err = errors.Join(c.missing, err)
+		}
 		if err != nil {
 			errs[i] = fmt.Errorf("export %s: %w", exports[i].NQN, err)
 		}
@@ -154,19 +168,29 @@ func planExport(x engine.Export, st *store, n *network) (*change, error) {
 	if err := x.Validate(); err != nil {
 		return nil, err
 	}
-	bdevs := map[engine.ID]string{}
-	for _, ns := range x.Namespaces {
-		l, err := st.find(st.volumes, ns.Volume)
-		if err != nil {
-			return nil, fmt.Errorf("namespace %d: volume %w", ns.NSID, err)
-		}
-		bdevs[ns.Volume] = l.bdev
-	}
 	var is *spdkrpc.Subsystem
 	if found, ok := n.subsystems[x.NQN]; ok {
 		is = &found
 	}
+	bdevs := map[engine.ID]string{}
+	for _, ns := range x.Namespaces {
+		l, err := st.find(st.volumes, ns.Volume)
+		if err != nil {
+			return shutOut(is, x, fmt.Errorf("namespace %d: volume %w", ns.NSID, err)), nil
+		}
+		bdevs[ns.Volume] = l.bdev
+	}
 	return diff(is, x, bdevs, n.open())
+}
+
+// shutOut the hosts that are no longer listed, where the rest cannot be as asked.
+func shutOut(is *spdkrpc.Subsystem, want engine.Export, missing error) *change {
+	c := &change{nqn: want.NQN, missing: missing}
+	if is != nil {
+		c.remove = is.AllowAnyHost
+		c.removeHosts = unlisted(is.Hosts, want.Hosts)
+	}
+	return c
 }
 
 // open portals, in order.
@@ -310,6 +334,29 @@ func (s *session) give(changes []*change, errs []error) {
 		}
 	}
 	then.wait()
+}
+
+// explainInUse says of each export whose namespaces were refused that another subsystem serves the volume, if one does:
+// SPDK lets one subsystem claim a bdev, and only says that it could not open it.
+func (s *session) explainInUse(changes []*change, errs []error) {
+	var claimed map[string]string
+	for i, c := range changes {
+		if c == nil || errs[i] == nil {
+			continue
+		}
+		for _, ns := range c.addNamespaces {
+			if claimed == nil {
+				n, err := s.finishNetwork(s.startSubsystems())
+				if err != nil {
+					return // the error that is there tells enough
+				}
+				claimed = n.exported()
+			}
+			if nqn := claimed[ns.Bdev]; nqn != "" && nqn != c.nqn {
+				errs[i] = fmt.Errorf("%w: %s is served by %s: %w", engine.ErrInUse, ns.Bdev, nqn, errs[i])
+			}
+		}
+	}
 }
 
 // Unexport implements engine.Engine.

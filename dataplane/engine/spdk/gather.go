@@ -24,6 +24,7 @@ func (e *Engine) Gather(ctx context.Context) (engine.State, error) {
 	if err := s.uncacheOpened(st, s.uncached.set); err != nil {
 		return engine.State{}, err
 	}
+	s.makeDurable(slices.DeleteFunc(slices.Clone(st.pools), func(p *pool) bool { return p.Err != nil }))
 	state := st.state()
 	volumes := st.byBdev()
 	for _, nqn := range n.weft() {

@@ -17,6 +17,7 @@ import (
 	"github.com/weft-storage/weft/dataplane/engine"
 	"github.com/weft-storage/weft/dataplane/engine/conformance"
 	"github.com/weft-storage/weft/dataplane/engine/spdk"
+	"github.com/weft-storage/weft/dataplane/spdkrpc"
 	"github.com/weft-storage/weft/dataplane/spdkrpc/spdktest"
 )
 
@@ -150,6 +151,24 @@ func (m *machine) restart(t testing.TB) {
 	}
 	m.launch(t)
 	check(t, m.engine(t).Start(t.Context(), m.plan))
+}
+
+// Lose implements conformance.Harness: SPDK takes a bdev away when its drive is gone, and all that lies on it.
+func (m *machine) Lose(t *testing.T, d engine.Device) {
+	t.Helper()
+	client, err := spdkrpc.New(m.socket(), spdkrpc.Options{})
+	check(t, err)
+	defer client.Close()
+	bdevs, err := spdkrpc.Call(t.Context(), client, spdkrpc.BdevGetBdevs{})
+	check(t, err)
+	for _, b := range bdevs {
+		if b.Driver.AIO != nil && b.Driver.AIO.Path == d.Path {
+			_, err = spdkrpc.Call(t.Context(), client, spdkrpc.BdevAioDelete{Name: b.Name})
+			check(t, err)
+			return
+		}
+	}
+	t.Fatalf("no bdev on %s", d.Path)
 }
 
 // Reset implements conformance.Harness.

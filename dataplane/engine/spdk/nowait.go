@@ -192,17 +192,27 @@ func (s *session) prepareNowait(o *opening, info os.FileInfo) error {
 	return dropPages(path)
 }
 
-// maxRequestKiB that the kernel gives to a block device without splitting it. A partition has its disk's.
+// maxRequestKiB that the kernel gives to a block device without splitting it.
 func (s *session) maxRequestKiB(info os.FileInfo) (int, error) {
-	rdev := info.Sys().(*syscall.Stat_t).Rdev
-	// The kernel resolves "..": the entry is a link into the disk's folder.
-	dir := s.path("sys/dev/block", fmt.Sprintf("%d:%d", unix.Major(rdev), unix.Minor(rdev)))
-	text, err := os.ReadFile(filepath.Join(dir, "queue/max_sectors_kb"))
-	if errors.Is(err, os.ErrNotExist) {
-		text, err = os.ReadFile(dir + "/../queue/max_sectors_kb")
-	}
+	text, err := s.queueAttribute(info, "max_sectors_kb")
 	if err != nil {
 		return 0, err
 	}
-	return strconv.Atoi(strings.TrimSpace(string(text)))
+	return strconv.Atoi(text)
+}
+
+// sysfsOf a block device: a link to its folder.
+func (e *Engine) sysfsOf(info os.FileInfo) string {
+	rdev := info.Sys().(*syscall.Stat_t).Rdev
+	return e.path("sys/dev/block", fmt.Sprintf("%d:%d", unix.Major(rdev), unix.Minor(rdev)))
+}
+
+// queueAttribute of a block device. A partition has its disk's.
+func (e *Engine) queueAttribute(info os.FileInfo, name string) (string, error) {
+	dir := e.sysfsOf(info)
+	text, err := os.ReadFile(filepath.Join(dir, "queue", name))
+	if errors.Is(err, os.ErrNotExist) {
+		text, err = os.ReadFile(dir + "/../queue/" + name) // the kernel resolves ".."
+	}
+	return strings.TrimSpace(string(text)), err
 }

@@ -82,6 +82,25 @@ func TestUncached(t *testing.T) {
 	})
 }
 
+// diskInSysfs, or a partition of it, with an attribute of its queue.
+func diskInSysfs(g *WithT, root, name string, partition bool, attribute, value string) os.FileInfo {
+	// Any device that is there can play: what counts is its number.
+	info, err := os.Stat("/dev/null")
+	g.Expect(err).NotTo(HaveOccurred())
+	rdev := info.Sys().(*syscall.Stat_t).Rdev
+	disk := filepath.Join(root, "sys/devices", name)
+	for _, dir := range []string{filepath.Join(disk, "queue"), filepath.Join(disk, name+"p1"), filepath.Join(root, "sys/dev/block")} {
+		g.Expect(os.MkdirAll(dir, 0o700)).To(Succeed())
+	}
+	g.Expect(os.WriteFile(filepath.Join(disk, "queue", attribute), []byte(value+"\n"), 0o600)).To(Succeed())
+	to := "../../devices/" + name
+	if partition {
+		to += "/" + name + "p1"
+	}
+	g.Expect(os.Symlink(to, filepath.Join(root, "sys/dev/block", fmt.Sprintf("%d:%d", unix.Major(rdev), unix.Minor(rdev))))).To(Succeed())
+	return info
+}
+
 // TestNowaitNeeds a device that takes at once what SPDK sends, with the blocks that make that little.
 func TestNowaitNeeds(t *testing.T) {
 	for name, tt := range map[string]struct {
@@ -103,20 +122,7 @@ func TestNowaitNeeds(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
 			root := t.TempDir()
-			// Any device that is there can play: what counts is its number.
-			info, err := os.Stat("/dev/null")
-			g.Expect(err).NotTo(HaveOccurred())
-			rdev := info.Sys().(*syscall.Stat_t).Rdev
-			disk := filepath.Join(root, "sys/devices/disk")
-			for _, dir := range []string{filepath.Join(disk, "queue"), filepath.Join(disk, "part"), filepath.Join(root, "sys/dev/block")} {
-				g.Expect(os.MkdirAll(dir, 0o700)).To(Succeed())
-			}
-			g.Expect(os.WriteFile(filepath.Join(disk, "queue/max_sectors_kb"), []byte(tt.kib+"\n"), 0o600)).To(Succeed())
-			to := "../../devices/disk"
-			if tt.partition {
-				to += "/part"
-			}
-			g.Expect(os.Symlink(to, filepath.Join(root, "sys/dev/block", fmt.Sprintf("%d:%d", unix.Major(rdev), unix.Minor(rdev))))).To(Succeed())
+			info := diskInSysfs(g, root, "disk", tt.partition, "max_sectors_kb", tt.kib)
 			g.Expect(os.WriteFile(filepath.Join(root, "device"), nil, 0o600)).To(Succeed())
 			g.Expect(os.Truncate(filepath.Join(root, "device"), tt.bytes)).To(Succeed())
 

@@ -93,6 +93,7 @@ func (e *Engine) OpenPools(ctx context.Context, devices []engine.Device) []error
 		if st, err = s.readPools(devices); err != nil {
 			return failAll(len(devices), err)
 		}
+		s.makeDurable(newlyOpened(st, open, errs)) // whether that could be had Gather tells
 	}
 	s.makeLvstores(st, open, errs)
 	s.growLvstores(open, errs)
@@ -105,6 +106,20 @@ func (e *Engine) OpenPools(ctx context.Context, devices []engine.Device) []error
 		}
 	}
 	return errs
+}
+
+// newlyOpened are pools that are open now, and blank devices that will be.
+func newlyOpened(st *store, open []*opening, errs []error) []*pool {
+	var pools []*pool
+	for i, o := range open {
+		if errs[i] != nil {
+			continue
+		}
+		if p := st.recorded(o.ID); p.Err == nil || o.blank {
+			pools = append(pools, p)
+		}
+	}
+	return pools
 }
 
 // readPools of some devices, without what is in them.
@@ -184,10 +199,28 @@ func (s *session) prepare(st *store, d engine.Device) (*opening, error) {
 	if o.attached != nil && o.attached.Path != o.where() {
 		return nil, fmt.Errorf("it is open from %s, not %s: %w", o.attached.Path, o.where(), engine.ErrInUse)
 	}
+	var err error
 	if d.PCIAddress != "" {
-		return o, s.prepareDrive(o)
+		err = s.prepareDrive(o)
+	} else {
+		err = s.prepareKernel(o)
 	}
-	return o, s.prepareKernel(o)
+	if err == nil && o.blank && (o.attached == nil || o.attached.Err != nil) {
+		err = s.checkNew(o)
+	}
+	return o, err
+}
+
+// checkNew refuses a device that reads as blank and was a pool of this node: what is left of one whose beginning was
+// overwritten can be saved until a new pool is made there.
+func (s *session) checkNew(o *opening) error {
+	switch _, err := os.Lstat(s.recordOf(o.ID)); {
+	case errors.Is(err, os.ErrNotExist):
+		return nil
+	case err != nil:
+		return err
+	}
+	return fmt.Errorf("%s reads as blank and was a pool, whose volumes may still be saved; to begin with an empty one, remove %s: %w", o.where(), s.recordOf(o.ID), engine.ErrNotFound)
 }
 
 // prepareDrive that the kernel does not see any more: what was on it then is all that is known.

@@ -5,6 +5,7 @@ package spdktest
 import (
 	"errors"
 	"os"
+	"path/filepath"
 	"syscall"
 
 	"github.com/google/uuid"
@@ -52,10 +53,11 @@ func (a *app) bdevAioCreate(r *request) {
 }
 
 func (a *app) openAio(f *aioFile) (*bdev, error) {
-	d, err := openDisk(f.Filename, f.ReadOnly)
+	d, err := openDisk(filepath.Join(a.opts.Root, f.Filename), f.ReadOnly)
 	if err != nil {
 		return nil, err
 	}
+	d.volatile = func() bool { return isAsynchronous(d.file) }
 	fail := func(err error) (*bdev, error) { return nil, errors.Join(err, d.file.Close()) }
 	detected, isBlock := detectBlockSize(d.file)
 	switch {

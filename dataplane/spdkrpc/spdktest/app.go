@@ -21,8 +21,10 @@ type app struct {
 	timers   []timer  // by time
 	dead     bool     // nothing is carried out, answered or written any more
 	clean    bool
-	faults   []*Fault
-	calls    map[string]int
+	// powerless: the target ends because its node loses power.
+	powerless bool
+	faults    []*Fault
+	calls     map[string]int
 
 	iobuf       iobufOptions
 	socks       map[string]*sockOptions

@@ -15,11 +15,10 @@ import (
 // WriteWord writes to one cluster of a volume, named by its UUID, as lvstore/volume, or as volume where one lvstore has
 // it. See Write for how it fails.
 func (t *Target) WriteWord(volume string, cluster, word uint64) error {
-	var err error
-	t.do(func() {
+	return t.io(func() error {
 		name := t.app.aliasOf(volume)
-		if err = t.app.write(name, cluster, 1); err != nil {
-			return
+		if err := t.app.write(name, cluster, 1); err != nil {
+			return err
 		}
 		v, _ := t.app.findLvol(name)
 		if v.data == nil {
@@ -27,25 +26,24 @@ func (t *Target) WriteWord(volume string, cluster, word uint64) error {
 		}
 		v.data[cluster] = word
 		v.store.save(v)
+		return nil
 	})
-	return err
 }
 
 // ReadWord reads a cluster of a volume, named as in WriteWord: what was last written to it, by itself or before it was
 // derived from another. Where nothing was, it is 0.
 func (t *Target) ReadWord(volume string, cluster uint64) (uint64, error) {
 	var word uint64
-	var err error
-	t.do(func() {
+	err := t.io(func() error {
 		v, e := t.app.findLvol(t.app.aliasOf(volume))
 		switch {
 		case e != 0:
-			err = fmt.Errorf("%w: %s", ErrNoVolume, volume)
+			return fmt.Errorf("%w: %s", ErrNoVolume, volume)
 		case cluster >= v.clusters:
-			err = fmt.Errorf("read past the end of %s, which has %d clusters: %w", volume, v.clusters, syscall.EIO)
-		default:
-			word = v.word(cluster)
+			return fmt.Errorf("read past the end of %s, which has %d clusters: %w", volume, v.clusters, syscall.EIO)
 		}
+		word = v.word(cluster)
+		return nil
 	})
 	return word, err
 }

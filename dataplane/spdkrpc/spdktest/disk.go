@@ -27,6 +27,10 @@ type disk struct {
 	file *os.File
 	path string
 	size int64
+	// volatile says that a write is acknowledged now which would be lost with the power; nil: none ever is.
+	volatile func() bool
+	// cached are the writes that would be, oldest first.
+	cached []covered
 }
 
 func openDisk(path string, readOnly bool) (*disk, error) {
@@ -143,7 +147,7 @@ func (j *journal) sync(all func() []record) error {
 	}
 	n := j.pending.Len()
 	j.pending.WriteByte(0)
-	if _, err := j.disk.file.WriteAt(j.pending.Bytes(), j.end); err != nil {
+	if err := j.disk.write(j.pending.Bytes(), j.end); err != nil {
 		return fmt.Errorf("write journal: %w", err)
 	}
 	j.end += int64(n)
@@ -156,7 +160,7 @@ func (j *journal) format() error {
 	head := make([]byte, journalStart, journalStart+len(journalHeader)+1)
 	copy(head, signature)
 	head = append(append(head, journalHeader...), 0)
-	if _, err := j.disk.file.WriteAt(head, 0); err != nil {
+	if err := j.disk.write(head, 0); err != nil {
 		return fmt.Errorf("write superblock: %w", err)
 	}
 	j.end = journalStart + int64(len(journalHeader))

@@ -25,5 +25,7 @@
 // What is where: lvstores and logical volumes are kept in the device's own file, in the space that SPDK's metadata
 // would take, so they outlive the fake, its process and a copy of the file, and wiping the device wipes them. They
 // are not in SPDK's format: a real target does not read them, and the fake refuses a device that a real target has
-// written. All else (transports, subsystems, namespaces, hosts, listeners, keys, QoS) is gone with the target.
+// written. All else (transports, subsystems, namespaces, hosts, listeners, keys, QoS) is gone with the target. With its
+// node's power (LosePower), what a volatile cache holds is gone as well: the last writes to a drive whose cache is on,
+// and to a file that is not synchronous.
 package spdktest

@@ -19,11 +19,9 @@ var ErrNoVolume = errors.New("no such volume")
 
 // Write tells the target that hosts wrote to a volume, named as lvstore/volume or by UUID: so many clusters from the
 // given one on. Clusters that it had none of are allocated. It fails like the write would: on a read-only volume,
-// past the end (EIO) and on a full store (ENOSPC).
+// past the end (EIO), on a full store (ENOSPC), and when the target has ended.
 func (t *Target) Write(volume string, first, n uint64) error {
-	var err error
-	t.do(func() { err = t.app.write(volume, first, n) })
-	return err
+	return t.io(func() error { return t.app.write(volume, first, n) })
 }
 
 func (a *app) write(volume string, first, n uint64) error {

@@ -37,6 +37,7 @@ func init() {
 var deviceMethods = []method{
 	{"bdev_nvme_attach_controller", runtime, (*app).bdevNvmeAttach},
 	{"bdev_nvme_detach_controller", runtime, (*app).bdevNvmeDetach},
+	{"bdev_nvme_send_cmd", runtime, (*app).bdevNvmeSendCmd},
 	{"bdev_aio_create", runtime, (*app).bdevAioCreate},
 	{"bdev_aio_rescan", runtime, (*app).bdevAioRescan},
 	{"bdev_aio_delete", runtime, (*app).bdevAioDelete},

@@ -15,6 +15,8 @@ type nvmeController struct {
 	name  string
 	drive Drive
 	bdev  *bdev
+	// cacheOn: its volatile write cache is in use.
+	cacheOn bool
 }
 
 var nvmeIOTypes = []string{
@@ -81,7 +83,10 @@ func (a *app) bdevNvmeAttach(r *request) {
 		r.errno(e)
 		return
 	}
-	a.controllers = append(a.controllers, &nvmeController{name, a.opts.Drives[i], b})
+	c := &nvmeController{name: name, drive: a.opts.Drives[i], bdev: b}
+	c.reset()
+	b.disk.volatile = func() bool { return c.cacheOn }
+	a.controllers = append(a.controllers, c)
 	if a.bdevOpts.AutoExamine {
 		a.examine(b)
 	}

@@ -33,6 +33,8 @@ type Options struct {
 	LvolTime time.Duration
 	// RDMADevices are the RDMA devices the target sees. Without one, an RDMA transport cannot be created.
 	RDMADevices []string
+	// Root of the filesystem in which bdev_aio_create finds files and devices. Default: the machine's.
+	Root string
 	// Drives are what bdev_nvme_attach_controller finds on the PCI bus.
 	Drives []Drive
 	// OwnsAddress says whether a listener can be bound to an address, such as 127.0.0.1 and 4420. Default: every
@@ -56,6 +58,8 @@ type Drive struct {
 	Model, Serial string
 	// BlockSize in bytes; default 512.
 	BlockSize uint32
+	// WriteCache that it has; default VolatileWriteCache.
+	WriteCache WriteCache
 }
 
 // A Target is a running fake. Its methods are safe for concurrent use.
@@ -145,6 +149,21 @@ func (t *Target) do(f func()) {
 		t.afterwards.Lock()
 		defer t.afterwards.Unlock()
 		f()
+	}
+}
+
+// ErrEnded is what I/O fails with when the target has ended.
+var ErrEnded = errors.New("the target has ended")
+
+// io has f run by the loop, as what a host asks for: a target that has ended answers none.
+func (t *Target) io(f func() error) (err error) {
+	ran := make(chan struct{})
+	select {
+	case t.calls <- func() { err = f(); close(ran) }:
+		<-ran
+		return err
+	case <-t.done:
+		return ErrEnded
 	}
 }
 
@@ -288,6 +307,9 @@ func (t *Target) finish() {
 	}
 	for _, s := range t.app.subsystems {
 		s.disconnect(func(*Connection) bool { return true })
+	}
+	if t.app.powerless {
+		errs = append(errs, t.app.loseCaches())
 	}
 	t.app.closeDisks()
 	if t.app.clean {

@@ -46,7 +46,7 @@ func Command(version string) *cobra.Command {
 	var at cluster
 	cmd := &cobra.Command{
 		Use:           "kubectl-weft",
-		Short:         "See what weft's targets come to on their nodes, and how they do",
+		Short:         "Show the plans and the state of weft's targets, and delete volumes and snapshots that no claim uses",
 		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl weft"},
 		Version:       version,
 		SilenceUsage:  true,
@@ -55,7 +55,7 @@ func Command(version string) *cobra.Command {
 	flags := cmd.PersistentFlags()
 	flags.StringVar(&at.kubeconfig, "kubeconfig", "", "kubeconfig file; default: $KUBECONFIG, else ~/.kube/config")
 	flags.StringVar(&at.context, "context", "", "context of the kubeconfig; default: its current one")
-	cmd.AddCommand(planCommand(&at), statusCommand(&at, clock.RealClock{}))
+	cmd.AddCommand(planCommand(&at), statusCommand(&at, clock.RealClock{}), deleteCommand(&at))
 	return cmd
 }
 
@@ -67,7 +67,8 @@ func unread(err error) error {
 	return err
 }
 
-// client of the API server. It reads what weft has and Nodes, without asking the server first what kinds there are.
+// client of the API server. It knows what weft has, Nodes and PersistentVolumes, without asking the server first what
+// kinds there are.
 func (c *cluster) client() (client.Client, error) {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = c.kubeconfig
@@ -84,6 +85,7 @@ func (c *cluster) client() (client.Client, error) {
 	}
 	mapper := meta.NewDefaultRESTMapper(nil)
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("Node"), meta.RESTScopeRoot)
+	mapper.Add(corev1.SchemeGroupVersion.WithKind("PersistentVolume"), meta.RESTScopeRoot)
 	for _, kind := range []string{"NvmfTarget", "NvmfNode", "NvmfVolume", "NvmfSnapshot"} {
 		mapper.Add(v1alpha1.GroupVersion.WithKind(kind), meta.RESTScopeRoot)
 	}

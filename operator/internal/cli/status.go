@@ -139,9 +139,9 @@ func (s *status) aboutNode(t *table, node v1alpha1.NvmfNode) {
 	s.printConditions(t, node.Status.Conditions)
 	if len(node.Status.Pools) > 0 {
 		t.line("")
-		rows := [][]string{{"POOL", "PATH", "READY", "TOTAL", "UNWRITTEN", "PROMISED", "WHAT IT LACKS"}}
+		rows := [][]string{{"POOL", "PATH", "READY", "TOTAL", "UNWRITTEN", "PROMISED", "DRIVE'S CACHE", "WHAT IT LACKS"}}
 		for _, p := range node.Status.Pools {
-			rows = append(rows, []string{p.Device, orDash(p.Path), yes(p.Ready), size(p.Total), size(p.Free), size(p.Promised), strings.TrimSpace(p.Reason + " " + p.Message)})
+			rows = append(rows, []string{p.Device, orDash(p.Path), yes(p.Ready), size(p.Total), size(p.Free), size(p.Promised), orDash(string(driveCache(node, p.Device))), strings.TrimSpace(p.Reason + " " + p.Message)})
 		}
 		t.columns(rows)
 	}
@@ -156,6 +156,19 @@ func (s *status) aboutNode(t *table, node v1alpha1.NvmfNode) {
 	}
 	volumes := slices.DeleteFunc(slices.Clone(s.volumes), func(v v1alpha1.NvmfVolume) bool { return v.Spec.Node != node.Name })
 	s.printProblems(t, s.problems(nil, nodes, volumes))
+}
+
+// driveCache of a pool's drive; "" when it is not known.
+func driveCache(node v1alpha1.NvmfNode, device string) v1alpha1.WriteCache {
+	if node.Status.Inventory == nil {
+		return ""
+	}
+	for _, d := range node.Status.Inventory.Drives {
+		if d.ID == device {
+			return d.WriteCache
+		}
+	}
+	return ""
 }
 
 // settingRows are what the target said it runs with, and the plan's value where that is another one.
@@ -272,6 +285,7 @@ func (s *status) problems(targets []v1alpha1.NvmfTarget, nodes []v1alpha1.NvmfNo
 			}
 		}
 	}
+	said = append(said, orphans(nodes)...)
 	told, left := 0, 0
 	for _, v := range volumes {
 		words := unwell("NvmfVolume "+v.Name, v.Status.Conditions)
@@ -286,6 +300,26 @@ func (s *status) problems(targets []v1alpha1.NvmfTarget, nodes []v1alpha1.NvmfNo
 	}
 	if left > 0 {
 		said = append(said, fmt.Sprintf("and %d volumes more: kubectl get nvmfvolumes", left))
+	}
+	return said
+}
+
+// orphans are told by the node that holds them, the rest of many is counted.
+func orphans(nodes []v1alpha1.NvmfNode) []string {
+	var said []string
+	left := 0
+	for _, n := range nodes {
+		for _, o := range n.Status.Orphans {
+			if len(said) == maxProblemVolumes {
+				left++
+				continue
+			}
+			said = append(said, fmt.Sprintf("NvmfNode %s keeps the data of a lost %s: name %s, uuid %s, %s in pool %s; take it back (docs/operations.md)",
+				n.Name, o.Kind, cmp.Or(o.Name, "unknown"), o.UUID, size(&o.Size), o.Device))
+		}
+	}
+	if left > 0 {
+		said = append(said, fmt.Sprintf("and %d more are kept: status.orphans of the NvmfNodes", left))
 	}
 	return said
 }
@@ -311,7 +345,7 @@ func unwell(who string, conditions []metav1.Condition) []string {
 		switch c.Type {
 		case v1alpha1.ConditionProgressing:
 			continue
-		case v1alpha1.ConditionDegraded, v1alpha1.ConditionRestartNeeded:
+		case v1alpha1.ConditionDegraded, v1alpha1.ConditionRestartNeeded, v1alpha1.ConditionRestoreSuspected:
 			good = metav1.ConditionFalse
 		}
 		if c.Status != good {

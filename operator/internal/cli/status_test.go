@@ -116,6 +116,15 @@ func TestStatus(t *testing.T) {
 				s.nodes[0].Status.Pools = append(s.nodes[0].Status.Pools, v1alpha1.PoolStatus{Device: "eui.x", Reason: v1alpha1.ReasonDeviceMissing, Message: "pull it out no more"})
 			},
 			unwell: true, want: []string{"1 of 2", "- NvmfNode a, pool eui.x: DeviceMissing: pull it out no more"}},
+		"data without an object": {
+			change: func(s *status) {
+				for i := range 12 {
+					s.nodes[0].Status.Orphans = append(s.nodes[0].Status.Orphans, v1alpha1.Orphan{UUID: fmt.Sprintf("uuid-%d", i), Kind: v1alpha1.OrphanSnapshot, Device: "eui.a", Size: resource.MustParse("2Gi")})
+				}
+				s.nodes[0].Status.Orphans[0].Kind, s.nodes[0].Status.Orphans[0].Name = v1alpha1.OrphanVolume, "pvc-9"
+			},
+			unwell: true, want: []string{"- NvmfNode a keeps the data of a lost NvmfVolume: name pvc-9, uuid uuid-0, 2.0Gi in pool eui.a;",
+				"lost NvmfSnapshot: name unknown, uuid uuid-9,", "- and 2 more are kept"}, not: "uuid-10"},
 		"many volumes": {
 			change: func(s *status) {
 				for i := range 25 {
@@ -135,6 +144,13 @@ func TestStatus(t *testing.T) {
 		"about a node": {
 			about: "a", want: []string{"eui.a /dev/nvme0n1 yes 1024.0Gi 768.0Gi 256.0Gi", "PoolReady True AsExpected 3h", "coreMask 0xf0 Given four cores",
 				"coreMask 0xf0 the same", "largeBuffers 512 1024", "All is well."}, not: "\nb "},
+		"a drive whose cache is not known": {about: "a", want: []string{"256.0Gi - \n"}},
+		"a drive with a volatile cache": {
+			about: "a",
+			change: func(s *status) {
+				s.nodes[0].Status.Inventory = &v1alpha1.Inventory{Drives: []v1alpha1.Drive{{ID: "eui.b"}, {ID: "eui.a", WriteCache: v1alpha1.WriteCacheBack}}}
+			},
+			want: []string{"PROMISED DRIVE'S CACHE WHAT IT LACKS", "256.0Gi WriteBack \n"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := small()

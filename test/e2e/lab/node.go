@@ -59,11 +59,11 @@ func (l *Lab) machineID(node string) string {
 
 // nodeModules lists what a node's kernel has loaded when it is ready: the two
 // sides of NVMe-oF with both transports, soft RDMA, what containers and
-// kube-proxy need, and filesystems.
+// kube-proxy need, device mapper, and filesystems.
 func nodeModules() []string {
 	return []string{
 		"overlay", "br_netfilter", "nf_tables", "nf_conntrack", "veth", "nvme",
-		"nvme_tcp", "nvme_rdma", "nvmet", "nvmet_tcp", "nvmet_rdma", "rdma_rxe", "xfs", "loop",
+		"nvme_tcp", "nvme_rdma", "nvmet", "nvmet_tcp", "nvmet_rdma", "rdma_rxe", "dm_mod", "xfs", "loop",
 	}
 }
 

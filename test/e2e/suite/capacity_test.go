@@ -24,18 +24,22 @@ func waitForConsumer(class *storagev1.StorageClass) {
 	class.VolumeBindingMode = &mode
 }
 
-// published waits until the storage node counts volumes of this many bytes on its one drive, and csi-provisioner has
-// published for the class, once for all nodes, what is then free there. It returns the largest volume that fits.
-func published(ctx context.Context, class string, allocated int64) int64 {
+// published waits until the storage node counts volumes of these sizes on its one drive, with their headers, and
+// csi-provisioner has published for the class, once for all nodes, what one more can have there. It returns the largest
+// volume that fits.
+func published(ctx context.Context, class string, sizes ...int64) int64 {
 	GinkgoHelper()
-	var largest int64
+	var largest, allocated int64
+	for _, size := range sizes {
+		allocated += v1alpha1.WithHeader(size)
+	}
 	Eventually(ctx, func(g Gomega, ctx context.Context) {
 		var node v1alpha1.NvmfNode
 		g.Expect(cluster.Get(ctx, client.ObjectKey{Name: storageNode}, &node)).To(Succeed())
 		g.Expect(node.Status.Capacity.Allocated).NotTo(BeNil())
 		g.Expect(node.Status.Capacity.Allocated.Value()).To(Equal(allocated))
 		g.Expect(node.Status.Capacity.Free).NotTo(BeNil())
-		free := node.Status.Capacity.Free.Value()
+		left := v1alpha1.WithoutHeader(node.Status.Capacity.Free.Value())
 		var all storagev1.CSIStorageCapacityList
 		g.Expect(cluster.List(ctx, &all)).To(Succeed())
 		var of []storagev1.CSIStorageCapacity
@@ -45,8 +49,8 @@ func published(ctx context.Context, class string, allocated int64) int64 {
 			}
 		}
 		g.Expect(of).To(HaveLen(1))
-		g.Expect(of[0].Capacity.Value()).To(Equal(free))
-		g.Expect(of[0].MaximumVolumeSize.Value()).To(Equal(free / sizeStep * sizeStep))
+		g.Expect(of[0].Capacity.Value()).To(Equal(left))
+		g.Expect(of[0].MaximumVolumeSize.Value()).To(Equal(left / sizeStep * sizeStep))
 		largest = of[0].MaximumVolumeSize.Value()
 	}).WithTimeout(2 * time.Minute).WithPolling(time.Second).Should(Succeed())
 	return largest
@@ -56,7 +60,7 @@ var _ = Describe("Capacity", func() {
 	It("is published, and a pod is scheduled when its claim fits", func(ctx SpecContext) {
 		nothingLeft(ctx) // a volume of an earlier spec would make room when it goes
 		newClass(ctx, "weft-late", map[string]string{"target": "fast", "csi.storage.k8s.io/fstype": "ext4"}, waitForConsumer)
-		before := published(ctx, "weft-late", 0)
+		before := published(ctx, "weft-late")
 		ns := newNamespace(ctx)
 		fits := newClaim(ctx, ns, "fits", "weft-late")
 		large := newClaim(ctx, ns, "large", "weft-late", withSize(resource.NewQuantity(before+sizeStep, resource.BinarySI).String()))
@@ -68,9 +72,15 @@ var _ = Describe("Capacity", func() {
 
 		By("publishing what is left, and binding the volume to no node")
 		volume := bound(ctx, fits)
-		Expect(published(ctx, "weft-late", volume.Spec.Size.Value())).To(BeNumerically("<", before))
+		left := published(ctx, "weft-late", volume.Spec.Size.Value())
+		Expect(left).To(BeNumerically("<", before))
 		var pv corev1.PersistentVolume
 		Expect(cluster.Get(ctx, client.ObjectKey{Name: volume.Name}, &pv)).To(Succeed())
 		Expect(pv.Spec.NodeAffinity).To(BeNil())
+
+		By("binding a claim of all that is published")
+		all := newClaim(ctx, ns, "all", "weft-fast", asBlock, withSize(resource.NewQuantity(left, resource.BinarySI).String()))
+		Expect(bound(ctx, all).Spec.Size.Value()).To(Equal(left))
+		Expect(published(ctx, "weft-late", volume.Spec.Size.Value(), left)).To(BeZero())
 	}, SpecTimeout(10*time.Minute))
 })

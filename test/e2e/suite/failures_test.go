@@ -122,6 +122,21 @@ var _ = Describe("A pod that writes", func() {
 		weftReady(ctx, ended)
 	}, SpecTimeout(15*time.Minute))
 
+	It("finds what was acknowledged but never flushed after the storage node has lost its power", full, func(ctx SpecContext) {
+		claim := newClaim(ctx, newNamespace(ctx), "claim", "weft-fast", asBlock)
+		pod := runPod(ctx, claim, "writer", clientNode)
+		sh(ctx, pod, `head -c 1048576 /dev/urandom > /tmp/written`)
+		ended := weftContainers(ctx, storageNode)
+		DeferCleanup(func(ctx context.Context) { Expect(machines.PowerOn(storageNode)).To(Succeed()) })
+		sh(ctx, pod, `dd if=/tmp/written of=%s bs=64K oflag=direct status=none`, devicePath)
+		Expect(machines.PowerOff(storageNode)).To(Succeed())
+
+		Expect(machines.PowerOn(storageNode)).To(Succeed())
+		sh(ctx, pod, `sync %[1]s && dd if=%[1]s bs=64K count=16 iflag=direct status=none | cmp - /tmp/written`, devicePath)
+		nodesReady(ctx)
+		weftReady(ctx, ended)
+	}, SpecTimeout(15*time.Minute))
+
 	It("does not notice that the agent, the operator and the CSI driver are restarted", full, func(ctx SpecContext) {
 		claim := newClaim(ctx, newNamespace(ctx), "claim", "weft-fast")
 		pod := runPod(ctx, claim, "writer", clientNode)

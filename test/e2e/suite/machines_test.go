@@ -43,12 +43,15 @@ func controllers(ctx context.Context, node string) []string {
 		done`))
 }
 
+// subsystemsOf a volume have NQNs that begin so, whichever attachment they are for.
+func subsystemsOf(volume *v1alpha1.NvmfVolume) string { return v1alpha1.NQNPrefix + volume.Name + ":" }
+
 // controllersOf are the controllers of a node that serve one volume.
 func controllersOf(ctx context.Context, node string, volume *v1alpha1.NvmfVolume) []string {
 	GinkgoHelper()
 	var found []string
 	for _, c := range controllers(ctx, node) {
-		if strings.HasSuffix(c, " "+volume.Status.NQN) {
+		if strings.Contains(c, " "+subsystemsOf(volume)) {
 			found = append(found, c)
 		}
 	}

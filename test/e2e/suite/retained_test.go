@@ -50,7 +50,7 @@ var _ = Describe("A volume that outlived its claim", func() {
 		DeferCleanup(func(ctx context.Context) {
 			remove(ctx, second)
 			remove(ctx, byHand)
-			remove(ctx, volume)
+			erase(ctx, volume)
 		})
 		Expect(bound(ctx, second).Name).To(Equal(volume.Name))
 		pod = runPod(ctx, second, "reader", storageNode)

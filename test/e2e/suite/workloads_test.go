@@ -55,7 +55,7 @@ func withAccess(mode corev1.PersistentVolumeAccessMode) claimOption {
 	}
 }
 
-// A claim of claimSize leaves room for 30 others on the lab's drive of 4 GiB; a
+// A claim of claimSize leaves room for 29 others on the lab's drive of 4 GiB; a
 // filesystem of class weft-fast-xfs or weft-fast-rdma needs xfsSize, XFS's least being 300 MiB.
 const (
 	claimSize = "128Mi"

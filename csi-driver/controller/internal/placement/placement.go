@@ -21,8 +21,9 @@ import (
 	"github.com/weft-storage/weft/internal/text"
 )
 
-// Promise is space that was given to a volume or snapshot, whether it exists yet, exists, or is being deleted. A
-// snapshot's is what it holds: its volume may be written anew from end to end while the snapshot keeps the old data.
+// Promise is space of a pool that was given to a volume or snapshot, whether that exists yet, exists, or is being
+// deleted. A snapshot's is what it holds: its volume may be written anew from end to end while the snapshot keeps the
+// old data.
 type Promise struct {
 	// Volume's name, or a snapshot's with SnapshotPrefix. Each is counted once.
 	Volume string
@@ -30,12 +31,17 @@ type Promise struct {
 	Node string
 	// Device of the pool that holds it; empty until the agent has chosen one.
 	Device string
-	// SizeBytes of the volume.
+	// SizeBytes of the pool: those of the volume's data, with its header.
 	SizeBytes int64
 }
 
 // SnapshotPrefix tells the name of a snapshot from that of a volume; no object's name has a slash.
 const SnapshotPrefix = "snapshot/"
+
+// PromiseTo a volume with so many bytes of data.
+func PromiseTo(volume, node, device string, dataBytes int64) Promise {
+	return Promise{Volume: volume, Node: node, Device: device, SizeBytes: v1alpha1.WithHeader(dataBytes)}
+}
 
 // Request is a volume to be placed.
 type Request struct {
@@ -44,7 +50,7 @@ type Request struct {
 	// Connection that every portal of its transports must serve on the node, and the node must have one of each. What
 	// is empty or 0 is not asked for.
 	Connection v1alpha1.Connection
-	// SizeBytes of the volume.
+	// SizeBytes of the volume's data.
 	SizeBytes int64
 	// Avoid nodes that have said they have no room.
 	Avoid []string
@@ -55,13 +61,13 @@ type Request struct {
 	Node, Device string
 }
 
-// Candidate is a node that can take volumes.
+// Candidate is a node that can take volumes. Its figures are of data, as those of a request.
 type Candidate struct {
 	// Node's name.
 	Node string
-	// FreeBytes of all its ready pools together.
+	// FreeBytes of all its ready pools together, with one volume more in each.
 	FreeBytes int64
-	// LargestBytes is the most that one of its pools has free, and so the largest volume it can take.
+	// LargestBytes of a volume that it can take: what one of its pools has free, less the header.
 	LargestBytes int64
 }
 
@@ -216,8 +222,8 @@ func explain(what string, c *metav1.Condition) string {
 	return fmt.Sprintf("%s (%s: %s)", what, c.Reason, c.Message)
 }
 
-// Room that is left in a pool of a node for the volume with this name, whose own promise does not count against it.
-// False when the node does not say what the pool has, or cannot read it: then nobody knows.
+// Room is how large the data of the volume with this name may be in a pool of a node; its own promise does not count
+// against it. False when the node does not say what the pool has, or cannot read it: then nobody knows.
 func Room(n *v1alpha1.NvmfNode, device, volume string, promises []Promise) (int64, bool) {
 	others := slices.DeleteFunc(once(promises)[n.Name], func(p Promise) bool { return p.Volume == volume })
 	left, known := freeSpace(n, others)[device]
@@ -262,7 +268,7 @@ func once(promises []Promise) map[string][]Promise {
 type space struct {
 	// free is what may still be promised; negative where more was than may be.
 	free int64
-	// total is the pool's size: no volume is larger, for it could never be filled.
+	// total is the pool's size: no volume is larger with its header, for it could never be filled.
 	total int64
 }
 
@@ -270,8 +276,11 @@ func spaceOf(plan *v1alpha1.Plan, total int64) space {
 	return space{free: plan.Promisable(total), total: total}
 }
 
-// largest volume that the pool can take.
-func (s space) largest() int64 { return max(0, min(s.free, s.total)) }
+// data that one volume more could have of what is free, however large.
+func (s space) data() int64 { return v1alpha1.WithoutHeader(s.free) }
+
+// largest volume that the pool can take: with its header it has its place there.
+func (s space) largest() int64 { return min(s.data(), v1alpha1.WithoutHeader(s.total)) }
 
 // freeSpace of each ready pool of a node. Volumes whose drive is not known
 // yet are put, largest first, where the agent would put them: on the pool with the most free space that is not smaller
@@ -318,7 +327,7 @@ func room(n *v1alpha1.NvmfNode, device string, promises []Promise) Candidate {
 		}
 		// A pool of which more was promised than may be (its drive was replaced by a smaller one) takes nothing from
 		// the others.
-		c.FreeBytes += max(s.free, 0)
+		c.FreeBytes += s.data()
 		c.LargestBytes = max(c.LargestBytes, s.largest())
 	}
 	return c

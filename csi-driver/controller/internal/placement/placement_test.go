@@ -16,14 +16,23 @@ import (
 	"github.com/weft-storage/weft/api/v1alpha1"
 )
 
-const gi = 1 << 30
+const (
+	gi     = 1 << 30
+	header = v1alpha1.HeaderBytes
+)
 
 type option func(*v1alpha1.NvmfNode)
 
-func pool(device string, size int64) option {
+// pool with room for one volume with so many bytes of data.
+func pool(device string, dataBytes int64) option {
+	return poolOf(device, v1alpha1.WithHeader(dataBytes))
+}
+
+// poolOf so many bytes.
+func poolOf(device string, bytes int64) option {
 	return func(n *v1alpha1.NvmfNode) {
 		n.Status.Pools = append(n.Status.Pools, v1alpha1.PoolStatus{
-			Device: device, Ready: true, Total: resource.NewQuantity(size, resource.BinarySI),
+			Device: device, Ready: true, Total: resource.NewQuantity(bytes, resource.BinarySI),
 		})
 	}
 }
@@ -348,7 +357,7 @@ func TestOverProvisioning(t *testing.T) {
 	got, _ := Candidates(Request{Target: "fast"}, nodes, promises)
 	want := []Candidate{
 		{Node: "once", FreeBytes: 30 * gi, LargestBytes: 30 * gi}, {Node: "over"},
-		{Node: "thrice", FreeBytes: 90 * gi, LargestBytes: 60 * gi},
+		{Node: "thrice", FreeBytes: 90*gi + 2*header, LargestBytes: 60 * gi}, // what is left has room for two headers more
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
@@ -369,7 +378,7 @@ func TestOverProvisioning(t *testing.T) {
 		{Volume: "e", Node: "mixed", Device: "large", SizeBytes: 79 * gi}, {Volume: "f", Node: "mixed", Device: "large", SizeBytes: 79 * gi},
 		{Volume: "g", Node: "mixed", SizeBytes: 40 * gi},
 	})
-	if diff := cmp.Diff([]Candidate{{Node: "mixed", FreeBytes: (90 + 42) * gi, LargestBytes: 42 * gi}}, got); diff != "" {
+	if diff := cmp.Diff([]Candidate{{Node: "mixed", FreeBytes: (90+42)*gi + 4*header, LargestBytes: 42*gi + 2*header}}, got); diff != "" {
 		t.Error(diff)
 	}
 }
@@ -400,5 +409,47 @@ func TestRoom(t *testing.T) {
 		if room, known := Room(&tc.node, "d", "v", promises); room != tc.room || known != tc.known {
 			t.Errorf("%s: got %d, %v; want %d, %v", name, room, known, tc.room, tc.known)
 		}
+	}
+}
+
+// A volume takes its header's bytes besides its own, wherever its size is asked for or told.
+func TestHeaders(t *testing.T) {
+	full := node("n", poolOf("d", 10*gi), poolOf("tiny", header), promising(100))
+	for _, tc := range []struct {
+		promises []Promise
+		largest  int64
+		free     int64
+	}{
+		{nil, 10*gi - header, 10*gi - header},
+		{[]Promise{PromiseTo("v", "n", "d", 9*gi)}, gi - 2*header, gi - 2*header},
+		{[]Promise{PromiseTo("v", "n", "", 9*gi)}, gi - 2*header, gi - 2*header},
+		{[]Promise{PromiseTo("v", "n", "d", 10*gi-2*header)}, 0, 0}, // what is left has room for a header alone
+		{[]Promise{PromiseTo("v", "n", "d", 10*gi-3*header)}, header, header},
+		{[]Promise{PromiseTo("v", "n", "d", 10*gi-header)}, 0, 0},
+		// Its header is among what a snapshot holds.
+		{[]Promise{{Volume: SnapshotPrefix + "s", Node: "n", Device: "d", SizeBytes: 9 * gi}}, gi - header, gi - header},
+	} {
+		nodes := []v1alpha1.NvmfNode{full}
+		got, _ := Candidates(Request{Target: "fast"}, nodes, tc.promises)
+		if diff := cmp.Diff([]Candidate{{Node: "n", FreeBytes: tc.free, LargestBytes: tc.largest}}, got); diff != "" {
+			t.Errorf("%v: %s", tc.promises, diff)
+		}
+		if room, known := Room(&full, "d", "new", tc.promises); room != tc.largest || !known {
+			t.Errorf("%v: room for %d, %v, want %d", tc.promises, room, known, tc.largest)
+		}
+		for size, fits := range map[int64]bool{tc.largest: true, tc.largest + 1: false} {
+			if _, err := Choose(Request{Target: "fast", SizeBytes: size}, nodes, tc.promises); (err == nil) != fits {
+				t.Errorf("%v: a volume of %d bytes: %v", tc.promises, size, err)
+			}
+		}
+	}
+	// What a volume has may be had again when it grows.
+	if room, _ := Room(&full, "d", "v", []Promise{PromiseTo("v", "n", "d", 10*gi-header)}); room != 10*gi-header {
+		t.Errorf("a volume that fills its drive has room for %d", room)
+	}
+	// However much may be promised, no volume fills more than its drive.
+	over := node("n", poolOf("d", 10*gi), promising(300))
+	if room, _ := Room(&over, "d", "v", nil); room != 10*gi-header {
+		t.Errorf("with 300 %%, there is room for %d", room)
 	}
 }

@@ -35,10 +35,11 @@ var modules = map[v1alpha1.TransportType]string{
 // has one; portals that could not be connected meanwhile are logged. It is idempotent. A portal at which nothing
 // answered within the last 30 seconds is tried only when no other can be connected. It fails with the error of each
 // portal, joined, when no portal could be connected: a *ConnectError, or ErrUnsupported without one where the kernel
-// has no module for the portal's transport.
+// has no module for the portal's transport. While the kernel is held up, a portal that has no controller fails at once
+// with a *HeldUpError.
 //
-// What this machine connected as a former host is disconnected first. It fails with an *InUseError when something uses
-// the volume through that alone, and with a *StuckError when it is not gone before the context ends.
+// What this machine connected for other attachments of the volume is disconnected first, and looked for again at the
+// end. It fails with ErrPast when any of it is there still, or again.
 //
 // Without the kernel's multipath (nvme_core.multipath=N) each controller would be
 // a block device of its own, so that only one portal is connected.
@@ -46,17 +47,34 @@ func (h *Host) Connect(ctx context.Context, c Connection) error {
 	if len(c.Portals) == 0 {
 		return fmt.Errorf("%w: %s has no portal", ErrInvalid, c.NQN)
 	}
-	known, err := h.prepare(ctx)
-	if err != nil {
+	if _, ok := v1alpha1.AttachmentOfHost(c.HostNQN); !ok {
+		return fmt.Errorf("%w: host NQN %q; it must be %s<UUID>", ErrInvalid, c.HostNQN, v1alpha1.HostNQNPrefix)
+	}
+	if err := h.module(ctx, "nvme_fabrics", h.dev("nvme-fabrics")); err != nil {
 		return err
 	}
 	multipath, err := h.multipath()
 	if err != nil {
 		return err
 	}
-	if err := h.shed(ctx, c.NQN, multipath); err != nil {
+	cleared, err := h.clearPast(ctx, c)
+	if err != nil {
 		return err
 	}
+	if err := h.connectPortals(ctx, c, multipath); err != nil {
+		return err
+	}
+	if cleared {
+		// What was connected already did not take the namespace, of which the kernel had another device.
+		if err := h.rescan(c.NQN); err != nil {
+			return err
+		}
+	}
+	return h.confirmAlone(c)
+}
+
+// connectPortals is Connect after what came before is gone.
+func (h *Host) connectPortals(ctx context.Context, c Connection, multipath bool) error {
 	if !multipath {
 		// Whichever portal it leads to: the one that failed when it was made may answer by now.
 		controllers, err := h.Controllers(c.NQN)
@@ -75,7 +93,7 @@ func (h *Host) Connect(ctx context.Context, c Connection) error {
 			logr.FromContextOrDiscard(ctx).Info("Portals did not answer a moment ago, and are left for later", "nqn", c.NQN, "portals", silent)
 			break
 		}
-		err := h.connectPortal(ctx, c, p, known)
+		err := h.connectPortal(ctx, c, p)
 		h.heard(p, err)
 		if err != nil {
 			errs = append(errs, err)
@@ -90,27 +108,6 @@ func (h *Host) Connect(ctx context.Context, c Connection) error {
 		logr.FromContextOrDiscard(ctx).Error(err, "Volume is connected through fewer portals than it has")
 	}
 	return nil
-}
-
-// prepare loads what the kernel needs for any connection and reads which options it knows; nil stands for "it does not
-// say".
-func (h *Host) prepare(ctx context.Context) (map[string]bool, error) {
-	if err := h.module(ctx, "nvme_fabrics", h.dev("nvme-fabrics")); err != nil {
-		return nil, err
-	}
-	text, err := h.Kernel.Options()
-	if errors.Is(err, syscall.EINVAL) {
-		return nil, nil // before Linux 5.17
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read the kernel's connect options: %w", err)
-	}
-	known := map[string]bool{}
-	for option := range strings.SplitSeq(strings.TrimSpace(text), ",") {
-		key, _, _ := strings.Cut(option, "=")
-		known[key] = true
-	}
-	return known, nil
 }
 
 // speak makes the kernel ready for a transport. A volume with portals of two needs only one of them.
@@ -147,15 +144,23 @@ func (h *Host) multipath() (bool, error) {
 	return v == "Y", nil
 }
 
-func (h *Host) connectPortal(ctx context.Context, c Connection, p v1alpha1.Portal, known map[string]bool) error {
+func (h *Host) connectPortal(ctx context.Context, c Connection, p v1alpha1.Portal) error {
 	// A subsystem that nothing is known of is not looked for first, which would mean to read every other volume's: the
 	// kernel refuses a second connection to the same portal, before it sends anything.
-	if h.hasName(c.NQN) {
+	held := h.HeldUp()
+	if held != nil || h.hasName(c.NQN) {
 		if connected, err := h.connectedTo(c.NQN, p); connected || err != nil {
 			return err
 		}
 	}
+	if held != nil {
+		return held
+	}
 	if err := h.speak(ctx, p.Transport); err != nil {
+		return err
+	}
+	known, err := h.knownOptions(ctx)
+	if err != nil {
 		return err
 	}
 	options, err := h.options(c, p, known)
@@ -167,17 +172,21 @@ func (h *Host) connectPortal(ctx context.Context, c Connection, p v1alpha1.Porta
 		if connected, err := h.connectedTo(c.NQN, p); connected || err != nil {
 			return err
 		}
-		return &ConnectError{NQN: c.NQN, Host: h.NQN, Portal: p, Err: err}
+		return &ConnectError{NQN: c.NQN, Host: c.HostNQN, Portal: p, Err: err}
 	}
 	address := net.JoinHostPort(p.Address, strconv.Itoa(int(p.Port)))
-	err = h.flights.do(ctx, flightKey{nqn: c.NQN, portal: string(p.Transport) + address}, func() error {
-		answer, err := h.Kernel.Create(options)
-		if err == nil {
-			h.expect(c.NQN, answer)
-		}
-		return err
+	err = h.flights.do(ctx, flightKey{nqn: c.NQN, host: c.HostNQN, portal: string(p.Transport) + address}, func() error {
+		return h.inTurn(ctx, "connecting to "+c.NQN+" over "+string(p.Transport)+" at "+address, func() error {
+			answer, err := h.Kernel.Create(options)
+			if err == nil {
+				h.expect(c.NQN, answer)
+			}
+			return err
+		})
 	})
 	switch {
+	case errors.As(err, &held):
+		return held
 	case err == nil:
 		logr.FromContextOrDiscard(ctx).Info("Connected", "nqn", c.NQN, "transport", p.Transport, "portal", address)
 		return nil
@@ -185,7 +194,7 @@ func (h *Host) connectPortal(ctx context.Context, c Connection, p v1alpha1.Porta
 		// Another process was faster: the kernel looks for the same portal, subsystem and host.
 		return nil
 	default:
-		return &ConnectError{NQN: c.NQN, Host: h.NQN, Portal: p, Err: err}
+		return &ConnectError{NQN: c.NQN, Host: c.HostNQN, Portal: p, Err: h.waited(ctx, err)}
 	}
 }
 
@@ -215,6 +224,7 @@ func (h *Host) expect(nqn, answer string) {
 
 // options writes what the kernel shall be told. Those that it does not know are left out, if it can do without.
 func (h *Host) options(c Connection, p v1alpha1.Portal, known map[string]bool) (string, error) {
+	hostID, _ := v1alpha1.AttachmentOfHost(c.HostNQN) // Connect looked
 	list := []struct {
 		key, value string
 		optional   bool
@@ -223,8 +233,8 @@ func (h *Host) options(c Connection, p v1alpha1.Portal, known map[string]bool) (
 		{"traddr", p.Address, false},
 		{"trsvcid", strconv.Itoa(int(p.Port)), false},
 		{"nqn", c.NQN, false},
-		{"hostnqn", h.NQN, false},
-		{"hostid", h.UID, false},
+		{"hostnqn", c.HostNQN, false},
+		{"hostid", hostID, false},
 		{"nr_io_queues", positive(c.IOQueues), true},
 		{"queue_size", positive(c.QueueDepth), true},
 		{"ctrl_loss_tmo", strconv.Itoa(int(c.CtrlLossTimeoutSeconds)), true},

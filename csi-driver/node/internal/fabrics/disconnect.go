@@ -9,24 +9,29 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/weft-storage/weft/csi-driver/node/internal/doing"
+	"github.com/weft-storage/weft/csi-driver/node/internal/fabrics/own"
+	"github.com/weft-storage/weft/csi-driver/node/internal/mapper"
 )
 
-// Disconnect takes this machine's controllers of a subsystem away, also those of a former host, and returns when they
-// are gone from sysfs. Nothing connected is no error. With another namespace of the subsystem still in use, they serve
-// that and stay, and that is no error either.
+// Disconnect takes this machine's controllers of a subsystem away, and returns when they are gone from sysfs. Nothing
+// connected is no error. With another namespace of the subsystem still in use, they serve that and stay, and that is no
+// error either.
 //
 // It fails with an *InUseError when the volume itself is in use; with NGUID empty (not
 // known) that is any namespace of the subsystem. It fails with a *StuckError naming the controllers when the context
 // ends first. One that the kernel cannot finish with never holds up other subsystems.
 func (h *Host) Disconnect(ctx context.Context, id ID) error {
-	if err := h.flights.wait(ctx, id.NQN); err != nil {
+	if err := h.flights.wait(ctx, func(key flightKey) bool { return key.nqn == id.NQN }); err != nil {
 		return fmt.Errorf("disconnect %s: a connection is still being made: %w", id.NQN, err)
 	}
-	switch used, err := h.inUse(id.NQN); {
+	switch used, err := h.inUse(ctx, id.NQN); {
 	case err != nil:
 		return err
 	case used == nil:
@@ -39,14 +44,21 @@ func (h *Host) Disconnect(ctx context.Context, id ID) error {
 	}
 }
 
+// GiveUp takes those of this host's controllers of a subsystem away that are named, though a volume is in use through
+// them, and returns when they are gone. What waits for I/O through them fails. It fails with a *StuckError when the
+// context ends first.
+func (h *Host) GiveUp(ctx context.Context, nqn string, those func(Controller) bool) error {
+	return h.remove(ctx, nqn, those)
+}
+
 // inUse gives the first namespace of a subsystem that is used, and by whom; nil when none is.
-func (h *Host) inUse(nqn string) (*InUseError, error) {
+func (h *Host) inUse(ctx context.Context, nqn string) (*InUseError, error) {
 	namespaces, err := h.Namespaces(nqn)
 	if err != nil {
 		return nil, err
 	}
 	for _, ns := range namespaces {
-		users, err := h.users(ns)
+		users, err := h.users(ctx, ns)
 		if err != nil {
 			return nil, fmt.Errorf("find out who uses %s: %w", ns.Path, err)
 		}
@@ -57,24 +69,44 @@ func (h *Host) inUse(nqn string) (*InUseError, error) {
 	return nil, nil
 }
 
-// users lists what holds a namespace's block device. A path that is only open, by a pod
-// that writes to a raw device, shows as the mount by which the pod has it.
-func (h *Host) users(ns Namespace) ([]string, error) {
-	users, err := h.MountsOf(ns)
+// users lists what uses a namespace's block device.
+func (h *Host) users(ctx context.Context, ns Namespace) ([]string, error) {
+	return h.Users(ctx, ns.Device, ns.Name)
+}
+
+// Users of a block device, by its number and its name. A path that is only open, by a pod that writes to a raw device,
+// shows as the mount by which the pod has it. A device that weft itself made of it uses it if somebody uses that.
+func (h *Host) Users(ctx context.Context, device, name string) ([]string, error) {
+	users, err := h.MountsOf(device, name)
 	if err != nil {
 		return nil, err
 	}
-	holders, err := os.ReadDir(h.sys("class/block", ns.Name, "holders"))
+	holders, err := os.ReadDir(h.sys("class/block", name, "holders"))
 	if err != nil && !isGone(err) {
 		return nil, err
 	}
+	own := false
 	for _, holder := range holders {
-		users = append(users, "block device "+holder.Name())
+		id, err := attribute(h.sys("class/block", holder.Name()), "dm/uuid")
+		if err != nil && !errors.Is(err, errGone) {
+			return nil, err
+		}
+		if err != nil || !mapper.Owns(id) {
+			users = append(users, "block device "+holder.Name())
+			continue
+		}
+		above, err := h.usersOfOwn(ctx, holder.Name())
+		if err != nil {
+			return nil, err
+		}
+		own, users = true, append(users, above...)
 	}
-	if len(users) > 0 {
+	if len(users) > 0 || own {
 		return users, nil
 	}
-	claimed, err := h.Kernel.Claimed(ns.Path)
+	path := h.dev(name)
+	defer doing.Begin(ctx, "opening "+path)()
+	claimed, err := h.Kernel.Claimed(path)
 	if err != nil && !isGone(err) && !errors.Is(err, syscall.ENXIO) {
 		return nil, err
 	}
@@ -84,13 +116,24 @@ func (h *Host) users(ns Namespace) ([]string, error) {
 	return users, nil
 }
 
+func (h *Host) usersOfOwn(ctx context.Context, name string) ([]string, error) {
+	device, err := attribute(h.sys("class/block", name), "dev")
+	if errors.Is(err, errGone) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return h.Users(ctx, device, name)
+}
+
 // remove deletes those controllers of a subsystem and waits.
 func (h *Host) remove(ctx context.Context, nqn string, those func(Controller) bool) error {
-	asked := map[string]bool{}
+	var asked sync.Map // controllers that the kernel is asked to delete, by name
 	failed := make(chan error, 1)
 	var left []Controller
 	look := func() error {
-		controllers, err := h.allControllers(nqn)
+		controllers, err := h.Controllers(nqn)
 		if err == nil {
 			left = slices.DeleteFunc(controllers, func(c Controller) bool { return !those(c) })
 		}
@@ -106,11 +149,22 @@ func (h *Host) remove(ctx context.Context, nqn string, those func(Controller) bo
 			return false, err
 		}
 		for _, c := range left {
-			if !asked[c.Name] && !strings.HasPrefix(c.State, "deleting") {
-				asked[c.Name] = true
-				logr.FromContextOrDiscard(ctx).Info("Disconnecting", "nqn", nqn, "controller", c.Name)
-				go h.delete(c, failed)
+			if strings.HasPrefix(c.State, "deleting") {
+				continue
 			}
+			if _, before := asked.LoadOrStore(c.Name, true); before {
+				continue
+			}
+			logr.FromContextOrDiscard(ctx).Info("Disconnecting", "nqn", nqn, "controller", c.Name)
+			go func() {
+				if err := h.delete(ctx, c); err != nil {
+					select {
+					case failed <- err:
+					default: // one error is enough
+					}
+				}
+				asked.Delete(c.Name) // what has the name now may be a later one
+			}()
 		}
 		return len(left) == 0, nil
 	})
@@ -126,15 +180,31 @@ func (h *Host) remove(ctx context.Context, nqn string, those func(Controller) bo
 	return err
 }
 
-// delete asks the kernel to delete a controller. The write returns when it is done, which may be never: it has a
-// goroutine of its own.
-func (h *Host) delete(c Controller, failed chan<- error) {
-	err := h.Kernel.WriteAttribute(c.dir+"/delete_controller", "1")
-	if err == nil || isGone(err) {
-		return
+// delete asks the kernel to delete a controller. The write returns when it is done, which may be never: there is one
+// for each controller, however often it is asked for.
+func (h *Host) delete(ctx context.Context, c Controller) error {
+	err := h.deletions.do(ctx, flightKey{nqn: c.NQN, controller: c.Name}, func() error {
+		ours, err := own.Open(c.dir, c.NQN, c.HostNQN)
+		if err != nil {
+			return err
+		}
+		return errors.Join(h.Kernel.Delete(ours), ours.Close())
+	})
+	if err != nil && !isGone(err) && ctx.Err() == nil {
+		return fmt.Errorf("delete %s: %w", c.Name, err)
 	}
-	select {
-	case failed <- fmt.Errorf("delete %s: %w", c.Name, err):
-	default: // one error is enough
+	return nil
+}
+
+// Deletions of controllers that the kernel has not finished: the oldest of each subsystem, by its NQN.
+func (h *Host) Deletions() map[string]doing.Step {
+	h.deletions.mu.Lock()
+	defer h.deletions.mu.Unlock()
+	oldest := map[string]doing.Step{}
+	for key, fl := range h.deletions.pending {
+		if was, ok := oldest[key.nqn]; !ok || fl.begun.Before(was.Since) {
+			oldest[key.nqn] = doing.Step{What: "deleting " + key.controller, Since: fl.begun}
+		}
 	}
+	return oldest
 }

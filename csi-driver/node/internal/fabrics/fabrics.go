@@ -30,6 +30,7 @@ import (
 	"k8s.io/utils/clock"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/csi-driver/node/internal/fabrics/own"
 )
 
 // pollInterval is how often sysfs is looked at while waiting. Connecting takes the kernel about 100 ms, and a look
@@ -44,15 +45,20 @@ const silence = 30 * time.Second
 // Kernel is what this package asks of the kernel besides reading sysfs. Safe for concurrent use.
 type Kernel interface {
 	// Options reads which connect options the kernel knows, as /dev/nvme-fabrics
-	// prints them. It fails with an error that is syscall.EINVAL on kernels that cannot say.
+	// prints them. It fails with an error that is syscall.EINVAL on kernels that cannot say. It waits for creations.
 	Options() (string, error)
 	// Create writes connect options to /dev/nvme-fabrics and reads the answer, such as instance=3,cntlid=1.
 	// It returns when the controller is connected, or failed. Creations run one after the other in the kernel.
 	Create(options string) (answer string, err error)
-	// WriteAttribute writes to a file of sysfs. It may block for as long as the device does.
-	WriteAttribute(path, value string) error
+	// Rescan asks a controller, by its directory in sysfs, for its namespaces again. It returns before that is done.
+	Rescan(controller string) error
+	// Delete a controller. It may block for as long as the device does.
+	Delete(c *own.Controller) error
 	// Open a block device for reading. It may block, and so may reads, for as long as the device does.
 	Open(device string) (Device, error)
+	// OpenDirect opens a block device past its cache, to read and, with write, to write. What is written is durable
+	// when the write returns. It may block, as Open.
+	OpenDirect(device string, write bool) (DirectDevice, error)
 	// Claimed tells whether a block device is held exclusively: mounted in any mount namespace,
 	// used by device mapper, or as swap.
 	Claimed(device string) (bool, error)
@@ -64,18 +70,23 @@ type Device = interface {
 	io.Closer
 }
 
+// DirectDevice that is open. Offsets and lengths are multiples of the device's blocks.
+type DirectDevice = interface {
+	io.ReaderAt
+	io.WriterAt
+	io.Closer
+}
+
 // Config of a Host.
 type Config struct {
 	// Root under which /sys and /dev are found; "/" on a real host.
 	Root string
-	// UID of the host's Kubernetes Node: it is the hostid, and with v1alpha1.HostNQNPrefix the host NQN.
-	UID string
 	// Kernel to drive.
 	Kernel Kernel
 	// LoadModule loads a kernel module; loading one that is there already is no error.
 	LoadModule func(ctx context.Context, name string) error
-	// MountsOf tells where a block device is mounted, or bound as a file.
-	MountsOf func(device Namespace) ([]string, error)
+	// MountsOf tells where a block device, by its number and name, is mounted, or bound as a file.
+	MountsOf func(device, name string) ([]string, error)
 	// Reachable fails when a TCP connection to an address cannot be made. The kernel makes
 	// connections one after the other, so that one to a dead portal would hold up all others for seconds.
 	Reachable func(ctx context.Context, address string) error
@@ -86,18 +97,17 @@ type Config struct {
 // Host is this machine as an NVMe-oF host. Safe for concurrent use.
 type Host struct {
 	Config
-	// NQN of the host.
-	NQN string
 
-	flights flights
+	// flights are connections that are being made, and deletions controllers that are being taken away.
+	flights, deletions flights
+	turns              turns
 
 	// names remembers where a subsystem was found last, by NQN. It is
 	// a hint that is checked at each use: it makes a look-up independent of the number of other volumes.
 	mu    sync.Mutex
 	names map[string]string
-	// former are the subsystems that had controllers of a former host when this process began; nil when that was not
-	// looked for yet.
-	former map[string]bool
+	// known options of the kernel; nil when they were not read yet, and nil in there when it does not say.
+	known *map[string]bool
 	// silent portals, with the time when nothing answered there.
 	silent      map[v1alpha1.Portal]time.Time
 	addressesMu sync.Mutex
@@ -117,8 +127,8 @@ func New(config Config) *Host {
 		config.Clock = clock.RealClock{}
 	}
 	return &Host{
-		Config: config, NQN: v1alpha1.HostNQN(config.UID), names: map[string]string{}, silent: map[v1alpha1.Portal]time.Time{},
-		addresses: map[string]lastAddress{},
+		Config: config, names: map[string]string{}, silent: map[v1alpha1.Portal]time.Time{},
+		addresses: map[string]lastAddress{}, turns: newTurns(),
 	}
 }
 
@@ -132,8 +142,9 @@ type ID struct {
 
 // Connection says how to reach a subsystem.
 type Connection struct {
-	// NQN of the subsystem.
-	NQN string
+	// NQN of the subsystem, and HostNQN that this machine connects with: the attachment's own, whose UUID is also the
+	// host id.
+	NQN, HostNQN string
 	// Portals to connect to, at least one.
 	Portals []v1alpha1.Portal
 	// Connection settings; Portals alone say which transports are used.

@@ -3,6 +3,7 @@
 package fabrics_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -17,15 +18,19 @@ import (
 	testingclock "k8s.io/utils/clock/testing"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/csi-driver/node/internal/doing"
 	"github.com/weft-storage/weft/csi-driver/node/internal/fabrics"
+	"github.com/weft-storage/weft/csi-driver/node/internal/fabrics/own"
 	"github.com/weft-storage/weft/csi-driver/node/nodetest"
 )
 
 const (
-	uid   = "11111111-2222-4333-8444-555555555555"
-	nqn   = v1alpha1.NQNPrefix + "pvc-1"
-	nguid = "0a0b0c0d0e0f40018203040506070809"
-	size  = 64 << 20
+	uid = "11111111-2222-4333-8444-555555555555"
+	nqn = v1alpha1.NQNPrefix + "pvc-1:" + uid
+	// hostNQN of the attachment.
+	hostNQN = v1alpha1.HostNQNPrefix + uid
+	nguid   = "0a0b0c0d0e0f40018203040506070809"
+	size    = 64 << 20
 )
 
 var (
@@ -51,10 +56,10 @@ func setUp(t *testing.T) *fixture {
 	}
 	f := &fixture{T: t, kernel: k, mounts: map[string][]string{}}
 	f.host = fabrics.New(fabrics.Config{
-		Root: k.Root, UID: uid, Kernel: k,
+		Root: k.Root, Kernel: k,
 		LoadModule: func(_ context.Context, name string) error { f.modules = append(f.modules, name); return nil },
 		Reachable:  func(context.Context, string) error { return nil },
-		MountsOf:   func(ns fabrics.Namespace) ([]string, error) { return f.mounts[ns.Name], nil },
+		MountsOf:   func(_, name string) ([]string, error) { return f.mounts[name], nil },
 	})
 	f.serve(nqn, nguid)
 	return f
@@ -69,7 +74,7 @@ func (f *fixture) must(err error) {
 
 func (f *fixture) serve(nqn string, nguids ...string) {
 	f.Helper()
-	s := nodetest.Subsystem{NQN: nqn, Portals: []string{"10.0.0.1:4420", "10.0.0.2:4420"}, Hosts: []string{f.host.NQN}}
+	s := nodetest.Subsystem{NQN: nqn, Portals: []string{"10.0.0.1:4420", "10.0.0.2:4420"}, Hosts: []string{hostNQN}}
 	for _, g := range nguids {
 		s.Namespaces = append(s.Namespaces, nodetest.Namespace{NGUID: g, SizeBytes: size})
 	}
@@ -77,7 +82,7 @@ func (f *fixture) serve(nqn string, nguids ...string) {
 }
 
 func connection(portals ...v1alpha1.Portal) fabrics.Connection {
-	return fabrics.Connection{NQN: nqn, Portals: portals, Connection: v1alpha1.Connection{IOQueues: 2, QueueDepth: 128, CtrlLossTimeoutSeconds: -1}}
+	return fabrics.Connection{NQN: nqn, HostNQN: hostNQN, Portals: portals, Connection: v1alpha1.Connection{IOQueues: 2, QueueDepth: 128, CtrlLossTimeoutSeconds: -1}}
 }
 
 func (f *fixture) connect(portals ...v1alpha1.Portal) fabrics.Namespace {
@@ -115,15 +120,15 @@ func TestConnectWritesTheOptions(t *testing.T) {
 	}
 }
 
-// With hundreds of volumes, a further one does not read all the others'.
-func TestConnectReadsNoOtherSubsystem(t *testing.T) {
+// With hundreds of volumes, a further one reads no more of the others than their names.
+func TestConnectReadsNoOtherController(t *testing.T) {
 	f := setUp(t)
-	other := v1alpha1.SubsystemNQN("pvc-2")
+	other := v1alpha1.SubsystemNQN("pvc-2", uid)
 	f.serve(other, strings.Repeat("f", 32))
 	c := connection(first)
 	c.NQN = other
 	f.must(f.host.Connect(t.Context(), c))
-	name := filepath.Join(f.kernel.Root, "sys/class/nvme-subsystem/nvme-subsys0/subsysnqn")
+	name := filepath.Join(f.kernel.Root, "sys/class/nvme/nvme0/state")
 	f.must(os.Remove(name))
 	f.must(os.Mkdir(name, 0o755)) // reading it fails
 	f.connect(first)
@@ -205,7 +210,7 @@ func TestConnectAgainWithoutMultipathKeepsThePathThatIsThere(t *testing.T) {
 	dead := v1alpha1.Portal{Transport: v1alpha1.TransportTCP, Address: "10.0.0.9", Port: 4420}
 	f.connect(dead, second)
 	f.must(f.kernel.Serve(nodetest.Subsystem{
-		NQN: nqn, Portals: []string{"10.0.0.9:4420", "10.0.0.2:4420"}, Hosts: []string{f.host.NQN},
+		NQN: nqn, Portals: []string{"10.0.0.9:4420", "10.0.0.2:4420"}, Hosts: []string{hostNQN},
 		Namespaces: []nodetest.Namespace{{NGUID: nguid, SizeBytes: size}},
 	}))
 	f.connect(dead, second)
@@ -309,17 +314,17 @@ func TestConnectWaitsForASilentPortalOnce(t *testing.T) {
 			t.Errorf("%s: asked the silent portal %d times, want %d", volume, asked(), want)
 		}
 	}
-	connect(v1alpha1.SubsystemNQN("pvc-2"), 1, silent, first)
-	connect(v1alpha1.SubsystemNQN("pvc-3"), 1, silent, first)
-	connect(v1alpha1.SubsystemNQN("pvc-3"), 2, silent)
+	connect(v1alpha1.SubsystemNQN("pvc-2", uid), 1, silent, first)
+	connect(v1alpha1.SubsystemNQN("pvc-3", uid), 1, silent, first)
+	connect(v1alpha1.SubsystemNQN("pvc-3", uid), 2, silent)
 	clock.SetTime(clock.Now().Add(29 * time.Second))
-	connect(v1alpha1.SubsystemNQN("pvc-4"), 2, silent, first)
+	connect(v1alpha1.SubsystemNQN("pvc-4", uid), 2, silent, first)
 	clock.SetTime(clock.Now().Add(time.Second))
-	connect(v1alpha1.SubsystemNQN("pvc-5"), 3, silent, first)
+	connect(v1alpha1.SubsystemNQN("pvc-5", uid), 3, silent, first)
 
 	// It answers again.
 	f.must(f.kernel.Serve(nodetest.Subsystem{
-		NQN: nqn, Portals: []string{"10.0.0.9:4421", "10.0.0.1:4420"}, Hosts: []string{f.host.NQN},
+		NQN: nqn, Portals: []string{"10.0.0.9:4421", "10.0.0.1:4420"}, Hosts: []string{hostNQN},
 		Namespaces: []nodetest.Namespace{{NGUID: nguid, SizeBytes: size}},
 	}))
 	f.connect(silent)
@@ -418,12 +423,159 @@ func TestSlowConnectionIsJoinedAndAwaited(t *testing.T) {
 	}
 }
 
+// unasked hangs when it is asked to delete a controller, before it has begun.
+type unasked struct {
+	fabrics.Kernel
+	asked chan struct{}
+	until chan struct{}
+}
+
+func (k unasked) Delete(c *own.Controller) error {
+	k.asked <- struct{}{}
+	<-k.until
+	return k.Kernel.Delete(c)
+}
+
+// However often a volume is disconnected, one thread waits in the kernel for the same controller.
+func TestDeletionThatDoesNotBeginIsAskedForOnce(t *testing.T) {
+	f := setUp(t)
+	f.connect(first)
+	k := unasked{f.kernel, make(chan struct{}, 10), make(chan struct{})}
+	f.host.Kernel = k
+	for range 3 {
+		var stuck *fabrics.StuckError
+		if err := f.host.Disconnect(soon(t), id); !errors.As(err, &stuck) {
+			t.Errorf("got %v", err)
+		}
+	}
+	close(k.until)
+	f.must(f.host.Disconnect(t.Context(), id))
+	if len(k.asked) != 1 {
+		t.Errorf("the kernel was asked %d times", len(k.asked))
+	}
+}
+
+// creating is a kernel whose creations wait for the test, one after the other.
+type creating struct {
+	fabrics.Kernel
+	begun chan string
+	end   chan struct{}
+}
+
+func (k creating) Create(options string) (string, error) {
+	k.begun <- options
+	<-k.end
+	return k.Kernel.Create(options)
+}
+
+// connectOther volume than the fixture's, in the background.
+func (f *fixture) connectOther(ctx context.Context, volume string) <-chan error {
+	f.Helper()
+	c := connection(first)
+	c.NQN = v1alpha1.SubsystemNQN(volume, uid)
+	f.serve(c.NQN, strings.Repeat("f", 32))
+	done := make(chan error, 1)
+	go func() { done <- f.host.Connect(ctx, c) }()
+	return done
+}
+
+// A connection that the kernel does not finish holds up all others, since they wait for its lock; one that is there is
+// not held up.
+func TestConnectionThatHangsHoldsUpOthers(t *testing.T) {
+	f := setUp(t)
+	clock := testingclock.NewFakePassiveClock(time.Now())
+	f.host.Clock = clock
+	f.connect(first)
+	k := creating{f.kernel, make(chan string, 10), make(chan struct{})}
+	f.host.Kernel = k
+	hanging := f.connectOther(t.Context(), "pvc-2")
+	<-k.begun
+	const words = "connecting to " + v1alpha1.NQNPrefix + "pvc-2:" + uid + " over TCP at 10.0.0.1:4420 has not returned since "
+
+	err := <-f.connectOther(soon(t), "pvc-3")
+	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), words) {
+		t.Errorf("one that waits: got %v", err)
+	}
+	if held := f.host.HeldUp(); held != nil {
+		t.Errorf("held up at once: %v", held)
+	}
+	clock.SetTime(clock.Now().Add(doing.Limit))
+	var held *fabrics.HeldUpError
+	if err := <-f.connectOther(t.Context(), "pvc-3"); !errors.As(err, &held) || !strings.Contains(err.Error(), words) {
+		t.Errorf("one more: got %v", err)
+	}
+	f.must(f.host.Connect(t.Context(), connection(first)))
+	if len(k.begun) != 0 {
+		t.Error("another thread waits in the kernel")
+	}
+
+	k.end <- struct{}{}
+	f.must(<-hanging)
+	if held := f.host.HeldUp(); held != nil {
+		t.Errorf("still held up: %v", held)
+	}
+	close(k.end)
+	f.must(<-f.connectOther(t.Context(), "pvc-3"))
+}
+
+// Many connections one after the other may take long, and none hangs.
+func TestManySlowConnectionsHoldUpNobody(t *testing.T) {
+	f := setUp(t)
+	clock := testingclock.NewFakePassiveClock(time.Now())
+	f.host.Clock = clock
+	k := creating{f.kernel, make(chan string, 10), make(chan struct{})}
+	f.host.Kernel = k
+	const volumes = 4
+	var done []<-chan error
+	for i := range volumes {
+		done = append(done, f.connectOther(t.Context(), fmt.Sprintf("pvc-s%d", i)))
+	}
+	for range volumes {
+		<-k.begun
+		clock.SetTime(clock.Now().Add(doing.Limit - time.Second))
+		if held := f.host.HeldUp(); held != nil {
+			t.Error(held)
+		}
+		k.end <- struct{}{}
+	}
+	for _, d := range done {
+		f.must(<-d)
+	}
+}
+
+// Reading the options takes the lock, too: a process that begins finds out by that whether an earlier one's connection
+// hangs.
+func TestReadyWaitsForTheKernel(t *testing.T) {
+	f := setUp(t)
+	clock := testingclock.NewFakePassiveClock(time.Now())
+	f.host.Clock = clock
+	release := f.kernel.Hold()
+	created := make(chan error, 1)
+	go func() {
+		_, err := f.kernel.Create("transport=tcp,traddr=10.0.0.1,trsvcid=4420,nqn=" + nqn + ",hostnqn=" + hostNQN)
+		created <- err
+	}()
+	<-f.kernel.Hanging
+	if err := f.host.Ready(soon(t)); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got %v", err)
+	}
+	clock.SetTime(clock.Now().Add(doing.Limit))
+	if held := f.host.HeldUp(); held == nil || !strings.Contains(held.Error(), "reading /dev/nvme-fabrics has not returned") {
+		t.Errorf("got %v", held)
+	}
+	release()
+	f.must(<-created)
+	f.must(f.host.Ready(t.Context()))
+	f.must(os.Remove(filepath.Join(f.kernel.Root, "dev/nvme-fabrics")))
+	f.must(fabrics.New(f.host.Config).Ready(t.Context()))
+}
+
 func TestNamespaceIsFoundByBothNames(t *testing.T) {
 	f := setUp(t)
 	const other = "ffffffffffffffffffffffffffffffff"
 	f.serve(nqn, other, nguid)
-	f.serve(v1alpha1.SubsystemNQN("pvc-2"), nguid)
-	f.must(f.host.Connect(t.Context(), fabrics.Connection{NQN: v1alpha1.SubsystemNQN("pvc-2"), Portals: []v1alpha1.Portal{first}}))
+	f.serve(v1alpha1.SubsystemNQN("pvc-2", uid), strings.Repeat("e", 32))
+	f.must(f.host.Connect(t.Context(), fabrics.Connection{NQN: v1alpha1.SubsystemNQN("pvc-2", uid), HostNQN: hostNQN, Portals: []v1alpha1.Portal{first}}))
 	ns := f.connect(first)
 	if ns.NQN != nqn || ns.NGUID != nguid || ns.Name != "nvme1n2" || ns.SizeBytes != size || ns.Path != filepath.Join(f.kernel.Root, "dev/nvme1n2") {
 		t.Errorf("found %+v", ns)
@@ -515,6 +667,66 @@ func TestDisconnectRefusesWhatIsInUse(t *testing.T) {
 	}
 }
 
+// What weft itself made of a volume uses it only while somebody uses that.
+func TestDisconnectSeesThroughItsOwnDevice(t *testing.T) {
+	f := setUp(t)
+	ns := f.connect(first)
+	f.must(f.kernel.Dmsetup([]string{
+		"create", "--noudevsync", "--noudevrules", "--uuid", "WEFT-" + uid + "-" + uid,
+		"--table", fmt.Sprintf("0 %d linear %s %d", (size-v1alpha1.HeaderBytes)/512, ns.Device, v1alpha1.HeaderBytes/512), "weft-" + uid,
+	}))
+	f.mounts["dm-0"] = []string{"/mnt/x"}
+	if err := f.host.Disconnect(t.Context(), id); err == nil || !strings.Contains(err.Error(), "/mnt/x") {
+		t.Errorf("got %v", err)
+	}
+	delete(f.mounts, "dm-0")
+	f.must(f.host.Disconnect(t.Context(), id))
+	f.wantHosts()
+}
+
+// What a volume begins with is read and written in whole blocks, of the namespace that has the name.
+func TestStartOfANamespace(t *testing.T) {
+	f := setUp(t)
+	ns := f.connect(first)
+	block := bytes.Repeat([]byte("weft"), 1024)
+	f.must(f.host.WriteStart(t.Context(), ns, 4096, block))
+	start, err := f.host.ReadStart(t.Context(), ns, 8192)
+	f.must(err)
+	if !bytes.Equal(start, append(make([]byte, 4096), block...)) {
+		t.Errorf("read %q", start)
+	}
+	if err := f.host.WriteStart(t.Context(), ns, 512, block); !errors.Is(err, syscall.EINVAL) {
+		t.Errorf("got %v", err)
+	}
+	f.host.Kernel = forgetful{f.kernel}
+	if err := f.host.WriteStart(t.Context(), ns, 0, block); err == nil || !strings.Contains(err.Error(), "does not read as it was written") {
+		t.Errorf("got %v", err)
+	}
+	f.host.Kernel = f.kernel
+	f.must(f.kernel.Drop("nvme0"))
+	if _, err := f.host.ReadStart(t.Context(), ns, 8192); !errors.Is(err, fabrics.ErrNotFound) {
+		t.Errorf("got %v", err)
+	}
+	other := fabrics.Connection{NQN: v1alpha1.SubsystemNQN("pvc-2", uid), HostNQN: hostNQN, Portals: []v1alpha1.Portal{first}}
+	f.serve(other.NQN, strings.Repeat("f", 32))
+	f.must(f.host.Connect(t.Context(), other))
+	if err := f.host.WriteStart(t.Context(), ns, 0, block); !errors.Is(err, fabrics.ErrNotFound) {
+		t.Errorf("another has the name: got %v", err)
+	}
+}
+
+// forgetful is a kernel that loses what is written.
+type forgetful struct{ *nodetest.Kernel }
+
+func (f forgetful) OpenDirect(device string, write bool) (fabrics.DirectDevice, error) {
+	d, err := f.Kernel.OpenDirect(device, write)
+	return losing{d}, err
+}
+
+type losing struct{ fabrics.DirectDevice }
+
+func (losing) WriteAt(p []byte, _ int64) (int, error) { return len(p), nil }
+
 func TestDisconnectLeavesTheConnectionToAnotherVolume(t *testing.T) {
 	f := setUp(t)
 	f.serve(nqn, nguid, strings.Repeat("f", 32))
@@ -531,18 +743,23 @@ func TestDisconnectLeavesTheConnectionToAnotherVolume(t *testing.T) {
 	}
 }
 
-// formerHost of this machine: its Node object was deleted, and registered anew.
-const formerHost = v1alpha1.HostNQNPrefix + "99999999-2222-4333-8444-555555555555"
+// An attachment of the volume that has ended, and its host.
+const (
+	formerUUID = "99999999-2222-4333-8444-555555555555"
+	formerNQN  = v1alpha1.NQNPrefix + "pvc-1:" + formerUUID
+	formerHost = v1alpha1.HostNQNPrefix + formerUUID
+)
 
-// connectAs connects the first portal, beside the host, as another.
-func (f *fixture) connectAs(hostNQN string) {
+// connectAs connects the first portal of a subsystem, beside the host, as another; the target then admits that no more.
+func (f *fixture) connectAs(nqn, hostNQN string) {
 	f.Helper()
 	f.must(f.kernel.Serve(nodetest.Subsystem{
 		NQN: nqn, Portals: []string{"10.0.0.1:4420"}, Hosts: []string{hostNQN}, Namespaces: []nodetest.Namespace{{NGUID: nguid, SizeBytes: size}},
 	}))
 	_, err := f.kernel.Create("transport=tcp,traddr=10.0.0.1,trsvcid=4420,nqn=" + nqn + ",hostnqn=" + hostNQN)
 	f.must(err)
-	f.serve(nqn, nguid)
+	f.must(f.kernel.Serve(nodetest.Subsystem{NQN: nqn}))
+	f.serve(id.NQN, nguid)
 }
 
 // wantHosts of the controllers that exist.
@@ -561,30 +778,20 @@ func (f *fixture) wantHosts(want ...string) {
 	}
 }
 
-func TestDisconnectTakesFormerHostsAway(t *testing.T) {
-	f := setUp(t)
-	f.connectAs(formerHost) // nvme0
-	f.must(f.kernel.SetState("nvme0", "connecting"))
-	release := f.kernel.Stick("nvme0")
-	var stuck *fabrics.StuckError
-	if err := f.untilItHangs(func(ctx context.Context) error { return f.host.Disconnect(ctx, id) }); !errors.As(err, &stuck) || !strings.Contains(err.Error(), "nvme0 (") {
-		t.Errorf("got %v", err)
-	}
-	if going, err := f.host.Going(); err != nil || len(going) != 1 {
-		t.Errorf("going are %v, %v", going, err)
-	}
-	release()
-	f.must(f.host.Disconnect(t.Context(), id))
-	f.wantHosts()
-}
-
-func TestConnectTakesFormerHostsAway(t *testing.T) {
+// Whatever an earlier attachment left is gone before the volume is connected again, though it be in use: its target has
+// shut it out.
+func TestConnectClearsThePast(t *testing.T) {
 	for name, change := range map[string]func(*fixture){
-		"alone":             func(f *fixture) { f.connectAs(formerHost) },
-		"without multipath": func(f *fixture) { f.must(f.kernel.DisableMultipath()); f.connectAs(formerHost) },
-		"beside this host, and in use": func(f *fixture) {
-			f.mounts[f.connect(first).Name] = []string{"/mnt/x"}
-			f.connectAs(formerHost)
+		"alone":             func(f *fixture) { f.connectAs(formerNQN, formerHost) },
+		"without multipath": func(f *fixture) { f.must(f.kernel.DisableMultipath()); f.connectAs(formerNQN, formerHost) },
+		"in use": func(f *fixture) {
+			f.connectAs(formerNQN, formerHost)
+			f.mounts["nvme0n1"] = []string{"/mnt/x"}
+		},
+		"of a subsystem that others shared meanwhile": func(f *fixture) { f.connectAs(nqn, formerHost) },
+		"while it tries to connect again": func(f *fixture) {
+			f.connectAs(formerNQN, formerHost)
+			f.must(f.kernel.SetState("nvme0", "connecting"))
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -594,33 +801,100 @@ func TestConnectTakesFormerHostsAway(t *testing.T) {
 				t.Errorf("lost %v, %v", lost, err)
 			}
 			f.connect(first)
-			f.wantHosts(f.host.NQN)
+			f.wantHosts(hostNQN)
 		})
 	}
 }
 
-func TestConnectRefusesWhatAFormerHostUses(t *testing.T) {
-	for name, change := range map[string]func(*fixture){
-		"with multipath":    func(*fixture) {},
-		"without multipath": func(f *fixture) { f.must(f.kernel.DisableMultipath()) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			f := setUp(t)
-			change(f)
-			f.connectAs(formerHost)
-			f.mounts["nvme0n1"] = []string{"/mnt/x"}
-			var inUse *fabrics.InUseError
-			if err := f.host.Connect(t.Context(), connection(first)); !errors.As(err, &inUse) || !strings.Contains(err.Error(), formerHost) {
-				t.Errorf("got %v", err)
-			}
-			f.wantHosts(formerHost)
-			if _, err := f.host.WaitNamespace(t.Context(), id, 0); !errors.Is(err, fabrics.ErrNotFound) {
-				t.Errorf("a former host's connection was taken for a path: %v", err)
-			}
-			delete(f.mounts, "nvme0n1")
-			f.connect(first)
-			f.wantHosts(f.host.NQN)
-		})
+// Nothing is cleared away for a connection that cannot be one.
+func TestConnectWithoutAHost(t *testing.T) {
+	f := setUp(t)
+	f.connect(first)
+	c := connection(first)
+	c.HostNQN = ""
+	if err := f.host.Connect(t.Context(), c); !errors.Is(err, fabrics.ErrInvalid) {
+		t.Errorf("got %v", err)
+	}
+	f.wantHosts(hostNQN)
+}
+
+// While the kernel has not finished with it, its writes may still go out, so nothing is connected.
+func TestConnectWaitsForThePast(t *testing.T) {
+	f := setUp(t)
+	f.connectAs(formerNQN, formerHost) // nvme0
+	release := f.kernel.Stick("nvme0")
+	made := len(f.kernel.Creations())
+	err := f.untilItHangs(func(ctx context.Context) error { return f.host.Connect(ctx, connection(first)) })
+	if !errors.Is(err, fabrics.ErrPast) || !strings.Contains(err.Error(), "nvme0 (") {
+		t.Errorf("got %v", err)
+	}
+	if got := f.kernel.Creations()[made:]; len(got) != 0 {
+		t.Errorf("created %q", got)
+	}
+	release()
+	f.connect(first)
+	f.wantHosts(hostNQN)
+}
+
+// A connection of an earlier attachment that was under way when that ended, and is made after all.
+func TestConnectLooksAgainAfterwards(t *testing.T) {
+	f := setUp(t)
+	f.host.Kernel = lateArrival{f.kernel, func() { f.connectAs(formerNQN, formerHost) }}
+	if err := f.host.Connect(t.Context(), connection(first)); !errors.Is(err, fabrics.ErrPast) || !strings.Contains(err.Error(), formerHost) {
+		t.Errorf("got %v", err)
+	}
+	f.host.Kernel = f.kernel
+	f.connect(first)
+	f.wantHosts(hostNQN)
+}
+
+// lateArrival has something happen while a connection is made.
+type lateArrival struct {
+	*nodetest.Kernel
+	happen func()
+}
+
+func (l lateArrival) Create(options string) (string, error) {
+	l.happen()
+	return l.Kernel.Create(options)
+}
+
+// As Linux does: the namespace of an attachment is not taken while that of an earlier one is there.
+func TestNamespaceOfTheNextAttachmentIsNotTakenBeside(t *testing.T) {
+	f := setUp(t)
+	f.connectAs(formerNQN, formerHost)
+	f.connectAs(nqn, hostNQN)
+	var notReady *fabrics.NotReadyError
+	if _, err := f.host.WaitNamespace(soon(t), id, size); !errors.As(err, &notReady) || notReady.Lacks != "the subsystem serves no namespace" {
+		t.Errorf("got %v", err)
+	}
+}
+
+// Who disconnects a volume must wait for it: the controller would appear afterwards, and stay.
+func TestSubsystemThatIsBeingConnectedIsListed(t *testing.T) {
+	f := setUp(t)
+	release := f.kernel.Hold()
+	if err := f.untilItHangs(func(ctx context.Context) error { return f.host.Connect(ctx, connection(first)) }); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+	got, err := f.host.Subsystems()
+	if want := []string{nqn}; err != nil || !slices.Equal(got["pvc-1"], want) {
+		t.Errorf("got %q, %v; want %q", got, err, want)
+	}
+	release()
+	f.must(f.host.Disconnect(t.Context(), id))
+	f.wantHosts()
+}
+
+func TestSubsystemsOfAVolume(t *testing.T) {
+	f := setUp(t)
+	f.connect(first)
+	f.connectAs(formerNQN, formerHost)
+	f.connectAs(v1alpha1.SubsystemNQN("pvc-10", uid), hostNQN)
+	all, err := f.host.Subsystems()
+	got := all["pvc-1"]
+	if want := []string{nqn, formerNQN}; err != nil || !slices.Equal(got, want) {
+		t.Errorf("got %q, %v; want %q", got, err, want)
 	}
 }
 
@@ -629,7 +903,7 @@ func TestDisconnectLeavesOtherHostsAlone(t *testing.T) {
 	f := setUp(t)
 	f.connect(first)
 	const other = "nqn.2026-11.example:admin"
-	f.connectAs(other)
+	f.connectAs(nqn, other)
 	f.connect(first)
 	f.must(f.host.Disconnect(t.Context(), id))
 	if got := fmt.Sprint(f.kernel.Controllers()); got != "[nvme1]" {
@@ -642,16 +916,19 @@ func TestStuckControllerIsNamedAndHoldsUpNobodyElse(t *testing.T) {
 	f.connect(first)
 	release := f.kernel.Stick("nvme0")
 	disconnect := func(ctx context.Context) error { return f.host.Disconnect(ctx, id) }
-	for _, err := range []error{f.untilItHangs(disconnect), disconnect(soon(t))} {
+	for _, err := range []error{f.untilItHangs(disconnect), disconnect(soon(t)), disconnect(soon(t))} {
 		var stuck *fabrics.StuckError
 		if !errors.As(err, &stuck) || !errors.Is(err, context.Canceled) && !errors.Is(err, context.DeadlineExceeded) ||
 			!strings.Contains(err.Error(), "nvme0 (TCP 10.0.0.1 port 4420, deleting)") {
 			t.Errorf("got %v", err)
 		}
 	}
-	const other = v1alpha1.NQNPrefix + "pvc-2"
+	if deletions := f.host.Deletions(); len(deletions) != 1 || deletions[nqn].What != "deleting nvme0" {
+		t.Errorf("under way are %v", deletions)
+	}
+	const other = v1alpha1.NQNPrefix + "pvc-2:" + uid
 	f.serve(other, strings.Repeat("f", 32))
-	f.must(f.host.Connect(t.Context(), fabrics.Connection{NQN: other, Portals: []v1alpha1.Portal{first}}))
+	f.must(f.host.Connect(t.Context(), fabrics.Connection{NQN: other, HostNQN: hostNQN, Portals: []v1alpha1.Portal{first}}))
 	f.must(f.host.Disconnect(t.Context(), fabrics.ID{NQN: other}))
 	release()
 	f.must(f.host.Disconnect(t.Context(), id))
@@ -671,9 +948,9 @@ func TestSubsystemThatCameBackIsFound(t *testing.T) {
 	f := setUp(t)
 	f.connect(first)
 	f.must(f.kernel.Drop("nvme0"))
-	f.serve(v1alpha1.SubsystemNQN("pvc-2"), strings.Repeat("f", 32))
+	f.serve(v1alpha1.SubsystemNQN("pvc-2", uid), strings.Repeat("f", 32))
 	// It takes the number that this one had, so that what is remembered is wrong now.
-	f.must(f.host.Connect(t.Context(), fabrics.Connection{NQN: v1alpha1.SubsystemNQN("pvc-2"), Portals: []v1alpha1.Portal{first}}))
+	f.must(f.host.Connect(t.Context(), fabrics.Connection{NQN: v1alpha1.SubsystemNQN("pvc-2", uid), HostNQN: hostNQN, Portals: []v1alpha1.Portal{first}}))
 	if ns := f.connect(first); ns.Name != "nvme1n1" {
 		t.Errorf("found %+v", ns)
 	}
@@ -694,7 +971,7 @@ func TestNamespaceByDeviceTellsWhatItIsNot(t *testing.T) {
 
 func TestOpenTellsThatAnotherHasTheName(t *testing.T) {
 	f := setUp(t)
-	other := fabrics.Connection{NQN: v1alpha1.SubsystemNQN("pvc-2"), Portals: []v1alpha1.Portal{first}}
+	other := fabrics.Connection{NQN: v1alpha1.SubsystemNQN("pvc-2", uid), HostNQN: hostNQN, Portals: []v1alpha1.Portal{first}}
 	f.serve(other.NQN, strings.Repeat("f", 32))
 	ns := f.connect(first)
 	device, err := f.host.Open(ns)

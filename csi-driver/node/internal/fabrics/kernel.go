@@ -9,9 +9,14 @@ import (
 	"io"
 	"net"
 	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/weft-storage/weft/csi-driver/node/internal/fabrics/own"
 )
 
 // reachTimeout bounds a try to open a TCP connection: two retransmitted SYNs.
@@ -97,15 +102,18 @@ func (l kernelLog) explain(err error, options string) error {
 	return fmt.Errorf("%w (kernel: %s)", err, strings.Join(lines, "; "))
 }
 
-// WriteAttribute writes to a file that exists.
-func (LinuxKernel) WriteAttribute(path, value string) error {
-	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+// Rescan writes to the controller's rescan_controller.
+func (LinuxKernel) Rescan(controller string) error {
+	f, err := os.OpenFile(filepath.Join(controller, "rescan_controller"), os.O_WRONLY, 0)
 	if err != nil {
 		return err
 	}
-	_, err = f.WriteString(value)
+	_, err = f.WriteString("1")
 	return errors.Join(err, f.Close())
 }
+
+// Delete writes to the controller's delete_controller.
+func (LinuxKernel) Delete(c *own.Controller) error { return c.Delete() }
 
 // Open opens the device for reading.
 func (LinuxKernel) Open(device string) (Device, error) {
@@ -114,6 +122,50 @@ func (LinuxKernel) Open(device string) (Device, error) {
 		return nil, err
 	}
 	return f, nil
+}
+
+// OpenDirect opens the device with O_DIRECT and O_DSYNC, by which the kernel sends writes with FUA, or flushes.
+func (LinuxKernel) OpenDirect(device string, write bool) (DirectDevice, error) {
+	flags := os.O_RDONLY
+	if write {
+		flags = os.O_RDWR | unix.O_DSYNC
+	}
+	f, err := os.OpenFile(device, flags|unix.O_DIRECT, 0)
+	if err != nil {
+		return nil, err
+	}
+	return directFile{f}, nil
+}
+
+// directFile reads into, and writes from, memory that is aligned as the kernel wants it.
+type directFile struct{ *os.File }
+
+// ReadAt implements io.ReaderAt.
+func (f directFile) ReadAt(p []byte, offset int64) (n int, err error) {
+	err = aligned(len(p), func(memory []byte) error {
+		n, err = f.File.ReadAt(memory, offset)
+		copy(p, memory[:n])
+		return err
+	})
+	return n, err
+}
+
+// WriteAt implements io.WriterAt.
+func (f directFile) WriteAt(p []byte, offset int64) (n int, err error) {
+	err = aligned(len(p), func(memory []byte) error {
+		copy(memory, p)
+		n, err = f.File.WriteAt(memory, offset)
+		return err
+	})
+	return n, err
+}
+
+func aligned(length int, do func(memory []byte) error) error {
+	memory, err := unix.Mmap(-1, 0, length, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
+	if err != nil {
+		return os.NewSyscallError("mmap", err)
+	}
+	return errors.Join(do(memory), unix.Munmap(memory))
 }
 
 // Claimed opens the device exclusively, which fails with EBUSY when something holds it.

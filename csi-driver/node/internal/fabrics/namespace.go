@@ -3,6 +3,7 @@
 package fabrics
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -13,6 +14,8 @@ import (
 	"syscall"
 
 	"k8s.io/apimachinery/pkg/util/wait"
+
+	"github.com/weft-storage/weft/csi-driver/node/internal/doing"
 )
 
 // FindNamespace finds a volume's block device, by both its names. It fails with ErrNotFound when the host has none now.
@@ -34,16 +37,66 @@ func (h *Host) FindNamespace(id ID) (Namespace, error) {
 // back may have swapped names with another. It fails as Confirm does.
 func (h *Host) Open(ns Namespace) (io.Closer, error) {
 	f, err := h.Kernel.Open(ns.Path)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENXIO) {
-		return nil, fmt.Errorf("open %s: %w: %w", ns.Path, ErrNotFound, err)
-	}
 	if err != nil {
-		return nil, err
+		return nil, openError(ns, err)
 	}
 	if err := h.Confirm(ns); err != nil {
 		return nil, errors.Join(err, f.Close())
 	}
 	return f, nil
+}
+
+// ReadStart reads what a namespace begins with, from the target and not from this machine's cache. It fails as Open
+// does.
+func (h *Host) ReadStart(ctx context.Context, ns Namespace, length int) ([]byte, error) {
+	start := make([]byte, length)
+	err := h.directly(ctx, "reading ", ns, false, func(d DirectDevice) error {
+		_, err := d.ReadAt(start, 0)
+		return err
+	})
+	return start, err
+}
+
+// WriteStart writes a block near a namespace's start, durably, and reads it back. It fails as Open does, and then may
+// have written.
+func (h *Host) WriteStart(ctx context.Context, ns Namespace, offset int64, block []byte) error {
+	return h.directly(ctx, "writing ", ns, true, func(d DirectDevice) error {
+		if _, err := d.WriteAt(block, offset); err != nil {
+			return err
+		}
+		is := make([]byte, len(block))
+		if _, err := d.ReadAt(is, offset); err != nil {
+			return err
+		}
+		if !bytes.Equal(is, block) {
+			return fmt.Errorf("%s (%s) does not read as it was written, at %d", ns.Path, ns.NQN, offset)
+		}
+		return nil
+	})
+}
+
+// directly does something with a namespace's block device, once it is confirmed that it is open.
+func (h *Host) directly(ctx context.Context, what string, ns Namespace, write bool, do func(DirectDevice) error) error {
+	end := doing.Begin(ctx, "opening "+ns.Path)
+	d, err := h.Kernel.OpenDirect(ns.Path, write)
+	end()
+	if err != nil {
+		return openError(ns, err)
+	}
+	defer doing.Begin(ctx, what+ns.Path)()
+	err = h.Confirm(ns)
+	if err == nil {
+		err = do(d)
+	}
+	return errors.Join(err, d.Close())
+}
+
+// openError of a namespace's device.
+func openError(ns Namespace, err error) error {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENXIO) {
+		return fmt.Errorf("open %s: %w: %w", ns.Path, ErrNotFound, err)
+	}
+	return err
 }
 
 // Confirm that a namespace has the name and the number that it was found with, and at least the size. It fails with
@@ -151,7 +204,7 @@ func (h *Host) rescan(nqn string) error {
 		if !c.Live() {
 			continue
 		}
-		err := h.Kernel.WriteAttribute(c.dir+"/rescan_controller", "1")
+		err := h.Kernel.Rescan(c.dir)
 		if err != nil && !isGone(err) {
 			return fmt.Errorf("rescan %s: %w", c.Name, err)
 		}

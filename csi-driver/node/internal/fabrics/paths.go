@@ -38,6 +38,20 @@ func (h *Host) Lost(c Connection) ([]v1alpha1.Portal, error) {
 	return lost, nil
 }
 
+// Former are the controllers of a connection's subsystem that lead to none of its portals, once I/O does not need them:
+// while a path to one of its portals is live.
+func (h *Host) Former(c Connection) ([]Controller, error) {
+	controllers, err := h.Controllers(c.NQN)
+	if err != nil {
+		return nil, err
+	}
+	listed := func(is Controller) bool { return slices.ContainsFunc(c.Portals, is.reaches) }
+	if !slices.ContainsFunc(controllers, func(is Controller) bool { return is.Live() && listed(is) }) {
+		return nil, nil
+	}
+	return slices.DeleteFunc(controllers, func(is Controller) bool { return listed(is) || is.going() }), nil
+}
+
 // bySilence parts portals into those that may answer and those that did not lately, each in their order.
 func (h *Host) bySilence(portals []v1alpha1.Portal) (answering, silent []v1alpha1.Portal) {
 	h.mu.Lock()

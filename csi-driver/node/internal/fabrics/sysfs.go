@@ -10,7 +10,6 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -103,14 +102,8 @@ func (h *Host) remember(nqn string, dirs []string) {
 	}
 }
 
-// Controllers lists this host's own connections to a subsystem, in whatever state: its paths.
+// Controllers lists this machine's connections to a subsystem, in whatever state: its paths.
 func (h *Host) Controllers(nqn string) ([]Controller, error) {
-	all, err := h.allControllers(nqn)
-	return slices.DeleteFunc(all, h.isFormer), err
-}
-
-// allControllers lists this machine's connections to a subsystem, in whatever state: also those of a former host.
-func (h *Host) allControllers(nqn string) ([]Controller, error) {
 	dirs, err := h.subsystems(nqn)
 	if err != nil {
 		return nil, err
@@ -135,48 +128,6 @@ func (h *Host) allControllers(nqn string) ([]Controller, error) {
 		}
 	}
 	return all, nil
-}
-
-// Going lists this machine's controllers that the kernel is taking away, of all subsystems: also those of a former
-// host.
-func (h *Host) Going() ([]Controller, error) {
-	going, err := h.everyController(func(name string) bool {
-		state, err := attribute(h.sys("class/nvme", name, "state"))
-		return err != nil || (Controller{State: state}).going()
-	})
-	return slices.DeleteFunc(going, func(c Controller) bool { return !c.going() }), err
-}
-
-// everyController lists this machine's connections to all subsystems, as far as they are worth reading: also those of a
-// former host.
-func (h *Host) everyController(worth func(name string) bool) ([]Controller, error) {
-	names, err := children(controllerName, h.sys("class/nvme"))
-	if err != nil {
-		return nil, err
-	}
-	var all []Controller
-	for _, name := range names {
-		if !worth(name) {
-			continue
-		}
-		c, err := h.readController(h.sys("class/nvme", name))
-		if errors.Is(err, errGone) {
-			continue // it is gone now, or one of a local drive, which has no host NQN
-		}
-		if err != nil {
-			return nil, fmt.Errorf("read controller %s: %w", name, err)
-		}
-		if h.ours(c) {
-			all = append(all, c)
-		}
-	}
-	return all, nil
-}
-
-// Connected tells whether this host has a connection to a subsystem that the kernel is not taking away.
-func (h *Host) Connected(nqn string) (bool, error) {
-	controllers, err := h.Controllers(nqn)
-	return connected(controllers), err
 }
 
 func (h *Host) readController(dir string) (Controller, error) {

@@ -19,11 +19,11 @@ import (
 	testingexec "k8s.io/utils/exec/testing"
 )
 
-// What mkfs.ext4 leaves when it is cut off is neither mounted nor formatted without permission: no filesystem is found
-// before its last write, which puts the superblock where blkid looks. When the process is killed, that is so between
-// any two writes. When the machine is, any part of what was written since the last flush may be missing: mkfs.ext4
-// flushes right before the superblock, and writes nothing after it (e2fsprogs 1.47, lib/ext2fs/closefs.c:
-// ext2fs_flush2).
+// What mkfs.ext4 leaves when it is cut off is never mounted, and is formatted again only where the volume's header says
+// that formatting has begun: no filesystem is found before its last write, which puts the superblock where blkid looks.
+// When the process is killed, that is so between any two writes. When the machine is, any part of what was written
+// since the last flush may be missing: mkfs.ext4 flushes right before the superblock, and writes nothing after it
+// (e2fsprogs 1.47, lib/ext2fs/closefs.c: ext2fs_flush2).
 func TestExt4ThatWasCutOff(t *testing.T) {
 	for name, r := range map[string]Request{
 		"blank":                             {SizeBytes: 16 << 20, Fence: Fence{Blank: true}},
@@ -31,7 +31,7 @@ func TestExt4ThatWasCutOff(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			h, device := host(t, r.SizeBytes)
-			r.Device, r.Type = device, Ext4
+			r.Device, r.Type, r.Begin = device, Ext4, begin
 			if r.Fence.AllowFormat {
 				writeAt(t, device, r.SizeBytes/2, strings.Repeat("x", 1<<20))
 			}
@@ -59,8 +59,9 @@ type mkfs struct {
 	// flushed are the numbers of writes in between flushes, and unflushed that since the last.
 	flushed   []int
 	unflushed int
-	// open is the last that was written when the fence was open still: nothing had been written to the edges.
-	open []byte
+	// left are some of the states in which the device was, after as many writes.
+	left   [][]byte
+	writes int
 }
 
 // before a system call: if mkfs is killed now, this is what it leaves.
@@ -81,46 +82,49 @@ func (m *mkfs) look() {
 	if err != nil {
 		m.Fatal(err)
 	}
-	edges, err := m.edgesAreZero(m.Device, m.SizeBytes)
+	edges, err := m.edgesAreZero(m.Context(), m.Device, m.SizeBytes)
 	if err != nil {
 		m.Fatal(err)
 	}
-	r := m.Request
-	r.Fence = Fence{}
 	var refused *RefusedError
-	if format, err := decide(r, found, edges); format || !errors.As(err, &refused) {
-		m.Errorf("without permission: format %t, %v; found %v", format, err, found)
+	for _, header := range []HeaderState{HeaderNone, HeaderFormatted} {
+		r := m.Request
+		r.Fence = Fence{Header: header}
+		if format, err := decide(r, found, edges); format || !errors.As(err, &refused) {
+			m.Errorf("header %d, without permission: format %t, %v; found %v", header, format, err, found)
+		}
 	}
-	r.Fence.Blank = m.Fence.Blank
-	format, err := decide(r, found, edges)
-	if format != (m.Fence.Blank && edges) || !format && !errors.As(err, &refused) {
-		m.Errorf("format %t, %v; found %v, zeros at the edges %t", format, err, found, edges)
+	r := m.Request
+	r.Fence = Fence{Header: HeaderFormatting}
+	if format, err := decide(r, found, edges); !format || err != nil {
+		m.Errorf("when it was begun: format %t, %v; found %v, zeros at the edges %t", format, err, found, edges)
 	}
-	if format {
-		if m.open, err = os.ReadFile(m.Device); err != nil {
+	// Each is like the others; a few will do, of a device that fits into memory.
+	if m.writes++; m.writes%64 == 0 && m.SizeBytes <= 16<<20 {
+		left, err := os.ReadFile(m.Device)
+		if err != nil {
 			m.Fatal(err)
 		}
+		m.left = append(m.left, left)
 	}
 }
 
-// again formats what was cut off while the fence was open. It is taken for zeros and is not, quite: there is what mkfs
-// wrote, and will write again.
+// again formats what was cut off.
 func (m *mkfs) again() {
-	if !m.Fence.Blank {
-		return
-	}
-	r := m.Request
-	r.Device = filepath.Join(m.TempDir(), "again")
-	if err := os.WriteFile(r.Device, m.open, 0o600); err != nil {
-		m.Fatal(err)
-	}
-	h := *m.Host
-	h.Exec = exec.New()
-	if err := h.Prepare(m.Context(), r); err != nil {
-		m.Fatal(err)
-	}
-	if out, err := osexec.CommandContext(m.Context(), "fsck.ext4", "-f", "-n", r.Device).CombinedOutput(); err != nil {
-		m.Errorf("%v: %s", err, out)
+	for _, left := range m.left {
+		r := m.Request
+		r.Device, r.Fence = filepath.Join(m.TempDir(), "again"), Fence{Header: HeaderFormatting}
+		if err := os.WriteFile(r.Device, left, 0o600); err != nil {
+			m.Fatal(err)
+		}
+		h := *m.Host
+		h.Exec = exec.New()
+		if err := h.Prepare(m.Context(), r); err != nil {
+			m.Fatal(err)
+		}
+		if out, err := osexec.CommandContext(m.Context(), "fsck.ext4", "-f", "-n", r.Device).CombinedOutput(); err != nil {
+			m.Errorf("%v: %s", err, out)
+		}
 	}
 }
 

@@ -11,29 +11,43 @@ import (
 	"k8s.io/utils/exec"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/csi-driver/node/internal/doing"
 )
 
-// Fence says whether a device may be formatted. The rule, for a device in which nothing was found:
+// HeaderState is what the volume's header says of its data.
+type HeaderState int
+
+// What a header says.
+const (
+	// HeaderNone: there is no header, so nothing was ever done with the volume.
+	HeaderNone HeaderState = iota
+	// HeaderFormatting: formatting was begun, and is not known to have ended. Nothing was ever mounted.
+	HeaderFormatting
+	// HeaderFormatted: the data may be of use.
+	HeaderFormatted
+)
+
+// Fence says whether a device may be formatted. The rule:
 //
-//   - it held a filesystem earlier in this attachment: refuse. What was said when the attachment began has been made
-//     use of.
-//   - the target said that the volume was never written, and both its ends read as zeros: format it. The
-//     ends are looked at because the target spoke when this host was admitted, and it may have written since.
-//   - an administrator gave up what the volume holds: format it.
-//   - else refuse. A filesystem that a probe does not find may be one that is damaged.
+//   - the header says Formatted: never, unless an administrator gave up what the volume holds, and no filesystem is
+//     found. A filesystem that a probe does not find may be one that is damaged.
+//   - it says Formatting: again, unless the filesystem that was asked for is found and is finished: nothing was ever
+//     mounted.
+//   - there is no header: if nothing is found, and either the target says that the volume was never written and both
+//     ends of the device read as zeros, or an administrator gave up what it holds. The ends are looked at because the
+//     target spoke when this host was admitted, and it may have written since.
 //
-// A device in which anything else was found is never formatted, but for an XFS that is not finished: mkfs.xfs was cut
-// off, and nothing was ever mounted. An administrator may let it be formatted again. The first of the 65 writes with
-// which mkfs.xfs 6.1 makes one that are not zeros have its superblock, which blkid takes for an XFS. Nothing is found
-// of an ext4 that is not finished: of the 292 writes with which mkfs.ext4 1.47 makes one, the superblock's is the last,
-// after a flush. On a blank volume, one that was cut off before it wrote to either end is begun anew.
+// An XFS that is not finished counts as nothing: mkfs.xfs was cut off, and nothing was ever mounted. The first of the
+// 65 writes with which mkfs.xfs 6.1 makes one that are not zeros have its superblock, which blkid takes for an XFS.
+// Nothing is found of an ext4 that is not finished: of the 292 writes with which mkfs.ext4 1.47 makes one, the
+// superblock's is the last, after a flush.
 type Fence struct {
-	// Blank: the target said that the volume was never written.
+	// Header of the volume.
+	Header HeaderState
+	// Blank: the target says that the volume was never written.
 	Blank bool
-	// AllowFormat: an administrator annotated the NvmfVolume.
+	// AllowFormat: an administrator annotated the NvmfVolume, and that was not made use of yet.
 	AllowFormat bool
-	// UsedUp: in this attachment the device held a filesystem before. Neither Blank nor AllowFormat counts any more.
-	UsedUp bool
 	// Volume is the NvmfVolume's name, to be named in errors.
 	Volume string
 }
@@ -60,23 +74,6 @@ type RefusedError struct {
 // Error names device, reason and advice.
 func (e *RefusedError) Error() string { return e.Device + " " + e.Reason + ": " + e.Advice }
 
-// CommandError is a program that failed.
-type CommandError struct {
-	Command, Output string
-	Err             error
-}
-
-// Error names the program and gives what it wrote.
-func (e *CommandError) Error() string {
-	if e.Output == "" {
-		return fmt.Sprintf("%s: %v", e.Command, e.Err)
-	}
-	return fmt.Sprintf("%s: %v: %s", e.Command, e.Err, e.Output)
-}
-
-// Unwrap gives how the program ended.
-func (e *CommandError) Unwrap() error { return e.Err }
-
 // signature is what a probe found on a device.
 type signature struct {
 	// Type of filesystem, RAID, encryption or the like.
@@ -98,39 +95,61 @@ func (s signature) String() string {
 
 // decide tells whether to format. It changes nothing.
 func decide(r Request, found signature, edgesZero bool) (format bool, err error) {
-	allow := fmt.Sprintf("to give up what it holds, set the annotation %s of NvmfVolume %s to the volume's spec.uuid, and attach the volume again",
-		v1alpha1.AllowFormatAnnotation, r.Fence.Volume)
-	refuse := func(reason, advice string) (bool, error) {
-		return false, &RefusedError{Device: r.Device, Reason: reason, Advice: advice}
-	}
-	written := "has been written, and no filesystem was found on it"
-	if r.Fence.UsedUp {
-		r.Fence.Blank, r.Fence.AllowFormat = false, false
-		written += ", though it held one earlier in this attachment"
-	}
+	finished := !found.empty() && !found.Unfinished
 	switch {
-	case found.Unfinished && r.ReadOnly:
-		return refuse("holds a filesystem that is not finished, and is to be mounted read-only", "mount it for writing once")
-	case found.Unfinished && r.Fence.AllowFormat:
-		return true, r.fits()
-	case found.Unfinished:
-		return refuse("holds a filesystem that is not finished; its formatting was cut off", allow)
-	case found.Type == r.Type:
+	case found.Type == r.Type && finished && r.Fence.Header == HeaderFormatted:
 		return false, nil
-	case !found.empty():
-		return refuse("holds "+found.String()+", and "+r.Type+" was asked for",
+	case found.Type == r.Type && finished && r.Fence.Header == HeaderFormatting && !r.ReadOnly:
+		return false, nil
+	case r.ReadOnly && r.Fence.Header != HeaderFormatted:
+		return r.refuse("is to be mounted read-only, and was not formatted yet", "mount it for writing once")
+	case r.Fence.Header == HeaderFormatting:
+		return true, r.fits()
+	case finished && r.Fence.Header == HeaderNone:
+		return r.refuse("holds "+found.String()+", and its volume has no header", "look at it on the node: its header was lost, or something else wrote to it")
+	case finished:
+		return r.refuse("holds "+found.String()+", and "+r.Type+" was asked for",
 			"use a StorageClass whose csi.storage.k8s.io/fstype is what the volume holds, or another volume")
 	case r.ReadOnly:
-		return refuse("holds no filesystem and is to be mounted read-only", "mount it for writing once")
+		return r.refuse("holds no finished filesystem and is to be mounted read-only", "mount it for writing once")
 	case r.Fence.AllowFormat:
 		return true, r.fits()
+	case r.Fence.Header == HeaderFormatted && found.Unfinished:
+		return r.refuse("holds a filesystem that is not finished, though it was formatted before", r.Fence.allow())
+	case r.Fence.Header == HeaderFormatted:
+		return r.refuse("was formatted before, and no filesystem was found on it", r.Fence.allow())
+	case found.Unfinished || !edgesZero:
+		return r.refuse("holds data, and its volume has no header", r.Fence.allow())
 	case !r.Fence.Blank:
-		return refuse(written, allow)
-	case !edgesZero:
-		return refuse("holds data, and no filesystem was found on it; formatting may have been cut off", allow)
+		return r.refuse("has been written, and its volume has no header", r.Fence.allow())
 	default:
 		return true, r.fits()
 	}
+}
+
+func (r Request) refuse(reason, advice string) (bool, error) {
+	return false, &RefusedError{Device: r.Device, Reason: reason, Advice: advice}
+}
+
+// allow says how an administrator lets the volume be formatted.
+func (f Fence) allow() string {
+	return fmt.Sprintf("to give up what it holds, set the annotation %s of NvmfVolume %s to the volume's spec.uuid, and attach the volume again",
+		v1alpha1.AllowFormatAnnotation, f.Volume)
+}
+
+// MayBegin fails with a *RefusedError unless the first header of a volume may be written that is used as a raw block
+// device: its target says that it was never written, or an administrator gave up what it holds. Nothing is looked for
+// on the device, for nothing is destroyed.
+func (r Request) MayBegin() error {
+	var err error
+	switch {
+	case r.Fence.Header == HeaderFormatted:
+	case r.ReadOnly:
+		_, err = r.refuse("is to be used read-only, and was not used yet", "use it for writing once")
+	case r.Fence.Header == HeaderNone && !r.Fence.Blank && !r.Fence.AllowFormat:
+		_, err = r.refuse("has been written, and its volume has no header", r.Fence.allow())
+	}
+	return err
 }
 
 func (r Request) fits() error {
@@ -148,7 +167,7 @@ const (
 
 // probe looks for signatures, at the device itself rather than in a cache.
 func (h *Host) probe(ctx context.Context, device string) (signature, error) {
-	out, err := h.brief(ctx).run("blkid", "--probe", "--output", "export", device)
+	out, err := h.brief(ctx).Run("blkid", "--probe", "--output", "export", device)
 	var exit exec.ExitError
 	if errors.As(err, &exit) && exit.Exited() {
 		switch exit.ExitStatus() {
@@ -175,7 +194,7 @@ func (h *Host) probe(ctx context.Context, device string) (signature, error) {
 		}
 	}
 	if found.Type == XFS {
-		if found.Unfinished, err = h.unfinishedXFS(device); err != nil {
+		if found.Unfinished, err = h.unfinishedXFS(ctx, device); err != nil {
 			return signature{}, err
 		}
 	}
@@ -187,7 +206,8 @@ func (h *Host) probe(ctx context.Context, device string) (signature, error) {
 
 // unfinishedXFS tells whether mkfs.xfs did not come to its end: byte 126 of the superblock is
 // sb_inprogress (XFS Algorithms & Data Structures, "Superblocks").
-func (h *Host) unfinishedXFS(device string) (bool, error) {
+func (h *Host) unfinishedXFS(ctx context.Context, device string) (bool, error) {
+	defer doing.Begin(ctx, "reading "+device)()
 	f, err := h.Open(device)
 	if err != nil {
 		return false, err
@@ -199,8 +219,8 @@ func (h *Host) unfinishedXFS(device string) (bool, error) {
 }
 
 // format makes the filesystem. On a device that reads as zeros they need not be written, nor anything discarded: that
-// would take room in the pool, or time. Only what is unfinished is overwritten by force.
-func (h *Host) format(ctx context.Context, r Request, zeroed, unfinished bool) error {
+// would take room in the pool, or time. Only what decide let go of is overwritten by force.
+func (h *Host) format(ctx context.Context, r Request, zeroed, force bool) error {
 	var args []string
 	switch r.Type {
 	case Ext4:
@@ -212,11 +232,11 @@ func (h *Host) format(ctx context.Context, r Request, zeroed, unfinished bool) e
 		if zeroed {
 			args = []string{"-K"} // no discard
 		}
-		if unfinished {
+		if force {
 			args = append(args, "-f")
 		}
 	}
-	_, err := h.lasting(ctx).run("mkfs."+r.Type, append(args, r.Device)...)
+	_, err := h.lasting(ctx).Run("mkfs."+r.Type, append(args, r.Device)...)
 	return err
 }
 
@@ -226,7 +246,7 @@ const fsckRepaired = 2
 
 // check replays the journal of an ext4 filesystem and repairs what needs no decision.
 func (h *Host) check(ctx context.Context, device string) error {
-	_, err := h.lasting(ctx).run("fsck.ext4", "-p", device)
+	_, err := h.lasting(ctx).Run("fsck.ext4", "-p", device)
 	var exit exec.ExitError
 	if errors.As(err, &exit) && exit.Exited() && exit.ExitStatus() <= fsckRepaired {
 		return nil

@@ -10,7 +10,13 @@ import (
 
 func TestDecide(t *testing.T) {
 	const gib = 1 << 30
-	blank := Fence{Blank: true, Volume: "pvc-1"}
+	none, begun, done := Fence{Volume: "pvc-1"}, Fence{Header: HeaderFormatting, Volume: "pvc-1"}, Fence{Header: HeaderFormatted, Volume: "pvc-1"}
+	blank, allowed, given := none, none, done
+	blank.Blank, allowed.AllowFormat, given.AllowFormat = true, true, true
+	stale := done
+	stale.Blank = true
+	const advice = "annotation weft.storage/allow-format of NvmfVolume pvc-1"
+	half := signature{Type: XFS, Unfinished: true}
 	for name, c := range map[string]struct {
 		request   Request
 		found     signature
@@ -18,29 +24,39 @@ func TestDecide(t *testing.T) {
 		format    bool
 		refused   string // part of the error
 	}{
-		"blank":                            {Request{Type: Ext4, SizeBytes: gib, Fence: blank}, signature{}, true, true, ""},
-		"blank, xfs":                       {Request{Type: XFS, SizeBytes: gib, Fence: blank}, signature{}, true, true, ""},
-		"holds what was asked for":         {Request{Type: Ext4, Fence: blank}, signature{Type: Ext4}, false, false, ""},
-		"holds it, not blank":              {Request{Type: XFS}, signature{Type: XFS}, false, false, ""},
-		"holds it, read-only":              {Request{Type: XFS, ReadOnly: true}, signature{Type: XFS}, false, false, ""},
-		"holds another filesystem":         {Request{Type: XFS, Fence: blank}, signature{Type: Ext4}, false, false, "holds ext4, and xfs was asked for"},
-		"holds another, format allowed":    {Request{Type: XFS, Fence: Fence{AllowFormat: true}}, signature{Type: Ext4}, false, false, "holds ext4"},
-		"holds partitions":                 {Request{Type: Ext4, Fence: blank}, signature{PartitionTable: "gpt"}, false, false, "partition table (gpt)"},
-		"not blank":                        {Request{Type: Ext4, Fence: Fence{Volume: "pvc-1"}}, signature{}, true, false, "annotation weft.storage/allow-format of NvmfVolume pvc-1"},
-		"blank then, not now":              {Request{Type: Ext4, Fence: blank}, signature{}, false, false, "annotation weft.storage/allow-format of NvmfVolume pvc-1"},
-		"not blank, format allowed":        {Request{Type: Ext4, SizeBytes: gib, Fence: Fence{AllowFormat: true}}, signature{}, false, true, ""},
-		"used up, blank":                   {Request{Type: Ext4, SizeBytes: gib, Fence: Fence{Blank: true, UsedUp: true, Volume: "pvc-1"}}, signature{}, true, false, "held one earlier in this attachment: to give up what it holds, set the annotation weft.storage/allow-format of NvmfVolume pvc-1"},
-		"used up, format allowed":          {Request{Type: Ext4, SizeBytes: gib, Fence: Fence{AllowFormat: true, UsedUp: true}}, signature{}, false, false, "held one earlier in this attachment"},
-		"used up, not finished":            {Request{Type: XFS, SizeBytes: gib, Fence: Fence{AllowFormat: true, UsedUp: true}}, signature{Type: XFS, Unfinished: true}, false, false, "cut off"},
-		"used up, holds it":                {Request{Type: Ext4, Fence: Fence{Blank: true, UsedUp: true}}, signature{Type: Ext4}, false, false, ""},
-		"not finished":                     {Request{Type: XFS, SizeBytes: gib, Fence: blank}, signature{Type: XFS, Unfinished: true}, false, false, "cut off: to give up what it holds, set the annotation weft.storage/allow-format of NvmfVolume pvc-1"},
-		"not finished, format allowed":     {Request{Type: XFS, SizeBytes: gib, Fence: Fence{AllowFormat: true}}, signature{Type: XFS, Unfinished: true}, false, true, ""},
-		"not finished, another asked for":  {Request{Type: Ext4, SizeBytes: gib, Fence: Fence{AllowFormat: true}}, signature{Type: XFS, Unfinished: true}, false, true, ""},
-		"not finished, read-only":          {Request{Type: XFS, ReadOnly: true, Fence: Fence{AllowFormat: true}}, signature{Type: XFS, Unfinished: true}, false, false, "not finished, and is to be mounted read-only"},
-		"blank, read-only":                 {Request{Type: Ext4, ReadOnly: true, Fence: blank}, signature{}, true, false, "read-only"},
-		"format allowed, read-only":        {Request{Type: Ext4, ReadOnly: true, Fence: Fence{AllowFormat: true}}, signature{}, true, false, "read-only"},
-		"blank, too small for xfs":         {Request{Type: XFS, SizeBytes: 299 << 20, Fence: blank}, signature{}, true, true, "at least 314572800 bytes"},
-		"blank, just large enough for xfs": {Request{Type: XFS, SizeBytes: 300 << 20, Fence: blank}, signature{}, true, true, ""},
+		"blank":                              {Request{Type: Ext4, SizeBytes: gib, Fence: blank}, signature{}, true, true, ""},
+		"blank, xfs":                         {Request{Type: XFS, SizeBytes: gib, Fence: blank}, signature{}, true, true, ""},
+		"blank then, not now":                {Request{Type: Ext4, Fence: blank}, signature{}, false, false, "holds data, and its volume has no header: to give up what it holds, set the " + advice},
+		"blank, and half an xfs":             {Request{Type: XFS, Fence: blank}, half, false, false, advice},
+		"blank, and a filesystem":            {Request{Type: Ext4, Fence: blank}, signature{Type: Ext4}, false, false, "holds ext4, and its volume has no header: look at it"},
+		"blank, and another filesystem":      {Request{Type: XFS, Fence: blank}, signature{Type: Ext4}, false, false, "no header: look at it"},
+		"not blank":                          {Request{Type: Ext4, Fence: none}, signature{}, true, false, "has been written, and its volume has no header: to give up what it holds, set the " + advice},
+		"no header, format allowed":          {Request{Type: Ext4, SizeBytes: gib, Fence: allowed}, signature{}, false, true, ""},
+		"no header, allowed, half an xfs":    {Request{Type: XFS, SizeBytes: gib, Fence: allowed}, half, false, true, ""},
+		"no header, allowed, partitions":     {Request{Type: Ext4, Fence: allowed}, signature{PartitionTable: "gpt"}, false, false, "partition table (gpt)"},
+		"blank, read-only":                   {Request{Type: Ext4, ReadOnly: true, Fence: blank}, signature{}, true, false, "read-only"},
+		"no header, allowed, read-only":      {Request{Type: Ext4, ReadOnly: true, Fence: allowed}, signature{}, true, false, "read-only"},
+		"blank, too small for xfs":           {Request{Type: XFS, SizeBytes: 299 << 20, Fence: blank}, signature{}, true, true, "at least 314572800 bytes"},
+		"blank, just large enough for xfs":   {Request{Type: XFS, SizeBytes: 300 << 20, Fence: blank}, signature{}, true, true, ""},
+		"formatting":                         {Request{Type: Ext4, SizeBytes: gib, Fence: begun}, signature{}, false, true, ""},
+		"formatting, half an xfs":            {Request{Type: XFS, SizeBytes: gib, Fence: begun}, half, false, true, ""},
+		"formatting, half of another":        {Request{Type: Ext4, SizeBytes: gib, Fence: begun}, half, false, true, ""},
+		"formatting, and finished":           {Request{Type: Ext4, Fence: begun}, signature{Type: Ext4}, false, false, ""},
+		"formatting, and finished otherwise": {Request{Type: Ext4, SizeBytes: gib, Fence: begun}, signature{Type: XFS}, false, true, ""},
+		"formatting, read-only":              {Request{Type: Ext4, ReadOnly: true, Fence: begun}, signature{}, true, false, "was not formatted yet: mount it for writing once"},
+		"formatting, finished, read-only":    {Request{Type: Ext4, ReadOnly: true, Fence: begun}, signature{Type: Ext4}, true, false, "was not formatted yet"},
+		"formatting, too small for xfs":      {Request{Type: XFS, SizeBytes: 299 << 20, Fence: begun}, signature{}, true, true, "at least 314572800 bytes"},
+		"formatted":                          {Request{Type: Ext4, Fence: done}, signature{Type: Ext4}, false, false, ""},
+		"formatted, read-only":               {Request{Type: XFS, ReadOnly: true, Fence: done}, signature{Type: XFS}, false, false, ""},
+		"formatted, nothing found":           {Request{Type: Ext4, Fence: done}, signature{}, true, false, "was formatted before, and no filesystem was found on it: to give up what it holds, set the " + advice},
+		"formatted, and said to be blank":    {Request{Type: Ext4, Fence: stale}, signature{}, true, false, "was formatted before"},
+		"formatted, half an xfs":             {Request{Type: XFS, Fence: done}, half, false, false, "not finished, though it was formatted before: to give up what it holds, set the " + advice},
+		"formatted, another filesystem":      {Request{Type: XFS, Fence: done}, signature{Type: Ext4}, false, false, "holds ext4, and xfs was asked for"},
+		"formatted, another, allowed":        {Request{Type: XFS, Fence: given}, signature{Type: Ext4}, false, false, "holds ext4"},
+		"formatted, holds it, allowed":       {Request{Type: Ext4, Fence: given}, signature{Type: Ext4}, false, false, ""},
+		"formatted, nothing found, allowed":  {Request{Type: Ext4, SizeBytes: gib, Fence: given}, signature{}, false, true, ""},
+		"formatted, half an xfs, allowed":    {Request{Type: Ext4, SizeBytes: gib, Fence: given}, half, false, true, ""},
+		"formatted, nothing found, to read":  {Request{Type: Ext4, ReadOnly: true, Fence: given}, signature{}, true, false, "read-only"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c.request.Device = "/dev/nvme0n1"
@@ -57,5 +73,27 @@ func TestDecide(t *testing.T) {
 				t.Errorf("got %v", err)
 			}
 		})
+	}
+}
+
+func TestMayBegin(t *testing.T) {
+	for name, c := range map[string]struct {
+		fence    Fence
+		readOnly bool
+		refused  string // part of the error
+	}{
+		"blank":                    {Fence{Blank: true}, false, ""},
+		"not blank":                {Fence{Volume: "pvc-1"}, false, "weft.storage/allow-format of NvmfVolume pvc-1"},
+		"not blank, allowed":       {Fence{AllowFormat: true}, false, ""},
+		"blank, read-only":         {Fence{Blank: true}, true, "use it for writing once"},
+		"formatting":               {Fence{Header: HeaderFormatting}, false, ""},
+		"formatting, read-only":    {Fence{Header: HeaderFormatting}, true, "use it for writing once"},
+		"in use before":            {Fence{Header: HeaderFormatted}, false, ""},
+		"in use before, read-only": {Fence{Header: HeaderFormatted}, true, ""},
+	} {
+		err := Request{Fence: c.fence, ReadOnly: c.readOnly}.MayBegin()
+		if (err != nil) != (c.refused != "") || err != nil && !strings.Contains(err.Error(), c.refused) {
+			t.Errorf("%s: got %v", name, err)
+		}
 	}
 }

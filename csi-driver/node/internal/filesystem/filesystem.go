@@ -3,8 +3,8 @@
 // Package filesystem makes, checks, grows and mounts filesystems, and binds block devices.
 //
 // A device is formatted only through the fence (see Fence). When mkfs is cut off, by a crash of the machine or of this
-// process, the device holds something that is neither blank nor a filesystem: it is not formatted again until an
-// administrator allows it. A call whose deadline passes does not cut it off: what changes a filesystem runs to its end.
+// process, the volume's header says so, and it is begun anew. A call whose deadline passes does not cut it off: what
+// changes a filesystem runs to its end.
 package filesystem
 
 import (
@@ -19,12 +19,15 @@ import (
 
 	"k8s.io/mount-utils"
 	"k8s.io/utils/exec"
+
+	"github.com/weft-storage/weft/csi-driver/node/internal/doing"
+	"github.com/weft-storage/weft/csi-driver/node/internal/programs"
 )
 
 // Host mounts on this machine. Safe for concurrent use on different devices.
 type Host struct {
-	// Mounter calls mount and umount.
-	Mounter mount.Interface
+	// Mounter mounts and unmounts: NewLinuxMounter on a real host.
+	Mounter Mounter
 	// Exec runs blkid, mkfs, fsck and what grows filesystems.
 	Exec exec.Interface
 	// Open opens a device for reading: os.Open on a real host.
@@ -66,11 +69,13 @@ type Request struct {
 	// ReadOnly: nothing may be written to the device, so it is not formatted. Call SetReadOnly before.
 	ReadOnly bool
 	Fence    Fence
+	// Begin is called before a device is formatted. It must make durable that its formatting has begun.
+	Begin func(ctx context.Context) error
 }
 
-// Prepare makes sure that a device holds the filesystem asked for: it formats
-// it if the fence is open, and checks a filesystem that is there. It fails with ErrUnsupported, a *TooSmallError, a
-// *RefusedError or the failed program's error, and then has not formatted, except when mkfs itself failed.
+// Prepare makes sure that a device holds the filesystem asked for: it formats it if the fence is open, and checks a
+// filesystem that is there. It fails with ErrUnsupported, a *TooSmallError, a *RefusedError, Begin's error or the
+// failed program's error, and then has not formatted, except when mkfs itself failed.
 func (h *Host) Prepare(ctx context.Context, r Request) error {
 	if r.Type != Ext4 && r.Type != XFS {
 		return fmt.Errorf("%w: %q; use ext4 or xfs", ErrUnsupported, r.Type)
@@ -82,7 +87,7 @@ func (h *Host) Prepare(ctx context.Context, r Request) error {
 	edges := false
 	if found.empty() {
 		// Read even where the answer does not matter: a device that cannot be read also probes as empty.
-		if edges, err = h.edgesAreZero(r.Device, r.SizeBytes); err != nil {
+		if edges, err = h.edgesAreZero(ctx, r.Device, r.SizeBytes); err != nil {
 			return fmt.Errorf("read %s: %w", r.Device, err)
 		}
 	}
@@ -91,7 +96,10 @@ func (h *Host) Prepare(ctx context.Context, r Request) error {
 		return err
 	}
 	if format {
-		return h.format(ctx, r, r.Fence.Blank && edges, found.Unfinished)
+		if err := r.Begin(ctx); err != nil {
+			return err
+		}
+		return h.format(ctx, r, r.Fence.Header == HeaderNone && r.Fence.Blank && edges, !found.empty())
 	}
 	if r.Type == Ext4 && !r.ReadOnly {
 		return h.check(ctx, r.Device)
@@ -109,19 +117,19 @@ func (h *Host) Prepare(ctx context.Context, r Request) error {
 // And a container that is given a device node may write to it, however the node was bound.
 func (h *Host) SetReadOnly(ctx context.Context, device string, readOnly bool) error {
 	if readOnly {
-		_, err := h.brief(ctx).run("blockdev", "--setro", device)
+		_, err := h.brief(ctx).Run("blockdev", "--setro", device)
 		return err
 	}
 	ro, err := os.ReadFile(filepath.Join(h.Sys, "class/block", filepath.Base(device), "ro"))
 	if err != nil || strings.TrimSpace(string(ro)) == "0" {
 		return err
 	}
-	_, err = h.brief(ctx).run("blockdev", "--setrw", device)
+	_, err = h.brief(ctx).Run("blockdev", "--setrw", device)
 	return err
 }
 
 // Mount mounts a device at a directory, which is made if need be.
-func (h *Host) Mount(device, target, fsType string, options []string) error {
+func (h *Host) Mount(ctx context.Context, device, target, fsType string, options []string) error {
 	if err := os.MkdirAll(target, 0o750); err != nil {
 		return err
 	}
@@ -133,20 +141,21 @@ func (h *Host) Mount(device, target, fsType string, options []string) error {
 		// By default it goes on after an error, on what it now knows to be damaged.
 		options = append([]string{"errors=remount-ro"}, options...)
 	}
+	defer doing.Begin(ctx, "mounting "+device+" at "+target)()
 	return h.Mounter.Mount(device, target, fsType, options)
 }
 
 // BindDirectory shows a mounted directory at another place.
-func (h *Host) BindDirectory(source, target string, readOnly bool) error {
+func (h *Host) BindDirectory(ctx context.Context, source, target string, readOnly bool) error {
 	if err := os.MkdirAll(target, 0o750); err != nil {
 		return err
 	}
-	return h.bind(source, target, readOnly)
+	return h.bind(ctx, source, target, readOnly)
 }
 
 // BindDevice shows a device node at another place, as a file. Read-only concerns the
 // file's attributes: for the device there is SetReadOnly.
-func (h *Host) BindDevice(device, target string, readOnly bool) error {
+func (h *Host) BindDevice(ctx context.Context, device, target string, readOnly bool) error {
 	if err := os.MkdirAll(filepath.Dir(target), 0o750); err != nil {
 		return err
 	}
@@ -157,34 +166,39 @@ func (h *Host) BindDevice(device, target string, readOnly bool) error {
 	if err := f.Close(); err != nil {
 		return err
 	}
-	return h.bind(device, target, readOnly)
+	return h.bind(ctx, device, target, readOnly)
 }
 
-func (h *Host) bind(source, target string, readOnly bool) error {
-	options := []string{"bind"}
+func (h *Host) bind(ctx context.Context, source, target string, readOnly bool) error {
+	defer doing.Begin(ctx, "binding "+source+" at "+target)()
 	if readOnly {
-		options = append(options, "ro")
+		return h.Mounter.BindReadOnly(source, target)
 	}
-	return h.Mounter.Mount(source, target, "", options)
+	return h.Mounter.Mount(source, target, "", []string{"bind"})
 }
 
 // Unmount takes away everything that is mounted at a path; nothing there is no error. The path itself stays.
-func (h *Host) Unmount(path string) error {
+func (h *Host) Unmount(ctx context.Context, path string) error {
 	for range maxStacked {
 		m, mounted, err := h.At(path)
 		if err != nil || !mounted {
 			return err
 		}
-		if err := h.Mounter.Unmount(m.Path); err != nil {
+		if err := h.unmount(ctx, m.Path); err != nil {
 			return err
 		}
 	}
 	return fmt.Errorf("%s is still mounted after %d times umount", path, maxStacked)
 }
 
+func (h *Host) unmount(ctx context.Context, path string) error {
+	defer doing.Begin(ctx, "unmounting "+path)()
+	return h.Mounter.Unmount(path)
+}
+
 // Remove unmounts a path and removes the empty directory or the file that it was mounted on.
-func (h *Host) Remove(path string) error {
-	if err := h.Unmount(path); err != nil {
+func (h *Host) Remove(ctx context.Context, path string) error {
+	if err := h.Unmount(ctx, path); err != nil {
 		return err
 	}
 	if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -195,52 +209,27 @@ func (h *Host) Remove(path string) error {
 
 // Grow makes a mounted filesystem as large as its device; one that is, is left alone.
 func (h *Host) Grow(ctx context.Context, device, mountPoint string) error {
+	defer doing.Begin(ctx, "growing the filesystem at "+mountPoint)()
 	_, err := mount.NewResizeFs(h.lasting(ctx)).Resize(device, mountPoint)
 	return err
 }
 
-// commands runs programs with a context, in the C locale.
-type commands struct {
-	exec.Interface
-	ctx context.Context
-}
+// brief is for programs that only read.
+func (h *Host) brief(ctx context.Context) programs.Runner { return programs.Brief(ctx, h.Exec) }
 
-// Command gives a command that ends with the context.
-func (c commands) Command(name string, args ...string) exec.Cmd {
-	cmd := c.CommandContext(c.ctx, name, args...)
-	cmd.SetEnv(append(os.Environ(), "LC_ALL=C"))
-	return cmd
-}
-
-// brief is for programs that only read: they end with the context.
-func (h *Host) brief(ctx context.Context) commands { return commands{h.Exec, ctx} }
-
-// lasting is for programs that write: killed halfway they would leave a broken filesystem, so they run to their end.
-func (h *Host) lasting(ctx context.Context) commands {
-	return commands{h.Exec, context.WithoutCancel(ctx)}
-}
+// lasting is for programs that write.
+func (h *Host) lasting(ctx context.Context) programs.Runner { return programs.Lasting(ctx, h.Exec) }
 
 // LoadModule loads a kernel module, with what it needs.
 func (h *Host) LoadModule(ctx context.Context, name string) error {
-	_, err := h.brief(ctx).run("modprobe", name)
+	_, err := h.brief(ctx).Run("modprobe", name)
 	return err
 }
 
-// run gives what a program wrote to its standard output; its error holds the rest.
-func (c commands) run(name string, args ...string) (string, error) {
-	cmd := c.Command(name, args...)
-	var stderr strings.Builder
-	cmd.SetStderr(&stderr)
-	out, err := cmd.Output()
-	if err != nil {
-		return string(out), &CommandError{Command: name, Output: strings.TrimSpace(stderr.String() + string(out)), Err: err}
-	}
-	return string(out), nil
-}
-
 // edgesAreZero tells whether the first and the last MiB of a device read as zeros.
-func (h *Host) edgesAreZero(device string, sizeBytes int64) (bool, error) {
+func (h *Host) edgesAreZero(ctx context.Context, device string, sizeBytes int64) (bool, error) {
 	const edge = 1 << 20
+	defer doing.Begin(ctx, "reading "+device)()
 	f, err := h.Open(device)
 	if err != nil {
 		return false, err

@@ -40,13 +40,21 @@ func host(t *testing.T, sizeBytes int64) (*Host, string) {
 		t.Fatal(err)
 	}
 	open := func(device string) (Device, error) { return os.Open(device) }
-	return &Host{Mounter: mount.NewFakeMounter(nil), Exec: exec.New(), Open: open, MountInfo: table}, device
+	return &Host{Mounter: fakeMounter{mount.NewFakeMounter(nil)}, Exec: exec.New(), Open: open, MountInfo: table}, device
+}
+
+// fakeMounter keeps no mount table: its binds look like other mounts.
+type fakeMounter struct{ *mount.FakeMounter }
+
+func (m fakeMounter) BindReadOnly(source, target string) error {
+	return m.Mount(source, target, "", []string{"bind", "ro"})
 }
 
 func TestPrepareFormatsABlankDeviceOnceAndStaysThin(t *testing.T) {
 	const size = 64 << 20
 	h, device := host(t, size)
-	r := Request{Device: device, SizeBytes: size, Type: Ext4, Fence: Fence{Blank: true}}
+	begun := 0
+	r := Request{Device: device, SizeBytes: size, Type: Ext4, Fence: Fence{Blank: true}, Begin: func(context.Context) error { begun++; return nil }}
 	if err := h.Prepare(t.Context(), r); err != nil {
 		t.Fatal(err)
 	}
@@ -65,8 +73,12 @@ func TestPrepareFormatsABlankDeviceOnceAndStaysThin(t *testing.T) {
 	if used := strings.Fields(string(out))[0]; len(used) > 6 {
 		t.Errorf("the empty filesystem takes %s bytes", used)
 	}
+	r.Fence.Header = HeaderFormatted
 	if err := h.Prepare(t.Context(), r); err != nil {
 		t.Fatal(err)
+	}
+	if begun != 1 {
+		t.Errorf("formatting was begun %d times", begun)
 	}
 	after, err := os.ReadFile(device)
 	if err != nil {
@@ -103,7 +115,7 @@ func TestPrepareDoesNotTakeUnreadableForBlank(t *testing.T) {
 		"absent":                    {Device: device + "-absent", SizeBytes: 16 << 20},
 		"shorter than it should be": {Device: device, SizeBytes: 17 << 20},
 	} {
-		r.Type, r.Fence = Ext4, Fence{AllowFormat: true, Blank: true}
+		r.Type, r.Fence, r.Begin = Ext4, Fence{AllowFormat: true, Blank: true}, begin
 		if err := h.Prepare(t.Context(), r); !errors.Is(err, os.ErrNotExist) && !errors.Is(err, io.EOF) && !errors.Is(err, io.ErrUnexpectedEOF) {
 			t.Errorf("%s: got %v", name, err)
 		}
@@ -133,7 +145,7 @@ func TestPrepareRepairsOrFails(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			h, device := host(t, 16<<20)
 			h.Exec = script(t, []string{"blkid", "fsck.ext4"}, answer{out: "TYPE=ext4\n"}, answer{exit: c.exit})
-			err := h.Prepare(t.Context(), Request{Device: device, SizeBytes: 16 << 20, Type: Ext4})
+			err := h.Prepare(t.Context(), Request{Device: device, SizeBytes: 16 << 20, Type: Ext4, Fence: Fence{Header: HeaderFormatted}})
 			if (err == nil) != c.ok {
 				t.Errorf("got %v", err)
 			}
@@ -159,6 +171,9 @@ func TestPrepareTakesOnlyZerosForZeros(t *testing.T) {
 		"xfs, blank":                      {XFS, "", Fence{Blank: true}, answer{exit: 2}, []string{"-K"}},
 		"xfs, no longer blank":            {XFS, "data", Fence{Blank: true, AllowFormat: true}, answer{exit: 2}, nil},
 		"xfs, over one that was cut off":  {XFS, string(unfinished), Fence{Blank: true, AllowFormat: true}, answer{out: "TYPE=xfs\n"}, []string{"-f"}},
+		"xfs, again":                      {XFS, string(unfinished), Fence{Blank: true, Header: HeaderFormatting}, answer{out: "TYPE=xfs\n"}, []string{"-f"}},
+		"xfs, again, over another":        {XFS, "", Fence{Blank: true, Header: HeaderFormatting}, answer{out: "TYPE=ext4\n"}, []string{"-f"}},
+		"ext4, again":                     {Ext4, "", Fence{Blank: true, Header: HeaderFormatting}, answer{exit: 2}, []string{"-F", "-m", "0"}},
 		"ext4, over one that was cut off": {Ext4, string(unfinished), Fence{AllowFormat: true}, answer{out: "TYPE=xfs\n"}, []string{"-F", "-m", "0"}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -166,7 +181,7 @@ func TestPrepareTakesOnlyZerosForZeros(t *testing.T) {
 			writeAt(t, device, 0, c.holds)
 			ran := &lastArgs{Interface: script(t, []string{"blkid", "mkfs." + c.fsType}, c.blkid, answer{})}
 			h.Exec = ran
-			if err := h.Prepare(t.Context(), Request{Device: device, SizeBytes: size, Type: c.fsType, Fence: c.fence}); err != nil {
+			if err := h.Prepare(t.Context(), Request{Device: device, SizeBytes: size, Type: c.fsType, Fence: c.fence, Begin: begin}); err != nil {
 				t.Fatal(err)
 			}
 			if want := slices.Concat(c.want, []string{device}); !slices.Equal(ran.args, want) {
@@ -187,6 +202,22 @@ func (l *lastArgs) CommandContext(ctx context.Context, name string, args ...stri
 	return l.Interface.CommandContext(ctx, name, args...)
 }
 
+// Nothing is formatted whose header cannot be written.
+func TestPrepareThatCannotBegin(t *testing.T) {
+	h, device := host(t, 16<<20)
+	failed := errors.New("no header was written")
+	err := h.Prepare(t.Context(), Request{Device: device, SizeBytes: 16 << 20, Type: Ext4, Fence: Fence{Blank: true}, Begin: func(context.Context) error { return failed }})
+	if !errors.Is(err, failed) {
+		t.Errorf("got %v", err)
+	}
+	if found, err := h.probe(t.Context(), device); err != nil || !found.empty() {
+		t.Errorf("found %v, %v", found, err)
+	}
+}
+
+// begin a formatting of which nobody keeps a record.
+func begin(context.Context) error { return nil }
+
 // An XFS whose mkfs was cut off is recognised as such, and given up only by an administrator.
 func TestPrepareRefusesAnXFSThatIsNotFinished(t *testing.T) {
 	const size = 320 << 20
@@ -197,7 +228,7 @@ func TestPrepareRefusesAnXFSThatIsNotFinished(t *testing.T) {
 		h.Exec = script(t, []string{"blkid"}, answer{out: "TYPE=xfs\n"})
 		err := h.Prepare(t.Context(), Request{Device: device, SizeBytes: size, Type: asked, Fence: Fence{Blank: true}})
 		var refused *RefusedError
-		if !errors.As(err, &refused) || !strings.Contains(err.Error(), "was cut off") {
+		if !errors.As(err, &refused) || !strings.Contains(err.Error(), "weft.storage/allow-format") {
 			t.Errorf("%s: got %v", asked, err)
 		}
 	}
@@ -207,7 +238,7 @@ func TestPrepareXFS(t *testing.T) {
 	const size = 300 << 20
 	h, device := host(t, size)
 	h.Exec = script(t, []string{"blkid", "mkfs.xfs"}, answer{exit: 2}, answer{})
-	if err := h.Prepare(t.Context(), Request{Device: device, SizeBytes: size, Type: XFS, Fence: Fence{Blank: true}}); err != nil {
+	if err := h.Prepare(t.Context(), Request{Device: device, SizeBytes: size, Type: XFS, Fence: Fence{Blank: true}, Begin: begin}); err != nil {
 		t.Error(err)
 	}
 	if err := h.Prepare(t.Context(), Request{Device: device, SizeBytes: size, Type: "btrfs"}); !errors.Is(err, ErrUnsupported) {
@@ -274,10 +305,10 @@ func TestMountOptions(t *testing.T) {
 		Ext4: {"errors=remount-ro", "noatime"},
 	} {
 		h, device := host(t, 0)
-		if err := h.Mount(device, filepath.Join(t.TempDir(), "x"), fsType, []string{"noatime"}); err != nil {
+		if err := h.Mount(t.Context(), device, filepath.Join(t.TempDir(), "x"), fsType, []string{"noatime"}); err != nil {
 			t.Fatal(err)
 		}
-		points, err := h.Mounter.List()
+		points, err := h.Mounter.(fakeMounter).List()
 		if err != nil || len(points) != 1 || !slices.Equal(points[0].Opts, want) {
 			t.Errorf("mounted %+v, %v", points, err)
 		}

@@ -1,223 +1,184 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package stuck notices when this node's kernel does not finish what it was asked for: a controller that stays in
-// deleting; a connect, disconnect, mount, unmount, or the opening or reading of a device that does not return; or a
-// program, such as mkfs or fsck, that is held in one uninterruptible sleep. What a program takes otherwise is its own
-// affair. The kernel makes connections one after the other, so that a new volume would wait behind it, and its pod with
-// it, without a word. While it lasts, the Node has a condition that says so, and new volumes are refused with the
-// reason; those that are connected go on.
+// Package stuck tells the API what this node's kernel does not finish. What holds up connections to all targets is a
+// condition of the Node, v1alpha1.ConditionInitiatorStuck; while that is True the node takes no further volume. All
+// else concerns one volume, and is an Event of that.
 package stuck
 
 import (
-	"cmp"
 	"context"
+	"errors"
 	"fmt"
-	"slices"
-	"strings"
-	"sync"
 	"time"
 
 	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	eventsv1 "k8s.io/api/events/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
 	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/csi-driver/node/internal/doing"
 	"github.com/weft-storage/weft/csi-driver/node/internal/fabrics"
 )
 
-// After is how long the kernel may take. It is as long as the kernel itself gives a task before it calls it hung
-// (hung_task_timeout_secs, 120), twice the 60 s that it gives an admin command of a controller that it deletes
-// (nvme_core.admin_timeout), and as long as the kubelet waits for a call.
-const After = 2 * time.Minute
+const (
+	// Interval between looks.
+	Interval = 10 * time.Second
+	// fieldManager of the condition.
+	fieldManager = "weft-csi-node"
+	// writeTimeout bounds the reports of one look: the next must not wait for an API server that hangs.
+	writeTimeout = 10 * time.Second
+	// actionWatch is what Events say was done.
+	actionWatch = "Watch"
+	// nothingStuck is the condition's message while all is well.
+	nothingStuck = "nothing holds up this node's connections"
+)
 
-// Interval between looks.
-const Interval = 10 * time.Second
-
-// named is how many of the things that are stuck are named; a condition's message is for people.
-const named = 3
-
-// Error says what is stuck on this node.
-type Error struct {
-	// Reason is one of v1alpha1's: ReasonControllerStuck, ReasonKernelCallStuck.
-	Reason string
-	// Message names what is stuck, and since when.
-	Message string
+// Initiator is *fabrics.Host.
+type Initiator interface {
+	Ready(ctx context.Context) error
+	HeldUp() *fabrics.HeldUpError
 }
 
-// Error names what is stuck.
-func (e *Error) Error() string {
-	return "this node takes no further volume until its kernel has finished: " + e.Message
+// Reporter of one node.
+type Reporter struct {
+	// Client reads the Node and volumes, applies the Node's status, and creates Events. It has no cache.
+	Client client.Client
+	// Node is its name, and UID its UID: another Node that took the name is left alone.
+	Node string
+	UID  types.UID
+	// Clock for the looks, and for the times in the condition.
+	Clock clock.WithTicker
+
+	// written is the condition as it is, once it was read.
+	written *corev1.NodeCondition
+	read    bool
+	// told of each volume.
+	told map[string]doing.Step
 }
 
-// Report is where the state of the node is written. Its methods are called by one goroutine.
-type Report interface {
-	// Stuck tells whether the node was reported as stuck, by whichever process.
-	Stuck(ctx context.Context) (bool, error)
-	// Write reports what is stuck; nil for nothing. It is idempotent.
-	Write(ctx context.Context, what *Error) error
-}
-
-// Watch of this node. Make it with New. Safe for concurrent use.
-type Watch struct {
-	clock clock.WithTicker
-	proc  string
-
-	mu    sync.Mutex
-	calls map[*call]bool
-	since map[string]time.Time // when a controller was first seen going, by name
-	found *Error
-}
-
-// call into the kernel that has not returned.
-type call struct {
-	what  string
-	begun time.Time
-	// deletes is the controller that it deletes, if it does.
-	deletes string
-	// process that makes it, if that is a program: then begun is when its present sleep was first seen.
-	process int
-	sleep   string
-}
-
-// New makes a Watch, which sees calls that are made through Kernel, Mounter and Programs. The path is that of procfs:
-// /proc on a real host.
-func New(c clock.WithTicker, proc string) *Watch {
-	return &Watch{clock: c, proc: proc, calls: map[*call]bool{}, since: map[string]time.Time{}}
-}
-
-// Check fails with an *Error when this node was stuck at the last look.
-func (w *Watch) Check() error {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.found == nil {
-		return nil
-	}
-	return w.found
-}
-
-// begin notes a call into the kernel; end is called when it has returned.
-func (w *Watch) begin(c *call) (end func()) {
-	c.begun = w.clock.Now()
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.calls[c] = true
-	return func() {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		delete(w.calls, c)
-	}
-}
-
-// Controllers lists those that the kernel is taking away, as fabrics.Host.Going does.
-type Controllers func() ([]fabrics.Controller, error)
-
-// Run looks at once and then at each Interval until the context ends, and reports what changed.
-func (w *Watch) Run(ctx context.Context, going Controllers, report Report) error {
+// Run looks at once and then at each Interval until the context ends, and reports what changed. A process that has just
+// begun does not know what an earlier one left the kernel with: until the kernel has answered, or was not heard of for
+// doing.Limit, the condition stays as it is.
+func (r *Reporter) Run(ctx context.Context, initiator Initiator, overdue func() map[string]doing.Step) error {
 	log := logr.FromContextOrDiscard(ctx).WithName("stuck")
-	ticker := w.clock.NewTicker(Interval)
+	ticker := r.Clock.NewTicker(Interval)
 	defer ticker.Stop()
-	recalled := false
+	ready := make(chan error, 1)
+	go func() { ready <- initiator.Ready(ctx) }()
+	known := false
 	for {
-		if !recalled {
-			was, err := report.Stuck(ctx)
-			if err != nil {
-				log.Error(err, "Cannot read whether this node was stuck; trying again")
-			}
-			recalled = err == nil
-			if was {
-				w.recall(going)
-			}
-		}
-		what, err := w.look(going)
-		if err == nil && recalled {
-			err = report.Write(ctx, what)
-		}
-		if err != nil {
-			log.Error(err, "Cannot tell whether this node is stuck; trying again")
+		held := initiator.HeldUp()
+		known = known || held != nil
+		if err := r.report(ctx, known, held, overdue()); err != nil && ctx.Err() == nil {
+			log.Error(err, "Cannot report what this node's kernel does not finish; trying again")
 		}
 		select {
 		case <-ctx.Done():
 			return nil
+		case err := <-ready:
+			known = known || err == nil
 		case <-ticker.C():
 		}
 	}
 }
 
-// recall takes controllers that go now as stuck: this process is new, and did not see since when they have been going.
-func (w *Watch) recall(going Controllers) {
-	controllers, err := going()
-	if err != nil {
-		return // look fails too, and says so
+func (r *Reporter) report(ctx context.Context, known bool, held *fabrics.HeldUpError, overdue map[string]doing.Step) error {
+	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
+	defer cancel()
+	var err error
+	if known {
+		err = r.Write(ctx, held)
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, c := range controllers {
-		w.since[c.Name] = w.clock.Now().Add(-After)
-	}
+	return errors.Join(err, r.tell(ctx, overdue))
 }
 
-// look at the controllers and the calls. When it fails, what was found before stands.
-func (w *Watch) look(going Controllers) (*Error, error) {
-	controllers, err := going()
-	if err != nil {
-		return nil, fmt.Errorf("list controllers: %w", err)
-	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	now := w.clock.Now()
-	since := map[string]time.Time{}
-	for _, c := range controllers {
-		first, ok := w.since[c.Name]
-		if !ok {
-			first = now
+// Write the condition, with an Event for each change: what holds up connections, nil for nothing. It is idempotent.
+func (r *Reporter) Write(ctx context.Context, held *fabrics.HeldUpError) error {
+	if !r.read {
+		var node corev1.Node
+		if err := r.Client.Get(ctx, client.ObjectKey{Name: r.Node}, &node); err != nil {
+			return fmt.Errorf("read Node %s: %w", r.Node, err)
 		}
-		since[c.Name] = first
+		r.written, r.read = v1alpha1.InitiatorStuck(&node), true
 	}
-	w.since = since
-	calls := make([]call, 0, len(w.calls))
-	for c := range w.calls {
-		if c.process != 0 {
-			if sleep := w.sleep(c.process); sleep == "" || sleep != c.sleep {
-				c.begun, c.sleep = now, sleep
-			}
+	now := metav1.NewTime(r.Clock.Now())
+	want := corev1.NodeCondition{
+		Type: v1alpha1.ConditionInitiatorStuck, Status: corev1.ConditionFalse, Reason: v1alpha1.ReasonAsExpected, Message: nothingStuck,
+		LastTransitionTime: now, LastHeartbeatTime: now,
+	}
+	if held != nil {
+		want.Status, want.Reason, want.Message = corev1.ConditionTrue, v1alpha1.ReasonConnectStuck, held.String()
+	}
+	was := r.written
+	if was != nil && was.Status == want.Status {
+		if was.Reason == want.Reason && was.Message == want.Message {
+			return nil
 		}
-		calls = append(calls, *c)
+		want.LastTransitionTime = was.LastTransitionTime
 	}
-	w.found = decide(now, controllers, since, calls)
-	return w.found, nil
-}
-
-// decide what is stuck. Its words stay the same as long as what is stuck does.
-func decide(now time.Time, controllers []fabrics.Controller, since map[string]time.Time, calls []call) *Error {
-	type item struct {
-		begun time.Time
-		words string
+	node := corev1ac.Node(r.Node).WithUID(r.UID).WithStatus(corev1ac.NodeStatus().WithConditions(corev1ac.NodeCondition().
+		WithType(want.Type).WithStatus(want.Status).WithReason(want.Reason).WithMessage(want.Message).
+		WithLastTransitionTime(want.LastTransitionTime).WithLastHeartbeatTime(want.LastHeartbeatTime)))
+	if err := r.Client.Status().Apply(ctx, node, client.FieldOwner(fieldManager), client.ForceOwnership); err != nil {
+		return fmt.Errorf("write condition %s of Node %s: %w", want.Type, r.Node, err)
 	}
-	var items []item
-	reason := v1alpha1.ReasonKernelCallStuck
-	for _, c := range controllers {
-		if begun := since[c.Name]; now.Sub(begun) >= After {
-			items = append(items, item{begun, c.String() + " is being deleted"})
-			reason = v1alpha1.ReasonControllerStuck
-		}
-	}
-	for _, c := range calls {
-		// A deletion shows as its controller, once that goes.
-		if _, shown := since[c.deletes]; !shown && now.Sub(c.begun) >= After {
-			items = append(items, item{c.begun, c.what + " has not returned"})
-		}
-	}
-	if len(items) == 0 {
+	r.written = &want
+	if held == nil && (was == nil || was.Status != corev1.ConditionTrue) {
 		return nil
 	}
-	slices.SortFunc(items, func(a, b item) int {
-		return cmp.Or(a.begun.Compare(b.begun), strings.Compare(a.words, b.words))
+	kind := corev1.EventTypeNormal
+	if held != nil {
+		kind = corev1.EventTypeWarning
+	}
+	about := corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: r.Node, UID: r.UID}
+	if err := r.event(ctx, about, kind, want.Reason, want.Message); err != nil {
+		// It is not tried again: the condition says it all.
+		logr.FromContextOrDiscard(ctx).Error(err, "Cannot write an Event", "node", r.Node, "reason", want.Reason)
+	}
+	return nil
+}
+
+// tell of each step that is overdue in an Event of its volume, once.
+func (r *Reporter) tell(ctx context.Context, overdue map[string]doing.Step) error {
+	var errs []error
+	told := map[string]doing.Step{}
+	for name, step := range overdue {
+		if r.told[name] != step {
+			if err := r.overdue(ctx, name, step); err != nil {
+				errs = append(errs, err)
+				continue
+			}
+		}
+		told[name] = step
+	}
+	r.told = told
+	return errors.Join(errs...)
+}
+
+func (r *Reporter) overdue(ctx context.Context, name string, step doing.Step) error {
+	var volume v1alpha1.NvmfVolume
+	if err := r.Client.Get(ctx, client.ObjectKey{Name: name}, &volume); apierrors.IsNotFound(err) {
+		return nil // nobody looks at it
+	} else if err != nil {
+		return fmt.Errorf("read NvmfVolume %s, to tell that on this node %s: %w", name, step, err)
+	}
+	about := corev1.ObjectReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: "NvmfVolume", Name: name, UID: volume.UID}
+	return r.event(ctx, about, corev1.EventTypeWarning, v1alpha1.ReasonOverdue, "node "+r.Node+": "+step.String())
+}
+
+func (r *Reporter) event(ctx context.Context, about corev1.ObjectReference, kind, reason, note string) error {
+	now := r.Clock.Now()
+	return r.Client.Create(ctx, &eventsv1.Event{
+		// Events about objects without a namespace are kept in namespace default.
+		ObjectMeta:          metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: fmt.Sprintf("%s.%x", about.Name, now.UnixNano())},
+		EventTime:           metav1.NewMicroTime(now),
+		ReportingController: fieldManager, ReportingInstance: r.Node,
+		Type: kind, Reason: reason, Action: actionWatch, Note: note, Regarding: about,
 	})
-	var words []string
-	for _, i := range items[:min(named, len(items))] {
-		words = append(words, i.words+" since "+i.begun.UTC().Format(time.RFC3339))
-	}
-	if more := len(items) - named; more > 0 {
-		words = append(words, fmt.Sprintf("and %d more", more))
-	}
-	return &Error{Reason: reason, Message: strings.Join(words, "; ")}
 }

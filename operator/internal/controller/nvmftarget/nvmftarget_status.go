@@ -65,7 +65,7 @@ func observe(target *v1alpha1.NvmfTarget, all *gather.Objects, decision claim.De
 	for _, v := range all.Volumes {
 		if v.Spec.Target == target.Name {
 			o.volumes = append(o.volumes, v.Name)
-			allocated += v.Spec.Size.Value()
+			allocated += v1alpha1.WithHeader(v.Spec.Size.Value())
 		}
 	}
 	for _, s := range all.Snapshots {

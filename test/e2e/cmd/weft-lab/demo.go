@@ -127,7 +127,7 @@ func (d *demo) show(ctx context.Context) error {
 	}
 	file, line, _ := strings.Cut(strings.TrimSpace(found), "\n")
 	paths, err := d.Lab.Output(ctx, pod.Spec.NodeName, "sh", "-c", fmt.Sprintf(
-		`for c in /sys/class/nvme/nvme*; do [ "$(cat $c/subsysnqn)" = '%s' ] && echo "$(cat $c/transport) $(cat $c/address) $(cat $c/state)"; done; true`, volume.Status.NQN))
+		`for c in /sys/class/nvme/nvme*; do case "$(cat $c/subsysnqn)" in '%s'*) echo "$(cat $c/transport) $(cat $c/address) $(cat $c/state)" ;; esac; done`, v1alpha1.NQNPrefix+volume.Name+":"))
 	if err != nil {
 		return err
 	}

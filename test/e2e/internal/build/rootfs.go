@@ -21,15 +21,15 @@ const (
 func nodePackages() []string {
 	return []string{
 		"ca-certificates", "conntrack", "containerd", "containernetworking-plugins", "crun",
-		"e2fsprogs", "ethtool", "iproute2", "iputils-ping", "kmod", "nftables", "nvme-cli",
+		"dmsetup", "e2fsprogs", "ethtool", "iproute2", "iputils-ping", "kmod", "nftables", "nvme-cli",
 		"openssh-server", "procps", "socat", "udev", "util-linux", "xfsprogs",
 	}
 }
 
 // basePackages is what the base of the project's images has beyond Debian's
-// minimal system: what the node plugin runs to format, mount and load modules.
+// minimal system: what the node plugin runs to build devices, format, mount and load modules.
 func basePackages() []string {
-	return []string{"e2fsprogs", "kmod", "mount", "util-linux", "xfsprogs"}
+	return []string{"dmsetup", "e2fsprogs", "kmod", "mount", "util-linux", "xfsprogs"}
 }
 
 // unusedNodeFiles and unusedBaseFiles are removed from the root filesystems,

@@ -1,0 +1,22 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+// HeaderBytes is the length of a volume's header: the first 4 MiB of what a target serves for it. The header holds a
+// record of weft's, which tells what the device is and whether its data was formatted, and has room for the metadata of
+// a mirror. The data begins behind it: a host hands out a device that begins there, so that what a pod writes is never
+// at the start of what the target serves.
+//
+// A size is one of data, without the header, wherever people meet it: spec.size and status.size of an NvmfVolume, that
+// of a snapshot or an orphan, what a claim asks for and what CSI answers. What engines make and serve, and what is
+// promised, allocated and free of a pool, is what lies on the drive, with the header.
+//
+// It is a multiple of VolumeSizeStep, so that engines can keep both exactly.
+const HeaderBytes = 4 << 20
+
+// WithHeader is what a target serves for a volume of so many bytes of data, and what its pool promises to it.
+func WithHeader(dataBytes int64) int64 { return dataBytes + HeaderBytes }
+
+// WithoutHeader are the bytes of data in what a target serves, or in a volume that has so many bytes of its pool; 0
+// where there is no more than a header.
+func WithoutHeader(servedBytes int64) int64 { return max(0, servedBytes-HeaderBytes) }

@@ -1,0 +1,160 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/go-logr/logr"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/csi-driver/node/internal/fabrics"
+	"github.com/weft-storage/weft/csi-driver/node/internal/filesystem"
+	"github.com/weft-storage/weft/internal/header"
+)
+
+// maxSources that a volume was made from, one from the other, are followed.
+const maxSources = 64
+
+// heading is the header of a volume that is being staged: the record of whether it was formatted, which lies with the
+// data, and outlives objects and hosts as they do.
+type heading struct {
+	stage
+	ns fabrics.Namespace
+	is header.Header
+}
+
+// readHeader of a volume. It fails with header.ErrUnusable, and with errOtherHeader when it is that of a volume which
+// this one was not made from. Nothing is written then.
+func (st stage) readHeader(ctx context.Context, ns fabrics.Namespace) (*heading, error) {
+	h := &heading{stage: st, ns: ns}
+	if err := h.read(ctx); err != nil {
+		return nil, err
+	}
+	if !h.is.None() && h.is.Volume != h.own() {
+		return h, st.madeFrom(ctx, h.is.Volume)
+	}
+	return h, nil
+}
+
+func (h *heading) own() string { return uuidOf(h.at.NGUID) }
+
+func (h *heading) read(ctx context.Context) error {
+	start, err := h.Initiator.ReadStart(ctx, h.ns, header.Bytes)
+	if err != nil {
+		return err
+	}
+	if h.is, err = header.Parse(start); err != nil {
+		return fmt.Errorf("%s: %w", h.ns.Path, err)
+	}
+	return nil
+}
+
+// madeFrom fails with errOtherHeader unless the volume may have been made from the one with a UUID, directly or not. A
+// source that was deleted since leads nowhere, and may have been it.
+func (st stage) madeFrom(ctx context.Context, uuid string) error {
+	refuse := func(why string) error {
+		return fmt.Errorf("%w: it is that of volume %s, and NvmfVolume %s %s; nothing was written", errOtherHeader, uuid, st.volume, why)
+	}
+	source := st.at.source
+	for range maxSources {
+		if source == nil {
+			return refuse("was not made from it")
+		}
+		from, err := st.sourceOf(ctx, source)
+		if apierrors.IsNotFound(err) {
+			logr.FromContextOrDiscard(ctx).Info("The volume has the header of another, and what it was made from is deleted", "volume", st.volume, "header", uuid)
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if from.Spec.UUID == uuid {
+			return nil
+		}
+		source = from.Spec.Source
+	}
+	return refuse(fmt.Sprintf("was made from it in more than %d steps", maxSources))
+}
+
+// sourceOf a volume: the volume that it was made from, be it through a snapshot. It fails with errUnread.
+func (st stage) sourceOf(ctx context.Context, source *v1alpha1.VolumeSource) (*v1alpha1.NvmfVolume, error) {
+	if source.Snapshot == "" {
+		return st.read(ctx, source.Volume)
+	}
+	limited, cancel := context.WithTimeout(ctx, readTimeout)
+	defer cancel()
+	var snapshot v1alpha1.NvmfSnapshot
+	if err := st.Volumes.Get(limited, client.ObjectKey{Name: source.Snapshot}, &snapshot); err != nil {
+		return nil, fmt.Errorf("%w: NvmfSnapshot %s: %w", errUnread, source.Snapshot, err)
+	}
+	return st.read(ctx, snapshot.Spec.Volume)
+}
+
+// allowed: an administrator gave up what the volume holds, for this attachment, and that was not made use of yet.
+func (h *heading) allowed() bool {
+	return h.at.allowFormat && h.is.FormatUsedBy != h.at.Attachment
+}
+
+func (h *heading) fence() filesystem.Fence {
+	states := map[header.State]filesystem.HeaderState{
+		header.Formatting: filesystem.HeaderFormatting, header.Formatted: filesystem.HeaderFormatted,
+	}
+	return filesystem.Fence{Header: states[h.is.State], Blank: h.at.blank, AllowFormat: h.allowed(), Volume: h.volume}
+}
+
+// beginBlock makes durable that the volume may hold data, before anybody can write to it as a raw block device. It
+// writes the same as any other host that shares the volume, whichever was admitted first.
+func (h *heading) beginBlock(ctx context.Context) error {
+	r := filesystem.Request{Device: h.ns.Path, ReadOnly: h.use.readOnly, Fence: h.fence()}
+	r.Fence.Blank = !h.at.written
+	if err := r.MayBegin(); err != nil {
+		return err
+	}
+	return h.end(ctx, header.Block)
+}
+
+// end makes durable that the volume is formatted, as what was asked for unless it was before, and that a permission to
+// format was made use of. For who only reads it writes nothing.
+func (h *heading) end(ctx context.Context, kind string) error {
+	if h.use.readOnly {
+		return nil
+	}
+	if h.is.State == header.Formatted {
+		kind = h.is.Type
+	}
+	return h.set(ctx, header.Formatted, kind)
+}
+
+// set the volume's header, and read it again. A header that says so already stays. One that came with the data from
+// another volume is replaced by one of the volume's own.
+func (h *heading) set(ctx context.Context, state header.State, kind string) error {
+	next := h.is.Record
+	if next.Volume != h.own() {
+		next = header.Record{Volume: h.own()}
+	}
+	next.State, next.Type = state, kind
+	if h.at.allowFormat {
+		next.FormatUsedBy = h.at.Attachment
+	}
+	if h.is.Is(next) {
+		return nil
+	}
+	offset, slot, err := h.is.Next(next)
+	if err != nil {
+		return err
+	}
+	if err := h.Initiator.WriteStart(ctx, h.ns, offset, slot); err != nil {
+		return fmt.Errorf("write the volume's header: %w", err)
+	}
+	if err := h.read(ctx); err != nil {
+		return err
+	}
+	if !h.is.Is(next) {
+		return fmt.Errorf("%s: %w: it was written, and says something else", h.ns.Path, header.ErrUnusable)
+	}
+	return nil
+}

@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mapper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"slices"
+	"strconv"
+
+	"github.com/weft-storage/weft/csi-driver/node/internal/programs"
+)
+
+// apart keeps dmsetup from waiting for udev, and udev from making links to the device: nothing here needs them, and a
+// node may have no udev.
+var apart = []string{"--noudevsync", "--noudevrules"}
+
+// Spec of a device.
+type Spec struct {
+	// Volume and Attachment, by their UUIDs.
+	Volume, Attachment string
+	// Lower is the device to build on. Keep it open, or another may have got its number.
+	Lower Lower
+	// OffsetBytes in it where the device begins, and SizeBytes of the device.
+	OffsetBytes, SizeBytes int64
+}
+
+func (s Spec) table() string {
+	return fmt.Sprintf("0 %d linear %s %d", s.SizeBytes/sectorBytes, s.Lower.Number, s.OffsetBytes/sectorBytes)
+}
+
+func (h *Host) dmsetup(ctx context.Context, command string, args ...string) error {
+	_, err := programs.Lasting(ctx, h.Exec).Run("dmsetup", slices.Concat([]string{command}, apart, args)...)
+	return err
+}
+
+// Build a volume's device. What earlier ones there are must be discarded before. It fails with ErrNotFound when the
+// lower device changed meanwhile.
+func (h *Host) Build(ctx context.Context, s Spec) (Device, error) {
+	if _, err := os.Stat(h.path("mapper/control")); errors.Is(err, fs.ErrNotExist) {
+		if err := h.LoadModule(ctx, "dm_mod"); err != nil {
+			return Device{}, fmt.Errorf("load kernel module dm_mod: %w", err)
+		}
+	}
+	id, err := h.freeUUID(s)
+	if err != nil {
+		return Device{}, err
+	}
+	if err := h.dmsetup(ctx, "create", "--uuid", id, "--table", s.table(), Label(s.Volume)); err != nil {
+		return Device{}, err
+	}
+	all, err := h.Of(s.Volume)
+	if err != nil {
+		return Device{}, err
+	}
+	i := slices.IndexFunc(all, func(d Device) bool { return d.UUID == id })
+	if i < 0 || all[i].Lower != s.Lower {
+		return Device{}, fmt.Errorf("%s was made over %s (%s): %w", Label(s.Volume), s.Lower.Name, s.Lower.Number, ErrNotFound)
+	}
+	return all[i], nil
+}
+
+// freeUUID for a device. One of the same attachment may be there still, held open after what it was made of was lost.
+func (h *Host) freeUUID(s Spec) (string, error) {
+	all, err := h.Of(s.Volume)
+	if err != nil {
+		return "", err
+	}
+	id := uuidPrefix + s.Volume + "-" + s.Attachment
+	for n := 2; slices.ContainsFunc(all, func(d Device) bool { return d.UUID == id }); n++ {
+		id = uuidPrefix + s.Volume + "-" + s.Attachment + "-" + strconv.Itoa(n)
+	}
+	return id, nil
+}
+
+// Grow a device to a size; one that has it, or more, is left alone. I/O that is on its way is waited for, and what
+// comes meanwhile waits.
+func (h *Host) Grow(ctx context.Context, d Device, offsetBytes, sizeBytes int64) (Device, error) {
+	if d.SizeBytes >= sizeBytes {
+		return d, nil
+	}
+	if d.Lost() {
+		return d, fmt.Errorf("grow %s: what it was made of: %w", d.Name, ErrNotFound)
+	}
+	if err := h.exchange(ctx, d, Spec{Lower: d.Lower, OffsetBytes: offsetBytes, SizeBytes: sizeBytes}.table()); err != nil {
+		return d, err
+	}
+	now, err := h.Find(d.Number)
+	if err == nil && now.SizeBytes < sizeBytes {
+		err = fmt.Errorf("%s has %d bytes after it was made to have %d", d.Name, now.SizeBytes, sizeBytes)
+	}
+	return now, err
+}
+
+// exchange a device's table. The one call to the kernel that resumes a device with a table that was loaded suspends it
+// before (do_resume in drivers/md/dm-ioctl.c; multipathd builds on it, too). So no process can die in between and leave
+// the device suspended. Neither the filesystem is frozen nor what is queued flushed: that would wait for the device.
+func (h *Host) exchange(ctx context.Context, d Device, table string) error {
+	if err := h.dmsetup(ctx, "load", "--table", table, d.Label); err != nil {
+		return err
+	}
+	return h.dmsetup(ctx, "resume", "--noflush", "--nolockfs", d.Label)
+}
+
+// Remove a device that nobody uses. It fails when somebody has it open; scanners have it for a moment.
+func (h *Host) Remove(ctx context.Context, d Device) error {
+	return h.dmsetup(ctx, "remove", "--retry", d.Label)
+}
+
+// Discard a device of an attachment that has ended, or whose lower device is gone, though somebody may use it. From now
+// on all its I/O fails, it does not hold what it was made of, and another can be built for the volume. It is gone when
+// its last user lets go of it.
+//
+// Exchanging its table waits for I/O that is on its way to the lower device: take that device's paths away before.
+func (h *Host) Discard(ctx context.Context, d Device) error {
+	discarded := d.Lost() && d.Label != Label(d.Volume)
+	if !discarded && d.SizeBytes > 0 { // else it never had a table
+		if err := h.exchange(ctx, d, fmt.Sprintf("0 %d error", d.SizeBytes/sectorBytes)); err != nil {
+			return err
+		}
+	}
+	if d.Label == Label(d.Volume) {
+		label := d.Label + "-" + d.Name
+		if err := h.dmsetup(ctx, "rename", d.Label, label); err != nil {
+			return err
+		}
+		d.Label = label
+	}
+	return h.dmsetup(ctx, "remove", "--deferred", d.Label)
+}

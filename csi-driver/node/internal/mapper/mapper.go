@@ -1,0 +1,239 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package mapper makes, with the kernel's device mapper, the devices that pods see: one for each volume, linear, over
+// what its target serves, from behind the header on. What is below a mounted filesystem can be exchanged through it,
+// and the host's scanners find no signature at the start of a volume.
+//
+// A device is found in sysfs, by its device mapper UUID, WEFT-<volume's UUID>-<attachment's UUID>. It is addressed as
+// /dev/dm-N, which the kernel itself makes: the names in /dev/mapper are udev's, or dmsetup's.
+package mapper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"k8s.io/utils/exec"
+)
+
+const (
+	uuidPrefix = "WEFT-"
+	namePrefix = "weft-"
+	// sectorBytes is the unit of tables, and of sizes in sysfs.
+	sectorBytes = 512
+)
+
+// Errors of this package.
+var (
+	// ErrNotFound: there is no such device any more.
+	ErrNotFound = errors.New("no such device of device mapper")
+	// ErrForeign: a block device is not one that this package made.
+	ErrForeign = errors.New("not the device of a volume")
+)
+
+// Host is this machine's device mapper. Safe for concurrent use for different volumes.
+type Host struct {
+	// Root under which /sys and /dev are found; "/" on a real host.
+	Root string
+	// Exec runs dmsetup.
+	Exec exec.Interface
+	// LoadModule loads a kernel module; loading one that is there already is no error.
+	LoadModule func(ctx context.Context, name string) error
+	// OpenDevice opens a block device for reading.
+	OpenDevice func(path string) (Opened, error)
+}
+
+// Opened device.
+type Opened = interface {
+	io.ReaderAt
+	io.Closer
+}
+
+// Lower is the block device under a mapped one.
+type Lower struct {
+	// Name such as nvme0n1, and Number as major:minor.
+	Name, Number string
+}
+
+// Device of a volume.
+type Device struct {
+	// Name of the block device, such as dm-3, Path of its node under the root, and Number as major:minor. The number is
+	// not used again as long as something holds the device.
+	Name, Path, Number string
+	// SizeBytes of the device.
+	SizeBytes int64
+	// Label is device mapper's name, and UUID its UUID.
+	Label, UUID string
+	// Volume and Attachment that it was made for, by their UUIDs.
+	Volume, Attachment string
+	// Lower is what is under it. It has no name when that is gone, or was never there.
+	Lower Lower
+}
+
+// Lost tells whether nothing is under the device any more: all its I/O fails.
+func (d Device) Lost() bool { return d.Lower.Name == "" }
+
+var (
+	deviceName = regexp.MustCompile(`^dm-[0-9]+$`)
+	// uuid of a device. A number at its end tells it from one for the same attachment that is still held open.
+	uuid = regexp.MustCompile(`^` + uuidPrefix + `([0-9a-f-]{36})-([0-9a-f-]{36})(-[0-9]+)?$`)
+)
+
+// Owns tells whether a device with this device mapper UUID is one that this package makes.
+func Owns(dmUUID string) bool { return uuid.MatchString(dmUUID) }
+
+// Label of a volume's device.
+func Label(volume string) string { return namePrefix + volume }
+
+func (h *Host) sys(elem ...string) string {
+	return filepath.Join(append([]string{h.Root, "sys"}, elem...)...)
+}
+
+// Of a volume, by its UUID: its device, and those of earlier attachments that are not gone.
+func (h *Host) Of(volume string) ([]Device, error) {
+	entries, err := os.ReadDir(h.sys("class/block"))
+	if err != nil {
+		return nil, err
+	}
+	var all []Device
+	for _, e := range entries {
+		if !deviceName.MatchString(e.Name()) {
+			continue
+		}
+		dmUUID, err := attribute(h.sys("class/block", e.Name()), "dm/uuid")
+		if errors.Is(err, ErrNotFound) || err == nil && !strings.HasPrefix(dmUUID, uuidPrefix+volume+"-") {
+			continue
+		}
+		d, err := h.Find(e.Name())
+		if errors.Is(err, ErrNotFound) || errors.Is(err, ErrForeign) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, d)
+	}
+	return all, nil
+}
+
+// Over a block device: the volumes' devices that are made of it.
+func (h *Host) Over(lower string) ([]Device, error) {
+	entries, err := os.ReadDir(h.sys("class/block", lower, "holders"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	var all []Device
+	for _, e := range entries {
+		d, err := h.Find(e.Name())
+		if errors.Is(err, ErrNotFound) || errors.Is(err, ErrForeign) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, d)
+	}
+	return all, err
+}
+
+// Find a device by its name or its number. It fails with ErrNotFound when there is none any more, and with ErrForeign
+// when it is something else.
+func (h *Host) Find(device string) (Device, error) {
+	dir := h.sys("dev/block", device)
+	if !strings.Contains(device, ":") {
+		dir = h.sys("class/block", device)
+	}
+	dir, err := filepath.EvalSymlinks(dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return Device{}, fmt.Errorf("block device %s: %w", device, ErrNotFound)
+	}
+	if err != nil {
+		return Device{}, err
+	}
+	d := Device{Name: filepath.Base(dir)}
+	d.Path = h.path(d.Name)
+	if !deviceName.MatchString(d.Name) {
+		return Device{}, fmt.Errorf("block device %s is %s: %w", device, d.Name, ErrForeign)
+	}
+	var size string
+	for file, value := range map[string]*string{"dev": &d.Number, "size": &size, "dm/name": &d.Label, "dm/uuid": &d.UUID} {
+		if *value, err = attribute(dir, file); err != nil {
+			return Device{}, fmt.Errorf("block device %s: %w", device, err)
+		}
+	}
+	parts := uuid.FindStringSubmatch(d.UUID)
+	if parts == nil {
+		return Device{}, fmt.Errorf("block device %s is %s: %w", device, d.Label, ErrForeign)
+	}
+	d.Volume, d.Attachment = parts[1], parts[2]
+	sectors, err := strconv.ParseInt(size, 10, 64)
+	if err != nil {
+		return Device{}, fmt.Errorf("size of %s: %w", d.Name, err)
+	}
+	d.SizeBytes = sectors * sectorBytes
+	d.Lower, err = lower(dir)
+	return d, err
+}
+
+func (h *Host) path(name string) string { return strings.TrimSuffix(h.Root, "/") + "/dev/" + name }
+
+// lower device that is there.
+func lower(dir string) (Lower, error) {
+	entries, err := os.ReadDir(filepath.Join(dir, "slaves"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return Lower{}, nil
+	}
+	for _, e := range entries {
+		number, err := attribute(dir, "slaves", e.Name(), "dev")
+		if errors.Is(err, ErrNotFound) {
+			continue // it has lost its device, and keeps its name
+		}
+		return Lower{e.Name(), number}, err
+	}
+	return Lower{}, err
+}
+
+// attribute reads a file of sysfs. It fails with ErrNotFound when its device is not there any more.
+func attribute(elem ...string) (string, error) {
+	data, err := os.ReadFile(filepath.Join(elem...))
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENODEV) {
+		return "", fmt.Errorf("%w: %w", ErrNotFound, err)
+	}
+	return strings.TrimSpace(string(data)), err
+}
+
+// Open keeps a device, and so its name and its number, until it is closed. It fails with ErrNotFound when they are
+// another's by now.
+func (h *Host) Open(d Device) (io.Closer, error) {
+	f, err := h.OpenDevice(d.Path)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENXIO) {
+		return nil, fmt.Errorf("open %s: %w: %w", d.Path, ErrNotFound, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if err := h.Confirm(d); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
+}
+
+// Confirm that a device is the one that was found, over the same. It fails with ErrNotFound when it is not.
+func (h *Host) Confirm(d Device) error {
+	now, err := h.Find(d.Number)
+	if err != nil {
+		return err
+	}
+	if now.Name != d.Name || now.UUID != d.UUID || now.Lower != d.Lower {
+		return fmt.Errorf("%s (%s) was %s over %s, and is %s over %s now: %w", d.Name, d.Number, d.UUID, d.Lower.Name, now.UUID, now.Lower.Name, ErrNotFound)
+	}
+	return nil
+}

@@ -1,0 +1,376 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nodetest
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	utilexec "k8s.io/utils/exec"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+)
+
+const (
+	mappedDir   = "sys/devices/virtual/block"
+	mappedMajor = "253:"
+	sectorBytes = 512
+)
+
+// mapped is a device of device mapper. The kernel keeps it until it is removed, whatever becomes of who made it.
+type mapped struct {
+	name, number, label, uuid string
+	// live is the table in force, and loaded the one for the next resume; nil for none.
+	live, loaded *table
+	// opens by processes, besides what is mounted.
+	opens int
+	// waiting are calls whose I/O is on its way to the lower device.
+	waiting int
+	// deferred: it is removed when its last user lets go of it.
+	deferred bool
+}
+
+// table of one line.
+type table struct {
+	sectors int64
+	// lower device by its number, with the name that it had; empty for the error target.
+	number, name string
+}
+
+var (
+	linear = regexp.MustCompile(`^0 ([0-9]+) linear ([0-9]+:[0-9]+) ([0-9]+)$`)
+	failed = regexp.MustCompile(`^0 ([0-9]+) error$`)
+)
+
+// Dmsetup does what dmsetup does, with its arguments. It knows the commands and options that the node plugin uses.
+func (k *Kernel) Dmsetup(args []string) error {
+	o, rest, err := dmsetupOptions(args)
+	if err != nil {
+		return err
+	}
+	switch {
+	case len(rest) == 2 && rest[0] == "create":
+		err = k.createMapped(rest[1], o)
+	case len(rest) == 2 && rest[0] == "load":
+		err = k.loadMapped(rest[1], o)
+	case len(rest) == 2 && rest[0] == "resume":
+		err = k.resumeMapped(rest[1], o)
+	case len(rest) == 2 && rest[0] == "remove":
+		err = k.removeMapped(rest[1], o)
+	case len(rest) == 3 && rest[0] == "rename":
+		err = k.renameMapped(rest[1], rest[2])
+	default:
+		err = fmt.Errorf("dmsetup %v: %w", args, syscall.ENOSYS)
+	}
+	if err != nil {
+		return utilexec.CodeExitError{Err: fmt.Errorf("device-mapper: %v: %w", args, err), Code: 1}
+	}
+	return nil
+}
+
+// dmsetupOptions parts options from the rest. Those that keep udev away are asked for: without them, the real one waits
+// for a udev that may not be there.
+func dmsetupOptions(args []string) (options map[string]string, rest []string, err error) {
+	options = map[string]string{}
+	for i := 0; i < len(args); i++ {
+		name, is := strings.CutPrefix(args[i], "--")
+		switch {
+		case !is:
+			rest = append(rest, args[i])
+		case (name == "uuid" || name == "table") && i+1 < len(args):
+			i++
+			options[name] = args[i]
+		case slices.Contains([]string{"noudevsync", "noudevrules", "noflush", "nolockfs", "retry", "deferred", "notable"}, name):
+			options[name] = "yes"
+		default:
+			return nil, nil, fmt.Errorf("dmsetup: unrecognized option '%s'", args[i])
+		}
+	}
+	if options["noudevsync"] == "" || options["noudevrules"] == "" {
+		return nil, nil, fmt.Errorf("dmsetup %v waits for udev: %w", args, syscall.ETIMEDOUT)
+	}
+	return options, rest, nil
+}
+
+func (k *Kernel) createMapped(label string, o map[string]string) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for _, m := range k.mapped {
+		if m.label == label || m.uuid == o["uuid"] {
+			return syscall.EBUSY
+		}
+	}
+	var t *table
+	if o["notable"] == "" { // as what a process leaves that is killed before it has loaded one
+		var err error
+		if t, err = k.parseTable(o["table"]); err != nil {
+			return err // the real one makes the device, and takes it away again
+		}
+	}
+	m := &mapped{label: label, uuid: o["uuid"], loaded: t}
+	m.name = k.freeName("dm-", func(n string) bool { return k.mapped[n] != nil })
+	m.number = mappedMajor + strings.TrimPrefix(m.name, "dm-")
+	k.mapped[m.name] = m
+	dir := filepath.Join(mappedDir, m.name)
+	return errors.Join(
+		k.write(filepath.Join(dir, "dev"), m.number), k.write(filepath.Join(dir, "ro"), "0"), k.write(filepath.Join(dir, "size"), "0"),
+		k.write(filepath.Join(dir, "dm/uuid"), m.uuid), k.write(filepath.Join(dir, "dm/name"), m.label), k.write(filepath.Join(dir, "dm/suspended"), "0"),
+		os.MkdirAll(filepath.Join(k.Root, dir, "holders"), 0o755), os.MkdirAll(filepath.Join(k.Root, dir, "slaves"), 0o755),
+		k.link(dir, filepath.Join("sys/class/block", m.name)), k.link(dir, filepath.Join("sys/dev/block", m.number)),
+		k.swapTable(m),
+	)
+}
+
+// parseTable as the kernel does that loads it.
+func (k *Kernel) parseTable(text string) (*table, error) {
+	if parts := failed.FindStringSubmatch(text); parts != nil {
+		sectors, err := strconv.ParseInt(parts[1], 10, 64)
+		return &table{sectors: sectors}, err
+	}
+	parts := linear.FindStringSubmatch(text)
+	if parts == nil {
+		return nil, fmt.Errorf("table %q: %w", text, syscall.EINVAL)
+	}
+	sectors, err := strconv.ParseInt(parts[1], 10, 64)
+	start, err2 := strconv.ParseInt(parts[3], 10, 64)
+	if err := errors.Join(err, err2); err != nil {
+		return nil, err
+	}
+	for _, h := range k.heads {
+		if h.device != parts[2] {
+			continue
+		}
+		size, err := k.sectors(k.headDir(h))
+		if err != nil {
+			return nil, err
+		}
+		if sectors <= 0 || start+sectors > size {
+			return nil, fmt.Errorf("device %s too small for target: %w", h.device, syscall.EINVAL)
+		}
+		if k.users(h.name) {
+			return nil, fmt.Errorf("device %s is claimed: %w", h.device, syscall.EBUSY)
+		}
+		if start*sectorBytes != v1alpha1.HeaderBytes {
+			return nil, fmt.Errorf("a test's device begins behind the header, not at %d: %w", start*sectorBytes, syscall.EINVAL)
+		}
+		return &table{sectors: sectors, number: h.device, name: h.name}, nil
+	}
+	return nil, fmt.Errorf("device lookup of %s failed: %w", parts[2], syscall.ENXIO)
+}
+
+func (k *Kernel) sectors(dir string) (int64, error) {
+	text, err := os.ReadFile(filepath.Join(k.Root, dir, "size"))
+	if err != nil {
+		return 0, err
+	}
+	return strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64)
+}
+
+func (k *Kernel) labelled(label string) (*mapped, error) {
+	for _, m := range k.mapped {
+		if m.label == label {
+			return m, nil
+		}
+	}
+	return nil, syscall.ENXIO
+}
+
+func (k *Kernel) loadMapped(label string, o map[string]string) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	m, err := k.labelled(label)
+	if err != nil {
+		return err
+	}
+	m.loaded, err = k.parseTable(o["table"])
+	return err
+}
+
+// resumeMapped puts the loaded table in force, once what is on its way through the former has come to its end.
+func (k *Kernel) resumeMapped(label string, o map[string]string) error {
+	if o["noflush"] == "" || o["nolockfs"] == "" {
+		return fmt.Errorf("the filesystem is frozen first, which waits for the device: %w", syscall.EDEADLK)
+	}
+	for told := false; ; told = true {
+		k.mu.Lock()
+		m, err := k.labelled(label)
+		if err == nil && (m.waiting == 0 || m.loaded == nil) {
+			err = k.swapTable(m)
+			k.change()
+			k.mu.Unlock()
+			return err
+		}
+		changed := k.changed
+		k.mu.Unlock()
+		if err != nil {
+			return err
+		}
+		if !told {
+			k.tell()
+		}
+		<-changed
+	}
+}
+
+// swapTable puts the loaded table in force: the device shows what is behind the header of its lower device.
+func (k *Kernel) swapTable(m *mapped) error {
+	if m.loaded == nil {
+		return nil
+	}
+	dir := filepath.Join(mappedDir, m.name)
+	var errs []error
+	if m.live != nil && m.live.name != "" {
+		errs = append(errs, k.delete(filepath.Join(dir, "slaves", m.live.name)))
+		if h := k.heads[m.live.name]; h != nil && h.device == m.live.number {
+			errs = append(errs, k.delete(filepath.Join(k.headDir(h), "holders", m.name)))
+		}
+	}
+	m.live, m.loaded = m.loaded, nil
+	errs = append(errs, k.write(filepath.Join(dir, "size"), strconv.FormatInt(m.live.sectors, 10)))
+	if h := k.heads[m.live.name]; h != nil {
+		errs = append(errs,
+			k.delete(filepath.Join(dir, "slaves", h.name)), // a table over the same
+			k.link(k.headDir(h), filepath.Join(dir, "slaves", h.name)),
+			k.link(dir, filepath.Join(k.headDir(h), "holders", m.name)),
+			growFile(k.Backing(h.nguid), m.live.sectors*sectorBytes),
+		)
+	}
+	return errors.Join(append(errs, k.point(m))...)
+}
+
+// growFile makes a file as long as the device that shows it.
+func growFile(path string, sizeBytes int64) error {
+	info, err := os.Stat(path)
+	if err != nil || info.Size() >= sizeBytes {
+		return err
+	}
+	return os.Truncate(path, sizeBytes)
+}
+
+// point a device's node to the file with its data, or to none when it has lost that.
+func (k *Kernel) point(m *mapped) error {
+	to := filepath.Join(k.Root, "backing/lost")
+	if h := k.under(m); h != nil {
+		to = k.Backing(h.nguid)
+	}
+	node := filepath.Join(k.Root, "dev", m.name)
+	return errors.Join(os.RemoveAll(node), os.Symlink(to, node))
+}
+
+// under is the namespace's device that a device's I/O goes to; nil when it has lost that.
+func (k *Kernel) under(m *mapped) *head {
+	if m.live == nil || m.live.name == "" {
+		return nil
+	}
+	if h := k.heads[m.live.name]; h != nil && h.device == m.live.number {
+		return h
+	}
+	return nil
+}
+
+func (k *Kernel) renameMapped(label, to string) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	m, err := k.labelled(label)
+	if err != nil {
+		return err
+	}
+	if _, err := k.labelled(to); err == nil {
+		return syscall.EBUSY
+	}
+	m.label = to
+	return k.write(filepath.Join(mappedDir, m.name, "dm/name"), to)
+}
+
+func (k *Kernel) removeMapped(label string, o map[string]string) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	m, err := k.labelled(label)
+	if err != nil {
+		return err
+	}
+	if m.opens > 0 || k.users(m.name) {
+		if o["deferred"] == "" {
+			return syscall.EBUSY
+		}
+		m.deferred = true
+		return nil
+	}
+	return k.dropMapped(m)
+}
+
+// dropMapped takes a device away that nobody has open. Where its node is bound, that stays, without a device.
+func (k *Kernel) dropMapped(m *mapped) error {
+	delete(k.mapped, m.name)
+	var errs []error
+	if h := k.under(m); h != nil {
+		errs = append(errs, k.delete(filepath.Join(k.headDir(h), "holders", m.name)))
+	}
+	errs = append(errs, k.delete(filepath.Join("sys/class/block", m.name)), k.delete(filepath.Join("sys/dev/block", m.number)),
+		k.delete(filepath.Join("dev", m.name)), k.delete(filepath.Join(mappedDir, m.name)))
+	k.onGone(m.name)
+	return errors.Join(errs...)
+}
+
+// released is called when somebody has let go of a device: what was to be removed then, is.
+func (k *Kernel) released() error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var errs []error
+	for _, m := range k.mapped {
+		if m.deferred && m.opens == 0 && !k.users(m.name) {
+			errs = append(errs, k.dropMapped(m))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// lost shows, in what is made of a namespace's device that is gone, that it is.
+func (k *Kernel) lost(h *head) error {
+	var errs []error
+	for _, m := range k.mapped {
+		if m.live != nil && m.live.number == h.device {
+			errs = append(errs, k.point(m))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// keepsName tells whether a device that is gone still has its name, because something is made of it.
+func (k *Kernel) keepsName(prefix string) bool {
+	for _, m := range k.mapped {
+		if m.live != nil && m.live.name != "" && strings.HasPrefix(m.live.name, prefix) {
+			return true
+		}
+	}
+	return false
+}
+
+// readable fails with an I/O error when a device, by its name, has lost what it was made of.
+func (k *Kernel) readable(device string) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if m := k.mapped[device]; m != nil && k.under(m) == nil {
+		return fmt.Errorf("read %s: %w", device, syscall.EIO)
+	}
+	return nil
+}
+
+// Mapped lists device mapper's devices, by their names there.
+func (k *Kernel) Mapped() []string {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	var labels []string
+	for _, m := range k.mapped {
+		labels = append(labels, m.label)
+	}
+	slices.Sort(labels)
+	return labels
+}

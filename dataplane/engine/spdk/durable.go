@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package spdk
+
+import (
+	"encoding/binary"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+
+	"github.com/weft-storage/weft/dataplane/device"
+	"github.com/weft-storage/weft/dataplane/spdkrpc"
+)
+
+// makeDurable has what the pools are on acknowledge writes that would survive a loss of power, and notes where that
+// cannot be had, or not be known. It is done again and again: a drive's cache is on after each reset of its controller,
+// which may happen at any time.
+func (s *session) makeDurable(pools []*pool) {
+	var all sync.WaitGroup
+	for _, p := range pools {
+		all.Go(func() { p.NotDurable = s.makePoolDurable(p) })
+	}
+	all.Wait()
+}
+
+func (s *session) makePoolDurable(p *pool) error {
+	if len(p.base.Driver.NVMe) > 0 {
+		return device.TurnOffWriteCache(s.admin(bdevName(p.Device)))
+	}
+	path := s.path(p.Path)
+	info, err := os.Stat(path)
+	switch {
+	case err != nil:
+		return err
+	case isBlockDevice(info):
+		return s.makeDiskDurable(path, info)
+	default:
+		return device.MakeSynchronous(path)
+	}
+}
+
+// makeDiskDurable of a block device that the kernel drives. What SPDK writes to it the kernel passes on without FUA.
+func (s *session) makeDiskDurable(path string, info os.FileInfo) error {
+	cache, err := s.queueAttribute(info, "write_cache")
+	if err != nil {
+		return err
+	}
+	switch cache {
+	case "write through":
+		return nil
+	case "write back":
+	default:
+		return fmt.Errorf("the kernel calls its write cache %q", cache)
+	}
+	folder, err := filepath.EvalSymlinks(s.sysfsOf(info))
+	if err != nil {
+		return err
+	}
+	if strings.HasPrefix(filepath.Base(folder), "nvme") {
+		return device.TurnOffWriteCache(device.KernelAdmin(path))
+	}
+	return fmt.Errorf("%w: only that of an NVMe drive is turned off for you; turn it off where the drive can (/sys/class/scsi_disk/*/cache_type: write through), or use engine Nvmet", device.ErrVolatile)
+}
+
+// admin sends commands to the controller of a drive that the target drives itself.
+func (s *session) admin(controller string) device.Admin {
+	return func(c device.AdminCommand) (uint32, []byte, error) {
+		entry := make([]byte, spdkrpc.NvmeCommandBytes)
+		entry[0] = c.Opcode
+		binary.LittleEndian.PutUint32(entry[40:], c.CDW10)
+		binary.LittleEndian.PutUint32(entry[44:], c.CDW11)
+		reply, err := spdkrpc.Call(s.ctx, s.conn, spdkrpc.BdevNvmeSendCmd{
+			Name: controller, Type: spdkrpc.NvmeAdmin, Direction: spdkrpc.NvmeFromController,
+			Command: spdkrpc.EncodeBase64URL(entry), DataBytes: c.DataBytes,
+		})
+		if err != nil {
+			return 0, nil, mapError(err)
+		}
+		completion, err := reply.Completion.Bytes()
+		if err != nil || len(completion) != completionBytes {
+			return 0, nil, fmt.Errorf("completion %q of admin command %#02x is none", reply.Completion, c.Opcode)
+		}
+		// Beside the phase tag, and below the hint when to try again.
+		if status := binary.LittleEndian.Uint16(completion[14:]) >> 1 & 0x7ff; status != 0 {
+			return 0, nil, &device.AdminStatusError{Opcode: c.Opcode, Status: status}
+		}
+		data, err := reply.Data.Bytes()
+		return binary.LittleEndian.Uint32(completion), data, err
+	}
+}
+
+// completionBytes of a completion queue entry.
+const completionBytes = 16

@@ -1,0 +1,169 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package spdktest
+
+import (
+	"encoding/base64"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"syscall"
+)
+
+// A WriteCache is what a drive has of one.
+type WriteCache int
+
+const (
+	// VolatileWriteCache is on after each reset of the controller, and can be turned off.
+	VolatileWriteCache WriteCache = iota
+	// FixedWriteCache is volatile and cannot be turned off.
+	FixedWriteCache
+	// NoWriteCache that loses anything.
+	NoWriteCache
+)
+
+// Status codes of the NVMe Base Specification, with their types above them.
+const (
+	nvmeSuccess              = 0
+	nvmeInvalidOpcode        = 0x001
+	nvmeInvalidField         = 0x002
+	nvmeFeatureNotSaveable   = 0x10d
+	nvmeFeatureNotChangeable = 0x10e
+	nvmeFeatureNotNamespaces = 0x10f
+)
+
+// nvmeCommandBytes and nvmeCompletionBytes are queue entries, nvmeIdentifyBytes the data of Identify Controller.
+const (
+	nvmeCommandBytes    = 64
+	nvmeCompletionBytes = 16
+	nvmeIdentifyBytes   = 4096
+)
+
+// asBase64URL takes what spdk_base64_urlsafe_decode takes: padded. size 0 is any.
+func asBase64URL(size int, dst *[]byte) func(json.RawMessage) error {
+	return func(raw json.RawMessage) error {
+		var text string
+		if err := asString(&text)(raw); err != nil {
+			return err
+		}
+		b, err := base64.URLEncoding.DecodeString(text)
+		if err != nil || size > 0 && len(b) != size {
+			return fmt.Errorf("%q is not %d bytes in base64 for URLs", text, size)
+		}
+		*dst = b
+		return nil
+	}
+}
+
+// bdevNvmeSendCmd answers as module/bdev/nvme/nvme_rpc.c does. No recording has it: a real target needs a drive.
+func (a *app) bdevNvmeSendCmd(r *request) {
+	var name, kind, direction string
+	var command, data, metadata []byte
+	var dataLen, metadataLen, timeout uint64
+	fits := r.decode(required("name", asString(&name)), required("cmd_type", asOneOf(&kind, "admin", "io")),
+		required("data_direction", asOneOf(&direction, "h2c", "c2h")),
+		required("cmdbuf", asBase64URL(nvmeCommandBytes, &command)),
+		optional("data", asBase64URL(0, &data)), optional("metadata", asBase64URL(0, &metadata)),
+		optional("data_len", asUint(&dataLen)), optional("metadata_len", asUint(&metadataLen)),
+		optional("timeout_ms", asUint(&timeout)))
+	i := slices.IndexFunc(a.controllers, func(c *nvmeController) bool { return c.name == name })
+	if !fits || i < 0 {
+		r.errnoAs(codeInvalidParams, syscall.EINVAL)
+		return
+	}
+	c := a.controllers[i]
+	a.post(func() {
+		var result uint32
+		var status uint16 = nvmeInvalidOpcode // I/O is told with Target.Write
+		reply := make([]byte, dataLen)
+		if kind == "admin" {
+			result, status = c.admin(command, reply)
+		}
+		completion := make([]byte, nvmeCompletionBytes)
+		binary.LittleEndian.PutUint32(completion, result)
+		binary.LittleEndian.PutUint16(completion[nvmeCompletionBytes-2:], status<<1|1) // the phase tag
+		answer := map[string]string{"cpl": base64.URLEncoding.EncodeToString(completion)}
+		if direction == "c2h" && dataLen > 0 {
+			answer["data"] = base64.URLEncoding.EncodeToString(reply)
+		}
+		r.answer(answer)
+	})
+}
+
+// admin carries out an admin command, filling in what the controller sends.
+func (c *nvmeController) admin(command, data []byte) (result uint32, status uint16) {
+	nsid := binary.LittleEndian.Uint32(command[4:])
+	cdw10, cdw11 := binary.LittleEndian.Uint32(command[40:]), binary.LittleEndian.Uint32(command[44:])
+	switch command[0] {
+	case 0x06:
+		if cdw10&0xff != 1 {
+			return 0, nvmeInvalidField // of the controller only
+		}
+		whole := make([]byte, nvmeIdentifyBytes)
+		copy(whole[4:24], fmt.Sprintf("%-20s", c.drive.Serial))
+		copy(whole[24:64], fmt.Sprintf("%-40s", c.drive.Model))
+		if c.drive.WriteCache != NoWriteCache {
+			whole[525] = 0b111
+		}
+		copy(data, whole)
+		return 0, nvmeSuccess
+	case 0x09, 0x0a:
+		return c.writeCache(command[0] == 0x09, nsid, cdw10, cdw11)
+	}
+	return 0, nvmeInvalidOpcode
+}
+
+// writeCache is the feature Volatile Write Cache, the only one there is.
+func (c *nvmeController) writeCache(set bool, nsid, cdw10, cdw11 uint32) (result uint32, status uint16) {
+	const save, selected = 1 << 31, 7 << 8
+	switch {
+	case cdw10&0xff != 0x06, c.drive.WriteCache == NoWriteCache, !set && cdw10&selected != 0:
+		return 0, nvmeInvalidField
+	case nsid != 0 && nsid != 0xffffffff:
+		return 0, nvmeFeatureNotNamespaces
+	case set && cdw10&save != 0:
+		return 0, nvmeFeatureNotSaveable
+	case set && c.drive.WriteCache == FixedWriteCache:
+		return 0, nvmeFeatureNotChangeable
+	case set:
+		c.cacheOn = cdw11&1 != 0
+		if !c.cacheOn {
+			c.bdev.disk.writeOut() // a Flush does nothing from now on, so nothing may be left to it
+		}
+	case c.cacheOn:
+		return 1, nvmeSuccess
+	}
+	return 0, nvmeSuccess
+}
+
+// ResetDrive resets the controller of an attached drive, as SPDK does when one hangs: its features are as at first. It
+// fails when nobody has attached it.
+func (t *Target) ResetDrive(address string) error {
+	err := errors.New("no controller is attached to " + address)
+	t.eachController(address, func(c *nvmeController) {
+		c.reset()
+		err = nil
+	})
+	return err
+}
+
+// CacheOn says whether an attached drive acknowledges what it would lose with its power.
+func (t *Target) CacheOn(address string) (on bool) {
+	t.eachController(address, func(c *nvmeController) { on = c.cacheOn })
+	return on
+}
+
+func (t *Target) eachController(address string, do func(*nvmeController)) {
+	t.do(func() {
+		for _, c := range t.app.controllers {
+			if strings.EqualFold(c.drive.Address, address) {
+				do(c)
+			}
+		}
+	})
+}
+
+func (c *nvmeController) reset() { c.cacheOn = c.drive.WriteCache != NoWriteCache }

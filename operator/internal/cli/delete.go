@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/client-go/util/retry"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+)
+
+// fieldManager of what this program writes.
+const fieldManager = "kubectl-weft"
+
+func deleteCommand(at *cluster) *cobra.Command {
+	return &cobra.Command{
+		Use:   "delete (volume | snapshot) NAME",
+		Short: "Delete a volume or snapshot that has no claim, with its data",
+		Long: `Delete an NvmfVolume or NvmfSnapshot with its data, which cannot be undone: mark it, then delete it. This is for what
+outlived its claim or VolumeSnapshot, or was taken back; everything else is deleted with its claim or VolumeSnapshot. A volume that is
+attached, or that a PersistentVolume refers to, is refused.`,
+		Example: `  kubectl weft delete volume pvc-0d5f1c3a`,
+		Args:    cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			var obj data
+			switch args[0] {
+			case "volume":
+				obj = &v1alpha1.NvmfVolume{}
+			case "snapshot":
+				obj = &v1alpha1.NvmfSnapshot{}
+			default:
+				return fmt.Errorf("%q cannot be deleted with its data; give volume NAME or snapshot NAME", args[0])
+			}
+			api, err := at.client()
+			if err != nil {
+				return err
+			}
+			obj.SetName(args[1])
+			if err := erase(cmd.Context(), api, obj); err != nil {
+				return fmt.Errorf("%s %s was not deleted: %w", args[0], args[1], err)
+			}
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s %s is being deleted with its data\n", args[0], args[1])
+			return err
+		},
+	}
+}
+
+// data is an NvmfVolume or an NvmfSnapshot.
+type data interface {
+	client.Object
+	Mark()
+	Marked() bool
+}
+
+// erase marks an object by its name, then deletes it; each only if nobody has changed it since it was looked at.
+func erase(ctx context.Context, api client.Client, obj data) error {
+	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		if err := api.Get(ctx, client.ObjectKeyFromObject(obj), obj); err != nil {
+			return err
+		}
+		if vol, ok := obj.(*v1alpha1.NvmfVolume); ok {
+			if err := inUse(ctx, api, vol); err != nil {
+				return err
+			}
+		}
+		if !obj.Marked() {
+			read := obj.DeepCopyObject().(client.Object)
+			obj.Mark()
+			if err := api.Patch(ctx, obj, client.MergeFromWithOptions(read, client.MergeFromWithOptimisticLock{}), client.FieldOwner(fieldManager)); err != nil {
+				return err
+			}
+		}
+		uid, version := obj.GetUID(), obj.GetResourceVersion()
+		err := api.Delete(ctx, obj, client.Preconditions{UID: &uid, ResourceVersion: &version})
+		if apierrors.IsNotFound(err) {
+			return nil
+		}
+		return err
+	})
+}
+
+// inUse says who still needs a volume; nil when nobody does.
+func inUse(ctx context.Context, api client.Reader, vol *v1alpha1.NvmfVolume) error {
+	if len(vol.Spec.Hosts)+len(vol.Status.Hosts) > 0 {
+		return errors.New("it is attached; delete what uses it there first (kubectl get volumeattachments)")
+	}
+	var volumes corev1.PersistentVolumeList
+	if err := api.List(ctx, &volumes); err != nil {
+		return fmt.Errorf("list PersistentVolumes: %w", err)
+	}
+	for _, pv := range volumes.Items {
+		if csi := pv.Spec.CSI; csi != nil && csi.Driver == v1alpha1.DriverName && csi.VolumeHandle == vol.Name {
+			return fmt.Errorf("PersistentVolume %s refers to it; delete its claim, or the PersistentVolume, first", pv.Name)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package manager_test
+
+import (
+	"testing"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/operator/internal/cli"
+)
+
+// kubectl weft delete marks what nobody needs, and deletes it; its finalizer is the agent's to take off.
+func TestDeleteByHand(t *testing.T) {
+	c := newCluster(t)
+	meta := metav1.ObjectMeta{Name: "cli-outlived", Finalizers: []string{v1alpha1.VolumeFinalizer}}
+	volume := &v1alpha1.NvmfVolume{ObjectMeta: meta, Spec: v1alpha1.NvmfVolumeSpec{
+		UUID: "00000000-0000-4000-8000-000000000001", Target: "cli", Node: "cli-1", Size: resource.MustParse("1Gi"),
+		Hosts:        []v1alpha1.VolumeHost{{NQN: v1alpha1.HostNQN("00000000-0000-4000-8000-00000000000a"), Node: "cli-2", NodeUID: "2"}},
+		SubsystemNQN: v1alpha1.SubsystemNQN("cli-outlived", "00000000-0000-4000-8000-00000000000a"),
+	}}
+	snapshot := &v1alpha1.NvmfSnapshot{ObjectMeta: meta, Spec: v1alpha1.NvmfSnapshotSpec{UUID: "00000000-0000-4000-8000-000000000002", Volume: volume.Name, Node: "cli-1"}}
+	pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "cli-pv"}, Spec: corev1.PersistentVolumeSpec{
+		Capacity: corev1.ResourceList{corev1.ResourceStorage: resource.MustParse("1Gi")}, AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
+		PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: v1alpha1.DriverName, VolumeHandle: volume.Name}},
+	}}
+	for _, o := range []client.Object{volume, snapshot, pv} {
+		c.Expect(admin.Create(c.ctx, o)).To(Succeed())
+	}
+	refused := func(says string, args ...string) {
+		t.Helper()
+		out, code := c.kubectlWeft(nil, append([]string{"delete"}, args...)...)
+		c.Expect(code).To(Equal(cli.CodeError), out)
+		c.Expect(out).To(ContainSubstring(says))
+		c.Expect(admin.Get(c.ctx, client.ObjectKeyFromObject(volume), volume)).To(Succeed())
+		c.Expect(volume.DeletionTimestamp).To(BeNil())
+		c.Expect(volume.Marked()).To(BeFalse())
+	}
+	refused("give volume NAME or snapshot NAME", "target", "cli")
+	refused("not found", "volume", "cli-nobody")
+	refused("it is attached", "volume", volume.Name)
+	volume.Spec.Hosts = nil
+	c.Expect(admin.Update(c.ctx, volume)).To(Succeed())
+	refused("PersistentVolume cli-pv refers to it", "volume", volume.Name)
+	c.Expect(admin.Patch(c.ctx, pv, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`)))).To(Succeed())
+	c.Expect(admin.Delete(c.ctx, pv)).To(Succeed())
+
+	for kind, o := range map[string]interface {
+		client.Object
+		Marked() bool
+	}{"volume": volume, "snapshot": snapshot} {
+		for range 2 { // again, as long as its agent has not let it go
+			out, code := c.kubectlWeft(nil, "delete", kind, o.GetName())
+			c.Expect(code).To(BeZero(), out)
+			c.Expect(out).To(ContainSubstring("is being deleted with its data"))
+		}
+		c.Expect(admin.Get(c.ctx, client.ObjectKeyFromObject(o), o)).To(Succeed())
+		c.Expect(o.GetDeletionTimestamp()).NotTo(BeNil())
+		c.Expect(o.Marked()).To(BeTrue())
+		c.Expect(admin.Patch(c.ctx, o, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`)))).To(Succeed())
+	}
+}
