@@ -37,8 +37,8 @@ type NvmfVolumeSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="node is immutable: the data lies there; make a new volume from a copy"
 	// +required
 	Node string `json:"node"`
-	// Size of the data in bytes, a multiple of 4Mi, at most 8Pi. It may grow, never shrink. The volume takes 4Mi more on
-	// its drive, for its header.
+	// Size of the data in bytes, a multiple of 4Mi, at most 8Pi. It may grow, never shrink. The volume takes 4Mi more
+	// on its drive, for its header.
 	// +kubebuilder:validation:XValidation:rule="[quantity(string(self)).asApproximateFloat()].all(f, f > 0.0 && f <= 9007199254740992.0 && f == double(int(f) / 4194304 * 4194304)) && !string(self).contains('.')",message="size must be a multiple of 4Mi without a fraction, such as 1536Mi, and at most 8Pi"
 	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).compareTo(quantity(string(oldSelf))) >= 0",message="size may grow, never shrink: what lies beyond the new end would be lost"
 	// +required

@@ -22,15 +22,15 @@ const maxSources = 64
 // heading is the header of a volume that is being staged: the record of whether it was formatted, which lies with the
 // data, and outlives objects and hosts as they do.
 type heading struct {
-	stage
+	staging
 	ns fabrics.Namespace
 	is header.Header
 }
 
 // readHeader of a volume. It fails with header.ErrUnusable, and with errOtherHeader when it is that of a volume which
 // this one was not made from. Nothing is written then.
-func (st stage) readHeader(ctx context.Context, ns fabrics.Namespace) (*heading, error) {
-	h := &heading{stage: st, ns: ns}
+func (st staging) readHeader(ctx context.Context, ns fabrics.Namespace) (*heading, error) {
+	h := &heading{staging: st, ns: ns}
 	if err := h.read(ctx); err != nil {
 		return nil, err
 	}
@@ -55,7 +55,7 @@ func (h *heading) read(ctx context.Context) error {
 
 // madeFrom fails with errOtherHeader unless the volume may have been made from the one with a UUID, directly or not. A
 // source that was deleted since leads nowhere, and may have been it.
-func (st stage) madeFrom(ctx context.Context, uuid string) error {
+func (st staging) madeFrom(ctx context.Context, uuid string) error {
 	refuse := func(why string) error {
 		return fmt.Errorf("%w: it is that of volume %s, and NvmfVolume %s %s; nothing was written", errOtherHeader, uuid, st.volume, why)
 	}
@@ -81,7 +81,7 @@ func (st stage) madeFrom(ctx context.Context, uuid string) error {
 }
 
 // sourceOf a volume: the volume that it was made from, be it through a snapshot. It fails with errUnread.
-func (st stage) sourceOf(ctx context.Context, source *v1alpha1.VolumeSource) (*v1alpha1.NvmfVolume, error) {
+func (st staging) sourceOf(ctx context.Context, source *v1alpha1.VolumeSource) (*v1alpha1.NvmfVolume, error) {
 	if source.Snapshot == "" {
 		return st.read(ctx, source.Volume)
 	}

@@ -42,8 +42,9 @@ type hang struct {
 	capability *csi.VolumeCapability
 	prepare    func(*lab)
 	// begin makes the drive hang, with something on its way to it. release lets the drive go on.
-	begin func(v *volume, drive string) (release func())
-	// seen waits until the volume's unstaging hangs in the kernel.
+	begin func(v *volume, drive string, p *port) (release func())
+	// call that hangs then in the kernel, and seen waits until it does.
+	call func(*volume) error
 	seen func(*volume)
 	// words of the report.
 	words func(*volume) string
@@ -75,10 +76,10 @@ func TestLabDriveThatHangs(t *testing.T) {
 			well.up(mountCapability("ext4"))
 			writer := well.startWriter("pod/written")
 
-			release := h.begin(hung, drive)
+			release := h.begin(hung, drive, p)
 			must(t, hung.unpublish())
 			ended := make(chan error, 1)
-			go func() { ended <- hung.unstage() }()
+			go func() { ended <- h.call(hung) }()
 			h.seen(hung)
 
 			what := hung.overdue()
@@ -101,6 +102,7 @@ func TestLabDriveThatHangs(t *testing.T) {
 
 			release()
 			l.Eventually(ended).Should(Receive(Succeed()))
+			must(t, hung.unstage())
 			hung.gone()
 			l.Eventually(l.service.Overdue).Should(BeEmpty())
 			writer.goesOn()
@@ -205,36 +207,44 @@ func hungUnmount() hang {
 	data := bytes.Repeat([]byte("weft"), 1<<20)
 	return hang{
 		capability: mountCapability("ext4"),
-		begin: func(v *volume, drive string) func() {
+		begin: func(v *volume, drive string, _ *port) func() {
 			must(v, os.WriteFile(v.path("pod/file"), data, 0o600))
 			return v.freeze(drive)
 		},
+		call:  (*volume).unstage,
 		seen:  func(v *volume) { v.Eventually(uninterruptible).WithArguments("/proc", "umount").Should(BeTrue()) },
 		words: func(v *volume) string { return "unmounting " + v.path("staging") + " has not returned since" },
 		after: func(v *volume) { v.comesBackWith("pod/file", data) },
 	}
 }
 
-// hungDeletion is that of a controller with a write in flight: the kernel waits for it as long as for any other.
+// hungDeletion is that of an earlier attachment's controller with a write in flight: the kernel waits for it as long as
+// for any other.
 func hungDeletion() hang {
 	written := make(chan error, 1)
+	var former volume
 	return hang{
 		capability: blockCapability(),
 		// Others raise it, up to the 49 days that are recommended for some clouds' own drives. Here it is what the test
 		// takes at most.
 		prepare: func(l *lab) { l.parameter("nvme_core", "io_timeout", "60") },
-		begin: func(v *volume, drive string) func() {
+		begin: func(v *volume, drive string, p *port) func() {
 			// A container has a device node of its own, so that the one bound for the pod is not in use while it
 			// writes.
 			path := v.device().Path
+			former = *v
+			v.context.Blank = false
+			v.attach("b2b2b2b2-2222-4333-8444-555555555555", p)
 			release := v.freeze(drive)
 			go func() { written <- writeDirect(path, "hello") }()
 			v.Eventually(uninterruptible).WithArguments("/proc/self/task", filepath.Base(os.Args[0])).Should(BeTrue())
 			return release
 		},
-		seen:  func(v *volume) { v.Eventually(v.paths).Should(ConsistOf(HavePrefix("deleting"))) },
+		call:  func(v *volume) error { return v.stage(blockCapability()) },
+		seen:  func(v *volume) { v.Eventually(former.paths).Should(ConsistOf(HavePrefix("deleting"))) },
 		words: func(*volume) string { return "deleting nvme" },
 		after: func(v *volume) {
+			former.gone()
 			var err error
 			v.Eventually(written).Should(Receive(&err))
 			v.Log("the write that was in flight:", err)

@@ -313,9 +313,9 @@ func TestStagedTwiceInDifferentWays(t *testing.T) {
 
 func TestPublishRefuses(t *testing.T) {
 	s := setUp(t)
-	want(t, s.publish(mountCapability("ext4"), "pods/a", false), codes.FailedPrecondition, "not staged")
 	must(t, s.stage(mountCapability("ext4")))
-	want(t, s.publish(blockCapability(), "pods/a", false), codes.FailedPrecondition, "another volume mode")
+	want(t, s.publish(blockCapability(), "pods/a", false), codes.AlreadyExists, "another volume mode")
+	s.wantMounts("staging ext4 rw")
 	must(t, s.publish(mountCapability("ext4"), "pods/a", false))
 	want(t, s.publish(mountCapability("ext4"), "pods/a", true), codes.AlreadyExists, "read-only")
 
@@ -359,55 +359,85 @@ func TestUnstageTakesAwayWhatEarlierAttachmentsConnected(t *testing.T) {
 }
 
 // The volume was taken from this node by force, and comes back to it. What is mounted still is out of date, and what
-// was written to it must not reach the volume any more.
-func TestStageAfterAnEarlierAttachment(t *testing.T) {
-	for name, c := range map[string]*csi.VolumeCapability{"filesystem": mountCapability("ext4"), "block": blockCapability()} {
+// was written to it must not reach the volume any more. The kubelet that has not unstaged the volume asks for no stage.
+func TestAttachedAgainAfterAnEarlierAttachment(t *testing.T) {
+	for name, c := range map[string]struct {
+		capability *csi.VolumeCapability
+		staged     bool // by the kubelet
+	}{
+		"filesystem":                     {mountCapability("ext4"), true},
+		"block":                          {blockCapability(), true},
+		"filesystem, which is published": {mountCapability("ext4"), false},
+		"block, which is published":      {blockCapability(), false},
+	} {
 		t.Run(name, func(t *testing.T) {
 			s := setUp(t)
-			must(t, s.stage(c))
-			must(t, s.publish(c, "pods/a", false))
+			must(t, s.stage(c.capability))
+			must(t, s.publish(c.capability, "pods/a", false))
 			must(t, s.kernel.SetState("nvme0", "connecting"))
 			before := s.context
 			s.attach()
-			want(t, s.publish(c, "pods/b", false), codes.FailedPrecondition, "staged for attachment "+before.Attachment)
 
 			release := s.kernel.Stick("nvme0")
 			made, mounts := len(s.kernel.Creations()), s.mounts()
 			wantCodeInTime(t, codes.Aborted, func(ctx context.Context) error {
-				_, err := s.NodeStageVolume(ctx, &csi.NodeStageVolumeRequest{
-					VolumeId: vol, StagingTargetPath: s.path("staging"), VolumeCapability: c, PublishContext: s.context.Encode(),
-				})
-				return err
+				if !c.staged {
+					return s.publishIn(ctx, c.capability, "pods/b", false)
+				}
+				return s.stageIn(ctx, c.capability)
 			}, "an earlier attachment of the volume is not gone", "nvme0")
 			if got := s.kernel.Creations()[made:]; len(got) != 0 || s.mounts() != mounts {
 				t.Errorf("created %q, mounted %s", got, s.mounts())
 			}
 			release()
 
-			must(t, s.stage(c))
-			must(t, s.publish(c, "pods/b", false))
+			if c.staged {
+				must(t, s.stage(c.capability))
+			}
+			must(t, s.publish(c.capability, "pods/b", false))
 			s.wantShown(2)
 			if len(s.kernel.Controllers()) != 1 {
 				t.Errorf("it is connected through %v", s.kernel.Controllers())
 			}
 			// A late call for the attachment that has ended disturbs nothing.
 			now := s.context
-			s.context = before
-			want(t, s.publish(c, "pods/c", false), codes.FailedPrecondition, "staged for attachment "+now.Attachment)
+			s.objects[vol], s.context = &now, before
+			want(t, s.publish(c.capability, "pods/c", false), codes.FailedPrecondition, before.Attachment, "has ended")
+			s.context = now
+			s.wantShown(2)
+		})
+	}
+}
+
+// The connections of the attachment that was revoked are given up, and with them all that was known of it goes.
+func TestPublishAfterTheRevokedAttachmentWasGivenUp(t *testing.T) {
+	for name, c := range map[string]*csi.VolumeCapability{"filesystem": mountCapability("ext4"), "block": blockCapability()} {
+		t.Run(name, func(t *testing.T) {
+			s := setUp(t)
+			must(t, s.stage(c))
+			must(t, s.kernel.SetState("nvme0", "connecting"))
+			s.context.Revoked = true
+			must(t, s.service.GiveUpRevoked(t.Context()))
+			s.context.Revoked = false
+			s.attach()
+			must(t, s.publish(c, "pods/a", false))
+			s.wantShown(2)
+			must(t, s.unpublish("pods/a"))
+			must(t, s.unstage())
+			s.wantGone()
 		})
 	}
 }
 
 // Those who share a volume keep its subsystem, so that the device has the same name in the next attachment.
-func TestPublishOfASharedVolumeNeedsItsOwnStage(t *testing.T) {
+func TestPublishOfASharedVolumeStagesForItsOwnAttachment(t *testing.T) {
 	s := setUp(t)
 	c := blockCapability()
 	must(t, s.stage(c))
 	s.context.Attachment = "b2b2b2b2-2222-4333-8444-555555555555"
 	s.serve(size)
-	want(t, s.publish(c, "pods/a", false), codes.FailedPrecondition, "staged for attachment "+attachment)
-	must(t, s.stage(c))
 	must(t, s.publish(c, "pods/a", false))
+	s.wantShown(2)
 	if got := s.kernel.Creations(); len(got) != 2 || !strings.Contains(got[1], "hostnqn="+s.context.HostNQN()) {
 		t.Errorf("created %q", got)
 	}
@@ -434,20 +464,20 @@ func TestUnstageRefusesAnotherVolumesPath(t *testing.T) {
 }
 
 // A target that answers a reconnect with "do not retry" makes Linux 6.10 and later drop the controller.
-func TestStageAgainAfterTheConnectionWasLost(t *testing.T) {
+func TestBackAfterTheConnectionWasLost(t *testing.T) {
 	// Another volume may get the device's name meanwhile; else the volume gets it again.
 	other := nodetest.Subsystem{
 		NQN: v1alpha1.SubsystemNQN("pvc-2", attachment), Portals: []string{"10.0.0.1:4420"},
 		Namespaces: []nodetest.Namespace{{NGUID: strings.Repeat("f", 32), SizeBytes: v1alpha1.WithHeader(size)}},
 	}
 	for name, c := range map[string]struct {
-		capability *csi.VolumeCapability
-		nameTaken  bool
+		capability        *csi.VolumeCapability
+		nameTaken, staged bool // staged by the kubelet, which asks for it only once
 	}{
-		"filesystem":             {mountCapability("ext4"), false},
-		"filesystem, name taken": {mountCapability("ext4"), true},
-		"block":                  {blockCapability(), false},
-		"block, name taken":      {blockCapability(), true},
+		"filesystem":             {mountCapability("ext4"), false, true},
+		"filesystem, name taken": {mountCapability("ext4"), true, false},
+		"block":                  {blockCapability(), false, false},
+		"block, name taken":      {blockCapability(), true, true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := setUp(t)
@@ -461,8 +491,9 @@ func TestStageAgainAfterTheConnectionWasLost(t *testing.T) {
 				_, err := s.kernel.Create("transport=tcp,traddr=10.0.0.1,trsvcid=4420,nqn=" + other.NQN + ",hostnqn=" + s.context.HostNQN())
 				must(t, err)
 			}
-			want(t, s.publish(c.capability, "pods/a", false), codes.FailedPrecondition, "not connected")
-			must(t, s.stage(c.capability))
+			if c.staged {
+				must(t, s.stage(c.capability))
+			}
 			must(t, s.publish(c.capability, "pods/a", false))
 			if s.mounts() != before {
 				t.Errorf("mounts were %q and are %q", before, s.mounts())

@@ -11,14 +11,16 @@ import (
 	"slices"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/go-logr/logr"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/csi-driver/node/internal/fabrics"
 	"github.com/weft-storage/weft/csi-driver/node/internal/filesystem"
 )
 
-// NodePublishVolume shows a staged volume at the target path: a directory with its filesystem, or a file that is
-// its block device.
+// NodePublishVolume shows a volume at the target path: a directory with its filesystem, or a file that is its block
+// device. It stages the volume first if it is not staged for this attachment: when a pod comes back before the kubelet
+// has unstaged the volume, the attachment is another or the device was lost, and the kubelet does not stage again.
 func (s *Service) NodePublishVolume(ctx context.Context, r *csi.NodePublishVolumeRequest) (*csi.NodePublishVolumeResponse, error) {
 	return call(ctx, &s.calls, "publishing", r.GetVolumeId(), func(ctx context.Context) (*csi.NodePublishVolumeResponse, error) {
 		err := required(field{"staging_target_path", r.GetStagingTargetPath()}, field{"target_path", r.GetTargetPath()})
@@ -29,42 +31,55 @@ func (s *Service) NodePublishVolume(ctx context.Context, r *csi.NodePublishVolum
 		if err != nil {
 			return nil, err
 		}
-		use.readOnly = use.readOnly || r.GetReadonly()
 		attachment, err := decode(r.GetPublishContext())
 		if err != nil {
 			return nil, err
 		}
-		at, err := s.stagedFor(r.GetVolumeId(), attachment)
+		err = s.publishStaged(ctx, r, attachment, use)
+		if errors.Is(err, errNotStaged) {
+			logr.FromContextOrDiscard(ctx).Info("Staging the volume before it is published", "volume", r.GetVolumeId(), "reason", err.Error())
+			if err := s.stage(ctx, r.GetVolumeId(), attachment, r.GetStagingTargetPath(), use); err != nil {
+				return nil, err
+			}
+			err = s.publishStaged(ctx, r, attachment, use)
+		}
 		if err != nil {
-			return nil, err
-		}
-		// Looked up again, by what it is: since it was staged its name may have changed.
-		ns, err := s.Initiator.FindNamespace(at.id())
-		if errors.Is(err, fabrics.ErrNotFound) {
-			return nil, fmt.Errorf("%w: it is not connected", errNotStaged)
-		}
-		if err != nil {
-			return nil, err
-		}
-		if err := ns.Fits(v1alpha1.WithHeader(at.SizeBytes)); err != nil {
-			return nil, err
-		}
-		d, built, err := s.over(ns, attachment)
-		if err != nil {
-			return nil, err
-		}
-		if !built {
-			return nil, fmt.Errorf("%w: nothing is built on %s: stage it again", errNotStaged, ns.Path)
-		}
-		if err := s.publish(ctx, r.GetStagingTargetPath(), r.GetTargetPath(), d, use); err != nil {
 			return nil, err
 		}
 		return &csi.NodePublishVolumeResponse{}, nil
 	})
 }
 
-// stagedFor gives what a volume was staged with. It fails unless that was for this attachment: what an earlier one
-// mounted is out of date.
+// publishStaged publishes a volume that is staged. It fails with errNotStaged, and has changed nothing, when the volume
+// is not, or not for this attachment: what an earlier one mounted is out of date.
+func (s *Service) publishStaged(ctx context.Context, r *csi.NodePublishVolumeRequest, attachment string, use usage) error {
+	at, err := s.stagedFor(r.GetVolumeId(), attachment)
+	if err != nil {
+		return err
+	}
+	// Looked up again, by what it is: since it was staged its name may have changed.
+	ns, err := s.Initiator.FindNamespace(at.id())
+	if errors.Is(err, fabrics.ErrNotFound) {
+		return fmt.Errorf("%w: it is not connected", errNotStaged)
+	}
+	if err != nil {
+		return err
+	}
+	if err := ns.Fits(v1alpha1.WithHeader(at.SizeBytes)); err != nil {
+		return err
+	}
+	d, built, err := s.over(ns, attachment)
+	if err != nil {
+		return err
+	}
+	if !built {
+		return fmt.Errorf("%w: nothing is built on %s", errNotStaged, ns.Path)
+	}
+	use.readOnly = use.readOnly || r.GetReadonly()
+	return s.publish(ctx, r.GetStagingTargetPath(), r.GetTargetPath(), d, use)
+}
+
+// stagedFor gives what a volume was staged with. It fails with errNotStaged unless that was for this attachment.
 func (s *Service) stagedFor(volume, attachment string) (attached, error) {
 	staged, err := s.records().get(volume)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -86,7 +101,7 @@ func (s *Service) publish(ctx context.Context, staging, target string, d device,
 		return err
 	}
 	if !mounted || !holds(from, d) {
-		return fmt.Errorf("%w: %s does not show it (staged with another volume mode, or its device was lost: stage it again)", errNotStaged, staged)
+		return fmt.Errorf("%w: %s does not show it", errNotStaged, staged)
 	}
 	if use.single {
 		if err := s.alone(d, staged, target); err != nil {

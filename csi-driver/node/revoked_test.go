@@ -218,7 +218,7 @@ func TestUnstageOfARevokedBlockVolume(t *testing.T) {
 	if got := s.health(); got != "INACCESSIBLE PathDown; INACCESSIBLE DeviceGone" {
 		t.Errorf("health is %s", got)
 	}
-	want(t, s.publish(blockCapability(), "pod2", false), codes.FailedPrecondition, "not connected")
+	want(t, s.publish(blockCapability(), "pod2", false), codes.FailedPrecondition, "has ended")
 	must(t, s.unpublish("pod"))
 	must(t, s.unstage())
 	s.wantGone()

@@ -42,27 +42,34 @@ func (s *Service) NodeStageVolume(ctx context.Context, r *csi.NodeStageVolumeReq
 		if err != nil {
 			return nil, err
 		}
-		at, err := s.attached(ctx, r.GetVolumeId(), attachment)
-		if err != nil {
+		if err := s.stage(ctx, r.GetVolumeId(), attachment, r.GetStagingTargetPath(), use); err != nil {
 			return nil, err
-		}
-		st := stage{Service: s, volume: r.GetVolumeId(), path: r.GetStagingTargetPath(), use: use, at: at}
-		if err := st.run(ctx); err != nil {
-			return nil, s.undo(ctx, at, err)
 		}
 		return &csi.NodeStageVolumeResponse{}, nil
 	})
 }
 
-// stage is one staging of a volume.
-type stage struct {
+// stage a volume for an attachment, at a path. What it did is undone when it fails for good.
+func (s *Service) stage(ctx context.Context, volume, attachment, path string, use usage) error {
+	at, err := s.attached(ctx, volume, attachment)
+	if err != nil {
+		return err
+	}
+	if err := (staging{Service: s, volume: volume, path: path, use: use, at: at}).run(ctx); err != nil {
+		return s.undo(ctx, at, err)
+	}
+	return nil
+}
+
+// staging of a volume, once.
+type staging struct {
 	*Service
 	volume, path string
 	use          usage
 	at           attached
 }
 
-func (st stage) run(ctx context.Context) error {
+func (st staging) run(ctx context.Context) error {
 	if err := st.mine(ctx); err != nil {
 		return err
 	}
@@ -89,7 +96,7 @@ func (st stage) run(ctx context.Context) error {
 
 // mine fails when the volume is attached to another Node of this name: this machine was registered again, or has taken
 // over the name of one that may still be running and use the attachment.
-func (st stage) mine(ctx context.Context) error {
+func (st staging) mine(ctx context.Context) error {
 	uid, err := st.NodeUID(ctx)
 	if err != nil {
 		return fmt.Errorf("%w: %w", errUnknownNode, err)
@@ -100,7 +107,10 @@ func (st stage) mine(ctx context.Context) error {
 	return nil
 }
 
-func (st stage) block(ctx context.Context, ns fabrics.Namespace, d device, built bool) error {
+func (st staging) block(ctx context.Context, ns fabrics.Namespace, d device, built bool) error {
+	if err := st.notShownAt(st.path); err != nil {
+		return err
+	}
 	mark := filepath.Join(st.path, blockMark)
 	m, staged, err := st.clear(ctx, mark, d)
 	if err != nil {
@@ -134,7 +144,7 @@ func (st stage) block(ctx context.Context, ns fabrics.Namespace, d device, built
 	return st.verify(ctx, mark, d)
 }
 
-func (st stage) filesystem(ctx context.Context, ns fabrics.Namespace, d device, built bool) error {
+func (st staging) filesystem(ctx context.Context, ns fabrics.Namespace, d device, built bool) error {
 	m, staged, err := st.clear(ctx, st.path, d)
 	if err != nil {
 		return err
@@ -143,6 +153,9 @@ func (st stage) filesystem(ctx context.Context, ns fabrics.Namespace, d device, 
 		return fmt.Errorf("%w: %s has %s, read-only %t", errIncompatible, m.Path, m.Type, m.ReadOnly)
 	}
 	if !staged {
+		if err := st.notShownAt(filepath.Join(st.path, blockMark)); err != nil {
+			return err
+		}
 		h, err := st.readHeader(ctx, ns)
 		if err != nil {
 			return err
@@ -170,8 +183,17 @@ func (st stage) filesystem(ctx context.Context, ns fabrics.Namespace, d device, 
 	return nil
 }
 
+// notShownAt fails when the path at which the other volume mode is staged shows something.
+func (st staging) notShownAt(path string) error {
+	m, mounted, err := st.Filesystems.At(path)
+	if err == nil && mounted {
+		err = fmt.Errorf("%w: %s is staged with another volume mode", errIncompatible, m.Path)
+	}
+	return err
+}
+
 // ready is the volume's device, as large as it should be.
-func (st stage) ready(ctx context.Context, ns fabrics.Namespace, d device, built bool) (device, error) {
+func (st staging) ready(ctx context.Context, ns fabrics.Namespace, d device, built bool) (device, error) {
 	if built {
 		return st.fit(ctx, d)
 	}
@@ -180,7 +202,7 @@ func (st stage) ready(ctx context.Context, ns fabrics.Namespace, d device, built
 
 // mount a device that may have to be formatted. It is addressed by its name, which is the volume's own for as long as
 // the device is open.
-func (st stage) mount(ctx context.Context, d device, h *heading) error {
+func (st staging) mount(ctx context.Context, d device, h *heading) error {
 	opened, err := st.open(ctx, d, st.use.readOnly)
 	if err != nil {
 		return err

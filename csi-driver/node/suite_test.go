@@ -143,9 +143,11 @@ func blockCapability() *csi.VolumeCapability {
 	}
 }
 
-func (s *suite) stage(c *csi.VolumeCapability) error {
+func (s *suite) stage(c *csi.VolumeCapability) error { return s.stageIn(s.Context(), c) }
+
+func (s *suite) stageIn(ctx context.Context, c *csi.VolumeCapability) error {
 	must(s, os.MkdirAll(s.path("staging"), 0o750))
-	_, err := s.NodeStageVolume(s.Context(), &csi.NodeStageVolumeRequest{
+	_, err := s.NodeStageVolume(ctx, &csi.NodeStageVolumeRequest{
 		VolumeId: vol, StagingTargetPath: s.path("staging"), VolumeCapability: c, PublishContext: s.context.Encode(),
 	})
 	return err
@@ -157,7 +159,11 @@ func (s *suite) unstage() error {
 }
 
 func (s *suite) publish(c *csi.VolumeCapability, target string, readOnly bool) error {
-	_, err := s.NodePublishVolume(s.Context(), &csi.NodePublishVolumeRequest{
+	return s.publishIn(s.Context(), c, target, readOnly)
+}
+
+func (s *suite) publishIn(ctx context.Context, c *csi.VolumeCapability, target string, readOnly bool) error {
+	_, err := s.NodePublishVolume(ctx, &csi.NodePublishVolumeRequest{
 		VolumeId: vol, StagingTargetPath: s.path("staging"), TargetPath: s.path(target), VolumeCapability: c,
 		PublishContext: s.context.Encode(), Readonly: readOnly,
 	})

@@ -50,7 +50,7 @@ func (h *host) deliver(state engine.State) {
 // takeAway a volume from a host that still has it mounted, as when the node is given up for lost; another host gets it,
 // or has it. From the moment that is answered the first cannot write. When it comes back, either the target tells its
 // kernel not to try again, as nvmet does, or the kernel goes on trying, as with SPDK, with the writes that wait. Then
-// the kubelet there takes down what is left, or the volume comes back to it before it has.
+// the kubelet there takes down what is left, or the volume comes back to it before it has: it is staged again, or not.
 func (w *world) takeAway(v *volume) {
 	lost := v.hosts[0]
 	givesUp, comesBack := w.rng.IntN(2) == 0, w.rng.IntN(2) == 0
@@ -76,7 +76,11 @@ func (w *world) takeAway(v *volume) {
 	}
 	if comesBack && v.takes(lost) {
 		w.tell("  %s is attached to %s again", v.id, lost.name)
-		w.attach(v, lost)
+		if w.rng.IntN(2) == 0 {
+			w.attach(v, lost)
+		} else {
+			w.attachStaged(v, lost)
+		}
 	} else {
 		w.unmount(v, lost)
 	}

@@ -246,22 +246,18 @@ func (h *host) mounting(v *volume, final ...codes.Code) call {
 }
 
 // attach a volume and mount it.
-func (w *world) attach(v *volume, h *host) {
-	v.hosts = append(v.hosts, h)
-	w.bring(v, h, func() error { return w.make(w.publication(v, h).orGiveUp()) })
-}
+func (w *world) attach(v *volume, h *host) { w.bring(v, h, w.publish, w.stage, w.show) }
+
+// attachStaged attaches a volume that was not unstaged: the kubelet asks for no stage.
+func (w *world) attachStaged(v *volume, h *host) { w.bring(v, h, w.publish, w.show) }
 
 // mount a volume that is attached.
-func (w *world) mount(v *volume, h *host) { w.bring(v, h) }
+func (w *world) mount(v *volume, h *host) { w.bring(v, h, w.stage, w.show) }
 
-// bring a volume to its pod in steps, of which mounting comes last, as far as it comes: of what is given up, the rest
-// is taken down.
-func (w *world) bring(v *volume, h *host, first ...func() error) {
-	for _, step := range append(first,
-		func() error { return w.stage(v, h) },
-		func() error { return w.make(h.mounting(v).orGiveUp()) },
-	) {
-		if err := step(); errors.Is(err, errGivenUp) {
+// bring a volume to its pod in steps, as far as it comes: of what is given up, the rest is taken down.
+func (w *world) bring(v *volume, h *host, steps ...func(*volume, *host) error) {
+	for _, step := range steps {
+		if err := step(v, h); errors.Is(err, errGivenUp) {
 			w.noteFilesystem(v, h)
 			w.detach(v, h)
 			return
@@ -275,6 +271,13 @@ func (w *world) bring(v *volume, h *host, first ...func() error) {
 	w.checkHeader(v)
 	w.read(v)
 }
+
+func (w *world) publish(v *volume, h *host) error {
+	v.hosts = append(v.hosts, h)
+	return w.make(w.publication(v, h).orGiveUp())
+}
+
+func (w *world) show(v *volume, h *host) error { return w.make(h.mounting(v).orGiveUp()) }
 
 // stage a volume. A mkfs that was cut off is begun again. When the volume was taken back before it had a filesystem, an
 // administrator says what the refusal asks for, and it is attached again.

@@ -63,7 +63,15 @@ var _ = Describe("A node that is cut off while a pod there writes", func() {
 		Expect(on(ctx, storageNode, `grep -c -a oooooooo %s || true`, volumeFile(ctx, volume))).To(Equal("0"))
 		Eventually(ctx, func(ctx context.Context) []string { return controllersOf(ctx, clientNode, volume) }).
 			WithTimeout(podTime).WithPolling(time.Second).Should(BeEmpty())
-	}, SpecTimeout(10*time.Minute))
+
+		By("give the volume back to the node that was cut off")
+		outOfService(ctx, clientNode, false)
+		remove(ctx, pod)
+		pod = runPod(ctx, claim, "third", clientNode)
+		Expect(sh(ctx, pod, readBlock, file)).To(Equal("n"))
+		sh(ctx, pod, writeBlock, file, "z")
+		Expect(sh(ctx, pod, readBlock, file)).To(Equal("z"))
+	}, SpecTimeout(15*time.Minute))
 })
 
 // outOfService puts on a node the taint by which an administrator says that it is certainly down, or takes it off.

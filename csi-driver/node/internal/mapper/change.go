@@ -107,7 +107,10 @@ func (h *Host) exchange(ctx context.Context, d Device, table string) error {
 
 // Remove a device that nobody uses. It fails when somebody has it open; scanners have it for a moment.
 func (h *Host) Remove(ctx context.Context, d Device) error {
-	return h.dmsetup(ctx, "remove", "--retry", d.Label)
+	if err := h.dmsetup(ctx, "remove", "--retry", d.Label); err != nil {
+		return fmt.Errorf("remove %s (%s), which a process may have open: %w", d.Path, d.Label, err)
+	}
+	return nil
 }
 
 // Discard a device of an attachment that has ended, or whose lower device is gone, though somebody may use it. From now
