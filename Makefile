@@ -148,13 +148,16 @@ endef
 SPDK_MEMORY := 3072
 # On the machine's own disk: from the shared folder each start of the target takes seconds.
 spdk-to-machine = $(MACHINE) exec node1 -- cp -r /host-share/spdk /var/tmp/
-drives-in-machine = $(MACHINE) exec node1 -- env WEFT_SPDK_TARGET=/var/tmp/spdk/nvmf_tgt /host-share/launch.test -test.v -test.timeout 10m -test.run TestServesDrives
+on-spdk = $(MACHINE) exec node1 -- env WEFT_SPDK_TARGET=/var/tmp/spdk/nvmf_tgt
+drives-in-machine = $(on-spdk) /host-share/launch.test -test.v -test.timeout 10m -test.run TestServesDrives
 define spdk-in-machine
 	rm -rf .lab-machine/share/spdk
 	$(MACHINE) pack-target $(abspath $(WEFT_SPDK_TARGET)) $(CURDIR)/.lab-machine/share/spdk
 	$(GO) test -c -tags lab -o .lab-machine/share/spdk.test ./dataplane/engine/spdk
 	$(spdk-to-machine)
-	$(MACHINE) exec node1 -- env WEFT_SPDK_TARGET=/var/tmp/spdk/nvmf_tgt /host-share/spdk.test -test.v -test.timeout 25m -test.run 'TestConformance|TestMounted|TestRefill|TestPools'
+	$(on-spdk) /host-share/spdk.test -test.v -test.timeout 25m -test.run 'TestConformance|TestMounted|TestRefill|TestPools|TestAcknowledged'
+	$(on-spdk) /host-share/agent.test -test.v -test.run TestDataOutlivesItsObjectOnARealTarget
+	$(on-spdk) /host-share/node.test -test.v -test.run TestLabSPDK
 	$(GO) test -c -tags lab -o .lab-machine/share/launch.test ./dataplane/launch
 	$(drives-in-machine)
 	$(MACHINE) down

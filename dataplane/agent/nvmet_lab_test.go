@@ -100,6 +100,39 @@ func applyAndRead(ctx context.Context, c client.Client, sub string, obj runtime.
 	return nil
 }
 
+// held by the agent's finalizer.
+func held(o client.Object) { o.SetFinalizers([]string{v1alpha1.VolumeFinalizer}) }
+
+// onKernel is an agent with an engine on this machine, and objects that only the API server of is not real. Each run is
+// that of an agent which has just started, and knows what is recorded.
+func onKernel(t *testing.T, target engine.Engine, found *v1alpha1.Inventory, objects ...client.Object) (c client.Client, run func()) {
+	t.Helper()
+	g := NewWithT(t)
+	scheme := runtime.NewScheme()
+	g.Expect(v1alpha1.AddToScheme(scheme)).To(Succeed())
+	for i, o := range objects {
+		o.SetUID(types.UID(uuid(1000 + i)))
+	}
+	c = fake.NewClientBuilder().WithScheme(scheme).WithInterceptorFuncs(interceptor.Funcs{SubResourceApply: applyAndRead}).
+		WithStatusSubresource(&v1alpha1.NvmfNode{}, &v1alpha1.NvmfVolume{}, &v1alpha1.NvmfSnapshot{}).WithObjects(objects...).Build()
+	inventoried := &InventoryWatch{}
+	inventoried.current.Store(found)
+	records, err := OpenRecords(t.TempDir())
+	g.Expect(err).NotTo(HaveOccurred())
+	return c, func() {
+		t.Helper()
+		metrics, err := NewMetrics(prometheus.NewRegistry())
+		g.Expect(err).NotTo(HaveOccurred())
+		r := NewReconciler(Config{
+			NodeName: nodeName, Client: c, Recorder: &events.FakeRecorder{}, Inventory: inventoried, Records: records, Metrics: metrics,
+			Targets: NewTargetWatch(clock.RealClock{}), Clock: clock.RealClock{}, Resync: defaultResync,
+			Engines: func(v1alpha1.Engine) (engine.Engine, error) { return target, nil },
+		})
+		_, err = r.Reconcile(t.Context(), reconcile.Request{})
+		g.Expect(err).NotTo(HaveOccurred())
+	}
+}
+
 // TestWithTheKernelsTarget has the agent, the real inventory and the real engine, on a machine of
 // their own: its blank NVMe drives are taken. Only the API server is not real.
 //
@@ -120,36 +153,13 @@ func TestWithTheKernelsTarget(t *testing.T) {
 	}
 	g.Expect(node.Spec.Plan.Drives).NotTo(BeEmpty(), "the machine has no blank NVMe drive: %+v", found.Drives)
 
-	scheme := runtime.NewScheme()
-	g.Expect(v1alpha1.AddToScheme(scheme)).To(Succeed())
 	small := func(v *v1alpha1.NvmfVolume) {
 		ofSize("64Mi")(v)
-		v.Finalizers, v.UID = []string{v1alpha1.VolumeFinalizer}, types.UID(v.Spec.UUID)
+		held(v)
 	}
-	c := fake.NewClientBuilder().WithScheme(scheme).WithInterceptorFuncs(interceptor.Funcs{SubResourceApply: applyAndRead}).
-		WithStatusSubresource(&v1alpha1.NvmfNode{}, &v1alpha1.NvmfVolume{}, &v1alpha1.NvmfSnapshot{}).
-		WithObjects(node, testVolume(1, small, withHosts(hostA)), testVolume(2, small), testVolume(4, small, fromSnapshot("s3")),
-			testSnapshot(3, "v1", func(s *v1alpha1.NvmfSnapshot) {
-				s.Finalizers, s.UID = []string{v1alpha1.VolumeFinalizer}, types.UID(s.Spec.UUID)
-			})).
-		Build()
 	target := &changes{Engine: nvmet.New(nvmet.Options{StateDir: "/var/tmp/weft-agent-test"})}
-	inventoried := &InventoryWatch{}
-	inventoried.current.Store(found)
-	records, err := OpenRecords(t.TempDir())
-	g.Expect(err).NotTo(HaveOccurred())
-	run := func() {
-		t.Helper()
-		metrics, err := NewMetrics(prometheus.NewRegistry())
-		g.Expect(err).NotTo(HaveOccurred())
-		r := NewReconciler(Config{
-			NodeName: nodeName, Client: c, Recorder: &events.FakeRecorder{}, Inventory: inventoried, Records: records, Metrics: metrics,
-			Targets: NewTargetWatch(clock.RealClock{}), Clock: clock.RealClock{}, Resync: defaultResync,
-			Engines: func(v1alpha1.Engine) (engine.Engine, error) { return target, nil },
-		})
-		_, err = r.Reconcile(ctx, reconcile.Request{})
-		g.Expect(err).NotTo(HaveOccurred())
-	}
+	c, run := onKernel(t, target, found, node, testVolume(1, small, withHosts(hostA)), testVolume(2, small), testVolume(4, small, fromSnapshot("s3")),
+		testSnapshot(3, "v1", func(s *v1alpha1.NvmfSnapshot) { held(s) }))
 	volume := func(n int) *v1alpha1.NvmfVolume {
 		t.Helper()
 		v := &v1alpha1.NvmfVolume{}

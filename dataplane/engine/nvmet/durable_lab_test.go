@@ -7,7 +7,6 @@ package nvmet_test
 import (
 	"bytes"
 	"crypto/rand"
-	"errors"
 	"os"
 	"path/filepath"
 	"slices"
@@ -15,27 +14,18 @@ import (
 	"testing"
 
 	"github.com/google/uuid"
-	"golang.org/x/sys/unix"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/engine"
+	"github.com/weft-storage/weft/dataplane/engine/conformance"
 	"github.com/weft-storage/weft/dataplane/engine/nvmet"
-)
-
-const (
-	// goingDown and noLogFlush are XFS_IOC_GOINGDOWN and XFS_FSOP_GOING_FLAGS_NOLOGFLUSH of xfs/xfs_fs.h: the
-	// filesystem stops as with a loss of power, and what it has not logged yet is lost.
-	goingDown  = 0x8004587d
-	noLogFlush = 2
 )
 
 // losePower of the node: pools stop where they are, and nothing of the target is left.
 func (h harness) losePower(t *testing.T) {
 	t.Helper()
 	for _, dir := range glob(t, stateDir+"/pools/*") {
-		f, err := os.Open(dir)
-		check(t, err)
-		check(t, errors.Join(unix.IoctlSetPointerInt(int(f.Fd()), goingDown, noLogFlush), f.Close()))
+		check(t, conformance.CutPower(dir))
 	}
 	h.Restart(t)
 }
