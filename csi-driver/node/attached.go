@@ -33,6 +33,9 @@ type attached struct {
 	// Connection settings of the volume; which transports it uses is in Portals alone.
 	Connection v1alpha1.Connection `json:"connection"`
 
+	// Staging is the path where the volume is staged. Absent in records of earlier versions.
+	Staging string `json:"staging,omitempty"`
+
 	// nodeUID of the Kubernetes Node that the volume was attached to.
 	nodeUID string
 	// written says that something was written to the volume, by its agent's word of this moment.

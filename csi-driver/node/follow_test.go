@@ -193,6 +193,9 @@ func TestRecordsOfEarlierBuilds(t *testing.T) {
 		"version 1": `{"version":1,"nqn":"nqn.2026-11.storage.weft:pvc-1:` + attachment + `","nguid":"` + nguid + `","attachment":"` + attachment +
 			`","sizeBytes":16777216,"portals":[{"transport":"TCP","address":"10.0.0.1","port":4420},{"transport":"TCP","address":"10.0.0.2","port":4420}],` +
 			`"connection":{"ioQueues":4,"queueDepth":64,"ctrlLossTimeoutSeconds":600}}`,
+		"version 1, with the staging path": `{"version":1,"nqn":"nqn.2026-11.storage.weft:pvc-1:` + attachment + `","nguid":"` + nguid + `","attachment":"` +
+			attachment + `","sizeBytes":16777216,"portals":[{"transport":"TCP","address":"10.0.0.1","port":4420},{"transport":"TCP","address":"10.0.0.2","port":4420}],` +
+			`"connection":{"ioQueues":4,"queueDepth":64,"ctrlLossTimeoutSeconds":600},"staging":"/var/lib/kubelet/plugins/kubernetes.io/csi/csi.weft.storage/a/globalmount"}`,
 		"version 1, without settings, and with a key that was added later": `{"version":1,"nqn":"nqn.2026-11.storage.weft:pvc-1:` + attachment +
 			`","nguid":"` + nguid + `","attachment":"` + attachment + `","sizeBytes":16777216,"addedLater":{"x":1},` +
 			`"portals":[{"transport":"TCP","address":"10.0.0.1","port":4420},{"transport":"TCP","address":"10.0.0.2","port":4420}]}`,
@@ -220,8 +223,11 @@ func TestRecordsThatCannotBeUnderstood(t *testing.T) {
 		s := setUp(t)
 		must(t, s.stage(blockCapability()))
 		must(t, os.WriteFile(filepath.Join(s.service.Records, vol+".json"), []byte(text), 0o600))
-		want(t, s.publish(blockCapability(), "pods/a", false), codes.Internal, words)
-		must(t, s.stage(blockCapability())) // which writes it again
-		must(t, s.publish(blockCapability(), "pods/a", false))
+		if err := s.service.MendPaths(t.Context()); err == nil || !strings.Contains(err.Error(), words) {
+			t.Errorf("got %v, want %q in it", err, words)
+		}
+		must(t, s.publish(blockCapability(), "pods/a", false)) // which stages it, and so writes it again
+		must(t, s.service.MendPaths(t.Context()))
+		s.wantShown(2)
 	}
 }

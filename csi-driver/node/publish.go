@@ -82,8 +82,8 @@ func (s *Service) publishStaged(ctx context.Context, r *csi.NodePublishVolumeReq
 // stagedFor gives what a volume was staged with. It fails with errNotStaged unless that was for this attachment.
 func (s *Service) stagedFor(volume, attachment string) (attached, error) {
 	staged, err := s.records().get(volume)
-	if errors.Is(err, fs.ErrNotExist) {
-		return staged, fmt.Errorf("%w: nothing says for which attachment it was staged", errNotStaged)
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, errRecord) {
+		return staged, fmt.Errorf("%w: nothing says for which attachment it was staged: %w", errNotStaged, err)
 	}
 	if err == nil && staged.Attachment != attachment {
 		err = fmt.Errorf("%w: it was staged for attachment %s, and is published for %s", errNotStaged, staged.Attachment, attachment)
@@ -103,11 +103,6 @@ func (s *Service) publish(ctx context.Context, staging, target string, d device,
 	if !mounted || !holds(from, d) {
 		return fmt.Errorf("%w: %s does not show it", errNotStaged, staged)
 	}
-	if use.single {
-		if err := s.alone(d, staged, target); err != nil {
-			return err
-		}
-	}
 	m, published, err := s.clear(ctx, target, d)
 	if err != nil {
 		return err
@@ -115,11 +110,17 @@ func (s *Service) publish(ctx context.Context, staging, target string, d device,
 	if published && ((m.Node != "") != use.block || m.ReadOnly != use.readOnly) {
 		return fmt.Errorf("%w: %s is published with block %t, read-only %t", errIncompatible, target, m.Node != "", m.ReadOnly)
 	}
+	// What is published already is not given to anybody now. The kubelet has mounts of it of its own, such as subPaths.
+	if use.single && !published {
+		if err := s.alone(d, staged, target); err != nil {
+			return err
+		}
+	}
 	switch {
+	case use.block:
+		return s.publishDevice(ctx, from, target, d, use.readOnly, published)
 	case published:
 		return nil
-	case use.block:
-		return s.publishDevice(ctx, from, target, d, use.readOnly)
 	default:
 		if err := s.confirm(d); err != nil {
 			return err
@@ -129,9 +130,9 @@ func (s *Service) publish(ctx context.Context, staging, target string, d device,
 }
 
 // publishDevice of a staged volume. The kernel's read-only flag is the device's, and so the same for all that it is
-// published to: it is set unless one of them may write. Then those that may not depend on who gives the device to a
-// container, as the kubelet does without w.
-func (s *Service) publishDevice(ctx context.Context, staged filesystem.Mount, target string, d device, readOnly bool) error {
+// published to: it is set unless one of them may write, also again for one that is published. Then those that may not
+// depend on who gives the device to a container, as the kubelet does without w.
+func (s *Service) publishDevice(ctx context.Context, staged filesystem.Mount, target string, d device, readOnly, published bool) error {
 	all, err := s.Filesystems.Shown(d.Number, d.Name)
 	if err != nil {
 		return err
@@ -142,6 +143,9 @@ func (s *Service) publishDevice(ctx context.Context, staged filesystem.Mount, ta
 		return err
 	}
 	defer opened.Close() //nolint:errcheck // nothing was written through it
+	if published {
+		return nil
+	}
 	if err := s.Filesystems.BindDevice(ctx, d.Path, target, readOnly); err != nil {
 		return err
 	}

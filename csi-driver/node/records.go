@@ -17,8 +17,8 @@ import (
 
 // records keep, in a file for each, what volumes were staged with. The kernel knows which paths a volume has; a record
 // says which it should have, also while the API server is away, and for which attachment it was staged. A volume that
-// is in use does not depend on its record: without one, a path that is missing is neither noticed nor connected again,
-// and nothing more is published, until the volume is staged again.
+// is in use does not depend on its record: without one, a path that is missing is neither noticed nor connected again
+// until the volume is staged or published again.
 type records struct{ dir string }
 
 // recordVersion is that of a record's format. Keys that are not known are ignored, and the settings of the connection
@@ -64,7 +64,8 @@ func (r records) put(volume string, at attached) error {
 	return nil
 }
 
-// get a record. It fails with fs.ErrNotExist when there is none.
+// get a record. It fails with fs.ErrNotExist when there is none, and with errRecord when it says nothing that can be
+// relied on.
 func (r records) get(volume string) (attached, error) {
 	data, err := os.ReadFile(r.path(volume))
 	if err != nil {
@@ -74,16 +75,27 @@ func (r records) get(volume string) (attached, error) {
 		IOQueues: v1alpha1.DefaultAttachmentIOQueues, QueueDepth: v1alpha1.DefaultQueueDepth, CtrlLossTimeoutSeconds: v1alpha1.CtrlLossTimeoutForever,
 	}}}
 	if err := json.Unmarshal(data, &is); err != nil {
-		return attached{}, fmt.Errorf("record of volume %s: %w", volume, err)
+		return attached{}, fmt.Errorf("%w of volume %s: %w: %s", errRecord, volume, err, stageAgain)
 	}
 	of, ours := v1alpha1.VolumeOfSubsystem(is.NQN)
 	switch {
 	case is.Version != recordVersion:
-		return attached{}, fmt.Errorf("record of volume %s has version %d, and this node plugin knows %d: %s", volume, is.Version, recordVersion, stageAgain)
+		return attached{}, fmt.Errorf("%w of volume %s: it has version %d, and this node plugin knows %d: %s", errRecord, volume, is.Version, recordVersion, stageAgain)
 	case !ours || of != volume || is.NGUID == "" || is.Attachment == "" || len(is.Portals) == 0:
-		return attached{}, fmt.Errorf("record of volume %s is incomplete, or another volume's: %s", volume, stageAgain)
+		return attached{}, fmt.Errorf("%w of volume %s: it is incomplete, or another volume's: %s", errRecord, volume, stageAgain)
 	}
 	return is.attached, nil
+}
+
+// errRecord: a record cannot be used.
+var errRecord = errors.New("unusable record")
+
+// ignoreUnknown is for who asks what is known of a volume: no record, or none that can be used, is no answer.
+func ignoreUnknown(err error) error {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, errRecord) {
+		return nil
+	}
+	return err
 }
 
 const stageAgain = "delete the pod, so that the volume is staged again"

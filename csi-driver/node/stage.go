@@ -35,9 +35,6 @@ func (s *Service) NodeStageVolume(ctx context.Context, r *csi.NodeStageVolumeReq
 		if err != nil {
 			return nil, err
 		}
-		if err := publishcontext.CheckMountOptions(use.mountFlags); err != nil {
-			return nil, invalid("%v", err)
-		}
 		attachment, err := decode(r.GetPublishContext())
 		if err != nil {
 			return nil, err
@@ -51,10 +48,14 @@ func (s *Service) NodeStageVolume(ctx context.Context, r *csi.NodeStageVolumeReq
 
 // stage a volume for an attachment, at a path. What it did is undone when it fails for good.
 func (s *Service) stage(ctx context.Context, volume, attachment, path string, use usage) error {
+	if err := publishcontext.CheckMountOptions(use.mountFlags); err != nil {
+		return invalid("%v", err)
+	}
 	at, err := s.attached(ctx, volume, attachment)
 	if err != nil {
 		return err
 	}
+	at.Staging = path
 	if err := (staging{Service: s, volume: volume, path: path, use: use, at: at}).run(ctx); err != nil {
 		return s.undo(ctx, at, err)
 	}
@@ -71,6 +72,9 @@ type staging struct {
 
 func (st staging) run(ctx context.Context) error {
 	if err := st.mine(ctx); err != nil {
+		return err
+	}
+	if err := st.onlyHere(); err != nil {
 		return err
 	}
 	if err := st.records().put(st.volume, st.at); err != nil {
@@ -103,6 +107,27 @@ func (st staging) mine(ctx context.Context) error {
 	}
 	if uid != st.at.nodeUID {
 		return fmt.Errorf("%w: it was attached to Node %s with UID %s, and this one has %s; delete the pod, so that it is attached again", errNotAttached, st.NodeName, st.at.nodeUID, uid)
+	}
+	return nil
+}
+
+// onlyHere fails when the volume is staged at another path: whoever unstages it names one.
+func (st staging) onlyHere() error {
+	was, err := st.records().get(st.volume)
+	if err != nil || was.Staging == "" || was.Staging == st.path {
+		return ignoreUnknown(err)
+	}
+	for _, path := range []string{was.Staging, filepath.Join(was.Staging, blockMark)} {
+		m, mounted, err := st.Filesystems.At(path)
+		if err != nil {
+			return err
+		}
+		if !mounted {
+			continue
+		}
+		if _, err := st.deviceOf(st.volume, m); err == nil {
+			return fmt.Errorf("%w: it is staged at %s; unstage it there before you stage it at %s", errIncompatible, was.Staging, st.path)
+		}
 	}
 	return nil
 }
