@@ -62,7 +62,7 @@ func (st staging) madeFrom(ctx context.Context, uuid string) error {
 	source := st.at.source
 	for range maxSources {
 		if source == nil {
-			return refuse("was not made from it")
+			return refuse("was not made from it (if it was, and its object was made again, delete that and make it with spec.source)")
 		}
 		from, err := st.sourceOf(ctx, source)
 		if apierrors.IsNotFound(err) {

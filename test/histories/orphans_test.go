@@ -117,7 +117,8 @@ func (o *orphan) fromBackup() data {
 	return again
 }
 
-// fromList is an object of what the node lists, as in docs/operations.md. What it does not say is the default.
+// fromList is an object of what the node lists, as in docs/operations.md, with what a copy was made from, which its
+// claim says. What neither says is the default.
 func (o *orphan) fromList(is *v1alpha1.Orphan, w *world) data {
 	if o.snapshot != nil {
 		return &v1alpha1.NvmfSnapshot{ObjectMeta: o.meta(), Spec: v1alpha1.NvmfSnapshotSpec{
@@ -127,5 +128,6 @@ func (o *orphan) fromList(is *v1alpha1.Orphan, w *world) data {
 	o.volume.limits, o.volume.both = engine.QoS{}, false
 	return &v1alpha1.NvmfVolume{ObjectMeta: o.meta(), Spec: v1alpha1.NvmfVolumeSpec{
 		UUID: is.UUID, Node: w.storage.Name, Target: w.target, Size: *resource.NewQuantity(is.Size.Value(), resource.BinarySI), Used: true,
+		Source: o.backup.(*v1alpha1.NvmfVolume).Spec.Source,
 	}}
 }

@@ -315,6 +315,8 @@ func (t *Target) finish() {
 	if t.app.clean {
 		errs = append(errs, os.Remove(t.socket), os.Remove(t.socket+".lock"))
 	}
+	// Closing is not enough: a child that is being started has the file, too, until it runs its program.
+	errs = append(errs, syscall.Flock(int(t.lock.Fd()), syscall.LOCK_UN))
 	t.failed = errors.Join(append(errs, t.lock.Close())...)
 	t.wait.Wait()
 	close(t.done)
