@@ -98,7 +98,7 @@ func (s *suite) wantRefused(c *csi.VolumeCapability, words ...string) {
 
 const allowFormat = "weft.storage/allow-format of NvmfVolume pvc-1"
 
-// stageAndLose the data of a volume; the node plugin is started anew meanwhile.
+// stageAndLose the data of a volume; the node plugin is restarted meanwhile.
 func (s *suite) stageAndLose() {
 	s.Helper()
 	must(s, s.stage(mountCapability("ext4")))
@@ -272,7 +272,7 @@ func (w *writes) WriteStart(ctx context.Context, ns fabrics.Namespace, offset in
 	return errCut
 }
 
-// A stage that is cut off anywhere is begun anew, and nobody has to allow it.
+// A stage that is cut off anywhere starts again, and nobody has to allow it.
 func TestFormattingThatIsCutOff(t *testing.T) {
 	for name, c := range map[string]struct {
 		cut   func(*suite)

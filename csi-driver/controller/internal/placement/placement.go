@@ -22,7 +22,7 @@ import (
 )
 
 // Promise is space of a pool that was given to a volume or snapshot, whether that exists yet, exists, or is being
-// deleted. A snapshot's is what it holds: its volume may be written anew from end to end while the snapshot keeps the
+// deleted. A snapshot's is what it holds: its volume may be overwritten from end to end while the snapshot keeps the
 // old data.
 type Promise struct {
 	// Volume's name, or a snapshot's with SnapshotPrefix. Each is counted once.

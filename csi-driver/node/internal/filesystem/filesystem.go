@@ -3,7 +3,7 @@
 // Package filesystem makes, checks, grows and mounts filesystems, and binds block devices.
 //
 // A device is formatted only through the fence (see Fence). When mkfs is cut off, by a crash of the machine or of this
-// process, the volume's header says so, and it is begun anew. A call whose deadline passes does not cut it off: what
+// process, the volume's header says so, and it starts again. A call whose deadline passes does not cut it off: what
 // changes a filesystem runs to its end.
 package filesystem
 

@@ -17,6 +17,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -103,15 +104,32 @@ func (h *Host) Of(volume string) ([]Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	var all []Device
-	for _, e := range entries {
+	entries = slices.DeleteFunc(entries, func(e os.DirEntry) bool {
 		if !deviceName.MatchString(e.Name()) {
-			continue
+			return true
 		}
 		dmUUID, err := attribute(h.sys("class/block", e.Name()), "dm/uuid")
-		if errors.Is(err, ErrNotFound) || err == nil && !strings.HasPrefix(dmUUID, uuidPrefix+volume+"-") {
-			continue
-		}
+		return errors.Is(err, ErrNotFound) || err == nil && !strings.HasPrefix(dmUUID, uuidPrefix+volume+"-")
+	})
+	return h.findAll(entries)
+}
+
+// Over a block device: the volumes' devices that are made of it.
+func (h *Host) Over(lower string) ([]Device, error) {
+	entries, err := os.ReadDir(h.sys("class/block", lower, "holders"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	return h.findAll(entries)
+}
+
+// findAll of these block devices that are there and that this package made.
+func (h *Host) findAll(entries []os.DirEntry) ([]Device, error) {
+	var all []Device
+	for _, e := range entries {
 		d, err := h.Find(e.Name())
 		if errors.Is(err, ErrNotFound) || errors.Is(err, ErrForeign) {
 			continue
@@ -122,26 +140,6 @@ func (h *Host) Of(volume string) ([]Device, error) {
 		all = append(all, d)
 	}
 	return all, nil
-}
-
-// Over a block device: the volumes' devices that are made of it.
-func (h *Host) Over(lower string) ([]Device, error) {
-	entries, err := os.ReadDir(h.sys("class/block", lower, "holders"))
-	if errors.Is(err, fs.ErrNotExist) {
-		return nil, nil
-	}
-	var all []Device
-	for _, e := range entries {
-		d, err := h.Find(e.Name())
-		if errors.Is(err, ErrNotFound) || errors.Is(err, ErrForeign) {
-			continue
-		}
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, d)
-	}
-	return all, err
 }
 
 // Find a device by its name or its number. It fails with ErrNotFound when there is none any more, and with ErrForeign
