@@ -5,6 +5,7 @@
 package node_test
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"hash/crc32"
@@ -433,4 +434,26 @@ func TestLabDeviceOfAnEarlierAttachment(t *testing.T) {
 	must(t, v.publish(mountCapability("ext4")))
 	l.Expect(os.ReadFile(v.path("pod/file"))).To(Equal([]byte("hello")))
 	v.down()
+}
+
+// Device mapper's files of a device that is being removed cannot be read any more, and are there still.
+func TestLabDevicesAreListedWhileOneIsRemoved(t *testing.T) {
+	l := setUpLab(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	listed := make(chan error)
+	const volume = "11111111-2222-4333-8444-555555555555"
+	go func() {
+		var err error
+		for err == nil && ctx.Err() == nil {
+			_, err = l.service.Mapper.Of(volume)
+		}
+		listed <- err
+	}()
+	for range 20 {
+		const label = "weft-lab-removed"
+		must(t, exec.CommandContext(ctx, "dmsetup", "create", "--noudevsync", "--noudevrules", "--uuid", "WEFT-"+volume+"-"+volume, "--table", "0 8 error", label).Run())
+		must(t, exec.CommandContext(ctx, "dmsetup", "remove", "--noudevsync", "--noudevrules", label).Run())
+	}
+	cancel()
+	must(t, <-listed)
 }

@@ -86,20 +86,22 @@ func (h *Host) Users(ctx context.Context, device, name string) ([]string, error)
 		return nil, err
 	}
 	own := false
+	devices := mapper.Host{Root: h.Root}
 	for _, holder := range holders {
-		id, err := attribute(h.sys("class/block", holder.Name()), "dm/uuid")
-		if err != nil && !errors.Is(err, errGone) {
-			return nil, err
-		}
-		if err != nil || !mapper.Owns(id) {
+		d, err := devices.Find(holder.Name())
+		switch {
+		case errors.Is(err, mapper.ErrNotFound): // it was removed meanwhile
+		case errors.Is(err, mapper.ErrForeign):
 			users = append(users, "block device "+holder.Name())
-			continue
-		}
-		above, err := h.usersOfOwn(ctx, holder.Name())
-		if err != nil {
+		case err != nil:
 			return nil, err
+		default:
+			above, err := h.Users(ctx, d.Number, d.Name)
+			if err != nil {
+				return nil, err
+			}
+			own, users = true, append(users, above...)
 		}
-		own, users = true, append(users, above...)
 	}
 	if len(users) > 0 || own {
 		return users, nil
@@ -114,17 +116,6 @@ func (h *Host) Users(ctx context.Context, device, name string) ([]string, error)
 		users = append(users, "a mount in another mount namespace, or swap")
 	}
 	return users, nil
-}
-
-func (h *Host) usersOfOwn(ctx context.Context, name string) ([]string, error) {
-	device, err := attribute(h.sys("class/block", name), "dev")
-	if errors.Is(err, errGone) {
-		return nil, nil
-	}
-	if err != nil {
-		return nil, err
-	}
-	return h.Users(ctx, device, name)
 }
 
 // remove deletes those controllers of a subsystem and waits.

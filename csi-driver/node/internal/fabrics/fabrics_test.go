@@ -657,9 +657,8 @@ func TestDisconnectRefusesWhatIsInUse(t *testing.T) {
 		}
 	}
 	delete(f.mounts, ns.Name)
-	holder := filepath.Join(f.kernel.Root, "sys/class/block", ns.Name, "holders/dm-3")
-	f.must(os.Mkdir(holder, 0o755))
-	if err := f.host.Disconnect(t.Context(), id); err == nil || !strings.Contains(err.Error(), "dm-3") {
+	f.mapped(ns, "LVM-x")
+	if err := f.host.Disconnect(t.Context(), id); err == nil || !strings.Contains(err.Error(), "block device dm-0") {
 		t.Errorf("got %v", err)
 	}
 	if len(f.kernel.Controllers()) != 1 {
@@ -667,14 +666,20 @@ func TestDisconnectRefusesWhatIsInUse(t *testing.T) {
 	}
 }
 
+// mapped makes a device with a device mapper UUID of a namespace.
+func (f *fixture) mapped(ns fabrics.Namespace, dmUUID string) {
+	f.Helper()
+	f.must(f.kernel.Dmsetup([]string{
+		"create", "--noudevsync", "--noudevrules", "--uuid", dmUUID,
+		"--table", fmt.Sprintf("0 %d linear %s %d", (size-v1alpha1.HeaderBytes)/512, ns.Device, v1alpha1.HeaderBytes/512), "made",
+	}))
+}
+
 // What weft itself made of a volume uses it only while somebody uses that.
 func TestDisconnectSeesThroughItsOwnDevice(t *testing.T) {
 	f := setUp(t)
 	ns := f.connect(first)
-	f.must(f.kernel.Dmsetup([]string{
-		"create", "--noudevsync", "--noudevrules", "--uuid", "WEFT-" + uid + "-" + uid,
-		"--table", fmt.Sprintf("0 %d linear %s %d", (size-v1alpha1.HeaderBytes)/512, ns.Device, v1alpha1.HeaderBytes/512), "weft-" + uid,
-	}))
+	f.mapped(ns, "WEFT-"+uid+"-"+uid)
 	f.mounts["dm-0"] = []string{"/mnt/x"}
 	if err := f.host.Disconnect(t.Context(), id); err == nil || !strings.Contains(err.Error(), "/mnt/x") {
 		t.Errorf("got %v", err)

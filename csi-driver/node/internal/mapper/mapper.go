@@ -88,9 +88,6 @@ var (
 	uuid = regexp.MustCompile(`^` + uuidPrefix + `([0-9a-f-]{36})-([0-9a-f-]{36})(-[0-9]+)?$`)
 )
 
-// Owns tells whether a device with this device mapper UUID is one that this package makes.
-func Owns(dmUUID string) bool { return uuid.MatchString(dmUUID) }
-
 // Label of a volume's device.
 func Label(volume string) string { return namePrefix + volume }
 
@@ -199,10 +196,13 @@ func lower(dir string) (Lower, error) {
 	return Lower{}, err
 }
 
-// attribute reads a file of sysfs. It fails with ErrNotFound when its device is not there any more.
+// attribute reads a file of sysfs. It fails with ErrNotFound when its device is no longer there, or is being removed:
+// device mapper's own files then answer EINVAL or EIO, and nobody has the device open (drivers/md/dm-sysfs.c).
 func attribute(elem ...string) (string, error) {
-	data, err := os.ReadFile(filepath.Join(elem...))
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENODEV) {
+	file := filepath.Join(elem...)
+	data, err := os.ReadFile(file)
+	removed := filepath.Base(filepath.Dir(file)) == "dm" && (errors.Is(err, syscall.EINVAL) || errors.Is(err, syscall.EIO))
+	if removed || errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENODEV) {
 		return "", fmt.Errorf("%w: %w", ErrNotFound, err)
 	}
 	return strings.TrimSpace(string(data)), err
