@@ -452,7 +452,7 @@ func TestLabDevicesAreListedWhileOneIsRemoved(t *testing.T) {
 	for range 20 {
 		const label = "weft-lab-removed"
 		must(t, exec.CommandContext(ctx, "dmsetup", "create", "--noudevsync", "--noudevrules", "--uuid", "WEFT-"+volume+"-"+volume, "--table", "0 8 error", label).Run())
-		must(t, exec.CommandContext(ctx, "dmsetup", "remove", "--noudevsync", "--noudevrules", label).Run())
+		must(t, exec.CommandContext(ctx, "dmsetup", "remove", "--retry", "--noudevsync", "--noudevrules", label).Run())
 	}
 	cancel()
 	must(t, <-listed)
