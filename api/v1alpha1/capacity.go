@@ -3,8 +3,7 @@
 package v1alpha1
 
 // Promisable bytes of a pool of this size: the most that its volumes, with their headers, and its snapshots may use
-// together.
-// Who places volumes, who makes them and who reports on them all reckon by it.
+// together. Who places volumes, who makes them and who reports on them all reckon by it.
 func (p *Plan) Promisable(totalBytes int64) int64 {
 	percent := int64(NoOverProvisioning)
 	if p != nil {

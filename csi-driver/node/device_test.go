@@ -38,7 +38,7 @@ func (s *suite) dmsetup(args ...string) {
 
 // What pods see is a device of their volume's own, with the size that was asked for; the namespace has the header, too.
 func TestPodsSeeTheVolumesDevice(t *testing.T) {
-	for name, c := range map[string]*csi.VolumeCapability{"filesystem": mountCapability("ext4"), "block": blockCapability()} {
+	for name, c := range capabilities() {
 		t.Run(name, func(t *testing.T) {
 			s := setUp(t)
 			must(t, s.stage(c))

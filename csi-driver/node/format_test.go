@@ -364,7 +364,7 @@ func (h headerSeen) Prepare(ctx context.Context, r filesystem.Request) error {
 
 // The header says what is done before it is done, and nothing is written where it says so already.
 func TestHeaderComesFirst(t *testing.T) {
-	for name, c := range map[string]*csi.VolumeCapability{"filesystem": mountCapability("ext4"), "block": blockCapability()} {
+	for name, c := range capabilities() {
 		t.Run(name, func(t *testing.T) {
 			s := setUp(t)
 			s.service.Filesystems = headerSeen{s.service.Filesystems, s}
@@ -385,7 +385,7 @@ func TestHeaderComesFirst(t *testing.T) {
 
 // Who only reads a volume changes nothing of it.
 func TestReadersWriteNothing(t *testing.T) {
-	for name, c := range map[string]*csi.VolumeCapability{"filesystem": mountCapability("ext4"), "block": blockCapability()} {
+	for name, c := range capabilities() {
 		t.Run(name, func(t *testing.T) {
 			s := setUp(t)
 			must(t, s.stage(c))

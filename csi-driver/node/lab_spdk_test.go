@@ -12,7 +12,6 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/google/uuid"
 	. "github.com/onsi/gomega"
 
@@ -102,7 +101,7 @@ func (t *spdkTarget) export(v *volume) error {
 // "do not retry": the kernel of the node that was cut off keeps connecting, with its write.
 func TestLabSPDKWriteOfAnEarlierAttachment(t *testing.T) {
 	program := spdktest.RealTarget(t)
-	for name, c := range map[string]*csi.VolumeCapability{"filesystem": mountCapability("ext4"), "block": blockCapability()} {
+	for name, c := range capabilities() {
 		t.Run(name, func(t *testing.T) {
 			l := setUpLab(t)
 			target := l.spdk(program)

@@ -220,7 +220,7 @@ func TestLabWriteOfAHostThatIsNoLongerAdmitted(t *testing.T) {
 // comes back, and gets the volume again, with its kernel trying still to deliver that write: which must not arrive,
 // neither at once nor when the target admits the former attachment by mistake.
 func TestLabWriteOfAnEarlierAttachment(t *testing.T) {
-	for name, c := range map[string]*csi.VolumeCapability{"filesystem": mountCapability("ext4"), "block": blockCapability()} {
+	for name, c := range capabilities() {
 		t.Run(name, func(t *testing.T) {
 			l := setUpLab(t)
 			before := l.port(4420, v1alpha1.TransportTCP)
@@ -269,7 +269,7 @@ func TestLabUnstageWhileTheTargetIsAway(t *testing.T) {
 
 // From Linux 6.10 on, a target that does not admit the host when it reconnects makes the kernel give the connection up.
 func TestLabStageAgainAfterTheKernelGaveUp(t *testing.T) {
-	for name, c := range map[string]*csi.VolumeCapability{"filesystem": mountCapability("ext4"), "block": blockCapability()} {
+	for name, c := range capabilities() {
 		t.Run(name, func(t *testing.T) {
 			l := setUpLab(t)
 			p := l.port(4420, v1alpha1.TransportTCP)
@@ -440,7 +440,7 @@ func TestLabDeviceOfAnEarlierAttachment(t *testing.T) {
 func TestLabDevicesAreListedWhileOneIsRemoved(t *testing.T) {
 	l := setUpLab(t)
 	ctx, cancel := context.WithCancel(t.Context())
-	listed := make(chan error)
+	listed := make(chan error, 1)
 	const volume = "11111111-2222-4333-8444-555555555555"
 	go func() {
 		var err error

@@ -169,7 +169,7 @@ func TestBlockVolumePublishedReadOnly(t *testing.T) {
 
 // What kept writes from a volume does not outlive its stage.
 func TestStagedForWritingAfterItWasReadOnly(t *testing.T) {
-	for name, c := range map[string]*csi.VolumeCapability{"filesystem": mountCapability("ext4"), "block": blockCapability()} {
+	for name, c := range capabilities() {
 		t.Run(name, func(t *testing.T) {
 			s := setUp(t)
 			must(t, s.kernel.Serve(nodetest.Subsystem{
@@ -341,7 +341,7 @@ func TestUnstageRefusesWhatIsStillPublished(t *testing.T) {
 }
 
 func TestUnstageTakesAwayWhatEarlierAttachmentsConnected(t *testing.T) {
-	for name, c := range map[string]*csi.VolumeCapability{"filesystem": mountCapability("ext4"), "block": blockCapability()} {
+	for name, c := range capabilities() {
 		t.Run(name, func(t *testing.T) {
 			s := setUp(t)
 			must(t, s.stage(c))
@@ -411,7 +411,7 @@ func TestAttachedAgainAfterAnEarlierAttachment(t *testing.T) {
 
 // The connections of the attachment that was revoked are given up, and with them all that was known of it goes.
 func TestPublishAfterTheRevokedAttachmentWasGivenUp(t *testing.T) {
-	for name, c := range map[string]*csi.VolumeCapability{"filesystem": mountCapability("ext4"), "block": blockCapability()} {
+	for name, c := range capabilities() {
 		t.Run(name, func(t *testing.T) {
 			s := setUp(t)
 			must(t, s.stage(c))
@@ -561,7 +561,7 @@ func TestCallThatHangsLocksItsOwnVolumeOnly(t *testing.T) {
 }
 
 func TestExpand(t *testing.T) {
-	for name, c := range map[string]*csi.VolumeCapability{"filesystem": mountCapability("ext4"), "block": blockCapability()} {
+	for name, c := range capabilities() {
 		t.Run(name, func(t *testing.T) {
 			s := setUp(t)
 			must(t, s.stage(c))

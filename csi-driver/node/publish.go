@@ -6,7 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io/fs"
 	"path/filepath"
 	"slices"
 
@@ -82,7 +81,7 @@ func (s *Service) publishStaged(ctx context.Context, r *csi.NodePublishVolumeReq
 // stagedFor gives what a volume was staged with. It fails with errNotStaged unless that was for this attachment.
 func (s *Service) stagedFor(volume, attachment string) (attached, error) {
 	staged, err := s.records().get(volume)
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, errRecord) {
+	if unrecorded(err) {
 		return staged, fmt.Errorf("%w: nothing says for which attachment it was staged: %w", errNotStaged, err)
 	}
 	if err == nil && staged.Attachment != attachment {

@@ -23,7 +23,7 @@ func TestPublishThatStagesChecksMountOptions(t *testing.T) {
 
 // Two PersistentVolumes may name one volume, each with a staging path of its own. The kubelet unstages it once.
 func TestStagedAtOnePath(t *testing.T) {
-	for name, c := range map[string]*csi.VolumeCapability{"filesystem": mountCapability("ext4"), "block": blockCapability()} {
+	for name, c := range capabilities() {
 		t.Run(name, func(t *testing.T) {
 			s := setUp(t)
 			must(t, s.stage(c))
@@ -45,7 +45,7 @@ func TestStagedAtOnePath(t *testing.T) {
 // A kubelet that was restarted publishes once more what it has published. Meanwhile it has mounts of the volume of its
 // own: a subPath, or what a container was given.
 func TestPublishAgainForASingleWriter(t *testing.T) {
-	for name, c := range map[string]*csi.VolumeCapability{"filesystem": mountCapability("ext4"), "block": blockCapability()} {
+	for name, c := range capabilities() {
 		t.Run(name, func(t *testing.T) {
 			s := setUp(t)
 			c.AccessMode.Mode = csi.VolumeCapability_AccessMode_SINGLE_NODE_SINGLE_WRITER

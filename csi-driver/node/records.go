@@ -90,13 +90,8 @@ func (r records) get(volume string) (attached, error) {
 // errRecord: a record cannot be used.
 var errRecord = errors.New("unusable record")
 
-// ignoreUnknown is for who asks what is known of a volume: no record, or none that can be used, is no answer.
-func ignoreUnknown(err error) error {
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, errRecord) {
-		return nil
-	}
-	return err
-}
+// unrecorded tells whether getting a record failed because there is none, or none that can be used.
+func unrecorded(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, errRecord) }
 
 const stageAgain = "delete the pod, so that the volume is staged again"
 

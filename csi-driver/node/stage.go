@@ -114,8 +114,11 @@ func (st staging) mine(ctx context.Context) error {
 // onlyHere fails when the volume is staged at another path: whoever unstages it names one.
 func (st staging) onlyHere() error {
 	was, err := st.records().get(st.volume)
+	if unrecorded(err) {
+		return nil
+	}
 	if err != nil || was.Staging == "" || was.Staging == st.path {
-		return ignoreUnknown(err)
+		return err
 	}
 	for _, path := range []string{was.Staging, filepath.Join(was.Staging, blockMark)} {
 		m, mounted, err := st.Filesystems.At(path)

@@ -129,6 +129,11 @@ func (s *suite) attach() {
 
 func (s *suite) path(name string) string { return filepath.Join(s.dir, name) }
 
+// capabilities of a volume that is mounted and of one that is not, by what they show to pods.
+func capabilities() map[string]*csi.VolumeCapability {
+	return map[string]*csi.VolumeCapability{"filesystem": mountCapability("ext4"), "block": blockCapability()}
+}
+
 func mountCapability(fsType string, flags ...string) *csi.VolumeCapability {
 	return &csi.VolumeCapability{
 		AccessMode: &csi.VolumeCapability_AccessMode{Mode: csi.VolumeCapability_AccessMode_SINGLE_NODE_MULTI_WRITER},
