@@ -428,10 +428,14 @@ type PoolStatus struct {
 	// Free bytes as the pool itself sees them: thin volumes not yet written count as free.
 	// +optional
 	Free *resource.Quantity `json:"free,omitempty"`
-	// Promised bytes: the sizes of the volumes in it, written or not, with a header of 4Mi each, and what its snapshots
-	// hold. Absent while it cannot be read.
+	// Promised bytes: the sizes of the volumes in it, written or not, with a header of 4Mi each, what its snapshots
+	// hold, and what is being cleared. Absent while it cannot be read.
 	// +optional
 	Promised *resource.Quantity `json:"promised,omitempty"`
+	// Clearing bytes hold data of deleted volumes and snapshots, which is overwritten before it is free. Absent when
+	// there is none.
+	// +optional
+	Clearing *resource.Quantity `json:"clearing,omitempty"`
 }
 
 // Inventory is what the agent found on the node.

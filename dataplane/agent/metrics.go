@@ -50,7 +50,7 @@ func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
 			Buckets: prometheus.ExponentialBuckets(0.0625, 2, 12),
 		}),
 		poolBytes: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "weft_agent_pool_bytes", Help: "Size of each pool of this node (total), what of it is not written yet (free), and what its volumes and snapshots may come to (promised).",
+			Name: "weft_agent_pool_bytes", Help: "Size of each pool of this node (total), what of it is not written yet (free), what its volumes and snapshots may come to (promised), and what still holds data of deleted ones (clearing).",
 		}, []string{"device", "part"}),
 		bufferWaits: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "weft_agent_buffer_waits_total", Help: "I/Os of the target that had to wait for a buffer, by module and pool, as far as this agent saw it.",
@@ -91,6 +91,11 @@ func (m *Metrics) setPools(pools []v1alpha1.PoolStatus) {
 		}
 		if p.Promised != nil {
 			m.poolBytes.WithLabelValues(p.Device, "promised").Set(float64(p.Promised.Value()))
+			clearing := 0.0
+			if p.Clearing != nil {
+				clearing = float64(p.Clearing.Value())
+			}
+			m.poolBytes.WithLabelValues(p.Device, "clearing").Set(clearing)
 		}
 	}
 }

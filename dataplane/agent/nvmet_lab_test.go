@@ -125,7 +125,7 @@ func onKernel(t *testing.T, target engine.Engine, found *v1alpha1.Inventory, obj
 		g.Expect(err).NotTo(HaveOccurred())
 		r := NewReconciler(Config{
 			NodeName: nodeName, Client: c, Recorder: &events.FakeRecorder{}, Inventory: inventoried, Records: records, Metrics: metrics,
-			Targets: NewTargetWatch(clock.RealClock{}), Clock: clock.RealClock{}, Resync: defaultResync,
+			Targets: NewTargetWatch(clock.RealClock{}), Clearing: NewClearing(), Clock: clock.RealClock{}, Resync: defaultResync,
 			Engines: func(v1alpha1.Engine) (engine.Engine, error) { return target, nil },
 		})
 		_, err = r.Reconcile(t.Context(), reconcile.Request{})

@@ -57,8 +57,10 @@ type Config struct {
 	// Records of what was acted on, which outlive the agent.
 	Records *Records
 	Targets *TargetWatch
-	Metrics *Metrics
-	Clock   clock.PassiveClock
+	// Clearing of what is deleted.
+	Clearing *Clearing
+	Metrics  *Metrics
+	Clock    clock.PassiveClock
 	// HostRoot is where the node's /proc and /sys are. Empty: /.
 	HostRoot string
 	// Settle is how long after the agent's start portals wait for volumes whose pool is missing, or whose export
@@ -122,6 +124,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	if err := ctx.Err(); err != nil {
 		return reconcile.Result{}, err
 	}
+	r.Clearing.Use(e)
 	r.observe(e, s, d)
 	unchanged, cancel := r.Targets.UntilChanged(ctx, r.changes)
 	defer cancel()

@@ -156,7 +156,7 @@ func serving(tb testing.TB, e engine.Engine, plan *v1alpha1.Plan, volumes int) (
 		tb.Fatal(err)
 	}
 	return NewReconciler(Config{
-		NodeName: nodeName, Client: c, Recorder: events.NewFakeRecorder(100), Inventory: fixedInventory{}, Records: records, Targets: NewTargetWatch(clock.RealClock{}),
+		NodeName: nodeName, Client: c, Recorder: events.NewFakeRecorder(100), Inventory: fixedInventory{}, Records: records, Targets: NewTargetWatch(clock.RealClock{}), Clearing: NewClearing(),
 		Metrics: metrics, Clock: clock.RealClock{}, Resync: defaultResync,
 		Engines: func(v1alpha1.Engine) (engine.Engine, error) { return target, nil },
 	}), target

@@ -196,12 +196,13 @@ func setUp(m manager.Manager, records *Records, agentMetrics *Metrics, o Options
 	}
 	inventory := NewInventoryWatch(o.Inventory, o.DeviceFolder)
 	targets := NewTargetWatch(clock.RealClock{})
+	clearing := NewClearing()
 	r := NewReconciler(Config{
 		NodeName: o.NodeName, Client: m.GetClient(), Recorder: m.GetEventRecorder("weft-agent"),
-		Engines: o.Engines, Inventory: inventory, Records: records, Targets: targets, Metrics: agentMetrics, Clock: clock.RealClock{},
+		Engines: o.Engines, Inventory: inventory, Records: records, Targets: targets, Clearing: clearing, Metrics: agentMetrics, Clock: clock.RealClock{},
 		Settle: o.Settle, Resync: o.Resync,
 	})
-	if err := watch(m, r, inventory.changed, targets.changed); err != nil {
+	if err := watch(m, r, inventory.changed, targets.changed, clearing.changed); err != nil {
 		return err
 	}
 	if err := watchTuning(m, &TuningReconciler{TuningConfig{
@@ -213,6 +214,7 @@ func setUp(m manager.Manager, records *Records, agentMetrics *Metrics, o Options
 	for _, runnable := range []manager.Runnable{
 		inventory,
 		targets,
+		clearing,
 		heartbeat(clients, clock.RealClock{}, o.NodeName, o.Namespace),
 		healthServer(m, r, o),
 	} {
@@ -223,14 +225,14 @@ func setUp(m manager.Manager, records *Records, agentMetrics *Metrics, o Options
 	return nil
 }
 
-// watch this node's objects, its devices and its target. Whatever happens, the work is one and the same item: the node.
-// So a thousand events that arrive during one reconciliation are one more of them.
-func watch(m manager.Manager, r *Reconciler, inventory, target <-chan event.GenericEvent) error {
+// watch this node's objects, its devices, its target and what comes back of deleted volumes. Whatever happens, the work
+// is one and the same item: the node. So a thousand events that arrive during one reconciliation are one more of them.
+func watch(m manager.Manager, r *Reconciler, inventory, target, cleared <-chan event.GenericEvent) error {
 	node := reconcile.Request{NamespacedName: client.ObjectKey{Name: r.NodeName}}
 	toNode := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {
 		return []reconcile.Request{node}
 	})
-	fromInventory := handler.Funcs{
+	fromNode := handler.Funcs{
 		GenericFunc: func(_ context.Context, _ event.GenericEvent, q workqueue.TypedRateLimitingInterface[reconcile.Request]) {
 			q.Add(node)
 		},
@@ -253,7 +255,8 @@ func watch(m manager.Manager, r *Reconciler, inventory, target <-chan event.Gene
 		Watches(&v1alpha1.NvmfVolume{}, toNode).
 		Watches(&v1alpha1.NvmfSnapshot{}, toNode).
 		WatchesRawSource(atStart).
-		WatchesRawSource(source.Channel(inventory, fromInventory)).
+		WatchesRawSource(source.Channel(inventory, fromNode)).
+		WatchesRawSource(source.Channel(cleared, fromNode)).
 		WatchesRawSource(source.Channel(target, fromTarget)).
 		WithOptions(controllerOptions()).
 		Complete(r)

@@ -19,7 +19,8 @@
 //     out what it could not read, except for a pool that cannot be read, which it
 //     lists with its Err: volumes on it are unknown, not gone.
 //   - Nothing disturbs I/O on exports that a call does not name.
-//   - Calls are safe for concurrent use; each runs alone.
+//   - Calls are safe for concurrent use; each runs alone, but for Clear. Only OpenPools, of a blank device, waits for
+//     I/O whose length depends on a size.
 package engine
 
 import (
@@ -66,16 +67,15 @@ type Engine interface {
 	// exported, with ErrBusy (SPDK, of one that has some already); the first ones it takes.
 	SetQoS(ctx context.Context, limits []VolumeQoS) []error
 
-	// DeleteVolumes deletes volumes. One that is exported fails with
-	// ErrInUse and keeps its data; one that is not there is not an error.
+	// DeleteVolumes deletes volumes, in constant time whatever their size. One that is exported fails with ErrInUse and
+	// keeps its data; one that is not there is not an error. Their space may come back later: see Clearer.
 	DeleteVolumes(ctx context.Context, ids []ID) []error
 
 	// CreateSnapshots freezes volumes' data, atomically for each. A source that is missing fails with ErrNotFound.
 	CreateSnapshots(ctx context.Context, snapshots []SnapshotSpec) []error
 
-	// DeleteSnapshots deletes snapshots. Volumes made from them keep their
-	// data. Where the target cannot delete it yet (SPDK: several clones) it is not listed any more, and
-	// a later call that deletes something collects it.
+	// DeleteSnapshots deletes snapshots, in constant time whatever their size. Volumes made from them keep their data.
+	// Their space may come back later: see Clearer.
 	DeleteSnapshots(ctx context.Context, ids []ID) []error
 
 	// Export makes each export as given: subsystem, namespaces and admitted
@@ -128,6 +128,15 @@ type Watcher interface {
 	Watch(ctx context.Context, changed func())
 }
 
+// Clearer is an engine whose target overwrites what was deleted. What is deleted is gone for its user at once, and the
+// pool keeps its space until it is cleared. That goes on where it was after a restart of agent or target.
+type Clearer interface {
+	// Clear what was deleted, beside all other calls, until nothing is left that can be cleared now. In each pool it
+	// does one thing at a time, and pauses after it. It answers whether any space came back. What fails is
+	// tried again by a call that follows a Gather.
+	Clear(ctx context.Context) (cleared bool, err error)
+}
+
 // Device that is, or shall be, a pool.
 type Device struct {
 	// ID is stable over reboots: a drive's world-wide id, or the file's path.
@@ -157,6 +166,8 @@ type Pool struct {
 	Path string
 	// TotalBytes and FreeBytes as the pool sees them; what is unwritten in thin volumes is free.
 	TotalBytes, FreeBytes int64
+	// ClearingBytes hold what was deleted and is not cleared yet (see Clearer). They are not free.
+	ClearingBytes int64
 	// Err is set when the pool cannot be read: nothing is known of its volumes.
 	Err error
 	// NotDurable is nil when every write is acknowledged only once it would survive a loss of the node's power. Else it

@@ -85,19 +85,20 @@ func reconcileNode(ctx context.Context, config *rest.Config, name, dir string, e
 	if err != nil {
 		return err
 	}
-	targets := agent.NewTargetWatch(clock.RealClock{})
+	targets, clearing := agent.NewTargetWatch(clock.RealClock{}), agent.NewClearing()
 	r := agent.NewReconciler(agent.Config{
-		NodeName: name, Client: wrap(objects), Recorder: silent{}, Inventory: inventory{}, Records: records, Targets: targets, Metrics: metrics, Clock: clock.RealClock{},
+		NodeName: name, Client: wrap(objects), Recorder: silent{}, Inventory: inventory{}, Records: records, Targets: targets, Clearing: clearing, Metrics: metrics, Clock: clock.RealClock{},
 		Engines: func(v1alpha1.Engine) (engine.Engine, error) { return e, nil }, Resync: resync,
 	})
-	ended := make(chan error, 2)
+	ended := make(chan error, 3)
 	go func() { ended <- reader.Start(ctx) }()
 	go func() { ended <- targets.Start(ctx) }()
+	go func() { ended <- clearing.Start(ctx) }()
 	if reader.WaitForCacheSync(ctx) {
 		work(ctx, r, wake)
 	}
 	cancel()
-	return errors.Join(<-ended, <-ended)
+	return errors.Join(<-ended, <-ended, <-ended)
 }
 
 // objectsOf a node, as its agent reads and writes them.

@@ -50,7 +50,8 @@ type decider struct {
 	orphanVolumes   []engine.Volume
 	orphanSnapshots []engine.Snapshot
 	strayExports    []engine.Export
-	// promised bytes of each pool: what its volumes may grow to with their headers, written or not.
+	// promised bytes of each pool: what its volumes may grow to with their headers, written or not, what its snapshots
+	// hold, and what is being cleared.
 	promised map[string]int64
 	// needed are the sources that something waits to be made from, with the name of what waits.
 	needed map[engine.ID]string
@@ -72,6 +73,7 @@ func (d *decider) index() {
 	d.indexVolumes()
 	d.indexSnapshots()
 	d.indexOrphans()
+	d.indexClearing()
 	d.indexNeeded()
 	d.recall()
 }

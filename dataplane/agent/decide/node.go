@@ -130,6 +130,9 @@ func (d *decider) poolStatuses() []v1alpha1.PoolStatus {
 			s.Total = keep(was.Total, p.held.TotalBytes)
 			s.Free = figure(was.Free, p.held.FreeBytes, d.Refresh)
 			s.Promised = keep(was.Promised, d.promised[p.device.ID])
+			if p.held.ClearingBytes > 0 {
+				s.Clearing = keep(was.Clearing, p.held.ClearingBytes)
+			}
 		}
 		statuses = append(statuses, s)
 	}

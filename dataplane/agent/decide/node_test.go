@@ -67,6 +67,18 @@ func TestDecidePools(t *testing.T) {
 			node:  says{"Ready": "True/AsExpected", "PoolReady": "False/PoolFailed"},
 		},
 		{
+			name:  "what is being cleared is not to be had yet",
+			given: func(s *Observed) { s.Target.State.Pools[0].ClearingBytes = 30 * gib },
+			node:  says{"PoolReady": "True/AsExpected", "Ready": "True/AsExpected"},
+			also: func(g *WithT, d Decision) {
+				a, b := d.Node.Pools[0], d.Node.Pools[1]
+				g.Expect(a.Clearing.Value()).To(BeEquivalentTo(30 * gib))
+				g.Expect(a.Promised.Value()).To(BeEquivalentTo(30 * gib))
+				g.Expect(b.Clearing).To(BeNil())
+				g.Expect(d.Node.Capacity.Free.Value()).To(Equal(a.Total.Value() + b.Total.Value() - 30*gib))
+			},
+		},
+		{
 			name: "a pool that may lose acknowledged writes serves, and it is said",
 			given: func(s *Observed) {
 				s.Target.State.Pools[0].NotDurable = errors.New("no answer")

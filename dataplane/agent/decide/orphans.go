@@ -13,6 +13,13 @@ import (
 	"github.com/weft-storage/weft/dataplane/engine"
 )
 
+// indexClearing counts what was deleted and is still to be cleared as promised: that much is not to be had yet.
+func (d *decider) indexClearing() {
+	for _, p := range d.Target.State.Pools {
+		d.promised[p.Device] += p.ClearingBytes
+	}
+}
+
 // indexOrphans finds what the engine holds that has no object. It counts as promised: an object may take it back.
 func (d *decider) indexOrphans() {
 	ids := map[engine.ID]bool{}

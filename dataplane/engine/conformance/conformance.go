@@ -186,6 +186,20 @@ func (s *suite) state() engine.State {
 	return state
 }
 
+// clear what was deleted, where the engine does not do so at once.
+func (s *suite) clear() {
+	s.t.Helper()
+	e := s.fresh()
+	clearer, ok := e.(engine.Clearer)
+	if !ok {
+		return
+	}
+	_, err := e.Gather(s.ctx)
+	s.Expect(err).NotTo(HaveOccurred())
+	_, err = clearer.Clear(s.ctx)
+	s.Expect(err).NotTo(HaveOccurred())
+}
+
 func (s *suite) volume(id engine.ID) *engine.Volume {
 	s.t.Helper()
 	return find(s.state().Volumes, func(v engine.Volume) bool { return v.ID == id })

@@ -269,6 +269,7 @@ func disturbsNobody(h *hostFixture) {
 		h.done(h.engine.OpenPools(h.ctx, []engine.Device{h.device}))
 		h.done(h.engine.Unexport(h.ctx, []string{other.NQN}))
 		h.done(h.engine.DeleteVolumes(h.ctx, []engine.ID{other.Namespaces[0].Volume}))
+		h.clear()
 		h.goesOn(w)
 	}
 	h.Expect(h.c.IOQueues()).To(Equal(before))
@@ -347,9 +348,18 @@ func (h *hostFixture) writeSecret(ns Namespace) {
 	}
 }
 
-// readsNoSecret in the first so many bytes of a new volume: a target allocates space in units, and what the host did
-// not write of one is not what was there before.
+// readsNoSecret in the first so many bytes of new volumes, before the deleted ones are cleared and after.
 func (h *hostFixture) readsNoSecret(sizeBytes int64) {
+	h.t.Helper()
+	h.newVolumeReadsNoSecret(sizeBytes)
+	h.clear()
+	h.Expect(h.pool(h.device.ID).ClearingBytes).To(BeZero())
+	h.newVolumeReadsNoSecret(sizeBytes)
+}
+
+// newVolumeReadsNoSecret: a target allocates space in units, and what the host did not write of one is not what was
+// there before.
+func (h *hostFixture) newVolumeReadsNoSecret(sizeBytes int64) {
 	h.t.Helper()
 	h.use(h.create(h.device.ID, 64*mib), func(ns Namespace) {
 		for off := int64(0); off < sizeBytes; off += mib {

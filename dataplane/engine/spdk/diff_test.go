@@ -98,13 +98,40 @@ func TestDiff(t *testing.T) {
 	}
 }
 
+// A snapshot is merged only into what is listed, and needed.
+func TestIndependent(t *testing.T) {
+	p := &pool{lvols: map[string]*lvol{}}
+	for _, name := range []string{string(idA), deletedName(idA), newName(idA)} {
+		kind, id, _ := parseName(name)
+		p.lvols[name] = &lvol{pool: p, kind: kind, id: id, name: name}
+	}
+	for name, tt := range map[string]struct {
+		clones []string
+		want   int
+	}{
+		"no clone":                    {nil, 1},
+		"a volume":                    {[]string{string(idA)}, 1},
+		"two volumes":                 {[]string{string(idA), string(idA)}, 0},
+		"a deleted volume":            {[]string{deletedName(idA)}, 0},
+		"an unfinished one":           {[]string{newName(idA)}, 0},
+		"one that SPDK has forgotten": {[]string{}, 0},
+		"one that is not listed yet":  {[]string{cloneName(idA)}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := &lvol{pool: p, kind: cloneLvol, name: "c", clones: tt.clones}
+			NewWithT(t).Expect(independent([]*lvol{l})).To(HaveLen(tt.want))
+		})
+	}
+}
+
 func TestNames(t *testing.T) {
 	g := NewWithT(t)
 	at := time.Unix(1795000000, 0)
 	for name, want := range map[string]kind{
 		string(idA): volumeLvol, snapshotName(idA, at): snapshotLvol, cloneName(idA): cloneLvol, markName(idA): markLvol,
 		"": foreignLvol, "data": foreignLvol, "s-" + string(idA): foreignLvol, "s-" + string(idA) + "-!": foreignLvol,
-		"s-" + string(idA) + "x1": foreignLvol, "c-" + string(idA) + "-1": foreignLvol, "x-" + string(idA): foreignLvol,
+		"s-" + string(idA) + "x1": foreignLvol, "c-" + string(idA) + "-1": foreignLvol, "y-" + string(idA): foreignLvol,
+		deletedName(idA): deletedLvol, "x-" + string(idA) + "-1": foreignLvol,
 	} {
 		is, id, created := parseName(name)
 		g.Expect(is).To(Equal(want), name)

@@ -18,12 +18,14 @@
 //	d-<uuid>         a mark: the snapshot of that UUID was deleted by its user, and is still there
 //	t-<uuid>         becomes the volume of that UUID, a clone, once it has its parent
 //	h-<uuid>         a clone, never written, of a snapshot without another: meanwhile SPDK knows the snapshot for one
+//	x-<uuid>         was the volume of that UUID, and is being cleared
 //
-// SPDK deletes a snapshot only while at most one lvol depends on it, and
-// cannot rename one. So a snapshot with several clones gets a mark, is listed no more, and is collected by
-// a later call that deletes something, once that is possible; c-<uuid> likewise. What an interrupted
-// call left of t-<uuid> and h-<uuid> is deleted by the next call that creates or deletes something, and the clone made
-// anew.
+// Deleting takes what was deleted out of the way, and Clear does the rest, without the engine's lock: a volume gets
+// another name, and a snapshot, which SPDK cannot rename, a mark. SPDK deletes a snapshot only while at most one lvol
+// depends on it; so a marked one, and c-<uuid>, goes when that is so. Its clone and its base are busy meanwhile, for
+// SPDK refuses to change what another operation changes, and forgets a snapshot whose deletion it refused, until its
+// next start: so a mark whose snapshot is not listed stays. What an interrupted call left of
+// t-<uuid> and h-<uuid> is deleted by Clear, or by the next call that creates something.
 //
 // A portal is open when the anchor, a subsystem that nobody may connect to, has a listener on
 // it: its listener comes last and goes last, so an interrupted call is taken up
@@ -35,8 +37,8 @@
 // SPDK allocates clusters to thin lvols as they are: what a host did not write reads as what lay there
 // before. So nothing may leave old data in a free cluster. A new lvstore is cleared: a file, or a device
 // that can deallocate with zeroes, by the kernel in no time, any other by writing zeroes. A deleted lvol's
-// clusters are overwritten with zeroes (clear_method write_zeroes), which takes as long as it takes and disturbs
-// nobody; what is left of that when the target is killed meanwhile stays as it is, because SPDK forgets the lvol first.
+// clusters are overwritten with zeroes (clear_method write_zeroes); what is left of that when the target is killed
+// meanwhile stays as it is, because SPDK forgets the lvol first.
 // bdev_lvol_clone takes no clear_method, and only a snapshot inherits its origin's, so what hosts wrote to such a clone
 // is unmapped when it is deleted, which a bdev without UNMAP (a kernel's block device) takes for done: of 4 MiB written
 // 4 stayed on SPDK 26.05. So a clone is made blank, with its clear_method, then given its parent

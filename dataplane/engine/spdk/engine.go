@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"k8s.io/utils/exec"
@@ -47,6 +48,13 @@ type Engine struct {
 	config Config
 	// life is what was read of the target. Guarded by mu.
 	life life
+	// clearing lets one Clear run at a time, and deleted says that there is something to be cleared.
+	clearing sync.Mutex
+	deleted  atomic.Bool
+	// busy are the aliases of lvols that a Clear has SPDK change, and leaving counts, by their pools' devices, those
+	// that it has SPDK delete. Guarded by mu.
+	busy    map[string]bool
+	leaving map[string]int
 	// uncached are the pools of a target that must not find pages of them in the kernel's cache.
 	uncached *uncached
 }
@@ -74,7 +82,7 @@ func New(c Config) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Engine{client: client, config: c, uncached: newUncached(dropPages)}, nil
+	return &Engine{client: client, config: c, busy: map[string]bool{}, leaving: map[string]int{}, uncached: newUncached(dropPages)}, nil
 }
 
 // Close the connection to the target, which goes on.
@@ -93,6 +101,9 @@ type life struct {
 	conn    *spdkrpc.Conn
 	version *spdkrpc.Version
 	fixed   *fixed
+	// uncleared pools, by their devices, are those where SPDK could not delete something. It may list it no more, and
+	// it still takes its space.
+	uncleared map[string]bool
 }
 
 // session is one call's connection: all that it asks goes to one life of the target.
@@ -115,7 +126,7 @@ func (e *Engine) begin(ctx context.Context) (s *session, end func(), err error) 
 		err = fmt.Errorf("%w: %s: %w", engine.ErrUnavailable, e.config.Socket, err)
 	}
 	if e.life.conn != conn {
-		e.life = life{conn: conn}
+		e.life = life{conn: conn, uncleared: map[string]bool{}}
 	}
 	return &session{Engine: e, ctx: ctx, conn: conn}, e.mu.Unlock, err
 }

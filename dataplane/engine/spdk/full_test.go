@@ -57,6 +57,9 @@ func TestFullPool(t *testing.T) {
 	intact()
 
 	r.done(r.engine.DeleteVolumes(r.ctx, []engine.ID{spare}))
+	r.Expect(pool()).To(And(HaveField("FreeBytes", BeZero()), HaveField("ClearingBytes", BeEquivalentTo(held*unit))), "it is not cleared yet")
+	r.clear()
+	r.Expect(pool().ClearingBytes).To(BeZero())
 	r.Expect(pool().FreeBytes).To(BeEquivalentTo(held * unit))
 	check(t, fake.WriteWord(string(greedy), written, 1000+written))
 	check(t, fake.WriteWord(string(other), held, held+1))

@@ -25,6 +25,12 @@ func (e *Engine) Gather(ctx context.Context) (engine.State, error) {
 		return engine.State{}, err
 	}
 	s.makeDurable(slices.DeleteFunc(slices.Clone(st.pools), func(p *pool) bool { return p.Err != nil }))
+	if len(independent(st.garbage())) > 0 {
+		e.deleted.Store(true)
+	}
+	for _, p := range st.pools {
+		p.ClearingBytes = st.clearingBytes(p, e.leaving[p.Device] > 0 || e.life.uncleared[p.Device])
+	}
 	state := st.state()
 	volumes := st.byBdev()
 	for _, nqn := range n.weft() {

@@ -32,6 +32,13 @@ func (w *work) do(t *testing.T) error {
 		return engine.VolumeSpec{ID: id, Pool: w.device.ID, SizeBytes: size, Source: source}
 	}
 	r := &rig{}
+	clearAll := func() error {
+		_, err := e.Gather(ctx)
+		if err == nil {
+			_, err = e.Clear(ctx)
+		}
+		return err
+	}
 	first, second := r.exportOf(w.source), r.exportOf(w.clone)
 	first.Hosts = []string{"nqn.2014-08.org.nvmexpress:uuid:11111111-1111-1111-1111-111111111111"}
 	second.Hosts = first.Hosts
@@ -52,6 +59,7 @@ func (w *work) do(t *testing.T) error {
 				volume(w.copied, 12*mib, engine.Source{Volume: w.source}),
 			}))
 		},
+		clearAll, // what is left of one that an earlier process deleted
 		func() error {
 			return one(e.CreateVolumes(ctx, []engine.VolumeSpec{volume(w.lone, 4*mib, engine.Source{})}))
 		},
@@ -59,6 +67,7 @@ func (w *work) do(t *testing.T) error {
 			return one(e.CreateSnapshots(ctx, []engine.SnapshotSpec{{ID: w.loneSnapshot, Volume: w.lone}}))
 		},
 		func() error { return one(e.DeleteVolumes(ctx, []engine.ID{w.lone})) },
+		clearAll,
 		func() error {
 			return one(e.CreateVolumes(ctx, []engine.VolumeSpec{volume(w.restored, 4*mib, engine.Source{Snapshot: w.loneSnapshot})}))
 		},

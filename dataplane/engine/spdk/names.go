@@ -21,6 +21,7 @@ const (
 	markPrefix     = "d-"
 	newPrefix      = "t-"
 	holdPrefix     = "h-"
+	deletedPrefix  = "x-"
 
 	uuidLen = 36
 )
@@ -52,6 +53,8 @@ const (
 	newLvol
 	// holdLvol makes SPDK see a snapshot in what nothing depends on.
 	holdLvol
+	// deletedLvol was a volume, and is being cleared.
+	deletedLvol
 )
 
 func snapshotName(id engine.ID, at time.Time) string {
@@ -65,6 +68,8 @@ func markName(id engine.ID) string { return markPrefix + string(id) }
 func newName(id engine.ID) string { return newPrefix + string(id) }
 
 func holdName(id engine.ID) string { return holdPrefix + string(id) }
+
+func deletedName(id engine.ID) string { return deletedPrefix + string(id) }
 
 // parseName of an lvol.
 func parseName(name string) (kind, engine.ID, time.Time) {
@@ -92,6 +97,8 @@ func parseName(name string) (kind, engine.ID, time.Time) {
 		return newLvol, id, time.Time{}
 	case prefix == holdPrefix && rest == "":
 		return holdLvol, id, time.Time{}
+	case prefix == deletedPrefix && rest == "":
+		return deletedLvol, id, time.Time{}
 	}
 	return foreignLvol, "", time.Time{}
 }

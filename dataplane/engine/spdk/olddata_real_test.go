@@ -35,6 +35,7 @@ func TestClonesHoldTheirDataAndLeaveNone(t *testing.T) {
 	check(t, err)
 	r.Expect(r.filled()).To(Equal(2*written), "what the clone shared is its own now")
 	r.done(r.engine.DeleteVolumes(r.ctx, []engine.ID{copied}))
+	r.clear()
 	r.Expect(r.filled()).To(Equal(written))
 
 	clone := r.create(engine.Source{Volume: source}, 20*mib)
@@ -44,8 +45,10 @@ func TestClonesHoldTheirDataAndLeaveNone(t *testing.T) {
 	r.restarted()
 	r.done(r.engine.DeleteVolumes(r.ctx, []engine.ID{clone}))
 	r.done(r.engine.DeleteSnapshots(r.ctx, []engine.ID{snapshot}))
+	r.clear()
 	r.Expect(r.filled()).To(Equal(written))
 	r.done(r.engine.DeleteVolumes(r.ctx, []engine.ID{source}))
+	r.clear()
 	r.Expect(r.lvols()).To(BeEmpty())
 	r.Expect(r.filled()).To(BeZero())
 }

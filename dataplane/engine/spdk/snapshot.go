@@ -6,9 +6,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
-
-	"github.com/go-logr/logr"
 
 	"github.com/weft-storage/weft/dataplane/engine"
 	"github.com/weft-storage/weft/dataplane/spdkrpc"
@@ -32,6 +29,9 @@ func (e *Engine) CreateSnapshots(ctx context.Context, snapshots []engine.Snapsho
 	var create []int
 	for i, want := range snapshots {
 		source, err := st.planSnapshot(want)
+		if err == nil {
+			err = e.idle(source)
+		}
 		if err == nil && source != nil && !planned[want.ID] {
 			err = source.pool.reserveSnapshot(source)
 		}
@@ -70,6 +70,11 @@ func (st *store) planSnapshot(want engine.SnapshotSpec) (*lvol, error) {
 	if err := want.Validate(); err != nil {
 		return nil, err
 	}
+	for _, p := range st.pools {
+		if p.lvols[markName(want.ID)] != nil {
+			return nil, fmt.Errorf("%w: one of that ID is being deleted", engine.ErrBusy)
+		}
+	}
 	if len(st.snapshots[want.ID]) > 0 {
 		return nil, nil
 	}
@@ -80,8 +85,8 @@ func (st *store) planSnapshot(want engine.SnapshotSpec) (*lvol, error) {
 	return source, nil
 }
 
-// DeleteSnapshots implements engine.Engine. A snapshot that several lvols depend on is marked,
-// which is all that its user sees, and goes once it can.
+// DeleteSnapshots implements engine.Engine. A snapshot gets a mark, which is all that its user sees, and Clear deletes
+// it as soon as SPDK can. Where there is no room for a mark it is deleted at once, if it can be.
 func (e *Engine) DeleteSnapshots(ctx context.Context, ids []engine.ID) []error {
 	s, end, err := e.begin(ctx)
 	defer end()
@@ -97,59 +102,40 @@ func (e *Engine) DeleteSnapshots(ctx context.Context, ids []engine.ID) []error {
 	var mark []int
 	for i, id := range ids {
 		l, err := st.findToDelete(st.snapshots, id)
-		if errs[i] = err; l == nil {
-			continue
-		}
-		found[i] = l
-		if len(l.clones) > 1 {
-			mark = append(mark, i)
-		}
-	}
-	remove := independent(found)
-	// What must wait for another of this call is marked too, so that an interruption loses nothing.
-	chosen := map[int]bool{}
-	for _, i := range remove {
-		chosen[i] = true
-	}
-	for i, l := range found {
-		if l != nil && len(l.clones) <= 1 && !chosen[i] {
+		if errs[i] = err; l != nil {
+			found[i] = l
 			mark = append(mark, i)
 		}
 	}
 	call(s, mark, errs, func(i int) spdkrpc.Request[string] {
 		return spdkrpc.BdevLvolCreate{LvstoreName: found[i].pool.lvstore, Name: markName(ids[i]), SizeMiB: engine.SizeUnit / mib, Thin: true}
 	})
-	s.remove(remove, found, errs)
-	if len(remove)+len(mark) == 0 && len(st.rest) == 0 {
-		return errs
-	}
-	if st, err = s.finishStore(s.startNames()); err != nil {
-		for _, i := range append(remove, mark...) {
-			errs[i] = errors.Join(errs[i], err)
-		}
-		return errs
-	}
-	for i, l := range found {
-		if l == nil {
-			continue
-		}
-		is, err := st.findToDelete(st.snapshots, ids[i])
+	unmarked := make([]*lvol, len(ids))
+	for _, i := range mark {
 		switch {
-		case err == nil && is == nil:
+		case errors.Is(errs[i], spdkrpc.ErrExists): // the same one twice
 			errs[i] = nil
-		case errs[i] == nil:
-			errs[i] = fmt.Errorf("snapshot %s is still there: %w", ids[i], engine.ErrBusy)
+		case errs[i] != nil:
+			errs[i] = fmt.Errorf("mark snapshot %s as deleted: %w", ids[i], errs[i])
+			if l := found[i]; e.leaving[l.pool.Device] == 0 && e.idle(append(l.clonesOf(), l, l.pool.lvols[l.base])...) == nil {
+				unmarked[i] = l
+			}
 		}
 	}
-	if len(st.rest) > 0 {
-		s.collect()
+	remove := independent(unmarked)
+	for _, i := range remove {
+		errs[i] = s.removeAtOnce(found[i])
+	}
+	if len(mark)+len(st.rest) > 0 {
+		e.deleted.Store(true)
 	}
 	return errs
 }
 
 // independent picks, by index, those that can be deleted at the same time: at most one lvol depends on each, and none
 // of them touches another's neighbours. SPDK changes a snapshot's base and its clone when it deletes it. What an
-// interrupted clone left goes before what it depends on: it must never take data over.
+// interrupted clone left, and what a deleted volume, goes before what it depends on: it must never take data over. Nor
+// must what SPDK does not list.
 func independent(all []*lvol) []int {
 	var picked []int
 	touched := map[string]bool{}
@@ -161,7 +147,8 @@ func independent(all []*lvol) []int {
 		if l.base != "" {
 			names = append(names, l.base)
 		}
-		free := !slices.ContainsFunc(l.clones, func(name string) bool { of := l.pool.lvols[name]; return of != nil && of.unfinished() })
+		clones := l.clonesOf()
+		free := l.clones == nil || len(clones) == 1 && !clones[0].unfinished() && clones[0].kind != deletedLvol
 		for _, name := range names {
 			free = free && !touched[l.pool.lvstore+"/"+name]
 		}
@@ -176,53 +163,19 @@ func independent(all []*lvol) []int {
 	return picked
 }
 
-// collect what nobody needs any more: snapshots between clones and their sources, marked
-// ones, and what interrupted clones left. What cannot go yet waits for another call; that is no failure of this one.
-func (s *session) collect() {
-	for {
-		st, err := s.readStore()
-		if err != nil {
-			logr.FromContextOrDiscard(s.ctx).Info("Snapshots that nobody needs stay for now", "reason", err.Error())
-			return
-		}
-		garbage := st.garbage()
-		items := independent(garbage)
-		if len(items) == 0 {
-			return
-		}
-		errs := make([]error, len(garbage))
-		s.remove(items, garbage, errs)
-		done := 0
-		for _, i := range items {
-			if errs[i] == nil {
-				done++
-				continue
-			}
-			logr.FromContextOrDiscard(s.ctx).Info("A snapshot that nobody needs stays for now", "snapshot", garbage[i].alias(), "reason", errs[i].Error())
-		}
-		if done == 0 {
-			return
-		}
-	}
-}
-
 // garbage that could go now or later.
 func (st *store) garbage() []*lvol {
 	var all []*lvol
 	for _, l := range st.rest {
-		if l.kind == cloneLvol || l.unfinished() {
+		if l.kind == cloneLvol || l.kind == deletedLvol || l.unfinished() {
 			all = append(all, l)
 			continue
 		}
-		snapshots := 0
+		// A mark without its snapshot stays: SPDK may only have forgotten that, until its next start.
 		for _, marked := range st.snapshots[l.id] {
 			if marked.pool == l.pool {
 				all = append(all, marked)
-				snapshots++
 			}
-		}
-		if snapshots == 0 {
-			all = append(all, l)
 		}
 	}
 	return all

@@ -24,7 +24,8 @@ type store struct {
 	snapshots map[engine.ID][]*lvol
 	// strangers are the names of lvstores that are not weft's, by their base bdev.
 	strangers map[string]string
-	// rest are the lvols between clones and their sources, marks, and what interrupted clones left, of readable pools.
+	// rest are the lvols between clones and their sources, marks, deleted volumes, and what interrupted clones left, of
+	// readable pools.
 	rest []*lvol
 }
 
@@ -56,7 +57,8 @@ type lvol struct {
 	limits spdkrpc.QoS
 	// claimed: it is a namespace of a subsystem.
 	claimed bool
-	// base and clones are names in the same lvstore.
+	// base and clones are names in the same lvstore. SPDK leaves a clone out that it has forgotten; then clones may be
+	// empty, and not nil.
 	base   string
 	clones []string
 	// created is a snapshot's time.
@@ -238,10 +240,21 @@ func (st *store) add(l *lvol) {
 		st.volumes[l.id] = append(st.volumes[l.id], l)
 	case snapshotLvol:
 		st.snapshots[l.id] = append(st.snapshots[l.id], l)
-	case cloneLvol, markLvol, newLvol, holdLvol:
+	case cloneLvol, markLvol, newLvol, holdLvol, deletedLvol:
 		st.rest = append(st.rest, l)
 	case foreignLvol:
 	}
+}
+
+// clonesOf the lvol that are listed.
+func (l *lvol) clonesOf() []*lvol {
+	var all []*lvol
+	for _, name := range l.clones {
+		if of := l.pool.lvols[name]; of != nil {
+			all = append(all, of)
+		}
+	}
+	return all
 }
 
 // unfinished lvols are needed only while a clone is being made.

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/weft-storage/weft/dataplane/engine"
 	"github.com/weft-storage/weft/dataplane/spdkrpc"
@@ -47,6 +48,11 @@ func (e *Engine) CreateVolumes(ctx context.Context, volumes []engine.VolumeSpec)
 	frozen := map[*lvol]int{}
 	for i, want := range volumes {
 		c, err := st.plan(want)
+		if c != nil {
+			if err = e.idle(c.touches()...); err != nil {
+				c = nil
+			}
+		}
 		todo[i], errs[i] = c, err
 		if c == nil {
 			continue
@@ -133,6 +139,11 @@ func (s *session) clone(todo []*creation, items []int, errs []error) {
 	})
 }
 
+// touches are the lvols that SPDK changes with the creation, as far as they are there.
+func (c *creation) touches() []*lvol {
+	return []*lvol{c.freeze, c.pool.lvols[c.base], c.pool.lvols[string(c.want.ID)]}
+}
+
 // alias by which SPDK knows an lvol of the creation's pool.
 func (c *creation) alias(name string) string { return c.pool.lvstore + "/" + name }
 
@@ -167,6 +178,11 @@ func (st *store) plan(want engine.VolumeSpec) (*creation, error) {
 	}
 	if found := st.volumes[want.ID]; len(found) > 0 {
 		return st.planExisting(want, found[0])
+	}
+	for _, p := range st.pools {
+		if p.lvols[deletedName(want.ID)] != nil {
+			return nil, fmt.Errorf("%w: one of that ID is being cleared", engine.ErrBusy)
+		}
 	}
 	c := &creation{want: want}
 	if want.Source != (engine.Source{}) {
@@ -251,6 +267,11 @@ func (e *Engine) GrowVolumes(ctx context.Context, sizes []engine.VolumeSize) []e
 	found := make([]*lvol, len(sizes))
 	for i, want := range sizes {
 		l, err := st.planGrowth(want)
+		if l != nil {
+			if err = e.idle(l); err != nil {
+				l = nil
+			}
+		}
 		if errs[i] = err; l != nil {
 			l.sizeBytes = want.SizeBytes
 			found[i], last[l] = l, i
@@ -293,8 +314,8 @@ func (st *store) planGrowth(want engine.VolumeSize) (*lvol, error) {
 	return is, nil
 }
 
-// DeleteVolumes implements engine.Engine. SPDK deletes an lvol under its
-// export, so it looks before, and again afterwards. It collects snapshots that nobody but volumes needed.
+// DeleteVolumes implements engine.Engine. It gives them a name that no volume has, and leaves the rest to Clear. SPDK
+// deletes an lvol under its export, so it looks before.
 func (e *Engine) DeleteVolumes(ctx context.Context, ids []engine.ID) []error {
 	s, end, err := e.begin(ctx)
 	defer end()
@@ -308,7 +329,7 @@ func (e *Engine) DeleteVolumes(ctx context.Context, ids []engine.ID) []error {
 	errs := make([]error, len(ids))
 	found := make([]*lvol, len(ids))
 	exported := n.exported()
-	var remove []int
+	var rename []int
 	for i, id := range ids {
 		l, err := st.findToDelete(st.volumes, id)
 		switch {
@@ -317,33 +338,29 @@ func (e *Engine) DeleteVolumes(ctx context.Context, ids []engine.ID) []error {
 		case l == nil:
 		case exported[l.bdev] != "":
 			errs[i] = fmt.Errorf("volume %s is exported as %s: %w", id, exported[l.bdev], engine.ErrInUse)
+		case slices.Contains(found[:i], l): // the same one twice
+		case e.idle(l) != nil:
+			errs[i] = fmt.Errorf("volume %s: %w", id, e.idle(l))
 		default:
 			found[i] = l
-			remove = append(remove, i)
+			rename = append(rename, i)
 		}
 	}
-	if len(remove) > 0 {
-		s.remove(remove, found, errs)
-	}
-	if len(remove) == 0 && len(st.rest) == 0 {
-		return errs
-	}
-	if st, err = s.finishStore(s.startNames()); err != nil {
-		for _, i := range remove {
-			errs[i] = err
-		}
-		return errs
-	}
-	for _, i := range remove {
+	call(s, rename, errs, func(i int) spdkrpc.Request[spdkrpc.Done] {
+		return spdkrpc.BdevLvolRename{Name: found[i].alias(), NewName: deletedName(ids[i])}
+	})
+	for _, i := range rename {
 		switch {
-		case len(st.volumes[ids[i]]) == 0:
-			errs[i] = nil
-		case errs[i] == nil:
-			errs[i] = fmt.Errorf("volume %s is still there: %w", ids[i], engine.ErrBusy)
+		case errors.Is(errs[i], spdkrpc.ErrNotFound), errors.Is(errs[i], spdkrpc.ErrExists), errors.Is(errs[i], spdkrpc.ErrNoMemory), errors.Is(errs[i], spdkrpc.ErrNoSpace):
+			// SPDK changes the alias first, and not back when the rest of it fails. A large volume needs metadata pages
+			// for another name, and none to be deleted.
+			errs[i] = s.removeAtOnce(found[i])
+		case errs[i] != nil:
+			errs[i] = fmt.Errorf("volume %s: %w", ids[i], errs[i])
 		}
 	}
-	if len(st.rest) > 0 {
-		s.collect()
+	if len(rename)+len(st.rest) > 0 {
+		e.deleted.Store(true)
 	}
 	return errs
 }
@@ -358,6 +375,20 @@ func (st *store) findToDelete(in map[engine.ID][]*lvol, id engine.ID) (*lvol, er
 		return nil, nil
 	}
 	return l, err
+}
+
+// removeAtOnce an lvol that cannot be left to Clear. It is asked for once: SPDK forgets what it refuses to delete, and
+// answers the next time that there is no such thing.
+func (s *session) removeAtOnce(l *lvol) error {
+	_, err := spdkrpc.Call(s.ctx, s.conn, spdkrpc.BdevLvolDelete{Name: l.bdev})
+	if err == nil {
+		return nil
+	}
+	s.life.uncleared[l.pool.Device] = true
+	if errors.Is(err, spdkrpc.ErrNotFound) {
+		return fmt.Errorf("%w: %s: %w", engine.ErrBusy, l.alias(), err)
+	}
+	return fmt.Errorf("%s: %w", l.alias(), mapError(err))
 }
 
 // remove lvols that nothing exports.

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build !lab
+
+package agent
+
+import (
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/engine"
+	"github.com/weft-storage/weft/dataplane/spdkrpc/spdktest"
+)
+
+// A volume's object goes at once, whatever it takes to clear its data, and others are served meanwhile. What is still
+// to be cleared is told, is not promised to anybody, and is cleared after a restart of the target.
+func TestDeletedVolumesAreClearedBesideTheRest(t *testing.T) {
+	fake := newFakeSPDK(t, time.Millisecond)
+	l := newLab(t)
+	node := l.nvmfNode()
+	node.Spec.Plan = fake.plan
+	l.Expect(l.admin.Update(t.Context(), node)).To(Succeed())
+	l.create(1, ofSize("1Gi"))
+	target := fake.engine()
+	r := l.run(func(v1alpha1.Engine) (engine.Engine, error) { return target, nil })
+	l.Eventually(l.versions, patience, interval).Should(HaveLen(1))
+	const written = 100
+	for cluster := range uint64(written) {
+		l.Expect(fake.target.(*spdktest.Target).WriteWord(l.volume(1).Spec.UUID, cluster, 1)).To(Succeed())
+	}
+	capacity := l.nvmfNode().Status.Capacity.Free
+
+	fake.target.(*spdktest.Target).Inject(spdktest.Fault{Method: "bdev_lvol_delete", Times: -1, Delay: time.Hour})
+	l.delete(1)
+	l.Eventually(func() bool {
+		return apierrors.IsNotFound(l.admin.Get(t.Context(), client.ObjectKey{Name: l.name(1)}, &v1alpha1.NvmfVolume{}))
+	}, patience, interval).Should(BeTrue())
+	l.create(2, ofSize("1Gi"), withHosts(hostA))
+	l.Eventually(l.versions, patience, interval).Should(HaveLen(1))
+	const left = written * engine.SizeUnit
+	l.Eventually(func() int64 { return clearing(l) }, patience, interval).Should(BeEquivalentTo(left))
+	volume := v1alpha1.WithHeader(1 << 30)
+	l.Expect(l.nvmfNode().Status.Pools[0].Promised.Value()).To(Equal(volume + left))
+	l.Expect(l.nvmfNode().Status.Capacity.Free.Value()).To(Equal(capacity.Value() - left))
+	l.Expect(r.get("/metrics")).To(ContainSubstring(`part="clearing"} 4.194304e+08`))
+
+	fake.kill()
+	fake.start()
+	l.Eventually(func() int64 { return clearing(l) }, patience, interval).Should(BeZero())
+	l.Eventually(func() string { return l.nvmfNode().Status.Capacity.Free.String() }, patience, interval).Should(Equal(capacity.String()))
+}
+
+// clearing bytes of the node's first pool; -1 while it says nothing of it.
+func clearing(l *lab) int64 {
+	pools := l.nvmfNode().Status.Pools
+	switch {
+	case len(pools) == 0 || !pools[0].Ready:
+		return -1
+	case pools[0].Clearing == nil:
+		return 0
+	}
+	return pools[0].Clearing.Value()
+}

@@ -1,0 +1,145 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package spdk_test
+
+import (
+	"context"
+	"encoding/json"
+	"strings"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/weft-storage/weft/dataplane/engine"
+	"github.com/weft-storage/weft/dataplane/spdkrpc/spdktest"
+)
+
+// TestDeletionHoldsUpNobody: while what was deleted is cleared, and however long that takes, other calls go on.
+func TestDeletionHoldsUpNobody(t *testing.T) {
+	r, fake := newFakeRig(t)
+	id, other := r.create(engine.Source{}, 16*mib), r.create(engine.Source{}, 16*mib)
+	snapshot := r.snap(id)
+	fake.Inject(spdktest.Fault{Method: "bdev_lvol_delete", Times: -1, Delay: time.Hour})
+	r.done(r.engine.DeleteVolumes(r.ctx, []engine.ID{id}))
+	r.done(r.engine.DeleteSnapshots(r.ctx, []engine.ID{snapshot}))
+	ctx, cancel := context.WithCancel(r.ctx)
+	cleared := make(chan error)
+	go func() {
+		_, err := r.engine.Clear(ctx)
+		cleared <- err
+	}()
+	r.Eventually(func() int { return fake.Calls()["bdev_lvol_delete"] }).Should(BeNumerically(">", 0))
+	r.Expect(r.state()).To(And(HaveField("Snapshots", BeEmpty()), HaveField("Volumes", ConsistOf(HaveField("ID", other)))))
+	r.done(r.engine.Export(r.ctx, []engine.Export{r.exportOf(other), r.exportOf(r.create(engine.Source{}, 16*mib))}))
+	cancel()
+	r.Expect(<-cleared).To(MatchError(context.Canceled))
+}
+
+// TestClearedAfterARestart of the target, whatever it was about.
+func TestClearedAfterARestart(t *testing.T) {
+	r := newRig(t)
+	id := r.create(engine.Source{}, 16*mib)
+	snapshot := r.snap(id)
+	clone := r.create(engine.Source{Snapshot: snapshot}, 16*mib)
+	r.done(r.engine.DeleteVolumes(r.ctx, []engine.ID{id, id, clone}))
+	r.done(r.engine.DeleteSnapshots(r.ctx, []engine.ID{snapshot, snapshot}))
+	r.restarted()
+	r.Expect(r.state()).To(And(HaveField("Snapshots", BeEmpty()), HaveField("Volumes", BeEmpty())))
+	r.clear()
+	r.Expect(r.lvols()).To(BeEmpty())
+	cleared, err := r.engine.Clear(r.ctx)
+	r.Expect(err).NotTo(HaveOccurred())
+	r.Expect(cleared).To(BeFalse())
+}
+
+// TestSameIDAgain: what has the ID of something that was deleted waits until that is cleared.
+func TestSameIDAgain(t *testing.T) {
+	r := newRig(t)
+	source := r.create(engine.Source{}, 16*mib)
+	id, snapshot := r.create(engine.Source{Volume: source}, 16*mib), r.snap(source)
+	volumes := []engine.VolumeSpec{{ID: id, SizeBytes: 16 * mib, Source: engine.Source{Volume: source}}}
+	snapshots := []engine.SnapshotSpec{{ID: snapshot, Volume: source}}
+	r.done(r.engine.DeleteVolumes(r.ctx, []engine.ID{id}))
+	r.done(r.engine.DeleteSnapshots(r.ctx, []engine.ID{snapshot}))
+	r.Expect(r.engine.CreateVolumes(r.ctx, volumes)[0]).To(MatchError(engine.ErrBusy))
+	r.Expect(r.engine.CreateSnapshots(r.ctx, snapshots)[0]).To(MatchError(engine.ErrBusy))
+	r.clear()
+	r.done(r.engine.CreateVolumes(r.ctx, volumes))
+	r.done(r.engine.CreateSnapshots(r.ctx, snapshots))
+	r.Expect(r.state()).To(And(HaveField("Snapshots", HaveLen(1)), HaveField("Volumes", HaveLen(2))))
+}
+
+// TestDeletedVolumesGoBeforeTheirSnapshots, which would only be merged into them, and none is made smaller (see Clear).
+func TestDeletedVolumesGoBeforeTheirSnapshots(t *testing.T) {
+	r, fake := newFakeRig(t)
+	source := r.create(engine.Source{}, 400*mib)
+	check(t, fake.Write(r.lvols()[string(source)].Alias, 0, 10))
+	clone := r.create(engine.Source{Volume: source}, 400*mib)
+	check(t, fake.Write(r.lvols()[string(clone)].Alias, 0, 70))
+	between := r.lvols()["c-"+string(clone)].UUID
+	lvstore, _, _ := strings.Cut(r.lvols()[string(clone)].Alias, "/")
+	var deleted []string
+	fake.Inject(spdktest.Fault{Method: "bdev_lvol_delete", Times: -1, Match: func(params json.RawMessage) bool {
+		var p struct {
+			Name string `json:"name"`
+		}
+		check(t, json.Unmarshal(params, &p))
+		deleted = append(deleted, p.Name)
+		return false
+	}})
+	r.done(r.engine.DeleteVolumes(r.ctx, []engine.ID{clone, source}))
+	r.Expect(r.state().Pools[0].ClearingBytes).To(BeEquivalentTo(80 * engine.SizeUnit))
+	r.clear()
+	r.Expect(r.state().Pools[0].ClearingBytes).To(BeZero())
+	r.Expect(fake.Calls()).NotTo(HaveKey("bdev_lvol_resize"))
+	r.Expect(deleted).To(HaveLen(3))
+	r.Expect(deleted[2]).To(Equal(between))
+	r.Expect(r.lvols()).To(BeEmpty())
+	r.Expect(fake.Dirty(lvstore)).To(BeZero())
+}
+
+// TestVolumeThatCannotBeRenamed, because that takes metadata pages, is deleted as it is.
+func TestVolumeThatCannotBeRenamed(t *testing.T) {
+	r, fake := newFakeRig(t)
+	id := r.create(engine.Source{}, 400*mib)
+	fake.Inject(spdktest.Fault{Method: "bdev_lvol_rename", Times: -1, Error: &spdktest.AnswerError{Code: -12, Message: "Cannot allocate memory"}})
+	r.done(r.engine.DeleteVolumes(r.ctx, []engine.ID{id}))
+	r.Expect(r.lvols()).To(BeEmpty())
+}
+
+// TestNeighboursOfADeletedSnapshotWait: a deletion that meets an operation on the clone is refused by SPDK, which then
+// forgets the snapshot until its next start.
+func TestNeighboursOfADeletedSnapshotWait(t *testing.T) {
+	r, fake := newFakeRig(t)
+	id, other := r.create(engine.Source{}, 16*mib), r.create(engine.Source{}, 16*mib)
+	check(t, fake.Write(r.lvols()[string(id)].Alias, 0, 4))
+	snapshot := r.snap(id)
+	check(t, fake.Write(r.lvols()[string(id)].Alias, 0, 4))
+	withdraw := fake.Inject(spdktest.Fault{Method: "bdev_lvol_delete", Delay: time.Hour})
+	r.done(r.engine.DeleteSnapshots(r.ctx, []engine.ID{snapshot}))
+	r.Expect(r.state().Pools[0].ClearingBytes).To(BeEquivalentTo(16*mib), "what the volume has of its own is not counted")
+	ctx, cancel := context.WithCancel(r.ctx)
+	cleared := make(chan error)
+	go func() {
+		_, err := r.engine.Clear(ctx)
+		cleared <- err
+	}()
+	r.Eventually(func() int { return fake.Calls()["bdev_lvol_delete"] }).Should(Equal(1))
+	r.Expect(r.engine.CreateSnapshots(r.ctx, []engine.SnapshotSpec{{ID: newID(), Volume: id}})[0]).To(MatchError(engine.ErrBusy))
+	r.Expect(r.engine.GrowVolumes(r.ctx, []engine.VolumeSize{{ID: id, SizeBytes: 20 * mib}})[0]).To(MatchError(engine.ErrBusy))
+	copied := engine.VolumeSpec{ID: newID(), SizeBytes: 16 * mib, Source: engine.Source{Volume: id}}
+	r.Expect(r.engine.CreateVolumes(r.ctx, []engine.VolumeSpec{copied})[0]).To(MatchError(engine.ErrBusy))
+	r.Expect(r.engine.DeleteVolumes(r.ctx, []engine.ID{id})[0]).To(MatchError(engine.ErrBusy))
+	r.done(r.engine.Export(r.ctx, []engine.Export{r.exportOf(id)}))
+	r.snap(other)
+	cancel()
+	r.Expect(<-cleared).To(MatchError(context.Canceled))
+	withdraw()
+	r.Expect(r.state().Snapshots).To(HaveLen(1), "the mark stays while its snapshot may come back")
+
+	r.restarted()
+	r.clear()
+	r.snap(id)
+	r.Expect(r.state().Snapshots).To(HaveLen(2))
+}
