@@ -129,11 +129,12 @@ type Watcher interface {
 }
 
 // Clearer is an engine whose target overwrites what was deleted. What is deleted is gone for its user at once, and the
-// pool keeps its space until it is cleared. That goes on where it was after a restart of agent or target.
+// pool keeps its space until it is cleared. That goes on where it was after a restart of agent or target. After the end
+// of a target free space may have to be cleared as well: until enough of it is, Export fails with ErrBusy.
 type Clearer interface {
-	// Clear what was deleted, beside all other calls, until nothing is left that can be cleared now. In each pool it
-	// does one thing at a time, and pauses after it. It answers whether any space came back. What fails is
-	// tried again by a call that follows a Gather.
+	// Clear what was deleted, and free space that may hold old data, beside all other calls, until nothing is left that
+	// can be cleared now. In each pool it does one thing at a time, and pauses after it. It answers whether any space
+	// came back. What fails is tried again by a call that follows a Gather.
 	Clear(ctx context.Context) (cleared bool, err error)
 }
 

@@ -35,6 +35,7 @@ func restartCases() map[string]func(*suite) {
 			s.Expect(s.pool(d.ID).Err).NotTo(HaveOccurred())
 			s.Expect(s.volume(id)).To(HaveField("SizeBytes", 12*mib))
 			s.Expect(s.snapshot(snapshot)).To(HaveField("CreatedAt", BeTemporally("==", taken)))
+			s.clear()
 			s.done(e.Export(s.ctx, []engine.Export{x}))
 			s.Expect(s.export(x.NQN)).To(HaveValue(Equal(s.served(x))))
 		},

@@ -173,7 +173,7 @@ type disk struct {
 func (h fullHost) mount(v served) disk {
 	h.Helper()
 	d := disk{h, v, h.TempDir()}
-	program(h.T, "mkfs.ext4", "-q", "-F", "-m", "0", "-E", "nodiscard,assume_storage_prezeroed=1", d.device)
+	program(h.T, "mkfs.ext4", "-q", "-F", "-m", "0", "-E", "nodiscard", d.device)
 	d.remount()
 	h.Cleanup(func() { _ = exec.Command("umount", d.dir).Run() })
 	return d

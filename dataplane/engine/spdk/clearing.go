@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -67,7 +68,9 @@ func (e *Engine) clearOnce(ctx context.Context) (cleared bool, err error) {
 					errs = append(errs, fmt.Errorf("clear %s: %w", l.alias(), mapError(err)))
 				}
 				mu.Unlock()
-				s.pause(begun)
+				if s.isOpen(l.pool) {
+					s.pause(begun)
+				}
 				if s.deleted.Load() {
 					break // a snapshot may be among it, and comes first
 				}
@@ -78,7 +81,8 @@ func (e *Engine) clearOnce(ctx context.Context) (cleared bool, err error) {
 	return cleared, errors.Join(errs...)
 }
 
-// choose what is cleared next: of each pool a snapshot, whose neighbours have to wait for it, and then all volumes.
+// choose what is cleared next: of each pool held clusters, for which hosts may wait, then a snapshot, whose neighbours
+// have to wait for it, and then all volumes. Pools of which nothing is chosen may get their mark.
 func (e *Engine) choose(ctx context.Context) (*session, []*lvol, error) {
 	look, cancel := context.WithTimeout(ctx, lookPatience)
 	defer cancel()
@@ -91,19 +95,34 @@ func (e *Engine) choose(ctx context.Context) (*session, []*lvol, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	var chosen, volumes []*lvol
+	s.openPools(st)
+	var chosen, held, volumes []*lvol
 	garbage := st.garbage()
 	for _, i := range independent(garbage) {
 		l := garbage[i]
 		switch {
 		case l.unfinished():
+		case l.kind == freeLvol:
+			held = append(held, l)
 		case l.kind == deletedLvol:
 			volumes = append(volumes, l)
 		case !slices.ContainsFunc(chosen, func(other *lvol) bool { return other.pool == l.pool }):
 			chosen = append(chosen, l)
 		}
 	}
-	chosen = append(chosen, volumes...)
+	slices.SortFunc(held, func(a, b *lvol) int { return strings.Compare(a.name, b.name) }) // as they were made
+	chosen = slices.Concat(held, chosen, volumes)
+	certain := slices.DeleteFunc(s.uncertified(st), func(p *pool) bool {
+		return slices.ContainsFunc(chosen, func(l *lvol) bool { return l.pool == p })
+	})
+	if err := s.certify(certain); err != nil {
+		return nil, nil, err
+	}
+	for _, l := range chosen {
+		if err := s.soil(l.pool); err != nil {
+			return nil, nil, err
+		}
+	}
 	for _, l := range chosen {
 		e.leaving[l.pool.Device]++
 		for _, name := range l.changes() {
@@ -116,7 +135,7 @@ func (e *Engine) choose(ctx context.Context) (*session, []*lvol, error) {
 // changes are the aliases of all lvols that SPDK changes when it deletes this one.
 func (l *lvol) changes() []string {
 	all := []string{l.alias()}
-	if l.kind == deletedLvol {
+	if l.cleared() {
 		return all // SPDK changes no more than that itself
 	}
 	for _, name := range l.clones {
@@ -162,6 +181,14 @@ func (s *session) clear(l *lvol) (done bool, err error) {
 	return err == nil, err
 }
 
+// isOpen says whether hosts use a pool.
+func (s *session) isOpen(p *pool) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	t := s.life.trust[p.Device]
+	return t == nil || t.open
+}
+
 // pause for as long as something took that was begun then: hosts keep half of the drive's time.
 func (s *session) pause(begun time.Time) {
 	select {
@@ -179,7 +206,7 @@ func (st *store) clearingBytes(p *pool, unlisted bool) int64 {
 	needed := int64(0)
 	for _, l := range p.lvols {
 		going := len(slices.DeleteFunc(l.clonesOf(), func(of *lvol) bool { return of.kind != deletedLvol }))
-		nobodys := l.kind == deletedLvol || len(l.clones)-going < 2 && (l.kind == cloneLvol || l.kind == snapshotLvol && l.marked())
+		nobodys := l.cleared() || len(l.clones)-going < 2 && (l.kind == cloneLvol || l.kind == snapshotLvol && l.marked())
 		if !nobodys {
 			needed += l.ownBytes
 		}

@@ -19,6 +19,8 @@
 //	t-<uuid>         becomes the volume of that UUID, a clone, once it has its parent
 //	h-<uuid>         a clone, never written, of a snapshot without another: meanwhile SPDK knows the snapshot for one
 //	x-<uuid>         was the volume of that UUID, and is being cleared
+//	f-<uuid>         holds clusters that are free and may hold old data, and is being cleared
+//	clean            a mark: all free clusters are zeroes
 //
 // Deleting takes what was deleted out of the way, and Clear does the rest, without the engine's lock: a volume gets
 // another name, and a snapshot, which SPDK cannot rename, a mark. SPDK deletes a snapshot only while at most one lvol
@@ -35,10 +37,18 @@
 // # Old data
 //
 // SPDK allocates clusters to thin lvols as they are: what a host did not write reads as what lay there
-// before. So nothing may leave old data in a free cluster. A new lvstore is cleared: a file, or a device
-// that can deallocate with zeroes, by the kernel in no time, any other by writing zeroes. A deleted lvol's
-// clusters are overwritten with zeroes (clear_method write_zeroes); what is left of that when the target is killed
-// meanwhile stays as it is, because SPDK forgets the lvol first.
+// before. So nothing may leave old data in a free cluster. A file, or a device that can deallocate with zeroes, is
+// cleared by the kernel before it becomes a pool; the clusters of any other are held by lvols, f-<uuid>, which Clear
+// deletes. A deleted lvol's clusters are overwritten with zeroes (clear_method write_zeroes).
+//
+// A target that is killed while it does that leaves free clusters as they were, because SPDK forgets the lvol first. So
+// the mark clean is in an lvstore only while all of its free clusters are zeroes: it goes before anything is deleted,
+// and comes again when every allocated cluster is that of an lvol. Where a target that has just started finds no mark,
+// all free clusters are held; where it finds one, and clones, the lowest 256: SPDK copies a cluster for a clone before
+// it enters that in the metadata, one at a time for each of its threads, and takes the lowest free one. A pool serves
+// once enough is free for all that hosts may write to its volumes, because SPDK refuses a write that finds no free
+// cluster.
+//
 // bdev_lvol_clone takes no clear_method, and only a snapshot inherits its origin's, so what hosts wrote to such a clone
 // is unmapped when it is deleted, which a bdev without UNMAP (a kernel's block device) takes for done: of 4 MiB written
 // 4 stayed on SPDK 26.05. So a clone is made blank, with its clear_method, then given its parent

@@ -55,6 +55,8 @@ type Engine struct {
 	// that it has SPDK delete. Guarded by mu.
 	busy    map[string]bool
 	leaving map[string]int
+	// blanks are devices that are being deallocated, by their paths. Guarded by mu.
+	blanks map[string]*blanking
 	// uncached are the pools of a target that must not find pages of them in the kernel's cache.
 	uncached *uncached
 }
@@ -82,7 +84,7 @@ func New(c Config) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Engine{client: client, config: c, busy: map[string]bool{}, leaving: map[string]int{}, uncached: newUncached(dropPages)}, nil
+	return &Engine{client: client, config: c, busy: map[string]bool{}, leaving: map[string]int{}, blanks: map[string]*blanking{}, uncached: newUncached(dropPages)}, nil
 }
 
 // Close the connection to the target, which goes on.
@@ -104,6 +106,10 @@ type life struct {
 	// uncleared pools, by their devices, are those where SPDK could not delete something. It may list it no more, and
 	// it still takes its space.
 	uncleared map[string]bool
+	// stuck pools, by their devices, are those whose mark could not be taken away, and why.
+	stuck map[string]error
+	// trust in pools' free clusters, by their devices.
+	trust map[string]*trust
 }
 
 // session is one call's connection: all that it asks goes to one life of the target.
@@ -126,7 +132,7 @@ func (e *Engine) begin(ctx context.Context) (s *session, end func(), err error) 
 		err = fmt.Errorf("%w: %s: %w", engine.ErrUnavailable, e.config.Socket, err)
 	}
 	if e.life.conn != conn {
-		e.life = life{conn: conn, uncleared: map[string]bool{}}
+		e.life = life{conn: conn, uncleared: map[string]bool{}, stuck: map[string]error{}, trust: map[string]*trust{}}
 	}
 	return &session{Engine: e, ctx: ctx, conn: conn}, e.mu.Unlock, err
 }

@@ -53,6 +53,13 @@ func rigOf(t *testing.T, m *machine) *rig {
 // restarted target with its pool, and connections to it: the first call on one to the target before would fail.
 func (r *rig) restarted() {
 	r.t.Helper()
+	r.reopened()
+	r.clear()
+}
+
+// reopened is restarted, but for what has to be cleared.
+func (r *rig) reopened() {
+	r.t.Helper()
 	r.restart(r.t)
 	r.engine = r.machine.engine(r.t)
 	var err error
@@ -105,14 +112,16 @@ func (r *rig) snap(volume engine.ID) engine.ID {
 	return id
 }
 
-// lvols that the target itself lists, by name.
+// lvols that the target itself lists, by name, but for the mark that the pool is clean.
 func (r *rig) lvols() map[string]spdkrpc.Lvol {
 	r.t.Helper()
 	all, err := spdkrpc.Call(r.ctx, r.client, spdkrpc.BdevLvolGetLvols{})
 	r.Expect(err).NotTo(HaveOccurred())
 	byName := map[string]spdkrpc.Lvol{}
 	for _, l := range all {
-		byName[l.Name] = l
+		if l.Name != "clean" { // it says that free space is
+			byName[l.Name] = l
+		}
 	}
 	return byName
 }

@@ -144,8 +144,11 @@ func (e *Engine) Export(ctx context.Context, exports []engine.Export) []error {
 	}
 	errs := make([]error, len(exports))
 	changes := make([]*change, len(exports))
+	if err := s.lookAtFree(st); err != nil {
+		return failAll(len(exports), err)
+	}
 	for i, x := range exports {
-		changes[i], errs[i] = planExport(x, st, n)
+		changes[i], errs[i] = s.planExport(x, st, n)
 		if c := changes[i]; c != nil && c.create != nil {
 			speaks.hideDiscard(c.create)
 		}
@@ -164,7 +167,7 @@ func (e *Engine) Export(ctx context.Context, exports []engine.Export) []error {
 	return errs
 }
 
-func planExport(x engine.Export, st *store, n *network) (*change, error) {
+func (s *session) planExport(x engine.Export, st *store, n *network) (*change, error) {
 	if err := x.Validate(); err != nil {
 		return nil, err
 	}
@@ -175,6 +178,9 @@ func planExport(x engine.Export, st *store, n *network) (*change, error) {
 	bdevs := map[engine.ID]string{}
 	for _, ns := range x.Namespaces {
 		l, err := st.find(st.volumes, ns.Volume)
+		if err == nil {
+			err = s.serves(l.pool)
+		}
 		if err != nil {
 			return shutOut(is, x, fmt.Errorf("namespace %d: volume %w", ns.NSID, err)), nil
 		}

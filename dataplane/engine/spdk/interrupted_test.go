@@ -46,6 +46,7 @@ func (w *work) do(t *testing.T) error {
 	for _, step := range []func() error{
 		func() error { return e.Start(ctx, w.plan) },
 		func() error { return one(e.OpenPools(ctx, []engine.Device{w.device})) },
+		clearAll, // what may not be clean, and is held
 		func() error {
 			return one(e.CreateVolumes(ctx, []engine.VolumeSpec{volume(w.source, 4*mib, engine.Source{})}))
 		},

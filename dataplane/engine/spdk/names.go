@@ -22,6 +22,8 @@ const (
 	newPrefix      = "t-"
 	holdPrefix     = "h-"
 	deletedPrefix  = "x-"
+	freePrefix     = "f-"
+	cleanName      = "clean"
 
 	uuidLen = 36
 )
@@ -55,6 +57,10 @@ const (
 	holdLvol
 	// deletedLvol was a volume, and is being cleared.
 	deletedLvol
+	// freeLvol holds clusters that are free and may hold old data, and is being cleared.
+	freeLvol
+	// cleanLvol says that all free clusters are zeroes.
+	cleanLvol
 )
 
 func snapshotName(id engine.ID, at time.Time) string {
@@ -71,10 +77,15 @@ func holdName(id engine.ID) string { return holdPrefix + string(id) }
 
 func deletedName(id engine.ID) string { return deletedPrefix + string(id) }
 
+func freeName(id engine.ID) string { return freePrefix + string(id) }
+
 // parseName of an lvol.
 func parseName(name string) (kind, engine.ID, time.Time) {
 	if id := engine.ID(name); id.Validate() == nil {
 		return volumeLvol, id, time.Time{}
+	}
+	if name == cleanName {
+		return cleanLvol, "", time.Time{}
 	}
 	if len(name) < 2+uuidLen {
 		return foreignLvol, "", time.Time{}
@@ -99,6 +110,8 @@ func parseName(name string) (kind, engine.ID, time.Time) {
 		return holdLvol, id, time.Time{}
 	case prefix == deletedPrefix && rest == "":
 		return deletedLvol, id, time.Time{}
+	case prefix == freePrefix && rest == "":
+		return freeLvol, id, time.Time{}
 	}
 	return foreignLvol, "", time.Time{}
 }

@@ -5,7 +5,6 @@ package spdk_test
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"os/exec"
@@ -60,8 +59,7 @@ func (r *rig) fill(perf string, id engine.ID) {
 	r.done(r.engine.Export(r.ctx, []engine.Export{x}))
 	r.done(r.engine.OpenPortals(r.ctx, r.portals()))
 	portal := r.portals()[0]
-	out, err := exec.CommandContext(r.ctx, perf, "-q", "4", "-o", "131072", "-w", "write", "-t", "2", "-c", "0x2", "-s", "256", "--no-huge", "-r",
-		fmt.Sprintf("trtype:TCP adrfam:IPv4 traddr:%s trsvcid:%d subnqn:%s hostnqn:%s", portal.Address, portal.Port, x.NQN, x.Hosts[0])).CombinedOutput()
+	out, err := exec.CommandContext(r.ctx, perf, perfArguments(portal, x, "-q", "4", "-o", "131072", "-w", "write", "-t", "2")...).CombinedOutput()
 	if err != nil {
 		r.t.Fatalf("%v: %s", err, out)
 	}

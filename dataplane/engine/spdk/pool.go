@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"time"
 
@@ -44,8 +45,8 @@ type opening struct {
 	blank bool
 	// content of a drive that only the target sees, as weft-launch recorded it.
 	content v1alpha1.DriveContent
-	// clear is how a blank device gets rid of old data.
-	clear spdkrpc.ClearMethod
+	// zeroed: the kernel has deallocated all of a blank device, which reads as zeroes.
+	zeroed bool
 	// grown: its file was made larger.
 	grown bool
 	// blockBytes to ask for; 0 leaves it to SPDK.
@@ -74,9 +75,12 @@ func (e *Engine) OpenPools(ctx context.Context, devices []engine.Device) []error
 	}
 	errs := make([]error, len(devices))
 	open := make([]*opening, len(devices))
-	var attach, grow []int
 	for i, d := range devices {
 		open[i], errs[i] = s.prepare(st, d)
+	}
+	s.blank(ctx, open, errs)
+	var attach, grow []int
+	for i := range devices {
 		switch {
 		case errs[i] != nil:
 		case open[i].attached == nil:
@@ -97,6 +101,9 @@ func (e *Engine) OpenPools(ctx context.Context, devices []engine.Device) []error
 	}
 	s.makeLvstores(st, open, errs)
 	s.growLvstores(open, errs)
+	if err := s.lookAtOpened(open, errs); err != nil {
+		return failAll(len(devices), err)
+	}
 	for i, o := range open {
 		if errs[i] == nil {
 			errs[i] = e.record(o.ID, o.where())
@@ -190,7 +197,7 @@ func (s *session) prepare(st *store, d engine.Device) (*opening, error) {
 	if err := d.Validate(); err != nil {
 		return nil, err
 	}
-	o := &opening{Device: d, lvstore: lvstoreName(d.ID), clear: spdkrpc.ClearWriteZeroes}
+	o := &opening{Device: d, lvstore: lvstoreName(d.ID)}
 	for _, p := range st.pools {
 		if p.Device == d.ID && p.base.Name != "" {
 			o.attached = p
@@ -343,23 +350,6 @@ func sizeOf(path string) (int64, error) {
 	return size, err
 }
 
-// zero deallocates all of a blank file or device, where the kernel promises that it reads as zeroes then and need not
-// write them.
-func zero(path string) error {
-	f, err := os.OpenFile(path, os.O_WRONLY, 0)
-	if err != nil {
-		return err
-	}
-	size, err := f.Seek(0, 2)
-	if err == nil {
-		err = unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, size)
-	}
-	if closeErr := f.Close(); err == nil {
-		err = closeErr
-	}
-	return err
-}
-
 // attach devices to the target.
 func (s *session) attach(open []*opening, items []int, errs []error) {
 	b := s.batch(errs)
@@ -407,16 +397,10 @@ func (s *session) makeLvstores(st *store, open []*opening, errs []error) {
 		default:
 			if o.PCIAddress != "" {
 				// Without it a drive whose lvstore cannot be read after a crash would still pass for blank, and be made
-				// anew. When making it fails, the drive is looked at again once the pod was deleted and the kernel has
+				// again. When making it fails, the drive is looked at again once the pod was deleted and the kernel has
 				// it back.
 				if errs[i] = device.RecordLvstore(s.path(s.config.Socket), o.PCIAddress, time.Now()); errs[i] != nil {
 					continue
-				}
-			} else {
-				if err := zero(s.path(o.Path)); err == nil {
-					o.clear = spdkrpc.ClearNone
-				} else {
-					logr.FromContextOrDiscard(s.ctx).Info("The device cannot deallocate with zeroes, so all of it is written now", "device", o.ID, "reason", err.Error())
 				}
 			}
 			o.metadata = metadataPercent(st.recorded(o.ID).base)
@@ -424,16 +408,19 @@ func (s *session) makeLvstores(st *store, open []*opening, errs []error) {
 		}
 	}
 	call(s, create, errs, func(i int) spdkrpc.Request[string] {
-		return spdkrpc.BdevLvolCreateLvstore{Bdev: open[i].base(), Name: open[i].lvstore, ClusterBytes: clusterBytes, Clear: open[i].clear, MetadataPagesPercent: open[i].metadata}
+		return spdkrpc.BdevLvolCreateLvstore{Bdev: open[i].base(), Name: open[i].lvstore, ClusterBytes: clusterBytes, Clear: spdkrpc.ClearNone, MetadataPagesPercent: open[i].metadata}
 	})
 	for _, i := range create {
 		switch {
 		case errs[i] == nil:
 			logr.FromContextOrDiscard(s.ctx).Info("Made a pool", "device", open[i].ID, "lvstore", open[i].lvstore)
 		case errors.Is(errs[i], spdkrpc.ErrExists), errors.Is(errs[i], context.DeadlineExceeded):
-			errs[i] = fmt.Errorf("%w: it is being cleared: %w", engine.ErrBusy, errs[i])
+			errs[i] = fmt.Errorf("%w: its lvstore is being made: %w", engine.ErrBusy, errs[i])
 		}
 	}
+	certify := slices.DeleteFunc(slices.Clone(create), func(i int) bool { return !open[i].zeroed })
+	// A pool without the mark is cleared, which takes longer.
+	call(s, certify, slices.Clone(errs), func(i int) spdkrpc.Request[string] { return markOf(open[i].lvstore) })
 }
 
 // metadataPercent of clusters that comes to metadataPages at least; of small devices 100, SPDK's default.

@@ -167,7 +167,7 @@ func independent(all []*lvol) []int {
 func (st *store) garbage() []*lvol {
 	var all []*lvol
 	for _, l := range st.rest {
-		if l.kind == cloneLvol || l.kind == deletedLvol || l.unfinished() {
+		if l.kind == cloneLvol || l.cleared() || l.unfinished() {
 			all = append(all, l)
 			continue
 		}

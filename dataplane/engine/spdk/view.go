@@ -240,9 +240,9 @@ func (st *store) add(l *lvol) {
 		st.volumes[l.id] = append(st.volumes[l.id], l)
 	case snapshotLvol:
 		st.snapshots[l.id] = append(st.snapshots[l.id], l)
-	case cloneLvol, markLvol, newLvol, holdLvol, deletedLvol:
+	case cloneLvol, markLvol, newLvol, holdLvol, deletedLvol, freeLvol:
 		st.rest = append(st.rest, l)
-	case foreignLvol:
+	case cleanLvol, foreignLvol:
 	}
 }
 
@@ -256,6 +256,9 @@ func (l *lvol) clonesOf() []*lvol {
 	}
 	return all
 }
+
+// cleared lvols are nobody's, and depend on nothing.
+func (l *lvol) cleared() bool { return l.kind == deletedLvol || l.kind == freeLvol }
 
 // unfinished lvols are needed only while a clone is being made.
 func (l *lvol) unfinished() bool { return l.kind == newLvol || l.kind == holdLvol }

@@ -380,6 +380,9 @@ func (st *store) findToDelete(in map[engine.ID][]*lvol, id engine.ID) (*lvol, er
 // removeAtOnce an lvol that cannot be left to Clear. It is asked for once: SPDK forgets what it refuses to delete, and
 // answers the next time that there is no such thing.
 func (s *session) removeAtOnce(l *lvol) error {
+	if err := s.soil(l.pool); err != nil {
+		return err
+	}
 	_, err := spdkrpc.Call(s.ctx, s.conn, spdkrpc.BdevLvolDelete{Name: l.bdev})
 	if err == nil {
 		return nil

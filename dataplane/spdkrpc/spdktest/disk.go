@@ -100,6 +100,7 @@ type volumeRecord struct {
 	Clear     string      `json:"clear,omitempty"` // clear method of what it frees
 	Clusters  uint64      `json:"clusters"`
 	Parent    uint64      `json:"parent,omitempty"` // page of the snapshot it is a clone of
+	Dirty     uint64      `json:"dirty,omitempty"`  // clusters that it was given as they were
 	Allocated [][2]uint64 `json:"allocated,omitempty"`
 	Words     [][2]uint64 `json:"words,omitempty"` // what hosts wrote, by cluster
 }

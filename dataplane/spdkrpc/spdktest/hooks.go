@@ -40,6 +40,10 @@ func (a *app) write(volume string, first, n uint64) error {
 		want.pages()-v.alloc.pages() > v.store.freePages() {
 		return fmt.Errorf("write to %s: %w", volume, syscall.ENOSPC)
 	}
+	v.store.giveDirty(v, want.count()-v.allocated())
+	if v.dirty > 0 {
+		return fmt.Errorf("write to %s: %w: it was given %d clusters with old data", volume, syscall.EILSEQ, v.dirty)
+	}
 	v.alloc = want
 	v.store.save(v)
 	if v.bdev != nil {

@@ -23,6 +23,8 @@ type lvol struct {
 	readOnly bool
 	clear    string // method by which its clusters are cleared when it is deleted
 	clusters uint64
+	dirty    uint64 // clusters that it was given as they were
+	clearing uint64 // clusters that are being cleared, once the metadata has it no longer
 	alloc    clusters
 	data     map[uint64]uint64 // what hosts wrote, by cluster
 	parent   *lvol
@@ -37,7 +39,7 @@ type lvol struct {
 func newLvol(s *lvstore, page uint64, r *volumeRecord) *lvol {
 	v := &lvol{
 		store: s, page: page, uuid: r.UUID, name: r.Name, thin: r.Thin, snapshot: r.Snapshot, readOnly: r.ReadOnly, clear: r.Clear,
-		clusters: r.Clusters, loaded: true,
+		clusters: r.Clusters, dirty: r.Dirty, loaded: true,
 	}
 	for _, run := range r.Allocated {
 		v.alloc.addRange(run[0], run[1])
@@ -53,7 +55,7 @@ func newLvol(s *lvstore, page uint64, r *volumeRecord) *lvol {
 
 func (v *lvol) record() *volumeRecord {
 	r := &volumeRecord{
-		UUID: v.uuid, Name: v.name, Thin: v.thin, Snapshot: v.snapshot, ReadOnly: v.readOnly, Clear: v.clear, Clusters: v.clusters,
+		UUID: v.uuid, Name: v.name, Thin: v.thin, Snapshot: v.snapshot, ReadOnly: v.readOnly, Clear: v.clear, Clusters: v.clusters, Dirty: v.dirty,
 		Allocated: v.alloc.runs(), Words: v.words(),
 	}
 	if v.parent != nil {
@@ -159,6 +161,7 @@ func (a *app) makeLvol(v *lvol, done func()) syscall.Errno {
 	}
 	v.page, v.uuid = s.freePage(), uuid.NewString()
 	if !v.thin {
+		s.giveDirty(v, v.clusters)
 		v.alloc.addRange(0, v.clusters)
 	}
 	if !a.start(s, func() {

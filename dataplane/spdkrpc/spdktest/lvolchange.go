@@ -228,6 +228,7 @@ func (a *app) lvolDelete(r *request) {
 	v.bdev, v.deleting = nil, true
 	a.unregister(b, func() {
 		if !a.startDelete(v.store, func() {
+			v.store.clearing -= v.clearing
 			v.store.drop(v)
 			v.store.pages.remove(v.page)
 			v.store.record(record{Page: v.page})
@@ -236,6 +237,14 @@ func (a *app) lvolDelete(r *request) {
 			// SPDK forgets the volume even so; it is on disk still, and comes back with the next start.
 			v.store.lose(v)
 			r.errnoAs(codeInternal, syscall.ENOMEM)
+			return
+		}
+		if len(v.clones) == 0 && v.clear == clearWriteZeroes {
+			// SPDK writes the metadata first: a target that ends before all is cleared leaves the rest as it is.
+			v.clearing = v.allocated()
+			v.store.clearing += v.clearing
+			v.store.record(record{Page: v.page})
+			v.store.saveStore()
 		}
 	})
 }

@@ -33,6 +33,7 @@ type lvstore struct {
 	busy     time.Time       // until when operations take their time
 	gone     bool            // unloaded
 	broken   error           // metadata could not be written
+	clearing uint64          // clusters of volumes that the metadata has no longer
 }
 
 // layout computes, as spdk_bs_init does, how many clusters metadata takes and how many are left for data.
@@ -77,6 +78,15 @@ func (s *lvstore) freePages() uint64 {
 
 func (s *lvstore) free() uint64 { return s.Clusters - min(s.Clusters, s.used()) }
 
+// giveDirty clusters to a volume that is about to be allocated n, if it must be any.
+func (s *lvstore) giveDirty(v *lvol, n uint64) {
+	clean := s.free() - min(s.free(), s.Dirty)
+	given := n - min(n, clean)
+	s.Dirty -= given
+	v.dirty += given
+	s.saveStore()
+}
+
 // freePage finds the first metadata page that no volume has: it becomes the volume's number. Page 0 is the store's.
 func (s *lvstore) freePage() uint64 { return max(1, s.pages.firstFree()) }
 
@@ -93,7 +103,7 @@ func (s *lvstore) drop(v *lvol) {
 		// A file is not told to unmap, and what clears by that, or not at all, leaves its data.
 		if freed := held - s.used(); v.clear != clearWriteZeroes && freed > 0 {
 			s.Dirty += freed
-			s.record(record{Store: &s.storeRecord})
+			s.saveStore()
 		}
 	}()
 	for _, c := range slices.Clone(v.clones) {
@@ -162,6 +172,15 @@ func (a *app) startOne(s *lvstore, parts int, done func()) bool {
 // save records a volume's state on disk with the next sync.
 func (s *lvstore) save(v *lvol) { s.record(record{Page: v.page, Volume: v.record()}) }
 
+func (s *lvstore) saveStore() { s.record(s.storeNow()) }
+
+// storeNow is how a target that ended now would find the store.
+func (s *lvstore) storeNow() record {
+	r := s.storeRecord
+	r.Dirty += s.clearing
+	return record{Store: &r}
+}
+
 func (s *lvstore) record(r record) {
 	if err := s.journal.add(r); err != nil {
 		s.broken = err
@@ -169,9 +188,11 @@ func (s *lvstore) record(r record) {
 }
 
 func (s *lvstore) all() []record {
-	records := []record{{Store: &s.storeRecord}}
+	records := []record{s.storeNow()}
 	for _, v := range slices.Concat(s.lvols, s.lost) {
-		records = append(records, record{Page: v.page, Volume: v.record()})
+		if v.clearing == 0 {
+			records = append(records, record{Page: v.page, Volume: v.record()})
+		}
 	}
 	return records
 }
@@ -253,7 +274,7 @@ func (a *app) lvstoreCreate(r *request) {
 		return
 	}
 	a.adopt(s)
-	s.record(record{Store: &s.storeRecord})
+	s.saveStore()
 	a.post(func() { r.answer(s.UUID) })
 }
 
@@ -375,7 +396,7 @@ func (a *app) lvstoreGrow(r *request) {
 	}
 	if !a.start(s, func() {
 		s.Clusters = total - s.MDClusters
-		s.record(record{Store: &s.storeRecord})
+		s.saveStore()
 		r.answer(true)
 	}) {
 		r.errnoAs(codeInvalidParams, syscall.ENOMEM)

@@ -218,15 +218,16 @@ func (h *Host) unfinishedXFS(ctx context.Context, device string) (bool, error) {
 	return inProgress[0] != 0, err
 }
 
-// format makes the filesystem. On a device that reads as zeros they need not be written, nor anything discarded: that
-// would take room in the pool, or time. Only what decide let go of is overwritten by force.
+// format makes the filesystem. On a device that reads as zeros nothing need be discarded. mkfs is not told of the
+// zeros: the check reads both ends only, and a journal that mkfs did not write may be replayed, whatever it holds. Only
+// what decide let go of is overwritten by force.
 func (h *Host) format(ctx context.Context, r Request, zeroed, force bool) error {
 	var args []string
 	switch r.Type {
 	case Ext4:
 		args = []string{"-F", "-m", "0"} // -F: the whole device, not a partition of it. No blocks kept for root.
 		if zeroed {
-			args = append(args, "-E", "nodiscard,assume_storage_prezeroed=1")
+			args = append(args, "-E", "nodiscard")
 		}
 	case XFS:
 		if zeroed {

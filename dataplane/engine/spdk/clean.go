@@ -1,0 +1,246 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package spdk
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/google/uuid"
+
+	"github.com/weft-storage/weft/dataplane/engine"
+	"github.com/weft-storage/weft/dataplane/spdkrpc"
+)
+
+const (
+	// copiesInFlight bounds the clusters that a killed target may have been copying: one for each of its threads on an
+	// lvstore (need_cluster_alloc of lib/blob/blobstore.c). SPDK has a thread for each core, of which DPDK takes 128 at
+	// most, and one more.
+	copiesInFlight = 256
+	// holdBytes of an lvol that holds free clusters: how much is cleared between two pauses.
+	holdBytes = 16 << 30
+)
+
+// trust in the free clusters of a pool, in one life of its target.
+type trust struct {
+	// known: all of them are zeroes, but for those that are held.
+	known bool
+	// open: hosts may be given volumes of it.
+	open bool
+	// free and needed bytes, while it is not.
+	free, needed int64
+	// err is why nothing is known, and nothing is held.
+	err error
+}
+
+// distrust free clusters of pools that this life of the target has just brought, or that this process sees for the
+// first time. What SPDK freed when it was killed may hold data: it writes the metadata of a deletion before it clears,
+// and copies a cluster for a clone before it enters that in the metadata. So a pool has a mark while all of its free
+// clusters are zeroes: it is taken away before anything is deleted, and made again when all is cleared. Without the
+// mark all free clusters are held by lvols, which Clear deletes like any other. With it, only copies were cut off: SPDK
+// takes the lowest free cluster, and none was freed meanwhile, so they are among the first that are free.
+func (s *session) distrust(st *store) {
+	for _, p := range st.pools {
+		if was := s.life.trust[p.Device]; p.Err != nil || was != nil && was.err == nil {
+			continue
+		}
+		marked := p.lvols[cleanName] != nil
+		t := &trust{known: marked, open: true}
+		if !p.served() && (!marked || p.has(func(l *lvol) bool { return l.base != "" })) {
+			t.err = s.hold(p, marked)
+			t.known, t.open = t.err == nil, false
+		}
+		s.life.trust[p.Device] = t
+		s.deleted.Store(true)
+	}
+	s.openPools(st)
+}
+
+// served: an agent has given hosts volumes of it in this life of the target, and saw to its free space before.
+func (p *pool) served() bool {
+	return p.has(func(l *lvol) bool { return l.claimed })
+}
+
+func (p *pool) has(such func(*lvol) bool) bool {
+	for _, l := range p.lvols {
+		if such(l) {
+			return true
+		}
+	}
+	return false
+}
+
+// hold free clusters: of a marked pool those that copies may have been made to, else all. Those that the volumes may
+// need are held by the first lvols, which are cleared first.
+func (s *session) hold(p *pool, marked bool) error {
+	free := p.FreeBytes
+	first := p.unwritten()
+	if marked {
+		if err := s.soil(p); err != nil {
+			return err
+		}
+		free = min(free, copiesInFlight*p.clusterBytes)
+		first = free
+	}
+	var sizes []int64
+	var names []string
+	var items []int
+	for held := int64(0); held < free; held += sizes[len(sizes)-1] {
+		size := min(free-held, holdBytes)
+		if held < first {
+			size = min(size, first-held)
+		}
+		id, err := uuid.NewV7() // in the order in which they are made
+		if err != nil {
+			return err
+		}
+		items, sizes, names = append(items, len(items)), append(sizes, size), append(names, freeName(engine.ID(id.String())))
+	}
+	errs := make([]error, len(sizes))
+	call(s, items, errs, func(i int) spdkrpc.Request[string] {
+		return spdkrpc.BdevLvolCreate{LvstoreName: p.lvstore, Name: names[i], SizeMiB: uint64(sizes[i] / mib), Clear: spdkrpc.ClearWriteZeroes}
+	})
+	for i, size := range sizes {
+		if errs[i] == nil {
+			p.FreeBytes -= size
+			p.lvols[names[i]] = &lvol{pool: p, kind: freeLvol, name: names[i], sizeBytes: size, ownBytes: size}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// unwritten bytes of its volumes: what hosts may still have allocated.
+func (p *pool) unwritten() int64 {
+	sum := int64(0)
+	for _, l := range p.lvols {
+		if l.kind == volumeLvol {
+			sum += max(0, l.sizeBytes-l.ownBytes)
+		}
+	}
+	return sum
+}
+
+// hasRoom for all that hosts may write, or as much as it ever had.
+func (p *pool) hasRoom() bool {
+	return !p.has(func(l *lvol) bool { return l.kind == freeLvol }) || p.FreeBytes >= p.unwritten()
+}
+
+// openPools where enough is cleared. What is open stays so.
+func (s *session) openPools(st *store) {
+	for _, p := range st.pools {
+		t := s.life.trust[p.Device]
+		if t == nil || t.err != nil || p.Err != nil {
+			continue
+		}
+		t.open = t.open || p.hasRoom()
+		t.free, t.needed = p.FreeBytes, p.unwritten()
+	}
+}
+
+// serves says why hosts cannot be given volumes of a pool yet: they would be refused space that is only being cleared.
+func (s *session) serves(p *pool) error {
+	t := s.life.trust[p.Device]
+	switch {
+	case p.Err != nil:
+		return p.Err
+	case t == nil:
+		return fmt.Errorf("%w: nobody has looked at the free space of pool %s", engine.ErrBusy, p.Device)
+	case t.err != nil:
+		return fmt.Errorf("the free space of pool %s may hold old data, and could not be held back: %w", p.Device, t.err)
+	case !t.open:
+		return fmt.Errorf("%w: the free space of pool %s may hold old data since its target ended, and is cleared first: %d MiB are, and hosts may write %d",
+			engine.ErrBusy, p.Device, t.free/mib, t.needed/mib)
+	}
+	return nil
+}
+
+// soil takes the mark away, before anything in the pool is deleted. It is asked for once: SPDK lists an lvol no more
+// whose deletion it refused, and has it again with its next start.
+func (s *session) soil(p *pool) error {
+	if p.lvols[cleanName] == nil || s.life.stuck[p.Device] != nil {
+		return s.life.stuck[p.Device]
+	}
+	_, err := spdkrpc.Call(s.ctx, s.conn, spdkrpc.BdevLvolDelete{Name: p.lvstore + "/" + cleanName})
+	if err != nil && !errors.Is(err, spdkrpc.ErrNotFound) {
+		s.life.stuck[p.Device] = fmt.Errorf("nothing can be deleted until the target starts again, because %s/%s was not: %w", p.lvstore, cleanName, mapError(err))
+		return s.life.stuck[p.Device]
+	}
+	delete(p.lvols, cleanName)
+	return nil
+}
+
+// uncertified pools are those that may get their mark again.
+func (s *session) uncertified(st *store) []*pool {
+	return slices.DeleteFunc(slices.Clone(st.pools), func(p *pool) bool {
+		t := s.life.trust[p.Device]
+		return p.Err != nil || t == nil || !t.known || p.lvols[cleanName] != nil || s.leaving[p.Device] > 0 || s.life.uncleared[p.Device]
+	})
+}
+
+// certify pools, of which none is being deleted from: they get their mark when every allocated cluster is that of an
+// lvol. Then SPDK neither clears one, as it may after a deletion that an agent before this one asked for, nor copies
+// one. The clusters of the lvols were counted before and are not fewer now, so the difference is exact where it is
+// nothing.
+func (s *session) certify(pools []*pool) error {
+	if len(pools) == 0 {
+		return nil
+	}
+	lvstores, err := spdkrpc.Call(s.ctx, s.conn, spdkrpc.BdevLvolGetLvstores{})
+	if err != nil {
+		return mapError(err)
+	}
+	errs := make([]error, len(pools))
+	var items []int
+	for i, p := range pools {
+		own := int64(0)
+		for _, l := range p.lvols {
+			own += l.ownBytes
+		}
+		at := slices.IndexFunc(lvstores, func(l spdkrpc.Lvstore) bool { return l.Name == p.lvstore })
+		if at >= 0 && int64(lvstores[at].TotalClusters-lvstores[at].FreeClusters)*p.clusterBytes == own {
+			items = append(items, i)
+		}
+	}
+	call(s, items, errs, func(i int) spdkrpc.Request[string] { return markOf(pools[i].lvstore) })
+	return errors.Join(errs...)
+}
+
+// markOf an lvstore, which says that all free clusters are zeroes.
+func markOf(lvstore string) spdkrpc.BdevLvolCreate {
+	return spdkrpc.BdevLvolCreate{LvstoreName: lvstore, Name: cleanName, SizeMiB: engine.SizeUnit / mib, Thin: true}
+}
+
+// lookAtOpened pools.
+func (s *session) lookAtOpened(open []*opening, errs []error) error {
+	for i, o := range open {
+		if errs[i] == nil && s.life.trust[o.ID] == nil {
+			st, err := s.readStore()
+			if err == nil {
+				s.distrust(st)
+			}
+			return err
+		}
+	}
+	return nil
+}
+
+// lookAtFree clusters of the pools that volumes of st are in, which need not be all that they hold.
+func (s *session) lookAtFree(st *store) error {
+	sure := true
+	for _, found := range st.volumes {
+		for _, l := range found {
+			t := s.life.trust[l.pool.Device]
+			sure = sure && t != nil && t.open
+		}
+	}
+	if sure {
+		return nil
+	}
+	whole, err := s.readStore()
+	if err != nil {
+		return err
+	}
+	s.distrust(whole)
+	return nil
+}

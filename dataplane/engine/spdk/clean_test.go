@@ -1,0 +1,192 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package spdk_test
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/weft-storage/weft/dataplane/engine"
+	"github.com/weft-storage/weft/dataplane/spdkrpc"
+	"github.com/weft-storage/weft/dataplane/spdkrpc/spdktest"
+)
+
+// TestFreeSpaceIsHeldAfterACrash: what a target did not get to clear is given to nobody until it is, and nobody is
+// refused space meanwhile.
+func TestFreeSpaceIsHeldAfterACrash(t *testing.T) {
+	t.Setenv(spdktest.TargetVariable, "")
+	m := newMachine(t)
+	m.fake.LvolTime = 50 * time.Millisecond
+	r := rigOf(t, m)
+	id, other := r.create(engine.Source{}, 200*mib), r.create(engine.Source{}, 400*mib)
+	check(t, r.fake().Write(r.lvols()[string(id)].Alias, 0, 50))
+	r.killedWhileItClears(id)
+	r.reopened()
+	lvstore, _, _ := strings.Cut(r.lvols()[string(other)].Alias, "/")
+	r.Expect(r.fake().Dirty(lvstore)).To(BeZero(), "it is held")
+	r.Expect(r.engine.Export(r.ctx, []engine.Export{r.exportOf(other)})[0]).To(And(MatchError(engine.ErrBusy), MatchError(ContainSubstring("may hold old data"))))
+	pool := r.state().Pools[0]
+	r.Expect(pool.FreeBytes).To(BeZero())
+	r.Expect(pool.ClearingBytes).To(Equal(pool.TotalBytes))
+
+	r.clear()
+	r.Expect(r.state().Pools[0]).To(And(HaveField("ClearingBytes", BeZero()), HaveField("FreeBytes", pool.TotalBytes)))
+	r.done(r.engine.Export(r.ctx, []engine.Export{r.exportOf(other)}))
+	check(t, r.fake().Write(r.lvols()[string(other)].Alias, 0, 100))
+}
+
+// TestCleanPoolServesAtOnce after its target was killed: there is nothing to clear.
+func TestCleanPoolServesAtOnce(t *testing.T) {
+	r, _ := newFakeRig(t)
+	id, deleted := r.create(engine.Source{}, 400*mib), r.create(engine.Source{}, 16*mib)
+	r.done(r.engine.DeleteVolumes(r.ctx, []engine.ID{deleted}))
+	r.clear()
+	r.reopened()
+	r.done(r.engine.Export(r.ctx, []engine.Export{r.exportOf(id)}))
+	r.Expect(r.state().Pools[0].ClearingBytes).To(BeZero())
+
+	r.done(r.engine.DeleteVolumes(r.ctx, []engine.ID{r.create(engine.Source{}, 16*mib)}))
+	r.Expect(r.marked()).To(BeTrue(), "nothing was deleted yet")
+	r.clear()
+	r.Expect(r.marked()).To(BeTrue())
+}
+
+// TestPoolIsMarkedByWhoKnows: an agent that finds a pool served, and without its mark, cannot tell what is free in it.
+func TestPoolIsMarkedByWhoKnows(t *testing.T) {
+	r, fake := newFakeRig(t)
+	id, deleted := r.create(engine.Source{}, 16*mib), r.create(engine.Source{}, 16*mib)
+	r.done(r.engine.Export(r.ctx, []engine.Export{r.exportOf(id)}))
+	r.done(r.engine.DeleteVolumes(r.ctx, []engine.ID{deleted}))
+	ctx, cancel := context.WithCancel(r.ctx)
+	fake.Inject(spdktest.Fault{Method: "bdev_lvol_delete", Match: notTheMark, Do: spdktest.DropConnection, When: spdktest.After})
+	_, err := r.engine.Clear(ctx)
+	cancel()
+	r.Expect(err).To(MatchError(engine.ErrUnavailable))
+	r.engine = r.machine.engine(t)
+	r.clear()
+	r.Expect(r.lvols()).NotTo(HaveKey("x-" + string(deleted)))
+	r.Expect(r.marked()).To(BeFalse())
+}
+
+// TestMarkThatCannotGo keeps what was deleted: a target that ended then would have the mark again.
+func TestMarkThatCannotGo(t *testing.T) {
+	r, fake := newFakeRig(t)
+	deleted := r.create(engine.Source{}, 16*mib)
+	r.done(r.engine.DeleteVolumes(r.ctx, []engine.ID{deleted}))
+	fake.Inject(spdktest.Fault{
+		Method: "bdev_lvol_delete", Match: func(params json.RawMessage) bool { return !notTheMark(params) }, When: spdktest.After,
+		Error: &spdktest.AnswerError{Code: -32603, Message: "Cannot allocate memory"},
+	})
+	for range 2 {
+		r.state()
+		_, err := r.engine.Clear(r.ctx)
+		r.Expect(err).To(MatchError(engine.ErrBusy))
+		r.Expect(r.lvols()).To(HaveKey("x-" + string(deleted)))
+	}
+	r.restarted()
+	r.Expect(r.lvols()).To(BeEmpty())
+}
+
+// TestKilledWhileItClears: on a real target no data of a deleted volume is left in free space, whatever it had got to.
+func TestKilledWhileItClears(t *testing.T) {
+	spdktest.RealTarget(t)
+	perf := spdktest.RealPerf(t)
+	r := newRig(t)
+	left := 0
+	for round := 0; left == 0; round++ {
+		if round == 20 {
+			t.Fatal("the target was never killed while it cleared something")
+		}
+		id := r.create(engine.Source{}, 400*mib)
+		r.fill(perf, id)
+		r.killedWhileItClears(id)
+		left = r.filled()
+		r.restarted()
+		r.Expect(r.lvols()).To(BeEmpty())
+		r.Expect(r.filled()).To(BeZero(), "of %d pieces that were not cleared", left)
+	}
+	t.Logf("%d pieces of 128 KiB were not cleared when the target was killed", left)
+}
+
+// TestKilledWhileItCopies: nor is any of what it copied for a clone.
+func TestKilledWhileItCopies(t *testing.T) {
+	spdktest.RealTarget(t)
+	perf := spdktest.RealPerf(t)
+	r := newRig(t)
+	source := r.create(engine.Source{}, 40*mib) // all of which is written in time
+	r.fill(perf, source)
+	const pieces = int(engine.SizeUnit / (128 << 10))
+	used := func() int {
+		clusters := uint64(0)
+		for _, l := range r.lvols() {
+			clusters += l.AllocatedClusters
+		}
+		return int(clusters) * pieces
+	}
+	r.Expect(r.filled()).To(Equal(used()), "every byte that was written can be told")
+	left := 0
+	for round := 0; left == 0; round++ {
+		if round == 40 {
+			t.Fatal("the target was never killed while it copied something")
+		}
+		clone := r.create(engine.Source{Volume: source}, 40*mib)
+		x := r.exportOf(clone)
+		r.done(r.engine.Export(r.ctx, []engine.Export{x}))
+		r.done(r.engine.OpenPortals(r.ctx, r.portals()))
+		writer := exec.CommandContext(r.ctx, perf, perfArguments(r.portals()[0], x, "-q", "32", "-o", "4096", "-w", "randwrite", "-t", "10")...)
+		check(t, writer.Start())
+		r.Eventually(func() bool { return r.lvols()[string(clone)].AllocatedClusters > 1 }, time.Minute, time.Millisecond).Should(BeTrue())
+		r.target.Kill()
+		check(t, writer.Process.Kill())
+		_ = writer.Wait() // it was killed
+		copied := r.filled()
+		r.restarted()
+		left = copied - used()
+		r.Expect(r.filled()).To(Equal(used()), "of %d pieces that were copied and not used", left)
+		r.done(r.engine.DeleteVolumes(r.ctx, []engine.ID{clone}))
+		r.clear()
+	}
+	t.Logf("%d pieces of 128 KiB had been copied for nobody when the target was killed", left)
+}
+
+func (r *rig) fake() *spdktest.Target { return r.target.(*spdktest.Target) }
+
+// marked says whether the target has the mark of a clean pool.
+func (r *rig) marked() bool {
+	r.t.Helper()
+	all, err := spdkrpc.Call(r.ctx, r.client, spdkrpc.BdevLvolGetLvols{})
+	check(r.t, err)
+	for _, l := range all {
+		if l.Name == "clean" {
+			return true
+		}
+	}
+	return false
+}
+
+// killedWhileItClears a volume, once its metadata is gone.
+func (r *rig) killedWhileItClears(id engine.ID) {
+	r.t.Helper()
+	r.done(r.engine.DeleteVolumes(r.ctx, []engine.ID{id}))
+	r.state()
+	ended := make(chan error)
+	go func() {
+		_, err := r.engine.Clear(r.ctx)
+		ended <- err
+	}()
+	r.Eventually(func() map[string]spdkrpc.Lvol { return r.lvols() }, time.Minute, time.Millisecond).ShouldNot(HaveKey("x-" + string(id)))
+	r.target.Kill()
+	r.Expect(<-ended).To(Or(BeNil(), MatchError(engine.ErrUnavailable)))
+}
+
+func perfArguments(portal engine.Portal, x engine.Export, more ...string) []string {
+	return append(more, "-c", "0x2", "-s", "256", "--no-huge", "-r",
+		fmt.Sprintf("trtype:TCP adrfam:IPv4 traddr:%s trsvcid:%d subnqn:%s hostnqn:%s", portal.Address, portal.Port, x.NQN, x.Hosts[0]))
+}
