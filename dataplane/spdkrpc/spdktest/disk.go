@@ -11,6 +11,8 @@ import (
 	"io"
 	"os"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // An lvstore's metadata lies on its device: SPDK's signature in the first block, so that whoever looks at the device
@@ -56,6 +58,16 @@ func (d *disk) measure() error {
 	}
 	d.size = size
 	return nil
+}
+
+// holdsData says whether a file has any from there on.
+func (d *disk) holdsData(from int64) bool {
+	info, err := d.file.Stat()
+	if err != nil || !info.Mode().IsRegular() {
+		return false
+	}
+	_, err = unix.Seek(int(d.file.Fd()), from, unix.SEEK_DATA)
+	return err == nil
 }
 
 func (d *disk) close() { _ = d.file.Close() } // everything was written, or told

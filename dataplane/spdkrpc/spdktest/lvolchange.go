@@ -229,6 +229,7 @@ func (a *app) lvolDelete(r *request) {
 	a.unregister(b, func() {
 		if !a.startDelete(v.store, func() {
 			v.store.clearing -= v.clearing
+			v.store.saveStore()
 			v.store.drop(v)
 			v.store.pages.remove(v.page)
 			v.store.record(record{Page: v.page})

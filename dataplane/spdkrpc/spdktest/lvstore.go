@@ -268,6 +268,9 @@ func (a *app) lvstoreCreate(r *request) {
 		r.errnoAs(codeInvalidParams, e)
 		return
 	}
+	if strings.EqualFold(clearing, "none") && b.disk.holdsData(int64(s.MDClusters*s.ClusterSize)) {
+		s.Dirty = s.Clusters
+	}
 	s.journal = journal{disk: b.disk, limit: int64(s.MDClusters * s.ClusterSize)}
 	if err := s.journal.format(); err != nil {
 		r.errnoAs(codeInvalidParams, errnoOf(err))
