@@ -42,7 +42,7 @@ type memoryModel struct {
 
 var spdk2605 = memoryModel{
 	fixed: 61_200_000, perCore: 2_098_800, bdevIO: 1601, ringEntry: 8,
-	tcpPerGroup: 32*8192 + 128, tcpInCapsule: 8192, tcpPDU: 1088, tcpQueuePair: 256, tcpHost: 384,
+	tcpPerGroup: 32*8192 + 128, tcpInCapsule: 8192, tcpPDU: 1088, tcpQueuePair: 256, tcpHost: 448,
 	rdma: 2_926_464, rdmaSlot: 1432 + 104 + 64 + 16, srq: 512, drive: 540_000, volume: 3800,
 	nvmeController: 4 << 20, nvmeQueuePair: 3 << 19,
 }

@@ -144,6 +144,62 @@ func checkMeasurement(t *testing.T, what string, model memoryModel, x measuremen
 	}
 }
 
+// What the volumes, subsystems and queue pairs of an engine's own exports take, as dataplane/engine/spdk's
+// TestMeasureMemory records it: the model is never under, nor so far over queue pairs that it says nothing.
+func TestMemoryModelMeetsVolumes(t *testing.T) {
+	var m struct {
+		Volumes []struct {
+			Cores, Volumes, Attachments int64
+			VolumesHeap                 int64 `json:"volumes_heap_bytes"`
+			VolumesResident             int64 `json:"volumes_resident_bytes"`
+			ExportsHeap                 int64 `json:"exports_heap_bytes"`
+			ExportsResident             int64 `json:"exports_resident_bytes"`
+			BareResident                int64 `json:"room_for_1_resident_bytes"`
+			IOQueues                    int64 `json:"io_queues"`
+			QueueDepth                  int64 `json:"queue_depth"`
+			InCapsule                   int64 `json:"in_capsule_data_size"`
+			AttachmentsHeap             int64 `json:"attachments_heap_bytes"`
+			AttachmentsResident         int64 `json:"attachments_resident_bytes"`
+		}
+	}
+	readJSON(t, "memory-26.05-volumes.json", &m)
+	if len(m.Volumes) == 0 {
+		t.Fatal("no measurements")
+	}
+	model := memoryModels["26.05"]
+	for i, x := range m.Volumes {
+		what := fmt.Sprintf("measurement %d", i)
+		covers := func(use string, model, bytes int64) {
+			if model < bytes {
+				t.Errorf("%s, %s: the model says %d, measured %d", what, use, model, bytes)
+			}
+		}
+		tcp := transport{kind: v1alpha1.TransportTCP, queueDepth: x.QueueDepth, maxIOQueues: 127, inCapsule: x.InCapsule, portals: 1}
+		l := load{pollGroups: x.Cores, volumes: x.Volumes, attachments: x.Attachments, ioQueues: x.IOQueues, transports: []transport{tcp}}
+		none := l
+		none.attachments = 0
+		volumes, queues := podLine(t, l, "pod: volumes"), podLine(t, l, "pod: TCP queue pairs")
+		covers("volumes in the heap", x.Volumes*model.volume, x.VolumesHeap+x.ExportsHeap)
+		covers("volumes beside it", volumes, x.VolumesResident+x.ExportsResident)
+		covers("bare subsystems", x.Volumes*x.Cores*podVolumeGroup, x.BareResident)
+		meets(t, what+", queue pairs in the heap", total(model.tcp(nil, l, &tcp))-total(model.tcp(nil, none, &tcp)), x.AttachmentsHeap)
+		covers("queue pairs beside it", queues, x.AttachmentsResident)
+		covers("queue pairs beside it, 5 % over", x.AttachmentsResident+x.AttachmentsResident/20, queues)
+	}
+}
+
+// podLine is what one use takes of the pod's ordinary memory.
+func podLine(t *testing.T, l load, use string) int64 {
+	t.Helper()
+	for _, line := range podMemory(l) {
+		if line.use == use {
+			return line.bytes
+		}
+	}
+	t.Fatalf("no line %q", use)
+	return 0
+}
+
 // What was published of shared receive queues in 19.01 follows from the size of an entry then.
 func TestPublishedSharedReceiveQueues(t *testing.T) {
 	var p struct {

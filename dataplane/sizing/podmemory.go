@@ -17,9 +17,11 @@ const (
 	podBase = 96 << 20
 	// podCore: 0.3 MB, 1.3 MB of a transport's poll group, and 1 MiB of trace buffer.
 	podCore = 4 << 20
-	// podVolume with its subsystem, listener and host: 18 + 8 kB with 1,000 of them, 18 kB in all with 3,000.
+	// podVolume with its subsystem, listener and host: 6 kB made a few at a time (testdata/memory-26.05-volumes.json),
+	// 26 kB with what making 1,000 at once leaves behind.
 	podVolume = 26_000
-	// podVolumeGroup: each poll group has a channel to each volume (0.9 kB), and an entry for each subsystem.
+	// podVolumeGroup: each poll group has a channel to each volume (0.9 kB), and an entry for each namespace that a
+	// subsystem has room for (0.4 kB): of one, which is all that the engine asks for.
 	podVolumeGroup = 1_500
 	// podClusterBytes: the map of a volume takes 16 bytes for each cluster of 1 MiB of its size, written or not (16.4
 	// MB for 1 TiB).
@@ -28,9 +30,8 @@ const (
 	podMapped = 2
 	// podLeastDrive is the least for a drive, also for one whose size is not known.
 	podLeastDrive = 16 << 20
-	// Of a TCP queue pair, from SPDK's source: 984 bytes for each slot, 880 more, and a pipe of 4 capsules with their
-	// headers.
-	podTCPSlot, podTCPPair, podTCPCapsules, podTCPHeader = 984, 880, 4, 80
+	// Of a TCP queue pair: 984 bytes for each slot, 880 more, and a pipe of 8 capsules with their headers.
+	podTCPSlot, podTCPPair, podTCPCapsules, podTCPHeader = 984, 880, 8, 80
 	// podRDMASlot has work queue entries and their bookkeeping; an allowance, not measured.
 	podRDMASlot = 1024
 

@@ -233,7 +233,7 @@ func (s *sender) export(t things, lvstore string) {
 	address := spdkrpc.Address{Transport: spdkrpc.TransportTCP, Family: spdkrpc.FamilyIPv4, Address: portal.Address, Port: fmt.Sprint(portal.Port)}
 	s.look(lvstores, lvols, subsystems)
 	for i, e := range t.exports {
-		send(s, spdkrpc.NvmfCreateSubsystem{NQN: e.NQN, Serial: e.Serial, Model: e.Model, MaxNamespaces: 32, ANAReporting: true})
+		send(s, spdkrpc.NvmfCreateSubsystem{NQN: e.NQN, Serial: e.Serial, Model: e.Model, MaxNamespaces: 1, ANAReporting: true})
 		send(s, spdkrpc.NvmfSubsystemAddNs{NQN: e.NQN, Namespace: spdkrpc.Namespace{
 			NSID: 1, Bdev: lvstore + "/" + string(t.ids[i]), UUID: string(t.ids[i]), NGUID: strings.ToUpper(t.ids[i].NGUID()),
 		}})

@@ -36,7 +36,7 @@ func TestDiff(t *testing.T) {
 	}
 	is := func(change func(*spdkrpc.Subsystem)) *spdkrpc.Subsystem {
 		s := &spdkrpc.Subsystem{
-			Serial: "s", Model: "m", MaxNamespaces: minRoom, Hosts: []spdkrpc.AllowedHost{{NQN: "h1"}},
+			Serial: "s", Model: "m", MaxNamespaces: 1, Hosts: []spdkrpc.AllowedHost{{NQN: "h1"}},
 			Namespaces: []spdkrpc.Namespace{served(1, idA)}, Listeners: []spdkrpc.Address{addressOf(portal)},
 		}
 		if change != nil {
@@ -56,8 +56,9 @@ func TestDiff(t *testing.T) {
 	}{
 		{name: "as it shall be", is: is(nil), want: want(nil), check: nothing},
 		{name: "missing", want: want(nil), check: func(c *change) bool {
-			return !c.takes() && c.create != nil && c.create.ANAReporting && len(c.addNamespaces) == 1 && len(c.addHosts) == 1 && len(c.listen) == 1
+			return !c.takes() && c.create != nil && c.create.ANAReporting && c.create.MaxNamespaces == 1 && len(c.addNamespaces) == 1 && len(c.addHosts) == 1 && len(c.listen) == 1
 		}},
+		{name: "made by an earlier agent, with room for 32", is: is(func(s *spdkrpc.Subsystem) { s.MaxNamespaces = 32 }), want: want(nil), check: nothing},
 		{name: "nobody listens for an export without hosts", want: want(func(x *engine.Export) { x.Hosts = nil }), check: func(c *change) bool {
 			return c.create != nil && len(c.listen) == 0
 		}},

@@ -65,7 +65,7 @@ func (s *session) anchor(n *network, errs []error) error {
 	if !wanted {
 		return nil
 	}
-	_, err := spdkrpc.Call(s.ctx, s.conn, spdkrpc.NvmfCreateSubsystem{NQN: anchorNQN, Serial: "anchor", Model: "weft"})
+	_, err := spdkrpc.Call(s.ctx, s.conn, spdkrpc.NvmfCreateSubsystem{NQN: anchorNQN, Serial: "anchor", Model: "weft", MaxNamespaces: leastRoom})
 	if err != nil {
 		for i := range errs {
 			if errs[i] == nil {
