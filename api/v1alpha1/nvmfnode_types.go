@@ -121,7 +121,8 @@ type SPDKPlan struct {
 	// +kubebuilder:validation:Minimum=8
 	// +required
 	LargeBuffers int32 `json:"largeBuffers"`
-	// MaxSubsystems of the target (nvmf_set_max_subsystems).
+	// MaxSubsystems that the target has room for, beside those that it needs itself (nvmf_set_max_subsystems). A node
+	// has one volume fewer at most: a volume whose subsystem is exchanged has two for a moment.
 	// +kubebuilder:validation:Minimum=1
 	// +required
 	MaxSubsystems int32 `json:"maxSubsystems"`

@@ -397,6 +397,44 @@ func TestCreateWaitsForTheDeletionOfItsPredecessor(t *testing.T) {
 	}
 }
 
+// A target has subsystems for so many volumes. The next one goes elsewhere, and is refused when there is nowhere.
+func TestCreateCountsVolumes(t *testing.T) {
+	st := newStorage(t, 2, 100*gi)
+	s, _ := newService(t)
+	planSPDK(t, st.nodes[0], 3) // for two volumes
+	planSPDK(t, st.nodes[1], 2)
+	seen(t, s, st)
+	placed := map[string]int{}
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	for i := range 3 {
+		wg.Go(func() {
+			resp, err := s.CreateVolume(within(t, enough), createRequest(st, own(t, fmt.Sprint(i)), gi))
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			placed[volume(t, resp.Volume.VolumeId).Spec.Node]++
+		})
+	}
+	wg.Wait()
+	if placed[st.nodes[0]] != 2 || placed[st.nodes[1]] != 1 {
+		t.Errorf("placed %v", placed)
+	}
+	_, err := s.CreateVolume(within(t, enough), createRequest(st, own(t, "one-more"), gi))
+	expectError(t, err, codes.ResourceExhausted, st.nodes[0]+": it has 2 volumes, as many as its target has subsystems for", st.nodes[1]+": it has 1 volume, as many")
+
+	// A volume that is gone leaves its place.
+	if _, err := s.DeleteVolume(within(t, enough), &csi.DeleteVolumeRequest{VolumeId: own(t, "0")}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := s.CreateVolume(within(t, enough), createRequest(st, own(t, "one-more"), gi)); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestCreateTwoHundredAtOnce(t *testing.T) {
 	const nodes, each = 4, 50
 	st := newStorage(t, nodes, each*(gi+header))

@@ -260,6 +260,21 @@ func setPlan(t testing.TB, name string, change func(*v1alpha1.Plan)) {
 	}).WithTimeout(enough).Should(Succeed())
 }
 
+// planSPDK has a node follow a plan for SPDK, with so many subsystems.
+func planSPDK(t testing.TB, node string, subsystems int32) {
+	t.Helper()
+	agents[node].SPDK()
+	setPlan(t, node, func(p *v1alpha1.Plan) {
+		p.Engine, p.SPDK = v1alpha1.EngineSPDK, &v1alpha1.SPDKPlan{
+			CoreMask: "0x2", Mode: v1alpha1.CoresStatic, Hugepages: v1alpha1.Hugepages2Mi, MemoryBytes: 1 << 30, PodMemoryBytes: 1 << 30,
+			BdevIOPoolSize: 8192, SmallBuffers: 2048, LargeBuffers: 256, MaxSubsystems: subsystems, Driver: v1alpha1.DriverKernel,
+			Transports: []v1alpha1.PlannedTransport{{
+				Type: v1alpha1.TransportTCP, QueueDepth: 128, MaxIOQueues: 8, InCapsuleDataSize: 4096, MaxIOSize: 131072, SmallCache: 128, LargeCache: 16,
+			}},
+		}
+	})
+}
+
 func setNodeStatus(t testing.TB, name string, change func(*v1alpha1.NvmfNodeStatus)) {
 	t.Helper()
 	var node v1alpha1.NvmfNode

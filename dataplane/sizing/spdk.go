@@ -148,7 +148,7 @@ func (s sizer) fill(p *v1alpha1.SPDKPlan, l load, why *explanation) ([]v1alpha1.
 	p.BdevIOPoolSize = int32(l.bdevIOPool)
 	p.SmallBuffers, p.LargeBuffers = int32(l.smallBuffers), int32(l.largeBuffers)
 	p.MaxSubsystems = int32(l.volumes + 1)
-	why.byDefault("maxSubsystems", strconv.Itoa(int(p.MaxSubsystems)), fmt.Sprintf("one for each of %d volumes, connected or not, and one for discovery", l.volumes))
+	why.byDefault("maxSubsystems", strconv.Itoa(int(p.MaxSubsystems)), fmt.Sprintf("one for each of %d volumes, connected or not, and one for a volume whose subsystem is being exchanged; no more volumes are placed on the node", l.volumes))
 	p.Driver = cmp.Or(s.spec.Devices.Driver, v1alpha1.DriverKernel)
 	explainDriver(s.spec, p.Driver, why)
 	for _, t := range l.transports {

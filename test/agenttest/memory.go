@@ -100,6 +100,11 @@ func (m *Memory) NoSources() { m.engine.FailCall(enginetest.CreateVolumes, engin
 // Lose a volume or snapshot, by UUID, behind the engine's back.
 func (m *Memory) Lose(uuid string) { m.engine.Lose(engine.ID(uuid)) }
 
+// SPDK makes the target one that takes plans for SPDK.
+func (m *Memory) SPDK() {
+	m.engine.SetInfo(engine.Info{Type: v1alpha1.EngineSPDK, Version: "enginetest", QoS: true, Transports: []v1alpha1.TransportType{v1alpha1.TransportTCP}})
+}
+
 // NoLimits makes the target one that cannot limit volumes.
 func (m *Memory) NoLimits() {
 	m.engine.SetInfo(engine.Info{

@@ -53,6 +53,8 @@ type decider struct {
 	// promised bytes of each pool: what its volumes may grow to with their headers, written or not, what its snapshots
 	// hold, and what is being cleared.
 	promised map[string]int64
+	// places are taken by volumes: those that may be there, and those that are being made.
+	places int64
 	// needed are the sources that something waits to be made from, with the name of what waits.
 	needed map[engine.ID]string
 	// waiting are the volumes with hosts that are not exported as wanted, but may yet be.

@@ -105,6 +105,26 @@ func TestDecideCreates(t *testing.T) {
 			volumes: map[string]says{"v2": {"Created": "False/Pending"}, "v3": {"Created": "False/NoSpace"}},
 		},
 		{
+			name: "no more volumes than the target has subsystems for, one of which is kept free",
+			given: func(s *Observed) {
+				s.Node.Spec.Plan.SPDK = &v1alpha1.SPDKPlan{MaxSubsystems: 3}
+				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a")), testVolume(2, ofSize("1Gi")), testVolume(3, ofSize("1Gi"))}
+				holds(engineVolume(1, "a"))(s)
+				s.Target.State.Exports = []engine.Export{exported(1)}
+			},
+			does:    []string{"CreateVolumes 2 on a"},
+			volumes: map[string]says{"v1": {"Ready": "True/AsExpected"}, "v2": {"Created": "False/Pending"}, "v3": {"Created": "False/NoSpace"}},
+		},
+		{
+			name: "a volume that cannot be read has its place among them",
+			given: func(s *Observed) {
+				brokenA(s)
+				s.Node.Spec.Plan.SPDK = &v1alpha1.SPDKPlan{MaxSubsystems: 2}
+				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a")), testVolume(2, ofSize("1Gi"))}
+			},
+			volumes: map[string]says{"v2": {"Created": "False/NoSpace"}},
+		},
+		{
 			name: "and no volume grows beyond its pool",
 			given: func(s *Observed) {
 				s.Node.Spec.Plan.OverProvisioningPercent = 200

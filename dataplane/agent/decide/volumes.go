@@ -11,6 +11,7 @@ import (
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/engine"
+	"github.com/weft-storage/weft/internal/text"
 )
 
 // volume is an NvmfVolume and what the engine has of it.
@@ -58,6 +59,9 @@ func (d *decider) indexVolumes() {
 		}
 		d.volumes = append(d.volumes, v)
 		d.byName[obj.Name] = v
+		if v.presence != absent {
+			d.places++
+		}
 		switch {
 		case v.presence == present:
 			// What it has, not what it asks for: a growth that finds no room is not promised.
@@ -211,6 +215,7 @@ func (d *decider) create(v *volume) {
 	spec := engine.VolumeSpec{ID: v.id, SizeBytes: servedSize(v.obj.Spec.Size)}
 	p, refusal := d.poolFor(v, &spec)
 	err := d.Attempts.err(VerbCreateVolume, string(v.id))
+	limit, limited := d.Node.Spec.Plan.VolumeLimit()
 	switch {
 	case errors.Is(err, engine.ErrNoSpace):
 		v.created = no(v1alpha1.ReasonNoSpace, "%v", err)
@@ -220,8 +225,11 @@ func (d *decider) create(v *volume) {
 		v.created = no(v1alpha1.ReasonCreateFailed, "%v", err)
 	case refusal != nil:
 		v.created = *refusal
+	case limited && d.places >= limit:
+		v.created = no(v1alpha1.ReasonNoSpace, "node %s has %s, as many as its target has subsystems for", d.Node.Name, text.Plural(int(d.places), "volume"))
 	default:
 		v.created = no(v1alpha1.ReasonPending, "it is being made")
+		d.places++
 		if !d.Attempts.Tried(VerbCreateVolume, string(v.id)) {
 			spec.Pool, v.device = p.device.ID, p.device.ID
 			v.written = v.written || d.copiesData(v)

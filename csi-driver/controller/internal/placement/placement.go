@@ -74,6 +74,8 @@ type Candidate struct {
 // Refusal says why a node takes no volumes now.
 type Refusal struct {
 	Node, Reason string
+	// Full says that the node has as many volumes as it can: there is room again when one of them is deleted.
+	Full bool
 }
 
 // NoNodeError says that no node of the target takes volumes now, whatever their size.
@@ -96,7 +98,7 @@ func (e *NoNodeError) Error() string {
 	return fmt.Sprintf("no node of target %q can take a volume now: %s", e.Request.Target, list(why))
 }
 
-// NoRoomError says that nodes take volumes, but none of this size.
+// NoRoomError says that nodes take volumes, but none of this size, or that they have as many as they can.
 type NoRoomError struct {
 	Request    Request
 	Candidates []Candidate
@@ -128,7 +130,8 @@ func bytes(n int64) string { return resource.NewQuantity(max(n, 0), resource.Bin
 // the one with the most free space, then the first by name. It fails with *NoNodeError or *NoRoomError.
 func Choose(req Request, nodes []v1alpha1.NvmfNode, promises []Promise) (string, error) {
 	candidates, refusals := Candidates(req, nodes, promises)
-	if len(candidates) == 0 && len(req.Avoid) == 0 {
+	full := slices.ContainsFunc(refusals, func(r Refusal) bool { return r.Full })
+	if len(candidates) == 0 && len(req.Avoid) == 0 && !full {
 		return "", &NoNodeError{Request: req, Refusals: refusals}
 	}
 	fit := slices.DeleteFunc(slices.Clone(candidates), func(c Candidate) bool { return c.LargestBytes < req.SizeBytes })
@@ -168,11 +171,26 @@ func Candidates(req Request, nodes []v1alpha1.NvmfNode, promises []Promise) (can
 			refusals = append(refusals, Refusal{Node: n.Name, Reason: "its pools are nearly full"})
 			continue
 		}
+		if limit, limited := n.Spec.Plan.VolumeLimit(); limited && volumesOf(byNode[n.Name]) >= limit {
+			refusals = append(refusals, Refusal{Node: n.Name, Full: true, Reason: fmt.Sprintf("it has %s, as many as its target has subsystems for", text.Plural(int(volumesOf(byNode[n.Name])), "volume"))})
+			continue
+		}
 		candidates = append(candidates, room(n, req.Device, byNode[n.Name]))
 	}
 	slices.SortFunc(candidates, func(a, b Candidate) int { return cmp.Compare(a.Node, b.Node) })
 	slices.SortFunc(refusals, func(a, b Refusal) int { return cmp.Compare(a.Node, b.Node) })
 	return candidates, refusals
+}
+
+// volumesOf are those among promises, as many as there are.
+func volumesOf(promises []Promise) int64 {
+	var n int64
+	for _, p := range promises {
+		if !strings.HasPrefix(p.Volume, SnapshotPrefix) {
+			n++
+		}
+	}
+	return n
 }
 
 // refusal is the reason why a node takes no volumes, or empty. A node whose agent is not known to be silent

@@ -453,3 +453,39 @@ func TestHeaders(t *testing.T) {
 		t.Errorf("with 300 %%, there is room for %d", room)
 	}
 }
+
+func subsystems(n int32) option {
+	return func(node *v1alpha1.NvmfNode) { node.Spec.Plan.SPDK = &v1alpha1.SPDKPlan{MaxSubsystems: n} }
+}
+
+// A target serves no more volumes than it has subsystems for, one of which it keeps free: the next goes elsewhere.
+func TestChooseCountsVolumes(t *testing.T) {
+	req := Request{Target: "fast", Connection: v1alpha1.Connection{Transports: []v1alpha1.TransportType{v1alpha1.TransportTCP}}, SizeBytes: gi}
+	held := []Promise{
+		PromiseTo("v1", "a", "d", gi), PromiseTo("v2", "a", "", gi),
+		PromiseTo("v2", "a", "", gi), // reserved, and in the cache
+		{Volume: SnapshotPrefix + "s1", Node: "a", Device: "d", SizeBytes: gi}, // which is not exported
+	}
+	for name, tc := range map[string]struct {
+		a     option
+		other []v1alpha1.NvmfNode
+		want  string
+	}{
+		"one more fits":                         {subsystems(4), []v1alpha1.NvmfNode{node("b", pool("d", 10*gi))}, "a"},
+		"no more fits":                          {subsystems(3), []v1alpha1.NvmfNode{node("b", pool("d", 10*gi))}, "b"},
+		"more than fit":                         {subsystems(1), []v1alpha1.NvmfNode{node("b", pool("d", 10*gi))}, "b"},
+		"the kernel's target has no such limit": {func(*v1alpha1.NvmfNode) {}, nil, "a"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			got, err := Choose(req, append(tc.other, node("a", pool("d", 100*gi), tc.a)), held)
+			if err != nil || got != tc.want {
+				t.Errorf("got %q, %v; want %s", got, err, tc.want)
+			}
+		})
+	}
+	_, err := Choose(req, []v1alpha1.NvmfNode{node("a", pool("d", 100*gi), subsystems(3)), node("c", unschedulable)}, held)
+	var full *NoRoomError
+	if !errors.As(err, &full) || !strings.Contains(err.Error(), "a: it has 2 volumes, as many as its target has subsystems for") {
+		t.Errorf("got %v", err)
+	}
+}
