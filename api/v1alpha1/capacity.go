@@ -12,6 +12,44 @@ func (p *Plan) Promisable(totalBytes int64) int64 {
 	return totalBytes/100*percent + totalBytes%100*percent/100
 }
 
+// AttachmentLimit is how many places for attachments the node has; see Attachments.Places. It is its plan's, and less
+// while its target still runs by an earlier one. False when nothing limits them: the memory of the kernel's target is
+// the node's own, and plans of earlier versions do not say what theirs was planned for.
+func (n *NvmfNode) AttachmentLimit() (int64, bool) {
+	a := n.Spec.Plan.attachments()
+	if a == nil {
+		return 0, false
+	}
+	limit := int64(a.Expected)
+	if s := n.Status.Attachments; s != nil && s.Possible != nil {
+		limit = min(limit, *s.Possible)
+	}
+	return limit, true
+}
+
+// AttachmentPlaces are how many of the node's places for attachments each one takes of a volume with such a connection.
+func (n *NvmfNode) AttachmentPlaces(c Connection) int64 {
+	if a := n.Spec.Plan.attachments(); a != nil {
+		return a.Places(c)
+	}
+	return 1
+}
+
+// attachments that the plan's memory was planned for; nil when it does not say.
+func (p *Plan) attachments() *Attachments {
+	if p == nil || p.SPDK == nil {
+		return nil
+	}
+	return p.SPDK.Attachments
+}
+
+// Places that an attachment of a volume takes among those expected: one, or more where it opens more queues than
+// ioQueues, since each queue pair takes as much memory, the admin one too.
+func (a Attachments) Places(c Connection) int64 {
+	planned, opens := int64(max(a.IOQueues, 1))+1, int64(max(c.IOQueues, 1))+1
+	return max((opens+planned-1)/planned, 1)
+}
+
 // TakesNothingNew tells whether so little of a pool is free that it takes no new volumes, snapshots or growth.
 func (s PoolStatus) TakesNothingNew() bool {
 	return s.Reason == ReasonPoolNearlyFull || s.Reason == ReasonPoolFull

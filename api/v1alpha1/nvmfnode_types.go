@@ -126,6 +126,9 @@ type SPDKPlan struct {
 	// +kubebuilder:validation:Minimum=1
 	// +required
 	MaxSubsystems int32 `json:"maxSubsystems"`
+	// Attachments that its memory is planned for: no more are admitted at once. Absent in plans of earlier versions.
+	// +optional
+	Attachments *Attachments `json:"attachments,omitempty"`
 	// Transports, one of a type, whatever the number of portals.
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=2
@@ -337,6 +340,14 @@ type NvmfNodeStatus struct {
 	// Capacity of all pools that are ready.
 	// +optional
 	Capacity Capacity `json:"capacity,omitzero"`
+	// Attachments that the target admits, and those that are being ended: one for each host of each volume, or more
+	// where it opens more queues than planned. Those possible are what its memory was planned for; an attachment beyond
+	// them waits, and those that were admitted before keep their place.
+	// +optional
+	Attachments *Places `json:"attachments,omitempty"`
+	// Volumes of the node, attached or not. Those possible are what the target has subsystems for.
+	// +optional
+	Volumes *Places `json:"volumes,omitempty"`
 	// Portals that are served.
 	// +kubebuilder:validation:MaxItems=8
 	// +listType=atomic
@@ -363,6 +374,16 @@ type NvmfNodeStatus struct {
 	// +listMapKey=type
 	// +optional
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
+}
+
+// Places of a target.
+type Places struct {
+	// Used places. More than possible where the plan was lowered while they were in use.
+	// +required
+	Used int64 `json:"used"`
+	// Possible places. Absent when nothing limits them.
+	// +optional
+	Possible *int64 `json:"possible,omitempty"`
 }
 
 // EngineStatus says what runs.
@@ -707,6 +728,8 @@ const (
 // +kubebuilder:printcolumn:name="Engine",type=string,JSONPath=`.status.engine.version`
 // +kubebuilder:printcolumn:name="Total",type=string,JSONPath=`.status.capacity.total`
 // +kubebuilder:printcolumn:name="Free",type=string,JSONPath=`.status.capacity.free`
+// +kubebuilder:printcolumn:name="Attachments",type=integer,JSONPath=`.status.attachments.used`
+// +kubebuilder:printcolumn:name="Possible",type=integer,JSONPath=`.status.attachments.possible`
 // +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`,priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type NvmfNode struct {

@@ -102,6 +102,8 @@ func planRules() []validation {
 		least(nodeSPDK, path+"smallBuffers", spdk+`smallBuffers: %s}}}`, 64),
 		least(nodeSPDK, path+"largeBuffers", spdk+`largeBuffers: %s}}}`, 8),
 		least(nodeSPDK, path+"maxSubsystems", spdk+`maxSubsystems: %s}}}`, 1),
+		bounds(nodeSPDK, path+"attachments.expected", spdk+`attachments: {expected: %s}}}}`, 1, 4096),
+		bounds(nodeSPDK, path+"attachments.ioQueues", spdk+`attachments: {ioQueues: %s}}}}`, 1, 127),
 		enum(nodeSPDK, path+"placement", spdk+`placement: %s}}}`, "None", "NAPI", "CPU"),
 		enum(nodeSPDK, path+"driver", spdk+`driver: %s}}}`, "Kernel", "VFIO", "UIO"),
 		least(node, "spec.plan.nvmet.tcp.idlePollPeriodMicroseconds", `spec: {plan: {nvmet: {tcp: {idlePollPeriodMicroseconds: %s, socketPriority: 0}}}}`, 0),

@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 	"k8s.io/klog/v2"
 
@@ -110,6 +111,9 @@ func (s *Service) admit(ctx context.Context, req *csi.ControllerPublishVolumeReq
 		if err := unobstructed(node, id); err != nil {
 			return nil, "", err
 		}
+		if err := s.attachable(ctx, vol); err != nil {
+			return nil, "", err
+		}
 		h := a.host()
 		vol, err = s.changeHosts(ctx, vol, func(vol *v1alpha1.NvmfVolume) {
 			vol.Spec.DeletionMark = "" // of a deletion that was not carried through
@@ -177,7 +181,16 @@ func exportedTo(vol *v1alpha1.NvmfVolume, nqn string, generation int64) (bool, e
 	if vol.Listed(nqn) == nil {
 		return false, failf(busy, "the volume was detached from the node while it was attached; try again")
 	}
-	if vol.Admitted(nqn) == nil || !meta.IsStatusConditionTrue(vol.Status.Conditions, v1alpha1.ConditionExported) {
+	exported := meta.FindStatusCondition(vol.Status.Conditions, v1alpha1.ConditionExported)
+	if exported == nil {
+		return false, nil
+	}
+	// Of a volume that is shared, one host may wait for a place while another has one.
+	exhausted := exported.Reason == v1alpha1.ReasonAttachmentsExhausted
+	switch {
+	case vol.Admitted(nqn) == nil && exhausted:
+		return false, failf(full, "volume %s: %s", vol.Name, exported.Message)
+	case vol.Admitted(nqn) == nil || exported.Status != metav1.ConditionTrue && !exhausted:
 		return false, nil
 	}
 	return len(vol.Paths()) > 0, nil

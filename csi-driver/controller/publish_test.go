@@ -815,3 +815,77 @@ func TestNobodySharesWithAHostThatIsLeaving(t *testing.T) {
 		}
 	}
 }
+
+// planAttachments has a node's plan for SPDK say how many attachments its memory is for.
+func planAttachments(t *testing.T, node string, expected int32) {
+	t.Helper()
+	setPlan(t, node, func(p *v1alpha1.Plan) { p.SPDK.Attachments = &v1alpha1.Attachments{Expected: expected, IOQueues: 2} })
+}
+
+// An attachment for which the target has no memory is refused, with the field to change, until there is a place.
+func TestPublishCountsAttachments(t *testing.T) {
+	st := newStorage(t, 1, 100*gi)
+	s, _ := newService(t)
+	planSPDK(t, st.nodes[0], 100)
+	planAttachments(t, st.nodes[0], 1)
+	seen(t, s, st)
+	host := newHost(t, "host")
+	ids := make([]string, 2)
+	for i := range ids {
+		resp, err := s.CreateVolume(within(t, enough), createRequest(st, own(t, fmt.Sprint(i)), gi))
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids[i] = resp.Volume.VolumeId
+	}
+	publish(t, s, ids[0], host)
+	publish(t, s, ids[0], host) // again: it has its place
+	_, err := s.ControllerPublishVolume(within(t, enough), publishRequest(ids[1], host))
+	expectError(t, err, codes.ResourceExhausted, "1 of the 1 attachments", "raise attachments.expected of NvmfTarget "+st.target)
+	if hosts := volume(t, ids[1]).Spec.Hosts; len(hosts) > 0 {
+		t.Errorf("refused, and listed all the same: %+v", hosts)
+	}
+	unpublishRequest := &csi.ControllerUnpublishVolumeRequest{VolumeId: ids[0], NodeId: host}
+	if _, err := s.ControllerUnpublishVolume(within(t, enough), unpublishRequest); err != nil {
+		t.Fatal(err)
+	}
+	publish(t, s, ids[1], host)
+}
+
+// Two controllers that attach at the same moment count alike; the node's agent admits no more than there are places.
+func TestPublishRaceExceedsNoPlaces(t *testing.T) {
+	const volumes, places = 8, 3
+	st := newStorage(t, 1, 100*gi)
+	one, _ := newService(t)
+	other, _ := newService(t)
+	planSPDK(t, st.nodes[0], 100)
+	planAttachments(t, st.nodes[0], places)
+	seen(t, one, st)
+	seen(t, other, st)
+	host := newHost(t, "host")
+	errs := make([]error, volumes)
+	for i := range errs {
+		if _, err := one.CreateVolume(within(t, enough), createRequest(st, own(t, fmt.Sprint(i)), gi)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var wg sync.WaitGroup
+	for i, s := range []*Service{one, other, one, other, one, other, one, other} {
+		wg.Go(func() {
+			_, errs[i] = s.ControllerPublishVolume(within(t, enough), publishRequest(own(t, fmt.Sprint(i)), host))
+		})
+	}
+	wg.Wait()
+	attached, admitted := 0, 0
+	for i, err := range errs {
+		if err == nil {
+			attached++
+		} else {
+			expectError(t, err, codes.ResourceExhausted, "attachments.expected of NvmfTarget "+st.target)
+		}
+		admitted += len(volume(t, own(t, fmt.Sprint(i))).Status.Hosts)
+	}
+	if attached != places || admitted != places {
+		t.Errorf("%d attached and %d admitted, want %d", attached, admitted, places)
+	}
+}

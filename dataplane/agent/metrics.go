@@ -24,6 +24,7 @@ type Metrics struct {
 	coreLoad    *prometheus.GaugeVec
 	threadMoves prometheus.Counter
 	poolBytes   *prometheus.GaugeVec
+	places      *prometheus.GaugeVec
 }
 
 // NewMetrics makes the agent's metrics and registers them. It fails when they are registered already.
@@ -52,6 +53,9 @@ func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
 		poolBytes: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "weft_agent_pool_bytes", Help: "Size of each pool of this node (total), what of it is not written yet (free), what its volumes and snapshots may come to (promised), and what still holds data of deleted ones (clearing).",
 		}, []string{"device", "part"}),
+		places: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "weft_agent_places", Help: "Places of this node for attachments and for volumes: those that are used, and, where something limits them, those that are possible.",
+		}, []string{"for", "part"}),
 		bufferWaits: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "weft_agent_buffer_waits_total", Help: "I/Os of the target that had to wait for a buffer, by module and pool, as far as this agent saw it.",
 		}, []string{"module", "pool"}),
@@ -71,7 +75,7 @@ func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
 }
 
 func (m *Metrics) all() []prometheus.Collector {
-	return []prometheus.Collector{m.volumes, m.exports, m.orphans, m.phaseSeconds, m.engineErrors, m.refillSeconds, m.bufferWaits, m.coreLoad, m.threadMoves, m.poolBytes}
+	return []prometheus.Collector{m.volumes, m.exports, m.orphans, m.phaseSeconds, m.engineErrors, m.refillSeconds, m.bufferWaits, m.coreLoad, m.threadMoves, m.poolBytes, m.places}
 }
 
 // Unregister them, so that another agent in this process may register its own.
@@ -96,6 +100,20 @@ func (m *Metrics) setPools(pools []v1alpha1.PoolStatus) {
 				clearing = float64(p.Clearing.Value())
 			}
 			m.poolBytes.WithLabelValues(p.Device, "clearing").Set(clearing)
+		}
+	}
+}
+
+// setPlaces to what the node reports of them.
+func (m *Metrics) setPlaces(attachments, volumes *v1alpha1.Places) {
+	m.places.Reset()
+	for of, places := range map[string]*v1alpha1.Places{"attachments": attachments, "volumes": volumes} {
+		if places == nil {
+			continue
+		}
+		m.places.WithLabelValues(of, "used").Set(float64(places.Used))
+		if places.Possible != nil {
+			m.places.WithLabelValues(of, "possible").Set(float64(*places.Possible))
 		}
 	}
 }

@@ -149,6 +149,8 @@ func (s sizer) fill(p *v1alpha1.SPDKPlan, l load, why *explanation) ([]v1alpha1.
 	p.SmallBuffers, p.LargeBuffers = int32(l.smallBuffers), int32(l.largeBuffers)
 	p.MaxSubsystems = int32(l.volumes + 1)
 	why.byDefault("maxSubsystems", strconv.Itoa(int(p.MaxSubsystems)), fmt.Sprintf("one for each of %d volumes, connected or not, and one for a volume whose subsystem is being exchanged; no more volumes are placed on the node", l.volumes))
+	p.Attachments = &v1alpha1.Attachments{Expected: int32(l.attachments), IOQueues: int32(l.ioQueues)}
+	explainAttachments(*p.Attachments, why)
 	p.Driver = cmp.Or(s.spec.Devices.Driver, v1alpha1.DriverKernel)
 	explainDriver(s.spec, p.Driver, why)
 	for _, t := range l.transports {
@@ -173,6 +175,24 @@ func (s sizer) fill(p *v1alpha1.SPDKPlan, l load, why *explanation) ([]v1alpha1.
 		}
 	}
 	return uses, nil
+}
+
+// explainAttachments: the API server fills the defaults in, so that they cannot be told from what is given.
+func explainAttachments(a v1alpha1.Attachments, why *explanation) {
+	for _, n := range []struct {
+		setting          string
+		value, byDefault int32
+		words            string
+	}{
+		{"attachments.expected", a.Expected, v1alpha1.DefaultAttachments, "connected volumes that the memory is planned for; no more are attached"},
+		{"attachments.ioQueues", a.IOQueues, v1alpha1.DefaultAttachmentIOQueues, "I/O queues of each on each path; one that opens more counts as several"},
+	} {
+		source := v1alpha1.SourceGiven
+		if n.value == n.byDefault {
+			source = v1alpha1.SourceDefault
+		}
+		why.add(source, n.setting, strconv.Itoa(int(n.value)), n.words)
+	}
 }
 
 func explainPlacement(t transport, why *explanation) {

@@ -133,7 +133,7 @@ func TestPlanOfSPDK(t *testing.T) {
 		BdevIOPoolSize: 32768 + 2560,
 		// 12.5 GB/s x 335 us x 1.5 is 6.28 MB: 48 of 128 KiB and 1536 of 4 KiB, and what bdev and accel keep on 9
 		// threads.
-		SmallBuffers: 1536 + 2*9*128, LargeBuffers: 48 + 2*9*16, MaxSubsystems: 4097,
+		SmallBuffers: 1536 + 2*9*128, LargeBuffers: 48 + 2*9*16, MaxSubsystems: 4097, Attachments: &v1alpha1.Attachments{Expected: v1alpha1.DefaultAttachments, IOQueues: v1alpha1.DefaultAttachmentIOQueues},
 		Transports: []v1alpha1.PlannedTransport{{Type: v1alpha1.TransportTCP, QueueDepth: 128, MaxIOQueues: 8, InCapsuleDataSize: 4096, MaxIOSize: 131072, SmallCache: 192, LargeCache: 6, C2HSuccess: v1alpha1.SwitchEnabled}},
 		Placement:  v1alpha1.PlacementNone, Driver: v1alpha1.DriverKernel,
 		Sockets: &v1alpha1.PlannedSockets{ZeroCopySend: v1alpha1.SwitchEnabled, ReceivePipe: v1alpha1.SwitchEnabled, QuickAck: v1alpha1.SwitchDisabled, SendBufferSize: 2 << 20, ReceiveBufferSize: 2 << 20},

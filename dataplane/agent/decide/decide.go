@@ -55,6 +55,8 @@ type decider struct {
 	promised map[string]int64
 	// places are taken by volumes: those that may be there, and those that are being made.
 	places int64
+	// attachments of the node, with those that find a place now.
+	attachments v1alpha1.Places
 	// needed are the sources that something waits to be made from, with the name of what waits.
 	needed map[engine.ID]string
 	// waiting are the volumes with hosts that are not exported as wanted, but may yet be.

@@ -29,7 +29,7 @@ const (
 func (d *decider) wantedExport(v *volume) engine.Export {
 	hosts := make([]string, 0, len(v.obj.Spec.Hosts))
 	for _, h := range v.obj.Spec.Hosts {
-		if !v.dismissed(h.NQN) {
+		if !v.dismissed(h.NQN) && !slices.Contains(v.held, h) {
 			hosts = append(hosts, h.NQN)
 		}
 	}
@@ -148,6 +148,9 @@ func (d *decider) serve(v *volume) {
 func (d *decider) reached(v *volume) metav1.Condition {
 	transports := transportsOf(v.obj)
 	if len(v.export.Hosts) == 0 || len(portalsOf(v.export.Portals, transports)) > 0 {
+		if len(v.held) > 0 {
+			return d.heldBack(v)
+		}
 		if again := common(v.attachments(), v.record.Dismissed); len(again) > 0 {
 			return yesBecause(v1alpha1.ReasonAsExpected, "not to attachments that were dismissed, which are never admitted again: %s; detach the volume there, and attach it again", text.Few(again, named, ", "))
 		}

@@ -23,6 +23,7 @@ func (d *decider) decideNode() {
 	status.Pools = d.poolStatuses()
 	status.Capacity = d.capacity()
 	status.Portals = d.servedPortals()
+	status.Attachments, status.Volumes = &d.attachments, d.volumePlaces()
 	status.Orphans = d.orphanStatuses()
 	status.SuspectedRestore = d.decision.Records.Suspicion
 	pools := d.poolsReady()
@@ -83,6 +84,7 @@ func (d *decider) nodeNothingKnown(reason, message string) v1alpha1.NvmfNodeStat
 		durable = buffers
 		status.ObservedGeneration = d.Node.Generation
 		status.Engine, status.Pools, status.Portals, status.Capacity = nil, nil, nil, v1alpha1.Capacity{}
+		status.Attachments, status.Volumes = nil, nil
 	}
 	status.Conditions = Conditions(d.Node.Status.Conditions, d.Node.Generation, d.Now,
 		typed(v1alpha1.ConditionPoolReady, v),
@@ -115,6 +117,15 @@ func (d *decider) servedPortals() []v1alpha1.Portal {
 	slices.SortFunc(others, engine.ComparePortals)
 	all := slices.Concat(planned, others)
 	return all[:min(len(all), maxPortals)]
+}
+
+// volumePlaces are those of the volumes that exist, and of those that are being made.
+func (d *decider) volumePlaces() *v1alpha1.Places {
+	places := &v1alpha1.Places{Used: d.places}
+	if limit, limited := d.Node.Spec.Plan.VolumeLimit(); limited {
+		places.Possible = &limit
+	}
+	return places
 }
 
 func (d *decider) poolStatuses() []v1alpha1.PoolStatus {

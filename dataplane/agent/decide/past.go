@@ -63,6 +63,12 @@ func (d *decider) recall() {
 			continue
 		}
 		v.record = d.recallItem(&v.item, v.obj, v.obj.Status.ObservedGeneration, v.presence == present || v.export != nil, v.attachments())
+	}
+	d.countAttachments()
+	for _, v := range d.volumes {
+		if v.rival != "" {
+			continue
+		}
 		switch {
 		case v.suspect == "" && !v.leaving():
 			want := d.wantedExport(v)

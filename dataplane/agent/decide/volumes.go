@@ -28,6 +28,9 @@ type volume struct {
 	// written: it holds data, or did. What is known of it once stays known.
 	written bool
 
+	// held are the hosts that wait for a place.
+	held []v1alpha1.VolumeHost
+
 	exported, degraded, limited metav1.Condition
 }
 

@@ -212,7 +212,7 @@ func promised(target v1alpha1.NvmfTarget) string {
 }
 
 func (s *status) printNodes(t *table, nodes []v1alpha1.NvmfNode) {
-	rows := [][]string{{"NODE", "TARGET", "READY", "AGENT", "ENGINE", "VOLUMES", "POOLS READY", "FREE", "PORTALS"}}
+	rows := [][]string{{"NODE", "TARGET", "READY", "AGENT", "ENGINE", "VOLUMES", "ATTACHMENTS", "POOLS READY", "FREE", "PORTALS"}}
 	for _, n := range nodes {
 		volumes, pools := 0, 0
 		for _, v := range s.volumes {
@@ -239,7 +239,7 @@ func (s *status) printNodes(t *table, nodes []v1alpha1.NvmfNode) {
 		}
 		alive := map[metav1.ConditionStatus]string{metav1.ConditionTrue: "alive", metav1.ConditionFalse: "silent"}[statusOf(n.Status.Conditions, v1alpha1.ConditionAgentAlive)]
 		rows = append(rows, []string{
-			n.Name, orDash(n.Spec.Target), ready, cmp.Or(alive, "unknown"), engine, fmt.Sprint(volumes),
+			n.Name, orDash(n.Spec.Target), ready, cmp.Or(alive, "unknown"), engine, ofPossible(int64(volumes), n.Status.Volumes), attachments(n),
 			fmt.Sprintf("%d of %d", pools, len(n.Status.Pools)), size(n.Status.Capacity.Free), orDash(strings.Join(portals, ", ")),
 		})
 	}
@@ -248,6 +248,22 @@ func (s *status) printNodes(t *table, nodes []v1alpha1.NvmfNode) {
 		return
 	}
 	t.columns(rows)
+}
+
+// attachments of a node as its agent counts them, and how many are possible.
+func attachments(n v1alpha1.NvmfNode) string {
+	if n.Status.Attachments == nil {
+		return "-"
+	}
+	return ofPossible(n.Status.Attachments.Used, n.Status.Attachments)
+}
+
+// ofPossible is how many there are, of how many there can be.
+func ofPossible(used int64, places *v1alpha1.Places) string {
+	if places == nil || places.Possible == nil {
+		return fmt.Sprint(used)
+	}
+	return fmt.Sprintf("%d of %d", used, *places.Possible)
 }
 
 func (s *status) printConditions(t *table, conditions []metav1.Condition) {

@@ -46,6 +46,7 @@ func small() *status {
 			n.Status.Engine = &v1alpha1.EngineStatus{Type: v1alpha1.EngineSPDK, Version: "26.05", Settings: []v1alpha1.EngineSetting{
 				{Setting: "coreMask", Value: "0xf0"}, {Setting: "largeBuffers", Value: "512", Planned: "1024"}}}
 			n.Status.Portals = []v1alpha1.Portal{{Transport: v1alpha1.TransportTCP, Address: fmt.Sprintf("10.0.0.%d", i+1), Port: 4420}}
+			n.Status.Attachments, n.Status.Volumes = &v1alpha1.Places{Used: 5, Possible: new(int64(128))}, &v1alpha1.Places{Used: 2, Possible: new(int64(4096))}
 			n.Status.Pools = []v1alpha1.PoolStatus{{Device: "eui." + name, Path: "/dev/nvme0n1", Ready: true, Total: new(resource.MustParse("1Ti")), Free: new(resource.MustParse("768Gi")), Promised: new(resource.MustParse("256Gi"))}}
 			n.Status.Capacity.Free = new(resource.MustParse("768Gi"))
 			n.Status.Conditions = append(n.Status.Conditions, ok(v1alpha1.ConditionReady, v1alpha1.ConditionPoolReady, v1alpha1.ConditionPortalsReady)...)
@@ -81,8 +82,8 @@ func TestStatus(t *testing.T) {
 		not    string
 	}{
 		"all is well": {
-			want: []string{"fast SPDK True 2 of 2 3 2048.0Gi 512.0Gi 1536.0Gi", "a fast True alive SPDK 26.05 2 1 of 1 768.0Gi TCP 10.0.0.1:4420",
-				"c - - alive - 0 0 of 0 - -", "All is well."}, not: "Not well"},
+			want: []string{"fast SPDK True 2 of 2 3 2048.0Gi 512.0Gi 1536.0Gi", "a fast True alive SPDK 26.05 2 of 4096 5 of 128 1 of 1 768.0Gi TCP 10.0.0.1:4420",
+				"c - - alive - 0 - 0 of 0 - -", "All is well."}, not: "Not well"},
 		"over-provisioned": {
 			change: func(s *status) {
 				s.targets[0].Spec.OverProvisioningPercent, s.nodes[0].Spec.Plan.OverProvisioningPercent = 300, 300

@@ -92,7 +92,8 @@ func (p TargetPods) Pod(node *v1alpha1.NvmfNode) (*corev1ac.PodApplyConfiguratio
 // buffers, transports and poll groups once. The scheduler, its knobs and balancing can change afterwards; interrupt
 // mode cannot, and is an argument of the pod.
 func startup(spec *corev1ac.PodSpecApplyConfiguration, settings v1alpha1.SPDKPlan) (string, error) {
-	settings.Scheduler, settings.Balance = nil, false
+	// What attachments need is in the numbers of the others.
+	settings.Scheduler, settings.Balance, settings.Attachments = nil, false, nil
 	if settings.Mode == v1alpha1.CoresStatic {
 		settings.Mode = v1alpha1.CoresDynamic
 	}

@@ -136,6 +136,7 @@ func TestWhatMakesATargetPodOutdated(t *testing.T) {
 		"buffers":               {spdk(func(p *v1alpha1.SPDKPlan) { p.LargeBuffers++ }), true},
 		"descriptors":           {spdk(func(p *v1alpha1.SPDKPlan) { p.BdevIOPoolSize++ }), true},
 		"subsystems":            {spdk(func(p *v1alpha1.SPDKPlan) { p.MaxSubsystems++ }), true},
+		"attachments":           {spdk(func(p *v1alpha1.SPDKPlan) { p.Attachments = &v1alpha1.Attachments{Expected: 256, IOQueues: 2} }), false},
 		"a transport":           {spdk(func(p *v1alpha1.SPDKPlan) { p.Transports[0].QueueDepth = 64 }), true},
 		"placement":             {spdk(func(p *v1alpha1.SPDKPlan) { p.Placement = v1alpha1.PlacementCPU }), true},
 		"driver":                {vfio, true},
