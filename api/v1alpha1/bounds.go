@@ -37,7 +37,7 @@ const (
 	MaxSRQDepth      = 65535
 	// MaxAttachments that a node can be expected to hold, and DefaultAttachments.
 	MaxAttachments     = 4096
-	DefaultAttachments = 64
+	DefaultAttachments = 128
 	// NoOverProvisioning is the least, and the default, that may be promised of a pool, in percent of its size.
 	NoOverProvisioning = 100
 )

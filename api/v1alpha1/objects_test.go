@@ -32,13 +32,13 @@ func TestDefaults(t *testing.T) {
 engine: Nvmet
 nodeSelector: {matchLabels: {weft.storage/target: fast}}
 transports: [{type: TCP, port: 4420, queueDepth: 128, maxIOQueues: 8, inCapsuleDataSize: 4Ki}]
-attachments: {expected: 64, ioQueues: 2}
+attachments: {expected: 128, ioQueues: 2}
 overProvisioningPercent: 100
 devices: {file: {path: /var/lib/weft/pool.img, size: 20Gi}}`},
 		"target of SPDK": {base: targetSPDK, edit: `
 spec:
   transports: [{type: RDMA, srq: {}}]
-  attachments: {expected: 128}
+  attachments: {expected: 100}
   cores: {count: 2, dynamic: {}}
   buffers: {}
   memory: {}
@@ -46,7 +46,7 @@ spec:
 engine: SPDK
 nodeSelector: {}
 transports: [{type: RDMA, port: 4420, queueDepth: 128, maxIOQueues: 8, inCapsuleDataSize: 4Ki, srq: {mode: Auto}}]
-attachments: {expected: 128, ioQueues: 2}
+attachments: {expected: 100, ioQueues: 2}
 overProvisioningPercent: 100
 cores: {count: 2, mode: Dynamic, dynamic: {period: 1s, loadLimit: 20, coreLimit: 80, coreBusy: 95}}
 buffers: {mode: Auto}

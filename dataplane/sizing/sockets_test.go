@@ -120,8 +120,8 @@ func TestPlanOfNvmetTellsItsModules(t *testing.T) {
 		"sockets": {server(), []edit{sockets(v1alpha1.Sockets{Priority: new(int32(6)), IdlePollPeriod: &metav1.Duration{Duration: 50 * time.Microsecond}})},
 			v1alpha1.NvmetPlan{TCP: &v1alpha1.NvmetTCP{IdlePollPeriodMicroseconds: 50, SocketPriority: 6}}},
 		"both transports": {server(), []edit{transports(tcp(4421, nil), rdma(4420, iface("ens1f0")))}, v1alpha1.NvmetPlan{TCP: &v1alpha1.NvmetTCP{}, RDMA: &v1alpha1.NvmetRDMA{}}},
-		// 64 volumes x 2 queues x 128 commands over 4 CPUs.
-		"SRQ asked for":     {few("0-3"), []edit{srq(v1alpha1.SRQEnabled, nil)}, v1alpha1.NvmetPlan{RDMA: &v1alpha1.NvmetRDMA{SRQDepth: new(int32(4096))}}},
+		// 128 volumes x 2 queues x 128 commands over 4 CPUs.
+		"SRQ asked for":     {few("0-3"), []edit{srq(v1alpha1.SRQEnabled, nil)}, v1alpha1.NvmetPlan{RDMA: &v1alpha1.NvmetRDMA{SRQDepth: new(int32(8192))}}},
 		"SRQ, many CPUs":    {few("0-127"), []edit{srq(v1alpha1.SRQEnabled, nil)}, v1alpha1.NvmetPlan{RDMA: &v1alpha1.NvmetRDMA{SRQDepth: new(int32(256))}}},
 		"SRQ off":           {few("0-3"), []edit{srq(v1alpha1.SRQDisabled, nil)}, v1alpha1.NvmetPlan{RDMA: &v1alpha1.NvmetRDMA{}}},
 		"SRQ as it costs":   {few("0-3"), []edit{srq(v1alpha1.SRQAuto, nil)}, v1alpha1.NvmetPlan{RDMA: &v1alpha1.NvmetRDMA{}}},
@@ -134,7 +134,7 @@ func TestPlanOfNvmetTellsItsModules(t *testing.T) {
 			}
 		})
 	}
-	says(t, "a shallow queue", choice(t, nvmetPlan(t, few("0-3"), srq(v1alpha1.SRQEnabled, new(int32(1024)))), "nvmet.rdma.srqDepth").Warning, "128 queues full", "try again")
+	says(t, "a shallow queue", choice(t, nvmetPlan(t, few("0-3"), srq(v1alpha1.SRQEnabled, new(int32(1024)))), "nvmet.rdma.srqDepth").Warning, "256 queues full", "try again")
 	bounded := few("0-3")
 	bounded.Inventory.RDMADevices[0].MaxSRQ, bounded.Inventory.RDMADevices[0].MaxSRQWR = 2, 1000
 	bounded.Inventory.RDMADevices[1].MaxSRQ, bounded.Inventory.RDMADevices[1].MaxSRQWR = 2, 1000

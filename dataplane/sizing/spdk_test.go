@@ -129,8 +129,8 @@ func TestPlanOfSPDK(t *testing.T) {
 		CoreMask: "0xff0000", Mode: v1alpha1.CoresDynamic,
 		Scheduler: &v1alpha1.PlannedScheduler{PeriodMicroseconds: 1_000_000, LoadLimit: 20, CoreLimit: 80, CoreBusy: 95},
 		Hugepages: v1alpha1.Hugepages2Mi, MemoryBytes: got.MemoryBytes, PodMemoryBytes: got.PodMemoryBytes,
-		// 64 volumes x 2 queues x 128 commands x 2, and 256 for each of 8 + 2 threads.
-		BdevIOPoolSize: 32768 + 2560,
+		// 128 volumes x 2 queues x 128 commands x 2, and 256 for each of 8 + 2 threads, would be more than SPDK's default.
+		BdevIOPoolSize: 65535,
 		// 12.5 GB/s x 335 us x 1.5 is 6.28 MB: 48 of 128 KiB and 1536 of 4 KiB, and what bdev and accel keep on 9
 		// threads.
 		SmallBuffers: 1536 + 2*9*128, LargeBuffers: 48 + 2*9*16, MaxSubsystems: 4097, Attachments: &v1alpha1.Attachments{Expected: v1alpha1.DefaultAttachments, IOQueues: v1alpha1.DefaultAttachmentIOQueues},
@@ -389,12 +389,12 @@ func refused(t *testing.T, node sizing.Node, s v1alpha1.NvmfTargetSpec, want []r
 
 // What does not fit the memory allowed comes with what would, and by how much: each of those does fit.
 func TestPlanOfSPDKSaysWhatWouldFit(t *testing.T) {
-	_, reasons := sizing.Plan(bigServer(), spdk(limit("300Mi")))
+	_, reasons := sizing.Plan(bigServer(), spdk(attachments(64, 2), limit("300Mi")))
 	if len(reasons) != 1 || reasons[0].Reason != v1alpha1.ReasonMemoryExceeded {
 		t.Fatalf("got %v", reasons)
 	}
 	says(t, "reason", reasons[0].Message, "462 MiB", "162 MiB over memory.limit (300 MiB)", "attachments.expected 22 (", "transports[].queueDepth 44 (", "to spare")
-	_, capsule := sizing.Plan(bigServer(), spdk(limit("420Mi")))
+	_, capsule := sizing.Plan(bigServer(), spdk(attachments(64, 2), limit("420Mi")))
 	_, offer, _ := strings.Cut(capsule[0].Message, "transports[].inCapsuleDataSize ")
 	offer, _, _ = strings.Cut(offer, " ")
 	if bytes, err := strconv.Atoi(offer); err != nil || bytes%16 != 0 {
@@ -402,13 +402,13 @@ func TestPlanOfSPDKSaysWhatWouldFit(t *testing.T) {
 	}
 	shallow := tcp(4420, iface("ens1f0"))
 	shallow.QueueDepth = 44
-	for name, fits := range map[string][]edit{"attachments.expected 22": {attachments(22, 2)}, "queueDepth 44": {transports(shallow)}} {
+	for name, fits := range map[string][]edit{"attachments.expected 22": {attachments(22, 2)}, "queueDepth 44": {attachments(64, 2), transports(shallow)}} {
 		planned(t, bigServer(), spdk(append(fits, limit("300Mi"))...))
 		t.Log(name, "fits")
 	}
 	deeper := shallow
 	deeper.QueueDepth = 45
-	for name, over := range map[string][]edit{"attachments.expected 23": {attachments(23, 2)}, "queueDepth 45": {transports(deeper)}} {
+	for name, over := range map[string][]edit{"attachments.expected 23": {attachments(23, 2)}, "queueDepth 45": {attachments(64, 2), transports(deeper)}} {
 		if p, _ := sizing.Plan(bigServer(), spdk(append(over, limit("300Mi"))...)); p != nil {
 			t.Errorf("%s fits too: the message should have said it", name)
 		}
