@@ -84,6 +84,7 @@ const (
 	ReasonDeviceInUse        = "DeviceInUse"
 	ReasonForeignSignature   = "ForeignSignature"
 	ReasonDeviceMissing      = "DeviceMissing"
+	ReasonDeviceSwapped      = "DeviceSwapped"
 	ReasonPoolFailed         = "PoolFailed"
 	ReasonPortalFailed       = "PortalFailed"
 	ReasonAgentSilent        = "AgentSilent"

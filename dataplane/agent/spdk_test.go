@@ -65,9 +65,9 @@ func newFakeSPDK(tb testing.TB, pace time.Duration) *spdkNode {
 	tb.Helper()
 	n := newSPDKNode(tb)
 	drive := spdktest.Drive{Address: "0000:5e:00.0", Path: filepath.Join(n.dir, "drive"), Model: "TESTDRIVE", Serial: "S1"}
-	n.plan.Drives = []v1alpha1.PlannedDrive{{ID: "eui.0025388b710116a1", Serial: drive.Serial, PCIAddress: drive.Address}}
+	n.plan.Drives = []v1alpha1.PlannedDrive{{ID: drive.WWID(), Serial: drive.Serial, PCIAddress: drive.Address}}
 	// What weft-launch leaves beside the socket when it takes a drive from the kernel.
-	taken, err := json.Marshal(device.Records{drive.Address: {Content: v1alpha1.ContentBlank, CheckedAt: now}})
+	taken, err := json.Marshal(device.Records{drive.Address: {ID: drive.WWID(), Content: v1alpha1.ContentBlank, CheckedAt: now}})
 	err = errors.Join(err, os.WriteFile(drive.Path, nil, 0o600), os.Truncate(drive.Path, 128*gib), os.WriteFile(filepath.Join(n.dir, "drives.json"), taken, 0o600))
 	if err != nil {
 		tb.Fatal(err)

@@ -18,6 +18,9 @@ import (
 // drive after that, so this is the only word on whether it may be made a pool: only a drive
 // that is recorded as Blank may, and only once: see RecordLvstore.
 type Record struct {
+	// ID of the drive that it was, as the inventory has it: what Content says is true of that drive only. Empty when the
+	// kernel did not tell.
+	ID string `json:"id,omitempty"`
 	// Content is Blank, Weft (an lvstore), or Unknown when the kernel could not be made to look.
 	Content v1alpha1.DriveContent `json:"content"`
 	// CheckedAt is when that was.
@@ -52,10 +55,11 @@ func RecordLvstore(socket, address string, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	if _, ok := records[address]; !ok {
+	record, ok := records[address]
+	if !ok {
 		return fmt.Errorf("drive %s has no record in %s: no launcher took it", address, recordsFile(socket))
 	}
-	records[address] = Record{Content: v1alpha1.ContentWeft, CheckedAt: now.UTC()}
+	records[address] = Record{ID: record.ID, Content: v1alpha1.ContentWeft, CheckedAt: now.UTC()}
 	return records.Write(socket)
 }
 

@@ -14,7 +14,9 @@ import (
 
 // AdminCommand for an NVMe controller. What it leaves out is zero.
 type AdminCommand struct {
-	Opcode       uint8
+	Opcode uint8
+	// NSID of the namespace that it is about; 0 when it is about none.
+	NSID         uint32
 	CDW10, CDW11 uint32
 	// DataBytes that the controller answers with.
 	DataBytes uint32
@@ -50,12 +52,9 @@ const (
 // turns a volatile write cache off, and looks again. A drive that has none, or whose cache is off, is only looked at.
 // It fails with ErrVolatile when the cache stays on; after any other error it is not known.
 func TurnOffWriteCache(do Admin) error {
-	_, controller, err := do(AdminCommand{Opcode: opcodeIdentify, CDW10: identifyController, DataBytes: identifyBytes})
+	controller, err := identify(do, identifyController, 0)
 	if err != nil {
 		return err
-	}
-	if len(controller) <= identifyVWC {
-		return fmt.Errorf("the controller identifies itself with %d bytes, not %d", len(controller), identifyBytes)
 	}
 	if controller[identifyVWC]&1 == 0 {
 		return nil
@@ -105,7 +104,7 @@ func KernelAdmin(path string) Admin {
 		}
 		defer f.Close() //nolint:errcheck // nothing was written
 		data := make([]byte, c.DataBytes)
-		command := kernelAdminCommand{opcode: c.Opcode, cdw10: c.CDW10, cdw11: c.CDW11, dataLen: c.DataBytes}
+		command := kernelAdminCommand{opcode: c.Opcode, nsid: c.NSID, cdw10: c.CDW10, cdw11: c.CDW11, dataLen: c.DataBytes}
 		if len(data) > 0 {
 			command.addr = uint64(uintptr(unsafe.Pointer(&data[0]))) //nolint:gosec // the kernel writes to the address
 		}

@@ -48,6 +48,8 @@ type Engine interface {
 	// OpenPools makes each device a pool: a blank device, and only that, is
 	// prepared; a device prepared earlier is taken as it is, with its volumes. A device that carries anything else is
 	// refused with a *device.ForeignSignatureError, and one that something else on the node uses with device.ErrInUse.
+	// A drive is compared with its ID right before, and another one in its place left as it is, with a
+	// *device.SwappedError: what was known of it when the call was made may be true no more.
 	// A file that does not exist is created; one that is too small is grown.
 	OpenPools(ctx context.Context, devices []Device) []error
 
@@ -140,7 +142,8 @@ type Clearer interface {
 
 // Device that is, or shall be, a pool.
 type Device struct {
-	// ID is stable over reboots: a drive's world-wide id, or the file's path.
+	// ID is stable over reboots: a drive's world-wide id, or its serial number, as the inventory has it, or the file's
+	// path. One that goes by where it is (device.ByPathPrefix) is no drive's that has either.
 	ID string
 	// Path of the block device or of the file.
 	Path string

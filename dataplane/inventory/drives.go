@@ -13,6 +13,7 @@ import (
 	"strings"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/device"
 )
 
 const blockDir = "sys/block"
@@ -69,8 +70,8 @@ func drive(t tree, name string, links map[string]names) (d v1alpha1.Drive, own b
 	if hidden, _, err := t.number(dir, "hidden"); err != nil || hidden != 0 {
 		return d, false, err // a path of a multipath NVMe namespace, such as nvme0c0n1
 	}
-	device, err := t.real(dir, "device")
-	if err != nil || device == "" {
+	folder, err := t.real(dir, "device")
+	if err != nil || folder == "" {
 		return d, false, err // loop, dm, md, ram, zram, drbd, ...: nothing behind it
 	}
 	d = v1alpha1.Drive{Name: name, ByID: links[name].byID, ByPath: links[name].byPath}
@@ -93,16 +94,16 @@ func drive(t tree, name string, links map[string]names) (d v1alpha1.Drive, own b
 	switch {
 	case strings.HasPrefix(name, "nvme"):
 		d.NVMe = true
-		own, err = nvmeDrive(t, &d, dir, device)
+		own, err = nvmeDrive(t, &d, dir, folder)
 	case strings.HasPrefix(name, "vd"):
-		own, err = virtioDrive(t, &d, dir, device)
+		own, err = virtioDrive(t, &d, dir, folder)
 	case strings.HasPrefix(name, "sd"):
-		own, err = scsiDrive(t, &d, device)
+		own, err = scsiDrive(t, &d, folder)
 	}
 	if err != nil || !own {
 		return d, false, err
 	}
-	d.ID = cmp.Or(d.ID, d.Serial, at("path-", slices.Concat(d.ByPath, []string{""})[0]), at("pci-", d.PCIAddress))
+	d.ID = cmp.Or(d.ID, d.Serial, at(device.ByPathPrefix, slices.Concat(d.ByPath, []string{""})[0]), at(device.ByPCIPrefix, d.PCIAddress))
 	return d, d.ID != "", nil
 }
 
@@ -190,35 +191,23 @@ func virtioDrive(t tree, d *v1alpha1.Drive, dir, device string) (own bool, err e
 }
 
 // scsiDrive fills in a SCSI or SATA disk, unless it is reached over a network.
-func scsiDrive(t tree, d *v1alpha1.Drive, device string) (own bool, err error) {
-	if overNetwork.MatchString("/" + device + "/") {
+func scsiDrive(t tree, d *v1alpha1.Drive, folder string) (own bool, err error) {
+	if overNetwork.MatchString("/" + folder + "/") {
 		return false, nil
 	}
-	p, err := t.placeOf(device)
+	p, err := t.placeOf(folder)
 	if err != nil {
 		return false, err
 	}
 	d.PCIAddress, d.NUMANode = p.pci, p.numa
-	if d.ID, err = t.readIfSaid(device, "wwid"); err != nil {
+	if d.ID, err = t.readIfSaid(folder, "wwid"); err != nil {
 		return false, err
 	}
-	if d.Model, err = t.readIfSaid(device, "model"); err != nil {
+	if d.Model, err = t.readIfSaid(folder, "model"); err != nil {
 		return false, err
 	}
-	d.Serial, err = unitSerial(t, device)
+	d.Serial, err = device.UnitSerial(t.path(folder))
 	return err == nil, err
-}
-
-// unitSerial reads the disk's vital product data page 0x80: four bytes of header, then the serial number.
-func unitSerial(t tree, device string) (string, error) {
-	page, err := os.ReadFile(t.path(device, "vpd_pg80"))
-	if unsaid(err) {
-		return "", nil
-	}
-	if err != nil {
-		return "", err
-	}
-	return strings.Trim(string(page[min(len(page), 4):]), " \x00\n"), nil
 }
 
 // names of a disk under /dev/disk.

@@ -3,16 +3,15 @@
 package inventory
 
 import (
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
-	"syscall"
+
+	"github.com/weft-storage/weft/dataplane/device"
 )
 
 // tree is a machine's filesystem. Paths are relative to its root.
@@ -106,10 +105,7 @@ func (t tree) base(elem ...string) (string, error) {
 
 // unsaid reports errors by which a device says that it has no such thing, or
 // is not there any more.
-func unsaid(err error) bool {
-	return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) || errors.Is(err, syscall.EINVAL) ||
-		errors.Is(err, syscall.ENODEV) || errors.Is(err, syscall.ENXIO) || errors.Is(err, syscall.EOPNOTSUPP)
-}
+func unsaid(err error) bool { return device.Unsaid(err) }
 
 var pciAddress = regexp.MustCompile(`^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$`)
 

@@ -44,7 +44,7 @@ func takeDrives(ctx context.Context, m Machine, o Options, drives []drive, recor
 	for _, d := range drives {
 		// What is on a drive that was not looked at now was seen earlier.
 		if _, ok := records[d.address]; !ok || d.driver == driverNVMe {
-			records[d.address] = device.Record{Content: d.content, CheckedAt: now}
+			records[d.address] = device.Record{ID: d.id, Content: d.content, CheckedAt: now}
 		}
 	}
 	if err := records.Write(o.Socket); err != nil {

@@ -46,7 +46,8 @@ type drive struct {
 	address string
 	// driver that has it now; empty when none does.
 	driver string
-	// content that was found, or that the record of an earlier start tells.
+	// id and content that were found, or that the record of an earlier start tells.
+	id      string
 	content v1alpha1.DriveContent
 }
 
@@ -60,7 +61,7 @@ func returnUnsure(ctx context.Context, m Machine, o Options, records device.Reco
 			return err
 		}
 		left := d.driver == driverVFIO || d.driver == driverUIO || d.driver == ""
-		if !there || !left || records[address].Content == v1alpha1.ContentWeft {
+		if !there || !left || records[address].Content == v1alpha1.ContentWeft && records[address].ID != "" {
 			continue
 		}
 		if err := giveBack(ctx, m, o.Socket, records, []string{address}); err != nil {
@@ -93,7 +94,7 @@ func examineDrives(ctx context.Context, m Machine, o Options, records device.Rec
 			// The kernel has no block device of it; the record is all there is.
 			d.content = v1alpha1.ContentUnknown
 			if record, ok := records[address]; ok {
-				d.content = record.Content
+				d.id, d.content = record.ID, record.Content
 			}
 		case driverNVMe:
 			kernels = append(kernels, len(found))
@@ -125,8 +126,12 @@ func examineKernels(ctx context.Context, m Machine, drives []drive, indices []in
 		return err
 	}
 	for _, i := range indices {
-		if drives[i].content, err = examine(ctx, m, drives[i].address, shown[i], inv.Drives); err != nil {
+		at := slices.DeleteFunc(slices.Clone(inv.Drives), func(d v1alpha1.Drive) bool { return d.PCIAddress != drives[i].address })
+		if drives[i].content, err = examine(ctx, m, drives[i].address, shown[i], at); err != nil {
 			return err
+		}
+		if len(at) > 0 {
+			drives[i].id = at[0].ID
 		}
 	}
 	return nil
@@ -151,13 +156,7 @@ func driveAt(m Machine, address string) (d drive, there bool, err error) {
 
 // examine says what is on a drive that the kernel drives. Anything that weft
 // did not write, or that cannot be told, refuses it.
-func examine(ctx context.Context, m Machine, address string, shown []string, drives []v1alpha1.Drive) (v1alpha1.DriveContent, error) {
-	var known []v1alpha1.Drive
-	for _, d := range drives {
-		if d.PCIAddress == address {
-			known = append(known, d)
-		}
-	}
+func examine(ctx context.Context, m Machine, address string, shown []string, known []v1alpha1.Drive) (v1alpha1.DriveContent, error) {
 	if len(shown) == 0 {
 		m.Log.Warn("a drive has no namespace, so nothing can be stored on it", "drive", address)
 		return v1alpha1.ContentUnknown, nil

@@ -46,9 +46,9 @@ func (s *start) records() device.Records {
 	return records
 }
 
-// at is what the launcher records at the time of these tests.
-func at(content v1alpha1.DriveContent) device.Record {
-	return device.Record{Content: content, CheckedAt: time.Date(2026, 11, 20, 10, 0, 0, 0, time.UTC)}
+// at is what the launcher records at the time of these tests of the drive with a number.
+func at(number int, content v1alpha1.DriveContent) device.Record {
+	return device.Record{ID: wwid(number), Content: content, CheckedAt: time.Date(2026, 11, 20, 10, 0, 0, 0, time.UTC)}
 }
 
 // remember writes the records of an earlier start.
@@ -73,7 +73,7 @@ func TestTakeDrives(t *testing.T) {
 			s.Expect(s.node.Driver(first)).To(Equal(kernel))
 			s.Expect(s.node.Driver(second)).To(Equal(kernel))
 			s.Expect(s.node.Driver("0000:60:00.0")).To(Equal("nvme"))
-			s.Expect(s.records()).To(Equal(device.Records{first: at(v1alpha1.ContentBlank), second: at(v1alpha1.ContentBlank)}))
+			s.Expect(s.records()).To(Equal(device.Records{first: at(0, v1alpha1.ContentBlank), second: at(1, v1alpha1.ContentBlank)}))
 			s.Expect(s.log.String()).To(ContainSubstring("--pci-allowed " + first + " --pci-allowed " + second))
 			s.Expect(s.log.String()).NotTo(ContainSubstring("--no-pci"))
 			s.Expect(s.argv).To(BeNil(), "somebody has to give the drives back")
@@ -189,8 +189,8 @@ func TestLvstoreIsOurs(t *testing.T) {
 	s.node.AddDrive("0000:60:00.0", 2, lvstore)
 	s.options.PCIAddresses = append(s.options.PCIAddresses, "0000:60:00.0")
 	s.Expect(s.run(t)).To(Succeed())
-	s.Expect(s.records()).To(HaveKeyWithValue("0000:60:00.0", at(v1alpha1.ContentWeft)))
-	s.Expect(s.records()).To(HaveKeyWithValue(first, at(v1alpha1.ContentBlank)))
+	s.Expect(s.records()).To(HaveKeyWithValue("0000:60:00.0", at(2, v1alpha1.ContentWeft)))
+	s.Expect(s.records()).To(HaveKeyWithValue(first, at(0, v1alpha1.ContentBlank)))
 }
 
 func TestOneDriveIsMissing(t *testing.T) {
@@ -211,7 +211,7 @@ func TestDrivesOfAPredecessor(t *testing.T) {
 	s.options.PCIAddresses = []string{first, second, "0000:60:00.0", "0000:61:00.0", "0000:62:00.0"}
 	s.remember(`{"` + first + `": {"content": "Blank", "checkedAt": "2026-11-19T09:00:00Z"},
 		"0000:60:00.0": {"content": "Blank", "checkedAt": "2026-11-19T09:00:00Z"},
-		"0000:61:00.0": {"content": "Weft", "checkedAt": "2026-11-19T09:00:00Z"}}`)
+		"0000:61:00.0": {"id": "eui.0000000000000003", "content": "Weft", "checkedAt": "2026-11-19T09:00:00Z"}}`)
 	for _, address := range s.options.PCIAddresses {
 		s.node.SetDriver(address, "vfio-pci")
 		s.node.Write("sys/devices/pci0000:00/"+address+"/driver_override", "vfio-pci")
@@ -220,12 +220,12 @@ func TestDrivesOfAPredecessor(t *testing.T) {
 	s.machine.BindTimeout = 300 * time.Millisecond
 	s.Expect(s.run(t)).To(Succeed())
 	s.Expect(s.records()).To(Equal(device.Records{
-		first:          at(v1alpha1.ContentBlank),
-		second:         at(v1alpha1.ContentBlank),
-		"0000:60:00.0": at(v1alpha1.ContentWeft),
+		first:          at(0, v1alpha1.ContentBlank),
+		second:         at(1, v1alpha1.ContentBlank),
+		"0000:60:00.0": at(2, v1alpha1.ContentWeft),
 		// The kernel was not asked, or it would have been refused.
-		"0000:61:00.0": {Content: v1alpha1.ContentWeft, CheckedAt: time.Date(2026, 11, 19, 9, 0, 0, 0, time.UTC)},
-		"0000:62:00.0": at(v1alpha1.ContentUnknown),
+		"0000:61:00.0": {ID: wwid(3), Content: v1alpha1.ContentWeft, CheckedAt: time.Date(2026, 11, 19, 9, 0, 0, 0, time.UTC)},
+		"0000:62:00.0": {Content: v1alpha1.ContentUnknown, CheckedAt: at(4, "").CheckedAt},
 	}))
 	for _, address := range s.options.PCIAddresses {
 		s.Expect(s.node.Driver(address)).To(Equal("vfio-pci"), address)
@@ -237,7 +237,7 @@ func TestRecordLvstore(t *testing.T) {
 	s.Expect(s.run(t)).To(Succeed())
 	later := time.Date(2026, 11, 20, 11, 0, 0, 0, time.UTC)
 	s.Expect(device.RecordLvstore(s.options.Socket, first, later)).To(Succeed())
-	s.Expect(s.records()).To(Equal(device.Records{first: {Content: v1alpha1.ContentWeft, CheckedAt: later}, second: at(v1alpha1.ContentBlank)}))
+	s.Expect(s.records()).To(Equal(device.Records{first: {ID: wwid(0), Content: v1alpha1.ContentWeft, CheckedAt: later}, second: at(1, v1alpha1.ContentBlank)}))
 	s.Expect(device.RecordLvstore(s.options.Socket, "0000:60:00.0", later)).To(MatchError(ContainSubstring("no launcher took it")))
 }
 
@@ -248,7 +248,7 @@ func TestNoNamespace(t *testing.T) {
 	s.node.Remove("sys/devices/pci0000:00/" + second + "/nvme/nvme1")
 	s.node.Remove("sys/block/nvme1n1")
 	s.Expect(s.run(t)).To(Succeed())
-	s.Expect(s.records()).To(HaveKeyWithValue(second, at(v1alpha1.ContentUnknown)))
+	s.Expect(s.records()).To(HaveKeyWithValue(second, device.Record{Content: v1alpha1.ContentUnknown, CheckedAt: at(1, "").CheckedAt}))
 }
 
 // TestKernelHadItMeanwhile: a record is worth nothing once the kernel has had the drive again.
@@ -256,12 +256,12 @@ func TestKernelHadItMeanwhile(t *testing.T) {
 	s := newVFIO(t)
 	s.remember(`{"` + first + `": {"content": "Weft", "checkedAt": "2026-11-19T09:00:00Z"}}`)
 	s.Expect(s.run(t)).To(Succeed())
-	s.Expect(s.records()).To(HaveKeyWithValue(first, at(v1alpha1.ContentBlank)))
+	s.Expect(s.records()).To(HaveKeyWithValue(first, at(0, v1alpha1.ContentBlank)))
 }
 
 func TestAnotherUserSpaceDriver(t *testing.T) {
 	s := newVFIO(t)
-	s.remember(`{"` + first + `": {"content": "Weft", "checkedAt": "2026-11-19T09:00:00Z"}}`)
+	s.remember(`{"` + first + `": {"id": "` + wwid(0) + `", "content": "Weft", "checkedAt": "2026-11-19T09:00:00Z"}}`)
 	s.node.SetDriver(first, "uio_pci_generic")
 	s.node.SetDriver(second, "")
 	s.Expect(s.run(t)).To(Succeed())

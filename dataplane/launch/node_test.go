@@ -123,7 +123,7 @@ func (n *node) AddDrive(address string, number int, content string) {
 		namespace + "/dev":                             fmt.Sprintf("259:%d", number),
 		namespace + "/size":                            "8192",
 		namespace + "/ro":                              "0",
-		namespace + "/wwid":                            fmt.Sprintf("eui.%016d", number),
+		namespace + "/wwid":                            wwid(number),
 		namespace + "/queue/logical_block_size":        "512",
 		"sys/kernel/iommu_groups/" + address + "/type": "DMA",
 	} {
@@ -137,6 +137,9 @@ func (n *node) AddDrive(address string, number int, content string) {
 	n.must(os.Truncate(n.path("dev/"+name+"n1"), 4<<20))
 	n.must(n.bind("nvme", address))
 }
+
+// wwid of the drive with a number.
+func wwid(number int) string { return fmt.Sprintf("eui.%016d", number) }
 
 // SetDriver moves a device to a driver, whatever either thinks of it; "" takes it from all.
 func (n *node) SetDriver(address, driver string) {

@@ -19,6 +19,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
@@ -28,8 +29,8 @@ import (
 	"github.com/weft-storage/weft/dataplane/spdkrpc/spdktest"
 )
 
-// driveID of the node's one drive.
-const driveID = "eui.0025388b710116a1"
+// driveUUID is the NGUID of the node's one drive.
+var driveUUID = uuid.MustParse("00253885-0000-0000-0000-8b710116a100")
 
 // Portals where the node's target listens.
 var (
@@ -63,9 +64,9 @@ func New(ctx context.Context, name, dir string, poolBytes int64, file bool) (*No
 		n := &Node{Name: name, dir: dir, file: &v1alpha1.DeviceFile{Path: "/var/lib/weft/pool.img", Size: *resource.NewQuantity(poolBytes, resource.BinarySI)}}
 		return n, errors.Join(n.watch(ctx), n.launch(ctx))
 	}
-	n := &Node{Name: name, dir: dir, drive: spdktest.Drive{Address: "0000:5e:00.0", Path: filepath.Join(dir, "drive"), Model: "TESTDRIVE", Serial: "S1"}}
+	n := &Node{Name: name, dir: dir, drive: spdktest.Drive{Address: "0000:5e:00.0", Path: filepath.Join(dir, "drive"), Model: "TESTDRIVE", Serial: "S1", NGUID: driveUUID}}
 	// What weft-launch leaves beside the socket when it takes a drive from the kernel.
-	taken, err := json.Marshal(device.Records{n.drive.Address: {Content: v1alpha1.ContentBlank, CheckedAt: time.Now()}})
+	taken, err := json.Marshal(device.Records{n.drive.Address: {ID: n.drive.WWID(), Content: v1alpha1.ContentBlank, CheckedAt: time.Now()}})
 	err = errors.Join(err, os.WriteFile(n.drive.Path, nil, 0o600), os.Truncate(n.drive.Path, poolBytes), os.WriteFile(filepath.Join(dir, "drives.json"), taken, 0o600))
 	if err != nil {
 		return nil, err
@@ -160,7 +161,7 @@ func (n *Node) planOfDrive() *v1alpha1.Plan {
 			{Portal: TCP, MaxIOQueues: 8, QueueDepth: 128, InCapsuleDataSize: 4096},
 			{Portal: RDMA, MaxIOQueues: 8, QueueDepth: 128, InCapsuleDataSize: 4096},
 		},
-		Drives: []v1alpha1.PlannedDrive{{ID: driveID, Serial: n.drive.Serial, PCIAddress: n.drive.Address}},
+		Drives: []v1alpha1.PlannedDrive{{ID: n.drive.WWID(), Serial: n.drive.Serial, PCIAddress: n.drive.Address}},
 		SPDK: &v1alpha1.SPDKPlan{
 			CoreMask: "0x2", Mode: v1alpha1.CoresStatic, Hugepages: v1alpha1.HugepagesDisabled, MemoryBytes: 640 << 20, PodMemoryBytes: 2 << 30,
 			BdevIOPoolSize: 8192, SmallBuffers: 2048, LargeBuffers: 256, MaxSubsystems: 2048,

@@ -116,6 +116,17 @@ func TestDecidePools(t *testing.T) {
 			},
 		},
 		{
+			name: "another drive in the place of a planned one is named, and the other pools serve",
+			given: func(s *Observed) {
+				s.Target.State.Pools = openPools()[1:]
+				s.Attempts[attempt{VerbOpenPool, "a"}] = fmt.Errorf("device a: %w", &device.SwappedError{Where: "/dev/nvme0n1", Planned: "a", Found: "z"})
+			},
+			node: says{"PoolReady": "False/DeviceSwapped", "Ready": "True/AsExpected"},
+			also: func(g *WithT, d Decision) {
+				g.Expect(d.Node.Pools[0].Message).To(ContainSubstring("/dev/nvme0n1 is drive z, not a"))
+			},
+		},
+		{
 			name:  "a drive that is not there",
 			given: func(s *Observed) { s.Target.State.Pools = openPools()[:1]; s.Inventory.Drives = s.Inventory.Drives[:1] },
 			node:  says{"PoolReady": "False/DeviceMissing", "Ready": "True/AsExpected"},

@@ -157,11 +157,14 @@ func (d *decider) lastPoolStatus(device string) v1alpha1.PoolStatus {
 func (d *decider) judgePool(p *pool) (reason, message string) {
 	err := d.Attempts.err(VerbOpenPool, p.device.ID)
 	var foreign *device.ForeignSignatureError
+	var swapped *device.SwappedError
 	switch {
 	case !p.planned && p.readable():
 		return v1alpha1.ReasonNotClaimed, "no longer planned: its volumes are served, new ones go elsewhere"
 	case errors.As(err, &foreign):
 		return v1alpha1.ReasonForeignSignature, err.Error()
+	case errors.As(err, &swapped):
+		return v1alpha1.ReasonDeviceSwapped, err.Error()
 	case errors.Is(err, engine.ErrInUse), errors.Is(err, device.ErrInUse):
 		return v1alpha1.ReasonDeviceInUse, err.Error()
 	case err != nil:

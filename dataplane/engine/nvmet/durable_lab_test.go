@@ -141,7 +141,7 @@ func TestCostOfDurableWrites(t *testing.T) {
 	e, h := fresh(t)
 	link := filepath.Join(scratch, "by-id")
 	check(t, os.Symlink(drive, link))
-	pool := engine.Device{ID: "nvme.of-the-lab", Path: link}
+	pool := engine.Device{ID: wwid(t, drive), Path: link}
 	if err := one(t, e.OpenPools(t.Context(), []engine.Device{pool})); err != nil {
 		t.Fatalf("%v; this test needs a blank %s", err, drive)
 	}

@@ -23,6 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/device"
 	"github.com/weft-storage/weft/dataplane/engine"
 	"github.com/weft-storage/weft/dataplane/engine/conformance"
 	"github.com/weft-storage/weft/dataplane/engine/nvmet"
@@ -92,6 +93,14 @@ func (harness) Restart(t *testing.T) {
 	}
 }
 
+// wwid of an NVMe drive, such as /dev/nvme1n1.
+func wwid(t *testing.T, drive string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join("/sys/block", filepath.Base(drive), "wwid"))
+	check(t, err)
+	return strings.TrimSpace(string(text))
+}
+
 // loops whose files lie under a path.
 func loops(t *testing.T, under string) []string {
 	var found []string
@@ -105,7 +114,7 @@ func loops(t *testing.T, under string) []string {
 
 func (h harness) BlankDevice(t *testing.T) engine.Device {
 	path := h.device(t)
-	return engine.Device{ID: "wwid/of " + filepath.Base(path) + "." + uuid.NewString()[:8], Path: path}
+	return engine.Device{ID: device.ByPathPrefix + "of/" + filepath.Base(path) + "." + uuid.NewString()[:8], Path: path}
 }
 
 // device of PoolBytes, a loop device that is not the pool's own.

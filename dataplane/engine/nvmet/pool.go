@@ -81,6 +81,9 @@ func (h *host) keepPool(ctx context.Context, d engine.Device, dir string, m *mou
 		if int(unix.Major(rdev)) != m.Major || int(unix.Minor(rdev)) != m.Minor {
 			return fmt.Errorf("device %s is open from %s, not %s: %w", d.ID, m.Source, d.Path, engine.ErrInUse)
 		}
+		if err := h.checkDrive(d); err != nil {
+			return err
+		}
 		return h.finishPool(ctx, d, dir)
 	}
 	if is := h.poolPath(d.ID, m); is != d.Path {
@@ -117,7 +120,10 @@ func (h *host) preparePool(ctx context.Context, d engine.Device, dir string, mou
 		if err := device.CheckUnused(h.root, d.Path, rdev, mounts); err != nil {
 			return "", err
 		}
-		return d.Path, h.format(ctx, d, d.Path, dir)
+		if err := h.format(ctx, d, d.Path, dir); err != nil {
+			return "", err
+		}
+		return d.Path, h.checkDrive(d)
 	}
 	if d.FileBytes < MinPoolBytes {
 		return "", fmt.Errorf("%w: pool file %s of %d bytes; give at least %d", engine.ErrInvalid, d.Path, d.FileBytes, MinPoolBytes)
@@ -143,6 +149,9 @@ func (h *host) format(ctx context.Context, d engine.Device, block, dir string) e
 	if err != nil {
 		return err
 	}
+	if err := h.checkDrive(d); err != nil {
+		return err
+	}
 	args := []string{"-q", "-L", PoolLabel}
 	switch is {
 	case ours:
@@ -161,6 +170,21 @@ func (h *host) format(ctx context.Context, d engine.Device, block, dir string) e
 		args = append(args, "-m", "reflink=1")
 	}
 	if _, err := h.run(ctx, "mkfs.xfs", append(args, h.path(block))...); err != nil {
+		return fmt.Errorf("device %s: %w", d.ID, err)
+	}
+	return nil
+}
+
+// checkDrive that it is the planned one: the kernel may have given its name to another since it was looked at.
+func (h *host) checkDrive(d engine.Device) error {
+	if d.FileBytes > 0 {
+		return nil
+	}
+	info, err := os.Stat(h.path(d.Path))
+	if err == nil {
+		err = device.CheckKernel(h.root, d.Path, info.Sys().(*syscall.Stat_t).Rdev, d.ID)
+	}
+	if err != nil {
 		return fmt.Errorf("device %s: %w", d.ID, err)
 	}
 	return nil

@@ -7,12 +7,14 @@ package nvmet_test
 import (
 	"errors"
 	"net"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/google/uuid"
+	kexec "k8s.io/utils/exec"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/device"
@@ -179,13 +181,47 @@ func TestPortalThatCannotListen(t *testing.T) {
 	c.Disconnect()
 }
 
+// TestSwappedDrive: the path leads to another drive than the plan means. It is neither formatted nor mounted, blank or
+// with a pool; the right one in the same call is.
+func TestSwappedDrive(t *testing.T) {
+	e, h := fresh(t)
+	const drive = "/dev/nvme1n1"
+	swapped, right := engine.Device{ID: "eui.of-the-drive-before", Path: drive}, engine.Device{ID: wwid(t, drive), Path: drive}
+	loop := h.BlankDevice(t)
+	refused := func() {
+		t.Helper()
+		errs := e.OpenPools(t.Context(), []engine.Device{swapped, loop})
+		var other *device.SwappedError
+		if !errors.As(errs[0], &other) || other.Found != right.ID || errs[1] != nil {
+			t.Fatalf("%v; want that %s is there instead; this test needs a blank %s", errs, right.ID, drive)
+		}
+		if dirs := glob(t, stateDir+"/pools/*"); len(dirs) != 1 {
+			t.Errorf("folders of pools %v, want that of %s only", dirs, loop.ID)
+		}
+	}
+	refused()
+	found, err := device.Look(t.Context(), kexec.New(), drive)
+	check(t, err)
+	if name := found.Name(); name != "" {
+		t.Fatalf("a %s was made on the swapped drive", name)
+	}
+	check(t, one(t, e.OpenPools(t.Context(), []engine.Device{right})))
+	t.Cleanup(func() {
+		h.Restart(t)
+		program(t, "blkdiscard", "-f", drive)
+	})
+	h.Restart(t)
+	check(t, os.Remove(stateDir+"/pools/"+url.PathEscape(right.ID)))
+	refused()
+}
+
 // TestDrive makes a pool of the node's second NVMe drive, by a link as under /dev/disk/by-id, and gives it back.
 func TestDrive(t *testing.T) {
 	e, h := fresh(t)
 	const drive = "/dev/nvme1n1"
 	link := filepath.Join(scratch, "by-id")
 	check(t, os.Symlink(drive, link))
-	d := engine.Device{ID: "nvme.of-the-lab", Path: link}
+	d := engine.Device{ID: wwid(t, drive), Path: link}
 	if err := one(t, e.OpenPools(t.Context(), []engine.Device{d})); err != nil {
 		t.Fatalf("%v; this test needs a blank %s", err, drive)
 	}
@@ -204,7 +240,7 @@ func TestDrive(t *testing.T) {
 	if len(state.Volumes) != 1 || state.Volumes[0].ID != id || state.Pools[0].Path != drive {
 		t.Errorf("state %+v", state)
 	}
-	if err := one(t, e.OpenPools(t.Context(), []engine.Device{{ID: "again", Path: drive}})); !errors.Is(err, device.ErrInUse) {
+	if err := one(t, e.OpenPools(t.Context(), []engine.Device{{ID: wwid(t, drive) + "again", Path: drive}})); !errors.Is(err, device.ErrInUse) {
 		t.Errorf("the same drive by another name: %v", err)
 	}
 	info, err := e.Info(t.Context())

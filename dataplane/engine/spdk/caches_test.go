@@ -33,9 +33,9 @@ func TestVolatileCaches(t *testing.T) {
 		path := filepath.Join(m.dir, address)
 		check(t, os.WriteFile(path, nil, 0o600))
 		check(t, os.Truncate(path, conformance.PoolBytes))
-		m.fake.Drives = append(m.fake.Drives, spdktest.Drive{Address: address, Path: path, WriteCache: cache})
-		records[address] = device.Record{Content: v1alpha1.ContentBlank}
-		devices = append(devices, engine.Device{ID: "eui." + address, PCIAddress: address})
+		m.fake.Drives = append(m.fake.Drives, spdktest.Drive{Address: address, Path: path, Serial: address, WriteCache: cache})
+		records[address] = device.Record{ID: address, Content: v1alpha1.ContentBlank}
+		devices = append(devices, engine.Device{ID: address, PCIAddress: address})
 	}
 	check(t, records.Write(m.socket()))
 	file := m.file(conformance.PoolBytes)
@@ -50,7 +50,7 @@ func TestVolatileCaches(t *testing.T) {
 		return found
 	}
 	asItCanBe := MatchAllKeys(Keys{
-		"eui.0000:01:00.0": BeNil(), "eui.0000:02:00.0": MatchError(device.ErrVolatile), "eui.0000:03:00.0": BeNil(), file.ID: BeNil(),
+		"0000:01:00.0": BeNil(), "0000:02:00.0": MatchError(device.ErrVolatile), "0000:03:00.0": BeNil(), file.ID: BeNil(),
 	})
 	m.launch(t)
 	for range 2 {

@@ -69,6 +69,7 @@ func (s *session) admin(controller string) device.Admin {
 	return func(c device.AdminCommand) (uint32, []byte, error) {
 		entry := make([]byte, spdkrpc.NvmeCommandBytes)
 		entry[0] = c.Opcode
+		binary.LittleEndian.PutUint32(entry[4:], c.NSID)
 		binary.LittleEndian.PutUint32(entry[40:], c.CDW10)
 		binary.LittleEndian.PutUint32(entry[44:], c.CDW11)
 		reply, err := spdkrpc.Call(s.ctx, s.conn, spdkrpc.BdevNvmeSendCmd{

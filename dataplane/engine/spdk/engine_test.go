@@ -596,10 +596,10 @@ func TestDrives(t *testing.T) {
 			check(t, os.Truncate(path, conformance.PoolBytes))
 			m.fake.Drives = append(m.fake.Drives, spdktest.Drive{Address: address, Path: path, Model: "drive", Serial: address})
 			if content != "" {
-				records[address] = map[string]string{"content": content}
+				records[address] = map[string]string{"id": address, "content": content}
 			}
 		}
-		devices = append(devices, engine.Device{ID: "eui." + address, PCIAddress: address})
+		devices = append(devices, engine.Device{ID: address, PCIAddress: address})
 	}
 	text, err := json.Marshal(records)
 	check(t, err)
@@ -621,7 +621,7 @@ func TestDrives(t *testing.T) {
 	g.Expect(m.engine(t).OpenPools(t.Context(), devices[:1])).To(ConsistOf(BeNil()))
 	state, err := m.engine(t).Gather(t.Context())
 	check(t, err)
-	g.Expect(state.Pools).To(ConsistOf(And(HaveField("Device", "eui.0000:01:00.0"), HaveField("Path", "0000:01:00.0"), HaveField("Err", BeNil()))))
+	g.Expect(state.Pools).To(ConsistOf(And(HaveField("Device", "0000:01:00.0"), HaveField("Path", "0000:01:00.0"), HaveField("Err", BeNil()))))
 
 	// A drive that was blank once, and whose lvstore cannot be found, is not made anew.
 	check(t, os.Truncate(filepath.Join(m.dir, "0000:01:00.0"), 0))
@@ -630,6 +630,74 @@ func TestDrives(t *testing.T) {
 	var foreign *device.ForeignSignatureError
 	errs := m.engine(t).OpenPools(t.Context(), devices[:1])
 	g.Expect(errors.As(errs[0], &foreign)).To(BeTrue(), "%v", errs[0])
+}
+
+// TestSwappedDrive: another drive sits where the kernel saw the planned one blank. Nothing is made on it, nor opened,
+// whatever the launcher recorded, and the other drives go on. Once the planned one is back it is a pool.
+func TestSwappedDrive(t *testing.T) {
+	t.Setenv(spdktest.TargetVariable, "")
+	m := newMachine(t)
+	g := NewWithT(t)
+	drives := map[string]spdktest.Drive{}
+	for _, name := range []string{"planned", "other", "neighbour"} {
+		drives[name] = spdktest.Drive{Address: "0000:01:00.0", Path: filepath.Join(m.dir, name), Model: "drive", Serial: name, NGUID: uuid.New()}
+		check(t, os.WriteFile(drives[name].Path, nil, 0o600))
+		check(t, os.Truncate(drives[name].Path, conformance.PoolBytes))
+	}
+	beside := drives["neighbour"]
+	beside.Address = "0000:02:00.0"
+	records := device.Records{
+		"0000:01:00.0": {ID: drives["planned"].WWID(), Content: v1alpha1.ContentBlank},
+		"0000:02:00.0": {ID: beside.WWID(), Content: v1alpha1.ContentBlank},
+	}
+	check(t, records.Write(m.socket()))
+	devices := []engine.Device{{ID: drives["planned"].WWID(), PCIAddress: "0000:01:00.0"}, {ID: beside.WWID(), PCIAddress: "0000:02:00.0"}}
+	swap := func(name string) []error {
+		m.fake.Drives = []spdktest.Drive{drives[name], beside}
+		m.restart(t)
+		return m.engine(t).OpenPools(t.Context(), devices)
+	}
+	refused := func(errs []error) {
+		t.Helper()
+		var swapped *device.SwappedError
+		g.Expect(errors.As(errs[0], &swapped)).To(BeTrue(), "%v", errs[0])
+		g.Expect(swapped.Found).To(Equal(drives["other"].WWID()))
+		g.Expect(errs[1]).NotTo(HaveOccurred())
+		state, err := m.engine(t).Gather(t.Context())
+		check(t, err)
+		g.Expect(state.Pools).To(ContainElement(And(HaveField("Device", beside.WWID()), HaveField("Err", BeNil()))))
+		client, err := spdkrpc.New(m.socket(), spdkrpc.Options{})
+		check(t, err)
+		defer client.Close()
+		_, err = spdkrpc.Call(t.Context(), client, spdkrpc.BdevGetBdevs{Name: "weft:" + devices[0].ID + "n1"})
+		g.Expect(err).To(MatchError(spdkrpc.ErrNotFound), "the target holds the drive no more")
+	}
+	isBlank := func(name string) bool {
+		f, err := os.Open(drives[name].Path)
+		check(t, err)
+		defer f.Close() //nolint:errcheck // nothing was written
+		zero, err := device.ZeroEdges(f)
+		check(t, err)
+		return zero
+	}
+
+	refused(swap("other"))
+	g.Expect(isBlank("other")).To(BeTrue())
+	g.Expect(errors.Join(swap("planned")...)).NotTo(HaveOccurred())
+	g.Expect(isBlank("planned")).To(BeFalse())
+	// A copy of the drive is another drive, too.
+	check(t, os.Rename(drives["planned"].Path, drives["other"].Path))
+	refused(swap("other"))
+
+	// What was recorded of one drive says nothing about another.
+	check(t, os.WriteFile(drives["planned"].Path, nil, 0o600))
+	check(t, os.Truncate(drives["planned"].Path, conformance.PoolBytes))
+	records["0000:01:00.0"] = device.Record{ID: drives["other"].WWID(), Content: v1alpha1.ContentBlank}
+	check(t, records.Write(m.socket()))
+	var foreign *device.ForeignSignatureError
+	err := swap("planned")[0]
+	g.Expect(errors.As(err, &foreign)).To(BeTrue(), "%v", err)
+	g.Expect(isBlank("planned")).To(BeTrue())
 }
 
 // TestWatch follows the target through its lives.

@@ -25,6 +25,7 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/device"
 	"github.com/weft-storage/weft/dataplane/engine"
 	"github.com/weft-storage/weft/dataplane/engine/conformance"
 	"github.com/weft-storage/weft/dataplane/spdkrpc/spdktest"
@@ -95,7 +96,7 @@ func (m hosted) BlankDevice(t *testing.T) engine.Device {
 	loop := strings.TrimSpace(program(t, "losetup", "--find", "--show", "--sector-size", "4096", file))
 	// The target may hold it still: it is detached then when that ends.
 	t.Cleanup(func() { program(t, "losetup", "--detach", loop) })
-	return engine.Device{ID: "wwid/of " + filepath.Base(loop) + "." + uuid.NewString()[:8], Path: loop}
+	return engine.Device{ID: device.ByPathPrefix + "of/" + filepath.Base(loop) + "." + uuid.NewString()[:8], Path: loop}
 }
 
 func (m hosted) ForeignDevice(t *testing.T) (engine.Device, string) {

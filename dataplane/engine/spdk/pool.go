@@ -90,6 +90,7 @@ func (e *Engine) OpenPools(ctx context.Context, devices []engine.Device) []error
 		}
 	}
 	s.attach(open, attach, errs)
+	s.compareDrives(open, errs)
 	call(s, grow, errs, func(i int) spdkrpc.Request[spdkrpc.Done] {
 		return spdkrpc.BdevAioRescan{Name: bdevName(open[i].ID)}
 	})
@@ -236,7 +237,10 @@ func (s *session) prepareDrive(o *opening) error {
 	if err != nil {
 		return err
 	}
-	o.content = records[o.PCIAddress].Content
+	// A record speaks of the drive that was there then.
+	if record := records[o.PCIAddress]; record.ID == o.ID {
+		o.content = record.Content
+	}
 	o.blank = o.content == v1alpha1.ContentBlank
 	return nil
 }
@@ -263,9 +267,12 @@ func (s *session) prepareKernel(o *opening) error {
 		return fmt.Errorf("%w: %s is not a block device; a file needs a size", engine.ErrInvalid, o.Path)
 	}
 	if o.FileBytes > 0 {
-		if err := s.prepareFile(o); err != nil {
-			return err
-		}
+		err = s.prepareFile(o)
+	} else {
+		err = s.checkDrive(o)
+	}
+	if err != nil {
+		return err
 	}
 	if o.attached != nil && o.attached.Err == nil {
 		return nil
@@ -395,16 +402,10 @@ func (s *session) makeLvstores(st *store, open []*opening, errs []error) {
 			}
 			errs[i] = errors.Join(refused, s.detach(o))
 		default:
-			if o.PCIAddress != "" {
-				// Without it a drive whose lvstore cannot be read after a crash would still pass for blank, and be made
-				// again. When making it fails, the drive is looked at again once the pod was deleted and the kernel has
-				// it back.
-				if errs[i] = device.RecordLvstore(s.path(s.config.Socket), o.PCIAddress, time.Now()); errs[i] != nil {
-					continue
-				}
+			if errs[i] = s.makeReady(o); errs[i] == nil {
+				o.metadata = metadataPercent(st.recorded(o.ID).base)
+				create = append(create, i)
 			}
-			o.metadata = metadataPercent(st.recorded(o.ID).base)
-			create = append(create, i)
 		}
 	}
 	call(s, create, errs, func(i int) spdkrpc.Request[string] {
@@ -421,6 +422,23 @@ func (s *session) makeLvstores(st *store, open []*opening, errs []error) {
 	certify := slices.DeleteFunc(slices.Clone(create), func(i int) bool { return !open[i].zeroed })
 	// A pool without the mark is cleared, which takes longer.
 	call(s, certify, slices.Clone(errs), func(i int) spdkrpc.Request[string] { return markOf(open[i].lvstore) })
+}
+
+// makeReady a blank device for its lvstore.
+func (s *session) makeReady(o *opening) error {
+	if o.PCIAddress != "" {
+		// Without it a drive whose lvstore cannot be read after a crash would still pass for blank, and be made
+		// again. When making it fails, the drive is looked at again once the pod was deleted and the kernel has
+		// it back.
+		return device.RecordLvstore(s.path(s.config.Socket), o.PCIAddress, time.Now())
+	}
+	if o.FileBytes == 0 {
+		// The kernel may have given its name to another drive since it was looked at.
+		if err := s.checkDrive(o); err != nil {
+			return errors.Join(err, s.detach(o))
+		}
+	}
+	return nil
 }
 
 // metadataPercent of clusters that comes to metadataPages at least; of small devices 100, SPDK's default.

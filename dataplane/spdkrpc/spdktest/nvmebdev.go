@@ -113,7 +113,10 @@ func openDrive(name string, d Drive) (*bdev, error) {
 	if block == 0 {
 		block = 512
 	}
-	id := uuid.NewSHA1(uuid.NameSpaceOID, []byte(d.Model+"\x00"+d.Serial+"\x00"+d.Address)).String()
+	id := d.NGUID.String()
+	if d.NGUID == uuid.Nil {
+		id = uuid.NewSHA1(uuid.NameSpaceOID, []byte(d.Serial+"\x001")).String()
+	}
 	b := &bdev{
 		name: name + "n1", aliases: []string{id}, product: "NVMe disk", uuid: id, blockSize: block,
 		numBlocks: uint64(disk.size) / uint64(block), disk: disk, ioTypes: nvmeIOTypes, io: examined,

@@ -11,6 +11,8 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+
+	"github.com/google/uuid"
 )
 
 // A WriteCache is what a drive has of one.
@@ -30,6 +32,7 @@ const (
 	nvmeSuccess              = 0
 	nvmeInvalidOpcode        = 0x001
 	nvmeInvalidField         = 0x002
+	nvmeInvalidNamespace     = 0x00b
 	nvmeFeatureNotSaveable   = 0x10d
 	nvmeFeatureNotChangeable = 0x10e
 	nvmeFeatureNotNamespaces = 0x10f
@@ -41,6 +44,9 @@ const (
 	nvmeCompletionBytes = 16
 	nvmeIdentifyBytes   = 4096
 )
+
+// nvmeVendor is the PCI vendor of all drives.
+const nvmeVendor = 0x1b36
 
 // asBase64URL takes what spdk_base64_urlsafe_decode takes: padded. size 0 is any.
 func asBase64URL(size int, dst *[]byte) func(json.RawMessage) error {
@@ -99,21 +105,41 @@ func (c *nvmeController) admin(command, data []byte) (result uint32, status uint
 	cdw10, cdw11 := binary.LittleEndian.Uint32(command[40:]), binary.LittleEndian.Uint32(command[44:])
 	switch command[0] {
 	case 0x06:
-		if cdw10&0xff != 1 {
-			return 0, nvmeInvalidField // of the controller only
-		}
-		whole := make([]byte, nvmeIdentifyBytes)
+		whole, status := c.identify(cdw10&0xff, nsid)
+		copy(data, whole)
+		return 0, status
+	case 0x09, 0x0a:
+		return c.writeCache(command[0] == 0x09, nsid, cdw10, cdw11)
+	}
+	return 0, nvmeInvalidOpcode
+}
+
+// identify answers with the controller, its namespace 1, or the namespace's identification descriptors.
+func (c *nvmeController) identify(what, nsid uint32) (whole []byte, status uint16) {
+	whole = make([]byte, nvmeIdentifyBytes)
+	if what != 1 && nsid != 1 {
+		return nil, nvmeInvalidNamespace
+	}
+	nguid := c.drive.NGUID
+	switch what {
+	case 0:
+		copy(whole[104:], nguid[:])
+	case 1:
+		binary.LittleEndian.PutUint16(whole, nvmeVendor)
 		copy(whole[4:24], fmt.Sprintf("%-20s", c.drive.Serial))
 		copy(whole[24:64], fmt.Sprintf("%-40s", c.drive.Model))
 		if c.drive.WriteCache != NoWriteCache {
 			whole[525] = 0b111
 		}
-		copy(data, whole)
-		return 0, nvmeSuccess
-	case 0x09, 0x0a:
-		return c.writeCache(command[0] == 0x09, nsid, cdw10, cdw11)
+	case 3:
+		if nguid != uuid.Nil {
+			copy(whole, []byte{2, byte(len(nguid)), 0, 0})
+			copy(whole[4:], nguid[:])
+		}
+	default:
+		return nil, nvmeInvalidField
 	}
-	return 0, nvmeInvalidOpcode
+	return whole, nvmeSuccess
 }
 
 // writeCache is the feature Volatile Write Cache, the only one there is.

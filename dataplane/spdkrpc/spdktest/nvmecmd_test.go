@@ -3,18 +3,21 @@
 package spdktest
 
 import (
+	"bytes"
 	"encoding/base64"
 	"encoding/binary"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/google/uuid"
 )
 
 // TestAdminCommands of a drive are answered with a completion, whatever it says; what is no command is refused.
 func TestAdminCommands(t *testing.T) {
-	dir := shortTempDir(t)
+	dir, nguid := shortTempDir(t), uuid.New()
 	o := Options{Socket: filepath.Join(dir, "spdk.sock"), Drives: []Drive{{
-		Address: "0000:01:00.0", Path: makeDisk(t, filepath.Join(dir, "nvme0"), 1<<30), Serial: "S1",
+		Address: "0000:01:00.0", Path: makeDisk(t, filepath.Join(dir, "nvme0"), 1<<30), Serial: "S1", NGUID: nguid,
 	}}}
 	target := Start(t, o)
 	c := dial(t, o.Socket)
@@ -71,6 +74,17 @@ func TestAdminCommands(t *testing.T) {
 	_, _, text := send(identify)
 	if data, err := base64.URLEncoding.DecodeString(text); err != nil || len(data) != nvmeIdentifyBytes || !strings.HasPrefix(string(data[4:]), "S1 ") || data[525]&1 == 0 {
 		t.Errorf("the controller identifies itself as %q, %v", text, err)
+	}
+	for what, at := range map[uint32]int{0: 104, 3: 4} { // the namespace, and its descriptors
+		p := params(0x06, 1, what, 0)
+		p["data_len"] = nvmeIdentifyBytes
+		_, _, text := send(p)
+		if data, err := base64.URLEncoding.DecodeString(text); err != nil || !bytes.HasPrefix(data[at:], nguid[:]) {
+			t.Errorf("identify %d: %q, %v; want the NGUID at %d", what, text, err, at)
+		}
+		if _, status, _ := send(params(0x06, 2, what, 0)); status != nvmeInvalidNamespace {
+			t.Errorf("identify %d of a namespace that is not there: status %#x", what, status)
+		}
 	}
 	for name, change := range map[string]map[string]any{
 		"an unknown controller": {"name": "e"}, "half a command": {"cmdbuf": "AAAA"}, "no padding": {"cmdbuf": strings.TrimRight(identify["cmdbuf"].(string), "=")},

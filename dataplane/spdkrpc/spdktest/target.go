@@ -11,6 +11,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/google/uuid"
 )
 
 // DefaultPollInterval is how often SPDK looks at its RPC socket (lib/event/app.c of 26.05).
@@ -56,10 +58,20 @@ type Drive struct {
 	Path string
 	// Model and Serial as the drive would tell them.
 	Model, Serial string
+	// NGUID of its namespace; the zero UUID is none.
+	NGUID uuid.UUID
 	// BlockSize in bytes; default 512.
 	BlockSize uint32
 	// WriteCache that it has; default VolatileWriteCache.
 	WriteCache WriteCache
+}
+
+// WWID is the world-wide id that Linux gives the drive's namespace.
+func (d Drive) WWID() string {
+	if d.NGUID != uuid.Nil {
+		return fmt.Sprintf("eui.%x", d.NGUID[:])
+	}
+	return fmt.Sprintf("nvme.%04x-%x-%x-00000001", nvmeVendor, d.Serial, d.Model)
 }
 
 // A Target is a running fake. Its methods are safe for concurrent use.
