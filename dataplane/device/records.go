@@ -30,22 +30,56 @@ type Record struct {
 // Records by PCI address.
 type Records map[string]Record
 
+// RefusedError is why a target was started without a planned drive.
+type RefusedError struct {
+	// Reason is one of the constants of api/v1alpha1.
+	Reason string `json:"reason"`
+	// Message says what was found, and what mends it.
+	Message string `json:"message"`
+}
+
+func (e *RefusedError) Error() string {
+	return "the target was started without it: " + e.Message + "; that is looked at again when the target pod is deleted"
+}
+
+// Refusals of planned drives, by their IDs.
+type Refusals map[string]*RefusedError
+
+func refusalsFile(socket string) string { return filepath.Join(filepath.Dir(socket), "refused.json") }
+
+// ReadRefusals of the launcher that started the target last; without a file there are none.
+func ReadRefusals(socket string) (Refusals, error) {
+	refusals := Refusals{}
+	return refusals, readFile(refusalsFile(socket), &refusals)
+}
+
+// Write replaces the file as a whole.
+func (r Refusals) Write(socket string) error { return replaceFile(refusalsFile(socket), r) }
+
 func recordsFile(socket string) string { return filepath.Join(filepath.Dir(socket), "drives.json") }
 
 // ReadRecords reads what lies beside the target's socket; without a file there are none.
 func ReadRecords(socket string) (Records, error) {
-	text, err := os.ReadFile(recordsFile(socket))
-	if errors.Is(err, fs.ErrNotExist) {
-		return Records{}, nil
-	}
-	if err != nil {
-		return nil, fmt.Errorf("read the records of drives: %w", err)
-	}
 	records := Records{}
-	if err := json.Unmarshal(text, &records); err != nil {
-		return nil, fmt.Errorf("%s is damaged; remove it, and what is on drives that SPDK has already is unknown: %w", recordsFile(socket), err)
+	if err := readFile(recordsFile(socket), &records); err != nil {
+		return nil, err
 	}
 	return records, nil
+}
+
+// readFile into what it has the JSON of; a file that is not there leaves it as it is.
+func readFile(file string, into any) error {
+	text, err := os.ReadFile(file)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return fmt.Errorf("read the records of drives: %w", err)
+	}
+	if err := json.Unmarshal(text, into); err != nil {
+		return fmt.Errorf("%s is damaged; remove it, and what is on drives that SPDK has already is unknown: %w", file, err)
+	}
+	return nil
 }
 
 // RecordLvstore says that a recorded drive holds an lvstore from now on. It is to be called before the lvstore
@@ -64,12 +98,13 @@ func RecordLvstore(socket, address string, now time.Time) error {
 }
 
 // Write replaces the file as a whole: a reader never sees half of it.
-func (r Records) Write(socket string) error {
-	text, err := json.MarshalIndent(r, "", "  ")
+func (r Records) Write(socket string) error { return replaceFile(recordsFile(socket), r) }
+
+func replaceFile(file string, content any) error {
+	text, err := json.MarshalIndent(content, "", "  ")
 	if err != nil {
 		return err
 	}
-	file := recordsFile(socket)
 	if err := os.WriteFile(file+".new", append(text, '\n'), 0o600); err != nil {
 		return fmt.Errorf("write the records of drives: %w", err)
 	}

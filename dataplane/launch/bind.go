@@ -38,8 +38,8 @@ func driverOf(m Machine, address string) (string, error) {
 }
 
 // takeDrives gives the drives to the driver, and writes down what is on each
-// before the kernel can no longer see it. It undoes what it did when it cannot do all.
-func takeDrives(ctx context.Context, m Machine, o Options, drives []drive, records device.Records) error {
+// before the kernel can no longer see it. It answers those that the driver has; the kernel gets the others back.
+func takeDrives(ctx context.Context, m Machine, o Options, drives []drive, records device.Records, left leftOut) ([]drive, error) {
 	now := m.Now().UTC()
 	for _, d := range drives {
 		// What is on a drive that was not looked at now was seen earlier.
@@ -48,21 +48,25 @@ func takeDrives(ctx context.Context, m Machine, o Options, drives []drive, recor
 		}
 	}
 	if err := records.Write(o.Socket); err != nil {
-		return err
+		return nil, err
 	}
 	driver := wantedDriver(o.Driver)
-	var taken []string
+	var taken []drive
 	for _, d := range drives {
-		if d.driver == driver {
-			continue
+		if d.driver != driver {
+			if err := bind(ctx, m, d.address, driver); err != nil {
+				err = errors.Join(err, giveBack(ctx, m, o.Socket, records, []string{d.address}))
+				if ctx.Err() != nil {
+					return nil, err
+				}
+				left.out(err, o.planned(d.address)...)
+				continue
+			}
+			m.Log.Info("took a drive from the kernel", "drive", d.address, "id", d.id, "driver", driver, "content", string(d.content))
 		}
-		taken = append(taken, d.address)
-		if err := bind(ctx, m, d.address, driver); err != nil {
-			return errors.Join(err, giveBack(ctx, m, o.Socket, records, taken))
-		}
-		m.Log.Info("took a drive from the kernel", "drive", d.address, "driver", driver, "content", string(d.content))
+		taken = append(taken, d)
 	}
-	return nil
+	return taken, nil
 }
 
 // bind moves a drive to a driver.
@@ -117,13 +121,10 @@ func giveBack(ctx context.Context, m Machine, socket string, records device.Reco
 // giveAllBack returns every planned drive that SPDK's driver has, whoever took it.
 func giveAllBack(ctx context.Context, m Machine, o Options, records device.Records) error {
 	var addresses []string
-	for _, address := range o.PCIAddresses {
-		d, there, err := driveAt(m, address)
-		if err != nil {
-			return err
-		}
+	for _, address := range o.addresses() {
+		d, err := driveAt(m, address)
 		_, recorded := records[address]
-		if there && (d.driver == driverVFIO || d.driver == driverUIO || d.driver == "" && recorded) {
+		if err == nil && (d.driver == driverVFIO || d.driver == driverUIO || d.driver == "" && recorded) {
 			addresses = append(addresses, address)
 		}
 	}
@@ -159,11 +160,7 @@ func giveOneBack(ctx context.Context, m Machine, address string) error {
 func giveBackForgotten(ctx context.Context, m Machine, o Options, records device.Records) error {
 	var forgotten []string
 	for _, address := range slices.Sorted(maps.Keys(records)) {
-		planned := false
-		for _, p := range o.PCIAddresses {
-			planned = planned || p == address
-		}
-		if !planned {
+		if len(o.planned(address)) == 0 {
 			forgotten = append(forgotten, address)
 		}
 	}

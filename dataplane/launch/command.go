@@ -48,12 +48,16 @@ func runCommand() *cobra.Command {
 	var options Options
 	var machine Machine
 	var hugepages, driver, reasonFile string
+	var drives []string
 	cmd := &cobra.Command{
 		Use:   "run",
 		Short: "Check CPUs, memory and drives, then start nvmf_tgt",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			options.Hugepages, options.Driver = v1alpha1.Hugepages(hugepages), v1alpha1.DriveDriver(driver)
+			for _, text := range drives {
+				options.Drives = append(options.Drives, ParsePlannedDrive(text))
+			}
 			machine.Log = slog.New(slog.NewTextHandler(os.Stderr, nil))
 			err := Run(cmd.Context(), machine, options)
 			var ended *ExitError
@@ -73,7 +77,7 @@ func runCommand() *cobra.Command {
 	flags.StringVar(&hugepages, "hugepages", string(v1alpha1.Hugepages2Mi), "size of the pages that hold it: 2Mi, 1Gi or Disabled")
 	flags.BoolVar(&options.Interrupt, "interrupt", false, "let reactors sleep until there is work, rather than poll")
 	flags.StringVar(&driver, "driver", string(v1alpha1.DriverKernel), "who drives the drives: Kernel, VFIO or UIO")
-	flags.StringArrayVar(&options.PCIAddresses, "pci", nil, "PCI address of a drive to take from the kernel, such as 0000:5e:00.0; once for each")
+	flags.StringArrayVar(&drives, "pci", nil, "drive to take from the kernel: where it should be, and which it is, such as 0000:5e:00.0=eui.0025388b710116a1; once for each")
 	flags.StringVar(&options.Target, "target", "nvmf_tgt", "SPDK's target: a path, or a name to look up in PATH")
 	flags.StringVar(&reasonFile, "reason-file", "/dev/termination-log", "file that gets the reason of a refusal as JSON")
 	flags.StringVar(&machine.Root, "root", "/", "filesystem that holds /sys, /proc and /dev")

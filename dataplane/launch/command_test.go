@@ -117,7 +117,7 @@ func TestBecomesTheTarget(t *testing.T) {
 }
 
 func TestGivesDrivesBack(t *testing.T) {
-	l := startLauncher(t, TargetServes, "--driver", "VFIO", "--pci", drive, "--interrupt")
+	l := startLauncher(t, TargetServes, "--driver", "VFIO", "--pci", drive+"="+wwid(0), "--interrupt")
 	started := l.next().Started
 	l.Expect(started.ParentPID).To(Equal(l.cmd.Process.Pid), "the launcher stays")
 	l.Expect(started.Umask).To(Equal(0o077))
@@ -144,14 +144,14 @@ func TestGivesDrivesBack(t *testing.T) {
 // TestKeepsDrivesAfterACrash: the kubelet starts the container again at once.
 func TestKeepsDrivesAfterACrash(t *testing.T) {
 	t.Run("exit", func(t *testing.T) {
-		l := startLauncher(t, TargetFails, "--driver", "VFIO", "--pci", drive)
+		l := startLauncher(t, TargetFails, "--driver", "VFIO", "--pci", drive+"="+wwid(0))
 		l.next()
 		l.Expect(l.wait()).To(Equal(3))
 		l.Expect(l.stderr.String()).To(HaveSuffix("weft-launch: nvmf_tgt ended with exit code 3\n"))
 		l.Expect(l.node.Driver(drive)).To(Equal("vfio-pci"))
 	})
 	t.Run("signal", func(t *testing.T) {
-		l := startLauncher(t, TargetServes, "--driver", "VFIO", "--pci", drive)
+		l := startLauncher(t, TargetServes, "--driver", "VFIO", "--pci", drive+"="+wwid(0))
 		l.Expect(syscall.Kill(l.next().Started.PID, syscall.SIGKILL)).To(Succeed())
 		l.Expect(l.wait()).To(Equal(128 + 9))
 		l.Expect(l.stderr.String()).To(HaveSuffix("weft-launch: nvmf_tgt was ended by a signal: killed\n"))
@@ -161,7 +161,7 @@ func TestKeepsDrivesAfterACrash(t *testing.T) {
 
 // TestTargetDiesWithItsParent: or the next launcher would find it alive, and refuse.
 func TestTargetDiesWithItsParent(t *testing.T) {
-	l := startLauncher(t, TargetServes, "--driver", "VFIO", "--pci", drive)
+	l := startLauncher(t, TargetServes, "--driver", "VFIO", "--pci", drive+"="+wwid(0))
 	l.next()
 	l.signal(syscall.SIGKILL)
 	// The target holds the other end of the pipe; it ends without having said anything, when the target does.

@@ -7,6 +7,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"log/slog"
+	"maps"
 	"net/netip"
 	"os"
 	"path/filepath"
@@ -51,116 +53,165 @@ type drive struct {
 	content v1alpha1.DriveContent
 }
 
+// leftOut are the planned drives that the target is started without, and why: one that is not right must not take the
+// other drives' volumes with it.
+type leftOut struct {
+	log      *slog.Logger
+	refusals device.Refusals
+}
+
+// out leaves drives out, by their IDs.
+func (l leftOut) out(err error, ids ...string) {
+	refusal := refuse(v1alpha1.ReasonPoolFailed, "%w", err)
+	errors.As(err, &refusal)
+	for _, id := range ids {
+		l.log.Warn("going on without a planned drive", "drive", id, "reason", refusal.Reason, "message", refusal.Message)
+		l.refusals[id] = &device.RefusedError{Reason: refusal.Reason, Message: refusal.Message}
+	}
+}
+
+// all of the planned drives are left out.
+func (l leftOut) all() error {
+	var messages []string
+	ids := slices.Sorted(maps.Keys(l.refusals))
+	for _, id := range ids {
+		if message := l.refusals[id].Message; !slices.Contains(messages, message) {
+			messages = append(messages, message)
+		}
+	}
+	return refuse(l.refusals[ids[0]].Reason, "none of the planned drives can be served: %s", strings.Join(messages, "; "))
+}
+
 // returnUnsure gives planned drives back to the kernel that a dead target left with SPDK's driver, so that they can be
 // looked at. Those that hold an lvstore stay as they are: what was blank when it was taken may hold one by now, but not
 // the other way round. A drive that the kernel does not take stays as it is too.
 func returnUnsure(ctx context.Context, m Machine, o Options, records device.Records) error {
-	for _, address := range o.PCIAddresses {
-		d, there, err := driveAt(m, address)
-		if err != nil {
-			return err
-		}
+	for _, address := range o.addresses() {
+		d, err := driveAt(m, address)
 		left := d.driver == driverVFIO || d.driver == driverUIO || d.driver == ""
-		if !there || !left || records[address].Content == v1alpha1.ContentWeft && records[address].ID != "" {
-			continue
+		record := records[address]
+		sure := record.Content == v1alpha1.ContentWeft && slices.Contains(o.planned(address), record.ID)
+		if err != nil || !left || sure {
+			continue // what is wrong with it examineDrives says
 		}
 		if err := giveBack(ctx, m, o.Socket, records, []string{address}); err != nil {
 			m.Log.Warn("what is on a drive stays unknown: the kernel does not take it back", "drive", address, "error", err)
 			records[address] = device.Record{Content: v1alpha1.ContentUnknown, CheckedAt: m.Now().UTC()}
 		}
 	}
-	return nil
+	return ctx.Err()
 }
 
-// examineDrives looks at every planned drive, and changes nothing. A drive that is not
-// there is left out: it must not take the other drives' volumes with it.
-func examineDrives(ctx context.Context, m Machine, o Options, records device.Records) ([]drive, error) {
+// examineDrives looks at every planned drive, and changes nothing. What is not there, or another drive, or holds
+// something that weft did not write, is left out. It fails when ctx ends, or the node's drives cannot be listed.
+func examineDrives(ctx context.Context, m Machine, o Options, records device.Records, left leftOut) ([]drive, error) {
 	var found []drive
-	var kernels []int // those of found that the kernel drives
-	for _, address := range o.PCIAddresses {
-		d, there, err := driveAt(m, address)
-		if err != nil {
-			return nil, err
+	var known []v1alpha1.Drive
+	for _, address := range o.addresses() {
+		d, err := driveAt(m, address)
+		if err == nil {
+			err = checkIOMMU(m, o, address)
 		}
-		if !there {
-			m.Log.Warn("a planned drive is not there; going on without it", "drive", address)
+		if err == nil && d.driver == driverNVMe && known == nil {
+			known, err = kernelDrives(ctx, m, o)
+			if err != nil {
+				return nil, err
+			}
+		}
+		if err == nil {
+			err = identify(ctx, m, o, records, known, &d)
+		}
+		switch {
+		case ctx.Err() != nil:
+			return nil, ctx.Err()
+		case err != nil:
+			left.out(err, o.planned(address)...)
 			continue
 		}
-		if err := checkIOMMU(m, o, address); err != nil {
-			return nil, err
-		}
-		switch d.driver {
-		case driverVFIO, driverUIO, "":
-			// The kernel has no block device of it; the record is all there is.
-			d.content = v1alpha1.ContentUnknown
-			if record, ok := records[address]; ok {
-				d.id, d.content = record.ID, record.Content
-			}
-		case driverNVMe:
-			kernels = append(kernels, len(found))
-		default:
-			return nil, refuse(v1alpha1.ReasonDeviceInUse, "drive %s belongs to driver %s; unbind it there, or leave the drive out of the NvmfTarget's devices", address, d.driver)
-		}
 		found = append(found, d)
+		for _, id := range o.planned(address) {
+			namespace := slices.ContainsFunc(known, func(k v1alpha1.Drive) bool { return k.ID == id && k.PCIAddress == address })
+			if d.id != "" && id != d.id && !namespace {
+				left.out(swapped(address, d.id, id), id)
+			}
+		}
 	}
-	if len(found) == 0 {
-		return nil, refuse(v1alpha1.ReasonDeviceMissing, "none of the planned drives is there: %s", strings.Join(o.PCIAddresses, ", "))
-	}
-	return found, examineKernels(ctx, m, found, kernels)
+	return found, nil
 }
 
-// examineKernels finds out what is on the drives that the kernel drives, by their indices.
-func examineKernels(ctx context.Context, m Machine, drives []drive, indices []int) error {
-	if len(indices) == 0 {
-		return nil
-	}
-	shown := make([][]string, len(drives))
-	for _, i := range indices {
-		var err error
-		if shown[i], err = awaitNamespaces(ctx, m, drives[i].address); err != nil {
-			return err
+func swapped(address, is, planned string) error {
+	return refuse(v1alpha1.ReasonDeviceSwapped, "%w", &device.SwappedError{Where: address, Planned: planned, Found: is})
+}
+
+// kernelDrives lists the node's drives, once the kernel has looked for the namespaces of those that it has just been
+// given back.
+func kernelDrives(ctx context.Context, m Machine, o Options) ([]v1alpha1.Drive, error) {
+	for _, address := range o.addresses() {
+		if d, err := driveAt(m, address); err != nil || d.driver != driverNVMe {
+			continue
+		}
+		if err := awaitNamespaces(ctx, m, address); err != nil {
+			return nil, err
 		}
 	}
 	inv, err := inventory.Discover(ctx, inventory.Host{Root: m.Root, Addresses: noAddresses{}, Prober: m.Prober})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	for _, i := range indices {
-		at := slices.DeleteFunc(slices.Clone(inv.Drives), func(d v1alpha1.Drive) bool { return d.PCIAddress != drives[i].address })
-		if drives[i].content, err = examine(ctx, m, drives[i].address, shown[i], at); err != nil {
-			return err
-		}
-		if len(at) > 0 {
-			drives[i].id = at[0].ID
-		}
-	}
-	return nil
+	return inv.Drives, nil
 }
 
-// driveAt reads what a PCI function is.
-func driveAt(m Machine, address string) (d drive, there bool, err error) {
+// identify a drive, and say what is on it. known are the drives that the kernel drives; of another the record is all
+// there is, and SPDK will be asked which it is.
+func identify(ctx context.Context, m Machine, o Options, records device.Records, known []v1alpha1.Drive, d *drive) error {
+	planned := o.planned(d.address)
+	switch d.driver {
+	case driverNVMe:
+	case driverVFIO, driverUIO, "":
+		d.content = v1alpha1.ContentUnknown
+		if record := records[d.address]; slices.Contains(planned, record.ID) {
+			d.id, d.content = record.ID, record.Content
+		}
+		return nil
+	default:
+		return refuse(v1alpha1.ReasonDeviceInUse, "drive %s belongs to driver %s; unbind it there, or leave the drive out of the NvmfTarget's devices", d.address, d.driver)
+	}
+	at := slices.DeleteFunc(slices.Clone(known), func(k v1alpha1.Drive) bool { return k.PCIAddress != d.address })
+	if len(at) == 0 {
+		return refuse(v1alpha1.ReasonDeviceMissing, "the drive at %s shows no namespace that tells which drive it is: it is dead, or being formatted, or another one", d.address)
+	}
+	i := slices.IndexFunc(at, func(k v1alpha1.Drive) bool { return slices.Contains(planned, k.ID) })
+	if i < 0 {
+		return swapped(d.address, at[0].ID, planned[0])
+	}
+	d.id = at[i].ID
+	shown, err := namespaces(m, d.address)
+	if err == nil {
+		d.content, err = examine(ctx, m, d.address, shown, at)
+	}
+	return err
+}
+
+// driveAt reads what a PCI function is, unless it is no NVMe drive.
+func driveAt(m Machine, address string) (d drive, err error) {
 	class, err := m.read(devicesDir, address, "class")
 	if errors.Is(err, fs.ErrNotExist) {
-		return d, false, nil
+		return d, refuse(v1alpha1.ReasonDeviceMissing, "no drive is at %s; put it back, into any slot of the node", address)
 	}
 	if err != nil {
-		return d, false, err
+		return d, err
 	}
 	if !strings.HasPrefix(class, classNVMe) {
-		return d, false, refuse(v1alpha1.ReasonInvalidSetting, "--pci %s is no NVMe drive, but of PCI class %s; give the drives' addresses only", address, class)
+		return d, refuse(v1alpha1.ReasonInvalidSetting, "--pci %s is no NVMe drive, but of PCI class %s; give the drives' addresses only", address, class)
 	}
 	d = drive{address: address}
 	d.driver, err = driverOf(m, address)
-	return d, true, err
+	return d, err
 }
 
 // examine says what is on a drive that the kernel drives. Anything that weft
 // did not write, or that cannot be told, refuses it.
 func examine(ctx context.Context, m Machine, address string, shown []string, known []v1alpha1.Drive) (v1alpha1.DriveContent, error) {
-	if len(shown) == 0 {
-		m.Log.Warn("a drive has no namespace, so nothing can be stored on it", "drive", address)
-		return v1alpha1.ContentUnknown, nil
-	}
 	if len(shown) != len(known) {
 		return "", refuse(v1alpha1.ReasonForeignSignature, "what is on drive %s cannot be told: it has %d namespaces (%s), and %d of them could be looked at; leave the drive out of the NvmfTarget's devices",
 			address, len(shown), strings.Join(shown, ", "), len(known))
@@ -214,17 +265,17 @@ func examineNamespace(ctx context.Context, m Machine, d v1alpha1.Drive) (v1alpha
 	return v1alpha1.ContentBlank, nil
 }
 
-// awaitNamespaces lists a drive's block devices. A kernel that has just taken the drive
-// looks for them in the background.
-func awaitNamespaces(ctx context.Context, m Machine, address string) (found []string, err error) {
-	err = wait.PollUntilContextTimeout(ctx, bindInterval, m.BindTimeout, true, func(context.Context) (bool, error) {
-		found, err = namespaces(m, address)
+// awaitNamespaces of a drive: a kernel that has just taken it looks for them in the background. A drive without any is
+// no error.
+func awaitNamespaces(ctx context.Context, m Machine, address string) error {
+	err := wait.PollUntilContextTimeout(ctx, bindInterval, m.BindTimeout, true, func(context.Context) (bool, error) {
+		found, err := namespaces(m, address)
 		return len(found) > 0, err
 	})
 	if errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil {
-		return nil, nil
+		return nil
 	}
-	return found, err
+	return err
 }
 
 // namespaces lists the block devices of a drive, multipath ones by the name of this path.
@@ -275,7 +326,7 @@ func checkIsolation(m Machine, o Options, address string) error {
 		return err
 	}
 	for _, other := range others {
-		if slices.Contains(o.PCIAddresses, other.Name()) {
+		if slices.Contains(o.addresses(), other.Name()) {
 			continue
 		}
 		driver, err := driverOf(m, other.Name())

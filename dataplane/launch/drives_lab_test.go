@@ -170,7 +170,7 @@ func (s *serving) launch(args ...string) {
 	s.Expect(err).NotTo(HaveOccurred())
 	// Not of the test's context, which ends before a test's cleanup has asked it to give the drive back.
 	s.launcher = exec.Command(self, append([]string{
-		"run", "--socket", s.socket(), "--target", os.Getenv(spdktest.TargetVariable), "--reason-file", filepath.Join(s.dir, "reason"), "--pci", s.drive.PCIAddress,
+		"run", "--socket", s.socket(), "--target", os.Getenv(spdktest.TargetVariable), "--reason-file", filepath.Join(s.dir, "reason"), "--pci", s.drive.PCIAddress + "=" + s.drive.ID,
 	}, args...)...)
 	s.launcher.Env = append(os.Environ(), asLauncher+"=1")
 	s.launcher.Stdout, s.launcher.Stderr = &s.log, &s.log

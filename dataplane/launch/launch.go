@@ -47,10 +47,47 @@ type Options struct {
 	Interrupt bool
 	// Driver of the drives.
 	Driver v1alpha1.DriveDriver
-	// PCIAddresses of the drives that SPDK's own driver gets. Only with DriverVFIO and DriverUIO.
-	PCIAddresses []string
+	// Drives that SPDK's own driver gets. Only with DriverVFIO and DriverUIO. Several may be planned at one address,
+	// where one took another's place.
+	Drives []PlannedDrive
 	// Target is nvmf_tgt: a path, or a name that is looked up in PATH.
 	Target string
+}
+
+// PlannedDrive is a drive, and where it was seen last.
+type PlannedDrive struct {
+	// Address on the PCI bus, such as 0000:5e:00.0.
+	Address string
+	// ID of the drive, as the node's inventory has it.
+	ID string
+}
+
+// ParsePlannedDrive reads ADDRESS=ID. What either may be Options.Validate says.
+func ParsePlannedDrive(text string) PlannedDrive {
+	address, id, _ := strings.Cut(text, "=")
+	return PlannedDrive{Address: address, ID: id}
+}
+
+// addresses of the planned drives, each once.
+func (o Options) addresses() []string {
+	var found []string
+	for _, d := range o.Drives {
+		if !slices.Contains(found, d.Address) {
+			found = append(found, d.Address)
+		}
+	}
+	return found
+}
+
+// planned are the IDs of the drives that are planned at an address.
+func (o Options) planned(address string) []string {
+	var ids []string
+	for _, d := range o.Drives {
+		if d.Address == address {
+			ids = append(ids, d.ID)
+		}
+	}
+	return ids
 }
 
 // Validate says what in the options cannot be meant, as a *RefusalError.
@@ -78,12 +115,12 @@ func (o Options) Validate() error {
 	}
 	switch o.Driver {
 	case v1alpha1.DriverKernel:
-		if len(o.PCIAddresses) > 0 {
+		if len(o.Drives) > 0 {
 			return invalid("--pci: with --driver Kernel no drive is taken from the kernel; remove --pci, or give --driver VFIO or UIO")
 		}
 	case v1alpha1.DriverVFIO, v1alpha1.DriverUIO:
-		if len(o.PCIAddresses) == 0 {
-			return invalid("--driver %s needs the drives' addresses; give --pci for each, such as --pci 0000:5e:00.0", o.Driver)
+		if len(o.Drives) == 0 {
+			return invalid("--driver %s needs the drives' addresses; give --pci for each, such as --pci 0000:5e:00.0=eui.0025388b710116a1", o.Driver)
 		}
 	default:
 		return invalid("--driver is %q; give Kernel, VFIO or UIO", o.Driver)
@@ -94,12 +131,12 @@ func (o Options) Validate() error {
 	if o.Driver == v1alpha1.DriverUIO && o.Interrupt {
 		return invalid("--driver UIO gives SPDK no interrupts of a drive's queues; leave --interrupt out, or give --driver VFIO")
 	}
-	for i, address := range o.PCIAddresses {
-		if !pciAddress.MatchString(address) {
-			return invalid("--pci is %q; give an address such as 0000:5e:00.0", address)
+	for i, d := range o.Drives {
+		if !pciAddress.MatchString(d.Address) || d.ID == "" {
+			return invalid("--pci is %q; give a drive's address and its id, such as 0000:5e:00.0=eui.0025388b710116a1", d.Address+"="+d.ID)
 		}
-		if slices.Contains(o.PCIAddresses[:i], address) {
-			return invalid("--pci %s is given twice", address)
+		if slices.ContainsFunc(o.Drives[:i], func(other PlannedDrive) bool { return other.ID == d.ID }) {
+			return invalid("--pci names drive %s twice; give the address where it is", d.ID)
 		}
 	}
 	return nil
@@ -206,7 +243,7 @@ func Run(ctx context.Context, m Machine, o Options) error {
 		return err
 	}
 	if o.Driver == v1alpha1.DriverKernel {
-		if err := errors.Join(ctx.Err(), keepAcrossExec(lock)); err != nil {
+		if err := errors.Join(ctx.Err(), device.Refusals{}.Write(o.Socket), keepAcrossExec(lock)); err != nil {
 			return err
 		}
 		m.Log.Info("starting SPDK", "command", strings.Join(argv, " "))
@@ -218,7 +255,7 @@ func Run(ctx context.Context, m Machine, o Options) error {
 	return runWithDrives(ctx, m, o, argv, records, lock)
 }
 
-// arguments of nvmf_tgt, without its name, once CPUs and memory are known to be there.
+// arguments of nvmf_tgt, without its name and the drives that it gets, once CPUs and memory are known to be there.
 func arguments(m Machine, o Options) ([]string, error) {
 	granted, err := grantedCPUs(m, o.CoreMask)
 	if err != nil {
@@ -243,9 +280,6 @@ func arguments(m Machine, o Options) ([]string, error) {
 	// Without either, DPDK would probe every PCI device of the node, network cards included.
 	if o.Driver == v1alpha1.DriverKernel {
 		return append(args, "--no-pci"), nil
-	}
-	for _, address := range o.PCIAddresses {
-		args = append(args, "--pci-allowed", address)
 	}
 	if o.Driver == v1alpha1.DriverUIO {
 		// DPDK may choose virtual addresses by itself, which only an IOMMU makes good.

@@ -124,26 +124,32 @@ func TestOptions(t *testing.T) {
 		change func(*launch.Options)
 		want   string
 	}{
-		"a relative socket":        {func(o *launch.Options) { o.Socket = "spdk.sock" }, "give an absolute path"},
-		"no mask":                  {func(o *launch.Options) { o.CoreMask = "" }, "such as 0x3c"},
-		"an empty mask":            {func(o *launch.Options) { o.CoreMask = "0x0" }, "such as 0x3c"},
-		"a list":                   {func(o *launch.Options) { o.CoreMask = "2-5" }, "such as 0x3c"},
-		"no memory":                {func(o *launch.Options) { o.MemoryBytes = 0 }, "give a multiple of 1048576"},
-		"odd memory":               {func(o *launch.Options) { o.MemoryBytes = 1<<30 + 1 }, "give a multiple of 1048576"},
-		"half a page":              {func(o *launch.Options) { o.Hugepages = v1alpha1.Hugepages1Gi; o.MemoryBytes = 3 << 29 }, "give a multiple of the page size, 1073741824"},
-		"other pages":              {func(o *launch.Options) { o.Hugepages = "4Ki" }, "give 2Mi, 1Gi or Disabled"},
-		"another driver":           {func(o *launch.Options) { o.Driver = "nvme" }, "give Kernel, VFIO or UIO"},
-		"a drive for the kernel":   {func(o *launch.Options) { o.PCIAddresses = []string{"0000:5e:00.0"} }, "remove --pci"},
-		"VFIO without drives":      {func(o *launch.Options) { o.Driver = v1alpha1.DriverVFIO }, "give --pci for each"},
-		"a drive that is no place": {func(o *launch.Options) { o.Driver = v1alpha1.DriverVFIO; o.PCIAddresses = []string{"../nvme0"} }, "give an address such as 0000:5e:00.0"},
+		"a relative socket":      {func(o *launch.Options) { o.Socket = "spdk.sock" }, "give an absolute path"},
+		"no mask":                {func(o *launch.Options) { o.CoreMask = "" }, "such as 0x3c"},
+		"an empty mask":          {func(o *launch.Options) { o.CoreMask = "0x0" }, "such as 0x3c"},
+		"a list":                 {func(o *launch.Options) { o.CoreMask = "2-5" }, "such as 0x3c"},
+		"no memory":              {func(o *launch.Options) { o.MemoryBytes = 0 }, "give a multiple of 1048576"},
+		"odd memory":             {func(o *launch.Options) { o.MemoryBytes = 1<<30 + 1 }, "give a multiple of 1048576"},
+		"half a page":            {func(o *launch.Options) { o.Hugepages = v1alpha1.Hugepages1Gi; o.MemoryBytes = 3 << 29 }, "give a multiple of the page size, 1073741824"},
+		"other pages":            {func(o *launch.Options) { o.Hugepages = "4Ki" }, "give 2Mi, 1Gi or Disabled"},
+		"another driver":         {func(o *launch.Options) { o.Driver = "nvme" }, "give Kernel, VFIO or UIO"},
+		"a drive for the kernel": {func(o *launch.Options) { o.Drives = planned("0000:5e:00.0") }, "remove --pci"},
+		"VFIO without drives":    {func(o *launch.Options) { o.Driver = v1alpha1.DriverVFIO }, "give --pci for each"},
+		"a drive that is no place": {func(o *launch.Options) {
+			o.Driver = v1alpha1.DriverVFIO
+			o.Drives = []launch.PlannedDrive{{Address: "../nvme0", ID: "a"}}
+		}, "give a drive's address and its id, such as 0000:5e:00.0="},
 		"a drive twice": {func(o *launch.Options) {
-			o.Driver, o.PCIAddresses = v1alpha1.DriverVFIO, []string{"0000:5e:00.0", "0000:5e:00.0"}
-		}, "given twice"},
+			o.Driver, o.Drives = v1alpha1.DriverVFIO, []launch.PlannedDrive{{Address: first, ID: "a"}, {Address: second, ID: "a"}}
+		}, "--pci names drive a twice"},
+		"a drive without its id": {func(o *launch.Options) {
+			o.Driver, o.Drives = v1alpha1.DriverVFIO, []launch.PlannedDrive{{Address: first}}
+		}, "give a drive's address and its id"},
 		"UIO without hugepages": {func(o *launch.Options) {
-			o.Driver, o.Hugepages, o.PCIAddresses = v1alpha1.DriverUIO, v1alpha1.HugepagesDisabled, []string{"0000:5e:00.0"}
+			o.Driver, o.Hugepages, o.Drives = v1alpha1.DriverUIO, v1alpha1.HugepagesDisabled, planned(first)
 		}, "--driver VFIO"},
 		"UIO with interrupts": {func(o *launch.Options) {
-			o.Driver, o.Interrupt, o.PCIAddresses = v1alpha1.DriverUIO, true, []string{"0000:5e:00.0"}
+			o.Driver, o.Interrupt, o.Drives = v1alpha1.DriverUIO, true, planned(first)
 		}, "--interrupt"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -51,18 +51,28 @@ func takeAndSupervise(ctx context.Context, m Machine, o Options, argv []string, 
 	if err := returnUnsure(ctx, m, o, records); err != nil {
 		return err
 	}
-	drives, err := examineDrives(ctx, m, o, records)
+	left := leftOut{log: m.Log, refusals: device.Refusals{}}
+	drives, err := examineDrives(ctx, m, o, records, left)
 	if err != nil {
 		return err
 	}
-	if err := checkDriver(ctx, m, wantedDriver(o.Driver)); err != nil {
+	if len(drives) > 0 {
+		if err := checkDriver(ctx, m, wantedDriver(o.Driver)); err != nil {
+			return err
+		}
+		if drives, err = takeDrives(ctx, m, o, drives, records, left); err != nil {
+			return err
+		}
+	}
+	if err := errors.Join(ctx.Err(), left.refusals.Write(o.Socket)); err != nil {
 		return err
 	}
-	if err := takeDrives(ctx, m, o, drives, records); err != nil {
-		return err
+	// Without any, DPDK would probe every PCI device of the node, network cards included.
+	if len(drives) == 0 {
+		return left.all()
 	}
-	if err := ctx.Err(); err != nil {
-		return err
+	for _, d := range drives {
+		argv = append(argv, "--pci-allowed", d.address)
 	}
 	m.Log.Info("starting SPDK", "command", strings.Join(argv, " "))
 	return supervise(ctx, argv, lock)

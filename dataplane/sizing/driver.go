@@ -51,6 +51,9 @@ func addressDrives(inv *v1alpha1.Inventory, spec v1alpha1.NvmfTargetSpec, drives
 		planned := &drives[i]
 		d := driveOf(inv, planned.ID)
 		if d == nil {
+			if replaced(inv, drives, *planned) {
+				planned.PCIAddress = ""
+			}
 			continue
 		}
 		if why := notOnPCI(d, spec.Devices.Driver); why != nil {
@@ -69,6 +72,15 @@ func addressDrives(inv *v1alpha1.Inventory, spec v1alpha1.NvmfTargetSpec, drives
 		}
 	}
 	return reasons
+}
+
+// replaced: a drive that the inventory does not have is not where it was, for another one of the pool is. Where that
+// becomes SPDK's, the address must not lead to both.
+func replaced(inv *v1alpha1.Inventory, drives []v1alpha1.PlannedDrive, gone v1alpha1.PlannedDrive) bool {
+	return slices.ContainsFunc(drives, func(p v1alpha1.PlannedDrive) bool {
+		d := driveOf(inv, p.ID)
+		return d != nil && d.PCIAddress == gone.PCIAddress
+	})
 }
 
 func notOnPCI(d *v1alpha1.Drive, driver v1alpha1.DriveDriver) *Reason {

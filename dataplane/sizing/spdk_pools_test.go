@@ -55,6 +55,46 @@ func TestPlanOfSPDKStaysWhenItsDrivesAreTaken(t *testing.T) {
 	}
 }
 
+// A drive that took the place of a planned one is planned at its address, and the one before at none; it keeps its place
+// in the plan, since its volumes may come back with it.
+func TestPlanOfSPDKWithASwappedDrive(t *testing.T) {
+	s := spdk(driver(v1alpha1.DriverVFIO), count(4))
+	node := bigServer()
+	node.Current = planned(t, node, s)
+	swapped := &node.Inventory.Drives[0]
+	swapped.ID, swapped.ByID = "eui.new", []string{"nvme-eui.new"}
+	addresses := func(p *v1alpha1.Plan) map[string]string {
+		found := map[string]string{}
+		for _, d := range p.Drives {
+			found[d.ID] = d.PCIAddress
+		}
+		return found
+	}
+	want := map[string]string{"eui.0": "", "eui.1": "0000:d1:00.0", "eui.2": "0000:d2:00.0", "eui.3": "0000:d3:00.0", "eui.new": "0000:d0:00.0"}
+	node.Current = planned(t, node, s)
+	if diff := cmp.Diff(want, addresses(node.Current)); diff != "" {
+		t.Fatalf("addresses (-want +got):\n%s", diff)
+	}
+	node.Inventory.Drives = nil // SPDK has them
+	if diff := cmp.Diff(want, addresses(planned(t, node, s))); diff != "" {
+		t.Errorf("addresses once the drives are taken (-want +got):\n%s", diff)
+	}
+	back := bigServer().Inventory.Drives[0]
+	back.PCIAddress = "0000:d9:00.0"
+	node.Inventory.Drives = []v1alpha1.Drive{back}
+	want["eui.0"] = "0000:d9:00.0"
+	if diff := cmp.Diff(want, addresses(planned(t, node, s))); diff != "" {
+		t.Errorf("addresses once the drive is back (-want +got):\n%s", diff)
+	}
+	// One that is not to be the pool's disturbs nothing: the target pod is not made again for it.
+	node = bigServer()
+	node.Current = planned(t, node, s)
+	node.Inventory.Drives[0].ID, node.Inventory.Drives[0].Model = "eui.new", "OTHER"
+	if diff := cmp.Diff(node.Current.Drives, planned(t, node, spdk(driver(v1alpha1.DriverVFIO), count(4), func(s *v1alpha1.NvmfTargetSpec) { s.Devices.Selector.Models = []string{"SAMSUNG*"} })).Drives); diff != "" {
+		t.Errorf("drives (-want +got):\n%s", diff)
+	}
+}
+
 func TestPlanOfSPDKWithTheKernelsDrivers(t *testing.T) {
 	node := bigServer()
 	// Given back by SPDK's own driver, or not yet: the kernel's driver needs no address.

@@ -101,6 +101,26 @@ func TestDecidePools(t *testing.T) {
 			node:  says{"WritesDurable": "True/AsExpected"},
 		},
 		{
+			name: "another drive where SPDK's own was",
+			given: func(s *Observed) {
+				s.Target.State.Pools = openPools()[1:]
+				s.Node.Spec.Plan.Drives = []v1alpha1.PlannedDrive{{ID: "a", PCIAddress: "0000:5e:00.0"}, {ID: "b", PCIAddress: "0000:5f:00.0"}}
+				s.Inventory.Drives = []v1alpha1.Drive{{ID: "new", Name: "nvme0n1", PCIAddress: "0000:5e:00.0"}}
+			},
+			node: says{"PoolReady": "False/DeviceSwapped", "Ready": "True/AsExpected"},
+			also: func(g *WithT, d Decision) {
+				g.Expect(d.Node.Pools[0].Message).To(ContainSubstring("0000:5e:00.0 is drive new, not a"))
+			},
+		},
+		{
+			name: "SPDK's own drive without an address is not opened through the kernel",
+			given: func(s *Observed) {
+				s.Target.State.Pools = openPools()[1:]
+				s.Node.Spec.Plan.SPDK = &v1alpha1.SPDKPlan{Driver: v1alpha1.DriverVFIO}
+			},
+			node: says{"PoolReady": "False/DeviceMissing", "Ready": "True/AsExpected"},
+		},
+		{
 			name: "a foreign signature is named",
 			given: func(s *Observed) {
 				s.Target.State.Pools = openPools()[1:]

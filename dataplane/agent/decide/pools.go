@@ -95,18 +95,43 @@ func (d *decider) plannedDevices() []engine.Device {
 	if plan.File != nil {
 		return []engine.Device{{ID: plan.File.Path, Path: plan.File.Path, FileBytes: plan.File.Size.Value()}}
 	}
+	// A drive that SPDK shall drive itself is never opened through the kernel, also while its address is not known.
+	own := plan.SPDK != nil && plan.SPDK.Driver != "" && plan.SPDK.Driver != v1alpha1.DriverKernel
 	devices := make([]engine.Device, len(plan.Drives))
 	for i, drive := range plan.Drives {
 		devices[i].ID, devices[i].PCIAddress = drive.ID, drive.PCIAddress
-		if d.Inventory == nil || drive.PCIAddress != "" {
-			continue
+		if d.replacementOf(drive) != nil {
+			devices[i].PCIAddress = ""
 		}
-		at := slices.IndexFunc(d.Inventory.Drives, func(found v1alpha1.Drive) bool { return found.ID == drive.ID })
-		if at >= 0 {
-			devices[i].Path = "/dev/" + d.Inventory.Drives[at].Name
+		if found := d.driveOf(drive.ID); found != nil && !own && drive.PCIAddress == "" {
+			devices[i].Path = "/dev/" + found.Name
 		}
 	}
 	return devices
+}
+
+// replacementOf a drive that SPDK shall drive itself: the kernel sees another one where it was, and not the drive.
+func (d *decider) replacementOf(planned v1alpha1.PlannedDrive) *v1alpha1.Drive {
+	if d.Inventory == nil || planned.PCIAddress == "" || d.driveOf(planned.ID) != nil {
+		return nil
+	}
+	at := slices.IndexFunc(d.Inventory.Drives, func(found v1alpha1.Drive) bool { return found.PCIAddress == planned.PCIAddress })
+	if at < 0 {
+		return nil
+	}
+	return &d.Inventory.Drives[at]
+}
+
+// driveOf is the drive with an ID, as far as the kernel sees it now; nil when it does not.
+func (d *decider) driveOf(id string) *v1alpha1.Drive {
+	if d.Inventory == nil {
+		return nil
+	}
+	at := slices.IndexFunc(d.Inventory.Drives, func(found v1alpha1.Drive) bool { return found.ID == id })
+	if at < 0 {
+		return nil
+	}
+	return &d.Inventory.Drives[at]
 }
 
 func (d *decider) poolOf(device string) *pool {
@@ -158,6 +183,7 @@ func (d *decider) judgePool(p *pool) (reason, message string) {
 	err := d.Attempts.err(VerbOpenPool, p.device.ID)
 	var foreign *device.ForeignSignatureError
 	var swapped *device.SwappedError
+	var refused *device.RefusedError
 	switch {
 	case !p.planned && p.readable():
 		return v1alpha1.ReasonNotClaimed, "no longer planned: its volumes are served, new ones go elsewhere"
@@ -165,6 +191,8 @@ func (d *decider) judgePool(p *pool) (reason, message string) {
 		return v1alpha1.ReasonForeignSignature, err.Error()
 	case errors.As(err, &swapped):
 		return v1alpha1.ReasonDeviceSwapped, err.Error()
+	case errors.As(err, &refused):
+		return refused.Reason, err.Error()
 	case errors.Is(err, engine.ErrInUse), errors.Is(err, device.ErrInUse):
 		return v1alpha1.ReasonDeviceInUse, err.Error()
 	case err != nil:
@@ -183,9 +211,15 @@ func (d *decider) judgePool(p *pool) (reason, message string) {
 		return v1alpha1.ReasonPending, "being opened"
 	case d.Inventory == nil:
 		return v1alpha1.ReasonNoInventory, "the node's drives are not known yet"
-	default:
-		return v1alpha1.ReasonDeviceMissing, fmt.Sprintf("no drive with id %s is on this node now", p.device.ID)
 	}
+	if at := slices.IndexFunc(d.Node.Spec.Plan.Drives, func(drive v1alpha1.PlannedDrive) bool { return drive.ID == p.device.ID }); at >= 0 {
+		planned := d.Node.Spec.Plan.Drives[at]
+		if other := d.replacementOf(planned); other != nil {
+			swapped := &device.SwappedError{Where: planned.PCIAddress, Planned: planned.ID, Found: other.ID}
+			return v1alpha1.ReasonDeviceSwapped, swapped.Error()
+		}
+	}
+	return v1alpha1.ReasonDeviceMissing, fmt.Sprintf("no drive with id %s is on this node now", p.device.ID)
 }
 
 // choosePool for a blank volume: of the ready ones, that with the most room by promised size. Nil when none has the

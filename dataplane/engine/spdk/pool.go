@@ -233,6 +233,13 @@ func (s *session) checkNew(o *opening) error {
 
 // prepareDrive that the kernel does not see any more: what was on it then is all that is known.
 func (s *session) prepareDrive(o *opening) error {
+	refusals, err := device.ReadRefusals(s.path(s.config.Socket))
+	if err != nil {
+		return err
+	}
+	if refused := refusals[o.ID]; refused != nil && o.attached == nil {
+		return refused
+	}
 	records, err := device.ReadRecords(s.path(s.config.Socket))
 	if err != nil {
 		return err

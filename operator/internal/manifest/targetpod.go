@@ -170,14 +170,14 @@ func launchArgs(plan *v1alpha1.Plan) []string {
 	if s.Driver == v1alpha1.DriverKernel {
 		return args
 	}
-	var addresses []string
+	var drives []string
 	for _, d := range plan.Drives {
 		if d.PCIAddress != "" {
-			addresses = append(addresses, "--pci="+d.PCIAddress)
+			drives = append(drives, "--pci="+d.PCIAddress+"="+d.ID)
 		}
 	}
-	slices.Sort(addresses)
-	return append(args, addresses...)
+	slices.Sort(drives)
+	return append(args, drives...)
 }
 
 // targetResources are requested and limited alike: only a pod of QoS class Guaranteed gets
