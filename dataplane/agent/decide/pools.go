@@ -195,6 +195,8 @@ func (d *decider) judgePool(p *pool) (reason, message string) {
 		return refused.Reason, err.Error()
 	case errors.Is(err, engine.ErrInUse), errors.Is(err, device.ErrInUse):
 		return v1alpha1.ReasonDeviceInUse, err.Error()
+	case errors.Is(err, engine.ErrBusy):
+		return v1alpha1.ReasonPending, err.Error()
 	case err != nil:
 		return v1alpha1.ReasonPoolFailed, err.Error()
 	case p.held != nil && p.held.Err != nil:

@@ -3,6 +3,7 @@
 package targetpod
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -11,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
@@ -113,7 +115,7 @@ func waitsFor(node *v1alpha1.NvmfNode, f fleet, strategy v1alpha1.UpdateStrategy
 		slices.Sort(unavailable)
 		return fmt.Sprintf("%d of the target's other nodes not ready, such as %s", len(unavailable), unavailable[0]), again
 	}
-	if busy := busyWith(f); len(busy) > 0 {
+	if busy := busyWith(node, f); len(busy) > 0 {
 		return fmt.Sprintf("%d of the node's volumes and snapshots not ready, such as %s", len(busy), slices.Min(busy)), 0
 	}
 	return "", 0
@@ -131,21 +133,50 @@ func isAvailable(node *v1alpha1.NvmfNode, pod *corev1.Pod, now time.Time) (bool,
 	return left <= 0, max(0, left)
 }
 
-// busyWith names what is being made, changed, exported or deleted on the node, or is degraded.
-func busyWith(f fleet) []string {
+// busyWith names what is being made, changed, exported or deleted on the node, or is degraded. What is out of reach is
+// not waited for: a dead drive would keep the node from every update, and its target has nothing of it to serve.
+func busyWith(node *v1alpha1.NvmfNode, f fleet) []string {
 	var names []string
+	homes := map[string]string{}
 	for _, v := range f.volumes {
+		homes[v.Name] = v.Status.Device
 		c := v.Status.Conditions
+		if outOfReach(node, v.Status.Device, c) {
+			continue
+		}
 		if !v.DeletionTimestamp.IsZero() || v.Status.ObservedGeneration < v.Generation ||
 			!meta.IsStatusConditionTrue(c, v1alpha1.ConditionReady) || !meta.IsStatusConditionFalse(c, v1alpha1.ConditionDegraded) {
 			names = append(names, "volume "+v.Name)
 		}
 	}
 	for _, s := range f.snapshots {
+		if outOfReach(node, cmp.Or(s.Status.Device, homes[s.Spec.Volume]), s.Status.Conditions) {
+			continue
+		}
 		if !s.DeletionTimestamp.IsZero() || !meta.IsStatusConditionTrue(s.Status.Conditions, v1alpha1.ConditionReady) {
 			names = append(names, "snapshot "+s.Name)
 		}
 	}
 	slices.SortFunc(names, strings.Compare)
 	return names
+}
+
+// outOfReach: the agent says of a volume or snapshot that it is lost, or of its pool that its drive is gone, is another
+// one, or cannot be read.
+func outOfReach(node *v1alpha1.NvmfNode, device string, conditions []metav1.Condition) bool {
+	ready := meta.FindStatusCondition(conditions, v1alpha1.ConditionReady)
+	if ready == nil || ready.Status == metav1.ConditionTrue {
+		return false
+	}
+	if ready.Reason == v1alpha1.ReasonVolumeLost {
+		return true
+	}
+	return slices.ContainsFunc(node.Status.Pools, func(p v1alpha1.PoolStatus) bool {
+		return p.Device == device && !p.Ready && slices.Contains(unreachable, p.Reason)
+	})
+}
+
+// unreachable are the reasons of pools that do not pass by themselves.
+var unreachable = []string{
+	v1alpha1.ReasonDeviceMissing, v1alpha1.ReasonDeviceSwapped, v1alpha1.ReasonForeignSignature, v1alpha1.ReasonPoolFailed,
 }

@@ -32,6 +32,22 @@ func snapshot(name string, status metav1.ConditionStatus) v1alpha1.NvmfSnapshot 
 	return s
 }
 
+// deadDrive is node a, whose pool "dead" is not ready for this reason.
+func deadDrive(reason string) *v1alpha1.NvmfNode {
+	n := nodeNamed("a", v1alpha1.ConditionAgentAlive, v1alpha1.ConditionReady)
+	n.Status.Pools = []v1alpha1.PoolStatus{{Device: "dead", Reason: reason, Message: "it is gone"}, {Device: "well", Ready: true}}
+	return n
+}
+
+// onDrive is volume v, which is not ready for this reason.
+func onDrive(device, reason string) v1alpha1.NvmfVolume {
+	return volume("v", func(v *v1alpha1.NvmfVolume) {
+		v.Status.Device = device
+		v.Status.Conditions[0].Status, v.Status.Conditions[0].Reason = metav1.ConditionFalse, reason
+		v.Status.Conditions[1].Status = metav1.ConditionTrue
+	})
+}
+
 func TestWaitsFor(t *testing.T) {
 	const aliveIs, readyIs = v1alpha1.ConditionAgentAlive, v1alpha1.ConditionReady
 	// three nodes that serve: the first is asked for.
@@ -82,6 +98,16 @@ func TestWaitsFor(t *testing.T) {
 		"a snapshot is being made": {nodeNamed("a", aliveIs), nil, fleetOf(func(f *fleet) {
 			f.snapshots = []v1alpha1.NvmfSnapshot{snapshot("s", metav1.ConditionTrue), snapshot("t", metav1.ConditionFalse)}
 		}), "1 of the node's volumes and snapshots not ready, such as snapshot t", 0},
+		"a volume on a dead drive":                 {deadDrive(v1alpha1.ReasonDeviceMissing), nil, fleetOf(with(onDrive("dead", "PoolFailed"), volume("w"))), "", 0},
+		"a volume on a drive that cannot be read":  {deadDrive(v1alpha1.ReasonPoolFailed), nil, fleetOf(with(onDrive("dead", "PoolFailed"))), "", 0},
+		"a volume on a drive that is being opened": {deadDrive(v1alpha1.ReasonPending), nil, fleetOf(with(onDrive("dead", "PoolFailed"))), "such as volume v", 0},
+		"a volume on another drive beside it":      {deadDrive(v1alpha1.ReasonDeviceMissing), nil, fleetOf(with(onDrive("well", "Pending"))), "such as volume v", 0},
+		"a lost volume":                            {nodeNamed("a", aliveIs), nil, fleetOf(with(onDrive("well", v1alpha1.ReasonVolumeLost))), "", 0},
+		"a snapshot on a dead drive": {deadDrive(v1alpha1.ReasonDeviceSwapped), nil, fleetOf(func(f *fleet) {
+			with(onDrive("dead", "PoolFailed"))(f)
+			f.snapshots = []v1alpha1.NvmfSnapshot{snapshot("s", metav1.ConditionFalse)}
+			f.snapshots[0].Spec.Volume = "v"
+		}), "", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			why, again := waitsFor(test.own, test.fleet, v1alpha1.UpdateStrategy{MaxUnavailable: test.most}, now)
