@@ -28,6 +28,7 @@ const (
 	Start           Method = "Start"
 	Gather          Method = "Gather"
 	OpenPools       Method = "OpenPools"
+	ForgetPools     Method = "ForgetPools"
 	CreateVolumes   Method = "CreateVolumes"
 	GrowVolumes     Method = "GrowVolumes"
 	SetQoS          Method = "SetQoS"

@@ -183,6 +183,17 @@ func (e *Engine) openPool(want engine.Device) error {
 	return nil
 }
 
+// ForgetPools implements engine.Engine.
+func (e *Engine) ForgetPools(ctx context.Context, devices []string) []error {
+	return each(ctx, e, ForgetPools, devices, func(id string) string { return id }, func(id string) error {
+		if p := e.pools[id]; p != nil && p.readable() == nil {
+			return fmt.Errorf("pool %s can be read: %w", id, engine.ErrInUse)
+		}
+		delete(e.pools, id)
+		return nil
+	})
+}
+
 func volumesOf(d *disk) map[engine.ID]*data   { return d.volumes }
 func snapshotsOf(d *disk) map[engine.ID]*data { return d.snapshots }
 

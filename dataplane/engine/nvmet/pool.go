@@ -175,6 +175,36 @@ func (h *host) format(ctx context.Context, d engine.Device, block, dir string) e
 	return nil
 }
 
+// ForgetPools implements engine.Engine.
+func (e *Engine) ForgetPools(ctx context.Context, devices []string) []error {
+	end, err := e.begin(ctx)
+	defer end()
+	var s *store
+	if err == nil {
+		s, err = e.scan()
+	}
+	return each(ctx, devices, err, func(id string) error { return e.forgetPool(s, id) })
+}
+
+func (h *host) forgetPool(s *store, id string) error {
+	at := slices.IndexFunc(s.pools, func(p *pool) bool { return p.Device == id })
+	if at < 0 {
+		return nil
+	}
+	p := s.pools[at]
+	if p.Err == nil {
+		return fmt.Errorf("pool %s can be read: %w", id, engine.ErrInUse)
+	}
+	// Namespaces have its files open: it ends with the last of them, and hosts get I/O errors until then.
+	if err := unix.Unmount(p.dir, unix.MNT_DETACH|unix.UMOUNT_NOFOLLOW); err != nil && !errors.Is(err, unix.EINVAL) {
+		return fmt.Errorf("unmount pool %s: %w", id, mapErrno(err))
+	}
+	if err := os.Remove(p.dir); err != nil && !isMissing(err) {
+		return fmt.Errorf("pool %s: %w", id, mapErrno(err))
+	}
+	return nil
+}
+
 // checkDrive that it is the planned one: the kernel may have given its name to another since it was looked at.
 func (h *host) checkDrive(d engine.Device) error {
 	if d.FileBytes > 0 {

@@ -78,6 +78,10 @@ func (h *host) readPool(s *store, p *pool, mounts []mount.MountInfo) error {
 		return fmt.Errorf("%w: pool %s is not mounted on %s; when its drive is gone for good, remove that folder", engine.ErrUnavailable, p.Device, p.dir)
 	}
 	p.Path = h.poolPath(p.Device, m)
+	// XFS answers from memory until it misses its drive.
+	if _, err := os.Stat(h.path("sys/dev/block", fmt.Sprintf("%d:%d", m.Major, m.Minor))); err != nil {
+		return fmt.Errorf("%w: the drive of pool %s is gone: %w", engine.ErrUnavailable, p.Device, err)
+	}
 	var st unix.Statfs_t
 	if err := unix.Statfs(p.dir, &st); err != nil {
 		return fmt.Errorf("%w: pool %s: %w", engine.ErrUnavailable, p.Device, err)

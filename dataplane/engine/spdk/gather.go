@@ -21,6 +21,7 @@ func (e *Engine) Gather(ctx context.Context) (engine.State, error) {
 	if err != nil {
 		return engine.State{}, err
 	}
+	s.findGone(st)
 	if err := s.uncacheOpened(st, s.uncached.set); err != nil {
 		return engine.State{}, err
 	}
