@@ -3,11 +3,13 @@
 package v1alpha1
 
 import (
+	"slices"
+
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// NvmfNodeSpec says which target the node serves, and how. Written by the operator.
+// NvmfNodeSpec says which target the node serves, and how. Written by the operator, but for droppedDrives.
 // +kubebuilder:validation:XValidation:rule="has(self.target) == has(self.plan)",message="target and plan come and go together"
 type NvmfNodeSpec struct {
 	// Target is the NvmfTarget that claims this node; empty when none does.
@@ -21,6 +23,47 @@ type NvmfNodeSpec struct {
 	// longer selects it, or is being deleted.
 	// +optional
 	Unschedulable bool `json:"unschedulable,omitempty"`
+	// DroppedDrives are given up, with all volumes and snapshots on them: a person writes this (kubectl weft drop), and
+	// the operator leaves it alone. The node's agent drops a drive that is gone or cannot be read, and no other; see
+	// status.droppedDrives. A drive that is listed is never taken into the pool, also when it comes back.
+	// +kubebuilder:validation:MaxItems=64
+	// +listType=map
+	// +listMapKey=id
+	// +optional
+	DroppedDrives []DroppedDrive `json:"droppedDrives,omitempty"`
+}
+
+// DroppedDrive names a drive that is given up.
+type DroppedDrive struct {
+	// ID of the drive, as in plan.drives.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=255
+	// +required
+	ID string `json:"id"`
+}
+
+// Drops tells whether a drive is listed in droppedDrives.
+func (s *NvmfNodeSpec) Drops(id string) bool {
+	return slices.ContainsFunc(s.DroppedDrives, func(d DroppedDrive) bool { return d.ID == id })
+}
+
+// DroppedDriveStatus is what became of the wish to drop a drive.
+type DroppedDriveStatus struct {
+	// ID of the drive.
+	// +required
+	ID string `json:"id"`
+	// Dropped: its pool was forgotten, and what lay on it is lost. False while it can be read, or it is not known
+	// whether it can: nothing is given up then.
+	// +required
+	Dropped bool `json:"dropped"`
+	// Message says why it is not dropped, or that the drive is back.
+	// +optional
+	Message string `json:"message,omitempty"`
+}
+
+// Dropped tells whether a drive that spec.droppedDrives lists was dropped by the agent.
+func (n *NvmfNode) Dropped(id string) bool {
+	return n.Spec.Drops(id) && slices.ContainsFunc(n.Status.DroppedDrives, func(d DroppedDriveStatus) bool { return d.ID == id && d.Dropped })
 }
 
 // Plan is an NvmfTarget resolved for one node: numbers and names only.
@@ -337,6 +380,12 @@ type NvmfNodeStatus struct {
 	// +listMapKey=device
 	// +optional
 	Pools []PoolStatus `json:"pools,omitempty"`
+	// DroppedDrives tells of each drive in spec.droppedDrives whether it was dropped.
+	// +kubebuilder:validation:MaxItems=64
+	// +listType=map
+	// +listMapKey=id
+	// +optional
+	DroppedDrives []DroppedDriveStatus `json:"droppedDrives,omitempty"`
 	// Capacity of all pools that are ready.
 	// +optional
 	Capacity Capacity `json:"capacity,omitzero"`

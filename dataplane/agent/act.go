@@ -24,6 +24,7 @@ func (r *Reconciler) act(ctx context.Context, e engine.Engine, s *decide.Observe
 	ops := d.Operations
 	a := attempter{ctx: ctx, attempts: s.Attempts, metrics: r.metrics}
 	do(a, decide.VerbOpenPool, ops.OpenPools, func(d engine.Device) string { return d.ID }, e.OpenPools)
+	do(a, decide.VerbForgetPool, ops.ForgetPools, func(device string) string { return device }, e.ForgetPools)
 	do(a, decide.VerbUnexport, ops.Unexport, func(nqn string) string { return nqn }, e.Unexport)
 	do(a, decide.VerbDeleteVolume, ops.DeleteVolumes, keyOfID, e.DeleteVolumes)
 	do(a, decide.VerbDeleteSnapshot, ops.DeleteSnapshots, keyOfID, e.DeleteSnapshots)

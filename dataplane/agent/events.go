@@ -26,6 +26,31 @@ const (
 // condition goes with it: the node serves all the same.
 const reasonOrphans = "OrphansFound"
 
+// reasonDropped and reasonNotDropped are the Events about drives that a person gave up.
+const (
+	reasonDropped    = "DriveDropped"
+	reasonNotDropped = "DriveNotDropped"
+)
+
+// changedDrops writes an Event for each drive that was dropped just now, or of which something else is to be said: why
+// it is not dropped, or that it is back.
+func (r *Reconciler) changedDrops(node runtime.Object, before, after []v1alpha1.DroppedDriveStatus) {
+	for _, is := range after {
+		var was v1alpha1.DroppedDriveStatus
+		if at := slices.IndexFunc(before, func(d v1alpha1.DroppedDriveStatus) bool { return d.ID == is.ID }); at >= 0 {
+			was = before[at]
+		}
+		switch {
+		case is.Dropped && !was.Dropped:
+			r.warn(node, reasonDropped, fmt.Sprintf("drive %s was given up, with what lay on it; %s", is.ID, is.Message))
+		case is.Message != was.Message && is.Message != "" && is.Dropped:
+			r.warn(node, reasonDropped, fmt.Sprintf("drive %s: %s", is.ID, is.Message))
+		case is.Message != was.Message && is.Message != "":
+			r.warn(node, reasonNotDropped, fmt.Sprintf("drive %s: %s", is.ID, is.Message))
+		}
+	}
+}
+
 // changedConditions writes an Event for each of the conditions whose reason became another, with that reason: for what
 // is wrong, and for Ready when what was wrong is mended. A step on the way (Pending, Deleting) is not worth one, nor is
 // what went well at once: a thousand new volumes would be a thousand Events.

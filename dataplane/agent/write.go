@@ -142,6 +142,7 @@ func (r *Reconciler) writeNode(ctx context.Context, s *decide.Observed, status v
 	if err := applyStatus(ctx, r.client, "NvmfNode", s.Node, now, &status); err != nil {
 		return ignoreGone(err)
 	}
+	r.changedDrops(now, bears.DroppedDrives, status.DroppedDrives)
 	r.changedConditions(now, bears.Conditions, status.Conditions, v1alpha1.ConditionReady, v1alpha1.ConditionPortalsReady, v1alpha1.ConditionRestartNeeded, v1alpha1.ConditionRestoreSuspected, v1alpha1.ConditionBuffersSufficient, v1alpha1.ConditionWritesDurable)
 	r.changedPools(now, bears.Pools, status.Pools)
 	ready := meta.FindStatusCondition(status.Conditions, v1alpha1.ConditionPoolReady)

@@ -48,8 +48,11 @@ func planPool(node Node, spec v1alpha1.NvmfTargetSpec) (pool, []Reason) {
 		return pool{file: spec.Devices.File.DeepCopy(), promisePercent: percent}, nil
 	}
 
-	inv := node.Inventory
+	inv := withoutDropped(node.Inventory, node.Dropped)
 	kept := keptDrives(inv, node.Current)
+	for _, id := range node.Dropped {
+		delete(kept, id)
+	}
 	var chosen []*v1alpha1.Drive
 	var reasons []Reason
 	if spec.Devices.Selector != nil {
@@ -65,6 +68,17 @@ func planPool(node Node, spec v1alpha1.NvmfTargetSpec) (pool, []Reason) {
 		return pool{}, reasons
 	}
 	return pool{drives: drives, promisePercent: percent}, nil
+}
+
+// withoutDropped is an inventory without the drives that were given up: one that comes back is nobody's until a person
+// says what it is to be.
+func withoutDropped(inv *v1alpha1.Inventory, dropped []string) *v1alpha1.Inventory {
+	if len(dropped) == 0 {
+		return inv
+	}
+	rest := *inv
+	rest.Drives = slices.DeleteFunc(slices.Clone(inv.Drives), func(d v1alpha1.Drive) bool { return slices.Contains(dropped, d.ID) })
+	return &rest
 }
 
 // poolMoved says why a node's pool cannot become another kind of pool, or that

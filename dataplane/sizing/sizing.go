@@ -30,6 +30,8 @@ type Node struct {
 	// follows none. Its drives hold volumes, so they stay in every later
 	// plan.
 	Current *v1alpha1.Plan
+	// Dropped are the IDs of drives that were given up: they leave the plan, and are not taken again.
+	Dropped []string
 	// Allocatable is what the kubelet has to give to pods; nil when that is not known.
 	Allocatable *Allocatable
 }

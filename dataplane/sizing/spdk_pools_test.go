@@ -95,6 +95,23 @@ func TestPlanOfSPDKWithASwappedDrive(t *testing.T) {
 	}
 }
 
+// A drive that was given up leaves the plan, and is not taken again when it comes back, blank or with its pool.
+func TestPlanOfADroppedDrive(t *testing.T) {
+	node := bigServer()
+	node.Current = planned(t, node, spdk())
+	node.Dropped = []string{"eui.0"}
+	for _, content := range []v1alpha1.DriveContent{v1alpha1.ContentBlank, v1alpha1.ContentWeft} {
+		node.Inventory.Drives[0].Content, node.Inventory.Drives[0].ContentDetail = content, v1alpha1.DetailSPDKPool
+		if diff := cmp.Diff([]string{"eui.1", "eui.2", "eui.3"}, driveIDs(planned(t, node, spdk()))); diff != "" {
+			t.Errorf("%s: drives (-want +got):\n%s", content, diff)
+		}
+	}
+	node.Dropped = nil
+	if ids := driveIDs(planned(t, node, spdk())); len(ids) != 4 {
+		t.Errorf("once it is named no more: drives %v", ids)
+	}
+}
+
 func TestPlanOfSPDKWithTheKernelsDrivers(t *testing.T) {
 	node := bigServer()
 	// Given back by SPDK's own driver, or not yet: the kernel's driver needs no address.

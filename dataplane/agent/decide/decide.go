@@ -50,6 +50,8 @@ type decider struct {
 	orphanVolumes   []engine.Volume
 	orphanSnapshots []engine.Snapshot
 	strayExports    []engine.Export
+	// drops tells of each drive that is to be dropped what became of that.
+	drops []v1alpha1.DroppedDriveStatus
 	// promised bytes of each pool: what its volumes may grow to with their headers, written or not, what its snapshots
 	// hold, and what is being cleared.
 	promised map[string]int64
@@ -74,6 +76,7 @@ func (d *decider) index() {
 		}
 	}
 	d.indexPools()
+	d.decideDrops() // what was given up is lost, not unknown
 	d.indexVolumes()
 	d.indexSnapshots()
 	d.indexOrphans()

@@ -236,6 +236,9 @@ func written(o Operations) []string {
 	for _, d := range o.OpenPools {
 		add(VerbOpenPool, d.ID+" "+d.Path+d.PCIAddress)
 	}
+	for _, device := range o.ForgetPools {
+		add(VerbForgetPool, device)
+	}
 	for _, nqn := range o.Unexport {
 		add(VerbUnexport, nameOf(nqn))
 	}

@@ -21,6 +21,7 @@ func (d *decider) decideNode() {
 	status := d.nodeBase()
 	status.Engine = engineStatus(d.Target)
 	status.Pools = d.poolStatuses()
+	status.DroppedDrives = d.drops
 	status.Capacity = d.capacity()
 	status.Portals = d.servedPortals()
 	status.Attachments, status.Volumes = &d.attachments, d.volumePlaces()

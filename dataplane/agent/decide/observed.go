@@ -61,6 +61,7 @@ type Verb string
 // Verbs, named like the engine's methods.
 const (
 	VerbOpenPool       Verb = "OpenPools"
+	VerbForgetPool     Verb = "ForgetPools"
 	VerbUnexport       Verb = "Unexport"
 	VerbDeleteVolume   Verb = "DeleteVolumes"
 	VerbDeleteSnapshot Verb = "DeleteSnapshots"
@@ -109,6 +110,7 @@ func (a Attempts) Failed() int {
 // Operations to be done, one list for each of the engine's methods; act.go has their order.
 type Operations struct {
 	OpenPools       []engine.Device
+	ForgetPools     []string
 	Unexport        []string
 	DeleteVolumes   []engine.ID
 	DeleteSnapshots []engine.ID
@@ -123,7 +125,7 @@ type Operations struct {
 
 // Empty when there is nothing to do.
 func (o *Operations) Empty() bool {
-	return len(o.OpenPools)+len(o.Unexport)+len(o.DeleteVolumes)+len(o.DeleteSnapshots)+len(o.CreateSnapshots)+
+	return len(o.OpenPools)+len(o.ForgetPools)+len(o.Unexport)+len(o.DeleteVolumes)+len(o.DeleteSnapshots)+len(o.CreateSnapshots)+
 		len(o.CreateVolumes)+len(o.GrowVolumes)+len(o.Export)+len(o.SetQoS)+len(o.ClosePortals)+len(o.OpenPortals) == 0
 }
 

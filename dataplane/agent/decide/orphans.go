@@ -133,7 +133,7 @@ func (d *decider) orphanStatuses() []v1alpha1.Orphan {
 			is.Allocated = figure(was.Allocated, is.Allocated.Value(), d.Refresh)
 			all = append(all, is)
 			delete(found, was.UUID)
-		case !d.poolOf(was.Device).readable() && !d.hasObject(engine.ID(was.UUID)):
+		case !d.known(was.Device) && !d.hasObject(engine.ID(was.UUID)):
 			all = append(all, was)
 		}
 	}

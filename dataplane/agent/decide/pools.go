@@ -160,7 +160,7 @@ func (d *decider) decidePools() {
 // have to grow its file. A file's growth cannot be seen from the pool's size, which is less than the file's, so it is
 // asked for with each new plan, and again while the last answer was not good.
 func (d *decider) toBeOpened(p *pool) bool {
-	if !p.planned || !p.located() || d.Attempts.Tried(VerbOpenPool, p.device.ID) {
+	if !p.planned || !p.located() || d.Node.Dropped(p.device.ID) || d.Attempts.Tried(VerbOpenPool, p.device.ID) {
 		return false
 	}
 	if !p.readable() {

@@ -50,7 +50,7 @@ func (d *decider) indexSnapshots() {
 func (d *decider) whereMissing(s *snapshot) presence {
 	known := d.allReadable()
 	if v := d.byName[s.obj.Spec.Volume]; v != nil && v.device != "" {
-		known = d.poolOf(v.device).readable()
+		known = d.known(v.device)
 	} else if v != nil && v.presence == absent {
 		known = true // a volume that never was has no snapshot
 	}

@@ -87,7 +87,7 @@ func (d *decider) locate(v *volume, found []engine.Volume) {
 		v.written = v.written || v.found.AllocatedBytes > 0 || v.obj.Status.Device == ""
 		return
 	}
-	known := d.poolOf(v.device).readable()
+	known := d.known(v.device)
 	if v.device == "" {
 		known = !v.wasMade && !d.Records.Items[v.id].Gone && len(v.obj.Spec.Hosts) == 0 || d.allReadable()
 	}
@@ -135,7 +135,7 @@ func (d *decider) decideVolume(v *volume) {
 	case v.presence == absent:
 		d.create(v)
 	case v.presence == lost:
-		v.degraded = yesBecause(v1alpha1.ReasonVolumeLost, "%s", whyLost(v))
+		v.degraded = yesBecause(v1alpha1.ReasonVolumeLost, "%s", d.whyLost(v))
 		v.created = v.createdOr(no(v.degraded.Reason, "%s", v.degraded.Message))
 		d.serveUnreachable(v)
 	default:
@@ -146,9 +146,12 @@ func (d *decider) decideVolume(v *volume) {
 	d.limit(v)
 }
 
-func whyLost(v *volume) string {
+func (d *decider) whyLost(v *volume) string {
 	if v.device == "" {
 		return fmt.Sprintf("it was used, and no pool of this node holds volume %s; it is not made, for it would be empty: are spec.node and spec.uuid those of its data?", v.id)
+	}
+	if d.dropped(v.device) {
+		return fmt.Sprintf("drive %s, which held it, was given up (spec.droppedDrives of NvmfNode %s); it is not made again, for it would be empty", v.device, d.Node.Name)
 	}
 	return fmt.Sprintf("pool %s was read and does not hold volume %s any more; it is not made again, for it would be empty", v.device, v.id)
 }

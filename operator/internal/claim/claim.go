@@ -98,6 +98,11 @@ func sizingNode(n Node, target string) sizing.Node {
 	input := sizing.Node{Name: n.Name, InternalIPs: n.InternalIPs, Allocatable: n.Allocatable}
 	if n.Nvmf != nil {
 		input.Inventory = n.Nvmf.Status.Inventory
+		for _, d := range n.Nvmf.Spec.DroppedDrives {
+			if n.Nvmf.Dropped(d.ID) {
+				input.Dropped = append(input.Dropped, d.ID)
+			}
+		}
 		if n.Claimant() == target {
 			input.Current = n.Nvmf.Spec.Plan.DeepCopy()
 		}

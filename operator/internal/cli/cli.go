@@ -46,7 +46,7 @@ func Command(version string) *cobra.Command {
 	var at cluster
 	cmd := &cobra.Command{
 		Use:           "kubectl-weft",
-		Short:         "Show the plans and the state of weft's targets, and delete volumes and snapshots that no claim uses",
+		Short:         "Show the plans and the state of weft's targets, delete volumes and snapshots that no claim uses, and give up dead drives",
 		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl weft"},
 		Version:       version,
 		SilenceUsage:  true,
@@ -55,7 +55,7 @@ func Command(version string) *cobra.Command {
 	flags := cmd.PersistentFlags()
 	flags.StringVar(&at.kubeconfig, "kubeconfig", "", "kubeconfig file; default: $KUBECONFIG, else ~/.kube/config")
 	flags.StringVar(&at.context, "context", "", "context of the kubeconfig; default: its current one")
-	cmd.AddCommand(planCommand(&at), statusCommand(&at, clock.RealClock{}), deleteCommand(&at))
+	cmd.AddCommand(planCommand(&at), statusCommand(&at, clock.RealClock{}), deleteCommand(&at), dropCommand(&at))
 	return cmd
 }
 

@@ -300,6 +300,11 @@ func (s *status) problems(targets []v1alpha1.NvmfTarget, nodes []v1alpha1.NvmfNo
 				said = append(said, fmt.Sprintf("NvmfNode %s, pool %s: %s: %s", n.Name, p.Device, p.Reason, p.Message))
 			}
 		}
+		for _, d := range n.Status.DroppedDrives {
+			if d.Message != "" {
+				said = append(said, fmt.Sprintf("NvmfNode %s, spec.droppedDrives %s: %s", n.Name, d.ID, d.Message))
+			}
+		}
 	}
 	said = append(said, orphans(nodes)...)
 	told, left := 0, 0

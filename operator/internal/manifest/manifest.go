@@ -58,7 +58,10 @@ func (*TargetStatus) IsApplyConfiguration() {}
 // ForNodeSpec returns what gives the node the desired spec, or nil when it has it. An
 // empty spec releases the node.
 func ForNodeSpec(node *v1alpha1.NvmfNode, desired v1alpha1.NvmfNodeSpec) *NodeSpec {
-	if equality.Semantic.DeepEqual(node.Spec, desired) {
+	// droppedDrives is a person's: what is not applied stays as it is.
+	has := node.Spec
+	has.DroppedDrives, desired.DroppedDrives = nil, nil
+	if equality.Semantic.DeepEqual(has, desired) {
 		return nil
 	}
 	return &NodeSpec{

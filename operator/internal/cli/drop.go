@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"k8s.io/client-go/util/retry"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/internal/text"
+)
+
+// maxNamed bounds the names in a message.
+const maxNamed = 5
+
+func dropCommand(at *cluster) *cobra.Command {
+	undo := false
+	cmd := &cobra.Command{
+		Use:   "drop NODE DRIVE",
+		Short: "Give up a dead drive of a node, with the volumes on it",
+		Long: `Give up a drive that is dead, with all volumes and snapshots on it, which are lost then: their objects stay, and say so. DRIVE is its id, as
+kubectl weft status NODE shows it. A drive whose pool can be read is refused. A drive that was dropped is never used again by itself, also when it comes back;
+--undo has it used again, with what it holds.`,
+		Example: `  kubectl weft drop node1 eui.0025388b710116a1`,
+		Args:    cobra.ExactArgs(2),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			api, err := at.client()
+			if err != nil {
+				return err
+			}
+			if undo {
+				err = takeBack(cmd.Context(), api, args[0], args[1])
+			} else {
+				err = drop(cmd.Context(), api, args[0], args[1])
+			}
+			if err != nil {
+				return fmt.Errorf("drive %s of node %s: %w", args[1], args[0], unread(err))
+			}
+			if undo {
+				_, err = fmt.Fprintf(cmd.OutOrStdout(), "drive %s is not dropped any more; where its NvmfTarget selects it, it is served again with what it holds\n", args[1])
+				return err
+			}
+			return tellDropped(cmd.Context(), api, cmd.OutOrStdout(), args[0], args[1])
+		},
+	}
+	cmd.Flags().BoolVar(&undo, "undo", false, "do not drop the drive any more")
+	return cmd
+}
+
+// drop names a drive in the node's spec, only if nobody has changed the node since it was looked at.
+func drop(ctx context.Context, api client.Client, node, drive string) error {
+	return changeNode(ctx, api, node, func(n *v1alpha1.NvmfNode) error {
+		if err := mayDrop(n, drive); err != nil || n.Spec.Drops(drive) {
+			return err
+		}
+		n.Spec.DroppedDrives = append(n.Spec.DroppedDrives, v1alpha1.DroppedDrive{ID: drive})
+		return nil
+	})
+}
+
+// mayDrop refuses what is no drive of the node's pool, and what can be read.
+func mayDrop(n *v1alpha1.NvmfNode, drive string) error {
+	var ids []string
+	for _, p := range n.Status.Pools {
+		if p.Device == drive && p.Ready {
+			return fmt.Errorf("its pool can be read, so it is not dropped; delete its volumes and pull the drive first")
+		}
+		ids = append(ids, p.Device)
+	}
+	if n.Spec.Plan != nil {
+		for _, d := range n.Spec.Plan.Drives {
+			ids = append(ids, d.ID)
+		}
+	}
+	slices.Sort(ids)
+	if ids = slices.Compact(ids); !slices.Contains(ids, drive) && !n.Spec.Drops(drive) {
+		return fmt.Errorf("the node has no such drive in its pool; it has %s", text.Few(ids, maxNamed, ", "))
+	}
+	return nil
+}
+
+// takeBack names a drive no more.
+func takeBack(ctx context.Context, api client.Client, node, drive string) error {
+	return changeNode(ctx, api, node, func(n *v1alpha1.NvmfNode) error {
+		if !n.Spec.Drops(drive) {
+			return fmt.Errorf("it is not in spec.droppedDrives")
+		}
+		n.Spec.DroppedDrives = slices.DeleteFunc(n.Spec.DroppedDrives, func(d v1alpha1.DroppedDrive) bool { return d.ID == drive })
+		return nil
+	})
+}
+
+func changeNode(ctx context.Context, api client.Client, name string, change func(*v1alpha1.NvmfNode) error) error {
+	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		node := &v1alpha1.NvmfNode{}
+		if err := api.Get(ctx, client.ObjectKey{Name: name}, node); err != nil {
+			return err
+		}
+		read := node.DeepCopy()
+		if err := change(node); err != nil {
+			return err
+		}
+		return api.Patch(ctx, node, client.MergeFromWithOptions(read, client.MergeFromWithOptimisticLock{}), client.FieldOwner(fieldManager))
+	})
+}
+
+// tellDropped says what is lost with a drive.
+func tellDropped(ctx context.Context, api client.Reader, out io.Writer, node, drive string) error {
+	var volumes v1alpha1.NvmfVolumeList
+	if err := api.List(ctx, &volumes, client.MatchingFields{"spec.node": node}); err != nil {
+		return err
+	}
+	var names []string
+	for _, v := range volumes.Items {
+		if v.Status.Device == drive {
+			names = append(names, v.Name)
+		}
+	}
+	lost := "no volume is on it"
+	if len(names) > 0 {
+		lost = fmt.Sprintf("lost with it: %s", strings.Join(names, ", "))
+	}
+	_, err := fmt.Fprintf(out, "drive %s is being dropped once its node says that it cannot be read (kubectl weft status %s); %s\n", drive, node, lost)
+	return err
+}
