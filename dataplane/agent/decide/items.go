@@ -3,6 +3,7 @@
 package decide
 
 import (
+	"cmp"
 	"slices"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -111,8 +112,8 @@ func (d *decider) remove(i *item, home string, verb Verb, operations *[]engine.I
 	needer, needed := d.needed[i.id]
 	switch {
 	case i.presence == unseen:
-		return no(v1alpha1.ReasonDeleting, "%s. If that drive is gone for good, remove finalizer %s from this %s",
-			d.whyUnseen(home), v1alpha1.VolumeFinalizer, i.kind)
+		return no(v1alpha1.ReasonDeleting, "%s. If that drive is gone for good: kubectl weft drop %s %s",
+			d.whyUnseen(home), d.Node.Name, cmp.Or(home, "DRIVE"))
 	case i.presence != present:
 		*release = append(*release, i.name)
 	case needed:

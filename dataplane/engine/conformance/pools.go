@@ -62,30 +62,7 @@ func poolCases() map[string]func(*suite) {
 			s.Expect(s.pool(d.ID).TotalBytes).To(Equal(large.TotalBytes))
 			s.Expect(s.volume(id)).To(HaveField("SizeBytes", 8*mib))
 		},
-		"a pool that cannot be read is forgotten, and only that": func(s *suite) {
-			dead, well := s.BlankDevice(s.t), s.BlankDevice(s.t)
-			for _, err := range s.engine.OpenPools(s.ctx, []engine.Device{dead, well}) {
-				s.Expect(err).NotTo(HaveOccurred())
-			}
-			lost, kept := s.create(dead.ID, 16*mib), s.create(well.ID, 16*mib)
-			s.Expect(s.one(s.engine.ForgetPools(s.ctx, []string{dead.ID}))).To(MatchError(engine.ErrInUse))
-			export := []engine.Export{exportOf(lost, newHost())}
-			s.exportAs(export[0])
-			s.Lose(s.t, dead)
-			s.Expect(s.one(s.engine.Export(s.ctx, export))).To(MatchError(engine.ErrUnavailable))
-
-			errs := s.fresh().ForgetPools(s.ctx, []string{dead.ID, well.ID, "never there"})
-			s.Expect(errs).To(HaveLen(3))
-			s.Expect(errs[0]).NotTo(HaveOccurred())
-			s.Expect(errs[1]).To(MatchError(engine.ErrInUse))
-			s.Expect(errs[2]).NotTo(HaveOccurred())
-
-			s.Expect(s.pool(dead.ID)).To(BeNil())
-			s.Expect(s.pool(well.ID)).To(HaveField("Err", BeNil()))
-			s.Expect(s.volume(kept)).To(HaveField("Pool", well.ID))
-			s.Expect(s.one(s.engine.Export(s.ctx, export))).To(MatchError(engine.ErrNotFound), "the volume is gone, not unknown")
-			s.Expect(s.one(s.engine.ForgetPools(s.ctx, []string{dead.ID}))).To(Succeed())
-		},
+		"a pool that cannot be read is forgotten, and only that": forgets,
 		"a device that is missing is not found, and others are opened": func(s *suite) {
 			missing := s.BlankDevice(s.t)
 			missing.ID, missing.Path = missing.ID+"-missing", missing.Path+"-missing"
@@ -100,4 +77,30 @@ func poolCases() map[string]func(*suite) {
 			s.Expect(errs[4]).NotTo(HaveOccurred())
 		},
 	}
+}
+
+// forgets a pool whose device is gone, beside one that serves.
+func forgets(s *suite) {
+	dead, well := s.BlankDevice(s.t), s.BlankDevice(s.t)
+	for _, err := range s.engine.OpenPools(s.ctx, []engine.Device{dead, well}) {
+		s.Expect(err).NotTo(HaveOccurred())
+	}
+	lost, kept := s.create(dead.ID, 16*mib), s.create(well.ID, 16*mib)
+	s.Expect(s.one(s.engine.ForgetPools(s.ctx, []string{dead.ID}))).To(MatchError(engine.ErrInUse))
+	export := []engine.Export{exportOf(lost, newHost())}
+	s.exportAs(export[0])
+	s.Lose(s.t, dead)
+	s.Expect(s.one(s.engine.Export(s.ctx, export))).To(MatchError(engine.ErrUnavailable))
+
+	errs := s.fresh().ForgetPools(s.ctx, []string{dead.ID, well.ID, "never there"})
+	s.Expect(errs).To(HaveLen(3))
+	s.Expect(errs[0]).NotTo(HaveOccurred())
+	s.Expect(errs[1]).To(MatchError(engine.ErrInUse))
+	s.Expect(errs[2]).NotTo(HaveOccurred())
+
+	s.Expect(s.pool(dead.ID)).To(BeNil())
+	s.Expect(s.pool(well.ID)).To(HaveField("Err", BeNil()))
+	s.Expect(s.volume(kept)).To(HaveField("Pool", well.ID))
+	s.Expect(s.one(s.engine.Export(s.ctx, export))).To(MatchError(engine.ErrNotFound), "the volume is gone, not unknown")
+	s.Expect(s.one(s.engine.ForgetPools(s.ctx, []string{dead.ID}))).To(Succeed())
 }

@@ -75,7 +75,7 @@ func (h *host) scan() (*store, error) {
 func (h *host) readPool(s *store, p *pool, mounts []mount.MountInfo) error {
 	m := mountedOn(mounts, p.dir)
 	if m == nil {
-		return fmt.Errorf("%w: pool %s is not mounted on %s; when its drive is gone for good, remove that folder", engine.ErrUnavailable, p.Device, p.dir)
+		return fmt.Errorf("%w: pool %s is not mounted on %s; when its drive is gone for good: kubectl weft drop", engine.ErrUnavailable, p.Device, p.dir)
 	}
 	p.Path = h.poolPath(p.Device, m)
 	// XFS answers from memory until it misses its drive.

@@ -301,7 +301,7 @@ func (s *session) readRecords(st *store) error {
 		if p.Path, err = os.Readlink(filepath.Join(dir, entry.Name())); err != nil {
 			return fmt.Errorf("list pools: %w", err)
 		}
-		p.Err = fmt.Errorf("%w; when its drive is gone for good, remove %s", p.Err, filepath.Join(dir, entry.Name()))
+		p.Err = fmt.Errorf("%w; when its drive is gone for good: kubectl weft drop", p.Err)
 	}
 	return nil
 }
