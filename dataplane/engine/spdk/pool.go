@@ -244,8 +244,10 @@ func (s *session) prepareDrive(o *opening) error {
 	if err != nil {
 		return err
 	}
-	// A record speaks of the drive that was there then.
-	if record := records[o.PCIAddress]; record.ID == o.ID {
+	// A record speaks of the drive that was there then. One of an earlier release does not say which, and is never taken
+	// to say that this one is blank.
+	record := records[o.PCIAddress]
+	if record.ID == o.ID || record.ID == "" && record.Content == v1alpha1.ContentWeft {
 		o.content = record.Content
 	}
 	o.blank = o.content == v1alpha1.ContentBlank
