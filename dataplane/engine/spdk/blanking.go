@@ -46,7 +46,7 @@ func (s *session) blank(ctx context.Context, open []*opening, errs []error) {
 		goesOn := context.WithoutCancel(ctx) // when this call has ended
 		go func() {
 			defer close(b.done)
-			b.of, b.err = s.zero(goesOn, path)
+			b.of, b.err = s.zero(goesOn, o)
 		}()
 	}
 	patience, cancel := context.WithTimeout(ctx, blankPatience)
@@ -80,8 +80,9 @@ func (s *session) blanked(ctx context.Context, o *opening) error {
 	return nil
 }
 
-// zero a device that nobody else has, and that still is blank.
-func (e *Engine) zero(ctx context.Context, path string) (of os.FileInfo, err error) {
+// zero a device that nobody else has, that is the one meant, and that still is blank.
+func (e *Engine) zero(ctx context.Context, o *opening) (of os.FileInfo, err error) {
+	path := e.path(o.Path)
 	f, err := os.OpenFile(path, os.O_WRONLY|syscall.O_EXCL, 0)
 	if err != nil {
 		return nil, err
@@ -91,6 +92,15 @@ func (e *Engine) zero(ctx context.Context, path string) (of os.FileInfo, err err
 			err = closeErr
 		}
 	}()
+	if of, err = f.Stat(); err != nil {
+		return nil, err
+	}
+	if o.FileBytes == 0 {
+		// Its number is not given to another drive while it is open.
+		if err := device.CheckKernel(e.config.Root, o.Path, of.Sys().(*syscall.Stat_t).Rdev, o.ID); err != nil {
+			return nil, err
+		}
+	}
 	found, err := device.Look(ctx, e.config.Exec, path)
 	if err != nil {
 		return nil, err
@@ -100,9 +110,6 @@ func (e *Engine) zero(ctx context.Context, path string) (of os.FileInfo, err err
 	}
 	size, err := f.Seek(0, 2)
 	if err != nil {
-		return nil, err
-	}
-	if of, err = f.Stat(); err != nil {
 		return nil, err
 	}
 	return of, unix.Fallocate(int(f.Fd()), unix.FALLOC_FL_PUNCH_HOLE|unix.FALLOC_FL_KEEP_SIZE, 0, size)
