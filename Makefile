@@ -9,7 +9,9 @@ GO       ?= go
 ARCH     ?= $(shell $(GO) env GOARCH)
 VERSION  ?= $(shell sed -n 's/^appVersion: *"\{0,1\}\([^"]*\)"\{0,1\}$$/\1/p' charts/weft/Chart.yaml)
 IMAGE    ?= ghcr.io/weft-storage/weft:$(VERSION)
-TARGET_IMAGE ?= ghcr.io/weft-storage/weft-target:$(VERSION)
+# The image of target pods has a version of its own, as the chart names it (docs/operations.md says when it changes).
+TARGET_VERSION ?= $(shell sed -n '/^target:/,/^[a-z]/s/^ *tag: *"\([^"]*\)"$$/\1/p' charts/weft/values.yaml)
+TARGET_IMAGE ?= ghcr.io/weft-storage/weft-target:$(TARGET_VERSION)
 # An image with SPDK's nvmf_tgt in PATH, for the image of target pods. Empty: what the Dockerfile says.
 TARGET_BASE  ?=
 
@@ -60,7 +62,8 @@ test-all: $(LAB) ## Run everything: what test runs, the whole end-to-end suite, 
 binaries: ## Build the programs for ARCH into bin/ARCH
 	@mkdir -p $(BIN)/$(ARCH)
 	GOARCH=$(ARCH) $(GO) build -ldflags '-s -w -X main.version=$(VERSION)' \
-		-o $(BIN)/$(ARCH)/ $(PACKAGE_operator) $(PACKAGE_agent) $(PACKAGE_launch) $(PACKAGE_csi) $(PACKAGE_cli)
+		-o $(BIN)/$(ARCH)/ $(PACKAGE_operator) $(PACKAGE_agent) $(PACKAGE_csi) $(PACKAGE_cli)
+	GOARCH=$(ARCH) $(GO) build -ldflags '-s -w -X main.version=$(TARGET_VERSION)' -o $(BIN)/$(ARCH)/ $(PACKAGE_launch)
 
 .PHONY: install-cli
 install-cli: ## Install kubectl's plugin weft into PREFIX/bin, or into GOBIN
@@ -78,7 +81,7 @@ image: binaries
 
 .PHONY: image-target
 image-target: binaries
-	docker build --build-arg TARGETARCH=$(ARCH) $(if $(TARGET_BASE),--build-arg TARGET_BASE=$(TARGET_BASE)) --target weft-target -t $(TARGET_IMAGE) .
+	docker build --build-arg TARGETARCH=$(ARCH) $(if $(TARGET_BASE),--build-arg TARGET_BASE=$(TARGET_BASE)) --build-arg VERSION=$(TARGET_VERSION) --target weft-target -t $(TARGET_IMAGE) .
 
 .PHONY: cross
 cross: ## Compile everything for both architectures

@@ -74,7 +74,7 @@ func TestEveryContainerIsExplicit(t *testing.T) {
 func TestTheOperatorIsToldWhichTargetToStart(t *testing.T) {
 	digest := "sha256:" + strings.Repeat("c", 64)
 	for _, test := range []struct{ set, image, policy string }{
-		{"logLevel=info", "ghcr.io/weft-storage/weft-target:" + appVersion(t), "IfNotPresent"},
+		{"logLevel=info", "ghcr.io/weft-storage/weft-target:" + targetVersion(t), "IfNotPresent"},
 		{"target.image.repository=registry.example/own,target.image.tag=v9,target.image.pullPolicy=Never", "registry.example/own:v9", "Never"},
 		{"target.image.digest=" + digest, "ghcr.io/weft-storage/weft-target@" + digest, "IfNotPresent"},
 	} {

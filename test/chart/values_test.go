@@ -23,6 +23,7 @@ func TestWrongValuesAreRefusedWithAMessage(t *testing.T) {
 		{"image.tag=latest", "has the tag latest, which names no version"},
 		{"target.image.tag=latest", "has the tag latest, which names no version"},
 		{"target.image.pullPolicy=Sometimes", "at '/target/image/pullPolicy'"},
+		{"target.image.tag=", "the image ghcr.io/weft-storage/weft-target needs a tag or a digest"},
 		{"target.images.tag=v1", "'images' not allowed"},
 		{"csi.controller.attacher.image.tag=", "at '/csi/controller/attacher/image/tag'"},
 		{"csi.controller.resizer.images=x", "'images' not allowed"},

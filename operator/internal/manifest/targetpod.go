@@ -90,8 +90,18 @@ func (p TargetPods) Pod(node *v1alpha1.NvmfNode) (*corev1ac.PodApplyConfiguratio
 
 // startup hashes the pod and the settings that the agent sends before the target starts: SPDK takes
 // buffers, transports and poll groups once. The scheduler, its knobs and balancing can change afterwards; interrupt
-// mode cannot, and is an argument of the pod.
-func startup(spec *corev1ac.PodSpecApplyConfiguration, settings v1alpha1.SPDKPlan) (string, error) {
+// mode cannot, and is an argument of the pod. What says how the cluster treats the pod, and not what the target
+// is, is left out: no release that changes a probe may restart targets.
+func startup(pod *corev1ac.PodSpecApplyConfiguration, settings v1alpha1.SPDKPlan) (string, error) {
+	spec := *pod
+	spec.TerminationGracePeriodSeconds, spec.PriorityClassName, spec.DNSPolicy = nil, nil, nil
+	spec.EnableServiceLinks, spec.Tolerations, spec.Affinity = nil, nil, nil
+	spec.Containers = slices.Clone(spec.Containers)
+	for i := range spec.Containers {
+		c := &spec.Containers[i]
+		c.ImagePullPolicy, c.TerminationMessagePolicy = nil, nil
+		c.StartupProbe, c.LivenessProbe, c.ReadinessProbe = nil, nil, nil
+	}
 	// What attachments need is in the numbers of the others.
 	settings.Scheduler, settings.Balance, settings.Attachments = nil, false, nil
 	if settings.Mode == v1alpha1.CoresStatic {
@@ -100,7 +110,7 @@ func startup(spec *corev1ac.PodSpecApplyConfiguration, settings v1alpha1.SPDKPla
 	data, err := json.Marshal(struct {
 		Pod      *corev1ac.PodSpecApplyConfiguration
 		Settings v1alpha1.SPDKPlan
-	}{spec, settings})
+	}{&spec, settings})
 	if err != nil {
 		return "", err
 	}

@@ -172,6 +172,15 @@ func TestWhatMakesATargetPodOutdated(t *testing.T) {
 	if err != nil || config.Annotations[manifest.StartupAnnotation] == was {
 		t.Errorf("another image leaves the pod as it is (%v)", err)
 	}
+	other = pods
+	other.ImagePullPolicy = corev1.PullAlways
+	config, err = other.Pod(spdkNode())
+	if err != nil || config.Annotations[manifest.StartupAnnotation] != was {
+		t.Errorf("another pull policy makes the pod outdated (%v)", err)
+	}
+	if config.Spec.Containers[0].LivenessProbe == nil || config.Spec.Affinity == nil {
+		t.Error("hashing took something away from the pod itself")
+	}
 }
 
 func TestNamesOfLongNodes(t *testing.T) {

@@ -17,6 +17,8 @@ import (
 type projectImage struct {
 	// target of the Dockerfile; the image's repository ends in it.
 	target string
+	// version is the image's tag.
+	version string
 	// baseArg is the build argument that names the image's base, and base the archive it is made on.
 	baseArg, base string
 }
@@ -42,6 +44,29 @@ func (b *Builder) version() (string, error) {
 	return chart.AppVersion, nil
 }
 
+// targetVersion is that of the image of target pods: the chart's default, which is not the chart's version.
+func (b *Builder) targetVersion() (string, error) {
+	file := filepath.Join(b.Repo, "charts", "weft", "values.yaml")
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return "", err
+	}
+	var values struct {
+		Target struct {
+			Image struct {
+				Tag string `json:"tag"`
+			} `json:"image"`
+		} `json:"target"`
+	}
+	if err := yaml.Unmarshal(data, &values); err != nil {
+		return "", fmt.Errorf("parse %s: %w", file, err)
+	}
+	if values.Target.Image.Tag == "" {
+		return "", fmt.Errorf("%s has no target.image.tag", file)
+	}
+	return values.Target.Image.Tag, nil
+}
+
 // WeftImageRef is the project's own image: the chart's default.
 func (b *Builder) WeftImageRef() (string, error) {
 	version, err := b.version()
@@ -59,16 +84,16 @@ func (b *Builder) WeftImage(ctx context.Context, archive string) error {
 	if err != nil {
 		return err
 	}
-	return b.projectImage(ctx, archive, projectImage{target: "weft", baseArg: "BASE", base: base})
-}
-
-// projectImage builds an image of the Dockerfile and writes it to archive, unless the one there was made from the same.
-func (b *Builder) projectImage(ctx context.Context, archive string, p projectImage) error {
 	version, err := b.version()
 	if err != nil {
 		return err
 	}
-	ref := repositoryPrefix + p.target + ":" + version
+	return b.projectImage(ctx, archive, projectImage{target: "weft", version: version, baseArg: "BASE", base: base})
+}
+
+// projectImage builds an image of the Dockerfile and writes it to archive, unless the one there was made from the same.
+func (b *Builder) projectImage(ctx context.Context, archive string, p projectImage) error {
+	ref := repositoryPrefix + p.target + ":" + p.version
 	key, err := b.projectImageKey(p, ref)
 	if err != nil {
 		return err
@@ -95,7 +120,7 @@ func (b *Builder) projectImage(ctx context.Context, archive string, p projectIma
 		// then do not load again.
 		err = buildah("bud", "--isolation", "chroot", "--pull-never", "--timestamp", "0", "--target", p.target,
 			"--build-arg", p.baseArg+"=docker-archive:"+p.base, "--build-arg", "TARGETARCH="+runtime.GOARCH,
-			"--build-arg", "VERSION="+version,
+			"--build-arg", "VERSION="+p.version,
 			"--tag", ref, "--file", filepath.Join(b.Repo, "Dockerfile"), b.Repo)
 		if err != nil {
 			return err

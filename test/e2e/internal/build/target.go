@@ -54,7 +54,11 @@ func (b *Builder) TargetImage(ctx context.Context, archive, program string) erro
 	if err != nil {
 		return err
 	}
-	return b.projectImage(ctx, archive, projectImage{target: "weft-target", baseArg: "TARGET_BASE", base: base})
+	version, err := b.targetVersion()
+	if err != nil {
+		return err
+	}
+	return b.projectImage(ctx, archive, projectImage{target: "weft-target", version: version, baseArg: "TARGET_BASE", base: base})
 }
 
 func (b *Builder) fakeTargetLayer(ctx context.Context) ([]byte, error) {
