@@ -14,8 +14,8 @@ const (
 	ConditionProgressing = "Progressing"
 	// ConditionDegraded: it serves, but not as its spec says.
 	ConditionDegraded = "Degraded"
-	// ConditionAgentAlive (NvmfNode): the node's agent renews its lease. The one
-	// condition of an NvmfNode that the operator writes: a silent agent cannot say so itself.
+	// ConditionAgentAlive (NvmfNode): the node's agent renews its lease. Written by the operator: a silent agent cannot
+	// say so itself.
 	ConditionAgentAlive = "AgentAlive"
 	// ConditionPoolReady (NvmfNode): every planned device is a mounted pool that takes volumes.
 	ConditionPoolReady = "PoolReady"
@@ -41,6 +41,10 @@ const (
 	// ConditionTargetPodReady (NvmfNode): the target pod runs and follows the plan. Written by
 	// the operator, which makes the pod; True with reason NotNeeded where the engine has no pod.
 	ConditionTargetPodReady = "TargetPodReady"
+	// ConditionTargetImageReady (NvmfNode): the image that the node's next target pod starts with is on the node. While a
+	// pod is outdated it is pulled first; False says why that fails, and the old pod serves on. Written by the operator;
+	// True with reason NotNeeded where the engine has no pod.
+	ConditionTargetImageReady = "TargetImageReady"
 	// ConditionCreated (NvmfVolume, NvmfSnapshot): it exists on its node. Once True it never
 	// becomes absent by itself: a volume that cannot be found any more is
 	// Degraded, never made again.
@@ -101,6 +105,8 @@ const (
 	ReasonPodNotReady        = "PodNotReady"
 	ReasonPodFailed          = "PodFailed"
 	ReasonPodOutdated        = "PodOutdated"
+	ReasonImagePullFailed    = "ImagePullFailed"
+	ReasonImageUnusable      = "ImageUnusable"
 	ReasonMemoryExceeded     = "MemoryExceeded"
 	ReasonNotEnoughCPUs      = "NotEnoughCPUs"
 	ReasonBuffersTooFew      = "BuffersTooFew"

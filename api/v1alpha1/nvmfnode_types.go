@@ -362,8 +362,8 @@ type PlannedDrive struct {
 	PCIAddress string `json:"pciAddress,omitempty"`
 }
 
-// NvmfNodeStatus is what the node has and does. Written by the node's agent, but for the conditions AgentAlive and
-// TargetPodReady.
+// NvmfNodeStatus is what the node has and does. Written by the node's agent, but for the conditions AgentAlive,
+// TargetPodReady and TargetImageReady.
 type NvmfNodeStatus struct {
 	// ObservedGeneration of the spec that engine, pools, portals and conditions speak of.
 	// +optional
@@ -418,7 +418,7 @@ type NvmfNodeStatus struct {
 	// +optional
 	Tuning *TuningStatus `json:"tuning,omitempty"`
 	// Conditions: Ready, PoolReady, PortalsReady, RestartNeeded, RestoreSuspected, BuffersSufficient, WritesDurable and
-	// Tuned by the agent; AgentAlive, and TargetPodReady where the engine has a pod, by the operator.
+	// Tuned by the agent; AgentAlive, TargetPodReady and TargetImageReady by the operator.
 	// +listType=map
 	// +listMapKey=type
 	// +optional

@@ -366,6 +366,10 @@ func unwell(who string, conditions []metav1.Condition) []string {
 		switch c.Type {
 		case v1alpha1.ConditionProgressing:
 			continue
+		case v1alpha1.ConditionTargetImageReady:
+			if c.Reason == v1alpha1.ReasonPending { // it is being pulled
+				continue
+			}
 		case v1alpha1.ConditionDegraded, v1alpha1.ConditionRestartNeeded, v1alpha1.ConditionRestoreSuspected:
 			good = metav1.ConditionFalse
 		}

@@ -109,9 +109,13 @@ func New(ctx context.Context, cfg *rest.Config, o Options) (ctrl.Manager, error)
 	if err != nil {
 		return nil, err
 	}
+	caches, err := cacheOptions(o.Namespace)
+	if err != nil {
+		return nil, err
+	}
 	mgr, err := ctrl.NewManager(cfg, ctrl.Options{
 		Scheme:                        scheme,
-		Cache:                         cacheOptions(o.Namespace),
+		Cache:                         caches,
 		Metrics:                       metricsOptions(o.MetricsBindAddress),
 		HealthProbeBindAddress:        o.HealthProbeBindAddress,
 		WebhookServer:                 server,
@@ -148,10 +152,14 @@ func New(ctx context.Context, cfg *rest.Config, o Options) (ctrl.Manager, error)
 
 // cacheOptions keep what the operator does not look at out of its memory: other
 // Leases (a cluster has one per kubelet, renewed every 10 s), other pods, and managed fields.
-func cacheOptions(namespace string) cache.Options {
+func cacheOptions(namespace string) (cache.Options, error) {
+	pods, err := manifest.PodSelector()
+	if err != nil {
+		return cache.Options{}, err
+	}
 	targetPods := cache.ByObject{
 		Namespaces: map[string]cache.Config{namespace: {}},
-		Label:      labels.SelectorFromSet(manifest.TargetPodLabels()),
+		Label:      pods,
 	}
 	byObject := map[client.Object]cache.ByObject{
 		&coordinationv1.Lease{}: {
@@ -162,7 +170,7 @@ func cacheOptions(namespace string) cache.Options {
 		&policyv1.PodDisruptionBudget{}: targetPods,
 	}
 	maps.Copy(byObject, webhook.CacheOptions(namespace))
-	return cache.Options{DefaultTransform: cache.TransformStripManagedFields(), ByObject: byObject}
+	return cache.Options{DefaultTransform: cache.TransformStripManagedFields(), ByObject: byObject}, nil
 }
 
 func metricsOptions(address string) metricsserver.Options {

@@ -51,8 +51,10 @@ func (c *cluster) spdkNode(name, target string) {
 // removesPod plays the garbage collector at the end of the test.
 func (c *cluster) removesPod(name string) {
 	c.t.Cleanup(func() {
-		if pod := c.findPod(name); pod != nil {
-			c.Expect(client.IgnoreNotFound(admin.Delete(c.ctx, pod, client.GracePeriodSeconds(0)))).To(Succeed())
+		for _, pod := range []*corev1.Pod{c.findPod(name), c.findPull(name)} {
+			if pod != nil {
+				c.Expect(client.IgnoreNotFound(admin.Delete(c.ctx, pod, client.GracePeriodSeconds(0)))).To(Succeed())
+			}
 		}
 	})
 }
@@ -200,8 +202,13 @@ func (c *cluster) podCondition(node string) func() string {
 }
 
 func (c *cluster) podMessage(node string) func() string {
+	return c.message(node, v1alpha1.ConditionTargetPodReady)
+}
+
+// message returns a function that tells a node's condition with its message.
+func (c *cluster) message(node, kind string) func() string {
 	return func() string {
-		cond := meta.FindStatusCondition(c.nvmfNode(node).Status.Conditions, v1alpha1.ConditionTargetPodReady)
+		cond := meta.FindStatusCondition(c.nvmfNode(node).Status.Conditions, kind)
 		if cond == nil {
 			return ""
 		}

@@ -283,7 +283,10 @@ func TestRollingUpdateTakesOneNodeAtATime(t *testing.T) {
 	c.volume("roll-v", "roll", "roll-1")
 	c.settled("roll-v", metav1.ConditionFalse)
 	stop()
-	startOperator(t, func(o *manager.Options) { o.TargetImage = "registry.example/weft-target:v2" })
+	startOperator(t, func(o *manager.Options) { o.TargetImage = nextImage })
+	for _, node := range nodes {
+		c.pulls(node, nextImage, pulled)
+	}
 
 	// The node with a volume in the midst of something has to wait; of the others one goes.
 	ending := func() []string {

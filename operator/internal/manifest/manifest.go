@@ -72,15 +72,21 @@ func ForNodeSpec(node *v1alpha1.NvmfNode, desired v1alpha1.NvmfNodeSpec) *NodeSp
 }
 
 // operatorConditions are those of an NvmfNode that the operator writes.
-var operatorConditions = []string{v1alpha1.ConditionAgentAlive, v1alpha1.ConditionTargetPodReady}
+var operatorConditions = []string{
+	v1alpha1.ConditionAgentAlive, v1alpha1.ConditionTargetPodReady, v1alpha1.ConditionTargetImageReady,
+}
 
-// ForNodeCondition returns what gives the node one of the operator's conditions, or nil when
-// it has it. The transition time is kept while the condition's status is; otherwise it is the
-// given condition's. The operator's other condition goes with it as it is: what a field manager
+// ForNodeCondition returns what gives the node some of the operator's conditions, or nil when
+// it has them. The transition time is kept while the condition's status is; otherwise it is the
+// given condition's. The operator's other conditions go with them as they are: what a field manager
 // applies no more is removed.
-func ForNodeCondition(node *v1alpha1.NvmfNode, condition metav1.Condition) *NodeConditions {
+func ForNodeCondition(node *v1alpha1.NvmfNode, give ...metav1.Condition) *NodeConditions {
 	conditions := slices.Clone(node.Status.Conditions)
-	if !meta.SetStatusCondition(&conditions, condition) {
+	changed := false
+	for _, c := range give {
+		changed = meta.SetStatusCondition(&conditions, c) || changed
+	}
+	if !changed {
 		return nil
 	}
 	own := slices.DeleteFunc(conditions, func(c metav1.Condition) bool { return !slices.Contains(operatorConditions, c.Type) })

@@ -13,7 +13,6 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	corev1ac "k8s.io/client-go/applyconfigurations/core/v1"
-	metav1ac "k8s.io/client-go/applyconfigurations/meta/v1"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/internal/cpus"
@@ -82,9 +81,7 @@ func (p TargetPods) Pod(node *v1alpha1.NvmfNode) (*corev1ac.PodApplyConfiguratio
 			StartupAnnotation:                         hash,
 			"kubectl.kubernetes.io/default-container": TargetContainer,
 		}).
-		WithOwnerReferences(metav1ac.OwnerReference().
-			WithAPIVersion(v1alpha1.GroupVersion.String()).WithKind("NvmfNode").
-			WithName(node.Name).WithUID(node.UID).WithController(true)).
+		WithOwnerReferences(ownedBy(node)).
 		WithSpec(spec), nil
 }
 

@@ -166,8 +166,12 @@ func ready(pod *corev1.Pod) *corev1.PodCondition {
 
 // container returns the status of the target's container, or nil as long as there is none.
 func container(pod *corev1.Pod) *corev1.ContainerStatus {
+	return containerNamed(pod, manifest.TargetContainer)
+}
+
+func containerNamed(pod *corev1.Pod, name string) *corev1.ContainerStatus {
 	for i := range pod.Status.ContainerStatuses {
-		if pod.Status.ContainerStatuses[i].Name == manifest.TargetContainer {
+		if pod.Status.ContainerStatuses[i].Name == name {
 			return &pod.Status.ContainerStatuses[i]
 		}
 	}

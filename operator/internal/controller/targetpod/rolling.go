@@ -36,8 +36,11 @@ type fleet struct {
 }
 
 // decideRoll decides whether it is the turn of the node's pod, which is outdated.
-func decideRoll(v view, f fleet, now time.Time) decision {
+func decideRoll(v view, f fleet, now time.Time, pods manifest.TargetPods) decision {
 	is := condition(v.pod)
+	if !pods.ImageOnNode(v.node, v.pod, v.pull) {
+		return decision{act: keep, condition: markOutdated(is, "it is replaced when its turn comes; now it waits for its image (condition TargetImageReady)")}
+	}
 	why, again := waitsFor(v.node, f, v.strategy, now)
 	if why != "" {
 		return decision{keep, markOutdated(is, "it is replaced when its turn comes; now it waits: "+why), again}

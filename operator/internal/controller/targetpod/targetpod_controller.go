@@ -13,6 +13,7 @@ package targetpod
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -71,11 +72,22 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if v == nil || err != nil {
 		return ctrl.Result{}, err
 	}
-	if err := r.updateCondition(ctx, v.node, d.condition); err != nil {
+	pull := decidePull(*v, r.Pods)
+	if err := r.updateConditions(ctx, v.node, d.condition, pull.condition); err != nil {
 		return ctrl.Result{}, manifest.IgnoreStale(ctx, err)
 	}
 	again, err := r.act(ctx, *v, d)
-	return ctrl.Result{RequeueAfter: again}, manifest.IgnoreStale(ctx, err)
+	againPull, errPull := r.actPull(ctx, *v, pull)
+	return ctrl.Result{RequeueAfter: sooner(again, againPull)},
+		errors.Join(manifest.IgnoreStale(ctx, err), manifest.IgnoreStale(ctx, errPull))
+}
+
+// sooner of two times; 0 is never.
+func sooner(a, b time.Duration) time.Duration {
+	if a == 0 || b == 0 {
+		return max(a, b)
+	}
+	return min(a, b)
 }
 
 // look gathers and decides, from the cache or from the API server. The view is nil when there is no
@@ -93,14 +105,15 @@ func (r *Reconciler) look(ctx context.Context, reader client.Reader, name string
 	if err != nil {
 		return nil, decision{}, err
 	}
-	return v, decideRoll(*v, f, r.Clock.Now()), nil
+	return v, decideRoll(*v, f, r.Clock.Now(), r.Pods), nil
 }
 
 // view is all that is decided from, but for what an update in turn has to look at besides.
 type view struct {
 	node *v1alpha1.NvmfNode
-	// pod is what has the name of the node's target pod; nil when there is none.
-	pod *corev1.Pod
+	// pod is what has the name of the node's target pod, and pull that of the one that pulls its image; nil when there
+	// is none.
+	pod, pull *corev1.Pod
 	// wanted pod; nil when the plan is for another engine, or there is none.
 	wanted   *corev1ac.PodApplyConfiguration
 	strategy v1alpha1.UpdateStrategy
@@ -117,7 +130,10 @@ func (r *Reconciler) gather(ctx context.Context, reader client.Reader, name stri
 		return nil, fmt.Errorf("get NvmfNode %s: %w", name, err)
 	}
 	var err error
-	if v.pod, err = r.pod(ctx, reader, name); err != nil {
+	if v.pod, err = r.pod(ctx, reader, manifest.TargetPodName(name)); err != nil {
+		return nil, err
+	}
+	if v.pull, err = r.pod(ctx, reader, manifest.PullPodName(name)); err != nil {
 		return nil, err
 	}
 	if !servesWithSPDK(v.node) {
@@ -139,10 +155,10 @@ func (r *Reconciler) gather(ctx context.Context, reader client.Reader, name stri
 	return v, nil
 }
 
-// pod returns what has the name of the node's target pod, or nil when there is none.
-func (r *Reconciler) pod(ctx context.Context, reader client.Reader, node string) (*corev1.Pod, error) {
+// pod of this name, or nil when there is none.
+func (r *Reconciler) pod(ctx context.Context, reader client.Reader, name string) (*corev1.Pod, error) {
 	pod := &corev1.Pod{}
-	key := client.ObjectKey{Namespace: r.Pods.Namespace, Name: manifest.TargetPodName(node)}
+	key := client.ObjectKey{Namespace: r.Pods.Namespace, Name: name}
 	if err := reader.Get(ctx, key, pod); apierrors.IsNotFound(err) {
 		return nil, nil
 	} else if err != nil {
@@ -212,20 +228,24 @@ var deletedBecause = map[action]string{
 	replaceOutdated: v1alpha1.ReasonPodOutdated,
 }
 
-// updateCondition writes the condition when it differs, and an Event when its status or reason does.
-func (r *Reconciler) updateCondition(ctx context.Context, node *v1alpha1.NvmfNode, c metav1.Condition) error {
-	c.ObservedGeneration = node.Generation
-	c.LastTransitionTime = metav1.NewTime(r.Clock.Now())
-	config := manifest.ForNodeCondition(node, c)
+// updateConditions writes those conditions that differ, and an Event where status or reason does.
+func (r *Reconciler) updateConditions(ctx context.Context, node *v1alpha1.NvmfNode, conditions ...metav1.Condition) error {
+	for i := range conditions {
+		conditions[i].ObservedGeneration = node.Generation
+		conditions[i].LastTransitionTime = metav1.NewTime(r.Clock.Now())
+	}
+	config := manifest.ForNodeCondition(node, conditions...)
 	if config == nil {
 		return nil
 	}
-	was := meta.FindStatusCondition(node.Status.Conditions, c.Type)
+	before := node.Status.Conditions
 	if err := r.Status().Apply(ctx, config, client.FieldOwner(v1alpha1.OperatorFieldManager), client.ForceOwnership); err != nil {
-		return fmt.Errorf("apply condition %s of NvmfNode %s: %w", c.Type, node.Name, err)
+		return fmt.Errorf("apply the conditions of the target pod of NvmfNode %s: %w", node.Name, err)
 	}
-	if kind := eventType(was, c); kind != "" {
-		r.Recorder.Eventf(node, nil, kind, c.Reason, "Reconcile", "%s", text.Clip(c.Message, text.MaxEventNote))
+	for _, c := range conditions {
+		if kind := eventType(meta.FindStatusCondition(before, c.Type), c); kind != "" {
+			r.Recorder.Eventf(node, nil, kind, c.Reason, "Reconcile", "%s", text.Clip(c.Message, text.MaxEventNote))
+		}
 	}
 	return nil
 }
@@ -236,6 +256,8 @@ func eventType(was *metav1.Condition, is metav1.Condition) string {
 	case was != nil && was.Status == is.Status && was.Reason == is.Reason:
 		return ""
 	case is.Reason == v1alpha1.ReasonNotNeeded:
+		return ""
+	case is.Type == v1alpha1.ConditionTargetImageReady && is.Status != metav1.ConditionFalse:
 		return ""
 	case is.Status == metav1.ConditionTrue, is.Reason == v1alpha1.ReasonPodPending, is.Reason == v1alpha1.ReasonPodNotReady:
 		return corev1.EventTypeNormal
