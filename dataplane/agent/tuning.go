@@ -104,8 +104,10 @@ func (r *TuningReconciler) store(ctx context.Context, node *v1alpha1.NvmfNode, r
 			return err
 		}
 	}
+	// What is said of this generation is said after the settings were written: a rollout goes by it.
 	is := tuned(metav1.ConditionUnknown, v1alpha1.ReasonPending, "what the settings were is on record; they are being written")
-	if was := meta.FindStatusCondition(node.Status.Conditions, v1alpha1.ConditionTuned); was != nil && was.Reason != v1alpha1.ReasonNotNeeded {
+	if was := meta.FindStatusCondition(node.Status.Conditions, v1alpha1.ConditionTuned); was != nil && was.Reason != v1alpha1.ReasonNotNeeded &&
+		was.ObservedGeneration == node.Generation {
 		is = *was
 	}
 	return r.write(ctx, node, record, is)

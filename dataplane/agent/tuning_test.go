@@ -101,6 +101,26 @@ func TestTuning(t *testing.T) {
 	l.Expect(l.tuned()).To(Equal("True/NotNeeded"))
 }
 
+// A rollout goes on to the next node when this one's settings are said to be written, so it must not be said before.
+func TestTuningIsNotSaidOfAPlanBeforeItIsWritten(t *testing.T) {
+	l := newLab(t)
+	host := tuningtest.New()
+	l.want("eth0/rings.rx=1024")
+	l.tune(host)
+	l.want("eth0/rings.rx=2048")
+	var seen []string
+	host.Before = func(string) error {
+		is := meta.FindStatusCondition(l.nvmfNode().Status.Conditions, v1alpha1.ConditionTuned)
+		if is.ObservedGeneration == l.nvmfNode().Generation && is.Status != "Unknown" && host.Interfaces["eth0"].Settings[tuning.Rings]["rx"] != "2048" {
+			seen = append(seen, said(l.nvmfNode().Status.Conditions)[v1alpha1.ConditionTuned])
+		}
+		return nil
+	}
+	l.tune(host)
+	l.Expect(seen).To(BeEmpty(), "Tuned speaks of the new plan, and its setting is not written")
+	l.Expect(l.tuned()).To(Equal("True/AsExpected"))
+}
+
 func TestTuningThatIsRefused(t *testing.T) {
 	l := newLab(t)
 	host := tuningtest.New()
