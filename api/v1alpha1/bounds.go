@@ -38,6 +38,9 @@ const (
 	// MaxAttachments that a node can be expected to hold, and DefaultAttachments.
 	MaxAttachments     = 4096
 	DefaultAttachments = 128
+	// DefaultMaxUnavailable is how many nodes of a target are changed at a time, and MaxUpdating the most.
+	DefaultMaxUnavailable = 1
+	MaxUpdating           = 100
 	// NoOverProvisioning is the least, and the default, that may be promised of a pool, in percent of its size.
 	NoOverProvisioning = 100
 )

@@ -45,6 +45,10 @@ const (
 	// pod is outdated it is pulled first; False says why that fails, and the old pod serves on. Written by the operator;
 	// True with reason NotNeeded where the engine has no pod.
 	ConditionTargetImageReady = "TargetImageReady"
+	// ConditionUpdated (NvmfNode): the node follows its target's spec. False while a change that disturbs I/O waits for
+	// the node's turn, or while that lasts; the message says what for. Written by the operator; True with reason
+	// NotNeeded when no target claims the node.
+	ConditionUpdated = "Updated"
 	// ConditionCreated (NvmfVolume, NvmfSnapshot): it exists on its node. Once True it never
 	// becomes absent by itself: a volume that cannot be found any more is
 	// Degraded, never made again.
@@ -118,6 +122,11 @@ const (
 	ReasonNoIOMMU            = "NoIOMMU"
 	ReasonTargetNotFound     = "TargetNotFound"
 	ReasonTargetRunning      = "TargetRunning"
+
+	// NvmfNode and NvmfTarget: changes that disturb I/O.
+	ReasonUpdating       = "Updating"
+	ReasonWaitingForTurn = "WaitingForTurn"
+	ReasonRolloutPaused  = "RolloutPaused"
 
 	// NvmfNode: what an acknowledged write is worth.
 	ReasonVolatileWriteCache = "VolatileWriteCache"

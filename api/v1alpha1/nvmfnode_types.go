@@ -363,7 +363,7 @@ type PlannedDrive struct {
 }
 
 // NvmfNodeStatus is what the node has and does. Written by the node's agent, but for the conditions AgentAlive,
-// TargetPodReady and TargetImageReady.
+// TargetPodReady, TargetImageReady and Updated.
 type NvmfNodeStatus struct {
 	// ObservedGeneration of the spec that engine, pools, portals and conditions speak of.
 	// +optional
@@ -418,7 +418,8 @@ type NvmfNodeStatus struct {
 	// +optional
 	Tuning *TuningStatus `json:"tuning,omitempty"`
 	// Conditions: Ready, PoolReady, PortalsReady, RestartNeeded, RestoreSuspected, BuffersSufficient, WritesDurable and
-	// Tuned by the agent; AgentAlive, TargetPodReady and TargetImageReady by the operator.
+	// Tuned by the agent; AgentAlive, TargetPodReady, TargetImageReady and Updated by the
+	// operator.
 	// +listType=map
 	// +listMapKey=type
 	// +optional

@@ -5,6 +5,7 @@ package v1alpha1
 import (
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
 )
 
 // Engine names what serves the volumes.
@@ -34,7 +35,6 @@ const (
 // +kubebuilder:validation:XValidation:rule="self.engine != 'Nvmet' || !has(self.cores)",message="cores: the kernel's target (engine: Nvmet) has no dedicated cores; remove cores, or use engine: SPDK"
 // +kubebuilder:validation:XValidation:rule="self.engine != 'Nvmet' || !has(self.buffers)",message="buffers: the kernel's target (engine: Nvmet) has no buffer pools; remove buffers, or use engine: SPDK"
 // +kubebuilder:validation:XValidation:rule="self.engine != 'Nvmet' || !has(self.memory)",message="memory: the kernel's target (engine: Nvmet) uses no hugepages; remove memory, or use engine: SPDK"
-// +kubebuilder:validation:XValidation:rule="self.engine != 'Nvmet' || !has(self.updateStrategy)",message="updateStrategy: the kernel's target (engine: Nvmet) has no target pod; remove updateStrategy, or use engine: SPDK"
 // +kubebuilder:validation:XValidation:rule="self.engine != 'Nvmet' || !has(self.devices.driver)",message="devices.driver: the kernel's target (engine: Nvmet) uses the kernel's drivers; remove driver, or use engine: SPDK"
 // +kubebuilder:validation:XValidation:rule="self.engine != 'Nvmet' || self.transports.all(t, !has(t.placement))",message="transports[].placement: connections of the kernel's target (engine: Nvmet) follow the incoming CPU by themselves; remove placement, or use engine: SPDK"
 // +kubebuilder:validation:XValidation:rule="self.engine != 'Nvmet' || self.transports.all(t, !has(t.maxIOSize))",message="transports[].maxIOSize: the kernel's target (engine: Nvmet) has no such limit; remove maxIOSize, or use engine: SPDK"
@@ -109,7 +109,8 @@ type NvmfTargetSpec struct {
 	// +optional
 	OverProvisioningPercent int32 `json:"overProvisioningPercent,omitempty"`
 
-	// UpdateStrategy of the target pods. SPDK only. Default: OnDelete.
+	// UpdateStrategy of the nodes: how changes that disturb I/O reach them. Changes that disturb none are made at once.
+	// Default: one node at a time, and target pods when they are deleted.
 	// +optional
 	UpdateStrategy *UpdateStrategy `json:"updateStrategy,omitempty"`
 
@@ -505,18 +506,34 @@ const (
 	UpdateRollingUpdate UpdateStrategyType = "RollingUpdate"
 )
 
-// UpdateStrategy of the target pods: a restart of one stalls the I/O of its volumes for a moment.
-// +kubebuilder:validation:XValidation:rule="!has(self.maxUnavailable) || self.type == 'RollingUpdate'",message="updateStrategy.maxUnavailable needs type: RollingUpdate"
+// UpdateStrategy says how changes that disturb I/O reach the nodes of a target: another target pod, and settings of NICs
+// whose drivers may reset the link.
 type UpdateStrategy struct {
-	// Type: OnDelete or RollingUpdate. Default OnDelete.
+	// Type says who ends target pods that are outdated. OnDelete (the default): you do, by deleting them.
+	// RollingUpdate: the operator, in the nodes' turn. Engine Nvmet has no target pods; all else goes by turns with
+	// either.
 	// +kubebuilder:default=OnDelete
 	// +optional
 	Type UpdateStrategyType `json:"type,omitempty"`
-	// MaxUnavailable target pods at a time, from 1 to 100. Default 1. Only with type RollingUpdate.
-	// +kubebuilder:validation:Minimum=1
-	// +kubebuilder:validation:Maximum=100
+	// Paused: no node gets a turn. One whose target pod or settings are being changed already is finished. Default
+	// false.
 	// +optional
-	MaxUnavailable *int32 `json:"maxUnavailable,omitempty"`
+	Paused bool `json:"paused,omitempty"`
+	// RollingUpdate bounds the turns. Default: one node at a time.
+	// +optional
+	RollingUpdate *RollingUpdate `json:"rollingUpdate,omitempty"`
+}
+
+// RollingUpdate bounds how many nodes are changed at a time.
+type RollingUpdate struct {
+	// MaxUnavailable nodes at a time: a number from 1 to 100, or a percentage of the target's nodes from 1% to 100%,
+	// rounded up. Nodes that do not serve for another reason count; those whose agent has been silent for over an hour
+	// do not. Default 1.
+	// +kubebuilder:default=1
+	// +kubebuilder:validation:XIntOrString
+	// +kubebuilder:validation:XValidation:rule="type(self) == int ? int(self) >= 1 && int(self) <= 100 : string(self).matches('^([1-9][0-9]?|100)%$')",message="maxUnavailable must be a number from 1 to 100, or a percentage from 1% to 100%, such as 25%"
+	// +optional
+	MaxUnavailable *intstr.IntOrString `json:"maxUnavailable,omitempty"`
 }
 
 // NvmfTargetStatus is what became of the spec. Written by the operator.
@@ -536,6 +553,9 @@ type NvmfTargetStatus struct {
 	// Capacity of all pools together.
 	// +optional
 	Capacity Capacity `json:"capacity,omitzero"`
+	// Rollout of changes that disturb I/O.
+	// +optional
+	Rollout RolloutStatus `json:"rollout,omitzero"`
 	// Conditions: Ready, Progressing, Degraded.
 	// +listType=map
 	// +listMapKey=type
@@ -554,6 +574,23 @@ type NodeCounts struct {
 	// Ready: serving now.
 	// +optional
 	Ready int32 `json:"ready"`
+}
+
+// RolloutStatus tells how far changes that disturb I/O have come. Condition Updated of each NvmfNode says what it waits
+// for.
+type RolloutStatus struct {
+	// Updated nodes follow the spec.
+	// +optional
+	Updated int32 `json:"updated"`
+	// Outdated nodes do not yet.
+	// +optional
+	Outdated int32 `json:"outdated"`
+	// Updating are the nodes whose turn it is, at most 100. A turn ends when the node serves again and follows the spec.
+	// It is on record here before anything of the node is changed.
+	// +kubebuilder:validation:MaxItems=100
+	// +listType=set
+	// +optional
+	Updating []string `json:"updating,omitempty"`
 }
 
 // NotCapableNode is a matching node that cannot serve, and why.
@@ -593,6 +630,7 @@ type Capacity struct {
 // +kubebuilder:printcolumn:name="Matching",type=integer,JSONPath=`.status.nodes.matching`
 // +kubebuilder:printcolumn:name="Capable",type=integer,JSONPath=`.status.nodes.capable`
 // +kubebuilder:printcolumn:name="Serving",type=integer,JSONPath=`.status.nodes.ready`
+// +kubebuilder:printcolumn:name="Updated",type=integer,JSONPath=`.status.rollout.updated`
 // +kubebuilder:printcolumn:name="Total",type=string,JSONPath=`.status.capacity.total`
 // +kubebuilder:printcolumn:name="Free",type=string,JSONPath=`.status.capacity.free`
 // +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`,priority=1

@@ -42,7 +42,7 @@ spec:
   cores: {count: 2, dynamic: {}}
   buffers: {}
   memory: {}
-  updateStrategy: {}`, want: `
+  updateStrategy: {rollingUpdate: {}}`, want: `
 engine: SPDK
 nodeSelector: {}
 transports: [{type: RDMA, port: 4420, queueDepth: 128, maxIOQueues: 8, inCapsuleDataSize: 4Ki, srq: {mode: Auto}}]
@@ -51,7 +51,7 @@ overProvisioningPercent: 100
 cores: {count: 2, mode: Dynamic, dynamic: {period: 1s, loadLimit: 20, coreLimit: 80, coreBusy: 95}}
 buffers: {mode: Auto}
 memory: {hugepages: 2Mi}
-updateStrategy: {type: OnDelete}
+updateStrategy: {type: OnDelete, rollingUpdate: {maxUnavailable: 1}}
 devices: {selector: {models: ["SAMSUNG*"]}}`},
 		"node": {base: node, edit: `spec: null`, want: `{}`},
 		"volume": {base: volume, want: `
@@ -111,7 +111,7 @@ spec:
   buffers: {mode: Manual, large: {count: 512, cachePerCore: 16}, small: {count: 4096, cachePerCore: 128}}
   memory: {hugepages: Disabled, limit: 4Gi}
   devices: {selector: {models: ["A*"], minSize: 1Ti, byID: ["nvme-A*"]}}
-  updateStrategy: {type: RollingUpdate, maxUnavailable: 2}`},
+  updateStrategy: {type: RollingUpdate, paused: true, rollingUpdate: {maxUnavailable: 25%}}`},
 		{&v1alpha1.NvmfNode{}, node, `spec: {plan: {file: {path: /var/lib/weft/a, size: 2Gi}}}`},
 		{&v1alpha1.NvmfVolume{}, volume, `spec: {source: {snapshot: s}, subsystemNQN: "nqn.2026-11.storage.weft:pvc-1:8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0a001", hosts: [{nqn: "nqn.2014-08.org:a", node: host, nodeUID: u, volumeAttachment: v}], connection: {transports: [RDMA, TCP], ioQueues: 1, queueDepth: 16, ctrlLossTimeoutSeconds: 1}, used: true, deletionMark: a}`},
 		{&v1alpha1.NvmfSnapshot{}, snapshot, `spec: {taken: true, deletionMark: a}`},
@@ -144,9 +144,9 @@ func TestColumns(t *testing.T) {
 		columns                []string
 		cells                  []any
 	}{
-		{target, "nvmftargets", `status: {nodes: {matching: 3, capable: 2, ready: 1}, capacity: {total: 1Ti, free: 1Gi}, ` + ready + `}`,
-			[]string{"Name", "Engine", "Ready", "Matching", "Capable", "Serving", "Total", "Free", "Reason", "Age"},
-			[]any{"Nvmet", "True", 3.0, 2.0, 1.0, "1Ti", "1Gi", "AsExpected"}},
+		{target, "nvmftargets", `status: {nodes: {matching: 3, capable: 2, ready: 1}, rollout: {updated: 1, outdated: 2, updating: [storage-1]}, capacity: {total: 1Ti, free: 1Gi}, ` + ready + `}`,
+			[]string{"Name", "Engine", "Ready", "Matching", "Capable", "Serving", "Updated", "Total", "Free", "Reason", "Age"},
+			[]any{"Nvmet", "True", 3.0, 2.0, 1.0, 1.0, "1Ti", "1Gi", "AsExpected"}},
 		{node, "nvmfnodes", `status: {engine: {type: Nvmet, version: 6.12.0}, capacity: {total: 1Ti, free: 1Gi}, attachments: {used: 3, possible: 128}, ` + ready + `}`,
 			[]string{"Name", "Target", "Ready", "Alive", "Engine", "Total", "Free", "Attachments", "Possible", "Reason", "Age"},
 			[]any{"fast", "True", "False", "6.12.0", "1Ti", "1Gi", 3.0, 128.0, "AsExpected"}},

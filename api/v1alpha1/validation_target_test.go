@@ -31,8 +31,6 @@ var targetRules = []validation{
 		field: "spec", want: "buffers: the kernel's target (engine: Nvmet) has no buffer pools; remove buffers, or use engine: SPDK"},
 	{name: "memory", base: target, edit: `spec: {memory: {}}`,
 		field: "spec", want: "memory: the kernel's target (engine: Nvmet) uses no hugepages; remove memory, or use engine: SPDK"},
-	{name: "an update strategy", base: target, edit: `spec: {updateStrategy: {}}`,
-		field: "spec", want: "updateStrategy: the kernel's target (engine: Nvmet) has no target pod; remove updateStrategy, or use engine: SPDK"},
 	{name: "a driver", base: target, edit: `spec: {devices: {file: null, selector: {minSize: 1Ti}, driver: Kernel}}`,
 		field: "spec", want: "devices.driver: the kernel's target (engine: Nvmet) uses the kernel's drivers; remove driver, or use engine: SPDK"},
 	{name: "placement", base: target, edit: `spec: {transports: [{type: TCP, placement: CPU}]}`,
@@ -160,25 +158,25 @@ var targetRules = []validation{
 	{name: "another driver of a file, later", base: targetSPDK, edit: spdkInFile + `}}`, update: `spec: {devices: {driver: UIO}}`,
 		field: "spec.devices", want: "devices.driver: a file has no drive to take from the kernel; remove driver, or give drives with selector or paths"},
 
-	{name: "a rolling update", base: targetSPDK, edit: `spec: {updateStrategy: {type: RollingUpdate, maxUnavailable: 2}}`},
-	{name: "a rolling update's number without it", base: targetSPDK, edit: `spec: {updateStrategy: {maxUnavailable: 2}}`,
-		field: "spec.updateStrategy", want: "updateStrategy.maxUnavailable needs type: RollingUpdate"},
+	{name: "a rolling update", base: targetSPDK, edit: `spec: {updateStrategy: {type: RollingUpdate, rollingUpdate: {maxUnavailable: 2}}}`},
+	{name: "a rolling update of the kernel's target", base: target, edit: `spec: {updateStrategy: {paused: true, rollingUpdate: {maxUnavailable: 25%}}}`},
 }
 
 // targetBounds are the values of an NvmfTarget's single fields.
 func targetBounds() []validation {
 	const (
-		transport  = `spec: {transports: [{type: TCP, `
-		first      = "spec.transports[0]."
-		quantity   = "should match '^(\\+|-)?"
-		ioSize     = "maxIOSize must be a power of two from 8Ki to 2Mi, such as 128Ki"
-		inCapsule  = "inCapsuleDataSize must be from 0 to 64Ki, in steps of 16 bytes"
-		notNetwork = "cidr must be a network such as 10.20.0.0/16 or fd00:20::/64"
-		noFile     = `spec: {devices: {file: null, `
-		pool       = `spec: {buffers: {mode: Manual, large: {count: 512, cachePerCore: 16}, small: {count: 4096, cachePerCore: 128}, `
-		overTCP    = `spec: {transports: [{type: TCP}], sockets: {`
-		idlePoll   = "idlePollPeriod must be from 0s to 100ms, such as 50us"
-		period     = "period must be from 1ms to 1m, such as 500ms"
+		maxUnavailable = "maxUnavailable must be a number from 1 to 100, or a percentage from 1% to 100%, such as 25%"
+		transport      = `spec: {transports: [{type: TCP, `
+		first          = "spec.transports[0]."
+		quantity       = "should match '^(\\+|-)?"
+		ioSize         = "maxIOSize must be a power of two from 8Ki to 2Mi, such as 128Ki"
+		inCapsule      = "inCapsuleDataSize must be from 0 to 64Ki, in steps of 16 bytes"
+		notNetwork     = "cidr must be a network such as 10.20.0.0/16 or fd00:20::/64"
+		noFile         = `spec: {devices: {file: null, `
+		pool           = `spec: {buffers: {mode: Manual, large: {count: 512, cachePerCore: 16}, small: {count: 4096, cachePerCore: 128}, `
+		overTCP        = `spec: {transports: [{type: TCP}], sockets: {`
+		idlePoll       = "idlePollPeriod must be from 0s to 100ms, such as 50us"
+		period         = "period must be from 1ms to 1m, such as 500ms"
 	)
 	return fields(
 		enum(target, "spec.engine", `spec: {engine: %s}`, "SPDK", "Nvmet"),
@@ -243,7 +241,9 @@ func targetBounds() []validation {
 			good: []string{"64Mi", "4Gi", "67108864", `"67108864"`},
 			bad:  map[string]string{"63Mi": "memory.limit must be at least 64Mi", "67108863": "memory.limit must be at least 64Mi", "-4Gi": "memory.limit must be at least 64Mi", `"1e30"`: "memory.limit must be at most 16Ti", "much": quantity}},
 		enum(targetSPDK, "spec.updateStrategy.type", `spec: {updateStrategy: {type: %s}}`, "OnDelete", "RollingUpdate"),
-		bounds(targetSPDK, "spec.updateStrategy.maxUnavailable", `spec: {updateStrategy: {type: RollingUpdate, maxUnavailable: %s}}`, 1, 100),
+		field{base: targetSPDK, path: "spec.updateStrategy.rollingUpdate.maxUnavailable", edit: `spec: {updateStrategy: {rollingUpdate: {maxUnavailable: %s}}}`,
+			good: []string{"1", "100", "1%", "50%", "100%"},
+			bad:  map[string]string{"0": maxUnavailable, "101": maxUnavailable, "-1": maxUnavailable, "0%": maxUnavailable, "101%": maxUnavailable, `"2"`: maxUnavailable, "half": maxUnavailable}},
 
 		enum(targetSPDK, "spec.devices.driver", `spec: {devices: {driver: %s}}`, "Kernel", "VFIO", "UIO"),
 		field{base: target, path: "spec.devices.paths", edit: noFile + `paths: %s}}`,

@@ -97,6 +97,7 @@ func (s *status) overview(t *table) {
 	s.printTargets(t, s.targets)
 	t.line("")
 	s.printNodes(t, s.nodes)
+	s.printRollouts(t, s.nodes)
 	s.printProblems(t, s.problems(s.targets, s.nodes, s.volumes))
 }
 
@@ -129,6 +130,7 @@ func (s *status) aboutTarget(t *table, target v1alpha1.NvmfTarget) {
 	}
 	t.line("")
 	s.printConditions(t, target.Status.Conditions)
+	s.printRollouts(t, nodes)
 	s.printProblems(t, s.problems([]v1alpha1.NvmfTarget{target}, nodes, volumes))
 }
 
@@ -181,7 +183,7 @@ func settingRows(settings []v1alpha1.EngineSetting) [][]string {
 }
 
 func (s *status) printTargets(t *table, targets []v1alpha1.NvmfTarget) {
-	rows := [][]string{{"TARGET", "ENGINE", "READY", "NODES SERVING", "VOLUMES", "TOTAL", "PROMISED", "FREE"}}
+	rows := [][]string{{"TARGET", "ENGINE", "READY", "NODES SERVING", "UPDATED", "VOLUMES", "TOTAL", "PROMISED", "FREE"}}
 	for _, target := range targets {
 		volumes := 0
 		for _, v := range s.volumes {
@@ -191,7 +193,7 @@ func (s *status) printTargets(t *table, targets []v1alpha1.NvmfTarget) {
 		}
 		rows = append(rows, []string{
 			target.Name, string(target.Spec.Engine), brief(target.Status.Conditions, v1alpha1.ConditionReady),
-			fmt.Sprintf("%d of %d", target.Status.Nodes.Ready, target.Status.Nodes.Matching), fmt.Sprint(volumes),
+			fmt.Sprintf("%d of %d", target.Status.Nodes.Ready, target.Status.Nodes.Matching), updated(target), fmt.Sprint(volumes),
 			size(target.Status.Capacity.Total), promised(target), size(target.Status.Capacity.Free),
 		})
 	}
@@ -200,6 +202,16 @@ func (s *status) printTargets(t *table, targets []v1alpha1.NvmfTarget) {
 		return
 	}
 	t.columns(rows)
+}
+
+// updated nodes of those that serve a target.
+func updated(target v1alpha1.NvmfTarget) string {
+	r := target.Status.Rollout
+	of := fmt.Sprintf("%d of %d", r.Updated, r.Updated+r.Outdated)
+	if s := target.Spec.UpdateStrategy; s != nil && s.Paused && r.Outdated > 0 {
+		of += " (paused)"
+	}
+	return of
 }
 
 // promised of a target's pools, and how much may be where that is not just what there is.
@@ -272,6 +284,24 @@ func (s *status) printConditions(t *table, conditions []metav1.Condition) {
 		rows = append(rows, []string{c.Type, string(c.Status), c.Reason, duration.HumanDuration(s.now.Sub(c.LastTransitionTime.Time)), c.Message})
 	}
 	t.columns(rows)
+}
+
+// printRollouts tells of nodes that a change which disturbs I/O waits for, or that have their turn. That is work, not
+// harm; what keeps it from going on is told among the problems.
+func (s *status) printRollouts(t *table, nodes []v1alpha1.NvmfNode) {
+	first := true
+	for _, n := range nodes {
+		is := meta.FindStatusCondition(n.Status.Conditions, v1alpha1.ConditionUpdated)
+		if is == nil || is.Status != metav1.ConditionFalse {
+			continue
+		}
+		if first {
+			t.line("")
+			t.line("Not updated yet:")
+			first = false
+		}
+		t.line("- NvmfNode %s: %s: %s", n.Name, is.Reason, is.Message)
+	}
 }
 
 func (s *status) printProblems(t *table, problems []string) {
@@ -364,7 +394,7 @@ func unwell(who string, conditions []metav1.Condition) []string {
 	for _, c := range conditions {
 		good := metav1.ConditionTrue
 		switch c.Type {
-		case v1alpha1.ConditionProgressing:
+		case v1alpha1.ConditionProgressing, v1alpha1.ConditionUpdated:
 			continue
 		case v1alpha1.ConditionTargetImageReady:
 			if c.Reason == v1alpha1.ReasonPending { // it is being pulled

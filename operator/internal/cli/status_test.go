@@ -33,6 +33,7 @@ func small() *status {
 	}
 	target := v1alpha1.NvmfTarget{ObjectMeta: metav1.ObjectMeta{Name: "fast"}, Spec: v1alpha1.NvmfTargetSpec{Engine: v1alpha1.EngineSPDK}}
 	target.Status.Nodes = v1alpha1.NodeCounts{Matching: 2, Capable: 2, Ready: 2}
+	target.Status.Rollout = v1alpha1.RolloutStatus{Updated: 2}
 	target.Status.Capacity = v1alpha1.Capacity{Total: new(resource.MustParse("2Ti")), Allocated: new(resource.MustParse("512Gi")), Free: new(resource.MustParse("1536Gi"))}
 	target.Status.Conditions = append(ok(v1alpha1.ConditionReady),
 		condition(v1alpha1.ConditionProgressing, metav1.ConditionTrue, v1alpha1.ReasonPending),
@@ -82,7 +83,7 @@ func TestStatus(t *testing.T) {
 		not    string
 	}{
 		"all is well": {
-			want: []string{"fast SPDK True 2 of 2 3 2048.0Gi 512.0Gi 1536.0Gi", "a fast True alive SPDK 26.05 2 of 4096 5 of 128 1 of 1 768.0Gi TCP 10.0.0.1:4420",
+			want: []string{"fast SPDK True 2 of 2 2 of 2 3 2048.0Gi 512.0Gi 1536.0Gi", "a fast True alive SPDK 26.05 2 of 4096 5 of 128 1 of 1 768.0Gi TCP 10.0.0.1:4420",
 				"c - - alive - 0 - 0 of 0 - -", "All is well."}, not: "Not well"},
 		"over-provisioned": {
 			change: func(s *status) {
@@ -106,6 +107,23 @@ func TestStatus(t *testing.T) {
 				s.nodes[0].Status.Conditions = append(s.nodes[0].Status.Conditions, condition("SomethingGood", metav1.ConditionFalse, "NotSoGood"))
 			},
 			unwell: true, want: []string{"- NvmfNode a: SomethingGood is False: NotSoGood"}},
+		"a rollout": {
+			change: func(s *status) {
+				s.targets[0].Status.Rollout = v1alpha1.RolloutStatus{Updated: 1, Outdated: 1}
+				s.targets[0].Spec.UpdateStrategy = &v1alpha1.UpdateStrategy{Paused: true}
+				s.nodes[1].Status.Conditions = append(s.nodes[1].Status.Conditions, condition(v1alpha1.ConditionUpdated, metav1.ConditionFalse, v1alpha1.ReasonRolloutPaused))
+			},
+			want: []string{"2 of 2 1 of 2 (paused) 3", "Not updated yet:\n- NvmfNode b: RolloutPaused: the message of RolloutPaused", "All is well."}},
+		"an image is being pulled": {
+			change: func(s *status) {
+				s.nodes[1].Status.Conditions = append(s.nodes[1].Status.Conditions, condition(v1alpha1.ConditionTargetImageReady, metav1.ConditionUnknown, v1alpha1.ReasonPending))
+			},
+			want: []string{"All is well."}},
+		"an image cannot be pulled": {
+			change: func(s *status) {
+				s.nodes[1].Status.Conditions = append(s.nodes[1].Status.Conditions, condition(v1alpha1.ConditionTargetImageReady, metav1.ConditionFalse, v1alpha1.ReasonImagePullFailed))
+			},
+			unwell: true, want: []string{"- NvmfNode b: TargetImageReady is False: ImagePullFailed"}},
 		"a silent agent": {
 			change: func(s *status) {
 				set(s.nodes[0].Status.Conditions, condition(v1alpha1.ConditionAgentAlive, metav1.ConditionFalse, v1alpha1.ReasonAgentSilent))

@@ -158,6 +158,10 @@ func (c *cluster) lease(node string, renewed time.Time, seconds int32) *coordina
 	return lease
 }
 
+func (c *cluster) leaseOf(node string) *coordinationv1.Lease {
+	return &coordinationv1.Lease{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: v1alpha1.AgentLeasePrefix + node}}
+}
+
 func (c *cluster) nvmfNode(name string) *v1alpha1.NvmfNode {
 	nn := &v1alpha1.NvmfNode{}
 	c.Expect(admin.Get(c.ctx, client.ObjectKey{Name: name}, nn)).To(Succeed())

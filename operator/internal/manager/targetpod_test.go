@@ -52,12 +52,15 @@ func TestATargetPodIsMadeOnce(t *testing.T) {
 	c.plan("pod-1", func(p *v1alpha1.SPDKPlan) { p.Scheduler.LoadLimit = 30 })
 	generation := c.nvmfNode("pod-1").Generation
 	c.Eventually(func() int64 {
-		for _, cond := range c.nvmfNode("pod-1").Status.Conditions {
-			if cond.Type == v1alpha1.ConditionTargetPodReady {
-				return cond.ObservedGeneration
+		least := generation
+		for _, kind := range []string{v1alpha1.ConditionTargetPodReady, v1alpha1.ConditionTargetImageReady, v1alpha1.ConditionUpdated} {
+			if is := meta.FindStatusCondition(c.nvmfNode("pod-1").Status.Conditions, kind); is == nil {
+				return 0
+			} else if is.ObservedGeneration < least {
+				least = is.ObservedGeneration
 			}
 		}
-		return 0
+		return least
 	}).Should(Equal(generation))
 	c.Expect(c.podCondition("pod-1")()).To(Equal("True/AsExpected"))
 
@@ -311,7 +314,10 @@ func TestRollingUpdateTakesOneNodeAtATime(t *testing.T) {
 	c.runs(first)
 	c.Eventually(c.podCondition(first)).Should(Equal("True/AsExpected"))
 	c.Consistently(ending).Should(Equal([]string{first}), "its target is not filled")
-	c.Eventually(c.podMessage("roll-1")).Should(And(HavePrefix("True/PodOutdated"), ContainSubstring("now it waits: 1 of the target's other nodes not ready, such as "+first)))
+	c.Eventually(c.podMessage("roll-1")).Should(And(HavePrefix("True/PodOutdated"), ContainSubstring("it is replaced in the node's turn")))
+	c.Eventually(c.message("roll-1", v1alpha1.ConditionUpdated)).Should(And(HavePrefix("False/WaitingForTurn"),
+		ContainSubstring("it waits: 1 of the target's other nodes may be unavailable (maxUnavailable 1), such as "+first+": its agent has not said whether it is ready")))
+	c.Eventually(c.targetMessage("roll", v1alpha1.ConditionProgressing)).Should(And(HavePrefix("True/Updating: 0 of 3 nodes updated; in turn: "+first), ContainSubstring("waiting: roll-1")))
 	c.serve(first)
 
 	c.Eventually(ending).Should(HaveLen(2))
@@ -321,7 +327,7 @@ func TestRollingUpdateTakesOneNodeAtATime(t *testing.T) {
 		c.pod(node, old[node].UID)
 		c.runs(node)
 	}
-	c.Eventually(c.podMessage("roll-1")).Should(ContainSubstring("now it waits: 1 of the node's volumes and snapshots not ready, such as volume roll-v"))
+	c.Eventually(c.message("roll-1", v1alpha1.ConditionUpdated)).Should(ContainSubstring("it waits: 1 of the node's volumes and snapshots not ready, such as volume roll-v"))
 	c.Consistently(c.podUID("roll-1")).Should(Equal(old["roll-1"].UID))
 	c.settled("roll-v", metav1.ConditionTrue)
 	c.ends(old["roll-1"])

@@ -5,6 +5,7 @@ package nvmftarget
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -36,7 +37,7 @@ func isFalse(reason, message string) *metav1.Condition {
 func conditions(o observation) []metav1.Condition {
 	return []metav1.Condition{
 		condition(v1alpha1.ConditionReady, o, deletingNotReady, selectorNotReady, nothingMatches, nothingCapable, someNotReady, servesAsExpected),
-		condition(v1alpha1.ConditionProgressing, o, dataRemains, lettingGo, waitsForNodes, podsOutdated, nothingUnderWay),
+		condition(v1alpha1.ConditionProgressing, o, dataRemains, lettingGo, rollingOut, waitsForNodes, podsOutdated, nothingUnderWay),
 		condition(v1alpha1.ConditionDegraded, o, someDegraded, someNotTuned, someOverPromised, nothingDegraded),
 	}
 }
@@ -143,7 +144,36 @@ func waitsForNodes(o observation) *metav1.Condition {
 		"waiting for the agents or target pods of "+text.Few(slices.Compact(names), maxNamedNodes, ", "))
 }
 
-// podsOutdated: they serve, and an update of them is under way or the user's to make.
+// rollingOut: nodes have a turn, or wait for one. A node whose turn does not end is told with what it lacks.
+func rollingOut(o observation) *metav1.Condition {
+	told := map[string][]string{}
+	for _, name := range slices.Sorted(maps.Keys(o.gate.Conditions)) {
+		c := o.gate.Conditions[name]
+		told[c.Reason] = append(told[c.Reason], fmt.Sprintf("%s (%s)", name, c.Message))
+	}
+	updating, waiting, paused := told[v1alpha1.ReasonUpdating], told[v1alpha1.ReasonWaitingForTurn], told[v1alpha1.ReasonRolloutPaused]
+	parts := []string{fmt.Sprintf("%d of %s updated", o.gate.Updated, text.Plural(len(o.gate.Conditions), "node"))}
+	for _, list := range []struct {
+		words string
+		nodes []string
+	}{{"in turn", updating}, {"waiting", waiting}, {"paused", paused}} {
+		if len(list.nodes) > 0 {
+			parts = append(parts, list.words+": "+text.Few(list.nodes, maxNamedNodes, ", "))
+		}
+	}
+	message := strings.Join(parts, "; ")
+	switch {
+	case len(paused) > 0:
+		return isTrue(v1alpha1.ReasonRolloutPaused, message)
+	case len(updating) > 0:
+		return isTrue(v1alpha1.ReasonUpdating, message)
+	case len(waiting) > 0:
+		return isTrue(v1alpha1.ReasonWaitingForTurn, message)
+	}
+	return nil
+}
+
+// podsOutdated: they serve, and are the user's to delete.
 func podsOutdated(o observation) *metav1.Condition {
 	var names []string
 	for _, n := range o.nodes {
@@ -154,12 +184,9 @@ func podsOutdated(o observation) *metav1.Condition {
 	if len(names) == 0 {
 		return nil
 	}
-	how := "; delete them when a pause suits (updateStrategy OnDelete)"
-	if s := o.target.Spec.UpdateStrategy; s != nil && s.Type == v1alpha1.UpdateRollingUpdate {
-		how = "; they are replaced in turn"
-	}
 	return isTrue(v1alpha1.ReasonPodOutdated,
-		fmt.Sprintf("%d of %s with an earlier plan or image: %s%s", len(names), text.Plural(len(o.nodes), "target pod"), text.Few(names, maxNamedNodes, ", "), how))
+		fmt.Sprintf("%d of %s with an earlier plan or image: %s; delete them when a pause suits (updateStrategy OnDelete)",
+			len(names), text.Plural(len(o.nodes), "target pod"), text.Few(names, maxNamedNodes, ", ")))
 }
 
 func nothingUnderWay(observation) *metav1.Condition {

@@ -57,8 +57,11 @@ func eventType(c metav1.Condition) string {
 			return corev1.EventTypeWarning
 		}
 	case v1alpha1.ConditionProgressing:
-		if c.Reason == v1alpha1.ReasonVolumesRemain {
+		switch c.Reason {
+		case v1alpha1.ReasonVolumesRemain:
 			return corev1.EventTypeWarning
+		case v1alpha1.ReasonUpdating, v1alpha1.ReasonRolloutPaused, v1alpha1.ReasonWaitingForTurn:
+			return corev1.EventTypeNormal
 		}
 	}
 	return ""

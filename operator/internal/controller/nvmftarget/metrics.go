@@ -19,7 +19,7 @@ const collectTimeout = 5 * time.Second
 
 var (
 	targetNodes = prometheus.NewDesc("weft_target_nodes",
-		"Nodes of an NvmfTarget, by state: matching, capable or ready.", []string{"target", "state"}, nil)
+		"Nodes of an NvmfTarget, by state: matching, capable, ready, updated or outdated (a change that disturbs I/O waits for them).", []string{"target", "state"}, nil)
 	targetCapacity = prometheus.NewDesc("weft_target_capacity_bytes",
 		"Capacity of an NvmfTarget in bytes, by kind: total, allocated (promised to volumes) or free.", []string{"target", "kind"}, nil)
 )
@@ -72,7 +72,10 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	}
 	for i := range targets.Items {
 		name, status := targets.Items[i].Name, &targets.Items[i].Status
-		for state, n := range map[string]int32{"matching": status.Nodes.Matching, "capable": status.Nodes.Capable, "ready": status.Nodes.Ready} {
+		for state, n := range map[string]int32{
+			"matching": status.Nodes.Matching, "capable": status.Nodes.Capable, "ready": status.Nodes.Ready,
+			"updated": status.Rollout.Updated, "outdated": status.Rollout.Outdated,
+		} {
 			out <- prometheus.MustNewConstMetric(targetNodes, prometheus.GaugeValue, float64(n), name, state)
 		}
 		for kind, q := range map[string]*resource.Quantity{"total": status.Capacity.Total, "allocated": status.Capacity.Allocated, "free": status.Capacity.Free} {

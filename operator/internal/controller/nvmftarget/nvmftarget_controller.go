@@ -18,8 +18,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
-	"github.com/weft-storage/weft/operator/internal/claim"
-	"github.com/weft-storage/weft/operator/internal/gather"
 	"github.com/weft-storage/weft/operator/internal/manifest"
 )
 
@@ -34,12 +32,13 @@ type Reconciler struct {
 	Recorder events.EventRecorder
 	// Clock for transition times of conditions.
 	Clock clock.PassiveClock
-	// Pods is what target pods have in common; here it is their budgets that are kept.
+	// Pods is what target pods have in common: here their budgets are kept, and what a plan would start is compared
+	// with what runs.
 	Pods manifest.TargetPods
 }
 
 // Reconcile gathers, decides and acts. Whichever target it is called for, the
-// decision is about all of them; only the status is that target's.
+// decision is about all of them; only the status, and turns, are that target's. No turn is given on the cache's word.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	ctx = log.IntoContext(ctx, log.FromContext(ctx).WithValues("target", req.Name))
 
@@ -50,21 +49,26 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if added, err := r.ensureFinalizer(ctx, target); added || err != nil {
 		return ctrl.Result{}, manifest.IgnoreStale(ctx, err)
 	}
-	all, err := gather.All(ctx, r)
+	v, err := r.look(ctx, r.Client, req.Name)
+	if err == nil && len(v.gate.Granted) > 0 {
+		v, err = r.look(ctx, r.Live, req.Name)
+	}
 	if err != nil {
 		return ctrl.Result{}, err
 	}
-	decision := claim.Decide(all.Targets, all.Nodes)
-	if err := r.applyNodes(ctx, all, decision); err != nil {
+	if err := r.applyNodes(ctx, v); err != nil {
 		return ctrl.Result{}, err
 	}
-	if err := r.applyBudget(ctx, target, decision); err != nil {
+	if err := r.applyBudget(ctx, v.target, v.decision); err != nil {
 		return ctrl.Result{}, err
 	}
-	if gone, err := r.finalize(ctx, target); gone || err != nil {
+	if gone, err := r.finalize(ctx, v.target); gone || err != nil {
 		return ctrl.Result{}, manifest.IgnoreStale(ctx, err)
 	}
-	return ctrl.Result{}, manifest.IgnoreStale(ctx, r.updateStatus(ctx, target, all, decision))
+	if err := r.updateStatus(ctx, v); err != nil {
+		return ctrl.Result{}, manifest.IgnoreStale(ctx, err)
+	}
+	return ctrl.Result{RequeueAfter: v.gate.Again}, r.updateNodes(ctx, v)
 }
 
 // get returns the target, or nil when it is gone. What a target that is gone

@@ -16,29 +16,33 @@ import (
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/operator/internal/claim"
-	"github.com/weft-storage/weft/operator/internal/gather"
 	"github.com/weft-storage/weft/operator/internal/manifest"
 )
 
 // applyNodes gives every NvmfNode the spec that was decided, and writes only
 // those that differ. One node's failure does not stop the others.
-func (r *Reconciler) applyNodes(ctx context.Context, all *gather.Objects, decision claim.Decision) error {
+func (r *Reconciler) applyNodes(ctx context.Context, v *view) error {
 	var errs []error
-	for _, n := range all.Nodes {
+	for _, n := range v.all.Nodes {
 		if n.Nvmf == nil {
 			continue
 		}
-		if err := r.applyNode(ctx, n, decision.Nodes[n.Name]); manifest.IgnoreStale(ctx, err) != nil {
+		if err := r.applyNode(ctx, n, v.decision.Nodes[n.Name], v.inTurn[n.Name]); manifest.IgnoreStale(ctx, err) != nil {
 			errs = append(errs, err)
 		}
 	}
 	return errors.Join(errs...)
 }
 
-func (r *Reconciler) applyNode(ctx context.Context, n claim.Node, desired v1alpha1.NvmfNodeSpec) error {
+func (r *Reconciler) applyNode(ctx context.Context, n claim.Node, desired v1alpha1.NvmfNodeSpec, inTurn bool) error {
 	config := manifest.ForNodeSpec(n.Nvmf, desired)
 	if config == nil {
 		return nil
+	}
+	if inTurn {
+		if is, err := r.isItsTurn(ctx, desired.Target, n.Name); err != nil || !is {
+			return err
+		}
 	}
 	if had := n.Claimant(); had != "" && had != desired.Target {
 		// The cache may not know a volume that was made a moment ago.

@@ -16,12 +16,14 @@ import (
 	"github.com/weft-storage/weft/operator/internal/claim"
 	"github.com/weft-storage/weft/operator/internal/gather"
 	"github.com/weft-storage/weft/operator/internal/manifest"
+	"github.com/weft-storage/weft/operator/internal/rollout"
 )
 
 // updateStatus writes the status when it differs, and then the Events for what changed.
-func (r *Reconciler) updateStatus(ctx context.Context, target *v1alpha1.NvmfTarget, all *gather.Objects, decision claim.Decision) error {
+func (r *Reconciler) updateStatus(ctx context.Context, v *view) error {
+	target := v.target
 	before := target.Status
-	after := status(observe(target, all, decision), metav1.NewTime(r.Clock.Now()))
+	after := status(observe(target, v.all, v.decision, v.gate), metav1.NewTime(r.Clock.Now()))
 	config := manifest.ForTargetStatus(target, after)
 	if config == nil {
 		return nil
@@ -44,6 +46,8 @@ type observation struct {
 	capacity           v1alpha1.Capacity
 	// overPromised pools, see claim.Node.OverPromised.
 	overPromised []string
+	// gate is how far changes that disturb I/O have come.
+	gate rollout.Decision
 }
 
 // servingNode is a node that is claimed for the target, or about to be.
@@ -58,8 +62,8 @@ type servingNode struct {
 }
 
 // observe picks what concerns the target.
-func observe(target *v1alpha1.NvmfTarget, all *gather.Objects, decision claim.Decision) observation {
-	o := observation{target: target, placed: decision.Targets[target.Name]}
+func observe(target *v1alpha1.NvmfTarget, all *gather.Objects, decision claim.Decision, gate rollout.Decision) observation {
+	o := observation{target: target, placed: decision.Targets[target.Name], gate: gate}
 	claimed := decision.Claimed(target.Name)
 	var total, allocated, free int64
 	for _, v := range all.Volumes {
@@ -122,6 +126,7 @@ func status(o observation, now metav1.Time) v1alpha1.NvmfTargetStatus {
 		},
 		NotCapable: slices.Clone(o.placed.NotCapable[:min(len(o.placed.NotCapable), v1alpha1.MaxNotCapable)]),
 		Capacity:   o.capacity,
+		Rollout:    v1alpha1.RolloutStatus{Updated: o.gate.Updated, Outdated: o.gate.Outdated, Updating: o.gate.Updating},
 		Conditions: slices.Clone(o.target.Status.Conditions),
 	}
 	for _, c := range conditions(o) {

@@ -16,6 +16,7 @@ import (
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/operator/internal/claim"
 	"github.com/weft-storage/weft/operator/internal/gather"
+	"github.com/weft-storage/weft/operator/internal/rollout"
 )
 
 var (
@@ -86,6 +87,16 @@ func TestConditions(t *testing.T) {
 		"a pod is outdated": {
 			observation{target: fresh(), placed: claim.Target{Matching: []string{"a"}, Capable: []string{"a"}}, nodes: []servingNode{{name: "a", capable: true, podOutdated: true, health: health{ready, "AsExpected", "serving"}}}},
 			[3]string{"True/AsExpected", "True/PodOutdated", "False/AsExpected"},
+		},
+		"a node has its turn, and another waits": {
+			observation{target: fresh(), placed: claim.Target{Matching: []string{"a"}, Capable: []string{"a"}}, nodes: []servingNode{serving("a", pending, "Pending")},
+				gate: rollout.Decision{Conditions: map[string]metav1.Condition{"a": {Reason: v1alpha1.ReasonUpdating}, "b": {Reason: v1alpha1.ReasonWaitingForTurn}}}},
+			[3]string{"False/Pending", "True/Updating", "True/Pending"},
+		},
+		"a rollout is paused": {
+			observation{target: fresh(), placed: claim.Target{Matching: []string{"a"}, Capable: []string{"a"}}, nodes: []servingNode{serving("a", ready, "AsExpected")},
+				gate: rollout.Decision{Conditions: map[string]metav1.Condition{"a": {Reason: v1alpha1.ReasonRolloutPaused}}}},
+			[3]string{"True/AsExpected", "True/RolloutPaused", "False/AsExpected"},
 		},
 		"a node is not tuned as asked for": {
 			observation{target: fresh(), placed: claim.Target{Matching: []string{"a"}, Capable: []string{"a"}}, nodes: []servingNode{{name: "a", capable: true, health: health{ready, "AsExpected", "serving"},
@@ -276,7 +287,7 @@ func TestCapacity(t *testing.T) {
 		Nodes:   map[string]v1alpha1.NvmfNodeSpec{"a": {Target: "fast"}, "b": {Target: "fast"}},
 		Targets: map[string]claim.Target{"fast": {}},
 	}
-	o := observe(fresh(), all, d)
+	o := observe(fresh(), all, d, rollout.Decision{})
 	if got := fmt.Sprint(o.capacity.Total, o.capacity.Allocated, o.capacity.Free); got != "14Gi 11272Mi 7Gi" { // two headers
 		t.Errorf("total, allocated, free are %s, want 14Gi 11272Mi 7Gi", got)
 	}
@@ -285,7 +296,7 @@ func TestCapacity(t *testing.T) {
 	}
 	target := fresh()
 	target.Spec.OverProvisioningPercent = 150
-	if o := observe(target, all, d); len(o.overPromised) != 0 {
+	if o := observe(target, all, d, rollout.Decision{}); len(o.overPromised) != 0 {
 		t.Errorf("at 150 %%: %v", o.overPromised)
 	}
 }

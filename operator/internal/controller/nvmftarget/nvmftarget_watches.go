@@ -23,6 +23,8 @@ import (
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/operator/internal/claim"
+	"github.com/weft-storage/weft/operator/internal/manifest"
+	"github.com/weft-storage/weft/operator/internal/rollout"
 )
 
 // SetupWithManager registers the controller. Its options are the manager's but for the number of workers.
@@ -36,9 +38,10 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&v1alpha1.NvmfTarget{}, all, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&corev1.Node{}, all, builder.WithPredicates(nodeChanged())).
 		Watches(&v1alpha1.NvmfNode{}, all).
-		Watches(&v1alpha1.NvmfVolume{}, handler.EnqueueRequestsFromMapFunc(targetOfVolume),
-			builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Watches(&v1alpha1.NvmfSnapshot{}, all, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&v1alpha1.NvmfVolume{}, handler.EnqueueRequestsFromMapFunc(targetOfVolume), builder.WithPredicates(settled())).
+		Watches(&v1alpha1.NvmfSnapshot{}, all, builder.WithPredicates(settled())).
+		// What a rollout waits for.
+		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(targetOfPod)).
 		Owns(&policyv1.PodDisruptionBudget{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Complete(r)
 }
@@ -54,6 +57,32 @@ func nodeChanged() predicate.Predicate {
 			!slices.Equal(claim.InternalIPs(before), claim.InternalIPs(after)) ||
 			!equality.Semantic.DeepEqual(claim.Allocatable(before), claim.Allocatable(after))
 	}}
+}
+
+// settled lets through changes of a volume's or snapshot's spec, and of whether it is in the midst of something, which a
+// rollout waits for. How full it is changes all the time.
+func settled() predicate.Predicate {
+	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+		return e.ObjectOld.GetGeneration() != e.ObjectNew.GetGeneration() || isBusy(e.ObjectOld) != isBusy(e.ObjectNew)
+	}}
+}
+
+func isBusy(o client.Object) bool {
+	switch o := o.(type) {
+	case *v1alpha1.NvmfVolume:
+		return len(rollout.Busy(nil, []v1alpha1.NvmfVolume{*o}, nil)) > 0
+	case *v1alpha1.NvmfSnapshot:
+		return len(rollout.Busy(nil, nil, []v1alpha1.NvmfSnapshot{*o})) > 0
+	}
+	return false
+}
+
+func targetOfPod(_ context.Context, o client.Object) []reconcile.Request {
+	target := o.GetLabels()[manifest.TargetLabel]
+	if target == "" {
+		return nil
+	}
+	return []reconcile.Request{request(target)}
 }
 
 func (r *Reconciler) allTargets(ctx context.Context, o client.Object) []reconcile.Request {

@@ -56,14 +56,14 @@ func decide(v view) decision {
 			fmt.Sprintf("pod %s belongs to something else; it must go before the node's own can be made", v.pod.Name))}
 	case !v.pod.DeletionTimestamp.IsZero():
 		return decision{act: keep, condition: notReady(v1alpha1.ReasonPodNotReady, "the target pod is ending; another follows it")}
-	case ended(v.pod):
+	case manifest.PodEnded(v.pod):
 		return decision{act: replaceFailed, condition: condition(v.pod)}
 	}
 	is := condition(v.pod)
 	switch {
 	case !outdated(v):
 		return decision{act: keep, condition: is}
-	case neverServed(v.pod):
+	case manifest.TargetNeverServed(v.pod):
 		return decision{act: replaceOutdated, condition: is}
 	case v.strategy.Type == v1alpha1.UpdateRollingUpdate:
 		return decision{act: roll, condition: is}
@@ -91,22 +91,6 @@ func outdated(v view) bool {
 	return v.pod.Annotations[manifest.StartupAnnotation] != v.wanted.Annotations[manifest.StartupAnnotation]
 }
 
-// ended: the kubelet starts nothing in the pod again. It was evicted, or refused by the kubelet.
-func ended(pod *corev1.Pod) bool {
-	return pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded
-}
-
-// neverServed: nothing is lost when the pod goes. It was not started yet (what it asks for may
-// not be there), or its target ends again and again. A target that crashed once is not meant:
-// the kubelet has it back in place sooner than any other pod could be there.
-func neverServed(pod *corev1.Pod) bool {
-	if pod.Status.Phase == corev1.PodPending || pod.Status.Phase == "" {
-		return true
-	}
-	c := container(pod)
-	return c != nil && c.State.Waiting != nil && c.State.Waiting.Reason == "CrashLoopBackOff"
-}
-
 // markOutdated says of a pod that is ready that it is outdated, and how that ends. What keeps a pod from
 // being ready matters more.
 func markOutdated(is metav1.Condition, how string) metav1.Condition {
@@ -120,12 +104,12 @@ func markOutdated(is metav1.Condition, how string) metav1.Condition {
 
 // condition reads a pod that is not ending.
 func condition(pod *corev1.Pod) metav1.Condition {
-	status := container(pod)
+	status := manifest.ContainerStatus(pod, manifest.TargetContainer)
 	last := lastEnd(status)
 	switch {
-	case ended(pod):
+	case manifest.PodEnded(pod):
 		return failed(pod, last)
-	case ready(pod) != nil:
+	case manifest.PodReady(pod) != nil:
 		return metav1.Condition{
 			Type: v1alpha1.ConditionTargetPodReady, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonAsExpected, Message: "the target pod is ready",
 		}
@@ -152,28 +136,4 @@ func pendingBecause(pod *corev1.Pod, status *corev1.ContainerStatus) string {
 
 func notReady(reason, message string) metav1.Condition {
 	return metav1.Condition{Type: v1alpha1.ConditionTargetPodReady, Status: metav1.ConditionFalse, Reason: reason, Message: message}
-}
-
-// ready returns the pod's condition Ready when it is True, else nil.
-func ready(pod *corev1.Pod) *corev1.PodCondition {
-	for i, c := range pod.Status.Conditions {
-		if c.Type == corev1.PodReady && c.Status == corev1.ConditionTrue && pod.DeletionTimestamp.IsZero() {
-			return &pod.Status.Conditions[i]
-		}
-	}
-	return nil
-}
-
-// container returns the status of the target's container, or nil as long as there is none.
-func container(pod *corev1.Pod) *corev1.ContainerStatus {
-	return containerNamed(pod, manifest.TargetContainer)
-}
-
-func containerNamed(pod *corev1.Pod, name string) *corev1.ContainerStatus {
-	for i := range pod.Status.ContainerStatuses {
-		if pod.Status.ContainerStatuses[i].Name == name {
-			return &pod.Status.ContainerStatuses[i]
-		}
-	}
-	return nil
 }

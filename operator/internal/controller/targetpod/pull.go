@@ -35,9 +35,9 @@ func decidePull(v view, pods manifest.TargetPods) pulling {
 	switch {
 	case v.wanted == nil:
 		return unneededPull(v, v1alpha1.ReasonNotNeeded, "the node has no target pod")
-	case v.pod != nil && metav1.IsControlledBy(v.pod, v.node) && !outdated(v) && ready(v.pod) != nil:
+	case v.pod != nil && metav1.IsControlledBy(v.pod, v.node) && !outdated(v) && manifest.PodReady(v.pod) != nil:
 		return unneededPull(v, v1alpha1.ReasonAsExpected, "no other image is needed: the target pod follows the plan")
-	case v.pod == nil, !v.pod.DeletionTimestamp.IsZero(), !metav1.IsControlledBy(v.pod, v.node), !outdated(v), ended(v.pod), neverServed(v.pod):
+	case v.pod == nil, !v.pod.DeletionTimestamp.IsZero(), !metav1.IsControlledBy(v.pod, v.node), !outdated(v), manifest.PodEnded(v.pod), manifest.TargetNeverServed(v.pod):
 		return pulling{act: keep, condition: imageReady(v1alpha1.ReasonAsExpected, "the next target pod pulls its image itself: none is served by another")}
 	case pods.ImageOnNode(v.node, v.pod, nil):
 		return unneededPull(v, v1alpha1.ReasonAsExpected, fmt.Sprintf("image %s is on the node: the target pod runs it", pods.Image))
@@ -56,11 +56,11 @@ func decidePull(v view, pods manifest.TargetPods) pulling {
 
 // judgePull reads the pod that pulls the image.
 func judgePull(v view, pods manifest.TargetPods) pulling {
-	status := containerNamed(v.pull, manifest.PullContainer)
+	status := manifest.ContainerStatus(v.pull, manifest.PullContainer)
 	switch {
 	case pods.ImageOnNode(v.node, nil, v.pull):
 		return pulling{act: keep, condition: imageReady(v1alpha1.ReasonAsExpected, fmt.Sprintf("image %s is on the node", pods.Image))}
-	case ended(v.pull):
+	case manifest.PodEnded(v.pull):
 		return pulling{act: replaceFailed, condition: imageMissing(v1alpha1.ReasonImageUnusable, fmt.Sprintf(
 			"image %s is no target image that runs on the node, so the target pod is not replaced: %s", pods.Image, whyPullEnded(v.pull, status)))}
 	case status != nil && status.State.Waiting != nil && !slices.Contains(starting, status.State.Waiting.Reason):

@@ -6,8 +6,8 @@
 // It holds these invariants:
 //
 //   - A node has at most one target pod: its name follows from the node's.
-//   - A target that runs is ended only when its node serves nothing any more, or
-//     by an update that the NvmfTarget's strategy allows.
+//   - A target that runs is ended only when its node serves nothing any more, or in the node's turn (package rollout),
+//     and then not before its successor's image is on the node.
 //   - Nothing is made or ended on the cache's word: the API server itself is asked once more.
 package targetpod
 
@@ -41,8 +41,7 @@ const (
 	mostDelay  = 15 * time.Minute
 )
 
-// Reconciler reconciles target pods, by the names of their nodes. It must run with one
-// worker: how many pods of a target are being replaced is counted over all its nodes.
+// Reconciler reconciles target pods, by the names of their nodes. It must run with one worker.
 type Reconciler struct {
 	// Client reads from the cache and writes.
 	client.Client
@@ -101,14 +100,10 @@ func (r *Reconciler) look(ctx context.Context, reader client.Reader, name string
 	if d.act != roll {
 		return v, d, nil
 	}
-	f, err := r.gatherFleet(ctx, reader, v.node)
-	if err != nil {
-		return nil, decision{}, err
-	}
-	return v, decideRoll(*v, f, r.Clock.Now(), r.Pods), nil
+	return v, decideRoll(*v, r.Pods), nil
 }
 
-// view is all that is decided from, but for what an update in turn has to look at besides.
+// view is all that is decided from.
 type view struct {
 	node *v1alpha1.NvmfNode
 	// pod is what has the name of the node's target pod, and pull that of the one that pulls its image; nil when there
@@ -117,6 +112,8 @@ type view struct {
 	// wanted pod; nil when the plan is for another engine, or there is none.
 	wanted   *corev1ac.PodApplyConfiguration
 	strategy v1alpha1.UpdateStrategy
+	// turn: it is the node's, to be changed in a way that disturbs I/O; package rollout says when.
+	turn bool
 	// holdsData: volumes or snapshots lie on the node. Looked at only when a pod is there that is not wanted.
 	holdsData bool
 }
@@ -152,6 +149,7 @@ func (r *Reconciler) gather(ctx context.Context, reader client.Reader, name stri
 	if s := target.Spec.UpdateStrategy; s != nil {
 		v.strategy = *s
 	}
+	v.turn = hasTurn(target, v.node)
 	return v, nil
 }
 

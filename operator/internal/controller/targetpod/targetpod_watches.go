@@ -7,7 +7,6 @@ import (
 	"fmt"
 
 	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/util/flowcontrol"
@@ -15,14 +14,12 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
-	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
-	"github.com/weft-storage/weft/operator/internal/manifest"
 )
 
 // SetupWithManager registers the controller. The manager's cache should hold only target pods.
@@ -36,11 +33,9 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		Named("targetpod").
 		WithOptions(controller.Options{MaxConcurrentReconciles: 1}).
 		For(&v1alpha1.NvmfNode{}).
-		// A node that has become available again gives the turn to the next.
-		Watches(&v1alpha1.NvmfNode{}, handler.EnqueueRequestsFromMapFunc(r.nodesOfItsTarget), builder.WithPredicates(availabilityChanged())).
-		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(r.nodesOfPod)).
+		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(nodeOfPod)).
 		Watches(&v1alpha1.NvmfTarget{}, handler.EnqueueRequestsFromMapFunc(r.nodesOfTarget), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		// What an update waits for, or what kept a pod that nothing else needs.
+		// What kept a pod that nothing else needs.
 		Watches(&v1alpha1.NvmfVolume{}, ofNode).
 		Watches(&v1alpha1.NvmfSnapshot{}, ofNode).
 		Complete(r)
@@ -65,38 +60,12 @@ func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 	return nil
 }
 
-// availabilityChanged lets through what an update of other nodes looks at.
-func availabilityChanged() predicate.Predicate {
-	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
-		before, ok1 := e.ObjectOld.(*v1alpha1.NvmfNode)
-		after, ok2 := e.ObjectNew.(*v1alpha1.NvmfNode)
-		if !ok1 || !ok2 || before.Generation != after.Generation {
-			return true
-		}
-		for _, kind := range []string{v1alpha1.ConditionReady, v1alpha1.ConditionAgentAlive} {
-			if meta.IsStatusConditionTrue(before.Status.Conditions, kind) != meta.IsStatusConditionTrue(after.Status.Conditions, kind) {
-				return true
-			}
-		}
-		return false
-	}}
-}
-
-// nodesOfPod: its own, and the others of its target, which may wait for it.
-func (r *Reconciler) nodesOfPod(ctx context.Context, o client.Object) []reconcile.Request {
-	requests := r.nodesOf(ctx, o.GetLabels()[manifest.TargetLabel])
+// nodeOfPod is its owner.
+func nodeOfPod(_ context.Context, o client.Object) []reconcile.Request {
 	if owner := metav1.GetControllerOf(o); owner != nil && owner.Kind == "NvmfNode" {
-		requests = append(requests, request(owner.Name))
+		return []reconcile.Request{request(owner.Name)}
 	}
-	return requests
-}
-
-func (r *Reconciler) nodesOfItsTarget(ctx context.Context, o client.Object) []reconcile.Request {
-	node, ok := o.(*v1alpha1.NvmfNode)
-	if !ok {
-		return nil
-	}
-	return r.nodesOf(ctx, node.Spec.Target)
+	return nil
 }
 
 func (r *Reconciler) nodesOfTarget(ctx context.Context, o client.Object) []reconcile.Request {

@@ -1,0 +1,233 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package manager_test
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/apimachinery/pkg/util/intstr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/operator/internal/manager"
+	"github.com/weft-storage/weft/operator/internal/manifest"
+)
+
+// change an NvmfTarget's spec.
+func (c *cluster) change(target string, change func(*v1alpha1.NvmfTargetSpec)) {
+	c.t.Helper()
+	c.Eventually(func() error {
+		t := c.nvmfTarget(target)
+		change(&t.Spec)
+		return admin.Update(c.ctx, t)
+	}).Should(Succeed())
+}
+
+// kernelFleet makes nodes that serve a target of the kernel's, over a NIC that can be tuned. Their agents are alive.
+func (c *cluster) kernelFleet(target string, nodes ...string) {
+	c.t.Helper()
+	c.target(target, target)
+	for _, node := range nodes {
+		c.lease(node, time.Now(), 3600)
+		c.node(node, target, capableModules...)
+		c.report(node, func(s *v1alpha1.NvmfNodeStatus) {
+			s.Inventory.NICs = []v1alpha1.NIC{{Name: "eth0", SpeedMbps: 25000, MTU: 1500, Up: true, Addresses: []string{"192.0.2.1/24"}}}
+		})
+	}
+	for _, node := range nodes {
+		c.Eventually(c.claimant(node)).Should(Equal(target))
+		c.serve(node)
+		c.Eventually(c.nodeCondition(node, v1alpha1.ConditionUpdated)).Should(Equal("True/AsExpected"))
+	}
+}
+
+// planned returns the value that a node's plan has for a setting.
+func (c *cluster) planned(node, setting string) string {
+	for _, s := range c.nvmfNode(node).Spec.Plan.Tuning {
+		if s.Setting == setting {
+			return s.Value
+		}
+	}
+	return ""
+}
+
+// tuned plays the agent that has written the plan's settings, a minute ago.
+func (c *cluster) tuned(node string, status metav1.ConditionStatus, reason string) {
+	c.t.Helper()
+	c.serve(node)
+	c.report(node, func(s *v1alpha1.NvmfNodeStatus) {
+		s.Conditions = append(without(s.Conditions, v1alpha1.ConditionTuned), metav1.Condition{
+			Type: v1alpha1.ConditionTuned, Status: status, Reason: reason, ObservedGeneration: s.ObservedGeneration,
+			LastTransitionTime: metav1.NewTime(time.Now().Add(-time.Minute)),
+		})
+	})
+}
+
+// with lists those of the nodes whose plan has the setting.
+func (c *cluster) with(setting, value string, nodes ...string) func() []string {
+	return func() []string {
+		return slices.DeleteFunc(slices.Clone(nodes), func(n string) bool { return c.planned(n, setting) != value })
+	}
+}
+
+// Settings of NICs used to be written to all nodes within a minute, and most drivers reset the link for them.
+func TestTuningThatResetsLinksGoesByTurns(t *testing.T) {
+	c := newCluster(t)
+	_, stop := startOperator(t, nil)
+	nodes := []string{"links-1", "links-2", "links-3"}
+	c.kernelFleet("links", nodes...)
+	const rings, somaxconn = "eth0/rings.rx", "net.core.somaxconn"
+
+	// Paused: what disturbs nobody is there at once, the rest nowhere.
+	c.change("links", func(s *v1alpha1.NvmfTargetSpec) {
+		s.UpdateStrategy = &v1alpha1.UpdateStrategy{Paused: true}
+		s.Tuning = &v1alpha1.Tuning{
+			Rings:   &v1alpha1.NICRings{RX: new(int32(4096))},
+			Sysctls: &v1alpha1.TuningSysctls{Somaxconn: new(int32(4096))},
+		}
+	})
+	c.Eventually(c.with(somaxconn, "4096", nodes...)).Should(Equal(nodes))
+	for _, node := range nodes {
+		c.tuned(node, metav1.ConditionTrue, v1alpha1.ReasonAsExpected)
+	}
+	c.Eventually(c.nodeCondition("links-2", v1alpha1.ConditionUpdated)).Should(Equal("False/RolloutPaused"))
+	c.Eventually(c.targetCondition("links", v1alpha1.ConditionProgressing)).Should(Equal("True/RolloutPaused"))
+	c.Consistently(c.with(rings, "4096", nodes...)).Should(BeEmpty())
+
+	// One at a time, also when the operator is restarted in the midst of a turn.
+	c.change("links", func(s *v1alpha1.NvmfTargetSpec) { s.UpdateStrategy = nil })
+	c.Eventually(c.with(rings, "4096", nodes...)).Should(Equal([]string{"links-1"}))
+	c.Consistently(c.with(rings, "4096", nodes...)).Should(HaveLen(1), "its agent has not written it")
+	c.Expect(c.nvmfTarget("links").Status.Rollout).To(Equal(v1alpha1.RolloutStatus{Outdated: 3, Updating: []string{"links-1"}}))
+	stop()
+	startOperator(t, nil)
+	c.Consistently(c.with(rings, "4096", nodes...)).Should(Equal([]string{"links-1"}))
+	c.report("links-1", func(s *v1alpha1.NvmfNodeStatus) { s.Inventory.NICs[0].Up = false })
+	c.tuned("links-1", metav1.ConditionTrue, v1alpha1.ReasonAsExpected)
+	c.Eventually(c.message("links-2", v1alpha1.ConditionUpdated)).Should(ContainSubstring("such as links-1: the link of eth0 is down"))
+	c.Consistently(c.with(rings, "4096", nodes...)).Should(HaveLen(1))
+	c.Eventually(c.targetMessage("links", v1alpha1.ConditionProgressing)).Should(And(HavePrefix("True/Updating: 0 of 3 nodes updated; in turn: links-1"), ContainSubstring("the link of eth0 is down")))
+
+	c.report("links-1", func(s *v1alpha1.NvmfNodeStatus) { s.Inventory.NICs[0].Up = true })
+	c.Eventually(c.with(rings, "4096", nodes...)).Should(Equal([]string{"links-1", "links-2"}))
+	c.tuned("links-2", metav1.ConditionFalse, v1alpha1.ReasonSettingRefused)
+	c.Eventually(c.with(rings, "4096", nodes...)).Should(Equal(nodes), "a refusal keeps nobody from serving")
+	c.tuned("links-3", metav1.ConditionTrue, v1alpha1.ReasonAsExpected)
+	c.Eventually(func() v1alpha1.RolloutStatus { return c.nvmfTarget("links").Status.Rollout }).Should(Equal(v1alpha1.RolloutStatus{Updated: 3}))
+	c.Eventually(c.events("NvmfNode", "links-1")).Should(ContainElement(HavePrefix("Updating - the node was changed, and its turn ends when it serves again")))
+
+	// What is put back resets links as well; two at a time this time.
+	c.change("links", func(s *v1alpha1.NvmfTargetSpec) {
+		s.Tuning.Rings = nil
+		s.UpdateStrategy = &v1alpha1.UpdateStrategy{RollingUpdate: &v1alpha1.RollingUpdate{MaxUnavailable: new(intstr.FromString("50%"))}}
+	})
+	c.Eventually(c.with(rings, "", nodes...)).Should(HaveLen(2))
+	c.Consistently(c.with(rings, "", nodes...)).Should(HaveLen(2))
+}
+
+// A machine that is gone must not hold up the fleet, and gets its change when it is back.
+func TestANodeThatIsDownForWeeksHoldsUpNobody(t *testing.T) {
+	c := newCluster(t)
+	startOperator(t, nil)
+	nodes := []string{"weeks-1", "weeks-2"}
+	c.kernelFleet("weeks", nodes...)
+	lease := func(at time.Time) {
+		patch := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"renewTime":"`+at.UTC().Format("2006-01-02T15:04:05.000000Z07:00")+`"}}`))
+		l := c.leaseOf("weeks-1")
+		c.Expect(admin.Patch(c.ctx, l, patch)).To(Succeed())
+	}
+	lease(time.Now().Add(-24 * time.Hour))
+	c.Eventually(c.nodeCondition("weeks-1", v1alpha1.ConditionAgentAlive)).Should(Equal("False/AgentSilent"))
+	const rings = "eth0/rings.rx"
+	c.change("weeks", func(s *v1alpha1.NvmfTargetSpec) {
+		s.Tuning = &v1alpha1.Tuning{Rings: &v1alpha1.NICRings{RX: new(int32(4096))}}
+	})
+	c.Eventually(c.message("weeks-2", v1alpha1.ConditionUpdated)).Should(ContainSubstring("such as weeks-1: its agent is silent"))
+	c.Consistently(c.with(rings, "4096", nodes...)).Should(BeEmpty(), "it has been down for a moment only")
+
+	c.report("weeks-1", func(s *v1alpha1.NvmfNodeStatus) {
+		meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionAgentAlive).LastTransitionTime = metav1.NewTime(time.Now().Add(-21 * 24 * time.Hour))
+	})
+	c.Eventually(c.with(rings, "4096", nodes...)).Should(Equal([]string{"weeks-2"}))
+
+	// It comes back while the other has its turn, and waits for its own.
+	lease(time.Now())
+	c.Eventually(c.nodeCondition("weeks-1", v1alpha1.ConditionAgentAlive)).Should(Equal("True/AsExpected"))
+	c.Consistently(c.with(rings, "4096", nodes...)).Should(Equal([]string{"weeks-2"}))
+	c.tuned("weeks-2", metav1.ConditionTrue, v1alpha1.ReasonAsExpected)
+	c.Eventually(c.with(rings, "4096", nodes...)).Should(Equal(nodes))
+}
+
+// A plan that needs a restart is given with the restart: a target that crashes meanwhile comes back as it was.
+func TestAPlanThatNeedsARestartIsGivenInTurn(t *testing.T) {
+	c := newCluster(t)
+	_, stop := startOperator(t, nil)
+	c.spdkTarget("planned", &v1alpha1.UpdateStrategy{Type: v1alpha1.UpdateRollingUpdate, Paused: true})
+	nodes := []string{"planned-1", "planned-2"}
+	old := map[string]*corev1.Pod{}
+	for _, node := range nodes {
+		c.kubeNode(node, "planned")
+		c.lease(node, time.Now(), 3600)
+		c.create(&v1alpha1.NvmfNode{ObjectMeta: metav1.ObjectMeta{Name: node}})
+		c.report(node, func(s *v1alpha1.NvmfNodeStatus) { s.Inventory = spdkInventory() })
+		c.removesPod(node)
+		c.Eventually(c.claimant(node)).Should(Equal("planned"))
+		old[node] = c.runs(node)
+		c.serve(node)
+		c.Eventually(c.nodeCondition(node, v1alpha1.ConditionUpdated)).Should(Equal("True/AsExpected"))
+	}
+	mask := c.nvmfNode("planned-1").Spec.Plan.SPDK.CoreMask
+	given := func() []string {
+		return slices.DeleteFunc(slices.Clone(nodes), func(n string) bool { return c.nvmfNode(n).Spec.Plan.SPDK.CoreMask == mask })
+	}
+	replaced := func() []string {
+		return slices.DeleteFunc(slices.Clone(nodes), func(n string) bool { return c.podUID(n)() == old[n].UID })
+	}
+	c.change("planned", func(s *v1alpha1.NvmfTargetSpec) { s.Cores.Count = new(int32(1)) })
+	c.Eventually(c.nodeCondition("planned-1", v1alpha1.ConditionUpdated)).Should(Equal("False/RolloutPaused"))
+	c.Consistently(given).Should(BeEmpty())
+
+	c.change("planned", func(s *v1alpha1.NvmfTargetSpec) { s.UpdateStrategy.Paused = false })
+	c.Eventually(given).Should(Equal([]string{"planned-1"}))
+	c.Eventually(replaced).Should(Equal([]string{"planned-1"}))
+	stop()
+	c.ends(old["planned-1"])
+	startOperator(t, nil)
+	c.pod("planned-1", old["planned-1"].UID)
+	c.Consistently(given).Should(Equal([]string{"planned-1"}), "its new pod does not serve yet")
+	c.runs("planned-1")
+	c.serve("planned-1")
+	c.Eventually(given).Should(Equal(nodes))
+	c.Eventually(replaced).Should(Equal(nodes))
+	c.ends(old["planned-2"])
+	c.pod("planned-2", old["planned-2"].UID)
+	c.runs("planned-2")
+	c.serve("planned-2")
+	c.Eventually(func() v1alpha1.RolloutStatus { return c.nvmfTarget("planned").Status.Rollout }).Should(Equal(v1alpha1.RolloutStatus{Updated: 2}))
+}
+
+// An upgrade of weft that leaves the target image as it is restarts no target.
+func TestAnotherOperatorWithTheSameImageRestartsNothing(t *testing.T) {
+	c := newCluster(t)
+	_, stop := startOperator(t, nil)
+	c.spdkTarget("same", &v1alpha1.UpdateStrategy{Type: v1alpha1.UpdateRollingUpdate})
+	c.spdkNode("same-1", "same")
+	pod := c.runs("same-1")
+	c.serve("same-1")
+	c.Eventually(c.podCondition("same-1")).Should(Equal("True/AsExpected"))
+	stop()
+	before := c.reconciles("targetpod")
+	startOperator(t, func(o *manager.Options) { o.TargetImagePullPolicy = string(corev1.PullAlways) })
+	c.Eventually(func() int { return c.reconciles("targetpod") }).Should(BeNumerically(">", before))
+	c.Consistently(func() string {
+		return string(c.podUID("same-1")()) + " " + c.podCondition("same-1")() + " " + c.nodeCondition("same-1", v1alpha1.ConditionUpdated)()
+	}).Should(Equal(string(pod.UID) + " True/AsExpected True/AsExpected"))
+	c.Expect(c.pod("same-1").Annotations[manifest.StartupAnnotation]).To(Equal(pod.Annotations[manifest.StartupAnnotation]))
+}

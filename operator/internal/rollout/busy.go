@@ -1,0 +1,64 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package rollout
+
+import (
+	"cmp"
+	"slices"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+)
+
+// Busy names, for each node, what is being made, changed, exported or deleted there, or is degraded. What is out of
+// reach is not waited for: a dead drive would keep its node from every change, and the target has nothing of it to
+// serve. Nodes that are not given have no dead drives.
+func Busy(nodes map[string]*v1alpha1.NvmfNode, volumes []v1alpha1.NvmfVolume, snapshots []v1alpha1.NvmfSnapshot) map[string][]string {
+	names, homes := map[string][]string{}, map[string]string{}
+	for i := range volumes {
+		v := &volumes[i]
+		homes[v.Name] = v.Status.Device
+		c := v.Status.Conditions
+		if outOfReach(nodes[v.Spec.Node], v.Status.Device, c) {
+			continue
+		}
+		if !v.DeletionTimestamp.IsZero() || v.Status.ObservedGeneration < v.Generation ||
+			!meta.IsStatusConditionTrue(c, v1alpha1.ConditionReady) || !meta.IsStatusConditionFalse(c, v1alpha1.ConditionDegraded) {
+			names[v.Spec.Node] = append(names[v.Spec.Node], "volume "+v.Name)
+		}
+	}
+	for i := range snapshots {
+		s := &snapshots[i]
+		if outOfReach(nodes[s.Spec.Node], cmp.Or(s.Status.Device, homes[s.Spec.Volume]), s.Status.Conditions) {
+			continue
+		}
+		if !s.DeletionTimestamp.IsZero() || !meta.IsStatusConditionTrue(s.Status.Conditions, v1alpha1.ConditionReady) {
+			names[s.Spec.Node] = append(names[s.Spec.Node], "snapshot "+s.Name)
+		}
+	}
+	return names
+}
+
+// outOfReach: the agent says of a volume or snapshot that it is lost, or of its pool that its drive is gone, is another
+// one, or cannot be read.
+func outOfReach(node *v1alpha1.NvmfNode, device string, conditions []metav1.Condition) bool {
+	ready := meta.FindStatusCondition(conditions, v1alpha1.ConditionReady)
+	switch {
+	case ready == nil || ready.Status == metav1.ConditionTrue:
+		return false
+	case ready.Reason == v1alpha1.ReasonVolumeLost:
+		return true
+	case node == nil:
+		return false
+	}
+	return slices.ContainsFunc(node.Status.Pools, func(p v1alpha1.PoolStatus) bool {
+		return p.Device == device && !p.Ready && slices.Contains(unreachable, p.Reason)
+	})
+}
+
+// unreachable are the reasons of pools that do not pass by themselves.
+var unreachable = []string{
+	v1alpha1.ReasonDeviceMissing, v1alpha1.ReasonDeviceSwapped, v1alpha1.ReasonForeignSignature, v1alpha1.ReasonPoolFailed,
+}

@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package rollout is the one gate through which changes that disturb I/O reach the nodes of a target, whichever engine
+// serves: another target pod, and settings of NICs whose drivers may reset the link.
+//
+// It is pure, and holds these invariants:
+//
+//   - A node is changed in its turn only, and at most maxUnavailable nodes have a turn or do not serve for another
+//     reason. A node whose agent has been silent for longer than AbsentAfter is not counted, and gets no turn.
+//   - A turn is on record in the NvmfTarget's status before anything of the node is changed, so that it outlives the
+//     operator, and two operators cannot give two: that write carries the version that it was decided from.
+//   - A turn ends when the node serves again and follows the spec, or when it is paused before anything was changed.
+//   - A target pod goes only when the image of the next one is on its node.
+package rollout
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+)
+
+// Node is a node that serves the target, or is about to.
+type Node struct {
+	// Nvmf is its NvmfNode, as it is.
+	Nvmf *v1alpha1.NvmfNode
+	// Desired is the spec that its target wants it to have.
+	Desired v1alpha1.NvmfNodeSpec
+	// HasPods: the engine serves from a target pod. The next five are about that.
+	HasPods bool
+	// Serves: there is a target pod whose end would disturb I/O.
+	Serves bool
+	// ReadySince is when it became ready; zero while it is not.
+	ReadySince time.Time
+	// PodHash is what it was started with, PlannedHash what the present plan comes to, WantedHash what the desired one
+	// does; all with the manifest.StartupAnnotation's meaning.
+	PodHash, PlannedHash, WantedHash string
+	// ImageOnNode: the next target pod's image is known to be on the node.
+	ImageOnNode bool
+	// Busy names volumes and snapshots of the node that are in the midst of something.
+	Busy []string
+}
+
+func (n Node) name() string { return n.Nvmf.Name }
+
+// Input is all that is decided from.
+type Input struct {
+	Strategy v1alpha1.UpdateStrategy
+	// Updating are the nodes whose turn it is, as the NvmfTarget's status has them.
+	Updating []string
+	Nodes    []Node
+	Now      time.Time
+}
+
+// Decision is what follows.
+type Decision struct {
+	// Updating are the nodes whose turn it is from now on, by name.
+	Updating []string
+	// Granted are those of them that had none before.
+	Granted []string
+	// Conditions are ConditionUpdated of the nodes, by name, without times.
+	Conditions map[string]metav1.Condition
+	// Updated and Outdated count the nodes.
+	Updated, Outdated int32
+	// Again is after how long to decide again when nothing happens before; 0: not at all.
+	Again time.Duration
+}
+
+// MaxUnavailable is the strategy's, in nodes: a percentage of all of them is rounded up.
+func MaxUnavailable(s v1alpha1.UpdateStrategy, nodes int) int {
+	if s.RollingUpdate == nil || s.RollingUpdate.MaxUnavailable == nil {
+		return v1alpha1.DefaultMaxUnavailable
+	}
+	n, err := intstr.GetScaledValueFromIntOrPercent(s.RollingUpdate.MaxUnavailable, nodes, true)
+	if err != nil { // the API server takes no other
+		return v1alpha1.DefaultMaxUnavailable
+	}
+	return max(n, v1alpha1.DefaultMaxUnavailable)
+}
+
+// decider holds what is known of all nodes while turns are given.
+type decider struct {
+	Input
+	states []*state
+	most   int
+	again  time.Duration
+}
+
+type state struct {
+	Node
+	change change
+	// unwell says why the node cannot be taken to serve; "" when it does. absent: it has been silent for so long that
+	// nobody waits for it.
+	unwell string
+	absent bool
+	turn   bool
+}
+
+// counts: the node takes part of what may be unavailable.
+func (s *state) counts() bool { return s.turn || s.unwell != "" && !s.absent }
+
+// Decide who has a turn. The same input gives the same answer, whatever the order of its nodes.
+func Decide(in Input) Decision {
+	d := &decider{Input: in, most: MaxUnavailable(in.Strategy, len(in.Nodes))}
+	for _, n := range in.Nodes {
+		s := &state{Node: n, change: changeOf(n)}
+		var again time.Duration
+		s.unwell, again = unwell(n, in.Now)
+		d.comeBack(again)
+		if s.absent, again = absent(n.Nvmf, in.Now); s.unwell != "" {
+			d.comeBack(again)
+		}
+		s.turn = slices.Contains(in.Updating, n.name()) && d.goesOn(s)
+		d.states = append(d.states, s)
+	}
+	// Those that do not serve anyway go first: it costs nobody anything.
+	slices.SortFunc(d.states, func(a, b *state) int {
+		return cmp.Or(rank(a)-rank(b), strings.Compare(a.name(), b.name()))
+	})
+	result := Decision{Conditions: map[string]metav1.Condition{}}
+	for _, s := range d.states {
+		waits := ""
+		if d.gated(s) && !s.turn && !in.Strategy.Paused {
+			if waits = d.waitsFor(s); waits == "" {
+				s.turn = true
+				result.Granted = append(result.Granted, s.name())
+			}
+		}
+		if s.turn {
+			result.Updating = append(result.Updating, s.name())
+		}
+		result.Conditions[s.name()] = d.condition(s, waits)
+		if s.change.any() || s.turn {
+			result.Outdated++
+		} else {
+			result.Updated++
+		}
+	}
+	slices.Sort(result.Updating)
+	result.Again = d.again
+	return result
+}
+
+func rank(s *state) int {
+	if s.unwell != "" {
+		return 0
+	}
+	return 1
+}
+
+func (d *decider) comeBack(after time.Duration) {
+	if after > 0 && (d.again == 0 || after < d.again) {
+		d.again = after
+	}
+}
+
+// gated: the change needs a turn. With OnDelete a target pod has its turn when somebody deletes it.
+func (d *decider) gated(s *state) bool {
+	return s.change.links || s.change.restart && d.Strategy.Type == v1alpha1.UpdateRollingUpdate
+}
+
+// goesOn: the turn that the node has is not over.
+func (d *decider) goesOn(s *state) bool {
+	if s.absent || d.gated(s) && d.Strategy.Paused {
+		return false
+	}
+	return d.gated(s) || s.unwell != ""
+}
+
+// waitsFor says what keeps the node from having its turn; "" when nothing does.
+func (d *decider) waitsFor(s *state) string {
+	if !alive(s.Nvmf) {
+		return "its agent is silent, and would not see to it; it gets a turn once the agent is back"
+	}
+	if s.change.restart && !s.ImageOnNode {
+		return "the image of its next target pod is not on it (condition " + v1alpha1.ConditionTargetImageReady + ")"
+	}
+	var others []*state
+	turns := 0
+	for _, o := range d.states {
+		if o != s && o.counts() {
+			others = append(others, o)
+		}
+		if o.turn {
+			turns++
+		}
+	}
+	if len(others) >= d.most {
+		first := others[0]
+		why := "it is its turn"
+		if first.unwell != "" {
+			why = first.unwell
+		}
+		return fmt.Sprintf("%d of the target's other nodes may be unavailable (maxUnavailable %d), such as %s: %s", len(others), d.most, first.name(), why)
+	}
+	if turns >= v1alpha1.MaxUpdating {
+		return fmt.Sprintf("%d nodes have a turn, and no more may", turns)
+	}
+	if len(s.Busy) > 0 {
+		return fmt.Sprintf("%d of the node's volumes and snapshots not ready, such as %s", len(s.Busy), slices.Min(s.Busy))
+	}
+	return ""
+}
+
+// condition Updated of a node.
+func (d *decider) condition(s *state, waits string) metav1.Condition {
+	is := func(status metav1.ConditionStatus, reason, message string) metav1.Condition {
+		return metav1.Condition{Type: v1alpha1.ConditionUpdated, Status: status, Reason: reason, Message: message}
+	}
+	switch {
+	case s.turn && s.change.any():
+		return is(metav1.ConditionFalse, v1alpha1.ReasonUpdating, "it is the node's turn: "+d.what(s))
+	case s.turn:
+		return is(metav1.ConditionFalse, v1alpha1.ReasonUpdating, "the node was changed, and its turn ends when it serves again: "+cmp.Or(s.unwell, "it is being looked at"))
+	case d.gated(s) && d.Strategy.Paused:
+		return is(metav1.ConditionFalse, v1alpha1.ReasonRolloutPaused, "spec.updateStrategy.paused of NvmfTarget "+s.Desired.Target+" holds back what disturbs I/O: "+d.what(s))
+	case d.gated(s):
+		return is(metav1.ConditionFalse, v1alpha1.ReasonWaitingForTurn, d.what(s)+"; it waits: "+waits)
+	case s.change.restart:
+		return is(metav1.ConditionFalse, v1alpha1.ReasonPodOutdated, "the target pod follows an earlier plan or image; delete it when a pause of its volumes' I/O suits (updateStrategy OnDelete)")
+	}
+	return is(metav1.ConditionTrue, v1alpha1.ReasonAsExpected, "the node follows its target's spec")
+}
+
+// what is to be done at a node in its turn.
+func (d *decider) what(s *state) string {
+	var parts []string
+	if s.change.restart && d.Strategy.Type == v1alpha1.UpdateRollingUpdate {
+		parts = append(parts, "its target pod is to be replaced")
+	}
+	if s.change.links {
+		parts = append(parts, "settings of its NICs are to be written, which may reset their links")
+	}
+	return strings.Join(parts, ", and ")
+}
