@@ -527,8 +527,8 @@ type UpdateStrategy struct {
 // RollingUpdate bounds how many nodes are changed at a time.
 type RollingUpdate struct {
 	// MaxUnavailable nodes at a time: a number from 1 to 100, or a percentage of the target's nodes from 1% to 100%,
-	// rounded up. Nodes that do not serve for another reason count; those whose agent has been silent for over an hour
-	// do not. Default 1.
+	// rounded up. Nodes that do not serve for another reason count; those whose agent has been silent, or whose
+	// Node has not been Ready, for over an hour do not. Default 1.
 	// +kubebuilder:default=1
 	// +kubebuilder:validation:XIntOrString
 	// +kubebuilder:validation:XValidation:rule="type(self) == int ? int(self) >= 1 && int(self) <= 100 : string(self).matches('^([1-9][0-9]?|100)%$')",message="maxUnavailable must be a number from 1 to 100, or a percentage from 1% to 100%, such as 25%"

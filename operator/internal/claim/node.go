@@ -7,6 +7,7 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
@@ -25,6 +26,8 @@ type Node struct {
 	Labels map[string]string
 	// InternalIPs of the Kubernetes Node, in its order.
 	InternalIPs []string
+	// NotReadySince is since when the Kubernetes Node is not Ready; zero while it is, or does not say.
+	NotReadySince time.Time
 	// Allocatable is what the kubelet of the Kubernetes Node has for pods; nil as long as it does not say.
 	Allocatable *sizing.Allocatable
 	// Nvmf is the NvmfNode; nil as long as no agent has made it.
@@ -79,6 +82,7 @@ func Nodes(kubeNodes []corev1.Node, nvmfNodes []v1alpha1.NvmfNode, volumes []v1a
 		k := &kubeNodes[i]
 		n := node(k.Name)
 		n.Exists, n.Labels, n.InternalIPs, n.Allocatable = true, k.Labels, InternalIPs(k), Allocatable(k)
+		n.NotReadySince = NotReadySince(k)
 	}
 	for i := range nvmfNodes {
 		node(nvmfNodes[i].Name).Nvmf = &nvmfNodes[i]
@@ -105,6 +109,17 @@ func InternalIPs(node *corev1.Node) []string {
 		}
 	}
 	return ips
+}
+
+// NotReadySince is since when a Kubernetes Node is not Ready, or its kubelet has not been heard of; zero while it is
+// Ready, or has never said.
+func NotReadySince(node *corev1.Node) time.Time {
+	for _, c := range node.Status.Conditions {
+		if c.Type == corev1.NodeReady && c.Status != corev1.ConditionTrue {
+			return c.LastTransitionTime.Time
+		}
+	}
+	return time.Time{}
 }
 
 // Allocatable is what the node's kubelet has for pods; nil as long as it does not say.

@@ -28,7 +28,7 @@ func (c change) any() bool { return c.restart || c.links }
 // open; the scheduler, balancing and sysctls are followed by what runs.
 func changeOf(n Node) change {
 	return change{
-		restart: n.Serves && n.PodHash != n.WantedHash,
+		restart: n.Serves && n.WantedHash != "" && n.PodHash != n.WantedHash,
 		links:   !equality.Semantic.DeepEqual(linkSettings(planOf(n.Nvmf.Spec, n.Desired.Target)), linkSettings(n.Desired.Plan)),
 	}
 }

@@ -17,7 +17,7 @@ const (
 	// target answers before it is filled again, and its agent needs a moment to see that it came back empty; a
 	// link that is reset needs one to come up again, and the agent one to see that it did not.
 	settle = 10 * time.Second
-	// AbsentAfter is how long a node's agent is silent before the others go on without it. A machine that crashed or
+	// AbsentAfter is how long a node's agent is silent, or its Node not Ready, before the others go on without it. A machine that crashed or
 	// was moved to another rack is back before that; one that is gone for weeks must not hold up the fleet.
 	AbsentAfter = time.Hour
 )
@@ -26,13 +26,18 @@ func alive(node *v1alpha1.NvmfNode) bool {
 	return meta.IsStatusConditionTrue(node.Status.Conditions, v1alpha1.ConditionAgentAlive)
 }
 
-// absent: the node's agent has been silent for longer than AbsentAfter. It also says when that will be so.
-func absent(node *v1alpha1.NvmfNode, now time.Time) (bool, time.Duration) {
-	is := meta.FindStatusCondition(node.Status.Conditions, v1alpha1.ConditionAgentAlive)
-	if is == nil || is.Status == metav1.ConditionTrue {
+// absent: the node's agent has been silent, or its Node not Ready, for longer than AbsentAfter. It also says when that
+// will be so.
+func absent(n Node, now time.Time) (bool, time.Duration) {
+	since := n.NotReadySince
+	is := meta.FindStatusCondition(n.Nvmf.Status.Conditions, v1alpha1.ConditionAgentAlive)
+	if is != nil && is.Status != metav1.ConditionTrue && (since.IsZero() || is.LastTransitionTime.Time.Before(since)) {
+		since = is.LastTransitionTime.Time
+	}
+	if since.IsZero() {
 		return false, 0
 	}
-	left := AbsentAfter - now.Sub(is.LastTransitionTime.Time)
+	left := AbsentAfter - now.Sub(since)
 	return left <= 0, max(0, left)
 }
 
@@ -42,6 +47,9 @@ func unwell(n Node, now time.Time) (string, time.Duration) {
 	node := n.Nvmf
 	if !alive(node) {
 		return "its agent is silent", 0
+	}
+	if !n.NotReadySince.IsZero() {
+		return "its Node is not Ready", 0
 	}
 	if n.HasPods {
 		if n.ReadySince.IsZero() {

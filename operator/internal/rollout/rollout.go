@@ -6,7 +6,8 @@
 // It is pure, and holds these invariants:
 //
 //   - A node is changed in its turn only, and at most maxUnavailable nodes have a turn or do not serve for another
-//     reason. A node whose agent has been silent for longer than AbsentAfter is not counted, and gets no turn.
+//     reason. A node whose agent has been silent, or whose Node has not been Ready, for longer than AbsentAfter is not
+//     counted, and gets no turn.
 //   - A turn is on record in the NvmfTarget's status before anything of the node is changed, so that it outlives the
 //     operator, and two operators cannot give two: that write carries the version that it was decided from.
 //   - A turn ends when the node serves again and follows the spec, or when it is paused before anything was changed.
@@ -32,6 +33,8 @@ type Node struct {
 	Nvmf *v1alpha1.NvmfNode
 	// Desired is the spec that its target wants it to have.
 	Desired v1alpha1.NvmfNodeSpec
+	// NotReadySince is since when its Kubernetes Node is not Ready; zero while it is, or does not say.
+	NotReadySince time.Time
 	// HasPods: the engine serves from a target pod. The next five are about that.
 	HasPods bool
 	// Serves: there is a target pod whose end would disturb I/O.
@@ -43,7 +46,7 @@ type Node struct {
 	PodHash, PlannedHash, WantedHash string
 	// ImageOnNode: the next target pod's image is known to be on the node.
 	ImageOnNode bool
-	// Busy names volumes and snapshots of the node that are in the midst of something.
+	// Busy names volumes and snapshots on the node that are in the midst of something.
 	Busy []string
 }
 
@@ -113,7 +116,7 @@ func Decide(in Input) Decision {
 		var again time.Duration
 		s.unwell, again = unwell(n, in.Now)
 		d.comeBack(again)
-		if s.absent, again = absent(n.Nvmf, in.Now); s.unwell != "" {
+		if s.absent, again = absent(n, in.Now); s.unwell != "" {
 			d.comeBack(again)
 		}
 		s.turn = slices.Contains(in.Updating, n.name()) && d.goesOn(s)
@@ -178,6 +181,9 @@ func (d *decider) waitsFor(s *state) string {
 	if !alive(s.Nvmf) {
 		return "its agent is silent, and would not see to it; it gets a turn once the agent is back"
 	}
+	if !s.NotReadySince.IsZero() {
+		return "its Node is not Ready, and no pod would be started there; it gets a turn once it is"
+	}
 	if s.change.restart && !s.ImageOnNode {
 		return "the image of its next target pod is not on it (condition " + v1alpha1.ConditionTargetImageReady + ")"
 	}
@@ -214,7 +220,7 @@ func (d *decider) condition(s *state, waits string) metav1.Condition {
 		return metav1.Condition{Type: v1alpha1.ConditionUpdated, Status: status, Reason: reason, Message: message}
 	}
 	switch {
-	case s.turn && s.change.any():
+	case s.turn && d.gated(s):
 		return is(metav1.ConditionFalse, v1alpha1.ReasonUpdating, "it is the node's turn: "+d.what(s))
 	case s.turn:
 		return is(metav1.ConditionFalse, v1alpha1.ReasonUpdating, "the node was changed, and its turn ends when it serves again: "+cmp.Or(s.unwell, "it is being looked at"))

@@ -82,6 +82,10 @@ func set(c metav1.Condition) func(*rollout.Node) {
 	}
 }
 
+func kubeletDown(since time.Duration) func(*rollout.Node) {
+	return func(n *rollout.Node) { n.NotReadySince = now.Add(-since) }
+}
+
 func notReady(n *rollout.Node) { set(condition(v1alpha1.ConditionReady, "False", long))(n) }
 
 func newPlan(n *rollout.Node) { n.Nvmf.Generation++ }
@@ -139,6 +143,10 @@ func TestTurns(t *testing.T) {
 		"two do not serve, and two may":        {strategy(rolling, "2"), nil, nodes{spdkNode("a", outdated), spdkNode("b", notReady), spdkNode("c", notReady)}, nil, nil},
 		"ready a moment ago":                   {strategy(rolling, "1"), nil, nodes{spdkNode("a", outdated), spdkNode("b", func(n *rollout.Node) { n.ReadySince = now.Add(-time.Second) })}, nil, map[string]string{"a": "its target pod has just become ready"}},
 		"silent for a moment":                  {strategy(rolling, "1"), nil, nodes{spdkNode("a", outdated), spdkNode("b", silent(time.Minute))}, nil, map[string]string{"a": "such as b: its agent is silent"}},
+		"a kubelet does not answer":            {strategy(rolling, "1"), nil, nodes{spdkNode("a", outdated), spdkNode("b", outdated, kubeletDown(time.Minute))}, nil, map[string]string{"a": "such as b: its Node is not Ready", "b": "it gets a turn once it is"}},
+		"a kubelet does not answer for weeks":  {strategy(rolling, "1"), nil, nodes{spdkNode("a", outdated), spdkNode("b", outdated, kubeletDown(14*long))}, []string{"a"}, nil},
+		"a plan that cannot be read":           {strategy(rolling, "1"), nil, nodes{spdkNode("a", func(n *rollout.Node) { n.WantedHash = "" })}, nil, map[string]string{"a": "True/AsExpected"}},
+		"tuned, and its pod is the user's":     {strategy(onDelete, "1"), []string{"a"}, nodes{spdkNode("a", outdated, newPlan)}, []string{"a"}, map[string]string{"a": "Updating: the node was changed"}},
 		"down for weeks":                       {strategy(rolling, "1"), nil, nodes{spdkNode("a", outdated), spdkNode("b", outdated, silent(14*long))}, []string{"a"}, map[string]string{"b": "it gets a turn once the agent is back"}},
 		"down for weeks in its turn":           {strategy(rolling, "1"), []string{"b"}, nodes{spdkNode("a", outdated), spdkNode("b", outdated, silent(14*long))}, []string{"a"}, nil},
 		"back after weeks":                     {strategy(rolling, "1"), []string{"a"}, nodes{spdkNode("a", noPod), spdkNode("b", outdated)}, []string{"a"}, map[string]string{"b": "WaitingForTurn"}},

@@ -89,7 +89,7 @@ func (r *Reconciler) release(v *view, target *v1alpha1.NvmfTarget, pods map[stri
 	for _, n := range v.all.Nodes {
 		if desired, ok := v.decision.Nodes[n.Name]; ok && desired.Target == target.Name {
 			node := r.rolloutNode(n.Nvmf, desired, pods)
-			node.Busy = busy[n.Name]
+			node.Busy, node.NotReadySince = busy[n.Name], n.NotReadySince
 			in.Nodes = append(in.Nodes, node)
 		}
 	}

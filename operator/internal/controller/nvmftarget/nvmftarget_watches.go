@@ -54,6 +54,7 @@ func nodeChanged() predicate.Predicate {
 		after, ok2 := e.ObjectNew.(*corev1.Node)
 		return !ok1 || !ok2 ||
 			!maps.Equal(before.Labels, after.Labels) ||
+			claim.NotReadySince(before).IsZero() != claim.NotReadySince(after).IsZero() ||
 			!slices.Equal(claim.InternalIPs(before), claim.InternalIPs(after)) ||
 			!equality.Semantic.DeepEqual(claim.Allocatable(before), claim.Allocatable(after))
 	}}

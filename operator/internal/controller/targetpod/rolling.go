@@ -23,10 +23,11 @@ func decideRoll(v view, pods manifest.TargetPods) decision {
 	return decision{act: replaceOutdated, condition: markOutdated(is, "it is being replaced")}
 }
 
-// hasTurn: the NvmfTarget's status says that it is the node's turn, and the node has the plan that is to be carried out
+// hasTurn: nothing is paused, the NvmfTarget's status says that it is the node's turn, and the node has the plan that is to be carried out
 // in it.
 func hasTurn(target *v1alpha1.NvmfTarget, node *v1alpha1.NvmfNode) bool {
 	is := meta.FindStatusCondition(node.Status.Conditions, v1alpha1.ConditionUpdated)
-	return slices.Contains(target.Status.Rollout.Updating, node.Name) && is != nil &&
+	paused := target.Spec.UpdateStrategy != nil && target.Spec.UpdateStrategy.Paused
+	return !paused && slices.Contains(target.Status.Rollout.Updating, node.Name) && is != nil &&
 		is.Reason == v1alpha1.ReasonUpdating && is.ObservedGeneration == node.Generation
 }
