@@ -132,6 +132,25 @@ func TestTuningThatResetsLinksGoesByTurns(t *testing.T) {
 	c.Consistently(c.with(rings, "", nodes...)).Should(HaveLen(2))
 }
 
+// A leader that has lost its lease may still be at work beside the next one.
+func TestTwoOperatorsGiveOneTurn(t *testing.T) {
+	c := newCluster(t)
+	startOperator(t, nil)
+	startOperator(t, nil)
+	nodes := []string{"two-1", "two-2", "two-3", "two-4"}
+	c.kernelFleet("two", nodes...)
+	const rings = "eth0/rings.rx"
+	for i, node := range nodes {
+		value := []string{"512", "1024", "2048", "4096"}[i]
+		c.change("two", func(s *v1alpha1.NvmfTargetSpec) {
+			s.Tuning = &v1alpha1.Tuning{Rings: &v1alpha1.NICRings{RX: new(int32(512 << i))}}
+		})
+		// Whoever has the turn follows the newest spec at once; nobody else follows any.
+		c.Eventually(c.with(rings, value, nodes...)).Should(HaveLen(1), "%s, before %s", value, node)
+		c.Consistently(func() int { return len(nodes) - len(c.with(rings, "", nodes...)()) }).Should(Equal(1))
+	}
+}
+
 // A machine that is gone must not hold up the fleet, and gets its change when it is back.
 func TestANodeThatIsDownForWeeksHoldsUpNobody(t *testing.T) {
 	c := newCluster(t)
