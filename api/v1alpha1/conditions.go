@@ -41,9 +41,9 @@ const (
 	// ConditionTargetPodReady (NvmfNode): the target pod runs and follows the plan. Written by
 	// the operator, which makes the pod; True with reason NotNeeded where the engine has no pod.
 	ConditionTargetPodReady = "TargetPodReady"
-	// ConditionTargetImageReady (NvmfNode): the image that the node's next target pod starts with is on the node. While a
-	// pod is outdated it is pulled first; False says why that fails, and the old pod serves on. Written by the operator;
-	// True with reason NotNeeded where the engine has no pod.
+	// ConditionTargetImageReady (NvmfNode): the image that the node's next target pod starts with is on the node. While
+	// a pod is outdated it is pulled first; False says why that fails, and the old pod serves on. Written by the
+	// operator; True with reason NotNeeded where the engine has no pod.
 	ConditionTargetImageReady = "TargetImageReady"
 	// ConditionUpdated (NvmfNode): the node follows its target's spec. False while a change that disturbs I/O waits for
 	// the node's turn, or while that lasts; the message says what for. Written by the operator; True with reason

@@ -506,8 +506,8 @@ const (
 	UpdateRollingUpdate UpdateStrategyType = "RollingUpdate"
 )
 
-// UpdateStrategy says how changes that disturb I/O reach the nodes of a target: another target pod, and settings of NICs
-// whose drivers may reset the link.
+// UpdateStrategy says how changes that disturb I/O reach the nodes of a target: another target pod, and settings of
+// NICs whose drivers may reset the link.
 type UpdateStrategy struct {
 	// Type says who ends target pods that are outdated. OnDelete (the default): you do, by deleting them.
 	// RollingUpdate: the operator, in the nodes' turn. Engine Nvmet has no target pods; all else goes by turns with
@@ -585,8 +585,8 @@ type RolloutStatus struct {
 	// Outdated nodes do not yet.
 	// +optional
 	Outdated int32 `json:"outdated"`
-	// Updating are the nodes whose turn it is, at most 100. A turn ends when the node serves again and follows the spec.
-	// It is on record here before anything of the node is changed.
+	// Updating are the nodes whose turn it is, at most 100. A turn ends when the node serves again and follows the
+	// spec. It is on record here before anything of the node is changed.
 	// +kubebuilder:validation:MaxItems=100
 	// +listType=set
 	// +optional

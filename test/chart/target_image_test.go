@@ -58,11 +58,11 @@ func targetInputs(t *testing.T) string {
 			if err != nil {
 				t.Fatal(err)
 			}
-			fmt.Fprintf(sum, "%s %d\n%s", filepath.Base(source), len(content), content)
+			_, _ = fmt.Fprintf(sum, "%s %d\n%s", filepath.Base(source), len(content), content)
 		}
 	}
 	for _, line := range targetStage(t) {
-		fmt.Fprintln(sum, line)
+		_, _ = fmt.Fprintln(sum, line)
 	}
 	return hex.EncodeToString(sum.Sum(nil))
 }

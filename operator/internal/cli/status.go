@@ -97,7 +97,7 @@ func (s *status) overview(t *table) {
 	s.printTargets(t, s.targets)
 	t.line("")
 	s.printNodes(t, s.nodes)
-	s.printRollouts(t, s.nodes)
+	s.printRollouts(t, s.targets, s.nodes)
 	s.printProblems(t, s.problems(s.targets, s.nodes, s.volumes))
 }
 
@@ -130,7 +130,7 @@ func (s *status) aboutTarget(t *table, target v1alpha1.NvmfTarget) {
 	}
 	t.line("")
 	s.printConditions(t, target.Status.Conditions)
-	s.printRollouts(t, nodes)
+	s.printRollouts(t, []v1alpha1.NvmfTarget{target}, nodes)
 	s.printProblems(t, s.problems([]v1alpha1.NvmfTarget{target}, nodes, volumes))
 }
 
@@ -288,7 +288,14 @@ func (s *status) printConditions(t *table, conditions []metav1.Condition) {
 
 // printRollouts tells of nodes that a change which disturbs I/O waits for, or that have their turn. That is work, not
 // harm; what keeps it from going on is told among the problems.
-func (s *status) printRollouts(t *table, nodes []v1alpha1.NvmfNode) {
+func (s *status) printRollouts(t *table, targets []v1alpha1.NvmfTarget, nodes []v1alpha1.NvmfNode) {
+	for _, target := range targets {
+		is := meta.FindStatusCondition(target.Status.Conditions, v1alpha1.ConditionProgressing)
+		if target.Status.Rollout.Outdated > 0 && is != nil {
+			t.line("")
+			t.line("NvmfTarget %s: %s: %s", target.Name, is.Reason, is.Message)
+		}
+	}
 	first := true
 	for _, n := range nodes {
 		is := meta.FindStatusCondition(n.Status.Conditions, v1alpha1.ConditionUpdated)

@@ -113,7 +113,7 @@ func TestStatus(t *testing.T) {
 				s.targets[0].Spec.UpdateStrategy = &v1alpha1.UpdateStrategy{Paused: true}
 				s.nodes[1].Status.Conditions = append(s.nodes[1].Status.Conditions, condition(v1alpha1.ConditionUpdated, metav1.ConditionFalse, v1alpha1.ReasonRolloutPaused))
 			},
-			want: []string{"2 of 2 1 of 2 (paused) 3", "Not updated yet:\n- NvmfNode b: RolloutPaused: the message of RolloutPaused", "All is well."}},
+			want: []string{"2 of 2 1 of 2 (paused) 3", "NvmfTarget fast: Pending: the message of Pending", "Not updated yet:\n- NvmfNode b: RolloutPaused: the message of RolloutPaused", "All is well."}},
 		"an image is being pulled": {
 			change: func(s *status) {
 				s.nodes[1].Status.Conditions = append(s.nodes[1].Status.Conditions, condition(v1alpha1.ConditionTargetImageReady, metav1.ConditionUnknown, v1alpha1.ReasonPending))

@@ -111,7 +111,7 @@ func TestTuningThatResetsLinksGoesByTurns(t *testing.T) {
 	c.Consistently(c.with(rings, "4096", nodes...)).Should(Equal([]string{"links-1"}))
 	c.report("links-1", func(s *v1alpha1.NvmfNodeStatus) { s.Inventory.NICs[0].Up = false })
 	c.tuned("links-1", metav1.ConditionTrue, v1alpha1.ReasonAsExpected)
-	c.Eventually(c.message("links-2", v1alpha1.ConditionUpdated)).Should(ContainSubstring("such as links-1: the link of eth0 is down"))
+	c.Eventually(c.message("links-1", v1alpha1.ConditionUpdated)).Should(ContainSubstring("the link of eth0 is down"))
 	c.Consistently(c.with(rings, "4096", nodes...)).Should(HaveLen(1))
 	c.Eventually(c.targetMessage("links", v1alpha1.ConditionProgressing)).Should(And(HavePrefix("True/Updating: 0 of 3 nodes updated; in turn: links-1"), ContainSubstring("the link of eth0 is down")))
 
@@ -168,7 +168,8 @@ func TestANodeThatIsDownForWeeksHoldsUpNobody(t *testing.T) {
 	c.change("weeks", func(s *v1alpha1.NvmfTargetSpec) {
 		s.Tuning = &v1alpha1.Tuning{Rings: &v1alpha1.NICRings{RX: new(int32(4096))}}
 	})
-	c.Eventually(c.message("weeks-2", v1alpha1.ConditionUpdated)).Should(ContainSubstring("such as weeks-1: its agent is silent"))
+	c.Eventually(c.message("weeks-2", v1alpha1.ConditionUpdated)).Should(And(HavePrefix("False/WaitingForTurn"), ContainSubstring("NvmfTarget weeks names them")))
+	c.Eventually(c.targetMessage("weeks", v1alpha1.ConditionProgressing)).Should(ContainSubstring("not serving: weeks-1 (its agent is silent); waiting: weeks-1"))
 	c.Consistently(c.with(rings, "4096", nodes...)).Should(BeEmpty(), "it has been down for a moment only")
 
 	c.report("weeks-1", func(s *v1alpha1.NvmfNodeStatus) {

@@ -316,8 +316,9 @@ func TestRollingUpdateTakesOneNodeAtATime(t *testing.T) {
 	c.Consistently(ending).Should(Equal([]string{first}), "its target is not filled")
 	c.Eventually(c.podMessage("roll-1")).Should(And(HavePrefix("True/PodOutdated"), ContainSubstring("it is replaced in the node's turn")))
 	c.Eventually(c.message("roll-1", v1alpha1.ConditionUpdated)).Should(And(HavePrefix("False/WaitingForTurn"),
-		ContainSubstring("it waits: 1 of the target's other nodes may be unavailable (maxUnavailable 1), such as "+first+": its agent has not said whether it is ready")))
-	c.Eventually(c.targetMessage("roll", v1alpha1.ConditionProgressing)).Should(And(HavePrefix("True/Updating: 0 of 3 nodes updated; in turn: "+first), ContainSubstring("waiting: roll-1")))
+		ContainSubstring("it waits: as many other nodes as may be unavailable have their turn or do not serve (maxUnavailable 1); NvmfTarget roll names them")))
+	c.Eventually(c.targetMessage("roll", v1alpha1.ConditionProgressing)).Should(And(HavePrefix("True/Updating: 0 of 3 nodes updated; in turn: "+first),
+		ContainSubstring("its agent has not said whether it is ready"), ContainSubstring("waiting: roll-1")))
 	c.serve(first)
 
 	c.Eventually(ending).Should(HaveLen(2))

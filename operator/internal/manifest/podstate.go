@@ -16,13 +16,13 @@ func PodReady(pod *corev1.Pod) *corev1.PodCondition {
 	return nil
 }
 
-// PodEnded: the kubelet starts nothing in the pod again. It was evicted, or refused by the kubelet, or has done its
+// PodEnded reports that the kubelet starts nothing in the pod again. It was evicted, or refused by the kubelet, or has done its
 // work.
 func PodEnded(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded
 }
 
-// TargetNeverServed: nothing is lost when the target pod goes. It was not started yet (what it asks for may
+// TargetNeverServed reports that nothing is lost when the target pod goes. It was not started yet (what it asks for may
 // not be there), or its target ends again and again. A target that crashed once is not meant:
 // the kubelet has it back in place sooner than any other pod could be there.
 func TargetNeverServed(pod *corev1.Pod) bool {

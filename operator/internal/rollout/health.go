@@ -17,8 +17,9 @@ const (
 	// target answers before it is filled again, and its agent needs a moment to see that it came back empty; a
 	// link that is reset needs one to come up again, and the agent one to see that it did not.
 	settle = 10 * time.Second
-	// AbsentAfter is how long a node's agent is silent, or its Node not Ready, before the others go on without it. A machine that crashed or
-	// was moved to another rack is back before that; one that is gone for weeks must not hold up the fleet.
+	// AbsentAfter is how long a node's agent is silent, or its Node not Ready, before the others go on without it. A
+	// machine that crashed or was moved to another rack is back before that; one that is gone for weeks must not hold
+	// up the fleet.
 	AbsentAfter = time.Hour
 )
 

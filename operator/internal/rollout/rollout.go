@@ -69,6 +69,8 @@ type Decision struct {
 	Granted []string
 	// Conditions are ConditionUpdated of the nodes, by name, without times.
 	Conditions map[string]metav1.Condition
+	// Unwell says of nodes that have no turn, and count as unavailable, why they do.
+	Unwell map[string]string
 	// Updated and Outdated count the nodes.
 	Updated, Outdated int32
 	// Again is after how long to decide again when nothing happens before; 0: not at all.
@@ -126,7 +128,7 @@ func Decide(in Input) Decision {
 	slices.SortFunc(d.states, func(a, b *state) int {
 		return cmp.Or(rank(a)-rank(b), strings.Compare(a.name(), b.name()))
 	})
-	result := Decision{Conditions: map[string]metav1.Condition{}}
+	result := Decision{Conditions: map[string]metav1.Condition{}, Unwell: map[string]string{}}
 	for _, s := range d.states {
 		waits := ""
 		if d.gated(s) && !s.turn && !in.Strategy.Paused {
@@ -137,6 +139,8 @@ func Decide(in Input) Decision {
 		}
 		if s.turn {
 			result.Updating = append(result.Updating, s.name())
+		} else if s.counts() {
+			result.Unwell[s.name()] = s.unwell
 		}
 		result.Conditions[s.name()] = d.condition(s, waits)
 		if s.change.any() || s.turn {
@@ -187,23 +191,18 @@ func (d *decider) waitsFor(s *state) string {
 	if s.change.restart && !s.ImageOnNode {
 		return "the image of its next target pod is not on it (condition " + v1alpha1.ConditionTargetImageReady + ")"
 	}
-	var others []*state
-	turns := 0
+	others, turns := 0, 0
 	for _, o := range d.states {
 		if o != s && o.counts() {
-			others = append(others, o)
+			others++
 		}
 		if o.turn {
 			turns++
 		}
 	}
-	if len(others) >= d.most {
-		first := others[0]
-		why := "it is its turn"
-		if first.unwell != "" {
-			why = first.unwell
-		}
-		return fmt.Sprintf("%d of the target's other nodes may be unavailable (maxUnavailable %d), such as %s: %s", len(others), d.most, first.name(), why)
+	if others >= d.most {
+		// Which nodes those are changes all the time, and many may wait: that is said once, in the NvmfTarget.
+		return fmt.Sprintf("as many other nodes as may be unavailable have their turn or do not serve (maxUnavailable %d); NvmfTarget %s names them", d.most, s.Desired.Target)
 	}
 	if turns >= v1alpha1.MaxUpdating {
 		return fmt.Sprintf("%d nodes have a turn, and no more may", turns)

@@ -103,8 +103,8 @@ func strategy(kind v1alpha1.UpdateStrategyType, most string) v1alpha1.UpdateStra
 func TestTurns(t *testing.T) {
 	const rolling, onDelete = v1alpha1.UpdateRollingUpdate, v1alpha1.UpdateOnDelete
 	type nodes = []rollout.Node
-	three := func(make func(string, ...func(*rollout.Node)) rollout.Node, changes ...func(*rollout.Node)) nodes {
-		return nodes{make("a", changes...), make("b", changes...), make("c", changes...)}
+	three := func(node func(string, ...func(*rollout.Node)) rollout.Node, changes ...func(*rollout.Node)) nodes {
+		return nodes{node("a", changes...), node("b", changes...), node("c", changes...)}
 	}
 	paused := v1alpha1.UpdateStrategy{Type: rolling, Paused: true}
 	for name, test := range map[string]struct {
@@ -116,7 +116,7 @@ func TestTurns(t *testing.T) {
 		says map[string]string
 	}{
 		"nothing to do":                        {strategy(rolling, "1"), nil, three(spdkNode), nil, map[string]string{"a": "True/AsExpected"}},
-		"one at a time":                        {strategy(rolling, "1"), nil, three(spdkNode, outdated), []string{"a"}, map[string]string{"b": "WaitingForTurn: its target pod is to be replaced; it waits: 1 of the target's other nodes may be unavailable (maxUnavailable 1), such as a: it is its turn"}},
+		"one at a time":                        {strategy(rolling, "1"), nil, three(spdkNode, outdated), []string{"a"}, map[string]string{"b": "WaitingForTurn: its target pod is to be replaced; it waits: as many other nodes as may be unavailable have their turn or do not serve (maxUnavailable 1); NvmfTarget fast names them"}},
 		"one at a time, by default":            {v1alpha1.UpdateStrategy{Type: rolling}, nil, three(spdkNode, outdated), []string{"a"}, nil},
 		"two at a time":                        {strategy(rolling, "2"), nil, three(spdkNode, outdated), []string{"a", "b"}, nil},
 		"half of three, rounded up":            {strategy(rolling, "50%"), nil, three(spdkNode, outdated), []string{"a", "b"}, nil},
@@ -131,19 +131,19 @@ func TestTurns(t *testing.T) {
 		"paused in the midst":                  {paused, []string{"a"}, nodes{spdkNode("a", outdated, noPod), spdkNode("b", outdated)}, []string{"a"}, map[string]string{"a": "Updating: the node was changed, and its turn ends when it serves again: its target pod is not ready", "b": "RolloutPaused"}},
 		"a turn goes on":                       {strategy(rolling, "1"), []string{"b"}, three(spdkNode, outdated), []string{"b"}, nil},
 		"a turn ends, and the next begins":     {strategy(rolling, "1"), []string{"a"}, nodes{spdkNode("a"), spdkNode("b", outdated)}, []string{"b"}, map[string]string{"a": "True/AsExpected"}},
-		"a turn that is stuck":                 {strategy(rolling, "1"), []string{"a"}, nodes{spdkNode("a", notReady), spdkNode("b", outdated)}, []string{"a"}, map[string]string{"a": "serves again: Ready is False (Because: of it)", "b": "such as a: Ready is False (Because: of it)"}},
+		"a turn that is stuck":                 {strategy(rolling, "1"), []string{"a"}, nodes{spdkNode("a", notReady), spdkNode("b", outdated)}, []string{"a"}, map[string]string{"a": "serves again: Ready is False (Because: of it)", "b": "NvmfTarget fast names them"}},
 		"another plan in the turn":             {strategy(rolling, "1"), []string{"a"}, nodes{spdkNode("a", notReady, outdated), spdkNode("b", outdated)}, []string{"a"}, nil},
 		"not taken up yet":                     {strategy(rolling, "1"), []string{"a"}, nodes{spdkNode("a", newPlan), spdkNode("b", outdated)}, []string{"a"}, map[string]string{"a": "has not taken up its plan"}},
 		"tuned a moment ago":                   {strategy("", "1"), []string{"a"}, nodes{kernelNode("a", set(condition(v1alpha1.ConditionTuned, "True", time.Second))), kernelNode("b", retuned)}, []string{"a"}, map[string]string{"a": "its tuning has just been written"}},
 		"being tuned":                          {strategy("", "1"), []string{"a"}, nodes{kernelNode("a", set(condition(v1alpha1.ConditionTuned, "Unknown", long))), kernelNode("b", retuned)}, []string{"a"}, nil},
 		"a setting is refused":                 {strategy("", "1"), []string{"a"}, nodes{kernelNode("a", set(condition(v1alpha1.ConditionTuned, "False", long))), kernelNode("b", retuned)}, []string{"b"}, nil},
-		"a link stays down":                    {strategy("", "1"), []string{"a"}, nodes{kernelNode("a", linkDown), kernelNode("b", retuned)}, []string{"a"}, map[string]string{"b": "such as a: the link of eth0 is down"}},
-		"another does not serve":               {strategy(rolling, "1"), nil, nodes{spdkNode("a", outdated), spdkNode("b", notReady)}, nil, map[string]string{"a": "such as b: Ready is False"}},
+		"a link stays down":                    {strategy("", "1"), []string{"a"}, nodes{kernelNode("a", linkDown), kernelNode("b", retuned)}, []string{"a"}, map[string]string{"a": "serves again: the link of eth0 is down"}},
+		"another does not serve":               {strategy(rolling, "1"), nil, nodes{spdkNode("a", outdated), spdkNode("b", notReady)}, nil, map[string]string{"a": "b:Ready is False"}},
 		"itself does not serve: first":         {strategy(rolling, "1"), nil, nodes{spdkNode("a", outdated), spdkNode("b", notReady, outdated)}, []string{"b"}, nil},
 		"two do not serve, and two may":        {strategy(rolling, "2"), nil, nodes{spdkNode("a", outdated), spdkNode("b", notReady), spdkNode("c", notReady)}, nil, nil},
-		"ready a moment ago":                   {strategy(rolling, "1"), nil, nodes{spdkNode("a", outdated), spdkNode("b", func(n *rollout.Node) { n.ReadySince = now.Add(-time.Second) })}, nil, map[string]string{"a": "its target pod has just become ready"}},
-		"silent for a moment":                  {strategy(rolling, "1"), nil, nodes{spdkNode("a", outdated), spdkNode("b", silent(time.Minute))}, nil, map[string]string{"a": "such as b: its agent is silent"}},
-		"a kubelet does not answer":            {strategy(rolling, "1"), nil, nodes{spdkNode("a", outdated), spdkNode("b", outdated, kubeletDown(time.Minute))}, nil, map[string]string{"a": "such as b: its Node is not Ready", "b": "it gets a turn once it is"}},
+		"ready a moment ago":                   {strategy(rolling, "1"), nil, nodes{spdkNode("a", outdated), spdkNode("b", func(n *rollout.Node) { n.ReadySince = now.Add(-time.Second) })}, nil, map[string]string{"a": "b:its target pod has just become ready"}},
+		"silent for a moment":                  {strategy(rolling, "1"), nil, nodes{spdkNode("a", outdated), spdkNode("b", silent(time.Minute))}, nil, map[string]string{"a": "b:its agent is silent"}},
+		"a kubelet does not answer":            {strategy(rolling, "1"), nil, nodes{spdkNode("a", outdated), spdkNode("b", outdated, kubeletDown(time.Minute))}, nil, map[string]string{"a": "b:its Node is not Ready", "b": "it gets a turn once it is"}},
 		"a kubelet does not answer for weeks":  {strategy(rolling, "1"), nil, nodes{spdkNode("a", outdated), spdkNode("b", outdated, kubeletDown(14*long))}, []string{"a"}, nil},
 		"a plan that cannot be read":           {strategy(rolling, "1"), nil, nodes{spdkNode("a", func(n *rollout.Node) { n.WantedHash = "" })}, nil, map[string]string{"a": "True/AsExpected"}},
 		"tuned, and its pod is the user's":     {strategy(onDelete, "1"), []string{"a"}, nodes{spdkNode("a", outdated, newPlan)}, []string{"a"}, map[string]string{"a": "Updating: the node was changed"}},
@@ -162,7 +162,7 @@ func TestTurns(t *testing.T) {
 			}
 			for node, want := range test.says {
 				c := d.Conditions[node]
-				if got := fmt.Sprintf("%s/%s: %s", c.Status, c.Reason, c.Message); !strings.Contains(got, want) {
+				if got := fmt.Sprintf("%s/%s: %s; %v", c.Status, c.Reason, c.Message, d.Unwell); !strings.Contains(got, want) {
 					t.Errorf("%s: %q, want %q", node, got, want)
 				}
 			}

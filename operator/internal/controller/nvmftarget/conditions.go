@@ -144,7 +144,7 @@ func waitsForNodes(o observation) *metav1.Condition {
 		"waiting for the agents or target pods of "+text.Few(slices.Compact(names), maxNamedNodes, ", "))
 }
 
-// rollingOut: nodes have a turn, or wait for one. A node whose turn does not end is told with what it lacks.
+// rollingOut: nodes have a turn, or wait for one. What keeps a turn from ending, or from being given, is told.
 func rollingOut(o observation) *metav1.Condition {
 	told := map[string][]string{}
 	for _, name := range slices.Sorted(maps.Keys(o.gate.Conditions)) {
@@ -152,11 +152,15 @@ func rollingOut(o observation) *metav1.Condition {
 		told[c.Reason] = append(told[c.Reason], fmt.Sprintf("%s (%s)", name, c.Message))
 	}
 	updating, waiting, paused := told[v1alpha1.ReasonUpdating], told[v1alpha1.ReasonWaitingForTurn], told[v1alpha1.ReasonRolloutPaused]
+	var unwell []string
+	for _, name := range slices.Sorted(maps.Keys(o.gate.Unwell)) {
+		unwell = append(unwell, fmt.Sprintf("%s (%s)", name, o.gate.Unwell[name]))
+	}
 	parts := []string{fmt.Sprintf("%d of %s updated", o.gate.Updated, text.Plural(len(o.gate.Conditions), "node"))}
 	for _, list := range []struct {
 		words string
 		nodes []string
-	}{{"in turn", updating}, {"waiting", waiting}, {"paused", paused}} {
+	}{{"in turn", updating}, {"not serving", unwell}, {"waiting", waiting}, {"paused", paused}} {
 		if len(list.nodes) > 0 {
 			parts = append(parts, list.words+": "+text.Few(list.nodes, maxNamedNodes, ", "))
 		}

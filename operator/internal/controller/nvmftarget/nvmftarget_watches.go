@@ -60,8 +60,8 @@ func nodeChanged() predicate.Predicate {
 	}}
 }
 
-// settled lets through changes of a volume's or snapshot's spec, and of whether it is in the midst of something, which a
-// rollout waits for. How full it is changes all the time.
+// settled lets through changes of a volume's or snapshot's spec, and of whether it is in the midst of something, which
+// a rollout waits for. How full it is changes all the time.
 func settled() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		return e.ObjectOld.GetGeneration() != e.ObjectNew.GetGeneration() || isBusy(e.ObjectOld) != isBusy(e.ObjectNew)
