@@ -136,6 +136,8 @@ func typeOf(field *apiextensionsv1.JSONSchemaProps) string {
 	switch _, selector := field.Properties["matchLabels"]; {
 	case selector:
 		return "label selector"
+	case field.XIntOrString && field.Pattern == "": // a quantity has one
+		return "number or percentage"
 	case field.XIntOrString:
 		return "quantity"
 	case says("duration(self)"):
