@@ -41,8 +41,8 @@ type Node struct {
 	Serves bool
 	// ReadySince is when it became ready; zero while it is not.
 	ReadySince time.Time
-	// PodHash is what it was started with, PlannedHash what the present plan comes to, WantedHash what the desired one
-	// does; all with the manifest.StartupAnnotation's meaning.
+	// PodHash is of what it was started with, PlannedHash of what the present plan would start, WantedHash of what the
+	// desired one would; all as in the manifest.StartupAnnotation.
 	PodHash, PlannedHash, WantedHash string
 	// ImageOnNode: the next target pod's image is known to be on the node.
 	ImageOnNode bool
