@@ -16,8 +16,8 @@ func PodReady(pod *corev1.Pod) *corev1.PodCondition {
 	return nil
 }
 
-// PodEnded reports that the kubelet starts nothing in the pod again. It was evicted, or refused by the kubelet, or has done its
-// work.
+// PodEnded reports that the kubelet starts nothing in the pod again. It was evicted, or refused by the kubelet, or has
+// done its work.
 func PodEnded(pod *corev1.Pod) bool {
 	return pod.Status.Phase == corev1.PodFailed || pod.Status.Phase == corev1.PodSucceeded
 }

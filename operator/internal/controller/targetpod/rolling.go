@@ -23,8 +23,8 @@ func decideRoll(v view, pods manifest.TargetPods) decision {
 	return decision{act: replaceOutdated, condition: markOutdated(is, "it is being replaced")}
 }
 
-// hasTurn: nothing is paused, the NvmfTarget's status says that it is the node's turn, and the node has the plan that is
-// to be carried out in it.
+// hasTurn: nothing is paused, the NvmfTarget's status says that it is the node's turn, and the node has the plan that
+// is to be carried out in it.
 func hasTurn(target *v1alpha1.NvmfTarget, node *v1alpha1.NvmfNode) bool {
 	is := meta.FindStatusCondition(node.Status.Conditions, v1alpha1.ConditionUpdated)
 	paused := target.Spec.UpdateStrategy != nil && target.Spec.UpdateStrategy.Paused
