@@ -55,8 +55,8 @@ func (s PoolStatus) TakesNothingNew() bool {
 	return s.Reason == ReasonPoolNearlyFull || s.Reason == ReasonPoolFull
 }
 
-// VolumeLimit is how many volumes a node can have that follows the plan: each has a subsystem, connected or not, and one
-// of the target's is kept free for a volume whose subsystem is being exchanged. False when nothing limits them: the
+// VolumeLimit is how many volumes a node can have that follows the plan: each has a subsystem, connected or not, and
+// one of the target's is kept free for a volume whose subsystem is being exchanged. False when nothing limits them: the
 // kernel's target makes subsystems as long as there is memory.
 func (p *Plan) VolumeLimit() (int64, bool) {
 	if p == nil || p.SPDK == nil {

@@ -243,10 +243,10 @@ const (
 
 // Attachments a node must be able to hold at once.
 type Attachments struct {
-	// Expected number of connected volumes per node, from 1 to 4096. Default 128. The memory of an SPDK target is planned
-	// for them, and no more are attached: a volume that is attached to several nodes counts once for each, and one that
-	// opens more queues than ioQueues as often as its queue pairs take the memory. With engine Nvmet it sizes shared
-	// receive queues only, and nothing is refused.
+	// Expected number of connected volumes per node, from 1 to 4096. Default 128. The memory of an SPDK target is
+	// planned for them, and no more are attached: a volume that is attached to several nodes counts once for each, and
+	// one that opens more queues than ioQueues as often as its queue pairs take the memory. With engine Nvmet it sizes
+	// shared receive queues only, and nothing is refused.
 	// +kubebuilder:default=128
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=4096

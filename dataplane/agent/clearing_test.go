@@ -35,7 +35,7 @@ func TestDeletedVolumesAreClearedBesideTheRest(t *testing.T) {
 	}
 	capacity := l.nvmfNode().Status.Capacity.Free
 
-	fake.target.(*spdktest.Target).Inject(spdktest.Fault{Method: "bdev_lvol_delete", Skip: 1, Times: -1, Delay: time.Hour}) // of all but the mark of a clean pool
+	fake.target.(*spdktest.Target).Inject(spdktest.Fault{Method: "bdev_lvol_delete", Times: -1, Delay: time.Hour})
 	l.delete(1)
 	l.Eventually(func() bool {
 		return apierrors.IsNotFound(l.admin.Get(t.Context(), client.ObjectKey{Name: l.name(1)}, &v1alpha1.NvmfVolume{}))

@@ -62,8 +62,8 @@ func CheckKernel(root, path string, rdev uint64, planned string) error {
 	return names.Check(path, planned)
 }
 
-// kernelNames reads what the kernel tells in a block device's folder of sysfs: of an NVMe namespace, of a SCSI disk, and
-// of a virtio disk.
+// kernelNames reads what the kernel tells in a block device's folder of sysfs: of an NVMe namespace, of a SCSI disk,
+// and of a virtio disk.
 func kernelNames(dir string) (Names, error) {
 	if _, err := os.Stat(dir); err != nil {
 		return nil, err // it has just gone

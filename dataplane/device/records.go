@@ -18,8 +18,8 @@ import (
 // drive after that, so this is the only word on whether it may be made a pool: only a drive
 // that is recorded as Blank may, and only once: see RecordLvstore.
 type Record struct {
-	// ID of the drive that it was, as the inventory has it: what Content says is true of that drive only. Empty when the
-	// kernel did not tell.
+	// ID of the drive that it was, as the inventory has it: what Content says is true of that drive only. Empty when
+	// the kernel did not tell.
 	ID string `json:"id,omitempty"`
 	// Content is Blank, Weft (an lvstore), or Unknown when the kernel could not be made to look.
 	Content v1alpha1.DriveContent `json:"content"`

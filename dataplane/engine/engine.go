@@ -54,9 +54,9 @@ type Engine interface {
 	OpenPools(ctx context.Context, devices []Device) []error
 
 	// ForgetPools, by their Device, that cannot be read and never will be: from then on they are not listed, and their
-	// volumes and snapshots are not found. Nothing is written to the drive. A pool that can be read fails with ErrInUse;
-	// one that is not there is not an error. Hosts of its volumes get errors, no answer to wait for. Opened again, a
-	// device is what it holds.
+	// volumes and snapshots are not found. Nothing is written to the drive. A pool that can be read fails with
+	// ErrInUse; one that is not there is not an error. Hosts of its volumes get errors, no answer to wait for. Opened
+	// again, a device is what it holds.
 	ForgetPools(ctx context.Context, devices []string) []error
 
 	// CreateVolumes makes volumes, in constant time whatever their size, and thin. A volume that exists with the same

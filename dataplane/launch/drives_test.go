@@ -327,7 +327,8 @@ func TestSwappedDrive(t *testing.T) {
 	}
 }
 
-// TestRecordOfAnotherDrive: what is recorded at an address is not of a drive that is planned there, so the kernel looks.
+// TestRecordOfAnotherDrive: what is recorded at an address is not of a drive that is planned there, so the kernel
+// looks.
 func TestRecordOfAnotherDrive(t *testing.T) {
 	for name, id := range map[string]string{"of the drive before": "eui.gone", "of an earlier release": ""} {
 		t.Run(name, func(t *testing.T) {

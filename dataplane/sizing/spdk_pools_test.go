@@ -55,8 +55,8 @@ func TestPlanOfSPDKStaysWhenItsDrivesAreTaken(t *testing.T) {
 	}
 }
 
-// A drive that took the place of a planned one is planned at its address, and the one before at none; it keeps its place
-// in the plan, since its volumes may come back with it.
+// A drive that took the place of a planned one is planned at its address, and the one before at none; it keeps its
+// place in the plan, since its volumes may come back with it.
 func TestPlanOfSPDKWithASwappedDrive(t *testing.T) {
 	s := spdk(driver(v1alpha1.DriverVFIO), count(4))
 	node := bigServer()

@@ -129,7 +129,8 @@ func TestPlanOfSPDK(t *testing.T) {
 		CoreMask: "0xff0000", Mode: v1alpha1.CoresDynamic,
 		Scheduler: &v1alpha1.PlannedScheduler{PeriodMicroseconds: 1_000_000, LoadLimit: 20, CoreLimit: 80, CoreBusy: 95},
 		Hugepages: v1alpha1.Hugepages2Mi, MemoryBytes: got.MemoryBytes, PodMemoryBytes: got.PodMemoryBytes,
-		// 128 volumes x 2 queues x 128 commands x 2, and 256 for each of 8 + 2 threads, would be more than SPDK's default.
+		// 128 volumes x 2 queues x 128 commands x 2, and 256 for each of 8 + 2 threads, would be more than SPDK's
+		// default.
 		BdevIOPoolSize: 65535,
 		// 12.5 GB/s x 335 us x 1.5 is 6.28 MB: 48 of 128 KiB and 1536 of 4 KiB, and what bdev and accel keep on 9
 		// threads.

@@ -185,7 +185,7 @@ func (w *world) agree() {
 		w.Fatalf("%v:\nthere is\n  %s\nand should be\n  %s", err, strings.Join(is, "\n  "), strings.Join(want, "\n  "))
 	}
 	w.checkWords()
-	left := slices.DeleteFunc(w.storage.Target().Lvols(), func(name string) bool { return name == "clean" }) // a mark
+	left := slices.DeleteFunc(w.storage.Target().Lvols(), func(name string) bool { return name == "clean" || name == "soiled" }) // marks
 	if len(w.volumes)+len(w.snapshots)+len(w.orphans) == 0 && len(left) > 0 {
 		w.Fatalf("logical volumes are left: %v", left)
 	}

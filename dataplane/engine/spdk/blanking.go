@@ -4,6 +4,7 @@ package spdk
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"syscall"
@@ -69,7 +70,13 @@ func (s *session) blanked(ctx context.Context, o *opening) error {
 		return fmt.Errorf("%w: the kernel is deallocating all of %s", engine.ErrBusy, o.Path)
 	}
 	delete(s.blanks, path)
-	if b.err != nil {
+	switch {
+	case b.err == nil:
+	case errors.Is(b.err, unix.EBUSY):
+		return fmt.Errorf("%w: %w", engine.ErrBusy, b.err)
+	case !errors.Is(b.err, unix.EOPNOTSUPP) && !errors.Is(b.err, unix.ENOTTY):
+		return b.err
+	default:
 		logr.FromContextOrDiscard(ctx).Info("The device cannot deallocate with zeroes, so all of it is written", "device", o.ID, "reason", b.err.Error())
 	}
 	is, err := os.Stat(path)

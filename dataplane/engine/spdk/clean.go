@@ -36,25 +36,54 @@ type trust struct {
 
 // distrust free clusters of pools that this life of the target has just brought, or that this process sees for the
 // first time. What SPDK freed when it was killed may hold data: it writes the metadata of a deletion before it clears,
-// and copies a cluster for a clone before it enters that in the metadata. So a pool has a mark while all of its free
-// clusters are zeroes: it is taken away before anything is deleted, and made again when all is cleared. Without the
-// mark all free clusters are held by lvols, which Clear deletes like any other. With it, only copies were cut off: SPDK
-// takes the lowest free cluster, and none was freed meanwhile, so they are among the first that are free.
+// and copies a cluster for a clone before it enters that in the metadata. So a pool has a mark, clean, once all of its
+// free clusters are zeroes, and another one, soiled, from before anything is deleted until all is cleared. Where it is
+// not clean all free clusters are held by lvols, which Clear deletes like any other. Where it is, only copies were cut
+// off: SPDK takes the lowest free cluster, and none was freed meanwhile, so they are among the first that are free.
+//
+// A target that was killed while it took a snapshot may count clusters twice that both have, and so fewer free ones
+// than there are (bs_load_replay_md_parse_page). Then the highest are not held. They are the last that SPDK gives out,
+// and count as space that is to be cleared, which is not promised to anybody.
 func (s *session) distrust(st *store) {
 	for _, p := range st.pools {
-		if was := s.life.trust[p.Device]; p.Err != nil || was != nil && was.err == nil {
+		was := s.life.trust[p.Device]
+		if p.Err != nil {
+			s.unlearn(p.Device)
+		}
+		if p.Err != nil || was != nil && was.err == nil {
 			continue
 		}
-		marked := p.lvols[cleanName] != nil
-		t := &trust{known: marked, open: true}
-		if !p.served() && (!marked || p.has(func(l *lvol) bool { return l.base != "" })) {
-			t.err = s.hold(p, marked)
-			t.known, t.open = t.err == nil, false
+		clean := p.clean()
+		t := &trust{known: clean, open: true}
+		if !p.served() {
+			clean = clean && p.TotalBytes-p.FreeBytes == p.ownBytes()
+			if !clean || p.has(func(l *lvol) bool { return l.base != "" }) {
+				t.err = s.hold(p, clean)
+				t.known, t.open = t.err == nil, false
+			}
 		}
 		s.life.trust[p.Device] = t
 		s.deleted.Store(true)
 	}
 	s.openPools(st)
+}
+
+// unlearn what was known of a pool: its drive may go and come again in one life of the target.
+func (s *session) unlearn(device string) {
+	delete(s.life.trust, device)
+	delete(s.life.uncleared, device)
+}
+
+// clean: its marks say that all free clusters are zeroes.
+func (p *pool) clean() bool { return p.lvols[cleanName] != nil && p.lvols[soiledName] == nil }
+
+// ownBytes of all its lvols.
+func (p *pool) ownBytes() int64 {
+	sum := int64(0)
+	for _, l := range p.lvols {
+		sum += l.ownBytes
+	}
+	return sum
 }
 
 // served: an agent has given hosts volumes of it in this life of the target, and saw to its free space before.
@@ -71,15 +100,15 @@ func (p *pool) has(such func(*lvol) bool) bool {
 	return false
 }
 
-// hold free clusters: of a marked pool those that copies may have been made to, else all. Those that the volumes may
+// hold free clusters: of a clean pool those that copies may have been made to, else all. Those that the volumes may
 // need are held by the first lvols, which are cleared first.
-func (s *session) hold(p *pool, marked bool) error {
+func (s *session) hold(p *pool, clean bool) error {
 	free := p.FreeBytes
 	first := p.unwritten()
-	if marked {
-		if err := s.soil(p); err != nil {
-			return err
-		}
+	if err := s.soil(p); err != nil {
+		return err
+	}
+	if clean {
 		free = min(free, copiesInFlight*p.clusterBytes)
 		first = free
 	}
@@ -129,8 +158,11 @@ func (p *pool) hasRoom() bool {
 // openPools where enough is cleared. What is open stays so.
 func (s *session) openPools(st *store) {
 	for _, p := range st.pools {
+		if p.Err != nil {
+			s.unlearn(p.Device)
+		}
 		t := s.life.trust[p.Device]
-		if t == nil || t.err != nil || p.Err != nil {
+		if t == nil || t.err != nil {
 			continue
 		}
 		t.open = t.open || p.hasRoom()
@@ -155,16 +187,23 @@ func (s *session) serves(p *pool) error {
 	return nil
 }
 
-// soil takes the mark away, before anything in the pool is deleted. It is asked for once: SPDK lists an lvol no more
-// whose deletion it refused, and has it again with its next start.
+// soil says, before anything in the pool is deleted, that free clusters may not be zeroes. It makes a mark rather than
+// take one away, because SPDK lists an lvol no more whose deletion it refused, and has it again with its next start.
+// Only where there is no metadata page for it does the other mark go.
 func (s *session) soil(p *pool) error {
-	if p.lvols[cleanName] == nil || s.life.stuck[p.Device] != nil {
-		return s.life.stuck[p.Device]
+	if p.lvols[soiledName] != nil {
+		return nil
 	}
-	_, err := spdkrpc.Call(s.ctx, s.conn, spdkrpc.BdevLvolDelete{Name: p.lvstore + "/" + cleanName})
-	if err != nil && !errors.Is(err, spdkrpc.ErrNotFound) {
-		s.life.stuck[p.Device] = fmt.Errorf("nothing can be deleted until the target starts again, because %s/%s was not: %w", p.lvstore, cleanName, mapError(err))
-		return s.life.stuck[p.Device]
+	_, err := spdkrpc.Call(s.ctx, s.conn, markOf(p.lvstore, soiledName))
+	if err == nil {
+		p.lvols[soiledName] = &lvol{pool: p, kind: soiledLvol, name: soiledName}
+		return nil
+	}
+	if p.lvols[cleanName] != nil && (errors.Is(err, spdkrpc.ErrNoSpace) || errors.Is(err, spdkrpc.ErrNoMemory)) {
+		_, err = spdkrpc.Call(s.ctx, s.conn, spdkrpc.BdevLvolDelete{Name: p.lvstore + "/" + cleanName})
+	}
+	if err != nil && (p.lvols[cleanName] != nil || !errors.Is(err, spdkrpc.ErrNoSpace) && !errors.Is(err, spdkrpc.ErrNoMemory)) {
+		return fmt.Errorf("say in pool %s that its free space is not clean: %w", p.Device, mapError(err))
 	}
 	delete(p.lvols, cleanName)
 	return nil
@@ -174,14 +213,13 @@ func (s *session) soil(p *pool) error {
 func (s *session) uncertified(st *store) []*pool {
 	return slices.DeleteFunc(slices.Clone(st.pools), func(p *pool) bool {
 		t := s.life.trust[p.Device]
-		return p.Err != nil || t == nil || !t.known || p.lvols[cleanName] != nil || s.leaving[p.Device] > 0 || s.life.uncleared[p.Device]
+		return p.Err != nil || t == nil || !t.known || p.clean() || s.leaving[p.Device] > 0 || s.life.uncleared[p.Device]
 	})
 }
 
-// certify pools, of which none is being deleted from: they get their mark when every allocated cluster is that of an
-// lvol. Then SPDK neither clears one, as it may after a deletion that an agent before this one asked for, nor copies
-// one. The clusters of the lvols were counted before and are not fewer now, so the difference is exact where it is
-// nothing.
+// certify pools, of which none is being deleted from: they are clean when every allocated cluster is that of an lvol.
+// Then SPDK neither clears one, as it may after a deletion that an agent before this one asked for, nor copies one. The
+// clusters of the lvols were counted before and are not fewer now, so the difference is exact where it is nothing.
 func (s *session) certify(pools []*pool) error {
 	if len(pools) == 0 {
 		return nil
@@ -191,31 +229,44 @@ func (s *session) certify(pools []*pool) error {
 		return mapError(err)
 	}
 	errs := make([]error, len(pools))
-	var items []int
+	var mark, unmark []int
 	for i, p := range pools {
-		own := int64(0)
-		for _, l := range p.lvols {
-			own += l.ownBytes
-		}
 		at := slices.IndexFunc(lvstores, func(l spdkrpc.Lvstore) bool { return l.Name == p.lvstore })
-		if at >= 0 && int64(lvstores[at].TotalClusters-lvstores[at].FreeClusters)*p.clusterBytes == own {
-			items = append(items, i)
+		if at < 0 || int64(lvstores[at].TotalClusters-lvstores[at].FreeClusters)*p.clusterBytes != p.ownBytes() {
+			continue
+		}
+		if p.lvols[cleanName] == nil {
+			mark = append(mark, i)
+		}
+		if p.lvols[soiledName] != nil {
+			unmark = append(unmark, i)
 		}
 	}
-	call(s, items, errs, func(i int) spdkrpc.Request[string] { return markOf(pools[i].lvstore) })
+	call(s, mark, errs, func(i int) spdkrpc.Request[string] { return markOf(pools[i].lvstore, cleanName) })
+	call(s, unmark, errs, func(i int) spdkrpc.Request[spdkrpc.Done] {
+		return spdkrpc.BdevLvolDelete{Name: pools[i].lvstore + "/" + soiledName}
+	})
 	return errors.Join(errs...)
 }
 
-// markOf an lvstore, which says that all free clusters are zeroes.
-func markOf(lvstore string) spdkrpc.BdevLvolCreate {
-	return spdkrpc.BdevLvolCreate{LvstoreName: lvstore, Name: cleanName, SizeMiB: engine.SizeUnit / mib, Thin: true}
+// markOf an lvstore.
+func markOf(lvstore, name string) spdkrpc.BdevLvolCreate {
+	return spdkrpc.BdevLvolCreate{LvstoreName: lvstore, Name: name, SizeMiB: engine.SizeUnit / mib, Thin: true}
+}
+
+// examinedStore is all that the pools hold. SPDK lists an lvstore before all that is in it.
+func (s *session) examinedStore() (*store, error) {
+	if _, err := spdkrpc.Call(s.ctx, s.conn, spdkrpc.BdevWaitForExamine{}); err != nil {
+		return nil, mapError(err)
+	}
+	return s.readStore()
 }
 
 // lookAtOpened pools.
 func (s *session) lookAtOpened(open []*opening, errs []error) error {
 	for i, o := range open {
 		if errs[i] == nil && s.life.trust[o.ID] == nil {
-			st, err := s.readStore()
+			st, err := s.examinedStore()
 			if err == nil {
 				s.distrust(st)
 			}
@@ -237,7 +288,7 @@ func (s *session) lookAtFree(st *store) error {
 	if sure {
 		return nil
 	}
-	whole, err := s.readStore()
+	whole, err := s.examinedStore()
 	if err != nil {
 		return err
 	}

@@ -4,7 +4,6 @@ package spdk_test
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"os/exec"
 	"strings"
@@ -53,9 +52,9 @@ func TestCleanPoolServesAtOnce(t *testing.T) {
 	r.Expect(r.state().Pools[0].ClearingBytes).To(BeZero())
 
 	r.done(r.engine.DeleteVolumes(r.ctx, []engine.ID{r.create(engine.Source{}, 16*mib)}))
-	r.Expect(r.marked()).To(BeTrue(), "nothing was deleted yet")
+	r.Expect(r.clean()).To(BeTrue(), "nothing was deleted yet")
 	r.clear()
-	r.Expect(r.marked()).To(BeTrue())
+	r.Expect(r.clean()).To(BeTrue())
 }
 
 // TestPoolIsMarkedByWhoKnows: an agent that finds a pool served, and without its mark, cannot tell what is free in it.
@@ -72,26 +71,83 @@ func TestPoolIsMarkedByWhoKnows(t *testing.T) {
 	r.engine = r.machine.engine(t)
 	r.clear()
 	r.Expect(r.lvols()).NotTo(HaveKey("x-" + string(deleted)))
-	r.Expect(r.marked()).To(BeFalse())
+	r.Expect(r.clean()).To(BeFalse())
 }
 
-// TestMarkThatCannotGo keeps what was deleted: a target that ended then would have the mark again.
-func TestMarkThatCannotGo(t *testing.T) {
+// TestMarkThatCannotBeMade keeps what was deleted: a target that ended then would pass for clean.
+func TestMarkThatCannotBeMade(t *testing.T) {
+	for name, test := range map[string]struct {
+		of   spdktest.AnswerError
+		also bool
+	}{
+		"the drive fails":                       {spdktest.AnswerError{Code: -32602, Message: "Input/output error"}, false},
+		"no metadata page, and the other stays": {spdktest.AnswerError{Code: -32602, Message: "No space left on device"}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r, fake := newFakeRig(t)
+			deleted := r.create(engine.Source{}, 16*mib)
+			r.done(r.engine.DeleteVolumes(r.ctx, []engine.ID{deleted}))
+			withdraw := fake.Inject(spdktest.Fault{Method: "bdev_lvol_create", Times: -1, Error: &test.of})
+			if test.also {
+				fake.Inject(spdktest.Fault{Method: "bdev_lvol_delete", Error: &spdktest.AnswerError{Code: -32603, Message: "Input/output error"}})
+			}
+			r.state()
+			_, err := r.engine.Clear(r.ctx)
+			r.Expect(err).To(HaveOccurred())
+			r.Expect(r.lvols()).To(HaveKey("x-" + string(deleted)))
+			withdraw()
+			r.clear()
+			r.Expect(r.lvols()).To(BeEmpty())
+			r.Expect(r.clean()).To(BeTrue())
+		})
+	}
+}
+
+// TestPoolWithoutMetadataPages is cleared all the same: the mark goes for which there is no other.
+func TestPoolWithoutMetadataPages(t *testing.T) {
 	r, fake := newFakeRig(t)
 	deleted := r.create(engine.Source{}, 16*mib)
 	r.done(r.engine.DeleteVolumes(r.ctx, []engine.ID{deleted}))
-	fake.Inject(spdktest.Fault{
-		Method: "bdev_lvol_delete", Match: func(params json.RawMessage) bool { return !notTheMark(params) }, When: spdktest.After,
-		Error: &spdktest.AnswerError{Code: -32603, Message: "Cannot allocate memory"},
-	})
-	for range 2 {
-		r.state()
-		_, err := r.engine.Clear(r.ctx)
-		r.Expect(err).To(MatchError(engine.ErrBusy))
-		r.Expect(r.lvols()).To(HaveKey("x-" + string(deleted)))
-	}
-	r.restarted()
+	fake.Inject(spdktest.Fault{Method: "bdev_lvol_create", Error: &spdktest.AnswerError{Code: -32602, Message: "No space left on device"}})
+	r.clear()
 	r.Expect(r.lvols()).To(BeEmpty())
+	r.Expect(r.clean()).To(BeTrue())
+}
+
+// TestClearingThatIsInterrupted by something more to clear lets go of all that it had chosen.
+func TestClearingThatIsInterrupted(t *testing.T) {
+	r, fake := newFakeRig(t)
+	ids := []engine.ID{r.create(engine.Source{}, 16*mib), r.create(engine.Source{}, 16*mib), r.create(engine.Source{}, 16*mib)}
+	r.done(r.engine.DeleteVolumes(r.ctx, ids[:2]))
+	held := fake.Inject(spdktest.Fault{Method: "bdev_lvol_delete", Match: notTheMark, Delay: 200 * time.Millisecond})
+	defer held()
+	ended := make(chan error)
+	go func() {
+		_, err := r.engine.Clear(r.ctx)
+		ended <- err
+	}()
+	r.Eventually(func() int { return fake.Calls()["bdev_lvol_delete"] }).Should(BeNumerically(">", 0))
+	r.done(r.engine.DeleteVolumes(r.ctx, ids[2:]))
+	r.Expect(<-ended).To(Succeed())
+	r.clear()
+	r.Expect(r.lvols()).To(BeEmpty())
+	r.Expect(r.clean()).To(BeTrue())
+}
+
+// TestPoolWhoseDriveComesBack in one life of the target is looked at again.
+func TestPoolWhoseDriveComesBack(t *testing.T) {
+	m := newMachine(t)
+	r := rigOf(t, m)
+	id := r.create(engine.Source{}, 16*mib)
+	r.done(r.engine.Export(r.ctx, []engine.Export{r.exportOf(id)}))
+	r.done(r.engine.DeleteVolumes(r.ctx, []engine.ID{r.create(engine.Source{}, 16*mib)}))
+	_, err := spdkrpc.Call(r.ctx, r.client, spdkrpc.BdevLvolCreate{
+		LvstoreName: strings.Split(r.lvols()[string(id)].Alias, "/")[0], Name: "soiled", SizeMiB: 4, Thin: true,
+	})
+	check(t, err)
+	m.Lose(t, r.device)
+	r.done(r.engine.OpenPools(r.ctx, []engine.Device{r.device}))
+	r.Expect(r.engine.Export(r.ctx, []engine.Export{r.exportOf(id)})[0]).To(MatchError(engine.ErrBusy))
 }
 
 // TestKilledWhileItClears: on a real target no data of a deleted volume is left in free space, whatever it had got to.
@@ -158,17 +214,16 @@ func TestKilledWhileItCopies(t *testing.T) {
 
 func (r *rig) fake() *spdktest.Target { return r.target.(*spdktest.Target) }
 
-// marked says whether the target has the mark of a clean pool.
-func (r *rig) marked() bool {
+// clean says whether the target has the marks of a pool whose free space is.
+func (r *rig) clean() bool {
 	r.t.Helper()
 	all, err := spdkrpc.Call(r.ctx, r.client, spdkrpc.BdevLvolGetLvols{})
 	check(r.t, err)
+	names := map[string]bool{}
 	for _, l := range all {
-		if l.Name == "clean" {
-			return true
-		}
+		names[l.Name] = true
 	}
-	return false
+	return names["clean"] && !names["soiled"]
 }
 
 // killedWhileItClears a volume, once its metadata is gone.

@@ -47,7 +47,7 @@ func (e *Engine) Clear(ctx context.Context) (cleared bool, err error) {
 // clearOnce what can be cleared now, each pool's by itself. The engine is locked only while it looks.
 func (e *Engine) clearOnce(ctx context.Context) (cleared bool, err error) {
 	s, chosen, err := e.choose(ctx)
-	if err != nil {
+	if s == nil {
 		return false, err
 	}
 	pools := map[*pool][]*lvol{}
@@ -56,10 +56,10 @@ func (e *Engine) clearOnce(ctx context.Context) (cleared bool, err error) {
 	}
 	var all sync.WaitGroup
 	var mu sync.Mutex
-	var errs []error
+	errs := []error{err}
 	for _, lvols := range pools {
 		all.Go(func() {
-			for _, l := range lvols {
+			for i, l := range lvols {
 				begun := time.Now()
 				done, err := s.clear(l)
 				mu.Lock()
@@ -71,8 +71,9 @@ func (e *Engine) clearOnce(ctx context.Context) (cleared bool, err error) {
 				if s.isOpen(l.pool) {
 					s.pause(begun)
 				}
-				if s.deleted.Load() {
-					break // a snapshot may be among it, and comes first
+				if s.deleted.Load() { // a snapshot may be among it, and comes first
+					s.letGo(lvols[i+1:], nil)
+					break
 				}
 			}
 		})
@@ -82,7 +83,8 @@ func (e *Engine) clearOnce(ctx context.Context) (cleared bool, err error) {
 }
 
 // choose what is cleared next: of each pool held clusters, for which hosts may wait, then a snapshot, whose neighbours
-// have to wait for it, and then all volumes. Pools of which nothing is chosen may get their mark.
+// have to wait for it, and then all volumes. Pools of which nothing is chosen may be clean. What fails in one pool
+// keeps no other from being cleared.
 func (e *Engine) choose(ctx context.Context) (*session, []*lvol, error) {
 	look, cancel := context.WithTimeout(ctx, lookPatience)
 	defer cancel()
@@ -115,21 +117,19 @@ func (e *Engine) choose(ctx context.Context) (*session, []*lvol, error) {
 	certain := slices.DeleteFunc(s.uncertified(st), func(p *pool) bool {
 		return slices.ContainsFunc(chosen, func(l *lvol) bool { return l.pool == p })
 	})
-	if err := s.certify(certain); err != nil {
-		return nil, nil, err
-	}
-	for _, l := range chosen {
-		if err := s.soil(l.pool); err != nil {
-			return nil, nil, err
-		}
-	}
+	errs := []error{s.certify(certain)}
+	chosen = slices.DeleteFunc(chosen, func(l *lvol) bool {
+		err := s.soil(l.pool)
+		errs = append(errs, err)
+		return err != nil
+	})
 	for _, l := range chosen {
 		e.leaving[l.pool.Device]++
 		for _, name := range l.changes() {
 			e.busy[name] = true
 		}
 	}
-	return &session{Engine: e, ctx: ctx, conn: s.conn}, chosen, nil
+	return &session{Engine: e, ctx: ctx, conn: s.conn}, chosen, errors.Join(errs...)
 }
 
 // changes are the aliases of all lvols that SPDK changes when it deletes this one.
@@ -160,17 +160,7 @@ func (e *Engine) idle(lvols ...*lvol) error {
 
 // clear an lvol that was chosen.
 func (s *session) clear(l *lvol) (done bool, err error) {
-	defer func() {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.leaving[l.pool.Device]--
-		for _, name := range l.changes() {
-			delete(s.busy, name)
-		}
-		if err != nil && s.life.conn == s.conn {
-			s.life.uncleared[l.pool.Device] = true
-		}
-	}()
+	defer func() { s.letGo([]*lvol{l}, err) }()
 	_, err = spdkrpc.Call(s.ctx, s.conn, spdkrpc.BdevLvolDelete{Name: l.bdev})
 	switch {
 	case errors.Is(err, spdkrpc.ErrNotFound):
@@ -179,6 +169,21 @@ func (s *session) clear(l *lvol) (done bool, err error) {
 		_, err = spdkrpc.Call(s.ctx, s.conn, spdkrpc.BdevLvolDelete{Name: l.pool.lvols[markName(l.id)].bdev})
 	}
 	return err == nil, err
+}
+
+// letGo of lvols that were chosen.
+func (s *session) letGo(lvols []*lvol, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, l := range lvols {
+		s.leaving[l.pool.Device]--
+		for _, name := range l.changes() {
+			delete(s.busy, name)
+		}
+		if err != nil && s.life.conn == s.conn {
+			s.life.uncleared[l.pool.Device] = true
+		}
+	}
 }
 
 // isOpen says whether hosts use a pool.

@@ -20,7 +20,8 @@
 //	h-<uuid>         a clone, never written, of a snapshot without another: meanwhile SPDK knows the snapshot for one
 //	x-<uuid>         was the volume of that UUID, and is being cleared
 //	f-<uuid>         holds clusters that are free and may hold old data, and is being cleared
-//	clean            a mark: all free clusters are zeroes
+//	clean            a mark: all free clusters are zeroes, but while there is the mark
+//	soiled           from before anything is deleted until all is cleared
 //
 // Deleting takes what was deleted out of the way, and Clear does the rest, without the engine's lock: a volume gets
 // another name, and a snapshot, which SPDK cannot rename, a mark. SPDK deletes a snapshot only while at most one lvol
@@ -42,12 +43,12 @@
 // deletes. A deleted lvol's clusters are overwritten with zeroes (clear_method write_zeroes).
 //
 // A target that is killed while it does that leaves free clusters as they were, because SPDK forgets the lvol first. So
-// the mark clean is in an lvstore only while all of its free clusters are zeroes: it goes before anything is deleted,
-// and comes again when every allocated cluster is that of an lvol. Where a target that has just started finds no mark,
-// all free clusters are held; where it finds one, and clones, the lowest 256: SPDK copies a cluster for a clone before
-// it enters that in the metadata, one at a time for each of its threads, and takes the lowest free one. A pool serves
-// once enough is free for all that hosts may write to its volumes, because SPDK refuses a write that finds no free
-// cluster.
+// an lvstore has the mark clean once all of its free clusters are zeroes, and the mark soiled from before anything is
+// deleted until every allocated cluster is that of an lvol again. Where a target that has just started does not find it
+// clean, all free clusters are held; where it does, and finds clones, the lowest 256: SPDK copies a cluster for a clone
+// before it enters that in the metadata, one at a time for each of its threads, and takes the lowest free one. A pool
+// serves once enough is free for all that hosts may write to its volumes, because SPDK refuses a write that finds no
+// free cluster.
 //
 // bdev_lvol_clone takes no clear_method, and only a snapshot inherits its origin's, so what hosts wrote to such a clone
 // is unmapped when it is deleted, which a bdev without UNMAP (a kernel's block device) takes for done: of 4 MiB written

@@ -106,8 +106,6 @@ type life struct {
 	// uncleared pools, by their devices, are those where SPDK could not delete something. It may list it no more, and
 	// it still takes its space.
 	uncleared map[string]bool
-	// stuck pools, by their devices, are those whose mark could not be taken away, and why.
-	stuck map[string]error
 	// trust in pools' free clusters, by their devices.
 	trust map[string]*trust
 }
@@ -132,7 +130,7 @@ func (e *Engine) begin(ctx context.Context) (s *session, end func(), err error) 
 		err = fmt.Errorf("%w: %s: %w", engine.ErrUnavailable, e.config.Socket, err)
 	}
 	if e.life.conn != conn {
-		e.life = life{conn: conn, uncleared: map[string]bool{}, stuck: map[string]error{}, trust: map[string]*trust{}}
+		e.life = life{conn: conn, uncleared: map[string]bool{}, trust: map[string]*trust{}}
 	}
 	return &session{Engine: e, ctx: ctx, conn: conn}, e.mu.Unlock, err
 }

@@ -17,8 +17,8 @@ import (
 )
 
 // leastRoom is how many namespaces a subsystem has room for: that of its volume. Each that there is room for costs 0.4
-// kB in each poll group, used or not (measured), and SPDK's default is 32. Subsystems that an earlier agent made with 32
-// stay as they are until the target restarts.
+// kB in each poll group, used or not (measured), and SPDK's default is 32. Subsystems that an earlier agent made with
+// 32 stay as they are until the target restarts.
 const leastRoom = 1
 
 // change that an export needs. What takes away is done, for all exports of a call, before anything is given:

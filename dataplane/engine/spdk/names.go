@@ -24,6 +24,7 @@ const (
 	deletedPrefix  = "x-"
 	freePrefix     = "f-"
 	cleanName      = "clean"
+	soiledName     = "soiled"
 
 	uuidLen = 36
 )
@@ -59,8 +60,9 @@ const (
 	deletedLvol
 	// freeLvol holds clusters that are free and may hold old data, and is being cleared.
 	freeLvol
-	// cleanLvol says that all free clusters are zeroes.
+	// cleanLvol says that all free clusters are zeroes, and soiledLvol that they may not be now.
 	cleanLvol
+	soiledLvol
 )
 
 func snapshotName(id engine.ID, at time.Time) string {
@@ -84,8 +86,11 @@ func parseName(name string) (kind, engine.ID, time.Time) {
 	if id := engine.ID(name); id.Validate() == nil {
 		return volumeLvol, id, time.Time{}
 	}
-	if name == cleanName {
+	switch name {
+	case cleanName:
 		return cleanLvol, "", time.Time{}
+	case soiledName:
+		return soiledLvol, "", time.Time{}
 	}
 	if len(name) < 2+uuidLen {
 		return foreignLvol, "", time.Time{}

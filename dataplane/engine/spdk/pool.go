@@ -89,6 +89,9 @@ func (e *Engine) OpenPools(ctx context.Context, devices []engine.Device) []error
 			grow = append(grow, i)
 		}
 	}
+	for _, i := range attach {
+		s.unlearn(open[i].ID)
+	}
 	s.attach(open, attach, errs)
 	s.compareDrives(open, errs)
 	call(s, grow, errs, func(i int) spdkrpc.Request[spdkrpc.Done] {
@@ -244,8 +247,8 @@ func (s *session) prepareDrive(o *opening) error {
 	if err != nil {
 		return err
 	}
-	// A record speaks of the drive that was there then. One of an earlier release does not say which, and is never taken
-	// to say that this one is blank.
+	// A record speaks of the drive that was there then. One of an earlier release does not say which, and is never
+	// taken to say that this one is blank.
 	record := records[o.PCIAddress]
 	if record.ID == o.ID || record.ID == "" && record.Content == v1alpha1.ContentWeft {
 		o.content = record.Content
@@ -430,7 +433,7 @@ func (s *session) makeLvstores(st *store, open []*opening, errs []error) {
 	}
 	certify := slices.DeleteFunc(slices.Clone(create), func(i int) bool { return !open[i].zeroed })
 	// A pool without the mark is cleared, which takes longer.
-	call(s, certify, slices.Clone(errs), func(i int) spdkrpc.Request[string] { return markOf(open[i].lvstore) })
+	call(s, certify, slices.Clone(errs), func(i int) spdkrpc.Request[string] { return markOf(open[i].lvstore, cleanName) })
 }
 
 // makeReady a blank device for its lvstore.

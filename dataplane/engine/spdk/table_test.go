@@ -26,6 +26,9 @@ var elsewhere = map[string]string{
 	"podMemoryBytes":    "the pod's",
 	"driver":            "of drives",
 	"transports[].type": "says which transport it is",
+
+	"attachments.expected": "what memory is planned for; the agent counts",
+	"attachments.ioQueues": "what memory is planned for; the agent counts",
 }
 
 // planFields by their names in JSON.

@@ -242,7 +242,7 @@ func (st *store) add(l *lvol) {
 		st.snapshots[l.id] = append(st.snapshots[l.id], l)
 	case cloneLvol, markLvol, newLvol, holdLvol, deletedLvol, freeLvol:
 		st.rest = append(st.rest, l)
-	case cleanLvol, foreignLvol:
+	case cleanLvol, soiledLvol, foreignLvol:
 	}
 }
 
