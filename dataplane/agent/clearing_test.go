@@ -45,7 +45,7 @@ func TestDeletedVolumesAreClearedBesideTheRest(t *testing.T) {
 	const left = written * engine.SizeUnit
 	l.Eventually(func() int64 { return clearing(l) }, patience, interval).Should(BeEquivalentTo(left))
 	volume := v1alpha1.WithHeader(1 << 30)
-	l.Expect(l.nvmfNode().Status.Pools[0].Promised.Value()).To(Equal(volume + left))
+	l.Eventually(func() int64 { return l.nvmfNode().Status.Pools[0].Promised.Value() }, patience, interval).Should(Equal(volume + left))
 	l.Expect(l.nvmfNode().Status.Capacity.Free.Value()).To(Equal(capacity.Value() - left))
 	l.Expect(r.get("/metrics")).To(ContainSubstring(`part="clearing"} 4.194304e+08`))
 

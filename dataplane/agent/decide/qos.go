@@ -12,8 +12,9 @@ import (
 )
 
 // limit a volume as its object asks. It waits for the export, for targets change the limits of an exported volume only;
-// and portals wait for it, so that after a restart of the target limits are back before the first host is. What the
-// target refuses keeps no volume from being served.
+// and portals wait for it, so that after a restart of the target limits are back before the first host is. For an export
+// that the engine holds back portals do not wait, so the first limits of its volume come before it. What the target
+// refuses keeps no volume from being served.
 func (d *decider) limit(v *volume) {
 	want := wantedQoS(v.obj.Spec.QoS)
 	err := d.Attempts.err(VerbSetQoS, string(v.id))
@@ -35,7 +36,7 @@ func (d *decider) limit(v *volume) {
 		v.limited = no(v1alpha1.ReasonQoSFailed, "%v", err)
 	case d.Attempts.Tried(VerbSetQoS, string(v.id)):
 		v.limited = no(v1alpha1.ReasonQoSFailed, "asked for %s, the target took %s", wordsOfQoS(want), wordsOfQoS(v.found.QoS))
-	case v.export == nil:
+	case v.export == nil && (v.found.QoS != (engine.QoS{}) || !errors.Is(d.Attempts.err(VerbExport, d.wantedExport(v).NQN), engine.ErrBusy)):
 		v.limited = no(v1alpha1.ReasonPending, "it is limited once it is exported")
 	default:
 		v.limited = no(v1alpha1.ReasonPending, "limits are being set")

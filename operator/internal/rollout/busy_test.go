@@ -30,7 +30,7 @@ func volumeOn(device, reason string) v1alpha1.NvmfVolume {
 func TestBusy(t *testing.T) {
 	changed, deleted := volumeOn("well", ""), volumeOn("well", "")
 	changed.Generation = 2
-	deleted.DeletionTimestamp = &metav1.Time{}
+	deleted.DeletionTimestamp = new(metav1.Now())
 	pending := v1alpha1.NvmfSnapshot{ObjectMeta: metav1.ObjectMeta{Name: "s"}}
 	pending.Spec.Node, pending.Spec.Volume = "a", "v"
 	pending.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse}}

@@ -32,6 +32,15 @@ type pulling struct {
 // image is pulled beside it. What was pulled stays until the next target pod serves: the kubelet keeps the images of
 // pods that are there.
 func decidePull(v view, pods manifest.TargetPods) pulling {
+	p := pull(v, pods)
+	was := meta.FindStatusCondition(v.node.Status.Conditions, v1alpha1.ConditionTargetImageReady)
+	if p.condition.Status == metav1.ConditionUnknown && was != nil && was.Status == metav1.ConditionFalse && strings.HasPrefix(was.Message, "image "+pods.Image+" ") {
+		p.condition = imageMissing(was.Reason, was.Message) // it is tried again, and failed when it was tried last
+	}
+	return p
+}
+
+func pull(v view, pods manifest.TargetPods) pulling {
 	switch {
 	case v.wanted == nil:
 		return unneededPull(v, v1alpha1.ReasonNotNeeded, "the node has no target pod")
