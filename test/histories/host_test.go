@@ -364,7 +364,7 @@ func (h *host) io(device string, do func(volume string) error) error {
 	number := h.kernel.Number(filepath.Base(device))
 	return h.until("I/O on "+device, func() (bool, error) {
 		state, answers := h.serving()
-		if !answers || len(state.Portals) == 0 {
+		if !answers || len(state.Portals) == 0 || h.heldBack(state, volume) {
 			return false, nil
 		}
 		if len(h.admitted(state, number)) == 0 {
@@ -375,6 +375,18 @@ func (h *host) io(device string, do func(volume string) error) error {
 			return false, err
 		}
 		return err == nil, nil // else the target ended just now
+	})
+}
+
+// heldBack says that a volume of the host is not served yet: free space of its pool is cleared first.
+func (h *host) heldBack(state engine.State, uuid string) bool {
+	attached := slices.ContainsFunc(h.volumes, func(v *volume) bool { return v.uuid == uuid && slices.Contains(v.hosts, h) })
+	return attached && !serves(state, uuid)
+}
+
+func serves(state engine.State, volume string) bool {
+	return slices.ContainsFunc(state.Exports, func(x engine.Export) bool {
+		return slices.ContainsFunc(x.Namespaces, func(ns engine.Namespace) bool { return string(ns.Volume) == volume })
 	})
 }
 

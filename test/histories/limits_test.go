@@ -59,7 +59,7 @@ func (w *world) checkLimits(v *volume) {
 	var state engine.State
 	w.await("the target to serve", func() (answers bool) {
 		state, answers = w.serving()
-		return answers && len(state.Portals) > 0
+		return answers && len(state.Portals) > 0 && serves(state, v.uuid)
 	})
 	for _, found := range state.Volumes {
 		if string(found.ID) == v.uuid && found.QoS != v.limits {
