@@ -12,9 +12,9 @@ import (
 )
 
 // limit a volume as its object asks. It waits for the export, for targets change the limits of an exported volume only;
-// and portals wait for it, so that after a restart of the target limits are back before the first host is. For an export
-// that the engine holds back portals do not wait, so the first limits of its volume come before it. What the target
-// refuses keeps no volume from being served.
+// and portals wait for it, so that after a restart of the target limits are back before the first host is. For an
+// export that the engine holds back portals do not wait, so the first limits of its volume come before it. What the
+// target refuses keeps no volume from being served.
 func (d *decider) limit(v *volume) {
 	want := wantedQoS(v.obj.Spec.QoS)
 	err := d.Attempts.err(VerbSetQoS, string(v.id))
