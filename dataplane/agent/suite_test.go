@@ -14,11 +14,13 @@ import (
 	"path/filepath"
 	"sync"
 	"testing"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/util/yaml"
 	clientgoscheme "k8s.io/client-go/kubernetes/scheme"
 	"k8s.io/client-go/rest"
@@ -91,6 +93,9 @@ func startServer() (*server, error) {
 	if s.admin, err = client.New(adminConfig, client.Options{Scheme: s.scheme}); err != nil {
 		return s, err
 	}
+	if err := s.awaitKinds(); err != nil {
+		return s, fmt.Errorf("waiting for the API server to serve weft's kinds: %w", err)
+	}
 	user, err := s.env.AddUser(envtest.User{Name: "weft-agent"}, nil)
 	if err != nil {
 		return s, fmt.Errorf("making the agent's user: %w", err)
@@ -101,6 +106,21 @@ func startServer() (*server, error) {
 		return s, err
 	}
 	return s, s.grantRoles(filepath.Join(config, "rbac", "weft-agent.yaml"), "weft-agent")
+}
+
+// awaitKinds: just after a definition was installed the API server may make its storage once more, and a request that
+// meets that is answered after a minute.
+func (s *server) awaitKinds() error {
+	return wait.PollUntilContextTimeout(context.Background(), 50*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
+		ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+		defer cancel()
+		for _, list := range []client.ObjectList{&v1alpha1.NvmfTargetList{}, &v1alpha1.NvmfNodeList{}, &v1alpha1.NvmfVolumeList{}, &v1alpha1.NvmfSnapshotList{}} {
+			if s.admin.List(ctx, list) != nil {
+				return false, nil
+			}
+		}
+		return true, nil
+	})
 }
 
 // grantRoles creates the roles of a generated file and binds the user to each, so that a missing
