@@ -2,6 +2,8 @@
 
 package v1alpha1
 
+import "fmt"
+
 // Promisable bytes of a pool of this size: the most that its volumes, with their headers, and its snapshots may use
 // together. Who places volumes, who makes them and who reports on them all reckon by it.
 func (p *Plan) Promisable(totalBytes int64) int64 {
@@ -25,6 +27,14 @@ func (n *NvmfNode) AttachmentLimit() (int64, bool) {
 		limit = min(limit, *s.Possible)
 	}
 	return limit, true
+}
+
+// MoreAttachments says how a node of which so many are possible gets places for more.
+func (n *NvmfNode) MoreAttachments(possible int64) string {
+	if a := n.Spec.Plan.attachments(); a != nil && int64(a.Expected) > possible {
+		return fmt.Sprintf("the plan has %d, from the next restart of pod %s%s on", a.Expected, TargetPodPrefix, n.Name)
+	}
+	return "raise attachments.expected of NvmfTarget " + n.Spec.Target
 }
 
 // AttachmentPlaces are how many of the node's places for attachments each one takes of a volume with such a connection.

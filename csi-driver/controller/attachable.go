@@ -51,10 +51,6 @@ func checkPlaces(ctx context.Context, reader client.Reader, vol *v1alpha1.NvmfVo
 	if used+takes <= possible {
 		return nil
 	}
-	what := "raise attachments.expected of NvmfTarget " + node.Spec.Target
-	if planned := node.Spec.Plan.SPDK.Attachments.Expected; int64(planned) > possible {
-		what = fmt.Sprintf("its plan has %d, from the next restart of pod %s%s on", planned, v1alpha1.TargetPodPrefix, node.Name)
-	}
 	return failf(full, "volume %s is not attached: node %s, which holds it, has %d of the %d attachments that the memory of its target is planned for, and this one takes %d; %s, or detach other volumes of that node",
-		vol.Name, node.Name, used, possible, takes, what)
+		vol.Name, node.Name, used, possible, takes, node.MoreAttachments(possible))
 }

@@ -51,7 +51,7 @@ func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
 			Buckets: prometheus.ExponentialBuckets(0.0625, 2, 12),
 		}),
 		poolBytes: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "weft_agent_pool_bytes", Help: "Size of each pool of this node (total), what of it is not written yet (free), what its volumes and snapshots may come to (promised), and what still holds data of deleted ones (clearing).",
+			Name: "weft_agent_pool_bytes", Help: "Size of each pool of this node (total), how much of it is unwritten (free), how much its volumes and snapshots may use (promised), and how much still holds data of deleted ones (clearing).",
 		}, []string{"device", "part"}),
 		places: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Name: "weft_agent_places", Help: "Places of this node for attachments and for volumes: those that are used, and, where something limits them, those that are possible.",

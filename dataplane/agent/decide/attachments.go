@@ -3,7 +3,6 @@
 package decide
 
 import (
-	"fmt"
 	"slices"
 
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -89,10 +88,6 @@ func (d *decider) heldBack(v *volume) metav1.Condition {
 	for i, h := range v.held {
 		names[i] = h.Node
 	}
-	what := "raise attachments.expected of NvmfTarget " + d.Node.Spec.Target
-	if planned := d.Node.Spec.Plan.SPDK.Attachments; int64(planned.Expected) > *d.attachments.Possible {
-		what = fmt.Sprintf("the plan has %d, from the next restart of pod %s%s on", planned.Expected, v1alpha1.TargetPodPrefix, d.Node.Name)
-	}
 	return no(v1alpha1.ReasonAttachmentsExhausted, "its attachment to %s waits for a place: %d of the %d attachments are used that the memory of this node's target is planned for, and it takes %d; %s, or detach other volumes of this node",
-		text.Few(names, named, ", "), d.attachments.Used, *d.attachments.Possible, d.Node.AttachmentPlaces(v.obj.Spec.Connection), what)
+		text.Few(names, named, ", "), d.attachments.Used, *d.attachments.Possible, d.Node.AttachmentPlaces(v.obj.Spec.Connection), d.Node.MoreAttachments(*d.attachments.Possible))
 }

@@ -95,7 +95,7 @@ func (d *decider) plannedDevices() []engine.Device {
 	if plan.File != nil {
 		return []engine.Device{{ID: plan.File.Path, Path: plan.File.Path, FileBytes: plan.File.Size.Value()}}
 	}
-	// A drive that SPDK shall drive itself is never opened through the kernel, also while its address is not known.
+	// Never open a drive through the kernel when SPDK is to drive it, even while its address is unknown.
 	own := plan.SPDK != nil && plan.SPDK.Driver != "" && plan.SPDK.Driver != v1alpha1.DriverKernel
 	devices := make([]engine.Device, len(plan.Drives))
 	for i, drive := range plan.Drives {
@@ -110,7 +110,7 @@ func (d *decider) plannedDevices() []engine.Device {
 	return devices
 }
 
-// replacementOf a drive that SPDK shall drive itself: the kernel sees another one where it was, and not the drive.
+// replacementOf a drive that SPDK is to drive itself: the other drive that the kernel now sees in its place.
 func (d *decider) replacementOf(planned v1alpha1.PlannedDrive) *v1alpha1.Drive {
 	if d.Inventory == nil || planned.PCIAddress == "" || d.driveOf(planned.ID) != nil {
 		return nil

@@ -47,9 +47,6 @@ type trust struct {
 func (s *session) distrust(st *store) {
 	for _, p := range st.pools {
 		was := s.life.trust[p.Device]
-		if p.Err != nil {
-			s.unlearn(p.Device)
-		}
 		if p.Err != nil || was != nil && was.err == nil {
 			continue
 		}
@@ -65,7 +62,7 @@ func (s *session) distrust(st *store) {
 		s.life.trust[p.Device] = t
 		s.deleted.Store(true)
 	}
-	s.openPools(st)
+	s.admitCleared(st)
 }
 
 // unlearn what was known of a pool: its drive may go and come again in one life of the target.
@@ -155,8 +152,8 @@ func (p *pool) hasRoom() bool {
 	return !p.has(func(l *lvol) bool { return l.kind == freeLvol }) || p.FreeBytes >= p.unwritten()
 }
 
-// openPools where enough is cleared. What is open stays so.
-func (s *session) openPools(st *store) {
+// admitCleared pools, where enough is. What is open stays so; what cannot be read is judged again when it is back.
+func (s *session) admitCleared(st *store) {
 	for _, p := range st.pools {
 		if p.Err != nil {
 			s.unlearn(p.Device)
@@ -199,10 +196,13 @@ func (s *session) soil(p *pool) error {
 		p.lvols[soiledName] = &lvol{pool: p, kind: soiledLvol, name: soiledName}
 		return nil
 	}
-	if p.lvols[cleanName] != nil && (errors.Is(err, spdkrpc.ErrNoSpace) || errors.Is(err, spdkrpc.ErrNoMemory)) {
+	if errors.Is(err, spdkrpc.ErrNoSpace) || errors.Is(err, spdkrpc.ErrNoMemory) {
+		if p.lvols[cleanName] == nil {
+			return nil // nothing says that it is clean
+		}
 		_, err = spdkrpc.Call(s.ctx, s.conn, spdkrpc.BdevLvolDelete{Name: p.lvstore + "/" + cleanName})
 	}
-	if err != nil && (p.lvols[cleanName] != nil || !errors.Is(err, spdkrpc.ErrNoSpace) && !errors.Is(err, spdkrpc.ErrNoMemory)) {
+	if err != nil {
 		return fmt.Errorf("say in pool %s that its free space is not clean: %w", p.Device, mapError(err))
 	}
 	delete(p.lvols, cleanName)
@@ -249,49 +249,41 @@ func (s *session) certify(pools []*pool) error {
 	return errors.Join(errs...)
 }
 
-// markOf an lvstore.
+// markOf an lvstore: an lvol that is there for its name.
 func markOf(lvstore, name string) spdkrpc.BdevLvolCreate {
 	return spdkrpc.BdevLvolCreate{LvstoreName: lvstore, Name: name, SizeMiB: engine.SizeUnit / mib, Thin: true}
 }
 
-// examinedStore is all that the pools hold. SPDK lists an lvstore before all that is in it.
-func (s *session) examinedStore() (*store, error) {
+// look at the free clusters of all pools. SPDK lists an lvstore before all that is in it.
+func (s *session) look() error {
 	if _, err := spdkrpc.Call(s.ctx, s.conn, spdkrpc.BdevWaitForExamine{}); err != nil {
-		return nil, mapError(err)
+		return mapError(err)
 	}
-	return s.readStore()
+	st, err := s.readStore()
+	if err == nil {
+		s.distrust(st)
+	}
+	return err
 }
 
 // lookAtOpened pools.
 func (s *session) lookAtOpened(open []*opening, errs []error) error {
 	for i, o := range open {
 		if errs[i] == nil && s.life.trust[o.ID] == nil {
-			st, err := s.examinedStore()
-			if err == nil {
-				s.distrust(st)
-			}
-			return err
+			return s.look()
 		}
 	}
 	return nil
 }
 
-// lookAtFree clusters of the pools that volumes of st are in, which need not be all that they hold.
+// lookAtFree clusters of the pools that volumes of st are in, unless they are open.
 func (s *session) lookAtFree(st *store) error {
-	sure := true
 	for _, found := range st.volumes {
 		for _, l := range found {
-			t := s.life.trust[l.pool.Device]
-			sure = sure && t != nil && t.open
+			if t := s.life.trust[l.pool.Device]; t == nil || !t.open {
+				return s.look()
+			}
 		}
 	}
-	if sure {
-		return nil
-	}
-	whole, err := s.examinedStore()
-	if err != nil {
-		return err
-	}
-	s.distrust(whole)
 	return nil
 }

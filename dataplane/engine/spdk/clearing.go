@@ -97,7 +97,7 @@ func (e *Engine) choose(ctx context.Context) (*session, []*lvol, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	s.openPools(st)
+	s.admitCleared(st)
 	var chosen, held, volumes []*lvol
 	garbage := st.garbage()
 	for _, i := range independent(garbage) {

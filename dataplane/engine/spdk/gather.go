@@ -26,7 +26,7 @@ func (e *Engine) Gather(ctx context.Context) (engine.State, error) {
 		return engine.State{}, err
 	}
 	s.makeDurable(slices.DeleteFunc(slices.Clone(st.pools), func(p *pool) bool { return p.Err != nil }))
-	s.openPools(st)
+	s.admitCleared(st)
 	if len(independent(st.garbage())) > 0 || len(s.uncertified(st)) > 0 {
 		e.deleted.Store(true)
 	}

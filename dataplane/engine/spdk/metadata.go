@@ -48,8 +48,8 @@ func pagesOf(sizeBytes, ownBytes, clusterBytes int64, writable bool) int64 {
 
 // promisedPages are those that the lvols of a pool have or may still need.
 func (p *pool) promisedPages() int64 {
-	clusters := int64(holdBytes) / p.clusterBytes
-	sum := 1 + p.clusters/extentClusters + 2*p.clusters/clusters // the lvstore's own, and to hold all that is free
+	held := holdBytes / p.clusterBytes                       // clusters of one lvol
+	sum := 1 + p.clusters/extentClusters + 2*p.clusters/held // the lvstore's own, and to hold all that is free
 	for _, l := range p.lvols {
 		if l.kind == freeLvol {
 			continue

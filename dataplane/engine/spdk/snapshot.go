@@ -108,7 +108,7 @@ func (e *Engine) DeleteSnapshots(ctx context.Context, ids []engine.ID) []error {
 		}
 	}
 	call(s, mark, errs, func(i int) spdkrpc.Request[string] {
-		return spdkrpc.BdevLvolCreate{LvstoreName: found[i].pool.lvstore, Name: markName(ids[i]), SizeMiB: engine.SizeUnit / mib, Thin: true}
+		return markOf(found[i].pool.lvstore, markName(ids[i]))
 	})
 	unmarked := make([]*lvol, len(ids))
 	for _, i := range mark {

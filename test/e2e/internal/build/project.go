@@ -27,30 +27,18 @@ const repositoryPrefix = "ghcr.io/weft-storage/"
 
 // version of the project: the chart's.
 func (b *Builder) version() (string, error) {
-	file := filepath.Join(b.Repo, "charts", "weft", "Chart.yaml")
-	data, err := os.ReadFile(file)
-	if err != nil {
-		return "", err
-	}
 	var chart struct {
 		AppVersion string `json:"appVersion"`
 	}
-	if err := yaml.Unmarshal(data, &chart); err != nil {
-		return "", fmt.Errorf("parse %s: %w", file, err)
+	file, err := b.readChart("Chart.yaml", &chart)
+	if err == nil && chart.AppVersion == "" {
+		err = fmt.Errorf("%s has no appVersion", file)
 	}
-	if chart.AppVersion == "" {
-		return "", fmt.Errorf("%s has no appVersion", file)
-	}
-	return chart.AppVersion, nil
+	return chart.AppVersion, err
 }
 
 // targetVersion is that of the image of target pods: the chart's default, which is not the chart's version.
 func (b *Builder) targetVersion() (string, error) {
-	file := filepath.Join(b.Repo, "charts", "weft", "values.yaml")
-	data, err := os.ReadFile(file)
-	if err != nil {
-		return "", err
-	}
 	var values struct {
 		Target struct {
 			Image struct {
@@ -58,13 +46,24 @@ func (b *Builder) targetVersion() (string, error) {
 			} `json:"image"`
 		} `json:"target"`
 	}
-	if err := yaml.Unmarshal(data, &values); err != nil {
-		return "", fmt.Errorf("parse %s: %w", file, err)
+	file, err := b.readChart("values.yaml", &values)
+	if err == nil && values.Target.Image.Tag == "" {
+		err = fmt.Errorf("%s has no target.image.tag", file)
 	}
-	if values.Target.Image.Tag == "" {
-		return "", fmt.Errorf("%s has no target.image.tag", file)
+	return values.Target.Image.Tag, err
+}
+
+// readChart reads one of the chart's files, and answers which that is.
+func (b *Builder) readChart(name string, into any) (file string, err error) {
+	file = filepath.Join(b.Repo, "charts", "weft", name)
+	data, err := os.ReadFile(file)
+	if err != nil {
+		return file, err
 	}
-	return values.Target.Image.Tag, nil
+	if err := yaml.Unmarshal(data, into); err != nil {
+		return file, fmt.Errorf("parse %s: %w", file, err)
+	}
+	return file, nil
 }
 
 // WeftImageRef is the project's own image: the chart's default.
