@@ -88,26 +88,76 @@ func TestTroubleshootingNamesReasonsThatExist(t *testing.T) {
 	}
 }
 
-// link of Markdown, or of an HTML picture.
-var link = regexp.MustCompile(`(?:\]\(|src(?:set)?=")([^)#:"]+)(#[^)]*)?[)"]`)
+// pages are the documents for users.
+func pages(t *testing.T) []string {
+	t.Helper()
+	return glob(t, "../../docs/*.md")
+}
 
-func TestLinksLeadSomewhere(t *testing.T) {
-	documents, err := filepath.Glob("../../docs/*.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	more, err := filepath.Glob("../../docs/*/*.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, document := range append(append(documents, more...), "../../README.md", "../../CONTRIBUTING.md", "../../test/e2e/README.md", "../../charts/weft/README.md") {
-		text, err := os.ReadFile(document)
+func glob(t *testing.T, patterns ...string) []string {
+	t.Helper()
+	var all []string
+	for _, pattern := range patterns {
+		paths, err := filepath.Glob(pattern)
 		if err != nil {
 			t.Fatal(err)
 		}
-		for _, m := range link.FindAllStringSubmatch(string(text), -1) {
-			if _, err := os.Stat(filepath.Join(filepath.Dir(document), m[1])); err != nil {
+		if len(paths) == 0 {
+			t.Fatalf("no file is called %s", pattern)
+		}
+		all = append(all, paths...)
+	}
+	return all
+}
+
+func read(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+var (
+	// link of Markdown, or of an HTML picture: a path, a heading, or both.
+	link    = regexp.MustCompile(`(?:\]\(|src(?:set)?=")([^)#:"]*)(?:#([^)"]*))?[)"]`)
+	fenced  = regexp.MustCompile("(?ms)^ *```.*?^ *```$")
+	heading = regexp.MustCompile(`(?m)^#+ (.*)$`)
+	unslug  = regexp.MustCompile(`[^\p{L}\p{N} _-]`)
+)
+
+// headings of a document, without those of the code that it shows.
+func headings(text string) []string {
+	var titles []string
+	for _, m := range heading.FindAllStringSubmatch(fenced.ReplaceAllString(text, ""), -1) {
+		titles = append(titles, m[1])
+	}
+	return titles
+}
+
+// anchors are the headings' names in links, as GitHub makes them.
+func anchors(text string) []string {
+	var names []string
+	for _, title := range headings(text) {
+		names = append(names, strings.ReplaceAll(unslug.ReplaceAllString(strings.ToLower(title), ""), " ", "-"))
+	}
+	return names
+}
+
+func TestLinksLeadSomewhere(t *testing.T) {
+	documents := append(pages(t), glob(t, "../../docs/design/*.md")...)
+	for _, document := range append(documents, "../../README.md", "../../CONTRIBUTING.md", "../../test/e2e/README.md", "../../charts/weft/README.md") {
+		for _, m := range link.FindAllStringSubmatch(read(t, document), -1) {
+			path := document
+			if m[1] != "" {
+				path = filepath.Join(filepath.Dir(document), m[1])
+			}
+			switch _, err := os.Stat(path); {
+			case err != nil:
 				t.Errorf("%s: %s leads nowhere", document, m[1])
+			case m[2] != "" && !slices.Contains(anchors(read(t, path)), m[2]):
+				t.Errorf("%s: %s has no heading %s", document, path, m[2])
 			}
 		}
 	}
