@@ -9,7 +9,8 @@ GO       ?= go
 ARCH     ?= $(shell $(GO) env GOARCH)
 VERSION  ?= $(shell sed -n 's/^appVersion: *"\{0,1\}\([^"]*\)"\{0,1\}$$/\1/p' charts/weft/Chart.yaml)
 IMAGE    ?= ghcr.io/weft-storage/weft:$(VERSION)
-# The image of target pods has a version of its own, as the chart names it (docs/operations.md says when it changes).
+# The image of target pods has a version of its own, as the chart names it. docs/tasks/change-the-target-image.md says
+# when it changes.
 TARGET_VERSION ?= $(shell sed -n '/^target:/,/^[a-z]/s/^ *tag: *"\([^"]*\)"$$/\1/p' charts/weft/values.yaml)
 TARGET_IMAGE ?= ghcr.io/weft-storage/weft-target:$(TARGET_VERSION)
 # An image with SPDK's nvmf_tgt in PATH, for the image of target pods. Empty: what the Dockerfile says.

@@ -118,7 +118,7 @@ func (a *accident) holdsAll() {
 	a.Expect(a.state().Snapshots).To(ConsistOf(HaveField("ID", id(3))))
 }
 
-// takeBack as docs/operations.md says, and read what was written before.
+// takeBack as docs/tasks/recover-a-deleted-volume.md says, and read what was written before.
 func (a *accident) takeBack() {
 	a.t.Helper()
 	for _, n := range []int{1, 2} {

@@ -44,13 +44,10 @@ func constants(t *testing.T, prefix string) []string {
 }
 
 func TestConceptsExplainsEveryConditionAndReason(t *testing.T) {
-	text, err := os.ReadFile("../../docs/concepts.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := read(t, "../../docs/concepts.md")
 	for _, prefix := range []string{"Condition", "Reason"} {
 		for _, value := range constants(t, prefix) {
-			if !strings.Contains(string(text), "| `"+value+"` |") {
+			if !strings.Contains(text, "| `"+value+"` |") {
 				t.Errorf("concepts.md has no row for %s", value)
 			}
 		}
@@ -60,18 +57,9 @@ func TestConceptsExplainsEveryConditionAndReason(t *testing.T) {
 var code = regexp.MustCompile("`([A-Z][A-Za-z]+)`")
 
 func TestTroubleshootingNamesReasonsThatExist(t *testing.T) {
-	text, err := os.ReadFile("../../docs/troubleshooting.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	_, table, found := strings.Cut(string(text), "## A target is not Ready\n")
-	table, _, _ = strings.Cut(table, "\n## ")
-	if !found {
-		t.Fatal("troubleshooting.md has no section on targets")
-	}
 	known := constants(t, "Reason")
 	named := 0
-	for line := range strings.Lines(table) {
+	for line := range strings.Lines(read(t, "../../docs/troubleshooting/target-not-ready.md")) {
 		cells := strings.Split(line, "|")
 		if len(cells) < 2 {
 			continue
@@ -79,19 +67,21 @@ func TestTroubleshootingNamesReasonsThatExist(t *testing.T) {
 		for _, m := range code.FindAllStringSubmatch(cells[1], -1) {
 			named++
 			if !slices.Contains(known, m[1]) {
-				t.Errorf("troubleshooting.md explains %s, which is no reason of conditions.go", m[1])
+				t.Errorf("target-not-ready.md explains %s, which is no reason of conditions.go", m[1])
 			}
 		}
 	}
 	if named == 0 {
-		t.Error("troubleshooting.md names no reason")
+		t.Error("target-not-ready.md names no reason")
 	}
 }
 
 // pages are the documents for users.
 func pages(t *testing.T) []string {
 	t.Helper()
-	return glob(t, "../../docs/*.md")
+	return slices.DeleteFunc(glob(t, "../../docs/*.md", "../../docs/*/*.md"), func(page string) bool {
+		return strings.HasPrefix(page, "../../docs/design/") // for contributors
+	})
 }
 
 func glob(t *testing.T, patterns ...string) []string {
@@ -163,18 +153,49 @@ func TestLinksLeadSomewhere(t *testing.T) {
 	}
 }
 
+// The index has a line for every page.
+func TestIndexListsEveryPage(t *testing.T) {
+	const index = "../../docs/README.md"
+	var listed []string
+	for _, m := range link.FindAllStringSubmatch(read(t, index), -1) {
+		listed = append(listed, filepath.Join(filepath.Dir(index), m[1]))
+	}
+	for _, page := range pages(t) {
+		if page != index && !slices.Contains(listed, page) {
+			t.Errorf("docs/README.md does not list %s", page)
+		}
+	}
+}
+
+// Whoever follows a task finds the same sections in the same order on every page, and one page is one task.
+func TestTasksHaveTheSameSections(t *testing.T) {
+	want := []string{"When to use this", "Before you begin", "Steps", "Check the result", "If it does not work"}
+	for _, page := range glob(t, "../../docs/tasks/*.md") {
+		var sections []string
+		for _, title := range headings(read(t, page)) {
+			if slices.Contains(want, title) {
+				sections = append(sections, title)
+			}
+		}
+		if !slices.Equal(sections, want) {
+			t.Errorf("%s has the sections %q, not %q", page, sections, want)
+		}
+	}
+}
+
+func TestRunbooksAreShort(t *testing.T) {
+	const most = 1600 // words, tables included: what is longer is more than one task
+	for _, page := range glob(t, "../../docs/tasks/*.md", "../../docs/troubleshooting/*.md") {
+		if words := len(strings.Fields(read(t, page))); words > most {
+			t.Errorf("%s has %d words, more than %d: make a page of each task", page, words, most)
+		}
+	}
+}
+
 // A node that is taken off its target keeps its agent: only that deletes the volumes there.
 func TestNobodyTiesAgentsToATarget(t *testing.T) {
-	documents, err := filepath.Glob("../../docs/*.md")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, document := range append(documents, "../../README.md", "../../Makefile", "../../charts/weft/values.yaml") {
-		text, err := os.ReadFile(document)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if strings.Contains(string(text), `agent.nodeSelector.weft\.storage/target`) {
+	for _, document := range append(pages(t), "../../README.md", "../../Makefile", "../../charts/weft/values.yaml") {
+		if strings.Contains(read(t, document), `agent.nodeSelector.weft\.storage/target`) {
 			t.Errorf("%s selects the nodes of agents by the label of a target", document)
 		}
 	}
@@ -240,13 +261,10 @@ func isArray(list *ast.CompositeLit) bool {
 
 var metricRow = regexp.MustCompile("(?m)^\\| `(weft_[a-z_]+)` \\|([^|]*)\\|")
 
-func TestOperationsHasEveryMetric(t *testing.T) {
-	text, err := os.ReadFile("../../docs/operations.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+func TestMetricsHasEveryMetric(t *testing.T) {
+	text := read(t, "../../docs/reference/metrics.md")
 	told := map[string][]string{}
-	for _, m := range metricRow.FindAllStringSubmatch(string(text), -1) {
+	for _, m := range metricRow.FindAllStringSubmatch(text, -1) {
 		told[m[1]] = []string{}
 		for label := range strings.SplitSeq(m[2], ",") {
 			if label = strings.Trim(label, " `"); label != "" {
@@ -257,12 +275,12 @@ func TestOperationsHasEveryMetric(t *testing.T) {
 	given := metrics(t)
 	for _, name := range slices.Sorted(maps.Keys(given)) {
 		if labels, ok := told[name]; !ok || !slices.Equal(labels, given[name]) {
-			t.Errorf("operations.md has the labels %q of %s, the code %q", labels, name, given[name])
+			t.Errorf("metrics.md has the labels %q of %s, the code %q", labels, name, given[name])
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(told)) {
 		if _, ok := given[name]; !ok {
-			t.Errorf("operations.md has a row for %s, which the code does not give", name)
+			t.Errorf("metrics.md has a row for %s, which the code does not give", name)
 		}
 	}
 }

@@ -104,7 +104,7 @@ func TestTheTargetImageHasAVersionOfItsOwn(t *testing.T) {
 		t.Errorf("target.image.tag is %q; give a version such as 0.1.0", is.Version)
 	}
 	if *update {
-		data := fmt.Sprintf("# SPDX-License-Identifier: Apache-2.0\n# What the target image of this version is made from; see docs/operations.md.\nversion: %s\ninputs: %s\n", is.Version, is.Inputs)
+		data := fmt.Sprintf("# SPDX-License-Identifier: Apache-2.0\n# What the target image of this version is made from; see docs/tasks/change-the-target-image.md.\nversion: %s\ninputs: %s\n", is.Version, is.Inputs)
 		if err := os.WriteFile(record, []byte(data), 0o600); err != nil {
 			t.Fatal(err)
 		}

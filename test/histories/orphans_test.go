@@ -117,8 +117,8 @@ func (o *orphan) fromBackup() data {
 	return again
 }
 
-// fromList is an object of what the node lists, as in docs/operations.md, with what a copy was made from, which its
-// claim says. What neither says is the default.
+// fromList is an object of what the node lists, as in docs/tasks/recover-a-deleted-volume.md, with what a copy was made
+// from, which its claim says. What neither says is the default.
 func (o *orphan) fromList(is *v1alpha1.Orphan, w *world) data {
 	if o.snapshot != nil {
 		return &v1alpha1.NvmfSnapshot{ObjectMeta: o.meta(), Spec: v1alpha1.NvmfSnapshotSpec{

@@ -87,7 +87,7 @@ func (h fullHost) free() int64 {
 
 // TestFullPool: more is promised than there is, and hosts write until there is no room. Each write that finds none
 // fails with ENOSPC, and nothing else is lost: what was acknowledged before is there, the target's own filesystem is
-// whole, and writes go on as soon as there is room. docs/operations.md, "When a pool is full", tells it.
+// whole, and writes go on as soon as there is room. docs/troubleshooting/pool-full.md tells it.
 func TestFullPool(t *testing.T) {
 	e, h := fresh(t)
 	pool := h.File(t, fullPoolBytes)

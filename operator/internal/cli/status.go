@@ -372,7 +372,7 @@ func orphans(nodes []v1alpha1.NvmfNode) []string {
 				left++
 				continue
 			}
-			said = append(said, fmt.Sprintf("NvmfNode %s keeps the data of a lost %s: name %s, uuid %s, %s in pool %s; take it back (docs/operations.md)",
+			said = append(said, fmt.Sprintf("NvmfNode %s keeps the data of a lost %s: name %s, uuid %s, %s in pool %s; take it back (docs/tasks/recover-a-deleted-volume.md)",
 				n.Name, o.Kind, cmp.Or(o.Name, "unknown"), o.UUID, size(&o.Size), o.Device))
 		}
 	}
