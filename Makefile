@@ -90,7 +90,7 @@ cross: ## Compile everything for both architectures
 	GOARCH=arm64 $(GO) build ./...
 
 .PHONY: generate
-generate: $(CONTROLLER_GEN) $(HELM) ## Generate deep copies, CRDs, RBAC, the kustomize base and docs/nvmftarget.md
+generate: $(CONTROLLER_GEN) $(HELM) ## Generate deep copies, CRDs, RBAC, the kustomize base and docs/reference/nvmftarget*.md
 	$(CONTROLLER_GEN) object:headerFile=hack/header.go.txt paths=./api/...
 	$(CONTROLLER_GEN) crd:headerFile=hack/header.yaml.txt paths=./api/... output:crd:dir=config/crd
 	hack/generate.sh
@@ -111,7 +111,7 @@ lint: $(GOLANGCI_LINT) cross verify-generate ## Check format, lint, generated fi
 
 .PHONY: verify-generate
 verify-generate: generate ## Fail when `make generate` leaves a diff
-	@git diff --exit-code -- api config charts docs/nvmftarget.md || { echo 'generated files differ: run `make generate` and commit'; exit 1; }
+	@git diff --exit-code -- api config charts docs/reference || { echo 'generated files differ: run `make generate` and commit'; exit 1; }
 
 .PHONY: envtest
 envtest: $(LAB) ## Build etcd and kube-apiserver for the API-server tests

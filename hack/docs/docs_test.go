@@ -43,12 +43,12 @@ func constants(t *testing.T, prefix string) []string {
 	return values
 }
 
-func TestConceptsExplainsEveryConditionAndReason(t *testing.T) {
-	text := read(t, "../../docs/concepts.md")
+func TestReferenceExplainsEveryConditionAndReason(t *testing.T) {
+	text := read(t, "../../docs/reference/conditions.md")
 	for _, prefix := range []string{"Condition", "Reason"} {
 		for _, value := range constants(t, prefix) {
 			if !strings.Contains(text, "| `"+value+"` |") {
-				t.Errorf("concepts.md has no row for %s", value)
+				t.Errorf("docs/reference/conditions.md has no row for %s", value)
 			}
 		}
 	}

@@ -2,7 +2,7 @@
 
 // Docs writes those parts of docs/ that follow from code. Run it from the repository's root:
 //
-//	go run ./hack/docs reference   (make generate: docs/nvmftarget.md, the fields of an NvmfTarget)
+//	go run ./hack/docs reference   (make generate: docs/reference/nvmftarget*.md, the fields of an NvmfTarget)
 //	go run ./hack/docs figures     (make docs-figures: the pictures, and the tables of docs/tuning.md)
 package main
 
@@ -28,9 +28,7 @@ func write(args []string) error {
 	case slices.Equal(args, []string{"figures"}):
 		files, err = figures(".")
 	case slices.Equal(args, []string{"reference"}):
-		var text string
-		text, err = reference(".")
-		files = map[string]string{targetPage: text}
+		files, err = reference(".")
 	default:
 		err = errors.New("usage: docs figures, or docs reference")
 	}

@@ -18,14 +18,34 @@ import (
 
 const (
 	definition = "config/crd/weft.storage_nvmftargets.yaml"
-	targetPage = "docs/nvmftarget.md"
+	generated  = "<!-- Written by make generate from config/crd. Do not edit. -->\n"
+	// referencePages is the folder of the pages; targetPage has the spec itself, and what no other page has.
+	referencePages = "docs/reference/"
+	targetPage     = "nvmftarget.md"
 )
 
-const head = `<!-- Written by make generate from config/crd. Do not edit. -->
-# Fields of an NvmfTarget
+// topics are the pages beside targetPage: fields of the spec that people look up together.
+var topics = []struct {
+	page, title, intro string
+	fields             []string
+}{
+	{"nvmftarget-performance.md", "Cores, memory, buffers and transports of an NvmfTarget",
+		"These fields set what a target gets from its node, and how it talks to hosts. Leave them out unless a plan or a measurement gives you\n" +
+			"a reason: weft computes what is missing. [How weft sizes a target](../tuning.md) explains each choice. All other fields are in\n" +
+			"[Fields of an NvmfTarget](nvmftarget.md).\n",
+		[]string{"buffers", "cores", "memory", "sockets", "transports"}},
+	{"nvmftarget-tuning.md", "Tuning fields of an NvmfTarget",
+		"These fields set the kernel and the NICs of a target's nodes. [Tune a node](../node-tuning.md) explains how to use them. All other fields\n" +
+			"are in [Fields of an NvmfTarget](nvmftarget.md).\n",
+		[]string{"tuning"}},
+}
 
-What ` + "`spec`" + ` takes. The API server refuses anything else, with the messages that are given here. What the numbers come to on a node is in
-[From nodes to numbers](tuning.md), samples are in [config/samples](../config/samples), and conditions in [concepts](concepts.md#conditions).
+const head = generated + `# Fields of an NvmfTarget
+
+This page lists the fields of ` + "`spec`" + `. The API server rejects everything else, with the messages shown here.
+
+To see what the numbers mean for a node, run ` + "`kubectl weft plan`" + ` ([Size a target](../sizing.md)). Samples are in
+[config/samples](../../config/samples). What an NvmfTarget reports is in [Conditions and reasons](conditions.md).
 `
 
 // schema of the spec.
@@ -46,31 +66,48 @@ func schema(root string) (*apiextensionsv1.JSONSchemaProps, error) {
 	return nil, errors.New(definition + " has no spec")
 }
 
-// reference is the page of an NvmfTarget's fields, from its CRD.
-func reference(root string) (string, error) {
+// reference is the content of each page of an NvmfTarget's fields, by its path from the root, from the CRD.
+func reference(root string) (map[string]string, error) {
 	spec, err := schema(root)
 	if err != nil {
-		return "", err
+		return nil, err
 	}
-	var b strings.Builder
-	b.WriteString(head)
+	pages := map[string]*strings.Builder{targetPage: {}}
+	pages[targetPage].WriteString(head)
+	pageOf := map[string]string{}
+	for _, t := range topics {
+		pages[t.page] = &strings.Builder{}
+		fmt.Fprintf(pages[t.page], "%s# %s\n\n%s", generated, t.title, t.intro)
+		for _, f := range t.fields {
+			if _, ok := spec.Properties[f]; !ok {
+				return nil, fmt.Errorf("%s is to have the field %s, which the spec has not", t.page, f)
+			}
+			pageOf[f] = t.page
+		}
+	}
 	top := section{title: "spec"}
 	top.rules(spec)
 	var parts []section
 	for _, name := range slices.Sorted(maps.Keys(spec.Properties)) {
 		field := spec.Properties[name]
-		inner := object(&field)
-		top.row(name, &field, slices.Contains(spec.Required, name), inner != nil)
-		if inner != nil {
+		link := ""
+		if inner := object(&field); inner != nil {
 			part := section{title: name}
 			part.walk("", inner)
 			parts = append(parts, part)
+			link = pageOf[name] + "#" + strings.ToLower(name)
 		}
+		top.row(name, &field, slices.Contains(spec.Required, name), link)
 	}
-	for _, part := range append([]section{top}, parts...) {
-		part.write(&b)
+	top.write(pages[targetPage])
+	for _, part := range parts {
+		part.write(pages[cmp.Or(pageOf[part.title], targetPage)])
 	}
-	return b.String(), nil
+	files := map[string]string{}
+	for page, text := range pages {
+		files[filepath.Join(root, referencePages, page)] = text.String()
+	}
+	return files, nil
 }
 
 // object that a field is, or is a list of; nil when it has no fields to tell. A label selector is Kubernetes' own.
@@ -103,17 +140,17 @@ func (s *section) walk(prefix string, of *apiextensionsv1.JSONSchemaProps) {
 	for _, name := range slices.Sorted(maps.Keys(of.Properties)) {
 		field := of.Properties[name]
 		inner := object(&field)
-		s.row(prefix+name, &field, slices.Contains(of.Required, name), false)
+		s.row(prefix+name, &field, slices.Contains(of.Required, name), "")
 		if inner != nil {
 			s.walk(prefix+name+".", inner)
 		}
 	}
 }
 
-func (s *section) row(name string, field *apiextensionsv1.JSONSchemaProps, required, linked bool) {
+func (s *section) row(name string, field *apiextensionsv1.JSONSchemaProps, required bool, link string) {
 	shown := "`" + name + "`"
-	if linked {
-		shown = "[" + shown + "](#" + strings.ToLower(name) + ")"
+	if link != "" {
+		shown = "[" + shown + "](" + link + ")"
 	}
 	cells := []string{shown, typeOf(field), defaultOf(field, required), allowed(field), strings.Join(strings.Fields(field.Description), " ")}
 	for i := range cells {
@@ -123,9 +160,9 @@ func (s *section) row(name string, field *apiextensionsv1.JSONSchemaProps, requi
 }
 
 func (s *section) write(b *strings.Builder) {
-	fmt.Fprintf(b, "\n## `%s`\n\n| field | type | default | allowed | description |\n| --- | --- | --- | --- | --- |\n%s\n", s.title, strings.Join(s.lines, "\n"))
+	fmt.Fprintf(b, "\n## `%s`\n\n| Field | Type | Default | Allowed | Description |\n| --- | --- | --- | --- | --- |\n%s\n", s.title, strings.Join(s.lines, "\n"))
 	if len(s.messages) > 0 {
-		fmt.Fprintf(b, "\nWhat holds between them:\n\n- %s\n", strings.Join(s.messages, "\n- "))
+		fmt.Fprintf(b, "\nThe API server rejects a target that breaks one of these rules, with this message:\n\n- %s\n", strings.Join(s.messages, "\n- "))
 	}
 }
 

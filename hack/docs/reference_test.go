@@ -4,21 +4,52 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
 	apiextensionsv1 "k8s.io/apiextensions-apiserver/pkg/apis/apiextensions/v1"
 )
 
-func TestThePageIsUpToDate(t *testing.T) {
+func TestReferenceIsUpToDate(t *testing.T) {
 	want, err := reference("../..")
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, err := os.ReadFile("../../" + targetPage)
-	if err != nil || string(got) != want {
-		t.Errorf("%s is not what the CRD says: run make generate (%v)", targetPage, err)
+	for path, text := range want {
+		got, err := os.ReadFile(path)
+		if err != nil || string(got) != text {
+			t.Errorf("%s is not what the CRD says: run make generate (%v)", path, err)
+		}
+		if words := len(strings.Fields(text)); words > 2500 {
+			t.Errorf("%s has %d words: give some of its fields a page of their own", path, words)
+		}
+	}
+	written, err := filepath.Glob("../../" + referencePages + "nvmftarget*.md")
+	if err != nil || len(written) != len(want) {
+		t.Errorf("there are %q, and %d pages are written (%v)", written, len(want), err)
+	}
+}
+
+// Every field of the spec has its table in one of the pages.
+func TestReferenceHasEveryField(t *testing.T) {
+	spec, err := schema("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	pages, err := reference("../..")
+	if err != nil {
+		t.Fatal(err)
+	}
+	all := strings.Join(slices.Collect(maps.Values(pages)), "\n")
+	for name := range spec.Properties {
+		field := spec.Properties[name]
+		if object(&field) != nil && strings.Count(all, "\n## `"+name+"`\n") != 1 {
+			t.Errorf("the pages have %d tables of spec.%s", strings.Count(all, "\n## `"+name+"`\n"), name)
+		}
 	}
 }
 

@@ -8,7 +8,7 @@ import (
 	"testing"
 )
 
-// The samples of docs/tuning.md fit the sample server, and the plan that the page shows in parts is what is printed.
+// The samples of docs/sizing.md fit the sample server, and the plan that the page shows in parts is what is printed.
 func TestTuningSamples(t *testing.T) {
 	const samples = "../../../config/samples/"
 	shown := ""
@@ -21,10 +21,10 @@ func TestTuningSamples(t *testing.T) {
 			shown = out
 		}
 	}
-	_, block, found := strings.Cut(read(t, "../../../docs/tuning.md"), "```text\n")
+	_, block, found := strings.Cut(read(t, "../../../docs/sizing.md"), "```text\n")
 	block, _, ended := strings.Cut(block, "```")
 	if !found || !ended {
-		t.Fatal("docs/tuning.md shows no plan")
+		t.Fatal("docs/sizing.md shows no plan")
 	}
 	printed := strings.Split(shown, "\n")
 	for _, line := range strings.Split(strings.TrimSpace(block), "\n") {
@@ -40,7 +40,7 @@ func TestTuningSamples(t *testing.T) {
 			}
 			return true
 		}) {
-			t.Errorf("docs/tuning.md shows a line that is not printed: %s", line)
+			t.Errorf("docs/sizing.md shows a line that is not printed: %s", line)
 		}
 	}
 }
