@@ -66,6 +66,7 @@ var variations = map[string][]string{
 		"--set", "image.digest=sha256:" + strings.Repeat("a", 64),
 		"--set", "csi.controller.provisioner.image.digest=sha256:" + strings.Repeat("b", 64),
 	},
+	"openshift": {"--set", "openshift.securityContextConstraints=true"},
 	"snapshots": {"--api-versions", "snapshot.storage.k8s.io/v1/VolumeSnapshot"},
 	"least": {
 		"--set", "crds.install=false,admission.restrictAgents=false,operator.webhook.enabled=false,metrics.service.enabled=false",

@@ -30,6 +30,8 @@ func TestWrongValuesAreRefusedWithAMessage(t *testing.T) {
 		{"csi.controller.snapshotter.enabled=true", "at '/csi/controller/snapshotter/enabled': value must be one of 'Auto', 'Always', 'Never'"},
 		{"kubeletDir=var/lib/kubelet", "at '/kubeletDir'"},
 		{"kubeletDir=/var/lib/kubelet/", "at '/kubeletDir'"},
+		{"openshift.securityContextConstraints=yes", "at '/openshift/securityContextConstraints': got string, want boolean"},
+		{"openshift.scc=true", "'scc' not allowed"},
 		{"agent.tolerations[0].operator=Always", "at '/agent/tolerations/0/operator': value must be one of 'Exists', 'Equal'"},
 		{"agent.resources.limits.memory=lots", "at '/agent/resources/limits/memory'"},
 		{"agent.maxUnavailable=0", "at '/agent/maxUnavailable'"},
