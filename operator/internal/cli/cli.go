@@ -9,6 +9,8 @@ import (
 	"fmt"
 
 	"github.com/spf13/cobra"
+	appsv1 "k8s.io/api/apps/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
@@ -55,7 +57,7 @@ func Command(version string) *cobra.Command {
 	flags := cmd.PersistentFlags()
 	flags.StringVar(&at.kubeconfig, "kubeconfig", "", "kubeconfig file; default: $KUBECONFIG, else ~/.kube/config")
 	flags.StringVar(&at.context, "context", "", "context of the kubeconfig; default: its current one")
-	cmd.AddCommand(planCommand(&at), statusCommand(&at, clock.RealClock{}), deleteCommand(&at), dropCommand(&at))
+	cmd.AddCommand(planCommand(&at), statusCommand(&at, clock.RealClock{}), checkCommand(&at), deleteCommand(&at), dropCommand(&at))
 	return cmd
 }
 
@@ -79,15 +81,24 @@ func (c *cluster) client() (client.Client, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the kubeconfig: %w", err)
 	}
-	scheme := runtime.NewScheme()
-	if err := errors.Join(corev1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+	scheme, err := knownKinds()
+	if err != nil {
 		return nil, err
 	}
 	mapper := meta.NewDefaultRESTMapper(nil)
+	mapper.Add(appsv1.SchemeGroupVersion.WithKind("DaemonSet"), meta.RESTScopeNamespace)
+	mapper.Add(authorizationv1.SchemeGroupVersion.WithKind("SubjectAccessReview"), meta.RESTScopeRoot)
+	mapper.Add(corev1.SchemeGroupVersion.WithKind("Namespace"), meta.RESTScopeRoot)
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("Node"), meta.RESTScopeRoot)
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("PersistentVolume"), meta.RESTScopeRoot)
 	for _, kind := range []string{"NvmfTarget", "NvmfNode", "NvmfVolume", "NvmfSnapshot"} {
 		mapper.Add(v1alpha1.GroupVersion.WithKind(kind), meta.RESTScopeRoot)
 	}
 	return client.New(config, client.Options{Scheme: scheme, Mapper: mapper})
+}
+
+// knownKinds are those that the commands read.
+func knownKinds() (*runtime.Scheme, error) {
+	scheme := runtime.NewScheme()
+	return scheme, errors.Join(appsv1.AddToScheme(scheme), authorizationv1.AddToScheme(scheme), corev1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme))
 }

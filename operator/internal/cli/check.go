@@ -1,0 +1,372 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	appsv1 "k8s.io/api/apps/v1"
+	authorizationv1 "k8s.io/api/authorization/v1"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/version"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/internal/text"
+)
+
+// What weft needs of a node: docs/platforms/kernel.md and docs/install.md.
+var (
+	neededKernel   = version.MustParseGeneric("5.12")
+	comparedKernel = version.MustParseGeneric("5.15")
+	neededKubelet  = version.MustParseGeneric("1.32")
+)
+
+const (
+	enforceLabel   = "pod-security.kubernetes.io/enforce"
+	platformsPages = "docs/platforms/"
+	kernelPage     = "kernel.md"
+	openShiftPage  = "openshift.md"
+	kubeletPage    = "k3s-rke2.md"
+)
+
+func checkCommand(at *cluster) *cobra.Command {
+	namespace := "weft-system"
+	cmd := &cobra.Command{
+		Use:   "check [NODE...]",
+		Short: "Check whether nodes are fit for weft, and show which platform pages apply",
+		Long: `Check the cluster's Linux nodes, or those named: versions of kernel and kubelet, architecture, kernel modules, the kubelet's directory, and
+whether the namespace's pods are admitted. Show each node's platforms, with the page of docs/platforms for each.
+
+It works before weft is installed. Once it is, more is known: the agents report which kernel modules their nodes have. It changes nothing.
+
+Exit codes: 0 nothing is wrong; 1 error; 2 something is wrong; 3 nothing wrong was found, but something could not be looked at.`,
+		Example: `  kubectl weft check
+  kubectl weft check storage-1 storage-2`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			api, err := at.client()
+			if err != nil {
+				return err
+			}
+			s, err := surveyOf(cmd.Context(), api, namespace, args)
+			if err != nil {
+				return err
+			}
+			t := &table{out: cmd.OutOrStdout()}
+			code := s.print(t)
+			if t.err == nil && code != 0 {
+				return &ExitError{code}
+			}
+			return t.err
+		},
+	}
+	cmd.Flags().StringVarP(&namespace, "namespace", "n", namespace, "namespace that weft is, or will be, installed in")
+	return cmd
+}
+
+// survey is one look at what weft needs of a cluster.
+type survey struct {
+	// nodes that run Linux.
+	nodes []corev1.Node
+	// inventories of nodes whose agent has reported, by node.
+	inventories map[string]*v1alpha1.Inventory
+	// installed: weft's node plugin is there; kubeletDir is the one that it was told.
+	installed  bool
+	kubeletDir string
+	// namespace: its Pod Security label, and whether it exists.
+	namespace, enforce string
+	namespaced         bool
+	// pluginHidden, namespaceHidden: it could not be read whether there is one.
+	pluginHidden, namespaceHidden bool
+	// rejected service accounts may not use the security context constraint that they need.
+	rejected []string
+	// unread is what could not be looked at, and why.
+	unread []string
+}
+
+// finding is something to mend, or to look after.
+type finding struct {
+	// node that it is about; "" for the cluster.
+	node string
+	// wrong: weft cannot work there. Otherwise it is advice.
+	wrong      bool
+	says, page string
+}
+
+// surveyOf the nodes of these names, or of all. What may not be read is noted, and never taken to be absent.
+func surveyOf(ctx context.Context, api client.Client, namespace string, names []string) (*survey, error) {
+	s := &survey{namespace: namespace, inventories: map[string]*v1alpha1.Inventory{}}
+	if err := s.readNodes(ctx, api, names); err != nil {
+		return nil, err
+	}
+	var nvmf v1alpha1.NvmfNodeList
+	err := api.List(ctx, &nvmf)
+	_ = s.note("NvmfNodes", err)
+	for i := range nvmf.Items {
+		s.inventories[nvmf.Items[i].Name] = nvmf.Items[i].Status.Inventory
+	}
+	var plugin appsv1.DaemonSet
+	if err = api.Get(ctx, client.ObjectKey{Namespace: namespace, Name: "weft-csi-node"}, &plugin); err == nil {
+		s.installed, s.kubeletDir = true, kubeletDirOf(&plugin)
+	}
+	s.pluginHidden = s.note("DaemonSet weft-csi-node", err)
+	var space corev1.Namespace
+	if err = api.Get(ctx, client.ObjectKey{Name: namespace}, &space); err == nil {
+		s.namespaced, s.enforce = true, space.Labels[enforceLabel]
+	}
+	s.namespaceHidden = s.note("Namespace "+namespace, err)
+	if s.installed && slices.ContainsFunc(s.nodes, func(n corev1.Node) bool { return is(&n, openShift) }) {
+		s.readConstraints(ctx, api)
+	}
+	return s, nil
+}
+
+func (s *survey) readNodes(ctx context.Context, api client.Reader, names []string) error {
+	var all corev1.NodeList
+	if err := api.List(ctx, &all); err != nil {
+		return fmt.Errorf("list nodes: %w", err)
+	}
+	for _, n := range all.Items {
+		if cmp.Or(n.Status.NodeInfo.OperatingSystem, "linux") == "linux" && (len(names) == 0 || slices.Contains(names, n.Name)) {
+			s.nodes = append(s.nodes, n)
+		}
+	}
+	for _, name := range names {
+		if !slices.ContainsFunc(s.nodes, func(n corev1.Node) bool { return n.Name == name }) {
+			return fmt.Errorf("there is no Linux node %s; kubectl get nodes lists those that there are", name)
+		}
+	}
+	if len(s.nodes) == 0 {
+		return errors.New("the cluster has no Linux node")
+	}
+	return nil
+}
+
+// readConstraints asks the API server who may use OpenShift's security context constraints.
+func (s *survey) readConstraints(ctx context.Context, api client.Client) {
+	for _, c := range []struct{ account, constraint string }{
+		{"weft-agent", "privileged"}, {"weft-csi-node", "privileged"}, {"weft-target", "privileged"},
+		{"weft-operator", "nonroot-v2"}, {"weft-csi-controller", "nonroot-v2"},
+	} {
+		review := &authorizationv1.SubjectAccessReview{Spec: authorizationv1.SubjectAccessReviewSpec{
+			User:   fmt.Sprintf("system:serviceaccount:%s:%s", s.namespace, c.account),
+			Groups: []string{"system:serviceaccounts", "system:serviceaccounts:" + s.namespace, "system:authenticated"},
+			ResourceAttributes: &authorizationv1.ResourceAttributes{
+				Namespace: s.namespace, Verb: "use", Group: "security.openshift.io", Resource: "securitycontextconstraints", Name: c.constraint,
+			},
+		}}
+		if err := api.Create(ctx, review); err != nil {
+			s.unread = append(s.unread, fmt.Sprintf("whether ServiceAccount %s may use %s: %v", c.account, c.constraint, err))
+		} else if !review.Status.Allowed {
+			s.rejected = append(s.rejected, fmt.Sprintf("%s (%s)", c.account, c.constraint))
+		}
+	}
+}
+
+// note what could not be read, and say whether that is so. What is not found is not there: weft is not installed, or
+// not in this namespace.
+func (s *survey) note(what string, err error) bool {
+	hidden := err != nil && !apierrors.IsNotFound(err)
+	if hidden {
+		s.unread = append(s.unread, fmt.Sprintf("%s: %v", what, err))
+	}
+	return hidden
+}
+
+// kubeletDirOf a node plugin: what it was told, or the default.
+func kubeletDirOf(plugin *appsv1.DaemonSet) string {
+	for _, c := range plugin.Spec.Template.Spec.Containers {
+		for _, arg := range c.Args {
+			if dir, ok := strings.CutPrefix(arg, "--kubelet-dir="); ok {
+				return dir
+			}
+		}
+	}
+	return defaultKubeletDir
+}
+
+func is(n *corev1.Node, name string) bool {
+	return slices.ContainsFunc(platformsOf(n), func(p platform) bool { return p.name == name })
+}
+
+// findings of all nodes, and of the cluster.
+func (s *survey) findings() []finding {
+	found := s.admission()
+	for i := range s.nodes {
+		n := &s.nodes[i]
+		found = append(found, versions(n)...)
+		found = append(found, s.kubeletDirectory(n)...)
+		found = append(found, s.modules(n)...)
+		for _, p := range platformsOf(n) {
+			if p.advice != "" {
+				found = append(found, finding{node: n.Name, says: p.advice, page: p.page})
+			}
+		}
+	}
+	return found
+}
+
+// versions that weft needs, and the architectures that it is built for.
+func versions(n *corev1.Node) []finding {
+	var found []finding
+	say := func(wrong bool, page, format string, args ...any) {
+		found = append(found, finding{node: n.Name, wrong: wrong, says: fmt.Sprintf(format, args...), page: page})
+	}
+	info := n.Status.NodeInfo
+	switch kernel, err := version.ParseGeneric(info.KernelVersion); {
+	case err != nil:
+		say(false, kernelPage, "its kernel's version, %q, cannot be read; weft needs Linux %s or newer", info.KernelVersion, comparedKernel)
+	case kernel.LessThan(neededKernel):
+		say(true, kernelPage, "its kernel is Linux %s; upgrade to %s or newer", info.KernelVersion, comparedKernel)
+	case kernel.LessThan(comparedKernel):
+		say(false, kernelPage, "its kernel is Linux %s; weft was not compared with kernels before %s", info.KernelVersion, comparedKernel)
+	}
+	switch kubelet, err := version.ParseGeneric(info.KubeletVersion); {
+	case err != nil:
+		say(false, "", "its kubelet's version, %q, cannot be read; weft needs Kubernetes %s or newer", info.KubeletVersion, neededKubelet)
+	case kubelet.LessThan(neededKubelet):
+		say(true, "", "its kubelet is %s; upgrade to Kubernetes %s or newer", info.KubeletVersion, neededKubelet)
+	}
+	if info.Architecture != "amd64" && info.Architecture != "arm64" {
+		say(true, "arm64.md", "its architecture is %q; weft is built for amd64 and arm64", info.Architecture)
+	}
+	return found
+}
+
+// kubeletDirectory compares the node plugin's with that of the node's distribution.
+func (s *survey) kubeletDirectory(n *corev1.Node) []finding {
+	for _, p := range platformsOf(n) {
+		switch {
+		case p.kubeletDir == "":
+		case s.installed && s.kubeletDir != p.kubeletDir:
+			return []finding{{node: n.Name, wrong: true, page: kubeletPage, says: fmt.Sprintf(
+				"weft looks for the kubelet in %s, and by default %s has it in %s; unless you moved it, upgrade weft with --set kubeletDir=%s",
+				s.kubeletDir, p.name, p.kubeletDir, p.kubeletDir)}}
+		case !s.installed && !s.pluginHidden && p.kubeletDir != defaultKubeletDir:
+			return []finding{{node: n.Name, page: kubeletPage, says: "install weft with --set kubeletDir=" + p.kubeletDir}}
+		}
+	}
+	return nil
+}
+
+// modules that a node's agent did not find. Where no agent has reported, nothing is known.
+func (s *survey) modules(n *corev1.Node) []finding {
+	inventory := s.inventories[n.Name]
+	if inventory == nil {
+		return nil
+	}
+	lacks := func(module string) bool { return !slices.Contains(inventory.Modules, module) }
+	page, where := kernelPage, ""
+	if is(n, ubuntu) {
+		page, where = "ubuntu.md", "; on the node: apt-get install linux-modules-extra-$(uname -r)"
+	}
+	var found []finding
+	if lacks("nvme_tcp") {
+		found = append(found, finding{node: n.Name, wrong: true, page: page, says: "its kernel has no nvme_tcp, so its pods cannot use volumes over TCP" + where})
+	}
+	if lacks("nvmet") || lacks("nvmet_tcp") {
+		found = append(found, finding{node: n.Name, page: page, says: "its kernel has no nvmet_tcp, so it cannot serve over TCP with engine: Nvmet" + where})
+	}
+	if len(inventory.RDMADevices) > 0 && lacks("nvme_rdma") {
+		found = append(found, finding{node: n.Name, page: page, says: "it has an RDMA device, but no nvme_rdma, so its pods cannot use volumes over RDMA" + where})
+	}
+	return found
+}
+
+// admission of weft's pods, some of which are privileged.
+func (s *survey) admission() []finding {
+	var found []finding
+	label := fmt.Sprintf("kubectl label namespace %s --overwrite %s=privileged", s.namespace, enforceLabel)
+	onTalos := slices.ContainsFunc(s.nodes, func(n corev1.Node) bool { return is(&n, talos) })
+	switch {
+	case s.namespaced && s.enforce != "" && s.enforce != "privileged":
+		found = append(found, finding{wrong: true, says: fmt.Sprintf("namespace %s does not admit privileged pods (it enforces %s); run %s", s.namespace, s.enforce, label)})
+	case s.namespaced && s.enforce == "" && onTalos:
+		found = append(found, finding{wrong: true, page: "talos.md", says: fmt.Sprintf("Talos Linux enforces the baseline Pod Security Standard by default; run %s", label)})
+	case !s.namespaced && !s.namespaceHidden && onTalos:
+		found = append(found, finding{page: "talos.md", says: fmt.Sprintf("Talos Linux enforces the baseline Pod Security Standard by default; create namespace %s before you install weft, and run %s", s.namespace, label)})
+	}
+	if len(s.rejected) > 0 {
+		found = append(found, finding{wrong: true, page: openShiftPage, says: fmt.Sprintf(
+			"these service accounts may not use the security context constraint that they need: %s; upgrade weft with --set openshift.securityContextConstraints=true", strings.Join(s.rejected, ", "))})
+	}
+	if !s.installed && !s.pluginHidden && slices.ContainsFunc(s.nodes, func(n corev1.Node) bool { return is(&n, openShift) }) {
+		found = append(found, finding{page: openShiftPage, says: "install weft with --set openshift.securityContextConstraints=true"})
+	}
+	return found
+}
+
+// print for people; the exit code.
+func (s *survey) print(t *table) int {
+	rows := [][]string{{"NODE", "PLATFORM", "KERNEL", "KUBELET", "SEE"}}
+	for i := range s.nodes {
+		n := &s.nodes[i]
+		var names, pages []string
+		for _, p := range platformsOf(n) {
+			names = append(names, p.name)
+			if page := platformsPages + p.page; !slices.Contains(pages, page) {
+				pages = append(pages, page)
+			}
+		}
+		rows = append(rows, []string{n.Name, cmp.Or(strings.Join(names, ", "), orDash(n.Status.NodeInfo.OSImage)),
+			n.Status.NodeInfo.KernelVersion, n.Status.NodeInfo.KubeletVersion, orDash(strings.Join(pages, ", "))})
+	}
+	t.columns(rows)
+	found := s.findings()
+	wrong := slices.DeleteFunc(slices.Clone(found), func(f finding) bool { return !f.wrong })
+	printFindings(t, "Wrong:", wrong)
+	printFindings(t, "Look after:", slices.DeleteFunc(found, func(f finding) bool { return f.wrong }))
+	if len(s.unread) > 0 {
+		t.line("")
+		t.line("Not looked at:")
+		for _, u := range s.unread {
+			t.line("- %s", u)
+		}
+	}
+	switch {
+	case len(wrong) > 0:
+		return CodeUnwell
+	case len(s.unread) > 0:
+		return CodeUnknown
+	}
+	t.line("")
+	t.line("Nothing is wrong.")
+	return 0
+}
+
+// printFindings with the nodes that share each.
+func printFindings(t *table, title string, found []finding) {
+	if len(found) == 0 {
+		return
+	}
+	t.line("")
+	t.line("%s", title)
+	var order []finding
+	nodes := map[finding][]string{}
+	for _, f := range found {
+		key := f
+		key.node = ""
+		if _, ok := nodes[key]; !ok {
+			order = append(order, key)
+		}
+		nodes[key] = append(nodes[key], f.node)
+	}
+	for _, f := range order {
+		who := ""
+		if nodes[f][0] != "" {
+			who = text.Few(nodes[f], maxNamed, ", ") + ": "
+		}
+		see := ""
+		if f.page != "" {
+			see = " (" + platformsPages + f.page + ")"
+		}
+		t.line("- %s%s%s", who, f.says, see)
+	}
+}
