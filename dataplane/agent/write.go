@@ -18,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/util/sets"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
 
@@ -157,8 +158,9 @@ func (r *Reconciler) writeNode(ctx context.Context, s *decide.Observed, status v
 // release takes the finalizer off the named objects, which the engine no longer lists, and answers what failed, by
 // UUID.
 func release[T client.Object, S any](ctx, gate context.Context, r *Reconciler, k kind[T, S], objects []T, names []string) map[string]error {
+	released := sets.New(names...)
 	return writeEach(gate, objects, k.uuid, func(_ int, obj T) error {
-		if !slices.Contains(names, obj.GetName()) {
+		if !released.Has(obj.GetName()) {
 			return nil
 		}
 		changed := obj.DeepCopyObject().(client.Object)

@@ -24,6 +24,8 @@ type item struct {
 	wasCreated, wasMade bool
 	// rival is the name of another object that has the same UUID and the data.
 	rival string
+	// released: its object is let go, see Decision.ReleaseVolumes and ReleaseSnapshots.
+	released bool
 	// suspect says why its object may be from the past; empty when it is not.
 	suspect string
 	// record of what is acted on now.
@@ -105,6 +107,12 @@ func (i *item) createdOr(other metav1.Condition) metav1.Condition {
 	return other
 }
 
+// letGo of its object, and of its name in the decision.
+func (i *item) letGo(release *[]string) {
+	i.released = true
+	*release = append(*release, i.name)
+}
+
 // remove an item that nothing uses any more: delete it, look again, release its object. home is the pool where it is,
 // or would be.
 func (d *decider) remove(i *item, home string, verb Verb, operations *[]engine.ID, release *[]string) metav1.Condition {
@@ -115,7 +123,7 @@ func (d *decider) remove(i *item, home string, verb Verb, operations *[]engine.I
 		return no(v1alpha1.ReasonDeleting, "%s. If that drive is gone for good: kubectl weft drop %s %s",
 			d.whyUnseen(home), d.Node.Name, cmp.Or(home, "DRIVE"))
 	case i.presence != present:
-		*release = append(*release, i.name)
+		i.letGo(release)
 	case needed:
 		return no(v1alpha1.ReasonDeleting, "%s is still to be made from it", needer)
 	case !i.marked:

@@ -63,7 +63,7 @@ func (d *decider) strayHosts(id engine.ID) string {
 func (d *decider) keepData(i *item, release *[]string) metav1.Condition {
 	i.kept = true
 	if d.recorded(i.id) {
-		*release = append(*release, i.name)
+		i.letGo(release)
 	}
 	return no(v1alpha1.ReasonNotMarked, "it was deleted without its metadata.uid in spec.deletionMark, so its data stays on this node and is listed in status.orphans of NvmfNode %s; "+
 		"an %s of this name with uuid %s takes it back", d.Node.Name, i.kind, i.id)

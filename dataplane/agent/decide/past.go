@@ -209,17 +209,17 @@ func (d *decider) exportNamed(nqn string) *engine.Export {
 
 // letGo of the objects whose finalizer comes off.
 func (d *decider) letGo() {
-	note := func(i *item, released []string) {
-		if i.suspect == "" && i.rival == "" && slices.Contains(released, i.name) {
+	note := func(i *item) {
+		if i.released && i.suspect == "" && i.rival == "" {
 			i.record.Gone = true
 			d.record(i, i.record)
 		}
 	}
 	for _, v := range d.volumes {
-		note(&v.item, d.decision.ReleaseVolumes)
+		note(&v.item)
 	}
 	for _, s := range d.snapshots {
-		note(&s.item, d.decision.ReleaseSnapshots)
+		note(&s.item)
 	}
 }
 

@@ -4,7 +4,6 @@ package decide
 
 import (
 	"errors"
-	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -64,7 +63,7 @@ func (d *decider) decideSnapshots() {
 			s.created = s.inUse()
 			s.ready = s.created
 			if s.deleting {
-				d.decision.ReleaseSnapshots = append(d.decision.ReleaseSnapshots, s.name)
+				s.letGo(&d.decision.ReleaseSnapshots)
 			}
 		case s.suspect != "":
 			s.created = s.createdOr(unknown(v1alpha1.ReasonRestoreSuspected, s.suspect))
@@ -83,7 +82,7 @@ func (d *decider) decideSnapshots() {
 			s.created = s.createdOr(unknown(v1alpha1.ReasonPoolFailed, d.whyUnseen(d.homeOf(s))))
 			s.ready = no(v1alpha1.ReasonPoolFailed, "%s", d.whyUnseen(d.homeOf(s)))
 		}
-		if !slices.Contains(d.decision.ReleaseSnapshots, s.obj.Name) {
+		if !s.released {
 			d.decision.Snapshots[s.obj.Name] = d.snapshotStatus(s)
 		}
 	}

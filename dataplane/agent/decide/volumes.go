@@ -107,7 +107,7 @@ func (d *decider) decideVolumes() {
 		}
 	}
 	for _, v := range d.volumes {
-		if !slices.Contains(d.decision.ReleaseVolumes, v.obj.Name) {
+		if !v.released {
 			d.decision.Volumes[v.obj.Name] = d.volumeStatus(v)
 		}
 	}
@@ -163,7 +163,7 @@ func (d *decider) refuseVolume(v *volume) {
 	switch {
 	case !v.leaving():
 	case v.export == nil:
-		d.decision.ReleaseVolumes = append(d.decision.ReleaseVolumes, v.name)
+		v.letGo(&d.decision.ReleaseVolumes)
 	case !d.Attempts.Tried(VerbUnexport, v.nqn):
 		d.decision.Operations.Unexport = append(d.decision.Operations.Unexport, v.nqn)
 	}
