@@ -63,6 +63,10 @@ const (
 	MaxCachePerCore = 65535
 	// MinMemoryBytes that a target takes.
 	MinMemoryBytes = 64 << 20
+	// MinClusterSize, MaxClusterSize and DefaultClusterSize of a pool's clusters; it is a power of two.
+	MinClusterSize     = 1 << 20
+	MaxClusterSize     = 16 << 20
+	DefaultClusterSize = 4 << 20
 )
 
 // Bounds of sockets.

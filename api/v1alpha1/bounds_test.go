@@ -63,6 +63,7 @@ func TestBounds(t *testing.T) {
 		"nvmfnodes spec.plan.nvmet.tcp.socketPriority":          {0, v1alpha1.MaxSocketPriority, ""},
 		"nvmftargets spec.overProvisioningPercent":              {v1alpha1.NoOverProvisioning, 400, fmt.Sprint(v1alpha1.NoOverProvisioning)},
 		"nvmfnodes spec.plan.overProvisioningPercent":           {v1alpha1.NoOverProvisioning, 400, ""},
+		"nvmfnodes spec.plan.clusterBytes":                      {v1alpha1.MinClusterSize, v1alpha1.MaxClusterSize, ""},
 		"nvmfnodes spec.plan.drives":                            {none, v1alpha1.MaxPlanDrives, ""},
 		"nvmfnodes spec.plan.drives[].serial":                   {none, v1alpha1.MaxDriveSerial, ""},
 		"nvmfnodes spec.plan.tuning":                            {none, v1alpha1.MaxPlanSettings, ""},
@@ -90,6 +91,7 @@ func TestBoundsInRules(t *testing.T) {
 	for path, want := range map[string][]string{
 		"spec.transports[].inCapsuleDataSize": {
 			fmt.Sprintf("q.asInteger() <= %d && q.asInteger() %% %d == 0", v1alpha1.MaxInCapsuleDataSize, v1alpha1.InCapsuleDataStep)},
+		"spec.devices.clusterSize":       {fmt.Sprintf("in [%d, ", v1alpha1.MinClusterSize), fmt.Sprintf(", %d]", v1alpha1.MaxClusterSize)},
 		"spec.transports[].maxIOSize":    {fmt.Sprintf("in [%d, ", v1alpha1.MinMaxIOSize), fmt.Sprintf(", %d]", v1alpha1.MaxMaxIOSize)},
 		"spec.sockets.zeroCopyThreshold": {atMost(v1alpha1.MaxZeroCopyThreshold)},
 		"spec.sockets.sendBufferSize":    {fmt.Sprintf(">= %d && ", v1alpha1.MinSocketBuffer), atMost(v1alpha1.MaxSocketBuffer)},

@@ -17,6 +17,26 @@ const HeaderBytes = 4 << 20
 // WithHeader is what a target serves for a volume of so many bytes of data, and what its pool promises to it.
 func WithHeader(dataBytes int64) int64 { return dataBytes + HeaderBytes }
 
+// ServedBytes of a volume of so many bytes of data in a pool with clusters of this size, 0 for none: with its header, in
+// whole clusters.
+func ServedBytes(dataBytes, clusterBytes int64) int64 {
+	return InClusters(WithHeader(dataBytes), clusterBytes)
+}
+
+// InClusters of this size, 0 for none, so many bytes take: they are rounded up.
+func InClusters(bytes, clusterBytes int64) int64 {
+	if clusterBytes <= 0 {
+		return bytes
+	}
+	return (bytes + clusterBytes - 1) / clusterBytes * clusterBytes
+}
+
+// LeastData of a volume that a pool with clusters of this size serves with so many bytes: the smallest data size that
+// is rounded up to them.
+func LeastData(servedBytes, clusterBytes int64) int64 {
+	return WithoutHeader(servedBytes - max(0, clusterBytes-VolumeSizeStep))
+}
+
 // WithoutHeader are the bytes of data in what a target serves, or in a volume that has so many bytes of its pool; 0
 // where there is no more than a header.
 func WithoutHeader(servedBytes int64) int64 { return max(0, servedBytes-HeaderBytes) }

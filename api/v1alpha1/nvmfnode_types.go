@@ -88,6 +88,11 @@ type Plan struct {
 	// File that is the pool. Absent when the pool is drives.
 	// +optional
 	File *DeviceFile `json:"file,omitempty"`
+	// ClusterBytes of pools that SPDK makes from now on; those that there are keep theirs. Absent: 4 MiB. SPDK only.
+	// +kubebuilder:validation:Minimum=1048576
+	// +kubebuilder:validation:Maximum=16777216
+	// +optional
+	ClusterBytes int64 `json:"clusterBytes,omitempty"`
 	// OverProvisioningPercent bounds what may be promised of each pool, in percent of its size. Absent: 100.
 	// +kubebuilder:validation:Minimum=100
 	// +kubebuilder:validation:Maximum=400
@@ -508,6 +513,10 @@ type PoolStatus struct {
 	// there is none.
 	// +optional
 	Clearing *resource.Quantity `json:"clearing,omitempty"`
+	// ClusterSize that the pool was made with: it allocates in clusters, and the size of a volume in it, with its
+	// header, is rounded up to whole ones. Absent while it is not known, and with an engine that has none.
+	// +optional
+	ClusterSize *resource.Quantity `json:"clusterSize,omitempty"`
 }
 
 // Inventory is what the agent found on the node.

@@ -36,6 +36,7 @@ const (
 // +kubebuilder:validation:XValidation:rule="self.engine != 'Nvmet' || !has(self.buffers)",message="buffers: the kernel's target (engine: Nvmet) has no buffer pools; remove buffers, or use engine: SPDK"
 // +kubebuilder:validation:XValidation:rule="self.engine != 'Nvmet' || !has(self.memory)",message="memory: the kernel's target (engine: Nvmet) uses no hugepages; remove memory, or use engine: SPDK"
 // +kubebuilder:validation:XValidation:rule="self.engine != 'Nvmet' || !has(self.devices.driver)",message="devices.driver: the kernel's target (engine: Nvmet) uses the kernel's drivers; remove driver, or use engine: SPDK"
+// +kubebuilder:validation:XValidation:rule="self.engine != 'Nvmet' || !has(self.devices.clusterSize)",message="devices.clusterSize: the kernel's target (engine: Nvmet) has files on XFS, which allocates in blocks of 4 KiB; remove clusterSize, or use engine: SPDK"
 // +kubebuilder:validation:XValidation:rule="self.engine != 'Nvmet' || self.transports.all(t, !has(t.placement))",message="transports[].placement: connections of the kernel's target (engine: Nvmet) follow the incoming CPU by themselves; remove placement, or use engine: SPDK"
 // +kubebuilder:validation:XValidation:rule="self.engine != 'Nvmet' || self.transports.all(t, !has(t.maxIOSize))",message="transports[].maxIOSize: the kernel's target (engine: Nvmet) has no such limit; remove maxIOSize, or use engine: SPDK"
 // +kubebuilder:validation:XValidation:rule="self.engine != 'Nvmet' || self.transports.all(t, !has(t.c2hSuccess))",message="transports[].c2hSuccess: with the kernel's target (engine: Nvmet) the host decides it (disable_sqflow); remove c2hSuccess, or use engine: SPDK"
@@ -436,6 +437,13 @@ type Devices struct {
 	// per I/O; the kernel has them back when the target pod ends.
 	// +optional
 	Driver DriveDriver `json:"driver,omitempty"`
+	// ClusterSize of pools that are made from now on: a power of two from 1Mi to 16Mi. SPDK only. Default 4Mi. A pool
+	// allocates in clusters, and copies one whole for the first write to it after a snapshot or clone: smaller ones
+	// cost less time and memory then, larger ones less metadata. A pool keeps the cluster size that it was made with,
+	// which status.pools[].clusterSize of the NvmfNode tells.
+	// +kubebuilder:validation:XValidation:rule="[quantity(string(self))].all(q, q.isInteger() && q.asInteger() in [1048576, 2097152, 4194304, 8388608, 16777216])",message="devices.clusterSize must be 1Mi, 2Mi, 4Mi, 8Mi or 16Mi"
+	// +optional
+	ClusterSize *resource.Quantity `json:"clusterSize,omitempty"`
 }
 
 // DriveDriver says who drives the drives of a pool.

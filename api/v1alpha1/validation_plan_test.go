@@ -91,6 +91,7 @@ func planRules() []validation {
 		return least(nodeSPDK, where, edit, n)
 	}
 	return slices.Concat(rules, fields(
+		bounds(nodeSPDK, "spec.plan.clusterBytes", `spec: {plan: {clusterBytes: %s}}`, 1<<20, 16<<20),
 		mask("coreMask"),
 		mask("pollGroupMask"),
 		enum(nodeSPDK, path+"mode", spdk+`mode: %s}}}`, "Static", "Dynamic", "Interrupt"),

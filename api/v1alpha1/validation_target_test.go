@@ -100,6 +100,8 @@ var targetRules = []validation{
 	{name: "more in capsule than in an I/O", base: targetSPDK, edit: `spec: {transports: [{type: TCP, inCapsuleDataSize: 16Ki, maxIOSize: 8Ki}]}`,
 		field: "spec.transports[0]", want: "inCapsuleDataSize is over maxIOSize, which SPDK refuses; make it at most maxIOSize"},
 	{name: "as much in capsule as in an I/O", base: targetSPDK, edit: `spec: {transports: [{type: TCP, inCapsuleDataSize: 8192, maxIOSize: 8Ki}]}`},
+	{name: "clusters of the kernel's target", base: target, edit: `spec: {devices: {clusterSize: 4Mi}}`,
+		field: "spec", want: "devices.clusterSize: the kernel's target (engine: Nvmet) has files on XFS, which allocates in blocks of 4 KiB; remove clusterSize, or use engine: SPDK"},
 	{name: "UIO with interrupts", base: targetSPDK, edit: `spec: {cores: {count: 4, mode: Interrupt}, devices: {driver: UIO}}`,
 		field: "spec", want: "cores.mode Interrupt needs an interrupt for each queue of a drive"},
 	{name: "UIO polling", base: targetSPDK, edit: `spec: {cores: {count: 4}, memory: {hugepages: 1Gi}, devices: {driver: UIO}}`},
@@ -172,6 +174,7 @@ func targetBounds() []validation {
 		ioSize         = "maxIOSize must be a power of two from 8Ki to 2Mi, such as 128Ki"
 		inCapsule      = "inCapsuleDataSize must be from 0 to 64Ki, in steps of 16 bytes"
 		notNetwork     = "cidr must be a network such as 10.20.0.0/16 or fd00:20::/64"
+		clusters       = "devices.clusterSize must be 1Mi, 2Mi, 4Mi, 8Mi or 16Mi"
 		noFile         = `spec: {devices: {file: null, `
 		pool           = `spec: {buffers: {mode: Manual, large: {count: 512, cachePerCore: 16}, small: {count: 4096, cachePerCore: 128}, `
 		overTCP        = `spec: {transports: [{type: TCP}], sockets: {`
@@ -246,6 +249,9 @@ func targetBounds() []validation {
 			bad:  map[string]string{"0": maxUnavailable, "101": maxUnavailable, "-1": maxUnavailable, "0%": maxUnavailable, "101%": maxUnavailable, `"2"`: maxUnavailable, "half": maxUnavailable}},
 
 		enum(targetSPDK, "spec.devices.driver", `spec: {devices: {driver: %s}}`, "Kernel", "VFIO", "UIO"),
+		field{base: targetSPDK, path: "spec.devices.clusterSize", edit: `spec: {devices: {clusterSize: %s}}`,
+			good: []string{"1Mi", "2Mi", "4194304", `"8388608"`, "16Mi"},
+			bad:  map[string]string{"512Ki": clusters, "3Mi": clusters, "32Mi": clusters, "0": clusters, "-4Mi": clusters, "4M": clusters, `"1e30"`: clusters, "much": quantity}},
 		field{base: target, path: "spec.devices.paths", edit: noFile + `paths: %s}}`,
 			good: []string{many(64, "/dev/disk/by-id/nvme-%d")},
 			bad:  map[string]string{"[]": "should have at least 1 items", many(65, "/dev/disk/by-id/nvme-%d"): "must have at most 64 items"}},

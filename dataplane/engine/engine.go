@@ -157,6 +157,9 @@ type Device struct {
 	FileBytes int64
 	// PCIAddress of a drive that the target drives itself, such as 0000:5e:00.0; Path is empty then. SPDK only.
 	PCIAddress string
+	// ClusterBytes of a pool that is made on it; 0 for v1alpha1.DefaultClusterSize. One that is there keeps its own. SPDK
+	// only.
+	ClusterBytes int64
 }
 
 // State of a target.
@@ -178,6 +181,9 @@ type Pool struct {
 	TotalBytes, FreeBytes int64
 	// ClearingBytes hold what was deleted and is not cleared yet (see Clearer). They are not free.
 	ClearingBytes int64
+	// ClusterBytes in which it allocates, and of which the size of each of its volumes is a multiple; 0 where SizeUnit
+	// is all that is asked of a size.
+	ClusterBytes int64
 	// Err is set when the pool cannot be read: nothing is known of its volumes.
 	Err error
 	// NotDurable is nil when every write is acknowledged only once it would survive a loss of the node's power. Else it
@@ -227,7 +233,7 @@ type VolumeSpec struct {
 	ID ID
 	// Pool is the Device of an open pool. With a source it must be the source's, or empty.
 	Pool string
-	// SizeBytes, a multiple of SizeUnit, so that every engine can keep it exactly.
+	// SizeBytes, a multiple of SizeUnit and of its pool's ClusterBytes, so that the engine can keep it exactly.
 	SizeBytes int64
 	// Source of its first data; empty for a blank volume.
 	Source Source

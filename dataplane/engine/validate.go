@@ -14,9 +14,8 @@ import (
 )
 
 const (
-	// SizeUnit is what every volume's size is a multiple of, in bytes: the cluster of
-	// SPDK's lvstores. After an unclean end SPDK reads an lvstore's metadata again, which grows with the number of
-	// clusters: a smaller one would cost more of the time that hosts wait.
+	// SizeUnit is what every volume's size is a multiple of, in bytes; a pool with larger clusters asks for a multiple of
+	// those.
 	SizeUnit = v1alpha1.VolumeSizeStep
 	// MaxNQNBytes is the longest NQN (NVMe Base Specification, "NVMe Qualified Names").
 	MaxNQNBytes = 223
@@ -40,6 +39,8 @@ func (id ID) NGUID() string { return strings.ReplaceAll(string(id), "-", "") }
 // Validate fails with ErrInvalid unless the device can be asked for.
 func (d Device) Validate() error {
 	switch {
+	case d.ClusterBytes != 0 && (d.ClusterBytes < v1alpha1.MinClusterSize || d.ClusterBytes > v1alpha1.MaxClusterSize || d.ClusterBytes&(d.ClusterBytes-1) != 0):
+		return fmt.Errorf("%w: device %s: clusters of %d bytes; give a power of two from 1 MiB to 16 MiB", ErrInvalid, d.ID, d.ClusterBytes)
 	case d.ID == "":
 		return fmt.Errorf("%w: device %q has no ID; give its world-wide id, or the file's path", ErrInvalid, d.Path)
 	case d.PCIAddress != "" && (d.Path != "" || d.FileBytes != 0):
@@ -87,6 +88,14 @@ func (v VolumeSize) Validate() error {
 	}
 	if v.SizeBytes <= 0 || v.SizeBytes%SizeUnit != 0 {
 		return fmt.Errorf("%w: volume %s of %d bytes; give a multiple of 4 MiB above zero", ErrInvalid, v.ID, v.SizeBytes)
+	}
+	return nil
+}
+
+// CheckSize fails with ErrInvalid unless a volume in the pool can have the size.
+func (p Pool) CheckSize(sizeBytes int64) error {
+	if rounded := v1alpha1.InClusters(sizeBytes, p.ClusterBytes); rounded != sizeBytes {
+		return fmt.Errorf("%w: %d bytes in pool %s with clusters of %d; give %d", ErrInvalid, sizeBytes, p.Device, p.ClusterBytes, rounded)
 	}
 	return nil
 }

@@ -38,6 +38,9 @@ type memoryModel struct {
 	// of the 256-entry queue pairs that every thread has on every drive.
 	nvmeController int64
 	nvmeQueuePair  int64
+	// copyOnWrite is what a copy of a cluster takes beside the cluster: the allocator's own, and the pages through which
+	// a poll group writes a pool's metadata.
+	copyOnWrite int64
 }
 
 var spdk2605 = memoryModel{
@@ -45,6 +48,7 @@ var spdk2605 = memoryModel{
 	tcpPerGroup: 32*8192 + 128, tcpInCapsule: 8192, tcpPDU: 1088, tcpQueuePair: 256, tcpHost: 448,
 	rdma: 2_926_464, rdmaSlot: 1432 + 104 + 64 + 16, srq: 512, drive: 540_000, volume: 3800,
 	nvmeController: 4 << 20, nvmeQueuePair: 3 << 19,
+	copyOnWrite: 3*128 + 2*4096,
 }
 
 // withoutHugepages: objects of pools do not cross the edge of a page, so that two descriptors of an I/O fill one of 4
@@ -83,6 +87,7 @@ type load struct {
 	transports            []transport
 	devices               int64 // RDMA
 	stores                int64 // logical volume stores: one for each drive, or that of the file
+	clusterBytes          int64 // the largest of them
 	ownDriver             bool  // of the drives
 	podDrives             int64 // ordinary memory of the pool, in bytes
 	socketBytes           int64 // of a TCP connection, both ways
@@ -175,12 +180,21 @@ func (m memoryModel) heap(l load) []line {
 		}
 	}
 	lines = append(lines, times("logical volume stores", l.stores, m.drive), times("volumes", l.volumes, m.volume))
+	lines = append(lines, m.copies(l))
 	if l.ownDriver {
 		threads := l.pollGroups + 1
 		lines = append(lines, reckoned("SPDK's NVMe driver", l.stores*(m.nvmeController+threads*m.nvmeQueuePair),
 			"%d drives x (%d + %d queue pairs x %d)", l.stores, m.nvmeController, threads, m.nvmeQueuePair))
 	}
 	return lines
+}
+
+// copies on write: a poll group copies one cluster of a pool at a time, into a buffer of its own, and other writes to
+// that pool which need a cluster wait for it (bs_allocate_and_copy_cluster in SPDK's lib/blob/blobstore.c). When there
+// is no memory for the buffer, the host's write fails.
+func (m memoryModel) copies(l load) line {
+	return reckoned("copies on write", l.stores*l.pollGroups*(l.clusterBytes+m.copyOnWrite),
+		"%d pools x %d poll groups x (a cluster of %d + %d)", l.stores, l.pollGroups, l.clusterBytes, m.copyOnWrite)
 }
 
 func (m memoryModel) tcp(lines []line, l load, t *transport) []line {

@@ -26,6 +26,12 @@ type measured struct {
 	Store struct {
 		Bytes int64 `json:"heap_bytes"`
 	} `json:"lvstore"`
+	Copies []struct {
+		Pools, Cores int64
+		Cluster      int64 `json:"cluster_bytes"`
+		AtOnce       int64 `json:"copies_at_once"`
+		Bytes        int64 `json:"heap_bytes_for_copies"`
+	} `json:"copy_on_write"`
 	Resident []struct {
 		Volumes   int64
 		Snapshots int64
@@ -99,6 +105,13 @@ func TestMemoryModelMeetsEveryMeasurement(t *testing.T) {
 			}
 			if m.Store.Bytes > 0 && model.drive < m.Store.Bytes {
 				t.Errorf("an lvstore: the model says %d, measured %d", model.drive, m.Store.Bytes)
+			}
+			for _, c := range m.Copies {
+				// As many as there are pools and poll groups, seen with 16 MiB, and never more.
+				most := model.copies(load{stores: c.Pools, pollGroups: c.Cores, clusterBytes: c.Cluster})
+				if each := c.Bytes / c.AtOnce; c.AtOnce > c.Pools*c.Cores || each*c.Pools*c.Cores > most.bytes || most.bytes > each*c.Pools*c.Cores*101/100 {
+					t.Errorf("copies of %d bytes: the model says %d, measured %d each", c.Cluster, most.bytes, each)
+				}
 			}
 			for i, r := range m.RDMA {
 				tr := transport{kind: v1alpha1.TransportRDMA, queueDepth: 128, maxIOQueues: 8, inCapsule: r.InCapsule, portals: 1, srqDepth: r.Depth}

@@ -25,6 +25,8 @@ type pool struct {
 	file   *v1alpha1.DeviceFile
 	// promisePercent of its size; 0 for no more than there is, as plans had it before there was a choice.
 	promisePercent int32
+	// clusterBytes of pools that SPDK makes from now on.
+	clusterBytes int64
 }
 
 func planPool(node Node, spec v1alpha1.NvmfTargetSpec) (pool, []Reason) {

@@ -38,7 +38,11 @@ func planSPDK(node Node, spec v1alpha1.NvmfTargetSpec) (*v1alpha1.Plan, []Reason
 	}
 	pool, why := planPool(node, spec)
 	reasons = append(reasons, why...)
-	if invalid := checkDriver(spec); invalid != nil {
+	var invalid *Reason
+	if pool.clusterBytes, invalid = clusterSize(spec.Devices); invalid != nil {
+		reasons = append(reasons, *invalid)
+	}
+	if invalid = checkDriver(spec); invalid != nil {
 		reasons = append(reasons, *invalid)
 	}
 	words := explanation{choices: make([]v1alpha1.Choice, 0, 48)}
@@ -71,7 +75,7 @@ func planSPDK(node Node, spec v1alpha1.NvmfTargetSpec) (*v1alpha1.Plan, []Reason
 		cores: int64(cores.cores.Size()), pollGroups: int64(cores.pollGroups.Size()),
 		attachments: attachments, ioQueues: ioQueues, volumes: max(volumesOfNode, attachments),
 		transports: transports, devices: max(int64(len(node.Inventory.RDMADevices)), 1),
-		stores: max(int64(len(pool.drives)), 1), ownDriver: ownDriver(spec), podDrives: podDrives(node, pool),
+		stores: max(int64(len(pool.drives)), 1), clusterBytes: largestCluster(node, pool.clusterBytes), ownDriver: ownDriver(spec), podDrives: podDrives(node, pool),
 		socketBytes: grantedBuffers(spec.Sockets),
 	}
 	s := sizer{node: node, spec: spec, topology: cpus, cores: cores, model: modelFor(spec), limits: rdmaLimitsOf(node.Inventory)}
@@ -80,8 +84,9 @@ func planSPDK(node Node, spec v1alpha1.NvmfTargetSpec) (*v1alpha1.Plan, []Reason
 	if len(why) > 0 {
 		return nil, why
 	}
+	explainClusters(spec.Devices, l, pool.clusterBytes, &words)
 	words.sort()
-	return &v1alpha1.Plan{Engine: spec.Engine, Portals: portals, Drives: pool.drives, File: pool.file, OverProvisioningPercent: pool.promisePercent, SPDK: p, Choices: words.choices, Memory: uses}, nil
+	return &v1alpha1.Plan{Engine: spec.Engine, Portals: portals, Drives: pool.drives, File: pool.file, OverProvisioningPercent: pool.promisePercent, ClusterBytes: pool.clusterBytes, SPDK: p, Choices: words.choices, Memory: uses}, nil
 }
 
 // sizer has what the numbers of a plan follow from, once everything else is chosen.

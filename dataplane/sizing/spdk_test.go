@@ -390,12 +390,12 @@ func refused(t *testing.T, node sizing.Node, s v1alpha1.NvmfTargetSpec, want []r
 
 // What does not fit the memory allowed comes with what would, and by how much: each of those does fit.
 func TestPlanOfSPDKSaysWhatWouldFit(t *testing.T) {
-	_, reasons := sizing.Plan(bigServer(), spdk(attachments(64, 2), limit("300Mi")))
+	_, reasons := sizing.Plan(bigServer(), spdk(attachments(64, 2), limit("460Mi")))
 	if len(reasons) != 1 || reasons[0].Reason != v1alpha1.ReasonMemoryExceeded {
 		t.Fatalf("got %v", reasons)
 	}
-	says(t, "reason", reasons[0].Message, "462 MiB", "162 MiB over memory.limit (300 MiB)", "attachments.expected 22 (", "transports[].queueDepth 44 (", "to spare")
-	_, capsule := sizing.Plan(bigServer(), spdk(attachments(64, 2), limit("420Mi")))
+	says(t, "reason", reasons[0].Message, "622 MiB", "162 MiB over memory.limit (460 MiB)", "attachments.expected 22 (", "transports[].queueDepth 44 (", "to spare")
+	_, capsule := sizing.Plan(bigServer(), spdk(attachments(64, 2), limit("580Mi")))
 	_, offer, _ := strings.Cut(capsule[0].Message, "transports[].inCapsuleDataSize ")
 	offer, _, _ = strings.Cut(offer, " ")
 	if bytes, err := strconv.Atoi(offer); err != nil || bytes%16 != 0 {
@@ -404,18 +404,18 @@ func TestPlanOfSPDKSaysWhatWouldFit(t *testing.T) {
 	shallow := tcp(4420, iface("ens1f0"))
 	shallow.QueueDepth = 44
 	for name, fits := range map[string][]edit{"attachments.expected 22": {attachments(22, 2)}, "queueDepth 44": {attachments(64, 2), transports(shallow)}} {
-		planned(t, bigServer(), spdk(append(fits, limit("300Mi"))...))
+		planned(t, bigServer(), spdk(append(fits, limit("460Mi"))...))
 		t.Log(name, "fits")
 	}
 	deeper := shallow
 	deeper.QueueDepth = 45
 	for name, over := range map[string][]edit{"attachments.expected 23": {attachments(23, 2)}, "queueDepth 45": {attachments(64, 2), transports(deeper)}} {
-		if p, _ := sizing.Plan(bigServer(), spdk(append(over, limit("300Mi"))...)); p != nil {
+		if p, _ := sizing.Plan(bigServer(), spdk(append(over, limit("460Mi"))...)); p != nil {
 			t.Errorf("%s fits too: the message should have said it", name)
 		}
 	}
 	_, reasons = sizing.Plan(bigServer(), spdk(limit("64Mi")))
-	says(t, "reason", reasons[0].Message, "not even one attachment with one queue on one core fits, which needs 138 MiB")
+	says(t, "reason", reasons[0].Message, "not even one attachment with one queue on one core fits, which needs 160 MiB")
 }
 
 // The same holds for the pod's ordinary memory, and without hugepages for both together: what the message offers fits,
@@ -452,4 +452,33 @@ func TestPlanOfSPDKSaysWhatWouldFitThePod(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The plan has memory for copies of the largest clusters that the node's pools have, or had, whatever new ones get.
+func TestPlanOfSPDKHasMemoryForCopies(t *testing.T) {
+	clusters := func(size string) edit {
+		return func(s *v1alpha1.NvmfTargetSpec) { s.Devices.ClusterSize = new(resource.MustParse(size)) }
+	}
+	for name, test := range map[string]struct {
+		node func(*sizing.Node)
+		size string
+		want int64
+	}{
+		"as asked for":                {func(*sizing.Node) {}, "1Mi", 1 << 20},
+		"as a pool has":               {func(n *sizing.Node) { n.ClusterBytes = 8 << 20 }, "1Mi", 8 << 20},
+		"as a pool is made now":       {func(n *sizing.Node) { n.Current = &v1alpha1.Plan{Engine: v1alpha1.EngineSPDK, ClusterBytes: 16 << 20} }, "2Mi", 16 << 20},
+		"larger than those there are": {func(n *sizing.Node) { n.ClusterBytes = 4 << 20 }, "16Mi", 16 << 20},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := planned(t, bigServer(test.node), spdk(clusters(test.size)))
+			if size := resource.MustParse(test.size); p.ClusterBytes != size.Value() {
+				t.Errorf("new pools get clusters of %d bytes", p.ClusterBytes)
+			}
+			at := slices.IndexFunc(p.Memory, func(m v1alpha1.MemoryUse) bool { return m.Use == "copies on write" })
+			if at < 0 || !strings.Contains(p.Memory[at].How, fmt.Sprintf("a cluster of %d", test.want)) {
+				t.Errorf("memory: %+v", p.Memory)
+			}
+		})
+	}
+	refused(t, bigServer(), spdk(clusters("3Mi")), []refusal{{v1alpha1.ReasonInvalidSetting, []string{"devices.clusterSize is 3Mi", "use 1Mi, 2Mi, 4Mi, 8Mi or 16Mi"}}})
 }

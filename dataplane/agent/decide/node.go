@@ -135,12 +135,15 @@ func (d *decider) poolStatuses() []v1alpha1.PoolStatus {
 		was := d.lastPoolStatus(p.device.ID)
 		s := v1alpha1.PoolStatus{
 			Device: p.device.ID, Path: p.device.Path, Ready: p.ready(),
-			Reason: p.reason, Message: text.Clip(p.message, MaxMessageBytes), Total: was.Total, Free: was.Free,
+			Reason: p.reason, Message: text.Clip(p.message, MaxMessageBytes), Total: was.Total, Free: was.Free, ClusterSize: was.ClusterSize,
 		}
 		if p.readable() {
 			s.Path = p.held.Path
 			s.Total = keep(was.Total, p.held.TotalBytes)
 			s.Free = figure(was.Free, p.held.FreeBytes, d.Refresh)
+			if p.clusterBytes > 0 {
+				s.ClusterSize = keep(was.ClusterSize, p.clusterBytes)
+			}
 			s.Promised = keep(was.Promised, d.promised[p.device.ID])
 			if p.held.ClearingBytes > 0 {
 				s.Clearing = keep(was.Clearing, p.held.ClearingBytes)

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"slices"
 
+	"k8s.io/apimachinery/pkg/api/resource"
+
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/device"
 	"github.com/weft-storage/weft/dataplane/engine"
@@ -17,6 +19,8 @@ type pool struct {
 	device  engine.Device // without Path and PCIAddress when it is not known where it is now
 	planned bool
 	held    *engine.Pool // nil: the engine does not hold it
+	// clusterBytes in which it allocates, as it was last seen to; 0 for none.
+	clusterBytes int64
 	// reason and message say why it is not ready; or, when it is, what it lacks.
 	reason, message string
 	// nearlyFull pools serve what they hold, and take nothing more: an engine that runs out fails its hosts' writes.
@@ -38,10 +42,10 @@ func (d *decider) judgeFullness(p *pool) bool {
 	return p.readable() && p.held.FreeBytes < p.held.TotalBytes/100*least
 }
 
-// A pool is full, too, when more is promised of it than there is, and fullBytes or less are free: what its hosts write
-// between two looks. It is full until notFullPercent are free.
+// A pool is full, too, when more is promised of it than there is, and fullUnits of allocation or less are free: what its
+// hosts write between two looks. It is full until notFullPercent are free.
 const (
-	fullBytes      = 4 * engine.SizeUnit
+	fullUnits      = 4
 	notFullPercent = 1
 )
 
@@ -51,7 +55,7 @@ func (d *decider) full(p *pool) bool {
 	if !p.nearlyFull || d.promised[p.device.ID] <= p.held.TotalBytes {
 		return false
 	}
-	most := int64(fullBytes)
+	most := fullUnits * max(engine.SizeUnit, p.clusterBytes)
 	if d.lastPoolStatus(p.device.ID).Reason == v1alpha1.ReasonPoolFull {
 		most = max(most, p.held.TotalBytes/100*notFullPercent)
 	}
@@ -82,6 +86,12 @@ func (d *decider) indexPools() {
 	}
 	for _, p := range d.pools {
 		p.nearlyFull = d.judgeFullness(p)
+		if was := d.lastPoolStatus(p.device.ID).ClusterSize; was != nil {
+			p.clusterBytes = was.Value()
+		}
+		if p.readable() {
+			p.clusterBytes = p.held.ClusterBytes
+		}
 	}
 }
 
@@ -93,13 +103,13 @@ func (p *pool) located() bool { return p.device.Path != "" || p.device.PCIAddres
 func (d *decider) plannedDevices() []engine.Device {
 	plan := d.Node.Spec.Plan
 	if plan.File != nil {
-		return []engine.Device{{ID: plan.File.Path, Path: plan.File.Path, FileBytes: plan.File.Size.Value()}}
+		return []engine.Device{{ID: plan.File.Path, Path: plan.File.Path, FileBytes: plan.File.Size.Value(), ClusterBytes: plan.ClusterBytes}}
 	}
 	// Never open a drive through the kernel when SPDK is to drive it, even while its address is unknown.
 	own := plan.SPDK != nil && plan.SPDK.Driver != "" && plan.SPDK.Driver != v1alpha1.DriverKernel
 	devices := make([]engine.Device, len(plan.Drives))
 	for i, drive := range plan.Drives {
-		devices[i].ID, devices[i].PCIAddress = drive.ID, drive.PCIAddress
+		devices[i] = engine.Device{ID: drive.ID, PCIAddress: drive.PCIAddress, ClusterBytes: plan.ClusterBytes}
 		if d.replacementOf(drive) != nil {
 			devices[i].PCIAddress = ""
 		}
@@ -226,10 +236,10 @@ func (d *decider) judgePool(p *pool) (reason, message string) {
 
 // choosePool for a blank volume: of the ready ones, that with the most room by promised size. Nil when none has the
 // room.
-func (d *decider) choosePool(size int64) *pool {
+func (d *decider) choosePool(size resource.Quantity) *pool {
 	var best *pool
 	for _, p := range d.pools {
-		if p.ready() && d.fits(p, size, size) && (best == nil || d.room(p) > d.room(best)) {
+		if served := p.served(size); p.ready() && d.fits(p, served, served) && (best == nil || d.room(p) > d.room(best)) {
 			best = p
 		}
 	}

@@ -16,8 +16,22 @@ const mebibyte = 1 << 20
 // sizeOf a volume's data in bytes, rounded up to what every engine can keep exactly.
 func sizeOf(q resource.Quantity) int64 { return (q.Value() + mebibyte - 1) / mebibyte * mebibyte }
 
-// servedSize is what the engine makes and serves for a volume of this size: its header comes first.
-func servedSize(q resource.Quantity) int64 { return v1alpha1.WithHeader(sizeOf(q)) }
+// served is what the engine makes and serves in a pool for a volume of this size: its header comes first, and the pool
+// may round it up.
+func (p *pool) served(q resource.Quantity) int64 {
+	if p == nil {
+		return v1alpha1.WithHeader(sizeOf(q))
+	}
+	return v1alpha1.ServedBytes(sizeOf(q), p.clusterBytes)
+}
+
+// clustersOf a pool, in bytes; 0 for none.
+func (d *decider) clustersOf(device string) int64 {
+	if p := d.poolOf(device); p != nil {
+		return p.clusterBytes
+	}
+	return 0
+}
 
 // figure is a number that changes all the time: rounded up to 1 MiB, so that 0 stays
 // "never written", and only brought up to date with refresh.

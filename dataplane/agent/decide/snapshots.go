@@ -141,7 +141,8 @@ func (d *decider) snapshotStatus(s *snapshot) v1alpha1.NvmfSnapshotStatus {
 	status.ObservedGeneration = s.observedGeneration(s.obj.Generation, status.ObservedGeneration)
 	if s.presence == present {
 		status.Ready, status.Device = true, s.found.Pool
-		status.Size = keep(status.Size, v1alpha1.WithoutHeader(s.found.SizeBytes))
+		// The smallest volume that it can be restored to: its own volume may be a little larger.
+		status.Size = keep(status.Size, v1alpha1.LeastData(s.found.SizeBytes, d.clustersOf(s.found.Pool)))
 		if status.CreatedAt == nil {
 			at := metav1.NewTime(s.found.CreatedAt).Rfc3339Copy()
 			status.CreatedAt = &at

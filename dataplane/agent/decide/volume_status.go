@@ -17,7 +17,7 @@ func (d *decider) volumeStatus(v *volume) v1alpha1.NvmfVolumeStatus {
 	status.Written = v.written
 	if v.presence == present {
 		status.NQN, status.NSID, status.NGUID = v.nqn, nsid, v.id.NGUID()
-		status.Size = keep(status.Size, v1alpha1.WithoutHeader(v.found.SizeBytes))
+		status.Size = keep(status.Size, d.dataOf(v))
 		status.Allocated = figure(status.Allocated, v.found.AllocatedBytes, d.Refresh)
 		status.QoS = qosInForce(v.found.QoS)
 	}

@@ -70,7 +70,7 @@ func (d *decider) indexVolumes() {
 			// What it has, not what it asks for: a growth that finds no room is not promised.
 			d.promised[v.device] += v.found.SizeBytes
 		case v.presence != absent:
-			d.promised[v.device] += servedSize(obj.Spec.Size)
+			d.promised[v.device] += d.poolOf(v.device).served(obj.Spec.Size)
 		}
 	}
 }
@@ -198,8 +198,8 @@ func (d *decider) removeVolume(v *volume) {
 // grow a volume that asks for more. Its pool must have the room for all that it may grow to. What is said of it are
 // sizes of data.
 func (d *decider) grow(v *volume) {
-	has, want := v1alpha1.WithoutHeader(v.found.SizeBytes), sizeOf(v.obj.Spec.Size)
-	served := v1alpha1.WithHeader(want)
+	has, want := d.dataOf(v), sizeOf(v.obj.Spec.Size)
+	served := d.poolOf(v.device).served(v.obj.Spec.Size)
 	more := served - v.found.SizeBytes
 	err := d.Attempts.err(VerbGrowVolume, string(v.id))
 	switch p := d.poolOf(v.device); {
@@ -216,9 +216,18 @@ func (d *decider) grow(v *volume) {
 	}
 }
 
+// dataOf a volume that is there: what was asked for where the pool rounded that up, else what it has without its
+// header.
+func (d *decider) dataOf(v *volume) int64 {
+	if p := d.poolOf(v.device); v.found.SizeBytes == p.served(v.obj.Spec.Size) {
+		return sizeOf(v.obj.Spec.Size)
+	}
+	return v1alpha1.WithoutHeader(v.found.SizeBytes)
+}
+
 // create a volume that never was. The status it gets names its pool; act.go writes that down before it asks the engine.
 func (d *decider) create(v *volume) {
-	spec := engine.VolumeSpec{ID: v.id, SizeBytes: servedSize(v.obj.Spec.Size)}
+	spec := engine.VolumeSpec{ID: v.id}
 	p, refusal := d.poolFor(v, &spec)
 	err := d.Attempts.err(VerbCreateVolume, string(v.id))
 	limit, limited := d.Node.Spec.Plan.VolumeLimit()
@@ -237,7 +246,7 @@ func (d *decider) create(v *volume) {
 		v.created = no(v1alpha1.ReasonPending, "it is being made")
 		d.places++
 		if !d.Attempts.Tried(VerbCreateVolume, string(v.id)) {
-			spec.Pool, v.device = p.device.ID, p.device.ID
+			spec.Pool, v.device, spec.SizeBytes = p.device.ID, p.device.ID, p.served(v.obj.Spec.Size)
 			v.written = v.written || d.copiesData(v)
 			d.promised[v.device] += spec.SizeBytes
 			d.decision.Operations.CreateVolumes = append(d.decision.Operations.CreateVolumes, spec)
@@ -259,18 +268,18 @@ func (d *decider) poolFor(v *volume, spec *engine.VolumeSpec) (*pool, *metav1.Co
 		}
 		spec.Source = source.source
 		p := d.poolOf(source.pool)
-		if !p.readable() || !d.fits(p, spec.SizeBytes, spec.SizeBytes) {
-			return refuse(v1alpha1.ReasonNoSpace, "pool %s, where its source is, has no room for %d bytes, its header of %d included", source.pool, spec.SizeBytes, v1alpha1.HeaderBytes)
+		if served := p.served(v.obj.Spec.Size); !p.readable() || !d.fits(p, served, served) {
+			return refuse(v1alpha1.ReasonNoSpace, "pool %s, where its source is, has no room for %d bytes, its header of %d included", source.pool, served, v1alpha1.HeaderBytes)
 		}
 		return p, nil
 	}
-	if p := d.choosePool(spec.SizeBytes); p != nil {
+	if p := d.choosePool(v.obj.Spec.Size); p != nil {
 		return p, nil
 	}
 	if !slices.ContainsFunc(d.pools, (*pool).ready) {
 		return refuse(v1alpha1.ReasonNodeNotReady, "no pool of this node is ready")
 	}
-	return refuse(v1alpha1.ReasonNoSpace, "no pool of this node has room for %d bytes, its header of %d included", spec.SizeBytes, v1alpha1.HeaderBytes)
+	return refuse(v1alpha1.ReasonNoSpace, "no pool of this node has room for %d bytes, its header of %d included", v1alpha1.WithHeader(sizeOf(v.obj.Spec.Size)), v1alpha1.HeaderBytes)
 }
 
 // copiesData says whether what a volume is made from holds data, or did.

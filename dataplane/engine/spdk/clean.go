@@ -106,7 +106,7 @@ func (s *session) hold(p *pool, clean bool) error {
 		return err
 	}
 	if clean {
-		free = min(free, copiesInFlight*p.clusterBytes)
+		free = min(free, copiesInFlight*p.ClusterBytes)
 		first = free
 	}
 	var sizes []int64
@@ -232,7 +232,7 @@ func (s *session) certify(pools []*pool) error {
 	var mark, unmark []int
 	for i, p := range pools {
 		at := slices.IndexFunc(lvstores, func(l spdkrpc.Lvstore) bool { return l.Name == p.lvstore })
-		if at < 0 || int64(lvstores[at].TotalClusters-lvstores[at].FreeClusters)*p.clusterBytes != p.ownBytes() {
+		if at < 0 || int64(lvstores[at].TotalClusters-lvstores[at].FreeClusters)*p.ClusterBytes != p.ownBytes() {
 			continue
 		}
 		if p.lvols[cleanName] == nil {

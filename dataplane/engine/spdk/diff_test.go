@@ -152,7 +152,7 @@ func TestMetadata(t *testing.T) {
 	g := NewWithT(t)
 	const gib = 1 << 30
 	for bytes, want := range map[uint64]uint32{gib / 2: 100, 20 * gib: 100, 100 * gib: 64, 1024 * gib: 7, 16 * 1024 * gib: 1} {
-		percent := metadataPercent(spdkrpc.Bdev{BlockBytes: 512, Blocks: bytes / 512})
+		percent := metadataPercent(spdkrpc.Bdev{BlockBytes: 512, Blocks: bytes / 512}, clusterBytes)
 		g.Expect(percent).To(Equal(want), "%d GiB", bytes/gib)
 	}
 }

@@ -25,10 +25,10 @@ const (
 
 // metadataPages that the lvstore was made with, or somewhat less.
 func (p *pool) metadataPages() int64 {
-	clusters := int64(p.base.Blocks*p.base.BlockBytes) / p.clusterBytes
+	clusters := int64(p.base.Blocks*p.base.BlockBytes) / p.ClusterBytes
 	// Of these clusters metadata takes what is not data, whatever the device grew to since.
-	taken, perCluster := clusters-p.clusters, p.clusterBytes/pageBytes
-	asMade := int64(metadataPercent(p.base)) * clusters / 100
+	taken, perCluster := clusters-p.clusters, p.ClusterBytes/pageBytes
+	asMade := int64(metadataPercent(p.base, p.ClusterBytes)) * clusters / 100
 	masks := 4 + clusters/(8*pageBytes)
 	if most := taken * perCluster; asMade <= most {
 		return asMade
@@ -48,13 +48,13 @@ func pagesOf(sizeBytes, ownBytes, clusterBytes int64, writable bool) int64 {
 
 // promisedPages are those that the lvols of a pool have or may still need.
 func (p *pool) promisedPages() int64 {
-	held := holdBytes / p.clusterBytes                       // clusters of one lvol
+	held := holdBytes / p.ClusterBytes                       // clusters of one lvol
 	sum := 1 + p.clusters/extentClusters + 2*p.clusters/held // the lvstore's own, and to hold all that is free
 	for _, l := range p.lvols {
 		if l.kind == freeLvol {
 			continue
 		}
-		sum += pagesOf(l.sizeBytes, l.ownBytes, p.clusterBytes, l.kind == volumeLvol)
+		sum += pagesOf(l.sizeBytes, l.ownBytes, p.ClusterBytes, l.kind == volumeLvol)
 	}
 	return sum
 }
@@ -69,7 +69,7 @@ func (p *pool) reserveSnapshot(source *lvol) error {
 	total := p.metadataPages()
 	// Some are left for what the engine itself makes.
 	room := total - max(8, total/64)
-	need := pagesOf(source.sizeBytes, source.ownBytes, p.clusterBytes, false)
+	need := pagesOf(source.sizeBytes, source.ownBytes, p.ClusterBytes, false)
 	if p.reserved+need > room {
 		return fmt.Errorf("%w: pool %s has %d metadata pages, %d of them for the volumes and snapshots it has when all of the volumes is written, and this snapshot needs %d; delete snapshots, or use another pool",
 			engine.ErrNoSpace, p.Device, total, p.reserved, need)

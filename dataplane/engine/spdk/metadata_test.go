@@ -5,15 +5,20 @@ package spdk
 import (
 	"testing"
 
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/engine"
 	"github.com/weft-storage/weft/dataplane/spdkrpc"
 )
 
 const tib = 1 << 40
 
+// clusterBytes of the pools, where nothing else is said.
+const clusterBytes = v1alpha1.DefaultClusterSize
+
 // poolOf a device, with an lvstore that took so many of its clusters for metadata.
 func poolOf(bytes, metadataClusters int64) *pool {
 	return &pool{
-		clusterBytes: clusterBytes, clusters: bytes/clusterBytes - metadataClusters, lvols: map[string]*lvol{},
+		Pool: engine.Pool{ClusterBytes: clusterBytes}, clusters: bytes/clusterBytes - metadataClusters, lvols: map[string]*lvol{},
 		base: spdkrpc.Bdev{Blocks: uint64(bytes / blockBytes), BlockBytes: blockBytes},
 	}
 }
@@ -51,5 +56,20 @@ func TestSnapshotsOfAFullVolume(t *testing.T) {
 	small := &lvol{pool: p, kind: volumeLvol, name: "s", sizeBytes: 4 << 30}
 	if err := p.reserveSnapshot(small); err != nil {
 		t.Errorf("one of a small volume has room: %v", err)
+	}
+}
+
+// Larger clusters leave a small device as many metadata pages as those of 4 MiB do; a large one has enough of them.
+func TestMetadataPercent(t *testing.T) {
+	for _, tt := range []struct {
+		bytes, cluster, want int64
+	}{
+		{16 << 30, 1 << 20, 100}, {16 << 30, 4 << 20, 100}, {16 << 30, 16 << 20, 400},
+		{4 * tib, 1 << 20, 1}, {4 * tib, 4 << 20, 2}, {4 * tib, 16 << 20, 7},
+	} {
+		base := spdkrpc.Bdev{Blocks: uint64(tt.bytes / blockBytes), BlockBytes: blockBytes}
+		if got := int64(metadataPercent(base, tt.cluster)); got != tt.want {
+			t.Errorf("%d bytes in clusters of %d: %d %%, want %d", tt.bytes, tt.cluster, got, tt.want)
+		}
 	}
 }

@@ -3,6 +3,7 @@
 package spdk
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -24,8 +25,6 @@ import (
 )
 
 const (
-	// clusterBytes is the unit of allocation, and so of volumes' sizes.
-	clusterBytes = engine.SizeUnit
 	// blockBytes of volumes, where the device allows it: what hosts use best.
 	blockBytes = 4096
 	// metadataPages of an lvstore at least, see metadata.go. After a crash SPDK reads them all, 5,000 to 20,000 a
@@ -415,13 +414,13 @@ func (s *session) makeLvstores(st *store, open []*opening, errs []error) {
 			errs[i] = errors.Join(refused, s.detach(o))
 		default:
 			if errs[i] = s.makeReady(o); errs[i] == nil {
-				o.metadata = metadataPercent(st.recorded(o.ID).base)
+				o.metadata = metadataPercent(st.recorded(o.ID).base, o.clusterBytes())
 				create = append(create, i)
 			}
 		}
 	}
 	call(s, create, errs, func(i int) spdkrpc.Request[string] {
-		return spdkrpc.BdevLvolCreateLvstore{Bdev: open[i].base(), Name: open[i].lvstore, ClusterBytes: clusterBytes, Clear: spdkrpc.ClearNone, MetadataPagesPercent: open[i].metadata}
+		return spdkrpc.BdevLvolCreateLvstore{Bdev: open[i].base(), Name: open[i].lvstore, ClusterBytes: uint32(open[i].clusterBytes()), Clear: spdkrpc.ClearNone, MetadataPagesPercent: open[i].metadata}
 	})
 	for _, i := range create {
 		switch {
@@ -453,10 +452,15 @@ func (s *session) makeReady(o *opening) error {
 	return nil
 }
 
-// metadataPercent of clusters that comes to metadataPages at least; of small devices 100, SPDK's default.
-func metadataPercent(base spdkrpc.Bdev) uint32 {
-	clusters := max(1, base.Blocks*base.BlockBytes/clusterBytes)
-	return uint32(min(100, (100*metadataPages+clusters-1)/clusters))
+// clusterBytes of a pool that is made on the device.
+func (o *opening) clusterBytes() int64 { return cmp.Or(o.ClusterBytes, v1alpha1.DefaultClusterSize) }
+
+// metadataPercent of clusters that comes to metadataPages at least; on small devices 100, SPDK's default, or so much
+// more that larger clusters leave as many pages as those of the default size.
+func metadataPercent(base spdkrpc.Bdev, clusterBytes int64) uint32 {
+	clusters := max(1, base.Blocks*base.BlockBytes/uint64(clusterBytes))
+	most := uint64(max(100, 100*clusterBytes/v1alpha1.DefaultClusterSize))
+	return uint32(min(most, (100*metadataPages+clusters-1)/clusters))
 }
 
 // growLvstores whose device is larger than they know.
@@ -467,8 +471,8 @@ func (s *session) growLvstores(open []*opening, errs []error) {
 			continue
 		}
 		p := o.attached
-		clusters := int64(p.base.Blocks*p.base.BlockBytes) / p.clusterBytes
-		// Metadata takes a page for each cluster, under 1 %; what is more is growth, also of an interrupted call.
+		clusters := int64(p.base.Blocks*p.base.BlockBytes) / p.ClusterBytes
+		// Metadata takes a page for each 1 MiB at most, under 1 %; what is more is growth, also of an interrupted call.
 		if o.grown || clusters-p.clusters > clusters/100+16 {
 			grow = append(grow, i)
 		}

@@ -37,8 +37,8 @@ type pool struct {
 	// base bdev.
 	base spdkrpc.Bdev
 	// clusters for data.
-	clusterBytes, clusters int64
-	lvols                  map[string]*lvol
+	clusters int64
+	lvols    map[string]*lvol
 	// reserved metadata pages, once it was asked for: see reserveSnapshot.
 	reserved int64
 }
@@ -180,7 +180,7 @@ func (s *session) finishStore(r storeReading) (*store, error) {
 			st.add(&lvol{
 				pool: p, name: name, bdev: b.Name,
 				sizeBytes: int64(b.Blocks * b.BlockBytes),
-				ownBytes:  int64(b.Driver.Lvol.AllocatedClusters) * p.clusterBytes,
+				ownBytes:  int64(b.Driver.Lvol.AllocatedClusters) * p.ClusterBytes,
 				base:      b.Driver.Lvol.Base,
 				clones:    b.Driver.Lvol.Clones,
 				limits:    b.Limits,
@@ -211,8 +211,8 @@ func (st *store) readable(l spdkrpc.Lvstore) *pool {
 		return nil
 	}
 	p := st.recorded(device)
-	p.clusterBytes, p.clusters = int64(l.ClusterBytes), int64(l.TotalClusters)
-	p.TotalBytes, p.FreeBytes = p.clusters*p.clusterBytes, int64(l.FreeClusters)*p.clusterBytes
+	p.ClusterBytes, p.clusters = int64(l.ClusterBytes), int64(l.TotalClusters)
+	p.TotalBytes, p.FreeBytes = p.clusters*p.ClusterBytes, int64(l.FreeClusters)*p.ClusterBytes
 	p.Err = nil
 	return p
 }

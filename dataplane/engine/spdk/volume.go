@@ -220,6 +220,9 @@ func (st *store) plan(want engine.VolumeSpec) (*creation, error) {
 		return nil, err
 	}
 	c.pool = p
+	if err := p.CheckSize(want.SizeBytes); err != nil {
+		return nil, err
+	}
 	if want.SizeBytes > p.TotalBytes {
 		return nil, fmt.Errorf("%w: %d bytes in pool %s of %d", engine.ErrNoSpace, want.SizeBytes, p.Device, p.TotalBytes)
 	}
@@ -304,6 +307,8 @@ func (st *store) planGrowth(want engine.VolumeSize) (*lvol, error) {
 	switch {
 	case err != nil:
 		return nil, err
+	case is.pool.CheckSize(want.SizeBytes) != nil:
+		return nil, is.pool.CheckSize(want.SizeBytes)
 	case want.SizeBytes < is.sizeBytes:
 		return nil, fmt.Errorf("%w: from %d to %d bytes", engine.ErrShrink, is.sizeBytes, want.SizeBytes)
 	case want.SizeBytes > is.pool.TotalBytes:

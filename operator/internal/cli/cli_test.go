@@ -118,7 +118,7 @@ func TestPlanVerdicts(t *testing.T) {
 		"too few cores, with what would do": {
 			strings.Replace(target, "  devices:", "  cores: {count: 64}\n  devices:", 1), serverFile, cli.CodeCannotHold, []string{"NotEnoughCPUs"}},
 		"memory over the limit, with what would fit": {
-			strings.Replace(target, "  devices:", "  memory: {limit: 300Mi}\n  devices:", 1), serverFile, cli.CodeCannotHold, []string{"MemoryExceeded", "to spare"}},
+			strings.Replace(target, "  devices:", "  memory: {limit: 460Mi}\n  devices:", 1), serverFile, cli.CodeCannotHold, []string{"MemoryExceeded", "to spare"}},
 		"no hugepages set aside": {target, strings.ReplaceAll(read(t, serverFile), "hugepages: {2Mi: 16Gi}", "hugepages: {}"), cli.CodeCannotHold,
 			[]string{"hugepages of 2.0 MiB", "has 0 free", "nr_hugepages"}},
 		"several targets": {target + "---\n" + second, serverFile, 0, []string{"NvmfTarget fast on node storage-1: fits", "NvmfTarget second on node storage-1: fits"}},

@@ -260,10 +260,10 @@ func unplannedSpace(n *v1alpha1.NvmfNode, device string, promises []Promise) (sp
 	if i < 0 {
 		return space{}, false
 	}
-	left := spaceOf(n.Spec.Plan, n.Status.Pools[i].Total.Value())
+	left := spaceOf(n.Spec.Plan, n.Status.Pools[i])
 	for _, p := range promises {
 		if p.Device == device {
-			left.free -= p.SizeBytes
+			left.take(p.SizeBytes)
 		}
 	}
 	return left, true
@@ -288,17 +288,31 @@ type space struct {
 	free int64
 	// total is the pool's size: no volume is larger with its header, for it could never be filled.
 	total int64
+	// cluster is what the pool allocates, and rounds the sizes of volumes up to; 0 for none.
+	cluster int64
 }
 
-func spaceOf(plan *v1alpha1.Plan, total int64) space {
-	return space{free: plan.Promisable(total), total: total}
+func spaceOf(plan *v1alpha1.Plan, pool v1alpha1.PoolStatus) space {
+	s := space{free: plan.Promisable(pool.Total.Value()), total: pool.Total.Value()}
+	if pool.ClusterSize != nil {
+		s.cluster = pool.ClusterSize.Value()
+	}
+	return s
+}
+
+// take what is promised.
+func (s *space) take(bytes int64) { s.free -= v1alpha1.InClusters(bytes, s.cluster) }
+
+// dataIn so many bytes of the pool, of one volume with its header.
+func (s space) dataIn(bytes int64) int64 {
+	return v1alpha1.WithoutHeader(bytes - max(0, bytes)%max(1, s.cluster))
 }
 
 // data that one volume more could have of what is free, however large.
-func (s space) data() int64 { return v1alpha1.WithoutHeader(s.free) }
+func (s space) data() int64 { return s.dataIn(s.free) }
 
 // largest volume that the pool can take: with its header it has its place there.
-func (s space) largest() int64 { return min(s.data(), v1alpha1.WithoutHeader(s.total)) }
+func (s space) largest() int64 { return min(s.data(), s.dataIn(s.total)) }
 
 // freeSpace of each ready pool of a node. Volumes whose drive is not known
 // yet are put, largest first, where the agent would put them: on the pool with the most free space that is not smaller
@@ -307,7 +321,7 @@ func freeSpace(n *v1alpha1.NvmfNode, promises []Promise) map[string]space {
 	pools := map[string]space{}
 	for _, p := range n.Status.Pools {
 		if p.Ready && p.Total != nil {
-			pools[p.Device] = spaceOf(n.Spec.Plan, p.Total.Value())
+			pools[p.Device] = spaceOf(n.Spec.Plan, p)
 		}
 		if p.Ready && p.TakesNothingNew() {
 			pools[p.Device] = space{} // whatever of it was not promised
@@ -315,7 +329,7 @@ func freeSpace(n *v1alpha1.NvmfNode, promises []Promise) map[string]space {
 	}
 	take := func(device string, bytes int64) {
 		if s, ok := pools[device]; ok {
-			s.free -= bytes
+			s.take(bytes)
 			pools[device] = s
 		}
 	}
@@ -356,7 +370,7 @@ func mostFree(pools map[string]space, bytes int64) string {
 	var best string
 	for device, s := range pools {
 		b, found := pools[best]
-		fits, better := s.total >= bytes, b.total >= bytes
+		fits, better := s.total >= v1alpha1.InClusters(bytes, s.cluster), b.total >= v1alpha1.InClusters(bytes, b.cluster)
 		if !found || fits && !better || fits == better && (s.free > b.free || s.free == b.free && device < best) {
 			best = device
 		}

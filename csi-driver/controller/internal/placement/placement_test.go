@@ -489,3 +489,30 @@ func TestChooseCountsVolumes(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 }
+
+// Pools round volumes up to whole clusters: what is promised so is gone, and what is left takes whole ones only.
+func TestRoomInClusters(t *testing.T) {
+	const mi = 1 << 20
+	inClusters := func(n *v1alpha1.NvmfNode) {
+		n.Status.Pools[0].ClusterSize = resource.NewQuantity(16*mi, resource.BinarySI)
+	}
+	n := node("a", poolOf("d", gi+8*mi), inClusters)
+	for name, tc := range map[string]struct {
+		promises []Promise
+		want     int64
+	}{
+		"a whole cluster is not there":    {nil, gi - header},
+		"a promise is rounded up":         {[]Promise{PromiseTo("v", "a", "d", 100*mi)}, gi - 112*mi - header},
+		"wherever the agent will put it":  {[]Promise{PromiseTo("v", "a", "", 100*mi)}, gi - 112*mi - header},
+		"one of whole clusters is not":    {[]Promise{PromiseTo("v", "a", "d", 108*mi)}, gi - 112*mi - header},
+		"more is promised than there is":  {[]Promise{PromiseTo("v", "a", "d", 2*gi)}, 0},
+		"nothing is left of a cluster":    {[]Promise{PromiseTo("v", "a", "d", gi-header)}, 0},
+		"a snapshot holds whole clusters": {[]Promise{{Volume: SnapshotPrefix + "s", Node: "a", Device: "d", SizeBytes: 16 * mi}}, gi - 16*mi - header},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got, known := Room(&n, "d", "another", tc.promises); !known || got != tc.want {
+				t.Errorf("room for %d bytes (known: %v), want %d", got, known, tc.want)
+			}
+		})
+	}
+}
