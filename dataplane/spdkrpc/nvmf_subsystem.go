@@ -63,7 +63,9 @@ type Subsystem struct {
 	MaxNamespaces   uint32        `json:"max_namespaces"`
 	MinControllerID uint16        `json:"min_cntlid"`
 	MaxControllerID uint16        `json:"max_cntlid"`
-	Namespaces      []Namespace   `json:"namespaces"`
+	// MaxDiscardBlocks is not told before 26.05.
+	MaxDiscardBlocks uint32      `json:"dmrsl"`
+	Namespaces       []Namespace `json:"namespaces"`
 }
 
 // AllowedHost may connect.

@@ -212,8 +212,7 @@ func (d *decider) judgePool(p *pool) (reason, message string) {
 	case p.held != nil && p.held.Err != nil:
 		return v1alpha1.ReasonPoolFailed, p.held.Err.Error()
 	case d.full(p):
-		return v1alpha1.ReasonPoolFull, "nothing of it is free, and more is promised: writes of its volumes that need room fail, and filesystems may turn read-only; " +
-			"delete volumes or snapshots, discard in its volumes what they do not need (fstrim), or enlarge its file"
+		return v1alpha1.ReasonPoolFull, "nothing of it is free, and more is promised: writes of its volumes that need room fail, and filesystems may turn read-only; " + d.roomFrom(p)
 	case p.nearlyFull:
 		return v1alpha1.ReasonPoolNearlyFull, fmt.Sprintf("less than %d %% of it is free: it serves what it holds and takes no new volumes, snapshots or growth until more than %d %% is; "+
 			"delete volumes or snapshots, or add a drive", nearlyFullPercent, roomAgainPercent)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/weft-storage/weft/dataplane/engine"
+	"github.com/weft-storage/weft/dataplane/spdkrpc"
 )
 
 const (
@@ -23,6 +24,7 @@ const (
 	holdPrefix     = "h-"
 	deletedPrefix  = "x-"
 	freePrefix     = "f-"
+	unmapPrefix    = "u-"
 	cleanName      = "clean"
 	soiledName     = "soiled"
 
@@ -58,7 +60,7 @@ const (
 	holdLvol
 	// deletedLvol was a volume, and is being cleared.
 	deletedLvol
-	// freeLvol holds clusters that are free and may hold old data, and is being cleared.
+	// freeLvol holds clusters that are free and may hold old data, and is being cleared: overwritten, or deallocated.
 	freeLvol
 	// cleanLvol says that all free clusters are zeroes, and soiledLvol that they may not be now.
 	cleanLvol
@@ -79,7 +81,12 @@ func holdName(id engine.ID) string { return holdPrefix + string(id) }
 
 func deletedName(id engine.ID) string { return deletedPrefix + string(id) }
 
-func freeName(id engine.ID) string { return freePrefix + string(id) }
+func freeName(id engine.ID, clear spdkrpc.ClearMethod) string {
+	if clear == spdkrpc.ClearUnmap {
+		return unmapPrefix + string(id)
+	}
+	return freePrefix + string(id)
+}
 
 // parseName of an lvol.
 func parseName(name string) (kind, engine.ID, time.Time) {
@@ -115,7 +122,7 @@ func parseName(name string) (kind, engine.ID, time.Time) {
 		return holdLvol, id, time.Time{}
 	case prefix == deletedPrefix && rest == "":
 		return deletedLvol, id, time.Time{}
-	case prefix == freePrefix && rest == "":
+	case (prefix == freePrefix || prefix == unmapPrefix) && rest == "":
 		return freeLvol, id, time.Time{}
 	}
 	return foreignLvol, "", time.Time{}

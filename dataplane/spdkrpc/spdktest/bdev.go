@@ -31,6 +31,7 @@ type bdev struct {
 	released  []func()   // what waits for it
 	lvol      *lvol
 	disk      *disk    // base devices only
+	drive     *Drive   // that a disk is
 	store     *lvstore // which lies on it
 	aio       *aioFile
 }

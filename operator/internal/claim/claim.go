@@ -103,11 +103,7 @@ func sizingNode(n Node, target string) sizing.Node {
 				input.Dropped = append(input.Dropped, d.ID)
 			}
 		}
-		for _, p := range n.Nvmf.Status.Pools {
-			if p.ClusterSize != nil {
-				input.ClusterBytes = max(input.ClusterBytes, p.ClusterSize.Value())
-			}
-		}
+		input.Pools = n.Nvmf.Status.Pools
 		if n.Claimant() == target {
 			input.Current = n.Nvmf.Spec.Plan.DeepCopy()
 		}
