@@ -83,6 +83,12 @@ func (r *Run) LoadTarget(ctx context.Context, program string) error {
 	return r.Lab.LoadTarget(ctx, r.builder, program)
 }
 
+// Install installs or upgrades weft with the chart's values for a lab. set are more of them, in helm's --set form.
+func (r *Run) Install(ctx context.Context, set ...string) error {
+	// Emulated nodes answer slowly when the machine is busy.
+	return r.Cluster.Install(ctx, r.out, append(set, "operator.webhook.timeoutSeconds=30")...)
+}
+
 // Step is one part of the way to a pod with a volume.
 type Step struct {
 	Name string
@@ -105,8 +111,7 @@ func (r *Run) Steps(node string, set ...string) []Step {
 			return r.Lab.LoadWeft(ctx, r.builder)
 		}},
 		{"helm install weft", func(ctx context.Context) error {
-			// Emulated nodes answer slowly when the machine is busy.
-			return r.Cluster.Install(ctx, r.out, append(set, "operator.webhook.timeoutSeconds=30")...)
+			return r.Install(ctx, set...)
 		}},
 		{"kubectl apply the target and the storage classes", func(ctx context.Context) error {
 			return errors.Join(
