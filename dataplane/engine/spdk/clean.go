@@ -74,6 +74,7 @@ func (s *session) distrust(st *store) {
 func (s *session) unlearn(device string) {
 	delete(s.life.trust, device)
 	delete(s.life.uncleared, device)
+	delete(s.life.asked, device)
 }
 
 // clean: its marks say that all free clusters are zeroes.

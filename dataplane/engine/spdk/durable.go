@@ -3,12 +3,15 @@
 package spdk
 
 import (
+	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/weft-storage/weft/dataplane/device"
 	"github.com/weft-storage/weft/dataplane/spdkrpc"
@@ -18,17 +21,80 @@ import (
 // cannot be had, or not be known. It is done again and again: a drive's cache is on after each reset of its controller,
 // which may happen at any time.
 func (s *session) makeDurable(pools []*pool) {
+	patience, cancel := context.WithTimeout(s.ctx, drivePatience)
+	defer cancel()
 	var all sync.WaitGroup
 	for _, p := range pools {
-		all.Go(func() { p.NotDurable = s.makePoolDurable(p) })
+		if len(p.base.Driver.NVMe) == 0 {
+			all.Go(func() { p.NotDurable = s.makePoolDurable(p) })
+			continue
+		}
+		a := s.ask(p.Device)
+		all.Go(func() { p.NotDurable = a.wait(patience) })
 	}
 	all.Wait()
+	for device, a := range s.life.asked {
+		if a.answered() {
+			delete(s.life.asked, device)
+		}
+	}
+}
+
+// drivePatience with drives that SPDK drives itself. A dead one answers nothing, SPDK waits for it without end, and all
+// other calls wait for this one.
+const drivePatience = 2 * time.Second
+
+// errNoAnswer of a drive to an admin command.
+var errNoAnswer = errors.New("the drive answers no command: it is dead, or busy with itself")
+
+// asking a drive to turn its write cache off.
+type asking struct {
+	done chan struct{}
+	err  error // read after done
+	// late: it was waited for in vain, which is not done twice.
+	late bool
+}
+
+// ask a drive, unless it still owes an answer: a dead one would get a command more whenever it is looked at.
+func (s *session) ask(drive string) *asking {
+	if a := s.life.asked[drive]; a != nil {
+		return a
+	}
+	a := &asking{done: make(chan struct{})}
+	s.life.asked[drive] = a
+	beyond := &session{Engine: s.Engine, ctx: context.WithoutCancel(s.ctx), conn: s.conn} // it ends with the connection
+	go func() {
+		defer close(a.done)
+		a.err = device.TurnOffWriteCache(beyond.admin(bdevName(drive)))
+	}()
+	return a
+}
+
+func (a *asking) answered() bool {
+	select {
+	case <-a.done:
+		return true
+	default:
+		return false
+	}
+}
+
+// wait for the drive's answer, or say that it owes it.
+func (a *asking) wait(patience context.Context) error {
+	if !a.late {
+		select {
+		case <-a.done:
+		case <-patience.Done():
+			a.late = true
+		}
+	}
+	if !a.answered() {
+		return errNoAnswer
+	}
+	return a.err
 }
 
 func (s *session) makePoolDurable(p *pool) error {
-	if len(p.base.Driver.NVMe) > 0 {
-		return device.TurnOffWriteCache(s.admin(bdevName(p.Device)))
-	}
 	path := s.path(p.Path)
 	info, err := os.Stat(path)
 	switch {

@@ -110,6 +110,8 @@ type life struct {
 	// discards is nil until it is settled whether the target lets hosts discard.
 	discards *bool
 	fixed    *fixed
+	// asked are drives that SPDK drives itself, and that owe an answer, by their IDs.
+	asked map[string]*asking
 }
 
 // session is one call's connection: all that it asks goes to one life of the target.
@@ -132,7 +134,7 @@ func (e *Engine) begin(ctx context.Context) (s *session, end func(), err error) 
 		err = fmt.Errorf("%w: %s: %w", engine.ErrUnavailable, e.config.Socket, err)
 	}
 	if e.life.conn != conn {
-		e.life = life{conn: conn, uncleared: map[string]bool{}, trust: map[string]*trust{}}
+		e.life = life{conn: conn, uncleared: map[string]bool{}, trust: map[string]*trust{}, asked: map[string]*asking{}}
 	}
 	return &session{Engine: e, ctx: ctx, conn: conn}, e.mu.Unlock, err
 }

@@ -17,6 +17,8 @@ type nvmeController struct {
 	bdev  *bdev
 	// cacheOn: its volatile write cache is in use.
 	cacheOn bool
+	// mute: it is dead, and SPDK waits for its answers.
+	mute bool
 }
 
 var nvmeIOTypes = []string{

@@ -81,6 +81,9 @@ func (a *app) bdevNvmeSendCmd(r *request) {
 		return
 	}
 	c := a.controllers[i]
+	if c.mute {
+		return
+	}
 	a.post(func() {
 		var result uint32
 		var status uint16 = nvmeInvalidOpcode // I/O is told with Target.Write
