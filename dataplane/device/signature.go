@@ -40,9 +40,21 @@ type Content struct {
 // an *ForeignSignatureError; a block device that something claims is
 // ErrInUse. An error never means that the device is blank.
 func Look(ctx context.Context, run exec.Interface, path string) (Content, error) {
-	head, zero, err := readEnds(path)
+	f, err := openAlone(path)
 	if err != nil {
 		return Content{}, fmt.Errorf("probe %s: %w", path, mapBusy(err))
+	}
+	defer f.Close() //nolint:errcheck // nothing was written
+	return LookOpen(ctx, run, f)
+}
+
+// LookOpen is Look for who has opened the device already, for reading at least. With O_EXCL nobody else claims it
+// meanwhile, and Look itself would find it claimed.
+func LookOpen(ctx context.Context, run exec.Interface, f *os.File) (Content, error) {
+	path := f.Name()
+	head, zero, err := readEnds(f)
+	if err != nil {
+		return Content{}, fmt.Errorf("probe %s: %w", path, err)
 	}
 	// -p looks at the device itself, not at a cache; it knows filesystems, RAID members, and partition tables.
 	cmd := run.CommandContext(ctx, "blkid", "-p", "-o", "export", path)
@@ -118,23 +130,22 @@ func (c Content) hidden() string {
 	return ""
 }
 
-// readEnds gives a device's beginning, and whether its first and last MiB are zeros.
-func readEnds(path string) (head []byte, zero bool, err error) {
-	// O_EXCL without O_CREAT fails with EBUSY on a block device that something else has claimed.
+// openAlone fails with EBUSY on a block device that something else has claimed.
+func openAlone(path string) (*os.File, error) {
 	flags := os.O_RDONLY
 	if info, err := os.Stat(path); err != nil {
-		return nil, false, err
+		return nil, err
 	} else if info.Mode()&os.ModeDevice != 0 {
-		flags |= unix.O_EXCL
+		flags |= unix.O_EXCL // without O_CREAT
 	}
-	f, err := os.OpenFile(path, flags, 0)
-	if err != nil {
-		return nil, false, err
-	}
-	defer f.Close() //nolint:errcheck // nothing was written
+	return os.OpenFile(path, flags, 0)
+}
+
+// readEnds gives a device's beginning, and whether its first and last MiB are zeros.
+func readEnds(f *os.File) (head []byte, zero bool, err error) {
 	head = make([]byte, headBytes)
-	n, err := io.ReadFull(f, head)
-	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, io.EOF) {
+	n, err := f.ReadAt(head, 0)
+	if err != nil && !errors.Is(err, io.EOF) {
 		return nil, false, err
 	}
 	zero, err = ZeroEdges(f)

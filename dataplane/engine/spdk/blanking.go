@@ -67,7 +67,7 @@ func (s *session) blanked(ctx context.Context, o *opening) error {
 	select {
 	case <-b.done:
 	case <-ctx.Done():
-		return fmt.Errorf("%w: the kernel is deallocating all of %s", engine.ErrBusy, o.Path)
+		return errBlanking(o)
 	}
 	delete(s.blanks, path)
 	switch {
@@ -87,10 +87,28 @@ func (s *session) blanked(ctx context.Context, o *opening) error {
 	return nil
 }
 
+func errBlanking(o *opening) error {
+	return fmt.Errorf("%w: the kernel is deallocating all of %s", engine.ErrBusy, o.Path)
+}
+
+// checkBlanked: a device that is being deallocated is claimed for that, and cannot be looked at.
+func (s *session) checkBlanked(o *opening) error {
+	b := s.blanks[s.path(o.Path)]
+	if b == nil {
+		return nil
+	}
+	select {
+	case <-b.done:
+		return nil
+	default:
+		return errBlanking(o)
+	}
+}
+
 // zero a device that nobody else has, that is the one meant, and that still is blank.
 func (e *Engine) zero(ctx context.Context, o *opening) (of os.FileInfo, err error) {
 	path := e.path(o.Path)
-	f, err := os.OpenFile(path, os.O_WRONLY|syscall.O_EXCL, 0)
+	f, err := os.OpenFile(path, os.O_RDWR|syscall.O_EXCL, 0)
 	if err != nil {
 		return nil, err
 	}
@@ -108,7 +126,7 @@ func (e *Engine) zero(ctx context.Context, o *opening) (of os.FileInfo, err erro
 			return nil, err
 		}
 	}
-	found, err := device.Look(ctx, e.config.Exec, path)
+	found, err := device.LookOpen(ctx, e.config.Exec, f)
 	if err != nil {
 		return nil, err
 	}

@@ -289,7 +289,7 @@ func (s *session) prepareKernel(o *opening) error {
 		return nil
 	}
 	if o.FileBytes == 0 {
-		if err := s.checkUnused(o.Path, info); err != nil {
+		if err := errors.Join(s.checkBlanked(o), s.checkUnused(o.Path, info)); err != nil {
 			return err
 		}
 	}
