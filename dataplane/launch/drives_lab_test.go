@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -44,9 +45,6 @@ const (
 // TestServesDrives: from the node's inventory to a plan, to weft-launch with that plan, to hosts that write and read.
 // Which drivers can be had is the machine's to say; the others are refused by the plan.
 func TestServesDrives(t *testing.T) {
-	if err := os.WriteFile("/proc/sys/vm/nr_hugepages", []byte(strconv.Itoa(hugepages)), 0o200); err != nil {
-		t.Fatalf("%v; run this as root on a machine of its own (weft-lab up)", err)
-	}
 	for name, test := range map[string]struct {
 		driver v1alpha1.DriveDriver
 		pages  v1alpha1.Hugepages
@@ -96,11 +94,16 @@ type serving struct {
 	launcher *exec.Cmd
 	log      bytes.Buffer
 	engine   *spdk.Engine
+	// pci is what the launcher takes from the kernel.
+	pci []launch.PlannedDrive
 }
 
 func newServing(t *testing.T) *serving {
 	t.Helper()
 	s := &serving{WithT: NewWithT(t), t: t, ctx: t.Context()}
+	if err := os.WriteFile("/proc/sys/vm/nr_hugepages", []byte(strconv.Itoa(hugepages)), 0o200); err != nil {
+		t.Fatalf("%v; run this as root on a machine of its own (weft-lab up)", err)
+	}
 	if os.Getenv(spdktest.TargetVariable) == "" {
 		t.Fatalf("%s is not set: name an nvmf_tgt that runs on this machine", spdktest.TargetVariable)
 	}
@@ -118,23 +121,34 @@ func newServing(t *testing.T) *serving {
 	s.erase(s.lastDrive().Name)
 	s.drive = s.lastDrive()
 	s.Expect(s.drive.Content).To(Equal(v1alpha1.ContentBlank), s.drive.ContentDetail)
+	s.pci = plannedHere(s.drive)
 	return s
 }
 
-// lastDrive of the machine.
-func (s *serving) lastDrive() v1alpha1.Drive {
+// plannedHere are drives that the launcher is to take where they are.
+func plannedHere(drives ...v1alpha1.Drive) (planned []launch.PlannedDrive) {
+	for _, d := range drives {
+		planned = append(planned, launch.PlannedDrive{Address: d.PCIAddress, ID: d.ID})
+	}
+	return planned
+}
+
+// drives of the machine, by their PCI addresses.
+func (s *serving) drives() []v1alpha1.Drive {
 	s.t.Helper()
 	var err error
 	s.inv, err = inventory.Discover(s.ctx, inventory.Host{Addresses: inventory.Netlink{}, Prober: inventory.Blkid{}})
 	s.Expect(err).NotTo(HaveOccurred())
-	last := v1alpha1.Drive{}
-	for _, d := range s.inv.Drives {
-		if d.NVMe && d.PCIAddress > last.PCIAddress {
-			last = d
-		}
-	}
-	s.Expect(last.Name).NotTo(BeEmpty(), "this machine has no NVMe drive: run this in the lab (weft-lab up)")
-	return last
+	drives := slices.DeleteFunc(slices.Clone(s.inv.Drives), func(d v1alpha1.Drive) bool { return !d.NVMe })
+	s.Expect(drives).NotTo(BeEmpty(), "this machine has no NVMe drive: run this in the lab (weft-lab up)")
+	slices.SortFunc(drives, func(a, b v1alpha1.Drive) int { return strings.Compare(a.PCIAddress, b.PCIAddress) })
+	return drives
+}
+
+func (s *serving) lastDrive() v1alpha1.Drive {
+	s.t.Helper()
+	drives := s.drives()
+	return drives[len(drives)-1]
 }
 
 func (s *serving) erase(name string) {
@@ -170,8 +184,11 @@ func (s *serving) launch(args ...string) {
 	s.Expect(err).NotTo(HaveOccurred())
 	// Not of the test's context, which ends before a test's cleanup has asked it to give the drive back.
 	s.launcher = exec.Command(self, append([]string{
-		"run", "--socket", s.socket(), "--target", os.Getenv(spdktest.TargetVariable), "--reason-file", filepath.Join(s.dir, "reason"), "--pci", s.drive.PCIAddress + "=" + s.drive.ID,
+		"run", "--socket", s.socket(), "--target", os.Getenv(spdktest.TargetVariable), "--reason-file", filepath.Join(s.dir, "reason"),
 	}, args...)...)
+	for _, d := range s.pci {
+		s.launcher.Args = append(s.launcher.Args, "--pci", d.Address+"="+d.ID)
+	}
 	s.launcher.Env = append(os.Environ(), asLauncher+"=1")
 	s.launcher.Stdout, s.launcher.Stderr = &s.log, &s.log
 	s.Expect(s.launcher.Start()).To(Succeed())
@@ -213,6 +230,14 @@ func (s *serving) start(plan v1alpha1.Plan) {
 	s.Expect(err).NotTo(HaveOccurred())
 	s.t.Cleanup(s.engine.Close)
 	s.Expect(s.engine.Start(s.ctx, plan)).To(Succeed())
+}
+
+// stop the target, which gives its drives back.
+func (s *serving) stop() {
+	s.t.Helper()
+	s.engine.Close()
+	s.Expect(s.launcher.Process.Signal(syscall.SIGTERM)).To(Succeed())
+	s.Expect(s.launcher.Wait()).To(Succeed(), "%s", &s.log)
 }
 
 // fill the target, whose listeners come last.
@@ -264,9 +289,7 @@ func (s *serving) serve(plan v1alpha1.Plan) {
 	s.read(hosts, len(hosts), s.write(hosts, len(hosts)))
 
 	conformance.DisconnectKernel()
-	s.engine.Close()
-	s.Expect(s.launcher.Process.Signal(syscall.SIGTERM)).To(Succeed())
-	s.Expect(s.launcher.Wait()).To(Succeed(), "%s", &s.log)
+	s.stop()
 	s.Eventually(s.lastDrive).WithTimeout(patience).Should(And(
 		HaveField("ID", s.drive.ID), HaveField("Content", v1alpha1.ContentWeft), HaveField("ContentDetail", v1alpha1.DetailSPDKPool)))
 	s.erase(s.lastDrive().Name)
