@@ -244,6 +244,7 @@ func (s *serving) stop() {
 func (s *serving) fill(plan v1alpha1.Plan, volume engine.VolumeSpec, export engine.Export) {
 	s.t.Helper()
 	s.Expect(s.engine.OpenPools(s.ctx, []engine.Device{{ID: volume.Pool, PCIAddress: s.drive.PCIAddress}})).To(HaveEach(BeNil()))
+	s.clear()
 	s.Expect(s.engine.CreateVolumes(s.ctx, []engine.VolumeSpec{volume})).To(HaveEach(BeNil()))
 	s.Expect(s.engine.Export(s.ctx, []engine.Export{export})).To(HaveEach(BeNil()))
 	var portals []engine.Portal
@@ -251,6 +252,18 @@ func (s *serving) fill(plan v1alpha1.Plan, volume engine.VolumeSpec, export engi
 		portals = append(portals, engine.Portal{Portal: p.Portal, QueueDepth: int(p.QueueDepth), InCapsuleDataBytes: int(p.InCapsuleDataSize)})
 	}
 	s.Expect(s.engine.OpenPortals(s.ctx, portals)).To(HaveEach(BeNil()))
+}
+
+// clear what may hold old data, as the agent does before it promises that space to anybody.
+func (s *serving) clear() {
+	s.t.Helper()
+	s.Eventually(func(g Gomega) {
+		_, err := s.engine.Clear(s.ctx)
+		g.Expect(err).NotTo(HaveOccurred())
+		state, err := s.engine.Gather(s.ctx)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(state.Pools).To(HaveEach(HaveField("ClearingBytes", BeZero())))
+	}).WithTimeout(patience).Should(Succeed())
 }
 
 // serve the drive over the plan's transports, over the target's sudden end, and give it back.
