@@ -8,7 +8,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"syscall"
 	"testing"
 
@@ -30,10 +29,13 @@ func (s *suite) wantMapped(labels ...string) {
 	}
 }
 
-// dmsetup that somebody else runs.
-func (s *suite) dmsetup(args ...string) {
+// mapped makes a device with a table, as somebody else may, or a process that is killed after that.
+func (s *suite) mapped(label, uuid string, t mapper.Table) {
 	s.Helper()
-	must(s, s.kernel.Dmsetup(append(args, "--noudevsync", "--noudevrules")))
+	control := s.kernel.DeviceMapper()
+	must(s, control.Create(label, uuid))
+	must(s, control.Load(label, t))
+	must(s, control.Resume(label))
 }
 
 // What pods see is a device of their volume's own, with the size that was asked for; the namespace has the header, too.
@@ -84,31 +86,28 @@ func TestDeviceOfAnEarlierAttachment(t *testing.T) {
 // leftovers of processes that were killed, at the steps of building a device and of discarding one.
 func TestDeviceThatAKilledProcessLeft(t *testing.T) {
 	const former = "99999999-2222-4333-8444-555555555555"
-	for name, leave := range map[string]func(s *suite, table string){
-		"without a table": func(s *suite, _ string) {
-			s.dmsetup("create", "--notable", "--uuid", "WEFT-"+volumeUUID+"-"+attachment, label)
+	const ours, theirs = "WEFT-" + volumeUUID + "-" + attachment, "WEFT-" + volumeUUID + "-" + former
+	failing := mapper.Table{SizeBytes: size}
+	for name, leave := range map[string]func(s *suite, table mapper.Table){
+		"without a table": func(s *suite, _ mapper.Table) { must(s, s.kernel.DeviceMapper().Create(label, ours)) },
+		"without a table, for an earlier attachment": func(s *suite, _ mapper.Table) {
+			must(s, s.kernel.DeviceMapper().Create(label, theirs))
 		},
-		"without a table, for an earlier attachment": func(s *suite, _ string) {
-			s.dmsetup("create", "--notable", "--uuid", "WEFT-"+volumeUUID+"-"+former, label)
+		"with a table that is not in force": func(s *suite, table mapper.Table) {
+			must(s, s.kernel.DeviceMapper().Create(label, ours))
+			must(s, s.kernel.DeviceMapper().Load(label, table))
 		},
-		"whole": func(s *suite, table string) {
-			s.dmsetup("create", "--table", table, "--uuid", "WEFT-"+volumeUUID+"-"+attachment, label)
+		"whole":                     func(s *suite, table mapper.Table) { s.mapped(label, ours, table) },
+		"for an earlier attachment": func(s *suite, table mapper.Table) { s.mapped(label, theirs, table) },
+		"half discarded": func(s *suite, table mapper.Table) {
+			s.mapped(label, theirs, table)
+			must(s, s.kernel.DeviceMapper().Load(label, failing))
 		},
-		"for an earlier attachment": func(s *suite, table string) {
-			s.dmsetup("create", "--table", table, "--uuid", "WEFT-"+volumeUUID+"-"+former, label)
-		},
-		"half discarded": func(s *suite, table string) {
-			s.dmsetup("create", "--table", table, "--uuid", "WEFT-"+volumeUUID+"-"+former, label)
-			s.dmsetup("load", "--table", fmt.Sprintf("0 %d error", size/512), label)
-		},
-		"discarded, and not renamed": func(s *suite, _ string) {
-			s.dmsetup("create", "--table", fmt.Sprintf("0 %d error", size/512), "--uuid", "WEFT-"+volumeUUID+"-"+former, label)
-		},
-		"renamed, and not removed": func(s *suite, _ string) {
-			s.dmsetup("create", "--table", fmt.Sprintf("0 %d error", size/512), "--uuid", "WEFT-"+volumeUUID+"-"+former, label+"-dm-0")
-		},
-		"smaller than the volume by now": func(s *suite, table string) {
-			s.dmsetup("create", "--table", strings.Replace(table, fmt.Sprint(size/512), fmt.Sprint(size/1024), 1), "--uuid", "WEFT-"+volumeUUID+"-"+attachment, label)
+		"discarded, and not renamed": func(s *suite, _ mapper.Table) { s.mapped(label, theirs, failing) },
+		"renamed, and not removed":   func(s *suite, _ mapper.Table) { s.mapped(label+"-dm-0", theirs, failing) },
+		"smaller than the volume by now": func(s *suite, table mapper.Table) {
+			table.SizeBytes /= 2
+			s.mapped(label, ours, table)
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -116,7 +115,7 @@ func TestDeviceThatAKilledProcessLeft(t *testing.T) {
 			must(t, s.service.Initiator.Connect(t.Context(), fabrics.Connection{
 				NQN: s.context.NQN, HostNQN: s.context.HostNQN(), Portals: s.context.Portals, Connection: s.context.Connection,
 			}))
-			leave(s, fmt.Sprintf("0 %d linear 259:1 %d", size/512, v1alpha1.HeaderBytes/512))
+			leave(s, mapper.Table{SizeBytes: size, Lower: "259:1", OffsetBytes: v1alpha1.HeaderBytes})
 			must(t, s.stage(mountCapability("ext4")))
 			s.wantMapped(label)
 			s.wantShown(1)
@@ -159,7 +158,7 @@ func TestUnstageOfADeviceThatIsOpen(t *testing.T) {
 	must(t, err)
 	opened, err := s.service.Mapper.Open(d)
 	must(t, err)
-	want(t, s.unstage(), codes.Internal, "dmsetup", "device or resource busy")
+	want(t, s.unstage(), codes.Internal, "may have open", "device or resource busy")
 	s.wantMapped(label)
 	if len(s.kernel.Controllers()) != 1 {
 		t.Fatal("a volume in use was disconnected")
@@ -172,12 +171,12 @@ func TestUnstageOfADeviceThatIsOpen(t *testing.T) {
 // What weft did not make is left alone, and holds up a volume only where it is in its place.
 func TestDevicesOfOthers(t *testing.T) {
 	s := setUp(t)
-	s.dmsetup("create", "--table", "0 8 error", "--uuid", "LVM-abc", "vg-lv")
+	s.mapped("vg-lv", "LVM-abc", mapper.Table{SizeBytes: 4096})
 	must(t, s.stage(mountCapability("ext4")))
 	must(t, s.unstage())
 	s.wantMapped("vg-lv")
-	s.dmsetup("create", "--table", "0 8 error", "--uuid", "", label)
-	want(t, s.stage(mountCapability("ext4")), codes.Internal, "dmsetup", label)
+	s.mapped(label, "", mapper.Table{SizeBytes: 4096})
+	want(t, s.stage(mountCapability("ext4")), codes.Internal, "device mapper", label)
 	s.wantMapped("vg-lv", label)
 	if len(s.kernel.Controllers()) != 0 {
 		t.Error("it is connected still")
@@ -186,24 +185,24 @@ func TestDevicesOfOthers(t *testing.T) {
 
 // An expansion that is cut off is done when it is asked for again.
 func TestExpansionThatIsCutOff(t *testing.T) {
-	for _, step := range []string{"load", "resume"} {
+	for _, step := range []string{"Load", "Resume"} {
 		t.Run(step, func(t *testing.T) {
 			s := setUp(t)
 			must(t, s.stage(mountCapability("ext4")))
 			s.serve(2 * size)
-			s.programs.instead = func(name string, args []string) (string, []string) {
-				if name == "dmsetup" && args[0] == step {
-					return "false", nil
+			s.devices.fail = func(at string) error {
+				if at == step {
+					return syscall.ENOMEM
 				}
-				return name, args
+				return nil
 			}
 			r := &csi.NodeExpandVolumeRequest{VolumeId: vol, VolumePath: s.path("staging"), CapacityRange: &csi.CapacityRange{RequiredBytes: 2 * size}}
 			_, err := s.NodeExpandVolume(t.Context(), r)
-			want(t, err, codes.Internal, "dmsetup")
+			want(t, err, codes.Internal, "cannot allocate memory")
 			if d, err := s.service.Mapper.Find("dm-0"); err != nil || d.SizeBytes != size {
 				t.Errorf("the device is %+v, %v", d, err)
 			}
-			s.programs.instead = nil
+			s.devices.fail = nil
 			got, err := s.NodeExpandVolume(t.Context(), r)
 			must(t, err)
 			d, err := s.service.Mapper.Find("dm-0")
@@ -214,6 +213,28 @@ func TestExpansionThatIsCutOff(t *testing.T) {
 				t.Errorf("expanded to %v, the device is %+v", got, d)
 			}
 		})
+	}
+}
+
+// A signal that comes while the kernel waits for what is on its way ends the wait, and the growth is done all the same.
+func TestExpansionThatASignalInterrupts(t *testing.T) {
+	s := setUp(t)
+	must(t, s.stage(mountCapability("ext4")))
+	s.serve(2 * size)
+	interrupted := 0
+	s.devices.fail = func(at string) error {
+		if at != "Resume" || interrupted == 2 {
+			return nil
+		}
+		interrupted++
+		return syscall.EINTR
+	}
+	_, err := s.NodeExpandVolume(t.Context(), &csi.NodeExpandVolumeRequest{
+		VolumeId: vol, VolumePath: s.path("staging"), CapacityRange: &csi.CapacityRange{RequiredBytes: 2 * size},
+	})
+	must(t, err)
+	if d, err := s.service.Mapper.Find("dm-0"); err != nil || d.SizeBytes != 2*size || interrupted != 2 {
+		t.Errorf("interrupted %d times, the device is %+v, %v", interrupted, d, err)
 	}
 }
 

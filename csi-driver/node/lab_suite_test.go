@@ -68,7 +68,7 @@ func setUpLab(t *testing.T) *lab {
 	host := fabrics.New(fabrics.Config{
 		Root: "/", Kernel: kernel, LoadModule: fs.LoadModule, Reachable: fabrics.Reachable, Clock: clock, MountsOf: fs.MountsOf,
 	})
-	devices := &mapper.Host{Root: "/", Exec: fs.Exec, LoadModule: fs.LoadModule, OpenDevice: kernel.Open}
+	devices := &mapper.Host{Root: "/", Control: mapper.Linux{}, LoadModule: fs.LoadModule, OpenDevice: kernel.Open}
 	objects := nodetest.Objects{}
 	return &lab{
 		T: t, Gomega: g, initiator: host, objects: objects, clock: clock, dir: dir,

@@ -442,6 +442,7 @@ func TestLabDevicesAreListedWhileOneIsRemoved(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	listed := make(chan error, 1)
 	const volume = "11111111-2222-4333-8444-555555555555"
+	control := mapper.Linux{}
 	go func() {
 		var err error
 		for err == nil && ctx.Err() == nil {
@@ -451,8 +452,10 @@ func TestLabDevicesAreListedWhileOneIsRemoved(t *testing.T) {
 	}()
 	for range 20 {
 		const label = "weft-lab-removed"
-		must(t, exec.CommandContext(ctx, "dmsetup", "create", "--noudevsync", "--noudevrules", "--uuid", "WEFT-"+volume+"-"+volume, "--table", "0 8 error", label).Run())
-		must(t, exec.CommandContext(ctx, "dmsetup", "remove", "--retry", "--noudevsync", "--noudevrules", label).Run())
+		must(t, control.Create(label, "WEFT-"+volume+"-"+volume))
+		must(t, control.Load(label, mapper.Table{SizeBytes: 4096}))
+		must(t, control.Resume(label))
+		must(t, control.Remove(label))
 	}
 	cancel()
 	must(t, <-listed)

@@ -116,6 +116,6 @@ func newService(volumes client.Reader) (*Service, *fabrics.Host) {
 	initiator := fabrics.New(fabrics.Config{
 		Root: "/", Kernel: kernel, LoadModule: filesystems.LoadModule, Reachable: fabrics.Reachable, MountsOf: filesystems.MountsOf,
 	})
-	devices := &mapper.Host{Root: "/", Exec: filesystems.Exec, LoadModule: filesystems.LoadModule, OpenDevice: kernel.Open}
+	devices := &mapper.Host{Root: "/", Control: mapper.Linux{}, LoadModule: filesystems.LoadModule, OpenDevice: kernel.Open}
 	return &Service{Initiator: initiator, Mapper: devices, Filesystems: filesystems, Volumes: volumes}, initiator
 }

@@ -44,6 +44,7 @@ type suite struct {
 	kernel   *nodetest.Kernel
 	mounter  *nodetest.Mounter
 	programs *programs
+	devices  *devices
 	service  *node.Service
 	dir      string
 	context  nodetest.Attached
@@ -66,13 +67,14 @@ func setUp(t testing.TB) *suite {
 	must(t, err)
 	clock := testingclock.NewFakeClock(time.Now())
 	programs := &programs{Programs: nodetest.Programs{Interface: utilexec.New(), Kernel: k}}
+	devices := &devices{DeviceMapper: k.DeviceMapper()}
 	service := nodetest.NewService(nodetest.Config{
 		Node: "n1", UID: uid, Root: k.Root, Records: filepath.Join(dir, "staged"),
-		Kernel: k, Mounter: m, Programs: programs, Clock: clock,
+		Kernel: k, Mounter: m, DeviceMapper: devices, Programs: programs, Clock: clock,
 	})
 	service.MaxVolumes = 7
 	s := &suite{
-		TB: t, kernel: k, mounter: m, programs: programs, dir: dir, clock: clock, service: service,
+		TB: t, kernel: k, mounter: m, programs: programs, devices: devices, dir: dir, clock: clock, service: service,
 		context: nodetest.Attached{
 			NQN: v1alpha1.SubsystemNQN(vol, attachment), NGUID: nguid, Attachment: attachment, NodeUID: uid, SizeBytes: size, Blank: true,
 			Portals:    []v1alpha1.Portal{{Transport: v1alpha1.TransportTCP, Address: "10.0.0.1", Port: 4420}},
@@ -279,6 +281,36 @@ func wantCodeInTime(t testing.TB, code codes.Code, call func(context.Context) er
 			return
 		}
 	}
+}
+
+// devices of device mapper, of which some cannot be changed.
+type devices struct {
+	nodetest.DeviceMapper
+	// fail gives the error of a step, by the name of its method; nil, or without an error, the step is done.
+	fail func(step string) error
+}
+
+func (d *devices) failing(step string) error {
+	if d.fail == nil {
+		return nil
+	}
+	return d.fail(step)
+}
+
+// Load implements nodetest.DeviceMapper.
+func (d *devices) Load(label string, t nodetest.Table) error {
+	if err := d.failing("Load"); err != nil {
+		return err
+	}
+	return d.DeviceMapper.Load(label, t)
+}
+
+// Resume implements nodetest.DeviceMapper. A kernel that is interrupted here forgets the table that was loaded.
+func (d *devices) Resume(label string) error {
+	if err := d.failing("Resume"); err != nil {
+		return err
+	}
+	return d.DeviceMapper.Resume(label)
 }
 
 // programs of which some can be made to fail.

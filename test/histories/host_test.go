@@ -79,7 +79,8 @@ func (h *host) process() *nodeLife {
 	l.ctx, l.end = context.WithCancel(h.ctx)
 	l.service = nodetest.NewService(nodetest.Config{
 		Node: h.name, UID: h.uid, Root: h.kernel.Root, Records: h.records(),
-		Kernel: kernel{h.kernel, h, l}, Mounter: mounter{h.mounter, l}, Programs: programs{host: h, life: l}, Volumes: api,
+		Kernel: kernel{h.kernel, h, l}, Mounter: mounter{h.mounter, l}, DeviceMapper: deviceMapper{h.kernel.DeviceMapper(), l},
+		Programs: programs{host: h, life: l}, Volumes: api,
 	})
 	h.life = l
 	return l
@@ -233,6 +234,42 @@ func (m mounter) Unmount(target string) error {
 	return m.life.cross(func() error { return m.Mounter.Unmount(target) })
 }
 
+// deviceMapper that a node plugin may be killed at.
+type deviceMapper struct {
+	kernel nodetest.DeviceMapper
+	life   *nodeLife
+}
+
+// Create implements nodetest.DeviceMapper.
+func (d deviceMapper) Create(label, uuid string) error {
+	return d.life.cross(func() error { return d.kernel.Create(label, uuid) })
+}
+
+// Load implements nodetest.DeviceMapper.
+func (d deviceMapper) Load(label string, t nodetest.Table) error {
+	return d.life.cross(func() error { return d.kernel.Load(label, t) })
+}
+
+// Resume implements nodetest.DeviceMapper.
+func (d deviceMapper) Resume(label string) error {
+	return d.life.cross(func() error { return d.kernel.Resume(label) })
+}
+
+// Rename implements nodetest.DeviceMapper.
+func (d deviceMapper) Rename(label, to string) error {
+	return d.life.cross(func() error { return d.kernel.Rename(label, to) })
+}
+
+// Remove implements nodetest.DeviceMapper.
+func (d deviceMapper) Remove(label string) error {
+	return d.life.cross(func() error { return d.kernel.Remove(label) })
+}
+
+// RemoveLater implements nodetest.DeviceMapper.
+func (d deviceMapper) RemoveLater(label string) error {
+	return d.life.cross(func() error { return d.kernel.RemoveLater(label) })
+}
+
 // programs that make and grow filesystems, in words.
 type programs struct {
 	utilexec.Interface
@@ -242,11 +279,6 @@ type programs struct {
 
 // Command implements exec.Interface.
 func (p programs) Command(name string, args ...string) utilexec.Cmd {
-	if name == "dmsetup" {
-		return nodetest.Program(func() ([]byte, error) {
-			return nil, p.life.cross(func() error { return p.host.kernel.Dmsetup(args) })
-		})
-	}
 	return &program{programs: p, name: name, device: args[len(args)-1]}
 }
 

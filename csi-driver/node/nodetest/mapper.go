@@ -7,15 +7,13 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 
-	utilexec "k8s.io/utils/exec"
-
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/csi-driver/node/internal/mapper"
 )
 
 const (
@@ -44,77 +42,57 @@ type table struct {
 	number, name string
 }
 
-var (
-	linear = regexp.MustCompile(`^0 ([0-9]+) linear ([0-9]+:[0-9]+) ([0-9]+)$`)
-	failed = regexp.MustCompile(`^0 ([0-9]+) error$`)
-)
+// DeviceMapper of this kernel.
+func (k *Kernel) DeviceMapper() mapper.Control { return deviceMapper{k} }
 
-// Dmsetup does what dmsetup does, with its arguments. It knows the commands and options that the node plugin uses.
-func (k *Kernel) Dmsetup(args []string) error {
-	o, rest, err := dmsetupOptions(args)
+type deviceMapper struct{ kernel *Kernel }
+
+func (deviceMapper) failed(what, label string, err error) error {
 	if err != nil {
-		return err
-	}
-	switch {
-	case len(rest) == 2 && rest[0] == "create":
-		err = k.createMapped(rest[1], o)
-	case len(rest) == 2 && rest[0] == "load":
-		err = k.loadMapped(rest[1], o)
-	case len(rest) == 2 && rest[0] == "resume":
-		err = k.resumeMapped(rest[1], o)
-	case len(rest) == 2 && rest[0] == "remove":
-		err = k.removeMapped(rest[1], o)
-	case len(rest) == 3 && rest[0] == "rename":
-		err = k.renameMapped(rest[1], rest[2])
-	default:
-		err = fmt.Errorf("dmsetup %v: %w", args, syscall.ENOSYS)
-	}
-	if err != nil {
-		return utilexec.CodeExitError{Err: fmt.Errorf("device-mapper: %v: %w", args, err), Code: 1}
+		return fmt.Errorf("device mapper: %s %s: %w", what, label, err)
 	}
 	return nil
 }
 
-// dmsetupOptions parts options from the rest. Those that keep udev away are asked for: without them, the real one waits
-// for a udev that may not be there.
-func dmsetupOptions(args []string) (options map[string]string, rest []string, err error) {
-	options = map[string]string{}
-	for i := 0; i < len(args); i++ {
-		name, is := strings.CutPrefix(args[i], "--")
-		switch {
-		case !is:
-			rest = append(rest, args[i])
-		case (name == "uuid" || name == "table") && i+1 < len(args):
-			i++
-			options[name] = args[i]
-		case slices.Contains([]string{"noudevsync", "noudevrules", "noflush", "nolockfs", "retry", "deferred", "notable"}, name):
-			options[name] = "yes"
-		default:
-			return nil, nil, fmt.Errorf("dmsetup: unrecognized option '%s'", args[i])
-		}
-	}
-	if options["noudevsync"] == "" || options["noudevrules"] == "" {
-		return nil, nil, fmt.Errorf("dmsetup %v waits for udev: %w", args, syscall.ETIMEDOUT)
-	}
-	return options, rest, nil
+// Create implements mapper.Control.
+func (d deviceMapper) Create(label, uuid string) error {
+	return d.failed("create", label, d.kernel.createMapped(label, uuid))
 }
 
-func (k *Kernel) createMapped(label string, o map[string]string) error {
+// Load implements mapper.Control.
+func (d deviceMapper) Load(label string, t mapper.Table) error {
+	return d.failed("load a table into", label, d.kernel.loadMapped(label, t))
+}
+
+// Resume implements mapper.Control.
+func (d deviceMapper) Resume(label string) error {
+	return d.failed("resume", label, d.kernel.resumeMapped(label))
+}
+
+// Rename implements mapper.Control.
+func (d deviceMapper) Rename(label, to string) error {
+	return d.failed("rename", label, d.kernel.renameMapped(label, to))
+}
+
+// Remove implements mapper.Control.
+func (d deviceMapper) Remove(label string) error {
+	return d.failed("remove", label, d.kernel.removeMapped(label, false))
+}
+
+// RemoveLater implements mapper.Control.
+func (d deviceMapper) RemoveLater(label string) error {
+	return d.failed("remove", label, d.kernel.removeMapped(label, true))
+}
+
+func (k *Kernel) createMapped(label, uuid string) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	for _, m := range k.mapped {
-		if m.label == label || m.uuid == o["uuid"] {
+		if m.label == label || uuid != "" && m.uuid == uuid {
 			return syscall.EBUSY
 		}
 	}
-	var t *table
-	if o["notable"] == "" { // as what a process leaves that is killed before it has loaded one
-		var err error
-		if t, err = k.parseTable(o["table"]); err != nil {
-			return err // the real one makes the device, and takes it away again
-		}
-	}
-	m := &mapped{label: label, uuid: o["uuid"], loaded: t}
+	m := &mapped{label: label, uuid: uuid}
 	m.name = k.freeName("dm-", func(n string) bool { return k.mapped[n] != nil })
 	m.number = mappedMajor + strings.TrimPrefix(m.name, "dm-")
 	k.mapped[m.name] = m
@@ -124,45 +102,39 @@ func (k *Kernel) createMapped(label string, o map[string]string) error {
 		k.write(filepath.Join(dir, "dm/uuid"), m.uuid), k.write(filepath.Join(dir, "dm/name"), m.label), k.write(filepath.Join(dir, "dm/suspended"), "0"),
 		os.MkdirAll(filepath.Join(k.Root, dir, "holders"), 0o755), os.MkdirAll(filepath.Join(k.Root, dir, "slaves"), 0o755),
 		k.link(dir, filepath.Join("sys/class/block", m.name)), k.link(dir, filepath.Join("sys/dev/block", m.number)),
-		k.swapTable(m),
+		k.point(m),
 	)
 }
 
-// parseTable as the kernel does that loads it.
-func (k *Kernel) parseTable(text string) (*table, error) {
-	if parts := failed.FindStringSubmatch(text); parts != nil {
-		sectors, err := strconv.ParseInt(parts[1], 10, 64)
-		return &table{sectors: sectors}, err
+// check a table as the kernel does that loads it.
+func (k *Kernel) check(t mapper.Table) (*table, error) {
+	if t.SizeBytes <= 0 || t.SizeBytes%sectorBytes != 0 || t.OffsetBytes%sectorBytes != 0 {
+		return nil, fmt.Errorf("table %+v: %w", t, syscall.EINVAL)
 	}
-	parts := linear.FindStringSubmatch(text)
-	if parts == nil {
-		return nil, fmt.Errorf("table %q: %w", text, syscall.EINVAL)
-	}
-	sectors, err := strconv.ParseInt(parts[1], 10, 64)
-	start, err2 := strconv.ParseInt(parts[3], 10, 64)
-	if err := errors.Join(err, err2); err != nil {
-		return nil, err
+	sectors, start := t.SizeBytes/sectorBytes, t.OffsetBytes/sectorBytes
+	if t.Lower == "" {
+		return &table{sectors: sectors}, nil
 	}
 	for _, h := range k.heads {
-		if h.device != parts[2] {
+		if h.device != t.Lower {
 			continue
 		}
 		size, err := k.sectors(k.headDir(h))
 		if err != nil {
 			return nil, err
 		}
-		if sectors <= 0 || start+sectors > size {
+		if start+sectors > size {
 			return nil, fmt.Errorf("device %s too small for target: %w", h.device, syscall.EINVAL)
 		}
 		if k.users(h.name) {
 			return nil, fmt.Errorf("device %s is claimed: %w", h.device, syscall.EBUSY)
 		}
-		if start*sectorBytes != v1alpha1.HeaderBytes {
-			return nil, fmt.Errorf("a test's device begins behind the header, not at %d: %w", start*sectorBytes, syscall.EINVAL)
+		if t.OffsetBytes != v1alpha1.HeaderBytes {
+			return nil, fmt.Errorf("a test's device begins behind the header, not at %d: %w", t.OffsetBytes, syscall.EINVAL)
 		}
 		return &table{sectors: sectors, number: h.device, name: h.name}, nil
 	}
-	return nil, fmt.Errorf("device lookup of %s failed: %w", parts[2], syscall.ENXIO)
+	return nil, fmt.Errorf("device lookup of %s failed: %w", t.Lower, syscall.ENXIO)
 }
 
 func (k *Kernel) sectors(dir string) (int64, error) {
@@ -182,22 +154,22 @@ func (k *Kernel) labelled(label string) (*mapped, error) {
 	return nil, syscall.ENXIO
 }
 
-func (k *Kernel) loadMapped(label string, o map[string]string) error {
+func (k *Kernel) loadMapped(label string, t mapper.Table) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	m, err := k.labelled(label)
 	if err != nil {
 		return err
 	}
-	m.loaded, err = k.parseTable(o["table"])
+	loaded, err := k.check(t)
+	if err == nil {
+		m.loaded = loaded
+	}
 	return err
 }
 
 // resumeMapped puts the loaded table in force, once what is on its way through the former has come to its end.
-func (k *Kernel) resumeMapped(label string, o map[string]string) error {
-	if o["noflush"] == "" || o["nolockfs"] == "" {
-		return fmt.Errorf("the filesystem is frozen first, which waits for the device: %w", syscall.EDEADLK)
-	}
+func (k *Kernel) resumeMapped(label string) error {
 	for told := false; ; told = true {
 		k.mu.Lock()
 		m, err := k.labelled(label)
@@ -289,7 +261,7 @@ func (k *Kernel) renameMapped(label, to string) error {
 	return k.write(filepath.Join(mappedDir, m.name, "dm/name"), to)
 }
 
-func (k *Kernel) removeMapped(label string, o map[string]string) error {
+func (k *Kernel) removeMapped(label string, deferred bool) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	m, err := k.labelled(label)
@@ -297,7 +269,7 @@ func (k *Kernel) removeMapped(label string, o map[string]string) error {
 		return err
 	}
 	if m.opens > 0 || k.users(m.name) {
-		if o["deferred"] == "" {
+		if !deferred {
 			return syscall.EBUSY
 		}
 		m.deferred = true

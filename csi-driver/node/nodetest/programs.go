@@ -34,8 +34,6 @@ func (p Programs) CommandContext(ctx context.Context, name string, args ...strin
 
 func (p Programs) own(name string, args []string) utilexec.Cmd {
 	switch {
-	case name == "dmsetup":
-		return Program(func() ([]byte, error) { return nil, p.Kernel.Dmsetup(args) })
 	case name == "blockdev" && len(args) == 2 && (args[0] == "--setro" || args[0] == "--setrw"):
 		return Program(func() ([]byte, error) { return nil, p.Kernel.SetReadOnly(args[1], args[0] == "--setro") })
 	default:

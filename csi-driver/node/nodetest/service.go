@@ -32,6 +32,13 @@ type (
 	Step = doing.Step
 )
 
+// DeviceMapper of a kernel, and what it is given.
+type (
+	DeviceMapper = mapper.Control
+	// Table of a device.
+	Table = mapper.Table
+)
+
 // Config of a node plugin on a Kernel.
 type Config struct {
 	// Node and UID are the name and the UID of the Kubernetes Node.
@@ -44,6 +51,8 @@ type Config struct {
 	Kernel fabrics.Kernel
 	// Mounter is that of the Kernel, or a wrapper of it.
 	Mounter filesystem.Mounter
+	// DeviceMapper is that of the Kernel, or a wrapper of it.
+	DeviceMapper DeviceMapper
 	// Programs that are run; see Programs.
 	Programs utilexec.Interface
 	// Volumes as the API server has them.
@@ -63,7 +72,7 @@ func NewService(c Config) *node.Service {
 		Reachable:  func(context.Context, string) error { return nil },
 		MountsOf:   fs.MountsOf,
 	})
-	devices := &mapper.Host{Root: c.Root, Exec: c.Programs, LoadModule: initiator.LoadModule, OpenDevice: c.Kernel.Open}
+	devices := &mapper.Host{Root: c.Root, Control: c.DeviceMapper, LoadModule: initiator.LoadModule, OpenDevice: c.Kernel.Open}
 	return &node.Service{
 		NodeName: c.Node, NodeUID: func(context.Context) (string, error) { return c.UID, nil }, MaxVolumes: node.DefaultMaxVolumes,
 		Initiator: initiator, Mapper: devices, Filesystems: fs, Records: c.Records, Clock: c.Clock, Volumes: c.Volumes,

@@ -669,10 +669,10 @@ func TestDisconnectRefusesWhatIsInUse(t *testing.T) {
 // mapped makes a device with a device mapper UUID of a namespace.
 func (f *fixture) mapped(ns fabrics.Namespace, dmUUID string) {
 	f.Helper()
-	f.must(f.kernel.Dmsetup([]string{
-		"create", "--noudevsync", "--noudevrules", "--uuid", dmUUID,
-		"--table", fmt.Sprintf("0 %d linear %s %d", (size-v1alpha1.HeaderBytes)/512, ns.Device, v1alpha1.HeaderBytes/512), "made",
-	}))
+	devices := f.kernel.DeviceMapper()
+	f.must(devices.Create("made", dmUUID))
+	f.must(devices.Load("made", nodetest.Table{SizeBytes: size - v1alpha1.HeaderBytes, Lower: ns.Device, OffsetBytes: v1alpha1.HeaderBytes}))
+	f.must(devices.Resume("made"))
 }
 
 // What weft itself made of a volume uses it only while somebody uses that.

@@ -10,13 +10,14 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"syscall"
+	"time"
 
-	"github.com/weft-storage/weft/csi-driver/node/internal/programs"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/client-go/util/retry"
+
+	"github.com/weft-storage/weft/csi-driver/node/internal/doing"
 )
-
-// apart keeps dmsetup from waiting for udev, and udev from making links to the device: nothing here needs them, and a
-// node may have no udev.
-var apart = []string{"--noudevsync", "--noudevrules"}
 
 // Spec of a device.
 type Spec struct {
@@ -28,13 +29,8 @@ type Spec struct {
 	OffsetBytes, SizeBytes int64
 }
 
-func (s Spec) table() string {
-	return fmt.Sprintf("0 %d linear %s %d", s.SizeBytes/sectorBytes, s.Lower.Number, s.OffsetBytes/sectorBytes)
-}
-
-func (h *Host) dmsetup(ctx context.Context, command string, args ...string) error {
-	_, err := programs.Lasting(ctx, h.Exec).Run("dmsetup", slices.Concat([]string{command}, apart, args)...)
-	return err
+func (s Spec) table() Table {
+	return Table{SizeBytes: s.SizeBytes, Lower: s.Lower.Number, OffsetBytes: s.OffsetBytes}
 }
 
 // Build a volume's device. What earlier ones there are must be discarded before. It fails with ErrNotFound when the
@@ -49,7 +45,7 @@ func (h *Host) Build(ctx context.Context, s Spec) (Device, error) {
 	if err != nil {
 		return Device{}, err
 	}
-	if err := h.dmsetup(ctx, "create", "--uuid", id, "--table", s.table(), Label(s.Volume)); err != nil {
+	if err := h.create(ctx, Label(s.Volume), id, s.table()); err != nil {
 		return Device{}, err
 	}
 	all, err := h.Of(s.Volume)
@@ -85,7 +81,7 @@ func (h *Host) Grow(ctx context.Context, d Device, offsetBytes, sizeBytes int64)
 	if d.Lost() {
 		return d, fmt.Errorf("grow %s: what it was made of: %w", d.Name, ErrNotFound)
 	}
-	if err := h.exchange(ctx, d, Spec{Lower: d.Lower, OffsetBytes: offsetBytes, SizeBytes: sizeBytes}.table()); err != nil {
+	if err := h.exchange(ctx, d.Label, Spec{Lower: d.Lower, OffsetBytes: offsetBytes, SizeBytes: sizeBytes}.table()); err != nil {
 		return d, err
 	}
 	now, err := h.Find(d.Number)
@@ -95,19 +91,38 @@ func (h *Host) Grow(ctx context.Context, d Device, offsetBytes, sizeBytes int64)
 	return now, err
 }
 
-// exchange a device's table. The one call to the kernel that resumes a device with a table that was loaded suspends it
-// before (do_resume in drivers/md/dm-ioctl.c; multipathd builds on it, too). So no process can die in between and leave
-// the device suspended. Neither the filesystem is frozen nor what is queued flushed: that would wait for the device.
-func (h *Host) exchange(ctx context.Context, d Device, table string) error {
-	if err := h.dmsetup(ctx, "load", "--table", table, d.Label); err != nil {
+// create a device with a table. One that cannot have it is taken away again.
+func (h *Host) create(ctx context.Context, label, id string, t Table) error {
+	if err := h.Control.Create(label, id); err != nil {
 		return err
 	}
-	return h.dmsetup(ctx, "resume", "--noflush", "--nolockfs", d.Label)
+	if err := h.exchange(ctx, label, t); err != nil {
+		return errors.Join(err, h.Control.Remove(label))
+	}
+	return nil
 }
 
-// Remove a device that nobody uses. It fails when somebody has it open; scanners have it for a moment.
+// exchange a device's table. I/O that is on its way through the one in force is waited for.
+func (h *Host) exchange(ctx context.Context, label string, t Table) error {
+	defer doing.Begin(ctx, "exchanging the table of "+label)()
+	for {
+		if err := h.Control.Load(label, t); err != nil {
+			return err
+		}
+		if err := h.Control.Resume(label); !errors.Is(err, syscall.EINTR) {
+			return err
+		}
+	}
+}
+
+// scanned is how long a scanner may have a device open, such as lsblk.
+var scanned = wait.Backoff{Duration: 20 * time.Millisecond, Factor: 2, Steps: 6}
+
+// Remove a device that nobody uses. It fails when somebody has it open.
 func (h *Host) Remove(ctx context.Context, d Device) error {
-	if err := h.dmsetup(ctx, "remove", "--retry", d.Label); err != nil {
+	err := retry.OnError(scanned, func(err error) bool { return errors.Is(err, syscall.EBUSY) && ctx.Err() == nil },
+		func() error { return h.Control.Remove(d.Label) })
+	if err != nil {
 		return fmt.Errorf("remove %s (%s), which a process may have open: %w", d.Path, d.Label, err)
 	}
 	return nil
@@ -121,16 +136,16 @@ func (h *Host) Remove(ctx context.Context, d Device) error {
 func (h *Host) Discard(ctx context.Context, d Device) error {
 	discarded := d.Lost() && d.Label != Label(d.Volume)
 	if !discarded && d.SizeBytes > 0 { // else it never had a table
-		if err := h.exchange(ctx, d, fmt.Sprintf("0 %d error", d.SizeBytes/sectorBytes)); err != nil {
+		if err := h.exchange(ctx, d.Label, Table{SizeBytes: d.SizeBytes}); err != nil {
 			return err
 		}
 	}
 	if d.Label == Label(d.Volume) {
 		label := d.Label + "-" + d.Name
-		if err := h.dmsetup(ctx, "rename", d.Label, label); err != nil {
+		if err := h.Control.Rename(d.Label, label); err != nil {
 			return err
 		}
 		d.Label = label
 	}
-	return h.dmsetup(ctx, "remove", "--deferred", d.Label)
+	return h.Control.RemoveLater(d.Label)
 }

@@ -5,7 +5,7 @@
 // and the host's scanners find no signature at the start of a volume.
 //
 // A device is found in sysfs, by its device mapper UUID, WEFT-<volume's UUID>-<attachment's UUID>. It is addressed as
-// /dev/dm-N, which the kernel itself makes: the names in /dev/mapper are udev's, or dmsetup's.
+// /dev/dm-N, which the kernel itself makes. It has no link in /dev/mapper: udev is told to leave it alone.
 package mapper
 
 import (
@@ -21,8 +21,6 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
-
-	"k8s.io/utils/exec"
 )
 
 const (
@@ -44,8 +42,8 @@ var (
 type Host struct {
 	// Root under which /sys and /dev are found; "/" on a real host.
 	Root string
-	// Exec runs dmsetup.
-	Exec exec.Interface
+	// Control makes and changes devices.
+	Control Control
 	// LoadModule loads a kernel module; loading one that is there already is no error.
 	LoadModule func(ctx context.Context, name string) error
 	// OpenDevice opens a block device for reading.

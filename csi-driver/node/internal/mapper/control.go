@@ -1,0 +1,162 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mapper
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// Control is the kernel's device mapper. Devices are addressed by their labels. A call runs to its end.
+type Control interface {
+	// Create a device without a table. It fails with EBUSY when a device has the label or the UUID already.
+	Create(label, uuid string) error
+	// Load a table for the next Resume.
+	Load(label string, t Table) error
+	// Resume a device with the table that was loaded, if one was. It waits for I/O that is on its way through the
+	// table in force. It neither freezes the filesystem nor waits for I/O that the device queues. EINTR says that a
+	// signal came first: load the table again.
+	Resume(label string) error
+	// Rename a device.
+	Rename(label, to string) error
+	// Remove a device. It fails with EBUSY when the device is open.
+	Remove(label string) error
+	// RemoveLater removes a device as soon as nobody has it open.
+	RemoveLater(label string) error
+}
+
+// Table of a device, which has one target.
+type Table struct {
+	// SizeBytes of the device, in sectors of 512 bytes.
+	SizeBytes int64
+	// Lower device, as major:minor, that the device shows. Empty for none: all I/O fails.
+	Lower string
+	// OffsetBytes in it where the device begins, in sectors.
+	OffsetBytes int64
+}
+
+// Linux is the Control of this machine.
+type Linux struct{}
+
+// Flags for udev, in the upper half of event_nr (libdevmapper.h: DM_UDEV_*). With them udev makes no link to the device
+// in /dev/mapper or /dev/disk, does not probe it, and does not hand it to LVM, MD or multipath: whatever a pod writes to
+// its volume, nothing on the host takes it up. The last says that the flags are to be kept for events that others cause.
+const (
+	udevNoMapperLinks = 1 << iota
+	udevNoSubsystemRules
+	udevNoDiskRules
+	udevNoOtherRules
+	_ // low priority for links
+	_ // no fallback of the library's
+	udevPrimarySource
+
+	udevShift = 16
+	leftAlone = (udevNoMapperLinks | udevNoSubsystemRules | udevNoDiskRules | udevNoOtherRules | udevPrimarySource) << udevShift
+)
+
+const controlPath = "/dev/mapper/control"
+
+// message is one call to the kernel: the fixed part, then what the call takes.
+type message struct {
+	unix.DmIoctl
+	spec   unix.DmTargetSpec
+	params [64]byte
+}
+
+// Create implements Control.
+func (Linux) Create(label, uuid string) error {
+	return call("create", unix.DM_DEV_CREATE, label, func(m *message) error {
+		return text(m.Uuid[:], uuid)
+	})
+}
+
+// Load implements Control.
+func (Linux) Load(label string, t Table) error {
+	return call("load a table into", unix.DM_TABLE_LOAD, label, func(m *message) error {
+		target, params := "error", ""
+		if t.Lower != "" {
+			target, params = "linear", fmt.Sprintf("%s %d", t.Lower, t.OffsetBytes/sectorBytes)
+		}
+		m.Target_count = 1
+		m.spec.Length = uint64(t.SizeBytes / sectorBytes)
+		m.spec.Next = uint32(unsafe.Sizeof(m.spec) + unsafe.Sizeof(m.params))
+		return errors.Join(text(m.spec.Target_type[:], target), text(m.params[:], params))
+	})
+}
+
+// Resume implements Control. The one call that resumes a device with a table that was loaded suspends it before
+// (do_resume in drivers/md/dm-ioctl.c; multipathd builds on it, too). So no process can die in between and leave the
+// device suspended.
+func (Linux) Resume(label string) error {
+	return call("resume", unix.DM_DEV_SUSPEND, label, func(m *message) error {
+		m.Flags = unix.DM_NOFLUSH_FLAG | unix.DM_SKIP_LOCKFS_FLAG
+		m.Event_nr = leftAlone
+		return nil
+	})
+}
+
+// Rename implements Control.
+func (Linux) Rename(label, to string) error {
+	return call("rename", unix.DM_DEV_RENAME, label, func(m *message) error {
+		m.Event_nr = leftAlone
+		// The new name follows the fixed part, as a string.
+		return text(unsafe.Slice((*byte)(unsafe.Pointer(&m.spec)), unsafe.Sizeof(m.spec)+unsafe.Sizeof(m.params)), to)
+	})
+}
+
+// Remove implements Control.
+func (Linux) Remove(label string) error { return remove(label, 0) }
+
+// RemoveLater implements Control.
+func (Linux) RemoveLater(label string) error { return remove(label, unix.DM_DEFERRED_REMOVE) }
+
+func remove(label string, flags uint32) error {
+	return call("remove", unix.DM_DEV_REMOVE, label, func(m *message) error {
+		m.Flags, m.Event_nr = flags, leftAlone
+		return nil
+	})
+}
+
+// text puts a string and the zero behind it into a field.
+func text(field []byte, s string) error {
+	if len(s) >= len(field) {
+		return fmt.Errorf("%q: %w", s, unix.ENAMETOOLONG)
+	}
+	copy(field, s)
+	return nil
+}
+
+// call the kernel with what fill puts into a message about the device with a label.
+func call(what string, request uint, label string, fill func(*message) error) error {
+	var m message
+	m.Version = [3]uint32{unix.DM_VERSION_MAJOR, 0, 0} // any of this major version
+	m.Data_size = uint32(unsafe.Sizeof(m))
+	m.Data_start = uint32(unsafe.Offsetof(m.spec))
+	err := errors.Join(text(m.Name[:], label), fill(&m))
+	if err == nil {
+		err = control(request, &m)
+	}
+	if err != nil {
+		return fmt.Errorf("device mapper: %s %s: %w", what, label, err)
+	}
+	return nil
+}
+
+func control(request uint, m *message) error {
+	f, err := os.OpenFile(controlPath, os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close() //nolint:errcheck // nothing was written to it
+	_, _, errno := unix.Syscall(unix.SYS_IOCTL, f.Fd(), uintptr(request), uintptr(unsafe.Pointer(m)))
+	runtime.KeepAlive(m)
+	if errno != 0 {
+		return errno
+	}
+	return nil
+}
