@@ -47,7 +47,7 @@ func (u *underWay) String() string {
 	return words
 }
 
-func (c *calls) begin(volume, operation string) (*underWay, error) {
+func (c *calls) begin(volume, operation string, now func() time.Time) (*underWay, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if current, ok := c.busy[volume]; ok {
@@ -59,7 +59,7 @@ func (c *calls) begin(volume, operation string) (*underWay, error) {
 	if len(c.busy) == 0 {
 		c.idle = make(chan struct{})
 	}
-	c.busy[volume] = &underWay{operation: operation, volume: volume}
+	c.busy[volume] = &underWay{Task: doing.Task{Now: now}, operation: operation, volume: volume}
 	return c.busy[volume], nil
 }
 
@@ -101,11 +101,11 @@ func (c *calls) wait(ctx context.Context) error {
 }
 
 // call runs one operation on a volume, and gives its result or a gRPC status.
-func call[T any](ctx context.Context, c *calls, operation, volume string, f func(context.Context) (*T, error)) (*T, error) {
+func call[T any](ctx context.Context, s *Service, operation, volume string, f func(context.Context) (*T, error)) (*T, error) {
 	if err := required(field{"volume_id", volume}); err != nil {
 		return nil, status(err)
 	}
-	under, err := c.begin(volume, operation)
+	under, err := s.calls.begin(volume, operation, s.now)
 	if err != nil {
 		return nil, status(err)
 	}
@@ -125,7 +125,7 @@ func call[T any](ctx context.Context, c *calls, operation, volume string, f func
 				log.Error(nil, "Panic", "operation", operation, "panic", p, "stack", string(debug.Stack()))
 				r = result{err: fmt.Errorf("%w in %s of volume %s", errPanic, operation, volume)}
 			}
-			c.end(volume)
+			s.calls.end(volume)
 			done <- r
 		}()
 		early, cancel := withMargin(ctx)

@@ -19,7 +19,7 @@ import (
 // NodeExpandVolume waits until this host sees a volume's new size, asking the kernel to look if need be, and grows what
 // is above, its filesystem last. The target has grown before.
 func (s *Service) NodeExpandVolume(ctx context.Context, r *csi.NodeExpandVolumeRequest) (*csi.NodeExpandVolumeResponse, error) {
-	return call(ctx, &s.calls, "expanding", r.GetVolumeId(), func(ctx context.Context) (*csi.NodeExpandVolumeResponse, error) {
+	return call(ctx, s, "expanding", r.GetVolumeId(), func(ctx context.Context) (*csi.NodeExpandVolumeResponse, error) {
 		if err := required(field{"volume_path", r.GetVolumePath()}); err != nil {
 			return nil, err
 		}

@@ -101,7 +101,7 @@ func (s *Service) follow(ctx context.Context, volume string) error {
 	if is.NGUID != was.NGUID || is.NQN != was.NQN || slices.Equal(is.Portals, was.Portals) {
 		return nil
 	}
-	_, err = call(ctx, &s.calls, "following the portals", volume, func(ctx context.Context) (*struct{}, error) {
+	_, err = call(ctx, s, "following the portals", volume, func(ctx context.Context) (*struct{}, error) {
 		now, err := s.records().get(volume) // it may have been unstaged, or staged for another attachment, meanwhile
 		if err != nil || now.Attachment != is.Attachment {
 			return nil, ignoreMissing(err)
@@ -125,7 +125,7 @@ func (s *Service) dropFormerPaths(ctx context.Context) []error {
 		}
 		former, err := s.Initiator.Former(at.connection())
 		if err == nil && len(former) > 0 {
-			_, err = call(ctx, &s.calls, "taking former paths away", volume, func(ctx context.Context) (*struct{}, error) {
+			_, err = call(ctx, s, "taking former paths away", volume, func(ctx context.Context) (*struct{}, error) {
 				return nil, s.dropFormer(ctx, volume)
 			})
 		}

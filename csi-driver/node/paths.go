@@ -56,7 +56,7 @@ func (s *Service) MendPaths(ctx context.Context) error {
 		if len(without(c.Portals, silent)) == 0 {
 			continue
 		}
-		unreachable, err := call(ctx, &s.calls, "mending the paths", volume, func(ctx context.Context) (*[]v1alpha1.Portal, error) {
+		unreachable, err := call(ctx, s, "mending the paths", volume, func(ctx context.Context) (*[]v1alpha1.Portal, error) {
 			return s.mend(ctx, volume, silent)
 		})
 		if unreachable != nil {
@@ -128,7 +128,7 @@ func (s *Service) forgetStale(ctx context.Context, volume string, at attached) e
 	if controllers, err := s.Initiator.Controllers(at.NQN); err != nil || len(controllers) > 0 {
 		return err
 	}
-	_, err := call(ctx, &s.calls, "forgetting", volume, func(ctx context.Context) (*struct{}, error) {
+	_, err := call(ctx, s, "forgetting", volume, func(ctx context.Context) (*struct{}, error) {
 		controllers, err := s.Initiator.Controllers(at.NQN)
 		if err != nil || len(controllers) > 0 {
 			return nil, err

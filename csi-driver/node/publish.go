@@ -21,7 +21,7 @@ import (
 // device. It stages the volume first if it is not staged for this attachment: when a pod comes back before the kubelet
 // has unstaged the volume, the attachment is another or the device was lost, and the kubelet does not stage again.
 func (s *Service) NodePublishVolume(ctx context.Context, r *csi.NodePublishVolumeRequest) (*csi.NodePublishVolumeResponse, error) {
-	return call(ctx, &s.calls, "publishing", r.GetVolumeId(), func(ctx context.Context) (*csi.NodePublishVolumeResponse, error) {
+	return call(ctx, s, "publishing", r.GetVolumeId(), func(ctx context.Context) (*csi.NodePublishVolumeResponse, error) {
 		err := required(field{"staging_target_path", r.GetStagingTargetPath()}, field{"target_path", r.GetTargetPath()})
 		if err != nil {
 			return nil, err
@@ -177,7 +177,7 @@ func (s *Service) alone(d device, staged, target string) error {
 
 // NodeUnpublishVolume takes a volume away from the target path, and the path with it.
 func (s *Service) NodeUnpublishVolume(ctx context.Context, r *csi.NodeUnpublishVolumeRequest) (*csi.NodeUnpublishVolumeResponse, error) {
-	return call(ctx, &s.calls, "unpublishing", r.GetVolumeId(), func(ctx context.Context) (*csi.NodeUnpublishVolumeResponse, error) {
+	return call(ctx, s, "unpublishing", r.GetVolumeId(), func(ctx context.Context) (*csi.NodeUnpublishVolumeResponse, error) {
 		if err := required(field{"target_path", r.GetTargetPath()}); err != nil {
 			return nil, err
 		}

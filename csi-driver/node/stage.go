@@ -27,7 +27,7 @@ const blockMark = "device"
 // NodeStageVolume connects a volume as its object says now, checks that it is the one, and mounts it at the staging
 // path. A staged volume whose connection the kernel gave up is connected again.
 func (s *Service) NodeStageVolume(ctx context.Context, r *csi.NodeStageVolumeRequest) (*csi.NodeStageVolumeResponse, error) {
-	return call(ctx, &s.calls, "staging", r.GetVolumeId(), func(ctx context.Context) (*csi.NodeStageVolumeResponse, error) {
+	return call(ctx, s, "staging", r.GetVolumeId(), func(ctx context.Context) (*csi.NodeStageVolumeResponse, error) {
 		if err := required(field{"staging_target_path", r.GetStagingTargetPath()}); err != nil {
 			return nil, err
 		}
@@ -300,7 +300,7 @@ func (s *Service) undo(ctx context.Context, at attached, cause error) error {
 // connection is gone. If its attachment was revoked, its connections go first, so that the unmount does not wait for
 // them.
 func (s *Service) NodeUnstageVolume(ctx context.Context, r *csi.NodeUnstageVolumeRequest) (*csi.NodeUnstageVolumeResponse, error) {
-	return call(ctx, &s.calls, "unstaging", r.GetVolumeId(), func(ctx context.Context) (*csi.NodeUnstageVolumeResponse, error) {
+	return call(ctx, s, "unstaging", r.GetVolumeId(), func(ctx context.Context) (*csi.NodeUnstageVolumeResponse, error) {
 		if err := required(field{"staging_target_path", r.GetStagingTargetPath()}); err != nil {
 			return nil, err
 		}

@@ -154,6 +154,7 @@ func TestWhatHangsConcernsItsOwnVolumeOnly(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s := setUp(t)
 			must(t, s.stageOther("pvc-2")) // nvme0
+			s.clock.Step(time.Hour)        // far from the machine's own clock
 			release, call := c.hang(s)
 			ended := make(chan error, 1)
 			go func() { ended <- call() }()

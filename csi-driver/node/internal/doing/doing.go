@@ -32,6 +32,8 @@ func (s Step) String() string {
 
 // Task is a call, which takes one step after the other. Safe for concurrent use.
 type Task struct {
+	// Now by which steps begin.
+	Now  func() time.Time
 	mu   sync.Mutex
 	step *Step
 }
@@ -63,6 +65,6 @@ func Begin(ctx context.Context, what string) (end func()) {
 	if !ok {
 		return func() {}
 	}
-	t.set(&Step{What: what, Since: time.Now()})
+	t.set(&Step{What: what, Since: t.Now()})
 	return func() { t.set(nil) }
 }
