@@ -17,19 +17,20 @@ const (
 	recipe = "1"
 )
 
-// nodePackages is what a node has beyond Debian's minimal system.
+// nodePackages is what a node has beyond Debian's minimal system. LVM and MD are there because they are on many nodes,
+// and take up what they find.
 func nodePackages() []string {
 	return []string{
 		"ca-certificates", "conntrack", "containerd", "containernetworking-plugins", "crun",
-		"dmsetup", "e2fsprogs", "ethtool", "iproute2", "iputils-ping", "kmod", "nftables", "nvme-cli",
+		"dmsetup", "e2fsprogs", "ethtool", "iproute2", "iputils-ping", "kmod", "lvm2", "mdadm", "nftables", "nvme-cli",
 		"openssh-server", "procps", "socat", "udev", "util-linux", "xfsprogs",
 	}
 }
 
 // basePackages is what the base of the project's images has beyond Debian's
-// minimal system: what the node plugin runs to build devices, format, mount and load modules.
+// minimal system: what the node plugin runs to format, mount and load modules.
 func basePackages() []string {
-	return []string{"dmsetup", "e2fsprogs", "kmod", "mount", "util-linux", "xfsprogs"}
+	return []string{"e2fsprogs", "kmod", "mount", "util-linux", "xfsprogs"}
 }
 
 // unusedNodeFiles and unusedBaseFiles are removed from the root filesystems,
