@@ -9,23 +9,23 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// NvmfNodeSpec says which target the node serves, and how. Written by the operator, but for droppedDrives.
-// +kubebuilder:validation:XValidation:rule="has(self.target) == has(self.plan)",message="target and plan come and go together"
+// NvmfNodeSpec defines which target the node serves and how. The operator writes it, except droppedDrives.
+// +kubebuilder:validation:XValidation:rule="has(self.target) == has(self.plan)",message="target and plan must be set together"
 type NvmfNodeSpec struct {
-	// Target is the NvmfTarget that claims this node; empty when none does.
+	// Target is the name of the NvmfTarget that claims this node. Empty when no target claims it.
 	// +kubebuilder:validation:MaxLength=63
 	// +optional
 	Target string `json:"target,omitempty"`
-	// Plan is what the target's spec comes to on this node.
+	// Plan is the target's spec resolved for this node.
 	// +optional
 	Plan *Plan `json:"plan,omitempty"`
-	// Unschedulable: the node goes on serving what it holds, but gets no new volumes: its target no
-	// longer selects it, or is being deleted.
+	// Unschedulable is true when the node's target no longer selects it or is being deleted. The node continues to
+	// serve its volumes, but gets no new ones.
 	// +optional
 	Unschedulable bool `json:"unschedulable,omitempty"`
-	// DroppedDrives are given up, with all volumes and snapshots on them: a person writes this (kubectl weft drop), and
-	// the operator leaves it alone. The node's agent drops a drive that is gone or cannot be read, and no other; see
-	// status.droppedDrives. A drive that is listed is never taken into the pool, also when it comes back.
+	// DroppedDrives lists drives to give up, with all volumes and snapshots on them. An administrator writes it
+	// (kubectl weft drop); the operator does not change it. The agent drops a drive only if it is missing or cannot be
+	// read; see status.droppedDrives. A listed drive is never added to the pool, even if it returns.
 	// +kubebuilder:validation:MaxItems=64
 	// +listType=map
 	// +listMapKey=id
@@ -33,7 +33,7 @@ type NvmfNodeSpec struct {
 	DroppedDrives []DroppedDrive `json:"droppedDrives,omitempty"`
 }
 
-// DroppedDrive names a drive that is given up.
+// DroppedDrive names a drive to give up.
 type DroppedDrive struct {
 	// ID of the drive, as in plan.drives.
 	// +kubebuilder:validation:MinLength=1
@@ -42,35 +42,35 @@ type DroppedDrive struct {
 	ID string `json:"id"`
 }
 
-// Drops tells whether a drive is listed in droppedDrives.
+// Drops reports whether a drive is listed in droppedDrives.
 func (s *NvmfNodeSpec) Drops(id string) bool {
 	return slices.ContainsFunc(s.DroppedDrives, func(d DroppedDrive) bool { return d.ID == id })
 }
 
-// DroppedDriveStatus is what became of the wish to drop a drive.
+// DroppedDriveStatus is the state of a drive in spec.droppedDrives.
 type DroppedDriveStatus struct {
 	// ID of the drive.
 	// +required
 	ID string `json:"id"`
-	// Dropped: its pool was forgotten, and what lay on it is lost. False while it can be read, or it is not known
-	// whether it can: nothing is given up then.
+	// Dropped is true when the agent has given up the pool on the drive, and its data is lost. False while the drive
+	// can be read, or while it is unknown whether it can: nothing is given up then.
 	// +required
 	Dropped bool `json:"dropped"`
-	// Message says why it is not dropped, or that the drive is back.
+	// Message explains why the drive is not dropped, or says that it has returned.
 	// +optional
 	Message string `json:"message,omitempty"`
 }
 
-// Dropped tells whether a drive that spec.droppedDrives lists was dropped by the agent.
+// Dropped reports whether a drive that spec.droppedDrives lists was dropped by the agent.
 func (n *NvmfNode) Dropped(id string) bool {
 	return n.Spec.Drops(id) && slices.ContainsFunc(n.Status.DroppedDrives, func(d DroppedDriveStatus) bool { return d.ID == id && d.Dropped })
 }
 
-// Plan is an NvmfTarget resolved for one node: numbers and names only.
-// +kubebuilder:validation:XValidation:rule="has(self.spdk) == (self.engine == 'SPDK')",message="spdk comes with engine SPDK, and only with it"
-// +kubebuilder:validation:XValidation:rule="!has(self.nvmet) || self.engine == 'Nvmet'",message="nvmet comes with engine Nvmet only"
+// Plan is an NvmfTarget resolved for one node. It contains only numbers and names.
+// +kubebuilder:validation:XValidation:rule="has(self.spdk) == (self.engine == 'SPDK')",message="spdk is required when engine is SPDK, and must not be set otherwise"
+// +kubebuilder:validation:XValidation:rule="!has(self.nvmet) || self.engine == 'Nvmet'",message="nvmet must not be set unless engine is Nvmet"
 type Plan struct {
-	// Engine that serves.
+	// Engine that serves the volumes.
 	// +required
 	Engine Engine `json:"engine"`
 	// Portals to listen on.
@@ -93,30 +93,30 @@ type Plan struct {
 	// +kubebuilder:validation:Maximum=16777216
 	// +optional
 	ClusterBytes int64 `json:"clusterBytes,omitempty"`
-	// OverProvisioningPercent bounds what may be promised of each pool, in percent of its size. Absent: 100.
+	// OverProvisioningPercent limits how much of each pool can be promised, in percent of its size. Absent: 100.
 	// +kubebuilder:validation:Minimum=100
 	// +kubebuilder:validation:Maximum=400
 	// +optional
 	OverProvisioningPercent int32 `json:"overProvisioningPercent,omitempty"`
-	// SPDK is what SPDK's target is started with. Absent with another engine.
+	// SPDK contains the settings that the SPDK target starts with. Absent with another engine.
 	// +optional
 	SPDK *SPDKPlan `json:"spdk,omitempty"`
-	// Nvmet is what the modules of the kernel's target are told. Absent with another engine.
+	// Nvmet contains the parameters of the kernel target's modules. Absent with another engine.
 	// +optional
 	Nvmet *NvmetPlan `json:"nvmet,omitempty"`
-	// Tuning of the node's kernel and NICs, value by value. Absent when none is asked for.
+	// Tuning lists the settings of the node's kernel and NICs. Absent when none is requested.
 	// +kubebuilder:validation:MaxItems=512
 	// +listType=map
 	// +listMapKey=setting
 	// +optional
 	Tuning []PlannedSetting `json:"tuning,omitempty"`
-	// Choices tell, for each number of the plan, where it came from and why.
+	// Choices explain each number of the plan: where it comes from and why.
 	// +kubebuilder:validation:MaxItems=128
 	// +listType=map
 	// +listMapKey=setting
 	// +optional
 	Choices []Choice `json:"choices,omitempty"`
-	// Memory that the plan adds up to, line by line.
+	// Memory is the memory that the plan needs, by use.
 	// +kubebuilder:validation:MaxItems=64
 	// +listType=map
 	// +listMapKey=use
@@ -124,14 +124,14 @@ type Plan struct {
 	Memory []MemoryUse `json:"memory,omitempty"`
 }
 
-// SPDKPlan is what SPDK's target, and the pod it runs in, are started with.
+// SPDKPlan contains the settings of an SPDK target and of its pod.
 type SPDKPlan struct {
-	// CoreMask of the CPUs that run a reactor, hexadecimal, such as 0x3c (nvmf_tgt -m).
+	// CoreMask of the CPUs that run a reactor, in hexadecimal, such as 0x3c (nvmf_tgt -m).
 	// +kubebuilder:validation:MaxLength=258
 	// +kubebuilder:validation:Pattern=`^0x[0-9a-f]+$`
 	// +required
 	CoreMask string `json:"coreMask"`
-	// PollGroupMask of those of them that serve connections (nvmf_set_config poll_groups_mask). Absent: all.
+	// PollGroupMask of the CPUs in coreMask that serve connections (nvmf_set_config poll_groups_mask). Absent: all.
 	// +kubebuilder:validation:MaxLength=258
 	// +kubebuilder:validation:Pattern=`^0x[0-9a-f]+$`
 	// +optional
@@ -139,21 +139,21 @@ type SPDKPlan struct {
 	// Mode of the reactors: Static, Dynamic or Interrupt.
 	// +required
 	Mode CoreMode `json:"mode"`
-	// Balance: the agent moves poll groups between the cores by their load. Mode Static only.
+	// Balance lets the agent move poll groups between cores according to their load. Mode Static only.
 	// +optional
 	Balance bool `json:"balance,omitempty"`
-	// Scheduler has the knobs of mode Dynamic. Absent in other modes.
+	// Scheduler contains the parameters of mode Dynamic. Absent in other modes.
 	// +optional
 	Scheduler *PlannedScheduler `json:"scheduler,omitempty"`
-	// Hugepages that hold the target's memory: 2Mi, 1Gi or Disabled.
+	// Hugepages is the page size of the target's memory: 2Mi, 1Gi or Disabled.
 	// +required
 	Hugepages Hugepages `json:"hugepages"`
-	// MemoryBytes that the target takes from hugepages, or from ordinary memory when they are
+	// MemoryBytes is the memory that the target allocates from hugepages, or from regular memory when hugepages are
 	// disabled (nvmf_tgt -s). A multiple of 1 MiB and of the page size.
 	// +kubebuilder:validation:Minimum=67108864
 	// +required
 	MemoryBytes int64 `json:"memoryBytes"`
-	// PodMemoryBytes is the pod's ordinary memory; with hugepages disabled it holds MemoryBytes too.
+	// PodMemoryBytes is the pod's regular memory. It includes memoryBytes when hugepages are disabled.
 	// +kubebuilder:validation:Minimum=1
 	// +required
 	PodMemoryBytes int64 `json:"podMemoryBytes"`
@@ -169,15 +169,17 @@ type SPDKPlan struct {
 	// +kubebuilder:validation:Minimum=8
 	// +required
 	LargeBuffers int32 `json:"largeBuffers"`
-	// MaxSubsystems that the target has room for, beside those that it needs itself (nvmf_set_max_subsystems). A node
-	// has one volume fewer at most: a volume whose subsystem is exchanged has two for a moment.
+	// MaxSubsystems is the number of subsystems for volumes, in addition to those that the target needs itself
+	// (nvmf_set_max_subsystems). A node can have one volume less than that: a volume has two subsystems for a moment
+	// while one replaces the other.
 	// +kubebuilder:validation:Minimum=1
 	// +required
 	MaxSubsystems int32 `json:"maxSubsystems"`
-	// Attachments that its memory is planned for: no more are admitted at once. Absent in plans of earlier versions.
+	// Attachments that the target's memory is planned for. No more are admitted at the same time. Absent in plans of
+	// earlier versions.
 	// +optional
 	Attachments *Attachments `json:"attachments,omitempty"`
-	// Transports, one of a type, whatever the number of portals.
+	// Transports of the target: one of each type, regardless of the number of portals.
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=2
 	// +listType=map
@@ -190,7 +192,7 @@ type SPDKPlan struct {
 	// Sockets of TCP connections. Absent without a TCP transport.
 	// +optional
 	Sockets *PlannedSockets `json:"sockets,omitempty"`
-	// Driver through which the drives are used.
+	// Driver of the drives.
 	// +required
 	Driver DriveDriver `json:"driver"`
 	// Discard: hosts may discard. Absent: it is kept from them (nvmf_create_transport masked_oncs).
@@ -198,19 +200,19 @@ type SPDKPlan struct {
 	Discard Switch `json:"discard,omitempty"`
 }
 
-// PlannedScheduler has the knobs of SPDK's dynamic scheduler.
+// PlannedScheduler contains the parameters of SPDK's dynamic scheduler.
 type PlannedScheduler struct {
-	// PeriodMicroseconds between two decisions.
+	// PeriodMicroseconds is the time between two decisions.
 	// +kubebuilder:validation:Minimum=1000
 	// +required
 	PeriodMicroseconds int64 `json:"periodMicroseconds"`
-	// LoadLimit in percent under which a thread counts as idle.
+	// LoadLimit is the load in percent below which a thread counts as idle.
 	// +required
 	LoadLimit int32 `json:"loadLimit"`
-	// CoreLimit in percent over which a core takes no more threads.
+	// CoreLimit is the load in percent above which a core takes no more threads.
 	// +required
 	CoreLimit int32 `json:"coreLimit"`
-	// CoreBusy in percent over which threads leave a core.
+	// CoreBusy is the load in percent above which threads are moved off a core.
 	// +required
 	CoreBusy int32 `json:"coreBusy"`
 }
@@ -252,17 +254,17 @@ type PlannedTransport struct {
 	// +kubebuilder:validation:Maximum=65535
 	// +optional
 	SRQDepth *int32 `json:"srqDepth,omitempty"`
-	// C2HSuccess (c2h_success). TCP only; absent: as SPDK has it.
+	// C2HSuccess (c2h_success). TCP only. Absent: SPDK's default.
 	// +optional
 	C2HSuccess Switch `json:"c2hSuccess,omitempty"`
-	// SocketPriority (sock_priority). TCP only; absent: none.
+	// SocketPriority (sock_priority). TCP only. Absent: none.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=15
 	// +optional
 	SocketPriority int32 `json:"socketPriority,omitempty"`
 }
 
-// ChoiceSource says where a number of a plan came from.
+// ChoiceSource is where a number of a plan comes from.
 // +kubebuilder:validation:Enum=Given;Default;Computed
 type ChoiceSource string
 
@@ -276,45 +278,45 @@ const (
 	SourceComputed ChoiceSource = "Computed"
 )
 
-// Choice is one number of a plan, where it came from and why.
+// Choice is one number of a plan, where it comes from and why.
 type Choice struct {
-	// Setting that it is the value of, as the field of the plan: coreMask, largeBuffers, transports[TCP].largeCache.
+	// Setting is the field of the plan, such as coreMask, largeBuffers or transports[TCP].largeCache.
 	// +kubebuilder:validation:MaxLength=63
 	// +required
 	Setting string `json:"setting"`
-	// Value as it is written in the plan.
+	// Value in the plan.
 	// +kubebuilder:validation:MaxLength=258
 	// +required
 	Value string `json:"value"`
 	// Source: Given, Default or Computed.
 	// +required
 	Source ChoiceSource `json:"source"`
-	// Why, in one sentence.
+	// Why this value was chosen, in one sentence.
 	// +kubebuilder:validation:MaxLength=1024
 	// +required
 	Why string `json:"why"`
-	// Warning when the value works, but not well. Absent when there is nothing to say.
+	// Warning that the value works, but not well. Absent when there is no warning.
 	// +kubebuilder:validation:MaxLength=1024
 	// +optional
 	Warning string `json:"warning,omitempty"`
 }
 
-// MemoryUse is one line of the memory that a plan adds up to.
+// MemoryUse is the memory that a plan needs for one use.
 type MemoryUse struct {
 	// Use of the memory, such as "large buffers" or "TCP queue pairs".
 	// +kubebuilder:validation:MaxLength=63
 	// +required
 	Use string `json:"use"`
-	// Bytes of it.
+	// Bytes used.
 	// +required
 	Bytes int64 `json:"bytes"`
-	// How the bytes were reckoned, such as "1024 x 135168".
+	// How the bytes were calculated, such as "1024 x 135168".
 	// +kubebuilder:validation:MaxLength=255
 	// +optional
 	How string `json:"how,omitempty"`
 }
 
-// PlannedPortal is an address to listen on and its limits.
+// PlannedPortal is an address to listen on, with its limits.
 type PlannedPortal struct {
 	// Portal to listen on.
 	Portal `json:",inline"`
@@ -335,7 +337,7 @@ type PlannedPortal struct {
 	InCapsuleDataSize int64 `json:"inCapsuleDataSize"`
 }
 
-// Portal is where a subsystem is reached: NVMe-oF's transport type, transport address and service id.
+// Portal is an address of a subsystem: the NVMe-oF transport type, transport address and service ID.
 type Portal struct {
 	// Transport of the portal.
 	// +required
@@ -345,26 +347,26 @@ type Portal struct {
 	// +kubebuilder:validation:XValidation:rule="isIP(self)",message="address must be an IPv4 or IPv6 address"
 	// +required
 	Address string `json:"address"`
-	// Port, a TCP or RDMA CM port.
+	// Port is a TCP or RDMA CM port.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=65535
 	// +required
 	Port int32 `json:"port"`
 }
 
-// PlannedDrive names a drive of the pool by what a reboot does not change.
+// PlannedDrive identifies a drive of the pool in a way that survives a reboot.
 type PlannedDrive struct {
-	// ID is the drive's world-wide id, as inventory.drives[].id.
+	// ID is the drive's ID, as in inventory.drives[].id.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=255
 	// +required
 	ID string `json:"id"`
-	// Serial of the drive, for people.
+	// Serial number of the drive, for information only.
 	// +kubebuilder:validation:MaxLength=64
 	// +optional
 	Serial string `json:"serial,omitempty"`
-	// PCIAddress such as 0000:5e:00.0, of a drive that SPDK drives itself. The kernel
-	// does not know such a drive any more, so the inventory has no other trace of it.
+	// PCIAddress, such as 0000:5e:00.0, of a drive that SPDK's own driver uses. The kernel no longer lists the drive,
+	// so this is the inventory's only record of it.
 	// +kubebuilder:validation:Pattern=`^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$`
 	// +optional
 	PCIAddress string `json:"pciAddress,omitempty"`
@@ -384,25 +386,25 @@ const (
 	TrustVouched    DiscardTrust = "Vouched"
 )
 
-// NvmfNodeStatus is what the node has and does. Written by the node's agent, but for the conditions AgentAlive,
+// NvmfNodeStatus is the observed state of the node. The node's agent writes it, except the conditions AgentAlive,
 // TargetPodReady, TargetImageReady and Updated.
 type NvmfNodeStatus struct {
-	// ObservedGeneration of the spec that engine, pools, portals and conditions speak of.
+	// ObservedGeneration is the generation of the spec that engine, pools, portals and conditions refer to.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
 	// Inventory of the node's hardware and kernel.
 	// +optional
 	Inventory *Inventory `json:"inventory,omitempty"`
-	// Engine that runs.
+	// Engine that is running.
 	// +optional
 	Engine *EngineStatus `json:"engine,omitempty"`
-	// Pools, one per drive, or one in a file.
+	// Pools of the node: one on each drive, or one in a file.
 	// +kubebuilder:validation:MaxItems=64
 	// +listType=map
 	// +listMapKey=device
 	// +optional
 	Pools []PoolStatus `json:"pools,omitempty"`
-	// DroppedDrives tells of each drive in spec.droppedDrives whether it was dropped.
+	// DroppedDrives reports for each drive in spec.droppedDrives whether it was dropped.
 	// +kubebuilder:validation:MaxItems=64
 	// +listType=map
 	// +listMapKey=id
@@ -411,70 +413,70 @@ type NvmfNodeStatus struct {
 	// Capacity of all pools that are ready.
 	// +optional
 	Capacity Capacity `json:"capacity,omitzero"`
-	// Attachments that the target admits, and those that are being ended: one for each host of each volume, or more
-	// where it opens more queues than planned. Those possible are what its memory was planned for; an attachment beyond
-	// them waits, and those that were admitted before keep their place.
+	// Attachments that the target admits, including those that are being detached. Each host of each volume counts
+	// once, or more often if it opens more queues than planned. The memory of the plan limits the number: further
+	// attachments wait, and existing attachments keep their place.
 	// +optional
 	Attachments *Places `json:"attachments,omitempty"`
-	// Volumes of the node, attached or not. Those possible are what the target has subsystems for.
+	// Volumes of the node, attached or not. The number of the target's subsystems limits them.
 	// +optional
 	Volumes *Places `json:"volumes,omitempty"`
-	// Portals that are served.
+	// Portals that the target listens on.
 	// +kubebuilder:validation:MaxItems=8
 	// +listType=atomic
 	// +optional
 	Portals []Portal `json:"portals,omitempty"`
-	// Orphans are volumes and snapshots that have no object. Nothing deletes them. Of more than 512 the rest is not
-	// listed; metric weft_agent_orphans counts all. One in a pool that cannot be read stays listed.
+	// Orphans are volumes and snapshots without an object. Nothing deletes them. At most 512 are listed; the metric
+	// weft_agent_orphans counts all of them. An orphan in a pool that cannot be read stays listed.
 	// +kubebuilder:validation:MaxItems=512
 	// +listType=map
 	// +listMapKey=uuid
 	// +optional
 	Orphans []Orphan `json:"orphans,omitempty"`
-	// SuspectedRestore is the ID by which an administrator declares that the objects of this node are the ones to act
-	// on, in annotation weft.storage/restored, when condition RestoreSuspected is True. Absent otherwise.
+	// SuspectedRestore is the value to set in the annotation weft.storage/restored when condition RestoreSuspected is
+	// True. With it, an administrator confirms that the agent is to act on the objects as they are now. Absent
+	// otherwise.
 	// +kubebuilder:validation:MaxLength=36
 	// +optional
 	SuspectedRestore string `json:"suspectedRestore,omitempty"`
-	// Tuning that the agent applied, with what it was before. Absent when the node is as weft found it.
+	// Tuning that the agent applied, with the previous values. Absent when the agent has changed nothing on the node.
 	// +optional
 	Tuning *TuningStatus `json:"tuning,omitempty"`
 	// Conditions: Ready, PoolReady, PortalsReady, RestartNeeded, RestoreSuspected, BuffersSufficient, WritesDurable and
-	// Tuned by the agent; AgentAlive, TargetPodReady, TargetImageReady and Updated by the
-	// operator.
+	// Tuned, written by the agent; AgentAlive, TargetPodReady, TargetImageReady and Updated, written by the operator.
 	// +listType=map
 	// +listMapKey=type
 	// +optional
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// Places of a target.
+// Places is a number of places on a target, for attachments or volumes.
 type Places struct {
-	// Used places. More than possible where the plan was lowered while they were in use.
+	// Used places. Greater than possible if the plan was lowered while they were in use.
 	// +required
 	Used int64 `json:"used"`
-	// Possible places. Absent when nothing limits them.
+	// Possible places. Absent when there is no limit.
 	// +optional
 	Possible *int64 `json:"possible,omitempty"`
 }
 
-// EngineStatus says what runs.
+// EngineStatus describes the running engine.
 type EngineStatus struct {
 	// Type of the engine.
 	// +required
 	Type Engine `json:"type"`
-	// Version it reports: the kernel's release, or SPDK's version.
+	// Version that the engine reports: the kernel's release, or SPDK's version.
 	// +optional
 	Version string `json:"version,omitempty"`
-	// Transports that it can serve.
+	// Transports that the engine supports.
 	// +listType=set
 	// +optional
 	Transports []TransportType `json:"transports,omitempty"`
-	// InterruptMode: its reactors sleep until there is work.
+	// InterruptMode is true when the engine's reactors sleep until there is work.
 	// +optional
 	InterruptMode bool `json:"interruptMode,omitempty"`
-	// Settings that the target runs with, as read back from it, named as in spec.plan.choices. Absent
-	// while nothing was read, and with an engine that has none.
+	// Settings that the target runs with, as read from it, named as in spec.plan.choices. Absent until they are read,
+	// and with an engine without settings.
 	// +kubebuilder:validation:MaxItems=64
 	// +listType=map
 	// +listMapKey=setting
@@ -484,50 +486,50 @@ type EngineStatus struct {
 
 // EngineSetting is one setting that a target runs with.
 type EngineSetting struct {
-	// Setting, as the field of the plan: coreMask, largeBuffers, transports[TCP].largeCache.
+	// Setting is the field of the plan, such as coreMask, largeBuffers or transports[TCP].largeCache.
 	// +kubebuilder:validation:MaxLength=63
 	// +required
 	Setting string `json:"setting"`
-	// Value that is in use.
+	// Value in use.
 	// +kubebuilder:validation:MaxLength=258
 	// +required
 	Value string `json:"value"`
-	// Planned value where it is another one; condition RestartNeeded says how they become the same.
+	// Planned value, if it differs from the value in use. Condition RestartNeeded says how to apply it.
 	// +kubebuilder:validation:MaxLength=258
 	// +optional
 	Planned string `json:"planned,omitempty"`
 }
 
-// PoolStatus is one drive, or file, of the pool.
-// +kubebuilder:validation:XValidation:rule="self.ready || has(self.message)",message="a pool that is not ready says why"
+// PoolStatus is the state of one pool, on a drive or in a file.
+// +kubebuilder:validation:XValidation:rule="self.ready || has(self.message)",message="message is required when ready is false"
 type PoolStatus struct {
-	// Device is the drive's id, or the file's path.
+	// Device is the drive's ID or the file's path.
 	// +required
 	Device string `json:"device"`
-	// Path of the device on the node now, such as /dev/nvme0n1.
+	// Path of the device on the node, such as /dev/nvme0n1. It can change at a reboot.
 	// +optional
 	Path string `json:"path,omitempty"`
-	// Ready to hold volumes.
+	// Ready is true when the pool can hold volumes.
 	// +required
 	Ready bool `json:"ready"`
-	// Reason when it is not ready, or lacks something; one CamelCase word.
+	// Reason why the pool is not ready, or what it lacks, as one CamelCase word.
 	// +optional
 	Reason string `json:"reason,omitempty"`
-	// Message says it in words.
+	// Message explains the reason.
 	// +optional
 	Message string `json:"message,omitempty"`
 	// Total size in bytes.
 	// +optional
 	Total *resource.Quantity `json:"total,omitempty"`
-	// Free bytes as the pool itself sees them: thin volumes not yet written count as free.
+	// Free bytes as the pool reports them. Space that thin volumes have not yet written counts as free.
 	// +optional
 	Free *resource.Quantity `json:"free,omitempty"`
-	// Promised bytes: the sizes of the volumes in it, written or not, with a header of 4Mi each, what its snapshots
-	// hold, and what is being cleared. Absent while it cannot be read.
+	// Promised bytes: the sizes of its volumes, written or not, each with a header of 4Mi, plus the data held by
+	// snapshots and the data being cleared. Absent while the pool cannot be read.
 	// +optional
 	Promised *resource.Quantity `json:"promised,omitempty"`
-	// Clearing bytes hold data of deleted volumes and snapshots, which is overwritten before it is free. Absent when
-	// there is none.
+	// Clearing bytes contain data of deleted volumes and snapshots. They are overwritten before they become free.
+	// Absent when there are none.
 	// +optional
 	Clearing *resource.Quantity `json:"clearing,omitempty"`
 	// ClusterSize that the pool was made with: it allocates in clusters, and the size of a volume in it, with its
@@ -558,13 +560,13 @@ const (
 
 // Inventory is what the agent found on the node.
 type Inventory struct {
-	// KernelVersion, as uname -r.
+	// KernelVersion is the output of uname -r.
 	// +optional
 	KernelVersion string `json:"kernelVersion,omitempty"`
-	// Architecture in Go's words: amd64, arm64.
+	// Architecture, as Go names it: amd64 or arm64.
 	// +optional
 	Architecture string `json:"architecture,omitempty"`
-	// Modules of the kernel that matter here and are there: loaded, built in, or loadable.
+	// Modules lists the kernel modules that weft can use and that are available: loaded, built in, or loadable.
 	// +listType=set
 	// +optional
 	Modules []string `json:"modules,omitempty"`
@@ -578,12 +580,12 @@ type Inventory struct {
 	// +listMapKey=name
 	// +optional
 	NICs []NIC `json:"nics,omitempty"`
-	// RDMADevices, such as mlx5_0 or rxe0.
+	// RDMADevices of the node, such as mlx5_0 or rxe0.
 	// +listType=map
 	// +listMapKey=name
 	// +optional
 	RDMADevices []RDMADevice `json:"rdmaDevices,omitempty"`
-	// Drives are the node's own whole disks; drives that are reached over a network are not listed.
+	// Drives lists the node's local disks, without partitions and without disks that are connected over a network.
 	// +listType=map
 	// +listMapKey=id
 	// +optional
@@ -592,7 +594,7 @@ type Inventory struct {
 
 // NUMANode of the machine.
 type NUMANode struct {
-	// ID of the node, from 0.
+	// ID of the NUMA node, from 0.
 	// +required
 	ID int32 `json:"id"`
 	// CPUs in the kernel's list format, such as 0-15,32-47.
@@ -602,10 +604,10 @@ type NUMANode struct {
 	// +listType=atomic
 	// +optional
 	Cores []string `json:"cores,omitempty"`
-	// LLCBytes is the size of all last-level caches of the node together.
+	// LLCBytes is the total size of the node's last-level caches.
 	// +optional
 	LLCBytes int64 `json:"llcBytes,omitempty"`
-	// MemoryBytes of the node.
+	// MemoryBytes is the size of the node's memory.
 	// +optional
 	MemoryBytes int64 `json:"memoryBytes,omitempty"`
 	// Hugepages by size.
@@ -633,13 +635,13 @@ type NIC struct {
 	// Name such as ens1f0np0.
 	// +required
 	Name string `json:"name"`
-	// SpeedMbps of the link; absent when it is down or does not say.
+	// SpeedMbps of the link. Absent when the link is down or its speed is unknown.
 	// +optional
 	SpeedMbps int64 `json:"speedMbps,omitempty"`
 	// MTU in bytes.
 	// +optional
 	MTU int32 `json:"mtu,omitempty"`
-	// NUMANode it is attached to; absent when the machine does not say.
+	// NUMANode that the device is attached to. Absent when unknown.
 	// +optional
 	NUMANode *int32 `json:"numaNode,omitempty"`
 	// PCIAddress such as 0000:3b:00.0.
@@ -648,38 +650,38 @@ type NIC struct {
 	// Driver of the device.
 	// +optional
 	Driver string `json:"driver,omitempty"`
-	// PCIe is how the device talks to memory; absent when it is not behind PCIe, or the machine does not say.
+	// PCIe transfer sizes of the device. Absent when it is not a PCIe device or they are unknown.
 	// +optional
 	PCIe *PCIeTransfers `json:"pcie,omitempty"`
-	// Lower are the interfaces that a VLAN or a bond runs over.
+	// Lower lists the interfaces below a VLAN or a bond.
 	// +listType=set
 	// +optional
 	Lower []string `json:"lower,omitempty"`
-	// RxQueues it has.
+	// RxQueues is the number of receive queues.
 	// +optional
 	RxQueues int32 `json:"rxQueues,omitempty"`
-	// TxQueues it has.
+	// TxQueues is the number of transmit queues.
 	// +optional
 	TxQueues int32 `json:"txQueues,omitempty"`
-	// Addresses with prefix length, such as 10.20.0.5/16; link-local ones are left out.
+	// Addresses with prefix length, such as 10.20.0.5/16. Link-local addresses are not listed.
 	// +listType=atomic
 	// +optional
 	Addresses []string `json:"addresses,omitempty"`
-	// Up when the link is.
+	// Up is true when the link is up.
 	// +optional
 	Up bool `json:"up,omitempty"`
 }
 
-// PCIeTransfers are the sizes in which a PCIe device moves data. Firmware sets them; a small one costs a fast NIC
-// bandwidth.
+// PCIeTransfers are the transfer sizes of a PCIe device. Firmware sets them; small sizes limit the bandwidth of a fast
+// NIC.
 type PCIeTransfers struct {
-	// MaxPayloadBytes of one packet that the device sends.
+	// MaxPayloadBytes is the maximum payload of a packet that the device sends.
 	// +required
 	MaxPayloadBytes int32 `json:"maxPayloadBytes"`
-	// MaxPayloadSupportedBytes is the most that the device could.
+	// MaxPayloadSupportedBytes is the maximum payload that the device supports.
 	// +required
 	MaxPayloadSupportedBytes int32 `json:"maxPayloadSupportedBytes"`
-	// MaxReadRequestBytes is the most that the device asks for in one read.
+	// MaxReadRequestBytes is the maximum size of one read request.
 	// +required
 	MaxReadRequestBytes int32 `json:"maxReadRequestBytes"`
 }
@@ -689,78 +691,79 @@ type RDMADevice struct {
 	// Name such as mlx5_0.
 	// +required
 	Name string `json:"name"`
-	// Netdev that shares its port, such as ens1f0np0.
+	// Netdev is the network interface on the same port, such as ens1f0np0.
 	// +optional
 	Netdev string `json:"netdev,omitempty"`
 	// LinkLayer: Ethernet or InfiniBand.
 	// +optional
 	LinkLayer string `json:"linkLayer,omitempty"`
-	// Active when its first port is.
+	// Active is true when the first port is active.
 	// +optional
 	Active bool `json:"active,omitempty"`
-	// NUMANode it is attached to; absent when the machine does not say.
+	// NUMANode that the device is attached to. Absent when unknown.
 	// +optional
 	NUMANode *int32 `json:"numaNode,omitempty"`
-	// PCIAddress; absent for a software device.
+	// PCIAddress of the device. Absent for a software device.
 	// +optional
 	PCIAddress string `json:"pciAddress,omitempty"`
-	// MaxSRQ is how many shared receive queues it can have; 0 when unknown.
+	// MaxSRQ is the maximum number of shared receive queues. 0 when unknown.
 	// +optional
 	MaxSRQ int64 `json:"maxSRQ,omitempty"`
-	// MaxSRQWR is how many work requests each of them can hold; 0 when unknown.
+	// MaxSRQWR is the maximum number of work requests in a shared receive queue. 0 when unknown.
 	// +optional
 	MaxSRQWR int64 `json:"maxSRQWR,omitempty"`
-	// MaxQP is how many queue pairs it can have; 0 when unknown.
+	// MaxQP is the maximum number of queue pairs. 0 when unknown.
 	// +optional
 	MaxQP int64 `json:"maxQP,omitempty"`
 }
 
-// Drive is a whole disk of the node.
+// Drive is a local disk of the node.
 type Drive struct {
-	// ID is what the kernel gives as its world-wide id (wwid), else its serial number, else where it is attached.
+	// ID is the drive's world-wide ID as the kernel reports it (wwid), or else its serial number, or else where it is
+	// attached.
 	// +required
 	ID string `json:"id"`
-	// Name of the block device now, such as nvme0n1. A reboot may change it.
+	// Name of the block device, such as nvme0n1. It can change at a reboot.
 	// +required
 	Name string `json:"name"`
-	// NVMe when it is an NVMe namespace behind PCIe.
+	// NVMe is true for an NVMe namespace of a PCIe controller.
 	// +optional
 	NVMe bool `json:"nvme,omitempty"`
-	// ByID are its names under /dev/disk/by-id.
+	// ByID lists the drive's names under /dev/disk/by-id.
 	// +listType=atomic
 	// +optional
 	ByID []string `json:"byID,omitempty"`
-	// ByPath are its names under /dev/disk/by-path.
+	// ByPath lists the drive's names under /dev/disk/by-path.
 	// +listType=atomic
 	// +optional
 	ByPath []string `json:"byPath,omitempty"`
 	// Model of the drive.
 	// +optional
 	Model string `json:"model,omitempty"`
-	// Serial of the drive.
+	// Serial number of the drive.
 	// +optional
 	Serial string `json:"serial,omitempty"`
-	// SizeBytes of the drive.
+	// SizeBytes is the size of the drive.
 	// +required
 	SizeBytes int64 `json:"sizeBytes"`
-	// BlockSizeBytes is its logical block size.
+	// BlockSizeBytes is the drive's logical block size.
 	// +optional
 	BlockSizeBytes int32 `json:"blockSizeBytes,omitempty"`
-	// NUMANode it is attached to; absent when the machine does not say.
+	// NUMANode that the device is attached to. Absent when unknown.
 	// +optional
 	NUMANode *int32 `json:"numaNode,omitempty"`
 	// PCIAddress such as 0000:5e:00.0.
 	// +optional
 	PCIAddress string `json:"pciAddress,omitempty"`
-	// IOMMU between the drive and the node's memory. None: there is none, so devices.driver VFIO cannot be had.
-	// Translated: the drive reaches only what is mapped for it, so devices.driver UIO cannot be had. PassThrough: it
-	// reaches all memory until VFIO maps it. Absent when the machine does not say.
+	// IOMMU between the drive and the node's memory. None: there is no IOMMU, so devices.driver VFIO is not available.
+	// Translated: the drive can access only memory that is mapped for it, so devices.driver UIO is not available.
+	// PassThrough: the drive can access all memory until VFIO maps it. Absent when unknown.
 	// +kubebuilder:validation:Enum=None;Translated;PassThrough
 	// +optional
 	IOMMU IOMMU `json:"iommu,omitempty"`
-	// WriteCache of the drive, as the kernel takes it to be. WriteThrough: what it has acknowledged survives a loss of
-	// power; it has no volatile cache, or its power outlasts the node's. WriteBack: only what was flushed does, or was
-	// written with FUA. Absent when the machine does not say.
+	// WriteCache of the drive, as the kernel reports it. WriteThrough: acknowledged writes survive a power loss,
+	// because the drive has no volatile cache or has power-loss protection. WriteBack: only writes that were flushed,
+	// or written with FUA, survive a power loss. Absent when unknown.
 	// +kubebuilder:validation:Enum=WriteThrough;WriteBack
 	// +optional
 	WriteCache WriteCache `json:"writeCache,omitempty"`
@@ -769,18 +772,18 @@ type Drive struct {
 	// the drive does not answer.
 	// +optional
 	Deallocated Deallocated `json:"deallocated,omitempty"`
-	// Content found on it. Blank: nothing. Weft: a pool of ours. Foreign: something else, see contentDetail. Unknown:
-	// it could not be read, or is neither zeros at both ends nor anything that is recognised; contentDetail says what
-	// to do.
+	// Content found on the drive. Blank: nothing. Weft: a pool of weft. Foreign: something else, see contentDetail.
+	// Unknown: the drive could not be read, or it is neither zero at both ends nor contains a signature that weft
+	// recognizes; contentDetail says what to do.
 	// +kubebuilder:validation:Enum=Blank;Weft;Foreign;Unknown
 	// +required
 	Content DriveContent `json:"content"`
-	// ContentDetail names what was found, such as "ext4 filesystem" or "mounted on /".
+	// ContentDetail describes what was found, such as "ext4 filesystem" or "mounted on /".
 	// +optional
 	ContentDetail string `json:"contentDetail,omitempty"`
 }
 
-// IOMMU says what lies between a device and the node's memory.
+// IOMMU is the kind of IOMMU between a device and the node's memory.
 type IOMMU string
 
 // Kinds of IOMMU.
@@ -790,7 +793,7 @@ const (
 	IOMMUPassThrough IOMMU = "PassThrough"
 )
 
-// WriteCache says what a drive's acknowledgement of a write is worth.
+// WriteCache is the kind of write cache of a drive.
 type WriteCache string
 
 // Kinds of write caches.
@@ -799,7 +802,7 @@ const (
 	WriteCacheBack    WriteCache = "WriteBack"
 )
 
-// DriveContent says what is on a drive.
+// DriveContent is the kind of content on a drive.
 type DriveContent string
 
 // Contents of a drive.
@@ -816,8 +819,8 @@ const (
 	DetailSPDKPool  = "SPDK logical volume store"
 )
 
-// NvmfNode is one storage node: what it has, which target claims it, and the
-// plan it follows. Its name is the Kubernetes Node's.
+// NvmfNode is one storage node: its hardware, the target that claims it, and the plan it follows. It has the same name
+// as the Kubernetes Node.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status

@@ -7,55 +7,58 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// NvmfSnapshotSpec is a snapshot as asked for. Written by the CSI controller. Immutable but for taken and deletionMark.
-// +kubebuilder:validation:XValidation:rule="self.uuid == oldSelf.uuid && self.volume == oldSelf.volume && self.node == oldSelf.node",message="a snapshot's spec is immutable: delete it and make another"
-// +kubebuilder:validation:XValidation:rule="!oldSelf.?taken.orValue(false) || self.?taken.orValue(false)",message="taken never turns back: taken again, the snapshot would hold later data"
+// NvmfSnapshotSpec is the desired state of a snapshot. The CSI controller writes it. Immutable, except taken and
+// deletionMark.
+// +kubebuilder:validation:XValidation:rule="self.uuid == oldSelf.uuid && self.volume == oldSelf.volume && self.node == oldSelf.node",message="a snapshot's spec is immutable: delete the snapshot and create another one"
+// +kubebuilder:validation:XValidation:rule="!oldSelf.?taken.orValue(false) || self.?taken.orValue(false)",message="taken cannot change back to false: a snapshot that is taken again would contain later data"
 type NvmfSnapshotSpec struct {
-	// UUID is the snapshot's identity in the engine.
+	// UUID identifies the snapshot in the engine.
 	// +kubebuilder:validation:Pattern=`^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`
 	// +kubebuilder:validation:MaxLength=36
 	// +required
 	UUID string `json:"uuid"`
-	// Volume is the name of the NvmfVolume that the snapshot is of.
+	// Volume is the name of the NvmfVolume that the snapshot was taken of.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	// +required
 	Volume string `json:"volume"`
-	// Node whose drive holds both.
+	// Node that stores the volume and the snapshot.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	// +required
 	Node string `json:"node"`
-	// Taken says that the data was frozen. It never turns back. An agent that does not find a taken snapshot reports
-	// that and does not take it again: it would hold later data. Default false. Set it in an object that is written by
-	// hand for a snapshot that is there already.
+	// Taken is true once the snapshot was taken. It never becomes false again. An agent that does not find a taken
+	// snapshot reports the loss instead of taking another one, which would contain later data. Default false. Set it to
+	// true when you create the object by hand for an existing snapshot.
 	// +optional
 	Taken bool `json:"taken,omitempty"`
-	// DeletionMark says that the snapshot is to be deleted with this object; see that of an NvmfVolume.
+	// DeletionMark requests that the snapshot is deleted with this object. It works as in an NvmfVolume.
 	// +kubebuilder:validation:MaxLength=36
 	// +optional
 	DeletionMark string `json:"deletionMark,omitempty"`
 }
 
-// NvmfSnapshotStatus is the snapshot as it is. Written by the agent of spec.node.
+// NvmfSnapshotStatus is the observed state of the snapshot. The agent of spec.node writes it.
 type NvmfSnapshotStatus struct {
-	// ObservedGeneration of the spec that this status speaks of.
+	// ObservedGeneration is the generation of the spec that this status refers to.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
-	// Device that holds the snapshot: the drive's id, or the pool file's path. Volumes made from it are made there.
+	// Device that stores the snapshot: the drive's ID, or the pool file's path. Volumes that are created from the
+	// snapshot are stored on the same device.
 	// +kubebuilder:validation:MaxLength=4096
 	// +optional
 	Device string `json:"device,omitempty"`
-	// Ready to be used as a source. Once true it stays true.
+	// Ready is true when the snapshot can be used as a source. Once true, it stays true.
 	// +optional
 	Ready bool `json:"ready,omitempty"`
-	// Size of the data in bytes, without the header of 4Mi: a volume made from it has at least as much.
+	// Size of the data in bytes, without the header of 4Mi. A volume that is created from the snapshot has at least
+	// this size.
 	// +optional
 	Size *resource.Quantity `json:"size,omitempty"`
-	// CreatedAt is when the data was frozen.
+	// CreatedAt is the time when the snapshot was taken.
 	// +optional
 	CreatedAt *metav1.Time `json:"createdAt,omitempty"`
-	// Allocated bytes of the pool, the header included; with nvmet, bytes shared with the volume count too.
+	// Allocated bytes in the pool, including the header. With engine Nvmet, data shared with the volume counts too.
 	// +optional
 	Allocated *resource.Quantity `json:"allocated,omitempty"`
 	// Conditions: Ready, Created.
@@ -65,7 +68,7 @@ type NvmfSnapshotStatus struct {
 	Conditions []metav1.Condition `json:"conditions,omitempty"`
 }
 
-// NvmfSnapshot is a volume's data at one moment.
+// NvmfSnapshot is a snapshot of a volume.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status

@@ -12,77 +12,77 @@ import (
 // VolumeSizeStep in bytes: a volume's size is a multiple of it.
 const VolumeSizeStep = 4 << 20
 
-// NvmfVolumeSpec is a volume as asked for. Written by the CSI controller.
-// +kubebuilder:validation:XValidation:rule="has(self.source) == has(oldSelf.source)",message="source is immutable: it says where the volume's first data came from"
-// +kubebuilder:validation:XValidation:rule="!oldSelf.?used.orValue(false) || self.?used.orValue(false)",message="used never turns back: a volume that may hold data must not be made again, empty"
+// NvmfVolumeSpec is the desired state of a volume. The CSI controller writes it.
+// +kubebuilder:validation:XValidation:rule="has(self.source) == has(oldSelf.source)",message="source is immutable: it records where the volume's initial data comes from"
+// +kubebuilder:validation:XValidation:rule="!oldSelf.?used.orValue(false) || self.?used.orValue(false)",message="used cannot change back to false: a volume that may contain data must not be created again, empty"
 // +kubebuilder:validation:XValidation:rule="!has(self.hosts) || self.hosts.size() == 0 || has(self.subsystemNQN)",message="subsystemNQN is required while hosts are listed"
-// +kubebuilder:validation:XValidation:rule="!has(oldSelf.hosts) || oldSelf.hosts.size() == 0 || !has(oldSelf.subsystemNQN) || has(self.subsystemNQN) && self.subsystemNQN == oldSelf.subsystemNQN",message="subsystemNQN changes only while no host is listed: connected hosts know the volume by it"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.hosts) || oldSelf.hosts.size() == 0 || !has(oldSelf.subsystemNQN) || has(self.subsystemNQN) && self.subsystemNQN == oldSelf.subsystemNQN",message="subsystemNQN cannot change while hosts are listed: connected hosts identify the volume by it"
 type NvmfVolumeSpec struct {
-	// UUID is the volume's identity: it names the volume in the engine, and is the namespace's UUID and NGUID.
+	// UUID identifies the volume. The engine uses it as the volume's name, and as the namespace's UUID and NGUID.
 	// Immutable.
 	// +kubebuilder:validation:Pattern=`^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`
 	// +kubebuilder:validation:MaxLength=36
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="uuid is immutable: it is the volume's identity"
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="uuid is immutable: it identifies the volume"
 	// +required
 	UUID string `json:"uuid"`
 	// Target that serves the volume. Immutable.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=63
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="target is immutable: the data lies there; make a new volume from a copy"
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="target is immutable, because the data is stored there; create a new volume from a copy"
 	// +required
 	Target string `json:"target"`
-	// Node whose drive holds the volume. Immutable.
+	// Node that stores the volume on one of its drives. Immutable.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="node is immutable: the data lies there; make a new volume from a copy"
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="node is immutable, because the data is stored there; create a new volume from a copy"
 	// +required
 	Node string `json:"node"`
-	// Size of the data in bytes, a multiple of 4Mi, at most 8Pi. It may grow, never shrink. The volume takes 4Mi more
-	// on its drive, for its header.
-	// +kubebuilder:validation:XValidation:rule="[quantity(string(self)).asApproximateFloat()].all(f, f > 0.0 && f <= 9007199254740992.0 && f == double(int(f) / 4194304 * 4194304)) && !string(self).contains('.')",message="size must be a multiple of 4Mi without a fraction, such as 1536Mi, and at most 8Pi"
-	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).compareTo(quantity(string(oldSelf))) >= 0",message="size may grow, never shrink: what lies beyond the new end would be lost"
+	// Size of the data in bytes, a multiple of 4Mi, at most 8Pi. It can grow but not shrink. On the drive, the volume
+	// uses another 4Mi for its header.
+	// +kubebuilder:validation:XValidation:rule="[quantity(string(self)).asApproximateFloat()].all(f, f > 0.0 && f <= 9007199254740992.0 && f == double(int(f) / 4194304 * 4194304)) && !string(self).contains('.')",message="size must be a multiple of 4Mi, such as 1536Mi, without a fraction, and at most 8Pi"
+	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).compareTo(quantity(string(oldSelf))) >= 0",message="size can grow but not shrink: data beyond the new end would be lost"
 	// +required
 	Size resource.Quantity `json:"size"`
-	// Source of the volume's first data. Absent: the volume starts blank. Immutable.
+	// Source of the volume's initial data. Absent: the volume starts blank. Immutable.
 	// +optional
 	Source *VolumeSource `json:"source,omitempty"`
-	// Connection settings for the hosts.
+	// Connection settings of the hosts.
 	// +kubebuilder:default={}
 	// +optional
 	Connection Connection `json:"connection,omitzero"`
-	// QoS limits of the volume; they may be changed at any time, with hosts connected. Absent: no limits.
+	// QoS limits of the volume. You can change them at any time, even while hosts are connected. Absent: no limits.
 	// +optional
 	QoS *VolumeQoS `json:"qos,omitempty"`
-	// SubsystemNQN of the subsystem that serves the volume to the hosts listed. It is a new one for each attachment
-	// that begins while no host is listed. Absent until the volume is attached for the first time.
+	// SubsystemNQN is the NQN of the subsystem that serves the volume to the listed hosts. Each attachment that begins
+	// while no host is listed gets a new one. Absent until the volume is attached for the first time.
 	// +kubebuilder:validation:Pattern=`^nqn\.2026-11\.storage\.weft:[a-z0-9.-]+:[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`
 	// +kubebuilder:validation:MaxLength=223
 	// +optional
 	SubsystemNQN string `json:"subsystemNQN,omitempty"`
-	// Hosts that may connect, one for each attachment of the volume to a node. Empty: nobody.
+	// Hosts that may connect, one for each attachment of the volume to a node. Empty: no host.
 	// +kubebuilder:validation:MaxItems=64
-	// +kubebuilder:validation:XValidation:rule="self.size() < 2 || self.all(h, has(h.access) && h.access == self[0].access && h.access != 'Exclusive')",message="hosts: several hosts may be listed only with the same access, SharedWrite or SharedRead"
+	// +kubebuilder:validation:XValidation:rule="self.size() < 2 || self.all(h, has(h.access) && h.access == self[0].access && h.access != 'Exclusive')",message="hosts: several hosts must all have the same access, SharedWrite or SharedRead"
 	// +listType=map
 	// +listMapKey=nqn
 	// +optional
 	Hosts []VolumeHost `json:"hosts,omitempty"`
-	// Used says that a host was admitted once, so that the volume may hold data. It never turns back. An agent that
-	// does not find a used volume reports that and does not make it: it would be empty. Default false. Set it in an
-	// object that is written by hand for data that is there already.
+	// Used is true once a host has been admitted, because the volume can contain data from then on. It never becomes
+	// false again. An agent that does not find a used volume reports the loss instead of creating an empty one. Default
+	// false. Set it to true when you create the object by hand for existing data.
 	// +optional
 	Used bool `json:"used,omitempty"`
-	// DeletionMark says that the data is to be deleted with this object. It is valid only when it equals the object's
-	// own metadata.uid, so a copied or restored object never carries a valid one. The CSI controller writes it before
-	// it deletes the object, and so does `kubectl weft delete volume`. An object that is deleted without it leaves its
-	// data on the node. Default: none.
+	// DeletionMark requests that the data is deleted with this object. It is valid only if it equals the object's own
+	// metadata.uid, so a copied or restored object never has a valid mark. The CSI controller and `kubectl weft delete
+	// volume` set it before they delete the object. If the object is deleted without a mark, its data stays on the
+	// node. Default: none.
 	// +kubebuilder:validation:MaxLength=36
 	// +optional
 	DeletionMark string `json:"deletionMark,omitempty"`
 }
 
-// VolumeSource is where a volume's first data comes from.
-// +kubebuilder:validation:XValidation:rule="has(self.snapshot) != has(self.volume)",message="source: give exactly one of snapshot and volume"
-// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="source is immutable: it says where the volume's first data came from"
+// VolumeSource is the source of a volume's initial data.
+// +kubebuilder:validation:XValidation:rule="has(self.snapshot) != has(self.volume)",message="source: set exactly one of snapshot and volume"
+// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="source is immutable: it records where the volume's initial data comes from"
 type VolumeSource struct {
 	// Snapshot is the name of an NvmfSnapshot on the same node.
 	// +kubebuilder:validation:MinLength=1
@@ -96,55 +96,55 @@ type VolumeSource struct {
 	Volume string `json:"volume,omitempty"`
 }
 
-// ReconnectDelay between a host's tries to connect again lets I/O go on soon after a target is back: one that is killed
-// has its exports again in a second. The kernel's own is 10 s (NVMF_DEF_RECONNECT_DELAY).
+// ReconnectDelay between a host's attempts to reconnect lets I/O continue soon after a target is back: one that is
+// killed has its exports again in a second. The kernel's own is 10 s (NVMF_DEF_RECONNECT_DELAY).
 const ReconnectDelay = 2 * time.Second
 
 const (
 	// CtrlLossTimeoutForever is the default: I/O never fails.
 	CtrlLossTimeoutForever = -1
-	// MaxCtrlLossTimeoutSeconds is the longest time with an end.
+	// MaxCtrlLossTimeoutSeconds is the longest finite timeout.
 	MaxCtrlLossTimeoutSeconds = 86400
 )
 
-// Connection settings that hosts use.
+// Connection contains the connection settings of hosts.
 type Connection struct {
-	// Transports to connect over, in any order. A host connects to every portal of these that the volume's node has:
-	// each is a path to the same device. Default: TCP alone.
+	// Transports to connect over, in any order. A host connects to every portal of the volume's node with one of these
+	// transports. Each connection is a path to the same device. Default: TCP only.
 	// +kubebuilder:default={TCP}
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=2
 	// +listType=set
 	// +optional
 	Transports []TransportType `json:"transports,omitempty"`
-	// IOQueues a host opens to each portal; it never opens more than it has CPUs. Default 2.
+	// IOQueues that a host opens to each portal. A host never opens more queues than it has CPUs. Default 2.
 	// +kubebuilder:default=2
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=127
 	// +optional
 	IOQueues int32 `json:"ioQueues,omitempty"`
-	// QueueDepth of each queue. Default 128, the kernel initiator's.
+	// QueueDepth of each queue. Default 128, as in the kernel's initiator.
 	// +kubebuilder:default=128
 	// +kubebuilder:validation:Minimum=16
 	// +kubebuilder:validation:Maximum=1024
 	// +optional
 	QueueDepth int32 `json:"queueDepth,omitempty"`
-	// CtrlLossTimeoutSeconds is how long a host keeps trying to reconnect before it fails I/O; -1 is for ever.
-	// Default -1: I/O waits for the target rather than failing, as it does for a local drive that resets.
-	// Never 0, with which the kernel would not reconnect at all.
+	// CtrlLossTimeoutSeconds is how long a host tries to reconnect before I/O fails. -1 means that it never gives up:
+	// I/O waits for the target instead of failing. 0 is not allowed, because the kernel would not reconnect at all.
+	// Default -1.
 	// +kubebuilder:default=-1
 	// +kubebuilder:validation:Minimum=-1
 	// +kubebuilder:validation:Maximum=86400
-	// +kubebuilder:validation:XValidation:rule="self != 0",message="ctrlLossTimeoutSeconds must be -1 (for ever) or from 1 to 86400: with 0 a host would fail I/O at the first lost connection"
+	// +kubebuilder:validation:XValidation:rule="self != 0",message="ctrlLossTimeoutSeconds must be -1 (never give up) or from 1 to 86400: with 0, I/O would fail when the first connection is lost"
 	// +optional
 	CtrlLossTimeoutSeconds int32 `json:"ctrlLossTimeoutSeconds,omitempty"`
 }
 
 // VolumeHost is a host that may connect: one attachment of the volume to a node.
 type VolumeHost struct {
-	// NQN of the host: the identity of this attachment alone, and its UUID is also the host id. A node gets another one
-	// with each attachment, and none is ever listed a second time, so that a node that was shut out cannot come back
-	// with writes it has queued.
+	// NQN of the host. It identifies this attachment only, and its UUID is also the host ID. A node gets a new NQN with
+	// each attachment, and an NQN is never used a second time, so that a node that lost its attachment cannot reconnect
+	// and send writes that it has queued.
 	// +kubebuilder:validation:Pattern=`^nqn\.[0-9]{4}-[0-9]{2}\.[^\s]+$`
 	// +kubebuilder:validation:MinLength=12
 	// +kubebuilder:validation:MaxLength=223
@@ -155,19 +155,19 @@ type VolumeHost struct {
 	// +kubebuilder:validation:MaxLength=253
 	// +required
 	Node string `json:"node"`
-	// NodeUID is the UID of that Node when the volume was attached: a machine that has taken over the name of another
-	// does not use the other's attachments.
+	// NodeUID is the UID of that Node when the volume was attached, so that another machine with the same name does not
+	// use the attachment.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=128
 	// +required
 	NodeUID string `json:"nodeUID"`
-	// VolumeAttachment is the UID of the Kubernetes VolumeAttachment that asked for the attachment, which is taken back
-	// when that is gone. Absent: another caller asked for it.
+	// VolumeAttachment is the UID of the Kubernetes VolumeAttachment that requested the attachment. The attachment is
+	// revoked when that object is gone. Absent: another caller requested it.
 	// +kubebuilder:validation:MaxLength=128
 	// +optional
 	VolumeAttachment string `json:"volumeAttachment,omitempty"`
-	// Access that the host has. Several hosts may be listed only while all of them have the same, and that is a shared
-	// one. Default Exclusive.
+	// Access of the host: Exclusive, SharedWrite or SharedRead. Several hosts can be listed only if all have the same
+	// shared access. Default Exclusive.
 	// +kubebuilder:default=Exclusive
 	// +optional
 	Access HostAccess `json:"access,omitempty"`
@@ -181,52 +181,51 @@ type HostAccess string
 const (
 	// AccessExclusive: no other host may connect.
 	AccessExclusive HostAccess = "Exclusive"
-	// AccessSharedWrite: other hosts may connect and write; what is on the device keeps them from overwriting each
-	// other.
+	// AccessSharedWrite: other hosts may connect and write. The software on the hosts has to coordinate the writes.
 	AccessSharedWrite HostAccess = "SharedWrite"
-	// AccessSharedRead: other hosts may connect, and none writes.
+	// AccessSharedRead: other hosts may connect, and no host writes.
 	AccessSharedRead HostAccess = "SharedRead"
 )
 
-// NvmfVolumeStatus is the volume as it is. Written by the agent of spec.node.
+// NvmfVolumeStatus is the observed state of the volume. The agent of spec.node writes it.
 type NvmfVolumeStatus struct {
-	// ObservedGeneration of the spec that this status speaks of.
+	// ObservedGeneration is the generation of the spec that this status refers to.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
-	// Device that holds the volume: the drive's id, or the pool file's path.
+	// Device that stores the volume: the drive's ID, or the pool file's path.
 	// +optional
 	Device string `json:"device,omitempty"`
 	// NQN of the subsystem.
 	// +optional
 	NQN string `json:"nqn,omitempty"`
-	// NSID of the namespace in it.
+	// NSID of the namespace in the subsystem.
 	// +optional
 	NSID int32 `json:"nsid,omitempty"`
 	// NGUID of the namespace, 32 hexadecimal digits. With the NQN it identifies the volume on a host.
 	// +optional
 	NGUID string `json:"nguid,omitempty"`
-	// Portals where it is reached: its paths. One that is planned and cannot be opened now is among them.
+	// Portals of the volume, one for each path. A planned portal is listed even if it cannot be opened now.
 	// +kubebuilder:validation:MaxItems=8
 	// +listType=atomic
 	// +optional
 	Portals []Portal `json:"portals,omitempty"`
-	// Size of the data that is served, in bytes, without the header of 4Mi.
+	// Size of the served data in bytes, without the header of 4Mi.
 	// +optional
 	Size *resource.Quantity `json:"size,omitempty"`
-	// Allocated bytes of the pool: what was written, for a thin volume, the header included.
+	// Allocated bytes in the pool: for a thin volume the written data, including the header.
 	// +optional
 	Allocated *resource.Quantity `json:"allocated,omitempty"`
-	// Written says that something was written to the volume, or to what it was made from. It stays true: a volume whose
-	// data was lost must not pass for one that may be formatted.
+	// Written is true once data was written to the volume or to its source. It stays true, so that a volume that lost
+	// its data is not formatted as if it were new.
 	// +optional
 	Written bool `json:"written,omitempty"`
-	// Hosts that are admitted now.
+	// Hosts that may connect now.
 	// +kubebuilder:validation:MaxItems=64
 	// +listType=map
 	// +listMapKey=nqn
 	// +optional
 	Hosts []AdmittedHost `json:"hosts,omitempty"`
-	// QoS limits in force, read back from the target. Absent: none.
+	// QoS limits in effect, as read from the target. Absent: none.
 	// +optional
 	QoS *VolumeQoS `json:"qos,omitempty"`
 	// Conditions: Ready, Created, Exported, Degraded, QoSApplied.
@@ -241,13 +240,13 @@ type AdmittedHost struct {
 	// NQN of the host.
 	// +required
 	NQN string `json:"nqn"`
-	// Blank says that nothing had been written to the volume, nor to what it was made from, when this host was
-	// admitted, so that a node may format it. False when in doubt.
+	// Blank is true if nothing had been written to the volume or to its source when this host was admitted, so that the
+	// node may format it. False if unknown.
 	// +required
 	Blank bool `json:"blank"`
 }
 
-// NvmfVolume is one volume. Its name is the CSI volume id.
+// NvmfVolume is one volume. Its name is the CSI volume ID.
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:subresource:status
@@ -263,7 +262,7 @@ type AdmittedHost struct {
 // +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`,priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:validation:XValidation:rule="!has(self.spec.subsystemNQN) || self.spec.subsystemNQN.startsWith('nqn.2026-11.storage.weft:' + self.metadata.name + ':')",message="spec.subsystemNQN must be nqn.2026-11.storage.weft:<name of the volume>:<UUID of the attachment>"
-// +kubebuilder:validation:XValidation:rule="self.metadata.name.size() <= 128",message="an NvmfVolume's name has at most 128 characters: it becomes part of an NQN"
+// +kubebuilder:validation:XValidation:rule="self.metadata.name.size() <= 128",message="the name of an NvmfVolume must be no more than 128 characters, because it is part of an NQN"
 type NvmfVolume struct {
 	metav1.TypeMeta   `json:",inline"`
 	metav1.ObjectMeta `json:"metadata,omitempty"`

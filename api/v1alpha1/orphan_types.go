@@ -7,37 +7,37 @@ import "k8s.io/apimachinery/pkg/api/resource"
 // MaxOrphans that an NvmfNode's status lists.
 const MaxOrphans = 512
 
-// Orphan is a volume or snapshot that a node holds and that has no object, or whose object goes while its data stays.
-// Nothing deletes it. A new object with its uuid on this node takes it back.
+// Orphan is a volume or snapshot on a node that has no object, or loses its object without losing its data. Nothing
+// deletes it. To recover it, create an object with its uuid on this node.
 type Orphan struct {
 	// UUID of the volume or snapshot, the spec.uuid of its object.
 	// +kubebuilder:validation:MaxLength=36
 	// +required
 	UUID string `json:"uuid"`
-	// Kind of the object that it had: NvmfVolume or NvmfSnapshot.
+	// Kind of its former object: NvmfVolume or NvmfSnapshot.
 	// +required
 	Kind OrphanKind `json:"kind"`
-	// Name of the object that it had. Absent when the agent does not know it.
+	// Name of its former object. Absent if the agent does not know it.
 	// +kubebuilder:validation:MaxLength=253
 	// +optional
 	Name string `json:"name,omitempty"`
-	// Volume is the name of the NvmfVolume that a snapshot is of. Absent when the agent does not know it.
+	// Volume is the name of the NvmfVolume that a snapshot was taken of. Absent if the agent does not know it.
 	// +kubebuilder:validation:MaxLength=253
 	// +optional
 	Volume string `json:"volume,omitempty"`
-	// Device that holds it: the drive's id, or the pool file's path.
+	// Device that stores it: the drive's ID, or the pool file's path.
 	// +kubebuilder:validation:MaxLength=4096
 	// +required
 	Device string `json:"device"`
-	// Size of the data in bytes, without the header of 4Mi: the spec.size of the object that takes a volume back.
+	// Size of the data in bytes, without the header of 4Mi. Use it as spec.size of the object that recovers a volume.
 	// +required
 	Size resource.Quantity `json:"size"`
-	// Allocated bytes of the pool, the header included.
+	// Allocated bytes in the pool, including the header.
 	// +optional
 	Allocated *resource.Quantity `json:"allocated,omitempty"`
 }
 
-// OrphanKind is the kind of object that an orphan had.
+// OrphanKind is the kind of an orphan's former object.
 // +kubebuilder:validation:Enum=NvmfVolume;NvmfSnapshot
 type OrphanKind string
 

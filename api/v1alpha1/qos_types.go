@@ -2,8 +2,8 @@
 
 package v1alpha1
 
-// Steps in which limits of a volume can be set. SPDK rounds what lies between up without a word, so that a
-// volume would get more than was asked for; it is refused instead.
+// Steps of a volume's limits. SPDK silently rounds other values up, so that a volume would get more than was requested;
+// they are rejected instead.
 const (
 	// QoSIOPSStep is SPDK's unit of I/Os per second (bdev_set_qos_limit rw_ios_per_sec).
 	QoSIOPSStep = 1000
@@ -14,32 +14,30 @@ const (
 	QoSMaxBandwidthMiBps = 1 << 20
 )
 
-// VolumeQoS limits what a volume's hosts may do, all of them together. Every field may be added,
-// changed and removed at any time, with hosts connected and I/O under way: the target takes the new limits while it
-// runs, nobody is disconnected and nothing restarted, and they are put back when a target starts again. A limit that is
-// left out, or taken away, is no limit. What is in force is read back into status.qos; condition
-// QoSApplied tells when that is not what was asked for.
+// VolumeQoS limits the I/O of all hosts of a volume together. You can add, change and remove limits at any time, even
+// during I/O: no host is disconnected and nothing is restarted. A field that is not set means no limit. status.qos
+// shows the limits in effect, and condition QoSApplied is False if they differ from the spec.
 //
-// The steps are SPDK's: 1,000 I/Os per second, and 1 MiB per second. The kernel's target has no such limits: its
-// volumes are served without them, and QoSApplied is False with reason Unsupported.
+// Limits are multiples of 1,000 I/Os per second and of 1 MiB per second, as in SPDK. The kernel's target does not
+// support limits: it serves the volumes without them, and QoSApplied is False with reason Unsupported.
 type VolumeQoS struct {
-	// IOPS that the volume's hosts may do, reads and writes together: a multiple of 1000.
+	// IOPS is the maximum number of I/Os per second, reads and writes together. A multiple of 1000.
 	// +kubebuilder:validation:Minimum=1000
 	// +kubebuilder:validation:Maximum=100000000
-	// +kubebuilder:validation:XValidation:rule="self % 1000 == 0",message="iops must be a multiple of 1000, such as 2000 or 3000 for 2500; leave it out for no limit"
+	// +kubebuilder:validation:XValidation:rule="self % 1000 == 0",message="iops must be a multiple of 1000, such as 2000 or 3000 instead of 2500; remove iops for no limit"
 	// +optional
 	IOPS *int64 `json:"iops,omitempty"`
-	// BandwidthMiBps is how many MiB a second may be read and written together.
+	// BandwidthMiBps is the maximum bandwidth in MiB per second, reads and writes together.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1048576
 	// +optional
 	BandwidthMiBps *int64 `json:"bandwidthMiBps,omitempty"`
-	// ReadBandwidthMiBps is how many MiB a second may be read.
+	// ReadBandwidthMiBps is the maximum read bandwidth in MiB per second.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1048576
 	// +optional
 	ReadBandwidthMiBps *int64 `json:"readBandwidthMiBps,omitempty"`
-	// WriteBandwidthMiBps is how many MiB a second may be written.
+	// WriteBandwidthMiBps is the maximum write bandwidth in MiB per second.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1048576
 	// +optional

@@ -11,27 +11,27 @@ import (
 // +kubebuilder:validation:Enum=Enabled;Disabled
 type Switch string
 
-// Positions of a switch.
+// Values of a Switch.
 const (
 	SwitchEnabled  Switch = "Enabled"
 	SwitchDisabled Switch = "Disabled"
 )
 
-// Sockets are options of the sockets that TCP connections run over. What is not given is as the
-// engine has it by default.
+// Sockets contains options of the sockets of TCP connections. Options that are not set have the engine's default.
 type Sockets struct {
 	// ZeroCopySend sends data from the target's buffers without copying it (MSG_ZEROCOPY). SPDK only. Default Enabled.
 	// +optional
 	ZeroCopySend *Switch `json:"zeroCopySend,omitempty"`
-	// ZeroCopyThreshold in bytes: what is shorter is copied all the same. SPDK only. Default 0, at most 1Mi.
+	// ZeroCopyThreshold in bytes: shorter data is copied even if zeroCopySend is Enabled. SPDK only. From 0 to 1Mi.
+	// Default 0.
 	// +kubebuilder:validation:XValidation:rule="[quantity(string(self))].all(q, q.isInteger() && q.asInteger() >= 0 && q.asInteger() <= 1048576)",message="zeroCopyThreshold must be from 0 to 1Mi"
 	// +optional
 	ZeroCopyThreshold *resource.Quantity `json:"zeroCopyThreshold,omitempty"`
-	// ReceivePipe reads as much as there is into a pipe of the target's own, rather than each part with a system call.
+	// ReceivePipe reads all available data into a pipe of the target, instead of using a system call for each part.
 	// SPDK only. Default Enabled.
 	// +optional
 	ReceivePipe *Switch `json:"receivePipe,omitempty"`
-	// QuickAck acknowledges packets at once (TCP_QUICKACK). SPDK only. Default Disabled.
+	// QuickAck acknowledges packets immediately (TCP_QUICKACK). SPDK only. Default Disabled.
 	// +optional
 	QuickAck *Switch `json:"quickAck,omitempty"`
 	// SendBufferSize of each socket, in bytes, from 4Ki to 64Mi (SO_SNDBUF). The kernel grants no more than
@@ -44,20 +44,20 @@ type Sockets struct {
 	// +kubebuilder:validation:XValidation:rule="[quantity(string(self))].all(q, q.isInteger() && q.asInteger() >= 4096 && q.asInteger() <= 67108864)",message="receiveBufferSize must be from 4Ki to 64Mi"
 	// +optional
 	ReceiveBufferSize *resource.Quantity `json:"receiveBufferSize,omitempty"`
-	// Priority of the packets (SO_PRIORITY), by which queueing disciplines and some network cards tell them from
-	// others, from 0 to 15. Default 0: none.
+	// Priority of the packets (SO_PRIORITY), from 0 to 15. Queueing disciplines and some NICs use it to classify
+	// packets. Default 0: no priority.
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=15
 	// +optional
 	Priority *int32 `json:"priority,omitempty"`
-	// IdlePollPeriod is how long a connection's worker looks for more work before it sleeps, from 0s to 100ms: less
-	// latency for more CPU. Nvmet only; SPDK polls as cores.mode says. Default 0s.
+	// IdlePollPeriod is how long a connection's worker polls for more work before it sleeps, from 0s to 100ms. A longer
+	// period lowers latency and uses more CPU. Nvmet only: with SPDK, cores.mode controls polling. Default 0s.
 	// +kubebuilder:validation:XValidation:rule="self.matches('^([0-9]+([.][0-9]+)?(ns|us|µs|ms|s|m|h))+$') && duration(self) >= duration('0s') && duration(self) <= duration('100ms')",message="idlePollPeriod must be from 0s to 100ms, such as 50us"
 	// +optional
 	IdlePollPeriod *metav1.Duration `json:"idlePollPeriod,omitempty"`
 }
 
-// PlannedSockets are the options of SPDK's posix sockets (sock_impl_set_options).
+// PlannedSockets contains the options of SPDK's POSIX sockets (sock_impl_set_options).
 type PlannedSockets struct {
 	// ZeroCopySend (enable_zerocopy_send_server).
 	// +required
@@ -82,7 +82,7 @@ type PlannedSockets struct {
 	ReceiveBufferSize int64 `json:"receiveBufferSize"`
 }
 
-// NvmetPlan is what the modules of the kernel's target are told; it holds for all their ports.
+// NvmetPlan contains parameters of the kernel target's modules. They apply to all ports.
 type NvmetPlan struct {
 	// TCP transport. Absent without a TCP portal.
 	// +optional
@@ -92,20 +92,20 @@ type NvmetPlan struct {
 	RDMA *NvmetRDMA `json:"rdma,omitempty"`
 }
 
-// NvmetTCP has parameters of the module nvmet_tcp, which can change while it serves.
+// NvmetTCP contains parameters of the module nvmet_tcp. They can change while it serves.
 type NvmetTCP struct {
 	// IdlePollPeriodMicroseconds (idle_poll_period_usecs).
 	// +kubebuilder:validation:Minimum=0
 	// +required
 	IdlePollPeriodMicroseconds int64 `json:"idlePollPeriodMicroseconds"`
-	// SocketPriority of connections to come (so_priority).
+	// SocketPriority of new connections (so_priority).
 	// +kubebuilder:validation:Minimum=0
 	// +kubebuilder:validation:Maximum=15
 	// +required
 	SocketPriority int32 `json:"socketPriority"`
 }
 
-// NvmetRDMA has parameters of the module nvmet_rdma, which takes them when it is loaded.
+// NvmetRDMA contains parameters of the module nvmet_rdma. They take effect when it is loaded.
 type NvmetRDMA struct {
 	// SRQDepth of each shared receive queue (use_srq, srq_size). Absent: no SRQ.
 	// +kubebuilder:validation:Minimum=256

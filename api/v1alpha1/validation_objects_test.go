@@ -33,8 +33,8 @@ func nodeRules() []validation {
 		{name: "as it is", base: node},
 		{name: "as the agent makes it", base: node, edit: `spec: null`},
 		{name: "a file", base: node, edit: inFile},
-		{name: "a target without plan", base: node, edit: `spec: {plan: null}`, field: "spec", want: "target and plan come and go together"},
-		{name: "a plan without target", base: node, edit: `spec: {target: null}`, field: "spec", want: "target and plan come and go together"},
+		{name: "a target without plan", base: node, edit: `spec: {plan: null}`, field: "spec", want: "target and plan must be set together"},
+		{name: "a plan without target", base: node, edit: `spec: {target: null}`, field: "spec", want: "target and plan must be set together"},
 		{name: "released", base: node, update: `spec: {target: null, plan: null}`},
 		{name: "no engine", base: node, edit: `spec: {plan: {engine: null}}`, field: "spec.plan.engine", want: "Required value"},
 		{name: "no portals", base: node, edit: `spec: {plan: {portals: null}}`, field: "spec.plan.portals", want: "Required value"},
@@ -45,15 +45,15 @@ func nodeRules() []validation {
 		{name: "a file without path", base: node, edit: `spec: {plan: {file: {size: 1Gi}}}`, field: "spec.plan.file.path", want: "Required value"},
 		{name: "a file without size", base: node, edit: `spec: {plan: {file: {path: /var/lib/weft/a}}}`, field: "spec.plan.file.size", want: "Required value"},
 		{name: "another file", base: node, edit: inFile, update: `spec: {plan: {file: {path: /var/lib/weft/b}}}`,
-			field: "spec.plan.file.path", want: "devices.file.path is immutable: another file would be an empty pool; make a second NvmfTarget"},
+			field: "spec.plan.file.path", want: "devices.file.path is immutable: another file would be an empty pool; create a second NvmfTarget"},
 		{name: "a smaller file", base: node, edit: inFile, update: `spec: {plan: {file: {size: 1Gi}}}`,
-			field: "spec.plan.file.size", want: "devices.file.size may grow, never shrink"},
+			field: "spec.plan.file.size", want: "devices.file.size can grow but not shrink"},
 		{name: "a larger file", base: node, edit: inFile, update: `spec: {plan: {file: {size: 3Gi}}}`},
 
 		{name: "a pool that is ready", base: node, status: `status: {pools: [{device: eui.1, ready: true, total: 1Ti, free: 1000}]}`},
 		{name: "a pool that is not, and says why", base: node, status: `status: {pools: [{device: eui.1, ready: false, reason: DeviceMissing, message: gone}]}`},
 		{name: "a pool that is not, and does not say why", base: node, status: `status: {pools: [{device: eui.1, ready: false}]}`,
-			field: "status.pools[0]", want: "a pool that is not ready says why"},
+			field: "status.pools[0]", want: "message is required when ready is false"},
 		{name: "a served portal", base: node, status: `status: {portals: [{transport: RDMA, address: "fd00::5", port: 4420}]}`},
 		{name: "a served portal that is no address", base: node, status: `status: {portals: [{transport: RDMA, address: storage-1, port: 4420}]}`,
 			field: "status.portals[0].address", want: address},
@@ -107,15 +107,15 @@ func volumeRules() []validation {
 		subsystem         = "nqn.2026-11.storage.weft:pvc-1:8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0a001"
 		malformed         = "spec.subsystemNQN must be nqn.2026-11.storage.weft:<name of the volume>:<UUID of the attachment>"
 		whileListed       = "subsystemNQN changes only while no host is listed"
-		sourceIsImmutable = "source is immutable: it says where the volume's first data came from"
-		exactlyOne        = "source: give exactly one of snapshot and volume"
-		least             = "size must be a multiple of 4Mi without a fraction, such as 1536Mi, and at most 8Pi"
+		sourceIsImmutable = "source is immutable: it records where the volume's initial data comes from"
+		exactlyOne        = "source: set exactly one of snapshot and volume"
+		least             = "size must be a multiple of 4Mi, such as 1536Mi, without a fraction, and at most 8Pi"
 	)
 	return slices.Concat([]validation{
 		{name: "as it is", base: volume},
 		{name: "a name that fits an NQN", base: volume, edit: `metadata: {name: ` + long(128) + `}`},
 		{name: "a name too long for an NQN", base: volume, edit: `metadata: {name: ` + long(129) + `}`,
-			field: "<nil>", want: "an NvmfVolume's name has at most 128 characters: it becomes part of an NQN"},
+			field: "<nil>", want: "the name of an NvmfVolume must be no more than 128 characters, because it is part of an NQN"},
 		{name: "no spec", base: volume, edit: `spec: null`, field: "spec", want: "Required value"},
 		{name: "no uuid", base: volume, edit: `spec: {uuid: null}`, field: "spec.uuid", want: "Required value"},
 		{name: "no target", base: volume, edit: `spec: {target: null}`, field: "spec.target", want: "Required value"},
@@ -142,14 +142,14 @@ func volumeRules() []validation {
 
 		{name: "a transport twice", base: volume, edit: `spec: {connection: {transports: [TCP, TCP]}}`, field: "spec.connection.transports[1]", want: "Duplicate value"},
 
-		{name: "another uuid", base: volume, update: `spec: {uuid: 8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0affe}`, field: "spec.uuid", want: "uuid is immutable: it is the volume's identity"},
-		{name: "another target", base: volume, update: `spec: {target: slow}`, field: "spec.target", want: "target is immutable: the data lies there; make a new volume from a copy"},
-		{name: "another node", base: volume, update: `spec: {node: storage-2}`, field: "spec.node", want: "node is immutable: the data lies there; make a new volume from a copy"},
+		{name: "another uuid", base: volume, update: `spec: {uuid: 8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0affe}`, field: "spec.uuid", want: "uuid is immutable: it identifies the volume"},
+		{name: "another target", base: volume, update: `spec: {target: slow}`, field: "spec.target", want: "target is immutable, because the data is stored there; create a new volume from a copy"},
+		{name: "another node", base: volume, update: `spec: {node: storage-2}`, field: "spec.node", want: "node is immutable, because the data is stored there; create a new volume from a copy"},
 		{name: "larger", base: volume, update: `spec: {size: 2Gi}`},
 		{name: "as large, in other words", base: volume, update: `spec: {size: 1073741824}`},
-		{name: "smaller", base: volume, update: `spec: {size: 1G}`, field: "spec.size", want: "size may grow, never shrink: what lies beyond the new end would be lost"},
+		{name: "smaller", base: volume, update: `spec: {size: 1G}`, field: "spec.size", want: "size can grow but not shrink: data beyond the new end would be lost"},
 		{name: "smaller, from a number to a number", base: volume, edit: `spec: {size: 1073741824}`, update: `spec: {size: 1073741823}`,
-			field: "spec.size", want: "size may grow, never shrink: what lies beyond the new end would be lost"},
+			field: "spec.size", want: "size can grow but not shrink: data beyond the new end would be lost"},
 		{name: "a source later", base: volume, update: `spec: {source: {volume: v}}`, field: "spec", want: sourceIsImmutable},
 		{name: "no source any more", base: volume, edit: `spec: {source: {volume: v}}`, update: `spec: {source: null}`, field: "spec", want: sourceIsImmutable},
 		{name: "another source", base: volume, edit: `spec: {source: {volume: v}}`, update: `spec: {source: {volume: w}}`, field: "spec.source", want: sourceIsImmutable},
@@ -185,7 +185,7 @@ func volumeRules() []validation {
 		field{base: volume, path: "spec.qos", edit: `spec: {qos: %s}`, good: []string{"{}", "{iops: 1000, bandwidthMiBps: 200, readBandwidthMiBps: 1, writeBandwidthMiBps: 7}"}},
 		bounds(volume, "spec.qos.iops", `spec: {qos: {iops: %s}}`, 1000, 100000000),
 		field{base: volume, path: "spec.qos.iops", edit: `spec: {qos: {iops: %s}}`, good: []string{"2000"},
-			bad: map[string]string{"2500": "iops must be a multiple of 1000, such as 2000 or 3000 for 2500; leave it out for no limit"}},
+			bad: map[string]string{"2500": "iops must be a multiple of 1000, such as 2000 or 3000 instead of 2500; remove iops for no limit"}},
 		bounds(volume, "spec.qos.bandwidthMiBps", `spec: {qos: {bandwidthMiBps: %s}}`, 1, 1048576),
 		bounds(volume, "spec.qos.readBandwidthMiBps", `spec: {qos: {readBandwidthMiBps: %s}}`, 1, 1048576),
 		bounds(volume, "spec.qos.writeBandwidthMiBps", `spec: {qos: {writeBandwidthMiBps: %s}}`, 1, 1048576),
@@ -197,7 +197,7 @@ func volumeRules() []validation {
 		bounds(volume, "spec.connection.queueDepth", `spec: {connection: {queueDepth: %s}}`, 16, 1024),
 		bounds(volume, "spec.connection.ctrlLossTimeoutSeconds", `spec: {connection: {ctrlLossTimeoutSeconds: %s}}`, -1, 86400),
 		field{base: volume, path: "spec.connection.ctrlLossTimeoutSeconds", edit: `spec: {connection: {ctrlLossTimeoutSeconds: %s}}`, good: []string{"1"},
-			bad: map[string]string{"0": "ctrlLossTimeoutSeconds must be -1 (for ever) or from 1 to 86400: with 0 a host would fail I/O at the first lost connection"}},
+			bad: map[string]string{"0": "ctrlLossTimeoutSeconds must be -1 (never give up) or from 1 to 86400: with 0, I/O would fail when the first connection is lost"}},
 		field{base: volume, path: "spec.hosts", edit: `spec: {subsystemNQN: "` + subsystem + `", hosts: %s}`, good: []string{"[]", many(64, `{node: host, nodeUID: u, nqn: "nqn.2014-08.org:%d", access: SharedRead}`)},
 			bad: map[string]string{many(65, `{node: host, nodeUID: u, nqn: "nqn.2014-08.org:%d", access: SharedRead}`): "must have at most 64 items"}},
 		field{base: volume, path: "spec.hosts[0].node", edit: `spec: {subsystemNQN: "` + subsystem + `", hosts: [{node: "%s", nodeUID: u, nqn: "nqn.2014-08.org:a"}]}`,
@@ -218,7 +218,7 @@ func volumeRules() []validation {
 
 // snapshotRules are those of an NvmfSnapshot.
 func snapshotRules() []validation {
-	const immutable = "a snapshot's spec is immutable: delete it and make another"
+	const immutable = "a snapshot's spec is immutable: delete the snapshot and create another one"
 	return slices.Concat([]validation{
 		{name: "as it is", base: snapshot},
 		{name: "no spec", base: snapshot, edit: `spec: null`, field: "spec", want: "Required value"},

@@ -15,7 +15,7 @@ func planRules() []validation {
 	const (
 		spdk     = `spec: {plan: {spdk: {`
 		path     = "spec.plan.spdk."
-		together = "spdk comes with engine SPDK, and only with it"
+		together = "spdk is required when engine is SPDK, and must not be set otherwise"
 		choice   = `spec: {plan: {choices: [{`
 		memory   = `spec: {plan: {memory: [{`
 	)
@@ -52,7 +52,7 @@ func planRules() []validation {
 			field: path + "transports[0]." + name, want: "Required value"})
 	}
 	rules = append(rules,
-		validation{name: "modules of the kernel's target for SPDK", base: nodeSPDK, edit: `spec: {plan: {nvmet: {}}}`, field: "spec.plan", want: "nvmet comes with engine Nvmet only"},
+		validation{name: "modules of the kernel's target for SPDK", base: nodeSPDK, edit: `spec: {plan: {nvmet: {}}}`, field: "spec.plan", want: "nvmet must not be set unless engine is Nvmet"},
 		validation{name: "a module without idle polling", base: node, edit: `spec: {plan: {nvmet: {tcp: {socketPriority: 0}}}}`, field: "spec.plan.nvmet.tcp.idlePollPeriodMicroseconds", want: "Required value"},
 		validation{name: "a module without priority", base: node, edit: `spec: {plan: {nvmet: {tcp: {idlePollPeriodMicroseconds: 0}}}}`, field: "spec.plan.nvmet.tcp.socketPriority", want: "Required value"},
 		validation{name: "a choice of nothing", base: nodeSPDK, edit: choice + `value: b, source: Given, why: c}]}}`, field: "spec.plan.choices[0].setting", want: "Required value"},

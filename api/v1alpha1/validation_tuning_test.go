@@ -12,8 +12,8 @@ func tuningRules() []validation {
 	const (
 		where    = "spec.tuning."
 		planned  = `spec: {plan: {tuning: [{`
-		rises    = "min, default and max of a TCP buffer must rise: min <= default <= max, such as 4096, 131072, 16777216"
-		oneOf    = "interrupts: give exactly one of cpus, avoid and count"
+		rises    = "min, default and max of a TCP buffer must be in ascending order, such as 4096, 131072, 16777216"
+		oneOf    = "interrupts: set exactly one of cpus, avoid and count"
 		adaptive = "coalescing: with adaptive%[1]sX Enabled the driver chooses %[2]sxUsecs and %[2]sxFrames itself; remove them, or make adaptive%[1]sX Disabled"
 	)
 	tuning := func(edit string) string { return `spec: {tuning: {` + edit + `}}` }

@@ -26,7 +26,7 @@ func checkDriver(spec v1alpha1.NvmfTargetSpec) *Reason {
 			return new(reasonf(v1alpha1.ReasonInvalidSetting, "devices.driver is %s, but a file has no drive to take from the kernel; remove driver, or give drives with selector or paths", driver))
 		}
 		if driver == v1alpha1.DriverUIO && spec.Cores != nil && spec.Cores.Mode == v1alpha1.CoresInterrupt {
-			return new(reasonf(v1alpha1.ReasonInvalidSetting, "cores.mode Interrupt needs an interrupt for each queue of a drive, which devices.driver UIO cannot give; use VFIO or Kernel, or mode Dynamic"))
+			return new(reasonf(v1alpha1.ReasonInvalidSetting, "cores.mode Interrupt requires an interrupt for each queue of a drive, which devices.driver UIO does not provide; use driver VFIO or Kernel, or mode Dynamic"))
 		}
 		if driver == v1alpha1.DriverUIO && spec.Memory != nil && spec.Memory.Hugepages == v1alpha1.HugepagesDisabled {
 			return new(reasonf(v1alpha1.ReasonInvalidSetting, "devices.driver UIO hands drives physical addresses, which only hugepages keep; use memory.hugepages 2Mi or 1Gi, or driver VFIO"))

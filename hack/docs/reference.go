@@ -110,7 +110,7 @@ func reference(root string) (map[string]string, error) {
 	return files, nil
 }
 
-// object that a field is, or is a list of; nil when it has no fields to tell. A label selector is Kubernetes' own.
+// object that a field is, or is a list of; nil when it has no fields to list. A label selector is Kubernetes' own.
 func object(field *apiextensionsv1.JSONSchemaProps) *apiextensionsv1.JSONSchemaProps {
 	if field.Type == "array" {
 		field = field.Items.Schema
@@ -195,7 +195,7 @@ func defaultOf(field *apiextensionsv1.JSONSchemaProps, required bool) string {
 	return "`" + strings.Trim(string(field.Default.Raw), `"`) + "`"
 }
 
-// allowed values, as far as a schema tells them.
+// allowed values, as far as a schema lists them.
 func allowed(field *apiextensionsv1.JSONSchemaProps) string {
 	var words []string
 	var values []string
@@ -209,7 +209,7 @@ func allowed(field *apiextensionsv1.JSONSchemaProps) string {
 		words = append(words, fmt.Sprintf("%.0f to %.0f", *field.Minimum, *field.Maximum))
 	}
 	if field.MinItems != nil && field.MaxItems != nil {
-		words = append(words, fmt.Sprintf("%d to %d of them", *field.MinItems, *field.MaxItems))
+		words = append(words, fmt.Sprintf("%d to %d items", *field.MinItems, *field.MaxItems))
 	}
 	of := field
 	if field.Type == "array" {
@@ -221,7 +221,7 @@ func allowed(field *apiextensionsv1.JSONSchemaProps) string {
 	if of.Pattern != "" && !field.XIntOrString {
 		words = append(words, "`"+of.Pattern+"`")
 	}
-	if object(field) == nil { // those of an object are told below its table
+	if object(field) == nil { // those of an object are listed below its table
 		for _, rule := range field.XValidations {
 			words = append(words, rule.Message)
 		}

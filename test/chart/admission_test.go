@@ -272,7 +272,7 @@ func testAgentsAreConfined(ctx context.Context, t *testing.T, config *rest.Confi
 		{"writes another's snapshot's status", otherNode, func() error {
 			return a.Status().Patch(ctx, snapshotOn("b"), merge(`{"status":{"ready":true}}`))
 		}},
-		{"with a token that names no node", "names no node", func() error {
+		{"with a token that names no node", "no node name", func() error {
 			return unbound.Status().Patch(ctx, volumeOn("a"), merge(`{"status":{"nsid":1}}`))
 		}},
 	} {

@@ -31,7 +31,7 @@ app.kubernetes.io/component: {{ . }}
 {{- else -}}
 {{- $tag := .image.tag | default .tag | required (printf "the image %s needs a tag or a digest" .image.repository) -}}
 {{- if eq $tag "latest" -}}
-{{- fail (printf "the image %s has the tag latest, which names no version: give a version, or a digest" .image.repository) -}}
+{{- fail (printf "the image %s has the tag latest: set a version or a digest instead" .image.repository) -}}
 {{- end -}}
 {{ .image.repository }}:{{ $tag }}
 {{- end -}}
