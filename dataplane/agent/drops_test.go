@@ -41,7 +41,7 @@ func TestDroppedDrive(t *testing.T) {
 	names("a")
 	l.Expect(dropped()).To(And(HaveField("Dropped", false), HaveField("Message", ContainSubstring("can be read"))))
 	l.Expect(l.says(1)).To(HaveKeyWithValue("Ready", "True/AsExpected"))
-	l.Expect(l.events).To(ContainElement(HavePrefix("Warning DriveNotDropped drive a: its pool can be read")))
+	l.Expect(l.events).To(ContainElement(HavePrefix("Warning DriveNotDropped drive a: its pool can still be read")))
 
 	l.target.BreakDevice(drivePathA, errors.New("input/output error"))
 	l.reconcile(l.agent())

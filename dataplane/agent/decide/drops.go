@@ -24,7 +24,7 @@ func (d *decider) decideDrops() {
 		switch {
 		case p.readable():
 			s.Dropped = false
-			s.Message = "its pool can be read, so it is not dropped; delete its volumes and pull the drive first, or take it out of spec.droppedDrives (kubectl weft drop --undo)"
+			s.Message = "its pool can still be read; delete its volumes and remove the drive first, or take it out of spec.droppedDrives (kubectl weft drop --undo)"
 		case p == nil, p.held == nil && (s.Dropped || d.outOfReach(p)):
 			s.Dropped = true
 			s.Message = d.whatIsThere(wish.ID)

@@ -49,7 +49,7 @@ func TestDecideDrops(t *testing.T) {
 				s.Target.State.Exports = []engine.Export{exported(1, hostA)}
 			},
 			volumes: map[string]says{"v1": {"Ready": "True/AsExpected"}},
-			also:    dropped(false, "its pool can be read"),
+			also:    dropped(false, "its pool can still be read"),
 		},
 		{
 			name:    "not while it is being tried",

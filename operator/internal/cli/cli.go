@@ -48,15 +48,15 @@ func Command(version string) *cobra.Command {
 	var at cluster
 	cmd := &cobra.Command{
 		Use:           "kubectl-weft",
-		Short:         "Show the plans and the state of weft's targets, delete volumes and snapshots that no claim uses, and give up dead drives",
+		Short:         "Manage weft storage: preview plans, show the status of targets and nodes, delete unused volumes, and drop dead drives",
 		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl weft"},
 		Version:       version,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 	}
 	flags := cmd.PersistentFlags()
-	flags.StringVar(&at.kubeconfig, "kubeconfig", "", "kubeconfig file; default: $KUBECONFIG, else ~/.kube/config")
-	flags.StringVar(&at.context, "context", "", "context of the kubeconfig; default: its current one")
+	flags.StringVar(&at.kubeconfig, "kubeconfig", "", "path to the kubeconfig file (default $KUBECONFIG or ~/.kube/config)")
+	flags.StringVar(&at.context, "context", "", "kubeconfig context to use (default: the current context)")
 	cmd.AddCommand(planCommand(&at), statusCommand(&at, clock.RealClock{}), checkCommand(&at), deleteCommand(&at), dropCommand(&at))
 	return cmd
 }
@@ -64,7 +64,7 @@ func Command(version string) *cobra.Command {
 // unread says what to do about a cluster that could not be read.
 func unread(err error) error {
 	if apierrors.IsNotFound(err) {
-		return fmt.Errorf("the cluster does not know weft's objects: install weft there first (docs/install.md); kubectl weft plan works without a cluster with --inventory FILE: %w", err)
+		return fmt.Errorf("weft is not installed in this cluster: install it first (docs/install.md), or use kubectl weft plan --inventory FILE, which needs no cluster: %w", err)
 	}
 	return err
 }
@@ -76,7 +76,7 @@ func (c *cluster) client() (client.Client, error) {
 	rules.ExplicitPath = c.kubeconfig
 	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: c.context}).ClientConfig()
 	if clientcmd.IsEmptyConfig(err) {
-		return nil, errors.New("no cluster: set KUBECONFIG or give --kubeconfig; kubectl weft plan works without one with --inventory FILE")
+		return nil, errors.New("no cluster is configured: set KUBECONFIG or --kubeconfig, or use kubectl weft plan --inventory FILE, which needs no cluster")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read the kubeconfig: %w", err)

@@ -126,7 +126,7 @@ func TestPlanVerdicts(t *testing.T) {
 			target, read(t, serverFile) + "\n---\n" + strings.ReplaceAll(small, "storage-1", "storage-2"), cli.CodeCannotHold,
 			[]string{"on node storage-1: fits", "on node storage-2: does not fit"}},
 		"a node that has not reported": {
-			target, "apiVersion: weft.storage/v1alpha1\nkind: NvmfNode\nmetadata: {name: new}", cli.CodeUnknown, []string{"on node new: cannot be said yet", "NoInventory"}},
+			target, "apiVersion: weft.storage/v1alpha1\nkind: NvmfNode\nmetadata: {name: new}", cli.CodeUnknown, []string{"on node new: unknown", "NoInventory"}},
 		"as a List": {
 			"apiVersion: v1\nkind: List\nitems:\n- " + strings.ReplaceAll(strings.TrimSpace(second), "\n", "\n  "), serverFile, 0, []string{"NvmfTarget second on node storage-1: fits"}},
 		"the kernel's target": {`
@@ -137,7 +137,7 @@ spec:
   engine: Nvmet
   nodeSelector: {}
   transports: [{type: TCP}]
-  devices: {file: {path: /var/lib/weft/pool.img, size: 20Gi}}`, serverFile, 0, []string{"file", "/var/lib/weft/pool.img", "20Gi", "8 I/O queues of 128"}},
+  devices: {file: {path: /var/lib/weft/pool.img, size: 20Gi}}`, serverFile, 0, []string{"file", "/var/lib/weft/pool.img", "20Gi", "8 I/O queues of depth 128"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			inventory := c.inventory
@@ -163,33 +163,33 @@ func TestPlanErrors(t *testing.T) {
 		"an unknown field": {strings.Replace(target, "engine: SPDK", "engine: SPDK\n  enginge: 1", 1), "", `standard input, document 2: NvmfTarget fast: unknown field "spec.enginge"`},
 		"a rule is broken": {strings.Replace(target, "engine: SPDK", "engine: Nvmet", 1), "", "remove placement, or use engine: SPDK"},
 		"out of bounds":    {strings.Replace(target, "port: 4421", "port: 0", 1), "", "spec.transports[1].port: Invalid value: 0"},
-		"an odd selector":  {strings.Replace(target, "weft.storage/target: fast", "a b: c", 1), "", "spec.nodeSelector cannot be read"},
+		"an odd selector":  {strings.Replace(target, "weft.storage/target: fast", "a b: c", 1), "", "spec.nodeSelector is not valid"},
 		"no name":          {strings.Replace(target, "name: fast", "labels: {}", 1), "", "the NvmfTarget has no metadata.name"},
 		"two of one name": {target + "---\n" + strings.SplitN(target, "---", 3)[1], "",
-			"standard input, document 4: there is an NvmfTarget fast already, in standard input, document 2, which this one would replace; give each a name of its own"},
-		"another kind alone":           {"apiVersion: v1\nkind: Pod", "", "there is no NvmfTarget in it"},
-		"nothing":                      {"# nothing\n---\n", "", "it is empty"},
+			"standard input, document 4: NvmfTarget fast is also defined in standard input, document 2; names must be unique"},
+		"another kind alone":           {"apiVersion: v1\nkind: Pod", "", "contains no NvmfTarget"},
+		"nothing":                      {"# nothing\n---\n", "", "standard input is empty"},
 		"no YAML":                      {"a: [", "", "standard input, document 1"},
 		"no object":                    {"- 1", "", "must begin with apiVersion and kind"},
 		"hardware, unknown field":      {target, "name: a\ncores: 4\n", `unknown field "cores"`},
-		"hardware, too little":         {target, "name: a\n", "coresPerSocket is 0; give the physical cores of a socket"},
-		"hardware, a bad address":      {target, "memory: 1Gi\ncoresPerSocket: 4\nnics: [{name: a, addresses: [10.0.0.1]}]", "give one with its prefix length"},
+		"hardware, too little":         {target, "name: a\n", "coresPerSocket is 0; set the physical cores of a socket"},
+		"hardware, a bad address":      {target, "memory: 1Gi\ncoresPerSocket: 4\nnics: [{name: a, addresses: [10.0.0.1]}]", "is not an address with a prefix length"},
 		"hardware, a wrong socket":     {target, "memory: 1Gi\ncoresPerSocket: 4\ndrives: [{size: 1T, socket: 1}]", "drives[0].socket is 1; sockets are counted from 0"},
-		"hardware, a wrong page":       {target, "memory: 1Gi\ncoresPerSocket: 4\nhugepages: {big: 1Gi}", `"big" is no size of a page`},
-		"hardware, an odd page":        {target, "memory: 64Gi\ncoresPerSocket: 4\nhugepages: {1G: 1Gi}", `"1G" is no size of a page; give 2Mi or 1Gi`},
-		"hardware, pages over memory":  {target, "memory: 64Gi\ncoresPerSocket: 4\nhugepages: {2Mi: 60Gi, 1Gi: 5Gi}", "hugepages are 65Gi, and memory is 64Gi"},
+		"hardware, a wrong page":       {target, "memory: 1Gi\ncoresPerSocket: 4\nhugepages: {big: 1Gi}", `"big" is not a page size`},
+		"hardware, an odd page":        {target, "memory: 64Gi\ncoresPerSocket: 4\nhugepages: {1G: 1Gi}", `"1G" is not a page size; use 2Mi or 1Gi`},
+		"hardware, pages over memory":  {target, "memory: 64Gi\ncoresPerSocket: 4\nhugepages: {2Mi: 60Gi, 1Gi: 5Gi}", "hugepages (65Gi) must not be greater than memory (64Gi)"},
 		"hardware, fewer pages than 0": {target, "memory: 64Gi\ncoresPerSocket: 4\nhugepages: {2Mi: -1Gi}", "hugepages: -1Gi of 2Mi"},
-		"hardware, endless memory":     {target, "memory: 1e30\ncoresPerSocket: 4", "give the machine's, from 64Mi to 256Ti"},
-		"hardware, memory of a byte":   {target, "memory: 0.5\ncoresPerSocket: 4", "give the machine's, from 64Mi to 256Ti"},
-		"hardware, an endless drive":   {target, "memory: 64Gi\ncoresPerSocket: 4\ndrives: [{size: 7E}]", "drives[0].size is 7E; give the size of one, from 1Gi to 1Pi"},
+		"hardware, endless memory":     {target, "memory: 1e30\ncoresPerSocket: 4", "must be from 64Mi to 256Ti"},
+		"hardware, memory of a byte":   {target, "memory: 0.5\ncoresPerSocket: 4", "must be from 64Mi to 256Ti"},
+		"hardware, an endless drive":   {target, "memory: 64Gi\ncoresPerSocket: 4\ndrives: [{size: 7E}]", "drives[0].size is 7E; the size of one drive must be from 1Gi to 1Pi"},
 		"hardware, no cache":           {target, "memory: 64Gi\ncoresPerSocket: 4\nlastLevelCache: -1Mi", "lastLevelCache is -1Mi"},
 		"hardware, an endless link":    {target, "memory: 64Gi\ncoresPerSocket: 4\nnics: [{name: a, gbps: 1e16, addresses: [10.0.0.1/8]}]", "nics[0].gbps is 1e+16"},
-		"hardware, one NIC twice":      {target, "memory: 64Gi\ncoresPerSocket: 4\nnics: [{name: a, addresses: [10.0.0.1/8]}, {name: a, addresses: [10.0.0.2/8]}]", "another one is called a too"},
-		"hardware, a speed in quotes":  {target, "memory: 64Gi\ncoresPerSocket: 4\nnics: [{name: a, gbps: \"100\", addresses: [10.0.0.1/8]}]", "nics.gbps is a string; give a number"},
-		"hardware, half a core":        {target, "memory: 64Gi\ncoresPerSocket: 4.5", "coresPerSocket is a number 4.5; give a whole number"},
-		"hardware, far too much":       {target, "memory: 1Gi\ncoresPerSocket: 2000\nsockets: 4", "is over 2048"},
-		"an inventory of a pod":        {target, "apiVersion: v1\nkind: Pod", "it is v1 Pod; an inventory is an NvmfNode"},
-		"a Node without NvmfNode":      {target, "apiVersion: v1\nkind: Node\nmetadata: {name: a}", "has Node a, but not its NvmfNode"},
+		"hardware, one NIC twice":      {target, "memory: 64Gi\ncoresPerSocket: 4\nnics: [{name: a, addresses: [10.0.0.1/8]}, {name: a, addresses: [10.0.0.2/8]}]", "the name a is already used"},
+		"hardware, a speed in quotes":  {target, "memory: 64Gi\ncoresPerSocket: 4\nnics: [{name: a, gbps: \"100\", addresses: [10.0.0.1/8]}]", "nics.gbps is a string; must be a number"},
+		"hardware, half a core":        {target, "memory: 64Gi\ncoresPerSocket: 4.5", "coresPerSocket is a number 4.5; must be a whole number"},
+		"hardware, far too much":       {target, "memory: 1Gi\ncoresPerSocket: 2000\nsockets: 4", "must not be greater than 2048"},
+		"an inventory of a pod":        {target, "apiVersion: v1\nkind: Pod", "unexpected object v1 Pod; an inventory contains NvmfNodes"},
+		"a Node without NvmfNode":      {target, "apiVersion: v1\nkind: Node\nmetadata: {name: a}", "contains Node a, but not its NvmfNode"},
 		"an NvmfNode, misspelt":        {target, "apiVersion: weft.storage/v1alpha1\nkind: NvmfNode\nstatus: {inventry: {}}", `unknown field "status.inventry"`},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -212,7 +212,7 @@ func TestFlags(t *testing.T) {
 	}{
 		"no file":       {[]string{"plan"}, `"filename" not set`},
 		"both ways":     {[]string{"plan", "-f", "-", "--node", "a", "--inventory", "b"}, "none of the others can be"},
-		"odd output":    {[]string{"plan", "-f", "-", "-o", "yaml"}, `--output is "yaml"; give table or json`},
+		"odd output":    {[]string{"plan", "-f", "-", "-o", "yaml"}, `--output is "yaml"; must be table or json`},
 		"no such file":  {[]string{"plan", "-f", "nowhere.yaml"}, "no such file"},
 		"no kubeconfig": {[]string{"plan", "-f", targetFile, "--kubeconfig", "nowhere"}, "nowhere"},
 	} {
@@ -231,7 +231,7 @@ func TestAClusterWithoutWeft(t *testing.T) {
 	kubeconfig := written(t, "{apiVersion: v1, kind: Config, current-context: a, contexts: [{name: a, context: {cluster: b}}], clusters: [{name: b, cluster: {server: '"+server.URL+"'}}]}")
 	for _, args := range [][]string{{"plan", "-f", targetFile}, {"status"}} {
 		_, code, err := run(t, "", append(args, "--kubeconfig", kubeconfig)...)
-		if code != cli.CodeError || err == nil || !strings.Contains(err.Error(), "install weft there first (docs/install.md)") {
+		if code != cli.CodeError || err == nil || !strings.Contains(err.Error(), "install it first (docs/install.md)") {
 			t.Errorf("%v: got %d, %v", args, code, err)
 		}
 	}

@@ -22,10 +22,12 @@ const fieldManager = "kubectl-weft"
 func deleteCommand(at *cluster) *cobra.Command {
 	return &cobra.Command{
 		Use:   "delete (volume | snapshot) NAME",
-		Short: "Delete a volume or snapshot that has no claim, with its data",
-		Long: `Delete an NvmfVolume or NvmfSnapshot with its data, which cannot be undone: mark it, then delete it. This is for what
-outlived its claim or VolumeSnapshot, or was taken back; everything else is deleted with its claim or VolumeSnapshot. A volume that is
-attached, or that a PersistentVolume refers to, is refused.`,
+		Short: "Delete a volume or snapshot that has no claim, including its data",
+		Long: `Delete an NvmfVolume or NvmfSnapshot including its data. This cannot be undone.
+
+Use this command for volumes and snapshots that no longer have a claim or VolumeSnapshot, or that you recovered.
+To delete any other volume or snapshot, delete its claim or VolumeSnapshot. The command refuses to delete a volume
+that is attached or that a PersistentVolume refers to.`,
 		Example: `  kubectl weft delete volume pvc-0d5f1c3a`,
 		Args:    cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -36,7 +38,7 @@ attached, or that a PersistentVolume refers to, is refused.`,
 			case "snapshot":
 				obj = &v1alpha1.NvmfSnapshot{}
 			default:
-				return fmt.Errorf("%q cannot be deleted with its data; give volume NAME or snapshot NAME", args[0])
+				return fmt.Errorf("unknown kind %q: specify volume NAME or snapshot NAME", args[0])
 			}
 			api, err := at.client()
 			if err != nil {
@@ -44,9 +46,9 @@ attached, or that a PersistentVolume refers to, is refused.`,
 			}
 			obj.SetName(args[1])
 			if err := erase(cmd.Context(), api, obj); err != nil {
-				return fmt.Errorf("%s %s was not deleted: %w", args[0], args[1], err)
+				return fmt.Errorf("cannot delete %s %s: %w", args[0], args[1], err)
 			}
-			_, err = fmt.Fprintf(cmd.OutOrStdout(), "%s %s is being deleted with its data\n", args[0], args[1])
+			_, err = fmt.Fprintf(cmd.OutOrStdout(), "deleting %s %s and its data\n", args[0], args[1])
 			return err
 		},
 	}
@@ -89,7 +91,7 @@ func erase(ctx context.Context, api client.Client, obj data) error {
 // inUse says who still needs a volume; nil when nobody does.
 func inUse(ctx context.Context, api client.Reader, vol *v1alpha1.NvmfVolume) error {
 	if len(vol.Spec.Hosts)+len(vol.Status.Hosts) > 0 {
-		return errors.New("it is attached; delete what uses it there first (kubectl get volumeattachments)")
+		return errors.New("it is attached; delete the pods that use it first (kubectl get volumeattachments)")
 	}
 	var volumes corev1.PersistentVolumeList
 	if err := api.List(ctx, &volumes); err != nil {
@@ -97,7 +99,7 @@ func inUse(ctx context.Context, api client.Reader, vol *v1alpha1.NvmfVolume) err
 	}
 	for _, pv := range volumes.Items {
 		if csi := pv.Spec.CSI; csi != nil && csi.Driver == v1alpha1.DriverName && csi.VolumeHandle == vol.Name {
-			return fmt.Errorf("PersistentVolume %s refers to it; delete its claim, or the PersistentVolume, first", pv.Name)
+			return fmt.Errorf("PersistentVolume %s refers to it; delete its claim or the PersistentVolume first", pv.Name)
 		}
 	}
 	return nil

@@ -65,7 +65,7 @@ func readDocuments(name string, in io.Reader) ([]document, error) {
 		}
 	}
 	if len(all) == 0 {
-		return nil, fmt.Errorf("%s: it is empty", name)
+		return nil, fmt.Errorf("%s is empty", name)
 	}
 	return all, nil
 }

@@ -24,10 +24,12 @@ func dropCommand(at *cluster) *cobra.Command {
 	undo := false
 	cmd := &cobra.Command{
 		Use:   "drop NODE DRIVE",
-		Short: "Give up a dead drive of a node, with the volumes on it",
-		Long: `Give up a drive that is dead, with all volumes and snapshots on it, which are lost then: their objects stay, and say so. DRIVE is its id, as
-kubectl weft status NODE shows it. A drive whose pool can be read is refused. A drive that was dropped is never used again by itself, also when it comes back;
---undo has it used again, with what it holds.`,
+		Short: "Give up a dead drive and the volumes on it",
+		Long: `Give up a dead drive. All volumes and snapshots on it are lost; their objects stay and report it.
+
+DRIVE is the ID of the drive, as shown by kubectl weft status NODE. The command refuses to drop a drive if its pool
+can be read. A dropped drive is not used again, even if it returns. To use it again, with its data, run the command
+with --undo.`,
 		Example: `  kubectl weft drop node1 eui.0025388b710116a1`,
 		Args:    cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -44,13 +46,13 @@ kubectl weft status NODE shows it. A drive whose pool can be read is refused. A 
 				return fmt.Errorf("drive %s of node %s: %w", args[1], args[0], unread(err))
 			}
 			if undo {
-				_, err = fmt.Fprintf(cmd.OutOrStdout(), "drive %s is not dropped any more; where its NvmfTarget selects it, it is served again with what it holds\n", args[1])
+				_, err = fmt.Fprintf(cmd.OutOrStdout(), "drive %s is no longer dropped; if its NvmfTarget selects it, its volumes become available again\n", args[1])
 				return err
 			}
 			return tellDropped(cmd.Context(), api, cmd.OutOrStdout(), args[0], args[1])
 		},
 	}
-	cmd.Flags().BoolVar(&undo, "undo", false, "do not drop the drive any more")
+	cmd.Flags().BoolVar(&undo, "undo", false, "use the drive again")
 	return cmd
 }
 
@@ -70,7 +72,7 @@ func mayDrop(n *v1alpha1.NvmfNode, drive string) error {
 	var ids []string
 	for _, p := range n.Status.Pools {
 		if p.Device == drive && p.Ready {
-			return fmt.Errorf("its pool can be read, so it is not dropped; delete its volumes and pull the drive first")
+			return fmt.Errorf("its pool can still be read; delete its volumes and remove the drive first")
 		}
 		ids = append(ids, p.Device)
 	}
@@ -81,7 +83,7 @@ func mayDrop(n *v1alpha1.NvmfNode, drive string) error {
 	}
 	slices.Sort(ids)
 	if ids = slices.Compact(ids); !slices.Contains(ids, drive) && !n.Spec.Drops(drive) {
-		return fmt.Errorf("the node has no such drive in its pool; it has %s", text.Few(ids, maxNamed, ", "))
+		return fmt.Errorf("the drive is not in the node's pool; drives in the pool: %s", text.Few(ids, maxNamed, ", "))
 	}
 	return nil
 }
@@ -90,7 +92,7 @@ func mayDrop(n *v1alpha1.NvmfNode, drive string) error {
 func takeBack(ctx context.Context, api client.Client, node, drive string) error {
 	return changeNode(ctx, api, node, func(n *v1alpha1.NvmfNode) error {
 		if !n.Spec.Drops(drive) {
-			return fmt.Errorf("it is not in spec.droppedDrives")
+			return fmt.Errorf("the drive is not in spec.droppedDrives")
 		}
 		n.Spec.DroppedDrives = slices.DeleteFunc(n.Spec.DroppedDrives, func(d v1alpha1.DroppedDrive) bool { return d.ID == drive })
 		return nil
@@ -123,10 +125,10 @@ func tellDropped(ctx context.Context, api client.Reader, out io.Writer, node, dr
 			names = append(names, v.Name)
 		}
 	}
-	lost := "no volume is on it"
+	lost := "it has no volumes"
 	if len(names) > 0 {
-		lost = fmt.Sprintf("lost with it: %s", strings.Join(names, ", "))
+		lost = fmt.Sprintf("lost volumes: %s", strings.Join(names, ", "))
 	}
-	_, err := fmt.Fprintf(out, "drive %s is being dropped once its node says that it cannot be read (kubectl weft status %s); %s\n", drive, node, lost)
+	_, err := fmt.Fprintf(out, "dropping drive %s as soon as the node reports that it cannot be read (kubectl weft status %s); %s\n", drive, node, lost)
 	return err
 }

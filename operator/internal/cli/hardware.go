@@ -133,44 +133,44 @@ func (h hardware) check() error {
 			errs = append(errs, fmt.Errorf(format, args...))
 		}
 	}
-	say(h.Sockets < 1 || h.Sockets > maxSockets, "sockets is %d; give 1 to %d", h.Sockets, maxSockets)
-	say(h.ThreadsPerCore < 1 || h.ThreadsPerCore > maxThreads, "threadsPerCore is %d; give 1 to %d", h.ThreadsPerCore, maxThreads)
-	say(h.CoresPerSocket < 1 || h.CoresPerSocket > maxCPUs, "coresPerSocket is %d; give the physical cores of a socket, 1 to %d", h.CoresPerSocket, maxCPUs)
-	say(len(errs) == 0 && h.Sockets*h.CoresPerSocket*h.ThreadsPerCore > maxCPUs, "sockets x coresPerSocket x threadsPerCore is over %d", maxCPUs)
-	say(h.LastLevelCache.Sign() < 0 || h.LastLevelCache.Cmp(maxCache) > 0, "lastLevelCache is %s; give what each socket has, such as 36Mi", &h.LastLevelCache)
-	say(h.Memory.IsZero(), "memory is missing; give the machine's, such as 256Gi")
-	say(!h.Memory.IsZero() && outside(h.Memory, minMemory, maxMemory), "memory is %s; give the machine's, from %s to %s", &h.Memory, &minMemory, &maxMemory)
+	say(h.Sockets < 1 || h.Sockets > maxSockets, "sockets is %d; must be from 1 to %d", h.Sockets, maxSockets)
+	say(h.ThreadsPerCore < 1 || h.ThreadsPerCore > maxThreads, "threadsPerCore is %d; must be from 1 to %d", h.ThreadsPerCore, maxThreads)
+	say(h.CoresPerSocket < 1 || h.CoresPerSocket > maxCPUs, "coresPerSocket is %d; set the physical cores of a socket, from 1 to %d", h.CoresPerSocket, maxCPUs)
+	say(len(errs) == 0 && h.Sockets*h.CoresPerSocket*h.ThreadsPerCore > maxCPUs, "sockets x coresPerSocket x threadsPerCore must not be greater than %d", maxCPUs)
+	say(h.LastLevelCache.Sign() < 0 || h.LastLevelCache.Cmp(maxCache) > 0, "lastLevelCache is %s; set the size per socket, such as 36Mi", &h.LastLevelCache)
+	say(h.Memory.IsZero(), "memory is missing; set the memory of the machine, such as 256Gi")
+	say(!h.Memory.IsZero() && outside(h.Memory, minMemory, maxMemory), "memory is %s; must be from %s to %s", &h.Memory, &minMemory, &maxMemory)
 	var pages resource.Quantity
 	for _, size := range slices.Sorted(maps.Keys(h.Hugepages)) {
 		bytes := h.Hugepages[size]
-		say(!slices.Contains(pageSizes, size), "hugepages: %q is no size of a page; give 2Mi or 1Gi", size)
-		say(bytes.Sign() < 0, "hugepages: %s of %s; give what is set aside, such as 2Mi: 16Gi", &bytes, size)
+		say(!slices.Contains(pageSizes, size), "hugepages: %q is not a page size; use 2Mi or 1Gi", size)
+		say(bytes.Sign() < 0, "hugepages: %s of %s is not valid; set the reserved amount, such as 2Mi: 16Gi", &bytes, size)
 		pages.Add(bytes)
 	}
-	say(!h.Memory.IsZero() && pages.Cmp(h.Memory) > 0, "hugepages are %s, and memory is %s, which they are taken from", &pages, &h.Memory)
+	say(!h.Memory.IsZero() && pages.Cmp(h.Memory) > 0, "hugepages (%s) must not be greater than memory (%s)", &pages, &h.Memory)
 	inSocket := func(s int32) bool { return s >= 0 && int(s) < h.Sockets }
 	names := map[string]bool{}
 	for i, n := range h.NICs {
 		say(n.Name == "", "nics[%d]: the name is missing", i)
-		say(n.Name != "" && names[n.Name], "nics[%d]: another one is called %s too; give each a name of its own", i, n.Name)
+		say(n.Name != "" && names[n.Name], "nics[%d]: the name %s is already used; names must be unique", i, n.Name)
 		names[n.Name] = true
-		say(n.Gbps < 0 || n.Gbps > maxGbps, "nics[%d].gbps is %g; give the link's speed in Gb/s, such as 100", i, n.Gbps)
-		say(len(n.Addresses) == 0, "nics[%d]: the addresses are missing; give one such as 10.20.0.5/16", i)
+		say(n.Gbps < 0 || n.Gbps > maxGbps, "nics[%d].gbps is %g; set the link speed in Gb/s, such as 100", i, n.Gbps)
+		say(len(n.Addresses) == 0, "nics[%d]: addresses are missing; add one, such as 10.20.0.5/16", i)
 		say(!inSocket(n.Socket), "nics[%d].socket is %d; sockets are counted from 0", i, n.Socket)
 		for _, a := range n.Addresses {
 			_, err := netip.ParsePrefix(a)
-			say(err != nil, "nics[%d].addresses: %q is none; give one with its prefix length, such as 10.20.0.5/16", i, a)
+			say(err != nil, "nics[%d].addresses: %q is not an address with a prefix length, such as 10.20.0.5/16", i, a)
 		}
 	}
 	total := 0
 	for i, d := range h.Drives {
-		say(d.Size.IsZero(), "drives[%d]: the size is missing; give one such as 3840G", i)
-		say(!d.Size.IsZero() && outside(d.Size, minDrive, maxDrive), "drives[%d].size is %s; give the size of one, from %s to %s", i, &d.Size, &minDrive, &maxDrive)
-		say(d.Count < 0 || d.Count > maxDrives, "drives[%d].count is %d; give 1 to %d", i, d.Count, maxDrives)
+		say(d.Size.IsZero(), "drives[%d]: the size is missing; set it, such as 3840G", i)
+		say(!d.Size.IsZero() && outside(d.Size, minDrive, maxDrive), "drives[%d].size is %s; the size of one drive must be from %s to %s", i, &d.Size, &minDrive, &maxDrive)
+		say(d.Count < 0 || d.Count > maxDrives, "drives[%d].count is %d; must be from 1 to %d", i, d.Count, maxDrives)
 		say(!inSocket(d.Socket), "drives[%d].socket is %d; sockets are counted from 0", i, d.Socket)
 		total += cmp.Or(d.Count, 1)
 	}
-	say(total > maxDrives, "drives are %d; give at most %d", total, maxDrives)
+	say(total > maxDrives, "%d drives; no more than %d are supported", total, maxDrives)
 	return errors.Join(errs...)
 }
 

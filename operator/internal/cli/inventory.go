@@ -53,25 +53,25 @@ func nodesOf(docs []document) (nodes []claim.Node, notes []string, err error) {
 			}
 			nvmfNodes, kubeNodes = append(nvmfNodes, nvmfNode), append(kubeNodes, kubeNode)
 		default:
-			return nil, nil, fmt.Errorf("%s: it is %s %s; an inventory is an NvmfNode (kubectl get nvmfnode NODE -o yaml), with its Node if you like, or the short form of docs/kubectl-weft.md",
+			return nil, nil, fmt.Errorf("%s: unexpected object %s %s; an inventory contains NvmfNodes (kubectl get nvmfnode NODE -o yaml) and optionally their Nodes, or the short form in docs/kubectl-weft.md",
 				doc.from, doc.GetAPIVersion(), doc.GetKind())
 		}
 	}
 	for _, n := range claim.Nodes(kubeNodes, nvmfNodes, nil, nil) {
 		if n.Nvmf == nil {
-			return nil, nil, fmt.Errorf("the inventory has Node %s, but not its NvmfNode", n.Name)
+			return nil, nil, fmt.Errorf("the inventory contains Node %s, but not its NvmfNode", n.Name)
 		}
 		if len(n.InternalIPs) == 0 {
 			if ip, from := likelyAddress(n.Nvmf); ip != "" {
 				n.InternalIPs = []string{ip}
-				notes = append(notes, fmt.Sprintf("node %s: its InternalIP is taken to be %s, %s", n.Name, ip, from))
+				notes = append(notes, fmt.Sprintf("node %s: assuming that its InternalIP is %s, %s", n.Name, ip, from))
 			}
 		}
 		if n.Allocatable == nil {
-			notes = append(notes, fmt.Sprintf("node %s: what its kubelet has for pods is not known, so only its hardware is looked at", n.Name))
+			notes = append(notes, fmt.Sprintf("node %s: the allocatable resources of its kubelet are unknown; only its hardware is considered", n.Name))
 		}
 		if n.Claimant() != "" {
-			notes = append(notes, fmt.Sprintf("node %s: NvmfTarget %s has it now", n.Name, n.Claimant()))
+			notes = append(notes, fmt.Sprintf("node %s: currently claimed by NvmfTarget %s", n.Name, n.Claimant()))
 		}
 		nodes = append(nodes, n)
 	}
@@ -93,9 +93,9 @@ func decode(doc document, into any) error {
 	if errors.As(err, &wrong) {
 		want := map[reflect.Kind]string{
 			reflect.Int: "a whole number", reflect.Int32: "a whole number", reflect.Int64: "a whole number", reflect.Float64: "a number",
-			reflect.String: "a text", reflect.Bool: "true or false", reflect.Slice: "a list",
+			reflect.String: "a string", reflect.Bool: "true or false", reflect.Slice: "a list",
 		}[wrong.Type.Kind()]
-		return fmt.Errorf("%s: %s is a %s; give %s", doc.from, wrong.Field, wrong.Value, cmp.Or(want, "fields with values"))
+		return fmt.Errorf("%s: %s is a %s; must be %s", doc.from, wrong.Field, wrong.Value, cmp.Or(want, "fields with values"))
 	}
 	if err != nil {
 		return fmt.Errorf("%s: %w", doc.from, err)
@@ -106,7 +106,7 @@ func decode(doc document, into any) error {
 // likelyAddress stands in for the InternalIP, which only the Node tells.
 func likelyAddress(n *v1alpha1.NvmfNode) (ip, from string) {
 	if n.Spec.Plan != nil && len(n.Spec.Plan.Portals) > 0 {
-		return n.Spec.Plan.Portals[0].Address, "where it serves now"
+		return n.Spec.Plan.Portals[0].Address, "the address of its current portal"
 	}
 	if n.Status.Inventory == nil {
 		return "", ""

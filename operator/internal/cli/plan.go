@@ -26,16 +26,20 @@ func planCommand(at *cluster) *cobra.Command {
 	var o planOptions
 	cmd := &cobra.Command{
 		Use:   "plan -f FILE [--node NODE | --inventory FILE]",
-		Short: "Show what an NvmfTarget comes to on each node, before it is applied",
-		Long: `Show what the NvmfTargets of a file come to on each node: every number, where it came from and why, the memory
-line by line, and warnings; or why the node cannot hold the target, and what would fit. Nothing is written.
+		Short: "Show the plan of an NvmfTarget for each node before you apply it",
+		Long: `Show how weft would configure each node for the NvmfTargets in a file: all settings with their source and reason, the
+memory they need, and warnings. If a target does not fit on a node, the output says why and what would fit. The command
+does not change anything.
 
-The nodes are those of the cluster that the target's nodeSelector matches, the one that --node names, or those of
-the inventory file, for which no cluster is needed: NvmfNodes as "kubectl get nvmfnode NODE -o yaml" prints them, or
-the short form that docs/kubectl-weft.md explains.
+By default, the command plans for the nodes of the cluster that match the target's nodeSelector. Use --node to plan
+for one node. Use --inventory to plan without a cluster, for the nodes in a file: NvmfNodes as printed by
+"kubectl get nvmfnode NODE -o yaml", or the short form described in docs/kubectl-weft.md.
 
-Exit codes: 0 every node looked at can hold the target; 1 error, also a target that the API server would refuse;
-2 a node cannot hold it; 3 it cannot be said: no node matches, or one has not reported what it has.`,
+Exit codes:
+  0  the target fits on all nodes
+  1  error, including a target that the API server would reject
+  2  the target does not fit on a node
+  3  unknown: no node matches, or a node has not reported its hardware yet`,
 		Example: `  kubectl weft plan -f target.yaml
   kubectl weft plan -f target.yaml --node storage-1
   kubectl get nvmfnode storage-1 -o yaml >storage-1.yaml
@@ -44,10 +48,10 @@ Exit codes: 0 every node looked at can hold the target; 1 error, also a target t
 		RunE: func(cmd *cobra.Command, _ []string) error { return plan(cmd, at, o) },
 	}
 	flags := cmd.Flags()
-	flags.StringVarP(&o.file, "filename", "f", "", `file with NvmfTargets, "-" for standard input; objects of other kinds are passed over`)
-	flags.StringVar(&o.node, "node", "", "plan for this node of the cluster, whether the target's nodeSelector matches it or not")
-	flags.StringVar(&o.inventory, "inventory", "", "plan for the nodes of this file, without a cluster")
-	flags.StringVarP(&o.output, "output", "o", "table", "table or json")
+	flags.StringVarP(&o.file, "filename", "f", "", `file that contains NvmfTargets, or "-" for standard input; other objects are ignored`)
+	flags.StringVar(&o.node, "node", "", "plan for this node of the cluster, even if the target's nodeSelector does not match it")
+	flags.StringVar(&o.inventory, "inventory", "", "plan for the nodes in this file, without a cluster")
+	flags.StringVarP(&o.output, "output", "o", "table", "output format: table or json")
 	cmd.MarkFlagsMutuallyExclusive("node", "inventory")
 	if err := cmd.MarkFlagRequired("filename"); err != nil {
 		panic(err) // the flag is not there: a mistake of this function
@@ -82,7 +86,7 @@ type Answers struct {
 
 func plan(cmd *cobra.Command, at *cluster, o planOptions) error {
 	if o.output != "table" && o.output != "json" {
-		return fmt.Errorf("--output is %q; give table or json", o.output)
+		return fmt.Errorf("--output is %q; must be table or json", o.output)
 	}
 	docs, err := readDocuments(o.file, cmd.InOrStdin())
 	if err != nil {
@@ -140,7 +144,7 @@ func planInCluster(ctx context.Context, docs []document, at *cluster, node strin
 		return Answers{}, err
 	}
 	if node != "" && !slices.ContainsFunc(all.Nodes, func(n claim.Node) bool { return n.Name == node }) {
-		return Answers{}, fmt.Errorf("the cluster has no node %s", node)
+		return Answers{}, fmt.Errorf("node %s not found in the cluster", node)
 	}
 	var answers Answers
 	for _, t := range targets {
@@ -153,7 +157,7 @@ func planInCluster(ctx context.Context, docs []document, at *cluster, node strin
 		}
 		if !some {
 			answers.Plans = append(answers.Plans, Answer{Target: t.Name, Verdict: claim.Unknown, Reasons: []Reason{{
-				v1alpha1.ReasonNoNodeMatches, "no node has the labels of spec.nodeSelector; label the nodes that shall serve, or name one with --node",
+				v1alpha1.ReasonNoNodeMatches, "no node matches spec.nodeSelector; label the nodes that should serve, or select a node with --node",
 			}}})
 		}
 	}
@@ -173,7 +177,7 @@ func targetsOf(ctx context.Context, docs []document, there []v1alpha1.NvmfTarget
 			continue
 		}
 		if from, twice := first[doc.GetName()]; twice && doc.GetName() != "" {
-			errs = append(errs, fmt.Errorf("%s: there is an NvmfTarget %s already, in %s, which this one would replace; give each a name of its own", doc.from, doc.GetName(), from))
+			errs = append(errs, fmt.Errorf("%s: NvmfTarget %s is also defined in %s; names must be unique", doc.from, doc.GetName(), from))
 			continue
 		}
 		first[doc.GetName()] = doc.from
@@ -184,14 +188,14 @@ func targetsOf(ctx context.Context, docs []document, there []v1alpha1.NvmfTarget
 		target, err := admit(ctx, doc, old)
 		if err == nil {
 			if _, bad := metav1.LabelSelectorAsSelector(&target.Spec.NodeSelector); bad != nil {
-				err = fmt.Errorf("%s: NvmfTarget %s: spec.nodeSelector cannot be read: %w; write it as in a Deployment's selector", doc.from, target.Name, bad)
+				err = fmt.Errorf("%s: NvmfTarget %s: spec.nodeSelector is not valid: %w; use the syntax of a Deployment's selector", doc.from, target.Name, bad)
 			}
 		}
 		errs = append(errs, err)
 		targets = append(targets, target)
 	}
 	if len(targets) == 0 {
-		return nil, fmt.Errorf("%s: there is no NvmfTarget in it", docs[0].from)
+		return nil, fmt.Errorf("%s contains no NvmfTarget", docs[0].from)
 	}
 	return targets, errors.Join(errs...)
 }

@@ -27,11 +27,14 @@ const maxProblemVolumes = 10
 func statusCommand(at *cluster, now clock.PassiveClock) *cobra.Command {
 	return &cobra.Command{
 		Use:   "status [TARGET | NODE]",
-		Short: "Show how targets and nodes do, and what is not well",
-		Long: `Show targets, the nodes that serve them, and everything that is not well, with its message. With the name of an NvmfTarget or
-of a node: all about that one.
+		Short: "Show the status of targets and nodes, and problems",
+		Long: `Show all targets, the nodes that serve them, and all problems. Specify the name of an NvmfTarget or of a node to show
+details of that object only.
 
-Exit codes: 0 all is well; 1 error; 2 something is not well.`,
+Exit codes:
+  0  no problems
+  1  error
+  2  there are problems`,
 		Example: `  kubectl weft status
   kubectl weft status storage-1`,
 		Args: cobra.MaximumNArgs(1),
@@ -48,7 +51,7 @@ Exit codes: 0 all is well; 1 error; 2 something is not well.`,
 			if len(args) == 0 {
 				s.overview(t)
 			} else if !s.about(t, args[0]) {
-				return fmt.Errorf("there is no NvmfTarget and no NvmfNode %s; weft has %s", args[0], orNone(s.names()))
+				return fmt.Errorf("NvmfTarget or NvmfNode %s not found; existing objects: %s", args[0], orNone(s.names()))
 			}
 			if t.err == nil && s.unwell {
 				return &ExitError{CodeUnwell}
@@ -126,7 +129,7 @@ func (s *status) aboutTarget(t *table, target v1alpha1.NvmfTarget) {
 	t.line("")
 	s.printNodes(t, nodes)
 	for _, n := range target.Status.NotCapable {
-		t.line("node %s cannot serve it: %s: %s", n.Node, n.Reason, n.Message)
+		t.line("Node %s cannot serve this target: %s: %s", n.Node, n.Reason, n.Message)
 	}
 	t.line("")
 	s.printConditions(t, target.Status.Conditions)
@@ -141,7 +144,7 @@ func (s *status) aboutNode(t *table, node v1alpha1.NvmfNode) {
 	s.printConditions(t, node.Status.Conditions)
 	if len(node.Status.Pools) > 0 {
 		t.line("")
-		rows := [][]string{{"POOL", "PATH", "READY", "TOTAL", "UNWRITTEN", "PROMISED", "CLEARING", "CLUSTER", "DISCARD", "DRIVE'S CACHE", "WHAT IT LACKS"}}
+		rows := [][]string{{"POOL", "PATH", "READY", "TOTAL", "UNWRITTEN", "PROMISED", "CLEARING", "CLUSTER", "DISCARD", "DRIVE'S CACHE", "PROBLEM"}}
 		for _, p := range node.Status.Pools {
 			rows = append(rows, []string{p.Device, orDash(p.Path), yes(p.Ready), size(p.Total), size(p.Free), size(p.Promised), size(p.Clearing), size(p.ClusterSize), orDash(string(p.Discard)), orDash(string(driveCache(node, p.Device))), strings.TrimSpace(p.Reason + " " + p.Message)})
 		}
@@ -153,7 +156,7 @@ func (s *status) aboutNode(t *table, node v1alpha1.NvmfNode) {
 	}
 	if node.Spec.Plan != nil {
 		t.line("")
-		t.line("It follows this plan:")
+		t.line("Plan of the node:")
 		printPlan(t, node.Spec.Plan)
 	}
 	volumes := slices.DeleteFunc(slices.Clone(s.volumes), func(v v1alpha1.NvmfVolume) bool { return v.Spec.Node != node.Name })
@@ -177,7 +180,7 @@ func driveCache(node v1alpha1.NvmfNode, device string) v1alpha1.WriteCache {
 func settingRows(settings []v1alpha1.EngineSetting) [][]string {
 	rows := [][]string{{"RUNS WITH", "VALUE", "PLANNED"}}
 	for _, e := range settings {
-		rows = append(rows, []string{e.Setting, e.Value, cmp.Or(e.Planned, "the same")})
+		rows = append(rows, []string{e.Setting, e.Value, cmp.Or(e.Planned, "same")})
 	}
 	return rows
 }
@@ -198,7 +201,7 @@ func (s *status) printTargets(t *table, targets []v1alpha1.NvmfTarget) {
 		})
 	}
 	if len(targets) == 0 {
-		t.line("There is no NvmfTarget: no node serves.")
+		t.line("No NvmfTargets found.")
 		return
 	}
 	t.columns(rows)
@@ -256,7 +259,7 @@ func (s *status) printNodes(t *table, nodes []v1alpha1.NvmfNode) {
 		})
 	}
 	if len(nodes) == 0 {
-		t.line("No node.")
+		t.line("No nodes found.")
 		return
 	}
 	t.columns(rows)
@@ -304,7 +307,7 @@ func (s *status) printRollouts(t *table, targets []v1alpha1.NvmfTarget, nodes []
 		}
 		if first {
 			t.line("")
-			t.line("Not updated yet:")
+			t.line("Nodes that are not updated yet:")
 			first = false
 		}
 		t.line("- NvmfNode %s: %s: %s", n.Name, is.Reason, is.Message)
@@ -315,10 +318,10 @@ func (s *status) printProblems(t *table, problems []string) {
 	s.unwell = s.unwell || len(problems) > 0
 	t.line("")
 	if len(problems) == 0 {
-		t.line("All is well.")
+		t.line("No problems found.")
 		return
 	}
-	t.line("Not well:")
+	t.line("Problems:")
 	for _, p := range problems {
 		t.line("- %s", p)
 	}
@@ -357,7 +360,7 @@ func (s *status) problems(targets []v1alpha1.NvmfTarget, nodes []v1alpha1.NvmfNo
 		}
 	}
 	if left > 0 {
-		said = append(said, fmt.Sprintf("and %d volumes more: kubectl get nvmfvolumes", left))
+		said = append(said, fmt.Sprintf("and %d more volumes (kubectl get nvmfvolumes)", left))
 	}
 	return said
 }
@@ -372,12 +375,12 @@ func orphans(nodes []v1alpha1.NvmfNode) []string {
 				left++
 				continue
 			}
-			said = append(said, fmt.Sprintf("NvmfNode %s keeps the data of a lost %s: name %s, uuid %s, %s in pool %s; take it back (docs/tasks/recover-a-deleted-volume.md)",
+			said = append(said, fmt.Sprintf("NvmfNode %s stores an orphaned %s: name %s, uuid %s, %s in pool %s; to recover it, see docs/tasks/recover-a-deleted-volume.md",
 				n.Name, o.Kind, cmp.Or(o.Name, "unknown"), o.UUID, size(&o.Size), o.Device))
 		}
 	}
 	if left > 0 {
-		said = append(said, fmt.Sprintf("and %d more are kept: status.orphans of the NvmfNodes", left))
+		said = append(said, fmt.Sprintf("and %d more orphans (status.orphans of the NvmfNodes)", left))
 	}
 	return said
 }

@@ -84,14 +84,14 @@ func TestStatus(t *testing.T) {
 	}{
 		"all is well": {
 			want: []string{"fast SPDK True 2 of 2 2 of 2 3 2048.0Gi 512.0Gi 1536.0Gi", "a fast True alive SPDK 26.05 2 of 4096 5 of 128 1 of 1 768.0Gi TCP 10.0.0.1:4420",
-				"c - - alive - 0 - 0 of 0 - -", "All is well."}, not: "Not well"},
+				"c - - alive - 0 - 0 of 0 - -", "No problems found."}, not: "Problems:"},
 		"over-provisioned": {
 			change: func(s *status) {
 				s.targets[0].Spec.OverProvisioningPercent, s.nodes[0].Spec.Plan.OverProvisioningPercent = 300, 300
 			},
 			want: []string{"512.0Gi (up to 300 %) 1536.0Gi"}},
 		"nothing yet": {
-			change: func(s *status) { *s = status{now: noon} }, want: []string{"There is no NvmfTarget", "No node.", "All is well."}},
+			change: func(s *status) { *s = status{now: noon} }, want: []string{"No NvmfTargets found.", "No nodes found.", "No problems found."}},
 		"degraded": {
 			change: func(s *status) {
 				set(s.targets[0].Status.Conditions, condition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, v1alpha1.ReasonNodesNotReady))
@@ -113,12 +113,12 @@ func TestStatus(t *testing.T) {
 				s.targets[0].Spec.UpdateStrategy = &v1alpha1.UpdateStrategy{Paused: true}
 				s.nodes[1].Status.Conditions = append(s.nodes[1].Status.Conditions, condition(v1alpha1.ConditionUpdated, metav1.ConditionFalse, v1alpha1.ReasonRolloutPaused))
 			},
-			want: []string{"2 of 2 1 of 2 (paused) 3", "NvmfTarget fast: Pending: the message of Pending", "Not updated yet:\n- NvmfNode b: RolloutPaused: the message of RolloutPaused", "All is well."}},
+			want: []string{"2 of 2 1 of 2 (paused) 3", "NvmfTarget fast: Pending: the message of Pending", "Nodes that are not updated yet:\n- NvmfNode b: RolloutPaused: the message of RolloutPaused", "No problems found."}},
 		"an image is being pulled": {
 			change: func(s *status) {
 				s.nodes[1].Status.Conditions = append(s.nodes[1].Status.Conditions, condition(v1alpha1.ConditionTargetImageReady, metav1.ConditionUnknown, v1alpha1.ReasonPending))
 			},
-			want: []string{"All is well."}},
+			want: []string{"No problems found."}},
 		"an image cannot be pulled": {
 			change: func(s *status) {
 				s.nodes[1].Status.Conditions = append(s.nodes[1].Status.Conditions, condition(v1alpha1.ConditionTargetImageReady, metav1.ConditionFalse, v1alpha1.ReasonImagePullFailed))
@@ -159,17 +159,17 @@ func TestStatus(t *testing.T) {
 				s.targets[0].Status.NotCapable = []v1alpha1.NotCapableNode{{Node: "d", Reason: v1alpha1.ReasonNoDevice, Message: "no drive is blank"}}
 				set(s.nodes[2].Status.Conditions, condition(v1alpha1.ConditionAgentAlive, metav1.ConditionFalse, v1alpha1.ReasonAgentSilent))
 			},
-			want: []string{"node d cannot serve it: NoDevice: no drive is blank", "Ready True AsExpected 3h the message of AsExpected", "b fast True", "All is well."}, not: "\nc "},
+			want: []string{"Node d cannot serve this target: NoDevice: no drive is blank", "Ready True AsExpected 3h the message of AsExpected", "b fast True", "No problems found."}, not: "\nc "},
 		"about a node": {
 			about: "a", want: []string{"eui.a /dev/nvme0n1 yes 1024.0Gi 768.0Gi 256.0Gi", "PoolReady True AsExpected 3h", "coreMask 0xf0 Given four cores",
-				"coreMask 0xf0 the same", "largeBuffers 512 1024", "All is well."}, not: "\nb "},
+				"coreMask 0xf0 same", "largeBuffers 512 1024", "No problems found."}, not: "\nb "},
 		"a drive whose cache is not known": {about: "a", want: []string{"256.0Gi - - - - \n"}},
 		"a drive with a volatile cache": {
 			about: "a",
 			change: func(s *status) {
 				s.nodes[0].Status.Inventory = &v1alpha1.Inventory{Drives: []v1alpha1.Drive{{ID: "eui.b"}, {ID: "eui.a", WriteCache: v1alpha1.WriteCacheBack}}}
 			},
-			want: []string{"PROMISED CLEARING CLUSTER DISCARD DRIVE'S CACHE WHAT IT LACKS", "256.0Gi - - - WriteBack \n"}},
+			want: []string{"PROMISED CLEARING CLUSTER DISCARD DRIVE'S CACHE PROBLEM", "256.0Gi - - - WriteBack \n"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := small()

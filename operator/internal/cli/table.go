@@ -41,7 +41,7 @@ func (t *table) columns(rows [][]string) {
 }
 
 func (a Answer) print(t *table) {
-	words := map[claim.Verdict]string{claim.Fits: "fits", claim.CannotHold: "does not fit", claim.Unknown: "cannot be said yet"}[a.Verdict]
+	words := map[claim.Verdict]string{claim.Fits: "fits", claim.CannotHold: "does not fit", claim.Unknown: "unknown"}[a.Verdict]
 	switch {
 	case a.Node == "":
 		t.line("NvmfTarget %s: %s", a.Target, words)
@@ -57,7 +57,7 @@ func (a Answer) print(t *table) {
 		return
 	}
 	if len(a.Reasons) > 0 {
-		t.line("It would come to:")
+		t.line("It would need this plan:")
 	}
 	printPlan(t, a.Plan)
 }
@@ -67,7 +67,7 @@ func printPlan(t *table, p *v1alpha1.Plan) {
 	rows := [][]string{{"SERVES", "ON", ""}}
 	for _, portal := range p.Portals {
 		rows = append(rows, []string{string(portal.Transport), addressOf(portal.Portal),
-			fmt.Sprintf("%d I/O queues of %d, %s in a command", portal.MaxIOQueues, portal.QueueDepth, bytesOf(portal.InCapsuleDataSize))})
+			fmt.Sprintf("%d I/O queues of depth %d, in-capsule data %s", portal.MaxIOQueues, portal.QueueDepth, bytesOf(portal.InCapsuleDataSize))})
 	}
 	for _, d := range p.Drives {
 		rows = append(rows, []string{"drive", d.ID, strings.TrimSpace("serial " + d.Serial + " " + d.PCIAddress)})
@@ -76,7 +76,7 @@ func printPlan(t *table, p *v1alpha1.Plan) {
 		rows = append(rows, []string{"file", p.File.Path, p.File.Size.String()})
 	}
 	if p.OverProvisioningPercent > 0 {
-		rows = append(rows, []string{"promises", fmt.Sprintf("up to %d %% of each pool", p.OverProvisioningPercent), "once a pool is full, writes to its volumes fail"})
+		rows = append(rows, []string{"promises", fmt.Sprintf("up to %d%% of each pool", p.OverProvisioningPercent), "writes to volumes in a full pool fail"})
 	}
 	t.columns(rows)
 	if len(p.Choices) > 0 {
@@ -103,12 +103,12 @@ func memoryRows(p *v1alpha1.Plan) [][]string {
 	if p.SPDK == nil {
 		return rows
 	}
-	pod := "requested and limit, beside the hugepages"
+	pod := "request and limit, without the hugepages"
 	from := fmt.Sprintf("hugepages of %s (nvmf_tgt -s)", p.SPDK.Hugepages)
 	if p.SPDK.Hugepages == v1alpha1.HugepagesDisabled {
-		pod, from = "requested and limit, the target's included", "ordinary memory (nvmf_tgt -s)"
+		pod, from = "request and limit, including the target", "regular memory (nvmf_tgt -s)"
 	}
-	return append(rows, []string{"in all: the target", mib(p.SPDK.MemoryBytes), from}, []string{"in all: its pod", mib(p.SPDK.PodMemoryBytes), pod})
+	return append(rows, []string{"total: target", mib(p.SPDK.MemoryBytes), from}, []string{"total: pod", mib(p.SPDK.PodMemoryBytes), pod})
 }
 
 func printWarnings(t *table, choices []v1alpha1.Choice) {

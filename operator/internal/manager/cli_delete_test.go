@@ -41,7 +41,7 @@ func TestDeleteByHand(t *testing.T) {
 		c.Expect(volume.DeletionTimestamp).To(BeNil())
 		c.Expect(volume.Marked()).To(BeFalse())
 	}
-	refused("give volume NAME or snapshot NAME", "target", "cli")
+	refused("specify volume NAME or snapshot NAME", "target", "cli")
 	refused("not found", "volume", "cli-nobody")
 	refused("it is attached", "volume", volume.Name)
 	volume.Spec.Hosts = nil
@@ -57,7 +57,7 @@ func TestDeleteByHand(t *testing.T) {
 		for range 2 { // again, as long as its agent has not let it go
 			out, code := c.kubectlWeft(nil, "delete", kind, o.GetName())
 			c.Expect(code).To(BeZero(), out)
-			c.Expect(out).To(ContainSubstring("is being deleted with its data"))
+			c.Expect(out).To(ContainSubstring("deleting "+kind))
 		}
 		c.Expect(admin.Get(c.ctx, client.ObjectKeyFromObject(o), o)).To(Succeed())
 		c.Expect(o.GetDeletionTimestamp()).NotTo(BeNil())

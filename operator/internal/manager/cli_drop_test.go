@@ -28,13 +28,13 @@ func TestDropByHand(t *testing.T) {
 		c.Expect(out).To(ContainSubstring(says))
 		c.Expect(admin.Get(c.ctx, client.ObjectKeyFromObject(node), node)).To(Succeed())
 	}
-	run(cli.CodeError, "its pool can be read", "eui.well")
-	run(cli.CodeError, "it has eui.dead, eui.well", "eui.deda")
+	run(cli.CodeError, "its pool can still be read", "eui.well")
+	run(cli.CodeError, "drives in the pool: eui.dead, eui.well", "eui.deda")
 	run(cli.CodeError, "not in spec.droppedDrives", "--undo", "eui.dead")
 	c.Expect(node.Spec.DroppedDrives).To(BeEmpty())
 
 	for range 2 {
-		run(0, "no volume is on it", "eui.dead")
+		run(0, "it has no volumes", "eui.dead")
 		c.Expect(node.Spec.DroppedDrives).To(ConsistOf(v1alpha1.DroppedDrive{ID: "eui.dead"}))
 	}
 	// The operator's own fields are applied without it.
@@ -44,6 +44,6 @@ func TestDropByHand(t *testing.T) {
 	c.Expect(admin.Get(c.ctx, client.ObjectKeyFromObject(node), node)).To(Succeed())
 	c.Expect(node.Spec.Unschedulable).To(BeTrue())
 	c.Expect(node.Spec.DroppedDrives).To(HaveLen(1))
-	run(0, "is not dropped any more", "--undo", "eui.dead")
+	run(0, "is no longer dropped", "--undo", "eui.dead")
 	c.Expect(node.Spec.DroppedDrives).To(BeEmpty())
 }
