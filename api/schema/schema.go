@@ -108,7 +108,7 @@ func Parse(text []byte) (*unstructured.Unstructured, error) {
 	}
 	var content map[string]any
 	if err := json.Unmarshal(data, &content); err != nil {
-		return nil, errors.New("it is not an object: it must begin with apiVersion and kind")
+		return nil, errors.New("not an object: it must start with apiVersion and kind")
 	}
 	return &unstructured.Unstructured{Object: content}, nil
 }

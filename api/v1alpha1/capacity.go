@@ -32,7 +32,7 @@ func (n *NvmfNode) AttachmentLimit() (int64, bool) {
 // MoreAttachments says how a node of which so many are possible gets places for more.
 func (n *NvmfNode) MoreAttachments(possible int64) string {
 	if a := n.Spec.Plan.attachments(); a != nil && int64(a.Expected) > possible {
-		return fmt.Sprintf("the plan has %d, from the next restart of pod %s%s on", a.Expected, TargetPodPrefix, n.Name)
+		return fmt.Sprintf("the plan allows %d after the next restart of pod %s%s", a.Expected, TargetPodPrefix, n.Name)
 	}
 	return "raise attachments.expected of NvmfTarget " + n.Spec.Target
 }

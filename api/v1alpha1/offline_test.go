@@ -109,8 +109,8 @@ func TestUnknownFieldsOffline(t *testing.T) {
 func TestParseRefuses(t *testing.T) {
 	for name, c := range map[string]struct{ text, want string }{
 		"a key twice":   {"kind: A\nkind: B", `key "kind" already set`},
-		"no object":     {"[1, 2]", "must begin with apiVersion and kind"},
-		"text":          {"hello", "must begin with apiVersion and kind"},
+		"no object":     {"[1, 2]", "must start with apiVersion and kind"},
+		"text":          {"hello", "must start with apiVersion and kind"},
 		"no YAML":       {"a: [", "did not find expected node content"},
 		"another kind":  {"apiVersion: v1\nkind: Pod", "it is v1 Pod; want weft.storage/v1alpha1 NvmfTarget"},
 		"no kind given": {"spec: {}", "want weft.storage/v1alpha1 NvmfTarget"},

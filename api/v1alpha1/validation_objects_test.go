@@ -106,7 +106,7 @@ func volumeRules() []validation {
 	const (
 		subsystem         = "nqn.2026-11.storage.weft:pvc-1:8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0a001"
 		malformed         = "spec.subsystemNQN must be nqn.2026-11.storage.weft:<name of the volume>:<UUID of the attachment>"
-		whileListed       = "subsystemNQN changes only while no host is listed"
+		whileListed       = "subsystemNQN cannot change while hosts are listed"
 		sourceIsImmutable = "source is immutable: it records where the volume's initial data comes from"
 		exactlyOne        = "source: set exactly one of snapshot and volume"
 		least             = "size must be a multiple of 4Mi, such as 1536Mi, without a fraction, and at most 8Pi"
@@ -129,8 +129,8 @@ func volumeRules() []validation {
 		{name: "a host twice", base: volume, edit: `spec: {subsystemNQN: "` + subsystem + `", hosts: [{node: host, nodeUID: u, nqn: "nqn.2014-08.org:a"}, {node: host, nodeUID: u, nqn: "nqn.2014-08.org:a"}]}`, field: "spec.hosts[1]", want: "Duplicate value"},
 
 		{name: "two hosts that share", base: volume, edit: `spec: {subsystemNQN: "` + subsystem + `", hosts: [{node: host, nodeUID: u, nqn: "nqn.2014-08.org:a", access: SharedWrite}, {node: host, nodeUID: u, nqn: "nqn.2014-08.org:b", access: SharedWrite}]}`},
-		{name: "two hosts that do not share", base: volume, edit: `spec: {subsystemNQN: "` + subsystem + `", hosts: [{node: host, nodeUID: u, nqn: "nqn.2014-08.org:a"}, {node: host, nodeUID: u, nqn: "nqn.2014-08.org:b"}]}`, field: "spec.hosts", want: "only with the same access"},
-		{name: "two hosts that share otherwise", base: volume, edit: `spec: {subsystemNQN: "` + subsystem + `", hosts: [{node: host, nodeUID: u, nqn: "nqn.2014-08.org:a", access: SharedWrite}, {node: host, nodeUID: u, nqn: "nqn.2014-08.org:b", access: SharedRead}]}`, field: "spec.hosts", want: "only with the same access"},
+		{name: "two hosts that do not share", base: volume, edit: `spec: {subsystemNQN: "` + subsystem + `", hosts: [{node: host, nodeUID: u, nqn: "nqn.2014-08.org:a"}, {node: host, nodeUID: u, nqn: "nqn.2014-08.org:b"}]}`, field: "spec.hosts", want: "must all have the same access"},
+		{name: "two hosts that share otherwise", base: volume, edit: `spec: {subsystemNQN: "` + subsystem + `", hosts: [{node: host, nodeUID: u, nqn: "nqn.2014-08.org:a", access: SharedWrite}, {node: host, nodeUID: u, nqn: "nqn.2014-08.org:b", access: SharedRead}]}`, field: "spec.hosts", want: "must all have the same access"},
 
 		{name: "a host without a node", base: volume, edit: `spec: {hosts: [{nqn: "nqn.2014-08.org:a", nodeUID: u}]}`, field: "spec.hosts[0].node", want: "Required value"},
 		{name: "a host without a node's UID", base: volume, edit: `spec: {hosts: [{nqn: "nqn.2014-08.org:a", node: host}]}`, field: "spec.hosts[0].nodeUID", want: "Required value"},
@@ -158,8 +158,8 @@ func volumeRules() []validation {
 		{name: "no limits any more", base: volume, edit: `spec: {qos: {iops: 1000}}`, update: `spec: {qos: null}`},
 		{name: "used", base: volume, update: `spec: {used: true}`},
 		{name: "used still", base: volume, edit: `spec: {used: true}`, update: `spec: {subsystemNQN: "` + subsystem + `", hosts: [{node: host, nodeUID: u, nqn: "nqn.2014-08.org:a"}]}`},
-		{name: "not used any more", base: volume, edit: `spec: {used: true}`, update: `spec: {used: false}`, field: "spec", want: "used never turns back"},
-		{name: "used no longer said", base: volume, edit: `spec: {used: true}`, update: `spec: {used: null}`, field: "spec", want: "used never turns back"},
+		{name: "not used any more", base: volume, edit: `spec: {used: true}`, update: `spec: {used: false}`, field: "spec", want: "used cannot change back to false"},
+		{name: "used no longer said", base: volume, edit: `spec: {used: true}`, update: `spec: {used: null}`, field: "spec", want: "used cannot change back to false"},
 		{name: "marked", base: volume, update: `spec: {deletionMark: 8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0affe}`},
 		{name: "not marked after all", base: volume, edit: `spec: {deletionMark: 8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0affe}`, update: `spec: {deletionMark: null}`},
 		{name: "a host and other settings", base: volume, update: `spec: {subsystemNQN: "` + subsystem + `", hosts: [{node: host, nodeUID: u, nqn: "nqn.2014-08.org:a"}], connection: {ioQueues: 4}}`},
@@ -230,8 +230,8 @@ func snapshotRules() []validation {
 
 		{name: "another uuid", base: snapshot, update: `spec: {uuid: 8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0affe}`, field: "spec", want: immutable},
 		{name: "taken", base: snapshot, update: `spec: {taken: true}`},
-		{name: "not taken any more", base: snapshot, edit: `spec: {taken: true}`, update: `spec: {taken: false}`, field: "spec", want: "taken never turns back"},
-		{name: "taken no longer said", base: snapshot, edit: `spec: {taken: true}`, update: `spec: {taken: null}`, field: "spec", want: "taken never turns back"},
+		{name: "not taken any more", base: snapshot, edit: `spec: {taken: true}`, update: `spec: {taken: false}`, field: "spec", want: "taken cannot change back to false"},
+		{name: "taken no longer said", base: snapshot, edit: `spec: {taken: true}`, update: `spec: {taken: null}`, field: "spec", want: "taken cannot change back to false"},
 		{name: "marked", base: snapshot, edit: `spec: {taken: true}`, update: `spec: {deletionMark: 8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0affe}`},
 		{name: "not marked after all", base: snapshot, edit: `spec: {deletionMark: 8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0affe}`, update: `spec: {deletionMark: null}`},
 		{name: "a label", base: snapshot, update: `metadata: {labels: {a: b}}`},

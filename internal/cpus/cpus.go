@@ -23,10 +23,10 @@ func ParseMask(mask string) (cpuset.CPUSet, error) {
 	hex := strings.TrimPrefix(mask, "0x")
 	bits, ok := new(big.Int).SetString(hex, 16)
 	if !ok || bits.Sign() <= 0 || strings.ContainsAny(hex, "+-_") {
-		return cpuset.New(), fmt.Errorf("%q is not a mask of CPUs; give a hexadecimal mask of at least one, such as 0x3c", mask)
+		return cpuset.New(), fmt.Errorf("%q is not a mask of CPUs; use a hexadecimal mask of at least one CPU, such as 0x3c", mask)
 	}
 	if bits.BitLen() > Max {
-		return cpuset.New(), fmt.Errorf("mask %q names CPU %d; the last one that a mask can name is %d", mask, bits.BitLen()-1, Max-1)
+		return cpuset.New(), fmt.Errorf("mask %q contains CPU %d; the maximum is %d", mask, bits.BitLen()-1, Max-1)
 	}
 	var list []int
 	for cpu := range bits.BitLen() {

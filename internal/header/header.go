@@ -100,7 +100,7 @@ func Parse(start []byte) (Header, error) {
 			continue
 		}
 		if v := binary.LittleEndian.Uint32(slot[versionAt:]); bytes.HasPrefix(slot, []byte(magic)) && v != Version {
-			return Header{}, fmt.Errorf("%w: slot %d has version %d, and this build knows %d; use a newer one", ErrUnusable, n, v, Version)
+			return Header{}, fmt.Errorf("%w: slot %d has version %d, but this build supports %d; use a newer version of weft", ErrUnusable, n, v, Version)
 		}
 		h, err := parseSlot(slot, n)
 		switch {
@@ -112,7 +112,7 @@ func Parse(start []byte) (Header, error) {
 	}
 	if best.None() && len(problems) > 0 {
 		if what := signature(start); what != "" {
-			return Header{}, fmt.Errorf("%w: the volume begins with %s", ErrUnusable, what)
+			return Header{}, fmt.Errorf("%w: the volume starts with %s", ErrUnusable, what)
 		}
 		return Header{}, fmt.Errorf("%w: %w", ErrUnusable, errors.Join(problems...))
 	}
@@ -126,11 +126,11 @@ func Parse(start []byte) (Header, error) {
 func (r Record) check() error {
 	switch {
 	case r.Volume == "":
-		return fmt.Errorf("%w: it names no volume", ErrUnusable)
+		return fmt.Errorf("%w: it contains no volume name", ErrUnusable)
 	case r.State != Formatting && r.State != Formatted:
-		return fmt.Errorf("%w: state %q is not known", ErrUnusable, r.State)
+		return fmt.Errorf("%w: state %q is unknown", ErrUnusable, r.State)
 	case r.Type == "":
-		return fmt.Errorf("%w: it does not say what was formatted", ErrUnusable)
+		return fmt.Errorf("%w: it does not record what was formatted", ErrUnusable)
 	}
 	return nil
 }
@@ -140,7 +140,7 @@ func parseSlot(slot []byte, n int) (Header, error) {
 		return Header{}, fmt.Errorf("slot %d begins with %x", n, slot[:16])
 	}
 	if sum := binary.LittleEndian.Uint32(slot[sumAt:]); sum != checksum(slot) {
-		return Header{}, fmt.Errorf("slot %d has checksum %08x, and should have %08x", n, checksum(slot), sum)
+		return Header{}, fmt.Errorf("slot %d has checksum %08x instead of %08x", n, checksum(slot), sum)
 	}
 	h := Header{Generation: binary.LittleEndian.Uint64(slot[generation:])}
 	length := binary.LittleEndian.Uint32(slot[lengthAt:])

@@ -137,15 +137,15 @@ func TestUnusable(t *testing.T) {
 	}{
 		"both slots are damaged":           {change([]Record{begun, ended}, func(s []byte) { s[40]++; s[SlotBytes+40]++ }), "slot 0 has checksum"},
 		"the only slot is damaged":         {change([]Record{begun}, func(s []byte) { s[SlotBytes+40]++ }), "slot 1 has checksum"},
-		"ext4":                             {change(nil, put(1080, "\x53\xef")), "begins with an ext2, ext3 or ext4 filesystem"},
-		"XFS":                              {change(nil, put(0, "XFSB")), "begins with an XFS filesystem"},
+		"ext4":                             {change(nil, put(1080, "\x53\xef")), "starts with an ext2, ext3 or ext4 filesystem"},
+		"XFS":                              {change(nil, put(0, "XFSB")), "starts with an XFS filesystem"},
 		"LUKS":                             {change(nil, put(0, "LUKS\xba\xbe")), "LUKS"},
 		"LVM":                              {change(nil, put(512, "LABELONE")), "LVM"},
 		"gpt":                              {change(nil, func(s []byte) { put(510, "\x55\xaa")(s); put(512, "EFI PART")(s) }), "gpt"},
 		"dos":                              {change(nil, put(510, "\x55\xaa")), "dos"},
 		"something else":                   {change(nil, put(0, "hello")), "slot 0 begins with 68656c6c6f"},
 		"something in the last byte":       {change(nil, put(Bytes-1, "x")), "slot 1 begins with 00"},
-		"another version":                  {change([]Record{begun, ended}, func(s []byte) { s[versionAt] = 2 }), "slot 0 has version 2, and this build knows 1"},
+		"another version":                  {change([]Record{begun, ended}, func(s []byte) { s[versionAt] = 2 }), "slot 0 has version 2, but this build supports 1"},
 		"an older slot of another version": {change([]Record{begun, ended}, func(s []byte) { s[SlotBytes+versionAt] = 7 }), "slot 1 has version 7"},
 		"a slot that is in the other's place": {change([]Record{begun}, func(s []byte) {
 			copy(s, s[SlotBytes:])
@@ -155,7 +155,7 @@ func TestUnusable(t *testing.T) {
 		"no JSON":                    {change([]Record{begun}, sealed(1, func(s []byte) { s[payloadAt] = '[' })), "payload"},
 		"a state that is not known": {change([]Record{begun}, sealed(1, func(s []byte) {
 			copy(s, bytes.Replace(s, []byte("Formatting"), []byte("Formatless"), 1))
-		})), `state "Formatless" is not known`},
+		})), `state "Formatless" is unknown`},
 		"a part of it": {make([]byte, SlotBytes), "4096 bytes"},
 	} {
 		t.Run(name, func(t *testing.T) {

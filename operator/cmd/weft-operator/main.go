@@ -36,7 +36,7 @@ func command() *cobra.Command {
 	logging := zap.Options{TimeEncoder: zapcore.RFC3339TimeEncoder, StacktraceLevel: zapcore.DPanicLevel}
 	cmd := &cobra.Command{
 		Use:           "weft-operator",
-		Short:         "Place NVMe-oF targets on storage nodes, from NvmfTargets",
+		Short:         "Run the weft operator: assign storage nodes to NvmfTargets and plan their settings",
 		Version:       version,
 		Args:          cobra.NoArgs,
 		SilenceUsage:  true,
@@ -59,12 +59,12 @@ func command() *cobra.Command {
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&options.Namespace, "namespace", "weft-system", "namespace that weft runs in: of the leader's lease and of the agents'")
-	flags.BoolVar(&options.LeaderElect, "leader-elect", true, "let one of several replicas work while the others wait")
-	flags.StringVar(&options.MetricsBindAddress, "metrics-bind-address", ":8443", "address for /metrics over HTTPS, with authentication and authorization by the API server; 0 for none")
-	flags.StringVar(&options.HealthProbeBindAddress, "health-probe-bind-address", ":8081", "address for /healthz and /readyz; 0 for none")
-	flags.StringVar(&options.WebhookBindAddress, "webhook-bind-address", "0", "address for the admission webhook over HTTPS, such as :9443; 0 for none")
-	flags.StringVar(&options.TargetImage, "target-image", "", "image of the target pods of NvmfTargets with engine SPDK: weft-launch with SPDK's target; required")
+	flags.StringVar(&options.Namespace, "namespace", "weft-system", "namespace of weft, with the Leases of the leader and of the agents")
+	flags.BoolVar(&options.LeaderElect, "leader-elect", true, "elect a leader among several replicas")
+	flags.StringVar(&options.MetricsBindAddress, "metrics-bind-address", ":8443", "address for /metrics over HTTPS, with authentication and authorization by the API server; 0 disables it")
+	flags.StringVar(&options.HealthProbeBindAddress, "health-probe-bind-address", ":8081", "address for /healthz and /readyz; 0 disables it")
+	flags.StringVar(&options.WebhookBindAddress, "webhook-bind-address", "0", "address for the admission webhook over HTTPS, such as :9443; 0 disables it")
+	flags.StringVar(&options.TargetImage, "target-image", "", "image of target pods, with weft-launch and SPDK's nvmf_tgt; required")
 	flags.StringVar(&options.TargetImagePullPolicy, "target-image-pull-policy", "IfNotPresent", "Always, IfNotPresent or Never")
 	// controller-runtime registers --kubeconfig with the standard library's flags.
 	logging.BindFlags(flag.CommandLine)
@@ -78,7 +78,7 @@ func apiServer() (*rest.Config, error) {
 	config, err := ctrl.GetConfig()
 	if clientcmd.IsEmptyConfig(err) {
 		_, err = rest.InClusterConfig()
-		return nil, fmt.Errorf("find the API server: outside of a cluster give --kubeconfig, or set KUBECONFIG (inside: %w)", err)
+		return nil, fmt.Errorf("cannot find the API server: outside a cluster, set --kubeconfig or KUBECONFIG (in the cluster: %w)", err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read the kubeconfig: %w", err)

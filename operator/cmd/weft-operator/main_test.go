@@ -14,5 +14,5 @@ func TestWithoutAnAPIServer(t *testing.T) {
 	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
 	t.Setenv("KUBERNETES_SERVICE_HOST", "")
 	_, err := apiServer()
-	g.Expect(err).To(MatchError(And(ContainSubstring("give --kubeconfig"), ContainSubstring("KUBERNETES_SERVICE_HOST"))))
+	g.Expect(err).To(MatchError(And(ContainSubstring("set --kubeconfig"), ContainSubstring("KUBERNETES_SERVICE_HOST"))))
 }

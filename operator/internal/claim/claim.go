@@ -134,8 +134,8 @@ func (t *Target) judge(n Node, c candidate, owner string, reasons []sizing.Reaso
 func claimedBy(owner string) sizing.Reason {
 	return sizing.Reason{
 		Reason: v1alpha1.ReasonClaimedByAnother,
-		Message: fmt.Sprintf("NvmfTarget %s has the node, and a node serves one target only; "+
-			"let only one of the two node selectors match it", owner),
+		Message: fmt.Sprintf("NvmfTarget %s already claims the node, and a node can serve only one target; "+
+			"change one of the two node selectors", owner),
 	}
 }
 

@@ -102,7 +102,7 @@ func TestWorse(t *testing.T) {
 		"the one that serves cannot any more":                     {prospects{serving(fits), matching(cannot)}, prospects{serving(cannot), matching(cannot)}, true},
 		"one still can":                                           {prospects{serving(fits), matching(fits)}, prospects{serving(cannot), matching(fits)}, false},
 		"one may still":                                           {prospects{serving(fits), matching(unknown)}, prospects{serving(cannot), matching(unknown)}, false},
-		"none could before":                                       {prospects{serving(cannot), matching(cannot)}, prospects{serving(cannot), matching(cannot)}, false},
+		"none could serve it before":                              {prospects{serving(cannot), matching(cannot)}, prospects{serving(cannot), matching(cannot)}, false},
 		"one that was not known might have":                       {prospects{matching(unknown), other(cannot)}, prospects{other(unknown), matching(cannot)}, true},
 		"another node, which cannot, instead of the one that can": {prospects{serving(fits), other(cannot)}, prospects{kept(fits), matching(cannot)}, true},
 		"another node, which cannot, instead of none":             {prospects{other(cannot)}, prospects{matching(cannot)}, false},

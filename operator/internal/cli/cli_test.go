@@ -170,7 +170,7 @@ func TestPlanErrors(t *testing.T) {
 		"another kind alone":           {"apiVersion: v1\nkind: Pod", "", "contains no NvmfTarget"},
 		"nothing":                      {"# nothing\n---\n", "", "standard input is empty"},
 		"no YAML":                      {"a: [", "", "standard input, document 1"},
-		"no object":                    {"- 1", "", "must begin with apiVersion and kind"},
+		"no object":                    {"- 1", "", "must start with apiVersion and kind"},
 		"hardware, unknown field":      {target, "name: a\ncores: 4\n", `unknown field "cores"`},
 		"hardware, too little":         {target, "name: a\n", "coresPerSocket is 0; set the physical cores of a socket"},
 		"hardware, a bad address":      {target, "memory: 1Gi\ncoresPerSocket: 4\nnics: [{name: a, addresses: [10.0.0.1]}]", "is not an address with a prefix length"},
@@ -241,7 +241,7 @@ func TestAClusterWithoutWeft(t *testing.T) {
 func TestPlanHeedsTheNodeOfTheFile(t *testing.T) {
 	hardware := read(t, serverFile) + "allocatable: {cpu: 1, memory: 250Gi, hugepages-2Mi: 16Gi}\n"
 	out, code, err := run(t, read(t, targetFile), "plan", "-f", "-", "--inventory", written(t, hardware))
-	if err != nil || code != cli.CodeCannotHold || !strings.Contains(out, "NotEnoughCPUs") || strings.Contains(out, "kubelet has for pods is not known") {
+	if err != nil || code != cli.CodeCannotHold || !strings.Contains(out, "NotEnoughCPUs") || strings.Contains(out, "resources of its kubelet are unknown") {
 		t.Errorf("exit code %d, %v:\n%s", code, err, out)
 	}
 }

@@ -142,8 +142,8 @@ func TestStatus(t *testing.T) {
 				}
 				s.nodes[0].Status.Orphans[0].Kind, s.nodes[0].Status.Orphans[0].Name = v1alpha1.OrphanVolume, "pvc-9"
 			},
-			unwell: true, want: []string{"- NvmfNode a keeps the data of a lost NvmfVolume: name pvc-9, uuid uuid-0, 2.0Gi in pool eui.a;",
-				"lost NvmfSnapshot: name unknown, uuid uuid-9,", "- and 2 more are kept"}, not: "uuid-10"},
+			unwell: true, want: []string{"- NvmfNode a stores an orphaned NvmfVolume: name pvc-9, uuid uuid-0, 2.0Gi in pool eui.a;",
+				"orphaned NvmfSnapshot: name unknown, uuid uuid-9,", "- and 2 more orphans"}, not: "uuid-10"},
 		"many volumes": {
 			change: func(s *status) {
 				for i := range 25 {
@@ -152,7 +152,7 @@ func TestStatus(t *testing.T) {
 					s.volumes = append(s.volumes, v)
 				}
 			},
-			unwell: true, want: []string{"- NvmfVolume bad-9: Ready is False: NoSpace", "- and 15 volumes more"}, not: "bad-10"},
+			unwell: true, want: []string{"- NvmfVolume bad-9: Ready is False: NoSpace", "- and 15 more volumes"}, not: "bad-10"},
 		"about a target": {
 			about: "fast",
 			change: func(s *status) {

@@ -94,7 +94,7 @@ func TestPlanIsWhatTheOperatorDoes(t *testing.T) {
 	c.Expect(code).To(Equal(cli.CodeUnknown), out)
 	out, code = c.kubectlWeft(newTarget("cli", "cli"), "plan", "-f", "-", "--node", "nobody")
 	c.Expect(code).To(Equal(cli.CodeError), out)
-	c.Expect(out).To(ContainSubstring("the cluster has no node nobody"))
+	c.Expect(out).To(ContainSubstring("node nobody not found in the cluster"))
 }
 
 func TestStatusOfACluster(t *testing.T) {
@@ -111,10 +111,10 @@ func TestStatusOfACluster(t *testing.T) {
 	c.Expect(code).To(Equal(cli.CodeUnwell), out)
 	c.Expect(out).To(And(ContainSubstring("1 of 2"), ContainSubstring("- NvmfTarget seen: Degraded is True: NodesNotCapable")))
 	out, _ = c.kubectlWeft(nil, "status", "seen")
-	c.Expect(out).To(And(ContainSubstring("node seen-2 cannot serve it: "+v1alpha1.ReasonModuleMissing), Not(ContainSubstring("\nseen-2 "))))
+	c.Expect(out).To(And(ContainSubstring("Node seen-2 cannot serve this target: "+v1alpha1.ReasonModuleMissing), Not(ContainSubstring("\nseen-2 "))))
 	out, _ = c.kubectlWeft(nil, "status", "seen-1")
 	c.Expect(strings.Count(out, "192.0.2.1:4420")).To(Equal(1), "as planned; none is served yet:\n%s", out)
 	out, code = c.kubectlWeft(nil, "status", "nobody")
 	c.Expect(code).To(Equal(cli.CodeError))
-	c.Expect(out).To(ContainSubstring("there is no NvmfTarget and no NvmfNode nobody"))
+	c.Expect(out).To(ContainSubstring("NvmfTarget or NvmfNode nobody not found"))
 }

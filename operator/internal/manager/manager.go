@@ -92,10 +92,10 @@ func Scheme() (*runtime.Scheme, error) {
 // gives the lease back, so the process must end once Start returns. The context bounds New alone.
 func New(ctx context.Context, cfg *rest.Config, o Options) (ctrl.Manager, error) {
 	if o.Namespace == "" {
-		return nil, errors.New("no namespace: give --namespace the namespace that weft runs in")
+		return nil, errors.New("--namespace is required: set it to the namespace of weft")
 	}
 	if o.TargetImage == "" {
-		return nil, errors.New("no image for target pods: give --target-image, such as ghcr.io/weft-storage/weft-target with a version")
+		return nil, errors.New("--target-image is required: set it to the image of target pods, such as ghcr.io/weft-storage/weft-target with a version")
 	}
 	scheme, err := Scheme()
 	if err != nil {
@@ -129,7 +129,7 @@ func New(ctx context.Context, cfg *rest.Config, o Options) (ctrl.Manager, error)
 		Controller:                    config.Controller{SkipNameValidation: new(o.AllowSeveral)},
 	})
 	if err != nil {
-		return nil, fmt.Errorf("make the manager: %w", err)
+		return nil, fmt.Errorf("create the manager: %w", err)
 	}
 	if err := addControllers(ctx, mgr, o); err != nil {
 		return nil, err
@@ -225,7 +225,7 @@ func addChecks(mgr ctrl.Manager) error {
 		ctx, cancel := context.WithTimeout(req.Context(), readyTimeout)
 		defer cancel()
 		if !mgr.GetCache().WaitForCacheSync(ctx) {
-			return errors.New("the caches are not filled yet")
+			return errors.New("the caches are not synced yet")
 		}
 		return nil
 	}

@@ -42,7 +42,7 @@ func TestAgentThatFallsSilentAndReturns(t *testing.T) {
 	c.Eventually(c.targetCondition("silent", v1alpha1.ConditionReady)).Should(Equal("False/NodesNotReady"))
 	c.Expect(c.targetCondition("silent", v1alpha1.ConditionDegraded)()).To(Equal("True/NodesNotReady"))
 	c.Expect(c.nvmfTarget("silent").Status.Nodes.Ready).To(BeZero())
-	c.Eventually(c.events("NvmfNode", "silent-1")).Should(ContainElement(HavePrefix("AgentSilent - the agent of node silent-1 has been silent since")))
+	c.Eventually(c.events("NvmfNode", "silent-1")).Should(ContainElement(HavePrefix("AgentSilent - the agent of node silent-1 has not renewed its Lease since")))
 	c.Expect(c.claimant("silent-1")()).To(Equal("silent"), "silence takes no claim away")
 
 	renew(time.Now(), 3600)

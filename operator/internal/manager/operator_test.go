@@ -107,9 +107,9 @@ func TestHealthAndMetrics(t *testing.T) {
 func TestWhatIsRequired(t *testing.T) {
 	g := NewWithT(t)
 	_, err := manager.New(t.Context(), operatorConfig, manager.Options{})
-	g.Expect(err).To(MatchError(ContainSubstring("give --namespace")))
+	g.Expect(err).To(MatchError(ContainSubstring("--namespace is required")))
 	_, err = manager.New(t.Context(), operatorConfig, manager.Options{Namespace: namespace})
-	g.Expect(err).To(MatchError(ContainSubstring("give --target-image")))
+	g.Expect(err).To(MatchError(ContainSubstring("--target-image is required")))
 }
 
 // freeAddress is free for a moment at least.

@@ -82,8 +82,8 @@ func TestAnImageThatCannotBePulledDisturbsNothing(t *testing.T) {
 	for _, node := range nodes {
 		c.Eventually(c.nodeCondition(node, v1alpha1.ConditionTargetImageReady)).Should(Equal("Unknown/Pending"))
 		c.pulls(node, nextImage, pullWaits("ErrImagePull", `failed to resolve reference "`+nextImage+`": not found`))
-		c.Eventually(c.message(node, v1alpha1.ConditionTargetImageReady)).Should(Equal(`False/ImagePullFailed: image ` + nextImage +
-			` cannot be pulled on the node, so the target pod is not replaced (ErrImagePull): failed to resolve reference "` + nextImage + `": not found`))
+		c.Eventually(c.message(node, v1alpha1.ConditionTargetImageReady)).Should(Equal(`False/ImagePullFailed: the target pod is not replaced, because image ` + nextImage +
+			` cannot be pulled on the node (ErrImagePull): failed to resolve reference "` + nextImage + `": not found`))
 		pull := c.pulls(node, nextImage, pullWaits("ImagePullBackOff", `Back-off pulling image`))
 		c.Expect(metav1.IsControlledBy(pull, c.nvmfNode(node))).To(BeTrue())
 	}
@@ -139,7 +139,7 @@ func TestWithOnDeleteTheImageIsPulledToo(t *testing.T) {
 		return next != nil && next.UID != failed.UID
 	}).Should(BeTrue(), "it is tried again")
 	c.pulls("pullondelete-1", nextImage, pulled)
-	c.Eventually(c.message("pullondelete-1", v1alpha1.ConditionTargetImageReady)).Should(Equal("True/AsExpected: image " + nextImage + " is on the node"))
+	c.Eventually(c.message("pullondelete-1", v1alpha1.ConditionTargetImageReady)).Should(Equal("True/AsExpected: image " + nextImage + " is present on the node"))
 	c.Consistently(c.podUID("pullondelete-1")).Should(Equal(pod.UID))
 }
 

@@ -59,7 +59,7 @@ func TestOverlappingTargetsClaimANodeOnce(t *testing.T) {
 	c.Eventually(c.targetCondition("over-b", v1alpha1.ConditionReady)).Should(Equal("False/NoNodeCapable"))
 	c.Expect(c.nvmfTarget("over-b").Status.NotCapable).To(ConsistOf(
 		HaveField("Reason", v1alpha1.ReasonClaimedByAnother)))
-	c.Eventually(c.events("NvmfTarget", "over-b")).Should(ContainElement(HavePrefix("ClaimedByAnotherTarget over-1 over-1: NvmfTarget over-a has the node")))
+	c.Eventually(c.events("NvmfTarget", "over-b")).Should(ContainElement(HavePrefix("ClaimedByAnotherTarget over-1 over-1: NvmfTarget over-a already claims the node")))
 	c.Consistently(c.claimant("over-1")).Should(Equal("over-a"))
 
 	c.Expect(admin.Delete(c.ctx, c.nvmfTarget("over-a"))).To(Succeed())
@@ -170,7 +170,7 @@ func TestDeletionWaitsForVolumesAndNamesThem(t *testing.T) {
 		return meta.FindStatusCondition(c.nvmfTarget("wait").Status.Conditions, v1alpha1.ConditionProgressing).Message
 	}).Should(And(ContainSubstring("12 volumes: wait-v00, wait-v01,"), ContainSubstring("wait-v09 and 2 more"), Not(ContainSubstring("wait-v10"))))
 	c.Expect(c.targetCondition("wait", v1alpha1.ConditionReady)()).To(Equal("False/Deleting"))
-	c.Eventually(c.events("NvmfTarget", "wait")).Should(ContainElement(HavePrefix("VolumesRemain - deletion waits for")))
+	c.Eventually(c.events("NvmfTarget", "wait")).Should(ContainElement(HavePrefix("VolumesRemain - cannot delete the target while")))
 	c.Consistently(c.claimant("wait-2")).Should(Equal("wait"), "volumes are deleted on a live target")
 
 	for _, v := range volumes[:11] {

@@ -120,7 +120,7 @@ func TestWhyATargetPodDoesNotServeIsSaidInTheNode(t *testing.T) {
 	c.kubelet("why-1", ended("EAL: cannot\x1b[0m open\n/dev/x"))
 	c.Eventually(c.podMessage("why-1")).Should(Equal("False/PodFailed: EAL: cannot [0m open /dev/x"))
 	c.kubelet("why-1", ended(""))
-	c.Eventually(c.podMessage("why-1")).Should(ContainSubstring("False/PodFailed: the target ended with exit code 3 (Error)"))
+	c.Eventually(c.podMessage("why-1")).Should(ContainSubstring("False/PodFailed: the target exited with code 3 (Error)"))
 	c.runs("why-1")
 	c.Eventually(c.podCondition("why-1")).Should(Equal("True/AsExpected"))
 }
@@ -176,7 +176,7 @@ func TestATargetTellsWhatItsPodsLack(t *testing.T) {
 	c.Eventually(c.podCondition("lack-2")).Should(Equal("True/PodOutdated"))
 	c.serve("lack-2")
 	c.Eventually(c.targetMessage("lack", v1alpha1.ConditionProgressing)).Should(
-		Equal("True/PodOutdated: 2 of 2 target pods with an earlier plan or image: lack-1, lack-2; delete them when a pause suits (updateStrategy OnDelete)"))
+		Equal("True/PodOutdated: 2 of 2 target pods with an outdated plan or image: lack-1, lack-2; delete the pods when a short I/O pause is acceptable (updateStrategy OnDelete)"))
 	c.Expect(c.targetCondition("lack", v1alpha1.ConditionReady)()).To(Equal("True/AsExpected"))
 	c.Expect([]types.UID{c.podUID("lack-1")(), c.podUID("lack-2")()}).To(Equal(uids))
 }
@@ -250,7 +250,7 @@ func TestOnDeleteLeavesAnOutdatedPodToTheUser(t *testing.T) {
 	c.Consistently(c.podUID("ondelete-1")).Should(Equal(pod.UID))
 
 	c.Expect(admin.Delete(c.ctx, pod)).To(Succeed())
-	c.Eventually(c.podMessage("ondelete-1")).Should(HavePrefix("False/PodNotReady: the target pod is ending"))
+	c.Eventually(c.podMessage("ondelete-1")).Should(HavePrefix("False/PodNotReady: the target pod is terminating"))
 	c.ends(pod)
 	next := c.pod("ondelete-1", pod.UID)
 	c.Expect(next.Annotations[manifest.StartupAnnotation]).NotTo(Equal(pod.Annotations[manifest.StartupAnnotation]))
@@ -314,11 +314,11 @@ func TestRollingUpdateTakesOneNodeAtATime(t *testing.T) {
 	c.runs(first)
 	c.Eventually(c.podCondition(first)).Should(Equal("True/AsExpected"))
 	c.Consistently(ending).Should(Equal([]string{first}), "its target is not filled")
-	c.Eventually(c.podMessage("roll-1")).Should(And(HavePrefix("True/PodOutdated"), ContainSubstring("it is replaced in the node's turn")))
+	c.Eventually(c.podMessage("roll-1")).Should(And(HavePrefix("True/PodOutdated"), ContainSubstring("it is replaced when it is the node's turn")))
 	c.Eventually(c.message("roll-1", v1alpha1.ConditionUpdated)).Should(And(HavePrefix("False/WaitingForTurn"),
-		ContainSubstring("it waits: as many other nodes as may be unavailable have their turn or do not serve (maxUnavailable 1); NvmfTarget roll names them")))
+		ContainSubstring("waiting: maxUnavailable 1 is reached by other nodes that are being changed or do not serve; see the status of NvmfTarget roll")))
 	c.Eventually(c.targetMessage("roll", v1alpha1.ConditionProgressing)).Should(And(HavePrefix("True/Updating: 0 of 3 nodes updated; in turn: "+first),
-		ContainSubstring("its agent has not said whether it is ready"), ContainSubstring("waiting: roll-1")))
+		ContainSubstring("its agent has not reported condition Ready"), ContainSubstring("waiting: roll-1")))
 	c.serve(first)
 
 	c.Eventually(ending).Should(HaveLen(2))
@@ -391,7 +391,7 @@ func TestAPodOfSomebodyElseIsLeftAlone(t *testing.T) {
 	c.create(foreign)
 	c.spdkTarget("foreign", nil)
 	c.spdkNode("foreign-1", "foreign")
-	c.Eventually(c.podMessage("foreign-1")).Should(Equal("False/PodPending: pod weft-target-foreign-1 belongs to something else; it must go before the node's own can be made"))
+	c.Eventually(c.podMessage("foreign-1")).Should(Equal("False/PodPending: pod weft-target-foreign-1 does not belong to weft; delete it so that the operator can create the target pod"))
 	c.Expect(c.podUID("foreign-1")()).To(Equal(foreign.UID))
 	c.Expect(c.findPod("foreign-1").Labels).To(BeEmpty())
 }

@@ -33,7 +33,7 @@ func webhookServer(address string, keeper *webhook.Keeper) (ctrlwebhook.Server, 
 	}
 	host, text, err := net.SplitHostPort(address)
 	if err != nil {
-		return nil, fmt.Errorf("webhook address %q: %w; write it as :9443, or 0 for none", address, err)
+		return nil, fmt.Errorf("webhook address %q: %w; use an address such as :9443, or 0 to disable it", address, err)
 	}
 	port, err := strconv.ParseUint(text, 10, 16)
 	if err != nil || port == 0 {

@@ -178,17 +178,17 @@ func TestAdmission(t *testing.T) {
 	w.Expect(w.warnings.take()).To(BeEmpty())
 
 	err := w.dry(proposal("adm", "adm", overRDMA))
-	w.Expect(err).To(MatchError(And(ContainSubstring("denied the request: no matching node can hold this target: adm-1: "),
+	w.Expect(err).To(MatchError(And(ContainSubstring("denied the request: no matching node can serve this target: adm-1: "),
 		ContainSubstring(v1alpha1.ReasonModuleMissing), ContainSubstring("nvmet_rdma"), ContainSubstring(v1alpha1.ReasonNoRDMADevice))))
 
 	w.Expect(w.dry(proposal("adm", "nowhere"))).To(Succeed())
-	w.Expect(w.warnings.take()).To(ConsistOf(ContainSubstring("no node has the labels of spec.nodeSelector yet")))
+	w.Expect(w.warnings.take()).To(ConsistOf(ContainSubstring("no node matches spec.nodeSelector yet")))
 
 	w.node("adm-2", "adm", "nvmet")
 	w.Eventually(func() []string {
 		w.Expect(w.dry(proposal("adm", "adm"))).To(Succeed())
 		return w.warnings.take()
-	}).Should(ConsistOf(And(ContainSubstring("1 of 2 matching nodes cannot hold this target: adm-2: "), ContainSubstring("nvmet_tcp"))))
+	}).Should(ConsistOf(And(ContainSubstring("1 of 2 matching nodes cannot serve this target: adm-2: "), ContainSubstring("nvmet_tcp"))))
 
 	w.node("adm-3", "adm")
 	w.Eventually(func() []string {
@@ -219,7 +219,7 @@ func TestAdmissionOfChanges(t *testing.T) {
 		}).Should(BeFalse())
 		return err
 	}
-	w.Expect(change(overRDMA)).To(MatchError(ContainSubstring("no matching node can hold this target: change-1")))
+	w.Expect(change(overRDMA)).To(MatchError(ContainSubstring("no matching node can serve this target: change-1")))
 	w.Expect(change(func(t *v1alpha1.NvmfTarget) { t.Spec.Transports[0].Port = 4421 })).To(Succeed())
 	w.Eventually(func() int32 { return w.nvmfNode("change-1").Spec.Plan.Portals[0].Port }).Should(Equal(int32(4421)))
 
@@ -230,8 +230,8 @@ func TestAdmissionOfChanges(t *testing.T) {
 	w.Expect(change(func(t *v1alpha1.NvmfTarget) { t.Labels = map[string]string{"a": "b"} })).To(Succeed())
 	w.Expect(w.warnings.take()).To(BeEmpty())
 	w.Expect(change(func(t *v1alpha1.NvmfTarget) { t.Spec.Transports[0].Port = 4422 })).To(Succeed())
-	w.Expect(w.warnings.take()).To(ConsistOf(ContainSubstring("no matching node can hold this target, and none could before"),
-		And(ContainSubstring("1 of 1 matching nodes cannot hold this target: change-1: "), ContainSubstring(v1alpha1.ReasonModuleMissing))))
+	w.Expect(w.warnings.take()).To(ConsistOf(ContainSubstring("no matching node can serve this target, and none could serve it before"),
+		And(ContainSubstring("1 of 1 matching nodes cannot serve this target: change-1: "), ContainSubstring(v1alpha1.ReasonModuleMissing))))
 	w.Consistently(func() int32 { return w.nvmfNode("change-1").Spec.Plan.Portals[0].Port }).Should(Equal(int32(4421)), "it keeps the plan that it has")
 	w.Expect(admin.Delete(w.ctx, w.nvmfTarget("change"))).To(Succeed())
 	w.Eventually(func() error {

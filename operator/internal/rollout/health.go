@@ -61,10 +61,10 @@ func unwell(n Node, now time.Time) (string, time.Duration) {
 		}
 	}
 	if node.Status.ObservedGeneration < node.Generation {
-		return "its agent has not taken up its plan yet", 0
+		return "its agent has not applied its plan yet", 0
 	}
 	if is := meta.FindStatusCondition(node.Status.Conditions, v1alpha1.ConditionReady); is == nil {
-		return "its agent has not said whether it is ready", 0
+		return "its agent has not reported condition Ready", 0
 	} else if is.Status != metav1.ConditionTrue {
 		return fmt.Sprintf("Ready is %s (%s: %s)", is.Status, is.Reason, is.Message), 0
 	}

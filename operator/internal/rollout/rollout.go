@@ -183,13 +183,13 @@ func (d *decider) goesOn(s *state) bool {
 // waitsFor says what keeps the node from having its turn; "" when nothing does.
 func (d *decider) waitsFor(s *state) string {
 	if !alive(s.Nvmf) {
-		return "its agent is silent, and would not see to it; it gets a turn once the agent is back"
+		return "its agent is silent and cannot apply the change; the node gets a turn once the agent is back"
 	}
 	if !s.NotReadySince.IsZero() {
-		return "its Node is not Ready, and no pod would be started there; it gets a turn once it is"
+		return "its Node is not Ready, so that no pod can start there; it gets a turn once the Node is Ready"
 	}
 	if s.change.restart && !s.ImageOnNode {
-		return "the image of its next target pod is not on it (condition " + v1alpha1.ConditionTargetImageReady + ")"
+		return "the image of its next target pod is not present on the node (condition " + v1alpha1.ConditionTargetImageReady + ")"
 	}
 	others, turns := 0, 0
 	for _, o := range d.states {
@@ -202,10 +202,10 @@ func (d *decider) waitsFor(s *state) string {
 	}
 	if others >= d.most {
 		// Which nodes those are changes all the time, and many may wait: that is said once, in the NvmfTarget.
-		return fmt.Sprintf("as many other nodes as may be unavailable have their turn or do not serve (maxUnavailable %d); NvmfTarget %s names them", d.most, s.Desired.Target)
+		return fmt.Sprintf("maxUnavailable %d is reached by other nodes that are being changed or do not serve; see the status of NvmfTarget %s", d.most, s.Desired.Target)
 	}
 	if turns >= v1alpha1.MaxUpdating {
-		return fmt.Sprintf("%d nodes have a turn, and no more may", turns)
+		return fmt.Sprintf("%d nodes are being changed, which is the maximum", turns)
 	}
 	if len(s.Busy) > 0 {
 		return fmt.Sprintf("%d of the node's volumes and snapshots not ready, such as %s", len(s.Busy), slices.Min(s.Busy))
@@ -222,13 +222,13 @@ func (d *decider) condition(s *state, waits string) metav1.Condition {
 	case s.turn && d.gated(s):
 		return is(metav1.ConditionFalse, v1alpha1.ReasonUpdating, "it is the node's turn: "+d.what(s))
 	case s.turn:
-		return is(metav1.ConditionFalse, v1alpha1.ReasonUpdating, "the node was changed, and its turn ends when it serves again: "+cmp.Or(s.unwell, "it is being looked at"))
+		return is(metav1.ConditionFalse, v1alpha1.ReasonUpdating, "the node was changed, and its turn ends when it serves again: "+cmp.Or(s.unwell, "checking the node"))
 	case d.gated(s) && d.Strategy.Paused:
-		return is(metav1.ConditionFalse, v1alpha1.ReasonRolloutPaused, "spec.updateStrategy.paused of NvmfTarget "+s.Desired.Target+" holds back what disturbs I/O: "+d.what(s))
+		return is(metav1.ConditionFalse, v1alpha1.ReasonRolloutPaused, "spec.updateStrategy.paused of NvmfTarget "+s.Desired.Target+" is true, so that changes that disturb I/O wait: "+d.what(s))
 	case d.gated(s):
-		return is(metav1.ConditionFalse, v1alpha1.ReasonWaitingForTurn, d.what(s)+"; it waits: "+waits)
+		return is(metav1.ConditionFalse, v1alpha1.ReasonWaitingForTurn, d.what(s)+"; waiting: "+waits)
 	case s.change.restart:
-		return is(metav1.ConditionFalse, v1alpha1.ReasonPodOutdated, "the target pod follows an earlier plan or image; delete it when a pause of its volumes' I/O suits (updateStrategy OnDelete)")
+		return is(metav1.ConditionFalse, v1alpha1.ReasonPodOutdated, "the target pod follows an earlier plan or image; delete it when a short I/O pause of its volumes is acceptable (updateStrategy OnDelete)")
 	}
 	return is(metav1.ConditionTrue, v1alpha1.ReasonAsExpected, "the node follows its target's spec")
 }
@@ -237,10 +237,10 @@ func (d *decider) condition(s *state, waits string) metav1.Condition {
 func (d *decider) what(s *state) string {
 	var parts []string
 	if s.change.restart && d.Strategy.Type == v1alpha1.UpdateRollingUpdate {
-		parts = append(parts, "its target pod is to be replaced")
+		parts = append(parts, "its target pod must be replaced")
 	}
 	if s.change.links {
-		parts = append(parts, "settings of its NICs are to be written, which may reset their links")
+		parts = append(parts, "settings of its NICs must be changed, which may reset their links")
 	}
 	return strings.Join(parts, ", and ")
 }

@@ -80,5 +80,5 @@ func TestAnAnswerIsPassedOn(t *testing.T) {
 	var review admissionv1.AdmissionReview
 	g.Expect(json.Unmarshal([]byte(text), &review)).To(Succeed())
 	g.Expect(review.Response.Allowed).To(BeTrue())
-	g.Expect(review.Response.Warnings).To(ConsistOf(ContainSubstring("no node has the labels")))
+	g.Expect(review.Response.Warnings).To(ConsistOf(ContainSubstring("no node matches")))
 }

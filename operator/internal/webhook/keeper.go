@@ -38,7 +38,7 @@ const (
 )
 
 // errNone: no certificate was loaded yet.
-var errNone = errors.New("there is no certificate for the webhook yet: Secret " + SecretName + " was not read")
+var errNone = errors.New("the webhook has no certificate yet: Secret " + SecretName + " was not read")
 
 // Keeper keeps the Secret and the API server's trust in order, and serves with the certificate. Every
 // replica has one at work, the leader or not: whoever is late finds that the work was done.
@@ -98,7 +98,7 @@ func (k *Keeper) Ready(*http.Request) error {
 func (k *Keeper) Reconcile(ctx context.Context, _ ctrl.Request) (ctrl.Result, error) {
 	secret := &corev1.Secret{}
 	if err := k.Get(ctx, client.ObjectKey{Namespace: k.Namespace, Name: SecretName}, secret); err != nil {
-		return ctrl.Result{}, fmt.Errorf("get Secret %s, which holds the webhook's certificate (it comes with the installation; helm upgrade puts it back): %w", SecretName, err)
+		return ctrl.Result{}, fmt.Errorf("get Secret %s with the webhook's certificate (helm upgrade creates it again if it is missing): %w", SecretName, err)
 	}
 	now := k.Clock.Now()
 	decided, err := Decide(secret.Data, k.Names, now)

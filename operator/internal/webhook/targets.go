@@ -84,7 +84,7 @@ func (v *Targets) ValidateDelete(context.Context, *v1alpha1.NvmfTarget) (admissi
 func (v *Targets) judge(ctx context.Context, old, target *v1alpha1.NvmfTarget) (admission.Warnings, error) {
 	all, err := gather.All(ctx, v.Reader)
 	if err != nil {
-		return nil, apierrors.NewServiceUnavailable(fmt.Sprintf("weft could not look at the nodes, so it is not known whether one can hold NvmfTarget %s: %v", target.Name, err))
+		return nil, apierrors.NewServiceUnavailable(fmt.Sprintf("cannot check whether a node can serve NvmfTarget %s, because the nodes could not be read: %v", target.Name, err))
 	}
 	after := claim.Prospects(target, all.Targets, all.Nodes)
 	worse := old == nil || claim.Worse(claim.Prospects(old, all.Targets, all.Nodes), after)
@@ -106,7 +106,7 @@ func overPromised(target *v1alpha1.NvmfTarget, nodes []claim.Node) admission.War
 	if len(pools) == 0 {
 		return nil
 	}
-	return admission.Warnings{fmt.Sprintf("spec.overProvisioningPercent %d is less than what is promised already of %d pools: %s; they serve what they have and take nothing new until it is less",
+	return admission.Warnings{fmt.Sprintf("spec.overProvisioningPercent %d is less than what is already promised in %d pool(s): %s; volumes there stay available, but the pools accept nothing new",
 		target.Spec.OverProvisioningPercent, len(pools), text.Few(pools, maxNamed, ", "))}
 }
 
@@ -114,22 +114,22 @@ func overPromised(target *v1alpha1.NvmfTarget, nodes []claim.Node) admission.War
 func response(prospects []claim.Prospect, worse bool) (admission.Warnings, error) {
 	matching := slices.DeleteFunc(slices.Clone(prospects), func(p claim.Prospect) bool { return !p.Matches })
 	if len(matching) == 0 {
-		return admission.Warnings{"no node has the labels of spec.nodeSelector yet; label the nodes that shall serve"}, nil
+		return admission.Warnings{"no node matches spec.nodeSelector yet; label the nodes that should serve"}, nil
 	}
 	cannot, unknown := with(matching, claim.CannotHold), with(matching, claim.Unknown)
 	if len(cannot) == len(matching) && worse {
-		return nil, errors.New("no matching node can hold this target: " + strings.Join(told(cannot), "; ") +
-			"; kubectl weft plan -f FILE shows it all")
+		return nil, errors.New("no matching node can serve this target: " + strings.Join(told(cannot), "; ") +
+			"; run kubectl weft plan -f FILE for details")
 	}
 	var warnings admission.Warnings
 	if len(cannot) == len(matching) {
-		warnings = append(warnings, "no matching node can hold this target, and none could before; it is stored, and nodes that serve it keep the plan that they have")
+		warnings = append(warnings, "no matching node can serve this target, and none could serve it before; the change is accepted, and nodes that serve the target keep their plan")
 	}
 	for _, words := range told(cannot) {
-		warnings = append(warnings, fmt.Sprintf("%d of %d matching nodes cannot hold this target: %s", len(cannot), len(matching), words))
+		warnings = append(warnings, fmt.Sprintf("%d of %d matching nodes cannot serve this target: %s", len(cannot), len(matching), words))
 	}
 	for _, words := range told(unknown) {
-		warnings = append(warnings, fmt.Sprintf("it is not known yet of %d of %d matching nodes whether they can hold this target: %s", len(unknown), len(matching), words))
+		warnings = append(warnings, fmt.Sprintf("it is unknown whether %d of %d matching nodes can serve this target: %s", len(unknown), len(matching), words))
 	}
 	return warnings, nil
 }

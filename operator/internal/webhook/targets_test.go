@@ -53,23 +53,23 @@ func TestVerdict(t *testing.T) {
 	}{
 		"all fit":                      {prospects: []claim.Prospect{fits("n1"), fits("n2")}},
 		"one fits, others do not care": {prospects: []claim.Prospect{fits("n1"), elsewhere(cannot("n2", "two cores"))}},
-		"no node at all":               {warned: []string{"no node has the labels"}},
-		"no node matches":              {prospects: []claim.Prospect{elsewhere(fits("n1"))}, warned: []string{"no node has the labels"}},
+		"no node at all":               {warned: []string{"no node matches"}},
+		"no node matches":              {prospects: []claim.Prospect{elsewhere(fits("n1"))}, warned: []string{"no node matches"}},
 		"none can": {prospects: []claim.Prospect{cannot("n1", "two cores"), cannot("n2", "one core")},
-			refused: "no matching node can hold this target: n1: NotEnoughCPUs: two cores; n2: NotEnoughCPUs: one core; kubectl weft plan"},
+			refused: "no matching node can serve this target: n1: NotEnoughCPUs: two cores; n2: NotEnoughCPUs: one core; run kubectl weft plan"},
 		"none can, as before": {prospects: []claim.Prospect{cannot("n1", "two cores"), cannot("n2", "one core")}, noWorse: true,
-			warned: []string{"no matching node can hold this target, and none could before", "2 of 2 matching nodes cannot hold this target: n1: NotEnoughCPUs: two cores", "n2: NotEnoughCPUs: one core"}},
+			warned: []string{"no matching node can serve this target, and none could serve it before", "2 of 2 matching nodes cannot serve this target: n1: NotEnoughCPUs: two cores", "n2: NotEnoughCPUs: one core"}},
 		"many different, as before": {prospects: different, noWorse: true,
-			warned: []string{"and none could before", "50 of 50", "50 of 50", "50 of 50", "and 47 more, for other reasons"}},
-		"long stories, as before": {prospects: long, noWorse: true, warned: []string{"and none could before", "...", "...", "..."}},
+			warned: []string{"and none could serve it before", "50 of 50", "50 of 50", "50 of 50", "and 47 more, for other reasons"}},
+		"long stories, as before": {prospects: long, noWorse: true, warned: []string{"and none could serve it before", "...", "...", "..."}},
 		"some can": {prospects: []claim.Prospect{cannot("n1", "two cores"), fits("n2")},
-			warned: []string{"1 of 2 matching nodes cannot hold this target: n1: NotEnoughCPUs: two cores"}},
+			warned: []string{"1 of 2 matching nodes cannot serve this target: n1: NotEnoughCPUs: two cores"}},
 		"one has not reported": {prospects: []claim.Prospect{unknown("n1")},
-			warned: []string{"not known yet of 1 of 1 matching nodes whether they can hold this target: n1: NoInventory: the agent of the node has not reported"}},
+			warned: []string{"unknown whether 1 of 1 matching nodes can serve this target: n1: NoInventory: the agent of the node has not reported"}},
 		"none can, but one has not reported": {prospects: []claim.Prospect{cannot("n1", "two cores"), unknown("n2"), unknown("n3")},
-			warned: []string{"1 of 3 matching nodes cannot", "not known yet of 2 of 3 matching nodes whether they can hold this target: n2, n3: NoInventory"}},
-		"many alike":     {prospects: many, refused: "this target: n00, n01, n02 and 47 more: NotEnoughCPUs: two cores; kubectl"},
-		"many different": {prospects: different, refused: "n02: NotEnoughCPUs: 2 cores; and 47 more, for other reasons; kubectl"},
+			warned: []string{"1 of 3 matching nodes cannot", "unknown whether 2 of 3 matching nodes can serve this target: n2, n3: NoInventory"}},
+		"many alike":     {prospects: many, refused: "this target: n00, n01, n02 and 47 more: NotEnoughCPUs: two cores; run kubectl"},
+		"many different": {prospects: different, refused: "n02: NotEnoughCPUs: 2 cores; and 47 more, for other reasons; run kubectl"},
 		"many different, and one fits": {prospects: append([]claim.Prospect{fits("a")}, different...),
 			warned: []string{"50 of 51", "50 of 51", "50 of 51", "and 47 more, for other reasons"}},
 		"a long story": {prospects: []claim.Prospect{cannot("n1", strings.Repeat("long ", 1000))}, refused: "long lo...; kubectl"},
@@ -105,7 +105,7 @@ func TestALoweredPercentageWarnsOfWhatIsPromised(t *testing.T) {
 	target := &v1alpha1.NvmfTarget{ObjectMeta: metav1.ObjectMeta{Name: "fast"}, Spec: v1alpha1.NvmfTargetSpec{OverProvisioningPercent: 150}}
 	nodes := []claim.Node{node("n1", "fast", "16Gi"), node("n2", "fast", "15Gi"), node("n3", "slow", "30Gi"), {Name: "n4"}}
 	got := overPromised(target, nodes)
-	if len(got) != 1 || !strings.Contains(got[0], "of 1 pools: n1 (16Gi promised of pool d, 15Gi allowed)") {
+	if len(got) != 1 || !strings.Contains(got[0], "in 1 pool(s): n1 (16Gi promised of pool d, 15Gi allowed)") {
 		t.Errorf("got %q", got)
 	}
 	target.Spec.OverProvisioningPercent = 160

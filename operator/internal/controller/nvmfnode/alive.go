@@ -27,18 +27,18 @@ func judge(node string, lease *coordinationv1.Lease, now time.Time) (metav1.Cond
 	}
 	if lease == nil || lease.Spec.RenewTime == nil || lease.Spec.LeaseDurationSeconds == nil {
 		c.Status, c.Reason = metav1.ConditionUnknown, v1alpha1.ReasonAgentSilent
-		c.Message = fmt.Sprintf("the agent of node %s has no lease; see that a weft-agent pod runs on the node", node)
+		c.Message = fmt.Sprintf("the agent of node %s has no Lease; check that a weft-agent pod runs on the node", node)
 		return c, 0
 	}
 	renewed := lease.Spec.RenewTime.Time
 	left := renewed.Add(time.Duration(*lease.Spec.LeaseDurationSeconds) * time.Second).Sub(now)
 	if left <= 0 {
 		c.Status, c.Reason = metav1.ConditionFalse, v1alpha1.ReasonAgentSilent
-		c.Message = fmt.Sprintf("the agent of node %s has been silent since %s; volumes on the node may go on being served, but nothing new is done there; "+
-			"see whether the node is up and its weft-agent pod runs", node, renewed.UTC().Format(time.RFC3339))
+		c.Message = fmt.Sprintf("the agent of node %s has not renewed its Lease since %s; existing volumes may still be served, but nothing can change on the node; "+
+			"check that the node is up and that its weft-agent pod runs", node, renewed.UTC().Format(time.RFC3339))
 		return c, 0
 	}
-	c.Status, c.Reason, c.Message = metav1.ConditionTrue, v1alpha1.ReasonAsExpected, "the agent renews its lease"
+	c.Status, c.Reason, c.Message = metav1.ConditionTrue, v1alpha1.ReasonAsExpected, "the agent renews its Lease"
 	// Just after the end, so that the answer is then a different one.
 	return c, left + time.Second
 }

@@ -27,8 +27,8 @@ func TestJudge(t *testing.T) {
 		says   string
 		again  time.Duration
 	}{
-		"no lease":                           {nil, metav1.ConditionUnknown, v1alpha1.ReasonAgentSilent, "has no lease", 0},
-		"never renewed":                      {&coordinationv1.Lease{}, metav1.ConditionUnknown, v1alpha1.ReasonAgentSilent, "has no lease", 0},
+		"no lease":                           {nil, metav1.ConditionUnknown, v1alpha1.ReasonAgentSilent, "has no Lease", 0},
+		"never renewed":                      {&coordinationv1.Lease{}, metav1.ConditionUnknown, v1alpha1.ReasonAgentSilent, "has no Lease", 0},
 		"just renewed":                       {lease(0), metav1.ConditionTrue, v1alpha1.ReasonAsExpected, "renews", 41 * time.Second},
 		"about to run out":                   {lease(39 * time.Second), metav1.ConditionTrue, v1alpha1.ReasonAsExpected, "renews", 2 * time.Second},
 		"ran out this moment":                {lease(40 * time.Second), metav1.ConditionFalse, v1alpha1.ReasonAgentSilent, "since 2026-11-20T07:59:20Z", 0},

@@ -84,7 +84,7 @@ func (r *Reconciler) deleteOrphan(ctx context.Context, node *v1alpha1.NvmfNode) 
 	if controllerutil.RemoveFinalizer(node, v1alpha1.TuningFinalizer) {
 		patch := client.MergeFromWithOptions(before, client.MergeFromWithOptimisticLock{})
 		if err := r.Patch(ctx, node, patch, client.FieldOwner(v1alpha1.OperatorFieldManager)); err != nil {
-			return false, fmt.Errorf("take the finalizer off NvmfNode %s: %w", node.Name, err)
+			return false, fmt.Errorf("remove the finalizer of NvmfNode %s: %w", node.Name, err)
 		}
 		if !node.DeletionTimestamp.IsZero() {
 			return true, nil
@@ -93,7 +93,7 @@ func (r *Reconciler) deleteOrphan(ctx context.Context, node *v1alpha1.NvmfNode) 
 	if err := r.Delete(ctx, node, client.Preconditions{UID: &node.UID, ResourceVersion: &node.ResourceVersion}); err != nil {
 		return false, fmt.Errorf("delete NvmfNode %s: %w", node.Name, err)
 	}
-	log.FromContext(ctx).Info("deleted the NvmfNode: its Node is gone, and no volume or snapshot lies on it")
+	log.FromContext(ctx).Info("deleted the NvmfNode: its Node is gone, and it has no volumes or snapshots")
 	return true, nil
 }
 

@@ -58,7 +58,7 @@ func deletingNotReady(o observation) *metav1.Condition {
 		return nil
 	}
 	return isFalse(v1alpha1.ReasonDeleting,
-		"the target is being deleted; volumes that it has are served until they are deleted")
+		"the target is being deleted; its volumes stay available until they are deleted")
 }
 
 func selectorNotReady(o observation) *metav1.Condition {
@@ -66,7 +66,7 @@ func selectorNotReady(o observation) *metav1.Condition {
 		return nil
 	}
 	return isFalse(v1alpha1.ReasonInvalidSelector,
-		fmt.Sprintf("spec.nodeSelector cannot be read, so no node is claimed or released; write it as in a Deployment's selector: %v", o.placed.SelectorError))
+		fmt.Sprintf("spec.nodeSelector is not valid, so no node is claimed or released; use the syntax of a Deployment's selector: %v", o.placed.SelectorError))
 }
 
 func nothingMatches(o observation) *metav1.Condition {
@@ -74,7 +74,7 @@ func nothingMatches(o observation) *metav1.Condition {
 		return nil
 	}
 	return isFalse(v1alpha1.ReasonNoNodeMatches,
-		"no node has the labels of spec.nodeSelector; label the nodes that shall serve"+keptNote(o))
+		"no node matches spec.nodeSelector; label the nodes that should serve"+keptNote(o))
 }
 
 func nothingCapable(o observation) *metav1.Condition {
@@ -83,7 +83,7 @@ func nothingCapable(o observation) *metav1.Condition {
 		return nil
 	case len(o.unreported()) == len(o.placed.Matching):
 		return isFalse(v1alpha1.ReasonPending,
-			"no agent has reported yet from "+text.Few(o.unreported(), maxNamedNodes, ", "))
+			"waiting for the first report of the agents on "+text.Few(o.unreported(), maxNamedNodes, ", "))
 	}
 	return isFalse(v1alpha1.ReasonNoNodeCapable,
 		fmt.Sprintf("none of %s is capable: %s", text.Plural(len(o.placed.Matching), "matching node"), o.whyNotCapable()))
@@ -119,14 +119,14 @@ func dataRemains(o observation) *metav1.Condition {
 		parts = append(parts, fmt.Sprintf("%s: %s", text.Plural(n, "snapshot"), text.Few(o.snapshots, maxNamedVolumes, ", ")))
 	}
 	return isTrue(v1alpha1.ReasonVolumesRemain,
-		fmt.Sprintf("deletion waits for %s; delete their PersistentVolumeClaims and VolumeSnapshots", strings.Join(parts, ", and ")))
+		fmt.Sprintf("cannot delete the target while %s exist; delete their PersistentVolumeClaims and VolumeSnapshots", strings.Join(parts, ", and ")))
 }
 
 func lettingGo(o observation) *metav1.Condition {
 	if o.target.DeletionTimestamp.IsZero() {
 		return nil
 	}
-	return isTrue(v1alpha1.ReasonDeleting, "no volumes remain; the nodes are being released")
+	return isTrue(v1alpha1.ReasonDeleting, "no volumes left; releasing the nodes")
 }
 
 func waitsForNodes(o observation) *metav1.Condition {
@@ -189,12 +189,12 @@ func podsOutdated(o observation) *metav1.Condition {
 		return nil
 	}
 	return isTrue(v1alpha1.ReasonPodOutdated,
-		fmt.Sprintf("%d of %s with an earlier plan or image: %s; delete them when a pause suits (updateStrategy OnDelete)",
+		fmt.Sprintf("%d of %s with an outdated plan or image: %s; delete the pods when a short I/O pause is acceptable (updateStrategy OnDelete)",
 			len(names), text.Plural(len(o.nodes), "target pod"), text.Few(names, maxNamedNodes, ", ")))
 }
 
 func nothingUnderWay(observation) *metav1.Condition {
-	return isFalse(v1alpha1.ReasonAsExpected, "nothing is under way")
+	return isFalse(v1alpha1.ReasonAsExpected, "no changes in progress")
 }
 
 func someDegraded(o observation) *metav1.Condition {
@@ -231,7 +231,7 @@ func someNotTuned(o observation) *metav1.Condition {
 		return nil
 	}
 	return isTrue(reason,
-		fmt.Sprintf("%d of %s not tuned as asked for: %s", len(names), text.Plural(len(o.nodes), "serving node"), text.Few(names, maxNamedNodes, ", ")))
+		fmt.Sprintf("%d of %s without the requested tuning: %s", len(names), text.Plural(len(o.nodes), "serving node"), text.Few(names, maxNamedNodes, ", ")))
 }
 
 // someOverPromised: they serve what they have, and take nothing new.
@@ -240,12 +240,12 @@ func someOverPromised(o observation) *metav1.Condition {
 		return nil
 	}
 	return isTrue(v1alpha1.ReasonOverPromised,
-		fmt.Sprintf("more is promised of %s than spec.overProvisioningPercent allows: %s; all of it is served, and nothing new is taken there: delete volumes or snapshots, add a drive, or raise the percentage",
+		fmt.Sprintf("%s promised more than spec.overProvisioningPercent allows: %s; existing volumes are not affected, but nothing new is accepted: delete volumes or snapshots, add a drive, or raise the percentage",
 			text.Plural(len(o.overPromised), "pool"), text.Few(o.overPromised, maxNamedNodes, ", ")))
 }
 
 func nothingDegraded(observation) *metav1.Condition {
-	return isFalse(v1alpha1.ReasonAsExpected, "no matching node is left out or not ready")
+	return isFalse(v1alpha1.ReasonAsExpected, "all matching nodes are capable and ready")
 }
 
 // unreported lists the matching nodes whose agent has not told their inventory.
@@ -281,5 +281,5 @@ func keptNote(o observation) string {
 	if len(o.placed.Kept) == 0 {
 		return ""
 	}
-	return fmt.Sprintf("; served on as well, until no volumes are left there, though they do not match: %s", text.Few(o.placed.Kept, maxNamedNodes, ", "))
+	return fmt.Sprintf("; also serving until their last volume is deleted, although they no longer match: %s", text.Few(o.placed.Kept, maxNamedNodes, ", "))
 }

@@ -37,13 +37,13 @@ func healthOf(node *v1alpha1.NvmfNode, desired v1alpha1.NvmfNodeSpec) health {
 		return health{failing, alive.Reason, alive.Message}
 	}
 	if !equality.Semantic.DeepEqual(node.Spec, desired) {
-		return health{pending, v1alpha1.ReasonPending, "its agent has not taken up the plan yet"}
+		return health{pending, v1alpha1.ReasonPending, "its agent has not applied the plan yet"}
 	}
 	if h := podHealth(node); h.state != ready {
 		return h
 	}
 	if node.Status.ObservedGeneration < node.Generation {
-		return health{pending, v1alpha1.ReasonPending, "its agent has not taken up the plan yet"}
+		return health{pending, v1alpha1.ReasonPending, "its agent has not applied the plan yet"}
 	}
 	is := meta.FindStatusCondition(node.Status.Conditions, v1alpha1.ConditionReady)
 	switch {
@@ -54,7 +54,7 @@ func healthOf(node *v1alpha1.NvmfNode, desired v1alpha1.NvmfNodeSpec) health {
 	case is.Reason == v1alpha1.ReasonPending:
 		return health{pending, is.Reason, is.Message}
 	}
-	return health{failing, is.Reason, cmp.Or(is.Message, "its agent gives no message")}
+	return health{failing, is.Reason, cmp.Or(is.Message, "its agent reports no message")}
 }
 
 // podHealth is how the node's target pod does; an engine without one is ready as far as pods go.
@@ -65,7 +65,7 @@ func podHealth(node *v1alpha1.NvmfNode) health {
 	pod := meta.FindStatusCondition(node.Status.Conditions, v1alpha1.ConditionTargetPodReady)
 	switch {
 	case pod == nil || pod.ObservedGeneration < node.Generation:
-		return health{pending, v1alpha1.ReasonPending, "its target pod was not looked at yet"}
+		return health{pending, v1alpha1.ReasonPending, "its target pod has not been checked yet"}
 	case pod.Status == metav1.ConditionTrue:
 		return health{ready, pod.Reason, pod.Message}
 	case pod.Reason == v1alpha1.ReasonPodPending || pod.Reason == v1alpha1.ReasonPodNotReady:

@@ -19,7 +19,7 @@ const collectTimeout = 5 * time.Second
 
 var (
 	targetNodes = prometheus.NewDesc("weft_target_nodes",
-		"Nodes of an NvmfTarget, by state: matching, capable, ready, updated or outdated (a change that disturbs I/O waits for them).", []string{"target", "state"}, nil)
+		"Number of nodes of an NvmfTarget, by state: matching, capable, ready, updated or outdated (a change that disturbs I/O is pending).", []string{"target", "state"}, nil)
 	targetCapacity = prometheus.NewDesc("weft_target_capacity_bytes",
 		"Capacity of an NvmfTarget in bytes, by kind: total, allocated (promised to volumes) or free.", []string{"target", "kind"}, nil)
 )

@@ -51,7 +51,7 @@ func (r *Reconciler) applyNode(ctx context.Context, n claim.Node, desired v1alph
 			return err
 		}
 		if holds {
-			log.FromContext(ctx).Info("the node keeps its claim: data was put on it a moment ago", "node", n.Name, "claimedBy", had)
+			log.FromContext(ctx).Info("the node keeps its claim: a volume was just created on it", "node", n.Name, "claimedBy", had)
 			return nil
 		}
 	}
@@ -128,6 +128,6 @@ func (r *Reconciler) finalize(ctx context.Context, target *v1alpha1.NvmfTarget) 
 	if err != nil {
 		return false, err
 	}
-	log.FromContext(ctx).Info("the target has no volumes and no nodes any more; it is let go")
+	log.FromContext(ctx).Info("the target has no volumes or nodes left; removing its finalizer")
 	return true, nil
 }

@@ -186,7 +186,7 @@ func (r *Reconciler) updateNode(ctx context.Context, node *v1alpha1.NvmfNode, is
 	if was != nil && was.Reason == is.Reason || is.Reason == v1alpha1.ReasonNotNeeded || was == nil && is.Status == metav1.ConditionTrue {
 		return nil
 	}
-	log.FromContext(ctx).Info("the node's rollout goes on", "node", node.Name, "reason", is.Reason)
+	log.FromContext(ctx).Info("continuing the node's rollout", "node", node.Name, "reason", is.Reason)
 	r.Recorder.Eventf(node, nil, corev1.EventTypeNormal, is.Reason, "Reconcile", "%s", text.Clip(is.Message, text.MaxEventNote))
 	return nil
 }

@@ -84,7 +84,7 @@ func observe(target *v1alpha1.NvmfTarget, all *gather.Objects, decision claim.De
 		if !serves {
 			if capable { // its former target is just releasing it
 				o.nodes = append(o.nodes, servingNode{
-					name: n.Name, capable: true, health: health{pending, v1alpha1.ReasonPending, "another target is releasing it"},
+					name: n.Name, capable: true, health: health{pending, v1alpha1.ReasonPending, "another target is still releasing it"},
 				})
 			}
 			continue

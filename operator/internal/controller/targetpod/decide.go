@@ -50,12 +50,12 @@ func decide(v view) decision {
 	case v.wanted == nil:
 		return decideUnneeded(v)
 	case v.pod == nil:
-		return decision{act: create, condition: notReady(v1alpha1.ReasonPodPending, "the target pod is being made")}
+		return decision{act: create, condition: notReady(v1alpha1.ReasonPodPending, "creating the target pod")}
 	case !metav1.IsControlledBy(v.pod, v.node):
 		return decision{act: keep, again: foreignRetry, condition: notReady(v1alpha1.ReasonPodPending,
-			fmt.Sprintf("pod %s belongs to something else; it must go before the node's own can be made", v.pod.Name))}
+			fmt.Sprintf("pod %s does not belong to weft; delete it so that the operator can create the target pod", v.pod.Name))}
 	case !v.pod.DeletionTimestamp.IsZero():
-		return decision{act: keep, condition: notReady(v1alpha1.ReasonPodNotReady, "the target pod is ending; another follows it")}
+		return decision{act: keep, condition: notReady(v1alpha1.ReasonPodNotReady, "the target pod is terminating; a new one will be created")}
 	case manifest.PodEnded(v.pod):
 		return decision{act: replaceFailed, condition: condition(v.pod)}
 	}
@@ -68,7 +68,7 @@ func decide(v view) decision {
 	case v.strategy.Type == v1alpha1.UpdateRollingUpdate:
 		return decision{act: roll, condition: is}
 	}
-	return decision{act: keep, condition: markOutdated(is, "delete pod "+v.pod.Name+" when a pause of its volumes' I/O suits")}
+	return decision{act: keep, condition: markOutdated(is, "delete pod "+v.pod.Name+" when a short I/O pause of its volumes is acceptable")}
 }
 
 // decideUnneeded: a pod that is not wanted goes once no data lies on the node. An NvmfNode without a plan
@@ -98,7 +98,7 @@ func markOutdated(is metav1.Condition, how string) metav1.Condition {
 		return is
 	}
 	is.Reason = v1alpha1.ReasonPodOutdated
-	is.Message = "the target serves, and follows an earlier plan or image: " + how
+	is.Message = "the target is serving with an outdated plan or image: " + how
 	return is
 }
 
@@ -116,7 +116,7 @@ func condition(pod *corev1.Pod) metav1.Condition {
 	case last != nil: // also while it is being tried again: the reason stays until it works
 		return failed(pod, last)
 	case status != nil && status.State.Running != nil:
-		return notReady(v1alpha1.ReasonPodNotReady, "the target runs, and does not answer, or not yet")
+		return notReady(v1alpha1.ReasonPodNotReady, "the target is running, but does not answer (yet)")
 	}
 	return notReady(v1alpha1.ReasonPodPending, pendingBecause(pod, status))
 }

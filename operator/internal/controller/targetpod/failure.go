@@ -46,9 +46,9 @@ func failed(pod *corev1.Pod, end *corev1.ContainerStateTerminated) metav1.Condit
 		return notReady(v1alpha1.ReasonPodFailed, clean(fmt.Sprintf("the target pod failed (%s): %s", pod.Status.Reason, text)))
 	}
 	if end != nil {
-		return notReady(v1alpha1.ReasonPodFailed, fmt.Sprintf("the target ended with exit code %d (%s); its pod's log tells more", end.ExitCode, end.Reason))
+		return notReady(v1alpha1.ReasonPodFailed, fmt.Sprintf("the target exited with code %d (%s); see the pod's log", end.ExitCode, end.Reason))
 	}
-	return notReady(v1alpha1.ReasonPodFailed, "the target pod ended, and does not say why")
+	return notReady(v1alpha1.ReasonPodFailed, "the target pod ended for an unknown reason")
 }
 
 // reasonWord is what may be the reason of a condition.

@@ -23,8 +23,8 @@ func TestFailed(t *testing.T) {
 		"a refusal cut short":     {`{"reason":"HugepagesMissing","mess`, `PodFailed: {"reason":"HugepagesMissing","mess`},
 		"another kind of JSON":    {`["x"]`, `PodFailed: ["x"]`},
 		"bytes":                   {"\xff\xfe\x00ab\x1b", "PodFailed: ? ab"},
-		"nothing":                 {"", "PodFailed: the target ended with exit code 139 (Error); its pod's log tells more"},
-		"white space":             {" \n", "PodFailed: the target ended with exit code 139 (Error); its pod's log tells more"},
+		"nothing":                 {"", "PodFailed: the target exited with code 139 (Error); see the pod's log"},
+		"white space":             {" \n", "PodFailed: the target exited with code 139 (Error); see the pod's log"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			c := failed(&corev1.Pod{}, &corev1.ContainerStateTerminated{ExitCode: 139, Reason: "Error", Message: test.message})

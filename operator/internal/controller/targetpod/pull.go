@@ -45,16 +45,16 @@ func pull(v view, pods manifest.TargetPods) pulling {
 	case v.wanted == nil:
 		return unneededPull(v, v1alpha1.ReasonNotNeeded, "the node has no target pod")
 	case v.pod != nil && metav1.IsControlledBy(v.pod, v.node) && !outdated(v) && manifest.PodReady(v.pod) != nil:
-		return unneededPull(v, v1alpha1.ReasonAsExpected, "no other image is needed: the target pod follows the plan")
+		return unneededPull(v, v1alpha1.ReasonAsExpected, "no new image is needed: the target pod follows the plan")
 	case v.pod == nil, !v.pod.DeletionTimestamp.IsZero(), !metav1.IsControlledBy(v.pod, v.node), !outdated(v), manifest.PodEnded(v.pod), manifest.TargetNeverServed(v.pod):
-		return pulling{act: keep, condition: imageReady(v1alpha1.ReasonAsExpected, "the next target pod pulls its image itself: none is served by another")}
+		return pulling{act: keep, condition: imageReady(v1alpha1.ReasonAsExpected, "the next target pod pulls its image itself, because no target pod is running")}
 	case pods.ImageOnNode(v.node, v.pod, nil):
-		return unneededPull(v, v1alpha1.ReasonAsExpected, fmt.Sprintf("image %s is on the node: the target pod runs it", pods.Image))
+		return unneededPull(v, v1alpha1.ReasonAsExpected, fmt.Sprintf("image %s is present on the node: the target pod uses it", pods.Image))
 	case v.pull == nil:
 		return pulling{act: create, condition: imagePending("image %s is about to be pulled", pods.Image)}
 	case !metav1.IsControlledBy(v.pull, v.node):
 		return pulling{act: keep, again: foreignRetry, condition: imageMissing(v1alpha1.ReasonImagePullFailed,
-			fmt.Sprintf("pod %s belongs to something else; it must go before image %s can be pulled", v.pull.Name, pods.Image))}
+			fmt.Sprintf("pod %s does not belong to weft; delete it so that image %s can be pulled", v.pull.Name, pods.Image))}
 	case !v.pull.DeletionTimestamp.IsZero():
 		return pulling{act: keep, condition: imagePending("image %s is about to be pulled", pods.Image)}
 	case !pods.PullsImage(v.pull):
@@ -68,20 +68,20 @@ func judgePull(v view, pods manifest.TargetPods) pulling {
 	status := manifest.ContainerStatus(v.pull, manifest.PullContainer)
 	switch {
 	case pods.ImageOnNode(v.node, nil, v.pull):
-		return pulling{act: keep, condition: imageReady(v1alpha1.ReasonAsExpected, fmt.Sprintf("image %s is on the node", pods.Image))}
+		return pulling{act: keep, condition: imageReady(v1alpha1.ReasonAsExpected, fmt.Sprintf("image %s is present on the node", pods.Image))}
 	case manifest.PodEnded(v.pull):
 		return pulling{act: replaceFailed, condition: imageMissing(v1alpha1.ReasonImageUnusable, fmt.Sprintf(
-			"image %s is no target image that runs on the node, so the target pod is not replaced: %s", pods.Image, whyPullEnded(v.pull, status)))}
+			"the target pod is not replaced, because image %s does not work as a target image on this node: %s", pods.Image, whyPullEnded(v.pull, status)))}
 	case status != nil && status.State.Waiting != nil && !slices.Contains(starting, status.State.Waiting.Reason):
 		w := status.State.Waiting
 		is := imageMissing(v1alpha1.ReasonImagePullFailed, clean(fmt.Sprintf(
-			"image %s cannot be pulled on the node, so the target pod is not replaced (%s): %s", pods.Image, w.Reason, cmp.Or(w.Message, "the kubelet says no more"))))
+			"the target pod is not replaced, because image %s cannot be pulled on the node (%s): %s", pods.Image, w.Reason, cmp.Or(w.Message, "the kubelet gives no details"))))
 		return pulling{act: keep, condition: keepCause(v, pods, w.Reason, is)}
 	}
 	return pulling{act: keep, condition: imagePending("%s", clean(fmt.Sprintf("image %s is being pulled%s", pods.Image, unscheduled(v.pull))))}
 }
 
-// starting are the reasons for which a container that nothing is wrong with waits.
+// starting are the reasons for which a container that no problems with waits.
 var starting = []string{"", "ContainerCreating", "PodInitializing"}
 
 // keepCause: between two tries the kubelet may say no more than that it waits. Then what was said before still holds.
@@ -97,11 +97,11 @@ func whyPullEnded(pod *corev1.Pod, status *corev1.ContainerStatus) string {
 	end := lastEnd(status)
 	switch {
 	case end != nil:
-		return clean(fmt.Sprintf("weft-launch --version ended with exit code %d (%s) %s", end.ExitCode, end.Reason, end.Message))
+		return clean(fmt.Sprintf("weft-launch --version exited with code %d (%s) %s", end.ExitCode, end.Reason, end.Message))
 	case pod.Status.Reason != "":
 		return clean(fmt.Sprintf("pod %s failed (%s): %s", pod.Name, pod.Status.Reason, pod.Status.Message))
 	}
-	return "pod " + pod.Name + " failed, and does not say why"
+	return "pod " + pod.Name + " failed for an unknown reason"
 }
 
 func unscheduled(pod *corev1.Pod) string {
@@ -144,7 +144,7 @@ func (r *Reconciler) actPull(ctx context.Context, v view, p pulling) (time.Durat
 	case create:
 		pod := r.Pods.PullPod(v.node)
 		if err := r.Apply(ctx, pod, client.FieldOwner(v1alpha1.OperatorFieldManager), client.ForceOwnership); err != nil {
-			return 0, fmt.Errorf("make the pod that pulls the target image on node %s: %w", v.node.Name, err)
+			return 0, fmt.Errorf("create the pod that pulls the target image on node %s: %w", v.node.Name, err)
 		}
 		log.FromContext(ctx).Info("pulling the target image on the node", "target", v.node.Spec.Target, "image", r.Pods.Image)
 		return 0, nil

@@ -16,9 +16,9 @@ func decideRoll(v view, pods manifest.TargetPods) decision {
 	is := condition(v.pod)
 	switch {
 	case !v.turn:
-		return decision{act: keep, condition: markOutdated(is, "it is replaced in the node's turn; condition Updated says what that waits for")}
+		return decision{act: keep, condition: markOutdated(is, "it is replaced when it is the node's turn; see condition Updated")}
 	case !pods.ImageOnNode(v.node, v.pod, v.pull):
-		return decision{act: keep, condition: markOutdated(is, "it is the node's turn, and the pod is replaced once its image is there; condition TargetImageReady says more")}
+		return decision{act: keep, condition: markOutdated(is, "it is the node's turn, and the pod is replaced once its image is pulled; see condition TargetImageReady")}
 	}
 	return decision{act: replaceOutdated, condition: markOutdated(is, "it is being replaced")}
 }

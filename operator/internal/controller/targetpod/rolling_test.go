@@ -26,13 +26,13 @@ func TestAPodGoesOnlyInItsNodesTurn(t *testing.T) {
 		says      string
 	}{
 		"its turn":                        {[]string{"m", "n"}, false, updating(v1alpha1.ReasonUpdating, 4), pullPod("r/t:v2", succeeded), replaceOutdated, "it is being replaced"},
-		"another's turn":                  {[]string{"m"}, false, updating(v1alpha1.ReasonUpdating, 4), pullPod("r/t:v2", succeeded), keep, "condition Updated says"},
-		"its turn, without the plan":      {[]string{"n"}, false, updating(v1alpha1.ReasonUpdating, 3), pullPod("r/t:v2", succeeded), keep, "condition Updated says"},
-		"its turn, not told yet":          {[]string{"n"}, false, updating(v1alpha1.ReasonWaitingForTurn, 4), pullPod("r/t:v2", succeeded), keep, "condition Updated says"},
-		"its turn, paused":                {[]string{"n"}, true, updating(v1alpha1.ReasonUpdating, 4), pullPod("r/t:v2", succeeded), keep, "condition Updated says"},
-		"its turn, without its image":     {[]string{"n"}, false, updating(v1alpha1.ReasonUpdating, 4), pullPod("r/t:v2"), keep, "condition TargetImageReady says"},
-		"its turn, with another's image":  {[]string{"n"}, false, updating(v1alpha1.ReasonUpdating, 4), pullPod("r/t:v1", succeeded), keep, "condition TargetImageReady says"},
-		"its turn, and the image is gone": {[]string{"n"}, false, updating(v1alpha1.ReasonUpdating, 4), nil, keep, "condition TargetImageReady says"},
+		"another's turn":                  {[]string{"m"}, false, updating(v1alpha1.ReasonUpdating, 4), pullPod("r/t:v2", succeeded), keep, "see condition Updated"},
+		"its turn, without the plan":      {[]string{"n"}, false, updating(v1alpha1.ReasonUpdating, 3), pullPod("r/t:v2", succeeded), keep, "see condition Updated"},
+		"its turn, not told yet":          {[]string{"n"}, false, updating(v1alpha1.ReasonWaitingForTurn, 4), pullPod("r/t:v2", succeeded), keep, "see condition Updated"},
+		"its turn, paused":                {[]string{"n"}, true, updating(v1alpha1.ReasonUpdating, 4), pullPod("r/t:v2", succeeded), keep, "see condition Updated"},
+		"its turn, without its image":     {[]string{"n"}, false, updating(v1alpha1.ReasonUpdating, 4), pullPod("r/t:v2"), keep, "see condition TargetImageReady"},
+		"its turn, with another's image":  {[]string{"n"}, false, updating(v1alpha1.ReasonUpdating, 4), pullPod("r/t:v1", succeeded), keep, "see condition TargetImageReady"},
+		"its turn, and the image is gone": {[]string{"n"}, false, updating(v1alpha1.ReasonUpdating, 4), nil, keep, "see condition TargetImageReady"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			target := &v1alpha1.NvmfTarget{}

@@ -203,9 +203,9 @@ func (r *Reconciler) act(ctx context.Context, v view, d decision) (time.Duration
 // write the new plan's mark on it.
 func (r *Reconciler) create(ctx context.Context, v view) error {
 	if err := r.Apply(ctx, v.wanted, client.FieldOwner(v1alpha1.OperatorFieldManager), client.ForceOwnership); err != nil {
-		return fmt.Errorf("make the target pod of node %s: %w", v.node.Name, err)
+		return fmt.Errorf("create the target pod of node %s: %w", v.node.Name, err)
 	}
-	log.FromContext(ctx).Info("made the node's target pod", "target", v.node.Spec.Target)
+	log.FromContext(ctx).Info("created the node's target pod", "target", v.node.Spec.Target)
 	return nil
 }
 
