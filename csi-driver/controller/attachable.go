@@ -51,6 +51,6 @@ func checkPlaces(ctx context.Context, reader client.Reader, vol *v1alpha1.NvmfVo
 	if used+takes <= possible {
 		return nil
 	}
-	return failf(full, "volume %s is not attached: node %s, which holds it, has %d of the %d attachments that the memory of its target is planned for, and this one takes %d; %s, or detach other volumes of that node",
+	return failf(full, "cannot attach volume %s: storage node %s has %d of %d planned attachments, and this one needs %d; %s, or detach other volumes of that node",
 		vol.Name, node.Name, used, possible, takes, node.MoreAttachments(possible))
 }

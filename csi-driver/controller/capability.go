@@ -24,9 +24,9 @@ const (
 // reason, or why it cannot be used so. paramFSType is the StorageClass's, empty when the provisioner has taken it out.
 func checkCapabilities(caps []*csi.VolumeCapability, paramFSType string) (minBytes int64, why string, err error) {
 	if len(caps) == 0 {
-		return 0, "", failf(invalid, "no volume capability is given")
+		return 0, "", failf(invalid, "volume_capabilities is required")
 	}
-	minBytes, why = sizeStep, "volumes are made in steps of 4Mi"
+	minBytes, why = sizeStep, "volume sizes are multiples of 4Mi"
 	for _, c := range caps {
 		if _, err := access(c); err != nil {
 			return 0, "", err
@@ -56,11 +56,11 @@ func access(c *csi.VolumeCapability) (v1alpha1.HostAccess, error) {
 		if c.GetBlock() != nil {
 			return v1alpha1.AccessSharedWrite, nil
 		}
-		return "", failf(invalid, "access mode %s (ReadWriteMany) is supported with volumeMode: Block only: ext4 and xfs are destroyed when two nodes write to them; %s", mode, use)
+		return "", failf(invalid, "access mode %s (ReadWriteMany) is supported only with volumeMode: Block, because ext4 and xfs are corrupted if two nodes write to them; %s", mode, use)
 	case csi.VolumeCapability_AccessMode_UNKNOWN:
 		return "", failf(invalid, "a volume capability has no access mode; %s", use)
 	default:
-		return "", failf(invalid, "access mode %s is not supported; %s, and mount it read-only in the pod where that is wanted", mode, use)
+		return "", failf(invalid, "access mode %s is not supported; %s, and mount the volume read-only in the pod if required", mode, use)
 	}
 }
 
@@ -73,14 +73,14 @@ func needsData(caps []*csi.VolumeCapability) bool {
 
 func checkAccessType(c *csi.VolumeCapability, paramFSType string) (minBytes int64, why string, err error) {
 	if c.GetBlock() != nil {
-		return sizeStep, "volumes are made in steps of 4Mi", nil
+		return sizeStep, "volume sizes are multiples of 4Mi", nil
 	}
 	if c.GetMount() == nil {
 		return 0, "", failf(invalid, "a volume capability is neither block nor mount")
 	}
 	fsType := c.GetMount().GetFsType()
 	if paramFSType != "" && paramFSType != fsType {
-		return 0, "", failf(invalid, "%s is %s, but the volume capability's fs_type is %q; the two must agree", parameters.FSType, paramFSType, fsType)
+		return 0, "", failf(invalid, "%s is %s, but fs_type of the volume capability is %q; they must be equal", parameters.FSType, paramFSType, fsType)
 	}
 	if fsType == "" {
 		fsType = parameters.Ext4
@@ -92,7 +92,7 @@ func checkAccessType(c *csi.VolumeCapability, paramFSType string) (minBytes int6
 		return 0, "", failf(invalid, "%s", err)
 	}
 	if fsType == parameters.XFS {
-		return minXFSBytes, "the smallest xfs filesystem that mkfs.xfs makes has 300Mi; ask for more, or use ext4", nil
+		return minXFSBytes, "xfs requires at least 300Mi; request more, or use ext4", nil
 	}
-	return minExt4Bytes, fmt.Sprintf("the smallest %s filesystem worth having has 16Mi", fsType), nil
+	return minExt4Bytes, fmt.Sprintf("%s requires at least 16Mi", fsType), nil
 }

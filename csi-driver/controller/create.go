@@ -146,7 +146,7 @@ func (s *Service) makeObject(ctx context.Context, want volumeRequest, avoid []st
 	}
 	id, err := uuid.NewRandom()
 	if err != nil {
-		return nil, fmt.Errorf("make a UUID: %w", err)
+		return nil, fmt.Errorf("create a UUID: %w", err)
 	}
 	node, err := s.reservations.place(ctx, req, want.id, id.String())
 	if err != nil {
@@ -210,7 +210,7 @@ func (s *Service) waitCreated(ctx context.Context, vol *v1alpha1.NvmfVolume, cha
 
 func created(vol *v1alpha1.NvmfVolume) (bool, error) {
 	if vol == nil || vol.DeletionTimestamp != nil {
-		return false, failf(busy, "the volume was deleted while it was made; try again")
+		return false, failf(busy, "the volume was deleted while it was being created; try again")
 	}
 	c := meta.FindStatusCondition(vol.Status.Conditions, v1alpha1.ConditionCreated)
 	if c == nil {
@@ -232,13 +232,13 @@ func created(vol *v1alpha1.NvmfVolume) (bool, error) {
 // created, and the agent's finalizer keeps the object until the engine has nothing of it. It returns
 // false when the object has changed meanwhile and must be looked at again.
 func (s *Service) withdraw(ctx context.Context, vol *v1alpha1.NvmfVolume, cause error) (bool, error) {
-	klog.FromContext(ctx).Info("Node could not make the volume after all", "volume", vol.Name, "node", vol.Spec.Node, "cause", cause)
+	klog.FromContext(ctx).Info("The node could not create the volume", "volume", vol.Name, "node", vol.Spec.Node, "cause", cause)
 	err := s.erase(ctx, vol)
 	if apierrors.IsConflict(err) {
 		return false, nil
 	}
 	if client.IgnoreNotFound(err) != nil {
-		return false, fmt.Errorf("withdraw NvmfVolume %s: %w", vol.Name, err)
+		return false, fmt.Errorf("remove NvmfVolume %s: %w", vol.Name, err)
 	}
 	return true, s.waitGone(ctx, vol)
 }
@@ -253,7 +253,7 @@ func (s *Service) unmark(ctx context.Context, vol *v1alpha1.NvmfVolume) (*v1alph
 	kept.Spec.DeletionMark = ""
 	patch := client.MergeFromWithOptions(vol, client.MergeFromWithOptimisticLock{})
 	if err := s.client.Patch(ctx, kept, patch, client.FieldOwner(fieldManager)); err != nil {
-		return nil, fmt.Errorf("take the mark off NvmfVolume %s: %w", vol.Name, err)
+		return nil, fmt.Errorf("remove the deletion mark of NvmfVolume %s: %w", vol.Name, err)
 	}
 	return kept, nil
 }

@@ -74,7 +74,7 @@ func TestCreateAsksForNoMoreThanNodesServe(t *testing.T) {
 	req := createRequest(st, own(t, "v"), gi)
 	req.Parameters["queueDepth"] = "512"
 	_, err := s.CreateVolume(within(t, enough), req)
-	expectError(t, err, codes.FailedPrecondition, st.nodes[0]+": it serves queues of 256 commands over RDMA, and queueDepth asks for 512", st.nodes[1])
+	expectError(t, err, codes.FailedPrecondition, st.nodes[0]+": it supports a queue depth of 256 over RDMA, but queueDepth is 512", st.nodes[1])
 	capacity, err := s.GetCapacity(within(t, enough), &csi.GetCapacityRequest{Parameters: req.Parameters})
 	if err != nil || capacity.AvailableCapacity != 0 {
 		t.Errorf("capacity %v, %v", capacity, err)
@@ -98,7 +98,7 @@ func TestCreateRefusesBadInput(t *testing.T) {
 		code   codes.Code
 		says   []string
 	}{
-		"no name":           {func(r *csi.CreateVolumeRequest) { r.Name = "" }, codes.InvalidArgument, []string{"no volume name"}},
+		"no name":           {func(r *csi.CreateVolumeRequest) { r.Name = "" }, codes.InvalidArgument, []string{"name of the volume is required"}},
 		"no target":         {func(r *csi.CreateVolumeRequest) { r.Parameters = nil }, codes.InvalidArgument, []string{"target is missing"}},
 		"unknown target":    {func(r *csi.CreateVolumeRequest) { r.Parameters["target"] = "quick" }, codes.InvalidArgument, []string{`there is no NvmfTarget "quick"`, st.target}},
 		"unknown parameter": {func(r *csi.CreateVolumeRequest) { r.Parameters["replicas"] = "3" }, codes.InvalidArgument, []string{`"replicas" is not known`, "ioQueues"}},
@@ -107,14 +107,14 @@ func TestCreateRefusesBadInput(t *testing.T) {
 		"RDMA on a target without": {func(r *csi.CreateVolumeRequest) { r.Parameters["transport"] = "RDMA" }, codes.InvalidArgument,
 			[]string{"has no RDMA, it has TCP"}},
 		"more queues than the target takes": {func(r *csi.CreateVolumeRequest) { r.Parameters["ioQueues"] = "9" }, codes.InvalidArgument,
-			[]string{"9 is more than the 8"}},
+			[]string{"9 is greater than 8"}},
 		"dangerous mount option": {func(r *csi.CreateVolumeRequest) {
 			r.VolumeCapabilities[0].GetMount().MountFlags = []string{"noatime", "barrier=0"}
-		}, codes.InvalidArgument, []string{"mountOptions: leave out barrier=0", "would be lost"}},
-		"no capability": {func(r *csi.CreateVolumeRequest) { r.VolumeCapabilities = nil }, codes.InvalidArgument, []string{"no volume capability"}},
+		}, codes.InvalidArgument, []string{"mountOptions: remove barrier=0", "would be lost"}},
+		"no capability": {func(r *csi.CreateVolumeRequest) { r.VolumeCapabilities = nil }, codes.InvalidArgument, []string{"is required"}},
 		"ReadWriteMany": {func(r *csi.CreateVolumeRequest) {
 			r.VolumeCapabilities[0].AccessMode.Mode = csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER
-		}, codes.InvalidArgument, []string{"ReadWriteMany", "volumeMode: Block only", "use ReadWriteOnce"}},
+		}, codes.InvalidArgument, []string{"ReadWriteMany", "only with volumeMode: Block", "use ReadWriteOnce"}},
 		"one writer among readers": {func(r *csi.CreateVolumeRequest) {
 			r.VolumeCapabilities[0].AccessMode.Mode = csi.VolumeCapability_AccessMode_MULTI_NODE_SINGLE_WRITER
 		}, codes.InvalidArgument, []string{"not supported", "use ReadWriteOnce"}},
@@ -129,7 +129,7 @@ func TestCreateRefusesBadInput(t *testing.T) {
 		"an unknown snapshot":        {func(r *csi.CreateVolumeRequest) { r.VolumeContentSource = ofSnapshot("unknown") }, codes.NotFound, []string{"no snapshot unknown"}},
 		"a source volume unknown":    {func(r *csi.CreateVolumeRequest) { r.VolumeContentSource = ofVolume("unknown") }, codes.NotFound, []string{"no volume unknown"}},
 		"a snapshot with a bad name": {func(r *csi.CreateVolumeRequest) { r.VolumeContentSource = ofSnapshot("A B") }, codes.NotFound, nil},
-		"a source without an id":     {func(r *csi.CreateVolumeRequest) { r.VolumeContentSource = ofSnapshot("") }, codes.InvalidArgument, []string{"no snapshot id"}},
+		"a source without an id":     {func(r *csi.CreateVolumeRequest) { r.VolumeContentSource = ofSnapshot("") }, codes.InvalidArgument, []string{"snapshot_id"}},
 		"a source of neither kind": {func(r *csi.CreateVolumeRequest) { r.VolumeContentSource = &csi.VolumeContentSource{} }, codes.InvalidArgument,
 			[]string{"neither a snapshot nor a volume"}},
 		"mutable parameters":            {func(r *csi.CreateVolumeRequest) { r.MutableParameters = map[string]string{"a": "b"} }, codes.InvalidArgument, []string{"VolumeAttributesClass parameters", "known are iops"}},
@@ -140,7 +140,7 @@ func TestCreateRefusesBadInput(t *testing.T) {
 			[]string{"at least 1Gi"}},
 		"no step within the limit": {func(r *csi.CreateVolumeRequest) {
 			r.CapacityRange = &csi.CapacityRange{RequiredBytes: gi + 1, LimitBytes: gi + 2}
-		}, codes.OutOfRange, []string{"steps of 4Mi"}},
+		}, codes.OutOfRange, []string{"multiples of 4Mi"}},
 		"a huge size": {func(r *csi.CreateVolumeRequest) { r.CapacityRange.RequiredBytes = 1<<63 - 1 }, codes.OutOfRange, nil},
 		"a small xfs": {func(r *csi.CreateVolumeRequest) {
 			r.VolumeCapabilities[0] = mount("xfs")
@@ -228,16 +228,16 @@ func TestCreateAgain(t *testing.T) {
 		}
 	}
 	for says, change := range map[string]func(*csi.CreateVolumeRequest){
-		"its size is 1Gi":        func(r *csi.CreateVolumeRequest) { r.CapacityRange.RequiredBytes = 2 * gi },
-		"which is not what":      func(r *csi.CreateVolumeRequest) { r.CapacityRange = &csi.CapacityRange{LimitBytes: gi / 2} },
-		"not RDMA,TCP":           func(r *csi.CreateVolumeRequest) { r.Parameters["transport"] = "TCP,RDMA" },
-		"transport is TCP":       func(r *csi.CreateVolumeRequest) { r.Parameters["transport"] = "RDMA" },
-		"ioQueues is 4, not 2":   func(r *csi.CreateVolumeRequest) { r.Parameters["ioQueues"] = "2" },
-		"not another":            func(r *csi.CreateVolumeRequest) { r.Parameters["target"] = "another" },
-		"ctrlLossTimeout is -1,": func(r *csi.CreateVolumeRequest) { r.Parameters["ctrlLossTimeout"] = "60" },
-		"iops=1000, not none":    func(r *csi.CreateVolumeRequest) { delete(r.Parameters, "iops") },
-		"not iops=2000":          func(r *csi.CreateVolumeRequest) { r.Parameters["iops"] = "2000" },
-		"not iops=1000,bandwid":  func(r *csi.CreateVolumeRequest) { r.Parameters["bandwidth"] = "10Mi" },
+		"its size is 1Gi":                 func(r *csi.CreateVolumeRequest) { r.CapacityRange.RequiredBytes = 2 * gi },
+		"which is not the requested size": func(r *csi.CreateVolumeRequest) { r.CapacityRange = &csi.CapacityRange{LimitBytes: gi / 2} },
+		"not RDMA,TCP":                    func(r *csi.CreateVolumeRequest) { r.Parameters["transport"] = "TCP,RDMA" },
+		"transport is TCP":                func(r *csi.CreateVolumeRequest) { r.Parameters["transport"] = "RDMA" },
+		"ioQueues is 4, not 2":            func(r *csi.CreateVolumeRequest) { r.Parameters["ioQueues"] = "2" },
+		"not another":                     func(r *csi.CreateVolumeRequest) { r.Parameters["target"] = "another" },
+		"ctrlLossTimeout is -1,":          func(r *csi.CreateVolumeRequest) { r.Parameters["ctrlLossTimeout"] = "60" },
+		"iops=1000, not none":             func(r *csi.CreateVolumeRequest) { delete(r.Parameters, "iops") },
+		"not iops=2000":                   func(r *csi.CreateVolumeRequest) { r.Parameters["iops"] = "2000" },
+		"not iops=1000,bandwid":           func(r *csi.CreateVolumeRequest) { r.Parameters["bandwidth"] = "10Mi" },
 		"not readBandwidth=1Mi,writeBandwidth=1Mi": func(r *csi.CreateVolumeRequest) {
 			r.MutableParameters = map[string]string{"writeBandwidth": "1Mi", "readBandwidth": "1Mi"}
 		},
@@ -278,7 +278,7 @@ func TestCreateUnderAnyName(t *testing.T) {
 		}
 		// The id itself is another name, although it leads to the same object.
 		_, err = s.CreateVolume(within(t, enough), createRequest(st, id, gi))
-		expectError(t, err, codes.AlreadyExists, "made for the name")
+		expectError(t, err, codes.AlreadyExists, "created for the name")
 	}
 }
 
@@ -365,7 +365,7 @@ func TestCreateElsewhereWhenTheAgentHasNoRoom(t *testing.T) {
 	}
 	agents[st.nodes[1]].NoRoom(true)
 	_, err = s.CreateVolume(within(t, enough), createRequest(st, own(t, "w"), gi))
-	expectError(t, err, codes.ResourceExhausted, st.nodes[0]+": its agent found no room", st.nodes[1]+": its agent found no room")
+	expectError(t, err, codes.ResourceExhausted, st.nodes[0]+": its agent found no space", st.nodes[1]+": its agent found no space")
 	if volume(t, own(t, "w")) != nil {
 		t.Error("the volume that nobody has room for is still there")
 	}
@@ -424,7 +424,7 @@ func TestCreateCountsVolumes(t *testing.T) {
 		t.Errorf("placed %v", placed)
 	}
 	_, err := s.CreateVolume(within(t, enough), createRequest(st, own(t, "one-more"), gi))
-	expectError(t, err, codes.ResourceExhausted, st.nodes[0]+": it has 2 volumes, as many as its target has subsystems for", st.nodes[1]+": it has 1 volume, as many")
+	expectError(t, err, codes.ResourceExhausted, st.nodes[0]+": it has 2 volumes, the maximum number of its target", st.nodes[1]+": it has 1 volume, the maximum")
 
 	// A volume that is gone leaves its place.
 	if _, err := s.DeleteVolume(within(t, enough), &csi.DeleteVolumeRequest{VolumeId: own(t, "0")}); err != nil {

@@ -28,7 +28,7 @@ func (s *Service) deleteVolume(ctx context.Context, id string) error {
 			return err
 		}
 		if users := users(vol); users != "" {
-			return failf(inUse, "volume %s is still attached to %s; delete what uses it there first", id, users)
+			return failf(inUse, "volume %s is still attached to %s; delete the pods that use it first", id, users)
 		}
 		// Only as it was read: a host that is admitted meanwhile stops the deletion.
 		err = s.erase(ctx, vol)

@@ -53,23 +53,23 @@ func (s *Service) expandVolume(ctx context.Context, req *csi.ControllerExpandVol
 // checkExpand returns the size that the volume shall have at least.
 func checkExpand(req *csi.ControllerExpandVolumeRequest) (size int64, sizes sizeRange, err error) {
 	if req.GetVolumeId() == "" {
-		return 0, sizes, failf(invalid, "the request has no volume id")
+		return 0, sizes, failf(invalid, "volume_id is required")
 	}
 	if req.GetCapacityRange() == nil {
-		return 0, sizes, failf(invalid, "the request has no capacity range")
+		return 0, sizes, failf(invalid, "capacity_range is required")
 	}
 	if sizes, err = newSizeRange(req.GetCapacityRange()); err != nil {
 		return 0, sizes, err
 	}
 	if sizes.required == 0 {
-		return 0, sizes, failf(invalid, "size: the request does not say what size is required")
+		return 0, sizes, failf(invalid, "size: required_bytes is required")
 	}
 	if c := req.GetVolumeCapability(); c != nil {
 		if _, _, err := checkCapabilities([]*csi.VolumeCapability{c}, ""); err != nil {
 			return 0, sizes, err
 		}
 	}
-	size, err = sizes.choose(sizeStep, "volumes are made in steps of 4Mi")
+	size, err = sizes.choose(sizeStep, "volume sizes are multiples of 4Mi")
 	return size, sizes, err
 }
 
@@ -86,7 +86,7 @@ func (s *Service) enlarge(ctx context.Context, id string, size int64, sizes size
 		}
 		if now := vol.Spec.Size.Value(); now >= size {
 			if !sizes.holds(now) {
-				return nil, failf(outOfRange, "size: volume %s has %s already, more than the limit of %s; a volume never shrinks", id, quantity(now), quantity(sizes.limit))
+				return nil, failf(outOfRange, "size: volume %s already has %s, which is more than the limit of %s; volumes cannot shrink", id, quantity(now), quantity(sizes.limit))
 			}
 			return vol, nil
 		}
@@ -116,14 +116,14 @@ func (s *Service) enlarge(ctx context.Context, id string, size int64, sizes size
 // grown says that the target serves the size.
 func grown(vol *v1alpha1.NvmfVolume, size int64) (bool, error) {
 	if vol == nil || vol.DeletionTimestamp != nil {
-		return false, failf(inUse, "the volume was deleted while it grew")
+		return false, failf(inUse, "the volume was deleted while it was being expanded")
 	}
 	if vol.Status.Size != nil && vol.Status.Size.Value() >= size {
 		return true, nil
 	}
 	c := meta.FindStatusCondition(vol.Status.Conditions, v1alpha1.ConditionDegraded)
 	if c != nil && c.Status == "True" && c.Reason == v1alpha1.ReasonNoSpace && vol.Status.ObservedGeneration >= vol.Generation {
-		return false, failf(full, "volume %s has not grown yet: %s; it grows by itself once there is room", vol.Name, c.Message)
+		return false, failf(full, "volume %s is not expanded yet: %s; it is expanded automatically when there is enough space", vol.Name, c.Message)
 	}
 	return false, nil
 }

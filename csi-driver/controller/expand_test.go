@@ -77,8 +77,8 @@ func TestExpandRefusesBadInput(t *testing.T) {
 		code   codes.Code
 		says   string
 	}{
-		"no id":    {func(r *csi.ControllerExpandVolumeRequest) { r.VolumeId = "" }, codes.InvalidArgument, "no volume id"},
-		"no range": {func(r *csi.ControllerExpandVolumeRequest) { r.CapacityRange = nil }, codes.InvalidArgument, "no capacity range"},
+		"no id":    {func(r *csi.ControllerExpandVolumeRequest) { r.VolumeId = "" }, codes.InvalidArgument, "volume_id"},
+		"no range": {func(r *csi.ControllerExpandVolumeRequest) { r.CapacityRange = nil }, codes.InvalidArgument, "capacity_range"},
 		"no size": {func(r *csi.ControllerExpandVolumeRequest) {
 			r.CapacityRange.RequiredBytes, r.CapacityRange.LimitBytes = 0, gi
 		}, codes.InvalidArgument, "does not say"},
@@ -90,7 +90,7 @@ func TestExpandRefusesBadInput(t *testing.T) {
 		},
 			codes.OutOfRange, "never shrinks"},
 		"more than its drive has": {func(r *csi.ControllerExpandVolumeRequest) { r.CapacityRange.RequiredBytes = 10 * gi }, codes.OutOfRange,
-			"cannot grow from 1Gi to 10Gi: its drive, " + poolDevice + " on node " + st.nodes[0] + ", has room for 9Gi at most"},
+			"from 1Gi to 10Gi: its drive, " + poolDevice + " on node " + st.nodes[0] + ", has space for at most 9Gi"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			req := expandRequest(id, 2*gi)
@@ -148,7 +148,7 @@ func TestExpandWhenTheNodeDecidesOtherwise(t *testing.T) {
 	agents[st.nodes[0]].NoRoom(true)
 	agents[st.nodes[0]].Start(t.Context())
 	_, err = s.ControllerExpandVolume(within(t, enough), expandRequest(id, 2*gi))
-	expectError(t, err, codes.ResourceExhausted, "no room", "grows by itself")
+	expectError(t, err, codes.ResourceExhausted, "no room", "is expanded automatically")
 
 	agents[st.nodes[0]].NoRoom(false)
 	NewWithT(t).Eventually(func() error { // until the agent has tried again, the refusal stands
@@ -182,7 +182,7 @@ func TestExpandWaitsWhileTheRoomIsUnknown(t *testing.T) {
 		change func(*v1alpha1.PoolStatus)
 		says   string
 	}{
-		"its drive is not reported": {func(p *v1alpha1.PoolStatus) { p.Device = "another" }, "does not report the drive, " + poolDevice},
+		"its drive is not reported": {func(p *v1alpha1.PoolStatus) { p.Device = "another" }, "does not report drive " + poolDevice},
 		"its drive cannot be read": {func(p *v1alpha1.PoolStatus) {
 			p.Ready, p.Reason, p.Message = false, v1alpha1.ReasonDeviceMissing, "it was pulled"
 		}, poolDevice + ": " + v1alpha1.ReasonDeviceMissing + ": it was pulled"},

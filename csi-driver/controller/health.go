@@ -69,12 +69,12 @@ func problemsOf(vol *v1alpha1.NvmfVolume, node *v1alpha1.NvmfNode) health.Proble
 		p.Add(health.Inaccessible, c.Reason, c.Message)
 	}
 	if node == nil {
-		p.Add(health.Degraded, v1alpha1.ReasonAgentSilent, "there is no NvmfNode "+vol.Spec.Node+": nobody looks after the volume")
+		p.Add(health.Degraded, v1alpha1.ReasonAgentSilent, "there is no NvmfNode "+vol.Spec.Node+", so that no agent manages the volume")
 		return p
 	}
 	// It may well be served: the data path does not need the agent. But nobody knows.
 	if c := meta.FindStatusCondition(node.Status.Conditions, v1alpha1.ConditionAgentAlive); c != nil && c.Status != metav1.ConditionTrue {
-		p.Add(health.Degraded, v1alpha1.ReasonAgentSilent, "node "+vol.Spec.Node+" does not say how it is: "+c.Message)
+		p.Add(health.Degraded, v1alpha1.ReasonAgentSilent, "node "+vol.Spec.Node+" has not reported its state: "+c.Message)
 	}
 	for _, pool := range node.Status.Pools {
 		switch {

@@ -50,7 +50,7 @@ func (s *Service) identify(ctx context.Context, req *csi.ControllerPublishVolume
 	var node corev1.Node
 	err := s.live.Get(ctx, client.ObjectKey{Name: a.node}, &node)
 	if apierrors.IsNotFound(err) {
-		return nil, failf(notFound, "there is no Node %s", a.node)
+		return nil, failf(notFound, "Node %s not found", a.node)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read Node %s: %w", a.node, err)
@@ -63,11 +63,11 @@ func (s *Service) identify(ctx context.Context, req *csi.ControllerPublishVolume
 	_, ofKubernetes := req.GetVolumeContext()[provisionerIdentity]
 	switch {
 	case request == nil && ofKubernetes:
-		return nil, failf(busy, "no VolumeAttachment asks for volume %s on node %s any more", volume, a.node)
+		return nil, failf(busy, "no VolumeAttachment requests volume %s on node %s any more", volume, a.node)
 	case request == nil:
 		a.request = ""
 	case request.DeletionTimestamp != nil:
-		return nil, failf(busy, "VolumeAttachment %s, by which volume %s is attached to node %s, is being deleted", request.Name, volume, a.node)
+		return nil, failf(busy, "VolumeAttachment %s of volume %s on node %s is being deleted", request.Name, volume, a.node)
 	default:
 		a.request = string(request.UID)
 	}
@@ -98,7 +98,7 @@ func requestName(volume, node string) string {
 // wait behind that.
 func unobstructed(node *corev1.Node, volume string) error {
 	if c := v1alpha1.InitiatorStuck(node); c != nil && c.Status == corev1.ConditionTrue {
-		return failf(waiting, "volume %s is not attached to node %s, which takes no further volume until its kernel has finished: condition %s (%s: %s)",
+		return failf(waiting, "cannot attach volume %s to node %s while its kernel is stuck: condition %s (%s: %s)",
 			volume, node.Name, c.Type, c.Reason, c.Message)
 	}
 	return nil
@@ -132,7 +132,7 @@ func users(vol *v1alpha1.NvmfVolume) string {
 		words = append(words, "node "+node)
 	}
 	for _, nqn := range lingering(vol) {
-		words = append(words, fmt.Sprintf("host %s (detached, and being disconnected)", nqn))
+		words = append(words, fmt.Sprintf("host %s (detached, still disconnecting)", nqn))
 	}
 	return strings.Join(words, ", ")
 }

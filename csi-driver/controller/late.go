@@ -35,14 +35,14 @@ func (s *Service) late(ctx context.Context, vol *v1alpha1.NvmfVolume, awaited st
 		kind = v1alpha1.ConditionDegraded
 	}
 	seen := vol.Status.ObservedGeneration >= vol.Generation
-	return failf(waiting, "volume %s is not %s yet: %s, and %s; it goes on by itself once the node answers",
+	return failf(waiting, "volume %s is not %s yet: %s, and %s; the operation continues automatically when the node answers",
 		vol.Name, awaited, s.nodeState(ctx, vol.Spec.Node), lastWord(vol.Status.Conditions, kind, seen))
 }
 
 // lateSnapshot is late for a snapshot.
 func (s *Service) lateSnapshot(ctx context.Context, snap *v1alpha1.NvmfSnapshot, awaited string) error {
 	seen := snap.Status.ObservedGeneration >= snap.Generation
-	return failf(waiting, "snapshot %s is not %s yet: %s, and %s; it goes on by itself once the node answers",
+	return failf(waiting, "snapshot %s is not %s yet: %s, and %s; the operation continues automatically when the node answers",
 		snap.Name, awaited, s.nodeState(ctx, snap.Spec.Node), lastWord(snap.Status.Conditions, v1alpha1.ConditionReady, seen))
 }
 
@@ -54,7 +54,7 @@ func (s *Service) nodeState(ctx context.Context, name string) string {
 		return fmt.Sprintf("node %s has no NvmfNode (its agent has never run, or the node was removed)", name)
 	}
 	if err != nil {
-		return fmt.Sprintf("node %s is in a state unknown (%v)", name, err)
+		return fmt.Sprintf("the state of node %s is unknown (%v)", name, err)
 	}
 	for _, kind := range []string{v1alpha1.ConditionAgentAlive, v1alpha1.ConditionReady} {
 		c := meta.FindStatusCondition(node.Status.Conditions, kind)
@@ -72,7 +72,7 @@ func lastWord(conditions []metav1.Condition, kind string, seen bool) string {
 	case c == nil:
 		return "the node's agent has not reported on it"
 	case !seen:
-		return fmt.Sprintf("its agent has not seen the last change; before that it said %s=%s (%s: %s)", kind, c.Status, c.Reason, c.Message)
+		return fmt.Sprintf("its agent has not seen the last change; it last reported %s=%s (%s: %s)", kind, c.Status, c.Reason, c.Message)
 	}
-	return fmt.Sprintf("its agent says %s=%s (%s: %s)", kind, c.Status, c.Reason, c.Message)
+	return fmt.Sprintf("its agent reports %s=%s (%s: %s)", kind, c.Status, c.Reason, c.Message)
 }

@@ -26,7 +26,7 @@ func page[T any](items []T, name func(*T) string, token string, entries int32) (
 	if token != "" {
 		after, ok := strings.CutPrefix(token, tokenPrefix)
 		if !ok || !validID(after) {
-			return nil, "", failf(busy, "starting_token %q is not one that this driver gave; start again without one", token)
+			return nil, "", failf(busy, "starting_token %q is not valid; start again without one", token)
 		}
 		items = items[firstAfter(items, name, after):]
 	}
@@ -122,7 +122,7 @@ func (s *Service) listSnapshots(ctx context.Context, req *csi.ListSnapshotsReque
 
 func (s *Service) getSnapshot(ctx context.Context, id string) (*csi.GetSnapshotResponse, error) {
 	if id == "" {
-		return nil, failf(invalid, "the request has no snapshot id")
+		return nil, failf(invalid, "snapshot_id is required")
 	}
 	var snap *v1alpha1.NvmfSnapshot
 	if validID(id) {
@@ -132,7 +132,7 @@ func (s *Service) getSnapshot(ctx context.Context, id string) (*csi.GetSnapshotR
 		}
 	}
 	if snap == nil {
-		return nil, failf(notFound, "there is no snapshot %s", id)
+		return nil, failf(notFound, "snapshot %s not found", id)
 	}
 	return &csi.GetSnapshotResponse{Snapshot: csiSnapshot(snap)}, nil
 }

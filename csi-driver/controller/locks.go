@@ -18,7 +18,7 @@ func (l *locks) lock(kind, name string) (unlock func(), err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.held[key] {
-		return nil, failf(busy, "another operation on %s is under way", key)
+		return nil, failf(busy, "another operation on %s is in progress", key)
 	}
 	if l.held == nil {
 		l.held = map[string]bool{}

@@ -89,7 +89,7 @@ func (s *Service) checkLimits(ctx context.Context, name string, limits *v1alpha1
 		return fmt.Errorf("read NvmfTarget %s: %w", name, err)
 	}
 	if target.Spec.Engine == v1alpha1.EngineNvmet {
-		return failf(invalid, "target %q has the engine Nvmet, and the kernel's target cannot limit a volume's IOPS or bandwidth; use a target with the engine SPDK, or take the limits out", name)
+		return failf(invalid, "target %q has engine Nvmet, which does not support IOPS and bandwidth limits; use a target with engine SPDK, or remove the limits", name)
 	}
 	return nil
 }
@@ -97,14 +97,14 @@ func (s *Service) checkLimits(ctx context.Context, name string, limits *v1alpha1
 // limited says that the limits of this generation are in force.
 func limited(vol *v1alpha1.NvmfVolume, generation int64) (bool, error) {
 	if vol == nil || vol.DeletionTimestamp != nil {
-		return false, failf(inUse, "the volume was deleted while it was changed")
+		return false, failf(inUse, "the volume was deleted while it was being modified")
 	}
 	c := meta.FindStatusCondition(vol.Status.Conditions, v1alpha1.ConditionQoSApplied)
 	if c == nil || vol.Generation < generation || vol.Status.ObservedGeneration < generation {
 		return false, nil
 	}
 	if c.Status == metav1.ConditionFalse && c.Reason == v1alpha1.ReasonUnsupported {
-		return false, failf(invalid, "volume %s cannot be limited: %s", vol.Name, c.Message)
+		return false, failf(invalid, "cannot limit volume %s: %s", vol.Name, c.Message)
 	}
 	return c.Status == metav1.ConditionTrue, nil
 }

@@ -71,7 +71,7 @@ func TestModifyOnTheKernelsTarget(t *testing.T) {
 	seen(t, s, st)
 	id := newVolume(t, s, st, "v")
 	_, err := s.ControllerModifyVolume(within(t, enough), &csi.ControllerModifyVolumeRequest{VolumeId: id, MutableParameters: map[string]string{"iops": "1000"}})
-	expectError(t, err, codes.InvalidArgument, st.target, "engine Nvmet", "take the limits out")
+	expectError(t, err, codes.InvalidArgument, st.target, "engine Nvmet", "remove the limits")
 	silence(t, st.nodes[0])
 	_, err = s.ControllerModifyVolume(within(t, enough), &csi.ControllerModifyVolumeRequest{VolumeId: id})
 	if err != nil {

@@ -43,7 +43,7 @@ func TestVolumeOverBothTransports(t *testing.T) {
 			continue
 		}
 		_, err := s.ControllerPublishVolume(within(t, enough), req)
-		expectError(t, err, want, "transport is "+written+", and that of volume "+name+" is RDMA,TCP")
+		expectError(t, err, want, "transport is "+written+", but that of volume "+name+" is RDMA,TCP")
 	}
 	if diff := cmp.Diff([]v1alpha1.Portal{
 		{Transport: v1alpha1.TransportRDMA, Address: "10.0.0.1", Port: 4421}, {Transport: v1alpha1.TransportTCP, Address: "10.0.0.1", Port: 4420},

@@ -53,16 +53,16 @@ func checkPublish(req *csi.ControllerPublishVolumeRequest) (attachment, error) {
 	a := attachment{node: req.GetNodeId()}
 	switch {
 	case req.GetVolumeId() == "":
-		return a, failf(invalid, "the request has no volume id")
+		return a, failf(invalid, "volume_id is required")
 	case a.node == "":
-		return a, failf(invalid, "the request has no node id")
+		return a, failf(invalid, "node_id is required")
 	case req.GetVolumeCapability() == nil:
-		return a, failf(invalid, "the request has no volume capability")
+		return a, failf(invalid, "volume_capability is required")
 	case req.GetReadonly():
-		return a, failf(invalid, "attaching a volume read-only is not supported; mount it read-only in the pod instead (volumeMounts[].readOnly)")
+		return a, failf(invalid, "read-only attachment is not supported; mount the volume read-only in the pod instead (volumeMounts[].readOnly)")
 	}
 	if len(validation.IsDNS1123Subdomain(a.node)) > 0 {
-		return a, failf(notFound, "node id %q is not the name of a Node; see the CSINode object", a.node)
+		return a, failf(notFound, "node ID %q is not the name of a Node; check the CSINode object", a.node)
 	}
 	if _, _, err := checkCapabilities([]*csi.VolumeCapability{req.GetVolumeCapability()}, ""); err != nil {
 		return a, err
@@ -95,7 +95,7 @@ func (s *Service) admit(ctx context.Context, req *csi.ControllerPublishVolumeReq
 		}
 		if h := find(vol, a.node); h != nil && a.is(*h) {
 			if now := accessOf(*h); now != a.access {
-				return nil, "", failf(exists, "volume %s is attached to node %s already, in another way: %s, not %s", id, a.node, now, a.access)
+				return nil, "", failf(exists, "volume %s is already attached to node %s with access %s, not %s", id, a.node, now, a.access)
 			}
 			return vol, h.NQN, nil
 		}
@@ -155,16 +155,16 @@ func accessOf(h v1alpha1.VolumeHost) v1alpha1.HostAccess {
 // listed any more, it is not known how it uses the volume.
 func (a attachment) allowed(vol *v1alpha1.NvmfVolume) error {
 	if h := find(vol, a.node); h != nil {
-		return failf(inUse, "volume %s is attached to node %s by an earlier attachment, which has not been detached yet", vol.Name, a.node)
+		return failf(inUse, "volume %s still has an earlier attachment to node %s, which is not detached yet", vol.Name, a.node)
 	}
 	unlike := func(h v1alpha1.VolumeHost) bool { return accessOf(h) != a.access }
 	switch {
 	case len(vol.Spec.Hosts) == 0 && len(lingering(vol)) == 0:
 		return nil
 	case a.access == v1alpha1.AccessExclusive:
-		return failf(inUse, "volume %s is attached to %s; it can be attached to one node at a time", vol.Name, users(vol))
+		return failf(inUse, "volume %s is attached to %s; it can be attached to only one node at a time", vol.Name, users(vol))
 	case len(lingering(vol)) > 0 || slices.ContainsFunc(vol.Spec.Hosts, unlike):
-		return failf(inUse, "volume %s is attached to %s in another way than %s", vol.Name, users(vol), a.access)
+		return failf(inUse, "volume %s is attached to %s with another access than %s", vol.Name, users(vol), a.access)
 	}
 	return nil
 }
@@ -173,13 +173,13 @@ func (a attachment) allowed(vol *v1alpha1.NvmfVolume) error {
 // host.
 func exportedTo(vol *v1alpha1.NvmfVolume, nqn string, generation int64) (bool, error) {
 	if vol == nil || vol.DeletionTimestamp != nil {
-		return false, failf(inUse, "the volume was deleted while it was attached")
+		return false, failf(inUse, "the volume was deleted while it was being attached")
 	}
 	if vol.Generation < generation || vol.Status.ObservedGeneration < generation {
 		return false, nil
 	}
 	if vol.Listed(nqn) == nil {
-		return false, failf(busy, "the volume was detached from the node while it was attached; try again")
+		return false, failf(busy, "the volume was detached from the node while it was being attached; try again")
 	}
 	exported := meta.FindStatusCondition(vol.Status.Conditions, v1alpha1.ConditionExported)
 	if exported == nil {

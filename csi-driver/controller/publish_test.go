@@ -164,7 +164,7 @@ func TestPublishThatComesLate(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	expectError(t, attach(node), codes.Aborted, "no VolumeAttachment asks for volume "+id)
+	expectError(t, attach(node), codes.Aborted, "no VolumeAttachment requests volume "+id)
 
 	request := askFor(t, id, node)
 	request.Finalizers = []string{"test/attached"}
@@ -264,7 +264,7 @@ func TestPublishThatWritesWhatItReadLongAgo(t *testing.T) {
 			meanwhile(id)
 			hosts := volume(t, id).Spec.Hosts
 			close(paused.resumed)
-			expectError(t, <-late, codes.Aborted, "no VolumeAttachment asks for volume "+id)
+			expectError(t, <-late, codes.Aborted, "no VolumeAttachment requests volume "+id)
 			if diff := cmp.Diff(hosts, volume(t, id).Spec.Hosts); diff != "" {
 				t.Errorf("it was attached as %+v, and now: %s", was, diff)
 			}
@@ -294,7 +294,7 @@ func TestUnpublishThatComesLate(t *testing.T) {
 	}
 	second := publish(t, s, id, node)
 	for _, node := range []string{node, ""} {
-		expectError(t, detach(node), codes.Aborted, "VolumeAttachment "+request.Name+" asks for volume "+id)
+		expectError(t, detach(node), codes.Aborted, "VolumeAttachment "+request.Name+" requests volume "+id)
 	}
 	if hosts := volume(t, id).Spec.Hosts; len(hosts) != 1 || hosts[0].NQN != v1alpha1.HostNQN(second.Attachment) || second.Attachment == first.Attachment {
 		t.Errorf("hosts: %v", hosts)
@@ -427,20 +427,20 @@ func TestPublishRefusesBadInput(t *testing.T) {
 		code   codes.Code
 		says   string
 	}{
-		"no volume":         {func(r *csi.ControllerPublishVolumeRequest) { r.VolumeId = "" }, codes.InvalidArgument, "no volume id"},
-		"unknown volume":    {func(r *csi.ControllerPublishVolumeRequest) { r.VolumeId = "unknown" }, codes.NotFound, "there is no volume unknown"},
-		"impossible volume": {func(r *csi.ControllerPublishVolumeRequest) { r.VolumeId = "../etc" }, codes.NotFound, "there is no volume ../etc"},
-		"no node":           {func(r *csi.ControllerPublishVolumeRequest) { r.NodeId = "" }, codes.InvalidArgument, "no node id"},
+		"no volume":         {func(r *csi.ControllerPublishVolumeRequest) { r.VolumeId = "" }, codes.InvalidArgument, "volume_id"},
+		"unknown volume":    {func(r *csi.ControllerPublishVolumeRequest) { r.VolumeId = "unknown" }, codes.NotFound, "volume unknown not found"},
+		"impossible volume": {func(r *csi.ControllerPublishVolumeRequest) { r.VolumeId = "../etc" }, codes.NotFound, "volume ../etc not found"},
+		"no node":           {func(r *csi.ControllerPublishVolumeRequest) { r.NodeId = "" }, codes.InvalidArgument, "node_id"},
 		"impossible node":   {func(r *csi.ControllerPublishVolumeRequest) { r.NodeId = "Worker 1" }, codes.NotFound, "not the name of a Node"},
 		"unknown node":      {func(r *csi.ControllerPublishVolumeRequest) { r.NodeId = "worker-1" }, codes.NotFound, "no Node worker-1"},
 		"another volume's attributes": {func(r *csi.ControllerPublishVolumeRequest) { r.VolumeContext = map[string]string{"target": "other"} },
-			codes.InvalidArgument, "target is other, and that of volume " + id + " is " + st.target},
+			codes.InvalidArgument, "target is other, but that of volume " + id + " is " + st.target},
 		"unknown attributes": {func(r *csi.ControllerPublishVolumeRequest) { r.VolumeContext = map[string]string{"size": "1Gi"} },
-			codes.InvalidArgument, `"size" is not known; known are target, transport and uuid`},
+			codes.InvalidArgument, `"size" is unknown; supported attributes (all optional): target, transport, uuid`},
 		"data of another volume of this name": {func(r *csi.ControllerPublishVolumeRequest) {
 			r.VolumeContext = map[string]string{"uuid": "00000000-0000-4000-8000-000000000000"}
-		}, codes.InvalidArgument, "uuid is 00000000-0000-4000-8000-000000000000, and that of volume " + id + " is "},
-		"no capability": {func(r *csi.ControllerPublishVolumeRequest) { r.VolumeCapability = nil }, codes.InvalidArgument, "no volume capability"},
+		}, codes.InvalidArgument, "uuid is 00000000-0000-4000-8000-000000000000, but that of volume " + id + " is "},
+		"no capability": {func(r *csi.ControllerPublishVolumeRequest) { r.VolumeCapability = nil }, codes.InvalidArgument, "is required"},
 		"read-only":     {func(r *csi.ControllerPublishVolumeRequest) { r.Readonly = true }, codes.InvalidArgument, "read-only"},
 		"ReadWriteMany": {func(r *csi.ControllerPublishVolumeRequest) {
 			r.VolumeCapability.AccessMode.Mode = csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER
@@ -479,7 +479,7 @@ func TestPublishToOneNodeAtATime(t *testing.T) {
 	})
 	expectError(t, err, codes.Unavailable, st.nodes[0], "Detached")
 	_, err = s.ControllerPublishVolume(within(t, enough), publishRequest(id, second))
-	expectError(t, err, codes.FailedPrecondition, "detached, and being disconnected")
+	expectError(t, err, codes.FailedPrecondition, "detached, still disconnecting")
 	agents[st.nodes[0]].Start(t.Context())
 	unpublish(t, s, id, first)
 	publish(t, s, id, second)
@@ -643,7 +643,7 @@ func TestUnpublish(t *testing.T) {
 	})
 	t.Run("without a volume", func(t *testing.T) {
 		_, err := s.ControllerUnpublishVolume(within(t, enough), &csi.ControllerUnpublishVolumeRequest{NodeId: nodeID})
-		expectError(t, err, codes.InvalidArgument, "no volume id")
+		expectError(t, err, codes.InvalidArgument, "volume_id")
 	})
 	t.Run("another node leaves the attached one alone", func(t *testing.T) {
 		publish(t, s, id, nodeID)
@@ -687,7 +687,7 @@ func TestNodeRegisteredAgain(t *testing.T) {
 	deleteNode(t, node)
 	register(t, node)
 	_, err := s.ControllerPublishVolume(within(t, enough), publishRequest(id, node))
-	expectError(t, err, codes.FailedPrecondition, "attached to node "+node+" by an earlier attachment")
+	expectError(t, err, codes.FailedPrecondition, "attached to node "+node+"an earlier attachment")
 	unpublish(t, s, id, node)
 	if after := publish(t, s, id, node); after.Attachment == before.Attachment || after.NodeUID == before.NodeUID || after.NQN == before.NQN {
 		t.Errorf("before %+v, after %+v", before, after)
@@ -707,7 +707,7 @@ func TestDelete(t *testing.T) {
 	removeInVain := func(id string) error {
 		return inVain(t, func(ctx context.Context) error { return removeWithin(ctx, id) })
 	}
-	expectError(t, remove(""), codes.InvalidArgument, "no volume id")
+	expectError(t, remove(""), codes.InvalidArgument, "volume_id")
 	for _, id := range []string{"unknown", "../etc", strings.Repeat("x", 300)} {
 		if err := remove(id); err != nil {
 			t.Errorf("%s: %v", id, err)

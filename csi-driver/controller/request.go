@@ -49,7 +49,7 @@ type volumeRequest struct {
 func newVolumeRequest(req *csi.CreateVolumeRequest) (volumeRequest, error) {
 	r := volumeRequest{name: req.GetName(), id: objectName("vol-", req.GetName())}
 	if r.name == "" {
-		return r, failf(invalid, "the request has no volume name")
+		return r, failf(invalid, "name of the volume is required")
 	}
 	var err error
 	if r.source, err = sourceOf(req); err != nil {
@@ -68,7 +68,7 @@ func newVolumeRequest(req *csi.CreateVolumeRequest) (volumeRequest, error) {
 		return r, err
 	}
 	if r.source == nil && needsData(req.GetVolumeCapabilities()) {
-		return r, failf(invalid, "a volume that is only read (ReadOnlyMany) needs data to begin with: give the claim a dataSource, a snapshot or another claim")
+		return r, failf(invalid, "a read-only volume (ReadOnlyMany) requires initial data: set dataSource of the claim to a snapshot or another claim")
 	}
 	if r.sizes, err = newSizeRange(req.GetCapacityRange()); err != nil {
 		return r, err
@@ -94,7 +94,7 @@ func validID(id string) bool {
 func (r volumeRequest) checkExisting(vol *v1alpha1.NvmfVolume) error {
 	d := r.params.Differences(vol.Spec)
 	if size := vol.Spec.Size.Value(); !r.sizes.holds(size) {
-		d = append(d, "its size is "+quantity(size)+", which is not what is asked for")
+		d = append(d, "its size is "+quantity(size)+", which is not the requested size")
 	} else if size < r.minBytes {
 		d = append(d, "its size is "+quantity(size)+": "+r.why)
 	}
@@ -102,14 +102,14 @@ func (r volumeRequest) checkExisting(vol *v1alpha1.NvmfVolume) error {
 		d = append(d, "its source is "+describeSource(vol.Spec.Source)+", not "+describeSource(r.source))
 	}
 	if other, ok := vol.Annotations[requestNameAnnotation]; ok && other != r.name {
-		d = append(d, "it was made for the name "+other)
+		d = append(d, "it was created for the name "+other)
 	}
 	limits := parameters.FormatQoS(r.params.QoS)
 	if other, ok := vol.Annotations[requestLimitsAnnotation]; ok && other != limits {
-		d = append(d, "it was made with the limits "+other+", not "+limits)
+		d = append(d, "it was created with the limits "+other+", not "+limits)
 	}
 	if len(d) > 0 {
-		return failf(exists, "volume %s exists already, otherwise than asked: %s", r.id, strings.Join(d, "; "))
+		return failf(exists, "volume %s already exists, but differs from the request: %s", r.id, strings.Join(d, "; "))
 	}
 	return nil
 }

@@ -72,14 +72,14 @@ func (r *reservations) grow(ctx context.Context, vol *v1alpha1.NvmfVolume, size 
 	}
 	i := slices.IndexFunc(nodes, func(n v1alpha1.NvmfNode) bool { return n.Name == vol.Spec.Node })
 	if i < 0 {
-		return roomUnknown(vol, size, "which has no NvmfNode")
+		return roomUnknown(vol, size, "has no NvmfNode")
 	}
 	room, known := placement.Room(&nodes[i], vol.Status.Device, vol.Name, promises)
 	if !known {
 		return roomUnknown(vol, size, lastWordOfPool(nodes[i].Status.Pools, vol.Status.Device))
 	}
 	if room = room / sizeStep * sizeStep; room < size {
-		return failf(outOfRange, "size: volume %s cannot grow from %s to %s: its drive, %s on node %s, has room for %s at most, and a volume stays on its drive",
+		return failf(outOfRange, "size: cannot expand volume %s from %s to %s: its drive, %s on node %s, has space for at most %s",
 			vol.Name, &vol.Spec.Size, quantity(size), vol.Status.Device, vol.Spec.Node, quantity(max(room, vol.Spec.Size.Value())))
 	}
 	r.keep(placement.PromiseTo(vol.Name, vol.Spec.Node, vol.Status.Device, size), vol.Spec.UUID)
@@ -88,23 +88,23 @@ func (r *reservations) grow(ctx context.Context, vol *v1alpha1.NvmfVolume, size 
 
 // roomUnknown explains that a volume stays as it is until its node says what room there is.
 func roomUnknown(vol *v1alpha1.NvmfVolume, size int64, why string) error {
-	return failf(waiting, "volume %s stays at %s until it is known whether its drive has room for %s: that is for the agent of node %s to say, %s; it goes on by itself once the agent does",
+	return failf(waiting, "volume %s stays at %s, because it is unknown whether its drive has space for %s: node %s %s; it is expanded automatically once that is known",
 		vol.Name, &vol.Spec.Size, quantity(size), vol.Spec.Node, why)
 }
 
 // lastWordOfPool is what an agent said of a pool whose room it did not say.
 func lastWordOfPool(pools []v1alpha1.PoolStatus, device string) string {
 	if device == "" {
-		return "which has not said yet on which drive the volume is"
+		return "has not reported yet which drive the volume is on"
 	}
 	i := slices.IndexFunc(pools, func(p v1alpha1.PoolStatus) bool { return p.Device == device })
 	if i < 0 {
-		return fmt.Sprintf("which does not report the drive, %s", device)
+		return fmt.Sprintf("does not report drive %s", device)
 	}
 	if pools[i].Reason == "" {
-		return fmt.Sprintf("which has not reported the size of the drive, %s", device)
+		return fmt.Sprintf("has not reported the size of drive %s", device)
 	}
-	return fmt.Sprintf("which says of the drive, %s: %s: %s", device, pools[i].Reason, pools[i].Message)
+	return fmt.Sprintf("reports about drive %s: %s: %s", device, pools[i].Reason, pools[i].Message)
 }
 
 // release the space kept for the volume with this uuid, up to this size of its data: the cache shows it, or it was

@@ -237,7 +237,7 @@ func (s *Service) GetCapacity(ctx context.Context, req *csi.GetCapacityRequest) 
 // volume by its id, from the API server.
 func (s *Service) volume(ctx context.Context, id string) (*v1alpha1.NvmfVolume, error) {
 	if id == "" {
-		return nil, failf(invalid, "the request has no volume id")
+		return nil, failf(invalid, "volume_id is required")
 	}
 	if !validID(id) {
 		return nil, errNoVolume(id)
@@ -249,7 +249,7 @@ func (s *Service) volume(ctx context.Context, id string) (*v1alpha1.NvmfVolume, 
 	return vol, err
 }
 
-func errNoVolume(id string) error { return failf(notFound, "there is no volume %s", id) }
+func errNoVolume(id string) error { return failf(notFound, "volume %s not found", id) }
 
 func isNoVolume(err error) bool {
 	var f *failure

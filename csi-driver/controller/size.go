@@ -27,11 +27,11 @@ func newSizeRange(r *csi.CapacityRange) (sizeRange, error) {
 	s := sizeRange{required: r.GetRequiredBytes(), limit: r.GetLimitBytes()}
 	switch {
 	case s.required < 0 || s.limit < 0:
-		return s, failf(invalid, "size: %d to %d bytes: a size cannot be negative", s.required, s.limit)
+		return s, failf(invalid, "size: %d to %d bytes: sizes must not be negative", s.required, s.limit)
 	case r != nil && s == sizeRange{}:
-		return s, failf(invalid, "size is zero; ask for at least 4Mi")
+		return s, failf(invalid, "size is zero; request at least 4Mi")
 	case s.limit != 0 && s.required > s.limit:
-		return s, failf(invalid, "size: at least %s are required and at most %s allowed", quantity(s.required), quantity(s.limit))
+		return s, failf(invalid, "size: required_bytes (%s) is greater than limit_bytes (%s)", quantity(s.required), quantity(s.limit))
 	}
 	return s, nil
 }
@@ -46,11 +46,11 @@ func (s sizeRange) choose(minBytes int64, why string) (int64, error) {
 		}
 	}
 	if size > math.MaxInt64-sizeStep {
-		return 0, failf(outOfRange, "size: %s is more than any volume can have", quantity(size))
+		return 0, failf(outOfRange, "size: %s is greater than the maximum size of a volume", quantity(size))
 	}
 	size = (size + sizeStep - 1) / sizeStep * sizeStep
 	if s.limit != 0 && size > s.limit {
-		return 0, failf(outOfRange, "size: volumes are made in steps of 4Mi, and %s, the next step, is more than the limit of %s",
+		return 0, failf(outOfRange, "size: volume sizes are multiples of 4Mi, and the next one, %s, is greater than the limit of %s",
 			quantity(size), quantity(s.limit))
 	}
 	if size < minBytes {

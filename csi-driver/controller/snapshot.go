@@ -25,11 +25,11 @@ import (
 func (s *Service) createSnapshot(ctx context.Context, req *csi.CreateSnapshotRequest) (*csi.CreateSnapshotResponse, error) {
 	switch {
 	case req.GetName() == "":
-		return nil, failf(invalid, "the request has no snapshot name")
+		return nil, failf(invalid, "name of the snapshot is required")
 	case req.GetSourceVolumeId() == "":
-		return nil, failf(invalid, "the request has no source volume id")
+		return nil, failf(invalid, "source_volume_id is required")
 	case len(req.GetParameters()) > 0:
-		return nil, failf(invalid, "VolumeSnapshotClass parameters: %s not known; there are none, take them out",
+		return nil, failf(invalid, "VolumeSnapshotClass parameters: %s not supported; remove all parameters",
 			strings.Join(slices.Sorted(maps.Keys(req.GetParameters())), ", "))
 	}
 	id := objectName("snap-", req.GetName())
@@ -75,7 +75,7 @@ func (s *Service) recordTaken(ctx context.Context, snap *v1alpha1.NvmfSnapshot) 
 		if ready, err := snapshotReady(snap); err != nil {
 			return nil, err
 		} else if !ready {
-			return nil, failf(busy, "the snapshot was replaced while it was made; try again")
+			return nil, failf(busy, "the snapshot was replaced while it was being created; try again")
 		}
 	}
 	return snap, nil
@@ -100,9 +100,9 @@ func (s *Service) ensureSnapshot(ctx, wctx context.Context, id string, req *csi.
 				return nil, err
 			}
 		case snap.Spec.Volume != req.GetSourceVolumeId():
-			return nil, failf(exists, "snapshot %s exists already, of volume %s", id, snap.Spec.Volume)
+			return nil, failf(exists, "snapshot %s of volume %s already exists", id, snap.Spec.Volume)
 		case snap.Annotations[requestNameAnnotation] != req.GetName():
-			return nil, failf(exists, "snapshot %s exists already, made for the name %q", id, snap.Annotations[requestNameAnnotation])
+			return nil, failf(exists, "snapshot %s already exists with the name %q", id, snap.Annotations[requestNameAnnotation])
 		default:
 			return snap, nil
 		}
@@ -116,7 +116,7 @@ func (s *Service) makeSnapshot(ctx context.Context, id string, req *csi.CreateSn
 	}
 	identity, err := uuid.NewRandom()
 	if err != nil {
-		return nil, fmt.Errorf("make a UUID: %w", err)
+		return nil, fmt.Errorf("create a UUID: %w", err)
 	}
 	snap := &v1alpha1.NvmfSnapshot{
 		ObjectMeta: metav1.ObjectMeta{
@@ -143,11 +143,11 @@ func (s *Service) source(ctx context.Context, id string) (*v1alpha1.NvmfVolume, 
 
 func snapshotReady(snap *v1alpha1.NvmfSnapshot) (bool, error) {
 	if snap == nil || snap.DeletionTimestamp != nil {
-		return false, failf(busy, "the snapshot was deleted while it was made; try again")
+		return false, failf(busy, "the snapshot was deleted while it was being created; try again")
 	}
 	c := meta.FindStatusCondition(snap.Status.Conditions, v1alpha1.ConditionCreated)
 	if c != nil && c.Status == metav1.ConditionFalse && c.Reason == v1alpha1.ReasonNoSpace && snap.Status.ObservedGeneration >= snap.Generation {
-		return false, failf(full, "snapshot %s is not taken yet: %s; it is taken by itself once there is room", snap.Name, c.Message)
+		return false, failf(full, "snapshot %s is not taken yet: %s; it is taken automatically when there is enough space", snap.Name, c.Message)
 	}
 	return snap.Status.Ready && snap.Status.Size != nil && snap.Status.CreatedAt != nil, nil
 }
@@ -169,7 +169,7 @@ func csiSnapshot(snap *v1alpha1.NvmfSnapshot) *csi.Snapshot {
 // not need it any more, or the engine keeps what they need.
 func (s *Service) deleteSnapshot(ctx context.Context, id string) error {
 	if id == "" {
-		return failf(invalid, "the request has no snapshot id")
+		return failf(invalid, "snapshot_id is required")
 	}
 	if !validID(id) {
 		return nil

@@ -89,8 +89,8 @@ func TestSnapshotRefusesBadInput(t *testing.T) {
 		code   codes.Code
 		says   string
 	}{
-		"no name":      {func(r *csi.CreateSnapshotRequest) { r.Name = "" }, codes.InvalidArgument, "no snapshot name"},
-		"no source":    {func(r *csi.CreateSnapshotRequest) { r.SourceVolumeId = "" }, codes.InvalidArgument, "no source volume"},
+		"no name":      {func(r *csi.CreateSnapshotRequest) { r.Name = "" }, codes.InvalidArgument, "name of the snapshot is required"},
+		"no source":    {func(r *csi.CreateSnapshotRequest) { r.SourceVolumeId = "" }, codes.InvalidArgument, "source_volume_id"},
 		"unknown":      {func(r *csi.CreateSnapshotRequest) { r.SourceVolumeId = "unknown" }, codes.NotFound, "no volume unknown"},
 		"a parameter":  {func(r *csi.CreateSnapshotRequest) { r.Parameters = map[string]string{"incremental": "true"} }, codes.InvalidArgument, "incremental"},
 		"not a volume": {func(r *csi.CreateSnapshotRequest) { r.SourceVolumeId = "A B" }, codes.NotFound, "A B"},
@@ -101,7 +101,7 @@ func TestSnapshotRefusesBadInput(t *testing.T) {
 		t.Run(name, func(t *testing.T) { expectError(t, err, tc.code, tc.says) })
 	}
 	_, err := s.DeleteSnapshot(t.Context(), &csi.DeleteSnapshotRequest{})
-	expectError(t, err, codes.InvalidArgument, "no snapshot id")
+	expectError(t, err, codes.InvalidArgument, "snapshot_id")
 	for _, id := range []string{"unknown", "A B"} {
 		if _, err := s.DeleteSnapshot(t.Context(), &csi.DeleteSnapshotRequest{SnapshotId: id}); err != nil {
 			t.Errorf("%s: %v", id, err)
@@ -176,7 +176,7 @@ func TestCopies(t *testing.T) {
 		req := createRequest(st, own(t, name), 0)
 		req.VolumeContentSource, req.CapacityRange = ofSnapshot(snap.SnapshotId), sizes
 		_, err := s.CreateVolume(within(t, enough), req)
-		expectError(t, err, codes.OutOfRange, "has 1Gi", "at least as much")
+		expectError(t, err, codes.OutOfRange, "has 1Gi", "or more")
 	}
 	// The source's node is full; the others, which have room, are of no use.
 	req := createRequest(st, own(t, "huge"), 9*gi)
@@ -252,7 +252,7 @@ func TestACopyStaysWithItsTarget(t *testing.T) {
 	req := createRequest(other, own(t, "copy"), gi)
 	req.VolumeContentSource = ofVolume(id)
 	_, err := s.CreateVolume(within(t, enough), req)
-	expectError(t, err, codes.FailedPrecondition, st.target, "a copy stays where its source is")
+	expectError(t, err, codes.FailedPrecondition, st.target, "a copy is stored on the node of its source")
 }
 
 // Without room for a snapshot the caller hears so at once, not when its time is over; with room it is taken after all.
@@ -265,7 +265,7 @@ func TestSnapshotWithoutRoom(t *testing.T) {
 	req := snapshotRequest(t, "snap", id)
 	for range 2 {
 		_, err := s.CreateSnapshot(within(t, enough), req)
-		expectError(t, err, codes.ResourceExhausted, req.Name, "has no room", "by itself once there is room")
+		expectError(t, err, codes.ResourceExhausted, req.Name, "has no room", "automatically when there is enough space")
 	}
 	if _, snapshots := holds(t, st.nodes[0]); len(snapshots) != 0 {
 		t.Errorf("%d snapshots were made", len(snapshots))

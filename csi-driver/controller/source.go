@@ -19,13 +19,13 @@ func sourceOf(req *csi.CreateVolumeRequest) (*v1alpha1.VolumeSource, error) {
 	case content.GetSnapshot() != nil:
 		id := content.GetSnapshot().GetSnapshotId()
 		if id == "" {
-			return nil, failf(invalid, "the source has no snapshot id")
+			return nil, failf(invalid, "the source has no snapshot_id")
 		}
 		return &v1alpha1.VolumeSource{Snapshot: id}, nil
 	case content.GetVolume() != nil:
 		id := content.GetVolume().GetVolumeId()
 		if id == "" {
-			return nil, failf(invalid, "the source has no volume id")
+			return nil, failf(invalid, "the source has no volume_id")
 		}
 		return &v1alpha1.VolumeSource{Volume: id}, nil
 	}
@@ -70,7 +70,7 @@ func (s *Service) origin(ctx context.Context, source *v1alpha1.VolumeSource) (or
 	}
 	switch {
 	case snap == nil:
-		return origin{}, failf(notFound, "there is no snapshot %s", source.Snapshot)
+		return origin{}, failf(notFound, "snapshot %s not found", source.Snapshot)
 	case snap.DeletionTimestamp != nil:
 		return origin{}, failf(notFound, "snapshot %s is being deleted", source.Snapshot)
 	case !snap.Status.Ready || snap.Status.Size == nil:
@@ -106,7 +106,7 @@ func copySize(want volumeRequest, from origin) (int64, error) {
 		sizes.required = from.sizeBytes
 	}
 	if sizes.required < from.sizeBytes || sizes.limit != 0 && sizes.limit < from.sizeBytes {
-		return 0, failf(outOfRange, "size: %s has %s, and a volume made from it has at least as much; ask for %s or more",
+		return 0, failf(outOfRange, "size: the source %s has %s; request %s or more",
 			from.name, quantity(from.sizeBytes), quantity(from.sizeBytes))
 	}
 	return sizes.choose(want.minBytes, want.why)

@@ -30,7 +30,7 @@ const takeBackInterval = time.Minute
 func (s *Service) TakeBack(ctx context.Context) {
 	wait.UntilWithContext(ctx, func(ctx context.Context) {
 		if err := s.takeBackAll(ctx); err != nil {
-			klog.FromContext(ctx).Error(err, "Attachments whose VolumeAttachments are gone could not be taken back")
+			klog.FromContext(ctx).Error(err, "Cannot revoke attachments without a VolumeAttachment")
 		}
 	}, takeBackInterval)
 }
@@ -90,7 +90,7 @@ func (s *Service) endAttachments(ctx context.Context, vol *v1alpha1.NvmfVolume, 
 		return true, nil
 	}
 	if err == nil {
-		klog.FromContext(ctx).Info("Taking an attachment back: its VolumeAttachment is gone", "volume", vol.Name)
+		klog.FromContext(ctx).Info("Revoking an attachment: its VolumeAttachment is gone", "volume", vol.Name)
 	}
 	return err == nil, err
 }

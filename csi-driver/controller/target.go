@@ -41,15 +41,15 @@ func (s *Service) unknownTarget(ctx context.Context, name string) (*v1alpha1.Nvm
 		names[i] = targets.Items[i].Name
 	}
 	if len(names) == 0 {
-		return nil, failf(invalid, "StorageClass parameters: target: there is no NvmfTarget %q, nor any other; create it first", name)
+		return nil, failf(invalid, "StorageClass parameters: target: NvmfTarget %q not found; create it first", name)
 	}
 	slices.Sort(names)
-	return nil, failf(invalid, "StorageClass parameters: target: there is no NvmfTarget %q; there is %s", name, strings.Join(names, ", "))
+	return nil, failf(invalid, "StorageClass parameters: target: NvmfTarget %q not found; existing targets: %s", name, strings.Join(names, ", "))
 }
 
 func usable(target *v1alpha1.NvmfTarget) (*v1alpha1.NvmfTarget, error) {
 	if target.DeletionTimestamp != nil {
-		return nil, failf(inUse, "NvmfTarget %s is being deleted; it takes no new volumes", target.Name)
+		return nil, failf(inUse, "NvmfTarget %s is being deleted and accepts no new volumes", target.Name)
 	}
 	return target, nil
 }

@@ -85,7 +85,7 @@ func (s *Service) mayLeave(ctx context.Context, vol *v1alpha1.NvmfVolume, h v1al
 		return err
 	}
 	if request != nil && string(request.UID) == h.VolumeAttachment && request.DeletionTimestamp == nil {
-		return failf(busy, "VolumeAttachment %s asks for volume %s on node %s; to detach it there, delete that", request.Name, vol.Name, h.Node)
+		return failf(busy, "VolumeAttachment %s requests volume %s on node %s; delete it to detach the volume", request.Name, vol.Name, h.Node)
 	}
 	return nil
 }

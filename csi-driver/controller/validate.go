@@ -17,7 +17,7 @@ import (
 func (s *Service) validateVolumeCapabilities(ctx context.Context, req *csi.ValidateVolumeCapabilitiesRequest) (*csi.ValidateVolumeCapabilitiesResponse, error) {
 	caps := req.GetVolumeCapabilities()
 	if len(caps) == 0 {
-		return nil, failf(invalid, "the request has no volume capability")
+		return nil, failf(invalid, "volume_capability is required")
 	}
 	vol, err := s.volume(ctx, req.GetVolumeId())
 	if err != nil {
@@ -58,9 +58,9 @@ func checkContext(vol *v1alpha1.NvmfVolume, given map[string]string) error {
 		switch want, known := is[k]; {
 		case strings.HasPrefix(k, "csi.storage.k8s.io/") || k == provisionerIdentity:
 		case !known:
-			return failf(invalid, "volume attributes: %q is not known; known are target, transport and uuid, and all may be left out", k)
+			return failf(invalid, "volume attributes: %q is unknown; supported attributes (all optional): target, transport, uuid", k)
 		case given[k] != want && (k != parameters.Transport || !sameTransports(given[k], want)):
-			return failf(invalid, "volume attributes: %s is %s, and that of volume %s is %s", k, given[k], vol.Name, want)
+			return failf(invalid, "volume attributes: %s is %s, but that of volume %s is %s", k, given[k], vol.Name, want)
 		}
 	}
 	return nil

@@ -80,7 +80,7 @@ func (s *Service) attached(ctx context.Context, volume, attachment string) (atta
 	listed, admitted := v.Listed(host), v.Admitted(host)
 	switch {
 	case listed == nil:
-		return attached{}, fmt.Errorf("%w: attachment %s of volume %s has ended; delete the pod, so that it is attached again", errNotAttached, attachment, volume)
+		return attached{}, fmt.Errorf("%w: attachment %s of volume %s has ended; delete the pod so that the volume is attached again", errNotAttached, attachment, volume)
 	case admitted == nil:
 		return attached{}, fmt.Errorf("%w: node %s does not admit attachment %s yet", errNotServed, v.Spec.Node, attachment)
 	case len(v.Paths()) == 0:

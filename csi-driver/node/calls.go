@@ -51,7 +51,7 @@ func (c *calls) begin(volume, operation string, now func() time.Time) (*underWay
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if current, ok := c.busy[volume]; ok {
-		return nil, fmt.Errorf("%w: %s is still under way", errBusy, current)
+		return nil, fmt.Errorf("%w: %s is still in progress", errBusy, current)
 	}
 	if c.busy == nil {
 		c.busy = map[string]*underWay{}
@@ -136,7 +136,7 @@ func call[T any](ctx context.Context, s *Service, operation, volume string, f fu
 	case r := <-done:
 		return r.answer, status(r.err)
 	case <-ctx.Done():
-		return nil, status(fmt.Errorf("%s goes on, and waits for the kernel: %w", under, ctx.Err()))
+		return nil, status(fmt.Errorf("%s is still waiting for the kernel: %w", under, ctx.Err()))
 	}
 }
 

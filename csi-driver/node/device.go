@@ -169,7 +169,7 @@ func (s *Service) current(ctx context.Context, ns fabrics.Namespace, at attached
 			found = device{d, ns}
 			continue
 		}
-		logr.FromContextOrDiscard(ctx).Info("Discarding what is left of a device", "device", d.Name, "attachment", d.Attachment)
+		logr.FromContextOrDiscard(ctx).Info("Removing the rest of a device", "device", d.Name, "attachment", d.Attachment)
 		if err := s.Mapper.Discard(ctx, d); err != nil {
 			return device{}, false, fmt.Errorf("%w: its device %s: %w", fabrics.ErrPast, d.Name, err)
 		}

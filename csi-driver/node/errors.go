@@ -23,7 +23,7 @@ var (
 	errPanic        = errors.New("internal error")
 	errNotStaged    = errors.New("volume is not staged")
 	errOtherVolume  = errors.New("path belongs to another volume")
-	errIncompatible = errors.New("volume is there already, in another way")
+	errIncompatible = errors.New("volume already exists there with other properties")
 	errPublished    = errors.New("volume is published elsewhere on this node")
 	errUnknown      = errors.New("no volume there")
 	errUncertain    = errors.New("could not be undone")
@@ -31,7 +31,7 @@ var (
 	errUnknownNode  = errors.New("this machine's Node cannot be read")
 	errUnread       = errors.New("the volume's object cannot be read")
 	errNotServed    = errors.New("the volume is not served to this node yet")
-	errOtherHeader  = errors.New("the volume's header is another volume's")
+	errOtherHeader  = errors.New("the header belongs to another volume")
 )
 
 // usedError says that a volume's device is still used on this host.

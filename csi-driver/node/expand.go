@@ -37,7 +37,7 @@ func (s *Service) NodeExpandVolume(ctx context.Context, r *csi.NodeExpandVolumeR
 		}
 		size := v1alpha1.WithoutHeader(d.ns.SizeBytes)
 		if limit := r.GetCapacityRange().GetLimitBytes(); limit > 0 && size > limit {
-			return nil, invalid("capacity_range: the volume has %d bytes, more than the limit of %d", size, limit)
+			return nil, invalid("capacity_range: the volume has %d bytes, which is more than the limit of %d", size, limit)
 		}
 		if d, err = s.fit(ctx, d); err != nil {
 			return nil, err

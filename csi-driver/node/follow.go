@@ -66,7 +66,7 @@ func (s *Service) followPortals(ctx context.Context) []error {
 		switch {
 		case apierrors.IsNotFound(err): // nobody says where it is, so it stays where it was
 		case errors.Is(err, errUnread):
-			logr.FromContextOrDiscard(ctx).Error(err, "Portals of staged volumes cannot be read; those that are known stay", "volume", volume)
+			logr.FromContextOrDiscard(ctx).Error(err, "Cannot read the portals of staged volumes; keeping the known ones", "volume", volume)
 			return errs
 		case err != nil && !busy(err):
 			errs = append(errs, fmt.Errorf("volume %s: %w", volume, err))
@@ -125,7 +125,7 @@ func (s *Service) dropFormerPaths(ctx context.Context) []error {
 		}
 		former, err := s.Initiator.Former(at.connection())
 		if err == nil && len(former) > 0 {
-			_, err = call(ctx, s, "taking former paths away", volume, func(ctx context.Context) (*struct{}, error) {
+			_, err = call(ctx, s, "removing former paths", volume, func(ctx context.Context) (*struct{}, error) {
 				return nil, s.dropFormer(ctx, volume)
 			})
 		}
@@ -145,7 +145,7 @@ func (s *Service) dropFormer(ctx context.Context, volume string) error {
 	if err != nil || len(former) == 0 {
 		return err
 	}
-	logr.FromContextOrDiscard(ctx).Info("Taking away paths to portals that the volume has no more", "volume", volume, "paths", former)
+	logr.FromContextOrDiscard(ctx).Info("Removing paths to former portals of the volume", "volume", volume, "paths", former)
 	ctx, cancel := context.WithTimeout(ctx, giveUpTimeout)
 	defer cancel()
 	return s.Initiator.GiveUp(ctx, at.NQN, func(c fabrics.Controller) bool {

@@ -62,11 +62,11 @@ func (st staging) madeFrom(ctx context.Context, uuid string) error {
 	source := st.at.source
 	for range maxSources {
 		if source == nil {
-			return refuse("was not made from it (if it was, and its object was made again, delete that and make it with spec.source)")
+			return refuse("was not created from it (if it was and its object was created again, delete the object and create it with spec.source)")
 		}
 		from, err := st.sourceOf(ctx, source)
 		if apierrors.IsNotFound(err) {
-			logr.FromContextOrDiscard(ctx).Info("The volume has the header of another, and what it was made from is deleted", "volume", st.volume, "header", uuid)
+			logr.FromContextOrDiscard(ctx).Info("The volume has the header of another volume, and its source is deleted", "volume", st.volume, "header", uuid)
 			return nil
 		}
 		if err != nil {
@@ -77,7 +77,7 @@ func (st staging) madeFrom(ctx context.Context, uuid string) error {
 		}
 		source = from.Spec.Source
 	}
-	return refuse(fmt.Sprintf("was made from it in more than %d steps", maxSources))
+	return refuse(fmt.Sprintf("was created from it in more than %d steps", maxSources))
 }
 
 // sourceOf a volume: the volume that it was made from, be it through a snapshot. It fails with errUnread.

@@ -113,7 +113,7 @@ func (s *suite) stageAndLose() {
 // What the target said of a volume when it was attached is not true of one that was used, and a permission that was
 // made use of is over, though an attachment outlives pods and reboots.
 func TestFormattedOnce(t *testing.T) {
-	const lost = "was formatted before, and no filesystem was found on it"
+	const lost = "was formatted before, but contains no filesystem"
 	for name, prepare := range map[string]func(*suite){
 		"blank": func(*suite) {},
 		"format allowed": func(s *suite) {
@@ -175,8 +175,8 @@ func TestWithoutAHeader(t *testing.T) {
 		"a filesystem":                     {func(s *suite) { s.loseHeader("ext4") }, mountCapability("ext4"), []string{"holds ext4", "header was lost"}},
 		"a filesystem, and format allowed": {func(s *suite) { s.loseHeader("ext4"); s.context.AllowFormat = true }, mountCapability("ext4"), []string{"holds ext4", "header was lost"}},
 		"a block device that was written":  {func(s *suite) { s.context.Blank, s.context.Written = false, true }, blockCapability(), []string{"has been written", allowFormat}},
-		"a filesystem to be read":          {func(*suite) {}, onlyRead(mountCapability("ext4")), []string{"mount it for writing once"}},
-		"a block device to be read":        {func(*suite) {}, onlyRead(blockCapability()), []string{"use it for writing once"}},
+		"a filesystem to be read":          {func(*suite) {}, onlyRead(mountCapability("ext4")), []string{"mount it once for writing"}},
+		"a block device to be read":        {func(*suite) {}, onlyRead(blockCapability()), []string{"use it once for writing"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := setUp(t)
@@ -403,8 +403,8 @@ func TestReadersWriteNothing(t *testing.T) {
 func TestReadersRefuseWhatIsNotFormatted(t *testing.T) {
 	s := setUp(t)
 	s.writeHeader(header.Record{Volume: volumeUUID, State: header.Formatting, Type: "ext4"})
-	s.wantRefused(onlyRead(mountCapability("ext4")), "not formatted yet", "mount it for writing once")
-	s.wantRefused(onlyRead(blockCapability()), "use it for writing once")
+	s.wantRefused(onlyRead(mountCapability("ext4")), "not formatted yet", "mount it once for writing")
+	s.wantRefused(onlyRead(blockCapability()), "use it once for writing")
 }
 
 const sourceUUID = "ffffffff-0e0f-4001-8203-040506070809"
@@ -440,9 +440,9 @@ func TestCloneHasItsSourcesHeader(t *testing.T) {
 		"of what was deleted":                  {volume("source"), nil, ""},
 		"of a snapshot that was deleted":       {snapshot("snap"), nil, ""},
 		"of a snapshot whose volume is gone":   {snapshot("snap"), nodetest.Objects{"snap": {SnapshotOf: "source"}}, ""},
-		"of another volume":                    {volume("other"), nodetest.Objects{"other": other, "source": source}, "was not made from it"},
-		"of a snapshot of another volume":      {snapshot("snap"), nodetest.Objects{"snap": {SnapshotOf: "other"}, "other": other}, "was not made from it"},
-		"of none: it is another volume's data": {nil, nodetest.Objects{"source": source}, "was not made from it"},
+		"of another volume":                    {volume("other"), nodetest.Objects{"other": other, "source": source}, "was not created from it"},
+		"of a snapshot of another volume":      {snapshot("snap"), nodetest.Objects{"snap": {SnapshotOf: "other"}, "other": other}, "was not created from it"},
+		"of none: it is another volume's data": {nil, nodetest.Objects{"source": source}, "was not created from it"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := setUp(t)
@@ -451,7 +451,7 @@ func TestCloneHasItsSourcesHeader(t *testing.T) {
 			if c.refused != "" {
 				s.context.AllowFormat = true
 				for _, capability := range []*csi.VolumeCapability{mountCapability("ext4"), blockCapability()} {
-					s.wantRefused(capability, "header is another volume's", sourceUUID, c.refused)
+					s.wantRefused(capability, "header belongs to another volume", sourceUUID, c.refused)
 				}
 				return
 			}

@@ -107,7 +107,7 @@ func (s *Service) look(ctx context.Context, volume string, asked ...filesystem.M
 	case err == nil:
 		seen.staged = &at
 	case !errors.Is(err, fs.ErrNotExist):
-		logr.FromContextOrDiscard(ctx).Error(err, "What the volume was staged with is not known", "volume", volume)
+		logr.FromContextOrDiscard(ctx).Error(err, "The record of the staged volume is missing", "volume", volume)
 	}
 	nqns, err := s.Initiator.Subsystems()
 	if err != nil {
@@ -183,12 +183,12 @@ func (v sight) problems() health.Problems {
 	}
 	v.identity(add, live > 0)
 	for _, m := range v.gone {
-		add(health.Inaccessible, reasonDeviceGone, "the device at %s was lost; delete the pod, so that the volume is staged anew", m.Path)
+		add(health.Inaccessible, reasonDeviceGone, "the device at %s was lost; delete the pod so that the volume is staged again", m.Path)
 	}
 	for _, m := range v.mounts {
 		if m.TurnedReadOnly {
 			add(health.Inaccessible, reasonReadOnly,
-				"its filesystem met an error and takes no more writes: see the kernel's log of this node; then delete the pod, and it is checked when it is next mounted")
+				"its filesystem has errors and is read-only: see the kernel log of this node, then delete the pod so that the filesystem is checked at the next mount")
 		}
 	}
 	for _, path := range slices.Sorted(maps.Keys(v.measured)) {
@@ -219,7 +219,7 @@ func (v sight) identity(add func(csi.VolumeHealthErrorType, string, string, ...a
 		return
 	}
 	if ns := v.namespaces[i]; ns.SizeBytes < v1alpha1.WithHeader(v.staged.SizeBytes) {
-		add(health.DataLoss, reasonShrunk, "%s has %d bytes of data, and had %d when it was staged", ns.Name, v1alpha1.WithoutHeader(ns.SizeBytes), v.staged.SizeBytes)
+		add(health.DataLoss, reasonShrunk, "%s has %d bytes of data, but had %d when it was staged", ns.Name, v1alpha1.WithoutHeader(ns.SizeBytes), v.staged.SizeBytes)
 	}
 }
 

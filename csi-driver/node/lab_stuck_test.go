@@ -86,7 +86,7 @@ func TestLabDriveThatHangs(t *testing.T) {
 			t.Log(what)
 			l.Expect(what).To(HavePrefix(h.words(hung)))
 			l.Expect(hung.health()).To(ContainElement(ContainSubstring("KernelCallOverdue")))
-			want(t, hung.stage(h.capability), codes.Aborted, "still under way")
+			want(t, hung.stage(h.capability), codes.Aborted, "still in progress")
 			// What is there goes on.
 			writer.goesOn()
 			must(t, put(well.path("pod/file"), "hello"))
@@ -187,7 +187,7 @@ func TestLabConnectionThatHangs(t *testing.T) {
 	l.Expect(other.Ready(brief)).To(MatchError(context.DeadlineExceeded))
 	l.clock.SetTime(time.Now().Add(2 * doing.Limit))
 	begun := time.Now()
-	want(t, late.stage(blockCapability()), codes.Unavailable, "takes no further volume", "connecting to "+hung.context.NQN)
+	want(t, late.stage(blockCapability()), codes.Unavailable, "accepts no more volumes", "connecting to "+hung.context.NQN)
 	l.Expect(time.Since(begun)).To(BeNumerically("<", refusedWithin))
 	must(t, well.stage(blockCapability()))
 	l.Expect(other.HeldUp()).NotTo(BeNil())

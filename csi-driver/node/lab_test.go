@@ -173,7 +173,7 @@ func TestLabNothingListens(t *testing.T) {
 		p := l.port(4419+int32(len(transport)), transport)
 		v := l.volume("lab-silent-"+string(transport), labSize, guid(1), p)
 		p.close(v)
-		want(t, v.stage(blockCapability()), codes.Unavailable, "nothing listens there")
+		want(t, v.stage(blockCapability()), codes.Unavailable, "nothing listens on the port")
 		v.gone()
 	}
 }

@@ -182,7 +182,7 @@ type usage struct {
 
 func parseUsage(c *csi.VolumeCapability) (usage, error) {
 	if c == nil {
-		return usage{}, invalid("volume_capability is missing")
+		return usage{}, invalid("volume_capability is required")
 	}
 	var u usage
 	switch mode := c.GetAccessMode().GetMode(); mode {
@@ -193,7 +193,7 @@ func parseUsage(c *csi.VolumeCapability) (usage, error) {
 		u.readOnly = true
 	case csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER:
 		if c.GetBlock() == nil {
-			return usage{}, invalid("access mode %s is supported for block volumes only: a filesystem is destroyed when two nodes write to it", mode)
+			return usage{}, invalid("access mode %s is supported only for block volumes: a filesystem is corrupted if two nodes write to it", mode)
 		}
 	default:
 		return usage{}, invalid("access mode %s is not supported; use ReadWriteOnce or ReadWriteOncePod", mode)

@@ -57,7 +57,7 @@ func TestLifeOfAFilesystemVolume(t *testing.T) {
 		must(t, s.unpublish("pods/b"))
 	}
 	if _, err := os.Lstat(s.path("pods/a")); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the target path is still there: %v", err)
+		t.Errorf("the target path still exists: %v", err)
 	}
 	for range 2 {
 		must(t, s.unstage())
@@ -262,7 +262,7 @@ func TestStageRefuses(t *testing.T) {
 			func(*suite) {}, &csi.VolumeCapability{
 				AccessType: mountCapability("ext4").AccessType,
 				AccessMode: &csi.VolumeCapability_AccessMode{Mode: csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER},
-			}, codes.InvalidArgument, "for block volumes only",
+			}, codes.InvalidArgument, "only for block volumes",
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -551,7 +551,7 @@ func TestCallThatHangsLocksItsOwnVolumeOnly(t *testing.T) {
 	}()
 	_, err := s.service.NodeStageVolume(ctx, r)
 	want(t, err, codes.Canceled, "staging of volume pvc-1 (mounting ", "/staging has not returned since ")
-	want(t, s.stage(mountCapability("ext4")), codes.Aborted, "staging of volume pvc-1 (mounting ", "/staging has not returned since ", " is still under way")
+	want(t, s.stage(mountCapability("ext4")), codes.Aborted, "staging of volume pvc-1 (mounting ", "/staging has not returned since ", " is still in progress")
 	_, err = s.NodeUnpublishVolume(t.Context(), &csi.NodeUnpublishVolumeRequest{VolumeId: "pvc-2", TargetPath: s.path("other")})
 	must(t, err)
 	release()

@@ -31,10 +31,10 @@ const (
 func (s *Service) Keep(ctx context.Context) {
 	wait.UntilWithContext(ctx, func(ctx context.Context) {
 		if err := s.MendPaths(ctx); err != nil {
-			logr.FromContextOrDiscard(ctx).Error(err, "Paths could not be mended")
+			logr.FromContextOrDiscard(ctx).Error(err, "Cannot restore the paths")
 		}
 		if err := s.GiveUpRevoked(ctx); err != nil {
-			logr.FromContextOrDiscard(ctx).Error(err, "Connections of volumes that are not attached any more could not be given up")
+			logr.FromContextOrDiscard(ctx).Error(err, "Cannot remove connections of volumes that are no longer attached")
 		}
 	}, mendInterval)
 }
@@ -56,7 +56,7 @@ func (s *Service) MendPaths(ctx context.Context) error {
 		if len(without(c.Portals, silent)) == 0 {
 			continue
 		}
-		unreachable, err := call(ctx, s, "mending the paths", volume, func(ctx context.Context) (*[]v1alpha1.Portal, error) {
+		unreachable, err := call(ctx, s, "restoring the paths", volume, func(ctx context.Context) (*[]v1alpha1.Portal, error) {
 			return s.mend(ctx, volume, silent)
 		})
 		if unreachable != nil {

@@ -82,10 +82,10 @@ func (s *Service) publishStaged(ctx context.Context, r *csi.NodePublishVolumeReq
 func (s *Service) stagedFor(volume, attachment string) (attached, error) {
 	staged, err := s.records().get(volume)
 	if unrecorded(err) {
-		return staged, fmt.Errorf("%w: nothing says for which attachment it was staged: %w", errNotStaged, err)
+		return staged, fmt.Errorf("%w: the attachment that it was staged for is unknown: %w", errNotStaged, err)
 	}
 	if err == nil && staged.Attachment != attachment {
-		err = fmt.Errorf("%w: it was staged for attachment %s, and is published for %s", errNotStaged, staged.Attachment, attachment)
+		err = fmt.Errorf("%w: it was staged for attachment %s, but is published for %s", errNotStaged, staged.Attachment, attachment)
 	}
 	return staged, err
 }
@@ -169,7 +169,7 @@ func (s *Service) alone(d device, staged, target string) error {
 	}
 	for _, p := range paths {
 		if !expected[p] {
-			return fmt.Errorf("%w: at %s, and its access mode allows one", errPublished, p)
+			return fmt.Errorf("%w: at %s, and its access mode allows only one", errPublished, p)
 		}
 	}
 	return nil

@@ -80,9 +80,9 @@ func (r records) get(volume string) (attached, error) {
 	of, ours := v1alpha1.VolumeOfSubsystem(is.NQN)
 	switch {
 	case is.Version != recordVersion:
-		return attached{}, fmt.Errorf("%w of volume %s: it has version %d, and this node plugin knows %d: %s", errRecord, volume, is.Version, recordVersion, stageAgain)
+		return attached{}, fmt.Errorf("%w of volume %s: version %d, but this node plugin supports %d: %s", errRecord, volume, is.Version, recordVersion, stageAgain)
 	case !ours || of != volume || is.NGUID == "" || is.Attachment == "" || len(is.Portals) == 0:
-		return attached{}, fmt.Errorf("%w of volume %s: it is incomplete, or another volume's: %s", errRecord, volume, stageAgain)
+		return attached{}, fmt.Errorf("%w of volume %s: it is incomplete or belongs to another volume: %s", errRecord, volume, stageAgain)
 	}
 	return is.attached, nil
 }
@@ -93,7 +93,7 @@ var errRecord = errors.New("unusable record")
 // unrecorded tells whether getting a record failed because there is none, or none that can be used.
 func unrecorded(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, errRecord) }
 
-const stageAgain = "delete the pod, so that the volume is staged again"
+const stageAgain = "delete the pod so that the volume is staged again"
 
 // remove a record.
 func (r records) remove(volume string) error { return removeFile(r.path(volume)) }

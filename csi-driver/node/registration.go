@@ -36,7 +36,7 @@ type registrar struct {
 }
 
 // errNotAsked is the state before the kubelet came.
-var errNotAsked = errors.New("the kubelet has not asked for the driver yet")
+var errNotAsked = errors.New("the kubelet has not requested the driver yet")
 
 func newRegistrar(socket string) *registrar { return &registrar{socket: socket, state: errNotAsked} }
 
@@ -61,7 +61,7 @@ func (s *registrar) NotifyRegistrationStatus(ctx context.Context, r *registerapi
 		s.state = nil
 		log.Info("Registered with the kubelet")
 	} else {
-		s.state = fmt.Errorf("the kubelet refused the driver: %s", r.GetError())
+		s.state = fmt.Errorf("the kubelet rejected the driver: %s", r.GetError())
 		log.Error(s.state, "Not registered")
 	}
 	return &registerapi.RegistrationStatusResponse{}, nil
@@ -119,7 +119,7 @@ func (s *registrar) serveOnce(ctx context.Context, path string, watcher *fsnotif
 		case <-watcher.Events:
 			// Events of the socket's own making come late, so they are only a reason to look.
 			if _, err := os.Lstat(path); errors.Is(err, os.ErrNotExist) {
-				logr.FromContextOrDiscard(ctx).Info("The registration socket was removed; making it again", "path", path)
+				logr.FromContextOrDiscard(ctx).Info("The registration socket was removed; creating it again", "path", path)
 				stop()
 				return <-done
 			}

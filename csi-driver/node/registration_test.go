@@ -41,7 +41,7 @@ func TestRegistration(t *testing.T) {
 	g.Expect(path).To(Equal(filepath.Join(dir, "plugins_registry/csi.weft.storage-reg.sock")))
 
 	s := newRegistrar("/kubelet/csi.sock")
-	g.Expect(s.registered()).To(MatchError(ContainSubstring("has not asked")))
+	g.Expect(s.registered()).To(MatchError(ContainSubstring("has not requested")))
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- s.run(ctx, path) }()

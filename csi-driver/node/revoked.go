@@ -62,7 +62,7 @@ func (s *Service) giveUpSubsystem(ctx context.Context, volume, nqn string) error
 	}
 	hosts, err := s.hosts(ctx, volume)
 	if err != nil {
-		logr.FromContextOrDiscard(ctx).Error(err, "Not known whether the volume is still attached to this node; its connections stay", "volume", volume)
+		logr.FromContextOrDiscard(ctx).Error(err, "Unknown whether the volume is still attached to this node; keeping its connections", "volume", volume)
 		return nil
 	}
 	// Only those that were there before the list was read: an attachment that has begun since is not in it, and may
@@ -76,7 +76,7 @@ func (s *Service) giveUpSubsystem(ctx context.Context, volume, nqn string) error
 	if len(revoked) == 0 {
 		return nil
 	}
-	logr.FromContextOrDiscard(ctx).Info("The volume is not attached to this node any more, and has no path; giving up its connections", "volume", volume)
+	logr.FromContextOrDiscard(ctx).Info("The volume is no longer attached to this node and has no path; removing its connections", "volume", volume)
 	return s.Initiator.GiveUp(ctx, nqn, func(c fabrics.Controller) bool { return slices.Contains(revoked, c.HostNQN) })
 }
 

@@ -73,7 +73,7 @@ func Run(ctx context.Context, config *rest.Config, o Options) error {
 		service.NodeName, service.NodeUID = o.NodeName, func(ctx context.Context) (string, error) { return readUID(ctx, nodes, o.NodeName) }
 		service.MaxVolumes, service.Records = o.MaxVolumes, filepath.Join(filepath.Dir(socket), "staged")
 		if err := service.Clean(); err != nil {
-			logr.FromContextOrDiscard(ctx).Error(err, "What the last process left cannot be removed; it is in nobody's way")
+			logr.FromContextOrDiscard(ctx).Error(err, "Cannot remove leftovers of the previous process; they do no harm")
 		}
 		group.Go(func() error { service.Keep(ctx); return nil })
 		group.Go(func() error {

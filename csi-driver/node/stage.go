@@ -78,7 +78,7 @@ func (st staging) run(ctx context.Context) error {
 		return err
 	}
 	if err := st.records().put(st.volume, st.at); err != nil {
-		return fmt.Errorf("write down what the volume is staged with: %w", err)
+		return fmt.Errorf("record how the volume is staged: %w", err)
 	}
 	if err := st.Initiator.Connect(ctx, st.at.connection()); err != nil {
 		return err
@@ -106,7 +106,7 @@ func (st staging) mine(ctx context.Context) error {
 		return fmt.Errorf("%w: %w", errUnknownNode, err)
 	}
 	if uid != st.at.nodeUID {
-		return fmt.Errorf("%w: it was attached to Node %s with UID %s, and this one has %s; delete the pod, so that it is attached again", errNotAttached, st.NodeName, st.at.nodeUID, uid)
+		return fmt.Errorf("%w: it was attached to Node %s with UID %s, but this Node has UID %s; delete the pod so that it is attached again", errNotAttached, st.NodeName, st.at.nodeUID, uid)
 	}
 	return nil
 }
@@ -129,7 +129,7 @@ func (st staging) onlyHere() error {
 			continue
 		}
 		if _, err := st.deviceOf(st.volume, m); err == nil {
-			return fmt.Errorf("%w: it is staged at %s; unstage it there before you stage it at %s", errIncompatible, was.Staging, st.path)
+			return fmt.Errorf("%w: it is staged at %s; unstage it there before staging it at %s", errIncompatible, was.Staging, st.path)
 		}
 	}
 	return nil
@@ -274,7 +274,7 @@ func (s *Service) clear(ctx context.Context, path string, d device) (filesystem.
 	if !errors.Is(err, fabrics.ErrNotFound) {
 		return m, false, fmt.Errorf("%w: %s does not show it", errOtherVolume, path)
 	}
-	logr.FromContextOrDiscard(ctx).Info("Unmounting what is left of a device that is gone", "path", path)
+	logr.FromContextOrDiscard(ctx).Info("Unmounting the rest of a device that is gone", "path", path)
 	return m, false, s.Filesystems.Unmount(ctx, path)
 }
 

@@ -174,7 +174,7 @@ func TestWhatHangsConcernsItsOwnVolumeOnly(t *testing.T) {
 				t.Errorf("health is %s", got)
 			}
 			for range 3 {
-				want(t, s.stage(mountCapability("ext4")), codes.Aborted, append(c.words, "still under way")...)
+				want(t, s.stage(mountCapability("ext4")), codes.Aborted, append(c.words, "still in progress")...)
 			}
 			if len(s.kernel.Hanging) != 0 {
 				t.Error("more than one thread hangs for the volume")
@@ -230,7 +230,7 @@ func TestConnectionThatHangsTakesNoFurtherVolume(t *testing.T) {
 	<-s.kernel.Hanging
 	s.clock.Step(2 * doing.Limit)
 	const words = "connecting to " + v1alpha1.NQNPrefix + "pvc-1:" + attachment + " over TCP at 10.0.0.1:4420 has not returned since"
-	want(t, s.stageOther("pvc-3"), codes.Unavailable, "this node takes no further volume until its kernel has finished: "+words)
+	want(t, s.stageOther("pvc-3"), codes.Unavailable, "this node accepts no more volumes until its kernel has finished: "+words)
 	must(t, s.stageOther("pvc-2"))
 	if overdue := s.service.Overdue(); len(overdue) != 0 {
 		t.Errorf("%v is said of a volume, too", overdue)

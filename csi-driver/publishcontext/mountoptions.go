@@ -11,14 +11,14 @@ import (
 
 // Why mount options are refused.
 const (
-	losesWrites = "writes that were acknowledged would be lost when the target's power fails"
-	skipsLog    = "without its journal replayed, the filesystem is what a crash left"
-	stale       = "after a crash, files could hold what others have deleted"
-	continues   = "a filesystem that met an error must take no more writes; it is mounted with errors=remount-ro"
-	crashes     = "an error of one volume would stop the node; it is mounted with errors=remount-ro"
-	isMode      = "that is said by the claim's access modes, and for one pod by readOnly in its volumes or volumeMounts"
+	losesWrites = "acknowledged writes would be lost in a power failure of the target"
+	skipsLog    = "without journal replay, the filesystem stays inconsistent after a crash"
+	stale       = "after a crash, files could contain deleted data of other files"
+	continues   = "a filesystem with errors must not accept writes; weft mounts it with errors=remount-ro"
+	crashes     = "an error of one volume would crash the node; weft mounts it with errors=remount-ro"
+	isMode      = "use the access modes of the claim, or readOnly in the pod's volumes or volumeMounts"
 	otherDevice = "a volume is one device"
-	notAMount   = "it does not mount the volume's device"
+	notAMount   = "it would not mount the volume's device"
 	ours        = "weft sets it for every xfs volume"
 )
 
@@ -28,7 +28,7 @@ var refused = map[string]string{
 	"nobarrier": losesWrites, "barrier=0": losesWrites, "barrier=none": losesWrites,
 	"norecovery": skipsLog, "noload": skipsLog, "nologreplay": skipsLog,
 	"data=writeback":  stale,
-	"errors=continue": continues, "errors=panic": crashes, "abort": "it ends the journal at once",
+	"errors=continue": continues, "errors=panic": crashes, "abort": "it shuts down the journal immediately",
 	"ro": isMode, "rw": isMode,
 	"logdev": otherDevice, "rtdev": otherDevice, "journal_dev": otherDevice, "journal_path": otherDevice, "sb": otherDevice,
 	"loop": otherDevice, "offset": otherDevice, "sizelimit": otherDevice,
@@ -54,5 +54,5 @@ func CheckMountOptions(flags []string) error {
 		return nil
 	}
 	slices.Sort(problems)
-	return fmt.Errorf("mountOptions: leave out %s", strings.Join(slices.Compact(problems), "; "))
+	return fmt.Errorf("mountOptions: remove %s", strings.Join(slices.Compact(problems), "; "))
 }

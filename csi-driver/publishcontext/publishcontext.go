@@ -25,7 +25,7 @@ const (
 )
 
 // ErrVersion says that a publish context is of a version that this program does not know.
-var ErrVersion = errors.New("publish context of another version")
+var ErrVersion = errors.New("publish context has an unsupported version")
 
 // Context names an attachment of a volume to a node. All else (portals, size, settings) the node reads from the
 // volume's object: it may change while the volume is attached, and a publish context cannot.
@@ -43,7 +43,7 @@ func (c Context) Encode() map[string]string {
 // ErrVersion when the context is of another version.
 func Decode(m map[string]string) (Context, error) {
 	if version := m[keyVersion]; version != strconv.Itoa(Version) {
-		return Context{}, fmt.Errorf("%w: it has version %q, and this node plugin knows %d: install the same version of weft's controller and node plugin; then delete the pod, so that the volume is attached again", ErrVersion, version, Version)
+		return Context{}, fmt.Errorf("%w: version %q, but this node plugin supports %d: install the same version of weft's controller and node plugin, then delete the pod so that the volume is attached again", ErrVersion, version, Version)
 	}
 	c := Context{Attachment: m[keyAttachment]}
 	if c.Attachment == "" {

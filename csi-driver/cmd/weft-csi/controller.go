@@ -15,7 +15,7 @@ import (
 	"github.com/weft-storage/weft/csi-driver/internal/server"
 )
 
-var errNotSynced = errors.New("the cache of the API server's objects is not filled yet")
+var errNotSynced = errors.New("the cache is not synced yet")
 
 type controllerOptions struct{ endpoint, healthAddress string }
 
@@ -23,13 +23,13 @@ func controllerCommand() *cobra.Command {
 	var o controllerOptions
 	cmd := &cobra.Command{
 		Use:   "controller",
-		Short: "Create volumes and admit hosts to them, through the Kubernetes API",
+		Short: "Run the CSI controller service",
 		Args:  cobra.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return o.run(cmd.Context()) },
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&o.endpoint, "endpoint", "unix:///csi/csi.sock", "socket to serve CSI's controller service on")
-	flags.StringVar(&o.healthAddress, "health-probe-bind-address", ":9811", "address for /healthz and /readyz; 0 for none")
+	flags.StringVar(&o.endpoint, "endpoint", "unix:///csi/csi.sock", "endpoint of the CSI controller service")
+	flags.StringVar(&o.healthAddress, "health-probe-bind-address", ":9811", "address for /healthz and /readyz; 0 disables it")
 	return cmd
 }
 

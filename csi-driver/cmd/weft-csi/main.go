@@ -61,7 +61,7 @@ func apiServer(ctx context.Context) (*rest.Config, error) {
 	ctrl.SetLogger(logr.FromContextOrDiscard(ctx))
 	if clientcmd.IsEmptyConfig(err) {
 		_, err = rest.InClusterConfig()
-		return nil, fmt.Errorf("find the API server: outside of a cluster give --kubeconfig, or set KUBECONFIG (inside: %w)", err)
+		return nil, fmt.Errorf("cannot find the API server: outside a cluster, set --kubeconfig or KUBECONFIG (in the cluster: %w)", err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read the kubeconfig: %w", err)

@@ -61,7 +61,7 @@ func (p Problems) Volume(id string) *csi.VolumeHealth {
 // String gives all of them to people.
 func (p Problems) String() string {
 	if len(p) == 0 {
-		return "nothing is wrong"
+		return "no problems"
 	}
 	words := make([]string, len(p))
 	for i, e := range p {

@@ -18,7 +18,7 @@ func TestConditionAsCallersOfCSI19ReadIt(t *testing.T) {
 		abnormal bool
 		message  string
 	}{
-		"well": {nil, false, "nothing is wrong"},
+		"well": {nil, false, "no problems"},
 		"two": {health.Problems{
 			{Kind: health.Degraded, Reason: "PathLost", Message: "one is gone"}, {Kind: health.Inaccessible, Reason: "ReadOnly", Message: "it failed"},
 		}, true, "PathLost: one is gone; ReadOnly: it failed"},

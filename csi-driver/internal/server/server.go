@@ -32,10 +32,10 @@ const maxSocketPath = 107
 func SocketPath(endpoint string) (string, error) {
 	path, ok := strings.CutPrefix(endpoint, "unix://")
 	if !ok || !filepath.IsAbs(path) {
-		return "", fmt.Errorf("endpoint %q: it must be unix:// and an absolute path, such as unix:///csi/csi.sock", endpoint)
+		return "", fmt.Errorf("endpoint %q: must be unix:// and an absolute path, such as unix:///csi/csi.sock", endpoint)
 	}
 	if len(path) > maxSocketPath {
-		return "", fmt.Errorf("endpoint %q: the path of a socket has at most %d bytes, and this one has %d", endpoint, maxSocketPath, len(path))
+		return "", fmt.Errorf("endpoint %q: the path of a socket must not be longer than %d bytes, but has %d", endpoint, maxSocketPath, len(path))
 	}
 	return path, nil
 }
@@ -50,7 +50,7 @@ func Listen(ctx context.Context, endpoint string) (net.Listener, error) {
 	info, err := os.Lstat(path)
 	switch {
 	case err == nil && info.Mode().Type() != fs.ModeSocket:
-		return nil, fmt.Errorf("endpoint %q: there is a file that is not a socket; remove it", endpoint)
+		return nil, fmt.Errorf("endpoint %q: the file is not a socket; remove it", endpoint)
 	case err == nil:
 		if err := os.Remove(path); err != nil {
 			return nil, err
@@ -95,7 +95,7 @@ func Serve(ctx context.Context, listener net.Listener, register func(grpc.Servic
 	select {
 	case <-stopped:
 	case <-timer.C:
-		log.Info("Calls did not end in time and are broken off", "limit", stopTimeout)
+		log.Info("Canceling calls that did not finish in time", "limit", stopTimeout)
 		s.Stop()
 	}
 	return nil
@@ -109,7 +109,7 @@ func intercept(log logr.Logger) grpc.UnaryServerInterceptor {
 		defer func() {
 			if p := recover(); p != nil {
 				log.Error(nil, "Panic", "panic", p, "stack", string(debug.Stack()))
-				resp, err = nil, status.Errorf(codes.Internal, "internal error in %s; the log has more", method)
+				resp, err = nil, status.Errorf(codes.Internal, "internal error in %s; see the log", method)
 			}
 			switch {
 			case err == nil:

@@ -21,7 +21,7 @@ func (p Parameters) ConnectionTo(target string, transports []v1alpha1.Transport)
 		}
 	}
 	if len(types) == 0 {
-		return v1alpha1.Connection{}, &Error{Problems: []string{fmt.Sprintf("target %q has no transport", target)}}
+		return v1alpha1.Connection{}, &Error{Problems: []string{fmt.Sprintf("target %q has no transports", target)}}
 	}
 	c := v1alpha1.Connection{Transports: p.Transports, CtrlLossTimeoutSeconds: p.CtrlLossTimeoutSeconds}
 	if len(c.Transports) == 0 {
@@ -30,7 +30,7 @@ func (p Parameters) ConnectionTo(target string, transports []v1alpha1.Transport)
 	var problems []string
 	for _, t := range c.Transports {
 		if !slices.Contains(types, t) {
-			problems = append(problems, fmt.Sprintf("%s: target %q has no %s, it has %s; write that, or add %s to the target's spec.transports",
+			problems = append(problems, fmt.Sprintf("%s: target %q has no %s; use %s, or add %s to the target's spec.transports",
 				Transport, target, t, join(types, " and "), t))
 		}
 	}
@@ -59,7 +59,7 @@ func bounded(given, byDefault int32, l limit, key, field, target string) (int32,
 		return min(byDefault, l.most), ""
 	}
 	if given > l.most {
-		return 0, fmt.Sprintf("%s: %d is more than the %d that target %q takes over %s; lower it, or raise %s of the target's %s transport",
+		return 0, fmt.Sprintf("%s: %d is greater than %d, the maximum of target %q over %s; lower it, or raise %s of the target's %s transport",
 			key, given, l.most, target, l.by, field, l.by)
 	}
 	return given, ""

@@ -102,7 +102,7 @@ var setters = slices.Concat(fixedSetters, qosSetters)
 var fixedSetters = []setter{
 	{Target, func(p *Parameters, v string) error {
 		if v == "" {
-			return fmt.Errorf("%s is empty; write the name of an NvmfTarget", Target)
+			return fmt.Errorf("%s is empty; set it to the name of an NvmfTarget", Target)
 		}
 		p.Target = v
 		return nil
@@ -153,7 +153,7 @@ func Parse(m map[string]string) (Parameters, error) {
 	var p Parameters
 	problems := apply(&p, m, setters, metadata)
 	if _, ok := m[Target]; !ok {
-		problems = append(problems, Target+" is missing; write the name of an NvmfTarget")
+		problems = append(problems, Target+" is required; set it to the name of an NvmfTarget")
 	}
 	if len(problems) > 0 {
 		return Parameters{}, &Error{Problems: problems}
@@ -184,11 +184,11 @@ func unknownProblem(key string, setters []setter) string {
 	names := make([]string, len(setters))
 	for i, s := range setters {
 		if strings.EqualFold(s.key, key) {
-			return fmt.Sprintf("%q is not known; write %s", key, s.key)
+			return fmt.Sprintf("%q is unknown; use %s", key, s.key)
 		}
 		names[i] = s.key
 	}
-	return fmt.Sprintf("%q is not known; known are %s", key, strings.Join(names, ", "))
+	return fmt.Sprintf("%q is unknown; supported parameters: %s", key, strings.Join(names, ", "))
 }
 
 func integer(key, v string, low, high int64) (int32, error) {
@@ -209,8 +209,8 @@ func ctrlLossTimeout(v string) (int32, error) {
 		d, err = time.Duration(n)*time.Second, nil
 	}
 	if err != nil || d < minCtrlLossTimeout || d > maxCtrlLossTimeout || d%time.Second != 0 {
-		return 0, fmt.Errorf("%s: %q is not a time that a host can wait for a target; "+
-			"write whole seconds from %d to %d (600), a duration (10m), or %s", CtrlLossTimeout, v,
+		return 0, fmt.Errorf("%s: %q is not a valid timeout; "+
+			"use whole seconds from %d to %d (600), a duration (10m), or %s", CtrlLossTimeout, v,
 			int(minCtrlLossTimeout.Seconds()), v1alpha1.MaxCtrlLossTimeoutSeconds, forever)
 	}
 	return int32(d / time.Second), nil
@@ -222,7 +222,7 @@ func zones(v string) ([]string, error) {
 	for i := range list {
 		list[i] = strings.TrimSpace(list[i])
 		if list[i] == "" || len(validation.IsValidLabelValue(list[i])) > 0 {
-			return nil, fmt.Errorf("%s: %q is not a list of zones; write the values of the nodes' label topology.kubernetes.io/zone, separated by commas, such as zone-a,zone-b", Zones, v)
+			return nil, fmt.Errorf("%s: %q is not a list of zones; use values of the node label topology.kubernetes.io/zone, separated by commas, such as zone-a,zone-b", Zones, v)
 		}
 	}
 	slices.Sort(list)
@@ -234,5 +234,5 @@ func CheckFSType(fsType string) error {
 	if fsType == Ext4 || fsType == XFS {
 		return nil
 	}
-	return fmt.Errorf("%s: %q is not a filesystem that weft can make; write %s or %s", FSType, fsType, Ext4, XFS)
+	return fmt.Errorf("%s: filesystem %q is not supported; use %s or %s", FSType, fsType, Ext4, XFS)
 }

@@ -70,19 +70,19 @@ func TestParseSaysWhatToWriteInstead(t *testing.T) {
 		in   map[string]string
 		want []string
 	}{
-		"I/Os between two steps":      {map[string]string{Target: "t", IOPS: "2500"}, []string{`iops: "2500" is not a multiple of 1000; write 2000 or 3000`}},
-		"too few I/Os":                {map[string]string{Target: "t", IOPS: "0"}, []string{`iops: "0" is not a whole number from 1000 to 100000000; leave it out for no limit`}},
-		"bandwidth between two steps": {map[string]string{Target: "t", Bandwidth: "100M"}, []string{`bandwidth: "100M" is not a multiple of 1Mi; write 95Mi or 96Mi`}},
-		"a fraction of a byte":        {map[string]string{Target: "t", ReadBandwidth: "1048576.5"}, []string{`readBandwidth: "1048576.5" is not a multiple of 1Mi; write 1Mi or 2Mi`}},
-		"no bandwidth":                {map[string]string{Target: "t", WriteBandwidth: "fast"}, []string{`writeBandwidth: "fast" is not a number of bytes a second from 1Mi to 1Ti; leave it out for no limit`}},
-		"nothing":                     {nil, []string{"target is missing; write the name of an NvmfTarget"}},
+		"I/Os between two steps":      {map[string]string{Target: "t", IOPS: "2500"}, []string{`iops: "2500" is not a multiple of 1000; use 2000 or 3000`}},
+		"too few I/Os":                {map[string]string{Target: "t", IOPS: "0"}, []string{`iops: "0" is not a whole number from 1000 to 100000000; remove it for no limit`}},
+		"bandwidth between two steps": {map[string]string{Target: "t", Bandwidth: "100M"}, []string{`bandwidth: "100M" is not a multiple of 1Mi; use 95Mi or 96Mi`}},
+		"a fraction of a byte":        {map[string]string{Target: "t", ReadBandwidth: "1048576.5"}, []string{`readBandwidth: "1048576.5" is not a multiple of 1Mi; use 1Mi or 2Mi`}},
+		"no bandwidth":                {map[string]string{Target: "t", WriteBandwidth: "fast"}, []string{`writeBandwidth: "fast" is not a number of bytes per second from 1Mi to 1Ti; remove it for no limit`}},
+		"nothing":                     {nil, []string{"target is required; set it to the name of an NvmfTarget"}},
 		"empty target":                {map[string]string{Target: ""}, []string{"target is empty"}},
-		"unknown":                     {map[string]string{Target: "t", "replicas": "3"}, []string{`"replicas" is not known; known are target, transport, ioQueues, queueDepth, ctrlLossTimeout, zones, csi.storage.k8s.io/fstype`}},
-		"wrong case":                  {map[string]string{Target: "t", "ioqueues": "3"}, []string{`"ioqueues" is not known; write ioQueues`}},
-		"lower-case transport":        {map[string]string{Target: "t", Transport: "tcp"}, []string{`"tcp" is not a transport; write TCP, RDMA, or RDMA,TCP for paths over both`}},
-		"empty transport":             {map[string]string{Target: "t", Transport: ""}, []string{`"" is not a transport; write TCP, RDMA`}},
+		"unknown":                     {map[string]string{Target: "t", "replicas": "3"}, []string{`"replicas" is unknown; supported parameters: target, transport, ioQueues, queueDepth, ctrlLossTimeout, zones, csi.storage.k8s.io/fstype`}},
+		"wrong case":                  {map[string]string{Target: "t", "ioqueues": "3"}, []string{`"ioqueues" is unknown; use ioQueues`}},
+		"lower-case transport":        {map[string]string{Target: "t", Transport: "tcp"}, []string{`"tcp" is not a transport; use TCP, RDMA, or RDMA,TCP for both`}},
+		"empty transport":             {map[string]string{Target: "t", Transport: ""}, []string{`"" is not a transport; use TCP, RDMA`}},
 		"no second transport":         {map[string]string{Target: "t", Transport: "TCP,"}, []string{`"" is not a transport`}},
-		"a transport twice":           {map[string]string{Target: "t", Transport: "TCP,TCP"}, []string{`"TCP,TCP" has TCP twice; write each transport once`}},
+		"a transport twice":           {map[string]string{Target: "t", Transport: "TCP,TCP"}, []string{`"TCP,TCP" contains TCP twice; list each transport once`}},
 		"no queues":                   {map[string]string{Target: "t", IOQueues: "0"}, []string{`ioQueues: "0" is not a whole number from 1 to 127`}},
 		"too many queues":             {map[string]string{Target: "t", IOQueues: "128"}, []string{"from 1 to 127"}},
 		"shallow queue":               {map[string]string{Target: "t", QueueDepth: "15"}, []string{"from 16 to 1024"}},
@@ -94,8 +94,8 @@ func TestParseSaysWhatToWriteInstead(t *testing.T) {
 		"more than a day":             {map[string]string{Target: "t", CtrlLossTimeout: "86401"}, []string{"from 10 to 86400"}},
 		"half a second":               {map[string]string{Target: "t", CtrlLossTimeout: "1500ms"}, []string{"whole seconds"}},
 		"overflowing seconds":         {map[string]string{Target: "t", CtrlLossTimeout: "9223372037"}, []string{"ctrlLossTimeout"}},
-		"another filesystem":          {map[string]string{Target: "t", FSType: "btrfs"}, []string{`"btrfs"`, "write ext4 or xfs"}},
-		"several things at once":      {map[string]string{IOQueues: "x", "zz": "", "aa": ""}, []string{"ioQueues", "target is missing", `"aa" is not known`, `"zz" is not known`}},
+		"another filesystem":          {map[string]string{Target: "t", FSType: "btrfs"}, []string{`"btrfs"`, "use ext4 or xfs"}},
+		"several things at once":      {map[string]string{IOQueues: "x", "zz": "", "aa": ""}, []string{"ioQueues", "target is required", `"aa" is unknown`, `"zz" is unknown`}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := Parse(tc.in)
@@ -158,12 +158,12 @@ func TestConnectionRefusesWhatTheTargetCannotDo(t *testing.T) {
 		transports []v1alpha1.Transport
 		want       string
 	}{
-		"a transport it lacks": {Parameters{Connection: v1alpha1.Connection{Transports: rdma}}, both[1:], `target "fast" has no RDMA, it has TCP;`},
-		"one of two it lacks":  {Parameters{Connection: v1alpha1.Connection{Transports: rdmaAndTCP}}, both[:1], `target "fast" has no TCP, it has RDMA;`},
-		"too many for one":     {Parameters{Connection: v1alpha1.Connection{Transports: rdmaAndTCP, IOQueues: 16}}, both[:2], `ioQueues: 16 is more than the 8 that target "fast" takes over TCP; lower it, or raise maxIOQueues of the target's TCP transport`},
-		"more than any takes":  {Parameters{Connection: v1alpha1.Connection{IOQueues: 127}}, []v1alpha1.Transport{{Type: v1alpha1.TransportTCP, MaxIOQueues: 126}}, `127 is more than the 126 that target "fast" takes over TCP`},
-		"too many queues":      {Parameters{Connection: v1alpha1.Connection{Transports: tcp, IOQueues: 5}}, both, `ioQueues: 5 is more than the 4 that target "fast" takes over TCP`},
-		"too deep":             {Parameters{Connection: v1alpha1.Connection{QueueDepth: 512}}, both, `queueDepth: 512 is more than the 256 that target "fast" takes over RDMA`},
+		"a transport it lacks": {Parameters{Connection: v1alpha1.Connection{Transports: rdma}}, both[1:], `target "fast" has no RDMA; use TCP,`},
+		"one of two it lacks":  {Parameters{Connection: v1alpha1.Connection{Transports: rdmaAndTCP}}, both[:1], `target "fast" has no TCP; use RDMA,`},
+		"too many for one":     {Parameters{Connection: v1alpha1.Connection{Transports: rdmaAndTCP, IOQueues: 16}}, both[:2], `ioQueues: 16 is greater than 8, the maximum of target "fast" over TCP; lower it, or raise maxIOQueues of the target's TCP transport`},
+		"more than any takes":  {Parameters{Connection: v1alpha1.Connection{IOQueues: 127}}, []v1alpha1.Transport{{Type: v1alpha1.TransportTCP, MaxIOQueues: 126}}, `127 is greater than 126, the maximum of target "fast" over TCP`},
+		"too many queues":      {Parameters{Connection: v1alpha1.Connection{Transports: tcp, IOQueues: 5}}, both, `ioQueues: 5 is greater than 4, the maximum of target "fast" over TCP`},
+		"too deep":             {Parameters{Connection: v1alpha1.Connection{QueueDepth: 512}}, both, `queueDepth: 512 is greater than 256, the maximum of target "fast" over RDMA`},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := tc.p.ConnectionTo("fast", tc.transports)
@@ -224,7 +224,7 @@ func TestParseMutable(t *testing.T) {
 		"nothing":        {nil, nil, ""},
 		"limits":         {map[string]string{"iops": "3000", "readBandwidth": "1Mi"}, &v1alpha1.VolumeQoS{IOPS: new(int64(3000)), ReadBandwidthMiBps: new(int64(1))}, ""},
 		"between steps":  {map[string]string{"iops": "2500"}, nil, "VolumeAttributesClass parameters: iops: \"2500\" is not a multiple of 1000"},
-		"fixed for good": {map[string]string{"transport": "TCP"}, nil, "known are iops, bandwidth, readBandwidth, writeBandwidth"},
+		"fixed for good": {map[string]string{"transport": "TCP"}, nil, "supported parameters: iops, bandwidth, readBandwidth, writeBandwidth"},
 	} {
 		got, err := ParseMutable(tc.in)
 		if diff := cmp.Diff(tc.want, got); diff != "" || (err == nil) != (tc.says == "") || err != nil && !strings.Contains(err.Error(), tc.says) {

@@ -85,10 +85,10 @@ func (p *Parameters) qos() *v1alpha1.VolumeQoS {
 func iops(v string) (*int64, error) {
 	n, err := strconv.ParseInt(v, 10, 64)
 	if err != nil || n < v1alpha1.QoSIOPSStep || n > v1alpha1.QoSMaxIOPS {
-		return nil, fmt.Errorf("%s: %q is not a whole number from %d to %d; leave it out for no limit", IOPS, v, v1alpha1.QoSIOPSStep, v1alpha1.QoSMaxIOPS)
+		return nil, fmt.Errorf("%s: %q is not a whole number from %d to %d; remove it for no limit", IOPS, v, v1alpha1.QoSIOPSStep, v1alpha1.QoSMaxIOPS)
 	}
 	if below := n / v1alpha1.QoSIOPSStep * v1alpha1.QoSIOPSStep; below != n {
-		return nil, fmt.Errorf("%s: %q is not a multiple of %d; write %d or %d", IOPS, v, v1alpha1.QoSIOPSStep, below, below+v1alpha1.QoSIOPSStep)
+		return nil, fmt.Errorf("%s: %q is not a multiple of %d; use %d or %d", IOPS, v, v1alpha1.QoSIOPSStep, below, below+v1alpha1.QoSIOPSStep)
 	}
 	return &n, nil
 }
@@ -98,12 +98,12 @@ func bandwidth(key, v string) (*int64, error) {
 	q, err := resource.ParseQuantity(v)
 	const step, most = v1alpha1.QoSBandwidthStep, v1alpha1.QoSBandwidthStep * v1alpha1.QoSMaxBandwidthMiBps
 	if err != nil || q.Cmp(*resource.NewQuantity(step, resource.BinarySI)) < 0 || q.Cmp(*resource.NewQuantity(most, resource.BinarySI)) > 0 {
-		return nil, fmt.Errorf("%s: %q is not a number of bytes a second from 1Mi to 1Ti; leave it out for no limit", key, v)
+		return nil, fmt.Errorf("%s: %q is not a number of bytes per second from 1Mi to 1Ti; remove it for no limit", key, v)
 	}
 	// Value rounds up, so a fraction of a byte is off the step too.
 	n := q.Value() / step
 	if q.Cmp(*resource.NewQuantity(n*step, resource.BinarySI)) != 0 {
-		return nil, fmt.Errorf("%s: %q is not a multiple of 1Mi; write %dMi or %dMi", key, v, n, n+1)
+		return nil, fmt.Errorf("%s: %q is not a multiple of 1Mi; use %dMi or %dMi", key, v, n, n+1)
 	}
 	return &n, nil
 }

@@ -17,10 +17,10 @@ func ParseTransports(v string) ([]v1alpha1.TransportType, error) {
 	for word := range strings.SplitSeq(v, ",") {
 		t := v1alpha1.TransportType(strings.TrimSpace(word))
 		if t != v1alpha1.TransportTCP && t != v1alpha1.TransportRDMA {
-			return nil, fmt.Errorf("%s: %q is not a transport; write TCP, RDMA, or RDMA,TCP for paths over both", Transport, t)
+			return nil, fmt.Errorf("%s: %q is not a transport; use TCP, RDMA, or RDMA,TCP for both", Transport, t)
 		}
 		if slices.Contains(list, t) {
-			return nil, fmt.Errorf("%s: %q has %s twice; write each transport once", Transport, v, t)
+			return nil, fmt.Errorf("%s: %q contains %s twice; list each transport once", Transport, v, t)
 		}
 		list = append(list, t)
 	}

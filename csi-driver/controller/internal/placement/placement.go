@@ -86,16 +86,16 @@ type NoNodeError struct {
 
 func (e *NoNodeError) Error() string {
 	if len(e.Refusals) == 0 && e.Request.Node != "" {
-		return fmt.Sprintf("node %s, where the source is, serves no target now", e.Request.Node)
+		return fmt.Sprintf("node %s, which stores the source, does not serve a target now", e.Request.Node)
 	}
 	if len(e.Refusals) == 0 {
-		return fmt.Sprintf("target %q serves on no node yet; see the conditions of NvmfTarget %s", e.Request.Target, e.Request.Target)
+		return fmt.Sprintf("target %q is not served by any node yet; see the conditions of NvmfTarget %s", e.Request.Target, e.Request.Target)
 	}
 	why := make([]string, len(e.Refusals))
 	for i, r := range e.Refusals {
 		why[i] = r.Node + ": " + r.Reason
 	}
-	return fmt.Sprintf("no node of target %q can take a volume now: %s", e.Request.Target, list(why))
+	return fmt.Sprintf("no node of target %q can accept a volume now: %s", e.Request.Target, list(why))
 }
 
 // NoRoomError says that nodes take volumes, but none of this size, or that they have as many as they can.
@@ -111,12 +111,12 @@ func (e *NoRoomError) Error() string {
 		has = append(has, fmt.Sprintf("%s: at most %s", c.Node, bytes(c.LargestBytes)))
 	}
 	for _, n := range e.Request.Avoid {
-		has = append(has, n+": its agent found no room")
+		has = append(has, n+": its agent found no space")
 	}
 	for _, r := range e.Refusals {
 		has = append(has, r.Node+": "+r.Reason)
 	}
-	return fmt.Sprintf("no drive of target %q has room for a volume of %s: %s", e.Request.Target, bytes(e.Request.SizeBytes), list(has))
+	return fmt.Sprintf("no drive of target %q has enough space for a volume of %s: %s", e.Request.Target, bytes(e.Request.SizeBytes), list(has))
 }
 
 // listed nodes in an error: an Event's message has at most 1024 bytes.
@@ -155,7 +155,7 @@ func Candidates(req Request, nodes []v1alpha1.NvmfNode, promises []Promise) (can
 		if req.Target != "" && n.Spec.Target != req.Target {
 			if req.Node != "" {
 				refusals = append(refusals, Refusal{Node: n.Name, Reason: fmt.Sprintf(
-					"it belongs to target %q, and a copy stays where its source is: use a StorageClass of that target", n.Spec.Target)})
+					"it belongs to target %q, and a copy is stored on the node of its source; use a StorageClass of that target", n.Spec.Target)})
 			}
 			continue
 		}
@@ -172,7 +172,7 @@ func Candidates(req Request, nodes []v1alpha1.NvmfNode, promises []Promise) (can
 			continue
 		}
 		if limit, limited := n.Spec.Plan.VolumeLimit(); limited && volumesOf(byNode[n.Name]) >= limit {
-			refusals = append(refusals, Refusal{Node: n.Name, Full: true, Reason: fmt.Sprintf("it has %s, as many as its target has subsystems for", text.Plural(int(volumesOf(byNode[n.Name])), "volume"))})
+			refusals = append(refusals, Refusal{Node: n.Name, Full: true, Reason: fmt.Sprintf("it has %s, the maximum number of its target", text.Plural(int(volumesOf(byNode[n.Name])), "volume"))})
 			continue
 		}
 		candidates = append(candidates, room(n, req.Device, byNode[n.Name]))
@@ -221,9 +221,9 @@ func refusal(n *v1alpha1.NvmfNode, c v1alpha1.Connection) string {
 		switch {
 		case !slices.Contains(c.Transports, p.Transport):
 		case c.IOQueues > p.MaxIOQueues:
-			return fmt.Sprintf("it serves %d I/O queues over %s, and ioQueues asks for %d", p.MaxIOQueues, p.Transport, c.IOQueues)
+			return fmt.Sprintf("it supports %d I/O queues over %s, but ioQueues is %d", p.MaxIOQueues, p.Transport, c.IOQueues)
 		case c.QueueDepth > p.QueueDepth:
-			return fmt.Sprintf("it serves queues of %d commands over %s, and queueDepth asks for %d", p.QueueDepth, p.Transport, c.QueueDepth)
+			return fmt.Sprintf("it supports a queue depth of %d over %s, but queueDepth is %d", p.QueueDepth, p.Transport, c.QueueDepth)
 		}
 	}
 	return ""

@@ -198,21 +198,21 @@ func TestChooseSaysWhyNot(t *testing.T) {
 		noRoom bool
 		want   []string
 	}{
-		"no node at all":               {Request{Target: "fast"}, nil, false, []string{`target "fast" serves on no node yet`, "NvmfTarget fast"}},
-		"nodes of another target only": {Request{Target: "fast"}, []v1alpha1.NvmfNode{node("a", of("slow"))}, false, []string{"serves on no node yet"}},
+		"no node at all":               {Request{Target: "fast"}, nil, false, []string{`target "fast" is not served by any node yet`, "NvmfTarget fast"}},
+		"nodes of another target only": {Request{Target: "fast"}, []v1alpha1.NvmfNode{node("a", of("slow"))}, false, []string{"is not served by any node yet"}},
 		"less than asked for": {
 			// As a plan of engine Nvmet has it, whatever the target says: nvmet_rdma serves 256 at most.
 			Request{Target: "fast", Connection: deepRDMA},
 			[]v1alpha1.NvmfNode{node("a", portal(v1alpha1.TransportRDMA, 8, 256)), node("b", portal(v1alpha1.TransportRDMA, 2, 512)),
 				node("c", portal(v1alpha1.TransportRDMA, 8, 512), portal(v1alpha1.TransportRDMA, 8, 128))}, false,
 			[]string{
-				"a: it serves queues of 256 commands over RDMA, and queueDepth asks for 512; b: it serves 2 I/O queues over RDMA, and ioQueues asks for 4; " +
-					"c: it serves queues of 128 commands",
+				"a: it supports a queue depth of 256 over RDMA, but queueDepth is 512; b: it supports 2 I/O queues over RDMA, but ioQueues is 4; " +
+					"c: it supports a queue depth of 128",
 			},
 		},
 		"a node that has no plan yet": {
 			Request{Target: "fast", Connection: deepRDMA}, []v1alpha1.NvmfNode{node("a", func(n *v1alpha1.NvmfNode) { n.Spec.Plan = nil })}, false,
-			[]string{"serves on no node yet"},
+			[]string{"is not served by any node yet"},
 		},
 		"each node's reason": {
 			Request{Target: "fast", Connection: v1alpha1.Connection{Transports: []v1alpha1.TransportType{v1alpha1.TransportTCP, v1alpha1.TransportRDMA}}},
@@ -234,11 +234,11 @@ func TestChooseSaysWhyNot(t *testing.T) {
 				node("a", pool("d1", 5*gi), pool("d2", 5*gi)), node("b"),
 				node("c", condition(v1alpha1.ConditionAgentAlive, metav1.ConditionFalse, v1alpha1.ReasonAgentSilent, "")),
 			}, true,
-			[]string{`no drive of target "fast" has room for a volume of 6Gi: a: at most 5Gi; b: at most 0; c: its agent is silent`},
+			[]string{`no drive of target "fast" has enough space for a volume of 6Gi: a: at most 5Gi; b: at most 0; c: its agent is silent`},
 		},
 		"the only node said it has no room": {
 			Request{Target: "fast", SizeBytes: gi, Avoid: []string{"a"}}, []v1alpha1.NvmfNode{node("a", pool("d1", 5*gi))}, true,
-			[]string{"a: its agent found no room"},
+			[]string{"a: its agent found no space"},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -485,7 +485,7 @@ func TestChooseCountsVolumes(t *testing.T) {
 	}
 	_, err := Choose(req, []v1alpha1.NvmfNode{node("a", pool("d", 100*gi), subsystems(3)), node("c", unschedulable)}, held)
 	var full *NoRoomError
-	if !errors.As(err, &full) || !strings.Contains(err.Error(), "a: it has 2 volumes, as many as its target has subsystems for") {
+	if !errors.As(err, &full) || !strings.Contains(err.Error(), "a: it has 2 volumes, the maximum number of its target") {
 		t.Errorf("got %v", err)
 	}
 }

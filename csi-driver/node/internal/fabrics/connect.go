@@ -90,7 +90,7 @@ func (h *Host) connectPortals(ctx context.Context, c Connection, multipath bool)
 			break
 		}
 		if paths > 0 && i >= len(answering) {
-			logr.FromContextOrDiscard(ctx).Info("Portals did not answer a moment ago, and are left for later", "nqn", c.NQN, "portals", silent)
+			logr.FromContextOrDiscard(ctx).Info("Portals did not answer recently; trying again later", "nqn", c.NQN, "portals", silent)
 			break
 		}
 		err := h.connectPortal(ctx, c, p)
@@ -105,7 +105,7 @@ func (h *Host) connectPortals(ctx context.Context, c Connection, multipath bool)
 		return errors.Join(errs...)
 	}
 	for _, err := range errs {
-		logr.FromContextOrDiscard(ctx).Error(err, "Volume is connected through fewer portals than it has")
+		logr.FromContextOrDiscard(ctx).Error(err, "The volume is connected through some of its portals only")
 	}
 	return nil
 }

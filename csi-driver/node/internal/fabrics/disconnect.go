@@ -39,7 +39,7 @@ func (h *Host) Disconnect(ctx context.Context, id ID) error {
 	case id.NGUID == "" || used.NGUID == id.NGUID:
 		return used
 	default:
-		logr.FromContextOrDiscard(ctx).Info("Connection stays: it serves another volume", "nqn", id.NQN, "device", used.Name)
+		logr.FromContextOrDiscard(ctx).Info("Keeping the connection: it serves another volume", "nqn", id.NQN, "device", used.Name)
 		return nil
 	}
 }

@@ -23,7 +23,7 @@ var (
 	ErrShrunk = errors.New("the device is smaller than its volume")
 	// ErrNotNVMe: a block device is not a namespace of a subsystem.
 	ErrNotNVMe = errors.New("not an NVMe namespace")
-	// ErrUnreachable: the portal does not answer, or nothing listens there.
+	// ErrUnreachable: the portal does not answer, or nothing listens on the port.
 	ErrUnreachable = errors.New("portal cannot be reached")
 	// ErrRefused: a target answered, and refused the connection.
 	ErrRefused = errors.New("target refused the connection")
@@ -49,21 +49,21 @@ var reasons = []struct {
 	kind  error
 	words string
 }{
-	{syscall.ECONNREFUSED, ErrUnreachable, "nothing listens there"},
-	{syscall.ECONNRESET, ErrUnreachable, "the connection was closed or rejected; over RDMA also: nothing listens there, or it does not answer"},
+	{syscall.ECONNREFUSED, ErrUnreachable, "nothing listens on the port"},
+	{syscall.ECONNRESET, ErrUnreachable, "the connection was closed or rejected; over RDMA also: nothing listens on the port, or it does not answer"},
 	{syscall.ECONNABORTED, ErrUnreachable, "the connection was closed during the handshake"},
 	{syscall.EPIPE, ErrUnreachable, "the connection was closed during the handshake"},
 	{syscall.ETIMEDOUT, ErrUnreachable, "it does not answer"},
-	{syscall.EAGAIN, ErrUnreachable, "it takes connections and does not answer; its target may be stopped, or busy"},
+	{syscall.EAGAIN, ErrUnreachable, "it accepts connections but does not answer; its target may be stopped or overloaded"},
 	{syscall.EHOSTUNREACH, ErrUnreachable, "there is no route to it, or it does not answer"},
 	{syscall.ENETUNREACH, ErrUnreachable, "there is no route to its network"},
 	{syscall.EHOSTDOWN, ErrUnreachable, "it is down"},
 	{syscall.EADDRNOTAVAIL, ErrUnreachable, "this host has no address in its network"},
 	{syscall.EIO, ErrRefused, "the target does not admit this host to the subsystem, or does not serve the subsystem"},
 	{syscall.EKEYREJECTED, ErrRefused, "the target did not accept this host's key"},
-	{syscall.EACCES, ErrRefused, "the target wants this host to authenticate"},
-	{syscall.ENODEV, ErrUnsupported, "no device of this host serves the transport"},
-	{syscall.EINVAL, ErrUnsupported, "the kernel does not take the connect options, or its module for the transport is not loaded"},
+	{syscall.EACCES, ErrRefused, "the target requires this host to authenticate"},
+	{syscall.ENODEV, ErrUnsupported, "no device of this host supports the transport"},
+	{syscall.EINVAL, ErrUnsupported, "the kernel rejects the connect options, or the module of the transport is not loaded"},
 }
 
 // Error says what failed, and what that means.

@@ -262,7 +262,7 @@ func TestConnectOverTheTransportsThatTheHostHas(t *testing.T) {
 		change func(*fixture)
 		words  string
 	}{
-		"no device": {func(f *fixture) { f.kernel.SetRDMA(false) }, "no device of this host serves the transport"},
+		"no device": {func(f *fixture) { f.kernel.SetRDMA(false) }, "no device of this host supports the transport"},
 		"no module": {func(f *fixture) {
 			f.must(os.Remove(filepath.Join(f.kernel.Root, "sys/module/nvme_rdma")))
 			f.host.LoadModule = func(_ context.Context, name string) error { return errors.New(name + " is not there") }
@@ -344,7 +344,7 @@ func TestConnectSaysWhyNot(t *testing.T) {
 	}{
 		"nothing listens": {
 			func(_ *fixture, c *fabrics.Connection) { c.Portals[0].Port = 4499 },
-			fabrics.ErrUnreachable, syscall.ECONNREFUSED, "10.0.0.1:4499 as " + v1alpha1.HostNQNPrefix + uid + ": nothing listens there",
+			fabrics.ErrUnreachable, syscall.ECONNREFUSED, "10.0.0.1:4499 as " + v1alpha1.HostNQNPrefix + uid + ": nothing listens on the port",
 		},
 		"over RDMA nothing listens": {
 			func(_ *fixture, c *fabrics.Connection) {
@@ -704,7 +704,7 @@ func TestStartOfANamespace(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	f.host.Kernel = forgetful{f.kernel}
-	if err := f.host.WriteStart(t.Context(), ns, 0, block); err == nil || !strings.Contains(err.Error(), "does not read as it was written") {
+	if err := f.host.WriteStart(t.Context(), ns, 0, block); err == nil || !strings.Contains(err.Error(), "differs from what was written") {
 		t.Errorf("got %v", err)
 	}
 	f.host.Kernel = f.kernel

@@ -69,7 +69,7 @@ func (h *Host) WriteStart(ctx context.Context, ns Namespace, offset int64, block
 			return err
 		}
 		if !bytes.Equal(is, block) {
-			return fmt.Errorf("%s (%s) does not read as it was written, at %d", ns.Path, ns.NQN, offset)
+			return fmt.Errorf("%s (%s): data at %d differs from what was written", ns.Path, ns.NQN, offset)
 		}
 		return nil
 	})

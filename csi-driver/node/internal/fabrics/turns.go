@@ -21,7 +21,7 @@ type HeldUpError struct {
 
 // Error names what the kernel is busy with.
 func (e *HeldUpError) Error() string {
-	return "this node takes no further volume until its kernel has finished: " + e.String()
+	return "this node accepts no more volumes until its kernel has finished: " + e.String()
 }
 
 // turns of those who use /dev/nvme-fabrics. A write to it holds a lock of the kernel until the controller is connected

@@ -63,7 +63,7 @@ type TooSmallError struct {
 
 // Error names both sizes.
 func (e *TooSmallError) Error() string {
-	return fmt.Sprintf("%s needs a volume of at least %d bytes, and this one has %d: ask for more, or for ext4", e.Type, e.MinBytes, e.SizeBytes)
+	return fmt.Sprintf("%s requires a volume of at least %d bytes, but this one has %d: request more, or use ext4", e.Type, e.MinBytes, e.SizeBytes)
 }
 
 // RefusedError says why a device was neither formatted nor mounted, and what would help.
@@ -102,26 +102,26 @@ func decide(r Request, found signature, edgesZero bool) (format bool, err error)
 	case found.Type == r.Type && finished && r.Fence.Header == HeaderFormatting && !r.ReadOnly:
 		return false, nil
 	case r.ReadOnly && r.Fence.Header != HeaderFormatted:
-		return r.refuse("is to be mounted read-only, and was not formatted yet", "mount it for writing once")
+		return r.refuse("cannot be mounted read-only, because it is not formatted yet", "mount it once for writing")
 	case r.Fence.Header == HeaderFormatting:
 		return true, r.fits()
 	case finished && r.Fence.Header == HeaderNone:
-		return r.refuse("holds "+found.String()+", and its volume has no header", "look at it on the node: its header was lost, or something else wrote to it")
+		return r.refuse("holds "+found.String()+", but its volume has no header", "inspect it on the node: its header was lost, or something else wrote to it")
 	case finished:
 		return r.refuse("holds "+found.String()+", and "+r.Type+" was asked for",
-			"use a StorageClass whose csi.storage.k8s.io/fstype is what the volume holds, or another volume")
+			"use a StorageClass with the filesystem of the volume in csi.storage.k8s.io/fstype, or another volume")
 	case r.ReadOnly:
-		return r.refuse("holds no finished filesystem and is to be mounted read-only", "mount it for writing once")
+		return r.refuse("cannot be mounted read-only, because its filesystem is incomplete", "mount it once for writing")
 	case r.Fence.AllowFormat:
 		return true, r.fits()
 	case r.Fence.Header == HeaderFormatted && found.Unfinished:
-		return r.refuse("holds a filesystem that is not finished, though it was formatted before", r.Fence.allow())
+		return r.refuse("contains an incomplete filesystem, although it was formatted before", r.Fence.allow())
 	case r.Fence.Header == HeaderFormatted:
-		return r.refuse("was formatted before, and no filesystem was found on it", r.Fence.allow())
+		return r.refuse("was formatted before, but contains no filesystem", r.Fence.allow())
 	case found.Unfinished || !edgesZero:
-		return r.refuse("holds data, and its volume has no header", r.Fence.allow())
+		return r.refuse("contains data, but its volume has no header", r.Fence.allow())
 	case !r.Fence.Blank:
-		return r.refuse("has been written, and its volume has no header", r.Fence.allow())
+		return r.refuse("was written to, but its volume has no header", r.Fence.allow())
 	default:
 		return true, r.fits()
 	}
@@ -133,7 +133,7 @@ func (r Request) refuse(reason, advice string) (bool, error) {
 
 // allow says how an administrator lets the volume be formatted.
 func (f Fence) allow() string {
-	return fmt.Sprintf("to give up what it holds, set the annotation %s of NvmfVolume %s to the volume's spec.uuid, and attach the volume again",
+	return fmt.Sprintf("to discard its data, set the annotation %s of NvmfVolume %s to the volume's spec.uuid, and attach the volume again",
 		v1alpha1.AllowFormatAnnotation, f.Volume)
 }
 
@@ -145,9 +145,9 @@ func (r Request) MayBegin() error {
 	switch {
 	case r.Fence.Header == HeaderFormatted:
 	case r.ReadOnly:
-		_, err = r.refuse("is to be used read-only, and was not used yet", "use it for writing once")
+		_, err = r.refuse("cannot be used read-only, because it has not been used yet", "use it once for writing")
 	case r.Fence.Header == HeaderNone && !r.Fence.Blank && !r.Fence.AllowFormat:
-		_, err = r.refuse("has been written, and its volume has no header", r.Fence.allow())
+		_, err = r.refuse("was written to, but its volume has no header", r.Fence.allow())
 	}
 	return err
 }
@@ -175,8 +175,8 @@ func (h *Host) probe(ctx context.Context, device string) (signature, error) {
 			return signature{}, nil
 		case blkidAmbiguous:
 			return signature{}, &RefusedError{
-				Device: device, Reason: "carries the signatures of several formats",
-				Advice: "look at it with wipefs on the node and erase those that are wrong",
+				Device: device, Reason: "has signatures of several formats",
+				Advice: "inspect it with wipefs on the node and erase the wrong signatures",
 			}
 		}
 	}

@@ -188,7 +188,7 @@ func (h *Host) Unmount(ctx context.Context, path string) error {
 			return err
 		}
 	}
-	return fmt.Errorf("%s is still mounted after %d times umount", path, maxStacked)
+	return fmt.Errorf("%s is still mounted after %d calls of umount", path, maxStacked)
 }
 
 func (h *Host) unmount(ctx context.Context, path string) error {

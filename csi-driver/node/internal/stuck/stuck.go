@@ -36,7 +36,7 @@ const (
 	// actionWatch is what Events say was done.
 	actionWatch = "Watch"
 	// nothingStuck is the condition's message while all is well.
-	nothingStuck = "nothing holds up this node's connections"
+	nothingStuck = "no connection of this node is stuck"
 )
 
 // Initiator is *fabrics.Host.
@@ -76,7 +76,7 @@ func (r *Reporter) Run(ctx context.Context, initiator Initiator, overdue func() 
 		held := initiator.HeldUp()
 		known = known || held != nil
 		if err := r.report(ctx, known, held, overdue()); err != nil && ctx.Err() == nil {
-			log.Error(err, "Cannot report what this node's kernel does not finish; trying again")
+			log.Error(err, "Cannot report that this node's kernel is stuck; trying again")
 		}
 		select {
 		case <-ctx.Done():
@@ -166,7 +166,7 @@ func (r *Reporter) overdue(ctx context.Context, name string, step doing.Step) er
 	if err := r.Client.Get(ctx, client.ObjectKey{Name: name}, &volume); apierrors.IsNotFound(err) {
 		return nil // nobody looks at it
 	} else if err != nil {
-		return fmt.Errorf("read NvmfVolume %s, to tell that on this node %s: %w", name, step, err)
+		return fmt.Errorf("read NvmfVolume %s to report that on this node %s: %w", name, step, err)
 	}
 	about := corev1.ObjectReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: "NvmfVolume", Name: name, UID: volume.UID}
 	return r.event(ctx, about, corev1.EventTypeWarning, v1alpha1.ReasonOverdue, "node "+r.Node+": "+step.String())

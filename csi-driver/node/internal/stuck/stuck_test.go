@@ -73,7 +73,7 @@ func (w *world) lookUntil(message string) {
 	w.Fatalf("the condition does not say %q", message)
 }
 
-const well = "nothing holds up this node's connections"
+const well = "no connection of this node is stuck"
 
 const condition = v1alpha1.ConditionInitiatorStuck
 
