@@ -70,10 +70,10 @@ func do[T any](a attempter, verb decide.Verb, items []T, key func(T) string, cal
 	}
 	logger := log.FromContext(ctx).WithValues("method", verb, "items", len(items))
 	if len(failed) > 0 {
-		logger.Error(firstFew(failed), "The engine refused", "failed", len(failed))
+		logger.Error(firstFew(failed), "The engine rejected operations", "failed", len(failed))
 		return
 	}
-	logger.Info("The engine did")
+	logger.Info("The engine completed operations")
 }
 
 // recordPools writes the pool of each volume that is about to be made into its status, and answers those for which that

@@ -91,7 +91,7 @@ func (r *Reconciler) balanceThreads(ctx context.Context, e engine.Engine, s *dec
 	}
 	if err != nil {
 		r.metrics.engineErrors.WithLabelValues("MoveThreads").Inc()
-		log.FromContext(ctx).Error(err, "Poll groups could not be balanced")
+		log.FromContext(ctx).Error(err, "Cannot balance poll groups")
 	}
 	if r.balancing.back {
 		return 0
@@ -138,7 +138,7 @@ func (r *Reconciler) balanceOnce(ctx context.Context, target engine.Adjustable, 
 		return fmt.Errorf("move %s: %w", strings.Join(words, ", "), err)
 	}
 	r.metrics.threadMoves.Add(float64(len(moves)))
-	r.recorder.Eventf(s.Node, nil, corev1.EventTypeNormal, reasonThreadsMoved, actionBalance, "moved %s: the busier of their cores was at %.0f%%, and should be at %.0f%%",
+	r.recorder.Eventf(s.Node, nil, corev1.EventTypeNormal, reasonThreadsMoved, actionBalance, "moved %s: the load of the busier core was %.0f%%, and is expected to be %.0f%%",
 		strings.Join(words, ", "), 100*step.Before, 100*step.After)
 	log.FromContext(ctx).Info("Moved poll groups", "moves", words)
 	return nil
@@ -149,7 +149,7 @@ func (r *Reconciler) balanceOnce(ctx context.Context, target engine.Adjustable, 
 func (r *Reconciler) bringBack(ctx context.Context, target engine.Adjustable, s *decide.Observed, loads engine.Loads) error {
 	moves := wayBack(loads, *s.Node.Spec.Plan.SPDK, r.balancing.home)
 	if err := firstFew(failedOf(target.MoveThreads(ctx, moves))); err != nil {
-		return fmt.Errorf("bring poll groups back: %w", err)
+		return fmt.Errorf("return poll groups to their original cores: %w", err)
 	}
 	r.balancing.back = true
 	if len(moves) == 0 {
@@ -161,7 +161,7 @@ func (r *Reconciler) bringBack(ctx context.Context, target engine.Adjustable, s 
 		words[i] = fmt.Sprintf("%s on core %d", nameOf(loads, m.Thread), m.Core)
 	}
 	r.recorder.Eventf(s.Node, nil, corev1.EventTypeNormal, reasonThreadsAreBack, actionBalance, "poll groups are no longer balanced: %s", strings.Join(words, ", "))
-	log.FromContext(ctx).Info("Brought poll groups back", "moves", words)
+	log.FromContext(ctx).Info("Returned poll groups to their original cores", "moves", words)
 	return nil
 }
 

@@ -45,7 +45,7 @@ func (c *Clearing) Start(ctx context.Context) error {
 		case e := <-c.next:
 			cleared, err := e.Clear(ctx)
 			if err != nil && ctx.Err() == nil {
-				log.FromContext(ctx).Error(err, "What was deleted is not cleared yet")
+				log.FromContext(ctx).Error(err, "Deleted data is not cleared yet")
 			}
 			if cleared {
 				select {

@@ -54,7 +54,7 @@ func TestDroppedDrive(t *testing.T) {
 
 	l.target.BreakDevice(drivePathA, nil)
 	l.reconcile(l.agent())
-	l.Expect(dropped()).To(And(HaveField("Dropped", true), HaveField("Message", ContainSubstring("the drive is in the node as /dev/nvme0n1"))))
+	l.Expect(dropped()).To(And(HaveField("Dropped", true), HaveField("Message", ContainSubstring("the drive is present as /dev/nvme0n1"))))
 	l.Expect(l.state().Pools).To(ConsistOf(HaveField("Device", "b")))
 	l.Expect(l.says(1)).To(HaveKeyWithValue("Ready", "False/VolumeLost"))
 

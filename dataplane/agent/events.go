@@ -42,7 +42,7 @@ func (r *Reconciler) changedDrops(node runtime.Object, before, after []v1alpha1.
 		}
 		switch {
 		case is.Dropped && !was.Dropped:
-			r.warn(node, reasonDropped, fmt.Sprintf("drive %s was given up, with what lay on it; %s", is.ID, is.Message))
+			r.warn(node, reasonDropped, fmt.Sprintf("drive %s and its data were given up; %s", is.ID, is.Message))
 		case is.Message != was.Message && is.Message != "" && is.Dropped:
 			r.warn(node, reasonDropped, fmt.Sprintf("drive %s: %s", is.ID, is.Message))
 		case is.Message != was.Message && is.Message != "":
@@ -122,6 +122,6 @@ func (r *Reconciler) reportOrphans(node *v1alpha1.NvmfNode, found decide.Orphans
 	r.orphans = found
 	if found.Count() > 0 {
 		r.recorder.Eventf(node, nil, corev1.EventTypeWarning, reasonOrphans, actionReport,
-			"the engine holds what has no object, and it is left alone: %s", found)
+			"the engine contains volumes, snapshots or subsystems without an object; they are not changed: %s", found)
 	}
 }

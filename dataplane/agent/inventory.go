@@ -76,7 +76,7 @@ func (w *InventoryWatch) Start(ctx context.Context) error {
 				calm.Reset(inventoryCalm)
 			}
 		case err := <-watcher.Errors:
-			log.FromContext(ctx).Error(err, "Watching device files failed; the inventory is still taken every minute")
+			log.FromContext(ctx).Error(err, "Cannot watch device files; the inventory is still updated every minute")
 		}
 	}
 }
@@ -85,7 +85,7 @@ func (w *InventoryWatch) Start(ctx context.Context) error {
 func (w *InventoryWatch) take(ctx context.Context) {
 	found, err := w.source.Discover(ctx)
 	if err != nil {
-		log.FromContext(ctx).Error(err, "The node's inventory could not be taken; the last one stays")
+		log.FromContext(ctx).Error(err, "Cannot take the node's inventory; keeping the last one")
 		return
 	}
 	normalize(found)

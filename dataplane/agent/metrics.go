@@ -31,39 +31,39 @@ type Metrics struct {
 func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
 	m := &Metrics{
 		volumes: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "weft_agent_volumes", Help: "NvmfVolumes of this node, by whether they are ready.",
+			Name: "weft_agent_volumes", Help: "Number of NvmfVolumes of this node, by readiness.",
 		}, []string{"ready"}),
 		exports: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "weft_agent_exports", Help: "Subsystems that the engine of this node serves.",
+			Name: "weft_agent_exports", Help: "Number of subsystems that the engine of this node serves.",
 		}),
 		orphans: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "weft_agent_orphans", Help: "Volumes, snapshots and subsystems with hosts in the engine that have no object.",
+			Name: "weft_agent_orphans", Help: "Number of volumes, snapshots, and subsystems with hosts in the engine that have no object.",
 		}),
 		phaseSeconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
-			Name: "weft_agent_reconcile_seconds", Help: "Time of one reconciliation of the node, by phase.",
+			Name: "weft_agent_reconcile_seconds", Help: "Duration of one reconciliation of the node, by phase.",
 			Buckets: prometheus.ExponentialBuckets(0.001, 4, 9),
 		}, []string{"phase"}),
 		engineErrors: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "weft_agent_engine_errors_total", Help: "Items that the engine refused or failed, by method.",
+			Name: "weft_agent_engine_errors_total", Help: "Number of items that the engine rejected or that failed, by method.",
 		}, []string{"method"}),
 		refillSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{
-			Name: "weft_agent_refill_seconds", Help: "Time from when a target that had ended answers again until everything is exported and its portals are open.",
+			Name: "weft_agent_refill_seconds", Help: "Time from the first answer of a restarted target until all volumes are exported and all portals are open.",
 			Buckets: prometheus.ExponentialBuckets(0.0625, 2, 12),
 		}),
 		poolBytes: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "weft_agent_pool_bytes", Help: "Size of each pool of this node (total), how much of it is unwritten (free), how much its volumes and snapshots may use (promised), and how much still holds data of deleted ones (clearing).",
+			Name: "weft_agent_pool_bytes", Help: "Size in bytes of each pool of this node: total, unwritten (free), promised to volumes and snapshots (promised), and with data of deleted volumes and snapshots (clearing).",
 		}, []string{"device", "part"}),
 		places: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "weft_agent_places", Help: "Places of this node for attachments and for volumes: those that are used, and, where something limits them, those that are possible.",
+			Name: "weft_agent_places", Help: "Number of places of this node for attachments and volumes: used, and possible if limited.",
 		}, []string{"for", "part"}),
 		bufferWaits: prometheus.NewCounterVec(prometheus.CounterOpts{
-			Name: "weft_agent_buffer_waits_total", Help: "I/Os of the target that had to wait for a buffer, by module and pool, as far as this agent saw it.",
+			Name: "weft_agent_buffer_waits_total", Help: "Number of I/Os of the target that had to wait for a buffer, by module and pool, since this agent started.",
 		}, []string{"module", "pool"}),
 		coreLoad: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "weft_agent_core_load", Help: "How busy each core of a balanced target is, 1 being all that it has to give, by core.",
+			Name: "weft_agent_core_load", Help: "Load of each core of a balanced target, from 0 to 1.",
 		}, []string{"core"}),
 		threadMoves: prometheus.NewCounter(prometheus.CounterOpts{
-			Name: "weft_agent_thread_moves_total", Help: "Poll groups that were moved from one core to another.",
+			Name: "weft_agent_thread_moves_total", Help: "Number of poll groups that were moved to another core.",
 		}),
 	}
 	for _, c := range m.all() {

@@ -110,7 +110,7 @@ func TestWhatWasTakenBackIsNotDeleted(t *testing.T) {
 
 	l.create(1, withHosts(hostA))
 	l.reconcile(l.agent())
-	l.Expect(l.suspects()).To(BeTrue(), "it is another object")
+	l.Expect(l.suspects()).To(BeTrue(), "its UID is ")
 	l.declare()
 	l.reconcile(l.agent())
 	host, err := l.target.Connect(t.Context(), tcp, l.volume(1).Status.NQN, hostA)

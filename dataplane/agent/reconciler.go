@@ -106,7 +106,7 @@ func NewReconciler(c Config) *Reconciler {
 	}
 	return &Reconciler{
 		Config: c, client: c.Client, recorder: c.Recorder, metrics: c.Metrics,
-		started: c.Clock.Now(), ready: errors.New("the node was not looked at yet"),
+		started: c.Clock.Now(), ready: errors.New("the node has not been reconciled yet"),
 	}
 }
 

@@ -330,7 +330,7 @@ func TestVolumeLost(t *testing.T) {
 	l.Expect(l.says(1)).To(Equal(map[string]string{"Created": "True/AsExpected", "Exported": "False/VolumeLost", "Degraded": "True/VolumeLost", "QoSApplied": "Unknown/VolumeLost", "Ready": "False/VolumeLost"}))
 	l.Expect(l.events).To(ContainElement(HavePrefix("Warning VolumeLost ")))
 	l.reconcile(l.agent())
-	l.Expect(l.state().Volumes).To(BeEmpty(), "it is not made again")
+	l.Expect(l.state().Volumes).To(BeEmpty(), "is not created again")
 }
 
 func TestForeignDevice(t *testing.T) {

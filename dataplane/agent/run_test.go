@@ -143,10 +143,10 @@ func TestOptions(t *testing.T) {
 		without func(*Options)
 		says    string
 	}{
-		{"state folder", func(o *Options) { o.StateDir = "weft" }, "--state-dir is \"weft\"; give an absolute path"},
-		{"node", func(o *Options) { o.NodeName = "" }, "give --node-name, or set NODE_NAME"},
-		{"namespace", func(o *Options) { o.Namespace = "" }, "give --namespace, or set POD_NAMESPACE"},
-		{"health address", func(o *Options) { o.HealthAddress = "" }, "give --health-probe-bind-address"},
+		{"state folder", func(o *Options) { o.StateDir = "weft" }, "--state-dir is \"weft\"; must be an absolute path"},
+		{"node", func(o *Options) { o.NodeName = "" }, "set --node-name or NODE_NAME"},
+		{"namespace", func(o *Options) { o.Namespace = "" }, "set --namespace or POD_NAMESPACE"},
+		{"--health-probe-bind-address", func(o *Options) { o.HealthAddress = "" }, "is required"},
 		{"engines", func(o *Options) { o.Engines = nil }, "an agent needs"},
 		{"host to tune", func(o *Options) { o.Tuning = nil }, "an agent needs"},
 	} {

@@ -79,13 +79,13 @@ type Options struct {
 func (o *Options) Validate() error {
 	switch {
 	case !filepath.IsAbs(o.StateDir):
-		return fmt.Errorf("--state-dir is %q; give an absolute path, such as /var/lib/weft", o.StateDir)
+		return fmt.Errorf("--state-dir is %q; must be an absolute path, such as /var/lib/weft", o.StateDir)
 	case o.NodeName == "":
-		return errors.New("the node's name is missing; give --node-name, or set NODE_NAME")
+		return errors.New("the node's name is required: set --node-name or NODE_NAME")
 	case o.Namespace == "":
-		return errors.New("the agent's namespace is missing; give --namespace, or set POD_NAMESPACE")
+		return errors.New("the agent's namespace is required: set --namespace or POD_NAMESPACE")
 	case o.HealthAddress == "":
-		return errors.New("the health address is missing; give --health-probe-bind-address, such as 127.0.0.1:9810")
+		return errors.New("--health-probe-bind-address is required, such as 127.0.0.1:9810")
 	case o.Inventory == nil || o.Engines == nil || o.Tuning == nil:
 		return errors.New("an agent needs an inventory source, engines and a host to tune")
 	}

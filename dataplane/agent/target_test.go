@@ -55,7 +55,7 @@ func TestStart(t *testing.T) {
 			acting, true, true,
 		},
 		{
-			"serving otherwise than planned", fmt.Errorf("start: %w", &engine.RestartNeededError{Differences: []string{"core mask is 0x3 and should be 0xf"}}),
+			"serving otherwise than planned", fmt.Errorf("start: %w", &engine.RestartNeededError{Differences: []string{"core mask is 0x3, but should be 0xf"}}),
 			map[string]string{"Ready": "True/AsExpected", "PoolReady": "True/AsExpected", "PortalsReady": "True/AsExpected", "RestartNeeded": "True/SettingsDiffer", "RestoreSuspected": "False/AsExpected", "BuffersSufficient": "True/NotNeeded", "WritesDurable": "True/AsExpected"},
 			acting, true, true,
 		},
@@ -116,7 +116,7 @@ func TestRestartNeededIsAnEventOnce(t *testing.T) {
 	host, err := l.target.Connect(t.Context(), tcp, l.volume(1).Status.NQN, hostA)
 	l.Expect(err).NotTo(HaveOccurred())
 
-	differs := &engine.RestartNeededError{Differences: []string{"large buffers are 1024 and should be 2048", "core mask is 0x3 and should be 0xf"}}
+	differs := &engine.RestartNeededError{Differences: []string{"large buffers are 1024, but should be 2048", "core mask is 0x3, but should be 0xf"}}
 	l.target.FailCall(enginetest.Start, differs)
 	for range 3 {
 		l.reconcile(r)
@@ -129,7 +129,7 @@ func TestRestartNeededIsAnEventOnce(t *testing.T) {
 			reported = append(reported, e)
 		}
 	}
-	l.Expect(reported).To(HaveExactElements(And(HavePrefix("Warning "), HaveSuffix("core mask is 0x3 and should be 0xf; large buffers are 1024 and should be 2048"))))
+	l.Expect(reported).To(HaveExactElements(And(HavePrefix("Warning "), HaveSuffix("core mask is 0x3, but should be 0xf; large buffers are 1024, but should be 2048"))))
 	l.Expect(l.says(1)).To(HaveKeyWithValue("Ready", "True/AsExpected"))
 	l.create(2)
 	l.reconcile(r)

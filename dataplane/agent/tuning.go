@@ -74,7 +74,7 @@ func (r *TuningReconciler) Reconcile(ctx context.Context, _ reconcile.Request) (
 		return reconcile.Result{}, err
 	}
 	if result.Writes > 0 {
-		log.FromContext(ctx).Info("Wrote settings of the kernel and the NICs", "writes", result.Writes, "onRecord", len(result.Record.Settings))
+		log.FromContext(ctx).Info("Changed settings of the kernel and the NICs", "writes", result.Writes, "onRecord", len(result.Record.Settings))
 	}
 	if err := r.conclude(ctx, node, result, judgeTuning(wanted, result, err)); err != nil {
 		return reconcile.Result{}, err
@@ -105,7 +105,7 @@ func (r *TuningReconciler) store(ctx context.Context, node *v1alpha1.NvmfNode, r
 		}
 	}
 	// What is said of this generation is said after the settings were written: a rollout goes by it.
-	is := tuned(metav1.ConditionUnknown, v1alpha1.ReasonPending, "what the settings were is on record; they are being written")
+	is := tuned(metav1.ConditionUnknown, v1alpha1.ReasonPending, "the previous settings are recorded; applying the new ones")
 	if was := meta.FindStatusCondition(node.Status.Conditions, v1alpha1.ConditionTuned); was != nil && was.Reason != v1alpha1.ReasonNotNeeded &&
 		was.ObservedGeneration == node.Generation {
 		is = *was
@@ -117,7 +117,7 @@ func (r *TuningReconciler) store(ctx context.Context, node *v1alpha1.NvmfNode, r
 func (r *TuningReconciler) conclude(ctx context.Context, node *v1alpha1.NvmfNode, result tuning.Result, is metav1.Condition) error {
 	if len(result.Drifted) > 0 {
 		r.Recorder.Eventf(node, nil, corev1.EventTypeWarning, v1alpha1.ReasonSettingDrifted, actionReconcile,
-			"somebody else changed what the target's tuning asks for, and it was put right: %s", text.Few(result.Drifted, maxNamedSettings, "; "))
+			"settings of the target's tuning were changed by something else and have been restored: %s", text.Few(result.Drifted, maxNamedSettings, "; "))
 	}
 	was := meta.FindStatusCondition(node.Status.Conditions, v1alpha1.ConditionTuned)
 	if err := r.write(ctx, node, result.Record, is); err != nil {
@@ -176,7 +176,7 @@ func tuned(status metav1.ConditionStatus, reason, message string) metav1.Conditi
 }
 
 func nothingToTune() metav1.Condition {
-	return tuned(metav1.ConditionTrue, v1alpha1.ReasonNotNeeded, "the plan asks for no tuning, and the node is as weft found it")
+	return tuned(metav1.ConditionTrue, v1alpha1.ReasonNotNeeded, "the plan has no tuning, and the node has its original settings")
 }
 
 // judgeTuning sums a run up. err is why the node could not be looked at.
@@ -206,5 +206,5 @@ func judgeTuning(wanted []v1alpha1.PlannedSetting, result tuning.Result, err err
 	case len(wanted) == 0:
 		return nothingToTune()
 	}
-	return tuned(metav1.ConditionTrue, v1alpha1.ReasonAsExpected, text.Plural(applied, "setting")+" as asked for")
+	return tuned(metav1.ConditionTrue, v1alpha1.ReasonAsExpected, text.Plural(applied, "setting")+" as requested")
 }

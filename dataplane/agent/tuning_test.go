@@ -91,7 +91,7 @@ func TestTuning(t *testing.T) {
 
 	host.Kernel["net.core.rmem_max"] = "1"
 	l.tune(host)
-	l.Expect(l.events).To(ContainElement(ContainSubstring("SettingDrifted somebody else changed what the target's tuning asks for, and it was put right: net.core.rmem_max (was 16777216, had become 1)")))
+	l.Expect(l.events).To(ContainElement(ContainSubstring("SettingDrifted settings of the target's tuning were changed by something else and have been restored: net.core.rmem_max (was 16777216, had become 1)")))
 
 	l.want()
 	l.Expect(l.tune(host).RequeueAfter).To(BeZero())
@@ -128,7 +128,7 @@ func TestTuningThatIsRefused(t *testing.T) {
 	l.tune(host)
 	l.Expect(l.tuned()).To(Equal("False/SettingRefused"))
 	message := meta.FindStatusCondition(l.nvmfNode().Status.Conditions, v1alpha1.ConditionTuned).Message
-	l.Expect(message).To(Equal("eth0/rings.rx: asked for 9999, the kernel said: invalid argument; it is 256; the driver takes at most 4096: write that or less"))
+	l.Expect(message).To(Equal("eth0/rings.rx: requested 9999, but the kernel answered: invalid argument; it is 256; use at most 4096, the maximum of the driver"))
 	l.Expect(host.Kernel["net.core.rmem_max"]).To(Equal("16777216"), "what is refused stops nothing else")
 	l.Expect(l.events).To(ContainElement(HavePrefix("Warning SettingRefused Tuned is False: eth0/rings.rx")))
 	version, events := l.nvmfNode().ResourceVersion, len(l.events)

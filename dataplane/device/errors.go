@@ -11,7 +11,7 @@ import (
 var ErrInUse = errors.New("in use")
 
 // ErrVolatile is wrapped where writes are acknowledged from a volatile cache.
-var ErrVolatile = errors.New("what it has acknowledged is lost with the node's power unless it was flushed")
+var ErrVolatile = errors.New("acknowledged writes that were not flushed are lost in a power failure of the node")
 
 // ForeignSignatureError says that a device holds something weft did not write.
 // weft never erases such a device; its owner may.
@@ -23,5 +23,5 @@ type ForeignSignatureError struct {
 }
 
 func (e *ForeignSignatureError) Error() string {
-	return fmt.Sprintf("%s holds what weft did not write, or cannot recognise: %s; to give it to weft, erase it yourself (blkdiscard -f %s, or remove it if it is a file)", e.Device, e.Signature, e.Device)
+	return fmt.Sprintf("%s contains data that weft did not write or does not recognize: %s; to let weft use it, erase it (blkdiscard -f %s, or remove it if it is a file)", e.Device, e.Signature, e.Device)
 }

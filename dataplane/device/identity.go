@@ -26,7 +26,7 @@ type SwappedError struct {
 }
 
 func (e *SwappedError) Error() string {
-	return fmt.Sprintf("%s is drive %s, not %s, which the plan has there; put drive %s back, or let its NvmfTarget select the new one", e.Where, e.Found, e.Planned, e.Planned)
+	return fmt.Sprintf("%s is drive %s instead of the planned drive %s; put drive %s back, or let its NvmfTarget select the new one", e.Where, e.Found, e.Planned, e.Planned)
 }
 
 // Names of a drive: the IDs that an inventory may have it by, best first, which are none that depend on where it sits.
@@ -46,7 +46,7 @@ func (n Names) Check(where, planned string) error {
 	case slices.Contains(n, planned), nameless && len(n) == 0:
 		return nil
 	case len(n) == 0:
-		return fmt.Errorf("%s says neither its world-wide id nor its serial number, so it cannot be told whether it is drive %s", where, planned)
+		return fmt.Errorf("%s reports neither a world-wide ID nor a serial number, so it is unknown whether it is drive %s", where, planned)
 	}
 	return &SwappedError{Where: where, Planned: planned, Found: n[0]}
 }

@@ -20,13 +20,13 @@ func TestCheck(t *testing.T) {
 		swapped bool
 		want    string // of the error; "" is none
 	}{
-		"its world-wide id":                      {Names{"eui.0025", "S1"}, "eui.0025", false, ""},
+		"a world-wide ID":                        {Names{"eui.0025", "S1"}, "eui.0025", false, ""},
 		"its serial number":                      {Names{"eui.0025", "S1"}, "S1", false, ""},
-		"another":                                {Names{"eui.0026", "S2"}, "eui.0025", true, "/dev/nvme0n1 is drive eui.0026, not eui.0025"},
-		"without a name":                         {nil, "eui.0025", false, "cannot be told whether it is drive eui.0025"},
+		"another":                                {Names{"eui.0026", "S2"}, "eui.0025", true, "/dev/nvme0n1 is drive eui.0026 instead of the planned drive eui.0025"},
+		"without a name":                         {nil, "eui.0025", false, "is unknown whether it is drive eui.0025"},
 		"without a name, as planned":             {nil, "path-pci-0000:00:07.0", false, ""},
 		"without a name, by its PCI":             {nil, "pci-0000:00:07.0", false, ""},
-		"a drive with a name where one had none": {Names{"S1"}, "path-pci-0000:00:07.0", true, "is drive S1, not path-pci-0000:00:07.0"},
+		"a drive with a name where one had none": {Names{"S1"}, "path-pci-0000:00:07.0", true, "is drive S1 instead of the planned drive path-pci-0000:00:07.0"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := c.names.Check("/dev/nvme0n1", c.planned)

@@ -39,7 +39,7 @@ type RefusedError struct {
 }
 
 func (e *RefusedError) Error() string {
-	return "the target was started without it: " + e.Message + "; that is looked at again when the target pod is deleted"
+	return "the target was started without it: " + e.Message + "; it is checked again when the target pod is deleted"
 }
 
 // Refusals of planned drives, by their IDs.
@@ -77,7 +77,7 @@ func readFile(file string, into any) error {
 		return fmt.Errorf("read the records of drives: %w", err)
 	}
 	if err := json.Unmarshal(text, into); err != nil {
-		return fmt.Errorf("%s is damaged; remove it, and what is on drives that SPDK has already is unknown: %w", file, err)
+		return fmt.Errorf("%s is damaged; remove it, but then the content of drives that SPDK already uses is unknown: %w", file, err)
 	}
 	return nil
 }
@@ -91,7 +91,7 @@ func RecordLvstore(socket, address string, now time.Time) error {
 	}
 	record, ok := records[address]
 	if !ok {
-		return fmt.Errorf("drive %s has no record in %s: no launcher took it", address, recordsFile(socket))
+		return fmt.Errorf("drive %s has no record in %s: weft-launch did not take it", address, recordsFile(socket))
 	}
 	records[address] = Record{ID: record.ID, Content: v1alpha1.ContentWeft, CheckedAt: now.UTC()}
 	return records.Write(socket)

@@ -34,7 +34,7 @@ type AdminStatusError struct {
 }
 
 func (e *AdminStatusError) Error() string {
-	return fmt.Sprintf("the controller refuses admin command %#02x with status %#x", e.Opcode, e.Status)
+	return fmt.Sprintf("the controller rejects admin command %#02x with status %#x", e.Opcode, e.Status)
 }
 
 // Of the NVMe Base Specification: Identify Controller, and the feature Volatile Write Cache.
@@ -70,7 +70,7 @@ func TurnOffWriteCache(do Admin) error {
 		return err
 	}
 	if on, err = writeCacheOn(do); err == nil && on {
-		return fmt.Errorf("%w: the controller took the command to turn it off, and it is still on", ErrVolatile)
+		return fmt.Errorf("%w: the controller accepted the command to turn it off, but it is still on", ErrVolatile)
 	}
 	return err
 }

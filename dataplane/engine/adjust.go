@@ -88,9 +88,9 @@ func (l Loads) Check(m ThreadMove) error {
 	case at < 0:
 		return fmt.Errorf("%w: the target has no thread %d", ErrInvalid, m.Thread)
 	case !l.Threads[at].PollGroup:
-		return fmt.Errorf("%w: thread %s serves no connections, and stays where it is", ErrInvalid, l.Threads[at].Name)
+		return fmt.Errorf("%w: thread %s serves no connections and cannot be moved", ErrInvalid, l.Threads[at].Name)
 	case !slices.Contains(m.allowed(), m.Core):
-		return fmt.Errorf("%w: thread %s cannot go to core %d when it may only be on %v", ErrInvalid, l.Threads[at].Name, m.Core, m.Allowed)
+		return fmt.Errorf("%w: thread %s cannot move to core %d, only to %v", ErrInvalid, l.Threads[at].Name, m.Core, m.Allowed)
 	}
 	for _, core := range m.allowed() {
 		if !slices.Contains(l.Cores, core) {

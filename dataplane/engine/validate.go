@@ -42,9 +42,9 @@ func (d Device) Validate() error {
 	case d.ClusterBytes != 0 && (d.ClusterBytes < v1alpha1.MinClusterSize || d.ClusterBytes > v1alpha1.MaxClusterSize || d.ClusterBytes&(d.ClusterBytes-1) != 0):
 		return fmt.Errorf("%w: device %s: clusters of %d bytes; give a power of two from 1 MiB to 16 MiB", ErrInvalid, d.ID, d.ClusterBytes)
 	case d.ID == "":
-		return fmt.Errorf("%w: device %q has no ID; give its world-wide id, or the file's path", ErrInvalid, d.Path)
+		return fmt.Errorf("%w: device %q has no ID; set its world-wide ID or the file's path", ErrInvalid, d.Path)
 	case d.PCIAddress != "" && (d.Path != "" || d.FileBytes != 0):
-		return fmt.Errorf("%w: device %s has the PCI address %s and the path %q; give one of the two", ErrInvalid, d.ID, d.PCIAddress, d.Path)
+		return fmt.Errorf("%w: device %s has PCI address %s and path %q; set only one of them", ErrInvalid, d.ID, d.PCIAddress, d.Path)
 	case d.PCIAddress != "" && !pciAddressPattern.MatchString(d.PCIAddress):
 		return fmt.Errorf("%w: device %s: %q is not a PCI address such as 0000:5e:00.0", ErrInvalid, d.ID, d.PCIAddress)
 	case d.PCIAddress != "":
@@ -52,7 +52,7 @@ func (d Device) Validate() error {
 	case !filepath.IsAbs(d.Path):
 		return fmt.Errorf("%w: device %s: path %q is not absolute", ErrInvalid, d.ID, d.Path)
 	case d.FileBytes < 0:
-		return fmt.Errorf("%w: device %s: a file of %d bytes; give a size above zero", ErrInvalid, d.ID, d.FileBytes)
+		return fmt.Errorf("%w: device %s: a file of %d bytes; the size must be greater than zero", ErrInvalid, d.ID, d.FileBytes)
 	case d.FileBytes > 0 && d.ID != d.Path:
 		return fmt.Errorf("%w: device %s: the ID of a file is its path, %s", ErrInvalid, d.ID, d.Path)
 	}
@@ -65,7 +65,7 @@ func (v VolumeSpec) Validate() error {
 		return err
 	}
 	if v.Source.Snapshot != "" && v.Source.Volume != "" {
-		return fmt.Errorf("%w: volume %s has two sources; give a snapshot or a volume", ErrInvalid, v.ID)
+		return fmt.Errorf("%w: volume %s has two sources; set a snapshot or a volume", ErrInvalid, v.ID)
 	}
 	for _, source := range []ID{v.Source.Snapshot, v.Source.Volume} {
 		if source == "" {
@@ -76,7 +76,7 @@ func (v VolumeSpec) Validate() error {
 		}
 	}
 	if v.Source == (Source{}) && v.Pool == "" {
-		return fmt.Errorf("%w: volume %s names no pool; give the ID of an open device", ErrInvalid, v.ID)
+		return fmt.Errorf("%w: volume %s has no pool; set the ID of an open device", ErrInvalid, v.ID)
 	}
 	return nil
 }
@@ -87,7 +87,7 @@ func (v VolumeSize) Validate() error {
 		return err
 	}
 	if v.SizeBytes <= 0 || v.SizeBytes%SizeUnit != 0 {
-		return fmt.Errorf("%w: volume %s of %d bytes; give a multiple of 4 MiB above zero", ErrInvalid, v.ID, v.SizeBytes)
+		return fmt.Errorf("%w: volume %s of %d bytes; the size must be a multiple of 4 MiB greater than zero", ErrInvalid, v.ID, v.SizeBytes)
 	}
 	return nil
 }
@@ -112,7 +112,7 @@ func (v VolumeQoS) Validate() error {
 	}
 	for _, n := range []int64{v.QoS.MiBps, v.QoS.ReadMiBps, v.QoS.WriteMiBps} {
 		if n < 0 || n > v1alpha1.QoSMaxBandwidthMiBps {
-			return fmt.Errorf("%w: volume %s: %d MiB a second; give 1 to %d, or 0 for no limit", ErrInvalid, v.ID, n, v1alpha1.QoSMaxBandwidthMiBps)
+			return fmt.Errorf("%w: volume %s: %d MiB per second; must be from 1 to %d, or 0 for no limit", ErrInvalid, v.ID, n, v1alpha1.QoSMaxBandwidthMiBps)
 		}
 	}
 	return nil
@@ -129,7 +129,7 @@ func (s SnapshotSpec) Validate() error {
 // ValidateSubsystemNQN fails with ErrInvalid unless the NQN is one that weft serves.
 func ValidateSubsystemNQN(nqn string) error {
 	if !strings.HasPrefix(nqn, v1alpha1.NQNPrefix) || len(nqn) == len(v1alpha1.NQNPrefix) {
-		return fmt.Errorf("%w: subsystem %q is not weft's; its NQN starts with %s", ErrInvalid, nqn, v1alpha1.NQNPrefix)
+		return fmt.Errorf("%w: subsystem %q does not belong to weft; its NQN must start with %s", ErrInvalid, nqn, v1alpha1.NQNPrefix)
 	}
 	return validateNQN(nqn)
 }
@@ -154,7 +154,7 @@ func (e Export) Validate() error {
 		return fmt.Errorf("export %s: %w", e.NQN, err)
 	}
 	if e.MaxIOQueues < v1alpha1.MinIOQueues || e.MaxIOQueues > v1alpha1.MaxIOQueues {
-		return fmt.Errorf("%w: export %s: %d I/O queues; give %d to %d", ErrInvalid, e.NQN, e.MaxIOQueues, v1alpha1.MinIOQueues, v1alpha1.MaxIOQueues)
+		return fmt.Errorf("%w: export %s: %d I/O queues; must be from %d to %d", ErrInvalid, e.NQN, e.MaxIOQueues, v1alpha1.MinIOQueues, v1alpha1.MaxIOQueues)
 	}
 	seen := map[uint32]bool{}
 	for _, ns := range e.Namespaces {
@@ -181,7 +181,7 @@ func (e Export) Validate() error {
 
 func validateASCII(name, value string, maxBytes int) error {
 	if value == "" || len(value) > maxBytes || strings.TrimSpace(value) != value || strings.ContainsFunc(value, func(r rune) bool { return r < ' ' || r > '~' }) {
-		return fmt.Errorf("%w: %s %q; give 1 to %d printable ASCII characters", ErrInvalid, name, value, maxBytes)
+		return fmt.Errorf("%w: %s %q; must have 1 to %d printable ASCII characters", ErrInvalid, name, value, maxBytes)
 	}
 	return nil
 }
@@ -189,17 +189,17 @@ func validateASCII(name, value string, maxBytes int) error {
 // ValidatePortal fails with ErrInvalid unless the portal can be listened on.
 func ValidatePortal(p v1alpha1.Portal) error {
 	if p.Transport != v1alpha1.TransportTCP && p.Transport != v1alpha1.TransportRDMA {
-		return fmt.Errorf("%w: transport %q; give TCP or RDMA", ErrInvalid, p.Transport)
+		return fmt.Errorf("%w: transport %q; must be TCP or RDMA", ErrInvalid, p.Transport)
 	}
 	addr, err := netip.ParseAddr(p.Address)
 	if err != nil {
 		return fmt.Errorf("%w: portal address %q is not an IPv4 or IPv6 address", ErrInvalid, p.Address)
 	}
 	if addr.IsUnspecified() {
-		return fmt.Errorf("%w: portal address %s means every address; give one of the node's", ErrInvalid, p.Address)
+		return fmt.Errorf("%w: portal address %s means all addresses; use one address of the node", ErrInvalid, p.Address)
 	}
 	if p.Port < v1alpha1.MinPort || p.Port > v1alpha1.MaxPort {
-		return fmt.Errorf("%w: port %d; give %d to %d", ErrInvalid, p.Port, v1alpha1.MinPort, v1alpha1.MaxPort)
+		return fmt.Errorf("%w: port %d; must be from %d to %d", ErrInvalid, p.Port, v1alpha1.MinPort, v1alpha1.MaxPort)
 	}
 	return nil
 }
@@ -210,10 +210,10 @@ func (p Portal) Validate() error {
 		return err
 	}
 	if p.QueueDepth < v1alpha1.MinQueueDepth || p.QueueDepth > v1alpha1.MaxQueueDepth {
-		return fmt.Errorf("%w: queue depth %d; give %d to %d", ErrInvalid, p.QueueDepth, v1alpha1.MinQueueDepth, v1alpha1.MaxQueueDepth)
+		return fmt.Errorf("%w: queue depth %d; must be from %d to %d", ErrInvalid, p.QueueDepth, v1alpha1.MinQueueDepth, v1alpha1.MaxQueueDepth)
 	}
 	if p.InCapsuleDataBytes < 0 || p.InCapsuleDataBytes > v1alpha1.MaxInCapsuleDataSize {
-		return fmt.Errorf("%w: in-capsule data of %d bytes; give 0 to %d", ErrInvalid, p.InCapsuleDataBytes, v1alpha1.MaxInCapsuleDataSize)
+		return fmt.Errorf("%w: in-capsule data of %d bytes; must be from 0 to %d", ErrInvalid, p.InCapsuleDataBytes, v1alpha1.MaxInCapsuleDataSize)
 	}
 	return nil
 }

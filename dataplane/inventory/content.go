@@ -53,8 +53,8 @@ func examine(ctx context.Context, t tree, in inUse, prober Prober, name string) 
 		return v1alpha1.ContentWeft, v1alpha1.DetailSPDKPool, nil
 	}
 	if sig.Unnamed && used.mounted == "" {
-		return v1alpha1.ContentUnknown, fmt.Sprintf("no signature, but its first or last MiB is not zeros, as where software uses a drive raw; "+
-			"if that may be lost, erase it: blkdiscard -f /dev/%[1]s, or blkdiscard -zf /dev/%[1]s where it does not read as zeros after that", name), nil
+		return v1alpha1.ContentUnknown, fmt.Sprintf("no signature, but its first or last MiB is not zero, as on a drive that software uses directly; "+
+			"if its data can be lost, erase it: blkdiscard -f /dev/%[1]s, or blkdiscard -zf /dev/%[1]s if it does not read as zeros after that", name), nil
 	}
 	detail := sig.describe()
 	switch {

@@ -59,7 +59,7 @@ func TestContent(t *testing.T) {
 		"a contradiction":                      {unchanged, finds(inventory.Signature{Ambivalent: true}), v1alpha1.ContentForeign, "several signatures that contradict each other"},
 		"mounted":                              {mounted, finds(ext4), v1alpha1.ContentForeign, "ext4 filesystem, mounted on /mnt/a b"},
 		"mounted and not known to the prober":  {mounted, finds(inventory.Signature{}), v1alpha1.ContentForeign, "mounted on /mnt/a b"},
-		"data without a signature":             {unchanged, finds(unnamed), v1alpha1.ContentUnknown, "first or last MiB is not zeros, as where software uses a drive raw; if that may be lost, erase it: blkdiscard -f /dev/nvme0n1, or blkdiscard -zf /dev/nvme0n1"},
+		"data without a signature":             {unchanged, finds(unnamed), v1alpha1.ContentUnknown, "first or last MiB is not zero, as on a drive that software uses directly; if its data can be lost, erase it: blkdiscard -f /dev/nvme0n1, or blkdiscard -zf /dev/nvme0n1"},
 		"data without a signature, mounted":    {mounted, finds(unnamed), v1alpha1.ContentForeign, "data without a signature, mounted on /mnt/a b"},
 		"mounted in many places": {func(m machine) {
 			m.add(`proc/self/mountinfo = 1 1 259:0 / /a rw\n2 1 259:0 / /a rw\n3 1 259:0 / /b rw\n4 1 259:0 / /c rw\n5 1 259:0 / /d rw`)

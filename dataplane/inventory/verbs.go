@@ -30,7 +30,7 @@ type Limits struct {
 }
 
 // ErrLimitsUnknown says that a device does not tell its limits.
-var ErrLimitsUnknown = errors.New("the device does not tell its limits")
+var ErrLimitsUnknown = errors.New("the device does not report its limits")
 
 // limitsOf an RDMA device; zero, which is unknown, when its module ib_uverbs or its node is not there, or its driver
 // does not tell.

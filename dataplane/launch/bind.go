@@ -78,11 +78,11 @@ func bind(ctx context.Context, m Machine, address, driver string) error {
 		return err
 	}
 	if err := write(m, address, probeFile); err != nil {
-		return refuse(v1alpha1.ReasonDriverNotAvailable, "driver %s does not take drive %s: %w", driver, address, err)
+		return refuse(v1alpha1.ReasonDriverNotAvailable, "driver %s cannot take drive %s: %w", driver, address, err)
 	}
 	err := awaitDriver(ctx, m, address, func(now string) bool { return now == driver })
 	if errors.Is(err, context.DeadlineExceeded) {
-		return refuse(v1alpha1.ReasonDriverNotAvailable, "driver %s does not take drive %s; the kernel's log says why", driver, address)
+		return refuse(v1alpha1.ReasonDriverNotAvailable, "driver %s did not take drive %s; see the kernel log", driver, address)
 	}
 	return err
 }
@@ -97,7 +97,7 @@ func unbind(ctx context.Context, m Machine, address string) error {
 		return err
 	}
 	if err := awaitDriver(ctx, m, address, func(now string) bool { return now == "" }); err != nil {
-		return fmt.Errorf("driver %s does not let go of drive %s: %w", driver, address, err)
+		return fmt.Errorf("driver %s did not release drive %s: %w", driver, address, err)
 	}
 	return nil
 }
@@ -109,10 +109,10 @@ func giveBack(ctx context.Context, m Machine, socket string, records device.Reco
 	var failed error
 	for _, address := range addresses {
 		if err := giveOneBack(ctx, m, address); err != nil {
-			failed = errors.Join(failed, fmt.Errorf("give drive %s back to the kernel: %w", address, err))
+			failed = errors.Join(failed, fmt.Errorf("return drive %s to the kernel: %w", address, err))
 			continue
 		}
-		m.Log.Info("gave a drive back to the kernel", "drive", address)
+		m.Log.Info("returned a drive to the kernel", "drive", address)
 		delete(records, address)
 	}
 	return errors.Join(failed, records.Write(socket))

@@ -35,7 +35,7 @@ func ExitCode(err error, stderr io.Writer) int {
 func Command(version string) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:           "weft-launch",
-		Short:         "Start SPDK's NVMe-oF target on a node that can hold it",
+		Short:         "Start SPDK's NVMe-oF target after checking the node",
 		Version:       version,
 		SilenceUsage:  true,
 		SilenceErrors: true,
@@ -65,22 +65,22 @@ func runCommand() *cobra.Command {
 				return err
 			}
 			if writeErr := WriteReason(reasonFile, err); writeErr != nil {
-				machine.Log.Error("the reason cannot be told", "error", writeErr)
+				machine.Log.Error("cannot report the reason", "error", writeErr)
 			}
 			return err
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&options.Socket, "socket", "/run/weft/spdk.sock", "path of nvmf_tgt's JSON-RPC socket; its folder becomes root's alone")
-	flags.StringVar(&options.CoreMask, "core-mask", "", "mask of the CPUs to run on, such as 0x3c; those that the container was not given are left out")
-	flags.Int64Var(&options.MemoryBytes, "memory-bytes", 0, "memory that nvmf_tgt takes, in bytes")
-	flags.StringVar(&hugepages, "hugepages", string(v1alpha1.Hugepages2Mi), "size of the pages that hold it: 2Mi, 1Gi or Disabled")
-	flags.BoolVar(&options.Interrupt, "interrupt", false, "let reactors sleep until there is work, rather than poll")
-	flags.StringVar(&driver, "driver", string(v1alpha1.DriverKernel), "who drives the drives: Kernel, VFIO or UIO")
-	flags.StringArrayVar(&drives, "pci", nil, "drive to take from the kernel: where it should be, and which it is, such as 0000:5e:00.0=eui.0025388b710116a1; once for each")
-	flags.StringVar(&options.Target, "target", "nvmf_tgt", "SPDK's target: a path, or a name to look up in PATH")
-	flags.StringVar(&reasonFile, "reason-file", "/dev/termination-log", "file that gets the reason of a refusal as JSON")
-	flags.StringVar(&machine.Root, "root", "/", "filesystem that holds /sys, /proc and /dev")
+	flags.StringVar(&options.Socket, "socket", "/run/weft/spdk.sock", "path of nvmf_tgt's JSON-RPC socket; its directory becomes accessible only to root")
+	flags.StringVar(&options.CoreMask, "core-mask", "", "mask of the CPUs to run on, such as 0x3c; CPUs that are not available to the container are ignored")
+	flags.Int64Var(&options.MemoryBytes, "memory-bytes", 0, "memory of nvmf_tgt, in bytes")
+	flags.StringVar(&hugepages, "hugepages", string(v1alpha1.Hugepages2Mi), "page size of the memory: 2Mi, 1Gi or Disabled")
+	flags.BoolVar(&options.Interrupt, "interrupt", false, "let reactors sleep until there is work, instead of polling")
+	flags.StringVar(&driver, "driver", string(v1alpha1.DriverKernel), "driver of the drives: Kernel, VFIO or UIO")
+	flags.StringArrayVar(&drives, "pci", nil, "drive to take from the kernel, as ADDRESS=ID, such as 0000:5e:00.0=eui.0025388b710116a1; repeat for each drive")
+	flags.StringVar(&options.Target, "target", "nvmf_tgt", "SPDK's target: a path, or a name in PATH")
+	flags.StringVar(&reasonFile, "reason-file", "/dev/termination-log", "file for the reason of a failure, as JSON")
+	flags.StringVar(&machine.Root, "root", "/", "root of the filesystem with /sys, /proc and /dev")
 	_ = flags.MarkHidden("root") // for tests
 	return cmd
 }
@@ -90,7 +90,7 @@ func probeCommand() *cobra.Command {
 	var timeout time.Duration
 	cmd := &cobra.Command{
 		Use:   "probe",
-		Short: "Ask whether nvmf_tgt answers",
+		Short: "Check that nvmf_tgt answers",
 		Args:  cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			ctx, cancel := context.WithTimeout(cmd.Context(), timeout)
@@ -104,6 +104,6 @@ func probeCommand() *cobra.Command {
 		},
 	}
 	cmd.Flags().StringVar(&socket, "socket", "/run/weft/spdk.sock", "path of nvmf_tgt's JSON-RPC socket")
-	cmd.Flags().DurationVar(&timeout, "timeout", 5*time.Second, "how long to wait for the answer")
+	cmd.Flags().DurationVar(&timeout, "timeout", 5*time.Second, "timeout of the check")
 	return cmd
 }

@@ -147,14 +147,14 @@ func TestKeepsDrivesAfterACrash(t *testing.T) {
 		l := startLauncher(t, TargetFails, "--driver", "VFIO", "--pci", drive+"="+wwid(0))
 		l.next()
 		l.Expect(l.wait()).To(Equal(3))
-		l.Expect(l.stderr.String()).To(HaveSuffix("weft-launch: nvmf_tgt ended with exit code 3\n"))
+		l.Expect(l.stderr.String()).To(HaveSuffix("weft-launch: nvmf_tgt exited with code 3\n"))
 		l.Expect(l.node.Driver(drive)).To(Equal("vfio-pci"))
 	})
 	t.Run("signal", func(t *testing.T) {
 		l := startLauncher(t, TargetServes, "--driver", "VFIO", "--pci", drive+"="+wwid(0))
 		l.Expect(syscall.Kill(l.next().Started.PID, syscall.SIGKILL)).To(Succeed())
 		l.Expect(l.wait()).To(Equal(128 + 9))
-		l.Expect(l.stderr.String()).To(HaveSuffix("weft-launch: nvmf_tgt was ended by a signal: killed\n"))
+		l.Expect(l.stderr.String()).To(HaveSuffix("weft-launch: nvmf_tgt was killed by a signal: killed\n"))
 		l.Expect(l.node.Driver(drive)).To(Equal("vfio-pci"))
 	})
 }
@@ -172,7 +172,7 @@ func TestTargetDiesWithItsParent(t *testing.T) {
 func TestRefusal(t *testing.T) {
 	l := startLauncher(t, TargetServes, "--memory-bytes", "1099511627776")
 	l.Expect(l.wait()).To(Equal(1))
-	l.Expect(l.stderr.String()).To(MatchRegexp(`(?m)^weft-launch: HugepagesMissing: 524288 pages of 2Mi are needed .*\n\z`))
+	l.Expect(l.stderr.String()).To(MatchRegexp(`(?m)^weft-launch: HugepagesMissing: 524288 pages of 2Mi are needed, but .*\n\z`))
 	text, err := os.ReadFile(filepath.Join(l.dir, "reason"))
 	l.Expect(err).NotTo(HaveOccurred())
 	var said launch.RefusalError

@@ -51,11 +51,11 @@ func grantedCPUs(m Machine, coreMask string) (cpuset.CPUSet, error) {
 	used := planned.Intersection(granted)
 	if used.IsEmpty() {
 		return used, refuse(v1alpha1.ReasonCPUsNotGranted,
-			"the plan is to run on CPUs %s, but this container was given CPUs %s; let the kubelet's reservedSystemCPUs leave out the planned ones, or plan with cores.mask among those that it gives",
+			"the planned CPUs are %s, but this container has CPUs %s; remove the planned CPUs from the kubelet's reservedSystemCPUs, or choose available CPUs with cores.mask",
 			planned, granted)
 	}
 	if used.Size() < planned.Size() {
-		m.Log.Info("fewer CPUs than planned: this container was not given all of them", "planned", planned.String(), "granted", granted.String(), "used", used.String())
+		m.Log.Info("fewer CPUs than planned: not all of them are available to this container", "planned", planned.String(), "granted", granted.String(), "used", used.String())
 	}
 	return used, nil
 }

@@ -65,7 +65,7 @@ func (l leftOut) out(err error, ids ...string) {
 	refusal := refuse(v1alpha1.ReasonPoolFailed, "%w", err)
 	errors.As(err, &refusal)
 	for _, id := range ids {
-		l.log.Warn("going on without a planned drive", "drive", id, "reason", refusal.Reason, "message", refusal.Message)
+		l.log.Warn("continuing without a planned drive", "drive", id, "reason", refusal.Reason, "message", refusal.Message)
 		l.refusals[id] = &device.RefusedError{Reason: refusal.Reason, Message: refusal.Message}
 	}
 }
@@ -95,7 +95,7 @@ func returnUnsure(ctx context.Context, m Machine, o Options, records device.Reco
 			continue // what is wrong with it examineDrives says
 		}
 		if err := giveBack(ctx, m, o.Socket, records, []string{address}); err != nil {
-			m.Log.Warn("what is on a drive stays unknown: the kernel does not take it back", "drive", address, "error", err)
+			m.Log.Warn("the content of a drive stays unknown: the kernel does not take the drive back", "drive", address, "error", err)
 			records[address] = device.Record{Content: v1alpha1.ContentUnknown, CheckedAt: m.Now().UTC()}
 		}
 	}
@@ -174,11 +174,11 @@ func identify(ctx context.Context, m Machine, o Options, records device.Records,
 		}
 		return nil
 	default:
-		return refuse(v1alpha1.ReasonDeviceInUse, "drive %s belongs to driver %s; unbind it there, or leave the drive out of the NvmfTarget's devices", d.address, d.driver)
+		return refuse(v1alpha1.ReasonDeviceInUse, "drive %s belongs to driver %s; unbind it, or remove the drive from the NvmfTarget's devices", d.address, d.driver)
 	}
 	at := slices.DeleteFunc(slices.Clone(known), func(k v1alpha1.Drive) bool { return k.PCIAddress != d.address })
 	if len(at) == 0 {
-		return refuse(v1alpha1.ReasonDeviceMissing, "the drive at %s shows no namespace that tells which drive it is: it is dead, or being formatted, or another one", d.address)
+		return refuse(v1alpha1.ReasonDeviceMissing, "the drive at %s has no namespace that identifies it: it is dead, is being formatted, or is another drive", d.address)
 	}
 	i := slices.IndexFunc(at, func(k v1alpha1.Drive) bool { return slices.Contains(planned, k.ID) })
 	if i < 0 {
@@ -196,13 +196,13 @@ func identify(ctx context.Context, m Machine, o Options, records device.Records,
 func driveAt(m Machine, address string) (d drive, err error) {
 	class, err := m.read(devicesDir, address, "class")
 	if errors.Is(err, fs.ErrNotExist) {
-		return d, refuse(v1alpha1.ReasonDeviceMissing, "no drive is at %s; put it back, into any slot of the node", address)
+		return d, refuse(v1alpha1.ReasonDeviceMissing, "no drive at %s; put it back into any slot of the node", address)
 	}
 	if err != nil {
 		return d, err
 	}
 	if !strings.HasPrefix(class, classNVMe) {
-		return d, refuse(v1alpha1.ReasonInvalidSetting, "--pci %s is no NVMe drive, but of PCI class %s; give the drives' addresses only", address, class)
+		return d, refuse(v1alpha1.ReasonInvalidSetting, "--pci %s is not an NVMe drive, but has PCI class %s; use only addresses of drives", address, class)
 	}
 	d = drive{address: address}
 	d.driver, err = driverOf(m, address)
@@ -213,7 +213,7 @@ func driveAt(m Machine, address string) (d drive, err error) {
 // did not write, or that cannot be told, refuses it.
 func examine(ctx context.Context, m Machine, address string, shown []string, known []v1alpha1.Drive) (v1alpha1.DriveContent, error) {
 	if len(shown) != len(known) {
-		return "", refuse(v1alpha1.ReasonForeignSignature, "what is on drive %s cannot be told: it has %d namespaces (%s), and %d of them could be looked at; leave the drive out of the NvmfTarget's devices",
+		return "", refuse(v1alpha1.ReasonForeignSignature, "the content of drive %s is unknown: it has %d namespaces (%s), and only %d of them could be read; remove the drive from the NvmfTarget's devices",
 			address, len(shown), strings.Join(shown, ", "), len(known))
 	}
 	content := v1alpha1.ContentBlank
@@ -237,11 +237,11 @@ func examineNamespace(ctx context.Context, m Machine, d v1alpha1.Drive) (v1alpha
 	}
 	// A filesystem that is mounted where this container does not see it still holds its shown.
 	if errors.Is(err, device.ErrInUse) {
-		return "", refuse(v1alpha1.ReasonDeviceInUse, "%s is in use: %s; free it, or leave the drive out of the NvmfTarget's devices",
-			shown, orElse(d.ContentDetail, "something on the node holds it"))
+		return "", refuse(v1alpha1.ReasonDeviceInUse, "%s is in use: %s; free it, or remove the drive from the NvmfTarget's devices",
+			shown, orElse(d.ContentDetail, "something on the node uses it"))
 	}
 	foreign := func(what string) error {
-		return refuse(v1alpha1.ReasonForeignSignature, "%s holds what weft did not write, or cannot recognise: %s; if it may go: blkdiscard -f /dev/%s, else leave the drive out of the NvmfTarget's devices",
+		return refuse(v1alpha1.ReasonForeignSignature, "%s contains data that weft did not write or does not recognize: %s; if it can be lost, run: blkdiscard -f /dev/%s; otherwise remove the drive from the NvmfTarget's devices",
 			shown, what, d.Name)
 	}
 	switch {
@@ -252,13 +252,13 @@ func examineNamespace(ctx context.Context, m Machine, d v1alpha1.Drive) (v1alpha
 		if name := found.Name(); name != "" && name != device.Unnamed {
 			why = name + "; " + why // such as a damaged filesystem, which blkid does not name
 		}
-		return "", refuse(v1alpha1.ReasonForeignSignature, "what is on %s cannot be told: %s", shown, why)
+		return "", refuse(v1alpha1.ReasonForeignSignature, "the content of %s is unknown: %s", shown, why)
 	case err != nil:
-		return "", refuse(v1alpha1.ReasonForeignSignature, "what is on %s cannot be told: %w", shown, err)
+		return "", refuse(v1alpha1.ReasonForeignSignature, "the content of %s is unknown: %w", shown, err)
 	case found.HasPrefix(device.SPDKBlobstore):
 		return v1alpha1.ContentWeft, nil
 	case d.Content == v1alpha1.ContentWeft:
-		return "", refuse(v1alpha1.ReasonForeignSignature, "%s is a pool of engine Nvmet, which SPDK cannot read; if its volumes may go: blkdiscard -f /dev/%s, else serve it with engine: Nvmet", shown, d.Name)
+		return "", refuse(v1alpha1.ReasonForeignSignature, "%s is a pool of engine Nvmet, which SPDK cannot read; if its volumes can be lost, run: blkdiscard -f /dev/%s; otherwise use engine: Nvmet", shown, d.Name)
 	case found.Name() != "":
 		return "", foreign(found.Name())
 	}
@@ -308,12 +308,12 @@ func checkIOMMU(m Machine, o Options, address string) error {
 	}
 	if o.Driver == v1alpha1.DriverUIO {
 		if iommu == v1alpha1.IOMMUTranslated {
-			return refuse(v1alpha1.ReasonDriverNotAvailable, "drive %s is behind an IOMMU that lets it reach only what is mapped for it, and driver UIO maps nothing: it would never answer; use driver: VFIO, or boot the node with iommu.passthrough=1", address)
+			return refuse(v1alpha1.ReasonDriverNotAvailable, "drive %s is behind an IOMMU that allows access only to mapped memory, but driver UIO maps none: the drive would never answer; use driver: VFIO, or boot the node with iommu.passthrough=1", address)
 		}
 		return nil
 	}
 	if iommu == v1alpha1.IOMMUNone {
-		return refuse(v1alpha1.ReasonNoIOMMU, "drive %s is behind no IOMMU; switch it on in the firmware (and boot with intel_iommu=on), or use driver: UIO", address)
+		return refuse(v1alpha1.ReasonNoIOMMU, "drive %s has no IOMMU; enable the IOMMU in the firmware (and boot with intel_iommu=on), or use driver: UIO", address)
 	}
 	return checkIsolation(m, o, address)
 }
@@ -335,7 +335,7 @@ func checkIsolation(m Machine, o Options, address string) error {
 		}
 		// Bridges stay with the kernel: they do no DMA of their own.
 		if driver != "" && driver != driverVFIO && driver != "pcieport" {
-			return refuse(v1alpha1.ReasonDriverNotAvailable, "drive %s shares its IOMMU group with %s, which driver %s has; unbind that too, or use driver: UIO or Kernel", address, other.Name(), driver)
+			return refuse(v1alpha1.ReasonDriverNotAvailable, "drive %s shares its IOMMU group with %s, which uses driver %s; unbind that device too, or use driver: UIO or Kernel", address, other.Name(), driver)
 		}
 	}
 	return nil
@@ -361,7 +361,7 @@ func checkDriver(ctx context.Context, m Machine, driver string) error {
 	if err != nil {
 		why = err.Error()
 	}
-	return refuse(v1alpha1.ReasonDriverNotAvailable, "the kernel does not have driver %s (%s); on the node: modprobe %s, and name it in /etc/modules-load.d", driver, orElse(why, "modprobe did not bring it"), driver)
+	return refuse(v1alpha1.ReasonDriverNotAvailable, "the kernel does not have driver %s (%s); on the node, run modprobe %s and add it to /etc/modules-load.d", driver, orElse(why, "modprobe did not load it"), driver)
 }
 
 // look at a device with this machine's blkid.

@@ -129,9 +129,9 @@ func TestDrivesAreRefused(t *testing.T) {
 			s.node.AddDrive("0000:60:00.0", 2, "raw")
 			s.options.Drives = planned("0000:60:00.0")
 		},
-			v1alpha1.ReasonForeignSignature, []string{"/dev/nvme2n1 (0000:60:00.0)", "not zeros", "blkdiscard -f /dev/nvme2n1"}, false},
+			v1alpha1.ReasonForeignSignature, []string{"/dev/nvme2n1 (0000:60:00.0)", "not zero", "blkdiscard -f /dev/nvme2n1"}, false},
 		"that cannot be read": {func(s *start) { s.node.Remove("dev/nvme1n1") },
-			v1alpha1.ReasonForeignSignature, []string{"/dev/nvme1n1", "cannot be told", "no such file"}, false},
+			v1alpha1.ReasonForeignSignature, []string{"/dev/nvme1n1", "is unknown", "no such file"}, false},
 		"mounted": {func(s *start) {
 			s.node.Mounts("36 22 259:1 / /data rw - ext4 /dev/nvme1n1 rw", "35 22 0:31 / /dev/hugepages rw,relatime - hugetlbfs hugetlbfs rw,pagesize=2M")
 		}, v1alpha1.ReasonForeignSignature, []string{"/dev/nvme1n1", "mounted on /data"}, false},
@@ -142,7 +142,7 @@ func TestDrivesAreRefused(t *testing.T) {
 				}
 				return device.Content{}, nil
 			}
-		}, v1alpha1.ReasonDeviceInUse, []string{"/dev/nvme1n1 (" + second + ") is in use: something on the node holds it"}, false},
+		}, v1alpha1.ReasonDeviceInUse, []string{"/dev/nvme1n1 (" + second + ") is in use: something on the node uses it"}, false},
 		"used for swap": {func(s *start) { s.node.Write("proc/swaps", "Filename Type\n/dev/nvme1n1 partition") },
 			v1alpha1.ReasonForeignSignature, []string{"used for swap"}, false},
 		"held by a volume group": {func(s *start) {
@@ -154,19 +154,19 @@ func TestDrivesAreRefused(t *testing.T) {
 		}, v1alpha1.ReasonForeignSignature, []string{"partitions nvme1n1p1"}, false},
 		"with a namespace that cannot be looked at": {func(s *start) {
 			s.node.Write("sys/devices/pci0000:00/"+second+"/nvme/nvme1/nvme1n2/size", "0")
-		}, v1alpha1.ReasonForeignSignature, []string{"2 namespaces", "1 of them could be looked at"}, false},
+		}, v1alpha1.ReasonForeignSignature, []string{"2 namespaces", "1 of them could be read"}, false},
 		"of another driver": {func(s *start) { s.node.AddDriver("mydriver"); s.node.SetDriver(second, "mydriver") },
 			v1alpha1.ReasonDeviceInUse, []string{second + " belongs to driver mydriver"}, false},
 		"that are network cards": {func(s *start) { s.node.Write("sys/devices/pci0000:00/"+second+"/class", "0x020000") },
-			v1alpha1.ReasonInvalidSetting, []string{second, "no NVMe drive", "0x020000"}, false},
+			v1alpha1.ReasonInvalidSetting, []string{second, "not an NVMe drive", "0x020000"}, false},
 		"all gone": {func(s *start) { s.options.Drives = planned("0000:60:00.0", "0000:61:00.0") },
-			v1alpha1.ReasonDeviceMissing, []string{"no drive is at 0000:60:00.0", "no drive is at 0000:61:00.0"}, true},
+			v1alpha1.ReasonDeviceMissing, []string{"no drive at 0000:60:00.0", "no drive at 0000:61:00.0"}, true},
 		"without an IOMMU": {func(s *start) { s.node.Remove("sys/devices/pci0000:00/" + second + "/iommu_group") },
-			v1alpha1.ReasonNoIOMMU, []string{second + " is behind no IOMMU", "driver: UIO"}, false},
+			v1alpha1.ReasonNoIOMMU, []string{second + " has no IOMMU", "driver: UIO"}, false},
 		"without an IOMMU, where vfio would do without": {func(s *start) {
 			s.node.Write("sys/module/vfio/parameters/enable_unsafe_noiommu_mode", "Y")
 			s.node.Write("sys/kernel/iommu_groups/"+second+"/name", "vfio-noiommu")
-		}, v1alpha1.ReasonNoIOMMU, []string{second + " is behind no IOMMU", "driver: UIO"}, false},
+		}, v1alpha1.ReasonNoIOMMU, []string{second + " has no IOMMU", "driver: UIO"}, false},
 		"that UIO cannot map memory for": {func(s *start) { s.options.Driver = v1alpha1.DriverUIO },
 			v1alpha1.ReasonDriverNotAvailable, []string{first, "would never answer", "driver: VFIO", "iommu.passthrough=1"}, true},
 		"beside a network card": {func(s *start) {
@@ -174,7 +174,7 @@ func TestDrivesAreRefused(t *testing.T) {
 			s.node.AddDriver("e1000e")
 			s.node.Write("sys/bus/pci/devices/0000:00:1f.6/class", "0x020000")
 			s.Expect(unix.Symlink("../../drivers/e1000e", filepath.Join(s.node.Root, "sys/bus/pci/devices/0000:00:1f.6/driver"))).To(Succeed())
-		}, v1alpha1.ReasonDriverNotAvailable, []string{second + " shares its IOMMU group with 0000:00:1f.6, which driver e1000e has"}, false},
+		}, v1alpha1.ReasonDriverNotAvailable, []string{second + " shares its IOMMU group with 0000:00:1f.6, which uses driver e1000e"}, false},
 		"without the driver": {func(s *start) { s.node.Remove("sys/bus/pci/drivers/vfio-pci") },
 			v1alpha1.ReasonDriverNotAvailable, []string{"does not have driver vfio-pci (module not found)", "modprobe vfio-pci"}, true},
 	} {
@@ -235,7 +235,7 @@ func TestOneDriveIsMissing(t *testing.T) {
 	s.options.Drives = append(s.options.Drives, planned("0000:60:00.0")...)
 	s.Expect(s.run(t)).To(Succeed())
 	s.Expect(s.leftOut()).To(MatchAllKeys(Keys{wwid(2): HaveField("Reason", v1alpha1.ReasonDeviceMissing)}))
-	s.Expect(s.log.String()).To(ContainSubstring(`"going on without a planned drive" drive=` + wwid(2)))
+	s.Expect(s.log.String()).To(ContainSubstring(`"continuing without a planned drive" drive=` + wwid(2)))
 	s.Expect(s.records()).To(HaveLen(2))
 }
 
@@ -278,7 +278,7 @@ func TestRecordLvstore(t *testing.T) {
 	later := time.Date(2026, 11, 20, 11, 0, 0, 0, time.UTC)
 	s.Expect(device.RecordLvstore(s.options.Socket, first, later)).To(Succeed())
 	s.Expect(s.records()).To(Equal(device.Records{first: {ID: wwid(0), Content: v1alpha1.ContentWeft, CheckedAt: later}, second: at(1, v1alpha1.ContentBlank)}))
-	s.Expect(device.RecordLvstore(s.options.Socket, "0000:60:00.0", later)).To(MatchError(ContainSubstring("no launcher took it")))
+	s.Expect(device.RecordLvstore(s.options.Socket, "0000:60:00.0", later)).To(MatchError(ContainSubstring("weft-launch did not take it")))
 }
 
 // TestNoNamespace: a dead drive may still be there, without any. The others are served.
@@ -313,7 +313,7 @@ func TestSwappedDrive(t *testing.T) {
 			}
 			s.Expect(s.run(t)).To(Succeed())
 			s.Expect(s.leftOut()).To(MatchAllKeys(Keys{gone.ID: And(
-				HaveField("Reason", v1alpha1.ReasonDeviceSwapped), HaveField("Message", ContainSubstring("is drive "+wwid(2)+", not "+gone.ID)))}))
+				HaveField("Reason", v1alpha1.ReasonDeviceSwapped), HaveField("Message", ContainSubstring("is drive "+wwid(2)+" instead of the planned drive "+gone.ID)))}))
 			s.Expect(s.node.Driver(first)).To(Equal("vfio-pci"))
 			if !test.selected {
 				s.Expect(s.records()).To(HaveLen(1))
@@ -387,7 +387,7 @@ func TestDriverRefusesOne(t *testing.T) {
 	s.machine.BindTimeout = 200 * time.Millisecond
 	s.node.Refuse("vfio-pci", second)
 	s.Expect(s.run(t)).To(Succeed())
-	s.Expect(s.leftOut()[wwid(1)]).To(And(HaveField("Reason", v1alpha1.ReasonDriverNotAvailable), HaveField("Message", ContainSubstring("vfio-pci does not take drive "+second))))
+	s.Expect(s.leftOut()[wwid(1)]).To(And(HaveField("Reason", v1alpha1.ReasonDriverNotAvailable), HaveField("Message", ContainSubstring("vfio-pci did not take drive "+second))))
 	s.Expect(s.node.Driver(first)).To(Equal("vfio-pci"))
 	s.Expect(s.node.Driver(second)).To(Equal("nvme"))
 	s.Expect(s.records()).To(HaveLen(1))

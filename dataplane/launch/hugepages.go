@@ -51,11 +51,11 @@ func checkHugepages(m Machine, size pageSize, need int64) (string, error) {
 	}
 	pagesNeeded := need / size.bytes
 	if free < pagesNeeded {
-		mend := fmt.Sprintf("echo %d > /%s/%s/nr_hugepages, and restart the kubelet, which counts them when it starts", total+pagesNeeded-free, poolsDir, size.sysfs)
+		mend := fmt.Sprintf("echo %d > /%s/%s/nr_hugepages, then restart the kubelet so that it counts them", total+pagesNeeded-free, poolsDir, size.sysfs)
 		if size.bytes >= 1<<30 {
-			mend = fmt.Sprintf("boot the node with hugepagesz=1G hugepages=%d, since memory is seldom whole enough for it later", total+pagesNeeded-free)
+			mend = fmt.Sprintf("boot the node with hugepagesz=1G hugepages=%d, because memory is usually too fragmented later", total+pagesNeeded-free)
 		}
-		return "", refuse(v1alpha1.ReasonHugepagesMissing, "%d pages of %s are needed and %d of the node's %d are free; on the node: %s", pagesNeeded, size.name, free, total, mend)
+		return "", refuse(v1alpha1.ReasonHugepagesMissing, "%d pages of %s are needed, but %d of the node's %d are free; on the node: %s", pagesNeeded, size.name, free, total, mend)
 	}
 	// The second one limits what may be reserved; newer container runtimes set both.
 	allowed, err := limits(m, size.group, size.group+".rsvd")
@@ -65,7 +65,7 @@ func checkHugepages(m Machine, size pageSize, need int64) (string, error) {
 	for _, l := range allowed {
 		if l.left < need {
 			return "", refuse(v1alpha1.ReasonHugepagesMissing,
-				"%d pages of %s are needed and the pod's limit leaves %d (/%s is %d); set the container's resources.limits hugepages-%s to at least %d",
+				"%d pages of %s are needed, but the pod's limit allows %d (/%s is %d); set the container's resources.limits hugepages-%s to at least %d",
 				pagesNeeded, size.name, max(0, l.left)/size.bytes, l.file, l.max, size.name, need)
 		}
 	}
@@ -78,7 +78,7 @@ func pages(m Machine, size pageSize) (total, free int64, err error) {
 	for name, number := range map[string]*int64{"nr_hugepages": &total, "free_hugepages": &free, "resv_hugepages": &reserved} {
 		text, err := m.read(poolsDir, size.sysfs, name)
 		if errors.Is(err, fs.ErrNotExist) {
-			return 0, 0, refuse(v1alpha1.ReasonHugepagesMissing, "the node's kernel has no pages of %s; boot it with hugepagesz=%s, or plan with other hugepages", size.name, size.mount)
+			return 0, 0, refuse(v1alpha1.ReasonHugepagesMissing, "the node's kernel has no pages of %s; boot it with hugepagesz=%s, or use another page size", size.name, size.mount)
 		}
 		if err != nil {
 			return 0, 0, err
@@ -122,7 +122,7 @@ func hugetlbfs(m Machine, size pageSize, need int64) (string, error) {
 	}
 	if len(found) == 0 {
 		return "", refuse(v1alpha1.ReasonHugepagesMissing,
-			"no hugetlbfs with pages of %s is mounted in this container; give the pod an emptyDir with medium HugePages-%s, or on the node: mount -t hugetlbfs -o pagesize=%s none /dev/hugepages",
+			"no hugetlbfs with pages of %s is mounted in this container; add an emptyDir with medium HugePages-%s to the pod, or on the node run: mount -t hugetlbfs -o pagesize=%s none /dev/hugepages",
 			size.name, size.name, size.mount)
 	}
 	// The innermost mount is the pod's own, where there is one.
@@ -191,7 +191,7 @@ func checkOrdinaryMemory(m Machine, need int64) error {
 		// What the limit leaves is not looked at: pages of files count as used, and give way.
 		if l.max <= need {
 			return refuse(v1alpha1.ReasonMemoryExceeded,
-				"without hugepages nvmf_tgt takes %d bytes of ordinary memory, and the pod's limit is %d (/%s); set the container's resources.limits memory above it",
+				"without hugepages nvmf_tgt needs %d bytes of regular memory, but the pod's limit is %d (/%s); set the container's resources.limits memory above it",
 				need, l.max, l.file)
 		}
 	}

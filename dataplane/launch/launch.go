@@ -96,47 +96,47 @@ func (o Options) Validate() error {
 		return refuse(v1alpha1.ReasonInvalidSetting, format, args...)
 	}
 	if !filepath.IsAbs(o.Socket) {
-		return invalid("--socket is %q; give an absolute path, such as /run/weft/spdk.sock", o.Socket)
+		return invalid("--socket is %q; must be an absolute path, such as /run/weft/spdk.sock", o.Socket)
 	}
 	if _, err := cpus.ParseMask(o.CoreMask); err != nil {
 		return invalid("--core-mask: %v", err)
 	}
 	if o.MemoryBytes <= 0 || o.MemoryBytes%mebibyte != 0 {
-		return invalid("--memory-bytes is %d; give a multiple of 1048576", o.MemoryBytes)
+		return invalid("--memory-bytes is %d; must be a multiple of 1048576", o.MemoryBytes)
 	}
 	if o.Hugepages != v1alpha1.HugepagesDisabled {
 		size, ok := pageSizes[o.Hugepages]
 		if !ok {
-			return invalid("--hugepages is %q; give 2Mi, 1Gi or Disabled", o.Hugepages)
+			return invalid("--hugepages is %q; must be 2Mi, 1Gi or Disabled", o.Hugepages)
 		}
 		if o.MemoryBytes%size.bytes != 0 {
-			return invalid("--memory-bytes is %d; give a multiple of the page size, %d", o.MemoryBytes, size.bytes)
+			return invalid("--memory-bytes is %d; must be a multiple of the page size, %d", o.MemoryBytes, size.bytes)
 		}
 	}
 	switch o.Driver {
 	case v1alpha1.DriverKernel:
 		if len(o.Drives) > 0 {
-			return invalid("--pci: with --driver Kernel no drive is taken from the kernel; remove --pci, or give --driver VFIO or UIO")
+			return invalid("--pci: with --driver Kernel no drive is taken from the kernel; remove --pci, or use --driver VFIO or UIO")
 		}
 	case v1alpha1.DriverVFIO, v1alpha1.DriverUIO:
 		if len(o.Drives) == 0 {
-			return invalid("--driver %s needs the drives' addresses; give --pci for each, such as --pci 0000:5e:00.0=eui.0025388b710116a1", o.Driver)
+			return invalid("--driver %s requires the addresses of the drives; set --pci for each, such as --pci 0000:5e:00.0=eui.0025388b710116a1", o.Driver)
 		}
 	default:
-		return invalid("--driver is %q; give Kernel, VFIO or UIO", o.Driver)
+		return invalid("--driver is %q; must be Kernel, VFIO or UIO", o.Driver)
 	}
 	if o.Driver == v1alpha1.DriverUIO && o.Hugepages == v1alpha1.HugepagesDisabled {
-		return invalid("--driver UIO needs hugepages: without an IOMMU a drive can only reach memory that stays where it is; give --hugepages 2Mi or 1Gi, or --driver VFIO")
+		return invalid("--driver UIO requires hugepages, because without an IOMMU a drive needs memory at fixed addresses; use --hugepages 2Mi or 1Gi, or --driver VFIO")
 	}
 	if o.Driver == v1alpha1.DriverUIO && o.Interrupt {
-		return invalid("--driver UIO gives SPDK no interrupts of a drive's queues; leave --interrupt out, or give --driver VFIO")
+		return invalid("--driver UIO does not provide interrupts for the queues of a drive; remove --interrupt, or use --driver VFIO")
 	}
 	for i, d := range o.Drives {
 		if !pciAddress.MatchString(d.Address) || d.ID == "" {
-			return invalid("--pci is %q; give a drive's address and its id, such as 0000:5e:00.0=eui.0025388b710116a1", d.Address+"="+d.ID)
+			return invalid("--pci is %q; must be the address and the ID of a drive, such as 0000:5e:00.0=eui.0025388b710116a1", d.Address+"="+d.ID)
 		}
 		if slices.ContainsFunc(o.Drives[:i], func(other PlannedDrive) bool { return other.ID == d.ID }) {
-			return invalid("--pci names drive %s twice; give the address where it is", d.ID)
+			return invalid("--pci contains drive %s twice; use only its current address", d.ID)
 		}
 	}
 	return nil
@@ -144,7 +144,7 @@ func (o Options) Validate() error {
 
 // Machine is what the launcher works on.
 type Machine struct {
-	// Root of the filesystem that holds /sys, /proc and /dev; "/" when empty. The socket is not below it.
+	// Root of the root of the filesystem with /sys, /proc and /dev; "/" when empty. The socket is not below it.
 	Root string
 	// Affinity lists the CPUs that this process may run on; the kernel's answer when nil.
 	Affinity func() ([]int, error)
@@ -248,7 +248,7 @@ func Run(ctx context.Context, m Machine, o Options) error {
 		}
 		m.Log.Info("starting SPDK", "command", strings.Join(argv, " "))
 		if err := m.Exec(target, argv, os.Environ()); err != nil {
-			return refuse(v1alpha1.ReasonTargetNotFound, "%s cannot be run: %v", target, err)
+			return refuse(v1alpha1.ReasonTargetNotFound, "cannot run %s: %v", target, err)
 		}
 		return nil
 	}

@@ -124,27 +124,27 @@ func TestOptions(t *testing.T) {
 		change func(*launch.Options)
 		want   string
 	}{
-		"a relative socket":      {func(o *launch.Options) { o.Socket = "spdk.sock" }, "give an absolute path"},
+		"a relative socket":      {func(o *launch.Options) { o.Socket = "spdk.sock" }, "must be an absolute path"},
 		"no mask":                {func(o *launch.Options) { o.CoreMask = "" }, "such as 0x3c"},
 		"an empty mask":          {func(o *launch.Options) { o.CoreMask = "0x0" }, "such as 0x3c"},
 		"a list":                 {func(o *launch.Options) { o.CoreMask = "2-5" }, "such as 0x3c"},
-		"no memory":              {func(o *launch.Options) { o.MemoryBytes = 0 }, "give a multiple of 1048576"},
-		"odd memory":             {func(o *launch.Options) { o.MemoryBytes = 1<<30 + 1 }, "give a multiple of 1048576"},
-		"half a page":            {func(o *launch.Options) { o.Hugepages = v1alpha1.Hugepages1Gi; o.MemoryBytes = 3 << 29 }, "give a multiple of the page size, 1073741824"},
-		"other pages":            {func(o *launch.Options) { o.Hugepages = "4Ki" }, "give 2Mi, 1Gi or Disabled"},
-		"another driver":         {func(o *launch.Options) { o.Driver = "nvme" }, "give Kernel, VFIO or UIO"},
+		"no memory":              {func(o *launch.Options) { o.MemoryBytes = 0 }, "must be a multiple of 1048576"},
+		"odd memory":             {func(o *launch.Options) { o.MemoryBytes = 1<<30 + 1 }, "must be a multiple of 1048576"},
+		"half a page":            {func(o *launch.Options) { o.Hugepages = v1alpha1.Hugepages1Gi; o.MemoryBytes = 3 << 29 }, "must be a multiple of the page size, 1073741824"},
+		"other pages":            {func(o *launch.Options) { o.Hugepages = "4Ki" }, "must be 2Mi, 1Gi or Disabled"},
+		"another driver":         {func(o *launch.Options) { o.Driver = "nvme" }, "must be Kernel, VFIO or UIO"},
 		"a drive for the kernel": {func(o *launch.Options) { o.Drives = planned("0000:5e:00.0") }, "remove --pci"},
-		"VFIO without drives":    {func(o *launch.Options) { o.Driver = v1alpha1.DriverVFIO }, "give --pci for each"},
+		"VFIO without drives":    {func(o *launch.Options) { o.Driver = v1alpha1.DriverVFIO }, "set --pci for each"},
 		"a drive that is no place": {func(o *launch.Options) {
 			o.Driver = v1alpha1.DriverVFIO
 			o.Drives = []launch.PlannedDrive{{Address: "../nvme0", ID: "a"}}
-		}, "give a drive's address and its id, such as 0000:5e:00.0="},
+		}, "must be the address and the ID of a drive, such as 0000:5e:00.0="},
 		"a drive twice": {func(o *launch.Options) {
 			o.Driver, o.Drives = v1alpha1.DriverVFIO, []launch.PlannedDrive{{Address: first, ID: "a"}, {Address: second, ID: "a"}}
-		}, "--pci names drive a twice"},
+		}, "--pci contains drive a twice"},
 		"a drive without its id": {func(o *launch.Options) {
 			o.Driver, o.Drives = v1alpha1.DriverVFIO, []launch.PlannedDrive{{Address: first}}
-		}, "give a drive's address and its id"},
+		}, "must be the address and the ID of a drive"},
 		"UIO without hugepages": {func(o *launch.Options) {
 			o.Driver, o.Hugepages, o.Drives = v1alpha1.DriverUIO, v1alpha1.HugepagesDisabled, planned(first)
 		}, "--driver VFIO"},
@@ -173,7 +173,7 @@ func TestCPUs(t *testing.T) {
 	t.Run("none of the planned ones", func(t *testing.T) {
 		s := newStart(t)
 		s.machine.Affinity = func() ([]int, error) { return []int{0, 1, 6, 7}, nil }
-		s.refused(t, v1alpha1.ReasonCPUsNotGranted, "CPUs 2-5", "CPUs 0-1,6-7")
+		s.refused(t, v1alpha1.ReasonCPUsNotGranted, "CPUs are 2-5", "CPUs 0-1,6-7")
 	})
 	t.Run("some of them", func(t *testing.T) {
 		s := newStart(t)
@@ -194,7 +194,7 @@ func TestCPUs(t *testing.T) {
 		s.node.Write("proc/self/cgroup", "0::/kubepods/pod1/c1")
 		s.node.Write("sys/fs/cgroup/kubepods/pod1/c1/cgroup.procs", "")
 		s.node.Write("sys/fs/cgroup/kubepods/cpuset.cpus.effective", "0-1")
-		s.refused(t, v1alpha1.ReasonCPUsNotGranted, "given CPUs 0-1")
+		s.refused(t, v1alpha1.ReasonCPUsNotGranted, "this container has CPUs 0-1")
 	})
 	t.Run("a cgroup of the container's own view", func(t *testing.T) {
 		s := newStart(t)
@@ -217,11 +217,11 @@ func TestHugepages(t *testing.T) {
 		want   []string
 	}{
 		"too few free": {func(s *start) { s.node.Pages("hugepages-2048kB", 600, 500) },
-			[]string{"512 pages of 2Mi are needed and 500 of the node's 600 are free", "echo 612 > /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", "restart the kubelet"}},
+			[]string{"512 pages of 2Mi are needed, but 500 of the node's 600 are free", "echo 612 > /sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages", "restart the kubelet"}},
 		"reserved by others": {func(s *start) { s.node.Write("sys/kernel/mm/hugepages/hugepages-2048kB/resv_hugepages", "2047") },
 			[]string{"1 of the node's 2048 are free"}},
 		"too few large ones": {func(s *start) { largePages(s); s.options.MemoryBytes = 2 << 30 },
-			[]string{"2 pages of 1Gi are needed and 1 of the node's 4 are free", "hugepagesz=1G hugepages=5"}},
+			[]string{"2 pages of 1Gi are needed, but 1 of the node's 4 are free", "hugepagesz=1G hugepages=5"}},
 		"none of that size": {func(s *start) { s.node.Remove("sys/kernel/mm/hugepages/hugepages-2048kB") },
 			[]string{"no pages of 2Mi", "hugepagesz=2M"}},
 		"not mounted": {func(s *start) { s.node.Mounts() }, []string{"no hugetlbfs with pages of 2Mi", "medium HugePages-2Mi", "mount -t hugetlbfs -o pagesize=2M"}},
@@ -238,14 +238,14 @@ func TestHugepages(t *testing.T) {
 		"not allowed": {func(s *start) {
 			s.node.Write("sys/fs/cgroup/hugetlb.2MB.max", "536870912")
 			s.node.Write("sys/fs/cgroup/hugetlb.2MB.current", "0")
-		}, []string{"512 pages of 2Mi are needed and the pod's limit leaves 256", "hugetlb.2MB.max is 536870912", "hugepages-2Mi to at least 1073741824"}},
+		}, []string{"512 pages of 2Mi are needed, but the pod's limit allows 256", "hugetlb.2MB.max is 536870912", "hugepages-2Mi to at least 1073741824"}},
 		"not allowed by the pod": {func(s *start) {
 			s.node.Write("proc/self/cgroup", "0::/kubepods/pod1/c1")
 			s.node.Write("sys/fs/cgroup/kubepods/pod1/c1/hugetlb.2MB.max", "max")
 			s.node.Write("sys/fs/cgroup/kubepods/pod1/hugetlb.2MB.max", "1073741824")
 			s.node.Write("sys/fs/cgroup/kubepods/pod1/hugetlb.2MB.current", "2097152")
-		}, []string{"leaves 511", "kubepods/pod1/hugetlb.2MB.max"}},
-		"reservations not allowed": {func(s *start) { s.node.Write("sys/fs/cgroup/hugetlb.2MB.rsvd.max", "0") }, []string{"leaves 0", "hugetlb.2MB.rsvd.max"}},
+		}, []string{"allows 511", "kubepods/pod1/hugetlb.2MB.max"}},
+		"reservations not allowed": {func(s *start) { s.node.Write("sys/fs/cgroup/hugetlb.2MB.rsvd.max", "0") }, []string{"allows 0", "hugetlb.2MB.rsvd.max"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newStart(t)
@@ -282,7 +282,7 @@ func TestOrdinaryMemory(t *testing.T) {
 	s.options.Hugepages = v1alpha1.HugepagesDisabled
 	s.node.Mounts()
 	s.node.Write("sys/fs/cgroup/memory.max", "1073741824")
-	s.refused(t, v1alpha1.ReasonMemoryExceeded, "takes 1073741824 bytes", "limit is 1073741824 (/sys/fs/cgroup/memory.max)", "resources.limits memory")
+	s.refused(t, v1alpha1.ReasonMemoryExceeded, "needs 1073741824 bytes", "limit is 1073741824 (/sys/fs/cgroup/memory.max)", "resources.limits memory")
 	s.node.Write("sys/fs/cgroup/memory.max", "1610612736")
 	s.node.Write("sys/fs/cgroup/memory.current", "1610612736") // the page cache, for the most part
 	s.node.Write("proc/self/cgroup", "0::/pod1/c1")
@@ -323,7 +323,7 @@ func TestSocket(t *testing.T) {
 				held = held || path == filepath.Join(filepath.Dir(s.options.Socket), "target.lock") && flags&unix.FD_CLOEXEC == 0
 			}
 			s.Expect(held).To(BeTrue())
-			after.refused(t, v1alpha1.ReasonTargetRunning, "has not ended yet", "target.lock")
+			after.refused(t, v1alpha1.ReasonTargetRunning, "another target is still running", "target.lock")
 			return nil
 		}
 		s.Expect(s.run(t)).To(Succeed())
@@ -342,7 +342,7 @@ func TestSocket(t *testing.T) {
 		s := newStart(t)
 		s.Expect(os.MkdirAll(filepath.Dir(s.options.Socket), 0o755)).To(Succeed())
 		s.Expect(os.WriteFile(s.options.Socket, []byte("precious"), 0o600)).To(Succeed())
-		s.refused(t, v1alpha1.ReasonInvalidSetting, "is no socket")
+		s.refused(t, v1alpha1.ReasonInvalidSetting, "is not a socket")
 		s.Expect(os.ReadFile(s.options.Socket)).To(Equal([]byte("precious")))
 	})
 	t.Run("its folder is root's alone", func(t *testing.T) {

@@ -27,7 +27,7 @@ func lockNode(socket string) (*os.File, error) {
 		return f, nil
 	}
 	if errors.Is(err, unix.EWOULDBLOCK) {
-		err = refuse(v1alpha1.ReasonTargetRunning, "a target of this node has not ended yet: it holds %s; two on one node would fight for its drives and ports: wait, or end its process", path)
+		err = refuse(v1alpha1.ReasonTargetRunning, "another target is still running on this node: it holds %s; two targets on a node would conflict over drives and ports: wait until it ends, or stop its process", path)
 	}
 	return nil, errors.Join(err, f.Close())
 }

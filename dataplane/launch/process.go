@@ -31,9 +31,9 @@ type ExitError struct {
 
 func (e *ExitError) Error() string {
 	if e.Signal != 0 {
-		return fmt.Sprintf("nvmf_tgt was ended by a signal: %s", e.Signal)
+		return fmt.Sprintf("nvmf_tgt was killed by a signal: %s", e.Signal)
 	}
-	return fmt.Sprintf("nvmf_tgt ended with exit code %d", e.Code)
+	return fmt.Sprintf("nvmf_tgt exited with code %d", e.Code)
 }
 
 // runWithDrives takes the drives from the kernel, and is nvmf_tgt's parent until
@@ -96,7 +96,7 @@ func supervise(ctx context.Context, argv []string, lock *os.File) error {
 		Sys: &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL},
 	})
 	if err != nil {
-		return refuse(v1alpha1.ReasonTargetNotFound, "%s cannot be run: %w", argv[0], err)
+		return refuse(v1alpha1.ReasonTargetNotFound, "cannot run %s: %w", argv[0], err)
 	}
 	defer child.Release() //nolint:errcheck // it has been waited for
 	ended := make(chan error, 1)

@@ -21,11 +21,11 @@ func prepareSocket(ctx context.Context, socket string) error {
 	syscall.Umask(0o077)
 	dir := filepath.Dir(socket)
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return fmt.Errorf("make the socket's folder: %w", err)
+		return fmt.Errorf("create the socket's directory: %w", err)
 	}
 	// It may have been there before: the kubelet makes a hostPath with mode 0755.
 	if err := os.Chmod(dir, 0o700); err != nil {
-		return fmt.Errorf("make the socket's folder private: %w", err)
+		return fmt.Errorf("make the socket's directory private: %w", err)
 	}
 	info, err := os.Lstat(socket)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -35,23 +35,23 @@ func prepareSocket(ctx context.Context, socket string) error {
 		return err
 	}
 	if info.Mode().Type() != fs.ModeSocket {
-		return refuse(v1alpha1.ReasonInvalidSetting, "%s is there and is no socket; give --socket another path, or remove it", socket)
+		return refuse(v1alpha1.ReasonInvalidSetting, "%s exists and is not a socket; use another path for --socket, or remove the file", socket)
 	}
 	var dialer net.Dialer
 	conn, err := dialer.DialContext(ctx, "unix", socket)
 	switch {
 	case err == nil:
 		_ = conn.Close()
-		return refuse(v1alpha1.ReasonTargetRunning, "a target already answers on %s; two on one node would fight for its drives and ports: stop the other one first", socket)
+		return refuse(v1alpha1.ReasonTargetRunning, "a target already answers on %s; two targets on a node would conflict over drives and ports: stop the other one first", socket)
 	case errors.Is(err, syscall.ECONNREFUSED):
 		if err := os.Remove(socket); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("remove the socket that a dead target left: %w", err)
+			return fmt.Errorf("remove the socket of a dead target: %w", err)
 		}
 		return nil
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
 	case errors.Is(err, syscall.EAGAIN):
-		return refuse(v1alpha1.ReasonTargetRunning, "a target that is too busy to answer listens on %s; two on one node would fight for its drives and ports: stop the other one first", socket)
+		return refuse(v1alpha1.ReasonTargetRunning, "a target listens on %s, but is too busy to answer; two targets on a node would conflict over drives and ports: stop the other one first", socket)
 	}
-	return fmt.Errorf("find out whether a target still listens: %w", err)
+	return fmt.Errorf("check whether a target still listens: %w", err)
 }

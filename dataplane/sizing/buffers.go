@@ -49,12 +49,12 @@ type pacing struct {
 func pacingOf(l links, llcBytes int64, nvmeOnly bool, transports []transport) pacing {
 	p := pacing{known: nvmeOnly, cache: cachedForDevices(llcBytes)}
 	if !nvmeOnly {
-		p.unknown = "the pool is not of NVMe drives only, and its latency is not known"
+		p.unknown = "the pool does not consist of NVMe drives only, so its latency is unknown"
 	}
 	for i, t := range transports {
 		mbps := l.mbps[t.kind]
 		if mbps == 0 {
-			p.known, p.unknown = false, fmt.Sprintf("the speed of the link for %s is not known", t.kind)
+			p.known, p.unknown = false, fmt.Sprintf("the link speed of %s is unknown", t.kind)
 		}
 		p.need[i] = mbps * 1_000_000 / 8 * pacingLatencyMicroseconds / 1_000_000 * 3 / 2
 		p.sum += p.need[i]
@@ -141,7 +141,7 @@ func unpacedBuffers(l *load) {
 // manualBuffers checks what the user gave.
 func manualBuffers(spec v1alpha1.Buffers, l *load) []Reason {
 	if spec.Large == nil || spec.Small == nil {
-		return []Reason{reasonf(v1alpha1.ReasonInvalidSetting, "buffers.mode Manual needs buffers.large and buffers.small, each with count and cachePerCore; or use mode Auto")}
+		return []Reason{reasonf(v1alpha1.ReasonInvalidSetting, "buffers.mode Manual requires buffers.large and buffers.small, each with count and cachePerCore; set them, or use mode Auto")}
 	}
 	l.largeBuffers, l.smallBuffers = int64(spec.Large.Count), int64(spec.Small.Count)
 	large := manualPool{"large", l.largeBuffers, int64(spec.Large.CachePerCore), largeKept, 0}
@@ -179,14 +179,14 @@ func (p manualPool) check(l load) *Reason {
 		return new(reasonf(v1alpha1.ReasonInvalidSetting, "buffers.%s.count is %d; use %d or less", p.name, p.count, v1alpha1.MaxBuffers))
 	case p.cache < 1:
 		return new(reasonf(v1alpha1.ReasonBuffersTooFew,
-			"buffers.%s.cachePerCore is %d, with which a poll group can wait for ever; use %d or more", p.name, p.cache, p.least))
+			"buffers.%s.cachePerCore is %d, with which a poll group can hang; use %d or more", p.name, p.cache, p.least))
 	case free < groups*kinds*p.least:
 		return new(reasonf(v1alpha1.ReasonBuffersTooFew,
-			"buffers.%s.count %d is under the minimum for forward progress: bdev and accel keep %d, and %s need %d each for %s; use %d or more, or fewer cores",
+			"buffers.%s.count %d is below the minimum for forward progress: bdev and accel keep %d, and %s need %d each for %s; use %d or more, or fewer cores",
 			p.name, p.count, reserved, text.Plural(int(groups), "poll group"), p.least, text.Plural(int(kinds), "transport"), needed))
 	case p.count < needed:
 		return new(reasonf(v1alpha1.ReasonBuffersTooFew,
-			"buffers.%s.count is %d, and the caches alone need %d (%d that bdev and accel keep, and %d for each of %s and %s); use a count of %d or more, or a cachePerCore of %d",
+			"buffers.%s.count is %d, but the caches alone need %d (%d that bdev and accel keep, and %d for each of %s and %s); use a count of %d or more, or a cachePerCore of %d",
 			p.name, p.count, needed, reserved, p.cache, text.Plural(int(groups), "poll group"), text.Plural(int(kinds), "transport"), needed, min(free/(groups*kinds), p.count/l.cores)))
 	}
 	return nil
@@ -201,17 +201,17 @@ func explainBuffers(spec *v1alpha1.Buffers, l load, p pacing, why *explanation) 
 	large, small := strconv.FormatInt(l.largeBuffers, 10), strconv.FormatInt(l.smallBuffers, 10)
 	switch {
 	case manual:
-		why.given("largeBuffers", large, "buffers.large.count asks for it: "+largeKeeps, p.warnings(l, largeFlight)...)
-		why.given("smallBuffers", small, "buffers.small.count asks for it: "+smallKeeps)
+		why.given("largeBuffers", large, "set by buffers.large.count: "+largeKeeps, p.warnings(l, largeFlight)...)
+		why.given("smallBuffers", small, "set by buffers.small.count: "+smallKeeps)
 	case p.known:
 		why.computed("largeBuffers", large, largeKeeps, p.cacheWarning())
 		why.computed("smallBuffers", small, smallKeeps)
 	default:
 		usual := func(setting, value string, is bool, usual int64, keeps string) {
 			if is {
-				why.byDefault(setting, value, fmt.Sprintf("SPDK's default, as %s: %s", p.unknown, keeps))
+				why.byDefault(setting, value, fmt.Sprintf("SPDK's default, because %s: %s", p.unknown, keeps))
 			} else {
-				why.computed(setting, value, fmt.Sprintf("more than SPDK's %d, as so many poll groups need it: %s; the data in flight is not bounded, as %s", usual, keeps, p.unknown))
+				why.computed(setting, value, fmt.Sprintf("more than SPDK's default of %d, because the number of poll groups requires it: %s; the data in flight is not limited, because %s", usual, keeps, p.unknown))
 			}
 		}
 		usual("largeBuffers", large, l.largeBuffers == defaultLargeBuffers, defaultLargeBuffers, largeKeeps)
@@ -229,10 +229,10 @@ func explainCaches(t transport, l load, p pacing, need int64, manual bool, why *
 	case manual:
 		var warning string
 		if t.largeCache < t.leastLarge() {
-			warning = fmt.Sprintf("a poll group with fewer than %d waits for the wire before it reads on: in published measurements a cache of 1 lost a quarter of the bandwidth", t.leastLarge())
+			warning = fmt.Sprintf("with fewer than %d, a poll group waits for the network before it continues to read: in published measurements, a cache of 1 reduced the bandwidth by a quarter", t.leastLarge())
 		}
-		why.given(t.setting("largeCache"), large, "buffers.large.cachePerCore asks for it", warning)
-		why.given(t.setting("smallCache"), small, "buffers.small.cachePerCore asks for it")
+		why.given(t.setting("largeCache"), large, "set by buffers.large.cachePerCore", warning)
+		why.given(t.setting("smallCache"), small, "set by buffers.small.cachePerCore")
 	case p.known:
 		bound := ""
 		if p.over() {
@@ -252,9 +252,9 @@ func explainCaches(t transport, l load, p pacing, need int64, manual bool, why *
 func (p pacing) cacheWarning() string {
 	switch {
 	case p.over():
-		return fmt.Sprintf("full links have %s in flight, and the last-level cache keeps %s of what devices write (%d of %d ways): they will not be quite full", mib(p.sum), mib(p.cache), deviceWays, cacheWays)
+		return fmt.Sprintf("full links need %s in flight, but the last-level cache has room for %s of device writes (%d of %d ways): the links will not be fully used", mib(p.sum), mib(p.cache), deviceWays, cacheWays)
 	case p.cache == 0:
-		return "the size of the last-level cache is not known, so that nothing but the need of the links bounds the data in flight"
+		return "the size of the last-level cache is unknown, so that only the links limit the data in flight"
 	}
 	return ""
 }
@@ -271,10 +271,10 @@ func (p pacing) warnings(l load, inFlight int64) []string {
 	bytes := inFlight * each
 	var said []string
 	if bytes < p.most {
-		said = append(said, fmt.Sprintf("they hold %s, and full links have %s in flight (speed x %d us x 1.5): the links may idle", mib(bytes), mib(p.most), pacingLatencyMicroseconds))
+		said = append(said, fmt.Sprintf("they hold %s, but full links need %s in flight (speed x %d us x 1.5): the links may idle", mib(bytes), mib(p.most), pacingLatencyMicroseconds))
 	}
 	if p.cache > 0 && bytes > p.cache {
-		said = append(said, fmt.Sprintf("they hold %s, and the last-level cache keeps %s of what devices write (%d of %d ways): deep queues will lose bandwidth", mib(bytes), mib(p.cache), deviceWays, cacheWays))
+		said = append(said, fmt.Sprintf("they hold %s, but the last-level cache has room for %s of device writes (%d of %d ways): bandwidth drops with deep queues", mib(bytes), mib(p.cache), deviceWays, cacheWays))
 	}
 	return said
 }

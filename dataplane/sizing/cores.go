@@ -147,7 +147,7 @@ func (t topology) numaOf(s cpuset.CPUSet) map[int32]int64 {
 func planCores(node Node, spec *v1alpha1.Cores, t topology, l links, taken func(cpuset.CPUSet) cpuset.CPUSet, why *explanation) (corePlan, *Reason) {
 	if len(t.cpus) == 0 {
 		return corePlan{}, new(reasonf(v1alpha1.ReasonNoInventory,
-			"the inventory of node %s lists no CPUs; see that its weft-agent is of this version and Ready", node.Name))
+			"the inventory of node %s lists no CPUs; check that its weft-agent has this version and is Ready", node.Name))
 	}
 	var plan corePlan
 	var reason *Reason
@@ -161,16 +161,16 @@ func planCores(node Node, spec *v1alpha1.Cores, t topology, l links, taken func(
 	}
 	if a := node.Allocatable; a != nil && int64(plan.cores.Size()) > a.CPUs {
 		return corePlan{}, new(reasonf(v1alpha1.ReasonNotEnoughCPUs,
-			"the target needs %d whole CPUs (%s), and the kubelet of node %s has %d to give; use cores.count %d or less, or reserve fewer CPUs for the system",
+			"the target needs %d whole CPUs (%s), but the kubelet of node %s can allocate %d; use cores.count %d or less, or reserve fewer CPUs for the system",
 			plan.cores.Size(), plan.cores, node.Name, a.CPUs, a.CPUs))
 	}
 	plan.pollGroups = plan.cores
 	quiet := plan.cores.Difference(t.interrupts).Difference(taken(plan.cores))
 	if enough := l.coresNeeded(); !quiet.Equals(plan.cores) && enough > 0 && quiet.Size() >= enough {
 		plan.pollGroups = quiet
-		words := "CPUs %s probably take the NIC's interrupts (its queues are spread from the first CPU of its NUMA node on), and the %d others are enough for the link"
+		words := "CPUs %s probably handle the NIC's interrupts (its queues start at the first CPU of its NUMA node), and the other %d CPUs are enough for the link"
 		if t.tuned {
-			words = "CPUs %s take the NIC's interrupts (tuning.interrupts), and the %d others are enough for the link"
+			words = "CPUs %s handle the NIC's interrupts (tuning.interrupts), and the other %d CPUs are enough for the link"
 		}
 		why.computed("pollGroupMask", cpus.Mask(quiet), fmt.Sprintf(words,
 			plan.cores.Difference(quiet), quiet.Size()))
@@ -182,16 +182,16 @@ func givenCores(node Node, mask string, t topology, l links, why *explanation) (
 	cores, err := cpus.ParseMask(strings.ToLower(mask))
 	if err != nil || !strings.HasPrefix(strings.ToLower(mask), "0x") {
 		return cores, new(reasonf(v1alpha1.ReasonInvalidSetting,
-			"cores.mask %.80q is not a mask of CPUs 0 to %d; write it as 0xf0 for CPUs 4 to 7", mask, cpus.Max-1))
+			"cores.mask %.80q is not a mask of CPUs 0 to %d; use a mask such as 0xf0 for CPUs 4 to 7", mask, cpus.Max-1))
 	}
 	if outside := cores.Difference(t.all); outside.Size() > 0 {
 		return cores, new(reasonf(v1alpha1.ReasonNotEnoughCPUs,
-			"cores.mask %s names CPUs that the node does not have (%.120s); it has %.120s; use a mask of those, or cores.count",
+			"cores.mask %s contains CPUs that the node does not have (%.120s); use a mask of its CPUs, %.120s, or cores.count",
 			cpus.Mask(cores), outside, t.all))
 	}
 	var warnings []string
 	if cores.Contains(0) {
-		warnings = append(warnings, "CPU 0 is among them, where Linux does work of its own; leave it out unless the node is tuned for that")
+		warnings = append(warnings, "CPU 0 is included, but Linux uses it for its own work; exclude it unless the node is tuned for this")
 	}
 	farther := 0
 	for _, c := range t.cpus {
@@ -203,7 +203,7 @@ func givenCores(node Node, mask string, t topology, l links, why *explanation) (
 		warnings = append(warnings, fmt.Sprintf("%d of them are on another NUMA node than the NIC", farther))
 	}
 	warnings = append(warnings, crowded(sharing(node.Inventory, cores)), idle(cores.Size(), l), beyondDPDK(cores))
-	why.given("coreMask", cpus.Mask(cores), fmt.Sprintf("CPUs %s, as cores.mask says", cores), warnings...)
+	why.given("coreMask", cpus.Mask(cores), fmt.Sprintf("CPUs %s, set by cores.mask", cores), warnings...)
 	return cores, nil
 }
 
@@ -223,7 +223,7 @@ func crowded(siblings int) string {
 	if siblings == 0 {
 		return ""
 	}
-	return fmt.Sprintf("%d of them share a physical core with another, and give less than a whole one", siblings)
+	return fmt.Sprintf("%d of them share a physical core with another one, which makes them slower", siblings)
 }
 
 // idle warns of many more cores than the links need.
@@ -232,13 +232,13 @@ func idle(count int, l links) string {
 	if need == 0 || count <= manyCores*need {
 		return ""
 	}
-	return fmt.Sprintf("links of %s need %d, so that most of the %d have little to do, and those whose poll groups get no connection nothing; with mode Static each polls all the same", l.speeds(), need, count)
+	return fmt.Sprintf("links of %s need %d, so that most of the %d cores have little or nothing to do, but with mode Static each of them polls", l.speeds(), need, count)
 }
 
 // beyondDPDK warns of CPUs that SPDK can use only when it was built for as many.
 func beyondDPDK(cores cpuset.CPUSet) string {
 	if highest := slices.Max(cores.UnsortedList()); highest >= usualCPUs {
-		return fmt.Sprintf("CPU %d is among them, and DPDK is usually built for CPUs 0 to %d; see that your SPDK was configured with --max-lcores=%d or more", highest, usualCPUs-1, highest+1)
+		return fmt.Sprintf("CPU %d is included, but DPDK is usually built for CPUs 0 to %d; check that your SPDK was configured with --max-lcores=%d or more", highest, usualCPUs-1, highest+1)
 	}
 	return ""
 }
@@ -248,15 +248,15 @@ func countedCores(node Node, spec *v1alpha1.Cores, t topology, l links, why *exp
 	free := slices.DeleteFunc(slices.Clone(t.cpus), func(c cpu) bool { return c.id == 0 })
 	count, source, because := defaultCount(t, l)
 	if spec != nil && spec.Count != nil {
-		count, source, because = int(*spec.Count), v1alpha1.SourceGiven, fmt.Sprintf("cores.count asks for %d", *spec.Count)
+		count, source, because = int(*spec.Count), v1alpha1.SourceGiven, fmt.Sprintf("set by cores.count (%d)", *spec.Count)
 	}
 	if len(free) == 0 {
 		return cpuset.CPUSet{}, new(reasonf(v1alpha1.ReasonNotEnoughCPUs,
-			"%s, and node %s has 0 CPUs besides CPU 0, which is left to Linux; to share it with Linux, set cores.mask to 0x1", because, node.Name))
+			"%s, but node %s has only CPU 0, which is reserved for Linux; to share it with Linux, set cores.mask to 0x1", because, node.Name))
 	}
 	if count < 1 || count > len(free) {
 		return cpuset.CPUSet{}, new(reasonf(v1alpha1.ReasonNotEnoughCPUs,
-			"%s, and node %s has %d CPUs besides CPU 0, which is left to Linux; use cores.count from 1 to %d, or name CPUs with cores.mask",
+			"%s, but node %s has %d CPUs besides CPU 0, which is reserved for Linux; use cores.count from 1 to %d, or choose CPUs with cores.mask",
 			because, node.Name, len(free), len(free)))
 	}
 	var ids []int
@@ -273,14 +273,14 @@ func countedCores(node Node, spec *v1alpha1.Cores, t topology, l links, why *exp
 	cores := cpuset.New(ids...)
 	var warnings []string
 	if farther > 0 {
-		warnings = append(warnings, fmt.Sprintf("%d of them are on another NUMA node than the first, which has no more", farther))
+		warnings = append(warnings, fmt.Sprintf("%d of them are on another NUMA node, because the first one has no more CPUs", farther))
 	}
 	warnings = append(warnings, crowded(siblings))
 	if source == v1alpha1.SourceGiven {
 		warnings = append(warnings, idle(count, l))
 	}
 	warnings = append(warnings, beyondDPDK(cores))
-	where := [...]string{"on the NIC's NUMA node", "on the drives' NUMA node", "anywhere: neither NIC nor drives say their NUMA node"}[free[0].near]
+	where := [...]string{"on the NIC's NUMA node", "on the drives' NUMA node", "on any NUMA node, because those of the NIC and the drives are unknown"}[free[0].near]
 	why.add(source, "coreMask", cpus.Mask(cores), fmt.Sprintf("%s: CPUs %s, %s, one hardware thread of a physical core first, without CPU 0", because, cores, where), warnings...)
 	return cores, nil
 }
@@ -291,7 +291,7 @@ func defaultCount(t topology, l links) (int, v1alpha1.ChoiceSource, string) {
 	need := l.coresNeeded()
 	if need == 0 {
 		n := min(defaultCores, half)
-		return n, v1alpha1.SourceDefault, fmt.Sprintf("no link says its speed, so %s (at most half of the physical cores)", text.Plural(n, "core"))
+		return n, v1alpha1.SourceDefault, fmt.Sprintf("no link speed is known, so %s (at most half of the physical cores)", text.Plural(n, "core"))
 	}
 	n := min(need, half)
 	because := fmt.Sprintf("%s for links of %s (one for each %.1f Gb/s of TCP or %d Gb/s of RDMA, as published measurements of SPDK show)",

@@ -23,13 +23,13 @@ func checkDriver(spec v1alpha1.NvmfTargetSpec) *Reason {
 	case "", v1alpha1.DriverKernel:
 	case v1alpha1.DriverVFIO, v1alpha1.DriverUIO:
 		if spec.Devices.File != nil {
-			return new(reasonf(v1alpha1.ReasonInvalidSetting, "devices.driver is %s, but a file has no drive to take from the kernel; remove driver, or give drives with selector or paths", driver))
+			return new(reasonf(v1alpha1.ReasonInvalidSetting, "devices.driver is %s, but a file has no drive to take from the kernel; remove driver, or choose drives with selector or paths", driver))
 		}
 		if driver == v1alpha1.DriverUIO && spec.Cores != nil && spec.Cores.Mode == v1alpha1.CoresInterrupt {
 			return new(reasonf(v1alpha1.ReasonInvalidSetting, "cores.mode Interrupt requires an interrupt for each queue of a drive, which devices.driver UIO does not provide; use driver VFIO or Kernel, or mode Dynamic"))
 		}
 		if driver == v1alpha1.DriverUIO && spec.Memory != nil && spec.Memory.Hugepages == v1alpha1.HugepagesDisabled {
-			return new(reasonf(v1alpha1.ReasonInvalidSetting, "devices.driver UIO hands drives physical addresses, which only hugepages keep; use memory.hugepages 2Mi or 1Gi, or driver VFIO"))
+			return new(reasonf(v1alpha1.ReasonInvalidSetting, "devices.driver UIO uses physical addresses, which are stable only with hugepages; use memory.hugepages 2Mi or 1Gi, or driver VFIO"))
 		}
 	default:
 		return new(reasonf(v1alpha1.ReasonInvalidSetting, "devices.driver is %q; use Kernel, VFIO or UIO", driver))
@@ -67,7 +67,7 @@ func addressDrives(inv *v1alpha1.Inventory, spec v1alpha1.NvmfTargetSpec, drives
 		planned.PCIAddress = d.PCIAddress
 		if other := sharesController(inv, drives, *planned); other != "" {
 			reasons = append(reasons, reasonf(v1alpha1.ReasonDeviceInUse,
-				"%s and %s are namespaces of one controller (%s), and devices.driver %s would take both from the kernel; give both to the pool, or use driver Kernel",
+				"%s and %s are namespaces of one controller (%s), and devices.driver %s would take both from the kernel; add both to the pool, or use driver Kernel",
 				d.Name, other, planned.PCIAddress, spec.Devices.Driver))
 		}
 	}
@@ -87,16 +87,16 @@ func notOnPCI(d *v1alpha1.Drive, driver v1alpha1.DriveDriver) *Reason {
 	if d.NVMe && pciAddress.MatchString(d.PCIAddress) {
 		return nil
 	}
-	return new(reasonf(v1alpha1.ReasonNoDevice, "%s is not an NVMe drive with a PCI address, which devices.driver %s needs; use driver Kernel, or name other drives", d.Name, driver))
+	return new(reasonf(v1alpha1.ReasonNoDevice, "%s is not an NVMe drive with a PCI address, which devices.driver %s requires; use driver Kernel, or choose other drives", d.Name, driver))
 }
 
 // wrongIOMMU says why a driver cannot have a drive behind its IOMMU, or without one. The launcher looks again.
 func wrongIOMMU(d *v1alpha1.Drive, driver v1alpha1.DriveDriver) *Reason {
 	switch {
 	case driver == v1alpha1.DriverVFIO && d.IOMMU == v1alpha1.IOMMUNone:
-		return new(reasonf(v1alpha1.ReasonNoIOMMU, "%s (%s) is behind no IOMMU, which devices.driver VFIO needs; use driver UIO or Kernel, or switch the IOMMU on in the firmware and boot with intel_iommu=on", d.Name, d.PCIAddress))
+		return new(reasonf(v1alpha1.ReasonNoIOMMU, "%s (%s) has no IOMMU, which devices.driver VFIO requires; use driver UIO or Kernel, or enable the IOMMU in the firmware and boot with intel_iommu=on", d.Name, d.PCIAddress))
 	case driver == v1alpha1.DriverUIO && d.IOMMU == v1alpha1.IOMMUTranslated:
-		return new(reasonf(v1alpha1.ReasonDriverNotAvailable, "%s (%s) is behind an IOMMU that lets it reach only what is mapped for it, and devices.driver UIO maps nothing; use driver VFIO or Kernel, or boot with iommu.passthrough=1", d.Name, d.PCIAddress))
+		return new(reasonf(v1alpha1.ReasonDriverNotAvailable, "%s (%s) is behind an IOMMU that allows access only to mapped memory, but devices.driver UIO maps none; use driver VFIO or Kernel, or boot with iommu.passthrough=1", d.Name, d.PCIAddress))
 	}
 	return nil
 }

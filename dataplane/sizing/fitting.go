@@ -48,9 +48,9 @@ func (s sizer) fitting(l load, bytes func(load) int64, allowed int64) string {
 	case len(said) > 0:
 		return strings.Join(said, ", or ")
 	case least > allowed:
-		return fmt.Sprintf("not even one attachment with one queue on one core fits, which needs %s", mib(least))
+		return fmt.Sprintf("nothing: even one attachment with one queue on one core needs %s", mib(least))
 	}
-	return "no single change is enough; expect fewer attachments, and give them fewer ioQueues or a smaller queueDepth too"
+	return "no single change; lower attachments.expected together with ioQueues or queueDepth"
 }
 
 // A knobToTurn is a number of the spec that could be less.

@@ -60,9 +60,9 @@ func (s sizer) planMemory(p *v1alpha1.SPDKPlan, l load, why *explanation) ([]v1a
 
 func (s sizer) explainMemory(p *v1alpha1.SPDKPlan, in pages, warning string, why *explanation) {
 	words := map[v1alpha1.Hugepages]string{
-		v1alpha1.Hugepages2Mi:      "pages of 2 MiB, which a node can make while it runs",
-		v1alpha1.Hugepages1Gi:      "pages of 1 GiB: fewer misses of the TLB, but the memory is rounded up to whole ones",
-		v1alpha1.HugepagesDisabled: "ordinary memory, for trying it out",
+		v1alpha1.Hugepages2Mi:      "pages of 2 MiB can be allocated while the node is running",
+		v1alpha1.Hugepages1Gi:      "pages of 1 GiB cause fewer TLB misses, but the memory is rounded up to whole pages",
+		v1alpha1.HugepagesDisabled: "regular memory, for trying out weft",
 	}[p.Hugepages]
 	if p.Hugepages == v1alpha1.Hugepages2Mi {
 		// The API server fills the default in, so that it cannot be told from a given 2Mi.
@@ -74,7 +74,7 @@ func (s sizer) explainMemory(p *v1alpha1.SPDKPlan, in pages, warning string, why
 		"the sum of the lines of memory without \"pod:\", with %d %% of headroom, rounded up to %s", in.headroom, mib(in.bytes)), warning)
 	because := "the sum of the lines of memory with \"pod:\""
 	if p.Hugepages == v1alpha1.HugepagesDisabled {
-		because = "the sum of all lines of memory, as hugepages are disabled"
+		because = "the sum of all lines of memory, because hugepages are disabled"
 	}
 	why.computed("podMemoryBytes", strconv.FormatInt(p.PodMemoryBytes, 10), because)
 }
@@ -131,7 +131,7 @@ func (s sizer) checkLimit(p *v1alpha1.SPDKPlan, l load, in pages) *Reason {
 	if p.MemoryBytes <= limit {
 		return nil
 	}
-	return new(reasonf(v1alpha1.ReasonMemoryExceeded, "the target needs %s, %s over memory.limit (%s); raise the limit, or ask for less: %s",
+	return new(reasonf(v1alpha1.ReasonMemoryExceeded, "the target needs %s, which is %s over memory.limit (%s); raise the limit, or what would fit: %s",
 		mib(p.MemoryBytes), mib(p.MemoryBytes-limit), mib(limit), s.fitting(l, s.heapOf(in), limit)))
 }
 
@@ -164,7 +164,7 @@ func (s sizer) checkOrdinary(p *v1alpha1.SPDKPlan, l load, in pages) *Reason {
 	if has == 0 || p.PodMemoryBytes <= has {
 		return nil
 	}
-	return new(reasonf(v1alpha1.ReasonMemoryExceeded, "the target pod needs %s of ordinary memory, and node %s has %s of %s, %s too little; ask for less: %s",
+	return new(reasonf(v1alpha1.ReasonMemoryExceeded, "the target pod needs %s of regular memory, but node %s has %s of %s, %s too little; what would fit: %s",
 		mib(p.PodMemoryBytes), s.node.Name, mib(has), of, mib(p.PodMemoryBytes-has), s.fitting(l, s.podOf(p.Hugepages, in), has)))
 }
 
@@ -202,18 +202,18 @@ func (s sizer) checkHugepages(p *v1alpha1.SPDKPlan, l load, in pages) (warning s
 	nearest := slices.MaxFunc(slices.Sorted(maps.Keys(near)), func(a, b int32) int { return cmp.Compare(near[a], near[b]) })
 	if free < need {
 		return "", new(reasonf(v1alpha1.ReasonHugepagesMissing,
-			"the target needs %d hugepages of %s (%s), and node %s has %d free, %d too few; on the node, run: %s; then restart its kubelet, so that it counts them; or ask for less: %s",
+			"the target needs %d hugepages of %s (%s), but node %s has %d free, %d too few; on the node, run: %s; then restart its kubelet so that it counts them; or what would fit: %s",
 			need, mib(in.bytes), mib(p.MemoryBytes), s.node.Name, free, need-free, s.morePages(nearest, in.bytes, need-free), s.fitting(l, s.heapOf(in), free*in.bytes)))
 	}
 	if a := s.node.Allocatable; a != nil && a.HugepageBytes[in.bytes] < p.MemoryBytes {
 		return "", new(reasonf(v1alpha1.ReasonHugepagesMissing,
-			"the target needs %d hugepages of %s (%s), and the kubelet of node %s gives pods %d, %d too few, though the kernel has enough: restart the kubelet, so that it counts them; on the node, run: systemctl restart kubelet, or what restarts it there",
+			"the target needs %d hugepages of %s (%s), but the kubelet of node %s can allocate %d, %d too few, although the kernel has enough: restart the kubelet so that it counts them; on the node, run: systemctl restart kubelet, or your distribution's equivalent",
 			need, mib(in.bytes), mib(p.MemoryBytes), s.node.Name, a.HugepageBytes[in.bytes]/in.bytes, need-a.HugepageBytes[in.bytes]/in.bytes))
 	}
 	nearFree, nearAll, _ := s.pagesOn(in.bytes, func(id int32) bool { return near[id] > 0 })
 	nearFree = min(nearFree+held, max(nearAll, nearFree))
 	if nearFree < need {
-		warning = fmt.Sprintf("of its %d hugepages, %d are free on the NUMA nodes of its cores, and memory of another one is slower; on the node, run: %s", need, nearFree, s.morePages(nearest, in.bytes, need-nearFree))
+		warning = fmt.Sprintf("of its %d hugepages, only %d are free on the NUMA nodes of its cores, and other memory is slower; on the node, run: %s", need, nearFree, s.morePages(nearest, in.bytes, need-nearFree))
 	}
 	return warning, nil
 }

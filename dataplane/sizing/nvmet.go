@@ -67,10 +67,10 @@ func planModules(node Node, spec v1alpha1.NvmfTargetSpec, portals []v1alpha1.Pla
 func explainIdlePoll(micros int64, why *explanation) {
 	value := strconv.FormatInt(micros, 10)
 	if micros == 0 {
-		why.byDefault("nvmet.tcp.idlePollPeriodMicroseconds", value, "a connection's worker sleeps as soon as it finds no work; the kernel's default")
+		why.byDefault("nvmet.tcp.idlePollPeriodMicroseconds", value, "a connection's worker sleeps when it has no work; the kernel's default")
 		return
 	}
-	why.given("nvmet.tcp.idlePollPeriodMicroseconds", value, "a connection's worker looks for more work that long before it sleeps: less latency for more CPU, on every connection that is not idle for longer")
+	why.given("nvmet.tcp.idlePollPeriodMicroseconds", value, "a connection's worker polls for more work before it sleeps: lower latency, but more CPU on every active connection")
 }
 
 // noCounterpart refuses what only SPDK has: the API server does so too, with the same words.
@@ -83,10 +83,10 @@ func noCounterpart(spec v1alpha1.NvmfTargetSpec) []Reason {
 	}
 	for i, t := range spec.Transports {
 		refuse(t.MaxIOSize != nil, "transports[%d].maxIOSize: the kernel's target has no such limit", i)
-		refuse(t.Placement != nil, "transports[%d].placement: connections of the kernel's target follow the incoming CPU by themselves", i)
-		refuse(t.C2HSuccess != nil, "transports[%d].c2hSuccess: with the kernel's target the host decides it (disable_sqflow)", i)
+		refuse(t.Placement != nil, "transports[%d].placement: connections of the kernel's target follow the incoming CPU automatically", i)
+		refuse(t.C2HSuccess != nil, "transports[%d].c2hSuccess: with the kernel's target the host controls it (disable_sqflow)", i)
 		if t.SRQ != nil && t.SRQ.Depth != nil && *t.SRQ.Depth < v1alpha1.MinNvmetSRQDepth {
-			reasons = append(reasons, reasonf(v1alpha1.ReasonInvalidSetting, "transports[%d].srq.depth is %d; the kernel's target takes no less than %d", i, *t.SRQ.Depth, v1alpha1.MinNvmetSRQDepth))
+			reasons = append(reasons, reasonf(v1alpha1.ReasonInvalidSetting, "transports[%d].srq.depth is %d; the kernel's target requires at least %d", i, *t.SRQ.Depth, v1alpha1.MinNvmetSRQDepth))
 		}
 		if t.SRQ != nil && t.SRQ.Depth != nil && *t.SRQ.Depth > v1alpha1.MaxSRQDepth {
 			reasons = append(reasons, reasonf(v1alpha1.ReasonInvalidSetting, "transports[%d].srq.depth is %d; use %d to %d", i, *t.SRQ.Depth, v1alpha1.MinNvmetSRQDepth, v1alpha1.MaxSRQDepth))
@@ -98,7 +98,7 @@ func noCounterpart(spec v1alpha1.NvmfTargetSpec) []Reason {
 	if s := spec.Sockets; s != nil {
 		refuse(s.ZeroCopySend != nil || s.ZeroCopyThreshold != nil, "sockets.zeroCopySend: the kernel's target never copies what it sends")
 		refuse(s.ReceivePipe != nil || s.QuickAck != nil, "sockets.receivePipe and quickAck: the kernel's target reads and acknowledges inside the kernel")
-		refuse(s.SendBufferSize != nil || s.ReceiveBufferSize != nil, "sockets.sendBufferSize and receiveBufferSize: the kernel sizes the buffers of its own target by net.ipv4.tcp_wmem and tcp_rmem")
+		refuse(s.SendBufferSize != nil || s.ReceiveBufferSize != nil, "sockets.sendBufferSize and receiveBufferSize: the kernel's target uses the buffer sizes of net.ipv4.tcp_wmem and tcp_rmem")
 	}
 	return reasons
 }
@@ -127,7 +127,7 @@ func planNvmetSRQ(node Node, spec v1alpha1.NvmfTargetSpec, portals []v1alpha1.Pl
 		has.Mode = cmp.Or(has.Mode, v1alpha1.SRQAuto)
 		if first >= 0 && (has.Mode != want.Mode || depthOf(has) != depthOf(want)) {
 			return srqChoice{}, new(reasonf(v1alpha1.ReasonInvalidSetting,
-				"transports[%d] and transports[%d] are both RDMA and differ in srq, but the kernel's module takes one setting for all portals; give both the same srq", first, i))
+				"transports[%d] and transports[%d] are both RDMA and differ in srq, but the kernel's module has one setting for all portals; set the same srq in both", first, i))
 		}
 		if first < 0 {
 			first, want = i, has
@@ -146,20 +146,20 @@ func planNvmetSRQ(node Node, spec v1alpha1.NvmfTargetSpec, portals []v1alpha1.Pl
 	c := nvmetSRQDepth(want, vectors, slots, queues, limits)
 	if want.Depth != nil && limits.maxSRQWR > 0 && int64(*want.Depth) > limits.maxSRQWR {
 		return c, new(reasonf(v1alpha1.ReasonInvalidSetting,
-			"transports[%d].srq.depth is %d, over the %d work requests that a shared receive queue of the node's RDMA devices holds; use %d or less", first, *want.Depth, limits.maxSRQWR, limits.maxSRQWR))
+			"transports[%d].srq.depth is %d, but a shared receive queue of the node's RDMA devices holds only %d work requests; use %d or less", first, *want.Depth, limits.maxSRQWR, limits.maxSRQWR))
 	}
 	shared := vectors * c.depth
 	compared := fmt.Sprintf("%d shared receive queues (one for each completion vector, at most one for each CPU) x %d are %d slots, and %d queues with their own have %d", vectors, c.depth, shared, queues, slots)
 	switch {
 	case want.Mode == v1alpha1.SRQDisabled:
-		return srqChoice{source: v1alpha1.SourceGiven, why: "srq.mode is Disabled: each queue pair has a receive queue of its own"}, nil
+		return srqChoice{source: v1alpha1.SourceGiven, why: "srq.mode is Disabled: each queue pair has its own receive queue"}, nil
 	case want.Mode == v1alpha1.SRQEnabled:
 		c.why += "; " + compared
 		return c, nil
 	case shared > slots-slots/nvmetSRQSaving:
-		return srqChoice{source: v1alpha1.SourceComputed, why: compared + "; Auto takes shared ones, for which the module is loaded anew, only where they save a quarter"}, nil
+		return srqChoice{source: v1alpha1.SourceComputed, why: compared + "; Auto uses shared queues, for which the module is reloaded, only if they save a quarter of the memory"}, nil
 	}
-	c.source, c.why = v1alpha1.SourceComputed, compared+"; Auto takes them where they save a quarter"
+	c.source, c.why = v1alpha1.SourceComputed, compared+"; Auto uses shared queues if they save a quarter of the memory"
 	return c, nil
 }
 
@@ -180,7 +180,7 @@ func sharedQueuesOfKernel(inv *v1alpha1.Inventory, limits rdmaLimits) int64 {
 }
 
 func nvmetSRQDepth(want v1alpha1.SRQ, vectors, slots, queues int64, limits rdmaLimits) srqChoice {
-	c := srqChoice{depth: int64(depthOf(want)), source: v1alpha1.SourceGiven, why: "srq.depth asks for it"}
+	c := srqChoice{depth: int64(depthOf(want)), source: v1alpha1.SourceGiven, why: "set by srq.depth"}
 	bound := int64(v1alpha1.MaxSRQDepth)
 	if limits.maxSRQWR > 0 {
 		bound = min(bound, limits.maxSRQWR)
@@ -188,10 +188,10 @@ func nvmetSRQDepth(want v1alpha1.SRQ, vectors, slots, queues int64, limits rdmaL
 	if want.Depth == nil {
 		need := ceilDiv(slots, vectors)
 		c = srqChoice{depth: max(min(need, bound), v1alpha1.MinNvmetSRQDepth), source: v1alpha1.SourceComputed,
-			why: fmt.Sprintf("%d commands that %d queues can have outstanding over %d shared receive queues", slots, queues, vectors)}
+			why: fmt.Sprintf("%d outstanding commands of %d queues over %d shared receive queues", slots, queues, vectors)}
 	}
 	if c.depth*vectors < slots {
-		c.warnings = append(c.warnings, fmt.Sprintf("with all %d queues full, hosts are told to try again (receiver not ready)", queues))
+		c.warnings = append(c.warnings, fmt.Sprintf("with all %d queues full, hosts have to retry (receiver not ready)", queues))
 	}
 	return c
 }

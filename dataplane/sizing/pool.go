@@ -40,7 +40,7 @@ func planPool(node Node, spec v1alpha1.NvmfTargetSpec) (pool, []Reason) {
 		}
 	}
 	if given != 1 {
-		return pool{}, []Reason{reasonf(v1alpha1.ReasonNoDevice, "devices must have exactly one of selector, paths and file; it has %d of them", given)}
+		return pool{}, []Reason{reasonf(v1alpha1.ReasonNoDevice, "devices must have exactly one of selector, paths and file, but has %d", given)}
 	}
 	percent := spec.OverProvisioningPercent
 	if percent == v1alpha1.NoOverProvisioning {
@@ -93,13 +93,13 @@ func poolMoved(current *v1alpha1.Plan, spec v1alpha1.NvmfTargetSpec) *Reason {
 	case current == nil:
 		return nil
 	case current.Engine != spec.Engine:
-		return new(reasonf(v1alpha1.ReasonDeviceInUse, "the node's pool was made by engine %s, which engine %s cannot read; %s", current.Engine, spec.Engine, mend))
+		return new(reasonf(v1alpha1.ReasonDeviceInUse, "the node's pool was created by engine %s, and engine %s cannot read it; %s", current.Engine, spec.Engine, mend))
 	case spec.Devices.File != nil && len(current.Drives) > 0:
-		return new(reasonf(v1alpha1.ReasonDeviceInUse, "the node's pool is on drives, and cannot become a file; %s", mend))
+		return new(reasonf(v1alpha1.ReasonDeviceInUse, "the node's pool is on drives and cannot be changed to a file; %s", mend))
 	case spec.Devices.File == nil && current.File != nil:
-		return new(reasonf(v1alpha1.ReasonDeviceInUse, "the node's pool is the file %s, and cannot become drives; %s", current.File.Path, mend))
+		return new(reasonf(v1alpha1.ReasonDeviceInUse, "the node's pool is the file %s and cannot be changed to drives; %s", current.File.Path, mend))
 	case spec.Devices.File != nil && current.File != nil && current.File.Path != spec.Devices.File.Path:
-		return new(reasonf(v1alpha1.ReasonDeviceInUse, "the node's pool is the file %s, and cannot become the file %s; %s", current.File.Path, spec.Devices.File.Path, mend))
+		return new(reasonf(v1alpha1.ReasonDeviceInUse, "the node's pool is the file %s and cannot be changed to the file %s; %s", current.File.Path, spec.Devices.File.Path, mend))
 	}
 	return nil
 }
@@ -143,10 +143,10 @@ func selectDrives(inv *v1alpha1.Inventory, engine v1alpha1.Engine, kept map[stri
 	case len(chosen) > 0 || len(kept) > 0:
 		return chosen, nil
 	case len(leftOut) > 0:
-		return nil, []Reason{reasonf(reason, "each drive that devices.selector matches was left out: %s", text.Few(leftOut, maxListed, "; "))}
+		return nil, []Reason{reasonf(reason, "no drive that devices.selector matches can be used: %s", text.Few(leftOut, maxListed, "; "))}
 	}
 	return nil, []Reason{reasonf(v1alpha1.ReasonNoDevice,
-		"devices.selector matches none of the node's NVMe drives; it has %s; change models, minSize or byID so that they match, or name drives with devices.paths", describeDrives(inv.Drives, true))}
+		"devices.selector matches none of the node's NVMe drives (%s); change models, minSize or byID, or choose drives with devices.paths", describeDrives(inv.Drives, true))}
 }
 
 // namedDrives takes the drives that the paths name. One that is named and
@@ -169,14 +169,14 @@ func namedDrives(inv *v1alpha1.Inventory, engine v1alpha1.Engine, kept map[strin
 			continue
 		}
 		if why := unusable(d, engine); why != nil {
-			reasons = append(reasons, reasonf(why.Reason, "devices.paths names %s, but %s", path, why.Message))
+			reasons = append(reasons, reasonf(why.Reason, "devices.paths contains %s, but %s", path, why.Message))
 			continue
 		}
 		chosen = append(chosen, d)
 	}
 	if len(chosen) == 0 && len(kept) == 0 && len(reasons) == 0 {
 		reasons = append(reasons, reasonf(v1alpha1.ReasonNoDevice,
-			"the node has none of devices.paths (%s); it has %s; name whole disks by what ls -l /dev/disk/by-id /dev/disk/by-path shows on the node",
+			"the node has none of devices.paths (%s), only %s; use paths of whole disks, as shown by ls -l /dev/disk/by-id /dev/disk/by-path on the node",
 			list(slices.Sorted(slices.Values(paths))), describeDrives(inv.Drives, false)))
 	}
 	return chosen, reasons
@@ -189,20 +189,20 @@ func unusable(d *v1alpha1.Drive, engine v1alpha1.Engine) *Reason {
 	case v1alpha1.ContentWeft:
 		if other := poolOf(d); other != engine {
 			return new(reasonf(v1alpha1.ReasonForeignSignature,
-				"%s holds a pool of engine %s (%s), which engine %s cannot read; if its volumes may be lost, erase it yourself (blkdiscard -f /dev/%s on the node)",
+				"%s contains a pool of engine %s (%s), which engine %s cannot read; if its volumes can be lost, erase it (blkdiscard -f /dev/%s on the node)",
 				d.Name, other, cmp.Or(d.ContentDetail, v1alpha1.DetailNvmetPool), engine, d.Name))
 		}
 	case v1alpha1.ContentForeign:
 		return new(reasonf(v1alpha1.ReasonForeignSignature,
-			"%s holds something that weft did not write (%s); if it may be lost, erase it yourself (blkdiscard -f /dev/%s on the node)",
-			d.Name, cmp.Or(d.ContentDetail, "of unknown kind"), d.Name))
+			"%s contains data that weft did not write (%s); if it can be lost, erase it (blkdiscard -f /dev/%s on the node)",
+			d.Name, cmp.Or(d.ContentDetail, "of unknown type"), d.Name))
 	default:
 		return new(reasonf(v1alpha1.ReasonNoDevice,
-			"what is on %s is not known (%s); weft takes no drive of which it cannot tell that nothing is on it",
+			"the content of %s is unknown (%s); weft uses a drive only if it is certain that the drive is blank",
 			d.Name, cmp.Or(d.ContentDetail, "the agent could not read it")))
 	}
 	if d.SizeBytes < minDriveBytes {
-		return new(reasonf(v1alpha1.ReasonNoDevice, "%s has only %d bytes; use a drive of at least %d bytes, the least that a pool is made on", d.Name, d.SizeBytes, minDriveBytes))
+		return new(reasonf(v1alpha1.ReasonNoDevice, "%s has only %d bytes; use a drive of at least %d bytes", d.Name, d.SizeBytes, minDriveBytes))
 	}
 	return nil
 }

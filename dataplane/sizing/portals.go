@@ -23,7 +23,7 @@ const (
 // planPortals resolves each transport to an address of the node.
 func planPortals(node Node, engine v1alpha1.Engine, transports []v1alpha1.Transport) ([]v1alpha1.PlannedPortal, []Reason) {
 	if len(transports) == 0 {
-		return nil, []Reason{reasonf(v1alpha1.ReasonNoAddress, "the target has no transports; give at least one of type TCP or RDMA")}
+		return nil, []Reason{reasonf(v1alpha1.ReasonNoAddress, "the target has no transports; add at least one of type TCP or RDMA")}
 	}
 	var portals []v1alpha1.PlannedPortal
 	var reasons []Reason
@@ -36,7 +36,7 @@ func planPortals(node Node, engine v1alpha1.Engine, transports []v1alpha1.Transp
 		}
 		if j, used := firstUse[portal.Portal]; used {
 			reasons = append(reasons, reasonf(v1alpha1.ReasonPortalFailed,
-				"transports[%d] and transports[%d] both come to %s %s on this node; give them different ports, or networks in which the node has different addresses",
+				"transports[%d] and transports[%d] both use %s %s on this node; use different ports, or networks in which the node has different addresses",
 				j, i, t.Type, netAddr(portal.Portal)))
 			continue
 		}
@@ -60,7 +60,7 @@ func planPortal(node Node, engine v1alpha1.Engine, index int, t v1alpha1.Transpo
 		}
 	default:
 		return v1alpha1.PlannedPortal{}, new(reasonf(v1alpha1.ReasonPortalFailed,
-			"transports[%d] has the type %q, which is not known; use TCP or RDMA", index, t.Type))
+			"transports[%d] has the unknown type %q; use TCP or RDMA", index, t.Type))
 	}
 
 	p := v1alpha1.PlannedPortal{
@@ -117,7 +117,7 @@ func internalAddresses(node Node, index int) ([]candidate, *Reason) {
 	}
 	if len(found) == 0 {
 		return nil, new(reasonf(v1alpha1.ReasonNoAddress,
-			"Node %s has no InternalIP for transports[%d]; give the kubelet --node-ip, or name a network with transports[%d].network", node.Name, index, index))
+			"Node %s has no InternalIP for transports[%d]; set --node-ip of the kubelet, or choose a network with transports[%d].network", node.Name, index, index))
 	}
 	return found, nil
 }
@@ -126,13 +126,13 @@ func addressesIn(inv *v1alpha1.Inventory, index int, cidr string) ([]candidate, 
 	prefix, err := netip.ParsePrefix(cidr)
 	if err != nil {
 		return nil, new(reasonf(v1alpha1.ReasonNoAddress,
-			"transports[%d].network.cidr %q is not a network; write it as 10.20.0.0/16", index, cidr))
+			"transports[%d].network.cidr %q is not a network; use a network such as 10.20.0.0/16", index, cidr))
 	}
 	all := nicAddresses(inv)
 	found := slices.DeleteFunc(slices.Clone(all), func(c candidate) bool { return !prefix.Contains(c.addr) })
 	if len(found) == 0 {
 		return nil, new(reasonf(v1alpha1.ReasonNoAddress,
-			"no interface of the node has an address in %s (transports[%d].network.cidr); it has %s; give an interface such an address, or change the network",
+			"no interface of the node has an address in %s (transports[%d].network.cidr), only %s; add an address to an interface, or change the network",
 			cidr, index, describe(all)))
 	}
 	return found, nil
@@ -146,13 +146,13 @@ func addressesOf(inv *v1alpha1.Inventory, index int, name string) ([]candidate, 
 	slices.Sort(names)
 	if !slices.Contains(names, name) {
 		return nil, new(reasonf(v1alpha1.ReasonNoAddress,
-			"the node has no interface %q (transports[%d].network.interface); it has %s; name one of them, or use network.cidr where names differ between nodes",
+			"the node has no interface %q (transports[%d].network.interface), only %s; use one of them, or use network.cidr if names differ between nodes",
 			name, index, list(names)))
 	}
 	found := slices.DeleteFunc(nicAddresses(inv), func(c candidate) bool { return c.nic.Name != name })
 	if len(found) == 0 {
 		return nil, new(reasonf(v1alpha1.ReasonNoAddress,
-			"interface %s (transports[%d].network.interface) has no global address; give it one", name, index))
+			"interface %s (transports[%d].network.interface) has no global address; add one", name, index))
 	}
 	return found, nil
 }
@@ -186,7 +186,7 @@ func overRDMA(inv *v1alpha1.Inventory, index int, candidates []candidate) ([]can
 	}
 	slices.Sort(have)
 	return nil, new(reasonf(v1alpha1.ReasonNoRDMADevice,
-		"transports[%d] is RDMA, but %s; the node's RDMA devices: %s; %s, or name another network with transports[%d].network",
+		"transports[%d] is RDMA, but %s; the node's RDMA devices: %s; %s, or choose another network with transports[%d].network",
 		index, strings.Join(problems, ", and "), list(have), load, index))
 }
 

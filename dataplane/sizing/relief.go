@@ -74,7 +74,7 @@ func (r Relief) Room(inv *v1alpha1.Inventory, size v1alpha1.Hugepages) string {
 	pageBytes := map[v1alpha1.Hugepages]int64{v1alpha1.Hugepages2Mi: 2 << 20, v1alpha1.Hugepages1Gi: 1 << 30}[size]
 	more := ceilDiv(r.MoreBytes, 1<<20)
 	if inv == nil || pageBytes == 0 {
-		return fmt.Sprintf("it takes %d MiB more memory, which the node and memory.limit must have room for", more)
+		return fmt.Sprintf("it needs %d MiB more memory, which the node and memory.limit must allow", more)
 	}
 	var free int64
 	for _, n := range inv.NUMANodes {
@@ -85,9 +85,9 @@ func (r Relief) Room(inv *v1alpha1.Inventory, size v1alpha1.Hugepages) string {
 		}
 	}
 	if pages := ceilDiv(r.MoreBytes, pageBytes); pages > free {
-		return fmt.Sprintf("it takes %d MiB more memory, which does not fit now: the node has %d free hugepages of %s, and %d are needed", more, free, size, pages)
+		return fmt.Sprintf("it needs %d MiB more memory, which is not available now: the node has %d free hugepages of %s, but needs %d", more, free, size, pages)
 	}
-	return fmt.Sprintf("it takes %d MiB more memory, which the node's free hugepages hold; memory.limit, if there is one, must allow it", more)
+	return fmt.Sprintf("it needs %d MiB more memory, for which the node has enough free hugepages; memory.limit, if set, must allow it", more)
 }
 
 // Cache warns when the large buffers would hold more data than the last-level caches of the target's NUMA nodes keep of
@@ -110,6 +110,6 @@ func (r Relief) Cache(inv *v1alpha1.Inventory, p v1alpha1.SPDKPlan) string {
 	if keeps == 0 || bytes <= keeps {
 		return ""
 	}
-	return fmt.Sprintf("the large buffers would hold %s of data in flight, and the last-level cache keeps %s of what devices write (%d of %d ways): deep queues lose bandwidth then, and to wait for a buffer is what keeps it up; leave them as they are unless latency matters more",
+	return fmt.Sprintf("the large buffers would hold %s of data in flight, but the last-level cache has room for %s of device writes (%d of %d ways), so that bandwidth would drop with deep queues; do not add buffers unless latency is more important",
 		mib(bytes), mib(keeps), deviceWays, cacheWays)
 }

@@ -82,11 +82,11 @@ func TestReliefHasAnEnd(t *testing.T) {
 func TestReliefSaysWhetherItFits(t *testing.T) {
 	r, _ := sizing.RelieveBuffers(*planned(t, bigServer(), spdk(count(4))).SPDK, false, true)
 	inv := &v1alpha1.Inventory{NUMANodes: []v1alpha1.NUMANode{{Hugepages: []v1alpha1.HugepagePool{{SizeBytes: 2 << 20, Total: 10000, Free: 9000}}}}}
-	if words := r.Room(inv, v1alpha1.Hugepages2Mi); !strings.Contains(words, "free hugepages hold") {
+	if words := r.Room(inv, v1alpha1.Hugepages2Mi); !strings.Contains(words, "enough free hugepages") {
 		t.Error(words)
 	}
 	inv.NUMANodes[0].Hugepages[0].Free = 3
-	if words := r.Room(inv, v1alpha1.Hugepages2Mi); !strings.Contains(words, "does not fit now: the node has 3 free hugepages of 2Mi") {
+	if words := r.Room(inv, v1alpha1.Hugepages2Mi); !strings.Contains(words, "is not available now: the node has 3 free hugepages of 2Mi") {
 		t.Error(words)
 	}
 	if words := r.Room(inv, v1alpha1.HugepagesDisabled); !strings.Contains(words, "memory.limit") {
@@ -107,7 +107,7 @@ func TestReliefSaysWhenTheCacheIsTooSmall(t *testing.T) {
 		unknown.NUMANodes[i].LLCBytes = 0
 		ample.NUMANodes[i].LLCBytes = 256 << 20
 	}
-	says(t, "warning", large.Cache(node.Inventory, p), "24.0 MiB of data in flight", "keeps 14.0 MiB", "leave them as they are")
+	says(t, "warning", large.Cache(node.Inventory, p), "24.0 MiB of data in flight", "room for 14.0 MiB", "do not add buffers")
 	for name, words := range map[string]string{
 		"the small ones alone": small.Cache(node.Inventory, p), "a cache that is not known": large.Cache(unknown, p),
 		"no inventory": large.Cache(nil, p), "a larger cache": large.Cache(ample, p),

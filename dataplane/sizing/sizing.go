@@ -77,7 +77,7 @@ func Plan(node Node, spec v1alpha1.NvmfTargetSpec) (*v1alpha1.Plan, []Reason) {
 		return withTuning(node, spec, plan, reasons)
 	default:
 		return nil, []Reason{reasonf(v1alpha1.ReasonEngineUnavailable,
-			"engine %q is not known; use engine: Nvmet or SPDK", spec.Engine)}
+			"engine %q is unknown; use engine: Nvmet or SPDK", spec.Engine)}
 	}
 }
 
@@ -102,7 +102,7 @@ func planNvmet(node Node, spec v1alpha1.NvmfTargetSpec) (*v1alpha1.Plan, []Reaso
 
 func noInventory(node Node) Reason {
 	return reasonf(v1alpha1.ReasonNoInventory,
-		"the agent of node %s has not reported an inventory yet; see that a weft-agent pod runs on the node and is Ready", node.Name)
+		"the agent of node %s has not reported an inventory yet; check that a weft-agent pod runs on the node and is Ready", node.Name)
 }
 
 // A module that an engine needs, and what brings it to a node that lacks it.

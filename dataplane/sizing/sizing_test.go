@@ -352,11 +352,11 @@ func TestPlanSaysWhyNot(t *testing.T) {
 		},
 		"a selector that matches only what cannot be used": {
 			edit: selector(v1alpha1.DeviceSelector{Models: []string{"INTEL*", "TINY"}}),
-			want: []refusal{{v1alpha1.ReasonForeignSignature, []string{"nvme2n1 holds", "ext4 filesystem", "blkdiscard -f /dev/nvme2n1", "nvme3n1 is not known (I/O error)", "nvme4n1 has only 104857600 bytes"}}},
+			want: []refusal{{v1alpha1.ReasonForeignSignature, []string{"nvme2n1 contains", "ext4 filesystem", "blkdiscard -f /dev/nvme2n1", "nvme3n1 is unknown (I/O error)", "nvme4n1 has only 104857600 bytes"}}},
 		},
 		"a selector that matches only what cannot be read": {
 			edit: selector(v1alpha1.DeviceSelector{ByID: []string{"*I2"}}),
-			want: []refusal{{v1alpha1.ReasonNoDevice, []string{"nvme3n1 is not known (I/O error)"}}},
+			want: []refusal{{v1alpha1.ReasonNoDevice, []string{"nvme3n1 is unknown (I/O error)"}}},
 		},
 		"paths that name foreign and unreadable drives beside a good one": {
 			edit: paths("/dev/disk/by-id/nvme-eui.a", "/dev/disk/by-id/nvme-INTEL_P4510_I1", "/dev/disk/by-id/nvme-INTEL_P4510_I2"),
@@ -397,7 +397,7 @@ func TestPlanNeverMovesAPool(t *testing.T) {
 		words   []string
 	}{
 		"from drives to a file":    {onDrives, file("/var/lib/weft/a"), []string{"on drives"}},
-		"from a file to drives":    {inFile, selector(v1alpha1.DeviceSelector{Models: []string{"*"}}), []string{"/var/lib/weft/a", "cannot become drives"}},
+		"from a file to drives":    {inFile, selector(v1alpha1.DeviceSelector{Models: []string{"*"}}), []string{"/var/lib/weft/a", "cannot be changed to drives"}},
 		"from one file to another": {inFile, file("/var/lib/weft/b"), []string{"/var/lib/weft/a", "/var/lib/weft/b"}},
 		"from another engine":      {&v1alpha1.Plan{Engine: v1alpha1.EngineSPDK}, paths("/dev/disk/by-id/nvme-eui.a"), []string{"engine SPDK"}},
 	} {

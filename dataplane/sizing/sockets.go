@@ -63,7 +63,7 @@ func isSwitch(s v1alpha1.Switch) bool {
 // planSockets of SPDK's TCP transport; nil without one.
 func planSockets(spec v1alpha1.NvmfTargetSpec, tcp bool, why *explanation) (*v1alpha1.PlannedSockets, []Reason) {
 	if spec.Sockets != nil && spec.Sockets.IdlePollPeriod != nil {
-		return nil, []Reason{reasonf(v1alpha1.ReasonInvalidSetting, "sockets.idlePollPeriod is for the kernel's target, and SPDK polls as cores.mode says; remove it, or use engine: Nvmet")}
+		return nil, []Reason{reasonf(v1alpha1.ReasonInvalidSetting, "sockets.idlePollPeriod: with SPDK, cores.mode controls polling; remove it, or use engine: Nvmet")}
 	}
 	if !tcp {
 		if spec.Sockets != nil {
@@ -82,25 +82,25 @@ func planSockets(spec v1alpha1.NvmfTargetSpec, tcp bool, why *explanation) (*v1a
 			if bytes <= grantedSocketBuffer {
 				return ""
 			}
-			return fmt.Sprintf("the kernel grants no more than %s, %d by default: raise it on the node too", limit, grantedSocketBuffer)
+			return fmt.Sprintf("the kernel grants no more than %s (default %d): raise it on the node too", limit, grantedSocketBuffer)
 		}
 	}
 	p := &v1alpha1.PlannedSockets{
-		ZeroCopySend: o.toggle("zeroCopySend", given.ZeroCopySend, v1alpha1.SwitchEnabled, "data goes from the target's buffers to the NIC without a copy; the kernel copies all the same over loopback"),
+		ZeroCopySend: o.toggle("zeroCopySend", given.ZeroCopySend, v1alpha1.SwitchEnabled, "data goes from the target's buffers to the NIC without a copy, except over loopback"),
 		ZeroCopyThreshold: o.bytes("zeroCopyThreshold", given.ZeroCopyThreshold, 0, 0, v1alpha1.MaxZeroCopyThreshold,
-			"what is shorter is copied, as a copy costs less than the message that tells of a finished send", none),
-		ReceivePipe: o.toggle("receivePipe", given.ReceivePipe, v1alpha1.SwitchEnabled, "one system call reads what several small PDUs need, for a copy of the data"),
-		QuickAck:    o.toggle("quickAck", given.QuickAck, v1alpha1.SwitchDisabled, "when enabled, packets are acknowledged at once rather than with the next answer"),
+			"shorter data is copied, because a copy costs less than the notification of a finished send", none),
+		ReceivePipe: o.toggle("receivePipe", given.ReceivePipe, v1alpha1.SwitchEnabled, "one system call reads several small PDUs, at the cost of a copy of the data"),
+		QuickAck:    o.toggle("quickAck", given.QuickAck, v1alpha1.SwitchDisabled, "when enabled, packets are acknowledged immediately instead of with the next answer"),
 		SendBufferSize: o.bytes("sendBufferSize", given.SendBufferSize, defaultSocketBuffer, v1alpha1.MinSocketBuffer, v1alpha1.MaxSocketBuffer,
-			"what a connection can have on its way", beyond("net.core.wmem_max")),
+			"maximum data in transit per connection", beyond("net.core.wmem_max")),
 		ReceiveBufferSize: o.bytes("receiveBufferSize", given.ReceiveBufferSize, defaultSocketBuffer, v1alpha1.MinSocketBuffer, v1alpha1.MaxSocketBuffer,
-			"what a connection can be sent before the target reads it", beyond("net.core.rmem_max")),
+			"maximum data that a connection can receive before the target reads it", beyond("net.core.rmem_max")),
 	}
 	return p, o.reasons
 }
 
 func noSockets() Reason {
-	return reasonf(v1alpha1.ReasonInvalidSetting, "sockets are given, but only TCP connections run over them; remove sockets, or add a transport of type TCP")
+	return reasonf(v1alpha1.ReasonInvalidSetting, "sockets is set, but only TCP connections use sockets; remove sockets, or add a transport of type TCP")
 }
 
 // grantedBuffers of a connection, both ways: what the user asks for, else what the kernel grants by itself.
@@ -120,9 +120,9 @@ func grantedBuffers(spec *v1alpha1.Sockets) int64 {
 // planTCP adds what only a TCP transport has.
 func planTCP(spec v1alpha1.NvmfTargetSpec, t transport, planned *v1alpha1.PlannedTransport, why *explanation) {
 	planned.C2HSuccess = cmp.Or(t.c2hSuccess, v1alpha1.SwitchEnabled)
-	words := "the last data of a read stands for its completion, which saves a PDU for each read"
+	words := "the last data PDU of a read also reports its completion, which saves one PDU per read"
 	if planned.C2HSuccess == v1alpha1.SwitchDisabled {
-		words = "each read has a completion of its own, for hosts that do not take its last data for one"
+		words = "each read has a separate completion, for hosts that do not support the combined one"
 	}
 	if t.c2hSuccess == "" {
 		why.byDefault(t.setting("c2hSuccess"), string(planned.C2HSuccess), words+"; SPDK's default")
@@ -144,10 +144,10 @@ func explainPriority(s *v1alpha1.Sockets, setting string, why *explanation) int3
 	priority, given := socketPriority(s)
 	value := strconv.Itoa(int(priority))
 	if !given {
-		why.byDefault(setting, value, "packets have no priority of their own (SO_PRIORITY)")
+		why.byDefault(setting, value, "packets have no priority (SO_PRIORITY)")
 		return priority
 	}
-	why.given(setting, value, "packets of connections to come carry it (SO_PRIORITY): queueing disciplines and some NICs tell them from others by it")
+	why.given(setting, value, "priority of packets of new connections (SO_PRIORITY): queueing disciplines and some NICs use it to classify packets")
 	return priority
 }
 

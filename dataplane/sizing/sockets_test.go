@@ -67,7 +67,7 @@ func TestPlanOfSPDKRefusesSocketOptions(t *testing.T) {
 		"a switch":       {sockets(v1alpha1.Sockets{QuickAck: new(v1alpha1.Switch("on"))}), []string{`quickAck is "on"; use Enabled or Disabled`}},
 		"a small buffer": {sockets(v1alpha1.Sockets{SendBufferSize: quantity("1Ki")}), []string{"sendBufferSize is 1024 bytes; use 4096 to 67108864"}},
 		"a priority":     {sockets(v1alpha1.Sockets{Priority: new(int32(16))}), []string{"sockets.priority is 16; use 0 to 15"}},
-		"the kernel's":   {sockets(v1alpha1.Sockets{IdlePollPeriod: &metav1.Duration{Duration: time.Millisecond}}), []string{"SPDK polls as cores.mode says"}},
+		"the kernel's":   {sockets(v1alpha1.Sockets{IdlePollPeriod: &metav1.Duration{Duration: time.Millisecond}}), []string{"cores.mode controls polling"}},
 		"a transport's":  {onTransport(func(t *v1alpha1.Transport) { t.C2HSuccess = new(v1alpha1.Switch("on")) }), []string{`transports[0].c2hSuccess is "on"`}},
 		"without TCP": {func(s *v1alpha1.NvmfTargetSpec) {
 			s.Transports, s.Sockets = []v1alpha1.Transport{rdma(4420, iface("ens1f0"))}, &v1alpha1.Sockets{}
@@ -134,7 +134,7 @@ func TestPlanOfNvmetTellsItsModules(t *testing.T) {
 			}
 		})
 	}
-	says(t, "a shallow queue", choice(t, nvmetPlan(t, few("0-3"), srq(v1alpha1.SRQEnabled, new(int32(1024)))), "nvmet.rdma.srqDepth").Warning, "256 queues full", "try again")
+	says(t, "a shallow queue", choice(t, nvmetPlan(t, few("0-3"), srq(v1alpha1.SRQEnabled, new(int32(1024)))), "nvmet.rdma.srqDepth").Warning, "256 queues full", "retry")
 	bounded := few("0-3")
 	bounded.Inventory.RDMADevices[0].MaxSRQ, bounded.Inventory.RDMADevices[0].MaxSRQWR = 2, 1000
 	bounded.Inventory.RDMADevices[1].MaxSRQ, bounded.Inventory.RDMADevices[1].MaxSRQWR = 2, 1000
@@ -145,7 +145,7 @@ func TestPlanOfNvmetTellsItsModules(t *testing.T) {
 	if c := choice(t, nvmetPlan(t, few("0-3"), srq(v1alpha1.SRQDisabled, nil)), "nvmet.rdma.srqDepth"); c.Source != v1alpha1.SourceGiven {
 		t.Errorf("SRQs were turned off by the user: %+v", c)
 	}
-	expectReasons(t, func(n *sizing.Node) { *n = bounded }, srq(v1alpha1.SRQEnabled, new(int32(1024))), []refusal{{v1alpha1.ReasonInvalidSetting, []string{"srq.depth is 1024, over the 1000", "use 1000 or less"}}})
+	expectReasons(t, func(n *sizing.Node) { *n = bounded }, srq(v1alpha1.SRQEnabled, new(int32(1024))), []refusal{{v1alpha1.ReasonInvalidSetting, []string{"srq.depth is 1024, but a shared receive queue", "use 1000 or less"}}})
 }
 
 // What the kernel has no counterpart for is refused, with what to do.
@@ -155,14 +155,14 @@ func TestPlanOfNvmetRefusesWhatTheKernelHasNot(t *testing.T) {
 		want string
 	}{
 		"maxIOSize":        {onTransport(func(t *v1alpha1.Transport) { t.MaxIOSize = quantity("128Ki") }), "transports[0].maxIOSize: the kernel's target has no such limit; remove it, or use engine: SPDK"},
-		"placement":        {onTransport(func(t *v1alpha1.Transport) { t.Placement = new(v1alpha1.PlacementCPU) }), "follow the incoming CPU by themselves"},
-		"c2hSuccess":       {onTransport(func(t *v1alpha1.Transport) { t.C2HSuccess = new(v1alpha1.SwitchEnabled) }), "the host decides it"},
+		"placement":        {onTransport(func(t *v1alpha1.Transport) { t.Placement = new(v1alpha1.PlacementCPU) }), "follow the incoming CPU automatically"},
+		"c2hSuccess":       {onTransport(func(t *v1alpha1.Transport) { t.C2HSuccess = new(v1alpha1.SwitchEnabled) }), "the host controls it"},
 		"zero copy":        {sockets(v1alpha1.Sockets{ZeroCopySend: new(v1alpha1.SwitchEnabled)}), "never copies what it sends"},
 		"a pipe":           {sockets(v1alpha1.Sockets{ReceivePipe: new(v1alpha1.SwitchEnabled)}), "inside the kernel"},
 		"buffers":          {sockets(v1alpha1.Sockets{SendBufferSize: quantity("1Mi")}), "net.ipv4.tcp_wmem"},
 		"an idle day":      {sockets(v1alpha1.Sockets{IdlePollPeriod: &metav1.Duration{Duration: time.Hour}}), "use 0s to 100ms"},
 		"a priority":       {sockets(v1alpha1.Sockets{Priority: new(int32(-1))}), "use 0 to 15"},
-		"a short SRQ":      {srq(v1alpha1.SRQEnabled, new(int32(64))), "takes no less than 256"},
+		"a short SRQ":      {srq(v1alpha1.SRQEnabled, new(int32(64))), "requires at least 256"},
 		"an SRQ mode":      {srq("x", nil), "use Auto, Enabled or Disabled"},
 		"sockets for RDMA": {func(s *v1alpha1.NvmfTargetSpec) { srq("", nil)(s); s.Sockets = &v1alpha1.Sockets{} }, "only TCP connections"},
 		"attachments":      {attachments(5000, 1), "attachments.expected is 5000"},
@@ -174,7 +174,7 @@ func TestPlanOfNvmetRefusesWhatTheKernelHasNot(t *testing.T) {
 }
 
 func TestPlanOfSPDKWarnsOfIdleCores(t *testing.T) {
-	says(t, "48 cores for 100 Gb/s", choice(t, planned(t, bigServer(), spdk(count(48))), "coreMask").Warning, "links of ens1f0 100 Gb/s need 8", "no connection")
+	says(t, "48 cores for 100 Gb/s", choice(t, planned(t, bigServer(), spdk(count(48))), "coreMask").Warning, "links of ens1f0 100 Gb/s need 8", "little or nothing to do")
 	says(t, "12 cores for 4 queues", choice(t, planned(t, bigServer(), spdk(count(12), attachments(4, 1))), "coreMask").Warning, "open 4 I/O queues", "8 of 12 poll groups have no connection")
 	if w := choice(t, planned(t, bigServer(), spdk(count(12))), "coreMask").Warning; w != "" {
 		t.Errorf("12 cores for 100 Gb/s: %s", w)

@@ -155,7 +155,7 @@ func (s sizer) fill(p *v1alpha1.SPDKPlan, l load, why *explanation) ([]v1alpha1.
 	p.BdevIOPoolSize = int32(l.bdevIOPool)
 	p.SmallBuffers, p.LargeBuffers = int32(l.smallBuffers), int32(l.largeBuffers)
 	p.MaxSubsystems = int32(l.volumes + 1)
-	why.byDefault("maxSubsystems", strconv.Itoa(int(p.MaxSubsystems)), fmt.Sprintf("one for each of %d volumes, connected or not, and one for a volume whose subsystem is being exchanged; no more volumes are placed on the node", l.volumes))
+	why.byDefault("maxSubsystems", strconv.Itoa(int(p.MaxSubsystems)), fmt.Sprintf("one for each of %d volumes, connected or not, and one for a volume while its subsystem is replaced; no more volumes are placed on the node", l.volumes))
 	p.Attachments = &v1alpha1.Attachments{Expected: int32(l.attachments), IOQueues: int32(l.ioQueues)}
 	explainAttachments(*p.Attachments, why)
 	p.Driver = cmp.Or(s.spec.Devices.Driver, v1alpha1.DriverKernel)
@@ -204,9 +204,9 @@ func explainAttachments(a v1alpha1.Attachments, why *explanation) {
 
 func explainPlacement(t transport, why *explanation) {
 	words := map[v1alpha1.Placement]string{
-		v1alpha1.PlacementNone: "connections go to poll groups by turns",
-		v1alpha1.PlacementCPU:  "connections whose packets arrive on one CPU go to one poll group",
-		v1alpha1.PlacementNAPI: "connections of one receive queue of the NIC go to one poll group",
+		v1alpha1.PlacementNone: "connections are distributed over poll groups, round robin",
+		v1alpha1.PlacementCPU:  "connections with packets that arrive on the same CPU go to the same poll group",
+		v1alpha1.PlacementNAPI: "connections of the same receive queue of the NIC go to the same poll group",
 	}[t.placement]
 	if t.given.Placement == nil {
 		why.byDefault("placement", string(t.placement), words)
@@ -219,14 +219,14 @@ func explainPlacement(t transport, why *explanation) {
 // connection over loopback and veth, and none over a virtio NIC; with 2 (CPU) every one whose packets arrived on the
 // CPU of its first reactor.
 var placementWarnings = map[v1alpha1.Placement]string{
-	v1alpha1.PlacementCPU:  "SPDK 26.05 resets connections whose packets arrive on the CPU of its first reactor: keep the NIC's interrupts away from it, or use None",
-	v1alpha1.PlacementNAPI: "SPDK 26.05 resets connections that come without a NAPI id, as over loopback and veth: try it with the node's NIC first, or use None",
+	v1alpha1.PlacementCPU:  "SPDK 26.05 resets connections with packets that arrive on the CPU of its first reactor: keep the NIC's interrupts away from it, or use None",
+	v1alpha1.PlacementNAPI: "SPDK 26.05 resets connections without a NAPI ID, as over loopback and veth: test it with the node's NIC first, or use None",
 }
 
 func explainDriver(spec v1alpha1.NvmfTargetSpec, driver v1alpha1.DriveDriver, why *explanation) {
 	words := "SPDK uses the kernel's block devices (Linux AIO)"
 	if driver != v1alpha1.DriverKernel {
-		words = "SPDK drives the NVMe drives itself; the kernel has them back when the target pod ends"
+		words = "SPDK's own driver uses the NVMe drives; they return to the kernel when the target pod ends"
 	}
 	if spec.Devices.Driver == "" {
 		why.byDefault("driver", string(driver), words)
@@ -263,12 +263,12 @@ func explainBdevIOPool(l load, why *explanation) {
 	pool, commands := bdevIOPool(l)
 	value := strconv.FormatInt(pool, 10)
 	if pool == defaultBdevIOPool {
-		why.byDefault("bdevIOPoolSize", value, fmt.Sprintf("SPDK's default, though %d commands could be outstanding: one that finds no descriptor waits for it", commands))
+		why.byDefault("bdevIOPoolSize", value, fmt.Sprintf("SPDK's default, although %d commands could be outstanding: a command waits if no descriptor is free", commands))
 		return
 	}
 	because := fmt.Sprintf("%d for each of %d commands that the expected attachments can have outstanding, and %d that threads keep", bdevIOsPerCommand, commands, l.bdevIOCaches())
 	if pool == 2*l.bdevIOCaches() {
-		because = fmt.Sprintf("%d that so many threads keep, and as many again", l.bdevIOCaches())
+		because = fmt.Sprintf("twice the %d that the threads keep", l.bdevIOCaches())
 	}
 	why.computed("bdevIOPoolSize", value, fmt.Sprintf("%s; SPDK's default is %d", because, defaultBdevIOPool))
 }
@@ -280,8 +280,8 @@ func planMode(spec v1alpha1.NvmfTargetSpec, p *v1alpha1.SPDKPlan, why *explanati
 		p.Mode = spec.Cores.Mode
 	}
 	words, ok := map[v1alpha1.CoreMode]string{
-		v1alpha1.CoresStatic:    "every core polls always: least latency, and a whole core's power each even when idle (1.87 of 2 cores, measured)",
-		v1alpha1.CoresDynamic:   "idle threads move together and empty cores sleep (1.00 of 2 cores when idle, measured)",
+		v1alpha1.CoresStatic:    "every core polls all the time: lowest latency, but full power even when idle (1.87 of 2 cores, measured)",
+		v1alpha1.CoresDynamic:   "idle threads are gathered on few cores, and the other cores sleep (1.00 of 2 cores when idle, measured)",
 		v1alpha1.CoresInterrupt: "cores sleep until there is work: 0.004 of 2 cores when idle, and 48 instead of 17 us for a lone 4 KiB read (measured)",
 	}[p.Mode]
 	if !ok {
@@ -295,10 +295,10 @@ func planMode(spec v1alpha1.NvmfTargetSpec, p *v1alpha1.SPDKPlan, why *explanati
 	}
 	if spec.Cores != nil && spec.Cores.Balance {
 		if p.Mode != v1alpha1.CoresStatic {
-			return []Reason{reasonf(v1alpha1.ReasonInvalidSetting, "cores.balance needs cores.mode: Static, and it is %s; set mode: Static, or leave balance out", p.Mode)}
+			return []Reason{reasonf(v1alpha1.ReasonInvalidSetting, "cores.balance requires cores.mode: Static, but it is %s; set mode: Static, or remove balance", p.Mode)}
 		}
 		p.Balance = true
-		why.given("balance", "true", "poll groups move between the cores by their load, away from those that take the NIC's interrupts")
+		why.given("balance", "true", "poll groups are moved between cores according to their load, away from cores that handle the NIC's interrupts")
 	}
 	if p.Mode != v1alpha1.CoresDynamic {
 		return nil
@@ -325,7 +325,7 @@ func planScheduler(knobs v1alpha1.DynamicCores, p *v1alpha1.SPDKPlan, why *expla
 	}
 	var warning string
 	if s.CoreLimit > s.CoreBusy {
-		warning = fmt.Sprintf("over coreBusy (%d): a core takes threads up to the one and sheds them over the other, so they move to and fro", s.CoreBusy)
+		warning = fmt.Sprintf("greater than coreBusy (%d): a core accepts threads up to coreLimit and moves them off above coreBusy, so that threads move back and forth", s.CoreBusy)
 	}
 	for _, k := range []struct {
 		name           string
@@ -333,16 +333,16 @@ func planScheduler(knobs v1alpha1.DynamicCores, p *v1alpha1.SPDKPlan, why *expla
 		byDefault      int64
 		words, warning string
 	}{
-		{"loadLimit", s.LoadLimit, v1alpha1.MaxLoadLimit, v1alpha1.DefaultLoadLimit, "percent under which a thread counts as idle", ""},
-		{"coreLimit", s.CoreLimit, v1alpha1.MaxCoreLimit, v1alpha1.DefaultCoreLimit, "percent over which a core takes no more threads", warning},
-		{"coreBusy", s.CoreBusy, v1alpha1.MaxCoreBusy, v1alpha1.DefaultCoreBusy, "percent over which threads leave a core", ""},
+		{"loadLimit", s.LoadLimit, v1alpha1.MaxLoadLimit, v1alpha1.DefaultLoadLimit, "load in percent below which a thread counts as idle", ""},
+		{"coreLimit", s.CoreLimit, v1alpha1.MaxCoreLimit, v1alpha1.DefaultCoreLimit, "load in percent above which a core accepts no more threads", warning},
+		{"coreBusy", s.CoreBusy, v1alpha1.MaxCoreBusy, v1alpha1.DefaultCoreBusy, "load in percent above which threads are moved off a core", ""},
 	} {
 		if k.value < 1 || k.value > k.most {
 			reasons = append(reasons, reasonf(v1alpha1.ReasonInvalidSetting, "cores.dynamic.%s is %d; use 1 to %d percent", k.name, k.value, k.most))
 		}
 		knob(why, k.name, int64(k.value), k.byDefault, k.words, k.warning)
 	}
-	knob(why, "periodMicroseconds", s.PeriodMicroseconds, v1alpha1.DefaultSchedulerPeriod.Microseconds(), "between two decisions of the scheduler", "")
+	knob(why, "periodMicroseconds", s.PeriodMicroseconds, v1alpha1.DefaultSchedulerPeriod.Microseconds(), "time between two decisions of the scheduler", "")
 	p.Scheduler = s
 	return reasons
 }

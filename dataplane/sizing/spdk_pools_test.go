@@ -165,12 +165,12 @@ func TestPlanOfSPDKSizesSharedReceiveQueues(t *testing.T) {
 	}{
 		"by what can be outstanding":        {srq: v1alpha1.SRQ{Mode: v1alpha1.SRQEnabled}, load: attachments(64, 2), want: 4096, why: []string{"128 queues over 4 poll groups x depth 128 is 4096"}},
 		"queues in whole ones":              {srq: v1alpha1.SRQ{Mode: v1alpha1.SRQEnabled}, load: attachments(5, 1), want: 256},
-		"as deep as asked":                  {srq: v1alpha1.SRQ{Mode: v1alpha1.SRQEnabled, Depth: new(int32(1000))}, load: attachments(64, 2), want: 1000, why: []string{"srq.depth asks for it"}, warns: []string{"128 queues over 4 poll groups x depth 128 can have 4096", "receiver not ready"}},
+		"as deep as asked":                  {srq: v1alpha1.SRQ{Mode: v1alpha1.SRQEnabled, Depth: new(int32(1000))}, load: attachments(64, 2), want: 1000, why: []string{"set by srq.depth"}, warns: []string{"128 queues over 4 poll groups x depth 128 can have 4096", "receiver not ready"}},
 		"asked to be as deep as it need be": {srq: v1alpha1.SRQ{Mode: v1alpha1.SRQEnabled, Depth: new(int32(4096))}, load: attachments(64, 2), want: 4096},
 		"within the device":                 {srq: v1alpha1.SRQ{Mode: v1alpha1.SRQEnabled}, load: attachments(4096, 2), want: 32767, why: []string{"device's max_srq_wr"}, warns: []string{"receiver not ready"}},
 		"within 16 bits":                    {node: device(1<<16, 1<<20), srq: v1alpha1.SRQ{Mode: v1alpha1.SRQEnabled}, load: attachments(4096, 2), want: 65535, why: []string{"16 bits"}, warns: []string{"receiver not ready"}},
-		"within SPDK's own when not known":  {node: device(0, 0), srq: v1alpha1.SRQ{Mode: v1alpha1.SRQEnabled}, load: attachments(128, 2), want: 4096, why: []string{"max_srq_wr is not known"}, warns: []string{"are not known", "ibv_devinfo"}},
-		"small when not known":              {node: device(0, 0), srq: v1alpha1.SRQ{Mode: v1alpha1.SRQEnabled}, load: attachments(16, 2), want: 1024, warns: []string{"are not known"}},
+		"within SPDK's own when not known":  {node: device(0, 0), srq: v1alpha1.SRQ{Mode: v1alpha1.SRQEnabled}, load: attachments(128, 2), want: 4096, why: []string{"max_srq_wr is unknown"}, warns: []string{"are unknown", "ibv_devinfo"}},
+		"small when not known":              {node: device(0, 0), srq: v1alpha1.SRQ{Mode: v1alpha1.SRQEnabled}, load: attachments(16, 2), want: 1024, warns: []string{"are unknown"}},
 		"Auto, with many hosts":             {srq: v1alpha1.SRQ{Mode: v1alpha1.SRQAuto}, load: attachments(64, 2), want: 4096, why: []string{"89.3 MiB", "101 MiB", "cheaper"}},
 		"Auto, with one":                    {srq: v1alpha1.SRQ{Mode: v1alpha1.SRQAuto}, load: attachments(1, 1), want: 0, why: []string{"own", "cheaper"}},
 		"Auto, without enough of them":      {node: device(3, 1024), srq: v1alpha1.SRQ{Mode: v1alpha1.SRQAuto}, load: attachments(64, 2), want: 0, why: []string{"mlx5_0 has 3", "4 poll groups"}},
@@ -214,13 +214,13 @@ func TestPlanOfSPDKSizesBuffers(t *testing.T) {
 		why, warns   []string
 	}{
 		"within the last-level cache": {node: func(n *sizing.Node) { n.Inventory.NUMANodes[1].LLCBytes = 16 << 20 }, edits: []edit{count(4)}, large: 20 + 160, cache: 5,
-			warns: []string{"6.0 MiB in flight", "keeps 2.9 MiB"}},
-		"a cache that is not known":         {node: func(n *sizing.Node) { n.Inventory.NUMANodes[1].LLCBytes = 0 }, edits: []edit{count(4)}, large: 48 + 160, cache: 12, warns: []string{"last-level cache is not known"}},
+			warns: []string{"6.0 MiB in flight", "room for 2.9 MiB"}},
+		"a cache that is not known":         {node: func(n *sizing.Node) { n.Inventory.NUMANodes[1].LLCBytes = 0 }, edits: []edit{count(4)}, large: 48 + 160, cache: 12, warns: []string{"last-level cache is unknown"}},
 		"I/Os of several buffers":           {edits: []edit{transports(big), count(4)}, large: 128 + 160, cache: 32, why: []string{"128 for the data in flight"}},
 		"a slow link":                       {edits: []edit{transports(tcp(4420, iface("eno1"))), count(2)}, large: 8 + 96, cache: 4},
-		"a link of unknown speed":           {edits: []edit{transports(tcp(4420, iface("ens2f0"))), count(4)}, large: 1024, cache: 108, why: []string{"SPDK's default", "speed of the link for TCP is not known"}},
-		"drives of unknown latency":         {node: func(n *sizing.Node) { n.Inventory.Drives[2].NVMe = false }, edits: []edit{paths("/dev/disk/by-id/nvme-eui.2"), count(4)}, large: 1024, cache: 108, why: []string{"not of NVMe drives only"}},
-		"so many poll groups, speed unsaid": {edits: []edit{transports(tcp(4420, iface("ens2f0"))), count(48)}, large: 1568 + 192, cache: 2, why: []string{"more than SPDK's 1024"}},
+		"a link of unknown speed":           {edits: []edit{transports(tcp(4420, iface("ens2f0"))), count(4)}, large: 1024, cache: 108, why: []string{"SPDK's default", "link speed of TCP is unknown"}},
+		"drives of unknown latency":         {node: func(n *sizing.Node) { n.Inventory.Drives[2].NVMe = false }, edits: []edit{paths("/dev/disk/by-id/nvme-eui.2"), count(4)}, large: 1024, cache: 108, why: []string{"not consist of NVMe drives only"}},
+		"so many poll groups, speed unsaid": {edits: []edit{transports(tcp(4420, iface("ens2f0"))), count(48)}, large: 1568 + 192, cache: 2, why: []string{"more than SPDK's default of 1024"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			node := bigServer()

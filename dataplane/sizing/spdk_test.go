@@ -179,9 +179,9 @@ func TestPlanOfSPDKChoosesCores(t *testing.T) {
 		why    []string
 		warns  []string
 	}{
-		"a count, on the NIC's NUMA node":         {edits: []edit{count(4)}, want: "0xf0000", why: []string{"cores.count asks for 4", "CPUs 16-19", "NIC's NUMA node"}},
+		"a count, on the NIC's NUMA node":         {edits: []edit{count(4)}, want: "0xf0000", why: []string{"set by cores.count (4)", "CPUs 16-19", "NIC's NUMA node"}},
 		"on the drives' when the NIC's is unsaid": {node: withoutNUMA, edits: []edit{count(4)}, want: "0xf0000", why: []string{"drives' NUMA node"}},
-		"by turns when both are unsaid":           {node: drivesNowhere, edits: []edit{count(4)}, want: "0x30006", why: []string{"neither"}},
+		"by turns when both are unsaid":           {node: drivesNowhere, edits: []edit{count(4)}, want: "0x30006", why: []string{"are unknown"}},
 		"never CPU 0":                             {edits: []edit{count(3), transports(tcp(4420, nil))}, want: "0x700", why: []string{"without CPU 0"}},
 		"all physical cores of the NIC's node":    {edits: []edit{count(16)}, want: "0xffff0000"},
 		"siblings after physical cores":           {edits: []edit{count(18)}, want: "0x30000ffff0000", warns: []string{"2 of them share a physical core"}},
@@ -191,7 +191,7 @@ func TestPlanOfSPDKChoosesCores(t *testing.T) {
 		"a VLAN has its interface's link, and no more": {node: func(n *sizing.Node) {
 			n.Inventory.NICs = append(n.Inventory.NICs, v1alpha1.NIC{Name: "ens1f0.7", Addresses: []string{"10.27.0.5/16"}, Up: true, SpeedMbps: 100_000, Lower: []string{"ens1f0"}})
 		}, edits: []edit{transports(tcp(4420, iface("ens1f0")), tcp(4421, iface("ens1f0.7")))}, want: "0xff0000", why: []string{"8 cores for links of ens1f0 100 Gb/s"}},
-		"two where no link says its speed": {edits: []edit{transports(tcp(4420, iface("ens2f0")))}, want: "0x30000", why: []string{"no link says its speed", "2 cores"}},
+		"two where no link says its speed": {edits: []edit{transports(tcp(4420, iface("ens2f0")))}, want: "0x30000", why: []string{"no link speed is known", "2 cores"}},
 		"half of the machine at most":      {node: nic(func(n *v1alpha1.NIC) { n.SpeedMbps = 800_000 }), want: "0x7fff0000", why: []string{"half of the physical cores, 15", "64 busy"}},
 		"away from the NIC's interrupts": {
 			node: nic(func(n *v1alpha1.NIC) { n.RxQueues = 8 }), want: "0xff000000",
@@ -202,7 +202,7 @@ func TestPlanOfSPDKChoosesCores(t *testing.T) {
 		"a mask with siblings":                 {edits: []edit{mask("0x3000000030000")}, want: "0x3000000030000", warns: []string{"2 of them share a physical core"}},
 		"a mask of many more than links need":  {edits: []edit{mask("0xfffffffffffffffe")}, want: "0xfffffffffffffffe", groups: "0xffff0000fffe", warns: []string{"links of ens1f0 100 Gb/s need 8"}},
 		"a mask with CPU 0": {
-			edits: []edit{mask("0x3")}, want: "0x3", warns: []string{"CPU 0 is among them"},
+			edits: []edit{mask("0x3")}, want: "0x3", warns: []string{"CPU 0 is included"},
 		},
 		"CPUs that DPDK may not know": {
 			node:  func(n *sizing.Node) { n.Inventory.NUMANodes[0].CPUs = "0-15,128-159" },
@@ -258,7 +258,7 @@ func TestPlanOfSPDKChoosesAMode(t *testing.T) {
 	if c := choice(t, p, "scheduler.periodMicroseconds"); c.Source != v1alpha1.SourceGiven || c.Value != "50000" {
 		t.Errorf("period: got %+v", c)
 	}
-	says(t, "coreLimit", choice(t, p, "scheduler.coreLimit").Warning, "over coreBusy (95)")
+	says(t, "coreLimit", choice(t, p, "scheduler.coreLimit").Warning, "greater than coreBusy (95)")
 }
 
 // All portals of a type have one transport; a type with two portals has two controllers for each volume.
@@ -293,8 +293,8 @@ func TestPlanOfSPDKWarnsOfTransports(t *testing.T) {
 	if got := p.SPDK.Transports[0].InCapsuleDataSize; got != 256 {
 		t.Errorf("got %d bytes in capsule, want SPDK's least", got)
 	}
-	says(t, "in-capsule", choice(t, p, "transports[RDMA].inCapsuleDataSize").Warning, "0 bytes were asked for", "256")
-	says(t, "queues", choice(t, p, "transports[RDMA].maxIOQueues").Warning, "asks for 16", "gets 8")
+	says(t, "in-capsule", choice(t, p, "transports[RDMA].inCapsuleDataSize").Warning, "0 bytes were requested", "256")
+	says(t, "queues", choice(t, p, "transports[RDMA].maxIOQueues").Warning, "requests 16", "gets only 8")
 }
 
 func TestPlanOfSPDKSizesMemory(t *testing.T) {
@@ -341,7 +341,7 @@ func TestPlanOfSPDKCountsHugepages(t *testing.T) {
 	})
 	t.Run("enough, but elsewhere", func(t *testing.T) {
 		p := planned(t, bigServer(free(need, 10)), spdk())
-		says(t, "warning", choice(t, p, "memoryBytes").Warning, fmt.Sprintf("of its %d hugepages, 10 are free", need),
+		says(t, "warning", choice(t, p, "memoryBytes").Warning, fmt.Sprintf("of its %d hugepages, only 10 are free", need),
 			fmt.Sprintf("echo %d > /sys/devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages", 4096+need-10))
 	})
 	t.Run("held by the current plan", func(t *testing.T) { planned(t, bigServer(free(0, 0), current), spdk()) })
@@ -357,7 +357,7 @@ func TestPlanOfSPDKCountsHugepages(t *testing.T) {
 	}{
 		"too few": {free(1, 2), spdkEdit(), []string{
 			fmt.Sprintf("%d hugepages of 2.0 MiB", need), "has 3 free", fmt.Sprintf("%d too few", need-3),
-			fmt.Sprintf("echo %d > /sys/devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages", 4096+need-3), "not even one attachment",
+			fmt.Sprintf("echo %d > /sys/devices/system/node/node1/hugepages/hugepages-2048kB/nr_hugepages", 4096+need-3), "even one attachment",
 		}},
 		"one NUMA node": {func(n *sizing.Node) {
 			free(0, 0)(n)
@@ -369,11 +369,11 @@ func TestPlanOfSPDKCountsHugepages(t *testing.T) {
 			}
 		}, hugepages(v1alpha1.Hugepages1Gi), []string{"has no hugepages of 1024 MiB", "Disabled"}},
 		"not yet counted by the kubelet": {func(n *sizing.Node) { n.Allocatable = &sizing.Allocatable{CPUs: 60} }, spdkEdit(), []string{
-			fmt.Sprintf("%d hugepages of 2.0 MiB", need), "gives pods 0", fmt.Sprintf("%d too few", need), "systemctl restart kubelet",
+			fmt.Sprintf("%d hugepages of 2.0 MiB", need), "can allocate 0", fmt.Sprintf("%d too few", need), "systemctl restart kubelet",
 		}},
 		"not all counted by the kubelet": {func(n *sizing.Node) {
 			n.Allocatable = &sizing.Allocatable{CPUs: 60, HugepageBytes: map[int64]int64{page2Mi: 7 * page2Mi}}
-		}, spdkEdit(), []string{"gives pods 7", fmt.Sprintf("%d too few", need-7)}},
+		}, spdkEdit(), []string{"can allocate 7", fmt.Sprintf("%d too few", need-7)}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			refused(t, bigServer(test.node), spdk(test.edit), []refusal{{v1alpha1.ReasonHugepagesMissing, test.want}})
@@ -415,7 +415,7 @@ func TestPlanOfSPDKSaysWhatWouldFit(t *testing.T) {
 		}
 	}
 	_, reasons = sizing.Plan(bigServer(), spdk(limit("64Mi")))
-	says(t, "reason", reasons[0].Message, "not even one attachment with one queue on one core fits, which needs 160 MiB")
+	says(t, "reason", reasons[0].Message, "even one attachment with one queue on one core needs 160 MiB")
 }
 
 // The same holds for the pod's ordinary memory, and without hugepages for both together: what the message offers fits,

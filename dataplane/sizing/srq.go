@@ -90,7 +90,7 @@ func srqDepth(t *transport, l *load, limits rdmaLimits) (srqRecord, *Reason) {
 		r.sized = int64(*t.srq.Depth)
 		if limits.maxSRQWR > 0 && r.sized > limits.maxSRQWR {
 			return r, new(reasonf(v1alpha1.ReasonInvalidSetting,
-				"transports[%d].srq.depth is %d, over the %d work requests that a shared receive queue of the node's RDMA devices holds; use %d or less",
+				"transports[%d].srq.depth is %d, but a shared receive queue of the node's RDMA devices holds only %d work requests; use %d or less",
 				t.index, r.sized, limits.maxSRQWR, limits.maxSRQWR))
 		}
 		return r, nil
@@ -98,7 +98,7 @@ func srqDepth(t *transport, l *load, limits rdmaLimits) (srqRecord, *Reason) {
 	r.bound, r.boundBy = v1alpha1.MaxSRQDepth, "SPDK keeps it in 16 bits"
 	switch {
 	case limits.maxSRQWR == 0 && r.need > defaultSRQDepth:
-		r.bound, r.boundBy = defaultSRQDepth, "SPDK's default, as the device's max_srq_wr is not known"
+		r.bound, r.boundBy = defaultSRQDepth, "SPDK's default, because the device's max_srq_wr is unknown"
 	case limits.maxSRQWR > 0 && limits.maxSRQWR < r.bound:
 		r.bound, r.boundBy = limits.maxSRQWR, "the device's max_srq_wr"
 	}
@@ -107,9 +107,9 @@ func srqDepth(t *transport, l *load, limits rdmaLimits) (srqRecord, *Reason) {
 }
 
 func (r srqRecord) explain(t transport, l load, why *explanation) {
-	const each = "each queue pair has a receive queue of its own"
+	const each = "each queue pair has its own receive queue"
 	setting := t.setting("srqDepth")
-	compared := fmt.Sprintf("shared receive queues cost %s (%d poll groups x %d devices x %d), own ones %s",
+	compared := fmt.Sprintf("shared receive queues need %s (%d poll groups x %d devices x %d), separate ones %s",
 		mib(r.shared), l.pollGroups, max(r.limits.devices, 1), r.sized, mib(r.own))
 	switch {
 	case t.srq.Mode == v1alpha1.SRQDisabled:
@@ -121,29 +121,29 @@ func (r srqRecord) explain(t transport, l load, why *explanation) {
 		why.computed(setting, "none", each+", which is cheaper: "+compared)
 	default:
 		if t.srq.Mode == v1alpha1.SRQAuto {
-			compared += "; Auto takes the cheaper"
+			compared += "; Auto uses the cheaper one"
 		}
 		r.explainDepth(t, l, compared, why)
 	}
 }
 
 func (r srqRecord) explainDepth(t transport, l load, compared string, why *explanation) {
-	source, words, warning := v1alpha1.SourceGiven, "srq.depth asks for it", ""
+	source, words, warning := v1alpha1.SourceGiven, "set by srq.depth", ""
 	switch {
 	case t.srq.Depth == nil:
 		source, words = v1alpha1.SourceComputed, fmt.Sprintf("%d queues over %d poll groups x depth %d is %d", r.queues, l.pollGroups, t.queueDepth, r.need)
 		if r.need > r.bound {
 			words += fmt.Sprintf(", within %d: %s", r.bound, r.boundBy)
-			warning = fmt.Sprintf("with all %d queues full, hosts are told to try again (receiver not ready); fewer attachments, a smaller queueDepth or more cores avoid it", r.queues)
+			warning = fmt.Sprintf("with all %d queues full, hosts have to retry (receiver not ready); fewer attachments, a smaller queueDepth or more cores avoid it", r.queues)
 		}
 	case r.depth < r.need:
-		warning = fmt.Sprintf("%d queues over %d poll groups x depth %d can have %d commands outstanding: with all of them full, hosts are told to try again (receiver not ready); a larger depth, fewer attachments or a smaller queueDepth avoid it",
+		warning = fmt.Sprintf("%d queues over %d poll groups x depth %d can have %d commands outstanding: with all of them full, hosts have to retry (receiver not ready); a larger depth, fewer attachments or a smaller queueDepth avoid it",
 			r.queues, l.pollGroups, t.queueDepth, r.need)
 	}
 	var unknown string
 	if r.limits.maxSRQ == 0 || r.limits.maxSRQWR == 0 {
-		unknown = "the limits of the RDMA device (max_srq, max_srq_wr) are not known; look at ibv_devinfo -v on the node: " +
-			"SPDK cuts a larger depth down, and leaves poll groups without an SRQ when the device has no more"
+		unknown = "the limits of the RDMA device (max_srq, max_srq_wr) are unknown; run ibv_devinfo -v on the node: " +
+			"SPDK lowers a depth above the limit, and leaves poll groups without an SRQ if the device has no more"
 	}
 	why.add(source, t.setting("srqDepth"), strconv.FormatInt(r.depth, 10), words+"; "+compared, warning, unknown)
 }

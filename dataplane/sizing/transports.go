@@ -55,7 +55,7 @@ func mergeTransports(entries []v1alpha1.Transport) ([]transport, []Reason) {
 		merged[j].portals++
 		if field := merged[j].differsFrom(t); field != "" {
 			reasons = append(reasons, reasonf(v1alpha1.ReasonInvalidSetting,
-				"transports[%d] and transports[%d] are both %s and differ in %s, but SPDK has one transport of a type for all its portals; give both the same %s",
+				"transports[%d] and transports[%d] are both %s and differ in %s, but SPDK has one transport of each type for all portals; set the same %s in both",
 				merged[j].index, i, t.kind, field, field))
 		}
 	}
@@ -89,7 +89,7 @@ func oneTransport(index int, entry v1alpha1.Transport) (transport, *Reason) {
 	}
 	switch {
 	case t.kind != v1alpha1.TransportTCP && t.kind != v1alpha1.TransportRDMA:
-		return t, invalid("type", "is %q, which SPDK does not know; use TCP or RDMA", t.kind)
+		return t, invalid("type", "is %q, which SPDK does not support; use TCP or RDMA", t.kind)
 	case t.queueDepth < v1alpha1.MinQueueDepth || t.queueDepth > v1alpha1.MaxQueueDepth:
 		return t, invalid("queueDepth", "is %d; use %d to %d", t.queueDepth, v1alpha1.MinQueueDepth, v1alpha1.MaxQueueDepth)
 	case t.maxIOQueues < v1alpha1.MinIOQueues || t.maxIOQueues > v1alpha1.MaxIOQueues:
@@ -99,7 +99,7 @@ func oneTransport(index int, entry v1alpha1.Transport) (transport, *Reason) {
 	case t.maxIO < v1alpha1.MinMaxIOSize || t.maxIO > v1alpha1.MaxMaxIOSize || t.maxIO&(t.maxIO-1) != 0:
 		return t, invalid("maxIOSize", "is %d bytes; use a power of two from %dKi to %dMi", t.maxIO, v1alpha1.MinMaxIOSize>>10, v1alpha1.MaxMaxIOSize>>20)
 	case t.inCapsule > t.maxIO:
-		return t, invalid("inCapsuleDataSize", "is %d bytes, over maxIOSize (%d bytes), which SPDK refuses; make it %d or less", t.inCapsule, t.maxIO, t.maxIO)
+		return t, invalid("inCapsuleDataSize", "is %d bytes, which is greater than maxIOSize (%d bytes); use %d or less", t.inCapsule, t.maxIO, t.maxIO)
 	case t.kind == v1alpha1.TransportRDMA && t.srq.Depth != nil && (*t.srq.Depth < v1alpha1.MinSRQDepth || *t.srq.Depth > v1alpha1.MaxSRQDepth):
 		return t, invalid("srq.depth", "is %d; use %d to %d: SPDK keeps it in 16 bits", *t.srq.Depth, v1alpha1.MinSRQDepth, v1alpha1.MaxSRQDepth)
 	case !isSRQMode(t.srq.Mode):
@@ -162,16 +162,16 @@ func (t transport) explain(why *explanation, ioQueues int64) {
 			why.given(t.setting(field), strconv.FormatInt(value, 10), words, warnings...)
 		}
 	}
-	say("queueDepth", t.queueDepth, v1alpha1.DefaultQueueDepth, fmt.Sprintf("at most %d commands in one queue; SPDK and the kernel's initiator take %d by default", t.queueDepth, v1alpha1.DefaultQueueDepth))
+	say("queueDepth", t.queueDepth, v1alpha1.DefaultQueueDepth, fmt.Sprintf("at most %d commands in one queue; the default of SPDK and of the kernel's initiator is %d", t.queueDepth, v1alpha1.DefaultQueueDepth))
 	var few string
 	if ioQueues > t.maxIOQueues {
-		few = fmt.Sprintf("attachments.ioQueues asks for %d queues for each volume, and a host gets %d; raise maxIOQueues, or ask for fewer", ioQueues, t.maxIOQueues)
+		few = fmt.Sprintf("attachments.ioQueues requests %d queues for each volume, but a host gets only %d; raise maxIOQueues, or lower ioQueues", ioQueues, t.maxIOQueues)
 	}
-	say("maxIOQueues", t.maxIOQueues, v1alpha1.DefaultMaxIOQueues, "at most that many I/O queues for each controller; every queue costs memory, used or not", few)
+	say("maxIOQueues", t.maxIOQueues, v1alpha1.DefaultMaxIOQueues, "maximum number of I/O queues for each controller; every queue needs memory, used or not", few)
 	var raised string
 	if t.given.InCapsuleDataSize != nil && t.given.InCapsuleDataSize.Value() < t.inCapsule {
-		raised = fmt.Sprintf("%d bytes were asked for, but SPDK's RDMA transport takes no less than %d", t.given.InCapsuleDataSize.Value(), minRDMAInCapsule)
+		raised = fmt.Sprintf("%d bytes were requested, but SPDK's RDMA transport requires at least %d", t.given.InCapsuleDataSize.Value(), minRDMAInCapsule)
 	}
-	say("inCapsuleDataSize", t.inCapsule, v1alpha1.DefaultInCapsuleDataSize, "writes up to it travel with their command, without another round trip; each slot of each queue reserves that much", raised)
-	say("maxIOSize", t.maxIO, defaultMaxIOSize, fmt.Sprintf("the largest single transfer, which takes %s of 132 KiB", text.Plural(int(t.buffersPerIO()), "large buffer")))
+	say("inCapsuleDataSize", t.inCapsule, v1alpha1.DefaultInCapsuleDataSize, "writes up to this size are sent with their command, without another round trip; each slot of each queue reserves this size", raised)
+	say("maxIOSize", t.maxIO, defaultMaxIOSize, fmt.Sprintf("the maximum size of one transfer, which uses %s of 132 KiB", text.Plural(int(t.buffersPerIO()), "large buffer")))
 }

@@ -47,11 +47,11 @@ func withTuning(node Node, spec v1alpha1.NvmfTargetSpec, plan *v1alpha1.Plan, re
 				plan.Tuning = append(plan.Tuning, planInterrupts(node.Inventory, *i, nic, plan.SPDK, &why))
 			}
 		}
-		why.computed("tuning.nics", text.Clip(list(names), v1alpha1.MaxChoiceValue), "the NICs that carry the target's portals; no other is touched", missing)
+		why.computed("tuning.nics", text.Clip(list(names), v1alpha1.MaxChoiceValue), "the NICs that carry the target's portals; other NICs are not changed", missing)
 	}
 	if len(plan.Tuning) > v1alpha1.MaxPlanSettings {
 		return nil, []Reason{reasonf(v1alpha1.ReasonInvalidSetting,
-			"tuning comes to %d settings of the node's NICs, and a plan holds %d; give fewer of them", len(plan.Tuning), v1alpha1.MaxPlanSettings)}
+			"tuning has %d settings for the node's NICs, but a plan can contain only %d; remove some of them", len(plan.Tuning), v1alpha1.MaxPlanSettings)}
 	}
 	slices.SortFunc(plan.Tuning, func(a, b v1alpha1.PlannedSetting) int { return cmp.Compare(a.Setting, b.Setting) })
 	slices.SortFunc(why.choices, func(a, b v1alpha1.Choice) int { return cmp.Compare(a.Setting, b.Setting) })
@@ -83,7 +83,7 @@ func tunedNICs(inv *v1alpha1.Inventory, portals []v1alpha1.PlannedPortal) ([]*v1
 		return nics, ""
 	}
 	slices.Sort(missing)
-	return nics, fmt.Sprintf("%s is on no NIC of the inventory (a bridge, say), so only sysctls are set for it; name the NIC's own network with transports[].network", list(slices.Compact(missing)))
+	return nics, fmt.Sprintf("%s is not an address of a NIC in the inventory (for example, of a bridge), so only sysctls are set; choose the NIC's own network with transports[].network", list(slices.Compact(missing)))
 }
 
 func sysctlWishes(s *v1alpha1.TuningSysctls) []wish {
@@ -106,24 +106,24 @@ func sysctlWishes(s *v1alpha1.TuningSysctls) []wish {
 			wishes = append(wishes, wish{name, fmt.Sprintf("%d %d %d", b.Min, b.Default, b.Max), why})
 		}
 	}
-	number("net.core.rmem_max", s.RmemMax, "the largest receive buffer that a program may ask for, in bytes")
-	number("net.core.wmem_max", s.WmemMax, "the largest send buffer that a program may ask for, in bytes")
-	number("net.core.rmem_default", s.RmemDefault, "the receive buffer of a socket that asks for none, in bytes")
-	number("net.core.wmem_default", s.WmemDefault, "the send buffer of a socket that asks for none, in bytes")
-	number("net.core.optmem_max", s.OptmemMax, "the most ancillary memory of a socket, in bytes; zero-copy send takes from it")
-	number("net.core.netdev_budget", s.NetdevBudget, "the most packets that a CPU takes from all its NICs in one go")
-	number("net.core.netdev_budget_usecs", s.NetdevBudgetUsecs, "the longest that a CPU goes on taking packets, in microseconds")
-	number("net.core.netdev_max_backlog", s.NetdevMaxBacklog, "the most packets that wait for a CPU")
-	number("net.core.dev_weight", s.DevWeight, "the most packets that a CPU takes from its backlog in one go")
-	number("net.core.busy_poll", s.BusyPoll, "how long poll and select look at a socket's NIC queue before they sleep, in microseconds")
-	number("net.core.busy_read", s.BusyRead, "how long a read looks at its NIC queue before it sleeps, in microseconds")
-	number("net.core.somaxconn", s.Somaxconn, "the most connections that wait to be accepted")
-	word("net.core.default_qdisc", s.DefaultQdisc, "the queueing discipline of interfaces that come up from now on")
+	number("net.core.rmem_max", s.RmemMax, "the maximum receive buffer that a program can request, in bytes")
+	number("net.core.wmem_max", s.WmemMax, "the maximum send buffer that a program can request, in bytes")
+	number("net.core.rmem_default", s.RmemDefault, "the default receive buffer of a socket, in bytes")
+	number("net.core.wmem_default", s.WmemDefault, "the default send buffer of a socket, in bytes")
+	number("net.core.optmem_max", s.OptmemMax, "the maximum ancillary memory of a socket, in bytes; zero-copy send uses it")
+	number("net.core.netdev_budget", s.NetdevBudget, "the maximum number of packets that a CPU takes from all NICs in one polling cycle")
+	number("net.core.netdev_budget_usecs", s.NetdevBudgetUsecs, "the maximum duration of one polling cycle, in microseconds")
+	number("net.core.netdev_max_backlog", s.NetdevMaxBacklog, "the maximum number of packets that wait for a CPU")
+	number("net.core.dev_weight", s.DevWeight, "the maximum number of packets that a CPU takes from its backlog in one polling cycle")
+	number("net.core.busy_poll", s.BusyPoll, "how long poll and select poll the NIC queue of a socket before they sleep, in microseconds")
+	number("net.core.busy_read", s.BusyRead, "how long a read polls the NIC queue of a socket before it sleeps, in microseconds")
+	number("net.core.somaxconn", s.Somaxconn, "the maximum number of connections that wait to be accepted")
+	word("net.core.default_qdisc", s.DefaultQdisc, "the queueing discipline of interfaces that come up after the change")
 	word("net.ipv4.tcp_congestion_control", s.TCPCongestionControl, "how new TCP connections react to loss and delay")
 	word("net.ipv4.tcp_slow_start_after_idle", map[v1alpha1.Switch]string{v1alpha1.SwitchEnabled: "1", v1alpha1.SwitchDisabled: "0"}[s.TCPSlowStartAfterIdle],
-		"whether a connection that was idle starts slowly again")
-	buffers("net.ipv4.tcp_rmem", s.TCPRmem, "the smallest, the first and the largest receive buffer of a TCP connection, in bytes")
-	buffers("net.ipv4.tcp_wmem", s.TCPWmem, "the smallest, the first and the largest send buffer of a TCP connection, in bytes")
+		"whether an idle connection returns to slow start")
+	buffers("net.ipv4.tcp_rmem", s.TCPRmem, "minimum, default and maximum of the receive buffer of a TCP connection, in bytes")
+	buffers("net.ipv4.tcp_wmem", s.TCPWmem, "minimum, default and maximum of the send buffer of a TCP connection, in bytes")
 	return wishes
 }
 
@@ -145,13 +145,13 @@ func nicWishes(t v1alpha1.Tuning, why *explanation) []wish {
 		}
 	}
 	if r := t.Rings; r != nil {
-		number("rings.rx", r.RX, "packets that wait in each receive queue; more bear longer bursts, and take more of the cache")
-		number("rings.tx", r.TX, "packets that wait in each send queue")
+		number("rings.rx", r.RX, "packets that each receive queue can hold; more packets absorb longer bursts, but use more of the cache")
+		number("rings.tx", r.TX, "packets that each transmit queue can hold")
 	}
 	if c := t.Channels; c != nil {
-		number("channels.rx", c.RX, "receive queues, each with an interrupt")
-		number("channels.tx", c.TX, "send queues, each with an interrupt")
-		number("channels.combined", c.Combined, "queues for both directions, each with an interrupt")
+		number("channels.rx", c.RX, "receive queues, each with its own interrupt")
+		number("channels.tx", c.TX, "transmit queues, each with its own interrupt")
+		number("channels.combined", c.Combined, "queues for both directions, each with its own interrupt")
 	}
 	if c := t.Coalescing; c != nil {
 		for _, d := range []struct {
@@ -161,19 +161,19 @@ func nicWishes(t v1alpha1.Tuning, why *explanation) []wish {
 			frames   *int32
 		}{{"rx", "RX", c.AdaptiveRX, c.RXUsecs, c.RXFrames}, {"tx", "TX", c.AdaptiveTX, c.TXUsecs, c.TXFrames}} {
 			if d.adaptive == "" && (d.usecs != nil || d.frames != nil) {
-				add(v1alpha1.SourceComputed, "coalescing.adaptive"+d.of, "off", "the times given hold only while the driver does not choose them by the traffic")
+				add(v1alpha1.SourceComputed, "coalescing.adaptive"+d.of, "off", "fixed times apply only while the driver does not adapt them to the traffic")
 			}
-			turn("coalescing.adaptive"+d.of, d.adaptive, "whether the driver chooses the times by the traffic")
-			number("coalescing."+d.name+"Usecs", d.usecs, "microseconds that packets wait for one interrupt")
-			number("coalescing."+d.name+"Frames", d.frames, "packets that bring the interrupt before that")
+			turn("coalescing.adaptive"+d.of, d.adaptive, "whether the driver adapts the times to the traffic")
+			number("coalescing."+d.name+"Usecs", d.usecs, "delay of the interrupt in microseconds")
+			number("coalescing."+d.name+"Frames", d.frames, "number of packets that raise the interrupt earlier")
 		}
 	}
 	if o := t.Offloads; o != nil {
-		turn("offloads.tx-tcp-segmentation", o.TSO, "whether the NIC cuts large TCP segments into packets (TSO)")
+		turn("offloads.tx-tcp-segmentation", o.TSO, "whether the NIC splits large TCP segments into packets (TSO)")
 		turn("offloads.tx-tcp6-segmentation", o.TSO, "the same over IPv6")
-		turn("offloads.tx-generic-segmentation", o.GSO, "whether the kernel cuts segments as late as it can (GSO)")
-		turn("offloads.rx-gro", o.GRO, "whether the kernel joins packets that were received (GRO)")
-		turn("offloads.rx-lro", o.LRO, "whether the NIC joins packets that were received (LRO)")
+		turn("offloads.tx-generic-segmentation", o.GSO, "whether the kernel splits segments as late as possible (GSO)")
+		turn("offloads.rx-gro", o.GRO, "whether the kernel merges received packets (GRO)")
+		turn("offloads.rx-lro", o.LRO, "whether the NIC merges received packets (LRO)")
 	}
 	return wishes
 }
@@ -185,19 +185,19 @@ func checkInterrupts(node Node, i *v1alpha1.NICInterrupts) []Reason {
 	}
 	all := cpusOf(node.Inventory)
 	if all.Size() == 0 {
-		return []Reason{reasonf(v1alpha1.ReasonNoInventory, "the inventory of node %s lists no CPUs; see that its weft-agent is of this version and Ready", node.Name)}
+		return []Reason{reasonf(v1alpha1.ReasonNoInventory, "the inventory of node %s lists no CPUs; check that its weft-agent has this version and is Ready", node.Name)}
 	}
 	switch given := cpus.ParseList(cmp.Or(i.CPUs, i.Avoid)); {
 	case i.Count != nil:
 		if n := int(*i.Count); n < 1 || n > all.Size() {
-			return []Reason{reasonf(v1alpha1.ReasonNotEnoughCPUs, "tuning.interrupts.count is %d, and node %s has %s; use 1 to %d", n, node.Name, text.Plural(all.Size(), "CPU"), all.Size())}
+			return []Reason{reasonf(v1alpha1.ReasonNotEnoughCPUs, "tuning.interrupts.count is %d, but node %s has %s; use 1 to %d", n, node.Name, text.Plural(all.Size(), "CPU"), all.Size())}
 		}
 	case given.Size() == 0:
-		return []Reason{reasonf(v1alpha1.ReasonInvalidSetting, "tuning.interrupts names no CPU from 0 to %d; give cpus or avoid as 0-3,8, or a count", cpus.Max-1)}
+		return []Reason{reasonf(v1alpha1.ReasonInvalidSetting, "tuning.interrupts contains no CPU from 0 to %d; set cpus or avoid, such as 0-3,8, or a count", cpus.Max-1)}
 	case given.Difference(all).Size() > 0 && i.CPUs != "":
-		return []Reason{reasonf(v1alpha1.ReasonNotEnoughCPUs, "tuning.interrupts.cpus names CPUs that node %s does not have (%.120s); it has %.120s", node.Name, given.Difference(all), all)}
+		return []Reason{reasonf(v1alpha1.ReasonNotEnoughCPUs, "tuning.interrupts.cpus contains CPUs that node %s does not have (%.120s); it has %.120s", node.Name, given.Difference(all), all)}
 	case all.Difference(given).Size() == 0 && i.Avoid != "":
-		return []Reason{reasonf(v1alpha1.ReasonNotEnoughCPUs, "tuning.interrupts.avoid leaves node %s no CPU to take interrupts; it has %.120s: avoid fewer", node.Name, all)}
+		return []Reason{reasonf(v1alpha1.ReasonNotEnoughCPUs, "tuning.interrupts.avoid contains all CPUs of node %s (%.120s); remove some", node.Name, all)}
 	}
 	return nil
 }
@@ -234,20 +234,20 @@ func planInterrupts(inv *v1alpha1.Inventory, i v1alpha1.NICInterrupts, nic *v1al
 	var words string
 	switch {
 	case i.CPUs != "":
-		source, taking, words = v1alpha1.SourceGiven, cpus.ParseList(i.CPUs), "interrupts.cpus names them; each interrupt goes to one of them, by turns"
+		source, taking, words = v1alpha1.SourceGiven, cpus.ParseList(i.CPUs), "set by interrupts.cpus; interrupts are distributed over these CPUs, round robin"
 	case i.Avoid != "":
 		if taking = nearCPUs(inv, nic).Difference(cpus.ParseList(i.Avoid)); taking.Size() > 0 {
-			words = "the CPUs of the NIC's NUMA node but those of interrupts.avoid; each interrupt goes to one of them, by turns"
+			words = "the CPUs of the NIC's NUMA node except interrupts.avoid; interrupts are distributed over these CPUs, round robin"
 		} else {
-			taking, words = cpusOf(inv).Difference(cpus.ParseList(i.Avoid)), "interrupts.avoid leaves none on the NIC's NUMA node, so those of others; each interrupt goes to one of them, by turns"
+			taking, words = cpusOf(inv).Difference(cpus.ParseList(i.Avoid)), "CPUs of other NUMA nodes, because interrupts.avoid contains all CPUs of the NIC's NUMA node; interrupts are distributed over these CPUs, round robin"
 		}
 	default:
 		taking = countedInterrupts(inv, int(*i.Count), nic, own)
-		words = fmt.Sprintf("%s as interrupts.count says, near the NIC and apart from the target's own as far as there are others; each interrupt goes to one of them, by turns", text.Plural(taking.Size(), "CPU"))
+		words = fmt.Sprintf("%s, set by interrupts.count, near the NIC and, if possible, not the target's own; interrupts are distributed over these CPUs, round robin", text.Plural(taking.Size(), "CPU"))
 	}
 	var warning string
 	if both := taking.Intersection(cores); both.Size() > 0 {
-		warning = fmt.Sprintf("CPUs %.120s serve the target's connections too, and lose time to interrupts; name others, or leave some out of cores.mask", both)
+		warning = fmt.Sprintf("CPUs %.120s also serve the target's connections and lose time to interrupts; choose other CPUs, or remove some from cores.mask", both)
 	}
 	value := taking.String()
 	why.add(source, "tuning."+nic.Name+"/interrupts", text.Clip(value, v1alpha1.MaxChoiceValue), words, warning)

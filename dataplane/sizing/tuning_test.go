@@ -124,7 +124,7 @@ func TestTunedNICs(t *testing.T) {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 			if test.want == nil {
-				says(t, "warning", choice(t, p, "tuning.nics").Warning, "192.0.2.77 is on no NIC", "transports[].network")
+				says(t, "warning", choice(t, p, "tuning.nics").Warning, "192.0.2.77 is not an address of a NIC", "transports[].network")
 			}
 		})
 	}
@@ -147,9 +147,9 @@ func TestInterrupts(t *testing.T) {
 		"a count for the kernel's target":        {spec: spec(transports(tcp(4420, iface("ens1f0"))), interrupts(v1alpha1.NICInterrupts{Count: new(int32(4))})), want: "16-19"},
 		"a count that takes siblings":            {spec: spdk(count(4), interrupts(v1alpha1.NICInterrupts{Count: new(int32(14))})), want: "20-31,48-49"},
 		"CPU 0 last":                             {spec: spec(transports(tcp(4420, iface("eno1"))), interrupts(v1alpha1.NICInterrupts{Count: new(int32(15))})), want: "1-15"},
-		"a count beyond what is free":            {spec: spdk(count(4), interrupts(v1alpha1.NICInterrupts{Count: new(int32(64))})), want: "0-63", warns: "CPUs 16-19 serve the target's connections too"},
+		"a count beyond what is free":            {spec: spdk(count(4), interrupts(v1alpha1.NICInterrupts{Count: new(int32(64))})), want: "0-63", warns: "CPUs 16-19 also serve the target's connections"},
 		"a count that takes cores of the target's, of which enough are left": {spec: spdk(mask("0xfffffffffffffffe"), interrupts(v1alpha1.NICInterrupts{Count: new(int32(4))})), want: "0,16-18", groups: "0xfffffffffff8fffe"},
-		"CPUs": {spec: spdk(mask("0xf0000"), interrupts(v1alpha1.NICInterrupts{CPUs: "16,18"})), want: "16,18", warns: "CPUs 16,18 serve"},
+		"CPUs": {spec: spdk(mask("0xf0000"), interrupts(v1alpha1.NICInterrupts{CPUs: "16,18"})), want: "16,18", warns: "CPUs 16,18 also serve"},
 		"many CPUs of many cores that leave enough": {spec: spdk(mask("0xfffffffffffffffe"), interrupts(v1alpha1.NICInterrupts{CPUs: "9-63"})), want: "9-63", groups: "0x1fe"},
 		"CPUs that leave enough":                    {spec: spdk(mask("0x3ff0000"), interrupts(v1alpha1.NICInterrupts{CPUs: "16-17"})), want: "16-17", groups: "0x3fc0000"},
 		"cores go around them":                      {spec: spdk(count(8), interrupts(v1alpha1.NICInterrupts{CPUs: "16-19"})), want: "16-19"},
@@ -185,10 +185,10 @@ func TestInterruptsRefused(t *testing.T) {
 		words      []string
 	}{
 		"CPUs that are not there": {v1alpha1.NICInterrupts{CPUs: "62-65"}, v1alpha1.ReasonNotEnoughCPUs, []string{"does not have (64-65)", "it has 0-63"}},
-		"none left":               {v1alpha1.NICInterrupts{Avoid: all}, v1alpha1.ReasonNotEnoughCPUs, []string{"leaves node storage-1 no CPU", "avoid fewer"}},
+		"none left":               {v1alpha1.NICInterrupts{Avoid: all}, v1alpha1.ReasonNotEnoughCPUs, []string{"contains all CPUs of node storage-1", "remove some"}},
 		"more than there are":     {v1alpha1.NICInterrupts{Count: new(int32(65))}, v1alpha1.ReasonNotEnoughCPUs, []string{"is 65", "64 CPUs", "use 1 to 64"}},
 		"CPUs that no node has":   {v1alpha1.NICInterrupts{CPUs: "4000"}, v1alpha1.ReasonInvalidSetting, []string{"no CPU from 0 to 1023"}},
-		"nothing":                 {v1alpha1.NICInterrupts{}, v1alpha1.ReasonInvalidSetting, []string{"give cpus or avoid as 0-3,8, or a count"}},
+		"nothing":                 {v1alpha1.NICInterrupts{}, v1alpha1.ReasonInvalidSetting, []string{"set cpus or avoid, such as 0-3,8, or a count"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p, reasons := sizing.Plan(bigServer(), spdk(interrupts(test.interrupts)))

@@ -85,7 +85,7 @@ func start(ctx context.Context, on Caller, req request) (*Conn, *call, error) {
 		return nil, nil, fmt.Errorf("%w: %w", ErrInvalid, err)
 	}
 	if len(params) > maxParamsBytes {
-		return nil, nil, fmt.Errorf("%w: %d bytes, and SPDK takes no more than %d: ask for less at once", ErrInvalid, len(params), maxParamsBytes)
+		return nil, nil, fmt.Errorf("%w: %d bytes, but SPDK accepts no more than %d: use smaller requests", ErrInvalid, len(params), maxParamsBytes)
 	}
 	conn, err := on.connection(ctx)
 	if err != nil {
@@ -126,7 +126,7 @@ func (p *Pending[R]) Wait() (R, error) {
 		return result, &Error{Method: p.method, Code: answer.refusal.Code, Message: answer.refusal.Message}
 	}
 	if err := decode(answer.result, &result); err != nil {
-		return result, p.fail(true, fmt.Errorf("answer of another form than expected: %w", err))
+		return result, p.fail(true, fmt.Errorf("unexpected form of the answer: %w", err))
 	}
 	return result, nil
 }

@@ -50,13 +50,13 @@ type Client struct {
 func New(path string, options Options) (*Client, error) {
 	switch {
 	case path == "":
-		return nil, fmt.Errorf("%w: no path of a socket: give that of SPDK's RPC socket (nvmf_tgt -r)", ErrInvalid)
+		return nil, fmt.Errorf("%w: no socket path: set the path of SPDK's RPC socket (nvmf_tgt -r)", ErrInvalid)
 	case len(path) > maxPathBytes:
-		return nil, fmt.Errorf("%w: the path of the socket has %d bytes: give one of at most %d", ErrInvalid, len(path), maxPathBytes)
+		return nil, fmt.Errorf("%w: the socket path has %d bytes, but the maximum is %d", ErrInvalid, len(path), maxPathBytes)
 	case options.Window < 0:
-		return nil, fmt.Errorf("%w: window %d: give a number from 1, or 0 for %d", ErrInvalid, options.Window, DefaultWindow)
+		return nil, fmt.Errorf("%w: window %d: must be 1 or greater, or 0 for %d", ErrInvalid, options.Window, DefaultWindow)
 	case options.RetryEvery < 0:
-		return nil, fmt.Errorf("%w: retry every %v: give a duration above 0, or 0 for %v", ErrInvalid, options.RetryEvery, defaultRetryEvery)
+		return nil, fmt.Errorf("%w: retry every %v: must be greater than 0, or 0 for %v", ErrInvalid, options.RetryEvery, defaultRetryEvery)
 	}
 	if options.Window == 0 {
 		options.Window = DefaultWindow

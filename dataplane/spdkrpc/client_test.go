@@ -22,10 +22,10 @@ func TestNew(t *testing.T) {
 		options Options
 		want    string
 	}{
-		{"", Options{}, "give that of SPDK's RPC socket"},
-		{"/" + strings.Repeat("a", 107), Options{}, "at most 107"},
-		{"/s", Options{Window: -1}, "give a number from 1"},
-		{"/s", Options{RetryEvery: -1}, "give a duration above 0"},
+		{"", Options{}, "set the path of SPDK's RPC socket"},
+		{"/" + strings.Repeat("a", 107), Options{}, "the maximum is 107"},
+		{"/s", Options{Window: -1}, "must be 1 or greater"},
+		{"/s", Options{RetryEvery: -1}, "must be greater than 0"},
 	} {
 		if _, err := New(c.path, c.options); !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), c.want) {
 			t.Errorf("New(%q, %+v): %v", c.path, c.options, err)

@@ -25,7 +25,7 @@
 //     flight, and of those about lvols LvolWindow, because SPDK fails them beyond 512 with "Cannot allocate memory".
 //     A call that nobody waits for any more counts until SPDK has answered it.
 //   - Nothing hangs. Every call ends with its context; an answer that comes later is dropped.
-//   - A call without an answer fails with an *UnansweredError, which says whether it may have been carried out.
+//   - A call without an answer fails with an *UnansweredError, which says whether it may have been executed.
 //   - A refusal by SPDK is an *Error with SPDK's code and message, and wraps the class it belongs to: ErrNotFound and
 //     so on.
 //   - Secrets stay out. SPDK takes keys by name and file, so no request carries

@@ -16,7 +16,7 @@ var (
 	// ErrWrongState: not in this state of the target, such as before or after its initialization.
 	ErrWrongState = errors.New("wrong state of the target")
 	// ErrNoMemory: too much at once; the same call succeeds later.
-	ErrNoMemory = errors.New("no memory for it now")
+	ErrNoMemory = errors.New("not enough memory now")
 	// ErrNoSpace: the lvstore has no room.
 	ErrNoSpace = errors.New("no space")
 	// ErrBusy: something else uses it; the same call succeeds when that has ended.
@@ -24,7 +24,7 @@ var (
 	// ErrInvalid: the request itself is wrong for this target, and will always be.
 	ErrInvalid = errors.New("invalid request")
 	// ErrUnknown: SPDK's answer has several causes. Look at the target to tell which.
-	ErrUnknown = errors.New("refused for a reason that SPDK does not tell")
+	ErrUnknown = errors.New("rejected by SPDK without a reason")
 )
 
 // Reasons of an *UnansweredError, which wraps them, besides the context's own.
@@ -67,7 +67,7 @@ type UnansweredError struct {
 func (e *UnansweredError) Error() string {
 	fate := "it was not sent"
 	if e.MaybeDone {
-		fate = "it may have been carried out"
+		fate = "it may have been executed"
 	}
 	return fmt.Sprintf("SPDK %s: no answer, %s: %v", e.Method, fate, e.Err)
 }

@@ -41,7 +41,7 @@ func act(ctx context.Context, host Host, writes []Write) map[string]outcome {
 		for _, name := range names {
 			o := outcome{value: w.Values[name], got: readings[name], err: errs[name]}
 			if err != nil && o.err == nil {
-				o.err = fmt.Errorf("it was written, and could not be read back: %w", err)
+				o.err = fmt.Errorf("it was written, but could not be read back: %w", err)
 			}
 			outcomes[w.Place.setting(name)] = o
 		}
@@ -72,7 +72,7 @@ func settle(record v1alpha1.TuningStatus, outcomes map[string]outcome) v1alpha1.
 		case o.got.Value == o.value:
 			t.State, t.Message = v1alpha1.TuningApplied, ""
 		case back:
-			t.State, t.Message = v1alpha1.TuningNotPutBack, fmt.Sprintf("it was %s before, and could not be put back: %s", o.value, explain(place, o))
+			t.State, t.Message = v1alpha1.TuningNotPutBack, fmt.Sprintf("its previous value %s could not be restored: %s", o.value, explain(place, o))
 		case o.err != nil:
 			t.State, t.Message = v1alpha1.TuningRefused, explain(place, o)
 		default:
@@ -86,17 +86,17 @@ func settle(record v1alpha1.TuningStatus, outcomes map[string]outcome) v1alpha1.
 // explain what the kernel answered, and what to write instead.
 func explain(place Place, o outcome) string {
 	if o.err == nil && o.got.Fixed {
-		return fmt.Sprintf("asked for %s, the driver has it fixed at %s; remove it from spec.tuning", o.value, o.got.Value)
+		return fmt.Sprintf("requested %s, but the driver has a fixed value of %s; remove it from spec.tuning", o.value, o.got.Value)
 	}
 	if o.err == nil {
-		return fmt.Sprintf("asked for %s, the kernel made it %s; write %s%s", o.value, o.got.Value, o.got.Value, atMost(o))
+		return fmt.Sprintf("requested %s, but the kernel set %s; use %s%s", o.value, o.got.Value, o.got.Value, atMost(o))
 	}
-	return fmt.Sprintf("asked for %s, the kernel said: %v; it is %s%s", o.value, o.err, o.got.Value, advice(place, o))
+	return fmt.Sprintf("requested %s, but the kernel answered: %v; it is %s%s", o.value, o.err, o.got.Value, advice(place, o))
 }
 
 func atMost(o outcome) string {
 	if o.got.Most > 0 {
-		return fmt.Sprintf(" (the driver takes at most %d)", o.got.Most)
+		return fmt.Sprintf(" (the maximum of the driver is %d)", o.got.Most)
 	}
 	return ""
 }
@@ -105,15 +105,15 @@ func advice(place Place, o outcome) string {
 	n, err := strconv.ParseInt(o.value, 10, 64)
 	switch {
 	case err == nil && o.got.Most > 0 && n > o.got.Most:
-		return fmt.Sprintf("; the driver takes at most %d: write that or less", o.got.Most)
+		return fmt.Sprintf("; use at most %d, the maximum of the driver", o.got.Most)
 	case errors.Is(o.err, syscall.EOPNOTSUPP):
-		return "; the driver cannot do it: remove it from spec.tuning"
+		return "; the driver does not support it: remove it from spec.tuning"
 	case errors.Is(o.err, fs.ErrNotExist):
-		return "; load the kernel module that brings it, or name another"
+		return "; load the kernel module that provides it, or choose another value"
 	case errors.Is(o.err, syscall.EIO) && place.Group == Interrupts:
-		return "; the kernel places this interrupt by itself: remove interrupts from spec.tuning"
+		return "; the kernel manages this interrupt itself: remove interrupts from spec.tuning"
 	case errors.Is(o.err, syscall.EINVAL):
-		return "; write another value, or remove it from spec.tuning"
+		return "; use another value, or remove it from spec.tuning"
 	}
 	return ""
 }

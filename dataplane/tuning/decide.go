@@ -85,11 +85,11 @@ func (d *decider) problem(format string, args ...any) {
 func (d *decider) want(w v1alpha1.PlannedSetting) []string {
 	place, name, ok := parse(w.Setting)
 	if !ok {
-		d.problem("%s is not a setting that this agent knows; update it", w.Setting)
+		d.problem("setting %s is unknown to this agent; update the agent", w.Setting)
 		return []string{w.Setting}
 	}
 	if _, there := d.NICs[place.NIC]; place.NIC != "" && !there {
-		d.problem("%s: the node has no interface %s now", w.Setting, place.NIC)
+		d.problem("%s: the node has no interface %s", w.Setting, place.NIC)
 		return nil
 	}
 	look := d.Looks[place]
@@ -163,7 +163,7 @@ func (d *decider) give(place Place, name, value string, is Reading) {
 	t, known := d.record[setting]
 	if !known {
 		if len(d.record) >= maxSettings {
-			d.problem("%s was left alone: weft keeps no more than %d settings of a node on record", setting, maxSettings)
+			d.problem("%s was not changed: weft can record no more than %d settings of a node", setting, maxSettings)
 			return
 		}
 		t = v1alpha1.TunedSetting{Setting: setting, Former: is.Value, State: v1alpha1.TuningRecorded}
@@ -198,7 +198,7 @@ func (d *decider) putBack(t v1alpha1.TunedSetting) {
 	place, name, _ := parse(t.Setting)
 	look := d.Looks[place]
 	if look.Err != nil {
-		d.problem("%s is to be put back to %s, and could not be read: %v", t.Setting, t.Former, look.Err)
+		d.problem("%s should be restored to %s, but could not be read: %v", t.Setting, t.Former, look.Err)
 		return
 	}
 	is, has := look.Settings[name]

@@ -195,11 +195,11 @@ func TestRefusedByTheKernel(t *testing.T) {
 	}
 	g.Expect(messages).To(HaveKeyWithValue("net.core.netdev_budget", "Applied: "))
 	g.Expect(messages).To(HaveKeyWithValue("net.core.default_qdisc", And(HavePrefix("Refused"), ContainSubstring("no such file or directory"), ContainSubstring("load the kernel module"))))
-	g.Expect(messages).To(HaveKeyWithValue(nic+"/rings.rx", And(HavePrefix("Refused"), ContainSubstring("invalid argument"), ContainSubstring("the driver takes at most"))))
+	g.Expect(messages).To(HaveKeyWithValue(nic+"/rings.rx", And(HavePrefix("Refused"), ContainSubstring("invalid argument"), ContainSubstring("the maximum of the driver"))))
 	g.Expect(messages).To(HaveKeyWithValue(nic+"/coalescing.rxUsecs", And(HavePrefix("Refused"), ContainSubstring("remove it from spec.tuning"))))
 	g.Expect(result.Problems).To(ConsistOf(
 		nic+"/offloads.tx-tcp-nonsense: the driver of "+nic+" has no such setting; remove it from spec.tuning",
-		"nothere0/rings.rx: the node has no interface nothere0 now"))
+		"nothere0/rings.rx: the node has no interface nothere0"))
 	k.run(t, m, nil)
 	g.Expect(sysctl(t, "net.core.netdev_budget")).To(Equal(budget))
 	g.Expect(k.record).To(Equal(v1alpha1.TuningStatus{}))
@@ -234,7 +234,7 @@ func TestChannelsAndANICThatGoes(t *testing.T) {
 	g.Expect(netlink.LinkDel(veth)).To(Succeed())
 	result := k.run(t, m, want)
 	g.Expect(result.Problems).To(HaveLen(3))
-	g.Expect(result.Problems).To(HaveEach(ContainSubstring("the node has no interface weft-t0 now")))
+	g.Expect(result.Problems).To(HaveEach(ContainSubstring("the node has no interface weft-t0")))
 	g.Expect(k.record.Settings).To(BeEmpty(), "it took its settings with it")
 	again := &netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "weft-t0", NumRxQueues: 4, NumTxQueues: 4, TxQLen: 1000}, PeerName: "weft-t1"}
 	g.Expect(netlink.LinkAdd(again)).To(Succeed())
@@ -272,7 +272,7 @@ func TestCoalescing(t *testing.T) {
 	g.Expect(frames()).To(Equal("64"))
 	g.Expect(k.record.Settings).To(HaveLen(1))
 	g.Expect(k.record.Settings[0].State).To(Equal(v1alpha1.TuningClamped))
-	g.Expect(k.record.Settings[0].Message).To(Equal("asked for 100, the kernel made it 64; write 64"))
+	g.Expect(k.record.Settings[0].Message).To(Equal("requested 100, but the kernel set 64; use 64"))
 	g.Expect(k.run(t, m, map[string]string{"weft-tap0/coalescing.rxFrames": "100"}).Writes).To(BeZero())
 	k.run(t, m, nil)
 	g.Expect(frames()).To(Equal(before))

@@ -127,7 +127,7 @@ func filePath(group Group, name string) (string, error) {
 	case group == Interrupts && decimal.MatchString(name):
 		return "proc/irq/" + name + "/smp_affinity_list", nil
 	}
-	return "", fmt.Errorf("%q is none of %s", name, group)
+	return "", fmt.Errorf("%q is not one of %s", name, group)
 }
 
 func (m *Machine) readSysctls(names []string) (map[string]Reading, error) {

@@ -244,16 +244,16 @@ func TestRefusedAndClamped(t *testing.T) {
 		"eth0/coalescing.rxFrames": "Refused 128->128", "eth0/coalescing.adaptiveRX": "Applied on->off",
 	}), "what is refused stops nothing else")
 	g.Expect(messages(s)).To(Equal(map[string]string{
-		"net.core.default_qdisc":   "asked for nonsense, the kernel said: write /proc/sys/net/core/default_qdisc: no such file or directory; it is pfifo_fast; load the kernel module that brings it, or name another",
-		"eth0/rings.rx":            "asked for 9999, the kernel said: invalid argument; it is 256; the driver takes at most 4096: write that or less",
-		"eth0/rings.tx":            "asked for 1000, the kernel made it 1024; write 1024 (the driver takes at most 4096)",
-		"eth0/coalescing.rxFrames": "asked for 1, the kernel said: operation not supported; it is 128; the driver cannot do it: remove it from spec.tuning",
+		"net.core.default_qdisc":   "requested nonsense, but the kernel answered: write /proc/sys/net/core/default_qdisc: no such file or directory; it is pfifo_fast; load the kernel module that provides it, or choose another value",
+		"eth0/rings.rx":            "requested 9999, but the kernel answered: invalid argument; it is 256; use at most 4096, the maximum of the driver",
+		"eth0/rings.tx":            "requested 1000, but the kernel set 1024; use 1024 (the maximum of the driver is 4096)",
+		"eth0/coalescing.rxFrames": "requested 1, but the kernel answered: operation not supported; it is 128; the driver does not support it: remove it from spec.tuning",
 	}))
 	g.Expect(result.Problems).To(ConsistOf(
 		"eth0/channels.rx: the driver of eth0 has no such setting; remove it from spec.tuning",
-		"eth7/rings.rx: the node has no interface eth7 now",
+		"eth7/rings.rx: the node has no interface eth7",
 		"net.core.unknown: the node's kernel has no such parameter; remove it from spec.tuning",
-		"eth0/speed.mbps is not a setting that this agent knows; update it",
+		"setting eth0/speed.mbps is unknown to this agent; update the agent",
 	))
 
 	made, record := len(h.Writes()), s.record
@@ -296,7 +296,7 @@ func TestNotPutBack(t *testing.T) {
 	}
 	s.run(t, h, nil)
 	g.Expect(s.states()).To(Equal(map[string]string{"net.core.rmem_max": "NotPutBack 212992->16777216"}))
-	g.Expect(messages(s)["net.core.rmem_max"]).To(HavePrefix("it was 212992 before, and could not be put back: asked for 212992, the kernel said: operation not permitted"))
+	g.Expect(messages(s)["net.core.rmem_max"]).To(HavePrefix("its previous value 212992 could not be restored: requested 212992, but the kernel answered: operation not permitted"))
 	h.Refuse = nil
 	s.run(t, h, nil)
 	g.Expect(s.record.Settings).To(BeEmpty())
@@ -314,7 +314,7 @@ func TestANICThatCannotBeReadIsNotGone(t *testing.T) {
 		return nil
 	}
 	result := s.run(t, h, nil)
-	g.Expect(result.Problems).To(ConsistOf("eth0/rings.rx is to be put back to 256, and could not be read: device or resource busy"))
+	g.Expect(result.Problems).To(ConsistOf("eth0/rings.rx should be restored to 256, but could not be read: device or resource busy"))
 	g.Expect(s.states()).To(Equal(map[string]string{"eth0/rings.rx": "Applied 256->1024"}))
 	h.Before = nil
 	s.run(t, h, nil)
@@ -417,7 +417,7 @@ func TestMoreInterruptsThanARecordHolds(t *testing.T) {
 	}
 	result := s.run(t, h, wanted("eth0/interrupts=3"))
 	g.Expect(s.record.Settings).To(HaveLen(2048))
-	g.Expect(result.Problems).To(ContainElement(ContainSubstring("weft keeps no more than 2048 settings")))
+	g.Expect(result.Problems).To(ContainElement(ContainSubstring("weft can record no more than 2048 settings")))
 	g.Expect(slices.Compact(slices.Sorted(maps.Values(nic.IRQs)))).To(Equal([]string{"0-7", "3"}))
 	s.run(t, h, nil)
 	g.Expect(slices.Compact(slices.Sorted(maps.Values(nic.IRQs)))).To(Equal([]string{"0-7"}))

@@ -88,6 +88,6 @@ func (d *decider) heldBack(v *volume) metav1.Condition {
 	for i, h := range v.held {
 		names[i] = h.Node
 	}
-	return no(v1alpha1.ReasonAttachmentsExhausted, "its attachment to %s waits for a place: %d of the %d attachments are used that the memory of this node's target is planned for, and it takes %d; %s, or detach other volumes of this node",
+	return no(v1alpha1.ReasonAttachmentsExhausted, "its attachment to %s waits: %d of %d planned attachments of this node's target are in use, and it needs %d; %s, or detach other volumes of this node",
 		text.Few(names, named, ", "), d.attachments.Used, *d.attachments.Possible, d.Node.AttachmentPlaces(v.obj.Spec.Connection), d.Node.MoreAttachments(*d.attachments.Possible))
 }

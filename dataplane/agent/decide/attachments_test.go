@@ -107,7 +107,7 @@ func TestDecideAttachments(t *testing.T) {
 			given: []func(*Observed){
 				expected(3), possible(2), pod(v1alpha1.ReasonPodOutdated, 3), serving(exported(1, hostA), exported(2, hostB), exported(3)),
 			},
-			held: []string{"v3"}, used: 2, possible: 2, message: "the plan has 3, from the next restart of pod weft-target-node-1 on",
+			held: []string{"v3"}, used: 2, possible: 2, message: "the plan allows 3 after the next restart of pod weft-target-node-1",
 		},
 		"nor before the operator has looked": {
 			given: []func(*Observed){expected(3), possible(2), pod(v1alpha1.ReasonAsExpected, 2), serving(exported(1, hostA), exported(2, hostB), exported(3))},

@@ -490,7 +490,7 @@ func TestDecideServes(t *testing.T) {
 			volumes: map[string]says{"v1": {"Exported": "False/ExportFailed"}},
 			also: func(g *WithT, d Decision) {
 				g.Expect(d.Volumes["v1"].Hosts).To(HaveLen(2))
-				g.Expect(meta.FindStatusCondition(d.Volumes["v1"].Conditions, "Exported").Message).To(ContainSubstring("of an attachment that has ended"))
+				g.Expect(meta.FindStatusCondition(d.Volumes["v1"].Conditions, "Exported").Message).To(ContainSubstring("of an earlier attachment"))
 			},
 		},
 		{

@@ -24,13 +24,13 @@ func (d *decider) decideDrops() {
 		switch {
 		case p.readable():
 			s.Dropped = false
-			s.Message = "its pool can still be read; delete its volumes and remove the drive first, or take it out of spec.droppedDrives (kubectl weft drop --undo)"
+			s.Message = "its pool can still be read; delete its volumes and remove the drive first, or remove the drive from spec.droppedDrives (kubectl weft drop --undo)"
 		case p == nil, p.held == nil && (s.Dropped || d.outOfReach(p)):
 			s.Dropped = true
 			s.Message = d.whatIsThere(wish.ID)
 		case !s.Dropped && !d.outOfReach(p):
 			_, why := d.judgePool(p)
-			s.Message = "it is not known yet that it cannot be read: " + why
+			s.Message = "it is unknown whether it can be read: " + why
 		case refused != nil:
 			s.Message = "it cannot be dropped yet: " + refused.Error()
 		case !d.Attempts.Tried(VerbForgetPool, wish.ID):
@@ -68,8 +68,8 @@ func (d *decider) whatIsThere(id string) string {
 	if found.Content != v1alpha1.ContentBlank {
 		holds = fmt.Sprintf("not blank (%s, %s)", found.Content, found.ContentDetail)
 	}
-	return fmt.Sprintf("the drive is in the node as /dev/%s, %s, and left alone: take it out of spec.droppedDrives (kubectl weft drop --undo) to have it served again with the volumes that it holds; "+
-		"to use it as a new one, erase it before that (blkdiscard -f /dev/%s)", found.Name, holds, found.Name)
+	return fmt.Sprintf("the drive is present as /dev/%s, %s, but is not used: to serve it again with its volumes, remove it from spec.droppedDrives (kubectl weft drop --undo); "+
+		"to use it as a new drive, erase it first (blkdiscard -f /dev/%s)", found.Name, holds, found.Name)
 }
 
 // dropped says whether a device was given up: what it held is known to be lost.

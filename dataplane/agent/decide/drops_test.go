@@ -56,7 +56,7 @@ func TestDecideDrops(t *testing.T) {
 			given:   func(s *Observed) { dropA(s, false); brokenA(s); delete(s.Attempts, attempt{VerbOpenPool, "a"}); onA(s) },
 			does:    []string{"OpenPools a /dev/nvme0n1"},
 			volumes: map[string]says{"v1": unknown},
-			also:    dropped(false, "it is not known yet"),
+			also:    dropped(false, "it is unknown whether"),
 		},
 		{
 			name: "not while it is busy",
@@ -73,7 +73,7 @@ func TestDecideDrops(t *testing.T) {
 			name:    "not while the node's drives are not known",
 			given:   func(s *Observed) { dropA(s, false); s.Target.State.Pools = openPools()[1:]; s.Inventory = nil; onA(s) },
 			volumes: map[string]says{"v1": unknown},
-			also:    dropped(false, "not known yet"),
+			also:    dropped(false, "it is unknown whether"),
 		},
 		{
 			name:    "one that cannot be read is forgotten, and its volumes are not lost before",
@@ -109,7 +109,7 @@ func TestDecideDrops(t *testing.T) {
 			},
 			volumes: map[string]says{"v1": lost},
 			node:    says{"PoolReady": "True/AsExpected", "Ready": "True/AsExpected"},
-			also:    dropped(true, "the drive is in the node as /dev/nvme0n1, not blank (Weft"),
+			also:    dropped(true, "the drive is present as /dev/nvme0n1, not blank (Weft"),
 		},
 		{
 			name:    "what the engine remembers after all is forgotten again",

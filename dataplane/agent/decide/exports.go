@@ -88,7 +88,7 @@ func (d *decider) endFormer(v *volume) {
 func (d *decider) formerRefusal(v *volume) error {
 	for _, e := range v.former {
 		if err := d.Attempts.err(VerbUnexport, e.NQN); err != nil {
-			return fmt.Errorf("%s, of an attachment that has ended, is still there: %w", e.NQN, err)
+			return fmt.Errorf("%s of an earlier attachment still exists: %w", e.NQN, err)
 		}
 	}
 	return nil
@@ -125,8 +125,8 @@ func (d *decider) serve(v *volume) {
 	err := errors.Join(d.formerRefusal(v), d.Attempts.err(VerbExport, v.nqn))
 	switch stray := d.strayHosts(v.id); {
 	case stray != "":
-		v.exported = no(v1alpha1.ReasonExportFailed, "subsystem %s, which has no object, still admits hosts to it; two subsystems would let two nodes write at once. "+
-			"End the pods that use it, and make the NvmfVolume that the NQN names", stray)
+		v.exported = no(v1alpha1.ReasonExportFailed, "subsystem %s, which has no object, still admits hosts to the volume; with two subsystems, two nodes could write at the same time. "+
+			"Delete the pods that use it, and create the NvmfVolume that is named in the NQN", stray)
 		return
 	case len(v.former) == 0 && d.isServed(v.export, want):
 		v.exported = d.reached(v)
@@ -137,7 +137,7 @@ func (d *decider) serve(v *volume) {
 	case err != nil:
 		v.exported = no(v1alpha1.ReasonExportFailed, "%v", err)
 	default:
-		v.exported = no(v1alpha1.ReasonPending, "it is being exported")
+		v.exported = no(v1alpha1.ReasonPending, "the export is in progress")
 		if !d.Attempts.Tried(VerbExport, v.nqn) {
 			d.decision.Operations.Export = append(d.decision.Operations.Export, want)
 		}
@@ -156,7 +156,7 @@ func (d *decider) reached(v *volume) metav1.Condition {
 			return d.heldBack(v)
 		}
 		if again := common(v.attachments(), v.record.Dismissed); len(again) > 0 {
-			return yesBecause(v1alpha1.ReasonAsExpected, "not to attachments that were dismissed, which are never admitted again: %s; detach the volume there, and attach it again", text.Few(again, named, ", "))
+			return yesBecause(v1alpha1.ReasonAsExpected, "not for attachments that have ended and cannot be admitted again: %s; detach the volume there and attach it again", text.Few(again, named, ", "))
 		}
 		return yes()
 	}

@@ -59,7 +59,7 @@ func TestDecideWithHeaders(t *testing.T) {
 			volumes: map[string]says{"v1": {"Created": "False/NoSpace"}},
 			also: func(g *WithT, d Decision) {
 				c := meta.FindStatusCondition(d.Volumes["v1"].Conditions, v1alpha1.ConditionCreated)
-				g.Expect(c.Message).To(Equal("no pool of this node has room for 107378376704 bytes, its header of 4194304 included"))
+				g.Expect(c.Message).To(Equal("no pool of this node has enough space for 107378376704 bytes, including its header of 4194304"))
 			},
 		},
 		{
@@ -85,7 +85,7 @@ func TestDecideWithHeaders(t *testing.T) {
 			volumes: map[string]says{"v1": {"Degraded": "True/NoSpace", "Ready": "True/AsExpected"}},
 			also: func(g *WithT, d Decision) {
 				c := meta.FindStatusCondition(d.Volumes["v1"].Conditions, v1alpha1.ConditionDegraded)
-				g.Expect(c.Message).To(HavePrefix("it cannot grow from 10737418240 to 107374182400 bytes"))
+				g.Expect(c.Message).To(HavePrefix("it cannot be expanded from 10737418240 to 107374182400 bytes"))
 			},
 		},
 		{
@@ -98,7 +98,7 @@ func TestDecideWithHeaders(t *testing.T) {
 			volumes: map[string]says{"v1": {"Degraded": "True/ShrinkRefused"}},
 			also: func(g *WithT, d Decision) {
 				c := meta.FindStatusCondition(d.Volumes["v1"].Conditions, v1alpha1.ConditionDegraded)
-				g.Expect(c.Message).To(HavePrefix("it has 10737418240 bytes and never shrinks to 5368709120"))
+				g.Expect(c.Message).To(HavePrefix("it has 10737418240 bytes and cannot shrink to 5368709120"))
 			},
 		},
 		{

@@ -84,7 +84,7 @@ func rivals[T object](objects []T, uuid func(T) string, held func(T) bool) map[s
 
 // inUse is what is true of an item with a rival.
 func (i *item) inUse() metav1.Condition {
-	return no(v1alpha1.ReasonUUIDInUse, "%s %s has uuid %s already and holds the data; this one serves nothing and can be deleted, which deletes no data", i.kind, i.rival, i.id)
+	return no(v1alpha1.ReasonUUIDInUse, "%s %s already has uuid %s and the data; you can delete this object, which deletes no data", i.kind, i.rival, i.id)
 }
 
 // missing judges an item that was not found; known says that where it would be was read.
@@ -120,12 +120,12 @@ func (d *decider) remove(i *item, home string, verb Verb, operations *[]engine.I
 	needer, needed := d.needed[i.id]
 	switch {
 	case i.presence == unseen:
-		return no(v1alpha1.ReasonDeleting, "%s. If that drive is gone for good: kubectl weft drop %s %s",
+		return no(v1alpha1.ReasonDeleting, "%s. If the drive is permanently lost, run: kubectl weft drop %s %s",
 			d.whyUnseen(home), d.Node.Name, cmp.Or(home, "DRIVE"))
 	case i.presence != present:
 		i.letGo(release)
 	case needed:
-		return no(v1alpha1.ReasonDeleting, "%s is still to be made from it", needer)
+		return no(v1alpha1.ReasonDeleting, "%s must be created from it first", needer)
 	case !i.marked:
 		return d.keepData(i, release)
 	case err != nil:
@@ -133,7 +133,7 @@ func (d *decider) remove(i *item, home string, verb Verb, operations *[]engine.I
 	case !d.Attempts.Tried(verb, string(i.id)):
 		*operations = append(*operations, i.id)
 	}
-	return no(v1alpha1.ReasonDeleting, "it is being deleted")
+	return no(v1alpha1.ReasonDeleting, "deletion is in progress")
 }
 
 // notSeen are the first conditions of an object that nobody can look at yet: it is not ready, and the others are

@@ -52,7 +52,7 @@ func (d *decider) restartNeeded() metav1.Condition {
 	if len(d.Target.RestartNeeded) == 0 {
 		return quiet()
 	}
-	return yesBecause(v1alpha1.ReasonSettingsDiffer, "the target goes on serving as it is until it is restarted, by deleting pod %s when a pause of its volumes' I/O suits: %s",
+	return yesBecause(v1alpha1.ReasonSettingsDiffer, "the target keeps its settings until you restart it; delete pod %s when a short I/O pause of its volumes is acceptable: %s",
 		v1alpha1.TargetPodPrefix+d.Node.Name, strings.Join(d.Target.RestartNeeded, "; "))
 }
 
@@ -211,7 +211,7 @@ func (d *decider) poolsReady() metav1.Condition {
 	case reason != "":
 		return no(reason, "%s", strings.Join(messages, "; "))
 	case !slices.ContainsFunc(d.pools, func(p *pool) bool { return p.planned }):
-		return no(v1alpha1.ReasonNoDevice, "the plan names neither a drive nor a file")
+		return no(v1alpha1.ReasonNoDevice, "the plan contains neither a drive nor a file")
 	default:
 		return yes()
 	}
@@ -235,7 +235,7 @@ func (d *decider) writesDurable() metav1.Condition {
 	case len(volatile) > 0:
 		return no(v1alpha1.ReasonVolatileWriteCache, "%s", strings.Join(append(volatile, unsure...), "; "))
 	case len(unsure) > 0:
-		return unknown(v1alpha1.ReasonWriteCacheUnknown, "whether acknowledged writes survive a loss of power is not known: "+strings.Join(unsure, "; "))
+		return unknown(v1alpha1.ReasonWriteCacheUnknown, "it is unknown whether acknowledged writes survive a power loss: "+strings.Join(unsure, "; "))
 	}
 	return yes()
 }
@@ -264,7 +264,7 @@ func (d *decider) nodeReady(pools metav1.Condition) metav1.Condition {
 	case !slices.ContainsFunc(d.Target.State.Portals, func(p engine.Portal) bool { return d.isPlanned(p.Portal) }):
 		return no(d.portalsReady.Reason, "no portal is open: %s", d.portalsReady.Message)
 	case !isTrue(pools) || !isTrue(d.portalsReady):
-		return yesBecause(v1alpha1.ReasonAsExpected, "serving, but not all that is planned; see PoolReady and PortalsReady")
+		return yesBecause(v1alpha1.ReasonAsExpected, "serving, but not as planned; see PoolReady and PortalsReady")
 	default:
 		return yes()
 	}

@@ -87,7 +87,7 @@ func TestDecidePools(t *testing.T) {
 			node: says{"WritesDurable": "False/VolatileWriteCache", "PoolReady": "True/AsExpected", "Ready": "True/AsExpected"},
 			also: func(g *WithT, d Decision) {
 				c := meta.FindStatusCondition(d.Node.Conditions, v1alpha1.ConditionWritesDurable)
-				g.Expect(c.Message).To(And(ContainSubstring("pool b: what it has acknowledged is lost"), ContainSubstring("pool a: no answer")))
+				g.Expect(c.Message).To(And(ContainSubstring("pool b: acknowledged writes that were not flushed are lost"), ContainSubstring("pool a: no answer")))
 			},
 		},
 		{
@@ -109,7 +109,7 @@ func TestDecidePools(t *testing.T) {
 			},
 			node: says{"PoolReady": "False/DeviceSwapped", "Ready": "True/AsExpected"},
 			also: func(g *WithT, d Decision) {
-				g.Expect(d.Node.Pools[0].Message).To(ContainSubstring("0000:5e:00.0 is drive new, not a"))
+				g.Expect(d.Node.Pools[0].Message).To(ContainSubstring("0000:5e:00.0 is drive new instead of"))
 			},
 		},
 		{
@@ -143,7 +143,7 @@ func TestDecidePools(t *testing.T) {
 			},
 			node: says{"PoolReady": "False/DeviceSwapped", "Ready": "True/AsExpected"},
 			also: func(g *WithT, d Decision) {
-				g.Expect(d.Node.Pools[0].Message).To(ContainSubstring("/dev/nvme0n1 is drive z, not a"))
+				g.Expect(d.Node.Pools[0].Message).To(ContainSubstring("/dev/nvme0n1 is drive z instead of"))
 			},
 		},
 		{
@@ -376,11 +376,11 @@ func TestDecidePortals(t *testing.T) {
 			given: func(s *Observed) {
 				s.Node.Spec.Plan.Engine = v1alpha1.EngineSPDK
 				s.Node.Spec.Plan.Portals[0].QueueDepth = 256
-				s.Target.RestartNeeded = []string{"queue depth of TCP is 128 and should be 256"}
+				s.Target.RestartNeeded = []string{"queue depth of TCP is 128, but should be 256"}
 			},
 			node: says{"PortalsReady": "True/AsExpected", "RestartNeeded": "True/SettingsDiffer", "Ready": "True/AsExpected"},
 			also: func(g *WithT, d Decision) {
-				g.Expect(meta.FindStatusCondition(d.Node.Conditions, v1alpha1.ConditionRestartNeeded).Message).To(ContainSubstring("queue depth of TCP is 128 and should be 256"))
+				g.Expect(meta.FindStatusCondition(d.Node.Conditions, v1alpha1.ConditionRestartNeeded).Message).To(ContainSubstring("queue depth of TCP is 128, but should be 256"))
 				g.Expect(meta.FindStatusCondition(d.Node.Conditions, v1alpha1.ConditionPortalsReady).Message).To(ContainSubstring("until the target is restarted"))
 			},
 		},
@@ -393,7 +393,7 @@ func TestDecidePortals(t *testing.T) {
 			name: "other settings of a kernel's portal, when its modules have others too: closing helps the portal",
 			given: func(s *Observed) {
 				s.Node.Spec.Plan.Portals[0].QueueDepth = 256
-				s.Target.RestartNeeded = []string{"module nvmet_rdma's use_srq is N and should be Y"}
+				s.Target.RestartNeeded = []string{"module nvmet_rdma's use_srq is N, but should be Y"}
 			},
 			does: []string{"ClosePortals TCP 10.0.0.1 4420"},
 		},

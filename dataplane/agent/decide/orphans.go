@@ -65,8 +65,8 @@ func (d *decider) keepData(i *item, release *[]string) metav1.Condition {
 	if d.recorded(i.id) {
 		i.letGo(release)
 	}
-	return no(v1alpha1.ReasonNotMarked, "it was deleted without its metadata.uid in spec.deletionMark, so its data stays on this node and is listed in status.orphans of NvmfNode %s; "+
-		"an %s of this name with uuid %s takes it back", d.Node.Name, i.kind, i.id)
+	return no(v1alpha1.ReasonNotMarked, "it was deleted without its metadata.uid in spec.deletionMark, so its data stays on this node; see status.orphans of NvmfNode %s; "+
+		"to recover it, create an %s with this name and uuid %s", d.Node.Name, i.kind, i.id)
 }
 
 // recorded says that the node's status lists an orphan, or has no place for more.

@@ -125,29 +125,29 @@ func (d *decider) recallItem(i *item, obj metav1.Object, observed int64, found b
 func suspicion(was Record, recorded, found bool, obj metav1.Object, observed int64, attachments []string) string {
 	switch {
 	case !recorded && found:
-		return "its data is here, and this node has no record of it"
+		return "its data is on this node, but the node has no record of it"
 	case !recorded:
 		return ""
 	case was.Suspect != "":
 		return was.Suspect
 	case obj.GetUID() != was.UID && !was.Gone:
-		return fmt.Sprintf("it is another object, with UID %s, than the one that was acted on, %s", obj.GetUID(), was.UID)
+		return fmt.Sprintf("its UID is %s, but the agent has acted on UID %s", obj.GetUID(), was.UID)
 	}
 	order, err := resourceversion.CompareResourceVersion(obj.GetResourceVersion(), was.ResourceVersion)
 	again := common(without(attachments, was.Attachments), was.Dismissed)
 	switch {
 	case len(again) > 0:
-		return fmt.Sprintf("it lists attachments that were dismissed: %s", text.Few(again, named, ", "))
+		return fmt.Sprintf("it lists attachments that have ended: %s", text.Few(again, named, ", "))
 	case obj.GetUID() != was.UID:
 		return ""
 	case err != nil:
-		return fmt.Sprintf("its resourceVersion cannot be compared with the one that was acted on: %v", err)
+		return fmt.Sprintf("its resourceVersion cannot be compared with the recorded one: %v", err)
 	case order < 0:
-		return fmt.Sprintf("its resourceVersion %s is older than %s, which was acted on", obj.GetResourceVersion(), was.ResourceVersion)
+		return fmt.Sprintf("its resourceVersion %s is older than the recorded %s", obj.GetResourceVersion(), was.ResourceVersion)
 	case obj.GetGeneration() < was.Generation:
-		return fmt.Sprintf("its generation %d is older than %d, which was acted on", obj.GetGeneration(), was.Generation)
+		return fmt.Sprintf("its generation %d is older than the recorded %d", obj.GetGeneration(), was.Generation)
 	case observed < was.Observed:
-		return fmt.Sprintf("its status tells of generation %d, and had told of %d", observed, was.Observed)
+		return fmt.Sprintf("its status is of generation %d, but was of generation %d before", observed, was.Observed)
 	}
 	return ""
 }
@@ -246,7 +246,7 @@ func (d *decider) restoreSuspected() metav1.Condition {
 		return quiet()
 	}
 	id := d.decision.Records.Suspicion
-	return yesBecause(v1alpha1.ReasonRestoreSuspected, "the API server shows what may be from the past, and it is served on as it is; when the objects are right, declare it: kubectl annotate nvmfnode %s %s=%s --overwrite. It is: %s",
+	return yesBecause(v1alpha1.ReasonRestoreSuspected, "some objects may be outdated, as after a restore of etcd; the agent keeps serving them unchanged. If the objects are correct, confirm it: kubectl annotate nvmfnode %s %s=%s --overwrite. Objects: %s",
 		d.Node.Name, v1alpha1.RestoredAnnotation, id, text.Few(suspects, named, "; "))
 }
 

@@ -34,26 +34,26 @@ func TestDecideOnThePast(t *testing.T) {
 		{name: "the object that was acted on", change: func(*Observed, *v1alpha1.NvmfVolume) {}},
 		{"an older resourceVersion, compared as a number", func(s *Observed, _ *v1alpha1.NvmfVolume) {
 			onRecord(s, Record{UID: uid(1), ResourceVersion: "10", Generation: 1})
-		}, "its resourceVersion 7 is older than 10, which was acted on"},
+		}, "its resourceVersion 7 is older than the recorded 10"},
 		{"an older generation, whatever the version", func(s *Observed, v *v1alpha1.NvmfVolume) {
 			v.ResourceVersion = "1000000007"
 			onRecord(s, Record{UID: uid(1), ResourceVersion: "7", Generation: 2})
-		}, "its generation 1 is older than 2"},
+		}, "its generation 1 is older than the recorded 2"},
 		{"a status from before, whatever was written to the object since", func(s *Observed, v *v1alpha1.NvmfVolume) {
 			v.ResourceVersion, v.Generation = "1000000007", 9
 			acted := acted
 			acted.Observed = 2
 			onRecord(s, acted)
-		}, "its status tells of generation 1, and had told of 2"},
+		}, "its status is of generation 1, but was of generation 2 before"},
 		{"a version that is no number", func(_ *Observed, v *v1alpha1.NvmfVolume) { v.ResourceVersion = "abc" }, "cannot be compared"},
-		{"another object", func(_ *Observed, v *v1alpha1.NvmfVolume) { v.UID, v.ResourceVersion = "other", "99" }, "UID other"},
+		{"another object", func(_ *Observed, v *v1alpha1.NvmfVolume) { v.UID, v.ResourceVersion = "other", "99" }, "UID is other"},
 		{"no record", func(s *Observed, _ *v1alpha1.NvmfVolume) { delete(s.Records.Items, id(1)) }, "no record of it"},
 		{"an attachment that was dismissed", func(s *Observed, v *v1alpha1.NvmfVolume) {
 			v.ResourceVersion, v.Generation = "10", 2
 			acted := acted
 			acted.Dismissed = []string{attachmentB}
 			onRecord(s, acted)
-		}, "it lists attachments that were dismissed: " + attachmentB},
+		}, "it lists attachments that have ended: " + attachmentB},
 		{name: "another object, after the first was gone", change: func(s *Observed, v *v1alpha1.NvmfVolume) {
 			v.UID, v.ResourceVersion = "other", "1"
 			acted := acted
@@ -70,7 +70,7 @@ func TestDecideOnThePast(t *testing.T) {
 			v.UID = "other"
 			s.Records.Suspicion = "second"
 			s.Node.Annotations = map[string]string{v1alpha1.RestoredAnnotation: "first"}
-		}, "UID other"},
+		}, "UID is other"},
 		{name: "a declared restore", change: func(s *Observed, v *v1alpha1.NvmfVolume) {
 			v.UID = "other"
 			s.Records.Suspicion = "this"
@@ -229,7 +229,7 @@ func TestDismissedForGood(t *testing.T) {
 	s.Target.State.Exports = []engine.Export{exported(1)}
 	d = Decide(s)
 	g.Expect(d.Records.Suspicion).To(BeEmpty(), "which is no news")
-	g.Expect(meta.FindStatusCondition(d.Volumes["v1"].Conditions, v1alpha1.ConditionExported).Message).To(ContainSubstring("dismissed, which are never admitted again: " + attachmentA))
+	g.Expect(meta.FindStatusCondition(d.Volumes["v1"].Conditions, v1alpha1.ConditionExported).Message).To(ContainSubstring("not for attachments that have ended and cannot be admitted again: " + attachmentA))
 }
 
 // TestForget what is no more, and only that.

@@ -196,7 +196,7 @@ func (d *decider) judgePool(p *pool) (reason, message string) {
 	var refused *device.RefusedError
 	switch {
 	case !p.planned && p.readable():
-		return v1alpha1.ReasonNotClaimed, "no longer planned: its volumes are served, new ones go elsewhere"
+		return v1alpha1.ReasonNotClaimed, "no longer planned: its volumes stay available, but it gets no new ones"
 	case errors.As(err, &foreign):
 		return v1alpha1.ReasonForeignSignature, err.Error()
 	case errors.As(err, &swapped):
@@ -212,16 +212,16 @@ func (d *decider) judgePool(p *pool) (reason, message string) {
 	case p.held != nil && p.held.Err != nil:
 		return v1alpha1.ReasonPoolFailed, p.held.Err.Error()
 	case d.full(p):
-		return v1alpha1.ReasonPoolFull, "nothing of it is free, and more is promised: writes of its volumes that need room fail, and filesystems may turn read-only; " + d.roomFrom(p)
+		return v1alpha1.ReasonPoolFull, "the pool is full, but more space is promised: writes that need new space fail, and filesystems may become read-only; " + d.roomFrom(p)
 	case p.nearlyFull:
-		return v1alpha1.ReasonPoolNearlyFull, fmt.Sprintf("less than %d %% of it is free: it serves what it holds and takes no new volumes, snapshots or growth until more than %d %% is; "+
+		return v1alpha1.ReasonPoolNearlyFull, fmt.Sprintf("less than %d%% is free: its volumes stay available, but it accepts no new volumes, snapshots or expansion until more than %d%% is free; "+
 			"delete volumes or snapshots, or add a drive", nearlyFullPercent, roomAgainPercent)
 	case p.held != nil:
 		return "", ""
 	case p.located():
 		return v1alpha1.ReasonPending, "being opened"
 	case d.Inventory == nil:
-		return v1alpha1.ReasonNoInventory, "the node's drives are not known yet"
+		return v1alpha1.ReasonNoInventory, "the node's drives are unknown yet"
 	}
 	if at := slices.IndexFunc(d.Node.Spec.Plan.Drives, func(drive v1alpha1.PlannedDrive) bool { return drive.ID == p.device.ID }); at >= 0 {
 		planned := d.Node.Spec.Plan.Drives[at]
@@ -230,7 +230,7 @@ func (d *decider) judgePool(p *pool) (reason, message string) {
 			return v1alpha1.ReasonDeviceSwapped, swapped.Error()
 		}
 	}
-	return v1alpha1.ReasonDeviceMissing, fmt.Sprintf("no drive with id %s is on this node now", p.device.ID)
+	return v1alpha1.ReasonDeviceMissing, fmt.Sprintf("drive %s is not on this node", p.device.ID)
 }
 
 // choosePool for a blank volume: of the ready ones, that with the most room by promised size. Nil when none has the

@@ -48,10 +48,10 @@ func (d *decider) decidePortals() {
 				toOpen = append(toOpen, want)
 			}
 		case differs(is, want) && d.Node.Spec.Plan.Engine == v1alpha1.EngineSPDK && len(d.Target.RestartNeeded) > 0:
-			remarks = append(remarks, fmt.Sprintf("%s goes on with queue depth %d and in-capsule data of %d bytes, not the planned %d and %d, until the target is restarted",
+			remarks = append(remarks, fmt.Sprintf("%s keeps queue depth %d and in-capsule data of %d bytes instead of the planned %d and %d until the target is restarted",
 				PortalKey(want.Portal), is.QueueDepth, is.InCapsuleDataBytes, want.QueueDepth, want.InCapsuleDataBytes))
 		case differs(is, want):
-			problems = append(problems, fmt.Sprintf("%s goes on with queue depth %d and in-capsule data of %d bytes, not the planned %d and %d, until no host is admitted to this node",
+			problems = append(problems, fmt.Sprintf("%s keeps queue depth %d and in-capsule data of %d bytes instead of the planned %d and %d until no host is attached to this node",
 				PortalKey(want.Portal), is.QueueDepth, is.InCapsuleDataBytes, want.QueueDepth, want.InCapsuleDataBytes))
 			if !busy && !d.Attempts.Tried(VerbClosePortal, PortalKey(want.Portal)) {
 				toClose = append(toClose, want.Portal)
@@ -62,7 +62,7 @@ func (d *decider) decidePortals() {
 		if d.isPlanned(is.Portal) {
 			continue
 		}
-		remarks = append(remarks, PortalKey(is.Portal)+" is no longer planned, and is closed when no host is admitted to this node")
+		remarks = append(remarks, PortalKey(is.Portal)+" is no longer planned, and is closed when no host is attached to this node")
 		if !busy && !d.Attempts.Tried(VerbClosePortal, PortalKey(is.Portal)) {
 			toClose = append(toClose, is.Portal)
 		}

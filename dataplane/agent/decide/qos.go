@@ -20,7 +20,7 @@ func (d *decider) limit(v *volume) {
 	err := d.Attempts.err(VerbSetQoS, string(v.id))
 	switch {
 	case v.leaving():
-		v.limited = no(v1alpha1.ReasonDeleting, "it is being deleted")
+		v.limited = no(v1alpha1.ReasonDeleting, "deletion is in progress")
 	case v.presence != present:
 		v.limited = unknown(v.created.Reason, v.created.Message)
 		if v.presence != absent {
@@ -28,16 +28,16 @@ func (d *decider) limit(v *volume) {
 		}
 	case want == v.found.QoS:
 		if v.limited = yes(); want == (engine.QoS{}) {
-			v.limited = yesBecause(v1alpha1.ReasonNotNeeded, "no limits are asked for")
+			v.limited = yesBecause(v1alpha1.ReasonNotNeeded, "no limits requested")
 		}
 	case !d.Target.Info.QoS || errors.Is(err, engine.ErrUnsupported):
-		v.limited = no(v1alpha1.ReasonUnsupported, "engine %s knows no limits of volumes: it is served without; take spec.qos away, or use a target with engine %s", d.Target.Info.Type, v1alpha1.EngineSPDK)
+		v.limited = no(v1alpha1.ReasonUnsupported, "engine %s does not support limits: the volume is served without them; remove spec.qos, or use a target with engine %s", d.Target.Info.Type, v1alpha1.EngineSPDK)
 	case err != nil:
 		v.limited = no(v1alpha1.ReasonQoSFailed, "%v", err)
 	case d.Attempts.Tried(VerbSetQoS, string(v.id)):
-		v.limited = no(v1alpha1.ReasonQoSFailed, "asked for %s, the target took %s", wordsOfQoS(want), wordsOfQoS(v.found.QoS))
+		v.limited = no(v1alpha1.ReasonQoSFailed, "requested %s, but the target set %s", wordsOfQoS(want), wordsOfQoS(v.found.QoS))
 	case v.export == nil && (v.found.QoS != (engine.QoS{}) || !errors.Is(d.Attempts.err(VerbExport, d.wantedExport(v).NQN), engine.ErrBusy)):
-		v.limited = no(v1alpha1.ReasonPending, "it is limited once it is exported")
+		v.limited = no(v1alpha1.ReasonPending, "limits are set when the volume is exported")
 	default:
 		v.limited = no(v1alpha1.ReasonPending, "limits are being set")
 		d.decision.Operations.SetQoS = append(d.decision.Operations.SetQoS, engine.VolumeQoS{ID: v.id, QoS: want})

@@ -76,7 +76,7 @@ func (d *decider) decideSnapshots() {
 			s.created = d.createSnapshot(s)
 			s.ready = s.created
 		case s.presence == lost:
-			s.ready = no(v1alpha1.ReasonVolumeLost, "it was taken, and where it would be was read and does not hold snapshot %s; it is not taken again, for it would hold later data", s.id)
+			s.ready = no(v1alpha1.ReasonVolumeLost, "snapshot %s was taken, but is not in its pool any more; it is not taken again, because it would contain later data", s.id)
 			s.created = s.createdOr(s.ready)
 		default:
 			s.created = s.createdOr(unknown(v1alpha1.ReasonPoolFailed, d.whyUnseen(d.homeOf(s))))
@@ -105,19 +105,19 @@ func (d *decider) createSnapshot(s *snapshot) metav1.Condition {
 	case errors.Is(err, engine.ErrNoSpace):
 		return no(v1alpha1.ReasonNoSpace, "%v", err)
 	case d.poolOf(source.device).readable() && d.room(d.poolOf(source.device)) < source.found.AllocatedBytes:
-		return no(v1alpha1.ReasonNoSpace, "pool %s has no room to keep the %d bytes that NvmfVolume %s has written, for when they are overwritten", source.device, source.found.AllocatedBytes, s.obj.Spec.Volume)
+		return no(v1alpha1.ReasonNoSpace, "pool %s has no space to keep the %d bytes of NvmfVolume %s when they are overwritten", source.device, source.found.AllocatedBytes, s.obj.Spec.Volume)
 	case err != nil:
 		return no(v1alpha1.ReasonCreateFailed, "%v", err)
 	case !d.Attempts.Tried(VerbCreateSnapshot, string(s.id)):
 		d.promised[source.device] += source.found.AllocatedBytes
 		d.decision.Operations.CreateSnapshots = append(d.decision.Operations.CreateSnapshots, engine.SnapshotSpec{ID: s.id, Volume: source.id})
 	}
-	return no(v1alpha1.ReasonPending, "it is being made")
+	return no(v1alpha1.ReasonPending, "creation is in progress")
 }
 
 func (d *decider) removeSnapshot(s *snapshot) {
 	ops, err := &d.decision.Operations, d.Attempts.err(VerbDeleteSnapshot, string(s.id))
-	s.created = s.createdOr(no(v1alpha1.ReasonDeleting, "it is being deleted"))
+	s.created = s.createdOr(no(v1alpha1.ReasonDeleting, "deletion is in progress"))
 	s.ready = d.remove(&s.item, d.homeOf(s), VerbDeleteSnapshot, &ops.DeleteSnapshots, &d.decision.ReleaseSnapshots)
 	clones := d.clonesOf(s)
 	if s.presence == present && d.needed[s.id] == "" && errors.Is(err, engine.ErrBusy) && len(clones) > 0 {

@@ -98,9 +98,9 @@ func (d *decider) buffersSufficient() metav1.Condition {
 	was := meta.FindStatusCondition(d.Node.Status.Conditions, v1alpha1.ConditionBuffersSufficient)
 	switch {
 	case plan.SPDK == nil:
-		return yesBecause(v1alpha1.ReasonNotNeeded, "engine %s has no buffer pools of its own", plan.Engine)
+		return yesBecause(v1alpha1.ReasonNotNeeded, "engine %s has no buffer pools", plan.Engine)
 	case d.Starvation.Since.IsZero():
-		return unknown(v1alpha1.ReasonPending, "the target's counters were not read yet")
+		return unknown(v1alpha1.ReasonPending, "the target's counters have not been read yet")
 	case len(d.Starvation.Of) > 0:
 		return no(v1alpha1.ReasonBuffersExhausted, "%s", d.relief())
 	case was != nil && was.Reason == v1alpha1.ReasonBuffersExhausted && d.Starvation.Inherited && d.Now.Sub(d.Starvation.Since) < starvationQuiet:
@@ -116,11 +116,11 @@ func (d *decider) relief() string {
 	plan := d.Node.Spec.Plan.SPDK
 	running := runningPools(*plan, d.Target.Settings)
 	if (!small || plan.SmallBuffers > running.SmallBuffers) && (!large || plan.LargeBuffers > running.LargeBuffers) {
-		return fmt.Sprintf("%s; the plan has more already (%d large, %d small), which the target takes when it is restarted: delete its pod", waited, plan.LargeBuffers, plan.SmallBuffers)
+		return fmt.Sprintf("%s; the plan already has more (%d large, %d small): delete the target pod so that they take effect", waited, plan.LargeBuffers, plan.SmallBuffers)
 	}
 	r, ok := sizing.RelieveBuffers(running, small, large)
 	if !ok {
-		return waited + "; the pools cannot grow any more: spread the volumes over more nodes, or give the target fewer cores"
+		return waited + "; the pools cannot grow any more: distribute the volumes over more nodes, or use fewer cores for the target"
 	}
 	words := fmt.Sprintf("%s; set in the NvmfTarget's spec: %s. Then %s", waited, r, r.Room(d.Inventory, plan.Hugepages))
 	if but := r.Cache(d.Inventory, running); but != "" {

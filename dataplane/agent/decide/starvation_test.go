@@ -85,7 +85,7 @@ func TestStarvationWithASmallCache(t *testing.T) {
 	s.Inventory = &v1alpha1.Inventory{NUMANodes: []v1alpha1.NUMANode{{CPUs: "0-7", LLCBytes: 16 << 20}}}
 	s.Starvation = Starvation{Since: now, Last: now, Of: []string{"nvmf_TCP large"}}
 	v := meta.FindStatusCondition(Decide(s).Node.Conditions, v1alpha1.ConditionBuffersSufficient)
-	g.Expect(v.Message).To(And(ContainSubstring("buffers: {mode: Manual"), ContainSubstring("But the large buffers would hold"), ContainSubstring("leave them as they are")))
+	g.Expect(v.Message).To(And(ContainSubstring("buffers: {mode: Manual"), ContainSubstring("But the large buffers would hold"), ContainSubstring("do not add buffers")))
 	g.Expect(len(v.Message)).To(BeNumerically("<", MaxMessageBytes))
 }
 
@@ -95,7 +95,7 @@ func TestStarvationWithMorePlanned(t *testing.T) {
 	s.Starvation = Starvation{Since: now, Last: now, Of: []string{"bdev large"}}
 	s.Target.Settings = []v1alpha1.EngineSetting{{Setting: "largeBuffers", Value: "128", Planned: "256"}}
 	v := meta.FindStatusCondition(Decide(s).Node.Conditions, v1alpha1.ConditionBuffersSufficient)
-	g.Expect(v.Message).To(ContainSubstring("the plan has more already (256 large, 2048 small)"))
+	g.Expect(v.Message).To(ContainSubstring("the plan already has more (256 large, 2048 small)"))
 }
 
 // The numbers to set follow from what the target runs with, not from a plan that it has not taken up.

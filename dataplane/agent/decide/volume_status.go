@@ -62,9 +62,9 @@ func readyVolume(v *volume) metav1.Condition {
 	case v.leaving():
 		return no(v.exported.Reason, "%s", v.exported.Message)
 	case v.deleting && !v.marked:
-		return no(v1alpha1.ReasonNotMarked, "it was deleted without its metadata.uid in spec.deletionMark: it is served while hosts may still use it (%s), and then its data stays on this node", text.Few(hostNames(v.obj), named, ", "))
+		return no(v1alpha1.ReasonNotMarked, "it was deleted without its metadata.uid in spec.deletionMark: it stays available while hosts may use it (%s), and then its data stays on this node", text.Few(hostNames(v.obj), named, ", "))
 	case v.deleting:
-		return no(v1alpha1.ReasonStillAdmitted, "it is not deleted while hosts may still use it: %s", text.Few(hostNames(v.obj), named, ", "))
+		return no(v1alpha1.ReasonStillAdmitted, "it is not deleted while hosts may use it: %s", text.Few(hostNames(v.obj), named, ", "))
 	case v.presence == lost || v.presence == unseen:
 		return no(v.degraded.Reason, "%s", v.degraded.Message)
 	case !isTrue(v.created):

@@ -130,7 +130,7 @@ func (d *decider) decideVolume(v *volume) {
 		d.grow(v)
 		d.serve(v)
 	case v.presence == absent && v.deleting:
-		v.created = no(v1alpha1.ReasonDeleting, "it was not made before it was deleted")
+		v.created = no(v1alpha1.ReasonDeleting, "it was deleted before it was created")
 		v.exported = v.created
 	case v.presence == absent:
 		d.create(v)
@@ -148,12 +148,12 @@ func (d *decider) decideVolume(v *volume) {
 
 func (d *decider) whyLost(v *volume) string {
 	if v.device == "" {
-		return fmt.Sprintf("it was used, and no pool of this node holds volume %s; it is not made, for it would be empty: are spec.node and spec.uuid those of its data?", v.id)
+		return fmt.Sprintf("volume %s was used, but no pool of this node contains it; it is not created again, because it would be empty: check that spec.node and spec.uuid are correct", v.id)
 	}
 	if d.dropped(v.device) {
-		return fmt.Sprintf("drive %s, which held it, was given up (spec.droppedDrives of NvmfNode %s); it is not made again, for it would be empty", v.device, d.Node.Name)
+		return fmt.Sprintf("its drive, %s, was given up (spec.droppedDrives of NvmfNode %s); the volume is not created again, because it would be empty", v.device, d.Node.Name)
 	}
-	return fmt.Sprintf("pool %s was read and does not hold volume %s any more; it is not made again, for it would be empty", v.device, v.id)
+	return fmt.Sprintf("pool %s does not contain volume %s any more; it is not created again, because it would be empty", v.device, v.id)
 }
 
 // refuseVolume that has a rival: it serves nothing. When its object goes, there is nothing of it but a subsystem.
@@ -172,18 +172,18 @@ func (d *decider) refuseVolume(v *volume) {
 // whyUnseen says why nothing is known of what a device holds.
 func (d *decider) whyUnseen(device string) string {
 	if p := d.poolOf(device); p != nil {
-		return fmt.Sprintf("pool %s cannot be read, so it is not known what it holds: %s", device, p.message)
+		return fmt.Sprintf("pool %s cannot be read, so its content is unknown: %s", device, p.message)
 	}
 	if device != "" {
-		return fmt.Sprintf("pool %s is neither planned nor open, so it is not known what it holds", device)
+		return fmt.Sprintf("pool %s is neither planned nor open, so its content is unknown", device)
 	}
-	return "not all pools of this node can be read, so it is not known what they hold"
+	return "not all pools of this node can be read, so their content is unknown"
 }
 
 // removeVolume unexports it, looks again, and removes it. Each round does one step, and the next looks.
 func (d *decider) removeVolume(v *volume) {
 	ops, err := &d.decision.Operations, errors.Join(d.formerRefusal(v), d.Attempts.err(VerbUnexport, v.nqn))
-	deleting := no(v1alpha1.ReasonDeleting, "it is being deleted")
+	deleting := no(v1alpha1.ReasonDeleting, "deletion is in progress")
 	v.created, v.exported = v.createdOr(deleting), deleting
 	switch {
 	case v.export == nil && len(v.former) == 0:
@@ -205,11 +205,11 @@ func (d *decider) grow(v *volume) {
 	switch p := d.poolOf(v.device); {
 	case more == 0 || v.deleting:
 	case more < 0:
-		v.degraded = yesBecause(v1alpha1.ReasonShrinkRefused, "it has %d bytes and never shrinks to %d: what lies beyond the new end would be lost", has, want)
+		v.degraded = yesBecause(v1alpha1.ReasonShrinkRefused, "it has %d bytes and cannot shrink to %d: data beyond the new end would be lost", has, want)
 	case errors.Is(err, engine.ErrNoSpace) || p.readable() && !d.fits(p, served, more):
-		v.degraded = yesBecause(v1alpha1.ReasonNoSpace, "it cannot grow from %d to %d bytes: pool %s has no room", has, want, v.device)
+		v.degraded = yesBecause(v1alpha1.ReasonNoSpace, "it cannot be expanded from %d to %d bytes: pool %s has not enough space", has, want, v.device)
 	case err != nil:
-		v.degraded = yesBecause(v1alpha1.ReasonPending, "it cannot grow from %d to %d bytes yet: %v", has, want, err)
+		v.degraded = yesBecause(v1alpha1.ReasonPending, "it cannot be expanded from %d to %d bytes yet: %v", has, want, err)
 	case !d.Attempts.Tried(VerbGrowVolume, string(v.id)):
 		d.promised[v.device] += more
 		d.decision.Operations.GrowVolumes = append(d.decision.Operations.GrowVolumes, engine.VolumeSize{ID: v.id, SizeBytes: served})
@@ -241,9 +241,9 @@ func (d *decider) create(v *volume) {
 	case refusal != nil:
 		v.created = *refusal
 	case limited && d.places >= limit:
-		v.created = no(v1alpha1.ReasonNoSpace, "node %s has %s, as many as its target has subsystems for", d.Node.Name, text.Plural(int(d.places), "volume"))
+		v.created = no(v1alpha1.ReasonNoSpace, "node %s has %s, the maximum number of its target", d.Node.Name, text.Plural(int(d.places), "volume"))
 	default:
-		v.created = no(v1alpha1.ReasonPending, "it is being made")
+		v.created = no(v1alpha1.ReasonPending, "creation is in progress")
 		d.places++
 		if !d.Attempts.Tried(VerbCreateVolume, string(v.id)) {
 			spec.Pool, v.device, spec.SizeBytes = p.device.ID, p.device.ID, p.served(v.obj.Spec.Size)
@@ -269,7 +269,7 @@ func (d *decider) poolFor(v *volume, spec *engine.VolumeSpec) (*pool, *metav1.Co
 		spec.Source = source.source
 		p := d.poolOf(source.pool)
 		if served := p.served(v.obj.Spec.Size); !p.readable() || !d.fits(p, served, served) {
-			return refuse(v1alpha1.ReasonNoSpace, "pool %s, where its source is, has no room for %d bytes, its header of %d included", source.pool, served, v1alpha1.HeaderBytes)
+			return refuse(v1alpha1.ReasonNoSpace, "pool %s, which contains its source, has not enough space for %d bytes, including its header of %d", source.pool, served, v1alpha1.HeaderBytes)
 		}
 		return p, nil
 	}
@@ -279,7 +279,7 @@ func (d *decider) poolFor(v *volume, spec *engine.VolumeSpec) (*pool, *metav1.Co
 	if !slices.ContainsFunc(d.pools, (*pool).ready) {
 		return refuse(v1alpha1.ReasonNodeNotReady, "no pool of this node is ready")
 	}
-	return refuse(v1alpha1.ReasonNoSpace, "no pool of this node has room for %d bytes, its header of %d included", v1alpha1.WithHeader(sizeOf(v.obj.Spec.Size)), v1alpha1.HeaderBytes)
+	return refuse(v1alpha1.ReasonNoSpace, "no pool of this node has enough space for %d bytes, including its header of %d", v1alpha1.WithHeader(sizeOf(v.obj.Spec.Size)), v1alpha1.HeaderBytes)
 }
 
 // copiesData says whether what a volume is made from holds data, or did.

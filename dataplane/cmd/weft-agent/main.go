@@ -40,14 +40,14 @@ func command() *cobra.Command {
 	logging := zap.Options{TimeEncoder: zapcore.RFC3339TimeEncoder, StacktraceLevel: zapcore.DPanicLevel}
 	cmd := &cobra.Command{
 		Use:           "weft-agent",
-		Short:         "Serve this node's NvmfVolumes over NVMe-oF",
+		Short:         "Serve the NvmfVolumes of this node over NVMe-oF",
 		Version:       version,
 		Args:          cobra.NoArgs,
 		SilenceUsage:  true,
 		SilenceErrors: true,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if !filepath.IsAbs(spdkSocket) {
-				return fmt.Errorf("--spdk-socket is %q; give an absolute path, such as /run/weft/spdk.sock", spdkSocket)
+				return fmt.Errorf("--spdk-socket is %q; must be an absolute path, such as /run/weft/spdk.sock", spdkSocket)
 			}
 			var err error
 			if options.Engines, err = engines(options.StateDir, spdkSocket); err != nil {
@@ -71,11 +71,11 @@ func command() *cobra.Command {
 		},
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&options.NodeName, "node-name", os.Getenv("NODE_NAME"), "name of the Kubernetes Node that the agent runs on; default: the environment's NODE_NAME")
-	flags.StringVar(&options.Namespace, "namespace", os.Getenv("POD_NAMESPACE"), "namespace of the agent's lease; default: the environment's POD_NAMESPACE")
-	flags.StringVar(&options.StateDir, "state-dir", "/var/lib/weft", "folder of the node under which pools are mounted, and where the agent records what it acted on")
-	flags.StringVar(&spdkSocket, "spdk-socket", "/run/weft/spdk.sock", "socket of the node's SPDK target, as the target pod opens it; used only when the node's plan is for engine SPDK")
-	flags.StringVar(&options.HealthAddress, "health-probe-bind-address", "127.0.0.1:9810", "address for /healthz and /readyz, and for /metrics unless --metrics-bind-address is given")
+	flags.StringVar(&options.NodeName, "node-name", os.Getenv("NODE_NAME"), "name of this Kubernetes Node (default $NODE_NAME)")
+	flags.StringVar(&options.Namespace, "namespace", os.Getenv("POD_NAMESPACE"), "namespace of the agent's Lease (default $POD_NAMESPACE)")
+	flags.StringVar(&options.StateDir, "state-dir", "/var/lib/weft", "directory on the node for the mounts of pools and for the agent's records")
+	flags.StringVar(&spdkSocket, "spdk-socket", "/run/weft/spdk.sock", "RPC socket of the node's SPDK target; used only with engine SPDK")
+	flags.StringVar(&options.HealthAddress, "health-probe-bind-address", "127.0.0.1:9810", "address for /healthz and /readyz, and for /metrics unless --metrics-bind-address is set")
 	flags.StringVar(&options.MetricsAddress, "metrics-bind-address", "", "address for /metrics over HTTPS, with authentication and authorization by the API server")
 	ofLogging := flag.NewFlagSet("logging", flag.ContinueOnError)
 	logging.BindFlags(ofLogging)
@@ -91,7 +91,7 @@ func apiServer() (*rest.Config, error) {
 	config, err := ctrl.GetConfig()
 	if clientcmd.IsEmptyConfig(err) {
 		_, err = rest.InClusterConfig()
-		return nil, fmt.Errorf("find the API server: outside of a cluster give --kubeconfig, or set KUBECONFIG (inside: %w)", err)
+		return nil, fmt.Errorf("cannot find the API server: outside a cluster, set --kubeconfig or KUBECONFIG (in the cluster: %w)", err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("read the kubeconfig: %w", err)

@@ -41,7 +41,7 @@ func TestEngines(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(userSpace).To(BeAssignableToTypeOf(&spdk.Engine{}))
 	_, err = choose("Other")
-	g.Expect(err).To(MatchError("engine Other is not available in this version; use engine: SPDK or Nvmet"))
+	g.Expect(err).To(MatchError("engine Other is not supported by this version; use engine: SPDK or Nvmet"))
 }
 
 func TestPathsAreAbsolute(t *testing.T) {
@@ -60,5 +60,5 @@ func TestWithoutAnAPIServer(t *testing.T) {
 	t.Setenv("KUBECONFIG", filepath.Join(t.TempDir(), "none"))
 	t.Setenv("KUBERNETES_SERVICE_HOST", "")
 	_, err := apiServer()
-	g.Expect(err).To(MatchError(And(ContainSubstring("give --kubeconfig"), ContainSubstring("KUBERNETES_SERVICE_HOST"))))
+	g.Expect(err).To(MatchError(And(ContainSubstring("set --kubeconfig"), ContainSubstring("KUBERNETES_SERVICE_HOST"))))
 }

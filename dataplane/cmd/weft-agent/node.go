@@ -46,6 +46,6 @@ func engines(stateDir, spdkSocket string) (agent.Engines, error) {
 		case v1alpha1.EngineSPDK:
 			return userSpace, nil
 		}
-		return nil, fmt.Errorf("engine %s is not available in this version; use engine: %s or %s", t, v1alpha1.EngineSPDK, v1alpha1.EngineNvmet)
+		return nil, fmt.Errorf("engine %s is not supported by this version; use engine: %s or %s", t, v1alpha1.EngineSPDK, v1alpha1.EngineNvmet)
 	}, nil
 }

@@ -106,7 +106,7 @@ func (e *Engine) Start(ctx context.Context, plan v1alpha1.Plan) error {
 		return err
 	}
 	if plan.Engine != v1alpha1.EngineNvmet {
-		return fmt.Errorf("%w: the plan is for engine %s, and this is the kernel's", engine.ErrUnsupported, plan.Engine)
+		return fmt.Errorf("%w: the plan is for engine %s, but this is the kernel's target", engine.ErrUnsupported, plan.Engine)
 	}
 	if !e.inherited {
 		if err := e.makeServedSynchronous(ctx); err != nil {

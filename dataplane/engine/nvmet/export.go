@@ -217,7 +217,7 @@ func mkdirOnceFree(ctx context.Context, dir string) error {
 		}
 		select {
 		case <-ctx.Done():
-			return errors.Join(fmt.Errorf("%w: its old controllers are not gone yet: %w", engine.ErrBusy, err), ctx.Err())
+			return errors.Join(fmt.Errorf("%w: its old controllers still exist: %w", engine.ErrBusy, err), ctx.Err())
 		case <-ticker.C:
 		}
 	}
@@ -339,7 +339,7 @@ func (h *host) revalidate(path string) error {
 			return nil
 		}
 		if err := h.writeAttr(filepath.Join(dir, "revalidate_size"), "1"); err != nil {
-			return fmt.Errorf("tell the hosts of %s the new size: %w", nqn, err)
+			return fmt.Errorf("report the new size to the hosts of %s: %w", nqn, err)
 		}
 		return nil
 	})

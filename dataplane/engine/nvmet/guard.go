@@ -40,7 +40,7 @@ func (g *guard) begin(ctx context.Context) {
 	}
 	g.tried = true
 	if err := g.remove(); err != nil {
-		logr.FromContextOrDiscard(ctx).Info("Hosts that reconnect while the target fills may give up: nftables cannot be used", "reason", err.Error())
+		logr.FromContextOrDiscard(ctx).Info("Hosts that reconnect while the target restores its exports may give up: cannot use nftables", "reason", err.Error())
 	}
 }
 
@@ -58,16 +58,16 @@ func (g *guard) close(ctx context.Context, portals []v1alpha1.Portal) (open func
 		return func() {}
 	}
 	if err := g.remove(); err != nil {
-		log.Info("Hosts that reconnect now may give up: nftables cannot be used", "reason", err.Error())
+		log.Info("Hosts that reconnect now may give up: cannot use nftables", "reason", err.Error())
 		return func() {}
 	}
 	if err := addGuard(tcp); err != nil {
-		log.Info("Hosts that reconnect now may give up: nftables cannot be used", "reason", err.Error())
+		log.Info("Hosts that reconnect now may give up: cannot use nftables", "reason", err.Error())
 	}
 	g.clean = false
 	return func() {
 		if err := g.remove(); err != nil {
-			log.Info("New connections are let in after a minute: the rule cannot be removed", "reason", err.Error())
+			log.Info("New connections are accepted only after a minute: cannot remove the rule", "reason", err.Error())
 		}
 	}
 }

@@ -97,11 +97,11 @@ func (h *host) readParameter(p parameter) (is, differs string, err error) {
 	case isMissing(err) && p.want == p.usual:
 		return "", "", nil
 	case isMissing(err):
-		return "", fmt.Sprintf("%s should be %s, and this kernel has no such parameter", p, p.want), nil
+		return "", fmt.Sprintf("%s should be %s, but this kernel has no such parameter", p, p.want), nil
 	case err != nil:
 		return "", "", fmt.Errorf("%s: %w", p, err)
 	case is != p.want:
-		return is, fmt.Sprintf("%s is %s and should be %s", p, is, p.want), nil
+		return is, fmt.Sprintf("%s is %s, but should be %s", p, is, p.want), nil
 	}
 	return is, "", nil
 }
@@ -124,11 +124,11 @@ func (h *host) setRDMA(ctx context.Context, parameters []parameter) ([]string, e
 		return nil, err
 	}
 	if port != "" {
-		return append(differences, fmt.Sprintf("the module takes them when it is loaded, and port %s uses it: reboot the node", port)), nil
+		return append(differences, fmt.Sprintf("they take effect when the module is loaded, but port %s uses it: reboot the node", port)), nil
 	}
 	module := transportModules[v1alpha1.TransportRDMA]
 	if _, err := h.run(ctx, "rmmod", module); err != nil {
-		return append(differences, fmt.Sprintf("the module takes them when it is loaded, and cannot be unloaded (%v): reboot the node", err)), nil
+		return append(differences, fmt.Sprintf("they take effect when the module is loaded, but it cannot be unloaded (%v): reboot the node", err)), nil
 	}
 	if _, err := h.run(ctx, "modprobe", append([]string{module}, arguments...)...); err != nil {
 		return nil, fmt.Errorf("%w: load %s again: %w", engine.ErrUnavailable, module, err)

@@ -142,9 +142,9 @@ func TestSetModules(t *testing.T) {
 			parameters: map[string]string{"nvmet_rdma/srq_size": "4096"}},
 		{name: "SRQ, while it serves", given: []func(*fakeKernel){loaded("nvmet_rdma"), rdmaPort}, plan: srq,
 			parameters:  map[string]string{"nvmet_rdma/use_srq": "N", "nvmet_rdma/srq_size": "1024"},
-			differences: []string{"use_srq is N and should be Y", "srq_size is 1024 and should be 4096", "port 1 uses it: reboot the node"}},
+			differences: []string{"use_srq is N, but should be Y", "srq_size is 1024, but should be 4096", "port 1 uses it: reboot the node"}},
 		{name: "SRQ, in use by somebody", given: []func(*fakeKernel){loaded("nvmet_rdma"), func(k *fakeKernel) { k.busy = []string{"nvmet_rdma"} }}, plan: srq,
-			ran: []string{"rmmod nvmet_rdma"}, differences: []string{"use_srq is N and should be Y", "srq_size is 1024 and should be 4096", "cannot be unloaded"}},
+			ran: []string{"rmmod nvmet_rdma"}, differences: []string{"use_srq is N, but should be Y", "srq_size is 1024, but should be 4096", "cannot be unloaded"}},
 		{name: "no SRQ any more", given: []func(*fakeKernel){loaded("nvmet_rdma", "use_srq=Y")}, plan: v1alpha1.NvmetPlan{RDMA: &v1alpha1.NvmetRDMA{}},
 			ran: []string{"rmmod nvmet_rdma", "modprobe nvmet_rdma use_srq=N"}, parameters: map[string]string{"nvmet_rdma/use_srq": "N"}},
 	} {

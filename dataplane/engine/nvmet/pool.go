@@ -104,7 +104,7 @@ func (h *host) preparePool(ctx context.Context, d engine.Device, dir string, mou
 	switch {
 	case isMissing(err) && d.FileBytes > 0:
 		if _, known := os.Stat(dir); known == nil {
-			return "", fmt.Errorf("pool file %s is gone, and its volumes with it; to begin with an empty one, remove the folder %s: %w", d.Path, dir, engine.ErrNotFound)
+			return "", fmt.Errorf("pool file %s and its volumes are missing; to start with an empty pool, remove the directory %s: %w", d.Path, dir, engine.ErrNotFound)
 		}
 	case isMissing(err):
 		return "", fmt.Errorf("device %s: %s: %w", d.ID, d.Path, engine.ErrNotFound)
@@ -126,7 +126,7 @@ func (h *host) preparePool(ctx context.Context, d engine.Device, dir string, mou
 		return d.Path, h.checkDrive(d)
 	}
 	if d.FileBytes < MinPoolBytes {
-		return "", fmt.Errorf("%w: pool file %s of %d bytes; give at least %d", engine.ErrInvalid, d.Path, d.FileBytes, MinPoolBytes)
+		return "", fmt.Errorf("%w: pool file %s of %d bytes; the minimum is %d", engine.ErrInvalid, d.Path, d.FileBytes, MinPoolBytes)
 	}
 	if err := h.growFile(ctx, d); err != nil {
 		return "", err
@@ -160,7 +160,7 @@ func (h *host) format(ctx context.Context, d engine.Device, block, dir string) e
 		args = append(args, "-f")
 	case blank:
 		if _, err := os.Stat(dir); !isMissing(err) {
-			return errors.Join(fmt.Errorf("device %s: %s reads as blank and was a pool, whose volumes may still be saved; to begin with an empty one, remove the folder %s: %w", d.ID, d.Path, dir, engine.ErrNotFound), err)
+			return errors.Join(fmt.Errorf("device %s: %s reads as blank, but was a pool, and its volumes may be recoverable; to start with an empty pool, remove the directory %s: %w", d.ID, d.Path, dir, engine.ErrNotFound), err)
 		}
 		// Without -f: mkfs.xfs looks for signatures, too.
 	}
@@ -227,7 +227,7 @@ func (h *host) finishPool(ctx context.Context, d engine.Device, dir string) erro
 		return fmt.Errorf("device %s: %w", d.ID, err)
 	}
 	if !g.reflink {
-		return fmt.Errorf("device %s: its filesystem has no reflinks, so it can hold no snapshots; save what is on it and erase it (blkdiscard -f %s)", d.ID, d.Path)
+		return fmt.Errorf("device %s: its filesystem does not support reflinks, which snapshots require; back up its data and erase it (blkdiscard -f %s)", d.ID, d.Path)
 	}
 	deviceBytes, err := h.deviceBytes(dir)
 	if err != nil {
@@ -313,7 +313,7 @@ func (h *host) growFile(ctx context.Context, d engine.Device) error {
 		return fmt.Errorf("device %s: %w", d.ID, mapErrno(err))
 	}
 	if changed {
-		logr.FromContextOrDiscard(ctx).Info("Sized the pool's file", "device", d.ID, "bytes", d.FileBytes, "created", created)
+		logr.FromContextOrDiscard(ctx).Info("Resized the pool's file", "device", d.ID, "bytes", d.FileBytes, "created", created)
 	}
 	return nil
 }

@@ -98,7 +98,7 @@ func TestPoolWhoseEndsWereCleared(t *testing.T) {
 		patch(t, d.Path, at, make([]byte, 1<<20)...)
 	}
 	for range 2 {
-		if err := one(t, e.OpenPools(t.Context(), []engine.Device{d})); err == nil || !strings.Contains(err.Error(), "remove the folder "+dir) {
+		if err := one(t, e.OpenPools(t.Context(), []engine.Device{d})); err == nil || !strings.Contains(err.Error(), "remove the directory "+dir) {
 			t.Fatalf("error %v", err)
 		}
 	}
@@ -125,7 +125,7 @@ func TestLeftovers(t *testing.T) {
 	}
 	check(t, one(t, e.CreateVolumes(t.Context(), []engine.VolumeSpec{{ID: id, Pool: d.ID, SizeBytes: 4 << 20}})))
 	if _, err := os.Stat(leftover); !os.IsNotExist(err) {
-		t.Errorf("the leftover is still there: %v", err)
+		t.Errorf("the leftover still exists: %v", err)
 	}
 }
 

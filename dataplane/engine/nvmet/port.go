@@ -285,7 +285,7 @@ func checkAddress(address string) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("address %s is on no interface of this node: %w", address, engine.ErrNotFound)
+	return fmt.Errorf("no interface of this node has address %s: %w", address, engine.ErrNotFound)
 }
 
 // ClosePortals implements engine.Engine.

@@ -75,12 +75,12 @@ func (h *host) scan() (*store, error) {
 func (h *host) readPool(s *store, p *pool, mounts []mount.MountInfo) error {
 	m := mountedOn(mounts, p.dir)
 	if m == nil {
-		return fmt.Errorf("%w: pool %s is not mounted on %s; when its drive is gone for good: kubectl weft drop", engine.ErrUnavailable, p.Device, p.dir)
+		return fmt.Errorf("%w: pool %s is not mounted on %s; if its drive is permanently lost, use kubectl weft drop", engine.ErrUnavailable, p.Device, p.dir)
 	}
 	p.Path = h.poolPath(p.Device, m)
 	// XFS answers from memory until it misses its drive.
 	if _, err := os.Stat(h.path("sys/dev/block", fmt.Sprintf("%d:%d", m.Major, m.Minor))); err != nil {
-		return fmt.Errorf("%w: the drive of pool %s is gone: %w", engine.ErrUnavailable, p.Device, err)
+		return fmt.Errorf("%w: the drive of pool %s is missing: %w", engine.ErrUnavailable, p.Device, err)
 	}
 	var st unix.Statfs_t
 	if err := unix.Statfs(p.dir, &st); err != nil {

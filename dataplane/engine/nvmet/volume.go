@@ -250,7 +250,7 @@ func (e *Engine) SetQoS(_ context.Context, limits []engine.VolumeQoS) []error {
 	errs := make([]error, len(limits))
 	for i, want := range limits {
 		if errs[i] = want.Validate(); errs[i] == nil && want.QoS != (engine.QoS{}) {
-			errs[i] = fmt.Errorf("%w: volume %s: the kernel's target has no limits of I/O or bandwidth; use engine SPDK", engine.ErrUnsupported, want.ID)
+			errs[i] = fmt.Errorf("%w: volume %s: the kernel's target does not support IOPS and bandwidth limits; use engine SPDK", engine.ErrUnsupported, want.ID)
 		}
 	}
 	return errs

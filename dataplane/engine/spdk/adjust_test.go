@@ -73,7 +73,7 @@ func TestSchedulerOfInterruptMode(t *testing.T) {
 		if err == nil || !errors.As(err, &restart) {
 			t.Fatalf("a restart is needed, not %v", err)
 		}
-		g.Expect(restart.Differences).To(ConsistOf("interrupt mode is on and should be off"))
+		g.Expect(restart.Differences).To(ConsistOf("interrupt mode is on, but should be off"))
 		g.Expect(schedulerOf(t, m).Name).NotTo(Equal(spdkrpc.SchedulerDynamic))
 	}
 	settings, err := e.Settings(t.Context(), m.plan)
@@ -140,10 +140,10 @@ func TestTransportsAndPollGroupsNeedARestart(t *testing.T) {
 		g.Expect(errors.As(err, &restart)).To(BeTrue(), "%v", err)
 		return restart.Differences
 	}
-	g.Expect(differences(func(p *v1alpha1.SPDKPlan) { p.Transports[1].SRQDepth = new(int32(1024)) })).To(ConsistOf("SRQ depth of transport RDMA is 0 and should be 1024"))
-	g.Expect(differences(func(p *v1alpha1.SPDKPlan) { p.Transports = p.Transports[:1] })).To(ConsistOf("there is a transport RDMA, which is not planned"))
-	g.Expect(differences(func(p *v1alpha1.SPDKPlan) { p.PollGroupMask = "0x1" })).To(ConsistOf("connections are served on cores 1 and should be on 0"))
-	g.Expect(differences(func(p *v1alpha1.SPDKPlan) { p.PollGroupMask = "" })).To(ConsistOf("connections are served on cores 1 and should be on 0-1"))
+	g.Expect(differences(func(p *v1alpha1.SPDKPlan) { p.Transports[1].SRQDepth = new(int32(1024)) })).To(ConsistOf("SRQ depth of transport RDMA is 0, but should be 1024"))
+	g.Expect(differences(func(p *v1alpha1.SPDKPlan) { p.Transports = p.Transports[:1] })).To(ConsistOf("transport RDMA is not planned"))
+	g.Expect(differences(func(p *v1alpha1.SPDKPlan) { p.PollGroupMask = "0x1" })).To(ConsistOf("connections are served on cores 1, but should be on 0"))
+	g.Expect(differences(func(p *v1alpha1.SPDKPlan) { p.PollGroupMask = "" })).To(ConsistOf("connections are served on cores 1, but should be on 0-1"))
 }
 
 func TestBufferWaits(t *testing.T) {

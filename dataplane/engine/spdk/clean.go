@@ -186,11 +186,11 @@ func (s *session) serves(p *pool) error {
 	case p.Err != nil:
 		return p.Err
 	case t == nil:
-		return fmt.Errorf("%w: nobody has looked at the free space of pool %s", engine.ErrBusy, p.Device)
+		return fmt.Errorf("%w: the free space of pool %s has not been checked", engine.ErrBusy, p.Device)
 	case t.err != nil:
-		return fmt.Errorf("the free space of pool %s may hold old data, and could not be held back: %w", p.Device, t.err)
+		return fmt.Errorf("the free space of pool %s may contain old data and could not be reserved: %w", p.Device, t.err)
 	case !t.open:
-		return fmt.Errorf("%w: the free space of pool %s may hold old data since its target ended, and is cleared first: %d MiB are, and hosts may write %d",
+		return fmt.Errorf("%w: the free space of pool %s may contain old data since its target ended and is cleared first: %d MiB are clear, and hosts may write %d",
 			engine.ErrBusy, p.Device, t.free/mib, t.needed/mib)
 	}
 	return nil
@@ -215,7 +215,7 @@ func (s *session) soil(p *pool) error {
 		_, err = spdkrpc.Call(s.ctx, s.conn, spdkrpc.BdevLvolDelete{Name: p.lvstore + "/" + cleanName})
 	}
 	if err != nil {
-		return fmt.Errorf("say in pool %s that its free space is not clean: %w", p.Device, mapError(err))
+		return fmt.Errorf("record in pool %s that its free space is not clean: %w", p.Device, mapError(err))
 	}
 	delete(p.lvols, cleanName)
 	return nil

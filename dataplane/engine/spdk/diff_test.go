@@ -146,7 +146,7 @@ func TestNames(t *testing.T) {
 		g.Expect(is).To(Equal(want), name)
 		if want != foreignLvol {
 			g.Expect(id).To(Equal(idA))
-			g.Expect(len(name)).To(BeNumerically("<=", 63), "SPDK takes no more")
+			g.Expect(len(name)).To(BeNumerically("<=", 63), "SPDK accepts no more")
 		}
 		if want == snapshotLvol {
 			g.Expect(created).To(BeTemporally("==", at))

@@ -127,7 +127,7 @@ func (s *session) makeDiskDurable(path string, info os.FileInfo) error {
 	if strings.HasPrefix(filepath.Base(folder), "nvme") {
 		return device.TurnOffWriteCache(device.KernelAdmin(path))
 	}
-	return fmt.Errorf("%w: only that of an NVMe drive is turned off for you; turn it off where the drive can (/sys/class/scsi_disk/*/cache_type: write through), or use engine Nvmet", device.ErrVolatile)
+	return fmt.Errorf("%w: weft turns it off only on NVMe drives; turn it off if the drive supports it (/sys/class/scsi_disk/*/cache_type: write through), or use engine Nvmet", device.ErrVolatile)
 }
 
 // admin sends commands to the controller of a drive that the target drives itself.

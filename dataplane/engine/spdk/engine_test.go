@@ -742,7 +742,7 @@ func TestStart(t *testing.T) {
 		g.Expect(errors.As(err, &restart)).To(BeTrue(), "%v", err)
 		return restart.Differences
 	}
-	fewer := ConsistOf(And(HavePrefix("it runs on cores 1-2 and should run on 1-3: "), ContainSubstring("its container was not given 3")))
+	fewer := ConsistOf(And(HavePrefix("it runs on cores 1-2, but should run on 1-3: "), ContainSubstring("its container was not given 3")))
 	g.Expect(differences(m.plan)).To(fewer, "it serves on the cores that it was given")
 	settings, err := e.Settings(t.Context(), m.plan)
 	check(t, err)
@@ -769,9 +769,9 @@ func TestStart(t *testing.T) {
 	changed.SPDK.Placement = v1alpha1.PlacementNAPI
 	changed.SPDK.Transports[0].LargeCache++
 	g.Expect(differences(changed)).To(ConsistOf(
-		ContainSubstring("it runs on cores 1-2 and should run on 0,2"), ContainSubstring("small buffers are 4096 and should be 4097"), ContainSubstring("subsystems"),
-		ContainSubstring("I/O descriptors"), ContainSubstring("placement of TCP connections is CPU and should be NAPI"),
-		ContainSubstring("large buffer cache of transport TCP is 32 and should be 33"),
+		ContainSubstring("it runs on cores 1-2, but should run on 0,2"), ContainSubstring("small buffers are 4096, but should be 4097"), ContainSubstring("subsystems"),
+		ContainSubstring("I/O descriptors"), ContainSubstring("placement of TCP connections is CPU, but should be NAPI"),
+		ContainSubstring("large buffer cache of transport TCP is 32, but should be 33"),
 	))
 
 	err = e.Start(t.Context(), planOf(v1alpha1.TransportTCP, v1alpha1.TransportRDMA))

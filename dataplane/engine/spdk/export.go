@@ -302,7 +302,7 @@ func (s *session) awaitGone(changes []*change, errs []error) {
 func (s *session) readmit(c *change) string {
 	controllers, err := spdkrpc.Call(s.ctx, s.conn, spdkrpc.NvmfSubsystemGetControllers{NQN: c.nqn})
 	if err != nil {
-		return "; and whether its hosts are still connected is not known: " + err.Error()
+		return "; whether its hosts are still connected is unknown: " + err.Error()
 	}
 	var connected []string
 	for _, host := range c.removeHosts {
@@ -415,7 +415,7 @@ func (e *Engine) Unexport(ctx context.Context, nqns []string) []error {
 		case !there:
 			errs[i] = nil
 		case errs[i] == nil:
-			errs[i] = fmt.Errorf("%s is still there: %w", nqns[i], engine.ErrBusy)
+			errs[i] = fmt.Errorf("%s still exists: %w", nqns[i], engine.ErrBusy)
 		}
 	}
 	return errs

@@ -71,7 +71,7 @@ func (p *pool) reserveSnapshot(source *lvol) error {
 	room := total - max(8, total/64)
 	need := pagesOf(source.sizeBytes, source.ownBytes, p.ClusterBytes, false)
 	if p.reserved+need > room {
-		return fmt.Errorf("%w: pool %s has %d metadata pages, %d of them for the volumes and snapshots it has when all of the volumes is written, and this snapshot needs %d; delete snapshots, or use another pool",
+		return fmt.Errorf("%w: pool %s has %d metadata pages, its volumes and snapshots need up to %d, and this snapshot needs %d; delete snapshots, or use another pool",
 			engine.ErrNoSpace, p.Device, total, p.reserved, need)
 	}
 	p.reserved += need

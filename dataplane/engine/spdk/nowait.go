@@ -185,7 +185,7 @@ func (s *session) prepareNowait(o *opening, info os.FileInfo) error {
 		return err
 	}
 	if takes < needs {
-		return fmt.Errorf("%w: %s takes %d KiB at once, and SPDK before 26.01 needs %d (queue/max_sectors_kb in sysfs): use an image with SPDK 26.05, devices.driver VFIO for an NVMe drive, or engine Nvmet",
+		return fmt.Errorf("%w: the maximum I/O size of %s is %d KiB, but SPDK before 26.01 requires %d (queue/max_sectors_kb in sysfs): use an image with SPDK 26.05, devices.driver VFIO for an NVMe drive, or engine Nvmet",
 			engine.ErrUnsupported, o.Path, takes, needs)
 	}
 	s.uncached.add([]string{path})

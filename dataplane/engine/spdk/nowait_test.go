@@ -112,7 +112,7 @@ func TestNowaitNeeds(t *testing.T) {
 		block     uint32
 	}{
 		"enough":                         {speaks: dialects[len(dialects)-1], kib: "128", bytes: 64 << 20, block: 4096},
-		"too little":                     {speaks: dialects[len(dialects)-1], kib: "127", bytes: 64 << 20, refused: "takes 127 KiB at once, and SPDK before 26.01 needs 128"},
+		"too little":                     {speaks: dialects[len(dialects)-1], kib: "127", bytes: 64 << 20, refused: " is 127 KiB, but SPDK before 26.01 requires 128"},
 		"a partition":                    {speaks: dialects[len(dialects)-1], kib: "1280", partition: true, bytes: 64 << 20, block: 4096},
 		"a partition of too little":      {speaks: dialects[len(dialects)-1], kib: "64", partition: true, bytes: 64 << 20, refused: "takes 64 KiB"},
 		"no multiple of 4096":            {speaks: dialects[len(dialects)-1], kib: "256", bytes: 64<<20 + 512},

@@ -230,7 +230,7 @@ func (s *session) checkNew(o *opening) error {
 	case err != nil:
 		return err
 	}
-	return fmt.Errorf("%s reads as blank and was a pool, whose volumes may still be saved; to begin with an empty one, remove %s: %w", o.where(), s.recordOf(o.ID), engine.ErrNotFound)
+	return fmt.Errorf("%s reads as blank, but was a pool, and its volumes may be recoverable; to start with an empty pool, remove %s: %w", o.where(), s.recordOf(o.ID), engine.ErrNotFound)
 }
 
 // prepareDrive that the kernel does not see any more: what was on it then is all that is known.
@@ -265,7 +265,7 @@ func (s *session) prepareKernel(o *opening) error {
 	case missing && o.FileBytes > 0:
 		if o.attached == nil {
 			if _, known := os.Lstat(s.recordOf(o.ID)); known == nil {
-				return fmt.Errorf("pool file %s is gone, and its volumes with it; to begin with an empty one, remove %s: %w", o.Path, s.recordOf(o.ID), engine.ErrNotFound)
+				return fmt.Errorf("pool file %s and its volumes are missing; to start with an empty pool, remove %s: %w", o.Path, s.recordOf(o.ID), engine.ErrNotFound)
 			}
 		}
 	case missing:
@@ -302,7 +302,7 @@ func (s *session) prepareKernel(o *opening) error {
 // prepareFile of a pool, as large as it shall be.
 func (s *session) prepareFile(o *opening) error {
 	if o.FileBytes < minPoolBytes || o.FileBytes%blockBytes != 0 {
-		return fmt.Errorf("%w: pool file %s of %d bytes; give a multiple of %d, at least %d", engine.ErrInvalid, o.Path, o.FileBytes, blockBytes, minPoolBytes)
+		return fmt.Errorf("%w: pool file %s of %d bytes; must be a multiple of %d, at least %d", engine.ErrInvalid, o.Path, o.FileBytes, blockBytes, minPoolBytes)
 	}
 	if _, _, err := device.SizeFile(s.path(o.Path), o.FileBytes); err != nil {
 		if errors.Is(err, unix.ENOSPC) || errors.Is(err, unix.EFBIG) {
@@ -407,9 +407,9 @@ func (s *session) makeLvstores(st *store, open []*opening, errs []error) {
 		case o.content == v1alpha1.ContentWeft && st.recorded(o.ID).base.Claimed && st.strangers[o.base()] == "":
 			errs[i] = fmt.Errorf("%w: its lvstore is being made, or examined", engine.ErrBusy)
 		case !o.blank:
-			refused := &device.ForeignSignatureError{Device: o.where(), Signature: "SPDK blobstore that is not this pool"}
+			refused := &device.ForeignSignatureError{Device: o.where(), Signature: "SPDK blobstore of another pool"}
 			if o.PCIAddress != "" {
-				refused.Signature = "content that is no pool, and is not known to be blank"
+				refused.Signature = "content that is not a pool and may not be blank"
 			}
 			errs[i] = errors.Join(refused, s.detach(o))
 		default:
@@ -425,7 +425,7 @@ func (s *session) makeLvstores(st *store, open []*opening, errs []error) {
 	for _, i := range create {
 		switch {
 		case errs[i] == nil:
-			logr.FromContextOrDiscard(s.ctx).Info("Made a pool", "device", open[i].ID, "lvstore", open[i].lvstore)
+			logr.FromContextOrDiscard(s.ctx).Info("Created a pool", "device", open[i].ID, "lvstore", open[i].lvstore)
 		case errors.Is(errs[i], spdkrpc.ErrExists), errors.Is(errs[i], context.DeadlineExceeded):
 			errs[i] = fmt.Errorf("%w: its lvstore is being made: %w", engine.ErrBusy, errs[i])
 		}

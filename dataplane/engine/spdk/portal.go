@@ -86,7 +86,7 @@ func (n *network) checkPortal(p engine.Portal) error {
 	t, made := n.transports[p.Transport]
 	switch {
 	case !made:
-		return fmt.Errorf("%w: the target has no transport %s; it gets the transports of its plan when it is started", engine.ErrUnsupported, p.Transport)
+		return fmt.Errorf("%w: the target has no transport %s; restart the target to create the transports of its plan", engine.ErrUnsupported, p.Transport)
 	case int(t.MaxQueueDepth) != p.QueueDepth || int(t.InCapsuleDataBytes) != p.InCapsuleDataBytes:
 		return fmt.Errorf("%w: transport %s has queue depth %d and in-capsule data of %d bytes, not %d and %d",
 			engine.ErrRestartNeeded, p.Transport, t.MaxQueueDepth, t.InCapsuleDataBytes, p.QueueDepth, p.InCapsuleDataBytes)

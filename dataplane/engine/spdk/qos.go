@@ -62,7 +62,7 @@ func (st *store) planQoS(want engine.VolumeQoS) (*lvol, error) {
 	case is.limits == rateLimits(want.QoS):
 		return nil, nil
 	case is.limits != (spdkrpc.QoS{}) && !is.claimed:
-		return nil, fmt.Errorf("%w: it has limits that SPDK changes only while the volume is exported", engine.ErrBusy)
+		return nil, fmt.Errorf("%w: SPDK can change its limits only while the volume is exported", engine.ErrBusy)
 	}
 	return is, nil
 }

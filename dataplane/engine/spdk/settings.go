@@ -172,13 +172,13 @@ func (is *settings) differences(want settings) []string {
 	var found []string
 	differs := func(format string, args ...any) { found = append(found, fmt.Sprintf(format, args...)) }
 	if !is.cores.IsSubsetOf(want.cores) {
-		differs("it runs on cores %s and should run on %s", is.cores, want.cores)
+		differs("it runs on cores %s, but should run on %s", is.cores, want.cores)
 	}
 	if pollGroups := want.pollGroups.Intersection(is.cores); !pollGroups.Equals(is.pollGroups) {
-		differs("connections are served on cores %s and should be on %s", is.pollGroups, pollGroups)
+		differs("connections are served on cores %s, but should be on %s", is.pollGroups, pollGroups)
 	}
 	if runs := is.mode == v1alpha1.CoresInterrupt; runs != (want.mode == v1alpha1.CoresInterrupt) {
-		differs("interrupt mode is %s and should be %s", onOff(runs), onOff(!runs))
+		differs("interrupt mode is %s, but should be %s", onOff(runs), onOff(!runs))
 	}
 	if len(is.transports) > 0 && is.discards != want.discards {
 		differs("discarding by hosts is %s and should be %s", onOff(is.discards), onOff(want.discards))
@@ -192,7 +192,7 @@ func (is *settings) differences(want settings) []string {
 	}
 	for _, t := range []v1alpha1.TransportType{tcp, rdma} {
 		if is.transports[t] && !want.transports[t] {
-			differs("there is a transport %s, which is not planned", t)
+			differs("transport %s is not planned", t)
 		}
 	}
 	return found
@@ -206,7 +206,7 @@ func (is *settings) fewerCores(want settings) string {
 	if missing.IsEmpty() || !is.cores.IsSubsetOf(want.cores) {
 		return ""
 	}
-	return fmt.Sprintf("it runs on cores %s and should run on %s: the plan has more since it started, or its container was not given %s; then let the kubelet's reservedSystemCPUs leave them out, or name CPUs that it gives with cores.mask",
+	return fmt.Sprintf("it runs on cores %s, but should run on %s: the plan has more cores since it started, or cores %s are not available to its container; in that case remove them from the kubelet's reservedSystemCPUs, or choose available CPUs with cores.mask",
 		is.cores, want.cores, missing)
 }
 

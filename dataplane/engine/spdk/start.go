@@ -24,7 +24,7 @@ const ownSubsystems = 2
 // the rest: that fails with engine.ErrUnsupported too, and the target goes on without it.
 func (e *Engine) Start(ctx context.Context, plan v1alpha1.Plan) error {
 	if plan.Engine != v1alpha1.EngineSPDK || plan.SPDK == nil {
-		return fmt.Errorf("%w: the plan is for engine %s, and this is SPDK", engine.ErrUnsupported, plan.Engine)
+		return fmt.Errorf("%w: the plan is for engine %s, but this is SPDK", engine.ErrUnsupported, plan.Engine)
 	}
 	s, end, err := e.begin(ctx)
 	defer end()
@@ -64,7 +64,7 @@ func (e *Engine) Start(ctx context.Context, plan v1alpha1.Plan) error {
 	}
 	differences := is.differences(want)
 	if made && len(differences) > 0 {
-		return fmt.Errorf("%w: it was given its settings, and took others: %w", engine.ErrUnsupported, &engine.RestartNeededError{Differences: differences})
+		return fmt.Errorf("%w: it runs with other settings than requested: %w", engine.ErrUnsupported, &engine.RestartNeededError{Differences: differences})
 	}
 	if fewer := is.fewerCores(want); fewer != "" {
 		differences = append(differences, fewer)
@@ -223,9 +223,9 @@ func hint(t v1alpha1.TransportType, plan *v1alpha1.SPDKPlan, speaks dialect) str
 	if t != v1alpha1.TransportRDMA {
 		return ""
 	}
-	needs := "; it needs a target that was built with RDMA, and an RDMA device that it may use"
+	needs := "; it requires a target that was built with RDMA, and an RDMA device"
 	if speaks.hugepagesOnly && plan.Hugepages == v1alpha1.HugepagesDisabled {
-		needs += "; in this release it also needs hugepages: set memory.hugepages to 2Mi or 1Gi, or use an image with SPDK " + dialects[0].since.String()
+		needs += "; in this release it also requires hugepages: set memory.hugepages to 2Mi or 1Gi, or use an image with SPDK " + dialects[0].since.String()
 	}
 	return needs
 }

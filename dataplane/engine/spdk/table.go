@@ -287,7 +287,7 @@ func (r *setting) difference(name, is, want string) string {
 	if r.plural {
 		verb = "are"
 	}
-	return fmt.Sprintf("%s %s %s and should be %s", subject, verb, inWords(is), inWords(want))
+	return fmt.Sprintf("%s %s %s, but should be %s", subject, verb, inWords(is), inWords(want))
 }
 
 // inWords is a value for people.

@@ -153,7 +153,7 @@ func TestEveryDifference(t *testing.T) {
 		if row.live {
 			g.Expect(is.differences(want)).To(BeEmpty(), name)
 		} else {
-			g.Expect(is.differences(want)).To(ConsistOf(And(HavePrefix(row.name), ContainSubstring("other and should be "+inWords(was)))), name)
+			g.Expect(is.differences(want)).To(ConsistOf(And(HavePrefix(row.name), ContainSubstring("other, but should be "+inWords(was)))), name)
 		}
 		is.values[name] = was
 	}

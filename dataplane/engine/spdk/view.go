@@ -302,7 +302,7 @@ func (s *session) readRecords(st *store) error {
 		if p.Path, err = os.Readlink(filepath.Join(dir, entry.Name())); err != nil {
 			return fmt.Errorf("list pools: %w", err)
 		}
-		p.Err = fmt.Errorf("%w; when its drive is gone for good: kubectl weft drop", p.Err)
+		p.Err = fmt.Errorf("%w; if its drive is permanently lost, use kubectl weft drop", p.Err)
 	}
 	return nil
 }
