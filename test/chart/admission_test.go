@@ -238,7 +238,7 @@ func testAgentsAreConfined(ctx context.Context, t *testing.T, config *rest.Confi
 		name, denied string
 		do           func() error
 	}{
-		{"creates its node, claimed already", "spec is the operator's", func() error { return a.Create(ctx, claimed) }},
+		{"creates its node, claimed already", "only the operator may change the spec", func() error { return a.Create(ctx, claimed) }},
 		{"creates its node", "", func() error { return a.Create(ctx, nodeNamed("a")) }},
 		{"creates another's node", otherNode, func() error { return a.Create(ctx, nodeNamed("b")) }},
 		{"the other creates it itself", "", func() error { return b.Create(ctx, nodeNamed("b")) }},
@@ -257,7 +257,7 @@ func testAgentsAreConfined(ctx context.Context, t *testing.T, config *rest.Confi
 		{"writes another's volume's status", otherNode, func() error {
 			return a.Status().Patch(ctx, volumeOn("b"), merge(`{"status":{"nsid":1}}`))
 		}},
-		{"admits a host to its own volume", "spec of volumes and snapshots is the CSI controller's", func() error {
+		{"admits a host to its own volume", "only the CSI controller may change the spec of volumes and snapshots", func() error {
 			return a.Patch(ctx, volumeOn("a"), merge(`{"spec":{"subsystemNQN":"nqn.2026-11.storage.weft:volume-on-a:00000000-0000-4000-8000-00000000000a","hosts":[{"nqn":"nqn.2014-08.org.nvmexpress:uuid:x","node":"a","nodeUID":"1"}]}}`))
 		}},
 		{"takes its finalizer off", "", func() error {

@@ -20,8 +20,8 @@ func TestWrongValuesAreRefusedWithAMessage(t *testing.T) {
 		{"crds.install=maybe", "at '/crds/install': got string, want boolean"},
 		{"image.pullPolicy=Sometimes", "at '/image/pullPolicy': value must be one of 'Always', 'IfNotPresent', 'Never'"},
 		{"image.digest=abc", "at '/image/digest'"},
-		{"image.tag=latest", "has the tag latest, which names no version"},
-		{"target.image.tag=latest", "has the tag latest, which names no version"},
+		{"image.tag=latest", "has the tag latest"},
+		{"target.image.tag=latest", "has the tag latest"},
 		{"target.image.pullPolicy=Sometimes", "at '/target/image/pullPolicy'"},
 		{"target.image.tag=", "the image ghcr.io/weft-storage/weft-target needs a tag or a digest"},
 		{"target.images.tag=v1", "'images' not allowed"},
@@ -37,7 +37,7 @@ func TestWrongValuesAreRefusedWithAMessage(t *testing.T) {
 		{"agent.maxUnavailable=0", "at '/agent/maxUnavailable'"},
 		{"agent.extraArgs[0]=verbose", "at '/agent/extraArgs/0'"},
 		{"metrics.serviceMonitor.interval=30", "at '/metrics/serviceMonitor/interval'"},
-		{"metrics.serviceMonitor.enabled=true,metrics.service.enabled=false", "metrics.serviceMonitor.enabled needs metrics.service.enabled"},
+		{"metrics.serviceMonitor.enabled=true,metrics.service.enabled=false", "metrics.serviceMonitor.enabled requires metrics.service.enabled"},
 	} {
 		t.Run(test.set, func(t *testing.T) {
 			_, stderr, err := helm(t, "template", "weft", chart, "--namespace", namespace, "--kube-version", "1.32.0", "--set", test.set)

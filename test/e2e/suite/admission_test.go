@@ -45,7 +45,7 @@ var _ = Describe("The webhook", func() {
 		label(ctx, clientNode, "admission")
 		tooMany := spdkTarget("admission")
 		*tooMany.Spec.Cores.Count = 200
-		answers(ctx, tooMany, And(ContainSubstring("denied the request: no matching node can hold this target: "+clientNode),
+		answers(ctx, tooMany, And(ContainSubstring("denied the request: no matching node can serve this target: "+clientNode),
 			ContainSubstring(v1alpha1.ReasonNotEnoughCPUs)), BeEmpty())
 
 		By("letting one through that the node can hold")
@@ -57,10 +57,10 @@ var _ = Describe("The webhook", func() {
 			{Key: "weft.storage/target", Operator: metav1.LabelSelectorOpIn, Values: []string{"admission", "fast"}},
 		}}
 		answers(ctx, both, stored, ContainElement(And(
-			ContainSubstring("1 of 2 matching nodes cannot hold this target: "+storageNode), ContainSubstring(v1alpha1.ReasonClaimedByAnother))))
+			ContainSubstring("1 of 2 matching nodes cannot serve this target: "+storageNode), ContainSubstring(v1alpha1.ReasonClaimedByAnother))))
 
 		By("warning of one that matches no node")
-		answers(ctx, tryOut("nowhere", v1alpha1.TransportTCP), stored, ContainElement(ContainSubstring("no node has the labels of spec.nodeSelector yet")))
+		answers(ctx, tryOut("nowhere", v1alpha1.TransportTCP), stored, ContainElement(ContainSubstring("no node matches spec.nodeSelector yet")))
 
 		for _, name := range []string{"admission", "nowhere"} {
 			gone, err := cluster.Gone(ctx, tryOut(name, v1alpha1.TransportTCP))

@@ -25,17 +25,17 @@ var _ = Describe("Bad input", func() {
 			newClass(ctx, name, parameters)
 			says[newClaim(ctx, ns, name, name)] = want
 		}
-		class("no-target", nil, "target is missing; write the name of an NvmfTarget")
+		class("no-target", nil, "target is required; set it to the name of an NvmfTarget")
 		class("unknown-target", map[string]string{"target": "fsat"}, `there is no NvmfTarget "fsat"; there is fast`)
-		class("unknown-parameter", map[string]string{"target": "fast", "ioQueue": "4"}, `"ioQueue" is not known; known are target, transport, ioQueues,`)
+		class("unknown-parameter", map[string]string{"target": "fast", "ioQueue": "4"}, `"ioQueue" is unknown; supported parameters: target, transport, ioQueues,`)
 		class("number-out-of-bounds", map[string]string{"target": "fast", "ioQueues": "0"}, `ioQueues: "0" is not a whole number from 1 to`)
 		class("wrong-transport", map[string]string{"target": "fast", "transport": "FC"}, `"FC" is not a transport; write TCP, RDMA`)
-		class("unknown-filesystem", map[string]string{"target": "fast", "csi.storage.k8s.io/fstype": "ntfs"}, `"ntfs" is not a filesystem that weft can make; write ext4 or xfs`)
+		class("unknown-filesystem", map[string]string{"target": "fast", "csi.storage.k8s.io/fstype": "ntfs"}, `filesystem "ntfs" is not supported; use ext4 or xfs`)
 		claim := func(name string, option claimOption, want string) {
 			says[newClaim(ctx, ns, name, "weft-fast", option)] = want
 		}
 		claim("shared-filesystem", withAccess(corev1.ReadWriteMany), "MULTI_NODE_MULTI_WRITER (ReadWriteMany) is supported with volumeMode: Block only")
-		claim("read-only-without-data", withAccess(corev1.ReadOnlyMany), "give the claim a dataSource, a snapshot or another claim")
+		claim("read-only-without-data", withAccess(corev1.ReadOnlyMany), "set dataSource of the claim to a snapshot or another claim")
 		claim("larger-than-any-drive", withSize("1Ti"), "1Ti")
 		for claim, want := range says {
 			By(claim.Name)
@@ -85,7 +85,7 @@ var _ = Describe("Bad input", func() {
 	It("refuses a target that says two things at once", func(ctx SpecContext) {
 		target := tryOut("both", v1alpha1.TransportTCP)
 		target.Spec.Devices.Paths = []string{"/dev/disk/by-id/nvme-x"}
-		Expect(cluster.Create(ctx, target)).To(MatchError(ContainSubstring("give exactly one of selector, paths and file")))
+		Expect(cluster.Create(ctx, target)).To(MatchError(ContainSubstring("set exactly one of selector, paths and file")))
 	})
 
 	It("refuses an SPDK target with more cores than the node has", func(ctx SpecContext) {

@@ -90,7 +90,7 @@ var _ = Describe("A pod", func() {
 		By("refusing limits that the kernel's target does not have")
 		bound(ctx, sample)
 		limit(ctx, sample, "weft-limited")
-		event(ctx, sample, "cannot limit a volume's IOPS")
+		event(ctx, sample, "does not support IOPS and bandwidth limits")
 
 		running(ctx, pod)
 		Expect(sh(ctx, pod, `grep ' %s ' /proc/mounts`, mountPath)).To(And(ContainSubstring("noatime"), ContainSubstring("errors=remount-ro")))
