@@ -102,10 +102,14 @@ docs-figures: ## Draw the figures of docs, and fill in the tables of docs/tuning
 
 ##@ Check
 
+# What users read: hack/docs/language.go has the phrases that it does not use.
+LANGUAGE := api operator csi-driver dataplane internal charts/weft
+
 .PHONY: lint
-lint: $(GOLANGCI_LINT) cross verify-generate ## Check format, lint, generated files, licence headers, both architectures
+lint: $(GOLANGCI_LINT) cross verify-generate ## Check format, lint, generated files, licence headers, language of messages, both architectures
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); if [ -n "$$unformatted" ]; then echo "not formatted (run gofmt -w):" $$unformatted; exit 1; fi
 	@missing=$$(git ls-files '*.go' '*.sh' '*.yaml' '*.yml' '*.tpl' '.ci/*' Makefile Dockerfile | xargs grep -L 'SPDX-License-Identifier: Apache-2.0'); if [ -n "$$missing" ]; then echo "no SPDX header in:" $$missing; exit 1; fi
+	$(GO) run ./hack/docs language $(LANGUAGE)
 	$(GOLANGCI_LINT) run --allow-parallel-runners ./...
 	cd test/e2e && $(GOLANGCI_LINT) run --allow-parallel-runners ./...
 

@@ -4,6 +4,7 @@
 //
 //	go run ./hack/docs reference   (make generate: docs/reference/nvmftarget*.md, the fields of an NvmfTarget)
 //	go run ./hack/docs figures     (make docs-figures: the pictures, and the tables of docs/tuning.md)
+//	go run ./hack/docs language PATH...   (make lint: words and phrases that texts for users do not use)
 package main
 
 import (
@@ -12,6 +13,7 @@ import (
 	"maps"
 	"os"
 	"slices"
+	"strings"
 )
 
 func main() {
@@ -25,12 +27,18 @@ func write(args []string) error {
 	var files map[string]string
 	var err error
 	switch {
+	case len(args) > 1 && args[0] == "language":
+		hits, err := language(args[1:])
+		if len(hits) > 0 {
+			err = fmt.Errorf("%s\n%d phrases that texts for users do not use", strings.Join(hits, "\n"), len(hits))
+		}
+		return err
 	case slices.Equal(args, []string{"figures"}):
 		files, err = figures(".")
 	case slices.Equal(args, []string{"reference"}):
 		files, err = reference(".")
 	default:
-		err = errors.New("usage: docs figures, or docs reference")
+		err = errors.New("usage: docs figures, docs reference, or docs language PATH...")
 	}
 	if err != nil {
 		return err
