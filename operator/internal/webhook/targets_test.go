@@ -72,7 +72,7 @@ func TestVerdict(t *testing.T) {
 		"many different": {prospects: different, refused: "n02: NotEnoughCPUs: 2 cores; and 47 more, for other reasons; run kubectl"},
 		"many different, and one fits": {prospects: append([]claim.Prospect{fits("a")}, different...),
 			warned: []string{"50 of 51", "50 of 51", "50 of 51", "and 47 more, for other reasons"}},
-		"a long story": {prospects: []claim.Prospect{cannot("n1", strings.Repeat("long ", 1000))}, refused: "long lo...; kubectl"},
+		"a long story": {prospects: []claim.Prospect{cannot("n1", strings.Repeat("long ", 1000))}, refused: "long lo...; run kubectl"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			warnings, err := response(c.prospects, !c.noWorse)
