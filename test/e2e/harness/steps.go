@@ -116,7 +116,7 @@ func (r *Run) Steps(node string, set ...string) []Step {
 		{"kubectl apply the target and the storage classes", func(ctx context.Context) error {
 			return errors.Join(
 				r.Cluster.LabelNode(ctx, node, TargetLabel, Target),
-				r.Cluster.ApplyFile(ctx, "config/samples/target-drives.yaml", "", onlyDrive(lab.DriveSerial(node, 0))),
+				r.Cluster.ApplyFile(ctx, "config/samples/target-drives.yaml", "", ofTheLab(lab.DriveSerial(node, 0))),
 				r.Cluster.ApplyFile(ctx, "config/samples/storageclass.yaml", "", nil),
 				r.Cluster.ApplyFile(ctx, "config/samples/storageclass-rdma.yaml", "", nil),
 			)
@@ -142,13 +142,25 @@ func LabImage(object *unstructured.Unstructured) {
 	_ = unstructured.SetNestedSlice(object.Object, containers, "spec", "containers")
 }
 
-// onlyDrive makes a sample's target select one drive, so that the node's others are free for tests.
-func onlyDrive(serial string) func(*unstructured.Unstructured) {
+// OnDrives makes a sample's claim one of the StorageClass of the drives.
+func OnDrives(object *unstructured.Unstructured) {
+	if object.GetKind() == "PersistentVolumeClaim" {
+		// The sample is a fixed file with a spec, so this cannot fail.
+		_ = unstructured.SetNestedField(object.Object, "weft-"+Target, "spec", "storageClassName")
+	}
+}
+
+// ofTheLab makes a sample's target select one drive, so that the node's others are free for tests, and serve over RDMA
+// too, which the sample has in a comment: the lab's nodes have a device.
+func ofTheLab(serial string) func(*unstructured.Unstructured) {
 	return func(object *unstructured.Unstructured) {
 		selector := map[string]any{"byID": []any{"nvme-*_" + serial}}
 		devices := map[string]any{"selector": selector}
-		// The sample is a fixed file with a spec, so this cannot fail.
+		// The sample is a fixed file with a spec and transports, so none of this can fail.
 		_ = unstructured.SetNestedMap(object.Object, devices, "spec", "devices")
+		transports, _, _ := unstructured.NestedSlice(object.Object, "spec", "transports")
+		transports = append(transports, map[string]any{"type": "RDMA", "port": int64(4421)})
+		_ = unstructured.SetNestedSlice(object.Object, transports, "spec", "transports")
 	}
 }
 

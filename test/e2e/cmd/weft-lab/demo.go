@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	logf "sigs.k8s.io/controller-runtime/pkg/log"
 
@@ -97,7 +98,10 @@ func (d *demo) applyPod(ctx context.Context) error {
 	if err := d.Cluster.WaitGone(ctx, pod); err != nil {
 		return err
 	}
-	return d.Cluster.ApplyFile(ctx, "config/samples/pvc-pod.yaml", namespace, harness.LabImage)
+	return d.Cluster.ApplyFile(ctx, "config/samples/pvc-pod.yaml", namespace, func(object *unstructured.Unstructured) {
+		harness.LabImage(object)
+		harness.OnDrives(object)
+	})
 }
 
 func (d *demo) waitPod(ctx context.Context) error {
