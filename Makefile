@@ -232,17 +232,17 @@ lab-down: $(LAB) ## Stop the lab, and only it
 	cd test/e2e && $(LAB) down
 	$(MACHINE) down
 
+# kind's nodes share the host's kernel: what it lacks is said before anything is built.
+KIND_CLUSTER = KIND=$(KIND) HELM=$(HELM) IMAGE=$(IMAGE) TARGET_IMAGE=$(TARGET_IMAGE) hack/kind/kind.sh
 .PHONY: kind-up
-kind-up: $(KIND) $(HELM) image ## A kind cluster with weft, for a laptop with Docker; needs nvme-tcp, nvmet, xfs and loop in the host's kernel; not part of CI
-	@for m in nvmet nvmet-tcp nvme-tcp xfs loop; do modprobe -n $$m 2>/dev/null || [ -d /sys/module/$${m//-/_} ] || { echo "this kernel has no module $$m: nodes of kind share it, so weft cannot serve here"; exit 1; }; done
-	$(KIND) create cluster --name weft --config test/e2e/kind.yaml
-	$(KIND) load docker-image --name weft $(IMAGE)
-	$(HELM) upgrade --install weft charts/weft --namespace weft-system --create-namespace --kube-context kind-weft --wait \
-		--set-string 'agent.nodeSelector.weft\.storage/agent=true'
+kind-up: ## Make a kind cluster with weft, and a pod on a volume of each engine; needs Docker on Linux; not part of CI
+	$(KIND_CLUSTER) check
+	$(MAKE) $(KIND) $(HELM) images
+	$(KIND_CLUSTER) up
 
 .PHONY: kind-down
-kind-down: $(KIND) ## Remove the kind cluster
-	$(KIND) delete cluster --name weft
+kind-down: $(KIND) ## Delete the volumes of the kind cluster, and the cluster
+	$(KIND_CLUSTER) down
 
 ##@ Tools
 

@@ -199,12 +199,14 @@ func TestNobodyTiesAgentsToATarget(t *testing.T) {
 			t.Errorf("%s selects the nodes of agents by the label of a target", document)
 		}
 	}
-	cluster, err := os.ReadFile("../../test/e2e/kind.yaml")
+	cluster, err := os.ReadFile("../kind/cluster.yaml")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if !strings.Contains(string(cluster), "    weft.storage/target: fast\n    weft.storage/agent: \"true\"\n") {
-		t.Error("the worker of kind.yaml that serves has not the label by which make kind-up gives it an agent")
+	for _, target := range []string{"file", "spdk-file"} {
+		if !strings.Contains(string(cluster), "    weft.storage/target: "+target+"\n    weft.storage/agent: \"true\"\n") {
+			t.Errorf("the worker of cluster.yaml that serves %s has not the label by which make kind-up gives it an agent", target)
+		}
 	}
 }
 
