@@ -55,3 +55,12 @@ func TestTheReadmeHasEveryCommandAndFlag(t *testing.T) {
 		t.Error("README.md has no command")
 	}
 }
+
+func TestDemoSaysHowLongItTakes(t *testing.T) {
+	if first := howLong(false); !strings.Contains(first, "10 to 20 minutes") || !strings.Contains(first, "Later runs take about 3") {
+		t.Errorf("a first run says %q", first)
+	}
+	if later := howLong(true); !strings.Contains(later, "3 minutes") || strings.Contains(later, "first run") {
+		t.Errorf("a later run says %q", later)
+	}
+}

@@ -150,6 +150,20 @@ func (b *Builder) AssetsDir() (string, error) {
 	return b.Cache.Path(rel), nil
 }
 
+// Built reports whether Kubernetes is in the cache. Building it takes most of a first start of the lab.
+func (b *Builder) Built() (bool, error) {
+	rel, err := b.kubernetesDir()
+	if err != nil {
+		return false, err
+	}
+	for _, p := range append(envtestPrograms(), clusterPrograms()...) {
+		if !b.Cache.Has(filepath.Join(rel, p.name)) {
+			return false, nil
+		}
+	}
+	return true, nil
+}
+
 // kubernetesDir is named by version for people and by hash for machines.
 func (b *Builder) kubernetesDir() (string, error) {
 	version, err := b.KubernetesVersion()

@@ -224,6 +224,33 @@ func TestMissingTools(t *testing.T) {
 	}
 }
 
+// A first start of the lab is told from a later one by all of Kubernetes: make envtest builds a part of it.
+func TestBuilt(t *testing.T) {
+	repo, err := FindRepo(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := &Builder{Repo: repo, Cache: Cache{Dir: t.TempDir()}}
+	dir, err := b.AssetsDir()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range append(envtestPrograms(), clusterPrograms()...) {
+		if built, err := b.Built(); built || err != nil {
+			t.Fatalf("without %s: %v, %v", p.name, built, err)
+		}
+		if err := os.WriteFile(filepath.Join(dir, p.name), nil, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if built, err := b.Built(); !built || err != nil {
+		t.Errorf("with all programs: %v, %v", built, err)
+	}
+}
+
 func TestProgramImage(t *testing.T) {
 	dir := t.TempDir()
 	program := filepath.Join(dir, "program")
