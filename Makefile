@@ -100,6 +100,12 @@ generate: $(CONTROLLER_GEN) $(HELM) ## Generate deep copies, CRDs, RBAC, the kus
 docs-figures: ## Draw the figures of docs, and fill in the tables of docs/tuning.md, from published measurements and weft's own plans
 	$(GO) run ./hack/docs figures
 
+RECORDING := docs/figures/demo
+.PHONY: demo-recording
+demo-recording: binaries $(LAB) $(HELM) ## Run the demo, and draw what it printed, and when, for README.md
+	$(GO) run ./hack/recording record $(RECORDING).cast $(MAKE) --silent demo
+	$(GO) run ./hack/recording draw $(RECORDING).cast $(RECORDING).svg
+
 ##@ Check
 
 # What users read: hack/docs/language.go has the phrases that it does not use.
