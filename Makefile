@@ -163,7 +163,7 @@ SPDK_MEMORY := 3072
 # On the machine's own disk: from the shared folder each start of the target takes seconds.
 spdk-to-machine = $(MACHINE) exec node1 -- cp -r /host-share/spdk /var/tmp/
 on-spdk = $(MACHINE) exec node1 -- env WEFT_SPDK_TARGET=/var/tmp/spdk/nvmf_tgt
-drives-in-machine = $(on-spdk) /host-share/launch.test -test.v -test.timeout 25m -test.run 'TestServesDrives|TestDiscardsOnDrives'
+drives-in-machine = $(on-spdk) /host-share/launch.test -test.v -test.timeout 25m -test.run '^(TestServesDrives|TestSwappedDeadAndAddedDrives|TestDiscardsOnDrives)$$'
 define spdk-in-machine
 	rm -rf .lab-machine/share/spdk
 	$(MACHINE) pack-target $(abspath $(WEFT_SPDK_TARGET)) $(CURDIR)/.lab-machine/share/spdk
@@ -225,7 +225,24 @@ e2e-storage-all: e2e-storage ## The same with the slow and the serial specs
 # engine, against the same calls raw and pipelined, and one at a time, in one run.
 .PHONY: bench
 bench: ## Measure the SPDK engine: on the nvmf_tgt that WEFT_SPDK_TARGET names, else on the fake at SPDK's pace
-	$(GO) test ./dataplane/engine/spdk -run '^$$' -bench . -benchtime 5x -timeout 10m
+	$(GO) test ./dataplane/engine/spdk -run '^$$' -bench 'BenchmarkVolumes|BenchmarkRefill' -benchtime 5x -timeout 10m
+
+# What has a bound fails over it. On a machine with other work the figures say little.
+real-target = @[ -n '$(WEFT_SPDK_TARGET)' ] || { echo 'name a real target: make $@ WEFT_SPDK_TARGET=/path/to/nvmf_tgt'; exit 1; }
+
+.PHONY: bench-deletion
+bench-deletion: ## Measure attaching beside the deletion of 1 TiB, on the nvmf_tgt that WEFT_SPDK_TARGET names; at most 1.2 times as long as alone
+	$(real-target)
+	$(GO) test ./dataplane/engine/spdk -run '^$$' -bench BenchmarkAttachBesideDeletion -benchtime 1x -timeout 10m
+
+# RECORD=dataplane/sizing/testdata/memory-26.05-volumes.json keeps what was measured.
+RECORD ?= dist/memory.json
+.PHONY: bench-memory
+bench-memory: ## Measure the memory of the nvmf_tgt that WEFT_SPDK_TARGET names, with one and two cores, and hold the model against it
+	$(real-target)
+	@mkdir -p $(dir $(RECORD))
+	WEFT_SPDK_MEMORY=$(abspath $(RECORD)) $(GO) test ./dataplane/engine/spdk -run TestMeasureMemory -count=1 -timeout 10m
+	WEFT_SPDK_MEMORY=$(abspath $(RECORD)) $(GO) test ./dataplane/sizing -run TestMemoryModelMeetsVolumes -count=1 -v
 
 ##@ The lab: a real cluster on this machine
 

@@ -3,6 +3,7 @@
 package sizing
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"math"
@@ -69,23 +70,32 @@ func (o orDefault) get(name string, byDefault int64) int64 {
 	return byDefault
 }
 
-func readJSON(t *testing.T, name string, into any) {
+func readJSON(t *testing.T, path string, into any) {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join("testdata", name))
+	text, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := json.Unmarshal(text, into); err != nil {
-		t.Fatalf("%s: %v", name, err)
+		t.Fatalf("%s: %v", path, err)
 	}
 }
 
 // meets fails unless the model is at or over the measurement, by 1 % at most.
 func meets(t *testing.T, what string, model, bytes int64) {
 	t.Helper()
-	if model < bytes || float64(model) > 1.01*float64(bytes) {
-		t.Errorf("%s: the model says %d, measured %d: off by %+.3f %%", what, model, bytes, 100*(float64(model)/float64(bytes)-1))
+	within(t, what, 1, model, bytes)
+}
+
+// within fails unless the model is at or over the measurement, by so many percent at most.
+func within(t *testing.T, what string, percent float64, model, bytes int64) {
+	t.Helper()
+	over := 100 * (float64(model)/float64(bytes) - 1)
+	tell := t.Logf
+	if model < bytes || over > percent {
+		tell = t.Errorf
 	}
+	tell("%s: the model says %d, measured %d: off by %+.3f %%", what, model, bytes, over)
 }
 
 // Every measurement is met within 1 %, and none from below, before any headroom.
@@ -96,7 +106,7 @@ func TestMemoryModelMeetsEveryMeasurement(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var m measured
-			readJSON(t, name, &m)
+			readJSON(t, filepath.Join("testdata", name), &m)
 			if len(m.Measurements) == 0 {
 				t.Fatal("no measurements")
 			}
@@ -157,12 +167,17 @@ func checkMeasurement(t *testing.T, what string, model memoryModel, x measuremen
 	}
 }
 
-// What the volumes, subsystems and queue pairs of an engine's own exports take, as dataplane/engine/spdk's
-// TestMeasureMemory records it: the model is never under, nor so far over queue pairs that it says nothing.
+// What a target takes once it is started, and what the volumes, subsystems and queue pairs of an engine's own exports
+// take, as dataplane/engine/spdk's TestMeasureMemory records it: the model is never under, nor so far over the start and
+// queue pairs that it says nothing. WEFT_SPDK_MEMORY names another record than the one that is kept (make bench-memory).
 func TestMemoryModelMeetsVolumes(t *testing.T) {
 	var m struct {
 		Volumes []struct {
 			Cores, Volumes, Attachments int64
+			BdevIOPool                  int64 `json:"bdev_io_pool_size"`
+			SmallBuffers                int64 `json:"small_pool_count"`
+			LargeBuffers                int64 `json:"large_pool_count"`
+			StartedHeap                 int64 `json:"heap_bytes_after_start"`
 			VolumesHeap                 int64 `json:"volumes_heap_bytes"`
 			VolumesResident             int64 `json:"volumes_resident_bytes"`
 			ExportsHeap                 int64 `json:"exports_heap_bytes"`
@@ -175,29 +190,30 @@ func TestMemoryModelMeetsVolumes(t *testing.T) {
 			AttachmentsResident         int64 `json:"attachments_resident_bytes"`
 		}
 	}
-	readJSON(t, "memory-26.05-volumes.json", &m)
+	readJSON(t, cmp.Or(os.Getenv("WEFT_SPDK_MEMORY"), filepath.Join("testdata", "memory-26.05-volumes.json")), &m)
 	if len(m.Volumes) == 0 {
 		t.Fatal("no measurements")
 	}
 	model := memoryModels["26.05"]
 	for i, x := range m.Volumes {
-		what := fmt.Sprintf("measurement %d", i)
+		what := fmt.Sprintf("measurement %d, %d cores", i, x.Cores)
 		covers := func(use string, model, bytes int64) {
-			if model < bytes {
-				t.Errorf("%s, %s: the model says %d, measured %d", what, use, model, bytes)
-			}
+			t.Helper()
+			within(t, what+", "+use, math.Inf(1), model, bytes)
 		}
 		tcp := transport{kind: v1alpha1.TransportTCP, queueDepth: x.QueueDepth, maxIOQueues: 127, inCapsule: x.InCapsule, portals: 1}
-		l := load{pollGroups: x.Cores, volumes: x.Volumes, attachments: x.Attachments, ioQueues: x.IOQueues, transports: []transport{tcp}}
+		l := load{cores: x.Cores, pollGroups: x.Cores, volumes: x.Volumes, attachments: x.Attachments, ioQueues: x.IOQueues, transports: []transport{tcp}}
 		none := l
 		none.attachments = 0
 		volumes, queues := podLine(t, l, "pod: volumes"), podLine(t, l, "pod: TCP queue pairs")
+		started := none
+		started.volumes, started.bdevIOPool, started.smallBuffers, started.largeBuffers = 0, x.BdevIOPool, x.SmallBuffers, x.LargeBuffers
+		meets(t, what+", started", total(model.withoutHugepages().heap(started)), x.StartedHeap)
 		covers("volumes in the heap", x.Volumes*model.volume, x.VolumesHeap+x.ExportsHeap)
-		covers("volumes beside it", volumes, x.VolumesResident+x.ExportsResident)
+		covers("volumes beside the heap", volumes, x.VolumesResident+x.ExportsResident)
 		covers("bare subsystems", x.Volumes*x.Cores*podVolumeGroup, x.BareResident)
 		meets(t, what+", queue pairs in the heap", total(model.tcp(nil, l, &tcp))-total(model.tcp(nil, none, &tcp)), x.AttachmentsHeap)
-		covers("queue pairs beside it", queues, x.AttachmentsResident)
-		covers("queue pairs beside it, 5 % over", x.AttachmentsResident+x.AttachmentsResident/20, queues)
+		within(t, what+", queue pairs beside the heap", 10, queues, x.AttachmentsResident)
 	}
 }
 
@@ -225,7 +241,7 @@ func TestPublishedSharedReceiveQueues(t *testing.T) {
 			RQMiB                  float64 `json:"rq_mib"`
 		}
 	}
-	readJSON(t, "published.json", &p)
+	readJSON(t, filepath.Join("testdata", "published.json"), &p)
 	m := memoryModels["19.01"]
 	if m.rdmaSlot != 1200 {
 		t.Errorf("an entry takes %d bytes, published were 1200", m.rdmaSlot)

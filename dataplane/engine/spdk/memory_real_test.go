@@ -24,10 +24,10 @@ import (
 	"github.com/weft-storage/weft/dataplane/spdkrpc/spdktest"
 )
 
-// memoryVariable names the file that TestMeasureMemory writes, which dataplane/sizing holds its model against:
+// memoryVariable names the file that TestMeasureMemory writes, which dataplane/sizing holds its model against (make
+// bench-memory). What is kept of a release is made by
 //
-//	WEFT_SPDK_MEMORY=$PWD/dataplane/sizing/testdata/memory-26.05-volumes.json \
-//	  go test ./dataplane/engine/spdk -run TestMeasureMemory -v
+//	make bench-memory WEFT_SPDK_TARGET=/path/to/nvmf_tgt RECORD=dataplane/sizing/testdata/memory-26.05-volumes.json
 const memoryVariable = "WEFT_SPDK_MEMORY"
 
 // What is measured: so many volumes, bare subsystems and attachments, with so many I/O queues each.
@@ -42,6 +42,11 @@ const (
 // memoryRecord is a measurement with a number of cores. Heap is DPDK's; resident is the rest of the process's memory.
 type memoryRecord struct {
 	Cores int64 `json:"cores"`
+	// StartedHeap is what a target takes that has its settings and nothing else, with pools of these sizes.
+	BdevIOPool   int32 `json:"bdev_io_pool_size"`
+	SmallBuffers int32 `json:"small_pool_count"`
+	LargeBuffers int32 `json:"large_pool_count"`
+	StartedHeap  int64 `json:"heap_bytes_after_start"`
 	// Volumes that were made; Exports of them, each a subsystem with a namespace, a host and a listener.
 	Count           int64 `json:"volumes"`
 	VolumesHeap     int64 `json:"volumes_heap_bytes"`
@@ -96,13 +101,15 @@ func measureMemory(t *testing.T, m *machine) memoryRecord {
 	m.restart(t)
 	x := &bench{machine: m, TB: t, ctx: t.Context(), device: m.file(benchPoolBytes)}
 	x.connect()
-	x.all(x.engine.OpenPools(x.ctx, []engine.Device{x.device}))
-	x.all(x.engine.OpenPortals(x.ctx, m.portals()))
-	transport := m.plan.SPDK.Transports[0]
+	plan := m.plan.SPDK
+	transport := plan.Transports[0]
 	r := memoryRecord{
+		BdevIOPool: plan.BdevIOPoolSize, SmallBuffers: plan.SmallBuffers, LargeBuffers: plan.LargeBuffers, StartedHeap: x.heapBytes(),
 		Count: measuredVolumes, Attachments: measuredAttachments, IOQueues: measuredIOQueues,
 		QueueDepth: int64(transport.QueueDepth), InCapsuleDataSize: transport.InCapsuleDataSize,
 	}
+	x.all(x.engine.OpenPools(x.ctx, []engine.Device{x.device}))
+	x.all(x.engine.OpenPortals(x.ctx, m.portals()))
 	all := x.things(measuredVolumes)
 	// What the first of them takes is not of each.
 	first := x.things(atOnce)
