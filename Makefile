@@ -109,7 +109,7 @@ demo-recording: binaries $(LAB) $(HELM) ## Run the demo, and draw what it printe
 ##@ Check
 
 # What users read: hack/docs/language.go has the phrases that it does not use.
-LANGUAGE := api operator csi-driver dataplane internal charts/weft
+LANGUAGE := api operator csi-driver dataplane internal charts/weft docs README.md
 
 .PHONY: lint
 lint: $(GOLANGCI_LINT) cross verify-generate ## Check format, lint, generated files, licence headers, language of messages, both architectures
