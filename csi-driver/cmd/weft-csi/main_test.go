@@ -17,8 +17,8 @@ func TestWrongOptions(t *testing.T) {
 		"--node-name is required":                        nodeOptions{Endpoint: socket, KubeletDir: "/k"}.run(t.Context()),
 		"--max-volumes is -1":                            nodeOptions{Endpoint: socket, KubeletDir: "/k", NodeName: "n", MaxVolumes: -1}.run(t.Context()),
 		`--kubelet-dir is "k"; must be an absolute path`: nodeOptions{Endpoint: socket, KubeletDir: "k", NodeName: "n"}.run(t.Context()),
-		`endpoint "tcp://:1": must be unix://`:        nodeOptions{Endpoint: "tcp://:1", KubeletDir: "/k", NodeName: "n"}.run(t.Context()),
-		`endpoint "/csi.sock": must be unix://`:       controllerOptions{endpoint: "/csi.sock"}.run(t.Context()),
+		`endpoint "tcp://:1": must be unix://`:           nodeOptions{Endpoint: "tcp://:1", KubeletDir: "/k", NodeName: "n"}.run(t.Context()),
+		`endpoint "/csi.sock": must be unix://`:          controllerOptions{endpoint: "/csi.sock"}.run(t.Context()),
 		"set --kubeconfig":                               nodeOptions{Endpoint: socket, KubeletDir: "/k", NodeName: "n"}.run(t.Context()),
 		"KUBERNETES_SERVICE_HOST":                        controllerOptions{endpoint: socket}.run(t.Context()),
 	} {

@@ -57,7 +57,7 @@ func TestDeleteByHand(t *testing.T) {
 		for range 2 { // again, as long as its agent has not let it go
 			out, code := c.kubectlWeft(nil, "delete", kind, o.GetName())
 			c.Expect(code).To(BeZero(), out)
-			c.Expect(out).To(ContainSubstring("deleting "+kind))
+			c.Expect(out).To(ContainSubstring("deleting " + kind))
 		}
 		c.Expect(admin.Get(c.ctx, client.ObjectKeyFromObject(o), o)).To(Succeed())
 		c.Expect(o.GetDeletionTimestamp()).NotTo(BeNil())
