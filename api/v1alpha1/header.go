@@ -17,8 +17,8 @@ const HeaderBytes = 4 << 20
 // WithHeader is what a target serves for a volume of so many bytes of data, and what its pool promises to it.
 func WithHeader(dataBytes int64) int64 { return dataBytes + HeaderBytes }
 
-// ServedBytes of a volume of so many bytes of data in a pool with clusters of this size, 0 for none: with its header, in
-// whole clusters.
+// ServedBytes of a volume of so many bytes of data in a pool with clusters of this size, 0 for none: with its header,
+// in whole clusters.
 func ServedBytes(dataBytes, clusterBytes int64) int64 {
 	return InClusters(WithHeader(dataBytes), clusterBytes)
 }

@@ -536,8 +536,8 @@ type PoolStatus struct {
 	// header, is rounded up to whole ones. Absent while it is not known, and with an engine that has none.
 	// +optional
 	ClusterSize *resource.Quantity `json:"clusterSize,omitempty"`
-	// Discard: Enabled where hosts of its volumes may discard, and the pool gets back what they do. Disabled: it is kept
-	// from them. Hosts see a change when they attach a volume next. Absent while it is not known.
+	// Discard: Enabled where hosts of its volumes may discard, and the pool gets back what they do. Disabled: it is
+	// kept from them. Hosts see a change when they attach a volume next. Absent while it is not known.
 	// +optional
 	Discard Switch `json:"discard,omitempty"`
 	// Deallocated: what a drive that SPDK drives itself says of it, as status.inventory.drives[].deallocated.
@@ -553,8 +553,8 @@ type Deallocated string
 const (
 	// DeallocatedZeroes: zeroes, also after a loss of power.
 	DeallocatedZeroes Deallocated = "Zeroes"
-	// DeallocatedUndefined: the drive says nothing, says something else, cannot deallocate, or may lose what it did with
-	// its power.
+	// DeallocatedUndefined: the drive says nothing, says something else, cannot deallocate, or may lose what it did
+	// with its power.
 	DeallocatedUndefined Deallocated = "Undefined"
 )
 
@@ -767,9 +767,9 @@ type Drive struct {
 	// +kubebuilder:validation:Enum=WriteThrough;WriteBack
 	// +optional
 	WriteCache WriteCache `json:"writeCache,omitempty"`
-	// Deallocated: what an NVMe drive promises that reads return after a host discarded. Zeroes: zeroes (DLFEAT), and it
-	// has no volatile write cache that could lose this with its power. Else Undefined. Absent of other drives, and while
-	// the drive does not answer.
+	// Deallocated: what an NVMe drive promises that reads return after a host discarded. Zeroes: zeroes (DLFEAT), and
+	// it has no volatile write cache that could lose this with its power. Else Undefined. Absent of other drives, and
+	// while the drive does not answer.
 	// +optional
 	Deallocated Deallocated `json:"deallocated,omitempty"`
 	// Content found on the drive. Blank: nothing. Weft: a pool of weft. Foreign: something else, see contentDetail.

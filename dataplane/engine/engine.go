@@ -157,8 +157,8 @@ type Device struct {
 	FileBytes int64
 	// PCIAddress of a drive that the target drives itself, such as 0000:5e:00.0; Path is empty then. SPDK only.
 	PCIAddress string
-	// ClusterBytes of a pool that is made on it; 0 for v1alpha1.DefaultClusterSize. One that is there keeps its own. SPDK
-	// only.
+	// ClusterBytes of a pool that is made on it; 0 for v1alpha1.DefaultClusterSize. One that is there keeps its own.
+	// SPDK only.
 	ClusterBytes int64
 }
 

@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// SizeUnit is what every volume's size is a multiple of, in bytes; a pool with larger clusters asks for a multiple of
-	// those.
+	// SizeUnit is what every volume's size is a multiple of, in bytes; a pool with larger clusters asks for a multiple
+	// of those.
 	SizeUnit = v1alpha1.VolumeSizeStep
 	// MaxNQNBytes is the longest NQN (NVMe Base Specification, "NVMe Qualified Names").
 	MaxNQNBytes = 223

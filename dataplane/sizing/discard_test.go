@@ -10,8 +10,8 @@ import (
 	"github.com/weft-storage/weft/dataplane/sizing"
 )
 
-// Hosts may discard where each drive of the node guarantees zeroes or is vouched for, and SPDK drives it itself. What is
-// not known of a drive is no guarantee, and what was known of one that SPDK has taken stays.
+// Hosts may discard where each drive of the node guarantees zeroes or is vouched for, and SPDK drives it itself. What
+// is not known of a drive is no guarantee, and what was known of one that SPDK has taken stays.
 func TestPlanOfDiscard(t *testing.T) {
 	says := func(all v1alpha1.Deallocated, last v1alpha1.Deallocated) func(*sizing.Node) {
 		return func(n *sizing.Node) {

@@ -38,8 +38,8 @@ type memoryModel struct {
 	// of the 256-entry queue pairs that every thread has on every drive.
 	nvmeController int64
 	nvmeQueuePair  int64
-	// copyOnWrite is what a copy of a cluster takes beside the cluster: the allocator's own, and the pages through which
-	// a poll group writes a pool's metadata.
+	// copyOnWrite is what a copy of a cluster takes beside the cluster: the allocator's own, and the pages through
+	// which a poll group writes a pool's metadata.
 	copyOnWrite int64
 }
 

@@ -168,8 +168,9 @@ func checkMeasurement(t *testing.T, what string, model memoryModel, x measuremen
 }
 
 // What a target takes once it is started, and what the volumes, subsystems and queue pairs of an engine's own exports
-// take, as dataplane/engine/spdk's TestMeasureMemory records it: the model is never under, nor so far over the start and
-// queue pairs that it says nothing. WEFT_SPDK_MEMORY names another record than the one that is kept (make bench-memory).
+// take, as dataplane/engine/spdk's TestMeasureMemory records it: the model is never under, nor so far over the start
+// and queue pairs that it says nothing. WEFT_SPDK_MEMORY names another record than the one that is kept (make
+// bench-memory).
 func TestMemoryModelMeetsVolumes(t *testing.T) {
 	var m struct {
 		Volumes []struct {

@@ -38,7 +38,7 @@ func write(args []string) error {
 	case slices.Equal(args, []string{"reference"}):
 		files, err = reference(".")
 	default:
-		err = errors.New("usage: docs figures, docs reference, or docs language PATH...")
+		err = errors.New("usage: docs figures, docs reference, or docs language PATH")
 	}
 	if err != nil {
 		return err

@@ -42,8 +42,8 @@ func (d *decider) judgeFullness(p *pool) bool {
 	return p.readable() && p.held.FreeBytes < p.held.TotalBytes/100*least
 }
 
-// A pool is full, too, when more is promised of it than there is, and fullUnits of allocation or less are free: what its
-// hosts write between two looks. It is full until notFullPercent are free.
+// A pool is full, too, when more is promised of it than there is, and fullUnits of allocation or less are free: what
+// its hosts write between two looks. It is full until notFullPercent are free.
 const (
 	fullUnits      = 4
 	notFullPercent = 1

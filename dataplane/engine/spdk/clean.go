@@ -120,7 +120,7 @@ func (s *session) hold(p *pool, clean bool) error {
 		free = min(free, copiesInFlight*p.ClusterBytes)
 		first = free
 	}
-	clear := s.clearBy(p)
+	method := s.clearBy(p)
 	var sizes []int64
 	var names []string
 	var items []int
@@ -133,11 +133,11 @@ func (s *session) hold(p *pool, clean bool) error {
 		if err != nil {
 			return err
 		}
-		items, sizes, names = append(items, len(items)), append(sizes, size), append(names, freeName(engine.ID(id.String()), clear))
+		items, sizes, names = append(items, len(items)), append(sizes, size), append(names, freeName(engine.ID(id.String()), method))
 	}
 	errs := make([]error, len(sizes))
 	call(s, items, errs, func(i int) spdkrpc.Request[string] {
-		return spdkrpc.BdevLvolCreate{LvstoreName: p.lvstore, Name: names[i], SizeMiB: uint64(sizes[i] / mib), Clear: clear}
+		return spdkrpc.BdevLvolCreate{LvstoreName: p.lvstore, Name: names[i], SizeMiB: uint64(sizes[i] / mib), Clear: method}
 	})
 	for i, size := range sizes {
 		if errs[i] == nil {

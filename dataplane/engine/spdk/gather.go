@@ -25,7 +25,7 @@ func (e *Engine) Gather(ctx context.Context) (engine.State, error) {
 	if err := s.uncacheOpened(st, s.uncached.set); err != nil {
 		return engine.State{}, err
 	}
-	s.makeDurable(slices.DeleteFunc(slices.Clone(st.pools), func(p *pool) bool { return p.Err != nil }))
+	s.makeDurable(slices.DeleteFunc(slices.Clone(st.pools), func(p *pool) bool { return p.Err != nil })) //nolint:contextcheck // what a dead drive owes outlives the call
 	s.admitCleared(st)
 	if len(independent(st.garbage())) > 0 || len(s.uncertified(st)) > 0 {
 		e.deleted.Store(true)

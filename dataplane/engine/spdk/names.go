@@ -81,8 +81,8 @@ func holdName(id engine.ID) string { return holdPrefix + string(id) }
 
 func deletedName(id engine.ID) string { return deletedPrefix + string(id) }
 
-func freeName(id engine.ID, clear spdkrpc.ClearMethod) string {
-	if clear == spdkrpc.ClearUnmap {
+func freeName(id engine.ID, method spdkrpc.ClearMethod) string {
+	if method == spdkrpc.ClearUnmap {
 		return unmapPrefix + string(id)
 	}
 	return freePrefix + string(id)

@@ -112,8 +112,8 @@ func (t *Target) HoldIO(volume string) (release func(), err error) {
 	return release, err
 }
 
-// Mute makes the drive at a PCI address dead: from now on its controller answers no command, and SPDK, which has no time
-// limit of its own, does not answer those that were passed on to it.
+// Mute makes the drive at a PCI address dead: from now on its controller answers no command, and SPDK, which has no
+// time limit of its own, does not answer those that were passed on to it.
 func (t *Target) Mute(address string) {
 	t.do(func() {
 		for _, c := range t.app.controllers {

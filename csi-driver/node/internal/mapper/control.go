@@ -3,6 +3,7 @@
 package mapper
 
 import (
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
@@ -44,8 +45,9 @@ type Table struct {
 type Linux struct{}
 
 // Flags for udev, in the upper half of event_nr (libdevmapper.h: DM_UDEV_*). With them udev makes no link to the device
-// in /dev/mapper or /dev/disk, does not probe it, and does not hand it to LVM, MD or multipath: whatever a pod writes to
-// its volume, nothing on the host takes it up. The last says that the flags are to be kept for events that others cause.
+// in /dev/mapper or /dev/disk, does not probe it, and does not hand it to LVM, MD or multipath: whatever a pod writes
+// to its volume, nothing on the host takes it up. The last says that the flags are to be kept for events that others
+// cause.
 const (
 	udevNoMapperLinks = 1 << iota
 	udevNoSubsystemRules
@@ -64,8 +66,7 @@ const controlPath = "/dev/mapper/control"
 // message is one call to the kernel: the fixed part, then what the call takes.
 type message struct {
 	unix.DmIoctl
-	spec   unix.DmTargetSpec
-	params [64]byte
+	data [128]byte
 }
 
 // Create implements Control.
@@ -82,10 +83,16 @@ func (Linux) Load(label string, t Table) error {
 		if t.Lower != "" {
 			target, params = "linear", fmt.Sprintf("%s %d", t.Lower, t.OffsetBytes/sectorBytes)
 		}
+		spec := unix.DmTargetSpec{Length: uint64(t.SizeBytes / sectorBytes), Next: uint32(len(m.data))}
+		if err := text(spec.Target_type[:], target); err != nil {
+			return err
+		}
+		n, err := binary.Encode(m.data[:], binary.NativeEndian, spec)
+		if err != nil {
+			return err
+		}
 		m.Target_count = 1
-		m.spec.Length = uint64(t.SizeBytes / sectorBytes)
-		m.spec.Next = uint32(unsafe.Sizeof(m.spec) + unsafe.Sizeof(m.params))
-		return errors.Join(text(m.spec.Target_type[:], target), text(m.params[:], params))
+		return text(m.data[n:], params)
 	})
 }
 
@@ -104,8 +111,7 @@ func (Linux) Resume(label string) error {
 func (Linux) Rename(label, to string) error {
 	return call("rename", unix.DM_DEV_RENAME, label, func(m *message) error {
 		m.Event_nr = leftAlone
-		// The new name follows the fixed part, as a string.
-		return text(unsafe.Slice((*byte)(unsafe.Pointer(&m.spec)), unsafe.Sizeof(m.spec)+unsafe.Sizeof(m.params)), to)
+		return text(m.data[:], to)
 	})
 }
 
@@ -136,7 +142,7 @@ func call(what string, request uint, label string, fill func(*message) error) er
 	var m message
 	m.Version = [3]uint32{unix.DM_VERSION_MAJOR, 0, 0} // any of this major version
 	m.Data_size = uint32(unsafe.Sizeof(m))
-	m.Data_start = uint32(unsafe.Offsetof(m.spec))
+	m.Data_start = uint32(unsafe.Offsetof(m.data))
 	err := errors.Join(text(m.Name[:], label), fill(&m))
 	if err == nil {
 		err = control(request, &m)
@@ -153,7 +159,7 @@ func control(request uint, m *message) error {
 		return err
 	}
 	defer f.Close() //nolint:errcheck // nothing was written to it
-	_, _, errno := unix.Syscall(unix.SYS_IOCTL, f.Fd(), uintptr(request), uintptr(unsafe.Pointer(m)))
+	_, _, errno := unix.Syscall(unix.SYS_IOCTL, f.Fd(), uintptr(request), uintptr(unsafe.Pointer(m))) //nolint:gosec // the kernel fills it in
 	runtime.KeepAlive(m)
 	if errno != 0 {
 		return errno
