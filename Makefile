@@ -163,7 +163,7 @@ SPDK_MEMORY := 3072
 # On the machine's own disk: from the shared folder each start of the target takes seconds.
 spdk-to-machine = $(MACHINE) exec node1 -- cp -r /host-share/spdk /var/tmp/
 on-spdk = $(MACHINE) exec node1 -- env WEFT_SPDK_TARGET=/var/tmp/spdk/nvmf_tgt
-drives-in-machine = $(on-spdk) /host-share/launch.test -test.v -test.timeout 25m -test.run '^(TestServesDrives|TestSwappedDeadAndAddedDrives|TestDiscardsOnDrives)$$'
+drives-in-machine = $(on-spdk) /host-share/launch.test -test.v -test.timeout 15m -test.run '^(TestServesDrives|TestSwappedDeadAndAddedDrives)$$'
 define spdk-in-machine
 	rm -rf .lab-machine/share/spdk
 	$(MACHINE) pack-target $(abspath $(WEFT_SPDK_TARGET)) $(CURDIR)/.lab-machine/share/spdk

@@ -195,9 +195,6 @@ type SPDKPlan struct {
 	// Driver of the drives.
 	// +required
 	Driver DriveDriver `json:"driver"`
-	// Discard: hosts may discard. Absent: it is kept from them (nvmf_create_transport masked_oncs).
-	// +optional
-	Discard Switch `json:"discard,omitempty"`
 }
 
 // PlannedScheduler contains the parameters of SPDK's dynamic scheduler.
@@ -370,21 +367,7 @@ type PlannedDrive struct {
 	// +kubebuilder:validation:Pattern=`^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$`
 	// +optional
 	PCIAddress string `json:"pciAddress,omitempty"`
-	// Discard: why hosts may discard on the drive, where they may: Guaranteed by the drive, or Vouched for by the user.
-	// Absent: they may not.
-	// +optional
-	Discard DiscardTrust `json:"discard,omitempty"`
 }
-
-// DiscardTrust says who promises that what hosts discard reads as zeroes.
-// +kubebuilder:validation:Enum=Guaranteed;Vouched
-type DiscardTrust string
-
-// Those who promise.
-const (
-	TrustGuaranteed DiscardTrust = "Guaranteed"
-	TrustVouched    DiscardTrust = "Vouched"
-)
 
 // NvmfNodeStatus is the observed state of the node. The node's agent writes it, except the conditions AgentAlive,
 // TargetPodReady, TargetImageReady and Updated.
@@ -536,27 +519,7 @@ type PoolStatus struct {
 	// header, is rounded up to whole ones. Absent while it is not known, and with an engine that has none.
 	// +optional
 	ClusterSize *resource.Quantity `json:"clusterSize,omitempty"`
-	// Discard: Enabled where hosts of its volumes may discard, and the pool gets back what they do. Disabled: it is
-	// kept from them. Hosts see a change when they attach a volume next. Absent while it is not known.
-	// +optional
-	Discard Switch `json:"discard,omitempty"`
-	// Deallocated: what a drive that SPDK drives itself says of it, as status.inventory.drives[].deallocated.
-	// +optional
-	Deallocated Deallocated `json:"deallocated,omitempty"`
 }
-
-// Deallocated says what a drive promises that reads of it return after it was deallocated, until it is written.
-// +kubebuilder:validation:Enum=Zeroes;Undefined
-type Deallocated string
-
-// What is read.
-const (
-	// DeallocatedZeroes: zeroes, also after a loss of power.
-	DeallocatedZeroes Deallocated = "Zeroes"
-	// DeallocatedUndefined: the drive says nothing, says something else, cannot deallocate, or may lose what it did
-	// with its power.
-	DeallocatedUndefined Deallocated = "Undefined"
-)
 
 // Inventory is what the agent found on the node.
 type Inventory struct {
@@ -767,11 +730,6 @@ type Drive struct {
 	// +kubebuilder:validation:Enum=WriteThrough;WriteBack
 	// +optional
 	WriteCache WriteCache `json:"writeCache,omitempty"`
-	// Deallocated: what an NVMe drive promises that reads return after a host discarded. Zeroes: zeroes (DLFEAT), and
-	// it has no volatile write cache that could lose this with its power. Else Undefined. Absent of other drives, and
-	// while the drive does not answer.
-	// +optional
-	Deallocated Deallocated `json:"deallocated,omitempty"`
 	// Content found on the drive. Blank: nothing. Weft: a pool of weft. Foreign: something else, see contentDetail.
 	// Unknown: the drive could not be read, or it is neither zero at both ends nor contains a signature that weft
 	// recognizes; contentDetail says what to do.

@@ -37,8 +37,6 @@ const (
 // +kubebuilder:validation:XValidation:rule="self.engine != 'Nvmet' || !has(self.memory)",message="memory: the kernel's target (engine: Nvmet) uses no hugepages; remove memory, or use engine: SPDK"
 // +kubebuilder:validation:XValidation:rule="self.engine != 'Nvmet' || !has(self.devices.driver)",message="devices.driver: the kernel's target (engine: Nvmet) uses the kernel's drivers; remove driver, or use engine: SPDK"
 // +kubebuilder:validation:XValidation:rule="self.engine != 'Nvmet' || !has(self.devices.clusterSize)",message="devices.clusterSize: the kernel's target (engine: Nvmet) has files on XFS, which allocates in blocks of 4 KiB; remove clusterSize, or use engine: SPDK"
-// +kubebuilder:validation:XValidation:rule="self.engine != 'Nvmet' || !has(self.devices.discard)",message="devices.discard: hosts of the kernel's target (engine: Nvmet) may always discard, and what they discard reads as zeroes; remove discard, or use engine: SPDK"
-// +kubebuilder:validation:XValidation:rule="!has(self.devices.discard) || self.devices.discard != 'AssumeZeroes' || has(self.devices.driver) && self.devices.driver != 'Kernel'",message="devices.discard AssumeZeroes: SPDK discards only on drives that it drives itself; use devices.driver VFIO or UIO, or remove discard"
 // +kubebuilder:validation:XValidation:rule="self.engine != 'Nvmet' || self.transports.all(t, !has(t.placement))",message="transports[].placement: connections of the kernel's target (engine: Nvmet) follow the incoming CPU automatically; remove placement, or use engine: SPDK"
 // +kubebuilder:validation:XValidation:rule="self.engine != 'Nvmet' || self.transports.all(t, !has(t.maxIOSize))",message="transports[].maxIOSize: the kernel's target (engine: Nvmet) has no such limit; remove maxIOSize, or use engine: SPDK"
 // +kubebuilder:validation:XValidation:rule="self.engine != 'Nvmet' || self.transports.all(t, !has(t.c2hSuccess))",message="transports[].c2hSuccess: with the kernel's target (engine: Nvmet) the host controls it (disable_sqflow); remove c2hSuccess, or use engine: SPDK"
@@ -445,26 +443,7 @@ type Devices struct {
 	// +kubebuilder:validation:XValidation:rule="[quantity(string(self))].all(q, q.isInteger() && q.asInteger() in [1048576, 2097152, 4194304, 8388608, 16777216])",message="devices.clusterSize must be 1Mi, 2Mi, 4Mi, 8Mi or 16Mi"
 	// +optional
 	ClusterSize *resource.Quantity `json:"clusterSize,omitempty"`
-	// Discard: whether hosts may give back what their volumes do not need (fstrim, mount option discard). Only with
-	// driver VFIO or UIO, and only where all drives of a node qualify; elsewhere it is kept from hosts, and a pool only
-	// fills. SPDK gives what was discarded to other volumes as it is, so it must read as zeroes, also after a loss of
-	// power. Guaranteed (the default): on drives that promise it (status.inventory.drives[].deallocated). AssumeZeroes:
-	// you vouch for all drives of this target; where that is wrong, volumes read each other's old data. Disabled:
-	// nowhere. A change takes effect with a restart of the target pod. SPDK only.
-	// +optional
-	Discard DiscardPolicy `json:"discard,omitempty"`
 }
-
-// DiscardPolicy says on which drives hosts may discard.
-// +kubebuilder:validation:Enum=Guaranteed;AssumeZeroes;Disabled
-type DiscardPolicy string
-
-// Policies of discarding.
-const (
-	DiscardGuaranteed   DiscardPolicy = "Guaranteed"
-	DiscardAssumeZeroes DiscardPolicy = "AssumeZeroes"
-	DiscardDisabled     DiscardPolicy = "Disabled"
-)
 
 // DriveDriver is the driver of a pool's drives.
 // +kubebuilder:validation:Enum=Kernel;VFIO;UIO

@@ -106,8 +106,6 @@ func planRules() []validation {
 		bounds(nodeSPDK, path+"attachments.expected", spdk+`attachments: {expected: %s}}}}`, 1, 4096),
 		bounds(nodeSPDK, path+"attachments.ioQueues", spdk+`attachments: {ioQueues: %s}}}}`, 1, 127),
 		enum(nodeSPDK, path+"placement", spdk+`placement: %s}}}`, "None", "NAPI", "CPU"),
-		enum(nodeSPDK, "spec.plan.drives[0].discard", `spec: {plan: {drives: [{id: a, discard: %s}]}}`, "Guaranteed", "Vouched"),
-		enum(nodeSPDK, path+"discard", spdk+`discard: %s}}}`, "Enabled", "Disabled"),
 		enum(nodeSPDK, path+"driver", spdk+`driver: %s}}}`, "Kernel", "VFIO", "UIO"),
 		least(node, "spec.plan.nvmet.tcp.idlePollPeriodMicroseconds", `spec: {plan: {nvmet: {tcp: {idlePollPeriodMicroseconds: %s, socketPriority: 0}}}}`, 0),
 		bounds(node, "spec.plan.nvmet.tcp.socketPriority", `spec: {plan: {nvmet: {tcp: {idlePollPeriodMicroseconds: 0, socketPriority: %s}}}}`, 0, 15),

@@ -102,10 +102,6 @@ var targetRules = []validation{
 	{name: "as much in capsule as in an I/O", base: targetSPDK, edit: `spec: {transports: [{type: TCP, inCapsuleDataSize: 8192, maxIOSize: 8Ki}]}`},
 	{name: "clusters of the kernel's target", base: target, edit: `spec: {devices: {clusterSize: 4Mi}}`,
 		field: "spec", want: "devices.clusterSize: the kernel's target (engine: Nvmet) has files on XFS, which allocates in blocks of 4 KiB; remove clusterSize, or use engine: SPDK"},
-	{name: "discards of the kernel's target", base: target, edit: `spec: {devices: {discard: Guaranteed}}`,
-		field: "spec", want: "devices.discard: hosts of the kernel's target (engine: Nvmet) may always discard"},
-	{name: "vouching for drives of the kernel", base: targetSPDK, edit: `spec: {devices: {discard: AssumeZeroes}}`,
-		field: "spec", want: "devices.discard AssumeZeroes: SPDK discards only on drives that it drives itself; use devices.driver VFIO or UIO, or remove discard"},
 	{name: "UIO with interrupts", base: targetSPDK, edit: `spec: {cores: {count: 4, mode: Interrupt}, devices: {driver: UIO}}`,
 		field: "spec", want: "cores.mode Interrupt requires an interrupt for each queue of a drive"},
 	{name: "UIO polling", base: targetSPDK, edit: `spec: {cores: {count: 4}, memory: {hugepages: 1Gi}, devices: {driver: UIO}}`},
@@ -253,7 +249,6 @@ func targetBounds() []validation {
 			bad:  map[string]string{"0": maxUnavailable, "101": maxUnavailable, "-1": maxUnavailable, "0%": maxUnavailable, "101%": maxUnavailable, `"2"`: maxUnavailable, "half": maxUnavailable}},
 
 		enum(targetSPDK, "spec.devices.driver", `spec: {devices: {driver: %s}}`, "Kernel", "VFIO", "UIO"),
-		enum(targetSPDK, "spec.devices.discard", `spec: {devices: {driver: VFIO, discard: %s}}`, "Guaranteed", "AssumeZeroes", "Disabled"),
 		field{base: targetSPDK, path: "spec.devices.clusterSize", edit: `spec: {devices: {clusterSize: %s}}`,
 			good: []string{"1Mi", "2Mi", "4194304", `"8388608"`, "16Mi"},
 			bad:  map[string]string{"512Ki": clusters, "3Mi": clusters, "32Mi": clusters, "0": clusters, "-4Mi": clusters, "4M": clusters, `"1e30"`: clusters, "much": quantity}},

@@ -169,9 +169,6 @@ type State struct {
 	Snapshots []Snapshot
 	Exports   []Export
 	Portals   []Portal
-	// Discard: the target passes on what hosts of exports with Export.Discard discard. Without it, it is kept from all
-	// hosts.
-	Discard bool
 }
 
 // Pool is a device that holds volumes.
@@ -187,8 +184,6 @@ type Pool struct {
 	// ClusterBytes in which it allocates, and of which the size of each of its volumes is a multiple; 0 where SizeUnit
 	// is all that is asked of a size.
 	ClusterBytes int64
-	// Deallocated is what its drive says that reads return after hosts discarded; empty while it is not known.
-	Deallocated v1alpha1.Deallocated
 	// Err is set when the pool cannot be read: nothing is known of its volumes.
 	Err error
 	// NotDurable is nil when every write is acknowledged only once it would survive a loss of the node's power. Else it
@@ -204,8 +199,7 @@ type Volume struct {
 	// SizeBytes that hosts see.
 	SizeBytes int64
 	// AllocatedBytes of the pool, with those that it shares with snapshots and clones; 0 means that nothing was written
-	// to it, nor to what it was made from, or that a host has discarded all of it. A pod cannot: the header is not in
-	// its reach.
+	// to it, nor to what it was made from.
 	AllocatedBytes int64
 	// QoS limits in force.
 	QoS QoS
@@ -279,10 +273,6 @@ type Export struct {
 	Namespaces []Namespace
 	// Hosts that may connect, by NQN, in order.
 	Hosts []string
-	// Discard: hosts may discard, and what they discard may be given to other volumes as it is. Without it a discard
-	// gives nothing back. It holds for exports that are made, and for hosts that connect from then on: one that admits
-	// hosts stays as it is. The kernel's target, whose volumes are files, always lets them.
-	Discard bool
 	// Portals where it is reached now. Read only: set by Gather.
 	Portals []v1alpha1.Portal
 }

@@ -116,8 +116,8 @@ func at(prefix, where string) string {
 
 // nvmeDrive fills in an NVMe namespace. It is the node's own when each of its controllers is
 // behind PCIe.
-func nvmeDrive(t tree, d *v1alpha1.Drive, dir, parent string) (own bool, err error) {
-	controllers, err := controllersOf(t, parent)
+func nvmeDrive(t tree, d *v1alpha1.Drive, dir, device string) (own bool, err error) {
+	controllers, err := controllersOf(t, device)
 	if err != nil || len(controllers) == 0 {
 		return false, err // no path to it: whose it is cannot be told
 	}
@@ -147,16 +147,8 @@ func nvmeDrive(t tree, d *v1alpha1.Drive, dir, parent string) (own bool, err err
 	if d.Serial, err = t.readIfSaid(controllers[0], "serial"); err != nil {
 		return false, err
 	}
-	if d.Model, err = t.readIfSaid(controllers[0], "model"); err != nil {
-		return false, err
-	}
-	nsid, said, err := t.number(dir, "nsid")
-	if err != nil || !said {
-		return err == nil, err
-	}
-	// Of a drive that does not answer it is not known, which is no reason to know nothing of it.
-	d.Deallocated, _ = device.ReadDeallocated(device.KernelAdmin(t.path("dev", d.Name)), uint32(nsid))
-	return true, nil
+	d.Model, err = t.readIfSaid(controllers[0], "model")
+	return err == nil, err
 }
 
 // controllersOf lists the folders of a namespace's controllers. The namespace's

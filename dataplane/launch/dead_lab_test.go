@@ -95,7 +95,7 @@ func newRack(t *testing.T, driver v1alpha1.DriveDriver) *rack {
 	drives = r.drives()
 	r.neighbour = drives[len(drives)-2]
 	t.Logf("driver %s, drive %s, its neighbour %s", driver, r.drive.ID, r.neighbour.ID)
-	plan, reasons := r.plan(driver, v1alpha1.Hugepages2Mi, v1alpha1.CoresStatic, "")
+	plan, reasons := r.plan(driver, v1alpha1.Hugepages2Mi, v1alpha1.CoresStatic)
 	r.Expect(reasons).To(BeEmpty())
 	r.planned = *plan
 	if driver == v1alpha1.DriverKernel {

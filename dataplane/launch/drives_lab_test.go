@@ -56,7 +56,7 @@ func TestServesDrives(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := newServing(t)
-			plan, reasons := s.plan(test.driver, test.pages, test.mode, "")
+			plan, reasons := s.plan(test.driver, test.pages, test.mode)
 			if refusal := refusalOf(test.driver, s.drive.IOMMU); refusal != "" {
 				s.Expect(reasons).To(ConsistOf(HaveField("Reason", refusal)))
 				s.refused(test.driver, refusal)
@@ -159,7 +159,7 @@ func (s *serving) erase(name string) {
 
 // plan of a target with both transports on this drive. SPDK before 26.01 serves RDMA from hugepages only, and only
 // where it polls: elsewhere it has TCP.
-func (s *serving) plan(driver v1alpha1.DriveDriver, pages v1alpha1.Hugepages, mode v1alpha1.CoreMode, discard v1alpha1.DiscardPolicy) (*v1alpha1.Plan, []sizing.Reason) {
+func (s *serving) plan(driver v1alpha1.DriveDriver, pages v1alpha1.Hugepages, mode v1alpha1.CoreMode) (*v1alpha1.Plan, []sizing.Reason) {
 	network := &v1alpha1.Network{Interface: "eth0"}
 	transports := []v1alpha1.Transport{{Type: v1alpha1.TransportTCP, Port: 4440, Network: network}}
 	if spdktest.Release(s.t, os.Getenv(spdktest.TargetVariable)) >= "26.01" || pages != v1alpha1.HugepagesDisabled && mode != v1alpha1.CoresInterrupt {
@@ -171,7 +171,7 @@ func (s *serving) plan(driver v1alpha1.DriveDriver, pages v1alpha1.Hugepages, mo
 		Attachments: v1alpha1.Attachments{Expected: 4, IOQueues: 1},
 		Cores:       &v1alpha1.Cores{Count: new(int32(1)), Mode: mode},
 		Memory:      &v1alpha1.Memory{Hugepages: pages},
-		Devices:     v1alpha1.Devices{Paths: []string{"/dev/disk/by-id/" + s.drive.ByID[0]}, Driver: driver, Discard: discard},
+		Devices:     v1alpha1.Devices{Paths: []string{"/dev/disk/by-id/" + s.drive.ByID[0]}, Driver: driver},
 	})
 }
 

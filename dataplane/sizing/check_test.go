@@ -3,7 +3,6 @@
 package sizing_test
 
 import (
-	"cmp"
 	"math/bits"
 	"regexp"
 	"slices"
@@ -122,7 +121,7 @@ func checkChoices(t *testing.T, plan *v1alpha1.Plan) {
 	want := map[string]string{
 		"coreMask": p.CoreMask, "mode": string(p.Mode), "hugepages": string(p.Hugepages), "memoryBytes": n(p.MemoryBytes), "podMemoryBytes": n(p.PodMemoryBytes),
 		"bdevIOPoolSize": n(int64(p.BdevIOPoolSize)), "smallBuffers": n(int64(p.SmallBuffers)), "largeBuffers": n(int64(p.LargeBuffers)),
-		"maxSubsystems": n(int64(p.MaxSubsystems)), "driver": string(p.Driver), "clusterBytes": n(plan.ClusterBytes), "discard": string(cmp.Or(p.Discard, v1alpha1.SwitchDisabled)),
+		"maxSubsystems": n(int64(p.MaxSubsystems)), "driver": string(p.Driver), "clusterBytes": n(plan.ClusterBytes),
 		"attachments.expected": n(int64(p.Attachments.Expected)), "attachments.ioQueues": n(int64(p.Attachments.IOQueues)),
 	}
 	if p.PollGroupMask != "" {

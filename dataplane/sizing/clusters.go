@@ -22,12 +22,7 @@ func clusterSize(devices v1alpha1.Devices) (int64, *Reason) {
 
 // largestCluster of the pools that the node has, may be making, and will make.
 func largestCluster(node Node, planned int64) int64 {
-	largest := planned
-	for _, p := range node.Pools {
-		if p.ClusterSize != nil {
-			largest = max(largest, p.ClusterSize.Value())
-		}
-	}
+	largest := max(planned, node.ClusterBytes)
 	if node.Current != nil {
 		largest = max(largest, node.Current.ClusterBytes)
 	}

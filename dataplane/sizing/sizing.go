@@ -32,8 +32,8 @@ type Node struct {
 	Current *v1alpha1.Plan
 	// Dropped are the IDs of drives that were given up: they leave the plan, and are not taken again.
 	Dropped []string
-	// Pools that the node has, as its agent saw them last.
-	Pools []v1alpha1.PoolStatus
+	// ClusterBytes is the largest cluster of the pools that the node has; 0 where none is known.
+	ClusterBytes int64
 	// Allocatable is what the kubelet has to give to pods; nil when that is not known.
 	Allocatable *Allocatable
 }

@@ -84,8 +84,6 @@ func planSPDK(node Node, spec v1alpha1.NvmfTargetSpec) (*v1alpha1.Plan, []Reason
 	if len(why) > 0 {
 		return nil, why
 	}
-	trustDrives(node, spec, pool.drives)
-	planDiscard(spec, pool.drives, p, &words)
 	explainClusters(spec.Devices, l, pool.clusterBytes, &words)
 	words.sort()
 	return &v1alpha1.Plan{Engine: spec.Engine, Portals: portals, Drives: pool.drives, File: pool.file, OverProvisioningPercent: pool.promisePercent, ClusterBytes: pool.clusterBytes, SPDK: p, Choices: words.choices, Memory: uses}, nil

@@ -459,18 +459,15 @@ func TestPlanOfSPDKHasMemoryForCopies(t *testing.T) {
 	clusters := func(size string) edit {
 		return func(s *v1alpha1.NvmfTargetSpec) { s.Devices.ClusterSize = new(resource.MustParse(size)) }
 	}
-	withPool := func(size string) func(*sizing.Node) {
-		return func(n *sizing.Node) { n.Pools = []v1alpha1.PoolStatus{{ClusterSize: new(resource.MustParse(size))}} }
-	}
 	for name, test := range map[string]struct {
 		node func(*sizing.Node)
 		size string
 		want int64
 	}{
 		"as asked for":                {func(*sizing.Node) {}, "1Mi", 1 << 20},
-		"as a pool has":               {withPool("8Mi"), "1Mi", 8 << 20},
+		"as a pool has":               {func(n *sizing.Node) { n.ClusterBytes = 8 << 20 }, "1Mi", 8 << 20},
 		"as a pool is made now":       {func(n *sizing.Node) { n.Current = &v1alpha1.Plan{Engine: v1alpha1.EngineSPDK, ClusterBytes: 16 << 20} }, "2Mi", 16 << 20},
-		"larger than those there are": {withPool("4Mi"), "16Mi", 16 << 20},
+		"larger than those there are": {func(n *sizing.Node) { n.ClusterBytes = 4 << 20 }, "16Mi", 16 << 20},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := planned(t, bigServer(test.node), spdk(clusters(test.size)))

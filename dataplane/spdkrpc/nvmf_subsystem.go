@@ -63,9 +63,7 @@ type Subsystem struct {
 	MaxNamespaces   uint32        `json:"max_namespaces"`
 	MinControllerID uint16        `json:"min_cntlid"`
 	MaxControllerID uint16        `json:"max_cntlid"`
-	// MaxDiscardBlocks is not told before 26.05.
-	MaxDiscardBlocks uint32      `json:"dmrsl"`
-	Namespaces       []Namespace `json:"namespaces"`
+	Namespaces      []Namespace   `json:"namespaces"`
 }
 
 // AllowedHost may connect.

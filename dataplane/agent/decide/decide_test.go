@@ -198,6 +198,24 @@ func TestDecideCreates(t *testing.T) {
 			},
 			does: []string{"CreateVolumes 3 on b"},
 			node: says{"PoolReady": "False/PoolFull", "Ready": "True/AsExpected"},
+			also: func(g *WithT, d Decision) {
+				c := meta.FindStatusCondition(d.Node.Conditions, v1alpha1.ConditionPoolReady)
+				g.Expect(c.Message).To(ContainSubstring("fstrim"))
+			},
+		},
+		{
+			name: "and advises no discards with SPDK, whose hosts cannot",
+			given: func(s *Observed) {
+				overPromised(s)
+				s.Node.Spec.Plan.Engine = v1alpha1.EngineSPDK
+				s.Target.State.Pools[0].FreeBytes = 16 << 20
+			},
+			does: []string{"CreateVolumes 3 on b"},
+			node: says{"PoolReady": "False/PoolFull"},
+			also: func(g *WithT, d Decision) {
+				c := meta.FindStatusCondition(d.Node.Conditions, v1alpha1.ConditionPoolReady)
+				g.Expect(c.Message).To(And(ContainSubstring("delete volumes or snapshots"), Not(ContainSubstring("fstrim"))))
+			},
 		},
 		{
 			name: "not there again when a pool that was full has little more",

@@ -108,9 +108,6 @@ func (d *decider) isServed(is *engine.Export, want engine.Export) bool {
 // so that they are not is no reason to call the volume unserved. A limit that the engine does not keep for each export
 // (0), or that waits for the target's restart, is not asked for: it would be again and again.
 func (d *decider) isCurrent(is *engine.Export, want engine.Export) bool {
-	if len(is.Hosts) == 0 && is.Discard != want.Discard {
-		return false
-	}
 	return is.MaxIOQueues == want.MaxIOQueues || is.MaxIOQueues == 0 || len(d.Target.RestartNeeded) > 0
 }
 
@@ -121,7 +118,6 @@ func sameSet(a, b []string) bool {
 // serve a volume that is there.
 func (d *decider) serve(v *volume) {
 	want := d.wantedExport(v)
-	want.Discard = d.Node.Spec.Plan.Engine == v1alpha1.EngineSPDK && d.mayDiscard(d.poolOf(v.device))
 	err := errors.Join(d.formerRefusal(v), d.Attempts.err(VerbExport, v.nqn))
 	switch stray := d.strayHosts(v.id); {
 	case stray != "":

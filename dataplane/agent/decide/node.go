@@ -136,7 +136,6 @@ func (d *decider) poolStatuses() []v1alpha1.PoolStatus {
 		s := v1alpha1.PoolStatus{
 			Device: p.device.ID, Path: p.device.Path, Ready: p.ready(),
 			Reason: p.reason, Message: text.Clip(p.message, MaxMessageBytes), Total: was.Total, Free: was.Free, ClusterSize: was.ClusterSize,
-			Discard: was.Discard, Deallocated: was.Deallocated,
 		}
 		if p.readable() {
 			s.Path = p.held.Path
@@ -145,7 +144,6 @@ func (d *decider) poolStatuses() []v1alpha1.PoolStatus {
 			if p.clusterBytes > 0 {
 				s.ClusterSize = keep(was.ClusterSize, p.clusterBytes)
 			}
-			s.Discard, s.Deallocated = d.discardStatus(p), p.held.Deallocated
 			s.Promised = keep(was.Promised, d.promised[p.device.ID])
 			if p.held.ClearingBytes > 0 {
 				s.Clearing = keep(was.Clearing, p.held.ClearingBytes)

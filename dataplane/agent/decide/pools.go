@@ -258,3 +258,15 @@ func (d *decider) room(p *pool) int64 {
 	}
 	return max(0, d.Node.Spec.Plan.Promisable(p.held.TotalBytes)-d.promised[p.device.ID])
 }
+
+// roomFrom is how a full pool gets room. Hosts cannot discard on SPDK.
+func (d *decider) roomFrom(p *pool) string {
+	words := "delete volumes or snapshots of the pool"
+	if d.Node.Spec.Plan.Engine == v1alpha1.EngineNvmet {
+		words += ", or discard unused blocks of its volumes (fstrim)"
+	}
+	if p.device.FileBytes > 0 {
+		return words + ", or enlarge its file (devices.file.size)"
+	}
+	return words + "; another drive does not help, because each volume is on one drive"
+}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/google/uuid"
 
@@ -27,9 +26,6 @@ const (
 type trust struct {
 	// known: all of them are zeroes, but for those that are held.
 	known bool
-	// fleeting: hosts may have freed clusters of it by discarding, or held ones were deallocated. They read as zeroes,
-	// and may not after a loss of power, so the pool gets no mark in this life of the target.
-	fleeting bool
 	// open: hosts may be given volumes of it.
 	open bool
 	// free and needed bytes, while it is not.
@@ -63,7 +59,6 @@ func (s *session) distrust(st *store) {
 				t.known, t.open = t.err == nil, false
 			}
 		}
-		t.fleeting = p.has((*lvol).deallocates)
 		s.life.trust[p.Device] = t
 		s.deleted.Store(true)
 	}
@@ -103,11 +98,6 @@ func (p *pool) has(such func(*lvol) bool) bool {
 	return false
 }
 
-// deallocates what it holds when it is cleared.
-func (l *lvol) deallocates() bool {
-	return strings.HasPrefix(l.name, unmapPrefix) && l.kind == freeLvol
-}
-
 // hold free clusters: of a clean pool those that copies may have been made to, else all. Those that the volumes may
 // need are held by the first lvols, which are cleared first.
 func (s *session) hold(p *pool, clean bool) error {
@@ -120,7 +110,6 @@ func (s *session) hold(p *pool, clean bool) error {
 		free = min(free, copiesInFlight*p.ClusterBytes)
 		first = free
 	}
-	method := s.clearBy(p)
 	var sizes []int64
 	var names []string
 	var items []int
@@ -133,11 +122,11 @@ func (s *session) hold(p *pool, clean bool) error {
 		if err != nil {
 			return err
 		}
-		items, sizes, names = append(items, len(items)), append(sizes, size), append(names, freeName(engine.ID(id.String()), method))
+		items, sizes, names = append(items, len(items)), append(sizes, size), append(names, freeName(engine.ID(id.String())))
 	}
 	errs := make([]error, len(sizes))
 	call(s, items, errs, func(i int) spdkrpc.Request[string] {
-		return spdkrpc.BdevLvolCreate{LvstoreName: p.lvstore, Name: names[i], SizeMiB: uint64(sizes[i] / mib), Clear: method}
+		return spdkrpc.BdevLvolCreate{LvstoreName: p.lvstore, Name: names[i], SizeMiB: uint64(sizes[i] / mib), Clear: spdkrpc.ClearWriteZeroes}
 	})
 	for i, size := range sizes {
 		if errs[i] == nil {
@@ -225,7 +214,7 @@ func (s *session) soil(p *pool) error {
 func (s *session) uncertified(st *store) []*pool {
 	return slices.DeleteFunc(slices.Clone(st.pools), func(p *pool) bool {
 		t := s.life.trust[p.Device]
-		return p.Err != nil || t == nil || !t.known || t.fleeting || p.clean() || s.leaving[p.Device] > 0 || s.life.uncleared[p.Device]
+		return p.Err != nil || t == nil || !t.known || p.clean() || s.leaving[p.Device] > 0 || s.life.uncleared[p.Device]
 	})
 }
 

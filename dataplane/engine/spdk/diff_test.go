@@ -53,8 +53,6 @@ func TestDiff(t *testing.T) {
 		want    engine.Export
 		check   func(*change) bool
 		restart bool
-		// discard is the limit in a target that lets hosts discard.
-		discard *uint32
 	}{
 		{name: "as it shall be", is: is(nil), want: want(nil), check: nothing},
 		{name: "missing", want: want(nil), check: func(c *change) bool {
@@ -87,16 +85,10 @@ func TestDiff(t *testing.T) {
 		{name: "any host may connect", is: is(func(s *spdkrpc.Subsystem) { s.AllowAnyHost, s.Hosts = true, nil }), want: want(nil), check: func(c *change) bool {
 			return c.remove && c.create != nil
 		}},
-		{name: "another limit of discards", is: is(func(s *spdkrpc.Subsystem) { s.Hosts, s.MaxDiscardBlocks = nil, 1 }), want: want(nil), discard: new(uint32(65536)), check: func(c *change) bool {
-			return c.remove && *c.create.MaxDiscardBlocks == 65536
-		}},
-		{name: "another limit of discards while hosts are admitted", is: is(func(s *spdkrpc.Subsystem) { s.MaxDiscardBlocks = 65536 }), want: want(nil), discard: new(uint32(1)), check: func(c *change) bool {
-			return !c.remove && c.create == nil
-		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			g := NewWithT(t)
-			c, err := diff(tt.is, tt.want, bdevs, []v1alpha1.Portal{portal}, tt.discard)
+			c, err := diff(tt.is, tt.want, bdevs, []v1alpha1.Portal{portal})
 			if tt.restart {
 				g.Expect(err).To(MatchError(engine.ErrRestartNeeded))
 				return

@@ -20,9 +20,8 @@
 //	h-<uuid>         a clone, never written, of a snapshot without another: meanwhile SPDK knows the snapshot for one
 //	x-<uuid>         was the volume of that UUID, and is being cleared
 //	f-<uuid>         holds clusters that are free and may hold old data, and is being cleared
-//	u-<uuid>         the same, cleared by deallocation
 //	clean            a mark: all free clusters are zeroes, but while there is the mark
-//	soiled           from before anything is deleted, or hosts may discard, until all is cleared
+//	soiled           from before anything is deleted until all is cleared
 //
 // Deleting takes what was deleted out of the way, and Clear does the rest, without the engine's lock: a volume gets
 // another name, and a snapshot, which SPDK cannot rename, a mark. SPDK deletes a snapshot only while at most one lvol
@@ -56,28 +55,9 @@
 // 4 stayed on SPDK 26.05. So a clone is made blank, with its clear_method, then given its parent
 // (bdev_lvol_set_parent), then the volume's name: what has that name is whole. Nothing changes a clear_method: clones
 // made by releases of weft that called bdev_lvol_clone, and their snapshots, still leave their data. And hosts cannot
-// discard unless the plan lets them, see below (ONCS without Dataset Management, and no DMRSL, which Linux goes by
-// first), because SPDK frees discarded clusters without clearing them where the drive does not do so itself. SPDK
-// before 26.01 cannot hide the command from hosts; there each discard is longer than the subsystem allows
-// (max_discard_size_kib), and refused.
-//
-// # Discard
-//
-// SPDK frees a cluster that is discarded whole and is not shared with a snapshot: it has the drive deallocate it first,
-// and gives it to whoever needs one next. So only drives that SPDK drives itself and that promise zeroes for what they
-// deallocated, or that a user vouches for, may be discarded on: through the kernel's block devices and files SPDK takes
-// the request for done without passing it on (bdev_aio without fallocate; with it each discard, and each deletion of a
-// volume, would stop the core for as long as it takes). What hosts may is a transport's (masked_oncs), so one drive
-// that does not qualify keeps it from all volumes. Beside that each subsystem has a limit (dmrsl), which SPDK enforces
-// by cutting off what is longer: where hosts may not, one block, which frees nothing whatever a host sends. A transport
-// does not tell what it masks, so the anchor does, which is made before: its own limit is one block where hosts may
-// discard. Where a target is killed between a discard and its metadata, the cluster still belongs to its volume.
-//
-// After a loss of power a drive may have forgotten what it deallocated, whoever asked for it. So a pool is soiled
-// before the first export lets hosts discard in it, and gets its mark clean no more in that life of the target: all
-// that is free of it is held when its target starts. A drive that promises zeroes deallocates it again, in seconds, if
-// the target lets hosts discard (u-<uuid>); else it is overwritten (f-<uuid>), and marked clean if hosts discard no
-// more.
+// discard (ONCS without Dataset Management, and no DMRSL, which Linux goes by first), because SPDK frees discarded
+// clusters without clearing them where the drive does not do so itself. SPDK before 26.01 cannot hide the command from
+// hosts; there each discard is longer than the subsystem allows (max_discard_size_kib), and refused.
 //
 // # Acknowledged means durable
 //

@@ -102,14 +102,12 @@ func (e *Engine) path(elem ...string) string {
 type life struct {
 	conn    *spdkrpc.Conn
 	version *spdkrpc.Version
+	fixed   *fixed
 	// uncleared pools, by their devices, are those where SPDK could not delete something. It may list it no more, and
 	// it still takes its space.
 	uncleared map[string]bool
 	// trust in pools' free clusters, by their devices.
 	trust map[string]*trust
-	// discards is nil until it is settled whether the target lets hosts discard.
-	discards *bool
-	fixed    *fixed
 	// asked are drives that SPDK drives itself, and that owe an answer, by their IDs.
 	asked map[string]*asking
 }

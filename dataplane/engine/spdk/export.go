@@ -44,9 +44,8 @@ func (c *change) takes() bool {
 }
 
 // diff from what is, nil for nothing, to what shall be. It fails with engine.ErrRestartNeeded when
-// hosts know it by what would change. bdevs are those of the namespaces' volumes, and discard is the limit of discards
-// in a target that lets hosts discard, else nil. Another limit waits until no host is admitted.
-func diff(is *spdkrpc.Subsystem, want engine.Export, bdevs map[engine.ID]string, portals []v1alpha1.Portal, discard *uint32) (*change, error) {
+// hosts know it by what would change. bdevs are those of the namespaces' volumes.
+func diff(is *spdkrpc.Subsystem, want engine.Export, bdevs map[engine.ID]string, portals []v1alpha1.Portal) (*change, error) {
 	c := &change{nqn: want.NQN}
 	room := roomFor(want)
 	if is != nil {
@@ -54,15 +53,13 @@ func diff(is *spdkrpc.Subsystem, want engine.Export, bdevs map[engine.ID]string,
 		if differs && len(is.Hosts) > 0 {
 			return nil, fmt.Errorf("serial number, model or room for namespaces of %s, which admits hosts: %w", want.NQN, engine.ErrRestartNeeded)
 		}
-		limited := discard != nil && is.MaxDiscardBlocks != *discard && len(is.Hosts) == 0
-		if differs || limited || is.AllowAnyHost {
+		if differs || is.AllowAnyHost {
 			c.remove, is = true, nil
 		}
 	}
 	if is == nil {
 		c.create = &spdkrpc.NvmfCreateSubsystem{
 			NQN: want.NQN, Serial: want.Serial, Model: want.Model, MaxNamespaces: room, ANAReporting: true,
-			MaxDiscardBlocks: discard,
 		}
 		is = &spdkrpc.Subsystem{}
 	}
@@ -154,7 +151,7 @@ func (e *Engine) Export(ctx context.Context, exports []engine.Export) []error {
 	}
 	for i, x := range exports {
 		changes[i], errs[i] = s.planExport(x, st, n)
-		if c := changes[i]; c != nil && c.create != nil && !n.discards() {
+		if c := changes[i]; c != nil && c.create != nil {
 			speaks.hideDiscard(c.create)
 		}
 	}
@@ -181,7 +178,6 @@ func (s *session) planExport(x engine.Export, st *store, n *network) (*change, e
 		is = &found
 	}
 	bdevs := map[engine.ID]string{}
-	var pools []*pool
 	for _, ns := range x.Namespaces {
 		l, err := st.find(st.volumes, ns.Volume)
 		if err == nil {
@@ -191,18 +187,8 @@ func (s *session) planExport(x engine.Export, st *store, n *network) (*change, e
 			return shutOut(is, x, fmt.Errorf("namespace %d: volume %w", ns.NSID, err)), nil
 		}
 		bdevs[ns.Volume] = l.bdev
-		pools = append(pools, l.pool)
 	}
-	if !n.discards() {
-		return diff(is, x, bdevs, n.open(), nil)
-	}
-	limit := discardLimit(x, pools)
-	if limit > freesNothing {
-		if err := s.letFree(pools); err != nil {
-			return shutOut(is, x, err), nil
-		}
-	}
-	return diff(is, x, bdevs, n.open(), &limit)
+	return diff(is, x, bdevs, n.open())
 }
 
 // shutOut the hosts that are no longer listed, where the rest cannot be as asked.

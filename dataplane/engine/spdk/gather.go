@@ -33,9 +33,7 @@ func (e *Engine) Gather(ctx context.Context) (engine.State, error) {
 	for _, p := range st.pools {
 		p.ClearingBytes = st.clearingBytes(p, e.leaving[p.Device] > 0 || e.life.uncleared[p.Device])
 	}
-	s.askDeallocated(st.pools)
 	state := st.state()
-	state.Discard = n.discards()
 	volumes := st.byBdev()
 	for _, nqn := range n.weft() {
 		state.Exports = append(state.Exports, n.export(nqn, volumes))

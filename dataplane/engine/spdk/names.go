@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/weft-storage/weft/dataplane/engine"
-	"github.com/weft-storage/weft/dataplane/spdkrpc"
 )
 
 const (
@@ -24,7 +23,6 @@ const (
 	holdPrefix     = "h-"
 	deletedPrefix  = "x-"
 	freePrefix     = "f-"
-	unmapPrefix    = "u-"
 	cleanName      = "clean"
 	soiledName     = "soiled"
 
@@ -60,7 +58,7 @@ const (
 	holdLvol
 	// deletedLvol was a volume, and is being cleared.
 	deletedLvol
-	// freeLvol holds clusters that are free and may hold old data, and is being cleared: overwritten, or deallocated.
+	// freeLvol holds clusters that are free and may hold old data, and is being cleared.
 	freeLvol
 	// cleanLvol says that all free clusters are zeroes, and soiledLvol that they may not be now.
 	cleanLvol
@@ -81,12 +79,7 @@ func holdName(id engine.ID) string { return holdPrefix + string(id) }
 
 func deletedName(id engine.ID) string { return deletedPrefix + string(id) }
 
-func freeName(id engine.ID, method spdkrpc.ClearMethod) string {
-	if method == spdkrpc.ClearUnmap {
-		return unmapPrefix + string(id)
-	}
-	return freePrefix + string(id)
-}
+func freeName(id engine.ID) string { return freePrefix + string(id) }
 
 // parseName of an lvol.
 func parseName(name string) (kind, engine.ID, time.Time) {
@@ -122,7 +115,7 @@ func parseName(name string) (kind, engine.ID, time.Time) {
 		return holdLvol, id, time.Time{}
 	case prefix == deletedPrefix && rest == "":
 		return deletedLvol, id, time.Time{}
-	case (prefix == freePrefix || prefix == unmapPrefix) && rest == "":
+	case prefix == freePrefix && rest == "":
 		return freeLvol, id, time.Time{}
 	}
 	return foreignLvol, "", time.Time{}

@@ -131,7 +131,7 @@ func (st *store) byBdev() map[string]engine.ID {
 // export as it is served.
 func (n *network) export(nqn string, volumes map[string]engine.ID) engine.Export {
 	sub := n.subsystems[nqn]
-	x := engine.Export{NQN: nqn, Serial: sub.Serial, Model: sub.Model, Discard: n.discards() && sub.MaxDiscardBlocks > freesNothing}
+	x := engine.Export{NQN: nqn, Serial: sub.Serial, Model: sub.Model}
 	for _, ns := range sub.Namespaces {
 		id, ok := volumes[ns.Bdev]
 		if !ok {

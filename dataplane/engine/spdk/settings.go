@@ -29,9 +29,7 @@ type settings struct {
 	// dynamic scheduler, which a target in interrupt mode may have been given too.
 	dynamic    bool
 	transports transports
-	// discards: hosts may discard; anchored: it is settled, because there is an anchor.
-	discards, anchored bool
-	values             values
+	values     values
 }
 
 // settingsOf a plan.
@@ -54,8 +52,7 @@ func settingsOf(plan *v1alpha1.SPDKPlan, speaks dialect) (settings, error) {
 	if err != nil {
 		return settings{}, fmt.Errorf("%w: %w", engine.ErrInvalid, err)
 	}
-	return settings{cores: cores, pollGroups: pollGroups, mode: plan.Mode, transports: types, values: decided,
-		discards: plan.Discard == v1alpha1.SwitchEnabled && speaks.canDiscard()}, nil
+	return settings{cores: cores, pollGroups: pollGroups, mode: plan.Mode, transports: types, values: decided}, nil
 }
 
 // fixed is what a target runs with until it ends.
@@ -149,9 +146,6 @@ func (s *session) readSettings(speaks dialect) (*settings, error) {
 	if interruptMode(running) {
 		is.mode = v1alpha1.CoresInterrupt
 	}
-	if err := s.readDiscards(is, len(made) > 0); err != nil {
-		return nil, err
-	}
 	return is, is.setTransports(made, speaks)
 }
 
@@ -179,9 +173,6 @@ func (is *settings) differences(want settings) []string {
 	}
 	if runs := is.mode == v1alpha1.CoresInterrupt; runs != (want.mode == v1alpha1.CoresInterrupt) {
 		differs("interrupt mode is %s, but should be %s", onOff(runs), onOff(!runs))
-	}
-	if len(is.transports) > 0 && is.discards != want.discards {
-		differs("discarding by hosts is %s and should be %s", onOff(is.discards), onOff(want.discards))
 	}
 	for name, row := range want.transports.rows() {
 		if planned, given := want.values[name]; given && !row.live && is.values[name] != planned {
@@ -248,10 +239,7 @@ func (e *Engine) Settings(ctx context.Context, plan v1alpha1.Plan) ([]v1alpha1.E
 
 // named settings of what there is, as a plan writes them.
 func (is *settings) named() values {
-	named := values{"coreMask": cpus.Mask(is.cores), "pollGroupMask": cpus.Mask(is.pollGroups), "mode": string(is.mode), "discard": string(v1alpha1.SwitchDisabled)}
-	if is.discards {
-		named["discard"] = string(v1alpha1.SwitchEnabled)
-	}
+	named := values{"coreMask": cpus.Mask(is.cores), "pollGroupMask": cpus.Mask(is.pollGroups), "mode": string(is.mode)}
 	for name := range is.transports.rows() {
 		if value, known := is.values[name]; known {
 			named[name] = value

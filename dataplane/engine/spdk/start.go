@@ -55,9 +55,6 @@ func (e *Engine) Start(ctx context.Context, plan v1alpha1.Plan) error {
 			return err
 		}
 	}
-	if err := s.letDiscard(is, want); err != nil {
-		return err
-	}
 	made, err := s.makeTransports(plan.SPDK, is, want, speaks)
 	if err != nil {
 		return err
@@ -193,7 +190,7 @@ func (s *session) makeTransports(plan *v1alpha1.SPDKPlan, is *settings, want set
 		if t.Type == rdma && is.mode == v1alpha1.CoresInterrupt && speaks.rdmaPolls {
 			continue // once it is restarted, as is planned
 		}
-		req, err := transportOf(t.Type, want, speaks, is.discards)
+		req, err := transportOf(t.Type, want, speaks)
 		if err != nil {
 			return made, err
 		}
@@ -230,10 +227,10 @@ func hint(t v1alpha1.TransportType, plan *v1alpha1.SPDKPlan, speaks dialect) str
 	return needs
 }
 
-// transportOf a plan. Hosts cannot discard unless the target lets them: see the package's doc on old data.
-func transportOf(t v1alpha1.TransportType, want settings, speaks dialect, discards bool) (spdkrpc.NvmfCreateTransport, error) {
+// transportOf a plan. Hosts cannot discard: see the package's doc on old data.
+func transportOf(t v1alpha1.TransportType, want settings, speaks dialect) (spdkrpc.NvmfCreateTransport, error) {
 	req := spdkrpc.NvmfCreateTransport{Type: string(t)}
-	if !speaks.cannotMask && !discards {
+	if !speaks.cannotMask {
 		req.MaskedFeatures = []spdkrpc.ONCS{spdkrpc.ONCSDatasetManagement}
 	}
 	if err := fill(&req, setTransport, transports{t: true}, want.values, speaks); err != nil {

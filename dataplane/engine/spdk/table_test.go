@@ -25,7 +25,6 @@ var elsewhere = map[string]string{
 	"memoryBytes":       "the pod's, and a flag of nvmf_tgt; it cannot be asked for",
 	"podMemoryBytes":    "the pod's",
 	"driver":            "of drives",
-	"discard":           "settings compares what the anchor says",
 	"transports[].type": "says which transport it is",
 
 	"attachments.expected": "what memory is planned for; the agent counts",

@@ -36,9 +36,9 @@ type pool struct {
 	lvstore string
 	// base bdev.
 	base spdkrpc.Bdev
-	// clusters for data, and the size of a block.
-	clusters, blockBytes int64
-	lvols                map[string]*lvol
+	// clusters for data.
+	clusters int64
+	lvols    map[string]*lvol
 	// reserved metadata pages, once it was asked for: see reserveSnapshot.
 	reserved int64
 }
@@ -212,7 +212,6 @@ func (st *store) readable(l spdkrpc.Lvstore) *pool {
 	}
 	p := st.recorded(device)
 	p.ClusterBytes, p.clusters = int64(l.ClusterBytes), int64(l.TotalClusters)
-	p.blockBytes = int64(l.BlockBytes)
 	p.TotalBytes, p.FreeBytes = p.clusters*p.ClusterBytes, int64(l.FreeClusters)*p.ClusterBytes
 	p.Err = nil
 	return p

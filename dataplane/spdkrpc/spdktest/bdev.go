@@ -31,7 +31,6 @@ type bdev struct {
 	released  []func()   // what waits for it
 	lvol      *lvol
 	disk      *disk    // base devices only
-	drive     *Drive   // that a disk is
 	store     *lvstore // which lies on it
 	aio       *aioFile
 }

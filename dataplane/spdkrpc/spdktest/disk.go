@@ -99,9 +99,8 @@ type storeRecord struct {
 	ClusterSize uint64 `json:"clusterSize"`
 	MDPages     uint64 `json:"mdPages"`
 	MDClusters  uint64 `json:"mdClusters"`
-	Clusters    uint64 `json:"clusters"`              // for data
-	Dirty       uint64 `json:"dirty,omitempty"`       // clusters that were freed as they were
-	Deallocated uint64 `json:"deallocated,omitempty"` // free clusters that read as zeroes because they were deallocated
+	Clusters    uint64 `json:"clusters"`        // for data
+	Dirty       uint64 `json:"dirty,omitempty"` // clusters that were freed as they were
 }
 
 type volumeRecord struct {

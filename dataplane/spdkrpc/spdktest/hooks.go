@@ -53,31 +53,6 @@ func (a *app) write(volume string, first, n uint64) error {
 	return nil
 }
 
-// Discard tells the target that a host discarded whole clusters of a volume, named as in Write, in a subsystem that
-// does not cut it off. Those that the volume has of its own, and does not share with a snapshot, are free then.
-func (t *Target) Discard(volume string, first, n uint64) error {
-	return t.io(func() error {
-		v, e := t.app.findLvol(volume)
-		switch {
-		case e != 0:
-			return fmt.Errorf("%w: %s", ErrNoVolume, volume)
-		case first+n > v.clusters || v.isReadOnly():
-			return fmt.Errorf("discard of %s, which has %d clusters: %w", volume, v.clusters, syscall.EIO)
-		}
-		freed := uint64(0)
-		for cluster := first; cluster < first+n; cluster++ {
-			delete(v.data, cluster)
-			if v.parent == nil && v.alloc.has(cluster) {
-				v.alloc.remove(cluster)
-				freed++
-			}
-		}
-		v.store.save(v)
-		v.store.deallocate(freed, true)
-		return nil
-	})
-}
-
 // Dirty is how many clusters of an lvstore were freed with what hosts wrote to them: whoever gets one next reads it.
 func (t *Target) Dirty(lvstore string) uint64 {
 	var dirty uint64

@@ -80,34 +80,11 @@ func (s *lvstore) free() uint64 { return s.Clusters - min(s.Clusters, s.used()) 
 
 // giveDirty clusters to a volume that is about to be allocated n, if it must be any.
 func (s *lvstore) giveDirty(v *lvol, n uint64) {
-	clean := s.free() - min(s.free(), s.Dirty+s.Deallocated)
+	clean := s.free() - min(s.free(), s.Dirty)
 	given := n - min(n, clean)
-	deallocated := min(given, s.Deallocated)
-	s.Deallocated -= deallocated
-	s.Dirty -= given - deallocated
-	v.dirty += given - deallocated
+	s.Dirty -= given
+	v.dirty += given
 	s.saveStore()
-}
-
-// deallocate clusters that are free now. Only drives are told to unmap: what clears by that on anything else, or not at
-// all, leaves its data.
-func (s *lvstore) deallocate(freed uint64, unmap bool) {
-	if unmap && s.base.drive != nil && s.base.drive.Zeroes {
-		s.Deallocated += freed
-	} else {
-		s.Dirty += freed
-	}
-	s.saveStore()
-}
-
-// forget what was deallocated, with a loss of power.
-func (s *lvstore) forget() {
-	if s.base.drive == nil || !s.base.drive.Forgets || s.Deallocated == 0 {
-		return
-	}
-	s.Dirty, s.Deallocated = s.Dirty+s.Deallocated, 0
-	s.saveStore()
-	s.sync()
 }
 
 // freePage finds the first metadata page that no volume has: it becomes the volume's number. Page 0 is the store's.
@@ -123,8 +100,10 @@ func (s *lvstore) add(v *lvol) {
 func (s *lvstore) drop(v *lvol) {
 	held := s.used()
 	defer func() {
+		// A file is not told to unmap, and what clears by that, or not at all, leaves its data.
 		if freed := held - s.used(); v.clear != clearWriteZeroes && freed > 0 {
-			s.deallocate(freed, v.clear != clearNone)
+			s.Dirty += freed
+			s.saveStore()
 		}
 	}()
 	for _, c := range slices.Clone(v.clones) {
@@ -237,12 +216,9 @@ func (a *app) findStore(id, name string) (*lvstore, syscall.Errno) {
 	return nil, syscall.ENODEV
 }
 
-const (
-	clearNone        = "none"
-	clearWriteZeroes = "write_zeroes"
-)
+const clearWriteZeroes = "write_zeroes"
 
-var clearMethods = []string{clearNone, "unmap", clearWriteZeroes}
+var clearMethods = []string{"none", "unmap", clearWriteZeroes}
 
 func knownClearMethod(m string) bool {
 	return m == "" || slices.Contains(clearMethods, strings.ToLower(m))
@@ -292,7 +268,7 @@ func (a *app) lvstoreCreate(r *request) {
 		r.errnoAs(codeInvalidParams, e)
 		return
 	}
-	if strings.EqualFold(clearing, clearNone) && b.disk.holdsData(int64(s.MDClusters*s.ClusterSize)) {
+	if strings.EqualFold(clearing, "none") && b.disk.holdsData(int64(s.MDClusters*s.ClusterSize)) {
 		s.Dirty = s.Clusters
 	}
 	s.journal = journal{disk: b.disk, limit: int64(s.MDClusters * s.ClusterSize)}

@@ -121,7 +121,7 @@ func openDrive(name string, d Drive) (*bdev, error) {
 	}
 	b := &bdev{
 		name: name + "n1", aliases: []string{id}, product: "NVMe disk", uuid: id, blockSize: block,
-		numBlocks: uint64(disk.size) / uint64(block), disk: disk, ioTypes: nvmeIOTypes, io: examined, drive: &d,
+		numBlocks: uint64(disk.size) / uint64(block), disk: disk, ioTypes: nvmeIOTypes, io: examined,
 	}
 	b.specific = func() map[string]any {
 		return map[string]any{

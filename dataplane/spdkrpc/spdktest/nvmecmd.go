@@ -127,9 +127,6 @@ func (c *nvmeController) identify(what, nsid uint32) (whole []byte, status uint1
 	switch what {
 	case 0:
 		copy(whole[104:], nguid[:])
-		if c.drive.Zeroes {
-			whole[33] = 0b001 // DLFEAT
-		}
 	case 1:
 		binary.LittleEndian.PutUint16(whole, nvmeVendor)
 		copy(whole[4:24], fmt.Sprintf("%-20s", c.drive.Serial))
@@ -137,7 +134,6 @@ func (c *nvmeController) identify(what, nsid uint32) (whole []byte, status uint1
 		if c.drive.WriteCache != NoWriteCache {
 			whole[525] = 0b111
 		}
-		whole[520] = 1 << 2 // ONCS: Dataset Management
 	case 3:
 		if nguid != uuid.Nil {
 			copy(whole, []byte{2, byte(len(nguid)), 0, 0})

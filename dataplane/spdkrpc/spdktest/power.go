@@ -72,12 +72,7 @@ func isAsynchronous(f *os.File) bool {
 // the part is gone that they had acknowledged from a volatile cache. With any other end of the target they keep their
 // power, and write it out. It does nothing to a target that has ended.
 func (t *Target) LosePower() error {
-	t.do(func() {
-		t.app.powerless = true
-		for _, s := range t.app.lvstores {
-			s.forget()
-		}
-	})
+	t.do(func() { t.app.powerless = true })
 	return t.end(false)
 }
 

@@ -64,10 +64,6 @@ type Drive struct {
 	BlockSize uint32
 	// WriteCache that it has; default VolatileWriteCache.
 	WriteCache WriteCache
-	// Zeroes: it says that what was deallocated reads as zeroes (DLFEAT).
-	Zeroes bool
-	// Forgets: with a loss of power what was deallocated reads as it did before, until it is written.
-	Forgets bool
 }
 
 // WWID is the world-wide id that Linux gives the drive's namespace.

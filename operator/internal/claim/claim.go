@@ -103,7 +103,11 @@ func sizingNode(n Node, target string) sizing.Node {
 				input.Dropped = append(input.Dropped, d.ID)
 			}
 		}
-		input.Pools = n.Nvmf.Status.Pools
+		for _, p := range n.Nvmf.Status.Pools {
+			if p.ClusterSize != nil {
+				input.ClusterBytes = max(input.ClusterBytes, p.ClusterSize.Value())
+			}
+		}
 		if n.Claimant() == target {
 			input.Current = n.Nvmf.Spec.Plan.DeepCopy()
 		}

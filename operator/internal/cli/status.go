@@ -144,9 +144,9 @@ func (s *status) aboutNode(t *table, node v1alpha1.NvmfNode) {
 	s.printConditions(t, node.Status.Conditions)
 	if len(node.Status.Pools) > 0 {
 		t.line("")
-		rows := [][]string{{"POOL", "PATH", "READY", "TOTAL", "UNWRITTEN", "PROMISED", "CLEARING", "CLUSTER", "DISCARD", "DRIVE'S CACHE", "PROBLEM"}}
+		rows := [][]string{{"POOL", "PATH", "READY", "TOTAL", "UNWRITTEN", "PROMISED", "CLEARING", "DRIVE'S CACHE", "PROBLEM"}}
 		for _, p := range node.Status.Pools {
-			rows = append(rows, []string{p.Device, orDash(p.Path), yes(p.Ready), size(p.Total), size(p.Free), size(p.Promised), size(p.Clearing), size(p.ClusterSize), orDash(string(p.Discard)), orDash(string(driveCache(node, p.Device))), strings.TrimSpace(p.Reason + " " + p.Message)})
+			rows = append(rows, []string{p.Device, orDash(p.Path), yes(p.Ready), size(p.Total), size(p.Free), size(p.Promised), size(p.Clearing), orDash(string(driveCache(node, p.Device))), strings.TrimSpace(p.Reason + " " + p.Message)})
 		}
 		t.columns(rows)
 	}
