@@ -61,7 +61,7 @@ var targetRules = []validation{
 	{name: "quick acknowledgements by the kernel", base: target, edit: `spec: {sockets: {quickAck: Enabled}}`, field: "spec", want: "sockets.receivePipe and quickAck: the kernel's target"},
 	{name: "a send buffer for the kernel", base: target, edit: `spec: {sockets: {sendBufferSize: 1Mi}}`,
 		field: "spec", want: "sockets.sendBufferSize and receiveBufferSize: the kernel's target (engine: Nvmet) uses the buffer sizes of net.ipv4.tcp_wmem and tcp_rmem; remove them, or use engine: SPDK"},
-	{name: "a receive buffer for the kernel", base: target, edit: `spec: {sockets: {receiveBufferSize: 1Mi}}`, field: "spec", want: "sockets.sendBufferSize and receiveBufferSize: the kernel sizes"},
+	{name: "a receive buffer for the kernel", base: target, edit: `spec: {sockets: {receiveBufferSize: 1Mi}}`, field: "spec", want: "sockets.sendBufferSize and receiveBufferSize: the kernel's target (engine: Nvmet) uses"},
 	{name: "an idle poll period of SPDK", base: targetSPDK, edit: `spec: {transports: [{type: TCP}], sockets: {idlePollPeriod: 50us}}`,
 		field: "spec", want: "sockets.idlePollPeriod: with SPDK, cores.mode controls polling; remove idlePollPeriod, or use engine: Nvmet"},
 
@@ -278,7 +278,7 @@ func targetBounds() []validation {
 			bad:  map[string]string{"large": quantity}},
 		field{base: target, path: "spec.devices.file.path", edit: `spec: {devices: {file: {path: %s}}}`,
 			good: []string{"/var/lib/weft/a", "/var/lib/weft/files/a.img", "/var/lib/weft/pools.img"},
-			bad: map[string]string{"/var/lib/weft/agent": "weft's own", "/var/lib/weft/pools": "weft's own", "/var/lib/weft/pools/a.img": "weft's own", "/var/lib/weft/spdk/pools/a": "weft's own", "/var/lib/weft/": "should match", "/etc/passwd": "should match", "/var/lib/weft/../../etc/passwd": "should match", "/var/lib/weft/.a": "should match",
+			bad: map[string]string{"/var/lib/weft/agent": "are reserved", "/var/lib/weft/pools": "are reserved", "/var/lib/weft/pools/a.img": "are reserved", "/var/lib/weft/spdk/pools/a": "are reserved", "/var/lib/weft/": "should match", "/etc/passwd": "should match", "/var/lib/weft/../../etc/passwd": "should match", "/var/lib/weft/.a": "should match",
 				"/var/lib/weft/" + long(242): "may not be more than 255"}},
 		field{base: target, path: "spec.devices.file.size", edit: `spec: {devices: {file: {size: %s}}}`,
 			good: []string{"1Gi", "1073741824", `"1073741824"`, "1T", "16Ti"},

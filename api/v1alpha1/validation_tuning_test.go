@@ -14,7 +14,7 @@ func tuningRules() []validation {
 		planned  = `spec: {plan: {tuning: [{`
 		rises    = "min, default and max of a TCP buffer must be in ascending order, such as 4096, 131072, 16777216"
 		oneOf    = "interrupts: set exactly one of cpus, avoid and count"
-		adaptive = "coalescing: with adaptive%[1]sX Enabled the driver chooses %[2]sxUsecs and %[2]sxFrames itself; remove them, or make adaptive%[1]sX Disabled"
+		adaptive = "coalescing: with adaptive%[1]sX Enabled the driver chooses %[2]sxUsecs and %[2]sxFrames itself; remove them, or set adaptive%[1]sX to Disabled"
 	)
 	tuning := func(edit string) string { return `spec: {tuning: {` + edit + `}}` }
 	rules := []validation{
@@ -46,7 +46,7 @@ func tuningRules() []validation {
 	}
 	for _, b := range []string{"rmem", "wmem"} {
 		rules = append(rules, validation{name: b + " over its most", base: target, edit: tuning(fmt.Sprintf(`sysctls: {%[1]sMax: 8192, %[1]sDefault: 8193}`, b)),
-			field: where + "sysctls", want: fmt.Sprintf("sysctls.%[1]sDefault is over %[1]sMax; make it at most %[1]sMax", b)})
+			field: where + "sysctls", want: fmt.Sprintf("sysctls.%[1]sDefault must not be greater than %[1]sMax", b)})
 	}
 	return slices.Concat(rules, fields(tuningFields(where, tuning)...), fields(
 		field{base: node, path: "spec.plan.tuning", edit: `spec: {plan: {tuning: %s}}`, good: []string{many(512, `{setting: s%d, value: a}`)},
