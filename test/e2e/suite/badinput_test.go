@@ -26,15 +26,15 @@ var _ = Describe("Bad input", func() {
 			says[newClaim(ctx, ns, name, name)] = want
 		}
 		class("no-target", nil, "target is required; set it to the name of an NvmfTarget")
-		class("unknown-target", map[string]string{"target": "fsat"}, `there is no NvmfTarget "fsat"; there is fast`)
+		class("unknown-target", map[string]string{"target": "fsat"}, `NvmfTarget "fsat" not found; existing targets: fast`)
 		class("unknown-parameter", map[string]string{"target": "fast", "ioQueue": "4"}, `"ioQueue" is unknown; supported parameters: target, transport, ioQueues,`)
 		class("number-out-of-bounds", map[string]string{"target": "fast", "ioQueues": "0"}, `ioQueues: "0" is not a whole number from 1 to`)
-		class("wrong-transport", map[string]string{"target": "fast", "transport": "FC"}, `"FC" is not a transport; write TCP, RDMA`)
+		class("wrong-transport", map[string]string{"target": "fast", "transport": "FC"}, `"FC" is not a transport; use TCP, RDMA`)
 		class("unknown-filesystem", map[string]string{"target": "fast", "csi.storage.k8s.io/fstype": "ntfs"}, `filesystem "ntfs" is not supported; use ext4 or xfs`)
 		claim := func(name string, option claimOption, want string) {
 			says[newClaim(ctx, ns, name, "weft-fast", option)] = want
 		}
-		claim("shared-filesystem", withAccess(corev1.ReadWriteMany), "MULTI_NODE_MULTI_WRITER (ReadWriteMany) is supported with volumeMode: Block only")
+		claim("shared-filesystem", withAccess(corev1.ReadWriteMany), "MULTI_NODE_MULTI_WRITER (ReadWriteMany) is supported only with volumeMode: Block")
 		claim("read-only-without-data", withAccess(corev1.ReadOnlyMany), "set dataSource of the claim to a snapshot or another claim")
 		claim("larger-than-any-drive", withSize("1Ti"), "1Ti")
 		for claim, want := range says {

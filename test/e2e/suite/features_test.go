@@ -85,7 +85,7 @@ var _ = Describe("A pod", func() {
 		Expect(cluster.Create(ctx, pod)).To(Succeed())
 
 		By("refusing a mount option that loses data")
-		event(ctx, dangerous, "leave out nobarrier")
+		event(ctx, dangerous, "remove nobarrier")
 
 		By("refusing limits that the kernel's target does not have")
 		bound(ctx, sample)

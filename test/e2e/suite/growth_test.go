@@ -78,7 +78,7 @@ var _ = Describe("Growth", func() {
 		By("telling how far a volume can grow when that is not far enough")
 		before := bound(ctx, other).Spec.Size.String()
 		grow(ctx, other, "1Ti")
-		event(ctx, other, "has room for")
+		event(ctx, other, "has space for")
 		Expect(bound(ctx, other).Spec.Size.String()).To(Equal(before))
 	}, SpecTimeout(10*time.Minute))
 })

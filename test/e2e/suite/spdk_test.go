@@ -99,7 +99,7 @@ var _ = Describe("An SPDK target", func() {
 		limit(ctx, claim, "weft-2000")
 		limited(ctx, volume, 2000)
 		limit(ctx, claim, "weft-2500")
-		event(ctx, claim, "write 2000 or 3000")
+		event(ctx, claim, "use 2000 or 3000")
 
 		if realTarget == "" {
 			killTarget(ctx, clientNode)
