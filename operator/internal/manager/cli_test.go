@@ -83,7 +83,7 @@ func TestPlanIsWhatTheOperatorDoes(t *testing.T) {
 	// Now the node is taken, and what is there can only be changed as the API server allows.
 	out, code = c.kubectlWeft(newTarget("cli-late", "cli"), "plan", "-f", "-", "--node", "cli-1")
 	c.Expect(code).To(Equal(cli.CodeCannotHold), out)
-	c.Expect(out).To(ContainSubstring("NvmfTarget cli has the node"))
+	c.Expect(out).To(ContainSubstring("NvmfTarget cli already claims the node"))
 	moved := newTarget("cli", "cli")
 	moved.Spec.Devices.File.Path = "/var/lib/weft/elsewhere"
 	out, code = c.kubectlWeft(moved, "plan", "-f", "-")

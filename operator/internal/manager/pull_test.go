@@ -133,7 +133,7 @@ func TestWithOnDeleteTheImageIsPulledToo(t *testing.T) {
 			Terminated: &corev1.ContainerStateTerminated{ExitCode: 128, Reason: "StartError", Message: "exec format error"},
 		}}}
 	})
-	c.Eventually(c.message("pullondelete-1", v1alpha1.ConditionTargetImageReady)).Should(And(HavePrefix("False/ImageUnusable: image "+nextImage), HaveSuffix("(StartError) exec format error")))
+	c.Eventually(c.message("pullondelete-1", v1alpha1.ConditionTargetImageReady)).Should(And(HavePrefix("False/ImageUnusable: the target pod is not replaced, because image "+nextImage+" does not work"), HaveSuffix("(StartError) exec format error")))
 	c.Eventually(func() bool {
 		next := c.findPull("pullondelete-1")
 		return next != nil && next.UID != failed.UID

@@ -168,7 +168,7 @@ func TestANodeThatIsDownForWeeksHoldsUpNobody(t *testing.T) {
 	c.change("weeks", func(s *v1alpha1.NvmfTargetSpec) {
 		s.Tuning = &v1alpha1.Tuning{Rings: &v1alpha1.NICRings{RX: new(int32(4096))}}
 	})
-	c.Eventually(c.message("weeks-2", v1alpha1.ConditionUpdated)).Should(And(HavePrefix("False/WaitingForTurn"), ContainSubstring("NvmfTarget weeks names them")))
+	c.Eventually(c.message("weeks-2", v1alpha1.ConditionUpdated)).Should(And(HavePrefix("False/WaitingForTurn"), ContainSubstring("see the status of NvmfTarget weeks")))
 	c.Eventually(c.targetMessage("weeks", v1alpha1.ConditionProgressing)).Should(ContainSubstring("not serving: weeks-1 (its agent is silent)"))
 	c.Consistently(c.with(rings, "4096", nodes...)).Should(BeEmpty(), "it has been down for a moment only")
 

@@ -246,7 +246,7 @@ func TestOnDeleteLeavesAnOutdatedPodToTheUser(t *testing.T) {
 	c.Eventually(c.podCondition("ondelete-1")).Should(Equal("True/AsExpected"))
 
 	c.plan("ondelete-1", func(p *v1alpha1.SPDKPlan) { p.LargeBuffers = 512 })
-	c.Eventually(c.podMessage("ondelete-1")).Should(And(HavePrefix("True/PodOutdated"), ContainSubstring("delete pod weft-target-ondelete-1 when a pause")))
+	c.Eventually(c.podMessage("ondelete-1")).Should(And(HavePrefix("True/PodOutdated"), ContainSubstring("delete pod weft-target-ondelete-1 when a short I/O pause of its volumes is acceptable")))
 	c.Consistently(c.podUID("ondelete-1")).Should(Equal(pod.UID))
 
 	c.Expect(admin.Delete(c.ctx, pod)).To(Succeed())
@@ -328,7 +328,7 @@ func TestRollingUpdateTakesOneNodeAtATime(t *testing.T) {
 		c.pod(node, old[node].UID)
 		c.runs(node)
 	}
-	c.Eventually(c.message("roll-1", v1alpha1.ConditionUpdated)).Should(ContainSubstring("it waits: 1 of the node's volumes and snapshots not ready, such as volume roll-v"))
+	c.Eventually(c.message("roll-1", v1alpha1.ConditionUpdated)).Should(ContainSubstring("; waiting: 1 of the node's volumes and snapshots not ready, such as volume roll-v"))
 	c.Consistently(c.podUID("roll-1")).Should(Equal(old["roll-1"].UID))
 	c.settled("roll-v", metav1.ConditionTrue)
 	c.ends(old["roll-1"])

@@ -161,7 +161,7 @@ func (w *webhooks) dry(target *v1alpha1.NvmfTarget) error {
 // allow, too.
 func (w *webhooks) answering(pool string) {
 	w.t.Helper()
-	w.Eventually(func() error { return w.dry(proposal("answering", pool, overRDMA)) }).Should(MatchError(ContainSubstring("no matching node can hold")))
+	w.Eventually(func() error { return w.dry(proposal("answering", pool, overRDMA)) }).Should(MatchError(ContainSubstring("no matching node can serve this target")))
 	w.Eventually(func() ([]string, error) {
 		w.warnings.take()
 		err := w.dry(proposal("answering", pool))
@@ -194,7 +194,7 @@ func TestAdmission(t *testing.T) {
 	w.Eventually(func() []string {
 		w.Expect(w.dry(proposal("adm", "adm", overRDMA))).To(Succeed(), "adm-3 has not reported: it may have RDMA")
 		return w.warnings.take()
-	}).Should(ContainElement(And(ContainSubstring("not known yet of 1 of 3 matching nodes"), ContainSubstring("adm-3"))))
+	}).Should(ContainElement(And(ContainSubstring("it is unknown whether 1 of 3 matching nodes can serve this target"), ContainSubstring("adm-3"))))
 
 	var stored v1alpha1.NvmfTargetList
 	w.Expect(admin.List(w.ctx, &stored)).To(Succeed())
@@ -226,7 +226,7 @@ func TestAdmissionOfChanges(t *testing.T) {
 	// The node loses what the target needs: what is not a new spec is nobody's business, and a new spec makes it no
 	// worse.
 	w.report("change-1", func(s *v1alpha1.NvmfNodeStatus) { s.Inventory.Modules = nil })
-	w.Eventually(func() error { return w.dry(proposal("change-too", "change")) }).Should(MatchError(ContainSubstring("no matching node can hold")), "a new one is refused")
+	w.Eventually(func() error { return w.dry(proposal("change-too", "change")) }).Should(MatchError(ContainSubstring("no matching node can serve this target")), "a new one is refused")
 	w.Expect(change(func(t *v1alpha1.NvmfTarget) { t.Labels = map[string]string{"a": "b"} })).To(Succeed())
 	w.Expect(w.warnings.take()).To(BeEmpty())
 	w.Expect(change(func(t *v1alpha1.NvmfTarget) { t.Spec.Transports[0].Port = 4422 })).To(Succeed())
