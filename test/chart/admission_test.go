@@ -360,11 +360,11 @@ func testNodePluginsAreConfined(ctx context.Context, t *testing.T, config *rest.
 		"its own condition":         {"c", own, ""},
 		"its own condition, again":  {"c", own, ""},
 		"another Node's":            {"d", own, "may not write Node d"},
-		"the kubelet's condition":   {"c", `{"status":{"conditions":[{"type":"Ready","status":"False"}]}}`, "nothing else"},
-		"a label":                   {"c", `{"metadata":{"labels":{"a":"b"}}}`, "nothing else"},
-		"an annotation":             {"c", `{"metadata":{"annotations":{"a":"b"}}}`, "nothing else"},
-		"what the node can hold":    {"c", `{"status":{"capacity":{"cpu":"1k"}}}`, "nothing else"},
-		"where the node is reached": {"c", `{"status":{"addresses":[{"type":"InternalIP","address":"10.0.0.9"}]}}`, "nothing else"},
+		"the kubelet's condition":   {"c", `{"status":{"conditions":[{"type":"Ready","status":"False"}]}}`, "may change only the condition WeftInitiatorStuck of its Node"},
+		"a label":                   {"c", `{"metadata":{"labels":{"a":"b"}}}`, "may change only the condition WeftInitiatorStuck of its Node"},
+		"an annotation":             {"c", `{"metadata":{"annotations":{"a":"b"}}}`, "may change only the condition WeftInitiatorStuck of its Node"},
+		"what the node can hold":    {"c", `{"status":{"capacity":{"cpu":"1k"}}}`, "may change only the condition WeftInitiatorStuck of its Node"},
+		"where the node is reached": {"c", `{"status":{"addresses":[{"type":"InternalIP","address":"10.0.0.9"}]}}`, "may change only the condition WeftInitiatorStuck of its Node"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := write(test.node, test.content)
