@@ -88,7 +88,7 @@ func TestAnImageThatCannotBePulledDisturbsNothing(t *testing.T) {
 		c.Expect(metav1.IsControlledBy(pull, c.nvmfNode(node))).To(BeTrue())
 	}
 	c.Consistently(c.message("nopull-1", v1alpha1.ConditionTargetImageReady)).Should(ContainSubstring("not found"), "the cause stays")
-	c.Eventually(c.events("NvmfNode", "nopull-1")).Should(ContainElement(HavePrefix("ImagePullFailed - image " + nextImage)))
+	c.Eventually(c.events("NvmfNode", "nopull-1")).Should(ContainElement(HavePrefix("ImagePullFailed - the target pod is not replaced, because image " + nextImage)))
 	c.Consistently(func() bool {
 		return c.podUID("nopull-1")() == old["nopull-1"].UID && c.podUID("nopull-2")() == old["nopull-2"].UID
 	}).Should(BeTrue(), "a pod that serves went before the next one's image was there")
