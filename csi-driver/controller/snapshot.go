@@ -100,9 +100,9 @@ func (s *Service) ensureSnapshot(ctx, wctx context.Context, id string, req *csi.
 				return nil, err
 			}
 		case snap.Spec.Volume != req.GetSourceVolumeId():
-			return nil, failf(exists, "snapshot %s of volume %s already exists", id, snap.Spec.Volume)
+			return nil, failf(exists, "snapshot %s already exists, but of volume %s", id, snap.Spec.Volume)
 		case snap.Annotations[requestNameAnnotation] != req.GetName():
-			return nil, failf(exists, "snapshot %s already exists with the name %q", id, snap.Annotations[requestNameAnnotation])
+			return nil, failf(exists, "snapshot %s already exists, but was created for the name %q", id, snap.Annotations[requestNameAnnotation])
 		default:
 			return snap, nil
 		}

@@ -107,7 +107,7 @@ func (s *Service) look(ctx context.Context, volume string, asked ...filesystem.M
 	case err == nil:
 		seen.staged = &at
 	case !errors.Is(err, fs.ErrNotExist):
-		logr.FromContextOrDiscard(ctx).Error(err, "The record of the staged volume is missing", "volume", volume)
+		logr.FromContextOrDiscard(ctx).Error(err, "Cannot read the record of the staged volume", "volume", volume)
 	}
 	nqns, err := s.Initiator.Subsystems()
 	if err != nil {
