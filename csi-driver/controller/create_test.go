@@ -99,13 +99,13 @@ func TestCreateRefusesBadInput(t *testing.T) {
 		says   []string
 	}{
 		"no name":           {func(r *csi.CreateVolumeRequest) { r.Name = "" }, codes.InvalidArgument, []string{"name of the volume is required"}},
-		"no target":         {func(r *csi.CreateVolumeRequest) { r.Parameters = nil }, codes.InvalidArgument, []string{"target is missing"}},
-		"unknown target":    {func(r *csi.CreateVolumeRequest) { r.Parameters["target"] = "quick" }, codes.InvalidArgument, []string{`there is no NvmfTarget "quick"`, st.target}},
-		"unknown parameter": {func(r *csi.CreateVolumeRequest) { r.Parameters["replicas"] = "3" }, codes.InvalidArgument, []string{`"replicas" is not known`, "ioQueues"}},
+		"no target":         {func(r *csi.CreateVolumeRequest) { r.Parameters = nil }, codes.InvalidArgument, []string{"target is required"}},
+		"unknown target":    {func(r *csi.CreateVolumeRequest) { r.Parameters["target"] = "quick" }, codes.InvalidArgument, []string{`NvmfTarget "quick" not found; existing targets: `, st.target}},
+		"unknown parameter": {func(r *csi.CreateVolumeRequest) { r.Parameters["replicas"] = "3" }, codes.InvalidArgument, []string{`"replicas" is unknown; supported parameters: target`, "ioQueues"}},
 		"both transports on a target with one": {func(r *csi.CreateVolumeRequest) { r.Parameters["transport"] = "RDMA,TCP" }, codes.InvalidArgument,
-			[]string{"has no RDMA, it has TCP"}},
+			[]string{"has no RDMA; use TCP, or add RDMA"}},
 		"RDMA on a target without": {func(r *csi.CreateVolumeRequest) { r.Parameters["transport"] = "RDMA" }, codes.InvalidArgument,
-			[]string{"has no RDMA, it has TCP"}},
+			[]string{"has no RDMA; use TCP, or add RDMA"}},
 		"more queues than the target takes": {func(r *csi.CreateVolumeRequest) { r.Parameters["ioQueues"] = "9" }, codes.InvalidArgument,
 			[]string{"9 is greater than 8"}},
 		"dangerous mount option": {func(r *csi.CreateVolumeRequest) {
@@ -123,21 +123,21 @@ func TestCreateRefusesBadInput(t *testing.T) {
 		}, codes.InvalidArgument, []string{"ReadOnlyMany", "dataSource"}},
 		"btrfs": {func(r *csi.CreateVolumeRequest) { r.VolumeCapabilities[0] = mount("btrfs") }, codes.InvalidArgument, []string{"btrfs", "ext4 or xfs"}},
 		"two filesystems": {func(r *csi.CreateVolumeRequest) { r.Parameters["csi.storage.k8s.io/fstype"] = "xfs" }, codes.InvalidArgument,
-			[]string{"must agree"}},
+			[]string{"they must be equal"}},
 		"neither block nor mount":    {func(r *csi.CreateVolumeRequest) { r.VolumeCapabilities[0].AccessType = nil }, codes.InvalidArgument, []string{"neither block nor mount"}},
 		"no access mode":             {func(r *csi.CreateVolumeRequest) { r.VolumeCapabilities[0].AccessMode = nil }, codes.InvalidArgument, []string{"no access mode"}},
-		"an unknown snapshot":        {func(r *csi.CreateVolumeRequest) { r.VolumeContentSource = ofSnapshot("unknown") }, codes.NotFound, []string{"no snapshot unknown"}},
-		"a source volume unknown":    {func(r *csi.CreateVolumeRequest) { r.VolumeContentSource = ofVolume("unknown") }, codes.NotFound, []string{"no volume unknown"}},
+		"an unknown snapshot":        {func(r *csi.CreateVolumeRequest) { r.VolumeContentSource = ofSnapshot("unknown") }, codes.NotFound, []string{"snapshot unknown not found"}},
+		"a source volume unknown":    {func(r *csi.CreateVolumeRequest) { r.VolumeContentSource = ofVolume("unknown") }, codes.NotFound, []string{"volume unknown not found"}},
 		"a snapshot with a bad name": {func(r *csi.CreateVolumeRequest) { r.VolumeContentSource = ofSnapshot("A B") }, codes.NotFound, nil},
 		"a source without an id":     {func(r *csi.CreateVolumeRequest) { r.VolumeContentSource = ofSnapshot("") }, codes.InvalidArgument, []string{"snapshot_id"}},
 		"a source of neither kind": {func(r *csi.CreateVolumeRequest) { r.VolumeContentSource = &csi.VolumeContentSource{} }, codes.InvalidArgument,
 			[]string{"neither a snapshot nor a volume"}},
-		"mutable parameters":            {func(r *csi.CreateVolumeRequest) { r.MutableParameters = map[string]string{"a": "b"} }, codes.InvalidArgument, []string{"VolumeAttributesClass parameters", "known are iops"}},
+		"mutable parameters":            {func(r *csi.CreateVolumeRequest) { r.MutableParameters = map[string]string{"a": "b"} }, codes.InvalidArgument, []string{"VolumeAttributesClass parameters", "supported parameters: iops"}},
 		"limits on the kernel's target": {func(r *csi.CreateVolumeRequest) { r.Parameters["iops"] = "1000" }, codes.InvalidArgument, []string{"engine Nvmet"}},
 		"size zero":                     {func(r *csi.CreateVolumeRequest) { r.CapacityRange = &csi.CapacityRange{} }, codes.InvalidArgument, []string{"size is zero", "4Mi"}},
 		"a negative size":               {func(r *csi.CreateVolumeRequest) { r.CapacityRange.RequiredBytes = -1 }, codes.InvalidArgument, []string{"negative"}},
 		"a limit below the size": {func(r *csi.CreateVolumeRequest) { r.CapacityRange.LimitBytes = gi - 1 }, codes.InvalidArgument,
-			[]string{"at least 1Gi"}},
+			[]string{"required_bytes (1Gi) is greater than limit_bytes"}},
 		"no step within the limit": {func(r *csi.CreateVolumeRequest) {
 			r.CapacityRange = &csi.CapacityRange{RequiredBytes: gi + 1, LimitBytes: gi + 2}
 		}, codes.OutOfRange, []string{"multiples of 4Mi"}},
@@ -337,12 +337,12 @@ func TestCreateOneAtATime(t *testing.T) {
 		_, err := s.CreateVolume(ctx, createRequest(st, name, gi))
 		return err
 	})
-	expectError(t, err, codes.Aborted, "under way")
+	expectError(t, err, codes.Aborted, "another operation on volume ", "in progress")
 	err = inVain(t, func(ctx context.Context) error {
 		_, err := s.DeleteVolume(ctx, &csi.DeleteVolumeRequest{VolumeId: name})
 		return err
 	})
-	expectError(t, err, codes.Aborted, "under way")
+	expectError(t, err, codes.Aborted, "another operation on volume ", "in progress")
 	agents[st.nodes[0]].Start(t.Context())
 	if err := <-done; err != nil {
 		t.Error(err)

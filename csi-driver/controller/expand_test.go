@@ -81,14 +81,14 @@ func TestExpandRefusesBadInput(t *testing.T) {
 		"no range": {func(r *csi.ControllerExpandVolumeRequest) { r.CapacityRange = nil }, codes.InvalidArgument, "capacity_range"},
 		"no size": {func(r *csi.ControllerExpandVolumeRequest) {
 			r.CapacityRange.RequiredBytes, r.CapacityRange.LimitBytes = 0, gi
-		}, codes.InvalidArgument, "does not say"},
+		}, codes.InvalidArgument, "required_bytes is required"},
 		"unknown volume": {func(r *csi.ControllerExpandVolumeRequest) { r.VolumeId = "unknown" }, codes.NotFound, "unknown"},
 		"a filesystem that there is not": {func(r *csi.ControllerExpandVolumeRequest) { r.VolumeCapability = mount("btrfs") }, codes.InvalidArgument,
 			"btrfs"},
 		"a limit below what it has": {func(r *csi.ControllerExpandVolumeRequest) {
 			r.CapacityRange = &csi.CapacityRange{RequiredBytes: 1, LimitBytes: gi / 2}
 		},
-			codes.OutOfRange, "never shrinks"},
+			codes.OutOfRange, "volumes cannot shrink"},
 		"more than its drive has": {func(r *csi.ControllerExpandVolumeRequest) { r.CapacityRange.RequiredBytes = 10 * gi }, codes.OutOfRange,
 			"from 1Gi to 10Gi: its drive, " + poolDevice + " on node " + st.nodes[0] + ", has space for at most 9Gi"},
 	} {
@@ -148,7 +148,7 @@ func TestExpandWhenTheNodeDecidesOtherwise(t *testing.T) {
 	agents[st.nodes[0]].NoRoom(true)
 	agents[st.nodes[0]].Start(t.Context())
 	_, err = s.ControllerExpandVolume(within(t, enough), expandRequest(id, 2*gi))
-	expectError(t, err, codes.ResourceExhausted, "no room", "is expanded automatically")
+	expectError(t, err, codes.ResourceExhausted, "has not enough space", "is expanded automatically")
 
 	agents[st.nodes[0]].NoRoom(false)
 	NewWithT(t).Eventually(func() error { // until the agent has tried again, the refusal stands
@@ -207,7 +207,7 @@ func TestExpandWaitsWhileTheRoomIsUnknown(t *testing.T) {
 	})
 	seen(t, s, st)
 	_, err := s.ControllerExpandVolume(within(t, enough), expandRequest(id, 10*1024*gi))
-	expectError(t, err, codes.OutOfRange, "has room for 10Gi at most")
+	expectError(t, err, codes.OutOfRange, "has space for at most 10Gi")
 	if _, err := s.ControllerExpandVolume(within(t, enough), expandRequest(id, 10*gi)); err != nil {
 		t.Error(err)
 	}

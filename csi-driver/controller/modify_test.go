@@ -49,8 +49,8 @@ func TestModify(t *testing.T) {
 	if got := volume(t, id).Status.QoS; got == nil || *got.IOPS != 3000 {
 		t.Errorf("answered before the target held to it: %v", got)
 	}
-	expectError(t, modify(map[string]string{"iops": "2500"}), codes.InvalidArgument, "write 2000 or 3000")
-	expectError(t, modify(map[string]string{"target": "other"}), codes.InvalidArgument, "known are iops")
+	expectError(t, modify(map[string]string{"iops": "2500"}), codes.InvalidArgument, "use 2000 or 3000")
+	expectError(t, modify(map[string]string{"target": "other"}), codes.InvalidArgument, "supported parameters: iops")
 	expect("refused", &v1alpha1.VolumeQoS{IOPS: new(int64(3000))})
 	if err := modify(nil); err != nil {
 		t.Error(err)
@@ -58,7 +58,7 @@ func TestModify(t *testing.T) {
 	expect("no limits", nil)
 
 	agents[st.nodes[0]].NoLimits()
-	expectError(t, modify(map[string]string{"iops": "1000"}), codes.InvalidArgument, "knows no limits of volumes")
+	expectError(t, modify(map[string]string{"iops": "1000"}), codes.InvalidArgument, "does not support limits")
 	id = "unknown"
 	expectError(t, modify(nil), codes.NotFound)
 	id = ""

@@ -432,7 +432,7 @@ func TestPublishRefusesBadInput(t *testing.T) {
 		"impossible volume": {func(r *csi.ControllerPublishVolumeRequest) { r.VolumeId = "../etc" }, codes.NotFound, "volume ../etc not found"},
 		"no node":           {func(r *csi.ControllerPublishVolumeRequest) { r.NodeId = "" }, codes.InvalidArgument, "node_id"},
 		"impossible node":   {func(r *csi.ControllerPublishVolumeRequest) { r.NodeId = "Worker 1" }, codes.NotFound, "not the name of a Node"},
-		"unknown node":      {func(r *csi.ControllerPublishVolumeRequest) { r.NodeId = "worker-1" }, codes.NotFound, "no Node worker-1"},
+		"unknown node":      {func(r *csi.ControllerPublishVolumeRequest) { r.NodeId = "worker-1" }, codes.NotFound, "Node worker-1 not found"},
 		"another volume's attributes": {func(r *csi.ControllerPublishVolumeRequest) { r.VolumeContext = map[string]string{"target": "other"} },
 			codes.InvalidArgument, "target is other, but that of volume " + id + " is " + st.target},
 		"unknown attributes": {func(r *csi.ControllerPublishVolumeRequest) { r.VolumeContext = map[string]string{"size": "1Gi"} },
@@ -687,7 +687,7 @@ func TestNodeRegisteredAgain(t *testing.T) {
 	deleteNode(t, node)
 	register(t, node)
 	_, err := s.ControllerPublishVolume(within(t, enough), publishRequest(id, node))
-	expectError(t, err, codes.FailedPrecondition, "attached to node "+node+"an earlier attachment")
+	expectError(t, err, codes.FailedPrecondition, "an earlier attachment to node "+node+", which is not detached yet")
 	unpublish(t, s, id, node)
 	if after := publish(t, s, id, node); after.Attachment == before.Attachment || after.NodeUID == before.NodeUID || after.NQN == before.NQN {
 		t.Errorf("before %+v, after %+v", before, after)
@@ -841,7 +841,7 @@ func TestPublishCountsAttachments(t *testing.T) {
 	publish(t, s, ids[0], host)
 	publish(t, s, ids[0], host) // again: it has its place
 	_, err := s.ControllerPublishVolume(within(t, enough), publishRequest(ids[1], host))
-	expectError(t, err, codes.ResourceExhausted, "1 of the 1 attachments", "raise attachments.expected of NvmfTarget "+st.target)
+	expectError(t, err, codes.ResourceExhausted, "has 1 of 1 planned attachments", "raise attachments.expected of NvmfTarget "+st.target)
 	if hosts := volume(t, ids[1]).Spec.Hosts; len(hosts) > 0 {
 		t.Errorf("refused, and listed all the same: %+v", hosts)
 	}

@@ -77,7 +77,7 @@ func TestCapacity(t *testing.T) {
 	_, err = s.GetCapacity(t.Context(), &csi.GetCapacityRequest{Parameters: map[string]string{"target": "quick"}})
 	expectError(t, err, codes.InvalidArgument, st.target)
 	_, err = s.GetCapacity(t.Context(), &csi.GetCapacityRequest{Parameters: map[string]string{"size": "1"}})
-	expectError(t, err, codes.InvalidArgument, `"size" is not known`)
+	expectError(t, err, codes.InvalidArgument, `"size" is unknown; supported `)
 }
 
 // A claim of all that is published is bound, be it to the last drive; then nothing is published, and the smallest claim
@@ -147,7 +147,7 @@ func TestTheSmallestVolume(t *testing.T) {
 		t.Errorf("got %v, and its node serves %s", resp.Volume, vol.Status.Size)
 	}
 	_, err = s.ControllerExpandVolume(within(t, enough), expandRequest(req.Name, 2*sizeStep))
-	expectError(t, err, codes.OutOfRange, "has room for 4Mi at most")
+	expectError(t, err, codes.OutOfRange, "has space for at most 4Mi")
 }
 
 func TestValidate(t *testing.T) {
@@ -176,7 +176,7 @@ func TestValidate(t *testing.T) {
 		"300Mi":                              func(r *csi.ValidateVolumeCapabilitiesRequest) { r.VolumeCapabilities[0] = mount("xfs") },
 		"volume attributes: target is other": func(r *csi.ValidateVolumeCapabilitiesRequest) { r.VolumeContext = map[string]string{"target": "other"} },
 		"transport is TCP":                   func(r *csi.ValidateVolumeCapabilitiesRequest) { r.Parameters["transport"] = "RDMA" },
-		`"replicas" is not known`:            func(r *csi.ValidateVolumeCapabilitiesRequest) { r.Parameters["replicas"] = "2" },
+		`"replicas" is unknown; supported `:  func(r *csi.ValidateVolumeCapabilitiesRequest) { r.Parameters["replicas"] = "2" },
 	} {
 		req := base()
 		change(req)

@@ -91,7 +91,7 @@ func TestSnapshotRefusesBadInput(t *testing.T) {
 	}{
 		"no name":      {func(r *csi.CreateSnapshotRequest) { r.Name = "" }, codes.InvalidArgument, "name of the snapshot is required"},
 		"no source":    {func(r *csi.CreateSnapshotRequest) { r.SourceVolumeId = "" }, codes.InvalidArgument, "source_volume_id"},
-		"unknown":      {func(r *csi.CreateSnapshotRequest) { r.SourceVolumeId = "unknown" }, codes.NotFound, "no volume unknown"},
+		"unknown":      {func(r *csi.CreateSnapshotRequest) { r.SourceVolumeId = "unknown" }, codes.NotFound, "volume unknown not found"},
 		"a parameter":  {func(r *csi.CreateSnapshotRequest) { r.Parameters = map[string]string{"incremental": "true"} }, codes.InvalidArgument, "incremental"},
 		"not a volume": {func(r *csi.CreateSnapshotRequest) { r.SourceVolumeId = "A B" }, codes.NotFound, "A B"},
 	} {
@@ -232,7 +232,7 @@ func TestACopyWhoseSourceWentAway(t *testing.T) {
 	if _, err := s.DeleteVolume(within(t, enough), &csi.DeleteVolumeRequest{VolumeId: id}); err != nil {
 		t.Fatal(err)
 	}
-	for says, req := range map[string]*csi.CreateVolumeRequest{"no snapshot " + snap: restore, "no volume " + id: clone} {
+	for says, req := range map[string]*csi.CreateVolumeRequest{"snapshot " + snap + " not found": restore, "volume " + id + " not found": clone} {
 		_, err := s.CreateVolume(within(t, enough), req)
 		expectError(t, err, codes.NotFound, says)
 		if vol := volume(t, req.Name); vol != nil {
@@ -265,7 +265,7 @@ func TestSnapshotWithoutRoom(t *testing.T) {
 	req := snapshotRequest(t, "snap", id)
 	for range 2 {
 		_, err := s.CreateSnapshot(within(t, enough), req)
-		expectError(t, err, codes.ResourceExhausted, req.Name, "has no room", "automatically when there is enough space")
+		expectError(t, err, codes.ResourceExhausted, req.Name, "has no space", "automatically when there is enough space")
 	}
 	if _, snapshots := holds(t, st.nodes[0]); len(snapshots) != 0 {
 		t.Errorf("%d snapshots were made", len(snapshots))

@@ -216,7 +216,7 @@ func TestRecordsOfEarlierBuilds(t *testing.T) {
 func TestRecordsThatCannotBeUnderstood(t *testing.T) {
 	for text, words := range map[string]string{
 		`{"version":2}`: "version 2, but this node plugin supports 1",
-		`{"version":1,"nqn":"nqn.2026-11.storage.weft:pvc-2:` + attachment + `"}`: "another volume's",
+		`{"version":1,"nqn":"nqn.2026-11.storage.weft:pvc-2:` + attachment + `"}`: "belongs to another volume",
 		`{"version":1,"nqn":"nqn.2026-11.storage.weft:pvc-1:` + attachment + `"}`: "is incomplete",
 		`{`: "unexpected end",
 	} {

@@ -169,12 +169,12 @@ func TestWithoutAHeader(t *testing.T) {
 		capability *csi.VolumeCapability
 		words      []string
 	}{
-		"written before it was attached":   {func(s *suite) { s.context.Blank = false }, mountCapability("ext4"), []string{"has been written", allowFormat}},
-		"written since":                    {func(s *suite) { s.context.Written = true }, mountCapability("ext4"), []string{"has been written", allowFormat}},
-		"data at its ends":                 {(*suite).fill, mountCapability("ext4"), []string{"holds data", allowFormat}},
+		"written before it was attached":   {func(s *suite) { s.context.Blank = false }, mountCapability("ext4"), []string{"was written to", allowFormat}},
+		"written since":                    {func(s *suite) { s.context.Written = true }, mountCapability("ext4"), []string{"was written to", allowFormat}},
+		"data at its ends":                 {(*suite).fill, mountCapability("ext4"), []string{"contains data", allowFormat}},
 		"a filesystem":                     {func(s *suite) { s.loseHeader("ext4") }, mountCapability("ext4"), []string{"holds ext4", "header was lost"}},
 		"a filesystem, and format allowed": {func(s *suite) { s.loseHeader("ext4"); s.context.AllowFormat = true }, mountCapability("ext4"), []string{"holds ext4", "header was lost"}},
-		"a block device that was written":  {func(s *suite) { s.context.Blank, s.context.Written = false, true }, blockCapability(), []string{"has been written", allowFormat}},
+		"a block device that was written":  {func(s *suite) { s.context.Blank, s.context.Written = false, true }, blockCapability(), []string{"was written to", allowFormat}},
 		"a filesystem to be read":          {func(*suite) {}, onlyRead(mountCapability("ext4")), []string{"mount it once for writing"}},
 		"a block device to be read":        {func(*suite) {}, onlyRead(blockCapability()), []string{"use it once for writing"}},
 	} {
@@ -214,8 +214,8 @@ func TestHeaderThatCannotBeUsed(t *testing.T) {
 		change func(*suite)
 		words  string
 	}{
-		"a filesystem at the start": {func(s *suite) { s.writeStart(1080, []byte("\x53\xef")) }, "begins with an ext2, ext3 or ext4 filesystem"},
-		"a partition table":         {func(s *suite) { s.writeStart(512, []byte("EFI PART")) }, "begins with a partition table (gpt)"},
+		"a filesystem at the start": {func(s *suite) { s.writeStart(1080, []byte("\x53\xef")) }, "starts with an ext2, ext3 or ext4 filesystem"},
+		"a partition table":         {func(s *suite) { s.writeStart(512, []byte("EFI PART")) }, "starts with a partition table (gpt)"},
 		"a stranger's bytes":        {func(s *suite) { s.writeStart(0, []byte("hello")) }, "begins with 68656c6c6f"},
 		"the first one is torn":     {func(s *suite) { s.writeHeader(formatted); s.writeStart(header.SlotBytes+512, []byte("x")) }, "has checksum"},
 		"both slots are damaged": {func(s *suite) {

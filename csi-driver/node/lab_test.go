@@ -143,7 +143,7 @@ func TestLabFormatFence(t *testing.T) {
 	l.Expect(h.Record).To(Equal(header.Record{Volume: uuid.MustParse(v.context.NGUID).String(), State: header.Formatted, Type: "xfs", FormatUsedBy: attachment}))
 	// A volume that was never one of weft's.
 	must(t, exec.CommandContext(t.Context(), "mkfs.xfs", "-q", "-f", v.file).Run())
-	want(t, v.stage(mountCapability("xfs")), codes.FailedPrecondition, "begins with an XFS filesystem")
+	want(t, v.stage(mountCapability("xfs")), codes.FailedPrecondition, "starts with an XFS filesystem")
 	v.gone()
 }
 
@@ -385,7 +385,7 @@ func TestLabFormattingThatWasCutOff(t *testing.T) {
 			if begun {
 				v.begun("xfs")
 			} else {
-				want(t, v.stage(mountCapability("xfs")), codes.FailedPrecondition, "holds data", "weft.storage/allow-format")
+				want(t, v.stage(mountCapability("xfs")), codes.FailedPrecondition, "contains data", "weft.storage/allow-format")
 				v.gone()
 				v.context.AllowFormat = true
 			}

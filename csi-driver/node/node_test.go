@@ -252,7 +252,7 @@ func TestStageRefuses(t *testing.T) {
 		"no capability":         {func(*suite) {}, nil, codes.InvalidArgument, "volume_capability"},
 		"no access type":        {func(*suite) {}, &csi.VolumeCapability{AccessMode: blockCapability().AccessMode}, codes.InvalidArgument, "neither block nor mount"},
 		"an unknown filesystem": {func(*suite) {}, mountCapability("btrfs"), codes.InvalidArgument, "use ext4 or xfs"},
-		"a dangerous option":    {func(*suite) {}, mountCapability("ext4", "noatime", "nobarrier"), codes.InvalidArgument, "leave out nobarrier"},
+		"a dangerous option":    {func(*suite) {}, mountCapability("ext4", "noatime", "nobarrier"), codes.InvalidArgument, "remove nobarrier"},
 		"too small for xfs":     {func(*suite) {}, mountCapability("xfs"), codes.InvalidArgument, "at least 314572800 bytes"},
 		"no publish context":    {func(s *suite) { s.context.Attachment = "" }, blockCapability(), codes.InvalidArgument, "attachment is missing"},
 		"another volume's NQN":  {func(s *suite) { s.context.NQN = v1alpha1.SubsystemNQN("pvc-2", attachment) }, blockCapability(), codes.InvalidArgument, "not of volume pvc-1"},
@@ -447,7 +447,7 @@ func TestPublishOfASharedVolumeStagesForItsOwnAttachment(t *testing.T) {
 func TestStageRefusesTheAttachmentOfAnotherMachine(t *testing.T) {
 	s := setUp(t)
 	s.context.NodeUID = "99999999-2222-4333-8444-555555555555"
-	want(t, s.stage(mountCapability("ext4")), codes.FailedPrecondition, "UID 99999999", "this one has "+uid)
+	want(t, s.stage(mountCapability("ext4")), codes.FailedPrecondition, "UID 99999999", "this Node has UID "+uid)
 	s.service.NodeUID = func(context.Context) (string, error) { return "", errors.New("no answer") }
 	want(t, s.stage(mountCapability("ext4")), codes.Unavailable, "no answer")
 	if got := s.kernel.Creations(); len(got) != 0 {

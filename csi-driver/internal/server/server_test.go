@@ -42,7 +42,7 @@ func TestListenRefuses(t *testing.T) {
 	}
 	for endpoint, words := range map[string]string{
 		"tcp://127.0.0.1:1": "unix:// and an absolute path", "unix://csi.sock": "absolute path", "/csi.sock": "unix://",
-		"unix://" + file: "not a socket", "unix:///" + strings.Repeat("x", 107): "at most 107 bytes",
+		"unix://" + file: "not a socket", "unix:///" + strings.Repeat("x", 107): "not be longer than 107 bytes, but has 108",
 	} {
 		if l, err := server.Listen(t.Context(), endpoint); err == nil || !strings.Contains(err.Error(), words) {
 			t.Errorf("%s: %v, %v", endpoint, l, err)
