@@ -144,7 +144,7 @@ func (o Options) Validate() error {
 
 // Machine is what the launcher works on.
 type Machine struct {
-	// Root of the root of the filesystem with /sys, /proc and /dev; "/" when empty. The socket is not below it.
+	// Root of the filesystem with /sys, /proc and /dev; "/" when empty. The socket is not below it.
 	Root string
 	// Affinity lists the CPUs that this process may run on; the kernel's answer when nil.
 	Affinity func() ([]int, error)
