@@ -39,7 +39,7 @@ func TestDroppedDrive(t *testing.T) {
 	}
 
 	names("a")
-	l.Expect(dropped()).To(And(HaveField("Dropped", false), HaveField("Message", ContainSubstring("can be read"))))
+	l.Expect(dropped()).To(And(HaveField("Dropped", false), HaveField("Message", ContainSubstring("its pool can still be read"))))
 	l.Expect(l.says(1)).To(HaveKeyWithValue("Ready", "True/AsExpected"))
 	l.Expect(l.events).To(ContainElement(HavePrefix("Warning DriveNotDropped drive a: its pool can still be read")))
 
