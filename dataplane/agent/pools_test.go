@@ -74,7 +74,7 @@ func TestPoolsThatFillAreToldOnce(t *testing.T) {
 		{"one", 4 * gib, 25 * gib, "False/PoolNearlyFull", HavePrefix("pool a: less "), []string{"Warning PoolNearlyFull pool a: less "}},
 		{"the same", 3 * gib, 25 * gib, "False/PoolNearlyFull", HavePrefix("pool a: less "), nil},
 		{"another", 3 * gib, 1 * gib, "False/PoolNearlyFull", HavePrefix("pool a, b: less "), []string{"Warning PoolNearlyFull pool b: less "}},
-		{"full", 16 << 20, 1 * gib, "False/PoolFull", And(HavePrefix("pool a: nothing "), ContainSubstring("; pool b: less ")), []string{"Warning PoolFull pool a: nothing "}},
+		{"full", 16 << 20, 1 * gib, "False/PoolFull", And(HavePrefix("pool a: the pool is full, "), ContainSubstring("; pool b: less ")), []string{"Warning PoolFull pool a: the pool is full, "}},
 		{"better", 4 * gib, 1 * gib, "False/PoolNearlyFull", HavePrefix("pool a, b: less "), nil},
 		{"room again", 50 * gib, 25 * gib, "True/AsExpected", BeEmpty(), nil},
 		{"both", 4 * gib, 0, "False/PoolNearlyFull", HavePrefix("pool a, b: less "), []string{"Warning PoolNearlyFull pool a: less ", "Warning PoolNearlyFull pool b: less "}},

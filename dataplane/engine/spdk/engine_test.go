@@ -742,7 +742,7 @@ func TestStart(t *testing.T) {
 		g.Expect(errors.As(err, &restart)).To(BeTrue(), "%v", err)
 		return restart.Differences
 	}
-	fewer := ConsistOf(And(HavePrefix("it runs on cores 1-2, but should run on 1-3: "), ContainSubstring("its container was not given 3")))
+	fewer := ConsistOf(And(HavePrefix("it runs on cores 1-2, but should run on 1-3: "), ContainSubstring("cores 3 are not available to its container")))
 	g.Expect(differences(m.plan)).To(fewer, "it serves on the cores that it was given")
 	settings, err := e.Settings(t.Context(), m.plan)
 	check(t, err)
