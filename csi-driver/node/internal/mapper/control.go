@@ -158,7 +158,7 @@ func control(request uint, m *message) error {
 	if err != nil {
 		return err
 	}
-	defer f.Close() //nolint:errcheck // nothing was written to it
+	defer f.Close()                                                                                   //nolint:errcheck // nothing was written to it
 	_, _, errno := unix.Syscall(unix.SYS_IOCTL, f.Fd(), uintptr(request), uintptr(unsafe.Pointer(m))) //nolint:gosec // the kernel fills it in
 	runtime.KeepAlive(m)
 	if errno != 0 {
