@@ -47,7 +47,7 @@ func TestDroppedDrive(t *testing.T) {
 	l.reconcile(l.agent())
 	l.Expect(dropped()).To(HaveField("Dropped", true))
 	l.Expect(l.says(1)).To(And(HaveKeyWithValue("Degraded", "True/VolumeLost"), HaveKeyWithValue("Ready", "False/VolumeLost")))
-	l.Expect(l.events).To(ContainElement(HavePrefix("Warning DriveDropped drive a was given up")))
+	l.Expect(l.events).To(ContainElement(HavePrefix("Warning DriveDropped drive a and its data were given up")))
 	l.Expect(l.events).To(ContainElement(And(HavePrefix("Warning VolumeLost"), ContainSubstring("its drive, a, was given up"))))
 	l.Expect(l.says(2)).To(HaveKeyWithValue("Ready", "True/AsExpected"))
 	l.Expect(said(l.nvmfNode().Status.Conditions)).To(HaveKeyWithValue("PoolReady", "True/AsExpected"))

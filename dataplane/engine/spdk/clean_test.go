@@ -30,7 +30,7 @@ func TestFreeSpaceIsHeldAfterACrash(t *testing.T) {
 	r.reopened()
 	lvstore, _, _ := strings.Cut(r.lvols()[string(other)].Alias, "/")
 	r.Expect(r.fake().Dirty(lvstore)).To(BeZero(), "it is held")
-	r.Expect(r.engine.Export(r.ctx, []engine.Export{r.exportOf(other)})[0]).To(And(MatchError(engine.ErrBusy), MatchError(ContainSubstring("may hold old data"))))
+	r.Expect(r.engine.Export(r.ctx, []engine.Export{r.exportOf(other)})[0]).To(And(MatchError(engine.ErrBusy), MatchError(ContainSubstring("may contain old data"))))
 	pool := r.state().Pools[0]
 	r.Expect(pool.FreeBytes).To(BeZero())
 	r.Expect(pool.ClearingBytes).To(Equal(pool.TotalBytes))

@@ -114,9 +114,9 @@ func TestNowaitNeeds(t *testing.T) {
 		"enough":                         {speaks: dialects[len(dialects)-1], kib: "128", bytes: 64 << 20, block: 4096},
 		"too little":                     {speaks: dialects[len(dialects)-1], kib: "127", bytes: 64 << 20, refused: " is 127 KiB, but SPDK before 26.01 requires 128"},
 		"a partition":                    {speaks: dialects[len(dialects)-1], kib: "1280", partition: true, bytes: 64 << 20, block: 4096},
-		"a partition of too little":      {speaks: dialects[len(dialects)-1], kib: "64", partition: true, bytes: 64 << 20, refused: "takes 64 KiB"},
+		"a partition of too little":      {speaks: dialects[len(dialects)-1], kib: "64", partition: true, bytes: 64 << 20, refused: " is 64 KiB, but SPDK before 26.01 requires 128"},
 		"no multiple of 4096":            {speaks: dialects[len(dialects)-1], kib: "256", bytes: 64<<20 + 512},
-		"no multiple of 4096, too tight": {speaks: dialects[len(dialects)-1], kib: "128", bytes: 64<<20 + 512, refused: "needs 132"},
+		"no multiple of 4096, too tight": {speaks: dialects[len(dialects)-1], kib: "128", bytes: 64<<20 + 512, refused: "requires 132"},
 		"a target that waits":            {speaks: dialects[0], kib: "1", bytes: 64 << 20},
 	} {
 		t.Run(name, func(t *testing.T) {
