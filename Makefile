@@ -102,7 +102,7 @@ docs-figures: ## Draw the figures of docs, and fill in the tables of docs/tuning
 
 RECORDING := docs/figures/demo
 .PHONY: demo-recording
-demo-recording: binaries $(LAB) $(HELM) ## Run the demo, and draw what it printed, and when, for README.md
+demo-recording: binaries $(LAB) $(HELM) ## Run the demo, and draw what it printed, and when, into docs/figures
 	$(GO) run ./hack/recording record $(RECORDING).cast $(MAKE) --silent demo
 	$(GO) run ./hack/recording draw $(RECORDING).cast $(RECORDING).svg
 

@@ -7,6 +7,7 @@ import (
 	"encoding/xml"
 	"errors"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -130,8 +131,17 @@ func TestDrawing(t *testing.T) {
 	}
 }
 
+// recorded skips a test of the recording in docs/figures while there is none: `make demo-recording` makes it.
+func recorded(t *testing.T) {
+	t.Helper()
+	if _, err := os.Stat(figures + "demo.cast"); errors.Is(err, fs.ErrNotExist) {
+		t.Skip("no recording in docs/figures: run `make demo-recording`")
+	}
+}
+
 // The picture of README.md is drawn from the recording beside it.
 func TestPictureIsOfTheRecording(t *testing.T) {
+	recorded(t)
 	drawn := filepath.Join(t.TempDir(), "demo.svg")
 	if err := run(t.Context(), []string{"draw", figures + "demo.cast", drawn}); err != nil {
 		t.Fatal(err)
@@ -154,6 +164,7 @@ var (
 
 // The recording shows the steps that the demo has today.
 func TestRecordingIsOfTodaysDemo(t *testing.T) {
+	recorded(t)
 	steps := func(re *regexp.Regexp, paths ...string) []string {
 		var found []string
 		for _, path := range paths {
