@@ -387,7 +387,8 @@ func (h *host) writeDevice(device string, cluster, word uint64) error {
 	})
 }
 
-// io on a device waits while its target is away, and fails once the target serves and admits none of its paths.
+// io on a device waits while its target is away, or does not admit the host yet. It fails once the target serves, and the
+// volume is not attached to the host any more.
 func (h *host) io(device string, do func(volume string) error) error {
 	volume, err := h.volumeOf(device)
 	if err != nil {
@@ -396,10 +397,13 @@ func (h *host) io(device string, do func(volume string) error) error {
 	number := h.kernel.Number(filepath.Base(device))
 	return h.until("I/O on "+device, func() (bool, error) {
 		state, answers := h.serving()
-		if !answers || len(state.Portals) == 0 || h.heldBack(state, volume) {
+		if !answers || len(state.Portals) == 0 {
 			return false, nil
 		}
 		if len(h.admitted(state, number)) == 0 {
+			if h.attached(volume) {
+				return false, nil // its export is made again, or held back until free space of its pool is cleared
+			}
 			return false, fmt.Errorf("%s of %s: no path is admitted: %w", device, h.name, syscall.EIO)
 		}
 		err := do(volume)
@@ -410,10 +414,9 @@ func (h *host) io(device string, do func(volume string) error) error {
 	})
 }
 
-// heldBack says that a volume of the host is not served yet: free space of its pool is cleared first.
-func (h *host) heldBack(state engine.State, uuid string) bool {
-	attached := slices.ContainsFunc(h.volumes, func(v *volume) bool { return v.uuid == uuid && slices.Contains(v.hosts, h) })
-	return attached && !serves(state, uuid)
+// attached says that a volume is to be admitted to the host: the kernel tries again until it is.
+func (h *host) attached(uuid string) bool {
+	return slices.ContainsFunc(h.volumes, func(v *volume) bool { return v.uuid == uuid && slices.Contains(v.hosts, h) })
 }
 
 func serves(state engine.State, volume string) bool {
