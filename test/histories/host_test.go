@@ -387,8 +387,8 @@ func (h *host) writeDevice(device string, cluster, word uint64) error {
 	})
 }
 
-// io on a device waits while its target is away, or does not admit the host yet. It fails once the target serves, and the
-// volume is not attached to the host any more.
+// io on a device waits while its target is away, or does not admit the host yet. It fails once the target serves, and
+// the volume is not attached to the host any more.
 func (h *host) io(device string, do func(volume string) error) error {
 	volume, err := h.volumeOf(device)
 	if err != nil {
