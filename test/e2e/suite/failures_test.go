@@ -116,7 +116,8 @@ var _ = Describe("A pod that writes", func() {
 		stalled := stall(ctx, pod)
 
 		Expect(machines.PowerOn(storageNode)).To(Succeed())
-		writesGoOn(ctx, pod, stalled, 5*time.Minute)
+		// An emulated node whose cache is cold takes minutes to boot and to start its pods.
+		writesGoOn(ctx, pod, stalled, 8*time.Minute)
 		nothingLost(ctx, pod)
 		nodesReady(ctx)
 		weftReady(ctx, ended)
