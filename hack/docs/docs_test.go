@@ -205,7 +205,7 @@ func TestNobodyTiesAgentsToATarget(t *testing.T) {
 	}
 	for _, target := range []string{"file", "spdk-file"} {
 		if !strings.Contains(string(cluster), "    weft.storage/target: "+target+"\n    weft.storage/agent: \"true\"\n") {
-			t.Errorf("the worker of cluster.yaml that serves %s has not the label by which make kind-up gives it an agent", target)
+			t.Errorf("the worker of cluster.yaml that serves %s lacks the label by which make kind-up gives it an agent", target)
 		}
 	}
 }

@@ -455,7 +455,7 @@ func (s *session) makeReady(o *opening) error {
 // clusterBytes of a pool that is made on the device.
 func (o *opening) clusterBytes() int64 { return cmp.Or(o.ClusterBytes, v1alpha1.DefaultClusterSize) }
 
-// metadataPercent of clusters that comes to metadataPages at least; on small devices 100, SPDK's default, or so much
+// metadataPercent of clusters that gives at least metadataPages; on small devices 100, SPDK's default, or so much
 // more that larger clusters leave as many pages as those of the default size.
 func metadataPercent(base spdkrpc.Bdev, clusterBytes int64) uint32 {
 	clusters := max(1, base.Blocks*base.BlockBytes/uint64(clusterBytes))
