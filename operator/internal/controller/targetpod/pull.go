@@ -34,7 +34,7 @@ type pulling struct {
 func decidePull(v view, pods manifest.TargetPods) pulling {
 	p := pull(v, pods)
 	was := meta.FindStatusCondition(v.node.Status.Conditions, v1alpha1.ConditionTargetImageReady)
-	if p.condition.Status == metav1.ConditionUnknown && was != nil && was.Status == metav1.ConditionFalse && strings.HasPrefix(was.Message, "image "+pods.Image+" ") {
+	if p.condition.Status == metav1.ConditionUnknown && failedBefore(was, pods.Image) {
 		p.condition = imageMissing(was.Reason, was.Message) // it is tried again, and failed when it was tried last
 	}
 	return p
@@ -71,14 +71,24 @@ func judgePull(v view, pods manifest.TargetPods) pulling {
 		return pulling{act: keep, condition: imageReady(v1alpha1.ReasonAsExpected, fmt.Sprintf("image %s is present on the node", pods.Image))}
 	case manifest.PodEnded(v.pull):
 		return pulling{act: replaceFailed, condition: imageMissing(v1alpha1.ReasonImageUnusable, fmt.Sprintf(
-			"the target pod is not replaced, because image %s does not work as a target image on this node: %s", pods.Image, whyPullEnded(v.pull, status)))}
+			"%s does not work as a target image on this node: %s", notReplaced(pods.Image), whyPullEnded(v.pull, status)))}
 	case status != nil && status.State.Waiting != nil && !slices.Contains(starting, status.State.Waiting.Reason):
 		w := status.State.Waiting
 		is := imageMissing(v1alpha1.ReasonImagePullFailed, clean(fmt.Sprintf(
-			"the target pod is not replaced, because image %s cannot be pulled on the node (%s): %s", pods.Image, w.Reason, cmp.Or(w.Message, "the kubelet gives no details"))))
+			"%s cannot be pulled on the node (%s): %s", notReplaced(pods.Image), w.Reason, cmp.Or(w.Message, "the kubelet gives no details"))))
 		return pulling{act: keep, condition: keepCause(v, pods, w.Reason, is)}
 	}
 	return pulling{act: keep, condition: imagePending("%s", clean(fmt.Sprintf("image %s is being pulled%s", pods.Image, unscheduled(v.pull))))}
+}
+
+// notReplaced begins each message about an image that failed, and failedBefore knows such a message by it: the
+// condition is the only record of which image it was.
+func notReplaced(image string) string {
+	return "the target pod is not replaced, because image " + image
+}
+
+func failedBefore(was *metav1.Condition, image string) bool {
+	return was != nil && was.Status == metav1.ConditionFalse && strings.HasPrefix(was.Message, notReplaced(image)+" ")
 }
 
 // starting are the reasons for which a container that no problems with waits.
@@ -87,7 +97,7 @@ var starting = []string{"", "ContainerCreating", "PodInitializing"}
 // keepCause: between two tries the kubelet may say no more than that it waits. Then what was said before still holds.
 func keepCause(v view, pods manifest.TargetPods, reason string, is metav1.Condition) metav1.Condition {
 	was := meta.FindStatusCondition(v.node.Status.Conditions, v1alpha1.ConditionTargetImageReady)
-	if reason == "ImagePullBackOff" && was != nil && was.Reason == v1alpha1.ReasonImagePullFailed && strings.Contains(was.Message, "image "+pods.Image+" cannot") {
+	if reason == "ImagePullBackOff" && failedBefore(was, pods.Image) && was.Reason == v1alpha1.ReasonImagePullFailed {
 		is.Message = was.Message
 	}
 	return is

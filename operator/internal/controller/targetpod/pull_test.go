@@ -40,8 +40,11 @@ func runsImage(image string) func(*corev1.Pod) {
 
 func TestDecidePull(t *testing.T) {
 	wanted := corev1ac.Pod("weft-target-n", "weft-system").WithAnnotations(map[string]string{manifest.StartupAnnotation: "new"})
-	before := metav1.Condition{Type: v1alpha1.ConditionTargetImageReady, Status: metav1.ConditionFalse, Reason: v1alpha1.ReasonImagePullFailed,
-		Message: "image r/t:v2 cannot be pulled on the node (ErrImagePull): not found"}
+	// What an earlier look said of an image, in its own words.
+	failedWith := func(image string) *metav1.Condition {
+		before := view{node: nodeNamed("n"), pod: running(0, old), pull: pullPod(image, waitsBecause("ErrImagePull", "not found")), wanted: wanted}
+		return new(decidePull(before, manifest.TargetPods{Image: image}).condition)
+	}
 	const always = corev1.PullAlways
 	for name, test := range map[string]struct {
 		pod, pull *corev1.Pod
@@ -65,10 +68,13 @@ func TestDecidePull(t *testing.T) {
 		"an earlier one was pulled":       {running(0, old), pullPod("r/t:v1", succeeded), "", nil, release, "Unknown/Pending", false},
 		"cannot be pulled": {running(0, old), pullPod("r/t:v2", waitsBecause("ErrImagePull", "not\nfound")), "", nil, keep,
 			"False/ImagePullFailed: the target pod is not replaced, because image r/t:v2 cannot be pulled on the node (ErrImagePull): not found", false},
-		"still not":        {running(0, old), pullPod("r/t:v2", waitsBecause("ImagePullBackOff", "Back-off")), "", &before, keep, "False/ImagePullFailed: image r/t:v2 cannot be pulled on the node (ErrImagePull): not found", false},
-		"does not run":     {running(0, old), pullPod("r/t:v2", func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }), "", nil, replaceFailed, "False/ImageUnusable: the target pod is not replaced, because image r/t:v2", false},
-		"somebody else's":  {running(0, old), pullPod("r/t:v2", succeeded, foreign), "", nil, keep, "False/ImagePullFailed: pod weft-pull-n does not belong to weft", false},
-		"the pod is going": {running(0, old), pullPod("r/t:v2", succeeded, ending), "", nil, keep, "Unknown/Pending", false},
+		"still not": {running(0, old), pullPod("r/t:v2", waitsBecause("ImagePullBackOff", "Back-off")), "", failedWith("r/t:v2"), keep,
+			"False/ImagePullFailed: the target pod is not replaced, because image r/t:v2 cannot be pulled on the node (ErrImagePull): not found", false},
+		"tried again":        {running(0, old), nil, "", failedWith("r/t:v2"), create, "False/ImagePullFailed: the target pod is not replaced, because image r/t:v2 cannot", false},
+		"another one failed": {running(0, old), nil, "", failedWith("r/t:v1"), create, "Unknown/Pending: image r/t:v2 is about", false},
+		"does not run":       {running(0, old), pullPod("r/t:v2", func(p *corev1.Pod) { p.Status.Phase = corev1.PodFailed }), "", nil, replaceFailed, "False/ImageUnusable: the target pod is not replaced, because image r/t:v2", false},
+		"somebody else's":    {running(0, old), pullPod("r/t:v2", succeeded, foreign), "", nil, keep, "False/ImagePullFailed: pod weft-pull-n does not belong to weft", false},
+		"the pod is going":   {running(0, old), pullPod("r/t:v2", succeeded, ending), "", nil, keep, "Unknown/Pending", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			pods := manifest.TargetPods{Image: "r/t:v2", ImagePullPolicy: test.policy}
