@@ -21,7 +21,6 @@ import (
 	"k8s.io/utils/exec"
 
 	"github.com/weft-storage/weft/csi-driver/node/internal/doing"
-	"github.com/weft-storage/weft/csi-driver/node/internal/programs"
 )
 
 // Host mounts on this machine. Safe for concurrent use on different devices.
@@ -213,12 +212,6 @@ func (h *Host) Grow(ctx context.Context, device, mountPoint string) error {
 	_, err := mount.NewResizeFs(h.lasting(ctx)).Resize(device, mountPoint)
 	return err
 }
-
-// brief is for programs that only read.
-func (h *Host) brief(ctx context.Context) programs.Runner { return programs.Brief(ctx, h.Exec) }
-
-// lasting is for programs that write.
-func (h *Host) lasting(ctx context.Context) programs.Runner { return programs.Lasting(ctx, h.Exec) }
 
 // LoadModule loads a kernel module, with what it needs.
 func (h *Host) LoadModule(ctx context.Context, name string) error {
