@@ -26,7 +26,6 @@ import (
 	"github.com/weft-storage/weft/csi-driver/node/internal/fabrics"
 	"github.com/weft-storage/weft/csi-driver/node/internal/filesystem"
 	"github.com/weft-storage/weft/csi-driver/node/internal/mapper"
-	"github.com/weft-storage/weft/csi-driver/node/internal/stuck"
 )
 
 // finishTimeout is how long work on this machine that outlived its calls (a mkfs, an umount) may take when the
@@ -77,7 +76,7 @@ func Run(ctx context.Context, config *rest.Config, o Options) error {
 		}
 		group.Go(func() error { service.Keep(ctx); return nil })
 		group.Go(func() error {
-			reporter := stuck.Reporter{Client: nodes, Node: o.NodeName, UID: types.UID(uid), Clock: clock.RealClock{}}
+			reporter := Reporter{Client: nodes, Node: o.NodeName, UID: types.UID(uid), Clock: clock.RealClock{}}
 			return reporter.Run(ctx, initiator, service.Overdue)
 		})
 		listener, err := server.Listen(ctx, o.Endpoint)

@@ -17,13 +17,12 @@ import (
 	"github.com/weft-storage/weft/csi-driver/node/internal/fabrics/own"
 	"github.com/weft-storage/weft/csi-driver/node/internal/filesystem"
 	"github.com/weft-storage/weft/csi-driver/node/internal/mapper"
-	"github.com/weft-storage/weft/csi-driver/node/internal/stuck"
 )
 
 // How the node plugin reports on its Node what its kernel does not finish.
 type (
 	// StuckReporter writes the condition and its Events.
-	StuckReporter = stuck.Reporter
+	StuckReporter = node.Reporter
 	// HeldUpError is what it reports.
 	HeldUpError = fabrics.HeldUpError
 	// Controller is one that may be deleted.

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package stuck tells the API what this node's kernel does not finish. What holds up connections to all targets is a
-// condition of the Node, v1alpha1.ConditionInitiatorStuck; while that is True the node takes no further volume. All
-// else concerns one volume, and is an Event of that.
-package stuck
+package node
 
 import (
 	"context"
@@ -27,8 +24,8 @@ import (
 )
 
 const (
-	// Interval between looks.
-	Interval = 10 * time.Second
+	// ReportInterval is between looks.
+	ReportInterval = 10 * time.Second
 	// fieldManager of the condition.
 	fieldManager = "weft-csi-node"
 	// writeTimeout bounds the reports of one look: the next must not wait for an API server that hangs.
@@ -39,13 +36,15 @@ const (
 	nothingStuck = "no connection of this node is stuck"
 )
 
-// Initiator is *fabrics.Host.
-type Initiator interface {
+// Connecting is what a Reporter asks how it gets on; *fabrics.Host.
+type Connecting interface {
 	Ready(ctx context.Context) error
 	HeldUp() *fabrics.HeldUpError
 }
 
-// Reporter of one node.
+// Reporter tells the API what this node's kernel does not finish. What holds up connections to all targets is a
+// condition of the Node, v1alpha1.ConditionInitiatorStuck; while that is True the node takes no further volume. All
+// else concerns one volume, and is an Event of that.
 type Reporter struct {
 	// Client reads the Node and volumes, applies the Node's status, and creates Events. It has no cache.
 	Client client.Client
@@ -62,12 +61,12 @@ type Reporter struct {
 	told map[string]doing.Step
 }
 
-// Run looks at once and then at each Interval until the context ends, and reports what changed. A process that has just
+// Run looks at once and then at each ReportInterval until the context ends, and reports what changed. A process that has just
 // begun does not know what an earlier one left the kernel with: until the kernel has answered, or was not heard of for
 // doing.Limit, the condition stays as it is.
-func (r *Reporter) Run(ctx context.Context, initiator Initiator, overdue func() map[string]doing.Step) error {
+func (r *Reporter) Run(ctx context.Context, initiator Connecting, overdue func() map[string]doing.Step) error {
 	log := logr.FromContextOrDiscard(ctx).WithName("stuck")
-	ticker := r.Clock.NewTicker(Interval)
+	ticker := r.Clock.NewTicker(ReportInterval)
 	defer ticker.Stop()
 	ready := make(chan error, 1)
 	go func() { ready <- initiator.Ready(ctx) }()

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package stuck_test
+package node_test
 
 import (
 	"context"
@@ -17,13 +17,13 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/csi-driver/node"
 	"github.com/weft-storage/weft/csi-driver/node/internal/doing"
 	"github.com/weft-storage/weft/csi-driver/node/internal/fabrics"
-	"github.com/weft-storage/weft/csi-driver/node/internal/stuck"
 )
 
-// world is a node plugin's that has just begun.
-type world struct {
+// reported is what a node plugin that has just begun tells of its kernel.
+type reported struct {
 	*testing.T
 	client client.Client
 	clock  *testingclock.FakeClock
@@ -39,7 +39,7 @@ type found struct {
 	overdue map[string]doing.Step
 }
 
-func (w *world) Ready(ctx context.Context) error {
+func (w *reported) Ready(ctx context.Context) error {
 	select {
 	case err := <-w.ready:
 		return err
@@ -49,21 +49,21 @@ func (w *world) Ready(ctx context.Context) error {
 }
 
 // HeldUp is asked at the beginning of each look, when the last has been reported.
-func (w *world) HeldUp() *fabrics.HeldUpError {
+func (w *reported) HeldUp() *fabrics.HeldUpError {
 	w.found = <-w.looks
 	return w.held
 }
 
 // look once, and wait until what was found is reported: until the next look begins, which finds the same.
-func (w *world) look(f found) {
+func (w *reported) look(f found) {
 	w.looks <- f
-	w.clock.Step(stuck.Interval)
+	w.clock.Step(node.ReportInterval)
 	w.looks <- f
-	w.clock.Step(stuck.Interval)
+	w.clock.Step(node.ReportInterval)
 }
 
 // lookUntil the condition says so.
-func (w *world) lookUntil(message string) {
+func (w *reported) lookUntil(message string) {
 	w.Helper()
 	for begun := time.Now(); time.Since(begun) < time.Minute; {
 		if w.look(found{}); w.condition().Message == message {
@@ -77,22 +77,22 @@ const well = "no connection of this node is stuck"
 
 const condition = v1alpha1.ConditionInitiatorStuck
 
-func begin(t *testing.T, was corev1.ConditionStatus) *world {
+func begin(t *testing.T, was corev1.ConditionStatus) *reported {
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, eventsv1.AddToScheme, v1alpha1.AddToScheme} {
 		if err := add(scheme); err != nil {
 			t.Fatal(err)
 		}
 	}
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node1", UID: "1"}, Status: corev1.NodeStatus{
+	machine := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node1", UID: "1"}, Status: corev1.NodeStatus{
 		Conditions: []corev1.NodeCondition{{Type: condition, Status: was, Reason: "Before", Message: "before"}},
 	}}
 	volume := &v1alpha1.NvmfVolume{ObjectMeta: metav1.ObjectMeta{Name: "pvc-1", UID: "2"}}
-	w := &world{
+	w := &reported{
 		T: t, clock: testingclock.NewFakeClock(time.Date(2026, 11, 22, 10, 0, 0, 0, time.UTC)), ready: make(chan error, 1), looks: make(chan found),
-		client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(node, volume).WithStatusSubresource(node).Build(),
+		client: fake.NewClientBuilder().WithScheme(scheme).WithObjects(machine, volume).WithStatusSubresource(machine).Build(),
 	}
-	r := stuck.Reporter{Client: w.client, Node: "node1", UID: "1", Clock: w.clock}
+	r := node.Reporter{Client: w.client, Node: "node1", UID: "1", Clock: w.clock}
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- r.Run(ctx, w, func() map[string]doing.Step { return w.overdue }) }()
@@ -106,7 +106,7 @@ func begin(t *testing.T, was corev1.ConditionStatus) *world {
 	return w
 }
 
-func (w *world) condition() *corev1.NodeCondition {
+func (w *reported) condition() *corev1.NodeCondition {
 	w.Helper()
 	var node corev1.Node
 	if err := w.client.Get(w.Context(), client.ObjectKey{Name: "node1"}, &node); err != nil {
@@ -115,7 +115,7 @@ func (w *world) condition() *corev1.NodeCondition {
 	return v1alpha1.InitiatorStuck(&node)
 }
 
-func (w *world) want(status corev1.ConditionStatus, message string) {
+func (w *reported) want(status corev1.ConditionStatus, message string) {
 	w.Helper()
 	if c := w.condition(); c.Status != status || c.Message != message {
 		w.Errorf("%s is %s (%s), want %s (%s)", condition, c.Status, c.Message, status, message)
@@ -123,7 +123,7 @@ func (w *world) want(status corev1.ConditionStatus, message string) {
 }
 
 // wantEvents in the order of their words.
-func (w *world) wantEvents(want ...string) {
+func (w *reported) wantEvents(want ...string) {
 	w.Helper()
 	var events eventsv1.EventList
 	if err := w.client.List(w.Context(), &events); err != nil {
