@@ -103,8 +103,8 @@ docs-figures: ## Draw the figures of docs, and fill in the tables of docs/tuning
 RECORDING := docs/figures/demo
 .PHONY: demo-recording
 demo-recording: binaries $(LAB) $(HELM) ## Run the demo, and draw what it printed, and when, into docs/figures
-	$(GO) run ./hack/recording record $(RECORDING).cast $(MAKE) --silent demo
-	$(GO) run ./hack/recording draw $(RECORDING).cast $(RECORDING).svg
+	$(GO) run ./hack/docs record $(RECORDING).cast $(MAKE) --silent demo
+	$(GO) run ./hack/docs draw $(RECORDING).cast $(RECORDING).svg
 
 ##@ Check
 

@@ -5,25 +5,35 @@
 //	go run ./hack/docs reference   (make generate: docs/reference/nvmftarget*.md, the fields of an NvmfTarget)
 //	go run ./hack/docs figures     (make docs-figures: the pictures, and the tables of docs/tuning.md)
 //	go run ./hack/docs language PATH...   (make lint: words and phrases that texts for users do not use)
+//	go run ./hack/docs record FILE.cast COMMAND ARGUMENT...   (make demo-recording: what the demo prints, and when)
+//	go run ./hack/docs draw FILE.cast FILE.svg   (the same: its picture, for README.md)
+//
+// A recording is an asciicast of version 2, which asciinema plays as well.
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"os"
+	"os/signal"
 	"slices"
 	"strings"
+	"syscall"
 )
 
 func main() {
-	if err := write(os.Args[1:]); err != nil {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM) //nolint:forbidigo // this is main
+	err := run(ctx, os.Args[1:])
+	stop()
+	if err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		os.Exit(1) //nolint:forbidigo // this is main
 	}
 }
 
-func write(args []string) error {
+func run(ctx context.Context, args []string) error {
 	var files map[string]string
 	var err error
 	switch {
@@ -33,12 +43,16 @@ func write(args []string) error {
 			err = fmt.Errorf("%s\n%d phrases that texts for users do not use", strings.Join(hits, "\n"), len(hits))
 		}
 		return err
+	case len(args) >= 3 && args[0] == "record":
+		return recordFile(ctx, args[1], args[2:])
+	case len(args) == 3 && args[0] == "draw":
+		files, err = drawFile(args[1], args[2])
 	case slices.Equal(args, []string{"figures"}):
 		files, err = figures(".")
 	case slices.Equal(args, []string{"reference"}):
 		files, err = reference(".")
 	default:
-		err = errors.New("usage: docs figures, docs reference, or docs language PATH")
+		err = errors.New("usage: docs figures, docs reference, docs language PATH..., docs record FILE.cast COMMAND..., or docs draw FILE.cast FILE.svg")
 	}
 	if err != nil {
 		return err

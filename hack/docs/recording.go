@@ -5,6 +5,7 @@ package main
 import (
 	"fmt"
 	"html"
+	"os"
 	"regexp"
 	"strings"
 	"time"
@@ -52,6 +53,20 @@ func layout(c cast) []row {
 		}
 	}
 	return rows
+}
+
+// drawFile gives the picture of a recording.
+func drawFile(from, to string) (map[string]string, error) {
+	in, err := os.Open(from)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = in.Close() }()
+	c, err := readCast(in)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", from, err)
+	}
+	return map[string]string{to: draw(c)}, nil
 }
 
 // draw makes the picture: a terminal with a ground of its own, so that it can be read on light and dark pages, in which

@@ -17,7 +17,7 @@ import (
 	"time"
 )
 
-const figures = "../../docs/figures/"
+const recordings = "../../docs/figures/"
 
 // clock gives moments a second apart.
 func clock() func() time.Time {
@@ -134,7 +134,7 @@ func TestDrawing(t *testing.T) {
 // recorded skips a test of the recording in docs/figures while there is none: `make demo-recording` makes it.
 func recorded(t *testing.T) {
 	t.Helper()
-	if _, err := os.Stat(figures + "demo.cast"); errors.Is(err, fs.ErrNotExist) {
+	if _, err := os.Stat(recordings + "demo.cast"); errors.Is(err, fs.ErrNotExist) {
 		t.Skip("no recording in docs/figures: run `make demo-recording`")
 	}
 }
@@ -143,15 +143,15 @@ func recorded(t *testing.T) {
 func TestPictureIsOfTheRecording(t *testing.T) {
 	recorded(t)
 	drawn := filepath.Join(t.TempDir(), "demo.svg")
-	if err := run(t.Context(), []string{"draw", figures + "demo.cast", drawn}); err != nil {
+	if err := run(t.Context(), []string{"draw", recordings + "demo.cast", drawn}); err != nil {
 		t.Fatal(err)
 	}
 	want, err := os.ReadFile(drawn)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if have, err := os.ReadFile(figures + "demo.svg"); err != nil || !bytes.Equal(have, want) {
-		t.Errorf("docs/figures/demo.svg is not what demo.cast gives (%v): run `go run ./hack/recording draw docs/figures/demo.cast docs/figures/demo.svg`", err)
+	if have, err := os.ReadFile(recordings + "demo.svg"); err != nil || !bytes.Equal(have, want) {
+		t.Errorf("docs/figures/demo.svg is not what demo.cast gives (%v): run `go run ./hack/docs draw docs/figures/demo.cast docs/figures/demo.svg`", err)
 	}
 }
 
@@ -180,7 +180,7 @@ func TestRecordingIsOfTodaysDemo(t *testing.T) {
 		return found
 	}
 	want := steps(stepOf, "../../test/e2e/cmd/weft-lab/demo.go", "../../test/e2e/harness/steps.go")
-	have := steps(begun, figures+"demo.cast")
+	have := steps(begun, recordings+"demo.cast")
 	if len(want) == 0 || !slices.Equal(have, want) {
 		t.Errorf("docs/figures/demo.cast has the steps %q, the demo %q: run `make demo-recording`", have, want)
 	}
