@@ -21,7 +21,6 @@ import (
 	"github.com/weft-storage/weft/dataplane/engine"
 	"github.com/weft-storage/weft/dataplane/engine/enginetest"
 	"github.com/weft-storage/weft/dataplane/spdkrpc/spdktest"
-	"github.com/weft-storage/weft/dataplane/tuning/tuningtest"
 )
 
 // running is the whole agent of a lab, with its own rights and nothing but its target's word to tell it that something
@@ -38,7 +37,7 @@ func (l *lab) run(engines Engines, change ...func(*Options)) *running {
 	r := &running{lab: l, address: freeAddress(l.t)}
 	options := Options{
 		StateDir: l.stateDir, NodeName: l.node, Namespace: testNamespace, HealthAddress: r.address, DeviceFolder: l.t.TempDir(),
-		Inventory: &discovered{found: l.inventory}, Engines: engines, Tuning: tuningtest.New(), Resync: time.Hour,
+		Inventory: &discovered{found: l.inventory}, Engines: engines, Tuning: enginetest.NewMachine(), Resync: time.Hour,
 	}
 	for _, c := range change {
 		c(&options)

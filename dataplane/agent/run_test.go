@@ -21,7 +21,6 @@ import (
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/engine"
 	"github.com/weft-storage/weft/dataplane/engine/enginetest"
-	"github.com/weft-storage/weft/dataplane/tuning/tuningtest"
 )
 
 const patience, interval = time.Minute, 50 * time.Millisecond
@@ -135,7 +134,7 @@ func TestRun(t *testing.T) {
 
 func TestOptions(t *testing.T) {
 	whole := Options{
-		StateDir: "/var/lib/weft", NodeName: "n", Namespace: "ns", HealthAddress: "127.0.0.1:0", Inventory: &discovered{}, Tuning: tuningtest.New(),
+		StateDir: "/var/lib/weft", NodeName: "n", Namespace: "ns", HealthAddress: "127.0.0.1:0", Inventory: &discovered{}, Tuning: enginetest.NewMachine(),
 		Engines: func(v1alpha1.Engine) (engine.Engine, error) { return nil, nil },
 	}
 	for _, c := range []struct {

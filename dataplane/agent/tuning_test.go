@@ -19,8 +19,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/engine/enginetest"
 	"github.com/weft-storage/weft/dataplane/tuning"
-	"github.com/weft-storage/weft/dataplane/tuning/tuningtest"
 )
 
 // tuner that was just started, with the agent's role and nothing remembered.
@@ -56,7 +56,7 @@ func (l *lab) tuned() string {
 
 func TestTuning(t *testing.T) {
 	l := newLab(t)
-	host := tuningtest.New()
+	host := enginetest.NewMachine()
 	before := host.Everything()
 
 	l.Expect(l.tune(host).RequeueAfter).To(BeZero())
@@ -104,7 +104,7 @@ func TestTuning(t *testing.T) {
 // A rollout goes on to the next node when this one's settings are said to be written, so it must not be said before.
 func TestTuningIsNotSaidOfAPlanBeforeItIsWritten(t *testing.T) {
 	l := newLab(t)
-	host := tuningtest.New()
+	host := enginetest.NewMachine()
 	l.want("eth0/rings.rx=1024")
 	l.tune(host)
 	l.want("eth0/rings.rx=2048")
@@ -123,7 +123,7 @@ func TestTuningIsNotSaidOfAPlanBeforeItIsWritten(t *testing.T) {
 
 func TestTuningThatIsRefused(t *testing.T) {
 	l := newLab(t)
-	host := tuningtest.New()
+	host := enginetest.NewMachine()
 	l.want("net.core.rmem_max=16777216", "eth0/rings.rx=9999")
 	l.tune(host)
 	l.Expect(l.tuned()).To(Equal("False/SettingRefused"))
@@ -160,7 +160,7 @@ func TestTuningGoesWithItsTarget(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			l := newLab(t)
-			host := tuningtest.New()
+			host := enginetest.NewMachine()
 			before := host.Everything()
 			l.want("net.core.rmem_max=16777216", "eth0/offloads.rx-gro=off")
 			l.tune(host)
@@ -188,7 +188,7 @@ func TestTuningGoesWithItsTarget(t *testing.T) {
 // written to the node that is not on record, and a successor has the same result.
 func TestTuningInterrupted(t *testing.T) {
 	l := newLab(t)
-	host := tuningtest.New()
+	host := enginetest.NewMachine()
 	before := host.Everything()
 	lost := errors.New("the API server is gone")
 	interrupted := 0
@@ -231,7 +231,7 @@ func TestTuningInterrupted(t *testing.T) {
 // value that the driver made another of would be written again, and reset the link again.
 func TestTuningWhileOthersWrite(t *testing.T) {
 	l := newLab(t)
-	host := tuningtest.New()
+	host := enginetest.NewMachine()
 	host.Clamp = func(_ tuning.Place, _, value string) string { return value + "0" }
 	l.want("eth0/rings.rx=100")
 	calls := 0

@@ -17,8 +17,8 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/engine/enginetest"
 	"github.com/weft-storage/weft/dataplane/tuning"
-	"github.com/weft-storage/weft/dataplane/tuning/tuningtest"
 )
 
 // wanted settings, written setting=value.
@@ -67,7 +67,7 @@ func (s *store) states() map[string]string {
 
 func TestAppliedAndPutBack(t *testing.T) {
 	g := NewWithT(t)
-	h, s := tuningtest.New(), &store{}
+	h, s := enginetest.NewMachine(), &store{}
 	before := h.Everything()
 
 	g.Expect(s.run(t, h, nil).Writes).To(BeZero())
@@ -119,7 +119,7 @@ func withoutIRQs(all map[string]string) map[string]string {
 
 func TestAFieldTakenAway(t *testing.T) {
 	g := NewWithT(t)
-	h, s := tuningtest.New(), &store{}
+	h, s := enginetest.NewMachine(), &store{}
 	s.run(t, h, wanted("net.core.rmem_max=16777216", "eth0/rings.rx=1024", "eth0/rings.tx=1024"))
 	s.run(t, h, wanted("net.core.rmem_max=33554432", "eth0/rings.rx=1024"))
 	g.Expect(s.states()).To(Equal(map[string]string{
@@ -136,7 +136,7 @@ func TestKilledAnywhere(t *testing.T) {
 	for _, phase := range []string{"set", "put back"} {
 		for step := 1; ; step++ {
 			g := NewWithT(t)
-			h, s := tuningtest.New(), &store{}
+			h, s := enginetest.NewMachine(), &store{}
 			before := h.Everything()
 			want := everything
 			if phase == "put back" {
@@ -177,7 +177,7 @@ func TestKilledAnywhere(t *testing.T) {
 
 func TestNothingIsWrittenWithoutARecord(t *testing.T) {
 	g := NewWithT(t)
-	h := tuningtest.New()
+	h := enginetest.NewMachine()
 	_, err := tuning.Run(t.Context(), h, everything, v1alpha1.TuningStatus{}, func(context.Context, v1alpha1.TuningStatus) error { return errKilled })
 	g.Expect(err).To(MatchError(errKilled))
 	g.Expect(h.Writes()).To(BeEmpty())
@@ -185,7 +185,7 @@ func TestNothingIsWrittenWithoutARecord(t *testing.T) {
 
 func TestDriftIsPutRight(t *testing.T) {
 	g := NewWithT(t)
-	h, s := tuningtest.New(), &store{}
+	h, s := enginetest.NewMachine(), &store{}
 	want := wanted("net.core.rmem_max=16777216", "eth0/interrupts=0")
 	s.run(t, h, want)
 	h.Kernel["net.core.rmem_max"] = "1048576"
@@ -201,7 +201,7 @@ func TestDriftIsPutRight(t *testing.T) {
 // That is nobody else's doing.
 func TestResetByAnotherSetting(t *testing.T) {
 	g := NewWithT(t)
-	h, s := tuningtest.New(), &store{}
+	h, s := enginetest.NewMachine(), &store{}
 	s.run(t, h, wanted("eth0/interrupts=3"))
 	h.Interfaces["eth0"].NextIRQ = 40
 	result := s.run(t, h, wanted("eth0/interrupts=3", "eth0/channels.combined=2"))
@@ -214,7 +214,7 @@ func TestResetByAnotherSetting(t *testing.T) {
 
 func TestRefusedAndClamped(t *testing.T) {
 	g := NewWithT(t)
-	h, s := tuningtest.New(), &store{}
+	h, s := enginetest.NewMachine(), &store{}
 	before := h.Everything()
 	refused := map[string]int{}
 	h.Refuse = func(p tuning.Place, name, value string) error {
@@ -286,7 +286,7 @@ func messages(s *store) map[string]string {
 
 func TestNotPutBack(t *testing.T) {
 	g := NewWithT(t)
-	h, s := tuningtest.New(), &store{}
+	h, s := enginetest.NewMachine(), &store{}
 	s.run(t, h, wanted("net.core.rmem_max=16777216", "net.core.netdev_budget=600"))
 	h.Refuse = func(_ tuning.Place, name, _ string) error {
 		if name == "net.core.rmem_max" {
@@ -305,7 +305,7 @@ func TestNotPutBack(t *testing.T) {
 
 func TestANICThatCannotBeReadIsNotGone(t *testing.T) {
 	g := NewWithT(t)
-	h, s := tuningtest.New(), &store{}
+	h, s := enginetest.NewMachine(), &store{}
 	s.run(t, h, wanted("eth0/rings.rx=1024", "net.core.rmem_max=16777216"))
 	h.Before = func(call string) error {
 		if strings.Contains(call, "rings") {
@@ -324,13 +324,13 @@ func TestANICThatCannotBeReadIsNotGone(t *testing.T) {
 func TestWhatARecordIsGoodFor(t *testing.T) {
 	want := wanted("net.core.rmem_max=16777216", "eth0/rings.rx=1024")
 	for name, test := range map[string]struct {
-		change func(h *tuningtest.Host)
+		change func(h *enginetest.Machine)
 		want   []v1alpha1.PlannedSetting
 		states map[string]string
 		writes []string
 	}{
 		"another boot, still wanted": {
-			change: func(h *tuningtest.Host) {
+			change: func(h *enginetest.Machine) {
 				h.Reboot("boot-2")
 				h.Kernel["net.core.rmem_max"] = "425984"
 			},
@@ -339,20 +339,20 @@ func TestWhatARecordIsGoodFor(t *testing.T) {
 			writes: []string{"/sysctls.net.core.rmem_max=16777216", "eth0/rings.rx=1024"},
 		},
 		"another boot, not wanted any more": {
-			change: func(h *tuningtest.Host) {
+			change: func(h *enginetest.Machine) {
 				h.Reboot("boot-2")
 				h.Kernel["net.core.rmem_max"] = "425984"
 			},
 			states: map[string]string{},
 		},
 		"a NIC that went": {
-			change: func(h *tuningtest.Host) { delete(h.Interfaces, "eth0") },
+			change: func(h *enginetest.Machine) { delete(h.Interfaces, "eth0") },
 			states: map[string]string{},
 			writes: []string{"/sysctls.net.core.rmem_max=212992"},
 		},
 		"a NIC that went and came": {
-			change: func(h *tuningtest.Host) {
-				h.Interfaces["eth0"] = tuningtest.NewNIC(9)
+			change: func(h *enginetest.Machine) {
+				h.Interfaces["eth0"] = enginetest.NewNIC(9)
 				h.Interfaces["eth0"].Settings[tuning.Rings]["rx"] = "512"
 			},
 			want:   want,
@@ -360,15 +360,15 @@ func TestWhatARecordIsGoodFor(t *testing.T) {
 			writes: []string{"eth0/rings.rx=1024"},
 		},
 		"a NIC that came back and is not wanted": {
-			change: func(h *tuningtest.Host) {
-				h.Interfaces["eth0"] = tuningtest.NewNIC(9)
+			change: func(h *enginetest.Machine) {
+				h.Interfaces["eth0"] = enginetest.NewNIC(9)
 				h.Interfaces["eth0"].Settings[tuning.Rings]["rx"] = "512"
 			},
 			states: map[string]string{},
 			writes: []string{"/sysctls.net.core.rmem_max=212992"},
 		},
 		"a NIC with another name": {
-			change: func(h *tuningtest.Host) {
+			change: func(h *enginetest.Machine) {
 				h.Interfaces["storage0"] = h.Interfaces["eth0"]
 				delete(h.Interfaces, "eth0")
 			},
@@ -378,7 +378,7 @@ func TestWhatARecordIsGoodFor(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			g := NewWithT(t)
-			h, s := tuningtest.New(), &store{}
+			h, s := enginetest.NewMachine(), &store{}
 			s.run(t, h, want)
 			made := len(h.Writes())
 			test.change(h)
@@ -395,7 +395,7 @@ func TestWhatARecordIsGoodFor(t *testing.T) {
 // An adaptive NIC chooses its times by itself, so only that it is adaptive again can be put back.
 func TestAdaptiveCoalescing(t *testing.T) {
 	g := NewWithT(t)
-	h, s := tuningtest.New(), &store{}
+	h, s := enginetest.NewMachine(), &store{}
 	s.run(t, h, wanted("eth0/coalescing.adaptiveRX=off", "eth0/coalescing.rxUsecs=16"))
 	h.Clamp = func(_ tuning.Place, name, value string) string {
 		if name == "rxUsecs" {
@@ -410,7 +410,7 @@ func TestAdaptiveCoalescing(t *testing.T) {
 
 func TestMoreInterruptsThanARecordHolds(t *testing.T) {
 	g := NewWithT(t)
-	h, s := tuningtest.New(), &store{}
+	h, s := enginetest.NewMachine(), &store{}
 	nic := h.Interfaces["eth0"]
 	for i := range 3000 {
 		nic.IRQs[fmt.Sprint(100+i)] = "0-7"

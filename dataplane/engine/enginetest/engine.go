@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package enginetest has an engine in memory, for tests of what uses engines.
+// Package enginetest has what a storage node gives to its agent, in memory: an engine, and a machine with its settings.
 //
-// It is stateful and held to the same conformance suite as the real engines.
+// The engine is stateful and held to the same conformance suite as the real engines.
 // Devices, with the volumes and snapshots on them, survive Restart; pools have
 // to be opened again, and exports and portals are gone, as after a reboot.
 package enginetest

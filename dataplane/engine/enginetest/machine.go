@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package tuningtest has a node whose settings a test can look at: what it is given stays, within what its kernel and
-// drivers take.
-package tuningtest
+package enginetest
 
 import (
 	"context"
@@ -15,8 +13,9 @@ import (
 	"github.com/weft-storage/weft/dataplane/tuning"
 )
 
-// Host is a tuning.Host with state. Its fields are set before it is used, or between calls.
-type Host struct {
+// Machine is a tuning.Host with state, whose settings a test can look at: what it is given stays, within what its kernel
+// and drivers take. Its fields are set before it is used, or between calls.
+type Machine struct {
 	Boot string
 	// Kernel has the sysctls.
 	Kernel map[string]string
@@ -33,7 +32,7 @@ type Host struct {
 	writes []string
 }
 
-// NIC of a Host.
+// NIC of a Machine.
 type NIC struct {
 	Index int32
 	// Settings by group, but for interrupts.
@@ -48,9 +47,9 @@ type NIC struct {
 	AllCPUs string
 }
 
-// New node with the kernel's usual sysctls, and one NIC eth0 with four channels on eight CPUs.
-func New() *Host {
-	return &Host{
+// NewMachine with the kernel's usual sysctls, and one NIC eth0 with four channels on eight CPUs.
+func NewMachine() *Machine {
+	return &Machine{
 		Boot: "boot-1",
 		Kernel: map[string]string{
 			"net.core.rmem_max": "212992", "net.core.netdev_budget": "300", "net.core.default_qdisc": "pfifo_fast",
@@ -76,25 +75,25 @@ func NewNIC(index int32) *NIC {
 	}
 }
 
-// Reboot the node: everything is as in New again.
-func (h *Host) Reboot(boot string) {
-	fresh := New()
-	h.Boot, h.Kernel, h.Interfaces, h.writes = boot, fresh.Kernel, fresh.Interfaces, nil
+// Reboot the machine: everything is as in NewMachine again.
+func (m *Machine) Reboot(boot string) {
+	fresh := NewMachine()
+	m.Boot, m.Kernel, m.Interfaces, m.writes = boot, fresh.Kernel, fresh.Interfaces, nil
 }
 
 // Writes so far, as setting=value.
-func (h *Host) Writes() []string {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return append([]string(nil), h.writes...)
+func (m *Machine) Writes() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return append([]string(nil), m.writes...)
 }
 
 // Everything that is set, by setting; for comparisons.
-func (h *Host) Everything() map[string]string {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	all := maps.Clone(h.Kernel)
-	for name, nic := range h.Interfaces {
+func (m *Machine) Everything() map[string]string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	all := maps.Clone(m.Kernel)
+	for name, nic := range m.Interfaces {
 		for group, settings := range nic.Settings {
 			for k, v := range settings {
 				all[name+"/"+string(group)+"."+k] = v
@@ -107,33 +106,33 @@ func (h *Host) Everything() map[string]string {
 	return all
 }
 
-func (h *Host) before(call string) error {
-	if h.Before == nil {
+func (m *Machine) before(call string) error {
+	if m.Before == nil {
 		return nil
 	}
-	return h.Before(call)
+	return m.Before(call)
 }
 
 // BootID implements tuning.Host.
-func (h *Host) BootID(context.Context) (string, error) { return h.Boot, h.before("boot") }
+func (m *Machine) BootID(context.Context) (string, error) { return m.Boot, m.before("boot") }
 
 // NICs implements tuning.Host.
-func (h *Host) NICs(context.Context) (map[string]int32, error) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
+func (m *Machine) NICs(context.Context) (map[string]int32, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	nics := map[string]int32{}
-	for name, nic := range h.Interfaces {
+	for name, nic := range m.Interfaces {
 		nics[name] = nic.Index
 	}
-	return nics, h.before("nics")
+	return nics, m.before("nics")
 }
 
 // place with its settings; nil when the driver has no such group.
-func (h *Host) place(p tuning.Place) (map[string]string, *NIC, error) {
+func (m *Machine) place(p tuning.Place) (map[string]string, *NIC, error) {
 	if p.Group == tuning.Sysctls {
-		return h.Kernel, nil, nil
+		return m.Kernel, nil, nil
 	}
-	nic := h.Interfaces[p.NIC]
+	nic := m.Interfaces[p.NIC]
 	switch {
 	case nic == nil:
 		return nil, nil, syscall.ENODEV
@@ -144,13 +143,13 @@ func (h *Host) place(p tuning.Place) (map[string]string, *NIC, error) {
 }
 
 // Read implements tuning.Host.
-func (h *Host) Read(_ context.Context, p tuning.Place, names []string) (map[string]tuning.Reading, error) {
-	if err := h.before("read " + fmt.Sprint(p)); err != nil {
+func (m *Machine) Read(_ context.Context, p tuning.Place, names []string) (map[string]tuning.Reading, error) {
+	if err := m.before("read " + fmt.Sprint(p)); err != nil {
 		return nil, err
 	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	has, nic, err := h.place(p)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	has, nic, err := m.place(p)
 	if err != nil {
 		return nil, err
 	}
@@ -175,20 +174,20 @@ func (h *Host) Read(_ context.Context, p tuning.Place, names []string) (map[stri
 }
 
 // Write implements tuning.Host. It takes all or none.
-func (h *Host) Write(_ context.Context, p tuning.Place, values map[string]string) error {
-	if err := h.before("write " + fmt.Sprint(p)); err != nil {
+func (m *Machine) Write(_ context.Context, p tuning.Place, values map[string]string) error {
+	if err := m.before("write " + fmt.Sprint(p)); err != nil {
 		return err
 	}
-	if err := h.take(p, values); err != nil {
+	if err := m.take(p, values); err != nil {
 		return err
 	}
-	return h.before("written " + fmt.Sprint(p))
+	return m.before("written " + fmt.Sprint(p))
 }
 
-func (h *Host) take(p tuning.Place, values map[string]string) error {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	has, nic, err := h.place(p)
+func (m *Machine) take(p tuning.Place, values map[string]string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	has, nic, err := m.place(p)
 	if err != nil {
 		return err
 	}
@@ -196,8 +195,8 @@ func (h *Host) take(p tuning.Place, values map[string]string) error {
 		if _, ok := has[name]; !ok {
 			return syscall.EOPNOTSUPP
 		}
-		if h.Refuse != nil {
-			if err := h.Refuse(p, name, value); err != nil {
+		if m.Refuse != nil {
+			if err := m.Refuse(p, name, value); err != nil {
 				return err
 			}
 		}
@@ -206,9 +205,9 @@ func (h *Host) take(p tuning.Place, values map[string]string) error {
 		}
 	}
 	for name, value := range values {
-		h.writes = append(h.writes, fmt.Sprintf("%s/%s.%s=%s", p.NIC, p.Group, name, value))
-		if h.Clamp != nil {
-			value = h.Clamp(p, name, value)
+		m.writes = append(m.writes, fmt.Sprintf("%s/%s.%s=%s", p.NIC, p.Group, name, value))
+		if m.Clamp != nil {
+			value = m.Clamp(p, name, value)
 		}
 		changed := has[name] != value
 		has[name] = value
