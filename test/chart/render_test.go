@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package chart_test renders the chart with the real helm and holds the result to
-// what an administrator expects of it; admission_test.go installs it in a real API server.
+// what an administrator expects of it; admission_test.go installs it in a real API server, and kind_test.go runs the
+// script that installs it in a kind cluster.
 package chart_test
 
 import (

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package kind_test
+package chart_test
 
 import (
 	"encoding/json"

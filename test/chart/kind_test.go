@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package kind_test runs kind.sh on a fake host: no test has Docker.
-package kind_test
+package chart_test
 
 import (
 	"encoding/json"
@@ -13,6 +12,9 @@ import (
 	"strings"
 	"testing"
 )
+
+// kindFolder has the script that installs the chart in a kind cluster. It runs on a fake host: no test has Docker.
+const kindFolder = "../../hack/kind"
 
 func TestMain(m *testing.M) {
 	if name := filepath.Base(os.Args[0]); fakes[name] != nil {
@@ -82,6 +84,7 @@ func newHost(t *testing.T, s state, missing ...string) host {
 func (h host) run(command string) (string, int) {
 	h.t.Helper()
 	cmd := exec.CommandContext(h.t.Context(), filepath.Join(h.dir, "bash"), "kind.sh", command)
+	cmd.Dir = kindFolder
 	cmd.Env = []string{
 		"PATH=" + h.dir, stateFile + "=" + h.path, "KIND=" + filepath.Join(h.dir, "kind"), "HELM=" + filepath.Join(h.dir, "helm"),
 		"IMAGE=localhost:5000/weft:1.2.3", "TARGET_IMAGE=weft-target:0.9",
