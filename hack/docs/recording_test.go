@@ -179,7 +179,7 @@ func TestRecordingIsOfTodaysDemo(t *testing.T) {
 		slices.Sort(found)
 		return found
 	}
-	want := steps(stepOf, "../../test/e2e/cmd/weft-lab/demo.go", "../../test/e2e/harness/steps.go")
+	want := steps(stepOf, "../../test/e2e/cmd/weft-lab/demo.go", "../../test/e2e/suite/steps.go")
 	have := steps(begun, recordings+"demo.cast")
 	if len(want) == 0 || !slices.Equal(have, want) {
 		t.Errorf("docs/figures/demo.cast has the steps %q, the demo %q: run `make demo-recording`", have, want)

@@ -7,14 +7,12 @@ import (
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
-
-	"github.com/weft-storage/weft/test/e2e/harness"
 )
 
 // Others wrote these to judge any storage driver. make e2e-storage runs all of them that apply, and csi-sanity.
 var _ = Describe("Others' tests", func() {
 	It("of Kubernetes' storage suite pass: data in a raw block volume, and in a filesystem's snapshot", full, func(ctx SpecContext) {
-		results, err := run.StorageSpecs(ctx, GinkgoWriter, harness.Specs{
+		results, err := run.StorageSpecs(ctx, GinkgoWriter, Specs{
 			Focus: `Dynamic PV \(block volmode\)\] volumes should store data|` +
 				`Dynamic PV \(default fs\)\] provisioning should provision storage with snapshot data source \[`,
 			Procs: 2, Timeout: 15 * time.Minute,

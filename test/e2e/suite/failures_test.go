@@ -16,7 +16,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
-	"github.com/weft-storage/weft/test/e2e/harness"
 )
 
 var _ = Describe("Ten creations", func() {
@@ -58,14 +57,14 @@ const componentLabel = "app.kubernetes.io/component"
 func kill(ctx context.Context, component string) {
 	GinkgoHelper()
 	Expect(componentPods(ctx, component)).NotTo(BeEmpty())
-	Expect(cluster.DeleteAllOf(ctx, &corev1.Pod{}, client.InNamespace(harness.Namespace),
+	Expect(cluster.DeleteAllOf(ctx, &corev1.Pod{}, client.InNamespace(Namespace),
 		client.MatchingLabels{componentLabel: component}, client.GracePeriodSeconds(0))).To(Succeed())
 }
 
 func componentPods(ctx context.Context, component string) []corev1.Pod {
 	GinkgoHelper()
 	var pods corev1.PodList
-	Expect(cluster.List(ctx, &pods, client.InNamespace(harness.Namespace),
+	Expect(cluster.List(ctx, &pods, client.InNamespace(Namespace),
 		client.MatchingLabels{componentLabel: component})).To(Succeed())
 	return pods.Items
 }
@@ -200,7 +199,7 @@ func weftContainers(ctx context.Context, node string) map[string]bool {
 	GinkgoHelper()
 	ids := map[string]bool{}
 	var pods corev1.PodList
-	Expect(cluster.List(ctx, &pods, client.InNamespace(harness.Namespace))).To(Succeed())
+	Expect(cluster.List(ctx, &pods, client.InNamespace(Namespace))).To(Succeed())
 	for _, pod := range pods.Items {
 		for _, c := range pod.Status.ContainerStatuses {
 			if pod.Spec.NodeName == node {
@@ -218,8 +217,8 @@ func weftReady(ctx context.Context, ended map[string]bool) {
 	Eventually(ctx, func(g Gomega, ctx context.Context) {
 		var deployments appsv1.DeploymentList
 		var sets appsv1.DaemonSetList
-		g.Expect(cluster.List(ctx, &deployments, client.InNamespace(harness.Namespace))).To(Succeed())
-		g.Expect(cluster.List(ctx, &sets, client.InNamespace(harness.Namespace))).To(Succeed())
+		g.Expect(cluster.List(ctx, &deployments, client.InNamespace(Namespace))).To(Succeed())
+		g.Expect(cluster.List(ctx, &sets, client.InNamespace(Namespace))).To(Succeed())
 		want := map[string]int{}
 		for _, d := range deployments.Items {
 			want[d.Labels[componentLabel]] = int(*d.Spec.Replicas)

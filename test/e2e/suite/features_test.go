@@ -15,7 +15,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
-	"github.com/weft-storage/weft/test/e2e/harness"
 )
 
 // newLimits makes a VolumeAttributesClass. It is deleted after the test.
@@ -73,7 +72,7 @@ var _ = Describe("A pod", func() {
 				NodeSelector:                  map[string]string{corev1.LabelHostname: clientNode},
 				SecurityContext:               &corev1.PodSecurityContext{RunAsUser: &user, FSGroup: &group},
 				Containers: []corev1.Container{{
-					Name: "main", Image: harness.ToolsImage, ImagePullPolicy: corev1.PullNever,
+					Name: "main", Image: ToolsImage, ImagePullPolicy: corev1.PullNever,
 					Command:      []string{"sh", "-c", "while :; do sleep 3600; done"},
 					VolumeMounts: []corev1.VolumeMount{{Name: "scratch", MountPath: mountPath}},
 				}},

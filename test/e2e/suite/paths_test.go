@@ -13,7 +13,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
-	"github.com/weft-storage/weft/test/e2e/harness"
 )
 
 // The port of the samples' target for TCP on the cluster's network, and one on the nodes' second network.
@@ -55,7 +54,7 @@ func pathStates(ctx context.Context, node string, volume *v1alpha1.NvmfVolume) (
 func transports(ctx context.Context, list []v1alpha1.Transport) {
 	GinkgoHelper()
 	target := &v1alpha1.NvmfTarget{}
-	Expect(cluster.Get(ctx, client.ObjectKey{Name: harness.Target}, target)).To(Succeed())
+	Expect(cluster.Get(ctx, client.ObjectKey{Name: Target}, target)).To(Succeed())
 	before := target.DeepCopy()
 	target.Spec.Transports = list
 	Expect(cluster.Patch(ctx, target, client.MergeFrom(before))).To(Succeed())
@@ -71,7 +70,7 @@ func transports(ctx context.Context, list []v1alpha1.Transport) {
 var _ = Describe("A volume with paths over both transports and two networks", func() {
 	It("is written on, without an error, while one network is lost, and has all its paths again after that", full, func(ctx SpecContext) {
 		target := &v1alpha1.NvmfTarget{}
-		Expect(cluster.Get(ctx, client.ObjectKey{Name: harness.Target}, target)).To(Succeed())
+		Expect(cluster.Get(ctx, client.ObjectKey{Name: Target}, target)).To(Succeed())
 		DeferCleanup(transports, target.Spec.Transports)
 		transports(ctx, append(target.DeepCopy().Spec.Transports, v1alpha1.Transport{
 			Type: v1alpha1.TransportTCP, Port: secondPort, Network: &v1alpha1.Network{Interface: secondInterface},
@@ -122,7 +121,7 @@ var _ = Describe("A volume with paths over both transports and two networks", fu
 var _ = Describe("A volume whose target moves to another network", func() {
 	It("is written on through the new address, without an error", full, func(ctx SpecContext) {
 		target := &v1alpha1.NvmfTarget{}
-		Expect(cluster.Get(ctx, client.ObjectKey{Name: harness.Target}, target)).To(Succeed())
+		Expect(cluster.Get(ctx, client.ObjectKey{Name: Target}, target)).To(Succeed())
 		DeferCleanup(transports, target.Spec.Transports)
 		claim := newClaim(ctx, newNamespace(ctx), "claim", "weft-fast")
 		pod := runPod(ctx, claim, "writer", clientNode)

@@ -16,7 +16,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
-	"github.com/weft-storage/weft/test/e2e/harness"
 )
 
 var _ = Describe("A rollout of the target image", func() {
@@ -88,8 +87,8 @@ func onAllNodes(ctx context.Context, target *v1alpha1.NvmfTarget) {
 			on(ctx, node, `rm -f %s`, target.Spec.Devices.File.Path)
 		}
 		Expect(run.Install(ctx)).To(Succeed())
-		Expect(cluster.LabelNode(ctx, storageNode, harness.TargetLabel, harness.Target)).To(Succeed())
-		Expect(cluster.TargetReady(ctx, harness.Target)).To(Succeed())
+		Expect(cluster.LabelNode(ctx, storageNode, TargetLabel, Target)).To(Succeed())
+		Expect(cluster.TargetReady(ctx, Target)).To(Succeed())
 	})
 	for _, node := range nodes {
 		label(ctx, node, target.Name)

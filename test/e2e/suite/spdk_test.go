@@ -14,7 +14,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
-	"github.com/weft-storage/weft/test/e2e/harness"
 )
 
 // realTarget is a real nvmf_tgt for the target pods. Without one they run the fake, which answers SPDK's RPCs and
@@ -51,7 +50,7 @@ func servedBy(ctx context.Context, node string) *v1alpha1.NvmfNode {
 func targetPod(ctx context.Context, node string) *corev1.Pod {
 	GinkgoHelper()
 	pod := &corev1.Pod{}
-	Expect(cluster.Get(ctx, client.ObjectKey{Namespace: harness.Namespace, Name: v1alpha1.TargetPodPrefix + node}, pod)).To(Succeed())
+	Expect(cluster.Get(ctx, client.ObjectKey{Namespace: Namespace, Name: v1alpha1.TargetPodPrefix + node}, pod)).To(Succeed())
 	return pod
 }
 
@@ -126,7 +125,7 @@ var _ = Describe("An SPDK target", func() {
 		remove(ctx, target)
 		Eventually(ctx, func(ctx context.Context) (bool, error) {
 			pod := &corev1.Pod{}
-			pod.Namespace, pod.Name = harness.Namespace, v1alpha1.TargetPodPrefix+clientNode
+			pod.Namespace, pod.Name = Namespace, v1alpha1.TargetPodPrefix+clientNode
 			return cluster.Gone(ctx, pod)
 		}).WithTimeout(2 * time.Minute).WithPolling(time.Second).Should(BeTrue())
 	}, SpecTimeout(20*time.Minute))

@@ -1,11 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package suite is the end-to-end suite: weft, installed by its chart, on the
-// lab's cluster. Every part but weft is somebody else's: kernel, kubelet,
-// containerd, API server, sidecars.
-//
-// One cluster serves all tests, one after the other. Volumes of the target
-// "fast" lie on the first node's drive; pods run on either node.
 package suite
 
 import (
@@ -23,13 +17,14 @@ import (
 	. "github.com/onsi/gomega"
 	logf "sigs.k8s.io/controller-runtime/pkg/log"
 
-	"github.com/weft-storage/weft/test/e2e/harness"
 	"github.com/weft-storage/weft/test/e2e/lab"
 )
 
+// One cluster serves all specs, one after the other. Volumes of the target "fast" lie on the first node's drive; pods run
+// on either node.
 var (
-	run      *harness.Run
-	cluster  *harness.Cluster
+	run      *Run
+	cluster  *Cluster
 	machines *lab.Lab
 	nodes    []string
 	// storageNode has the drive of target fast; clientNode does not.
@@ -92,7 +87,7 @@ func TestReadmeHasEverySpec(t *testing.T) {
 
 var _ = BeforeSuite(func(ctx SpecContext) {
 	var err error
-	run, err = harness.Start(ctx, GinkgoWriter)
+	run, err = Start(ctx, GinkgoWriter)
 	Expect(err).NotTo(HaveOccurred())
 	cluster, machines = run.Cluster, run.Lab
 	nodes = machines.Nodes()

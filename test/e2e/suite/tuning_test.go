@@ -12,7 +12,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
-	"github.com/weft-storage/weft/test/e2e/harness"
 )
 
 var _ = Describe("A target's tuning", func() {
@@ -48,7 +47,7 @@ var _ = Describe("A target's tuning", func() {
 func tune(ctx context.Context, tuning *v1alpha1.Tuning) {
 	GinkgoHelper()
 	target := &v1alpha1.NvmfTarget{}
-	Expect(cluster.Get(ctx, client.ObjectKey{Name: harness.Target}, target)).To(Succeed())
+	Expect(cluster.Get(ctx, client.ObjectKey{Name: Target}, target)).To(Succeed())
 	before := target.DeepCopy()
 	target.Spec.Tuning = tuning
 	Expect(cluster.Patch(ctx, target, client.MergeFrom(before))).To(Succeed())
@@ -57,7 +56,7 @@ func tune(ctx context.Context, tuning *v1alpha1.Tuning) {
 // tunedReason of the storage node, as of what it was asked last.
 func tunedReason(ctx context.Context) (string, error) {
 	target, node := &v1alpha1.NvmfTarget{}, &v1alpha1.NvmfNode{}
-	if err := cluster.Get(ctx, client.ObjectKey{Name: harness.Target}, target); err != nil {
+	if err := cluster.Get(ctx, client.ObjectKey{Name: Target}, target); err != nil {
 		return "", err
 	}
 	if err := cluster.Get(ctx, client.ObjectKey{Name: storageNode}, node); err != nil {

@@ -17,7 +17,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
-	"github.com/weft-storage/weft/test/e2e/harness"
 )
 
 const (
@@ -99,7 +98,7 @@ func newPodOf(ctx context.Context, name, node string, claims ...*corev1.Persiste
 	GinkgoHelper()
 	zero := int64(0)
 	container := corev1.Container{
-		Name: "main", Image: harness.ToolsImage, ImagePullPolicy: corev1.PullNever,
+		Name: "main", Image: ToolsImage, ImagePullPolicy: corev1.PullNever,
 		Command: []string{"sh", "-c", "while :; do sleep 3600; done"},
 	}
 	var volumes []corev1.Volume

@@ -19,7 +19,7 @@ import (
 	logf "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
-	"github.com/weft-storage/weft/test/e2e/harness"
+	"github.com/weft-storage/weft/test/e2e/suite"
 )
 
 func newDemoCommand() *cobra.Command {
@@ -41,7 +41,7 @@ const (
 )
 
 type demo struct {
-	*harness.Run
+	*suite.Run
 	storageNode, clientNode string
 	took                    []timing
 }
@@ -62,9 +62,9 @@ func runDemo(ctx context.Context) error {
 	}
 	fmt.Println(howLong(built))
 	d := &demo{}
-	err = d.step(ctx, harness.Step{Name: "start the lab: control plane and two nodes", Do: func(ctx context.Context) error {
+	err = d.step(ctx, suite.Step{Name: "start the lab: control plane and two nodes", Do: func(ctx context.Context) error {
 		var err error
-		d.Run, err = harness.Start(ctx, os.Stdout)
+		d.Run, err = suite.Start(ctx, os.Stdout)
 		return err
 	}})
 	if err != nil {
@@ -78,8 +78,8 @@ func runDemo(ctx context.Context) error {
 	d.storageNode, d.clientNode = nodes[0], nodes[1]
 
 	steps := append(d.Steps(d.storageNode),
-		harness.Step{Name: "kubectl apply a claim and a pod that writes to it", Do: d.applyPod},
-		harness.Step{Name: "wait until the pod runs", Do: d.waitPod},
+		suite.Step{Name: "kubectl apply a claim and a pod that writes to it", Do: d.applyPod},
+		suite.Step{Name: "wait until the pod runs", Do: d.waitPod},
 	)
 	for _, s := range steps {
 		if err := d.step(ctx, s); err != nil {
@@ -99,7 +99,7 @@ func howLong(built bool) string {
 }
 
 // step runs one step and keeps how long it took.
-func (d *demo) step(ctx context.Context, s harness.Step) error {
+func (d *demo) step(ctx context.Context, s suite.Step) error {
 	start := time.Now()
 	err := step(ctx, s)
 	d.took = append(d.took, timing{s.Name, time.Since(start)})
@@ -117,8 +117,8 @@ func (d *demo) applyPod(ctx context.Context) error {
 		return err
 	}
 	return d.Cluster.ApplyFile(ctx, "config/samples/pvc-pod.yaml", namespace, func(object *unstructured.Unstructured) {
-		harness.LabImage(object)
-		harness.OnDrives(object)
+		suite.LabImage(object)
+		suite.OnDrives(object)
 	})
 }
 

@@ -13,14 +13,14 @@ import (
 	"github.com/spf13/cobra"
 	logf "sigs.k8s.io/controller-runtime/pkg/log"
 
-	"github.com/weft-storage/weft/test/e2e/harness"
+	"github.com/weft-storage/weft/test/e2e/suite"
 )
 
 // defaultSkip leaves out what takes long.
 const defaultSkip = `\[Slow\]|\[Serial\]|\[Flaky\]|stress|performance`
 
 type storageOptions struct {
-	specs  harness.Specs
+	specs  suite.Specs
 	sanity bool
 }
 
@@ -46,7 +46,7 @@ func newStorageCommand() *cobra.Command {
 }
 
 func (o storageOptions) run(ctx context.Context) error {
-	run, err := harness.Start(ctx, os.Stdout)
+	run, err := suite.Start(ctx, os.Stdout)
 	if err != nil {
 		return err
 	}
@@ -59,8 +59,8 @@ func (o storageOptions) run(ctx context.Context) error {
 	// One replica of each, away from the drive: what a second one needs to start and to wait is time that an emulated
 	// node does not have for specs.
 	replicas := []string{"operator.replicas=1", "csi.controller.replicas=1", `csi.controller.nodeSelector.kubernetes\.io/hostname=` + clientNode}
-	steps := append([]harness.Step{{Name: "install the snapshot API", Do: run.SnapshotAPI}}, run.Steps(storageNode, replicas...)...)
-	steps = append(steps, harness.Step{Name: "let the target promise more than its drive has", Do: func(ctx context.Context) error {
+	steps := append([]suite.Step{{Name: "install the snapshot API", Do: run.SnapshotAPI}}, run.Steps(storageNode, replicas...)...)
+	steps = append(steps, suite.Step{Name: "let the target promise more than its drive has", Do: func(ctx context.Context) error {
 		return run.Overprovision(ctx, 400)
 	}})
 	for _, s := range steps {
@@ -71,11 +71,11 @@ func (o storageOptions) run(ctx context.Context) error {
 	// One suite's failure does not hide the other's.
 	var failed error
 	if o.sanity {
-		failed = step(ctx, harness.Step{Name: "csi-sanity", Do: func(ctx context.Context) error {
+		failed = step(ctx, suite.Step{Name: "csi-sanity", Do: func(ctx context.Context) error {
 			return run.Sanity(ctx, os.Stdout)
 		}})
 	}
-	failed = errors.Join(failed, step(ctx, harness.Step{Name: "Kubernetes' storage suite", Do: func(ctx context.Context) error {
+	failed = errors.Join(failed, step(ctx, suite.Step{Name: "Kubernetes' storage suite", Do: func(ctx context.Context) error {
 		_, err := run.StorageSpecs(ctx, os.Stdout, o.specs)
 		return err
 	}}))
@@ -86,7 +86,7 @@ func (o storageOptions) run(ctx context.Context) error {
 }
 
 // step runs one step and tells that it does, and how long it took.
-func step(ctx context.Context, s harness.Step) error {
+func step(ctx context.Context, s suite.Step) error {
 	fmt.Printf("==> %s\n", s.Name)
 	start := time.Now()
 	if err := s.Do(ctx); err != nil {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package harness drives a cluster with weft on it: install the chart, apply
-// manifests, run commands in pods. The demo and the end-to-end suite share it.
-package harness
+// Package suite is the end-to-end suite: weft, installed by its chart, on the lab's cluster. Every part but weft is
+// somebody else's: kernel, kubelet, containerd, API server, sidecars. The specs are its tests. What drives the cluster
+// for them (install the chart, apply manifests, run commands in pods) drives the demo and others' suites as well.
+package suite
 
 import (
 	"bytes"
