@@ -16,8 +16,6 @@ import (
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
-
-	"github.com/weft-storage/weft/operator/internal/manager"
 )
 
 // version is set by the linker.
@@ -31,7 +29,7 @@ func main() {
 }
 
 func command() *cobra.Command {
-	var options manager.Options
+	var options settings
 	// An error needs its words, not the stack of the place that logs it.
 	logging := zap.Options{TimeEncoder: zapcore.RFC3339TimeEncoder, StacktraceLevel: zapcore.DPanicLevel}
 	cmd := &cobra.Command{
@@ -51,7 +49,7 @@ func command() *cobra.Command {
 			klog.SetLogger(logger) // leader election logs through klog
 			// A label on many nodes is one claim each; the API server's own priority and fairness guards it.
 			cfg.QPS, cfg.Burst = 100, 200
-			mgr, err := manager.New(cmd.Context(), cfg, options)
+			mgr, err := newManager(cmd.Context(), cfg, options)
 			if err != nil {
 				return err
 			}

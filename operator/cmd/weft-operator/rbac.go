@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package manager
+package main
 
 // What the operator may do, and nothing more. There is no create on NvmfNodes: an
 // apply can then never make one that its agent did not.

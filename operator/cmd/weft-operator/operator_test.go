@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package manager_test
+package main
 
 import (
 	"crypto/tls"
@@ -17,8 +17,6 @@ import (
 	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-
-	"github.com/weft-storage/weft/operator/internal/manager"
 )
 
 func kubeNode(name string) *corev1.Node {
@@ -27,7 +25,7 @@ func kubeNode(name string) *corev1.Node {
 
 func TestASecondReplicaTakesOver(t *testing.T) {
 	c := newCluster(t)
-	elect := func(o *manager.Options) { o.LeaderElect = true }
+	elect := func(o *settings) { o.LeaderElect = true }
 	first, stopFirst := startOperator(t, elect)
 	c.Eventually(first.Elected()).Should(BeClosed())
 	second, _ := startOperator(t, elect)
@@ -39,7 +37,7 @@ func TestASecondReplicaTakesOver(t *testing.T) {
 
 	holder := func() string {
 		lease := &coordinationv1.Lease{}
-		c.Expect(admin.Get(c.ctx, client.ObjectKey{Namespace: namespace, Name: manager.LeaderLease}, lease)).To(Succeed())
+		c.Expect(admin.Get(c.ctx, client.ObjectKey{Namespace: namespace, Name: leaderLease}, lease)).To(Succeed())
 		return *lease.Spec.HolderIdentity
 	}
 	was := holder()
@@ -53,7 +51,7 @@ func TestASecondReplicaTakesOver(t *testing.T) {
 func TestHealthAndMetrics(t *testing.T) {
 	c := newCluster(t)
 	metricsAddress, healthAddress := freeAddress(c), freeAddress(c)
-	startOperator(t, func(o *manager.Options) {
+	startOperator(t, func(o *settings) {
 		o.MetricsBindAddress, o.HealthProbeBindAddress = metricsAddress, healthAddress
 	})
 	c.target("metered", "metered")
@@ -106,9 +104,9 @@ func TestHealthAndMetrics(t *testing.T) {
 
 func TestWhatIsRequired(t *testing.T) {
 	g := NewWithT(t)
-	_, err := manager.New(t.Context(), operatorConfig, manager.Options{})
+	_, err := newManager(t.Context(), operatorConfig, settings{})
 	g.Expect(err).To(MatchError(ContainSubstring("--namespace is required")))
-	_, err = manager.New(t.Context(), operatorConfig, manager.Options{Namespace: namespace})
+	_, err = newManager(t.Context(), operatorConfig, settings{Namespace: namespace})
 	g.Expect(err).To(MatchError(ContainSubstring("--target-image is required")))
 }
 

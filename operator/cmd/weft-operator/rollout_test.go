@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package manager_test
+package main
 
 import (
 	"slices"
@@ -16,7 +16,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
-	"github.com/weft-storage/weft/operator/internal/manager"
 	"github.com/weft-storage/weft/operator/internal/manifest"
 )
 
@@ -244,7 +243,7 @@ func TestAnotherOperatorWithTheSameImageRestartsNothing(t *testing.T) {
 	c.Eventually(c.podCondition("same-1")).Should(Equal("True/AsExpected"))
 	stop()
 	before := c.reconciles("targetpod")
-	startOperator(t, func(o *manager.Options) { o.TargetImagePullPolicy = string(corev1.PullAlways) })
+	startOperator(t, func(o *settings) { o.TargetImagePullPolicy = string(corev1.PullAlways) })
 	c.Eventually(func() int { return c.reconciles("targetpod") }).Should(BeNumerically(">", before))
 	c.Consistently(func() string {
 		return string(c.podUID("same-1")()) + " " + c.podCondition("same-1")() + " " + c.nodeCondition("same-1", v1alpha1.ConditionUpdated)()

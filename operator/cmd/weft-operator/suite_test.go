@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package manager_test
+package main
 
 import (
 	"bytes"
@@ -22,8 +22,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/envtest"
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
-
-	"github.com/weft-storage/weft/operator/internal/manager"
 )
 
 const (
@@ -68,7 +66,7 @@ func run(ctx context.Context, m *testing.M) (code int, err error) {
 	}
 	defer func() { err = errors.Join(err, env.Stop()) }()
 
-	scheme, err := manager.Scheme()
+	scheme, err := newScheme()
 	if err != nil {
 		return 0, err
 	}
@@ -126,17 +124,17 @@ func grantRoles(ctx context.Context, file, user string) error {
 }
 
 // startOperator runs the operator until the test ends, or until stop is called and returns.
-func startOperator(t *testing.T, change func(*manager.Options)) (mgr ctrl.Manager, stop func()) {
+func startOperator(t *testing.T, change func(*settings)) (mgr ctrl.Manager, stop func()) {
 	t.Helper()
-	options := manager.Options{
-		Namespace: namespace, MetricsBindAddress: manager.Off, HealthProbeBindAddress: manager.Off,
-		WebhookBindAddress: manager.Off, AllowSeveral: true, TargetImage: targetImage,
+	options := settings{
+		Namespace: namespace, MetricsBindAddress: off, HealthProbeBindAddress: off,
+		WebhookBindAddress: off, AllowSeveral: true, TargetImage: targetImage,
 	}
 	if change != nil {
 		change(&options)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	mgr, err := manager.New(ctx, rest.CopyConfig(operatorConfig), options)
+	mgr, err := newManager(ctx, rest.CopyConfig(operatorConfig), options)
 	if err != nil {
 		t.Fatal(err)
 	}

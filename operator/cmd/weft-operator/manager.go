@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package manager puts the operator together: cache, controllers, leader
-// election, health and metrics.
-package manager
+package main
 
 import (
 	"context"
@@ -38,12 +36,12 @@ import (
 )
 
 const (
-	// LeaderLease is the name of the Lease that the leader holds, in the operator's namespace.
-	LeaderLease = "weft-operator"
-	// WebhookService is the name of the Service by which the API server calls the webhook, in the operator's namespace.
-	WebhookService = "weft-operator-webhook"
-	// Off as an address turns an endpoint off.
-	Off = "0"
+	// leaderLease is the name of the Lease that the leader holds, in the operator's namespace.
+	leaderLease = "weft-operator"
+	// webhookService is the name of the Service by which the API server calls the webhook, in the operator's namespace.
+	webhookService = "weft-operator-webhook"
+	// off as an address turns an endpoint off.
+	off = "0"
 	// readyTimeout bounds how long one readiness probe waits for the caches.
 	readyTimeout = 500 * time.Millisecond
 
@@ -54,20 +52,20 @@ const (
 	retryPeriod   = 4 * time.Second
 )
 
-// Options of the operator.
-type Options struct {
+// settings of the operator: its flags, and what tests set.
+type settings struct {
 	// Namespace that weft runs in: of the leader's Lease and of the agents'. Required.
 	Namespace string
 	// LeaderElect makes all but one of several replicas wait.
 	LeaderElect bool
 	// MetricsBindAddress serves /metrics over HTTPS, to those whom the API
-	// server authenticates and who may get the non-resource URL /metrics; Off for none.
+	// server authenticates and who may get the non-resource URL /metrics; off for none.
 	MetricsBindAddress string
-	// HealthProbeBindAddress serves /healthz and /readyz over HTTP; Off for none.
+	// HealthProbeBindAddress serves /healthz and /readyz over HTTP; off for none.
 	HealthProbeBindAddress string
-	// WebhookBindAddress serves the admission webhook over HTTPS; Off for none.
+	// WebhookBindAddress serves the admission webhook over HTTPS; off for none.
 	WebhookBindAddress string
-	// WebhookNames that the API server may call the webhook by. Default: those of Service WebhookService.
+	// WebhookNames that the API server may call the webhook by. Default: those of Service webhookService.
 	WebhookNames []string
 	// CertificateClock is what the webhook's certificate goes by. Default: the machine's clock.
 	CertificateClock clock.PassiveClock
@@ -79,8 +77,8 @@ type Options struct {
 	AllowSeveral bool
 }
 
-// Scheme has the types that the operator reads and writes.
-func Scheme() (*runtime.Scheme, error) {
+// newScheme has the types that the operator reads and writes.
+func newScheme() (*runtime.Scheme, error) {
 	scheme := runtime.NewScheme()
 	if err := errors.Join(clientgoscheme.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
 		return nil, fmt.Errorf("register types: %w", err)
@@ -88,16 +86,16 @@ func Scheme() (*runtime.Scheme, error) {
 	return scheme, nil
 }
 
-// New returns the operator, ready to be started. When it is stopped it
-// gives the lease back, so the process must end once Start returns. The context bounds New alone.
-func New(ctx context.Context, cfg *rest.Config, o Options) (ctrl.Manager, error) {
+// newManager returns the operator, ready to be started. When it is stopped it
+// gives the lease back, so the process must end once Start returns. The context bounds newManager alone.
+func newManager(ctx context.Context, cfg *rest.Config, o settings) (ctrl.Manager, error) {
 	if o.Namespace == "" {
 		return nil, errors.New("--namespace is required: set it to the namespace of weft")
 	}
 	if o.TargetImage == "" {
 		return nil, errors.New("--target-image is required: set it to the image of target pods, such as ghcr.io/weft-storage/weft-target with a version")
 	}
-	scheme, err := Scheme()
+	scheme, err := newScheme()
 	if err != nil {
 		return nil, err
 	}
@@ -120,7 +118,7 @@ func New(ctx context.Context, cfg *rest.Config, o Options) (ctrl.Manager, error)
 		HealthProbeBindAddress:        o.HealthProbeBindAddress,
 		WebhookServer:                 server,
 		LeaderElection:                o.LeaderElect,
-		LeaderElectionID:              LeaderLease,
+		LeaderElectionID:              leaderLease,
 		LeaderElectionNamespace:       o.Namespace,
 		LeaderElectionReleaseOnCancel: true,
 		LeaseDuration:                 new(leaseDuration),
@@ -137,12 +135,12 @@ func New(ctx context.Context, cfg *rest.Config, o Options) (ctrl.Manager, error)
 	if err := addChecks(mgr); err != nil {
 		return nil, err
 	}
-	if o.WebhookBindAddress != Off {
+	if o.WebhookBindAddress != off {
 		if err := addWebhook(ctx, mgr, keeper); err != nil {
 			return nil, err
 		}
 	}
-	if o.MetricsBindAddress != Off {
+	if o.MetricsBindAddress != off {
 		if err := mgr.Add(&nvmftarget.Metrics{Reader: mgr.GetClient(), Registry: ctrlmetrics.Registry}); err != nil {
 			return nil, fmt.Errorf("add metrics: %w", err)
 		}
@@ -181,7 +179,7 @@ func metricsOptions(address string) metricsserver.Options {
 	}
 }
 
-func addControllers(ctx context.Context, mgr ctrl.Manager, o Options) error {
+func addControllers(ctx context.Context, mgr ctrl.Manager, o settings) error {
 	pods := manifest.TargetPods{
 		Namespace: o.Namespace, Image: o.TargetImage, ImagePullPolicy: corev1.PullPolicy(o.TargetImagePullPolicy),
 	}

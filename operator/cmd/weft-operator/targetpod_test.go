@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package manager_test
+package main
 
 import (
 	"fmt"
@@ -18,7 +18,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
-	"github.com/weft-storage/weft/operator/internal/manager"
 	"github.com/weft-storage/weft/operator/internal/manifest"
 )
 
@@ -286,7 +285,7 @@ func TestRollingUpdateTakesOneNodeAtATime(t *testing.T) {
 	c.volume("roll-v", "roll", "roll-1")
 	c.settled("roll-v", metav1.ConditionFalse)
 	stop()
-	startOperator(t, func(o *manager.Options) { o.TargetImage = nextImage })
+	startOperator(t, func(o *settings) { o.TargetImage = nextImage })
 	for _, node := range nodes {
 		c.pulls(node, nextImage, pulled)
 	}

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package manager_test
+package main
 
 import (
 	"testing"
@@ -12,7 +12,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
-	"github.com/weft-storage/weft/operator/internal/manager"
 	"github.com/weft-storage/weft/operator/internal/manifest"
 )
 
@@ -78,7 +77,7 @@ func TestAnImageThatCannotBePulledDisturbsNothing(t *testing.T) {
 		c.Expect(c.findPull(node)).To(BeNil())
 	}
 	stop()
-	_, stop = startOperator(t, func(o *manager.Options) { o.TargetImage = nextImage })
+	_, stop = startOperator(t, func(o *settings) { o.TargetImage = nextImage })
 	for _, node := range nodes {
 		c.Eventually(c.nodeCondition(node, v1alpha1.ConditionTargetImageReady)).Should(Equal("Unknown/Pending"))
 		c.pulls(node, nextImage, pullWaits("ErrImagePull", `failed to resolve reference "`+nextImage+`": not found`))
@@ -95,7 +94,7 @@ func TestAnImageThatCannotBePulledDisturbsNothing(t *testing.T) {
 
 	// The name was wrong; the right one is pulled instead, and then the pods are replaced in turn.
 	stop()
-	startOperator(t, func(o *manager.Options) { o.TargetImage = "registry.example/weft-target:v3" })
+	startOperator(t, func(o *settings) { o.TargetImage = "registry.example/weft-target:v3" })
 	for _, node := range nodes {
 		c.pulls(node, "registry.example/weft-target:v3", pulled)
 	}
@@ -126,7 +125,7 @@ func TestWithOnDeleteTheImageIsPulledToo(t *testing.T) {
 	c.spdkNode("pullondelete-1", "pullondelete")
 	pod := c.runs("pullondelete-1")
 	stop()
-	startOperator(t, func(o *manager.Options) { o.TargetImage = nextImage })
+	startOperator(t, func(o *settings) { o.TargetImage = nextImage })
 	failed := c.pulls("pullondelete-1", nextImage, func(s *corev1.PodStatus) {
 		s.Phase = corev1.PodFailed
 		s.ContainerStatuses = []corev1.ContainerStatus{{Name: manifest.PullContainer, State: corev1.ContainerState{

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package manager
+package main
 
 import (
 	"context"
@@ -19,16 +19,16 @@ import (
 )
 
 // webhookNames are the names that the certificate is for.
-func (o Options) webhookNames() []string {
+func (o settings) webhookNames() []string {
 	if len(o.WebhookNames) > 0 {
 		return o.WebhookNames
 	}
-	return []string{WebhookService + "." + o.Namespace + ".svc"}
+	return []string{webhookService + "." + o.Namespace + ".svc"}
 }
 
 // webhookServer listens on the address, and serves with what the keeper has.
 func webhookServer(address string, keeper *webhook.Keeper) (ctrlwebhook.Server, error) {
-	if address == Off {
+	if address == off {
 		return nil, nil
 	}
 	host, text, err := net.SplitHostPort(address)

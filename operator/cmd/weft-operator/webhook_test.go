@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package manager_test
+package main
 
 import (
 	"bufio"
@@ -30,7 +30,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
-	"github.com/weft-storage/weft/operator/internal/manager"
 	"github.com/weft-storage/weft/operator/internal/webhook"
 )
 
@@ -70,7 +69,7 @@ func (w *warnings) take() []string {
 // startWebhooks installs what the chart installs, but that the API server reaches the replicas by their addresses, one
 // after the other, and refuses everything while one does not answer, so that no failure goes unnoticed. The Secret has
 // the data.
-func startWebhooks(t *testing.T, replicas int, data map[string][]byte, changes ...func(*manager.Options)) *webhooks {
+func startWebhooks(t *testing.T, replicas int, data map[string][]byte, changes ...func(*settings)) *webhooks {
 	t.Helper()
 	w := &webhooks{cluster: newCluster(t), warnings: &warnings{}}
 	config := rest.CopyConfig(adminConfig)
@@ -94,7 +93,7 @@ func startWebhooks(t *testing.T, replicas int, data map[string][]byte, changes .
 	}
 	w.create(secret)
 	for _, address := range w.addresses {
-		_, stop := startOperator(t, func(o *manager.Options) {
+		_, stop := startOperator(t, func(o *settings) {
 			o.LeaderElect = replicas > 1
 			o.WebhookBindAddress, o.WebhookNames = address, []string{"localhost"}
 			for _, change := range changes {
@@ -294,7 +293,7 @@ func TestRotationFailsNoRequest(t *testing.T) {
 	now := time.Now()
 	data := madeAt(t, 187*day, 3*day)
 	clock := testingclock.NewFakePassiveClock(now.Add(-3 * day))
-	w := startWebhooks(t, 2, data, func(o *manager.Options) { o.CertificateClock = clock })
+	w := startWebhooks(t, 2, data, func(o *settings) { o.CertificateClock = clock })
 	w.node("rotate-1", "rotate", capableModules...)
 	w.answering("rotate")
 	stop := w.ask("rotate")
