@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Command weft-node-init is the first process of a lab node, in its initial RAM disk as well as on its root filesystem.
-// Under the name systemctl it stops and starts the node's services, as systemd's program of that name would.
+// Under the name systemctl it stops and starts the node's services, as systemd's program of that name would; under the
+// name pause it is the first process of a pod.
 package main
 
 import (
@@ -18,6 +19,9 @@ func main() {
 	log := slog.New(slog.NewTextHandler(os.Stdout, nil))
 	var err error
 	switch {
+	case filepath.Base(os.Args[0]) == filepath.Base(nodeconfig.PausePath):
+		sandbox()
+		return
 	case filepath.Base(os.Args[0]) == filepath.Base(nodeconfig.SystemctlPath):
 		if err := systemctl(context.Background(), os.Stdout, os.Args[1:]...); err != nil {
 			fmt.Fprintln(os.Stderr, err)

@@ -20,6 +20,8 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/static"
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"github.com/google/go-containerregistry/pkg/v1/types"
+
+	"github.com/weft-storage/weft/test/e2e/internal/nodeconfig"
 )
 
 const (
@@ -141,17 +143,11 @@ func (b *Builder) toolsImage(ctx context.Context) (string, error) {
 
 // pauseImage returns the archive of PauseImage.
 func (b *Builder) pauseImage(ctx context.Context) (string, error) {
-	key, err := Key(filepath.Join(b.toolsDir(), "pause"), PauseImage, runtime.Version())
+	program, err := b.nodeInit(ctx)
 	if err != nil {
 		return "", err
 	}
-	program, err := b.Cache.Ensure(ctx, "pause-"+key, func(ctx context.Context, tmp string) error {
-		return b.goBuild(ctx, b.moduleDir(), "-s -w", tmp, "./tools/pause")
-	})
-	if err != nil {
-		return "", err
-	}
-	return b.programImage(ctx, program, "pause", PauseImage)
+	return b.programImage(ctx, program, filepath.Base(nodeconfig.PausePath), PauseImage)
 }
 
 // programImage returns the archive of an image with one static program.

@@ -26,6 +26,8 @@ const (
 	InitPath = "/sbin/weft-node-init"
 	// SystemctlPath is a link to InitPath, by which a node's services are stopped and started.
 	SystemctlPath = "/usr/local/bin/systemctl"
+	// PausePath is where the image of pods' sandboxes has the init program.
+	PausePath = "/pause"
 	// InitrdModules is where the initial RAM disk lists the modules to load, in order.
 	InitrdModules = "/modules.list"
 	// ReadyFile appears when network and management shell are up.

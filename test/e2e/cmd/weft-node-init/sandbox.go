@@ -1,8 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Command pause is the process that holds a pod's namespaces open. It does
-// nothing until it is told to end, except collect orphans: in a pod that
-// shares its process namespace it is process 1.
 package main
 
 import (
@@ -11,7 +8,9 @@ import (
 	"syscall"
 )
 
-func main() {
+// sandbox is the process that holds a pod's namespaces open. It does nothing until it is told to end, except collect
+// orphans: in a pod that shares its process namespace it is process 1.
+func sandbox() {
 	signals := make(chan os.Signal, 1)
 	signal.Notify(signals, syscall.SIGINT, syscall.SIGTERM, syscall.SIGCHLD)
 	for s := range signals {
