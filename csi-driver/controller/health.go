@@ -12,7 +12,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
-	"github.com/weft-storage/weft/csi-driver/internal/health"
+	"github.com/weft-storage/weft/csi-driver/internal/server"
 )
 
 // listVolumeHealth lists the volumes with which something is wrong.
@@ -45,7 +45,7 @@ func (s *Service) getVolumeHealth(ctx context.Context, id string) (*csi.Controll
 }
 
 // problems of a volume, by what its agent says of it and the operator of its node.
-func (s *Service) problems(ctx context.Context, vol *v1alpha1.NvmfVolume) (health.Problems, error) {
+func (s *Service) problems(ctx context.Context, vol *v1alpha1.NvmfVolume) (server.Problems, error) {
 	node := &v1alpha1.NvmfNode{}
 	if err := s.client.Get(ctx, keyOf(vol.Spec.Node), node); apierrors.IsNotFound(err) {
 		node = nil
@@ -56,35 +56,35 @@ func (s *Service) problems(ctx context.Context, vol *v1alpha1.NvmfVolume) (healt
 }
 
 // problemsOf a volume on its node, nil when there is no such NvmfNode. A volume that is being made or deleted has none.
-func problemsOf(vol *v1alpha1.NvmfVolume, node *v1alpha1.NvmfNode) health.Problems {
+func problemsOf(vol *v1alpha1.NvmfVolume, node *v1alpha1.NvmfNode) server.Problems {
 	if vol.DeletionTimestamp != nil || !meta.IsStatusConditionTrue(vol.Status.Conditions, v1alpha1.ConditionCreated) {
 		return nil
 	}
-	var p health.Problems
+	var p server.Problems
 	if c := meta.FindStatusCondition(vol.Status.Conditions, v1alpha1.ConditionDegraded); c != nil && c.Status == metav1.ConditionTrue {
 		p.Add(kindOf(c.Reason), c.Reason, c.Message)
 	}
 	// A volume that nobody uses need not be served.
 	if c := meta.FindStatusCondition(vol.Status.Conditions, v1alpha1.ConditionExported); c != nil && c.Status != metav1.ConditionTrue && len(vol.Spec.Hosts) > 0 {
-		p.Add(health.Inaccessible, c.Reason, c.Message)
+		p.Add(server.Inaccessible, c.Reason, c.Message)
 	}
 	if node == nil {
-		p.Add(health.Degraded, v1alpha1.ReasonAgentSilent, "there is no NvmfNode "+vol.Spec.Node+", so that no agent manages the volume")
+		p.Add(server.Degraded, v1alpha1.ReasonAgentSilent, "there is no NvmfNode "+vol.Spec.Node+", so that no agent manages the volume")
 		return p
 	}
 	// It may well be served: the data path does not need the agent. But nobody knows.
 	if c := meta.FindStatusCondition(node.Status.Conditions, v1alpha1.ConditionAgentAlive); c != nil && c.Status != metav1.ConditionTrue {
-		p.Add(health.Degraded, v1alpha1.ReasonAgentSilent, "node "+vol.Spec.Node+" has not reported its state: "+c.Message)
+		p.Add(server.Degraded, v1alpha1.ReasonAgentSilent, "node "+vol.Spec.Node+" has not reported its state: "+c.Message)
 	}
 	for _, pool := range node.Status.Pools {
 		switch {
 		case pool.Device != vol.Status.Device:
 		case pool.Reason == v1alpha1.ReasonPoolNearlyFull:
-			p.Add(health.Degraded, pool.Reason, "pool "+pool.Device+": "+pool.Message)
+			p.Add(server.Degraded, pool.Reason, "pool "+pool.Device+": "+pool.Message)
 		case pool.Reason == v1alpha1.ReasonPoolFull:
-			p.Add(health.Inaccessible, pool.Reason, "pool "+pool.Device+": "+pool.Message)
+			p.Add(server.Inaccessible, pool.Reason, "pool "+pool.Device+": "+pool.Message)
 		case !pool.Ready:
-			p.Add(health.Inaccessible, pool.Reason, "pool "+pool.Device+": "+pool.Message)
+			p.Add(server.Inaccessible, pool.Reason, "pool "+pool.Device+": "+pool.Message)
 		}
 	}
 	return p
@@ -94,10 +94,10 @@ func problemsOf(vol *v1alpha1.NvmfVolume, node *v1alpha1.NvmfNode) health.Proble
 func kindOf(reason string) csi.VolumeHealthErrorType {
 	switch reason {
 	case v1alpha1.ReasonVolumeLost:
-		return health.DataLoss
+		return server.DataLoss
 	case v1alpha1.ReasonPoolFailed:
-		return health.Inaccessible
+		return server.Inaccessible
 	default: // it could not be grown, and serves at the size it has
-		return health.Degraded
+		return server.Degraded
 	}
 }

@@ -21,7 +21,7 @@ import (
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/csi-driver/controller/internal/parameters"
 	"github.com/weft-storage/weft/csi-driver/controller/internal/placement"
-	"github.com/weft-storage/weft/csi-driver/internal/health"
+	"github.com/weft-storage/weft/csi-driver/internal/server"
 )
 
 func TestCapabilities(t *testing.T) {
@@ -35,7 +35,7 @@ func TestCapabilities(t *testing.T) {
 	}
 	NewWithT(t).Expect(got).To(ConsistOf("CREATE_DELETE_VOLUME", "PUBLISH_UNPUBLISH_VOLUME", "SINGLE_NODE_MULTI_WRITER", "GET_CAPACITY", "EXPAND_VOLUME", "MODIFY_VOLUME", "CREATE_DELETE_SNAPSHOT", "CLONE_VOLUME",
 		"LIST_VOLUMES", "LIST_VOLUMES_PUBLISHED_NODES", "GET_VOLUME", "LIST_SNAPSHOTS", "GET_SNAPSHOT",
-		"GET_VOLUME_HEALTH", "LIST_VOLUME_HEALTH", health.ControllerVolumeCondition.String()))
+		"GET_VOLUME_HEALTH", "LIST_VOLUME_HEALTH", server.ControllerVolumeCondition.String()))
 }
 
 func TestCapacity(t *testing.T) {

@@ -15,7 +15,7 @@ import (
 	"github.com/go-logr/logr"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
-	"github.com/weft-storage/weft/csi-driver/internal/health"
+	"github.com/weft-storage/weft/csi-driver/internal/server"
 	"github.com/weft-storage/weft/csi-driver/node/internal/doing"
 	"github.com/weft-storage/weft/csi-driver/node/internal/fabrics"
 	"github.com/weft-storage/weft/csi-driver/node/internal/filesystem"
@@ -52,7 +52,7 @@ func (s *Service) NodeGetVolumeHealth(ctx context.Context, r *csi.NodeGetVolumeH
 	return &csi.NodeGetVolumeHealthResponse{VolumeHealth: p.Volume(r.GetVolumeId())}, nil
 }
 
-func (s *Service) volumeHealth(ctx context.Context, r *csi.NodeGetVolumeHealthRequest) (health.Problems, error) {
+func (s *Service) volumeHealth(ctx context.Context, r *csi.NodeGetVolumeHealthRequest) (server.Problems, error) {
 	if err := required(field{"volume_id", r.GetVolumeId()}); err != nil {
 		return nil, err
 	}
@@ -161,8 +161,8 @@ func (s *Service) mountsOver(ns fabrics.Namespace) ([]filesystem.Mount, error) {
 }
 
 // problems decides what is wrong.
-func (v sight) problems() health.Problems {
-	var p health.Problems
+func (v sight) problems() server.Problems {
+	var p server.Problems
 	add := func(kind csi.VolumeHealthErrorType, reason, format string, args ...any) {
 		p.Add(kind, reason, fmt.Sprintf(format, args...))
 	}
@@ -174,20 +174,20 @@ func (v sight) problems() health.Problems {
 	}
 	switch paths := v.paths(); {
 	case live == 0:
-		add(health.Inaccessible, reasonPathDown, "no path to its target is live: %s", paths)
+		add(server.Inaccessible, reasonPathDown, "no path to its target is live: %s", paths)
 	case live < len(v.controllers) || len(v.unreached()) > 0:
-		add(health.Degraded, reasonPathLost, "not all paths to its target are live: %s", paths)
+		add(server.Degraded, reasonPathLost, "not all paths to its target are live: %s", paths)
 	}
 	if v.overdue != nil {
-		add(health.Degraded, reasonOverdue, "%s", v.overdue)
+		add(server.Degraded, reasonOverdue, "%s", v.overdue)
 	}
 	v.identity(add, live > 0)
 	for _, m := range v.gone {
-		add(health.Inaccessible, reasonDeviceGone, "the device at %s was lost; delete the pod so that the volume is staged again", m.Path)
+		add(server.Inaccessible, reasonDeviceGone, "the device at %s was lost; delete the pod so that the volume is staged again", m.Path)
 	}
 	for _, m := range v.mounts {
 		if m.TurnedReadOnly {
-			add(health.Inaccessible, reasonReadOnly,
+			add(server.Inaccessible, reasonReadOnly,
 				"its filesystem has errors and is read-only: see the kernel log of this node, then delete the pod so that the filesystem is checked at the next mount")
 		}
 	}
@@ -196,9 +196,9 @@ func (v sight) problems() health.Problems {
 		switch {
 		case m.err == nil:
 		case errors.Is(m.err, errNoAnswer):
-			add(health.Inaccessible, reasonNoAnswer, "%v", m.err)
+			add(server.Inaccessible, reasonNoAnswer, "%v", m.err)
 		default:
-			add(health.Inaccessible, reasonFailed, "its filesystem at %s fails: %v", path, m.err)
+			add(server.Inaccessible, reasonFailed, "its filesystem at %s fails: %v", path, m.err)
 		}
 	}
 	return p
@@ -215,11 +215,11 @@ func (v sight) identity(add func(csi.VolumeHealthErrorType, string, string, ...a
 		for _, ns := range v.namespaces {
 			others = append(others, ns.NGUID)
 		}
-		add(health.Inaccessible, reasonWrongDevice, "its subsystem does not serve namespace %s; it serves [%s]", v.staged.NGUID, strings.Join(others, ", "))
+		add(server.Inaccessible, reasonWrongDevice, "its subsystem does not serve namespace %s; it serves [%s]", v.staged.NGUID, strings.Join(others, ", "))
 		return
 	}
 	if ns := v.namespaces[i]; ns.SizeBytes < v1alpha1.WithHeader(v.staged.SizeBytes) {
-		add(health.DataLoss, reasonShrunk, "%s has %d bytes of data, but had %d when it was staged", ns.Name, v1alpha1.WithoutHeader(ns.SizeBytes), v.staged.SizeBytes)
+		add(server.DataLoss, reasonShrunk, "%s has %d bytes of data, but had %d when it was staged", ns.Name, v1alpha1.WithoutHeader(ns.SizeBytes), v.staged.SizeBytes)
 	}
 }
 

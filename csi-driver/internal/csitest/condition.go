@@ -12,7 +12,7 @@ import (
 	"google.golang.org/protobuf/types/dynamicpb"
 )
 
-// Condition of an answer, as a caller of CSI 1.9 reads what package health writes: there is message VolumeCondition
+// Condition of an answer, as a caller of CSI 1.9 reads what server.Problems writes: there is message VolumeCondition
 // {bool abnormal = 1; string message = 2;} as field 2 of it.
 func Condition(answer proto.Message) (abnormal bool, message string, err error) {
 	field := func(name string, number int32, kind descriptorpb.FieldDescriptorProto_Type, of string) *descriptorpb.FieldDescriptorProto {

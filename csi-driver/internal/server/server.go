@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package server serves gRPC on a Unix socket, with CSI's identity service, and health over HTTP.
+// Package server has what both of CSI's services share: gRPC on a Unix socket, the identity service, health over HTTP,
+// and how callers are told of a volume's problems.
 package server
 
 import (

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package health_test
+package server_test
 
 import (
 	"testing"
@@ -9,18 +9,18 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/weft-storage/weft/csi-driver/internal/csitest"
-	"github.com/weft-storage/weft/csi-driver/internal/health"
+	"github.com/weft-storage/weft/csi-driver/internal/server"
 )
 
 func TestConditionAsCallersOfCSI19ReadIt(t *testing.T) {
 	for name, c := range map[string]struct {
-		problems health.Problems
+		problems server.Problems
 		abnormal bool
 		message  string
 	}{
 		"well": {nil, false, "no problems"},
-		"two": {health.Problems{
-			{Kind: health.Degraded, Reason: "PathLost", Message: "one is gone"}, {Kind: health.Inaccessible, Reason: "ReadOnly", Message: "it failed"},
+		"two": {server.Problems{
+			{Kind: server.Degraded, Reason: "PathLost", Message: "one is gone"}, {Kind: server.Inaccessible, Reason: "ReadOnly", Message: "it failed"},
 		}, true, "PathLost: one is gone; ReadOnly: it failed"},
 	} {
 		for _, answer := range []proto.Message{
@@ -36,10 +36,10 @@ func TestConditionAsCallersOfCSI19ReadIt(t *testing.T) {
 }
 
 func TestVolume(t *testing.T) {
-	if got := health.Problems(nil).Volume("v"); got.VolumeId != "v" || len(got.HealthStatuses) != 0 {
+	if got := server.Problems(nil).Volume("v"); got.VolumeId != "v" || len(got.HealthStatuses) != 0 {
 		t.Errorf("got %v", got)
 	}
-	got := health.Problems{{Kind: health.DataLoss, Reason: "Shrunk", Message: "half of it"}}.Volume("v")
+	got := server.Problems{{Kind: server.DataLoss, Reason: "Shrunk", Message: "half of it"}}.Volume("v")
 	want := &csi.VolumeHealth{VolumeId: "v", HealthStatuses: []*csi.VolumeHealth_VolumeHealthEntry{
 		{Status: csi.VolumeHealthErrorType_DATA_LOSS, Reason: "Shrunk", Message: "half of it"},
 	}}
