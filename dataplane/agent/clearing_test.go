@@ -33,6 +33,14 @@ func TestDeletedVolumesAreClearedBesideTheRest(t *testing.T) {
 	for cluster := range uint64(written) {
 		l.Expect(fake.target.(*spdktest.Target).WriteWord(l.volume(1).Spec.UUID, cluster, 1)).To(Succeed())
 	}
+	volume := v1alpha1.WithHeader(1 << 30)
+	promised := func() (total int64) {
+		for _, p := range l.nvmfNode().Status.Pools {
+			total += p.Promised.Value()
+		}
+		return total
+	}
+	l.Eventually(promised, patience, interval).Should(Equal(volume)) // the node's status comes after its volumes'
 	capacity := l.nvmfNode().Status.Capacity.Free
 
 	fake.target.(*spdktest.Target).Inject(spdktest.Fault{Method: "bdev_lvol_delete", Times: -1, Delay: time.Hour})
@@ -44,8 +52,7 @@ func TestDeletedVolumesAreClearedBesideTheRest(t *testing.T) {
 	l.Eventually(l.versions, patience, interval).Should(HaveLen(1))
 	const left = written * engine.SizeUnit
 	l.Eventually(func() int64 { return clearing(l) }, patience, interval).Should(BeEquivalentTo(left))
-	volume := v1alpha1.WithHeader(1 << 30)
-	l.Eventually(func() int64 { return l.nvmfNode().Status.Pools[0].Promised.Value() }, patience, interval).Should(Equal(volume + left))
+	l.Eventually(promised, patience, interval).Should(Equal(volume + left))
 	l.Expect(l.nvmfNode().Status.Capacity.Free.Value()).To(Equal(capacity.Value() - left))
 	l.Expect(r.get("/metrics")).To(ContainSubstring(`part="clearing"} 4.194304e+08`))
 

@@ -7,6 +7,7 @@ package nvmet_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"net"
 	"os"
 	"os/exec"
@@ -66,11 +67,11 @@ func TestNobodyComesInWhileTheTargetFills(t *testing.T) {
 
 	ctx, stop := context.WithCancel(t.Context())
 	var hosts sync.WaitGroup
-	var early, in atomic.Int64
+	var tried, early, in atomic.Int64
 	for range 4 {
 		hosts.Go(func() {
 			dialer := net.Dialer{Timeout: 100 * time.Millisecond}
-			for ctx.Err() == nil {
+			for ; ctx.Err() == nil; tried.Add(1) {
 				conn, err := dialer.DialContext(ctx, "tcp", net.JoinHostPort(portal.Address, strconv.Itoa(int(portal.Port))))
 				if err != nil {
 					continue
@@ -83,6 +84,7 @@ func TestNobodyComesInWhileTheTargetFills(t *testing.T) {
 			}
 		})
 	}
+	waitFor(t, func() bool { return tried.Load() > 10 })
 	timed(t, "open a portal and link", len(exports), func() { done(t, e.OpenPortals(t.Context(), []engine.Portal{portal})) })
 	waitFor(t, func() bool { return in.Load() > 10 })
 	stop()
@@ -155,20 +157,18 @@ func TestMountedFilesystem(t *testing.T) {
 	program(t, "mount", block, dir)
 	t.Cleanup(func() { program(t, "umount", dir) })
 	check(t, os.WriteFile(filepath.Join(dir, "before"), bytes.Repeat([]byte("weft"), 1<<18), 0o600))
+	f, err := os.Create(filepath.Join(dir, "meanwhile"))
+	check(t, err)
 	unix.Sync()
 
 	h.Restart(t)
-	written := make(chan error, 1)
+	begun, written := make(chan struct{}), make(chan error, 1)
 	go func() {
-		f, err := os.Create(filepath.Join(dir, "meanwhile"))
-		if err == nil {
-			_, err = f.Write(bytes.Repeat([]byte("weft"), 1<<18))
-		}
-		if err == nil {
-			err = f.Sync()
-		}
-		written <- err
+		close(begun)
+		_, err := f.Write(bytes.Repeat([]byte("weft"), 1<<18))
+		written <- errors.Join(err, f.Sync(), f.Close())
 	}()
+	<-begun
 	fill()
 	select {
 	case err := <-written:
