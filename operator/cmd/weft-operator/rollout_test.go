@@ -69,6 +69,11 @@ func (c *cluster) tuned(node string, status metav1.ConditionStatus, reason strin
 	})
 }
 
+// rolled returns a function that tells how far a target's rollout is.
+func (c *cluster) rolled(target string) func() v1alpha1.RolloutStatus {
+	return func() v1alpha1.RolloutStatus { return c.nvmfTarget(target).Status.Rollout }
+}
+
 // with lists those of the nodes whose plan has the setting.
 func (c *cluster) with(setting, value string, nodes ...string) func() []string {
 	return func() []string {
@@ -104,9 +109,11 @@ func TestTuningThatResetsLinksGoesByTurns(t *testing.T) {
 	c.change("links", func(s *v1alpha1.NvmfTargetSpec) { s.UpdateStrategy = nil })
 	c.Eventually(c.with(rings, "4096", nodes...)).Should(Equal([]string{"links-1"}))
 	c.Consistently(c.with(rings, "4096", nodes...)).Should(HaveLen(1), "its agent has not written it")
-	c.Expect(c.nvmfTarget("links").Status.Rollout).To(Equal(v1alpha1.RolloutStatus{Outdated: 3, Updating: []string{"links-1"}}))
+	c.Eventually(c.rolled("links")).Should(Equal(v1alpha1.RolloutStatus{Outdated: 3, Updating: []string{"links-1"}}))
 	stop()
+	before := c.reconciles("nvmftarget")
 	startOperator(t, nil)
+	c.Eventually(func() int { return c.reconciles("nvmftarget") }).Should(BeNumerically(">", before))
 	c.Consistently(c.with(rings, "4096", nodes...)).Should(Equal([]string{"links-1"}))
 	c.report("links-1", func(s *v1alpha1.NvmfNodeStatus) { s.Inventory.NICs[0].Up = false })
 	c.tuned("links-1", metav1.ConditionTrue, v1alpha1.ReasonAsExpected)
@@ -119,7 +126,7 @@ func TestTuningThatResetsLinksGoesByTurns(t *testing.T) {
 	c.tuned("links-2", metav1.ConditionFalse, v1alpha1.ReasonSettingRefused)
 	c.Eventually(c.with(rings, "4096", nodes...)).Should(Equal(nodes), "a refusal keeps nobody from serving")
 	c.tuned("links-3", metav1.ConditionTrue, v1alpha1.ReasonAsExpected)
-	c.Eventually(func() v1alpha1.RolloutStatus { return c.nvmfTarget("links").Status.Rollout }).Should(Equal(v1alpha1.RolloutStatus{Updated: 3}))
+	c.Eventually(c.rolled("links")).Should(Equal(v1alpha1.RolloutStatus{Updated: 3}))
 	c.Eventually(c.events("NvmfNode", "links-1")).Should(ContainElement(HavePrefix("Updating - the node was changed, and its turn ends when it serves again")))
 
 	// What is put back resets links as well; two at a time this time.
@@ -229,7 +236,7 @@ func TestAPlanThatNeedsARestartIsGivenInTurn(t *testing.T) {
 	c.pod("planned-2", old["planned-2"].UID)
 	c.runs("planned-2")
 	c.serve("planned-2")
-	c.Eventually(func() v1alpha1.RolloutStatus { return c.nvmfTarget("planned").Status.Rollout }).Should(Equal(v1alpha1.RolloutStatus{Updated: 2}))
+	c.Eventually(c.rolled("planned")).Should(Equal(v1alpha1.RolloutStatus{Updated: 2}))
 }
 
 // An upgrade of weft that leaves the target image as it is restarts no target.
@@ -241,6 +248,7 @@ func TestAnotherOperatorWithTheSameImageRestartsNothing(t *testing.T) {
 	pod := c.runs("same-1")
 	c.serve("same-1")
 	c.Eventually(c.podCondition("same-1")).Should(Equal("True/AsExpected"))
+	c.Eventually(c.nodeCondition("same-1", v1alpha1.ConditionUpdated)).Should(Equal("True/AsExpected"))
 	stop()
 	before := c.reconciles("targetpod")
 	startOperator(t, func(o *settings) { o.TargetImagePullPolicy = string(corev1.PullAlways) })

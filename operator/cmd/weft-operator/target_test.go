@@ -57,7 +57,7 @@ func TestOverlappingTargetsClaimANodeOnce(t *testing.T) {
 	c.target("over-b", "over")
 	c.Eventually(c.claimant("over-1")).Should(Equal("over-a"))
 	c.Eventually(c.targetCondition("over-b", v1alpha1.ConditionReady)).Should(Equal("False/NoNodeCapable"))
-	c.Expect(c.nvmfTarget("over-b").Status.NotCapable).To(ConsistOf(
+	c.Eventually(func() []v1alpha1.NotCapableNode { return c.nvmfTarget("over-b").Status.NotCapable }).Should(ConsistOf(
 		HaveField("Reason", v1alpha1.ReasonClaimedByAnother)))
 	c.Eventually(c.events("NvmfTarget", "over-b")).Should(ContainElement(HavePrefix("ClaimedByAnotherTarget over-1 over-1: NvmfTarget over-a already claims the node")))
 	c.Consistently(c.claimant("over-1")).Should(Equal("over-a"))
@@ -219,6 +219,7 @@ func TestNothingIsWrittenWhenNothingChanged(t *testing.T) {
 	c.Eventually(c.targetCondition("still", v1alpha1.ConditionReady)).Should(Equal("True/AsExpected"))
 	c.Eventually(c.nodeCondition("still-1", v1alpha1.ConditionAgentAlive)).Should(Equal("Unknown/AgentSilent"))
 	c.Eventually(c.nodeCondition("still-2", v1alpha1.ConditionAgentAlive)).Should(Equal("Unknown/AgentSilent"))
+	c.Eventually(c.nodeCondition("still-2", v1alpha1.ConditionTargetPodReady)).Should(Equal("True/NotNeeded"))
 	c.Eventually(func() bool {
 		nn := c.nvmfNode("still-1")
 		is := meta.FindStatusCondition(nn.Status.Conditions, v1alpha1.ConditionUpdated)

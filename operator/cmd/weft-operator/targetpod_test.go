@@ -176,7 +176,7 @@ func TestATargetTellsWhatItsPodsLack(t *testing.T) {
 	c.serve("lack-2")
 	c.Eventually(c.targetMessage("lack", v1alpha1.ConditionProgressing)).Should(
 		Equal("True/PodOutdated: 2 of 2 target pods with an outdated plan or image: lack-1, lack-2; delete the pods when a short I/O pause is acceptable (updateStrategy OnDelete)"))
-	c.Expect(c.targetCondition("lack", v1alpha1.ConditionReady)()).To(Equal("True/AsExpected"))
+	c.Eventually(c.targetCondition("lack", v1alpha1.ConditionReady)).Should(Equal("True/AsExpected"))
 	c.Expect([]types.UID{c.podUID("lack-1")(), c.podUID("lack-2")()}).To(Equal(uids))
 }
 
