@@ -314,8 +314,8 @@ func blankUntilWritten(h *hostFixture) {
 }
 
 const (
-	// secretBytes are written to each volume of whose data nothing may be left.
-	secretBytes = 16 * mib
+	// secretBytes are written to each volume of whose data nothing may be left: all of a unit that a target allocates.
+	secretBytes = engine.SizeUnit
 	chunkBytes  = 16 * BlockBytes
 )
 

@@ -11,7 +11,7 @@ import (
 )
 
 // writtenBytes of a volume in these tests: enough that copying it would show in the pool's free space.
-const writtenBytes = 32 * mib
+const writtenBytes = 16 * mib
 
 func snapshotCases() map[string]func(*suite) {
 	return map[string]func(*suite){
