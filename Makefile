@@ -151,10 +151,10 @@ test-chaos: envtest ## Run SEQUENCES random sequences of CSI calls, from SEED on
 # conformance suite) and its initiator (the node plugin). They run as root in a
 # virtual machine of their own.
 MACHINE = cd test/e2e && WEFT_LAB_DIR=$(CURDIR)/.lab-machine $(LAB)
-# in-machine PACKAGE: run a package's tests with build tag lab in the machine
+# in-machine PACKAGE: run a package's tests with build tag lab in the machine, but for measurements
 define in-machine
 	$(GO) test -c -tags lab -o .lab-machine/share/$(notdir $(1)).test $(1)
-	$(MACHINE) exec node1 -- /host-share/$(notdir $(1)).test -test.v -test.timeout 25m
+	$(MACHINE) exec node1 -- /host-share/$(notdir $(1)).test -test.v -test.timeout 25m -test.skip '^TestMeasure'
 endef
 
 # A real SPDK target goes into the machine with its libraries, and serves the kernel's initiator there over TCP and RDMA.
@@ -243,6 +243,14 @@ bench-memory: ## Measure the memory of the nvmf_tgt that WEFT_SPDK_TARGET names,
 	@mkdir -p $(dir $(RECORD))
 	WEFT_SPDK_MEMORY=$(abspath $(RECORD)) $(GO) test ./dataplane/engine/spdk -run TestMeasureMemory -count=1 -timeout 10m
 	WEFT_SPDK_MEMORY=$(abspath $(RECORD)) $(GO) test ./dataplane/sizing -run TestMemoryModelMeetsVolumes -count=1 -v
+
+.PHONY: bench-kernel
+bench-kernel: $(LAB) ## Measure the kernel's engine in a virtual machine of its own: calls with many items, and durable writes
+	$(MACHINE) down
+	$(MACHINE) up --nodes 1 --no-cluster
+	$(GO) test -c -tags lab -o .lab-machine/share/nvmet.test ./dataplane/engine/nvmet
+	$(MACHINE) exec node1 -- /host-share/nvmet.test -test.v -test.run '^TestMeasure'
+	$(MACHINE) down
 
 ##@ The lab: a real cluster on this machine
 

@@ -27,7 +27,7 @@ import (
 // What is run unless WEFT_SEED and WEFT_SEQUENCES say otherwise; and how many at a time, which mostly wait.
 const (
 	defaultSeed      = 1
-	defaultSequences = 50
+	defaultSequences = 30
 	atATime          = 4
 )
 

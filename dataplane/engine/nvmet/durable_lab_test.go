@@ -134,9 +134,9 @@ func same(is, want []byte) (bytesThere int) {
 	return bytesThere
 }
 
-// TestCostOfDurableWrites says what synchronous files cost a host that writes 4 KiB at a time and waits for each, on
-// the node's second NVMe drive; it fails when a write does.
-func TestCostOfDurableWrites(t *testing.T) {
+// TestMeasureDurableWrites says what synchronous files cost a host that writes 4 KiB at a time and waits for each, on
+// the node's second NVMe drive; it fails when a write does. make bench-kernel runs it.
+func TestMeasureDurableWrites(t *testing.T) {
 	const drive, writes = "/dev/nvme1n1", 1000
 	e, h := fresh(t)
 	link := filepath.Join(scratch, "by-id")
