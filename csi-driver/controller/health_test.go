@@ -13,7 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
-	"github.com/weft-storage/weft/csi-driver/internal/csitest"
+	"github.com/weft-storage/weft/csi-driver/node/nodetest"
 )
 
 func TestProblemsOf(t *testing.T) {
@@ -114,7 +114,7 @@ func TestHealth(t *testing.T) {
 		}
 		i := slices.IndexFunc(all.Entries, func(e *csi.ListVolumesResponse_Entry) bool { return e.Volume.VolumeId == id })
 		for _, status := range []proto.Message{one.Status, all.Entries[i].Status} {
-			abnormal, message, err := csitest.Condition(status)
+			abnormal, message, err := nodetest.Condition(status)
 			if err != nil || abnormal != (want != "") || want != "" && !strings.Contains(message, "5 % of it is free") {
 				t.Errorf("condition %t, %q, %v", abnormal, message, err)
 			}

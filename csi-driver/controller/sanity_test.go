@@ -17,7 +17,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	utilexec "k8s.io/utils/exec"
 
-	"github.com/weft-storage/weft/csi-driver/internal/csitest"
 	"github.com/weft-storage/weft/csi-driver/internal/server"
 	"github.com/weft-storage/weft/csi-driver/node"
 	"github.com/weft-storage/weft/csi-driver/node/nodetest"
@@ -51,7 +50,7 @@ func runSanity(t *testing.T) {
 	config.TestVolumeSize, config.TestVolumeExpandSize = gi, 2*gi
 	config.TestVolumeParameters = map[string]string{"target": st.target}
 	config.TestVolumeMutableParameters = map[string]string{"iops": "2000"}
-	csitest.Run(t, &config)
+	nodetest.RunSanity(t, &config)
 }
 
 // newNodeService on a kernel that sees what the storage nodes serve.

@@ -14,7 +14,6 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
-	"github.com/weft-storage/weft/csi-driver/internal/csitest"
 	"github.com/weft-storage/weft/csi-driver/node"
 	"github.com/weft-storage/weft/csi-driver/node/internal/filesystem"
 	"github.com/weft-storage/weft/csi-driver/node/nodetest"
@@ -103,7 +102,7 @@ func TestVolumeCondition(t *testing.T) {
 			}
 			stats, err := s.NodeGetVolumeStats(t.Context(), &csi.NodeGetVolumeStatsRequest{VolumeId: vol, VolumePath: s.path("pod")})
 			must(t, err)
-			abnormal, message, err := csitest.Condition(stats)
+			abnormal, message, err := nodetest.Condition(stats)
 			must(t, err)
 			if abnormal != (c.want != "") || len(stats.GetUsage()) > 0 != c.usage {
 				t.Errorf("abnormal %t (%s), usage %v", abnormal, message, stats.GetUsage())
@@ -144,7 +143,7 @@ func TestConditionOfABlockVolume(t *testing.T) {
 	must(t, s.kernel.Drop("nvme1"))
 	stats, err := s.NodeGetVolumeStats(t.Context(), &csi.NodeGetVolumeStatsRequest{VolumeId: vol, VolumePath: s.path("pod")})
 	must(t, err)
-	abnormal, message, err := csitest.Condition(stats)
+	abnormal, message, err := nodetest.Condition(stats)
 	if err != nil || !abnormal || !strings.Contains(message, "DeviceGone") || stats.GetUsage() != nil {
 		t.Errorf("got %t, %q, %v, %v", abnormal, message, stats, err)
 	}
@@ -202,7 +201,7 @@ func TestStatsOfAFilesystemThatDoesNotAnswer(t *testing.T) {
 	for range 3 {
 		stats, err := s.service.NodeGetVolumeStats(late, r)
 		must(t, err)
-		abnormal, message, err := csitest.Condition(stats)
+		abnormal, message, err := nodetest.Condition(stats)
 		if err != nil || !abnormal || !strings.Contains(message, "NoAnswer") || stats.GetUsage() != nil {
 			t.Errorf("got %t, %q, %v, %v", abnormal, message, stats, err)
 		}
@@ -216,7 +215,7 @@ func TestStatsOfAFilesystemThatDoesNotAnswer(t *testing.T) {
 	close(release)
 	stats, err := s.NodeGetVolumeStats(t.Context(), r)
 	must(t, err)
-	if abnormal, message, err := csitest.Condition(stats); err != nil || abnormal || len(stats.GetUsage()) != 2 {
+	if abnormal, message, err := nodetest.Condition(stats); err != nil || abnormal || len(stats.GetUsage()) != 2 {
 		t.Errorf("got %t, %q, %v, %v", abnormal, message, stats, err)
 	}
 }

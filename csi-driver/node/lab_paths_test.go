@@ -16,8 +16,8 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
-	"github.com/weft-storage/weft/csi-driver/internal/csitest"
 	"github.com/weft-storage/weft/csi-driver/node/internal/fabrics"
+	"github.com/weft-storage/weft/csi-driver/node/nodetest"
 )
 
 // The kernel sends the I/O of a path that is lost through the other. Which of them it prefers is its own choice, so
@@ -153,7 +153,7 @@ func TestLabStatsWhileTheTargetIsAway(t *testing.T) {
 	l.Eventually(v.paths).Should(Equal([]string{"connecting"}))
 	stats, err := l.service.NodeGetVolumeStats(v.timeout(), &csi.NodeGetVolumeStatsRequest{VolumeId: v.id, VolumePath: v.path("pod")})
 	l.Expect(err).NotTo(HaveOccurred())
-	abnormal, message, err := csitest.Condition(stats)
+	abnormal, message, err := nodetest.Condition(stats)
 	l.Expect(err).NotTo(HaveOccurred())
 	l.Expect(abnormal).To(BeTrue())
 	l.Expect(message).To(ContainSubstring("PathDown: no path to its target is live"))

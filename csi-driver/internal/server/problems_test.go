@@ -8,8 +8,8 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/weft-storage/weft/csi-driver/internal/csitest"
 	"github.com/weft-storage/weft/csi-driver/internal/server"
+	"github.com/weft-storage/weft/csi-driver/node/nodetest"
 )
 
 func TestConditionAsCallersOfCSI19ReadIt(t *testing.T) {
@@ -27,7 +27,7 @@ func TestConditionAsCallersOfCSI19ReadIt(t *testing.T) {
 			&csi.NodeGetVolumeStatsResponse{}, &csi.ListVolumesResponse_VolumeStatus{}, &csi.ControllerGetVolumeResponse_VolumeStatus{},
 		} {
 			c.problems.AddCondition(answer)
-			abnormal, message, err := csitest.Condition(answer)
+			abnormal, message, err := nodetest.Condition(answer)
 			if err != nil || abnormal != c.abnormal || message != c.message {
 				t.Errorf("%s, %T: got %t, %q, %v", name, answer, abnormal, message, err)
 			}

@@ -25,7 +25,7 @@ import (
 
 const (
 	kubeletDir    = "/var/lib/kubelet"
-	sanityPackage = "./csi-driver/internal/csitest"
+	sanityPackage = "./csi-driver/node/nodetest"
 	sanityProgram = "sanity.test"
 	shareOnNode   = "/host-share"
 )

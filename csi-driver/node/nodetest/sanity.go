@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package csitest has what tests of CSI's services share: it runs csi-sanity, and reads a volume's condition as a
-// caller of CSI 1.9 does.
-package csitest
+package nodetest
 
 import (
 	"slices"
@@ -25,9 +23,9 @@ var notOffered = []string{
 	"testnodevolumeattachlimit not enabled",
 }
 
-// Run runs all of csi-sanity, and fails where a test was left out for another reason than that the driver does not
+// RunSanity runs all of csi-sanity, and fails where a test was left out for another reason than that the driver does not
 // advertise what it tests. Ginkgo, which runs it, runs once in a process.
-func Run(t *testing.T, config *sanity.TestConfig) {
+func RunSanity(t *testing.T, config *sanity.TestConfig) {
 	t.Helper()
 	suite := sanity.GinkgoTest(config)
 	var report types.Report

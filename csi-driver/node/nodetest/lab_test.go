@@ -2,7 +2,7 @@
 
 //go:build lab
 
-package csitest
+package nodetest
 
 import (
 	"flag"
@@ -45,5 +45,5 @@ func TestInstalled(t *testing.T) {
 	// Small: one of the tests makes five volumes with a snapshot of each, which all must find room at once.
 	config.TestVolumeSize, config.TestVolumeExpandSize = 64<<20, 96<<20
 	config.TestVolumeParameters = map[string]string{"target": *target}
-	Run(t, &config)
+	RunSanity(t, &config)
 }
