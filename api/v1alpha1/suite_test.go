@@ -17,10 +17,10 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/envtest"
 	"sigs.k8s.io/yaml"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/test/apiserver"
 )
 
 const crdDir = "../../config/crd"
@@ -31,34 +31,11 @@ var (
 	apiClient client.Client
 )
 
-func TestMain(m *testing.M) { os.Exit(run(m)) }
-
-func run(m *testing.M) (code int) {
-	assets := os.Getenv("KUBEBUILDER_ASSETS")
-	if assets == "" {
-		fmt.Fprintln(os.Stderr, "these tests need a real API server: run `make test-api`, or `make envtest` and export KUBEBUILDER_ASSETS")
-		return 1
-	}
-	server := &envtest.Environment{BinaryAssetsDirectory: assets, CRDDirectoryPaths: []string{crdDir}, ErrorIfCRDPathMissing: true}
-	var err error
-	config, err = server.Start()
-	defer func() {
-		if err := server.Stop(); err != nil {
-			fmt.Fprintln(os.Stderr, "stopping the API server:", err)
-			code = 1
-		}
-	}()
-	if err != nil {
-		fmt.Fprintln(os.Stderr, "starting the API server and installing the CRDs:", err)
-		return 1
-	}
-	// Objects are made as fast as the server takes them.
-	config.QPS = -1
-	if apiClient, err = client.New(config, client.Options{}); err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		return 1
-	}
-	return m.Run()
+func TestMain(m *testing.M) {
+	os.Exit(apiserver.Run(context.Background(), m, func(_ context.Context, s *apiserver.Server) error {
+		config, apiClient = s.Config, s.Admin
+		return nil
+	}))
 }
 
 // bases are valid objects, by the name that cases use. A case is an edit of one.

@@ -6,7 +6,6 @@ import (
 	"context"
 	"fmt"
 	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -18,20 +17,18 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	corev1 "k8s.io/api/core/v1"
-	eventsv1 "k8s.io/api/events/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/envtest"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/test/agenttest"
+	"github.com/weft-storage/weft/test/apiserver"
 )
 
 // One API server for all tests; each uses names of its own.
@@ -44,44 +41,12 @@ var (
 var agents = map[string]*agenttest.Memory{}
 
 func TestMain(m *testing.M) {
-	code, err := runSuite(m)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	os.Exit(code)
-}
-
-func runSuite(m *testing.M) (code int, err error) {
-	assets := os.Getenv("KUBEBUILDER_ASSETS")
-	if _, err := os.Stat(filepath.Join(assets, "kube-apiserver")); err != nil {
-		return 1, fmt.Errorf("no API server for the tests (%w): run make test-api, or make envtest and export KUBEBUILDER_ASSETS", err)
-	}
 	log.SetLogger(logr.Discard())
 	klog.SetLogger(logr.Discard())
-	env := &envtest.Environment{
-		CRDDirectoryPaths:     []string{filepath.Join("..", "..", "config", "crd")},
-		ErrorIfCRDPathMissing: true,
-		BinaryAssetsDirectory: assets,
-	}
-	if restConfig, err = env.Start(); err != nil {
-		return 1, fmt.Errorf("start the API server: %w", err)
-	}
-	defer func() {
-		if stopErr := env.Stop(); stopErr != nil && err == nil {
-			err = fmt.Errorf("stop the API server: %w", stopErr)
-		}
-	}()
-	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{v1alpha1.AddToScheme, corev1.AddToScheme, eventsv1.AddToScheme, storagev1.AddToScheme} {
-		if err := add(scheme); err != nil {
-			return 1, err
-		}
-	}
-	if api, err = client.New(restConfig, client.Options{Scheme: scheme}); err != nil {
-		return 1, err
-	}
-	return m.Run(), nil
+	os.Exit(apiserver.Run(context.Background(), m, func(_ context.Context, s *apiserver.Server) error {
+		restConfig, api = s.Config, s.Admin
+		return nil
+	}))
 }
 
 // newService returns a replica of the service; stop ends it as a kill would.

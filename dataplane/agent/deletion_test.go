@@ -239,8 +239,8 @@ func testDeletedWithTheCRDs(t *testing.T) {
 	s, err := startServer() // the other tests need theirs
 	g := NewWithT(t)
 	g.Expect(err).NotTo(HaveOccurred())
-	t.Cleanup(func() { g.Expect(s.env.Stop()).To(Succeed()) })
-	g.Expect(apiextensionsv1.AddToScheme(s.scheme)).To(Succeed())
+	t.Cleanup(func() { g.Expect(s.Environment.Stop()).To(Succeed()) })
+	g.Expect(apiextensionsv1.AddToScheme(s.Admin.Scheme())).To(Succeed())
 	a := newAccident(t, s)
 
 	volumes := a.deleteCRD("nvmfvolumes.weft.storage", a.objects()[:2])
@@ -284,6 +284,6 @@ func (a *accident) install(crd client.Object) {
 	a.Eventually(func() bool {
 		return apierrors.IsNotFound(a.admin.Get(a.t.Context(), client.ObjectKeyFromObject(crd), crd))
 	}).WithTimeout(patience).WithPolling(interval).Should(BeTrue())
-	_, err := envtest.InstallCRDs(a.server.env.Config, envtest.CRDInstallOptions{Paths: []string{filepath.Join("..", "..", "config", "crd")}})
+	_, err := envtest.InstallCRDs(a.server.Config, envtest.CRDInstallOptions{Paths: []string{filepath.Join("..", "..", "config", "crd")}})
 	a.Expect(err).NotTo(HaveOccurred())
 }

@@ -60,7 +60,7 @@ func newLab(t *testing.T) *lab {
 func newLabOn(t *testing.T, s *server) *lab {
 	t.Helper()
 	l := &lab{
-		WithT: NewWithT(t), t: t, server: s, admin: s.admin, inventory: testInventory(), stateDir: t.TempDir(),
+		WithT: NewWithT(t), t: t, server: s, admin: s.Admin, inventory: testInventory(), stateDir: t.TempDir(),
 		node: strings.ToLower(strings.NewReplacer("/", "-", "_", "-").Replace(t.Name())),
 		target: enginetest.New(
 			enginetest.Device{Path: drivePathA, SizeBytes: 100 * gib}, enginetest.Device{Path: drivePathB, SizeBytes: 50 * gib}),
@@ -104,7 +104,7 @@ func (l *lab) Eventf(_, _ runtime.Object, kind, reason, _, note string, args ...
 // agent that was just started, with its role and nothing remembered.
 func (l *lab) agent() *Reconciler {
 	l.t.Helper()
-	plain, err := client.NewWithWatch(l.server.agentConfig, client.Options{Scheme: l.server.scheme})
+	plain, err := client.NewWithWatch(l.server.agentConfig, client.Options{Scheme: l.server.Admin.Scheme()})
 	l.Expect(err).NotTo(HaveOccurred())
 	counting := interceptor.NewClient(plain, interceptor.Funcs{
 		// The API server is shared by all tests: an agent's cache holds its own node's objects only.

@@ -125,7 +125,7 @@ func TestEventsOfPoolsReachTheAPIServer(t *testing.T) {
 	broadcaster := events.NewBroadcaster(&events.EventSinkImpl{Interface: clientset.EventsV1()})
 	t.Cleanup(broadcaster.Shutdown)
 	l.Expect(broadcaster.StartRecordingToSinkWithContext(t.Context())).To(Succeed())
-	recorder := broadcaster.NewRecorder(l.server.scheme, "weft-agent")
+	recorder := broadcaster.NewRecorder(l.server.Admin.Scheme(), "weft-agent")
 	told := func() ([]string, error) {
 		var list eventsv1.EventList
 		err := l.admin.List(t.Context(), &list, client.InNamespace("default"))

@@ -12,16 +12,13 @@ import (
 	"testing"
 
 	"github.com/go-logr/logr"
-	corev1 "k8s.io/api/core/v1"
-	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/envtest"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
-	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/test/agenttest"
+	"github.com/weft-storage/weft/test/apiserver"
 )
 
 // What is run unless WEFT_SEED and WEFT_SEQUENCES say otherwise; and how many at a time, which mostly wait.
@@ -39,51 +36,16 @@ var (
 
 func TestMain(m *testing.M) {
 	flag.Parse()
-	code, err := runSuite(m)
-	if err != nil {
-		fmt.Fprintln(os.Stderr, err)
-		code = 1
-	}
-	os.Exit(code)
-}
-
-func runSuite(m *testing.M) (code int, err error) {
 	if err := flag.Set("test.parallel", strconv.Itoa(atATime)); err != nil {
-		return 1, err
-	}
-	assets := os.Getenv("KUBEBUILDER_ASSETS")
-	if _, err := os.Stat(filepath.Join(assets, "kube-apiserver")); err != nil {
-		return 1, fmt.Errorf("no API server for the tests (%w): run make test-chaos, or make envtest and export KUBEBUILDER_ASSETS", err)
+		fmt.Fprintln(os.Stderr, err)
+		os.Exit(1)
 	}
 	log.SetLogger(logr.Discard())
 	klog.SetLogger(logr.Discard())
-	env := &envtest.Environment{
-		CRDDirectoryPaths:     []string{filepath.Join("..", "..", "config", "crd")},
-		ErrorIfCRDPathMissing: true,
-		BinaryAssetsDirectory: assets,
-	}
-	if restConfig, err = env.Start(); err != nil {
-		return 1, fmt.Errorf("start the API server: %w", err)
-	}
-	restConfig.QPS = -1
-	defer func() {
-		if stopErr := env.Stop(); stopErr != nil && err == nil {
-			err = fmt.Errorf("stop the API server: %w", stopErr)
-		}
-	}()
-	scheme := runtime.NewScheme()
-	for _, add := range []func(*runtime.Scheme) error{v1alpha1.AddToScheme, corev1.AddToScheme} {
-		if err := add(scheme); err != nil {
-			return 1, err
-		}
-	}
-	if api, err = client.New(restConfig, client.Options{Scheme: scheme}); err != nil {
-		return 1, err
-	}
-	if err := agenttest.GuardDeletions(context.Background(), api, filepath.Join("..", "..", "config", "default", "weft.yaml"), unguarded); err != nil {
-		return 1, err
-	}
-	return m.Run(), nil
+	os.Exit(apiserver.Run(context.Background(), m, func(ctx context.Context, s *apiserver.Server) error {
+		restConfig, api = s.Config, s.Admin
+		return agenttest.GuardDeletions(ctx, api, filepath.Join("..", "..", "config", "default", "weft.yaml"), unguarded)
+	}))
 }
 
 // number that a variable of the environment gives.
