@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/weft-storage/weft/test/e2e/internal/build"
+	"github.com/weft-storage/weft/test/e2e/lab"
 )
 
 func newImagesCommand() *cobra.Command {
@@ -44,14 +45,9 @@ func newImagesLoadCommand() *cobra.Command {
 		Use:   "load ARCHIVE...",
 		Short: "Load image archives into all nodes",
 		Args:  cobra.MinimumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			l, err := openLab()
-			if err != nil {
-				return err
-			}
-			defer l.Close()
+		RunE: inLab(func(cmd *cobra.Command, l *lab.Lab, args []string) error {
 			return l.LoadImages(cmd.Context(), args...)
-		},
+		}),
 	}
 }
 
@@ -60,18 +56,13 @@ func newImagesWeftCommand() *cobra.Command {
 		Use:   "weft",
 		Short: "Build the project's image and load it into all nodes",
 		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
+		RunE: inLab(func(cmd *cobra.Command, l *lab.Lab, _ []string) error {
 			b, err := newBuilder()
 			if err != nil {
 				return err
 			}
-			l, err := openLab()
-			if err != nil {
-				return err
-			}
-			defer l.Close()
 			return l.LoadWeft(cmd.Context(), b)
-		},
+		}),
 	}
 }
 

@@ -75,17 +75,24 @@ func openLab() (*lab.Lab, error) {
 	return lab.Open(dir)
 }
 
+// inLab opens the lab of this repository for what a command does.
+func inLab(do func(cmd *cobra.Command, l *lab.Lab, args []string) error) func(*cobra.Command, []string) error {
+	return func(cmd *cobra.Command, args []string) error {
+		l, err := openLab()
+		if err != nil {
+			return err
+		}
+		defer l.Close()
+		return do(cmd, l, args)
+	}
+}
+
 func newStatusCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "status",
 		Short: "List the lab's processes; fails when one of them is not running",
 		Args:  cobra.NoArgs,
-		RunE: func(cmd *cobra.Command, _ []string) error {
-			l, err := openLab()
-			if err != nil {
-				return err
-			}
-			defer l.Close()
+		RunE: inLab(func(cmd *cobra.Command, l *lab.Lab, _ []string) error {
 			processes, err := l.Processes()
 			if err != nil {
 				return err
@@ -108,7 +115,7 @@ func newStatusCommand() *cobra.Command {
 				return fmt.Errorf("not running: %v; `weft-lab up` starts them again", dead)
 			}
 			return nil
-		},
+		}),
 	}
 }
 
@@ -117,20 +124,15 @@ func newExecCommand() *cobra.Command {
 		Use:   "exec NODE -- COMMAND [ARGUMENT...]",
 		Short: "Run a command on a node as root, also while its network is cut",
 		Args:  cobra.MinimumNArgs(2),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			l, err := openLab()
-			if err != nil {
-				return err
-			}
-			defer l.Close()
+		RunE: inLab(func(cmd *cobra.Command, l *lab.Lab, args []string) error {
 			streams := lab.Streams{Stdin: os.Stdin, Stdout: os.Stdout, Stderr: os.Stderr}
-			err = l.Exec(cmd.Context(), args[0], streams, args[1:]...)
+			err := l.Exec(cmd.Context(), args[0], streams, args[1:]...)
 			var exit *lab.ExitError
 			if errors.As(err, &exit) {
 				return exitError(exit.Status)
 			}
 			return err
-		},
+		}),
 	}
 }
 
@@ -140,12 +142,7 @@ func newPowerCommand() *cobra.Command {
 		Short:     "Take the power from a node, give it back, or shut the node down",
 		Args:      cobra.ExactArgs(2),
 		ValidArgs: []string{"on", "off", "shutdown"},
-		RunE: func(cmd *cobra.Command, args []string) error {
-			l, err := openLab()
-			if err != nil {
-				return err
-			}
-			defer l.Close()
+		RunE: inLab(func(cmd *cobra.Command, l *lab.Lab, args []string) error {
 			switch args[1] {
 			case "off":
 				return l.PowerOff(args[0])
@@ -159,7 +156,7 @@ func newPowerCommand() *cobra.Command {
 			default:
 				return fmt.Errorf("power %s %q: use on, off or shutdown", args[0], args[1])
 			}
-		},
+		}),
 	}
 }
 
@@ -168,12 +165,7 @@ func newNetCommand() *cobra.Command {
 		Use:   "net NODE cut|restore",
 		Short: "Cut a node's network, or restore it",
 		Args:  cobra.ExactArgs(2),
-		RunE: func(_ *cobra.Command, args []string) error {
-			l, err := openLab()
-			if err != nil {
-				return err
-			}
-			defer l.Close()
+		RunE: inLab(func(_ *cobra.Command, l *lab.Lab, args []string) error {
 			switch args[1] {
 			case "cut":
 				return l.CutNetwork(args[0])
@@ -182,7 +174,7 @@ func newNetCommand() *cobra.Command {
 			default:
 				return fmt.Errorf("net %s %q: use cut or restore", args[0], args[1])
 			}
-		},
+		}),
 	}
 }
 
@@ -191,19 +183,14 @@ func newDmesgCommand() *cobra.Command {
 		Use:   "dmesg NODE",
 		Short: "Print a node's kernel log; of a node that does not answer, its console",
 		Args:  cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			l, err := openLab()
-			if err != nil {
-				return err
-			}
-			defer l.Close()
+		RunE: inLab(func(cmd *cobra.Command, l *lab.Lab, args []string) error {
 			log, err := l.KernelLog(cmd.Context(), args[0])
 			if err != nil {
 				return err
 			}
 			_, err = fmt.Fprint(cmd.OutOrStdout(), log)
 			return err
-		},
+		}),
 	}
 }
 
@@ -212,14 +199,9 @@ func newLogsCommand() *cobra.Command {
 		Use:   "logs FOLDER",
 		Short: "Collect the logs of every component in a folder",
 		Args:  cobra.ExactArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			l, err := openLab()
-			if err != nil {
-				return err
-			}
-			defer l.Close()
+		RunE: inLab(func(cmd *cobra.Command, l *lab.Lab, args []string) error {
 			return l.CollectLogs(cmd.Context(), args[0])
-		},
+		}),
 	}
 }
 
