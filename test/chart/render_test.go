@@ -14,6 +14,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -93,8 +94,24 @@ func helm(t *testing.T, args ...string) (stdout, stderr string, err error) {
 	return o.String(), e.String(), err
 }
 
-// render renders the chart with further arguments of `helm template`.
+// rendered objects by the arguments: most tests look at the same few renderings.
+var rendered = map[string][]runtime.Object{}
+
+// render renders the chart with further arguments of `helm template`. The objects are the test's own.
 func render(t *testing.T, args ...string) []runtime.Object {
+	t.Helper()
+	key := strings.Join(args, "\n")
+	if rendered[key] == nil {
+		rendered[key] = renderNow(t, args...)
+	}
+	objects := slices.Clone(rendered[key])
+	for i, o := range objects {
+		objects[i] = o.DeepCopyObject()
+	}
+	return objects
+}
+
+func renderNow(t *testing.T, args ...string) []runtime.Object {
 	t.Helper()
 	args = append([]string{"template", "weft", chart, "--namespace", namespace, "--kube-version", "1.32.0"}, args...)
 	stdout, stderr, err := helm(t, args...)
