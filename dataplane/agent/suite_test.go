@@ -65,9 +65,6 @@ func startServer() (*server, error) {
 		return nil, err
 	}
 	s := &server{Server: started}
-	if s.agentConfig, err = started.User(context.Background(), "weft-agent"); err != nil {
-		return s, err
-	}
-	s.agentConfig.QPS = -1
-	return s, nil
+	s.agentConfig, err = started.User(context.Background(), "weft-agent")
+	return s, err
 }

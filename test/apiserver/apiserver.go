@@ -128,7 +128,8 @@ func (s *Server) awaitKinds(ctx context.Context) error {
 // User with the rights that `make generate` gives a part of weft, such as weft-agent, and no others: a missing rule
 // fails a test, not a cluster.
 func (s *Server) User(ctx context.Context, name string) (*rest.Config, error) {
-	user, err := s.Environment.AddUser(envtest.User{Name: name}, nil)
+	// Without QPS of its own a client waits for five requests a second.
+	user, err := s.Environment.AddUser(envtest.User{Name: name}, &rest.Config{QPS: -1})
 	if err != nil {
 		return nil, fmt.Errorf("make user %s: %w", name, err)
 	}
