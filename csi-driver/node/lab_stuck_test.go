@@ -169,6 +169,8 @@ func (s silent) serve() error {
 // with the lock that every other connection needs, and that reading /dev/nvme-fabrics needs.
 func TestLabConnectionThatHangs(t *testing.T) {
 	l := setUpLab(t)
+	// Not the minute: long enough for what is looked at meanwhile.
+	l.parameter("nvme_core", "admin_timeout", "20")
 	p := l.port(4420, v1alpha1.TransportTCP)
 	hung, well, late := l.volume("lab-hung", labSize, guid(1), p), l.volume("lab-well", labSize, guid(2), p), l.volume("lab-late", labSize, guid(3), p)
 	well.up(blockCapability())
