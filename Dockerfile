@@ -67,7 +67,8 @@ COPY bin/${TARGETARCH}/weft-operator bin/${TARGETARCH}/weft-agent bin/${TARGETAR
 # to the two processes that work on a node's kernel.
 USER 65532:65532
 
-FROM ${TARGET_BASE} AS weft-target
+# Everything but weft-launch: what a release takes as its TARGET_BASE.
+FROM ${TARGET_BASE} AS weft-target-base
 
 # As root: it binds drives, locks memory and opens devices.
 USER 0:0
@@ -82,6 +83,8 @@ RUN set -eu; \
       apk add --no-cache $missing; \
     fi; \
     command -v nvmf_tgt || { echo "TARGET_BASE has no nvmf_tgt in PATH; give an image that has, or an Alpine release whose community repository has spdk" >&2; exit 1; }
+
+FROM weft-target-base AS weft-target
 
 ARG TARGETARCH
 ARG VERSION=0.1.0

@@ -21,6 +21,7 @@ CONTROLLER_GEN := $(BIN)/controller-gen
 HELM           := $(BIN)/helm
 GOLANGCI_LINT  := $(BIN)/golangci-lint
 KIND           := $(BIN)/kind
+ACTIONLINT     := $(BIN)/actionlint
 LAB            := $(BIN)/weft-lab
 PACKAGE_operator := ./operator/cmd/weft-operator
 PACKAGE_agent    := ./dataplane/cmd/weft-agent
@@ -55,7 +56,7 @@ test: $(LAB) ## Run lint, unit and API-server tests, kernel tests in a virtual m
 
 .PHONY: test-all
 test-all: $(LAB) ## Run everything: what test runs, the whole end-to-end suite, others' tests of a storage driver, random sequences
-	+$(LAB) parts --keep-going lint test-unit+test-lab test-e2e-all e2e-storage-all test-chaos
+	+$(LAB) parts --keep-going lint test-unit+test-lab test-release test-e2e-all e2e-storage-all test-chaos
 
 ##@ Build
 
@@ -112,12 +113,14 @@ demo-recording: binaries $(LAB) $(HELM) ## Run the demo, and draw what it printe
 LANGUAGE := api operator csi-driver dataplane internal charts/weft docs README.md
 
 .PHONY: lint
-lint: $(GOLANGCI_LINT) cross verify-generate ## Check format, lint, generated files, licence headers, language of messages, both architectures
+lint: $(GOLANGCI_LINT) $(ACTIONLINT) cross verify-generate ## Check format, lint, generated files, licence headers, workflows, language of messages, both architectures
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); if [ -n "$$unformatted" ]; then echo "not formatted (run gofmt -w):" $$unformatted; exit 1; fi
 	@missing=$$(git ls-files '*.go' '*.sh' '*.yaml' '*.yml' '*.tpl' '.ci/*' Makefile Dockerfile | xargs grep -L 'SPDX-License-Identifier: Apache-2.0'); if [ -n "$$missing" ]; then echo "no SPDX header in:" $$missing; exit 1; fi
 	$(GO) run ./hack/docs language $(LANGUAGE)
+	$(ACTIONLINT)
 	$(GOLANGCI_LINT) run --allow-parallel-runners ./...
 	cd test/e2e && $(GOLANGCI_LINT) run --allow-parallel-runners ./...
+	cd hack/release && $(GOLANGCI_LINT) run --allow-parallel-runners ./...
 
 .PHONY: verify-generate
 verify-generate: generate ## Fail when `make generate` leaves a diff
@@ -134,6 +137,7 @@ TESTFLAGS ?=
 test-unit: envtest $(HELM) ## Run unit and API-server tests
 	KUBEBUILDER_ASSETS=$$(cd test/e2e && $(LAB) assets-dir) $(GO) test $(TESTFLAGS) ./...
 	cd test/e2e && $(GO) test $(TESTFLAGS) -skip TestEndToEnd ./...
+	cd hack/release && $(GO) test $(TESTFLAGS) ./...
 
 .PHONY: test-api
 test-api: envtest ## Run the API-server tests alone
@@ -275,6 +279,48 @@ kind-up: ## Make a kind cluster with weft, and a pod on a volume of each engine;
 kind-down: $(KIND) ## Delete the volumes of the kind cluster, and the cluster
 	$(KIND_CLUSTER) down
 
+##@ Release
+
+# One way for a maintainer's machine, the workflow and test-release: docs/design/release.md.
+RELEASE_TOOL := $(GO) -C hack/release run .
+RELEASE_ARCHES := amd64 arm64
+# Where the release goes.
+RELEASE ?= $(CURDIR)/dist/release
+# What the images are built on: a folder with amd64.tar and arm64.tar, an OCI image layout, or an image in a registry.
+# Empty: made of Debian's packages, once (make clean removes it). TARGET_BASE: see above; without it there is no weft-target.
+BASE ?=
+BASES := $(CURDIR)/dist/base
+# release-version is that of the tag, or of a development build.
+release-version = $(shell $(RELEASE_TOOL) version)
+
+.PHONY: release
+release: $(HELM) $(if $(BASE),,$(RELEASE_ARCHES:%=$(BASES)/%.tar)) ## Build a release for both architectures into dist/release: images, chart, kubectl-weft, SBOMs, checksums, release notes
+	$(MAKE) --silent release-programs VERSION=$(or $(release-version),$(error no version))
+	$(RELEASE_TOOL) build --out $(RELEASE) --helm $(HELM) --base $(or $(BASE),$(BASES)) $(if $(TARGET_BASE),--target-base $(TARGET_BASE))
+
+.PHONY: release-programs
+release-programs:
+	$(foreach arch,$(RELEASE_ARCHES),$(MAKE) --silent binaries ARCH=$(arch) &&) true
+	$(foreach arch,$(RELEASE_ARCHES),GOOS=darwin GOARCH=$(arch) $(GO) build -ldflags '-s -w -X main.version=$(VERSION)' -o $(BIN)/darwin-$(arch)/ $(PACKAGE_cli) &&) true
+
+$(BASES)/%.tar: hack/release/base/base.go hack/release/base/prune.sh
+	$(RELEASE_TOOL) base $* $@
+
+# REGISTRY is the prefix of the repositories, such as ghcr.io/weft-storage. Only the release workflow calls it.
+.PHONY: release-push
+release-push: ## Push dist/release to REGISTRY; nothing that is there is replaced
+	$(RELEASE_TOOL) push --from $(RELEASE) --to '$(REGISTRY)'
+
+# Two releases, the second with nothing left of the first, have the same bytes; then the tests look into one.
+.PHONY: test-release
+test-release: $(HELM) ## Release twice, compare, and check what was released
+	rm -rf dist/release dist/release-again bin/amd64 bin/arm64 bin/darwin-*
+	$(MAKE) --silent release
+	rm -rf bin/amd64 bin/arm64 bin/darwin-*
+	$(MAKE) --silent release RELEASE=$(CURDIR)/dist/release-again
+	diff --recursive dist/release dist/release-again
+	WEFT_RELEASE=$(RELEASE) $(GO) -C hack/release test $(TESTFLAGS) ./... -count=1 -run TestRelease
+
 ##@ Tools
 
 $(CONTROLLER_GEN): tools/go.mod tools/go.sum
@@ -285,6 +331,8 @@ $(GOLANGCI_LINT): tools/lint/go.mod tools/lint/go.sum
 	$(GO) -C tools/lint build -o $@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 $(KIND): tools/go.mod tools/go.sum
 	$(GO) -C tools build -o $@ sigs.k8s.io/kind
+$(ACTIONLINT): tools/go.mod tools/go.sum
+	$(GO) -C tools build -o $@ github.com/rhysd/actionlint/cmd/actionlint
 $(LAB): FORCE
 	$(GO) -C test/e2e build -o $@ ./cmd/weft-lab
 .PHONY: FORCE

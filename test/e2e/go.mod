@@ -62,7 +62,6 @@ require (
 	gopkg.in/evanphx/json-patch.v4 v4.13.0 // indirect
 	gopkg.in/inf.v0 v0.9.1 // indirect
 	gopkg.in/yaml.v3 v3.0.1 // indirect
-	gotest.tools/v3 v3.5.2 // indirect
 	k8s.io/klog/v2 v2.140.0 // indirect
 	k8s.io/kube-openapi v0.0.0-20260317180543-43fb72c5454a // indirect
 	k8s.io/streaming v0.36.3 // indirect
@@ -77,6 +76,9 @@ require (
 	github.com/spf13/pflag v1.0.10 // indirect
 	github.com/vishvananda/netns v0.0.5
 	github.com/weft-storage/weft v0.0.0
+	github.com/weft-storage/weft/hack/release v0.0.0-00010101000000-000000000000
 )
 
 replace github.com/weft-storage/weft => ../..
+
+replace github.com/weft-storage/weft/hack/release => ../../hack/release

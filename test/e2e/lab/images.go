@@ -22,8 +22,7 @@ const loadedDir = "/var/lib/weft-lab/images"
 // WeftArchive is where LoadWeft puts the project's image.
 func (l *Lab) WeftArchive() string { return l.path("images", "weft.tar") }
 
-// buildWeft builds the project's image from the repository's Dockerfile and the
-// programs in bin/, unless the last one was built from the same.
+// buildWeft builds the project's image from the programs in bin/.
 func (l *Lab) buildWeft(ctx context.Context, b *build.Builder) error {
 	if err := os.MkdirAll(filepath.Dir(l.WeftArchive()), 0o755); err != nil {
 		return err
@@ -31,8 +30,7 @@ func (l *Lab) buildWeft(ctx context.Context, b *build.Builder) error {
 	return b.WeftImage(ctx, l.WeftArchive())
 }
 
-// LoadWeft builds the project's image from the repository's Dockerfile and the
-// programs in bin/, and loads it into every node that does not have it.
+// LoadWeft builds the project's image from the programs in bin/, and loads it into every node that does not have it.
 func (l *Lab) LoadWeft(ctx context.Context, b *build.Builder) error {
 	if err := l.buildWeft(ctx, b); err != nil {
 		return err

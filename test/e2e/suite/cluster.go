@@ -48,6 +48,8 @@ type Cluster struct {
 	Repo string
 	// Helm is the path of the helm program.
 	Helm string
+	// Chart to install: a packed one, or the folder of the checkout's.
+	Chart string
 
 	config *rest.Config
 }
@@ -78,7 +80,7 @@ func Open(kubeconfig, repo string) (*Cluster, error) {
 	if _, err := os.Stat(helm); err != nil {
 		return nil, fmt.Errorf("helm is not built (%w); run this through make, or set HELM to a helm program", err)
 	}
-	return &Cluster{WithWatch: c, Kube: kube, Kubeconfig: kubeconfig, Repo: repo, Helm: helm, config: config}, nil
+	return &Cluster{WithWatch: c, Kube: kube, Kubeconfig: kubeconfig, Repo: repo, Helm: helm, Chart: filepath.Join(repo, "charts", "weft"), config: config}, nil
 }
 
 // Client is one that hears the API server's warnings.
@@ -99,7 +101,7 @@ func (f warningFunc) HandleWarningHeaderWithContext(_ context.Context, _ int, _,
 // set are values in helm's --set form.
 func (c *Cluster) Install(ctx context.Context, out io.Writer, set ...string) error {
 	args := []string{
-		"upgrade", "--install", "weft", filepath.Join(c.Repo, "charts", "weft"),
+		"upgrade", "--install", "weft", c.Chart,
 		"--kubeconfig", c.Kubeconfig, "--namespace", Namespace, "--create-namespace",
 		"--wait", "--timeout", "10m",
 	}

@@ -57,6 +57,10 @@ func Start(ctx context.Context, out io.Writer) (*Run, error) {
 	if err != nil {
 		return nil, err
 	}
+	// What a user installs: the packed chart, not the checkout's folder.
+	if cluster.Chart, err = b.PackedChart(ctx, cluster.Helm, dir); err != nil {
+		return nil, err
+	}
 	return &Run{Lab: machines, Cluster: cluster, repo: repo, out: out, builder: b}, nil
 }
 

@@ -20,7 +20,7 @@ func newImagesCommand() *cobra.Command {
 func newImagesBuildCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "build ARCHIVE",
-		Short: "Build the project's image from the Dockerfile and bin/<arch> into an archive",
+		Short: "Build the project's image from bin/<arch>, as a release does, into an archive",
 		Args:  cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
 			b, err := newBuilder()

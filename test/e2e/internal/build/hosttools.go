@@ -18,6 +18,7 @@ func hostTools() map[string]string {
 		"qemu-system-x86_64": "qemu-system-x86",
 		"qemu-img":           "qemu-utils",
 		"debootstrap":        "debootstrap",
+		"mmdebstrap":         "mmdebstrap",
 		"buildah":            "buildah",
 		"mke2fs":             "e2fsprogs",
 		"xz":                 "xz-utils",

@@ -21,6 +21,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"github.com/google/go-containerregistry/pkg/v1/types"
 
+	"github.com/weft-storage/weft/hack/release/base"
 	"github.com/weft-storage/weft/test/e2e/internal/nodeconfig"
 )
 
@@ -34,17 +35,14 @@ const (
 	sidecarRepository = "registry.k8s.io/sig-storage/"
 )
 
-// baseRootfs returns a folder with the root filesystem of ToolsImage.
-func (b *Builder) baseRootfs(ctx context.Context) (string, error) {
-	key, err := Key(append(basePackages(), append(unusedBaseFiles(), debianSuite, recipe)...)...)
+// baseArchive returns a tar archive with the root filesystem of ToolsImage: the base that a release has.
+func (b *Builder) baseArchive(ctx context.Context) (string, error) {
+	key, err := Key(base.Recipe(), runtime.GOARCH)
 	if err != nil {
 		return "", err
 	}
-	return b.ensureStep(ctx, "base-"+key, "base of the images (debootstrap)", func(ctx context.Context, tmp string) error {
-		if err := debootstrap(ctx, tmp, basePackages()); err != nil {
-			return err
-		}
-		return removeGlobs(tmp, unusedBaseFiles())
+	return b.ensureStep(ctx, "base-"+key+".tar", "base of the images (mmdebstrap)", func(ctx context.Context, tmp string) error {
+		return base.Make(ctx, runtime.GOARCH, tmp)
 	})
 }
 
@@ -128,12 +126,12 @@ func folderLayer(ctx context.Context, dir string) ([]byte, error) {
 
 // toolsImage returns the archive of ToolsImage.
 func (b *Builder) toolsImage(ctx context.Context) (string, error) {
-	rootfs, err := b.baseRootfs(ctx)
+	archive, err := b.baseArchive(ctx)
 	if err != nil {
 		return "", err
 	}
-	return b.Cache.Ensure(ctx, "image-tools-"+filepath.Base(rootfs)+".tar", func(ctx context.Context, tmp string) error {
-		layer, err := folderLayer(ctx, rootfs)
+	return b.Cache.Ensure(ctx, "image-tools-"+filepath.Base(archive), func(_ context.Context, tmp string) error {
+		layer, err := os.ReadFile(archive)
 		if err != nil {
 			return err
 		}

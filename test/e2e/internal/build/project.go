@@ -9,8 +9,14 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"time"
 
+	"github.com/google/go-containerregistry/pkg/name"
+	"github.com/google/go-containerregistry/pkg/v1/tarball"
 	"sigs.k8s.io/yaml"
+
+	"github.com/weft-storage/weft/hack/release/chart"
+	release "github.com/weft-storage/weft/hack/release/image"
 )
 
 // projectImage is an image of the project's Dockerfile.
@@ -72,14 +78,13 @@ func (b *Builder) WeftImageRef() (string, error) {
 	return repositoryPrefix + "weft:" + version, err
 }
 
-// WeftImage builds the project's image from its Dockerfile, on the local base
-// instead of one from a registry, and writes it to archive. The programs have
-// to be in bin/<arch> (make binaries).
+// WeftImage puts the programs in bin/<arch> (make binaries) on the local base, as a release does, and writes the image
+// to archive.
 func (b *Builder) WeftImage(ctx context.Context, archive string) error {
 	if err := b.ensureHostTools(ctx); err != nil {
 		return err
 	}
-	base, err := b.toolsImage(ctx)
+	root, err := b.baseArchive(ctx)
 	if err != nil {
 		return err
 	}
@@ -87,7 +92,38 @@ func (b *Builder) WeftImage(ctx context.Context, archive string) error {
 	if err != nil {
 		return err
 	}
-	return b.projectImage(ctx, archive, projectImage{target: "weft", version: version, baseArg: "BASE", base: base})
+	ref, err := b.WeftImageRef()
+	if err != nil {
+		return err
+	}
+	return b.Progress.Step("image "+ref, func() error {
+		// Its first layer is that of ToolsImage, which nodes have.
+		on, err := release.FromRootfs(root, runtime.GOARCH, false)
+		if err != nil {
+			return fmt.Errorf("read the image's base: %w", err)
+		}
+		// The fixed time makes the same content the same image, which nodes then do not load again.
+		weft, err := release.Weft().Build(on, release.Options{
+			Arch: runtime.GOARCH, Programs: filepath.Join(b.Repo, "bin", runtime.GOARCH), Version: version, Revision: "unknown", Created: time.Unix(0, 0).UTC(),
+		})
+		if err != nil {
+			return err
+		}
+		tag, err := name.NewTag(ref)
+		if err != nil {
+			return err
+		}
+		return tarball.WriteToFile(archive, tag, weft)
+	})
+}
+
+// PackedChart packs the project's chart, as a release does, into dir, and returns the archive's path.
+func (b *Builder) PackedChart(ctx context.Context, helm, dir string) (string, error) {
+	version, err := b.version()
+	if err != nil {
+		return "", err
+	}
+	return chart.Pack(ctx, helm, b.Repo, version, dir, time.Unix(0, 0).UTC())
 }
 
 // projectImage builds an image of the Dockerfile and writes it to archive, unless the one there was made from the same.

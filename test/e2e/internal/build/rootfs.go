@@ -27,33 +27,12 @@ func nodePackages() []string {
 	}
 }
 
-// basePackages is what the base of the project's images has beyond Debian's
-// minimal system: what the node plugin runs to format, mount and load modules.
-func basePackages() []string {
-	return []string{"e2fsprogs", "kmod", "mount", "util-linux", "xfsprogs"}
-}
-
-// unusedNodeFiles and unusedBaseFiles are removed from the root filesystems,
-// as patterns below the root. xfs_scrub is the only user of ICU, 40 MB, and
-// needs Python, 30 MB; neither is called by anything here.
+// unusedNodeFiles are removed from the nodes' root filesystem, as patterns below the root.
 func unusedNodeFiles() []string {
 	return []string{
 		"var/cache/apt/*", "var/lib/apt/lists/*", "var/log/*.log", "var/cache/debconf/*-old",
 		"usr/share/doc/*", "usr/share/man/*", "usr/share/locale/*", "usr/share/info/*",
 	}
-}
-
-func unusedBaseFiles() []string {
-	return append(unusedNodeFiles(),
-		"usr/bin/apt*", "usr/bin/dpkg*", "usr/bin/perl*", "usr/bin/python3*", "usr/bin/py3*", "usr/bin/deb*", "usr/bin/gdbus", "usr/bin/gio*",
-		"usr/lib/apt", "usr/lib/dpkg", "usr/lib/python3*", "usr/lib/systemd", "usr/lib/udev", "usr/lib/*/gconv", "usr/lib/*/perl-base",
-		"usr/lib/*/libapt-*", "usr/lib/*/libdb-5*", "usr/lib/*/libdbus-1*", "usr/lib/*/libgio-*", "usr/lib/*/libglib-*",
-		"usr/lib/*/libgobject-*", "usr/lib/*/libgnutls*", "usr/lib/*/libhogweed*", "usr/lib/*/libicu*", "usr/lib/*/libnettle*",
-		"usr/lib/*/libp11-kit*", "usr/lib/*/libsqlite3*", "usr/lib/*/libssl*", "usr/lib/*/libstdc++*", "usr/lib/*/girepository-1.0",
-		"usr/sbin/xfs_scrub*", "usr/share/bash-completion", "usr/share/common-licenses", "usr/share/debconf", "usr/share/gcc",
-		"usr/share/gdb", "usr/share/keyrings", "usr/share/perl5", "usr/share/python3", "usr/share/zoneinfo", "var/lib/dpkg/info",
-		"var/lib/python", "var/cache/debconf/*",
-	)
 }
 
 // unusedModules are driver folders that no emulated machine needs.

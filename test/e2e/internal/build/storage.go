@@ -4,6 +4,7 @@ package build
 
 import (
 	"context"
+	"os"
 	"path/filepath"
 	"runtime"
 	"strings"
@@ -62,16 +63,16 @@ func (b *Builder) StorageSuite(ctx context.Context) (StorageSuite, error) {
 // when it is given nothing to do. Its shell is bash: the specs are written for busybox's, which has more words than
 // Debian's (let: without it their loops have no end) and other exit codes.
 func (b *Builder) agnhostImage(ctx context.Context, agnhost, ref string) (string, error) {
-	rootfs, err := b.baseRootfs(ctx)
+	root, err := b.baseArchive(ctx)
 	if err != nil {
 		return "", err
 	}
-	key, err := Key(filepath.Base(rootfs), agnhost, ref, "bash")
+	key, err := Key(filepath.Base(root), agnhost, ref, "bash")
 	if err != nil {
 		return "", err
 	}
-	return b.Cache.Ensure(ctx, "image-agnhost-"+key+".tar", func(ctx context.Context, tmp string) error {
-		base, err := folderLayer(ctx, rootfs)
+	return b.Cache.Ensure(ctx, "image-agnhost-"+key+".tar", func(_ context.Context, tmp string) error {
+		base, err := os.ReadFile(root)
 		if err != nil {
 			return err
 		}

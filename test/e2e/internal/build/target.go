@@ -26,7 +26,7 @@ func (b *Builder) TargetImage(ctx context.Context, archive, program string) erro
 	if err := b.ensureHostTools(ctx); err != nil {
 		return err
 	}
-	rootfs, err := b.baseRootfs(ctx)
+	root, err := b.baseArchive(ctx)
 	if err != nil {
 		return err
 	}
@@ -39,13 +39,13 @@ func (b *Builder) TargetImage(ctx context.Context, archive, program string) erro
 	if err != nil {
 		return err
 	}
-	key, err := Key(filepath.Base(rootfs), string(spdk))
+	key, err := Key(filepath.Base(root), string(spdk))
 	if err != nil {
 		return err
 	}
-	base, err := b.Cache.Ensure(ctx, "image-target-base-"+key+".tar", func(ctx context.Context, tmp string) error {
+	base, err := b.Cache.Ensure(ctx, "image-target-base-"+key+".tar", func(_ context.Context, tmp string) error {
 		// The first layer is that of ToolsImage, which nodes have.
-		layer, err := folderLayer(ctx, rootfs)
+		layer, err := os.ReadFile(root)
 		if err != nil {
 			return err
 		}
