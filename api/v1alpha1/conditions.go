@@ -5,8 +5,8 @@ package v1alpha1
 import corev1 "k8s.io/api/core/v1"
 
 // Condition types. All are positive polarity (True is the healthy state)
-// except Degraded, Progressing, RestartNeeded, RestoreSuspected and WeftInitiatorStuck, for which False is the quiet
-// state. Every condition an object owns is always present; an Event's reason equals the condition's.
+// except Degraded, Progressing, RestartNeeded, RestoreSuspected, VersionSkew, WeftInitiatorStuck and WeftVersionSkew, for
+// which False is the quiet state. Every condition an object owns is always present; an Event's reason equals the condition's.
 const (
 	// ConditionReady: the object does what its spec says.
 	ConditionReady = "Ready"
@@ -49,6 +49,9 @@ const (
 	// the node's turn, or while that lasts; the message says what for. Written by the operator; True with reason
 	// NotNeeded when no target claims the node.
 	ConditionUpdated = "Updated"
+	// ConditionVersionSkew (NvmfNode): the versions of the node's agent and of the operator are further apart than what
+	// works together. Everything goes on as well as it can. Written by the operator, which knows both.
+	ConditionVersionSkew = "VersionSkew"
 	// ConditionCreated (NvmfVolume, NvmfSnapshot): it exists on its node. Once True it never
 	// becomes absent by itself: a volume that cannot be found any more is
 	// Degraded, never made again.
@@ -63,6 +66,10 @@ const (
 	// meanwhile, and the node takes no further volumes. Like the Node's other conditions, True is the one to act on.
 	// Written by the node plugin.
 	ConditionInitiatorStuck = "WeftInitiatorStuck"
+	// ConditionNodeVersionSkew (Kubernetes' own Node): the version of the node plugin and the installed version are
+	// further apart than what works together; the message has both. Written by the node plugin: a Node need not have an
+	// NvmfNode.
+	ConditionNodeVersionSkew = "WeftVersionSkew"
 )
 
 // Reasons of conditions and of the Events that go with them.
@@ -138,6 +145,9 @@ const (
 	ReasonSettingDrifted    = "SettingDrifted"
 	ReasonSettingsUnknown   = "SettingsUnknown"
 
+	// NvmfNode and Kubernetes' Node: versions that do not work together.
+	ReasonVersionSkew = "VersionSkew"
+
 	// Kubernetes' Node: its kernel does not finish a connection.
 	ReasonConnectStuck = "ConnectStuck"
 
@@ -183,6 +193,8 @@ const (
 	AgentLeasePrefix = "weft-agent-"
 	// ComponentLabel names the part of weft that an object belongs to.
 	ComponentLabel = "app.kubernetes.io/component"
+	// VersionLabel of the CSIDriver is the version of weft that is installed.
+	VersionLabel = "app.kubernetes.io/version"
 	// ComponentAgent is the ComponentLabel's value on what belongs to the agent, its Lease included.
 	ComponentAgent = "agent"
 	// ComponentTarget is the ComponentLabel's value on target pods.
@@ -203,8 +215,13 @@ const (
 
 // InitiatorStuck is the Node's condition ConditionInitiatorStuck; nil when it has none.
 func InitiatorStuck(node *corev1.Node) *corev1.NodeCondition {
+	return NodeCondition(node, ConditionInitiatorStuck)
+}
+
+// NodeCondition is a Node's condition; nil when it has none of the type.
+func NodeCondition(node *corev1.Node, kind corev1.NodeConditionType) *corev1.NodeCondition {
 	for i := range node.Status.Conditions {
-		if node.Status.Conditions[i].Type == ConditionInitiatorStuck {
+		if node.Status.Conditions[i].Type == kind {
 			return &node.Status.Conditions[i]
 		}
 	}

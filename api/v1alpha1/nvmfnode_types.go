@@ -370,11 +370,16 @@ type PlannedDrive struct {
 }
 
 // NvmfNodeStatus is the observed state of the node. The node's agent writes it, except the conditions AgentAlive,
-// TargetPodReady, TargetImageReady and Updated.
+// TargetPodReady, TargetImageReady, Updated and VersionSkew.
 type NvmfNodeStatus struct {
 	// ObservedGeneration is the generation of the spec that engine, pools, portals and conditions refer to.
 	// +optional
 	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
+	// AgentVersion is the version of weft that the node's agent runs. Condition VersionSkew says whether it works with
+	// the operator's.
+	// +kubebuilder:validation:MaxLength=64
+	// +optional
+	AgentVersion string `json:"agentVersion,omitempty"`
 	// Inventory of the node's hardware and kernel.
 	// +optional
 	Inventory *Inventory `json:"inventory,omitempty"`
@@ -426,7 +431,8 @@ type NvmfNodeStatus struct {
 	// +optional
 	Tuning *TuningStatus `json:"tuning,omitempty"`
 	// Conditions: Ready, PoolReady, PortalsReady, RestartNeeded, RestoreSuspected, BuffersSufficient, WritesDurable and
-	// Tuned, written by the agent; AgentAlive, TargetPodReady, TargetImageReady and Updated, written by the operator.
+	// Tuned, written by the agent; AgentAlive, TargetPodReady, TargetImageReady, Updated and VersionSkew, written by
+	// the operator.
 	// +listType=map
 	// +listMapKey=type
 	// +optional
@@ -793,6 +799,7 @@ const (
 // +kubebuilder:printcolumn:name="Attachments",type=integer,JSONPath=`.status.attachments.used`
 // +kubebuilder:printcolumn:name="Possible",type=integer,JSONPath=`.status.attachments.possible`
 // +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`,priority=1
+// +kubebuilder:printcolumn:name="Version",type=string,JSONPath=`.status.agentVersion`,priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 type NvmfNode struct {
 	metav1.TypeMeta   `json:",inline"`

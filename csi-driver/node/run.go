@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
@@ -23,9 +24,11 @@ import (
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/csi-driver/internal/server"
+	"github.com/weft-storage/weft/csi-driver/node/internal/condition"
 	"github.com/weft-storage/weft/csi-driver/node/internal/fabrics"
 	"github.com/weft-storage/weft/csi-driver/node/internal/filesystem"
 	"github.com/weft-storage/weft/csi-driver/node/internal/mapper"
+	"github.com/weft-storage/weft/csi-driver/node/internal/skew"
 )
 
 // finishTimeout is how long work on this machine that outlived its calls (a mkfs, an umount) may take when the
@@ -79,6 +82,13 @@ func Run(ctx context.Context, config *rest.Config, o Options) error {
 			reporter := Reporter{Client: nodes, Node: o.NodeName, UID: types.UID(uid), Clock: clock.RealClock{}}
 			return reporter.Run(ctx, initiator, service.Overdue)
 		})
+		group.Go(func() error {
+			reporter := skew.Reporter{Client: nodes, Version: o.Version, Clock: clock.RealClock{}, Writer: &condition.Writer{
+				Client: nodes, Node: o.NodeName, UID: types.UID(uid), Clock: clock.RealClock{},
+				Type: v1alpha1.ConditionNodeVersionSkew, FieldManager: skew.FieldManager,
+			}}
+			return reporter.Run(ctx)
+		})
 		listener, err := server.Listen(ctx, o.Endpoint)
 		if err != nil {
 			return err
@@ -96,11 +106,11 @@ func Run(ctx context.Context, config *rest.Config, o Options) error {
 	return group.Wait()
 }
 
-// nodeClient reads this machine's Node and volumes, and writes the Node's status and Events; without a cache, since it
+// nodeClient reads this machine's Node, volumes and the CSIDriver, and writes the Node's status and Events; without a cache, since it
 // reads little.
 func nodeClient(config *rest.Config) (client.Client, error) {
 	scheme := runtime.NewScheme()
-	if err := errors.Join(corev1.AddToScheme(scheme), eventsv1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
+	if err := errors.Join(corev1.AddToScheme(scheme), eventsv1.AddToScheme(scheme), storagev1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {
 		return nil, err
 	}
 	return client.New(config, client.Options{Scheme: scheme})

@@ -46,6 +46,8 @@ type Inventory interface {
 
 // Config of a Reconciler. Every field is required but Settle.
 type Config struct {
+	// Version of weft, which the node's status reports.
+	Version string
 	// NodeName of the Kubernetes Node and the NvmfNode.
 	NodeName string
 	// Client reads this node's objects, from a cache that is synced and that started with a consistent read, and writes

@@ -54,6 +54,8 @@ const (
 
 // Options of an agent.
 type Options struct {
+	// Version of weft, which the node's status reports.
+	Version string
 	// NodeName of the node the agent runs on. Required.
 	NodeName string
 	// Namespace of the agent's Lease. Required.
@@ -198,7 +200,7 @@ func setUp(m manager.Manager, records *Records, agentMetrics *Metrics, o Options
 	targets := NewTargetWatch(clock.RealClock{})
 	clearing := NewClearing()
 	r := NewReconciler(Config{
-		NodeName: o.NodeName, Client: m.GetClient(), Recorder: m.GetEventRecorder("weft-agent"),
+		Version: o.Version, NodeName: o.NodeName, Client: m.GetClient(), Recorder: m.GetEventRecorder("weft-agent"),
 		Engines: o.Engines, Inventory: inventory, Records: records, Targets: targets, Clearing: clearing, Metrics: agentMetrics, Clock: clock.RealClock{},
 		Settle: o.Settle, Resync: o.Resync,
 	})

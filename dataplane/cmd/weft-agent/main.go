@@ -34,7 +34,7 @@ func main() {
 }
 
 func command() *cobra.Command {
-	var options agent.Options
+	options := agent.Options{Version: version}
 	var spdkSocket string
 	// An error needs its words, not the stack of the place that logs it.
 	logging := zap.Options{TimeEncoder: zapcore.RFC3339TimeEncoder, StacktraceLevel: zapcore.DPanicLevel}

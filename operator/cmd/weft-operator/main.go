@@ -29,7 +29,7 @@ func main() {
 }
 
 func command() *cobra.Command {
-	var options settings
+	options := settings{Version: version}
 	// An error needs its words, not the stack of the place that logs it.
 	logging := zap.Options{TimeEncoder: zapcore.RFC3339TimeEncoder, StacktraceLevel: zapcore.DPanicLevel}
 	cmd := &cobra.Command{

@@ -54,6 +54,8 @@ const (
 
 // settings of the operator: its flags, and what tests set.
 type settings struct {
+	// Version of weft, which those of the agents are compared with.
+	Version string
 	// Namespace that weft runs in: of the leader's Lease and of the agents'. Required.
 	Namespace string
 	// LeaderElect makes all but one of several replicas wait.
@@ -199,6 +201,7 @@ func addControllers(ctx context.Context, mgr ctrl.Manager, o settings) error {
 		Recorder:  mgr.GetEventRecorder("weft-operator"),
 		Clock:     clock.RealClock{},
 		Namespace: o.Namespace,
+		Version:   o.Version,
 	}
 	if err := nodes.SetupWithManager(mgr); err != nil {
 		return fmt.Errorf("set up the controller of NvmfNodes: %w", err)

@@ -52,6 +52,26 @@ func TestAgentThatFallsSilentAndReturns(t *testing.T) {
 	c.Expect(c.nodeCondition("silent-1", v1alpha1.ConditionReady)()).To(Equal("True/AsExpected"), "the agent's own condition is its own")
 }
 
+func TestAgentOfAVersionTooFarAway(t *testing.T) {
+	c := newCluster(t)
+	startOperator(t, nil)
+	c.node("skew-1", "skew", capableModules...)
+	c.Eventually(c.nodeCondition("skew-1", v1alpha1.ConditionVersionSkew)).Should(Equal("Unknown/Pending"))
+	report := func(version string) {
+		node := c.nvmfNode("skew-1")
+		node.Status.AgentVersion = version
+		c.Expect(admin.Status().Update(c.ctx, node)).To(Succeed())
+	}
+	report("1.1.9")
+	c.Eventually(c.nodeCondition("skew-1", v1alpha1.ConditionVersionSkew)).Should(Equal("False/AsExpected"))
+	report("1.4.0")
+	c.Eventually(c.nodeCondition("skew-1", v1alpha1.ConditionVersionSkew)).Should(Equal("True/VersionSkew"))
+	c.Eventually(c.events("NvmfNode", "skew-1")).Should(ContainElement(HavePrefix("VersionSkew - the agent has version 1.4.0 and the operator 1.2.0")))
+	c.Expect(c.nodeCondition("skew-1", v1alpha1.ConditionAgentAlive)()).To(Equal("Unknown/AgentSilent"), "the other condition of the same controller stays")
+	report("1.2.0")
+	c.Eventually(c.nodeCondition("skew-1", v1alpha1.ConditionVersionSkew)).Should(Equal("False/AsExpected"))
+}
+
 func TestNvmfNodesOfNodesThatAreGone(t *testing.T) {
 	c := newCluster(t)
 	startOperator(t, nil)

@@ -19,6 +19,8 @@ import (
 const (
 	namespace   = apiserver.Namespace
 	targetImage = "registry.example/weft-target:v1"
+	// operatorVersion of the operators that tests start.
+	operatorVersion = "1.2.0"
 	// How long to wait for what must happen, and how long to look at what must not.
 	patience, quiet, interval = 20 * time.Second, 700 * time.Millisecond, 50 * time.Millisecond
 )
@@ -45,7 +47,7 @@ func TestMain(m *testing.M) {
 func startOperator(t *testing.T, change func(*settings)) (mgr ctrl.Manager, stop func()) {
 	t.Helper()
 	options := settings{
-		Namespace: namespace, MetricsBindAddress: off, HealthProbeBindAddress: off,
+		Version: operatorVersion, Namespace: namespace, MetricsBindAddress: off, HealthProbeBindAddress: off,
 		WebhookBindAddress: off, AllowSeveral: true, TargetImage: targetImage,
 	}
 	if change != nil {

@@ -388,13 +388,14 @@ func orphans(nodes []v1alpha1.NvmfNode) []string {
 // relevant: what a silent agent said is old, and of a node without a target only the agent matters.
 func relevant(n v1alpha1.NvmfNode) []metav1.Condition {
 	alive := meta.FindStatusCondition(n.Status.Conditions, v1alpha1.ConditionAgentAlive)
-	if alive != nil && (alive.Status != metav1.ConditionTrue || n.Spec.Target == "") {
+	if alive != nil && alive.Status != metav1.ConditionTrue {
 		return []metav1.Condition{*alive}
 	}
-	if n.Spec.Target == "" {
-		return nil
+	if n.Spec.Target != "" {
+		return n.Status.Conditions
 	}
-	return n.Status.Conditions
+	ofTheAgent := []string{v1alpha1.ConditionAgentAlive, v1alpha1.ConditionVersionSkew}
+	return slices.DeleteFunc(slices.Clone(n.Status.Conditions), func(c metav1.Condition) bool { return !slices.Contains(ofTheAgent, c.Type) })
 }
 
 // unwell are the conditions that are not as they should be. Progressing is work, not harm. See
@@ -410,7 +411,7 @@ func unwell(who string, conditions []metav1.Condition) []string {
 			if c.Reason == v1alpha1.ReasonPending { // it is being pulled
 				continue
 			}
-		case v1alpha1.ConditionDegraded, v1alpha1.ConditionRestartNeeded, v1alpha1.ConditionRestoreSuspected:
+		case v1alpha1.ConditionDegraded, v1alpha1.ConditionRestartNeeded, v1alpha1.ConditionRestoreSuspected, v1alpha1.ConditionVersionSkew:
 			good = metav1.ConditionFalse
 		}
 		if c.Status != good {

@@ -37,10 +37,12 @@ type Reconciler struct {
 	Clock clock.PassiveClock
 	// Namespace of the agents' Leases.
 	Namespace string
+	// Version of the operator, which those of the agents are compared with.
+	Version string
 }
 
-// Reconcile deletes the NvmfNode when nothing needs it any more, else keeps its condition AgentAlive
-// true, and comes back when the agent's lease would run out.
+// Reconcile deletes the NvmfNode when nothing needs it any more, else keeps its conditions AgentAlive
+// and VersionSkew true, and comes back when the agent's lease would run out.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	ctx = log.IntoContext(ctx, log.FromContext(ctx).WithValues("node", req.Name))
 
@@ -56,7 +58,8 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, err
 	}
 	alive, again := judge(node.Name, lease, r.Clock.Now())
-	return ctrl.Result{RequeueAfter: again}, manifest.IgnoreStale(ctx, r.updateAlive(ctx, node, alive))
+	skew := judgeSkew(r.Version, node.Status.AgentVersion, r.Clock.Now())
+	return ctrl.Result{RequeueAfter: again}, manifest.IgnoreStale(ctx, r.updateConditions(ctx, node, alive, skew))
 }
 
 // deleteOrphan deletes the NvmfNode when the API server itself says that its
@@ -109,22 +112,28 @@ func (r *Reconciler) lease(ctx context.Context, node string) (*coordinationv1.Le
 	return lease, nil
 }
 
-// updateAlive writes the condition when it differs, and an Event when its status does.
-func (r *Reconciler) updateAlive(ctx context.Context, node *v1alpha1.NvmfNode, alive metav1.Condition) error {
-	config := manifest.ForNodeCondition(node, alive)
+// updateConditions writes the conditions when one differs, and an Event for each whose status turns bad, or good again.
+func (r *Reconciler) updateConditions(ctx context.Context, node *v1alpha1.NvmfNode, alive, skew metav1.Condition) error {
+	config := manifest.ForNodeCondition(node, alive, skew)
 	if config == nil {
 		return nil
 	}
-	was := meta.FindStatusCondition(node.Status.Conditions, v1alpha1.ConditionAgentAlive)
+	before := node.Status.Conditions
 	if err := r.Status().Apply(ctx, config, client.FieldOwner(v1alpha1.OperatorFieldManager), client.ForceOwnership); err != nil {
-		return fmt.Errorf("apply condition %s of NvmfNode %s: %w", v1alpha1.ConditionAgentAlive, node.Name, err)
+		return fmt.Errorf("apply the conditions of NvmfNode %s: %w", node.Name, err)
 	}
-	switch {
-	case was != nil && was.Status == alive.Status:
-	case alive.Status == metav1.ConditionFalse:
-		r.Recorder.Eventf(node, nil, corev1.EventTypeWarning, alive.Reason, "Reconcile", "%s", alive.Message)
-	case alive.Status == metav1.ConditionTrue && was != nil:
-		r.Recorder.Eventf(node, nil, corev1.EventTypeNormal, alive.Reason, "Reconcile", "%s", alive.Message)
-	}
+	r.tell(node, meta.FindStatusCondition(before, alive.Type), alive, metav1.ConditionTrue, metav1.ConditionFalse)
+	r.tell(node, meta.FindStatusCondition(before, skew.Type), skew, metav1.ConditionFalse, metav1.ConditionTrue)
 	return nil
+}
+
+// tell of a condition that turned bad, or good after it was something else.
+func (r *Reconciler) tell(node *v1alpha1.NvmfNode, was *metav1.Condition, is metav1.Condition, good, bad metav1.ConditionStatus) {
+	switch {
+	case was != nil && was.Status == is.Status:
+	case is.Status == bad:
+		r.Recorder.Eventf(node, nil, corev1.EventTypeWarning, is.Reason, "Reconcile", "%s", is.Message)
+	case is.Status == good && was != nil:
+		r.Recorder.Eventf(node, nil, corev1.EventTypeNormal, is.Reason, "Reconcile", "%s", is.Message)
+	}
 }

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package skew tells the API whether the version of this machine's node plugin works with the one that is installed, in
+// the Node's condition v1alpha1.ConditionNodeVersionSkew. What is installed, the CSIDriver says by its label: the chart
+// writes it together with the operator and the CSI controller.
+package skew
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/go-logr/logr"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/csi-driver/node/internal/condition"
+	"github.com/weft-storage/weft/internal/versions"
+)
+
+const (
+	// Interval between looks: an upgrade reaches a node within minutes, and a thousand nodes ask less than twice a second.
+	Interval = 10 * time.Minute
+	// FieldManager of the condition, which is not that of the Node's other condition.
+	FieldManager = "weft-csi-node-version"
+	// timeout bounds one look.
+	timeout = 10 * time.Second
+)
+
+// Reporter of one node.
+type Reporter struct {
+	// Client reads the CSIDriver.
+	Client client.Reader
+	// Version of the node plugin.
+	Version string
+	// Writer of the condition.
+	Writer *condition.Writer
+	// Clock for the looks.
+	Clock clock.WithTicker
+}
+
+// Run looks at once and then at each Interval until the context ends. A look that fails leaves the condition as it is.
+func (r *Reporter) Run(ctx context.Context) error {
+	log := logr.FromContextOrDiscard(ctx).WithName("skew")
+	ticker := r.Clock.NewTicker(Interval)
+	defer ticker.Stop()
+	for {
+		if err := r.Look(ctx); err != nil && ctx.Err() == nil {
+			log.Error(err, "Cannot report whether this node plugin's version works with the installed one; trying again")
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-ticker.C():
+		}
+	}
+}
+
+// Look once, and write what is found.
+func (r *Reporter) Look(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	var driver storagev1.CSIDriver
+	if err := r.Client.Get(ctx, client.ObjectKey{Name: v1alpha1.DriverName}, &driver); err != nil {
+		return fmt.Errorf("read CSIDriver %s: %w", v1alpha1.DriverName, err)
+	}
+	installed := driver.Labels[v1alpha1.VersionLabel]
+	switch versions.Compare(installed, r.Version) {
+	case versions.Unsupported:
+		return r.Writer.Write(ctx, corev1.ConditionTrue, v1alpha1.ReasonVersionSkew, fmt.Sprintf("the node plugin has version %s and weft %s is installed, "+
+			"which are not supported together; upgrade one minor version at a time, and check that the weft-csi-node pod of the node is replaced", r.Version, installed))
+	case versions.Supported:
+		return r.Writer.Write(ctx, corev1.ConditionFalse, v1alpha1.ReasonAsExpected,
+			fmt.Sprintf("the node plugin's version %s works with the installed one, %s", r.Version, installed))
+	default:
+		return r.Writer.Write(ctx, corev1.ConditionFalse, v1alpha1.ReasonAsExpected,
+			fmt.Sprintf("the versions were not compared: node plugin %s, installed %q", r.Version, installed))
+	}
+}
