@@ -91,11 +91,12 @@ cross: ## Compile everything for both architectures
 	GOARCH=arm64 $(GO) build ./...
 
 .PHONY: generate
-generate: $(CONTROLLER_GEN) $(HELM) ## Generate deep copies, CRDs, RBAC, the kustomize base and docs/reference/nvmftarget*.md
+generate: $(CONTROLLER_GEN) $(HELM) ## Generate deep copies, CRDs, RBAC, the kustomize base, docs/reference/nvmftarget*.md and the values in the chart's README
 	$(CONTROLLER_GEN) object:headerFile=hack/header.go.txt paths=./api/...
 	$(CONTROLLER_GEN) crd:headerFile=hack/header.yaml.txt paths=./api/... output:crd:dir=config/crd
 	hack/generate.sh
 	$(GO) run ./hack/docs reference
+	$(GO) run ./hack/docs values
 
 .PHONY: docs-figures
 docs-figures: ## Draw the figures of docs, and fill in the tables of docs/tuning.md, from published measurements and weft's own plans

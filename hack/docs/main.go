@@ -3,6 +3,7 @@
 // Docs writes those parts of docs/ that follow from code. Run it from the repository's root:
 //
 //	go run ./hack/docs reference   (make generate: docs/reference/nvmftarget*.md, the fields of an NvmfTarget)
+//	go run ./hack/docs values      (make generate: the table of values in charts/weft/README.md)
 //	go run ./hack/docs figures     (make docs-figures: the pictures, and the tables of docs/tuning.md)
 //	go run ./hack/docs language PATH...   (make lint: words and phrases that texts for users do not use)
 //	go run ./hack/docs record FILE.cast COMMAND ARGUMENT...   (make demo-recording: what the demo prints, and when)
@@ -51,8 +52,10 @@ func run(ctx context.Context, args []string) error {
 		files, err = figures(".")
 	case slices.Equal(args, []string{"reference"}):
 		files, err = reference(".")
+	case slices.Equal(args, []string{"values"}):
+		files, err = values(".")
 	default:
-		err = errors.New("usage: docs figures, docs reference, docs language PATH..., docs record FILE.cast COMMAND..., or docs draw FILE.cast FILE.svg")
+		err = errors.New("usage: docs figures, docs reference, docs values, docs language PATH..., docs record FILE.cast COMMAND..., or docs draw FILE.cast FILE.svg")
 	}
 	if err != nil {
 		return err

@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -72,6 +73,9 @@ func (b *builder) build(ctx context.Context) error {
 	}
 	archives, err := packPlugin(b.repo, b.programs, b.out, b.at)
 	if err != nil {
+		return err
+	}
+	if err := b.samples(); err != nil {
 		return err
 	}
 	manifest, err := krewManifest(b.version, archives)
@@ -217,6 +221,27 @@ func (b *builder) chart(ctx context.Context, store layout.Path) error {
 		return fmt.Errorf("chart: %w", err)
 	}
 	return store.AppendImage(artifact, named("charts/weft:"+b.version))
+}
+
+// samples packs config/samples, which the documentation applies, under the paths that it names.
+func (b *builder) samples() error {
+	var files []packed
+	err := filepath.WalkDir(filepath.Join(b.repo, "config", "samples"), func(path string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		name, err := filepath.Rel(b.repo, path)
+		files = append(files, packed{filepath.ToSlash(name), path, 0o644})
+		return err
+	})
+	if err != nil {
+		return fmt.Errorf("samples: %w", err)
+	}
+	data, err := tarGzip(b.at, files)
+	if err != nil {
+		return fmt.Errorf("samples: %w", err)
+	}
+	return b.write("weft-samples-"+b.version+".tar.gz", data)
 }
 
 // digests writes what the layout's artifacts are called and what identifies them, and tells it.

@@ -115,9 +115,9 @@ func TestMissingThingsAreNamed(t *testing.T) {
 
 func TestNotes(t *testing.T) {
 	for version, want := range map[string]string{
-		"1.2.3":              "### Fixed\n\n- Released.\n",
+		"1.2.3":               "### Fixed\n\n- Released.\n",
 		"1.2.4-dev.g01234567": "### Added\n\n- Not released yet.\n",
-		"1.2.30":             "- Another one.\n",
+		"1.2.30":              "- Another one.\n",
 	} {
 		if got, err := notes(changelog, version); err != nil || got != want {
 			t.Errorf("%s: %q, %v; want %q", version, got, err, want)

@@ -29,7 +29,7 @@ func chartArtifact(repo, archive, version string, at time.Time, annotations map[
 	}
 	var metadata map[string]any
 	if err := yaml.Unmarshal(data, &metadata); err != nil {
-		return nil, fmt.Errorf("Chart.yaml: %w", err)
+		return nil, fmt.Errorf("parse Chart.yaml: %w", err)
 	}
 	metadata["version"], metadata["appVersion"] = version, version
 	config, err := json.Marshal(metadata)

@@ -52,7 +52,7 @@ var program = sync.OnceValues(func() ([]byte, error) {
 			return nil, err
 		}
 	}
-	cmd := exec.Command("go", "build", "-ldflags", "-s -w -X main.version=1.2.3", "-o", "small", ".") //nolint:noctx // shared by tests
+	cmd := exec.Command("go", "build", "-ldflags", "-s -w -X main.version=1.2.3", "-o", "small", ".")
 	cmd.Dir, cmd.Env = dir, append(os.Environ(), "GOWORK=off")
 	if words, err := cmd.CombinedOutput(); err != nil {
 		_, _ = os.Stderr.Write(words)
@@ -115,12 +115,15 @@ func bases(t *testing.T) string {
 	return dir
 }
 
-// small is a builder of a release of small programs on small bases, from this checkout's chart and a changelog of its own.
+// small is a builder of a release of small programs on small bases, from this checkout's chart and samples, with a
+// changelog of its own.
 func small(t *testing.T) *builder {
 	t.Helper()
 	repo := t.TempDir()
-	if err := os.CopyFS(filepath.Join(repo, "charts"), os.DirFS(filepath.Join(root, "charts"))); err != nil {
-		t.Fatal(err)
+	for _, dir := range []string{"charts", filepath.Join("config", "samples")} {
+		if err := os.CopyFS(filepath.Join(repo, dir), os.DirFS(filepath.Join(root, dir))); err != nil {
+			t.Fatal(err)
+		}
 	}
 	license, err := os.ReadFile(filepath.Join(root, "LICENSE"))
 	if err != nil {

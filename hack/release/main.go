@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Release makes a release of weft from a checkout: images, chart, kubectl's plugin, and what goes with them. make release
-// calls it; docs/design/release.md says how a maintainer releases.
+// Release makes a release of weft from a checkout: images, chart, kubectl's plugin, and what goes with them. make
+// release calls it; docs/design/release.md says how a maintainer releases.
 package main
 
 import (
@@ -21,12 +21,12 @@ import (
 )
 
 func main() {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM) //nolint:forbidigo // this is main
 	err := command().ExecuteContext(ctx)
 	stop()
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "release:", err)
-		os.Exit(1)
+		os.Exit(1) //nolint:forbidigo // this is main
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"compress/gzip"
 	"crypto/sha256"
 	"encoding/hex"
+	"errors"
 	"io"
 	"log"
 	"net/http/httptest"
@@ -286,6 +287,18 @@ func TestReleaseChecksumsFit(t *testing.T) {
 	}
 }
 
+// The samples are those of the checkout, where the documentation says.
+func TestReleaseHasTheSamples(t *testing.T) {
+	dir := released(t)
+	_, _, version := artifacts(t, dir)
+	files := unpack(t, mustRead(t, filepath.Join(dir, "weft-samples-"+version+".tar.gz")))
+	for _, name := range []string{"config/samples/target-file.yaml", "config/samples/pvc-pod.yaml", "config/samples/spdk/target-drives.yaml"} {
+		if !bytes.Equal(files[name], mustRead(t, filepath.Join(root, name))) {
+			t.Errorf("%s is not that of the checkout", name)
+		}
+	}
+}
+
 func TestReleaseHasThePluginThatKrewFinds(t *testing.T) {
 	dir := released(t)
 	_, _, version := artifacts(t, dir)
@@ -341,7 +354,7 @@ func unpack(t *testing.T, archive []byte) map[string][]byte {
 	out := map[string][]byte{}
 	for files := tar.NewReader(zipped); ; {
 		head, err := files.Next()
-		if err == io.EOF {
+		if errors.Is(err, io.EOF) {
 			return out
 		}
 		if err != nil {

@@ -21,8 +21,8 @@ import (
 const Suite = "trixie"
 
 // packages are what the base has, with what they depend on. The node plugin formats, checks, grows and mounts
-// filesystems; the agent reads signatures, loops files and loads kernel modules. The first two lines are a shell and its
-// tools, for whoever looks into a container; they are what Debian calls essential, which apt does not add by itself.
+// filesystems; the agent reads signatures, loops files and loads kernel modules. The first two lines are a shell and
+// its tools, for whoever looks into a container; they are what Debian calls essential, which apt does not add by itself.
 var packages = []string{
 	"base-files", "base-passwd", "bash", "coreutils", "dash", "debianutils", "diffutils", "findutils", "grep", "gzip",
 	"hostname", "libc-bin", "mawk", "ncurses-base", "ncurses-bin", "sed", "tar",
@@ -71,7 +71,7 @@ func Make(ctx context.Context, arch, out string) error {
 	if mirror := os.Getenv("WEFT_DEBIAN_MIRROR"); mirror != "" {
 		args = append(args, mirror)
 	}
-	cmd := exec.CommandContext(ctx, program, args...)
+	cmd := exec.CommandContext(ctx, program, args...) //nolint:gosec // the caller chooses architecture, file and mirror
 	// One time for all files, in every release: the same packages are then the same layer, which nodes have already.
 	cmd.Env = append(os.Environ(), "SOURCE_DATE_EPOCH=0", "LC_ALL=C")
 	var words bytes.Buffer

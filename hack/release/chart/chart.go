@@ -30,7 +30,7 @@ func Pack(ctx context.Context, helm, repo, version, dir string, at time.Time) (a
 		if err != nil {
 			return err
 		}
-		return os.Chtimes(path, at, at)
+		return os.Chtimes(path, at, at) //nolint:gosec // the folder was made above, for nobody else
 	})
 	if err != nil {
 		return "", err

@@ -57,15 +57,22 @@ func describe(data []byte, mediaType types.MediaType) (v1.Descriptor, error) {
 	return v1.Descriptor{MediaType: mediaType, Digest: digest, Size: size}, err
 }
 
+// artifactCore is what partial.CompressedToImage makes an image of.
 type artifactCore struct {
 	manifest, config []byte
 	content          v1.Layer
 }
 
+// MediaType of the manifest.
 func (a artifactCore) MediaType() (types.MediaType, error) { return types.OCIManifestSchema1, nil }
-func (a artifactCore) RawManifest() ([]byte, error)        { return a.manifest, nil }
-func (a artifactCore) RawConfigFile() ([]byte, error)      { return a.config, nil }
 
+// RawManifest is the manifest.
+func (a artifactCore) RawManifest() ([]byte, error) { return a.manifest, nil }
+
+// RawConfigFile is the configuration.
+func (a artifactCore) RawConfigFile() ([]byte, error) { return a.config, nil }
+
+// LayerByDigest is the content.
 func (a artifactCore) LayerByDigest(digest v1.Hash) (partial.CompressedLayer, error) {
 	if have, err := a.content.Digest(); err != nil || have != digest {
 		return nil, fmt.Errorf("the artifact has no blob %s", digest)
