@@ -11,7 +11,7 @@ import (
 
 const architecture = "docs/figures/architecture-"
 
-// darkColours by the colours of the picture for a light page, which is the one that people edit.
+// darkColours by the colours of pictures for a light page: that of who talks to whom, which people edit, and charts.
 var darkColours = map[string]string{
 	"#1f2328": "#e6edf3", // names
 	"#4b545e": "#b1bac4", // words
@@ -21,20 +21,31 @@ var darkColours = map[string]string{
 	"#0b62c4": "#58a6ff", // calls to the API server
 	"#57606a": "#9198a1", // calls on a machine
 	"#b54708": "#f0883e", // data
+	"#d1d9e0": "#3d444d", // the grid of a chart
+	"#0b6e99": "#4cb3dd", // lines of a chart, in their order
+	"#c4500c": "#f0883e",
+	"#5b3fa0": "#b39bf5",
+	"#2e7d32": "#5fc46a",
 }
 
 var colour = regexp.MustCompile(`#[0-9a-f]{6}\b`)
 
-// darkArchitecture is the picture of who talks to whom for a dark page: that for a light one in other colours.
+// darkArchitecture is the picture of who talks to whom for a dark page.
 func darkArchitecture(root string) (string, error) {
 	light, err := os.ReadFile(filepath.Join(root, architecture+"light.svg"))
 	if err != nil {
 		return "", err
 	}
-	dark := colour.ReplaceAllStringFunc(string(light), func(c string) string {
+	return darkened(architecture+"light.svg", string(light))
+}
+
+// darkened is a picture for a dark page: the one for a light page in other colours.
+func darkened(name, light string) (string, error) {
+	var err error
+	dark := colour.ReplaceAllStringFunc(light, func(c string) string {
 		d, ok := darkColours[c]
 		if !ok && err == nil {
-			err = fmt.Errorf("%slight.svg has the colour %s: give darkColours one for a dark page", architecture, c)
+			err = fmt.Errorf("%s has the colour %s: give darkColours one for a dark page", name, c)
 		}
 		return d
 	})

@@ -10,7 +10,8 @@ import (
 	"strings"
 )
 
-// chart is a figure with lines over an axis of numbers, or of words.
+// chart is a figure with lines over an axis of numbers, or of words. It is drawn for a light page: darkColours has its
+// colours on a dark one.
 type chart struct {
 	title, below  string
 	xTitle        string
@@ -30,7 +31,7 @@ type line struct {
 	dashed bool
 }
 
-var colours = []string{"#0b6e99", "#c4500c", "#5b3fa0", "#2e7d32", "#8a1c4a"}
+var colours = []string{"#0b6e99", "#c4500c", "#5b3fa0", "#2e7d32"}
 
 const (
 	left, right, top, bottom = 64, 200, 44, 76
@@ -45,13 +46,13 @@ func (c chart) svg() string {
 	draw(`<!-- SPDX-License-Identifier: Apache-2.0; drawn by make docs-figures -->`)
 	draw(`<rect width="100%%" height="100%%" fill="#ffffff"/>`)
 	text := func(x, y float64, anchor, size, words string) {
-		draw(`<text x="%s" y="%s" text-anchor="%s" font-size="%s" %s fill="#222222">%s</text>`, number(x), number(y), anchor, size, font, html.EscapeString(words))
+		draw(`<text x="%s" y="%s" text-anchor="%s" font-size="%s" %s fill="#1f2328">%s</text>`, number(x), number(y), anchor, size, font, html.EscapeString(words))
 	}
 	plotRight, plotBottom := float64(c.width-right), float64(c.height-bottom)
 	x, y := c.scales(plotRight, plotBottom)
 	text(left, 24, "start", "16", c.title)
 	for _, t := range c.yTicks {
-		draw(`<line x1="%d" x2="%s" y1="%s" y2="%s" stroke="#dddddd"/>`, left, number(plotRight), number(y(t)), number(y(t)))
+		draw(`<line x1="%d" x2="%s" y1="%s" y2="%s" stroke="#d1d9e0"/>`, left, number(plotRight), number(y(t)), number(y(t)))
 		text(left-8, y(t)+4, "end", "12", plain(t))
 	}
 	for i, t := range c.xTicks {
@@ -59,14 +60,19 @@ func (c chart) svg() string {
 		if c.xWords != nil {
 			words = c.xWords[i]
 		}
-		draw(`<line x1="%s" x2="%s" y1="%s" y2="%s" stroke="#888888"/>`, number(x(t)), number(x(t)), number(plotBottom), number(plotBottom+5))
+		draw(`<line x1="%s" x2="%s" y1="%s" y2="%s" stroke="#8c959f"/>`, number(x(t)), number(x(t)), number(plotBottom), number(plotBottom+5))
 		text(x(t), plotBottom+20, "middle", "12", words)
 	}
-	draw(`<line x1="%d" x2="%s" y1="%s" y2="%s" stroke="#888888"/>`, left, number(plotRight), number(plotBottom), number(plotBottom))
+	draw(`<line x1="%d" x2="%s" y1="%s" y2="%s" stroke="#8c959f"/>`, left, number(plotRight), number(plotBottom), number(plotBottom))
 	text((left+plotRight)/2, plotBottom+40, "middle", "13", c.xTitle)
-	draw(`<text transform="translate(18 %s) rotate(-90)" text-anchor="middle" font-size="13" %s fill="#222222">%s</text>`, number((top+plotBottom)/2), font, html.EscapeString(c.yTitle))
+	if c.yTicks[0] != 0 {
+		// Two strokes across the foot of an axis are how a reader knows that it does not begin at zero.
+		draw(`<path d="M%d %s v-8 l-5 -3 l10 -4 l-5 -3 v-8" fill="none" stroke="#4b545e" stroke-width="1.5"/>`, left, number(plotBottom))
+		text(left+10, plotBottom-8, "start", "11", "axis starts at "+plain(c.yTicks[0]))
+	}
+	draw(`<text transform="translate(18 %s) rotate(-90)" text-anchor="middle" font-size="13" %s fill="#1f2328">%s</text>`, number((top+plotBottom)/2), font, html.EscapeString(c.yTitle))
 	if !math.IsNaN(c.markAt) {
-		draw(`<line x1="%s" x2="%s" y1="%d" y2="%s" stroke="#444444" stroke-dasharray="2 4"/>`, number(x(c.markAt)), number(x(c.markAt)), top, number(plotBottom))
+		draw(`<line x1="%s" x2="%s" y1="%d" y2="%s" stroke="#4b545e" stroke-dasharray="2 4"/>`, number(x(c.markAt)), number(x(c.markAt)), top, number(plotBottom))
 		text(x(c.markAt)+6, plotBottom-8, "start", "12", c.mark)
 	}
 	for i, l := range c.lines {

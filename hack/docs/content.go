@@ -191,7 +191,7 @@ func coreChart(p published) (chart, error) {
 	return chart{
 		title: "Cores that a target takes for its work", xTitle: "thousand 4 KiB random reads a second", yTitle: "cores", width: 720, height: 340, markAt: math.NaN(),
 		xTicks: []float64{0, 500, 1000, 1500, 2000, 2500, 3000, 3500}, yTicks: []float64{0, 5, 10, 15, 20, 25, 30, 35},
-		below: "Published: a target with 30 cores, 16 connections (SPDK's scheduler framework, SDC 2021).",
+		below: "Published: a target with 30 cores, 16 connections; the source counts 31 cores in use when static (SDC 2021).",
 		lines: []line{dynamic, static},
 	}, nil
 }

@@ -12,8 +12,8 @@ import (
 const tuningPage = "docs/tuning.md"
 
 // figures is the content of each file, by its path: the pictures and tables of docs/tuning.md, with what was published
-// of the systems that weft brings to Kubernetes beside what weft's plan says of them, and the dark picture of who talks
-// to whom.
+// of the systems that weft brings to Kubernetes beside what weft's plan says of them, and the picture of who talks to
+// whom. Each picture is there for a light and for a dark page.
 func figures(root string) (map[string]string, error) {
 	p, err := readPublished(root)
 	if err != nil {
@@ -40,7 +40,11 @@ func figures(root string) (map[string]string, error) {
 		if err != nil {
 			return nil, fmt.Errorf("figure %s: %w", name, err)
 		}
-		files[filepath.Join(root, "docs/figures", name+".svg")] = c.svg()
+		path, light := filepath.Join(root, "docs/figures", name), c.svg()
+		files[path+"-light.svg"] = light
+		if files[path+"-dark.svg"], err = darkened(name, light); err != nil {
+			return nil, err
+		}
 	}
 	if files[filepath.Join(root, architecture+"dark.svg")], err = darkArchitecture(root); err != nil {
 		return nil, err

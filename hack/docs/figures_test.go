@@ -6,6 +6,7 @@ import (
 	"encoding/xml"
 	"errors"
 	"io"
+	"math"
 	"os"
 	"strings"
 	"testing"
@@ -47,5 +48,29 @@ func TestReplaceBetween(t *testing.T) {
 	}
 	if _, err := replaceBetween(doc, "y", ""); err == nil {
 		t.Error("a table without a place was put somewhere")
+	}
+}
+
+// A reader of a figure sees that its axis does not begin at zero, and has a ground under the words on every page.
+func TestFiguresCanBeRead(t *testing.T) {
+	from := func(first float64) chart {
+		return chart{title: "t", xTicks: []float64{0, 1}, yTicks: []float64{first, first + 1}, markAt: math.NaN(), width: 720, height: 340,
+			lines: []line{{name: "l", points: [][2]float64{{0, first}, {1, first + 1}}}}}
+	}
+	for first, marked := range map[float64]bool{0: false, 130: true} {
+		light := from(first).svg()
+		if got := strings.Contains(light, "axis starts at 130"); got != marked {
+			t.Errorf("an axis from %g is marked: %v", first, got)
+		}
+		dark, err := darkened("t", light)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(light, `height="100%" fill="#ffffff"`) || strings.Contains(dark, "#ffffff") || strings.Contains(dark, "#1f2328") {
+			t.Errorf("words and ground of the two figures are not of two pages:\n%s\n%s", light, dark)
+		}
+	}
+	if _, err := darkened("t", `fill="#123456"`); err == nil {
+		t.Error("a colour without one for a dark page was kept")
 	}
 }
