@@ -35,6 +35,8 @@ type Options struct {
 	LvolTime time.Duration
 	// RDMADevices are the RDMA devices the target sees. Without one, an RDMA transport cannot be created.
 	RDMADevices []string
+	// WithoutRDMA is a target that was built without RDMA: to it, RDMA is no transport.
+	WithoutRDMA bool
 	// Root of the filesystem in which bdev_aio_create finds files and devices. Default: the machine's.
 	Root string
 	// Drives are what bdev_nvme_attach_controller finds on the PCI bus.

@@ -112,7 +112,7 @@ func (a *app) nvmfCreateTransport(r *request) {
 		return
 	}
 	t := newTransport(strings.ToUpper(given))
-	if t.trtype != "TCP" && t.trtype != "RDMA" {
+	if t.trtype != "TCP" && (t.trtype != "RDMA" || a.opts.WithoutRDMA) {
 		r.failf(codeInvalidParams, "Invalid transport type '%s'", given)
 		return
 	}
