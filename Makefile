@@ -13,8 +13,11 @@ IMAGE    ?= ghcr.io/weft-storage/weft:$(VERSION)
 # when it changes.
 TARGET_VERSION ?= $(shell sed -n '/^target:/,/^[a-z]/s/^ *tag: *"\([^"]*\)"$$/\1/p' charts/weft/values.yaml)
 TARGET_IMAGE ?= ghcr.io/weft-storage/weft-target:$(TARGET_VERSION)
-# An image with SPDK's nvmf_tgt in PATH, for the image of target pods. Empty: what the Dockerfile says.
+# SPDK for the image of target pods: the path of an nvmf_tgt of this machine, or an image that has one in its PATH. Both
+# empty: what the Dockerfile says. PUSH=1 pushes what NVMF_TGT made.
+NVMF_TGT     ?=
 TARGET_BASE  ?=
+PUSH         ?=
 
 BIN            := $(CURDIR)/bin
 CONTROLLER_GEN := $(BIN)/controller-gen
@@ -82,8 +85,12 @@ image: binaries
 	docker build --build-arg TARGETARCH=$(ARCH) --target weft -t $(IMAGE) .
 
 .PHONY: image-target
-image-target: binaries
+image-target: binaries ## Build the image of target pods: from the nvmf_tgt that NVMF_TGT names without Docker, else with Docker
+ifneq ($(NVMF_TGT),)
+	$(GO) run ./hack/targetimage --launch $(BIN)/$(ARCH)/weft-launch --version $(TARGET_VERSION) --image $(TARGET_IMAGE) --output dist/weft-target.tar $(if $(PUSH),--push) $(NVMF_TGT)
+else
 	docker build --build-arg TARGETARCH=$(ARCH) $(if $(TARGET_BASE),--build-arg TARGET_BASE=$(TARGET_BASE)) --build-arg VERSION=$(TARGET_VERSION) --target weft-target -t $(TARGET_IMAGE) .
+endif
 
 .PHONY: cross
 cross: ## Compile everything for both architectures

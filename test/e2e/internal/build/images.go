@@ -3,24 +3,13 @@
 package build
 
 import (
-	"archive/tar"
-	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"path/filepath"
 	"runtime"
-	"time"
 
-	"github.com/google/go-containerregistry/pkg/name"
-	v1 "github.com/google/go-containerregistry/pkg/v1"
-	"github.com/google/go-containerregistry/pkg/v1/empty"
-	"github.com/google/go-containerregistry/pkg/v1/mutate"
-	"github.com/google/go-containerregistry/pkg/v1/static"
-	"github.com/google/go-containerregistry/pkg/v1/tarball"
-	"github.com/google/go-containerregistry/pkg/v1/types"
-
+	"github.com/weft-storage/weft/hack/imagefile"
 	"github.com/weft-storage/weft/hack/release/base"
 	"github.com/weft-storage/weft/test/e2e/internal/nodeconfig"
 )
@@ -46,76 +35,18 @@ func (b *Builder) baseArchive(ctx context.Context) (string, error) {
 	})
 }
 
-// image is one that the lab makes itself, from files and without a registry.
-type image struct {
-	ref    string
-	layers [][]byte
-	// cmd is what its containers run, args what cmd is given when a container gives it nothing.
-	cmd, args []string
-}
-
-// write writes the image as an archive that containerd and buildah read. Its
-// layers are not compressed: unpacking costs an emulated CPU more than reading.
-func (i image) write(path string) error {
-	tag, err := name.NewTag(i.ref)
-	if err != nil {
-		return fmt.Errorf("image %s: %w", i.ref, err)
-	}
-	var layers []v1.Layer
-	for _, layer := range i.layers {
-		layers = append(layers, static.NewLayer(layer, types.DockerUncompressedLayer))
-	}
-	img, err := mutate.AppendLayers(empty.Image, layers...)
-	if err != nil {
-		return fmt.Errorf("image %s: %w", i.ref, err)
-	}
-	img, err = mutate.ConfigFile(img, i.config(img))
-	if err != nil {
-		return fmt.Errorf("image %s: %w", i.ref, err)
-	}
-	if err := tarball.WriteToFile(path, tag, img); err != nil {
-		return fmt.Errorf("write image %s: %w", i.ref, err)
-	}
-	return nil
-}
-
-func (i image) config(img v1.Image) *v1.ConfigFile {
-	config := &v1.ConfigFile{Architecture: runtime.GOARCH, OS: "linux"}
-	// An image made from bytes in memory always has a configuration.
-	if have, err := img.ConfigFile(); err == nil {
-		config.RootFS, config.History = have.RootFS, have.History
-	}
-	config.Config.Env = []string{"PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
-	config.Config.Entrypoint, config.Config.Cmd = i.cmd, i.args
-	return config
-}
-
 // programLayer is a layer with one program at /name.
 func programLayer(path, name string) ([]byte, error) {
-	data, err := os.ReadFile(path)
-	if err != nil {
-		return nil, err
-	}
-	return entryLayer(&tar.Header{Name: name, Mode: 0o755, Size: int64(len(data)), Typeflag: tar.TypeReg}, data)
+	var layer imagefile.Layer
+	layer.File(name, path, 0o755)
+	return layer.Bytes()
 }
 
 // linkLayer is a layer with one symbolic link at /name.
 func linkLayer(name, target string) ([]byte, error) {
-	return entryLayer(&tar.Header{Name: name, Linkname: target, Mode: 0o777, Typeflag: tar.TypeSymlink}, nil)
-}
-
-// entryLayer is a layer with one entry.
-func entryLayer(head *tar.Header, data []byte) ([]byte, error) {
-	var buf bytes.Buffer
-	w := tar.NewWriter(&buf)
-	head.ModTime = time.Unix(0, 0)
-	if err := w.WriteHeader(head); err != nil {
-		return nil, fmt.Errorf("pack %s: %w", head.Name, err)
-	}
-	if _, err := w.Write(data); err != nil {
-		return nil, fmt.Errorf("pack %s: %w", head.Name, err)
-	}
-	return buf.Bytes(), w.Close()
+	var layer imagefile.Layer
+	layer.Link(name, target)
+	return layer.Bytes()
 }
 
 // folderLayer is a layer with all of a folder, owners included.
@@ -135,7 +66,7 @@ func (b *Builder) toolsImage(ctx context.Context) (string, error) {
 		if err != nil {
 			return err
 		}
-		return image{ref: ToolsImage, layers: [][]byte{layer}}.write(tmp)
+		return imagefile.Image{Layers: [][]byte{layer}}.Write(tmp, ToolsImage)
 	})
 }
 
@@ -159,7 +90,7 @@ func (b *Builder) programImage(ctx context.Context, program, name, ref string) (
 		if err != nil {
 			return err
 		}
-		return image{ref: ref, layers: [][]byte{layer}, cmd: []string{"/" + name}}.write(tmp)
+		return imagefile.Image{Layers: [][]byte{layer}, Entrypoint: []string{"/" + name}}.Write(tmp, ref)
 	})
 }
 

@@ -4,21 +4,19 @@ package build
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strings"
+
+	"github.com/weft-storage/weft/hack/targetimage/pack"
 )
 
 const (
 	// packedTarget is the script in a packed target's folder that runs it.
 	packedTarget = "nvmf_tgt"
-	// verbsLibrary loads a plug-in for each kind of RDMA device, which ldd does not see.
-	verbsLibrary = "libibverbs.so"
 	// softRDMA is the plug-in for the only RDMA device that machines of the lab have.
-	softRDMA = "libibverbs/librxe-rdmav34.so"
+	softRDMA = "librxe-"
 )
 
 // packedScript runs the program with the loader and the libraries beside it, wherever the folder lies. OpenSSL's
@@ -59,40 +57,25 @@ func PackTarget(ctx context.Context, program, dir string) error {
 // librariesOf maps the names of the libraries that a program is linked with, its loader and the plug-in for soft RDMA
 // to the files they are here.
 func librariesOf(ctx context.Context, program string) (files map[string]string, loader string, err error) {
-	listed, err := Output(ctx, "ldd", program)
+	libraries, loader, err := pack.Libraries(ctx, program)
 	if err != nil {
-		return nil, "", fmt.Errorf("list the libraries of %s: %w", program, err)
-	}
-	files = map[string]string{}
-	for line := range strings.Lines(listed) {
-		// "libm.so.6 => /lib/x/libm.so.6 (0x7f)", "/lib64/ld-linux-x86-64.so.2 (0x7f)", or "linux-vdso.so.1 (0x7f)".
-		if strings.Contains(line, "not found") {
-			return nil, "", fmt.Errorf("%s lacks a library on this machine: %s", program, strings.TrimSpace(line))
-		}
-		for _, file := range strings.Fields(line) {
-			if !filepath.IsAbs(file) {
-				continue
-			}
-			name := filepath.Base(file)
-			files[name] = file
-			if strings.HasPrefix(name, "ld-linux") {
-				loader = name
-			}
-			if strings.HasPrefix(name, verbsLibrary) {
-				plugin := filepath.Join(filepath.Dir(file), softRDMA)
-				files[filepath.Base(plugin)] = plugin
-			}
-		}
+		return nil, "", err
 	}
 	if loader == "" {
-		return nil, "", fmt.Errorf("%s is not dynamically linked for this machine", program)
+		return nil, "", fmt.Errorf("%s is not dynamically linked", program)
 	}
-	for name, file := range files {
-		if _, err := os.Stat(file); errors.Is(err, fs.ErrNotExist) && strings.HasSuffix(file, softRDMA) {
-			return nil, "", fmt.Errorf("%s has no plug-in for soft RDMA: %w; install ibverbs-providers", verbsLibrary, err)
-		} else if err != nil {
-			return nil, "", fmt.Errorf("library %s of %s: %w", name, program, err)
+	plugins, err := pack.VerbsPlugins(libraries)
+	if err != nil {
+		return nil, "", err
+	}
+	files = map[string]string{}
+	for _, l := range libraries {
+		files[filepath.Base(l)] = l
+	}
+	for _, p := range plugins {
+		if strings.HasPrefix(filepath.Base(p), softRDMA) {
+			files[filepath.Base(p)] = p
 		}
 	}
-	return files, loader, nil
+	return files, filepath.Base(loader), nil
 }

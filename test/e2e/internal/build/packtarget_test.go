@@ -48,7 +48,7 @@ func TestPackTargetRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	dir := filepath.Join(t.TempDir(), "packed")
-	for program, want := range map[string]string{script: "not a dynamic executable", "/nowhere/nvmf_tgt": "/nowhere/nvmf_tgt"} {
+	for program, want := range map[string]string{script: "is not a program", "/nowhere/nvmf_tgt": "/nowhere/nvmf_tgt"} {
 		if err := PackTarget(t.Context(), program, dir); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("PackTarget(%s): %v", program, err)
 		}

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+
+	"github.com/weft-storage/weft/hack/imagefile"
 )
 
 // StorageSuite is Kubernetes' own end-to-end suite for external storage drivers.
@@ -84,6 +86,6 @@ func (b *Builder) agnhostImage(ctx context.Context, agnhost, ref string) (string
 		if err != nil {
 			return err
 		}
-		return image{ref: ref, layers: [][]byte{base, program, shell}, cmd: []string{"/agnhost"}, args: []string{"pause"}}.write(tmp)
+		return imagefile.Image{Layers: [][]byte{base, program, shell}, Entrypoint: []string{"/agnhost"}, Cmd: []string{"pause"}}.Write(tmp, ref)
 	})
 }

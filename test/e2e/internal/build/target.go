@@ -6,23 +6,27 @@ import (
 	"context"
 	"errors"
 	"os"
-	"path"
 	"path/filepath"
+	"runtime"
+
+	"github.com/weft-storage/weft/hack/imagefile"
+	"github.com/weft-storage/weft/hack/targetimage/pack"
 )
 
 const (
 	// targetProgram is where weft-launch finds SPDK's target in the image.
 	targetProgram = "usr/local/bin/nvmf_tgt"
-	// spdkDir has a real target with the libraries it was linked with.
-	spdkDir = "opt/spdk"
 	// fakeTarget is the package of the target that stands in for SPDK's.
 	fakeTarget = "./cmd/fake-nvmf-tgt"
 )
 
-// TargetImage builds the image of target pods from the project's Dockerfile and
-// writes it to archive. The SPDK in it is program, a real nvmf_tgt with the libraries of this machine, or,
-// when program is empty, the stateful fake, which answers SPDK's RPCs and serves no I/O.
+// TargetImage makes the image of target pods and writes it to archive. The SPDK in it is program, a real nvmf_tgt, in the
+// image that a site makes of it, or, when program is empty, the stateful fake, which answers SPDK's RPCs and serves no
+// I/O: that one is built from the project's Dockerfile.
 func (b *Builder) TargetImage(ctx context.Context, archive, program string) error {
+	if program != "" {
+		return b.packedTargetImage(ctx, archive, program)
+	}
 	if err := b.ensureHostTools(ctx); err != nil {
 		return err
 	}
@@ -30,12 +34,7 @@ func (b *Builder) TargetImage(ctx context.Context, archive, program string) erro
 	if err != nil {
 		return err
 	}
-	var spdk []byte
-	if program == "" {
-		spdk, err = b.fakeTargetLayer(ctx)
-	} else {
-		spdk, err = realTargetLayer(ctx, program)
-	}
+	spdk, err := b.fakeTargetLayer(ctx)
 	if err != nil {
 		return err
 	}
@@ -49,7 +48,7 @@ func (b *Builder) TargetImage(ctx context.Context, archive, program string) erro
 		if err != nil {
 			return err
 		}
-		return image{ref: "weft.storage/lab-target-base:latest", layers: [][]byte{layer, spdk}}.write(tmp)
+		return imagefile.Image{Layers: [][]byte{layer, spdk}}.Write(tmp, "weft.storage/lab-target-base:latest")
 	})
 	if err != nil {
 		return err
@@ -69,25 +68,20 @@ func (b *Builder) fakeTargetLayer(ctx context.Context) ([]byte, error) {
 	return programLayer(program, targetProgram)
 }
 
-// realTargetLayer has what PackTarget makes, and nvmf_tgt in PATH.
-func realTargetLayer(ctx context.Context, program string) (layer []byte, err error) {
-	root, err := os.MkdirTemp("", "weft-target-")
+// packedTargetImage is what `make image-target NVMF_TGT=program` makes.
+func (b *Builder) packedTargetImage(ctx context.Context, archive, program string) error {
+	version, err := b.targetVersion()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	defer func() { err = errors.Join(err, os.RemoveAll(root)) }()
-	link := filepath.Join(root, targetProgram)
-	err = errors.Join(
-		os.Chmod(root, 0o755), // it becomes the image's root folder
-		os.MkdirAll(filepath.Dir(link), 0o755),
-		os.MkdirAll(filepath.Join(root, filepath.Dir(spdkDir)), 0o755),
-		os.Symlink(path.Join("/", spdkDir, packedTarget), link),
-	)
-	if err != nil {
-		return nil, err
-	}
-	if err := PackTarget(ctx, program, filepath.Join(root, spdkDir)); err != nil {
-		return nil, err
-	}
-	return folderLayer(ctx, root)
+	return b.Progress.Step("image of "+program, func() error {
+		image, _, err := pack.Build(ctx, pack.Options{
+			Program: program, Launcher: filepath.Join(b.Repo, "bin", runtime.GOARCH, "weft-launch"), Version: version, Note: b.Progress.Note,
+		})
+		if err != nil {
+			return err
+		}
+		// It is not what the key of an image built before says.
+		return errors.Join(os.RemoveAll(archive+".key"), image.Write(archive, repositoryPrefix+"weft-target:"+version))
+	})
 }

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package pack
+
+import (
+	"bytes"
+	"context"
+	"debug/elf"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+const (
+	// verbsLibrary loads a plug-in for each kind of RDMA device, which ldd does not see.
+	verbsLibrary = "libibverbs.so"
+	// verbsPlugins is the folder of the plug-ins, beside the library.
+	verbsPlugins = "libibverbs"
+	// verbsDrivers is where the library looks for the names of plug-ins.
+	verbsDrivers = "/etc/libibverbs.d"
+)
+
+// Libraries are the shared libraries that a program has on this machine, by the absolute paths at which the loader finds
+// them, and the loader itself, which is one of them. A static program has none.
+func Libraries(ctx context.Context, program string) (libraries []string, loader string, err error) {
+	loader, err = interpreter(program)
+	if err != nil || loader == "" {
+		return nil, "", err
+	}
+	cmd := exec.CommandContext(ctx, "ldd", program)
+	cmd.Env = append(os.Environ(), "LC_ALL=C")
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	listed, err := cmd.Output()
+	if err != nil {
+		return nil, "", fmt.Errorf("list the libraries of %s: %w: %s", program, err, strings.TrimSpace(stderr.String()+string(listed)))
+	}
+	libraries = []string{loader}
+	for line := range strings.Lines(string(listed)) {
+		// "libm.so.6 => /lib/x/libm.so.6 (0x7f)", "/lib64/ld-linux-x86-64.so.2 (0x7f)", or "linux-vdso.so.1 (0x7f)".
+		if strings.Contains(line, "not found") {
+			return nil, "", fmt.Errorf("%s lacks a library on this machine: %s", program, strings.TrimSpace(line))
+		}
+		for _, word := range strings.Fields(line) {
+			if filepath.IsAbs(word) {
+				libraries = append(libraries, filepath.Clean(word))
+			}
+		}
+	}
+	slices.Sort(libraries)
+	return slices.Compact(libraries), loader, nil
+}
+
+// interpreter is the loader that a program asks for; "" of a static program.
+func interpreter(program string) (string, error) {
+	f, err := elf.Open(program)
+	if unread := (*fs.PathError)(nil); errors.As(err, &unread) {
+		return "", err
+	}
+	if err != nil {
+		return "", fmt.Errorf("%s is not a program (%w): a script that starts nvmf_tgt cannot be packed; name nvmf_tgt itself", program, err)
+	}
+	defer f.Close() //nolint:errcheck // only read
+	for _, p := range f.Progs {
+		if p.Type == elf.PT_INTERP {
+			path := make([]byte, p.Filesz)
+			if _, err := p.ReadAt(path, 0); err != nil {
+				return "", fmt.Errorf("%s: %w", program, err)
+			}
+			return string(bytes.TrimRight(path, "\x00")), nil
+		}
+	}
+	return "", nil
+}
+
+// VerbsPlugins are the plug-ins for RDMA devices that a program with these libraries loads; none of a program without
+// RDMA. Without plug-ins such a program finds no device.
+func VerbsPlugins(libraries []string) ([]string, error) {
+	i := slices.IndexFunc(libraries, func(l string) bool { return strings.HasPrefix(filepath.Base(l), verbsLibrary) })
+	if i < 0 {
+		return nil, nil
+	}
+	// The folder's name is compiled in, and never that of a link to it, such as /lib.
+	dir, err := filepath.EvalSymlinks(filepath.Dir(libraries[i]))
+	if err != nil {
+		return nil, err
+	}
+	plugins, err := filepath.Glob(filepath.Join(dir, verbsPlugins, "*.so"))
+	if err == nil && len(plugins) == 0 {
+		err = fmt.Errorf("%s has no plug-ins in %s; install ibverbs-providers (Debian, Ubuntu) or libibverbs (RHEL, Fedora)",
+			libraries[i], filepath.Join(dir, verbsPlugins))
+	}
+	return plugins, err
+}
