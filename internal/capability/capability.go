@@ -43,6 +43,8 @@ type Capabilities struct {
 	Sockets []string
 	// Methods of its RPCs, by SPDK's names.
 	Methods []string
+	// Partial: what is not in the lists is not known, rather than not there.
+	Partial bool
 	// Programs in the image that weft-launch runs besides nvmf_tgt: blkid of util-linux.
 	Programs []string
 }

@@ -57,7 +57,7 @@ func Features() []Feature {
 		{"posix sockets", true, "the agent cannot set the sockets of TCP: nothing is served over it", in(SockPosix, func(c *Capabilities) []string { return c.Sockets })},
 		{"transport RDMA", false, "targets with a transport RDMA do not serve over it: condition PlanUnsupported", in(RDMA, func(c *Capabilities) []string { return c.Transports })},
 		{"NVMe driver", false, "devices.driver VFIO and UIO do not work; Kernel does", methods(NVMeMethods())},
-		{"blkid (util-linux)", false, "devices.driver VFIO and UIO reject every drive: weft cannot tell whether it is blank", in(Blkid, func(c *Capabilities) []string { return c.Programs })},
+		{"blkid (util-linux)", false, "devices.driver VFIO and UIO reject every drive: weft cannot see that it is blank", in(Blkid, func(c *Capabilities) []string { return c.Programs })},
 		{"discard hidden from hosts", false, "hosts see that they can discard, and get an error for it", since(26, 1)},
 		{"RDMA and VFIO in every mode", false, "RDMA does not work with cores.mode Interrupt; RDMA and VFIO do not work with memory.hugepages Disabled", since(26, 1)},
 		{"buffer cache of each size", false, "both caches of a poll group get the smaller of the planned sizes", since(26, 5)},
@@ -110,6 +110,8 @@ func in(name string, of func(*Capabilities) []string) func(*Capabilities) (Has, 
 			return Unknown, ""
 		case slices.Contains(list, name):
 			return Yes, ""
+		case c.Partial:
+			return Unknown, ""
 		default:
 			return No, ""
 		}
@@ -127,7 +129,10 @@ func methods(needed []string) func(*Capabilities) (Has, string) {
 				lacks = append(lacks, m)
 			}
 		}
-		if len(lacks) > 0 {
+		switch {
+		case len(lacks) > 0 && c.Partial:
+			return Unknown, ""
+		case len(lacks) > 0:
 			return No, "it lacks " + strings.Join(lacks, ", ")
 		}
 		return Yes, ""
