@@ -13,23 +13,18 @@
 ARG BASE=docker.io/library/debian:trixie-slim
 
 # SPDK's nvmf_tgt comes from TARGET_BASE. An image that has it in PATH is left as
-# it is but for weft-launch, so a site that wants RDMA, io_uring or a newer version brings its own:
+# it is but for weft-launch:
 #
 #   docker buildx build --target weft-target --build-arg TARGET_BASE=registry.example/spdk:26.05 .
 #
 # Such an image needs a shell, and util-linux's blkid when drives are to be taken from the kernel
 # (devices.driver: VFIO or UIO): what is on a drive that cannot be looked at is unknown, and such a drive is refused.
 #
-# The default gets Alpine's package, the only one among the distributions looked at that is current
-# and holds nvmf_tgt. Alpine 3.24 has SPDK 25.05 for amd64 and arm64 (community repository,
-# 25.05-r3, built in March 2026). What it can do:
-#   - TCP over posix sockets. No RDMA and no io_uring: its recipe gives configure neither
-#     --with-rdma nor --with-uring (seen in the recipe of 24.09; that of 25.05 was not seen, and the package does not
-#     depend on libibverbs).
-#   - It is older than 26.05, which is what weft is developed with. weft speaks to each release from 25.05 on as it
-#     understands: docs/install.md says what is different.
-# openEuler builds SPDK with RDMA, but did not package nvmf_tgt (21.01; later ones were not looked into),
-# and Debian has no package of it. Neither a newer Alpine nor Fedora and openSUSE could be looked into.
+# A site that has an nvmf_tgt, but no image of it, needs neither this file nor Docker, and gets labels that say what its
+# SPDK can do: make image-target NVMF_TGT=/path/to/nvmf_tgt (docs/tasks/bring-your-own-spdk.md).
+#
+# The default gets Alpine's package, the only one among the distributions looked at that weft can use: SPDK 25.05 over
+# TCP with posix sockets, without RDMA. docs/reference/spdk-features.md has what was looked at, and when.
 ARG TARGET_BASE=docker.io/library/alpine:3.24
 
 FROM ${BASE} AS weft

@@ -4,6 +4,7 @@ package capability
 
 import (
 	"maps"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -109,5 +110,28 @@ func TestPartial(t *testing.T) {
 		if f.Has != want {
 			t.Errorf("%s is %s, not %s", f.Name, f.Has, want)
 		}
+	}
+}
+
+// The page for people lists the same features and labels.
+func TestDocumented(t *testing.T) {
+	text, err := os.ReadFile("../../docs/reference/spdk-features.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	page := string(text)
+	for _, f := range Features() {
+		row := "\n| " + f.Name + " | " + map[bool]string{true: "required", false: "optional"}[f.Required] + " | "
+		if !strings.Contains(page, row) {
+			t.Errorf("the page has no row %q", row)
+		}
+	}
+	for _, label := range append(slices.Collect(maps.Keys(full().Labels())), LabelIOUring) {
+		if !strings.Contains(page, "\n| `"+label+"` | ") {
+			t.Errorf("the page has no label %s", label)
+		}
+	}
+	if rows := strings.Count(page, " | required | ") + strings.Count(page, " | optional | "); rows != len(Features()) {
+		t.Errorf("the page has %d features, and there are %d", rows, len(Features()))
 	}
 }
