@@ -66,7 +66,7 @@ func (c *Capabilities) BdevModules() []string {
 	return sorted(slices.Collect(maps.Keys(modules)))
 }
 
-// IOUring: it can use io_uring, for sockets or for block devices.
+// IOUring says whether it can use io_uring, for sockets or for block devices.
 func (c *Capabilities) IOUring() bool {
 	return slices.Contains(c.Sockets, SockURing) || slices.Contains(c.BdevModules(), SockURing)
 }

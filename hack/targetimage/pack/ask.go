@@ -32,9 +32,14 @@ const (
 )
 
 // ask a target what it can do: start it without PCI devices and hugepages, with a socket in a directory of its own, and
-// call it. loaded are the libraries that it has loaded by the end. argv is the program, perhaps behind a loader.
-func ask(ctx context.Context, argv, env []string) (can *capability.Capabilities, loaded []string, err error) {
-	dir, err := os.MkdirTemp("", "weft-ask-")
+// call it. loaded are the files of the libraries that it has loaded by the end. With root, the target runs with nothing
+// but what is in that folder, and program is a path in it.
+func ask(ctx context.Context, root, program string, env []string) (can *capability.Capabilities, loaded []string, err error) {
+	temporary := ""
+	if root != "" {
+		temporary = filepath.Join(root, "tmp")
+	}
+	dir, err := os.MkdirTemp(temporary, "weft-ask-")
 	if err != nil {
 		return nil, nil, err
 	}
@@ -44,11 +49,14 @@ func ask(ctx context.Context, argv, env []string) (can *capability.Capabilities,
 		return nil, nil, err
 	}
 	socket := filepath.Join(dir, "spdk.sock")
-	argv = append(argv, "-r", socket, "-m", fmt.Sprintf("[%d]", cpu), "-s", memoryMiB, "--wait-for-rpc",
-		"--no-pci", "--no-huge", "--num-trace-entries", "0")
+	args := []string{program, "-r", strings.TrimPrefix(socket, root), "-m", fmt.Sprintf("[%d]", cpu), "-s", memoryMiB, "--wait-for-rpc",
+		"--no-pci", "--no-huge", "--num-trace-entries", "0"}
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...) //nolint:gosec // the caller's own program
+	cmd := exec.CommandContext(ctx, args[0], args[1:]...) //nolint:gosec // the caller's own program
+	if root != "" {
+		cmd = alone(ctx, root, args...).Cmd
+	}
 	cmd.Dir, cmd.Env = dir, append(os.Environ(), env...)
 	// Ended well, it takes away what it put under /var/tmp and /run.
 	cmd.Cancel = func() error { return cmd.Process.Signal(syscall.SIGTERM) }
@@ -74,9 +82,34 @@ func ask(ctx context.Context, argv, env []string) (can *capability.Capabilities,
 	cancel()
 	<-waited
 	if err != nil {
-		err = fmt.Errorf("%s: %w; it said:\n%s", argv[0], err, tail(log.Bytes()))
+		err = fmt.Errorf("%s: %w; it said:\n%s", program, err, tail(log.Bytes()))
 	}
 	return can, loaded, err
+}
+
+// isolated is a program in a root of its own.
+type isolated struct {
+	*exec.Cmd
+
+	ctx  context.Context
+	root string
+}
+
+// alone runs a program of a folder with nothing but the folder, and /dev, /proc and /sys. It needs root, or a kernel
+// that lets everybody have namespaces.
+func alone(ctx context.Context, root string, command ...string) isolated {
+	const script = `set -e
+for d in dev proc sys; do mount --rbind /$d "$0/$d"; done
+exec chroot "$0" "$@"`
+	args := append([]string{"--map-root-user", "--mount", "--propagation", "private", "sh", "-c", script, root}, command...)
+	return isolated{exec.CommandContext(ctx, "unshare", args...), ctx, root} //nolint:gosec // the caller's own program
+}
+
+// allowed says whether programs can be isolated here, and if not what was said.
+func (i isolated) allowed() (string, error) {
+	said, err := exec.CommandContext(i.ctx, "unshare", "--map-root-user", "--mount", "--propagation", "private",
+		"sh", "-c", `mount --rbind /dev "$0/dev" && chroot "$0" /nothing; [ $? = 127 ]`, i.root).CombinedOutput()
+	return string(bytes.TrimSpace(said)), err
 }
 
 // call a target that waits for its settings, and initialize it.

@@ -25,11 +25,12 @@ const (
 	verbsDrivers = "/etc/libibverbs.d"
 )
 
-// Libraries are the shared libraries that a program has on this machine, by the absolute paths at which the loader finds
-// them, and the loader itself, which is one of them. A static program has none.
+// Libraries are the shared libraries that a program, or a library, has on this machine, by the absolute paths at which
+// the loader finds them, the loader itself among them. loader is the one that a program asks for; a library asks for
+// none. A static program has neither.
 func Libraries(ctx context.Context, program string) (libraries []string, loader string, err error) {
-	loader, err = interpreter(program)
-	if err != nil || loader == "" {
+	loader, linked, err := linking(program)
+	if err != nil || !linked {
 		return nil, "", err
 	}
 	cmd := exec.CommandContext(ctx, "ldd", program)
@@ -40,7 +41,9 @@ func Libraries(ctx context.Context, program string) (libraries []string, loader 
 	if err != nil {
 		return nil, "", fmt.Errorf("list the libraries of %s: %w: %s", program, err, strings.TrimSpace(stderr.String()+string(listed)))
 	}
-	libraries = []string{loader}
+	if loader != "" {
+		libraries = []string{loader}
+	}
 	for line := range strings.Lines(string(listed)) {
 		// "libm.so.6 => /lib/x/libm.so.6 (0x7f)", "/lib64/ld-linux-x86-64.so.2 (0x7f)", or "linux-vdso.so.1 (0x7f)".
 		if strings.Contains(line, "not found") {
@@ -56,26 +59,30 @@ func Libraries(ctx context.Context, program string) (libraries []string, loader 
 	return slices.Compact(libraries), loader, nil
 }
 
-// interpreter is the loader that a program asks for; "" of a static program.
-func interpreter(program string) (string, error) {
+// linking says whether a program or library is linked with others, and which loader a program asks for.
+func linking(program string) (loader string, linked bool, err error) {
 	f, err := elf.Open(program)
 	if unread := (*fs.PathError)(nil); errors.As(err, &unread) {
-		return "", err
+		return "", false, err
 	}
 	if err != nil {
-		return "", fmt.Errorf("%s is not a program (%w): a script that starts nvmf_tgt cannot be packed; name nvmf_tgt itself", program, err)
+		return "", false, fmt.Errorf("%s is not a program (%w): a script that starts nvmf_tgt cannot be packed; name nvmf_tgt itself", program, err)
 	}
 	defer f.Close() //nolint:errcheck // only read
+	needed, err := f.ImportedLibraries()
+	if err != nil {
+		return "", false, fmt.Errorf("%s: %w", program, err)
+	}
 	for _, p := range f.Progs {
 		if p.Type == elf.PT_INTERP {
 			path := make([]byte, p.Filesz)
 			if _, err := p.ReadAt(path, 0); err != nil {
-				return "", fmt.Errorf("%s: %w", program, err)
+				return "", false, fmt.Errorf("%s: %w", program, err)
 			}
-			return string(bytes.TrimRight(path, "\x00")), nil
+			loader = string(bytes.TrimRight(path, "\x00"))
 		}
 	}
-	return "", nil
+	return loader, loader != "" || len(needed) > 0, nil
 }
 
 // VerbsPlugins are the plug-ins for RDMA devices that a program with these libraries loads; none of a program without

@@ -10,10 +10,9 @@ import (
 	"debug/elf"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
-	"path/filepath"
-	"slices"
 	"strings"
 
 	"github.com/weft-storage/weft/hack/imagefile"
@@ -24,8 +23,6 @@ const (
 	// targetPath and launcherPath are those of the two programs in an image.
 	targetPath   = "/usr/local/bin/nvmf_tgt"
 	launcherPath = "/usr/local/bin/weft-launch"
-	// rounds of asking, each with the libraries that the last one showed to be missing.
-	rounds = 4
 )
 
 // Options of an image.
@@ -38,9 +35,14 @@ type Options struct {
 	Note func(format string, args ...any)
 }
 
-// Build the image, and ask the nvmf_tgt in it what it can do.
+// Build the image. The nvmf_tgt is asked on this machine what it can do, and then, where namespaces are allowed, in the
+// image.
 func Build(ctx context.Context, o Options) (image imagefile.Image, can *capability.Capabilities, err error) {
 	architecture, err := architectureOf(o.Program, o.Launcher)
+	if err != nil {
+		return image, nil, err
+	}
+	can, loaded, err := ask(ctx, "", o.Program, env())
 	if err != nil {
 		return image, nil, err
 	}
@@ -49,57 +51,60 @@ func Build(ctx context.Context, o Options) (image imagefile.Image, can *capabili
 		return image, nil, err
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(dir)) }()
-	r := &root{dir: dir, folders: map[string]bool{}}
-	libraries, loader, err := Libraries(ctx, o.Program)
+	r, err := newRoot(dir)
 	if err != nil {
 		return image, nil, err
 	}
-	if err := errors.Join(r.program(ctx, o.Program, targetPath), r.verbs(ctx, libraries)); err != nil {
+	if err := r.target(ctx, o.Program, loaded); err != nil {
 		return image, nil, err
 	}
-	programs, err := r.blkid(ctx, o.Note)
+	if can.Programs, err = r.blkid(ctx, o.Note); err != nil {
+		return image, nil, err
+	}
+	// Before it runs in the folder, and leaves something there.
+	if image, err = r.image(o, architecture, can); err != nil {
+		return image, nil, err
+	}
+	return image, can, r.try(ctx, image.Env, can, o.Note)
+}
+
+// target with its libraries, those that it loads by itself, and the plug-ins for RDMA devices.
+func (r *root) target(ctx context.Context, program string, loaded []string) error {
+	libraries, _, err := Libraries(ctx, program)
 	if err != nil {
-		return image, nil, err
+		return err
 	}
-	if can, err = r.ask(ctx, loader); err != nil {
-		return image, nil, err
+	if err := errors.Join(r.libraries(ctx, program), r.copy(program, targetPath, 0o755), r.verbs(ctx, libraries)); err != nil {
+		return err
 	}
-	can.Programs = programs
-	return r.image(o, architecture, can)
+	for _, l := range loaded {
+		if err := r.loaded(l); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
-// ask the target in the folder what it can do, with the folder's libraries. What it loads from elsewhere is added, until
-// there is nothing.
-func (r *root) ask(ctx context.Context, loader string) (*capability.Capabilities, error) {
-	for range rounds {
-		argv := []string{filepath.Join(r.dir, targetPath)}
-		if loader != "" {
-			var folders []string
-			for _, f := range r.libraryPath() {
-				folders = append(folders, filepath.Join(r.dir, f))
-			}
-			argv = []string{filepath.Join(r.dir, loader), "--library-path", strings.Join(folders, ":"), argv[0]}
-		}
-		can, loaded, err := ask(ctx, argv, r.env())
-		if err != nil {
-			return nil, err
-		}
-		loaded = slices.DeleteFunc(loaded, func(l string) bool { return strings.HasPrefix(l, r.dir+"/") || r.has(l) })
-		if len(loaded) == 0 {
-			return can, nil
-		}
-		for _, l := range loaded {
-			if err := r.program(ctx, l, l); err != nil {
-				return nil, err
-			}
-		}
+// try the target in the folder, with nothing else.
+func (r *root) try(ctx context.Context, env []string, can *capability.Capabilities, note func(string, ...any)) error {
+	if said, err := alone(ctx, r.dir, targetPath).allowed(); err != nil {
+		note("the image was not tried, because namespaces are not allowed here: %v: %s", err, said)
+		return nil
 	}
-	return nil, fmt.Errorf("after %d rounds the target still loads libraries that the image does not have", rounds)
+	again, _, err := ask(ctx, r.dir, targetPath, env)
+	if err != nil {
+		return fmt.Errorf("nvmf_tgt does not run in the image: %w", err)
+	}
+	again.Programs = can.Programs
+	if have, want := again.Labels(), can.Labels(); !maps.Equal(have, want) {
+		return fmt.Errorf("in the image, nvmf_tgt can do %v, and on this machine %v", have, want)
+	}
+	return nil
 }
 
-// env of the image: where its libraries are, and that there is no configuration of OpenSSL, whose library ends a program
-// that finds none where the machine that built it has one.
-func (r *root) env() []string { return []string{"OPENSSL_CONF=/dev/null"} }
+// env of a target: no configuration of OpenSSL, whose library ends a program that finds none where the machine that
+// built it has one.
+func env() []string { return []string{"OPENSSL_CONF=/dev/null"} }
 
 // blkid of util-linux, which weft-launch runs before it takes a drive from the kernel.
 func (r *root) blkid(ctx context.Context, note func(string, ...any)) ([]string, error) {
@@ -114,20 +119,20 @@ func (r *root) blkid(ctx context.Context, note func(string, ...any)) ([]string, 
 		note("without blkid of util-linux, devices.driver VFIO and UIO will not work with this image: %v", err)
 		return []string{}, nil
 	}
-	return []string{capability.Blkid}, r.program(ctx, path, path)
+	return []string{capability.Blkid}, r.linked(ctx, path)
 }
 
-func (r *root) image(o Options, architecture string, can *capability.Capabilities) (imagefile.Image, *capability.Capabilities, error) {
+func (r *root) image(o Options, architecture string, can *capability.Capabilities) (imagefile.Image, error) {
 	spdk, err := r.layer()
 	if err != nil {
-		return imagefile.Image{}, nil, err
+		return imagefile.Image{}, err
 	}
 	// Each release of weft changes this one alone.
 	var launch imagefile.Layer
 	launch.File(strings.TrimPrefix(launcherPath, "/"), o.Launcher, 0o755)
 	launcher, err := launch.Bytes()
 	if err != nil {
-		return imagefile.Image{}, nil, err
+		return imagefile.Image{}, err
 	}
 	labels := can.Labels()
 	for label, value := range map[string]string{
@@ -138,21 +143,21 @@ func (r *root) image(o Options, architecture string, can *capability.Capabilitie
 			labels["org.opencontainers.image."+label] = value
 		}
 	}
-	env := r.env()
+	environment := env()
 	if folders := r.libraryPath(); len(folders) > 0 {
-		env = append(env, "LD_LIBRARY_PATH="+strings.Join(folders, ":"))
+		environment = append(environment, "LD_LIBRARY_PATH="+strings.Join(folders, ":"))
 	}
 	return imagefile.Image{
 		Layers: [][]byte{spdk, launcher}, Architecture: architecture, Entrypoint: []string{launcherPath}, Cmd: []string{"--help"},
-		User: "0:0", Env: env, Labels: labels,
-	}, can, nil
+		User: "0:0", Env: environment, Labels: labels,
+	}, nil
 }
 
 // architectureOf two programs, which must be the same.
 func architectureOf(program, launcher string) (string, error) {
 	var machines [2]elf.Machine
 	for i, path := range []string{program, launcher} {
-		if _, err := interpreter(path); err != nil {
+		if _, _, err := linking(path); err != nil {
 			return "", err
 		}
 		f, err := elf.Open(path)

@@ -12,7 +12,6 @@ import (
 	"io"
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -210,23 +209,17 @@ func TestRefusesWhatIsNoTarget(t *testing.T) {
 	}
 }
 
-// alone runs a program of an image with nothing but the image, /dev, /proc and /sys, and its environment.
-func alone(ctx context.Context, t *testing.T, file string, command ...string) *exec.Cmd {
+// fromImage is a folder with all that an image has, and the environment of its programs.
+func fromImage(t *testing.T, file string) (dir string, env []string) {
 	t.Helper()
 	image, config := read(t, file)
-	dir, err := os.MkdirTemp("", "weft-alone-") // short: sockets of a program in it have its name
+	dir, err := os.MkdirTemp("", "weft-alone-") // short: the socket of a program in it has its name
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = os.RemoveAll(dir) })
 	unpack(t, image, dir)
-	const script = `set -e
-for d in dev proc sys; do mount --rbind /$d "$0/$d"; done
-exec chroot "$0" "$@"`
-	args := append([]string{"--map-root-user", "--mount", "--propagation", "private", "sh", "-c", script, dir}, command...)
-	cmd := exec.CommandContext(ctx, "unshare", args...)
-	cmd.Dir, cmd.Env = dir, config.Config.Env
-	return cmd
+	return dir, config.Config.Env
 }
 
 func unpack(t *testing.T, image v1.Image, dir string) {
@@ -258,8 +251,8 @@ func unpack(t *testing.T, image v1.Image, dir string) {
 	}
 }
 
-// What an image has is enough for its programs: for blkid, with its libraries, and for nvmf_tgt, which can do there what
-// the labels say. With WEFT_SPDK_TARGET that is a real one.
+// What an image has is enough for its programs: for blkid, with its libraries, and for nvmf_tgt, which can do there
+// what the labels say. With WEFT_SPDK_TARGET that is a real one.
 func TestStartsFromItsImageAlone(t *testing.T) {
 	program := os.Getenv(spdktest.TargetVariable)
 	if program == "" {
@@ -268,39 +261,15 @@ func TestStartsFromItsImageAlone(t *testing.T) {
 	file, can := build(t, program)
 	t.Logf("%v", can.Labels())
 
-	said, err := alone(t.Context(), t, file, capability.Blkid, "--version").CombinedOutput()
-	if err != nil || !strings.Contains(string(said), "util-linux") {
-		t.Errorf("blkid of the image said %q: %v; the test needs unshare and chroot, as root or where user namespaces are allowed", said, err)
+	dir, env := fromImage(t, file)
+	cmd := alone(t.Context(), dir, capability.Blkid, "--version")
+	cmd.Env = env
+	if said, err := cmd.CombinedOutput(); err != nil || !strings.Contains(string(said), "util-linux") {
+		t.Errorf("blkid of the image said %q: %v; the test needs unshare and chroot, as root or where everybody may have namespaces", said, err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), patience)
-	defer cancel()
-	cpu, err := firstCPU()
+	again, _, err := ask(t.Context(), dir, "nvmf_tgt", env)
 	if err != nil {
 		t.Fatal(err)
-	}
-	cmd := alone(ctx, t, file, "nvmf_tgt", "-r", "/run/spdk.sock", "-m", fmt.Sprintf("[%d]", cpu), "-s", memoryMiB, "--wait-for-rpc",
-		"--no-pci", "--no-huge", "--num-trace-entries", "0")
-	cmd.Env = append(cmd.Env, actsAs+"="+os.Getenv(actsAs))
-	log, err := os.Create(filepath.Join(t.TempDir(), "log"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	cmd.Stdout, cmd.Stderr = log, log
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		_ = cmd.Wait() // it is killed in the end
-		cancel()
-	}()
-	again, err := call(ctx, filepath.Join(cmd.Dir, "run", "spdk.sock"))
-	_ = cmd.Process.Kill()
-	<-ended
-	if err != nil {
-		text, _ := os.ReadFile(log.Name())
-		t.Fatalf("%v; it said:\n%s", err, text)
 	}
 	again.Programs = can.Programs
 	if !maps.Equal(again.Labels(), can.Labels()) {
