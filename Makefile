@@ -264,6 +264,12 @@ bench-kernel: $(LAB) ## Measure the kernel's engine in a virtual machine of its 
 	$(MACHINE) exec node1 -- /host-share/nvmet.test -test.v -test.run '^TestMeasure'
 	$(MACHINE) down
 
+# Flags of weft-lab bench, such as --rounds 5; docs/benchmarks.md has those for a real cluster.
+BENCH ?=
+.PHONY: bench-data
+bench-data: binaries $(LAB) $(HELM) ## Measure volumes from a pod to the drive with fio, beside a local drive: in the lab, or with BENCH='--kubeconfig ...' in a cluster
+	cd test/e2e && $(LAB) bench $(BENCH)
+
 ##@ The lab: a real cluster on this machine
 
 .PHONY: lab-up

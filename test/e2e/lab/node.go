@@ -150,6 +150,9 @@ func (l *Lab) drive(node string, d int) string {
 // counted from 0; its stable path ends in "_" and this number.
 func DriveSerial(node string, d int) string { return fmt.Sprintf("weft-%s-%d", node, d) }
 
+// DriveID is the drive's name in /dev/disk/by-id.
+func DriveID(node string, d int) string { return "nvme-QEMU_NVMe_Ctrl_" + DriveSerial(node, d) }
+
 func sparseFile(path string, size int64) error {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
 	if err != nil {

@@ -36,6 +36,11 @@ type Run struct {
 
 // Start starts the lab, or takes the one that runs. It tells out what it does.
 func Start(ctx context.Context, out io.Writer) (*Run, error) {
+	return StartWith(ctx, out, lab.Options{})
+}
+
+// StartWith starts a lab with these options, and with Kubernetes and weft's image.
+func StartWith(ctx context.Context, out io.Writer, options lab.Options) (*Run, error) {
 	repo, err := build.FindRepo(".")
 	if err != nil {
 		return nil, err
@@ -48,8 +53,9 @@ func Start(ctx context.Context, out io.Writer) (*Run, error) {
 	if err != nil {
 		return nil, err
 	}
+	options.Weft, options.NoCluster = true, false
 	b := &build.Builder{Repo: repo, Cache: build.Cache{Dir: cache}, Progress: build.NewProgress(out)}
-	machines, err := lab.Up(ctx, dir, b, lab.Options{Weft: true})
+	machines, err := lab.Up(ctx, dir, b, options)
 	if err != nil {
 		return nil, err
 	}
@@ -87,6 +93,18 @@ func (r *Run) LoadTarget(ctx context.Context, program string) error {
 	return r.Lab.LoadTarget(ctx, r.builder, program)
 }
 
+// LoadWeft builds the project's image and loads it into the nodes.
+func (r *Run) LoadWeft(ctx context.Context) error { return r.Lab.LoadWeft(ctx, r.builder) }
+
+// LoadFio makes the image with fio and loads it into the nodes.
+func (r *Run) LoadFio(ctx context.Context) error {
+	archive, err := r.builder.FioImage(ctx)
+	if err != nil {
+		return err
+	}
+	return r.Lab.LoadImages(ctx, archive)
+}
+
 // Install installs or upgrades weft with the chart's values for a lab. set are more of them, in helm's --set form.
 func (r *Run) Install(ctx context.Context, set ...string) error {
 	// Emulated nodes answer slowly when the machine is busy.
@@ -111,9 +129,7 @@ const (
 // helm's --set form.
 func (r *Run) Steps(node string, set ...string) []Step {
 	return []Step{
-		{"build weft's image and load it into the nodes", func(ctx context.Context) error {
-			return r.Lab.LoadWeft(ctx, r.builder)
-		}},
+		{"build weft's image and load it into the nodes", r.LoadWeft},
 		{"helm install weft", func(ctx context.Context) error {
 			return r.Install(ctx, set...)
 		}},

@@ -52,7 +52,7 @@ func newCommand() *cobra.Command {
 	root.AddCommand(
 		newBuildCommand(), newAssetsDirCommand(), newUpCommand(), newDownCommand(), newStatusCommand(), newExecCommand(),
 		newPowerCommand(), newNetCommand(), newDmesgCommand(), newLogsCommand(), newKubeconfigCommand(),
-		newImagesCommand(), newPackTargetCommand(), newDemoCommand(), newStorageCommand(), newPartsCommand(),
+		newImagesCommand(), newPackTargetCommand(), newDemoCommand(), newStorageCommand(), newBenchCommand(), newPartsCommand(),
 	)
 	return root
 }
