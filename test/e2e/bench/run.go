@@ -21,7 +21,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
-	"github.com/weft-storage/weft/test/e2e/harness"
+	"github.com/weft-storage/weft/test/e2e/suite"
 )
 
 const (
@@ -40,8 +40,8 @@ const (
 type Options struct {
 	// StorageNode serves, and the pod runs on ClientNode.
 	StorageNode, ClientNode string
-	// NvmetDrive and SPDKDrive are the names in /dev/disk/by-id of blank drives of the storage node, one for each engine:
-	// a drive that one engine has used is not blank for the other. Without a drive an engine is left out.
+	// NvmetDrive and SPDKDrive are the names in /dev/disk/by-id of blank drives of the storage node, one for each
+	// engine: a drive that one engine has used is not blank for the other. Without a drive an engine is left out.
 	NvmetDrive, SPDKDrive string
 	// LocalNode and LocalDrive, a path in /dev/disk/by-id, are the drive that volumes are compared with. It has to be
 	// blank: what is on it is lost.
@@ -94,13 +94,13 @@ func (o Options) spdk(s *v1alpha1.NvmfTargetSpec) {
 // runner measures on a cluster.
 type runner struct {
 	Options
-	*harness.Cluster
+	*suite.Cluster
 
 	out io.Writer
 }
 
 // Run measures all variants on a cluster that has weft, tells out how it goes, and leaves nothing behind.
-func Run(ctx context.Context, c *harness.Cluster, o Options, out io.Writer) (report Report, err error) {
+func Run(ctx context.Context, c *suite.Cluster, o Options, out io.Writer) (report Report, err error) {
 	r := &runner{Options: o, Cluster: c, out: out}
 	if len(o.variants()) == 0 {
 		return report, errors.New("no engine has a drive: name one with --nvmet-drive or --spdk-drive")

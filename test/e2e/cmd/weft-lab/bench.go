@@ -17,9 +17,9 @@ import (
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/test/e2e/bench"
-	"github.com/weft-storage/weft/test/e2e/harness"
 	"github.com/weft-storage/weft/test/e2e/internal/build"
 	"github.com/weft-storage/weft/test/e2e/lab"
+	"github.com/weft-storage/weft/test/e2e/suite"
 )
 
 // benchMemoryMiB is the memory of the lab's nodes: a real SPDK target and its pools fit beside a kubelet.
@@ -103,7 +103,7 @@ func (o benchOptions) run(ctx context.Context) error {
 }
 
 // cluster to measure on, and what ends the use of it.
-func (o *benchOptions) cluster(ctx context.Context, repo string) (*harness.Cluster, func(), error) {
+func (o *benchOptions) cluster(ctx context.Context, repo string) (*suite.Cluster, func(), error) {
 	if o.kubeconfig == "" {
 		return o.lab(ctx)
 	}
@@ -115,7 +115,7 @@ func (o *benchOptions) cluster(ctx context.Context, repo string) (*harness.Clust
 		}
 	}
 	o.or("16Gi", "", "")
-	cluster, err := harness.Open(o.kubeconfig, repo)
+	cluster, err := suite.Open(o.kubeconfig, repo)
 	return cluster, func() {}, err
 }
 
@@ -129,8 +129,8 @@ func (o *benchOptions) or(size, mode, hugepages string) {
 }
 
 // lab with weft. Its second node's drive is the local one.
-func (o *benchOptions) lab(ctx context.Context) (*harness.Cluster, func(), error) {
-	run, err := harness.StartWith(ctx, os.Stderr, lab.Options{MemoryMiB: benchMemoryMiB})
+func (o *benchOptions) lab(ctx context.Context) (*suite.Cluster, func(), error) {
+	run, err := suite.StartWith(ctx, os.Stderr, lab.Options{MemoryMiB: benchMemoryMiB})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -149,14 +149,14 @@ func (o *benchOptions) lab(ctx context.Context) (*harness.Cluster, func(), error
 	if o.Cores == 0 {
 		o.Cores = 1
 	}
-	steps := []harness.Step{
+	steps := []suite.Step{
 		{Name: "build weft's image and load it into the nodes", Do: run.LoadWeft},
 		{Name: "build an image with fio and load it into the nodes", Do: run.LoadFio},
 		{Name: "helm install weft", Do: func(ctx context.Context) error { return run.Install(ctx) }},
 	}
 	if o.target != "" {
 		o.SPDKDrive = lab.DriveID(nodes[0], 1)
-		steps = append(steps, harness.Step{Name: "make the image of SPDK's target and load it into the nodes", Do: func(ctx context.Context) error {
+		steps = append(steps, suite.Step{Name: "make the image of SPDK's target and load it into the nodes", Do: func(ctx context.Context) error {
 			return run.LoadTarget(ctx, o.target)
 		}})
 	} else {

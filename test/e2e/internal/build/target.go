@@ -20,9 +20,9 @@ const (
 	fakeTarget = "./cmd/fake-nvmf-tgt"
 )
 
-// TargetImage makes the image of target pods and writes it to archive. The SPDK in it is program, a real nvmf_tgt, in the
-// image that a site makes of it, or, when program is empty, the stateful fake, which answers SPDK's RPCs and serves no
-// I/O: that one is built from the project's Dockerfile.
+// TargetImage makes the image of target pods and writes it to archive. The SPDK in it is program, a real nvmf_tgt, in
+// the image that a site makes of it, or, when program is empty, the stateful fake, which answers SPDK's RPCs and serves
+// no I/O: that one is built from the project's Dockerfile.
 func (b *Builder) TargetImage(ctx context.Context, archive, program string) error {
 	if program != "" {
 		return b.packedTargetImage(ctx, archive, program)
