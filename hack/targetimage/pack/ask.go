@@ -55,7 +55,7 @@ func ask(ctx context.Context, root, program string, env []string) (can *capabili
 	defer cancel()
 	cmd := exec.CommandContext(ctx, args[0], args[1:]...) //nolint:gosec // the caller's own program
 	if root != "" {
-		cmd = alone(ctx, root, args...).Cmd
+		cmd = alone(ctx, root, args...)
 	}
 	cmd.Dir, cmd.Env = dir, append(os.Environ(), env...)
 	// Ended well, it takes away what it put under /var/tmp and /run.
@@ -87,29 +87,27 @@ func ask(ctx context.Context, root, program string, env []string) (can *capabili
 	return can, loaded, err
 }
 
-// isolated is a program in a root of its own.
-type isolated struct {
-	*exec.Cmd
-
-	ctx  context.Context
-	root string
-}
-
 // alone runs a program of a folder with nothing but the folder, and /dev, /proc and /sys. It needs root, or a kernel
 // that lets everybody have namespaces.
-func alone(ctx context.Context, root string, command ...string) isolated {
-	const script = `set -e
+func alone(ctx context.Context, root string, command ...string) *exec.Cmd {
+	return isolated(ctx, `set -e
 for d in dev proc sys; do mount --rbind /$d "$0/$d"; done
-exec chroot "$0" "$@"`
-	args := append([]string{"--map-root-user", "--mount", "--propagation", "private", "sh", "-c", script, root}, command...)
-	return isolated{exec.CommandContext(ctx, "unshare", args...), ctx, root} //nolint:gosec // the caller's own program
+exec chroot "$0" "$@"`, append([]string{root}, command...)...)
 }
 
-// allowed says whether programs can be isolated here, and if not what was said.
-func (i isolated) allowed() (string, error) {
-	said, err := exec.CommandContext(i.ctx, "unshare", "--map-root-user", "--mount", "--propagation", "private",
-		"sh", "-c", `mount --rbind /dev "$0/dev" && chroot "$0" /nothing; [ $? = 127 ]`, i.root).CombinedOutput()
-	return string(bytes.TrimSpace(said)), err
+// canIsolate fails where alone cannot.
+func canIsolate(ctx context.Context, root string) error {
+	cmd := isolated(ctx, `mount --rbind /dev "$0/dev" && chroot "$0" /nothing; [ $? = 127 ]`, root)
+	if said, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("%w: %s", err, bytes.TrimSpace(said))
+	}
+	return nil
+}
+
+// isolated is a shell script with its arguments, from $0 on, as root in namespaces of its own.
+func isolated(ctx context.Context, script string, args ...string) *exec.Cmd {
+	args = append([]string{"--map-root-user", "--mount", "--propagation", "private", "sh", "-c", script}, args...)
+	return exec.CommandContext(ctx, "unshare", args...) //nolint:gosec // the caller's own program
 }
 
 // call a target that waits for its settings, and initialize it.

@@ -87,8 +87,8 @@ func (r *root) target(ctx context.Context, program string, loaded []string) erro
 
 // try the target in the folder, with nothing else.
 func (r *root) try(ctx context.Context, env []string, can *capability.Capabilities, note func(string, ...any)) error {
-	if said, err := alone(ctx, r.dir, targetPath).allowed(); err != nil {
-		note("the image was not tried, because namespaces are not allowed here: %v: %s", err, said)
+	if err := canIsolate(ctx, r.dir); err != nil {
+		note("the image was not tried, because namespaces are not allowed here: %v", err)
 		return nil
 	}
 	again, _, err := ask(ctx, r.dir, targetPath, env)

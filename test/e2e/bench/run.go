@@ -73,7 +73,7 @@ func (o Options) variants() []variant {
 		all = append(all, variant{"Nvmet", o.NvmetDrive, func(*v1alpha1.NvmfTargetSpec) {}})
 	}
 	if o.SPDKDrive != "" {
-		all = append(all, variant{"SPDK, plan Auto", o.SPDKDrive, o.spdk}, variant{"SPDK, its own default buffers", o.SPDKDrive, func(s *v1alpha1.NvmfTargetSpec) {
+		all = append(all, variant{"SPDK, plan Auto", o.SPDKDrive, o.spdk}, variant{"SPDK, default buffers", o.SPDKDrive, func(s *v1alpha1.NvmfTargetSpec) {
 			o.spdk(s)
 			s.Buffers = &v1alpha1.Buffers{
 				Mode:  v1alpha1.BuffersManual,
