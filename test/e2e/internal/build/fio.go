@@ -3,12 +3,17 @@
 package build
 
 import (
+	"archive/tar"
+	"bytes"
 	"context"
 	"errors"
-	"io/fs"
+	"io"
 	"os"
+	"path"
 	"path/filepath"
 	"strings"
+
+	"k8s.io/apimachinery/pkg/util/sets"
 
 	"github.com/weft-storage/weft/hack/imagefile"
 )
@@ -24,21 +29,21 @@ func (b *Builder) FioImage(ctx context.Context) (string, error) {
 	if err := b.ensureHostTools(ctx); err != nil {
 		return "", err
 	}
-	rootfs, err := b.baseRootfs(ctx)
+	archive, err := b.baseArchive(ctx)
 	if err != nil {
 		return "", err
 	}
-	return b.ensureStep(ctx, "image-fio-"+filepath.Base(rootfs)+".tar", "image with fio (debootstrap)", func(ctx context.Context, tmp string) (err error) {
+	return b.ensureStep(ctx, "image-fio-"+filepath.Base(archive), "image with fio (debootstrap)", func(ctx context.Context, tmp string) (err error) {
 		full := tmp + ".root"
 		defer func() { err = errors.Join(err, RemoveTree(full)) }()
-		if err := errors.Join(RemoveTree(full), debootstrap(ctx, full, append(basePackages(), "fio"))); err != nil {
+		if err := errors.Join(RemoveTree(full), debootstrap(ctx, full, []string{"fio"})); err != nil {
 			return err
 		}
-		fio, err := fioLayer(ctx, full, rootfs)
+		base, err := os.ReadFile(archive)
 		if err != nil {
 			return err
 		}
-		base, err := folderLayer(ctx, rootfs)
+		fio, err := fioLayer(ctx, full, base)
 		if err != nil {
 			return err
 		}
@@ -46,9 +51,13 @@ func (b *Builder) FioImage(ctx context.Context) (string, error) {
 	})
 }
 
-// fioLayer has the fio of one root filesystem, and those of its libraries that another lacks.
-func fioLayer(ctx context.Context, full, base string) ([]byte, error) {
+// fioLayer has the fio of a root filesystem, and those of its libraries that base, a tar archive, lacks.
+func fioLayer(ctx context.Context, full string, base []byte) ([]byte, error) {
 	listed, err := Output(ctx, "chroot", full, "ldd", "/"+fioProgram)
+	if err != nil {
+		return nil, err
+	}
+	have, err := entries(base)
 	if err != nil {
 		return nil, err
 	}
@@ -60,14 +69,25 @@ func fioLayer(ctx context.Context, full, base string) ([]byte, error) {
 		if !ok {
 			continue
 		}
-		path := strings.Fields(found)[0]
-		if _, err := os.Stat(filepath.Join(base, path)); err == nil {
-			continue
-		} else if !errors.Is(err, fs.ErrNotExist) {
-			return nil, err
-		}
+		file := strings.Fields(found)[0]
 		// In Debian /lib is a link, and a layer must not put a folder in its place.
-		layer.File("usr/"+strings.TrimPrefix(path, "usr/"), filepath.Join(full, path), 0o755)
+		if name := "usr/" + strings.TrimPrefix(file, "usr/"); !have.Has(name) {
+			layer.File(name, filepath.Join(full, file), 0o755)
+		}
 	}
 	return layer.Bytes()
+}
+
+// entries of a tar archive, by their names from its root.
+func entries(archive []byte) (sets.Set[string], error) {
+	names := sets.New[string]()
+	for files := tar.NewReader(bytes.NewReader(archive)); ; {
+		head, err := files.Next()
+		if errors.Is(err, io.EOF) {
+			return names, nil
+		} else if err != nil {
+			return nil, err
+		}
+		names.Insert(strings.TrimPrefix(path.Clean(head.Name), "/"))
+	}
 }

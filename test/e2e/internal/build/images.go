@@ -49,12 +49,6 @@ func linkLayer(name, target string) ([]byte, error) {
 	return layer.Bytes()
 }
 
-// folderLayer is a layer with all of a folder, owners included.
-func folderLayer(ctx context.Context, dir string) ([]byte, error) {
-	out, err := Output(ctx, "tar", "-C", dir, "--numeric-owner", "--sort=name", "--mtime=@0", "-cf", "-", ".")
-	return []byte(out), err
-}
-
 // toolsImage returns the archive of ToolsImage.
 func (b *Builder) toolsImage(ctx context.Context) (string, error) {
 	archive, err := b.baseArchive(ctx)
