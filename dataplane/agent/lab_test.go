@@ -131,7 +131,7 @@ func (l *lab) agent() *Reconciler {
 	metrics, err := NewMetrics(prometheus.NewRegistry())
 	l.Expect(err).NotTo(HaveOccurred())
 	return NewReconciler(Config{
-		NodeName: l.node, Client: counting, Recorder: l, Inventory: l, Records: l.records, Targets: NewTargetWatch(clock.RealClock{}), Clearing: NewClearing(), Metrics: metrics, Clock: clock.RealClock{},
+		Version: "1.2.3", NodeName: l.node, Client: counting, Recorder: l, Inventory: l, Records: l.records, Targets: NewTargetWatch(clock.RealClock{}), Clearing: NewClearing(), Metrics: metrics, Clock: clock.RealClock{},
 		Engines: func(v1alpha1.Engine) (engine.Engine, error) { return l.target, nil },
 		Resync:  defaultResync,
 	})

@@ -25,6 +25,7 @@ func TestNodeWithoutPlan(t *testing.T) {
 	l := newLab(t)
 	node := l.nvmfNode()
 	l.Expect(node.Status.Inventory.Drives).To(HaveLen(2))
+	l.Expect(node.Status.AgentVersion).To(Equal("1.2.3"))
 	l.Expect(said(node.Status.Conditions)).To(HaveKeyWithValue("Ready", "False/NotClaimed"))
 	l.Expect(l.target.Calls()).To(BeEmpty())
 }

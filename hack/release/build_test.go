@@ -41,7 +41,7 @@ func TestReleaseTwiceIsTheSame(t *testing.T) {
 		t.Errorf("%s is in the second release alone", name)
 	}
 	// And what is not the same is not taken for it.
-	if err := os.WriteFile(filepath.Join(second.programs, "arm64", "weft-csi"), mustRead(t, filepath.Join(root, "bin", "helm")), 0o755); err != nil {
+	if err := os.WriteFile(filepath.Join(second.programs, "arm64", "weft-csi"), mustRead(t, helmProgram(t)), 0o755); err != nil {
 		t.Fatal(err)
 	}
 	if err := second.build(t.Context()); err != nil {

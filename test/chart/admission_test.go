@@ -359,6 +359,7 @@ func testNodePluginsAreConfined(ctx context.Context, t *testing.T, config *rest.
 	for name, test := range map[string]struct{ node, content, denied string }{
 		"its own condition":         {"c", own, ""},
 		"its own condition, again":  {"c", own, ""},
+		"its other condition":       {"c", strings.ReplaceAll(own, "WeftInitiatorStuck", "WeftVersionSkew"), ""},
 		"another Node's":            {"d", own, "may not write Node d"},
 		"the kubelet's condition":   {"c", `{"status":{"conditions":[{"type":"Ready","status":"False"}]}}`, "may change only the conditions WeftInitiatorStuck and WeftVersionSkew of its Node"},
 		"a label":                   {"c", `{"metadata":{"labels":{"a":"b"}}}`, "may change only the conditions WeftInitiatorStuck and WeftVersionSkew of its Node"},

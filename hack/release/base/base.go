@@ -22,7 +22,7 @@ const Suite = "trixie"
 
 // packages are what the base has, with what they depend on. The node plugin formats, checks, grows and mounts
 // filesystems; the agent reads signatures, loops files and loads kernel modules. The first two lines are a shell and
-// its tools, for whoever looks into a container; they are what Debian calls essential, which apt does not add by itself.
+// its tools, for whoever looks into a container: Debian calls them essential, and apt does not add those by itself.
 var packages = []string{
 	"base-files", "base-passwd", "bash", "coreutils", "dash", "debianutils", "diffutils", "findutils", "grep", "gzip",
 	"hostname", "libc-bin", "mawk", "ncurses-base", "ncurses-bin", "sed", "tar",
