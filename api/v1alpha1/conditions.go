@@ -4,9 +4,9 @@ package v1alpha1
 
 import corev1 "k8s.io/api/core/v1"
 
-// Condition types. All are positive polarity (True is the healthy state)
-// except Degraded, Progressing, RestartNeeded, RestoreSuspected, VersionSkew, WeftInitiatorStuck and WeftVersionSkew, for
-// which False is the quiet state. Every condition an object owns is always present; an Event's reason equals the condition's.
+// Condition types. All are positive polarity (True is the healthy state) except Degraded, Progressing, RestartNeeded,
+// RestoreSuspected, VersionSkew, WeftInitiatorStuck and WeftVersionSkew, for which False is the quiet state. Every
+// condition an object owns is always present; an Event's reason equals the condition's.
 const (
 	// ConditionReady: the object does what its spec says.
 	ConditionReady = "Ready"

@@ -106,8 +106,8 @@ func Run(ctx context.Context, config *rest.Config, o Options) error {
 	return group.Wait()
 }
 
-// nodeClient reads this machine's Node, volumes and the CSIDriver, and writes the Node's status and Events; without a cache, since it
-// reads little.
+// nodeClient reads this machine's Node, volumes and the CSIDriver, and writes the Node's status and Events; without a
+// cache, since it reads little.
 func nodeClient(config *rest.Config) (client.Client, error) {
 	scheme := runtime.NewScheme()
 	if err := errors.Join(corev1.AddToScheme(scheme), eventsv1.AddToScheme(scheme), storagev1.AddToScheme(scheme), v1alpha1.AddToScheme(scheme)); err != nil {

@@ -22,7 +22,8 @@ import (
 )
 
 const (
-	// Interval between looks: an upgrade reaches a node within minutes, and a thousand nodes ask less than twice a second.
+	// Interval between looks: an upgrade reaches a node within minutes, and a thousand nodes ask less than twice a
+	// second.
 	Interval = 10 * time.Minute
 	// FieldManager of the condition, which is not that of the Node's other condition.
 	FieldManager = "weft-csi-node-version"

@@ -71,7 +71,8 @@ func TestConditionSaysWhetherVersionsWorkTogether(t *testing.T) {
 	}
 }
 
-// An upgrade of what is installed is seen while the plugin runs, and each change of the condition is an Event with its reason.
+// An upgrade of what is installed is seen while the plugin runs, and each change of the condition is an Event with its
+// reason.
 func TestUpgradeIsSeen(t *testing.T) {
 	r, c := newReporter(t, "0.2.0")
 	clock, ok := r.Clock.(*testingclock.FakeClock)
@@ -79,7 +80,7 @@ func TestUpgradeIsSeen(t *testing.T) {
 		t.Fatal("the clock is not the test's")
 	}
 	ctx, stop := context.WithCancel(t.Context())
-	looks := make(chan error)
+	looks := make(chan struct{})
 	r.Client = looked{c, looks}
 	done := make(chan error)
 	go func() { done <- r.Run(ctx) }()
@@ -129,10 +130,10 @@ func TestUpgradeIsSeen(t *testing.T) {
 // looked says when the CSIDriver is read.
 type looked struct {
 	client.Reader
-	looks chan error
+	looks chan struct{}
 }
 
 func (l looked) Get(ctx context.Context, key client.ObjectKey, into client.Object, options ...client.GetOption) error {
-	l.looks <- nil
+	l.looks <- struct{}{}
 	return l.Reader.Get(ctx, key, into, options...)
 }
