@@ -56,8 +56,9 @@
 // (bdev_lvol_set_parent), then the volume's name: what has that name is whole. Nothing changes a clear_method: clones
 // made by releases of weft that called bdev_lvol_clone, and their snapshots, still leave their data. And hosts cannot
 // discard (ONCS without Dataset Management, and no DMRSL, which Linux goes by first), because SPDK frees discarded
-// clusters without clearing them where the drive does not do so itself. SPDK before 26.01 cannot hide the command from
-// hosts; there each discard is longer than the subsystem allows (max_discard_size_kib), and refused.
+// clusters while commands of the host for them are pending, and clears none (docs/design/discard.md). SPDK before 26.01
+// cannot hide the command from hosts; there each discard is longer than the subsystem allows (max_discard_size_kib),
+// and refused.
 //
 // # Acknowledged means durable
 //
