@@ -161,7 +161,7 @@ func TestKilledWhileItClears(t *testing.T) {
 			t.Fatal("the target was never killed while it cleared something")
 		}
 		id := r.create(engine.Source{}, 400*mib)
-		r.fill(perf, id)
+		r.fill(perf, id, 128*mib)
 		r.killedWhileItClears(id)
 		left = r.filled()
 		r.restarted()
@@ -176,8 +176,8 @@ func TestKilledWhileItCopies(t *testing.T) {
 	spdktest.RealTarget(t)
 	perf := spdktest.RealPerf(t)
 	r := newRig(t)
-	source := r.create(engine.Source{}, 40*mib) // all of which is written in time
-	r.fill(perf, source)
+	source := r.create(engine.Source{}, 40*mib)
+	r.fill(perf, source, 40*mib)
 	const pieces = int(engine.SizeUnit / (128 << 10))
 	used := func() int {
 		clusters := uint64(0)

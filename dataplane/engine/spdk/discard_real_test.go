@@ -50,7 +50,7 @@ func TestHostsCannotDiscard(t *testing.T) {
 // one waits for such reads: see docs/design/discard.md.
 func TestSPDKFreesWhatIsBeingRead(t *testing.T) {
 	d := newDiscarding(t)
-	const own, others, reads = 0xa5, 0x5a, 24
+	const own, others, reads = 0xa5, 0x5a, 48 // 6 s of reads
 	check(t, d.write("one", own))
 	d.call("bdev_set_qos_limit", map[string]any{"name": "device", "r_mbytes_per_sec": 1})
 	results, errs := make([][]byte, reads), make([]error, reads)

@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"strconv"
 	"testing"
 
 	. "github.com/onsi/gomega"
@@ -24,7 +25,7 @@ func TestClonesHoldTheirDataAndLeaveNone(t *testing.T) {
 	perf := spdktest.RealPerf(t)
 	r := newRig(t)
 	source := r.create(engine.Source{}, 16*mib)
-	r.fill(perf, source)
+	r.fill(perf, source, 16*mib)
 	written := r.filled()
 	r.Expect(written).To(BeNumerically(">", 0))
 
@@ -38,7 +39,7 @@ func TestClonesHoldTheirDataAndLeaveNone(t *testing.T) {
 	r.Expect(r.filled()).To(Equal(written))
 
 	clone := r.create(engine.Source{Volume: source}, 20*mib)
-	r.fill(perf, clone)
+	r.fill(perf, clone, 20*mib)
 	r.Expect(r.filled()).To(BeNumerically(">", written))
 	snapshot := r.snap(clone)
 	r.restarted()
@@ -52,14 +53,15 @@ func TestClonesHoldTheirDataAndLeaveNone(t *testing.T) {
 	r.Expect(r.filled()).To(BeZero())
 }
 
-// fill a volume from a host for a moment: no byte that it writes is zero.
-func (r *rig) fill(perf string, id engine.ID) {
+// fill the first part of a volume from a host, however long that takes: no byte that it writes is zero.
+func (r *rig) fill(perf string, id engine.ID, sizeBytes int) {
 	r.t.Helper()
 	x := r.exportOf(id)
 	r.done(r.engine.Export(r.ctx, []engine.Export{x}))
 	r.done(r.engine.OpenPortals(r.ctx, r.portals()))
 	portal := r.portals()[0]
-	out, err := exec.CommandContext(r.ctx, perf, perfArguments(portal, x, "-q", "4", "-o", "131072", "-w", "write", "-t", "2")...).CombinedOutput()
+	out, err := exec.CommandContext(r.ctx, perf, perfArguments(portal, x,
+		"-q", "4", "-o", strconv.Itoa(pieceBytes), "-w", "write", "-d", strconv.Itoa(sizeBytes/pieceBytes), "-t", "120")...).CombinedOutput()
 	if err != nil {
 		r.t.Fatalf("%v: %s", err, out)
 	}
@@ -72,7 +74,7 @@ func (r *rig) filled() int {
 	f, err := os.Open(r.device.Path)
 	check(r.t, err)
 	defer func() { check(r.t, f.Close()) }()
-	n, piece := 0, make([]byte, 128<<10)
+	n, piece := 0, make([]byte, pieceBytes)
 	for {
 		_, err := io.ReadFull(f, piece)
 		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
