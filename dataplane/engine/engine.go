@@ -94,7 +94,8 @@ type Engine interface {
 	// cases hosts that are no longer listed are shut out all the same, and no other is let in. Hosts that stay listed
 	// may lose their connection with it (nvmet), until a later call finds the volume. A volume that another subsystem
 	// of weft's serves fails with ErrInUse: whoever was admitted there may have writes under way until that is gone.
-	// Exports are reached through the portals that are open; while
+	// While hosts are admitted there may be no room for an NSID above those that the export was made with:
+	// ErrRestartNeeded. Exports are reached through the portals that are open; while
 	// none is (after a restart), through those that OpenPortals opens later.
 	Export(ctx context.Context, exports []Export) []error
 

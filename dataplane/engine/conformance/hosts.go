@@ -286,23 +286,32 @@ func seesSize(h *hostFixture) {
 }
 
 func namespacesComeAndGo(h *hostFixture) {
+	h.detach()
+	second := h.create(h.device.ID, 8*mib)
+	both := h.x
+	both.Namespaces = append(slices.Clone(both.Namespaces), engine.Namespace{NSID: 5, Volume: second})
+	h.exportAs(both) // which makes room for them
+	h.c, h.ns = h.attach(h.portal, both, h.host)
 	w := startWriter(h.ns, 0)
 	h.goesOn(w)
-	second := h.create(h.device.ID, 8*mib)
-	x := h.x
-	x.Namespaces = append(slices.Clone(x.Namespaces), engine.Namespace{NSID: 5, Volume: second})
-	h.exportAs(x)
 	ns := h.namespace(h.c, second)
 	h.write(ns, 0, "second")
 	h.Expect(h.read(ns, 0)).To(Equal("second"))
 	identity, err := ns.Identity()
 	h.Expect(err).NotTo(HaveOccurred())
-	h.Expect(identity).To(And(HaveField("NSID", uint32(5)), HaveField("UUID", string(second)), HaveField("NQN", x.NQN)))
+	h.Expect(identity).To(And(HaveField("NSID", uint32(5)), HaveField("UUID", string(second)), HaveField("NQN", both.NQN)))
 
-	h.exportAs(h.x)
-	h.Eventually(func() error { _, err := ns.ReadAt(make([]byte, BlockBytes), 0); return err }).Should(HaveOccurred())
+	goes := func() {
+		h.exportAs(h.x)
+		h.Eventually(func() error { _, err := ns.ReadAt(make([]byte, BlockBytes), 0); return err }).Should(HaveOccurred())
+		h.goesOn(w)
+	}
+	goes()
+	h.exportAs(both)
+	ns = h.namespace(h.c, second)
+	h.Expect(h.read(ns, 0)).To(Equal("second"))
+	goes()
 	h.done(h.engine.DeleteVolumes(h.ctx, []engine.ID{second}))
-	h.goesOn(w)
 	h.finish(w, h.ns, 0)
 }
 

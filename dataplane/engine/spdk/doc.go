@@ -86,7 +86,7 @@
 // Gather answers 0 for an export's MaxIOQueues. SPDK refuses a connection without
 // "do not retry", so that hosts that come back too early try again: nothing needs to be guarded while
 // the target fills. Whether a target can do RDMA is only seen when its transport is made.
-// A subsystem has room for 32 namespaces, or for what it is made with; more needs to make it again, which no host must
+// A subsystem has room for one namespace, or for those it is made with; more needs to make it again, which no host must
 // see. It reports ANA, as the kernel's target does: a namespace is in the group of its NSID, optimized on every
 // listener.
 package spdk
