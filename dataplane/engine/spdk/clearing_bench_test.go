@@ -30,10 +30,10 @@ const (
 	samples = 100
 )
 
-// BenchmarkAttachBesideDeletion admits hosts to exports before a volume of 1 TiB, all of which is allocated, is cleared,
-// and meanwhile, in one run; it fails over mostBesideDeletion. Afterwards is not measured: SPDK goes on clearing when
-// nobody waits. The pool is a loop device: SPDK's core waits for writes to holes of a file, and not for those to a drive.
-// It needs a real target, root, and some GiB of disk for what is cleared meanwhile.
+// BenchmarkAttachBesideDeletion admits hosts to exports before a volume of 1 TiB, all of which is allocated, is
+// cleared, and meanwhile, in one run; it fails over mostBesideDeletion. Afterwards is not measured: SPDK goes on
+// clearing when nobody waits. The pool is a loop device: SPDK's core waits for writes to holes of a file, and not for
+// those to a drive. It needs a real target, root, and some GiB of disk for what is cleared meanwhile.
 func BenchmarkAttachBesideDeletion(b *testing.B) {
 	spdktest.RealTarget(b)
 	x := newBench(b)
