@@ -4,8 +4,8 @@
 // /dev, which connecting and disconnecting change the way Linux 6.12 does. What it answers was recorded there with an
 // nvmet target: the errno of each failure, the names, links and files of sysfs.
 //
-// It also has what tests of both of CSI's services share: it runs csi-sanity, and reads a volume's condition as a caller
-// of CSI 1.9 does.
+// It also has what tests of both of CSI's services share: it runs csi-sanity, and reads a volume's condition as a
+// caller of CSI 1.9 does.
 package nodetest
 
 import (

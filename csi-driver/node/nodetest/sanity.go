@@ -23,8 +23,8 @@ var notOffered = []string{
 	"testnodevolumeattachlimit not enabled",
 }
 
-// RunSanity runs all of csi-sanity, and fails where a test was left out for another reason than that the driver does not
-// advertise what it tests. Ginkgo, which runs it, runs once in a process.
+// RunSanity runs all of csi-sanity, and fails where a test was left out for another reason than that the driver does
+// not advertise what it tests. Ginkgo, which runs it, runs once in a process.
 func RunSanity(t *testing.T, config *sanity.TestConfig) {
 	t.Helper()
 	suite := sanity.GinkgoTest(config)

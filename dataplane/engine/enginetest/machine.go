@@ -13,8 +13,8 @@ import (
 	"github.com/weft-storage/weft/dataplane/tuning"
 )
 
-// Machine is a tuning.Host with state, whose settings a test can look at: what it is given stays, within what its kernel
-// and drivers take. Its fields are set before it is used, or between calls.
+// Machine is a tuning.Host with state, whose settings a test can look at: what it is given stays, within what its
+// kernel and drivers take. Its fields are set before it is used, or between calls.
 type Machine struct {
 	Boot string
 	// Kernel has the sysctls.

@@ -321,8 +321,8 @@ func TestRotationFailsNoRequest(t *testing.T) {
 	w.Expect(w.failed).To(BeEmpty(), "of %d requests", w.sent.Load())
 }
 
-// heard waits until the API server calls the webhooks as they are configured now. It learns of changes in order: one more
-// webhook, which nobody serves, shows that it knows of what was there before.
+// heard waits until the API server calls the webhooks as they are configured now. It learns of changes in order: one
+// more webhook, which nobody serves, shows that it knows of what was there before.
 func (w *webhooks) heard(pool string) {
 	w.t.Helper()
 	w.Eventually(func() error {
