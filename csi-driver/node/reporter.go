@@ -56,8 +56,8 @@ type Reporter struct {
 }
 
 // Run looks at once and then at each ReportInterval until the context ends, and reports what changed. A process that
-// has just begun does not know what an earlier one left the kernel with: until the kernel has answered, or was not heard
-// of for doing.Limit, the condition stays as it is.
+// has just begun does not know what an earlier one left the kernel with: until the kernel has answered, or was not
+// heard of for doing.Limit, the condition stays as it is.
 func (r *Reporter) Run(ctx context.Context, initiator Connecting, overdue func() map[string]doing.Step) error {
 	log := logr.FromContextOrDiscard(ctx).WithName("stuck")
 	ticker := r.Clock.NewTicker(ReportInterval)

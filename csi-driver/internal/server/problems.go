@@ -37,8 +37,8 @@ type Problem struct {
 // Problems of a volume; none when it is well. No two have the same kind and reason.
 //
 // They are told in the words of CSI 1.13 (VolumeHealth) and in those that CSI had until 1.12 (VolumeCondition).
-// CSI 1.13 took VolumeCondition out. But it is what a kubelet understands (feature gate CSIVolumeHealth; Kubernetes 1.36
-// still speaks CSI 1.9), and what external-health-monitor asks for. Both are alpha, and say the same here.
+// CSI 1.13 took VolumeCondition out. But it is what a kubelet understands (feature gate CSIVolumeHealth; Kubernetes
+// 1.36 still speaks CSI 1.9), and what external-health-monitor asks for. Both are alpha, and say the same here.
 type Problems []Problem
 
 // Add a problem, but one whose kind and reason are there already.

@@ -20,8 +20,8 @@ import (
 	"github.com/weft-storage/weft/test/e2e/lab"
 )
 
-// One cluster serves all specs, one after the other. Volumes of the target "fast" lie on the first node's drive; pods run
-// on either node.
+// One cluster serves all specs, one after the other. Volumes of the target "fast" lie on the first node's drive; pods
+// run on either node.
 var (
 	run      *Run
 	cluster  *Cluster
