@@ -16,7 +16,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
-	"github.com/weft-storage/weft/csi-driver/node/internal/condition"
 	"github.com/weft-storage/weft/csi-driver/node/internal/doing"
 	"github.com/weft-storage/weft/csi-driver/node/internal/fabrics"
 )
@@ -50,7 +49,7 @@ type Reporter struct {
 	// Clock for the looks, and for the times in the condition.
 	Clock clock.WithTicker
 
-	node *condition.Writer
+	node *ConditionWriter
 	// told of each volume.
 	told map[string]doing.Step
 }
@@ -99,9 +98,9 @@ func (r *Reporter) Write(ctx context.Context, held *fabrics.HeldUpError) error {
 	return r.writer().Write(ctx, corev1.ConditionTrue, v1alpha1.ReasonConnectStuck, held.String())
 }
 
-func (r *Reporter) writer() *condition.Writer {
+func (r *Reporter) writer() *ConditionWriter {
 	if r.node == nil {
-		r.node = &condition.Writer{
+		r.node = &ConditionWriter{
 			Client: r.Client, Node: r.Node, UID: r.UID, Clock: r.Clock, Type: v1alpha1.ConditionInitiatorStuck, FieldManager: fieldManager,
 		}
 	}

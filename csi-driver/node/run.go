@@ -24,11 +24,9 @@ import (
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/csi-driver/internal/server"
-	"github.com/weft-storage/weft/csi-driver/node/internal/condition"
 	"github.com/weft-storage/weft/csi-driver/node/internal/fabrics"
 	"github.com/weft-storage/weft/csi-driver/node/internal/filesystem"
 	"github.com/weft-storage/weft/csi-driver/node/internal/mapper"
-	"github.com/weft-storage/weft/csi-driver/node/internal/skew"
 )
 
 // finishTimeout is how long work on this machine that outlived its calls (a mkfs, an umount) may take when the
@@ -83,9 +81,9 @@ func Run(ctx context.Context, config *rest.Config, o Options) error {
 			return reporter.Run(ctx, initiator, service.Overdue)
 		})
 		group.Go(func() error {
-			reporter := skew.Reporter{Client: nodes, Version: o.Version, Clock: clock.RealClock{}, Writer: &condition.Writer{
+			reporter := SkewReporter{Client: nodes, Version: o.Version, Clock: clock.RealClock{}, Writer: &ConditionWriter{
 				Client: nodes, Node: o.NodeName, UID: types.UID(uid), Clock: clock.RealClock{},
-				Type: v1alpha1.ConditionNodeVersionSkew, FieldManager: skew.FieldManager,
+				Type: v1alpha1.ConditionNodeVersionSkew, FieldManager: SkewFieldManager,
 			}}
 			return reporter.Run(ctx)
 		})

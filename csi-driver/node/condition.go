@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package condition writes the conditions of this machine's Kubernetes Node that are weft's, each with its Events. For
-// all of them False is the quiet state, as for the Node's own.
-package condition
+package node
 
 import (
 	"context"
@@ -21,14 +19,15 @@ import (
 )
 
 const (
-	// controller that reports Events.
-	controller = "weft-csi-node"
+	// eventReporter is who reports Events.
+	eventReporter = "weft-csi-node"
 	// actionWatch is what Events say was done.
 	actionWatch = "Watch"
 )
 
-// Writer of one condition. It is not safe for concurrent use.
-type Writer struct {
+// ConditionWriter writes one of the conditions of this machine's Kubernetes Node that are weft's, with its Events. For
+// all of them False is the quiet state, as for the Node's own. It is not safe for concurrent use.
+type ConditionWriter struct {
 	// Client reads the Node, applies its status, and creates Events. It has no cache.
 	Client client.Client
 	// Node is its name, and UID its UID: another Node that took the name is left alone.
@@ -48,7 +47,7 @@ type Writer struct {
 
 // Write the condition if it differs, with an Event for each change: True with reason and message, or False, which is
 // quiet, with the message. It is idempotent.
-func (w *Writer) Write(ctx context.Context, status corev1.ConditionStatus, reason, message string) error {
+func (w *ConditionWriter) Write(ctx context.Context, status corev1.ConditionStatus, reason, message string) error {
 	if !w.read {
 		var node corev1.Node
 		if err := w.Client.Get(ctx, client.ObjectKey{Name: w.Node}, &node); err != nil {
@@ -90,13 +89,13 @@ func (w *Writer) Write(ctx context.Context, status corev1.ConditionStatus, reaso
 }
 
 // Event about an object without a namespace.
-func (w *Writer) Event(ctx context.Context, about corev1.ObjectReference, kind, reason, note string) error {
+func (w *ConditionWriter) Event(ctx context.Context, about corev1.ObjectReference, kind, reason, note string) error {
 	now := w.Clock.Now()
 	return w.Client.Create(ctx, &eventsv1.Event{
 		// Events about objects without a namespace are kept in namespace default.
 		ObjectMeta:          metav1.ObjectMeta{Namespace: metav1.NamespaceDefault, Name: fmt.Sprintf("%s.%x", about.Name, now.UnixNano())},
 		EventTime:           metav1.NewMicroTime(now),
-		ReportingController: controller, ReportingInstance: w.Node,
+		ReportingController: eventReporter, ReportingInstance: w.Node,
 		Type: kind, Reason: reason, Action: actionWatch, Note: note, Regarding: about,
 	})
 }

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package skew tells the API whether the version of this machine's node plugin works with the one that is installed, in
-// the Node's condition v1alpha1.ConditionNodeVersionSkew. What is installed, the CSIDriver says by its label: the chart
-// writes it together with the operator and the CSI controller.
-package skew
+package node
 
 import (
 	"context"
@@ -17,36 +14,38 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
-	"github.com/weft-storage/weft/csi-driver/node/internal/condition"
 	"github.com/weft-storage/weft/internal/versions"
 )
 
 const (
-	// Interval between looks: an upgrade reaches a node within minutes, and a thousand nodes ask less than twice a
-	// second.
-	Interval = 10 * time.Minute
-	// FieldManager of the condition, which is not that of the Node's other condition.
-	FieldManager = "weft-csi-node-version"
-	// timeout bounds one look.
-	timeout = 10 * time.Second
+	// SkewInterval is between looks at the installed version: an upgrade reaches a node within minutes, and a thousand
+	// nodes ask less than twice a second.
+	SkewInterval = 10 * time.Minute
+	// SkewFieldManager is the field manager of the condition, which is not that of the Node's other condition.
+	SkewFieldManager = "weft-csi-node-version"
+	// skewTimeout bounds one look.
+	skewTimeout = 10 * time.Second
 )
 
-// Reporter of one node.
-type Reporter struct {
+// SkewReporter tells the API whether the version of this machine's node plugin works with the one that is installed, in
+// the Node's condition v1alpha1.ConditionNodeVersionSkew. What is installed, the CSIDriver says by its label: the chart
+// writes it together with the operator and the CSI controller.
+type SkewReporter struct {
 	// Client reads the CSIDriver.
 	Client client.Reader
 	// Version of the node plugin.
 	Version string
 	// Writer of the condition.
-	Writer *condition.Writer
+	Writer *ConditionWriter
 	// Clock for the looks.
 	Clock clock.WithTicker
 }
 
-// Run looks at once and then at each Interval until the context ends. A look that fails leaves the condition as it is.
-func (r *Reporter) Run(ctx context.Context) error {
+// Run looks at once and then at each SkewInterval until the context ends. A look that fails leaves the condition as it
+// is.
+func (r *SkewReporter) Run(ctx context.Context) error {
 	log := logr.FromContextOrDiscard(ctx).WithName("skew")
-	ticker := r.Clock.NewTicker(Interval)
+	ticker := r.Clock.NewTicker(SkewInterval)
 	defer ticker.Stop()
 	for {
 		if err := r.Look(ctx); err != nil && ctx.Err() == nil {
@@ -61,8 +60,8 @@ func (r *Reporter) Run(ctx context.Context) error {
 }
 
 // Look once, and write what is found.
-func (r *Reporter) Look(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, timeout)
+func (r *SkewReporter) Look(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, skewTimeout)
 	defer cancel()
 	var driver storagev1.CSIDriver
 	if err := r.Client.Get(ctx, client.ObjectKey{Name: v1alpha1.DriverName}, &driver); err != nil {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package skew_test
+package node_test
 
 import (
 	"context"
@@ -19,11 +19,10 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
-	"github.com/weft-storage/weft/csi-driver/node/internal/condition"
-	"github.com/weft-storage/weft/csi-driver/node/internal/skew"
+	"github.com/weft-storage/weft/csi-driver/node"
 )
 
-func newReporter(t *testing.T, installed string) (*skew.Reporter, client.Client) {
+func newSkewReporter(t *testing.T, installed string) (*node.SkewReporter, client.Client) {
 	t.Helper()
 	scheme := runtime.NewScheme()
 	for _, add := range []func(*runtime.Scheme) error{corev1.AddToScheme, eventsv1.AddToScheme, storagev1.AddToScheme} {
@@ -31,16 +30,16 @@ func newReporter(t *testing.T, installed string) (*skew.Reporter, client.Client)
 			t.Fatal(err)
 		}
 	}
-	node := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node1", UID: "1"}}
-	node.Status.Conditions = []corev1.NodeCondition{{Type: v1alpha1.ConditionInitiatorStuck, Status: corev1.ConditionFalse}}
+	machine := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node1", UID: "1"}}
+	machine.Status.Conditions = []corev1.NodeCondition{{Type: v1alpha1.ConditionInitiatorStuck, Status: corev1.ConditionFalse}}
 	driver := &storagev1.CSIDriver{ObjectMeta: metav1.ObjectMeta{Name: v1alpha1.DriverName, Labels: map[string]string{v1alpha1.VersionLabel: installed}}}
-	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(node, driver).WithStatusSubresource(node).Build()
+	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(machine, driver).WithStatusSubresource(machine).Build()
 	clock := testingclock.NewFakeClock(time.Date(2026, 11, 20, 8, 0, 0, 0, time.UTC))
-	writer := &condition.Writer{Client: c, Node: "node1", UID: "1", Clock: clock, Type: v1alpha1.ConditionNodeVersionSkew, FieldManager: skew.FieldManager}
-	return &skew.Reporter{Client: c, Version: "0.2.0", Writer: writer, Clock: clock}, c
+	writer := &node.ConditionWriter{Client: c, Node: "node1", UID: "1", Clock: clock, Type: v1alpha1.ConditionNodeVersionSkew, FieldManager: node.SkewFieldManager}
+	return &node.SkewReporter{Client: c, Version: "0.2.0", Writer: writer, Clock: clock}, c
 }
 
-func is(t *testing.T, c client.Client) *corev1.NodeCondition {
+func skewOf(t *testing.T, c client.Client) *corev1.NodeCondition {
 	t.Helper()
 	var node corev1.Node
 	if err := c.Get(t.Context(), client.ObjectKey{Name: "node1"}, &node); err != nil {
@@ -60,11 +59,11 @@ func TestConditionSaysWhetherVersionsWorkTogether(t *testing.T) {
 		"1.0.0": "True VersionSkew the node plugin has version 0.2.0 and weft 1.0.0 is installed",
 		"":      `False AsExpected the versions were not compared: node plugin 0.2.0, installed ""`,
 	} {
-		r, c := newReporter(t, installed)
+		r, c := newSkewReporter(t, installed)
 		if err := r.Look(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		condition := is(t, c)
+		condition := skewOf(t, c)
 		if got := string(condition.Status) + " " + condition.Reason + " " + condition.Message; !strings.HasPrefix(got, want) {
 			t.Errorf("installed %q: %s; want %s", installed, got, want)
 		}
@@ -74,7 +73,7 @@ func TestConditionSaysWhetherVersionsWorkTogether(t *testing.T) {
 // An upgrade of what is installed is seen while the plugin runs, and each change of the condition is an Event with its
 // reason.
 func TestUpgradeIsSeen(t *testing.T) {
-	r, c := newReporter(t, "0.2.0")
+	r, c := newSkewReporter(t, "0.2.0")
 	clock, ok := r.Clock.(*testingclock.FakeClock)
 	if !ok {
 		t.Fatal("the clock is not the test's")
@@ -96,10 +95,10 @@ func TestUpgradeIsSeen(t *testing.T) {
 		}
 		<-looks // it reads what is installed now
 		// The look that was under way has been reported when the next begins, which finds the same.
-		clock.Step(skew.Interval)
+		clock.Step(node.SkewInterval)
 		<-looks
-		reasons = append(reasons, is(t, c).Reason)
-		clock.Step(skew.Interval)
+		reasons = append(reasons, skewOf(t, c).Reason)
+		clock.Step(node.SkewInterval)
 	}
 	go func() {
 		for range looks { // those that no longer count
