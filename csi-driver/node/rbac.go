@@ -5,8 +5,8 @@ package node
 // The node plugin reads its own Node, when it starts and with each stage, and volumes: those that it stages, those that
 // are staged, to follow their portals and to see whether they are still attached to it, those that it has something to
 // tell of, and, with snapshots, what a volume was made from whose data came with the header of another. It reads from
-// the CSIDriver which version is installed. It writes two conditions of its Node, and Events about it and about volumes;
-// RBAC knows neither fields nor "its own", which the chart's admission policy weft-csi-node adds.
+// the CSIDriver which version is installed. It writes two conditions of its Node, and Events about it and about
+// volumes; RBAC knows neither fields nor "its own", which the chart's admission policy weft-csi-node adds.
 //
 // +kubebuilder:rbac:groups="",resources=nodes,verbs=get
 // +kubebuilder:rbac:groups="",resources=nodes/status,verbs=patch
