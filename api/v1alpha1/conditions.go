@@ -17,6 +17,10 @@ const (
 	// ConditionAgentAlive (NvmfNode): the node's agent renews its lease. Written by the operator: a silent agent cannot
 	// say so itself.
 	ConditionAgentAlive = "AgentAlive"
+	// ConditionSchedulable (NvmfNode): the node may get new volumes, as far as people have a say in it. False while it,
+	// or its Kubernetes Node, is cordoned, and while its target lets it go; existing volumes are served all the same.
+	// Written by the operator.
+	ConditionSchedulable = "Schedulable"
 	// ConditionPoolReady (NvmfNode): every planned device is a mounted pool that takes volumes.
 	ConditionPoolReady = "PoolReady"
 	// ConditionPortalsReady (NvmfNode): every planned portal listens, or will
@@ -129,6 +133,11 @@ const (
 	ReasonNoIOMMU            = "NoIOMMU"
 	ReasonTargetNotFound     = "TargetNotFound"
 	ReasonTargetRunning      = "TargetRunning"
+
+	// NvmfNode: why it gets no new volumes.
+	ReasonCordoned               = "Cordoned"
+	ReasonKubernetesNodeCordoned = "KubernetesNodeCordoned"
+	ReasonLeaving                = "Leaving"
 
 	// NvmfNode and NvmfTarget: changes that disturb I/O.
 	ReasonUpdating       = "Updating"

@@ -9,7 +9,8 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
 
-// NvmfNodeSpec defines which target the node serves and how. The operator writes it, except droppedDrives.
+// NvmfNodeSpec defines which target the node serves and how. The operator writes it, except unschedulable and
+// droppedDrives, which an administrator writes.
 // +kubebuilder:validation:XValidation:rule="has(self.target) == has(self.plan)",message="target and plan must be set together"
 type NvmfNodeSpec struct {
 	// Target is the name of the NvmfTarget that claims this node. Empty when no target claims it.
@@ -19,8 +20,13 @@ type NvmfNodeSpec struct {
 	// Plan is the target's spec resolved for this node.
 	// +optional
 	Plan *Plan `json:"plan,omitempty"`
-	// Unschedulable is true when the node's target no longer selects it or is being deleted. The node continues to
-	// serve its volumes, but gets no new ones.
+	// Leaving is true when the node's target no longer selects it or is being deleted. The node continues to serve its
+	// volumes, but gets no new ones.
+	// +optional
+	Leaving bool `json:"leaving,omitempty"`
+	// Unschedulable is true to place no new volumes on the node. An administrator writes it (kubectl weft cordon); the
+	// operator does not change it. The node continues to serve its volumes, which can grow and be snapshotted. While
+	// the Kubernetes Node is cordoned, the NvmfNode gets no new volumes either, whatever this field says. Default false.
 	// +optional
 	Unschedulable bool `json:"unschedulable,omitempty"`
 	// DroppedDrives lists drives to give up, with all volumes and snapshots on them. An administrator writes it
@@ -367,10 +373,15 @@ type PlannedDrive struct {
 	// +kubebuilder:validation:Pattern=`^[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]$`
 	// +optional
 	PCIAddress string `json:"pciAddress,omitempty"`
+	// DeviceClass of the target's devices.classes that the drive belongs to. Absent: none. A drive that the node's
+	// inventory does not list keeps the class that it had.
+	// +kubebuilder:validation:MaxLength=63
+	// +optional
+	DeviceClass string `json:"deviceClass,omitempty"`
 }
 
 // NvmfNodeStatus is the observed state of the node. The node's agent writes it, except the conditions AgentAlive,
-// TargetPodReady, TargetImageReady, Updated and VersionSkew.
+// Schedulable, TargetPodReady, TargetImageReady, Updated and VersionSkew.
 type NvmfNodeStatus struct {
 	// ObservedGeneration is the generation of the spec that engine, pools, portals and conditions refer to.
 	// +optional
@@ -431,8 +442,8 @@ type NvmfNodeStatus struct {
 	// +optional
 	Tuning *TuningStatus `json:"tuning,omitempty"`
 	// Conditions: Ready, PoolReady, PortalsReady, RestartNeeded, RestoreSuspected, BuffersSufficient, WritesDurable and
-	// Tuned, written by the agent; AgentAlive, TargetPodReady, TargetImageReady, Updated and VersionSkew, written by
-	// the operator.
+	// Tuned, written by the agent; AgentAlive, Schedulable, TargetPodReady, TargetImageReady, Updated and VersionSkew,
+	// written by the operator.
 	// +listType=map
 	// +listMapKey=type
 	// +optional
@@ -498,6 +509,9 @@ type PoolStatus struct {
 	// Path of the device on the node, such as /dev/nvme0n1. It can change at a reboot.
 	// +optional
 	Path string `json:"path,omitempty"`
+	// DeviceClass that the drive belongs to, as planned. Absent: none.
+	// +optional
+	DeviceClass string `json:"deviceClass,omitempty"`
 	// Ready is true when the pool can hold volumes.
 	// +required
 	Ready bool `json:"ready"`

@@ -410,9 +410,9 @@ type Memory struct {
 	Limit *resource.Quantity `json:"limit,omitempty"`
 }
 
-// Devices of a node's pool: exactly one of selector, paths and file. A change from one to another is rejected if it
-// would remove a pool that has volumes.
-// +kubebuilder:validation:XValidation:rule="[has(self.selector), has(self.paths), has(self.file)].filter(x, x).size() == 1",message="devices: set exactly one of selector, paths and file"
+// Devices of a node's pool: exactly one of selector, paths, classes and file. A change from one to another is rejected
+// if it would remove a pool that has volumes.
+// +kubebuilder:validation:XValidation:rule="[has(self.selector), has(self.paths), has(self.classes), has(self.file)].filter(x, x).size() == 1",message="devices: set exactly one of selector, paths, classes and file"
 // +kubebuilder:validation:XValidation:rule="!has(self.driver) || self.driver == 'Kernel' || !has(self.file)",message="devices.driver: a file has no drive to take from the kernel; remove driver, or choose drives with selector or paths"
 // +kubebuilder:validation:XValidation:rule="has(self.file) == has(oldSelf.file)",message="devices: cannot change from a file to drives or from drives to a file, because the volumes would be lost; create a second NvmfTarget"
 type Devices struct {
@@ -428,6 +428,17 @@ type Devices struct {
 	// +listType=set
 	// +optional
 	Paths []string `json:"paths,omitempty"`
+	// Classes name several kinds of drives, such as TLC and QLC, so that a StorageClass can ask for one of them
+	// (deviceClass). From 1 to 8. A drive that several classes match belongs to the first of them. A node does not need
+	// drives of every class.
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=8
+	// +kubebuilder:validation:XValidation:rule="self.all(a, !has(a.selector) || self.exists_one(b, has(b.selector) && b.selector == a.selector))",message="devices.classes: two classes have the same selector, so the second one would get no drive; change one of the selectors"
+	// +kubebuilder:validation:XValidation:rule="self.all(a, !has(a.paths) || self.all(b, a.name == b.name || !has(b.paths) || !sets.intersects(a.paths, b.paths)))",message="devices.classes: a path is listed in two classes, but a drive belongs to one class; remove it from one of them"
+	// +listType=map
+	// +listMapKey=name
+	// +optional
+	Classes []DeviceClass `json:"classes,omitempty"`
 	// File is a sparse file on the node's own filesystem, for trying out weft.
 	// +optional
 	File *DeviceFile `json:"file,omitempty"`
@@ -443,6 +454,30 @@ type Devices struct {
 	// +kubebuilder:validation:XValidation:rule="[quantity(string(self))].all(q, q.isInteger() && q.asInteger() in [1048576, 2097152, 4194304, 8388608, 16777216])",message="devices.clusterSize must be 1Mi, 2Mi, 4Mi, 8Mi or 16Mi"
 	// +optional
 	ClusterSize *resource.Quantity `json:"clusterSize,omitempty"`
+}
+
+// DeviceClass is a kind of drives: exactly one of selector and paths.
+// +kubebuilder:validation:XValidation:rule="has(self.selector) != has(self.paths)",message="devices.classes: set exactly one of selector and paths in each class"
+type DeviceClass struct {
+	// Name of the class: lower-case letters, digits and hyphens, at most 63 characters. A StorageClass asks for it with
+	// the parameter deviceClass.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:Pattern=`^[a-z0-9]+(-+[a-z0-9]+)*$`
+	// +required
+	Name string `json:"name"`
+	// Selector selects NVMe drives by their properties.
+	// +optional
+	Selector *DeviceSelector `json:"selector,omitempty"`
+	// Paths of drives, under /dev/disk/by-id or /dev/disk/by-path, which do not change at a reboot. Each node uses the
+	// listed drives that it has. From 1 to 64.
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MaxLength=255
+	// +kubebuilder:validation:items:Pattern=`^/dev/disk/by-(id|path)/[^/\s]+$`
+	// +listType=set
+	// +optional
+	Paths []string `json:"paths,omitempty"`
 }
 
 // DriveDriver is the driver of a pool's drives.

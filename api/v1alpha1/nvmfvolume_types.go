@@ -14,6 +14,7 @@ const VolumeSizeStep = 4 << 20
 
 // NvmfVolumeSpec is the desired state of a volume. The CSI controller writes it.
 // +kubebuilder:validation:XValidation:rule="has(self.source) == has(oldSelf.source)",message="source is immutable: it records where the volume's initial data comes from"
+// +kubebuilder:validation:XValidation:rule="has(self.deviceClass) == has(oldSelf.deviceClass)",message="deviceClass is immutable, because the data is stored there; create a new volume of the other class, and copy the data"
 // +kubebuilder:validation:XValidation:rule="!oldSelf.?used.orValue(false) || self.?used.orValue(false)",message="used cannot change back to false: a volume that may contain data must not be created again, empty"
 // +kubebuilder:validation:XValidation:rule="!has(self.hosts) || self.hosts.size() == 0 || has(self.subsystemNQN)",message="subsystemNQN is required while hosts are listed"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.hosts) || oldSelf.hosts.size() == 0 || !has(oldSelf.subsystemNQN) || has(self.subsystemNQN) && self.subsystemNQN == oldSelf.subsystemNQN",message="subsystemNQN cannot change while hosts are listed: connected hosts identify the volume by it"
@@ -46,6 +47,12 @@ type NvmfVolumeSpec struct {
 	// Source of the volume's initial data. Absent: the volume starts blank. Immutable.
 	// +optional
 	Source *VolumeSource `json:"source,omitempty"`
+	// DeviceClass of the drive that stores the volume, as in devices.classes of the target. Absent: any drive of the
+	// node. A copy is stored on the drive of its source. Immutable.
+	// +kubebuilder:validation:MaxLength=63
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="deviceClass is immutable, because the data is stored there; create a new volume of the other class, and copy the data"
+	// +optional
+	DeviceClass string `json:"deviceClass,omitempty"`
 	// Connection settings of the hosts.
 	// +kubebuilder:default={}
 	// +optional

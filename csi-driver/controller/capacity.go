@@ -29,10 +29,13 @@ func (s *Service) getCapacity(ctx context.Context, req *csi.GetCapacityRequest) 
 		if err != nil {
 			return nil, err
 		}
-		of.Target, of.Connection, of.Zones = target.Name, asked(params, connection), params.Zones
-		if of.ZoneOf, err = s.zoneOf(ctx, of.Zones); err != nil {
+		if err := checkDeviceClass(params, target); err != nil {
 			return nil, err
 		}
+		of.Target, of.Connection, of.DeviceClass = target.Name, asked(params, connection), params.DeviceClass
+	}
+	if err := s.nodesFor(ctx, &of, params); err != nil {
+		return nil, err
 	}
 	least := int64(sizeStep)
 	if caps := req.GetVolumeCapabilities(); len(caps) > 0 {

@@ -3,10 +3,13 @@
 package controller
 
 import (
+	"context"
 	"fmt"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/fields"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
@@ -16,9 +19,25 @@ import (
 	"github.com/weft-storage/weft/api/v1alpha1"
 )
 
+// Cluster is the connection to the Kubernetes API that New needs.
+type Cluster struct {
+	cluster.Cluster
+	// cordoned holds the metadata of the Nodes that are cordoned. Whether a Node is, its metadata does not tell, and
+	// whole Nodes are large and change all the time; but the API server selects by it, so that only those are sent.
+	cordoned cache.Cache
+}
+
+// Start both caches; they stop with the context.
+func (c *Cluster) Start(ctx context.Context) error {
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error { return c.Cluster.Start(ctx) })
+	group.Go(func() error { return c.cordoned.Start(ctx) })
+	return group.Wait()
+}
+
 // NewCluster returns the connection to the Kubernetes API that New needs: a client whose reads come from a cache
 // that watches. Give it to New, then Start it; it stops with Start's context.
-func NewCluster(config *rest.Config) (cluster.Cluster, error) {
+func NewCluster(config *rest.Config) (*Cluster, error) {
 	scheme := runtime.NewScheme()
 	if err := v1alpha1.AddToScheme(scheme); err != nil {
 		return nil, fmt.Errorf("scheme: %w", err)
@@ -35,13 +54,27 @@ func NewCluster(config *rest.Config) (cluster.Cluster, error) {
 		config = rest.CopyConfig(config)
 		config.QPS = -1
 	}
-	return cluster.New(config, func(o *cluster.Options) {
+	c, err := cluster.New(config, func(o *cluster.Options) {
 		o.Scheme = scheme
 		o.Cache.DefaultTransform = cache.TransformStripManagedFields()
 		o.Cache.ByObject = map[client.Object]cache.ByObject{
 			&v1alpha1.NvmfNode{}: {Transform: stripInventory},
 		}
 	})
+	if err != nil {
+		return nil, err
+	}
+	cordoned, err := cache.New(config, cache.Options{
+		HTTPClient: c.GetHTTPClient(), Scheme: scheme, Mapper: c.GetRESTMapper(),
+		DefaultTransform: cache.TransformStripManagedFields(),
+		ByObject: map[client.Object]cache.ByObject{
+			&corev1.Node{}: {Field: fields.OneTermEqualSelector("spec.unschedulable", "true")},
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("cache of cordoned Nodes: %w", err)
+	}
+	return &Cluster{Cluster: c, cordoned: cordoned}, nil
 }
 
 // stripInventory keeps out of memory what placement never looks at; a large machine's inventory is tens of kilobytes.

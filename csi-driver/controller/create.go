@@ -128,8 +128,14 @@ func (s *Service) makeObject(ctx context.Context, want volumeRequest, avoid []st
 	if err := s.checkLimits(ctx, target.Name, want.params.QoS); err != nil {
 		return nil, err
 	}
-	req := placement.Request{Target: target.Name, Connection: asked(want.params, connection), Avoid: avoid, Zones: want.params.Zones}
-	if req.ZoneOf, err = s.zoneOf(ctx, req.Zones); err != nil {
+	if err := checkDeviceClass(want.params, target); err != nil {
+		return nil, err
+	}
+	req := placement.Request{Target: target.Name, Connection: asked(want.params, connection), DeviceClass: want.params.DeviceClass, Avoid: avoid}
+	if err = s.nodesFor(ctx, &req, want.params); err != nil {
+		return nil, err
+	}
+	if req.Near, err = s.near(ctx, want.params, req.ZoneOf); err != nil {
 		return nil, err
 	}
 	if want.source == nil {
@@ -157,7 +163,7 @@ func (s *Service) makeObject(ctx context.Context, want volumeRequest, avoid []st
 		Spec: v1alpha1.NvmfVolumeSpec{
 			UUID: id.String(), Target: target.Name, Node: node,
 			Size: *resource.NewQuantity(req.SizeBytes, resource.BinarySI), Source: want.source,
-			Connection: connection, QoS: want.params.QoS,
+			DeviceClass: req.DeviceClass, Connection: connection, QoS: want.params.QoS,
 		},
 	}
 	err = s.client.Create(ctx, vol, client.FieldOwner(fieldManager))

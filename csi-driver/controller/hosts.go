@@ -13,15 +13,10 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 )
-
-// nodeGVK is Kubernetes' Node, of which only the metadata is watched.
-var nodeGVK = schema.GroupVersionKind{Version: "v1", Kind: "Node"}
 
 // attachment is what a publish asks for: a volume on a node, in a way.
 type attachment struct {
@@ -147,21 +142,4 @@ func (s *Service) changeHosts(ctx context.Context, vol *v1alpha1.NvmfVolume, cha
 		return nil, fmt.Errorf("write hosts of NvmfVolume %s: %w", vol.Name, err)
 	}
 	return changed, nil
-}
-
-// zoneOf every node, by its name; nothing when no zones are asked for.
-func (s *Service) zoneOf(ctx context.Context, zones []string) (map[string]string, error) {
-	if len(zones) == 0 {
-		return nil, nil
-	}
-	var nodes metav1.PartialObjectMetadataList
-	nodes.SetGroupVersionKind(nodeGVK.GroupVersion().WithKind("NodeList"))
-	if err := s.client.List(ctx, &nodes); err != nil {
-		return nil, fmt.Errorf("list Nodes: %w", err)
-	}
-	zoneOf := make(map[string]string, len(nodes.Items))
-	for i := range nodes.Items {
-		zoneOf[nodes.Items[i].Name] = nodes.Items[i].Labels[corev1.LabelTopologyZone]
-	}
-	return zoneOf, nil
 }

@@ -48,7 +48,7 @@ func (r *reservations) place(ctx context.Context, req placement.Request, volume,
 	if err != nil {
 		return "", err
 	}
-	r.keep(placement.PromiseTo(volume, node, "", req.SizeBytes), uuid)
+	r.keep(placement.PromiseTo(volume, node, req.Device, req.DeviceClass, req.SizeBytes), uuid)
 	return node, nil
 }
 
@@ -82,7 +82,7 @@ func (r *reservations) grow(ctx context.Context, vol *v1alpha1.NvmfVolume, size 
 		return failf(outOfRange, "size: cannot expand volume %s from %s to %s: its drive, %s on node %s, has space for at most %s",
 			vol.Name, &vol.Spec.Size, quantity(size), vol.Status.Device, vol.Spec.Node, quantity(max(room, vol.Spec.Size.Value())))
 	}
-	r.keep(placement.PromiseTo(vol.Name, vol.Spec.Node, vol.Status.Device, size), vol.Spec.UUID)
+	r.keep(placement.PromiseTo(vol.Name, vol.Spec.Node, vol.Status.Device, vol.Spec.DeviceClass, size), vol.Spec.UUID)
 	return nil
 }
 
@@ -153,7 +153,7 @@ func (r *reservations) gather(ctx context.Context, but string) ([]v1alpha1.NvmfN
 	}
 	for i := range vols.Items {
 		vol := &vols.Items[i]
-		promises = append(promises, placement.PromiseTo(vol.Name, vol.Spec.Node, vol.Status.Device, vol.Spec.Size.Value()))
+		promises = append(promises, placement.PromiseTo(vol.Name, vol.Spec.Node, vol.Status.Device, vol.Spec.DeviceClass, vol.Spec.Size.Value()))
 	}
 	var snaps v1alpha1.NvmfSnapshotList
 	if err := r.cached.List(ctx, &snaps, client.UnsafeDisableDeepCopy); err != nil {

@@ -19,7 +19,6 @@ import (
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	"sigs.k8s.io/controller-runtime/pkg/cluster"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/csi-driver/internal/server"
@@ -32,9 +31,10 @@ const fieldManager = "weft-csi-controller"
 type Service struct {
 	csi.UnimplementedControllerServer
 
-	// client reads from the cache, live from the API server.
+	// client reads from the cache, live from the API server, cordoned the Nodes that are.
 	client       client.Client
 	live         client.Reader
+	cordoned     client.Reader
 	volumes      *objects[v1alpha1.NvmfVolume, *v1alpha1.NvmfVolume]
 	snapshots    *objects[v1alpha1.NvmfSnapshot, *v1alpha1.NvmfSnapshot]
 	reservations *reservations
@@ -46,10 +46,11 @@ var _ csi.ControllerServer = (*Service)(nil)
 
 // New returns the service on a cluster from NewCluster. Call it before the cluster is started; calls of the service
 // are answered once Synced is true, and with Unavailable or after a wait before.
-func New(ctx context.Context, c cluster.Cluster) (*Service, error) {
+func New(ctx context.Context, c *Cluster) (*Service, error) {
 	s := &Service{
 		client:       c.GetClient(),
 		live:         c.GetAPIReader(),
+		cordoned:     c.cordoned,
 		volumes:      &objects[v1alpha1.NvmfVolume, *v1alpha1.NvmfVolume]{kind: "NvmfVolume", cached: c.GetClient(), live: c.GetAPIReader()},
 		snapshots:    &objects[v1alpha1.NvmfSnapshot, *v1alpha1.NvmfSnapshot]{kind: "NvmfSnapshot", cached: c.GetClient(), live: c.GetAPIReader()},
 		reservations: &reservations{cached: c.GetClient(), clock: clock.RealClock{}},
@@ -57,14 +58,16 @@ func New(ctx context.Context, c cluster.Cluster) (*Service, error) {
 	node := &metav1.PartialObjectMetadata{}
 	node.SetGroupVersionKind(nodeGVK)
 	for _, watch := range []struct {
+		in      cache.Cache
 		obj     client.Object
 		changed func(obj any)
 	}{
-		{&v1alpha1.NvmfVolume{}, s.volumeChanged},
-		{&v1alpha1.NvmfSnapshot{}, s.snapshotChanged},
-		{&v1alpha1.NvmfNode{}, nil}, {&v1alpha1.NvmfTarget{}, nil}, {node, nil},
+		{c.GetCache(), &v1alpha1.NvmfVolume{}, s.volumeChanged},
+		{c.GetCache(), &v1alpha1.NvmfSnapshot{}, s.snapshotChanged},
+		{c.GetCache(), &v1alpha1.NvmfNode{}, nil}, {c.GetCache(), &v1alpha1.NvmfTarget{}, nil}, {c.GetCache(), node, nil},
+		{c.cordoned, node, nil},
 	} {
-		informer, err := c.GetCache().GetInformer(ctx, watch.obj, cache.BlockUntilSynced(false))
+		informer, err := watch.in.GetInformer(ctx, watch.obj, cache.BlockUntilSynced(false))
 		if err != nil {
 			return nil, fmt.Errorf("watch %T: %w", watch.obj, err)
 		}

@@ -67,7 +67,7 @@ func newServiceOn(t testing.TB, config *rest.Config) (s *Service, stop func()) {
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- c.Start(ctx) }()
-	if !c.GetCache().WaitForCacheSync(ctx) {
+	if !c.GetCache().WaitForCacheSync(ctx) || !c.cordoned.WaitForCacheSync(ctx) {
 		t.Fatal("the cache does not fill")
 	}
 	stopped := false

@@ -12,6 +12,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/csi-driver/controller/internal/parameters"
 )
 
 // target that new volumes may be made on. One that does not exist is refused with those that do.
@@ -52,6 +53,23 @@ func usable(target *v1alpha1.NvmfTarget) (*v1alpha1.NvmfTarget, error) {
 		return nil, failf(inUse, "NvmfTarget %s is being deleted and accepts no new volumes", target.Name)
 	}
 	return target, nil
+}
+
+// checkDeviceClass refuses a class of drives that the target does not have.
+func checkDeviceClass(params parameters.Parameters, target *v1alpha1.NvmfTarget) error {
+	var names []string
+	for _, c := range target.Spec.Devices.Classes {
+		names = append(names, c.Name)
+	}
+	switch {
+	case params.DeviceClass == "" || slices.Contains(names, params.DeviceClass):
+		return nil
+	case len(names) == 0:
+		return failf(invalid, "StorageClass parameters: %s: target %q has no device classes; remove %s, or set devices.classes of the target",
+			parameters.DeviceClass, target.Name, parameters.DeviceClass)
+	}
+	return failf(invalid, "StorageClass parameters: %s: target %q has no device class %q; use %s",
+		parameters.DeviceClass, target.Name, params.DeviceClass, strings.Join(names, " or "))
 }
 
 // keyOf a cluster-scoped object.

@@ -171,6 +171,10 @@ func randomInput(r *rand.Rand, network, byID, model string) (sizing.Node, v1alph
 		}
 	}
 	if r.IntN(3) == 0 {
+		s.Devices.Classes = []v1alpha1.DeviceClass{{Name: "a", Selector: s.Devices.Selector}, {Name: "b", Paths: []string{"/dev/disk/by-id/" + byID, model}}, {Name: "c"}}
+		s.Devices.Selector = nil
+	}
+	if r.IntN(3) == 0 {
 		s.Devices.Paths = []string{"/dev/disk/by-id/" + byID, "/dev/disk/by-id/nvme-a", model}
 	}
 	if r.IntN(4) == 0 {

@@ -4,9 +4,7 @@ package sizing
 
 import (
 	"cmp"
-	"fmt"
 	"slices"
-	"strings"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/internal/text"
@@ -34,13 +32,13 @@ func planPool(node Node, spec v1alpha1.NvmfTargetSpec) (pool, []Reason) {
 		return pool{}, []Reason{*why}
 	}
 	given := 0
-	for _, has := range []bool{spec.Devices.File != nil, len(spec.Devices.Paths) > 0, spec.Devices.Selector != nil} {
+	for _, has := range []bool{spec.Devices.File != nil, len(spec.Devices.Paths) > 0, spec.Devices.Selector != nil, len(spec.Devices.Classes) > 0} {
 		if has {
 			given++
 		}
 	}
 	if given != 1 {
-		return pool{}, []Reason{reasonf(v1alpha1.ReasonNoDevice, "devices must have exactly one of selector, paths and file, but has %d", given)}
+		return pool{}, []Reason{reasonf(v1alpha1.ReasonNoDevice, "devices must have exactly one of selector, paths, classes and file, but has %d", given)}
 	}
 	percent := spec.OverProvisioningPercent
 	if percent == v1alpha1.NoOverProvisioning {
@@ -55,17 +53,13 @@ func planPool(node Node, spec v1alpha1.NvmfTargetSpec) (pool, []Reason) {
 	for _, id := range node.Dropped {
 		delete(kept, id)
 	}
-	var chosen []*v1alpha1.Drive
-	var reasons []Reason
-	if spec.Devices.Selector != nil {
-		chosen, reasons = selectDrives(inv, spec.Engine, kept, *spec.Devices.Selector)
-	} else {
-		chosen, reasons = namedDrives(inv, spec.Engine, kept, spec.Devices.Paths)
-	}
+	classes := classesOf(spec.Devices)
+	chosen, reasons := chooseDrives(inv, spec.Engine, kept, classes)
 	if len(reasons) > 0 {
 		return pool{}, reasons
 	}
 	drives := join(kept, chosen)
+	nameClasses(inv, classes, drives)
 	if reasons = addressDrives(inv, spec, drives); len(reasons) > 0 {
 		return pool{}, reasons
 	}
@@ -118,68 +112,6 @@ func keptDrives(inv *v1alpha1.Inventory, current *v1alpha1.Plan) map[string]v1al
 		kept[d.ID] = d
 	}
 	return kept
-}
-
-// selectDrives takes every NVMe drive that the selector matches and that is
-// free; those that are not are left out, and are reasons only when no drive remains.
-func selectDrives(inv *v1alpha1.Inventory, engine v1alpha1.Engine, kept map[string]v1alpha1.PlannedDrive, sel v1alpha1.DeviceSelector) ([]*v1alpha1.Drive, []Reason) {
-	var chosen []*v1alpha1.Drive
-	var leftOut []string
-	reason := v1alpha1.ReasonNoDevice
-	for _, d := range byName(inv.Drives) {
-		if _, ok := kept[d.ID]; ok || !d.NVMe || !matches(sel, d) {
-			continue
-		}
-		if why := unusable(d, engine); why != nil {
-			leftOut = append(leftOut, why.Message)
-			if why.Reason == v1alpha1.ReasonForeignSignature {
-				reason = v1alpha1.ReasonForeignSignature
-			}
-			continue
-		}
-		chosen = append(chosen, d)
-	}
-	switch {
-	case len(chosen) > 0 || len(kept) > 0:
-		return chosen, nil
-	case len(leftOut) > 0:
-		return nil, []Reason{reasonf(reason, "no drive that devices.selector matches can be used: %s", text.Few(leftOut, maxListed, "; "))}
-	}
-	return nil, []Reason{reasonf(v1alpha1.ReasonNoDevice,
-		"devices.selector matches none of the node's NVMe drives (%s); change models, minSize or byID, or choose drives with devices.paths", describeDrives(inv.Drives, true))}
-}
-
-// namedDrives takes the drives that the paths name. One that is named and
-// cannot be used is a reason: the user meant it.
-func namedDrives(inv *v1alpha1.Inventory, engine v1alpha1.Engine, kept map[string]v1alpha1.PlannedDrive, paths []string) ([]*v1alpha1.Drive, []Reason) {
-	named := map[string]string{} // drive's ID to the first path that names it
-	for _, path := range slices.Sorted(slices.Values(paths)) {
-		for i := range inv.Drives {
-			d := &inv.Drives[i]
-			if _, seen := named[d.ID]; !seen && answersTo(d, path) {
-				named[d.ID] = path
-			}
-		}
-	}
-	var chosen []*v1alpha1.Drive
-	var reasons []Reason
-	for _, d := range byName(inv.Drives) {
-		path, ok := named[d.ID]
-		if _, isKept := kept[d.ID]; !ok || isKept {
-			continue
-		}
-		if why := unusable(d, engine); why != nil {
-			reasons = append(reasons, reasonf(why.Reason, "devices.paths contains %s, but %s", path, why.Message))
-			continue
-		}
-		chosen = append(chosen, d)
-	}
-	if len(chosen) == 0 && len(kept) == 0 && len(reasons) == 0 {
-		reasons = append(reasons, reasonf(v1alpha1.ReasonNoDevice,
-			"the node has none of devices.paths (%s), only %s; use paths of whole disks, as shown by ls -l /dev/disk/by-id /dev/disk/by-path on the node",
-			list(slices.Sorted(slices.Values(paths))), describeDrives(inv.Drives, false)))
-	}
-	return chosen, reasons
 }
 
 // unusable says why a drive cannot become part of a pool, or nil.
@@ -241,54 +173,6 @@ func serial(d *v1alpha1.Drive) string {
 	return string(r[:min(len(r), v1alpha1.MaxDriveSerial)])
 }
 
-func matches(sel v1alpha1.DeviceSelector, d *v1alpha1.Drive) bool {
-	if len(sel.Models) > 0 && !slices.ContainsFunc(sel.Models, func(p string) bool { return glob(p, d.Model) }) {
-		return false
-	}
-	if sel.MinSize != nil && sel.MinSize.CmpInt64(d.SizeBytes) > 0 {
-		return false
-	}
-	if len(sel.ByID) > 0 && !slices.ContainsFunc(sel.ByID, func(p string) bool {
-		return slices.ContainsFunc(d.ByID, func(name string) bool { return glob(p, name) })
-	}) {
-		return false
-	}
-	return true
-}
-
-// answersTo reports whether a path under /dev/disk is one of the drive's names.
-func answersTo(d *v1alpha1.Drive, path string) bool {
-	if name, ok := strings.CutPrefix(path, "/dev/disk/by-id/"); ok {
-		return slices.Contains(d.ByID, name)
-	}
-	if name, ok := strings.CutPrefix(path, "/dev/disk/by-path/"); ok {
-		return slices.Contains(d.ByPath, name)
-	}
-	return false
-}
-
-// glob matches s as a whole, with * for any run of characters. It is greedy over
-// the literal parts, so its time is bounded by len(pattern) × len(s).
-func glob(pattern, s string) bool {
-	parts := strings.Split(pattern, "*")
-	if len(parts) == 1 {
-		return pattern == s
-	}
-	first, last := parts[0], parts[len(parts)-1]
-	if !strings.HasPrefix(s, first) {
-		return false
-	}
-	s = s[len(first):]
-	for _, part := range parts[1 : len(parts)-1] {
-		i := strings.Index(s, part)
-		if i < 0 {
-			return false
-		}
-		s = s[i+len(part):]
-	}
-	return strings.HasSuffix(s, last)
-}
-
 func byName(drives []v1alpha1.Drive) []*v1alpha1.Drive {
 	sorted := make([]*v1alpha1.Drive, 0, len(drives))
 	for i := range drives {
@@ -298,21 +182,6 @@ func byName(drives []v1alpha1.Drive) []*v1alpha1.Drive {
 		return cmp.Or(cmp.Compare(a.Name, b.Name), cmp.Compare(a.ID, b.ID))
 	})
 	return sorted
-}
-
-func describeDrives(drives []v1alpha1.Drive, nvmeOnly bool) string {
-	var s []string
-	for _, d := range byName(drives) {
-		if nvmeOnly && !d.NVMe {
-			continue
-		}
-		name := d.Name
-		if len(d.ByID) > 0 {
-			name = slices.Min(d.ByID)
-		}
-		s = append(s, fmt.Sprintf("%s (%s, %d GiB)", name, cmp.Or(d.Model, "unknown model"), d.SizeBytes>>30))
-	}
-	return list(s)
 }
 
 // list joins the first few, or says "none".

@@ -340,15 +340,15 @@ func TestPlanSaysWhyNot(t *testing.T) {
 		},
 		"no way to devices": {
 			edit: func(s *v1alpha1.NvmfTargetSpec) { s.Devices = v1alpha1.Devices{} },
-			want: []refusal{{v1alpha1.ReasonNoDevice, []string{"exactly one of selector, paths and file", "has 0"}}},
+			want: []refusal{{v1alpha1.ReasonNoDevice, []string{"exactly one of selector, paths, classes and file", "has 0"}}},
 		},
 		"two ways to devices": {
 			edit: func(s *v1alpha1.NvmfTargetSpec) { s.Devices.Paths = []string{"/dev/disk/by-id/nvme-eui.a"} },
-			want: []refusal{{v1alpha1.ReasonNoDevice, []string{"exactly one of selector, paths and file", "has 2"}}},
+			want: []refusal{{v1alpha1.ReasonNoDevice, []string{"exactly one of selector, paths, classes and file", "has 2"}}},
 		},
 		"a selector that matches nothing": {
 			edit: selector(v1alpha1.DeviceSelector{Models: []string{"KIOXIA*"}}),
-			want: []refusal{{v1alpha1.ReasonNoDevice, []string{"matches none", "nvme-SAMSUNG_PM9A3_S1 (SAMSUNG PM9A3, 1920 GiB)", "devices.paths"}}},
+			want: []refusal{{v1alpha1.ReasonNoDevice, []string{"matches none", "nvme-SAMSUNG_PM9A3_S1 (SAMSUNG PM9A3, 1920 GiB)", "with paths"}}},
 		},
 		"a selector that matches only what cannot be used": {
 			edit: selector(v1alpha1.DeviceSelector{Models: []string{"INTEL*", "TINY"}}),

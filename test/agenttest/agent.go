@@ -29,11 +29,13 @@ const longestRetry = 50 * time.Millisecond
 // resync is how often an agent looks at the node when nothing happens.
 const resync = time.Second
 
-// inventory of the node: what it has is in its plan.
-type inventory struct{}
+// inventory of the node: its drives. What it has else is in its plan.
+type inventory []v1alpha1.Drive
 
 // Current implements agent.Inventory.
-func (inventory) Current() *v1alpha1.Inventory { return &v1alpha1.Inventory{Architecture: "amd64"} }
+func (i inventory) Current() *v1alpha1.Inventory {
+	return &v1alpha1.Inventory{Architecture: "amd64", Drives: i}
+}
 
 // silent takes Events.
 type silent struct{}
@@ -60,12 +62,12 @@ func (n *Node) RunAgent(ctx context.Context, config *rest.Config, b Boundary) er
 	defer e.Close()
 	config = rest.CopyConfig(config)
 	config.Wrap(b.Cross)
-	return reconcileNode(ctx, config, n.Name, filepath.Join(n.dir, "agent"), e, func(c client.Client) client.Client { return c })
+	return reconcileNode(ctx, config, n.Name, filepath.Join(n.dir, "agent"), nil, e, func(c client.Client) client.Client { return c })
 }
 
 // reconcileNode with an engine, until ctx ends. The agent keeps its records in a folder, and reads and writes objects
 // through what wrap makes of its client.
-func reconcileNode(ctx context.Context, config *rest.Config, name, dir string, e engine.Engine, wrap func(client.Client) client.Client) (err error) {
+func reconcileNode(ctx context.Context, config *rest.Config, name, dir string, drives inventory, e engine.Engine, wrap func(client.Client) client.Client) (err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	records, err := agent.OpenRecords(dir)
@@ -87,7 +89,7 @@ func reconcileNode(ctx context.Context, config *rest.Config, name, dir string, e
 	}
 	targets, clearing := agent.NewTargetWatch(clock.RealClock{}), agent.NewClearing()
 	r := agent.NewReconciler(agent.Config{
-		NodeName: name, Client: wrap(objects), Recorder: silent{}, Inventory: inventory{}, Records: records, Targets: targets, Clearing: clearing, Metrics: metrics, Clock: clock.RealClock{},
+		NodeName: name, Client: wrap(objects), Recorder: silent{}, Inventory: drives, Records: records, Targets: targets, Clearing: clearing, Metrics: metrics, Clock: clock.RealClock{},
 		Engines: func(v1alpha1.Engine) (engine.Engine, error) { return e, nil }, Resync: resync,
 	})
 	ended := make(chan error, 3)

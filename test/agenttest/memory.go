@@ -5,6 +5,7 @@ package agenttest
 import (
 	"context"
 	"errors"
+	"slices"
 	"sync"
 
 	"k8s.io/apimachinery/pkg/runtime"
@@ -29,6 +30,8 @@ type Memory struct {
 	stop  context.CancelFunc // nil while no agent runs
 	ended chan error
 	serve func(nodetest.Subsystem)
+	// drives beside the file of the pool.
+	drives inventory
 }
 
 // NewMemory returns a node with an empty pool, whose agent does not run yet. config leads to the API server; dir is the
@@ -46,9 +49,18 @@ func (m *Memory) Start(ctx context.Context) {
 	ctx, stop := context.WithCancel(ctx)
 	ended := make(chan error, 1)
 	m.stop, m.ended = stop, ended
+	drives := slices.Clone(m.drives)
 	go func() {
-		ended <- reconcileNode(ctx, m.config, m.name, m.dir, &observed{m.engine, m.tell}, func(c client.Client) client.Client { return volumesOnly{c} })
+		ended <- reconcileNode(ctx, m.config, m.name, m.dir, drives, &observed{m.engine, m.tell}, func(c client.Client) client.Client { return volumesOnly{c} })
 	}()
+}
+
+// AddDrive puts a blank drive into the node, for the agent's next life; its ID is its name, too.
+func (m *Memory) AddDrive(id string, bytes int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.engine.AddDevice(enginetest.Device{Path: "/dev/" + id, SizeBytes: bytes})
+	m.drives = append(m.drives, v1alpha1.Drive{ID: id, Name: id, NVMe: true, SizeBytes: bytes, Content: v1alpha1.ContentBlank})
 }
 
 // Stop the agent; the engine goes on serving. When it returns, the agent does nothing any more. It fails when the agent

@@ -233,13 +233,20 @@ func testAgentsAreConfined(ctx context.Context, t *testing.T, config *rest.Confi
 		Portal:      v1alpha1.Portal{Transport: v1alpha1.TransportTCP, Address: "10.0.0.1", Port: 4420},
 		MaxIOQueues: 8, QueueDepth: 128,
 	}}}
+	cordoned := nodeNamed("a")
+	cordoned.Spec.Unschedulable = true
 	const otherNode = "the agent of node a may not write"
 	for _, test := range []struct {
 		name, denied string
 		do           func() error
 	}{
-		{"creates its node, claimed already", "only the operator may change the spec", func() error { return a.Create(ctx, claimed) }},
+		{"creates its node, claimed already", "only the operator and administrators may change the spec", func() error { return a.Create(ctx, claimed) }},
+		{"creates its node, cordoned", "only the operator and administrators may change the spec", func() error { return a.Create(ctx, cordoned) }},
 		{"creates its node", "", func() error { return a.Create(ctx, nodeNamed("a")) }},
+		{"is cordoned by a person", "", func() error { return admin.Patch(ctx, nodeNamed("a"), merge(`{"spec":{"unschedulable":true}}`)) }},
+		{"uncordons itself", "only the operator and administrators may change the spec", func() error {
+			return a.Patch(ctx, nodeNamed("a"), merge(`{"spec":{"unschedulable":null}}`))
+		}},
 		{"creates another's node", otherNode, func() error { return a.Create(ctx, nodeNamed("b")) }},
 		{"the other creates it itself", "", func() error { return b.Create(ctx, nodeNamed("b")) }},
 		{"writes its node's status", "", func() error {

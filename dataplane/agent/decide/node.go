@@ -134,7 +134,7 @@ func (d *decider) poolStatuses() []v1alpha1.PoolStatus {
 	for _, p := range d.pools[:min(len(d.pools), maxPools)] {
 		was := d.lastPoolStatus(p.device.ID)
 		s := v1alpha1.PoolStatus{
-			Device: p.device.ID, Path: p.device.Path, Ready: p.ready(),
+			Device: p.device.ID, Path: p.device.Path, DeviceClass: p.class, Ready: p.ready(),
 			Reason: p.reason, Message: text.Clip(p.message, MaxMessageBytes), Total: was.Total, Free: was.Free, ClusterSize: was.ClusterSize,
 		}
 		if p.readable() {

@@ -18,6 +18,7 @@ import (
 type pool struct {
 	device  engine.Device // without Path and PCIAddress when it is not known where it is now
 	planned bool
+	class   string       // of the plan's drives that it is of; empty for none
 	held    *engine.Pool // nil: the engine does not hold it
 	// clusterBytes in which it allocates, as it was last seen to; 0 for none.
 	clusterBytes int64
@@ -82,6 +83,11 @@ func (d *decider) indexPools() {
 		p := &d.Target.State.Pools[i]
 		if held[p.Device] != nil {
 			d.pools = append(d.pools, &pool{device: engine.Device{ID: p.Device, Path: p.Path}, held: p})
+		}
+	}
+	for _, drive := range d.Node.Spec.Plan.Drives {
+		if p := d.poolOf(drive.ID); p != nil {
+			p.class = drive.DeviceClass
 		}
 	}
 	for _, p := range d.pools {
@@ -233,12 +239,15 @@ func (d *decider) judgePool(p *pool) (reason, message string) {
 	return v1alpha1.ReasonDeviceMissing, fmt.Sprintf("drive %s is not on this node", p.device.ID)
 }
 
-// choosePool for a blank volume: of the ready ones, that with the most room by promised size. Nil when none has the
-// room.
-func (d *decider) choosePool(size resource.Quantity) *pool {
+// of says that a pool is of the class that a volume asks for, if it asks for one.
+func (p *pool) of(class string) bool { return class == "" || p.class == class }
+
+// choosePool for a blank volume: of the ready ones of its class, that with the most room by promised size. Nil when
+// none has the room.
+func (d *decider) choosePool(size resource.Quantity, class string) *pool {
 	var best *pool
 	for _, p := range d.pools {
-		if served := p.served(size); p.ready() && d.fits(p, served, served) && (best == nil || d.room(p) > d.room(best)) {
+		if served := p.served(size); p.ready() && p.of(class) && d.fits(p, served, served) && (best == nil || d.room(p) > d.room(best)) {
 			best = p
 		}
 	}

@@ -255,7 +255,7 @@ func (d *decider) create(v *volume) {
 	v.exported = v.created
 }
 
-// poolFor a new volume: its source's, if it has one, else the emptiest. It adds the source to spec.
+// poolFor a new volume: its source's, if it has one, else the emptiest of its class. It adds the source to spec.
 func (d *decider) poolFor(v *volume, spec *engine.VolumeSpec) (*pool, *metav1.Condition) {
 	refuse := func(reason, format string, args ...any) (*pool, *metav1.Condition) {
 		r := no(reason, format, args...)
@@ -273,13 +273,25 @@ func (d *decider) poolFor(v *volume, spec *engine.VolumeSpec) (*pool, *metav1.Co
 		}
 		return p, nil
 	}
-	if p := d.choosePool(v.obj.Spec.Size); p != nil {
+	class := v.obj.Spec.DeviceClass
+	if p := d.choosePool(v.obj.Spec.Size, class); p != nil {
 		return p, nil
 	}
 	if !slices.ContainsFunc(d.pools, (*pool).ready) {
 		return refuse(v1alpha1.ReasonNodeNotReady, "no pool of this node is ready")
 	}
-	return refuse(v1alpha1.ReasonNoSpace, "no pool of this node has enough space for %d bytes, including its header of %d", v1alpha1.WithHeader(sizeOf(v.obj.Spec.Size)), v1alpha1.HeaderBytes)
+	if !slices.ContainsFunc(d.pools, func(p *pool) bool { return p.ready() && p.of(class) }) {
+		return refuse(v1alpha1.ReasonNoSpace, "no pool of this node that is ready has device class %s", class)
+	}
+	return refuse(v1alpha1.ReasonNoSpace, "no pool of this node%s has enough space for %d bytes, including its header of %d", ofClass(class), v1alpha1.WithHeader(sizeOf(v.obj.Spec.Size)), v1alpha1.HeaderBytes)
+}
+
+// ofClass in words, behind what is of it.
+func ofClass(class string) string {
+	if class == "" {
+		return ""
+	}
+	return " of device class " + class
 }
 
 // copiesData says whether what a volume is made from holds data, or did.

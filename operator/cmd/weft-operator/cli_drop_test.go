@@ -39,10 +39,10 @@ func TestDropByHand(t *testing.T) {
 	}
 	// The operator's own fields are applied without it.
 	node.Spec.DroppedDrives = nil
-	spec := v1alpha1.NvmfNodeSpec{Unschedulable: true}
+	spec := v1alpha1.NvmfNodeSpec{Leaving: true}
 	c.Expect(admin.Apply(c.ctx, manifest.ForNodeSpec(node, spec), client.FieldOwner(v1alpha1.OperatorFieldManager), client.ForceOwnership)).To(Succeed())
 	c.Expect(admin.Get(c.ctx, client.ObjectKeyFromObject(node), node)).To(Succeed())
-	c.Expect(node.Spec.Unschedulable).To(BeTrue())
+	c.Expect(node.Spec.Leaving).To(BeTrue())
 	c.Expect(node.Spec.DroppedDrives).To(HaveLen(1))
 	run(0, "is no longer dropped", "--undo", "eui.dead")
 	c.Expect(node.Spec.DroppedDrives).To(BeEmpty())

@@ -89,7 +89,7 @@ func plan(n Node, owner string, candidates []candidate) (v1alpha1.NvmfNodeSpec, 
 	if planned != nil && (n.Claimant() == "" || n.Claimant() == owner) {
 		current, reasons = v1alpha1.NvmfNodeSpec{Target: owner, Plan: planned}, nil
 	}
-	current.Unschedulable = current.Target != "" && c.letsGo(n)
+	current.Leaving = current.Target != "" && c.letsGo(n)
 	return current, reasons
 }
 

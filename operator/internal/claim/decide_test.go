@@ -98,15 +98,15 @@ func modules(names ...string) nodeOption {
 
 // Ports tell whose plan a node has: 999 is the one it had, 4420 a fresh one.
 type claimed struct {
-	target        string
-	port          int32
-	unschedulable bool
+	target  string
+	port    int32
+	leaving bool
 }
 
 func claims(d claim.Decision) map[string]claimed {
 	out := map[string]claimed{}
 	for name, spec := range d.Nodes {
-		c := claimed{target: spec.Target, unschedulable: spec.Unschedulable}
+		c := claimed{target: spec.Target, leaving: spec.Leaving}
 		if spec.Plan != nil {
 			c.port = spec.Plan.Portals[0].Port
 		}
@@ -155,12 +155,12 @@ func TestClaims(t *testing.T) {
 		"a node that no longer matches is kept while volumes are on it, and follows the spec": {
 			targets: []v1alpha1.NvmfTarget{target("fast", "a"), target("slow", "b", age(1))},
 			nodes:   []claim.Node{node("n1", "b", claimedBy("fast"), volumes("fast", 1))},
-			want:    map[string]claimed{"n1": {target: "fast", port: 4420, unschedulable: true}},
+			want:    map[string]claimed{"n1": {target: "fast", port: 4420, leaving: true}},
 		},
 		"snapshots keep a claim as volumes do": {
 			targets: []v1alpha1.NvmfTarget{target("fast", "a")},
 			nodes:   []claim.Node{node("n1", "b", claimedBy("fast"), snapshots(1))},
-			want:    map[string]claimed{"n1": {target: "fast", port: 4420, unschedulable: true}},
+			want:    map[string]claimed{"n1": {target: "fast", port: 4420, leaving: true}},
 		},
 		"a target that vanished keeps nodes with volumes as they are": {
 			nodes: []claim.Node{node("n1", "a", claimedBy("gone"), volumes("gone", 1)), node("n2", "a", claimedBy("gone"))},
@@ -169,7 +169,7 @@ func TestClaims(t *testing.T) {
 		"an NvmfNode that was made again returns to the target whose volumes are there": {
 			targets: []v1alpha1.NvmfTarget{target("old", "a", age(1)), target("young", "b")},
 			nodes:   []claim.Node{node("n1", "a", volumes("young", 3))},
-			want:    map[string]claimed{"n1": {target: "young", port: 4420, unschedulable: true}},
+			want:    map[string]claimed{"n1": {target: "young", port: 4420, leaving: true}},
 		},
 		"data decides before an empty claim": {
 			targets: []v1alpha1.NvmfTarget{target("old", "a", age(1)), target("young", "a")},
@@ -179,7 +179,7 @@ func TestClaims(t *testing.T) {
 		"a target being deleted keeps all its nodes while one has volumes, and takes no new one": {
 			targets: []v1alpha1.NvmfTarget{target("fast", "a", deleting)},
 			nodes:   []claim.Node{node("n1", "a", claimedBy("fast"), volumes("fast", 1)), node("n2", "a", claimedBy("fast")), node("n3", "a")},
-			want:    map[string]claimed{"n1": {target: "fast", port: 4420, unschedulable: true}, "n2": {target: "fast", port: 4420, unschedulable: true}, "n3": free},
+			want:    map[string]claimed{"n1": {target: "fast", port: 4420, leaving: true}, "n2": {target: "fast", port: 4420, leaving: true}, "n3": free},
 		},
 		"a target being deleted without volumes releases its nodes, and takes none": {
 			targets: []v1alpha1.NvmfTarget{target("fast", "a", deleting, age(1)), target("next", "a")},

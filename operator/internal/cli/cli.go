@@ -48,7 +48,7 @@ func Command(version string) *cobra.Command {
 	var at cluster
 	cmd := &cobra.Command{
 		Use:           "kubectl-weft",
-		Short:         "Manage weft storage: preview plans, show the status of targets and nodes, delete unused volumes, drop dead drives, and check target images",
+		Short:         "Manage weft storage: preview plans, show the status of targets and nodes, cordon nodes, delete unused volumes, drop dead drives, and check target images",
 		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl weft"},
 		Version:       version,
 		SilenceUsage:  true,
@@ -57,7 +57,8 @@ func Command(version string) *cobra.Command {
 	flags := cmd.PersistentFlags()
 	flags.StringVar(&at.kubeconfig, "kubeconfig", "", "path to the kubeconfig file (default $KUBECONFIG or ~/.kube/config)")
 	flags.StringVar(&at.context, "context", "", "kubeconfig context to use (default: the current context)")
-	cmd.AddCommand(planCommand(&at), statusCommand(&at, clock.RealClock{}), checkCommand(&at), deleteCommand(&at), dropCommand(&at), checkImageCommand(&at))
+	cmd.AddCommand(planCommand(&at), statusCommand(&at, clock.RealClock{}), checkCommand(&at), deleteCommand(&at), dropCommand(&at),
+		cordonCommand(&at), uncordonCommand(&at), checkImageCommand(&at))
 	return cmd
 }
 

@@ -99,7 +99,9 @@ func takeBack(ctx context.Context, api client.Client, node, drive string) error 
 	})
 }
 
-func changeNode(ctx context.Context, api client.Client, name string, change func(*v1alpha1.NvmfNode) error) error {
+// changeNode only if nobody else has meanwhile.
+func changeNode(ctx context.Context, api client.Client, name string, change func(*v1alpha1.NvmfNode) error, options ...client.PatchOption) error {
+	options = append(options, client.FieldOwner(fieldManager))
 	return retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		node := &v1alpha1.NvmfNode{}
 		if err := api.Get(ctx, client.ObjectKey{Name: name}, node); err != nil {
@@ -109,7 +111,7 @@ func changeNode(ctx context.Context, api client.Client, name string, change func
 		if err := change(node); err != nil {
 			return err
 		}
-		return api.Patch(ctx, node, client.MergeFromWithOptions(read, client.MergeFromWithOptimisticLock{}), client.FieldOwner(fieldManager))
+		return api.Patch(ctx, node, client.MergeFromWithOptions(read, client.MergeFromWithOptimisticLock{}), options...)
 	})
 }
 

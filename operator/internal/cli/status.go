@@ -100,6 +100,7 @@ func (s *status) overview(t *table) {
 	s.printTargets(t, s.targets)
 	t.line("")
 	s.printNodes(t, s.nodes)
+	s.printCordoned(t, s.nodes)
 	s.printRollouts(t, s.targets, s.nodes)
 	s.printProblems(t, s.problems(s.targets, s.nodes, s.volumes))
 }
@@ -133,6 +134,8 @@ func (s *status) aboutTarget(t *table, target v1alpha1.NvmfTarget) {
 	}
 	t.line("")
 	s.printConditions(t, target.Status.Conditions)
+	s.printClasses(t, nodes)
+	s.printCordoned(t, nodes)
 	s.printRollouts(t, []v1alpha1.NvmfTarget{target}, nodes)
 	s.printProblems(t, s.problems([]v1alpha1.NvmfTarget{target}, nodes, volumes))
 }
@@ -144,12 +147,10 @@ func (s *status) aboutNode(t *table, node v1alpha1.NvmfNode) {
 	s.printConditions(t, node.Status.Conditions)
 	if len(node.Status.Pools) > 0 {
 		t.line("")
-		rows := [][]string{{"POOL", "PATH", "READY", "TOTAL", "UNWRITTEN", "PROMISED", "CLEARING", "DRIVE'S CACHE", "PROBLEM"}}
-		for _, p := range node.Status.Pools {
-			rows = append(rows, []string{p.Device, orDash(p.Path), yes(p.Ready), size(p.Total), size(p.Free), size(p.Promised), size(p.Clearing), orDash(string(driveCache(node, p.Device))), strings.TrimSpace(p.Reason + " " + p.Message)})
-		}
-		t.columns(rows)
+		t.columns(poolRows(node))
 	}
+	s.printClasses(t, nodes)
+	s.printCordoned(t, nodes)
 	if e := node.Status.Engine; e != nil && len(e.Settings) > 0 {
 		t.line("")
 		t.columns(settingRows(e.Settings))
@@ -398,14 +399,14 @@ func relevant(n v1alpha1.NvmfNode) []metav1.Condition {
 	return slices.DeleteFunc(slices.Clone(n.Status.Conditions), func(c metav1.Condition) bool { return !slices.Contains(ofTheAgent, c.Type) })
 }
 
-// unwell are the conditions that are not as they should be. Progressing is work, not harm. See
+// unwell are the conditions that are not as they should be. Progressing is work, not harm, and a cordon is wanted. See
 // api/v1alpha1/conditions.go for their polarity.
 func unwell(who string, conditions []metav1.Condition) []string {
 	var said []string
 	for _, c := range conditions {
 		good := metav1.ConditionTrue
 		switch c.Type {
-		case v1alpha1.ConditionProgressing, v1alpha1.ConditionUpdated:
+		case v1alpha1.ConditionProgressing, v1alpha1.ConditionUpdated, v1alpha1.ConditionSchedulable:
 			continue
 		case v1alpha1.ConditionTargetImageReady:
 			if c.Reason == v1alpha1.ReasonPending { // it is being pulled

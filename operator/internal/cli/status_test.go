@@ -97,6 +97,26 @@ func TestStatus(t *testing.T) {
 				set(s.targets[0].Status.Conditions, condition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, v1alpha1.ReasonNodesNotReady))
 			},
 			unwell: true, want: []string{"- NvmfTarget fast: Degraded is True: NodesNotReady: the message of NodesNotReady"}, not: "Progressing"},
+		"cordoned": {
+			change: func(s *status) {
+				s.nodes[0].Spec.Unschedulable = true
+				s.nodes[1].Status.Conditions = append(s.nodes[1].Status.Conditions, condition(v1alpha1.ConditionSchedulable, metav1.ConditionFalse, v1alpha1.ReasonKubernetesNodeCordoned))
+			},
+			want: []string{"Nodes that get no new volumes:\n- NvmfNode a: Cordoned: it is cordoned; to place volumes on it again, run: kubectl weft uncordon a\n" +
+				"- NvmfNode b: KubernetesNodeCordoned: its Kubernetes Node is cordoned; to place volumes on it again, run: kubectl uncordon b", "No problems found."}},
+		"classes of a target": {
+			change: func(s *status) {
+				s.nodes[0].Status.Pools[0].DeviceClass = "tlc"
+				s.nodes[1].Status.Pools = append(s.nodes[1].Status.Pools, v1alpha1.PoolStatus{Device: "eui.q", DeviceClass: "tlc", Message: "gone", Total: new(resource.MustParse("1Ti"))})
+			},
+			about: "fast", want: []string{"CLASS POOLS READY TOTAL PROMISED\n- 1 of 1 1024.0Gi 256.0Gi\ntlc 1 of 2 1024.0Gi 256.0Gi"}},
+		"classes of a node": {
+			change: func(s *status) {
+				s.nodes[0].Status.Pools[0].DeviceClass = "tlc"
+				s.nodes[0].Spec.Plan.Drives = []v1alpha1.PlannedDrive{{ID: "eui.a", Serial: "S1", DeviceClass: "tlc"}}
+			},
+			about: "a", want: []string{"POOL CLASS PATH READY", "eui.a tlc /dev/nvme0n1 yes", "drive eui.a class tlc, serial S1"}},
+		"no classes": {about: "a", want: []string{"POOL PATH READY"}, not: "CLASS"},
 		"a restart is needed": {
 			change: func(s *status) {
 				set(s.nodes[1].Status.Conditions, condition(v1alpha1.ConditionRestartNeeded, metav1.ConditionTrue, v1alpha1.ReasonSettingsDiffer))

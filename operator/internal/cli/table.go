@@ -70,7 +70,11 @@ func printPlan(t *table, p *v1alpha1.Plan) {
 			fmt.Sprintf("%d I/O queues of depth %d, in-capsule data %s", portal.MaxIOQueues, portal.QueueDepth, bytesOf(portal.InCapsuleDataSize))})
 	}
 	for _, d := range p.Drives {
-		rows = append(rows, []string{"drive", d.ID, strings.TrimSpace("serial " + d.Serial + " " + d.PCIAddress)})
+		about := strings.TrimSpace("serial " + d.Serial + " " + d.PCIAddress)
+		if d.DeviceClass != "" {
+			about = "class " + d.DeviceClass + ", " + about
+		}
+		rows = append(rows, []string{"drive", d.ID, about})
 	}
 	if p.File != nil {
 		rows = append(rows, []string{"file", p.File.Path, p.File.Size.String()})

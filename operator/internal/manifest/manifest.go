@@ -58,9 +58,10 @@ func (*TargetStatus) IsApplyConfiguration() {}
 // ForNodeSpec returns what gives the node the desired spec, or nil when it has it. An
 // empty spec releases the node.
 func ForNodeSpec(node *v1alpha1.NvmfNode, desired v1alpha1.NvmfNodeSpec) *NodeSpec {
-	// droppedDrives is a person's: what is not applied stays as it is.
+	// These are a person's: what is not applied stays as it is.
 	has := node.Spec
 	has.DroppedDrives, desired.DroppedDrives = nil, nil
+	has.Unschedulable, desired.Unschedulable = false, false
 	if equality.Semantic.DeepEqual(has, desired) {
 		return nil
 	}
@@ -73,8 +74,8 @@ func ForNodeSpec(node *v1alpha1.NvmfNode, desired v1alpha1.NvmfNodeSpec) *NodeSp
 
 // operatorConditions are those of an NvmfNode that the operator writes.
 var operatorConditions = []string{
-	v1alpha1.ConditionAgentAlive, v1alpha1.ConditionTargetPodReady, v1alpha1.ConditionTargetImageReady, v1alpha1.ConditionUpdated,
-	v1alpha1.ConditionVersionSkew,
+	v1alpha1.ConditionAgentAlive, v1alpha1.ConditionSchedulable, v1alpha1.ConditionTargetPodReady, v1alpha1.ConditionTargetImageReady,
+	v1alpha1.ConditionUpdated, v1alpha1.ConditionVersionSkew,
 }
 
 // ForNodeCondition returns what gives the node some of the operator's conditions, or nil when

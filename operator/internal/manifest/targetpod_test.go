@@ -145,7 +145,7 @@ func TestWhatMakesATargetPodOutdated(t *testing.T) {
 		"a drive of the kernel": {func(n *v1alpha1.NvmfNode) { n.Spec.Plan.Drives = n.Spec.Plan.Drives[:1] }, false},
 		"a portal":              {func(n *v1alpha1.NvmfNode) { n.Spec.Plan.Portals[0].Port = 4421 }, false},
 		"explanations":          {func(n *v1alpha1.NvmfNode) { n.Spec.Plan.Choices = []v1alpha1.Choice{{Setting: "coreMask"}} }, false},
-		"new volumes or none":   {func(n *v1alpha1.NvmfNode) { n.Spec.Unschedulable = true }, false},
+		"new volumes or none":   {func(n *v1alpha1.NvmfNode) { n.Spec.Unschedulable, n.Spec.Leaving = true, true }, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			if is := hash(test.change); (is != was) != test.outdated {

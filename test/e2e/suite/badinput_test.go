@@ -85,7 +85,7 @@ var _ = Describe("Bad input", func() {
 	It("refuses a target that says two things at once", func(ctx SpecContext) {
 		target := tryOut("both", v1alpha1.TransportTCP)
 		target.Spec.Devices.Paths = []string{"/dev/disk/by-id/nvme-x"}
-		Expect(cluster.Create(ctx, target)).To(MatchError(ContainSubstring("set exactly one of selector, paths and file")))
+		Expect(cluster.Create(ctx, target)).To(MatchError(ContainSubstring("set exactly one of selector, paths, classes and file")))
 	})
 
 	It("refuses an SPDK target with more cores than the node has", func(ctx SpecContext) {

@@ -23,7 +23,7 @@ func TestTheDocumentDescribesEveryParameter(t *testing.T) {
 		}
 		key, example := strings.Trim(cells[1], " `"), strings.Trim(cells[4], " `\"")
 		rows[key] = true
-		in := map[string]string{Target: "fast"}
+		in := map[string]string{Target: "fast", Zones: "zone-a"} // a zoneLabel needs zones
 		in[key] = example
 		if _, err := Parse(in); err != nil {
 			t.Errorf("the example of %s: %v", key, err)

@@ -14,6 +14,7 @@ import (
 	"strings"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
@@ -31,8 +32,14 @@ const (
 	QueueDepth = "queueDepth"
 	// CtrlLossTimeout: how long a host tries to reconnect before it fails I/O.
 	CtrlLossTimeout = "ctrlLossTimeout"
+	// DeviceClass of the target's drives that hold the volumes. Default: all of the target's.
+	DeviceClass = "deviceClass"
 	// Zones whose nodes may hold the volumes, separated by commas. Default: all of the target's.
 	Zones = "zones"
+	// ZoneLabel is the node label whose values are zones. Default: topology.kubernetes.io/zone.
+	ZoneLabel = "zoneLabel"
+	// Placement of volumes: Spread, PreferSameNode or PreferSameZone. Default: Spread.
+	Placement = "placement"
 	// FSType of a mounted volume. The provisioner moves it into the volume's capability.
 	FSType = provisionerPrefix + "fstype"
 
@@ -55,6 +62,16 @@ const (
 
 // forever is how people write a ctrlLossTimeout without end.
 const forever = "forever"
+
+// Ways to place volumes. The words are those of a Service's trafficDistribution.
+const (
+	// Spread over the nodes: the one with the most free space.
+	Spread = "Spread"
+	// PreferSameNode as the pod's, then its zone.
+	PreferSameNode = "PreferSameNode"
+	// PreferSameZone as the pod's.
+	PreferSameZone = "PreferSameZone"
+)
 
 // Filesystems that a volume can be formatted with; the first is the default.
 const (
@@ -82,8 +99,14 @@ type Parameters struct {
 	v1alpha1.Connection
 	// QoS limits, nil when none are given. They may change later.
 	QoS *v1alpha1.VolumeQoS
+	// DeviceClass, empty when not given.
+	DeviceClass string
 	// Zones, sorted; none when not given.
 	Zones []string
+	// ZoneLabel, empty when not given.
+	ZoneLabel string
+	// Placement, empty when not given.
+	Placement string
 	// FSType, empty when not given.
 	FSType string
 	// PVName, PVCName and PVCNamespace say whom the volume is for; empty when the provisioner does not tell.
@@ -123,9 +146,30 @@ var fixedSetters = []setter{
 		p.CtrlLossTimeoutSeconds, err = ctrlLossTimeout(v)
 		return err
 	}},
+	{DeviceClass, func(p *Parameters, v string) error {
+		if len(validation.IsDNS1123Label(v)) > 0 {
+			return fmt.Errorf("%s: %q is not the name of a device class; use a name from devices.classes of the target", DeviceClass, v)
+		}
+		p.DeviceClass = v
+		return nil
+	}},
 	{Zones, func(p *Parameters, v string) (err error) {
 		p.Zones, err = zones(v)
 		return err
+	}},
+	{ZoneLabel, func(p *Parameters, v string) error {
+		if len(validation.IsQualifiedName(v)) > 0 {
+			return fmt.Errorf("%s: %q is not the key of a node label; use one such as %s", ZoneLabel, v, corev1.LabelTopologyZone)
+		}
+		p.ZoneLabel = v
+		return nil
+	}},
+	{Placement, func(p *Parameters, v string) error {
+		if v != Spread && v != PreferSameNode && v != PreferSameZone {
+			return fmt.Errorf("%s: %q is not a placement; use %s, %s or %s", Placement, v, Spread, PreferSameNode, PreferSameZone)
+		}
+		p.Placement = v
+		return nil
 	}},
 	{FSType, func(p *Parameters, v string) error {
 		p.FSType = v
@@ -155,10 +199,21 @@ func Parse(m map[string]string) (Parameters, error) {
 	if _, ok := m[Target]; !ok {
 		problems = append(problems, Target+" is required; set it to the name of an NvmfTarget")
 	}
+	if p.ZoneLabel != "" && len(p.Zones) == 0 && !p.Nearby() {
+		problems = append(problems, fmt.Sprintf("%s has no effect without %s, or %s %s or %s; add one of them, or remove it", ZoneLabel, Zones, Placement, PreferSameNode, PreferSameZone))
+	}
 	if len(problems) > 0 {
 		return Parameters{}, &Error{Problems: problems}
 	}
 	return p, nil
+}
+
+// ZoneKey is the key of the node label whose values are zones.
+func (p Parameters) ZoneKey() string { return cmp.Or(p.ZoneLabel, corev1.LabelTopologyZone) }
+
+// Nearby says that volumes are placed near the pod that they are made for.
+func (p Parameters) Nearby() bool {
+	return p.Placement == PreferSameNode || p.Placement == PreferSameZone
 }
 
 // apply what m sets, and return what is wrong with it. Those of silent are known, but not listed to users.
@@ -216,13 +271,13 @@ func ctrlLossTimeout(v string) (int32, error) {
 	return int32(d / time.Second), nil
 }
 
-// zones are values of the label topology.kubernetes.io/zone.
+// zones are values of the zone label.
 func zones(v string) ([]string, error) {
 	list := strings.Split(v, ",")
 	for i := range list {
 		list[i] = strings.TrimSpace(list[i])
 		if list[i] == "" || len(validation.IsValidLabelValue(list[i])) > 0 {
-			return nil, fmt.Errorf("%s: %q is not a list of zones; use values of the node label topology.kubernetes.io/zone, separated by commas, such as zone-a,zone-b", Zones, v)
+			return nil, fmt.Errorf("%s: %q is not a list of zones; use values of the node label topology.kubernetes.io/zone, or of zoneLabel, separated by commas, such as zone-a,zone-b", Zones, v)
 		}
 	}
 	slices.Sort(list)

@@ -49,9 +49,15 @@ func TestParseAcceptsWhatIsDocumented(t *testing.T) {
 			map[string]string{Target: "t", IOQueues: "127", QueueDepth: "1024", CtrlLossTimeout: "24h"},
 			Parameters{Target: "t", Connection: v1alpha1.Connection{IOQueues: 127, QueueDepth: 1024, CtrlLossTimeoutSeconds: 86400}},
 		},
-		"a duration":      {map[string]string{Target: "t", CtrlLossTimeout: "10m30s"}, Parameters{Target: "t", Connection: v1alpha1.Connection{CtrlLossTimeoutSeconds: 630}}},
-		"for ever":        {map[string]string{Target: "t", CtrlLossTimeout: "forever"}, Parameters{Target: "t", Connection: v1alpha1.Connection{CtrlLossTimeoutSeconds: -1}}},
-		"the kernel's -1": {map[string]string{Target: "t", CtrlLossTimeout: "-1"}, Parameters{Target: "t", Connection: v1alpha1.Connection{CtrlLossTimeoutSeconds: -1}}},
+		"a duration": {map[string]string{Target: "t", CtrlLossTimeout: "10m30s"}, Parameters{Target: "t", Connection: v1alpha1.Connection{CtrlLossTimeoutSeconds: 630}}},
+		"where the volumes lie": {
+			map[string]string{Target: "t", DeviceClass: "qlc", Zones: "b,a", ZoneLabel: "example.com/rack", Placement: "PreferSameNode"},
+			Parameters{Target: "t", DeviceClass: "qlc", Zones: []string{"a", "b"}, ZoneLabel: "example.com/rack", Placement: PreferSameNode},
+		},
+		"a zone label for the placement": {map[string]string{Target: "t", ZoneLabel: "rack", Placement: "PreferSameZone"}, Parameters{Target: "t", ZoneLabel: "rack", Placement: PreferSameZone}},
+		"spread":                         {map[string]string{Target: "t", Placement: "Spread"}, Parameters{Target: "t", Placement: Spread}},
+		"for ever":                       {map[string]string{Target: "t", CtrlLossTimeout: "forever"}, Parameters{Target: "t", Connection: v1alpha1.Connection{CtrlLossTimeoutSeconds: -1}}},
+		"the kernel's -1":                {map[string]string{Target: "t", CtrlLossTimeout: "-1"}, Parameters{Target: "t", Connection: v1alpha1.Connection{CtrlLossTimeoutSeconds: -1}}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			got, err := Parse(tc.in)
@@ -77,7 +83,7 @@ func TestParseSaysWhatToWriteInstead(t *testing.T) {
 		"no bandwidth":                {map[string]string{Target: "t", WriteBandwidth: "fast"}, []string{`writeBandwidth: "fast" is not a number of bytes per second from 1Mi to 1Ti; remove it for no limit`}},
 		"nothing":                     {nil, []string{"target is required; set it to the name of an NvmfTarget"}},
 		"empty target":                {map[string]string{Target: ""}, []string{"target is empty"}},
-		"unknown":                     {map[string]string{Target: "t", "replicas": "3"}, []string{`"replicas" is unknown; supported parameters: target, transport, ioQueues, queueDepth, ctrlLossTimeout, zones, csi.storage.k8s.io/fstype`}},
+		"unknown":                     {map[string]string{Target: "t", "replicas": "3"}, []string{`"replicas" is unknown; supported parameters: target, transport, ioQueues, queueDepth, ctrlLossTimeout, deviceClass, zones, zoneLabel, placement, csi.storage.k8s.io/fstype`}},
 		"wrong case":                  {map[string]string{Target: "t", "ioqueues": "3"}, []string{`"ioqueues" is unknown; use ioQueues`}},
 		"lower-case transport":        {map[string]string{Target: "t", Transport: "tcp"}, []string{`"tcp" is not a transport; use TCP, RDMA, or RDMA,TCP for both`}},
 		"empty transport":             {map[string]string{Target: "t", Transport: ""}, []string{`"" is not a transport; use TCP, RDMA`}},
@@ -94,6 +100,10 @@ func TestParseSaysWhatToWriteInstead(t *testing.T) {
 		"more than a day":             {map[string]string{Target: "t", CtrlLossTimeout: "86401"}, []string{"from 10 to 86400"}},
 		"half a second":               {map[string]string{Target: "t", CtrlLossTimeout: "1500ms"}, []string{"whole seconds"}},
 		"overflowing seconds":         {map[string]string{Target: "t", CtrlLossTimeout: "9223372037"}, []string{"ctrlLossTimeout"}},
+		"no name of a class":          {map[string]string{Target: "t", DeviceClass: "QLC"}, []string{`deviceClass: "QLC" is not the name of a device class; use a name from devices.classes of the target`}},
+		"another placement":           {map[string]string{Target: "t", Placement: "Local"}, []string{`placement: "Local" is not a placement; use Spread, PreferSameNode or PreferSameZone`}},
+		"no label":                    {map[string]string{Target: "t", Zones: "a", ZoneLabel: "a b"}, []string{`zoneLabel: "a b" is not the key of a node label`}},
+		"a label without zones":       {map[string]string{Target: "t", ZoneLabel: "rack", Placement: "Spread"}, []string{"zoneLabel has no effect without zones, or placement PreferSameNode or PreferSameZone; add one of them, or remove it"}},
 		"another filesystem":          {map[string]string{Target: "t", FSType: "btrfs"}, []string{`"btrfs"`, "use ext4 or xfs"}},
 		"several things at once":      {map[string]string{IOQueues: "x", "zz": "", "aa": ""}, []string{"ioQueues", "target is required", `"aa" is unknown`, `"zz" is unknown`}},
 	} {
@@ -184,8 +194,8 @@ func TestDifferencesComparesOnlyWhatIsGiven(t *testing.T) {
 	if d := (Parameters{Target: "fast", Connection: v1alpha1.Connection{Transports: tcp, IOQueues: 2, QueueDepth: 64, CtrlLossTimeoutSeconds: -1}}).Differences(spec); len(d) != 0 {
 		t.Errorf("the same settings differ: %v", d)
 	}
-	d := Parameters{Target: "slow", Connection: v1alpha1.Connection{Transports: rdma, IOQueues: 4, QueueDepth: 128, CtrlLossTimeoutSeconds: 5}}.Differences(spec)
-	want := []string{"target is fast, not slow", "transport is TCP, not RDMA", "ioQueues is 2, not 4", "queueDepth is 64, not 128", "ctrlLossTimeout is -1, not 5"}
+	d := Parameters{Target: "slow", DeviceClass: "qlc", Connection: v1alpha1.Connection{Transports: rdma, IOQueues: 4, QueueDepth: 128, CtrlLossTimeoutSeconds: 5}}.Differences(spec)
+	want := []string{"target is fast, not slow", `deviceClass is "", not "qlc"`, "transport is TCP, not RDMA", "ioQueues is 2, not 4", "queueDepth is 64, not 128", "ctrlLossTimeout is -1, not 5"}
 	if diff := cmp.Diff(want, d); diff != "" {
 		t.Error(diff)
 	}

@@ -31,6 +31,8 @@ type Promise struct {
 	Node string
 	// Device of the pool that holds it; empty until the agent has chosen one.
 	Device string
+	// DeviceClass that it asked for; empty for any. It counts until the device is known.
+	DeviceClass string
 	// SizeBytes of the pool: those of the volume's data, with its header.
 	SizeBytes int64
 }
@@ -38,9 +40,9 @@ type Promise struct {
 // SnapshotPrefix tells the name of a snapshot from that of a volume; no object's name has a slash.
 const SnapshotPrefix = "snapshot/"
 
-// PromiseTo a volume with so many bytes of data.
-func PromiseTo(volume, node, device string, dataBytes int64) Promise {
-	return Promise{Volume: volume, Node: node, Device: device, SizeBytes: v1alpha1.WithHeader(dataBytes)}
+// PromiseTo a volume, on a device or of a class as far as that is known, with so many bytes of data.
+func PromiseTo(volume, node, device, class string, dataBytes int64) Promise {
+	return Promise{Volume: volume, Node: node, Device: device, DeviceClass: class, SizeBytes: v1alpha1.WithHeader(dataBytes)}
 }
 
 // Request is a volume to be placed.
@@ -52,13 +54,33 @@ type Request struct {
 	Connection v1alpha1.Connection
 	// SizeBytes of the volume's data.
 	SizeBytes int64
+	// DeviceClass of its pool; empty for any.
+	DeviceClass string
 	// Avoid nodes that have said they have no room.
 	Avoid []string
 	// Zones that the node must be in one of; none for any. ZoneOf tells the zone of a node.
 	Zones  []string
 	ZoneOf map[string]string
+	// Cordoned nodes: their Kubernetes Nodes are.
+	Cordoned map[string]bool
+	// Near is where the volume would best be.
+	Near Near
 	// Node and Device where the volume must be: its source's. Empty for any.
 	Node, Device string
+}
+
+// Near is a node, and then a zone, in which a volume would best be, before all others that can take it. Empty for none.
+type Near struct{ Node, Zone string }
+
+// distance of a node: 0 is the node itself, 1 its zone, 2 elsewhere.
+func (r Request) distance(node string) int {
+	switch {
+	case r.Near.Node != "" && node == r.Near.Node:
+		return 0
+	case r.Near.Zone != "" && r.ZoneOf[node] == r.Near.Zone:
+		return 1
+	}
+	return 2
 }
 
 // Candidate is a node that can take volumes. Its figures are of data, as those of a request.
@@ -116,7 +138,7 @@ func (e *NoRoomError) Error() string {
 	for _, r := range e.Refusals {
 		has = append(has, r.Node+": "+r.Reason)
 	}
-	return fmt.Sprintf("no drive of target %q has enough space for a volume of %s: %s", e.Request.Target, bytes(e.Request.SizeBytes), list(has))
+	return fmt.Sprintf("no drive of target %q has enough space for a volume of %s%s: %s", e.Request.Target, bytes(e.Request.SizeBytes), ofClass(e.Request.DeviceClass), list(has))
 }
 
 // listed nodes in an error: an Event's message has at most 1024 bytes.
@@ -126,8 +148,8 @@ func list(items []string) string { return text.Few(items, listed, "; ") }
 
 func bytes(n int64) string { return resource.NewQuantity(max(n, 0), resource.BinarySI).String() }
 
-// Choose returns the node for a volume: of those with a pool that has room,
-// the one with the most free space, then the first by name. It fails with *NoNodeError or *NoRoomError.
+// Choose returns the node for a volume: of those with a pool that has room, the nearest, then the one with the most
+// free space, then the first by name. It fails with *NoNodeError or *NoRoomError.
 func Choose(req Request, nodes []v1alpha1.NvmfNode, promises []Promise) (string, error) {
 	candidates, refusals := Candidates(req, nodes, promises)
 	full := slices.ContainsFunc(refusals, func(r Refusal) bool { return r.Full })
@@ -139,7 +161,7 @@ func Choose(req Request, nodes []v1alpha1.NvmfNode, promises []Promise) (string,
 		return "", &NoRoomError{Request: req, Candidates: candidates, Refusals: refusals}
 	}
 	return slices.MinFunc(fit, func(a, b Candidate) int {
-		return cmp.Or(cmp.Compare(b.FreeBytes, a.FreeBytes), cmp.Compare(a.Node, b.Node))
+		return cmp.Or(cmp.Compare(req.distance(a.Node), req.distance(b.Node)), cmp.Compare(b.FreeBytes, a.FreeBytes), cmp.Compare(a.Node, b.Node))
 	}).Node, nil
 }
 
@@ -163,19 +185,15 @@ func Candidates(req Request, nodes []v1alpha1.NvmfNode, promises []Promise) (can
 			refusals = append(refusals, Refusal{Node: n.Name, Reason: fmt.Sprintf("it is in zone %q, not in %s", zone, strings.Join(req.Zones, " or "))})
 			continue
 		}
-		if reason := refusal(n, req.Connection); reason != "" {
+		if reason := cmp.Or(refusal(n, req), noPool(n, req)); reason != "" {
 			refusals = append(refusals, Refusal{Node: n.Name, Reason: reason})
-			continue
-		}
-		if allNearlyFull(n.Status.Pools) {
-			refusals = append(refusals, Refusal{Node: n.Name, Reason: "its pools are nearly full"})
 			continue
 		}
 		if limit, limited := n.Spec.Plan.VolumeLimit(); limited && volumesOf(byNode[n.Name]) >= limit {
 			refusals = append(refusals, Refusal{Node: n.Name, Full: true, Reason: fmt.Sprintf("it has %s, the maximum number of its target", text.Plural(int(volumesOf(byNode[n.Name])), "volume"))})
 			continue
 		}
-		candidates = append(candidates, room(n, req.Device, byNode[n.Name]))
+		candidates = append(candidates, room(n, req, byNode[n.Name]))
 	}
 	slices.SortFunc(candidates, func(a, b Candidate) int { return cmp.Compare(a.Node, b.Node) })
 	slices.SortFunc(refusals, func(a, b Refusal) int { return cmp.Compare(a.Node, b.Node) })
@@ -195,12 +213,13 @@ func volumesOf(promises []Promise) int64 {
 
 // refusal is the reason why a node takes no volumes, or empty. A node whose agent is not known to be silent
 // is taken at its word: AgentAlive is absent until the operator has first seen the agent's lease.
-func refusal(n *v1alpha1.NvmfNode, c v1alpha1.Connection) string {
+func refusal(n *v1alpha1.NvmfNode, req Request) string {
+	c := req.Connection
 	if n.DeletionTimestamp != nil {
 		return "it is being removed"
 	}
-	if n.Spec.Unschedulable {
-		return "its target no longer selects it"
+	if _, why := n.Unschedulable(req.Cordoned[n.Name]); why != "" {
+		return why
 	}
 	if alive := meta.FindStatusCondition(n.Status.Conditions, v1alpha1.ConditionAgentAlive); alive != nil && alive.Status == metav1.ConditionFalse {
 		return explain("its agent is silent", alive)
@@ -229,8 +248,47 @@ func refusal(n *v1alpha1.NvmfNode, c v1alpha1.Connection) string {
 	return ""
 }
 
-func allNearlyFull(pools []v1alpha1.PoolStatus) bool {
-	return len(pools) > 0 && !slices.ContainsFunc(pools, func(p v1alpha1.PoolStatus) bool { return !p.TakesNothingNew() })
+// noPool is the reason why none of the node's pools comes into question for a request, or empty. A node that names no
+// pools yet has no room.
+func noPool(n *v1alpha1.NvmfNode, req Request) string {
+	pools, class := n.Status.Pools, req.DeviceClass
+	if class != "" {
+		if at := slices.IndexFunc(pools, func(p v1alpha1.PoolStatus) bool { return p.Device == req.Device }); at >= 0 && pools[at].DeviceClass != class {
+			return otherClass(pools[at])
+		}
+		pools = slices.DeleteFunc(slices.Clone(pools), func(p v1alpha1.PoolStatus) bool { return p.DeviceClass != class })
+	}
+	switch {
+	case class != "" && len(pools) == 0:
+		return "it has no drive of device class " + class
+	case class != "" && !slices.ContainsFunc(pools, func(p v1alpha1.PoolStatus) bool { return p.Ready }):
+		return fmt.Sprintf("none of its drives%s is ready (%s: %s)", ofClass(class), pools[0].Reason, pools[0].Message)
+	case len(pools) > 0 && !slices.ContainsFunc(pools, func(p v1alpha1.PoolStatus) bool { return !p.TakesNothingNew() }):
+		return "its pools" + ofClass(class) + " are nearly full"
+	}
+	return ""
+}
+
+// otherClass than that of its source is asked for a copy.
+func otherClass(source v1alpha1.PoolStatus) string {
+	is, use := "has no device class", "without deviceClass"
+	if c := source.DeviceClass; c != "" {
+		is, use = "has device class "+c, fmt.Sprintf("with deviceClass %s, or without deviceClass", c)
+	}
+	return fmt.Sprintf("the source is on drive %s, which %s, and a copy is stored on the drive of its source; use a StorageClass %s", source.Device, is, use)
+}
+
+// among the pools that a request may go to.
+func (r Request) among(device, class string) bool {
+	return (r.Device == "" || r.Device == device) && (r.DeviceClass == "" || r.DeviceClass == class)
+}
+
+// ofClass in words, behind what is of it.
+func ofClass(class string) string {
+	if class == "" {
+		return ""
+	}
+	return " of device class " + class
 }
 
 func explain(what string, c *metav1.Condition) string {
@@ -284,6 +342,7 @@ func once(promises []Promise) map[string][]Promise {
 
 // space of a pool.
 type space struct {
+	class string
 	// free is what may still be promised; negative where more was than may be.
 	free int64
 	// total is the pool's size: no volume is larger with its header, for it could never be filled.
@@ -293,7 +352,7 @@ type space struct {
 }
 
 func spaceOf(plan *v1alpha1.Plan, pool v1alpha1.PoolStatus) space {
-	s := space{free: plan.Promisable(pool.Total.Value()), total: pool.Total.Value()}
+	s := space{class: pool.DeviceClass, free: plan.Promisable(pool.Total.Value()), total: pool.Total.Value()}
 	if pool.ClusterSize != nil {
 		s.cluster = pool.ClusterSize.Value()
 	}
@@ -324,7 +383,7 @@ func freeSpace(n *v1alpha1.NvmfNode, promises []Promise) map[string]space {
 			pools[p.Device] = spaceOf(n.Spec.Plan, p)
 		}
 		if p.Ready && p.TakesNothingNew() {
-			pools[p.Device] = space{} // whatever of it was not promised
+			pools[p.Device] = space{class: p.DeviceClass} // whatever of it was not promised
 		}
 	}
 	take := func(device string, bytes int64) {
@@ -345,16 +404,16 @@ func freeSpace(n *v1alpha1.NvmfNode, promises []Promise) map[string]space {
 		return cmp.Or(cmp.Compare(b.SizeBytes, a.SizeBytes), cmp.Compare(a.Volume, b.Volume))
 	})
 	for _, p := range unplaced {
-		take(mostFree(pools, p.SizeBytes), p.SizeBytes)
+		take(mostFree(pools, p.DeviceClass, p.SizeBytes), p.SizeBytes)
 	}
 	return pools
 }
 
-// room of a node; only that of one device, when it must be there.
-func room(n *v1alpha1.NvmfNode, device string, promises []Promise) Candidate {
+// room of a node, in the pools that a request may go to.
+func room(n *v1alpha1.NvmfNode, req Request, promises []Promise) Candidate {
 	c := Candidate{Node: n.Name}
 	for d, s := range freeSpace(n, promises) {
-		if device != "" && device != d {
+		if !req.among(d, s.class) {
 			continue
 		}
 		// A pool of which more was promised than may be (its drive was replaced by a smaller one) takes nothing from
@@ -365,10 +424,14 @@ func room(n *v1alpha1.NvmfNode, device string, promises []Promise) Candidate {
 	return c
 }
 
-// mostFree pool of those that can hold a volume of this size, else of all; of equals, the first by name.
-func mostFree(pools map[string]space, bytes int64) string {
+// mostFree pool of a class, or of all when that is empty, of those that can hold a volume of this size, else of all; of
+// equals, the first by name.
+func mostFree(pools map[string]space, class string, bytes int64) string {
 	var best string
 	for device, s := range pools {
+		if class != "" && s.class != class {
+			continue
+		}
 		b, found := pools[best]
 		fits, better := s.total >= v1alpha1.InClusters(bytes, s.cluster), b.total >= v1alpha1.InClusters(bytes, b.cluster)
 		if !found || fits && !better || fits == better && (s.free > b.free || s.free == b.free && device < best) {

@@ -62,7 +62,8 @@ func promising(percent int32) option {
 	return func(n *v1alpha1.NvmfNode) { n.Spec.Plan.OverProvisioningPercent = percent }
 }
 
-func unschedulable(n *v1alpha1.NvmfNode) { n.Spec.Unschedulable = true }
+func leaving(n *v1alpha1.NvmfNode)  { n.Spec.Leaving = true }
+func cordoned(n *v1alpha1.NvmfNode) { n.Spec.Unschedulable = true }
 
 func serving(transports ...v1alpha1.TransportType) option {
 	return func(n *v1alpha1.NvmfNode) {
@@ -171,7 +172,7 @@ func TestChoose(t *testing.T) {
 			nil, "b",
 		},
 		"nodes that their target lets go": {
-			tcp(gi), []v1alpha1.NvmfNode{node("a", pool("d", 10*gi)), node("b", pool("d", 20*gi), unschedulable)}, nil, "a",
+			tcp(gi), []v1alpha1.NvmfNode{node("a", pool("d", 10*gi)), node("b", pool("d", 20*gi), leaving)}, nil, "a",
 		},
 		"silent and unready nodes": {
 			tcp(gi), []v1alpha1.NvmfNode{
@@ -421,11 +422,11 @@ func TestHeaders(t *testing.T) {
 		free     int64
 	}{
 		{nil, 10*gi - header, 10*gi - header},
-		{[]Promise{PromiseTo("v", "n", "d", 9*gi)}, gi - 2*header, gi - 2*header},
-		{[]Promise{PromiseTo("v", "n", "", 9*gi)}, gi - 2*header, gi - 2*header},
-		{[]Promise{PromiseTo("v", "n", "d", 10*gi-2*header)}, 0, 0}, // what is left has room for a header alone
-		{[]Promise{PromiseTo("v", "n", "d", 10*gi-3*header)}, header, header},
-		{[]Promise{PromiseTo("v", "n", "d", 10*gi-header)}, 0, 0},
+		{[]Promise{PromiseTo("v", "n", "d", "", 9*gi)}, gi - 2*header, gi - 2*header},
+		{[]Promise{PromiseTo("v", "n", "", "", 9*gi)}, gi - 2*header, gi - 2*header},
+		{[]Promise{PromiseTo("v", "n", "d", "", 10*gi-2*header)}, 0, 0}, // what is left has room for a header alone
+		{[]Promise{PromiseTo("v", "n", "d", "", 10*gi-3*header)}, header, header},
+		{[]Promise{PromiseTo("v", "n", "d", "", 10*gi-header)}, 0, 0},
 		// Its header is among what a snapshot holds.
 		{[]Promise{{Volume: SnapshotPrefix + "s", Node: "n", Device: "d", SizeBytes: 9 * gi}}, gi - header, gi - header},
 	} {
@@ -444,7 +445,7 @@ func TestHeaders(t *testing.T) {
 		}
 	}
 	// What a volume has may be had again when it grows.
-	if room, _ := Room(&full, "d", "v", []Promise{PromiseTo("v", "n", "d", 10*gi-header)}); room != 10*gi-header {
+	if room, _ := Room(&full, "d", "v", []Promise{PromiseTo("v", "n", "d", "", 10*gi-header)}); room != 10*gi-header {
 		t.Errorf("a volume that fills its drive has room for %d", room)
 	}
 	// However much may be promised, no volume fills more than its drive.
@@ -462,8 +463,8 @@ func subsystems(n int32) option {
 func TestChooseCountsVolumes(t *testing.T) {
 	req := Request{Target: "fast", Connection: v1alpha1.Connection{Transports: []v1alpha1.TransportType{v1alpha1.TransportTCP}}, SizeBytes: gi}
 	held := []Promise{
-		PromiseTo("v1", "a", "d", gi), PromiseTo("v2", "a", "", gi),
-		PromiseTo("v2", "a", "", gi), // reserved, and in the cache
+		PromiseTo("v1", "a", "d", "", gi), PromiseTo("v2", "a", "", "", gi),
+		PromiseTo("v2", "a", "", "", gi),                                       // reserved, and in the cache
 		{Volume: SnapshotPrefix + "s1", Node: "a", Device: "d", SizeBytes: gi}, // which is not exported
 	}
 	for name, tc := range map[string]struct {
@@ -483,7 +484,7 @@ func TestChooseCountsVolumes(t *testing.T) {
 			}
 		})
 	}
-	_, err := Choose(req, []v1alpha1.NvmfNode{node("a", pool("d", 100*gi), subsystems(3)), node("c", unschedulable)}, held)
+	_, err := Choose(req, []v1alpha1.NvmfNode{node("a", pool("d", 100*gi), subsystems(3)), node("c", leaving)}, held)
 	var full *NoRoomError
 	if !errors.As(err, &full) || !strings.Contains(err.Error(), "a: it has 2 volumes, the maximum number of its target") {
 		t.Errorf("got %v", err)
@@ -502,11 +503,11 @@ func TestRoomInClusters(t *testing.T) {
 		want     int64
 	}{
 		"a whole cluster is not there":    {nil, gi - header},
-		"a promise is rounded up":         {[]Promise{PromiseTo("v", "a", "d", 100*mi)}, gi - 112*mi - header},
-		"wherever the agent will put it":  {[]Promise{PromiseTo("v", "a", "", 100*mi)}, gi - 112*mi - header},
-		"one of whole clusters is not":    {[]Promise{PromiseTo("v", "a", "d", 108*mi)}, gi - 112*mi - header},
-		"more is promised than there is":  {[]Promise{PromiseTo("v", "a", "d", 2*gi)}, 0},
-		"nothing is left of a cluster":    {[]Promise{PromiseTo("v", "a", "d", gi-header)}, 0},
+		"a promise is rounded up":         {[]Promise{PromiseTo("v", "a", "d", "", 100*mi)}, gi - 112*mi - header},
+		"wherever the agent will put it":  {[]Promise{PromiseTo("v", "a", "", "", 100*mi)}, gi - 112*mi - header},
+		"one of whole clusters is not":    {[]Promise{PromiseTo("v", "a", "d", "", 108*mi)}, gi - 112*mi - header},
+		"more is promised than there is":  {[]Promise{PromiseTo("v", "a", "d", "", 2*gi)}, 0},
+		"nothing is left of a cluster":    {[]Promise{PromiseTo("v", "a", "d", "", gi-header)}, 0},
 		"a snapshot holds whole clusters": {[]Promise{{Volume: SnapshotPrefix + "s", Node: "a", Device: "d", SizeBytes: 16 * mi}}, gi - 16*mi - header},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package nvmfnode reconciles NvmfNodes: it says whether a node's agent is
-// alive, which a silent agent cannot say itself, and deletes the NvmfNodes of nodes that are gone.
+// alive, which a silent agent cannot say itself, and whether the node may get new volumes, and deletes the NvmfNodes of
+// nodes that are gone.
 package nvmfnode
 
 import (
@@ -41,7 +42,7 @@ type Reconciler struct {
 	Version string
 }
 
-// Reconcile deletes the NvmfNode when nothing needs it any more, else keeps its conditions AgentAlive
+// Reconcile deletes the NvmfNode when nothing needs it any more, else keeps its conditions AgentAlive, Schedulable
 // and VersionSkew true, and comes back when the agent's lease would run out.
 func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Result, error) {
 	ctx = log.IntoContext(ctx, log.FromContext(ctx).WithValues("node", req.Name))
@@ -58,8 +59,12 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, err
 	}
 	alive, again := judge(node.Name, lease, r.Clock.Now())
+	schedulable, err := r.schedulable(ctx, node)
+	if err != nil {
+		return ctrl.Result{}, err
+	}
 	skew := judgeSkew(r.Version, node.Status.AgentVersion, r.Clock.Now())
-	return ctrl.Result{RequeueAfter: again}, manifest.IgnoreStale(ctx, r.updateConditions(ctx, node, alive, skew))
+	return ctrl.Result{RequeueAfter: again}, manifest.IgnoreStale(ctx, r.updateConditions(ctx, node, alive, schedulable, skew))
 }
 
 // deleteOrphan deletes the NvmfNode when the API server itself says that its
@@ -112,9 +117,26 @@ func (r *Reconciler) lease(ctx context.Context, node string) (*coordinationv1.Le
 	return lease, nil
 }
 
+// schedulable says whether the node may get new volumes, as far as people have a say in it. A Kubernetes Node that is
+// gone is not cordoned.
+func (r *Reconciler) schedulable(ctx context.Context, node *v1alpha1.NvmfNode) (metav1.Condition, error) {
+	kube := &corev1.Node{}
+	if err := r.Get(ctx, client.ObjectKeyFromObject(node), kube); client.IgnoreNotFound(err) != nil {
+		return metav1.Condition{}, fmt.Errorf("get Node %s: %w", node.Name, err)
+	}
+	c := metav1.Condition{
+		Type: v1alpha1.ConditionSchedulable, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonAsExpected,
+		Message: "the node may get new volumes", LastTransitionTime: metav1.NewTime(r.Clock.Now()),
+	}
+	if reason, message := node.Unschedulable(kube.Spec.Unschedulable); reason != "" {
+		c.Status, c.Reason, c.Message = metav1.ConditionFalse, reason, message
+	}
+	return c, nil
+}
+
 // updateConditions writes the conditions when one differs, and an Event for each whose status turns bad, or good again.
-func (r *Reconciler) updateConditions(ctx context.Context, node *v1alpha1.NvmfNode, alive, skew metav1.Condition) error {
-	config := manifest.ForNodeCondition(node, alive, skew)
+func (r *Reconciler) updateConditions(ctx context.Context, node *v1alpha1.NvmfNode, alive, schedulable, skew metav1.Condition) error {
+	config := manifest.ForNodeCondition(node, alive, schedulable, skew)
 	if config == nil {
 		return nil
 	}
@@ -122,18 +144,20 @@ func (r *Reconciler) updateConditions(ctx context.Context, node *v1alpha1.NvmfNo
 	if err := r.Status().Apply(ctx, config, client.FieldOwner(v1alpha1.OperatorFieldManager), client.ForceOwnership); err != nil {
 		return fmt.Errorf("apply the conditions of NvmfNode %s: %w", node.Name, err)
 	}
-	r.tell(node, meta.FindStatusCondition(before, alive.Type), alive, metav1.ConditionTrue, metav1.ConditionFalse)
-	r.tell(node, meta.FindStatusCondition(before, skew.Type), skew, metav1.ConditionFalse, metav1.ConditionTrue)
+	r.tell(node, meta.FindStatusCondition(before, alive.Type), alive, metav1.ConditionFalse, corev1.EventTypeWarning)
+	r.tell(node, meta.FindStatusCondition(before, schedulable.Type), schedulable, metav1.ConditionFalse, corev1.EventTypeNormal)
+	r.tell(node, meta.FindStatusCondition(before, skew.Type), skew, metav1.ConditionTrue, corev1.EventTypeWarning)
 	return nil
 }
 
-// tell of a condition that turned bad, or good after it was something else.
-func (r *Reconciler) tell(node *v1alpha1.NvmfNode, was *metav1.Condition, is metav1.Condition, good, bad metav1.ConditionStatus) {
+// tell of a condition that turned bad, or good after it was something else. Bad is of a kind: what a person wanted is no
+// reason for a warning.
+func (r *Reconciler) tell(node *v1alpha1.NvmfNode, was *metav1.Condition, is metav1.Condition, bad metav1.ConditionStatus, kind string) {
 	switch {
 	case was != nil && was.Status == is.Status:
 	case is.Status == bad:
-		r.Recorder.Eventf(node, nil, corev1.EventTypeWarning, is.Reason, "Reconcile", "%s", is.Message)
-	case is.Status == good && was != nil:
+		r.Recorder.Eventf(node, nil, kind, is.Reason, "Reconcile", "%s", is.Message)
+	case is.Status != metav1.ConditionUnknown && was != nil:
 		r.Recorder.Eventf(node, nil, corev1.EventTypeNormal, is.Reason, "Reconcile", "%s", is.Message)
 	}
 }

@@ -26,19 +26,30 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Named("nvmfnode").
 		For(&v1alpha1.NvmfNode{}).
 		Watches(&coordinationv1.Lease{}, handler.EnqueueRequestsFromMapFunc(r.nodeOfLease)).
-		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(sameName), builder.WithPredicates(onlyDeleted())).
+		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(sameName), builder.WithPredicates(deletedOrCordoned())).
 		Watches(&v1alpha1.NvmfVolume{}, handler.EnqueueRequestsFromMapFunc(nodeOfData), builder.WithPredicates(onlyDeleted())).
 		Watches(&v1alpha1.NvmfSnapshot{}, handler.EnqueueRequestsFromMapFunc(nodeOfData), builder.WithPredicates(onlyDeleted())).
 		Complete(r)
 }
 
 // onlyDeleted: a Node, volume or snapshot matters here when it goes; it may have been what kept an NvmfNode.
-func onlyDeleted() predicate.Predicate {
+func onlyDeleted() predicate.Funcs {
 	return predicate.Funcs{
 		CreateFunc:  func(event.CreateEvent) bool { return false },
 		UpdateFunc:  func(event.UpdateEvent) bool { return false },
 		GenericFunc: func(event.GenericEvent) bool { return false },
 	}
+}
+
+// deletedOrCordoned: or uncordoned.
+func deletedOrCordoned() predicate.Predicate {
+	p := onlyDeleted()
+	p.UpdateFunc = func(e event.UpdateEvent) bool {
+		before, ok := e.ObjectOld.(*corev1.Node)
+		after, ok2 := e.ObjectNew.(*corev1.Node)
+		return ok && ok2 && before.Spec.Unschedulable != after.Spec.Unschedulable
+	}
+	return p
 }
 
 func (r *Reconciler) nodeOfLease(_ context.Context, o client.Object) []reconcile.Request {

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/internal/text"
+)
+
+func cordonCommand(at *cluster) *cobra.Command {
+	return schedulingCommand(at, true, &cobra.Command{
+		Use:   "cordon NODE...",
+		Short: "Place no new volumes on nodes",
+		Long: `Place no new volumes on nodes. The volumes that a node has stay there, are served, and can grow and be snapshotted. Copies
+of them are new volumes on the same node, and wait until the node is uncordoned.
+
+The command sets spec.unschedulable of the NvmfNode. Pods can still run on the node. To keep both pods and volumes away,
+use kubectl cordon, which also keeps new volumes away.`,
+		Example: `  kubectl weft cordon storage-1`,
+	})
+}
+
+func uncordonCommand(at *cluster) *cobra.Command {
+	return schedulingCommand(at, false, &cobra.Command{
+		Use:     "uncordon NODE...",
+		Short:   "Place new volumes on nodes again",
+		Long:    `Place new volumes on nodes again, after kubectl weft cordon. The command removes spec.unschedulable of the NvmfNode.`,
+		Example: `  kubectl weft uncordon storage-1`,
+	})
+}
+
+// schedulingCommand completes a command that cordons nodes, or takes that back.
+func schedulingCommand(at *cluster, cordon bool, cmd *cobra.Command) *cobra.Command {
+	dryRun := false
+	cmd.Args = cobra.MinimumNArgs(1)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		api, err := at.client()
+		if err != nil {
+			return err
+		}
+		for _, node := range args {
+			if err := setCordon(cmd.Context(), api, cmd.OutOrStdout(), node, cordon, dryRun); err != nil {
+				return fmt.Errorf("node %s: %w", node, err)
+			}
+		}
+		return nil
+	}
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "show what would happen; change nothing")
+	return cmd
+}
+
+// setCordon of one node, and tell what follows. A dry run goes as far as the API server, which checks it.
+func setCordon(ctx context.Context, api client.Client, out io.Writer, name string, cordon, dryRun bool) error {
+	node, was := &v1alpha1.NvmfNode{}, false
+	var options []client.PatchOption
+	suffix := ""
+	if dryRun {
+		options, suffix = append(options, client.DryRunAll), " (dry run)"
+	}
+	err := changeNode(ctx, api, name, func(n *v1alpha1.NvmfNode) error {
+		was, n.Spec.Unschedulable = n.Spec.Unschedulable, cordon
+		node = n
+		return nil
+	}, options...)
+	if apierrors.IsNotFound(err) {
+		return noSuchNode(ctx, api, err)
+	}
+	if err != nil {
+		return err
+	}
+	words := map[bool]string{true: "cordoned", false: "uncordoned"}[cordon]
+	if was == cordon {
+		words = "already " + words
+	}
+	t := &table{out: out}
+	t.line("node %s %s%s", name, words, suffix)
+	if cordon {
+		err = tellCordoned(ctx, api, t, node)
+	} else {
+		err = tellUncordoned(ctx, api, t, node)
+	}
+	if err != nil {
+		return err
+	}
+	return t.err
+}
+
+// noSuchNode names those that there are.
+func noSuchNode(ctx context.Context, api client.Reader, cause error) error {
+	var nodes v1alpha1.NvmfNodeList
+	if err := api.List(ctx, &nodes); err != nil {
+		return unread(err)
+	}
+	names := make([]string, len(nodes.Items))
+	for i := range nodes.Items {
+		names[i] = nodes.Items[i].Name
+	}
+	slices.Sort(names)
+	return fmt.Errorf("%w; existing nodes: %s", cause, text.Few(names, maxNamed, ", "))
+}
+
+// tellCordoned says what stays on a node, and where new volumes of its target go.
+func tellCordoned(ctx context.Context, api client.Reader, t *table, node *v1alpha1.NvmfNode) error {
+	if node.Spec.Target == "" {
+		return nil
+	}
+	var volumes v1alpha1.NvmfVolumeList
+	if err := api.List(ctx, &volumes, client.MatchingFields{"spec.node": node.Name}); err != nil {
+		return fmt.Errorf("list NvmfVolumes: %w", err)
+	}
+	others, err := takers(ctx, api, node)
+	if err != nil {
+		return err
+	}
+	t.line("  volumes that stay on it: %d", len(volumes.Items))
+	if len(others) == 0 {
+		t.line("  warning: no other node of NvmfTarget %s accepts volumes, so claims for new volumes stay Pending", node.Spec.Target)
+		return nil
+	}
+	t.line("  new volumes of NvmfTarget %s go to %s", node.Spec.Target, text.Few(others, maxNamed, ", "))
+	return nil
+}
+
+// takers of new volumes among the other nodes of a node's target.
+func takers(ctx context.Context, api client.Reader, but *v1alpha1.NvmfNode) ([]string, error) {
+	var nodes v1alpha1.NvmfNodeList
+	if err := api.List(ctx, &nodes, client.MatchingFields{"spec.target": but.Spec.Target}); err != nil {
+		return nil, fmt.Errorf("list NvmfNodes: %w", err)
+	}
+	var names []string
+	for _, n := range nodes.Items {
+		cordoned, err := nodeCordoned(ctx, api, n.Name)
+		if err != nil {
+			return nil, err
+		}
+		if why, _ := n.Unschedulable(cordoned); n.Name != but.Name && why == "" && meta.IsStatusConditionTrue(n.Status.Conditions, v1alpha1.ConditionReady) &&
+			!meta.IsStatusConditionFalse(n.Status.Conditions, v1alpha1.ConditionAgentAlive) {
+			names = append(names, n.Name)
+		}
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
+// tellUncordoned says what else keeps new volumes from a node.
+func tellUncordoned(ctx context.Context, api client.Reader, t *table, node *v1alpha1.NvmfNode) error {
+	cordoned, err := nodeCordoned(ctx, api, node.Name)
+	if err != nil {
+		return err
+	}
+	if _, why := node.Unschedulable(cordoned); why != "" {
+		t.line("  it still gets no new volumes: %s", why)
+	}
+	return nil
+}
+
+// nodeCordoned says whether a Kubernetes Node is; one that is gone is not.
+func nodeCordoned(ctx context.Context, api client.Reader, name string) (bool, error) {
+	kube := &corev1.Node{}
+	if err := api.Get(ctx, client.ObjectKey{Name: name}, kube); client.IgnoreNotFound(err) != nil {
+		return false, fmt.Errorf("read Node %s: %w", name, err)
+	}
+	return kube.Spec.Unschedulable, nil
+}

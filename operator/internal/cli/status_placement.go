@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+)
+
+// poolRows are the pools of a node, with their classes where there are any.
+func poolRows(node v1alpha1.NvmfNode) [][]string {
+	rows := [][]string{{"POOL", "PATH", "READY", "TOTAL", "UNWRITTEN", "PROMISED", "CLEARING", "DRIVE'S CACHE", "PROBLEM"}}
+	for _, p := range node.Status.Pools {
+		rows = append(rows, []string{p.Device, orDash(p.Path), yes(p.Ready), size(p.Total), size(p.Free), size(p.Promised), size(p.Clearing), orDash(string(driveCache(node, p.Device))), strings.TrimSpace(p.Reason + " " + p.Message)})
+	}
+	if !slices.ContainsFunc(node.Status.Pools, func(p v1alpha1.PoolStatus) bool { return p.DeviceClass != "" }) {
+		return rows
+	}
+	rows[0] = slices.Insert(rows[0], 1, "CLASS")
+	for i, p := range node.Status.Pools {
+		rows[i+1] = slices.Insert(rows[i+1], 1, orDash(p.DeviceClass))
+	}
+	return rows
+}
+
+// printClasses adds up the pools of nodes by their class, where there are classes.
+func (s *status) printClasses(t *table, nodes []v1alpha1.NvmfNode) {
+	type sum struct {
+		pools, ready    int
+		total, promised resource.Quantity
+	}
+	sums := map[string]*sum{}
+	for _, n := range nodes {
+		for _, p := range n.Status.Pools {
+			if sums[p.DeviceClass] == nil {
+				sums[p.DeviceClass] = &sum{}
+			}
+			of := sums[p.DeviceClass]
+			of.pools++
+			if !p.Ready {
+				continue
+			}
+			of.ready++
+			if p.Total != nil {
+				of.total.Add(*p.Total)
+			}
+			if p.Promised != nil {
+				of.promised.Add(*p.Promised)
+			}
+		}
+	}
+	rows := [][]string{{"CLASS", "POOLS READY", "TOTAL", "PROMISED"}}
+	for _, name := range slices.Sorted(maps.Keys(sums)) {
+		of := sums[name]
+		rows = append(rows, []string{orDash(name), fmt.Sprintf("%d of %d", of.ready, of.pools), size(&of.total), size(&of.promised)})
+	}
+	delete(sums, "")
+	if len(sums) > 0 {
+		t.line("")
+		t.columns(rows)
+	}
+}
+
+// printCordoned tells of nodes that get no new volumes because somebody wants it so. That is no harm.
+func (s *status) printCordoned(t *table, nodes []v1alpha1.NvmfNode) {
+	first := true
+	for _, n := range nodes {
+		c := meta.FindStatusCondition(n.Status.Conditions, v1alpha1.ConditionSchedulable)
+		reason, message := n.Unschedulable(c != nil && c.Reason == v1alpha1.ReasonKubernetesNodeCordoned)
+		if n.Spec.Target == "" || reason == "" {
+			continue
+		}
+		if first {
+			t.line("")
+			t.line("Nodes that get no new volumes:")
+			first = false
+		}
+		t.line("- NvmfNode %s: %s: %s", n.Name, reason, message)
+	}
+}
