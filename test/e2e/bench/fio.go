@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"strconv"
+	"strings"
 )
 
 // Case is one way of reading or writing a device.
@@ -35,7 +36,8 @@ func (c Case) command(device string, bytes int64, seconds int) []string {
 	return []string{
 		"fio", "--name=bench", "--filename=" + device, "--size=" + strconv.FormatInt(bytes, 10), "--direct=1", "--ioengine=libaio",
 		"--rw=" + c.RW, "--bs=" + c.BlockSize, "--iodepth=" + strconv.Itoa(c.Depth), "--time_based", "--runtime=" + strconv.Itoa(seconds),
-		"--ramp_time=1", "--randrepeat=0", "--norandommap", "--output-format=json",
+		// The caches are dropped already, and a pod without privileges may not do it.
+		"--invalidate=0", "--ramp_time=1", "--randrepeat=0", "--norandommap", "--output-format=json",
 	}
 }
 
@@ -43,7 +45,7 @@ func (c Case) command(device string, bytes int64, seconds int) []string {
 func fill(device string, bytes int64) []string {
 	return []string{
 		"fio", "--name=fill", "--filename=" + device, "--size=" + strconv.FormatInt(bytes, 10), "--direct=1", "--ioengine=libaio",
-		"--rw=write", "--bs=1M", "--iodepth=4", "--output-format=json",
+		"--rw=write", "--bs=1M", "--iodepth=4", "--invalidate=0", "--output-format=json",
 	}
 }
 
@@ -56,8 +58,11 @@ type Measured struct {
 	P99Micros  float64 `json:"p99Micros"`
 }
 
-// parse what fio printed.
+// parse what fio printed: a report, after warnings.
 func parse(output string) (Measured, error) {
+	if i := strings.Index("\n"+output, "\n{"); i > 0 {
+		output = output[i:]
+	}
 	type direction struct {
 		IOPS  float64 `json:"iops"`
 		Bytes float64 `json:"bw_bytes"`

@@ -119,10 +119,10 @@ func Run(ctx context.Context, c *suite.Cluster, o Options, out io.Writer) (repor
 	report.Seconds = o.Seconds
 	for _, v := range o.variants() {
 		measured, err := r.variant(ctx, v)
+		report.Variants = append(report.Variants, measured)
 		if err != nil {
 			return report, fmt.Errorf("%s: %w", v.name, err)
 		}
-		report.Variants = append(report.Variants, measured)
 	}
 	return report, nil
 }

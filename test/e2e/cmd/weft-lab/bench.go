@@ -61,7 +61,7 @@ blank. What is on the drives is lost.`,
 	flags.StringVar(&o.Image, "image", "", "image with fio, a shell, coreutils and util-linux")
 	flags.IntVar(&o.Rounds, "rounds", 3, "rounds of measurements")
 	flags.IntVar(&o.Seconds, "seconds", 0, "seconds of each measurement (default 30, in the lab 6)")
-	flags.StringVar(&o.size, "size", "", "size of the volume (default 16Gi, in the lab 512Mi)")
+	flags.StringVar(&o.size, "size", "", "size of the volume (default 16Gi, in the lab 64Mi)")
 	flags.Int32Var(&o.Cores, "cores", 0, "cores of an SPDK target (default 2, in the lab 1)")
 	flags.StringVar(&o.mode, "mode", "", "cores.mode of an SPDK target (default Dynamic, in the lab Interrupt)")
 	flags.StringVar(&o.hugepages, "hugepages", "", "memory.hugepages of an SPDK target (default 2Mi, in the lab Disabled)")
@@ -85,8 +85,14 @@ func (o benchOptions) run(ctx context.Context) error {
 	}
 	o.Mode, o.Hugepages = v1alpha1.CoreMode(o.mode), v1alpha1.Hugepages(o.hugepages)
 	report, err := bench.Run(ctx, cluster, o.Defaults(), os.Stderr)
-	if err != nil {
-		return err
+	// What was measured before a failure took long.
+	return errors.Join(o.keep(repo, report), err)
+}
+
+// keep a report in its file, and print it.
+func (o benchOptions) keep(repo string, report bench.Report) error {
+	if len(report.Variants) == 0 {
+		return nil
 	}
 	out := o.out
 	if out == "" {
@@ -142,7 +148,7 @@ func (o *benchOptions) lab(ctx context.Context) (*suite.Cluster, func(), error) 
 	o.NvmetDrive = lab.DriveID(nodes[0], 0)
 	o.LocalDrive = "/dev/disk/by-id/" + lab.DriveID(nodes[1], 0)
 	o.Image, o.PullNever = build.FioImage, true
-	o.or("512Mi", string(v1alpha1.CoresInterrupt), string(v1alpha1.HugepagesDisabled))
+	o.or("64Mi", string(v1alpha1.CoresInterrupt), string(v1alpha1.HugepagesDisabled))
 	if o.Seconds == 0 {
 		o.Seconds = 6
 	}
