@@ -26,7 +26,8 @@ type NvmfNodeSpec struct {
 	Leaving bool `json:"leaving,omitempty"`
 	// Unschedulable is true to place no new volumes on the node. An administrator writes it (kubectl weft cordon); the
 	// operator does not change it. The node continues to serve its volumes, which can grow and be snapshotted. While
-	// the Kubernetes Node is cordoned, the NvmfNode gets no new volumes either, whatever this field says. Default false.
+	// the Kubernetes Node is cordoned, the NvmfNode gets no new volumes either, whatever this field says. Default
+	// false.
 	// +optional
 	Unschedulable bool `json:"unschedulable,omitempty"`
 	// DroppedDrives lists drives to give up, with all volumes and snapshots on them. An administrator writes it

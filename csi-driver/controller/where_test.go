@@ -99,7 +99,7 @@ func TestDeviceClasses(t *testing.T) {
 		}
 		return req.Name
 	}
-	any := on("any", "", st.nodes[0], "qlc0")
+	either := on("any", "", st.nodes[0], "qlc0")
 	on("dense", "qlc", st.nodes[0], "qlc0")
 	fast := on("fast", "tlc", st.nodes[1], "tlc1")
 
@@ -120,7 +120,7 @@ func TestDeviceClasses(t *testing.T) {
 		return volume(t, req.Name), err
 	}
 	for _, c := range []struct{ name, source, class, device string }{
-		{"copy-fast", fast, "tlc", "tlc1"}, {"copy-fast-any", fast, "", "tlc1"}, {"copy-any", any, "qlc", "qlc0"},
+		{"copy-fast", fast, "tlc", "tlc1"}, {"copy-fast-any", fast, "", "tlc1"}, {"copy-any", either, "qlc", "qlc0"},
 	} {
 		if vol, err := copyOf(c.name, c.source, c.class); err != nil || vol.Status.Device != c.device {
 			t.Errorf("%s: got %v, %v", c.name, vol, err)

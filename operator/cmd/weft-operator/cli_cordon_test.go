@@ -58,7 +58,7 @@ func TestCordonByHand(t *testing.T) {
 	c.Expect(c.nvmfNode("cordon-1").Spec.Leaving).To(BeFalse())
 	for _, f := range c.nvmfNode("cordon-1").ManagedFields {
 		if f.Manager == v1alpha1.OperatorFieldManager {
-			c.Expect(string(f.FieldsV1.Raw)).NotTo(ContainSubstring("f:unschedulable"))
+			c.Expect(f.FieldsV1.GetRawString()).NotTo(ContainSubstring("f:unschedulable"))
 		}
 	}
 
@@ -98,8 +98,8 @@ func TestCordonSaysWhoIsLeft(t *testing.T) {
 	c.Expect(out).To(ContainSubstring("warning: no other node of NvmfTarget left accepts volumes, so claims for new volumes stay Pending"))
 }
 
-// What an earlier operator wrote into spec.unschedulable is gone with this one's first write, and nobody has to uncordon
-// the node.
+// What an earlier operator wrote into spec.unschedulable is gone with this one's first write, and nobody has to
+// uncordon the node.
 func TestUnschedulableOfAnEarlierOperator(t *testing.T) {
 	c := newCluster(t)
 	node := &v1alpha1.NvmfNode{ObjectMeta: metav1.ObjectMeta{Name: "earlier-1"}}

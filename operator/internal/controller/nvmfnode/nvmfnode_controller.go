@@ -150,8 +150,8 @@ func (r *Reconciler) updateConditions(ctx context.Context, node *v1alpha1.NvmfNo
 	return nil
 }
 
-// tell of a condition that turned bad, or good after it was something else. Bad is of a kind: what a person wanted is no
-// reason for a warning.
+// tell of a condition that turned bad, or good after it was something else. Bad is of a kind: what a person wanted is
+// no reason for a warning.
 func (r *Reconciler) tell(node *v1alpha1.NvmfNode, was *metav1.Condition, is metav1.Condition, bad metav1.ConditionStatus, kind string) {
 	switch {
 	case was != nil && was.Status == is.Status:
