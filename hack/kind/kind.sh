@@ -70,12 +70,12 @@ show() {
   "${kubectl[@]}" apply -f "$2"
   "${kubectl[@]}" wait --for=condition=Ready "nvmftarget/$1" --timeout=5m || {
     "${kubectl[@]}" describe "nvmftarget/$1" >&2
-    fail "target $1 is not Ready; its conditions above say why. docs/troubleshooting.md explains each."
+    fail "target $1 is not Ready; its conditions above say why. docs/troubleshooting/target-not-ready.md explains each."
   }
   "${kubectl[@]}" apply -f "$4"
   "${kubectl[@]}" wait --for=condition=Ready "pod/$3" --timeout=5m || {
     "${kubectl[@]}" describe "pod/$3" "pvc/$3" >&2
-    fail "pod $3 is not Ready; its events above say why. docs/troubleshooting.md has the way on."
+    fail "pod $3 is not Ready; its events above say why. see docs/troubleshooting/claim-pending.md and pod-not-starting.md."
   }
   "${kubectl[@]}" logs "$3"
 }
