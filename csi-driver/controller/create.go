@@ -135,10 +135,10 @@ func (s *Service) makeObject(ctx context.Context, want volumeRequest, avoid []st
 	if err = s.nodesFor(ctx, &req, want.params); err != nil {
 		return nil, err
 	}
-	if req.Near, err = s.near(ctx, want.params, req.ZoneOf); err != nil {
-		return nil, err
-	}
 	if want.source == nil {
+		if req.Near, err = s.near(ctx, want.params, req.ZoneOf); err != nil {
+			return nil, err
+		}
 		req.SizeBytes, err = want.sizes.choose(want.minBytes, want.why)
 	} else {
 		var from origin

@@ -68,6 +68,10 @@ func (r *SkewReporter) Look(ctx context.Context) error {
 		return fmt.Errorf("read CSIDriver %s: %w", v1alpha1.DriverName, err)
 	}
 	installed := driver.Labels[v1alpha1.VersionLabel]
+	if installed == "" {
+		return r.Writer.Write(ctx, corev1.ConditionUnknown, v1alpha1.ReasonPending,
+			fmt.Sprintf("CSIDriver %s has no label %s, so the installed version is unknown", v1alpha1.DriverName, v1alpha1.VersionLabel))
+	}
 	switch versions.Compare(installed, r.Version) {
 	case versions.Unsupported:
 		return r.Writer.Write(ctx, corev1.ConditionTrue, v1alpha1.ReasonVersionSkew, fmt.Sprintf("the node plugin has version %s and weft %s is installed, "+

@@ -57,7 +57,8 @@ func TestConditionSaysWhetherVersionsWorkTogether(t *testing.T) {
 		"0.3.1": "False AsExpected the node plugin's version 0.2.0 works with the installed one, 0.3.1",
 		"0.4.0": "True VersionSkew the node plugin has version 0.2.0 and weft 0.4.0 is installed, which are not supported together",
 		"1.0.0": "True VersionSkew the node plugin has version 0.2.0 and weft 1.0.0 is installed",
-		"":      `False AsExpected the versions were not compared: node plugin 0.2.0, installed ""`,
+		"dev":   `False AsExpected the versions were not compared: node plugin 0.2.0, installed "dev"`,
+		"":      "Unknown Pending CSIDriver csi.weft.storage has no label app.kubernetes.io/version",
 	} {
 		r, c := newSkewReporter(t, installed)
 		if err := r.Look(t.Context()); err != nil {

@@ -58,9 +58,11 @@ func field(c v1alpha1.DeviceClass) string {
 // the user meant it.
 func chooseDrives(inv *v1alpha1.Inventory, engine v1alpha1.Engine, kept map[string]v1alpha1.PlannedDrive, classes []v1alpha1.DeviceClass) (chosen []*v1alpha1.Drive, reasons []Reason) {
 	leftOut := make([][]Reason, len(classes))
+	// Where no drive has names, the node has no udev, and there will be none.
+	named := slices.ContainsFunc(inv.Drives, func(d v1alpha1.Drive) bool { return len(d.ByID)+len(d.ByPath) > 0 })
 	for _, d := range byName(inv.Drives) {
 		at := classAt(classes, d)
-		if _, isKept := kept[d.ID]; isKept || at < 0 {
+		if _, isKept := kept[d.ID]; isKept || at < 0 || named && nameless(d, classes) {
 			continue
 		}
 		c := classes[at]
@@ -104,12 +106,13 @@ func noDrive(inv *v1alpha1.Inventory, c v1alpha1.DeviceClass, leftOut []Reason) 
 }
 
 // nameClasses of planned drives. One that the inventory does not show keeps the class that it had, while the target has
-// that: it may be SPDK's own, or back tomorrow.
+// that: it may be SPDK's own, or back tomorrow. So does one that has no names yet, where classes go by names: udev makes
+// them a moment after the drive is there.
 func nameClasses(inv *v1alpha1.Inventory, classes []v1alpha1.DeviceClass, drives []v1alpha1.PlannedDrive) {
 	for i := range drives {
 		planned := &drives[i]
 		at := slices.IndexFunc(classes, func(c v1alpha1.DeviceClass) bool { return c.Name == planned.DeviceClass })
-		if d := driveOf(inv, planned.ID); d != nil {
+		if d := driveOf(inv, planned.ID); d != nil && (at < 0 || !nameless(d, classes)) {
 			at = classAt(classes, d)
 		}
 		planned.DeviceClass = ""
@@ -117,6 +120,13 @@ func nameClasses(inv *v1alpha1.Inventory, classes []v1alpha1.DeviceClass, drives
 			planned.DeviceClass = classes[at].Name
 		}
 	}
+}
+
+// nameless reports whether a drive lacks the names that some class goes by: which class it has is unknown then.
+func nameless(d *v1alpha1.Drive, classes []v1alpha1.DeviceClass) bool {
+	return len(d.ByID)+len(d.ByPath) == 0 && slices.ContainsFunc(classes, func(c v1alpha1.DeviceClass) bool {
+		return len(c.Paths) > 0 || c.Selector != nil && len(c.Selector.ByID) > 0
+	})
 }
 
 func matches(sel v1alpha1.DeviceSelector, d *v1alpha1.Drive) bool {

@@ -233,8 +233,10 @@ func testAgentsAreConfined(ctx context.Context, t *testing.T, config *rest.Confi
 		Portal:      v1alpha1.Portal{Transport: v1alpha1.TransportTCP, Address: "10.0.0.1", Port: 4420},
 		MaxIOQueues: 8, QueueDepth: 128,
 	}}}
-	cordoned := nodeNamed("a")
+	cordoned, dropped, leaving := nodeNamed("a"), nodeNamed("a"), nodeNamed("a")
 	cordoned.Spec.Unschedulable = true
+	dropped.Spec.DroppedDrives = []v1alpha1.DroppedDrive{{ID: "eui.a"}}
+	leaving.Spec.Leaving = true
 	const otherNode = "the agent of node a may not write"
 	for _, test := range []struct {
 		name, denied string
@@ -242,6 +244,8 @@ func testAgentsAreConfined(ctx context.Context, t *testing.T, config *rest.Confi
 	}{
 		{"creates its node, claimed already", "only the operator and administrators may change the spec", func() error { return a.Create(ctx, claimed) }},
 		{"creates its node, cordoned", "only the operator and administrators may change the spec", func() error { return a.Create(ctx, cordoned) }},
+		{"creates its node, without a drive", "only the operator and administrators may change the spec", func() error { return a.Create(ctx, dropped) }},
+		{"creates its node, leaving", "only the operator and administrators may change the spec", func() error { return a.Create(ctx, leaving) }},
 		{"creates its node", "", func() error { return a.Create(ctx, nodeNamed("a")) }},
 		{"is cordoned by a person", "", func() error { return admin.Patch(ctx, nodeNamed("a"), merge(`{"spec":{"unschedulable":true}}`)) }},
 		{"uncordons itself", "only the operator and administrators may change the spec", func() error {

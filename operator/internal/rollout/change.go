@@ -98,6 +98,12 @@ func held(has, wants *v1alpha1.Plan) *v1alpha1.Plan {
 	plan := has.DeepCopy()
 	plan.OverProvisioningPercent = wants.OverProvisioningPercent
 	plan.Tuning = wants.DeepCopy().Tuning
+	for i := range plan.Drives { // where new volumes go, which a target need not know
+		of := func(w v1alpha1.PlannedDrive) bool { return w.ID == plan.Drives[i].ID }
+		if at := slices.IndexFunc(wants.Drives, of); at >= 0 {
+			plan.Drives[i].DeviceClass = wants.Drives[at].DeviceClass
+		}
+	}
 	if has.SPDK != nil && wants.SPDK != nil && has.SPDK.Mode == wants.SPDK.Mode {
 		plan.SPDK.Balance = wants.SPDK.Balance
 		plan.SPDK.Scheduler = wants.SPDK.Scheduler.DeepCopy()

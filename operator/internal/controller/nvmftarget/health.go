@@ -5,11 +5,11 @@ package nvmftarget
 import (
 	"cmp"
 
-	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/operator/internal/manifest"
 )
 
 // healthState of a claimed node.
@@ -36,7 +36,7 @@ func healthOf(node *v1alpha1.NvmfNode, desired v1alpha1.NvmfNodeSpec) health {
 	if alive := meta.FindStatusCondition(node.Status.Conditions, v1alpha1.ConditionAgentAlive); alive != nil && alive.Status == metav1.ConditionFalse {
 		return health{failing, alive.Reason, alive.Message}
 	}
-	if !equality.Semantic.DeepEqual(node.Spec, desired) {
+	if manifest.ForNodeSpec(node, desired) != nil { // what a person wishes of the node is no part of the plan
 		return health{pending, v1alpha1.ReasonPending, "its agent has not applied the plan yet"}
 	}
 	if h := podHealth(node); h.state != ready {

@@ -189,6 +189,9 @@ func TestHealthOf(t *testing.T) {
 		return metav1.Condition{Type: kind, Status: s, Reason: reason}
 	}
 	isReady := condition("Ready", metav1.ConditionTrue, "AsExpected")
+	cordoned, dropped := *spec.DeepCopy(), *spec.DeepCopy()
+	cordoned.Unschedulable = true
+	dropped.DroppedDrives = []v1alpha1.DroppedDrive{{ID: "a"}}
 	tests := map[string]struct {
 		observed   int64
 		spec       v1alpha1.NvmfNodeSpec
@@ -198,6 +201,8 @@ func TestHealthOf(t *testing.T) {
 	}{
 		"serves":                            {2, spec, []metav1.Condition{isReady}, ready, "AsExpected"},
 		"serves, no lease seen":             {2, spec, []metav1.Condition{isReady, condition("AgentAlive", metav1.ConditionUnknown, "AgentSilent")}, ready, "AsExpected"},
+		"serves, cordoned":                  {2, cordoned, []metav1.Condition{isReady}, ready, "AsExpected"},
+		"serves, without a drive":           {2, dropped, []metav1.Condition{isReady}, ready, "AsExpected"},
 		"serves an earlier plan":            {1, spec, []metav1.Condition{isReady}, pending, "Pending"},
 		"the plan is just being written":    {2, v1alpha1.NvmfNodeSpec{}, []metav1.Condition{isReady}, pending, "Pending"},
 		"no word yet":                       {2, spec, nil, pending, "Pending"},
