@@ -35,6 +35,8 @@ const (
 	spdxType = "application/spdx+json"
 	// layoutDir and others are what a release is made of.
 	layoutDir, digestsFile, sumsFile, notesFile, krewFile = "oci", "digests.txt", "SHA256SUMS", "release-notes.md", "krew-weft.yaml"
+	// pushedFile has what the registry has after a push: the image of target pods may be an earlier release's.
+	pushedFile = "pushed.txt"
 )
 
 // architectures that weft is released for.

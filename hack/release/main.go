@@ -140,7 +140,11 @@ func pushCommand() *cobra.Command {
 			if to == "" {
 				return errors.New("--to is empty; name a registry's prefix, such as ghcr.io/weft-storage")
 			}
-			return push(cmd.Context(), filepath.Join(from, layoutDir), to, cmd.OutOrStdout())
+			pushed, err := push(cmd.Context(), filepath.Join(from, layoutDir), to, cmd.OutOrStdout())
+			if err != nil {
+				return err
+			}
+			return os.WriteFile(filepath.Join(from, pushedFile), []byte(strings.Join(pushed, "\n")+"\n"), 0o644)
 		},
 	}
 	cmd.Flags().StringVar(&from, "from", "../../dist/release", "folder of the release")

@@ -21,36 +21,57 @@ import (
 	"github.com/weft-storage/weft/hack/release/image"
 )
 
-// push copies what is in the layout to a registry, below prefix. What is there already is never replaced: a version
-// means one thing. The image of target pods keeps its version over several releases; the one that is there stays.
-func push(ctx context.Context, dir, prefix string, log io.Writer) error {
+// push copies what is in the layout to a registry, below prefix, and returns what the registry then has, as
+// name:tag@digest. What is there already is never replaced: a version means one thing. So everything is looked for
+// before anything is written. The image of target pods keeps its version over several releases; the one that is there
+// stays.
+func push(ctx context.Context, dir, prefix string, log io.Writer) (pushed []string, err error) {
 	index, err := layout.ImageIndexFromPath(dir)
 	if err != nil {
-		return fmt.Errorf("%s: %w; make release writes it", dir, err)
+		return nil, fmt.Errorf("%s: %w; make release writes it", dir, err)
 	}
 	manifest, err := index.IndexManifest()
 	if err != nil {
-		return err
+		return nil, err
 	}
 	p := pusher{prefix: prefix, log: log, subjects: map[v1.Hash]string{}, options: []remote.Option{
 		remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain),
 	}}
+	there := map[v1.Hash]*v1.Hash{}
+	for _, m := range manifest.Manifests {
+		if m.Annotations[refAnnotation] == "" {
+			continue
+		}
+		if there[m.Digest], err = p.find(m); err != nil {
+			return nil, err
+		}
+	}
 	// The referrers come last: a registry wants to know what they refer to.
 	for _, m := range manifest.Manifests {
-		if m.Annotations[refAnnotation] != "" {
-			if err := p.tagged(index, m); err != nil {
-				return err
-			}
+		ref := m.Annotations[refAnnotation]
+		if ref == "" {
+			continue
 		}
+		is := m.Digest
+		if have := there[m.Digest]; have != nil && *have != is {
+			is = *have
+			_, err = fmt.Fprintf(log, "%s/%s stays as it is: %s\n", prefix, ref, is)
+		} else {
+			err = p.tagged(index, m)
+		}
+		if err != nil {
+			return nil, err
+		}
+		pushed = append(pushed, ref+"@"+is.String())
 	}
 	for _, m := range manifest.Manifests {
 		if m.Annotations[refAnnotation] == "" {
 			if err := p.referrer(index, m.Digest); err != nil {
-				return err
+				return nil, err
 			}
 		}
 	}
-	return nil
+	return pushed, nil
 }
 
 type pusher struct {
@@ -61,21 +82,30 @@ type pusher struct {
 	subjects map[v1.Hash]string
 }
 
-func (p pusher) tagged(index v1.ImageIndex, m v1.Descriptor) error {
+// find what the registry has under the name of an artifact; nil for nothing. Something else is an error, unless it may
+// stay.
+func (p pusher) find(m v1.Descriptor) (*v1.Hash, error) {
 	ref, err := name.NewTag(p.prefix + "/" + m.Annotations[refAnnotation])
 	if err != nil {
-		return err
+		return nil, err
 	}
 	have, err := remote.Head(ref, p.options...)
 	var answer *transport.Error
 	switch {
-	case err == nil && have.Digest != m.Digest && path.Base(ref.RepositoryStr()) == image.Target().Name:
-		_, err := fmt.Fprintf(p.log, "%s stays as it is: %s\n", ref, have.Digest)
+	case errors.As(err, &answer) && answer.StatusCode == http.StatusNotFound:
+		return nil, nil
+	case err != nil:
+		return nil, fmt.Errorf("look for %s: %w", ref, err)
+	case have.Digest != m.Digest && path.Base(ref.RepositoryStr()) != image.Target().Name:
+		return nil, fmt.Errorf("%s is in the registry with digest %s, and this release has %s; release another version", ref, have.Digest, m.Digest)
+	}
+	return &have.Digest, nil
+}
+
+func (p pusher) tagged(index v1.ImageIndex, m v1.Descriptor) error {
+	ref, err := name.NewTag(p.prefix + "/" + m.Annotations[refAnnotation])
+	if err != nil {
 		return err
-	case err == nil && have.Digest != m.Digest:
-		return fmt.Errorf("%s is in the registry with digest %s, and this release has %s; release another version", ref, have.Digest, m.Digest)
-	case err != nil && (!errors.As(err, &answer) || answer.StatusCode != http.StatusNotFound):
-		return fmt.Errorf("look for %s: %w", ref, err)
 	}
 	if m.MediaType.IsIndex() {
 		inner, err := index.ImageIndex(m.Digest)

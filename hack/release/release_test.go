@@ -129,7 +129,7 @@ func TestReleaseInstallsFromARegistry(t *testing.T) {
 	defer server.Close()
 	prefix := strings.TrimPrefix(server.URL, "http://") + "/weft-storage"
 	var out bytes.Buffer
-	if err := push(t.Context(), filepath.Join(dir, layoutDir), prefix, &out); err != nil {
+	if _, err := push(t.Context(), filepath.Join(dir, layoutDir), prefix, &out); err != nil {
 		t.Fatal(err)
 	}
 	for repository, descriptor := range found {
@@ -247,13 +247,24 @@ func TestReleaseReplacesNothing(t *testing.T) {
 		}
 	}
 	for range 2 {
-		if err := push(t.Context(), filepath.Join(first.out, layoutDir), prefix, io.Discard); err != nil {
+		if _, err := push(t.Context(), filepath.Join(first.out, layoutDir), prefix, io.Discard); err != nil {
 			t.Fatalf("the same release can be pushed again: %v", err)
 		}
 	}
-	err := push(t.Context(), filepath.Join(second.out, layoutDir), prefix, io.Discard)
+	// A version is refused as a whole, also where a part of it is gone from the registry.
+	gone, err := name.NewTag(prefix + "/weft:" + first.version)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := remote.Delete(gone); err != nil {
+		t.Fatal(err)
+	}
+	_, err = push(t.Context(), filepath.Join(second.out, layoutDir), prefix, io.Discard)
 	if err == nil || !strings.Contains(err.Error(), "release another version") {
 		t.Errorf("a version was replaced: %v", err)
+	}
+	if _, err := remote.Head(gone); err == nil {
+		t.Error("the image of the version that was refused is in the registry")
 	}
 	// A later release with the same version of the target's image leaves that image alone.
 	second.version = "1.2.30"
@@ -261,8 +272,23 @@ func TestReleaseReplacesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	if err := push(t.Context(), filepath.Join(second.out, layoutDir), prefix, &out); err != nil {
+	pushed, err := push(t.Context(), filepath.Join(second.out, layoutDir), prefix, &out)
+	if err != nil {
 		t.Fatal(err)
+	}
+	for _, artifact := range pushed {
+		repository, digest, _ := strings.Cut(artifact, "@")
+		repository, _, _ = strings.Cut(repository, ":")
+		ref, err := name.NewDigest(prefix + "/" + repository + "@" + digest)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := remote.Head(ref); err != nil {
+			t.Errorf("%s is not in the registry: %v", artifact, err)
+		}
+	}
+	if len(pushed) < 3 {
+		t.Errorf("pushed: %v", pushed)
 	}
 	if !strings.Contains(out.String(), "/weft-target:1.1.0 stays as it is: sha256:") || !strings.Contains(out.String(), "/weft:1.2.30@sha256:") {
 		t.Errorf("pushed: %s", &out)

@@ -6,8 +6,10 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"net/http"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -17,6 +19,7 @@ import (
 	"github.com/google/go-containerregistry/pkg/authn"
 	"github.com/google/go-containerregistry/pkg/name"
 	"github.com/google/go-containerregistry/pkg/v1/remote"
+	"github.com/google/go-containerregistry/pkg/v1/remote/transport"
 	"github.com/spf13/cobra"
 
 	"github.com/weft-storage/weft/hack/imagefile"
@@ -134,7 +137,22 @@ func upload(ctx context.Context, out io.Writer, image imagefile.Image, ref strin
 	if err != nil {
 		return err
 	}
-	if err := remote.Write(tag, built, remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain)); err != nil {
+	digest, err := built.Digest()
+	if err != nil {
+		return err
+	}
+	options := []remote.Option{remote.WithContext(ctx), remote.WithAuthFromKeychain(authn.DefaultKeychain)}
+	// Nodes keep what they pulled: a tag that moves is two images under one name.
+	have, err := remote.Head(tag, options...)
+	var answer *transport.Error
+	switch {
+	case errors.As(err, &answer) && answer.StatusCode == http.StatusNotFound:
+	case err != nil:
+		return fmt.Errorf("look for %s: %w", ref, err)
+	case have.Digest != digest:
+		return fmt.Errorf("%s is in the registry with digest %s, and this image has %s; choose another tag", ref, have.Digest, digest)
+	}
+	if err := remote.Write(tag, built, options...); err != nil {
 		return fmt.Errorf("push %s: %w", ref, err)
 	}
 	_, err = fmt.Fprintf(out, "pushed %s\n", ref)
