@@ -106,8 +106,8 @@ func noDrive(inv *v1alpha1.Inventory, c v1alpha1.DeviceClass, leftOut []Reason) 
 }
 
 // nameClasses of planned drives. One that the inventory does not show keeps the class that it had, while the target has
-// that: it may be SPDK's own, or back tomorrow. So does one that has no names yet, where classes go by names: udev makes
-// them a moment after the drive is there.
+// that: it may be SPDK's own, or back tomorrow. So does one that has no names yet, where classes go by names: udev
+// makes them a moment after the drive is there.
 func nameClasses(inv *v1alpha1.Inventory, classes []v1alpha1.DeviceClass, drives []v1alpha1.PlannedDrive) {
 	for i := range drives {
 		planned := &drives[i]
