@@ -157,9 +157,9 @@ func TestPictureIsOfTheRecording(t *testing.T) {
 
 var (
 	// stepOf the demo, in its code.
-	stepOf = regexp.MustCompile(`(?:Step\{Name: |\t\t\{)"([^"]+)", (?:Do: )?(?:func|d\.)`)
-	// begun is a step in a recording.
-	begun = regexp.MustCompile(`(?m)==> (.*?)\\r\\n`)
+	stepOf = regexp.MustCompile(`(?:Step\{Name: |\t\t\{)"([^"]+)", (?:Do: )?(?:func|[dr]\.)`)
+	// begun is a step in a recording, whose lines are JSON as Go writes it.
+	begun = regexp.MustCompile(`==\\u003e (.*?)\\r\\n`)
 )
 
 // The recording shows the steps that the demo has today.
