@@ -49,7 +49,7 @@ type Capabilities struct {
 	Programs []string
 }
 
-// creates is the name of a method with which a bdev of a module comes to be.
+// creates is the name of a method that creates a bdev of a module.
 var creates = regexp.MustCompile(`^bdev_(.+)_(create|attach_controller)$`)
 
 // BdevModules that the methods show, sorted; nil when the methods are not known.
