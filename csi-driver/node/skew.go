@@ -14,7 +14,6 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
-	"github.com/weft-storage/weft/internal/versions"
 )
 
 const (
@@ -72,11 +71,11 @@ func (r *SkewReporter) Look(ctx context.Context) error {
 		return r.Writer.Write(ctx, corev1.ConditionUnknown, v1alpha1.ReasonPending,
 			fmt.Sprintf("CSIDriver %s has no label %s, so the installed version is unknown", v1alpha1.DriverName, v1alpha1.VersionLabel))
 	}
-	switch versions.Compare(installed, r.Version) {
-	case versions.Unsupported:
+	switch v1alpha1.CompareVersions(installed, r.Version) {
+	case v1alpha1.VersionsUnsupported:
 		return r.Writer.Write(ctx, corev1.ConditionTrue, v1alpha1.ReasonVersionSkew, fmt.Sprintf("the node plugin has version %s and weft %s is installed, "+
 			"which are not supported together; upgrade one minor version at a time, and check that the weft-csi-node pod of the node is replaced", r.Version, installed))
-	case versions.Supported:
+	case v1alpha1.VersionsSupported:
 		return r.Writer.Write(ctx, corev1.ConditionFalse, v1alpha1.ReasonAsExpected,
 			fmt.Sprintf("the node plugin's version %s works with the installed one, %s", r.Version, installed))
 	default:

@@ -9,7 +9,6 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
-	"github.com/weft-storage/weft/internal/versions"
 )
 
 // judgeSkew says whether the version of an agent works with the operator's. False is the quiet state.
@@ -19,16 +18,16 @@ import (
 //   - Unknown: the agent never said its version.
 func judgeSkew(operator, agent string, now time.Time) metav1.Condition {
 	c := metav1.Condition{Type: v1alpha1.ConditionVersionSkew, LastTransitionTime: metav1.NewTime(now)}
-	verdict := versions.Compare(operator, agent)
+	verdict := v1alpha1.CompareVersions(operator, agent)
 	switch {
 	case agent == "":
 		c.Status, c.Reason = metav1.ConditionUnknown, v1alpha1.ReasonPending
 		c.Message = "the agent has not reported its version"
-	case verdict == versions.Unsupported:
+	case verdict == v1alpha1.VersionsUnsupported:
 		c.Status, c.Reason = metav1.ConditionTrue, v1alpha1.ReasonVersionSkew
 		c.Message = fmt.Sprintf("the agent has version %s and the operator %s, which are not supported together; upgrade one minor version at a time, "+
 			"and check that the weft-agent pod of the node is replaced", agent, operator)
-	case verdict == versions.Incomparable:
+	case verdict == v1alpha1.VersionsIncomparable:
 		c.Status, c.Reason = metav1.ConditionFalse, v1alpha1.ReasonAsExpected
 		c.Message = fmt.Sprintf("the versions were not compared: agent %s, operator %s", agent, operator)
 	default:
