@@ -14,7 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
-	"github.com/weft-storage/weft/dataplane/engine/conformance"
+	"github.com/weft-storage/weft/dataplane/engine/enginetest"
 )
 
 // TestDataOutlivesItsObjectOnARealTarget: objects are deleted that nobody marked, of a volume that is attached and of
@@ -33,7 +33,7 @@ func TestDataOutlivesItsObjectOnARealTarget(t *testing.T) {
 		return v
 	}
 	c, run := onKernel(t, e, testInventory(), node, volume(1), volume(2))
-	t.Cleanup(conformance.DisconnectKernel)
+	t.Cleanup(enginetest.DisconnectKernel)
 	change := func(n int, do func(*v1alpha1.NvmfVolume)) *v1alpha1.NvmfVolume {
 		t.Helper()
 		v := &v1alpha1.NvmfVolume{}
@@ -43,24 +43,24 @@ func TestDataOutlivesItsObjectOnARealTarget(t *testing.T) {
 		run()
 		return v
 	}
-	attach := func(n int) (conformance.Connection, conformance.Namespace) {
+	attach := func(n int) (enginetest.Connection, enginetest.Namespace) {
 		t.Helper()
 		attachment++
 		v := change(n, func(v *v1alpha1.NvmfVolume) {
 			v.Spec.Used, v.Spec.SubsystemNQN = true, v1alpha1.SubsystemNQN(v.Name, uuid(attachment))
 			withHosts(v1alpha1.HostNQN(uuid(attachment)))(v)
 		})
-		connection, err := conformance.ConnectKernel(node.Spec.Plan.Portals[0].Portal, v.CurrentSubsystem(), v.Spec.Hosts[0].NQN)
+		connection, err := enginetest.ConnectKernel(node.Spec.Plan.Portals[0].Portal, v.CurrentSubsystem(), v.Spec.Hosts[0].NQN)
 		g.Expect(err).NotTo(HaveOccurred())
 		ns, err := connection.Namespace(ctx, id(n))
 		g.Expect(err).NotTo(HaveOccurred())
 		return connection, ns
 	}
 	detach := func(n int) { change(n, func(v *v1alpha1.NvmfVolume) { v.Spec.Hosts = nil }) }
-	data := bytes.Repeat([]byte("kept"), conformance.BlockBytes/4)
-	write := func(ns conformance.Namespace, block int64) {
+	data := bytes.Repeat([]byte("kept"), enginetest.BlockBytes/4)
+	write := func(ns enginetest.Namespace, block int64) {
 		t.Helper()
-		_, err := ns.WriteAt(data, block*conformance.BlockBytes)
+		_, err := ns.WriteAt(data, block*enginetest.BlockBytes)
 		g.Expect(err).NotTo(HaveOccurred())
 	}
 
@@ -111,7 +111,7 @@ func TestDataOutlivesItsObjectOnARealTarget(t *testing.T) {
 		connection, ns := attach(n)
 		for block := range blocks {
 			got := make([]byte, len(data))
-			_, err := ns.ReadAt(got, block*conformance.BlockBytes)
+			_, err := ns.ReadAt(got, block*enginetest.BlockBytes)
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(bytes.Equal(got, data)).To(BeTrue(), "block %d of volume %d", block, n)
 		}

@@ -26,7 +26,7 @@ import (
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/engine"
-	"github.com/weft-storage/weft/dataplane/engine/conformance"
+	"github.com/weft-storage/weft/dataplane/engine/enginetest"
 	"github.com/weft-storage/weft/dataplane/engine/spdk"
 	"github.com/weft-storage/weft/dataplane/inventory"
 	"github.com/weft-storage/weft/dataplane/launch"
@@ -116,7 +116,7 @@ func newServing(t *testing.T) *serving {
 			t.Logf("weft-launch and nvmf_tgt said:\n%s", &s.log)
 		}
 	})
-	t.Cleanup(conformance.DisconnectKernel)
+	t.Cleanup(enginetest.DisconnectKernel)
 	// Another test's pool may be on the drive.
 	s.erase(s.lastDrive().Name)
 	s.drive = s.lastDrive()
@@ -283,9 +283,9 @@ func (s *serving) serve(plan v1alpha1.Plan) {
 	s.Expect(err).NotTo(HaveOccurred())
 	s.Expect(state.Volumes).To(ConsistOf(HaveField("AllocatedBytes", BeZero())))
 
-	var hosts []conformance.Namespace
+	var hosts []enginetest.Namespace
 	for i, portal := range plan.Portals {
-		connection, err := conformance.ConnectKernel(portal.Portal, export.NQN, export.Hosts[i])
+		connection, err := enginetest.ConnectKernel(portal.Portal, export.NQN, export.Hosts[i])
 		s.Expect(err).NotTo(HaveOccurred())
 		defer connection.Disconnect()
 		ns, err := connection.Namespace(s.ctx, id)
@@ -301,7 +301,7 @@ func (s *serving) serve(plan v1alpha1.Plan) {
 	s.read(hosts, 0, written)
 	s.read(hosts, len(hosts), s.write(hosts, len(hosts)))
 
-	conformance.DisconnectKernel()
+	enginetest.DisconnectKernel()
 	s.stop()
 	s.Eventually(s.lastDrive).WithTimeout(patience).Should(And(
 		HaveField("ID", s.drive.ID), HaveField("Content", v1alpha1.ContentWeft), HaveField("ContentDetail", v1alpha1.DetailSPDKPool)))
@@ -309,7 +309,7 @@ func (s *serving) serve(plan v1alpha1.Plan) {
 }
 
 // write something else through each host, from the given part on; it answers with what was written.
-func (s *serving) write(hosts []conformance.Namespace, from int) [][]byte {
+func (s *serving) write(hosts []enginetest.Namespace, from int) [][]byte {
 	s.t.Helper()
 	var all [][]byte
 	for i, ns := range hosts {
@@ -323,7 +323,7 @@ func (s *serving) write(hosts []conformance.Namespace, from int) [][]byte {
 }
 
 // read through each host what all of them have written.
-func (s *serving) read(hosts []conformance.Namespace, from int, written [][]byte) {
+func (s *serving) read(hosts []enginetest.Namespace, from int, written [][]byte) {
 	s.t.Helper()
 	for _, ns := range hosts {
 		for i, want := range written {

@@ -12,11 +12,10 @@ import (
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/engine"
-	"github.com/weft-storage/weft/dataplane/engine/conformance"
 	"github.com/weft-storage/weft/dataplane/engine/enginetest"
 )
 
-func TestConformance(t *testing.T) { conformance.Run(t, &harness{}) }
+func TestConformance(t *testing.T) { enginetest.Run(t, &harness{}) }
 
 type harness struct {
 	e *enginetest.Engine
@@ -26,7 +25,7 @@ type harness struct {
 
 func (h *harness) Reset(*testing.T)                { h.e, h.lost = enginetest.New(), nil }
 func (h *harness) Engine(*testing.T) engine.Engine { return h.e }
-func (h *harness) Traits() conformance.Traits      { return conformance.Traits{} }
+func (h *harness) Traits() enginetest.Traits       { return enginetest.Traits{} }
 func (h *harness) Plan(*testing.T) v1alpha1.Plan   { return v1alpha1.Plan{Engine: v1alpha1.EngineNvmet} }
 
 func (h *harness) Lose(_ *testing.T, d engine.Device) {
@@ -43,11 +42,11 @@ func (h *harness) Restart(*testing.T) {
 }
 
 func (h *harness) BlankDevice(*testing.T) engine.Device {
-	return h.device(enginetest.Device{SizeBytes: conformance.PoolBytes})
+	return h.device(enginetest.Device{SizeBytes: enginetest.PoolBytes})
 }
 
 func (h *harness) ForeignDevice(*testing.T) (engine.Device, string) {
-	return h.device(enginetest.Device{SizeBytes: conformance.PoolBytes, Content: v1alpha1.ContentForeign, Signature: "ntfs filesystem"}), "ntfs"
+	return h.device(enginetest.Device{SizeBytes: enginetest.PoolBytes, Content: v1alpha1.ContentForeign, Signature: "ntfs filesystem"}), "ntfs"
 }
 
 func (h *harness) device(d enginetest.Device) engine.Device {
@@ -71,7 +70,7 @@ func (h *harness) Portals(*testing.T) []engine.Portal {
 	return []engine.Portal{portal(v1alpha1.TransportTCP, 4420), portal(v1alpha1.TransportRDMA, 4421)}
 }
 
-func (h *harness) Connect(ctx context.Context, _ *testing.T, portal v1alpha1.Portal, nqn, hostNQN string) (conformance.Connection, error) {
+func (h *harness) Connect(ctx context.Context, _ *testing.T, portal v1alpha1.Portal, nqn, hostNQN string) (enginetest.Connection, error) {
 	host, err := h.e.Connect(ctx, portal, nqn, hostNQN)
 	if err != nil {
 		return nil, err
@@ -91,10 +90,10 @@ type connection struct {
 func (c *connection) Gone() bool             { return c.Disconnected() }
 func (c *connection) IOQueues() (int, error) { return c.queues, nil }
 
-// LosePatience implements conformance.Connection. This target tells its hosts to give up.
+// LosePatience implements enginetest.Connection. This target tells its hosts to give up.
 func (c *connection) LosePatience() error { return errors.ErrUnsupported }
 
-func (c *connection) Namespace(_ context.Context, id engine.ID) (conformance.Namespace, error) {
+func (c *connection) Namespace(_ context.Context, id engine.ID) (enginetest.Namespace, error) {
 	if _, err := c.SizeBytes(id); err != nil {
 		return nil, err
 	}
@@ -111,19 +110,19 @@ func (n *namespace) WriteAt(p []byte, off int64) (int, error) { return n.host.Wr
 func (n *namespace) SizeBytes() (int64, error)                { return n.host.SizeBytes(n.id) }
 func (n *namespace) ANAState() string                         { return "optimized" }
 
-func (n *namespace) Identity() (conformance.Identity, error) {
+func (n *namespace) Identity() (enginetest.Identity, error) {
 	x, err := n.host.Export()
 	if err != nil {
-		return conformance.Identity{}, err
+		return enginetest.Identity{}, err
 	}
 	for _, ns := range x.Namespaces {
 		if ns.Volume == n.id {
-			return conformance.Identity{
+			return enginetest.Identity{
 				NQN: x.NQN, Serial: x.Serial, Model: x.Model, NSID: ns.NSID, UUID: string(n.id), NGUID: n.id.NGUID(),
 			}, nil
 		}
 	}
-	return conformance.Identity{}, fmt.Errorf("volume %s in %s: %w", n.id, x.NQN, engine.ErrNotFound)
+	return enginetest.Identity{}, fmt.Errorf("volume %s in %s: %w", n.id, x.NQN, engine.ErrNotFound)
 }
 
 func TestOrders(t *testing.T) {

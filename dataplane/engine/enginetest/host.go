@@ -192,10 +192,10 @@ func (h *Host) WriteAt(id engine.ID, p []byte, off int64) (int, error) {
 	}
 	free := pool.device.free()
 	return v.eachBlock(p, off, func(n int64, part []byte, at int64) error {
-		if free < blockBytes {
+		if free < BlockBytes {
 			return engine.ErrNoSpace
 		}
-		free -= blockBytes
+		free -= BlockBytes
 		changed := &block{}
 		if b := v.blocks[n]; b != nil {
 			*changed = *b
@@ -214,9 +214,9 @@ func (d *data) eachBlock(p []byte, off int64, do func(n int64, part []byte, at i
 		if pos >= d.sizeBytes {
 			return done, io.EOF
 		}
-		at := pos % blockBytes
-		length := min(int64(len(p)-done), blockBytes-at, d.sizeBytes-pos)
-		if err := do(pos/blockBytes, p[done:done+int(length)], at); err != nil {
+		at := pos % BlockBytes
+		length := min(int64(len(p)-done), BlockBytes-at, d.sizeBytes-pos)
+		if err := do(pos/BlockBytes, p[done:done+int(length)], at); err != nil {
 			return done, err
 		}
 		done += int(length)

@@ -15,9 +15,6 @@ import (
 	"github.com/weft-storage/weft/dataplane/engine"
 )
 
-// blockBytes is the unit in which data is kept and allocated.
-const blockBytes = 4096
-
 // Device of the machine that the engine runs on.
 type Device struct {
 	// Path of the block device.
@@ -46,9 +43,9 @@ type data struct {
 	blocks map[int64]*block
 }
 
-type block [blockBytes]byte
+type block [BlockBytes]byte
 
-func (d *data) allocated() int64 { return int64(len(d.blocks)) * blockBytes }
+func (d *data) allocated() int64 { return int64(len(d.blocks)) * BlockBytes }
 
 func (d *data) clone(sizeBytes int64, now time.Time) *data {
 	return &data{sizeBytes: sizeBytes, createdAt: now, blocks: maps.Clone(d.blocks)}
@@ -76,7 +73,7 @@ func (d *disk) free() int64 {
 			}
 		}
 	}
-	return d.SizeBytes - int64(len(used))*blockBytes
+	return d.SizeBytes - int64(len(used))*BlockBytes
 }
 
 // AddDevice puts a device into the machine, or replaces the one with the same path.
@@ -130,14 +127,14 @@ func (e *Engine) MarkWritten(id engine.ID, bytes int64) error {
 	if err != nil {
 		return err
 	}
-	for at := int64(0); at < bytes; at += blockBytes {
-		if v.blocks[at/blockBytes] != nil {
+	for at := int64(0); at < bytes; at += BlockBytes {
+		if v.blocks[at/BlockBytes] != nil {
 			continue
 		}
 		if at >= v.sizeBytes {
 			return fmt.Errorf("volume %s has only %d bytes: %w", id, v.sizeBytes, engine.ErrNoSpace)
 		}
-		v.blocks[at/blockBytes] = &block{}
+		v.blocks[at/BlockBytes] = &block{}
 	}
 	return nil
 }

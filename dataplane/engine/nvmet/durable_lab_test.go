@@ -17,7 +17,7 @@ import (
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/engine"
-	"github.com/weft-storage/weft/dataplane/engine/conformance"
+	"github.com/weft-storage/weft/dataplane/engine/enginetest"
 	"github.com/weft-storage/weft/dataplane/engine/nvmet"
 )
 
@@ -25,7 +25,7 @@ import (
 func (h harness) losePower(t *testing.T) {
 	t.Helper()
 	for _, dir := range glob(t, stateDir+"/pools/*") {
-		check(t, conformance.CutPower(dir))
+		check(t, enginetest.CutPower(dir))
 	}
 	h.Restart(t)
 }

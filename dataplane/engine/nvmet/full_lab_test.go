@@ -22,7 +22,7 @@ import (
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/engine"
-	"github.com/weft-storage/weft/dataplane/engine/conformance"
+	"github.com/weft-storage/weft/dataplane/engine/enginetest"
 )
 
 const (
@@ -67,11 +67,11 @@ func (h fullHost) serve(sizeBytes int64) served {
 	}
 	done(h.T, h.engine.CreateVolumes(h.Context(), []engine.VolumeSpec{{ID: id, Pool: h.pool.ID, SizeBytes: sizeBytes}}))
 	done(h.T, h.engine.Export(h.Context(), []engine.Export{x}))
-	c, err := conformance.ConnectKernel(h.portal.Portal, x.NQN, x.Hosts[0])
+	c, err := enginetest.ConnectKernel(h.portal.Portal, x.NQN, x.Hosts[0])
 	check(h.T, err)
 	ns, err := c.Namespace(h.Context(), id)
 	check(h.T, err)
-	return served{id, x, conformance.BlockDevice(ns)}
+	return served{id, x, enginetest.BlockDevice(ns)}
 }
 
 // free bytes of the pool, by the engine.
@@ -140,7 +140,7 @@ func TestFullPool(t *testing.T) {
 		t.Errorf("%d MiB are free after the pool has grown by %d", free/mib, fullPoolBytes/mib)
 	}
 	program(t, "umount", disk.dir)
-	conformance.DisconnectKernel()
+	enginetest.DisconnectKernel()
 	h.Restart(t)
 	program(t, "xfs_repair", "-n", pool.Path)
 }

@@ -24,7 +24,7 @@ import (
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/engine"
-	"github.com/weft-storage/weft/dataplane/engine/conformance"
+	"github.com/weft-storage/weft/dataplane/engine/enginetest"
 	"github.com/weft-storage/weft/dataplane/engine/nvmet"
 )
 
@@ -93,7 +93,7 @@ func TestNobodyComesInWhileTheTargetFills(t *testing.T) {
 		t.Errorf("%d connections were made before the last subsystem was served", n)
 	}
 	last := exports[len(exports)-1]
-	c, err := conformance.ConnectKernel(portal.Portal, last.NQN, last.Hosts[0])
+	c, err := enginetest.ConnectKernel(portal.Portal, last.NQN, last.Hosts[0])
 	check(t, err)
 	c.Disconnect()
 	if out := program(t, "nft", "list", "tables"); strings.Contains(out, "weft-guard") {
@@ -117,7 +117,7 @@ func TestGuardOfAProcessThatWasKilled(t *testing.T) {
 		_ = exec.CommandContext(context.Background(), "nft", "delete", "table", "inet", "weft-guard").Run()
 	})
 	done(t, e.OpenPortals(t.Context(), []engine.Portal{portal}))
-	c, err := conformance.ConnectKernel(portal.Portal, exports[1].NQN, exports[1].Hosts[0])
+	c, err := enginetest.ConnectKernel(portal.Portal, exports[1].NQN, exports[1].Hosts[0])
 	check(t, err)
 	c.Disconnect()
 }
@@ -146,11 +146,11 @@ func TestMountedFilesystem(t *testing.T) {
 	fill()
 	var block string
 	for _, portal := range portals {
-		c, err := conformance.ConnectKernel(portal.Portal, x.NQN, x.Hosts[0])
+		c, err := enginetest.ConnectKernel(portal.Portal, x.NQN, x.Hosts[0])
 		check(t, err)
 		ns, err := c.Namespace(t.Context(), id)
 		check(t, err)
-		block = conformance.BlockDevice(ns)
+		block = enginetest.BlockDevice(ns)
 	}
 	program(t, "mke2fs", "-q", "-t", "ext4", block)
 	dir := t.TempDir()

@@ -25,7 +25,7 @@ import (
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/device"
 	"github.com/weft-storage/weft/dataplane/engine"
-	"github.com/weft-storage/weft/dataplane/engine/conformance"
+	"github.com/weft-storage/weft/dataplane/engine/enginetest"
 	"github.com/weft-storage/weft/dataplane/engine/nvmet"
 )
 
@@ -36,18 +36,18 @@ const (
 	configfs = "/sys/kernel/config/nvmet"
 )
 
-func TestConformance(t *testing.T) { conformance.Run(t, harness{}) }
+func TestConformance(t *testing.T) { enginetest.Run(t, harness{}) }
 
 type harness struct{}
 
 func (harness) Engine(*testing.T) engine.Engine { return nvmet.New(nvmet.Options{StateDir: stateDir}) }
 
-func (harness) Traits() conformance.Traits    { return conformance.Traits{} }
+func (harness) Traits() enginetest.Traits     { return enginetest.Traits{} }
 func (harness) Plan(*testing.T) v1alpha1.Plan { return v1alpha1.Plan{Engine: v1alpha1.EngineNvmet} }
 
 // Reset takes away all that is weft's, by hand: not with the code under test.
 func (h harness) Reset(t *testing.T) {
-	conformance.DisconnectKernel()
+	enginetest.DisconnectKernel()
 	h.Restart(t)
 	for _, dir := range glob(t, stateDir+"/pools/*") {
 		check(t, os.Remove(dir))
@@ -122,7 +122,7 @@ func (harness) device(t *testing.T) string {
 	file := filepath.Join(scratch, uuid.NewString())
 	f, err := os.Create(file)
 	check(t, err)
-	check(t, f.Truncate(conformance.PoolBytes))
+	check(t, f.Truncate(enginetest.PoolBytes))
 	check(t, f.Close())
 	loop := strings.TrimSpace(program(t, "losetup", "--find", "--show", file))
 	// Runs before Reset's cleanup, when the pool is still mounted: detached then when it is unmounted.
@@ -142,7 +142,7 @@ func (harness) File(_ *testing.T, bytes int64) engine.Device {
 }
 
 func (harness) Portals(t *testing.T) []engine.Portal {
-	address, err := conformance.LabAddress()
+	address, err := enginetest.LabAddress()
 	check(t, err)
 	portal := func(transport v1alpha1.TransportType, port int32) engine.Portal {
 		return engine.Portal{
@@ -153,8 +153,8 @@ func (harness) Portals(t *testing.T) []engine.Portal {
 	return []engine.Portal{portal(v1alpha1.TransportTCP, 4430), portal(v1alpha1.TransportRDMA, 4431)}
 }
 
-func (harness) Connect(_ context.Context, _ *testing.T, portal v1alpha1.Portal, nqn, hostNQN string) (conformance.Connection, error) {
-	return conformance.ConnectKernel(portal, nqn, hostNQN)
+func (harness) Connect(_ context.Context, _ *testing.T, portal v1alpha1.Portal, nqn, hostNQN string) (enginetest.Connection, error) {
+	return enginetest.ConnectKernel(portal, nqn, hostNQN)
 }
 
 func check(t *testing.T, err error) {

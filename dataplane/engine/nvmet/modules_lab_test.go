@@ -17,7 +17,7 @@ import (
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/engine"
-	"github.com/weft-storage/weft/dataplane/engine/conformance"
+	"github.com/weft-storage/weft/dataplane/engine/enginetest"
 	"github.com/weft-storage/weft/dataplane/engine/nvmet"
 )
 
@@ -56,7 +56,7 @@ func TestModules(t *testing.T) {
 	}
 
 	id := engine.ID(uuid.NewString())
-	pool := h.File(t, conformance.PoolBytes)
+	pool := h.File(t, enginetest.PoolBytes)
 	host := v1alpha1.HostNQNPrefix + uuid.NewString()
 	nqn := v1alpha1.NQNPrefix + "pvc-" + string(id)
 	done := func(errs []error) {
@@ -77,7 +77,7 @@ func TestModules(t *testing.T) {
 		t.Log(restart)
 	}
 	for _, portal := range portals {
-		c, err := conformance.ConnectKernel(portal.Portal, nqn, host)
+		c, err := enginetest.ConnectKernel(portal.Portal, nqn, host)
 		check(t, err)
 		ns, err := c.Namespace(t.Context(), id)
 		check(t, err)
@@ -92,5 +92,5 @@ func TestModules(t *testing.T) {
 		}
 		c.Disconnect()
 	}
-	conformance.DisconnectKernel()
+	enginetest.DisconnectKernel()
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/device"
 	"github.com/weft-storage/weft/dataplane/engine"
-	"github.com/weft-storage/weft/dataplane/engine/conformance"
+	"github.com/weft-storage/weft/dataplane/engine/enginetest"
 	"github.com/weft-storage/weft/dataplane/engine/nvmet"
 )
 
@@ -71,7 +71,7 @@ func TestInterruptedFormat(t *testing.T) {
 			patch(t, path, 1024+0x200, 0xff, 0xff)
 		}},
 		{"data that has no signature", func(path string) { patch(t, path, 1<<20-1, 1) }},
-		{"data that has no signature, at the end", func(path string) { patch(t, path, conformance.PoolBytes-1<<20, 1) }},
+		{"data that has no signature, at the end", func(path string) { patch(t, path, enginetest.PoolBytes-1<<20, 1) }},
 		{"a partition table", func(path string) { patch(t, path, 512, []byte("EFI PART")...) }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -94,7 +94,7 @@ func TestPoolWhoseEndsWereCleared(t *testing.T) {
 	check(t, one(t, e.OpenPools(t.Context(), []engine.Device{d})))
 	dir := glob(t, stateDir+"/pools/*")[0]
 	program(t, "umount", dir)
-	for _, at := range []int64{0, conformance.PoolBytes - 1<<20} {
+	for _, at := range []int64{0, enginetest.PoolBytes - 1<<20} {
 		patch(t, d.Path, at, make([]byte, 1<<20)...)
 	}
 	for range 2 {
@@ -176,7 +176,7 @@ func TestPortalThatCannotListen(t *testing.T) {
 	if err := one(t, e.Export(t.Context(), exports)); !errors.Is(err, engine.ErrInUse) {
 		t.Errorf("export: %v", err)
 	}
-	c, err := conformance.ConnectKernel(portals[1].Portal, exports[0].NQN, exports[0].Hosts[0])
+	c, err := enginetest.ConnectKernel(portals[1].Portal, exports[0].NQN, exports[0].Hosts[0])
 	check(t, err)
 	c.Disconnect()
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/device"
 	"github.com/weft-storage/weft/dataplane/engine"
-	"github.com/weft-storage/weft/dataplane/engine/conformance"
+	"github.com/weft-storage/weft/dataplane/engine/enginetest"
 	"github.com/weft-storage/weft/dataplane/spdkrpc/spdktest"
 )
 
@@ -32,13 +32,13 @@ func TestVolatileCaches(t *testing.T) {
 	for address, cache := range caches {
 		path := filepath.Join(m.dir, address)
 		check(t, os.WriteFile(path, nil, 0o600))
-		check(t, os.Truncate(path, conformance.PoolBytes))
+		check(t, os.Truncate(path, enginetest.PoolBytes))
 		m.fake.Drives = append(m.fake.Drives, spdktest.Drive{Address: address, Path: path, Serial: address, WriteCache: cache})
 		records[address] = device.Record{ID: address, Content: v1alpha1.ContentBlank}
 		devices = append(devices, engine.Device{ID: address, PCIAddress: address})
 	}
 	check(t, records.Write(m.socket()))
-	file := m.file(conformance.PoolBytes)
+	file := m.file(enginetest.PoolBytes)
 	pools := func() map[string]error {
 		state, err := m.engine(t).Gather(t.Context())
 		check(t, err)

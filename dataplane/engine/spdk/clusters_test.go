@@ -9,7 +9,7 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/weft-storage/weft/dataplane/engine"
-	"github.com/weft-storage/weft/dataplane/engine/conformance"
+	"github.com/weft-storage/weft/dataplane/engine/enginetest"
 )
 
 // TestClusters: a pool is made with the clusters that are asked for and keeps them, whatever is asked for later.
@@ -18,7 +18,7 @@ func TestClusters(t *testing.T) {
 	for _, cluster := range []int64{1 * mib, 2 * mib, 4 * mib, 8 * mib, 16 * mib} {
 		t.Run(fmt.Sprint(cluster/mib, " MiB"), func(t *testing.T) {
 			r := newRig(t)
-			r.device = r.file(conformance.PoolBytes)
+			r.device = r.file(enginetest.PoolBytes)
 			r.device.ClusterBytes = cluster
 			r.done(r.engine.OpenPools(r.ctx, []engine.Device{r.device}))
 			unit := max(engine.SizeUnit, cluster)
@@ -41,7 +41,7 @@ func TestClusters(t *testing.T) {
 		})
 	}
 	r := newRig(t)
-	bad := r.file(conformance.PoolBytes)
+	bad := r.file(enginetest.PoolBytes)
 	bad.ClusterBytes = 3 * mib
 	r.Expect(r.engine.OpenPools(r.ctx, []engine.Device{bad})).To(HaveExactElements(MatchError(ContainSubstring("give a power of two from 1 MiB to 16 MiB"))))
 }

@@ -10,15 +10,15 @@ import (
 	"testing"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
-	"github.com/weft-storage/weft/dataplane/engine/conformance"
+	"github.com/weft-storage/weft/dataplane/engine/enginetest"
 )
 
-func TestConformance(t *testing.T) { conformance.Run(t, &hostless{newMachine(t)}) }
+func TestConformance(t *testing.T) { enginetest.Run(t, &hostless{newMachine(t)}) }
 
 // TestConformanceOfOlderReleases: the engine does the same on each release that it knows.
 func TestConformanceOfOlderReleases(t *testing.T) {
 	for _, version := range []string{"25.05", "26.01"} {
-		t.Run(version, func(t *testing.T) { conformance.Run(t, &hostless{onFake(t, version)}) })
+		t.Run(version, func(t *testing.T) { enginetest.Run(t, &hostless{onFake(t, version)}) })
 	}
 }
 
@@ -26,13 +26,13 @@ func TestConformanceOfOlderReleases(t *testing.T) {
 // Built with the tag lab the suite runs with hosts.
 type hostless struct{ *machine }
 
-func (hostless) Traits() conformance.Traits {
-	return conformance.Traits{
+func (hostless) Traits() enginetest.Traits {
+	return enginetest.Traits{
 		FixedTransports: true,
 		NoHosts:         "no initiator here: compile with -tags lab and run it on a node of the lab, with WEFT_SPDK_TARGET",
 	}
 }
 
-func (hostless) Connect(context.Context, *testing.T, v1alpha1.Portal, string, string) (conformance.Connection, error) {
+func (hostless) Connect(context.Context, *testing.T, v1alpha1.Portal, string, string) (enginetest.Connection, error) {
 	return nil, errors.New("no initiator on this machine")
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/device"
 	"github.com/weft-storage/weft/dataplane/engine"
-	"github.com/weft-storage/weft/dataplane/engine/conformance"
+	"github.com/weft-storage/weft/dataplane/engine/enginetest"
 	"github.com/weft-storage/weft/dataplane/spdkrpc/spdktest"
 )
 
@@ -31,7 +31,7 @@ func TestDeadDrive(t *testing.T) {
 	for address, serial := range map[string]string{"0000:01:00.0": "dead", "0000:02:00.0": "well"} {
 		drive := spdktest.Drive{Address: address, Path: filepath.Join(m.dir, serial), Model: "drive", Serial: serial, NGUID: uuid.New()}
 		check(t, os.WriteFile(drive.Path, nil, 0o600))
-		check(t, os.Truncate(drive.Path, conformance.PoolBytes))
+		check(t, os.Truncate(drive.Path, enginetest.PoolBytes))
 		m.fake.Drives = append(m.fake.Drives, drive)
 		records[address] = device.Record{ID: drive.WWID(), Content: v1alpha1.ContentBlank}
 		devices = append(devices, engine.Device{ID: drive.WWID(), PCIAddress: address})

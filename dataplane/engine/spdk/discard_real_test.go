@@ -19,7 +19,7 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/weft-storage/weft/dataplane/engine"
-	"github.com/weft-storage/weft/dataplane/engine/conformance"
+	"github.com/weft-storage/weft/dataplane/engine/enginetest"
 	"github.com/weft-storage/weft/dataplane/spdkrpc"
 	"github.com/weft-storage/weft/dataplane/spdkrpc/spdktest"
 )
@@ -97,7 +97,7 @@ func newDiscarding(t *testing.T) *discarding {
 	d.target = runReal(t, path, "0x1")
 	file := filepath.Join(t.TempDir(), "device.img")
 	check(t, os.WriteFile(file, nil, 0o600))
-	check(t, os.Truncate(file, conformance.PoolBytes))
+	check(t, os.Truncate(file, enginetest.PoolBytes))
 	d.call("bdev_aio_create", map[string]any{"name": "device", "filename": file, "block_size": spdkBlock, "fallocate": true})
 	d.call("bdev_lvol_create_lvstore", map[string]any{"bdev_name": "device", "lvs_name": "pool", "cluster_sz": clusterOfOne})
 	d.call("nvmf_create_transport", map[string]any{"trtype": "TCP"})

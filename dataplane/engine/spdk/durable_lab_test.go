@@ -13,7 +13,7 @@ import (
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/engine"
-	"github.com/weft-storage/weft/dataplane/engine/conformance"
+	"github.com/weft-storage/weft/dataplane/engine/enginetest"
 )
 
 // TestAcknowledgedSurvivesPowerLoss: the power of the storage node goes between a host's writes and its flush, again
@@ -22,7 +22,7 @@ func TestAcknowledgedSurvivesPowerLoss(t *testing.T) {
 	const rounds, mib, piece = 3, 1 << 20, 64 << 10
 	m := newMachine(t)
 	var err error
-	m.address, err = conformance.LabAddress()
+	m.address, err = enginetest.LabAddress()
 	check(t, err)
 	m.plan = planOf(v1alpha1.TransportTCP)
 	image, drive := filepath.Join(m.dir, "drive.img"), filepath.Join(m.dir, "drive")
@@ -42,13 +42,13 @@ func TestAcknowledgedSurvivesPowerLoss(t *testing.T) {
 	x.restarted()
 	x.all(x.engine.OpenPools(x.ctx, []engine.Device{x.device}))
 	x.all(x.engine.OpenPortals(x.ctx, m.portals()))
-	t.Cleanup(conformance.DisconnectKernel)
+	t.Cleanup(enginetest.DisconnectKernel)
 	all := x.things(1)
 	all.volumes[0].SizeBytes = 64 * mib
 	x.all(x.engine.CreateVolumes(x.ctx, all.volumes))
 	x.all(x.engine.Export(x.ctx, all.exports))
 	e := all.exports[0]
-	c, err := conformance.ConnectKernel(m.portals()[0].Portal, e.NQN, e.Hosts[0])
+	c, err := enginetest.ConnectKernel(m.portals()[0].Portal, e.NQN, e.Hosts[0])
 	check(t, err)
 	ns, err := c.Namespace(x.ctx, all.ids[0])
 	check(t, err)
@@ -60,14 +60,14 @@ func TestAcknowledgedSurvivesPowerLoss(t *testing.T) {
 			_, err := ns.WriteAt(want[at:at+piece], at)
 			check(t, err)
 		}
-		check(t, conformance.CutPower(drive))
+		check(t, enginetest.CutPower(drive))
 		m.kill()
 		unmount()
 		mount()
 		x.launch(t)
 		x.connect()
 		x.refill(all)
-		check(t, flush(conformance.BlockDevice(ns)))
+		check(t, flush(enginetest.BlockDevice(ns)))
 		for at := int64(0); at < (round+1)*mib; at += piece {
 			got := make([]byte, piece)
 			_, err := ns.ReadAt(got, at)

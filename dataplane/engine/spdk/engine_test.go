@@ -19,7 +19,7 @@ import (
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/device"
 	"github.com/weft-storage/weft/dataplane/engine"
-	"github.com/weft-storage/weft/dataplane/engine/conformance"
+	"github.com/weft-storage/weft/dataplane/engine/enginetest"
 	"github.com/weft-storage/weft/dataplane/engine/spdk"
 	"github.com/weft-storage/weft/dataplane/spdkrpc"
 	"github.com/weft-storage/weft/dataplane/spdkrpc/spdktest"
@@ -44,7 +44,7 @@ func newRig(t *testing.T) *rig {
 
 func rigOf(t *testing.T, m *machine) *rig {
 	t.Helper()
-	r := &rig{machine: m, WithT: NewWithT(t), t: t, ctx: t.Context(), device: m.file(conformance.PoolBytes)}
+	r := &rig{machine: m, WithT: NewWithT(t), t: t, ctx: t.Context(), device: m.file(enginetest.PoolBytes)}
 	r.restarted()
 	r.done(r.engine.OpenPortals(r.ctx, m.portals()))
 	return r
@@ -510,8 +510,8 @@ func (r *rig) write(id engine.ID) {
 // TestRawData is left as it was: of software that uses devices raw, or of a pool whose first page is lost.
 func TestRawData(t *testing.T) {
 	r := newRig(t)
-	for _, at := range []int64{5000, conformance.PoolBytes - 5000} {
-		raw := r.file(conformance.PoolBytes)
+	for _, at := range []int64{5000, enginetest.PoolBytes - 5000} {
+		raw := r.file(enginetest.PoolBytes)
 		f, err := os.Create(raw.Path)
 		check(t, err)
 		_, err = f.WriteAt([]byte("raw"), at)
@@ -536,10 +536,10 @@ func TestPoolWhoseEndsWereCleared(t *testing.T) {
 	f, err := os.OpenFile(r.device.Path, os.O_RDWR, 0)
 	check(t, err)
 	t.Cleanup(func() { check(t, f.Close()) })
-	const left = conformance.PoolBytes / 2
+	const left = enginetest.PoolBytes / 2
 	_, err = f.WriteAt([]byte("left"), left)
 	check(t, err)
-	for _, at := range []int64{0, conformance.PoolBytes - 1<<20} {
+	for _, at := range []int64{0, enginetest.PoolBytes - 1<<20} {
 		_, err = f.WriteAt(make([]byte, 1<<20), at)
 		check(t, err)
 	}
@@ -561,7 +561,7 @@ func TestPoolWhoseEndsWereCleared(t *testing.T) {
 // TestForeignLvstore is left as it was, whoever made it.
 func TestForeignLvstore(t *testing.T) {
 	r := newRig(t)
-	moved := r.file(conformance.PoolBytes)
+	moved := r.file(enginetest.PoolBytes)
 	r.target.Kill()
 	// The pool's file under another name: its lvstore belongs to another ID.
 	check(t, os.Rename(r.device.Path, moved.Path))
@@ -593,7 +593,7 @@ func TestDrives(t *testing.T) {
 		path := filepath.Join(m.dir, address)
 		if content, there := drives[address]; there {
 			check(t, os.WriteFile(path, nil, 0o600))
-			check(t, os.Truncate(path, conformance.PoolBytes))
+			check(t, os.Truncate(path, enginetest.PoolBytes))
 			m.fake.Drives = append(m.fake.Drives, spdktest.Drive{Address: address, Path: path, Model: "drive", Serial: address})
 			if content != "" {
 				records[address] = map[string]string{"id": address, "content": content}
@@ -625,7 +625,7 @@ func TestDrives(t *testing.T) {
 
 	// A drive that was blank once, and whose lvstore cannot be found, is not made anew.
 	check(t, os.Truncate(filepath.Join(m.dir, "0000:01:00.0"), 0))
-	check(t, os.Truncate(filepath.Join(m.dir, "0000:01:00.0"), conformance.PoolBytes))
+	check(t, os.Truncate(filepath.Join(m.dir, "0000:01:00.0"), enginetest.PoolBytes))
 	m.restart(t)
 	var foreign *device.ForeignSignatureError
 	errs := m.engine(t).OpenPools(t.Context(), devices[:1])
@@ -642,7 +642,7 @@ func TestSwappedDrive(t *testing.T) {
 	for _, name := range []string{"planned", "other", "neighbour"} {
 		drives[name] = spdktest.Drive{Address: "0000:01:00.0", Path: filepath.Join(m.dir, name), Model: "drive", Serial: name, NGUID: uuid.New()}
 		check(t, os.WriteFile(drives[name].Path, nil, 0o600))
-		check(t, os.Truncate(drives[name].Path, conformance.PoolBytes))
+		check(t, os.Truncate(drives[name].Path, enginetest.PoolBytes))
 	}
 	beside := drives["neighbour"]
 	beside.Address = "0000:02:00.0"
@@ -691,7 +691,7 @@ func TestSwappedDrive(t *testing.T) {
 
 	// What was recorded of one drive says nothing about another.
 	check(t, os.WriteFile(drives["planned"].Path, nil, 0o600))
-	check(t, os.Truncate(drives["planned"].Path, conformance.PoolBytes))
+	check(t, os.Truncate(drives["planned"].Path, enginetest.PoolBytes))
 	records["0000:01:00.0"] = device.Record{ID: drives["other"].WWID(), Content: v1alpha1.ContentBlank}
 	check(t, records.Write(m.socket()))
 	var foreign *device.ForeignSignatureError

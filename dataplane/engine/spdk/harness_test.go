@@ -15,7 +15,7 @@ import (
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/engine"
-	"github.com/weft-storage/weft/dataplane/engine/conformance"
+	"github.com/weft-storage/weft/dataplane/engine/enginetest"
 	"github.com/weft-storage/weft/dataplane/engine/spdk"
 	"github.com/weft-storage/weft/dataplane/spdkrpc"
 	"github.com/weft-storage/weft/dataplane/spdkrpc/spdktest"
@@ -141,7 +141,7 @@ func (m *machine) engine(t testing.TB) *spdk.Engine {
 	return e
 }
 
-// Restart implements conformance.Harness: the target ends, comes back empty, and is given its settings.
+// Restart implements enginetest.Harness: the target ends, comes back empty, and is given its settings.
 func (m *machine) Restart(t *testing.T) { m.restart(t) }
 
 func (m *machine) restart(t testing.TB) {
@@ -153,7 +153,7 @@ func (m *machine) restart(t testing.TB) {
 	check(t, m.engine(t).Start(t.Context(), m.plan))
 }
 
-// Lose implements conformance.Harness: SPDK takes a bdev away when its drive is gone, and all that lies on it.
+// Lose implements enginetest.Harness: SPDK takes a bdev away when its drive is gone, and all that lies on it.
 func (m *machine) Lose(t *testing.T, d engine.Device) {
 	t.Helper()
 	client, err := spdkrpc.New(m.socket(), spdkrpc.Options{})
@@ -171,7 +171,7 @@ func (m *machine) Lose(t *testing.T, d engine.Device) {
 	t.Fatalf("no bdev on %s", d.Path)
 }
 
-// Reset implements conformance.Harness.
+// Reset implements enginetest.Harness.
 func (m *machine) Reset(t *testing.T) {
 	t.Helper()
 	m.kill()
@@ -186,10 +186,10 @@ func (m *machine) Reset(t *testing.T) {
 	check(t, e.Start(context.WithoutCancel(t.Context()), m.plan))
 }
 
-// BlankDevice implements conformance.Harness: a file, because SPDK treats it as it does a block device.
-func (m *machine) BlankDevice(t *testing.T) engine.Device { return m.File(t, conformance.PoolBytes) }
+// BlankDevice implements enginetest.Harness: a file, because SPDK treats it as it does a block device.
+func (m *machine) BlankDevice(t *testing.T) engine.Device { return m.File(t, enginetest.PoolBytes) }
 
-// ForeignDevice implements conformance.Harness.
+// ForeignDevice implements enginetest.Harness.
 func (m *machine) ForeignDevice(t *testing.T) (engine.Device, string) {
 	t.Helper()
 	d := m.BlankDevice(t)
@@ -203,7 +203,7 @@ func (m *machine) ForeignDevice(t *testing.T) (engine.Device, string) {
 	return d, "ext4"
 }
 
-// File implements conformance.Harness.
+// File implements enginetest.Harness.
 func (m *machine) File(_ *testing.T, bytes int64) engine.Device { return m.file(bytes) }
 
 func (m *machine) file(bytes int64) engine.Device {
@@ -211,7 +211,7 @@ func (m *machine) file(bytes int64) engine.Device {
 	return engine.Device{ID: path, Path: path, FileBytes: bytes}
 }
 
-// Portals implements conformance.Harness.
+// Portals implements enginetest.Harness.
 func (m *machine) Portals(*testing.T) []engine.Portal { return m.portals() }
 
 func (m *machine) portals() []engine.Portal {
@@ -225,7 +225,7 @@ func (m *machine) portals() []engine.Portal {
 	return portals
 }
 
-// Plan implements conformance.Harness.
+// Plan implements enginetest.Harness.
 func (m *machine) Plan(*testing.T) v1alpha1.Plan { return m.plan }
 
 func check(t testing.TB, err error) {

@@ -10,7 +10,7 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/weft-storage/weft/dataplane/engine"
-	"github.com/weft-storage/weft/dataplane/engine/conformance"
+	"github.com/weft-storage/weft/dataplane/engine/enginetest"
 	"github.com/weft-storage/weft/dataplane/spdkrpc"
 	"github.com/weft-storage/weft/dataplane/spdkrpc/spdktest"
 )
@@ -110,7 +110,7 @@ func interrupted(t *testing.T, m *machine, fault spdktest.Fault, at int) bool {
 	g := NewWithT(t)
 	m.kill()
 	m.launch(t)
-	w := &work{machine: m, device: m.file(conformance.PoolBytes), source: newID(), clone: newID(), copied: newID(), snapshot: newID(), lone: newID(), loneSnapshot: newID(), restored: newID()}
+	w := &work{machine: m, device: m.file(enginetest.PoolBytes), source: newID(), clone: newID(), copied: newID(), snapshot: newID(), lone: newID(), loneSnapshot: newID(), restored: newID()}
 	fault.Skip = at
 	m.target.(*spdktest.Target).Inject(fault)
 	err := w.do(t)

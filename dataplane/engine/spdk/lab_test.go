@@ -27,7 +27,7 @@ import (
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/device"
 	"github.com/weft-storage/weft/dataplane/engine"
-	"github.com/weft-storage/weft/dataplane/engine/conformance"
+	"github.com/weft-storage/weft/dataplane/engine/enginetest"
 	"github.com/weft-storage/weft/dataplane/spdkrpc/spdktest"
 )
 
@@ -40,7 +40,7 @@ func TestConformance(t *testing.T) {
 	}
 	m := newMachine(t)
 	var err error
-	m.address, err = conformance.LabAddress()
+	m.address, err = enginetest.LabAddress()
 	check(t, err)
 	m.plan = planOf(v1alpha1.TransportTCP, v1alpha1.TransportRDMA)
 	m.fitRDMA(t)
@@ -48,7 +48,7 @@ func TestConformance(t *testing.T) {
 	if m.release >= "26.01" {
 		m.flags, m.plan.SPDK.Mode = []string{"--interrupt-mode"}, v1alpha1.CoresInterrupt
 	}
-	conformance.Run(t, &hosted{m})
+	enginetest.Run(t, &hosted{m})
 }
 
 // fitRDMA gives a target of a release that needs it for RDMA hugepages, which this machine sets aside.
@@ -70,17 +70,17 @@ func (m *machine) fitRDMA(t *testing.T) {
 // hosted machine: its kernel connects to the target that it runs.
 type hosted struct{ *machine }
 
-func (hosted) Traits() conformance.Traits {
-	return conformance.Traits{FixedTransports: true, RefusedHostsRetry: true}
+func (hosted) Traits() enginetest.Traits {
+	return enginetest.Traits{FixedTransports: true, RefusedHostsRetry: true}
 }
 
-func (hosted) Connect(_ context.Context, _ *testing.T, portal v1alpha1.Portal, nqn, hostNQN string) (conformance.Connection, error) {
-	return conformance.ConnectKernel(portal, nqn, hostNQN)
+func (hosted) Connect(_ context.Context, _ *testing.T, portal v1alpha1.Portal, nqn, hostNQN string) (enginetest.Connection, error) {
+	return enginetest.ConnectKernel(portal, nqn, hostNQN)
 }
 
 func (m hosted) Reset(t *testing.T) {
 	t.Helper()
-	conformance.DisconnectKernel()
+	enginetest.DisconnectKernel()
 	m.kill()
 	m.machine.Reset(t)
 }
@@ -91,7 +91,7 @@ func (m hosted) BlankDevice(t *testing.T) engine.Device {
 	file := filepath.Join(m.dir, uuid.NewString())
 	f, err := os.Create(file)
 	check(t, err)
-	check(t, f.Truncate(conformance.PoolBytes))
+	check(t, f.Truncate(enginetest.PoolBytes))
 	check(t, f.Close())
 	loop := strings.TrimSpace(program(t, "losetup", "--find", "--show", "--sector-size", "4096", file))
 	// The target may hold it still: it is detached then when that ends.

@@ -18,12 +18,12 @@ import (
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/engine"
-	"github.com/weft-storage/weft/dataplane/engine/conformance"
+	"github.com/weft-storage/weft/dataplane/engine/enginetest"
 )
 
 // TestMountedFilesystem goes on over kill -9 of the target, as a pod's volume does; and what its host discards stays.
 func TestMountedFilesystem(t *testing.T) {
-	address, err := conformance.LabAddress()
+	address, err := enginetest.LabAddress()
 	check(t, err)
 	for _, transport := range []v1alpha1.TransportType{v1alpha1.TransportTCP, v1alpha1.TransportRDMA} {
 		t.Run(string(transport), func(t *testing.T) {
@@ -38,17 +38,17 @@ func TestMountedFilesystem(t *testing.T) {
 }
 
 func mountedFilesystem(t *testing.T, x *bench) {
-	t.Cleanup(conformance.DisconnectKernel)
+	t.Cleanup(enginetest.DisconnectKernel)
 	all := x.things(1)
 	all.volumes[0].SizeBytes = 128 << 20
 	x.all(x.engine.CreateVolumes(x.ctx, all.volumes))
 	x.all(x.engine.Export(x.ctx, all.exports))
 	e := all.exports[0]
-	c, err := conformance.ConnectKernel(x.portals()[0].Portal, e.NQN, e.Hosts[0])
+	c, err := enginetest.ConnectKernel(x.portals()[0].Portal, e.NQN, e.Hosts[0])
 	check(t, err)
 	ns, err := c.Namespace(x.ctx, all.ids[0])
 	check(t, err)
-	block := conformance.BlockDevice(ns)
+	block := enginetest.BlockDevice(ns)
 	discardsNothing(t, x, ns, block)
 	program(t, "mke2fs", "-q", "-t", "ext4", block)
 	dir := t.TempDir()
@@ -97,9 +97,9 @@ func mountedFilesystem(t *testing.T, x *bench) {
 }
 
 // discardsNothing, whether the target does not offer it or refuses it: another volume would be given what is freed.
-func discardsNothing(t *testing.T, x *bench, ns conformance.Namespace, block string) {
+func discardsNothing(t *testing.T, x *bench, ns enginetest.Namespace, block string) {
 	t.Helper()
-	want := bytes.Repeat([]byte("kept"), conformance.BlockBytes/4)
+	want := bytes.Repeat([]byte("kept"), enginetest.BlockBytes/4)
 	_, err := ns.WriteAt(want, 0)
 	check(t, err)
 	// Where it is not offered this fails. Where it is refused it does not: Linux takes that for done.

@@ -1,12 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package conformance states what an engine does, as tests that run against
-// every implementation of engine.Engine.
-//
-// Run needs a Harness: the machine that the target runs on, and a host that
-// can connect to it. Where the harness is a virtual machine, bytes go
-// through the kernel's own initiator.
-package conformance
+package enginetest
 
 import (
 	"context"
@@ -29,7 +23,7 @@ const (
 	// PoolBytes that a device of the harness has at least: the smallest that every engine takes, with room for these
 	// tests.
 	PoolBytes = 512 * mib
-	// BlockBytes is the unit of I/O in these tests.
+	// BlockBytes is the unit of I/O in these tests, and that in which the engine in memory keeps and allocates data.
 	BlockBytes = 4096
 	// patience with a host or a target, far longer than any of it takes: a slow machine must not fail these tests.
 	patience = 90 * time.Second

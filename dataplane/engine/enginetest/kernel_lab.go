@@ -2,7 +2,7 @@
 
 //go:build lab
 
-package conformance
+package enginetest
 
 import (
 	"context"
