@@ -2,6 +2,9 @@
 
 // Package imagefile makes container images from files, without a container engine or a registry: archives as `docker
 // save` writes them. The same content gives the same image, whoever makes it and when.
+//
+// Target makes the image of target pods from an nvmf_tgt that a machine has: with the libraries that it has there, and
+// labels that say what it can do.
 package imagefile
 
 import (

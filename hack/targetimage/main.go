@@ -23,7 +23,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/weft-storage/weft/hack/imagefile"
-	"github.com/weft-storage/weft/hack/targetimage/pack"
 	"github.com/weft-storage/weft/internal/capability"
 )
 
@@ -38,7 +37,7 @@ func main() {
 }
 
 func command() *cobra.Command {
-	var o pack.Options
+	var o imagefile.TargetOptions
 	var ref, output string
 	var push bool
 	cmd := &cobra.Command{
@@ -56,7 +55,7 @@ It uses no PCI device and no hugepages.`,
 			out := cmd.OutOrStdout()
 			o.Program = args[0]
 			o.Note = func(format string, args ...any) { _, _ = fmt.Fprintf(cmd.ErrOrStderr(), "note: "+format+"\n", args...) }
-			image, can, err := pack.Build(cmd.Context(), o)
+			image, can, err := imagefile.Target(cmd.Context(), o)
 			if err != nil {
 				return err
 			}

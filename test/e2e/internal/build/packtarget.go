@@ -9,7 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/weft-storage/weft/hack/targetimage/pack"
+	"github.com/weft-storage/weft/hack/imagefile"
 )
 
 const (
@@ -57,14 +57,14 @@ func PackTarget(ctx context.Context, program, dir string) error {
 // librariesOf maps the names of the libraries that a program is linked with, its loader and the plug-in for soft RDMA
 // to the files they are here.
 func librariesOf(ctx context.Context, program string) (files map[string]string, loader string, err error) {
-	libraries, loader, err := pack.Libraries(ctx, program)
+	libraries, loader, err := imagefile.Libraries(ctx, program)
 	if err != nil {
 		return nil, "", err
 	}
 	if loader == "" {
 		return nil, "", fmt.Errorf("%s is not dynamically linked", program)
 	}
-	plugins, err := pack.VerbsPlugins(libraries)
+	plugins, err := imagefile.VerbsPlugins(libraries)
 	if err != nil {
 		return nil, "", err
 	}

@@ -10,7 +10,6 @@ import (
 	"runtime"
 
 	"github.com/weft-storage/weft/hack/imagefile"
-	"github.com/weft-storage/weft/hack/targetimage/pack"
 )
 
 const (
@@ -75,7 +74,7 @@ func (b *Builder) packedTargetImage(ctx context.Context, archive, program string
 		return err
 	}
 	return b.Progress.Step("image of "+program, func() error {
-		image, _, err := pack.Build(ctx, pack.Options{
+		image, _, err := imagefile.Target(ctx, imagefile.TargetOptions{
 			Program: program, Launcher: filepath.Join(b.Repo, "bin", runtime.GOARCH, "weft-launch"), Version: version, Note: b.Progress.Note,
 		})
 		if err != nil {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package pack
+package imagefile
 
 import (
 	"archive/tar"
@@ -92,7 +92,7 @@ func build(t *testing.T, program string) (file string, can *capability.Capabilit
 	if err != nil {
 		t.Fatal(err)
 	}
-	image, can, err := Build(t.Context(), Options{Program: program, Launcher: launcher, Version: "1.2.3", Note: t.Logf})
+	image, can, err := Target(t.Context(), TargetOptions{Program: program, Launcher: launcher, Version: "1.2.3", Note: t.Logf})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -199,7 +199,7 @@ func TestRefusesWhatIsNoTarget(t *testing.T) {
 		"it needs more": {launcher, `{"Without":["rpc_get_methods"]}`, "rpc_get_methods"},
 	} {
 		t.Setenv(actsAs, c.options)
-		_, _, err := Build(t.Context(), Options{Program: c.program, Launcher: launcher, Note: t.Logf})
+		_, _, err := Target(t.Context(), TargetOptions{Program: c.program, Launcher: launcher, Note: t.Logf})
 		if err == nil || !strings.Contains(err.Error(), c.says) {
 			t.Errorf("%s: %v", name, err)
 		}

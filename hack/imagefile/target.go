@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package pack makes the image of target pods from an nvmf_tgt that a machine has: with the libraries that it has
-// there, and labels that say what it can do.
-package pack
+package imagefile
 
 import (
 	"bytes"
@@ -15,7 +13,6 @@ import (
 	"os/exec"
 	"strings"
 
-	"github.com/weft-storage/weft/hack/imagefile"
 	"github.com/weft-storage/weft/internal/capability"
 )
 
@@ -25,8 +22,8 @@ const (
 	launcherPath = "/usr/local/bin/weft-launch"
 )
 
-// Options of an image.
-type Options struct {
+// TargetOptions are what an image of target pods is made from.
+type TargetOptions struct {
 	// Program is nvmf_tgt, for this machine, and Launcher weft-launch for the same architecture.
 	Program, Launcher string
 	// Version and Revision of weft-launch; empty: not told.
@@ -35,9 +32,9 @@ type Options struct {
 	Note func(format string, args ...any)
 }
 
-// Build the image. The nvmf_tgt is asked on this machine what it can do, and then, where namespaces are allowed, in the
+// Target makes the image of target pods. The nvmf_tgt is asked on this machine what it can do, and then, where namespaces are allowed, in the
 // image.
-func Build(ctx context.Context, o Options) (image imagefile.Image, can *capability.Capabilities, err error) {
+func Target(ctx context.Context, o TargetOptions) (image Image, can *capability.Capabilities, err error) {
 	architecture, err := architectureOf(o.Program, o.Launcher)
 	if err != nil {
 		return image, nil, err
@@ -122,17 +119,17 @@ func (r *root) blkid(ctx context.Context, note func(string, ...any)) ([]string, 
 	return []string{capability.Blkid}, r.linked(ctx, path)
 }
 
-func (r *root) image(o Options, architecture string, can *capability.Capabilities) (imagefile.Image, error) {
+func (r *root) image(o TargetOptions, architecture string, can *capability.Capabilities) (Image, error) {
 	spdk, err := r.layer()
 	if err != nil {
-		return imagefile.Image{}, err
+		return Image{}, err
 	}
 	// Each release of weft changes this one alone.
-	var launch imagefile.Layer
+	var launch Layer
 	launch.File(strings.TrimPrefix(launcherPath, "/"), o.Launcher, 0o755)
 	launcher, err := launch.Bytes()
 	if err != nil {
-		return imagefile.Image{}, err
+		return Image{}, err
 	}
 	labels := can.Labels()
 	for label, value := range map[string]string{
@@ -147,7 +144,7 @@ func (r *root) image(o Options, architecture string, can *capability.Capabilitie
 	if folders := r.libraryPath(); len(folders) > 0 {
 		environment = append(environment, "LD_LIBRARY_PATH="+strings.Join(folders, ":"))
 	}
-	return imagefile.Image{
+	return Image{
 		Layers: [][]byte{spdk, launcher}, Architecture: architecture, Entrypoint: []string{launcherPath}, Cmd: []string{"--help"},
 		User: "0:0", Env: environment, Labels: labels,
 	}, nil

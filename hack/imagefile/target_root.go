@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package pack
+package imagefile
 
 import (
 	"context"
@@ -13,7 +13,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/weft-storage/weft/hack/imagefile"
 )
 
 // maxLinks on the way to a file, as the kernel has it.
@@ -178,7 +177,7 @@ func (r *root) libraryPath() []string { return slices.Sorted(maps.Keys(r.folders
 
 // layer of all that is in the folder, in order of names.
 func (r *root) layer() ([]byte, error) {
-	var layer imagefile.Layer
+	var layer Layer
 	err := filepath.WalkDir(r.dir, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || path == r.dir {
 			return err
