@@ -14,15 +14,15 @@ import (
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
-	"github.com/weft-storage/weft/api/schema"
+	"github.com/weft-storage/weft/config/crd"
 )
 
-var schemas = map[string]*schema.Schema{}
+var schemas = map[string]*crd.Schema{}
 
-func schemaOf(t *testing.T, kind string) *schema.Schema {
+func schemaOf(t *testing.T, kind string) *crd.Schema {
 	t.Helper()
 	if schemas[kind] == nil {
-		s, err := schema.For(kind)
+		s, err := crd.For(kind)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -31,7 +31,7 @@ func schemaOf(t *testing.T, kind string) *schema.Schema {
 	return schemas[kind]
 }
 
-// sameOffline compares what package schema makes of an object with what the API server made of it: answered is its
+// sameOffline compares what package crd makes of an object with what the API server made of it: answered is its
 // answer.
 func sameOffline(t *testing.T, given, old, answered *unstructured.Unstructured, err error) {
 	t.Helper()
@@ -40,14 +40,14 @@ func sameOffline(t *testing.T, given, old, answered *unstructured.Unstructured, 
 	}
 	given, old = parsed(t, given), parsed(t, old)
 	admitted, offline := schemaOf(t, given.GetKind()).Admit(t.Context(), given, old)
-	if diff := cmp.Diff(complaints(causes(t, err)), complaints(schema.Causes(offline))); diff != "" {
-		t.Errorf("the API server complains of other things (-) than package schema (+):\n%s", diff)
+	if diff := cmp.Diff(complaints(causes(t, err)), complaints(crd.Causes(offline))); diff != "" {
+		t.Errorf("the API server complains of other things (-) than package crd (+):\n%s", diff)
 	}
 	if err != nil || offline != nil {
 		return
 	}
 	if diff := cmp.Diff(parsed(t, answered).Object["spec"], admitted.Object["spec"]); diff != "" {
-		t.Errorf("the API server stores another spec (-) than package schema gives (+):\n%s", diff)
+		t.Errorf("the API server stores another spec (-) than package crd gives (+):\n%s", diff)
 	}
 }
 
@@ -61,7 +61,7 @@ func parsed(t *testing.T, o *unstructured.Unstructured) *unstructured.Unstructur
 	if err != nil {
 		t.Fatal(err)
 	}
-	p, err := schema.Parse(text)
+	p, err := crd.Parse(text)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -94,13 +94,13 @@ func TestUnknownFieldsOffline(t *testing.T) {
 			o := parsed(t, object(t, targetSPDK, edit))
 			o.SetName("unknown")
 			_, err := schemaOf(t, o.GetKind()).Admit(t.Context(), o, nil)
-			var unknown *schema.UnknownFieldError
+			var unknown *crd.UnknownFieldError
 			if !errors.As(err, &unknown) {
 				t.Fatalf("got %v, want an UnknownFieldError", err)
 			}
 			err = apiClient.Create(t.Context(), o, client.DryRunAll, client.FieldValidation(metav1.FieldValidationStrict))
 			if err == nil || !strings.Contains(err.Error(), unknown.Error()) {
-				t.Errorf("the API server says %v, package schema %v", err, unknown)
+				t.Errorf("the API server says %v, package crd %v", err, unknown)
 			}
 		})
 	}
@@ -116,7 +116,7 @@ func TestParseRefuses(t *testing.T) {
 		"no kind given": {"spec: {}", "want weft.storage/v1alpha1 NvmfTarget"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			o, err := schema.Parse([]byte(c.text))
+			o, err := crd.Parse([]byte(c.text))
 			if err == nil {
 				_, err = schemaOf(t, target).Admit(t.Context(), o, nil)
 			}

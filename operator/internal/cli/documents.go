@@ -15,8 +15,8 @@ import (
 	"k8s.io/apimachinery/pkg/runtime"
 	utilyaml "k8s.io/apimachinery/pkg/util/yaml"
 
-	"github.com/weft-storage/weft/api/schema"
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/config/crd"
 )
 
 // document is one object of a file.
@@ -52,7 +52,7 @@ func readDocuments(name string, in io.Reader) ([]document, error) {
 		if blank(text) {
 			continue
 		}
-		o, err := schema.Parse(text)
+		o, err := crd.Parse(text)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", from, err)
 		}
@@ -99,7 +99,7 @@ func unfold(o *unstructured.Unstructured) ([]*unstructured.Unstructured, error) 
 // of that.
 func admit(ctx context.Context, doc document, old *v1alpha1.NvmfTarget) (*v1alpha1.NvmfTarget, error) {
 	const kind = "NvmfTarget"
-	rules, err := schema.For(kind)
+	rules, err := crd.For(kind)
 	if err != nil {
 		return nil, err
 	}

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package schema judges weft's objects as the API server does, without one: the same defaults,
-// the same schema, the same CEL rules, by the libraries that the API server itself
-// uses. A test of api/v1alpha1 compares the two on every object of its tables.
-package schema
+package crd
 
 import (
 	"context"
@@ -31,7 +28,6 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
-	"github.com/weft-storage/weft/config/crd"
 )
 
 // Schema of one kind. Safe for concurrent use.
@@ -44,12 +40,12 @@ type Schema struct {
 
 // For loads the schema of a kind, such as NvmfTarget, from the CRD that this program was built with.
 func For(kind string) (*Schema, error) {
-	files, err := crd.Files.ReadDir(".")
+	files, err := Files.ReadDir(".")
 	if err != nil {
 		return nil, fmt.Errorf("list the built-in CRDs: %w", err)
 	}
 	for _, f := range files {
-		text, err := crd.Files.ReadFile(f.Name())
+		text, err := Files.ReadFile(f.Name())
 		if err != nil {
 			return nil, fmt.Errorf("read the built-in CRD %s: %w", f.Name(), err)
 		}
