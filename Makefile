@@ -184,7 +184,7 @@ define spdk-in-machine
 	$(on-spdk) /host-share/spdk.test -test.v -test.timeout 25m -test.run 'TestConformance|TestMounted|TestRefill|TestPools|TestAcknowledged'
 	$(on-spdk) /host-share/agent.test -test.v -test.run TestDataOutlivesItsObjectOnARealTarget
 	$(on-spdk) /host-share/node.test -test.v -test.run TestLabSPDK
-	$(GO) test -c -tags lab -o .lab-machine/share/launch.test ./dataplane/launch
+	$(GO) test -c -tags lab -o .lab-machine/share/launch.test ./dataplane/cmd/weft-launch
 	$(drives-in-machine)
 	$(MACHINE) down
 	$(MACHINE) up --nodes 1 --no-cluster --iommu --memory $(SPDK_MEMORY)

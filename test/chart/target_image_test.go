@@ -45,21 +45,20 @@ func targetVersion(t *testing.T) string {
 func targetInputs(t *testing.T) string {
 	t.Helper()
 	sum := sha256.New()
-	for _, dir := range []string{"../../dataplane/cmd/weft-launch", "../../dataplane/launch"} {
-		sources, err := filepath.Glob(filepath.Join(dir, "*.go"))
-		if err != nil || len(sources) == 0 {
-			t.Fatalf("%s has no sources (%v)", dir, err)
+	const dir = "../../dataplane/cmd/weft-launch"
+	sources, err := filepath.Glob(filepath.Join(dir, "*.go"))
+	if err != nil || len(sources) == 0 {
+		t.Fatalf("%s has no sources (%v)", dir, err)
+	}
+	for _, source := range sources {
+		if strings.HasSuffix(source, "_test.go") {
+			continue
 		}
-		for _, source := range sources {
-			if strings.HasSuffix(source, "_test.go") {
-				continue
-			}
-			content, err := os.ReadFile(source)
-			if err != nil {
-				t.Fatal(err)
-			}
-			_, _ = fmt.Fprintf(sum, "%s %d\n%s", filepath.Base(source), len(content), content)
+		content, err := os.ReadFile(source)
+		if err != nil {
+			t.Fatal(err)
 		}
+		_, _ = fmt.Fprintf(sum, "%s %d\n%s", filepath.Base(source), len(content), content)
 	}
 	for _, line := range targetStage(t) {
 		_, _ = fmt.Fprintln(sum, line)

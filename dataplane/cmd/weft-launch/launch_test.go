@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package launch_test
+package main_test
 
 import (
 	"bytes"
@@ -21,8 +21,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	launch "github.com/weft-storage/weft/dataplane/cmd/weft-launch"
 	"github.com/weft-storage/weft/dataplane/inventory"
-	"github.com/weft-storage/weft/dataplane/launch"
 )
 
 // A start of the launcher on a node of its own.

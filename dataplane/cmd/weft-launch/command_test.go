@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package launch_test
+package main_test
 
 import (
 	"bytes"
@@ -20,8 +20,8 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	launch "github.com/weft-storage/weft/dataplane/cmd/weft-launch"
 	"github.com/weft-storage/weft/dataplane/device"
-	"github.com/weft-storage/weft/dataplane/launch"
 )
 
 const drive = "0000:5e:00.0"

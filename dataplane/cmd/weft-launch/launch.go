@@ -1,13 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package launch starts SPDK's nvmf_tgt in a target pod. Before that it looks whether the node gives
-// what the plan counts on, and refuses in words where SPDK would die of a signal.
-//
-// What it does follows one order: gather and check everything first, then change
-// the node (only drives are ever changed), then start. With the kernel's drivers it becomes
-// nvmf_tgt, so that the pod holds SPDK and nothing else. With drives taken from the kernel it stays
-// as nvmf_tgt's parent, since they have to be given back when the pod is stopped.
-package launch
+package main
 
 import (
 	"context"

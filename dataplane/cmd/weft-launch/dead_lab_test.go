@@ -2,7 +2,7 @@
 
 //go:build lab
 
-package launch_test
+package main_test
 
 import (
 	"context"
@@ -16,9 +16,9 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	launch "github.com/weft-storage/weft/dataplane/cmd/weft-launch"
 	"github.com/weft-storage/weft/dataplane/device"
 	"github.com/weft-storage/weft/dataplane/engine"
-	"github.com/weft-storage/weft/dataplane/launch"
 )
 
 // TestSwappedDeadAndAddedDrives: another drive than the planned one is left alone, one that dies while it is served

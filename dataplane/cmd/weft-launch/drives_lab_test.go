@@ -4,7 +4,7 @@
 
 // With this tag a drive is served by its PCI address: on a machine with NVMe drives that may be erased, as root, by the
 // real nvmf_tgt that WEFT_SPDK_TARGET names. `make test-lab` runs it on two machines, with an IOMMU and without one.
-package launch_test
+package main_test
 
 import (
 	"bytes"
@@ -25,11 +25,11 @@ import (
 	. "github.com/onsi/gomega"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	launch "github.com/weft-storage/weft/dataplane/cmd/weft-launch"
 	"github.com/weft-storage/weft/dataplane/engine"
 	"github.com/weft-storage/weft/dataplane/engine/enginetest"
 	"github.com/weft-storage/weft/dataplane/engine/spdk"
 	"github.com/weft-storage/weft/dataplane/inventory"
-	"github.com/weft-storage/weft/dataplane/launch"
 	"github.com/weft-storage/weft/dataplane/sizing"
 	"github.com/weft-storage/weft/dataplane/spdkrpc/spdktest"
 )

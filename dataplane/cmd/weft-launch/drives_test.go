@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package launch_test
+package main_test
 
 import (
 	"context"
@@ -16,9 +16,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	launch "github.com/weft-storage/weft/dataplane/cmd/weft-launch"
 	"github.com/weft-storage/weft/dataplane/device"
 	"github.com/weft-storage/weft/dataplane/inventory"
-	"github.com/weft-storage/weft/dataplane/launch"
 )
 
 const (
