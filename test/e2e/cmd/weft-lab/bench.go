@@ -16,7 +16,6 @@ import (
 	logf "sigs.k8s.io/controller-runtime/pkg/log"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
-	"github.com/weft-storage/weft/test/e2e/bench"
 	"github.com/weft-storage/weft/test/e2e/internal/build"
 	"github.com/weft-storage/weft/test/e2e/lab"
 	"github.com/weft-storage/weft/test/e2e/suite"
@@ -26,7 +25,7 @@ import (
 const benchMemoryMiB = 3072
 
 type benchOptions struct {
-	bench.Options
+	benchSetup
 
 	size, mode, hugepages string
 	kubeconfig, out       string
@@ -84,13 +83,13 @@ func (o benchOptions) run(ctx context.Context) error {
 		return fmt.Errorf("--size %q: %w", o.size, err)
 	}
 	o.Mode, o.Hugepages = v1alpha1.CoreMode(o.mode), v1alpha1.Hugepages(o.hugepages)
-	report, err := bench.Run(ctx, cluster, o.Defaults(), os.Stderr)
+	report, err := measure(ctx, cluster, o.Defaults(), os.Stderr)
 	// What was measured before a failure took long.
 	return errors.Join(o.keep(repo, report), err)
 }
 
 // keep a report in its file, and print it.
-func (o benchOptions) keep(repo string, report bench.Report) error {
+func (o benchOptions) keep(repo string, report Report) error {
 	if len(report.Variants) == 0 {
 		return nil
 	}

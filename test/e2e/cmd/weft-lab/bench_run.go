@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package bench
+package main
 
 import (
 	"cmp"
@@ -25,19 +25,19 @@ import (
 )
 
 const (
-	// name of all that a run makes.
-	name = "weft-bench"
-	// device of the volume in the pod.
-	device = "/dev/weft-volume"
-	port   = 4440
+	// benchName is that of all that a run makes.
+	benchName = "weft-bench"
+	// benchDevice is the volume in the pod.
+	benchDevice = "/dev/weft-volume"
+	benchPort   = 4440
 	// byID has the names of drives that stay the same.
 	byID = "/dev/disk/by-id/"
 	// SPDK's own pools; its caches are half of each, shared by the poll groups.
 	spdkSmall, spdkLarge = 8192, 1024
 )
 
-// Options of a run.
-type Options struct {
+// benchSetup is what is measured, and where.
+type benchSetup struct {
 	// StorageNode serves, and the pod runs on ClientNode.
 	StorageNode, ClientNode string
 	// NvmetDrive and SPDKDrive are the names in /dev/disk/by-id of blank drives of the storage node, one for each
@@ -67,7 +67,7 @@ type variant struct {
 	edit  func(*v1alpha1.NvmfTargetSpec)
 }
 
-func (o Options) variants() []variant {
+func (o benchSetup) variants() []variant {
 	var all []variant
 	if o.NvmetDrive != "" {
 		all = append(all, variant{"Nvmet", o.NvmetDrive, func(*v1alpha1.NvmfTargetSpec) {}})
@@ -85,7 +85,7 @@ func (o Options) variants() []variant {
 	return all
 }
 
-func (o Options) spdk(s *v1alpha1.NvmfTargetSpec) {
+func (o benchSetup) spdk(s *v1alpha1.NvmfTargetSpec) {
 	s.Engine = v1alpha1.EngineSPDK
 	s.Cores = &v1alpha1.Cores{Count: &o.Cores, Mode: o.Mode}
 	s.Memory = &v1alpha1.Memory{Hugepages: o.Hugepages}
@@ -93,15 +93,15 @@ func (o Options) spdk(s *v1alpha1.NvmfTargetSpec) {
 
 // runner measures on a cluster.
 type runner struct {
-	Options
+	benchSetup
 	*suite.Cluster
 
 	out io.Writer
 }
 
-// Run measures all variants on a cluster that has weft, tells out how it goes, and leaves nothing behind.
-func Run(ctx context.Context, c *suite.Cluster, o Options, out io.Writer) (report Report, err error) {
-	r := &runner{Options: o, Cluster: c, out: out}
+// measure all variants on a cluster that has weft. It tells out how it goes, and leaves nothing behind.
+func measure(ctx context.Context, c *suite.Cluster, o benchSetup, out io.Writer) (report Report, err error) {
+	r := &runner{benchSetup: o, Cluster: c, out: out}
 	if len(o.variants()) == 0 {
 		return report, errors.New("no engine has a drive: name one with --nvmet-drive or --spdk-drive")
 	}
@@ -130,7 +130,7 @@ func Run(ctx context.Context, c *suite.Cluster, o Options, out io.Writer) (repor
 func (r *runner) say(format string, args ...any) { _, _ = fmt.Fprintf(r.out, format+"\n", args...) }
 
 func (r *runner) exec(ctx context.Context, pod string, command ...string) (string, error) {
-	return r.Exec(ctx, name, pod, command...)
+	return r.Exec(ctx, benchName, pod, command...)
 }
 
 // blank says no where the local drive is not one that weft would take. After an installation it waits for the agent.
@@ -155,7 +155,7 @@ func (r *runner) blank(ctx context.Context) error {
 	return nil
 }
 
-func helper(node string) string { return name + "-" + node }
+func helper(node string) string { return benchName + "-" + node }
 
 // nodes that take part, each once.
 func (r *runner) nodes() []string {
@@ -166,9 +166,9 @@ func (r *runner) nodes() []string {
 
 // helpers are privileged pods on all nodes: they drop caches, and see drives.
 func (r *runner) helpers(ctx context.Context) error {
-	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"pod-security.kubernetes.io/enforce": "privileged"}}}
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: benchName, Labels: map[string]string{"pod-security.kubernetes.io/enforce": "privileged"}}}
 	if err := r.Create(ctx, namespace); err != nil {
-		return fmt.Errorf("namespace: %w; delete what an interrupted run left: kubectl delete namespace %s nvmftarget %s", err, name, name)
+		return fmt.Errorf("namespace: %w; delete what an interrupted run left: kubectl delete namespace %s nvmftarget %s", err, benchName, benchName)
 	}
 	for _, node := range r.nodes() {
 		pod := r.pod(helper(node), node)
@@ -181,7 +181,7 @@ func (r *runner) helpers(ctx context.Context) error {
 		}
 	}
 	for _, node := range r.nodes() {
-		if _, err := r.PodReady(ctx, name, helper(node)); err != nil {
+		if _, err := r.PodReady(ctx, benchName, helper(node)); err != nil {
 			return err
 		}
 	}
@@ -194,7 +194,7 @@ func (r *runner) pod(called, node string) *corev1.Pod {
 		policy = corev1.PullNever
 	}
 	return &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Namespace: name, Name: called},
+		ObjectMeta: metav1.ObjectMeta{Namespace: benchName, Name: called},
 		Spec: corev1.PodSpec{
 			TerminationGracePeriodSeconds: &zero, RestartPolicy: corev1.RestartPolicyNever,
 			NodeSelector: map[string]string{corev1.LabelHostname: node},
@@ -218,7 +218,7 @@ func (r *runner) variant(ctx context.Context, v variant) (measured Variant, err 
 	if p := node.Spec.Plan; p != nil && p.SPDK != nil {
 		measured.MemoryBytes, measured.LargeBuffers = p.SPDK.MemoryBytes, p.SPDK.LargeBuffers
 	}
-	if _, err := r.exec(ctx, name, fill(device, r.Size.Value())...); err != nil {
+	if _, err := r.exec(ctx, benchName, fill(benchDevice, r.Size.Value())...); err != nil {
 		return measured, err
 	}
 	for _, c := range Cases() {
@@ -243,7 +243,7 @@ func (r *runner) pair(ctx context.Context, result *Result, volumeFirst bool) err
 		return err
 	}
 	volume := func() error {
-		m, err := r.measure(ctx, result.Case, name, device)
+		m, err := r.measure(ctx, result.Case, benchName, benchDevice)
 		result.Volume = append(result.Volume, m)
 		return err
 	}
@@ -277,44 +277,44 @@ func (r *runner) measure(ctx context.Context, c Case, pod, path string) (Measure
 
 // deploy a target, a class, a claim of a block device, and a pod with it.
 func (r *runner) deploy(ctx context.Context, v variant) error {
-	target := &v1alpha1.NvmfTarget{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.NvmfTargetSpec{
+	target := &v1alpha1.NvmfTarget{ObjectMeta: metav1.ObjectMeta{Name: benchName}, Spec: v1alpha1.NvmfTargetSpec{
 		Engine:       v1alpha1.EngineNvmet,
 		NodeSelector: metav1.LabelSelector{MatchLabels: map[string]string{corev1.LabelHostname: r.StorageNode}},
-		Transports:   []v1alpha1.Transport{{Type: v1alpha1.TransportTCP, Port: port}},
+		Transports:   []v1alpha1.Transport{{Type: v1alpha1.TransportTCP, Port: benchPort}},
 		Devices:      v1alpha1.Devices{Selector: &v1alpha1.DeviceSelector{ByID: []string{v.drive}}},
 		Attachments:  v1alpha1.Attachments{Expected: 4, IOQueues: 2},
 	}}
 	v.edit(&target.Spec)
-	class := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: name}, Provisioner: v1alpha1.DriverName, Parameters: map[string]string{"target": name}}
+	class := &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: benchName}, Provisioner: v1alpha1.DriverName, Parameters: map[string]string{"target": benchName}}
 	if err := errors.Join(r.Create(ctx, target), r.Create(ctx, class)); err != nil {
 		return err
 	}
-	if err := r.TargetReady(ctx, name); err != nil {
+	if err := r.TargetReady(ctx, benchName); err != nil {
 		return err
 	}
-	block, className := corev1.PersistentVolumeBlock, name
-	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: name, Name: name}, Spec: corev1.PersistentVolumeClaimSpec{
+	block, className := corev1.PersistentVolumeBlock, benchName
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: benchName, Name: benchName}, Spec: corev1.PersistentVolumeClaimSpec{
 		StorageClassName: &className, VolumeMode: &block, AccessModes: []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce},
 		Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: r.Size}},
 	}}
-	pod := r.pod(name, r.ClientNode)
-	pod.Spec.Containers[0].VolumeDevices = []corev1.VolumeDevice{{Name: "volume", DevicePath: device}}
+	pod := r.pod(benchName, r.ClientNode)
+	pod.Spec.Containers[0].VolumeDevices = []corev1.VolumeDevice{{Name: "volume", DevicePath: benchDevice}}
 	pod.Spec.Volumes = []corev1.Volume{{Name: "volume", VolumeSource: corev1.VolumeSource{
-		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: name},
+		PersistentVolumeClaim: &corev1.PersistentVolumeClaimVolumeSource{ClaimName: benchName},
 	}}}
 	if err := errors.Join(r.Create(ctx, claim), r.Create(ctx, pod)); err != nil {
 		return err
 	}
-	_, err := r.PodReady(ctx, name, name)
+	_, err := r.PodReady(ctx, benchName, benchName)
 	return err
 }
 
 // remove what deploy made. A target goes when its last volume has gone.
 func (r *runner) remove(ctx context.Context) error {
-	inside := metav1.ObjectMeta{Namespace: name, Name: name}
+	inside := metav1.ObjectMeta{Namespace: benchName, Name: benchName}
 	for _, o := range []client.Object{
 		&corev1.Pod{ObjectMeta: inside}, &corev1.PersistentVolumeClaim{ObjectMeta: inside},
-		&v1alpha1.NvmfTarget{ObjectMeta: metav1.ObjectMeta{Name: name}}, &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: name}},
+		&v1alpha1.NvmfTarget{ObjectMeta: metav1.ObjectMeta{Name: benchName}}, &storagev1.StorageClass{ObjectMeta: metav1.ObjectMeta{Name: benchName}},
 	} {
 		if err := r.Delete(ctx, o); client.IgnoreNotFound(err) != nil {
 			return err
@@ -339,12 +339,12 @@ func (r *runner) cleanUp(ctx context.Context) error {
 	if apierrors.IsNotFound(err) {
 		err = nil
 	}
-	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: name}}
+	namespace := &corev1.Namespace{ObjectMeta: metav1.ObjectMeta{Name: benchName}}
 	return errors.Join(err, client.IgnoreNotFound(r.Delete(ctx, namespace)))
 }
 
 // Defaults fills in what is not set.
-func (o Options) Defaults() Options {
+func (o benchSetup) Defaults() benchSetup {
 	o.LocalNode = cmp.Or(o.LocalNode, o.ClientNode)
 	o.Cores = cmp.Or(o.Cores, 2)
 	o.Mode = cmp.Or(o.Mode, v1alpha1.CoresDynamic)

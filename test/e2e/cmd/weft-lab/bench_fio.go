@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package bench measures volumes with fio, from a pod to the drive and back, beside a local drive.
-package bench
+package main
 
 import (
 	"encoding/json"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 
-package bench
+package main
 
 import (
 	"bytes"
@@ -89,7 +89,7 @@ func TestMedian(t *testing.T) {
 
 // SPDK's own buffers are those of a target that was given none: half of each pool for the caches of all poll groups.
 func TestVariants(t *testing.T) {
-	o := Options{NvmetDrive: "a", SPDKDrive: "b", Cores: 4}.Defaults()
+	o := benchSetup{NvmetDrive: "a", SPDKDrive: "b", Cores: 4}.Defaults()
 	var names []string
 	for _, v := range o.variants() {
 		names = append(names, v.name)
@@ -113,7 +113,7 @@ func TestVariants(t *testing.T) {
 	if len(names) != 3 {
 		t.Errorf("variants %q", names)
 	}
-	if only := (Options{NvmetDrive: "a"}).Defaults().variants(); len(only) != 1 {
+	if only := (benchSetup{NvmetDrive: "a"}).Defaults().variants(); len(only) != 1 {
 		t.Errorf("without a drive for SPDK there are %d variants", len(only))
 	}
 }
