@@ -111,6 +111,16 @@ func (r *Run) Install(ctx context.Context, set ...string) error {
 	return r.Cluster.Install(ctx, r.out, append(set, "operator.webhook.timeoutSeconds=30")...)
 }
 
+// TellStarts tells how long each pod of weft took to start.
+func (r *Run) TellStarts(ctx context.Context) error {
+	var pods corev1.PodList
+	if err := r.Cluster.List(ctx, &pods, client.InNamespace(Namespace)); err != nil {
+		return fmt.Errorf("list the pods of weft: %w", err)
+	}
+	_, err := fmt.Fprintf(r.out, "How long each pod took to start:\n%s", starts(pods.Items))
+	return err
+}
+
 // Step is one part of the way to a pod with a volume.
 type Step struct {
 	Name string

@@ -101,6 +101,7 @@ var _ = BeforeSuite(func(ctx SpecContext) {
 		By(step.Name)
 		Expect(step.Do(ctx)).To(Succeed())
 	}
+	Expect(run.TellStarts(ctx)).To(Succeed())
 	newClass(ctx, "weft-fast-xfs", map[string]string{"target": "fast", "csi.storage.k8s.io/fstype": "xfs"})
 }, NodeTimeout(30*time.Minute))
 
