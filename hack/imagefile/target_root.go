@@ -12,7 +12,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-
 )
 
 // maxLinks on the way to a file, as the kernel has it.
