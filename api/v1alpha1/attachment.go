@@ -4,8 +4,21 @@ package v1alpha1
 
 import "slices"
 
-// Listed is the entry of a host in spec.hosts; nil when it is not listed.
+// Listed is the entry of a host in spec.attachments; nil when it is not listed.
 func (v *NvmfVolume) Listed(host string) *VolumeHost {
+	i := slices.IndexFunc(v.Spec.Attachments, func(h VolumeHost) bool { return h.NQN == host })
+	if i < 0 {
+		return nil
+	}
+	return &v.Spec.Attachments[i]
+}
+
+// FormatPermission is the value that AllowFormatAnnotation has once the permission was given to a host; an
+// administrator writes the volume's UUID alone.
+func (v *NvmfVolume) FormatPermission(host string) string { return v.Spec.UUID + " " + host }
+
+// Listed is the entry of a host in spec.hosts; nil when it is not listed.
+func (v *NvmfReplica) Listed(host string) *VolumeHost {
 	i := slices.IndexFunc(v.Spec.Hosts, func(h VolumeHost) bool { return h.NQN == host })
 	if i < 0 {
 		return nil
@@ -14,7 +27,7 @@ func (v *NvmfVolume) Listed(host string) *VolumeHost {
 }
 
 // Admitted is the entry of a host in status.hosts; nil when it may not connect now.
-func (v *NvmfVolume) Admitted(host string) *AdmittedHost {
+func (v *NvmfReplica) Admitted(host string) *AdmittedHost {
 	i := slices.IndexFunc(v.Status.Hosts, func(a AdmittedHost) bool { return a.NQN == host })
 	if i < 0 {
 		return nil
@@ -22,21 +35,17 @@ func (v *NvmfVolume) Admitted(host string) *AdmittedHost {
 	return &v.Status.Hosts[i]
 }
 
-// Paths are the portals of the volume's transports.
-func (v *NvmfVolume) Paths() []Portal {
+// Paths are the portals of the replica's transports.
+func (v *NvmfReplica) Paths() []Portal {
 	return slices.DeleteFunc(slices.Clone(v.Status.Portals), func(p Portal) bool {
 		return !slices.Contains(v.Spec.Connection.Transports, p.Transport)
 	})
 }
 
-// ServedSize of the volume's data in bytes, without its header: what the node says, else what was asked for.
-func (v *NvmfVolume) ServedSize() int64 {
+// ServedSize of the replica's data in bytes, without its header: what the node says, else what was asked for.
+func (v *NvmfReplica) ServedSize() int64 {
 	if v.Status.Size != nil {
 		return v.Status.Size.Value()
 	}
 	return v.Spec.Size.Value()
 }
-
-// FormatPermission is the value that AllowFormatAnnotation has once the permission was given to a host; an
-// administrator writes the volume's UUID alone.
-func (v *NvmfVolume) FormatPermission(host string) string { return v.Spec.UUID + " " + host }

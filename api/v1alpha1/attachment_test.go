@@ -24,7 +24,7 @@ func TestPathsAreThoseOfTheVolumesTransports(t *testing.T) {
 		"RDMA": {[]v1alpha1.TransportType{v1alpha1.TransportRDMA}, []v1alpha1.Portal{rdma}},
 		"both": {[]v1alpha1.TransportType{v1alpha1.TransportTCP, v1alpha1.TransportRDMA}, []v1alpha1.Portal{first, rdma, second}},
 	} {
-		vol := &v1alpha1.NvmfVolume{}
+		vol := &v1alpha1.NvmfReplica{}
 		vol.Spec.Connection.Transports = tc.transports
 		vol.Status.Portals = []v1alpha1.Portal{first, rdma, second}
 		if diff := cmp.Diff(tc.want, vol.Paths()); diff != "" {

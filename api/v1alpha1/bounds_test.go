@@ -37,6 +37,10 @@ func TestBounds(t *testing.T) {
 		"nvmfvolumes spec.connection.queueDepth":            {v1alpha1.MinQueueDepth, v1alpha1.MaxQueueDepth, fmt.Sprint(v1alpha1.DefaultQueueDepth)},
 		"nvmfvolumes spec.connection.ctrlLossTimeoutSeconds": {
 			v1alpha1.CtrlLossTimeoutForever, v1alpha1.MaxCtrlLossTimeoutSeconds, fmt.Sprint(v1alpha1.CtrlLossTimeoutForever)},
+		"nvmfreplicas spec.connection.ioQueues":   {v1alpha1.MinIOQueues, v1alpha1.MaxIOQueues, fmt.Sprint(v1alpha1.DefaultAttachmentIOQueues)},
+		"nvmfreplicas spec.connection.queueDepth": {v1alpha1.MinQueueDepth, v1alpha1.MaxQueueDepth, fmt.Sprint(v1alpha1.DefaultQueueDepth)},
+		"nvmfreplicas spec.connection.ctrlLossTimeoutSeconds": {
+			v1alpha1.CtrlLossTimeoutForever, v1alpha1.MaxCtrlLossTimeoutSeconds, fmt.Sprint(v1alpha1.CtrlLossTimeoutForever)},
 		"nvmftargets spec.attachments.expected": {1, v1alpha1.MaxAttachments, fmt.Sprint(v1alpha1.DefaultAttachments)},
 
 		"nvmftargets spec.transports[].inCapsuleDataSize":         {none, none, `"4Ki"`},
@@ -111,9 +115,11 @@ func TestBoundsInRules(t *testing.T) {
 			}
 		}
 	}
-	size := schemaOfField(t, "nvmfvolumes spec.size").XValidations[0].Rule
-	if step := fmt.Sprintf("/ %d * %[1]d)", v1alpha1.VolumeSizeStep); !strings.Contains(size, step) {
-		t.Errorf("spec.size: the rule does not say %q: %s", step, size)
+	for _, path := range []string{"nvmfvolumes spec.size", "nvmfreplicas spec.size"} {
+		size := schemaOfField(t, path).XValidations[0].Rule
+		if step := fmt.Sprintf("/ %d * %[1]d)", v1alpha1.VolumeSizeStep); !strings.Contains(size, step) {
+			t.Errorf("%s: the rule does not say %q: %s", path, step, size)
+		}
 	}
 	if got, want := v1alpha1.MaxSchedulerPeriod.Minutes(), 1.0; got != want {
 		t.Errorf("MaxSchedulerPeriod is %g minutes, the rule says 1", got)

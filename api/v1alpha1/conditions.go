@@ -56,14 +56,14 @@ const (
 	// ConditionVersionSkew (NvmfNode): the versions of the node's agent and of the operator are further apart than what
 	// works together. Everything goes on as well as it can. Written by the operator, which knows both.
 	ConditionVersionSkew = "VersionSkew"
-	// ConditionCreated (NvmfVolume, NvmfSnapshot): it exists on its node. Once True it never
-	// becomes absent by itself: a volume that cannot be found any more is
+	// ConditionCreated (NvmfReplica, NvmfSnapshot): it exists on its node. Once True it never
+	// becomes absent by itself: a replica that cannot be found any more is
 	// Degraded, never made again.
 	ConditionCreated = "Created"
-	// ConditionExported (NvmfVolume): its namespace is served, to exactly the
+	// ConditionExported (NvmfReplica): its namespace is served, to exactly the
 	// hosts in status.hosts.
 	ConditionExported = "Exported"
-	// ConditionQoSApplied (NvmfVolume): the limits of spec.qos are in force, and no others. True with reason
+	// ConditionQoSApplied (NvmfReplica): the limits of spec.qos are in force, and no others. True with reason
 	// NotNeeded when there are none. False does not keep the volume from being served.
 	ConditionQoSApplied = "QoSApplied"
 	// ConditionInitiatorStuck (Kubernetes' own Node): the node's kernel does not finish a connection, makes no other
@@ -160,7 +160,7 @@ const (
 	// Kubernetes' Node: its kernel does not finish a connection.
 	ReasonConnectStuck = "ConnectStuck"
 
-	// NvmfVolume and NvmfSnapshot.
+	// NvmfReplica and NvmfSnapshot.
 	ReasonNoSpace = "NoSpace"
 	// ReasonAttachmentsExhausted: the node's target has no memory planned for another attachment.
 	ReasonAttachmentsExhausted = "AttachmentsExhausted"
@@ -191,8 +191,10 @@ const (
 	ReachesLabel = "weft.storage/reaches"
 	// ReachesVolumes is ReachesLabel's value.
 	ReachesVolumes = "volumes"
-	// VolumeFinalizer keeps an NvmfVolume or NvmfSnapshot until the engine no longer lists it.
-	VolumeFinalizer = "weft.storage/engine"
+	// EngineFinalizer keeps an NvmfReplica or NvmfSnapshot until the engine no longer lists it.
+	EngineFinalizer = "weft.storage/engine"
+	// ReplicasFinalizer keeps an NvmfVolume until its replicas are gone.
+	ReplicasFinalizer = "weft.storage/replicas"
 	// TargetFinalizer keeps an NvmfTarget while volumes of it exist.
 	TargetFinalizer = "weft.storage/target"
 	// TuningFinalizer keeps an NvmfNode while it bears the record of what the node's tuning has to be put back to.

@@ -30,6 +30,7 @@ func addKnownTypes(scheme *runtime.Scheme) error {
 		&NvmfTarget{}, &NvmfTargetList{},
 		&NvmfNode{}, &NvmfNodeList{},
 		&NvmfVolume{}, &NvmfVolumeList{},
+		&NvmfReplica{}, &NvmfReplicaList{},
 		&NvmfSnapshot{}, &NvmfSnapshotList{},
 	)
 	metav1.AddToGroupVersion(scheme, GroupVersion)

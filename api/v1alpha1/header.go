@@ -7,7 +7,7 @@ package v1alpha1
 // a mirror. The data begins behind it: a host hands out a device that begins there, so that what a pod writes is never
 // at the start of what the target serves.
 //
-// A size is one of data, without the header, wherever people meet it: spec.size and status.size of an NvmfVolume, that
+// A size is one of data, without the header, wherever people meet it: spec.size and status.size of an NvmfReplica, that
 // of a snapshot or an orphan, what a claim asks for and what CSI answers. What engines make and serve, and what is
 // promised, allocated and free of a pool, is what lies on the drive, with the header.
 //

@@ -5,33 +5,33 @@ package v1alpha1
 import "strings"
 
 const (
-	// NQNPrefix starts every NQN of a subsystem that weft serves. The volume's name follows it, then
+	// NQNPrefix starts every NQN of a subsystem that weft serves. The replica's name follows it, then
 	// attachmentSeparator and the UUID of an attachment.
 	NQNPrefix = "nqn.2026-11.storage.weft:"
 	// HostNQNPrefix starts every host NQN (NVMe Base Specification: NQN with a UUID); the attachment's UUID follows it.
 	HostNQNPrefix = "nqn.2014-08.org.nvmexpress:uuid:"
-	// attachmentSeparator cannot stand in a volume's name, which is the name of a Kubernetes object.
+	// attachmentSeparator cannot stand in a replica's name, which is the name of a Kubernetes object.
 	attachmentSeparator = ":"
 )
 
-// SubsystemNQN of a volume, by the volume's name and the UUID of the attachment that the subsystem was made for. Each
-// volume has a subsystem of its own, and a new one when it is attached after nobody was: Linux merges controllers by
-// their subsystem's NQN, whatever their hosts, so that writes queued for a former attachment would go out with those of
-// the next.
-func SubsystemNQN(volume, attachment string) string {
-	return NQNPrefix + volume + attachmentSeparator + attachment
+// SubsystemNQN of a replica, by the replica's name and the UUID of the session that the subsystem was made for. Each
+// replica has a subsystem of its own, and a new one when its volume is attached after nobody was: Linux merges
+// controllers by their subsystem's NQN, whatever their hosts, so that writes queued for a former attachment would go
+// out with those of the next.
+func SubsystemNQN(replica, session string) string {
+	return NQNPrefix + replica + attachmentSeparator + session
 }
 
-// VolumeOfSubsystem is the name of the volume that a subsystem serves; ok is false when the subsystem is not weft's.
-func VolumeOfSubsystem(nqn string) (volume string, ok bool) {
+// ReplicaOfSubsystem is the name of the replica that a subsystem serves; ok is false when the subsystem is not weft's.
+func ReplicaOfSubsystem(nqn string) (replica string, ok bool) {
 	rest, ok := strings.CutPrefix(nqn, NQNPrefix)
-	volume, _, _ = strings.Cut(rest, attachmentSeparator)
-	return volume, ok
+	replica, _, _ = strings.Cut(rest, attachmentSeparator)
+	return replica, ok
 }
 
-// CurrentSubsystem is the NQN of the subsystem that serves the volume now. Until the volume is attached for the first
-// time it carries the volume's own UUID.
-func (v *NvmfVolume) CurrentSubsystem() string {
+// CurrentSubsystem is the NQN of the subsystem that serves the replica now. Until its volume is attached for the first
+// time it carries the replica's own UUID.
+func (v *NvmfReplica) CurrentSubsystem() string {
 	if v.Spec.SubsystemNQN != "" {
 		return v.Spec.SubsystemNQN
 	}

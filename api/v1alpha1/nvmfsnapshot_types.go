@@ -9,7 +9,7 @@ import (
 
 // NvmfSnapshotSpec is the desired state of a snapshot. The CSI controller writes it. Immutable, except taken and
 // deletionMark.
-// +kubebuilder:validation:XValidation:rule="self.uuid == oldSelf.uuid && self.volume == oldSelf.volume && self.node == oldSelf.node",message="a snapshot's spec is immutable: delete the snapshot and create another one"
+// +kubebuilder:validation:XValidation:rule="self.uuid == oldSelf.uuid && self.volume == oldSelf.volume && self.replica == oldSelf.replica && self.node == oldSelf.node",message="a snapshot's spec is immutable: delete the snapshot and create another one"
 // +kubebuilder:validation:XValidation:rule="!oldSelf.?taken.orValue(false) || self.?taken.orValue(false)",message="taken cannot change back to false: a snapshot that is taken again would contain later data"
 type NvmfSnapshotSpec struct {
 	// UUID identifies the snapshot in the engine.
@@ -22,7 +22,12 @@ type NvmfSnapshotSpec struct {
 	// +kubebuilder:validation:MaxLength=253
 	// +required
 	Volume string `json:"volume"`
-	// Node that stores the volume and the snapshot.
+	// Replica is the name of the NvmfReplica that the snapshot was taken of.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +required
+	Replica string `json:"replica"`
+	// Node that stores the replica and the snapshot.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	// +required

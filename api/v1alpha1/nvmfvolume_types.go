@@ -16,11 +16,10 @@ const VolumeSizeStep = 4 << 20
 // +kubebuilder:validation:XValidation:rule="has(self.source) == has(oldSelf.source)",message="source is immutable: it records where the volume's initial data comes from"
 // +kubebuilder:validation:XValidation:rule="has(self.deviceClass) == has(oldSelf.deviceClass)",message="deviceClass is immutable, because the data is stored there; create a new volume of the other class, and copy the data"
 // +kubebuilder:validation:XValidation:rule="!oldSelf.?used.orValue(false) || self.?used.orValue(false)",message="used cannot change back to false: a volume that may contain data must not be created again, empty"
-// +kubebuilder:validation:XValidation:rule="!has(self.hosts) || self.hosts.size() == 0 || has(self.subsystemNQN)",message="subsystemNQN is required while hosts are listed"
-// +kubebuilder:validation:XValidation:rule="!has(oldSelf.hosts) || oldSelf.hosts.size() == 0 || !has(oldSelf.subsystemNQN) || has(self.subsystemNQN) && self.subsystemNQN == oldSelf.subsystemNQN",message="subsystemNQN cannot change while hosts are listed: connected hosts identify the volume by it"
+// +kubebuilder:validation:XValidation:rule="!has(self.attachments) || self.attachments.size() == 0 || has(self.session)",message="session is required while attachments are listed"
+// +kubebuilder:validation:XValidation:rule="!has(oldSelf.attachments) || oldSelf.attachments.size() == 0 || !has(oldSelf.session) || has(self.session) && self.session == oldSelf.session",message="session cannot change while attachments are listed: connected hosts identify the volume by it"
 type NvmfVolumeSpec struct {
-	// UUID identifies the volume. The engine uses it as the volume's name, and as the namespace's UUID and NGUID.
-	// Immutable.
+	// UUID identifies the volume: its header, and its device on a node, carry it. Immutable.
 	// +kubebuilder:validation:Pattern=`^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`
 	// +kubebuilder:validation:MaxLength=36
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="uuid is immutable: it identifies the volume"
@@ -32,13 +31,15 @@ type NvmfVolumeSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="target is immutable, because the data is stored there; create a new volume from a copy"
 	// +required
 	Target string `json:"target"`
-	// Node that stores the volume on one of its drives. Immutable.
-	// +kubebuilder:validation:MinLength=1
-	// +kubebuilder:validation:MaxLength=253
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="node is immutable, because the data is stored there; create a new volume from a copy"
+	// Members are the replicas of the volume, each an NvmfReplica. They are listed before they are created, so that a
+	// replica is created once, in one place.
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=4
+	// +listType=map
+	// +listMapKey=name
 	// +required
-	Node string `json:"node"`
-	// Size of the data in bytes, a multiple of 4Mi, at most 8Pi. It can grow but not shrink. On the drive, the volume
+	Members []VolumeMember `json:"members"`
+	// Size of the data in bytes, a multiple of 4Mi, at most 8Pi. It can grow but not shrink. On the drive, each replica
 	// uses another 4Mi for its header.
 	// +kubebuilder:validation:XValidation:rule="[quantity(string(self)).asApproximateFloat()].all(f, f > 0.0 && f <= 9007199254740992.0 && f == double(int(f) / 4194304 * 4194304)) && !string(self).contains('.')",message="size must be a multiple of 4Mi, such as 1536Mi, without a fraction, and at most 8Pi"
 	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).compareTo(quantity(string(oldSelf))) >= 0",message="size can grow but not shrink: data beyond the new end would be lost"
@@ -47,7 +48,7 @@ type NvmfVolumeSpec struct {
 	// Source of the volume's initial data. Absent: the volume starts blank. Immutable.
 	// +optional
 	Source *VolumeSource `json:"source,omitempty"`
-	// DeviceClass of the drive that stores the volume, as in devices.classes of the target. Absent: any drive of the
+	// DeviceClass of the drives that store the volume, as in devices.classes of the target. Absent: any drive of a
 	// node. A copy is stored on the drive of its source. Immutable.
 	// +kubebuilder:validation:MaxLength=63
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="deviceClass is immutable, because the data is stored there; create a new volume of the other class, and copy the data"
@@ -60,43 +61,61 @@ type NvmfVolumeSpec struct {
 	// QoS limits of the volume. You can change them at any time, even while hosts are connected. Absent: no limits.
 	// +optional
 	QoS *VolumeQoS `json:"qos,omitempty"`
-	// SubsystemNQN is the NQN of the subsystem that serves the volume to the listed hosts. Each attachment that begins
-	// while no host is listed gets a new one. Absent until the volume is attached for the first time.
-	// +kubebuilder:validation:Pattern=`^nqn\.2026-11\.storage\.weft:[a-z0-9.-]+:[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`
-	// +kubebuilder:validation:MaxLength=223
+	// Session is a UUID in the NQNs of the subsystems that serve the volume's replicas. Each attachment that begins
+	// while none is listed starts a new session. Absent until the volume is attached for the first time.
+	// +kubebuilder:validation:Pattern=`^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`
+	// +kubebuilder:validation:MaxLength=36
 	// +optional
-	SubsystemNQN string `json:"subsystemNQN,omitempty"`
-	// Hosts that may connect, one for each attachment of the volume to a node. Empty: no host.
+	Session string `json:"session,omitempty"`
+	// Attachments of the volume to nodes. Empty: no host may connect.
 	// +kubebuilder:validation:MaxItems=64
-	// +kubebuilder:validation:XValidation:rule="self.size() < 2 || self.all(h, has(h.access) && h.access == self[0].access && h.access != 'Exclusive')",message="hosts: several hosts must all have the same access, SharedWrite or SharedRead"
+	// +kubebuilder:validation:XValidation:rule="self.size() < 2 || self.all(h, has(h.access) && h.access == self[0].access && h.access != 'Exclusive')",message="attachments: several attachments must all have the same access, SharedWrite or SharedRead"
 	// +listType=map
 	// +listMapKey=nqn
 	// +optional
-	Hosts []VolumeHost `json:"hosts,omitempty"`
-	// Used is true once a host has been admitted, because the volume can contain data from then on. It never becomes
-	// false again. An agent that does not find a used volume reports the loss instead of creating an empty one. Default
-	// false. Set it to true when you create the object by hand for existing data.
+	Attachments []VolumeHost `json:"attachments,omitempty"`
+	// Used is true once the volume was attached, because it can contain data from then on. It never becomes false
+	// again. Set it to true when you create the object by hand for existing data. Default false.
 	// +optional
 	Used bool `json:"used,omitempty"`
 	// DeletionMark requests that the data is deleted with this object. It is valid only if it equals the object's own
 	// metadata.uid, so a copied or restored object never has a valid mark. The CSI controller and `kubectl weft delete
-	// volume` set it before they delete the object. If the object is deleted without a mark, its data stays on the
-	// node. Default: none.
+	// volume` set it before they delete the object. If the object is deleted without a mark, the data of its replicas
+	// stays on their nodes. Default: none.
 	// +kubebuilder:validation:MaxLength=36
 	// +optional
 	DeletionMark string `json:"deletionMark,omitempty"`
+}
+
+// VolumeMember is a replica of a volume.
+type VolumeMember struct {
+	// Name of the NvmfReplica.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=140
+	// +required
+	Name string `json:"name"`
+	// UUID of the replica, its spec.uuid.
+	// +kubebuilder:validation:Pattern=`^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`
+	// +kubebuilder:validation:MaxLength=36
+	// +required
+	UUID string `json:"uuid"`
+	// Node that stores the replica.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +required
+	Node string `json:"node"`
 }
 
 // VolumeSource is the source of a volume's initial data.
 // +kubebuilder:validation:XValidation:rule="has(self.snapshot) != has(self.volume)",message="source: set exactly one of snapshot and volume"
 // +kubebuilder:validation:XValidation:rule="self == oldSelf",message="source is immutable: it records where the volume's initial data comes from"
 type VolumeSource struct {
-	// Snapshot is the name of an NvmfSnapshot on the same node.
+	// Snapshot is the name of an NvmfSnapshot.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	// +optional
 	Snapshot string `json:"snapshot,omitempty"`
-	// Volume is the name of an NvmfVolume on the same node.
+	// Volume is the name of an NvmfVolume.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
 	// +optional
@@ -194,81 +213,16 @@ const (
 	AccessSharedRead HostAccess = "SharedRead"
 )
 
-// NvmfVolumeStatus is the observed state of the volume. The agent of spec.node writes it.
-type NvmfVolumeStatus struct {
-	// ObservedGeneration is the generation of the spec that this status refers to.
-	// +optional
-	ObservedGeneration int64 `json:"observedGeneration,omitempty"`
-	// Device that stores the volume: the drive's ID, or the pool file's path.
-	// +optional
-	Device string `json:"device,omitempty"`
-	// NQN of the subsystem.
-	// +optional
-	NQN string `json:"nqn,omitempty"`
-	// NSID of the namespace in the subsystem.
-	// +optional
-	NSID int32 `json:"nsid,omitempty"`
-	// NGUID of the namespace, 32 hexadecimal digits. With the NQN it identifies the volume on a host.
-	// +optional
-	NGUID string `json:"nguid,omitempty"`
-	// Portals of the volume, one for each path. A planned portal is listed even if it cannot be opened now.
-	// +kubebuilder:validation:MaxItems=8
-	// +listType=atomic
-	// +optional
-	Portals []Portal `json:"portals,omitempty"`
-	// Size of the served data in bytes, without the header of 4Mi.
-	// +optional
-	Size *resource.Quantity `json:"size,omitempty"`
-	// Allocated bytes in the pool: for a thin volume the written data, including the header.
-	// +optional
-	Allocated *resource.Quantity `json:"allocated,omitempty"`
-	// Written is true once data was written to the volume or to its source. It stays true, so that a volume that lost
-	// its data is not formatted as if it were new.
-	// +optional
-	Written bool `json:"written,omitempty"`
-	// Hosts that may connect now.
-	// +kubebuilder:validation:MaxItems=64
-	// +listType=map
-	// +listMapKey=nqn
-	// +optional
-	Hosts []AdmittedHost `json:"hosts,omitempty"`
-	// QoS limits in effect, as read from the target. Absent: none.
-	// +optional
-	QoS *VolumeQoS `json:"qos,omitempty"`
-	// Conditions: Ready, Created, Exported, Degraded, QoSApplied.
-	// +listType=map
-	// +listMapKey=type
-	// +optional
-	Conditions []metav1.Condition `json:"conditions,omitempty"`
-}
-
-// AdmittedHost is a host that may connect now.
-type AdmittedHost struct {
-	// NQN of the host.
-	// +required
-	NQN string `json:"nqn"`
-	// Blank is true if nothing had been written to the volume or to its source when this host was admitted, so that the
-	// node may format it. False if unknown.
-	// +required
-	Blank bool `json:"blank"`
-}
-
-// NvmfVolume is one volume. Its name is the CSI volume ID.
+// NvmfVolume is one volume. Its name is the CSI volume ID. Its data is in its replicas.
 //
 // +kubebuilder:object:root=true
-// +kubebuilder:subresource:status
 // +kubebuilder:resource:scope=Cluster,shortName=nv,categories=weft
-// +kubebuilder:selectablefield:JSONPath=`.spec.node`
 // +kubebuilder:selectablefield:JSONPath=`.spec.target`
 // +kubebuilder:printcolumn:name="Target",type=string,JSONPath=`.spec.target`
-// +kubebuilder:printcolumn:name="Node",type=string,JSONPath=`.spec.node`
 // +kubebuilder:printcolumn:name="Size",type=string,JSONPath=`.spec.size`
-// +kubebuilder:printcolumn:name="Allocated",type=string,JSONPath=`.status.allocated`
-// +kubebuilder:printcolumn:name="Transports",type=string,JSONPath=`.spec.connection.transports`
-// +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
-// +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`,priority=1
+// +kubebuilder:printcolumn:name="On",type=string,JSONPath=`.spec.members[*].node`
+// +kubebuilder:printcolumn:name="Attached to",type=string,JSONPath=`.spec.attachments[*].node`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
-// +kubebuilder:validation:XValidation:rule="!has(self.spec.subsystemNQN) || self.spec.subsystemNQN.startsWith('nqn.2026-11.storage.weft:' + self.metadata.name + ':')",message="spec.subsystemNQN must be nqn.2026-11.storage.weft:<name of the volume>:<UUID of the attachment>"
 // +kubebuilder:validation:XValidation:rule="self.metadata.name.size() <= 128",message="the name of an NvmfVolume must be no more than 128 characters, because it is part of an NQN"
 type NvmfVolume struct {
 	metav1.TypeMeta   `json:",inline"`
@@ -276,8 +230,6 @@ type NvmfVolume struct {
 
 	// +required
 	Spec NvmfVolumeSpec `json:"spec"`
-	// +optional
-	Status NvmfVolumeStatus `json:"status,omitzero"`
 }
 
 // NvmfVolumeList is a list of NvmfVolumes.

@@ -57,6 +57,21 @@ devices: {selector: {models: ["SAMSUNG*"]}}`},
 		"volume": {base: volume, want: `
 uuid: 8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0a001
 target: fast
+members: [{name: pvc-1-0, uuid: 8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0a001, node: storage-1}]
+size: 1Gi
+connection: {transports: [TCP], ioQueues: 2, queueDepth: 128, ctrlLossTimeoutSeconds: -1}`},
+		"an attached volume": {base: volume, edit: `spec: {session: 8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0a001, attachments: [{nqn: "nqn.2014-08.org:a", node: host, nodeUID: u}]}`, want: `
+uuid: 8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0a001
+target: fast
+members: [{name: pvc-1-0, uuid: 8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0a001, node: storage-1}]
+size: 1Gi
+connection: {transports: [TCP], ioQueues: 2, queueDepth: 128, ctrlLossTimeoutSeconds: -1}
+session: 8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0a001
+attachments: [{nqn: "nqn.2014-08.org:a", node: host, nodeUID: u, access: Exclusive}]`},
+		"replica": {base: replica, want: `
+volume: {name: pvc-1, uuid: 8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0a001}
+uuid: 8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0a001
+target: fast
 node: storage-1
 size: 1Gi
 connection: {transports: [TCP], ioQueues: 2, queueDepth: 128, ctrlLossTimeoutSeconds: -1}`},
@@ -113,7 +128,8 @@ spec:
   devices: {selector: {models: ["A*"], minSize: 1Ti, byID: ["nvme-A*"]}}
   updateStrategy: {type: RollingUpdate, paused: true, rollingUpdate: {maxUnavailable: 25%}}`},
 		{&v1alpha1.NvmfNode{}, node, `spec: {plan: {file: {path: /var/lib/weft/a, size: 2Gi}}}`},
-		{&v1alpha1.NvmfVolume{}, volume, `spec: {source: {snapshot: s}, subsystemNQN: "nqn.2026-11.storage.weft:pvc-1:8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0a001", hosts: [{nqn: "nqn.2014-08.org:a", node: host, nodeUID: u, volumeAttachment: v}], connection: {transports: [RDMA, TCP], ioQueues: 1, queueDepth: 16, ctrlLossTimeoutSeconds: 1}, used: true, deletionMark: a}`},
+		{&v1alpha1.NvmfVolume{}, volume, `spec: {source: {volume: v}, session: 8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0a001, attachments: [{nqn: "nqn.2014-08.org:a", node: host, nodeUID: u, volumeAttachment: v}], connection: {transports: [RDMA, TCP], ioQueues: 1, queueDepth: 16, ctrlLossTimeoutSeconds: 1}, used: true, deletionMark: a}`},
+		{&v1alpha1.NvmfReplica{}, replica, `spec: {volumeGeneration: 3, source: {snapshot: s}, subsystemNQN: "nqn.2026-11.storage.weft:pvc-1-0:8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0a001", hosts: [{nqn: "nqn.2014-08.org:a", node: host, nodeUID: u, volumeAttachment: v}], connection: {transports: [RDMA, TCP], ioQueues: 1, queueDepth: 16, ctrlLossTimeoutSeconds: 1}, used: true, deletionMark: a}`},
 		{&v1alpha1.NvmfSnapshot{}, snapshot, `spec: {taken: true, deletionMark: a}`},
 	} {
 		t.Run(test.base, func(t *testing.T) {
@@ -143,26 +159,35 @@ func TestColumns(t *testing.T) {
 		base, resource, status string
 		columns                []string
 		cells                  []any
+		edit                   string
 	}{
 		{target, "nvmftargets", `status: {nodes: {matching: 3, capable: 2, ready: 1}, rollout: {updated: 1, outdated: 2, updating: [storage-1]}, capacity: {total: 1Ti, free: 1Gi}, ` + ready + `}`,
 			[]string{"Name", "Engine", "Ready", "Matching", "Capable", "Serving", "Updated", "Total", "Free", "Reason", "Age"},
-			[]any{"Nvmet", "True", 3.0, 2.0, 1.0, 1.0, "1Ti", "1Gi", "AsExpected"}},
+			[]any{"Nvmet", "True", 3.0, 2.0, 1.0, 1.0, "1Ti", "1Gi", "AsExpected"}, ""},
 		{node, "nvmfnodes", `status: {agentVersion: 0.1.0, engine: {type: Nvmet, version: 6.12.0}, capacity: {total: 1Ti, free: 1Gi}, attachments: {used: 3, possible: 128}, ` + ready + `}`,
 			[]string{"Name", "Target", "Ready", "Alive", "Engine", "Total", "Free", "Attachments", "Possible", "Reason", "Version", "Age"},
-			[]any{"fast", "True", "False", "6.12.0", "1Ti", "1Gi", 3.0, 128.0, "AsExpected", "0.1.0"}},
-		{volume, "nvmfvolumes", `status: {allocated: 1Mi, ` + ready + `}`,
-			[]string{"Name", "Target", "Node", "Size", "Allocated", "Transports", "Ready", "Reason", "Age"},
-			[]any{"fast", "storage-1", "1Gi", "1Mi", `["TCP"]`, "True", "AsExpected"}},
+			[]any{"fast", "True", "False", "6.12.0", "1Ti", "1Gi", 3.0, 128.0, "AsExpected", "0.1.0"}, ""},
+		// Of several members and attachments the API server shows the first.
+		{volume, "nvmfvolumes", "", []string{"Name", "Target", "Size", "On", "Attached to", "Age"}, []any{"fast", "1Gi", "storage-1", "compute-1"}, `
+spec:
+  members: [{name: pvc-1-0, uuid: 8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0a001, node: storage-1}, {name: pvc-1-1, uuid: 8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0a002, node: storage-2}]
+  session: 8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0a001
+  attachments: [{nqn: "nqn.2014-08.org:a", node: compute-1, nodeUID: u}]`},
+		{replica, "nvmfreplicas", `status: {allocated: 1Mi, ` + ready + `}`,
+			[]string{"Name", "Volume", "Target", "Node", "Size", "Allocated", "Transports", "Ready", "Reason", "Age"},
+			[]any{"pvc-1", "fast", "storage-1", "1Gi", "1Mi", `["TCP"]`, "True", "AsExpected"}, ""},
 		{snapshot, "nvmfsnapshots", `status: {ready: true, size: 1Gi, allocated: 1Mi, ` + ready + `}`,
 			[]string{"Name", "Volume", "Ready", "Size", "Allocated", "Age"},
-			[]any{"pvc-1", true, "1Gi", "1Mi"}},
+			[]any{"pvc-1", true, "1Gi", "1Mi"}, ""},
 	} {
 		t.Run(test.base, func(t *testing.T) {
-			o := object(t, test.base, "")
+			o := object(t, test.base, test.edit)
 			create(t, o)
-			o = patched(t, o, test.status)
-			if err := apiClient.Status().Update(t.Context(), o); err != nil {
-				t.Fatal(err)
+			if test.status != "" {
+				o = patched(t, o, test.status)
+				if err := apiClient.Status().Update(t.Context(), o); err != nil {
+					t.Fatal(err)
+				}
 			}
 			table := getTable(t, test.resource, o.GetName())
 			var columns []string
@@ -212,7 +237,7 @@ func restClient(t *testing.T) rest.Interface {
 // A field that nobody knows is dropped, and its writer told; kubectl, which asks for
 // strictness, is refused.
 func TestUnknownFields(t *testing.T) {
-	for _, base := range []string{target, node, volume, snapshot} {
+	for _, base := range []string{target, node, volume, replica, snapshot} {
 		t.Run(base, func(t *testing.T) {
 			var warnings warnings
 			c := rest.CopyConfig(config)
@@ -253,7 +278,8 @@ func TestFieldSelectors(t *testing.T) {
 		other    client.MatchingFields
 	}{
 		{node, client.MatchingFields{"spec.target": "fast"}, client.MatchingFields{"spec.target": "slow"}},
-		{volume, client.MatchingFields{"spec.node": "storage-1", "spec.target": "fast"}, client.MatchingFields{"spec.node": "storage-2"}},
+		{volume, client.MatchingFields{"spec.target": "fast"}, client.MatchingFields{"spec.target": "slow"}},
+		{replica, client.MatchingFields{"spec.node": "storage-1", "spec.target": "fast", "spec.volume.name": "pvc-1"}, client.MatchingFields{"spec.node": "storage-2"}},
 		{snapshot, client.MatchingFields{"spec.node": "storage-1", "spec.volume": "pvc-1"}, client.MatchingFields{"spec.volume": "pvc-2"}},
 	} {
 		t.Run(test.base, func(t *testing.T) {
@@ -296,7 +322,7 @@ func TestNames(t *testing.T) {
 		}
 		short[r.Kind] = strings.Join(r.ShortNames, ",")
 	}
-	want := map[string]string{"NvmfTarget": "nt", "NvmfNode": "nn", "NvmfVolume": "nv", "NvmfSnapshot": "nsnap"}
+	want := map[string]string{"NvmfTarget": "nt", "NvmfNode": "nn", "NvmfVolume": "nv", "NvmfReplica": "nr", "NvmfSnapshot": "nsnap"}
 	if diff := cmp.Diff(want, short); diff != "" {
 		t.Errorf("short names (-want +got):\n%s", diff)
 	}

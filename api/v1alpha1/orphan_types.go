@@ -7,29 +7,31 @@ import "k8s.io/apimachinery/pkg/api/resource"
 // MaxOrphans that an NvmfNode's status lists.
 const MaxOrphans = 512
 
-// Orphan is a volume or snapshot on a node that has no object, or loses its object without losing its data. Nothing
-// deletes it. To recover it, create an object with its uuid on this node.
+// Orphan is a replica or snapshot on a node that has no object, or loses its object without losing its data. Nothing
+// deletes it. To recover a replica, create an NvmfVolume that lists it in spec.members, with its uuid and this node; to
+// recover a snapshot, create an NvmfSnapshot with its uuid and this node.
 type Orphan struct {
-	// UUID of the volume or snapshot, the spec.uuid of its object.
+	// UUID of the replica or snapshot, the spec.uuid of its object.
 	// +kubebuilder:validation:MaxLength=36
 	// +required
 	UUID string `json:"uuid"`
-	// Kind of its former object: NvmfVolume or NvmfSnapshot.
+	// Kind of its former object: NvmfReplica or NvmfSnapshot.
 	// +required
 	Kind OrphanKind `json:"kind"`
 	// Name of its former object. Absent if the agent does not know it.
 	// +kubebuilder:validation:MaxLength=253
 	// +optional
 	Name string `json:"name,omitempty"`
-	// Volume is the name of the NvmfVolume that a snapshot was taken of. Absent if the agent does not know it.
+	// Replica is the name of the NvmfReplica that a snapshot was taken of. Absent if the agent does not know it.
 	// +kubebuilder:validation:MaxLength=253
 	// +optional
-	Volume string `json:"volume,omitempty"`
+	Replica string `json:"replica,omitempty"`
 	// Device that stores it: the drive's ID, or the pool file's path.
 	// +kubebuilder:validation:MaxLength=4096
 	// +required
 	Device string `json:"device"`
-	// Size of the data in bytes, without the header of 4Mi. Use it as spec.size of the object that recovers a volume.
+	// Size of the data in bytes, without the header of 4Mi. Use it as spec.size of the NvmfVolume that recovers a
+	// replica.
 	// +required
 	Size resource.Quantity `json:"size"`
 	// Allocated bytes in the pool, including the header.
@@ -38,12 +40,12 @@ type Orphan struct {
 }
 
 // OrphanKind is the kind of an orphan's former object.
-// +kubebuilder:validation:Enum=NvmfVolume;NvmfSnapshot
+// +kubebuilder:validation:Enum=NvmfReplica;NvmfSnapshot
 type OrphanKind string
 
 // Kinds of orphans.
 const (
-	OrphanVolume   OrphanKind = "NvmfVolume"
+	OrphanReplica  OrphanKind = "NvmfReplica"
 	OrphanSnapshot OrphanKind = "NvmfSnapshot"
 )
 
@@ -52,6 +54,12 @@ func (v *NvmfVolume) Mark() { v.Spec.DeletionMark = string(v.UID) }
 
 // Marked says that the volume's data is to be deleted with its object.
 func (v *NvmfVolume) Marked() bool { return v.UID != "" && v.Spec.DeletionMark == string(v.UID) }
+
+// Mark the replica: its data is to be deleted with its object, which must have been read from the API server.
+func (v *NvmfReplica) Mark() { v.Spec.DeletionMark = string(v.UID) }
+
+// Marked says that the replica's data is to be deleted with its object.
+func (v *NvmfReplica) Marked() bool { return v.UID != "" && v.Spec.DeletionMark == string(v.UID) }
 
 // Mark the snapshot: it is to be deleted with its object, which must have been read from the API server.
 func (s *NvmfSnapshot) Mark() { s.Spec.DeletionMark = string(s.UID) }

@@ -136,8 +136,9 @@ func fieldsOf(t *testing.T, release, current string) map[string]bool {
 		}
 		for _, version := range crd.Spec.Versions {
 			for _, part := range []string{"spec", "status"} {
-				schema := version.Schema.OpenAPIV3Schema.Properties[part]
-				addFields(&schema, crd.Spec.Names.Kind+"."+part, out)
+				if schema, ok := version.Schema.OpenAPIV3Schema.Properties[part]; ok {
+					addFields(&schema, crd.Spec.Names.Kind+"."+part, out)
+				}
 			}
 		}
 	}

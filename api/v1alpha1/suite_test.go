@@ -92,6 +92,15 @@ metadata: {name: pvc-1}
 spec:
   uuid: 8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0a001
   target: fast
+  members: [{name: pvc-1-0, uuid: 8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0a001, node: storage-1}]
+  size: 1Gi`,
+	"NvmfReplica": `
+kind: NvmfReplica
+metadata: {name: pvc-1-0}
+spec:
+  volume: {name: pvc-1, uuid: 8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0a001}
+  uuid: 8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0a001
+  target: fast
   node: storage-1
   size: 1Gi`,
 	"NvmfSnapshot": `
@@ -99,6 +108,7 @@ kind: NvmfSnapshot
 spec:
   uuid: 8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0a002
   volume: pvc-1
+  replica: pvc-1-0
   node: storage-1`,
 }
 

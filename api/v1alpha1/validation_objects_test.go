@@ -2,11 +2,16 @@
 
 package v1alpha1_test
 
-import "slices"
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
 
 const (
 	node     = "NvmfNode"
 	volume   = "NvmfVolume"
+	replica  = "NvmfReplica"
 	snapshot = "NvmfSnapshot"
 )
 
@@ -60,11 +65,11 @@ func nodeRules() []validation {
 		{name: "a served portal", base: node, status: `status: {portals: [{transport: RDMA, address: "fd00::5", port: 4420}]}`},
 		{name: "a served portal that is no address", base: node, status: `status: {portals: [{transport: RDMA, address: storage-1, port: 4420}]}`,
 			field: "status.portals[0].address", want: address},
-		{name: "orphans", base: node, status: `status: {orphans: [{uuid: a, kind: NvmfVolume, device: eui.1, size: 1Gi}, {uuid: b, kind: NvmfSnapshot, name: s, volume: v, device: eui.1, size: 1Gi, allocated: 1Mi}]}`},
-		{name: "an orphan twice", base: node, status: `status: {orphans: [{uuid: a, kind: NvmfVolume, device: eui.1, size: 1Gi}, {uuid: a, kind: NvmfVolume, device: eui.1, size: 1Gi}]}`,
+		{name: "orphans", base: node, status: `status: {orphans: [{uuid: a, kind: NvmfReplica, device: eui.1, size: 1Gi}, {uuid: b, kind: NvmfSnapshot, name: s, replica: v, device: eui.1, size: 1Gi, allocated: 1Mi}]}`},
+		{name: "an orphan twice", base: node, status: `status: {orphans: [{uuid: a, kind: NvmfReplica, device: eui.1, size: 1Gi}, {uuid: a, kind: NvmfReplica, device: eui.1, size: 1Gi}]}`,
 			field: "status.orphans[1]", want: "Duplicate value"},
 		{name: "an orphan of another kind", base: node, status: `status: {orphans: [{uuid: a, kind: Pod, device: eui.1, size: 1Gi}]}`,
-			field: "status.orphans[0].kind", want: `supported values: "NvmfVolume", "NvmfSnapshot"`},
+			field: "status.orphans[0].kind", want: `supported values: "NvmfReplica", "NvmfSnapshot"`},
 		{name: "a drive's content", base: node, status: `status: {inventory: {drives: [{id: eui.1, name: nvme0n1, sizeBytes: 1, content: Foreign, contentDetail: ext4}]}}`},
 		{name: "a drive's content that nobody knows", base: node, status: `status: {inventory: {drives: [{id: eui.1, name: nvme0n1, sizeBytes: 1, content: Full}]}}`,
 			field: "status.inventory.drives[0].content", want: `supported values: "Blank", "Weft", "Foreign", "Unknown"`},
@@ -104,123 +109,231 @@ func nodeRules() []validation {
 	))
 }
 
-// volumeRules are those of an NvmfVolume.
-func volumeRules() []validation {
-	const (
-		subsystem         = "nqn.2026-11.storage.weft:pvc-1:8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0a001"
-		malformed         = "spec.subsystemNQN must be nqn.2026-11.storage.weft:<name of the volume>:<UUID of the attachment>"
-		whileListed       = "subsystemNQN cannot change while hosts are listed"
-		sourceIsImmutable = "source is immutable: it records where the volume's initial data comes from"
-		exactlyOne        = "source: set exactly one of snapshot and volume"
-		least             = "size must be a multiple of 4Mi, such as 1536Mi, without a fraction, and at most 8Pi"
+// kindOfCopy is what NvmfVolume and NvmfReplica call alike things.
+type kindOfCopy struct {
+	base, noun string
+	// hosts is the field of the hosts, and served what names their subsystems.
+	hosts, served string
+}
+
+// one host, as a list.
+const one = `[{node: host, nodeUID: u, nqn: "nqn.2014-08.org:a"}]`
+
+// with makes an edit that lists hosts.
+func (k kindOfCopy) with(hosts string) string {
+	return `spec: {` + k.served + `, ` + k.hosts + `: ` + hosts + `}`
+}
+
+// rules of the spec that an NvmfReplica has from its NvmfVolume.
+func (k kindOfCopy) rules() []validation {
+	var (
+		base              = k.base
+		sourceIsImmutable = "source is immutable: it records where the " + k.noun + "'s initial data comes from"
+		exactlyOne        = "source: set exactly one of snapshot and " + k.noun
 	)
+	const least = "size must be a multiple of 4Mi, such as 1536Mi, without a fraction, and at most 8Pi"
 	return slices.Concat([]validation{
-		{name: "as it is", base: volume},
-		{name: "a name that fits an NQN", base: volume, edit: `metadata: {name: ` + long(128) + `}`},
-		{name: "a name too long for an NQN", base: volume, edit: `metadata: {name: ` + long(129) + `}`,
-			field: "<nil>", want: "the name of an NvmfVolume must be no more than 128 characters, because it is part of an NQN"},
-		{name: "no spec", base: volume, edit: `spec: null`, field: "spec", want: "Required value"},
-		{name: "no uuid", base: volume, edit: `spec: {uuid: null}`, field: "spec.uuid", want: "Required value"},
-		{name: "no target", base: volume, edit: `spec: {target: null}`, field: "spec.target", want: "Required value"},
-		{name: "no node", base: volume, edit: `spec: {node: null}`, field: "spec.node", want: "Required value"},
-		{name: "no size", base: volume, edit: `spec: {size: null}`, field: "spec.size", want: "Required value"},
-		{name: "from a snapshot", base: volume, edit: `spec: {source: {snapshot: s}}`},
-		{name: "from a volume", base: volume, edit: `spec: {source: {volume: v}}`},
-		{name: "from both", base: volume, edit: `spec: {source: {snapshot: s, volume: v}}`, field: "spec.source", want: exactlyOne},
-		{name: "from neither", base: volume, edit: `spec: {source: {}}`, field: "spec.source", want: exactlyOne},
-		{name: "a host without NQN", base: volume, edit: `spec: {subsystemNQN: "` + subsystem + `", hosts: [{}]}`, field: "spec.hosts[0].nqn", want: "Required value"},
-		{name: "a host twice", base: volume, edit: `spec: {subsystemNQN: "` + subsystem + `", hosts: [{node: host, nodeUID: u, nqn: "nqn.2014-08.org:a"}, {node: host, nodeUID: u, nqn: "nqn.2014-08.org:a"}]}`, field: "spec.hosts[1]", want: "Duplicate value"},
+		{name: "as it is", base: base},
+		{name: "no spec", base: base, edit: `spec: null`, field: "spec", want: "Required value"},
+		{name: "no uuid", base: base, edit: `spec: {uuid: null}`, field: "spec.uuid", want: "Required value"},
+		{name: "no target", base: base, edit: `spec: {target: null}`, field: "spec.target", want: "Required value"},
+		{name: "no size", base: base, edit: `spec: {size: null}`, field: "spec.size", want: "Required value"},
+		{name: "from a snapshot", base: base, edit: `spec: {source: {snapshot: s}}`},
+		{name: "from another", base: base, edit: `spec: {source: {` + k.noun + `: v}}`},
+		{name: "from both", base: base, edit: `spec: {source: {snapshot: s, ` + k.noun + `: v}}`, field: "spec.source", want: exactlyOne},
+		{name: "from neither", base: base, edit: `spec: {source: {}}`, field: "spec.source", want: exactlyOne},
+		{name: "a host without NQN", base: base, edit: k.with(`[{}]`), field: "spec." + k.hosts + "[0].nqn", want: "Required value"},
+		{name: "a host twice", base: base, edit: k.with(`[{node: host, nodeUID: u, nqn: "nqn.2014-08.org:a"}, {node: host, nodeUID: u, nqn: "nqn.2014-08.org:a"}]`),
+			field: "spec." + k.hosts + "[1]", want: "Duplicate value"},
 
-		{name: "two hosts that share", base: volume, edit: `spec: {subsystemNQN: "` + subsystem + `", hosts: [{node: host, nodeUID: u, nqn: "nqn.2014-08.org:a", access: SharedWrite}, {node: host, nodeUID: u, nqn: "nqn.2014-08.org:b", access: SharedWrite}]}`},
-		{name: "two hosts that do not share", base: volume, edit: `spec: {subsystemNQN: "` + subsystem + `", hosts: [{node: host, nodeUID: u, nqn: "nqn.2014-08.org:a"}, {node: host, nodeUID: u, nqn: "nqn.2014-08.org:b"}]}`, field: "spec.hosts", want: "must all have the same access"},
-		{name: "two hosts that share otherwise", base: volume, edit: `spec: {subsystemNQN: "` + subsystem + `", hosts: [{node: host, nodeUID: u, nqn: "nqn.2014-08.org:a", access: SharedWrite}, {node: host, nodeUID: u, nqn: "nqn.2014-08.org:b", access: SharedRead}]}`, field: "spec.hosts", want: "must all have the same access"},
+		{name: "two hosts that share", base: base, edit: k.with(`[{node: host, nodeUID: u, nqn: "nqn.2014-08.org:a", access: SharedWrite}, {node: host, nodeUID: u, nqn: "nqn.2014-08.org:b", access: SharedWrite}]`)},
+		{name: "two hosts that do not share", base: base, edit: k.with(`[{node: host, nodeUID: u, nqn: "nqn.2014-08.org:a"}, {node: host, nodeUID: u, nqn: "nqn.2014-08.org:b"}]`),
+			field: "spec." + k.hosts, want: "must all have the same access"},
+		{name: "two hosts that share otherwise", base: base, edit: k.with(`[{node: host, nodeUID: u, nqn: "nqn.2014-08.org:a", access: SharedWrite}, {node: host, nodeUID: u, nqn: "nqn.2014-08.org:b", access: SharedRead}]`),
+			field: "spec." + k.hosts, want: "must all have the same access"},
+		{name: "a host without a node", base: base, edit: k.with(`[{nqn: "nqn.2014-08.org:a", nodeUID: u}]`), field: "spec." + k.hosts + "[0].node", want: "Required value"},
+		{name: "a host without a node's UID", base: base, edit: k.with(`[{nqn: "nqn.2014-08.org:a", node: host}]`), field: "spec." + k.hosts + "[0].nodeUID", want: "Required value"},
 
-		{name: "a host without a node", base: volume, edit: `spec: {hosts: [{nqn: "nqn.2014-08.org:a", nodeUID: u}]}`, field: "spec.hosts[0].node", want: "Required value"},
-		{name: "a host without a node's UID", base: volume, edit: `spec: {hosts: [{nqn: "nqn.2014-08.org:a", node: host}]}`, field: "spec.hosts[0].nodeUID", want: "Required value"},
-		{name: "a host without a subsystem", base: volume, edit: `spec: {hosts: [{nqn: "nqn.2014-08.org:a", node: host, nodeUID: u}]}`, field: "spec", want: "subsystemNQN is required while hosts are listed"},
-		{name: "another volume's subsystem", base: volume, edit: `spec: {subsystemNQN: "nqn.2026-11.storage.weft:pvc-10:8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0a001"}`, field: "<nil>", want: malformed},
-		{name: "another subsystem", base: volume, edit: `spec: {subsystemNQN: "` + subsystem + `"}`, update: `spec: {subsystemNQN: "nqn.2026-11.storage.weft:pvc-1:8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0a002"}`},
-		{name: "another subsystem under a host", base: volume, edit: `spec: {subsystemNQN: "` + subsystem + `", hosts: [{node: host, nodeUID: u, nqn: "nqn.2014-08.org:a"}]}`,
-			update: `spec: {subsystemNQN: "nqn.2026-11.storage.weft:pvc-1:8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0a002", hosts: []}`, field: "spec", want: whileListed},
+		{name: "a transport twice", base: base, edit: `spec: {connection: {transports: [TCP, TCP]}}`, field: "spec.connection.transports[1]", want: "Duplicate value"},
 
-		{name: "a transport twice", base: volume, edit: `spec: {connection: {transports: [TCP, TCP]}}`, field: "spec.connection.transports[1]", want: "Duplicate value"},
-
-		{name: "another uuid", base: volume, update: `spec: {uuid: 8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0affe}`, field: "spec.uuid", want: "uuid is immutable: it identifies the volume"},
-		{name: "another target", base: volume, update: `spec: {target: slow}`, field: "spec.target", want: "target is immutable, because the data is stored there; create a new volume from a copy"},
-		{name: "another node", base: volume, update: `spec: {node: storage-2}`, field: "spec.node", want: "node is immutable, because the data is stored there; create a new volume from a copy"},
-		{name: "larger", base: volume, update: `spec: {size: 2Gi}`},
-		{name: "as large, in other words", base: volume, update: `spec: {size: 1073741824}`},
-		{name: "smaller", base: volume, update: `spec: {size: 1G}`, field: "spec.size", want: "size can grow but not shrink: data beyond the new end would be lost"},
-		{name: "smaller, from a number to a number", base: volume, edit: `spec: {size: 1073741824}`, update: `spec: {size: 1073741823}`,
+		{name: "another uuid", base: base, update: `spec: {uuid: 8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0affe}`, field: "spec.uuid", want: "uuid is immutable: it identifies the " + k.noun},
+		{name: "another target", base: base, update: `spec: {target: slow}`, field: "spec.target", want: "target is immutable, because the data is stored there; create a new volume from a copy"},
+		{name: "larger", base: base, update: `spec: {size: 2Gi}`},
+		{name: "as large, in other words", base: base, update: `spec: {size: 1073741824}`},
+		{name: "smaller", base: base, update: `spec: {size: 1G}`, field: "spec.size", want: "size can grow but not shrink: data beyond the new end would be lost"},
+		{name: "smaller, from a number to a number", base: base, edit: `spec: {size: 1073741824}`, update: `spec: {size: 1073741823}`,
 			field: "spec.size", want: "size can grow but not shrink: data beyond the new end would be lost"},
-		{name: "of a class", base: volume, edit: `spec: {deviceClass: qlc}`},
-		{name: "another class", base: volume, edit: `spec: {deviceClass: qlc}`, update: `spec: {deviceClass: tlc}`, field: "spec.deviceClass", want: "deviceClass is immutable, because the data is stored there"},
-		{name: "a class later", base: volume, update: `spec: {deviceClass: qlc}`, field: "spec", want: "deviceClass is immutable, because the data is stored there"},
-		{name: "no class any more", base: volume, edit: `spec: {deviceClass: qlc}`, update: `spec: {deviceClass: null}`, field: "spec", want: "deviceClass is immutable, because the data is stored there"},
-		{name: "a source later", base: volume, update: `spec: {source: {volume: v}}`, field: "spec", want: sourceIsImmutable},
-		{name: "no source any more", base: volume, edit: `spec: {source: {volume: v}}`, update: `spec: {source: null}`, field: "spec", want: sourceIsImmutable},
-		{name: "another source", base: volume, edit: `spec: {source: {volume: v}}`, update: `spec: {source: {volume: w}}`, field: "spec.source", want: sourceIsImmutable},
-		{name: "limits later", base: volume, update: `spec: {qos: {iops: 1000, readBandwidthMiBps: 1}}`},
-		{name: "other limits", base: volume, edit: `spec: {qos: {iops: 1000}}`, update: `spec: {qos: {iops: 2000, bandwidthMiBps: 1}}`},
-		{name: "no limits any more", base: volume, edit: `spec: {qos: {iops: 1000}}`, update: `spec: {qos: null}`},
-		{name: "used", base: volume, update: `spec: {used: true}`},
-		{name: "used still", base: volume, edit: `spec: {used: true}`, update: `spec: {subsystemNQN: "` + subsystem + `", hosts: [{node: host, nodeUID: u, nqn: "nqn.2014-08.org:a"}]}`},
-		{name: "not used any more", base: volume, edit: `spec: {used: true}`, update: `spec: {used: false}`, field: "spec", want: "used cannot change back to false"},
-		{name: "used no longer said", base: volume, edit: `spec: {used: true}`, update: `spec: {used: null}`, field: "spec", want: "used cannot change back to false"},
-		{name: "marked", base: volume, update: `spec: {deletionMark: 8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0affe}`},
-		{name: "not marked after all", base: volume, edit: `spec: {deletionMark: 8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0affe}`, update: `spec: {deletionMark: null}`},
-		{name: "a host and other settings", base: volume, update: `spec: {subsystemNQN: "` + subsystem + `", hosts: [{node: host, nodeUID: u, nqn: "nqn.2014-08.org:a"}], connection: {ioQueues: 4}}`},
-
-		{name: "a portal that is no address", base: volume, status: `status: {portals: [{transport: TCP, address: storage-1, port: 4420}]}`,
-			field: "status.portals[0].address", want: "address must be an IPv4 or IPv6 address"},
-		{name: "limits in force that cannot be", base: volume, status: `status: {qos: {iops: 2500}}`, field: "status.qos.iops", want: "iops must be a multiple of 1000"},
-		{name: "a whole status", base: volume, status: `status: {qos: {iops: 2000}, nsid: 1, size: 1Gi, allocated: 0, portals: [{transport: TCP, address: 10.20.0.5, port: 4420}], hosts: [{node: host, nodeUID: u, nqn: "nqn.2014-08.org:a", blank: false}]}`},
+		{name: "of a class", base: base, edit: `spec: {deviceClass: qlc}`},
+		{name: "another class", base: base, edit: `spec: {deviceClass: qlc}`, update: `spec: {deviceClass: tlc}`, field: "spec.deviceClass", want: "deviceClass is immutable, because the data is stored there"},
+		{name: "a class later", base: base, update: `spec: {deviceClass: qlc}`, field: "spec", want: "deviceClass is immutable, because the data is stored there"},
+		{name: "no class any more", base: base, edit: `spec: {deviceClass: qlc}`, update: `spec: {deviceClass: null}`, field: "spec", want: "deviceClass is immutable, because the data is stored there"},
+		{name: "a source later", base: base, update: `spec: {source: {` + k.noun + `: v}}`, field: "spec", want: sourceIsImmutable},
+		{name: "no source any more", base: base, edit: `spec: {source: {` + k.noun + `: v}}`, update: `spec: {source: null}`, field: "spec", want: sourceIsImmutable},
+		{name: "another source", base: base, edit: `spec: {source: {` + k.noun + `: v}}`, update: `spec: {source: {` + k.noun + `: w}}`, field: "spec.source", want: sourceIsImmutable},
+		{name: "limits later", base: base, update: `spec: {qos: {iops: 1000, readBandwidthMiBps: 1}}`},
+		{name: "other limits", base: base, edit: `spec: {qos: {iops: 1000}}`, update: `spec: {qos: {iops: 2000, bandwidthMiBps: 1}}`},
+		{name: "no limits any more", base: base, edit: `spec: {qos: {iops: 1000}}`, update: `spec: {qos: null}`},
+		{name: "used", base: base, update: `spec: {used: true}`},
+		{name: "used still", base: base, edit: `spec: {used: true}`, update: k.with(one)},
+		{name: "not used any more", base: base, edit: `spec: {used: true}`, update: `spec: {used: false}`, field: "spec", want: "used cannot change back to false: a " + k.noun + " that may contain data"},
+		{name: "used no longer said", base: base, edit: `spec: {used: true}`, update: `spec: {used: null}`, field: "spec", want: "used cannot change back to false"},
+		{name: "marked", base: base, update: `spec: {deletionMark: 8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0affe}`},
+		{name: "not marked after all", base: base, edit: `spec: {deletionMark: 8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0affe}`, update: `spec: {deletionMark: null}`},
+		{name: "a host and other settings", base: base, edit: k.with(one), update: `spec: {connection: {ioQueues: 4}}`},
 	}, fields(
-		field{base: volume, path: "spec.uuid", edit: `spec: {uuid: %s}`, good: []string{"00000000-0000-4000-8000-000000000000"},
+		field{base: base, path: "spec.uuid", edit: `spec: {uuid: %s}`, good: []string{"00000000-0000-4000-8000-000000000000"},
 			bad: map[string]string{"8B5D2F43-2D0B-4B3E-9D2A-0C4B1DE0A001": "should match", "8b5d2f432d0b4b3e9d2a0c4b1de0a001": "should match", long(37): "may not be more than 36"}},
-		field{base: volume, path: "spec.deviceClass", edit: `spec: {deviceClass: %s}`, good: []string{long(63)}, bad: map[string]string{long(64): "may not be more than 63"}},
-		field{base: volume, path: "spec.deletionMark", edit: `spec: {deletionMark: %s}`, good: []string{long(36)}, bad: map[string]string{long(37): "may not be more than 36"}},
-		field{base: volume, path: "spec.target", edit: `spec: {target: %s}`, good: []string{long(63)}, bad: map[string]string{`""`: "at least 1 chars long", long(64): "may not be more than 63"}},
-		field{base: volume, path: "spec.node", edit: `spec: {node: %s}`, good: []string{long(253)}, bad: map[string]string{`""`: "at least 1 chars long", long(254): "may not be more than 253"}},
-		field{base: volume, path: "spec.size", edit: `spec: {size: %s}`,
+		field{base: base, path: "spec.deviceClass", edit: `spec: {deviceClass: %s}`, good: []string{long(63)}, bad: map[string]string{long(64): "may not be more than 63"}},
+		field{base: base, path: "spec.deletionMark", edit: `spec: {deletionMark: %s}`, good: []string{long(36)}, bad: map[string]string{long(37): "may not be more than 36"}},
+		field{base: base, path: "spec.target", edit: `spec: {target: %s}`, good: []string{long(63)}, bad: map[string]string{`""`: "at least 1 chars long", long(64): "may not be more than 63"}},
+		field{base: base, path: "spec.size", edit: `spec: {size: %s}`,
 			good: []string{"4Mi", "4194304", `"4194304"`, "4194304k", "1Ti", "100Ti", "102400Gi", "104857604Mi", "107374186496Ki", "109951162777600", "1Pi", "8Pi"},
 			bad: map[string]string{
 				"0": least, "1048575": least, "1M": least, "1Mi": least, "1.5Gi": least, "1.0Gi": least, "6Mi": least, "-1Gi": least, "-100Ti": least, "much": "should match",
 				"104857602Mi": least, "109951162777601": least, "100T": least, "9007199254740991": least, "8193Ti": least, "9Ei": least, "100000000000Ti": least, `"1e30"`: least, "500m": least,
 			}},
-		field{base: volume, path: "spec.source.snapshot", edit: `spec: {source: {snapshot: %s}}`, good: []string{long(253)}, bad: map[string]string{`""`: "at least 1 chars long", long(254): "may not be more than 253"}},
-		field{base: volume, path: "spec.source.volume", edit: `spec: {source: {volume: %s}}`, good: []string{long(253)}, bad: map[string]string{`""`: "at least 1 chars long", long(254): "may not be more than 253"}},
-		field{base: volume, path: "spec.qos", edit: `spec: {qos: %s}`, good: []string{"{}", "{iops: 1000, bandwidthMiBps: 200, readBandwidthMiBps: 1, writeBandwidthMiBps: 7}"}},
-		bounds(volume, "spec.qos.iops", `spec: {qos: {iops: %s}}`, 1000, 100000000),
-		field{base: volume, path: "spec.qos.iops", edit: `spec: {qos: {iops: %s}}`, good: []string{"2000"},
+		field{base: base, path: "spec.source.snapshot", edit: `spec: {source: {snapshot: %s}}`, good: []string{long(253)}, bad: map[string]string{`""`: "at least 1 chars long", long(254): "may not be more than 253"}},
+		field{base: base, path: "spec.source." + k.noun, edit: `spec: {source: {` + k.noun + `: %s}}`, good: []string{long(253)}, bad: map[string]string{`""`: "at least 1 chars long", long(254): "may not be more than 253"}},
+		field{base: base, path: "spec.qos", edit: `spec: {qos: %s}`, good: []string{"{}", "{iops: 1000, bandwidthMiBps: 200, readBandwidthMiBps: 1, writeBandwidthMiBps: 7}"}},
+		bounds(base, "spec.qos.iops", `spec: {qos: {iops: %s}}`, 1000, 100000000),
+		field{base: base, path: "spec.qos.iops", edit: `spec: {qos: {iops: %s}}`, good: []string{"2000"},
 			bad: map[string]string{"2500": "iops must be a multiple of 1000, such as 2000 or 3000 instead of 2500; remove iops for no limit"}},
-		bounds(volume, "spec.qos.bandwidthMiBps", `spec: {qos: {bandwidthMiBps: %s}}`, 1, 1048576),
-		bounds(volume, "spec.qos.readBandwidthMiBps", `spec: {qos: {readBandwidthMiBps: %s}}`, 1, 1048576),
-		bounds(volume, "spec.qos.writeBandwidthMiBps", `spec: {qos: {writeBandwidthMiBps: %s}}`, 1, 1048576),
-		enum(volume, "spec.connection.transports[0]", `spec: {connection: {transports: [%s]}}`, "TCP", "RDMA"),
-		field{base: volume, path: "spec.connection.transports", edit: `spec: {connection: {transports: %s}}`, good: []string{"[TCP, RDMA]", "[RDMA, TCP]"},
+		bounds(base, "spec.qos.bandwidthMiBps", `spec: {qos: {bandwidthMiBps: %s}}`, 1, 1048576),
+		bounds(base, "spec.qos.readBandwidthMiBps", `spec: {qos: {readBandwidthMiBps: %s}}`, 1, 1048576),
+		bounds(base, "spec.qos.writeBandwidthMiBps", `spec: {qos: {writeBandwidthMiBps: %s}}`, 1, 1048576),
+	), k.connectionRules())
+}
+
+// connectionRules are those of the hosts, and of how they connect.
+func (k kindOfCopy) connectionRules() []validation {
+	base := k.base
+	return fields(
+		enum(base, "spec.connection.transports[0]", `spec: {connection: {transports: [%s]}}`, "TCP", "RDMA"),
+		field{base: base, path: "spec.connection.transports", edit: `spec: {connection: {transports: %s}}`, good: []string{"[TCP, RDMA]", "[RDMA, TCP]"},
 			bad: map[string]string{"[]": "should have at least 1 items", "[TCP, RDMA, TCP]": "must have at most 2 items"}},
-		enum(volume, "spec.hosts[0].access", `spec: {subsystemNQN: "`+subsystem+`", hosts: [{node: host, nodeUID: u, nqn: "nqn.2014-08.org:a", access: %s}]}`, "Exclusive", "SharedWrite", "SharedRead"),
-		bounds(volume, "spec.connection.ioQueues", `spec: {connection: {ioQueues: %s}}`, 1, 127),
-		bounds(volume, "spec.connection.queueDepth", `spec: {connection: {queueDepth: %s}}`, 16, 1024),
-		bounds(volume, "spec.connection.ctrlLossTimeoutSeconds", `spec: {connection: {ctrlLossTimeoutSeconds: %s}}`, -1, 86400),
-		field{base: volume, path: "spec.connection.ctrlLossTimeoutSeconds", edit: `spec: {connection: {ctrlLossTimeoutSeconds: %s}}`, good: []string{"1"},
+		bounds(base, "spec.connection.ioQueues", `spec: {connection: {ioQueues: %s}}`, 1, 127),
+		bounds(base, "spec.connection.queueDepth", `spec: {connection: {queueDepth: %s}}`, 16, 1024),
+		bounds(base, "spec.connection.ctrlLossTimeoutSeconds", `spec: {connection: {ctrlLossTimeoutSeconds: %s}}`, -1, 86400),
+		field{base: base, path: "spec.connection.ctrlLossTimeoutSeconds", edit: `spec: {connection: {ctrlLossTimeoutSeconds: %s}}`, good: []string{"1"},
 			bad: map[string]string{"0": "ctrlLossTimeoutSeconds must be -1 (never give up) or from 1 to 86400: with 0, I/O would fail when the first connection is lost"}},
-		field{base: volume, path: "spec.hosts", edit: `spec: {subsystemNQN: "` + subsystem + `", hosts: %s}`, good: []string{"[]", many(64, `{node: host, nodeUID: u, nqn: "nqn.2014-08.org:%d", access: SharedRead}`)},
+		enum(base, "spec."+k.hosts+"[0].access", k.with(`[{node: host, nodeUID: u, nqn: "nqn.2014-08.org:a", access: %s}]`), "Exclusive", "SharedWrite", "SharedRead"),
+		field{base: base, path: "spec." + k.hosts, edit: k.with(`%s`), good: []string{"[]", many(64, `{node: host, nodeUID: u, nqn: "nqn.2014-08.org:%d", access: SharedRead}`)},
 			bad: map[string]string{many(65, `{node: host, nodeUID: u, nqn: "nqn.2014-08.org:%d", access: SharedRead}`): "must have at most 64 items"}},
-		field{base: volume, path: "spec.hosts[0].node", edit: `spec: {subsystemNQN: "` + subsystem + `", hosts: [{node: "%s", nodeUID: u, nqn: "nqn.2014-08.org:a"}]}`,
+		field{base: base, path: "spec." + k.hosts + "[0].node", edit: k.with(`[{node: "%s", nodeUID: u, nqn: "nqn.2014-08.org:a"}]`),
 			good: []string{"a", long(253)}, bad: map[string]string{"": "at least 1 chars long", long(254): "may not be more than 253"}},
-		field{base: volume, path: "spec.hosts[0].nodeUID", edit: `spec: {subsystemNQN: "` + subsystem + `", hosts: [{node: host, nodeUID: "%s", nqn: "nqn.2014-08.org:a"}]}`,
+		field{base: base, path: "spec." + k.hosts + "[0].nodeUID", edit: k.with(`[{node: host, nodeUID: "%s", nqn: "nqn.2014-08.org:a"}]`),
 			good: []string{"a", long(128)}, bad: map[string]string{"": "at least 1 chars long", long(129): "may not be more than 128"}},
-		field{base: volume, path: "spec.hosts[0].volumeAttachment", edit: `spec: {subsystemNQN: "` + subsystem + `", hosts: [{node: host, nodeUID: u, volumeAttachment: "%s", nqn: "nqn.2014-08.org:a"}]}`,
+		field{base: base, path: "spec." + k.hosts + "[0].volumeAttachment", edit: k.with(`[{node: host, nodeUID: u, volumeAttachment: "%s", nqn: "nqn.2014-08.org:a"}]`),
 			good: []string{"", long(128)}, bad: map[string]string{long(129): "may not be more than 128"}},
-		field{base: volume, path: "spec.subsystemNQN", edit: `spec: {subsystemNQN: "%s"}`, good: []string{subsystem},
-			bad: map[string]string{"nqn.2026-11.storage.weft:pvc-1": "should match", "nqn.2026-11.storage.weft:pvc-1:x": "should match",
-				"nqn.2026-11.storage.weft:" + long(170) + ":8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0a001": "may not be more than 223"}},
-		field{base: volume, path: "spec.hosts[0].nqn", edit: `spec: {subsystemNQN: "` + subsystem + `", hosts: [{node: host, nodeUID: u, nqn: "%s"}]}`,
+		field{base: base, path: "spec." + k.hosts + "[0].nqn", edit: k.with(`[{node: host, nodeUID: u, nqn: "%s"}]`),
 			good: []string{"nqn.2014-08.org.nvmexpress:uuid:8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0a001", "nqn.2014-08." + long(211)},
 			bad: map[string]string{"nqn.2014-08": "at least 12 chars long", "iqn.2014-08.org:a": "should match", "nqn.2014-08.a b": "should match",
 				"nqn.2014-08." + long(212): "may not be more than 223"}},
+	)
+}
+
+// volumeRules are those of an NvmfVolume.
+func volumeRules() []validation {
+	const (
+		session     = "8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0a001"
+		whileListed = "session cannot change while attachments are listed"
+	)
+	of := kindOfCopy{volume, "volume", "attachments", `session: ` + session}
+	member := func(n int, edit string) string { // n members, the first one with these fields
+		members := []string{`{` + edit + `}`}
+		for i := range n - 1 {
+			members = append(members, fmt.Sprintf(`{name: pvc-1-%d, uuid: 8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0a00%[1]d, node: storage-%[1]d}`, i+1))
+		}
+		return `spec: {members: [` + strings.Join(members, ", ") + `]}`
+	}
+	const uuid = `uuid: 8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0a001`
+	return slices.Concat(of.rules(), []validation{
+		{name: "a name that fits an NQN", base: volume, edit: `metadata: {name: ` + long(128) + `}`},
+		{name: "a name too long for an NQN", base: volume, edit: `metadata: {name: ` + long(129) + `}`,
+			field: "<nil>", want: "the name of an NvmfVolume must be no more than 128 characters, because it is part of an NQN"},
+
+		{name: "no list of members", base: volume, edit: `spec: {members: null}`, field: "spec.members", want: "Required value"},
+		{name: "no member", base: volume, edit: `spec: {members: []}`, field: "spec.members", want: "should have at least 1 items"},
+		{name: "four members", base: volume, edit: member(4, `name: a, `+uuid+`, node: b`)},
+		{name: "five members", base: volume, edit: member(5, `name: a, `+uuid+`, node: b`), field: "spec.members", want: "must have at most 4 items"},
+		{name: "a member twice", base: volume, edit: member(2, `name: pvc-1-1, `+uuid+`, node: b`), field: "spec.members[1]", want: "Duplicate value"},
+		{name: "a member without a name", base: volume, edit: member(1, uuid+`, node: b`), field: "spec.members[0].name", want: "Required value"},
+		{name: "a member without a uuid", base: volume, edit: member(1, `name: a, node: b`), field: "spec.members[0].uuid", want: "Required value"},
+		{name: "a member without a node", base: volume, edit: member(1, `name: a, `+uuid), field: "spec.members[0].node", want: "Required value"},
+		{name: "another member", base: volume, update: member(2, `name: pvc-1-0, `+uuid+`, node: storage-0`)},
+
+		{name: "an attachment without a session", base: volume, edit: `spec: {attachments: ` + one + `}`, field: "spec", want: "session is required while attachments are listed"},
+		{name: "another session", base: volume, edit: `spec: {session: ` + session + `}`, update: `spec: {session: 8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0a002}`},
+		{name: "another session under an attachment", base: volume, edit: of.with(one),
+			update: `spec: {session: 8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0a002, attachments: []}`, field: "spec", want: whileListed},
+		{name: "no session any more, nor an attachment", base: volume, edit: of.with(one), update: `spec: {session: null, attachments: null}`, field: "spec", want: whileListed},
+		{name: "no attachment any more", base: volume, edit: of.with(one), update: `spec: {attachments: []}`},
+	}, fields(
+		field{base: volume, path: "spec.members[0].name", edit: member(1, `name: %s, `+uuid+`, node: b`), good: []string{long(140)},
+			bad: map[string]string{`""`: "at least 1 chars long", long(141): "may not be more than 140"}},
+		field{base: volume, path: "spec.members[0].node", edit: member(1, `name: a, `+uuid+`, node: %s`), good: []string{long(253)},
+			bad: map[string]string{`""`: "at least 1 chars long", long(254): "may not be more than 253"}},
+		field{base: volume, path: "spec.members[0].uuid", edit: member(1, `name: a, uuid: %s, node: b`), good: []string{session},
+			bad: map[string]string{"8B5D2F43-2D0B-4B3E-9D2A-0C4B1DE0A001": "should match", long(37): "may not be more than 36"}},
+		field{base: volume, path: "spec.session", edit: `spec: {session: %s}`, good: []string{session},
+			bad: map[string]string{"8B5D2F43-2D0B-4B3E-9D2A-0C4B1DE0A001": "should match", long(37): "may not be more than 36"}},
+	))
+}
+
+// replicaRules are those of an NvmfReplica.
+func replicaRules() []validation {
+	const (
+		subsystem   = "nqn.2026-11.storage.weft:pvc-1-0:8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0a001"
+		another     = "nqn.2026-11.storage.weft:pvc-1-0:8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0a002"
+		malformed   = "spec.subsystemNQN must be nqn.2026-11.storage.weft:<name of the replica>:<UUID of the attachment>"
+		whileListed = "subsystemNQN cannot change while hosts are listed"
+		immutable   = "volume is immutable: it says whose copy this is"
+		fallen      = "volumeGeneration cannot fall: the spec follows a later generation of the volume already"
+	)
+	of := kindOfCopy{replica, "replica", "hosts", `subsystemNQN: "` + subsystem + `"`}
+	return slices.Concat(of.rules(), []validation{
+		{name: "a name that fits an NQN", base: replica, edit: `metadata: {name: ` + long(140) + `}`},
+		{name: "a name too long for an NQN", base: replica, edit: `metadata: {name: ` + long(141) + `}`,
+			field: "<nil>", want: "the name of an NvmfReplica must be no more than 140 characters, because it is part of an NQN"},
+
+		{name: "no volume", base: replica, edit: `spec: {volume: null}`, field: "spec.volume", want: "Required value"},
+		{name: "a volume without a name", base: replica, edit: `spec: {volume: {name: null}}`, field: "spec.volume.name", want: "Required value"},
+		{name: "a volume without a uuid", base: replica, edit: `spec: {volume: {uuid: null}}`, field: "spec.volume.uuid", want: "Required value"},
+		{name: "another volume", base: replica, update: `spec: {volume: {name: pvc-2}}`, field: "spec.volume", want: immutable},
+		{name: "another volume of that name", base: replica, update: `spec: {volume: {uuid: 8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0affe}}`, field: "spec.volume", want: immutable},
+		{name: "no node", base: replica, edit: `spec: {node: null}`, field: "spec.node", want: "Required value"},
+		{name: "another node", base: replica, update: `spec: {node: storage-2}`, field: "spec.node", want: "node is immutable, because the data is stored there; create a new volume from a copy"},
+		{name: "a later generation", base: replica, edit: `spec: {volumeGeneration: 2}`, update: `spec: {volumeGeneration: 3}`},
+		{name: "the same generation", base: replica, edit: `spec: {volumeGeneration: 2}`, update: `spec: {volumeGeneration: 2, used: true}`},
+		{name: "an earlier generation", base: replica, edit: `spec: {volumeGeneration: 2}`, update: `spec: {volumeGeneration: 1}`,
+			field: "spec.volumeGeneration", want: fallen},
+		{name: "no generation any more", base: replica, edit: `spec: {volumeGeneration: 2}`, update: `spec: {volumeGeneration: null}`, field: "spec.volumeGeneration", want: fallen},
+		{name: "an earlier generation of the same volume", base: replica, edit: `spec: {volumeUID: a, volumeGeneration: 2}`, update: `spec: {volumeGeneration: 1}`, field: "spec.volumeGeneration", want: fallen},
+		{name: "a later generation of the same volume", base: replica, edit: `spec: {volumeUID: a, volumeGeneration: 2}`, update: `spec: {volumeGeneration: 3}`},
+		{name: "a volume that was created again", base: replica, edit: `spec: {volumeUID: a, volumeGeneration: 2}`, update: `spec: {volumeUID: b, volumeGeneration: 1}`},
+
+		{name: "a host without a subsystem", base: replica, edit: `spec: {hosts: ` + one + `}`, field: "spec", want: "subsystemNQN is required while hosts are listed"},
+		{name: "another replica's subsystem", base: replica, edit: `spec: {subsystemNQN: "nqn.2026-11.storage.weft:pvc-1-00:8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0a001"}`, field: "<nil>", want: malformed},
+		{name: "the volume's subsystem", base: replica, edit: `spec: {subsystemNQN: "nqn.2026-11.storage.weft:pvc-1:8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0a001"}`, field: "<nil>", want: malformed},
+		{name: "another subsystem", base: replica, edit: `spec: {subsystemNQN: "` + subsystem + `"}`, update: `spec: {subsystemNQN: "` + another + `"}`},
+		{name: "another subsystem under a host", base: replica, edit: of.with(one), update: `spec: {subsystemNQN: "` + another + `", hosts: []}`, field: "spec", want: whileListed},
+		{name: "no subsystem any more, nor a host", base: replica, edit: of.with(one), update: `spec: {subsystemNQN: null, hosts: null}`, field: "spec", want: whileListed},
+		{name: "no host any more", base: replica, edit: of.with(one), update: `spec: {hosts: []}`},
+
+		{name: "a portal that is no address", base: replica, status: `status: {portals: [{transport: TCP, address: storage-1, port: 4420}]}`,
+			field: "status.portals[0].address", want: "address must be an IPv4 or IPv6 address"},
+		{name: "limits in force that cannot be", base: replica, status: `status: {qos: {iops: 2500}}`, field: "status.qos.iops", want: "iops must be a multiple of 1000"},
+		{name: "a whole status", base: replica, status: `status: {qos: {iops: 2000}, nsid: 1, size: 1Gi, allocated: 0, portals: [{transport: TCP, address: 10.20.0.5, port: 4420}], hosts: [{nqn: "nqn.2014-08.org:a", blank: false}]}`},
+	}, fields(
+		field{base: replica, path: "spec.volume.name", edit: `spec: {volume: {name: %s}}`, good: []string{long(128)}, bad: map[string]string{`""`: "at least 1 chars long", long(129): "may not be more than 128"}},
+		field{base: replica, path: "spec.volume.uuid", edit: `spec: {volume: {uuid: %s}}`, good: []string{"00000000-0000-4000-8000-000000000000"},
+			bad: map[string]string{"8B5D2F43-2D0B-4B3E-9D2A-0C4B1DE0A001": "should match", long(37): "may not be more than 36"}},
+		field{base: replica, path: "spec.node", edit: `spec: {node: %s}`, good: []string{long(253)}, bad: map[string]string{`""`: "at least 1 chars long", long(254): "may not be more than 253"}},
+		field{base: replica, path: "spec.volumeUID", edit: `spec: {volumeUID: %s}`, good: []string{long(128)}, bad: map[string]string{long(129): "may not be more than 128"}},
+		least(replica, "spec.volumeGeneration", `spec: {volumeGeneration: %s}`, 0),
+		field{base: replica, path: "spec.subsystemNQN", edit: `spec: {subsystemNQN: "%s"}`, good: []string{subsystem},
+			bad: map[string]string{"nqn.2026-11.storage.weft:pvc-1-0": "should match", "nqn.2026-11.storage.weft:pvc-1-0:x": "should match",
+				"nqn.2026-11.storage.weft:" + long(170) + ":8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0a001": "may not be more than 223"}},
 	))
 }
 
@@ -233,6 +346,8 @@ func snapshotRules() []validation {
 		{name: "no uuid", base: snapshot, edit: `spec: {uuid: null}`, field: "spec.uuid", want: "Required value"},
 		{name: "no volume", base: snapshot, edit: `spec: {volume: null}`, field: "spec.volume", want: "Required value"},
 		{name: "no node", base: snapshot, edit: `spec: {node: null}`, field: "spec.node", want: "Required value"},
+		{name: "no replica", base: snapshot, edit: `spec: {replica: null}`, field: "spec.replica", want: "Required value"},
+		{name: "another replica", base: snapshot, update: `spec: {replica: pvc-1-1}`, field: "spec", want: immutable},
 		{name: "another volume", base: snapshot, update: `spec: {volume: pvc-2}`, field: "spec", want: immutable},
 		{name: "another node", base: snapshot, update: `spec: {node: storage-2}`, field: "spec", want: immutable},
 
@@ -249,6 +364,7 @@ func snapshotRules() []validation {
 			bad: map[string]string{"8B5D2F43-2D0B-4B3E-9D2A-0C4B1DE0A001": "should match", long(37): "may not be more than 36"}},
 		field{base: snapshot, path: "spec.deletionMark", edit: `spec: {deletionMark: %s}`, good: []string{long(36)}, bad: map[string]string{long(37): "may not be more than 36"}},
 		field{base: snapshot, path: "spec.volume", edit: `spec: {volume: %s}`, good: []string{long(253)}, bad: map[string]string{`""`: "at least 1 chars long", long(254): "may not be more than 253"}},
+		field{base: snapshot, path: "spec.replica", edit: `spec: {replica: %s}`, good: []string{long(253)}, bad: map[string]string{`""`: "at least 1 chars long", long(254): "may not be more than 253"}},
 		field{base: snapshot, path: "spec.node", edit: `spec: {node: %s}`, good: []string{long(253)}, bad: map[string]string{`""`: "at least 1 chars long", long(254): "may not be more than 253"}},
 	))
 }

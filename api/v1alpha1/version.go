@@ -4,8 +4,8 @@ package v1alpha1
 
 import "k8s.io/apimachinery/pkg/util/version"
 
-// MaxVersionSkew is how many minor versions a node's component may be apart from the operator and the CSI controller, in
-// either direction: behind them during an upgrade, ahead of them during a rollback.
+// MaxVersionSkew is how many minor versions a node's component may be apart from the operator and the CSI controller,
+// in either direction: behind them during an upgrade, ahead of them during a rollback.
 const MaxVersionSkew = 1
 
 // VersionVerdict says whether two versions work together.

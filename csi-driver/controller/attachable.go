@@ -12,39 +12,43 @@ import (
 	"github.com/weft-storage/weft/api/v1alpha1"
 )
 
-// attachable fails with full when the node that holds a volume has no place for another attachment. The cache says
+// attachable fails with full when a node that holds a replica has no place for another attachment. The cache says
 // whether to ask the API server, which alone has a volume refused: one that was detached a moment ago counts no more.
 // What neither shows, since two calls come together, the node's agent holds back.
-func (s *Service) attachable(ctx context.Context, vol *v1alpha1.NvmfVolume) error {
-	err := checkPlaces(ctx, s.client, vol, client.UnsafeDisableDeepCopy)
-	if err == nil {
-		return nil
+func (s *Service) attachable(ctx context.Context, vol *replicatedVolume) error {
+	for _, m := range vol.Spec.Members {
+		if checkPlaces(ctx, s.client, vol.NvmfVolume, m.Node, client.UnsafeDisableDeepCopy) == nil {
+			continue
+		}
+		if err := checkPlaces(ctx, s.live, vol.NvmfVolume, m.Node, client.MatchingFields{"spec.node": m.Node}); err != nil {
+			return err
+		}
 	}
-	return checkPlaces(ctx, s.live, vol, client.MatchingFields{"spec.node": vol.Spec.Node})
+	return nil
 }
 
-// checkPlaces among the volumes of a node that a reader lists.
-func checkPlaces(ctx context.Context, reader client.Reader, vol *v1alpha1.NvmfVolume, of client.ListOption) error {
+// checkPlaces among the replicas of a node that a reader lists.
+func checkPlaces(ctx context.Context, reader client.Reader, vol *v1alpha1.NvmfVolume, name string, of client.ListOption) error {
 	var node v1alpha1.NvmfNode
-	err := reader.Get(ctx, keyOf(vol.Spec.Node), &node)
+	err := reader.Get(ctx, keyOf(name), &node)
 	if apierrors.IsNotFound(err) {
 		return nil // whoever waits for its agent is told so
 	}
 	if err != nil {
-		return fmt.Errorf("read NvmfNode %s: %w", vol.Spec.Node, err)
+		return fmt.Errorf("read NvmfNode %s: %w", name, err)
 	}
 	possible, limited := node.AttachmentLimit()
 	if !limited {
 		return nil
 	}
-	var volumes v1alpha1.NvmfVolumeList
-	if err := reader.List(ctx, &volumes, of); err != nil {
-		return fmt.Errorf("list NvmfVolumes of node %s: %w", vol.Spec.Node, err)
+	var reps v1alpha1.NvmfReplicaList
+	if err := reader.List(ctx, &reps, of); err != nil {
+		return fmt.Errorf("list NvmfReplicas of node %s: %w", name, err)
 	}
 	var used int64
-	for i := range volumes.Items {
-		if v := &volumes.Items[i]; v.Spec.Node == vol.Spec.Node {
-			used += node.AttachmentPlaces(v.Spec.Connection) * int64(len(v.Spec.Hosts)+len(lingering(v)))
+	for i := range reps.Items {
+		if rep := &reps.Items[i]; rep.Spec.Node == name {
+			used += node.AttachmentPlaces(rep.Spec.Connection) * int64(len(rep.Spec.Hosts)+len(admittedOnly(rep)))
 		}
 	}
 	takes := node.AttachmentPlaces(vol.Spec.Connection)

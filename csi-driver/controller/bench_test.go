@@ -3,6 +3,7 @@
 package controller
 
 import (
+	"errors"
 	"fmt"
 	"net/http"
 	"sync"
@@ -79,32 +80,41 @@ type transport func(*http.Request) (*http.Response, error)
 
 func (t transport) RoundTrip(req *http.Request) (*http.Response, error) { return t(req) }
 
-// writesAlone stores an object for each name and writes its status, and answers how long that took. No agent serves
+// writesAlone stores the objects for each name and writes the status, and answers how long that took. No agent serves
 // them.
 func writesAlone(b *testing.B, names []string) time.Duration {
 	b.Helper()
-	vols := map[string]*v1alpha1.NvmfVolume{}
+	vols, reps := map[string]*v1alpha1.NvmfVolume{}, map[string]*v1alpha1.NvmfReplica{}
 	for _, name := range names {
+		id := uuid.NewString()
+		only := member(name+"-raw", id, 0, "raw")
 		vols[name] = &v1alpha1.NvmfVolume{
 			ObjectMeta: metav1.ObjectMeta{Name: name + "-raw"},
 			Spec: v1alpha1.NvmfVolumeSpec{
-				UUID: uuid.NewString(), Target: "raw", Node: "raw", Size: resource.MustParse("1Gi"),
+				UUID: id, Target: "raw", Members: []v1alpha1.VolumeMember{only}, Size: resource.MustParse("1Gi"),
 				Connection: v1alpha1.Connection{Transports: []v1alpha1.TransportType{v1alpha1.TransportTCP}, IOQueues: 2, QueueDepth: 128, CtrlLossTimeoutSeconds: -1},
 			},
 		}
+		reps[name] = newReplica(vols[name], only, nil)
+		reps[name].Finalizers = nil
 	}
 	begun := time.Now()
 	each(b, names, func(name string) error {
-		vol := vols[name]
-		if err := api.Create(b.Context(), vol); err != nil {
+		if err := api.Create(b.Context(), vols[name]); err != nil {
 			return err
 		}
-		vol.Status.ObservedGeneration = vol.Generation
-		vol.Status.Conditions = []metav1.Condition{condition(v1alpha1.ConditionCreated, metav1.ConditionTrue, v1alpha1.ReasonAsExpected, "")}
-		return api.Status().Update(b.Context(), vol)
+		rep := reps[name]
+		if err := api.Create(b.Context(), rep); err != nil {
+			return err
+		}
+		rep.Status.ObservedGeneration = rep.Generation
+		rep.Status.Conditions = []metav1.Condition{condition(v1alpha1.ConditionCreated, metav1.ConditionTrue, v1alpha1.ReasonAsExpected, "")}
+		return api.Status().Update(b.Context(), rep)
 	})
 	took := time.Since(begun)
-	each(b, names, func(name string) error { return api.Delete(b.Context(), vols[name]) })
+	each(b, names, func(name string) error {
+		return errors.Join(api.Delete(b.Context(), vols[name]), api.Delete(b.Context(), reps[name]))
+	})
 	return took
 }
 

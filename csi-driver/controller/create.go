@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/google/uuid"
@@ -62,8 +63,6 @@ func volumeContext(vol *v1alpha1.NvmfVolume) map[string]string {
 func (s *Service) ensureVolume(ctx context.Context, want volumeRequest) (*v1alpha1.NvmfVolume, error) {
 	wctx, cancel := waitContext(ctx)
 	defer cancel()
-	changed, unsubscribe := s.volumes.subscribe(want.id)
-	defer unsubscribe()
 	// Most volumes are new. One that the cache does not show is stored without asking whether it is there: if it is,
 	// the API server refuses, and whatever else goes wrong is believed only after a look.
 	vol, err := s.volumes.get(ctx, s.client, want.id)
@@ -85,7 +84,7 @@ func (s *Service) ensureVolume(ctx context.Context, want volumeRequest) (*v1alph
 			continue
 		}
 		if vol == nil {
-			vol, err = s.makeObject(ctx, want, full)
+			vol, err = s.makeVolume(ctx, want, full)
 			if apierrors.IsAlreadyExists(err) || fresh && err != nil && ctx.Err() == nil {
 				continue
 			}
@@ -95,28 +94,28 @@ func (s *Service) ensureVolume(ctx context.Context, want volumeRequest) (*v1alph
 		if err != nil {
 			return nil, err
 		}
-		vol, err = s.waitCreated(wctx, vol, changed)
-		cause := err
-		if err == nil {
+		node, cause := s.makeReplicas(wctx, vol)
+		if cause == nil {
 			if vol, err = s.unmark(ctx, vol); apierrors.IsConflict(err) {
 				continue
 			}
+			return vol, err
 		}
 		if !errors.Is(cause, errNoSpace) && !errors.Is(cause, errNoSource) {
-			return vol, err
+			return nil, cause
 		}
 		withdrawn, err := s.withdraw(wctx, vol, cause)
 		if err != nil {
 			return nil, err
 		}
 		if withdrawn && errors.Is(cause, errNoSpace) {
-			full = append(full, vol.Spec.Node)
+			full = append(full, node)
 		}
 	}
 }
 
-// makeObject places the volume and stores its NvmfVolume.
-func (s *Service) makeObject(ctx context.Context, want volumeRequest, avoid []string) (*v1alpha1.NvmfVolume, error) {
+// makeVolume places the volume and stores its NvmfVolume.
+func (s *Service) makeVolume(ctx context.Context, want volumeRequest, avoid []string) (*v1alpha1.NvmfVolume, error) {
 	target, err := s.target(ctx, want.params.Target)
 	if err != nil {
 		return nil, err
@@ -154,14 +153,14 @@ func (s *Service) makeObject(ctx context.Context, want volumeRequest, avoid []st
 	if err != nil {
 		return nil, fmt.Errorf("create a UUID: %w", err)
 	}
-	node, err := s.reservations.place(ctx, req, want.id, id.String())
-	if err != nil {
+	only := member(want.id, id.String(), 0, "")
+	if only.Node, err = s.reservations.place(ctx, req, only); err != nil {
 		return nil, withTargetsReasons(err, target)
 	}
 	vol := &v1alpha1.NvmfVolume{
 		ObjectMeta: want.object(),
 		Spec: v1alpha1.NvmfVolumeSpec{
-			UUID: id.String(), Target: target.Name, Node: node,
+			UUID: id.String(), Target: target.Name, Members: []v1alpha1.VolumeMember{only},
 			Size: *resource.NewQuantity(req.SizeBytes, resource.BinarySI), Source: want.source,
 			DeviceClass: req.DeviceClass, Connection: connection, QoS: want.params.QoS,
 		},
@@ -169,11 +168,11 @@ func (s *Service) makeObject(ctx context.Context, want volumeRequest, avoid []st
 	err = s.client.Create(ctx, vol, client.FieldOwner(fieldManager))
 	if err != nil {
 		if refused(err) || apierrors.IsAlreadyExists(err) {
-			s.reservations.release(want.id, id.String(), req.SizeBytes)
+			s.reservations.release(only.Name, only.UUID, req.SizeBytes)
 		}
 		return nil, fmt.Errorf("store NvmfVolume %s: %w", want.id, err)
 	}
-	klog.FromContext(ctx).Info("Placed volume", "volume", vol.Name, "node", node, "target", target.Name, "size", quantity(req.SizeBytes))
+	klog.FromContext(ctx).Info("Placed volume", "volume", vol.Name, "node", only.Node, "target", target.Name, "size", quantity(req.SizeBytes))
 	return vol, nil
 }
 
@@ -198,31 +197,79 @@ func withTargetsReasons(err error, target *v1alpha1.NvmfTarget) error {
 	return &with
 }
 
-// waitCreated until the volume exists on its node. It fails with errNoSpace or errNoSource when the agent says that it
-// could not make the volume there. The subscription began before the volume was read.
-func (s *Service) waitCreated(ctx context.Context, vol *v1alpha1.NvmfVolume, changed <-chan struct{}) (*v1alpha1.NvmfVolume, error) {
-	last, err := s.volumes.await(ctx, vol, changed, true, func(vol *v1alpha1.NvmfVolume) (bool, error) {
-		done, err := created(vol)
-		if errors.Is(err, errNoSource) {
-			return false, s.sourceGone(ctx, vol.Spec.Source)
+// makeReplicas creates the objects of the volume's replicas that have none, and waits until each exists on its node. It
+// fails with errNoSpace or errNoSource, and the node, when an agent says that it could not make the replica there.
+func (s *Service) makeReplicas(ctx context.Context, vol *v1alpha1.NvmfVolume) (node string, err error) {
+	for _, m := range vol.Spec.Members {
+		changed, unsubscribe := s.replicas.subscribe(m.Name)
+		defer unsubscribe()
+		rep, err := s.makeReplica(ctx, vol, m)
+		if err != nil {
+			return m.Node, err
 		}
-		return done, err
-	})
-	if errors.Is(err, errLate) {
-		return nil, s.late(ctx, last, v1alpha1.ConditionCreated)
+		last, err := s.replicas.await(ctx, rep, changed, true, func(rep *v1alpha1.NvmfReplica) (bool, error) {
+			done, err := created(rep)
+			if errors.Is(err, errNoSource) {
+				return false, s.sourceGone(ctx, vol.Spec.Source)
+			}
+			return done, err
+		})
+		if errors.Is(err, errLate) {
+			err = s.late(ctx, vol.Name, last, v1alpha1.ConditionCreated)
+		}
+		if err != nil {
+			return m.Node, err
+		}
 	}
-	return last, err
+	return "", nil
 }
 
-func created(vol *v1alpha1.NvmfVolume) (bool, error) {
-	if vol == nil || vol.DeletionTimestamp != nil {
+// makeReplica stores the object of a replica, or finds that of an earlier call. A used volume's is never made here: its
+// data is not to be created a second time.
+func (s *Service) makeReplica(ctx context.Context, vol *v1alpha1.NvmfVolume, m v1alpha1.VolumeMember) (*v1alpha1.NvmfReplica, error) {
+	source, err := s.replicaSource(ctx, vol.Spec.Source)
+	if isNoVolume(err) {
+		// What is made needs it no more.
+		rep, readErr := s.replicas.read(ctx, m.Name)
+		if readErr != nil {
+			return nil, readErr
+		}
+		if rep == nil {
+			return nil, errNoSource
+		}
+	} else if err != nil {
+		return nil, err
+	}
+	if err == nil && !vol.Spec.Used {
+		rep := newReplica(vol, m, source)
+		err := s.client.Create(ctx, rep, client.FieldOwner(fieldManager))
+		if err == nil {
+			return rep, nil
+		}
+		if !apierrors.IsAlreadyExists(err) {
+			return nil, fmt.Errorf("store NvmfReplica %s: %w", m.Name, err)
+		}
+	}
+	now, err := s.follow(ctx, vol)
+	if err != nil {
+		return nil, err
+	}
+	i := slices.IndexFunc(now.Spec.Members, func(is v1alpha1.VolumeMember) bool { return is == m })
+	if i < 0 {
+		return nil, failf(busy, "volume %s was changed while it was being created; try again", vol.Name)
+	}
+	return now.replicas[i], nil
+}
+
+func created(rep *v1alpha1.NvmfReplica) (bool, error) {
+	if rep == nil || rep.DeletionTimestamp != nil {
 		return false, failf(busy, "the volume was deleted while it was being created; try again")
 	}
-	c := meta.FindStatusCondition(vol.Status.Conditions, v1alpha1.ConditionCreated)
+	c := meta.FindStatusCondition(rep.Status.Conditions, v1alpha1.ConditionCreated)
 	if c == nil {
 		return false, nil
 	}
-	if c.Status == metav1.ConditionFalse && vol.Status.ObservedGeneration >= vol.Generation {
+	if c.Status == metav1.ConditionFalse && rep.Status.ObservedGeneration >= rep.Generation {
 		switch c.Reason {
 		case v1alpha1.ReasonNoSpace:
 			return false, errNoSpace
@@ -233,12 +280,11 @@ func created(vol *v1alpha1.NvmfVolume) (bool, error) {
 	return c.Status == metav1.ConditionTrue, nil
 }
 
-// withdraw deletes the object of a volume that its agent could not make. This loses nothing: the resource
-// version makes sure that the agent's word is still what it was, nobody was admitted to a volume that was never
-// created, and the agent's finalizer keeps the object until the engine has nothing of it. It returns
-// false when the object has changed meanwhile and must be looked at again.
+// withdraw deletes the objects of a volume that an agent could not make. This loses nothing: the resource version makes
+// sure that nobody was admitted, and the agent's finalizer keeps a replica's object until the engine has nothing of it.
+// It returns false when the object has changed meanwhile and must be looked at again.
 func (s *Service) withdraw(ctx context.Context, vol *v1alpha1.NvmfVolume, cause error) (bool, error) {
-	klog.FromContext(ctx).Info("The node could not create the volume", "volume", vol.Name, "node", vol.Spec.Node, "cause", cause)
+	klog.FromContext(ctx).Info("A node could not create the volume", "volume", vol.Name, "members", vol.Spec.Members, "cause", cause)
 	err := s.erase(ctx, vol)
 	if apierrors.IsConflict(err) {
 		return false, nil
@@ -249,8 +295,8 @@ func (s *Service) withdraw(ctx context.Context, vol *v1alpha1.NvmfVolume, cause 
 	return true, s.waitGone(ctx, vol)
 }
 
-// unmark a volume that is handed out. A withdrawal, or a deletion, that was not carried through leaves its mark, and
-// then whoever deletes the object by mistake would delete the data.
+// unmark a volume that is handed out, and its replicas. A withdrawal, or a deletion, that was not carried through
+// leaves its mark, and then whoever deletes the object by mistake would delete the data.
 func (s *Service) unmark(ctx context.Context, vol *v1alpha1.NvmfVolume) (*v1alpha1.NvmfVolume, error) {
 	if vol.Spec.DeletionMark == "" {
 		return vol, nil
@@ -261,14 +307,9 @@ func (s *Service) unmark(ctx context.Context, vol *v1alpha1.NvmfVolume) (*v1alph
 	if err := s.client.Patch(ctx, kept, patch, client.FieldOwner(fieldManager)); err != nil {
 		return nil, fmt.Errorf("remove the deletion mark of NvmfVolume %s: %w", vol.Name, err)
 	}
-	return kept, nil
-}
-
-// waitGone until the agent has let go of the volume and the object is gone.
-func (s *Service) waitGone(ctx context.Context, vol *v1alpha1.NvmfVolume) error {
-	last, err := s.volumes.wait(ctx, vol, func(vol *v1alpha1.NvmfVolume) (bool, error) { return vol == nil, nil })
-	if errors.Is(err, errLate) {
-		return s.late(ctx, last, deletion)
+	now, err := s.follow(ctx, kept)
+	if err != nil {
+		return nil, err
 	}
-	return err
+	return now.NvmfVolume, nil
 }

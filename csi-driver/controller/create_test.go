@@ -41,8 +41,9 @@ func TestCreateStoresWhatWasAskedFor(t *testing.T) {
 		t.Errorf("got %v", resp.Volume)
 	}
 	vol := volume(t, req.Name)
-	if len(vol.Finalizers) != 1 || vol.Finalizers[0] != v1alpha1.VolumeFinalizer {
-		t.Errorf("finalizers: %v", vol.Finalizers)
+	rep := replica(t, req.Name)
+	if !slices.Equal(vol.Finalizers, []string{v1alpha1.ReplicasFinalizer}) || !slices.Equal(rep.Finalizers, []string{v1alpha1.EngineFinalizer}) {
+		t.Errorf("finalizers: %v, %v", vol.Finalizers, rep.Finalizers)
 	}
 	for _, key := range []string{pvNameKey, pvcNameKey, pvcNamespaceKey} {
 		if vol.Labels[key] == "" || vol.Labels[key] != vol.Annotations[key] {
@@ -53,8 +54,12 @@ func TestCreateStoresWhatWasAskedFor(t *testing.T) {
 	if diff := cmp.Diff(want, vol.Spec.Connection); diff != "" {
 		t.Error(diff)
 	}
-	if vol.Spec.Node != st.nodes[0] || vol.Spec.Target != st.target || len(vol.Spec.Hosts) != 0 || len(vol.Spec.UUID) != 36 {
+	if !slices.Equal(vol.Spec.Members, []v1alpha1.VolumeMember{{Name: req.Name + "-0", UUID: vol.Spec.UUID, Node: st.nodes[0]}}) || vol.Spec.Target != st.target || len(vol.Spec.Attachments) != 0 || len(vol.Spec.UUID) != 36 {
 		t.Errorf("spec: %+v", vol.Spec)
+	}
+	if is := rep.Spec; is.Node != st.nodes[0] || is.UUID != vol.Spec.UUID || is.Volume != (v1alpha1.ReplicaOf{Name: vol.Name, UUID: vol.Spec.UUID}) ||
+		is.Size.Cmp(vol.Spec.Size) != 0 || !cmp.Equal(is.Connection, want) || is.VolumeGeneration != vol.Generation {
+		t.Errorf("replica: %+v", is)
 	}
 	ours := func(m metav1.ManagedFieldsEntry) bool { return m.Manager == fieldManager }
 	if !slices.ContainsFunc(vol.ManagedFields, ours) {
@@ -84,7 +89,7 @@ func TestCreateAsksForNoMoreThanNodesServe(t *testing.T) {
 	if _, err := s.CreateVolume(within(t, enough), req); err != nil {
 		t.Fatal(err)
 	}
-	if vol := volume(t, req.Name); vol.Spec.Node != st.nodes[1] || vol.Spec.Connection.QueueDepth != 512 {
+	if vol := replica(t, req.Name); vol.Spec.Node != st.nodes[1] || vol.Spec.Connection.QueueDepth != 512 {
 		t.Errorf("node %s, depth %d", vol.Spec.Node, vol.Spec.Connection.QueueDepth)
 	}
 }
@@ -360,7 +365,7 @@ func TestCreateElsewhereWhenTheAgentHasNoRoom(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got := volume(t, resp.Volume.VolumeId).Spec.Node; got != st.nodes[1] {
+	if got := replica(t, resp.Volume.VolumeId).Spec.Node; got != st.nodes[1] {
 		t.Errorf("placed on %s", got)
 	}
 	agents[st.nodes[1]].NoRoom(true)
@@ -416,7 +421,7 @@ func TestCreateCountsVolumes(t *testing.T) {
 			}
 			mu.Lock()
 			defer mu.Unlock()
-			placed[volume(t, resp.Volume.VolumeId).Spec.Node]++
+			placed[replica(t, resp.Volume.VolumeId).Spec.Node]++
 		})
 	}
 	wg.Wait()
@@ -582,7 +587,7 @@ func TestCreateInAZone(t *testing.T) {
 		if _, err := s.CreateVolume(within(t, enough), req); err != nil {
 			t.Fatal(err)
 		}
-		if got := volume(t, req.Name).Spec.Node; got != st.nodes[1] {
+		if got := replica(t, req.Name).Spec.Node; got != st.nodes[1] {
 			t.Errorf("made on %s", got)
 		}
 	}

@@ -9,6 +9,9 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/controller/controllerutil"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
 )
 
 func (s *Service) deleteVolume(ctx context.Context, id string) error {
@@ -20,7 +23,7 @@ func (s *Service) deleteVolume(ctx context.Context, id string) error {
 	wctx, cancel := waitContext(ctx)
 	defer cancel()
 	for {
-		vol, err := s.volume(ctx, id)
+		vol, err := s.withReplicas(ctx, id)
 		if isNoVolume(err) {
 			return nil
 		}
@@ -31,7 +34,7 @@ func (s *Service) deleteVolume(ctx context.Context, id string) error {
 			return failf(inUse, "volume %s is still attached to %s; delete the pods that use it first", id, users)
 		}
 		// Only as it was read: a host that is admitted meanwhile stops the deletion.
-		err = s.erase(ctx, vol)
+		err = s.erase(ctx, vol.NvmfVolume)
 		if apierrors.IsConflict(err) {
 			continue
 		}
@@ -41,12 +44,12 @@ func (s *Service) deleteVolume(ctx context.Context, id string) error {
 		if err != nil {
 			return fmt.Errorf("delete NvmfVolume %s: %w", id, err)
 		}
-		klog.FromContext(ctx).Info("Deleting volume", "volume", id, "node", vol.Spec.Node)
-		return s.waitGone(wctx, vol)
+		klog.FromContext(ctx).Info("Deleting volume", "volume", id, "members", vol.Spec.Members)
+		return s.waitGone(wctx, vol.NvmfVolume)
 	}
 }
 
-// data is an NvmfVolume or an NvmfSnapshot.
+// data is an NvmfVolume, an NvmfReplica or an NvmfSnapshot.
 type data interface {
 	client.Object
 	Mark()
@@ -75,4 +78,71 @@ func (s *Service) erase(ctx context.Context, read data) error {
 func asRead(obj client.Object) client.Preconditions {
 	uid, version := obj.GetUID(), obj.GetResourceVersion()
 	return client.Preconditions{UID: &uid, ResourceVersion: &version}
+}
+
+// waitGone takes the replicas of a volume that is being deleted with it, and waits until all objects are gone. They are
+// deleted with their data only if the volume is: one that was deleted without a mark leaves its data on the nodes. The
+// volume's object goes last, so that whoever is interrupted finds it and goes on.
+func (s *Service) waitGone(ctx context.Context, vol *v1alpha1.NvmfVolume) error {
+	for {
+		now, err := s.withReplicas(ctx, vol.Name)
+		if isNoVolume(err) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		if now.UID != vol.UID || now.DeletionTimestamp == nil {
+			return nil // it is another, or the deletion is not of this moment's concern
+		}
+		if users := users(now); users != "" {
+			return failf(inUse, "volume %s is still attached to %s; delete the pods that use it first", now.Name, users)
+		}
+		again, err := s.deleteReplicas(ctx, now)
+		if err != nil {
+			return err
+		}
+		if again {
+			continue
+		}
+		if err := s.await(ctx, now, deletion, gone); err != nil {
+			return err
+		}
+		released := now.DeepCopy()
+		if !controllerutil.RemoveFinalizer(released, v1alpha1.ReplicasFinalizer) {
+			return nil
+		}
+		err = s.client.Patch(ctx, released, client.MergeFromWithOptions(now.NvmfVolume, client.MergeFromWithOptimisticLock{}), client.FieldOwner(fieldManager))
+		if err == nil || apierrors.IsNotFound(err) {
+			return nil
+		}
+		if !apierrors.IsConflict(err) {
+			return fmt.Errorf("release NvmfVolume %s: %w", vol.Name, err)
+		}
+	}
+}
+
+func gone(rep *v1alpha1.NvmfReplica, _ int64) (bool, error) { return rep == nil, nil }
+
+// deleteReplicas of a volume that is being deleted. It tells whether one has changed since it was read.
+func (s *Service) deleteReplicas(ctx context.Context, vol *replicatedVolume) (changed bool, err error) {
+	for _, rep := range vol.replicas {
+		switch {
+		case rep == nil:
+			continue
+		case vol.Marked():
+			err = s.erase(ctx, rep)
+		case rep.DeletionTimestamp == nil:
+			err = s.client.Delete(ctx, rep, asRead(rep))
+		default:
+			err = nil
+		}
+		if apierrors.IsConflict(err) {
+			return true, nil
+		}
+		if client.IgnoreNotFound(err) != nil {
+			return false, fmt.Errorf("delete NvmfReplica %s: %w", rep.Name, err)
+		}
+	}
+	return false, nil
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	. "github.com/onsi/gomega"
+	"google.golang.org/grpc/codes"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -51,9 +52,12 @@ func TestDeleteMarksWhatWasDeletedByHand(t *testing.T) {
 	uuid := volume(t, id).Spec.UUID
 	deleteByHand(t, volume(t, id))
 	deleteByHand(t, &object)
+	settled, stop := context.WithCancel(t.Context())
+	go s.Settle(settled)
+	defer stop()
 	g := NewWithT(t)
 	g.Eventually(func(g Gomega) {
-		g.Expect(volume(t, id).Status.Conditions).To(ContainElement(And(HaveField("Type", v1alpha1.ConditionReady), HaveField("Reason", v1alpha1.ReasonNotMarked))))
+		g.Expect(replica(t, id).Status.Conditions).To(ContainElement(And(HaveField("Type", v1alpha1.ConditionReady), HaveField("Reason", v1alpha1.ReasonNotMarked))))
 		g.Expect(api.Get(t.Context(), types.NamespacedName{Name: snap.SnapshotId}, &object)).To(Succeed())
 		g.Expect(object.Status.Conditions).To(ContainElement(And(HaveField("Type", v1alpha1.ConditionReady), HaveField("Reason", v1alpha1.ReasonNotMarked))))
 	}).WithTimeout(enough).Should(Succeed())
@@ -84,7 +88,7 @@ func TestEraseOnlyWhatWasRead(t *testing.T) {
 	}
 	changed := read.DeepCopy()
 	h := attachment{node: node, nodeUID: uidOf(t, node)}.host()
-	changed.Spec.Hosts, changed.Spec.SubsystemNQN = []v1alpha1.VolumeHost{h}, v1alpha1.SubsystemNQN(id, changed.Spec.UUID)
+	changed.Spec.Attachments, changed.Spec.Session = []v1alpha1.VolumeHost{h}, changed.Spec.UUID
 	if err := api.Update(t.Context(), changed); err != nil {
 		t.Fatal(err)
 	}
@@ -189,7 +193,7 @@ func TestVolumeThatIsMadeWhileItIsWithdrawnIsNotMarked(t *testing.T) {
 		once = true
 		agents[st.nodes[0]].Start(t.Context())
 		NewWithT(t).Eventually(func() bool {
-			return meta.IsStatusConditionTrue(volume(t, name).Status.Conditions, v1alpha1.ConditionCreated)
+			return meta.IsStatusConditionTrue(replica(t, name).Status.Conditions, v1alpha1.ConditionCreated)
 		}).WithTimeout(enough).Should(BeTrue())
 	}}
 	silence(t, st.nodes[0])
@@ -199,13 +203,17 @@ func TestVolumeThatIsMadeWhileItIsWithdrawnIsNotMarked(t *testing.T) {
 		made <- err
 	}()
 	g := NewWithT(t)
-	g.Eventually(func() *v1alpha1.NvmfVolume { return volume(t, name) }).WithTimeout(enough).ShouldNot(BeNil())
+	g.Eventually(func() *v1alpha1.NvmfReplica { return replica(t, name) }).WithTimeout(enough).ShouldNot(BeNil())
 	// The agent's word, before it finds room.
-	v := volume(t, name)
+	v := replica(t, name)
 	v.Status.ObservedGeneration = v.Generation
 	v.Status.Conditions = []metav1.Condition{condition(v1alpha1.ConditionCreated, metav1.ConditionFalse, v1alpha1.ReasonNoSpace, "no room")}
 	g.Expect(api.Status().Update(t.Context(), v)).To(Succeed())
-	g.Expect(<-made).To(Succeed())
+	// It was the only node, and is not asked a second time by the same call.
+	expectError(t, <-made, codes.ResourceExhausted)
+	if again := newVolume(t, s, st, "v"); again != name {
+		t.Errorf("made %s", again)
+	}
 	if v := volume(t, name); !once || v.Spec.DeletionMark != "" || v.DeletionTimestamp != nil {
 		t.Errorf("marked %q, deleted %v", v.Spec.DeletionMark, v.DeletionTimestamp)
 	}
@@ -221,7 +229,7 @@ func TestAttachedIsUsed(t *testing.T) {
 	publish(t, s, id, node)
 	unpublish(t, s, id, node)
 	first := volume(t, id)
-	if !first.Spec.Used || len(first.Spec.Hosts) > 0 {
+	if !first.Spec.Used || len(first.Spec.Attachments) > 0 {
 		t.Errorf("got %+v", first.Spec)
 	}
 	// Its object is lost with its data, and comes back from a backup.
@@ -230,6 +238,10 @@ func TestAttachedIsUsed(t *testing.T) {
 			return api.Patch(t.Context(), &v1alpha1.NvmfVolume{ObjectMeta: metav1.ObjectMeta{Name: id}}, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`)))
 		},
 		func() error { return client.IgnoreNotFound(api.Delete(t.Context(), volume(t, id))) },
+		func() error {
+			return api.Patch(t.Context(), &v1alpha1.NvmfReplica{ObjectMeta: metav1.ObjectMeta{Name: id + "-0"}}, client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`)))
+		},
+		func() error { return client.IgnoreNotFound(api.Delete(t.Context(), replica(t, id))) },
 	} {
 		if err := force(); err != nil {
 			t.Fatal(err)
@@ -237,8 +249,16 @@ func TestAttachedIsUsed(t *testing.T) {
 	}
 	agents[st.nodes[0]].Lose(first.Spec.UUID)
 	create(t, &v1alpha1.NvmfVolume{ObjectMeta: metav1.ObjectMeta{Name: id, Finalizers: first.Finalizers}, Spec: first.Spec})
+	settled, stop := context.WithCancel(t.Context())
+	go s.Settle(settled)
+	defer stop()
 	// Where the agent did not see that the object was gone, the one from the backup is from the past, for all it knows.
-	NewWithT(t).Eventually(func() []metav1.Condition { return volume(t, id).Status.Conditions }).WithTimeout(enough).
+	NewWithT(t).Eventually(func() []metav1.Condition {
+		if rep := replica(t, id); rep != nil {
+			return rep.Status.Conditions
+		}
+		return nil
+	}).WithTimeout(enough).
 		Should(ContainElement(HaveField("Reason", Or(Equal(v1alpha1.ReasonVolumeLost), Equal(v1alpha1.ReasonRestoreSuspected)))))
 	if made := agents[st.nodes[0]].Made()[first.Spec.UUID]; made != 1 {
 		t.Errorf("made %d times", made)

@@ -4,7 +4,6 @@ package controller
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -36,17 +35,21 @@ func (s *Service) expandVolume(ctx context.Context, req *csi.ControllerExpandVol
 	}
 	wctx, cancel := waitContext(ctx)
 	defer cancel()
-	last, err := s.volumes.wait(wctx, vol, func(vol *v1alpha1.NvmfVolume) (bool, error) { return grown(vol, size) })
-	if errors.Is(err, errLate) {
-		return nil, s.late(ctx, last, growth)
-	}
+	now, err := s.follow(ctx, vol)
 	if err != nil {
 		return nil, err
 	}
+	if err := s.await(wctx, now, growth, func(rep *v1alpha1.NvmfReplica, _ int64) (bool, error) { return grown(rep, size) }); err != nil {
+		return nil, err
+	}
+	served := now.replicas[0].Status.Size.Value()
+	for _, rep := range now.replicas {
+		served = min(served, rep.Status.Size.Value())
+	}
 	return &csi.ControllerExpandVolumeResponse{
-		CapacityBytes: last.Status.Size.Value(),
+		CapacityBytes: served,
 		// A block volume that no node uses has nothing that would have to grow with it.
-		NodeExpansionRequired: req.GetVolumeCapability().GetBlock() == nil || len(last.Spec.Hosts) > 0,
+		NodeExpansionRequired: req.GetVolumeCapability().GetBlock() == nil || len(now.Spec.Attachments) > 0,
 	}, nil
 }
 
@@ -77,7 +80,7 @@ func checkExpand(req *csi.ControllerExpandVolumeRequest) (size int64, sizes size
 // which its pool has no room is refused before it is written: the claim can then be set to a smaller one.
 func (s *Service) enlarge(ctx context.Context, id string, size int64, sizes sizeRange) (*v1alpha1.NvmfVolume, error) {
 	for {
-		vol, err := s.volume(ctx, id)
+		vol, err := s.withReplicas(ctx, id)
 		if err != nil {
 			return nil, err
 		}
@@ -88,20 +91,22 @@ func (s *Service) enlarge(ctx context.Context, id string, size int64, sizes size
 			if !sizes.holds(now) {
 				return nil, failf(outOfRange, "size: volume %s already has %s, which is more than the limit of %s; volumes cannot shrink", id, quantity(now), quantity(sizes.limit))
 			}
-			return vol, nil
+			return vol.NvmfVolume, nil
 		}
 		if err := s.reservations.grow(ctx, vol, size); err != nil {
 			return nil, err
 		}
 		changed := vol.DeepCopy()
 		changed.Spec.Size = *resource.NewQuantity(size, resource.BinarySI)
-		err = s.client.Patch(ctx, changed, client.MergeFromWithOptions(vol, client.MergeFromWithOptimisticLock{}), client.FieldOwner(fieldManager))
+		err = s.client.Patch(ctx, changed, client.MergeFromWithOptions(vol.NvmfVolume, client.MergeFromWithOptimisticLock{}), client.FieldOwner(fieldManager))
 		if err == nil {
-			klog.FromContext(ctx).Info("Growing volume", "volume", id, "node", vol.Spec.Node, "size", quantity(size))
+			klog.FromContext(ctx).Info("Growing volume", "volume", id, "members", vol.Spec.Members, "size", quantity(size))
 			return changed, nil
 		}
 		if refused(err) || apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
-			s.reservations.release(id, vol.Spec.UUID, size)
+			for _, m := range vol.Spec.Members {
+				s.reservations.release(m.Name, m.UUID, size)
+			}
 		}
 		if apierrors.IsConflict(err) {
 			continue
@@ -114,16 +119,16 @@ func (s *Service) enlarge(ctx context.Context, id string, size int64, sizes size
 }
 
 // grown says that the target serves the size.
-func grown(vol *v1alpha1.NvmfVolume, size int64) (bool, error) {
-	if vol == nil || vol.DeletionTimestamp != nil {
+func grown(rep *v1alpha1.NvmfReplica, size int64) (bool, error) {
+	if rep == nil || rep.DeletionTimestamp != nil {
 		return false, failf(inUse, "the volume was deleted while it was being expanded")
 	}
-	if vol.Status.Size != nil && vol.Status.Size.Value() >= size {
+	if rep.Status.Size != nil && rep.Status.Size.Value() >= size {
 		return true, nil
 	}
-	c := meta.FindStatusCondition(vol.Status.Conditions, v1alpha1.ConditionDegraded)
-	if c != nil && c.Status == "True" && c.Reason == v1alpha1.ReasonNoSpace && vol.Status.ObservedGeneration >= vol.Generation {
-		return false, failf(full, "volume %s is not expanded yet: %s; it is expanded automatically when there is enough space", vol.Name, c.Message)
+	c := meta.FindStatusCondition(rep.Status.Conditions, v1alpha1.ConditionDegraded)
+	if c != nil && c.Status == "True" && c.Reason == v1alpha1.ReasonNoSpace && rep.Status.ObservedGeneration >= rep.Generation {
+		return false, failf(full, "volume %s is not expanded yet: %s; it is expanded automatically when there is enough space", rep.Spec.Volume.Name, c.Message)
 	}
 	return false, nil
 }

@@ -60,7 +60,7 @@ func TestExpand(t *testing.T) {
 		if resp.CapacityBytes != tc.want || resp.NodeExpansionRequired != tc.onNode {
 			t.Errorf("%s: got %v", tc.name, resp)
 		}
-		if vol := volume(t, id); vol.Status.Size.Value() != tc.want {
+		if vol := replica(t, id); vol.Status.Size.Value() != tc.want {
 			t.Errorf("%s: answered before the target had it: %s", tc.name, vol.Status.Size)
 		}
 	}
@@ -155,7 +155,7 @@ func TestExpandWhenTheNodeDecidesOtherwise(t *testing.T) {
 		_, err := s.ControllerExpandVolume(within(t, enough), expandRequest(id, 2*gi))
 		return err
 	}).WithTimeout(enough).WithPolling(10 * time.Millisecond).Should(Succeed())
-	if got := volume(t, id); got.Spec.Size.Value() != 2*gi || got.Status.Size.Value() != 2*gi || got.Spec.Node != st.nodes[0] {
+	if got := replica(t, id); got.Spec.Size.Value() != 2*gi || got.Status.Size.Value() != 2*gi || got.Spec.Node != st.nodes[0] {
 		t.Errorf("got %v", got.Spec)
 	}
 	if err := api.Delete(t.Context(), &v1alpha1.NvmfVolume{ObjectMeta: volume(t, id).ObjectMeta}); err != nil {

@@ -23,7 +23,11 @@ func (s *Service) listVolumeHealth(ctx context.Context, req *csi.ControllerListV
 	}
 	var ill []*csi.VolumeHealth
 	for i := range vols.Items {
-		p, err := s.problems(ctx, &vols.Items[i])
+		vol, err := s.cachedReplicas(ctx, &vols.Items[i])
+		if err != nil {
+			return nil, err
+		}
+		p, err := s.problems(ctx, vol)
 		if err != nil {
 			return nil, err
 		}
@@ -36,7 +40,7 @@ func (s *Service) listVolumeHealth(ctx context.Context, req *csi.ControllerListV
 }
 
 func (s *Service) getVolumeHealth(ctx context.Context, id string) (*csi.ControllerGetVolumeHealthResponse, error) {
-	vol, err := s.volume(ctx, id)
+	vol, err := s.withReplicas(ctx, id)
 	if err != nil {
 		return nil, err
 	}
@@ -44,41 +48,63 @@ func (s *Service) getVolumeHealth(ctx context.Context, id string) (*csi.Controll
 	return &csi.ControllerGetVolumeHealthResponse{VolumeHealth: p.Volume(id)}, err
 }
 
-// problems of a volume, by what its agent says of it and the operator of its node.
-func (s *Service) problems(ctx context.Context, vol *v1alpha1.NvmfVolume) (server.Problems, error) {
-	node := &v1alpha1.NvmfNode{}
-	if err := s.client.Get(ctx, keyOf(vol.Spec.Node), node); apierrors.IsNotFound(err) {
-		node = nil
-	} else if err != nil {
-		return nil, fmt.Errorf("read NvmfNode %s: %w", vol.Spec.Node, err)
+// cachedReplicas are a volume's replicas as the cache shows them, which is soon enough to tell what is wrong with them.
+func (s *Service) cachedReplicas(ctx context.Context, vol *v1alpha1.NvmfVolume) (*replicatedVolume, error) {
+	v := &replicatedVolume{NvmfVolume: vol, replicas: make([]*v1alpha1.NvmfReplica, len(vol.Spec.Members))}
+	var err error
+	for i, m := range vol.Spec.Members {
+		if v.replicas[i], err = s.replicas.get(ctx, s.client, m.Name); err != nil {
+			return nil, err
+		}
 	}
-	return problemsOf(vol, node), nil
+	return v, nil
 }
 
-// problemsOf a volume on its node, nil when there is no such NvmfNode. A volume that is being made or deleted has none.
-func problemsOf(vol *v1alpha1.NvmfVolume, node *v1alpha1.NvmfNode) server.Problems {
-	if vol.DeletionTimestamp != nil || !meta.IsStatusConditionTrue(vol.Status.Conditions, v1alpha1.ConditionCreated) {
+// problems of a volume, by what the agents say of its replicas and the operator of their nodes.
+func (s *Service) problems(ctx context.Context, vol *replicatedVolume) (server.Problems, error) {
+	var all server.Problems
+	for i, rep := range vol.replicas {
+		if rep == nil {
+			if m := vol.Spec.Members[i]; vol.Spec.Used && vol.DeletionTimestamp == nil {
+				all.Add(server.Degraded, v1alpha1.ReasonVolumeLost, "there is no NvmfReplica "+m.Name+"; it is created again, and its agent then reports whether its data exists")
+			}
+			continue
+		}
+		node := &v1alpha1.NvmfNode{}
+		if err := s.client.Get(ctx, keyOf(rep.Spec.Node), node); apierrors.IsNotFound(err) {
+			node = nil
+		} else if err != nil {
+			return nil, fmt.Errorf("read NvmfNode %s: %w", rep.Spec.Node, err)
+		}
+		all = append(all, problemsOf(rep, node)...)
+	}
+	return all, nil
+}
+
+// problemsOf a replica on its node, nil when there is no such NvmfNode. One that is being made or deleted has none.
+func problemsOf(rep *v1alpha1.NvmfReplica, node *v1alpha1.NvmfNode) server.Problems {
+	if rep.DeletionTimestamp != nil || !meta.IsStatusConditionTrue(rep.Status.Conditions, v1alpha1.ConditionCreated) {
 		return nil
 	}
 	var p server.Problems
-	if c := meta.FindStatusCondition(vol.Status.Conditions, v1alpha1.ConditionDegraded); c != nil && c.Status == metav1.ConditionTrue {
+	if c := meta.FindStatusCondition(rep.Status.Conditions, v1alpha1.ConditionDegraded); c != nil && c.Status == metav1.ConditionTrue {
 		p.Add(kindOf(c.Reason), c.Reason, c.Message)
 	}
 	// A volume that nobody uses need not be served.
-	if c := meta.FindStatusCondition(vol.Status.Conditions, v1alpha1.ConditionExported); c != nil && c.Status != metav1.ConditionTrue && len(vol.Spec.Hosts) > 0 {
+	if c := meta.FindStatusCondition(rep.Status.Conditions, v1alpha1.ConditionExported); c != nil && c.Status != metav1.ConditionTrue && len(rep.Spec.Hosts) > 0 {
 		p.Add(server.Inaccessible, c.Reason, c.Message)
 	}
 	if node == nil {
-		p.Add(server.Degraded, v1alpha1.ReasonAgentSilent, "there is no NvmfNode "+vol.Spec.Node+", so that no agent manages the volume")
+		p.Add(server.Degraded, v1alpha1.ReasonAgentSilent, "there is no NvmfNode "+rep.Spec.Node+", so that no agent manages the volume")
 		return p
 	}
 	// It may well be served: the data path does not need the agent. But nobody knows.
 	if c := meta.FindStatusCondition(node.Status.Conditions, v1alpha1.ConditionAgentAlive); c != nil && c.Status != metav1.ConditionTrue {
-		p.Add(server.Degraded, v1alpha1.ReasonAgentSilent, "node "+vol.Spec.Node+" has not reported its state: "+c.Message)
+		p.Add(server.Degraded, v1alpha1.ReasonAgentSilent, "node "+rep.Spec.Node+" has not reported its state: "+c.Message)
 	}
 	for _, pool := range node.Status.Pools {
 		switch {
-		case pool.Device != vol.Status.Device:
+		case pool.Device != rep.Status.Device:
 		case pool.Reason == v1alpha1.ReasonPoolNearlyFull:
 			p.Add(server.Degraded, pool.Reason, "pool "+pool.Device+": "+pool.Message)
 		case pool.Reason == v1alpha1.ReasonPoolFull:

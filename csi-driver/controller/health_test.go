@@ -57,9 +57,9 @@ func TestProblemsOf(t *testing.T) {
 			node(v1alpha1.PoolStatus{Device: "own", Reason: v1alpha1.ReasonDeviceMissing}), "INACCESSIBLE ExportFailed; INACCESSIBLE DeviceMissing",
 		},
 	} {
-		vol := &v1alpha1.NvmfVolume{
-			Spec:   v1alpha1.NvmfVolumeSpec{Node: "n", Hosts: c.hosts},
-			Status: v1alpha1.NvmfVolumeStatus{Device: "own", Conditions: c.conditions},
+		vol := &v1alpha1.NvmfReplica{
+			Spec:   v1alpha1.NvmfReplicaSpec{Node: "n", Hosts: c.hosts},
+			Status: v1alpha1.NvmfReplicaStatus{Device: "own", Conditions: c.conditions},
 		}
 		if got := words(problemsOf(vol, c.node).Volume("v")); got != c.want {
 			t.Errorf("%s: got %q, want %q", name, got, c.want)

@@ -30,11 +30,11 @@ type attachment struct {
 
 // find the host that an attachment to this node has been given; nil when there is none.
 func find(vol *v1alpha1.NvmfVolume, node string) *v1alpha1.VolumeHost {
-	i := slices.IndexFunc(vol.Spec.Hosts, func(h v1alpha1.VolumeHost) bool { return h.Node == node })
+	i := slices.IndexFunc(vol.Spec.Attachments, func(h v1alpha1.VolumeHost) bool { return h.Node == node })
 	if i < 0 {
 		return nil
 	}
-	return &vol.Spec.Hosts[i]
+	return &vol.Spec.Attachments[i]
 }
 
 // identify reads which Node and which VolumeAttachment a publish is for, from the API server. It fails with notFound
@@ -102,28 +102,53 @@ func unobstructed(node *corev1.Node, volume string) error {
 // published are the names of the nodes that a volume is attached to; sorted.
 func published(vol *v1alpha1.NvmfVolume) []string {
 	var nodes []string
-	for _, h := range vol.Spec.Hosts {
+	for _, h := range vol.Spec.Attachments {
 		nodes = append(nodes, h.Node)
 	}
 	slices.Sort(nodes)
 	return nodes
 }
 
-// lingering are the hosts that the target still admits although their attachments have ended.
-func lingering(vol *v1alpha1.NvmfVolume) []string {
+// lingering are the hosts that a volume's targets still admit, or may be about to, although their attachments have
+// ended; sorted.
+func lingering(vol *replicatedVolume) []string {
 	var nqns []string
-	for _, a := range vol.Status.Hosts {
-		if !slices.ContainsFunc(vol.Spec.Hosts, func(h v1alpha1.VolumeHost) bool { return h.NQN == a.NQN }) {
+	for _, rep := range vol.replicas {
+		if rep == nil {
+			continue
+		}
+		for _, h := range rep.Spec.Hosts {
+			nqns = append(nqns, h.NQN)
+		}
+		nqns = append(nqns, admittedOnly(rep)...)
+	}
+	nqns = slices.DeleteFunc(nqns, func(nqn string) bool { return vol.Listed(nqn) != nil })
+	slices.Sort(nqns)
+	return slices.Compact(nqns)
+}
+
+// admittedOnly are the hosts that a replica's target admits although the replica does not list them.
+func admittedOnly(rep *v1alpha1.NvmfReplica) []string {
+	var nqns []string
+	for _, a := range rep.Status.Hosts {
+		if rep.Listed(a.NQN) == nil {
 			nqns = append(nqns, a.NQN)
 		}
 	}
 	return nqns
 }
 
+// behind tells whether a replica lists hosts that its volume does not list any more.
+func behind(vol *replicatedVolume) bool {
+	return slices.ContainsFunc(vol.replicas, func(rep *v1alpha1.NvmfReplica) bool {
+		return rep != nil && slices.ContainsFunc(rep.Spec.Hosts, func(h v1alpha1.VolumeHost) bool { return vol.Listed(h.NQN) == nil })
+	})
+}
+
 // users of a volume in words, empty when there are none: the nodes that it is attached to, and what lingers.
-func users(vol *v1alpha1.NvmfVolume) string {
+func users(vol *replicatedVolume) string {
 	var words []string
-	for _, node := range published(vol) {
+	for _, node := range published(vol.NvmfVolume) {
 		words = append(words, "node "+node)
 	}
 	for _, nqn := range lingering(vol) {
@@ -132,14 +157,15 @@ func users(vol *v1alpha1.NvmfVolume) string {
 	return strings.Join(words, ", ")
 }
 
-// changeHosts of a volume, provided that nothing has changed since vol was read; else the API server answers Conflict.
-func (s *Service) changeHosts(ctx context.Context, vol *v1alpha1.NvmfVolume, change func(*v1alpha1.NvmfVolume)) (*v1alpha1.NvmfVolume, error) {
+// attach changes the attachments of a volume, provided that nothing has changed since vol was read; else the API
+// server answers Conflict.
+func (s *Service) attach(ctx context.Context, vol *v1alpha1.NvmfVolume, change func(*v1alpha1.NvmfVolume)) (*v1alpha1.NvmfVolume, error) {
 	changed := vol.DeepCopy()
 	change(changed)
-	changed.Spec.Used = changed.Spec.Used || len(changed.Spec.Hosts) > 0
+	changed.Spec.Used = changed.Spec.Used || len(changed.Spec.Attachments) > 0
 	patch := client.MergeFromWithOptions(vol, client.MergeFromWithOptimisticLock{})
 	if err := s.client.Patch(ctx, changed, patch, client.FieldOwner(fieldManager)); err != nil {
-		return nil, fmt.Errorf("write hosts of NvmfVolume %s: %w", vol.Name, err)
+		return nil, fmt.Errorf("write attachments of NvmfVolume %s: %w", vol.Name, err)
 	}
 	return changed, nil
 }

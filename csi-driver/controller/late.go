@@ -21,10 +21,10 @@ const (
 	growth   = "Grown"
 )
 
-// late explains that a volume is not in the awaited condition yet: on which
+// late explains that a replica is not in the awaited condition yet: on which
 // node, what its agent said last, and whether the agent is alive. The object stays: what a node does not say
 // is unknown.
-func (s *Service) late(ctx context.Context, vol *v1alpha1.NvmfVolume, awaited string) error {
+func (s *Service) late(ctx context.Context, volume string, rep *v1alpha1.NvmfReplica, awaited string) error {
 	kind := awaited
 	switch awaited {
 	case deletion:
@@ -34,9 +34,9 @@ func (s *Service) late(ctx context.Context, vol *v1alpha1.NvmfVolume, awaited st
 	case growth:
 		kind = v1alpha1.ConditionDegraded
 	}
-	seen := vol.Status.ObservedGeneration >= vol.Generation
+	seen := rep.Status.ObservedGeneration >= rep.Generation
 	return failf(waiting, "volume %s is not %s yet: %s, and %s; the operation continues automatically when the node answers",
-		vol.Name, awaited, s.nodeState(ctx, vol.Spec.Node), lastWord(vol.Status.Conditions, kind, seen))
+		volume, awaited, s.nodeState(ctx, rep.Spec.Node), lastWord(rep.Status.Conditions, kind, seen))
 }
 
 // lateSnapshot is late for a snapshot.

@@ -57,7 +57,11 @@ func (s *Service) listVolumes(ctx context.Context, req *csi.ListVolumesRequest) 
 	}
 	resp := &csi.ListVolumesResponse{NextToken: next}
 	for i := range part {
-		p, err := s.problems(ctx, &part[i])
+		reps, err := s.cachedReplicas(ctx, &part[i])
+		if err != nil {
+			return nil, err
+		}
+		p, err := s.problems(ctx, reps)
 		if err != nil {
 			return nil, err
 		}
@@ -69,7 +73,7 @@ func (s *Service) listVolumes(ctx context.Context, req *csi.ListVolumesRequest) 
 }
 
 func (s *Service) getVolume(ctx context.Context, req *csi.ControllerGetVolumeRequest) (*csi.ControllerGetVolumeResponse, error) {
-	vol, err := s.volume(ctx, req.GetVolumeId())
+	vol, err := s.withReplicas(ctx, req.GetVolumeId())
 	if err != nil {
 		return nil, err
 	}
@@ -77,9 +81,9 @@ func (s *Service) getVolume(ctx context.Context, req *csi.ControllerGetVolumeReq
 	if err != nil {
 		return nil, err
 	}
-	status := &csi.ControllerGetVolumeResponse_VolumeStatus{PublishedNodeIds: published(vol)}
+	status := &csi.ControllerGetVolumeResponse_VolumeStatus{PublishedNodeIds: published(vol.NvmfVolume)}
 	p.AddCondition(status)
-	return &csi.ControllerGetVolumeResponse{Volume: csiVolume(vol), Status: status}, nil
+	return &csi.ControllerGetVolumeResponse{Volume: csiVolume(vol.NvmfVolume), Status: status}, nil
 }
 
 func csiVolume(vol *v1alpha1.NvmfVolume) *csi.Volume {

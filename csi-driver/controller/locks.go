@@ -30,3 +30,10 @@ func (l *locks) lock(kind, name string) (unlock func(), err error) {
 		delete(l.held, key)
 	}, nil
 }
+
+// taken tells whether a call works on a volume or snapshot now.
+func (l *locks) taken(kind, name string) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.held[kind+" "+name]
+}

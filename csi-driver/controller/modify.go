@@ -4,7 +4,6 @@ package controller
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -36,12 +35,11 @@ func (s *Service) modifyVolume(ctx context.Context, req *csi.ControllerModifyVol
 	}
 	wctx, cancel := waitContext(ctx)
 	defer cancel()
-	generation := vol.Generation
-	last, err := s.volumes.wait(wctx, vol, func(vol *v1alpha1.NvmfVolume) (bool, error) { return limited(vol, generation) })
-	if errors.Is(err, errLate) {
-		return s.late(ctx, last, v1alpha1.ConditionQoSApplied)
+	now, err := s.follow(ctx, vol)
+	if err != nil {
+		return err
 	}
-	return err
+	return s.await(wctx, now, v1alpha1.ConditionQoSApplied, limited)
 }
 
 // limit writes the limits into the volume's spec.
@@ -69,7 +67,7 @@ func (s *Service) limit(ctx context.Context, id string, limits *v1alpha1.VolumeQ
 			return nil, fmt.Errorf("write limits of NvmfVolume %s: %w", id, err)
 		}
 		if changed.Generation != vol.Generation {
-			klog.FromContext(ctx).Info("Limiting volume", "volume", id, "node", vol.Spec.Node)
+			klog.FromContext(ctx).Info("Limiting volume", "volume", id)
 		}
 		return changed, nil
 	}
@@ -94,17 +92,17 @@ func (s *Service) checkLimits(ctx context.Context, name string, limits *v1alpha1
 	return nil
 }
 
-// limited says that the limits of this generation are in force.
-func limited(vol *v1alpha1.NvmfVolume, generation int64) (bool, error) {
-	if vol == nil || vol.DeletionTimestamp != nil {
+// limited says that the limits of this generation of a replica are in force.
+func limited(rep *v1alpha1.NvmfReplica, generation int64) (bool, error) {
+	if rep == nil || rep.DeletionTimestamp != nil {
 		return false, failf(inUse, "the volume was deleted while it was being modified")
 	}
-	c := meta.FindStatusCondition(vol.Status.Conditions, v1alpha1.ConditionQoSApplied)
-	if c == nil || vol.Generation < generation || vol.Status.ObservedGeneration < generation {
+	c := meta.FindStatusCondition(rep.Status.Conditions, v1alpha1.ConditionQoSApplied)
+	if c == nil || rep.Generation < generation || rep.Status.ObservedGeneration < generation {
 		return false, nil
 	}
 	if c.Status == metav1.ConditionFalse && c.Reason == v1alpha1.ReasonUnsupported {
-		return false, failf(invalid, "cannot limit volume %s: %s", vol.Name, c.Message)
+		return false, failf(invalid, "cannot limit volume %s: %s", rep.Spec.Volume.Name, c.Message)
 	}
 	return c.Status == metav1.ConditionTrue, nil
 }

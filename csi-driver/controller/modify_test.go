@@ -46,7 +46,7 @@ func TestModify(t *testing.T) {
 		}
 		expect("changed", &v1alpha1.VolumeQoS{IOPS: new(int64(3000))})
 	}
-	if got := volume(t, id).Status.QoS; got == nil || *got.IOPS != 3000 {
+	if got := replica(t, id).Status.QoS; got == nil || *got.IOPS != 3000 {
 		t.Errorf("answered before the target held to it: %v", got)
 	}
 	expectError(t, modify(map[string]string{"iops": "2500"}), codes.InvalidArgument, "use 2000 or 3000")

@@ -20,7 +20,7 @@ type object[T any] interface {
 	client.Object
 }
 
-// objects reads NvmfVolumes, or NvmfSnapshots, and waits for them to change.
+// objects reads NvmfVolumes, NvmfReplicas or NvmfSnapshots, and waits for them to change.
 //
 // Each call of the service starts from a live read, since what this replica's cache shows may be older than
 // what another replica has answered. Waits look at the cache each time the watch says that the object
@@ -36,6 +36,8 @@ type objects[T any, P object[T]] struct {
 
 // errLate says that a wait has ended with its context.
 var errLate = errors.New("not in time")
+
+func isLate(err error) bool { return errors.Is(err, errLate) }
 
 // read an object from the API server; nil when it is not there.
 func (o *objects[T, P]) read(ctx context.Context, name string) (P, error) {

@@ -47,7 +47,7 @@ func TestVolumeOverBothTransports(t *testing.T) {
 	}
 	if diff := cmp.Diff([]v1alpha1.Portal{
 		{Transport: v1alpha1.TransportRDMA, Address: "10.0.0.1", Port: 4421}, {Transport: v1alpha1.TransportTCP, Address: "10.0.0.1", Port: 4420},
-	}, volume(t, name).Paths()); diff != "" {
+	}, replica(t, name).Paths()); diff != "" {
 		t.Error(diff)
 	}
 	capacity, err := s.GetCapacity(t.Context(), &csi.GetCapacityRequest{Parameters: map[string]string{"target": st.target, "transport": "RDMA,TCP"}})

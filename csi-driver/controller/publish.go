@@ -5,7 +5,6 @@ package controller
 import (
 	"cmp"
 	"context"
-	"errors"
 	"slices"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -35,13 +34,15 @@ func (s *Service) publishVolume(ctx context.Context, req *csi.ControllerPublishV
 	if err != nil {
 		return nil, err
 	}
+	now, err := s.follow(ctx, vol)
+	if err != nil {
+		return nil, err
+	}
 	wctx, cancel := waitContext(ctx)
 	defer cancel()
-	generation := vol.Generation
-	last, err := s.volumes.wait(wctx, vol, func(vol *v1alpha1.NvmfVolume) (bool, error) { return exportedTo(vol, nqn, generation) })
-	if errors.Is(err, errLate) {
-		return nil, s.late(ctx, last, v1alpha1.ConditionExported)
-	}
+	err = s.await(wctx, now, v1alpha1.ConditionExported, func(rep *v1alpha1.NvmfReplica, generation int64) (bool, error) {
+		return exportedTo(rep, nqn, generation)
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -79,11 +80,11 @@ func checkPublish(req *csi.ControllerPublishVolumeRequest) (attachment, error) {
 func (s *Service) admit(ctx context.Context, req *csi.ControllerPublishVolumeRequest, a attachment) (*v1alpha1.NvmfVolume, string, error) {
 	id := req.GetVolumeId()
 	for {
-		vol, err := s.volume(ctx, id)
+		vol, err := s.withReplicas(ctx, id)
 		if err != nil {
 			return nil, "", err
 		}
-		if err := checkContext(vol, req.GetVolumeContext()); err != nil {
+		if err := checkContext(vol.NvmfVolume, req.GetVolumeContext()); err != nil {
 			return nil, "", err
 		}
 		node, err := s.identify(ctx, req, &a)
@@ -93,14 +94,21 @@ func (s *Service) admit(ctx context.Context, req *csi.ControllerPublishVolumeReq
 		if vol.DeletionTimestamp != nil {
 			return nil, "", failf(inUse, "volume %s is being deleted", id)
 		}
-		if h := find(vol, a.node); h != nil && a.is(*h) {
+		if h := find(vol.NvmfVolume, a.node); h != nil && a.is(*h) {
 			if now := accessOf(*h); now != a.access {
 				return nil, "", failf(exists, "volume %s is already attached to node %s with access %s, not %s", id, a.node, now, a.access)
 			}
-			return vol, h.NQN, nil
+			return vol.NvmfVolume, h.NQN, nil
 		}
 		if err := a.allowed(vol); err != nil {
-			switch back, backErr := s.takeBack(ctx, vol); {
+			if behind(vol) {
+				// A detachment was interrupted before it had reached the replicas.
+				if _, err := s.follow(ctx, vol.NvmfVolume); err != nil {
+					return nil, "", err
+				}
+				continue
+			}
+			switch back, backErr := s.takeBack(ctx, vol.NvmfVolume); {
 			case backErr != nil:
 				return nil, "", backErr
 			case back:
@@ -115,22 +123,21 @@ func (s *Service) admit(ctx context.Context, req *csi.ControllerPublishVolumeReq
 			return nil, "", err
 		}
 		h := a.host()
-		vol, err = s.changeHosts(ctx, vol, func(vol *v1alpha1.NvmfVolume) {
+		written, err := s.attach(ctx, vol.NvmfVolume, func(vol *v1alpha1.NvmfVolume) {
 			vol.Spec.DeletionMark = "" // of a deletion that was not carried through
 			givePermission(vol, h.NQN)
-			if len(vol.Spec.Hosts) == 0 {
-				uuid, _ := v1alpha1.AttachmentOfHost(h.NQN)
-				vol.Spec.SubsystemNQN = v1alpha1.SubsystemNQN(vol.Name, uuid)
+			if len(vol.Spec.Attachments) == 0 {
+				vol.Spec.Session, _ = v1alpha1.AttachmentOfHost(h.NQN)
 			}
-			vol.Spec.Hosts = append(vol.Spec.Hosts, h)
+			vol.Spec.Attachments = append(vol.Spec.Attachments, h)
 		})
 		if apierrors.IsConflict(err) {
 			continue
 		}
 		if err == nil {
-			klog.FromContext(ctx).Info("Admitting host", "volume", id, "node", vol.Spec.Node, "host", a.node, "nqn", h.NQN, "access", a.access)
+			klog.FromContext(ctx).Info("Admitting host", "volume", id, "members", vol.Spec.Members, "host", a.node, "nqn", h.NQN, "access", a.access)
 		}
-		return vol, h.NQN, err
+		return written, h.NQN, err
 	}
 }
 
@@ -153,45 +160,45 @@ func accessOf(h v1alpha1.VolumeHost) v1alpha1.HostAccess {
 
 // allowed fails when others use the volume and do not share it in this way. Of one that is admitted still but not
 // listed any more, it is not known how it uses the volume.
-func (a attachment) allowed(vol *v1alpha1.NvmfVolume) error {
-	if h := find(vol, a.node); h != nil {
+func (a attachment) allowed(vol *replicatedVolume) error {
+	if h := find(vol.NvmfVolume, a.node); h != nil {
 		return failf(inUse, "volume %s still has an earlier attachment to node %s, which is not detached yet", vol.Name, a.node)
 	}
 	unlike := func(h v1alpha1.VolumeHost) bool { return accessOf(h) != a.access }
 	switch {
-	case len(vol.Spec.Hosts) == 0 && len(lingering(vol)) == 0:
+	case len(vol.Spec.Attachments) == 0 && len(lingering(vol)) == 0:
 		return nil
 	case a.access == v1alpha1.AccessExclusive:
 		return failf(inUse, "volume %s is attached to %s; it can be attached to only one node at a time", vol.Name, users(vol))
-	case len(lingering(vol)) > 0 || slices.ContainsFunc(vol.Spec.Hosts, unlike):
+	case len(lingering(vol)) > 0 || slices.ContainsFunc(vol.Spec.Attachments, unlike):
 		return failf(inUse, "volume %s is attached to %s with another access than %s", vol.Name, users(vol), a.access)
 	}
 	return nil
 }
 
-// exportedTo says that the agent has seen the spec of this generation, and that its target serves the volume to the
+// exportedTo says that the agent has seen the spec of this generation, and that its target serves the replica to the
 // host.
-func exportedTo(vol *v1alpha1.NvmfVolume, nqn string, generation int64) (bool, error) {
-	if vol == nil || vol.DeletionTimestamp != nil {
+func exportedTo(rep *v1alpha1.NvmfReplica, nqn string, generation int64) (bool, error) {
+	if rep == nil || rep.DeletionTimestamp != nil {
 		return false, failf(inUse, "the volume was deleted while it was being attached")
 	}
-	if vol.Generation < generation || vol.Status.ObservedGeneration < generation {
+	if rep.Generation < generation || rep.Status.ObservedGeneration < generation {
 		return false, nil
 	}
-	if vol.Listed(nqn) == nil {
+	if rep.Listed(nqn) == nil {
 		return false, failf(busy, "the volume was detached from the node while it was being attached; try again")
 	}
-	exported := meta.FindStatusCondition(vol.Status.Conditions, v1alpha1.ConditionExported)
+	exported := meta.FindStatusCondition(rep.Status.Conditions, v1alpha1.ConditionExported)
 	if exported == nil {
 		return false, nil
 	}
 	// Of a volume that is shared, one host may wait for a place while another has one.
 	exhausted := exported.Reason == v1alpha1.ReasonAttachmentsExhausted
 	switch {
-	case vol.Admitted(nqn) == nil && exhausted:
-		return false, failf(full, "volume %s: %s", vol.Name, exported.Message)
-	case vol.Admitted(nqn) == nil || exported.Status != metav1.ConditionTrue && !exhausted:
+	case rep.Admitted(nqn) == nil && exhausted:
+		return false, failf(full, "volume %s: %s", rep.Spec.Volume.Name, exported.Message)
+	case rep.Admitted(nqn) == nil || exported.Status != metav1.ConditionTrue && !exhausted:
 		return false, nil
 	}
-	return len(vol.Paths()) > 0, nil
+	return len(rep.Paths()) > 0, nil
 }

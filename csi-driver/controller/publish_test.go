@@ -51,13 +51,13 @@ func publishAs(t *testing.T, s *Service, req *csi.ControllerPublishVolumeRequest
 	if err != nil {
 		t.Fatal(err)
 	}
-	vol, host := volume(t, req.VolumeId), v1alpha1.HostNQN(c.Attachment)
-	listed, admitted := vol.Listed(host), vol.Admitted(host)
-	if listed == nil || admitted == nil || listed.Node != req.NodeId || listed.NodeUID != uidOf(t, req.NodeId) || len(vol.Paths()) == 0 {
-		t.Fatalf("%s is not attached to %s: %+v, %+v", c.Attachment, req.NodeId, vol.Spec, vol.Status)
+	vol, rep, host := volume(t, req.VolumeId), replica(t, req.VolumeId), v1alpha1.HostNQN(c.Attachment)
+	listed, admitted := vol.Listed(host), rep.Admitted(host)
+	if listed == nil || admitted == nil || listed.Node != req.NodeId || listed.NodeUID != uidOf(t, req.NodeId) || len(rep.Paths()) == 0 {
+		t.Fatalf("%s is not attached to %s: %+v, %+v", c.Attachment, req.NodeId, vol.Spec, rep.Status)
 	}
 	return attachedTo{
-		Attachment: c.Attachment, NodeUID: listed.NodeUID, NQN: vol.CurrentSubsystem(), Blank: admitted.Blank,
+		Attachment: c.Attachment, NodeUID: listed.NodeUID, NQN: rep.CurrentSubsystem(), Blank: admitted.Blank,
 		AllowFormat: vol.Annotations[v1alpha1.AllowFormatAnnotation] == vol.FormatPermission(host),
 	}
 }
@@ -96,12 +96,12 @@ func TestPublishAnswersWhatTheNodeMustKnow(t *testing.T) {
 	want := attachedTo{NodeUID: uidOf(t, nodeID), Blank: true}
 	for range 2 { // The second time, the host is admitted already.
 		got := publish(t, s, id, nodeID)
-		hosts := volume(t, id).Spec.Hosts
+		hosts := volume(t, id).Spec.Attachments
 		if len(hosts) != 1 || hosts[0].Node != nodeID || want.Attachment != "" && hosts[0].NQN != v1alpha1.HostNQN(want.Attachment) {
 			t.Fatalf("hosts: %v", hosts)
 		}
 		want.Attachment, _ = v1alpha1.AttachmentOfHost(hosts[0].NQN)
-		want.NQN = v1alpha1.SubsystemNQN(id, want.Attachment)
+		want.NQN = v1alpha1.SubsystemNQN(id+"-0", want.Attachment)
 		if diff := cmp.Diff(want, got); diff != "" {
 			t.Error(diff)
 		}
@@ -118,8 +118,8 @@ func TestEachAttachmentIsAnIdentityOfItsOwn(t *testing.T) {
 	attachments, subsystems := map[string]bool{}, map[string]bool{}
 	for _, node := range []string{first, second, first, first} {
 		c := publish(t, s, id, node)
-		if attachments[c.Attachment] || subsystems[c.NQN] || c.NQN != volume(t, id).Status.NQN {
-			t.Errorf("%+v is used again, or not served: %v", c, volume(t, id).Status)
+		if attachments[c.Attachment] || subsystems[c.NQN] || c.NQN != replica(t, id).Status.NQN {
+			t.Errorf("%+v is used again, or not served: %v", c, replica(t, id).Status)
 		}
 		attachments[c.Attachment], subsystems[c.NQN] = true, true
 		unpublish(t, s, id, node)
@@ -183,11 +183,11 @@ func TestPublishThatComesLate(t *testing.T) {
 	for _, next := range []string{node, other} {
 		request := askFor(t, id, node)
 		attachSoon(node)
-		was := volume(t, id).Spec.Hosts[0].NQN
+		was := volume(t, id).Spec.Attachments[0].NQN
 		end(request)
 		asked := askFor(t, id, next)
 		attachSoon(next)
-		if hosts := volume(t, id).Spec.Hosts; len(hosts) != 1 || hosts[0].Node != next || hosts[0].NQN == was {
+		if hosts := volume(t, id).Spec.Attachments; len(hosts) != 1 || hosts[0].Node != next || hosts[0].NQN == was {
 			t.Errorf("hosts: %v", hosts)
 		}
 		end(asked)
@@ -200,7 +200,7 @@ func TestPublishThatComesLate(t *testing.T) {
 			if err := s.takeBackAll(t.Context()); err != nil {
 				t.Fatal(err)
 			}
-			return volume(t, id).Spec.Hosts
+			return volume(t, id).Spec.Attachments
 		}
 		if hosts := take(); len(hosts) != 1 {
 			t.Errorf("an attachment that is asked for was taken back: %v", hosts)
@@ -210,7 +210,7 @@ func TestPublishThatComesLate(t *testing.T) {
 			t.Errorf("hosts: %v", hosts)
 		}
 		// One that nobody asked Kubernetes for is not Kubernetes' to end.
-		NewWithT(t).Eventually(func() string { return users(volume(t, id)) }).WithTimeout(enough).Should(BeEmpty())
+		NewWithT(t).Eventually(func() string { return usersOf(t, id) }).WithTimeout(enough).Should(BeEmpty())
 		publish(t, s, id, node)
 		if hosts := take(); len(hosts) != 1 {
 			t.Errorf("hosts: %v", hosts)
@@ -262,10 +262,10 @@ func TestPublishThatWritesWhatItReadLongAgo(t *testing.T) {
 			deleteByHand(t, request)
 			unpublish(t, leader, id, node)
 			meanwhile(id)
-			hosts := volume(t, id).Spec.Hosts
+			hosts := volume(t, id).Spec.Attachments
 			close(paused.resumed)
 			expectError(t, <-late, codes.Aborted, "no VolumeAttachment requests volume "+id)
-			if diff := cmp.Diff(hosts, volume(t, id).Spec.Hosts); diff != "" {
+			if diff := cmp.Diff(hosts, volume(t, id).Spec.Attachments); diff != "" {
 				t.Errorf("it was attached as %+v, and now: %s", was, diff)
 			}
 		})
@@ -296,13 +296,13 @@ func TestUnpublishThatComesLate(t *testing.T) {
 	for _, node := range []string{node, ""} {
 		expectError(t, detach(node), codes.Aborted, "VolumeAttachment "+request.Name+" requests volume "+id)
 	}
-	if hosts := volume(t, id).Spec.Hosts; len(hosts) != 1 || hosts[0].NQN != v1alpha1.HostNQN(second.Attachment) || second.Attachment == first.Attachment {
+	if hosts := volume(t, id).Spec.Attachments; len(hosts) != 1 || hosts[0].NQN != v1alpha1.HostNQN(second.Attachment) || second.Attachment == first.Attachment {
 		t.Errorf("hosts: %v", hosts)
 	}
 	deleteByHand(t, request)
 	unpublish(t, s, id, node)
 	patch := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))
-	if hosts, err := volume(t, id).Spec.Hosts, api.Patch(t.Context(), request, patch); len(hosts) != 0 || err != nil {
+	if hosts, err := volume(t, id).Spec.Attachments, api.Patch(t.Context(), request, patch); len(hosts) != 0 || err != nil {
 		t.Errorf("hosts: %v, %v", hosts, err)
 	}
 }
@@ -372,11 +372,14 @@ func TestPermissionToFormatIsForOneAttachment(t *testing.T) {
 	if c := sharing(nodeID); !c.AllowFormat {
 		t.Error("a new permission was not given")
 	}
-	patch := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"hosts":null}}`))
+	patch := client.RawPatch(types.MergePatchType, []byte(`{"spec":{"attachments":null}}`))
 	if err := api.Patch(t.Context(), volume(t, id), patch); err != nil {
 		t.Fatal(err)
 	}
-	NewWithT(t).Eventually(func() string { return users(volume(t, id)) }).WithTimeout(enough).Should(BeEmpty())
+	if _, err := s.follow(t.Context(), volume(t, id)); err != nil {
+		t.Fatal(err)
+	}
+	NewWithT(t).Eventually(func() string { return usersOf(t, id) }).WithTimeout(enough).Should(BeEmpty())
 	if c := sharing(nodeID); c.AllowFormat {
 		t.Error("a permission outlived an attachment that was ended by hand")
 	}
@@ -453,7 +456,7 @@ func TestPublishRefusesBadInput(t *testing.T) {
 			expectError(t, err, tc.code, tc.says)
 		})
 	}
-	if hosts := volume(t, id).Spec.Hosts; len(hosts) != 0 {
+	if hosts := volume(t, id).Spec.Attachments; len(hosts) != 0 {
 		t.Errorf("hosts: %v", hosts)
 	}
 }
@@ -514,7 +517,7 @@ func TestPublishToANodeThatIsStuck(t *testing.T) {
 	write(held)
 	_, err := s.ControllerPublishVolume(within(t, enough), publishRequest(id, nodeID))
 	expectError(t, err, codes.Unavailable, nodeID, "WeftInitiatorStuck (ConnectStuck: connecting to a has not returned since 2026-11-22T10:00:00Z)")
-	if hosts := volume(t, id).Spec.Hosts; len(hosts) != 0 {
+	if hosts := volume(t, id).Spec.Attachments; len(hosts) != 0 {
 		t.Errorf("hosts: %v", hosts)
 	}
 	elsewhere := newHost(t, "elsewhere")
@@ -602,7 +605,7 @@ func TestPublishUnderConflicts(t *testing.T) {
 	}
 	close(stop)
 	wg.Wait()
-	if hosts := volume(t, id).Status.Hosts; len(hosts) != 0 {
+	if hosts := replica(t, id).Status.Hosts; len(hosts) != 0 {
 		t.Errorf("hosts: %v", hosts)
 	}
 }
@@ -648,21 +651,21 @@ func TestUnpublish(t *testing.T) {
 	t.Run("another node leaves the attached one alone", func(t *testing.T) {
 		publish(t, s, id, nodeID)
 		unpublish(t, s, id, "worker-1")
-		if len(volume(t, id).Status.Hosts) != 1 {
+		if len(replica(t, id).Status.Hosts) != 1 {
 			t.Error("the attached node was dismissed")
 		}
 	})
 	t.Run("twice", func(t *testing.T) {
 		unpublish(t, s, id, nodeID)
 		unpublish(t, s, id, nodeID)
-		if users(volume(t, id)) != "" {
+		if usersOf(t, id) != "" {
 			t.Error("still admitted")
 		}
 	})
 	t.Run("from all nodes", func(t *testing.T) {
 		publish(t, s, id, nodeID)
 		unpublish(t, s, id, "")
-		if users(volume(t, id)) != "" {
+		if usersOf(t, id) != "" {
 			t.Error("still admitted")
 		}
 	})
@@ -808,7 +811,9 @@ func TestSharing(t *testing.T) {
 
 // A host that is being dismissed may still write, in a way that is not known any more.
 func TestNobodySharesWithAHostThatIsLeaving(t *testing.T) {
-	vol := &v1alpha1.NvmfVolume{Status: v1alpha1.NvmfVolumeStatus{Hosts: []v1alpha1.AdmittedHost{{NQN: "b"}}}}
+	vol := &replicatedVolume{NvmfVolume: &v1alpha1.NvmfVolume{}, replicas: []*v1alpha1.NvmfReplica{
+		{Status: v1alpha1.NvmfReplicaStatus{Hosts: []v1alpha1.AdmittedHost{{NQN: "b"}}}},
+	}}
 	for _, how := range []v1alpha1.HostAccess{v1alpha1.AccessExclusive, v1alpha1.AccessSharedRead, v1alpha1.AccessSharedWrite} {
 		if err := (attachment{node: "n", access: how}).allowed(vol); err == nil {
 			t.Errorf("%s is allowed", how)
@@ -842,7 +847,7 @@ func TestPublishCountsAttachments(t *testing.T) {
 	publish(t, s, ids[0], host) // again: it has its place
 	_, err := s.ControllerPublishVolume(within(t, enough), publishRequest(ids[1], host))
 	expectError(t, err, codes.ResourceExhausted, "has 1 of 1 planned attachments", "raise attachments.expected of NvmfTarget "+st.target)
-	if hosts := volume(t, ids[1]).Spec.Hosts; len(hosts) > 0 {
+	if hosts := volume(t, ids[1]).Spec.Attachments; len(hosts) > 0 {
 		t.Errorf("refused, and listed all the same: %+v", hosts)
 	}
 	unpublishRequest := &csi.ControllerUnpublishVolumeRequest{VolumeId: ids[0], NodeId: host}
@@ -883,7 +888,7 @@ func TestPublishRaceExceedsNoPlaces(t *testing.T) {
 		} else {
 			expectError(t, err, codes.ResourceExhausted, "attachments.expected of NvmfTarget "+st.target)
 		}
-		admitted += len(volume(t, own(t, fmt.Sprint(i))).Status.Hosts)
+		admitted += len(replica(t, own(t, fmt.Sprint(i))).Status.Hosts)
 	}
 	if attached != places || admitted != places {
 		t.Errorf("%d attached and %d admitted, want %d", attached, admitted, places)

@@ -128,7 +128,7 @@ func describeSource(source *v1alpha1.VolumeSource) string {
 func (r volumeRequest) object() metav1.ObjectMeta {
 	m := metav1.ObjectMeta{
 		Name:       r.id,
-		Finalizers: []string{v1alpha1.VolumeFinalizer},
+		Finalizers: []string{v1alpha1.ReplicasFinalizer},
 		Labels:     map[string]string{},
 		Annotations: map[string]string{
 			requestNameAnnotation: r.name, requestLimitsAnnotation: parameters.FormatQoS(r.params.QoS),

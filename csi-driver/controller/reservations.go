@@ -16,8 +16,8 @@ import (
 	"github.com/weft-storage/weft/csi-driver/controller/internal/placement"
 )
 
-// reservations are volumes that were placed, or that grew, and that the cache does not show so yet. Without them, calls
-// that come together would all see the same free space and choose the same node.
+// reservations are replicas that were placed, or that grew, and that the cache does not show so yet. Without them,
+// calls that come together would all see the same free space and choose the same node.
 type reservations struct {
 	cached client.Reader
 	clock  clock.PassiveClock
@@ -36,11 +36,11 @@ type reservation struct {
 // has stored it. It only has to outlast the delay of the watch.
 const reservationTime = 2 * time.Minute
 
-// place chooses a node and keeps the space there for the volume until the cache shows it.
-func (r *reservations) place(ctx context.Context, req placement.Request, volume, uuid string) (string, error) {
+// place chooses a node and keeps the space there for a replica until the cache shows it.
+func (r *reservations) place(ctx context.Context, req placement.Request, m v1alpha1.VolumeMember) (string, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	nodes, promises, err := r.gather(ctx, volume)
+	nodes, promises, err := r.gather(ctx, m.Name)
 	if err != nil {
 		return "", err
 	}
@@ -48,7 +48,7 @@ func (r *reservations) place(ctx context.Context, req placement.Request, volume,
 	if err != nil {
 		return "", err
 	}
-	r.keep(placement.PromiseTo(volume, node, req.Device, req.DeviceClass, req.SizeBytes), uuid)
+	r.keep(placement.PromiseTo(m.Name, node, req.Device, req.DeviceClass, req.SizeBytes), m.UUID)
 	return node, nil
 }
 
@@ -63,33 +63,45 @@ func (r *reservations) keep(p placement.Promise, uuid string) {
 // grow keeps the space for a volume that shall have this size. It fails, with what there is room for, when its
 // pool has less; and for now while nobody knows what its pool has, since what is written then could never be taken
 // back.
-func (r *reservations) grow(ctx context.Context, vol *v1alpha1.NvmfVolume, size int64) error {
+func (r *reservations) grow(ctx context.Context, vol *replicatedVolume, size int64) error {
+	for i, rep := range vol.replicas {
+		if rep == nil {
+			return failf(waiting, "volume %s stays at %s: NvmfReplica %s does not exist", vol.Name, &vol.Spec.Size, vol.Spec.Members[i].Name)
+		}
+		if err := r.growReplica(ctx, rep, size); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (r *reservations) growReplica(ctx context.Context, rep *v1alpha1.NvmfReplica, size int64) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	nodes, promises, err := r.gather(ctx, vol.Name)
+	nodes, promises, err := r.gather(ctx, rep.Name)
 	if err != nil {
 		return err
 	}
-	i := slices.IndexFunc(nodes, func(n v1alpha1.NvmfNode) bool { return n.Name == vol.Spec.Node })
+	i := slices.IndexFunc(nodes, func(n v1alpha1.NvmfNode) bool { return n.Name == rep.Spec.Node })
 	if i < 0 {
-		return roomUnknown(vol, size, "has no NvmfNode")
+		return roomUnknown(rep, size, "has no NvmfNode")
 	}
-	room, known := placement.Room(&nodes[i], vol.Status.Device, vol.Name, promises)
+	room, known := placement.Room(&nodes[i], rep.Status.Device, rep.Name, promises)
 	if !known {
-		return roomUnknown(vol, size, lastWordOfPool(nodes[i].Status.Pools, vol.Status.Device))
+		return roomUnknown(rep, size, lastWordOfPool(nodes[i].Status.Pools, rep.Status.Device))
 	}
 	if room = room / sizeStep * sizeStep; room < size {
 		return failf(outOfRange, "size: cannot expand volume %s from %s to %s: its drive, %s on node %s, has space for at most %s",
-			vol.Name, &vol.Spec.Size, quantity(size), vol.Status.Device, vol.Spec.Node, quantity(max(room, vol.Spec.Size.Value())))
+			rep.Spec.Volume.Name, &rep.Spec.Size, quantity(size), rep.Status.Device, rep.Spec.Node, quantity(max(room, rep.Spec.Size.Value())))
 	}
-	r.keep(placement.PromiseTo(vol.Name, vol.Spec.Node, vol.Status.Device, vol.Spec.DeviceClass, size), vol.Spec.UUID)
+	r.keep(placement.PromiseTo(rep.Name, rep.Spec.Node, rep.Status.Device, rep.Spec.DeviceClass, size), rep.Spec.UUID)
 	return nil
 }
 
 // roomUnknown explains that a volume stays as it is until its node says what room there is.
-func roomUnknown(vol *v1alpha1.NvmfVolume, size int64, why string) error {
+func roomUnknown(rep *v1alpha1.NvmfReplica, size int64, why string) error {
 	return failf(waiting, "volume %s stays at %s, because it is unknown whether its drive has space for %s: node %s %s; it is expanded automatically once that is known",
-		vol.Name, &vol.Spec.Size, quantity(size), vol.Spec.Node, why)
+		rep.Spec.Volume.Name, &rep.Spec.Size, quantity(size), rep.Spec.Node, why)
 }
 
 // lastWordOfPool is what an agent said of a pool whose room it did not say.
@@ -107,13 +119,13 @@ func lastWordOfPool(pools []v1alpha1.PoolStatus, device string) string {
 	return fmt.Sprintf("reports about drive %s: %s: %s", device, pools[i].Reason, pools[i].Message)
 }
 
-// release the space kept for the volume with this uuid, up to this size of its data: the cache shows it, or it was
+// release the space kept for the replica with this uuid, up to this size of its data: the cache shows it, or it was
 // certainly not written.
-func (r *reservations) release(volume, uuid string, size int64) {
+func (r *reservations) release(replica, uuid string, size int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if made := r.made[volume]; made.uuid == uuid && made.SizeBytes <= v1alpha1.WithHeader(size) {
-		delete(r.made, volume)
+	if made := r.made[replica]; made.uuid == uuid && made.SizeBytes <= v1alpha1.WithHeader(size) {
+		delete(r.made, replica)
 	}
 }
 
@@ -129,7 +141,7 @@ func (r *reservations) candidates(ctx context.Context, req placement.Request) ([
 	return candidates, nil
 }
 
-// gather the nodes and what was promised of them, but not to the volume with this name. The nodes are the cache's
+// gather the nodes and what was promised of them, but not to the replica with this name. The nodes are the cache's
 // own: not to be changed. The caller holds the lock, so that what was released is what the cache showed before it was
 // read.
 func (r *reservations) gather(ctx context.Context, but string) ([]v1alpha1.NvmfNode, []placement.Promise, error) {
@@ -137,11 +149,11 @@ func (r *reservations) gather(ctx context.Context, but string) ([]v1alpha1.NvmfN
 	if err := r.cached.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, nil, fmt.Errorf("list NvmfNodes: %w", err)
 	}
-	var vols v1alpha1.NvmfVolumeList
-	if err := r.cached.List(ctx, &vols, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, nil, fmt.Errorf("list NvmfVolumes: %w", err)
+	var reps v1alpha1.NvmfReplicaList
+	if err := r.cached.List(ctx, &reps, client.UnsafeDisableDeepCopy); err != nil {
+		return nil, nil, fmt.Errorf("list NvmfReplicas: %w", err)
 	}
-	promises := make([]placement.Promise, 0, len(vols.Items)+len(r.made))
+	promises := make([]placement.Promise, 0, len(reps.Items)+len(r.made))
 	// What is kept comes first, and so counts, where the cache shows a volume before it grew.
 	now := r.clock.Now()
 	for name, made := range r.made {
@@ -151,39 +163,39 @@ func (r *reservations) gather(ctx context.Context, but string) ([]v1alpha1.NvmfN
 			promises = append(promises, made.Promise)
 		}
 	}
-	for i := range vols.Items {
-		vol := &vols.Items[i]
-		promises = append(promises, placement.PromiseTo(vol.Name, vol.Spec.Node, vol.Status.Device, vol.Spec.DeviceClass, vol.Spec.Size.Value()))
+	for i := range reps.Items {
+		rep := &reps.Items[i]
+		promises = append(promises, placement.PromiseTo(rep.Name, rep.Spec.Node, rep.Status.Device, rep.Spec.DeviceClass, rep.Spec.Size.Value()))
 	}
 	var snaps v1alpha1.NvmfSnapshotList
 	if err := r.cached.List(ctx, &snaps, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, nil, fmt.Errorf("list NvmfSnapshots: %w", err)
 	}
-	return nodes.Items, append(promises, snapshotPromises(snaps.Items, vols.Items)...), nil
+	return nodes.Items, append(promises, snapshotPromises(snaps.Items, reps.Items)...), nil
 }
 
-// snapshotPromises are what snapshots hold; one that is still being made, what its volume has written so far.
-func snapshotPromises(snaps []v1alpha1.NvmfSnapshot, vols []v1alpha1.NvmfVolume) []placement.Promise {
+// snapshotPromises are what snapshots hold; one that is still being made, what its replica has written so far.
+func snapshotPromises(snaps []v1alpha1.NvmfSnapshot, reps []v1alpha1.NvmfReplica) []placement.Promise {
 	if len(snaps) == 0 {
 		return nil
 	}
-	byName := make(map[string]*v1alpha1.NvmfVolume, len(vols))
-	for i := range vols {
-		byName[vols[i].Name] = &vols[i]
+	byName := make(map[string]*v1alpha1.NvmfReplica, len(reps))
+	for i := range reps {
+		byName[reps[i].Name] = &reps[i]
 	}
 	promises := make([]placement.Promise, 0, len(snaps))
 	for i := range snaps {
 		s := &snaps[i]
 		p := placement.Promise{Volume: placement.SnapshotPrefix + s.Name, Node: s.Spec.Node, Device: s.Status.Device}
-		vol := byName[s.Spec.Volume]
-		if p.Device == "" && vol != nil {
-			p.Device = vol.Status.Device
+		rep := byName[s.Spec.Replica]
+		if p.Device == "" && rep != nil {
+			p.Device = rep.Status.Device
 		}
 		switch {
 		case s.Status.Allocated != nil:
 			p.SizeBytes = s.Status.Allocated.Value()
-		case vol != nil && vol.Status.Allocated != nil:
-			p.SizeBytes = vol.Status.Allocated.Value()
+		case rep != nil && rep.Status.Allocated != nil:
+			p.SizeBytes = rep.Status.Allocated.Value()
 		}
 		promises = append(promises, p)
 	}

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package controller is the CSI controller service. It talks to the
-// Kubernetes API only: it writes NvmfVolume objects, and waits on a watch for the agents' word that they are as asked.
+// Kubernetes API only: it writes NvmfVolumes and their NvmfReplicas, and waits on a watch for the agents' word that
+// these are as asked.
 //
 // It keeps nothing that a restart would lose, and two replicas may run: each
 // call starts from what the API server has stored, and writes only what it has read. What a node
@@ -16,6 +17,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	toolscache "k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/util/workqueue"
 	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -36,10 +38,13 @@ type Service struct {
 	live         client.Reader
 	cordoned     client.Reader
 	volumes      *objects[v1alpha1.NvmfVolume, *v1alpha1.NvmfVolume]
+	replicas     *objects[v1alpha1.NvmfReplica, *v1alpha1.NvmfReplica]
 	snapshots    *objects[v1alpha1.NvmfSnapshot, *v1alpha1.NvmfSnapshot]
 	reservations *reservations
 	locks        locks
-	informers    []cache.Informer
+	// unsettled are the names of volumes that Settle has to look at.
+	unsettled workqueue.TypedRateLimitingInterface[string]
+	informers []cache.Informer
 }
 
 var _ csi.ControllerServer = (*Service)(nil)
@@ -52,8 +57,10 @@ func New(ctx context.Context, c *Cluster) (*Service, error) {
 		live:         c.GetAPIReader(),
 		cordoned:     c.cordoned,
 		volumes:      &objects[v1alpha1.NvmfVolume, *v1alpha1.NvmfVolume]{kind: "NvmfVolume", cached: c.GetClient(), live: c.GetAPIReader()},
+		replicas:     &objects[v1alpha1.NvmfReplica, *v1alpha1.NvmfReplica]{kind: "NvmfReplica", cached: c.GetClient(), live: c.GetAPIReader()},
 		snapshots:    &objects[v1alpha1.NvmfSnapshot, *v1alpha1.NvmfSnapshot]{kind: "NvmfSnapshot", cached: c.GetClient(), live: c.GetAPIReader()},
 		reservations: &reservations{cached: c.GetClient(), clock: clock.RealClock{}},
+		unsettled:    workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[string]()),
 	}
 	node := &metav1.PartialObjectMetadata{}
 	node.SetGroupVersionKind(nodeGVK)
@@ -63,6 +70,7 @@ func New(ctx context.Context, c *Cluster) (*Service, error) {
 		changed func(obj any)
 	}{
 		{c.GetCache(), &v1alpha1.NvmfVolume{}, s.volumeChanged},
+		{c.GetCache(), &v1alpha1.NvmfReplica{}, s.replicaChanged},
 		{c.GetCache(), &v1alpha1.NvmfSnapshot{}, s.snapshotChanged},
 		{c.GetCache(), &v1alpha1.NvmfNode{}, nil}, {c.GetCache(), &v1alpha1.NvmfTarget{}, nil}, {c.GetCache(), node, nil},
 		{c.cordoned, node, nil},
@@ -94,8 +102,19 @@ func New(ctx context.Context, c *Cluster) (*Service, error) {
 // volumeChanged runs after the cache has taken in the change.
 func (s *Service) volumeChanged(obj any) {
 	if vol, ok := obj.(*v1alpha1.NvmfVolume); ok {
-		s.reservations.release(vol.Name, vol.Spec.UUID, vol.Spec.Size.Value())
 		s.volumes.changed(vol.Name)
+		s.unsettled.AddAfter(vol.Name, settleDelay)
+	}
+}
+
+// replicaChanged runs after the cache has taken in the change.
+func (s *Service) replicaChanged(obj any) {
+	if rep, ok := obj.(*v1alpha1.NvmfReplica); ok {
+		s.reservations.release(rep.Name, rep.Spec.UUID, rep.Spec.Size.Value())
+		s.replicas.changed(rep.Name)
+		if rep.DeletionTimestamp != nil {
+			s.unsettled.AddAfter(rep.Spec.Volume.Name, settleDelay)
+		}
 	}
 }
 

@@ -110,7 +110,7 @@ func TestCapacityCanBeHad(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if vol := volume(t, resp.Volume.VolumeId); resp.Volume.CapacityBytes != largest || vol.Status.Size.Value() != largest {
+		if vol := replica(t, resp.Volume.VolumeId); resp.Volume.CapacityBytes != largest || vol.Status.Size.Value() != largest {
 			t.Errorf("asked for %d, got %v, and its node serves %s", largest, resp.Volume, vol.Status.Size)
 		}
 	}
@@ -143,7 +143,7 @@ func TestTheSmallestVolume(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if vol := volume(t, resp.Volume.VolumeId); resp.Volume.CapacityBytes != 4<<20 || vol.Status.Size.Value() != 4<<20 {
+	if vol := replica(t, resp.Volume.VolumeId); resp.Volume.CapacityBytes != 4<<20 || vol.Status.Size.Value() != 4<<20 {
 		t.Errorf("got %v, and its node serves %s", resp.Volume, vol.Status.Size)
 	}
 	_, err = s.ControllerExpandVolume(within(t, enough), expandRequest(req.Name, 2*sizeStep))

@@ -114,21 +114,22 @@ func (s *Service) makeSnapshot(ctx context.Context, id string, req *csi.CreateSn
 	if err != nil {
 		return nil, err
 	}
+	of := vol.Spec.Members[0]
 	identity, err := uuid.NewRandom()
 	if err != nil {
 		return nil, fmt.Errorf("create a UUID: %w", err)
 	}
 	snap := &v1alpha1.NvmfSnapshot{
 		ObjectMeta: metav1.ObjectMeta{
-			Name: id, Finalizers: []string{v1alpha1.VolumeFinalizer},
+			Name: id, Finalizers: []string{v1alpha1.EngineFinalizer},
 			Annotations: map[string]string{requestNameAnnotation: req.GetName()},
 		},
-		Spec: v1alpha1.NvmfSnapshotSpec{UUID: identity.String(), Volume: vol.Name, Node: vol.Spec.Node},
+		Spec: v1alpha1.NvmfSnapshotSpec{UUID: identity.String(), Volume: vol.Name, Replica: of.Name, Node: of.Node},
 	}
 	if err := s.client.Create(ctx, snap, client.FieldOwner(fieldManager)); err != nil {
 		return nil, fmt.Errorf("store NvmfSnapshot %s: %w", id, err)
 	}
-	klog.FromContext(ctx).Info("Taking snapshot", "snapshot", id, "volume", vol.Name, "node", vol.Spec.Node)
+	klog.FromContext(ctx).Info("Taking snapshot", "snapshot", id, "volume", vol.Name, "node", of.Node)
 	return snap, nil
 }
 

@@ -133,7 +133,7 @@ func TestCopies(t *testing.T) {
 	s, _ := newService(t)
 	seen(t, s, st)
 	id := newVolume(t, s, st, "v")
-	home := volume(t, id).Spec.Node
+	home := replica(t, id).Spec.Node
 	markWritten(t, home, volume(t, id).Spec.UUID)
 	snap := newSnapshot(t, s, "snap", id)
 	nodeID := newHost(t, "host")
@@ -159,14 +159,14 @@ func TestCopies(t *testing.T) {
 				t.Errorf("%s: got %v", name, resp.Volume)
 			}
 		}
-		vol := volume(t, req.Name)
+		vol := replica(t, req.Name)
 		if vol.Spec.Node != home {
 			t.Errorf("%s: on %s, its source is on %s", name, vol.Spec.Node, home)
 		}
 		req.VolumeContentSource = nil
 		_, err := s.CreateVolume(within(t, enough), req)
 		expectError(t, err, codes.AlreadyExists, "its source is")
-		if c := publish(t, s, vol.Name, nodeID); c.Blank {
+		if c := publish(t, s, req.Name, nodeID); c.Blank {
 			t.Errorf("%s: %+v", name, c)
 		}
 	}

@@ -59,7 +59,14 @@ func (s *Service) origin(ctx context.Context, source *v1alpha1.VolumeSource) (or
 		if err != nil {
 			return origin{}, err
 		}
-		return origin{name: "volume " + vol.Name, node: vol.Spec.Node, device: vol.Status.Device, sizeBytes: vol.Spec.Size.Value()}, nil
+		rep, err := s.replicas.read(ctx, vol.Spec.Members[0].Name)
+		if err != nil {
+			return origin{}, err
+		}
+		if rep == nil {
+			return origin{}, failf(waiting, "volume %s has no data to copy: NvmfReplica %s does not exist", vol.Name, vol.Spec.Members[0].Name)
+		}
+		return origin{name: "volume " + vol.Name, node: rep.Spec.Node, device: rep.Status.Device, sizeBytes: vol.Spec.Size.Value()}, nil
 	}
 	var snap *v1alpha1.NvmfSnapshot
 	if validID(source.Snapshot) {
@@ -77,6 +84,21 @@ func (s *Service) origin(ctx context.Context, source *v1alpha1.VolumeSource) (or
 		return origin{}, s.lateSnapshot(ctx, snap, v1alpha1.ConditionReady)
 	}
 	return origin{name: "snapshot " + snap.Name, node: snap.Spec.Node, device: snap.Status.Device, sizeBytes: snap.Status.Size.Value()}, nil
+}
+
+// replicaSource is where a volume's first replica gets its data from: nil for a blank volume.
+func (s *Service) replicaSource(ctx context.Context, source *v1alpha1.VolumeSource) (*v1alpha1.ReplicaSource, error) {
+	switch {
+	case source == nil:
+		return nil, nil
+	case source.Snapshot != "":
+		return &v1alpha1.ReplicaSource{Snapshot: source.Snapshot}, nil
+	}
+	vol, err := s.source(ctx, source.Volume)
+	if err != nil {
+		return nil, err
+	}
+	return &v1alpha1.ReplicaSource{Replica: vol.Spec.Members[0].Name}, nil
 }
 
 // sourceGone returns errNoSource when a volume's source does not exist any more, and nil when it may still come to be

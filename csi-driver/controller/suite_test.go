@@ -381,6 +381,22 @@ func volume(t testing.TB, name string) *v1alpha1.NvmfVolume {
 	return vol
 }
 
+// replica of a volume that has one, as the API server has it; nil when it is not there.
+func replica(t testing.TB, volume string) *v1alpha1.NvmfReplica {
+	t.Helper()
+	rep, err := (&objects[v1alpha1.NvmfReplica, *v1alpha1.NvmfReplica]{}).get(t.Context(), api, volume+"-0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return rep
+}
+
+// usersOf a volume, in words.
+func usersOf(t testing.TB, name string) string {
+	t.Helper()
+	return users(&replicatedVolume{NvmfVolume: volume(t, name), replicas: []*v1alpha1.NvmfReplica{replica(t, name)}})
+}
+
 // newVolume makes a volume through the service.
 func newVolume(t testing.TB, s *Service, st storage, name string) string {
 	t.Helper()

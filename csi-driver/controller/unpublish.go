@@ -4,11 +4,13 @@ package controller
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"slices"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 )
@@ -21,23 +23,48 @@ func (s *Service) unpublishVolume(ctx context.Context, id, nodeID string) error 
 		return err
 	}
 	defer unlock()
+	wctx, cancel := waitContext(ctx)
+	defer cancel()
 	vol, err := s.dismiss(ctx, id, nodeID)
 	if isNoVolume(err) {
-		return nil
+		return s.dismissLeft(ctx, wctx, id)
 	}
 	if err != nil {
 		return err
 	}
-	wctx, cancel := waitContext(ctx)
-	defer cancel()
-	generation := vol.Generation
-	last, err := s.volumes.wait(wctx, vol, func(vol *v1alpha1.NvmfVolume) (bool, error) {
-		return dismissed(vol, generation), nil
-	})
-	if errors.Is(err, errLate) {
-		return s.late(ctx, last, detached)
+	now, err := s.follow(ctx, vol)
+	if isNoVolume(err) {
+		return s.dismissLeft(ctx, wctx, id)
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	return s.await(wctx, now, detached, dismissed)
+}
+
+// dismissLeft ends what the replicas of a volume without an object admit: somebody took off its finalizer.
+func (s *Service) dismissLeft(ctx, wctx context.Context, id string) error {
+	if !validID(id) {
+		return nil
+	}
+	var list v1alpha1.NvmfReplicaList
+	if err := s.live.List(ctx, &list, client.MatchingFields{"spec.volume.name": id}); err != nil {
+		return fmt.Errorf("list NvmfReplicas of volume %s: %w", id, err)
+	}
+	left := &replicatedVolume{NvmfVolume: &v1alpha1.NvmfVolume{ObjectMeta: metav1.ObjectMeta{Name: id}}}
+	for i := range list.Items {
+		rep := &list.Items[i]
+		if len(rep.Spec.Hosts) > 0 {
+			was := rep.DeepCopy()
+			rep.Spec.Hosts = nil
+			patch := client.MergeFromWithOptions(was, client.MergeFromWithOptimisticLock{})
+			if err := s.client.Patch(ctx, rep, patch, client.FieldOwner(fieldManager)); client.IgnoreNotFound(err) != nil {
+				return fmt.Errorf("write NvmfReplica %s: %w", rep.Name, err)
+			}
+		}
+		left.replicas = append(left.replicas, rep)
+	}
+	return s.await(wctx, left, detached, dismissed)
 }
 
 // dismiss takes the hosts that are leaving off the volume's hosts, and returns the volume without them.
@@ -48,10 +75,10 @@ func (s *Service) dismiss(ctx context.Context, id, nodeID string) (*v1alpha1.Nvm
 			return nil, err
 		}
 		leaving := func(h v1alpha1.VolumeHost) bool { return nodeID == "" || h.Node == nodeID }
-		if !slices.ContainsFunc(vol.Spec.Hosts, leaving) {
+		if !slices.ContainsFunc(vol.Spec.Attachments, leaving) {
 			return vol, nil
 		}
-		for _, h := range vol.Spec.Hosts {
+		for _, h := range vol.Spec.Attachments {
 			if !leaving(h) {
 				continue
 			}
@@ -67,7 +94,7 @@ func (s *Service) dismiss(ctx context.Context, id, nodeID string) (*v1alpha1.Nvm
 			return nil, errNoVolume(id)
 		}
 		if err == nil {
-			klog.FromContext(ctx).Info("Dismissing host", "volume", id, "node", vol.Spec.Node, "host", nodeID)
+			klog.FromContext(ctx).Info("Dismissing host", "volume", id, "members", vol.Spec.Members, "host", nodeID)
 		}
 		return vol, err
 	}
@@ -90,16 +117,16 @@ func (s *Service) mayLeave(ctx context.Context, vol *v1alpha1.NvmfVolume, h v1al
 	return nil
 }
 
-// withoutHosts takes hosts off the volume's, as changeHosts does, and with them what they were permitted.
+// withoutHosts takes hosts off the volume's, as attach does, and with them what they were permitted.
 func (s *Service) withoutHosts(ctx context.Context, vol *v1alpha1.NvmfVolume, leaving func(v1alpha1.VolumeHost) bool) (*v1alpha1.NvmfVolume, error) {
-	return s.changeHosts(ctx, vol, func(vol *v1alpha1.NvmfVolume) {
-		vol.Spec.Hosts = slices.DeleteFunc(vol.Spec.Hosts, leaving)
+	return s.attach(ctx, vol, func(vol *v1alpha1.NvmfVolume) {
+		vol.Spec.Attachments = slices.DeleteFunc(vol.Spec.Attachments, leaving)
 		endUnlisted(vol)
 	})
 }
 
-// dismissed says that the target admits nobody who is not listed. A status from before the spec of this generation does
-// not say so, even where it lists no such host: the agent may be about to admit one that it read of earlier.
-func dismissed(vol *v1alpha1.NvmfVolume, generation int64) bool {
-	return vol == nil || len(lingering(vol)) == 0 && vol.Status.ObservedGeneration >= generation
+// dismissed says that the target admits nobody who is not listed. A status from before this generation does not say so,
+// even where it lists no such host: the agent may be about to admit one that it read of earlier.
+func dismissed(rep *v1alpha1.NvmfReplica, generation int64) (bool, error) {
+	return rep == nil || len(admittedOnly(rep)) == 0 && rep.Status.ObservedGeneration >= generation, nil
 }

@@ -93,7 +93,7 @@ func TestDeviceClasses(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		vol := volume(t, req.Name)
+		vol := replica(t, req.Name)
 		if vol.Spec.Node != node || vol.Status.Device != device || vol.Spec.DeviceClass != class {
 			t.Errorf("%s: on %s of %s, class %q", name, vol.Status.Device, vol.Spec.Node, vol.Spec.DeviceClass)
 		}
@@ -112,12 +112,12 @@ func TestDeviceClasses(t *testing.T) {
 	_, err = s.CreateVolume(within(t, enough), ofClass(st, own(t, "mlc"), "mlc", gi))
 	expectError(t, err, codes.InvalidArgument, `has no device class "mlc"; use tlc or qlc`)
 
-	copyOf := func(name, source, class string) (*v1alpha1.NvmfVolume, error) {
+	copyOf := func(name, source, class string) (*v1alpha1.NvmfReplica, error) {
 		t.Helper()
 		req := ofClass(st, own(t, name), class, gi)
 		req.VolumeContentSource = contentSource(&v1alpha1.VolumeSource{Volume: source})
 		_, err := s.CreateVolume(within(t, enough), req)
-		return volume(t, req.Name), err
+		return replica(t, req.Name), err
 	}
 	for _, c := range []struct{ name, source, class, device string }{
 		{"copy-fast", fast, "tlc", "tlc1"}, {"copy-fast-any", fast, "", "tlc1"}, {"copy-any", either, "qlc", "qlc0"},
@@ -152,7 +152,7 @@ func TestDeviceClassThatTheNodeNoLongerHas(t *testing.T) {
 	if _, err := s.CreateVolume(within(t, enough), req); err != nil {
 		t.Fatal(err)
 	}
-	if got := volume(t, req.Name).Spec.Node; got != st.nodes[1] {
+	if got := replica(t, req.Name).Spec.Node; got != st.nodes[1] {
 		t.Errorf("made on %s", got)
 	}
 }
@@ -215,7 +215,7 @@ func TestPlacement(t *testing.T) {
 		if _, err := s.CreateVolume(within(t, enough), req); err != nil {
 			t.Fatal(err)
 		}
-		if got := slices.Index(st.nodes, volume(t, req.Name).Spec.Node); got != tc.want {
+		if got := slices.Index(st.nodes, replica(t, req.Name).Spec.Node); got != tc.want {
 			t.Errorf("%s: on node %d, want %d", name, got, tc.want)
 		}
 	}
@@ -234,7 +234,7 @@ func TestCordoned(t *testing.T) {
 	s, _ := newService(t)
 	seen(t, s, st)
 	first := newVolume(t, s, st, "first")
-	if got := volume(t, first).Spec.Node; got != st.nodes[0] {
+	if got := replica(t, first).Spec.Node; got != st.nodes[0] {
 		t.Fatalf("made on %s", got)
 	}
 	free := func() int64 { return capacityOf(t, s, map[string]string{"target": st.target}).AvailableCapacity }
@@ -277,7 +277,7 @@ func TestCordoned(t *testing.T) {
 	cordon(kube, true)
 	NewWithT(t).Eventually(free).WithTimeout(30 * time.Second).Should(Equal(10*gi - header))
 	for _, name := range []string{"second", "third", "fourth"} {
-		if got := volume(t, newVolume(t, s, st, name)).Spec.Node; got != st.nodes[1] {
+		if got := replica(t, newVolume(t, s, st, name)).Spec.Node; got != st.nodes[1] {
 			t.Errorf("made on %s", got)
 		}
 	}

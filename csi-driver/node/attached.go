@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
@@ -15,32 +16,29 @@ import (
 	"github.com/weft-storage/weft/csi-driver/publishcontext"
 )
 
-// readTimeout bounds one read of a volume's object.
+// readTimeout bounds one read of an object.
 const readTimeout = 5 * time.Second
 
 // attached is an attachment of a volume to this node: what must be known to connect it.
 type attached struct {
-	// NQN of the subsystem and NGUID of the namespace (32 lower-case hexadecimal digits): together
-	// they identify the volume.
-	NQN   string `json:"nqn"`
-	NGUID string `json:"nguid"`
+	// UUID of the volume: its header and its device carry it.
+	UUID string `json:"uuid"`
 	// Attachment is its UUID: the host connects as v1alpha1.HostNQN(Attachment).
 	Attachment string `json:"attachment"`
-	// SizeBytes of data that were served when it was read; the volume may have grown since.
+	// SizeBytes of data that each replica served when it was read; the volume may have grown since.
 	SizeBytes int64 `json:"sizeBytes"`
-	// Portals to connect to, at least one; with several, the kernel's multipath uses them all.
-	Portals []v1alpha1.Portal `json:"portals"`
-	// Connection settings of the volume; which transports it uses is in Portals alone.
+	// Replicas of the volume, at least one.
+	Replicas []replica `json:"replicas"`
+	// Connection settings of the volume; which transports it uses is in the portals alone.
 	Connection v1alpha1.Connection `json:"connection"`
-
 	// Staging is the path where the volume is staged. Absent in records of earlier versions.
 	Staging string `json:"staging,omitempty"`
 
 	// nodeUID of the Kubernetes Node that the volume was attached to.
 	nodeUID string
-	// written says that something was written to the volume, by its agent's word of this moment.
+	// written says that something was written to one of the replicas, by its agent's word of this moment.
 	written bool
-	// blank says that nothing was, nor when this node was admitted, as the only one.
+	// blank says that nothing was, to any, nor when this node was admitted, as the only one.
 	blank bool
 	// source of the volume's first data; nil for none.
 	source *v1alpha1.VolumeSource
@@ -48,54 +46,138 @@ type attached struct {
 	allowFormat bool
 }
 
-func (a attached) id() fabrics.ID { return fabrics.ID{NQN: a.NQN, NGUID: a.NGUID} }
-
-func (a attached) connection() fabrics.Connection {
-	return fabrics.Connection{NQN: a.NQN, HostNQN: v1alpha1.HostNQN(a.Attachment), Portals: a.Portals, Connection: a.Connection}
+// replica of a volume, as this node reaches it.
+type replica struct {
+	// Name of the NvmfReplica.
+	Name string `json:"name"`
+	// NQN of the subsystem and NGUID of the namespace (32 lower-case hexadecimal digits): together they identify the
+	// replica.
+	NQN   string `json:"nqn"`
+	NGUID string `json:"nguid"`
+	// Portals to connect to, at least one; with several, the kernel's multipath uses them all.
+	Portals []v1alpha1.Portal `json:"portals"`
 }
 
-// nguidOf a volume, by its UUID.
+func (r replica) id() fabrics.ID { return fabrics.ID{NQN: r.NQN, NGUID: r.NGUID} }
+
+// connection to a replica.
+func (a attached) connection(r replica) fabrics.Connection {
+	return fabrics.Connection{NQN: r.NQN, HostNQN: v1alpha1.HostNQN(a.Attachment), Portals: r.Portals, Connection: a.Connection}
+}
+
+// only replica of the volume; see onlyOne.
+func (a attached) only() replica { return a.Replicas[0] }
+
+// onlyOne fails when a volume has several replicas: what mirrors them is not part of this version.
+func onlyOne(v *v1alpha1.NvmfVolume) error {
+	if len(v.Spec.Members) == 1 {
+		return nil
+	}
+	return fmt.Errorf("%w: NvmfVolume %s has %d, and this version of the node plugin mounts volumes with one replica", errSeveral, v.Name, len(v.Spec.Members))
+}
+
+// nguidOf a replica, by its UUID.
 func nguidOf(uuid string) string { return strings.ReplaceAll(uuid, "-", "") }
 
-// read a volume's object from the API server. It fails with errUnread.
-func (s *Service) read(ctx context.Context, volume string) (*v1alpha1.NvmfVolume, error) {
+// get an object from the API server. It fails with errUnread.
+func (s *Service) get(ctx context.Context, kind, name string, into client.Object) error {
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	var v v1alpha1.NvmfVolume
-	if err := s.Volumes.Get(ctx, client.ObjectKey{Name: volume}, &v); err != nil {
-		return nil, fmt.Errorf("%w: NvmfVolume %s: %w", errUnread, volume, err)
+	if err := s.Volumes.Get(ctx, client.ObjectKey{Name: name}, into); err != nil {
+		return fmt.Errorf("%w: %s %s: %w", errUnread, kind, name, err)
 	}
-	return &v, nil
+	return nil
+}
+
+// readVolume reads an NvmfVolume. It fails with errUnread.
+func (s *Service) readVolume(ctx context.Context, name string) (*v1alpha1.NvmfVolume, error) {
+	var v v1alpha1.NvmfVolume
+	err := s.get(ctx, "NvmfVolume", name, &v)
+	return &v, err
+}
+
+// readReplica reads an NvmfReplica. It fails with errUnread.
+func (s *Service) readReplica(ctx context.Context, name string) (*v1alpha1.NvmfReplica, error) {
+	var r v1alpha1.NvmfReplica
+	err := s.get(ctx, "NvmfReplica", name, &r)
+	return &r, err
+}
+
+// gone tells whether the API server said that there is no such object, and not that it does not serve the kind, as when
+// somebody has removed its CRD.
+func gone(err error) bool {
+	return apierrors.IsNotFound(err) && !apierrors.IsUnexpectedServerError(err)
 }
 
 // attached reads what an attachment of a volume is now. It fails with errUnread when that cannot be read, with
-// errNotAttached when the attachment has ended, and with errNotServed when the volume's node does not say yet how this
-// node reaches it.
+// errNotAttached when the attachment has ended, with errSeveral when the volume has several replicas, and with
+// errNotServed when a replica's node does not say yet how this node reaches it.
 func (s *Service) attached(ctx context.Context, volume, attachment string) (attached, error) {
-	v, err := s.read(ctx, volume)
+	v, err := s.readVolume(ctx, volume)
+	if gone(err) {
+		return attached{}, fmt.Errorf("%w: NvmfVolume %s is deleted", errNotAttached, volume)
+	}
 	if err != nil {
 		return attached{}, err
 	}
 	host := v1alpha1.HostNQN(attachment)
-	listed, admitted := v.Listed(host), v.Admitted(host)
-	switch {
-	case listed == nil:
+	listed := v.Listed(host)
+	if listed == nil {
 		return attached{}, fmt.Errorf("%w: attachment %s of volume %s has ended; delete the pod so that the volume is attached again", errNotAttached, attachment, volume)
-	case admitted == nil:
-		return attached{}, fmt.Errorf("%w: node %s does not admit attachment %s yet", errNotServed, v.Spec.Node, attachment)
-	case len(v.Paths()) == 0:
-		return attached{}, fmt.Errorf("%w: node %s has no portal of %v", errNotServed, v.Spec.Node, v.Spec.Connection.Transports)
 	}
-	if of, ours := v1alpha1.VolumeOfSubsystem(v.CurrentSubsystem()); !ours || of != volume {
-		return attached{}, invalid("subsystem %s is not of volume %s", v.CurrentSubsystem(), volume)
+	if err := onlyOne(v); err != nil {
+		return attached{}, err
 	}
-	connection := v.Spec.Connection
-	connection.Transports = nil // those of the portals
-	return attached{
-		NQN: v.CurrentSubsystem(), NGUID: nguidOf(v.Spec.UUID), Attachment: attachment, SizeBytes: v.ServedSize(),
-		Portals: v.Paths(), Connection: connection,
-		nodeUID: listed.NodeUID, source: v.Spec.Source, written: v.Status.Written, blank: admitted.Blank && !v.Status.Written, allowFormat: v.Annotations[v1alpha1.AllowFormatAnnotation] == v.FormatPermission(host),
-	}, nil
+	at := attached{
+		UUID: v.Spec.UUID, Attachment: attachment, Connection: v.Spec.Connection,
+		nodeUID: listed.NodeUID, source: v.Spec.Source, blank: true, allowFormat: v.Annotations[v1alpha1.AllowFormatAnnotation] == v.FormatPermission(host),
+	}
+	at.Connection.Transports = nil // those of the portals
+	for _, member := range v.Spec.Members {
+		if err := s.addReplica(ctx, &at, v, member); err != nil {
+			return attached{}, err
+		}
+	}
+	return at, nil
+}
+
+// addReplica reads a member of a volume, and adds to an attachment how it is reached. It fails as attached does, and
+// with errMismatch when the NvmfReplica is not that member.
+func (s *Service) addReplica(ctx context.Context, at *attached, v *v1alpha1.NvmfVolume, member v1alpha1.VolumeMember) error {
+	r, err := s.readReplica(ctx, member.Name)
+	if err != nil {
+		return err
+	}
+	if r.Spec.Volume.Name != v.Name || r.Spec.Volume.UUID != v.Spec.UUID || r.Spec.UUID != member.UUID {
+		return fmt.Errorf("%w: NvmfReplica %s has UUID %s and is of volume %s (%s), but NvmfVolume %s (%s) lists it as a member with UUID %s",
+			errMismatch, r.Name, r.Spec.UUID, r.Spec.Volume.Name, r.Spec.Volume.UUID, v.Name, v.Spec.UUID, member.UUID)
+	}
+	if nqn := v1alpha1.SubsystemNQN(r.Name, v.Spec.Session); r.Spec.SubsystemNQN != nqn {
+		return fmt.Errorf("%w: NvmfReplica %s has subsystem %q, but session %s of NvmfVolume %s has %s", errNotServed, r.Name, r.Spec.SubsystemNQN, v.Spec.Session, v.Name, nqn)
+	}
+	if err := served(r, at.Attachment); err != nil {
+		return err
+	}
+	// As many bytes as its node serves: the volume's own size is what was asked for, and may not be there yet.
+	if size := r.ServedSize(); len(at.Replicas) == 0 || size < at.SizeBytes {
+		at.SizeBytes = size
+	}
+	at.written = at.written || r.Status.Written
+	at.blank = at.blank && r.Admitted(v1alpha1.HostNQN(at.Attachment)).Blank && !r.Status.Written
+	at.Replicas = append(at.Replicas, replica{Name: r.Name, NQN: r.Spec.SubsystemNQN, NGUID: nguidOf(r.Spec.UUID), Portals: r.Paths()})
+	return nil
+}
+
+// served fails with errNotServed when a replica's node does not say that an attachment may connect, and where.
+func served(r *v1alpha1.NvmfReplica, attachment string) error {
+	switch {
+	case r.Admitted(v1alpha1.HostNQN(attachment)) == nil:
+		return fmt.Errorf("%w: node %s does not admit attachment %s to NvmfReplica %s yet", errNotServed, r.Spec.Node, attachment, r.Name)
+	case len(r.Paths()) == 0:
+		return fmt.Errorf("%w: node %s has no portal of %v for NvmfReplica %s", errNotServed, r.Spec.Node, r.Spec.Connection.Transports, r.Name)
+	default:
+		return nil
+	}
 }
 
 // decode reads the publish context of a volume, which names its attachment.

@@ -62,10 +62,9 @@ type numbered struct {
 
 func (s *suite) nth(i int) numbered {
 	id := fmt.Sprintf("pvc-n%03d", i)
-	v := numbered{suite: s, id: id, staging: s.path("staging-" + id), at: &nodetest.Attached{
-		NGUID: fmt.Sprintf("%032x", i+1), NodeUID: uid, SizeBytes: size, Blank: true, Portals: s.context.Portals,
-		Connection: v1alpha1.Connection{IOQueues: 2, QueueDepth: 128, CtrlLossTimeoutSeconds: -1},
-	}}
+	at := nodetest.New(id, fmt.Sprintf("%032x", i+1))
+	at.NodeUID, at.SizeBytes, at.Portals = uid, size, s.context.Portals
+	v := numbered{suite: s, id: id, staging: s.path("staging-" + id), at: &at}
 	s.objects[id] = v.at
 	v.attach()
 	must(s, os.MkdirAll(v.staging, 0o750))
@@ -74,8 +73,7 @@ func (s *suite) nth(i int) numbered {
 
 // attach the volume to the node again.
 func (v *numbered) attach() {
-	v.at.Attachment = uuid.NewString()
-	v.at.NQN = v1alpha1.SubsystemNQN(v.id, v.at.Attachment)
+	v.at.Attach(uuid.NewString())
 	must(v, v.kernel.Serve(nodetest.Subsystem{
 		NQN: v.at.NQN, Portals: []string{"10.0.0.1:4420"}, Hosts: []string{v.at.HostNQN()},
 		Namespaces: []nodetest.Namespace{{NGUID: v.at.NGUID, SizeBytes: v1alpha1.WithHeader(size)}},

@@ -3,6 +3,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,7 +11,6 @@ import (
 	"slices"
 
 	"github.com/go-logr/logr"
-	"github.com/google/uuid"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/csi-driver/node/internal/doing"
@@ -23,15 +23,6 @@ import (
 type device struct {
 	mapper.Device
 	ns fabrics.Namespace
-}
-
-// uuidOf a volume, by its NGUID; empty when that is none.
-func uuidOf(nguid string) string {
-	id, err := uuid.Parse(nguid)
-	if err != nil {
-		return ""
-	}
-	return id.String()
 }
 
 // holds tells whether a mount shows a device: its filesystem, or its device node.
@@ -70,10 +61,12 @@ func (s *Service) device(m filesystem.Mount) (device, error) {
 }
 
 // deviceOf is device, and fails with errOtherVolume when what is shown is not of the volume.
-func (s *Service) deviceOf(volumeID string, m filesystem.Mount) (device, error) {
+func (s *Service) deviceOf(is identity, m filesystem.Mount) (device, error) {
 	d, err := s.device(m)
-	if shown, ours := v1alpha1.VolumeOfSubsystem(d.ns.NQN); err == nil && (!ours || shown != volumeID) {
-		err = fmt.Errorf("%w: %s shows volume %s", errOtherVolume, m.Path, shown)
+	if err == nil && d.Volume != is.uuid {
+		owners, _ := s.records().owners() // without the folder, its UUID has to do
+		replica, _ := v1alpha1.ReplicaOfSubsystem(d.ns.NQN)
+		err = fmt.Errorf("%w: %s shows volume %s", errOtherVolume, m.Path, cmp.Or(owners[replica], d.Volume))
 	}
 	return d, err
 }
@@ -159,7 +152,7 @@ func (s *Service) takeBack(ctx context.Context, path string, cause error) error 
 // attachments, or has lost its namespace: whoever uses that gets errors. Call it when their controllers are gone: what
 // was on its way through them has failed then.
 func (s *Service) current(ctx context.Context, ns fabrics.Namespace, at attached) (device, bool, error) {
-	all, err := s.Mapper.Of(uuidOf(at.NGUID))
+	all, err := s.Mapper.Of(at.UUID)
 	if err != nil {
 		return device{}, false, err
 	}
@@ -185,7 +178,7 @@ func (s *Service) build(ctx context.Context, ns fabrics.Namespace, at attached) 
 	}
 	defer opened.Close() //nolint:errcheck // nothing was written through it
 	d, err := s.Mapper.Build(ctx, mapper.Spec{
-		Volume: uuidOf(at.NGUID), Attachment: at.Attachment, Lower: lower(ns),
+		Volume: at.UUID, Attachment: at.Attachment, Lower: lower(ns),
 		OffsetBytes: v1alpha1.HeaderBytes, SizeBytes: v1alpha1.WithoutHeader(ns.SizeBytes),
 	})
 	return device{d, ns}, err
@@ -198,8 +191,8 @@ func (s *Service) fit(ctx context.Context, d device) (device, error) {
 	return d, err
 }
 
-// takeDown what was built for a volume. One that has lost its namespace goes with its last user; another that is used
-// stays, with a *usedError.
+// takeDown what was built for a volume, by its UUID. One that has lost its namespace goes with its last user; another
+// that is used stays, with a *usedError.
 func (s *Service) takeDown(ctx context.Context, volume string) error {
 	if volume == "" {
 		return nil

@@ -29,9 +29,11 @@ var (
 	errUncertain    = errors.New("could not be undone")
 	errNotAttached  = errors.New("volume is not attached to this machine")
 	errUnknownNode  = errors.New("this machine's Node cannot be read")
-	errUnread       = errors.New("the volume's object cannot be read")
+	errUnread       = errors.New("an object of the volume cannot be read")
 	errNotServed    = errors.New("the volume is not served to this node yet")
 	errOtherHeader  = errors.New("the header belongs to another volume")
+	errMismatch     = errors.New("the objects of the volume do not belong together")
+	errSeveral      = errors.New("the volume has several replicas")
 )
 
 // usedError says that a volume's device is still used on this host.
@@ -70,6 +72,8 @@ var mapping = []struct {
 	{errPublished, codes.FailedPrecondition},
 	{errUnknown, codes.NotFound},
 	{errOtherHeader, codes.FailedPrecondition},
+	{errMismatch, codes.FailedPrecondition},
+	{errSeveral, codes.FailedPrecondition},
 	{header.ErrUnusable, codes.FailedPrecondition},
 	{filesystem.ErrUnsupported, codes.InvalidArgument},
 	{fabrics.ErrInvalid, codes.InvalidArgument},

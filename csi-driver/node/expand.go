@@ -27,7 +27,7 @@ func (s *Service) NodeExpandVolume(ctx context.Context, r *csi.NodeExpandVolumeR
 		if staging := r.GetStagingTargetPath(); staging != "" {
 			places = append(places, staging, filepath.Join(staging, blockMark))
 		}
-		m, d, err := s.shown(r.GetVolumeId(), places...)
+		m, d, err := s.shown(ctx, r.GetVolumeId(), places...)
 		if err != nil {
 			return nil, err
 		}
@@ -52,7 +52,11 @@ func (s *Service) NodeExpandVolume(ctx context.Context, r *csi.NodeExpandVolumeR
 }
 
 // shown finds the volume at the first of the places that shows anything. It fails with errUnknown when none does.
-func (s *Service) shown(volumeID string, places ...string) (filesystem.Mount, device, error) {
+func (s *Service) shown(ctx context.Context, volumeID string, places ...string) (filesystem.Mount, device, error) {
+	is, err := s.identify(ctx, volumeID)
+	if err != nil {
+		return filesystem.Mount{}, device{}, err
+	}
 	for _, place := range places {
 		m, mounted, err := s.Filesystems.At(place)
 		if err != nil {
@@ -61,7 +65,7 @@ func (s *Service) shown(volumeID string, places ...string) (filesystem.Mount, de
 		if !mounted {
 			continue
 		}
-		d, err := s.deviceOf(volumeID, m)
+		d, err := s.deviceOf(is, m)
 		if otherwise(err) {
 			return m, d, fmt.Errorf("%w: %s is not of volume %s", errUnknown, place, volumeID)
 		}

@@ -14,107 +14,121 @@ import (
 	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
+	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/csi-driver/node/internal/fabrics"
 )
 
-// followInterval is how often the object of a staged volume is read while all its paths are live, so that a portal that
-// is added gets a path. With a path that is not live, it is read each time paths are looked at: the volume's node may
-// have another address.
+// followInterval is how often each NvmfReplica of a staged volume is read while all its paths are live, so that a
+// portal that is added gets a path. With a path that is not live, it is read each time paths are looked at: the
+// replica's node may have another address.
 const followInterval = 5 * time.Minute
 
-// followed remembers when the object of each staged volume was read last.
+// followed remembers when each replica of the staged volumes was read last, by its name.
 type followed struct {
 	mu   sync.Mutex
 	last map[string]time.Time
 }
 
-// due tells whether a volume was not read within followInterval.
-func (f *followed) due(volume string, now time.Time) bool {
+// due tells whether a replica was not read within followInterval.
+func (f *followed) due(replica string, now time.Time) bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	last, ok := f.last[volume]
+	last, ok := f.last[replica]
 	return !ok || now.Sub(last) >= followInterval
 }
 
-func (f *followed) read(volume string, now time.Time) {
+func (f *followed) read(replica string, now time.Time) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	if f.last == nil {
 		f.last = map[string]time.Time{}
 	}
-	f.last[volume] = now
+	f.last[replica] = now
 }
 
-// keep what is remembered of these volumes only.
-func (f *followed) keep(volumes []string) {
+// keep what is remembered of these replicas only.
+func (f *followed) keep(replicas []string) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	maps.DeleteFunc(f.last, func(volume string, _ time.Time) bool { return !slices.Contains(volumes, volume) })
+	maps.DeleteFunc(f.last, func(replica string, _ time.Time) bool { return !slices.Contains(replicas, replica) })
 }
 
-// followPortals takes over, into the records of staged volumes, the portals that the volumes' objects list now. It ends
+// followPortals takes over, into the records of staged volumes, the portals that their NvmfReplicas list now. It ends
 // when the API server does not answer: the portals are those that were known last.
 func (s *Service) followPortals(ctx context.Context) []error {
 	volumes, err := s.records().volumes()
 	if err != nil {
 		return []error{err}
 	}
-	s.followed.keep(volumes)
+	var replicas []string
 	var errs []error
 	for _, volume := range volumes {
-		err := s.follow(ctx, volume)
-		switch {
-		case apierrors.IsNotFound(err): // nobody says where it is, so it stays where it was
-		case errors.Is(err, errUnread):
-			logr.FromContextOrDiscard(ctx).Error(err, "Cannot read the portals of staged volumes; keeping the known ones", "volume", volume)
-			return errs
-		case err != nil && !busy(err):
-			errs = append(errs, fmt.Errorf("volume %s: %w", volume, err))
+		was, err := s.records().get(volume)
+		if err != nil {
+			if err = ignoreMissing(err); err != nil {
+				errs = append(errs, fmt.Errorf("volume %s: %w", volume, err))
+			}
+			continue
+		}
+		for _, r := range was.Replicas {
+			replicas = append(replicas, r.Name)
+			err := s.follow(ctx, volume, was, r)
+			switch {
+			case apierrors.IsNotFound(err): // nobody says where it is, so it stays where it was
+			case errors.Is(err, errUnread):
+				logr.FromContextOrDiscard(ctx).Error(err, "Cannot read the portals of staged volumes; keeping the known ones", "volume", volume)
+				return errs
+			case err != nil && !busy(err):
+				errs = append(errs, fmt.Errorf("volume %s: %w", volume, err))
+			}
 		}
 	}
+	s.followed.keep(replicas)
 	return errs
 }
 
-// follow is followPortals for one volume. One that is not attached to this node any more is left to GiveUpRevoked.
-func (s *Service) follow(ctx context.Context, volume string) error {
-	was, err := s.records().get(volume)
-	if err != nil {
-		return ignoreMissing(err)
-	}
-	controllers, err := s.Initiator.Controllers(was.NQN)
+// follow is followPortals for one replica of a volume. One that is not attached to this node any more is left to
+// GiveUpRevoked.
+func (s *Service) follow(ctx context.Context, volume string, was attached, r replica) error {
+	controllers, err := s.Initiator.Controllers(r.NQN)
 	if err != nil {
 		return err
 	}
 	ailing := func(c fabrics.Controller) bool { return !c.Live() }
-	healthy := !slices.ContainsFunc(controllers, ailing) && len(fabrics.Unreached(was.Portals, controllers)) == 0
-	if healthy && !s.followed.due(volume, s.now()) {
+	healthy := !slices.ContainsFunc(controllers, ailing) && len(fabrics.Unreached(r.Portals, controllers)) == 0
+	if healthy && !s.followed.due(r.Name, s.now()) {
 		return nil
 	}
-	is, err := s.attached(ctx, volume, was.Attachment)
-	switch {
-	case errors.Is(err, errNotAttached) || errors.Is(err, errNotServed):
-		return nil
-	case err != nil:
+	is, err := s.readReplica(ctx, r.Name)
+	if err != nil {
 		return err
 	}
-	s.followed.read(volume, s.now())
-	if is.NGUID != was.NGUID || is.NQN != was.NQN || slices.Equal(is.Portals, was.Portals) {
+	if ended := is.Listed(v1alpha1.HostNQN(was.Attachment)) == nil; ended || errors.Is(served(is, was.Attachment), errNotServed) {
+		return nil
+	}
+	s.followed.read(r.Name, s.now())
+	same := is.Spec.Volume.UUID == was.UUID && nguidOf(is.Spec.UUID) == r.NGUID && is.Spec.SubsystemNQN == r.NQN
+	if !same || slices.Equal(is.Paths(), r.Portals) {
 		return nil
 	}
 	_, err = call(ctx, s, "following the portals", volume, func(ctx context.Context) (*struct{}, error) {
 		now, err := s.records().get(volume) // it may have been unstaged, or staged for another attachment, meanwhile
-		if err != nil || now.Attachment != is.Attachment {
+		if err != nil || now.Attachment != was.Attachment {
 			return nil, ignoreMissing(err)
 		}
-		logr.FromContextOrDiscard(ctx).Info("The volume's portals have changed", "volume", volume, "from", now.Portals, "to", is.Portals)
-		now.Portals = is.Portals
+		i := slices.IndexFunc(now.Replicas, func(x replica) bool { return x.id() == r.id() })
+		if i < 0 {
+			return nil, nil
+		}
+		logr.FromContextOrDiscard(ctx).Info("The volume's portals have changed", "volume", volume, "replica", r.Name, "from", now.Replicas[i].Portals, "to", is.Paths())
+		now.Replicas[i].Portals = is.Paths()
 		return nil, s.records().put(volume, now)
 	})
 	return err
 }
 
 // dropFormerPaths takes away the paths of staged volumes that lead to none of their portals any more, once another path
-// is live.
+// to the same replica is live.
 func (s *Service) dropFormerPaths(ctx context.Context) []error {
 	volumes, err := s.records().volumes()
 	errs := []error{err}
@@ -123,7 +137,7 @@ func (s *Service) dropFormerPaths(ctx context.Context) []error {
 		if err != nil {
 			continue // lostPaths has said so
 		}
-		former, err := s.Initiator.Former(at.connection())
+		former, err := s.former(at)
 		if err == nil && len(former) > 0 {
 			_, err = call(ctx, s, "removing former paths", volume, func(ctx context.Context) (*struct{}, error) {
 				return nil, s.dropFormer(ctx, volume)
@@ -136,19 +150,35 @@ func (s *Service) dropFormerPaths(ctx context.Context) []error {
 	return errs
 }
 
+// former paths of a volume's replicas.
+func (s *Service) former(at attached) ([]fabrics.Controller, error) {
+	var all []fabrics.Controller
+	for _, r := range at.Replicas {
+		former, err := s.Initiator.Former(at.connection(r))
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, former...)
+	}
+	return all, nil
+}
+
 func (s *Service) dropFormer(ctx context.Context, volume string) error {
 	at, err := s.records().get(volume)
 	if err != nil {
 		return ignoreMissing(err)
 	}
-	former, err := s.Initiator.Former(at.connection())
+	former, err := s.former(at)
 	if err != nil || len(former) == 0 {
 		return err
 	}
 	logr.FromContextOrDiscard(ctx).Info("Removing paths to former portals of the volume", "volume", volume, "paths", former)
 	ctx, cancel := context.WithTimeout(ctx, giveUpTimeout)
 	defer cancel()
-	return s.Initiator.GiveUp(ctx, at.NQN, func(c fabrics.Controller) bool {
-		return slices.ContainsFunc(former, func(f fabrics.Controller) bool { return f.Name == c.Name })
-	})
+	for _, r := range at.Replicas {
+		err = errors.Join(err, s.Initiator.GiveUp(ctx, r.NQN, func(c fabrics.Controller) bool {
+			return slices.ContainsFunc(former, func(f fabrics.Controller) bool { return f.Name == c.Name })
+		}))
+	}
+	return err
 }

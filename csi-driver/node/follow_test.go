@@ -4,19 +4,24 @@ package node_test
 
 import (
 	"context"
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/csi-driver/node"
 	"github.com/weft-storage/weft/csi-driver/node/internal/fabrics"
+	"github.com/weft-storage/weft/csi-driver/node/nodetest"
 )
 
 // followInterval is that of the node plugin.
@@ -88,14 +93,14 @@ func TestFormerPathStaysUntilAnotherIsLive(t *testing.T) {
 	s.wantPaths(1, "")
 }
 
-// counting counts what is read.
+// counting tells what is read.
 type counting struct {
 	client.Reader
-	reads int
+	reads []string
 }
 
 func (c *counting) Get(ctx context.Context, key client.ObjectKey, into client.Object, options ...client.GetOption) error {
-	c.reads++
+	c.reads = append(c.reads, fmt.Sprintf("%T %s", into, key.Name))
 	return c.Reader.Get(ctx, key, into, options...)
 }
 
@@ -110,9 +115,34 @@ func TestKnownPortalsAreMendedWithoutTheAPIServer(t *testing.T) {
 	s.listen(firstPortal, secondPortal)
 	must(t, s.service.MendPaths(t.Context()))
 	s.wantPaths(3, "")
-	if api.reads != 1 {
-		t.Errorf("it was asked %d times", api.reads)
+	if len(api.reads) != 1 {
+		t.Errorf("it was asked for %v", api.reads)
 	}
+}
+
+// What is staged costs the API server a read of each replica in followInterval, and one of the volume only while no
+// path is live.
+func TestWhatIsReadOfAStagedVolume(t *testing.T) {
+	s := setUp(t)
+	must(t, s.stage(mountCapability("ext4")))
+	api := &counting{Reader: s.objects}
+	s.service.Volumes = api
+	keep := func(want ...string) {
+		t.Helper()
+		api.reads = nil
+		must(t, s.service.MendPaths(t.Context()))
+		must(t, s.service.GiveUpRevoked(t.Context()))
+		if !slices.Equal(api.reads, want) {
+			t.Errorf("read %q, want %q", api.reads, want)
+		}
+	}
+	const volume, replica = "*v1alpha1.NvmfVolume pvc-1", "*v1alpha1.NvmfReplica pvc-1-r1"
+	keep(replica)
+	keep()
+	s.clock.Step(followInterval)
+	keep(replica)
+	must(t, s.kernel.SetState("nvme0", "connecting"))
+	keep(replica, volume)
 }
 
 // An object that was removed by force, its finalizers with it, says nothing about other volumes.
@@ -137,7 +167,10 @@ func TestVolumeWithoutAnObjectKeepsNoOtherFromBeingFollowed(t *testing.T) {
 func TestOtherAttachmentsAreNotFollowed(t *testing.T) {
 	for name, change := range map[string]func(*suite){
 		"attached elsewhere": func(s *suite) { s.context.Attachment = "b2b2b2b2-2222-4333-8444-555555555555" },
-		"another volume":     func(s *suite) { s.context.NGUID = strings.Repeat("f", 32) },
+		"another volume":     func(s *suite) { s.context.UUID = sourceUUID },
+		"another replica":    func(s *suite) { s.context.NGUID = strings.Repeat("f", 32) },
+		"another session":    func(s *suite) { s.context.NQN = v1alpha1.SubsystemNQN(s.context.Replica, uid) },
+		"revoked":            func(s *suite) { s.context.Revoked = true },
 		"not admitted yet":   func(s *suite) { s.objects[vol].Portals = nil },
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -154,20 +187,41 @@ func TestOtherAttachmentsAreNotFollowed(t *testing.T) {
 	}
 }
 
-// A node connects to what the volume's object says when it is staged, not to what it said when it was published.
-func TestStageReadsTheObject(t *testing.T) {
+// A node connects to what the volume's objects say when it is staged, not to what it said when it was published.
+func TestStageReadsTheObjects(t *testing.T) {
 	for name, c := range map[string]struct {
 		change func(*suite)
 		code   codes.Code
 		words  string
 	}{
 		"the API server does not answer": {func(s *suite) { s.service.Volumes = silentAPI{} }, codes.Unavailable, "connection refused"},
-		"no such volume":                 {func(s *suite) { delete(s.objects, vol) }, codes.Unavailable, "not found"},
+		"no such volume":                 {func(s *suite) { delete(s.objects, vol) }, codes.FailedPrecondition, "NvmfVolume pvc-1 is deleted"},
+		"the CRD is gone":                {func(s *suite) { s.service.Volumes = withoutCRD{} }, codes.Unavailable, "could not find the requested resource"},
+		"no such replica": {
+			func(s *suite) { s.service.Volumes = apiWith(s, s.context.Volume(vol)) }, codes.Unavailable, "NvmfReplica pvc-1-r1: nvmfreplicas",
+		},
 		"the attachment has ended": {
 			func(s *suite) { s.service.Volumes = apiWith(s, volumeOf(volumeUUID, anotherHost)) }, codes.FailedPrecondition, "has ended; delete the pod",
 		},
 		"not admitted yet": {
-			func(s *suite) { s.service.Volumes = apiWith(s, volumeOf(volumeUUID, s.context.HostNQN())) }, codes.Unavailable, "does not admit attachment",
+			edit(func(r *v1alpha1.NvmfReplica) { r.Status.Hosts = nil }), codes.Unavailable, "does not admit attachment " + attachment + " to NvmfReplica pvc-1-r1",
+		},
+		"several replicas": {
+			edit(func(v *v1alpha1.NvmfVolume) {
+				v.Spec.Members = append(v.Spec.Members, v1alpha1.VolumeMember{Name: "pvc-1-r2", UUID: sourceUUID, Node: "storage-2"})
+			}), codes.FailedPrecondition, "NvmfVolume pvc-1 has 2, and this version of the node plugin mounts volumes with one replica",
+		},
+		"the replica of another volume": {
+			edit(func(r *v1alpha1.NvmfReplica) { r.Spec.Volume.Name = "pvc-2" }), codes.FailedPrecondition, "NvmfReplica pvc-1-r1 has UUID 0a0b0c0d-0e0f-4001-8203-040506070809 and is of volume pvc-2",
+		},
+		"the replica of a volume that had the name": {
+			edit(func(r *v1alpha1.NvmfReplica) { r.Spec.Volume.UUID = sourceUUID }), codes.FailedPrecondition, "is of volume pvc-1 (" + sourceUUID + ")",
+		},
+		"another replica of the name": {
+			edit(func(r *v1alpha1.NvmfReplica) { r.Spec.UUID = sourceUUID }), codes.FailedPrecondition, "lists it as a member with UUID 0a0b0c0d",
+		},
+		"the replica is of the session before": {
+			edit(func(v *v1alpha1.NvmfVolume) { v.Spec.Session = sourceUUID }), codes.Unavailable, "but session " + sourceUUID + " of NvmfVolume pvc-1",
 		},
 		"no portal": {func(s *suite) { s.context.Portals = nil }, codes.Unavailable, "has no portal"},
 	} {
@@ -178,6 +232,12 @@ func TestStageReadsTheObject(t *testing.T) {
 			s.wantGone()
 		})
 	}
+	t.Run("the volume is going", func(t *testing.T) { // it is served to whom it is attached to until that ends
+		s := setUp(t)
+		s.service.Volumes = apiWith(s, going(s.context.Volume(vol)), s.context.NvmfReplica(vol))
+		must(t, s.stage(mountCapability("ext4")))
+		s.wantPaths(1, "")
+	})
 	t.Run("the volume's node has moved", func(t *testing.T) {
 		s := setUp(t)
 		s.serveAt(secondPortal)
@@ -187,9 +247,128 @@ func TestStageReadsTheObject(t *testing.T) {
 	})
 }
 
+// edited is an API server with one kind of object otherwise than Objects has it.
+type edited[T client.Object] struct {
+	client.Reader
+	edit func(T)
+}
+
+func (e edited[T]) Get(ctx context.Context, key client.ObjectKey, into client.Object, options ...client.GetOption) error {
+	err := e.Reader.Get(ctx, key, into, options...)
+	if object, is := into.(T); is && err == nil {
+		e.edit(object)
+	}
+	return err
+}
+
+func edit[T client.Object](change func(T)) func(*suite) {
+	return func(s *suite) { s.service.Volumes = edited[T]{s.service.Volumes, change} }
+}
+
+// The connection's settings are the volume's, and the size is what the replica's node serves of it: one that cannot
+// grow is mounted all the same.
+func TestWhoSaysWhatOfAVolume(t *testing.T) {
+	s := setUp(t)
+	edit(func(v *v1alpha1.NvmfVolume) { v.Spec.Connection.IOQueues, v.Spec.Size = 5, resource.MustParse("1Gi") })(s)
+	edit(func(r *v1alpha1.NvmfReplica) {
+		r.Spec.Connection.IOQueues, r.Spec.Size = 7, resource.MustParse("1Gi")
+		r.Status.Size = resource.NewQuantity(size, resource.BinarySI)
+	})(s)
+	must(t, s.stage(mountCapability("ext4")))
+	if made := s.kernel.Creations(); len(made) != 1 || !strings.Contains(made[0], "nr_io_queues=5") {
+		t.Errorf("created %q", made)
+	}
+}
+
+// A volume whose replica was replaced while its former attachment was cut off leaves nothing of the former replica.
+func TestStageLeavesAFormerReplica(t *testing.T) {
+	s := setUp(t)
+	must(t, s.stage(mountCapability("ext4")))
+	must(t, s.kernel.SetState("nvme0", "connecting"))
+	s.context.Replica, s.context.NGUID = "pvc-1-r2", strings.Repeat("f", 32)
+	s.context.Attach(attachment)
+	want(t, s.stage(mountCapability("ext4")), codes.AlreadyExists, "pvc-1-r1:"+attachment+", which is not a member any more")
+	s.wantMounts("staging ext4 rw")
+
+	s.context.Attach("b2b2b2b2-2222-4333-8444-555555555555")
+	must(t, s.kernel.Serve(nodetest.Subsystem{
+		NQN: s.context.NQN, Portals: []string{firstPortal}, Hosts: []string{s.context.HostNQN()},
+		Namespaces: []nodetest.Namespace{{NGUID: s.context.NGUID, SizeBytes: v1alpha1.WithHeader(size)}},
+	}))
+	must(t, s.stage(mountCapability("ext4")))
+	if left, err := s.service.Initiator.Subsystems(); err != nil || len(left) != 1 || len(left["pvc-1-r2"]) != 1 {
+		t.Errorf("connected are %v (%v)", left, err)
+	}
+	must(t, s.unstage())
+	s.wantGone()
+}
+
+// Without its record, a volume is identified by its object; nothing of it is here when all that is connected is of
+// others.
+func TestUnstageWithoutARecord(t *testing.T) {
+	s := setUp(t)
+	must(t, s.stage(mountCapability("ext4")))
+	record := filepath.Join(s.service.Records, vol+".json")
+	text, err := os.ReadFile(record)
+	must(t, err)
+	must(t, os.Remove(record))
+	s.service.Volumes = silentAPI{}
+	want(t, s.unstage(), codes.Unavailable, "NvmfVolume pvc-1: connection refused")
+	s.service.Volumes = apiWith(t)
+	want(t, s.unstage(), codes.FailedPrecondition, "shows volume "+volumeUUID)
+	s.wantMounts("staging ext4 rw")
+
+	s.service.Volumes = silentAPI{}
+	must(t, os.WriteFile(record, text, 0o600))
+	_, err = s.NodeUnstageVolume(t.Context(), &csi.NodeUnstageVolumeRequest{VolumeId: "pvc-2", StagingTargetPath: s.path("staging-pvc-2")})
+	must(t, err)
+
+	must(t, os.Remove(record))
+	s.service.Volumes = s.objects
+	must(t, s.unstage())
+	s.wantGone()
+}
+
+// disconnects tells what was to be disconnected.
+type disconnects struct {
+	node.Initiator
+	ids []fabrics.ID
+}
+
+func (d *disconnects) Disconnect(ctx context.Context, id fabrics.ID) error {
+	d.ids = append(d.ids, id)
+	return d.Initiator.Disconnect(ctx, id)
+}
+
+// What may not be in use when a volume is disconnected is its replica, by the record or, without one, by the
+// NvmfVolume.
+func TestUnstageDisconnectsTheReplica(t *testing.T) {
+	for name, forget := range map[string]func(*suite){
+		"with a record":    func(*suite) {},
+		"without a record": func(s *suite) { must(s, os.Remove(filepath.Join(s.service.Records, vol+".json"))) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := setUp(t)
+			must(t, s.stage(blockCapability()))
+			forget(s)
+			seen := &disconnects{Initiator: s.service.Initiator}
+			s.service.Initiator = seen
+			must(t, s.unstage())
+			if want := []fabrics.ID{{NQN: s.context.NQN, NGUID: nguid}}; !slices.Equal(seen.ids, want) {
+				t.Errorf("disconnected %v, want %v", seen.ids, want)
+			}
+			s.wantGone()
+		})
+	}
+}
+
 // What this build and those before wrote. Add what is written when the format changes; never change what is here.
 func TestRecordsOfEarlierBuilds(t *testing.T) {
 	for name, text := range map[string]string{
+		"version 2": `{"version":2,"uuid":"0a0b0c0d-0e0f-4001-8203-040506070809","attachment":"` + attachment + `","sizeBytes":16777216,` +
+			`"replicas":[{"name":"pvc-1","nqn":"nqn.2026-11.storage.weft:pvc-1:` + attachment + `","nguid":"` + nguid + `",` +
+			`"portals":[{"transport":"TCP","address":"10.0.0.1","port":4420},{"transport":"TCP","address":"10.0.0.2","port":4420}]}],` +
+			`"connection":{"ioQueues":4,"queueDepth":64,"ctrlLossTimeoutSeconds":600},"staging":"/var/lib/kubelet/plugins/kubernetes.io/csi/csi.weft.storage/a/globalmount"}`,
 		"version 1": `{"version":1,"nqn":"nqn.2026-11.storage.weft:pvc-1:` + attachment + `","nguid":"` + nguid + `","attachment":"` + attachment +
 			`","sizeBytes":16777216,"portals":[{"transport":"TCP","address":"10.0.0.1","port":4420},{"transport":"TCP","address":"10.0.0.2","port":4420}],` +
 			`"connection":{"ioQueues":4,"queueDepth":64,"ctrlLossTimeoutSeconds":600}}`,
@@ -202,6 +381,8 @@ func TestRecordsOfEarlierBuilds(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := setUp(t)
+			s.context.UUID, s.context.Replica = "0a0b0c0d-0e0f-4001-8203-040506070809", vol // as of a volume that version 1 knew
+			s.context.Attach(attachment)
 			s.serveAt(firstPortal, secondPortal)
 			must(t, s.stage(mountCapability("ext4")))
 			must(t, os.WriteFile(filepath.Join(s.service.Records, vol+".json"), []byte(text), 0o600))
@@ -209,13 +390,19 @@ func TestRecordsOfEarlierBuilds(t *testing.T) {
 			s.service.Volumes = silentAPI{}
 			must(t, s.service.MendPaths(t.Context()))
 			s.wantPaths(2, "")
+			must(t, s.unpublish("pods/a"))
+			must(t, s.unstage())
+			s.wantGone()
 		})
 	}
 }
 
 func TestRecordsThatCannotBeUnderstood(t *testing.T) {
 	for text, words := range map[string]string{
-		`{"version":2}`: "version 2, but this node plugin supports 1",
+		`{"version":3}`: "version 3, but this node plugin supports 2",
+		`{"version":2,"uuid":"` + volumeUUID + `","attachment":"` + attachment + `"}`: "is incomplete",
+		`{"version":2,"uuid":"` + volumeUUID + `","attachment":"` + attachment + `","replicas":[{"name":"pvc-1-r2","nqn":"nqn.2026-11.storage.weft:pvc-1-r1:` + attachment +
+			`","nguid":"` + nguid + `","portals":[{"transport":"TCP","address":"10.0.0.1","port":4420}]}]}`: "belongs to another volume",
 		`{"version":1,"nqn":"nqn.2026-11.storage.weft:pvc-2:` + attachment + `"}`: "belongs to another volume",
 		`{"version":1,"nqn":"nqn.2026-11.storage.weft:pvc-1:` + attachment + `"}`: "is incomplete",
 		`{`: "unexpected end",

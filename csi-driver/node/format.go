@@ -8,7 +8,6 @@ import (
 
 	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/csi-driver/node/internal/fabrics"
@@ -40,7 +39,7 @@ func (st staging) readHeader(ctx context.Context, ns fabrics.Namespace) (*headin
 	return h, nil
 }
 
-func (h *heading) own() string { return uuidOf(h.at.NGUID) }
+func (h *heading) own() string { return h.at.UUID }
 
 func (h *heading) read(ctx context.Context) error {
 	start, err := h.Initiator.ReadStart(ctx, h.ns, header.Bytes)
@@ -83,15 +82,13 @@ func (st staging) madeFrom(ctx context.Context, uuid string) error {
 // sourceOf a volume: the volume that it was made from, be it through a snapshot. It fails with errUnread.
 func (st staging) sourceOf(ctx context.Context, source *v1alpha1.VolumeSource) (*v1alpha1.NvmfVolume, error) {
 	if source.Snapshot == "" {
-		return st.read(ctx, source.Volume)
+		return st.readVolume(ctx, source.Volume)
 	}
-	limited, cancel := context.WithTimeout(ctx, readTimeout)
-	defer cancel()
 	var snapshot v1alpha1.NvmfSnapshot
-	if err := st.Volumes.Get(limited, client.ObjectKey{Name: source.Snapshot}, &snapshot); err != nil {
-		return nil, fmt.Errorf("%w: NvmfSnapshot %s: %w", errUnread, source.Snapshot, err)
+	if err := st.get(ctx, "NvmfSnapshot", source.Snapshot, &snapshot); err != nil {
+		return nil, err
 	}
-	return st.read(ctx, snapshot.Spec.Volume)
+	return st.readVolume(ctx, snapshot.Spec.Volume)
 }
 
 // allowed: an administrator gave up what the volume holds, for this attachment, and that was not made use of yet.

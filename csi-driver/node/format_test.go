@@ -153,7 +153,7 @@ func TestFormattedOnce(t *testing.T) {
 func TestVolumeWithTheNameOfAnother(t *testing.T) {
 	s := setUp(t)
 	s.stageAndLose()
-	s.context.NGUID = strings.Repeat("f", 32)
+	s.context.UUID, s.context.NGUID = sourceUUID, strings.Repeat("f", 32)
 	must(t, s.kernel.Serve(nodetest.Subsystem{
 		NQN: s.context.NQN, Portals: []string{firstPortal}, Hosts: []string{s.context.HostNQN()},
 		Namespaces: []nodetest.Namespace{{NGUID: s.context.NGUID, SizeBytes: v1alpha1.WithHeader(size)}},
@@ -407,7 +407,17 @@ func TestReadersRefuseWhatIsNotFormatted(t *testing.T) {
 	s.wantRefused(onlyRead(blockCapability()), "use it once for writing")
 }
 
-const sourceUUID = "ffffffff-0e0f-4001-8203-040506070809"
+// The volume that another is made from, and its replica. To mix them up is to refuse the clone.
+const (
+	sourceUUID  = "ffffffff-0e0f-4001-8203-040506070809"
+	sourceNGUID = "eeeeeeee0e0f40018203040506070809"
+)
+
+func sourceVolume() *nodetest.Attached {
+	source := nodetest.New("source", sourceNGUID)
+	source.UUID = sourceUUID
+	return &source
+}
 
 // clone makes the volume one with the header and the data of another, of which this is known.
 func (s *suite) clone(state header.State, known nodetest.Objects) {
@@ -427,8 +437,9 @@ func (s *suite) clone(state header.State, known nodetest.Objects) {
 func TestCloneHasItsSourcesHeader(t *testing.T) {
 	volume, snapshot := func(name string) *v1alpha1.VolumeSource { return &v1alpha1.VolumeSource{Volume: name} },
 		func(name string) *v1alpha1.VolumeSource { return &v1alpha1.VolumeSource{Snapshot: name} }
-	source, other := &nodetest.Attached{NGUID: strings.ReplaceAll(sourceUUID, "-", "")}, &nodetest.Attached{NGUID: strings.Repeat("e", 32)}
-	clone := &nodetest.Attached{NGUID: strings.Repeat("d", 32), Source: snapshot("snap")}
+	source, other := sourceVolume(), &nodetest.Attached{UUID: strings.Replace(sourceUUID, "f", "e", 1), Replica: "other-r1", NGUID: strings.ReplaceAll(sourceUUID, "-", "")}
+	clone := nodetest.New("clone", strings.Repeat("d", 32))
+	clone.Source = snapshot("snap")
 	for name, c := range map[string]struct {
 		from    *v1alpha1.VolumeSource
 		known   nodetest.Objects
@@ -436,7 +447,7 @@ func TestCloneHasItsSourcesHeader(t *testing.T) {
 	}{
 		"of a volume":                          {volume("source"), nodetest.Objects{"source": source}, ""},
 		"of a snapshot":                        {snapshot("snap"), nodetest.Objects{"snap": {SnapshotOf: "source"}, "source": source}, ""},
-		"of a clone that was never staged":     {volume("clone"), nodetest.Objects{"clone": clone, "snap": {SnapshotOf: "source"}, "source": source}, ""},
+		"of a clone that was never staged":     {volume("clone"), nodetest.Objects{"clone": &clone, "snap": {SnapshotOf: "source"}, "source": source}, ""},
 		"of what was deleted":                  {volume("source"), nil, ""},
 		"of a snapshot that was deleted":       {snapshot("snap"), nil, ""},
 		"of a snapshot whose volume is gone":   {snapshot("snap"), nodetest.Objects{"snap": {SnapshotOf: "source"}}, ""},
@@ -484,7 +495,7 @@ func TestCloneOfWhatCannotBeRead(t *testing.T) {
 // The source was being formatted when it was copied: so is the clone.
 func TestCloneOfWhatWasNotFormatted(t *testing.T) {
 	s := setUp(t)
-	s.clone(header.Formatting, nodetest.Objects{"source": {NGUID: strings.ReplaceAll(sourceUUID, "-", "")}})
+	s.clone(header.Formatting, nodetest.Objects{"source": sourceVolume()})
 	s.context.Source = &v1alpha1.VolumeSource{Volume: "source"}
 	s.fill()
 	must(t, s.stage(mountCapability("ext4")))

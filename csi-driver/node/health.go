@@ -109,23 +109,27 @@ func (s *Service) look(ctx context.Context, volume string, asked ...filesystem.M
 	case !errors.Is(err, fs.ErrNotExist):
 		logr.FromContextOrDiscard(ctx).Error(err, "Cannot read the record of the staged volume", "volume", volume)
 	}
+	is, err := s.identify(ctx, volume)
+	if err != nil {
+		return seen, err
+	}
 	nqns, err := s.Initiator.Subsystems()
 	if err != nil {
 		return seen, err
 	}
-	for _, nqn := range nqns[volume] {
-		controllers, err := s.Initiator.Controllers(nqn)
+	for _, id := range is.subsystems(nqns) {
+		controllers, err := s.Initiator.Controllers(id.NQN)
 		if err != nil {
 			return seen, err
 		}
-		namespaces, err := s.Initiator.Namespaces(nqn)
+		namespaces, err := s.Initiator.Namespaces(id.NQN)
 		if err != nil {
 			return seen, err
 		}
 		seen.controllers, seen.namespaces = append(seen.controllers, controllers...), append(seen.namespaces, namespaces...)
 	}
 	for _, m := range asked {
-		if _, err := s.deviceOf(volume, m); errors.Is(err, fabrics.ErrNotFound) {
+		if _, err := s.deviceOf(is, m); errors.Is(err, fabrics.ErrNotFound) {
 			seen.gone = append(seen.gone, m)
 		} else if err != nil && !otherwise(err) {
 			return seen, err
@@ -209,17 +213,19 @@ func (v sight) identity(add func(csi.VolumeHealthErrorType, string, string, ...a
 	if v.staged == nil || !live {
 		return
 	}
-	i := slices.IndexFunc(v.namespaces, func(ns fabrics.Namespace) bool { return ns.NGUID == v.staged.NGUID })
-	if i < 0 {
-		var others []string
-		for _, ns := range v.namespaces {
-			others = append(others, ns.NGUID)
+	for _, r := range v.staged.Replicas {
+		i := slices.IndexFunc(v.namespaces, func(ns fabrics.Namespace) bool { return ns.NGUID == r.NGUID })
+		if i < 0 {
+			var others []string
+			for _, ns := range v.namespaces {
+				others = append(others, ns.NGUID)
+			}
+			add(server.Inaccessible, reasonWrongDevice, "its subsystem does not serve namespace %s; it serves [%s]", r.NGUID, strings.Join(others, ", "))
+			continue
 		}
-		add(server.Inaccessible, reasonWrongDevice, "its subsystem does not serve namespace %s; it serves [%s]", v.staged.NGUID, strings.Join(others, ", "))
-		return
-	}
-	if ns := v.namespaces[i]; ns.SizeBytes < v1alpha1.WithHeader(v.staged.SizeBytes) {
-		add(server.DataLoss, reasonShrunk, "%s has %d bytes of data, but had %d when it was staged", ns.Name, v1alpha1.WithoutHeader(ns.SizeBytes), v.staged.SizeBytes)
+		if ns := v.namespaces[i]; ns.SizeBytes < v1alpha1.WithHeader(v.staged.SizeBytes) {
+			add(server.DataLoss, reasonShrunk, "%s has %d bytes of data, but had %d when it was staged", ns.Name, v1alpha1.WithoutHeader(ns.SizeBytes), v.staged.SizeBytes)
+		}
 	}
 }
 
@@ -227,7 +233,15 @@ func (v sight) unreached() []v1alpha1.Portal {
 	if v.staged == nil {
 		return nil
 	}
-	return fabrics.Unreached(v.staged.Portals, v.controllers)
+	var all []v1alpha1.Portal
+	for _, r := range v.staged.Replicas {
+		of := slices.DeleteFunc(slices.Clone(v.controllers), func(c fabrics.Controller) bool {
+			name, _ := v1alpha1.ReplicaOfSubsystem(c.NQN)
+			return name != r.Name
+		})
+		all = append(all, fabrics.Unreached(r.Portals, of)...)
+	}
+	return all
 }
 
 // paths in words.

@@ -76,14 +76,12 @@ func (t *spdkTarget) close() {
 // volume that is attached to this node.
 func (t *spdkTarget) volume(id string, sizeBytes int64, nguid string) *volume {
 	t.Helper()
-	v := &volume{lab: t.lab, id: id, context: nodetest.Attached{
-		NGUID: nguid, NodeUID: uid, SizeBytes: sizeBytes, Blank: true, Portals: []v1alpha1.Portal{t.portal.Portal},
-		Connection: v1alpha1.Connection{IOQueues: 2, QueueDepth: 128, CtrlLossTimeoutSeconds: -1},
-	}}
+	v := &volume{lab: t.lab, id: id, context: nodetest.New(id, nguid)}
+	v.context.NodeUID, v.context.SizeBytes, v.context.Portals = uid, sizeBytes, []v1alpha1.Portal{t.portal.Portal}
 	t.objects[id] = &v.context
 	spec := engine.VolumeSpec{ID: engineID(v), Pool: t.pool.ID, SizeBytes: v1alpha1.WithHeader(sizeBytes)}
 	must(t, errors.Join(t.engine.CreateVolumes(t.Context(), []engine.VolumeSpec{spec})...))
-	v.context.Attachment, v.context.NQN = attachment, v1alpha1.SubsystemNQN(id, attachment)
+	v.context.Attach(attachment)
 	must(t, t.export(v))
 	return v
 }
@@ -121,8 +119,7 @@ func TestLabSPDKWriteOfAnEarlierAttachment(t *testing.T) {
 
 			must(t, errors.Join(target.engine.Unexport(t.Context(), []string{former.context.NQN})...))
 			v.context.Blank = false
-			v.context.Attachment = "b2b2b2b2-2222-4333-8444-555555555555"
-			v.context.NQN = v1alpha1.SubsystemNQN(v.id, v.context.Attachment)
+			v.context.Attach("b2b2b2b2-2222-4333-8444-555555555555")
 			must(t, target.export(v))
 			target.open()
 			l.Consistently(former.paths, "10s").Should(Equal([]string{"connecting"}))

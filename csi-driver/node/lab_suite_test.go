@@ -19,7 +19,6 @@ import (
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
-	"github.com/google/uuid"
 	. "github.com/onsi/gomega"
 	testingclock "k8s.io/utils/clock/testing"
 	"k8s.io/utils/exec"
@@ -158,9 +157,8 @@ func (l *lab) volume(id string, sizeBytes int64, nguid string, ports ...*port) *
 // volumeIn makes one with its file in a folder.
 func (l *lab) volumeIn(dir, id string, sizeBytes int64, nguid string, ports ...*port) *volume {
 	l.Helper()
-	v := &volume{lab: l, id: id, file: filepath.Join(dir, id+".img"), context: nodetest.Attached{
-		NGUID: nguid, NodeUID: uid, SizeBytes: sizeBytes, Blank: true, Connection: v1alpha1.Connection{IOQueues: 2, QueueDepth: 128, CtrlLossTimeoutSeconds: -1},
-	}}
+	v := &volume{lab: l, id: id, file: filepath.Join(dir, id+".img"), context: nodetest.New(id, nguid)}
+	v.context.NodeUID, v.context.SizeBytes = uid, sizeBytes
 	l.objects[id] = &v.context
 	must(l, os.WriteFile(v.file, nil, 0o600))
 	must(l, os.Truncate(v.file, v1alpha1.WithHeader(sizeBytes)))
@@ -171,7 +169,7 @@ func (l *lab) volumeIn(dir, id string, sizeBytes int64, nguid string, ports ...*
 // attach the volume to this host, through a subsystem of its own for the attachment and the ports given.
 func (v *volume) attach(attachment string, ports ...*port) {
 	v.Helper()
-	v.context.Attachment, v.context.NQN = attachment, v1alpha1.SubsystemNQN(v.id, attachment)
+	v.context.Attach(attachment)
 	v.subsystem = filepath.Join(nvmet, "subsystems", v.context.NQN)
 	served := *v
 	namespace := v.subsystem + "/namespaces/1"
@@ -303,7 +301,7 @@ func (v *volume) gone() {
 	v.Expect(controllers).To(BeEmpty())
 	_, err = v.initiator.FindNamespace(fabrics.ID{NQN: v.context.NQN, NGUID: v.context.NGUID})
 	v.Expect(err).To(MatchError(fabrics.ErrNotFound))
-	v.Expect(v.service.Mapper.Of(uuid.MustParse(v.context.NGUID).String())).To(BeEmpty())
+	v.Expect(v.service.Mapper.Of(v.context.UUID)).To(BeEmpty())
 }
 
 // head gives the first bytes of data that the target holds.
@@ -337,7 +335,7 @@ func (v *volume) putData(text string) {
 // begun is a volume whose formatting was cut off, by its header.
 func (v *volume) begun(fsType string) {
 	v.Helper()
-	offset, slot, err := header.Header{}.Next(header.Record{Volume: uuid.MustParse(v.context.NGUID).String(), State: header.Formatting, Type: fsType})
+	offset, slot, err := header.Header{}.Next(header.Record{Volume: v.context.UUID, State: header.Formatting, Type: fsType})
 	must(v, err)
 	v.putAt(offset, slot)
 }

@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
-	"github.com/google/uuid"
 	. "github.com/onsi/gomega"
 	"google.golang.org/grpc/codes"
 
@@ -140,7 +139,7 @@ func TestLabFormatFence(t *testing.T) {
 	v.gone()
 	h, err := header.Parse([]byte(start(t, v.file, header.Bytes)))
 	l.Expect(err).NotTo(HaveOccurred())
-	l.Expect(h.Record).To(Equal(header.Record{Volume: uuid.MustParse(v.context.NGUID).String(), State: header.Formatted, Type: "xfs", FormatUsedBy: attachment}))
+	l.Expect(h.Record).To(Equal(header.Record{Volume: v.context.UUID, State: header.Formatted, Type: "xfs", FormatUsedBy: attachment}))
 	// A volume that was never one of weft's.
 	must(t, exec.CommandContext(t.Context(), "mkfs.xfs", "-q", "-f", v.file).Run())
 	want(t, v.stage(mountCapability("xfs")), codes.FailedPrecondition, "starts with an XFS filesystem")

@@ -7,7 +7,7 @@
 // volume was formatted from the volume itself. Only what a volume was staged with is written down (see records). Every
 // call is idempotent, and calls for one volume run one at a time: a second one is answered Aborted.
 //
-// From the bottom up, a volume is a subsystem's controllers, which are its paths; the namespace that they lead to,
+// From the bottom up, a volume is its replica's controllers, which are its paths; the namespace that they lead to,
 // which begins with a header; a device of device mapper over the data behind that; and what is mounted, or given to a
 // pod.
 package node
@@ -104,8 +104,8 @@ type Service struct {
 	Filesystems Filesystems
 	// Records is the folder where what volumes were staged with is written down. It is made when it is needed.
 	Records string
-	// Volumes are read to find out how one is reached, and whether it is still attached to this node: live, not from a
-	// cache.
+	// Volumes and their replicas are read to find out how a volume is reached, and whether it is still attached to this
+	// node: live, not from a cache.
 	Volumes client.Reader
 	// Clock to tell what is overdue; nil for the machine's.
 	Clock clock.PassiveClock
@@ -150,12 +150,17 @@ func (s *Service) NodeGetCapabilities(context.Context, *csi.NodeGetCapabilitiesR
 // Wait returns when no call changes anything on this machine any more, or when the context ends.
 func (s *Service) Wait(ctx context.Context) error { return s.calls.wait(ctx) }
 
-// Overdue is what this machine's kernel has been at for doing.Limit or longer, by the volume that it concerns.
+// Overdue is what this machine's kernel has been at for doing.Limit or longer, by the volume that it concerns. Of
+// connections that are being taken away, it is left out when no volume has a record of them.
 func (s *Service) Overdue() map[string]doing.Step {
 	overdue := s.calls.steps()
-	for nqn, step := range s.Initiator.Deletions() {
-		if volume, ok := v1alpha1.VolumeOfSubsystem(nqn); ok {
-			overdue[volume] = step
+	if deletions := s.Initiator.Deletions(); len(deletions) > 0 {
+		owners, _ := s.records().owners() // without the folder, there are none
+		for nqn, step := range deletions {
+			replica, _ := v1alpha1.ReplicaOfSubsystem(nqn)
+			if volume, ok := owners[replica]; ok {
+				overdue[volume] = step
+			}
 		}
 	}
 	now := s.now()

@@ -255,7 +255,7 @@ func TestStageRefuses(t *testing.T) {
 		"a dangerous option":    {func(*suite) {}, mountCapability("ext4", "noatime", "nobarrier"), codes.InvalidArgument, "remove nobarrier"},
 		"too small for xfs":     {func(*suite) {}, mountCapability("xfs"), codes.InvalidArgument, "at least 314572800 bytes"},
 		"no publish context":    {func(s *suite) { s.context.Attachment = "" }, blockCapability(), codes.InvalidArgument, "attachment is missing"},
-		"another volume's NQN":  {func(s *suite) { s.context.NQN = v1alpha1.SubsystemNQN("pvc-2", attachment) }, blockCapability(), codes.InvalidArgument, "not of volume pvc-1"},
+		"another replica's NQN": {func(s *suite) { s.context.NQN = v1alpha1.SubsystemNQN("pvc-2-r1", attachment) }, blockCapability(), codes.Unavailable, "NvmfReplica pvc-1-r1 has subsystem"},
 		"a host not admitted":   {func(s *suite) { s.context.Attachment = "b2b2b2b2-2222-4333-8444-555555555555" }, blockCapability(), codes.PermissionDenied, "does not admit this host"},
 		"nothing that listens":  {func(s *suite) { s.context.Portals[0].Port = 4499 }, blockCapability(), codes.Unavailable, "nothing listens"},
 		"many nodes that write": {

@@ -39,8 +39,8 @@ func (s *Service) Keep(ctx context.Context) {
 	}, mendInterval)
 }
 
-// MendPaths looks once at all staged volumes: it follows the portals that their objects list, connects those that a
-// volume has no path through, and takes away paths to portals that are not listed any more, once another is live. A
+// MendPaths looks once at all staged volumes: it follows the portals that their NvmfReplicas list, connects those that
+// a volume has no path through, and takes away paths to portals that are not listed any more, once another is live. A
 // volume whose last path is gone is left to be staged again, and one with a call under way to the next time. A portal
 // that does not answer, or whose transport this node lacks, is tried once for all volumes, without holding up any; it
 // is no error, for the volume's condition tells of it.
@@ -52,8 +52,8 @@ func (s *Service) MendPaths(ctx context.Context) error {
 	lost, more := s.lostPaths(ctx)
 	errs = append(errs, more...)
 	silent := s.silentPortals(ctx, lost)
-	for volume, c := range lost {
-		if len(without(c.Portals, silent)) == 0 {
+	for volume, portals := range lost {
+		if len(without(portals, silent)) == 0 {
 			continue
 		}
 		unreachable, err := call(ctx, s, "restoring the paths", volume, func(ctx context.Context) (*[]v1alpha1.Portal, error) {
@@ -82,23 +82,30 @@ func (s *Service) mend(ctx context.Context, volume string, silent map[v1alpha1.P
 	if err != nil {
 		return nil, err
 	}
-	c := at.connection()
-	if c.Portals, err = s.Initiator.Lost(c); err != nil {
-		return nil, err
+	unreachable = &[]v1alpha1.Portal{}
+	var errs []error
+	for _, r := range at.Replicas {
+		c := at.connection(r)
+		if c.Portals, err = s.Initiator.Lost(c); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		if c.Portals = without(c.Portals, silent); len(c.Portals) == 0 {
+			continue
+		}
+		err = s.Initiator.Connect(ctx, c)
+		if errors.Is(err, fabrics.ErrUnreachable) || errors.Is(err, fabrics.ErrUnsupported) {
+			*unreachable = append(*unreachable, c.Portals...)
+		} else if err != nil {
+			errs = append(errs, err)
+		}
 	}
-	if c.Portals = without(c.Portals, silent); len(c.Portals) == 0 {
-		return nil, nil
-	}
-	err = s.Initiator.Connect(ctx, c)
-	if errors.Is(err, fabrics.ErrUnreachable) || errors.Is(err, fabrics.ErrUnsupported) {
-		return &c.Portals, nil
-	}
-	return nil, err
+	return unreachable, errors.Join(errs...)
 }
 
-// lostPaths gives, for each volume that lacks paths, its connection with the portals to which there is none.
-func (s *Service) lostPaths(ctx context.Context) (map[string]fabrics.Connection, []error) {
-	lost := map[string]fabrics.Connection{}
+// lostPaths gives, for each volume that lacks paths, the portals to which there is none.
+func (s *Service) lostPaths(ctx context.Context) (map[string][]v1alpha1.Portal, []error) {
+	lost := map[string][]v1alpha1.Portal{}
 	volumes, err := s.records().volumes()
 	if err != nil {
 		return nil, []error{err}
@@ -110,30 +117,53 @@ func (s *Service) lostPaths(ctx context.Context) (map[string]fabrics.Connection,
 			errs = append(errs, err)
 			continue
 		}
-		c := at.connection()
-		if c.Portals, err = s.Initiator.Lost(c); err != nil {
+		portals, err := s.lost(at)
+		switch {
+		case err != nil:
 			errs = append(errs, err)
-		} else if len(c.Portals) > 0 {
-			lost[volume] = c
-		} else {
+		case len(portals) > 0:
+			lost[volume] = portals
+		default:
 			errs = append(errs, s.forgetStale(ctx, volume, at))
 		}
 	}
 	return lost, errs
 }
 
+// lost portals of a volume's replicas.
+func (s *Service) lost(at attached) ([]v1alpha1.Portal, error) {
+	var all []v1alpha1.Portal
+	for _, r := range at.Replicas {
+		portals, err := s.Initiator.Lost(at.connection(r))
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, portals...)
+	}
+	return all, nil
+}
+
+// connected tells whether this machine has a controller of one of a volume's replicas.
+func (s *Service) connected(at attached) (bool, error) {
+	for _, r := range at.Replicas {
+		if controllers, err := s.Initiator.Controllers(r.NQN); err != nil || len(controllers) > 0 {
+			return true, err
+		}
+	}
+	return false, nil
+}
+
 // forgetStale removes the record of a volume of which nothing is connected: this machine was restarted, and the volume
 // went elsewhere. A device that was built for it has lost its namespace, and goes with its last user.
 func (s *Service) forgetStale(ctx context.Context, volume string, at attached) error {
-	if controllers, err := s.Initiator.Controllers(at.NQN); err != nil || len(controllers) > 0 {
+	if connected, err := s.connected(at); err != nil || connected {
 		return err
 	}
 	_, err := call(ctx, s, "forgetting", volume, func(ctx context.Context) (*struct{}, error) {
-		controllers, err := s.Initiator.Controllers(at.NQN)
-		if err != nil || len(controllers) > 0 {
+		if connected, err := s.connected(at); err != nil || connected {
 			return nil, err
 		}
-		if err := s.takeDown(ctx, uuidOf(at.NGUID)); err != nil {
+		if err := s.takeDown(ctx, at.UUID); err != nil {
 			return nil, err
 		}
 		return nil, s.records().remove(volume)
@@ -145,12 +175,12 @@ func (s *Service) forgetStale(ctx context.Context, volume string, at attached) e
 }
 
 // silentPortals asks each portal once.
-func (s *Service) silentPortals(ctx context.Context, of map[string]fabrics.Connection) map[v1alpha1.Portal]bool {
+func (s *Service) silentPortals(ctx context.Context, of map[string][]v1alpha1.Portal) map[v1alpha1.Portal]bool {
 	answers := map[v1alpha1.Portal]*error{}
 	var group errgroup.Group
 	group.SetLimit(maxProbes)
-	for _, c := range of {
-		for _, p := range c.Portals {
+	for _, portals := range of {
+		for _, p := range portals {
 			if answers[p] != nil {
 				continue
 			}

@@ -117,12 +117,13 @@ func TestPortalOverRDMAIsTriedOnceForAllVolumes(t *testing.T) {
 	s.overBoth()
 	must(t, s.stage(blockCapability()))
 	const other, otherNGUID = "pvc-2", "1a0b0c0d0e0f40018203040506070809"
+	second := nodetest.New(other, otherNGUID)
+	second.NodeUID, second.SizeBytes, second.Portals = uid, size, s.context.Portals
+	second.Attach(attachment)
 	must(t, s.kernel.Serve(nodetest.Subsystem{
-		NQN: v1alpha1.SubsystemNQN(other, attachment), Portals: []string{"10.0.0.1:4420", "10.0.0.1:4421"}, Hosts: []string{s.context.HostNQN()},
+		NQN: second.NQN, Portals: []string{"10.0.0.1:4420", "10.0.0.1:4421"}, Hosts: []string{s.context.HostNQN()},
 		Namespaces: []nodetest.Namespace{{NGUID: otherNGUID, SizeBytes: v1alpha1.WithHeader(size)}},
 	}))
-	second := s.context
-	second.NQN, second.NGUID = v1alpha1.SubsystemNQN(other, attachment), otherNGUID
 	s.objects[other] = &second
 	must(t, os.MkdirAll(s.path("other"), 0o750))
 	_, err := s.NodeStageVolume(t.Context(), &csi.NodeStageVolumeRequest{

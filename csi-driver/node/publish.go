@@ -57,7 +57,7 @@ func (s *Service) publishStaged(ctx context.Context, r *csi.NodePublishVolumeReq
 		return err
 	}
 	// Looked up again, by what it is: since it was staged its name may have changed.
-	ns, err := s.Initiator.FindNamespace(at.id())
+	ns, err := s.Initiator.FindNamespace(at.only().id())
 	if errors.Is(err, fabrics.ErrNotFound) {
 		return fmt.Errorf("%w: it is not connected", errNotStaged)
 	}

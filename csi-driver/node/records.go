@@ -10,7 +10,10 @@ import (
 	"net/url"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+
+	"github.com/google/uuid"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 )
@@ -23,12 +26,19 @@ type records struct{ dir string }
 
 // recordVersion is that of a record's format. Keys that are not known are ignored, and the settings of the connection
 // may be absent, which stands for their defaults. What must not be misunderstood gets another version.
-const recordVersion = 1
+const recordVersion = 2
 
 // record is the file's content.
 type record struct {
 	Version int `json:"version"`
 	attached
+}
+
+// firstRecord has the keys of version 1 that version 2 does not: a volume was one replica of the same name and UUID.
+type firstRecord struct {
+	NQN     string            `json:"nqn"`
+	NGUID   string            `json:"nguid"`
+	Portals []v1alpha1.Portal `json:"portals"`
 }
 
 const (
@@ -77,14 +87,30 @@ func (r records) get(volume string) (attached, error) {
 	if err := json.Unmarshal(data, &is); err != nil {
 		return attached{}, fmt.Errorf("%w of volume %s: %w: %s", errRecord, volume, err, stageAgain)
 	}
-	of, ours := v1alpha1.VolumeOfSubsystem(is.NQN)
-	switch {
-	case is.Version != recordVersion:
+	switch is.Version {
+	case 1:
+		var first firstRecord
+		if err := json.Unmarshal(data, &first); err != nil {
+			return attached{}, fmt.Errorf("%w of volume %s: %w: %s", errRecord, volume, err, stageAgain)
+		}
+		if id, err := uuid.Parse(first.NGUID); err == nil {
+			is.UUID = id.String()
+		}
+		is.Replicas = []replica{{Name: volume, NQN: first.NQN, NGUID: first.NGUID, Portals: first.Portals}}
+	case recordVersion:
+	default:
 		return attached{}, fmt.Errorf("%w of volume %s: version %d, but this node plugin supports %d: %s", errRecord, volume, is.Version, recordVersion, stageAgain)
-	case !ours || of != volume || is.NGUID == "" || is.Attachment == "" || len(is.Portals) == 0:
+	}
+	if is.UUID == "" || is.Attachment == "" || len(is.Replicas) == 0 || slices.ContainsFunc(is.Replicas, unusable) {
 		return attached{}, fmt.Errorf("%w of volume %s: it is incomplete or belongs to another volume: %s", errRecord, volume, stageAgain)
 	}
 	return is.attached, nil
+}
+
+// unusable tells whether a replica's record is incomplete, or its subsystem serves another replica.
+func unusable(r replica) bool {
+	of, ours := v1alpha1.ReplicaOfSubsystem(r.NQN)
+	return !ours || of != r.Name || r.NGUID == "" || len(r.Portals) == 0
 }
 
 // errRecord: a record cannot be used.
@@ -130,4 +156,23 @@ func (r records) volumes() ([]string, error) {
 		}
 	}
 	return all, err
+}
+
+// owners are the volumes that have a usable record, by the names of their replicas.
+func (r records) owners() (map[string]string, error) {
+	volumes, err := r.volumes()
+	owners := map[string]string{}
+	for _, volume := range volumes {
+		at, err := r.get(volume)
+		if unrecorded(err) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		for _, is := range at.Replicas {
+			owners[is.Name] = volume
+		}
+	}
+	return owners, err
 }

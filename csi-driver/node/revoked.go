@@ -22,8 +22,9 @@ const giveUpTimeout = 2 * readTimeout
 // so that both fail at once, as after a power failure.
 //
 // A target that is merely away must not cost its volume the connections, or data that could still be written is lost.
-// So they are given up only when no path is live, and the API server itself says that this host is not listed. Where it
-// does not answer, or has no such object (which is also what it says when somebody removed the CRD), nothing is known.
+// So they are given up only when no path is live, and the API server itself says that the NvmfVolume is gone or going,
+// or does not list this host. Where it does not answer, or does not serve the kind (somebody removed the CRD), or
+// another volume has the name, nothing is known.
 
 // GiveUpRevoked gives up, once, the connections of all staged volumes whose attachment was revoked. It waits for no
 // call that is under way: that may be an unmount that waits for those connections. Nor does one volume hold up the
@@ -34,7 +35,10 @@ func (s *Service) GiveUpRevoked(ctx context.Context) error {
 	errs := []error{err, listErr}
 	for _, volume := range volumes {
 		ctx, cancel := context.WithTimeout(ctx, giveUpTimeout)
-		err := s.giveUpRevoked(ctx, volume, nqns[volume])
+		is, err := s.identify(ctx, volume)
+		if err == nil {
+			err = s.giveUpRevoked(ctx, volume, is, nqns)
+		}
 		cancel()
 		if err != nil {
 			errs = append(errs, fmt.Errorf("volume %s: %w", volume, err))
@@ -43,11 +47,11 @@ func (s *Service) GiveUpRevoked(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// giveUpRevoked connections of a volume, and return when they are gone. That its attachment is not known to be revoked
-// is no error.
-func (s *Service) giveUpRevoked(ctx context.Context, volume string, nqns []string) error {
-	for _, nqn := range nqns {
-		if err := s.giveUpSubsystem(ctx, volume, nqn); err != nil {
+// giveUpRevoked connections of a volume, among all NQNs of this host, and return when they are gone. That its
+// attachment is not known to be revoked is no error.
+func (s *Service) giveUpRevoked(ctx context.Context, volume string, is identity, nqns map[string][]string) error {
+	for _, id := range is.subsystems(nqns) {
+		if err := s.giveUpSubsystem(ctx, volume, is, id.NQN); err != nil {
 			return err
 		}
 	}
@@ -55,12 +59,12 @@ func (s *Service) giveUpRevoked(ctx context.Context, volume string, nqns []strin
 }
 
 // giveUpSubsystem is giveUpRevoked for one of a volume's subsystems.
-func (s *Service) giveUpSubsystem(ctx context.Context, volume, nqn string) error {
+func (s *Service) giveUpSubsystem(ctx context.Context, volume string, is identity, nqn string) error {
 	controllers, err := s.Initiator.Controllers(nqn)
 	if err != nil || len(controllers) == 0 || slices.ContainsFunc(controllers, fabrics.Controller.Live) {
 		return err
 	}
-	hosts, err := s.hosts(ctx, volume)
+	hosts, err := s.hosts(ctx, volume, is)
 	if err != nil {
 		logr.FromContextOrDiscard(ctx).Error(err, "Unknown whether the volume is still attached to this node; keeping its connections", "volume", volume)
 		return nil
@@ -80,18 +84,40 @@ func (s *Service) giveUpSubsystem(ctx context.Context, volume, nqn string) error
 	return s.Initiator.GiveUp(ctx, nqn, func(c fabrics.Controller) bool { return slices.Contains(revoked, c.HostNQN) })
 }
 
-// hosts that may use a volume, by the API server's word of this moment.
-func (s *Service) hosts(ctx context.Context, volume string) ([]string, error) {
-	v, err := s.read(ctx, volume)
+// hosts that may use a volume, by the API server's word of this moment. An NvmfVolume that is being deleted keeps its
+// attachments until they end; of one that is gone, its replicas may still list them.
+func (s *Service) hosts(ctx context.Context, volume string, is identity) ([]string, error) {
+	v, err := s.readVolume(ctx, volume)
+	if gone(err) {
+		return s.hostsOfReplicas(ctx, is)
+	}
 	if err != nil {
 		return nil, err
 	}
-	if at, err := s.records().get(volume); err == nil && at.NGUID != nguidOf(v.Spec.UUID) {
+	if v.Spec.UUID != is.uuid {
 		return nil, fmt.Errorf("NvmfVolume %s with UUID %s is another volume than the one staged here", volume, v.Spec.UUID)
 	}
-	hosts := make([]string, len(v.Spec.Hosts))
-	for i, h := range v.Spec.Hosts {
+	hosts := make([]string, len(v.Spec.Attachments))
+	for i, h := range v.Spec.Attachments {
 		hosts[i] = h.NQN
+	}
+	return hosts, nil
+}
+
+// hostsOfReplicas that the replicas of a volume list.
+func (s *Service) hostsOfReplicas(ctx context.Context, is identity) ([]string, error) {
+	var hosts []string
+	for name := range is.replicas {
+		r, err := s.readReplica(ctx, name)
+		if gone(err) {
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		for _, h := range r.Spec.Hosts {
+			hosts = append(hosts, h.NQN)
+		}
 	}
 	return hosts, nil
 }

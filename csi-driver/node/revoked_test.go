@@ -5,12 +5,15 @@ package node_test
 import (
 	"context"
 	"errors"
+	"net/http"
 	"os"
 	"testing"
 
 	"google.golang.org/grpc/codes"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/client/fake"
 
@@ -18,9 +21,6 @@ import (
 	"github.com/weft-storage/weft/csi-driver/node"
 	"github.com/weft-storage/weft/csi-driver/node/internal/fabrics"
 )
-
-// volumeUUID is the one of which nguid is made.
-const volumeUUID = "0a0b0c0d-0e0f-4001-8203-040506070809"
 
 // silentAPI does not answer.
 type silentAPI struct{ client.Reader }
@@ -55,9 +55,24 @@ func volumeOf(uuid string, hosts ...string) *v1alpha1.NvmfVolume {
 	v := &v1alpha1.NvmfVolume{ObjectMeta: metav1.ObjectMeta{Name: vol}}
 	v.Spec.UUID = uuid
 	for _, h := range hosts {
-		v.Spec.Hosts = append(v.Spec.Hosts, v1alpha1.VolumeHost{NQN: h})
+		v.Spec.Attachments = append(v.Spec.Attachments, v1alpha1.VolumeHost{NQN: h})
 	}
 	return v
+}
+
+// going is an object that is being deleted.
+func going(v *v1alpha1.NvmfVolume) *v1alpha1.NvmfVolume {
+	now := metav1.Now()
+	v.DeletionTimestamp, v.Finalizers = &now, []string{"weft.storage/controller"}
+	return v
+}
+
+// withoutCRD is an API server from which somebody has removed the CRDs: it knows no such path.
+type withoutCRD struct{ client.Reader }
+
+func (withoutCRD) Get(_ context.Context, key client.ObjectKey, _ client.Object, _ ...client.GetOption) error {
+	resource := schema.GroupResource{Group: v1alpha1.GroupVersion.Group, Resource: "nvmfvolumes"}
+	return apierrors.NewGenericServerResponse(http.StatusNotFound, "GET", resource, key.Name, "404 page not found", 0, true)
 }
 
 const anotherHost = v1alpha1.HostNQNPrefix + "22222222-2222-4333-8444-555555555555"
@@ -76,7 +91,16 @@ func (g *givingUp) GiveUp(ctx context.Context, nqn string, those func(fabrics.Co
 // A volume that is not attached to this node any more, and whose target is away, is unstaged all the same: what was not
 // written is lost, as after a power failure.
 func TestUnstageAfterTheAttachmentWasRevoked(t *testing.T) {
-	for name, hosts := range map[string][]string{"attached to none": nil, "attached to another": {anotherHost}} {
+	for name, api := range map[string]func(*suite) client.Reader{
+		"attached to none":    func(s *suite) client.Reader { return apiWith(s, volumeOf(volumeUUID)) },
+		"attached to another": func(s *suite) client.Reader { return apiWith(s, volumeOf(volumeUUID, anotherHost)) },
+		"the volume is gone":  func(s *suite) client.Reader { return apiWith(s) },
+		"only its replica is left": func(s *suite) client.Reader {
+			left := s.context.NvmfReplica(vol)
+			left.Spec.Hosts = nil
+			return apiWith(s, left)
+		},
+	} {
 		t.Run(name, func(t *testing.T) {
 			s := setUp(t)
 			s.listen(firstPortal, secondPortal)
@@ -84,10 +108,22 @@ func TestUnstageAfterTheAttachmentWasRevoked(t *testing.T) {
 			for _, c := range []string{"nvme0", "nvme1"} {
 				must(t, s.kernel.SetState(c, "connecting"))
 			}
-			s.service.Volumes = apiWith(t, volumeOf(volumeUUID, hosts...))
+			s.service.Volumes = api(s)
 			must(t, s.unstage())
 			s.wantGone()
 		})
+	}
+}
+
+// An NvmfVolume that was lost in use does not end what its replica still admits.
+func TestALostVolumeIsNotRevokedWhileItsReplicaAdmitsTheHost(t *testing.T) {
+	s := setUp(t)
+	must(t, s.stage(mountCapability("ext4")))
+	must(t, s.kernel.SetState("nvme0", "connecting"))
+	s.service.Volumes = apiWith(t, s.context.NvmfReplica(vol))
+	must(t, s.service.GiveUpRevoked(t.Context()))
+	if left := s.kernel.Controllers(); len(left) != 1 {
+		t.Errorf("controllers %v are left", left)
 	}
 }
 
@@ -116,8 +152,11 @@ func TestConnectionsThatMayBeOfUseAreKept(t *testing.T) {
 		"the target is away": func(s *suite) client.Reader {
 			return apiWith(s, volumeOf(volumeUUID, anotherHost, s.context.HostNQN()))
 		},
+		"the volume is going": func(s *suite) client.Reader {
+			return apiWith(s, going(volumeOf(volumeUUID, s.context.HostNQN())))
+		},
 		"the API server does not answer": func(*suite) client.Reader { return silentAPI{} },
-		"the object is gone":             func(s *suite) client.Reader { return apiWith(s) },
+		"the CRD is gone":                func(*suite) client.Reader { return withoutCRD{} },
 		"the object is another's":        func(s *suite) client.Reader { return apiWith(s, volumeOf("ffffffff-0e0f-4001-8203-040506070809")) },
 	} {
 		t.Run(name, func(t *testing.T) {

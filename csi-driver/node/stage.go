@@ -24,7 +24,7 @@ import (
 // through it: a device that was lost and came back has another name.
 const blockMark = "device"
 
-// NodeStageVolume connects a volume as its object says now, checks that it is the one, and mounts it at the staging
+// NodeStageVolume connects a volume as its objects say now, checks that it is the one, and mounts it at the staging
 // path. A staged volume whose connection the kernel gave up is connected again.
 func (s *Service) NodeStageVolume(ctx context.Context, r *csi.NodeStageVolumeRequest) (*csi.NodeStageVolumeResponse, error) {
 	return call(ctx, s, "staging", r.GetVolumeId(), func(ctx context.Context) (*csi.NodeStageVolumeResponse, error) {
@@ -77,14 +77,19 @@ func (st staging) run(ctx context.Context) error {
 	if err := st.onlyHere(); err != nil {
 		return err
 	}
+	if err := st.leaveFormer(ctx); err != nil {
+		return err
+	}
 	if err := st.records().put(st.volume, st.at); err != nil {
 		return fmt.Errorf("record how the volume is staged: %w", err)
 	}
-	if err := st.Initiator.Connect(ctx, st.at.connection()); err != nil {
-		return err
+	for _, r := range st.at.Replicas {
+		if err := st.Initiator.Connect(ctx, st.at.connection(r)); err != nil {
+			return err
+		}
 	}
 	// Identity and size come before anything that touches the device.
-	ns, err := st.Initiator.WaitNamespace(ctx, st.at.id(), v1alpha1.WithHeader(st.at.SizeBytes))
+	ns, err := st.Initiator.WaitNamespace(ctx, st.at.only().id(), v1alpha1.WithHeader(st.at.SizeBytes))
 	if err != nil {
 		return err
 	}
@@ -128,8 +133,43 @@ func (st staging) onlyHere() error {
 		if !mounted {
 			continue
 		}
-		if _, err := st.deviceOf(st.volume, m); err == nil {
+		if _, err := st.deviceOf(was.identity(), m); err == nil {
 			return fmt.Errorf("%w: it is staged at %s; unstage it there before staging it at %s", errIncompatible, was.Staging, st.path)
+		}
+	}
+	return nil
+}
+
+// leaveFormer takes away the connections of replicas that an earlier attachment was staged with and that are no longer
+// members: Connect clears the past of members alone, and the record that names these is about to be replaced. It fails
+// with fabrics.ErrPast when they are not gone before the context ends.
+func (st staging) leaveFormer(ctx context.Context) error {
+	was, err := st.records().get(st.volume)
+	if unrecorded(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	nqns, err := st.Initiator.Subsystems()
+	if err != nil {
+		return err
+	}
+	former := was.identity()
+	for _, r := range st.at.Replicas {
+		delete(former.replicas, r.Name)
+	}
+	for _, id := range former.subsystems(nqns) {
+		if was.Attachment == st.at.Attachment {
+			return fmt.Errorf("%w: it was staged with %s, which is not a member any more; delete the pod so that the volume is staged again", errIncompatible, id.NQN)
+		}
+		logr.FromContextOrDiscard(ctx).Info("Disconnecting a replica that is not a member any more", "nqn", id.NQN)
+		err := st.Initiator.GiveUp(ctx, id.NQN, func(fabrics.Controller) bool { return true })
+		if err == nil {
+			err = st.Initiator.Disconnect(ctx, id) // with what was still being connected
+		}
+		if err != nil {
+			return fmt.Errorf("%w: %w", fabrics.ErrPast, err)
 		}
 	}
 	return nil
@@ -284,9 +324,11 @@ func (s *Service) undo(ctx context.Context, at attached, cause error) error {
 	if uncertain(cause) {
 		return cause
 	}
-	err := s.takeDown(ctx, uuidOf(at.NGUID))
-	if err == nil {
-		err = s.Initiator.Disconnect(ctx, at.id())
+	err := s.takeDown(ctx, at.UUID)
+	for _, r := range at.Replicas {
+		if err == nil {
+			err = s.Initiator.Disconnect(ctx, r.id())
+		}
 	}
 	var inUse *fabrics.InUseError
 	var used *usedError
@@ -312,24 +354,26 @@ func (s *Service) NodeUnstageVolume(ctx context.Context, r *csi.NodeUnstageVolum
 }
 
 func (s *Service) unstage(ctx context.Context, volumeID, path string) error {
+	is, err := s.identify(ctx, volumeID)
+	if err != nil {
+		return err
+	}
 	nqns, err := s.Initiator.Subsystems()
 	if err != nil {
 		return err
 	}
-	if err := s.giveUpRevoked(ctx, volumeID, nqns[volumeID]); err != nil {
+	if err := s.giveUpRevoked(ctx, volumeID, is, nqns); err != nil {
 		return err
 	}
 	mark := filepath.Join(path, blockMark)
-	shown := ""
+	built := []string{is.uuid}
 	// The mark last: a filesystem that is mounted over it may have failed, and then nothing below it can be looked at.
 	for _, p := range []string{path, mark} {
-		volume, err := s.unmountStaged(ctx, p, volumeID)
+		shown, err := s.unmountStaged(ctx, p, is)
 		if err != nil {
 			return err
 		}
-		if volume != "" {
-			shown = volume
-		}
+		built = append(built, shown)
 	}
 	// Only now: under a mount, this would be the user's file.
 	if err := s.Filesystems.Remove(ctx, mark); err != nil {
@@ -338,50 +382,27 @@ func (s *Service) unstage(ctx context.Context, volumeID, path string) error {
 	if nqns, err = s.Initiator.Subsystems(); err != nil {
 		return err
 	}
-	volumes, err := s.built(volumeID, shown, nqns[volumeID])
-	if err != nil {
-		return err
-	}
-	for _, volume := range volumes {
-		if err := s.takeDown(ctx, volume); err != nil {
+	slices.Sort(built)
+	for _, uuid := range slices.Compact(built) {
+		if err := s.takeDown(ctx, uuid); err != nil {
 			return err
 		}
 	}
-	for _, nqn := range nqns[volumeID] {
-		if err := s.Initiator.Disconnect(ctx, fabrics.ID{NQN: nqn, NGUID: nguidOf(shown)}); err != nil {
+	for _, id := range is.subsystems(nqns) {
+		if err := s.Initiator.Disconnect(ctx, id); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// built are the UUIDs by which devices may have been built for a volume: what it was shown to be, what was written down
-// of it, and what its subsystems serve.
-func (s *Service) built(volumeID, shown string, nqns []string) ([]string, error) {
-	volumes := []string{shown}
-	if at, err := s.records().get(volumeID); err == nil {
-		volumes = append(volumes, uuidOf(at.NGUID))
-	}
-	for _, nqn := range nqns {
-		served, err := s.Initiator.Namespaces(nqn)
-		if err != nil {
-			return nil, err
-		}
-		for _, ns := range served {
-			volumes = append(volumes, uuidOf(ns.NGUID))
-		}
-	}
-	slices.Sort(volumes)
-	return slices.Compact(volumes), nil
-}
-
 // unmountStaged unmounts what a path shows of a volume, and gives the volume's UUID, if its device is there.
-func (s *Service) unmountStaged(ctx context.Context, path, volumeID string) (string, error) {
+func (s *Service) unmountStaged(ctx context.Context, path string, is identity) (string, error) {
 	m, mounted, err := s.Filesystems.At(path)
 	if err != nil || !mounted {
 		return "", err
 	}
-	d, err := s.deviceOf(volumeID, m)
+	d, err := s.deviceOf(is, m)
 	if err != nil && !errors.Is(err, fabrics.ErrNotFound) {
 		return "", err
 	}

@@ -34,7 +34,7 @@ func (s *Service) stats(ctx context.Context, r *csi.NodeGetVolumeStatsRequest) (
 	if err != nil {
 		return nil, err
 	}
-	m, d, err := s.shown(r.GetVolumeId(), r.GetVolumePath())
+	m, d, err := s.shown(ctx, r.GetVolumeId(), r.GetVolumePath())
 	if err != nil && !errors.Is(err, fabrics.ErrNotFound) {
 		return nil, err
 	}

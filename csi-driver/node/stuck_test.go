@@ -24,12 +24,14 @@ import (
 func (s *suite) stageOther(id string) error {
 	s.Helper()
 	guid := strings.Repeat(strings.TrimPrefix(id, "pvc-"), 32)
+	at := nodetest.New(id, guid)
+	at.NodeUID, at.SizeBytes, at.Portals = uid, size, s.context.Portals
+	at.Attach(attachment)
 	must(s, s.kernel.Serve(nodetest.Subsystem{
-		NQN: v1alpha1.SubsystemNQN(id, attachment), Portals: []string{"10.0.0.1:4420"}, Hosts: []string{s.context.HostNQN()},
+		NQN: at.NQN, Portals: []string{"10.0.0.1:4420"}, Hosts: []string{s.context.HostNQN()},
 		Namespaces: []nodetest.Namespace{{NGUID: guid, SizeBytes: v1alpha1.WithHeader(size)}},
 	}))
-	at := &nodetest.Attached{NQN: v1alpha1.SubsystemNQN(id, attachment), Attachment: attachment, NodeUID: uid, NGUID: guid, SizeBytes: size, Blank: true, Portals: s.context.Portals, Connection: v1alpha1.Connection{IOQueues: 2, QueueDepth: 128, CtrlLossTimeoutSeconds: -1}}
-	s.objects[id] = at
+	s.objects[id] = &at
 	_, err := s.NodeStageVolume(s.Context(), &csi.NodeStageVolumeRequest{
 		VolumeId: id, StagingTargetPath: s.path("staging-" + id), VolumeCapability: blockCapability(), PublishContext: at.Encode(),
 	})
@@ -229,7 +231,7 @@ func TestConnectionThatHangsTakesNoFurtherVolume(t *testing.T) {
 	go func() { ended <- s.stage(blockCapability()) }()
 	<-s.kernel.Hanging
 	s.clock.Step(2 * doing.Limit)
-	const words = "connecting to " + v1alpha1.NQNPrefix + "pvc-1:" + attachment + " over TCP at 10.0.0.1:4420 has not returned since"
+	const words = "connecting to " + v1alpha1.NQNPrefix + "pvc-1-r1:" + attachment + " over TCP at 10.0.0.1:4420 has not returned since"
 	want(t, s.stageOther("pvc-3"), codes.Unavailable, "this node accepts no more volumes until its kernel has finished: "+words)
 	must(t, s.stageOther("pvc-2"))
 	if overdue := s.service.Overdue(); len(overdue) != 0 {

@@ -33,6 +33,8 @@ const (
 	// attachment of the volume to this node, the first one.
 	attachment = "a1a1a1a1-2222-4333-8444-555555555555"
 	vol        = "pvc-1"
+	// volumeUUID is that of the volume, and nguid that of its replica.
+	volumeUUID = "5a5b5c5d-5e5f-4051-9253-545556575859"
 	nguid      = "0a0b0c0d0e0f40018203040506070809"
 	size       = 16 << 20 // of the data
 )
@@ -75,12 +77,11 @@ func setUp(t testing.TB) *suite {
 	service.MaxVolumes = 7
 	s := &suite{
 		TB: t, kernel: k, mounter: m, programs: programs, devices: devices, dir: dir, clock: clock, service: service,
-		context: nodetest.Attached{
-			NQN: v1alpha1.SubsystemNQN(vol, attachment), NGUID: nguid, Attachment: attachment, NodeUID: uid, SizeBytes: size, Blank: true,
-			Portals:    []v1alpha1.Portal{{Transport: v1alpha1.TransportTCP, Address: "10.0.0.1", Port: 4420}},
-			Connection: v1alpha1.Connection{IOQueues: 2, QueueDepth: 128, CtrlLossTimeoutSeconds: -1},
-		},
+		context: nodetest.New(vol, nguid),
 	}
+	s.context.UUID, s.context.NodeUID, s.context.SizeBytes = volumeUUID, uid, size
+	s.context.Portals = []v1alpha1.Portal{{Transport: v1alpha1.TransportTCP, Address: "10.0.0.1", Port: 4420}}
+	s.context.Attach(attachment)
 	s.objects = nodetest.Objects{vol: &s.context}
 	service.Volumes = s.objects
 	s.serve(size)
@@ -124,8 +125,7 @@ func (s *suite) serve(sizeBytes int64) {
 func (s *suite) attach() {
 	s.Helper()
 	must(s, s.kernel.Serve(nodetest.Subsystem{NQN: s.context.NQN}))
-	s.context.Attachment = uuid.NewString()
-	s.context.NQN = v1alpha1.SubsystemNQN(vol, s.context.Attachment)
+	s.context.Attach(uuid.NewString())
 	s.serve(size)
 }
 

@@ -87,7 +87,7 @@ func (r *Reconciler) recordPools(ctx context.Context, s *decide.Observed, d deci
 	for _, spec := range d.Operations.CreateVolumes {
 		specs[spec.ID] = spec
 	}
-	statuses := map[string]v1alpha1.NvmfVolumeStatus{}
+	statuses := map[string]v1alpha1.NvmfReplicaStatus{}
 	for _, v := range s.Volumes {
 		if _, ok := specs[engine.ID(v.Spec.UUID)]; ok && v.Status.Device != d.Volumes[v.Name].Device {
 			statuses[v.Name] = d.Volumes[v.Name]

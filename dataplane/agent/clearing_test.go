@@ -46,7 +46,7 @@ func TestDeletedVolumesAreClearedBesideTheRest(t *testing.T) {
 	fake.target.(*spdktest.Target).Inject(spdktest.Fault{Method: "bdev_lvol_delete", Times: -1, Delay: time.Hour})
 	l.delete(1)
 	l.Eventually(func() bool {
-		return apierrors.IsNotFound(l.admin.Get(t.Context(), client.ObjectKey{Name: l.name(1)}, &v1alpha1.NvmfVolume{}))
+		return apierrors.IsNotFound(l.admin.Get(t.Context(), client.ObjectKey{Name: l.name(1)}, &v1alpha1.NvmfReplica{}))
 	}, patience, interval).Should(BeTrue())
 	l.create(2, ofSize("1Gi"), withHosts(hostA))
 	l.Eventually(l.versions, patience, interval).Should(HaveLen(1))

@@ -51,7 +51,7 @@ func (a *accident) attach(n int) {
 	a.t.Helper()
 	a.attachments++
 	attachment := uuid(1000 + a.attachments)
-	a.change(n, func(v *v1alpha1.NvmfVolume) {
+	a.change(n, func(v *v1alpha1.NvmfReplica) {
 		v.Spec.Used, v.Spec.SubsystemNQN = true, v1alpha1.SubsystemNQN(v.Name, attachment)
 		withHosts(v1alpha1.HostNQN(attachment))(v)
 	})
@@ -64,7 +64,7 @@ func (a *accident) attach(n int) {
 func (a *accident) detach(n int) {
 	a.t.Helper()
 	a.host.Disconnect()
-	a.change(n, func(v *v1alpha1.NvmfVolume) { v.Spec.Hosts = nil })
+	a.change(n, func(v *v1alpha1.NvmfReplica) { v.Spec.Hosts = nil })
 	a.reconcile(a.r)
 }
 
@@ -122,10 +122,10 @@ func (a *accident) holdsAll() {
 func (a *accident) takeBack() {
 	a.t.Helper()
 	for _, n := range []int{1, 2} {
-		a.create(n, func(v *v1alpha1.NvmfVolume) { v.Spec.Used = true })
+		a.create(n, func(v *v1alpha1.NvmfReplica) { v.Spec.Used = true })
 	}
 	snap := testSnapshot(3, a.name(1), func(s *v1alpha1.NvmfSnapshot) { s.Spec.Taken = true })
-	snap.Name, snap.Spec.Node, snap.Generation, snap.Finalizers = a.name(3), a.node, 0, []string{v1alpha1.VolumeFinalizer}
+	snap.Name, snap.Spec.Node, snap.Generation, snap.Finalizers = a.name(3), a.node, 0, []string{v1alpha1.EngineFinalizer}
 	a.Expect(a.admin.Create(a.t.Context(), snap)).To(Succeed())
 	a.reconcile(a.r)
 	a.lists()
@@ -157,7 +157,7 @@ func (a *accident) deleteUnmarked(objects ...client.Object) {
 func (a *accident) objects() []client.Object {
 	var objects []client.Object
 	for _, n := range []int{1, 2} {
-		objects = append(objects, &v1alpha1.NvmfVolume{ObjectMeta: metav1.ObjectMeta{Name: a.name(n)}})
+		objects = append(objects, &v1alpha1.NvmfReplica{ObjectMeta: metav1.ObjectMeta{Name: a.name(n)}})
 	}
 	return append(objects, &v1alpha1.NvmfSnapshot{ObjectMeta: metav1.ObjectMeta{Name: a.name(3)}})
 }
@@ -167,7 +167,7 @@ func (a *accident) objects() []client.Object {
 func (a *accident) afterDeletion() {
 	a.t.Helper()
 	a.reconcileTwice()
-	a.gone(1, &v1alpha1.NvmfVolume{})
+	a.gone(1, &v1alpha1.NvmfReplica{})
 	a.gone(3, &v1alpha1.NvmfSnapshot{})
 	a.lists(1, 3)
 	a.Expect(a.says(2)).To(HaveKeyWithValue("Ready", "False/DeletionNotMarked"))
@@ -177,10 +177,10 @@ func (a *accident) afterDeletion() {
 	a.reconcile(a.r)
 	a.stillWrites()
 
-	a.change(2, func(v *v1alpha1.NvmfVolume) { v.Spec.Hosts = nil })
+	a.change(2, func(v *v1alpha1.NvmfReplica) { v.Spec.Hosts = nil })
 	a.reconcileTwice()
 	a.Expect(a.host.Disconnected()).To(BeTrue())
-	a.gone(2, &v1alpha1.NvmfVolume{})
+	a.gone(2, &v1alpha1.NvmfReplica{})
 	a.lists(1, 2, 3)
 	a.Expect(a.state().Exports).To(BeEmpty())
 	a.holdsAll()
@@ -201,7 +201,7 @@ func TestDataOutlivesItsObject(t *testing.T) {
 			o.SetLabels(map[string]string{"pruned": a.node})
 			a.Expect(a.admin.Update(t.Context(), o)).To(Succeed())
 		}
-		for _, kind := range []client.Object{&v1alpha1.NvmfVolume{}, &v1alpha1.NvmfSnapshot{}} {
+		for _, kind := range []client.Object{&v1alpha1.NvmfReplica{}, &v1alpha1.NvmfSnapshot{}} {
 			a.Expect(a.admin.DeleteAllOf(t.Context(), kind, client.MatchingLabels{"pruned": a.node}, client.PropagationPolicy(metav1.DeletePropagationBackground))).To(Succeed())
 		}
 		a.afterDeletion()
@@ -218,7 +218,7 @@ func testDeletedByForce(t *testing.T) {
 		a.Expect(a.admin.Patch(t.Context(), o, client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`)))).To(Succeed())
 		a.deleteUnmarked(o)
 	}
-	for n, kind := range map[int]client.Object{1: &v1alpha1.NvmfVolume{}, 2: &v1alpha1.NvmfVolume{}, 3: &v1alpha1.NvmfSnapshot{}} {
+	for n, kind := range map[int]client.Object{1: &v1alpha1.NvmfReplica{}, 2: &v1alpha1.NvmfReplica{}, 3: &v1alpha1.NvmfSnapshot{}} {
 		a.gone(n, kind)
 	}
 	a.r = a.agent() // not even one that knew them
@@ -243,12 +243,12 @@ func testDeletedWithTheCRDs(t *testing.T) {
 	g.Expect(apiextensionsv1.AddToScheme(s.Admin.Scheme())).To(Succeed())
 	a := newAccident(t, s)
 
-	volumes := a.deleteCRD("nvmfvolumes.weft.storage", a.objects()[:2])
+	volumes := a.deleteCRD("nvmfreplicas.weft.storage", a.objects()[:2])
 	a.reconcileTwice()
-	a.gone(1, &v1alpha1.NvmfVolume{})
+	a.gone(1, &v1alpha1.NvmfReplica{})
 	a.lists(1)
 	a.stillWrites()
-	a.change(2, func(v *v1alpha1.NvmfVolume) { v.Spec.Hosts = nil })
+	a.change(2, func(v *v1alpha1.NvmfReplica) { v.Spec.Hosts = nil })
 	a.reconcileTwice()
 	a.install(volumes)
 	a.reconcile(a.r)

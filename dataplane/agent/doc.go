@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 
 // Package agent makes one node's engine do what the node's objects say, and
-// writes what is true into their status.
+// writes what is true into their status. What the engine calls a volume is one
+// copy of a volume, an NvmfReplica: neither knows of other replicas, and no
+// agent reads an NvmfVolume.
 //
 // One reconciler serves the whole node, in rounds:
 //

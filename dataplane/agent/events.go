@@ -122,6 +122,6 @@ func (r *Reconciler) reportOrphans(node *v1alpha1.NvmfNode, found decide.Orphans
 	r.orphans = found
 	if found.Count() > 0 {
 		r.recorder.Eventf(node, nil, corev1.EventTypeWarning, reasonOrphans, actionReport,
-			"the engine contains volumes, snapshots or subsystems without an object; they are not changed: %s", found)
+			"the engine contains replicas, snapshots or subsystems without an object; they are not changed: %s", found)
 	}
 }

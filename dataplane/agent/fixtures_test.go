@@ -54,12 +54,16 @@ func testInventory() *v1alpha1.Inventory {
 	}}
 }
 
-// testVolume number n, of 10 GiB.
-func testVolume(n int, change ...func(*v1alpha1.NvmfVolume)) *v1alpha1.NvmfVolume {
-	v := &v1alpha1.NvmfVolume{
+// volumeOf a replica, by its name: nothing but names tells them apart, so they differ.
+func volumeOf(replica string) string { return "volume-of-" + replica }
+
+// testVolume is the replica number n, of 10 GiB.
+func testVolume(n int, change ...func(*v1alpha1.NvmfReplica)) *v1alpha1.NvmfReplica {
+	v := &v1alpha1.NvmfReplica{
 		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("v%d", n), Generation: 1},
-		Spec: v1alpha1.NvmfVolumeSpec{
-			UUID: uuid(n), Target: "fast", Node: nodeName, Size: resource.MustParse("10Gi"),
+		Spec: v1alpha1.NvmfReplicaSpec{
+			Volume: v1alpha1.ReplicaOf{Name: volumeOf(fmt.Sprintf("v%d", n)), UUID: uuid(n)},
+			UUID:   uuid(n), Target: "fast", Node: nodeName, Size: resource.MustParse("10Gi"),
 			Connection: v1alpha1.Connection{Transports: []v1alpha1.TransportType{v1alpha1.TransportTCP}},
 		},
 	}
@@ -69,10 +73,10 @@ func testVolume(n int, change ...func(*v1alpha1.NvmfVolume)) *v1alpha1.NvmfVolum
 	return v
 }
 
-func testSnapshot(n int, volume string, change ...func(*v1alpha1.NvmfSnapshot)) *v1alpha1.NvmfSnapshot {
+func testSnapshot(n int, replica string, change ...func(*v1alpha1.NvmfSnapshot)) *v1alpha1.NvmfSnapshot {
 	s := &v1alpha1.NvmfSnapshot{
 		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("s%d", n), Generation: 1},
-		Spec:       v1alpha1.NvmfSnapshotSpec{UUID: uuid(n), Volume: volume, Node: nodeName},
+		Spec:       v1alpha1.NvmfSnapshotSpec{UUID: uuid(n), Volume: volumeOf(replica), Replica: replica, Node: nodeName},
 	}
 	for _, c := range change {
 		c(s)
@@ -80,20 +84,20 @@ func testSnapshot(n int, volume string, change ...func(*v1alpha1.NvmfSnapshot)) 
 	return s
 }
 
-func withHosts(nqns ...string) func(*v1alpha1.NvmfVolume) {
-	return func(v *v1alpha1.NvmfVolume) {
+func withHosts(nqns ...string) func(*v1alpha1.NvmfReplica) {
+	return func(v *v1alpha1.NvmfReplica) {
 		for _, nqn := range nqns {
 			v.Spec.Hosts = append(v.Spec.Hosts, v1alpha1.VolumeHost{NQN: nqn, Node: "host", NodeUID: "1"})
 		}
 	}
 }
 
-func ofSize(size string) func(*v1alpha1.NvmfVolume) {
-	return func(v *v1alpha1.NvmfVolume) { v.Spec.Size = resource.MustParse(size) }
+func ofSize(size string) func(*v1alpha1.NvmfReplica) {
+	return func(v *v1alpha1.NvmfReplica) { v.Spec.Size = resource.MustParse(size) }
 }
 
-func fromSnapshot(name string) func(*v1alpha1.NvmfVolume) {
-	return func(v *v1alpha1.NvmfVolume) { v.Spec.Source = &v1alpha1.VolumeSource{Snapshot: name} }
+func fromSnapshot(name string) func(*v1alpha1.NvmfReplica) {
+	return func(v *v1alpha1.NvmfReplica) { v.Spec.Source = &v1alpha1.ReplicaSource{Snapshot: name} }
 }
 
 // said writes conditions as "Type=Status/Reason".

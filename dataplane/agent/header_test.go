@@ -32,7 +32,7 @@ func TestVolumesHaveAHeader(t *testing.T) {
 	l.serves(1, smallest)
 
 	l.createSnapshot(2, l.name(1))
-	l.create(3, ofSize("4Mi"), func(v *v1alpha1.NvmfVolume) { v.Spec.Source = &v1alpha1.VolumeSource{Volume: l.name(1)} })
+	l.create(3, ofSize("4Mi"), func(v *v1alpha1.NvmfReplica) { v.Spec.Source = &v1alpha1.ReplicaSource{Replica: l.name(1)} })
 	l.create(4, ofSize("12Mi"), fromSnapshot(l.name(2)))
 	l.reconcile(r)
 	var snap v1alpha1.NvmfSnapshot
@@ -84,7 +84,7 @@ func TestATakenBackVolumeKeepsItsHeader(t *testing.T) {
 	l.Expect(orphans[0].Size.String()).To(Equal("12Mi"))
 
 	l.target.ForgetCalls()
-	l.create(1, func(v *v1alpha1.NvmfVolume) { v.Spec.Used, v.Spec.Size = true, orphans[0].Size })
+	l.create(1, func(v *v1alpha1.NvmfReplica) { v.Spec.Used, v.Spec.Size = true, orphans[0].Size })
 	l.reconcile(r)
 	l.serves(1, 12<<20)
 	for _, c := range l.changes() {

@@ -43,8 +43,8 @@ type lab struct {
 	events    []string
 	writes    int
 	inventory *v1alpha1.Inventory
-	// past is what the API server shows of NvmfVolumes instead of what is, when it is set.
-	past []v1alpha1.NvmfVolume
+	// past is what the API server shows of NvmfReplicas instead of what is, when it is set.
+	past []v1alpha1.NvmfReplica
 	// beforeWrite is called before each write to the API server, when it is set.
 	beforeWrite func(ctx context.Context) error
 }
@@ -109,7 +109,7 @@ func (l *lab) agent() *Reconciler {
 	counting := interceptor.NewClient(plain, interceptor.Funcs{
 		// The API server is shared by all tests: an agent's cache holds its own node's objects only.
 		List: func(ctx context.Context, c client.WithWatch, list client.ObjectList, opts ...client.ListOption) error {
-			if volumes, ok := list.(*v1alpha1.NvmfVolumeList); ok && l.past != nil {
+			if volumes, ok := list.(*v1alpha1.NvmfReplicaList); ok && l.past != nil {
 				volumes.Items = l.past
 				return nil
 			}
@@ -164,12 +164,12 @@ func (l *lab) nvmfNode() *v1alpha1.NvmfNode {
 }
 
 // create volume number n of this lab, as the CSI controller does.
-func (l *lab) create(n int, changes ...func(*v1alpha1.NvmfVolume)) {
+func (l *lab) create(n int, changes ...func(*v1alpha1.NvmfReplica)) {
 	l.t.Helper()
 	v := testVolume(n, changes...)
 	v.Name, v.Spec.Node, v.Generation = l.name(n), l.node, 0
 	v.Spec.SubsystemNQN = v.CurrentSubsystem()
-	v.Finalizers = []string{v1alpha1.VolumeFinalizer}
+	v.Finalizers = []string{v1alpha1.EngineFinalizer}
 	l.Expect(l.admin.Create(l.t.Context(), v)).To(Succeed())
 }
 
@@ -177,21 +177,21 @@ func (l *lab) createSnapshot(n int, volume string) {
 	l.t.Helper()
 	s := testSnapshot(n, volume)
 	s.Name, s.Spec.Node, s.Generation = l.name(n), l.node, 0
-	s.Finalizers = []string{v1alpha1.VolumeFinalizer}
+	s.Finalizers = []string{v1alpha1.EngineFinalizer}
 	l.Expect(l.admin.Create(l.t.Context(), s)).To(Succeed())
 }
 
 func (l *lab) name(n int) string { return fmt.Sprintf("%s-%d", l.node, n) }
 
-func (l *lab) volume(n int) *v1alpha1.NvmfVolume {
+func (l *lab) volume(n int) *v1alpha1.NvmfReplica {
 	l.t.Helper()
-	var v v1alpha1.NvmfVolume
+	var v v1alpha1.NvmfReplica
 	l.Expect(l.admin.Get(l.t.Context(), client.ObjectKey{Name: l.name(n)}, &v)).To(Succeed())
 	return &v
 }
 
 // change a volume's spec, as the CSI controller does. An agent that runs may write the status at the same time.
-func (l *lab) change(n int, change func(*v1alpha1.NvmfVolume)) {
+func (l *lab) change(n int, change func(*v1alpha1.NvmfReplica)) {
 	l.t.Helper()
 	l.Expect(retry.RetryOnConflict(retry.DefaultBackoff, func() error {
 		v := l.volume(n)
@@ -203,7 +203,7 @@ func (l *lab) change(n int, change func(*v1alpha1.NvmfVolume)) {
 // delete a volume with its data, as the CSI controller does.
 func (l *lab) delete(n int) {
 	l.t.Helper()
-	l.change(n, (*v1alpha1.NvmfVolume).Mark)
+	l.change(n, (*v1alpha1.NvmfReplica).Mark)
 	l.Expect(l.admin.Delete(l.t.Context(), l.volume(n))).To(Succeed())
 }
 

@@ -31,13 +31,13 @@ type Metrics struct {
 func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
 	m := &Metrics{
 		volumes: prometheus.NewGaugeVec(prometheus.GaugeOpts{
-			Name: "weft_agent_volumes", Help: "Number of NvmfVolumes of this node, by readiness.",
+			Name: "weft_agent_volumes", Help: "Number of NvmfReplicas of this node, by readiness.",
 		}, []string{"ready"}),
 		exports: prometheus.NewGauge(prometheus.GaugeOpts{
 			Name: "weft_agent_exports", Help: "Number of subsystems that the engine of this node serves.",
 		}),
 		orphans: prometheus.NewGauge(prometheus.GaugeOpts{
-			Name: "weft_agent_orphans", Help: "Number of volumes, snapshots, and subsystems with hosts in the engine that have no object.",
+			Name: "weft_agent_orphans", Help: "Number of replicas, snapshots, and subsystems with hosts in the engine that have no object.",
 		}),
 		phaseSeconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Name: "weft_agent_reconcile_seconds", Help: "Duration of one reconciliation of the node, by phase.",

@@ -101,7 +101,7 @@ func applyAndRead(ctx context.Context, c client.Client, sub string, obj runtime.
 }
 
 // held by the agent's finalizer.
-func held(o client.Object) { o.SetFinalizers([]string{v1alpha1.VolumeFinalizer}) }
+func held(o client.Object) { o.SetFinalizers([]string{v1alpha1.EngineFinalizer}) }
 
 // onKernel is an agent with an engine on this machine, and objects that only the API server of is not real. Each run is
 // that of an agent which has just started, and knows what is recorded.
@@ -114,7 +114,7 @@ func onKernel(t *testing.T, target engine.Engine, found *v1alpha1.Inventory, obj
 		o.SetUID(types.UID(uuid(1000 + i)))
 	}
 	c = fake.NewClientBuilder().WithScheme(scheme).WithInterceptorFuncs(interceptor.Funcs{SubResourceApply: applyAndRead}).
-		WithStatusSubresource(&v1alpha1.NvmfNode{}, &v1alpha1.NvmfVolume{}, &v1alpha1.NvmfSnapshot{}).WithObjects(objects...).Build()
+		WithStatusSubresource(&v1alpha1.NvmfNode{}, &v1alpha1.NvmfReplica{}, &v1alpha1.NvmfSnapshot{}).WithObjects(objects...).Build()
 	inventoried := &InventoryWatch{}
 	inventoried.current.Store(found)
 	records, err := OpenRecords(t.TempDir())
@@ -153,16 +153,16 @@ func TestWithTheKernelsTarget(t *testing.T) {
 	}
 	g.Expect(node.Spec.Plan.Drives).NotTo(BeEmpty(), "the machine has no blank NVMe drive: %+v", found.Drives)
 
-	small := func(v *v1alpha1.NvmfVolume) {
+	small := func(v *v1alpha1.NvmfReplica) {
 		ofSize("64Mi")(v)
 		held(v)
 	}
 	target := &changes{Engine: nvmet.New(nvmet.Options{StateDir: "/var/tmp/weft-agent-test"})}
 	c, run := onKernel(t, target, found, node, testVolume(1, small, withHosts(hostA)), testVolume(2, small), testVolume(4, small, fromSnapshot("s3")),
 		testSnapshot(3, "v1", func(s *v1alpha1.NvmfSnapshot) { held(s) }))
-	volume := func(n int) *v1alpha1.NvmfVolume {
+	volume := func(n int) *v1alpha1.NvmfReplica {
 		t.Helper()
-		v := &v1alpha1.NvmfVolume{}
+		v := &v1alpha1.NvmfReplica{}
 		g.Expect(c.Get(ctx, client.ObjectKey{Name: fmt.Sprintf("v%d", n)}, v)).To(Succeed())
 		return v
 	}
@@ -206,7 +206,7 @@ func TestWithTheKernelsTarget(t *testing.T) {
 	g.Expect(c.Update(ctx, snapshot)).To(Succeed())
 	g.Expect(c.Delete(ctx, snapshot)).To(Succeed())
 	run()
-	left := &v1alpha1.NvmfVolumeList{}
+	left := &v1alpha1.NvmfReplicaList{}
 	g.Expect(c.List(ctx, left)).To(Succeed())
 	g.Expect(left.Items).To(BeEmpty())
 	state, err = target.Gather(ctx)

@@ -19,7 +19,7 @@ import (
 )
 
 // now is what the API server has of volume n, to be shown later as if it still were.
-func (l *lab) now(n int) []v1alpha1.NvmfVolume { return []v1alpha1.NvmfVolume{*l.volume(n)} }
+func (l *lab) now(n int) []v1alpha1.NvmfReplica { return []v1alpha1.NvmfReplica{*l.volume(n)} }
 
 // declare the restore that the node suspects, as an administrator does.
 func (l *lab) declare() {
@@ -56,7 +56,7 @@ func TestALaggingAPIServerLetsNobodyInAgain(t *testing.T) {
 	l.create(1, withHosts(hostA))
 	l.reconcile(l.agent())
 	old := l.now(1)
-	l.change(1, func(v *v1alpha1.NvmfVolume) { v.Spec.Hosts = nil })
+	l.change(1, func(v *v1alpha1.NvmfReplica) { v.Spec.Hosts = nil })
 	l.reconcile(l.agent())
 	nqn := l.volume(1).Status.NQN
 	_, err := l.target.Connect(t.Context(), tcp, nqn, hostA)
@@ -85,7 +85,7 @@ func TestALaggingAPIServerLetsNobodyInAgain(t *testing.T) {
 	l.Expect(l.says(1)).To(HaveKeyWithValue("Ready", "True/AsExpected"))
 	_, err = l.target.Connect(t.Context(), tcp, nqn, hostA)
 	l.Expect(err).To(MatchError(enginetest.ErrRefused), "an attachment that was dismissed is never admitted again")
-	l.change(1, func(v *v1alpha1.NvmfVolume) { v.Spec.Hosts = nil; withHosts(hostB)(v) })
+	l.change(1, func(v *v1alpha1.NvmfReplica) { v.Spec.Hosts = nil; withHosts(hostB)(v) })
 	l.reconcile(l.agent())
 	_, err = l.target.Connect(t.Context(), tcp, nqn, hostB)
 	l.Expect(err).NotTo(HaveOccurred())
@@ -106,7 +106,7 @@ func TestWhatWasTakenBackIsNotDeleted(t *testing.T) {
 	l.Expect(l.target.MarkWritten(id(1), 1)).To(Succeed())
 	l.delete(1)
 	going := l.now(1)
-	l.change(1, func(v *v1alpha1.NvmfVolume) { v.Finalizers = nil })
+	l.change(1, func(v *v1alpha1.NvmfReplica) { v.Finalizers = nil })
 
 	l.create(1, withHosts(hostA))
 	l.reconcile(l.agent())
@@ -132,7 +132,7 @@ func TestANodeWithoutRecordsServesOn(t *testing.T) {
 	host, err := l.target.Connect(t.Context(), tcp, l.volume(1).Status.NQN, hostA)
 	l.Expect(err).NotTo(HaveOccurred())
 	l.Expect(os.Remove(filepath.Join(l.stateDir, "agent", "records.db"))).To(Succeed())
-	l.change(1, func(v *v1alpha1.NvmfVolume) { v.Spec.Hosts = nil })
+	l.change(1, func(v *v1alpha1.NvmfReplica) { v.Spec.Hosts = nil })
 	l.create(2)
 	l.reconcile(l.anotherProcess())
 	l.Expect(l.suspects()).To(BeTrue())

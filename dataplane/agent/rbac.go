@@ -8,8 +8,8 @@ package agent
 //
 // +kubebuilder:rbac:groups=weft.storage,resources=nvmfnodes,verbs=get;list;watch;create;patch
 // +kubebuilder:rbac:groups=weft.storage,resources=nvmfnodes/status,verbs=patch
-// +kubebuilder:rbac:groups=weft.storage,resources=nvmfvolumes;nvmfsnapshots,verbs=get;list;watch;patch
-// +kubebuilder:rbac:groups=weft.storage,resources=nvmfvolumes/status;nvmfsnapshots/status,verbs=patch
+// +kubebuilder:rbac:groups=weft.storage,resources=nvmfreplicas;nvmfsnapshots,verbs=get;list;watch;patch
+// +kubebuilder:rbac:groups=weft.storage,resources=nvmfreplicas/status;nvmfsnapshots/status,verbs=patch
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,namespace=default,verbs=create;patch
 // +kubebuilder:rbac:groups=coordination.k8s.io,resources=leases,namespace=weft-system,verbs=get;create;update
 // +kubebuilder:rbac:groups=authentication.k8s.io,resources=tokenreviews,verbs=create

@@ -160,9 +160,9 @@ func (r *Reconciler) gatherObjects(ctx context.Context) (*decide.Observed, error
 	if err != nil {
 		return nil, err
 	}
-	var volumes v1alpha1.NvmfVolumeList
+	var volumes v1alpha1.NvmfReplicaList
 	if err := r.client.List(ctx, &volumes); err != nil {
-		return nil, fmt.Errorf("list NvmfVolumes: %w", err)
+		return nil, fmt.Errorf("list NvmfReplicas: %w", err)
 	}
 	var snapshots v1alpha1.NvmfSnapshotList
 	if err := r.client.List(ctx, &snapshots); err != nil {
@@ -183,7 +183,7 @@ func (r *Reconciler) gatherObjects(ctx context.Context) (*decide.Observed, error
 		}
 	}
 	r.own.keepOnly(exists)
-	slices.SortFunc(s.Volumes, func(a, b *v1alpha1.NvmfVolume) int { return strings.Compare(a.Name, b.Name) })
+	slices.SortFunc(s.Volumes, func(a, b *v1alpha1.NvmfReplica) int { return strings.Compare(a.Name, b.Name) })
 	slices.SortFunc(s.Snapshots, func(a, b *v1alpha1.NvmfSnapshot) int { return strings.Compare(a.Name, b.Name) })
 	s.Settling = s.Now.Sub(r.started) < r.Settle
 	if s.Refresh = s.Now.Sub(r.refreshed) >= r.Resync; s.Refresh {

@@ -61,12 +61,12 @@ func TestVolumeFromCreationToDeletion(t *testing.T) {
 	l.Expect(l.says(1)).To(HaveKeyWithValue("Ready", "False/HostsStillAdmitted"))
 	l.Expect(host.Disconnected()).To(BeFalse())
 
-	l.change(1, func(v *v1alpha1.NvmfVolume) { v.Spec.Hosts = nil })
+	l.change(1, func(v *v1alpha1.NvmfReplica) { v.Spec.Hosts = nil })
 	l.reconcile(r)
 	l.Expect(host.Disconnected()).To(BeTrue())
 	l.Expect(l.state().Volumes).To(BeEmpty())
 	l.Expect(l.state().Exports).To(BeEmpty())
-	err = l.admin.Get(t.Context(), client.ObjectKey{Name: l.name(1)}, &v1alpha1.NvmfVolume{})
+	err = l.admin.Get(t.Context(), client.ObjectKey{Name: l.name(1)}, &v1alpha1.NvmfReplica{})
 	l.Expect(apierrors.IsNotFound(err)).To(BeTrue(), "%v", err)
 	l.Expect(l.events).To(ContainElement(HavePrefix("Warning HostsStillAdmitted ")))
 }
@@ -210,7 +210,7 @@ func TestNotMadeTwiceWhenItsDriveDies(t *testing.T) {
 // A host that is dismissed is shut out, whether its volume can be read or not; the others stay.
 func TestShutOutOfWhatCannotBeRead(t *testing.T) {
 	l := newLab(t)
-	l.create(1, func(v *v1alpha1.NvmfVolume) {
+	l.create(1, func(v *v1alpha1.NvmfReplica) {
 		withHosts(hostA, hostB)(v)
 		for i := range v.Spec.Hosts {
 			v.Spec.Hosts[i].Access = v1alpha1.AccessSharedWrite
@@ -220,7 +220,7 @@ func TestShutOutOfWhatCannotBeRead(t *testing.T) {
 	leaves, err := l.target.Connect(t.Context(), tcp, l.volume(1).Status.NQN, hostA)
 	l.Expect(err).NotTo(HaveOccurred())
 	l.target.BreakDevice(drivePathA, errors.New("input/output error"))
-	l.change(1, func(v *v1alpha1.NvmfVolume) {
+	l.change(1, func(v *v1alpha1.NvmfReplica) {
 		v.Spec.Hosts = slices.DeleteFunc(v.Spec.Hosts, func(h v1alpha1.VolumeHost) bool { return h.NQN == hostA })
 	})
 	l.reconcile(l.agent())

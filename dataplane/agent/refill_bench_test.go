@@ -31,7 +31,7 @@ import (
 type inMemory struct {
 	client.Client
 	node      *v1alpha1.NvmfNode
-	volumes   []*v1alpha1.NvmfVolume
+	volumes   []*v1alpha1.NvmfReplica
 	snapshots []*v1alpha1.NvmfSnapshot
 }
 
@@ -42,7 +42,7 @@ func (c *inMemory) Get(_ context.Context, _ client.ObjectKey, obj client.Object,
 
 func (c *inMemory) List(_ context.Context, list client.ObjectList, _ ...client.ListOption) error {
 	switch list := list.(type) {
-	case *v1alpha1.NvmfVolumeList:
+	case *v1alpha1.NvmfReplicaList:
 		for _, v := range c.volumes {
 			list.Items = append(list.Items, *v.DeepCopy())
 		}

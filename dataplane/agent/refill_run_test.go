@@ -75,7 +75,7 @@ func (r *running) nodeSays() map[string]string { return said(r.nvmfNode().Status
 // versions of the volumes that are ready: each write to one changes its.
 func (l *lab) versions() map[string]string {
 	l.t.Helper()
-	var list v1alpha1.NvmfVolumeList
+	var list v1alpha1.NvmfReplicaList
 	l.Expect(l.admin.List(l.t.Context(), &list, client.MatchingFields{"spec.node": l.node})).To(Succeed())
 	versions := map[string]string{}
 	for _, v := range list.Items {
@@ -128,7 +128,7 @@ func TestRunRefillsSPDK(t *testing.T) {
 	node.Spec.Plan = fake.plan
 	l.Expect(l.admin.Update(t.Context(), node)).To(Succeed())
 	for n := 1; n <= count; n++ {
-		l.create(n, ofSize("64Mi"), withHosts(hostA), func(v *v1alpha1.NvmfVolume) {
+		l.create(n, ofSize("64Mi"), withHosts(hostA), func(v *v1alpha1.NvmfReplica) {
 			v.Spec.QoS = &v1alpha1.VolumeQoS{IOPS: ptr.To(int64(1000 * n))}
 		})
 	}

@@ -113,12 +113,12 @@ func TestRun(t *testing.T) {
 	l.Eventually(func() int64 { return l.volume(1).Status.Size.Value() }, patience, interval).Should(Equal(int64(2 * gib)))
 
 	for n := 1; n <= 10; n++ {
-		l.change(n, func(v *v1alpha1.NvmfVolume) { v.Spec.Hosts = nil })
+		l.change(n, func(v *v1alpha1.NvmfReplica) { v.Spec.Hosts = nil })
 		l.delete(n)
 	}
 	l.Eventually(func() []engine.Volume { return l.state().Volumes }, patience, interval).Should(HaveLen(10))
 	l.Eventually(func() int {
-		var list v1alpha1.NvmfVolumeList
+		var list v1alpha1.NvmfReplicaList
 		l.Expect(l.admin.List(t.Context(), &list, client.MatchingFields{"spec.node": l.node})).To(Succeed())
 		return len(list.Items)
 	}, patience, interval).Should(Equal(10))

@@ -165,7 +165,7 @@ func CacheOptions(nodeName string) cache.Options {
 	return cache.Options{
 		ByObject: map[client.Object]cache.ByObject{
 			&v1alpha1.NvmfNode{}:     {Field: fields.OneTermEqualSelector("metadata.name", nodeName)},
-			&v1alpha1.NvmfVolume{}:   own,
+			&v1alpha1.NvmfReplica{}:  own,
 			&v1alpha1.NvmfSnapshot{}: own,
 		},
 		DefaultTransform: cache.TransformStripManagedFields(),
@@ -254,7 +254,7 @@ func watch(m manager.Manager, r *Reconciler, inventory, target, cleared <-chan e
 	err := ctrl.NewControllerManagedBy(m).
 		Named("weft-agent").
 		Watches(&v1alpha1.NvmfNode{}, toNode).
-		Watches(&v1alpha1.NvmfVolume{}, toNode).
+		Watches(&v1alpha1.NvmfReplica{}, toNode).
 		Watches(&v1alpha1.NvmfSnapshot{}, toNode).
 		WatchesRawSource(atStart).
 		WatchesRawSource(source.Channel(inventory, fromNode)).

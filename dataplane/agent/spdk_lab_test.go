@@ -27,16 +27,16 @@ func TestDataOutlivesItsObjectOnARealTarget(t *testing.T) {
 	node.Spec.Plan = n.plan
 	e := n.engine()
 	attachment := 0
-	volume := func(n int, change ...func(*v1alpha1.NvmfVolume)) *v1alpha1.NvmfVolume {
+	volume := func(n int, change ...func(*v1alpha1.NvmfReplica)) *v1alpha1.NvmfReplica {
 		v := testVolume(n, append(change, ofSize("64Mi"))...)
 		held(v)
 		return v
 	}
 	c, run := onKernel(t, e, testInventory(), node, volume(1), volume(2))
 	t.Cleanup(enginetest.DisconnectKernel)
-	change := func(n int, do func(*v1alpha1.NvmfVolume)) *v1alpha1.NvmfVolume {
+	change := func(n int, do func(*v1alpha1.NvmfReplica)) *v1alpha1.NvmfReplica {
 		t.Helper()
-		v := &v1alpha1.NvmfVolume{}
+		v := &v1alpha1.NvmfReplica{}
 		g.Expect(c.Get(ctx, client.ObjectKey{Name: testVolume(n).Name}, v)).To(Succeed())
 		do(v)
 		g.Expect(c.Update(ctx, v)).To(Succeed())
@@ -46,7 +46,7 @@ func TestDataOutlivesItsObjectOnARealTarget(t *testing.T) {
 	attach := func(n int) (enginetest.Connection, enginetest.Namespace) {
 		t.Helper()
 		attachment++
-		v := change(n, func(v *v1alpha1.NvmfVolume) {
+		v := change(n, func(v *v1alpha1.NvmfReplica) {
 			v.Spec.Used, v.Spec.SubsystemNQN = true, v1alpha1.SubsystemNQN(v.Name, uuid(attachment))
 			withHosts(v1alpha1.HostNQN(uuid(attachment)))(v)
 		})
@@ -56,7 +56,7 @@ func TestDataOutlivesItsObjectOnARealTarget(t *testing.T) {
 		g.Expect(err).NotTo(HaveOccurred())
 		return connection, ns
 	}
-	detach := func(n int) { change(n, func(v *v1alpha1.NvmfVolume) { v.Spec.Hosts = nil }) }
+	detach := func(n int) { change(n, func(v *v1alpha1.NvmfReplica) { v.Spec.Hosts = nil }) }
 	data := bytes.Repeat([]byte("kept"), enginetest.BlockBytes/4)
 	write := func(ns enginetest.Namespace, block int64) {
 		t.Helper()
@@ -79,7 +79,7 @@ func TestDataOutlivesItsObjectOnARealTarget(t *testing.T) {
 	run()
 	gone := func(n int) {
 		t.Helper()
-		err := c.Get(ctx, client.ObjectKey{Name: testVolume(n).Name}, &v1alpha1.NvmfVolume{})
+		err := c.Get(ctx, client.ObjectKey{Name: testVolume(n).Name}, &v1alpha1.NvmfReplica{})
 		g.Expect(apierrors.IsNotFound(err)).To(BeTrue(), "volume %d: %v", n, err)
 	}
 	orphans := func() []string {
@@ -105,7 +105,7 @@ func TestDataOutlivesItsObjectOnARealTarget(t *testing.T) {
 	g.Expect(state.Volumes).To(ConsistOf(HaveField("ID", id(1)), HaveField("ID", id(2))))
 
 	for n, blocks := range map[int]int64{1: 1, 2: 2} {
-		again := volume(n, func(v *v1alpha1.NvmfVolume) { v.Spec.Used, v.UID = true, types.UID(uuid(2000+n)) })
+		again := volume(n, func(v *v1alpha1.NvmfReplica) { v.Spec.Used, v.UID = true, types.UID(uuid(2000+n)) })
 		g.Expect(c.Create(ctx, again)).To(Succeed())
 		run()
 		connection, ns := attach(n)

@@ -90,12 +90,12 @@ type kind[T client.Object, S any] struct {
 }
 
 var (
-	volumeKind = kind[*v1alpha1.NvmfVolume, v1alpha1.NvmfVolumeStatus]{
-		name:       "NvmfVolume",
-		empty:      func() *v1alpha1.NvmfVolume { return &v1alpha1.NvmfVolume{} },
-		uuid:       func(v *v1alpha1.NvmfVolume) string { return v.Spec.UUID },
-		status:     func(v *v1alpha1.NvmfVolume) v1alpha1.NvmfVolumeStatus { return v.Status },
-		conditions: func(v *v1alpha1.NvmfVolume) []metav1.Condition { return v.Status.Conditions },
+	volumeKind = kind[*v1alpha1.NvmfReplica, v1alpha1.NvmfReplicaStatus]{
+		name:       "NvmfReplica",
+		empty:      func() *v1alpha1.NvmfReplica { return &v1alpha1.NvmfReplica{} },
+		uuid:       func(v *v1alpha1.NvmfReplica) string { return v.Spec.UUID },
+		status:     func(v *v1alpha1.NvmfReplica) v1alpha1.NvmfReplicaStatus { return v.Status },
+		conditions: func(v *v1alpha1.NvmfReplica) []metav1.Condition { return v.Status.Conditions },
 		told:       []string{v1alpha1.ConditionReady, v1alpha1.ConditionDegraded, v1alpha1.ConditionQoSApplied},
 	}
 	snapshotKind = kind[*v1alpha1.NvmfSnapshot, v1alpha1.NvmfSnapshotStatus]{
@@ -165,7 +165,7 @@ func release[T client.Object, S any](ctx, gate context.Context, r *Reconciler, k
 			return nil
 		}
 		changed := obj.DeepCopyObject().(client.Object)
-		if err := patchFinalizer(ctx, r.client, FieldManager, changed, controllerutil.RemoveFinalizer, v1alpha1.VolumeFinalizer); err != nil {
+		if err := patchFinalizer(ctx, r.client, FieldManager, changed, controllerutil.RemoveFinalizer, v1alpha1.EngineFinalizer); err != nil {
 			return ignoreGone(err)
 		}
 		r.own.remember(changed)

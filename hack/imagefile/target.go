@@ -32,8 +32,8 @@ type TargetOptions struct {
 	Note func(format string, args ...any)
 }
 
-// Target makes the image of target pods. The nvmf_tgt is asked on this machine what it can do, and then, where namespaces are allowed, in the
-// image.
+// Target makes the image of target pods. The nvmf_tgt is asked on this machine what it can do, and then, where
+// namespaces are allowed, in the image.
 func Target(ctx context.Context, o TargetOptions) (image Image, can *capability.Capabilities, err error) {
 	architecture, err := architectureOf(o.Program, o.Launcher)
 	if err != nil {

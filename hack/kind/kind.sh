@@ -92,7 +92,7 @@ up() {
   # Not with ||, in which bash goes on after an error inside of show.
   if [ -z "$nvmet" ]; then show file "$samples/target-file.yaml" weft-demo "$samples/pvc-pod.yaml"; fi
   if [ -z "$spdk" ]; then show spdk-file "$samples/spdk/target-file.yaml" weft-demo-spdk "$samples/spdk/pvc-pod.yaml"; fi
-  "${kubectl[@]}" get nvmfvolumes
+  "${kubectl[@]}" get nvmfvolumes,nvmfreplicas
   [ -z "$nvmet" ] || say "No volume of the kernel's target: $nvmet"
   [ -z "$spdk" ] || say "No volume of SPDK's target: $spdk"
   say "The cluster is kind-$cluster in your kubeconfig: kubectl --context kind-$cluster get weft. \`make kind-down\` removes it."

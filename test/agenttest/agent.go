@@ -132,7 +132,7 @@ func watch(ctx context.Context, c cache.Cache) (<-chan struct{}, error) {
 		default:
 		}
 	}
-	for _, obj := range []client.Object{&v1alpha1.NvmfNode{}, &v1alpha1.NvmfVolume{}, &v1alpha1.NvmfSnapshot{}} {
+	for _, obj := range []client.Object{&v1alpha1.NvmfNode{}, &v1alpha1.NvmfReplica{}, &v1alpha1.NvmfSnapshot{}} {
 		informer, err := c.GetInformer(ctx, obj, cache.BlockUntilSynced(false))
 		if err != nil {
 			return nil, err

@@ -13,7 +13,6 @@ import (
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
-	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/apimachinery/pkg/util/yaml"
@@ -60,27 +59,36 @@ func GuardDeletions(ctx context.Context, api client.Client, file, key string) er
 	return awaitGuard(ctx, api)
 }
 
-// awaitGuard: a policy acts a moment after it was created.
+// awaitGuard of each kind: a policy acts a moment after it was created.
 func awaitGuard(ctx context.Context, api client.Client) error {
-	volume := &v1alpha1.NvmfVolume{ObjectMeta: metav1.ObjectMeta{Name: "guarded"}, Spec: v1alpha1.NvmfVolumeSpec{
-		UUID: "00000000-0000-4000-8000-000000000000", Target: "none", Node: "none", Size: resource.MustParse("1Gi"),
-	}}
-	if err := api.Create(ctx, volume); err != nil {
-		return err
-	}
-	err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
-		err := api.Delete(ctx, volume, client.DryRunAll)
-		if apierrors.IsInvalid(err) {
-			return true, nil
+	const name, uuid, none = "guarded", "00000000-0000-4000-8000-000000000000", "none"
+	size := resource.MustParse("1Gi")
+	for _, guarded := range []interface {
+		client.Object
+		Mark()
+	}{
+		&v1alpha1.NvmfVolume{Spec: v1alpha1.NvmfVolumeSpec{UUID: uuid, Target: none, Size: size, Members: []v1alpha1.VolumeMember{{Name: name, UUID: uuid, Node: none}}}},
+		&v1alpha1.NvmfReplica{Spec: v1alpha1.NvmfReplicaSpec{Volume: v1alpha1.ReplicaOf{Name: name, UUID: uuid}, UUID: uuid, Target: none, Node: none, Size: size}},
+		&v1alpha1.NvmfSnapshot{Spec: v1alpha1.NvmfSnapshotSpec{UUID: uuid, Volume: name, Replica: name, Node: none}},
+	} {
+		guarded.SetName(name)
+		if err := api.Create(ctx, guarded); err != nil {
+			return err
 		}
-		return false, err
-	})
-	if err != nil {
-		return fmt.Errorf("wait until unmarked deletions are refused: %w", err)
+		err := wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
+			err := api.Delete(ctx, guarded, client.DryRunAll)
+			if apierrors.IsInvalid(err) {
+				return true, nil
+			}
+			return false, err
+		})
+		if err != nil {
+			return fmt.Errorf("wait until unmarked deletions of %T are refused: %w", guarded, err)
+		}
+		guarded.Mark()
+		if err := errors.Join(api.Update(ctx, guarded), api.Delete(ctx, guarded)); err != nil {
+			return err
+		}
 	}
-	volume.Mark()
-	if err := api.Update(ctx, volume); err != nil {
-		return err
-	}
-	return api.Delete(ctx, volume)
+	return nil
 }

@@ -125,11 +125,24 @@ func withToken(ctx context.Context, t *testing.T, config *rest.Config, admin cli
 	return newClient(t, as)
 }
 
+const volumeUUID = "00000000-0000-4000-8000-000000000001"
+
 func volumeOn(node string) *v1alpha1.NvmfVolume {
 	return &v1alpha1.NvmfVolume{
-		ObjectMeta: metav1.ObjectMeta{Name: "volume-on-" + node, Finalizers: []string{v1alpha1.VolumeFinalizer}},
+		ObjectMeta: metav1.ObjectMeta{Name: "volume-on-" + node, Finalizers: []string{v1alpha1.ReplicasFinalizer}},
 		Spec: v1alpha1.NvmfVolumeSpec{
-			UUID: "00000000-0000-4000-8000-000000000001", Target: "fast", Node: node, Size: resource.MustParse("1Gi"),
+			UUID: volumeUUID, Target: "fast", Size: resource.MustParse("1Gi"),
+			Members: []v1alpha1.VolumeMember{{Name: "volume-on-" + node + "-0", UUID: volumeUUID, Node: node}},
+		},
+	}
+}
+
+func replicaOn(node string) *v1alpha1.NvmfReplica {
+	return &v1alpha1.NvmfReplica{
+		ObjectMeta: metav1.ObjectMeta{Name: "volume-on-" + node + "-0", Finalizers: []string{v1alpha1.EngineFinalizer}},
+		Spec: v1alpha1.NvmfReplicaSpec{
+			Volume: v1alpha1.ReplicaOf{Name: "volume-on-" + node, UUID: volumeUUID},
+			UUID:   volumeUUID, Target: "fast", Node: node, Size: resource.MustParse("1Gi"),
 		},
 	}
 }
@@ -137,7 +150,9 @@ func volumeOn(node string) *v1alpha1.NvmfVolume {
 func snapshotOn(node string) *v1alpha1.NvmfSnapshot {
 	return &v1alpha1.NvmfSnapshot{
 		ObjectMeta: metav1.ObjectMeta{Name: "snapshot-on-" + node},
-		Spec:       v1alpha1.NvmfSnapshotSpec{UUID: "00000000-0000-4000-8000-000000000002", Volume: "volume-on-" + node, Node: node},
+		Spec: v1alpha1.NvmfSnapshotSpec{
+			UUID: "00000000-0000-4000-8000-000000000002", Volume: "volume-on-" + node, Replica: "volume-on-" + node + "-0", Node: node,
+		},
 	}
 }
 
@@ -210,11 +225,12 @@ func defaultNamespaceOf(o runtime.Object) string {
 }
 
 // testAgentsAreConfined uses the agent's own ServiceAccount and role: what is
-// denied here is denied by the admission policies, with their words, and not for want of a right.
+// denied here is denied by the admission policies, with their words, and not for want of a right; but of volumes it has
+// none.
 func testAgentsAreConfined(ctx context.Context, t *testing.T, config *rest.Config, admin client.Client) {
 	a, b := agentOf(ctx, t, config, admin, "a"), agentOf(ctx, t, config, admin, "b")
 	unbound := withToken(ctx, t, config, admin, "weft-agent", nil)
-	for _, o := range []client.Object{volumeOn("a"), volumeOn("b"), snapshotOn("a"), snapshotOn("b")} {
+	for _, o := range []client.Object{replicaOn("a"), replicaOn("b"), snapshotOn("a"), snapshotOn("b")} {
 		if err := admin.Create(ctx, o); err != nil {
 			t.Fatal(err)
 		}
@@ -224,7 +240,7 @@ func testAgentsAreConfined(ctx context.Context, t *testing.T, config *rest.Confi
 	g.Eventually(func() error { return a.Create(ctx, nodeNamed("b"), client.DryRunAll) }).
 		WithTimeout(30 * time.Second).Should(MatchError(ContainSubstring("may not write")))
 	g.Eventually(func() error {
-		return a.Status().Patch(ctx, volumeOn("b"), merge(`{"status":{"nsid":1}}`), client.DryRunAll)
+		return a.Status().Patch(ctx, replicaOn("b"), merge(`{"status":{"nsid":1}}`), client.DryRunAll)
 	}).WithTimeout(30 * time.Second).Should(MatchError(ContainSubstring("may not write")))
 
 	claimed := nodeNamed("a")
@@ -262,20 +278,20 @@ func testAgentsAreConfined(ctx context.Context, t *testing.T, config *rest.Confi
 		{"renews its lease", "", func() error { return a.Create(ctx, leaseNamed("weft-agent-a")) }},
 		{"renews another's lease", otherNode, func() error { return a.Create(ctx, leaseNamed("weft-agent-b")) }},
 		{"takes the operator's lease", otherNode, func() error { return a.Create(ctx, leaseNamed("weft-operator")) }},
-		{"writes its volume's status", "", func() error {
-			return a.Status().Patch(ctx, volumeOn("a"), merge(`{"status":{"nsid":1}}`))
+		{"writes its replica's status", "", func() error {
+			return a.Status().Patch(ctx, replicaOn("a"), merge(`{"status":{"nsid":1}}`))
 		}},
-		{"writes another's volume's status", otherNode, func() error {
-			return a.Status().Patch(ctx, volumeOn("b"), merge(`{"status":{"nsid":1}}`))
+		{"writes another's replica's status", otherNode, func() error {
+			return a.Status().Patch(ctx, replicaOn("b"), merge(`{"status":{"nsid":1}}`))
 		}},
-		{"admits a host to its own volume", "only the CSI controller may change the spec of volumes and snapshots", func() error {
-			return a.Patch(ctx, volumeOn("a"), merge(`{"spec":{"subsystemNQN":"nqn.2026-11.storage.weft:volume-on-a:00000000-0000-4000-8000-00000000000a","hosts":[{"nqn":"nqn.2014-08.org.nvmexpress:uuid:x","node":"a","nodeUID":"1"}]}}`))
+		{"admits a host to its own replica", "only the CSI controller may change the spec of replicas and snapshots", func() error {
+			return a.Patch(ctx, replicaOn("a"), merge(`{"spec":{"subsystemNQN":"nqn.2026-11.storage.weft:volume-on-a-0:00000000-0000-4000-8000-00000000000a","hosts":[{"nqn":"nqn.2014-08.org.nvmexpress:uuid:x","node":"a","nodeUID":"1"}]}}`))
 		}},
 		{"takes its finalizer off", "", func() error {
-			return a.Patch(ctx, volumeOn("a"), merge(`{"metadata":{"finalizers":null}}`))
+			return a.Patch(ctx, replicaOn("a"), merge(`{"metadata":{"finalizers":null}}`))
 		}},
 		{"takes the finalizer off another's", otherNode, func() error {
-			return a.Patch(ctx, volumeOn("b"), merge(`{"metadata":{"finalizers":null}}`))
+			return a.Patch(ctx, replicaOn("b"), merge(`{"metadata":{"finalizers":null}}`))
 		}},
 		{"writes its snapshot's status", "", func() error {
 			return a.Status().Patch(ctx, snapshotOn("a"), merge(`{"status":{"ready":true}}`))
@@ -283,8 +299,11 @@ func testAgentsAreConfined(ctx context.Context, t *testing.T, config *rest.Confi
 		{"writes another's snapshot's status", otherNode, func() error {
 			return a.Status().Patch(ctx, snapshotOn("b"), merge(`{"status":{"ready":true}}`))
 		}},
+		{"reads the volume of its replica", "cannot get resource", func() error {
+			return a.Get(ctx, client.ObjectKey{Name: "volume-on-a"}, &v1alpha1.NvmfVolume{})
+		}},
 		{"with a token that names no node", "no node name", func() error {
-			return unbound.Status().Patch(ctx, volumeOn("a"), merge(`{"status":{"nsid":1}}`))
+			return unbound.Status().Patch(ctx, replicaOn("a"), merge(`{"status":{"nsid":1}}`))
 		}},
 	} {
 		t.Run(test.name, func(t *testing.T) {

@@ -39,9 +39,9 @@ func foreign() *apiextensionsv1.CustomResourceDefinition {
 func testDeletionsAreMeant(ctx context.Context, t *testing.T, config *rest.Config, admin client.Client) {
 	const node = "deletions"
 	named := map[string]string{"node": node}
-	volume, snapshot := volumeOn(node), snapshotOn(node)
-	volume.Labels, snapshot.Labels = named, named
-	for _, o := range []client.Object{volume, snapshot, foreign()} {
+	volume, replica, snapshot := volumeOn(node), replicaOn(node), snapshotOn(node)
+	volume.Labels, replica.Labels, snapshot.Labels = named, named, named
+	for _, o := range []client.Object{volume, replica, snapshot, foreign()} {
 		if err := admin.Create(ctx, o); err != nil {
 			t.Fatal(err)
 		}
@@ -70,24 +70,34 @@ func testDeletionsAreMeant(ctx context.Context, t *testing.T, config *rest.Confi
 	prune := client.DeleteAllOfOptions{ListOptions: client.ListOptions{}}
 	client.MatchingLabels(named).ApplyToList(&prune.ListOptions)
 	controller := withToken(ctx, t, config, admin, "weft-csi-controller", nil)
+	operator := withToken(ctx, t, config, admin, "weft-operator", nil)
 	const binding = "kubectl delete validatingadmissionpolicybinding weft-crds"
 	for _, test := range []struct {
 		name, denied string
 		do           func() error
 	}{
 		{"kubectl delete nvmfvolume", "kubectl weft delete volume " + volume.Name, func() error { return admin.Delete(ctx, volume) }},
+		{"kubectl delete nvmfreplica", "kubectl weft delete volume " + volume.Name + " ", func() error { return admin.Delete(ctx, replica) }},
 		{"kubectl delete nvmfsnapshot", "kubectl weft delete snapshot " + snapshot.Name, func() error { return admin.Delete(ctx, snapshot) }},
 		{"pruned volumes", "kubectl weft delete volume " + volume.Name, func() error { return admin.DeleteAllOf(ctx, &v1alpha1.NvmfVolume{}, &prune) }},
+		{"pruned replicas", "kubectl weft delete volume " + volume.Name + " ", func() error { return admin.DeleteAllOf(ctx, &v1alpha1.NvmfReplica{}, &prune) }},
 		{"pruned snapshots", "kubectl weft delete snapshot " + snapshot.Name, func() error { return admin.DeleteAllOf(ctx, &v1alpha1.NvmfSnapshot{}, &prune) }},
 		{"a volume by force", "nothing was deleted", byForce(volume)},
+		{"a replica by force", "nothing was deleted", byForce(replica)},
 		{"a snapshot by force", "nothing was deleted", byForce(snapshot)},
 		{"a volume with another's mark", "nothing was deleted", mark(volume, string(snapshot.UID))},
+		{"a replica with its volume's mark", "nothing was deleted", mark(replica, string(volume.UID))},
 		{"a snapshot with another's mark", "nothing was deleted", mark(snapshot, string(volume.UID))},
-		{"by the CSI controller, unmarked", "nothing was deleted", func() error { return controller.Delete(ctx, volume) }},
+		{"a volume by the CSI controller, unmarked", "nothing was deleted", func() error { return controller.Delete(ctx, volume) }},
+		{"a snapshot by the CSI controller, unmarked", "nothing was deleted", func() error { return controller.Delete(ctx, snapshot) }},
+		// Its volume was deleted unmarked where the policy was not in force.
+		{"a replica by the CSI controller, unmarked", "", func() error { return controller.Delete(ctx, replica, client.DryRunAll) }},
+		{"a replica by another part of weft", "cannot delete resource", func() error { return operator.Delete(ctx, replica, client.DryRunAll) }},
 		{"a volume with its own mark", "", mark(volume, string(volume.UID))},
+		{"a replica with its own mark", "", mark(replica, string(replica.UID))},
 		{"a snapshot with its own mark", "", mark(snapshot, string(snapshot.UID))},
 		{"by the CSI controller", "", func() error {
-			for _, o := range []client.Object{volume, snapshot} {
+			for _, o := range []client.Object{volume, replica, snapshot} {
 				if err := controller.Patch(ctx, o, merge(`{"spec":{"deletionMark":%q}}`, o.GetUID())); err != nil {
 					return err
 				}
@@ -98,6 +108,7 @@ func testDeletionsAreMeant(ctx context.Context, t *testing.T, config *rest.Confi
 			return nil
 		}},
 		{"CRD of volumes", binding, func() error { return admin.Delete(ctx, crdNamed("nvmfvolumes.weft.storage")) }},
+		{"CRD of replicas", binding, func() error { return admin.Delete(ctx, crdNamed("nvmfreplicas.weft.storage")) }},
 		{"CRD of snapshots", binding, func() error { return admin.Delete(ctx, crdNamed("nvmfsnapshots.weft.storage")) }},
 		{"CRD of nodes", binding, func() error { return admin.Delete(ctx, crdNamed("nvmfnodes.weft.storage")) }},
 		{"CRD of targets", binding, func() error { return admin.Delete(ctx, crdNamed("nvmftargets.weft.storage")) }},
@@ -118,5 +129,5 @@ func testDeletionsAreMeant(ctx context.Context, t *testing.T, config *rest.Confi
 	if err := admin.Delete(ctx, &admissionregistrationv1.ValidatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: "weft-crds"}}); err != nil {
 		t.Fatal(err)
 	}
-	g.Eventually(func() error { return admin.Delete(ctx, crdNamed("nvmfvolumes.weft.storage"), client.DryRunAll) }).WithTimeout(30 * time.Second).Should(Succeed())
+	g.Eventually(func() error { return admin.Delete(ctx, crdNamed("nvmfreplicas.weft.storage"), client.DryRunAll) }).WithTimeout(30 * time.Second).Should(Succeed())
 }

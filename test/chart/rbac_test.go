@@ -144,17 +144,22 @@ func TestEachPartHasItsOwnRights(t *testing.T) {
 		}
 	}
 	for _, never := range []struct{ role, right string }{
-		{"weft-agent", "create nvmfvolumes"},
-		{"weft-agent", "delete nvmfvolumes"},
+		{"weft-agent", "patch nvmfvolumes"},
+		{"weft-agent", "create nvmfreplicas"},
+		{"weft-agent", "delete nvmfreplicas"},
 		{"weft-agent", "patch nvmftargets"},
 		{"weft-agent", "delete nvmfnodes"},
 		{"weft-csi-node", "patch nvmfvolumes"},
 		{"weft-csi-node", "update nvmfvolumes"},
+		{"weft-csi-node", "patch nvmfreplicas"},
+		{"weft-csi-node", "update nvmfreplicas"},
 		{"weft-csi-node", "patch nodes"},
-		{"weft-csi-controller", "patch nvmfvolumes/status"},
+		{"weft-csi-controller", "patch nvmfreplicas/status"},
 		{"weft-csi-controller", "patch nvmfsnapshots/status"},
 		{"weft-operator", "delete nvmfvolumes"},
-		{"weft-operator", "patch nvmfvolumes/status"},
+		{"weft-operator", "patch nvmfvolumes"},
+		{"weft-operator", "delete nvmfreplicas"},
+		{"weft-operator", "patch nvmfreplicas/status"},
 	} {
 		if slices.Contains(writes[never.role], never.right) {
 			t.Errorf("%s may %s", never.role, never.right)

@@ -34,13 +34,14 @@ const (
 	twice
 	cancelled
 	killed
+	splitKilled
 	agentKilled
 	targetKilled
 	powerLost
 )
 
 func (k kind) String() string {
-	return []string{"", ", repeated", ", twice at once", ", cancelled", ", killed", ", agent killed", ", target killed", ", power lost"}[k]
+	return []string{"", ", repeated", ", twice at once", ", cancelled", ", killed", ", killed between a volume and its replica", ", agent killed", ", target killed", ", power lost"}[k]
 }
 
 // twist of a call, drawn before anything is known of how it goes.
@@ -54,7 +55,7 @@ type twist struct {
 }
 
 func (w *world) twist() twist {
-	t := twist{crossings: 1 + w.rng.IntN(6), agentCrossings: 1 + w.rng.IntN(40), after: w.rng.IntN(2) == 0, giveUp: w.rng.IntN(2) == 0}
+	t := twist{crossings: 1 + w.rng.IntN(9), agentCrossings: 1 + w.rng.IntN(40), after: w.rng.IntN(2) == 0, giveUp: w.rng.IntN(2) == 0}
 	switch n := w.rng.IntN(100); {
 	case n < 40:
 	case n < 50:
@@ -63,8 +64,10 @@ func (w *world) twist() twist {
 		t.kind = twice
 	case n < 70:
 		t.kind = cancelled
-	case n < 84:
+	case n < 79:
 		t.kind = killed
+	case n < 84:
+		t.kind = splitKilled
 	case n < 96:
 		t.kind = agentKilled
 	case n < 98:
@@ -190,6 +193,14 @@ func (w *world) twisted(c call, p process, t twist) error {
 	case killed:
 		w.tally.kills.Add(1)
 		p.killable().light(t.crossings, t.after, nil)
+		defer p.killable().kill()
+	case splitKilled:
+		w.tally.kills.Add(1)
+		if l, ok := p.(*controllerLife); ok {
+			l.split.Store(true)
+		} else {
+			p.killable().light(t.crossings, t.after, nil)
+		}
 		defer p.killable().kill()
 	case agentKilled:
 		w.tally.kills.Add(1)

@@ -6,9 +6,13 @@
 // raw block devices, some of them shared. Afterwards objects, engine and nodes must agree, and every volume must read
 // as it was written.
 //
+// The CSI controller is killed between its writes of an NvmfVolume and of its NvmfReplica, too, or stalls there while
+// another process of it goes on, and continues with what it knew before.
+//
 // The storage node loses its power at any moment, also right after what pods wrote, which nobody flushes. And the
-// object of a volume or snapshot, attached or not, is deleted by mistake: it is served on while it is attached, then
-// its data is an orphan, and is taken back, or deleted because that was meant after all.
+// object of a volume, of its replica or of a snapshot, attached or not, is deleted by mistake: it is served on while it
+// is attached. Then a volume that lacks its NvmfReplica only gets another. Else its data is an orphan, and is taken
+// back, or deleted because that was meant after all.
 //
 // All parts are the real ones but for the kernel, the filesystem programs and SPDK's target, which are stateful fakes:
 // what a process has asked of those, and of the API server, survives its end, and nothing else does. A reboot ends what

@@ -17,12 +17,12 @@ type operation struct {
 // operations, of which one is drawn.
 func (w *world) operations() []operation {
 	h, larger := w.hosts[w.rng.IntN(len(w.hosts))], growth*w.rng.Int64N(3)
-	use, free := w.any((*volume).attached), w.any((*volume).idle)
+	use, free := w.any((*volume).attached), w.any(func(v *volume) bool { return v.idle() && v.whole() })
 	more := w.any(func(v *volume) bool { return v.takes(h) })
 	copied := w.any((*volume).copyable)
-	kept := w.any(func(v *volume) bool { return !v.deleted })
-	one := w.any(func(v *volume) bool { return !v.deleted && len(v.hosts) == 1 })
-	some := w.any(func(v *volume) bool { return !v.deleted && v.size < maxSize })
+	kept := w.any(func(v *volume) bool { return v.whole() })
+	one := w.any(func(v *volume) bool { return v.whole() && len(v.hosts) == 1 })
+	some := w.any(func(v *volume) bool { return v.whole() && v.size < maxSize })
 	room := len(w.volumes) < most
 	return []operation{
 		{18, "attach", more != nil, func() { w.attach(more, h) }},
@@ -39,7 +39,7 @@ func (w *world) operations() []operation {
 		}},
 		{6, "volume from a volume", copied != nil && room, func() { w.create(copied.size+larger, copied.use, fromVolume(copied), copied.words) }},
 		{5, "expand", some != nil, func() { w.expand(some) }},
-		{3, "race", true, func() { w.race(free) }},
+		{6, "race", true, func() { w.race(free) }},
 		{5, "delete a volume", free != nil, func() { w.dropVolume(free) }},
 		{4, "delete a snapshot", len(w.snapshots) > 0, w.dropSnapshot},
 		{5, "refusals", one != nil, func() { w.refusals(one) }},

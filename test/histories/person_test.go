@@ -45,17 +45,28 @@ func (w *world) byHand(name string, do func(ctx context.Context, api client.Clie
 	}))
 }
 
-// data is an NvmfVolume or an NvmfSnapshot.
+// data is an NvmfVolume, an NvmfReplica or an NvmfSnapshot.
 type data interface {
 	client.Object
 	Mark()
 	Marked() bool
 }
 
-// dataNamed of the kind that an orphan names.
-func dataNamed(kind v1alpha1.OrphanKind, name string) data {
-	var o data = &v1alpha1.NvmfVolume{}
-	if kind == v1alpha1.OrphanSnapshot {
+const (
+	volumeKind   = "NvmfVolume"
+	replicaKind  = string(v1alpha1.OrphanReplica)
+	snapshotKind = string(v1alpha1.OrphanSnapshot)
+)
+
+// dataNamed of a kind.
+func dataNamed(kind, name string) data {
+	var o data
+	switch kind {
+	case volumeKind:
+		o = &v1alpha1.NvmfVolume{}
+	case replicaKind:
+		o = &v1alpha1.NvmfReplica{}
+	default:
 		o = &v1alpha1.NvmfSnapshot{}
 	}
 	o.SetName(name)
@@ -68,7 +79,7 @@ func merge(ctx context.Context, api client.Client, o client.Object, format strin
 
 // deleteUnmarked an object, as by kubectl delete where the policy is not in force. With bare its finalizer is taken off
 // as well.
-func (w *world) deleteUnmarked(kind v1alpha1.OrphanKind, name string, bare bool) {
+func (w *world) deleteUnmarked(kind, name string, bare bool) {
 	w.tally.deletions.Add(1)
 	w.byHand(fmt.Sprintf("kubectl delete %s %s, without its finalizer: %t", kind, name, bare), func(ctx context.Context, api client.Client) error {
 		o := dataNamed(kind, name)
@@ -92,7 +103,7 @@ func mark(ctx context.Context, api client.Client, o data) error {
 }
 
 // deleteMarked is how data is deleted by hand.
-func (w *world) deleteMarked(kind v1alpha1.OrphanKind, name string) {
+func (w *world) deleteMarked(kind, name string) {
 	w.byHand(fmt.Sprintf("kubectl weft delete %s %s", kind, name), func(ctx context.Context, api client.Client) error {
 		o := dataNamed(kind, name)
 		err := mark(ctx, api, o)
@@ -104,9 +115,10 @@ func (w *world) deleteMarked(kind v1alpha1.OrphanKind, name string) {
 	w.awaitGone(kind, name)
 }
 
-func (w *world) awaitGone(kind v1alpha1.OrphanKind, name string) {
+func (w *world) awaitGone(kind, name string) {
 	w.Helper()
 	w.must(w.until(fmt.Sprintf("%s %s to go", kind, name), func() (bool, error) {
+		w.controllerProcess() // takes replicas with their volume
 		err := api.Get(w.ctx, client.ObjectKey{Name: name}, dataNamed(kind, name))
 		return err != nil, client.IgnoreNotFound(err)
 	}))

@@ -14,6 +14,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -98,7 +99,7 @@ func (w *world) takeDown() {
 	for len(v.hosts) > 0 {
 		w.detach(v, v.hosts[0])
 	}
-	if v.deleted {
+	if !v.whole() {
 		w.settleMistakes()
 		return
 	}
@@ -191,6 +192,9 @@ func (w *world) agree() {
 	}
 }
 
+// replicaLine is what there is to say of an NvmfReplica.
+const replicaLine = "object %s: replica %s of %s, %s, size %d of %d, hosts %v of %v, limits %v of %v, %s"
+
 func (w *world) expected() []string {
 	var all []string
 	add := func(format string, args ...any) { all = append(all, fmt.Sprintf(format, args...)) }
@@ -198,27 +202,35 @@ func (w *world) expected() []string {
 		hosts := v.nodes()
 		for _, h := range v.hosts {
 			for t := range strings.SplitSeq(strings.ToLower(v.transports()), ",") {
-				add("%s is connected to %s over %s, live", h.name, v.id, t)
+				add("%s is connected to %s over %s, live", h.name, v.replica(), t)
 			}
 			add("%s has the record %s.json", h.name, v.id)
 			add("%s has the device weft-%s", h.name, v.uuid)
 			add("%s has %s mounted", h.name, h.mounted(v))
 			add("%s has %s mounted", h.name, h.staged(v))
 		}
-		add("object %s: uuid %s, size %d of %d, hosts %v of %v, limits %v of %v, %s", v.id, v.uuid, v.size, v.size, hosts, hosts, v.limits, v.limits, v.state())
+		add("object %s: volume %s of %d, attached to %v, limits %v, %s", v.id, v.uuid, v.size, hosts, v.limits, v.state(volumeKind, "there"))
+		add(replicaLine, v.replica(), v.uuid, v.id, v.uuid, v.size, v.size, hosts, hosts, v.limits, v.limits, v.state(replicaKind, "ready"))
 		add("engine: volume %s of %d bytes, limits %v", v.uuid, v1alpha1.WithHeader(v.size), v.limits)
-		add("engine: %s serves %s to %v", v.id, v.uuid, hosts)
+		add("engine: %s serves %s to %v", v.replica(), v.uuid, hosts)
 	}
 	for _, s := range w.snapshots {
-		add("object %s: snapshot %s of %s, size %d, ready", s.id, s.uuid, s.of, s.size)
+		add("object %s: snapshot %s of %s and %s, size %d, ready", s.id, s.uuid, s.of, replicaOf(s.of), s.size)
 		add("engine: snapshot %s of %d bytes", s.uuid, v1alpha1.WithHeader(s.size))
 	}
 	for _, o := range w.orphans {
-		add("%s is an orphan: %s of %d bytes", o.uuid, o.kind, o.size)
-		if o.volume != nil {
-			add("engine: volume %s of %d bytes, an orphan", o.uuid, v1alpha1.WithHeader(o.size))
-		} else {
+		if !o.left {
+			add("%s is an orphan: %s of %d bytes", o.uuid, o.kind, o.size)
+		}
+		switch v, nobody := o.volume, []string{}; {
+		case v == nil:
 			add("engine: snapshot %s of %d bytes", o.uuid, v1alpha1.WithHeader(o.size))
+		case o.left:
+			add(replicaLine, v.replica(), v.uuid, v.id, v.uuid, v.size, v.size, nobody, nobody, v.limits, v.limits, "ready")
+			add("engine: %s serves %s to %v", v.replica(), v.uuid, nobody)
+			fallthrough
+		default:
+			add("engine: volume %s of %d bytes, an orphan", o.uuid, v1alpha1.WithHeader(o.size))
 		}
 	}
 	slices.Sort(all)
@@ -228,8 +240,12 @@ func (w *world) expected() []string {
 func (w *world) objects() ([]string, error) {
 	var all []string
 	var vols v1alpha1.NvmfVolumeList
+	var reps v1alpha1.NvmfReplicaList
 	var snaps v1alpha1.NvmfSnapshotList
-	for _, list := range []client.ObjectList{&vols, &snaps} {
+	if err := api.List(w.ctx, &vols, client.MatchingFields{"spec.target": w.target}); err != nil {
+		return nil, err
+	}
+	for _, list := range []client.ObjectList{&reps, &snaps} {
 		if err := api.List(w.ctx, list, client.MatchingFields{"spec.node": w.storage.Name}); err != nil {
 			return nil, err
 		}
@@ -246,7 +262,18 @@ func (w *world) objects() ([]string, error) {
 		return fmt.Sprint("not ready: ", conditions)
 	}
 	for _, v := range vols.Items {
-		var asked, admitted []string
+		attached, is := []string{}, "there"
+		for _, h := range v.Spec.Attachments {
+			attached = append(attached, h.Node)
+		}
+		slices.Sort(attached)
+		if v.DeletionTimestamp != nil {
+			is = "being deleted"
+		}
+		all = append(all, fmt.Sprintf("object %s: volume %s of %d, attached to %v, limits %v, %s", v.Name, v.Spec.UUID, v.Spec.Size.Value(), attached, limitsIn(v.Spec.QoS), is))
+	}
+	for _, v := range reps.Items {
+		asked, admitted := []string{}, []string{}
 		for _, h := range v.Spec.Hosts {
 			asked = append(asked, h.Node)
 			w.nodeOf[h.NQN] = h.Node
@@ -256,16 +283,24 @@ func (w *world) objects() ([]string, error) {
 		}
 		slices.Sort(asked)
 		slices.Sort(admitted)
-		all = append(all, fmt.Sprintf("object %s: uuid %s, size %d of %d, hosts %v of %v, limits %v of %v, %s", v.Name, v.Spec.UUID, v.Status.Size.Value(), v.Spec.Size.Value(),
+		all = append(all, fmt.Sprintf(replicaLine, v.Name, v.Spec.UUID, v.Spec.Volume.Name, v.Spec.Volume.UUID, bytesIn(v.Status.Size), v.Spec.Size.Value(),
 			admitted, asked, limitsIn(v.Status.QoS), limitsIn(v.Spec.QoS), state(v.DeletionTimestamp, v.Status.Conditions)))
 	}
 	for _, s := range snaps.Items {
-		all = append(all, fmt.Sprintf("object %s: snapshot %s of %s, size %d, %s", s.Name, s.Spec.UUID, s.Spec.Volume, s.Status.Size.Value(), state(s.DeletionTimestamp, s.Status.Conditions)))
+		all = append(all, fmt.Sprintf("object %s: snapshot %s of %s and %s, size %d, %s", s.Name, s.Spec.UUID, s.Spec.Volume, s.Spec.Replica, bytesIn(s.Status.Size), state(s.DeletionTimestamp, s.Status.Conditions)))
 	}
 	for uuid, o := range w.listedOrphans() {
 		all = append(all, fmt.Sprintf("%s is an orphan: %s of %d bytes", uuid, o.Kind, o.Size.Value()))
 	}
 	return all, nil
+}
+
+// bytesIn a status; 0 where it does not say.
+func bytesIn(q *resource.Quantity) int64 {
+	if q == nil {
+		return 0
+	}
+	return q.Value()
 }
 
 func (w *world) engine() ([]string, error) {
@@ -291,7 +326,7 @@ func (w *world) engine() ([]string, error) {
 			hosts = append(hosts, w.nodeOf[nqn])
 		}
 		slices.Sort(hosts)
-		of, _ := v1alpha1.VolumeOfSubsystem(x.NQN)
+		of, _ := v1alpha1.ReplicaOfSubsystem(x.NQN)
 		all = append(all, fmt.Sprintf("engine: %s serves %s to %v", of, strings.Join(volumes, ", "), hosts))
 	}
 	return all, err
@@ -307,7 +342,7 @@ func (w *world) attachments() ([]string, error) {
 			if err := errors.Join(err, err2, err3); err != nil {
 				return nil, err
 			}
-			of, _ := v1alpha1.VolumeOfSubsystem(nqn)
+			of, _ := v1alpha1.ReplicaOfSubsystem(nqn)
 			all = append(all, fmt.Sprintf("%s is connected to %s over %s, %s", h.name, of, transport, state))
 		}
 		records, err := filepath.Glob(filepath.Join(h.records(), "*.json"))

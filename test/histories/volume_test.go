@@ -43,13 +43,18 @@ type volume struct {
 	// hosts that it is attached to, with what the controller told them.
 	hosts    []*host
 	contexts map[*host]map[string]string
-	// deleted: its object was, by mistake; bare: with its finalizer taken off; meant: it was marked since.
-	deleted, bare, meant bool
-	// takenBack: its object was made again, and it is never formatted unasked.
-	takenBack bool
-	// backup of its object, from before it was deleted.
-	backup *v1alpha1.NvmfVolume
+	// deleted: one of its objects was, by mistake: its NvmfVolume, or its NvmfReplica. meant: the NvmfVolume was marked
+	// since.
+	deleted string
+	meant   bool
+	// backup of its objects, from before the first was deleted: the NvmfVolume and the NvmfReplica.
+	backup []data
 }
+
+// replica is the name of the volume's only one. It has the volume's UUID.
+func (v *volume) replica() string { return replicaOf(v.id) }
+
+func replicaOf(volume string) string { return volume + "-0" }
 
 func (w *world) newVolume(size int64, u use, words map[uint64]uint64) *volume {
 	w.made++
@@ -61,22 +66,25 @@ func (w *world) newVolume(size int64, u use, words map[uint64]uint64) *volume {
 func (v *volume) formatted() bool { return v.words[superblock] == ext4Magic }
 
 // copyable: a copy of a filesystem that is not made yet could not be mounted.
-func (v *volume) copyable() bool { return !v.deleted && (v.block || v.formatted()) }
+func (v *volume) copyable() bool { return v.whole() && (v.block || v.formatted()) }
+
+// whole says that nobody has deleted one of its objects.
+func (v *volume) whole() bool { return v.deleted == "" }
 
 func (v *volume) attached() bool { return len(v.hosts) > 0 }
 func (v *volume) idle() bool     { return len(v.hosts) == 0 }
 
 // takes says that one more host may have it.
 func (v *volume) takes(h *host) bool {
-	return !v.deleted && (v.idle() || v.shared && !slices.Contains(v.hosts, h))
+	return v.whole() && (v.idle() || v.shared && !slices.Contains(v.hosts, h))
 }
 
-// state of its object.
-func (v *volume) state() string {
-	if v.deleted {
+// state of its object of a kind, where it is as it was meant to be.
+func (v *volume) state(kind, otherwise string) string {
+	if v.deleted == kind {
 		return "being deleted"
 	}
-	return "ready"
+	return otherwise
 }
 
 func (v *volume) leave(h *host) {
@@ -94,7 +102,11 @@ func (v *volume) nodes() []string {
 }
 
 // use of a volume: a filesystem, or a raw block device, which several hosts may share.
-type use struct{ block, shared bool }
+type use struct {
+	block, shared bool
+	// takenBack: its object was made again, so it is never formatted unasked, and nor is a copy of it.
+	takenBack bool
+}
 
 func (w *world) anyUse() use {
 	n := w.rng.IntN(10)
@@ -175,6 +187,14 @@ func (w *world) object(id string) *v1alpha1.NvmfVolume {
 	w.Helper()
 	var o v1alpha1.NvmfVolume
 	w.must(api.Get(w.ctx, client.ObjectKey{Name: id}, &o))
+	return &o
+}
+
+// copyOf a volume's data: the object of its replica.
+func (w *world) copyOf(id string) *v1alpha1.NvmfReplica {
+	w.Helper()
+	var o v1alpha1.NvmfReplica
+	w.must(api.Get(w.ctx, client.ObjectKey{Name: replicaOf(id)}, &o))
 	return &o
 }
 
@@ -353,10 +373,13 @@ func (w *world) unmount(v *volume, h *host) {
 func (w *world) expand(v *volume) {
 	size := v.size + growth
 	grown := &csi.CapacityRange{RequiredBytes: size}
-	w.must(w.make(w.onController(fmt.Sprintf("ControllerExpandVolume %s to %d MiB", v.id, size/mib), func(ctx context.Context, s *controller.Service) error {
+	c := w.onController(fmt.Sprintf("ControllerExpandVolume %s to %d MiB", v.id, size/mib), func(ctx context.Context, s *controller.Service) error {
 		_, err := s.ControllerExpandVolume(ctx, &csi.ControllerExpandVolumeRequest{VolumeId: v.id, CapacityRange: grown})
 		return err
-	})))
+	})
+	// While free space is held back until it is cleared, the pool is full; the resizer tries again.
+	c.again = func(code codes.Code) bool { return repeats(code) || code == codes.OutOfRange }
+	w.must(w.make(c))
 	v.size = size
 	for _, h := range v.hosts {
 		w.must(w.make(h.onNode("NodeExpandVolume "+v.id+" on "+h.name, func(ctx context.Context, s *node.Service) error {

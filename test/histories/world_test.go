@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"net/http"
 	"os"
 	"path/filepath"
 	"slices"
@@ -19,12 +20,14 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apiserver/pkg/authentication/user"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/csi-driver/controller"
 	"github.com/weft-storage/weft/test/agenttest"
+	"github.com/weft-storage/weft/test/apiserver"
 )
 
 const (
@@ -271,6 +274,16 @@ type controllerLife struct {
 	ctx     context.Context
 	service *controller.Service
 	ended   chan error
+	// split: the process is killed at its next request after it has written an NvmfVolume.
+	split atomic.Bool
+	// stall of the process, if it is to have one.
+	stall *stall
+}
+
+// stall of a process before it writes an NvmfReplica: reached is closed then, and the process goes on when resume is.
+type stall struct {
+	replica         string
+	reached, resume chan struct{}
 }
 
 func (l *controllerLife) killable() *fuse       { return &l.fuse }
@@ -285,17 +298,23 @@ func (w *world) controllerProcess() *controllerLife {
 	return w.controller
 }
 
-// newController is another replica.
+// csiController is who the CSI controller is in a cluster, with every right.
+var csiController = rest.ImpersonationConfig{UserName: "system:serviceaccount:" + apiserver.Namespace + ":weft-csi-controller", Groups: []string{user.SystemPrivilegedGroup}}
+
+// newController is another process of the CSI controller, beside the one that there may be.
 func (w *world) newController() *controllerLife {
 	l := &controllerLife{ended: make(chan error, 1)}
 	l.ctx, l.end = context.WithCancel(w.ctx)
 	config := rest.CopyConfig(restConfig)
+	config.Impersonate = csiController
+	config.Wrap(l.watchWrites)
 	config.Wrap(agenttest.Boundary(l.cross).Cross)
 	c, err := controller.NewCluster(config)
 	w.must(err)
 	l.service, err = controller.New(l.ctx, c)
 	w.must(err)
 	go func() { l.ended <- c.Start(l.ctx) }()
+	go l.service.Settle(l.ctx)
 	if !c.GetCache().WaitForCacheSync(l.ctx) {
 		w.Fatal("the controller's cache does not fill")
 	}
@@ -304,4 +323,41 @@ func (w *world) newController() *controllerLife {
 		return err == nil && resp > 0
 	})
 	return l
+}
+
+// roundTrip is an http.RoundTripper.
+type roundTrip func(*http.Request) (*http.Response, error)
+
+// RoundTrip implements http.RoundTripper.
+func (r roundTrip) RoundTrip(request *http.Request) (*http.Response, error) { return r(request) }
+
+// watchWrites of the process, to kill it between those of a volume and of its replica, or to stall it there.
+func (l *controllerLife) watchWrites(next http.RoundTripper) http.RoundTripper {
+	return roundTrip(func(r *http.Request) (*http.Response, error) {
+		if s := l.takeStall(r); s != nil {
+			close(s.reached)
+			select {
+			case <-s.resume:
+			case <-r.Context().Done():
+				return nil, r.Context().Err()
+			}
+		}
+		response, err := next.RoundTrip(r)
+		if err == nil && response.StatusCode < http.StatusMultipleChoices && r.Method != http.MethodGet && strings.Contains(r.URL.Path, "/nvmfvolumes") && l.split.CompareAndSwap(true, false) {
+			l.light(1, false, nil)
+		}
+		return response, err
+	})
+}
+
+// takeStall of the process, if the request is what it was to be stalled at; once.
+func (l *controllerLife) takeStall(r *http.Request) *stall {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	s := l.stall
+	if s == nil || r.Method != http.MethodPatch || !strings.HasSuffix(r.URL.Path, "/nvmfreplicas/"+s.replica) {
+		return nil
+	}
+	l.stall = nil
+	return s
 }

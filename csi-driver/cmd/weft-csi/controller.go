@@ -57,7 +57,7 @@ func (o controllerOptions) run(ctx context.Context) error {
 	group.Go(func() error { return cluster.Start(ctx) })
 	group.Go(func() error {
 		if cluster.GetCache().WaitForCacheSync(ctx) {
-			service.TakeBack(ctx)
+			service.Settle(ctx)
 		}
 		return nil
 	})

@@ -5,6 +5,7 @@ package nodetest
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/google/uuid"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -16,10 +17,12 @@ import (
 	"github.com/weft-storage/weft/csi-driver/publishcontext"
 )
 
-// Attached is an attachment of a volume to a node, as its object has it.
+// Attached is an attachment of a volume with one replica to a node, as its objects have it.
 type Attached struct {
-	// NQN of the subsystem and NGUID of the namespace.
-	NQN, NGUID string
+	// UUID of the volume.
+	UUID string
+	// Replica is the name of its replica, NQN that of the subsystem, and NGUID that of the namespace.
+	Replica, NQN, NGUID string
 	// Attachment's UUID, and NodeUID of the Kubernetes Node.
 	Attachment, NodeUID string
 	// SizeBytes of data that are served.
@@ -31,11 +34,25 @@ type Attached struct {
 	Source *v1alpha1.VolumeSource
 	// SnapshotOf makes this a snapshot, of the volume with that name.
 	SnapshotOf string
-	// Revoked says that the object does not list the attachment any more.
+	// Revoked says that the objects do not list the attachment any more.
 	Revoked bool
-	// Portals of the volume's node.
+	// Portals of the replica's node.
 	Portals []v1alpha1.Portal
 	v1alpha1.Connection
+}
+
+// New is a volume with a name and one replica with an NGUID, which has another name and another UUID than the volume.
+// It is not attached yet.
+func New(volume, nguid string) Attached {
+	return Attached{
+		UUID: uuid.NewSHA1(uuid.Nil, []byte(volume+nguid)).String(), Replica: volume + "-r1", NGUID: nguid, Blank: true,
+		Connection: v1alpha1.Connection{IOQueues: 2, QueueDepth: 128, CtrlLossTimeoutSeconds: v1alpha1.CtrlLossTimeoutForever},
+	}
+}
+
+// Attach the volume, by the UUID of an attachment, which begins a session.
+func (a *Attached) Attach(attachment string) {
+	a.Attachment, a.NQN = attachment, v1alpha1.SubsystemNQN(a.Replica, attachment)
 }
 
 // HostNQN of the attachment.
@@ -46,37 +63,71 @@ func (a Attached) Encode() map[string]string {
 	return publishcontext.Context{Attachment: a.Attachment}.Encode()
 }
 
-// object of the volume.
-func (a Attached) object(volume string) *v1alpha1.NvmfVolume {
-	v := &v1alpha1.NvmfVolume{}
-	v.Name = volume
-	v.Spec.UUID = uuid.MustParse(a.NGUID).String()
-	v.Spec.Size = *resource.NewQuantity(a.SizeBytes, resource.BinarySI)
-	v.Spec.SubsystemNQN, v.Spec.Connection = a.NQN, a.Connection
-	v.Spec.Connection.Transports = []v1alpha1.TransportType{v1alpha1.TransportTCP, v1alpha1.TransportRDMA}
-	v.Spec.Source = a.Source
-	v.Status.Portals, v.Status.Written = a.Portals, a.Written
-	if !a.Revoked {
-		v.Spec.Hosts = []v1alpha1.VolumeHost{{NQN: a.HostNQN(), NodeUID: a.NodeUID}}
-		v.Status.Hosts = []v1alpha1.AdmittedHost{{NQN: a.HostNQN(), Blank: a.Blank}}
+// hosts of the attachment, as both objects list them.
+func (a Attached) hosts() []v1alpha1.VolumeHost {
+	if a.Revoked {
+		return nil
 	}
+	return []v1alpha1.VolumeHost{{NQN: a.HostNQN(), NodeUID: a.NodeUID}}
+}
+
+// replicaUUID is the one of which the NGUID is made.
+func (a Attached) replicaUUID() string { return uuid.MustParse(a.NGUID).String() }
+
+func (a Attached) connection() v1alpha1.Connection {
+	c := a.Connection
+	c.Transports = []v1alpha1.TransportType{v1alpha1.TransportTCP, v1alpha1.TransportRDMA}
+	return c
+}
+
+// Volume is its NvmfVolume, with a name.
+func (a Attached) Volume(name string) *v1alpha1.NvmfVolume {
+	v := &v1alpha1.NvmfVolume{}
+	v.Name = name
+	v.Spec.UUID = a.UUID
+	v.Spec.Members = []v1alpha1.VolumeMember{{Name: a.Replica, UUID: a.replicaUUID(), Node: "storage-1"}}
+	v.Spec.Size = *resource.NewQuantity(a.SizeBytes, resource.BinarySI)
+	v.Spec.Source, v.Spec.Connection, v.Spec.Attachments = a.Source, a.connection(), a.hosts()
+	_, v.Spec.Session, _ = strings.Cut(strings.TrimPrefix(a.NQN, v1alpha1.NQNPrefix), ":")
 	if a.AllowFormat {
 		v.Annotations = map[string]string{v1alpha1.AllowFormatAnnotation: v.FormatPermission(a.HostNQN())}
 	}
 	return v
 }
 
+// NvmfReplica of the volume with a name.
+func (a Attached) NvmfReplica(volume string) *v1alpha1.NvmfReplica {
+	r := &v1alpha1.NvmfReplica{}
+	r.Name = a.Replica
+	r.Spec.Volume = v1alpha1.ReplicaOf{Name: volume, UUID: a.UUID}
+	r.Spec.UUID, r.Spec.Node = a.replicaUUID(), "storage-1"
+	r.Spec.Size = *resource.NewQuantity(a.SizeBytes, resource.BinarySI)
+	r.Spec.SubsystemNQN, r.Spec.Connection, r.Spec.Hosts = a.NQN, a.connection(), a.hosts()
+	r.Status.Portals, r.Status.Written = a.Portals, a.Written
+	if !a.Revoked {
+		r.Status.Hosts = []v1alpha1.AdmittedHost{{NQN: a.HostNQN(), Blank: a.Blank}}
+	}
+	return r
+}
+
 // Objects of volumes and snapshots, by their names, as they are when they are read.
 type Objects map[string]*Attached
 
-// Get reads an NvmfVolume or an NvmfSnapshot.
+// Get reads an NvmfVolume, an NvmfReplica or an NvmfSnapshot.
 func (o Objects) Get(_ context.Context, key client.ObjectKey, into client.Object, _ ...client.GetOption) error {
 	a, ok := o[key.Name]
 	switch object := into.(type) {
 	case *v1alpha1.NvmfVolume:
 		if ok && a.SnapshotOf == "" {
-			a.object(key.Name).DeepCopyInto(object)
+			a.Volume(key.Name).DeepCopyInto(object)
 			return nil
+		}
+	case *v1alpha1.NvmfReplica:
+		for volume, a := range o {
+			if a.Replica == key.Name {
+				a.NvmfReplica(volume).DeepCopyInto(object)
+				return nil
+			}
 		}
 	case *v1alpha1.NvmfSnapshot:
 		if ok && a.SnapshotOf != "" {

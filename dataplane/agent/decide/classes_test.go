@@ -17,8 +17,8 @@ func withClasses(s *Observed) {
 	s.Node.Spec.Plan.Drives[0].DeviceClass, s.Node.Spec.Plan.Drives[1].DeviceClass = "qlc", "tlc"
 }
 
-func ofClassNamed(class string) func(*v1alpha1.NvmfVolume) {
-	return func(v *v1alpha1.NvmfVolume) { v.Spec.DeviceClass = class }
+func ofClassNamed(class string) func(*v1alpha1.NvmfReplica) {
+	return func(v *v1alpha1.NvmfReplica) { v.Spec.DeviceClass = class }
 }
 
 // A volume is made on a drive of its class, whatever room others have.
@@ -28,7 +28,7 @@ func TestDecideClasses(t *testing.T) {
 			name: "each on its class",
 			given: func(s *Observed) {
 				withClasses(s)
-				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, ofClassNamed("tlc")), testVolume(2, ofClassNamed("qlc")), testVolume(3)}
+				s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, ofClassNamed("tlc")), testVolume(2, ofClassNamed("qlc")), testVolume(3)}
 			},
 			does: []string{"CreateVolumes 1 on b", "CreateVolumes 2 on a", "CreateVolumes 3 on a"},
 			also: func(g *WithT, d Decision) {
@@ -40,7 +40,7 @@ func TestDecideClasses(t *testing.T) {
 			name: "no room in the class",
 			given: func(s *Observed) {
 				withClasses(s)
-				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, ofClassNamed("tlc"), ofSize("60Gi"))}
+				s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, ofClassNamed("tlc"), ofSize("60Gi"))}
 			},
 			volumes: map[string]says{"v1": {"Created": "False/NoSpace"}},
 			also: func(g *WithT, d Decision) {
@@ -51,7 +51,7 @@ func TestDecideClasses(t *testing.T) {
 			name: "no drive of the class",
 			given: func(s *Observed) {
 				withClasses(s)
-				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, ofClassNamed("slc"))}
+				s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, ofClassNamed("slc"))}
 			},
 			volumes: map[string]says{"v1": {"Created": "False/NoSpace"}},
 			also: func(g *WithT, d Decision) {
@@ -62,8 +62,8 @@ func TestDecideClasses(t *testing.T) {
 			name: "a copy is where its source is",
 			given: func(s *Observed) {
 				withClasses(s)
-				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, ofClassNamed("tlc"), isCreatedOn("b")), testVolume(2, func(v *v1alpha1.NvmfVolume) {
-					v.Spec.Source = &v1alpha1.VolumeSource{Volume: "v1"}
+				s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, ofClassNamed("tlc"), isCreatedOn("b")), testVolume(2, func(v *v1alpha1.NvmfReplica) {
+					v.Spec.Source = &v1alpha1.ReplicaSource{Replica: "v1"}
 				})}
 				holds(engine.Volume{ID: id(1), Pool: "b", SizeBytes: 10*gib + header})(s)
 				s.Target.State.Exports = []engine.Export{exported(1)}

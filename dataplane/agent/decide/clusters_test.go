@@ -40,7 +40,7 @@ func TestDecideInClusters(t *testing.T) {
 		{
 			name: "a volume is made in whole clusters, and promised so",
 			given: func(s *Observed) {
-				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1)}
+				s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1)}
 				clusters(16 * mi)(s)
 			},
 			does: []string{"CreateVolumes 1 on a"},
@@ -52,7 +52,7 @@ func TestDecideInClusters(t *testing.T) {
 		{
 			name: "what is there is as it was asked for",
 			given: func(s *Observed) {
-				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"))}
+				s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, isCreatedOn("a"))}
 				holds(inClusters(1, 10*gib+16*mi))(s)
 				clusters(16 * mi)(s)
 				s.Target.State.Exports = []engine.Export{exported(1)}
@@ -63,7 +63,7 @@ func TestDecideInClusters(t *testing.T) {
 		{
 			name: "what grows within its last cluster has grown",
 			given: func(s *Observed) {
-				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"), ofSize("10252Mi"))}
+				s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, isCreatedOn("a"), ofSize("10252Mi"))}
 				holds(inClusters(1, 10*gib+16*mi))(s)
 				clusters(16 * mi)(s)
 				s.Target.State.Exports = []engine.Export{exported(1)}
@@ -73,7 +73,7 @@ func TestDecideInClusters(t *testing.T) {
 		{
 			name: "what grows beyond it gets whole ones",
 			given: func(s *Observed) {
-				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"), ofSize("10256Mi"))}
+				s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, isCreatedOn("a"), ofSize("10256Mi"))}
 				holds(inClusters(1, 10*gib+16*mi))(s)
 				clusters(16 * mi)(s)
 				s.Target.State.Exports = []engine.Export{exported(1)}
@@ -97,7 +97,7 @@ func TestDecideInClusters(t *testing.T) {
 		{
 			name: "the smallest clusters change nothing",
 			given: func(s *Observed) {
-				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1)}
+				s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1)}
 				clusters(1 * mi)(s)
 			},
 			does: []string{"CreateVolumes 1 on a"},
@@ -120,7 +120,7 @@ func TestDecideInClusters(t *testing.T) {
 			name: "a pool that cannot be read is counted in the clusters that it had",
 			given: func(s *Observed) {
 				s.Node.Status.Pools = []v1alpha1.PoolStatus{{Device: "a", Ready: true, ClusterSize: resource.NewQuantity(16*mi, resource.BinarySI)}}
-				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"))}
+				s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, isCreatedOn("a"))}
 				s.Target.State.Pools = openPools()[1:]
 			},
 			does: []string{"OpenPools a /dev/nvme0n1"},

@@ -14,7 +14,7 @@ import (
 func Decide(s Observed) Decision {
 	d := &decider{
 		Observed: s,
-		decision: Decision{Volumes: map[string]v1alpha1.NvmfVolumeStatus{}, Snapshots: map[string]v1alpha1.NvmfSnapshotStatus{}},
+		decision: Decision{Volumes: map[string]v1alpha1.NvmfReplicaStatus{}, Snapshots: map[string]v1alpha1.NvmfSnapshotStatus{}},
 	}
 	switch {
 	case s.Node.Spec.Plan == nil:
@@ -71,7 +71,7 @@ func (d *decider) index() {
 	d.exports = make(map[string][]*engine.Export, len(d.Target.State.Exports))
 	for i := range d.Target.State.Exports {
 		e := &d.Target.State.Exports[i]
-		if volume, ours := v1alpha1.VolumeOfSubsystem(e.NQN); ours {
+		if volume, ours := v1alpha1.ReplicaOfSubsystem(e.NQN); ours {
 			d.exports[volume] = append(d.exports[volume], e)
 		}
 	}
@@ -94,11 +94,11 @@ func (d *decider) indexNeeded() {
 			continue
 		}
 		if source, ok := d.sourceOf(v); ok {
-			d.needed[source.id] = "NvmfVolume " + v.obj.Name
+			d.needed[source.id] = replicaKind + " " + v.obj.Name
 		}
 	}
 	for _, s := range d.snapshots {
-		if source := d.byName[s.obj.Spec.Volume]; s.presence == absent && !s.deleting && s.rival == "" && source != nil {
+		if source := d.byName[s.obj.Spec.Replica]; s.presence == absent && !s.deleting && s.rival == "" && source != nil {
 			d.needed[source.id] = "NvmfSnapshot " + s.obj.Name
 		}
 	}

@@ -76,7 +76,7 @@ func TestDecideCreates(t *testing.T) {
 		{
 			name: "on the pool with the most room by promised size, each in turn",
 			given: func(s *Observed) {
-				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, ofSize("60Gi")), testVolume(2, ofSize("40Gi")), testVolume(3, ofSize("30Gi"))}
+				s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, ofSize("60Gi")), testVolume(2, ofSize("40Gi")), testVolume(3, ofSize("30Gi"))}
 			},
 			does:    []string{"CreateVolumes 1 on a", "CreateVolumes 2 on b", "CreateVolumes 3 on a"},
 			volumes: map[string]says{"v1": {"Created": "False/Pending", "Exported": "False/Pending", "Ready": "False/Pending", "Degraded": "False/AsExpected"}},
@@ -87,7 +87,7 @@ func TestDecideCreates(t *testing.T) {
 		{
 			name: "promised, not written, bytes are what counts",
 			given: func(s *Observed) {
-				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a")), testVolume(2, ofSize("95Gi"))}
+				s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, isCreatedOn("a")), testVolume(2, ofSize("95Gi"))}
 				holds(engineVolume(1, "a"))(s)
 				s.Target.State.Exports = []engine.Export{exported(1)}
 			},
@@ -97,7 +97,7 @@ func TestDecideCreates(t *testing.T) {
 			name: "beyond a pool's size as far as the plan allows, but none that is larger than its pool",
 			given: func(s *Observed) {
 				s.Node.Spec.Plan.OverProvisioningPercent = 200
-				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a")), testVolume(2, ofSize("95Gi")), testVolume(3, ofSize("101Gi")), testVolume(4, ofSize("94Gi")), testVolume(5, ofSize("45Gi"))}
+				s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, isCreatedOn("a")), testVolume(2, ofSize("95Gi")), testVolume(3, ofSize("101Gi")), testVolume(4, ofSize("94Gi")), testVolume(5, ofSize("45Gi"))}
 				holds(engineVolume(1, "a"))(s)
 				s.Target.State.Exports = []engine.Export{exported(1)}
 			},
@@ -108,7 +108,7 @@ func TestDecideCreates(t *testing.T) {
 			name: "no more volumes than the target has subsystems for, one of which is kept free",
 			given: func(s *Observed) {
 				s.Node.Spec.Plan.SPDK = &v1alpha1.SPDKPlan{MaxSubsystems: 3}
-				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a")), testVolume(2, ofSize("1Gi")), testVolume(3, ofSize("1Gi"))}
+				s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, isCreatedOn("a")), testVolume(2, ofSize("1Gi")), testVolume(3, ofSize("1Gi"))}
 				holds(engineVolume(1, "a"))(s)
 				s.Target.State.Exports = []engine.Export{exported(1)}
 			},
@@ -120,7 +120,7 @@ func TestDecideCreates(t *testing.T) {
 			given: func(s *Observed) {
 				brokenA(s)
 				s.Node.Spec.Plan.SPDK = &v1alpha1.SPDKPlan{MaxSubsystems: 2}
-				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a")), testVolume(2, ofSize("1Gi"))}
+				s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, isCreatedOn("a")), testVolume(2, ofSize("1Gi"))}
 			},
 			volumes: map[string]says{"v2": {"Created": "False/NoSpace"}},
 		},
@@ -128,7 +128,7 @@ func TestDecideCreates(t *testing.T) {
 			name: "and no volume grows beyond its pool",
 			given: func(s *Observed) {
 				s.Node.Spec.Plan.OverProvisioningPercent = 200
-				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"), ofSize("101Gi"))}
+				s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, isCreatedOn("a"), ofSize("101Gi"))}
 				holds(engineVolume(1, "a"))(s)
 				s.Target.State.Exports = []engine.Export{exported(1)}
 			},
@@ -137,7 +137,7 @@ func TestDecideCreates(t *testing.T) {
 		{
 			name: "nothing when less may be promised than is, and all of that is served",
 			given: func(s *Observed) {
-				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"), ofSize("60Gi")), testVolume(2, isCreatedOn("a"), ofSize("60Gi")), testVolume(3, ofSize("51Gi"))}
+				s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, isCreatedOn("a"), ofSize("60Gi")), testVolume(2, isCreatedOn("a"), ofSize("60Gi")), testVolume(3, ofSize("51Gi"))}
 				one, two := engineVolume(1, "a"), engineVolume(2, "a")
 				one.SizeBytes, two.SizeBytes = 60*gib+header, 60*gib+header
 				holds(one, two)(s)
@@ -150,7 +150,7 @@ func TestDecideCreates(t *testing.T) {
 			given: func(s *Observed) {
 				rebooted(s)
 				s.Node.Spec.Plan.Drives = nil
-				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1)}
+				s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1)}
 			},
 			does:    []string{"OpenPortals TCP 10.0.0.1 4420"},
 			volumes: map[string]says{"v1": {"Created": "False/NodeNotReady"}},
@@ -158,7 +158,7 @@ func TestDecideCreates(t *testing.T) {
 		},
 		{
 			name:    "elsewhere while one drive is dead, if it was never asked for there",
-			given:   func(s *Observed) { brokenA(s); s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1)} },
+			given:   func(s *Observed) { brokenA(s); s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1)} },
 			does:    []string{"CreateVolumes 1 on b"},
 			volumes: map[string]says{"v1": {"Created": "False/Pending"}},
 		},
@@ -166,7 +166,7 @@ func TestDecideCreates(t *testing.T) {
 			name: "not while one drive is dead that may hold it: a backup brought it back without its status, but with its host",
 			given: func(s *Observed) {
 				brokenA(s)
-				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, withHosts(hostA))}
+				s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, withHosts(hostA))}
 			},
 			volumes: map[string]says{"v1": {"Created": "Unknown/PoolFailed", "Degraded": "True/PoolFailed", "Exported": "False/PoolFailed"}},
 		},
@@ -174,7 +174,7 @@ func TestDecideCreates(t *testing.T) {
 			name: "elsewhere when a pool is nearly full, though little of it was promised",
 			given: func(s *Observed) {
 				s.Target.State.Pools[0].FreeBytes = 4 * gib
-				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1)}
+				s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1)}
 			},
 			does:    []string{"CreateVolumes 1 on b"},
 			volumes: map[string]says{"v1": {"Created": "False/Pending"}},
@@ -185,7 +185,7 @@ func TestDecideCreates(t *testing.T) {
 			given: func(s *Observed) {
 				s.Target.State.Pools[0].FreeBytes = 6 * gib
 				s.Node.Status.Pools = []v1alpha1.PoolStatus{{Device: "a", Reason: v1alpha1.ReasonPoolNearlyFull}}
-				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1)}
+				s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1)}
 			},
 			does: []string{"CreateVolumes 1 on b"},
 			node: says{"PoolReady": "False/PoolNearlyFull"},
@@ -231,7 +231,7 @@ func TestDecideCreates(t *testing.T) {
 			name: "elsewhere when all of a pool is written, of which no more is promised: no write fails",
 			given: func(s *Observed) {
 				s.Target.State.Pools[0].FreeBytes = 0
-				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(3)}
+				s.Volumes = []*v1alpha1.NvmfReplica{testVolume(3)}
 			},
 			does: []string{"CreateVolumes 3 on b"},
 			node: says{"PoolReady": "False/PoolNearlyFull"},
@@ -241,7 +241,7 @@ func TestDecideCreates(t *testing.T) {
 			given: func(s *Observed) {
 				s.Target.State.Pools[0].FreeBytes = 6 * gib
 				s.Node.Status.Pools = []v1alpha1.PoolStatus{{Device: "a", Reason: v1alpha1.ReasonPoolFull}}
-				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1)}
+				s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1)}
 			},
 			does: []string{"CreateVolumes 1 on b"},
 			node: says{"PoolReady": "False/PoolNearlyFull"},
@@ -250,7 +250,7 @@ func TestDecideCreates(t *testing.T) {
 			name: "there with as little free, if it was not nearly full before",
 			given: func(s *Observed) {
 				s.Target.State.Pools[0].FreeBytes = 6 * gib
-				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1)}
+				s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1)}
 			},
 			does: []string{"CreateVolumes 1 on a"},
 			node: says{"PoolReady": "True/AsExpected"},
@@ -259,7 +259,7 @@ func TestDecideCreates(t *testing.T) {
 			name: "and no volume grows in a pool that is nearly full",
 			given: func(s *Observed) {
 				s.Target.State.Pools[0].FreeBytes = gib
-				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"), ofSize("20Gi"))}
+				s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, isCreatedOn("a"), ofSize("20Gi"))}
 				holds(engineVolume(1, "a"))(s)
 				s.Target.State.Exports = []engine.Export{exported(1)}
 			},
@@ -267,18 +267,18 @@ func TestDecideCreates(t *testing.T) {
 		},
 		{
 			name:    "not elsewhere when it may be on the dead drive",
-			given:   func(s *Observed) { brokenA(s); s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, recordedOn("a"))} },
+			given:   func(s *Observed) { brokenA(s); s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, recordedOn("a"))} },
 			volumes: map[string]says{"v1": {"Created": "Unknown/PoolFailed", "Ready": "False/PoolFailed"}},
 		},
 		{
 			name:  "again where it was recorded but is known not to be",
-			given: func(s *Observed) { s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, recordedOn("b"))} },
+			given: func(s *Observed) { s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, recordedOn("b"))} },
 			does:  []string{"CreateVolumes 1 on a"},
 		},
 		{
 			name: "nothing twice in one reconciliation",
 			given: func(s *Observed) {
-				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1)}
+				s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1)}
 				s.Attempts[attempt{VerbCreateVolume, uuid(1)}] = nil
 			},
 			volumes: map[string]says{"v1": {"Created": "False/Pending"}},
@@ -286,7 +286,7 @@ func TestDecideCreates(t *testing.T) {
 		{
 			name: "and says why the engine could not",
 			given: func(s *Observed) {
-				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1), testVolume(2)}
+				s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1), testVolume(2)}
 				s.Attempts[attempt{VerbCreateVolume, uuid(1)}] = engine.ErrNoSpace
 				s.Attempts[attempt{VerbCreateVolume, uuid(2)}] = errors.New("no luck")
 			},
@@ -294,14 +294,14 @@ func TestDecideCreates(t *testing.T) {
 		},
 		{
 			name:    "a volume that the engine has without a status is taken as it is",
-			given:   func(s *Observed) { s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1)}; holds(engineVolume(1, "b"))(s) },
+			given:   func(s *Observed) { s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1)}; holds(engineVolume(1, "b"))(s) },
 			does:    []string{"Export v1 to 0"},
 			volumes: map[string]says{"v1": {"Created": "True/AsExpected", "Exported": "False/Pending"}},
 			also:    func(g *WithT, d Decision) { g.Expect(d.Volumes["v1"].Device).To(Equal("b")) },
 		},
 		{
 			name:  "sizes in whole mebibytes, with a header",
-			given: func(s *Observed) { s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, ofSize("1048577"))} },
+			given: func(s *Observed) { s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, ofSize("1048577"))} },
 			does:  []string{"CreateVolumes 1 on a"},
 			also: func(g *WithT, d Decision) {
 				g.Expect(d.Operations.CreateVolumes[0].SizeBytes).To(Equal(int64(2<<20 + header)))
@@ -317,7 +317,7 @@ func TestDecideSources(t *testing.T) {
 		{
 			name: "a chain is made link by link",
 			given: func(s *Observed) {
-				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1), testVolume(3, fromSnapshot("s2"))}
+				s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1), testVolume(3, fromSnapshot("s2"))}
 				s.Snapshots = []*v1alpha1.NvmfSnapshot{testSnapshot(2, "v1")}
 			},
 			does:    []string{"CreateVolumes 1 on a"},
@@ -327,7 +327,7 @@ func TestDecideSources(t *testing.T) {
 		{
 			name: "the snapshot once its volume is there, the clone of a volume beside it in its pool",
 			given: func(s *Observed) {
-				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("b")), testVolume(3, fromSnapshot("s2")), testVolume(4, fromVolume("v1"))}
+				s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, isCreatedOn("b")), testVolume(3, fromSnapshot("s2")), testVolume(4, fromVolume("v1"))}
 				s.Snapshots = []*v1alpha1.NvmfSnapshot{testSnapshot(2, "v1")}
 				holds(engineVolume(1, "b"))(s)
 				s.Target.State.Exports = []engine.Export{exported(1)}
@@ -339,7 +339,7 @@ func TestDecideSources(t *testing.T) {
 		{
 			name: "the clone of a snapshot that is there",
 			given: func(s *Observed) {
-				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(3, fromSnapshot("s2"))}
+				s.Volumes = []*v1alpha1.NvmfReplica{testVolume(3, fromSnapshot("s2"))}
 				s.Snapshots = []*v1alpha1.NvmfSnapshot{testSnapshot(2, "gone", snapshotCreated)}
 				s.Target.State.Snapshots = []engine.Snapshot{{ID: id(2), Pool: "b", SizeBytes: 10*gib + header, AllocatedBytes: 1, CreatedAt: now}}
 			},
@@ -355,7 +355,7 @@ func TestDecideSources(t *testing.T) {
 		{
 			name: "no snapshot for which, once its volume is overwritten, there would be no room",
 			given: func(s *Observed) {
-				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("b"), ofSize("40Gi"))}
+				s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, isCreatedOn("b"), ofSize("40Gi"))}
 				s.Snapshots = []*v1alpha1.NvmfSnapshot{testSnapshot(2, "v1"), testSnapshot(3, "v1")}
 				holds(engine.Volume{ID: id(1), Pool: "b", SizeBytes: 40*gib + header, AllocatedBytes: 6 * gib})(s)
 				s.Target.State.Exports = []engine.Export{exported(1)}
@@ -366,7 +366,7 @@ func TestDecideSources(t *testing.T) {
 		{
 			name: "snapshots count as promised",
 			given: func(s *Observed) {
-				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, fromSnapshot("s2"), ofSize("20Gi")), testVolume(3, fromSnapshot("s2"), ofSize("20Gi"))}
+				s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, fromSnapshot("s2"), ofSize("20Gi")), testVolume(3, fromSnapshot("s2"), ofSize("20Gi"))}
 				s.Snapshots = []*v1alpha1.NvmfSnapshot{testSnapshot(2, "gone", snapshotCreated)}
 				s.Target.State.Snapshots = []engine.Snapshot{{ID: id(2), Pool: "b", SizeBytes: 20*gib + header, AllocatedBytes: 20 * gib, CreatedAt: now}}
 			},
@@ -380,7 +380,7 @@ func TestDecideSources(t *testing.T) {
 		{
 			name: "not when the source's pool has no room",
 			given: func(s *Observed) {
-				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("b")), testVolume(2, fromVolume("v1"), ofSize("45Gi"))}
+				s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, isCreatedOn("b")), testVolume(2, fromVolume("v1"), ofSize("45Gi"))}
 				holds(engineVolume(1, "b"))(s)
 				s.Target.State.Exports = []engine.Export{exported(1)}
 			},
@@ -389,14 +389,14 @@ func TestDecideSources(t *testing.T) {
 		{
 			name: "not without an object of the source on this node",
 			given: func(s *Observed) {
-				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(2, fromVolume("elsewhere")), testVolume(3, fromSnapshot("elsewhere"))}
+				s.Volumes = []*v1alpha1.NvmfReplica{testVolume(2, fromVolume("elsewhere")), testVolume(3, fromSnapshot("elsewhere"))}
 			},
 			volumes: map[string]says{"v2": {"Created": "False/SourceNotReady"}, "v3": {"Created": "False/SourceNotReady"}},
 		},
 		{
 			name: "a source is not deleted before what waits for it is made",
 			given: func(s *Observed) {
-				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"), isDeleting), testVolume(2, fromVolume("v1"))}
+				s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, isCreatedOn("a"), isDeleting), testVolume(2, fromVolume("v1"))}
 				holds(engineVolume(1, "a"))(s)
 			},
 			does:    []string{"CreateVolumes 2 on a from 1"},
@@ -417,7 +417,7 @@ func TestDecideSources(t *testing.T) {
 			given: func(s *Observed) {
 				s.Snapshots = []*v1alpha1.NvmfSnapshot{testSnapshot(2, "v1", snapshotCreated, snapshotDeleting)}
 				s.Target.State.Snapshots = []engine.Snapshot{{ID: id(2), Pool: "a"}}
-				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(3, isCreatedOn("a"), fromSnapshot("s2")), testVolume(4, isCreatedOn("a"), fromSnapshot("s2")), testVolume(5, isCreatedOn("a"))}
+				s.Volumes = []*v1alpha1.NvmfReplica{testVolume(3, isCreatedOn("a"), fromSnapshot("s2")), testVolume(4, isCreatedOn("a"), fromSnapshot("s2")), testVolume(5, isCreatedOn("a"))}
 				holds(engineVolume(3, "a"), engineVolume(4, "a"), engineVolume(5, "a"))(s)
 				s.Target.State.Exports = []engine.Export{exported(3), exported(4), exported(5)}
 				s.Attempts[attempt{VerbDeleteSnapshot, uuid(2)}] = engine.ErrBusy
@@ -426,7 +426,7 @@ func TestDecideSources(t *testing.T) {
 			volumes: map[string]says{"v3": {"Ready": "True/AsExpected"}},
 			node:    says{"Ready": "True/AsExpected", "PoolReady": "True/AsExpected"},
 			also: func(g *WithT, d Decision) {
-				g.Expect(meta.FindStatusCondition(d.Snapshots["s2"].Conditions, v1alpha1.ConditionReady).Message).To(HaveSuffix("NvmfVolumes v3, v4"))
+				g.Expect(meta.FindStatusCondition(d.Snapshots["s2"].Conditions, v1alpha1.ConditionReady).Message).To(HaveSuffix("while NvmfReplicas depend on it: v3, v4"))
 			},
 		},
 		{
@@ -440,7 +440,7 @@ func TestDecideSources(t *testing.T) {
 		{
 			name: "a snapshot that is lost is never made again",
 			given: func(s *Observed) {
-				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"))}
+				s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, isCreatedOn("a"))}
 				holds(engineVolume(1, "a"))(s)
 				s.Target.State.Exports = []engine.Export{exported(1)}
 				s.Snapshots = []*v1alpha1.NvmfSnapshot{testSnapshot(2, "v1", snapshotCreated)}
@@ -453,7 +453,7 @@ func TestDecideSources(t *testing.T) {
 }
 
 func TestDecideServes(t *testing.T) {
-	there := func(s *Observed, v *v1alpha1.NvmfVolume, e ...engine.Export) {
+	there := func(s *Observed, v *v1alpha1.NvmfReplica, e ...engine.Export) {
 		s.Volumes = append(s.Volumes, v)
 		holds(engineVolume(1, "a"))(s)
 		s.Target.State.Exports = e
@@ -514,7 +514,7 @@ func TestDecideServes(t *testing.T) {
 		{
 			name: "a lost volume does not keep a former attachment",
 			given: func(s *Observed) {
-				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"))}
+				s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, isCreatedOn("a"))}
 				s.Target.State.Exports = []engine.Export{former(1, hostA)}
 			},
 			does:    []string{"Unexport v1:former"},
@@ -662,13 +662,13 @@ func TestDecideServes(t *testing.T) {
 		{
 			name: "lost",
 			given: func(s *Observed) {
-				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"), withHosts(hostA))}
+				s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, isCreatedOn("a"), withHosts(hostA))}
 			},
 			volumes: map[string]says{"v1": {"Created": "True/AsExpected", "Degraded": "True/VolumeLost", "Ready": "False/VolumeLost", "Exported": "False/VolumeLost"}},
 		},
 		{
 			name:    "lost even when another drive is dead: a volume never moves",
-			given:   func(s *Observed) { brokenA(s); s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("b"))} },
+			given:   func(s *Observed) { brokenA(s); s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, isCreatedOn("b"))} },
 			volumes: map[string]says{"v1": {"Degraded": "True/VolumeLost"}},
 			node:    says{"PoolReady": "False/PoolFailed", "Ready": "True/AsExpected"},
 		},
@@ -676,7 +676,7 @@ func TestDecideServes(t *testing.T) {
 			name: "unknown while its pool cannot be read",
 			given: func(s *Observed) {
 				brokenA(s)
-				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"), withHosts(hostA))}
+				s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, isCreatedOn("a"), withHosts(hostA))}
 				s.Target.State.Exports = []engine.Export{exported(1, hostA)}
 			},
 			volumes: map[string]says{"v1": {"Created": "True/AsExpected", "Degraded": "True/PoolFailed", "Exported": "Unknown/PoolFailed", "Ready": "False/PoolFailed"}},
@@ -686,7 +686,7 @@ func TestDecideServes(t *testing.T) {
 			name: "the last host of a volume on a dead drive is shut out without the volume",
 			given: func(s *Observed) {
 				brokenA(s)
-				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"))}
+				s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, isCreatedOn("a"))}
 				s.Target.State.Exports = []engine.Export{exported(1, hostA)}
 			},
 			does: []string{"Unexport v1"},
@@ -694,7 +694,7 @@ func TestDecideServes(t *testing.T) {
 		{
 			name: "of two copies, the one that the status names",
 			given: func(s *Observed) {
-				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("b"))}
+				s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, isCreatedOn("b"))}
 				holds(engineVolume(1, "a"), engineVolume(1, "b"))(s)
 				s.Target.State.Exports = []engine.Export{exported(1)}
 			},
@@ -704,7 +704,7 @@ func TestDecideServes(t *testing.T) {
 			name: "figures stay between refreshes",
 			given: func(s *Observed) {
 				s.Refresh = false
-				there(s, testVolume(1, isCreatedOn("a"), func(v *v1alpha1.NvmfVolume) { v.Status.Allocated = resource.NewQuantity(1<<20, resource.BinarySI) }), exported(1))
+				there(s, testVolume(1, isCreatedOn("a"), func(v *v1alpha1.NvmfReplica) { v.Status.Allocated = resource.NewQuantity(1<<20, resource.BinarySI) }), exported(1))
 				s.Target.State.Volumes[0].AllocatedBytes = 5 << 20
 			},
 			also: func(g *WithT, d Decision) { g.Expect(d.Volumes["v1"].Allocated.Value()).To(Equal(int64(1 << 20))) },
@@ -712,7 +712,7 @@ func TestDecideServes(t *testing.T) {
 		{
 			name: "figures are brought up to date with a refresh",
 			given: func(s *Observed) {
-				there(s, testVolume(1, isCreatedOn("a"), func(v *v1alpha1.NvmfVolume) { v.Status.Allocated = resource.NewQuantity(1<<20, resource.BinarySI) }), exported(1))
+				there(s, testVolume(1, isCreatedOn("a"), func(v *v1alpha1.NvmfReplica) { v.Status.Allocated = resource.NewQuantity(1<<20, resource.BinarySI) }), exported(1))
 				s.Target.State.Volumes[0].AllocatedBytes = 5<<20 - 1
 			},
 			also: func(g *WithT, d Decision) { g.Expect(d.Volumes["v1"].Allocated.Value()).To(Equal(int64(5 << 20))) },
@@ -727,7 +727,7 @@ func TestDecideDeletes(t *testing.T) {
 		{
 			name: "not while hosts are listed",
 			given: func(s *Observed) {
-				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"), withHosts(hostA), isDeleting)}
+				s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, isCreatedOn("a"), withHosts(hostA), isDeleting)}
 				holds(engineVolume(1, "a"))(s)
 				s.Target.State.Exports = []engine.Export{exported(1, hostA)}
 			},
@@ -736,7 +736,7 @@ func TestDecideDeletes(t *testing.T) {
 		{
 			name: "first unexported",
 			given: func(s *Observed) {
-				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"), isDeleting)}
+				s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, isCreatedOn("a"), isDeleting)}
 				holds(engineVolume(1, "a"))(s)
 				s.Target.State.Exports = []engine.Export{exported(1)}
 			},
@@ -746,7 +746,7 @@ func TestDecideDeletes(t *testing.T) {
 		{
 			name: "not deleted while the engine still lists the export",
 			given: func(s *Observed) {
-				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"), isDeleting)}
+				s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, isCreatedOn("a"), isDeleting)}
 				holds(engineVolume(1, "a"))(s)
 				s.Target.State.Exports = []engine.Export{exported(1)}
 				s.Attempts[attempt{VerbUnexport, subsystem(1)}] = nil
@@ -755,26 +755,26 @@ func TestDecideDeletes(t *testing.T) {
 		{
 			name: "then deleted",
 			given: func(s *Observed) {
-				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"), isDeleting)}
+				s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, isCreatedOn("a"), isDeleting)}
 				holds(engineVolume(1, "a"))(s)
 			},
 			does: []string{"DeleteVolumes 1"},
 		},
 		{
 			name:    "released when the engine does not list it any more",
-			given:   func(s *Observed) { s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"), isDeleting)} },
+			given:   func(s *Observed) { s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, isCreatedOn("a"), isDeleting)} },
 			release: []string{"v1"},
 		},
 		{
 			name:    "released when it never was",
-			given:   func(s *Observed) { brokenA(s); s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isDeleting)} },
+			given:   func(s *Observed) { brokenA(s); s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, isDeleting)} },
 			release: []string{"v1"},
 		},
 		{
 			name: "not released while its pool cannot be read",
 			given: func(s *Observed) {
 				brokenA(s)
-				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"), isDeleting)}
+				s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, isCreatedOn("a"), isDeleting)}
 			},
 			volumes: map[string]says{"v1": {"Ready": "False/Deleting"}},
 		},
@@ -782,7 +782,7 @@ func TestDecideDeletes(t *testing.T) {
 			name: "not released when the engine does not answer",
 			given: func(s *Observed) {
 				s.Target = Target{Err: engine.ErrUnavailable, Reason: v1alpha1.ReasonEngineNotAnswering}
-				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"), isDeleting), testVolume(2)}
+				s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, isCreatedOn("a"), isDeleting), testVolume(2)}
 			},
 			volumes: map[string]says{"v2": {"Created": "Unknown/EngineNotAnswering", "Exported": "Unknown/EngineNotAnswering", "Degraded": "Unknown/EngineNotAnswering", "Ready": "False/EngineNotAnswering"}},
 			node:    says{"Ready": "False/EngineNotAnswering", "PoolReady": "Unknown/EngineNotAnswering", "PortalsReady": "Unknown/EngineNotAnswering"},
@@ -796,7 +796,7 @@ func TestDecideDeletes(t *testing.T) {
 					Err:  engine.ErrUnsupported, Reason: v1alpha1.ReasonPlanUnsupported,
 				}
 				s.Node.Generation++
-				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"), isDeleting)}
+				s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, isCreatedOn("a"), isDeleting)}
 			},
 			node: says{"Ready": "False/PlanUnsupported", "PoolReady": "Unknown/PlanUnsupported", "PortalsReady": "Unknown/PlanUnsupported", "RestartNeeded": "Unknown/PlanUnsupported"},
 			also: func(g *WithT, d Decision) {
@@ -810,7 +810,7 @@ func TestDecideDeletes(t *testing.T) {
 			name: "nothing without a plan",
 			given: func(s *Observed) {
 				s.Node.Spec = v1alpha1.NvmfNodeSpec{}
-				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"), isDeleting)}
+				s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, isCreatedOn("a"), isDeleting)}
 				holds(engineVolume(1, "a"))(s)
 				s.Target.State.Exports = []engine.Export{exported(1), exported(9)}
 			},
@@ -837,7 +837,7 @@ func TestDecideDeletes(t *testing.T) {
 // overPromised: volumes 1 and 2 are promised more than pool a has, and volume 3 has no place yet.
 func overPromised(s *Observed) {
 	s.Node.Spec.Plan.OverProvisioningPercent = 200
-	s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"), ofSize("60Gi")), testVolume(2, isCreatedOn("a"), ofSize("60Gi")), testVolume(3)}
+	s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, isCreatedOn("a"), ofSize("60Gi")), testVolume(2, isCreatedOn("a"), ofSize("60Gi")), testVolume(3)}
 	one, two := engineVolume(1, "a"), engineVolume(2, "a")
 	one.SizeBytes, two.SizeBytes = 60*gib+header, 60*gib+header
 	holds(one, two)(s)

@@ -35,7 +35,7 @@ func dropped(is bool, says string) func(*WithT, Decision) {
 
 func TestDecideDrops(t *testing.T) {
 	onA := func(s *Observed) {
-		s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"), withHosts(hostA))}
+		s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, isCreatedOn("a"), withHosts(hostA))}
 	}
 	unknown := says{"Degraded": "True/PoolFailed", "Ready": "False/PoolFailed"}
 	lost := says{"Created": "True/AsExpected", "Degraded": "True/VolumeLost", "Ready": "False/VolumeLost"}

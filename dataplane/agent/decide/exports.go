@@ -67,7 +67,7 @@ func (d *decider) maxIOQueues(transports []v1alpha1.TransportType) int {
 }
 
 // transportsOf a volume, sorted.
-func transportsOf(obj *v1alpha1.NvmfVolume) []v1alpha1.TransportType {
+func transportsOf(obj *v1alpha1.NvmfReplica) []v1alpha1.TransportType {
 	if len(obj.Spec.Connection.Transports) == 0 {
 		return []v1alpha1.TransportType{v1alpha1.TransportTCP}
 	}
@@ -122,7 +122,7 @@ func (d *decider) serve(v *volume) {
 	switch stray := d.strayHosts(v.id); {
 	case stray != "":
 		v.exported = no(v1alpha1.ReasonExportFailed, "subsystem %s, which has no object, still admits hosts to the volume; with two subsystems, two nodes could write at the same time. "+
-			"Delete the pods that use it, and create the NvmfVolume that is named in the NQN", stray)
+			"Delete the pods that use it, and replace NvmfVolume %s with one whose member has the name in the NQN", stray, v.obj.Spec.Volume.Name)
 		return
 	case len(v.former) == 0 && d.isServed(v.export, want):
 		v.exported = d.reached(v)

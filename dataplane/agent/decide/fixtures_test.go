@@ -77,12 +77,16 @@ func testInventory() *v1alpha1.Inventory {
 	}}
 }
 
-// testVolume number n, of 10 GiB.
-func testVolume(n int, change ...func(*v1alpha1.NvmfVolume)) *v1alpha1.NvmfVolume {
-	v := &v1alpha1.NvmfVolume{
+// volumeOf a replica, by its name: nothing but names tells them apart, so they differ.
+func volumeOf(replica string) string { return "volume-of-" + replica }
+
+// testVolume is the replica number n, of 10 GiB.
+func testVolume(n int, change ...func(*v1alpha1.NvmfReplica)) *v1alpha1.NvmfReplica {
+	v := &v1alpha1.NvmfReplica{
 		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("v%d", n), UID: uid(n), ResourceVersion: "7", Generation: 1},
-		Spec: v1alpha1.NvmfVolumeSpec{
-			UUID: uuid(n), Target: "fast", Node: nodeName, Size: resource.MustParse("10Gi"),
+		Spec: v1alpha1.NvmfReplicaSpec{
+			Volume: v1alpha1.ReplicaOf{Name: volumeOf(fmt.Sprintf("v%d", n)), UUID: uuid(n)},
+			UUID:   uuid(n), Target: "fast", Node: nodeName, Size: resource.MustParse("10Gi"),
 			Connection: v1alpha1.Connection{Transports: []v1alpha1.TransportType{v1alpha1.TransportTCP}},
 		},
 	}
@@ -92,10 +96,10 @@ func testVolume(n int, change ...func(*v1alpha1.NvmfVolume)) *v1alpha1.NvmfVolum
 	return v
 }
 
-func testSnapshot(n int, volume string, change ...func(*v1alpha1.NvmfSnapshot)) *v1alpha1.NvmfSnapshot {
+func testSnapshot(n int, replica string, change ...func(*v1alpha1.NvmfSnapshot)) *v1alpha1.NvmfSnapshot {
 	s := &v1alpha1.NvmfSnapshot{
 		ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("s%d", n), UID: uid(n), ResourceVersion: "7", Generation: 1},
-		Spec:       v1alpha1.NvmfSnapshotSpec{UUID: uuid(n), Volume: volume, Node: nodeName},
+		Spec:       v1alpha1.NvmfSnapshotSpec{UUID: uuid(n), Volume: volumeOf(replica), Replica: replica, Node: nodeName},
 	}
 	for _, c := range change {
 		c(s)
@@ -103,63 +107,63 @@ func testSnapshot(n int, volume string, change ...func(*v1alpha1.NvmfSnapshot)) 
 	return s
 }
 
-func isCreatedOn(device string) func(*v1alpha1.NvmfVolume) {
-	return func(v *v1alpha1.NvmfVolume) {
+func isCreatedOn(device string) func(*v1alpha1.NvmfReplica) {
+	return func(v *v1alpha1.NvmfReplica) {
 		v.Status.Device = device
 		meta.SetStatusCondition(&v.Status.Conditions, metav1.Condition{Type: v1alpha1.ConditionCreated, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonAsExpected})
 	}
 }
 
-func recordedOn(device string) func(*v1alpha1.NvmfVolume) {
-	return func(v *v1alpha1.NvmfVolume) { v.Status.Device = device }
+func recordedOn(device string) func(*v1alpha1.NvmfReplica) {
+	return func(v *v1alpha1.NvmfReplica) { v.Status.Device = device }
 }
 
-func withHosts(nqns ...string) func(*v1alpha1.NvmfVolume) {
-	return func(v *v1alpha1.NvmfVolume) {
+func withHosts(nqns ...string) func(*v1alpha1.NvmfReplica) {
+	return func(v *v1alpha1.NvmfReplica) {
 		for _, nqn := range nqns {
 			v.Spec.Hosts = append(v.Spec.Hosts, v1alpha1.VolumeHost{NQN: nqn})
 		}
 	}
 }
 
-func wasWritten(v *v1alpha1.NvmfVolume) { v.Status.Written = true }
+func wasWritten(v *v1alpha1.NvmfReplica) { v.Status.Written = true }
 
-func reportedHost(nqn string, blank bool) func(*v1alpha1.NvmfVolume) {
-	return func(v *v1alpha1.NvmfVolume) {
+func reportedHost(nqn string, blank bool) func(*v1alpha1.NvmfReplica) {
+	return func(v *v1alpha1.NvmfReplica) {
 		v.Status.Hosts = append(v.Status.Hosts, v1alpha1.AdmittedHost{NQN: nqn, Blank: blank})
 	}
 }
 
 // isDeleting as CSI asked for it.
-func isDeleting(v *v1alpha1.NvmfVolume) {
+func isDeleting(v *v1alpha1.NvmfReplica) {
 	deletedByHand(v)
 	v.Spec.DeletionMark = string(v.UID)
 }
 
 // deletedByHand bears no mark.
-func deletedByHand(v *v1alpha1.NvmfVolume) {
+func deletedByHand(v *v1alpha1.NvmfReplica) {
 	at := metav1.NewTime(now)
 	v.DeletionTimestamp = &at
-	v.Finalizers = []string{v1alpha1.VolumeFinalizer}
+	v.Finalizers = []string{v1alpha1.EngineFinalizer}
 }
 
-func ofSize(size string) func(*v1alpha1.NvmfVolume) {
-	return func(v *v1alpha1.NvmfVolume) { v.Spec.Size = resource.MustParse(size) }
+func ofSize(size string) func(*v1alpha1.NvmfReplica) {
+	return func(v *v1alpha1.NvmfReplica) { v.Spec.Size = resource.MustParse(size) }
 }
 
-func fromVolume(name string) func(*v1alpha1.NvmfVolume) {
-	return func(v *v1alpha1.NvmfVolume) { v.Spec.Source = &v1alpha1.VolumeSource{Volume: name} }
+func fromVolume(name string) func(*v1alpha1.NvmfReplica) {
+	return func(v *v1alpha1.NvmfReplica) { v.Spec.Source = &v1alpha1.ReplicaSource{Replica: name} }
 }
 
-func fromSnapshot(name string) func(*v1alpha1.NvmfVolume) {
-	return func(v *v1alpha1.NvmfVolume) { v.Spec.Source = &v1alpha1.VolumeSource{Snapshot: name} }
+func fromSnapshot(name string) func(*v1alpha1.NvmfReplica) {
+	return func(v *v1alpha1.NvmfReplica) { v.Spec.Source = &v1alpha1.ReplicaSource{Snapshot: name} }
 }
 
-func overRDMA(v *v1alpha1.NvmfVolume) {
+func overRDMA(v *v1alpha1.NvmfReplica) {
 	v.Spec.Connection.Transports = []v1alpha1.TransportType{v1alpha1.TransportRDMA}
 }
 
-func overBoth(v *v1alpha1.NvmfVolume) {
+func overBoth(v *v1alpha1.NvmfReplica) {
 	v.Spec.Connection.Transports = []v1alpha1.TransportType{v1alpha1.TransportTCP, v1alpha1.TransportRDMA}
 }
 
@@ -171,7 +175,7 @@ func snapshotDeleting(s *v1alpha1.NvmfSnapshot) {
 func snapshotDeletedByHand(s *v1alpha1.NvmfSnapshot) {
 	at := metav1.NewTime(now)
 	s.DeletionTimestamp = &at
-	s.Finalizers = []string{v1alpha1.VolumeFinalizer}
+	s.Finalizers = []string{v1alpha1.EngineFinalizer}
 }
 
 func snapshotCreated(s *v1alpha1.NvmfSnapshot) {

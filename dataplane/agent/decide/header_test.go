@@ -18,7 +18,7 @@ func TestDecideWithHeaders(t *testing.T) {
 		{
 			name: "the smallest volume has one as well",
 			given: func(s *Observed) {
-				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, ofSize("4Mi"))}
+				s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, ofSize("4Mi"))}
 			},
 			does: []string{"CreateVolumes 1 on a"},
 			also: func(g *WithT, d Decision) {
@@ -30,7 +30,7 @@ func TestDecideWithHeaders(t *testing.T) {
 		{
 			name: "and so has one that is to be made of data, as large as its source's",
 			given: func(s *Observed) {
-				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a")), testVolume(2, fromVolume("v1"))}
+				s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, isCreatedOn("a")), testVolume(2, fromVolume("v1"))}
 				holds(engineVolume(1, "a"))(s)
 				s.Target.State.Exports = []engine.Export{exported(1)}
 			},
@@ -42,7 +42,7 @@ func TestDecideWithHeaders(t *testing.T) {
 		{
 			name: "a drive takes a volume that fills it with its header",
 			given: func(s *Observed) {
-				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, ofSize("102396Mi"))} // 100Gi less 4Mi
+				s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, ofSize("102396Mi"))} // 100Gi less 4Mi
 			},
 			does: []string{"CreateVolumes 1 on a"},
 			also: func(g *WithT, d Decision) {
@@ -54,7 +54,7 @@ func TestDecideWithHeaders(t *testing.T) {
 			name: "and none that is larger, whatever may be promised",
 			given: func(s *Observed) {
 				s.Node.Spec.Plan.OverProvisioningPercent = 200
-				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, ofSize("100Gi"))}
+				s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, ofSize("100Gi"))}
 			},
 			volumes: map[string]says{"v1": {"Created": "False/NoSpace"}},
 			also: func(g *WithT, d Decision) {
@@ -65,7 +65,7 @@ func TestDecideWithHeaders(t *testing.T) {
 		{
 			name: "one grows until its drive is full",
 			given: func(s *Observed) {
-				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"), ofSize("102396Mi"))}
+				s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, isCreatedOn("a"), ofSize("102396Mi"))}
 				holds(engineVolume(1, "a"))(s)
 				s.Target.State.Exports = []engine.Export{exported(1)}
 			},
@@ -78,7 +78,7 @@ func TestDecideWithHeaders(t *testing.T) {
 		{
 			name: "and not beyond",
 			given: func(s *Observed) {
-				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"), ofSize("100Gi"))}
+				s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, isCreatedOn("a"), ofSize("100Gi"))}
 				holds(engineVolume(1, "a"))(s)
 				s.Target.State.Exports = []engine.Export{exported(1)}
 			},
@@ -91,7 +91,7 @@ func TestDecideWithHeaders(t *testing.T) {
 		{
 			name: "a refusal to shrink tells what data there is",
 			given: func(s *Observed) {
-				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"), ofSize("5Gi"))}
+				s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, isCreatedOn("a"), ofSize("5Gi"))}
 				holds(engineVolume(1, "a"))(s)
 				s.Target.State.Exports = []engine.Export{exported(1)}
 			},
@@ -119,7 +119,7 @@ func TestDecideWithHeaders(t *testing.T) {
 		{
 			name: "with which it is neither grown nor refused",
 			given: func(s *Observed) {
-				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isUsed)}
+				s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, isUsed)}
 				holds(engineVolume(1, "a"))(s)
 			},
 			does:    []string{"Export v1 to 0"},
@@ -128,7 +128,7 @@ func TestDecideWithHeaders(t *testing.T) {
 		{
 			name: "what cannot be read is promised with its header",
 			given: func(s *Observed) {
-				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"), ofSize("4Mi"))}
+				s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, isCreatedOn("a"), ofSize("4Mi"))}
 				s.Target.State.Pools[0].Err = engine.ErrUnavailable
 				s.Attempts[attempt{VerbOpenPool, "a"}] = engine.ErrUnavailable
 			},
@@ -146,7 +146,7 @@ func TestDecideWithHeaders(t *testing.T) {
 func TestAllocatedCountsTheHeader(t *testing.T) {
 	g := NewWithT(t)
 	s := quietNode()
-	s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"), ofSize("4Mi"))}
+	s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, isCreatedOn("a"), ofSize("4Mi"))}
 	holds(engine.Volume{ID: id(1), Pool: "a", SizeBytes: 8 << 20, AllocatedBytes: 8 << 20})(&s)
 	status := Decide(s).Volumes["v1"]
 	g.Expect(status.Size.String()).To(Equal("4Mi"))

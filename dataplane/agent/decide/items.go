@@ -47,7 +47,7 @@ const (
 	lost
 )
 
-// object is an NvmfVolume or an NvmfSnapshot.
+// object is an NvmfReplica or an NvmfSnapshot.
 type object interface {
 	metav1.Object
 	Marked() bool

@@ -30,7 +30,7 @@ func TestDecidePools(t *testing.T) {
 	for _, c := range []decideCase{
 		{
 			name:  "after a reboot, pools come before anything else",
-			given: func(s *Observed) { rebooted(s); s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"))} },
+			given: func(s *Observed) { rebooted(s); s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, isCreatedOn("a"))} },
 			does:  []string{"OpenPools a /dev/nvme0n1", "OpenPools b /dev/nvme1n1"},
 			node:  says{"Ready": "False/Pending", "PoolReady": "False/Pending", "PortalsReady": "False/Pending"},
 		},
@@ -208,7 +208,7 @@ func TestDecidePools(t *testing.T) {
 			name: "a pool that is no longer planned takes no new volumes",
 			given: func(s *Observed) {
 				s.Node.Spec.Plan.Drives = s.Node.Spec.Plan.Drives[1:]
-				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1)}
+				s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1)}
 			},
 			does: []string{"CreateVolumes 1 on b"},
 			node: says{"PoolReady": "True/AsExpected"},
@@ -217,7 +217,7 @@ func TestDecidePools(t *testing.T) {
 		{
 			name: "a pool of which more is promised than may be takes nothing from the others",
 			given: func(s *Observed) {
-				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"), ofSize("120Gi"))}
+				s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, isCreatedOn("a"), ofSize("120Gi"))}
 				v := engineVolume(1, "a")
 				v.SizeBytes = 120*gib + header
 				holds(v)(s)
@@ -249,7 +249,7 @@ func TestDecidePools(t *testing.T) {
 func TestDecidePortals(t *testing.T) {
 	reopening := func(s *Observed, hosts ...string) {
 		s.Target.State.Portals = nil
-		s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"), withHosts(hosts...))}
+		s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, isCreatedOn("a"), withHosts(hosts...))}
 		holds(engineVolume(1, "a"))(s)
 	}
 	for _, c := range []decideCase{
@@ -345,7 +345,7 @@ func TestDecidePortals(t *testing.T) {
 			name: "no longer planned, but in use",
 			given: func(s *Observed) {
 				s.Target.State.Portals = append(s.Target.State.Portals, openedPortal(tcp2))
-				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"), withHosts(hostA))}
+				s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, isCreatedOn("a"), withHosts(hostA))}
 				holds(engineVolume(1, "a"))(s)
 				e := exported(1, hostA)
 				e.Portals = append(e.Portals, tcp2)
@@ -365,7 +365,7 @@ func TestDecidePortals(t *testing.T) {
 			name: "other settings, and hosts that may use it",
 			given: func(s *Observed) {
 				s.Node.Spec.Plan.Portals[0].QueueDepth = 256
-				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"), withHosts(hostA))}
+				s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, isCreatedOn("a"), withHosts(hostA))}
 				holds(engineVolume(1, "a"))(s)
 				s.Target.State.Exports = []engine.Export{exported(1, hostA)}
 			},
@@ -410,7 +410,7 @@ func TestDecidePortals(t *testing.T) {
 func TestBlank(t *testing.T) {
 	for _, c := range []struct {
 		name   string
-		volume *v1alpha1.NvmfVolume
+		volume *v1alpha1.NvmfReplica
 		wrote  int64
 		hosts  []string // admitted by the engine
 		blank  map[string]bool
@@ -432,7 +432,7 @@ func TestBlank(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			g := NewWithT(t)
 			s := quietNode()
-			s.Volumes = []*v1alpha1.NvmfVolume{c.volume}
+			s.Volumes = []*v1alpha1.NvmfReplica{c.volume}
 			holds(engine.Volume{ID: id(1), Pool: "a", SizeBytes: 10*gib + header, AllocatedBytes: c.wrote})(&s)
 			s.Target.State.Exports = []engine.Export{exported(1, c.hosts...)}
 			blank := map[string]bool{}
@@ -448,7 +448,7 @@ func TestBlank(t *testing.T) {
 func TestWritten(t *testing.T) {
 	for _, c := range []struct {
 		name     string
-		source   *v1alpha1.NvmfVolume
+		source   *v1alpha1.NvmfReplica
 		holds    int64
 		snapshot int64
 		written  bool // the source, and a copy of it
@@ -462,7 +462,7 @@ func TestWritten(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			g := NewWithT(t)
 			s := quietNode()
-			s.Volumes = []*v1alpha1.NvmfVolume{c.source, testVolume(3, fromVolume("v1")), testVolume(4, fromSnapshot("s2"))}
+			s.Volumes = []*v1alpha1.NvmfReplica{c.source, testVolume(3, fromVolume("v1")), testVolume(4, fromSnapshot("s2"))}
 			s.Snapshots = []*v1alpha1.NvmfSnapshot{testSnapshot(2, "v1", snapshotCreated)}
 			s.Target.State.Snapshots = []engine.Snapshot{{ID: id(2), Pool: "a", SizeBytes: 10*gib + header, AllocatedBytes: c.snapshot}}
 			holds(engine.Volume{ID: id(1), Pool: "a", SizeBytes: 10*gib + header, AllocatedBytes: c.holds})(&s)
@@ -506,7 +506,7 @@ func TestDecideIsTotal(t *testing.T) {
 
 // expectSafe states what no decision may do.
 func expectSafe(g *WithT, s Observed, d Decision) {
-	objects := map[engine.ID]*v1alpha1.NvmfVolume{}
+	objects := map[engine.ID]*v1alpha1.NvmfReplica{}
 	for _, v := range s.Volumes {
 		objects[engine.ID(v.Spec.UUID)] = v
 	}
@@ -564,8 +564,8 @@ func randomNode(random *rand.Rand) Observed {
 		state.Portals = append(state.Portals, openedPortal(tcp2))
 	}
 	for n := 1; n <= 8; n++ {
-		var changes []func(*v1alpha1.NvmfVolume)
-		for _, c := range []func(*v1alpha1.NvmfVolume){
+		var changes []func(*v1alpha1.NvmfReplica)
+		for _, c := range []func(*v1alpha1.NvmfReplica){
 			isCreatedOn("a"), recordedOn("b"), recordedOn("gone"), withHosts(hostA), withHosts(hostB), isDeleting,
 			fromVolume("v1"), fromSnapshot("s9"), ofSize("60Gi"), ofSize("1Gi"), overRDMA, reportedHost(hostA, true),
 		} {

@@ -26,7 +26,7 @@ type Observed struct {
 	// Inventory of the node; nil while it is not known.
 	Inventory *v1alpha1.Inventory
 	// Volumes and Snapshots of this node, by name.
-	Volumes   []*v1alpha1.NvmfVolume
+	Volumes   []*v1alpha1.NvmfReplica
 	Snapshots []*v1alpha1.NvmfSnapshot
 
 	// Records of what was acted on before.
@@ -138,7 +138,7 @@ type Decision struct {
 	Node v1alpha1.NvmfNodeStatus
 	// Volumes and Snapshots are the statuses that they are to have, by name. Of one that is not listed, nothing new is
 	// known.
-	Volumes   map[string]v1alpha1.NvmfVolumeStatus
+	Volumes   map[string]v1alpha1.NvmfReplicaStatus
 	Snapshots map[string]v1alpha1.NvmfSnapshotStatus
 	// ReleaseVolumes and ReleaseSnapshots are the names of those that the engine no longer lists: their finalizer comes
 	// off.
@@ -169,7 +169,7 @@ func (o Orphans) Equal(other Orphans) bool {
 func (o Orphans) String() string {
 	var names []string
 	for _, id := range o.Volumes {
-		names = append(names, "volume "+string(id))
+		names = append(names, "replica "+string(id))
 	}
 	for _, id := range o.Snapshots {
 		names = append(names, "snapshot "+string(id))

@@ -4,6 +4,7 @@ package decide
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"slices"
 
@@ -42,7 +43,7 @@ func (d *decider) indexOrphans() {
 		}
 	}
 	for _, e := range d.Target.State.Exports {
-		if volume, ours := v1alpha1.VolumeOfSubsystem(e.NQN); ours && d.byName[volume] == nil {
+		if replica, ours := v1alpha1.ReplicaOfSubsystem(e.NQN); ours && d.byName[replica] == nil {
 			d.strayExports = append(d.strayExports, e)
 		}
 	}
@@ -65,8 +66,16 @@ func (d *decider) keepData(i *item, release *[]string) metav1.Condition {
 	if d.recorded(i.id) {
 		i.letGo(release)
 	}
-	return no(v1alpha1.ReasonNotMarked, "it was deleted without its metadata.uid in spec.deletionMark, so its data stays on this node; see status.orphans of NvmfNode %s; "+
-		"to recover it, create an %s with this name and uuid %s", d.Node.Name, i.kind, i.id)
+	return no(v1alpha1.ReasonNotMarked, "it was deleted without its metadata.uid in spec.deletionMark, so its data stays on this node; see status.orphans of NvmfNode %s; %s", d.Node.Name, d.recovery(i))
+}
+
+// recovery of data whose object goes, in words. The CSI controller gives a volume its replicas again.
+func (d *decider) recovery(i *item) string {
+	if i.kind != replicaKind {
+		return fmt.Sprintf("to recover it, create an %s with this name and uuid %s", i.kind, i.id)
+	}
+	of := d.byName[i.name].obj.Spec.Volume
+	return fmt.Sprintf("to recover it if NvmfVolume %s is gone too, create that with uuid %s, used: true and the member %s (uuid %s, node %s)", of.Name, of.UUID, i.name, i.id, d.Node.Name)
 }
 
 // recorded says that the node's status lists an orphan, or has no place for more.
@@ -90,7 +99,7 @@ func (d *decider) lastOrphan(uuid string) *v1alpha1.Orphan {
 // decideOrphans tells of what has no object. None of it is deleted. A subsystem that admits nobody is taken away: that
 // can disturb nobody, even if the object were only not seen, for then it is made again. But first the node's status
 // lists what it serves, by the name that the subsystem has. One that admits hosts stays: a pod may be using it whose
-// NvmfVolume was lost, and "no object" is no proof that nobody does.
+// NvmfReplica was lost, and "no object" is no proof that nobody does.
 func (d *decider) decideOrphans() {
 	orphans := &d.decision.Orphans
 	for _, v := range d.orphanVolumes {
@@ -129,7 +138,7 @@ func (d *decider) orphanStatuses() []v1alpha1.Orphan {
 		is, ok := found[was.UUID]
 		switch {
 		case ok:
-			is.Name, is.Volume = cmp.Or(is.Name, was.Name), cmp.Or(is.Volume, was.Volume)
+			is.Name, is.Replica = cmp.Or(is.Name, was.Name), cmp.Or(is.Replica, was.Replica)
 			is.Allocated = figure(was.Allocated, is.Allocated.Value(), d.Refresh)
 			all = append(all, is)
 			delete(found, was.UUID)
@@ -153,18 +162,18 @@ func (d *decider) foundOrphans() map[string]v1alpha1.Orphan {
 	served := map[engine.ID]string{}
 	for _, e := range d.strayExports {
 		for _, ns := range e.Namespaces {
-			served[ns.Volume], _ = v1alpha1.VolumeOfSubsystem(e.NQN)
+			served[ns.Volume], _ = v1alpha1.ReplicaOfSubsystem(e.NQN)
 		}
 	}
 	found := map[string]v1alpha1.Orphan{}
 	addVolume := func(v engine.Volume, name string) {
 		found[string(v.ID)] = v1alpha1.Orphan{
-			UUID: string(v.ID), Kind: v1alpha1.OrphanVolume, Name: name, Device: v.Pool, Size: *bytesOf(v1alpha1.WithoutHeader(v.SizeBytes)), Allocated: figure(nil, v.AllocatedBytes, true),
+			UUID: string(v.ID), Kind: v1alpha1.OrphanReplica, Name: name, Device: v.Pool, Size: *bytesOf(v1alpha1.WithoutHeader(v.SizeBytes)), Allocated: figure(nil, v.AllocatedBytes, true),
 		}
 	}
-	addSnapshot := func(s engine.Snapshot, name, volume string) {
+	addSnapshot := func(s engine.Snapshot, name, replica string) {
 		found[string(s.ID)] = v1alpha1.Orphan{
-			UUID: string(s.ID), Kind: v1alpha1.OrphanSnapshot, Name: name, Volume: volume, Device: s.Pool, Size: *bytesOf(v1alpha1.WithoutHeader(s.SizeBytes)), Allocated: figure(nil, s.AllocatedBytes, true),
+			UUID: string(s.ID), Kind: v1alpha1.OrphanSnapshot, Name: name, Replica: replica, Device: s.Pool, Size: *bytesOf(v1alpha1.WithoutHeader(s.SizeBytes)), Allocated: figure(nil, s.AllocatedBytes, true),
 		}
 	}
 	for _, v := range d.orphanVolumes {
@@ -180,7 +189,7 @@ func (d *decider) foundOrphans() map[string]v1alpha1.Orphan {
 	}
 	for _, s := range d.snapshots {
 		if s.kept {
-			addSnapshot(s.found, s.name, s.obj.Spec.Volume)
+			addSnapshot(s.found, s.name, s.obj.Spec.Replica)
 		}
 	}
 	return found

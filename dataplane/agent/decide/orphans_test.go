@@ -18,7 +18,7 @@ import (
 
 // orphan number n, a volume of testVolume in pool a.
 func orphan(n int, name string) v1alpha1.Orphan {
-	return v1alpha1.Orphan{UUID: uuid(n), Kind: v1alpha1.OrphanVolume, Name: name, Device: "a", Size: resource.MustParse("10Gi"), Allocated: new(resource.MustParse("0"))}
+	return v1alpha1.Orphan{UUID: uuid(n), Kind: v1alpha1.OrphanReplica, Name: name, Device: "a", Size: resource.MustParse("10Gi"), Allocated: new(resource.MustParse("0"))}
 }
 
 func listed(orphans ...v1alpha1.Orphan) func(*Observed) {
@@ -37,7 +37,7 @@ func lists(want ...string) func(*WithT, Decision) {
 	}
 }
 
-func isUsed(v *v1alpha1.NvmfVolume) { v.Spec.Used = true }
+func isUsed(v *v1alpha1.NvmfReplica) { v.Spec.Used = true }
 
 func isTaken(s *v1alpha1.NvmfSnapshot) { s.Spec.Taken = true }
 
@@ -47,7 +47,7 @@ func TestDecideKeepsWhatWasNotMarked(t *testing.T) {
 		{
 			name: "while hosts are listed it is served",
 			given: func(s *Observed) {
-				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"), withHosts(hostA), deletedByHand)}
+				s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, isCreatedOn("a"), withHosts(hostA), deletedByHand)}
 				holds(engineVolume(1, "a"))(s)
 				s.Target.State.Exports = []engine.Export{exported(1)}
 			},
@@ -58,7 +58,7 @@ func TestDecideKeepsWhatWasNotMarked(t *testing.T) {
 		{
 			name: "then it is unexported",
 			given: func(s *Observed) {
-				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"), deletedByHand)}
+				s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, isCreatedOn("a"), deletedByHand)}
 				holds(engineVolume(1, "a"))(s)
 				s.Target.State.Exports = []engine.Export{exported(1)}
 			},
@@ -67,31 +67,33 @@ func TestDecideKeepsWhatWasNotMarked(t *testing.T) {
 		{
 			name: "then the node's status lists it, before its object is let go",
 			given: func(s *Observed) {
-				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"), deletedByHand)}
+				s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, isCreatedOn("a"), deletedByHand)}
 				holds(engineVolume(1, "a"))(s)
 			},
 			volumes: map[string]says{"v1": {"Ready": kept, "Created": "True/AsExpected"}},
 			also: func(g *WithT, d Decision) {
-				lists(`NvmfVolume 1 "v1" on a`)(g, d)
+				lists(`NvmfReplica 1 "v1" on a`)(g, d)
 				g.Expect(d.Unrecorded).To(BeTrue())
 				g.Expect(d.Orphans.Count()).To(BeZero(), "it has an object still")
+				g.Expect(meta.FindStatusCondition(d.Volumes["v1"].Conditions, v1alpha1.ConditionReady).Message).To(HaveSuffix(
+					"if NvmfVolume volume-of-v1 is gone too, create that with uuid %[1]s, used: true and the member v1 (uuid %[1]s, node %[2]s)", uuid(1), nodeName))
 			},
 		},
 		{
 			name: "then the object is let go",
 			given: func(s *Observed) {
-				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"), deletedByHand)}
+				s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, isCreatedOn("a"), deletedByHand)}
 				holds(engineVolume(1, "a"))(s)
 				listed(orphan(1, "v1"))(s)
 			},
 			release: []string{"v1"},
-			also:    lists(`NvmfVolume 1 "v1" on a`),
+			also:    lists(`NvmfReplica 1 "v1" on a`),
 		},
 		{
 			name:  "and what has no object any more stays listed by its name",
 			given: func(s *Observed) { holds(engineVolume(1, "a"))(s); listed(orphan(1, "v1"))(s) },
 			also: func(g *WithT, d Decision) {
-				lists(`NvmfVolume 1 "v1" on a`)(g, d)
+				lists(`NvmfReplica 1 "v1" on a`)(g, d)
 				g.Expect(d.Orphans.Volumes).To(HaveExactElements(id(1)))
 				g.Expect(d.Unrecorded).To(BeFalse())
 			},
@@ -102,7 +104,7 @@ func TestDecideKeepsWhatWasNotMarked(t *testing.T) {
 				v := testVolume(1, isCreatedOn("a"), isDeleting)
 				v.UID = "restored"
 				onRecord(s, Record{UID: uid(1), Gone: true})
-				s.Volumes = []*v1alpha1.NvmfVolume{v}
+				s.Volumes = []*v1alpha1.NvmfReplica{v}
 				holds(engineVolume(1, "a"))(s)
 			},
 			volumes: map[string]says{"v1": {"Ready": kept}},
@@ -113,7 +115,7 @@ func TestDecideKeepsWhatWasNotMarked(t *testing.T) {
 				v := testVolume(1, isCreatedOn("a"), isDeleting)
 				v.UID, v.Spec.DeletionMark = "", ""
 				onRecord(s, Record{UID: uid(1), Gone: true})
-				s.Volumes = []*v1alpha1.NvmfVolume{v}
+				s.Volumes = []*v1alpha1.NvmfReplica{v}
 				holds(engineVolume(1, "a"))(s)
 			},
 			volumes: map[string]says{"v1": {"Ready": kept}},
@@ -123,20 +125,21 @@ func TestDecideKeepsWhatWasNotMarked(t *testing.T) {
 			given: func(s *Observed) {
 				s.Snapshots = []*v1alpha1.NvmfSnapshot{testSnapshot(2, "v1", snapshotCreated, snapshotDeletedByHand), testSnapshot(3, "v1", snapshotCreated, snapshotDeletedByHand)}
 				s.Target.State.Snapshots = []engine.Snapshot{{ID: id(2), Pool: "a"}, {ID: id(3), Pool: "a"}}
-				listed(v1alpha1.Orphan{UUID: uuid(3), Kind: v1alpha1.OrphanSnapshot, Name: "s3", Volume: "v1", Device: "a"})(s)
+				listed(v1alpha1.Orphan{UUID: uuid(3), Kind: v1alpha1.OrphanSnapshot, Name: "s3", Replica: "v1", Device: "a"})(s)
 			},
 			release: []string{"s3"},
 			snaps:   map[string]says{"s2": {"Ready": kept, "Created": "True/AsExpected"}},
 			also: func(g *WithT, d Decision) {
 				lists(`NvmfSnapshot 3 "s3" on a`, `NvmfSnapshot 2 "s2" on a`)(g, d)
-				g.Expect(d.Node.Orphans[1].Volume).To(Equal("v1"))
+				g.Expect(d.Node.Orphans[1].Replica).To(Equal("v1"))
+				g.Expect(meta.FindStatusCondition(d.Snapshots["s2"].Conditions, v1alpha1.ConditionReady).Message).To(HaveSuffix("create an NvmfSnapshot with this name and uuid %s", uuid(2)))
 			},
 		},
 		{
 			name: "nothing is let go while its pool cannot be read",
 			given: func(s *Observed) {
 				brokenA(s)
-				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"), deletedByHand)}
+				s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, isCreatedOn("a"), deletedByHand)}
 				s.Snapshots = []*v1alpha1.NvmfSnapshot{testSnapshot(2, "v1", snapshotCreated, snapshotDeletedByHand)}
 			},
 			volumes: map[string]says{"v1": {"Ready": "False/Deleting"}},
@@ -145,7 +148,7 @@ func TestDecideKeepsWhatWasNotMarked(t *testing.T) {
 		{
 			name:  "and what is listed stays so",
 			given: func(s *Observed) { brokenA(s); listed(orphan(1, "v1"))(s) },
-			also:  lists(`NvmfVolume 1 "v1" on a`),
+			also:  lists(`NvmfReplica 1 "v1" on a`),
 		},
 		{
 			name:  "what is gone from a pool that was read is not",
@@ -154,7 +157,7 @@ func TestDecideKeepsWhatWasNotMarked(t *testing.T) {
 		},
 		{
 			name:    "what was never made leaves nothing",
-			given:   func(s *Observed) { s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, deletedByHand)} },
+			given:   func(s *Observed) { s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, deletedByHand)} },
 			release: []string{"v1"},
 			also:    lists(),
 		},
@@ -165,7 +168,7 @@ func TestDecideKeepsWhatWasNotMarked(t *testing.T) {
 				s.Target.State.Exports = []engine.Export{exported(1)}
 			},
 			also: func(g *WithT, d Decision) {
-				lists(`NvmfVolume 1 "v1" on a`)(g, d)
+				lists(`NvmfReplica 1 "v1" on a`)(g, d)
 				g.Expect(d.Unrecorded).To(BeTrue())
 			},
 		},
@@ -196,7 +199,7 @@ func TestDecideKeepsWhatWasNotMarked(t *testing.T) {
 			given: func(s *Observed) {
 				holds(engineVolume(1, "a"))(s)
 				listed(orphan(1, "v1"))(s)
-				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(2, ofSize("95Gi"))}
+				s.Volumes = []*v1alpha1.NvmfReplica{testVolume(2, ofSize("95Gi"))}
 			},
 			volumes: map[string]says{"v2": {"Created": "False/NoSpace"}},
 			also: func(g *WithT, d Decision) {
@@ -206,7 +209,7 @@ func TestDecideKeepsWhatWasNotMarked(t *testing.T) {
 		{
 			name:  "without a plan the list stays",
 			given: func(s *Observed) { s.Node.Spec = v1alpha1.NvmfNodeSpec{}; listed(orphan(1, "v1"))(s) },
-			also:  lists(`NvmfVolume 1 "v1" on a`),
+			also:  lists(`NvmfReplica 1 "v1" on a`),
 		},
 	} {
 		c.run(t)
@@ -218,7 +221,7 @@ func TestDecideTakesBack(t *testing.T) {
 		{
 			name: "by uuid, never as blank, whatever is allocated",
 			given: func(s *Observed) {
-				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isUsed)}
+				s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, isUsed)}
 				holds(engineVolume(1, "a"))(s)
 				listed(orphan(1, "v1"))(s)
 			},
@@ -232,21 +235,21 @@ func TestDecideTakesBack(t *testing.T) {
 		},
 		{
 			name:    "not on a node that does not hold it",
-			given:   func(s *Observed) { s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isUsed)} },
+			given:   func(s *Observed) { s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, isUsed)} },
 			volumes: map[string]says{"v1": {"Created": "False/VolumeLost", "Ready": "False/VolumeLost", "Degraded": "True/VolumeLost"}},
 			also: func(g *WithT, d Decision) {
-				g.Expect(meta.FindStatusCondition(d.Volumes["v1"].Conditions, v1alpha1.ConditionCreated).Message).To(ContainSubstring("spec.node and spec.uuid"))
+				g.Expect(meta.FindStatusCondition(d.Volumes["v1"].Conditions, v1alpha1.ConditionCreated).Message).To(ContainSubstring("check node and uuid of this member in NvmfVolume volume-of-v1"))
 			},
 		},
 		{
 			name:    "and waits while a pool cannot be read",
-			given:   func(s *Observed) { brokenA(s); s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isUsed)} },
+			given:   func(s *Observed) { brokenA(s); s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, isUsed)} },
 			volumes: map[string]says{"v1": {"Created": "Unknown/PoolFailed", "Ready": "False/PoolFailed"}},
 		},
 		{
 			name: "a snapshot is not taken again, later",
 			given: func(s *Observed) {
-				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"))}
+				s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, isCreatedOn("a"))}
 				holds(engineVolume(1, "a"))(s)
 				s.Target.State.Exports = []engine.Export{exported(1)}
 				s.Snapshots = []*v1alpha1.NvmfSnapshot{testSnapshot(2, "v1", isTaken)}
@@ -264,7 +267,7 @@ func TestDecideTakesBack(t *testing.T) {
 		{
 			name: "not while a subsystem of another name admits hosts to it",
 			given: func(s *Observed) {
-				s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isUsed, withHosts(hostB))}
+				s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, isUsed, withHosts(hostB))}
 				holds(engineVolume(1, "a"))(s)
 				stray := exported(1, hostA)
 				stray.NQN = v1alpha1.SubsystemNQN("before", uuid(1))
@@ -275,8 +278,8 @@ func TestDecideTakesBack(t *testing.T) {
 		{
 			name: "of two objects with one uuid, the first to hold the data serves it",
 			given: func(s *Observed) {
-				other := testVolume(2, func(v *v1alpha1.NvmfVolume) { v.Name, v.Spec.UUID = "another", uuid(1) })
-				s.Volumes = []*v1alpha1.NvmfVolume{other, testVolume(1, isCreatedOn("a"))}
+				other := testVolume(2, func(v *v1alpha1.NvmfReplica) { v.Name, v.Spec.UUID = "another", uuid(1) })
+				s.Volumes = []*v1alpha1.NvmfReplica{other, testVolume(1, isCreatedOn("a"))}
 				holds(engineVolume(1, "a"))(s)
 				s.Target.State.Exports = []engine.Export{exported(1)}
 			},
@@ -285,8 +288,8 @@ func TestDecideTakesBack(t *testing.T) {
 		{
 			name: "and the other's deletion, marked, deletes nothing",
 			given: func(s *Observed) {
-				other := testVolume(2, isDeleting, func(v *v1alpha1.NvmfVolume) { v.Name, v.Spec.UUID = "another", uuid(1) })
-				s.Volumes = []*v1alpha1.NvmfVolume{other, testVolume(1, isCreatedOn("a"))}
+				other := testVolume(2, isDeleting, func(v *v1alpha1.NvmfReplica) { v.Name, v.Spec.UUID = "another", uuid(1) })
+				s.Volumes = []*v1alpha1.NvmfReplica{other, testVolume(1, isCreatedOn("a"))}
 				holds(engineVolume(1, "a"))(s)
 				s.Target.State.Exports = []engine.Export{exported(1)}
 			},
@@ -295,11 +298,11 @@ func TestDecideTakesBack(t *testing.T) {
 		{
 			name: "of two that nobody took yet, the older",
 			given: func(s *Observed) {
-				newer := testVolume(2, func(v *v1alpha1.NvmfVolume) {
+				newer := testVolume(2, func(v *v1alpha1.NvmfReplica) {
 					v.Name, v.Spec.UUID, v.CreationTimestamp = "another", uuid(1), metav1.NewTime(now)
 				})
-				older := testVolume(1, func(v *v1alpha1.NvmfVolume) { v.CreationTimestamp = metav1.NewTime(now.Add(-time.Hour)) })
-				s.Volumes = []*v1alpha1.NvmfVolume{newer, older}
+				older := testVolume(1, func(v *v1alpha1.NvmfReplica) { v.CreationTimestamp = metav1.NewTime(now.Add(-time.Hour)) })
+				s.Volumes = []*v1alpha1.NvmfReplica{newer, older}
 			},
 			does:    []string{"CreateVolumes 1 on a"},
 			volumes: map[string]says{"another": {"Created": "False/UUIDInUse"}},

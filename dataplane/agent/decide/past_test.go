@@ -27,51 +27,51 @@ func TestDecideOnThePast(t *testing.T) {
 	acted := Record{UID: uid(1), ResourceVersion: "7", Generation: 1, Attachments: []string{attachmentA}}
 	for _, c := range []struct {
 		name   string
-		change func(*Observed, *v1alpha1.NvmfVolume)
+		change func(*Observed, *v1alpha1.NvmfReplica)
 		why    string // empty: it is acted on
 	}{
-		{name: "a newer object", change: func(_ *Observed, v *v1alpha1.NvmfVolume) { v.ResourceVersion, v.Generation = "10", 2 }},
-		{name: "the object that was acted on", change: func(*Observed, *v1alpha1.NvmfVolume) {}},
-		{"an older resourceVersion, compared as a number", func(s *Observed, _ *v1alpha1.NvmfVolume) {
+		{name: "a newer object", change: func(_ *Observed, v *v1alpha1.NvmfReplica) { v.ResourceVersion, v.Generation = "10", 2 }},
+		{name: "the object that was acted on", change: func(*Observed, *v1alpha1.NvmfReplica) {}},
+		{"an older resourceVersion, compared as a number", func(s *Observed, _ *v1alpha1.NvmfReplica) {
 			onRecord(s, Record{UID: uid(1), ResourceVersion: "10", Generation: 1})
 		}, "its resourceVersion 7 is older than the recorded 10"},
-		{"an older generation, whatever the version", func(s *Observed, v *v1alpha1.NvmfVolume) {
+		{"an older generation, whatever the version", func(s *Observed, v *v1alpha1.NvmfReplica) {
 			v.ResourceVersion = "1000000007"
 			onRecord(s, Record{UID: uid(1), ResourceVersion: "7", Generation: 2})
 		}, "its generation 1 is older than the recorded 2"},
-		{"a status from before, whatever was written to the object since", func(s *Observed, v *v1alpha1.NvmfVolume) {
+		{"a status from before, whatever was written to the object since", func(s *Observed, v *v1alpha1.NvmfReplica) {
 			v.ResourceVersion, v.Generation = "1000000007", 9
 			acted := acted
 			acted.Observed = 2
 			onRecord(s, acted)
 		}, "its status is of generation 1, but was of generation 2 before"},
-		{"a version that is no number", func(_ *Observed, v *v1alpha1.NvmfVolume) { v.ResourceVersion = "abc" }, "cannot be compared"},
-		{"another object", func(_ *Observed, v *v1alpha1.NvmfVolume) { v.UID, v.ResourceVersion = "other", "99" }, "UID is other"},
-		{"no record", func(s *Observed, _ *v1alpha1.NvmfVolume) { delete(s.Records.Items, id(1)) }, "no record of it"},
-		{"an attachment that was dismissed", func(s *Observed, v *v1alpha1.NvmfVolume) {
+		{"a version that is no number", func(_ *Observed, v *v1alpha1.NvmfReplica) { v.ResourceVersion = "abc" }, "cannot be compared"},
+		{"another object", func(_ *Observed, v *v1alpha1.NvmfReplica) { v.UID, v.ResourceVersion = "other", "99" }, "UID is other"},
+		{"no record", func(s *Observed, _ *v1alpha1.NvmfReplica) { delete(s.Records.Items, id(1)) }, "no record of it"},
+		{"an attachment that was dismissed", func(s *Observed, v *v1alpha1.NvmfReplica) {
 			v.ResourceVersion, v.Generation = "10", 2
 			acted := acted
 			acted.Dismissed = []string{attachmentB}
 			onRecord(s, acted)
 		}, "it lists attachments that have ended: " + attachmentB},
-		{name: "another object, after the first was gone", change: func(s *Observed, v *v1alpha1.NvmfVolume) {
+		{name: "another object, after the first was gone", change: func(s *Observed, v *v1alpha1.NvmfReplica) {
 			v.UID, v.ResourceVersion = "other", "1"
 			acted := acted
 			acted.Gone, acted.ResourceVersion, acted.Generation = true, "99", 9
 			onRecord(s, acted)
 		}},
-		{"one that was suspect before, at any version", func(s *Observed, v *v1alpha1.NvmfVolume) {
+		{"one that was suspect before, at any version", func(s *Observed, v *v1alpha1.NvmfReplica) {
 			v.ResourceVersion, v.Generation = "99", 9
 			acted := acted
 			acted.Suspect = "said before"
 			onRecord(s, acted)
 		}, "said before"},
-		{"the declaration of an earlier one", func(s *Observed, v *v1alpha1.NvmfVolume) {
+		{"the declaration of an earlier one", func(s *Observed, v *v1alpha1.NvmfReplica) {
 			v.UID = "other"
 			s.Records.Suspicion = "second"
 			s.Node.Annotations = map[string]string{v1alpha1.RestoredAnnotation: "first"}
 		}, "UID is other"},
-		{name: "a declared restore", change: func(s *Observed, v *v1alpha1.NvmfVolume) {
+		{name: "a declared restore", change: func(s *Observed, v *v1alpha1.NvmfReplica) {
 			v.UID = "other"
 			s.Records.Suspicion = "this"
 			s.Node.Annotations = map[string]string{v1alpha1.RestoredAnnotation: "this"}
@@ -83,7 +83,7 @@ func TestDecideOnThePast(t *testing.T) {
 			onRecord(&s, acted)
 			v := testVolume(1, isCreatedOn("a"), withHosts(hostB), ofSize("20Gi"))
 			v.Status.ObservedGeneration = 1
-			s.Volumes = []*v1alpha1.NvmfVolume{v}
+			s.Volumes = []*v1alpha1.NvmfReplica{v}
 			s.Target.State.Volumes = []engine.Volume{engineVolume(1, "a")}
 			s.Target.State.Exports = []engine.Export{exported(1, hostA)}
 			c.change(&s, v)
@@ -136,7 +136,7 @@ func TestDecideWithoutARecord(t *testing.T) {
 	g := NewWithT(t)
 	s := quietNode()
 	s.Records = Records{Next: "next"}
-	s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1), testVolume(2, isCreatedOn("a")), testVolume(3, recordedOn("a"))}
+	s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1), testVolume(2, isCreatedOn("a")), testVolume(3, recordedOn("a"))}
 	s.Snapshots = []*v1alpha1.NvmfSnapshot{testSnapshot(4, "v2", snapshotCreated, snapshotDeleting)}
 	holds(engineVolume(2, "a"))(&s)
 	s.Target.State.Snapshots = []engine.Snapshot{{ID: id(4), Pool: "a"}}
@@ -149,7 +149,7 @@ func TestDecideWithoutARecord(t *testing.T) {
 	g.Expect(d.Records.Suspicion).To(Equal("next"))
 
 	brokenA(&s)
-	s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, withHosts(hostA))}
+	s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, withHosts(hostA))}
 	s.Snapshots, s.Target.State.Volumes, s.Target.State.Snapshots = nil, nil, nil
 	g.Expect(Decide(s).Records.Put).To(BeEmpty())
 }
@@ -163,7 +163,7 @@ func TestDecideOnAnotherHistory(t *testing.T) {
 	onRecord(&s, Record{UID: uid(1), ResourceVersion: "1000", Generation: 5, Observed: 5, Attachments: []string{attachmentA}, Export: &had})
 	v := testVolume(1, isCreatedOn("a"), isDeleting)
 	v.ResourceVersion, v.Generation, v.Status.ObservedGeneration = "1000000901", 5, 3
-	s.Volumes = []*v1alpha1.NvmfVolume{v}
+	s.Volumes = []*v1alpha1.NvmfReplica{v}
 	holds(engineVolume(1, "a"))(&s)
 	s.Target.State.Exports = []engine.Export{had}
 	d := Decide(s)
@@ -181,7 +181,7 @@ func TestDecideInPlaceOfWhatIsGone(t *testing.T) {
 	s := quietNode()
 	brokenA(&s)
 	onRecord(&s, Record{UID: "former", ResourceVersion: "5", Generation: 2, Dismissed: []string{attachmentA}, Gone: true})
-	s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1)}
+	s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1)}
 	for range 3 {
 		d := Decide(s)
 		g.Expect(d.Operations.CreateVolumes).To(BeEmpty())
@@ -208,7 +208,7 @@ func TestDecideServesOn(t *testing.T) {
 	had := exported(1, hostA)
 	had.Portals = nil
 	onRecord(&s, Record{UID: uid(1), ResourceVersion: "10", Generation: 1, Export: &had})
-	s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"), withHosts(hostB))}
+	s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, isCreatedOn("a"), withHosts(hostB))}
 	holds(engineVolume(1, "a"))(&s)
 	g.Expect(Decide(s).Operations.Export).To(ConsistOf(had))
 }
@@ -220,7 +220,7 @@ func TestDismissedForGood(t *testing.T) {
 	onRecord(&s, Record{UID: uid(1), ResourceVersion: "10", Generation: 3, Dismissed: []string{attachmentA}, Suspect: "older"})
 	s.Records.Suspicion = "this"
 	s.Node.Annotations = map[string]string{v1alpha1.RestoredAnnotation: "this"}
-	s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"), withHosts(hostA))}
+	s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, isCreatedOn("a"), withHosts(hostA))}
 	holds(engineVolume(1, "a"))(&s)
 	d := Decide(s)
 	g.Expect(d.Operations.Export).To(ConsistOf(HaveField("Hosts", BeEmpty())))
@@ -242,7 +242,7 @@ func TestForget(t *testing.T) {
 	}
 	x := exported(4, hostA)
 	s.Records.Items[id(4)] = Record{UID: uid(4), ResourceVersion: "7", Generation: 1, Export: &x}
-	s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1)}
+	s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1)}
 	holds(engineVolume(2, "a"))(&s)
 	s.Target.State.Exports = []engine.Export{x}
 	d := Decide(s)
@@ -260,7 +260,7 @@ func TestLetGoAgainAndAgain(t *testing.T) {
 	g := NewWithT(t)
 	s := quietNode()
 	v := testVolume(1, isCreatedOn("a"), deletedByHand)
-	s.Volumes = []*v1alpha1.NvmfVolume{v}
+	s.Volumes = []*v1alpha1.NvmfReplica{v}
 	holds(engineVolume(1, "a"))(&s)
 	listed(orphan(1, "v1"))(&s)
 	decided := func() Decision {
@@ -277,7 +277,7 @@ func TestLetGoAgainAndAgain(t *testing.T) {
 	g.Expect(decided().ReleaseVolumes).To(BeEmpty(), "nothing is let go while its pool cannot be read")
 	again := testVolume(1)
 	again.UID = "again"
-	s.Volumes = []*v1alpha1.NvmfVolume{again}
+	s.Volumes = []*v1alpha1.NvmfReplica{again}
 	g.Expect(said(Decide(s).Node.Conditions)).To(HaveKeyWithValue("RestoreSuspected", "False/AsExpected"))
 }
 
@@ -288,7 +288,7 @@ func TestTheSubsystemOfThePast(t *testing.T) {
 	s := quietNode()
 	had := former(1, hostA)
 	onRecord(&s, Record{UID: uid(1), ResourceVersion: "10", Generation: 1, Export: &had})
-	s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, isCreatedOn("a"), withHosts(hostB))}
+	s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, isCreatedOn("a"), withHosts(hostB))}
 	holds(engineVolume(1, "a"))(&s)
 	s.Target.State.Exports = []engine.Export{had}
 	d := Decide(s)

@@ -31,7 +31,7 @@ func (d *decider) limit(v *volume) {
 			v.limited = yesBecause(v1alpha1.ReasonNotNeeded, "no limits requested")
 		}
 	case !d.Target.Info.QoS || errors.Is(err, engine.ErrUnsupported):
-		v.limited = no(v1alpha1.ReasonUnsupported, "engine %s does not support limits: the volume is served without them; remove spec.qos, or use a target with engine %s", d.Target.Info.Type, v1alpha1.EngineSPDK)
+		v.limited = no(v1alpha1.ReasonUnsupported, "engine %s does not support limits: the volume is served without them; remove spec.qos of NvmfVolume %s, or use a target with engine %s", d.Target.Info.Type, v.obj.Spec.Volume.Name, v1alpha1.EngineSPDK)
 	case err != nil:
 		v.limited = no(v1alpha1.ReasonQoSFailed, "%v", err)
 	case d.Attempts.Tried(VerbSetQoS, string(v.id)):

@@ -12,15 +12,15 @@ import (
 	"github.com/weft-storage/weft/dataplane/engine"
 )
 
-func limitedTo(iops int64) func(*v1alpha1.NvmfVolume) {
-	return func(v *v1alpha1.NvmfVolume) { v.Spec.QoS = &v1alpha1.VolumeQoS{IOPS: &iops} }
+func limitedTo(iops int64) func(*v1alpha1.NvmfReplica) {
+	return func(v *v1alpha1.NvmfReplica) { v.Spec.QoS = &v1alpha1.VolumeQoS{IOPS: &iops} }
 }
 
 // servedWith is volume 1, exported, with these limits in force.
-func servedWith(q engine.QoS, change ...func(*v1alpha1.NvmfVolume)) func(*Observed) {
+func servedWith(q engine.QoS, change ...func(*v1alpha1.NvmfReplica)) func(*Observed) {
 	return func(s *Observed) {
 		s.Target.Info = engine.Info{Type: v1alpha1.EngineSPDK, QoS: true}
-		s.Volumes = []*v1alpha1.NvmfVolume{testVolume(1, append(change, isCreatedOn("a"))...)}
+		s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, append(change, isCreatedOn("a"))...)}
 		is := engineVolume(1, "a")
 		is.QoS = q
 		holds(is)(s)

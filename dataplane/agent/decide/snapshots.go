@@ -44,11 +44,11 @@ func (d *decider) indexSnapshots() {
 	}
 }
 
-// whereMissing judges a snapshot that was not found. It can only be in its volume's pool; when that
+// whereMissing judges a snapshot that was not found. It can only be in its replica's pool; when that
 // is not known any more, in any.
 func (d *decider) whereMissing(s *snapshot) presence {
 	known := d.allReadable()
-	if v := d.byName[s.obj.Spec.Volume]; v != nil && v.device != "" {
+	if v := d.byName[s.obj.Spec.Replica]; v != nil && v.device != "" {
 		known = d.known(v.device)
 	} else if v != nil && v.presence == absent {
 		known = true // a volume that never was has no snapshot
@@ -88,24 +88,24 @@ func (d *decider) decideSnapshots() {
 	}
 }
 
-// homeOf a snapshot is its volume's pool; empty when that is not known.
+// homeOf a snapshot is its replica's pool; empty when that is not known.
 func (d *decider) homeOf(s *snapshot) string {
-	if v := d.byName[s.obj.Spec.Volume]; v != nil {
+	if v := d.byName[s.obj.Spec.Replica]; v != nil {
 		return v.device
 	}
 	return ""
 }
 
 func (d *decider) createSnapshot(s *snapshot) metav1.Condition {
-	source := d.byName[s.obj.Spec.Volume]
+	source := d.byName[s.obj.Spec.Replica]
 	err := d.Attempts.err(VerbCreateSnapshot, string(s.id))
 	switch {
 	case errors.Is(err, engine.ErrNotFound) || source == nil || source.presence != present:
-		return no(v1alpha1.ReasonSourceNotReady, "NvmfVolume %s is not on this node yet", s.obj.Spec.Volume)
+		return no(v1alpha1.ReasonSourceNotReady, "NvmfReplica %s is not on this node yet", s.obj.Spec.Replica)
 	case errors.Is(err, engine.ErrNoSpace):
 		return no(v1alpha1.ReasonNoSpace, "%v", err)
 	case d.poolOf(source.device).readable() && d.room(d.poolOf(source.device)) < source.found.AllocatedBytes:
-		return no(v1alpha1.ReasonNoSpace, "pool %s has no space to keep the %d bytes of NvmfVolume %s when they are overwritten", source.device, source.found.AllocatedBytes, s.obj.Spec.Volume)
+		return no(v1alpha1.ReasonNoSpace, "pool %s has no space to keep the %d bytes of NvmfReplica %s when they are overwritten", source.device, source.found.AllocatedBytes, s.obj.Spec.Replica)
 	case err != nil:
 		return no(v1alpha1.ReasonCreateFailed, "%v", err)
 	case !d.Attempts.Tried(VerbCreateSnapshot, string(s.id)):
@@ -121,11 +121,11 @@ func (d *decider) removeSnapshot(s *snapshot) {
 	s.ready = d.remove(&s.item, d.homeOf(s), VerbDeleteSnapshot, &ops.DeleteSnapshots, &d.decision.ReleaseSnapshots)
 	clones := d.clonesOf(s)
 	if s.presence == present && d.needed[s.id] == "" && errors.Is(err, engine.ErrBusy) && len(clones) > 0 {
-		s.ready = no(v1alpha1.ReasonDeleting, "it cannot be deleted while volumes depend on it: NvmfVolumes %s", text.Few(clones, named, ", "))
+		s.ready = no(v1alpha1.ReasonDeleting, "it cannot be deleted while NvmfReplicas depend on it: %s", text.Few(clones, named, ", "))
 	}
 }
 
-// clonesOf a snapshot are the volumes that were made from it and are still there.
+// clonesOf a snapshot are the replicas that were made from it and are still there.
 func (d *decider) clonesOf(s *snapshot) []string {
 	var names []string
 	for _, v := range d.volumes {

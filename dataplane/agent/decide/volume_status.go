@@ -10,7 +10,7 @@ import (
 )
 
 // volumeStatus is what is true of a volume after decideVolume.
-func (d *decider) volumeStatus(v *volume) v1alpha1.NvmfVolumeStatus {
+func (d *decider) volumeStatus(v *volume) v1alpha1.NvmfReplicaStatus {
 	status := *v.obj.Status.DeepCopy()
 	status.ObservedGeneration = v.observedGeneration(v.obj.Generation, status.ObservedGeneration)
 	status.Device = v.device
@@ -76,7 +76,7 @@ func readyVolume(v *volume) metav1.Condition {
 	}
 }
 
-func hostNames(obj *v1alpha1.NvmfVolume) []string {
+func hostNames(obj *v1alpha1.NvmfReplica) []string {
 	names := make([]string, 0, len(obj.Spec.Hosts))
 	for _, h := range obj.Spec.Hosts {
 		names = append(names, h.Node)

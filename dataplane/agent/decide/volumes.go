@@ -14,10 +14,12 @@ import (
 	"github.com/weft-storage/weft/internal/text"
 )
 
-// volume is an NvmfVolume and what the engine has of it.
+const replicaKind = "NvmfReplica"
+
+// volume is an NvmfReplica and what the engine, which knows of volumes only, has of it.
 type volume struct {
 	item
-	obj    *v1alpha1.NvmfVolume
+	obj    *v1alpha1.NvmfReplica
 	nqn    string
 	found  engine.Volume // when present
 	export *engine.Export
@@ -42,12 +44,12 @@ func (d *decider) indexVolumes() {
 	for _, v := range d.Target.State.Volumes {
 		found[v.ID] = append(found[v.ID], v)
 	}
-	rival := rivals(d.Volumes, func(v *v1alpha1.NvmfVolume) string { return v.Spec.UUID }, func(v *v1alpha1.NvmfVolume) bool { return v.Status.Device != "" })
+	rival := rivals(d.Volumes, func(v *v1alpha1.NvmfReplica) string { return v.Spec.UUID }, func(v *v1alpha1.NvmfReplica) bool { return v.Status.Device != "" })
 	d.byName = make(map[string]*volume, len(d.Volumes))
 	d.promised = map[string]int64{}
 	for _, obj := range d.Volumes {
 		v := &volume{
-			item: itemOf("NvmfVolume", obj, obj.Spec.UUID, obj.Spec.Used, obj.Status.Conditions),
+			item: itemOf(replicaKind, obj, obj.Spec.UUID, obj.Spec.Used, obj.Status.Conditions),
 			obj:  obj, nqn: obj.CurrentSubsystem(), device: obj.Status.Device, written: obj.Status.Written,
 		}
 		for _, e := range d.exports[obj.Name] {
@@ -148,12 +150,12 @@ func (d *decider) decideVolume(v *volume) {
 
 func (d *decider) whyLost(v *volume) string {
 	if v.device == "" {
-		return fmt.Sprintf("volume %s was used, but no pool of this node contains it; it is not created again, because it would be empty: check that spec.node and spec.uuid are correct", v.id)
+		return fmt.Sprintf("replica %s was used, but no pool of this node contains it; it is not created again, because it would be empty: check node and uuid of this member in NvmfVolume %s", v.id, v.obj.Spec.Volume.Name)
 	}
 	if d.dropped(v.device) {
-		return fmt.Sprintf("its drive, %s, was given up (spec.droppedDrives of NvmfNode %s); the volume is not created again, because it would be empty", v.device, d.Node.Name)
+		return fmt.Sprintf("its drive, %s, was given up (spec.droppedDrives of NvmfNode %s); the replica is not created again, because it would be empty", v.device, d.Node.Name)
 	}
-	return fmt.Sprintf("pool %s does not contain volume %s any more; it is not created again, because it would be empty", v.device, v.id)
+	return fmt.Sprintf("pool %s does not contain replica %s any more; it is not created again, because it would be empty", v.device, v.id)
 }
 
 // refuseVolume that has a rival: it serves nothing. When its object goes, there is nothing of it but a subsystem.
@@ -328,8 +330,8 @@ func (d *decider) sourceOf(v *volume) (origin, bool) {
 		}
 		return o, true
 	}
-	name := v.obj.Spec.Source.Volume
-	o := origin{name: "NvmfVolume " + name}
+	name := v.obj.Spec.Source.Replica
+	o := origin{name: replicaKind + " " + name}
 	source := d.byName[name]
 	if source == nil {
 		return o, false

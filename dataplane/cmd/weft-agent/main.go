@@ -40,7 +40,7 @@ func command() *cobra.Command {
 	logging := zap.Options{TimeEncoder: zapcore.RFC3339TimeEncoder, StacktraceLevel: zapcore.DPanicLevel}
 	cmd := &cobra.Command{
 		Use:           "weft-agent",
-		Short:         "Serve the NvmfVolumes of this node over NVMe-oF",
+		Short:         "Serve the NvmfReplicas of this node over NVMe-oF",
 		Version:       version,
 		Args:          cobra.NoArgs,
 		SilenceUsage:  true,

@@ -5,8 +5,9 @@
 // nvmf_tgt answers.
 //
 // What it does follows one order: gather and check everything first, then change the node (only drives are ever
-// changed), then start. With the kernel's drivers it becomes nvmf_tgt, so that the pod holds SPDK and nothing else. With
-// drives taken from the kernel it stays as nvmf_tgt's parent, since they have to be given back when the pod is stopped.
+// changed), then start. With the kernel's drivers it becomes nvmf_tgt, so that the pod holds SPDK and nothing else.
+// With drives taken from the kernel it stays as nvmf_tgt's parent, since they have to be given back when the pod is
+// stopped.
 package main
 
 import (

@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package enginetest states what an engine does, as tests that run against every implementation of engine.Engine, and has
-// an implementation in memory that passes them.
+// Package enginetest states what an engine does, as tests that run against every implementation of engine.Engine, and
+// has an implementation in memory that passes them.
 //
 // Run needs a Harness: the machine that the target runs on, and a host that can connect to it. Where the harness is a
 // virtual machine, bytes go through the kernel's own initiator.
 //
 // In memory is what a storage node gives to its agent: an Engine, and a Machine with its settings. The Engine is
-// stateful. Devices, with the volumes and snapshots on them, survive Restart; pools have to be opened again, and exports
-// and portals are gone, as after a reboot.
+// stateful. Devices, with the volumes and snapshots on them, survive Restart; pools have to be opened again, and
+// exports and portals are gone, as after a reboot.
 package enginetest
 
 import (

@@ -26,7 +26,7 @@ func TestCordonByHand(t *testing.T) {
 		c.Eventually(c.claimant(name)).Should(Equal("cordon"))
 	}
 	c.Eventually(c.nodeCondition("cordon-1", v1alpha1.ConditionSchedulable)).Should(Equal("True/AsExpected"))
-	c.volume("cordon-v", "cordon", "cordon-1")
+	c.replica("cordon-v", "cordon", "cordon-1")
 	run := func(code int, args ...string) string {
 		t.Helper()
 		out, got := c.kubectlWeft(nil, args...)
@@ -38,7 +38,7 @@ func TestCordonByHand(t *testing.T) {
 	c.Expect(run(0, "cordon", "--dry-run", "cordon-1")).To(ContainSubstring("node cordon-1 cordoned (dry run)"))
 	c.Expect(unschedulable()).To(BeFalse())
 	out := run(0, "cordon", "cordon-1")
-	c.Expect(out).To(ContainSubstring("node cordon-1 cordoned\n  volumes that stay on it: 1"))
+	c.Expect(out).To(ContainSubstring("node cordon-1 cordoned\n  replicas that stay on it: 1"))
 	c.Expect(unschedulable()).To(BeTrue())
 	c.Eventually(c.nodeCondition("cordon-1", v1alpha1.ConditionSchedulable)).Should(Equal("False/Cordoned"))
 	c.Expect(run(0, "cordon", "cordon-1")).To(ContainSubstring("node cordon-1 already cordoned"))

@@ -34,9 +34,13 @@ func TestDropByHand(t *testing.T) {
 	c.Expect(node.Spec.DroppedDrives).To(BeEmpty())
 
 	for range 2 {
-		run(0, "it has no volumes", "eui.dead")
+		run(0, "it has no replicas", "eui.dead")
 		c.Expect(node.Spec.DroppedDrives).To(ConsistOf(v1alpha1.DroppedDrive{ID: "eui.dead"}))
 	}
+	replica := c.replica("drop-v", "cli", node.Name)
+	replica.Status.Device = "eui.dead"
+	c.Expect(admin.Status().Update(c.ctx, replica)).To(Succeed())
+	run(0, "lost replicas: drop-v-0 of volume drop-v", "eui.dead")
 	// The operator's own fields are applied without it.
 	node.Spec.DroppedDrives = nil
 	spec := v1alpha1.NvmfNodeSpec{Leaving: true}

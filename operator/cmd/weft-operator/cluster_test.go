@@ -135,17 +135,34 @@ func newTarget(name, pool string) *v1alpha1.NvmfTarget {
 
 var volumeCount int
 
+// volume without the replica that it lists.
 func (c *cluster) volume(name, target, node string) *v1alpha1.NvmfVolume {
 	c.t.Helper()
 	volumeCount++
+	uuid := fmt.Sprintf("00000000-0000-4000-8000-%012d", volumeCount)
 	volume := &v1alpha1.NvmfVolume{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Finalizers: []string{v1alpha1.VolumeFinalizer}},
+		ObjectMeta: metav1.ObjectMeta{Name: name, Finalizers: []string{v1alpha1.ReplicasFinalizer}},
 		Spec: v1alpha1.NvmfVolumeSpec{
-			UUID: fmt.Sprintf("00000000-0000-4000-8000-%012d", volumeCount), Target: target, Node: node, Size: resource.MustParse("1Gi"),
+			UUID: uuid, Target: target, Size: resource.MustParse("1Gi"), Members: []v1alpha1.VolumeMember{{Name: name + "-0", UUID: uuid, Node: node}},
 		},
 	}
 	c.create(volume)
 	return volume
+}
+
+// replica of a volume, without the volume.
+func (c *cluster) replica(volume, target, node string) *v1alpha1.NvmfReplica {
+	c.t.Helper()
+	volumeCount++
+	uuid := fmt.Sprintf("00000000-0000-4000-8000-%012d", volumeCount)
+	replica := &v1alpha1.NvmfReplica{
+		ObjectMeta: metav1.ObjectMeta{Name: volume + "-0", Finalizers: []string{v1alpha1.EngineFinalizer}},
+		Spec: v1alpha1.NvmfReplicaSpec{
+			Volume: v1alpha1.ReplicaOf{Name: volume, UUID: uuid}, UUID: uuid, Target: target, Node: node, Size: resource.MustParse("1Gi"),
+		},
+	}
+	c.create(replica)
+	return replica
 }
 
 func (c *cluster) lease(node string, renewed time.Time, seconds int32) *coordinationv1.Lease {

@@ -92,10 +92,10 @@ func TestNvmfNodesOfNodesThatAreGone(t *testing.T) {
 	// Nobody will put back what went with the node. The operator writes its conditions meanwhile.
 	tuned := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":["`+v1alpha1.TuningFinalizer+`"]}}`))
 	c.Expect(admin.Patch(c.ctx, &v1alpha1.NvmfNode{ObjectMeta: metav1.ObjectMeta{Name: "gone-1"}}, tuned)).To(Succeed())
-	volume := c.volume("gone-v", "gone", "gone-2")
+	volume := c.replica("gone-v", "gone", "gone-2")
 	snapshot := &v1alpha1.NvmfSnapshot{
 		ObjectMeta: metav1.ObjectMeta{Name: "gone-s"},
-		Spec:       v1alpha1.NvmfSnapshotSpec{UUID: "00000000-0000-4000-9000-000000000001", Volume: "gone-x", Node: "gone-3"},
+		Spec:       v1alpha1.NvmfSnapshotSpec{UUID: "00000000-0000-4000-9000-000000000001", Volume: "gone-x", Replica: "gone-x-0", Node: "gone-3"},
 	}
 	c.create(snapshot)
 	for _, name := range []string{"gone-1", "gone-2", "gone-3"} {

@@ -10,7 +10,7 @@ package main
 // +kubebuilder:rbac:groups=weft.storage,resources=nvmftargets/status,verbs=patch
 // +kubebuilder:rbac:groups=weft.storage,resources=nvmfnodes,verbs=get;list;watch;patch;delete
 // +kubebuilder:rbac:groups=weft.storage,resources=nvmfnodes/status,verbs=patch
-// +kubebuilder:rbac:groups=weft.storage,resources=nvmfvolumes;nvmfsnapshots,verbs=get;list;watch
+// +kubebuilder:rbac:groups=weft.storage,resources=nvmfvolumes;nvmfreplicas;nvmfsnapshots,verbs=get;list;watch
 
 // Target pods are made, never changed: apply creates with the verb patch. Their budgets are kept in step with their
 // number.

@@ -36,7 +36,7 @@ func TestTargetFromFirstLabelToReady(t *testing.T) {
 
 	c.serve("first-1")
 	c.Eventually(c.targetCondition("first", v1alpha1.ConditionReady)).Should(Equal("True/AsExpected"))
-	c.volume("first-v", "first", "first-1")
+	c.replica("first-v", "first", "first-1")
 	c.Eventually(func() string { return c.nvmfTarget("first").Status.Capacity.Allocated.String() }).Should(Equal("1028Mi"))
 
 	status := c.nvmfTarget("first").Status
@@ -78,7 +78,7 @@ func TestClaimsAreSticky(t *testing.T) {
 	// The newcomer matches too, and would be first by name.
 	c.target("sticky-a", "other")
 	c.Eventually(c.targetCondition("sticky-a", v1alpha1.ConditionReady)).Should(Equal("False/NoNodeMatches"))
-	volume := c.volume("sticky-v", "sticky-z", "sticky-1")
+	volume := c.replica("sticky-v", "sticky-z", "sticky-1")
 	c.Eventually(func() string { return c.nvmfTarget("sticky-z").Status.Capacity.Allocated.String() }).Should(Equal("1028Mi"))
 
 	c.label("sticky-1", "other")
@@ -100,7 +100,7 @@ func TestAVolumeMadeAMomentAgoHoldsTheClaim(t *testing.T) {
 		name := fmt.Sprintf("breath-%d", i)
 		c.node(name, "breath", capableModules...)
 		c.Eventually(c.claimant(name)).Should(Equal("breath"))
-		c.volume(name+"-v", "breath", name)
+		c.replica(name+"-v", "breath", name)
 		c.label(name, "elsewhere")
 	}
 	c.Eventually(c.targetCondition("breath", v1alpha1.ConditionReady)).Should(Equal("False/NoNodeMatches"))
@@ -159,10 +159,11 @@ func TestDeletionWaitsForVolumesAndNamesThem(t *testing.T) {
 	target := c.target("wait", "wait")
 	c.Eventually(c.claimant("wait-1")).Should(Equal("wait"))
 	c.Eventually(c.claimant("wait-2")).Should(Equal("wait"))
-	var volumes []client.Object
+	var replicas []client.Object
 	for i := range 12 {
-		volumes = append(volumes, c.volume(fmt.Sprintf("wait-v%02d", i), "wait", "wait-1"))
+		replicas = append(replicas, c.replica(fmt.Sprintf("wait-v%02d", i), "wait", "wait-1"))
 	}
+	volume := c.volume("wait-v11", "wait", "wait-1")
 
 	c.Expect(admin.Delete(c.ctx, target)).To(Succeed())
 	c.Eventually(c.targetCondition("wait", v1alpha1.ConditionProgressing)).Should(Equal("True/VolumesRemain"))
@@ -173,15 +174,19 @@ func TestDeletionWaitsForVolumesAndNamesThem(t *testing.T) {
 	c.Eventually(c.events("NvmfTarget", "wait")).Should(ContainElement(HavePrefix("VolumesRemain - cannot delete the target while")))
 	c.Consistently(c.claimant("wait-2")).Should(Equal("wait"), "volumes are deleted on a live target")
 
-	for _, v := range volumes[:11] {
-		c.remove(v)
+	for _, r := range replicas[:11] {
+		c.remove(r)
 	}
 	c.Eventually(func() string {
 		return meta.FindStatusCondition(c.nvmfTarget("wait").Status.Conditions, v1alpha1.ConditionProgressing).Message
 	}).Should(ContainSubstring("1 volume: wait-v11"))
 	c.Consistently(c.claimant("wait-1")).Should(Equal("wait"))
 
-	c.remove(volumes[11])
+	c.remove(replicas[11])
+	c.Consistently(func() error { return admin.Get(c.ctx, client.ObjectKeyFromObject(target), &v1alpha1.NvmfTarget{}) }).
+		Should(Succeed(), "a volume names it, whose replica is still to be created")
+
+	c.remove(volume)
 	c.Eventually(func() bool {
 		return apierrors.IsNotFound(admin.Get(c.ctx, client.ObjectKeyFromObject(target), &v1alpha1.NvmfTarget{}))
 	}).Should(BeTrue())
@@ -198,7 +203,7 @@ func TestATargetRemovedByForceIsClearedUp(t *testing.T) {
 	target := c.target("force", "force")
 	c.Eventually(c.claimant("force-1")).Should(Equal("force"))
 	c.Eventually(c.claimant("force-2")).Should(Equal("force"))
-	volume := c.volume("force-v", "force", "force-1")
+	volume := c.replica("force-v", "force", "force-1")
 	stop()
 	c.remove(target)
 	startOperator(t, nil)

@@ -227,12 +227,12 @@ func (c *cluster) targetMessage(target, kind string) func() string {
 	}
 }
 
-// settled plays the agent of a volume that is as its spec says, or in the midst of something.
-func (c *cluster) settled(volume string, ready metav1.ConditionStatus) {
+// settled plays the agent of a replica that is as its spec says, or in the midst of something.
+func (c *cluster) settled(replica string, ready metav1.ConditionStatus) {
 	c.t.Helper()
 	c.Eventually(func() error {
-		v := &v1alpha1.NvmfVolume{}
-		if err := admin.Get(c.ctx, client.ObjectKey{Name: volume}, v); err != nil {
+		v := &v1alpha1.NvmfReplica{}
+		if err := admin.Get(c.ctx, client.ObjectKey{Name: replica}, v); err != nil {
 			return err
 		}
 		v.Status.ObservedGeneration = v.Generation

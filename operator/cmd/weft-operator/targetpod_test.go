@@ -282,8 +282,8 @@ func TestRollingUpdateTakesOneNodeAtATime(t *testing.T) {
 		c.serve(node)
 		c.Eventually(c.podCondition(node)).Should(Equal("True/AsExpected"))
 	}
-	c.volume("roll-v", "roll", "roll-1")
-	c.settled("roll-v", metav1.ConditionFalse)
+	c.replica("roll-v", "roll", "roll-1")
+	c.settled("roll-v-0", metav1.ConditionFalse)
 	stop()
 	startOperator(t, func(o *settings) { o.TargetImage = nextImage })
 	for _, node := range nodes {
@@ -327,9 +327,9 @@ func TestRollingUpdateTakesOneNodeAtATime(t *testing.T) {
 		c.pod(node, old[node].UID)
 		c.runs(node)
 	}
-	c.Eventually(c.message("roll-1", v1alpha1.ConditionUpdated)).Should(ContainSubstring("; waiting: 1 of the node's volumes and snapshots not ready, such as volume roll-v"))
+	c.Eventually(c.message("roll-1", v1alpha1.ConditionUpdated)).Should(ContainSubstring("; waiting: 1 of the node's replicas and snapshots not ready, such as replica roll-v-0"))
 	c.Consistently(c.podUID("roll-1")).Should(Equal(old["roll-1"].UID))
-	c.settled("roll-v", metav1.ConditionTrue)
+	c.settled("roll-v-0", metav1.ConditionTrue)
 	c.ends(old["roll-1"])
 	c.pod("roll-1", old["roll-1"].UID)
 	c.Eventually(c.events("NvmfNode", "roll-1")).Should(ContainElement("PodOutdated weft-target-roll-1 deleted target pod weft-target-roll-1"))
@@ -351,7 +351,7 @@ func TestAPodThatIsNotNeededAnyMoreGoes(t *testing.T) {
 	target := c.spdkTarget("letgo", nil)
 	c.spdkNode("letgo-1", "letgo")
 	pod := c.runs("letgo-1")
-	volume := c.volume("letgo-v", "letgo", "letgo-1")
+	volume := c.replica("letgo-v", "letgo", "letgo-1")
 	c.Expect(admin.Delete(c.ctx, target)).To(Succeed())
 	c.Consistently(c.podUID("letgo-1")).Should(Equal(pod.UID), "a volume is served by it")
 	c.remove(volume)

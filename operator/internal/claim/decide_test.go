@@ -60,7 +60,7 @@ func node(name, pool string, options ...nodeOption) claim.Node {
 		Name: name, Exists: true,
 		Labels:      map[string]string{"pool": pool},
 		InternalIPs: []string{"192.0.2.1"},
-		Volumes:     map[string]int{},
+		Replicas:    map[string]int{},
 		Nvmf: &v1alpha1.NvmfNode{
 			ObjectMeta: metav1.ObjectMeta{Name: name},
 			Status:     v1alpha1.NvmfNodeStatus{Inventory: &v1alpha1.Inventory{Modules: []string{"loop", "nvmet", "nvmet_tcp", "xfs"}}},
@@ -85,8 +85,8 @@ func oldPlan(target string) *v1alpha1.Plan {
 	}
 }
 
-func volumes(target string, n int) nodeOption {
-	return func(node *claim.Node) { node.Volumes[target] = n }
+func replicas(target string, n int) nodeOption {
+	return func(node *claim.Node) { node.Replicas[target] = n }
 }
 func snapshots(n int) nodeOption { return func(node *claim.Node) { node.Snapshots = n } }
 func gone(n *claim.Node)         { n.Exists, n.Labels, n.InternalIPs = false, nil, nil }
@@ -154,7 +154,7 @@ func TestClaims(t *testing.T) {
 		},
 		"a node that no longer matches is kept while volumes are on it, and follows the spec": {
 			targets: []v1alpha1.NvmfTarget{target("fast", "a"), target("slow", "b", age(1))},
-			nodes:   []claim.Node{node("n1", "b", claimedBy("fast"), volumes("fast", 1))},
+			nodes:   []claim.Node{node("n1", "b", claimedBy("fast"), replicas("fast", 1))},
 			want:    map[string]claimed{"n1": {target: "fast", port: 4420, leaving: true}},
 		},
 		"snapshots keep a claim as volumes do": {
@@ -163,22 +163,22 @@ func TestClaims(t *testing.T) {
 			want:    map[string]claimed{"n1": {target: "fast", port: 4420, leaving: true}},
 		},
 		"a target that vanished keeps nodes with volumes as they are": {
-			nodes: []claim.Node{node("n1", "a", claimedBy("gone"), volumes("gone", 1)), node("n2", "a", claimedBy("gone"))},
+			nodes: []claim.Node{node("n1", "a", claimedBy("gone"), replicas("gone", 1)), node("n2", "a", claimedBy("gone"))},
 			want:  map[string]claimed{"n1": {target: "gone", port: 999}, "n2": free},
 		},
 		"an NvmfNode that was made again returns to the target whose volumes are there": {
 			targets: []v1alpha1.NvmfTarget{target("old", "a", age(1)), target("young", "b")},
-			nodes:   []claim.Node{node("n1", "a", volumes("young", 3))},
+			nodes:   []claim.Node{node("n1", "a", replicas("young", 3))},
 			want:    map[string]claimed{"n1": {target: "young", port: 4420, leaving: true}},
 		},
 		"data decides before an empty claim": {
 			targets: []v1alpha1.NvmfTarget{target("old", "a", age(1)), target("young", "a")},
-			nodes:   []claim.Node{node("n1", "a", claimedBy("old"), volumes("young", 3))},
+			nodes:   []claim.Node{node("n1", "a", claimedBy("old"), replicas("young", 3))},
 			want:    map[string]claimed{"n1": free}, // and then young's, as above
 		},
 		"a target being deleted keeps all its nodes while one has volumes, and takes no new one": {
 			targets: []v1alpha1.NvmfTarget{target("fast", "a", deleting)},
-			nodes:   []claim.Node{node("n1", "a", claimedBy("fast"), volumes("fast", 1)), node("n2", "a", claimedBy("fast")), node("n3", "a")},
+			nodes:   []claim.Node{node("n1", "a", claimedBy("fast"), replicas("fast", 1)), node("n2", "a", claimedBy("fast")), node("n3", "a")},
 			want:    map[string]claimed{"n1": {target: "fast", port: 4420, leaving: true}, "n2": {target: "fast", port: 4420, leaving: true}, "n3": free},
 		},
 		"a target being deleted without volumes releases its nodes, and takes none": {
@@ -236,8 +236,8 @@ func TestClaims(t *testing.T) {
 func TestDecideIsStable(t *testing.T) {
 	targets := []v1alpha1.NvmfTarget{target("a", "a"), target("b", "a", age(1)), target("c", "c", deleting), target("d", "d", overRDMA)}
 	nodes := []claim.Node{
-		node("n1", "a"), node("n2", "a", claimedBy("a")), node("n3", "c", claimedBy("c"), volumes("c", 1)),
-		node("n4", "d"), node("n5", "x", claimedBy("d"), volumes("d", 1)), node("n6", "c"), node("n7", "a", noAgent),
+		node("n1", "a"), node("n2", "a", claimedBy("a")), node("n3", "c", claimedBy("c"), replicas("c", 1)),
+		node("n4", "d"), node("n5", "x", claimedBy("d"), replicas("d", 1)), node("n6", "c"), node("n7", "a", noAgent),
 	}
 	first := claim.Decide(targets, nodes)
 	for i := range nodes {
@@ -287,7 +287,7 @@ func TestResults(t *testing.T) {
 		},
 		"kept nodes do not count as matching": {
 			targets: []v1alpha1.NvmfTarget{target("a", "a")},
-			nodes:   []claim.Node{node("n1", "b", claimedBy("a"), volumes("a", 1)), node("n2", "a", claimedBy("a"), gone)},
+			nodes:   []claim.Node{node("n1", "b", claimedBy("a"), replicas("a", 1)), node("n2", "a", claimedBy("a"), gone)},
 			want:    map[string]result{"a": {Kept: []string{"n1", "n2"}}},
 		},
 		"a claimed node that lost what it needs is not capable": {
@@ -302,7 +302,7 @@ func TestResults(t *testing.T) {
 		},
 		"a target being deleted has no complaint about nodes it does not take": {
 			targets: []v1alpha1.NvmfTarget{target("a", "a", deleting)},
-			nodes:   []claim.Node{node("n1", "a"), node("n2", "a", claimedBy("a"), volumes("a", 1))},
+			nodes:   []claim.Node{node("n1", "a"), node("n2", "a", claimedBy("a"), replicas("a", 1))},
 			want:    map[string]result{"a": {Matching: []string{"n1", "n2"}, Capable: []string{"n2"}}},
 		},
 	}

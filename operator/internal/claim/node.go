@@ -18,7 +18,7 @@ import (
 
 // Node is all that a claim is decided from, of one node.
 type Node struct {
-	// Name of the Kubernetes Node, of the NvmfNode, and in the volumes' spec.node.
+	// Name of the Kubernetes Node, of the NvmfNode, and in the replicas' spec.node.
 	Name string
 	// Exists says that the Kubernetes Node does; without it labels and addresses are unknown.
 	Exists bool
@@ -32,8 +32,8 @@ type Node struct {
 	Allocatable *sizing.Allocatable
 	// Nvmf is the NvmfNode; nil as long as no agent has made it.
 	Nvmf *v1alpha1.NvmfNode
-	// Volumes counts the NvmfVolumes on the node, by target; those that are being deleted count.
-	Volumes map[string]int
+	// Replicas counts the NvmfReplicas on the node, by target; those that are being deleted count.
+	Replicas map[string]int
 	// Snapshots counts the NvmfSnapshots on the node. They lie in the pool of the target that claims it.
 	Snapshots int
 }
@@ -48,7 +48,7 @@ func (n Node) Claimant() string {
 
 // Holds reports whether data of the target lies on the node.
 func (n Node) Holds(target string) bool {
-	return target != "" && (n.Volumes[target] > 0 || n.Snapshots > 0 && n.Claimant() == target)
+	return target != "" && (n.Replicas[target] > 0 || n.Snapshots > 0 && n.Claimant() == target)
 }
 
 // OverPromised tells, of each ready pool of the node of which more is promised than this percentage of its size allows,
@@ -69,12 +69,12 @@ func (n Node) OverPromised(percent int32) []string {
 	return told
 }
 
-// Nodes by name: one for each that anything names, be it a Node, an NvmfNode, a volume or a snapshot.
-func Nodes(kubeNodes []corev1.Node, nvmfNodes []v1alpha1.NvmfNode, volumes []v1alpha1.NvmfVolume, snapshots []v1alpha1.NvmfSnapshot) []Node {
+// Nodes by name: one for each that anything names, be it a Node, an NvmfNode, a replica or a snapshot.
+func Nodes(kubeNodes []corev1.Node, nvmfNodes []v1alpha1.NvmfNode, replicas []v1alpha1.NvmfReplica, snapshots []v1alpha1.NvmfSnapshot) []Node {
 	nodes := map[string]*Node{}
 	node := func(name string) *Node {
 		if nodes[name] == nil {
-			nodes[name] = &Node{Name: name, Volumes: map[string]int{}}
+			nodes[name] = &Node{Name: name, Replicas: map[string]int{}}
 		}
 		return nodes[name]
 	}
@@ -87,8 +87,8 @@ func Nodes(kubeNodes []corev1.Node, nvmfNodes []v1alpha1.NvmfNode, volumes []v1a
 	for i := range nvmfNodes {
 		node(nvmfNodes[i].Name).Nvmf = &nvmfNodes[i]
 	}
-	for i := range volumes {
-		node(volumes[i].Spec.Node).Volumes[volumes[i].Spec.Target]++
+	for i := range replicas {
+		node(replicas[i].Spec.Node).Replicas[replicas[i].Spec.Target]++
 	}
 	for i := range snapshots {
 		node(snapshots[i].Spec.Node).Snapshots++

@@ -49,10 +49,10 @@ func TestProspects(t *testing.T) {
 			target: created(young), others: []v1alpha1.NvmfTarget{target("old", "a", unfinalized)}, node: node("n1", "a"),
 			verdict: claim.CannotHold, matches: true, reasons: []string{v1alpha1.ReasonClaimedByAnother}, plan: true},
 		"another target is letting it go": {
-			target: created(young), others: []v1alpha1.NvmfTarget{target("old", "a", deleting)}, node: node("n1", "a", claimedBy("old"), volumes("old", 1)),
+			target: created(young), others: []v1alpha1.NvmfTarget{target("old", "a", deleting)}, node: node("n1", "a", claimedBy("old"), replicas("old", 1)),
 			verdict: claim.Unknown, matches: true, reasons: []string{v1alpha1.ReasonClaimedByAnother}, plan: true},
 		"data of a target that is gone": {
-			target: created(young), node: node("n1", "a", claimedBy("old"), volumes("old", 1)),
+			target: created(young), node: node("n1", "a", claimedBy("old"), replicas("old", 1)),
 			verdict: claim.CannotHold, matches: true, reasons: []string{v1alpha1.ReasonClaimedByAnother}, plan: true},
 		"a change that fits": {
 			target: created(target("fast", "a", func(t *v1alpha1.NvmfTarget) { t.Spec.Transports[0].Port = 4444 })),

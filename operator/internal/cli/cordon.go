@@ -115,15 +115,15 @@ func tellCordoned(ctx context.Context, api client.Reader, t *table, node *v1alph
 	if node.Spec.Target == "" {
 		return nil
 	}
-	var volumes v1alpha1.NvmfVolumeList
-	if err := api.List(ctx, &volumes, client.MatchingFields{"spec.node": node.Name}); err != nil {
-		return fmt.Errorf("list NvmfVolumes: %w", err)
+	var replicas v1alpha1.NvmfReplicaList
+	if err := api.List(ctx, &replicas, client.MatchingFields{"spec.node": node.Name}); err != nil {
+		return fmt.Errorf("list NvmfReplicas: %w", err)
 	}
 	others, err := takers(ctx, api, node)
 	if err != nil {
 		return err
 	}
-	t.line("  volumes that stay on it: %d", len(volumes.Items))
+	t.line("  replicas that stay on it: %d", len(replicas.Items))
 	if len(others) == 0 {
 		t.line("  warning: no other node of NvmfTarget %s accepts volumes, so claims for new volumes stay Pending", node.Spec.Target)
 		return nil

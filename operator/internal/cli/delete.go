@@ -27,7 +27,7 @@ func deleteCommand(at *cluster) *cobra.Command {
 
 Use this command for volumes and snapshots that no longer have a claim or VolumeSnapshot, or that you recovered.
 To delete any other volume or snapshot, delete its claim or VolumeSnapshot. The command refuses to delete a volume
-that is attached or that a PersistentVolume refers to.`,
+that is attached or that a PersistentVolume refers to. The CSI controller then deletes the volume's NvmfReplicas.`,
 		Example: `  kubectl weft delete volume pvc-0d5f1c3a`,
 		Args:    cobra.ExactArgs(2),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -90,7 +90,15 @@ func erase(ctx context.Context, api client.Client, obj data) error {
 
 // inUse says who still needs a volume; nil when nobody does.
 func inUse(ctx context.Context, api client.Reader, vol *v1alpha1.NvmfVolume) error {
-	if len(vol.Spec.Hosts)+len(vol.Status.Hosts) > 0 {
+	attached := len(vol.Spec.Attachments) > 0
+	for _, m := range vol.Spec.Members {
+		var replica v1alpha1.NvmfReplica
+		if err := api.Get(ctx, client.ObjectKey{Name: m.Name}, &replica); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("get NvmfReplica %s: %w", m.Name, err)
+		}
+		attached = attached || len(replica.Spec.Hosts)+len(replica.Status.Hosts) > 0
+	}
+	if attached {
 		return errors.New("it is attached; delete the pods that use it first (kubectl get volumeattachments)")
 	}
 	var volumes corev1.PersistentVolumeList

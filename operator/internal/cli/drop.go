@@ -24,8 +24,8 @@ func dropCommand(at *cluster) *cobra.Command {
 	undo := false
 	cmd := &cobra.Command{
 		Use:   "drop NODE DRIVE",
-		Short: "Give up a dead drive and the volumes on it",
-		Long: `Give up a dead drive. All volumes and snapshots on it are lost; their objects stay and report it.
+		Short: "Give up a dead drive and the replicas on it",
+		Long: `Give up a dead drive. All replicas and snapshots on it are lost; their objects stay and report it.
 
 DRIVE is the ID of the drive, as shown by kubectl weft status NODE. The command refuses to drop a drive if its pool
 can be read. A dropped drive is not used again, even if it returns. To use it again, with its data, run the command
@@ -117,19 +117,19 @@ func changeNode(ctx context.Context, api client.Client, name string, change func
 
 // tellDropped says what is lost with a drive.
 func tellDropped(ctx context.Context, api client.Reader, out io.Writer, node, drive string) error {
-	var volumes v1alpha1.NvmfVolumeList
-	if err := api.List(ctx, &volumes, client.MatchingFields{"spec.node": node}); err != nil {
+	var replicas v1alpha1.NvmfReplicaList
+	if err := api.List(ctx, &replicas, client.MatchingFields{"spec.node": node}); err != nil {
 		return err
 	}
 	var names []string
-	for _, v := range volumes.Items {
-		if v.Status.Device == drive {
-			names = append(names, v.Name)
+	for _, r := range replicas.Items {
+		if r.Status.Device == drive {
+			names = append(names, fmt.Sprintf("%s of volume %s", r.Name, r.Spec.Volume.Name))
 		}
 	}
-	lost := "it has no volumes"
+	lost := "it has no replicas"
 	if len(names) > 0 {
-		lost = fmt.Sprintf("lost volumes: %s", strings.Join(names, ", "))
+		lost = fmt.Sprintf("lost replicas: %s", strings.Join(names, ", "))
 	}
 	_, err := fmt.Fprintf(out, "dropping drive %s as soon as the node reports that it cannot be read (kubectl weft status %s); %s\n", drive, node, lost)
 	return err

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -21,8 +22,12 @@ import (
 	"github.com/weft-storage/weft/api/v1alpha1"
 )
 
-// maxProblemVolumes bounds the volumes that are told one by one; the rest is counted.
-const maxProblemVolumes = 10
+const (
+	// maxProblemVolumes bounds the volumes that are told one by one; the rest is counted.
+	maxProblemVolumes = 10
+	// creationTime within which a new volume may have no replicas yet.
+	creationTime = time.Minute
+)
 
 func statusCommand(at *cluster, now clock.PassiveClock) *cobra.Command {
 	return &cobra.Command{
@@ -67,22 +72,26 @@ type status struct {
 	targets []v1alpha1.NvmfTarget
 	nodes   []v1alpha1.NvmfNode
 	volumes []v1alpha1.NvmfVolume
+	// replicas of all volumes.
+	replicas []v1alpha1.NvmfReplica
 	// unwell: something was printed that is not well.
 	unwell bool
 }
 
 func look(ctx context.Context, api client.Reader, now time.Time) (*status, error) {
 	var (
-		targets v1alpha1.NvmfTargetList
-		nodes   v1alpha1.NvmfNodeList
-		volumes v1alpha1.NvmfVolumeList
+		targets  v1alpha1.NvmfTargetList
+		nodes    v1alpha1.NvmfNodeList
+		volumes  v1alpha1.NvmfVolumeList
+		replicas v1alpha1.NvmfReplicaList
 	)
-	for _, list := range []client.ObjectList{&targets, &nodes, &volumes} {
+	// Replicas before volumes, which are created before their replicas and go after them.
+	for _, list := range []client.ObjectList{&targets, &nodes, &replicas, &volumes} {
 		if err := api.List(ctx, list); err != nil {
 			return nil, fmt.Errorf("list %T: %w", list, err)
 		}
 	}
-	return &status{now: now, targets: targets.Items, nodes: nodes.Items, volumes: volumes.Items}, nil
+	return &status{now: now, targets: targets.Items, nodes: nodes.Items, volumes: volumes.Items, replicas: replicas.Items}, nil
 }
 
 func (s *status) names() []string {
@@ -102,7 +111,7 @@ func (s *status) overview(t *table) {
 	s.printNodes(t, s.nodes)
 	s.printCordoned(t, s.nodes)
 	s.printRollouts(t, s.targets, s.nodes)
-	s.printProblems(t, s.problems(s.targets, s.nodes, s.volumes))
+	s.printProblems(t, s.problems(s.targets, s.nodes, func(string, string) bool { return true }))
 }
 
 // about prints all of the target or node of that name, or both; false: there is none.
@@ -126,7 +135,6 @@ func (s *status) about(t *table, name string) bool {
 func (s *status) aboutTarget(t *table, target v1alpha1.NvmfTarget) {
 	s.printTargets(t, []v1alpha1.NvmfTarget{target})
 	nodes := slices.DeleteFunc(slices.Clone(s.nodes), func(n v1alpha1.NvmfNode) bool { return n.Spec.Target != target.Name })
-	volumes := slices.DeleteFunc(slices.Clone(s.volumes), func(v v1alpha1.NvmfVolume) bool { return v.Spec.Target != target.Name })
 	t.line("")
 	s.printNodes(t, nodes)
 	for _, n := range target.Status.NotCapable {
@@ -137,7 +145,7 @@ func (s *status) aboutTarget(t *table, target v1alpha1.NvmfTarget) {
 	s.printClasses(t, nodes)
 	s.printCordoned(t, nodes)
 	s.printRollouts(t, []v1alpha1.NvmfTarget{target}, nodes)
-	s.printProblems(t, s.problems([]v1alpha1.NvmfTarget{target}, nodes, volumes))
+	s.printProblems(t, s.problems([]v1alpha1.NvmfTarget{target}, nodes, func(of, _ string) bool { return of == target.Name }))
 }
 
 func (s *status) aboutNode(t *table, node v1alpha1.NvmfNode) {
@@ -160,8 +168,7 @@ func (s *status) aboutNode(t *table, node v1alpha1.NvmfNode) {
 		t.line("Plan of the node:")
 		printPlan(t, node.Spec.Plan)
 	}
-	volumes := slices.DeleteFunc(slices.Clone(s.volumes), func(v v1alpha1.NvmfVolume) bool { return v.Spec.Node != node.Name })
-	s.printProblems(t, s.problems(nil, nodes, volumes))
+	s.printProblems(t, s.problems(nil, nodes, func(_, on string) bool { return on == node.Name }))
 }
 
 // driveCache of a pool's drive; "" when it is not known.
@@ -228,12 +235,12 @@ func promised(target v1alpha1.NvmfTarget) string {
 }
 
 func (s *status) printNodes(t *table, nodes []v1alpha1.NvmfNode) {
-	rows := [][]string{{"NODE", "TARGET", "READY", "AGENT", "ENGINE", "VOLUMES", "ATTACHMENTS", "POOLS READY", "FREE", "PORTALS"}}
+	rows := [][]string{{"NODE", "TARGET", "READY", "AGENT", "ENGINE", "REPLICAS", "ATTACHMENTS", "POOLS READY", "FREE", "PORTALS"}}
 	for _, n := range nodes {
-		volumes, pools := 0, 0
-		for _, v := range s.volumes {
-			if v.Spec.Node == n.Name {
-				volumes++
+		replicas, pools := 0, 0
+		for _, r := range s.replicas {
+			if r.Spec.Node == n.Name {
+				replicas++
 			}
 		}
 		for _, p := range n.Status.Pools {
@@ -255,7 +262,7 @@ func (s *status) printNodes(t *table, nodes []v1alpha1.NvmfNode) {
 		}
 		alive := map[metav1.ConditionStatus]string{metav1.ConditionTrue: "alive", metav1.ConditionFalse: "silent"}[statusOf(n.Status.Conditions, v1alpha1.ConditionAgentAlive)]
 		rows = append(rows, []string{
-			n.Name, orDash(n.Spec.Target), ready, cmp.Or(alive, "unknown"), engine, ofPossible(int64(volumes), n.Status.Volumes), attachments(n),
+			n.Name, orDash(n.Spec.Target), ready, cmp.Or(alive, "unknown"), engine, ofPossible(int64(replicas), n.Status.Volumes), attachments(n),
 			fmt.Sprintf("%d of %d", pools, len(n.Status.Pools)), size(n.Status.Capacity.Free), orDash(strings.Join(portals, ", ")),
 		})
 	}
@@ -328,8 +335,9 @@ func (s *status) printProblems(t *table, problems []string) {
 	}
 }
 
-// problems are all conditions that are not well.
-func (s *status) problems(targets []v1alpha1.NvmfTarget, nodes []v1alpha1.NvmfNode, volumes []v1alpha1.NvmfVolume) []string {
+// problems are all conditions that are not well: of these targets and nodes, and of the replicas whose target and node
+// concern.
+func (s *status) problems(targets []v1alpha1.NvmfTarget, nodes []v1alpha1.NvmfNode, concern func(target, node string) bool) []string {
 	var said []string
 	for _, t := range targets {
 		said = append(said, unwell("NvmfTarget "+t.Name, t.Status.Conditions)...)
@@ -348,10 +356,46 @@ func (s *status) problems(targets []v1alpha1.NvmfTarget, nodes []v1alpha1.NvmfNo
 		}
 	}
 	said = append(said, orphans(nodes)...)
+	return append(said, s.volumeProblems(concern)...)
+}
+
+// volumeProblems are told of the first volumes that have some, the rest is counted.
+func (s *status) volumeProblems(concern func(target, node string) bool) []string {
+	byVolume := map[string][]string{}
+	exists, volumes := map[string]bool{}, map[string]bool{}
+	for _, v := range s.volumes {
+		volumes[v.Name] = true
+	}
+	for _, r := range s.replicas {
+		exists[r.Name] = true
+		of := r.Spec.Volume.Name
+		if !concern(r.Spec.Target, r.Spec.Node) {
+			continue
+		}
+		if !volumes[of] {
+			byVolume[of] = append(byVolume[of], fmt.Sprintf("NvmfVolume %s does not exist, but its NvmfReplica %s on node %s has its data; "+
+				"recover it as described in docs/tasks/recover-a-deleted-volume.md", of, r.Name, r.Spec.Node))
+		}
+		byVolume[of] = append(byVolume[of], unwell(fmt.Sprintf("NvmfVolume %s, NvmfReplica %s", of, r.Name), r.Status.Conditions)...)
+	}
+	for _, v := range s.volumes {
+		deleted := !v.DeletionTimestamp.IsZero()
+		isNew := s.now.Sub(v.CreationTimestamp.Time) < creationTime
+		for _, m := range v.Spec.Members {
+			if !exists[m.Name] && !deleted && !isNew && concern(v.Spec.Target, m.Node) {
+				byVolume[v.Name] = append(byVolume[v.Name], fmt.Sprintf("NvmfVolume %s: its NvmfReplica %s on node %s does not exist", v.Name, m.Name, m.Node))
+			}
+		}
+		ofOurs := func(m v1alpha1.VolumeMember) bool { return concern(v.Spec.Target, m.Node) }
+		if deleted && !v.Marked() && slices.ContainsFunc(v.Spec.Members, ofOurs) {
+			byVolume[v.Name] = append(byVolume[v.Name], fmt.Sprintf("NvmfVolume %s: %s: it was deleted without a deletion mark; its data stays on the node; "+
+				"when its pods have ended, recover it as described in docs/tasks/recover-a-deleted-volume.md", v.Name, v1alpha1.ReasonNotMarked))
+		}
+	}
+	var said []string
 	told, left := 0, 0
-	for _, v := range volumes {
-		words := unwell("NvmfVolume "+v.Name, v.Status.Conditions)
-		switch {
+	for _, name := range slices.Sorted(maps.Keys(byVolume)) {
+		switch words := byVolume[name]; {
 		case len(words) == 0:
 		case told < maxProblemVolumes:
 			told++
@@ -361,7 +405,7 @@ func (s *status) problems(targets []v1alpha1.NvmfTarget, nodes []v1alpha1.NvmfNo
 		}
 	}
 	if left > 0 {
-		said = append(said, fmt.Sprintf("and %d more volumes (kubectl get nvmfvolumes)", left))
+		said = append(said, fmt.Sprintf("and %d more volumes (kubectl get nvmfreplicas)", left))
 	}
 	return said
 }

@@ -58,11 +58,21 @@ func small() *status {
 		s.nodes = append(s.nodes, n)
 	}
 	for i, node := range []string{"a", "a", "b"} {
-		v := v1alpha1.NvmfVolume{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("pvc-%d", i)}, Spec: v1alpha1.NvmfVolumeSpec{Target: "fast", Node: node}}
-		v.Status.Conditions = ok(v1alpha1.ConditionReady, v1alpha1.ConditionCreated)
-		s.volumes = append(s.volumes, v)
+		s.add(fmt.Sprintf("pvc-%d", i), node, ok(v1alpha1.ConditionReady, v1alpha1.ConditionCreated))
 	}
 	return s
+}
+
+// add a volume of target fast, created an hour ago, with one replica in these conditions.
+func (s *status) add(name, node string, conditions []metav1.Condition) {
+	v := v1alpha1.NvmfVolume{ObjectMeta: metav1.ObjectMeta{Name: name, CreationTimestamp: metav1.NewTime(noon.Add(-time.Hour))}, Spec: v1alpha1.NvmfVolumeSpec{
+		Target: "fast", Members: []v1alpha1.VolumeMember{{Name: name + "-0", Node: node}},
+	}}
+	r := v1alpha1.NvmfReplica{ObjectMeta: metav1.ObjectMeta{Name: name + "-0"}, Spec: v1alpha1.NvmfReplicaSpec{
+		Volume: v1alpha1.ReplicaOf{Name: name}, Target: "fast", Node: node,
+	}}
+	r.Status.Conditions = conditions
+	s.volumes, s.replicas = append(s.volumes, v), append(s.replicas, r)
 }
 
 var spaces = regexp.MustCompile(` +`)
@@ -160,19 +170,52 @@ func TestStatus(t *testing.T) {
 				for i := range 12 {
 					s.nodes[0].Status.Orphans = append(s.nodes[0].Status.Orphans, v1alpha1.Orphan{UUID: fmt.Sprintf("uuid-%d", i), Kind: v1alpha1.OrphanSnapshot, Device: "eui.a", Size: resource.MustParse("2Gi")})
 				}
-				s.nodes[0].Status.Orphans[0].Kind, s.nodes[0].Status.Orphans[0].Name = v1alpha1.OrphanVolume, "pvc-9"
+				s.nodes[0].Status.Orphans[0].Kind, s.nodes[0].Status.Orphans[0].Name = v1alpha1.OrphanReplica, "pvc-9"
 			},
-			unwell: true, want: []string{"- NvmfNode a stores an orphaned NvmfVolume: name pvc-9, uuid uuid-0, 2.0Gi in pool eui.a;",
+			unwell: true, want: []string{"- NvmfNode a stores an orphaned NvmfReplica: name pvc-9, uuid uuid-0, 2.0Gi in pool eui.a;",
 				"orphaned NvmfSnapshot: name unknown, uuid uuid-9,", "- and 2 more orphans"}, not: "uuid-10"},
 		"many volumes": {
 			change: func(s *status) {
 				for i := range 25 {
-					v := v1alpha1.NvmfVolume{ObjectMeta: metav1.ObjectMeta{Name: fmt.Sprintf("bad-%d", i)}, Spec: v1alpha1.NvmfVolumeSpec{Target: "fast", Node: "a"}}
-					v.Status.Conditions = []metav1.Condition{condition(v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonNoSpace)}
-					s.volumes = append(s.volumes, v)
+					s.add(fmt.Sprintf("bad-%02d", i), "a", []metav1.Condition{condition(v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonNoSpace)})
 				}
 			},
-			unwell: true, want: []string{"- NvmfVolume bad-9: Ready is False: NoSpace", "- and 15 more volumes"}, not: "bad-10"},
+			unwell: true, want: []string{"- NvmfVolume bad-09, NvmfReplica bad-09-0: Ready is False: NoSpace", "- and 15 more volumes"}, not: "bad-10"},
+		"a volume without its replica": {
+			change: func(s *status) { s.replicas = s.replicas[1:] },
+			unwell: true, want: []string{"- NvmfVolume pvc-0: its NvmfReplica pvc-0-0 on node a does not exist"}},
+		"a node's volume without its replica": {
+			about: "a", change: func(s *status) { s.replicas = s.replicas[:1] },
+			unwell: true, want: []string{"- NvmfVolume pvc-1: its NvmfReplica pvc-1-0 on node a does not exist"}, not: "pvc-2"},
+		"a volume that is just being created": {
+			change: func(s *status) {
+				s.volumes[0].CreationTimestamp = metav1.NewTime(noon.Add(-time.Second))
+				s.replicas = s.replicas[1:]
+			},
+			want: []string{"No problems found."}},
+		"a volume that is being deleted, after its replica": {
+			change: func(s *status) {
+				s.volumes[0].DeletionTimestamp, s.volumes[0].UID = new(metav1.NewTime(noon)), "u"
+				s.volumes[0].Mark()
+				s.replicas = s.replicas[1:]
+			},
+			want: []string{"No problems found."}},
+		"a volume that was deleted by mistake": {
+			about: "a",
+			change: func(s *status) {
+				for i := range s.volumes { // the last one is on another node
+					s.volumes[i].DeletionTimestamp, s.volumes[i].UID = new(metav1.NewTime(noon)), "u"
+				}
+				s.volumes[1].Mark()
+			},
+			unwell: true, want: []string{"- NvmfVolume pvc-0: DeletionNotMarked: it was deleted without a deletion mark"}, not: "NvmfVolume pvc-1"},
+		"a replica without its volume": {
+			change: func(s *status) {
+				s.volumes = s.volumes[1:]
+				set(s.replicas[0].Status.Conditions, condition(v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonNoSpace))
+			},
+			unwell: true, want: []string{"2 of 2 2 of 2 2", "- NvmfVolume pvc-0 does not exist, but its NvmfReplica pvc-0-0 on node a has its data; ",
+				"- NvmfVolume pvc-0, NvmfReplica pvc-0-0: Ready is False: NoSpace"}},
 		"about a target": {
 			about: "fast",
 			change: func(s *status) {

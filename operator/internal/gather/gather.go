@@ -20,12 +20,15 @@ type Objects struct {
 	Targets   []v1alpha1.NvmfTarget
 	Nodes     []claim.Node
 	Volumes   []v1alpha1.NvmfVolume
+	Replicas  []v1alpha1.NvmfReplica
 	Snapshots []v1alpha1.NvmfSnapshot
 }
 
 // Kinds that All reads.
 func Kinds() []client.Object {
-	return []client.Object{&v1alpha1.NvmfTarget{}, &corev1.Node{}, &v1alpha1.NvmfNode{}, &v1alpha1.NvmfVolume{}, &v1alpha1.NvmfSnapshot{}}
+	return []client.Object{
+		&v1alpha1.NvmfTarget{}, &corev1.Node{}, &v1alpha1.NvmfNode{}, &v1alpha1.NvmfVolume{}, &v1alpha1.NvmfReplica{}, &v1alpha1.NvmfSnapshot{},
+	}
 }
 
 // All reads all objects of these kinds.
@@ -35,15 +38,16 @@ func All(ctx context.Context, from client.Reader) (*Objects, error) {
 		kubeNodes corev1.NodeList
 		nvmfNodes v1alpha1.NvmfNodeList
 		volumes   v1alpha1.NvmfVolumeList
+		replicas  v1alpha1.NvmfReplicaList
 		snapshots v1alpha1.NvmfSnapshotList
 	)
-	for _, list := range []client.ObjectList{&targets, &kubeNodes, &nvmfNodes, &volumes, &snapshots} {
+	for _, list := range []client.ObjectList{&targets, &kubeNodes, &nvmfNodes, &volumes, &replicas, &snapshots} {
 		if err := from.List(ctx, list); err != nil {
 			return nil, fmt.Errorf("list %T: %w", list, err)
 		}
 	}
 	return &Objects{
-		Targets: targets.Items, Volumes: volumes.Items, Snapshots: snapshots.Items,
-		Nodes: claim.Nodes(kubeNodes.Items, nvmfNodes.Items, volumes.Items, snapshots.Items),
+		Targets: targets.Items, Volumes: volumes.Items, Replicas: replicas.Items, Snapshots: snapshots.Items,
+		Nodes: claim.Nodes(kubeNodes.Items, nvmfNodes.Items, replicas.Items, snapshots.Items),
 	}, nil
 }

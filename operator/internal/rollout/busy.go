@@ -15,23 +15,23 @@ import (
 // Busy names, for each node, what is being made, changed, exported or deleted there, or is degraded. What is out of
 // reach is not waited for: a dead drive would keep its node from every change, and the target has nothing of it to
 // serve. Nodes that are not given have no dead drives.
-func Busy(nodes map[string]*v1alpha1.NvmfNode, volumes []v1alpha1.NvmfVolume, snapshots []v1alpha1.NvmfSnapshot) map[string][]string {
+func Busy(nodes map[string]*v1alpha1.NvmfNode, replicas []v1alpha1.NvmfReplica, snapshots []v1alpha1.NvmfSnapshot) map[string][]string {
 	names, homes := map[string][]string{}, map[string]string{}
-	for i := range volumes {
-		v := &volumes[i]
-		homes[v.Name] = v.Status.Device
-		c := v.Status.Conditions
-		if outOfReach(nodes[v.Spec.Node], v.Status.Device, c) {
+	for i := range replicas {
+		r := &replicas[i]
+		homes[r.Name] = r.Status.Device
+		c := r.Status.Conditions
+		if outOfReach(nodes[r.Spec.Node], r.Status.Device, c) {
 			continue
 		}
-		if !v.DeletionTimestamp.IsZero() || v.Status.ObservedGeneration < v.Generation ||
+		if !r.DeletionTimestamp.IsZero() || r.Status.ObservedGeneration < r.Generation ||
 			!meta.IsStatusConditionTrue(c, v1alpha1.ConditionReady) || !meta.IsStatusConditionFalse(c, v1alpha1.ConditionDegraded) {
-			names[v.Spec.Node] = append(names[v.Spec.Node], "volume "+v.Name)
+			names[r.Spec.Node] = append(names[r.Spec.Node], "replica "+r.Name)
 		}
 	}
 	for i := range snapshots {
 		s := &snapshots[i]
-		if outOfReach(nodes[s.Spec.Node], cmp.Or(s.Status.Device, homes[s.Spec.Volume]), s.Status.Conditions) {
+		if outOfReach(nodes[s.Spec.Node], cmp.Or(s.Status.Device, homes[s.Spec.Replica]), s.Status.Conditions) {
 			continue
 		}
 		if !s.DeletionTimestamp.IsZero() || !meta.IsStatusConditionTrue(s.Status.Conditions, v1alpha1.ConditionReady) {
@@ -41,8 +41,8 @@ func Busy(nodes map[string]*v1alpha1.NvmfNode, volumes []v1alpha1.NvmfVolume, sn
 	return names
 }
 
-// outOfReach: the agent says of a volume or snapshot that it is lost, or of its pool that its drive is gone, is another
-// one, or cannot be read.
+// outOfReach: the agent says of a replica or snapshot that it is lost, or of its pool that its drive is gone, is
+// another one, or cannot be read.
 func outOfReach(node *v1alpha1.NvmfNode, device string, conditions []metav1.Condition) bool {
 	ready := meta.FindStatusCondition(conditions, v1alpha1.ConditionReady)
 	switch {

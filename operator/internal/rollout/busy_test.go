@@ -12,9 +12,9 @@ import (
 	"github.com/weft-storage/weft/operator/internal/rollout"
 )
 
-// volumeOn a drive; without a reason it is ready.
-func volumeOn(device, reason string) v1alpha1.NvmfVolume {
-	v := v1alpha1.NvmfVolume{ObjectMeta: metav1.ObjectMeta{Name: "v"}}
+// replicaOn a drive; without a reason it is ready.
+func replicaOn(device, reason string) v1alpha1.NvmfReplica {
+	v := v1alpha1.NvmfReplica{ObjectMeta: metav1.ObjectMeta{Name: "v"}}
 	v.Spec.Node, v.Status.Device = "a", device
 	ready, degraded := metav1.ConditionTrue, metav1.ConditionFalse
 	if reason != "" {
@@ -28,33 +28,33 @@ func volumeOn(device, reason string) v1alpha1.NvmfVolume {
 
 // TestBusy: what is being made, changed or deleted is waited for, and what is on a dead drive is not.
 func TestBusy(t *testing.T) {
-	changed, deleted := volumeOn("well", ""), volumeOn("well", "")
+	changed, deleted := replicaOn("well", ""), replicaOn("well", "")
 	changed.Generation = 2
 	deleted.DeletionTimestamp = new(metav1.Now())
 	pending := v1alpha1.NvmfSnapshot{ObjectMeta: metav1.ObjectMeta{Name: "s"}}
-	pending.Spec.Node, pending.Spec.Volume = "a", "v"
+	pending.Spec.Node, pending.Spec.Replica = "a", "v"
 	pending.Status.Conditions = []metav1.Condition{{Type: v1alpha1.ConditionReady, Status: metav1.ConditionFalse}}
 	for name, test := range map[string]struct {
 		why       string
-		volume    v1alpha1.NvmfVolume
+		replica   v1alpha1.NvmfReplica
 		snapshots []v1alpha1.NvmfSnapshot
 		want      []string
 	}{
-		"ready":                        {"", volumeOn("well", ""), nil, nil},
-		"changed":                      {"", changed, nil, []string{"volume v"}},
-		"deleted":                      {"", deleted, nil, []string{"volume v"}},
-		"a snapshot is being made":     {"", volumeOn("well", ""), []v1alpha1.NvmfSnapshot{pending}, []string{"snapshot s"}},
-		"on a dead drive":              {v1alpha1.ReasonDeviceMissing, volumeOn("dead", v1alpha1.ReasonPoolFailed), nil, nil},
-		"on a drive that is not read":  {v1alpha1.ReasonPoolFailed, volumeOn("dead", v1alpha1.ReasonPoolFailed), nil, nil},
-		"on one that is being opened":  {v1alpha1.ReasonPending, volumeOn("dead", v1alpha1.ReasonPoolFailed), nil, []string{"volume v"}},
-		"on another one":               {v1alpha1.ReasonDeviceMissing, volumeOn("well", v1alpha1.ReasonPending), nil, []string{"volume v"}},
-		"lost":                         {"", volumeOn("well", v1alpha1.ReasonVolumeLost), nil, nil},
-		"its snapshot on a dead drive": {v1alpha1.ReasonDeviceSwapped, volumeOn("dead", v1alpha1.ReasonPoolFailed), []v1alpha1.NvmfSnapshot{pending}, nil},
+		"ready":                        {"", replicaOn("well", ""), nil, nil},
+		"changed":                      {"", changed, nil, []string{"replica v"}},
+		"deleted":                      {"", deleted, nil, []string{"replica v"}},
+		"a snapshot is being made":     {"", replicaOn("well", ""), []v1alpha1.NvmfSnapshot{pending}, []string{"snapshot s"}},
+		"on a dead drive":              {v1alpha1.ReasonDeviceMissing, replicaOn("dead", v1alpha1.ReasonPoolFailed), nil, nil},
+		"on a drive that is not read":  {v1alpha1.ReasonPoolFailed, replicaOn("dead", v1alpha1.ReasonPoolFailed), nil, nil},
+		"on one that is being opened":  {v1alpha1.ReasonPending, replicaOn("dead", v1alpha1.ReasonPoolFailed), nil, []string{"replica v"}},
+		"on another one":               {v1alpha1.ReasonDeviceMissing, replicaOn("well", v1alpha1.ReasonPending), nil, []string{"replica v"}},
+		"lost":                         {"", replicaOn("well", v1alpha1.ReasonVolumeLost), nil, nil},
+		"its snapshot on a dead drive": {v1alpha1.ReasonDeviceSwapped, replicaOn("dead", v1alpha1.ReasonPoolFailed), []v1alpha1.NvmfSnapshot{pending}, nil},
 	} {
 		t.Run(name, func(t *testing.T) {
 			node := &v1alpha1.NvmfNode{}
 			node.Status.Pools = []v1alpha1.PoolStatus{{Device: "dead", Ready: test.why == "", Reason: test.why}, {Device: "well", Ready: true}}
-			busy := rollout.Busy(map[string]*v1alpha1.NvmfNode{"a": node}, []v1alpha1.NvmfVolume{test.volume}, test.snapshots)
+			busy := rollout.Busy(map[string]*v1alpha1.NvmfNode{"a": node}, []v1alpha1.NvmfReplica{test.replica}, test.snapshots)
 			if !slices.Equal(busy["a"], test.want) {
 				t.Errorf("%v, want %v", busy["a"], test.want)
 			}

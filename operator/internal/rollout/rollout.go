@@ -46,7 +46,7 @@ type Node struct {
 	PodHash, PlannedHash, WantedHash string
 	// ImageOnNode: the next target pod's image is known to be on the node.
 	ImageOnNode bool
-	// Busy names volumes and snapshots on the node that are in the midst of something.
+	// Busy names replicas and snapshots on the node that are in the midst of something.
 	Busy []string
 }
 
@@ -208,7 +208,7 @@ func (d *decider) waitsFor(s *state) string {
 		return fmt.Sprintf("%d nodes are being changed, which is the maximum", turns)
 	}
 	if len(s.Busy) > 0 {
-		return fmt.Sprintf("%d of the node's volumes and snapshots not ready, such as %s", len(s.Busy), slices.Min(s.Busy))
+		return fmt.Sprintf("%d of the node's replicas and snapshots not ready, such as %s", len(s.Busy), slices.Min(s.Busy))
 	}
 	return ""
 }

@@ -66,7 +66,7 @@ func outdated(n *rollout.Node) { n.WantedHash = "new" }
 
 func noImage(n *rollout.Node) { n.ImageOnNode = false }
 
-func busy(n *rollout.Node) { n.Busy = []string{"volume w", "volume v"} }
+func busy(n *rollout.Node) { n.Busy = []string{"replica w", "replica v"} }
 
 func silent(since time.Duration) func(*rollout.Node) {
 	return set(condition(v1alpha1.ConditionAgentAlive, "False", since))
@@ -152,7 +152,7 @@ func TestTurns(t *testing.T) {
 		"back after weeks":                     {strategy(rolling, "1"), []string{"a"}, nodes{spdkNode("a", noPod), spdkNode("b", outdated)}, []string{"a"}, map[string]string{"b": "WaitingForTurn"}},
 		"its image is not there":               {strategy(rolling, "1"), nil, nodes{spdkNode("a", outdated, noImage), spdkNode("b", outdated)}, []string{"b"}, map[string]string{"a": "the image of its next target pod is not present on the node (condition TargetImageReady)"}},
 		"volumes in the midst of something":    {strategy(rolling, "1"), nil, nodes{spdkNode("a", outdated, busy), spdkNode("b", outdated)}, []string{"b"}, nil},
-		"busy":                                 {strategy(rolling, "1"), nil, nodes{spdkNode("a", outdated, busy)}, nil, map[string]string{"a": "waiting: 2 of the node's volumes and snapshots not ready, such as volume v"}},
+		"busy":                                 {strategy(rolling, "1"), nil, nodes{spdkNode("a", outdated, busy)}, nil, map[string]string{"a": "waiting: 2 of the node's replicas and snapshots not ready, such as replica v"}},
 		"no pod serves: nothing to disturb":    {strategy(rolling, "1"), nil, nodes{spdkNode("a", outdated, noPod)}, nil, map[string]string{"a": "True/AsExpected"}},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -112,7 +112,7 @@ var _ = Describe("A target", func() {
 		pod := runPod(ctx, claim, "pod", storageNode)
 		sum := fill(ctx, pod)
 		volume := bound(ctx, claim)
-		Expect(volume.Spec.Node).To(Equal(clientNode))
+		Expect(replicaOf(ctx, volume).Spec.Node).To(Equal(clientNode))
 
 		Expect(cluster.Delete(ctx, target)).To(Succeed())
 		event(ctx, target, volume.Name)

@@ -211,6 +211,16 @@ func (c *Cluster) VolumeOf(ctx context.Context, namespace, claim string) (*v1alp
 	return &volume, err
 }
 
+// ReplicaOf returns the one replica of a volume.
+func (c *Cluster) ReplicaOf(ctx context.Context, volume *v1alpha1.NvmfVolume) (*v1alpha1.NvmfReplica, error) {
+	if n := len(volume.Spec.Members); n != 1 {
+		return nil, fmt.Errorf("NvmfVolume %s has %d members, want 1", volume.Name, n)
+	}
+	var replica v1alpha1.NvmfReplica
+	err := c.Get(ctx, client.ObjectKey{Name: volume.Spec.Members[0].Name}, &replica)
+	return &replica, err
+}
+
 // WaitGone waits until an object does not exist any more.
 func (c *Cluster) WaitGone(ctx context.Context, object client.Object) error {
 	return wait.PollUntilContextTimeout(ctx, 500*time.Millisecond, 5*time.Minute, true, func(ctx context.Context) (bool, error) {

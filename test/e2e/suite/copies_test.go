@@ -76,7 +76,7 @@ var _ = Describe("Copies", func() {
 		cloned := newClaim(ctx, ns, "ext4-cloned", "weft-fast", fromClaim("ext4"))
 		xfsCloned := newClaim(ctx, ns, "xfs-cloned", "weft-fast-xfs", fromClaim("xfs"), withSize(xfsSize))
 		for _, copied := range []*corev1.PersistentVolumeClaim{restored, xfsRestored, cloned, xfsCloned} {
-			Expect(bound(ctx, copied).Spec.Node).To(Equal(storageNode))
+			Expect(replicaOf(ctx, bound(ctx, copied)).Spec.Node).To(Equal(storageNode))
 		}
 
 		By("deleting the sources before the copies are used")

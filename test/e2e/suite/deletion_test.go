@@ -24,7 +24,7 @@ func erase(ctx context.Context, volume *v1alpha1.NvmfVolume) {
 	Eventually(ctx, func(g Gomega, ctx context.Context) {
 		g.Expect(cluster.Get(ctx, client.ObjectKeyFromObject(volume), volume)).To(Succeed())
 		volume.Mark()
-		g.Expect(cluster.Update(ctx, volume)).To(Succeed()) // its agent writes, too
+		g.Expect(cluster.Update(ctx, volume)).To(Succeed()) // the CSI controller writes, too
 	}).WithTimeout(time.Minute).WithPolling(time.Second).Should(Succeed())
 	remove(ctx, volume)
 }
@@ -41,69 +41,79 @@ func withoutPolicy(ctx context.Context) {
 	})
 }
 
-// kept waits until the volume's node lists these of its orphans.
-func kept(ctx context.Context, volume *v1alpha1.NvmfVolume, orphans types.GomegaMatcher) {
+// kept waits until the replica's node lists these of its orphans.
+func kept(ctx context.Context, replica *v1alpha1.NvmfReplica, orphans types.GomegaMatcher) {
 	GinkgoHelper()
 	Eventually(ctx, func(ctx context.Context) ([]v1alpha1.Orphan, error) {
 		var node v1alpha1.NvmfNode
-		err := cluster.Get(ctx, client.ObjectKey{Name: volume.Spec.Node}, &node)
+		err := cluster.Get(ctx, client.ObjectKey{Name: replica.Spec.Node}, &node)
 		return node.Status.Orphans, err
 	}).WithTimeout(podTime).WithPolling(time.Second).Should(orphans)
 }
 
-// becomes waits until the volume is Ready, or is not, for a reason.
+// becomes waits until the replica of that name is Ready, or is not, for a reason.
 func becomes(ctx context.Context, name, reason string) {
 	GinkgoHelper()
 	Eventually(ctx, func(ctx context.Context) (string, error) {
-		var volume v1alpha1.NvmfVolume
-		err := cluster.Get(ctx, client.ObjectKey{Name: name}, &volume)
-		if ready := meta.FindStatusCondition(volume.Status.Conditions, v1alpha1.ConditionReady); ready != nil {
+		var replica v1alpha1.NvmfReplica
+		err := cluster.Get(ctx, client.ObjectKey{Name: name}, &replica)
+		if ready := meta.FindStatusCondition(replica.Status.Conditions, v1alpha1.ConditionReady); ready != nil {
 			return ready.Reason, err
 		}
 		return "", err
 	}).WithTimeout(podTime).WithPolling(time.Second).Should(Equal(reason))
 }
 
-var _ = Describe("A volume whose object is deleted by mistake", func() {
+var _ = Describe("A volume whose objects are deleted by mistake", func() {
 	It("is served on, keeps its data, and is taken back", full, func(ctx SpecContext) {
 		claim := newClaim(ctx, newNamespace(ctx), "mistake", "weft-fast")
 		pod := runPod(ctx, claim, "writer", clientNode)
 		sum := fill(ctx, pod)
 		volume := bound(ctx, claim)
+		replica := replicaOf(ctx, volume)
 
-		By("refusing that, and the deletion of the CRD")
-		Expect(cluster.Delete(ctx, volume.DeepCopy())).To(MatchError(ContainSubstring("kubectl weft delete volume " + volume.Name)))
-		crd := &unstructured.Unstructured{}
-		crd.SetAPIVersion("apiextensions.k8s.io/v1")
-		crd.SetKind("CustomResourceDefinition")
-		crd.SetName("nvmfvolumes.weft.storage")
-		Expect(cluster.Delete(ctx, crd)).To(MatchError(ContainSubstring("docs/install.md")))
+		By("refusing that, and the deletion of the CRDs")
+		for _, object := range []client.Object{volume.DeepCopy(), replica.DeepCopy()} {
+			Expect(cluster.Delete(ctx, object)).To(MatchError(ContainSubstring("kubectl weft delete volume " + volume.Name)))
+		}
+		for _, name := range []string{"nvmfvolumes.weft.storage", "nvmfreplicas.weft.storage"} {
+			crd := &unstructured.Unstructured{}
+			crd.SetAPIVersion("apiextensions.k8s.io/v1")
+			crd.SetKind("CustomResourceDefinition")
+			crd.SetName(name)
+			Expect(cluster.Delete(ctx, crd)).To(MatchError(ContainSubstring("docs/install.md")))
+		}
 
-		By("deleting it where the policy is not in force, under a pod that writes")
+		By("deleting them where the policy is not in force, under a pod that writes")
 		withoutPolicy(ctx)
-		Eventually(ctx, func(ctx context.Context) error { return cluster.Delete(ctx, volume.DeepCopy()) }).
-			WithTimeout(time.Minute).WithPolling(time.Second).Should(Succeed())
-		becomes(ctx, volume.Name, v1alpha1.ReasonNotMarked)
+		for _, object := range []client.Object{volume.DeepCopy(), replica.DeepCopy()} {
+			Eventually(ctx, func(ctx context.Context) error { return cluster.Delete(ctx, object) }).
+				WithTimeout(time.Minute).WithPolling(time.Second).Should(Succeed())
+		}
+		becomes(ctx, replica.Name, v1alpha1.ReasonNotMarked)
 		sh(ctx, pod, "echo later >%s/later && sync", mountPath)
 		Expect(checksum(ctx, pod)).To(Equal(sum))
 
 		By("keeping the data when the pod has ended")
 		remove(ctx, pod)
 		detached(ctx, volume)
-		Eventually(ctx, func(ctx context.Context) (bool, error) { return cluster.Gone(ctx, volume) }).
-			WithTimeout(podTime).WithPolling(time.Second).Should(BeTrue())
-		kept(ctx, volume, ContainElement(And(HaveField("Name", volume.Name), HaveField("UUID", volume.Spec.UUID))))
+		for _, object := range []client.Object{replica.DeepCopy(), volume.DeepCopy()} {
+			Eventually(ctx, func(ctx context.Context) (bool, error) { return cluster.Gone(ctx, object) }).
+				WithTimeout(podTime).WithPolling(time.Second).Should(BeTrue())
+		}
+		kept(ctx, replica, ContainElement(And(HaveField("Name", replica.Name), HaveField("UUID", replica.Spec.UUID))))
 
 		By("taking it back")
 		again := &v1alpha1.NvmfVolume{
-			ObjectMeta: metav1.ObjectMeta{Name: volume.Name, Finalizers: []string{v1alpha1.VolumeFinalizer}},
+			ObjectMeta: metav1.ObjectMeta{Name: volume.Name, Finalizers: []string{v1alpha1.ReplicasFinalizer}},
 			Spec: v1alpha1.NvmfVolumeSpec{
-				UUID: volume.Spec.UUID, Target: volume.Spec.Target, Node: volume.Spec.Node, Size: volume.Spec.Size, Connection: volume.Spec.Connection, Used: true,
+				UUID: volume.Spec.UUID, Target: volume.Spec.Target, Size: volume.Spec.Size, Connection: volume.Spec.Connection, Used: true,
+				Members: []v1alpha1.VolumeMember{{Name: replica.Name, UUID: replica.Spec.UUID, Node: replica.Spec.Node}},
 			},
 		}
 		Expect(cluster.Create(ctx, again)).To(Succeed())
-		becomes(ctx, volume.Name, v1alpha1.ReasonAsExpected)
-		kept(ctx, volume, Not(ContainElement(HaveField("UUID", volume.Spec.UUID))))
+		becomes(ctx, replica.Name, v1alpha1.ReasonAsExpected)
+		kept(ctx, replica, Not(ContainElement(HaveField("UUID", replica.Spec.UUID))))
 		pod = runPod(ctx, claim, "reader", storageNode)
 		Expect(checksum(ctx, pod)).To(Equal(sum))
 		Expect(sh(ctx, pod, "cat %s/later", mountPath)).To(ContainSubstring("later"))
@@ -113,6 +123,6 @@ var _ = Describe("A volume whose object is deleted by mistake", func() {
 		remove(ctx, claim)
 		Eventually(ctx, func(ctx context.Context) (bool, error) { return cluster.Gone(ctx, again) }).
 			WithTimeout(podTime).WithPolling(time.Second).Should(BeTrue())
-		kept(ctx, volume, Not(ContainElement(HaveField("UUID", volume.Spec.UUID))))
+		kept(ctx, replica, Not(ContainElement(HaveField("UUID", replica.Spec.UUID))))
 	})
 })

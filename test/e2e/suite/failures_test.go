@@ -38,6 +38,9 @@ var _ = Describe("Ten creations", func() {
 			var volumes v1alpha1.NvmfVolumeList
 			Expect(cluster.List(ctx, &volumes)).To(Succeed())
 			Expect(volumes.Items).To(HaveLen(10))
+			var replicas v1alpha1.NvmfReplicaList
+			Expect(cluster.List(ctx, &replicas)).To(Succeed())
+			Expect(replicas.Items).To(HaveLen(10))
 			Expect(poolFiles(ctx, storageNode)).To(HaveLen(10))
 			for _, claim := range claims {
 				Expect(cluster.Delete(ctx, claim)).To(Succeed())

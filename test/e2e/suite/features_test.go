@@ -49,8 +49,9 @@ func limit(ctx context.Context, claim *corev1.PersistentVolumeClaim, class strin
 func limited(ctx context.Context, volume *v1alpha1.NvmfVolume, iops int64) {
 	GinkgoHelper()
 	Eventually(ctx, func(g Gomega, ctx context.Context) {
-		g.Expect(cluster.Get(ctx, client.ObjectKeyFromObject(volume), volume)).To(Succeed())
-		g.Expect(volume.Status.QoS).To(HaveValue(HaveField("IOPS", HaveValue(Equal(iops)))))
+		replica, err := cluster.ReplicaOf(ctx, volume)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(replica.Status.QoS).To(HaveValue(HaveField("IOPS", HaveValue(Equal(iops)))))
 	}).WithTimeout(2 * time.Minute).WithPolling(time.Second).Should(Succeed())
 }
 

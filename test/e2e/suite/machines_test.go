@@ -43,8 +43,12 @@ func controllers(ctx context.Context, node string) []string {
 		done`))
 }
 
-// subsystemsOf a volume have NQNs that begin so, whichever attachment they are for.
-func subsystemsOf(volume *v1alpha1.NvmfVolume) string { return v1alpha1.NQNPrefix + volume.Name + ":" }
+// subsystemsOf a volume's one replica have NQNs that begin so, whichever session they are for.
+func subsystemsOf(volume *v1alpha1.NvmfVolume) string {
+	GinkgoHelper()
+	Expect(volume.Spec.Members).To(HaveLen(1))
+	return v1alpha1.NQNPrefix + volume.Spec.Members[0].Name + ":"
+}
 
 // controllersOf are the controllers of a node that serve one volume.
 func controllersOf(ctx context.Context, node string, volume *v1alpha1.NvmfVolume) []string {
@@ -64,20 +68,22 @@ func subsystems(ctx context.Context, node string) []string {
 	return lines(on(ctx, node, `ls /sys/kernel/config/nvmet/subsystems 2>/dev/null | grep '^%s' || true`, v1alpha1.NQNPrefix))
 }
 
-// poolFiles lists the volumes that lie in a node's pools.
+// poolFiles lists the replicas that lie in a node's pools.
 func poolFiles(ctx context.Context, node string) []string {
 	GinkgoHelper()
 	return lines(on(ctx, node, `ls -d /var/lib/weft/pools/*/volumes/* 2>/dev/null || true`))
 }
 
-// volumeFile is the file that holds a volume on its node.
+// volumeFile is the file that holds a volume's one replica on its node.
 func volumeFile(ctx context.Context, volume *v1alpha1.NvmfVolume) string {
 	GinkgoHelper()
-	for _, f := range poolFiles(ctx, volume.Spec.Node) {
-		if path.Base(f) == volume.Spec.UUID {
+	Expect(volume.Spec.Members).To(HaveLen(1))
+	member := volume.Spec.Members[0]
+	for _, f := range poolFiles(ctx, member.Node) {
+		if path.Base(f) == member.UUID {
 			return f
 		}
 	}
-	Expect(poolFiles(ctx, volume.Spec.Node)).To(ContainElement(ContainSubstring(volume.Spec.UUID)))
+	Expect(poolFiles(ctx, member.Node)).To(ContainElement(ContainSubstring(member.UUID)))
 	return ""
 }

@@ -147,10 +147,11 @@ func pause(ctx context.Context, target *v1alpha1.NvmfTarget, paused bool) {
 
 // ioOn is a volume of a target. A pod writes to it, unless the targets are the fake, which serves no I/O.
 type ioOn struct {
-	claim  *corev1.PersistentVolumeClaim
-	volume *v1alpha1.NvmfVolume
-	pod    *corev1.Pod
-	sum    string
+	claim   *corev1.PersistentVolumeClaim
+	volume  *v1alpha1.NvmfVolume
+	replica *v1alpha1.NvmfReplica // as it was before a pod used the volume
+	pod     *corev1.Pod
+	sum     string
 }
 
 func startIO(ctx context.Context, target *v1alpha1.NvmfTarget) *ioOn {
@@ -158,12 +159,13 @@ func startIO(ctx context.Context, target *v1alpha1.NvmfTarget) *ioOn {
 	newClass(ctx, target.Name, map[string]string{"target": target.Name})
 	io := &ioOn{claim: newClaim(ctx, newNamespace(ctx), "claim", target.Name)}
 	io.volume = bound(ctx, io.claim)
+	io.replica = replicaOf(ctx, io.volume)
 	if realTarget == "" {
 		GinkgoWriter.Println("WEFT_SPDK_TARGET is not set: the targets are the fake, and no I/O is done")
 		return io
 	}
 	elsewhere := storageNode
-	if io.volume.Spec.Node == storageNode {
+	if io.replica.Spec.Node == storageNode {
 		elsewhere = clientNode
 	}
 	io.pod = runPod(ctx, io.claim, "writer", elsewhere)
@@ -179,8 +181,8 @@ func (io *ioOn) goesOn(ctx context.Context) {
 		writesGoOn(ctx, io.pod, acknowledged(ctx, io.pod), 3*time.Minute)
 		return
 	}
-	Eventually(ctx, tryOn).WithArguments(io.volume.Spec.Node, targetSubsystems).WithTimeout(2 * time.Minute).WithPolling(time.Second).
-		Should(ContainSubstring(io.volume.Status.NQN))
+	Eventually(ctx, tryOn).WithArguments(io.replica.Spec.Node, targetSubsystems).WithTimeout(2 * time.Minute).WithPolling(time.Second).
+		Should(ContainSubstring(io.replica.Status.NQN))
 }
 
 // end it, after a look at what was written.

@@ -89,8 +89,9 @@ var _ = Describe("An SPDK target", func() {
 		newClass(ctx, target.Name, map[string]string{"target": target.Name})
 		claim := newClaim(ctx, newNamespace(ctx), "claim", target.Name)
 		volume := bound(ctx, claim)
-		Expect(volume.Spec.Node).To(Equal(clientNode))
-		Expect(volume.Status.NQN).NotTo(BeEmpty())
+		replica := replicaOf(ctx, volume)
+		Expect(replica.Spec.Node).To(Equal(clientNode))
+		Expect(replica.Status.NQN).NotTo(BeEmpty())
 
 		By("limiting the volume, in the target's steps")
 		newLimits(ctx, "weft-2000", map[string]string{"iops": "2000"})
@@ -104,11 +105,11 @@ var _ = Describe("An SPDK target", func() {
 			killTarget(ctx, clientNode)
 			// The target itself is asked: for a moment the API still says what was so before the crash.
 			Eventually(ctx, tryOn).WithArguments(clientNode, targetSubsystems).WithTimeout(2 * time.Minute).WithPolling(time.Second).
-				Should(ContainSubstring(volume.Status.NQN))
+				Should(ContainSubstring(replica.Status.NQN))
 			servedBy(ctx, clientNode)
 			Eventually(ctx, func(g Gomega, ctx context.Context) {
-				g.Expect(cluster.Get(ctx, client.ObjectKeyFromObject(volume), volume)).To(Succeed())
-				g.Expect(meta.IsStatusConditionTrue(volume.Status.Conditions, v1alpha1.ConditionExported)).To(BeTrue())
+				g.Expect(cluster.Get(ctx, client.ObjectKeyFromObject(replica), replica)).To(Succeed())
+				g.Expect(meta.IsStatusConditionTrue(replica.Status.Conditions, v1alpha1.ConditionExported)).To(BeTrue())
 			}).WithTimeout(time.Minute).WithPolling(time.Second).Should(Succeed())
 		} else {
 			pod := runPod(ctx, claim, "writer", storageNode)

@@ -32,7 +32,7 @@ var _ = Describe("A volume", func() {
 			ns := newNamespace(ctx)
 			claim := newClaim(ctx, ns, "claim", class, withSize(size))
 			volume := bound(ctx, claim)
-			Expect(volume.Spec.Node).To(Equal(storageNode))
+			Expect(replicaOf(ctx, volume).Spec.Node).To(Equal(storageNode))
 
 			pod := runPod(ctx, claim, "writer", clientNode)
 			marker := "weft-was-here-" + ns
@@ -91,10 +91,12 @@ var _ = Describe("A volume", func() {
 		claim := newClaim(ctx, newNamespace(ctx), "claim", "weft-fast")
 		pod := runPod(ctx, claim, "pod", clientNode)
 		volume := bound(ctx, claim)
-		portal := volume.Status.Portals[0]
+		replica := replicaOf(ctx, volume)
+		Expect(replica.Status.Portals).NotTo(BeEmpty())
+		portal := replica.Status.Portals[0]
 		connects := func(node, host string) error {
 			_, err := tryOn(ctx, node, `echo 'transport=tcp,traddr=%s,trsvcid=%d,nqn=%s,hostnqn=%s' > /dev/nvme-fabrics`,
-				portal.Address, portal.Port, volume.Status.NQN, host)
+				portal.Address, portal.Port, replica.Status.NQN, host)
 			return err
 		}
 		stranger := v1alpha1.HostNQNPrefix + "11111111-2222-4333-8444-555555555555"
@@ -102,8 +104,8 @@ var _ = Describe("A volume", func() {
 		Expect(controllersOf(ctx, storageNode, volume)).To(BeEmpty())
 
 		By("nor one that was listed and is not any more")
-		Expect(volume.Spec.Hosts).To(HaveLen(1))
-		host := volume.Spec.Hosts[0].NQN
+		Expect(volume.Spec.Attachments).To(HaveLen(1))
+		host := volume.Spec.Attachments[0].NQN
 		remove(ctx, pod)
 		detached(ctx, volume)
 		Expect(connects(clientNode, host)).NotTo(Succeed())
@@ -157,7 +159,7 @@ var _ = Describe("Eight volumes at once", func() {
 	}, SpecTimeout(20*time.Minute))
 })
 
-// nothingLeft waits until no volume is left: no object, no file in a pool, no
+// nothingLeft waits until no volume is left: neither it nor a replica of it has an object, no file in a pool, no
 // subsystem in configfs, no controller on any node.
 func nothingLeft(ctx context.Context) {
 	GinkgoHelper()
@@ -165,6 +167,9 @@ func nothingLeft(ctx context.Context) {
 		var volumes v1alpha1.NvmfVolumeList
 		g.Expect(cluster.List(ctx, &volumes)).To(Succeed())
 		g.Expect(volumes.Items).To(BeEmpty())
+		var replicas v1alpha1.NvmfReplicaList
+		g.Expect(cluster.List(ctx, &replicas)).To(Succeed())
+		g.Expect(replicas.Items).To(BeEmpty())
 	}).WithTimeout(10 * time.Minute).WithPolling(2 * time.Second).Should(Succeed())
 	for _, node := range nodes {
 		Expect(poolFiles(ctx, node)).To(BeEmpty(), "files in the pools of %s", node)

@@ -191,6 +191,14 @@ func bound(ctx context.Context, claim *corev1.PersistentVolumeClaim) *v1alpha1.N
 	return volume
 }
 
+// replicaOf reads the one replica of a volume, as it is now.
+func replicaOf(ctx context.Context, volume *v1alpha1.NvmfVolume) *v1alpha1.NvmfReplica {
+	GinkgoHelper()
+	replica, err := cluster.ReplicaOf(ctx, volume)
+	Expect(err).NotTo(HaveOccurred())
+	return replica
+}
+
 // detached waits until no VolumeAttachment of the volume is left.
 func detached(ctx context.Context, volume *v1alpha1.NvmfVolume) {
 	GinkgoHelper()

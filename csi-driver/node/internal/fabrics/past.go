@@ -23,13 +23,13 @@ var ErrPast = errors.New("an earlier attachment of the volume is not gone from t
 
 // ours tells whether a controller is one that weft made on this machine.
 func (h *Host) ours(c Controller) bool {
-	_, ofWeft := v1alpha1.VolumeOfSubsystem(c.NQN)
+	_, ofWeft := v1alpha1.ReplicaOfSubsystem(c.NQN)
 	_, ofAttachment := v1alpha1.AttachmentOfHost(c.HostNQN)
 	return ofWeft && ofAttachment
 }
 
 // Subsystems are the NQNs of the subsystems that this machine has controllers of, in whatever state, or is making one
-// of, by the volume that they serve; sorted. Only weft's are among them.
+// of, by the name of the replica that they serve; sorted. Only weft's are among them.
 func (h *Host) Subsystems() (map[string][]string, error) {
 	// A controller that is being made is not in sysfs. Asked for first, it is found in one place or the other.
 	all := h.flights.nqns()
@@ -51,7 +51,7 @@ func (h *Host) Subsystems() (map[string][]string, error) {
 	slices.Sort(all)
 	nqns := map[string][]string{}
 	for _, nqn := range slices.Compact(all) {
-		if volume, ours := v1alpha1.VolumeOfSubsystem(nqn); ours {
+		if volume, ours := v1alpha1.ReplicaOfSubsystem(nqn); ours {
 			nqns[volume] = append(nqns[volume], nqn)
 		}
 	}
@@ -60,7 +60,7 @@ func (h *Host) Subsystems() (map[string][]string, error) {
 
 // past lists the controllers of a connection's volume that were made for another attachment, by subsystem.
 func (h *Host) past(c Connection) (map[string][]Controller, error) {
-	volume, ours := v1alpha1.VolumeOfSubsystem(c.NQN)
+	volume, ours := v1alpha1.ReplicaOfSubsystem(c.NQN)
 	if !ours {
 		return nil, fmt.Errorf("%w: %s is not a subsystem of weft's", ErrInvalid, c.NQN)
 	}
@@ -88,10 +88,10 @@ func (c Connection) owns(is Controller) bool { return is.NQN == c.NQN && is.Host
 // out, and what is read through them is out of date. It returns when they are gone, and with them their block devices.
 // It tells whether there were any, and fails with ErrPast when they are not gone before the context ends.
 func (h *Host) clearPast(ctx context.Context, c Connection) (bool, error) {
-	volume, _ := v1alpha1.VolumeOfSubsystem(c.NQN)
+	volume, _ := v1alpha1.ReplicaOfSubsystem(c.NQN)
 	// What is still being connected would appear afterwards.
 	err := h.flights.wait(ctx, func(key flightKey) bool {
-		of, _ := v1alpha1.VolumeOfSubsystem(key.nqn)
+		of, _ := v1alpha1.ReplicaOfSubsystem(key.nqn)
 		return of == volume && (key.nqn != c.NQN || key.host != c.HostNQN)
 	})
 	if err != nil {

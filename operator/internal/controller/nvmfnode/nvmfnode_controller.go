@@ -68,7 +68,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 }
 
 // deleteOrphan deletes the NvmfNode when the API server itself says that its
-// Kubernetes Node is gone and that no volume and no snapshot lies on it.
+// Kubernetes Node is gone and that no replica and no snapshot lies on it.
 func (r *Reconciler) deleteOrphan(ctx context.Context, node *v1alpha1.NvmfNode) (deleted bool, err error) {
 	for _, reader := range []client.Reader{r.Client, r.Live} {
 		err := reader.Get(ctx, client.ObjectKeyFromObject(node), &corev1.Node{})
@@ -79,7 +79,7 @@ func (r *Reconciler) deleteOrphan(ctx context.Context, node *v1alpha1.NvmfNode) 
 			return false, fmt.Errorf("get Node %s: %w", node.Name, err)
 		}
 	}
-	for _, list := range []client.ObjectList{&v1alpha1.NvmfVolumeList{}, &v1alpha1.NvmfSnapshotList{}} {
+	for _, list := range []client.ObjectList{&v1alpha1.NvmfReplicaList{}, &v1alpha1.NvmfSnapshotList{}} {
 		if err := r.Live.List(ctx, list, client.MatchingFields{"spec.node": node.Name}, client.Limit(1)); err != nil {
 			return false, fmt.Errorf("list %T of node %s: %w", list, node.Name, err)
 		}
@@ -101,7 +101,7 @@ func (r *Reconciler) deleteOrphan(ctx context.Context, node *v1alpha1.NvmfNode) 
 	if err := r.Delete(ctx, node, client.Preconditions{UID: &node.UID, ResourceVersion: &node.ResourceVersion}); err != nil {
 		return false, fmt.Errorf("delete NvmfNode %s: %w", node.Name, err)
 	}
-	log.FromContext(ctx).Info("deleted the NvmfNode: its Node is gone, and it has no volumes or snapshots")
+	log.FromContext(ctx).Info("deleted the NvmfNode: its Node is gone, and it has no replicas or snapshots")
 	return true, nil
 }
 

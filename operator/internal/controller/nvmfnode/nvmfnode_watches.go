@@ -27,12 +27,12 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		For(&v1alpha1.NvmfNode{}).
 		Watches(&coordinationv1.Lease{}, handler.EnqueueRequestsFromMapFunc(r.nodeOfLease)).
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(sameName), builder.WithPredicates(deletedOrCordoned())).
-		Watches(&v1alpha1.NvmfVolume{}, handler.EnqueueRequestsFromMapFunc(nodeOfData), builder.WithPredicates(onlyDeleted())).
+		Watches(&v1alpha1.NvmfReplica{}, handler.EnqueueRequestsFromMapFunc(nodeOfData), builder.WithPredicates(onlyDeleted())).
 		Watches(&v1alpha1.NvmfSnapshot{}, handler.EnqueueRequestsFromMapFunc(nodeOfData), builder.WithPredicates(onlyDeleted())).
 		Complete(r)
 }
 
-// onlyDeleted: a Node, volume or snapshot matters here when it goes; it may have been what kept an NvmfNode.
+// onlyDeleted: a Node, replica or snapshot matters here when it goes; it may have been what kept an NvmfNode.
 func onlyDeleted() predicate.Funcs {
 	return predicate.Funcs{
 		CreateFunc:  func(event.CreateEvent) bool { return false },
@@ -64,7 +64,7 @@ func sameName(_ context.Context, o client.Object) []reconcile.Request { return r
 
 func nodeOfData(_ context.Context, o client.Object) []reconcile.Request {
 	switch o := o.(type) {
-	case *v1alpha1.NvmfVolume:
+	case *v1alpha1.NvmfReplica:
 		return request(o.Spec.Node)
 	case *v1alpha1.NvmfSnapshot:
 		return request(o.Spec.Node)

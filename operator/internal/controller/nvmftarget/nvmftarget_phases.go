@@ -13,6 +13,7 @@ import (
 
 	policyv1 "k8s.io/api/policy/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/operator/internal/claim"
@@ -64,15 +65,15 @@ func (r *Reconciler) applyNode(ctx context.Context, n claim.Node, desired v1alph
 
 // holdsData asks the API server whether data of the target that claims the node lies on it.
 func (r *Reconciler) holdsData(ctx context.Context, node, target string) (bool, error) {
-	var volumes v1alpha1.NvmfVolumeList
-	if err := r.Live.List(ctx, &volumes, client.MatchingFields{"spec.node": node, "spec.target": target}, client.Limit(1)); err != nil {
-		return false, fmt.Errorf("list the volumes of NvmfTarget %s on node %s: %w", target, node, err)
+	var replicas v1alpha1.NvmfReplicaList
+	if err := r.Live.List(ctx, &replicas, client.MatchingFields{"spec.node": node, "spec.target": target}, client.Limit(1)); err != nil {
+		return false, fmt.Errorf("list the replicas of NvmfTarget %s on node %s: %w", target, node, err)
 	}
 	var snapshots v1alpha1.NvmfSnapshotList
 	if err := r.Live.List(ctx, &snapshots, client.MatchingFields{"spec.node": node}, client.Limit(1)); err != nil {
 		return false, fmt.Errorf("list the snapshots on node %s: %w", node, err)
 	}
-	return len(volumes.Items)+len(snapshots.Items) > 0, nil
+	return len(replicas.Items)+len(snapshots.Items) > 0, nil
 }
 
 // applyBudget keeps the PodDisruptionBudget of a target that has pods: a drain of several nodes takes one
@@ -99,7 +100,7 @@ func (r *Reconciler) applyBudget(ctx context.Context, target *v1alpha1.NvmfTarge
 }
 
 // finalize lets a target that is being deleted go, once the API server itself says that no
-// volume names it and no node is claimed for it; gone says that there is
+// volume or replica names it and no node is claimed for it; gone says that there is
 // no target (any more). The nodes were released by applyNodes: only nodes without data are.
 func (r *Reconciler) finalize(ctx context.Context, target *v1alpha1.NvmfTarget) (gone bool, err error) {
 	if target == nil {
@@ -111,16 +112,13 @@ func (r *Reconciler) finalize(ctx context.Context, target *v1alpha1.NvmfTarget) 
 	if !controllerutil.ContainsFinalizer(target, v1alpha1.TargetFinalizer) {
 		return true, nil
 	}
-	var volumes v1alpha1.NvmfVolumeList
-	if err := r.Live.List(ctx, &volumes, client.MatchingFields{"spec.target": target.Name}, client.Limit(1)); err != nil {
-		return false, fmt.Errorf("list the volumes of NvmfTarget %s: %w", target.Name, err)
-	}
-	var claimed v1alpha1.NvmfNodeList
-	if err := r.Live.List(ctx, &claimed, client.MatchingFields{"spec.target": target.Name}, client.Limit(1)); err != nil {
-		return false, fmt.Errorf("list the nodes of NvmfTarget %s: %w", target.Name, err)
-	}
-	if len(volumes.Items)+len(claimed.Items) > 0 {
-		return false, nil
+	for _, list := range []client.ObjectList{&v1alpha1.NvmfVolumeList{}, &v1alpha1.NvmfReplicaList{}, &v1alpha1.NvmfNodeList{}} {
+		if err := r.Live.List(ctx, list, client.MatchingFields{"spec.target": target.Name}, client.Limit(1)); err != nil {
+			return false, fmt.Errorf("list %T of NvmfTarget %s: %w", list, target.Name, err)
+		}
+		if meta.LenList(list) > 0 {
+			return false, nil
+		}
 	}
 	err = r.patchFinalizers(ctx, target, func(t *v1alpha1.NvmfTarget) {
 		controllerutil.RemoveFinalizer(t, v1alpha1.TargetFinalizer)

@@ -50,7 +50,7 @@ func (r *Reconciler) look(ctx context.Context, reader client.Reader, name string
 	for _, n := range all.Nodes {
 		nodes[n.Name] = n.Nvmf
 	}
-	busy := rollout.Busy(nodes, all.Volumes, all.Snapshots)
+	busy := rollout.Busy(nodes, all.Replicas, all.Snapshots)
 	for i := range all.Targets {
 		target := &all.Targets[i]
 		gate := r.release(v, target, pods, busy)

@@ -69,7 +69,12 @@ func observe(target *v1alpha1.NvmfTarget, all *gather.Objects, decision claim.De
 	for _, v := range all.Volumes {
 		if v.Spec.Target == target.Name {
 			o.volumes = append(o.volumes, v.Name)
-			allocated += v1alpha1.WithHeader(v.Spec.Size.Value())
+		}
+	}
+	for _, r := range all.Replicas {
+		if r.Spec.Target == target.Name {
+			o.volumes = append(o.volumes, r.Spec.Volume.Name) // whose own object may be gone
+			allocated += v1alpha1.WithHeader(r.Spec.Size.Value())
 		}
 	}
 	for _, s := range all.Snapshots {
@@ -101,6 +106,7 @@ func observe(target *v1alpha1.NvmfTarget, all *gather.Objects, decision claim.De
 	}
 	o.capacity = v1alpha1.Capacity{Total: bytes(total), Allocated: bytes(allocated), Free: bytes(free)}
 	slices.Sort(o.volumes)
+	o.volumes = slices.Compact(o.volumes)
 	slices.Sort(o.snapshots)
 	return o
 }

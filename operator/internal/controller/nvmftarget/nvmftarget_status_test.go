@@ -278,13 +278,19 @@ func TestCapacity(t *testing.T) {
 		}
 		return claim.Node{Name: name, Nvmf: nn}
 	}
-	volume := func(name, target, node, size string) v1alpha1.NvmfVolume {
-		return v1alpha1.NvmfVolume{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.NvmfVolumeSpec{Target: target, Node: node, Size: resource.MustParse(size)}}
+	volume := func(name, target string) v1alpha1.NvmfVolume {
+		return v1alpha1.NvmfVolume{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.NvmfVolumeSpec{Target: target}}
+	}
+	replica := func(of, target, node, size string) v1alpha1.NvmfReplica {
+		return v1alpha1.NvmfReplica{ObjectMeta: metav1.ObjectMeta{Name: of + "-0"}, Spec: v1alpha1.NvmfReplicaSpec{
+			Volume: v1alpha1.ReplicaOf{Name: of}, Target: target, Node: node, Size: resource.MustParse(size),
+		}}
 	}
 	all := &gather.Objects{
-		Nodes: []claim.Node{node("a", 10, 5, 7), node("b", 4, 6, 0)},
-		Volumes: []v1alpha1.NvmfVolume{
-			volume("v1", "fast", "a", "3Gi"), volume("v2", "fast", "b", "6Gi"), volume("v3", "other", "a", "1Gi"),
+		Nodes:   []claim.Node{node("a", 10, 5, 7), node("b", 4, 6, 0)},
+		Volumes: []v1alpha1.NvmfVolume{volume("v0", "fast"), volume("v1", "fast"), volume("v3", "other")},
+		Replicas: []v1alpha1.NvmfReplica{
+			replica("v1", "fast", "a", "3Gi"), replica("v2", "fast", "b", "6Gi"), replica("v3", "other", "a", "1Gi"),
 		},
 		Snapshots: []v1alpha1.NvmfSnapshot{{Spec: v1alpha1.NvmfSnapshotSpec{Node: "a"}, Status: v1alpha1.NvmfSnapshotStatus{Allocated: q(2)}}},
 	}
@@ -295,6 +301,9 @@ func TestCapacity(t *testing.T) {
 	o := observe(fresh(), all, d, rollout.Decision{})
 	if got := fmt.Sprint(o.capacity.Total, o.capacity.Allocated, o.capacity.Free); got != "14Gi 11272Mi 7Gi" { // two headers
 		t.Errorf("total, allocated, free are %s, want 14Gi 11272Mi 7Gi", got)
+	}
+	if diff := cmp.Diff([]string{"v0", "v1", "v2"}, o.volumes); diff != "" {
+		t.Errorf("what keeps the target from being deleted: a volume without a replica, one with, a replica without its volume:\n%s", diff)
 	}
 	if diff := cmp.Diff([]string{"b (6Gi promised of pool d, 4Gi allowed)"}, o.overPromised); diff != "" {
 		t.Error(diff)

@@ -38,7 +38,8 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 		Watches(&v1alpha1.NvmfTarget{}, all, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&corev1.Node{}, all, builder.WithPredicates(nodeChanged())).
 		Watches(&v1alpha1.NvmfNode{}, all).
-		Watches(&v1alpha1.NvmfVolume{}, handler.EnqueueRequestsFromMapFunc(targetOfVolume), builder.WithPredicates(settled())).
+		Watches(&v1alpha1.NvmfVolume{}, handler.EnqueueRequestsFromMapFunc(targetOfVolume), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&v1alpha1.NvmfReplica{}, handler.EnqueueRequestsFromMapFunc(targetOfReplica), builder.WithPredicates(settled())).
 		Watches(&v1alpha1.NvmfSnapshot{}, all, builder.WithPredicates(settled())).
 		// What a rollout waits for.
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(targetOfPod)).
@@ -60,7 +61,7 @@ func nodeChanged() predicate.Predicate {
 	}}
 }
 
-// settled lets through changes of a volume's or snapshot's spec, and of whether it is in the midst of something, which
+// settled lets through changes of a replica's or snapshot's spec, and of whether it is in the midst of something, which
 // a rollout waits for. How full it is changes all the time.
 func settled() predicate.Predicate {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
@@ -70,8 +71,8 @@ func settled() predicate.Predicate {
 
 func isBusy(o client.Object) bool {
 	switch o := o.(type) {
-	case *v1alpha1.NvmfVolume:
-		return len(rollout.Busy(nil, []v1alpha1.NvmfVolume{*o}, nil)) > 0
+	case *v1alpha1.NvmfReplica:
+		return len(rollout.Busy(nil, []v1alpha1.NvmfReplica{*o}, nil)) > 0
 	case *v1alpha1.NvmfSnapshot:
 		return len(rollout.Busy(nil, nil, []v1alpha1.NvmfSnapshot{*o})) > 0
 	}
@@ -109,6 +110,14 @@ func targetOfVolume(_ context.Context, o client.Object) []reconcile.Request {
 		return nil
 	}
 	return []reconcile.Request{request(volume.Spec.Target)}
+}
+
+func targetOfReplica(_ context.Context, o client.Object) []reconcile.Request {
+	replica, ok := o.(*v1alpha1.NvmfReplica)
+	if !ok {
+		return nil
+	}
+	return []reconcile.Request{request(replica.Spec.Target)}
 }
 
 func request(target string) reconcile.Request {

@@ -114,7 +114,7 @@ type view struct {
 	strategy v1alpha1.UpdateStrategy
 	// turn: it is the node's, to be changed in a way that disturbs I/O; package rollout says when.
 	turn bool
-	// holdsData: volumes or snapshots lie on the node. Looked at only when a pod is there that is not wanted.
+	// holdsData: replicas or snapshots lie on the node. Looked at only when a pod is there that is not wanted.
 	holdsData bool
 }
 
@@ -169,9 +169,9 @@ func servesWithSPDK(node *v1alpha1.NvmfNode) bool {
 	return node.Spec.Plan != nil && node.Spec.Plan.SPDK != nil
 }
 
-// holdsData reports whether a volume or snapshot lies on the node.
+// holdsData reports whether a replica or snapshot lies on the node.
 func holdsData(ctx context.Context, reader client.Reader, node string) (bool, error) {
-	for _, list := range []client.ObjectList{&v1alpha1.NvmfVolumeList{}, &v1alpha1.NvmfSnapshotList{}} {
+	for _, list := range []client.ObjectList{&v1alpha1.NvmfReplicaList{}, &v1alpha1.NvmfSnapshotList{}} {
 		if err := reader.List(ctx, list, client.MatchingFields{"spec.node": node}, client.Limit(1)); err != nil {
 			return false, fmt.Errorf("list %T of node %s: %w", list, node, err)
 		}

@@ -36,7 +36,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(nodeOfPod)).
 		Watches(&v1alpha1.NvmfTarget{}, handler.EnqueueRequestsFromMapFunc(r.nodesOfTarget), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		// What kept a pod that nothing else needs.
-		Watches(&v1alpha1.NvmfVolume{}, ofNode).
+		Watches(&v1alpha1.NvmfReplica{}, ofNode).
 		Watches(&v1alpha1.NvmfSnapshot{}, ofNode).
 		Complete(r)
 }
@@ -49,7 +49,7 @@ func addIndexes(ctx context.Context, indexer client.FieldIndexer) error {
 		value  func(client.Object) string
 	}{
 		{&v1alpha1.NvmfNode{}, "spec.target", func(o client.Object) string { return o.(*v1alpha1.NvmfNode).Spec.Target }},
-		{&v1alpha1.NvmfVolume{}, "spec.node", func(o client.Object) string { return o.(*v1alpha1.NvmfVolume).Spec.Node }},
+		{&v1alpha1.NvmfReplica{}, "spec.node", func(o client.Object) string { return o.(*v1alpha1.NvmfReplica).Spec.Node }},
 		{&v1alpha1.NvmfSnapshot{}, "spec.node", func(o client.Object) string { return o.(*v1alpha1.NvmfSnapshot).Spec.Node }},
 	} {
 		extract := func(o client.Object) []string { return []string{index.value(o)} }
@@ -92,7 +92,7 @@ func (r *Reconciler) nodesOf(ctx context.Context, target string) []reconcile.Req
 
 func nodeOfData(_ context.Context, o client.Object) []reconcile.Request {
 	switch o := o.(type) {
-	case *v1alpha1.NvmfVolume:
+	case *v1alpha1.NvmfReplica:
 		return []reconcile.Request{request(o.Spec.Node)}
 	case *v1alpha1.NvmfSnapshot:
 		return []reconcile.Request{request(o.Spec.Node)}

@@ -137,24 +137,28 @@ func (d *demo) show(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	replica, err := d.Cluster.ReplicaOf(ctx, volume)
+	if err != nil {
+		return err
+	}
 	marker := fmt.Sprintf("hello from %s at %s", pod.Spec.NodeName, time.Now().UTC().Format(time.RFC3339Nano))
 	write := fmt.Sprintf("echo '%s' > /data/marker && sync", marker)
 	if _, err := d.Cluster.Exec(ctx, namespace, podName, "sh", "-c", write); err != nil {
 		return err
 	}
-	find := fmt.Sprintf(`sync; f=$(ls /var/lib/weft/pools/*/volumes/%s) && echo "$f" && grep -a -o -m 1 '%s' "$f"`, volume.Spec.UUID, marker)
-	found, err := d.Lab.Output(ctx, volume.Spec.Node, "sh", "-c", find)
+	find := fmt.Sprintf(`sync; f=$(ls /var/lib/weft/pools/*/volumes/%s) && echo "$f" && grep -a -o -m 1 '%s' "$f"`, replica.Spec.UUID, marker)
+	found, err := d.Lab.Output(ctx, replica.Spec.Node, "sh", "-c", find)
 	if err != nil {
-		return fmt.Errorf("the pod's data is not on the drive of %s: %w", volume.Spec.Node, err)
+		return fmt.Errorf("the pod's data is not on the drive of %s: %w", replica.Spec.Node, err)
 	}
 	file, line, _ := strings.Cut(strings.TrimSpace(found), "\n")
 	paths, err := d.Lab.Output(ctx, pod.Spec.NodeName, "sh", "-c", fmt.Sprintf(
-		`for c in /sys/class/nvme/nvme*; do case "$(cat $c/subsysnqn)" in '%s'*) echo "$(cat $c/transport) $(cat $c/address) $(cat $c/state)" ;; esac; done`, v1alpha1.NQNPrefix+volume.Name+":"))
+		`for c in /sys/class/nvme/nvme*; do case "$(cat $c/subsysnqn)" in '%s'*) echo "$(cat $c/transport) $(cat $c/address) $(cat $c/state)" ;; esac; done`, v1alpha1.NQNPrefix+replica.Name+":"))
 	if err != nil {
 		return err
 	}
 	fmt.Printf("\nIn the pod on %s:        echo '%s' > /data/marker\n", pod.Spec.NodeName, marker)
-	fmt.Printf("On the drive of %s:      %s\n\n", volume.Spec.Node, line)
+	fmt.Printf("On the drive of %s:      %s\n\n", replica.Spec.Node, line)
 
 	w := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
 	for _, t := range d.took {
@@ -166,13 +170,13 @@ func (d *demo) show(ctx context.Context) error {
 	}
 	fmt.Println()
 	_, _ = fmt.Fprintf(w, "volume\t%s (%s)\n", volume.Name, volume.Spec.Size.String())
-	_, _ = fmt.Fprintf(w, "lives on\t%s, drive %s, %s\n", volume.Spec.Node, volume.Status.Device, file)
+	_, _ = fmt.Fprintf(w, "lives on\t%s, drive %s, %s\n", replica.Spec.Node, replica.Status.Device, file)
 	_, _ = fmt.Fprintf(w, "used on\t%s\n", pod.Spec.NodeName)
 	_, _ = fmt.Fprintf(w, "path\t%s\n", strings.ReplaceAll(strings.TrimSpace(paths), "\n", "; "))
 	if err := w.Flush(); err != nil {
 		return err
 	}
-	if pod.Spec.NodeName == volume.Spec.Node {
+	if pod.Spec.NodeName == replica.Spec.Node {
 		return fmt.Errorf("the pod runs on %s, which has the drive itself; %s", pod.Spec.NodeName, v1alpha1.DriverName+" has nothing to show")
 	}
 	fmt.Printf("\nThe lab goes on: export KUBECONFIG=%s. `make lab-down` ends it.\n", d.Cluster.Kubeconfig)

@@ -29,7 +29,7 @@ type Controller struct {
 // a host. It fails with ErrForeign unless the subsystem's NQN is one that weft gives to volumes, and the host's one
 // that weft gives to hosts; and with fs.ErrNotExist or syscall.ENODEV when it is gone, be it that another has its name.
 func Open(path, subsystem, host string) (*Controller, error) {
-	_, volume := v1alpha1.VolumeOfSubsystem(subsystem)
+	_, volume := v1alpha1.ReplicaOfSubsystem(subsystem)
 	if _, ours := v1alpha1.AttachmentOfHost(host); !volume || !ours {
 		return nil, fmt.Errorf("%s: %w: subsystem %s, host %s", filepath.Base(path), ErrForeign, subsystem, host)
 	}

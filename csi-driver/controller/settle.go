@@ -17,8 +17,12 @@ import (
 	"github.com/weft-storage/weft/api/v1alpha1"
 )
 
-// takeBackInterval is how often attachments that nobody asks for any more are looked for.
-const takeBackInterval = time.Minute
+const (
+	// takeBackInterval is how often attachments that nobody asks for any more are looked for.
+	takeBackInterval = time.Minute
+	// settleDelay leaves a change of a volume to the call that made it, which as a rule goes on with it at once.
+	settleDelay = 5 * time.Second
+)
 
 // An attacher that lost its leadership may send a publish that comes after the volume was detached and its
 // VolumeAttachment deleted: nobody would ever detach it again. So an attachment whose VolumeAttachment is gone is taken
@@ -26,8 +30,71 @@ const takeBackInterval = time.Minute
 // volume has not changed since: a UID that is gone does not come back, and a publish for another one finds the host of
 // an attachment that is not its own.
 
-// TakeBack ends, again and again until the context does, attachments whose VolumeAttachment is gone.
-func (s *Service) TakeBack(ctx context.Context) {
+// Settle goes on, until the context ends, with what calls have left half done or what people have changed: replicas
+// that do not follow their volume, volumes that are being deleted, attachments whose VolumeAttachment is gone.
+func (s *Service) Settle(ctx context.Context) {
+	go func() {
+		<-ctx.Done()
+		s.unsettled.ShutDown()
+	}()
+	go s.takeBackLoop(ctx)
+	for {
+		id, stopped := s.unsettled.Get()
+		if stopped {
+			return
+		}
+		if err := s.settle(ctx, id); err != nil {
+			klog.FromContext(ctx).Info("Cannot bring the replicas in line with their volume; trying again", "volume", id, "err", err)
+			s.unsettled.AddRateLimited(id)
+		} else {
+			s.unsettled.Forget(id)
+		}
+		s.unsettled.Done(id)
+	}
+}
+
+// settle a volume, if the cache shows that there is something to do.
+func (s *Service) settle(ctx context.Context, id string) error {
+	vol, err := s.volumes.get(ctx, s.client, id)
+	if err != nil || vol == nil {
+		return err
+	}
+	seen, err := s.cachedReplicas(ctx, vol)
+	if err != nil || settled(seen) {
+		return err
+	}
+	// A call that works on the volume does it all, or leaves the rest for later. None is kept waiting by this one: what
+	// both write, they write only as they read it.
+	if s.locks.taken("volume", id) {
+		s.unsettled.AddAfter(id, settleDelay)
+		return nil
+	}
+	if vol.DeletionTimestamp == nil {
+		_, err = s.follow(ctx, vol)
+	} else {
+		// A replica's end is an event, which brings the volume here again.
+		wctx, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
+		err = s.waitGone(wctx, vol)
+	}
+	if isNoVolume(err) {
+		return nil
+	}
+	return err
+}
+
+// settled tells whether there is nothing to do for a volume: its replicas follow it, or CreateVolume has not made them
+// yet.
+func settled(vol *replicatedVolume) bool {
+	return vol.DeletionTimestamp == nil && !slices.ContainsFunc(vol.replicas, func(rep *v1alpha1.NvmfReplica) bool {
+		if rep == nil {
+			return vol.Spec.Used
+		}
+		return rep.Spec.VolumeUID != string(vol.UID) || rep.Spec.VolumeGeneration != vol.Generation
+	})
+}
+
+func (s *Service) takeBackLoop(ctx context.Context) {
 	wait.UntilWithContext(ctx, func(ctx context.Context) {
 		if err := s.takeBackAll(ctx); err != nil {
 			klog.FromContext(ctx).Error(err, "Cannot revoke attachments without a VolumeAttachment")
@@ -41,7 +108,7 @@ func (s *Service) takeBackAll(ctx context.Context) error {
 		return fmt.Errorf("list NvmfVolumes: %w", err)
 	}
 	asked := func(h v1alpha1.VolumeHost) bool { return h.VolumeAttachment != "" }
-	volumes.Items = slices.DeleteFunc(volumes.Items, func(v v1alpha1.NvmfVolume) bool { return !slices.ContainsFunc(v.Spec.Hosts, asked) })
+	volumes.Items = slices.DeleteFunc(volumes.Items, func(v v1alpha1.NvmfVolume) bool { return !slices.ContainsFunc(v.Spec.Attachments, asked) })
 	if len(volumes.Items) == 0 {
 		return nil
 	}
@@ -67,7 +134,7 @@ func (s *Service) takeBackAll(ctx context.Context) error {
 // volume has changed since it was read.
 func (s *Service) takeBack(ctx context.Context, vol *v1alpha1.NvmfVolume) (bool, error) {
 	gone := map[string]bool{}
-	for _, h := range vol.Spec.Hosts {
+	for _, h := range vol.Spec.Attachments {
 		if h.VolumeAttachment == "" {
 			continue
 		}
@@ -82,11 +149,14 @@ func (s *Service) takeBack(ctx context.Context, vol *v1alpha1.NvmfVolume) (bool,
 
 // endAttachments of the hosts that are over; it tells whether there were any, or the volume has changed since.
 func (s *Service) endAttachments(ctx context.Context, vol *v1alpha1.NvmfVolume, over func(v1alpha1.VolumeHost) bool) (bool, error) {
-	if !slices.ContainsFunc(vol.Spec.Hosts, over) {
+	if !slices.ContainsFunc(vol.Spec.Attachments, over) {
 		return false, nil
 	}
-	_, err := s.withoutHosts(ctx, vol, over)
-	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+	written, err := s.withoutHosts(ctx, vol, over)
+	if err == nil {
+		_, err = s.follow(ctx, written)
+	}
+	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) || isNoVolume(err) {
 		return true, nil
 	}
 	if err == nil {
