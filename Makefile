@@ -159,6 +159,12 @@ test-chaos: envtest ## Run SEQUENCES random sequences of CSI calls, from SEED on
 	KUBEBUILDER_ASSETS=$$(cd test/e2e && $(LAB) assets-dir) WEFT_SEQUENCES=$(SEQUENCES) WEFT_SEED=$(or $(SEED),$$(date +%s)) \
 		$(GO) test $(TESTFLAGS) $(SEQUENCES_PACKAGE) -count=1 -v -timeout 60m
 
+.PHONY: test-mirrors
+test-mirrors: SEQUENCES = 3000
+test-mirrors: ## Run SEQUENCES random histories of a mirror, its holders, its replicas and the API, from SEED on, on a model
+	WEFT_SEQUENCES=$(SEQUENCES) WEFT_SEED=$(or $(SEED),$$(date +%s)) \
+		$(GO) test $(TESTFLAGS) ./csi-driver/node/internal/keeper -run 'TestHistories$$' -count=1 -v -timeout 60m
+
 # Tests of what only a kernel can say: its NVMe-oF target (the engine's
 # conformance suite) and its initiator (the node plugin). They run as root in a
 # virtual machine of their own.
@@ -260,11 +266,13 @@ bench-memory: ## Measure the memory of the nvmf_tgt that WEFT_SPDK_TARGET names,
 	WEFT_SPDK_MEMORY=$(abspath $(RECORD)) $(GO) test ./dataplane/sizing -run TestMemoryModelMeetsVolumes -count=1 -v
 
 .PHONY: bench-kernel
-bench-kernel: $(LAB) ## Measure the kernel's engine in a virtual machine of its own: calls with many items, and durable writes
+bench-kernel: $(LAB) ## Measure the kernel in a virtual machine of its own: calls with many items, durable writes, and the layers of a node's stack
 	$(MACHINE) down
 	$(MACHINE) up --nodes 1 --no-cluster
 	$(GO) test -c -tags lab -o .lab-machine/share/nvmet.test ./dataplane/engine/nvmet
 	$(MACHINE) exec node1 -- /host-share/nvmet.test -test.v -test.run '^TestMeasure'
+	$(GO) test -c -tags lab -o .lab-machine/share/node.test ./csi-driver/node
+	$(MACHINE) exec node1 -- /host-share/node.test -test.v -test.run '^TestMeasure'
 	$(MACHINE) down
 
 # Flags of weft-lab bench, such as --rounds 5; docs/benchmarks.md has those for a real cluster.

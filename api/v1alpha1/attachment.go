@@ -26,6 +26,24 @@ func (v *NvmfReplica) Listed(host string) *VolumeHost {
 	return &v.Spec.Hosts[i]
 }
 
+// AttachmentUUID is the attachment that the host is part of.
+func (h *VolumeHost) AttachmentUUID() string {
+	if h.Attachment != "" {
+		return h.Attachment
+	}
+	attachment, _ := AttachmentOfHost(h.NQN)
+	return attachment
+}
+
+// HostOf an attachment, by its UUID: its entry in spec.hosts; nil when it has none.
+func (v *NvmfReplica) HostOf(attachment string) *VolumeHost {
+	i := slices.IndexFunc(v.Spec.Hosts, func(h VolumeHost) bool { return h.AttachmentUUID() == attachment })
+	if i < 0 {
+		return nil
+	}
+	return &v.Spec.Hosts[i]
+}
+
 // Admitted is the entry of a host in status.hosts; nil when it may not connect now.
 func (v *NvmfReplica) Admitted(host string) *AdmittedHost {
 	i := slices.IndexFunc(v.Status.Hosts, func(a AdmittedHost) bool { return a.NQN == host })

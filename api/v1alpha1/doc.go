@@ -32,6 +32,7 @@ func addKnownTypes(scheme *runtime.Scheme) error {
 		&NvmfVolume{}, &NvmfVolumeList{},
 		&NvmfReplica{}, &NvmfReplicaList{},
 		&NvmfSnapshot{}, &NvmfSnapshotList{},
+		&NvmfMirror{}, &NvmfMirrorList{},
 	)
 	metav1.AddToGroupVersion(scheme, GroupVersion)
 	return nil

@@ -12,6 +12,9 @@ import (
 // VolumeSizeStep in bytes: a volume's size is a multiple of it.
 const VolumeSizeStep = 4 << 20
 
+// MaxReplicas of a volume.
+const MaxReplicas = 2
+
 // NvmfVolumeSpec is the desired state of a volume. The CSI controller writes it.
 // +kubebuilder:validation:XValidation:rule="has(self.source) == has(oldSelf.source)",message="source is immutable: it records where the volume's initial data comes from"
 // +kubebuilder:validation:XValidation:rule="has(self.deviceClass) == has(oldSelf.deviceClass)",message="deviceClass is immutable, because the data is stored there; create a new volume of the other class, and copy the data"
@@ -31,6 +34,13 @@ type NvmfVolumeSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="target is immutable, because the data is stored there; create a new volume from a copy"
 	// +required
 	Target string `json:"target"`
+	// Replicas of the volume's data, each on another node: 1 or 2. With two, the node that uses the volume writes to
+	// both, and the NvmfMirror of the volume's name records which of them have everything. Default 1.
+	// +kubebuilder:default=1
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=2
+	// +optional
+	Replicas int32 `json:"replicas,omitempty"`
 	// Members are the replicas of the volume, each an NvmfReplica. They are listed before they are created, so that a
 	// replica is created once, in one place.
 	// +kubebuilder:validation:MinItems=1
@@ -176,6 +186,11 @@ type VolumeHost struct {
 	// +kubebuilder:validation:MaxLength=223
 	// +required
 	NQN string `json:"nqn"`
+	// Attachment is the UUID of the attachment that the host is part of. Absent: the UUID in NQN. The replicas of a
+	// volume with several have a host NQN each, and a new one each time a replica returns to the mirror.
+	// +kubebuilder:validation:MaxLength=36
+	// +optional
+	Attachment string `json:"attachment,omitempty"`
 	// Node is the name of the Kubernetes Node that the volume is attached to.
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=253
@@ -220,6 +235,7 @@ const (
 // +kubebuilder:selectablefield:JSONPath=`.spec.target`
 // +kubebuilder:printcolumn:name="Target",type=string,JSONPath=`.spec.target`
 // +kubebuilder:printcolumn:name="Size",type=string,JSONPath=`.spec.size`
+// +kubebuilder:printcolumn:name="Replicas",type=integer,JSONPath=`.spec.replicas`
 // +kubebuilder:printcolumn:name="On",type=string,JSONPath=`.spec.members[*].node`
 // +kubebuilder:printcolumn:name="Attached to",type=string,JSONPath=`.spec.attachments[*].node`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`

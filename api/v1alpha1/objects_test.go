@@ -57,12 +57,14 @@ devices: {selector: {models: ["SAMSUNG*"]}}`},
 		"volume": {base: volume, want: `
 uuid: 8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0a001
 target: fast
+replicas: 1
 members: [{name: pvc-1-0, uuid: 8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0a001, node: storage-1}]
 size: 1Gi
 connection: {transports: [TCP], ioQueues: 2, queueDepth: 128, ctrlLossTimeoutSeconds: -1}`},
 		"an attached volume": {base: volume, edit: `spec: {session: 8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0a001, attachments: [{nqn: "nqn.2014-08.org:a", node: host, nodeUID: u}]}`, want: `
 uuid: 8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0a001
 target: fast
+replicas: 1
 members: [{name: pvc-1-0, uuid: 8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0a001, node: storage-1}]
 size: 1Gi
 connection: {transports: [TCP], ioQueues: 2, queueDepth: 128, ctrlLossTimeoutSeconds: -1}
@@ -131,6 +133,7 @@ spec:
 		{&v1alpha1.NvmfVolume{}, volume, `spec: {source: {volume: v}, session: 8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0a001, attachments: [{nqn: "nqn.2014-08.org:a", node: host, nodeUID: u, volumeAttachment: v}], connection: {transports: [RDMA, TCP], ioQueues: 1, queueDepth: 16, ctrlLossTimeoutSeconds: 1}, used: true, deletionMark: a}`},
 		{&v1alpha1.NvmfReplica{}, replica, `spec: {volumeGeneration: 3, source: {snapshot: s}, subsystemNQN: "nqn.2026-11.storage.weft:pvc-1-0:8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0a001", hosts: [{nqn: "nqn.2014-08.org:a", node: host, nodeUID: u, volumeAttachment: v}], connection: {transports: [RDMA, TCP], ioQueues: 1, queueDepth: 16, ctrlLossTimeoutSeconds: 1}, used: true, deletionMark: a}`},
 		{&v1alpha1.NvmfSnapshot{}, snapshot, `spec: {taken: true, deletionMark: a}`},
+		{&v1alpha1.NvmfMirror{}, mirror, `spec: {holder: 8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0a001, dirty: true, members: [{replica: a, replicaUID: a, state: InSync, marks: [none, m]}, {replica: b, replicaUID: b, state: Returning, reason: Lost, since: "2026-11-20T10:00:00Z", lastInSyncEpoch: 2, marks: [m], copiedBytes: 5, declaredCurrent: 2, identity: i, released: true, suspect: true, retired: true}]}`},
 	} {
 		t.Run(test.base, func(t *testing.T) {
 			o := object(t, test.base, test.edit)
@@ -168,7 +171,7 @@ func TestColumns(t *testing.T) {
 			[]string{"Name", "Target", "Ready", "Alive", "Engine", "Total", "Free", "Attachments", "Possible", "Reason", "Version", "Age"},
 			[]any{"fast", "True", "False", "6.12.0", "1Ti", "1Gi", 3.0, 128.0, "AsExpected", "0.1.0"}, ""},
 		// Of several members and attachments the API server shows the first.
-		{volume, "nvmfvolumes", "", []string{"Name", "Target", "Size", "On", "Attached to", "Age"}, []any{"fast", "1Gi", "storage-1", "compute-1"}, `
+		{volume, "nvmfvolumes", "", []string{"Name", "Target", "Size", "Replicas", "On", "Attached to", "Age"}, []any{"fast", "1Gi", 1.0, "storage-1", "compute-1"}, `
 spec:
   members: [{name: pvc-1-0, uuid: 8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0a001, node: storage-1}, {name: pvc-1-1, uuid: 8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0a002, node: storage-2}]
   session: 8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0a001
@@ -179,6 +182,9 @@ spec:
 		{snapshot, "nvmfsnapshots", `status: {ready: true, size: 1Gi, allocated: 1Mi, ` + ready + `}`,
 			[]string{"Name", "Volume", "Ready", "Size", "Allocated", "Age"},
 			[]any{"pvc-1", true, "1Gi", "1Mi"}, ""},
+		{mirror, "nvmfmirrors", "",
+			[]string{"Name", "Epoch", "Holder", "Members", "In sync", "Age"},
+			[]any{3.0, nil, "pvc-1-a", "pvc-1-a"}, ""},
 	} {
 		t.Run(test.base, func(t *testing.T) {
 			o := object(t, test.base, test.edit)
@@ -237,7 +243,7 @@ func restClient(t *testing.T) rest.Interface {
 // A field that nobody knows is dropped, and its writer told; kubectl, which asks for
 // strictness, is refused.
 func TestUnknownFields(t *testing.T) {
-	for _, base := range []string{target, node, volume, replica, snapshot} {
+	for _, base := range []string{target, node, volume, replica, snapshot, mirror} {
 		t.Run(base, func(t *testing.T) {
 			var warnings warnings
 			c := rest.CopyConfig(config)
@@ -322,7 +328,7 @@ func TestNames(t *testing.T) {
 		}
 		short[r.Kind] = strings.Join(r.ShortNames, ",")
 	}
-	want := map[string]string{"NvmfTarget": "nt", "NvmfNode": "nn", "NvmfVolume": "nv", "NvmfReplica": "nr", "NvmfSnapshot": "nsnap"}
+	want := map[string]string{"NvmfTarget": "nt", "NvmfNode": "nn", "NvmfVolume": "nv", "NvmfReplica": "nr", "NvmfSnapshot": "nsnap", "NvmfMirror": "nm"}
 	if diff := cmp.Diff(want, short); diff != "" {
 		t.Errorf("short names (-want +got):\n%s", diff)
 	}

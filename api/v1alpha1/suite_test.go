@@ -110,6 +110,13 @@ spec:
   volume: pvc-1
   replica: pvc-1-0
   node: storage-1`,
+	"NvmfMirror": `
+kind: NvmfMirror
+spec:
+  epoch: 3
+  members:
+  - {replica: pvc-1-a, replicaUID: u-a, state: InSync}
+  - {replica: pvc-1-b, replicaUID: u-b, state: InSync}`,
 }
 
 // object makes the base's object with the edit, a JSON merge patch written as YAML.

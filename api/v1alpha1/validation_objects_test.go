@@ -13,6 +13,7 @@ const (
 	volume   = "NvmfVolume"
 	replica  = "NvmfReplica"
 	snapshot = "NvmfSnapshot"
+	mirror   = "NvmfMirror"
 )
 
 // nodeRules are those of an NvmfNode.
@@ -225,6 +226,8 @@ func (k kindOfCopy) connectionRules() []validation {
 			good: []string{"a", long(128)}, bad: map[string]string{"": "at least 1 chars long", long(129): "may not be more than 128"}},
 		field{base: base, path: "spec." + k.hosts + "[0].volumeAttachment", edit: k.with(`[{node: host, nodeUID: u, volumeAttachment: "%s", nqn: "nqn.2014-08.org:a"}]`),
 			good: []string{"", long(128)}, bad: map[string]string{long(129): "may not be more than 128"}},
+		field{base: base, path: "spec." + k.hosts + "[0].attachment", edit: k.with(`[{node: host, nodeUID: u, attachment: "%s", nqn: "nqn.2014-08.org:a"}]`),
+			good: []string{"", long(36)}, bad: map[string]string{long(37): "may not be more than 36"}},
 		field{base: base, path: "spec." + k.hosts + "[0].nqn", edit: k.with(`[{node: host, nodeUID: u, nqn: "%s"}]`),
 			good: []string{"nqn.2014-08.org.nvmexpress:uuid:8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0a001", "nqn.2014-08." + long(211)},
 			bad: map[string]string{"nqn.2014-08": "at least 12 chars long", "iqn.2014-08.org:a": "should match", "nqn.2014-08.a b": "should match",
@@ -269,6 +272,7 @@ func volumeRules() []validation {
 		{name: "no session any more, nor an attachment", base: volume, edit: of.with(one), update: `spec: {session: null, attachments: null}`, field: "spec", want: whileListed},
 		{name: "no attachment any more", base: volume, edit: of.with(one), update: `spec: {attachments: []}`},
 	}, fields(
+		bounds(volume, "spec.replicas", `spec: {replicas: %s}`, 1, 2),
 		field{base: volume, path: "spec.members[0].name", edit: member(1, `name: %s, `+uuid+`, node: b`), good: []string{long(140)},
 			bad: map[string]string{`""`: "at least 1 chars long", long(141): "may not be more than 140"}},
 		field{base: volume, path: "spec.members[0].node", edit: member(1, `name: a, `+uuid+`, node: %s`), good: []string{long(253)},

@@ -34,7 +34,7 @@ type validation struct {
 // enum and bound of the CRDs was broken by one of them.
 func TestValidation(t *testing.T) {
 	var broken []constraint
-	for _, table := range [][]validation{targetRules, targetBounds(), selectorBounds(), tuningRules(), targetUpdates, nodeRules(), planRules(), volumeRules(), replicaRules(), snapshotRules()} {
+	for _, table := range [][]validation{targetRules, targetBounds(), selectorBounds(), tuningRules(), targetUpdates, nodeRules(), planRules(), volumeRules(), replicaRules(), snapshotRules(), mirrorRules()} {
 		for _, v := range table {
 			t.Run(v.base+"/"+v.name, func(t *testing.T) {
 				kind, found := v.judge(t)
@@ -140,8 +140,8 @@ func brokenBy(kind string, c metav1.StatusCause) constraint {
 func constraints(t *testing.T) []constraint {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(crdDir, "*.yaml"))
-	if err != nil || len(files) != 5 {
-		t.Fatalf("got %v, %v; want the five CRDs", files, err)
+	if err != nil || len(files) != 6 {
+		t.Fatalf("got %v, %v; want the six CRDs", files, err)
 	}
 	var all []constraint
 	for _, file := range files {

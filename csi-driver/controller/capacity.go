@@ -3,7 +3,9 @@
 package controller
 
 import (
+	"cmp"
 	"context"
+	"slices"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/protobuf/types/known/wrapperspb"
@@ -49,9 +51,28 @@ func (s *Service) getCapacity(ctx context.Context, req *csi.GetCapacityRequest) 
 		return nil, err
 	}
 	resp := &csi.GetCapacityResponse{MaximumVolumeSize: wrapperspb.Int64(0), MinimumVolumeSize: wrapperspb.Int64(least)}
-	for _, c := range candidates {
-		resp.AvailableCapacity += c.FreeBytes
-		resp.MaximumVolumeSize.Value = max(resp.MaximumVolumeSize.Value, c.LargestBytes/sizeStep*sizeStep)
+	// Each replica goes to another node: the largest volume is what the last of them can take, and a node holds one
+	// replica of a volume at most.
+	replicas := max(int(params.Replicas), 1)
+	if len(candidates) < replicas {
+		return resp, nil
 	}
+	slices.SortFunc(candidates, func(a, b placement.Candidate) int { return cmp.Compare(b.LargestBytes, a.LargestBytes) })
+	resp.MaximumVolumeSize.Value = candidates[replicas-1].LargestBytes / sizeStep * sizeStep
+	resp.AvailableCapacity = pairs(candidates, replicas)
 	return resp, nil
+}
+
+// pairs is how much data the candidates can store with so many replicas on different nodes: a node that has more free
+// than all others together cannot use what is more.
+func pairs(candidates []placement.Candidate, replicas int) int64 {
+	var total, most int64
+	for _, c := range candidates {
+		total += c.FreeBytes
+		most = max(most, c.FreeBytes)
+	}
+	if replicas == 1 {
+		return total
+	}
+	return min(total/int64(replicas), (total-most)/int64(replicas-1))
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/google/uuid"
@@ -134,13 +135,13 @@ func (s *Service) makeVolume(ctx context.Context, want volumeRequest, avoid []st
 	if err = s.nodesFor(ctx, &req, want.params); err != nil {
 		return nil, err
 	}
+	var from origin
 	if want.source == nil {
 		if req.Near, err = s.near(ctx, want.params, req.ZoneOf); err != nil {
 			return nil, err
 		}
 		req.SizeBytes, err = want.sizes.choose(want.minBytes, want.why)
 	} else {
-		var from origin
 		if from, err = s.origin(ctx, want.source); err == nil {
 			req.Node, req.Device = from.node, from.device
 			req.SizeBytes, err = copySize(want, from)
@@ -153,27 +154,49 @@ func (s *Service) makeVolume(ctx context.Context, want volumeRequest, avoid []st
 	if err != nil {
 		return nil, fmt.Errorf("create a UUID: %w", err)
 	}
-	only := member(want.id, id.String(), 0, "")
-	if only.Node, err = s.reservations.place(ctx, req, only); err != nil {
+	members, err := s.place(ctx, req, want, id.String())
+	if err != nil {
 		return nil, withTargetsReasons(err, target)
 	}
 	vol := &v1alpha1.NvmfVolume{
 		ObjectMeta: want.object(),
 		Spec: v1alpha1.NvmfVolumeSpec{
-			UUID: id.String(), Target: target.Name, Members: []v1alpha1.VolumeMember{only},
+			UUID: id.String(), Target: target.Name, Replicas: int32(len(members)), Members: members,
 			Size: *resource.NewQuantity(req.SizeBytes, resource.BinarySI), Source: want.source,
 			DeviceClass: req.DeviceClass, Connection: connection, QoS: want.params.QoS,
 		},
 	}
+	if from.epoch > 0 {
+		vol.Annotations[sourceEpochAnnotation] = strconv.FormatInt(from.epoch, 10)
+	}
 	err = s.client.Create(ctx, vol, client.FieldOwner(fieldManager))
 	if err != nil {
 		if refused(err) || apierrors.IsAlreadyExists(err) {
-			s.reservations.release(only.Name, only.UUID, req.SizeBytes)
+			s.reservations.releaseAll(members, req.SizeBytes)
 		}
 		return nil, fmt.Errorf("store NvmfVolume %s: %w", want.id, err)
 	}
-	klog.FromContext(ctx).Info("Placed volume", "volume", vol.Name, "node", only.Node, "target", target.Name, "size", quantity(req.SizeBytes))
+	klog.FromContext(ctx).Info("Placed volume", "volume", vol.Name, "members", members, "target", target.Name, "size", quantity(req.SizeBytes))
 	return vol, nil
+}
+
+// place the replicas of a volume, each on another node. A copy's first is where its source is, the others are filled
+// from it.
+func (s *Service) place(ctx context.Context, req placement.Request, want volumeRequest, uuid string) ([]v1alpha1.VolumeMember, error) {
+	var members []v1alpha1.VolumeMember
+	for n := range max(int(want.params.Replicas), 1) {
+		m := member(want.id, uuid, n, "")
+		node, err := s.reservations.place(ctx, req, m)
+		if err != nil {
+			s.reservations.releaseAll(members, req.SizeBytes)
+			return nil, err
+		}
+		m.Node = node
+		members = append(members, m)
+		req.Apart = append(req.Apart, node)
+		req.Node, req.Device = "", ""
+	}
+	return members, nil
 }
 
 // asked of a node: what the StorageClass gives, and the transports in any case. What is settled by default is lowered
@@ -221,14 +244,20 @@ func (s *Service) makeReplicas(ctx context.Context, vol *v1alpha1.NvmfVolume) (n
 			return m.Node, err
 		}
 	}
+	if err := s.checkCopy(ctx, vol); err != nil {
+		return "", err
+	}
+	if err := s.makeMirror(ctx, vol); err != nil {
+		return "", err
+	}
 	return "", nil
 }
 
 // makeReplica stores the object of a replica, or finds that of an earlier call. A used volume's is never made here: its
 // data is not to be created a second time.
 func (s *Service) makeReplica(ctx context.Context, vol *v1alpha1.NvmfVolume, m v1alpha1.VolumeMember) (*v1alpha1.NvmfReplica, error) {
-	source, err := s.replicaSource(ctx, vol.Spec.Source)
-	if isNoVolume(err) {
+	source, err := s.replicaSource(ctx, vol, m)
+	if isNoVolume(err) || errors.Is(err, errNoSource) {
 		// What is made needs it no more.
 		rep, readErr := s.replicas.read(ctx, m.Name)
 		if readErr != nil {

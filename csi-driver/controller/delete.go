@@ -108,6 +108,9 @@ func (s *Service) waitGone(ctx context.Context, vol *v1alpha1.NvmfVolume) error 
 		if err := s.await(ctx, now, deletion, gone); err != nil {
 			return err
 		}
+		if err := s.deleteMirror(ctx, now.NvmfVolume); err != nil {
+			return err
+		}
 		released := now.DeepCopy()
 		if !controllerutil.RemoveFinalizer(released, v1alpha1.ReplicasFinalizer) {
 			return nil

@@ -93,6 +93,9 @@ func (s *Service) enlarge(ctx context.Context, id string, size int64, sizes size
 			}
 			return vol.NvmfVolume, nil
 		}
+		if err := s.mayGrow(ctx, vol.NvmfVolume); err != nil {
+			return nil, err
+		}
 		if err := s.reservations.grow(ctx, vol, size); err != nil {
 			return nil, err
 		}
@@ -104,9 +107,7 @@ func (s *Service) enlarge(ctx context.Context, id string, size int64, sizes size
 			return changed, nil
 		}
 		if refused(err) || apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
-			for _, m := range vol.Spec.Members {
-				s.reservations.release(m.Name, m.UUID, size)
-			}
+			s.reservations.releaseAll(vol.Spec.Members, size)
 		}
 		if apierrors.IsConflict(err) {
 			continue

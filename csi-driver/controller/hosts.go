@@ -122,7 +122,7 @@ func lingering(vol *replicatedVolume) []string {
 		}
 		nqns = append(nqns, admittedOnly(rep)...)
 	}
-	nqns = slices.DeleteFunc(nqns, func(nqn string) bool { return vol.Listed(nqn) != nil })
+	nqns = slices.DeleteFunc(nqns, vol.listed)
 	slices.Sort(nqns)
 	return slices.Compact(nqns)
 }
@@ -141,7 +141,18 @@ func admittedOnly(rep *v1alpha1.NvmfReplica) []string {
 // behind tells whether a replica lists hosts that its volume does not list any more.
 func behind(vol *replicatedVolume) bool {
 	return slices.ContainsFunc(vol.replicas, func(rep *v1alpha1.NvmfReplica) bool {
-		return rep != nil && slices.ContainsFunc(rep.Spec.Hosts, func(h v1alpha1.VolumeHost) bool { return vol.Listed(h.NQN) == nil })
+		return rep != nil && slices.ContainsFunc(rep.Spec.Hosts, func(h v1alpha1.VolumeHost) bool { return !vol.listed(h.NQN) })
+	})
+}
+
+// listed tells whether a host NQN is of an attachment that the volume lists: its own, or that of a replica's.
+func (vol *replicatedVolume) listed(nqn string) bool {
+	return vol.Listed(nqn) != nil || slices.ContainsFunc(vol.replicas, func(rep *v1alpha1.NvmfReplica) bool {
+		if rep == nil {
+			return false
+		}
+		h := rep.Listed(nqn)
+		return h != nil && vol.Listed(v1alpha1.HostNQN(h.AttachmentUUID())) != nil
 	})
 }
 

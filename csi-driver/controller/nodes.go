@@ -30,7 +30,7 @@ func (s *Service) nodesFor(ctx context.Context, req *placement.Request, params p
 		return err
 	}
 	req.Zones = params.Zones
-	if len(req.Zones) > 0 || params.Nearby() {
+	if len(req.Zones) > 0 || params.Nearby() || params.Replicas > 1 {
 		req.ZoneOf, err = s.zoneOf(ctx, params.ZoneKey())
 	}
 	return err

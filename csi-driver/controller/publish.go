@@ -34,19 +34,25 @@ func (s *Service) publishVolume(ctx context.Context, req *csi.ControllerPublishV
 	if err != nil {
 		return nil, err
 	}
+	wctx, cancel := waitContext(ctx)
+	defer cancel()
+	attachment, _ := v1alpha1.AttachmentOfHost(nqn)
+	if replicated(vol) {
+		if err := s.hold(ctx, wctx, vol, attachment); err != nil {
+			return nil, err
+		}
+		return &csi.ControllerPublishVolumeResponse{PublishContext: publishcontext.Context{Attachment: attachment}.Encode()}, nil
+	}
 	now, err := s.follow(ctx, vol)
 	if err != nil {
 		return nil, err
 	}
-	wctx, cancel := waitContext(ctx)
-	defer cancel()
 	err = s.await(wctx, now, v1alpha1.ConditionExported, func(rep *v1alpha1.NvmfReplica, generation int64) (bool, error) {
 		return exportedTo(rep, nqn, generation)
 	})
 	if err != nil {
 		return nil, err
 	}
-	attachment, _ := v1alpha1.AttachmentOfHost(nqn)
 	return &csi.ControllerPublishVolumeResponse{PublishContext: publishcontext.Context{Attachment: attachment}.Encode()}, nil
 }
 
@@ -164,16 +170,30 @@ func (a attachment) allowed(vol *replicatedVolume) error {
 	if h := find(vol.NvmfVolume, a.node); h != nil {
 		return failf(inUse, "volume %s still has an earlier attachment to node %s, which is not detached yet", vol.Name, a.node)
 	}
+	// Whether the target of a replica still admits somebody is settled when the mirror is given to the attachment.
+	left := lingering(vol)
+	if replicated(vol.NvmfVolume) {
+		if a.access != v1alpha1.AccessExclusive {
+			return errShared(vol.Name)
+		}
+		left = nil
+	}
 	unlike := func(h v1alpha1.VolumeHost) bool { return accessOf(h) != a.access }
 	switch {
-	case len(vol.Spec.Attachments) == 0 && len(lingering(vol)) == 0:
+	case len(vol.Spec.Attachments) == 0 && len(left) == 0:
 		return nil
 	case a.access == v1alpha1.AccessExclusive:
 		return failf(inUse, "volume %s is attached to %s; it can be attached to only one node at a time", vol.Name, users(vol))
-	case len(lingering(vol)) > 0 || slices.ContainsFunc(vol.Spec.Attachments, unlike):
+	case len(left) > 0 || slices.ContainsFunc(vol.Spec.Attachments, unlike):
 		return failf(inUse, "volume %s is attached to %s with another access than %s", vol.Name, users(vol), a.access)
 	}
 	return nil
+}
+
+// errShared explains why a volume with several replicas has one user: each node that wrote would mirror by itself.
+func errShared(volume string) error {
+	return failf(invalid, "volume %s has more than one replica, and can be used by one node at a time: the node that uses it writes to all replicas, "+
+		"and two nodes would leave them different; use ReadWriteOnce, or a StorageClass with replicas: \"1\"", volume)
 }
 
 // exportedTo says that the agent has seen the spec of this generation, and that its target serves the replica to the

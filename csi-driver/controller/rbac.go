@@ -5,6 +5,7 @@ package controller
 // What this service may do; the chart's ClusterRole says the same.
 //
 // +kubebuilder:rbac:groups=weft.storage,resources=nvmfvolumes;nvmfreplicas,verbs=get;list;watch;create;update;patch;delete
+// +kubebuilder:rbac:groups=weft.storage,resources=nvmfmirrors,verbs=get;list;watch;create;update;delete
 // +kubebuilder:rbac:groups=weft.storage,resources=nvmfsnapshots,verbs=get;list;watch;create;patch;delete
 // +kubebuilder:rbac:groups=weft.storage,resources=nvmftargets;nvmfnodes,verbs=get;list;watch
 // +kubebuilder:rbac:groups="",resources=nodes,verbs=get;list;watch

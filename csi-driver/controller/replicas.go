@@ -16,6 +16,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/csi-driver/mirror"
 )
 
 // An NvmfVolume says what a volume is to be. Agents know its replicas only, which are written from it. Two of this
@@ -49,12 +50,12 @@ func newReplica(vol *v1alpha1.NvmfVolume, m v1alpha1.VolumeMember, source *v1alp
 			UUID:   m.UUID, Target: vol.Spec.Target, Node: m.Node, Source: source, DeviceClass: vol.Spec.DeviceClass, Connection: vol.Spec.Connection,
 		},
 	}
-	rep.Spec = derive(vol, rep)
+	rep.Spec = derive(vol, nil, rep)
 	return rep
 }
 
-// derive a replica's spec from what its volume is to be.
-func derive(vol *v1alpha1.NvmfVolume, rep *v1alpha1.NvmfReplica) v1alpha1.NvmfReplicaSpec {
+// derive a replica's spec from what its volume is to be, and the record of its mirror if there is one.
+func derive(vol *v1alpha1.NvmfVolume, record *mirror.Record, rep *v1alpha1.NvmfReplica) v1alpha1.NvmfReplicaSpec {
 	spec := *rep.Spec.DeepCopy()
 	spec.VolumeUID, spec.VolumeGeneration = string(vol.UID), vol.Generation
 	if spec.Size.Cmp(vol.Spec.Size) < 0 {
@@ -69,12 +70,50 @@ func derive(vol *v1alpha1.NvmfVolume, rep *v1alpha1.NvmfReplica) v1alpha1.NvmfRe
 	if len(vol.Spec.Attachments) == 0 {
 		return spec
 	}
+	if replicated(vol) {
+		spec.Hosts, spec.SubsystemNQN = legOf(vol, record, rep)
+		return spec
+	}
 	nqn := v1alpha1.SubsystemNQN(rep.Name, vol.Spec.Session)
 	if len(rep.Spec.Hosts) > 0 && rep.Spec.SubsystemNQN != nqn {
 		return spec // the hosts of the former session leave first
 	}
 	spec.SubsystemNQN, spec.Hosts = nqn, slices.Clone(vol.Spec.Attachments)
 	return spec
+}
+
+// legOf a mirrored volume: the host that may connect to a replica. It has an identity of its own, which is never used
+// again: commands that were sent under it may be under way when the replica has been given up, and must not be carried
+// out after what was written since. So a replica that is out of sync, of which its holder's kernel has nothing any
+// more, gets another than the one that it was connected under, after that has left.
+func legOf(vol *v1alpha1.NvmfVolume, record *mirror.Record, rep *v1alpha1.NvmfReplica) (hosts []v1alpha1.VolumeHost, subsystem string) {
+	attached := vol.Spec.Attachments[0]
+	h := rep.HostOf(attached.AttachmentUUID())
+	if h == nil && len(rep.Spec.Hosts) > 0 || record == nil {
+		return nil, rep.Spec.SubsystemNQN
+	}
+	if h != nil {
+		identity, _ := v1alpha1.AttachmentOfHost(h.NQN)
+		if m, ok := mirror.Get(*record, rep.Name); ok && m.Identity == identity && mirror.Free(*record, m) {
+			return nil, rep.Spec.SubsystemNQN
+		}
+		return rep.Spec.Hosts, rep.Spec.SubsystemNQN
+	}
+	identity := uuid.NewString()
+	attached.NQN, attached.Attachment = v1alpha1.HostNQN(identity), attached.AttachmentUUID()
+	return []v1alpha1.VolumeHost{attached}, v1alpha1.SubsystemNQN(rep.Name, identity)
+}
+
+// recordOf a volume's mirror, read from the API server; nil for a volume without one.
+func (s *Service) recordOf(ctx context.Context, vol *v1alpha1.NvmfVolume) (*mirror.Record, error) {
+	if !replicated(vol) {
+		return nil, nil
+	}
+	m, err := s.mirrors.read(ctx, vol.Name)
+	if err != nil || m == nil {
+		return nil, err
+	}
+	return &m.Spec, nil
 }
 
 // replicasOf a volume, read from the API server.
@@ -122,15 +161,19 @@ func (s *Service) follow(ctx context.Context, vol *v1alpha1.NvmfVolume) (*replic
 		if !same {
 			continue
 		}
+		record, err := s.recordOf(ctx, vol)
+		if err != nil {
+			return nil, err
+		}
 		again := false
 		for i, m := range vol.Spec.Members {
-			if reps[i], err = s.bring(ctx, vol, m, reps[i]); apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
+			if reps[i], err = s.bring(ctx, vol, record, m, reps[i]); apierrors.IsConflict(err) || apierrors.IsAlreadyExists(err) {
 				again = true
 				break
 			} else if err != nil {
 				return nil, err
 			}
-			again = again || reps[i] != nil && !equality.Semantic.DeepEqual(derive(vol, reps[i]), reps[i].Spec)
+			again = again || reps[i] != nil && !equality.Semantic.DeepEqual(derive(vol, record, reps[i]), reps[i].Spec)
 		}
 		if !again {
 			return &replicatedVolume{NvmfVolume: vol, replicas: reps}, nil
@@ -140,7 +183,7 @@ func (s *Service) follow(ctx context.Context, vol *v1alpha1.NvmfVolume) (*replic
 
 // bring a replica in line with its volume, provided that nothing has changed since it was read; else the API server
 // answers Conflict or AlreadyExists.
-func (s *Service) bring(ctx context.Context, vol *v1alpha1.NvmfVolume, m v1alpha1.VolumeMember, rep *v1alpha1.NvmfReplica) (*v1alpha1.NvmfReplica, error) {
+func (s *Service) bring(ctx context.Context, vol *v1alpha1.NvmfVolume, record *mirror.Record, m v1alpha1.VolumeMember, rep *v1alpha1.NvmfReplica) (*v1alpha1.NvmfReplica, error) {
 	switch {
 	case rep == nil && vol.DeletionTimestamp != nil:
 		return nil, nil
@@ -155,7 +198,7 @@ func (s *Service) bring(ctx context.Context, vol *v1alpha1.NvmfVolume, m v1alpha
 		return rep, nil
 	}
 	changed := rep.DeepCopy()
-	changed.Spec = derive(vol, rep)
+	changed.Spec = derive(vol, record, rep)
 	if equality.Semantic.DeepEqual(changed.Spec, rep.Spec) {
 		return rep, nil
 	}

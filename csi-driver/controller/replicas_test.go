@@ -103,12 +103,12 @@ func TestAWriteFromAnOlderVolumeIsRefused(t *testing.T) {
 	oldVolume, oldReplica := volume(t, id), replica(t, id)
 	unpublish(t, s, id, first)
 
-	if _, err := s.bring(t.Context(), oldVolume, oldVolume.Spec.Members[0], oldReplica); err != nil {
+	if _, err := s.bring(t.Context(), oldVolume, nil, oldVolume.Spec.Members[0], oldReplica); err != nil {
 		t.Errorf("what it had read is what it wanted to write: %v", err)
 	}
 	stale := oldReplica.DeepCopy()
 	stale.Spec.Hosts = nil
-	if _, err := s.bring(t.Context(), oldVolume, oldVolume.Spec.Members[0], stale); !apierrors.IsConflict(err) {
+	if _, err := s.bring(t.Context(), oldVolume, nil, oldVolume.Spec.Members[0], stale); !apierrors.IsConflict(err) {
 		t.Errorf("a replica as it was read before: got %v, want a conflict", err)
 	}
 	now := replica(t, id)

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"reflect"
+	"slices"
 	"strings"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -66,6 +67,13 @@ func newVolumeRequest(req *csi.CreateVolumeRequest) (volumeRequest, error) {
 	}
 	if r.minBytes, r.why, err = checkCapabilities(req.GetVolumeCapabilities(), r.params.FSType); err != nil {
 		return r, err
+	}
+	shared := func(c *csi.VolumeCapability) bool {
+		a, err := access(c)
+		return err == nil && a != v1alpha1.AccessExclusive
+	}
+	if r.params.Replicas > 1 && slices.ContainsFunc(req.GetVolumeCapabilities(), shared) {
+		return r, errShared(r.id)
 	}
 	if r.source == nil && needsData(req.GetVolumeCapabilities()) {
 		return r, failf(invalid, "a read-only volume (ReadOnlyMany) requires initial data: set dataSource of the claim to a snapshot or another claim")

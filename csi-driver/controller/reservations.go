@@ -129,6 +129,13 @@ func (r *reservations) release(replica, uuid string, size int64) {
 	}
 }
 
+// releaseAll that is kept for these replicas.
+func (r *reservations) releaseAll(members []v1alpha1.VolumeMember, size int64) {
+	for _, m := range members {
+		r.release(m.Name, m.UUID, size)
+	}
+}
+
 // candidates that can take volumes, with the room that they have.
 func (r *reservations) candidates(ctx context.Context, req placement.Request) ([]placement.Candidate, error) {
 	r.mu.Lock()

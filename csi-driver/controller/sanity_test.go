@@ -74,7 +74,7 @@ func newNodeService(t *testing.T, st storage, dir string, host *corev1.Node) *no
 	}
 	return nodetest.NewService(nodetest.Config{
 		Node: host.Name, UID: string(host.UID), Root: kernel.Root, Records: filepath.Join(dir, "staged"), Kernel: kernel, Mounter: mounter,
-		DeviceMapper: kernel.DeviceMapper(), Programs: nodetest.Programs{Interface: utilexec.New(), Kernel: kernel}, Volumes: api,
+		DeviceMapper: kernel.DeviceMapper(), Mirrors: kernel.Mirrors(), Programs: nodetest.Programs{Interface: utilexec.New(), Kernel: kernel}, Volumes: api,
 	})
 }
 

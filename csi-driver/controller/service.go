@@ -39,6 +39,7 @@ type Service struct {
 	cordoned     client.Reader
 	volumes      *objects[v1alpha1.NvmfVolume, *v1alpha1.NvmfVolume]
 	replicas     *objects[v1alpha1.NvmfReplica, *v1alpha1.NvmfReplica]
+	mirrors      *objects[v1alpha1.NvmfMirror, *v1alpha1.NvmfMirror]
 	snapshots    *objects[v1alpha1.NvmfSnapshot, *v1alpha1.NvmfSnapshot]
 	reservations *reservations
 	locks        locks
@@ -58,6 +59,7 @@ func New(ctx context.Context, c *Cluster) (*Service, error) {
 		cordoned:     c.cordoned,
 		volumes:      &objects[v1alpha1.NvmfVolume, *v1alpha1.NvmfVolume]{kind: "NvmfVolume", cached: c.GetClient(), live: c.GetAPIReader()},
 		replicas:     &objects[v1alpha1.NvmfReplica, *v1alpha1.NvmfReplica]{kind: "NvmfReplica", cached: c.GetClient(), live: c.GetAPIReader()},
+		mirrors:      &objects[v1alpha1.NvmfMirror, *v1alpha1.NvmfMirror]{kind: "NvmfMirror", cached: c.GetClient(), live: c.GetAPIReader()},
 		snapshots:    &objects[v1alpha1.NvmfSnapshot, *v1alpha1.NvmfSnapshot]{kind: "NvmfSnapshot", cached: c.GetClient(), live: c.GetAPIReader()},
 		reservations: &reservations{cached: c.GetClient(), clock: clock.RealClock{}},
 		unsettled:    workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[string]()),
@@ -71,6 +73,7 @@ func New(ctx context.Context, c *Cluster) (*Service, error) {
 	}{
 		{c.GetCache(), &v1alpha1.NvmfVolume{}, s.volumeChanged},
 		{c.GetCache(), &v1alpha1.NvmfReplica{}, s.replicaChanged},
+		{c.GetCache(), &v1alpha1.NvmfMirror{}, s.mirrorChanged},
 		{c.GetCache(), &v1alpha1.NvmfSnapshot{}, s.snapshotChanged},
 		{c.GetCache(), &v1alpha1.NvmfNode{}, nil}, {c.GetCache(), &v1alpha1.NvmfTarget{}, nil}, {c.GetCache(), node, nil},
 		{c.cordoned, node, nil},
@@ -115,6 +118,14 @@ func (s *Service) replicaChanged(obj any) {
 		if rep.DeletionTimestamp != nil {
 			s.unsettled.AddAfter(rep.Spec.Volume.Name, settleDelay)
 		}
+	}
+}
+
+// mirrorChanged runs after the cache has taken in the change. A replica that left its mirror gets a fresh identity, by
+// which it can return.
+func (s *Service) mirrorChanged(obj any) {
+	if m, ok := obj.(*v1alpha1.NvmfMirror); ok {
+		s.unsettled.Add(m.Name)
 	}
 }
 

@@ -9,12 +9,14 @@ import (
 	"time"
 
 	storagev1 "k8s.io/api/storage/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/klog/v2"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/csi-driver/mirror"
 )
 
 const (
@@ -60,8 +62,21 @@ func (s *Service) settle(ctx context.Context, id string) error {
 		return err
 	}
 	seen, err := s.cachedReplicas(ctx, vol)
-	if err != nil || settled(seen) {
+	if err != nil {
 		return err
+	}
+	var record *mirror.Record
+	if replicated(vol) {
+		m, err := s.mirrors.get(ctx, s.client, id)
+		if err != nil {
+			return err
+		}
+		if m != nil {
+			record = &m.Spec
+		}
+	}
+	if settled(seen, record) {
+		return nil
 	}
 	// A call that works on the volume does it all, or leaves the rest for later. None is kept waiting by this one: what
 	// both write, they write only as they read it.
@@ -85,12 +100,12 @@ func (s *Service) settle(ctx context.Context, id string) error {
 
 // settled tells whether there is nothing to do for a volume: its replicas follow it, or CreateVolume has not made them
 // yet.
-func settled(vol *replicatedVolume) bool {
+func settled(vol *replicatedVolume, record *mirror.Record) bool {
 	return vol.DeletionTimestamp == nil && !slices.ContainsFunc(vol.replicas, func(rep *v1alpha1.NvmfReplica) bool {
 		if rep == nil {
 			return vol.Spec.Used
 		}
-		return rep.Spec.VolumeUID != string(vol.UID) || rep.Spec.VolumeGeneration != vol.Generation
+		return !equality.Semantic.DeepEqual(derive(vol.NvmfVolume, record, rep), rep.Spec)
 	})
 }
 
@@ -153,6 +168,9 @@ func (s *Service) endAttachments(ctx context.Context, vol *v1alpha1.NvmfVolume, 
 		return false, nil
 	}
 	written, err := s.withoutHosts(ctx, vol, over)
+	if err == nil && replicated(vol) {
+		_, err = s.fence(ctx, written)
+	}
 	if err == nil {
 		_, err = s.follow(ctx, written)
 	}

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -50,6 +51,15 @@ func (s *Service) createSnapshot(ctx context.Context, req *csi.CreateSnapshotReq
 	}
 	if err != nil {
 		return nil, err
+	}
+	switch same, err := s.sameEpoch(ctx, snap.Spec.Volume, snap.Annotations[sourceEpochAnnotation]); {
+	case err != nil:
+		return nil, err
+	case !same && !snap.Spec.Taken:
+		if err := s.erase(ctx, snap); client.IgnoreNotFound(err) != nil && !apierrors.IsConflict(err) {
+			return nil, fmt.Errorf("delete NvmfSnapshot %s: %w", id, err)
+		}
+		return nil, failf(busy, "volume %s was attached while its snapshot was taken; the snapshot is deleted; try again", snap.Spec.Volume)
 	}
 	if snap, err = s.recordTaken(ctx, snap); err != nil {
 		return nil, err
@@ -114,7 +124,10 @@ func (s *Service) makeSnapshot(ctx context.Context, id string, req *csi.CreateSn
 	if err != nil {
 		return nil, err
 	}
-	of := vol.Spec.Members[0]
+	of, epoch, err := s.copyable(ctx, vol)
+	if err != nil {
+		return nil, err
+	}
 	identity, err := uuid.NewRandom()
 	if err != nil {
 		return nil, fmt.Errorf("create a UUID: %w", err)
@@ -125,6 +138,9 @@ func (s *Service) makeSnapshot(ctx context.Context, id string, req *csi.CreateSn
 			Annotations: map[string]string{requestNameAnnotation: req.GetName()},
 		},
 		Spec: v1alpha1.NvmfSnapshotSpec{UUID: identity.String(), Volume: vol.Name, Replica: of.Name, Node: of.Node},
+	}
+	if epoch > 0 {
+		snap.Annotations[sourceEpochAnnotation] = strconv.FormatInt(epoch, 10)
 	}
 	if err := s.client.Create(ctx, snap, client.FieldOwner(fieldManager)); err != nil {
 		return nil, fmt.Errorf("store NvmfSnapshot %s: %w", id, err)

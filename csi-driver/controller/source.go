@@ -4,6 +4,7 @@ package controller
 
 import (
 	"context"
+	"strconv"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
@@ -50,7 +51,10 @@ func contentSource(source *v1alpha1.VolumeSource) *csi.VolumeContentSource {
 // origin is where a source lies, and how large it is: a copy is made there, and is at least as large.
 type origin struct {
 	name, node, device string
-	sizeBytes          int64
+	// replica that is copied, and the epoch of its volume's mirror; empty and 0 without one.
+	replica   string
+	epoch     int64
+	sizeBytes int64
 }
 
 func (s *Service) origin(ctx context.Context, source *v1alpha1.VolumeSource) (origin, error) {
@@ -59,14 +63,18 @@ func (s *Service) origin(ctx context.Context, source *v1alpha1.VolumeSource) (or
 		if err != nil {
 			return origin{}, err
 		}
-		rep, err := s.replicas.read(ctx, vol.Spec.Members[0].Name)
+		of, epoch, err := s.copyable(ctx, vol)
+		if err != nil {
+			return origin{}, err
+		}
+		rep, err := s.replicas.read(ctx, of.Name)
 		if err != nil {
 			return origin{}, err
 		}
 		if rep == nil {
-			return origin{}, failf(waiting, "volume %s has no data to copy: NvmfReplica %s does not exist", vol.Name, vol.Spec.Members[0].Name)
+			return origin{}, failf(waiting, "volume %s has no data to copy: NvmfReplica %s does not exist", vol.Name, of.Name)
 		}
-		return origin{name: "volume " + vol.Name, node: rep.Spec.Node, device: rep.Status.Device, sizeBytes: vol.Spec.Size.Value()}, nil
+		return origin{name: "volume " + vol.Name, replica: of.Name, epoch: epoch, node: rep.Spec.Node, device: rep.Status.Device, sizeBytes: vol.Spec.Size.Value()}, nil
 	}
 	var snap *v1alpha1.NvmfSnapshot
 	if validID(source.Snapshot) {
@@ -86,19 +94,28 @@ func (s *Service) origin(ctx context.Context, source *v1alpha1.VolumeSource) (or
 	return origin{name: "snapshot " + snap.Name, node: snap.Spec.Node, device: snap.Status.Device, sizeBytes: snap.Status.Size.Value()}, nil
 }
 
-// replicaSource is where a volume's first replica gets its data from: nil for a blank volume.
-func (s *Service) replicaSource(ctx context.Context, source *v1alpha1.VolumeSource) (*v1alpha1.ReplicaSource, error) {
+// replicaSource is where a replica of a volume gets its first data from, nil for a blank one: of a copy only the first
+// replica is one, the others are filled from it.
+func (s *Service) replicaSource(ctx context.Context, vol *v1alpha1.NvmfVolume, m v1alpha1.VolumeMember) (*v1alpha1.ReplicaSource, error) {
+	source := vol.Spec.Source
 	switch {
-	case source == nil:
+	case source == nil || m != vol.Spec.Members[0]:
 		return nil, nil
 	case source.Snapshot != "":
 		return &v1alpha1.ReplicaSource{Snapshot: source.Snapshot}, nil
 	}
-	vol, err := s.source(ctx, source.Volume)
+	of, err := s.source(ctx, source.Volume)
 	if err != nil {
 		return nil, err
 	}
-	return &v1alpha1.ReplicaSource{Replica: vol.Spec.Members[0].Name}, nil
+	copied, epoch, err := s.copyable(ctx, of)
+	if err != nil {
+		return nil, err
+	}
+	if epoch > 0 && vol.Annotations[sourceEpochAnnotation] != strconv.FormatInt(epoch, 10) {
+		return nil, errNoSource // as it was when the copy was asked for
+	}
+	return &v1alpha1.ReplicaSource{Replica: copied.Name}, nil
 }
 
 // sourceGone returns errNoSource when a volume's source does not exist any more, and nil when it may still come to be

@@ -32,12 +32,21 @@ func (s *Service) unpublishVolume(ctx context.Context, id, nodeID string) error 
 	if err != nil {
 		return err
 	}
+	if replicated(vol) && vol.DeletionTimestamp == nil {
+		// From here on the former holder can record nothing.
+		if _, err := s.fence(ctx, vol); err != nil {
+			return err
+		}
+	}
 	now, err := s.follow(ctx, vol)
 	if isNoVolume(err) {
 		return s.dismissLeft(ctx, wctx, id)
 	}
 	if err != nil {
 		return err
+	}
+	if replicated(now.NvmfVolume) {
+		return s.release(ctx, wctx, now)
 	}
 	return s.await(wctx, now, detached, dismissed)
 }

@@ -3,8 +3,10 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -31,6 +33,8 @@ type attached struct {
 	Replicas []replica `json:"replicas"`
 	// Connection settings of the volume; which transports it uses is in the portals alone.
 	Connection v1alpha1.Connection `json:"connection"`
+	// Mirrored: the volume has a mirror over its replicas, each of which is connected to under an identity of its own.
+	Mirrored bool `json:"mirrored,omitempty"`
 	// Staging is the path where the volume is staged. Absent in records of earlier versions.
 	Staging string `json:"staging,omitempty"`
 
@@ -56,25 +60,29 @@ type replica struct {
 	NGUID string `json:"nguid"`
 	// Portals to connect to, at least one; with several, the kernel's multipath uses them all.
 	Portals []v1alpha1.Portal `json:"portals"`
+	// Identity is the UUID of the host NQN by which a mirrored volume's replica is connected to; empty when it was not
+	// yet. Those of other volumes have that of the attachment.
+	Identity string `json:"identity,omitempty"`
+
+	// blank says that nothing was written to it, nor when this node was admitted.
+	blank bool
 }
 
 func (r replica) id() fabrics.ID { return fabrics.ID{NQN: r.NQN, NGUID: r.NGUID} }
 
 // connection to a replica.
 func (a attached) connection(r replica) fabrics.Connection {
-	return fabrics.Connection{NQN: r.NQN, HostNQN: v1alpha1.HostNQN(a.Attachment), Portals: r.Portals, Connection: a.Connection}
+	return fabrics.Connection{NQN: r.NQN, HostNQN: a.host(r), Portals: r.Portals, Connection: a.Connection}
 }
 
-// only replica of the volume; see onlyOne.
+// host NQN by which a replica is connected to.
+func (a attached) host(r replica) string { return v1alpha1.HostNQN(cmp.Or(r.Identity, a.Attachment)) }
+
+// only replica of a volume that is not mirrored.
 func (a attached) only() replica { return a.Replicas[0] }
 
-// onlyOne fails when a volume has several replicas: what mirrors them is not part of this version.
-func onlyOne(v *v1alpha1.NvmfVolume) error {
-	if len(v.Spec.Members) == 1 {
-		return nil
-	}
-	return fmt.Errorf("%w: NvmfVolume %s has %d, and this version of the node plugin mounts volumes with one replica", errSeveral, v.Name, len(v.Spec.Members))
-}
+// replicated tells whether a volume has several replicas, or a record of those that it had.
+func replicated(v *v1alpha1.NvmfVolume) bool { return v.Spec.Replicas > 1 || len(v.Spec.Members) > 1 }
 
 // nguidOf a replica, by its UUID.
 func nguidOf(uuid string) string { return strings.ReplaceAll(uuid, "-", "") }
@@ -110,8 +118,8 @@ func gone(err error) bool {
 }
 
 // attached reads what an attachment of a volume is now. It fails with errUnread when that cannot be read, with
-// errNotAttached when the attachment has ended, with errSeveral when the volume has several replicas, and with
-// errNotServed when a replica's node does not say yet how this node reaches it.
+// errNotAttached when the attachment has ended, and with errNotServed when a replica's node does not say yet how this
+// node reaches it. Of a mirrored volume, replicas may be away.
 func (s *Service) attached(ctx context.Context, volume, attachment string) (attached, error) {
 	v, err := s.readVolume(ctx, volume)
 	if gone(err) {
@@ -125,11 +133,8 @@ func (s *Service) attached(ctx context.Context, volume, attachment string) (atta
 	if listed == nil {
 		return attached{}, fmt.Errorf("%w: attachment %s of volume %s has ended; delete the pod so that the volume is attached again", errNotAttached, attachment, volume)
 	}
-	if err := onlyOne(v); err != nil {
-		return attached{}, err
-	}
 	at := attached{
-		UUID: v.Spec.UUID, Attachment: attachment, Connection: v.Spec.Connection,
+		UUID: v.Spec.UUID, Attachment: attachment, Connection: v.Spec.Connection, Mirrored: replicated(v),
 		nodeUID: listed.NodeUID, source: v.Spec.Source, blank: true, allowFormat: v.Annotations[v1alpha1.AllowFormatAnnotation] == v.FormatPermission(host),
 	}
 	at.Connection.Transports = nil // those of the portals
@@ -152,10 +157,14 @@ func (s *Service) addReplica(ctx context.Context, at *attached, v *v1alpha1.Nvmf
 		return fmt.Errorf("%w: NvmfReplica %s has UUID %s and is of volume %s (%s), but NvmfVolume %s (%s) lists it as a member with UUID %s",
 			errMismatch, r.Name, r.Spec.UUID, r.Spec.Volume.Name, r.Spec.Volume.UUID, v.Name, v.Spec.UUID, member.UUID)
 	}
+	if at.Mirrored {
+		at.addMember(r)
+		return nil
+	}
 	if nqn := v1alpha1.SubsystemNQN(r.Name, v.Spec.Session); r.Spec.SubsystemNQN != nqn {
 		return fmt.Errorf("%w: NvmfReplica %s has subsystem %q, but session %s of NvmfVolume %s has %s", errNotServed, r.Name, r.Spec.SubsystemNQN, v.Spec.Session, v.Name, nqn)
 	}
-	if err := served(r, at.Attachment); err != nil {
+	if err := served(r, v1alpha1.HostNQN(at.Attachment)); err != nil {
 		return err
 	}
 	// As many bytes as its node serves: the volume's own size is what was asked for, and may not be there yet.
@@ -168,11 +177,39 @@ func (s *Service) addReplica(ctx context.Context, at *attached, v *v1alpha1.Nvmf
 	return nil
 }
 
-// served fails with errNotServed when a replica's node does not say that an attachment may connect, and where.
-func served(r *v1alpha1.NvmfReplica, attachment string) error {
+// addMember adds a replica of a mirrored volume, as far as its object says how it is reached.
+func (a *attached) addMember(r *v1alpha1.NvmfReplica) {
+	if size := r.ServedSize(); len(a.Replicas) == 0 || size < a.SizeBytes {
+		a.SizeBytes = size
+	}
+	a.written = a.written || r.Status.Written
+	a.Replicas = append(a.Replicas, memberOf(r, a.Attachment))
+}
+
+// connected replicas: those that this node has connected to since the volume was staged.
+func (a attached) connected() []replica {
+	return slices.DeleteFunc(slices.Clone(a.Replicas), func(r replica) bool { return r.NQN == "" })
+}
+
+// memberOf a mirrored volume, as an attachment reaches it now: without an identity where it is not admitted.
+func memberOf(r *v1alpha1.NvmfReplica, attachment string) replica {
+	m := replica{Name: r.Name, NGUID: nguidOf(r.Spec.UUID), Portals: r.Paths()}
+	h := r.HostOf(attachment)
+	if h == nil || r.Admitted(h.NQN) == nil {
+		return m
+	}
+	m.NQN = r.Spec.SubsystemNQN
+	m.Identity, _ = v1alpha1.AttachmentOfHost(h.NQN)
+	m.blank = r.Admitted(h.NQN).Blank && !r.Status.Written
+	return m
+}
+
+// served fails with errNotServed when a replica's node does not say that a host may connect, and where.
+func served(r *v1alpha1.NvmfReplica, host string) error {
 	switch {
-	case r.Admitted(v1alpha1.HostNQN(attachment)) == nil:
-		return fmt.Errorf("%w: node %s does not admit attachment %s to NvmfReplica %s yet", errNotServed, r.Spec.Node, attachment, r.Name)
+	case r.Admitted(host) == nil:
+		identity, _ := v1alpha1.AttachmentOfHost(host)
+		return fmt.Errorf("%w: node %s does not admit attachment %s to NvmfReplica %s yet", errNotServed, r.Spec.Node, identity, r.Name)
 	case len(r.Paths()) == 0:
 		return fmt.Errorf("%w: node %s has no portal of %v for NvmfReplica %s", errNotServed, r.Spec.Node, r.Spec.Connection.Transports, r.Name)
 	default:

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 
 	"github.com/go-logr/logr"
 
@@ -17,12 +18,46 @@ import (
 	"github.com/weft-storage/weft/csi-driver/node/internal/fabrics"
 	"github.com/weft-storage/weft/csi-driver/node/internal/filesystem"
 	"github.com/weft-storage/weft/csi-driver/node/internal/mapper"
+	"github.com/weft-storage/weft/csi-driver/node/internal/md"
 )
 
-// device of a volume on this host: what pods see, and the namespace below, in which a header comes before the data.
+// device of a volume on this host: what pods see, and what that is made of.
 type device struct {
 	mapper.Device
-	ns fabrics.Namespace
+	base
+}
+
+// base of a volume's device: the namespace of its only replica, or the mirror over its replicas.
+type base struct {
+	ns    fabrics.Namespace
+	array md.Array
+}
+
+func (b base) mirrored() bool { return b.array.Name != "" }
+
+// lower is the base as what a device is made of.
+func (b base) lower() mapper.Lower {
+	if b.mirrored() {
+		return mapper.Lower{Name: b.array.Name, Number: b.array.Number}
+	}
+	return mapper.Lower{Name: b.ns.Name, Number: b.ns.Device}
+}
+
+// offsetBytes in the base where the data begin: in a namespace behind the header, in a mirror behind what it keeps
+// clear.
+func (b base) offsetBytes() int64 {
+	if b.mirrored() {
+		return md.FrontBytes
+	}
+	return v1alpha1.HeaderBytes
+}
+
+// dataBytes of the volume.
+func (b base) dataBytes() int64 {
+	if b.mirrored() {
+		return b.array.DataBytes
+	}
+	return v1alpha1.WithoutHeader(b.ns.SizeBytes)
 }
 
 // holds tells whether a mount shows a device: its filesystem, or its device node.
@@ -52,12 +87,34 @@ func (s *Service) device(m filesystem.Mount) (device, error) {
 	}
 	d := device{Device: top}
 	if err == nil {
-		d.ns, err = s.Initiator.NamespaceByDevice(top.Lower.Number)
+		d.base, err = s.baseOf(top)
 	}
 	if err != nil {
 		return d, fmt.Errorf("what is mounted at %s: %w", m.Path, err)
 	}
 	return d, nil
+}
+
+// baseOf a volume's device. It fails as device does.
+func (s *Service) baseOf(top mapper.Device) (base, error) {
+	if !strings.HasPrefix(top.Lower.Name, "md") {
+		ns, err := s.Initiator.NamespaceByDevice(top.Lower.Number)
+		return base{ns: ns}, err
+	}
+	b, err := s.mirrorOf(top.Volume)
+	if err == nil && b.lower() != top.Lower {
+		err = fmt.Errorf("%s is made of %s (%s), and the volume's mirror is %s: %w", top.Name, top.Lower.Name, top.Lower.Number, b.array.Name, fabrics.ErrNotFound)
+	}
+	return b, err
+}
+
+// mirrorOf a volume, by its UUID. It fails with fabrics.ErrNotFound when it has none here.
+func (s *Service) mirrorOf(volume string) (base, error) {
+	a, err := s.Mirrors.Of(volume)
+	if errors.Is(err, md.ErrNotFound) {
+		err = fmt.Errorf("%w: %w", fabrics.ErrNotFound, err)
+	}
+	return base{array: a}, err
 }
 
 // deviceOf is device, and fails with errOtherVolume when what is shown is not of the volume.
@@ -71,19 +128,14 @@ func (s *Service) deviceOf(is identity, m filesystem.Mount) (device, error) {
 	return d, err
 }
 
-// over finds the device that was made of a namespace for an attachment. It is false when there is none.
-func (s *Service) over(ns fabrics.Namespace, attachment string) (device, bool, error) {
-	all, err := s.Mapper.Over(ns.Name)
-	i := slices.IndexFunc(all, func(d mapper.Device) bool { return d.Attachment == attachment && d.Lower == lower(ns) })
+// over finds the device that was made of a base for an attachment. It is false when there is none.
+func (s *Service) over(b base, attachment string) (device, bool, error) {
+	all, err := s.Mapper.Over(b.lower().Name)
+	i := slices.IndexFunc(all, func(d mapper.Device) bool { return d.Attachment == attachment && d.Lower == b.lower() })
 	if err != nil || i < 0 {
 		return device{}, false, err
 	}
-	return device{all[i], ns}, true, nil
-}
-
-// lower is a namespace as what a device is made of.
-func lower(ns fabrics.Namespace) mapper.Lower {
-	return mapper.Lower{Name: ns.Name, Number: ns.Device}
+	return device{all[i], b}, true, nil
 }
 
 // open keeps a volume's device, and with it its number, until it is closed, and says whether the kernel takes writes to
@@ -111,14 +163,28 @@ func (s *Service) openDevice(ctx context.Context, d device) (io.Closer, error) {
 	return opened, nil
 }
 
-func (s *Service) openNamespace(ctx context.Context, ns fabrics.Namespace) (io.Closer, error) {
-	defer doing.Begin(ctx, "opening "+ns.Path)()
-	return s.Initiator.Open(ns)
+// openBase keeps a base, and with it its number, until it is closed. A mirror is stopped by this process alone, when
+// nothing is made of it.
+func (s *Service) openBase(ctx context.Context, b base) (io.Closer, error) {
+	if b.mirrored() {
+		return io.NopCloser(nil), nil
+	}
+	defer doing.Begin(ctx, "opening "+b.ns.Path)()
+	return s.Initiator.Open(b.ns)
 }
 
-// confirm that a device is still made of its namespace, and that of the namespace's size.
+// confirm that a device is still made of its base, and that of the base's size.
 func (s *Service) confirm(d device) error {
-	if err := s.Initiator.Confirm(d.ns); err != nil {
+	var err error
+	if d.mirrored() {
+		var now base
+		if now, err = s.mirrorOf(d.Volume); err == nil && now.lower() != d.lower() {
+			err = fmt.Errorf("the mirror of volume %s was %s, and is %s now: %w", d.Volume, d.array.Name, now.array.Name, fabrics.ErrNotFound)
+		}
+	} else {
+		err = s.Initiator.Confirm(d.ns)
+	}
+	if err != nil {
 		return err
 	}
 	return s.Mapper.Confirm(d.Device)
@@ -151,15 +217,15 @@ func (s *Service) takeBack(ctx context.Context, path string, cause error) error 
 // current finds the volume's device for an attachment, if it was made already, and discards what there is of earlier
 // attachments, or has lost its namespace: whoever uses that gets errors. Call it when their controllers are gone: what
 // was on its way through them has failed then.
-func (s *Service) current(ctx context.Context, ns fabrics.Namespace, at attached) (device, bool, error) {
+func (s *Service) current(ctx context.Context, b base, at attached) (device, bool, error) {
 	all, err := s.Mapper.Of(at.UUID)
 	if err != nil {
 		return device{}, false, err
 	}
 	var found device
 	for _, d := range all {
-		if found.Name == "" && d.Attachment == at.Attachment && d.Lower == lower(ns) {
-			found = device{d, ns}
+		if found.Name == "" && d.Attachment == at.Attachment && d.Lower == b.lower() {
+			found = device{d, b}
 			continue
 		}
 		logr.FromContextOrDiscard(ctx).Info("Removing the rest of a device", "device", d.Name, "attachment", d.Attachment)
@@ -170,24 +236,23 @@ func (s *Service) current(ctx context.Context, ns fabrics.Namespace, at attached
 	return found, found.Name != "", nil
 }
 
-// build a volume's device of its namespace, from behind the header on.
-func (s *Service) build(ctx context.Context, ns fabrics.Namespace, at attached) (device, error) {
-	opened, err := s.openNamespace(ctx, ns)
+// build a volume's device of its base.
+func (s *Service) build(ctx context.Context, b base, at attached) (device, error) {
+	opened, err := s.openBase(ctx, b)
 	if err != nil {
 		return device{}, err
 	}
 	defer opened.Close() //nolint:errcheck // nothing was written through it
 	d, err := s.Mapper.Build(ctx, mapper.Spec{
-		Volume: at.UUID, Attachment: at.Attachment, Lower: lower(ns),
-		OffsetBytes: v1alpha1.HeaderBytes, SizeBytes: v1alpha1.WithoutHeader(ns.SizeBytes),
+		Owner: mapper.Owner{Volume: at.UUID}, Attachment: at.Attachment, Lower: b.lower(), OffsetBytes: b.offsetBytes(), SizeBytes: b.dataBytes(),
 	})
-	return device{d, ns}, err
+	return device{d, b}, err
 }
 
-// fit makes a device as large as its namespace, less the header.
+// fit makes a device as large as its base has data.
 func (s *Service) fit(ctx context.Context, d device) (device, error) {
 	var err error
-	d.Device, err = s.Mapper.Grow(ctx, d.Device, v1alpha1.HeaderBytes, v1alpha1.WithoutHeader(d.ns.SizeBytes))
+	d.Device, err = s.Mapper.Grow(ctx, d.Device, d.offsetBytes(), d.dataBytes())
 	return d, err
 }
 

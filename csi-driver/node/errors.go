@@ -11,9 +11,12 @@ import (
 	"google.golang.org/grpc/codes"
 	grpcstatus "google.golang.org/grpc/status"
 
+	"github.com/weft-storage/weft/csi-driver/mirror"
 	"github.com/weft-storage/weft/csi-driver/node/internal/fabrics"
 	"github.com/weft-storage/weft/csi-driver/node/internal/filesystem"
+	"github.com/weft-storage/weft/csi-driver/node/internal/keeper"
 	"github.com/weft-storage/weft/csi-driver/node/internal/mapper"
+	"github.com/weft-storage/weft/csi-driver/node/internal/md"
 	"github.com/weft-storage/weft/internal/header"
 )
 
@@ -32,8 +35,8 @@ var (
 	errUnread       = errors.New("an object of the volume cannot be read")
 	errNotServed    = errors.New("the volume is not served to this node yet")
 	errOtherHeader  = errors.New("the header belongs to another volume")
+	errNotWhole     = errors.New("not all replicas of the volume are in sync")
 	errMismatch     = errors.New("the objects of the volume do not belong together")
-	errSeveral      = errors.New("the volume has several replicas")
 )
 
 // usedError says that a volume's device is still used on this host.
@@ -73,7 +76,9 @@ var mapping = []struct {
 	{errUnknown, codes.NotFound},
 	{errOtherHeader, codes.FailedPrecondition},
 	{errMismatch, codes.FailedPrecondition},
-	{errSeveral, codes.FailedPrecondition},
+	{errNotWhole, codes.Unavailable},
+	{keeper.ErrPast, codes.FailedPrecondition},
+	{mirror.ErrNeedsPerson, codes.FailedPrecondition},
 	{header.ErrUnusable, codes.FailedPrecondition},
 	{filesystem.ErrUnsupported, codes.InvalidArgument},
 	{fabrics.ErrInvalid, codes.InvalidArgument},
@@ -85,6 +90,7 @@ var mapping = []struct {
 	{context.DeadlineExceeded, codes.DeadlineExceeded},
 	{fabrics.ErrNotFound, codes.Unavailable},
 	{mapper.ErrNotFound, codes.Unavailable},
+	{md.ErrNotFound, codes.Unavailable},
 }
 
 // code of an error: the one place that knows.

@@ -31,11 +31,10 @@ func (s *Service) NodeExpandVolume(ctx context.Context, r *csi.NodeExpandVolumeR
 		if err != nil {
 			return nil, err
 		}
-		d.ns, err = s.Initiator.WaitNamespace(ctx, d.ns.ID, v1alpha1.WithHeader(r.GetCapacityRange().GetRequiredBytes()))
-		if err != nil {
+		if d.base, err = s.expandBase(ctx, r.GetVolumeId(), d.base, r.GetCapacityRange().GetRequiredBytes()); err != nil {
 			return nil, err
 		}
-		size := v1alpha1.WithoutHeader(d.ns.SizeBytes)
+		size := d.dataBytes()
 		if limit := r.GetCapacityRange().GetLimitBytes(); limit > 0 && size > limit {
 			return nil, invalid("capacity_range: the volume has %d bytes, which is more than the limit of %d", size, limit)
 		}
@@ -49,6 +48,15 @@ func (s *Service) NodeExpandVolume(ctx context.Context, r *csi.NodeExpandVolumeR
 		}
 		return &csi.NodeExpandVolumeResponse{CapacityBytes: size}, nil
 	})
+}
+
+// expandBase waits until what a device is made of has a size, or makes it have that.
+func (s *Service) expandBase(ctx context.Context, volume string, b base, dataBytes int64) (base, error) {
+	if b.mirrored() {
+		return s.expandMirror(ctx, volume, b, dataBytes)
+	}
+	ns, err := s.Initiator.WaitNamespace(ctx, b.ns.ID, v1alpha1.WithHeader(dataBytes))
+	return base{ns: ns}, err
 }
 
 // shown finds the volume at the first of the places that shows anything. It fails with errUnknown when none does.

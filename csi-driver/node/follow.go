@@ -14,7 +14,6 @@ import (
 	"github.com/go-logr/logr"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 
-	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/csi-driver/node/internal/fabrics"
 )
 
@@ -72,6 +71,9 @@ func (s *Service) followPortals(ctx context.Context) []error {
 		}
 		for _, r := range was.Replicas {
 			replicas = append(replicas, r.Name)
+			if r.NQN == "" {
+				continue // it was not connected to yet
+			}
 			err := s.follow(ctx, volume, was, r)
 			switch {
 			case apierrors.IsNotFound(err): // nobody says where it is, so it stays where it was
@@ -103,7 +105,7 @@ func (s *Service) follow(ctx context.Context, volume string, was attached, r rep
 	if err != nil {
 		return err
 	}
-	if ended := is.Listed(v1alpha1.HostNQN(was.Attachment)) == nil; ended || errors.Is(served(is, was.Attachment), errNotServed) {
+	if ended := is.Listed(was.host(r)) == nil; ended || errors.Is(served(is, was.host(r)), errNotServed) {
 		return nil
 	}
 	s.followed.read(r.Name, s.now())
@@ -112,17 +114,17 @@ func (s *Service) follow(ctx context.Context, volume string, was attached, r rep
 		return nil
 	}
 	_, err = call(ctx, s, "following the portals", volume, func(ctx context.Context) (*struct{}, error) {
-		now, err := s.records().get(volume) // it may have been unstaged, or staged for another attachment, meanwhile
-		if err != nil || now.Attachment != was.Attachment {
-			return nil, ignoreMissing(err)
-		}
-		i := slices.IndexFunc(now.Replicas, func(x replica) bool { return x.id() == r.id() })
-		if i < 0 {
-			return nil, nil
-		}
-		logr.FromContextOrDiscard(ctx).Info("The volume's portals have changed", "volume", volume, "replica", r.Name, "from", now.Replicas[i].Portals, "to", is.Paths())
-		now.Replicas[i].Portals = is.Paths()
-		return nil, s.records().put(volume, now)
+		// It may have been unstaged, or staged for another attachment, meanwhile.
+		err := s.editRecord(volume, was.Attachment, func(now *attached) bool {
+			i := slices.IndexFunc(now.Replicas, func(x replica) bool { return x.id() == r.id() })
+			if i < 0 {
+				return false
+			}
+			logr.FromContextOrDiscard(ctx).Info("The volume's portals have changed", "volume", volume, "replica", r.Name, "from", now.Replicas[i].Portals, "to", is.Paths())
+			now.Replicas[i].Portals = is.Paths()
+			return true
+		})
+		return nil, ignoreMissing(err)
 	})
 	return err
 }
@@ -153,7 +155,7 @@ func (s *Service) dropFormerPaths(ctx context.Context) []error {
 // former paths of a volume's replicas.
 func (s *Service) former(at attached) ([]fabrics.Controller, error) {
 	var all []fabrics.Controller
-	for _, r := range at.Replicas {
+	for _, r := range at.connected() {
 		former, err := s.Initiator.Former(at.connection(r))
 		if err != nil {
 			return nil, err
@@ -175,7 +177,7 @@ func (s *Service) dropFormer(ctx context.Context, volume string) error {
 	logr.FromContextOrDiscard(ctx).Info("Removing paths to former portals of the volume", "volume", volume, "paths", former)
 	ctx, cancel := context.WithTimeout(ctx, giveUpTimeout)
 	defer cancel()
-	for _, r := range at.Replicas {
+	for _, r := range at.connected() {
 		err = errors.Join(err, s.Initiator.GiveUp(ctx, r.NQN, func(c fabrics.Controller) bool {
 			return slices.ContainsFunc(former, func(f fabrics.Controller) bool { return f.Name == c.Name })
 		}))

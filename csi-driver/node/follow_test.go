@@ -32,6 +32,7 @@ func (s *suite) restarted() *node.Service {
 	return &node.Service{
 		NodeName: s.service.NodeName, NodeUID: s.service.NodeUID, Initiator: s.service.Initiator, Mapper: s.service.Mapper, Filesystems: s.service.Filesystems,
 		Records: s.service.Records, Volumes: s.service.Volumes, Clock: s.clock,
+		Mirrors: s.service.Mirrors, Processes: s.service.Processes, MirrorRecords: s.service.MirrorRecords, MirrorGrace: s.service.MirrorGrace,
 	}
 }
 
@@ -205,11 +206,6 @@ func TestStageReadsTheObjects(t *testing.T) {
 		},
 		"not admitted yet": {
 			edit(func(r *v1alpha1.NvmfReplica) { r.Status.Hosts = nil }), codes.Unavailable, "does not admit attachment " + attachment + " to NvmfReplica pvc-1-r1",
-		},
-		"several replicas": {
-			edit(func(v *v1alpha1.NvmfVolume) {
-				v.Spec.Members = append(v.Spec.Members, v1alpha1.VolumeMember{Name: "pvc-1-r2", UUID: sourceUUID, Node: "storage-2"})
-			}), codes.FailedPrecondition, "NvmfVolume pvc-1 has 2, and this version of the node plugin mounts volumes with one replica",
 		},
 		"the replica of another volume": {
 			edit(func(r *v1alpha1.NvmfReplica) { r.Spec.Volume.Name = "pvc-2" }), codes.FailedPrecondition, "NvmfReplica pvc-1-r1 has UUID 0a0b0c0d-0e0f-4001-8203-040506070809 and is of volume pvc-2",

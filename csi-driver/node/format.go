@@ -22,15 +22,31 @@ const maxSources = 64
 // data, and outlives objects and hosts as they do.
 type heading struct {
 	staging
-	ns fabrics.Namespace
+	// on is what begins with it: a volume's only replica, or each that is in sync.
+	on headed
 	is header.Header
+}
+
+// headed is what has a volume's header.
+type headed interface {
+	// read the header, past all caches.
+	read(ctx context.Context) (header.Header, error)
+	// set what it says of the volume's data, durably, and read it again.
+	set(ctx context.Context, is header.Header, next header.Record) (header.Header, error)
 }
 
 // readHeader of a volume. It fails with header.ErrUnusable, and with errOtherHeader when it is that of a volume which
 // this one was not made from. Nothing is written then.
-func (st staging) readHeader(ctx context.Context, ns fabrics.Namespace) (*heading, error) {
-	h := &heading{staging: st, ns: ns}
-	if err := h.read(ctx); err != nil {
+func (st staging) readHeader(ctx context.Context, b base) (*heading, error) {
+	h := &heading{staging: st, on: namespaceHeader{st.Initiator, b.ns}}
+	var err error
+	if b.mirrored() {
+		h.on, err = st.mirrorHeader()
+	}
+	if err == nil {
+		h.is, err = h.on.read(ctx)
+	}
+	if err != nil {
 		return nil, err
 	}
 	if !h.is.None() && h.is.Volume != h.own() {
@@ -41,15 +57,40 @@ func (st staging) readHeader(ctx context.Context, ns fabrics.Namespace) (*headin
 
 func (h *heading) own() string { return h.at.UUID }
 
-func (h *heading) read(ctx context.Context) error {
-	start, err := h.Initiator.ReadStart(ctx, h.ns, header.Bytes)
+// namespaceHeader is the header with which a namespace begins.
+type namespaceHeader struct {
+	Initiator
+	ns fabrics.Namespace
+}
+
+func (n namespaceHeader) read(ctx context.Context) (header.Header, error) {
+	start, err := n.ReadStart(ctx, n.ns, header.Bytes)
 	if err != nil {
-		return err
+		return header.Header{}, err
 	}
-	if h.is, err = header.Parse(start); err != nil {
-		return fmt.Errorf("%s: %w", h.ns.Path, err)
+	is, err := header.Parse(start)
+	if err != nil {
+		err = fmt.Errorf("%s: %w", n.ns.Path, err)
 	}
-	return nil
+	return is, err
+}
+
+func (n namespaceHeader) set(ctx context.Context, is header.Header, next header.Record) (header.Header, error) {
+	if is.Is(next) {
+		return is, nil
+	}
+	offset, slot, err := is.Next(next)
+	if err != nil {
+		return is, err
+	}
+	if err := n.WriteStart(ctx, n.ns, offset, slot); err != nil {
+		return is, fmt.Errorf("write the volume's header: %w", err)
+	}
+	now, err := n.read(ctx)
+	if err == nil && !now.Is(next) {
+		err = fmt.Errorf("%s: %w: it was written, and says something else", n.ns.Path, header.ErrUnusable)
+	}
+	return now, err
 }
 
 // madeFrom fails with errOtherHeader unless the volume may have been made from the one with a UUID, directly or not. A
@@ -106,7 +147,7 @@ func (h *heading) fence() filesystem.Fence {
 // beginBlock makes durable that the volume may hold data, before anybody can write to it as a raw block device. It
 // writes the same as any other host that shares the volume, whichever was admitted first.
 func (h *heading) beginBlock(ctx context.Context) error {
-	r := filesystem.Request{Device: h.ns.Path, ReadOnly: h.use.readOnly, Fence: h.fence()}
+	r := filesystem.Request{Device: h.volume, ReadOnly: h.use.readOnly, Fence: h.fence()}
 	r.Fence.Blank = !h.at.written
 	if err := r.MayBegin(); err != nil {
 		return err
@@ -137,21 +178,9 @@ func (h *heading) set(ctx context.Context, state header.State, kind string) erro
 	if h.at.allowFormat {
 		next.FormatUsedBy = h.at.Attachment
 	}
-	if h.is.Is(next) {
-		return nil
+	now, err := h.on.set(ctx, h.is, next)
+	if err == nil {
+		h.is = now
 	}
-	offset, slot, err := h.is.Next(next)
-	if err != nil {
-		return err
-	}
-	if err := h.Initiator.WriteStart(ctx, h.ns, offset, slot); err != nil {
-		return fmt.Errorf("write the volume's header: %w", err)
-	}
-	if err := h.read(ctx); err != nil {
-		return err
-	}
-	if !h.is.Is(next) {
-		return fmt.Errorf("%s: %w: it was written, and says something else", h.ns.Path, header.ErrUnusable)
-	}
-	return nil
+	return err
 }

@@ -82,7 +82,9 @@ func (s *Service) volumeHealth(ctx context.Context, r *csi.NodeGetVolumeHealthRe
 // sight is what can be seen of a volume on this node.
 type sight struct {
 	// staged is what it was staged with; nil when that is not known.
-	staged      *attached
+	staged *attached
+	// mirror of a mirrored volume that is kept here; nil for none.
+	mirror      *mirrorSight
 	controllers []fabrics.Controller
 	namespaces  []fabrics.Namespace
 	// mounts of its namespaces, and those that were asked about.
@@ -138,18 +140,39 @@ func (s *Service) look(ctx context.Context, volume string, asked ...filesystem.M
 		}
 	}
 	for _, ns := range seen.namespaces {
-		mounts, err := s.mountsOver(ns)
+		mounts, err := s.mountsOver(base{ns: ns})
 		if err != nil {
 			return seen, err
 		}
 		seen.mounts = append(seen.mounts, mounts...)
 	}
-	return seen, nil
+	return seen, s.lookAtMirror(volume, is.uuid, &seen)
 }
 
-// mountsOver a namespace: those of the devices that are made of it.
-func (s *Service) mountsOver(ns fabrics.Namespace) ([]filesystem.Mount, error) {
-	devices, err := s.Mapper.Over(ns.Name)
+// lookAtMirror adds to what can be seen of a volume its mirror, if that is kept here.
+func (s *Service) lookAtMirror(volume, uuid string, seen *sight) error {
+	m := s.mirrors.of(volume)
+	if m == nil {
+		return nil
+	}
+	is, err := m.look()
+	if err != nil {
+		return err
+	}
+	seen.mirror = &is
+	b, err := s.mirrorOf(uuid)
+	if errors.Is(err, fabrics.ErrNotFound) {
+		return nil
+	}
+	if err == nil {
+		seen.mounts, err = s.mountsOver(b)
+	}
+	return err
+}
+
+// mountsOver a base: those of the devices that are made of it.
+func (s *Service) mountsOver(b base) ([]filesystem.Mount, error) {
+	devices, err := s.Mapper.Over(b.lower().Name)
 	if err != nil {
 		return nil, err
 	}
@@ -185,6 +208,9 @@ func (v sight) problems() server.Problems {
 	if v.overdue != nil {
 		add(server.Degraded, reasonOverdue, "%s", v.overdue)
 	}
+	if v.mirror != nil {
+		v.mirror.problems(add)
+	}
 	v.identity(add, live > 0)
 	for _, m := range v.gone {
 		add(server.Inaccessible, reasonDeviceGone, "the device at %s was lost; delete the pod so that the volume is staged again", m.Path)
@@ -215,6 +241,9 @@ func (v sight) identity(add func(csi.VolumeHealthErrorType, string, string, ...a
 	}
 	for _, r := range v.staged.Replicas {
 		i := slices.IndexFunc(v.namespaces, func(ns fabrics.Namespace) bool { return ns.NGUID == r.NGUID })
+		if i < 0 && v.mirror != nil {
+			continue // it left the mirror, or will
+		}
 		if i < 0 {
 			var others []string
 			for _, ns := range v.namespaces {
@@ -234,7 +263,7 @@ func (v sight) unreached() []v1alpha1.Portal {
 		return nil
 	}
 	var all []v1alpha1.Portal
-	for _, r := range v.staged.Replicas {
+	for _, r := range v.staged.connected() {
 		of := slices.DeleteFunc(slices.Clone(v.controllers), func(c fabrics.Controller) bool {
 			name, _ := v1alpha1.ReplicaOfSubsystem(c.NQN)
 			return name != r.Name

@@ -105,6 +105,22 @@ func (l *lab) mapped(file string) string {
 	return filepath.Base(l.run("readlink", "--canonicalize", "/dev/mapper/lab-of-host"))
 }
 
+// image is a file with something that is scanned in it, under a name.
+func (l *lab) image(c scanned, name string) string {
+	l.Helper()
+	file := filepath.Join(l.dir, name+".img")
+	must(l, os.WriteFile(file, nil, 0o600))
+	must(l, os.Truncate(file, scannedSize))
+	device := l.loop(file)
+	for _, command := range c.make("/dev/"+device, name) {
+		l.run(command...)
+	}
+	l.run("losetup", "--detach", "/dev/"+device)
+	l.run("udevadm", "settle")
+	must(l, os.RemoveAll("/run/lvm")) // what was noted while it was made
+	return file
+}
+
 // What a pod writes to its raw device concerns the pod alone: no program of the host takes it up when it is
 // attached, nor when the kernel announces it once more. A device of the host's own, which
 // comes after, is taken up all the while.
@@ -112,20 +128,7 @@ func TestLabScannersLeaveVolumesAlone(t *testing.T) {
 	for name, c := range allScanned() {
 		t.Run(name, func(t *testing.T) {
 			l := setUpLab(t)
-			image := func(name string) string {
-				file := filepath.Join(l.dir, name+".img")
-				must(l, os.WriteFile(file, nil, 0o600))
-				must(l, os.Truncate(file, scannedSize))
-				device := l.loop(file)
-				for _, command := range c.make("/dev/"+device, name) {
-					l.run(command...)
-				}
-				l.run("losetup", "--detach", "/dev/"+device)
-				l.run("udevadm", "settle")
-				must(l, os.RemoveAll("/run/lvm")) // what was noted while it was made
-				return file
-			}
-			of, others := image("labofvolume"), image("labofhost")
+			of, others := l.image(c, "labofvolume"), l.image(c, "labofhost")
 
 			v := l.volume("lab-scanned", scannedSize, guid(1), l.port(4420, v1alpha1.TransportTCP))
 			v.up(blockCapability())

@@ -16,6 +16,7 @@ import (
 	"context"
 	"io"
 	"maps"
+	"sync"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -28,6 +29,8 @@ import (
 	"github.com/weft-storage/weft/csi-driver/node/internal/fabrics"
 	"github.com/weft-storage/weft/csi-driver/node/internal/filesystem"
 	"github.com/weft-storage/weft/csi-driver/node/internal/mapper"
+	"github.com/weft-storage/weft/csi-driver/node/internal/md"
+	"github.com/weft-storage/weft/csi-driver/node/internal/users"
 )
 
 // DefaultMaxVolumes is how many volumes a node takes by default. Each is a connection with its own
@@ -56,6 +59,7 @@ type Initiator interface {
 	Deletions() map[string]doing.Step
 	HeldUp() *fabrics.HeldUpError
 	Subsystems() (map[string][]string, error)
+	States() (map[string]fabrics.ControllerState, error)
 }
 
 // Mapper makes the devices that pods see. *mapper.Host is one; its methods say what they guarantee.
@@ -69,6 +73,19 @@ type Mapper interface {
 	Grow(ctx context.Context, d mapper.Device, offsetBytes, sizeBytes int64) (mapper.Device, error)
 	Remove(ctx context.Context, d mapper.Device) error
 	Discard(ctx context.Context, d mapper.Device) error
+	Slices(replica string) ([]mapper.Device, error)
+	Suspend(ctx context.Context, d mapper.Device) error
+}
+
+// Processes of this machine. *users.Host is one; its methods say what they guarantee.
+type Processes interface {
+	Kill(devices ...users.Device) (left int, err error)
+}
+
+// MirrorRecords reads and writes NvmfMirrors.
+type MirrorRecords interface {
+	Get(ctx context.Context, key client.ObjectKey, into client.Object, options ...client.GetOption) error
+	Update(ctx context.Context, object client.Object, options ...client.UpdateOption) error
 }
 
 // Filesystems mounts. *filesystem.Host is one; its methods say what they guarantee.
@@ -98,21 +115,30 @@ type Service struct {
 	NodeUID func(ctx context.Context) (string, error)
 	// MaxVolumes that may be attached to this node at a time; 0 for no limit.
 	MaxVolumes int64
-	// Initiator, Mapper and Filesystems of this machine.
+	// Initiator, Mapper, Mirrors, Processes and Filesystems of this machine.
 	Initiator   Initiator
 	Mapper      Mapper
+	Mirrors     md.Mirrors
+	Processes   Processes
 	Filesystems Filesystems
 	// Records is the folder where what volumes were staged with is written down. It is made when it is needed.
 	Records string
 	// Volumes and their replicas are read to find out how a volume is reached, and whether it is still attached to this
 	// node: live, not from a cache.
 	Volumes client.Reader
+	// MirrorRecords are the NvmfMirrors: read live, and written by compare and swap.
+	MirrorRecords MirrorRecords
+	// MirrorGrace is how long a replica of a mirrored volume may not answer; 0 is the default.
+	MirrorGrace time.Duration
 	// Clock to tell what is overdue; nil for the machine's.
 	Clock clock.PassiveClock
 
 	calls    calls
 	measures measures
 	followed followed
+	mirrors  mirrors
+	// recording is held while a record is changed.
+	recording sync.Mutex
 }
 
 func (s *Service) records() records { return records{s.Records} }

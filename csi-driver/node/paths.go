@@ -84,7 +84,7 @@ func (s *Service) mend(ctx context.Context, volume string, silent map[v1alpha1.P
 	}
 	unreachable = &[]v1alpha1.Portal{}
 	var errs []error
-	for _, r := range at.Replicas {
+	for _, r := range at.connected() {
 		c := at.connection(r)
 		if c.Portals, err = s.Initiator.Lost(c); err != nil {
 			errs = append(errs, err)
@@ -133,7 +133,7 @@ func (s *Service) lostPaths(ctx context.Context) (map[string][]v1alpha1.Portal, 
 // lost portals of a volume's replicas.
 func (s *Service) lost(at attached) ([]v1alpha1.Portal, error) {
 	var all []v1alpha1.Portal
-	for _, r := range at.Replicas {
+	for _, r := range at.connected() {
 		portals, err := s.Initiator.Lost(at.connection(r))
 		if err != nil {
 			return nil, err
@@ -144,8 +144,11 @@ func (s *Service) lost(at attached) ([]v1alpha1.Portal, error) {
 }
 
 // connected tells whether this machine has a controller of one of a volume's replicas.
-func (s *Service) connected(at attached) (bool, error) {
-	for _, r := range at.Replicas {
+func (s *Service) connected(volume string, at attached) (bool, error) {
+	if s.mirrors.of(volume) != nil {
+		return true, nil
+	}
+	for _, r := range at.connected() {
 		if controllers, err := s.Initiator.Controllers(r.NQN); err != nil || len(controllers) > 0 {
 			return true, err
 		}
@@ -156,11 +159,11 @@ func (s *Service) connected(at attached) (bool, error) {
 // forgetStale removes the record of a volume of which nothing is connected: this machine was restarted, and the volume
 // went elsewhere. A device that was built for it has lost its namespace, and goes with its last user.
 func (s *Service) forgetStale(ctx context.Context, volume string, at attached) error {
-	if connected, err := s.connected(at); err != nil || connected {
+	if connected, err := s.connected(volume, at); err != nil || connected {
 		return err
 	}
 	_, err := call(ctx, s, "forgetting", volume, func(ctx context.Context) (*struct{}, error) {
-		if connected, err := s.connected(at); err != nil || connected {
+		if connected, err := s.connected(volume, at); err != nil || connected {
 			return nil, err
 		}
 		if err := s.takeDown(ctx, at.UUID); err != nil {

@@ -56,26 +56,34 @@ func (s *Service) publishStaged(ctx context.Context, r *csi.NodePublishVolumeReq
 	if err != nil {
 		return err
 	}
-	// Looked up again, by what it is: since it was staged its name may have changed.
-	ns, err := s.Initiator.FindNamespace(at.only().id())
+	b, err := s.stagedBase(at)
 	if errors.Is(err, fabrics.ErrNotFound) {
 		return fmt.Errorf("%w: it is not connected", errNotStaged)
 	}
 	if err != nil {
 		return err
 	}
-	if err := ns.Fits(v1alpha1.WithHeader(at.SizeBytes)); err != nil {
-		return err
-	}
-	d, built, err := s.over(ns, attachment)
+	d, built, err := s.over(b, attachment)
 	if err != nil {
 		return err
 	}
 	if !built {
-		return fmt.Errorf("%w: nothing is built on %s", errNotStaged, ns.Path)
+		return fmt.Errorf("%w: nothing is built on %s", errNotStaged, b.lower().Name)
 	}
 	use.readOnly = use.readOnly || r.GetReadonly()
 	return s.publish(ctx, r.GetStagingTargetPath(), r.GetTargetPath(), d, use)
+}
+
+// stagedBase looks up again, by what it is, what a staged volume's device is made of: its name may have changed since.
+func (s *Service) stagedBase(at attached) (base, error) {
+	if at.Mirrored {
+		return s.mirrorOf(at.UUID)
+	}
+	ns, err := s.Initiator.FindNamespace(at.only().id())
+	if err == nil {
+		err = ns.Fits(v1alpha1.WithHeader(at.SizeBytes))
+	}
+	return base{ns: ns}, err
 }
 
 // stagedFor gives what a volume was staged with. It fails with errNotStaged unless that was for this attachment.

@@ -101,14 +101,17 @@ func (r records) get(volume string) (attached, error) {
 	default:
 		return attached{}, fmt.Errorf("%w of volume %s: version %d, but this node plugin supports %d: %s", errRecord, volume, is.Version, recordVersion, stageAgain)
 	}
-	if is.UUID == "" || is.Attachment == "" || len(is.Replicas) == 0 || slices.ContainsFunc(is.Replicas, unusable) {
+	if is.UUID == "" || is.Attachment == "" || len(is.Replicas) == 0 || slices.ContainsFunc(is.Replicas, is.unusable) {
 		return attached{}, fmt.Errorf("%w of volume %s: it is incomplete or belongs to another volume: %s", errRecord, volume, stageAgain)
 	}
 	return is.attached, nil
 }
 
 // unusable tells whether a replica's record is incomplete, or its subsystem serves another replica.
-func unusable(r replica) bool {
+func (a attached) unusable(r replica) bool {
+	if a.Mirrored && r.Identity == "" {
+		return r.Name == "" || r.NGUID == "" // it was not connected to yet
+	}
 	of, ours := v1alpha1.ReplicaOfSubsystem(r.NQN)
 	return !ours || of != r.Name || r.NGUID == "" || len(r.Portals) == 0
 }
@@ -120,6 +123,24 @@ var errRecord = errors.New("unusable record")
 func unrecorded(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, errRecord) }
 
 const stageAgain = "delete the pod so that the volume is staged again"
+
+// editRecord changes the record of a volume that is staged for an attachment, if edit says so. It fails with
+// fs.ErrNotExist when it is not any more.
+func (s *Service) editRecord(volume, attachment string, edit func(*attached) bool) error {
+	s.recording.Lock()
+	defer s.recording.Unlock()
+	at, err := s.records().get(volume)
+	if err != nil {
+		return err
+	}
+	if at.Attachment != attachment {
+		return fmt.Errorf("volume %s is staged for another attachment: %w", volume, fs.ErrNotExist)
+	}
+	if !edit(&at) {
+		return nil
+	}
+	return s.records().put(volume, at)
+}
 
 // remove a record.
 func (r records) remove(volume string) error { return removeFile(r.path(volume)) }

@@ -51,13 +51,14 @@ type Reporter struct {
 
 	node *ConditionWriter
 	// told of each volume.
-	told map[string]doing.Step
+	told        map[string]doing.Step
+	toldMissing map[string]string
 }
 
 // Run looks at once and then at each ReportInterval until the context ends, and reports what changed. A process that
 // has just begun does not know what an earlier one left the kernel with: until the kernel has answered, or was not
 // heard of for doing.Limit, the condition stays as it is.
-func (r *Reporter) Run(ctx context.Context, initiator Connecting, overdue func() map[string]doing.Step) error {
+func (r *Reporter) Run(ctx context.Context, initiator Connecting, overdue func() map[string]doing.Step, missing func() map[string]string) error {
 	log := logr.FromContextOrDiscard(ctx).WithName("stuck")
 	ticker := r.Clock.NewTicker(ReportInterval)
 	defer ticker.Stop()
@@ -67,7 +68,7 @@ func (r *Reporter) Run(ctx context.Context, initiator Connecting, overdue func()
 	for {
 		held := initiator.HeldUp()
 		known = known || held != nil
-		if err := r.report(ctx, known, held, overdue()); err != nil && ctx.Err() == nil {
+		if err := r.report(ctx, known, held, overdue(), missing()); err != nil && ctx.Err() == nil {
 			log.Error(err, "Cannot report that this node's kernel is stuck; trying again")
 		}
 		select {
@@ -80,14 +81,14 @@ func (r *Reporter) Run(ctx context.Context, initiator Connecting, overdue func()
 	}
 }
 
-func (r *Reporter) report(ctx context.Context, known bool, held *fabrics.HeldUpError, overdue map[string]doing.Step) error {
+func (r *Reporter) report(ctx context.Context, known bool, held *fabrics.HeldUpError, overdue map[string]doing.Step, missing map[string]string) error {
 	ctx, cancel := context.WithTimeout(ctx, writeTimeout)
 	defer cancel()
 	var err error
 	if known {
 		err = r.Write(ctx, held)
 	}
-	return errors.Join(err, r.tell(ctx, overdue))
+	return errors.Join(err, r.tell(ctx, overdue), r.tellMissing(ctx, missing))
 }
 
 // Write the condition, with an Event for each change: what holds up connections, nil for nothing. It is idempotent.
@@ -125,12 +126,43 @@ func (r *Reporter) tell(ctx context.Context, overdue map[string]doing.Step) erro
 }
 
 func (r *Reporter) overdue(ctx context.Context, name string, step doing.Step) error {
+	return r.event(ctx, name, corev1.EventTypeWarning, v1alpha1.ReasonOverdue, step.String())
+}
+
+// event about a volume.
+func (r *Reporter) event(ctx context.Context, name, kind, reason, note string) error {
 	var volume v1alpha1.NvmfVolume
 	if err := r.Client.Get(ctx, client.ObjectKey{Name: name}, &volume); apierrors.IsNotFound(err) {
 		return nil // nobody looks at it
 	} else if err != nil {
-		return fmt.Errorf("read NvmfVolume %s to report that on this node %s: %w", name, step, err)
+		return fmt.Errorf("read NvmfVolume %s to report that on this node %s: %w", name, note, err)
 	}
 	about := corev1.ObjectReference{APIVersion: v1alpha1.GroupVersion.String(), Kind: "NvmfVolume", Name: name, UID: volume.UID}
-	return r.writer().Event(ctx, about, corev1.EventTypeWarning, v1alpha1.ReasonOverdue, "node "+r.Node+": "+step.String())
+	return r.writer().Event(ctx, about, kind, reason, "node "+r.Node+": "+note)
+}
+
+// tellMissing replicas of mirrored volumes, in an Event for each change, and that they are all in sync again.
+func (r *Reporter) tellMissing(ctx context.Context, missing map[string]string) error {
+	var errs []error
+	told := map[string]string{}
+	for name, words := range missing {
+		if r.toldMissing[name] != words {
+			if err := r.event(ctx, name, corev1.EventTypeWarning, reasonReplicaMissing, words); err != nil {
+				errs = append(errs, err)
+				continue
+			}
+		}
+		told[name] = words
+	}
+	for name := range r.toldMissing {
+		if _, still := missing[name]; still {
+			continue
+		}
+		if err := r.event(ctx, name, corev1.EventTypeNormal, v1alpha1.ReasonAsExpected, "all replicas are in sync, or the volume was unstaged"); err != nil {
+			errs = append(errs, err)
+			told[name] = r.toldMissing[name]
+		}
+	}
+	r.toldMissing = told
+	return errors.Join(errs...)
 }

@@ -37,6 +37,7 @@ type reported struct {
 type found struct {
 	held    *fabrics.HeldUpError
 	overdue map[string]doing.Step
+	missing map[string]string
 }
 
 func (w *reported) Ready(ctx context.Context) error {
@@ -95,7 +96,9 @@ func begin(t *testing.T, was corev1.ConditionStatus) *reported {
 	r := node.Reporter{Client: w.client, Node: "node1", UID: "1", Clock: w.clock}
 	ctx, stop := context.WithCancel(t.Context())
 	done := make(chan error, 1)
-	go func() { done <- r.Run(ctx, w, func() map[string]doing.Step { return w.overdue }) }()
+	go func() {
+		done <- r.Run(ctx, w, func() map[string]doing.Step { return w.overdue }, func() map[string]string { return w.missing })
+	}()
 	t.Cleanup(func() {
 		stop()
 		close(w.looks)

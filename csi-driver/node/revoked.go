@@ -34,6 +34,9 @@ func (s *Service) GiveUpRevoked(ctx context.Context) error {
 	nqns, listErr := s.Initiator.Subsystems()
 	errs := []error{err, listErr}
 	for _, volume := range volumes {
+		if s.mirrors.of(volume) != nil {
+			continue // its keeper reads the mirror's record, and leaves
+		}
 		ctx, cancel := context.WithTimeout(ctx, giveUpTimeout)
 		is, err := s.identify(ctx, volume)
 		if err == nil {

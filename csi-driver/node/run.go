@@ -5,6 +5,7 @@ package node
 import (
 	"context"
 	"errors"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -26,7 +27,10 @@ import (
 	"github.com/weft-storage/weft/csi-driver/internal/server"
 	"github.com/weft-storage/weft/csi-driver/node/internal/fabrics"
 	"github.com/weft-storage/weft/csi-driver/node/internal/filesystem"
+	"github.com/weft-storage/weft/csi-driver/node/internal/keeper"
 	"github.com/weft-storage/weft/csi-driver/node/internal/mapper"
+	"github.com/weft-storage/weft/csi-driver/node/internal/md"
+	"github.com/weft-storage/weft/csi-driver/node/internal/users"
 )
 
 // finishTimeout is how long work on this machine that outlived its calls (a mkfs, an umount) may take when the
@@ -70,15 +74,26 @@ func Run(ctx context.Context, config *rest.Config, o Options) error {
 			return err
 		}
 		service, initiator := newService(nodes)
+		service.MirrorRecords, err = mirrorClient(config)
+		if err != nil {
+			return err
+		}
 		service.NodeName, service.NodeUID = o.NodeName, func(ctx context.Context) (string, error) { return readUID(ctx, nodes, o.NodeName) }
 		service.MaxVolumes, service.Records = o.MaxVolumes, filepath.Join(filepath.Dir(socket), "staged")
 		if err := service.Clean(); err != nil {
 			logr.FromContextOrDiscard(ctx).Error(err, "Cannot remove leftovers of the previous process; they do no harm")
 		}
+		if err := keeper.Prepare(); err != nil {
+			return err
+		}
+		if err := service.Mirrors.Clean(ctx); err != nil {
+			logr.FromContextOrDiscard(ctx).Error(err, "Cannot remove mirrors whose making was cut off")
+		}
 		group.Go(func() error { service.Keep(ctx); return nil })
+		group.Go(func() error { return service.KeepMirrors(ctx) })
 		group.Go(func() error {
 			reporter := Reporter{Client: nodes, Node: o.NodeName, UID: types.UID(uid), Clock: clock.RealClock{}}
-			return reporter.Run(ctx, initiator, service.Overdue)
+			return reporter.Run(ctx, initiator, service.Overdue, service.MissingReplicas)
 		})
 		group.Go(func() error {
 			reporter := SkewReporter{Client: nodes, Version: o.Version, Clock: clock.RealClock{}, Writer: &ConditionWriter{
@@ -114,6 +129,13 @@ func nodeClient(config *rest.Config) (client.Client, error) {
 	return client.New(config, client.Options{Scheme: scheme})
 }
 
+// mirrorClient reads and writes NvmfMirrors. A keeper's write is not held up by other calls of this process.
+func mirrorClient(config *rest.Config) (client.Client, error) {
+	unlimited := rest.CopyConfig(config)
+	unlimited.QPS = -1
+	return nodeClient(unlimited)
+}
+
 // newService makes the node service of this machine, and its initiator.
 func newService(volumes client.Reader) (*Service, *fabrics.Host) {
 	kernel := fabrics.LinuxKernel{}
@@ -124,5 +146,9 @@ func newService(volumes client.Reader) (*Service, *fabrics.Host) {
 		Root: "/", Kernel: kernel, LoadModule: filesystems.LoadModule, Reachable: fabrics.Reachable, MountsOf: filesystems.MountsOf,
 	})
 	devices := &mapper.Host{Root: "/", Control: mapper.Linux{}, LoadModule: filesystems.LoadModule, OpenDevice: kernel.Open}
-	return &Service{Initiator: initiator, Mapper: devices, Filesystems: filesystems, Volumes: volumes}, initiator
+	arrays := &md.Host{Root: "/", Exec: exec.New(), LoadModule: filesystems.LoadModule, OpenDirect: kernel.OpenDirect}
+	return &Service{
+		Initiator: initiator, Mapper: devices, Mirrors: arrays, Processes: &users.Host{Proc: "/proc", Self: os.Getpid()},
+		Filesystems: filesystems, Volumes: volumes,
+	}, initiator
 }

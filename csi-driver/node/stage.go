@@ -57,7 +57,7 @@ func (s *Service) stage(ctx context.Context, volume, attachment, path string, us
 	}
 	at.Staging = path
 	if err := (staging{Service: s, volume: volume, path: path, use: use, at: at}).run(ctx); err != nil {
-		return s.undo(ctx, at, err)
+		return s.undo(ctx, volume, at, err)
 	}
 	return nil
 }
@@ -83,24 +83,31 @@ func (st staging) run(ctx context.Context) error {
 	if err := st.records().put(st.volume, st.at); err != nil {
 		return fmt.Errorf("record how the volume is staged: %w", err)
 	}
-	for _, r := range st.at.Replicas {
-		if err := st.Initiator.Connect(ctx, st.at.connection(r)); err != nil {
-			return err
-		}
-	}
-	// Identity and size come before anything that touches the device.
-	ns, err := st.Initiator.WaitNamespace(ctx, st.at.only().id(), v1alpha1.WithHeader(st.at.SizeBytes))
+	b, err := st.connect(ctx)
 	if err != nil {
 		return err
 	}
-	d, built, err := st.current(ctx, ns, st.at)
+	d, built, err := st.current(ctx, b, st.at)
 	if err != nil {
 		return err
 	}
 	if st.use.block {
-		return st.block(ctx, ns, d, built)
+		return st.block(ctx, b, d, built)
 	}
-	return st.filesystem(ctx, ns, d, built)
+	return st.filesystem(ctx, b, d, built)
+}
+
+// connect the volume's replicas, and start the mirror over them if it has one.
+func (st staging) connect(ctx context.Context) (base, error) {
+	if st.at.Mirrored {
+		return st.startMirror(ctx)
+	}
+	if err := st.Initiator.Connect(ctx, st.at.connection(st.at.only())); err != nil {
+		return base{}, err
+	}
+	// Identity and size come before anything that touches the device.
+	ns, err := st.Initiator.WaitNamespace(ctx, st.at.only().id(), v1alpha1.WithHeader(st.at.SizeBytes))
+	return base{ns: ns}, err
 }
 
 // mine fails when the volume is attached to another Node of this name: this machine was registered again, or has taken
@@ -175,7 +182,7 @@ func (st staging) leaveFormer(ctx context.Context) error {
 	return nil
 }
 
-func (st staging) block(ctx context.Context, ns fabrics.Namespace, d device, built bool) error {
+func (st staging) block(ctx context.Context, b base, d device, built bool) error {
 	if err := st.notShownAt(st.path); err != nil {
 		return err
 	}
@@ -191,14 +198,14 @@ func (st staging) block(ctx context.Context, ns fabrics.Namespace, d device, bui
 		_, err := st.fit(ctx, d)
 		return err
 	}
-	h, err := st.readHeader(ctx, ns)
+	h, err := st.readHeader(ctx, b)
 	if err != nil {
 		return err
 	}
 	if err := h.beginBlock(ctx); err != nil {
 		return err
 	}
-	if d, err = st.ready(ctx, ns, d, built); err != nil {
+	if d, err = st.ready(ctx, b, d, built); err != nil {
 		return err
 	}
 	opened, err := st.open(ctx, d, st.use.readOnly)
@@ -212,7 +219,7 @@ func (st staging) block(ctx context.Context, ns fabrics.Namespace, d device, bui
 	return st.verify(ctx, mark, d)
 }
 
-func (st staging) filesystem(ctx context.Context, ns fabrics.Namespace, d device, built bool) error {
+func (st staging) filesystem(ctx context.Context, b base, d device, built bool) error {
 	m, staged, err := st.clear(ctx, st.path, d)
 	if err != nil {
 		return err
@@ -224,11 +231,11 @@ func (st staging) filesystem(ctx context.Context, ns fabrics.Namespace, d device
 		if err := st.notShownAt(filepath.Join(st.path, blockMark)); err != nil {
 			return err
 		}
-		h, err := st.readHeader(ctx, ns)
+		h, err := st.readHeader(ctx, b)
 		if err != nil {
 			return err
 		}
-		if d, err = st.ready(ctx, ns, d, built); err != nil {
+		if d, err = st.ready(ctx, b, d, built); err != nil {
 			return err
 		}
 		if err := st.mount(ctx, d, h); err != nil {
@@ -261,11 +268,11 @@ func (st staging) notShownAt(path string) error {
 }
 
 // ready is the volume's device, as large as it should be.
-func (st staging) ready(ctx context.Context, ns fabrics.Namespace, d device, built bool) (device, error) {
+func (st staging) ready(ctx context.Context, b base, d device, built bool) (device, error) {
 	if built {
 		return st.fit(ctx, d)
 	}
-	return st.build(ctx, ns, st.at)
+	return st.build(ctx, b, st.at)
 }
 
 // mount a device that may have to be formatted. It is addressed by its name, which is the volume's own for as long as
@@ -320,12 +327,15 @@ func (s *Service) clear(ctx context.Context, path string, d device) (filesystem.
 
 // undo takes down and disconnects a volume whose staging failed for good: the kubelet takes such an
 // error as "nothing was done" and will not unstage. A volume that was staged before stays: it is in use.
-func (s *Service) undo(ctx context.Context, at attached, cause error) error {
+func (s *Service) undo(ctx context.Context, volume string, at attached, cause error) error {
 	if uncertain(cause) {
 		return cause
 	}
 	err := s.takeDown(ctx, at.UUID)
-	for _, r := range at.Replicas {
+	if m := s.mirrors.of(volume); m != nil && err == nil {
+		err = s.stopMirror(ctx, m)
+	}
+	for _, r := range at.connected() {
 		if err == nil {
 			err = s.Initiator.Disconnect(ctx, r.id())
 		}
@@ -362,7 +372,13 @@ func (s *Service) unstage(ctx context.Context, volumeID, path string) error {
 	if err != nil {
 		return err
 	}
-	if err := s.giveUpRevoked(ctx, volumeID, is, nqns); err != nil {
+	kept, err := s.unstaged(ctx, volumeID, is)
+	if err == nil && kept != nil {
+		err = kept.leaving(ctx)
+	} else if err == nil {
+		err = s.giveUpRevoked(ctx, volumeID, is, nqns)
+	}
+	if err != nil {
 		return err
 	}
 	mark := filepath.Join(path, blockMark)
@@ -385,6 +401,11 @@ func (s *Service) unstage(ctx context.Context, volumeID, path string) error {
 	slices.Sort(built)
 	for _, uuid := range slices.Compact(built) {
 		if err := s.takeDown(ctx, uuid); err != nil {
+			return err
+		}
+	}
+	if kept != nil {
+		if err := s.stopMirror(ctx, kept); err != nil {
 			return err
 		}
 	}

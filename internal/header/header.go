@@ -39,6 +39,8 @@ const (
 	generation = 16
 	sumAt      = 24
 	payloadAt  = 32
+
+	keyMirror = "mirror"
 )
 
 // State of a volume's data.
@@ -64,6 +66,9 @@ type Record struct {
 	// FormatUsedBy is the attachment, by its UUID, that used up an administrator's permission to format; empty when
 	// none did.
 	FormatUsedBy string
+	// Mirror is what the volume's mirror record said when the header was written, as JSON; empty for a volume that was
+	// never replicated. Package csi-driver/mirror encodes and decodes it.
+	Mirror string
 
 	others string // JSON of the keys that are not known
 }
@@ -199,6 +204,10 @@ func (r *Record) decode(payload []byte) error {
 		}
 		delete(all, key)
 	}
+	if mirror := all[keyMirror]; mirror != nil {
+		r.Mirror = string(mirror)
+		delete(all, keyMirror)
+	}
 	if len(all) == 0 {
 		return nil
 	}
@@ -228,6 +237,9 @@ func (r Record) encode() ([]byte, error) {
 			return nil, err
 		}
 		all[key] = text
+	}
+	if r.Mirror != "" {
+		all[keyMirror] = json.RawMessage(r.Mirror)
 	}
 	return json.Marshal(all)
 }

@@ -194,3 +194,24 @@ func TestKeysThatAreNotKnownAreKept(t *testing.T) {
 		t.Errorf("got %s", bytes.TrimRight(start[payloadAt:SlotBytes], "\x00"))
 	}
 }
+
+// The mirror's part is read as it was written, and takes none of the other keys with it.
+func TestTheMirrorsPart(t *testing.T) {
+	mirrored := ended
+	mirrored.Mirror = `{"epoch":7,"members":{"x":"InSync","y":"Out"}}`
+	start := volumeWith(t, begun, mirrored)
+	if h := parse(t, start); !h.Is(mirrored) {
+		t.Errorf("wrote %+v, and read %+v", mirrored, h)
+	}
+	if !bytes.Equal(start, volumeWith(t, begun, mirrored)) {
+		t.Error("the same record gave different bytes")
+	}
+	write(t, start, last)
+	if h := parse(t, start); h.Mirror != "" {
+		t.Errorf("the mirror's part is still there: %+v", h)
+	}
+	mirrored.Mirror = "{"
+	if _, _, err := (Header{}).Next(mirrored); err == nil {
+		t.Error("a mirror's part that is no JSON was encoded")
+	}
+}

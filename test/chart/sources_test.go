@@ -102,7 +102,7 @@ func TestTheKustomizeBaseIsTheDefaultRendering(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if crds := of[*apiextensionsv1.CustomResourceDefinition](objects); len(crds) != 5 || slices.ContainsFunc(crds, func(crd *apiextensionsv1.CustomResourceDefinition) bool { return !unpruned(crd) }) {
+	if crds := of[*apiextensionsv1.CustomResourceDefinition](objects); len(crds) != 6 || slices.ContainsFunc(crds, func(crd *apiextensionsv1.CustomResourceDefinition) bool { return !unpruned(crd) }) {
 		t.Errorf("of %d CRDs, some would be pruned", len(crds))
 	}
 	if diff := cmp.Diff(withoutHelm(t, render(t)), withoutHelm(t, objects)); diff != "" {

@@ -79,7 +79,7 @@ func (h *host) process() *nodeLife {
 	l.ctx, l.end = context.WithCancel(h.ctx)
 	l.service = nodetest.NewService(nodetest.Config{
 		Node: h.name, UID: h.uid, Root: h.kernel.Root, Records: h.records(),
-		Kernel: kernel{h.kernel, h, l}, Mounter: mounter{h.mounter, l}, DeviceMapper: deviceMapper{h.kernel.DeviceMapper(), l},
+		Kernel: kernel{h.kernel, h, l}, Mounter: mounter{h.mounter, l}, DeviceMapper: deviceMapper{h.kernel.DeviceMapper(), l}, Mirrors: h.kernel.Mirrors(),
 		Programs: programs{host: h, life: l}, Volumes: api,
 	})
 	h.life = l
@@ -253,6 +253,11 @@ func (d deviceMapper) Load(label string, t nodetest.Table) error {
 // Resume implements nodetest.DeviceMapper.
 func (d deviceMapper) Resume(label string) error {
 	return d.life.cross(func() error { return d.kernel.Resume(label) })
+}
+
+// Suspend implements nodetest.DeviceMapper.
+func (d deviceMapper) Suspend(label string) error {
+	return d.life.cross(func() error { return d.kernel.Suspend(label) })
 }
 
 // Rename implements nodetest.DeviceMapper.

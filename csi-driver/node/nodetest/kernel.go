@@ -66,6 +66,9 @@ type Kernel struct {
 	controllers map[string]*controller // by name
 	heads       map[string]*head       // by device name
 	mapped      map[string]*mapped     // by device name
+	mirrors     map[string]*mirror     // by device name
+	metadata    map[string]*metadata   // of mirrors, by the NGUID of what it is on
+	written     map[string]int64       // bytes, by name of a device of device mapper
 	stuck       map[string]chan struct{}
 	held        chan struct{}
 	blocked     map[blocking]chan struct{}
@@ -90,7 +93,7 @@ type head struct {
 func NewKernel(root string) (*Kernel, error) {
 	k := &Kernel{
 		Root: root, Known: options, Hanging: make(chan struct{}, 64), multipath: true, subsystems: map[string]Subsystem{}, controllers: map[string]*controller{},
-		heads: map[string]*head{}, mapped: map[string]*mapped{}, stuck: map[string]chan struct{}{}, blocked: map[blocking]chan struct{}{},
+		heads: map[string]*head{}, mapped: map[string]*mapped{}, mirrors: map[string]*mirror{}, metadata: map[string]*metadata{}, written: map[string]int64{}, stuck: map[string]chan struct{}{}, blocked: map[blocking]chan struct{}{},
 		changed: make(chan struct{}), users: func(string) bool { return false }, onGone: func(string) {},
 	}
 	for _, dir := range []string{
@@ -426,6 +429,9 @@ func (k *Kernel) numbered(device string) *mapped {
 
 func (k *Kernel) writeEnds(device string) bool {
 	if m := k.numbered(device); m != nil {
+		if m.suspended {
+			return m.waiting > 0 // it was on its way before
+		}
 		h := k.under(m)
 		if h == nil {
 			return true

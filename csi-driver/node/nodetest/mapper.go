@@ -14,6 +14,7 @@ import (
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/csi-driver/node/internal/mapper"
+	"github.com/weft-storage/weft/csi-driver/node/internal/md"
 )
 
 const (
@@ -31,6 +32,8 @@ type mapped struct {
 	opens int
 	// waiting are calls whose I/O is on its way to the lower device.
 	waiting int
+	// suspended: new I/O waits.
+	suspended bool
 	// deferred: it is removed when its last user lets go of it.
 	deferred bool
 }
@@ -69,6 +72,11 @@ func (d deviceMapper) Resume(label string) error {
 	return d.failed("resume", label, d.kernel.resumeMapped(label))
 }
 
+// Suspend implements mapper.Control.
+func (d deviceMapper) Suspend(label string) error {
+	return d.failed("suspend", label, d.kernel.suspendMapped(label))
+}
+
 // Rename implements mapper.Control.
 func (d deviceMapper) Rename(label, to string) error {
 	return d.failed("rename", label, d.kernel.renameMapped(label, to))
@@ -100,14 +108,15 @@ func (k *Kernel) createMapped(label, uuid string) error {
 	return errors.Join(
 		k.write(filepath.Join(dir, "dev"), m.number), k.write(filepath.Join(dir, "ro"), "0"), k.write(filepath.Join(dir, "size"), "0"),
 		k.write(filepath.Join(dir, "dm/uuid"), m.uuid), k.write(filepath.Join(dir, "dm/name"), m.label), k.write(filepath.Join(dir, "dm/suspended"), "0"),
+		k.write(filepath.Join(dir, "queue/logical_block_size"), "512"),
 		os.MkdirAll(filepath.Join(k.Root, dir, "holders"), 0o755), os.MkdirAll(filepath.Join(k.Root, dir, "slaves"), 0o755),
 		k.link(dir, filepath.Join("sys/class/block", m.name)), k.link(dir, filepath.Join("sys/dev/block", m.number)),
 		k.point(m),
 	)
 }
 
-// check a table as the kernel does that loads it.
-func (k *Kernel) check(t mapper.Table) (*table, error) {
+// check a table of a device as the kernel does that loads it.
+func (k *Kernel) check(m *mapped, t mapper.Table) (*table, error) {
 	if t.SizeBytes <= 0 || t.SizeBytes%sectorBytes != 0 || t.OffsetBytes%sectorBytes != 0 {
 		return nil, fmt.Errorf("table %+v: %w", t, syscall.EINVAL)
 	}
@@ -115,26 +124,56 @@ func (k *Kernel) check(t mapper.Table) (*table, error) {
 	if t.Lower == "" {
 		return &table{sectors: sectors}, nil
 	}
+	found, begins := &table{sectors: sectors, number: t.Lower}, int64(v1alpha1.HeaderBytes)
 	for _, h := range k.heads {
-		if h.device != t.Lower {
-			continue
+		if h.device == t.Lower {
+			found.name = h.name
 		}
-		size, err := k.sectors(k.headDir(h))
-		if err != nil {
-			return nil, err
-		}
-		if start+sectors > size {
-			return nil, fmt.Errorf("device %s too small for target: %w", h.device, syscall.EINVAL)
-		}
-		if k.users(h.name) {
-			return nil, fmt.Errorf("device %s is claimed: %w", h.device, syscall.EBUSY)
-		}
-		if t.OffsetBytes != v1alpha1.HeaderBytes {
-			return nil, fmt.Errorf("a test's device begins behind the header, not at %d: %w", t.OffsetBytes, syscall.EINVAL)
-		}
-		return &table{sectors: sectors, number: h.device, name: h.name}, nil
 	}
-	return nil, fmt.Errorf("device lookup of %s failed: %w", t.Lower, syscall.ENXIO)
+	for _, r := range k.mirrors {
+		if r.number == t.Lower {
+			found.name, begins = r.name, md.FrontBytes
+		}
+	}
+	if found.name == "" {
+		return nil, fmt.Errorf("device lookup of %s failed: %w", t.Lower, syscall.ENXIO)
+	}
+	if isSlice(m) {
+		begins = md.RecordBytes
+	}
+	size, err := k.sectors(k.lowerDir(found))
+	if err != nil {
+		return nil, err
+	}
+	if start+sectors > size {
+		return nil, fmt.Errorf("device %s too small for target: %w", t.Lower, syscall.EINVAL)
+	}
+	if k.users(found.name) {
+		return nil, fmt.Errorf("device %s is claimed: %w", t.Lower, syscall.EBUSY)
+	}
+	if t.OffsetBytes != begins {
+		return nil, fmt.Errorf("a test's device begins at %d of %s, not at %d: %w", begins, found.name, t.OffsetBytes, syscall.EINVAL)
+	}
+	return found, nil
+}
+
+func isSlice(m *mapped) bool {
+	owner, _, ours := mapper.Parse(m.uuid)
+	return ours && owner.Replica != ""
+}
+
+// lowerDir is the folder in sysfs of what a table is over; empty when that is gone.
+func (k *Kernel) lowerDir(t *table) string {
+	if t == nil || t.name == "" {
+		return ""
+	}
+	if h := k.heads[t.name]; h != nil && h.device == t.number {
+		return k.headDir(h)
+	}
+	if r := k.mirrors[t.name]; r != nil && r.number == t.number {
+		return filepath.Join(mappedDir, r.name)
+	}
+	return ""
 }
 
 func (k *Kernel) sectors(dir string) (int64, error) {
@@ -161,11 +200,36 @@ func (k *Kernel) loadMapped(label string, t mapper.Table) error {
 	if err != nil {
 		return err
 	}
-	loaded, err := k.check(t)
+	loaded, err := k.check(m, t)
 	if err == nil {
 		m.loaded = loaded
 	}
 	return err
+}
+
+// suspendMapped makes new I/O wait, and waits for what is on its way.
+func (k *Kernel) suspendMapped(label string) error {
+	for told := false; ; told = true {
+		k.mu.Lock()
+		m, err := k.labelled(label)
+		if err != nil {
+			k.mu.Unlock()
+			return err
+		}
+		if !m.suspended {
+			m.suspended = true
+			err = k.write(filepath.Join(mappedDir, m.name, "dm/suspended"), "1")
+		}
+		waiting, changed := m.waiting, k.changed
+		k.mu.Unlock()
+		if err != nil || waiting == 0 {
+			return err
+		}
+		if !told {
+			k.tell()
+		}
+		<-changed
+	}
 }
 
 // resumeMapped puts the loaded table in force, once what is on its way through the former has come to its end.
@@ -174,7 +238,8 @@ func (k *Kernel) resumeMapped(label string) error {
 		k.mu.Lock()
 		m, err := k.labelled(label)
 		if err == nil && (m.waiting == 0 || m.loaded == nil) {
-			err = k.swapTable(m)
+			m.suspended = false
+			err = errors.Join(k.write(filepath.Join(mappedDir, m.name, "dm/suspended"), "0"), k.swapTable(m))
 			k.change()
 			k.mu.Unlock()
 			return err
@@ -200,19 +265,25 @@ func (k *Kernel) swapTable(m *mapped) error {
 	var errs []error
 	if m.live != nil && m.live.name != "" {
 		errs = append(errs, k.delete(filepath.Join(dir, "slaves", m.live.name)))
-		if h := k.heads[m.live.name]; h != nil && h.device == m.live.number {
-			errs = append(errs, k.delete(filepath.Join(k.headDir(h), "holders", m.name)))
+		if lower := k.lowerDir(m.live); lower != "" {
+			errs = append(errs, k.delete(filepath.Join(lower, "holders", m.name)))
 		}
 	}
 	m.live, m.loaded = m.loaded, nil
 	errs = append(errs, k.write(filepath.Join(dir, "size"), strconv.FormatInt(m.live.sectors, 10)))
-	if h := k.heads[m.live.name]; h != nil {
+	if lower := k.lowerDir(m.live); lower != "" {
 		errs = append(errs,
-			k.delete(filepath.Join(dir, "slaves", h.name)), // a table over the same
-			k.link(k.headDir(h), filepath.Join(dir, "slaves", h.name)),
-			k.link(dir, filepath.Join(k.headDir(h), "holders", m.name)),
-			growFile(k.Backing(h.nguid), m.live.sectors*sectorBytes),
+			k.delete(filepath.Join(dir, "slaves", m.live.name)), // a table over the same
+			k.link(lower, filepath.Join(dir, "slaves", m.live.name)),
+			k.link(dir, filepath.Join(lower, "holders", m.name)),
 		)
+	}
+	if h := k.under(m); h != nil {
+		size := m.live.sectors * sectorBytes
+		if isSlice(m) {
+			size -= v1alpha1.HeaderBytes - md.RecordBytes
+		}
+		errs = append(errs, growFile(k.Backing(h.nguid), size))
 	}
 	return errors.Join(append(errs, k.point(m))...)
 }
@@ -236,13 +307,17 @@ func (k *Kernel) point(m *mapped) error {
 	return errors.Join(os.RemoveAll(node), os.Symlink(to, node))
 }
 
-// under is the namespace's device that a device's I/O goes to; nil when it has lost that.
+// under is the namespace's device that a device's I/O goes to, and of a mirror the one that is read; nil when it has
+// lost that.
 func (k *Kernel) under(m *mapped) *head {
 	if m.live == nil || m.live.name == "" {
 		return nil
 	}
 	if h := k.heads[m.live.name]; h != nil && h.device == m.live.number {
 		return h
+	}
+	if r := k.mirrors[m.live.name]; r != nil && r.number == m.live.number {
+		return k.read(r)
 	}
 	return nil
 }
@@ -268,7 +343,7 @@ func (k *Kernel) removeMapped(label string, deferred bool) error {
 	if err != nil {
 		return err
 	}
-	if m.opens > 0 || k.users(m.name) {
+	if m.opens > 0 || k.users(m.name) || k.mirrored(m.name) {
 		if !deferred {
 			return syscall.EBUSY
 		}
@@ -282,8 +357,8 @@ func (k *Kernel) removeMapped(label string, deferred bool) error {
 func (k *Kernel) dropMapped(m *mapped) error {
 	delete(k.mapped, m.name)
 	var errs []error
-	if h := k.under(m); h != nil {
-		errs = append(errs, k.delete(filepath.Join(k.headDir(h), "holders", m.name)))
+	if lower := k.lowerDir(m.live); lower != "" {
+		errs = append(errs, k.delete(filepath.Join(lower, "holders", m.name)))
 	}
 	errs = append(errs, k.delete(filepath.Join("sys/class/block", m.name)), k.delete(filepath.Join("sys/dev/block", m.number)),
 		k.delete(filepath.Join("dev", m.name)), k.delete(filepath.Join(mappedDir, m.name)))
@@ -297,7 +372,7 @@ func (k *Kernel) released() error {
 	defer k.mu.Unlock()
 	var errs []error
 	for _, m := range k.mapped {
-		if m.deferred && m.opens == 0 && !k.users(m.name) {
+		if m.deferred && m.opens == 0 && !k.users(m.name) && !k.mirrored(m.name) {
 			errs = append(errs, k.dropMapped(m))
 		}
 	}
@@ -308,7 +383,7 @@ func (k *Kernel) released() error {
 func (k *Kernel) lost(h *head) error {
 	var errs []error
 	for _, m := range k.mapped {
-		if m.live != nil && m.live.number == h.device {
+		if m.live != nil && (m.live.number == h.device || k.mirrors[m.live.name] != nil) {
 			errs = append(errs, k.point(m))
 		}
 	}

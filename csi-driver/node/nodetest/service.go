@@ -17,6 +17,7 @@ import (
 	"github.com/weft-storage/weft/csi-driver/node/internal/fabrics/own"
 	"github.com/weft-storage/weft/csi-driver/node/internal/filesystem"
 	"github.com/weft-storage/weft/csi-driver/node/internal/mapper"
+	"github.com/weft-storage/weft/csi-driver/node/internal/md"
 )
 
 // How the node plugin reports on its Node what its kernel does not finish.
@@ -54,8 +55,14 @@ type Config struct {
 	DeviceMapper DeviceMapper
 	// Programs that are run; see Programs.
 	Programs utilexec.Interface
+	// Mirrors of the Kernel, or a wrapper of them.
+	Mirrors md.Mirrors
+	// Processes of the machine; nil for none.
+	Processes node.Processes
 	// Volumes as the API server has them.
 	Volumes client.Reader
+	// MirrorRecords as the API server has them; nil for none.
+	MirrorRecords node.MirrorRecords
 	// Clock by which the kernel is held up, or overdue; nil for the machine's.
 	Clock clock.PassiveClock
 }
@@ -75,5 +82,6 @@ func NewService(c Config) *node.Service {
 	return &node.Service{
 		NodeName: c.Node, NodeUID: func(context.Context) (string, error) { return c.UID, nil }, MaxVolumes: node.DefaultMaxVolumes,
 		Initiator: initiator, Mapper: devices, Filesystems: fs, Records: c.Records, Clock: c.Clock, Volumes: c.Volumes,
+		Mirrors: c.Mirrors, Processes: c.Processes, MirrorRecords: c.MirrorRecords,
 	}
 }

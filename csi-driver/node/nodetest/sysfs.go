@@ -123,6 +123,7 @@ func (k *Kernel) addHead(c *controller, nguid string) (*head, error) {
 		k.write(filepath.Join(dir, "nguid"), nguidAsUUID(nguid)),
 		k.write(filepath.Join(dir, "dev"), h.device),
 		k.write(filepath.Join(dir, "ro"), "0"),
+		k.write(filepath.Join(dir, "queue/logical_block_size"), "512"),
 		os.MkdirAll(filepath.Join(k.Root, dir, "holders"), 0o755),
 		k.link(dir, filepath.Join("sys/class/block", h.name)),
 		k.link(dir, filepath.Join("sys/dev/block", h.device)),

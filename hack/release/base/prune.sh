@@ -5,13 +5,14 @@ set -eu
 cd "$1"
 
 # Which packages there are, where scanners look for it in an image without a package manager. Those that only xfs_scrub,
-# debconf and PAM's setup need are taken out again, and not listed.
+# debconf, PAM's setup and what mdadm does beside its program need are taken out again, and not listed.
 mkdir -p var/lib/dpkg/status.d
 for deb in var/cache/apt/archives/*.deb; do
   name=$(dpkg-deb --field "$deb" Package)
   case $name in
-  debconf | dpkg | libdb5.* | libdbus-1-* | libdebconfclient0 | libexpat1 | libffi8 | libglib2.* | libicu* | liblastlog2-* | \
-    libpam-modules* | libpam-runtime | libpython3* | libreadline8* | libsqlite3-0 | libstdc++6 | media-types | openssl-provider-legacy | python3* | readline-common | tzdata)
+  debconf | dpkg | libapparmor1 | libdb5.* | libdbus-1-* | libdebconfclient0 | libexpat1 | libffi8 | libglib2.* | libicu* | liblastlog2-* | \
+    libpam-modules* | libpam-runtime | libpython3* | libreadline8* | libseccomp2 | libsqlite3-0 | libstdc++6 | libsystemd-shared | \
+    media-types | openssl-provider-legacy | python3* | readline-common | systemd | tzdata | udev)
     dpkg-deb --fsys-tarfile "$deb" | tar --list --quoting-style=literal | grep -v '/$' | while IFS= read -r file; do rm -f "$file"; done
     ;;
   *) dpkg-deb --field "$deb" >"var/lib/dpkg/status.d/$name" ;;
@@ -24,6 +25,9 @@ cp usr/share/base-passwd/passwd.master etc/passwd
 cp usr/share/base-passwd/group.master etc/group
 ln -sf mawk usr/bin/awk
 ln -sf /proc/self/mounts etc/mtab
+
+# Loading md_mod from here must not change how the host starts its own arrays.
+rm -rf etc/modprobe.d/mdadm.conf etc/logcheck
 
 # Of the documentation, the licences stay.
 find usr/share/doc -type f ! -name copyright -delete

@@ -74,6 +74,7 @@ type status struct {
 	volumes []v1alpha1.NvmfVolume
 	// replicas of all volumes.
 	replicas []v1alpha1.NvmfReplica
+	mirrors  []v1alpha1.NvmfMirror
 	// unwell: something was printed that is not well.
 	unwell bool
 }
@@ -84,14 +85,15 @@ func look(ctx context.Context, api client.Reader, now time.Time) (*status, error
 		nodes    v1alpha1.NvmfNodeList
 		volumes  v1alpha1.NvmfVolumeList
 		replicas v1alpha1.NvmfReplicaList
+		mirrors  v1alpha1.NvmfMirrorList
 	)
 	// Replicas before volumes, which are created before their replicas and go after them.
-	for _, list := range []client.ObjectList{&targets, &nodes, &replicas, &volumes} {
+	for _, list := range []client.ObjectList{&targets, &nodes, &replicas, &volumes, &mirrors} {
 		if err := api.List(ctx, list); err != nil {
 			return nil, fmt.Errorf("list %T: %w", list, err)
 		}
 	}
-	return &status{now: now, targets: targets.Items, nodes: nodes.Items, volumes: volumes.Items, replicas: replicas.Items}, nil
+	return &status{now: now, targets: targets.Items, nodes: nodes.Items, volumes: volumes.Items, replicas: replicas.Items, mirrors: mirrors.Items}, nil
 }
 
 func (s *status) names() []string {
@@ -392,6 +394,14 @@ func (s *status) volumeProblems(concern func(target, node string) bool) []string
 				"when its pods have ended, recover it as described in docs/tasks/recover-a-deleted-volume.md", v.Name, v1alpha1.ReasonNotMarked))
 		}
 	}
+	for _, m := range s.mirrors {
+		for _, member := range m.Spec.Members {
+			i := slices.IndexFunc(s.replicas, func(r v1alpha1.NvmfReplica) bool { return r.Name == member.Replica })
+			if member.State != v1alpha1.MemberInSync && i >= 0 && concern(s.replicas[i].Spec.Target, s.replicas[i].Spec.Node) {
+				byVolume[m.Name] = append(byVolume[m.Name], s.behind(m.Name, s.replicas[i].Spec.Node, member))
+			}
+		}
+	}
 	var said []string
 	told, left := 0, 0
 	for _, name := range slices.Sorted(maps.Keys(byVolume)) {
@@ -408,6 +418,19 @@ func (s *status) volumeProblems(concern func(target, node string) bool) []string
 		said = append(said, fmt.Sprintf("and %d more volumes (kubectl get nvmfreplicas)", left))
 	}
 	return said
+}
+
+// behind says what a replica that is not in sync waits for.
+func (s *status) behind(volume, node string, m v1alpha1.MirrorMember) string {
+	since := ""
+	if m.Since != nil {
+		since = fmt.Sprintf(" for %s", duration.HumanDuration(s.now.Sub(m.Since.Time)))
+	}
+	text := fmt.Sprintf("NvmfVolume %s: its replica %s on node %s is %s%s (%s)", volume, m.Replica, node, m.State, since, m.Reason)
+	if m.CopiedBytes > 0 {
+		text += fmt.Sprintf("; %s are copied", resource.NewQuantity(m.CopiedBytes, resource.BinarySI))
+	}
+	return text
 }
 
 // orphans are told by the node that holds them, the rest of many is counted.

@@ -209,6 +209,16 @@ func TestStatus(t *testing.T) {
 				s.volumes[1].Mark()
 			},
 			unwell: true, want: []string{"- NvmfVolume pvc-0: DeletionNotMarked: it was deleted without a deletion mark"}, not: "NvmfVolume pvc-1"},
+		"a replica that is behind": {
+			about: "a",
+			change: func(s *status) {
+				since := metav1.NewTime(noon.Add(-3 * time.Minute))
+				s.mirrors = []v1alpha1.NvmfMirror{{ObjectMeta: metav1.ObjectMeta{Name: "pvc-0"}, Spec: v1alpha1.NvmfMirrorSpec{Members: []v1alpha1.MirrorMember{
+					{Replica: "pvc-0-0", State: v1alpha1.MemberReturning, Reason: "Bitmap", Since: &since, CopiedBytes: 3 << 20},
+					{Replica: "pvc-1-0", State: v1alpha1.MemberInSync},
+				}}}}
+			},
+			unwell: true, want: []string{"- NvmfVolume pvc-0: its replica pvc-0-0 on node a is Returning for 3m (Bitmap); 3Mi are copied"}, not: "pvc-1-0"},
 		"a replica without its volume": {
 			change: func(s *status) {
 				s.volumes = s.volumes[1:]

@@ -101,7 +101,7 @@ func (l *Lab) collectObjects(ctx context.Context, dir string) error {
 		"events.txt":   {"get", "events", "-A", "--sort-by=.lastTimestamp"},
 		"overview.txt": {"get", "nodes,pods,pvc,pv,volumeattachments,csinodes,storageclasses,deployments,daemonsets", "-A", "-o", "wide"},
 		"objects.yaml": {"get", "nodes,pods,pvc,pv,volumeattachments,csinodes,storageclasses", "-A", "-o", "yaml"},
-		"weft.yaml":    {"get", "nvmftargets,nvmfnodes,nvmfvolumes,nvmfreplicas,nvmfsnapshots", "-o", "yaml"},
+		"weft.yaml":    {"get", "nvmftargets,nvmfnodes,nvmfvolumes,nvmfreplicas,nvmfmirrors,nvmfsnapshots", "-o", "yaml"},
 		"describe.txt": {"describe", "nodes"},
 	} {
 		out, err := build.Output(ctx, append(kubectl, args...)...)

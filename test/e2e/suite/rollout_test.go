@@ -99,7 +99,7 @@ func onAllNodes(ctx context.Context, target *v1alpha1.NvmfTarget) {
 			var nvmf v1alpha1.NvmfNode
 			g.Expect(cluster.Get(ctx, client.ObjectKey{Name: node}, &nvmf)).To(Succeed())
 			g.Expect(nvmf.Spec.Target).To(Equal(target.Name))
-			g.Expect(nvmf.Status.Engine).To(HaveValue(HaveField("Type", v1alpha1.EngineSPDK)))
+			g.Expect(nvmf.Status.Engine).To(HaveValue(HaveField("Type", target.Spec.Engine)))
 		}).WithTimeout(8 * time.Minute).WithPolling(time.Second).Should(Succeed())
 	}
 }

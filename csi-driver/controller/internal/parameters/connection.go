@@ -77,6 +77,7 @@ func (p Parameters) Differences(spec v1alpha1.NvmfVolumeSpec) []string {
 	}
 	c := spec.Connection
 	differ(Target, true, p.Target, spec.Target)
+	differ(Replicas, p.Replicas != 0, p.Replicas, max(spec.Replicas, 1))
 	differ(DeviceClass, p.DeviceClass != "", strconv.Quote(p.DeviceClass), strconv.Quote(spec.DeviceClass))
 	differ(Transport, len(p.Transports) > 0, FormatTransports(p.Transports), FormatTransports(c.Transports))
 	differ(IOQueues, p.IOQueues != 0, p.IOQueues, c.IOQueues)

@@ -34,6 +34,8 @@ const (
 	CtrlLossTimeout = "ctrlLossTimeout"
 	// DeviceClass of the target's drives that hold the volumes. Default: all of the target's.
 	DeviceClass = "deviceClass"
+	// Replicas of each volume, 1 or 2. Default: 1.
+	Replicas = "replicas"
 	// Zones whose nodes may hold the volumes, separated by commas. Default: all of the target's.
 	Zones = "zones"
 	// ZoneLabel is the node label whose values are zones. Default: topology.kubernetes.io/zone.
@@ -99,6 +101,8 @@ type Parameters struct {
 	v1alpha1.Connection
 	// QoS limits, nil when none are given. They may change later.
 	QoS *v1alpha1.VolumeQoS
+	// Replicas, 0 when not given.
+	Replicas int32
 	// DeviceClass, empty when not given.
 	DeviceClass string
 	// Zones, sorted; none when not given.
@@ -144,6 +148,10 @@ var fixedSetters = []setter{
 	}},
 	{CtrlLossTimeout, func(p *Parameters, v string) (err error) {
 		p.CtrlLossTimeoutSeconds, err = ctrlLossTimeout(v)
+		return err
+	}},
+	{Replicas, func(p *Parameters, v string) (err error) {
+		p.Replicas, err = integer(Replicas, v, 1, v1alpha1.MaxReplicas)
 		return err
 	}},
 	{DeviceClass, func(p *Parameters, v string) error {

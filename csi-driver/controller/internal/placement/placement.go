@@ -58,6 +58,9 @@ type Request struct {
 	DeviceClass string
 	// Avoid nodes that have said they have no room.
 	Avoid []string
+	// Apart are the nodes of the volume's other replicas. None of them takes this one, and a node in another zone than
+	// theirs is chosen before one in theirs.
+	Apart []string
 	// Zones that the node must be in one of; none for any. ZoneOf tells the zone of a node.
 	Zones  []string
 	ZoneOf map[string]string
@@ -81,6 +84,15 @@ func (r Request) distance(node string) int {
 		return 1
 	}
 	return 2
+}
+
+// together with another replica in its zone is a node; one whose zone is not known is not.
+func (r Request) together(node string) int {
+	zone := r.ZoneOf[node]
+	if zone != "" && slices.ContainsFunc(r.Apart, func(other string) bool { return r.ZoneOf[other] == zone }) {
+		return 1
+	}
+	return 0
 }
 
 // Candidate is a node that can take volumes. Its figures are of data, as those of a request.
@@ -148,7 +160,8 @@ func list(items []string) string { return text.Few(items, listed, "; ") }
 
 func bytes(n int64) string { return resource.NewQuantity(max(n, 0), resource.BinarySI).String() }
 
-// Choose returns the node for a volume: of those with a pool that has room, the nearest, then the one with the most
+// Choose returns the node for a volume: of those with a pool that has room, one in another zone than the
+// volume's other replicas, then the nearest, then the one with the most
 // free space, then the first by name. It fails with *NoNodeError or *NoRoomError.
 func Choose(req Request, nodes []v1alpha1.NvmfNode, promises []Promise) (string, error) {
 	candidates, refusals := Candidates(req, nodes, promises)
@@ -161,7 +174,7 @@ func Choose(req Request, nodes []v1alpha1.NvmfNode, promises []Promise) (string,
 		return "", &NoRoomError{Request: req, Candidates: candidates, Refusals: refusals}
 	}
 	return slices.MinFunc(fit, func(a, b Candidate) int {
-		return cmp.Or(cmp.Compare(req.distance(a.Node), req.distance(b.Node)), cmp.Compare(b.FreeBytes, a.FreeBytes), cmp.Compare(a.Node, b.Node))
+		return cmp.Or(cmp.Compare(req.together(a.Node), req.together(b.Node)), cmp.Compare(req.distance(a.Node), req.distance(b.Node)), cmp.Compare(b.FreeBytes, a.FreeBytes), cmp.Compare(a.Node, b.Node))
 	}).Node, nil
 }
 
@@ -179,6 +192,10 @@ func Candidates(req Request, nodes []v1alpha1.NvmfNode, promises []Promise) (can
 				refusals = append(refusals, Refusal{Node: n.Name, Reason: fmt.Sprintf(
 					"it belongs to target %q, and a copy is stored on the node of its source; use a StorageClass of that target", n.Spec.Target)})
 			}
+			continue
+		}
+		if slices.Contains(req.Apart, n.Name) {
+			refusals = append(refusals, Refusal{Node: n.Name, Reason: "it stores another replica of the volume"})
 			continue
 		}
 		if zone := req.ZoneOf[n.Name]; len(req.Zones) > 0 && !slices.Contains(req.Zones, zone) {

@@ -21,8 +21,9 @@ import (
 
 // Spec of a device.
 type Spec struct {
-	// Volume and Attachment, by their UUIDs.
-	Volume, Attachment string
+	// Owner of the device, and Attachment by its UUID.
+	Owner
+	Attachment string
 	// Lower is the device to build on. Keep it open, or another may have got its number.
 	Lower Lower
 	// OffsetBytes in it where the device begins, and SizeBytes of the device.
@@ -33,7 +34,7 @@ func (s Spec) table() Table {
 	return Table{SizeBytes: s.SizeBytes, Lower: s.Lower.Number, OffsetBytes: s.OffsetBytes}
 }
 
-// Build a volume's device. What earlier ones there are must be discarded before. It fails with ErrNotFound when the
+// Build a device. What earlier ones there are must be discarded before. It fails with ErrNotFound when the
 // lower device changed meanwhile.
 func (h *Host) Build(ctx context.Context, s Spec) (Device, error) {
 	if _, err := os.Stat(h.path("mapper/control")); errors.Is(err, fs.ErrNotExist) {
@@ -45,29 +46,30 @@ func (h *Host) Build(ctx context.Context, s Spec) (Device, error) {
 	if err != nil {
 		return Device{}, err
 	}
-	if err := h.create(ctx, Label(s.Volume), id, s.table()); err != nil {
+	if err := h.create(ctx, s.Label(), id, s.table()); err != nil {
 		return Device{}, err
 	}
-	all, err := h.Of(s.Volume)
+	all, err := h.of(s.Owner)
 	if err != nil {
 		return Device{}, err
 	}
 	i := slices.IndexFunc(all, func(d Device) bool { return d.UUID == id })
 	if i < 0 || all[i].Lower != s.Lower {
-		return Device{}, fmt.Errorf("%s was made over %s (%s): %w", Label(s.Volume), s.Lower.Name, s.Lower.Number, ErrNotFound)
+		return Device{}, fmt.Errorf("%s was made over %s (%s): %w", s.Label(), s.Lower.Name, s.Lower.Number, ErrNotFound)
 	}
 	return all[i], nil
 }
 
 // freeUUID for a device. One of the same attachment may be there still, held open after what it was made of was lost.
 func (h *Host) freeUUID(s Spec) (string, error) {
-	all, err := h.Of(s.Volume)
+	all, err := h.of(s.Owner)
 	if err != nil {
 		return "", err
 	}
-	id := uuidPrefix + s.Volume + "-" + s.Attachment
+	first := s.uuid() + s.Attachment
+	id := first
 	for n := 2; slices.ContainsFunc(all, func(d Device) bool { return d.UUID == id }); n++ {
-		id = uuidPrefix + s.Volume + "-" + s.Attachment + "-" + strconv.Itoa(n)
+		id = first + "-" + strconv.Itoa(n)
 	}
 	return id, nil
 }
@@ -87,6 +89,38 @@ func (h *Host) Grow(ctx context.Context, d Device, offsetBytes, sizeBytes int64)
 	now, err := h.Find(d.Number)
 	if err == nil && now.SizeBytes < sizeBytes {
 		err = fmt.Errorf("%s has %d bytes after it was made to have %d", d.Name, now.SizeBytes, sizeBytes)
+	}
+	return now, err
+}
+
+// Exchange what is under a device for what a spec says, though it is mounted and written: I/O that is on its way is
+// waited for, what comes meanwhile waits. Until it is exchanged, the former serves; if that was lost, its I/O fails.
+// It fails with ErrUnfit when the device would get smaller, or other blocks: a filesystem that is mounted relies on
+// both. Repeating it is no error.
+func (h *Host) Exchange(ctx context.Context, d Device, s Spec) (Device, error) {
+	if s.Owner != d.Owner || s.Attachment != d.Attachment {
+		return d, fmt.Errorf("%s is of %s, not of %s: %w", d.Name, d.UUID, s.uuid()+s.Attachment, ErrForeign)
+	}
+	if s.SizeBytes < d.SizeBytes {
+		return d, fmt.Errorf("%s has %d bytes, and would have %d: %w", d.Name, d.SizeBytes, s.SizeBytes, ErrUnfit)
+	}
+	is, err := attribute(h.sys("class/block", d.Name), "queue/logical_block_size")
+	if err != nil {
+		return d, err
+	}
+	gets, err := attribute(h.sys("class/block", s.Lower.Name), "queue/logical_block_size")
+	if err != nil {
+		return d, err
+	}
+	if is != gets {
+		return d, fmt.Errorf("%s has blocks of %s bytes, and %s of %s: %w", d.Name, is, s.Lower.Name, gets, ErrUnfit)
+	}
+	if err := h.exchange(ctx, d.Label, s.table()); err != nil {
+		return d, err
+	}
+	now, err := h.Find(d.Number)
+	if err == nil && (now.UUID != d.UUID || now.Lower != s.Lower) {
+		err = fmt.Errorf("%s is %s over %s (%s) after it was put over %s (%s): %w", d.Name, now.UUID, now.Lower.Name, now.Lower.Number, s.Lower.Name, s.Lower.Number, ErrNotFound)
 	}
 	return now, err
 }
@@ -115,6 +149,17 @@ func (h *Host) exchange(ctx context.Context, label string, t Table) error {
 	}
 }
 
+// Suspend a device for good: new I/O waits from now on, until the device is discarded. It returns when what is on its
+// way has ended, which may be never. Repeating it is no error.
+func (h *Host) Suspend(ctx context.Context, d Device) error {
+	defer doing.Begin(ctx, "suspending "+d.Label)()
+	for {
+		if err := h.Control.Suspend(d.Label); !errors.Is(err, syscall.EINTR) {
+			return err
+		}
+	}
+}
+
 // scanned is how long a scanner may have a device open, such as lsblk.
 var scanned = wait.Backoff{Duration: 20 * time.Millisecond, Factor: 2, Steps: 6}
 
@@ -134,13 +179,13 @@ func (h *Host) Remove(ctx context.Context, d Device) error {
 //
 // Exchanging its table waits for I/O that is on its way to the lower device: take that device's paths away before.
 func (h *Host) Discard(ctx context.Context, d Device) error {
-	discarded := d.Lost() && d.Label != Label(d.Volume)
+	discarded := d.Lost() && d.Label != d.Owner.Label()
 	if !discarded && d.SizeBytes > 0 { // else it never had a table
 		if err := h.exchange(ctx, d.Label, Table{SizeBytes: d.SizeBytes}); err != nil {
 			return err
 		}
 	}
-	if d.Label == Label(d.Volume) {
+	if d.Label == d.Owner.Label() {
 		label := d.Label + "-" + d.Name
 		if err := h.Control.Rename(d.Label, label); err != nil {
 			return err

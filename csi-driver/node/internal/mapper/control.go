@@ -23,6 +23,9 @@ type Control interface {
 	// table in force. It neither freezes the filesystem nor waits for I/O that the device queues. EINTR says that a
 	// signal came first: load the table again.
 	Resume(label string) error
+	// Suspend a device: from now on new I/O waits until it is resumed. It returns when I/O that is on its way has
+	// ended. EINTR says that a signal came first, and that the device is not suspended.
+	Suspend(label string) error
 	// Rename a device.
 	Rename(label, to string) error
 	// Remove a device. It fails with EBUSY when the device is open.
@@ -102,6 +105,15 @@ func (Linux) Load(label string, t Table) error {
 func (Linux) Resume(label string) error {
 	return call("resume", unix.DM_DEV_SUSPEND, label, func(m *message) error {
 		m.Flags = unix.DM_NOFLUSH_FLAG | unix.DM_SKIP_LOCKFS_FLAG
+		m.Event_nr = leftAlone
+		return nil
+	})
+}
+
+// Suspend implements Control.
+func (Linux) Suspend(label string) error {
+	return call("suspend", unix.DM_DEV_SUSPEND, label, func(m *message) error {
+		m.Flags = unix.DM_SUSPEND_FLAG | unix.DM_NOFLUSH_FLAG | unix.DM_SKIP_LOCKFS_FLAG
 		m.Event_nr = leftAlone
 		return nil
 	})

@@ -1,11 +1,16 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package mapper makes, with the kernel's device mapper, the devices that pods see: one for each volume, linear, over
-// what its target serves, from behind the header on. What is below a mounted filesystem can be exchanged through it,
-// and the host's scanners find no signature at the start of a volume.
+// Package mapper makes two kinds of linear devices with the kernel's device mapper.
 //
-// A device is found in sysfs, by its device mapper UUID, WEFT-<volume's UUID>-<attachment's UUID>. It is addressed as
-// /dev/dm-N, which the kernel itself makes. It has no link in /dev/mapper: udev is told to leave it alone.
+// A volume's device is what pods see. It is made of what the volume's target serves, from behind the header on, or of
+// the mirror over its replicas. What is below a mounted filesystem can be exchanged through it, and the host's scanners
+// find no signature at the start of a volume.
+//
+// A slice is what a mirror has as a member: of one replica, from behind the record on to the end, for one attachment.
+//
+// A device is found in sysfs, by its device mapper UUID: WEFT-<volume's UUID>-<attachment's UUID>, and of a slice
+// WEFT-LEG-<replica's UUID>-<attachment's UUID>. It is addressed as /dev/dm-N, which the kernel itself makes. It has no
+// link in /dev/mapper: udev is told to leave it alone.
 package mapper
 
 import (
@@ -24,8 +29,10 @@ import (
 )
 
 const (
-	uuidPrefix = "WEFT-"
-	namePrefix = "weft-"
+	uuidPrefix  = "WEFT-"
+	namePrefix  = "weft-"
+	slicePrefix = "WEFT-LEG-"
+	sliceName   = "weft-leg-"
 	// sectorBytes is the unit of tables, and of sizes in sysfs.
 	sectorBytes = 512
 )
@@ -35,7 +42,9 @@ var (
 	// ErrNotFound: there is no such device any more.
 	ErrNotFound = errors.New("no such device of device mapper")
 	// ErrForeign: a block device is not one that this package made.
-	ErrForeign = errors.New("not the device of a volume")
+	ErrForeign = errors.New("not the device of a volume or a replica")
+	// ErrUnfit: a device cannot be put under another that is in use.
+	ErrUnfit = errors.New("it does not fit under the device")
 )
 
 // Host is this machine's device mapper. Safe for concurrent use for different volumes.
@@ -62,7 +71,7 @@ type Lower struct {
 	Name, Number string
 }
 
-// Device of a volume.
+// Device of a volume, or slice of a replica.
 type Device struct {
 	// Name of the block device, such as dm-3, Path of its node under the root, and Number as major:minor. The number is
 	// not used again as long as something holds the device.
@@ -71,10 +80,34 @@ type Device struct {
 	SizeBytes int64
 	// Label is device mapper's name, and UUID its UUID.
 	Label, UUID string
-	// Volume and Attachment that it was made for, by their UUIDs.
-	Volume, Attachment string
+	// Owner and Attachment that it was made for.
+	Owner
+	Attachment string
 	// Lower is what is under it. It has no name when that is gone, or was never there.
 	Lower Lower
+}
+
+// Owner of a device, by its UUID: one of the two.
+type Owner struct {
+	// Volume that pods see through it.
+	Volume string
+	// Replica that it is a slice of.
+	Replica string
+}
+
+func (o Owner) uuid() string {
+	if o.Replica != "" {
+		return slicePrefix + o.Replica + "-"
+	}
+	return uuidPrefix + o.Volume + "-"
+}
+
+// Label of the owner's device.
+func (o Owner) Label() string {
+	if o.Replica != "" {
+		return sliceName + o.Replica
+	}
+	return namePrefix + o.Volume
 }
 
 // Lost tells whether nothing is under the device any more: all its I/O fails.
@@ -83,18 +116,32 @@ func (d Device) Lost() bool { return d.Lower.Name == "" }
 var (
 	deviceName = regexp.MustCompile(`^dm-[0-9]+$`)
 	// uuid of a device. A number at its end tells it from one for the same attachment that is still held open.
-	uuid = regexp.MustCompile(`^` + uuidPrefix + `([0-9a-f-]{36})-([0-9a-f-]{36})(-[0-9]+)?$`)
+	uuid = regexp.MustCompile(`^` + uuidPrefix + `(LEG-)?([0-9a-f-]{36})-([0-9a-f-]{36})(-[0-9]+)?$`)
 )
 
-// Label of a volume's device.
-func Label(volume string) string { return namePrefix + volume }
+// Parse a device mapper UUID: whose device it is, and for which attachment. It is false for one of another's.
+func Parse(dmUUID string) (owner Owner, attachment string, ours bool) {
+	parts := uuid.FindStringSubmatch(dmUUID)
+	if parts == nil {
+		return Owner{}, "", false
+	}
+	if parts[1] != "" {
+		return Owner{Replica: parts[2]}, parts[3], true
+	}
+	return Owner{Volume: parts[2]}, parts[3], true
+}
 
 func (h *Host) sys(elem ...string) string {
 	return filepath.Join(append([]string{h.Root, "sys"}, elem...)...)
 }
 
 // Of a volume, by its UUID: its device, and those of earlier attachments that are not gone.
-func (h *Host) Of(volume string) ([]Device, error) {
+func (h *Host) Of(volume string) ([]Device, error) { return h.of(Owner{Volume: volume}) }
+
+// Slices of a replica, by its UUID, and those of earlier attachments that are not gone.
+func (h *Host) Slices(replica string) ([]Device, error) { return h.of(Owner{Replica: replica}) }
+
+func (h *Host) of(owner Owner) ([]Device, error) {
 	entries, err := os.ReadDir(h.sys("class/block"))
 	if err != nil {
 		return nil, err
@@ -104,13 +151,22 @@ func (h *Host) Of(volume string) ([]Device, error) {
 			return true
 		}
 		dmUUID, err := attribute(h.sys("class/block", e.Name()), "dm/uuid")
-		return errors.Is(err, ErrNotFound) || err == nil && !strings.HasPrefix(dmUUID, uuidPrefix+volume+"-")
+		return errors.Is(err, ErrNotFound) || err == nil && !strings.HasPrefix(dmUUID, owner.uuid())
 	})
 	return h.findAll(entries)
 }
 
 // Over a block device: the volumes' devices that are made of it.
 func (h *Host) Over(lower string) ([]Device, error) {
+	return h.over(lower, func(d Device) bool { return d.Replica == "" })
+}
+
+// SlicesOver a block device: the slices that are made of it.
+func (h *Host) SlicesOver(lower string) ([]Device, error) {
+	return h.over(lower, func(d Device) bool { return d.Replica != "" })
+}
+
+func (h *Host) over(lower string, those func(Device) bool) ([]Device, error) {
 	entries, err := os.ReadDir(h.sys("class/block", lower, "holders"))
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -118,7 +174,8 @@ func (h *Host) Over(lower string) ([]Device, error) {
 	if err != nil {
 		return nil, err
 	}
-	return h.findAll(entries)
+	all, err := h.findAll(entries)
+	return slices.DeleteFunc(all, func(d Device) bool { return !those(d) }), err
 }
 
 // findAll of these block devices that are there and that this package made.
@@ -162,11 +219,10 @@ func (h *Host) Find(device string) (Device, error) {
 			return Device{}, fmt.Errorf("block device %s: %w", device, err)
 		}
 	}
-	parts := uuid.FindStringSubmatch(d.UUID)
-	if parts == nil {
+	var ours bool
+	if d.Owner, d.Attachment, ours = Parse(d.UUID); !ours {
 		return Device{}, fmt.Errorf("block device %s is %s: %w", device, d.Label, ErrForeign)
 	}
-	d.Volume, d.Attachment = parts[1], parts[2]
 	sectors, err := strconv.ParseInt(size, 10, 64)
 	if err != nil {
 		return Device{}, fmt.Errorf("size of %s: %w", d.Name, err)

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+import metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+// MaxMirrorMembers of a volume: two replicas, and one more for each that is being moved, with room for a third replica.
+const MaxMirrorMembers = 6
+
+// NvmfMirrorSpec records which replicas of a volume have every acknowledged write. The CSI controller sets and clears
+// the holder; the node plugin of the holder's node writes everything else. Both write by compare and swap: an update
+// with the resourceVersion of a live read. Package csi-driver/mirror has the transitions that are allowed.
+// +kubebuilder:validation:XValidation:rule="self.epoch >= oldSelf.epoch",message="epoch can grow but not fall: a lower epoch would give an earlier holder its rights back"
+// +kubebuilder:validation:XValidation:rule="self.epoch > oldSelf.epoch || (has(self.holder) ? has(oldSelf.holder) && self.holder == oldSelf.holder : !has(oldSelf.holder))",message="a change of holder must raise epoch"
+// +kubebuilder:validation:XValidation:rule="self.epoch > oldSelf.epoch || self.members.size() == oldSelf.members.size() && self.members.all(m, oldSelf.members.exists(o, o.replica == m.replica && o.state == m.state))",message="a change of members or of a member's state must raise epoch"
+// +kubebuilder:validation:XValidation:rule="!has(self.holder) || !has(oldSelf.holder) || self.holder == oldSelf.holder",message="holder must be removed before another one is set: replicas have to confirm in between that the former holder is off"
+// +kubebuilder:validation:XValidation:rule="self.members.exists(m, m.state == 'InSync')",message="at least one member must be InSync"
+// +kubebuilder:validation:XValidation:rule="self.members.exists(m, m.state == 'InSync' && oldSelf.members.exists(o, o.replica == m.replica && o.state == 'InSync'))",message="at least one member must stay InSync: only such a member has all data"
+// +kubebuilder:validation:XValidation:rule="self.members.all(m, m.state != 'InSync' || oldSelf.members.exists(o, o.replica == m.replica && o.state != 'Out'))",message="a member becomes InSync only from Returning or Filling: what it lacks has to be copied first"
+// +kubebuilder:validation:XValidation:rule="self.members.all(m, !oldSelf.members.exists(o, o.replica == m.replica && o.replicaUID != m.replicaUID))",message="replicaUID of a member is immutable: another replica with the same name has other data; remove the member first"
+type NvmfMirrorSpec struct {
+	// Epoch of the record. Each change of holder and each change of a member's state raises it. It never falls.
+	// +kubebuilder:validation:Minimum=1
+	// +required
+	Epoch int64 `json:"epoch"`
+	// Holder is the attachment, by its UUID, whose node may write to the members and change their states. Absent: no
+	// node may.
+	// +kubebuilder:validation:Pattern=`^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`
+	// +kubebuilder:validation:MaxLength=36
+	// +optional
+	Holder string `json:"holder,omitempty"`
+	// Dirty is true from the moment a holder starts the mirror until it has stopped it cleanly. Members of a dirty
+	// mirror can differ in writes that were not acknowledged: the next start makes them equal before the device is
+	// used. Default false.
+	// +optional
+	Dirty bool `json:"dirty,omitempty"`
+	// Members are the replicas of the volume. At least one is InSync.
+	// +kubebuilder:validation:MinItems=1
+	// +kubebuilder:validation:MaxItems=6
+	// +listType=map
+	// +listMapKey=replica
+	// +required
+	Members []MirrorMember `json:"members"`
+}
+
+// MirrorMemberState tells what of the volume's data a member has.
+// +kubebuilder:validation:Enum=InSync;Returning;Filling;Out
+type MirrorMemberState string
+
+// States of a member.
+const (
+	// MemberInSync: the member has every acknowledged write.
+	MemberInSync MirrorMemberState = "InSync"
+	// MemberReturning: the member was in sync before, and gets what was written since, by the mirror's bitmap.
+	MemberReturning MirrorMemberState = "Returning"
+	// MemberFilling: the member gets all data.
+	MemberFilling MirrorMemberState = "Filling"
+	// MemberOut: the member lacks data, and gets none.
+	MemberOut MirrorMemberState = "Out"
+)
+
+// MirrorMember is one replica of the volume.
+// +kubebuilder:validation:XValidation:rule="self.state != 'Returning' || has(self.lastInSyncEpoch)",message="state Returning requires lastInSyncEpoch: a member that was never in sync must be filled"
+type MirrorMember struct {
+	// Replica is the name of the NvmfReplica.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +required
+	Replica string `json:"replica"`
+	// ReplicaUID is the metadata.uid of the NvmfReplica, so that another one with the same name is not taken for it.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=128
+	// +required
+	ReplicaUID string `json:"replicaUID"`
+	// State of the member: InSync, Returning, Filling or Out.
+	// +required
+	State MirrorMemberState `json:"state"`
+	// Reason for the state, such as Lost or Unconfirmed. Absent for InSync.
+	// +kubebuilder:validation:MaxLength=64
+	// +optional
+	Reason string `json:"reason,omitempty"`
+	// Since is the time when the state began.
+	// +optional
+	Since *metav1.Time `json:"since,omitempty"`
+	// LastInSyncEpoch is the last epoch in which the member was in sync. It is kept as long as the mirror's bitmap
+	// covers everything that the member lacks. Absent: the member can only be filled.
+	// +kubebuilder:validation:Minimum=1
+	// +optional
+	LastInSyncEpoch int64 `json:"lastInSyncEpoch,omitempty"`
+	// Marks that the member's header may have. Holders write a new one to all headers with each change of the record. A
+	// header with another mark was written by a holder that this record does not know of: the API was restored to an
+	// earlier state. Empty: no mark was written.
+	// +kubebuilder:validation:MaxItems=2
+	// +kubebuilder:validation:items:MaxLength=36
+	// +listType=atomic
+	// +optional
+	Marks []string `json:"marks,omitempty"`
+	// Identity is the UUID of the host NQN under which the holder connected to the member last. A member that left
+	// does not return under it: commands that were sent under it can still be under way. Absent: the holder has not
+	// connected.
+	// +kubebuilder:validation:MaxLength=36
+	// +optional
+	Identity string `json:"identity,omitempty"`
+	// Released is true for a member that is Out once the holder's kernel has nothing of it any more. Only then may it
+	// get a fresh identity, or be removed. Default false.
+	// +optional
+	Released bool `json:"released,omitempty"`
+	// CopiedBytes of a member that is Returning or Filling, as a measure of progress only.
+	// +kubebuilder:validation:Minimum=0
+	// +optional
+	CopiedBytes int64 `json:"copiedBytes,omitempty"`
+	// DeclaredCurrent is the epoch in which a person declared that the member has all data. It is valid in that epoch
+	// only. Absent: nobody did.
+	// +kubebuilder:validation:Minimum=1
+	// +optional
+	DeclaredCurrent int64 `json:"declaredCurrent,omitempty"`
+	// Suspect is true for a member of which it is not known whether a former holder's kernel went on without it, or
+	// with it alone: a target returned errors, or cannot say whether it did. No suspect is used as the only source
+	// until the next start has compared all of them. Default false.
+	// +optional
+	Suspect bool `json:"suspect,omitempty"`
+	// Retired is true for a member that is to leave the mirror. The holder takes it out, and does not take it back.
+	// Default false.
+	// +optional
+	Retired bool `json:"retired,omitempty"`
+}
+
+// NvmfMirror records which replicas of a volume have every acknowledged write, and which attachment may write to them.
+// It has the volume's name. A volume that was never replicated has none.
+//
+// +kubebuilder:object:root=true
+// +kubebuilder:resource:scope=Cluster,shortName=nm,categories=weft
+// +kubebuilder:printcolumn:name="Epoch",type=integer,JSONPath=`.spec.epoch`
+// +kubebuilder:printcolumn:name="Holder",type=string,JSONPath=`.spec.holder`
+// +kubebuilder:printcolumn:name="Members",type=string,JSONPath=`.spec.members[*].replica`
+// +kubebuilder:printcolumn:name="In sync",type=string,JSONPath=`.spec.members[?(@.state=="InSync")].replica`
+// +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
+type NvmfMirror struct {
+	metav1.TypeMeta   `json:",inline"`
+	metav1.ObjectMeta `json:"metadata,omitempty"`
+
+	// +required
+	Spec NvmfMirrorSpec `json:"spec"`
+}
+
+// NvmfMirrorList is a list of NvmfMirrors.
+// +kubebuilder:object:root=true
+type NvmfMirrorList struct {
+	metav1.TypeMeta `json:",inline"`
+	metav1.ListMeta `json:"metadata,omitempty"`
+	Items           []NvmfMirror `json:"items"`
+}

@@ -1,0 +1,334 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/csi-driver/mirror"
+)
+
+// confirmGrace is how long an attachment waits for replicas that do not confirm that the former holder is off, once one
+// has: a target pod that restarts has its exports again within a few seconds, and a replica that is left behind costs a
+// copy of what is written meanwhile. It is less than the ten seconds that csi-attacher gives a call.
+const confirmGrace = 6 * time.Second
+
+// replicated tells whether a volume has, or had, several replicas, and so a record of who has everything.
+func replicated(vol *v1alpha1.NvmfVolume) bool {
+	return vol.Spec.Replicas > 1 || len(vol.Spec.Members) > 1
+}
+
+// makeMirror stores the record of a volume with several replicas, all of which exist on their nodes. Blank ones are
+// equal; of a copy, only the first has the data. The record is made once: it alone tells whose data is current, so that
+// one that is missing later is never made again.
+func (s *Service) makeMirror(ctx context.Context, vol *v1alpha1.NvmfVolume) error {
+	if !replicated(vol) {
+		return nil
+	}
+	reps, err := s.replicasOf(ctx, vol)
+	if err != nil {
+		return err
+	}
+	var all []mirror.Replica
+	for i, rep := range reps {
+		if rep == nil {
+			return failf(waiting, "volume %s is not created yet: NvmfReplica %s does not exist", vol.Name, vol.Spec.Members[i].Name)
+		}
+		all = append(all, mirror.Replica{Name: rep.Name, UID: string(rep.UID)})
+	}
+	inSync := len(all)
+	if vol.Spec.Source != nil {
+		inSync = 1
+	}
+	record, err := mirror.New("", all[:inSync], all[inSync:], time.Now())
+	if err != nil {
+		return err
+	}
+	is, err := s.mirrors.read(ctx, vol.Name)
+	if err != nil {
+		return err
+	}
+	switch {
+	case is != nil && sameMembers(is.Spec, record):
+		return nil
+	case is == nil && vol.Spec.Used:
+		return errNoMirror(vol)
+	case is != nil:
+		// Of a creation that was withdrawn: nobody was ever admitted to these replicas.
+		if vol.Spec.Used {
+			return failf(inUse, "NvmfMirror %s is of other replicas than NvmfVolume %s lists", vol.Name, vol.Name)
+		}
+		if err := s.client.Delete(ctx, is, asRead(is)); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("delete NvmfMirror %s: %w", vol.Name, err)
+		}
+	}
+	err = s.client.Create(ctx, &v1alpha1.NvmfMirror{ObjectMeta: metav1.ObjectMeta{Name: vol.Name, Labels: vol.Labels}, Spec: record}, client.FieldOwner(fieldManager))
+	if apierrors.IsAlreadyExists(err) {
+		return failf(busy, "NvmfMirror %s was created at the same time; try again", vol.Name)
+	}
+	if err != nil {
+		return fmt.Errorf("store NvmfMirror %s: %w", vol.Name, err)
+	}
+	return nil
+}
+
+func sameMembers(a, b mirror.Record) bool {
+	return slices.EqualFunc(a.Members, b.Members, func(a, b mirror.Member) bool { return a.Replica == b.Replica && a.ReplicaUID == b.ReplicaUID })
+}
+
+func errNoMirror(vol *v1alpha1.NvmfVolume) error {
+	return failf(inUse, "volume %s has %d replicas, but NvmfMirror %s, which records which of them are current, does not exist; restore it from a backup",
+		vol.Name, len(vol.Spec.Members), vol.Name)
+}
+
+// changeMirror of a volume by compare and swap: change gets the record as the API server has it. A write of which it is
+// not known whether it was stored is read again and changed again.
+func (s *Service) changeMirror(ctx context.Context, vol *v1alpha1.NvmfVolume, change func(mirror.Record) (mirror.Record, error)) (mirror.Record, error) {
+	for {
+		is, err := s.mirrors.read(ctx, vol.Name)
+		if err != nil {
+			return mirror.Record{}, err
+		}
+		if is == nil {
+			return mirror.Record{}, errNoMirror(vol)
+		}
+		next, err := change(*is.Spec.DeepCopy())
+		if err != nil {
+			return mirror.Record{}, err
+		}
+		if next.Epoch == is.Spec.Epoch && next.Holder == is.Spec.Holder {
+			return next, nil
+		}
+		is.Spec = next
+		err = s.client.Update(ctx, is, client.FieldOwner(fieldManager))
+		if err == nil {
+			return next, nil
+		}
+		if !apierrors.IsConflict(err) {
+			return mirror.Record{}, fmt.Errorf("write NvmfMirror %s: %w", vol.Name, err)
+		}
+	}
+}
+
+// fence the holder of a volume's mirror if its attachment has ended. The volume is read after the record, and the
+// record written only as it was read: a holder is in the volume's attachments before it is in the record.
+func (s *Service) fence(ctx context.Context, vol *v1alpha1.NvmfVolume) (mirror.Record, error) {
+	return s.changeMirror(ctx, vol, func(r mirror.Record) (mirror.Record, error) {
+		if r.Holder == "" {
+			return r, nil
+		}
+		now, err := s.volume(ctx, vol.Name)
+		if err != nil {
+			return r, err
+		}
+		if now.UID == vol.UID && now.Listed(v1alpha1.HostNQN(r.Holder)) != nil {
+			return r, nil
+		}
+		return mirror.Begin(r), nil
+	})
+}
+
+// hold gives a volume's mirror to an attachment, once the replicas that are in sync have confirmed that every earlier
+// host is off. Those that do not within the grace are dropped, as long as one has.
+func (s *Service) hold(ctx, wctx context.Context, vol *v1alpha1.NvmfVolume, attachment string) error {
+	record, err := s.fence(ctx, vol)
+	if err != nil || record.Holder == attachment {
+		return err
+	}
+	now, err := s.follow(ctx, vol)
+	if err != nil {
+		return err
+	}
+	confirmed, last, err := s.confirm(wctx, now, record, func(rep *v1alpha1.NvmfReplica, generation int64) (bool, error) {
+		if h := rep.HostOf(attachment); h != nil {
+			return exportedTo(rep, h.NQN, generation)
+		}
+		return exportedTo(rep, v1alpha1.HostNQN(attachment), generation)
+	})
+	if err != nil {
+		return err
+	}
+	record, err = s.changeMirror(ctx, vol, func(r mirror.Record) (mirror.Record, error) {
+		if r.Holder == attachment {
+			return r, nil
+		}
+		return mirror.Admit(r, attachment, confirmed, time.Now())
+	})
+	switch {
+	case errors.Is(err, mirror.ErrUnconfirmed) && last != nil:
+		return s.late(ctx, vol.Name, last, v1alpha1.ConditionExported)
+	case errors.Is(err, mirror.ErrNeedsPerson), errors.Is(err, mirror.ErrUnconfirmed):
+		return failf(waiting, "volume %s cannot be attached yet: %v", vol.Name, err)
+	case errors.Is(err, mirror.ErrHeld):
+		return failf(busy, "volume %s is being attached by another call; try again", vol.Name)
+	case err != nil:
+		return err
+	}
+	klog.FromContext(ctx).Info("Holding mirror", "volume", vol.Name, "record", mirror.String(record))
+	return nil
+}
+
+// confirm waits until done says so of each replica that is in sync; once it has of one, for confirmGrace more. It
+// returns those of which it does, and one of which it does not.
+func (s *Service) confirm(ctx context.Context, vol *replicatedVolume, record mirror.Record, done func(rep *v1alpha1.NvmfReplica, generation int64) (bool, error)) ([]mirror.Confirmation, *v1alpha1.NvmfReplica, error) {
+	type answer struct {
+		rep *v1alpha1.NvmfReplica
+		err error
+	}
+	answers := make(chan answer)
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	waiting := 0
+	for _, rep := range vol.replicas {
+		if rep == nil || mirror.StateOf(record, rep.Name) != v1alpha1.MemberInSync {
+			continue
+		}
+		waiting++
+		go func() {
+			generation := rep.Generation
+			last, err := s.replicas.wait(ctx, rep, func(rep *v1alpha1.NvmfReplica) (bool, error) { return done(rep, generation) })
+			answers <- answer{last, err}
+		}()
+	}
+	var confirmed []mirror.Confirmation
+	var silent *v1alpha1.NvmfReplica
+	var failed error
+	for ; waiting > 0; waiting-- {
+		a := <-answers
+		switch {
+		case a.err == nil && a.rep != nil:
+			confirmed = append(confirmed, mirror.Confirmation{Replica: mirror.Replica{Name: a.rep.Name, UID: string(a.rep.UID)}})
+			time.AfterFunc(confirmGrace, cancel)
+		case isLate(a.err):
+			silent = a.rep
+		case a.err != nil:
+			failed = a.err
+		}
+	}
+	if len(confirmed) == 0 && failed != nil {
+		return nil, silent, failed
+	}
+	return confirmed, silent, nil
+}
+
+// release a volume's mirror: its holder is fenced, and the replicas that are in sync confirm that it is off, at least
+// one of them. What the others say is asked before anybody holds it again.
+func (s *Service) release(ctx, wctx context.Context, vol *replicatedVolume) error {
+	record, err := s.mirrors.read(ctx, vol.Name)
+	if err != nil {
+		return err
+	}
+	if record == nil || vol.DeletionTimestamp != nil {
+		return s.await(wctx, vol, detached, dismissed)
+	}
+	confirmed, last, err := s.confirm(wctx, vol, record.Spec, dismissed)
+	if err == nil && len(confirmed) == 0 && last != nil {
+		return s.late(ctx, vol.Name, last, detached)
+	}
+	return err
+}
+
+// sourceEpochAnnotation of a copy of a mirrored volume is the epoch of the source's record when the copy was asked for.
+const sourceEpochAnnotation = "weft.storage/source-epoch"
+
+// copyable gives the replica that a copy of a volume is made of, and the epoch of the volume's record; 0 for a volume
+// without one. While a mirrored volume is attached, or after an unclean end, only its node can tell what is current.
+func (s *Service) copyable(ctx context.Context, vol *v1alpha1.NvmfVolume) (v1alpha1.VolumeMember, int64, error) {
+	if !replicated(vol) {
+		return vol.Spec.Members[0], 0, nil
+	}
+	is, err := s.mirrors.read(ctx, vol.Name)
+	if err != nil {
+		return v1alpha1.VolumeMember{}, 0, err
+	}
+	if is == nil {
+		return v1alpha1.VolumeMember{}, 0, errNoMirror(vol)
+	}
+	if is.Spec.Holder != "" || is.Spec.Dirty {
+		return v1alpha1.VolumeMember{}, 0, failf(inUse, "volume %s has more than one replica, and can be copied only while it is detached after a clean unmount; delete the pod that uses it", vol.Name)
+	}
+	inSync := mirror.InSync(is.Spec)
+	i := slices.IndexFunc(vol.Spec.Members, func(m v1alpha1.VolumeMember) bool { return slices.Contains(inSync, m.Name) })
+	if i < 0 {
+		return v1alpha1.VolumeMember{}, 0, failf(inUse, "no replica of volume %s that is in sync is a member of it", vol.Name)
+	}
+	return vol.Spec.Members[i], is.Spec.Epoch, nil
+}
+
+// sameEpoch tells whether nobody has held a volume's mirror since the epoch in which a copy was asked for, so that the
+// copy is of what was current.
+func (s *Service) sameEpoch(ctx context.Context, volume, epoch string) (bool, error) {
+	if epoch == "" {
+		return true, nil
+	}
+	is, err := s.mirrors.read(ctx, volume)
+	return err == nil && is != nil && !is.Spec.Dirty && strconv.FormatInt(is.Spec.Epoch, 10) == epoch, err
+}
+
+// checkCopy of a mirrored volume, before it is handed out. It fails with errNoSource when the source was attached
+// while it was copied. The annotation goes with the check: what happens to the source later is of no concern.
+func (s *Service) checkCopy(ctx context.Context, vol *v1alpha1.NvmfVolume) error {
+	epoch := vol.Annotations[sourceEpochAnnotation]
+	if epoch == "" {
+		return nil
+	}
+	same, err := s.sameEpoch(ctx, vol.Spec.Source.Volume, epoch)
+	if err != nil {
+		return err
+	}
+	if !same {
+		return errNoSource
+	}
+	checked := vol.DeepCopy()
+	delete(checked.Annotations, sourceEpochAnnotation)
+	if err := s.client.Patch(ctx, checked, client.MergeFromWithOptions(vol, client.MergeFromWithOptimisticLock{}), client.FieldOwner(fieldManager)); err != nil {
+		return fmt.Errorf("write NvmfVolume %s: %w", vol.Name, err)
+	}
+	*vol = *checked
+	return nil
+}
+
+// mayGrow fails while a replica of a volume is not in sync: the copy is of the size with which it began.
+func (s *Service) mayGrow(ctx context.Context, vol *v1alpha1.NvmfVolume) error {
+	if !replicated(vol) {
+		return nil
+	}
+	is, err := s.mirrors.read(ctx, vol.Name)
+	if err != nil {
+		return err
+	}
+	if is == nil {
+		return errNoMirror(vol)
+	}
+	if !mirror.Whole(is.Spec) {
+		return failf(waiting, "volume %s is expanded when all its replicas are in sync; now in sync: %s", vol.Name, strings.Join(mirror.InSync(is.Spec), ", "))
+	}
+	return nil
+}
+
+// deleteMirror of a volume that is being deleted, and whose replicas are gone.
+func (s *Service) deleteMirror(ctx context.Context, vol *v1alpha1.NvmfVolume) error {
+	if !replicated(vol) {
+		return nil
+	}
+	is, err := s.mirrors.read(ctx, vol.Name)
+	if err != nil || is == nil {
+		return err
+	}
+	if err := s.client.Delete(ctx, is, asRead(is)); client.IgnoreNotFound(err) != nil && !apierrors.IsConflict(err) {
+		return fmt.Errorf("delete NvmfMirror %s: %w", vol.Name, err)
+	}
+	return nil
+}

@@ -1,0 +1,323 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	. "github.com/onsi/gomega"
+	"google.golang.org/grpc/codes"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/csi-driver/mirror"
+)
+
+// mirrorOf a volume, as the API server has it; nil when it is not there.
+func mirrorOf(t testing.TB, volume string) *v1alpha1.NvmfMirror {
+	t.Helper()
+	m, err := (&objects[v1alpha1.NvmfMirror, *v1alpha1.NvmfMirror]{}).get(t.Context(), api, volume)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+func mirroredRequest(st storage, name string, size int64) *csi.CreateVolumeRequest {
+	req := createRequest(st, name, size)
+	req.Parameters["replicas"] = "2"
+	return req
+}
+
+func newMirrored(t testing.TB, s *Service, st storage, name string) string {
+	t.Helper()
+	resp, err := s.CreateVolume(within(t, enough), mirroredRequest(st, own(t, name), gi))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.Volume.VolumeId
+}
+
+// hold attaches a volume with several replicas, and returns the attachment.
+func hold(t *testing.T, s *Service, volume, node string) string {
+	t.Helper()
+	resp, err := s.ControllerPublishVolume(within(t, enough), publishRequest(volume, node))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return resp.PublishContext["attachment"]
+}
+
+// write is what a holder's node does: it starts the mirror, after which its members may differ until it is stopped.
+func write(t *testing.T, volume string) {
+	t.Helper()
+	m := mirrorOf(t, volume)
+	m.Spec.Dirty = true
+	if err := api.Update(t.Context(), m); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestTwoReplicas(t *testing.T) {
+	st := newStorage(t, 2, 10*gi)
+	s, _ := newService(t)
+	seen(t, s, st)
+	node := newHost(t, "host")
+	id := newMirrored(t, s, st, "v")
+	g := NewWithT(t)
+	vol, m := volume(t, id), mirrorOf(t, id)
+	g.Expect(vol.Spec.Replicas).To(BeEquivalentTo(2))
+	g.Expect(vol.Spec.Members).To(HaveLen(2))
+	g.Expect(vol.Spec.Members[0].Node).NotTo(Equal(vol.Spec.Members[1].Node))
+	g.Expect(vol.Spec.Members[0].UUID).NotTo(Equal(vol.Spec.Members[1].UUID))
+	g.Expect(mirror.InSync(m.Spec)).To(Equal([]string{id + "-0", id + "-1"}))
+	if again, err := s.CreateVolume(within(t, enough), mirroredRequest(st, id, gi)); err != nil || again.Volume.VolumeId != id {
+		t.Errorf("asked again: %v, %v", again, err)
+	}
+	_, err := s.CreateVolume(within(t, enough), createRequest(st, id, 2*gi))
+	expectError(t, err, codes.AlreadyExists, "its size")
+	single := createRequest(st, id, gi)
+	single.Parameters["replicas"] = "1"
+	_, err = s.CreateVolume(within(t, enough), single)
+	expectError(t, err, codes.AlreadyExists, "replicas is 2, not 1")
+
+	first := hold(t, s, id, node)
+	g.Expect(hold(t, s, id, node)).To(Equal(first))
+	m = mirrorOf(t, id)
+	g.Expect(m.Spec.Holder).To(Equal(first))
+	g.Expect(mirror.InSync(m.Spec)).To(HaveLen(2))
+	_, err = s.DeleteVolume(within(t, enough), &csi.DeleteVolumeRequest{VolumeId: id})
+	expectError(t, err, codes.FailedPrecondition, "still attached")
+	_, err = s.ControllerExpandVolume(within(t, enough), expandRequest(id, 2*gi))
+	g.Expect(err).NotTo(HaveOccurred())
+
+	unpublish(t, s, id, node)
+	m = mirrorOf(t, id)
+	g.Expect(m.Spec.Holder).To(BeEmpty())
+	second := hold(t, s, id, node)
+	g.Expect(second).NotTo(Equal(first))
+	g.Expect(mirrorOf(t, id).Spec.Epoch).To(BeNumerically(">", m.Spec.Epoch))
+	unpublish(t, s, id, node)
+
+	if _, err := s.DeleteVolume(within(t, enough), &csi.DeleteVolumeRequest{VolumeId: id}); err != nil {
+		t.Fatal(err)
+	}
+	g.Expect(mirrorOf(t, id)).To(BeNil())
+	for _, mem := range vol.Spec.Members {
+		erased(t, mem.Node, mem.UUID)
+	}
+}
+
+// One node is silent: the attachment goes on with the other, which alone is in sync from then on.
+func TestAttachWithoutAReplica(t *testing.T) {
+	st := newStorage(t, 2, 10*gi)
+	s, _ := newService(t)
+	seen(t, s, st)
+	node := newHost(t, "host")
+	id := newMirrored(t, s, st, "v")
+	vol := volume(t, id)
+	silence(t, vol.Spec.Members[1].Node)
+	g := NewWithT(t)
+	holder := hold(t, s, id, node)
+	m := mirrorOf(t, id)
+	g.Expect(m.Spec.Holder).To(Equal(holder))
+	g.Expect(mirror.InSync(m.Spec)).To(Equal([]string{id + "-0"}))
+	unpublish(t, s, id, node)
+
+	// The silent node comes back; what it has is old.
+	agents[vol.Spec.Members[1].Node].Start(t.Context())
+	hold(t, s, id, node)
+	g.Expect(mirror.InSync(mirrorOf(t, id).Spec)).To(Equal([]string{id + "-0"}))
+	unpublish(t, s, id, node)
+
+	// The one that has everything is silent: nobody is admitted, and nothing is given up.
+	silence(t, vol.Spec.Members[0].Node)
+	before := mirrorOf(t, id).Spec
+	err := inVain(t, func(ctx context.Context) error {
+		_, err := s.ControllerPublishVolume(ctx, publishRequest(id, node))
+		return err
+	})
+	expectError(t, err, codes.Unavailable, vol.Spec.Members[0].Node)
+	after := mirrorOf(t, id).Spec
+	g.Expect(mirror.InSync(after)).To(Equal(mirror.InSync(before)))
+	g.Expect(after.Holder).To(BeEmpty())
+}
+
+// The former holder's kernel may have gone on without a replica that returned errors. While nobody can tell, such a
+// replica is not the only source: a person decides.
+func TestADirtyReplicaAloneNeedsAPerson(t *testing.T) {
+	st := newStorage(t, 2, 10*gi)
+	s, _ := newService(t)
+	seen(t, s, st)
+	node := newHost(t, "host")
+	id := newMirrored(t, s, st, "v")
+	vol := volume(t, id)
+	hold(t, s, id, node)
+	write(t, id)
+	unpublish(t, s, id, node)
+	silence(t, vol.Spec.Members[1].Node)
+	_, err := s.ControllerPublishVolume(within(t, enough), publishRequest(id, node))
+	expectError(t, err, codes.Unavailable, "declare one current", id+"-0")
+
+	m := mirrorOf(t, id)
+	if m.Spec, err = mirror.Declare(m.Spec, id+"-0"); err != nil {
+		t.Fatal(err)
+	}
+	if err := api.Update(t.Context(), m); err != nil {
+		t.Fatal(err)
+	}
+	hold(t, s, id, node)
+	if in := mirror.InSync(mirrorOf(t, id).Spec); !slices.Equal(in, []string{id + "-0"}) {
+		t.Errorf("in sync: %v", in)
+	}
+}
+
+// A replica that left its mirror returns under an identity that was never used, after the former is off.
+func TestAReplicaThatLeftGetsAFreshIdentity(t *testing.T) {
+	st := newStorage(t, 2, 10*gi)
+	s, _ := newService(t)
+	seen(t, s, st)
+	ctx, stop := context.WithCancel(t.Context())
+	go s.Settle(ctx)
+	defer stop()
+	node := newHost(t, "host")
+	id := newMirrored(t, s, st, "v")
+	holder := hold(t, s, id, node)
+	leg := func(n int) *v1alpha1.NvmfReplica {
+		t.Helper()
+		rep, err := (&objects[v1alpha1.NvmfReplica, *v1alpha1.NvmfReplica]{}).get(t.Context(), api, volume(t, id).Spec.Members[n].Name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return rep
+	}
+	identity := func(n int) string {
+		t.Helper()
+		i, _ := v1alpha1.AttachmentOfHost(leg(n).HostOf(holder).NQN)
+		return i
+	}
+	g := NewWithT(t)
+	seen := map[string]bool{holder: true}
+	for n := range 2 {
+		g.Expect(seen[identity(n)]).To(BeFalse())
+		seen[identity(n)] = true
+		g.Expect(leg(n).Spec.SubsystemNQN).To(HaveSuffix(identity(n)))
+	}
+	stays := identity(0)
+	for range 2 {
+		// What the keeper does: it records the identity that it was connected under, and that the replica is out.
+		m := mirrorOf(t, id)
+		for i := range m.Spec.Members {
+			m.Spec.Members[i].Identity = identity(i)
+		}
+		var err error
+		was := identity(1)
+		if mirror.StateOf(m.Spec, id+"-1") == v1alpha1.MemberInSync {
+			m.Spec, err = mirror.Holder{Attachment: holder, Now: time.Now(), Mark: "m"}.Lost(m.Spec, id+"-1", mirror.ReasonLost, map[string]string{})
+			g.Expect(err).NotTo(HaveOccurred())
+		}
+		// The kernel has let go of it.
+		m.Spec.Members[1].Released = true
+		g.Expect(api.Update(t.Context(), m)).To(Succeed())
+		g.Eventually(func(g Gomega) {
+			h := leg(1).HostOf(holder)
+			g.Expect(h).NotTo(BeNil())
+			g.Expect(h.NQN).NotTo(Equal(v1alpha1.HostNQN(was)))
+			g.Expect(leg(1).Admitted(h.NQN)).NotTo(BeNil())
+			g.Expect(leg(1).Status.Hosts).To(HaveLen(1))
+		}).WithTimeout(enough).Should(Succeed())
+		g.Expect(seen[identity(1)]).To(BeFalse())
+		seen[identity(1)] = true
+		g.Expect(identity(0)).To(Equal(stays))
+	}
+	unpublish(t, s, id, node)
+	for n := range 2 {
+		g.Expect(leg(n).Spec.Hosts).To(BeEmpty())
+	}
+}
+
+// While a mirrored volume is attached, a replica may lack what was acknowledged: it is copied while nobody holds it.
+func TestCopiesOfAMirroredVolume(t *testing.T) {
+	st := newStorage(t, 2, 20*gi)
+	s, _ := newService(t)
+	seen(t, s, st)
+	node := newHost(t, "host")
+	id := newMirrored(t, s, st, "v")
+	clone := mirroredRequest(st, own(t, "clone"), gi)
+	clone.VolumeContentSource = contentSource(&v1alpha1.VolumeSource{Volume: id})
+	snapshot := &csi.CreateSnapshotRequest{Name: own(t, "snap"), SourceVolumeId: id}
+	holder := hold(t, s, id, node)
+	_, err := s.CreateVolume(within(t, enough), clone)
+	expectError(t, err, codes.FailedPrecondition, "only while it is detached")
+	_, err = s.CreateSnapshot(within(t, enough), snapshot)
+	expectError(t, err, codes.FailedPrecondition, "only while it is detached")
+
+	// The first replica is out: the other one is copied.
+	g := NewWithT(t)
+	m := mirrorOf(t, id)
+	m.Spec, err = mirror.Holder{Attachment: holder, Now: time.Now(), Mark: "m"}.Lost(m.Spec, id+"-0", mirror.ReasonLost, map[string]string{})
+	g.Expect(err).NotTo(HaveOccurred())
+	m.Spec.Dirty = false
+	g.Expect(api.Update(t.Context(), m)).To(Succeed())
+	unpublish(t, s, id, node)
+	for range 2 { // asked again, it is the same, although the source was attached meanwhile
+		if _, err := s.CreateVolume(within(t, enough), clone); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := s.CreateSnapshot(within(t, enough), snapshot); err != nil {
+			t.Fatal(err)
+		}
+		hold(t, s, id, node)
+		unpublish(t, s, id, node)
+	}
+	vol := volume(t, clone.Name)
+	g.Expect(replica(t, clone.Name).Spec.Source).To(Equal(&v1alpha1.ReplicaSource{Replica: id + "-1"}))
+	g.Expect(vol.Spec.Members[0].Node).To(Equal(volume(t, id).Spec.Members[1].Node))
+	g.Expect(mirror.InSync(mirrorOf(t, clone.Name).Spec)).To(Equal([]string{clone.Name + "-0"}))
+	g.Expect(mirror.StateOf(mirrorOf(t, clone.Name).Spec, clone.Name+"-1")).To(Equal(v1alpha1.MemberFilling))
+}
+
+func TestReplicasGoToDifferentNodes(t *testing.T) {
+	st := newStorage(t, 1, 10*gi)
+	s, _ := newService(t)
+	seen(t, s, st)
+	_, err := s.CreateVolume(within(t, enough), mirroredRequest(st, own(t, "v"), gi))
+	expectError(t, err, codes.FailedPrecondition, st.nodes[0]+": it stores another replica of the volume")
+	if vol := volume(t, own(t, "v")); vol != nil {
+		t.Errorf("left: %v", vol)
+	}
+	capacity, err := s.GetCapacity(within(t, enough), &csi.GetCapacityRequest{Parameters: map[string]string{"target": st.target, "replicas": "2"}})
+	if err != nil || capacity.AvailableCapacity != 0 || capacity.MaximumVolumeSize.GetValue() != 0 {
+		t.Errorf("capacity: %v, %v", capacity, err)
+	}
+	shared := mirroredRequest(st, own(t, "shared"), gi)
+	shared.VolumeCapabilities = []*csi.VolumeCapability{block(csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER)}
+	_, err = s.CreateVolume(within(t, enough), shared)
+	expectError(t, err, codes.InvalidArgument, "more than one replica", "one node at a time")
+	shared.Parameters["replicas"] = "3"
+	_, err = s.CreateVolume(within(t, enough), shared)
+	expectError(t, err, codes.InvalidArgument, `replicas: "3" is not a whole number from 1 to 2`)
+}
+
+// The record tells whose data is current: when it is gone, nobody guesses.
+func TestAMirrorIsMadeOnce(t *testing.T) {
+	st := newStorage(t, 2, 10*gi)
+	s, _ := newService(t)
+	seen(t, s, st)
+	node := newHost(t, "host")
+	id := newMirrored(t, s, st, "v")
+	hold(t, s, id, node)
+	unpublish(t, s, id, node)
+	lost := mirrorOf(t, id)
+	deleteByHand(t, lost)
+	_, err := s.ControllerPublishVolume(within(t, enough), publishRequest(id, node))
+	expectError(t, err, codes.FailedPrecondition, "NvmfMirror "+id, "restore it")
+	_, err = s.CreateVolume(within(t, enough), mirroredRequest(st, id, gi))
+	expectError(t, err, codes.FailedPrecondition, "NvmfMirror "+id)
+	create(t, &v1alpha1.NvmfMirror{ObjectMeta: metav1.ObjectMeta{Name: id}, Spec: lost.Spec})
+	hold(t, s, id, node)
+}

@@ -1,0 +1,225 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mirror
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+)
+
+// Begin fences the holder: from then on it can record nothing, and so cannot give up a member and go on without it. A
+// record that has no holder stays as it is.
+func Begin(r Record) Record {
+	if r.Holder == "" {
+		return clone(r)
+	}
+	next := raised(r)
+	next.Holder = ""
+	return next
+}
+
+// Confirmation is what the agent of a replica said after Begin was stored: the new holder may connect, every earlier
+// one is off, and none of its commands is in flight.
+type Confirmation struct {
+	Replica
+	// Errors that the target returned to the holder that wrote last.
+	Errors TargetErrors
+	// Past is true if the agent found that the API was restored to an earlier state. It then confirms nothing, and the
+	// mirror waits for a person: this member may be the only one that knows how its history went on.
+	Past bool
+}
+
+// Admit sets the holder. Members that are in sync and did not confirm are dropped; at least one stays. A member whose
+// target returned errors, or cannot say, is not taken as the only source: the former holder's kernel may have gone on
+// without it, and acknowledged writes that it lacks. If all are there that the kernel may have had, such a member stays
+// as a suspect, which Start compares with the others.
+//
+// It fails with ErrHeld, ErrForeign, ErrUnconfirmed, which is worth trying again, and ErrNeedsPerson.
+func Admit(r Record, holder string, confirmed []Confirmation, now time.Time) (Record, error) {
+	if r.Holder != "" {
+		return Record{}, fmt.Errorf("%w: %s", ErrHeld, r.Holder)
+	}
+	if holder == "" {
+		return Record{}, fmt.Errorf("%w: no holder was named", ErrNotHolder)
+	}
+	at := map[string]found{}
+	for _, c := range confirmed {
+		m := member(&r, c.Name)
+		if m == nil || m.ReplicaUID != c.UID {
+			return Record{}, fmt.Errorf("%w: %s with UID %s confirmed, but it is no member", ErrMember, c.Name, c.UID)
+		}
+		if c.Past {
+			return Record{}, fmt.Errorf("%w: the agent of %s found that the API was restored to an earlier state", ErrForeign, c.Name)
+		}
+		at[c.Name] = found{errors: c.Errors}
+	}
+	s, err := settle(r, at)
+	if err != nil {
+		return Record{}, err
+	}
+	next := raised(r)
+	next.Holder = holder
+	s.apply(r, &next, ReasonUnconfirmed, now)
+	for i := range next.Members {
+		m := &next.Members[i]
+		suspect := s.doubt && Compared(*m)
+		if m.State == v1alpha1.MemberReturning {
+			out(r, m, ReasonUnconfirmed, now)
+		}
+		if m.State == v1alpha1.MemberInSync {
+			suspect = s.doubt && !trusted(r, *m, at[m.Replica].errors)
+		}
+		m.Suspect = suspect
+		m.DeclaredCurrent, m.Identity, m.Released = 0, "", false
+	}
+	return next, nil
+}
+
+// Declare records that a person takes a member for one that has all data. It holds in the record's epoch: for the next
+// Admit or Start, and no later one.
+func Declare(r Record, replica string) (Record, error) {
+	next := clone(r)
+	m := member(&next, replica)
+	if m == nil || m.State != v1alpha1.MemberInSync {
+		return Record{}, fmt.Errorf("%w: only a member that is InSync can be declared current, but %s is %s", ErrMember, replica, stateOf(m))
+	}
+	m.DeclaredCurrent = r.Epoch
+	return next, nil
+}
+
+// Promote a member that a person takes for the one that has everything, although the record does not have it in sync,
+// or others neither: after ErrNeedsPerson, it is the one that no other's metadata says was left behind. All others
+// are filled. The record must have no holder, and the object has to be created again with it.
+func Promote(r Record, replica string, now time.Time) (Record, error) {
+	if r.Holder != "" {
+		return Record{}, fmt.Errorf("%w: %s", ErrHeld, r.Holder)
+	}
+	next := raised(r)
+	if member(&next, replica) == nil {
+		return Record{}, fmt.Errorf("%w: there is no %s", ErrMember, replica)
+	}
+	next.Dirty = true
+	for i := range next.Members {
+		m := &next.Members[i]
+		if m.Replica != replica {
+			out(r, m, ReasonKicked, now)
+		} else {
+			m.State, m.Reason, m.Since, m.Suspect, m.Retired = v1alpha1.MemberInSync, "", at(now), false, false
+		}
+		m.LastInSyncEpoch, m.DeclaredCurrent, m.Identity = 0, 0, ""
+	}
+	return next, nil
+}
+
+// Compared tells whether the former holder's kernel may have had the member in sync, whatever the record says: it may
+// have copied it, or not have let go of it, and then have dropped all those that the record has in sync. Its metadata
+// has to be compared with theirs.
+func Compared(m Member) bool {
+	return m.State == v1alpha1.MemberInSync || m.Suspect || m.Identity != "" && !m.Released
+}
+
+// found is what is known of a member at hand.
+type found struct {
+	errors TargetErrors
+	kicked bool
+}
+
+// settlement tells which members stay in sync.
+type settlement struct {
+	stay  []string
+	at    map[string]found
+	whole bool
+	// declared: they stay because a person said so.
+	declared bool
+	// doubt: they stay because all are there to be compared, though some are not trusted.
+	doubt bool
+}
+
+// settle decides which members stay in sync: of those at hand, the ones that have every acknowledged write.
+func settle(r Record, at map[string]found) (settlement, error) {
+	s := settlement{at: at, whole: true}
+	var clean, declared, kicked, missing []string
+	compared, failing := 0, true
+	for _, m := range r.Members {
+		f, here := at[m.Replica]
+		if Compared(m) {
+			compared, failing = compared+1, failing && f.errors == ErrorsSome
+		}
+		if !here && Compared(m) {
+			s.whole = false
+			missing = append(missing, m.Replica)
+		}
+		if !here || m.State != v1alpha1.MemberInSync {
+			continue
+		}
+		switch {
+		case (f.kicked || f.errors == WritesLost) && m.DeclaredCurrent != r.Epoch:
+			kicked = append(kicked, m.Replica)
+			continue
+		case trusted(r, m, f.errors) && !f.kicked:
+			clean = append(clean, m.Replica)
+		case m.DeclaredCurrent == r.Epoch:
+			declared = append(declared, m.Replica)
+		}
+		s.stay = append(s.stay, m.Replica)
+	}
+	switch {
+	case len(s.stay) == 0 && len(kicked) > 0:
+		return s, fmt.Errorf("%w: a former kernel went on without %s, or the target lost writes", ErrNeedsPerson, strings.Join(kicked, ", "))
+	case len(s.stay) == 0:
+		return s, ErrUnconfirmed
+	case len(clean) == len(s.stay):
+	case len(declared) > 0 && len(clean) == 0:
+		s.stay, s.declared = declared[:1], true
+	case s.whole && failing && compared > 1:
+		// The metadata that would tell who went on may be what an error was returned to.
+		return s, fmt.Errorf("%w: the targets of all of them (%s) returned errors", ErrNeedsPerson, strings.Join(s.stay, ", "))
+	case s.whole:
+		s.doubt = true
+	case len(clean) > 0:
+		s.stay = clean
+	default:
+		return s, fmt.Errorf("%w: the targets of %s returned errors to the former holder or cannot say, and %s cannot be reached", ErrNeedsPerson, strings.Join(s.stay, ", "), strings.Join(missing, ", "))
+	}
+	return s, nil
+}
+
+// trusted tells whether the former holder's kernel cannot have gone on without the member: the member returned no
+// error, or the holder recorded in the end that all were in sync.
+func trusted(r Record, m Member, errors TargetErrors) bool {
+	return (!r.Dirty || errors == ErrorsNone && !m.Suspect) && errors != WritesLost
+}
+
+// apply takes out the members that do not stay. What they lack is not all in the bitmap of those that stay if nobody
+// knows that these have all data.
+func (s settlement) apply(r Record, next *Record, missing string, now time.Time) {
+	for i := range next.Members {
+		m := &next.Members[i]
+		if m.State != v1alpha1.MemberInSync || slices.Contains(s.stay, m.Replica) {
+			continue
+		}
+		f, here := s.at[m.Replica]
+		switch {
+		case here && f.kicked:
+			out(r, m, ReasonKicked, now)
+		case here && f.errors == WritesLost:
+			out(r, m, ReasonWritesLost, now)
+		case here:
+			out(r, m, ReasonErrors, now)
+		default:
+			out(r, m, missing, now)
+		}
+	}
+	if !s.declared {
+		return
+	}
+	for i := range next.Members {
+		if m := &next.Members[i]; m.State != v1alpha1.MemberInSync {
+			m.LastInSyncEpoch = 0 // no bitmap covers what it has and the one that was declared has not
+		}
+	}
+}

@@ -1,0 +1,268 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mirror
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+)
+
+// NoMark is the mark of a header that no holder of a mirror has written yet.
+const NoMark = "none"
+
+// Holder makes the changes of the node plugin that holds a mirror. Each takes the marks that were read from the headers
+// which are to be written next, by replica, and records that these may have Mark from then on. The order is: read the
+// headers, store the record, write the headers, and only then act on it. A header that has neither mark is foreign.
+type Holder struct {
+	// Attachment that must be the record's holder; every change fails with ErrNotHolder otherwise.
+	Attachment string
+	// Mark is a fresh UUID for each change that is tried.
+	Mark string
+	Now  time.Time
+}
+
+// Found is what the holder learnt of a member that it has connected to, before it starts the mirror.
+type Found struct {
+	Replica
+	// Mark in its header, NoMark if there is none.
+	Mark string
+	// Identity under which the holder is connected to it.
+	Identity string
+	// Errors that its target returned to the holder that wrote last, as its agent says.
+	Errors TargetErrors
+	// Kicked is true if the mirror's metadata on another member says that a kernel went on without this one.
+	Kicked bool
+}
+
+// Start records that the mirror is going to be written. Members in sync that were not found, and those that were kicked
+// by a former kernel, are dropped. After it is stored and the headers are written, the array is assembled from the
+// members that are in sync, and from no others. Members of other states may be found, too: their headers tell whether
+// the record is the past.
+//
+// It fails with ErrForeign, ErrUnconfirmed if no member in sync was found, and ErrNeedsPerson.
+func (h Holder) Start(r Record, all []Found) (Record, error) {
+	if err := h.holds(r); err != nil {
+		return Record{}, err
+	}
+	marks, at, identities := map[string]string{}, map[string]found{}, map[string]string{}
+	for _, f := range all {
+		m := member(&r, f.Name)
+		if m == nil || m.ReplicaUID != f.UID {
+			return Record{}, fmt.Errorf("%w: %s with UID %s was found, but it is no member", ErrMember, f.Name, f.UID)
+		}
+		if err := known(*m, f.Mark); err != nil {
+			return Record{}, err
+		}
+		at[f.Name], identities[f.Name] = found{errors: f.Errors, kicked: f.Kicked}, f.Identity
+		if m.State == v1alpha1.MemberInSync {
+			marks[f.Name] = f.Mark
+		}
+	}
+	s, err := settle(r, at)
+	if err != nil {
+		return Record{}, err
+	}
+	next := raised(r)
+	next.Dirty = true
+	s.apply(r, &next, ReasonUnreachable, h.Now)
+	for i := range next.Members {
+		m := &next.Members[i]
+		if m.State != v1alpha1.MemberInSync {
+			delete(marks, m.Replica)
+		}
+		if id := identities[m.Replica]; id != "" {
+			m.Identity = id
+		}
+		m.Suspect, m.DeclaredCurrent = false, 0
+	}
+	return next, h.stamp(&next, marks)
+}
+
+// Lost records that a member is given up. Once it is stored and the headers of those that stay are written, the kernel
+// may go on without the member. The last one in sync is never given up: ErrLast.
+func (h Holder) Lost(r Record, replica, reason string, marks map[string]string) (Record, error) {
+	if err := h.holds(r); err != nil {
+		return Record{}, err
+	}
+	next := raised(r)
+	m := member(&next, replica)
+	if m == nil || m.State == v1alpha1.MemberOut {
+		return Record{}, fmt.Errorf("%w: %s is %s already", ErrMember, replica, stateOf(m))
+	}
+	if m.State == v1alpha1.MemberInSync && !slices.ContainsFunc(next.Members, func(o Member) bool {
+		return o.Replica != replica && o.State == v1alpha1.MemberInSync && !o.Suspect
+	}) {
+		return Record{}, fmt.Errorf("%s cannot be given up: %w", replica, ErrLast)
+	}
+	out(r, m, reason, h.Now)
+	if _, own := marks[replica]; own {
+		return Record{}, fmt.Errorf("%w: the header of %s is not written when it is given up", ErrMember, replica)
+	}
+	return next, h.stamp(&next, marks)
+}
+
+// Return takes a member that is not in the array back: by bitmap if the mirror's bitmap covers all that it lacks,
+// else it is filled. Identity is that of the new connection, under which nothing was written; all former ones are
+// off. Marks has its own header's, too. Ahead says that its metadata shows a kernel that went on with it, and without
+// a member that is in sync now: ErrForeign, unless it is to be filled anyway.
+func (h Holder) Return(r Record, replica, identity string, ahead bool, marks map[string]string) (Record, error) {
+	if err := h.holds(r); err != nil {
+		return Record{}, err
+	}
+	next := raised(r)
+	m := member(&next, replica)
+	_, read := marks[replica]
+	switch {
+	case m == nil || m.State == v1alpha1.MemberInSync || m.Retired:
+		return Record{}, fmt.Errorf("%w: %s is %s and cannot return", ErrMember, replica, stateOf(m))
+	case !read:
+		return Record{}, fmt.Errorf("%w: the header of %s was not read", ErrForeign, replica)
+	case identity == "" || identity == m.Identity:
+		return Record{}, fmt.Errorf("%w: %s cannot return under its former identity %q", ErrMember, replica, identity)
+	case ahead && m.LastInSyncEpoch > 0:
+		return Record{}, fmt.Errorf("%w: a kernel went on with %s alone", ErrForeign, replica)
+	}
+	m.State, m.Reason, m.Since, m.Identity, m.Released = v1alpha1.MemberFilling, ReasonNew, at(h.Now), identity, false
+	if m.LastInSyncEpoch > 0 {
+		m.State, m.Reason = v1alpha1.MemberReturning, ReasonBitmap
+	}
+	return next, h.stamp(&next, marks)
+}
+
+// Keep a member that was recorded out, and that the kernel never let go of: since then the kernel has dropped all
+// others, because they answered errors. It has everything; Complete records that, and then the others can be given
+// up.
+func (h Holder) Keep(r Record, replica string, marks map[string]string) (Record, error) {
+	if err := h.holds(r); err != nil {
+		return Record{}, err
+	}
+	next := raised(r)
+	m := member(&next, replica)
+	if m == nil || m.State != v1alpha1.MemberOut || m.Released {
+		return Record{}, fmt.Errorf("%w: %s is %s", ErrMember, replica, stateOf(m))
+	}
+	m.State, m.Reason, m.Since = v1alpha1.MemberFilling, ReasonKept, at(h.Now)
+	if m.LastInSyncEpoch > 0 {
+		m.State = v1alpha1.MemberReturning
+	}
+	return next, h.stamp(&next, marks)
+}
+
+// Released records that the kernel has nothing of a member that is Out any more.
+func (h Holder) Released(r Record, replica string) (Record, error) {
+	if err := h.holds(r); err != nil {
+		return Record{}, err
+	}
+	next := clone(r)
+	m := member(&next, replica)
+	if m == nil || m.State != v1alpha1.MemberOut {
+		return Record{}, fmt.Errorf("%w: %s is %s", ErrMember, replica, stateOf(m))
+	}
+	m.Released = true
+	return next, nil
+}
+
+// Refill records that a member which was to return by bitmap has to be copied whole: its kernel refused the bitmap.
+func (h Holder) Refill(r Record, replica string, marks map[string]string) (Record, error) {
+	if err := h.holds(r); err != nil {
+		return Record{}, err
+	}
+	next := raised(r)
+	m := member(&next, replica)
+	if m == nil || m.State != v1alpha1.MemberReturning {
+		return Record{}, fmt.Errorf("%w: %s is %s", ErrMember, replica, stateOf(m))
+	}
+	m.State, m.Reason, m.Since, m.LastInSyncEpoch, m.CopiedBytes = v1alpha1.MemberFilling, ReasonBitmap, at(h.Now), 0, 0
+	return next, h.stamp(&next, marks)
+}
+
+// Complete records that a member has everything: the array is idle and complete, and the member's header says that its
+// data is formatted.
+func (h Holder) Complete(r Record, replica string, marks map[string]string) (Record, error) {
+	if err := h.holds(r); err != nil {
+		return Record{}, err
+	}
+	next := raised(r)
+	m := member(&next, replica)
+	if m == nil || m.State != v1alpha1.MemberReturning && m.State != v1alpha1.MemberFilling {
+		return Record{}, fmt.Errorf("%w: %s is %s, and cannot have become in sync", ErrMember, replica, stateOf(m))
+	}
+	if _, read := marks[replica]; !read {
+		return Record{}, fmt.Errorf("%w: the header of %s was not read", ErrForeign, replica)
+	}
+	m.State, m.Reason, m.Since, m.LastInSyncEpoch, m.CopiedBytes = v1alpha1.MemberInSync, "", at(h.Now), 0, 0
+	return next, h.stamp(&next, marks)
+}
+
+// Stamp changes nothing but epoch and marks: a holder that finds a change recorded, after a restart, learns by it
+// that it still holds the mirror.
+func (h Holder) Stamp(r Record, marks map[string]string) (Record, error) {
+	if err := h.holds(r); err != nil {
+		return Record{}, err
+	}
+	next := raised(r)
+	return next, h.stamp(&next, marks)
+}
+
+// Stop records that the array was stopped with all members that are in sync, and nothing in flight.
+func (h Holder) Stop(r Record) (Record, error) {
+	if err := h.holds(r); err != nil {
+		return Record{}, err
+	}
+	next := clone(r)
+	next.Dirty = false
+	return next, nil
+}
+
+// Progress records how far the copy to a member is.
+func (h Holder) Progress(r Record, replica string, copiedBytes int64) (Record, error) {
+	if err := h.holds(r); err != nil {
+		return Record{}, err
+	}
+	next := clone(r)
+	m := member(&next, replica)
+	if m == nil || m.State != v1alpha1.MemberReturning && m.State != v1alpha1.MemberFilling {
+		return Record{}, fmt.Errorf("%w: %s is %s", ErrMember, replica, stateOf(m))
+	}
+	m.CopiedBytes = copiedBytes
+	return next, nil
+}
+
+func (h Holder) holds(r Record) error {
+	switch {
+	case h.Attachment == "" || r.Holder != h.Attachment:
+		return fmt.Errorf("%w: it is %q, and not %q", ErrNotHolder, r.Holder, h.Attachment)
+	case h.Mark == NoMark:
+		return fmt.Errorf("%w: %q is no mark", ErrForeign, h.Mark)
+	}
+	return nil
+}
+
+// stamp says that the headers of these members have either the mark that was read or the new one.
+func (h Holder) stamp(next *Record, marks map[string]string) error {
+	if h.Mark == "" && len(marks) > 0 {
+		return fmt.Errorf("%w: there is no mark to write", ErrForeign)
+	}
+	for replica, mark := range marks {
+		m := member(next, replica)
+		if m == nil {
+			return fmt.Errorf("%w: there is no %s", ErrMember, replica)
+		}
+		if err := known(*m, mark); err != nil {
+			return err
+		}
+		m.Marks = []string{mark, h.Mark}
+	}
+	return nil
+}
+
+// known tells whether a header's mark is one that the record knows of.
+func known(m Member, mark string) error {
+	if len(m.Marks) == 0 && mark == NoMark || slices.Contains(m.Marks, mark) {
+		return nil
+	}
+	return fmt.Errorf("%w: the header of %s has mark %s", ErrForeign, m.Replica, mark)
+}

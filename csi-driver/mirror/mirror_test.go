@@ -1,0 +1,309 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mirror_test
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	. "github.com/weft-storage/weft/csi-driver/mirror"
+)
+
+const (
+	former = "00000000-0000-4000-8000-00000000000f"
+	next   = "00000000-0000-4000-8000-00000000000e"
+)
+
+var now = time.Date(2026, 11, 20, 8, 0, 0, 0, time.UTC)
+
+// record is written "holder|a=InSync,b=Out/5": the number is lastInSyncEpoch; ? is a suspect, ! a member declared
+// current in this epoch, - a retired one. A record with a holder is dirty; "~" as holder is none, and dirty.
+func record(t *testing.T, text string) Record {
+	t.Helper()
+	holder, list, _ := strings.Cut(text, "|")
+	r := Record{Epoch: 7, Holder: holder, Dirty: holder != ""}
+	if holder == "~" {
+		r.Holder = ""
+	}
+	for part := range strings.SplitSeq(list, ",") {
+		name, state, _ := strings.Cut(part, "=")
+		m := Member{Replica: name, ReplicaUID: "u-" + name, Marks: []string{"m-" + name}}
+		state, m.Suspect = cut(state, "?")
+		state, m.Retired = cut(state, "-")
+		var declared bool
+		if state, declared = cut(state, "!"); declared {
+			m.DeclaredCurrent = 7
+		}
+		var left bool
+		if state, left = cut(state, "/5"); left {
+			m.LastInSyncEpoch = 5
+		}
+		m.State = v1alpha1.MirrorMemberState(state)
+		r.Members = append(r.Members, m)
+	}
+	return r
+}
+
+func cut(text, suffix string) (string, bool) { return strings.CutSuffix(text, suffix) }
+
+// show is what record reads, but for epoch, marks and dirty.
+func show(r Record) string {
+	var members []string
+	for _, m := range r.Members {
+		text := m.Replica + "=" + string(m.State)
+		if m.LastInSyncEpoch > 0 {
+			text += "/"
+			if m.LastInSyncEpoch == 7 {
+				text += "7"
+			} else {
+				text += "5"
+			}
+		}
+		for suffix, set := range map[string]bool{"?": m.Suspect} {
+			if set {
+				text += suffix
+			}
+		}
+		members = append(members, text)
+	}
+	return r.Holder + "|" + strings.Join(members, ",")
+}
+
+func check(t *testing.T, before, got Record, err error, want string, wantErr error) {
+	t.Helper()
+	if wantErr != nil {
+		if !errors.Is(err, wantErr) {
+			t.Errorf("got %s, %v; want the error %v", show(got), err, wantErr)
+		}
+		return
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, show(got)); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+	if show(before) != show(got) && got.Epoch != before.Epoch+1 {
+		t.Errorf("epoch %d follows %d", got.Epoch, before.Epoch)
+	}
+}
+
+func unchanged(t *testing.T, r Record) func() {
+	before := *r.DeepCopy()
+	return func() {
+		t.Helper()
+		if diff := cmp.Diff(before, r); diff != "" {
+			t.Errorf("the record that was given changed:\n%s", diff)
+		}
+	}
+}
+
+func confirmed(text string) []Confirmation {
+	var all []Confirmation
+	for name := range strings.FieldsSeq(text) {
+		name, some := cut(name, "!")
+		name, lost := cut(name, "%")
+		name, unknown := cut(name, "?")
+		c := Confirmation{Replica: Replica{name, "u-" + name}, Errors: ErrorsNone}
+		if some {
+			c.Errors = ErrorsSome
+		}
+		if unknown {
+			c.Errors = ErrorsUnknown
+		}
+		if lost {
+			c.Errors = WritesLost
+		}
+		all = append(all, c)
+	}
+	return all
+}
+
+// TestAttach has rule 1. A name with ! returned errors, one with ? cannot say.
+func TestAttach(t *testing.T) {
+	for name, c := range map[string]struct {
+		record, confirmed, want string
+		err                     error
+	}{
+		"all confirm": {"~|a=InSync,b=InSync", "a b", "|a=InSync,b=InSync", nil},
+		// The former holder writes to b while the new one reads a.
+		"one does not confirm": {"~|a=InSync,b=InSync", "a", "|a=InSync,b=Out/7", nil},
+		"none does":            {"~|a=InSync,b=InSync", "", "", ErrUnconfirmed},
+		// Nobody holds the record any more, but the former holder's writes can still be under way.
+		"a member that is out confirms": {"~|a=InSync,b=Out/5", "b", "", ErrUnconfirmed},
+		"out stays out":                 {"~|a=InSync,b=Out/5", "a b", "|a=InSync,b=Out/5", nil},
+		// The former holder's kernel dropped a because of an error, acknowledged on b alone, and died with it.
+		"the only one returned errors":     {"~|a=InSync,b=InSync", "a!", "", ErrNeedsPerson},
+		"the only one cannot say":          {"~|a=InSync,b=InSync", "a?", "", ErrNeedsPerson},
+		"a person says that it is current": {"~|a=InSync!,b=InSync", "a!", "|a=InSync,b=Out", nil},
+		"nothing was written":              {"|a=InSync,b=InSync", "a?", "|a=InSync,b=Out/7", nil},
+		"all are there, one is suspect":    {"~|a=InSync,b=InSync", "a! b", "|a=InSync?,b=InSync", nil},
+		// The last member returned an error to the write of the metadata that says so.
+		"all returned errors":     {"~|a=InSync,b=InSync", "a! b!", "", ErrNeedsPerson},
+		"power failed everywhere": {"~|a=InSync,b=InSync", "a? b?", "|a=InSync?,b=InSync?", nil},
+		// a was kept as a suspect by a holder that never started; the next one finds it without errors, and alone.
+		"a suspect is not trusted later": {"~|a=InSync?,b=InSync", "a", "", ErrNeedsPerson},
+		"the other is":                   {"~|a=InSync?,b=InSync", "b", "|a=Out/7,b=InSync", nil},
+		"nothing missing but what errs":  {"~|a=InSync", "a!", "|a=InSync?", nil},
+		"of three the clean ones stay":   {"~|a=InSync,b=InSync,c=InSync", "a! b", "|a=Out/7,b=InSync,c=Out/7", nil},
+		// No bitmap says what its target lost.
+		"the target lost writes":  {"~|a=InSync,b=InSync", "a% b", "|a=Out,b=InSync", nil},
+		"all targets did":         {"~|a=InSync,b=InSync", "a% b%", "", ErrNeedsPerson},
+		"the only one did":        {"|a=InSync,b=InSync", "a%", "", ErrNeedsPerson},
+		"a return is interrupted": {"~|a=InSync,b=Returning/5", "a b", "|a=InSync,b=Out/5", nil},
+		"a filling goes on":       {"~|a=InSync,b=Filling", "a", "|a=InSync,b=Filling", nil},
+		"it has a holder":         {former + "|a=InSync,b=InSync", "a b", "", ErrHeld},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := record(t, c.record)
+			defer unchanged(t, r)()
+			got, err := Admit(r, next, confirmed(c.confirmed), now)
+			want := next + c.want
+			check(t, r, got, err, want, c.err)
+		})
+	}
+	// The former holder's kernel had copied b, dropped a because of an error, and acknowledged on b alone, all before
+	// it was recorded.
+	r := record(t, "~|a=InSync,b=Returning/5")
+	r.Members[1].Identity = "used"
+	for confirm, want := range map[string]string{"a b": "|a=InSync,b=Out/5", "a": "|a=InSync,b=Out/5", "a! b": "|a=InSync?,b=Out/5?", "a!": "", "a! b!": ""} {
+		var wantErr error
+		if want == "" {
+			wantErr = ErrNeedsPerson
+		}
+		got, err := Admit(r, next, confirmed(confirm), now)
+		check(t, r, got, err, next+want, wantErr)
+	}
+	r = record(t, "~|a=InSync")
+	if _, err := Admit(r, next, []Confirmation{{Replica: Replica{"a", "another"}, Errors: ErrorsNone}}, now); !errors.Is(err, ErrMember) {
+		t.Errorf("another replica with the name: %v", err)
+	}
+	// The member whose agent knows better must not be dropped as one that does not confirm.
+	past := record(t, "~|a=InSync,b=InSync")
+	if _, err := Admit(past, next, append(confirmed("a"), Confirmation{Replica: Replica{"b", "u-b"}, Past: true}), now); !errors.Is(err, ErrForeign) {
+		t.Errorf("an agent knows better: %v", err)
+	}
+	if _, err := Admit(r, "", confirmed("a"), now); !errors.Is(err, ErrNotHolder) {
+		t.Errorf("no holder: %v", err)
+	}
+}
+
+func TestFence(t *testing.T) {
+	r := record(t, former+"|a=InSync,b=InSync")
+	fenced := Begin(r)
+	check(t, r, fenced, nil, "|a=InSync,b=InSync", nil)
+	if again := Begin(fenced); again.Epoch != fenced.Epoch || !again.Dirty {
+		t.Errorf("fenced again: %s", String(again))
+	}
+	// The former holder can record nothing: neither in the fenced record nor in the next holder's.
+	h := Holder{Attachment: former, Mark: "m", Now: now}
+	admitted, err := Admit(fenced, next, confirmed("a"), now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range []Record{fenced, admitted} {
+		var errs []error
+		_, err := h.Start(r, nil)
+		errs = append(errs, err)
+		_, err = h.Lost(r, "b", ReasonLost, nil)
+		errs = append(errs, err)
+		_, err = h.Return(r, "b", "fresh", false, nil)
+		errs = append(errs, err)
+		_, err = h.Refill(r, "b", nil)
+		errs = append(errs, err)
+		_, err = h.Complete(r, "b", nil)
+		errs = append(errs, err)
+		_, err = h.Stamp(r, nil)
+		errs = append(errs, err)
+		_, err = h.Stop(r)
+		errs = append(errs, err)
+		_, err = h.Progress(r, "b", 1)
+		for i, err := range append(errs, err) {
+			if !errors.Is(err, ErrNotHolder) {
+				t.Errorf("change %d of the former holder: %v", i, err)
+			}
+		}
+	}
+}
+
+func TestDeclare(t *testing.T) {
+	r := record(t, "~|a=InSync,b=Out/5")
+	declared, err := Declare(r, "a")
+	if m, _ := Get(declared, "a"); err != nil || m.DeclaredCurrent != 7 || declared.Epoch != 7 {
+		t.Errorf("%s, %v", String(declared), err)
+	}
+	for _, replica := range []string{"b", "c"} {
+		if _, err := Declare(r, replica); !errors.Is(err, ErrMember) {
+			t.Errorf("%s: %v", replica, err)
+		}
+	}
+	// It held for another epoch, and so for another history.
+	r = record(t, "~|a=InSync!,b=InSync")
+	r.Epoch++
+	if _, err := Admit(r, next, confirmed("a!"), now); !errors.Is(err, ErrNeedsPerson) {
+		t.Errorf("a declaration of the past: %v", err)
+	}
+}
+
+// TestStart has rule 2. A name with * was kicked by a former kernel, one with : and a mark has that mark.
+func TestStart(t *testing.T) {
+	for name, c := range map[string]struct {
+		record, found, want string
+		err                 error
+	}{
+		"all are there":     {next + "|a=InSync,b=InSync", "a b", "|a=InSync,b=InSync", nil},
+		"one is not":        {next + "|a=InSync,b=InSync", "a", "|a=InSync,b=Out/7", nil},
+		"none is":           {next + "|a=InSync,b=InSync", "", "", ErrUnconfirmed},
+		"errors, all there": {next + "|a=InSync?,b=InSync?", "a! b?", "|a=InSync,b=InSync", nil},
+		// The kernel before a reboot of the same node dropped a, acknowledged on b alone, and b is away now.
+		"errors, one is not": {next + "|a=InSync,b=InSync", "a!", "", ErrNeedsPerson},
+		"a suspect alone":    {next + "|a=InSync?,b=InSync", "a", "", ErrNeedsPerson},
+		"a person decided":   {next + "|a=InSync!?,b=InSync", "a", "|a=InSync,b=Out", nil},
+		// Taken as equal, a would be copied over what was acknowledged on b.
+		"one was kicked":                           {next + "|a=InSync?,b=InSync?", "a*? b?", "|a=Out/7,b=InSync", nil},
+		"it was kicked, and a person decided":      {next + "|a=InSync!?,b=Out/5?", "a* b", "|a=InSync,b=Out", nil},
+		"the only one, by one that is not in sync": {next + "|a=InSync?,b=Out/5?", "a* b", "", ErrNeedsPerson},
+		"a suspect that is out has to be compared": {next + "|a=InSync?,b=Out/5?", "a", "", ErrNeedsPerson},
+		"it was compared":                          {next + "|a=InSync?,b=Out/5?", "a b", "|a=InSync,b=Out/5", nil},
+		"each kicked the other":                    {next + "|a=InSync,b=InSync", "a* b*", "", ErrNeedsPerson},
+		// The record was restored to a time before b went on alone.
+		"a header of the future":             {next + "|a=InSync,b=InSync", "a b:m9", "", ErrForeign},
+		"of a member that is out":            {next + "|a=InSync,b=Out/5", "a b:m9", "", ErrForeign},
+		"a header that lost its mark":        {next + "|a=InSync,b=InSync", "a b:none", "", ErrForeign},
+		"a member that is out is not source": {next + "|a=InSync,b=Out/5", "b", "", ErrUnconfirmed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := record(t, c.record)
+			defer unchanged(t, r)()
+			var all []Found
+			for text := range strings.FieldsSeq(c.found) {
+				text, mark, foreign := strings.Cut(text, ":")
+				kicked := strings.Contains(text, "*")
+				confirmed := confirmed(strings.Replace(text, "*", "", 1))[0]
+				if !foreign {
+					mark = "m-" + confirmed.Name
+				}
+				all = append(all, Found{Replica: confirmed.Replica, Mark: mark, Identity: "i", Errors: confirmed.Errors, Kicked: kicked})
+			}
+			got, err := Holder{next, "new", now}.Start(r, all)
+			check(t, r, got, err, next+c.want, c.err)
+			if err != nil {
+				return
+			}
+			for _, m := range got.Members {
+				want := []string{"m-" + m.Replica}
+				if m.State == v1alpha1.MemberInSync {
+					want = append(want, "new")
+				}
+				if diff := cmp.Diff(want, m.Marks); diff != "" {
+					t.Errorf("marks of %s:\n%s", m.Replica, diff)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,247 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package keeper
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/csi-driver/mirror"
+)
+
+// confirmGrace is how long the CSI controller waits for replicas that do not confirm.
+const confirmGrace = 5 * time.Second
+
+// controller does one step of the CSI controller: it keeps nothing, and may be another one each time.
+func (w *world) controller() {
+	v := w.api.mirror
+	if n := len(w.api.history); n > 0 && !w.calm && w.chance(5) {
+		v = w.api.history[max(0, n-1-w.rng.IntN(3))]
+	}
+	store := func(next mirror.Record) {
+		if err := w.api.store(v, next); err == nil {
+			w.say("the controller stores %s", mirror.String(next))
+		}
+	}
+	w.rotate(v.Record)
+	switch {
+	case v.Holder != "" && v.Holder != w.api.wish:
+		if w.left(v.Holder) {
+			w.api.since = w.now
+			store(mirror.Begin(v.Record))
+		}
+	case v.Holder == "" && w.api.wish != "":
+		w.publish(v, store)
+	case v.Holder != "" && (w.api.moving || slices.ContainsFunc(v.Members, func(m mirror.Member) bool { return m.Retired })):
+		w.move(v, store)
+	}
+}
+
+// left tells whether the node of an attachment that is to go has unstaged, or is not worth waiting for.
+func (w *world) left(attachment string) bool {
+	for _, n := range w.nodes {
+		if n.attachment == attachment && w.now.Sub(w.api.since) < 2*confirmGrace {
+			return false
+		}
+	}
+	return true
+}
+
+func (w *world) publish(v Version, store func(mirror.Record)) {
+	var confirmed []mirror.Confirmation
+	missing := 0
+	for _, m := range v.Members {
+		r := w.api.replicas[m.Replica]
+		if r == nil || r.uid != m.ReplicaUID {
+			missing++
+			continue
+		}
+		if !w.chosen(r.wanted, m) {
+			r.wanted, r.version = w.api.wish+"/"+m.Replica, w.api.bump()
+		}
+		c := mirror.Confirmation{Replica: mirror.Replica{Name: m.Replica, UID: m.ReplicaUID}, Errors: r.errors, Past: r.past}
+		switch {
+		case r.past, r.admitted == r.wanted:
+			confirmed = append(confirmed, c)
+		default:
+			missing++
+		}
+	}
+	if missing > 0 && w.now.Sub(w.api.since) < confirmGrace {
+		return
+	}
+	next, err := mirror.Admit(v.Record, w.api.wish, confirmed, w.now)
+	w.needsPerson = errors.Is(err, mirror.ErrNeedsPerson)
+	if err != nil {
+		return
+	}
+	w.tally["admitted"]++
+	if missing > 0 {
+		w.tally["admitted without one"]++
+	}
+	store(next)
+}
+
+// chosen tells whether a replica's identity is one of this attachment's.
+func (w *world) chosen(identity string, m mirror.Member) bool {
+	return identity == w.api.wish+"/"+m.Replica
+}
+
+// rotate gives a fresh identity to each member that left.
+func (w *world) rotate(r mirror.Record) {
+	for _, m := range r.Members {
+		o := w.api.replicas[m.Replica]
+		if o == nil || o.uid != m.ReplicaUID || r.Holder == "" || r.Holder != w.api.wish {
+			continue
+		}
+		if o.wanted == "" || mirror.Free(r, m) && o.wanted == m.Identity {
+			o.wanted, o.version = w.id("identity"), w.api.bump()
+		}
+	}
+}
+
+// move the volume: add a replica, retire an old one once the new one is in sync, and remove it.
+func (w *world) move(v Version, store func(mirror.Record)) {
+	var spare string
+	for _, name := range []string{"a", "b", "c"} {
+		if _, ok := mirror.Get(v.Record, name); !ok {
+			spare = name
+		}
+	}
+	var retired *mirror.Member
+	for i, m := range v.Members {
+		if m.Retired {
+			retired = &v.Members[i]
+		}
+	}
+	switch {
+	case spare != "" && retired == nil && len(v.Members) < 3:
+		if _, exists := mirror.Get(w.api.mirror.Record, spare); exists || w.inUse(spare) {
+			return
+		}
+		w.backup = nil
+		if next, err := mirror.Add(v.Record, w.create(spare), w.now); err == nil {
+			store(next)
+		}
+	case retired != nil && retired.State == v1alpha1.MemberOut:
+		if next, err := mirror.Remove(v.Record, retired.Replica); err == nil {
+			store(next)
+			w.backup = nil
+			w.api.moving = false
+			w.tally["moved"]++
+		}
+	case retired == nil && mirror.Whole(v.Record):
+		if next, err := mirror.Retire(v.Record, v.Members[0].Replica); err == nil {
+			store(next)
+		}
+	}
+}
+
+// inUse tells whether a node still has a connection to a replica that is to be created again.
+func (w *world) inUse(name string) bool {
+	for _, n := range w.nodes {
+		if n.legs[name] != nil || n.array != nil && n.array.members[name] != MemberAbsent {
+			return true
+		}
+	}
+	return false
+}
+
+// restore the API from the backup. A person does that, and looks that all agents are connected: one that is not cannot
+// tell what it knows of the time since.
+func (w *world) restore() {
+	if w.backup == nil || w.restored || len(w.cut) > 0 {
+		return
+	}
+	for _, t := range w.targets {
+		if !t.powered {
+			return
+		}
+	}
+	wish, node := w.api.wish, w.api.node
+	w.say("the API is restored from epoch %d to epoch %d", w.api.mirror.Epoch, w.backup.mirror.Epoch)
+	w.api, w.backup, w.restored = w.backup, nil, true
+	w.api.moving = false
+	if w.api.wish != wish || w.api.node != node {
+		w.tally["restored to another attachment"]++
+	}
+	w.tally["restored"]++
+	for _, name := range sorted(w.targets) {
+		w.targets[name].agent()
+	}
+}
+
+// recover the record: a person ends what uses the volume, and takes the headers for the truth.
+func (w *world) recover() {
+	if !w.restored {
+		return
+	}
+	headers := map[string]mirror.Header{}
+	known := map[string]bool{}
+	for _, m := range w.api.mirror.Members {
+		headers[m.Replica] = w.targets[m.Replica].disk.header
+		known[m.Replica] = slices.Contains(m.Marks, headers[m.Replica].Mark) || len(m.Marks) == 0 && headers[m.Replica].Mark == mirror.NoMark
+	}
+	if slices.Contains(slices.Collect(maps.Values(known)), false) {
+		next, err := mirror.Recover(w.api.mirror.Record, headers, w.now)
+		if err != nil {
+			w.wrong("the record cannot be recovered: %v", err)
+			return
+		}
+		w.api.mirror = Version{Record: next, ResourceVersion: fmt.Sprint(w.api.bump())}
+	}
+	w.api.history = nil
+	for _, name := range sorted(w.targets) {
+		t := w.targets[name]
+		// The versions go on from what the agents have seen.
+		w.api.version = max(w.api.version, t.seen)
+		t.latched = false
+	}
+	for _, name := range sorted(w.api.replicas) {
+		w.api.replicas[name].version = w.api.bump()
+		w.api.replicas[name].past = false
+	}
+	w.restored = false
+	w.say("a person recovered %s", mirror.String(w.api.mirror.Record))
+	w.attach(w.api.node)
+}
+
+// allFailed tells whether the targets of all members in sync returned errors: two replicas do not survive that.
+func (w *world) allFailed() bool {
+	for _, replica := range mirror.InSync(w.api.mirror.Record) {
+		if w.api.replicas[replica].errors != mirror.ErrorsSome {
+			return false
+		}
+	}
+	return true
+}
+
+// promote the member that ran last: a person does, because the record has others in sync, and the members' metadata
+// says that a kernel left those behind.
+func (w *world) promote() {
+	newest := ""
+	for _, m := range w.api.mirror.Members {
+		s := w.targets[m.Replica].disk.super
+		left := slices.ContainsFunc(w.api.mirror.Members, func(o mirror.Member) bool {
+			by := w.targets[o.Replica].disk.super
+			return by.valid && by.active[o.Replica] && by.faulty[m.Replica] && by.events > s.events
+		})
+		if s.valid && s.active[m.Replica] && !left && (newest == "" || s.events > w.targets[newest].disk.super.events) {
+			newest = m.Replica
+		}
+	}
+	next, err := mirror.Promote(mirror.Begin(w.api.mirror.Record), newest, w.now)
+	if err != nil {
+		w.wrong("no member can be promoted: %v", err)
+		return
+	}
+	w.tally["promoted"]++
+	w.api.history = nil
+	w.api.mirror = Version{Record: next, ResourceVersion: fmt.Sprint(w.api.bump())}
+	w.say("a person promoted %s: %s", newest, mirror.String(next))
+	w.attach(w.api.node)
+}

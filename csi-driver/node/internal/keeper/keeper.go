@@ -1,0 +1,420 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package keeper keeps the record of one mirror true, on the node that holds it: NvmfMirror lists a replica as in sync
+// only if it has every write that was acknowledged. docs/design/mirror-record.md has the rules.
+//
+// A Keeper is a state machine over narrow interfaces. Each Step looks at the record, the kernel and the headers, and
+// does the next thing; nothing that it remembers is needed to go on after a restart. What can block in the kernel
+// runs in the background, one call for each leg at a time. Step itself waits for the API only.
+package keeper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/csi-driver/mirror"
+)
+
+const (
+	// DefaultGrace is how long a leg may not answer before it is given up. A target that was restarted is back within a
+	// second, and hosts try to reconnect every 2 s (v1alpha1.ReconnectDelay): they try at least twice. The kernel
+	// notices a silent target after its keep-alive timeout, which is not part of the grace.
+	DefaultGrace = 6 * time.Second
+	// DefaultCopyBytesPerSecond bounds what copying to one leg takes from the users' I/O: the kernel's own default
+	// (speed_limit_max, 200,000 KiB a second).
+	DefaultCopyBytesPerSecond = 200_000 << 10
+	// DefaultTimeout of one call of the API. A call that takes longer has no answer, and is tried again.
+	DefaultTimeout = 5 * time.Second
+	// interval in which a keeper looks although nothing told it to: for changes of which there is no event, such as a
+	// replica's fresh identity.
+	interval = 10 * time.Second
+	// retry of what failed, or has not happened yet.
+	retry = time.Second
+)
+
+// Errors that Status has.
+var (
+	// ErrPast says that the record is older than what the headers have: the API was restored to an earlier state. I/O
+	// goes on, and nothing is changed, until a person has recovered the record.
+	ErrPast = errors.New("the mirror's record is older than its headers")
+	// ErrLastLeg says that the only leg that has everything does not answer. Writes wait.
+	ErrLastLeg = errors.New("the last replica in sync does not answer; writes wait for it")
+)
+
+// Mode is what a keeper is to do.
+type Mode int
+
+const (
+	// Keep a mirror that runs.
+	Keep Mode = iota
+	// Start the mirror, if it does not run, then keep it.
+	Start
+	// Stop the mirror, whose top device is gone, and record that it was stopped cleanly.
+	Stop
+)
+
+// Phase of a mirror on this node.
+type Phase int
+
+const (
+	// Waiting says that it does not run, or has to be looked at by a person.
+	Waiting Phase = iota
+	// Starting says that it is being assembled or made equal. Its device must not be used yet.
+	Starting
+	// Running says that its device may be used.
+	Running
+	// Leaving says that another attachment holds it, or none does. Its users are killed.
+	Leaving
+	// Stopped says that nothing of it is left in this node's kernel but the top device, which fails.
+	Stopped
+)
+
+// Status of a mirror after a step.
+type Status struct {
+	Phase Phase
+	// Err says what it waits for; nil if nothing is wrong.
+	Err error
+	// Next step at the latest.
+	Next time.Duration
+	// Record that the step saw; zero if it could not be read.
+	Record mirror.Record
+}
+
+// Keeper of one mirror. Its methods are not safe for concurrent use, but for Notify.
+type Keeper struct {
+	// Attachment that this node uses the volume by.
+	Attachment string
+	Mode       Mode
+	Record     Records
+	Legs       Legs
+	Array      Arrays
+	Headers    Headers
+	Top        Top
+	Users      Users
+	Agents     Agents
+	// Grace, CopyBytesPerSecond and Timeout; 0 is the default.
+	Grace, Timeout     time.Duration
+	CopyBytesPerSecond int64
+	Now                func() time.Time
+	// NewMark gives a fresh UUID.
+	NewMark func() string
+	// Spawn runs a function in the background; nil is a goroutine.
+	Spawn func(func())
+
+	tasks  tasks
+	notify chan struct{}
+	// What this process saw. Losing it costs time, nothing else.
+	seen     int64                    // highest epoch
+	hung     map[string]time.Time     // legs that do not answer
+	headers  map[string]mirror.Header // read or written over the present connection
+	failed   map[string]error         // what reading or writing one of them ended with
+	mine     map[string]bool          // marks of records that this process stored
+	out      map[string]bool          // members that were out in a record that this process stored
+	returned map[string]bool          // members whose return this process stored
+	asked    map[string]bool          // legs of which the agent said that nothing acknowledged was lost
+	started  bool                     // this process stored the start
+	fenced   bool                     // the record that was read last has another holder
+	kicked   []string                 // members that others' metadata says were left behind
+	compared []string                 // members that were compared with each other
+	clean    bool                     // the array was stopped with all members in sync
+	speed    bool
+	since    time.Time // of the start
+	stopping time.Time // since it began to stop
+}
+
+// view is what one step looks at.
+type view struct {
+	Version
+	legs  map[string]Leg
+	array ArrayState
+}
+
+func (k *Keeper) init(ctx context.Context) {
+	k.tasks.ctx = context.WithoutCancel(ctx)
+	if k.hung != nil {
+		return
+	}
+	k.hung, k.headers = map[string]time.Time{}, map[string]mirror.Header{}
+	k.mine, k.failed = map[string]bool{}, map[string]error{}
+	k.out, k.returned, k.asked = map[string]bool{}, map[string]bool{}, map[string]bool{}
+	k.since = k.Now()
+	k.tasks.spawn, k.tasks.done = k.Spawn, k.Notify
+	if k.Grace == 0 {
+		k.Grace = DefaultGrace
+	}
+	if k.Timeout == 0 {
+		k.Timeout = DefaultTimeout
+	}
+	if k.CopyBytesPerSecond == 0 {
+		k.CopyBytesPerSecond = DefaultCopyBytesPerSecond
+	}
+}
+
+// Step does the next thing.
+func (k *Keeper) Step(ctx context.Context) Status {
+	k.init(ctx)
+	v, err := k.look(ctx)
+	if err != nil {
+		return Status{Phase: Waiting, Err: err, Next: retry}
+	}
+	status := k.act(ctx, v)
+	status.Record = v.Record
+	if status.Err != nil && status.Next == 0 {
+		status.Next = retry
+	}
+	return status
+}
+
+// look at everything.
+func (k *Keeper) look(ctx context.Context) (*view, error) {
+	call, cancel := context.WithTimeout(ctx, k.Timeout)
+	defer cancel()
+	version, err := k.Record.Get(call)
+	if err != nil {
+		return nil, fmt.Errorf("read the mirror's record: %w", err)
+	}
+	v := &view{Version: version, legs: map[string]Leg{}}
+	if v.array, err = k.Array.State(); err != nil {
+		return nil, err
+	}
+	all, err := k.Legs.All()
+	if err != nil {
+		return nil, err
+	}
+	v.legs = all
+	k.observe(v)
+	k.harvest(v)
+	return v, nil
+}
+
+// observe legs that come and go.
+func (k *Keeper) observe(v *view) {
+	now := k.Now()
+	for _, replica := range v.replicas() {
+		switch v.legs[replica].State {
+		case LegLive:
+			if _, was := k.hung[replica]; was {
+				delete(k.hung, replica)
+				delete(k.asked, replica)
+			}
+		case LegHanging:
+			if _, was := k.hung[replica]; !was {
+				k.hung[replica] = now
+			}
+		default:
+			delete(k.hung, replica)
+			delete(k.headers, replica)
+			delete(k.asked, replica)
+			delete(k.returned, replica)
+		}
+	}
+}
+
+// replicas that are members of the record or of the array, or have a leg.
+func (v *view) replicas() []string {
+	all := map[string]bool{}
+	for _, m := range v.Members {
+		all[m.Replica] = true
+	}
+	for replica := range v.array.Members {
+		all[replica] = true
+	}
+	for replica := range v.legs {
+		all[replica] = true
+	}
+	return slices.Sorted(maps.Keys(all))
+}
+
+func (v *view) live(replica string) bool { return v.legs[replica].State == LegLive }
+
+func (v *view) is(replica string, state v1alpha1.MirrorMemberState) bool {
+	return mirror.StateOf(v.Record, replica) == state
+}
+
+// works tells whether the kernel has everything on a member that answers.
+func (v *view) works(replica string) bool {
+	return v.is(replica, v1alpha1.MemberInSync) && v.array.Members[replica] == MemberInSync && v.live(replica)
+}
+
+func (k *Keeper) act(ctx context.Context, v *view) Status {
+	if v.Epoch < k.seen {
+		return Status{Phase: k.phase(v), Err: fmt.Errorf("%w: epoch %d was read after %d", ErrPast, v.Epoch, k.seen)}
+	}
+	if fenced := v.Holder != k.Attachment; fenced != k.fenced {
+		// Another holder may have written the headers since. Those of legs that still answer are read again.
+		k.fenced, k.headers = fenced, map[string]mirror.Header{}
+	}
+	if err := k.past(v); err != nil {
+		return Status{Phase: k.phase(v), Err: err}
+	}
+	if v.Holder != k.Attachment {
+		return k.leave(v)
+	}
+	k.seen = v.Epoch
+	switch {
+	case k.Mode == Stop:
+		return k.stop(ctx, v)
+	case v.array.Exists:
+		return k.keep(ctx, v)
+	case k.Mode == Start:
+		return k.start(ctx, v)
+	}
+	return Status{Phase: Waiting, Err: errors.New("the mirror does not run"), Next: interval}
+}
+
+func (k *Keeper) phase(v *view) Phase {
+	if v.array.Exists && !v.array.Resyncing {
+		return Running
+	}
+	return Waiting
+}
+
+// past compares the headers that were read with the record.
+func (k *Keeper) past(v *view) error {
+	for _, replica := range slices.Sorted(maps.Keys(k.headers)) {
+		if _, ok := mirror.Get(v.Record, replica); !ok || k.fenced && !v.live(replica) {
+			continue
+		}
+		if err := mirror.Check(v.Record, replica, k.headers[replica]); err != nil {
+			return fmt.Errorf("%w: %w", ErrPast, err)
+		}
+	}
+	return nil
+}
+
+// harvest the headers that were read or written. What a write that failed left there is read again.
+func (k *Keeper) harvest(v *view) {
+	for _, replica := range v.replicas() {
+		result, ok := k.tasks.result(headerOf(replica))
+		if !ok {
+			continue
+		}
+		delete(k.headers, replica)
+		delete(k.failed, replica)
+		switch {
+		case result.err != nil:
+			k.failed[replica] = result.err
+		case v.legs[replica].State != LegGone:
+			k.headers[replica] = result.header
+		}
+	}
+}
+
+func headerOf(replica string) string { return "header of " + replica }
+
+// read the headers of those legs that answer; it tells whether all have been read, and nothing is being written.
+func (k *Keeper) read(v *view, replicas []string) (bool, error) {
+	ready := true
+	var err error
+	for _, replica := range replicas {
+		if k.tasks.busy(headerOf(replica)) {
+			ready = false
+			continue
+		}
+		if _, known := k.headers[replica]; known || !v.live(replica) {
+			continue
+		}
+		ready = false
+		err = errors.Join(err, k.failure(replica))
+		k.tasks.start(headerOf(replica), func(ctx context.Context) result {
+			header, err := k.Headers.Read(ctx, replica)
+			return result{err: err, header: header}
+		})
+	}
+	return ready, err
+}
+
+// failure of what was tried with a header, once.
+func (k *Keeper) failure(replica string) error {
+	err := k.failed[replica]
+	delete(k.failed, replica)
+	if err != nil {
+		return fmt.Errorf("the header of %s: %w", replica, err)
+	}
+	return nil
+}
+
+// write the record into the headers of these members; it tells whether all have it.
+func (k *Keeper) write(v *view, replicas []string) (bool, error) {
+	ready, err := k.read(v, replicas)
+	if err != nil {
+		return false, err
+	}
+	for _, replica := range replicas {
+		m, _ := mirror.Get(v.Record, replica)
+		last := lastMark(m)
+		if known, ok := k.headers[replica]; ok && known.Mark == last || k.tasks.busy(headerOf(replica)) {
+			continue
+		}
+		ready = false
+		if _, known := k.headers[replica]; !known {
+			continue
+		}
+		header := mirror.HeaderOf(v.Record, last)
+		k.tasks.start(headerOf(replica), func(ctx context.Context) result {
+			return result{err: k.Headers.Write(ctx, replica, header), header: header}
+		})
+	}
+	return ready, nil
+}
+
+func lastMark(m mirror.Member) string {
+	if len(m.Marks) == 0 {
+		return mirror.NoMark
+	}
+	return m.Marks[len(m.Marks)-1]
+}
+
+// swap stores the record that follows v. Nothing is done in its name unless the API server says that it was stored: a
+// timeout is no answer, and neither is a read, which may be older than the change that it misses.
+func (k *Keeper) swap(ctx context.Context, v *view, change func(mirror.Holder) (mirror.Record, error)) Status {
+	mark := k.NewMark()
+	next, err := change(mirror.Holder{Attachment: k.Attachment, Mark: mark, Now: k.Now()})
+	if err != nil {
+		return Status{Phase: k.phase(v), Err: err}
+	}
+	call, cancel := context.WithTimeout(ctx, k.Timeout)
+	defer cancel()
+	if err := k.Record.Swap(call, v.Version, next); err != nil {
+		// If it was stored, a read that is older than it has the record before, whose marks are no longer right.
+		k.mine, k.out = map[string]bool{}, map[string]bool{}
+		return Status{Phase: k.phase(v), Err: fmt.Errorf("store the mirror's record: %w", err)}
+	}
+	k.seen, k.mine[mark] = max(k.seen, next.Epoch), true
+	for _, replica := range v.replicas() {
+		k.out[replica] = mirror.StateOf(next, replica) == v1alpha1.MemberOut
+	}
+	return Status{Phase: k.phase(v)}
+}
+
+// marks of the headers that the next record stamps: of the members that are in use, but not of the one named.
+func (k *Keeper) marks(v *view, but string) (map[string]string, bool, error) {
+	var replicas []string
+	for _, m := range v.Members {
+		if m.Replica != but && m.State != v1alpha1.MemberOut && v.live(m.Replica) && v.array.Members[m.Replica] != MemberAbsent {
+			replicas = append(replicas, m.Replica)
+		}
+	}
+	return k.marksOf(v, replicas)
+}
+
+func (k *Keeper) marksOf(v *view, replicas []string) (map[string]string, bool, error) {
+	ready, err := k.read(v, replicas)
+	if !ready || err != nil {
+		return nil, false, err
+	}
+	all := map[string]string{}
+	for _, replica := range replicas {
+		header, known := k.headers[replica]
+		if !known {
+			return nil, false, nil // it does not answer any more
+		}
+		all[replica] = header.Mark
+	}
+	return all, true, k.past(v)
+}

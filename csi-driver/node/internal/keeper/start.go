@@ -1,0 +1,249 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package keeper
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/csi-driver/mirror"
+)
+
+// start connects to the members, compares them, records the start, writes the headers and assembles the array.
+func (k *Keeper) start(ctx context.Context, v *view) Status {
+	s := k.startNext(ctx, v)
+	s.Phase = Starting
+	return s
+}
+
+func (k *Keeper) startNext(ctx context.Context, v *view) Status {
+	present, wait, err := k.gather(ctx, v)
+	if err != nil || wait {
+		return k.waits(v, err).Status
+	}
+	if k.started {
+		return k.assemble(v, present)
+	}
+	if present = k.toCompare(v, present); !slices.Equal(k.compared, present) {
+		task := "compare the members"
+		compared, ok := k.tasks.result(task)
+		if !ok {
+			k.tasks.start(task, func(ctx context.Context) result {
+				kicked, err := k.Array.Compare(ctx, present)
+				return result{err: err, names: kicked, of: present}
+			})
+			return k.waits(v, nil).Status
+		}
+		if compared.err != nil {
+			return k.waits(v, fmt.Errorf("%s: %w", task, compared.err)).Status
+		}
+		if k.compared, k.kicked = compared.of, compared.names; !slices.Equal(k.compared, present) {
+			return Status{} // another one answers now
+		}
+	}
+	all, ready, err := k.found(ctx, v)
+	if err != nil || !ready {
+		return k.waits(v, err).Status
+	}
+	s := k.swap(ctx, v, func(h mirror.Holder) (mirror.Record, error) { return h.Start(v.Record, all) })
+	k.compared = nil
+	if errors.Is(s.Err, mirror.ErrForeign) {
+		s.Err = fmt.Errorf("%w: %w", ErrPast, s.Err)
+	}
+	k.started = s.Err == nil
+	return s
+}
+
+// toCompare are the members that are there, and that a former kernel may have had in sync.
+func (k *Keeper) toCompare(v *view, inSync []string) []string {
+	all := slices.Clone(inSync)
+	for _, m := range v.Members {
+		if m.State != v1alpha1.MemberInSync && mirror.Compared(m) && v.live(m.Replica) {
+			all = append(all, m.Replica)
+		}
+	}
+	return all
+}
+
+// gather the members: those in sync are connected to, for as long as the grace lasts; the others tell whether the
+// record is the past, if they can be reached.
+func (k *Keeper) gather(ctx context.Context, v *view) (inSync []string, wait bool, err error) {
+	late := k.Now().Sub(k.since) >= k.Grace
+	for _, m := range v.Members {
+		if v.live(m.Replica) {
+			if m.State == v1alpha1.MemberInSync {
+				inSync = append(inSync, m.Replica)
+			}
+			continue
+		}
+		if v.legs[m.Replica].State == LegGone && !k.tasks.busy("connect to "+m.Replica) {
+			if e := k.reach(ctx, m); e != nil {
+				err = errors.Join(err, e)
+			}
+		}
+		// A connection that is being made is waited for: without the member, it would have to be copied.
+		wait = wait || !late || k.tasks.busy("connect to "+m.Replica)
+	}
+	if len(inSync) == 0 {
+		return nil, true, errors.Join(err, errors.New("none of the replicas in sync can be reached"))
+	}
+	if !wait {
+		err = nil
+	}
+	return inSync, wait, err
+}
+
+// reach a member for the first time.
+func (k *Keeper) reach(ctx context.Context, m mirror.Member) error {
+	task := "connect to " + m.Replica
+	if result, ok := k.tasks.result(task); ok && result.err != nil {
+		return fmt.Errorf("%s: %w", task, result.err)
+	}
+	call, cancel := context.WithTimeout(ctx, k.Timeout)
+	defer cancel()
+	answer, err := k.Agents.Ask(call, m.Replica, m.ReplicaUID)
+	if err != nil {
+		return err
+	}
+	if answer.Identity == "" || answer.Identity == m.Identity && !mirror.Compared(m) {
+		return nil
+	}
+	k.tasks.start(task, func(ctx context.Context) result { return result{err: k.Legs.Connect(ctx, m.Replica, answer.Identity)} })
+	return nil
+}
+
+// found is what the record needs to know of the members that are there.
+func (k *Keeper) found(ctx context.Context, v *view) ([]mirror.Found, bool, error) {
+	var live []string
+	for _, m := range v.Members {
+		if v.live(m.Replica) {
+			live = append(live, m.Replica)
+		}
+	}
+	marks, ready, err := k.marksOf(v, live)
+	if err != nil || !ready {
+		return nil, false, err
+	}
+	var all []mirror.Found
+	for _, m := range v.Members {
+		if !v.live(m.Replica) {
+			continue
+		}
+		f := mirror.Found{Replica: mirror.Replica{Name: m.Replica, UID: m.ReplicaUID}, Mark: marks[m.Replica]}
+		if m.State == v1alpha1.MemberInSync {
+			call, cancel := context.WithTimeout(ctx, k.Timeout)
+			answer, err := k.Agents.Ask(call, m.Replica, m.ReplicaUID)
+			cancel()
+			if err != nil {
+				return nil, false, err
+			}
+			f.Errors, f.Identity = answer.Errors, v.legs[m.Replica].Identity
+			f.Kicked = slices.Contains(k.kicked, m.Replica)
+		}
+		all = append(all, f)
+	}
+	return all, true, nil
+}
+
+// assemble what the record says is in sync, once all those headers have the record.
+func (k *Keeper) assemble(v *view, present []string) Status {
+	members := mirror.InSync(v.Record)
+	for _, replica := range members {
+		if !slices.Contains(present, replica) {
+			k.started = false // it went meanwhile: start from the beginning, without it
+			return Status{Err: fmt.Errorf("%s does not answer any more", replica)}
+		}
+	}
+	ready, err := k.read(v, members)
+	if ready && err == nil {
+		ready, err = k.write(v, members)
+	}
+	if err != nil || !ready {
+		return k.waits(v, err).Status
+	}
+	s := k.background(v, "assemble", func(ctx context.Context) result {
+		return result{err: k.Array.Assemble(ctx, members)}
+	}).Status
+	if s.Err != nil {
+		k.started = false
+	}
+	return s
+}
+
+// stop the array once every member that the record has as in sync has everything in the kernel, too; and record that.
+func (k *Keeper) stop(ctx context.Context, v *view) Status {
+	if v.array.Exists {
+		if k.stopping.IsZero() {
+			k.stopping = k.Now()
+		}
+		if k.Now().Sub(k.stopping) >= 2*k.Grace {
+			return k.stopDirty(v)
+		}
+		for _, part := range []func(context.Context, *view) doing{k.check, k.complete, k.lose, k.stamped, k.release} {
+			if d := part(ctx, v); d.did && (d.Err != nil || d.Next < interval) {
+				return d.Status
+			}
+		}
+		k.clean = !v.array.Resyncing
+		for _, replica := range mirror.InSync(v.Record) {
+			k.clean = k.clean && v.works(replica)
+		}
+		if !k.clean {
+			return k.waits(v, errors.New("the members in sync do not all work")).Status
+		}
+		return k.background(v, "stop", func(ctx context.Context) result { return result{err: k.Array.Stop(ctx)} }).Status
+	}
+	if v.Dirty && k.clean {
+		return k.stopped(ctx, v)
+	}
+	if s := k.disconnect(v, func(Leg) bool { return true }); s.did {
+		return s.Status
+	}
+	return Status{Phase: Stopped, Next: interval}
+}
+
+// stopDirty ends an array whose members in sync do not all work, and cannot be given up. Nothing is under way, because
+// nobody uses it any more. The record stays dirty, so that the next start compares the members.
+func (k *Keeper) stopDirty(v *view) Status {
+	k.clean = false
+	if d := k.disconnect(v, func(Leg) bool { return true }); d.did {
+		return d.Status
+	}
+	return k.background(v, "stop", func(ctx context.Context) result { return result{err: k.Array.Stop(ctx)} }).Status
+}
+
+// stopped records a clean end. The kernel may have dropped a member while it stopped: the members' metadata says so.
+func (k *Keeper) stopped(ctx context.Context, v *view) Status {
+	task := "compare the members"
+	compared, ok := k.tasks.result(task)
+	if !ok {
+		members := mirror.InSync(v.Record)
+		k.tasks.start(task, func(ctx context.Context) result {
+			kicked, err := k.Array.Compare(ctx, members)
+			return result{err: err, names: kicked}
+		})
+		return k.waits(v, nil).Status
+	}
+	if compared.err != nil || len(compared.names) > 0 {
+		k.clean = false // it stays dirty, and the next start finds out
+		return Status{}
+	}
+	return k.swap(ctx, v, func(h mirror.Holder) (mirror.Record, error) { return h.Stop(v.Record) })
+}
+
+// disconnect the legs for which which says so, each in the background.
+func (k *Keeper) disconnect(v *view, which func(Leg) bool) doing {
+	waiting := nothing
+	for _, replica := range v.replicas() {
+		if leg := v.legs[replica]; leg.State == LegGone || !which(leg) {
+			continue
+		}
+		waiting = k.background(v, "delete the controllers of "+replica, func(ctx context.Context) result {
+			return result{err: k.Legs.Delete(ctx, replica)}
+		})
+	}
+	return waiting
+}

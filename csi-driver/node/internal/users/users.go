@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package users finds and kills the processes that use a block device: those that have it, or a file on a filesystem on
+// it, open or mapped, or that have their root or their working folder there.
+package users
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// mapsTimeout bounds the wait for a process's list of mapped files, which waits for its page faults.
+const mapsTimeout = 100 * time.Millisecond
+
+// Device whose users are meant, by its number as major:minor.
+type Device struct{ Number string }
+
+// Host is this machine. Its processes are seen only from its own PID namespace.
+type Host struct {
+	// Proc is /proc of the machine's PID namespace.
+	Proc string
+	// Self is this process, which is never killed.
+	Self int
+	// Signal a process with SIGKILL; nil for the kernel's.
+	Signal func(pid int) error
+}
+
+// Kill the processes that use one of the devices, and tell how many there still are. A process that waits for I/O ends
+// only when that does. It does no I/O, and never waits for it.
+func (h *Host) Kill(devices ...Device) (left int, err error) {
+	entries, err := os.ReadDir(h.Proc)
+	if err != nil {
+		return 0, err
+	}
+	var errs []error
+	for _, e := range entries {
+		pid, err := strconv.Atoi(e.Name())
+		if err != nil || pid == h.Self || pid == 1 || !h.uses(pid, devices) {
+			continue
+		}
+		left++
+		if err := h.kill(pid); err != nil && !errors.Is(err, syscall.ESRCH) {
+			errs = append(errs, err)
+		}
+	}
+	return left, errors.Join(errs...)
+}
+
+func (h *Host) kill(pid int) error {
+	if h.Signal != nil {
+		return h.Signal(pid)
+	}
+	return syscall.Kill(pid, syscall.SIGKILL)
+}
+
+func (h *Host) uses(pid int, devices []Device) bool {
+	dir := filepath.Join(h.Proc, strconv.Itoa(pid))
+	links := []string{filepath.Join(dir, "cwd"), filepath.Join(dir, "root"), filepath.Join(dir, "exe")}
+	fds, err := os.ReadDir(filepath.Join(dir, "fd"))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return false // it is ending
+	}
+	for _, fd := range fds {
+		links = append(links, filepath.Join(dir, "fd", fd.Name()))
+	}
+	return slices.ContainsFunc(links, func(link string) bool { return onDevice(link, devices) }) || mapped(filepath.Join(dir, "maps"), devices)
+}
+
+// onDevice tells whether what a link of /proc leads to is one of the devices, or is on it. It asks the kernel for what
+// it knows (AT_STATX_DONT_SYNC).
+func onDevice(link string, devices []Device) bool {
+	var s unix.Statx_t
+	if err := unix.Statx(unix.AT_FDCWD, link, unix.AT_STATX_DONT_SYNC|unix.AT_NO_AUTOMOUNT, unix.STATX_TYPE, &s); err != nil {
+		return false
+	}
+	number := strconv.Itoa(int(s.Dev_major)) + ":" + strconv.Itoa(int(s.Dev_minor))
+	if s.Mode&unix.S_IFMT == unix.S_IFBLK {
+		number = strconv.Itoa(int(s.Rdev_major)) + ":" + strconv.Itoa(int(s.Rdev_minor))
+	}
+	return slices.Contains(devices, Device{number})
+}
+
+// mapped tells whether a process has a file of one of the devices mapped.
+func mapped(maps string, devices []Device) bool {
+	read := make(chan []byte, 1)
+	go func() {
+		data, _ := os.ReadFile(maps)
+		read <- data
+	}()
+	select {
+	case data := <-read:
+		return inMaps(string(data), devices)
+	case <-time.After(mapsTimeout):
+		return false
+	}
+}
+
+// inMaps reads /proc/PID/maps: the fourth field is the device, in hexadecimal.
+func inMaps(text string, devices []Device) bool {
+	for line := range strings.Lines(text) {
+		fields := strings.Fields(line)
+		if len(fields) < 5 {
+			continue
+		}
+		major, minor, ok := strings.Cut(fields[3], ":")
+		a, err := strconv.ParseUint(major, 16, 32)
+		b, minorErr := strconv.ParseUint(minor, 16, 32)
+		if !ok || errors.Join(err, minorErr) != nil {
+			continue
+		}
+		if slices.Contains(devices, Device{strconv.FormatUint(a, 10) + ":" + strconv.FormatUint(b, 10)}) {
+			return true
+		}
+	}
+	return false
+}

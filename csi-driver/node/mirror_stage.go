@@ -1,0 +1,264 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/go-logr/logr"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/csi-driver/mirror"
+	"github.com/weft-storage/weft/csi-driver/node/internal/fabrics"
+	"github.com/weft-storage/weft/csi-driver/node/internal/filesystem"
+	"github.com/weft-storage/weft/csi-driver/node/internal/keeper"
+	"github.com/weft-storage/weft/internal/header"
+)
+
+// nobody holds a mirror: a keeper for this attachment takes away what is left of one.
+const nobody = "00000000-0000-0000-0000-000000000000"
+
+// startMirror starts the volume's mirror, and returns when its device may be used: it is made of the replicas that the
+// record says are in sync, and these are equal.
+func (st staging) startMirror(ctx context.Context) (base, error) {
+	m, err := st.keep(ctx)
+	if err != nil {
+		return base{}, err
+	}
+	m.headers.mayBegin(st.firstHeader)
+	defer m.headers.mayBegin(nil)
+	m.set(ctx, keeper.Start)
+	err = m.wait(ctx, func(s keeper.Status) (bool, error) {
+		switch {
+		case s.Phase == keeper.Leaving || s.Phase == keeper.Stopped:
+			return false, fmt.Errorf("%w: another attachment, or none, holds NvmfMirror %s; delete the pod so that the volume is attached again", errNotAttached, st.volume)
+		case s.Phase == keeper.Running && s.Record.Holder == st.at.Attachment:
+			return true, nil
+		case refused(s.Err):
+			return false, s.Err
+		}
+		return false, nil
+	})
+	if err != nil {
+		return base{}, err
+	}
+	return st.mirrorOf(st.at.UUID)
+}
+
+// refused tells whether a mirror waits for a person, so that nothing is won by waiting longer.
+func refused(err error) bool {
+	var format *filesystem.RefusedError
+	return errors.As(err, &format) || errors.Is(err, keeper.ErrPast) || errors.Is(err, mirror.ErrNeedsPerson) || errors.Is(err, header.ErrUnusable) || errors.Is(err, errOtherHeader)
+}
+
+// keep gives what keeps the volume's mirror for the attachment, after everything of an earlier one is gone.
+func (st staging) keep(ctx context.Context) (*mirrored, error) {
+	if m := st.mirrors.of(st.volume); m != nil {
+		if m.attachment == st.at.Attachment && m.seen().Phase != keeper.Stopped {
+			return m, nil
+		}
+		if err := m.stopped(ctx); err != nil {
+			return nil, fmt.Errorf("%w: %w", fabrics.ErrPast, err)
+		}
+		m.forget()
+	}
+	past, err := st.past(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if past {
+		if err := st.clearMirror(ctx, st.volume, st.at); err != nil {
+			return nil, fmt.Errorf("%w: %w", fabrics.ErrPast, err)
+		}
+	}
+	return st.mirror(ctx, st.volume, st.at), nil
+}
+
+// past tells whether this machine has anything of the volume that is not of this attachment: a device, or a connection
+// to a replica under an identity that is not listed for it, nor the one that the record has.
+func (st staging) past(ctx context.Context) (bool, error) {
+	tops, err := st.Mapper.Of(st.at.UUID)
+	if err != nil {
+		return false, err
+	}
+	for _, d := range tops {
+		if d.Attachment != st.at.Attachment && !d.Lost() {
+			return true, nil
+		}
+	}
+	record, err := (&mirrorRecords{Service: st.Service, volume: st.volume, uuid: st.at.UUID}).live(ctx)
+	if err != nil {
+		return false, err
+	}
+	all, err := (&mirrorSlices{Service: st.Service, names: newReplicaNames(st.at)}).controllers()
+	if err != nil {
+		return false, err
+	}
+	for name, controllers := range all {
+		i := slices.IndexFunc(st.at.Replicas, func(r replica) bool { return r.Name == name })
+		m, _ := mirror.Get(record, name)
+		if slices.ContainsFunc(controllers, func(c fabrics.Controller) bool {
+			identity, _ := v1alpha1.AttachmentOfHost(c.HostNQN)
+			held := record.Holder == st.at.Attachment && identity == m.Identity
+			return !held && identity != st.at.Replicas[i].Identity
+		}) {
+			return true, nil
+		}
+	}
+	return false, nil
+}
+
+// clearMirror takes away what is left of a volume's mirror and its connections, as a keeper does that holds it no
+// more.
+func (s *Service) clearMirror(ctx context.Context, volume string, at attached) error {
+	logr.FromContextOrDiscard(ctx).Info("Removing the rest of a mirror", "volume", volume)
+	at.Attachment = nobody
+	m := s.mirror(ctx, volume, at)
+	defer m.forget()
+	return m.stopped(ctx)
+}
+
+// firstHeader is what the header of a replica in sync says of the data before anything is formatted. One that is there
+// came with the data of another volume, which the volume was made from. Where there is none, the target says that
+// nothing was written, and what would be formatted reads as zeroes; or an administrator gave up what it holds.
+func (st staging) firstHeader(ctx context.Context, name string, found header.Header) (header.Record, error) {
+	if !found.None() {
+		if err := st.madeFrom(ctx, found.Volume); err != nil {
+			return header.Record{}, err
+		}
+		next := found.Record
+		next.Volume, next.Mirror, next.FormatUsedBy = st.at.UUID, "", ""
+		return next, nil
+	}
+	i := slices.IndexFunc(st.at.Replicas, func(r replica) bool { return r.Name == name })
+	if i < 0 {
+		return header.Record{}, fmt.Errorf("%w: %s is not a replica of the volume", errMismatch, name)
+	}
+	f := filesystem.Fence{Blank: st.at.Replicas[i].blank, AllowFormat: st.at.allowFormat, Volume: st.volume}
+	if err := (filesystem.Request{Device: name, ReadOnly: st.use.readOnly, Fence: f}).MayBegin(); err != nil {
+		return header.Record{}, err
+	}
+	if !st.at.allowFormat {
+		if err := st.zeroes(ctx, name); err != nil {
+			return header.Record{}, err
+		}
+	}
+	next := header.Record{Volume: st.at.UUID, State: header.Formatting, Type: st.use.fsType}
+	if st.use.block {
+		next.Type = header.Block
+	}
+	return next, nil
+}
+
+// zeroes fails unless a replica begins with zeroes: its header, what is kept for the mirror, and the first of the data.
+func (st staging) zeroes(ctx context.Context, name string) error {
+	ns, _, err := (&mirrorSlices{Service: st.Service, names: newReplicaNames(st.at)}).namespace(name)
+	if err != nil {
+		return err
+	}
+	start, err := st.Initiator.ReadStart(ctx, ns, header.Bytes)
+	if err == nil && !bytes.Equal(start, make([]byte, len(start))) {
+		err = fmt.Errorf("%w: %s is said to be blank, and does not read as zeroes", header.ErrUnusable, name)
+	}
+	return err
+}
+
+// mirrorHeader is the volume's header, on all replicas in sync.
+func (st staging) mirrorHeader() (headed, error) {
+	m := st.mirrors.of(st.volume)
+	if m == nil {
+		return nil, fmt.Errorf("%w: its mirror is not kept", errNotStaged)
+	}
+	return mirrorHeader{m.headers, m.records}, nil
+}
+
+// leaving waits for a mirror that this node does not hold any more until its users are killed, and it is gone: an
+// unmount fails then, and does not wait. Where the record cannot be read, nothing is known.
+func (m *mirrored) leaving(ctx context.Context) error {
+	v, err := m.records.live(ctx)
+	if err != nil {
+		logr.FromContextOrDiscard(ctx).Error(err, "Unknown whether this node still holds the mirror", "volume", m.volume)
+		return nil
+	}
+	if v.Holder == m.attachment {
+		return nil
+	}
+	m.notify(ctx)
+	return m.stopped(ctx)
+}
+
+// stopMirror stops a mirror whose device is gone, and takes its connections away.
+func (s *Service) stopMirror(ctx context.Context, m *mirrored) error {
+	m.set(ctx, keeper.Stop)
+	if err := m.stopped(ctx); err != nil {
+		return err
+	}
+	for name := range m.replicas.all() {
+		if err := m.legs.drop(ctx, name); err != nil {
+			return err
+		}
+	}
+	m.forget()
+	return nil
+}
+
+// unstaged gives what keeps a volume's mirror that is to be unstaged; nil for a volume that has none here. After a
+// restart, it is made from the record, or from what the kernel has.
+func (s *Service) unstaged(ctx context.Context, volume string, is identity) (*mirrored, error) {
+	if m := s.mirrors.of(volume); m != nil {
+		return m, nil
+	}
+	at, err := s.records().get(volume)
+	if err == nil && at.Mirrored {
+		return s.mirror(ctx, volume, at), nil
+	}
+	if err != nil && !unrecorded(err) {
+		return nil, err
+	}
+	if is.uuid == "" {
+		return nil, nil
+	}
+	if _, err := s.mirrorOf(is.uuid); errors.Is(err, fabrics.ErrNotFound) {
+		return nil, nil
+	} else if err != nil {
+		return nil, err
+	}
+	at = attached{UUID: is.uuid, Attachment: nobody, Mirrored: true}
+	for name, nguid := range is.replicas {
+		at.Replicas = append(at.Replicas, replica{Name: name, NGUID: nguid})
+	}
+	return s.mirror(ctx, volume, at), nil
+}
+
+// KeepMirrors keeps, after a restart, the mirrors of all staged volumes, until the context ends.
+func (s *Service) KeepMirrors(ctx context.Context) error {
+	volumes, err := s.records().volumes()
+	if err != nil {
+		return err
+	}
+	for _, volume := range volumes {
+		at, err := s.records().get(volume)
+		if err != nil || !at.Mirrored || s.mirrors.of(volume) != nil {
+			continue
+		}
+		if here, err := s.connected(volume, at); err == nil && !here {
+			if _, err := s.mirrorOf(at.UUID); errors.Is(err, fabrics.ErrNotFound) {
+				continue // this machine was restarted
+			}
+		}
+		s.mirror(ctx, volume, at)
+	}
+	s.tellOfControllers(ctx)
+	return nil
+}
+
+// LeaveMirrors ends all keepers, and leaves what the kernel has as it is.
+func (s *Service) LeaveMirrors() {
+	for _, m := range s.mirrors.list() {
+		m.forget()
+	}
+}
