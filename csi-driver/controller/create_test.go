@@ -106,7 +106,7 @@ func TestCreateRefusesBadInput(t *testing.T) {
 		"no name":           {func(r *csi.CreateVolumeRequest) { r.Name = "" }, codes.InvalidArgument, []string{"name of the volume is required"}},
 		"no target":         {func(r *csi.CreateVolumeRequest) { r.Parameters = nil }, codes.InvalidArgument, []string{"target is required"}},
 		"unknown target":    {func(r *csi.CreateVolumeRequest) { r.Parameters["target"] = "quick" }, codes.InvalidArgument, []string{`NvmfTarget "quick" not found; existing targets: `, st.target}},
-		"unknown parameter": {func(r *csi.CreateVolumeRequest) { r.Parameters["replicas"] = "3" }, codes.InvalidArgument, []string{`"replicas" is unknown; supported parameters: target`, "ioQueues"}},
+		"unknown parameter": {func(r *csi.CreateVolumeRequest) { r.Parameters["copies"] = "3" }, codes.InvalidArgument, []string{`"copies" is unknown; supported parameters: target`, "ioQueues"}},
 		"both transports on a target with one": {func(r *csi.CreateVolumeRequest) { r.Parameters["transport"] = "RDMA,TCP" }, codes.InvalidArgument,
 			[]string{"has no RDMA; use TCP, or add RDMA"}},
 		"RDMA on a target without": {func(r *csi.CreateVolumeRequest) { r.Parameters["transport"] = "RDMA" }, codes.InvalidArgument,
