@@ -176,7 +176,8 @@ func TestValidate(t *testing.T) {
 		"300Mi":                              func(r *csi.ValidateVolumeCapabilitiesRequest) { r.VolumeCapabilities[0] = mount("xfs") },
 		"volume attributes: target is other": func(r *csi.ValidateVolumeCapabilitiesRequest) { r.VolumeContext = map[string]string{"target": "other"} },
 		"transport is TCP":                   func(r *csi.ValidateVolumeCapabilitiesRequest) { r.Parameters["transport"] = "RDMA" },
-		`"replicas" is unknown; supported `:  func(r *csi.ValidateVolumeCapabilitiesRequest) { r.Parameters["replicas"] = "2" },
+		`"copies" is unknown; supported `:    func(r *csi.ValidateVolumeCapabilitiesRequest) { r.Parameters["copies"] = "2" },
+		"replicas is 1, not 2":               func(r *csi.ValidateVolumeCapabilitiesRequest) { r.Parameters["replicas"] = "2" },
 	} {
 		req := base()
 		change(req)

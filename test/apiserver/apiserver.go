@@ -116,7 +116,9 @@ func (s *Server) awaitKinds(ctx context.Context) error {
 	return wait.PollUntilContextTimeout(ctx, 50*time.Millisecond, time.Minute, true, func(ctx context.Context) (bool, error) {
 		ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 		defer cancel()
-		for _, list := range []client.ObjectList{&v1alpha1.NvmfTargetList{}, &v1alpha1.NvmfNodeList{}, &v1alpha1.NvmfVolumeList{}, &v1alpha1.NvmfReplicaList{}, &v1alpha1.NvmfSnapshotList{}} {
+		for _, list := range []client.ObjectList{
+			&v1alpha1.NvmfTargetList{}, &v1alpha1.NvmfNodeList{}, &v1alpha1.NvmfVolumeList{}, &v1alpha1.NvmfReplicaList{}, &v1alpha1.NvmfSnapshotList{}, &v1alpha1.NvmfMirrorList{},
+		} {
 			if s.Admin.List(ctx, list) != nil {
 				return false, nil
 			}

@@ -92,7 +92,7 @@ func (c *cluster) client() (client.Client, error) {
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("Namespace"), meta.RESTScopeRoot)
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("Node"), meta.RESTScopeRoot)
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("PersistentVolume"), meta.RESTScopeRoot)
-	for _, kind := range []string{"NvmfTarget", "NvmfNode", "NvmfVolume", "NvmfReplica", "NvmfSnapshot"} {
+	for _, kind := range []string{"NvmfTarget", "NvmfNode", "NvmfVolume", "NvmfReplica", "NvmfSnapshot", "NvmfMirror"} {
 		mapper.Add(v1alpha1.GroupVersion.WithKind(kind), meta.RESTScopeRoot)
 	}
 	return client.New(config, client.Options{Scheme: scheme, Mapper: mapper})
