@@ -76,8 +76,8 @@ func TestARelease(t *testing.T) {
 		if err := c.List(ctx, &crds); err != nil {
 			t.Fatal(err)
 		}
-		if len(crds.Items) != 5 {
-			t.Fatalf("there are %d CRDs, want 5", len(crds.Items))
+		if len(crds.Items) != 6 {
+			t.Fatalf("there are %d CRDs, want 6", len(crds.Items))
 		}
 		n := 0
 		for _, crd := range crds.Items {
@@ -103,7 +103,7 @@ func TestARelease(t *testing.T) {
 	keepsWhatTheOperatorWrote(t, c)
 	run("upgrade", "weft", chart, "--set", "operator.webhook.failurePolicy=Fail")
 	keepsWhatTheOperatorWrote(t, c)
-	if n := shortNames(); n != 5 {
+	if n := shortNames(); n != 6 {
 		t.Errorf("after the upgrade the CRDs have %d short names, want 5: they were not upgraded", n)
 	}
 	run("uninstall", "weft")
