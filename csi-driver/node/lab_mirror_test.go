@@ -12,23 +12,14 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
-	"k8s.io/utils/exec"
 
-	"github.com/weft-storage/weft/csi-driver/node/internal/fabrics"
-	"github.com/weft-storage/weft/csi-driver/node/internal/filesystem"
 	"github.com/weft-storage/weft/csi-driver/node/internal/mapper"
 	"github.com/weft-storage/weft/csi-driver/node/internal/md"
 	"github.com/weft-storage/weft/csi-driver/node/nodetest"
 )
 
 // mirrors of this machine's kernel.
-func (l *lab) mirrors() *md.Host {
-	kernel := fabrics.LinuxKernel{}
-	return &md.Host{
-		Root: "/", Exec: exec.New(), OpenDirect: kernel.OpenDirect,
-		LoadModule: l.service.Filesystems.(*filesystem.Host).LoadModule,
-	}
-}
+func (l *lab) mirrors() *md.Host { return l.service.Mirrors.(*md.Host) }
 
 // TestLabMirrors holds this machine's kernel to what is said of mirrors.
 func TestLabMirrors(t *testing.T) {

@@ -28,6 +28,8 @@ import (
 	"github.com/weft-storage/weft/csi-driver/node/internal/fabrics"
 	"github.com/weft-storage/weft/csi-driver/node/internal/filesystem"
 	"github.com/weft-storage/weft/csi-driver/node/internal/mapper"
+	"github.com/weft-storage/weft/csi-driver/node/internal/md"
+	"github.com/weft-storage/weft/csi-driver/node/internal/users"
 	"github.com/weft-storage/weft/csi-driver/node/nodetest"
 	"github.com/weft-storage/weft/internal/header"
 )
@@ -73,7 +75,9 @@ func setUpLab(t *testing.T) *lab {
 		T: t, Gomega: g, initiator: host, objects: objects, clock: clock, dir: dir,
 		service: &node.Service{
 			NodeName: "n1", NodeUID: func(context.Context) (string, error) { return uid, nil }, Initiator: host, Mapper: devices, Filesystems: fs,
-			Records: filepath.Join(dir, "staged"), Clock: clock, Volumes: objects,
+			Mirrors:   &md.Host{Root: "/", Exec: exec.New(), OpenDirect: kernel.OpenDirect, LoadModule: fs.LoadModule},
+			Processes: &users.Host{Proc: "/proc", Self: os.Getpid()},
+			Records:   filepath.Join(dir, "staged"), Clock: clock, Volumes: objects,
 		},
 	}
 }
