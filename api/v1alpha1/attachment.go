@@ -2,7 +2,11 @@
 
 package v1alpha1
 
-import "slices"
+import (
+	"slices"
+
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+)
 
 // Listed is the entry of a host in spec.attachments; nil when it is not listed.
 func (v *NvmfVolume) Listed(host string) *VolumeHost {
@@ -51,6 +55,12 @@ func (v *NvmfReplica) Admitted(host string) *AdmittedHost {
 		return nil
 	}
 	return &v.Status.Hosts[i]
+}
+
+// RestoreSuspected says that the replica's agent knows later states of it, or of its neighbours: the API may have been
+// restored to an earlier state.
+func (v *NvmfReplica) RestoreSuspected() bool {
+	return slices.ContainsFunc(v.Status.Conditions, func(c metav1.Condition) bool { return c.Reason == ReasonRestoreSuspected })
 }
 
 // Paths are the portals of the replica's transports.

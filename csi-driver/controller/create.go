@@ -256,6 +256,9 @@ func (s *Service) makeReplicas(ctx context.Context, vol *v1alpha1.NvmfVolume) (n
 // makeReplica stores the object of a replica, or finds that of an earlier call. A used volume's is never made here: its
 // data is not to be created a second time.
 func (s *Service) makeReplica(ctx context.Context, vol *v1alpha1.NvmfVolume, m v1alpha1.VolumeMember) (*v1alpha1.NvmfReplica, error) {
+	if vol.Spec.Used {
+		return s.foundReplica(ctx, vol, m)
+	}
 	source, err := s.replicaSource(ctx, vol, m)
 	if isNoVolume(err) || errors.Is(err, errNoSource) {
 		// What is made needs it no more.
@@ -269,7 +272,7 @@ func (s *Service) makeReplica(ctx context.Context, vol *v1alpha1.NvmfVolume, m v
 	} else if err != nil {
 		return nil, err
 	}
-	if err == nil && !vol.Spec.Used {
+	if err == nil {
 		rep := newReplica(vol, m, source)
 		err := s.client.Create(ctx, rep, client.FieldOwner(fieldManager))
 		if err == nil {
@@ -279,6 +282,11 @@ func (s *Service) makeReplica(ctx context.Context, vol *v1alpha1.NvmfVolume, m v
 			return nil, fmt.Errorf("store NvmfReplica %s: %w", m.Name, err)
 		}
 	}
+	return s.foundReplica(ctx, vol, m)
+}
+
+// foundReplica is the object of a replica that an earlier call made.
+func (s *Service) foundReplica(ctx context.Context, vol *v1alpha1.NvmfVolume, m v1alpha1.VolumeMember) (*v1alpha1.NvmfReplica, error) {
 	now, err := s.follow(ctx, vol)
 	if err != nil {
 		return nil, err
@@ -313,6 +321,9 @@ func created(rep *v1alpha1.NvmfReplica) (bool, error) {
 // sure that nobody was admitted, and the agent's finalizer keeps a replica's object until the engine has nothing of it.
 // It returns false when the object has changed meanwhile and must be looked at again.
 func (s *Service) withdraw(ctx context.Context, vol *v1alpha1.NvmfVolume, cause error) (bool, error) {
+	if vol.Spec.Used {
+		return false, fmt.Errorf("volume %s was attached before, and is not withdrawn: %w", vol.Name, cause)
+	}
 	klog.FromContext(ctx).Info("A node could not create the volume", "volume", vol.Name, "members", vol.Spec.Members, "cause", cause)
 	err := s.erase(ctx, vol)
 	if apierrors.IsConflict(err) {

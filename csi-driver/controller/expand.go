@@ -42,9 +42,14 @@ func (s *Service) expandVolume(ctx context.Context, req *csi.ControllerExpandVol
 	if err := s.await(wctx, now, growth, func(rep *v1alpha1.NvmfReplica, _ int64) (bool, error) { return grown(rep, size) }); err != nil {
 		return nil, err
 	}
-	served := now.replicas[0].Status.Size.Value()
+	served := size
 	for _, rep := range now.replicas {
-		served = min(served, rep.Status.Size.Value())
+		if rep == nil || rep.Status.Size == nil {
+			return nil, failf(inUse, "the volume was deleted while it was being expanded")
+		}
+		if n := rep.Status.Size.Value(); rep == now.replicas[0] || n < served {
+			served = n
+		}
 	}
 	return &csi.ControllerExpandVolumeResponse{
 		CapacityBytes: served,

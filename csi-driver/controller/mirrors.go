@@ -88,8 +88,13 @@ func sameMembers(a, b mirror.Record) bool {
 	return slices.EqualFunc(a.Members, b.Members, func(a, b mirror.Member) bool { return a.Replica == b.Replica && a.ReplicaUID == b.ReplicaUID })
 }
 
+// errCopied explains why a copy has one replica: what its data begins with is the mirror of another volume, or may be.
+func errCopied(volume string) error {
+	return failf(invalid, "volume %s cannot be a copy and have more than one replica in this version; use a StorageClass with replicas: \"1\" for it", volume)
+}
+
 func errNoMirror(vol *v1alpha1.NvmfVolume) error {
-	return failf(inUse, "volume %s has %d replicas, but NvmfMirror %s, which records which of them are current, does not exist; restore it from a backup",
+	return failf(inUse, "volume %s has %d replicas, but NvmfMirror %s, which records which of them are current, does not exist; restore it from a backup while the nodes of all replicas are up",
 		vol.Name, len(vol.Spec.Members), vol.Name)
 }
 
@@ -208,7 +213,7 @@ func (s *Service) confirm(ctx context.Context, vol *replicatedVolume, record mir
 	for ; waiting > 0; waiting-- {
 		a := <-answers
 		switch {
-		case a.err == nil && a.rep != nil:
+		case a.err == nil && a.rep != nil && isMember(record, a.rep):
 			confirmed = append(confirmed, mirror.Confirmation{Replica: mirror.Replica{Name: a.rep.Name, UID: string(a.rep.UID)}})
 			time.AfterFunc(confirmGrace, cancel)
 		case isLate(a.err):
@@ -220,7 +225,30 @@ func (s *Service) confirm(ctx context.Context, vol *replicatedVolume, record mir
 	if len(confirmed) == 0 && failed != nil {
 		return nil, silent, failed
 	}
-	return confirmed, silent, nil
+	past, err := s.restored(ctx, vol, record)
+	return append(confirmed, past...), silent, err
+}
+
+// isMember tells whether a replica is the one that the record means, and not another that got its name later.
+func isMember(record mirror.Record, rep *v1alpha1.NvmfReplica) bool {
+	m, ok := mirror.Get(record, rep.Name)
+	return ok && m.ReplicaUID == string(rep.UID)
+}
+
+// restored are the members whose agents know later states of their objects: the API was restored to an earlier state,
+// and the record with it. Nobody is dropped then before a person has decided.
+func (s *Service) restored(ctx context.Context, vol *replicatedVolume, record mirror.Record) ([]mirror.Confirmation, error) {
+	reps, err := s.replicasOf(context.WithoutCancel(ctx), vol.NvmfVolume)
+	if err != nil {
+		return nil, err
+	}
+	var past []mirror.Confirmation
+	for _, rep := range reps {
+		if rep != nil && isMember(record, rep) && rep.RestoreSuspected() {
+			past = append(past, mirror.Confirmation{Replica: mirror.Replica{Name: rep.Name, UID: string(rep.UID)}, Past: true})
+		}
+	}
+	return past, nil
 }
 
 // release a volume's mirror: its holder is fenced, and the replicas that are in sync confirm that it is off, at least
@@ -234,6 +262,7 @@ func (s *Service) release(ctx, wctx context.Context, vol *replicatedVolume) erro
 		return s.await(wctx, vol, detached, dismissed)
 	}
 	confirmed, last, err := s.confirm(wctx, vol, record.Spec, dismissed)
+	confirmed = slices.DeleteFunc(confirmed, func(c mirror.Confirmation) bool { return c.Past })
 	if err == nil && len(confirmed) == 0 && last != nil {
 		return s.late(ctx, vol.Name, last, detached)
 	}
@@ -320,11 +349,16 @@ func (s *Service) mayGrow(ctx context.Context, vol *v1alpha1.NvmfVolume) error {
 
 // deleteMirror of a volume that is being deleted, and whose replicas are gone.
 func (s *Service) deleteMirror(ctx context.Context, vol *v1alpha1.NvmfVolume) error {
-	if !replicated(vol) {
-		return nil
+	if !replicated(vol) || !vol.Marked() {
+		return nil // what stays on the nodes is of no use without it
 	}
 	is, err := s.mirrors.read(ctx, vol.Name)
 	if err != nil || is == nil {
+		return err
+	}
+	// The record is that of this volume only if the volume is still there after it was read.
+	now, err := s.volumes.read(ctx, vol.Name)
+	if err != nil || now == nil || now.UID != vol.UID {
 		return err
 	}
 	if err := s.client.Delete(ctx, is, asRead(is)); client.IgnoreNotFound(err) != nil && !apierrors.IsConflict(err) {

@@ -9,8 +9,10 @@ import (
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/google/go-cmp/cmp"
 	. "github.com/onsi/gomega"
 	"google.golang.org/grpc/codes"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
@@ -247,7 +249,7 @@ func TestCopiesOfAMirroredVolume(t *testing.T) {
 	seen(t, s, st)
 	node := newHost(t, "host")
 	id := newMirrored(t, s, st, "v")
-	clone := mirroredRequest(st, own(t, "clone"), gi)
+	clone := createRequest(st, own(t, "clone"), gi)
 	clone.VolumeContentSource = contentSource(&v1alpha1.VolumeSource{Volume: id})
 	snapshot := &csi.CreateSnapshotRequest{Name: own(t, "snap"), SourceVolumeId: id}
 	holder := hold(t, s, id, node)
@@ -277,8 +279,30 @@ func TestCopiesOfAMirroredVolume(t *testing.T) {
 	vol := volume(t, clone.Name)
 	g.Expect(replica(t, clone.Name).Spec.Source).To(Equal(&v1alpha1.ReplicaSource{Replica: id + "-1"}))
 	g.Expect(vol.Spec.Members[0].Node).To(Equal(volume(t, id).Spec.Members[1].Node))
-	g.Expect(mirror.InSync(mirrorOf(t, clone.Name).Spec)).To(Equal([]string{clone.Name + "-0"}))
-	g.Expect(mirror.StateOf(mirrorOf(t, clone.Name).Spec, clone.Name+"-1")).To(Equal(v1alpha1.MemberFilling))
+	both := mirroredRequest(st, own(t, "both"), gi)
+	both.VolumeContentSource = clone.VolumeContentSource
+	_, err = s.CreateVolume(within(t, enough), both)
+	expectError(t, err, codes.InvalidArgument, "cannot be a copy and have more than one replica")
+}
+
+// An agent that knows later states than the API shows keeps its replica from being dropped: it may be the current one.
+func TestARestoredAPIDropsNoReplica(t *testing.T) {
+	st := newStorage(t, 2, 10*gi)
+	s, _ := newService(t)
+	seen(t, s, st)
+	node := newHost(t, "host")
+	id := newMirrored(t, s, st, "v")
+	silence(t, volume(t, id).Spec.Members[0].Node)
+	rep := replica(t, id)
+	meta.SetStatusCondition(&rep.Status.Conditions, condition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, v1alpha1.ReasonRestoreSuspected, "later"))
+	if err := api.Status().Update(t.Context(), rep); err != nil {
+		t.Fatal(err)
+	}
+	_, err := s.ControllerPublishVolume(within(t, enough), publishRequest(id, node))
+	expectError(t, err, codes.Unavailable, id+"-0")
+	if in := mirror.InSync(mirrorOf(t, id).Spec); len(in) != 2 {
+		t.Errorf("in sync: %v", in)
+	}
 }
 
 func TestReplicasGoToDifferentNodes(t *testing.T) {
@@ -311,8 +335,16 @@ func TestAMirrorIsMadeOnce(t *testing.T) {
 	node := newHost(t, "host")
 	id := newMirrored(t, s, st, "v")
 	hold(t, s, id, node)
-	unpublish(t, s, id, node)
 	lost := mirrorOf(t, id)
+	deleteByHand(t, lost)
+	admitted := replica(t, id).Spec.Hosts
+	if now, err := s.follow(t.Context(), volume(t, id)); err != nil || !cmp.Equal(now.replicas[0].Spec.Hosts, admitted) || len(admitted) != 1 {
+		t.Errorf("without its record, the replica admits %v, and admitted %v: %v", now.replicas[0].Spec.Hosts, admitted, err)
+	}
+	lost.ResourceVersion, lost.UID = "", ""
+	create(t, lost)
+	unpublish(t, s, id, node)
+	lost = mirrorOf(t, id)
 	deleteByHand(t, lost)
 	_, err := s.ControllerPublishVolume(within(t, enough), publishRequest(id, node))
 	expectError(t, err, codes.FailedPrecondition, "NvmfMirror "+id, "restore it")

@@ -89,6 +89,9 @@ func derive(vol *v1alpha1.NvmfVolume, record *mirror.Record, rep *v1alpha1.NvmfR
 func legOf(vol *v1alpha1.NvmfVolume, record *mirror.Record, rep *v1alpha1.NvmfReplica) (hosts []v1alpha1.VolumeHost, subsystem string) {
 	attached := vol.Spec.Attachments[0]
 	h := rep.HostOf(attached.AttachmentUUID())
+	if h != nil && record == nil {
+		return rep.Spec.Hosts, rep.Spec.SubsystemNQN // somebody deleted the record: what is admitted goes on
+	}
 	if h == nil && len(rep.Spec.Hosts) > 0 || record == nil {
 		return nil, rep.Spec.SubsystemNQN
 	}
@@ -125,6 +128,9 @@ func (s *Service) replicasOf(ctx context.Context, vol *v1alpha1.NvmfVolume) ([]*
 			return nil, err
 		}
 		if rep != nil && (rep.Spec.UUID != m.UUID || rep.Spec.Volume.UUID != vol.Spec.UUID) {
+			if vol.DeletionTimestamp != nil {
+				continue // it is not this volume's, and stays
+			}
 			return nil, failf(inUse, "NvmfReplica %s is not the replica that NvmfVolume %s lists: it has UUID %s and belongs to volume %s (UUID %s)",
 				m.Name, vol.Name, rep.Spec.UUID, rep.Spec.Volume.Name, rep.Spec.Volume.UUID)
 		}

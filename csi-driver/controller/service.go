@@ -115,9 +115,7 @@ func (s *Service) replicaChanged(obj any) {
 	if rep, ok := obj.(*v1alpha1.NvmfReplica); ok {
 		s.reservations.release(rep.Name, rep.Spec.UUID, rep.Spec.Size.Value())
 		s.replicas.changed(rep.Name)
-		if rep.DeletionTimestamp != nil {
-			s.unsettled.AddAfter(rep.Spec.Volume.Name, settleDelay)
-		}
+		s.unsettled.AddAfter(rep.Spec.Volume.Name, settleDelay)
 	}
 }
 

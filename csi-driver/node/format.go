@@ -49,6 +49,10 @@ func (st staging) readHeader(ctx context.Context, b base) (*heading, error) {
 	if err != nil {
 		return nil, err
 	}
+	if !b.mirrored() && h.is.Volume == h.own() && h.is.Mirror != "" {
+		return nil, fmt.Errorf("%w: it is one of several replicas, and NvmfVolume %s lists it alone: another replica may have later data; list all members, "+
+			"with spec.replicas, and restore its NvmfMirror", errOtherHeader, st.volume)
+	}
 	if !h.is.None() && h.is.Volume != h.own() {
 		return h, st.madeFrom(ctx, h.is.Volume)
 	}

@@ -33,8 +33,8 @@ func (r *mirrorRecords) Get(ctx context.Context) (keeper.Version, error) {
 	return keeper.Version{Record: *is.Spec.DeepCopy(), ResourceVersion: is.ResourceVersion}, nil
 }
 
-// read the NvmfMirror. A volume that is deleted, or is another of that name by now, has a record that nobody holds. It
-// fails with errUnread.
+// read the NvmfMirror. A volume that is another of that name by now has a record that nobody holds. That both are gone
+// says nothing: a volume in use is not deleted, so somebody took its objects away. It fails with errUnread.
 func (r *mirrorRecords) read(ctx context.Context) (*v1alpha1.NvmfMirror, error) {
 	var is v1alpha1.NvmfMirror
 	err := r.MirrorRecords.Get(ctx, client.ObjectKey{Name: r.volume}, &is)
@@ -43,7 +43,7 @@ func (r *mirrorRecords) read(ctx context.Context) (*v1alpha1.NvmfMirror, error) 
 	}
 	if gone(err) {
 		v, volumeErr := r.readVolume(ctx, r.volume)
-		if gone(volumeErr) || volumeErr == nil && v.Spec.UUID != r.uuid {
+		if volumeErr == nil && v.Spec.UUID != r.uuid {
 			is.Spec.Epoch = math.MaxInt64
 			return &is, nil
 		}
@@ -86,6 +86,9 @@ func (a mirrorAgents) Ask(ctx context.Context, name, uid string) (keeper.Answer,
 	}
 	if string(r.UID) != uid {
 		return keeper.Answer{}, fmt.Errorf("%w: NvmfReplica %s has metadata.uid %s, and the mirror's member %s", errMismatch, name, r.UID, uid)
+	}
+	if r.RestoreSuspected() {
+		return keeper.Answer{}, fmt.Errorf("%w: the agent of NvmfReplica %s suspects that the API was restored to an earlier state", errUnread, name)
 	}
 	m := memberOf(r, a.attachment)
 	if len(m.Portals) == 0 {

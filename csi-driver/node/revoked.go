@@ -34,7 +34,7 @@ func (s *Service) GiveUpRevoked(ctx context.Context) error {
 	nqns, listErr := s.Initiator.Subsystems()
 	errs := []error{err, listErr}
 	for _, volume := range volumes {
-		if s.mirrors.of(volume) != nil {
+		if at, err := s.records().get(volume); s.mirrors.of(volume) != nil || err == nil && at.Mirrored {
 			continue // its keeper reads the mirror's record, and leaves
 		}
 		ctx, cancel := context.WithTimeout(ctx, giveUpTimeout)

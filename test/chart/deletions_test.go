@@ -41,7 +41,10 @@ func testDeletionsAreMeant(ctx context.Context, t *testing.T, config *rest.Confi
 	named := map[string]string{"node": node}
 	volume, replica, snapshot := volumeOn(node), replicaOn(node), snapshotOn(node)
 	volume.Labels, replica.Labels, snapshot.Labels = named, named, named
-	for _, o := range []client.Object{volume, replica, snapshot, foreign()} {
+	mirror := &v1alpha1.NvmfMirror{ObjectMeta: metav1.ObjectMeta{Name: volume.Name}, Spec: v1alpha1.NvmfMirrorSpec{
+		Epoch: 1, Members: []v1alpha1.MirrorMember{{Replica: replica.Name, ReplicaUID: "u", State: v1alpha1.MemberInSync}},
+	}}
+	for _, o := range []client.Object{volume, replica, snapshot, mirror, foreign()} {
 		if err := admin.Create(ctx, o); err != nil {
 			t.Fatal(err)
 		}
@@ -92,6 +95,8 @@ func testDeletionsAreMeant(ctx context.Context, t *testing.T, config *rest.Confi
 		{"a snapshot by the CSI controller, unmarked", "nothing was deleted", func() error { return controller.Delete(ctx, snapshot) }},
 		// Its volume was deleted unmarked where the policy was not in force.
 		{"a replica by the CSI controller, unmarked", "", func() error { return controller.Delete(ctx, replica, client.DryRunAll) }},
+		{"a mirror", "records which replicas", func() error { return admin.Delete(ctx, mirror) }},
+		{"a mirror by the CSI controller", "", func() error { return controller.Delete(ctx, mirror, client.DryRunAll) }},
 		{"a replica by another part of weft", "cannot delete resource", func() error { return operator.Delete(ctx, replica, client.DryRunAll) }},
 		{"a volume with its own mark", "", mark(volume, string(volume.UID))},
 		{"a replica with its own mark", "", mark(replica, string(replica.UID))},
