@@ -22,8 +22,8 @@ const Suite = "trixie"
 
 // packages are what the base has, with what they depend on. The node plugin formats, checks, grows and mounts
 // filesystems, and makes mirrors; the agent reads signatures, loops files and loads kernel modules. The first two lines
-// are a shell and its tools, for whoever looks into a container: Debian calls them essential, and apt does not add those
-// by itself.
+// are a shell and its tools, for whoever looks into a container: Debian calls them essential, and apt does not add
+// those by itself.
 var packages = []string{
 	"base-files", "base-passwd", "bash", "coreutils", "dash", "debianutils", "diffutils", "findutils", "grep", "gzip",
 	"hostname", "libc-bin", "mawk", "ncurses-base", "ncurses-bin", "sed", "tar",
