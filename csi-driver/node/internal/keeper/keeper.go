@@ -132,6 +132,8 @@ type view struct {
 	Version
 	legs  map[string]Leg
 	array ArrayState
+	// ending: the array was being stopped when it was looked at, and its members leave it one after the other.
+	ending bool
 }
 
 func (k *Keeper) init(ctx context.Context) {
@@ -178,7 +180,7 @@ func (k *Keeper) look(ctx context.Context) (*view, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the mirror's record: %w", err)
 	}
-	v := &view{Version: version, legs: map[string]Leg{}}
+	v := &view{Version: version, legs: map[string]Leg{}, ending: k.tasks.busy(stopTask)}
 	if v.array, err = k.Array.State(); err != nil {
 		return nil, err
 	}
@@ -236,6 +238,11 @@ func (v *view) is(replica string, state v1alpha1.MirrorMemberState) bool {
 	return mirror.StateOf(v.Record, replica) == state
 }
 
+// answers tells whether the legs to all these replicas are live.
+func (v *view) answers(replicas []string) bool {
+	return !slices.ContainsFunc(replicas, func(replica string) bool { return !v.live(replica) })
+}
+
 // works tells whether the kernel has everything on a member that answers.
 func (v *view) works(replica string) bool {
 	return v.is(replica, v1alpha1.MemberInSync) && v.array.Members[replica] == MemberInSync && v.live(replica)
@@ -257,6 +264,8 @@ func (k *Keeper) act(ctx context.Context, v *view) Status {
 	}
 	k.seen = v.Epoch
 	switch {
+	case v.ending && v.answers(mirror.InSync(v.Record)):
+		return Status{Phase: Waiting, Next: interval} // what it shows now says nothing of its members
 	case k.Mode == Stop:
 		return k.stop(ctx, v)
 	case v.array.Exists:

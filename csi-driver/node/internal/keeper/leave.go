@@ -49,7 +49,7 @@ func (k *Keeper) leave(v *view) Status {
 			return result{err: k.Top.Fail(ctx)}
 		}).Err
 	case v.array.Exists:
-		waits.Err = k.background(v, "stop", func(ctx context.Context) result {
+		waits.Err = k.background(v, stopTask, func(ctx context.Context) result {
 			return result{err: k.Array.Stop(ctx)}
 		}).Err
 	default:

@@ -173,6 +173,9 @@ func (k *Keeper) assemble(v *view, present []string) Status {
 	return s
 }
 
+// stopTask ends the array.
+const stopTask = "stop"
+
 // stop the array once every member that the record has as in sync has everything in the kernel, too; and record that.
 func (k *Keeper) stop(ctx context.Context, v *view) Status {
 	if v.array.Exists {
@@ -194,7 +197,7 @@ func (k *Keeper) stop(ctx context.Context, v *view) Status {
 		if !k.clean {
 			return k.waits(v, errors.New("the members in sync do not all work")).Status
 		}
-		return k.background(v, "stop", func(ctx context.Context) result { return result{err: k.Array.Stop(ctx)} }).Status
+		return k.background(v, stopTask, func(ctx context.Context) result { return result{err: k.Array.Stop(ctx)} }).Status
 	}
 	if v.Dirty && k.clean {
 		return k.stopped(ctx, v)
@@ -212,7 +215,7 @@ func (k *Keeper) stopDirty(v *view) Status {
 	if d := k.disconnect(v, func(Leg) bool { return true }); d.did {
 		return d.Status
 	}
-	return k.background(v, "stop", func(ctx context.Context) result { return result{err: k.Array.Stop(ctx)} }).Status
+	return k.background(v, stopTask, func(ctx context.Context) result { return result{err: k.Array.Stop(ctx)} }).Status
 }
 
 // stopped records a clean end. The kernel may have dropped a member while it stopped: the members' metadata says so.
