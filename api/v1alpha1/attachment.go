@@ -17,6 +17,10 @@ func (v *NvmfVolume) Listed(host string) *VolumeHost {
 	return &v.Spec.Attachments[i]
 }
 
+// Replicated tells whether the volume has, or had, several replicas, and so an NvmfMirror that records which of them
+// are current.
+func (v *NvmfVolume) Replicated() bool { return v.Spec.Replicas > 1 || len(v.Spec.Members) > 1 }
+
 // FormatPermission is the value that AllowFormatAnnotation has once the permission was given to a host; an
 // administrator writes the volume's UUID alone.
 func (v *NvmfVolume) FormatPermission(host string) string { return v.Spec.UUID + " " + host }

@@ -180,8 +180,7 @@ func (s *Service) makeVolume(ctx context.Context, want volumeRequest, avoid []st
 	return vol, nil
 }
 
-// place the replicas of a volume, each on another node. A copy's first is where its source is, the others are filled
-// from it.
+// place the replicas of a volume, each on another node.
 func (s *Service) place(ctx context.Context, req placement.Request, want volumeRequest, uuid string) ([]v1alpha1.VolumeMember, error) {
 	var members []v1alpha1.VolumeMember
 	for n := range max(int(want.params.Replicas), 1) {
@@ -194,7 +193,6 @@ func (s *Service) place(ctx context.Context, req placement.Request, want volumeR
 		m.Node = node
 		members = append(members, m)
 		req.Apart = append(req.Apart, node)
-		req.Node, req.Device = "", ""
 	}
 	return members, nil
 }
@@ -259,7 +257,7 @@ func (s *Service) makeReplica(ctx context.Context, vol *v1alpha1.NvmfVolume, m v
 	if vol.Spec.Used {
 		return s.foundReplica(ctx, vol, m)
 	}
-	source, err := s.replicaSource(ctx, vol, m)
+	source, err := s.replicaSource(ctx, vol)
 	if isNoVolume(err) || errors.Is(err, errNoSource) {
 		// What is made needs it no more.
 		rep, readErr := s.replicas.read(ctx, m.Name)
@@ -343,8 +341,7 @@ func (s *Service) unmark(ctx context.Context, vol *v1alpha1.NvmfVolume) (*v1alph
 	}
 	kept := vol.DeepCopy()
 	kept.Spec.DeletionMark = ""
-	patch := client.MergeFromWithOptions(vol, client.MergeFromWithOptimisticLock{})
-	if err := s.client.Patch(ctx, kept, patch, client.FieldOwner(fieldManager)); err != nil {
+	if err := s.patch(ctx, vol, kept); err != nil {
 		return nil, fmt.Errorf("remove the deletion mark of NvmfVolume %s: %w", vol.Name, err)
 	}
 	now, err := s.follow(ctx, kept)

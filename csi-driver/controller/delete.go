@@ -63,8 +63,7 @@ func (s *Service) erase(ctx context.Context, read data) error {
 	obj := read.DeepCopyObject().(data)
 	if !obj.Marked() {
 		obj.Mark()
-		patch := client.MergeFromWithOptions(read, client.MergeFromWithOptimisticLock{})
-		if err := s.client.Patch(ctx, obj, patch, client.FieldOwner(fieldManager)); err != nil {
+		if err := s.patch(ctx, read, obj); err != nil {
 			return fmt.Errorf("mark %s: %w", obj.GetName(), err)
 		}
 	}
@@ -115,7 +114,7 @@ func (s *Service) waitGone(ctx context.Context, vol *v1alpha1.NvmfVolume) error 
 		if !controllerutil.RemoveFinalizer(released, v1alpha1.ReplicasFinalizer) {
 			return nil
 		}
-		err = s.client.Patch(ctx, released, client.MergeFromWithOptions(now.NvmfVolume, client.MergeFromWithOptimisticLock{}), client.FieldOwner(fieldManager))
+		err = s.patch(ctx, now.NvmfVolume, released)
 		if err == nil || apierrors.IsNotFound(err) {
 			return nil
 		}

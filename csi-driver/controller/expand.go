@@ -11,7 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/klog/v2"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 )
@@ -106,7 +105,7 @@ func (s *Service) enlarge(ctx context.Context, id string, size int64, sizes size
 		}
 		changed := vol.DeepCopy()
 		changed.Spec.Size = *resource.NewQuantity(size, resource.BinarySI)
-		err = s.client.Patch(ctx, changed, client.MergeFromWithOptions(vol.NvmfVolume, client.MergeFromWithOptimisticLock{}), client.FieldOwner(fieldManager))
+		err = s.patch(ctx, vol.NvmfVolume, changed)
 		if err == nil {
 			klog.FromContext(ctx).Info("Growing volume", "volume", id, "members", vol.Spec.Members, "size", quantity(size))
 			return changed, nil

@@ -174,8 +174,7 @@ func (s *Service) attach(ctx context.Context, vol *v1alpha1.NvmfVolume, change f
 	changed := vol.DeepCopy()
 	change(changed)
 	changed.Spec.Used = changed.Spec.Used || len(changed.Spec.Attachments) > 0
-	patch := client.MergeFromWithOptions(vol, client.MergeFromWithOptimisticLock{})
-	if err := s.client.Patch(ctx, changed, patch, client.FieldOwner(fieldManager)); err != nil {
+	if err := s.patch(ctx, vol, changed); err != nil {
 		return nil, fmt.Errorf("write attachments of NvmfVolume %s: %w", vol.Name, err)
 	}
 	return changed, nil

@@ -25,16 +25,11 @@ import (
 // copy of what is written meanwhile. It is less than the ten seconds that csi-attacher gives a call.
 const confirmGrace = 6 * time.Second
 
-// replicated tells whether a volume has, or had, several replicas, and so a record of who has everything.
-func replicated(vol *v1alpha1.NvmfVolume) bool {
-	return vol.Spec.Replicas > 1 || len(vol.Spec.Members) > 1
-}
-
-// makeMirror stores the record of a volume with several replicas, all of which exist on their nodes. Blank ones are
-// equal; of a copy, only the first has the data. The record is made once: it alone tells whose data is current, so that
-// one that is missing later is never made again.
+// makeMirror stores the record of a volume with several replicas, all of which exist on their nodes: they are blank,
+// and so equal. The record is made once: it alone tells whose data is current, so that one that is missing later is
+// never made again.
 func (s *Service) makeMirror(ctx context.Context, vol *v1alpha1.NvmfVolume) error {
-	if !replicated(vol) {
+	if !vol.Replicated() {
 		return nil
 	}
 	reps, err := s.replicasOf(ctx, vol)
@@ -48,11 +43,7 @@ func (s *Service) makeMirror(ctx context.Context, vol *v1alpha1.NvmfVolume) erro
 		}
 		all = append(all, mirror.Replica{Name: rep.Name, UID: string(rep.UID)})
 	}
-	inSync := len(all)
-	if vol.Spec.Source != nil {
-		inSync = 1
-	}
-	record, err := mirror.New("", all[:inSync], all[inSync:], time.Now())
+	record, err := mirror.New("", all, nil, time.Now())
 	if err != nil {
 		return err
 	}
@@ -98,16 +89,22 @@ func errNoMirror(vol *v1alpha1.NvmfVolume) error {
 		vol.Name, len(vol.Spec.Members), vol.Name)
 }
 
+// mirrorOf a volume with several replicas, read from the API server. Without one, nobody guesses which is current.
+func (s *Service) mirrorOf(ctx context.Context, vol *v1alpha1.NvmfVolume) (*v1alpha1.NvmfMirror, error) {
+	is, err := s.mirrors.read(ctx, vol.Name)
+	if err == nil && is == nil {
+		err = errNoMirror(vol)
+	}
+	return is, err
+}
+
 // changeMirror of a volume by compare and swap: change gets the record as the API server has it. A write of which it is
 // not known whether it was stored is read again and changed again.
 func (s *Service) changeMirror(ctx context.Context, vol *v1alpha1.NvmfVolume, change func(mirror.Record) (mirror.Record, error)) (mirror.Record, error) {
 	for {
-		is, err := s.mirrors.read(ctx, vol.Name)
+		is, err := s.mirrorOf(ctx, vol)
 		if err != nil {
 			return mirror.Record{}, err
-		}
-		if is == nil {
-			return mirror.Record{}, errNoMirror(vol)
 		}
 		next, err := change(*is.Spec.DeepCopy())
 		if err != nil {
@@ -216,7 +213,7 @@ func (s *Service) confirm(ctx context.Context, vol *replicatedVolume, record mir
 		case a.err == nil && a.rep != nil && isMember(record, a.rep):
 			confirmed = append(confirmed, mirror.Confirmation{Replica: mirror.Replica{Name: a.rep.Name, UID: string(a.rep.UID)}})
 			time.AfterFunc(confirmGrace, cancel)
-		case isLate(a.err):
+		case errors.Is(a.err, errLate):
 			silent = a.rep
 		case a.err != nil:
 			failed = a.err
@@ -275,15 +272,12 @@ const sourceEpochAnnotation = "weft.storage/source-epoch"
 // copyable gives the replica that a copy of a volume is made of, and the epoch of the volume's record; 0 for a volume
 // without one. While a mirrored volume is attached, or after an unclean end, only its node can tell what is current.
 func (s *Service) copyable(ctx context.Context, vol *v1alpha1.NvmfVolume) (v1alpha1.VolumeMember, int64, error) {
-	if !replicated(vol) {
+	if !vol.Replicated() {
 		return vol.Spec.Members[0], 0, nil
 	}
-	is, err := s.mirrors.read(ctx, vol.Name)
+	is, err := s.mirrorOf(ctx, vol)
 	if err != nil {
 		return v1alpha1.VolumeMember{}, 0, err
-	}
-	if is == nil {
-		return v1alpha1.VolumeMember{}, 0, errNoMirror(vol)
 	}
 	if is.Spec.Holder != "" || is.Spec.Dirty {
 		return v1alpha1.VolumeMember{}, 0, failf(inUse, "volume %s has more than one replica, and can be copied only while it is detached after a clean unmount; delete the pod that uses it", vol.Name)
@@ -322,7 +316,7 @@ func (s *Service) checkCopy(ctx context.Context, vol *v1alpha1.NvmfVolume) error
 	}
 	checked := vol.DeepCopy()
 	delete(checked.Annotations, sourceEpochAnnotation)
-	if err := s.client.Patch(ctx, checked, client.MergeFromWithOptions(vol, client.MergeFromWithOptimisticLock{}), client.FieldOwner(fieldManager)); err != nil {
+	if err := s.patch(ctx, vol, checked); err != nil {
 		return fmt.Errorf("write NvmfVolume %s: %w", vol.Name, err)
 	}
 	*vol = *checked
@@ -331,15 +325,12 @@ func (s *Service) checkCopy(ctx context.Context, vol *v1alpha1.NvmfVolume) error
 
 // mayGrow fails while a replica of a volume is not in sync: the copy is of the size with which it began.
 func (s *Service) mayGrow(ctx context.Context, vol *v1alpha1.NvmfVolume) error {
-	if !replicated(vol) {
+	if !vol.Replicated() {
 		return nil
 	}
-	is, err := s.mirrors.read(ctx, vol.Name)
+	is, err := s.mirrorOf(ctx, vol)
 	if err != nil {
 		return err
-	}
-	if is == nil {
-		return errNoMirror(vol)
 	}
 	if !mirror.Whole(is.Spec) {
 		return failf(waiting, "volume %s is expanded when all its replicas are in sync; now in sync: %s", vol.Name, strings.Join(mirror.InSync(is.Spec), ", "))
@@ -349,7 +340,7 @@ func (s *Service) mayGrow(ctx context.Context, vol *v1alpha1.NvmfVolume) error {
 
 // deleteMirror of a volume that is being deleted, and whose replicas are gone.
 func (s *Service) deleteMirror(ctx context.Context, vol *v1alpha1.NvmfVolume) error {
-	if !replicated(vol) || !vol.Marked() {
+	if !vol.Replicated() || !vol.Marked() {
 		return nil // what stays on the nodes is of no use without it
 	}
 	is, err := s.mirrors.read(ctx, vol.Name)

@@ -11,7 +11,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/csi-driver/controller/internal/parameters"
@@ -57,7 +56,7 @@ func (s *Service) limit(ctx context.Context, id string, limits *v1alpha1.VolumeQ
 		}
 		changed := vol.DeepCopy()
 		changed.Spec.QoS = limits
-		err = s.client.Patch(ctx, changed, client.MergeFromWithOptions(vol, client.MergeFromWithOptimisticLock{}), client.FieldOwner(fieldManager))
+		err = s.patch(ctx, vol, changed)
 		switch {
 		case apierrors.IsConflict(err):
 			continue

@@ -37,8 +37,6 @@ type objects[T any, P object[T]] struct {
 // errLate says that a wait has ended with its context.
 var errLate = errors.New("not in time")
 
-func isLate(err error) bool { return errors.Is(err, errLate) }
-
 // read an object from the API server; nil when it is not there.
 func (o *objects[T, P]) read(ctx context.Context, name string) (P, error) {
 	return o.get(ctx, o.live, name)
@@ -54,6 +52,12 @@ func (o *objects[T, P]) get(ctx context.Context, from client.Reader, name string
 		return nil, fmt.Errorf("read %s %s: %w", o.kind, name, err)
 	}
 	return obj, nil
+}
+
+// patch an object that was read into what changed says, provided that nothing has changed since; else the API server
+// answers Conflict.
+func (s *Service) patch(ctx context.Context, read, changed client.Object) error {
+	return s.client.Patch(ctx, changed, client.MergeFromWithOptions(read, client.MergeFromWithOptimisticLock{}), client.FieldOwner(fieldManager))
 }
 
 // wait until done says so of the object, or of what it has become. An object that is gone is given to done as

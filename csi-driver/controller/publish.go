@@ -37,7 +37,7 @@ func (s *Service) publishVolume(ctx context.Context, req *csi.ControllerPublishV
 	wctx, cancel := waitContext(ctx)
 	defer cancel()
 	attachment, _ := v1alpha1.AttachmentOfHost(nqn)
-	if replicated(vol) {
+	if vol.Replicated() {
 		if err := s.hold(ctx, wctx, vol, attachment); err != nil {
 			return nil, err
 		}
@@ -172,7 +172,7 @@ func (a attachment) allowed(vol *replicatedVolume) error {
 	}
 	// Whether the target of a replica still admits somebody is settled when the mirror is given to the attachment.
 	left := lingering(vol)
-	if replicated(vol.NvmfVolume) {
+	if vol.Replicated() {
 		if a.access != v1alpha1.AccessExclusive {
 			return errShared(vol.Name)
 		}

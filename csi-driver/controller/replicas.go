@@ -4,6 +4,7 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -70,7 +71,7 @@ func derive(vol *v1alpha1.NvmfVolume, record *mirror.Record, rep *v1alpha1.NvmfR
 	if len(vol.Spec.Attachments) == 0 {
 		return spec
 	}
-	if replicated(vol) {
+	if vol.Replicated() {
 		spec.Hosts, spec.SubsystemNQN = legOf(vol, record, rep)
 		return spec
 	}
@@ -88,31 +89,29 @@ func derive(vol *v1alpha1.NvmfVolume, record *mirror.Record, rep *v1alpha1.NvmfR
 // more, gets another than the one that it was connected under, after that has left.
 func legOf(vol *v1alpha1.NvmfVolume, record *mirror.Record, rep *v1alpha1.NvmfReplica) (hosts []v1alpha1.VolumeHost, subsystem string) {
 	attached := vol.Spec.Attachments[0]
-	h := rep.HostOf(attached.AttachmentUUID())
-	if h != nil && record == nil {
-		return rep.Spec.Hosts, rep.Spec.SubsystemNQN // somebody deleted the record: what is admitted goes on
-	}
-	if h == nil && len(rep.Spec.Hosts) > 0 || record == nil {
+	switch h := rep.HostOf(attached.AttachmentUUID()); {
+	case h != nil && (record == nil || !outworn(*record, rep.Name, h.NQN)):
+		return rep.Spec.Hosts, rep.Spec.SubsystemNQN // without a record, too, which somebody deleted
+	case record == nil || len(rep.Spec.Hosts) > 0:
 		return nil, rep.Spec.SubsystemNQN
-	}
-	if h != nil {
-		identity, _ := v1alpha1.AttachmentOfHost(h.NQN)
-		if m, ok := mirror.Get(*record, rep.Name); ok && m.Identity == identity && mirror.Free(*record, m) {
-			return nil, rep.Spec.SubsystemNQN
-		}
-		return rep.Spec.Hosts, rep.Spec.SubsystemNQN
 	}
 	identity := uuid.NewString()
 	attached.NQN, attached.Attachment = v1alpha1.HostNQN(identity), attached.AttachmentUUID()
 	return []v1alpha1.VolumeHost{attached}, v1alpha1.SubsystemNQN(rep.Name, identity)
 }
 
-// recordOf a volume's mirror, read from the API server; nil for a volume without one.
-func (s *Service) recordOf(ctx context.Context, vol *v1alpha1.NvmfVolume) (*mirror.Record, error) {
-	if !replicated(vol) {
+// outworn tells whether a replica that is out of sync was connected to as a host, of which no kernel has anything now.
+func outworn(record mirror.Record, replica, host string) bool {
+	m, ok := mirror.Get(record, replica)
+	return ok && v1alpha1.HostNQN(m.Identity) == host && mirror.Free(record, m)
+}
+
+// recordOf a volume's mirror; nil for a volume without one.
+func (s *Service) recordOf(ctx context.Context, from client.Reader, vol *v1alpha1.NvmfVolume) (*mirror.Record, error) {
+	if !vol.Replicated() {
 		return nil, nil
 	}
-	m, err := s.mirrors.read(ctx, vol.Name)
+	m, err := s.mirrors.get(ctx, from, vol.Name)
 	if err != nil || m == nil {
 		return nil, err
 	}
@@ -167,7 +166,7 @@ func (s *Service) follow(ctx context.Context, vol *v1alpha1.NvmfVolume) (*replic
 		if !same {
 			continue
 		}
-		record, err := s.recordOf(ctx, vol)
+		record, err := s.recordOf(ctx, s.live, vol)
 		if err != nil {
 			return nil, err
 		}
@@ -208,8 +207,7 @@ func (s *Service) bring(ctx context.Context, vol *v1alpha1.NvmfVolume, record *m
 	if equality.Semantic.DeepEqual(changed.Spec, rep.Spec) {
 		return rep, nil
 	}
-	patch := client.MergeFromWithOptions(rep, client.MergeFromWithOptimisticLock{})
-	if err := s.client.Patch(ctx, changed, patch, client.FieldOwner(fieldManager)); err != nil {
+	if err := s.patch(ctx, rep, changed); err != nil {
 		if apierrors.IsNotFound(err) {
 			return nil, apierrors.NewConflict(v1alpha1.GroupVersion.WithResource("nvmfreplicas").GroupResource(), rep.Name, err)
 		}
@@ -228,7 +226,7 @@ func (s *Service) await(ctx context.Context, vol *replicatedVolume, awaited stri
 		}
 		generation := rep.Generation
 		last, err := s.replicas.wait(ctx, rep, func(rep *v1alpha1.NvmfReplica) (bool, error) { return done(rep, generation) })
-		if isLate(err) {
+		if errors.Is(err, errLate) {
 			return s.late(ctx, vol.Name, last, awaited)
 		}
 		if err != nil {

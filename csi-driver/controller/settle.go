@@ -65,18 +65,9 @@ func (s *Service) settle(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	var record *mirror.Record
-	if replicated(vol) {
-		m, err := s.mirrors.get(ctx, s.client, id)
-		if err != nil {
-			return err
-		}
-		if m != nil {
-			record = &m.Spec
-		}
-	}
-	if settled(seen, record) {
-		return nil
+	record, err := s.recordOf(ctx, s.client, vol)
+	if err != nil || settled(seen, record) {
+		return err
 	}
 	// A call that works on the volume does it all, or leaves the rest for later. None is kept waiting by this one: what
 	// both write, they write only as they read it.
@@ -168,7 +159,7 @@ func (s *Service) endAttachments(ctx context.Context, vol *v1alpha1.NvmfVolume, 
 		return false, nil
 	}
 	written, err := s.withoutHosts(ctx, vol, over)
-	if err == nil && replicated(vol) {
+	if err == nil && vol.Replicated() {
 		_, err = s.fence(ctx, written)
 	}
 	if err == nil {

@@ -72,7 +72,7 @@ func (s *Service) recordTaken(ctx context.Context, snap *v1alpha1.NvmfSnapshot) 
 	for !snap.Spec.Taken {
 		taken := snap.DeepCopy()
 		taken.Spec.Taken = true
-		err := s.client.Patch(ctx, taken, client.MergeFromWithOptions(snap, client.MergeFromWithOptimisticLock{}), client.FieldOwner(fieldManager))
+		err := s.patch(ctx, snap, taken)
 		if err == nil {
 			return taken, nil
 		}

@@ -51,8 +51,7 @@ func contentSource(source *v1alpha1.VolumeSource) *csi.VolumeContentSource {
 // origin is where a source lies, and how large it is: a copy is made there, and is at least as large.
 type origin struct {
 	name, node, device string
-	// replica that is copied, and the epoch of its volume's mirror; empty and 0 without one.
-	replica   string
+	// epoch of its volume's mirror; 0 without one.
 	epoch     int64
 	sizeBytes int64
 }
@@ -74,7 +73,7 @@ func (s *Service) origin(ctx context.Context, source *v1alpha1.VolumeSource) (or
 		if rep == nil {
 			return origin{}, failf(waiting, "volume %s has no data to copy: NvmfReplica %s does not exist", vol.Name, of.Name)
 		}
-		return origin{name: "volume " + vol.Name, replica: of.Name, epoch: epoch, node: rep.Spec.Node, device: rep.Status.Device, sizeBytes: vol.Spec.Size.Value()}, nil
+		return origin{name: "volume " + vol.Name, epoch: epoch, node: rep.Spec.Node, device: rep.Status.Device, sizeBytes: vol.Spec.Size.Value()}, nil
 	}
 	var snap *v1alpha1.NvmfSnapshot
 	if validID(source.Snapshot) {
@@ -94,12 +93,11 @@ func (s *Service) origin(ctx context.Context, source *v1alpha1.VolumeSource) (or
 	return origin{name: "snapshot " + snap.Name, node: snap.Spec.Node, device: snap.Status.Device, sizeBytes: snap.Status.Size.Value()}, nil
 }
 
-// replicaSource is where a replica of a volume gets its first data from, nil for a blank one: of a copy only the first
-// replica is one, the others are filled from it.
-func (s *Service) replicaSource(ctx context.Context, vol *v1alpha1.NvmfVolume, m v1alpha1.VolumeMember) (*v1alpha1.ReplicaSource, error) {
+// replicaSource is where the replica of a volume gets its first data from, nil for a blank one.
+func (s *Service) replicaSource(ctx context.Context, vol *v1alpha1.NvmfVolume) (*v1alpha1.ReplicaSource, error) {
 	source := vol.Spec.Source
 	switch {
-	case source == nil || m != vol.Spec.Members[0]:
+	case source == nil:
 		return nil, nil
 	case source.Snapshot != "":
 		return &v1alpha1.ReplicaSource{Snapshot: source.Snapshot}, nil

@@ -32,7 +32,7 @@ func (s *Service) unpublishVolume(ctx context.Context, id, nodeID string) error 
 	if err != nil {
 		return err
 	}
-	if replicated(vol) && vol.DeletionTimestamp == nil {
+	if vol.Replicated() && vol.DeletionTimestamp == nil {
 		// From here on the former holder can record nothing.
 		if _, err := s.fence(ctx, vol); err != nil {
 			return err
@@ -45,7 +45,7 @@ func (s *Service) unpublishVolume(ctx context.Context, id, nodeID string) error 
 	if err != nil {
 		return err
 	}
-	if replicated(now.NvmfVolume) {
+	if now.Replicated() {
 		return s.release(ctx, wctx, now)
 	}
 	return s.await(wctx, now, detached, dismissed)
@@ -66,8 +66,7 @@ func (s *Service) dismissLeft(ctx, wctx context.Context, id string) error {
 		if len(rep.Spec.Hosts) > 0 {
 			was := rep.DeepCopy()
 			rep.Spec.Hosts = nil
-			patch := client.MergeFromWithOptions(was, client.MergeFromWithOptimisticLock{})
-			if err := s.client.Patch(ctx, rep, patch, client.FieldOwner(fieldManager)); client.IgnoreNotFound(err) != nil {
+			if err := s.patch(ctx, was, rep); client.IgnoreNotFound(err) != nil {
 				return fmt.Errorf("write NvmfReplica %s: %w", rep.Name, err)
 			}
 		}

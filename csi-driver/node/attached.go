@@ -81,9 +81,6 @@ func (a attached) host(r replica) string { return v1alpha1.HostNQN(cmp.Or(r.Iden
 // only replica of a volume that is not mirrored.
 func (a attached) only() replica { return a.Replicas[0] }
 
-// replicated tells whether a volume has several replicas, or a record of those that it had.
-func replicated(v *v1alpha1.NvmfVolume) bool { return v.Spec.Replicas > 1 || len(v.Spec.Members) > 1 }
-
 // nguidOf a replica, by its UUID.
 func nguidOf(uuid string) string { return strings.ReplaceAll(uuid, "-", "") }
 
@@ -134,7 +131,7 @@ func (s *Service) attached(ctx context.Context, volume, attachment string) (atta
 		return attached{}, fmt.Errorf("%w: attachment %s of volume %s has ended; delete the pod so that the volume is attached again", errNotAttached, attachment, volume)
 	}
 	at := attached{
-		UUID: v.Spec.UUID, Attachment: attachment, Connection: v.Spec.Connection, Mirrored: replicated(v),
+		UUID: v.Spec.UUID, Attachment: attachment, Connection: v.Spec.Connection, Mirrored: v.Replicated(),
 		nodeUID: listed.NodeUID, source: v.Spec.Source, blank: true, allowFormat: v.Annotations[v1alpha1.AllowFormatAnnotation] == v.FormatPermission(host),
 	}
 	at.Connection.Transports = nil // those of the portals

@@ -117,6 +117,16 @@ func (s *Service) mirrorOf(volume string) (base, error) {
 	return base{array: a}, err
 }
 
+// arrayOf a volume's mirror, by the volume's UUID, and its state. It fails with md.ErrNotFound when it has none here.
+func (s *Service) arrayOf(volume string) (md.Array, md.State, error) {
+	array, err := s.Mirrors.Of(volume)
+	if err != nil {
+		return array, md.State{}, err
+	}
+	state, err := s.Mirrors.State(array)
+	return array, state, err
+}
+
 // deviceOf is device, and fails with errOtherVolume when what is shown is not of the volume.
 func (s *Service) deviceOf(is identity, m filesystem.Mount) (device, error) {
 	d, err := s.device(m)

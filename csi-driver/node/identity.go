@@ -17,10 +17,12 @@ type identity struct {
 	uuid string
 	// replicas are the NGUIDs of its replicas, by their names, which their subsystems carry.
 	replicas map[string]string
+	// mirrored: the volume has a mirror over them.
+	mirrored bool
 }
 
 func (a attached) identity() identity {
-	is := identity{a.UUID, map[string]string{}}
+	is := identity{a.UUID, map[string]string{}, a.Mirrored}
 	for _, r := range a.Replicas {
 		is.replicas[r.Name] = r.NGUID
 	}
@@ -58,7 +60,7 @@ func (s *Service) identify(ctx context.Context, volume string) (identity, error)
 	if err != nil {
 		return identity{}, err
 	}
-	is := identity{v.Spec.UUID, map[string]string{}}
+	is := identity{v.Spec.UUID, map[string]string{}, v.Replicated()}
 	for _, m := range v.Spec.Members {
 		is.replicas[m.Name] = nguidOf(m.UUID)
 	}

@@ -10,7 +10,6 @@ import (
 	"slices"
 
 	"github.com/weft-storage/weft/csi-driver/node/internal/keeper"
-	"github.com/weft-storage/weft/csi-driver/node/internal/mapper"
 	"github.com/weft-storage/weft/csi-driver/node/internal/md"
 )
 
@@ -25,14 +24,7 @@ type mirrorArray struct {
 
 // State implements keeper.Arrays.
 func (a *mirrorArray) State() (keeper.ArrayState, error) {
-	array, err := a.Mirrors.Of(a.uuid)
-	if errors.Is(err, md.ErrNotFound) {
-		return keeper.ArrayState{}, nil
-	}
-	var s md.State
-	if err == nil {
-		s, err = a.Mirrors.State(array)
-	}
+	_, s, err := a.arrayOf(a.uuid)
 	if errors.Is(err, md.ErrNotFound) {
 		return keeper.ArrayState{}, nil
 	}
@@ -66,24 +58,15 @@ func memberState(m md.Member) keeper.MemberState {
 
 // nameOf the replica that a member is a slice of.
 func (a *mirrorArray) nameOf(m md.Member) (string, error) {
-	owner, _, ours := mapper.Parse(m.UUID)
-	if ours {
-		for name, id := range a.names.all() {
-			if id == owner.Replica {
-				return name, nil
-			}
-		}
+	if name, ours := a.names.of(m.UUID); ours {
+		return name, nil
 	}
 	return "", fmt.Errorf("%w: the mirror has %s (%s), which is no replica of the volume", errMismatch, m.Name, m.UUID)
 }
 
 // member of the running array that is a slice of a replica.
 func (a *mirrorArray) member(name string) (md.Array, md.Member, error) {
-	array, err := a.Mirrors.Of(a.uuid)
-	if err != nil {
-		return array, md.Member{}, err
-	}
-	s, err := a.Mirrors.State(array)
+	array, s, err := a.arrayOf(a.uuid)
 	if err != nil {
 		return array, md.Member{}, err
 	}
@@ -191,11 +174,7 @@ func (m metadata) whole(volume string) bool {
 
 // Ahead implements keeper.Arrays.
 func (a *mirrorArray) Ahead(ctx context.Context, name string) (bool, error) {
-	array, err := a.Mirrors.Of(a.uuid)
-	if err != nil {
-		return false, err
-	}
-	s, err := a.Mirrors.State(array)
+	_, s, err := a.arrayOf(a.uuid)
 	if err != nil {
 		return false, err
 	}
@@ -274,24 +253,15 @@ func (a *mirrorArray) Remove(ctx context.Context, name string) error {
 
 // ReAdd implements keeper.Arrays.
 func (a *mirrorArray) ReAdd(ctx context.Context, name string) error {
-	array, err := a.Mirrors.Of(a.uuid)
-	if err != nil {
-		return err
-	}
-	open, done, err := a.open(ctx, []string{name})
-	if err != nil {
-		return err
-	}
-	defer done()
-	err = a.Mirrors.ReAdd(ctx, array, open[0])
+	err := a.with(ctx, name, func(array md.Array, slice md.Slice) error { return a.Mirrors.ReAdd(ctx, array, slice) })
 	if errors.Is(err, md.ErrFullCopy) {
 		err = fmt.Errorf("%w: %w", keeper.ErrFullCopy, err)
 	}
 	return err
 }
 
-// Add implements keeper.Arrays. A member that takes no other's place gets one of its own.
-func (a *mirrorArray) Add(ctx context.Context, name string) error {
+// with the volume's array, and the slice of a replica that is kept open, do something.
+func (a *mirrorArray) with(ctx context.Context, name string, do func(md.Array, md.Slice) error) error {
 	array, err := a.Mirrors.Of(a.uuid)
 	if err != nil {
 		return err
@@ -301,19 +271,26 @@ func (a *mirrorArray) Add(ctx context.Context, name string) error {
 		return err
 	}
 	defer done()
-	s, err := a.Mirrors.State(array)
-	if err != nil {
-		return err
-	}
-	if taken := len(s.InSync()); s.Degraded == 0 {
-		if err := a.Mirrors.SetDisks(ctx, array, taken+1); err != nil {
+	return do(array, open[0])
+}
+
+// Add implements keeper.Arrays. A member that takes no other's place gets one of its own.
+func (a *mirrorArray) Add(ctx context.Context, name string) error {
+	return a.with(ctx, name, func(array md.Array, slice md.Slice) error {
+		s, err := a.Mirrors.State(array)
+		if err != nil {
 			return err
 		}
-	}
-	if err := a.Mirrors.Zero(ctx, open[0]); err != nil {
-		return err
-	}
-	return a.Mirrors.Add(ctx, array, open[0])
+		if taken := len(s.InSync()); s.Degraded == 0 {
+			if err := a.Mirrors.SetDisks(ctx, array, taken+1); err != nil {
+				return err
+			}
+		}
+		if err := a.Mirrors.Zero(ctx, slice); err != nil {
+			return err
+		}
+		return a.Mirrors.Add(ctx, array, slice)
+	})
 }
 
 // SetSpeed implements keeper.Arrays.

@@ -27,7 +27,7 @@ type mirrorHeaders struct {
 	writing locks
 
 	mu sync.Mutex
-	// data is what the headers shall say of the volume's data, once a stage has begun to change that.
+	// data is what a stage writes into the headers about the volume's data; nil before it writes anything.
 	data *header.Record
 	// begin tells what the first header of a replica says of its data; nil when none may be written.
 	begin func(ctx context.Context, name string, found header.Header) (header.Record, error)

@@ -14,7 +14,6 @@ import (
 	"github.com/weft-storage/weft/csi-driver/internal/server"
 	"github.com/weft-storage/weft/csi-driver/mirror"
 	"github.com/weft-storage/weft/csi-driver/node/internal/keeper"
-	"github.com/weft-storage/weft/csi-driver/node/internal/mapper"
 	"github.com/weft-storage/weft/csi-driver/node/internal/md"
 )
 
@@ -57,20 +56,13 @@ type mirrorSight struct {
 // look at a mirror. It waits for nothing.
 func (m *mirrored) look() (mirrorSight, error) {
 	seen := mirrorSight{m.seen(), map[string]md.State{}}
-	array, err := m.Mirrors.Of(m.uuid)
-	var s md.State
-	if err == nil {
-		s, err = m.Mirrors.State(array)
-	}
+	_, s, err := m.arrayOf(m.uuid)
 	if errors.Is(err, md.ErrNotFound) {
 		return seen, nil
 	}
 	for _, is := range s.Members {
-		owner, _, _ := mapper.Parse(is.UUID)
-		for name, id := range m.replicas.all() {
-			if id == owner.Replica && is.Recovering() {
-				seen.copied[name] = s
-			}
+		if name, ours := m.replicas.of(is.UUID); ours && is.Recovering() {
+			seen.copied[name] = s
 		}
 	}
 	return seen, err

@@ -51,6 +51,17 @@ func (n *replicaNames) all() map[string]string {
 	return maps.Clone(n.uuids)
 }
 
+// of a slice, by its device mapper UUID: the replica that it lies on. It is false for one of another's.
+func (n *replicaNames) of(slice string) (string, bool) {
+	owner, _, ours := mapper.Parse(slice)
+	for name, id := range n.all() {
+		if ours && id == owner.Replica {
+			return name, true
+		}
+	}
+	return "", false
+}
+
 // uuid of a replica. It fails with errMismatch for one that was never connected to.
 func (n *replicaNames) uuid(name string) (string, error) {
 	n.mu.Lock()

@@ -212,14 +212,12 @@ func (s *Service) unstaged(ctx context.Context, volume string, is identity) (*mi
 	if m := s.mirrors.of(volume); m != nil {
 		return m, nil
 	}
-	at, err := s.records().get(volume)
-	if err == nil && at.Mirrored {
+	switch at, err := s.records().get(volume); {
+	case err == nil && at.Mirrored:
 		return s.mirror(ctx, volume, at), nil
-	}
-	if err != nil && !unrecorded(err) {
+	case err != nil && !unrecorded(err):
 		return nil, err
-	}
-	if is.uuid == "" {
+	case err == nil || is.uuid == "":
 		return nil, nil
 	}
 	if _, err := s.mirrorOf(is.uuid); errors.Is(err, fabrics.ErrNotFound) {
@@ -227,7 +225,7 @@ func (s *Service) unstaged(ctx context.Context, volume string, is identity) (*mi
 	} else if err != nil {
 		return nil, err
 	}
-	at = attached{UUID: is.uuid, Attachment: nobody, Mirrored: true}
+	at := attached{UUID: is.uuid, Attachment: nobody, Mirrored: true}
 	for name, nguid := range is.replicas {
 		at.Replicas = append(at.Replicas, replica{Name: name, NGUID: nguid})
 	}

@@ -34,12 +34,9 @@ func (s *Service) GiveUpRevoked(ctx context.Context) error {
 	nqns, listErr := s.Initiator.Subsystems()
 	errs := []error{err, listErr}
 	for _, volume := range volumes {
-		if at, err := s.records().get(volume); s.mirrors.of(volume) != nil || err == nil && at.Mirrored {
-			continue // its keeper reads the mirror's record, and leaves
-		}
 		ctx, cancel := context.WithTimeout(ctx, giveUpTimeout)
 		is, err := s.identify(ctx, volume)
-		if err == nil {
+		if err == nil && !is.mirrored { // else its keeper reads the mirror's record, and leaves
 			err = s.giveUpRevoked(ctx, volume, is, nqns)
 		}
 		cancel()

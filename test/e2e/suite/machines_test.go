@@ -78,7 +78,12 @@ func poolFiles(ctx context.Context, node string) []string {
 func volumeFile(ctx context.Context, volume *v1alpha1.NvmfVolume) string {
 	GinkgoHelper()
 	Expect(volume.Spec.Members).To(HaveLen(1))
-	member := volume.Spec.Members[0]
+	return replicaFile(ctx, volume.Spec.Members[0])
+}
+
+// replicaFile is the file that holds a replica on its node.
+func replicaFile(ctx context.Context, member v1alpha1.VolumeMember) string {
+	GinkgoHelper()
 	for _, f := range poolFiles(ctx, member.Node) {
 		if path.Base(f) == member.UUID {
 			return f

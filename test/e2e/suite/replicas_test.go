@@ -4,7 +4,6 @@ package suite
 
 import (
 	"context"
-	"path"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -12,6 +11,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/csi-driver/mirror"
 )
 
 // inSync are the replicas of a volume that its mirror's record lists as in sync.
@@ -19,25 +19,13 @@ func inSync(ctx context.Context, volume *v1alpha1.NvmfVolume) []string {
 	GinkgoHelper()
 	var m v1alpha1.NvmfMirror
 	Expect(cluster.Get(ctx, client.ObjectKeyFromObject(volume), &m)).To(Succeed())
-	var names []string
-	for _, member := range m.Spec.Members {
-		if member.State == v1alpha1.MemberInSync {
-			names = append(names, member.Replica)
-		}
-	}
-	return names
+	return mirror.InSync(m.Spec)
 }
 
 // replicaData is the checksum of a replica's data, behind its header, as the pool of its node stores it.
 func replicaData(ctx context.Context, member v1alpha1.VolumeMember) string {
 	GinkgoHelper()
-	for _, file := range poolFiles(ctx, member.Node) {
-		if path.Base(file) == member.UUID {
-			return on(ctx, member.Node, `echo 3 > /proc/sys/vm/drop_caches; tail -c +4194305 %s | sha256sum | cut -d" " -f1`, file)
-		}
-	}
-	Fail("no file of replica " + member.Name)
-	return ""
+	return on(ctx, member.Node, `echo 3 > /proc/sys/vm/drop_caches; tail -c +%d %s | sha256sum | cut -d" " -f1`, v1alpha1.HeaderBytes+1, replicaFile(ctx, member))
 }
 
 var _ = Describe("A volume with two replicas", func() {

@@ -247,7 +247,7 @@ func (w *world) dead() bool {
 	return true
 }
 
-// quiet tells whether the volume is attached where it shall be, and whole.
+// quiet tells whether the volume is attached to the intended node, and all its replicas are in sync.
 func (w *world) quiet() bool {
 	n := w.nodes[w.api.node]
 	return n != nil && n.pod != nil && n.pod.attachment == w.api.wish && w.api.mirror.Holder == w.api.wish &&

@@ -165,7 +165,7 @@ type present struct {
 	bitmap bitmap
 }
 
-// present of an array to which a slice shall be added.
+// present state of an array, to which a slice is added.
 func (h *Host) present(ctx context.Context, a Array, s Slice) (present, error) {
 	state, err := h.State(a)
 	if err != nil {

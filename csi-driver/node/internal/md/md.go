@@ -25,6 +25,8 @@ import (
 	"syscall"
 
 	"k8s.io/utils/exec"
+
+	"github.com/weft-storage/weft/csi-driver/node/internal/mapper"
 )
 
 // Errors of this package.
@@ -95,7 +97,7 @@ type Mirrors interface {
 	Clean(ctx context.Context) error
 }
 
-// Slice is what is made, or shall be made, a member: a block device over a replica, from RecordBytes on. Keep it open,
+// Slice is what is, or is to be, a member: a block device over a replica, from RecordBytes on. Keep it open,
 // or another may have got its number.
 type Slice struct {
 	// Name such as dm-3, and Number as major:minor. Both empty for Missing.
@@ -269,8 +271,8 @@ func (h *Host) All() ([]Array, error) {
 		if err := errors.Join(err, stateErr); err != nil && !errors.Is(err, ErrNotFound) {
 			return nil, err
 		}
-		ours := func(m Member) bool { return strings.HasPrefix(m.UUID, "WEFT-LEG-") }
-		if slices.ContainsFunc(s.Members, ours) || number(name) >= firstNumber && number(name) <= lastNumber && len(s.Members) == 0 {
+		ours := func(m Member) bool { owner, _, ok := mapper.Parse(m.UUID); return ok && owner.Replica != "" }
+		if slices.ContainsFunc(s.Members, ours) || inRange(name) && len(s.Members) == 0 {
 			all = append(all, a)
 		}
 	}
@@ -289,12 +291,10 @@ func (h *Host) names() ([]string, error) {
 	return names, err
 }
 
-func number(name string) int {
+// inRange tells whether an array has a number of those that this package takes.
+func inRange(name string) bool {
 	n, err := strconv.Atoi(strings.TrimPrefix(name, "md"))
-	if err != nil {
-		return -1
-	}
-	return n
+	return err == nil && n >= firstNumber && n <= lastNumber
 }
 
 // array by its name. It fails with ErrNotFound when it is gone, or is none in format 1.2.
@@ -306,7 +306,7 @@ func (h *Host) array(name string) (Array, error) {
 	}
 	a := Array{Name: name, Path: h.dev(name), Number: values["dev"]}
 	if values["md/metadata_version"] != "1.2" {
-		if number(name) < firstNumber || number(name) > lastNumber || values["md/metadata_version"] != "none" {
+		if !inRange(name) || values["md/metadata_version"] != "none" {
 			return Array{}, fmt.Errorf("%s has metadata %s: %w", name, values["md/metadata_version"], ErrNotFound)
 		}
 		return a, nil
