@@ -364,12 +364,12 @@ func (s *status) problems(targets []v1alpha1.NvmfTarget, nodes []v1alpha1.NvmfNo
 // volumeProblems are told of the first volumes that have some, the rest is counted.
 func (s *status) volumeProblems(concern func(target, node string) bool) []string {
 	byVolume := map[string][]string{}
-	exists, volumes := map[string]bool{}, map[string]bool{}
+	replicas, volumes := map[string]v1alpha1.NvmfReplica{}, map[string]bool{}
 	for _, v := range s.volumes {
 		volumes[v.Name] = true
 	}
 	for _, r := range s.replicas {
-		exists[r.Name] = true
+		replicas[r.Name] = r
 		of := r.Spec.Volume.Name
 		if !concern(r.Spec.Target, r.Spec.Node) {
 			continue
@@ -384,7 +384,7 @@ func (s *status) volumeProblems(concern func(target, node string) bool) []string
 		deleted := !v.DeletionTimestamp.IsZero()
 		isNew := s.now.Sub(v.CreationTimestamp.Time) < creationTime
 		for _, m := range v.Spec.Members {
-			if !exists[m.Name] && !deleted && !isNew && concern(v.Spec.Target, m.Node) {
+			if _, exists := replicas[m.Name]; !exists && !deleted && !isNew && concern(v.Spec.Target, m.Node) {
 				byVolume[v.Name] = append(byVolume[v.Name], fmt.Sprintf("NvmfVolume %s: its NvmfReplica %s on node %s does not exist", v.Name, m.Name, m.Node))
 			}
 		}
@@ -396,9 +396,9 @@ func (s *status) volumeProblems(concern func(target, node string) bool) []string
 	}
 	for _, m := range s.mirrors {
 		for _, member := range m.Spec.Members {
-			i := slices.IndexFunc(s.replicas, func(r v1alpha1.NvmfReplica) bool { return r.Name == member.Replica })
-			if member.State != v1alpha1.MemberInSync && i >= 0 && concern(s.replicas[i].Spec.Target, s.replicas[i].Spec.Node) {
-				byVolume[m.Name] = append(byVolume[m.Name], s.behind(m.Name, s.replicas[i].Spec.Node, member))
+			r, exists := replicas[member.Replica]
+			if member.State != v1alpha1.MemberInSync && exists && concern(r.Spec.Target, r.Spec.Node) {
+				byVolume[m.Name] = append(byVolume[m.Name], s.behind(m.Name, r.Spec.Node, member))
 			}
 		}
 	}
