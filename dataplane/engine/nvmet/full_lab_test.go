@@ -95,6 +95,7 @@ func TestFullPool(t *testing.T) {
 	host := newFullHost(t, e, h, pool)
 	raw, spare := host.serve(128*mib), host.serve(64*mib)
 	disk := host.mount(host.serve(200 * mib))
+	disk.awaitTables()
 	const held = 8
 	for n := range int64(held) {
 		check(t, writeAt(raw.device, n*chunk, byte('0'+n)))
@@ -182,6 +183,17 @@ func (h fullHost) mount(v served) disk {
 func (d disk) remount() {
 	d.Helper()
 	program(d.T, "mount", "-o", "errors=remount-ro", d.device, d.dir)
+}
+
+// awaitTables until the kernel has written the inode tables, which mkfs leaves to the first seconds after the first
+// mount. One that was not written when the pool is full has no room: then what the journal has for it is not written
+// back, and needs fsck.
+func (d disk) awaitTables() {
+	d.Helper()
+	waitFor(d.T, func() bool {
+		groups := program(d.T, "dumpe2fs", d.device)
+		return strings.Count(groups, "ITABLE_ZEROED") == strings.Count(groups, ": (Blocks ")
+	})
 }
 
 func (d disk) file(n int) string { return filepath.Join(d.dir, strconv.Itoa(n)) }
