@@ -18,8 +18,8 @@ func (v *NvmfVolume) Listed(host string) *VolumeHost {
 }
 
 // Replicated tells whether the volume has, or had, several replicas, and so an NvmfMirror that records which of them
-// are current.
-func (v *NvmfVolume) Replicated() bool { return v.Spec.Replicas > 1 || len(v.Spec.Members) > 1 }
+// are current. That spec.replicas was raised is not enough: the volume becomes mirrored before it gets another replica.
+func (v *NvmfVolume) Replicated() bool { return v.Spec.Mirrored || len(v.Spec.Members) > 1 }
 
 // FormatPermission is the value that AllowFormatAnnotation has once the permission was given to a host; an
 // administrator writes the volume's UUID alone.

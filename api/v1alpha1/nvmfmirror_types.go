@@ -18,6 +18,7 @@ const MaxMirrorMembers = 6
 // +kubebuilder:validation:XValidation:rule="self.members.exists(m, m.state == 'InSync' && oldSelf.members.exists(o, o.replica == m.replica && o.state == 'InSync'))",message="at least one member must stay InSync: only such a member has all data"
 // +kubebuilder:validation:XValidation:rule="self.members.all(m, m.state != 'InSync' || oldSelf.members.exists(o, o.replica == m.replica && o.state != 'Out'))",message="a member becomes InSync only from Returning or Filling: what it lacks has to be copied first"
 // +kubebuilder:validation:XValidation:rule="self.members.all(m, !oldSelf.members.exists(o, o.replica == m.replica && o.replicaUID != m.replicaUID))",message="replicaUID of a member is immutable: another replica with the same name has other data; remove the member first"
+// +kubebuilder:validation:XValidation:rule="!has(self.holderNode) || has(self.holder)",message="holderNode requires holder"
 type NvmfMirrorSpec struct {
 	// Epoch of the record. Each change of holder and each change of a member's state raises it. It never falls.
 	// +kubebuilder:validation:Minimum=1
@@ -29,6 +30,11 @@ type NvmfMirrorSpec struct {
 	// +kubebuilder:validation:MaxLength=36
 	// +optional
 	Holder string `json:"holder,omitempty"`
+	// HolderNode is the Kubernetes Node of the holder, whose node plugin keeps the mirror. Only that node plugin may
+	// write the object while there is a holder. Absent: there is no holder.
+	// +kubebuilder:validation:MaxLength=253
+	// +optional
+	HolderNode string `json:"holderNode,omitempty"`
 	// Dirty is true from the moment a holder starts the mirror until it has stopped it cleanly. Members of a dirty
 	// mirror can differ in writes that were not acknowledged: the next start makes them equal before the device is
 	// used. Default false.
@@ -130,8 +136,10 @@ type MirrorMember struct {
 //
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,shortName=nm,categories=weft
+// +kubebuilder:selectablefield:JSONPath=`.spec.holderNode`
 // +kubebuilder:printcolumn:name="Epoch",type=integer,JSONPath=`.spec.epoch`
 // +kubebuilder:printcolumn:name="Holder",type=string,JSONPath=`.spec.holder`
+// +kubebuilder:printcolumn:name="On",type=string,JSONPath=`.spec.holderNode`
 // +kubebuilder:printcolumn:name="Members",type=string,JSONPath=`.spec.members[*].replica`
 // +kubebuilder:printcolumn:name="In sync",type=string,JSONPath=`.spec.members[?(@.state=="InSync")].replica`
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`

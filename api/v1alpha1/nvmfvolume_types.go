@@ -18,6 +18,8 @@ const MaxReplicas = 2
 // NvmfVolumeSpec is the desired state of a volume. The CSI controller writes it.
 // +kubebuilder:validation:XValidation:rule="has(self.source) == has(oldSelf.source)",message="source is immutable: it records where the volume's initial data comes from"
 // +kubebuilder:validation:XValidation:rule="has(self.deviceClass) == has(oldSelf.deviceClass)",message="deviceClass is immutable, because the data is stored there; create a new volume of the other class, and copy the data"
+// +kubebuilder:validation:XValidation:rule="!oldSelf.?mirrored.orValue(false) || self.?mirrored.orValue(false)",message="mirrored cannot change back to false: the volume's NvmfMirror records which replicas have everything"
+// +kubebuilder:validation:XValidation:rule="!has(self.move) || has(oldSelf.move) || self.members.exists(m, m.name == self.move.replica)",message="move.replica must be the name of one of members"
 // +kubebuilder:validation:XValidation:rule="!oldSelf.?used.orValue(false) || self.?used.orValue(false)",message="used cannot change back to false: a volume that may contain data must not be created again, empty"
 // +kubebuilder:validation:XValidation:rule="!has(self.attachments) || self.attachments.size() == 0 || has(self.session)",message="session is required while attachments are listed"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.attachments) || oldSelf.attachments.size() == 0 || !has(oldSelf.session) || has(self.session) && self.session == oldSelf.session",message="session cannot change while attachments are listed: connected hosts identify the volume by it"
@@ -35,20 +37,32 @@ type NvmfVolumeSpec struct {
 	// +required
 	Target string `json:"target"`
 	// Replicas of the volume's data, each on another node: 1 or 2. With two, the node that uses the volume writes to
-	// both, and the NvmfMirror of the volume's name records which of them have everything. Default 1.
+	// both, and the NvmfMirror of the volume's name records which of them have everything. You can change the number
+	// while the volume is in use. Default 1.
 	// +kubebuilder:default=1
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=2
 	// +optional
 	Replicas int32 `json:"replicas,omitempty"`
-	// Members are the replicas of the volume, each an NvmfReplica. They are listed before they are created, so that a
-	// replica is created once, in one place.
+	// Members are the replicas of the volume, each an NvmfReplica. Those of a new volume are listed before they are
+	// created, so that a replica is created once, in one place. One that is added later is listed after it was created,
+	// blank: once the volume is used, a listed replica is never created again.
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=4
 	// +listType=map
 	// +listMapKey=name
 	// +required
 	Members []VolumeMember `json:"members"`
+	// Mirrored is true once the volume has, or had, more than one replica: the node that uses it goes through a mirror,
+	// and the NvmfMirror of the volume's name records which replicas have everything, even if one is left. It never
+	// becomes false again. Default false.
+	// +optional
+	Mirrored bool `json:"mirrored,omitempty"`
+	// Move requests that a replica of the volume moves to another node, also while the volume is in use.
+	// `kubectl weft move` writes it. The CSI controller removes it when the move is complete; remove it earlier to
+	// cancel the move. Absent: no replica is being moved.
+	// +optional
+	Move *VolumeMove `json:"move,omitempty"`
 	// Size of the data in bytes, a multiple of 4Mi, at most 8Pi. It can grow but not shrink. On the drive, each replica
 	// uses another 4Mi for its header.
 	// +kubebuilder:validation:XValidation:rule="[quantity(string(self)).asApproximateFloat()].all(f, f > 0.0 && f <= 9007199254740992.0 && f == double(int(f) / 4194304 * 4194304)) && !string(self).contains('.')",message="size must be a multiple of 4Mi, such as 1536Mi, without a fraction, and at most 8Pi"
@@ -114,6 +128,31 @@ type VolumeMember struct {
 	// +kubebuilder:validation:MaxLength=253
 	// +required
 	Node string `json:"node"`
+}
+
+// VolumeMove is the move of one replica of a volume to another node: a new replica is added there, filled, and then the
+// former one is removed.
+type VolumeMove struct {
+	// Replica to move: the name of one of the volume's members. Immutable while the move lasts.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=140
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="move.replica is immutable: remove move to cancel it, then request another one"
+	// +required
+	Replica string `json:"replica"`
+	// Node to move the replica to. Absent: the CSI controller chooses one, as for a new volume.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +optional
+	Node string `json:"node,omitempty"`
+	// Replacement is the name of the member that replaces Replica. The CSI controller sets it when it adds the member.
+	// +kubebuilder:validation:MaxLength=140
+	// +optional
+	Replacement string `json:"replacement,omitempty"`
+	// Waiting says why the move cannot go on, such as that no node has room. The CSI controller sets it. Absent: the
+	// move makes progress.
+	// +kubebuilder:validation:MaxLength=1024
+	// +optional
+	Waiting string `json:"waiting,omitempty"`
 }
 
 // VolumeSource is the source of a volume's initial data.

@@ -130,10 +130,10 @@ spec:
   devices: {selector: {models: ["A*"], minSize: 1Ti, byID: ["nvme-A*"]}}
   updateStrategy: {type: RollingUpdate, paused: true, rollingUpdate: {maxUnavailable: 25%}}`},
 		{&v1alpha1.NvmfNode{}, node, `spec: {plan: {file: {path: /var/lib/weft/a, size: 2Gi}}}`},
-		{&v1alpha1.NvmfVolume{}, volume, `spec: {source: {volume: v}, session: 8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0a001, attachments: [{nqn: "nqn.2014-08.org:a", node: host, nodeUID: u, volumeAttachment: v}], connection: {transports: [RDMA, TCP], ioQueues: 1, queueDepth: 16, ctrlLossTimeoutSeconds: 1}, used: true, deletionMark: a}`},
+		{&v1alpha1.NvmfVolume{}, volume, `spec: {source: {volume: v}, session: 8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0a001, attachments: [{nqn: "nqn.2014-08.org:a", node: host, nodeUID: u, volumeAttachment: v}], connection: {transports: [RDMA, TCP], ioQueues: 1, queueDepth: 16, ctrlLossTimeoutSeconds: 1}, used: true, deletionMark: a, mirrored: true, move: {replica: pvc-1-0, node: storage-2, replacement: r, waiting: w}}`},
 		{&v1alpha1.NvmfReplica{}, replica, `spec: {volumeGeneration: 3, source: {snapshot: s}, subsystemNQN: "nqn.2026-11.storage.weft:pvc-1-0:8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0a001", hosts: [{nqn: "nqn.2014-08.org:a", node: host, nodeUID: u, volumeAttachment: v}], connection: {transports: [RDMA, TCP], ioQueues: 1, queueDepth: 16, ctrlLossTimeoutSeconds: 1}, used: true, deletionMark: a}`},
 		{&v1alpha1.NvmfSnapshot{}, snapshot, `spec: {taken: true, deletionMark: a}`},
-		{&v1alpha1.NvmfMirror{}, mirror, `spec: {holder: 8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0a001, dirty: true, members: [{replica: a, replicaUID: a, state: InSync, marks: [none, m]}, {replica: b, replicaUID: b, state: Returning, reason: Lost, since: "2026-11-20T10:00:00Z", lastInSyncEpoch: 2, marks: [m], copiedBytes: 5, declaredCurrent: 2, identity: i, released: true, suspect: true, retired: true}]}`},
+		{&v1alpha1.NvmfMirror{}, mirror, `spec: {holder: 8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0a001, holderNode: compute-1, dirty: true, members: [{replica: a, replicaUID: a, state: InSync, marks: [none, m]}, {replica: b, replicaUID: b, state: Returning, reason: Lost, since: "2026-11-20T10:00:00Z", lastInSyncEpoch: 2, marks: [m], copiedBytes: 5, declaredCurrent: 2, identity: i, released: true, suspect: true, retired: true}]}`},
 	} {
 		t.Run(test.base, func(t *testing.T) {
 			o := object(t, test.base, test.edit)
@@ -183,8 +183,8 @@ spec:
 			[]string{"Name", "Volume", "Ready", "Size", "Allocated", "Age"},
 			[]any{"pvc-1", true, "1Gi", "1Mi"}, ""},
 		{mirror, "nvmfmirrors", "",
-			[]string{"Name", "Epoch", "Holder", "Members", "In sync", "Age"},
-			[]any{3.0, nil, "pvc-1-a", "pvc-1-a"}, ""},
+			[]string{"Name", "Epoch", "Holder", "On", "Members", "In sync", "Age"},
+			[]any{3.0, nil, nil, "pvc-1-a", "pvc-1-a"}, ""},
 	} {
 		t.Run(test.base, func(t *testing.T) {
 			o := object(t, test.base, test.edit)

@@ -41,6 +41,8 @@ func mirrorRules() []validation {
 		{name: "no holder in the same epoch", base: mirror, edit: held, update: `spec: {holder: null}`, field: "spec", want: raise},
 		{name: "no holder in the next epoch", base: mirror, edit: held, update: `spec: {epoch: 4, holder: null}`},
 		{name: "from holder to holder", base: mirror, edit: held, update: `spec: {epoch: 4, holder: ` + second + `}`, field: "spec", want: "holder must be removed before another one is set"},
+		{name: "the node of no holder", base: mirror, edit: `spec: {holderNode: compute-1}`, field: "spec", want: "holderNode requires holder"},
+		{name: "the node of a holder later", base: mirror, edit: held, update: `spec: {holderNode: compute-1}`},
 		{name: "dirty in the same epoch", base: mirror, edit: held, update: `spec: {dirty: true}`},
 		{name: "a member lost in the same epoch", base: mirror, update: record("epoch: 3", "a InSync", "b Out"), field: "spec", want: raise},
 		{name: "a member lost in the next epoch", base: mirror, update: record("epoch: 4", "a InSync", "b Out")},
@@ -66,6 +68,7 @@ func mirrorRules() []validation {
 	return slices.Concat(rules, fields(
 		field{base: mirror, path: "spec.epoch", edit: `spec: {epoch: %s}`, good: []string{"1"}, bad: map[string]string{"0": "greater than or equal to 1"}},
 		field{base: mirror, path: "spec.holder", edit: `spec: {holder: %s}`, good: []string{first}, bad: map[string]string{"node-1": "should match", long(37): "may not be more than 36"}},
+		field{base: mirror, path: "spec.holderNode", edit: `spec: {holder: ` + first + `, holderNode: %s}`, good: []string{long(253)}, bad: map[string]string{long(254): "may not be more than 253"}},
 		field{base: mirror, path: "spec.members", edit: `spec: {members: %s}`, good: []string{many(6, `{replica: a%d, replicaUID: a, state: InSync}`)},
 			bad: map[string]string{"[]": "should have at least 1 items", many(7, `{replica: a%d, replicaUID: a, state: InSync}`): "must have at most 6 items"}},
 		field{base: mirror, path: "spec.members[0].replica", edit: `spec: {members: [{replica: %s, replicaUID: a, state: InSync}]}`, good: []string{long(253)},
