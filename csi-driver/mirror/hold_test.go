@@ -217,7 +217,11 @@ func TestMembers(t *testing.T) {
 	used := record(t, next+"|a=InSync,b=Out/5-")
 	used.Members[1].Identity = "used"
 	try(Remove(used, "b"))("", ErrMember)
-	try(Remove(Begin(used), "b"))("|a=InSync", nil)
+	fenced := Begin(used)
+	fenced.Dirty = true
+	try(Remove(fenced, "b"))("", ErrMember)
+	fenced.Dirty = false
+	try(Remove(fenced, "b"))("|a=InSync", nil)
 	released, err := holder.Released(used, "b")
 	if err != nil {
 		t.Fatal(err)

@@ -148,6 +148,8 @@ func Remove(r Record, replica string) (Record, error) {
 		return Record{}, fmt.Errorf("%w: only a member that is Out can be removed, but %s is %s", ErrMember, replica, stateOf(m))
 	case !Free(r, *m):
 		return Record{}, fmt.Errorf("%w: the holder has not released %s", ErrMember, replica)
+	case r.Dirty && Compared(*m):
+		return Record{}, fmt.Errorf("%w: the former holder's kernel may have gone on with %s alone; the next holder finds out", ErrMember, replica)
 	}
 	next := raised(r)
 	next.Members = slices.DeleteFunc(next.Members, func(m Member) bool { return m.Replica == replica })

@@ -72,7 +72,11 @@ func (r replica) id() fabrics.ID { return fabrics.ID{NQN: r.NQN, NGUID: r.NGUID}
 
 // connection to a replica.
 func (a attached) connection(r replica) fabrics.Connection {
-	return fabrics.Connection{NQN: r.NQN, HostNQN: a.host(r), Portals: r.Portals, Connection: a.Connection}
+	c := fabrics.Connection{NQN: r.NQN, HostNQN: a.host(r), Portals: r.Portals, KeepAlive: fabrics.DefaultKeepAlive, Connection: a.Connection}
+	if a.Mirrored {
+		c.KeepAlive = fabrics.MirrorKeepAlive
+	}
+	return c
 }
 
 // host NQN by which a replica is connected to.
@@ -140,6 +144,9 @@ func (s *Service) attached(ctx context.Context, volume, attachment string) (atta
 			return attached{}, err
 		}
 	}
+	if len(at.Replicas) == 0 {
+		return attached{}, fmt.Errorf("%w: volume %s has no NvmfReplica", errNotServed, volume)
+	}
 	return at, nil
 }
 
@@ -147,6 +154,9 @@ func (s *Service) attached(ctx context.Context, volume, attachment string) (atta
 // with errMismatch when the NvmfReplica is not that member.
 func (s *Service) addReplica(ctx context.Context, at *attached, v *v1alpha1.NvmfVolume, member v1alpha1.VolumeMember) error {
 	r, err := s.readReplica(ctx, member.Name)
+	if at.Mirrored && gone(err) {
+		return nil // the mirror's record says whether it is missed
+	}
 	if err != nil {
 		return err
 	}

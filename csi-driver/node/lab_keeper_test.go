@@ -7,9 +7,11 @@ package node_test
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -18,9 +20,11 @@ import (
 	. "github.com/onsi/gomega"
 	"golang.org/x/sys/unix"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/interceptor"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/csi-driver/mirror"
+	"github.com/weft-storage/weft/csi-driver/node/internal/keeper"
 	"github.com/weft-storage/weft/csi-driver/node/internal/users"
 	"github.com/weft-storage/weft/csi-driver/node/nodetest"
 )
@@ -34,7 +38,7 @@ type labLeg struct {
 
 func (l *lab) leg(n int) *labLeg {
 	l.Helper()
-	is := &leg{name: fmt.Sprintf("%s-r%d", vol, n), uuid: fmt.Sprintf("0a0b0c0d-0e0f-4001-8203-00000000000%d", n), portal: "127.0.0.1", port: int32(4460 + n)}
+	is := &leg{name: fmt.Sprintf("%s-r%d", vol, n), uuid: fmt.Sprintf("0a0b0c0d-0e0f-4001-8203-%012d", n), portal: "127.0.0.1", port: int32(4460 + n)}
 	v := &volume{lab: l, id: is.name, file: filepath.Join(l.dir, is.name+".img"), context: nodetest.New(is.name, is.nguid())}
 	v.context.Replica = is.name
 	must(l, os.WriteFile(v.file, nil, 0o600))
@@ -56,15 +60,40 @@ func (g *labLeg) admit(api client.Client, blank bool) {
 
 // writer writes blocks to a file, one after the other, each durably.
 type writer struct {
-	pauses chan time.Duration
-	stop   chan struct{}
-	ended  chan error
+	stop  chan struct{}
+	ended chan error
+	// longest write, and how many there were. They are there when the writer has ended.
+	longest time.Duration
+	writes  int
 }
 
 func startWriter(path string) *writer {
-	w := &writer{pauses: make(chan time.Duration, 1), stop: make(chan struct{}), ended: make(chan error, 1)}
+	w := &writer{stop: make(chan struct{}), ended: make(chan error, 1)}
 	go func() { w.ended <- w.run(path) }()
 	return w
+}
+
+// end a writer, and tell whether a write failed.
+func (w *writer) end() error {
+	close(w.stop)
+	return <-w.ended
+}
+
+const writerBlock, writerBlocks = 16 << 10, 512
+
+// check that the file has what was written last to each block.
+func (w *writer) check(path string) error {
+	data, err := os.ReadFile(path)
+	if err != nil {
+		return err
+	}
+	for n := max(0, w.writes-writerBlocks); n < w.writes; n++ {
+		at := n % writerBlocks * writerBlock
+		if !bytes.Equal(data[at:at+writerBlock], bytes.Repeat([]byte{byte(n)}, writerBlock)) {
+			return fmt.Errorf("block %d does not have what write %d of %d wrote", n%writerBlocks, n, w.writes)
+		}
+	}
+	return nil
 }
 
 func (w *writer) run(path string) error {
@@ -73,20 +102,69 @@ func (w *writer) run(path string) error {
 		return err
 	}
 	defer f.Close() //nolint:errcheck // each write was durable
-	longest := time.Duration(0)
-	for n := 0; ; n++ {
+	for ; ; w.writes++ {
 		select {
 		case <-w.stop:
-			w.pauses <- longest
 			return nil
 		default:
 		}
 		begun := time.Now()
-		if _, err := f.WriteAt(bytes.Repeat([]byte{byte(n)}, 16<<10), int64(n%512)*(16<<10)); err != nil {
+		if _, err := f.WriteAt(bytes.Repeat([]byte{byte(w.writes)}, writerBlock), int64(w.writes%writerBlocks)*writerBlock); err != nil {
 			return err
 		}
-		longest = max(longest, time.Since(begun))
+		w.longest = max(w.longest, time.Since(begun))
 	}
+}
+
+// labMirror is a node plugin that keeps mirrors on this machine, and a volume.
+type labMirror struct {
+	*lab
+	moving
+	volume  *volume
+	staging string
+}
+
+// keep mirrors, with the objects of an API server, until the test ends.
+func (l *lab) keep(api client.Client, v *volume) labMirror {
+	l.Helper()
+	s := l.service
+	s.Clock, s.Volumes, s.MirrorRecords, s.Mirrors, s.Processes = nil, api, api, l.mirrors(), &users.Host{Proc: "/proc", Self: os.Getpid()}
+	ctx, stop := context.WithCancel(context.Background())
+	kept := make(chan error, 1)
+	go func() { kept <- s.KeepMirrors(ctx) }()
+	l.Cleanup(func() {
+		stop()
+		must(l, <-kept)
+		s.LeaveMirrors()
+	})
+	m := labMirror{l, moving{l, api, time.Now, s.MirrorChanged}, v, filepath.Join(l.dir, "staging")}
+	must(l, os.MkdirAll(m.staging, 0o750))
+	return m
+}
+
+func (m labMirror) stage() error {
+	_, err := m.service.NodeStageVolume(m.volume.timeout(), &csi.NodeStageVolumeRequest{
+		VolumeId: vol, StagingTargetPath: m.staging, VolumeCapability: mountCapability("ext4"), PublishContext: nodetest.Attached{Attachment: attachment}.Encode(),
+	})
+	return err
+}
+
+func (m labMirror) unstage() error {
+	_, err := m.service.NodeUnstageVolume(m.volume.timeout(), &csi.NodeUnstageVolumeRequest{VolumeId: vol, StagingTargetPath: m.staging})
+	return err
+}
+
+// twoReplicas of a volume, which this machine serves, and a node plugin that sees the API server as it is given.
+func (l *lab) twoReplicas(seen func(client.Client) client.Client) (labMirror, []*labLeg) {
+	l.Helper()
+	legs := []*labLeg{l.leg(1), l.leg(2)}
+	api := mirrorAPI(l, time.Now(), legs[0].volume.context.Connection, labSize, legs[0].leg, legs[1].leg)
+	for _, g := range legs {
+		g.admit(api, true)
+	}
+	m := l.keep(seen(api), legs[0].volume)
+	m.api = api
+	return m, legs
 }
 
 // A replica's target goes away under a volume that is written: writes go on after the grace, without it. It comes back,
@@ -94,46 +172,17 @@ func (w *writer) run(path string) error {
 func TestLabMirroredVolumeLosesAReplicaAndTakesItBack(t *testing.T) {
 	l := setUpLab(t)
 	l.SetDefaultEventuallyTimeout(2 * labTimeout)
-	legs := []*labLeg{l.leg(1), l.leg(2)}
-	connection := legs[0].volume.context.Connection
-	api := mirrorAPI(t, time.Now(), connection, labSize, legs[0].leg, legs[1].leg)
-	for _, g := range legs {
-		g.admit(api, true)
-	}
-	s := l.service
-	s.Clock, s.Volumes, s.MirrorRecords, s.Mirrors, s.Processes = nil, api, api, l.mirrors(), &users.Host{Proc: "/proc", Self: os.Getpid()}
-	ctx, stop := context.WithCancel(context.Background())
-	kept := make(chan error, 1)
-	go func() { kept <- s.KeepMirrors(ctx) }()
-	t.Cleanup(func() {
-		stop()
-		must(t, <-kept)
-		s.LeaveMirrors()
-	})
-	staging := filepath.Join(l.dir, "staging")
-	must(t, os.MkdirAll(staging, 0o750))
-	in := nodetest.Attached{Attachment: attachment}
-	unstage := func() error {
-		_, err := s.NodeUnstageVolume(legs[0].timeout(), &csi.NodeUnstageVolumeRequest{VolumeId: vol, StagingTargetPath: staging})
-		return err
-	}
-	var w *writer
+	m, legs := l.twoReplicas(func(api client.Client) client.Client { return api })
+	api := m.api
+	staging, w := m.staging, (*writer)(nil)
 	t.Cleanup(func() {
 		if w != nil {
-			close(w.stop)
-			must(t, <-w.ended)
+			must(t, w.end())
 		}
-		must(t, unstage())
+		must(t, m.unstage())
 	})
-	_, err := s.NodeStageVolume(legs[0].timeout(), &csi.NodeStageVolumeRequest{
-		VolumeId: vol, StagingTargetPath: staging, VolumeCapability: mountCapability("ext4"), PublishContext: in.Encode(),
-	})
-	must(t, err)
-	record := func() mirror.Record {
-		var m v1alpha1.NvmfMirror
-		must(t, api.Get(context.Background(), client.ObjectKey{Name: vol}, &m))
-		return m.Spec
-	}
+	must(t, m.stage())
+	record := m.record
 	state := func() v1alpha1.MirrorMemberState { return mirror.StateOf(record(), legs[1].name) }
 
 	if r := record(); !mirror.Whole(r) {
@@ -164,12 +213,11 @@ func TestLabMirroredVolumeLosesAReplicaAndTakesItBack(t *testing.T) {
 		t.Error("it was not copied by bitmap")
 	}
 	t.Logf("in sync %s after its target was back: %s", time.Since(back), mirror.String(record()))
-	close(w.stop)
-	must(t, <-w.ended)
-	t.Logf("longest write: %s", <-w.pauses)
+	must(t, w.end())
+	t.Logf("longest write: %s", w.longest)
 	w = nil
 
-	must(t, unstage())
+	must(t, m.unstage())
 	if r := record(); r.Dirty || !mirror.Whole(r) {
 		t.Errorf("unstaged, the record is %s", mirror.String(r))
 	}
@@ -181,4 +229,46 @@ func TestLabMirroredVolumeLosesAReplicaAndTakesItBack(t *testing.T) {
 	if !bytes.Equal(one[v1alpha1.HeaderBytes:], other[v1alpha1.HeaderBytes:]) {
 		t.Error("the replicas differ")
 	}
+}
+
+// The API server is away while a replica's target goes: nothing is acknowledged, however long it takes, and writes go on
+// once the loss is recorded.
+func TestLabMirroredVolumeWaitsForTheAPI(t *testing.T) {
+	l := setUpLab(t)
+	l.SetDefaultEventuallyTimeout(2 * labTimeout)
+	var away atomic.Bool
+	errAway := errors.New("the API server is away")
+	m, legs := l.twoReplicas(func(api client.Client) client.Client {
+		return interceptor.NewClient(api.(client.WithWatch), interceptor.Funcs{
+			Get: func(ctx context.Context, c client.WithWatch, key client.ObjectKey, obj client.Object, opts ...client.GetOption) error {
+				if away.Load() {
+					return errAway
+				}
+				return c.Get(ctx, key, obj, opts...)
+			},
+			Update: func(ctx context.Context, c client.WithWatch, obj client.Object, opts ...client.UpdateOption) error {
+				if away.Load() {
+					return errAway
+				}
+				return c.Update(ctx, obj, opts...)
+			},
+		})
+	})
+	must(t, m.stage())
+	defer func() { must(t, m.unstage()) }()
+	away.Store(true)
+	legs[1].port.close(legs[1].volume)
+	written := make(chan error, 1)
+	go func() { written <- put(filepath.Join(m.staging, "during"), "during") }()
+	l.Consistently(written).WithTimeout(keeper.DefaultGrace + 5*time.Second).ShouldNot(Receive())
+	if is := m.stateOf(legs[1].leg)(); is != v1alpha1.MemberInSync {
+		t.Errorf("without the API server, the replica is recorded as %s", is)
+	}
+	away.Store(false)
+	l.Eventually(written).Should(Receive(BeNil()))
+	if is := m.stateOf(legs[1].leg)(); is != v1alpha1.MemberOut {
+		t.Errorf("a write was acknowledged while the replica was recorded as %s", is)
+	}
+	legs[1].admit(m.api, false)
+	l.Eventually(m.stateOf(legs[1].leg)).Should(Equal(v1alpha1.MemberInSync))
 }

@@ -207,7 +207,7 @@ func (a *mirrorArray) Assemble(ctx context.Context, names []string) error {
 	if err != nil {
 		return err
 	}
-	if slices.ContainsFunc(all, func(m metadata) bool { return !m.none && m.Bitmap }) {
+	if slices.ContainsFunc(all, func(m metadata) bool { return !m.none && m.Bitmap && (m.Array == a.uuid || len(all) > 1) }) {
 		_, err = a.Mirrors.Assemble(ctx, a.uuid, open)
 		return err
 	}
@@ -215,7 +215,9 @@ func (a *mirrorArray) Assemble(ctx context.Context, names []string) error {
 		if m.none {
 			continue
 		}
-		if m.Array != a.uuid {
+		// A copy of a mirrored volume begins with its source's metadata. Alone in sync, it is not assembled with
+		// others.
+		if m.Array != a.uuid && len(all) > 1 {
 			return fmt.Errorf("%w: the metadata of %s is that of %s", errMismatch, m.name, m.Array)
 		}
 		if err := a.Mirrors.Zero(ctx, open[i]); err != nil {

@@ -16,6 +16,9 @@ import (
 	"github.com/weft-storage/weft/internal/header"
 )
 
+// beginHeader tells what the first header of a replica in sync says of its data, and what was found in its place.
+type beginHeader func(ctx context.Context, name string, found header.Header) (header.Record, error)
+
 // mirrorHeaders are the headers of a mirrored volume's replicas. The keeper writes the mirror's part of each, and a
 // stage what they say of the data; both go through here, so that neither takes back what the other wrote.
 type mirrorHeaders struct {
@@ -30,7 +33,7 @@ type mirrorHeaders struct {
 	// data is what a stage writes into the headers about the volume's data; nil before it writes anything.
 	data *header.Record
 	// begin tells what the first header of a replica says of its data; nil when none may be written.
-	begin func(ctx context.Context, name string, found header.Header) (header.Record, error)
+	begin beginHeader
 }
 
 // read a replica's header, past all caches.
@@ -127,7 +130,7 @@ func (h *mirrorHeaders) withData(r header.Record) header.Record {
 }
 
 // mayBegin says how first headers are written from now on.
-func (h *mirrorHeaders) mayBegin(begin func(ctx context.Context, name string, found header.Header) (header.Record, error)) {
+func (h *mirrorHeaders) mayBegin(begin beginHeader) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	h.begin = begin

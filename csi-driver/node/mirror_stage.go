@@ -23,13 +23,13 @@ import (
 const nobody = "00000000-0000-0000-0000-000000000000"
 
 // startMirror starts the volume's mirror, and returns when its device may be used: it is made of the replicas that the
-// record says are in sync, and these are equal.
-func (st staging) startMirror(ctx context.Context) (base, error) {
+// record says are in sync, and these are equal. Begin tells what the first headers say; nil allows none.
+func (st staging) startMirror(ctx context.Context, begin beginHeader) (base, error) {
 	m, err := st.keep(ctx)
 	if err != nil {
 		return base{}, err
 	}
-	m.headers.mayBegin(st.firstHeader)
+	m.headers.mayBegin(begin)
 	defer m.headers.mayBegin(nil)
 	m.set(ctx, keeper.Start)
 	err = m.wait(ctx, func(s keeper.Status) (bool, error) {
@@ -46,7 +46,11 @@ func (st staging) startMirror(ctx context.Context) (base, error) {
 	if err != nil {
 		return base{}, err
 	}
-	return st.mirrorOf(st.at.UUID)
+	b, err := st.mirrorOf(st.at.UUID)
+	if err != nil {
+		return base{}, err
+	}
+	return b, st.putUnder(ctx, b)
 }
 
 // refused tells whether a mirror waits for a person, so that nothing is won by waiting longer.

@@ -53,19 +53,31 @@ func (l *leg) nguid() string { return strings.ReplaceAll(l.uuid, "-", "") }
 
 func setUpMirror(t testing.TB) *mirrorSuite {
 	t.Helper()
+	s := newMirrorSuite(t)
+	s.keepIn(mirrorAPI(t, s.clock.Now(), s.context.Connection, size, s.legs["pvc-1-r1"], s.legs["pvc-1-r2"]))
+	for name := range s.legs {
+		s.admit(name, true)
+	}
+	return s
+}
+
+// newMirrorSuite without objects.
+func newMirrorSuite(t testing.TB) *mirrorSuite {
+	t.Helper()
 	s := &mirrorSuite{suite: setUp(t), Gomega: NewWithT(t), processes: &processes{}, legs: map[string]*leg{
 		"pvc-1-r1": {name: "pvc-1-r1", uuid: "0a0b0c0d-0e0f-4001-8203-000000000001", portal: "10.0.0.1"},
 		"pvc-1-r2": {name: "pvc-1-r2", uuid: "0a0b0c0d-0e0f-4001-8203-000000000002", portal: "10.0.0.2"},
 	}}
 	s.SetDefaultEventuallyTimeout(mirrorTimeout)
 	s.SetDefaultEventuallyPollingInterval(10 * time.Millisecond)
-	s.api = mirrorAPI(t, s.clock.Now(), s.context.Connection, size, s.legs["pvc-1-r1"], s.legs["pvc-1-r2"])
-	for name := range s.legs {
-		s.admit(name, true)
-	}
+	return s
+}
+
+// keepIn makes the node plugin work with an API server.
+func (s *mirrorSuite) keepIn(api client.Client) {
+	s.api = api
 	s.service.Volumes, s.service.MirrorRecords, s.service.Processes = s.api, s.api, s.processes
 	s.keepWith(s.service)
-	return s
 }
 
 // keepWith a node plugin, until the test ends.
@@ -92,31 +104,50 @@ func (s *mirrorSuite) outAfterTheGrace(name string) {
 // mirrorAPI has a volume with two replicas, which are in sync, that is attached to this node.
 func mirrorAPI(t testing.TB, now time.Time, connection v1alpha1.Connection, sizeBytes int64, legs ...*leg) client.Client {
 	t.Helper()
-	v := &v1alpha1.NvmfVolume{}
-	v.Name, v.Spec.UUID, v.Spec.Replicas, v.Spec.Connection = vol, volumeUUID, 2, connection
-	v.Spec.Attachments = []v1alpha1.VolumeHost{{NQN: v1alpha1.HostNQN(attachment), NodeUID: uid, Node: "n1"}}
+	v := attachedVolume(connection, legs...)
 	m := &v1alpha1.NvmfMirror{}
 	m.Name = vol
 	objects := []client.Object{v, m}
 	var all []mirror.Replica
 	var confirmed []mirror.Confirmation
 	for _, l := range legs {
-		v.Spec.Members = append(v.Spec.Members, v1alpha1.VolumeMember{Name: l.name, UUID: l.uuid, Node: "storage-" + l.name})
-		r := &v1alpha1.NvmfReplica{}
-		r.Name, r.UID = l.name, types.UID("uid-"+l.name)
-		r.Spec.Volume, r.Spec.UUID = v1alpha1.ReplicaOf{Name: vol, UUID: volumeUUID}, l.uuid
-		r.Spec.Connection.Transports = []v1alpha1.TransportType{v1alpha1.TransportTCP}
-		r.Spec.Size.Set(sizeBytes)
-		r.Status.Portals = []v1alpha1.Portal{{Transport: v1alpha1.TransportTCP, Address: l.portal, Port: max(l.port, 4420)}}
-		objects = append(objects, r)
-		is := mirror.Replica{Name: l.name, UID: string(r.UID)}
-		all, confirmed = append(all, is), append(confirmed, mirror.Confirmation{Replica: is})
+		objects = append(objects, l.object(sizeBytes))
+		all, confirmed = append(all, l.replica()), append(confirmed, mirror.Confirmation{Replica: l.replica()})
 	}
 	record, err := mirror.New("", all, nil, now)
 	must(t, err)
 	m.Spec, err = mirror.Admit(record, attachment, confirmed, now)
 	must(t, err)
 	return apiWith(t, objects...)
+}
+
+// attachedVolume of these replicas, which is attached to this node.
+func attachedVolume(connection v1alpha1.Connection, legs ...*leg) *v1alpha1.NvmfVolume {
+	v := &v1alpha1.NvmfVolume{}
+	v.Name, v.Spec.UUID, v.Spec.Replicas, v.Spec.Connection = vol, volumeUUID, int32(len(legs)), connection
+	v.Spec.Session = attachment
+	v.Spec.Attachments = []v1alpha1.VolumeHost{{NQN: v1alpha1.HostNQN(attachment), NodeUID: uid, Node: "n1"}}
+	for _, l := range legs {
+		v.Spec.Members = append(v.Spec.Members, l.member())
+	}
+	return v
+}
+
+func (l *leg) member() v1alpha1.VolumeMember {
+	return v1alpha1.VolumeMember{Name: l.name, UUID: l.uuid, Node: "storage-" + l.name}
+}
+
+func (l *leg) replica() mirror.Replica { return mirror.Replica{Name: l.name, UID: "uid-" + l.name} }
+
+// object of a replica, to which nobody is admitted yet.
+func (l *leg) object(sizeBytes int64) *v1alpha1.NvmfReplica {
+	r := &v1alpha1.NvmfReplica{}
+	r.Name, r.UID = l.name, types.UID(l.replica().UID)
+	r.Spec.Volume, r.Spec.UUID = v1alpha1.ReplicaOf{Name: vol, UUID: volumeUUID}, l.uuid
+	r.Spec.Connection.Transports = []v1alpha1.TransportType{v1alpha1.TransportTCP}
+	r.Spec.Size.Set(sizeBytes)
+	r.Status.Portals = []v1alpha1.Portal{{Transport: v1alpha1.TransportTCP, Address: l.portal, Port: max(l.port, 4420)}}
+	return r
 }
 
 // admit this node to a replica under a fresh identity, as the CSI controller and the replica's agent do.

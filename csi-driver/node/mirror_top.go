@@ -5,7 +5,9 @@ package node
 import (
 	"context"
 	"errors"
+	"slices"
 
+	"github.com/weft-storage/weft/csi-driver/node/internal/fabrics"
 	"github.com/weft-storage/weft/csi-driver/node/internal/mapper"
 	"github.com/weft-storage/weft/csi-driver/node/internal/users"
 )
@@ -34,6 +36,19 @@ func (t *mirrorTop) devices() ([]mapper.Device, error) {
 func (t *mirrorTop) Exists() (bool, error) {
 	all, err := t.devices()
 	return len(all) > 0, err
+}
+
+// Bypasses implements keeper.Top.
+func (t *mirrorTop) Bypasses() (bool, error) {
+	all, err := t.devices()
+	if err != nil || len(all) == 0 {
+		return false, err
+	}
+	b, err := t.mirrorOf(t.uuid)
+	if err != nil && !errors.Is(err, fabrics.ErrNotFound) {
+		return false, err
+	}
+	return slices.ContainsFunc(all, func(d mapper.Device) bool { return d.Lower != b.lower() }), nil
 }
 
 // Block implements keeper.Top.

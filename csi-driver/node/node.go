@@ -71,6 +71,7 @@ type Mapper interface {
 	Confirm(d mapper.Device) error
 	Build(ctx context.Context, spec mapper.Spec) (mapper.Device, error)
 	Grow(ctx context.Context, d mapper.Device, offsetBytes, sizeBytes int64) (mapper.Device, error)
+	Exchange(ctx context.Context, d mapper.Device, spec mapper.Spec) (mapper.Device, error)
 	Remove(ctx context.Context, d mapper.Device) error
 	Discard(ctx context.Context, d mapper.Device) error
 	Slices(replica string) ([]mapper.Device, error)

@@ -7,12 +7,13 @@ package node
 // still attached to this node when no path is live. It reads a volume that it has something to tell of, and, with
 // snapshots, what a volume was made from whose data came with the header of another. It reads from
 // the CSIDriver which version is installed. It reads and writes the mirror records of those that have several replicas,
-// while it holds them. It writes two conditions of its Node, and Events about it and about
-// volumes; RBAC knows neither fields nor "its own", which the chart's admission policy weft-csi-node adds.
+// while it holds them, and watches those that its node holds. It writes two conditions of its Node, and Events about it
+// and about volumes; RBAC knows neither fields nor "its own", which the chart's admission policies weft-csi-node and
+// weft-csi-node-mirrors add.
 //
 // +kubebuilder:rbac:groups="",resources=nodes,verbs=get
 // +kubebuilder:rbac:groups="",resources=nodes/status,verbs=patch
 // +kubebuilder:rbac:groups=storage.k8s.io,resources=csidrivers,resourceNames=csi.weft.storage,verbs=get
 // +kubebuilder:rbac:groups=weft.storage,resources=nvmfreplicas;nvmfsnapshots;nvmfvolumes,verbs=get
-// +kubebuilder:rbac:groups=weft.storage,resources=nvmfmirrors,verbs=get;update
+// +kubebuilder:rbac:groups=weft.storage,resources=nvmfmirrors,verbs=get;list;watch;update
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,namespace=default,verbs=create

@@ -100,7 +100,7 @@ func (st staging) run(ctx context.Context) error {
 // connect the volume's replicas, and start the mirror over them if it has one.
 func (st staging) connect(ctx context.Context) (base, error) {
 	if st.at.Mirrored {
-		return st.startMirror(ctx)
+		return st.startMirror(ctx, st.firstHeader)
 	}
 	if err := st.Initiator.Connect(ctx, st.at.connection(st.at.only())); err != nil {
 		return base{}, err

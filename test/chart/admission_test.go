@@ -115,6 +115,12 @@ func podOn(ctx context.Context, t *testing.T, config *rest.Config, admin client.
 
 func withToken(ctx context.Context, t *testing.T, config *rest.Config, admin client.Client, part string, bound *authenticationv1.BoundObjectReference) client.Client {
 	t.Helper()
+	return newClient(t, tokenOf(ctx, t, config, admin, part, bound))
+}
+
+// tokenOf a part's ServiceAccount, as what a client is made from.
+func tokenOf(ctx context.Context, t *testing.T, config *rest.Config, admin client.Client, part string, bound *authenticationv1.BoundObjectReference) *rest.Config {
+	t.Helper()
 	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: part}}
 	request := &authenticationv1.TokenRequest{Spec: authenticationv1.TokenRequestSpec{BoundObjectRef: bound}}
 	if err := admin.SubResource("token").Create(ctx, account, request); err != nil {
@@ -122,7 +128,7 @@ func withToken(ctx context.Context, t *testing.T, config *rest.Config, admin cli
 	}
 	as := rest.AnonymousClientConfig(config)
 	as.BearerToken = request.Status.Token
-	return newClient(t, as)
+	return as
 }
 
 const volumeUUID = "00000000-0000-4000-8000-000000000001"
@@ -207,6 +213,8 @@ func TestInAnAPIServer(t *testing.T) {
 	t.Run("agents", func(t *testing.T) { testAgentsAreConfined(ctx, t, config, admin) })
 	t.Run("deletions", func(t *testing.T) { testDeletionsAreMeant(ctx, t, config, admin) })
 	t.Run("node plugins", func(t *testing.T) { testNodePluginsAreConfined(ctx, t, config, admin) })
+	t.Run("mirrors are watched", func(t *testing.T) { testMirrorsAreWatched(ctx, t, config, admin) })
+	t.Run("mirrors", func(t *testing.T) { testMirrorsAreConfined(ctx, t, config, admin) })
 }
 
 func must[T any](v T, err error) T {

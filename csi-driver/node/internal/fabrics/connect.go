@@ -3,6 +3,7 @@
 package fabrics
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -20,10 +21,24 @@ import (
 	"github.com/weft-storage/weft/api/v1alpha1"
 )
 
-// keepAlive, within which a host and a target must hear of each other, forgives either that is busy for a moment. The
-// kernel's own is 5 s (NVME_DEFAULT_KATO). fast_io_fail_tmo stays off, as in the kernel (NVMF_DEF_FAIL_FAST_TMO, -1):
-// how long I/O waits is said once, by ctrl_loss_tmo.
-const keepAlive = 10 * time.Second
+// DefaultKeepAlive is the time within which a host and a target must hear of each other. It forgives either that is
+// busy for a moment; the kernel's own is 5 s (NVME_DEFAULT_KATO). fast_io_fail_tmo stays off, as in the kernel
+// (NVMF_DEF_FAIL_FAST_TMO, -1): how long I/O waits is said once, by ctrl_loss_tmo.
+const DefaultKeepAlive = 10 * time.Second
+
+// MirrorKeepAlive is for a mirrored volume, whose writes wait until the kernel notices a silent target. That takes
+//
+//	1 s (half of it) until the next keep-alive is sent: nvme_keep_alive_work_period, since Linux 5.13
+//	2 s (all of it) until it is overdue: nvme_keep_alive_work
+//	1.0 to 1.3 s until that is looked at: blk_round_jiffies adds roundup_pow_of_two(HZ) ticks; HZ is 100, 250, 1000
+//
+// at most, so that with the interval at which the node plugin looks for silent legs, it is less than 5 s; with 3 s it
+// would be more than 6 s.
+//
+// No target refuses it. SPDK 26.05 raises its own timer to min_kato, 10 s by default (nvmf_ctrlr_create), and answers
+// as before; the kernel's target rounds up to a second (nvmet_alloc_ctrl). A host or target that is starved of CPU for
+// 2 s reconnects, which the keeper's grace covers.
+const MirrorKeepAlive = 2 * time.Second
 
 // modules of the transports.
 var modules = map[v1alpha1.TransportType]string{
@@ -239,7 +254,7 @@ func (h *Host) options(c Connection, p v1alpha1.Portal, known map[string]bool) (
 		{"queue_size", positive(c.QueueDepth), true},
 		{"ctrl_loss_tmo", strconv.Itoa(int(c.CtrlLossTimeoutSeconds)), true},
 		{"reconnect_delay", seconds(v1alpha1.ReconnectDelay), true},
-		{"keep_alive_tmo", seconds(keepAlive), true},
+		{"keep_alive_tmo", seconds(cmp.Or(c.KeepAlive, DefaultKeepAlive)), true},
 	}
 	var words []string
 	for _, o := range list {

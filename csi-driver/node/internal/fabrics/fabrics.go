@@ -147,6 +147,9 @@ type Connection struct {
 	NQN, HostNQN string
 	// Portals to connect to, at least one.
 	Portals []v1alpha1.Portal
+	// KeepAlive timeout in whole seconds; 0 for DefaultKeepAlive. What is connected already keeps the one it was made
+	// with, through all of the kernel's reconnects.
+	KeepAlive time.Duration
 	// Connection settings; Portals alone say which transports are used.
 	v1alpha1.Connection
 }

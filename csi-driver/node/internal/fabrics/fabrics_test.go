@@ -120,6 +120,16 @@ func TestConnectWritesTheOptions(t *testing.T) {
 	}
 }
 
+func TestConnectWritesTheKeepAlive(t *testing.T) {
+	f := setUp(t)
+	c := connection(first)
+	c.KeepAlive = fabrics.MirrorKeepAlive
+	f.must(f.host.Connect(t.Context(), c))
+	if got := f.kernel.Creations(); len(got) != 1 || !strings.HasSuffix(got[0], ",keep_alive_tmo=2") {
+		t.Errorf("wrote %q", got)
+	}
+}
+
 // With hundreds of volumes, a further one reads no more of the others than their names.
 func TestConnectReadsNoOtherController(t *testing.T) {
 	f := setUp(t)

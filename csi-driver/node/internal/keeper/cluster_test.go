@@ -36,7 +36,7 @@ func (w *world) controller() {
 		}
 	case v.Holder == "" && w.api.wish != "":
 		w.publish(v, store)
-	case v.Holder != "" && (w.api.moving || slices.ContainsFunc(v.Members, func(m mirror.Member) bool { return m.Retired })):
+	case w.api.moving || slices.ContainsFunc(v.Members, func(m mirror.Member) bool { return m.Retired }):
 		w.move(v, store)
 	}
 }
@@ -137,6 +137,19 @@ func (w *world) move(v Version, store func(mirror.Record)) {
 	case retired == nil && mirror.Whole(v.Record):
 		if next, err := mirror.Retire(v.Record, v.Members[0].Replica); err == nil {
 			store(next)
+		}
+	}
+}
+
+// replace a member that is out and does not return: a person moves it.
+func (w *world) replace() {
+	for _, m := range w.api.mirror.Members {
+		if m.State != v1alpha1.MemberOut || m.Retired {
+			continue
+		}
+		if next, err := mirror.Retire(w.api.mirror.Record, m.Replica); err == nil {
+			w.say("a person replaces %s", m.Replica)
+			_ = w.api.store(w.api.mirror, next)
 		}
 	}
 }

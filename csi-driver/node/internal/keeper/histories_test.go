@@ -200,6 +200,10 @@ func (w *world) settle() {
 			}
 			w.promote()
 		}
+		if i%2000 == 1999 && w.nodes[w.api.node].alone {
+			w.tally["replaced"]++
+			w.replace()
+		}
 		if i%2000 == 1999 && w.dead() {
 			w.tally["dead after a double fault"]++
 			w.attach(w.api.node)

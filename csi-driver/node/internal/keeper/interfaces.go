@@ -126,6 +126,9 @@ type Headers interface {
 type Top interface {
 	// Exists tells whether there is one that is not failing. It never waits.
 	Exists() (bool, error)
+	// Bypasses tells whether its I/O goes to a replica, past the array: the volume got its mirror while it was in use.
+	// It never waits.
+	Bypasses() (bool, error)
 	// Block new I/O, at once. It returns when what is under way has ended, which can be never.
 	Block(ctx context.Context) error
 	// Fail all I/O from now on, and let go of the array.

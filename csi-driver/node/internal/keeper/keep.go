@@ -339,6 +339,10 @@ func (k *Keeper) takeBack(ctx context.Context, v *view) doing {
 			return nothing
 		}
 	}
+	// What does not go through the array would be missing on a member that is copied.
+	if bypassed, err := k.Top.Bypasses(); err != nil || bypassed {
+		return k.waits(v, err)
+	}
 	waiting := nothing
 	for _, m := range v.Members {
 		if m.State == v1alpha1.MemberInSync || m.Retired || v.array.Members[m.Replica] != MemberAbsent {

@@ -30,9 +30,11 @@ type node struct {
 	said       []string
 	// needsPerson: the keeper says so.
 	needsPerson bool
+	// alone: the keeper says that a kernel went on with a member alone, which therefore does not return.
+	alone bool
 }
 
-type topState struct{ exists, blocked, failing bool }
+type topState struct{ exists, blocked, failing, bypasses bool }
 
 // pod writes to the volume, one write of a region at a time, and many regions at once.
 type pod struct {
@@ -523,6 +525,8 @@ func (k kernelArray) Stop(context.Context) error {
 type kernelTop struct{ n *node }
 
 func (k kernelTop) Exists() (bool, error) { return k.n.top.exists && !k.n.top.failing, nil }
+
+func (k kernelTop) Bypasses() (bool, error) { return k.n.top.bypasses, nil }
 
 func (k kernelTop) Block(context.Context) error {
 	k.n.top.blocked = true

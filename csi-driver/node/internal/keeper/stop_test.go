@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/csi-driver/mirror"
 )
 
@@ -33,48 +34,97 @@ func (p pieces) Stop(ctx context.Context) error {
 	return nil
 }
 
-// Members that leave an array because it is stopped are not lost.
-func TestAnArrayThatEndsPieceByPieceLosesNoMember(t *testing.T) {
+// running is a node that keeps a mirror, in a world in which nothing else happens.
+type running struct {
+	testing.TB
+	*world
+	n *node
+}
+
+func startRunning(t testing.TB) running {
+	t.Helper()
 	w := newWorld(1, faults{})
 	w.calm = true
 	for w.api.mirror.Holder == "" {
-		w.now = w.now.Add(time.Second)
-		w.controller()
-		for _, name := range sorted(w.targets) {
-			w.targets[name].agent()
-		}
+		w.agents()
 	}
 	n := w.nodes["n1"]
 	n.attachment = w.api.wish
 	n.keep()
-	looks := 0
-	n.plugin.Array = pieces{kernelArray{n}, func() {
-		looks++
-		n.plugin.Step(t.Context())
-	}}
-	until := func(phase Phase) {
-		t.Helper()
-		for range 1000 {
-			w.now = w.now.Add(100 * time.Millisecond)
-			status := n.plugin.Step(t.Context())
-			tasks := n.tasks
-			n.tasks = nil
-			for _, do := range tasks {
-				do()
-			}
-			for range 100 {
-				w.traffic()
-			}
-			if status.Phase == phase {
-				return
-			}
+	return running{t, w, n}
+}
+
+// agents and the CSI controller do what there is to do for them.
+func (w *world) agents() {
+	w.now = w.now.Add(time.Second)
+	w.controller()
+	for _, name := range sorted(w.targets) {
+		w.targets[name].agent()
+	}
+}
+
+// steps the keeper makes until it, or the record, is as it should be.
+func (r running) steps(most int, until func(Status) bool) bool {
+	for range most {
+		r.now = r.now.Add(100 * time.Millisecond)
+		r.refresh()
+		status := r.n.plugin.Step(context.Background())
+		tasks := r.n.tasks
+		r.n.tasks = nil
+		for _, do := range tasks {
+			do()
 		}
-		t.Fatalf("never in phase %d: %s", phase, mirror.String(w.api.mirror.Record))
+		for range 100 {
+			r.traffic()
+		}
+		if until(status) {
+			return true
+		}
 	}
-	until(Running)
-	n.plugin.Mode = Stop
-	until(Stopped)
-	if r := w.api.mirror.Record; looks == 0 || r.Dirty || !mirror.Whole(r) {
-		t.Errorf("stopped, after %d looks, with the record %s", looks, mirror.String(r))
+	return false
+}
+
+func (r running) want(what string, until func(Status) bool) {
+	r.Helper()
+	if !r.steps(1000, until) {
+		r.Fatalf("never %s: %s", what, mirror.String(r.api.mirror.Record))
 	}
+}
+
+func in(phase Phase) func(Status) bool { return func(s Status) bool { return s.Phase == phase } }
+
+// Members that leave an array because it is stopped are not lost.
+func TestAnArrayThatEndsPieceByPieceLosesNoMember(t *testing.T) {
+	r := startRunning(t)
+	looks := 0
+	r.n.plugin.Array = pieces{kernelArray{r.n}, func() {
+		looks++
+		r.n.plugin.Step(t.Context())
+	}}
+	r.want("running", in(Running))
+	r.n.plugin.Mode = Stop
+	r.want("stopped", in(Stopped))
+	if is := r.api.mirror.Record; looks == 0 || is.Dirty || !mirror.Whole(is) {
+		t.Errorf("stopped, after %d looks, with the record %s", looks, mirror.String(is))
+	}
+}
+
+// While the volume's device is made of a replica, what is written does not go through the array: no member is copied.
+func TestNothingIsCopiedPastTheArray(t *testing.T) {
+	r := startRunning(t)
+	r.want("running", in(Running))
+	lost := mirror.InSync(r.api.mirror.Record)[1]
+	r.targets[lost].crash()
+	r.want("out", func(Status) bool { return mirror.StateOf(r.api.mirror.Record, lost) == v1alpha1.MemberOut })
+	r.n.top.bypasses = true
+	r.targets[lost].powered = true
+	back := func(Status) bool {
+		r.agents()
+		return mirror.StateOf(r.api.mirror.Record, lost) != v1alpha1.MemberOut
+	}
+	if r.steps(200, back) {
+		t.Fatalf("it returned: %s", mirror.String(r.api.mirror.Record))
+	}
+	r.n.top.bypasses = false
+	r.want("back", back)
 }

@@ -338,6 +338,7 @@ func (n *node) step() {
 		w.say("%s: %s", n.name, text)
 	}
 	n.needsPerson = errors.Is(status.Err, mirror.ErrNeedsPerson)
+	n.alone = errors.Is(status.Err, mirror.ErrForeign) && !errors.Is(status.Err, ErrPast)
 	if status.Phase == Stopped {
 		w.say("%s has left", n.name)
 		n.top, n.pod, n.attachment, n.plugin, n.tasks, n.stopping, n.ready = topState{}, nil, "", nil, nil, false, false

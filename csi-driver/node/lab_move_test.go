@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build lab
+
+package node_test
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/csi-driver/mirror"
+)
+
+// A volume with one replica moves from one target to the next, WEFT_MOVES times, while it is mounted and written.
+func TestLabVolumeMovesWhileItIsWritten(t *testing.T) {
+	moves := 2
+	if n, err := strconv.Atoi(os.Getenv("WEFT_MOVES")); err == nil {
+		moves = n
+	}
+	l := setUpLab(t)
+	l.SetDefaultEventuallyTimeout(2 * labTimeout)
+	from := l.leg(1)
+	from.identity = attachment
+	from.attach(attachment, from.port)
+	api := apiWith(t, attachedVolume(from.volume.context.Connection, from.leg), from.object(labSize))
+	editReplica(t, api, from.name, from.admitted(true))
+	m := l.keep(api, from.volume)
+	must(t, m.stage())
+	defer func() { must(t, m.unstage()) }() // before the cleanups of the legs that it uses
+	written := filepath.Join(m.staging, "written")
+	must(t, put(filepath.Join(m.staging, "before"), "before"))
+	w := startWriter(written)
+	defer func() {
+		if w != nil {
+			must(t, w.end())
+		}
+	}()
+
+	began := time.Now()
+	m.mirrored(from.leg)
+	must(t, l.service.MirrorChanged(t.Context(), vol))
+	t.Logf("mirrored in place in %s", time.Since(began))
+	for n := range moves {
+		to := l.leg(n + 2)
+		began := time.Now()
+		m.add(to.leg, labSize)
+		to.admit(api, true)
+		must(t, l.service.MirrorChanged(t.Context(), vol)) // or its keeper looks within 10 s
+		l.Eventually(m.stateOf(to.leg)).Should(Equal(v1alpha1.MemberInSync))
+		filled := time.Since(began)
+		m.retire(l, from.leg)
+		from.port.close(from.volume)
+		from.refuse()
+		t.Logf("move %d: filled after %s, moved after %s", n+1, filled, time.Since(began))
+		must(t, os.WriteFile("/proc/sys/vm/drop_caches", []byte("3"), 0))
+		from = to
+	}
+	must(t, w.end())
+	t.Logf("%d writes, the longest %s", w.writes, w.longest)
+	must(t, os.WriteFile("/proc/sys/vm/drop_caches", []byte("3"), 0))
+	done := w
+	w = nil
+	must(t, done.check(written))
+	if text, err := os.ReadFile(filepath.Join(m.staging, "before")); err != nil || !bytes.Equal(text, []byte("before")) {
+		t.Errorf("the first file has %q: %v", text, err)
+	}
+	must(t, m.unstage())
+	if r := m.record(); r.Dirty || len(r.Members) != 1 || !mirror.Whole(r) {
+		t.Errorf("unstaged, the record is %s", mirror.String(r))
+	}
+	must(t, m.stage())
+	must(t, done.check(written))
+}

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package chart_test
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	. "github.com/onsi/gomega"
+	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+)
+
+// testMirrorsAreConfined: a node plugin writes what it keeps on its own node. It gets rights here that its role does
+// not have, so that what is denied is denied by the policy.
+func testMirrorsAreConfined(ctx context.Context, t *testing.T, config *rest.Config, admin client.Client) {
+	e, f := podOn(ctx, t, config, admin, "weft-csi-node", "e"), podOn(ctx, t, config, admin, "weft-csi-node", "f")
+	unbound := withToken(ctx, t, config, admin, "weft-csi-node", nil)
+	more := &rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: "more"}, Rules: []rbacv1.PolicyRule{{
+		APIGroups: []string{v1alpha1.GroupVersion.Group}, Resources: []string{"nvmfmirrors"}, Verbs: []string{"create", "patch", "delete", "deletecollection"},
+	}}}
+	binding := &rbacv1.ClusterRoleBinding{
+		ObjectMeta: more.ObjectMeta, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: more.Name},
+		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: "weft-csi-node"}},
+	}
+	const held, free, former = "held-by-e", "held-by-nobody", "held-before-the-upgrade"
+	for _, o := range []client.Object{more, binding, mirrorHeld(held, holder, "e"), mirrorHeld(free, "", ""), mirrorHeld(former, holder, "")} {
+		if err := admin.Create(ctx, o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	update := func(c client.Client, name string, change func(*v1alpha1.NvmfMirrorSpec)) func() error {
+		return func() error {
+			var m v1alpha1.NvmfMirror
+			if err := c.Get(ctx, client.ObjectKey{Name: name}, &m); err != nil {
+				return err
+			}
+			m.Spec.Epoch++
+			change(&m.Spec)
+			return c.Update(ctx, &m, client.DryRunAll)
+		}
+	}
+	patch := func(c client.Client, name, content string) func() error {
+		return func() error { return c.Patch(ctx, mirrorHeld(name, "", ""), merge("%s", content), client.DryRunAll) }
+	}
+	dirty := func(s *v1alpha1.NvmfMirrorSpec) { s.Dirty = true }
+	const other, holderOnly, lifetime = "may not write NvmfMirror held-by-e, which node e holds", "only the CSI controller may change the holder", "only the CSI controller may create and delete mirrors"
+	// Policy and role act a moment after they are created.
+	g := NewWithT(t)
+	g.Eventually(patch(f, held, `{"spec":{"dirty":true}}`)).WithTimeout(30 * time.Second).Should(MatchError(ContainSubstring(other)))
+	for _, test := range []struct {
+		name, denied string
+		do           func() error
+	}{
+		{"its own", "", update(e, held, dirty)},
+		{"its own, a member is out", "", update(e, held, func(s *v1alpha1.NvmfMirrorSpec) { s.Members[1].State = v1alpha1.MemberOut })},
+		{"another node's", other, update(f, held, dirty)},
+		{"another node's, by a patch", other, patch(f, held, `{"spec":{"dirty":true}}`)},
+		{"another node's, as its own", other, update(f, held, func(s *v1alpha1.NvmfMirrorSpec) { s.HolderNode = "f" })},
+		{"another node's, whose node it takes away", other, update(f, held, func(s *v1alpha1.NvmfMirrorSpec) { s.HolderNode = "" })},
+		{"another node's, without its finalizer", other, patch(f, held, `{"metadata":{"finalizers":null}}`)},
+		{"with a token that names no node", "which node e holds", update(unbound, held, dirty)},
+		{"its own, for another holder", "holder must be removed before another one is set", update(e, held, func(s *v1alpha1.NvmfMirrorSpec) { s.Holder = strings.Replace(holder, "a", "b", 1) })},
+		{"its own, for no holder", holderOnly, update(e, held, func(s *v1alpha1.NvmfMirrorSpec) { s.Holder, s.HolderNode = "", "" })},
+		{"its own, for another node", holderOnly, update(e, held, func(s *v1alpha1.NvmfMirrorSpec) { s.HolderNode = "f" })},
+		{"its own, for all nodes", holderOnly, update(e, held, func(s *v1alpha1.NvmfMirrorSpec) { s.HolderNode = "" })},
+		{"its own, with fewer members", "may add and remove members", update(e, held, func(s *v1alpha1.NvmfMirrorSpec) { s.Members = s.Members[:1] })},
+		{"its own, without its finalizer", "may not change labels, annotations, finalizers", patch(e, held, `{"metadata":{"finalizers":null}}`)},
+		{"nobody's", holderOnly, update(e, free, dirty)},
+		{"nobody's, as its own", holderOnly, update(e, free, func(s *v1alpha1.NvmfMirrorSpec) { s.Holder, s.HolderNode = holder, "e" })},
+		{"one of before the upgrade", "", update(e, former, dirty)},
+		{"one of before the upgrade, as its own", holderOnly, update(f, former, func(s *v1alpha1.NvmfMirrorSpec) { s.HolderNode = "f" })},
+		{"creates one", lifetime, func() error { return e.Create(ctx, mirrorHeld("new", holder, "e"), client.DryRunAll) }},
+		{"the CSI controller changes the holder", "", update(withToken(ctx, t, config, admin, "weft-csi-controller", nil), held, func(s *v1alpha1.NvmfMirrorSpec) { s.Holder, s.HolderNode = "", "" })},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			err := test.do()
+			if test.denied == "" && err != nil || test.denied != "" && (err == nil || !strings.Contains(err.Error(), test.denied)) {
+				t.Errorf("got %v, want %q", err, test.denied)
+			}
+		})
+	}
+	// Another policy refuses deletions as well; this one does it alone.
+	deletions := &admissionregistrationv1.ValidatingAdmissionPolicyBinding{ObjectMeta: metav1.ObjectMeta{Name: "weft-deletions"}}
+	if err := admin.Delete(ctx, deletions); err != nil {
+		t.Fatal(err)
+	}
+	g.Eventually(func() error { return admin.Delete(ctx, mirrorHeld(held, "", ""), client.DryRunAll) }).WithTimeout(30 * time.Second).Should(Succeed())
+	for name, c := range map[string]client.Client{"own": e, "other": f, "none": unbound} {
+		g.Expect(c.Delete(ctx, mirrorHeld(held, "", ""), client.DryRunAll)).To(MatchError(ContainSubstring(lifetime)), name)
+	}
+	g.Expect(e.DeleteAllOf(ctx, &v1alpha1.NvmfMirror{}, client.DryRunAll)).To(MatchError(ContainSubstring(lifetime)))
+}
