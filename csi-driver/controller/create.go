@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/google/uuid"
@@ -161,13 +160,13 @@ func (s *Service) makeVolume(ctx context.Context, want volumeRequest, avoid []st
 	vol := &v1alpha1.NvmfVolume{
 		ObjectMeta: want.object(),
 		Spec: v1alpha1.NvmfVolumeSpec{
-			UUID: id.String(), Target: target.Name, Replicas: int32(len(members)), Members: members,
+			UUID: id.String(), Target: target.Name, Replicas: int32(len(members)), Members: members, Mirrored: len(members) > 1,
 			Size: *resource.NewQuantity(req.SizeBytes, resource.BinarySI), Source: want.source,
 			DeviceClass: req.DeviceClass, Connection: connection, QoS: want.params.QoS,
 		},
 	}
-	if from.epoch > 0 {
-		vol.Annotations[sourceEpochAnnotation] = strconv.FormatInt(from.epoch, 10)
+	if from.proof != "" {
+		vol.Annotations[sourceProofAnnotation] = from.proof
 	}
 	err = s.client.Create(ctx, vol, client.FieldOwner(fieldManager))
 	if err != nil {

@@ -104,6 +104,14 @@ func (s *Service) waitGone(ctx context.Context, vol *v1alpha1.NvmfVolume) error 
 		if again {
 			continue
 		}
+		unlisted, err := s.eraseUnlisted(ctx, now.NvmfVolume)
+		if apierrors.IsConflict(err) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		now.replicas = append(now.replicas, unlisted...)
 		if err := s.await(ctx, now, deletion, gone); err != nil {
 			return err
 		}

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
@@ -31,6 +32,10 @@ const confirmGrace = 6 * time.Second
 func (s *Service) makeMirror(ctx context.Context, vol *v1alpha1.NvmfVolume) error {
 	if !vol.Replicated() {
 		return nil
+	}
+	if vol.Spec.Used {
+		_, err := s.mirrorOf(ctx, vol) // its members may be changing
+		return err
 	}
 	reps, err := s.replicasOf(ctx, vol)
 	if err != nil {
@@ -54,13 +59,8 @@ func (s *Service) makeMirror(ctx context.Context, vol *v1alpha1.NvmfVolume) erro
 	switch {
 	case is != nil && sameMembers(is.Spec, record):
 		return nil
-	case is == nil && vol.Spec.Used:
-		return errNoMirror(vol)
 	case is != nil:
 		// Of a creation that was withdrawn: nobody was ever admitted to these replicas.
-		if vol.Spec.Used {
-			return failf(inUse, "NvmfMirror %s is of other replicas than NvmfVolume %s lists", vol.Name, vol.Name)
-		}
 		if err := s.client.Delete(ctx, is, asRead(is)); client.IgnoreNotFound(err) != nil {
 			return fmt.Errorf("delete NvmfMirror %s: %w", vol.Name, err)
 		}
@@ -110,7 +110,7 @@ func (s *Service) changeMirror(ctx context.Context, vol *v1alpha1.NvmfVolume, ch
 		if err != nil {
 			return mirror.Record{}, err
 		}
-		if next.Epoch == is.Spec.Epoch && next.Holder == is.Spec.Holder {
+		if equality.Semantic.DeepEqual(next, is.Spec) {
 			return next, nil
 		}
 		is.Spec = next
@@ -149,6 +149,10 @@ func (s *Service) hold(ctx, wctx context.Context, vol *v1alpha1.NvmfVolume, atta
 	if err != nil || record.Holder == attachment {
 		return err
 	}
+	host := vol.Listed(v1alpha1.HostNQN(attachment))
+	if host == nil {
+		return failf(busy, "volume %s was detached while it was being attached; try again", vol.Name)
+	}
 	now, err := s.follow(ctx, vol)
 	if err != nil {
 		return err
@@ -166,7 +170,9 @@ func (s *Service) hold(ctx, wctx context.Context, vol *v1alpha1.NvmfVolume, atta
 		if r.Holder == attachment {
 			return r, nil
 		}
-		return mirror.Admit(r, attachment, confirmed, time.Now())
+		next, err := mirror.Admit(r, attachment, confirmed, time.Now())
+		next.HolderNode = host.Node // its node plugin alone may write the record from here on
+		return next, err
 	})
 	switch {
 	case errors.Is(err, mirror.ErrUnconfirmed) && last != nil:
@@ -266,48 +272,71 @@ func (s *Service) release(ctx, wctx context.Context, vol *replicatedVolume) erro
 	return err
 }
 
-// sourceEpochAnnotation of a copy of a mirrored volume is the epoch of the source's record when the copy was asked for.
-const sourceEpochAnnotation = "weft.storage/source-epoch"
+// sourceProofAnnotation of a copy says what must still be true of the source volume once the copy is made: else it may
+// be a copy of a replica that was left behind meanwhile.
+const sourceProofAnnotation = "weft.storage/source-proof"
 
-// copyable gives the replica that a copy of a volume is made of, and the epoch of the volume's record; 0 for a volume
-// without one. While a mirrored volume is attached, or after an unclean end, only its node can tell what is current.
-func (s *Service) copyable(ctx context.Context, vol *v1alpha1.NvmfVolume) (v1alpha1.VolumeMember, int64, error) {
+// Proofs, beside the epoch of the source's record.
+const (
+	// proofPlain: the volume is not mirrored, and has one replica.
+	proofPlain = "plain"
+	// proofOnly begins the proof that the record has one member, and ends in its UID: nothing else can be current.
+	proofOnly = "only "
+)
+
+// copyable gives the replica that a copy of a volume is made of, and the proof that stillProven takes afterwards. While
+// a volume with several replicas is attached, or after an unclean end, only its node can tell what is current.
+func (s *Service) copyable(ctx context.Context, vol *v1alpha1.NvmfVolume) (v1alpha1.VolumeMember, string, error) {
 	if !vol.Replicated() {
-		return vol.Spec.Members[0], 0, nil
+		return vol.Spec.Members[0], proofPlain, nil
 	}
 	is, err := s.mirrorOf(ctx, vol)
 	if err != nil {
-		return v1alpha1.VolumeMember{}, 0, err
-	}
-	if is.Spec.Holder != "" || is.Spec.Dirty {
-		return v1alpha1.VolumeMember{}, 0, failf(inUse, "volume %s has more than one replica, and can be copied only while it is detached after a clean unmount; delete the pod that uses it", vol.Name)
+		return v1alpha1.VolumeMember{}, "", err
 	}
 	inSync := mirror.InSync(is.Spec)
 	i := slices.IndexFunc(vol.Spec.Members, func(m v1alpha1.VolumeMember) bool { return slices.Contains(inSync, m.Name) })
 	if i < 0 {
-		return v1alpha1.VolumeMember{}, 0, failf(inUse, "no replica of volume %s that is in sync is a member of it", vol.Name)
+		return v1alpha1.VolumeMember{}, "", failf(inUse, "no replica of volume %s that is in sync is a member of it", vol.Name)
 	}
-	return vol.Spec.Members[i], is.Spec.Epoch, nil
+	if len(is.Spec.Members) == 1 {
+		return vol.Spec.Members[i], proofOnly + is.Spec.Members[0].ReplicaUID, nil
+	}
+	if is.Spec.Holder != "" || is.Spec.Dirty {
+		return v1alpha1.VolumeMember{}, "", failf(inUse, "volume %s has more than one replica, and can be copied only while it is detached after a clean unmount; delete the pod that uses it", vol.Name)
+	}
+	return vol.Spec.Members[i], strconv.FormatInt(is.Spec.Epoch, 10), nil
 }
 
-// sameEpoch tells whether nobody has held a volume's mirror since the epoch in which a copy was asked for, so that the
-// copy is of what was current.
-func (s *Service) sameEpoch(ctx context.Context, volume, epoch string) (bool, error) {
-	if epoch == "" {
+// stillProven tells whether a copy is of what was current, by the proof that was given when it was asked for: nobody
+// has held the volume's mirror since, or it has had one replica all the time.
+func (s *Service) stillProven(ctx context.Context, volume, proof string) (bool, error) {
+	switch proof {
+	case "":
 		return true, nil
+	case proofPlain:
+		vol, err := s.volumes.read(ctx, volume)
+		return err == nil && (vol == nil || !vol.Replicated()), err
 	}
 	is, err := s.mirrors.read(ctx, volume)
-	return err == nil && is != nil && !is.Spec.Dirty && strconv.FormatInt(is.Spec.Epoch, 10) == epoch, err
+	if err != nil || is == nil {
+		return false, err
+	}
+	if uid, only := strings.CutPrefix(proof, proofOnly); only {
+		return len(is.Spec.Members) == 1 && is.Spec.Members[0].ReplicaUID == uid, nil
+	}
+	return !is.Spec.Dirty && strconv.FormatInt(is.Spec.Epoch, 10) == proof, nil
 }
 
-// checkCopy of a mirrored volume, before it is handed out. It fails with errNoSource when the source was attached
-// while it was copied. The annotation goes with the check: what happens to the source later is of no concern.
+// checkCopy of a volume, before it is handed out. It fails with errNoSource when the source was attached, or its
+// replicas changed, while it was copied, so that another one may have become the current one. The annotation goes with
+// the check: what happens to the source later is of no concern.
 func (s *Service) checkCopy(ctx context.Context, vol *v1alpha1.NvmfVolume) error {
-	epoch := vol.Annotations[sourceEpochAnnotation]
-	if epoch == "" {
+	proof := vol.Annotations[sourceProofAnnotation]
+	if proof == "" {
 		return nil
 	}
-	same, err := s.sameEpoch(ctx, vol.Spec.Source.Volume, epoch)
+	same, err := s.stillProven(ctx, vol.Spec.Source.Volume, proof)
 	if err != nil {
 		return err
 	}
@@ -315,7 +344,7 @@ func (s *Service) checkCopy(ctx context.Context, vol *v1alpha1.NvmfVolume) error
 		return errNoSource
 	}
 	checked := vol.DeepCopy()
-	delete(checked.Annotations, sourceEpochAnnotation)
+	delete(checked.Annotations, sourceProofAnnotation)
 	if err := s.patch(ctx, vol, checked); err != nil {
 		return fmt.Errorf("write NvmfVolume %s: %w", vol.Name, err)
 	}
@@ -340,7 +369,7 @@ func (s *Service) mayGrow(ctx context.Context, vol *v1alpha1.NvmfVolume) error {
 
 // deleteMirror of a volume that is being deleted, and whose replicas are gone.
 func (s *Service) deleteMirror(ctx context.Context, vol *v1alpha1.NvmfVolume) error {
-	if !vol.Replicated() || !vol.Marked() {
+	if !vol.Replicated() && vol.Annotations[convertAnnotation] == "" || !vol.Marked() {
 		return nil // what stays on the nodes is of no use without it
 	}
 	is, err := s.mirrors.read(ctx, vol.Name)

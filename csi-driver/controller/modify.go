@@ -3,8 +3,10 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -16,9 +18,11 @@ import (
 	"github.com/weft-storage/weft/csi-driver/controller/internal/parameters"
 )
 
-// modifyVolume gives a volume the limits of a VolumeAttributesClass, and no others.
+// modifyVolume gives a volume the limits of a VolumeAttributesClass, and no others, and the number of replicas if the
+// class has one. It answers once the limits are in force; the number of replicas is only written down then, since it
+// can take hours to fill a replica. Settle adds and removes them.
 func (s *Service) modifyVolume(ctx context.Context, req *csi.ControllerModifyVolumeRequest) error {
-	limits, err := parameters.ParseMutable(req.GetMutableParameters())
+	limits, replicas, err := parameters.ParseMutable(req.GetMutableParameters())
 	if err != nil {
 		return err
 	}
@@ -28,7 +32,7 @@ func (s *Service) modifyVolume(ctx context.Context, req *csi.ControllerModifyVol
 		return err
 	}
 	defer unlock()
-	vol, err := s.limit(ctx, id, limits)
+	vol, err := s.modify(ctx, id, limits, replicas)
 	if err != nil {
 		return err
 	}
@@ -41,8 +45,8 @@ func (s *Service) modifyVolume(ctx context.Context, req *csi.ControllerModifyVol
 	return s.await(wctx, now, v1alpha1.ConditionQoSApplied, limited)
 }
 
-// limit writes the limits into the volume's spec.
-func (s *Service) limit(ctx context.Context, id string, limits *v1alpha1.VolumeQoS) (*v1alpha1.NvmfVolume, error) {
+// modify writes limits, and the number of replicas unless it is 0, into the volume's spec.
+func (s *Service) modify(ctx context.Context, id string, limits *v1alpha1.VolumeQoS, replicas int32) (*v1alpha1.NvmfVolume, error) {
 	for {
 		vol, err := s.volume(ctx, id)
 		if err != nil {
@@ -54,8 +58,11 @@ func (s *Service) limit(ctx context.Context, id string, limits *v1alpha1.VolumeQ
 		if err := s.checkLimits(ctx, vol.Spec.Target, limits); err != nil {
 			return nil, err
 		}
+		if replicas > 1 && shared(vol) {
+			return nil, failf(invalid, "volume %s cannot have %d replicas while nodes share it: %s; detach it from all nodes first, and use ReadWriteOnce", id, replicas, strings.Join(published(vol), ", "))
+		}
 		changed := vol.DeepCopy()
-		changed.Spec.QoS = limits
+		changed.Spec.QoS, changed.Spec.Replicas = limits, cmp.Or(replicas, vol.Spec.Replicas)
 		err = s.patch(ctx, vol, changed)
 		switch {
 		case apierrors.IsConflict(err):
@@ -63,10 +70,10 @@ func (s *Service) limit(ctx context.Context, id string, limits *v1alpha1.VolumeQ
 		case apierrors.IsNotFound(err):
 			return nil, errNoVolume(id)
 		case err != nil:
-			return nil, fmt.Errorf("write limits of NvmfVolume %s: %w", id, err)
+			return nil, fmt.Errorf("modify NvmfVolume %s: %w", id, err)
 		}
 		if changed.Generation != vol.Generation {
-			klog.FromContext(ctx).Info("Limiting volume", "volume", id)
+			klog.FromContext(ctx).Info("Modifying volume", "volume", id, "replicas", changed.Spec.Replicas)
 		}
 		return changed, nil
 	}

@@ -173,6 +173,10 @@ func (a attachment) allowed(vol *replicatedVolume) error {
 	// Whether the target of a replica still admits somebody is settled when the mirror is given to the attachment.
 	left := lingering(vol)
 	if vol.Replicated() {
+		if a.access != v1alpha1.AccessExclusive && len(vol.Spec.Members) == 1 {
+			return failf(invalid, "volume %s has one replica, but it had more, and the node that uses it still goes through a mirror, which only one node at a time can do; "+
+				"this cannot be undone in this version: use ReadWriteOnce, or copy the data to a new volume", vol.Name)
+		}
 		if a.access != v1alpha1.AccessExclusive {
 			return errShared(vol.Name)
 		}

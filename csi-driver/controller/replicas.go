@@ -88,6 +88,9 @@ func derive(vol *v1alpha1.NvmfVolume, record *mirror.Record, rep *v1alpha1.NvmfR
 // out after what was written since. So a replica that is out of sync, of which its holder's kernel has nothing any
 // more, gets another than the one that it was connected under, after that has left.
 func legOf(vol *v1alpha1.NvmfVolume, record *mirror.Record, rep *v1alpha1.NvmfReplica) (hosts []v1alpha1.VolumeHost, subsystem string) {
+	if retired(rep) {
+		return nil, rep.Spec.SubsystemNQN
+	}
 	attached := vol.Spec.Attachments[0]
 	switch h := rep.HostOf(attached.AttachmentUUID()); {
 	case h != nil && (record == nil || !outworn(*record, rep.Name, h.NQN)):
@@ -126,16 +129,24 @@ func (s *Service) replicasOf(ctx context.Context, vol *v1alpha1.NvmfVolume) ([]*
 		if err != nil {
 			return nil, err
 		}
-		if rep != nil && (rep.Spec.UUID != m.UUID || rep.Spec.Volume.UUID != vol.Spec.UUID) {
+		if rep != nil && !isOf(rep, vol, m) {
 			if vol.DeletionTimestamp != nil {
 				continue // it is not this volume's, and stays
 			}
-			return nil, failf(inUse, "NvmfReplica %s is not the replica that NvmfVolume %s lists: it has UUID %s and belongs to volume %s (UUID %s)",
-				m.Name, vol.Name, rep.Spec.UUID, rep.Spec.Volume.Name, rep.Spec.Volume.UUID)
+			return nil, errForeign(rep, vol)
 		}
 		reps[i] = rep
 	}
 	return reps, nil
+}
+
+func isOf(rep *v1alpha1.NvmfReplica, vol *v1alpha1.NvmfVolume, m v1alpha1.VolumeMember) bool {
+	return rep.Spec.UUID == m.UUID && rep.Spec.Volume.UUID == vol.Spec.UUID
+}
+
+func errForeign(rep *v1alpha1.NvmfReplica, vol *v1alpha1.NvmfVolume) error {
+	return failf(inUse, "NvmfReplica %s is not the replica that NvmfVolume %s lists: it has UUID %s and belongs to volume %s (UUID %s)",
+		rep.Name, vol.Name, rep.Spec.UUID, rep.Spec.Volume.Name, rep.Spec.Volume.UUID)
 }
 
 // withReplicas reads a volume and its replicas from the API server.
@@ -204,7 +215,8 @@ func (s *Service) bring(ctx context.Context, vol *v1alpha1.NvmfVolume, record *m
 	}
 	changed := rep.DeepCopy()
 	changed.Spec = derive(vol, record, rep)
-	if equality.Semantic.DeepEqual(changed.Spec, rep.Spec) {
+	delete(changed.Annotations, joinsAnnotation)
+	if follows(rep, changed.Spec) {
 		return rep, nil
 	}
 	if err := s.patch(ctx, rep, changed); err != nil {
@@ -214,6 +226,11 @@ func (s *Service) bring(ctx context.Context, vol *v1alpha1.NvmfVolume, record *m
 		return nil, fmt.Errorf("write NvmfReplica %s: %w", m.Name, err)
 	}
 	return changed, nil
+}
+
+// follows tells whether a replica that its volume lists is as derived from it.
+func follows(rep *v1alpha1.NvmfReplica, derived v1alpha1.NvmfReplicaSpec) bool {
+	return !joins(rep) && equality.Semantic.DeepEqual(derived, rep.Spec)
 }
 
 // await until done says so of each replica, and keep them as done saw them last. It gets the generation of what was

@@ -3,6 +3,7 @@
 package controller
 
 import (
+	"cmp"
 	"crypto/sha256"
 	"encoding/hex"
 	"reflect"
@@ -60,10 +61,12 @@ func newVolumeRequest(req *csi.CreateVolumeRequest) (volumeRequest, error) {
 		return r, err
 	}
 	if len(req.GetMutableParameters()) > 0 {
-		// A claim's VolumeAttributesClass takes the place of the StorageClass's limits.
-		if r.params.QoS, err = parameters.ParseMutable(req.GetMutableParameters()); err != nil {
+		// A claim's VolumeAttributesClass takes the place of the StorageClass's limits, and of its number of replicas.
+		var replicas int32
+		if r.params.QoS, replicas, err = parameters.ParseMutable(req.GetMutableParameters()); err != nil {
 			return r, err
 		}
+		r.params.Replicas = cmp.Or(replicas, r.params.Replicas)
 	}
 	if r.minBytes, r.why, err = checkCapabilities(req.GetVolumeCapabilities(), r.params.FSType); err != nil {
 		return r, err

@@ -42,7 +42,9 @@ type Service struct {
 	mirrors      *objects[v1alpha1.NvmfMirror, *v1alpha1.NvmfMirror]
 	snapshots    *objects[v1alpha1.NvmfSnapshot, *v1alpha1.NvmfSnapshot]
 	reservations *reservations
-	locks        locks
+	// refused are nodes that could not create a replica which was to be added.
+	refused refusedNodes
+	locks   locks
 	// unsettled are the names of volumes that Settle has to look at.
 	unsettled workqueue.TypedRateLimitingInterface[string]
 	informers []cache.Informer
@@ -63,6 +65,12 @@ func New(ctx context.Context, c *Cluster) (*Service, error) {
 		snapshots:    &objects[v1alpha1.NvmfSnapshot, *v1alpha1.NvmfSnapshot]{kind: "NvmfSnapshot", cached: c.GetClient(), live: c.GetAPIReader()},
 		reservations: &reservations{cached: c.GetClient(), clock: clock.RealClock{}},
 		unsettled:    workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[string]()),
+	}
+	err := c.GetFieldIndexer().IndexField(ctx, &v1alpha1.NvmfReplica{}, volumeNameField, func(obj client.Object) []string {
+		return []string{obj.(*v1alpha1.NvmfReplica).Spec.Volume.Name}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("index NvmfReplicas: %w", err)
 	}
 	node := &metav1.PartialObjectMetadata{}
 	node.SetGroupVersionKind(nodeGVK)

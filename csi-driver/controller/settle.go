@@ -9,7 +9,6 @@ import (
 	"time"
 
 	storagev1 "k8s.io/api/storage/v1"
-	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -33,7 +32,8 @@ const (
 // an attachment that is not its own.
 
 // Settle goes on, until the context ends, with what calls have left half done or what people have changed: replicas
-// that do not follow their volume, volumes that are being deleted, attachments whose VolumeAttachment is gone.
+// that do not follow their volume, members that are to be added or removed, volumes that are being deleted, attachments
+// whose VolumeAttachment is gone.
 func (s *Service) Settle(ctx context.Context) {
 	go func() {
 		<-ctx.Done()
@@ -58,16 +58,27 @@ func (s *Service) Settle(ctx context.Context) {
 // settle a volume, if the cache shows that there is something to do.
 func (s *Service) settle(ctx context.Context, id string) error {
 	vol, err := s.volumes.get(ctx, s.client, id)
-	if err != nil || vol == nil {
+	if err != nil {
 		return err
+	}
+	if vol == nil {
+		return s.eraseLeft(ctx, id)
 	}
 	seen, err := s.cachedReplicas(ctx, vol)
 	if err != nil {
 		return err
 	}
 	record, err := s.recordOf(ctx, s.client, vol)
-	if err != nil || settled(seen, record) {
+	if err != nil {
 		return err
+	}
+	unlisted, err := s.unlisted(ctx, s.client, vol)
+	if err != nil {
+		return err
+	}
+	complete := vol.DeletionTimestamp != nil || len(unlisted) == 0 && arranged(vol, record)
+	if complete && settled(seen, record) {
+		return nil
 	}
 	// A call that works on the volume does it all, or leaves the rest for later. None is kept waiting by this one: what
 	// both write, they write only as they read it.
@@ -77,6 +88,9 @@ func (s *Service) settle(ctx context.Context, id string) error {
 	}
 	if vol.DeletionTimestamp == nil {
 		_, err = s.follow(ctx, vol)
+		if err == nil && !complete {
+			err = s.arrange(ctx, id)
+		}
 	} else {
 		// A replica's end is an event, which brings the volume here again.
 		wctx, cancel := context.WithTimeout(ctx, time.Second)
@@ -96,7 +110,7 @@ func settled(vol *replicatedVolume, record *mirror.Record) bool {
 		if rep == nil {
 			return vol.Spec.Used
 		}
-		return !equality.Semantic.DeepEqual(derive(vol.NvmfVolume, record, rep), rep.Spec)
+		return !follows(rep, derive(vol.NvmfVolume, record, rep))
 	})
 }
 

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -52,14 +51,14 @@ func (s *Service) createSnapshot(ctx context.Context, req *csi.CreateSnapshotReq
 	if err != nil {
 		return nil, err
 	}
-	switch same, err := s.sameEpoch(ctx, snap.Spec.Volume, snap.Annotations[sourceEpochAnnotation]); {
+	switch same, err := s.stillProven(ctx, snap.Spec.Volume, snap.Annotations[sourceProofAnnotation]); {
 	case err != nil:
 		return nil, err
 	case !same && !snap.Spec.Taken:
 		if err := s.erase(ctx, snap); client.IgnoreNotFound(err) != nil && !apierrors.IsConflict(err) {
 			return nil, fmt.Errorf("delete NvmfSnapshot %s: %w", id, err)
 		}
-		return nil, failf(busy, "volume %s was attached while its snapshot was taken; the snapshot is deleted; try again", snap.Spec.Volume)
+		return nil, failf(busy, "volume %s changed while its snapshot was taken: it was attached, or its replicas were changed; the snapshot is deleted; try again", snap.Spec.Volume)
 	}
 	if snap, err = s.recordTaken(ctx, snap); err != nil {
 		return nil, err
@@ -124,7 +123,7 @@ func (s *Service) makeSnapshot(ctx context.Context, id string, req *csi.CreateSn
 	if err != nil {
 		return nil, err
 	}
-	of, epoch, err := s.copyable(ctx, vol)
+	of, proof, err := s.copyable(ctx, vol)
 	if err != nil {
 		return nil, err
 	}
@@ -135,12 +134,9 @@ func (s *Service) makeSnapshot(ctx context.Context, id string, req *csi.CreateSn
 	snap := &v1alpha1.NvmfSnapshot{
 		ObjectMeta: metav1.ObjectMeta{
 			Name: id, Finalizers: []string{v1alpha1.EngineFinalizer},
-			Annotations: map[string]string{requestNameAnnotation: req.GetName()},
+			Annotations: map[string]string{requestNameAnnotation: req.GetName(), sourceProofAnnotation: proof},
 		},
 		Spec: v1alpha1.NvmfSnapshotSpec{UUID: identity.String(), Volume: vol.Name, Replica: of.Name, Node: of.Node},
-	}
-	if epoch > 0 {
-		snap.Annotations[sourceEpochAnnotation] = strconv.FormatInt(epoch, 10)
 	}
 	if err := s.client.Create(ctx, snap, client.FieldOwner(fieldManager)); err != nil {
 		return nil, fmt.Errorf("store NvmfSnapshot %s: %w", id, err)

@@ -4,7 +4,6 @@ package controller
 
 import (
 	"context"
-	"strconv"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 
@@ -51,8 +50,8 @@ func contentSource(source *v1alpha1.VolumeSource) *csi.VolumeContentSource {
 // origin is where a source lies, and how large it is: a copy is made there, and is at least as large.
 type origin struct {
 	name, node, device string
-	// epoch of its volume's mirror; 0 without one.
-	epoch     int64
+	// proof is what checkCopy holds the source volume against; empty for a snapshot.
+	proof     string
 	sizeBytes int64
 }
 
@@ -62,7 +61,7 @@ func (s *Service) origin(ctx context.Context, source *v1alpha1.VolumeSource) (or
 		if err != nil {
 			return origin{}, err
 		}
-		of, epoch, err := s.copyable(ctx, vol)
+		of, proof, err := s.copyable(ctx, vol)
 		if err != nil {
 			return origin{}, err
 		}
@@ -73,7 +72,7 @@ func (s *Service) origin(ctx context.Context, source *v1alpha1.VolumeSource) (or
 		if rep == nil {
 			return origin{}, failf(waiting, "volume %s has no data to copy: NvmfReplica %s does not exist", vol.Name, of.Name)
 		}
-		return origin{name: "volume " + vol.Name, epoch: epoch, node: rep.Spec.Node, device: rep.Status.Device, sizeBytes: vol.Spec.Size.Value()}, nil
+		return origin{name: "volume " + vol.Name, proof: proof, node: rep.Spec.Node, device: rep.Status.Device, sizeBytes: vol.Spec.Size.Value()}, nil
 	}
 	var snap *v1alpha1.NvmfSnapshot
 	if validID(source.Snapshot) {
@@ -106,11 +105,11 @@ func (s *Service) replicaSource(ctx context.Context, vol *v1alpha1.NvmfVolume) (
 	if err != nil {
 		return nil, err
 	}
-	copied, epoch, err := s.copyable(ctx, of)
+	copied, proof, err := s.copyable(ctx, of)
 	if err != nil {
 		return nil, err
 	}
-	if epoch > 0 && vol.Annotations[sourceEpochAnnotation] != strconv.FormatInt(epoch, 10) {
+	if vol.Annotations[sourceProofAnnotation] != proof {
 		return nil, errNoSource // as it was when the copy was asked for
 	}
 	return &v1alpha1.ReplicaSource{Replica: copied.Name}, nil

@@ -57,7 +57,7 @@ func (s *Service) dismissLeft(ctx, wctx context.Context, id string) error {
 		return nil
 	}
 	var list v1alpha1.NvmfReplicaList
-	if err := s.live.List(ctx, &list, client.MatchingFields{"spec.volume.name": id}); err != nil {
+	if err := s.live.List(ctx, &list, client.MatchingFields{volumeNameField: id}); err != nil {
 		return fmt.Errorf("list NvmfReplicas of volume %s: %w", id, err)
 	}
 	left := &replicatedVolume{NvmfVolume: &v1alpha1.NvmfVolume{ObjectMeta: metav1.ObjectMeta{Name: id}}}

@@ -125,6 +125,15 @@ type setter struct {
 // setters of all that users may write, in the order in which they are listed to them.
 var setters = slices.Concat(fixedSetters, qosSetters)
 
+// replicasSetter sets what may change later, too.
+var replicasSetter = setter{Replicas, func(p *Parameters, v string) (err error) {
+	p.Replicas, err = integer(Replicas, v, 1, v1alpha1.MaxReplicas)
+	return err
+}}
+
+// mutableSetters of all that a VolumeAttributesClass may have.
+var mutableSetters = append([]setter{replicasSetter}, qosSetters...)
+
 // fixedSetters are those of what is settled when a volume is made.
 var fixedSetters = []setter{
 	{Target, func(p *Parameters, v string) error {
@@ -150,10 +159,7 @@ var fixedSetters = []setter{
 		p.CtrlLossTimeoutSeconds, err = ctrlLossTimeout(v)
 		return err
 	}},
-	{Replicas, func(p *Parameters, v string) (err error) {
-		p.Replicas, err = integer(Replicas, v, 1, v1alpha1.MaxReplicas)
-		return err
-	}},
+	replicasSetter,
 	{DeviceClass, func(p *Parameters, v string) error {
 		if len(validation.IsDNS1123Label(v)) > 0 {
 			return fmt.Errorf("%s: %q is not the name of a device class; use a name from devices.classes of the target", DeviceClass, v)

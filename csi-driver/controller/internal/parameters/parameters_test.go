@@ -230,15 +230,19 @@ func TestParseMutable(t *testing.T) {
 	for name, tc := range map[string]struct {
 		in   map[string]string
 		want *v1alpha1.VolumeQoS
-		says string
+		// replicas that are wanted.
+		replicas int32
+		says     string
 	}{
-		"nothing":        {nil, nil, ""},
-		"limits":         {map[string]string{"iops": "3000", "readBandwidth": "1Mi"}, &v1alpha1.VolumeQoS{IOPS: new(int64(3000)), ReadBandwidthMiBps: new(int64(1))}, ""},
-		"between steps":  {map[string]string{"iops": "2500"}, nil, "VolumeAttributesClass parameters: iops: \"2500\" is not a multiple of 1000"},
-		"fixed for good": {map[string]string{"transport": "TCP"}, nil, "supported parameters: iops, bandwidth, readBandwidth, writeBandwidth"},
+		"nothing":           {nil, nil, 0, ""},
+		"limits":            {map[string]string{"iops": "3000", "readBandwidth": "1Mi"}, &v1alpha1.VolumeQoS{IOPS: new(int64(3000)), ReadBandwidthMiBps: new(int64(1))}, 0, ""},
+		"replicas":          {map[string]string{"replicas": "2"}, nil, 2, ""},
+		"too many replicas": {map[string]string{"replicas": "3"}, nil, 0, `replicas: "3" is not a whole number from 1 to 2`},
+		"between steps":     {map[string]string{"iops": "2500"}, nil, 0, "VolumeAttributesClass parameters: iops: \"2500\" is not a multiple of 1000"},
+		"fixed for good":    {map[string]string{"transport": "TCP"}, nil, 0, "supported parameters: replicas, iops, bandwidth, readBandwidth, writeBandwidth"},
 	} {
-		got, err := ParseMutable(tc.in)
-		if diff := cmp.Diff(tc.want, got); diff != "" || (err == nil) != (tc.says == "") || err != nil && !strings.Contains(err.Error(), tc.says) {
+		got, replicas, err := ParseMutable(tc.in)
+		if diff := cmp.Diff(tc.want, got); diff != "" || replicas != tc.replicas || (err == nil) != (tc.says == "") || err != nil && !strings.Contains(err.Error(), tc.says) {
 			t.Errorf("%s: %v %s", name, err, diff)
 		}
 	}

@@ -46,14 +46,14 @@ var qosSetters = []setter{
 	}},
 }
 
-// ParseMutable reads the parameters of a VolumeAttributesClass; nil without any limits. All that is wrong with
-// them is in one *Error.
-func ParseMutable(m map[string]string) (*v1alpha1.VolumeQoS, error) {
+// ParseMutable reads the parameters of a VolumeAttributesClass: limits, nil without any, and the number of replicas, 0
+// when not given. All that is wrong with them is in one *Error.
+func ParseMutable(m map[string]string) (limits *v1alpha1.VolumeQoS, replicas int32, err error) {
 	var p Parameters
-	if problems := apply(&p, m, qosSetters, nil); len(problems) > 0 {
-		return nil, &Error{Of: "VolumeAttributesClass", Problems: problems}
+	if problems := apply(&p, m, mutableSetters, nil); len(problems) > 0 {
+		return nil, 0, &Error{Of: "VolumeAttributesClass", Problems: problems}
 	}
-	return p.QoS, nil
+	return p.QoS, p.Replicas, nil
 }
 
 // FormatQoS writes limits in the words of a StorageClass, the same ones always as the same text:

@@ -1,0 +1,269 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/csi-driver/controller/internal/placement"
+)
+
+const (
+	// mostFills is how many volumes of the cluster are filled at once because of a move or of another replica: each
+	// copies as fast as its nodes can, and takes that from the volumes in use. What the cache does not show yet may add
+	// one or two. It is a choice, not measured.
+	mostFills = 8
+	// refusedTime is how long a node is avoided whose agent found no room for a replica. Its pools tell sooner as a
+	// rule; this is for those that do not.
+	refusedTime = 5 * time.Minute
+	// mostMembers of an NvmfVolume, by its schema.
+	mostMembers = 4
+)
+
+// join adds a member if the volume has too few, and deletes a replica that was created for that and is not needed.
+func (s *Service) join(ctx context.Context, a *arrangement) (outcome, error) {
+	needed := a.Replicated() && a.surplus() < 0
+	for _, rep := range a.unlisted {
+		switch {
+		case !joins(rep) || retired(rep) || rep.DeletionTimestamp != nil:
+		case !needed || rep.Marked() || !fits(a, rep):
+			return s.forgo(ctx, rep)
+		default:
+			return s.enlist(ctx, a, rep)
+		}
+	}
+	if !needed {
+		return outcome{}, nil
+	}
+	if len(a.Spec.Members) >= mostMembers {
+		return outcome{waiting: fmt.Sprintf("the volume has %d replicas, of which some have to be removed first", len(a.Spec.Members))}, nil
+	}
+	return s.begin(ctx, a)
+}
+
+// fits tells whether a replica that was created is where the next member is to be.
+func fits(a *arrangement, rep *v1alpha1.NvmfReplica) bool {
+	if move := a.Spec.Move; move != nil && move.Node != "" && move.Node != rep.Spec.Node {
+		return false
+	}
+	return !slices.ContainsFunc(a.Spec.Members, func(m v1alpha1.VolumeMember) bool { return m.Node == rep.Spec.Node })
+}
+
+// forgo deletes a replica that the volume does not list: it was blank ever since. It was read before the volume, and is
+// deleted only as it was read; enlist changes it before it writes the volume. So either finds out about the other.
+func (s *Service) forgo(ctx context.Context, rep *v1alpha1.NvmfReplica) (outcome, error) {
+	klog.FromContext(ctx).Info("Deleting a replica that is not needed", "volume", rep.Spec.Volume.Name, "replica", rep.Name, "node", rep.Spec.Node)
+	if err := s.erase(ctx, rep); err != nil {
+		return outcome{}, fmt.Errorf("delete NvmfReplica %s: %w", rep.Name, err)
+	}
+	return changed, nil
+}
+
+// enlist a replica among the members once its node has created it.
+func (s *Service) enlist(ctx context.Context, a *arrangement, rep *v1alpha1.NvmfReplica) (outcome, error) {
+	done, err := created(rep)
+	switch {
+	case errors.Is(err, errNoSpace):
+		s.refused.add(a.Name, rep.Spec.Node)
+		return s.forgo(ctx, rep)
+	case err != nil:
+		return outcome{}, err
+	case !done && s.silent(ctx, rep.Spec.Node):
+		return s.forgo(ctx, rep)
+	case !done:
+		return outcome{}, nil
+	}
+	touched := rep.DeepCopy()
+	touched.Annotations[joinsAnnotation] = uuid.NewString()
+	if err := s.patch(ctx, rep, touched); err != nil {
+		return outcome{}, fmt.Errorf("write NvmfReplica %s: %w", rep.Name, err)
+	}
+	err = s.write(ctx, a.NvmfVolume, func(vol *v1alpha1.NvmfVolume) {
+		spec := &vol.Spec
+		spec.Members = append(spec.Members, v1alpha1.VolumeMember{Name: rep.Name, UUID: rep.Spec.UUID, Node: rep.Spec.Node})
+		if spec.Move != nil {
+			spec.Move.Replacement, spec.Move.Waiting = rep.Name, ""
+		}
+	})
+	if err != nil {
+		return outcome{}, err
+	}
+	klog.FromContext(ctx).Info("Adding a replica to its volume", "volume", a.Name, "replica", rep.Name, "node", rep.Spec.Node)
+	if _, err := s.follow(ctx, a.NvmfVolume); err != nil {
+		return outcome{}, err
+	}
+	return changed, nil
+}
+
+// silent tells whether the operator has found a node's agent silent.
+func (s *Service) silent(ctx context.Context, name string) bool {
+	var node v1alpha1.NvmfNode
+	return s.client.Get(ctx, keyOf(name), &node) == nil && meta.IsStatusConditionFalse(node.Status.Conditions, v1alpha1.ConditionAgentAlive)
+}
+
+// begin creates the object of a new replica, on the node where it is to be.
+func (s *Service) begin(ctx context.Context, a *arrangement) (outcome, error) {
+	fills, err := s.fills(ctx, a.Name)
+	if err != nil {
+		return outcome{}, err
+	}
+	if fills >= mostFills {
+		return outcome{waiting: fmt.Sprintf("%d other volumes are being filled, which is the maximum at a time", fills)}, nil
+	}
+	req, why, err := s.requestFor(ctx, a)
+	if err != nil || why != "" {
+		return outcome{waiting: why}, err
+	}
+	m, err := s.newMember(ctx, a)
+	if err != nil {
+		return outcome{}, err
+	}
+	m.Node, err = s.reservations.place(ctx, req, m)
+	var noNode *placement.NoNodeError
+	var noRoom *placement.NoRoomError
+	if errors.As(err, &noNode) || errors.As(err, &noRoom) {
+		return outcome{waiting: err.Error()}, nil
+	}
+	if err != nil {
+		return outcome{}, err
+	}
+	rep := newReplica(a.NvmfVolume, m, nil)
+	rep.Annotations = map[string]string{joinsAnnotation: uuid.NewString()}
+	rep.Spec.Used, rep.Spec.Hosts, rep.Spec.SubsystemNQN = false, nil, ""
+	if err := s.client.Create(ctx, rep, client.FieldOwner(fieldManager)); err != nil {
+		if refused(err) || apierrors.IsAlreadyExists(err) {
+			s.reservations.release(m.Name, m.UUID, req.SizeBytes)
+		}
+		return outcome{}, fmt.Errorf("store NvmfReplica %s: %w", m.Name, err)
+	}
+	klog.FromContext(ctx).Info("Creating another replica", "volume", a.Name, "replica", m.Name, "node", m.Node)
+	return changed, nil
+}
+
+// fills are the volumes, but for this one, that are being filled, or are about to be. A volume that is not attached is
+// not filled, however long it waits.
+func (s *Service) fills(ctx context.Context, but string) (int, error) {
+	names := map[string]bool{}
+	var mirrors v1alpha1.NvmfMirrorList
+	if err := s.client.List(ctx, &mirrors, client.UnsafeDisableDeepCopy); err != nil {
+		return 0, fmt.Errorf("list NvmfMirrors: %w", err)
+	}
+	for i := range mirrors.Items {
+		m := &mirrors.Items[i]
+		names[m.Name] = m.Spec.Holder != "" && slices.ContainsFunc(m.Spec.Members, func(m v1alpha1.MirrorMember) bool {
+			return m.State == v1alpha1.MemberFilling && !m.Retired
+		})
+	}
+	var reps v1alpha1.NvmfReplicaList
+	if err := s.client.List(ctx, &reps, client.UnsafeDisableDeepCopy); err != nil {
+		return 0, fmt.Errorf("list NvmfReplicas: %w", err)
+	}
+	for i := range reps.Items {
+		if rep := &reps.Items[i]; joins(rep) && rep.DeletionTimestamp == nil {
+			names[rep.Spec.Volume.Name] = true
+		}
+	}
+	delete(names, but)
+	maps.DeleteFunc(names, func(_ string, is bool) bool { return !is })
+	return len(names), nil
+}
+
+// requestFor the place of a volume's next member, or why there is none. What a StorageClass says about zones is not
+// known here: a node in another zone than the members that stay is preferred, as for any new volume.
+func (s *Service) requestFor(ctx context.Context, a *arrangement) (req placement.Request, why string, err error) {
+	req = placement.Request{
+		Target: a.Spec.Target, Connection: v1alpha1.Connection{Transports: a.Spec.Connection.Transports},
+		SizeBytes: a.Spec.Size.Value(), DeviceClass: a.Spec.DeviceClass, Avoid: s.refused.of(a.Name),
+	}
+	if req.Cordoned, err = s.cordonedNodes(ctx); err != nil {
+		return req, "", err
+	}
+	if req.ZoneOf, err = s.zoneOf(ctx, corev1.LabelTopologyZone); err != nil {
+		return req, "", err
+	}
+	for _, m := range a.Spec.Members {
+		req.Apart = append(req.Apart, m.Node)
+		if a.Spec.Move != nil && m.Name == a.Spec.Move.Replica {
+			delete(req.ZoneOf, m.Node) // its zone is free when it has moved
+		}
+	}
+	if a.Spec.Move == nil || a.Spec.Move.Node == "" {
+		return req, "", nil
+	}
+	req.Node = a.Spec.Move.Node
+	var node v1alpha1.NvmfNode
+	err = s.client.Get(ctx, keyOf(req.Node), &node)
+	if err == nil && node.Spec.Target == req.Target && node.Spec.Plan != nil {
+		return req, "", nil
+	}
+	return req, fmt.Sprintf("node %s does not serve target %q", req.Node, req.Target), client.IgnoreNotFound(err)
+}
+
+// newMember with a number that is greater than that of any replica that the volume has or had, and a name that no
+// NvmfReplica has.
+func (s *Service) newMember(ctx context.Context, a *arrangement) (v1alpha1.VolumeMember, error) {
+	for n := lastReplica(a) + 1; ; n++ {
+		m := member(a.Name, "", n, "")
+		if rep, err := s.replicas.read(ctx, m.Name); err != nil || rep == nil {
+			return m, err
+		}
+	}
+}
+
+// lastReplica is the highest number among the replicas that a volume has or had.
+func lastReplica(a *arrangement) int {
+	last, _ := strconv.Atoi(a.Annotations[lastReplicaAnnotation])
+	for _, name := range a.names {
+		if suffix, is := strings.CutPrefix(name, a.Name+"-"); is {
+			n, _ := strconv.Atoi(suffix)
+			last = max(last, n)
+		}
+	}
+	return last
+}
+
+// refusedNodes are, for each volume, the nodes whose agents found no room for its next replica.
+type refusedNodes struct {
+	mu    sync.Mutex
+	until map[string]map[string]time.Time
+}
+
+func (r *refusedNodes) add(volume, node string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.until == nil {
+		r.until = map[string]map[string]time.Time{}
+	}
+	if r.until[volume] == nil {
+		r.until[volume] = map[string]time.Time{}
+	}
+	r.until[volume][node] = time.Now().Add(refusedTime)
+}
+
+// of a volume, sorted.
+func (r *refusedNodes) of(volume string) []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := time.Now()
+	maps.DeleteFunc(r.until[volume], func(_ string, until time.Time) bool { return now.After(until) })
+	if len(r.until[volume]) == 0 {
+		delete(r.until, volume)
+	}
+	return slices.Sorted(maps.Keys(r.until[volume]))
+}

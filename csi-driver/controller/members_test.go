@@ -1,0 +1,890 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/google/uuid"
+	. "github.com/onsi/gomega"
+	"google.golang.org/grpc/codes"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/csi-driver/mirror"
+)
+
+// moves is a volume whose members change.
+type moves struct {
+	t  *testing.T
+	st storage
+	id string
+	// headers have the marks that the holder's node has written, by the replica's UID.
+	headers map[string]string
+	// full is a node whose agent tries in vain to make replicas.
+	full string
+	// lives of the service, of which one works at a time.
+	lives []*Service
+	next  int
+}
+
+func newMoves(t *testing.T, nodes int) *moves {
+	t.Helper()
+	m := &moves{t: t, st: newStorage(t, nodes, 10*gi), headers: map[string]string{}}
+	for range 2 {
+		s, _ := newService(t)
+		seen(t, s, m.st)
+		m.lives = append(m.lives, s)
+	}
+	return m
+}
+
+func (m *moves) service() *Service { return m.lives[0] }
+
+func replicaOf(t testing.TB, name string) *v1alpha1.NvmfReplica {
+	t.Helper()
+	rep, err := (&objects[v1alpha1.NvmfReplica, *v1alpha1.NvmfReplica]{}).get(t.Context(), api, name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return rep
+}
+
+// edit the volume's spec as a person does, or the CLI.
+func (m *moves) edit(change func(*v1alpha1.NvmfVolumeSpec)) {
+	m.t.Helper()
+	NewWithT(m.t).Eventually(func() error {
+		vol := volume(m.t, m.id)
+		change(&vol.Spec)
+		return api.Update(m.t.Context(), vol)
+	}).WithTimeout(enough).Should(Succeed())
+}
+
+func (m *moves) move(replica, node string) {
+	m.t.Helper()
+	m.edit(func(spec *v1alpha1.NvmfVolumeSpec) { spec.Move = &v1alpha1.VolumeMove{Replica: replica, Node: node} })
+}
+
+func (m *moves) cancel() {
+	m.t.Helper()
+	m.edit(func(spec *v1alpha1.NvmfVolumeSpec) { spec.Move = nil })
+}
+
+// keep plays the keeper of the holder's node: it takes one step, if there is one.
+func (m *moves) keep() {
+	m.t.Helper()
+	is := mirrorOf(m.t, m.id)
+	if is == nil || is.Spec.Holder == "" {
+		return
+	}
+	h := mirror.Holder{Attachment: is.Spec.Holder, Mark: uuid.NewString(), Now: time.Now()}
+	next, written, err := m.kept(h, is.Spec)
+	if err != nil {
+		m.t.Fatal(err)
+	}
+	is.Spec = next
+	if err := api.Update(m.t.Context(), is); apierrors.IsConflict(err) {
+		return
+	} else if err != nil {
+		m.t.Fatal(err)
+	}
+	for _, name := range written {
+		is, _ := mirror.Get(next, name)
+		m.headers[is.ReplicaUID] = h.Mark
+	}
+}
+
+func (m *moves) kept(h mirror.Holder, r mirror.Record) (mirror.Record, []string, error) {
+	marks := func(names ...string) map[string]string {
+		marks := map[string]string{}
+		for _, name := range append(names, mirror.InSync(r)...) {
+			is, _ := mirror.Get(r, name)
+			if marks[name] = m.headers[is.ReplicaUID]; marks[name] == "" {
+				marks[name] = mirror.NoMark
+			}
+		}
+		return marks
+	}
+	keys := func(marks map[string]string) (names []string) {
+		for name := range marks {
+			names = append(names, name)
+		}
+		return names
+	}
+	for _, is := range r.Members {
+		switch {
+		case is.State == v1alpha1.MemberOut && !is.Released:
+			next, err := h.Released(r, is.Replica)
+			return next, nil, err
+		case is.Retired && is.State != v1alpha1.MemberOut:
+			all := marks()
+			delete(all, is.Replica)
+			next, err := h.Lost(r, is.Replica, mirror.ReasonRetired, all)
+			return next, keys(all), err
+		case is.Retired || is.State == v1alpha1.MemberInSync:
+			continue
+		}
+		rep := replicaOf(m.t, is.Replica)
+		if rep == nil || rep.HostOf(r.Holder) == nil || rep.Admitted(rep.HostOf(r.Holder).NQN) == nil || string(rep.UID) != is.ReplicaUID {
+			continue
+		}
+		all := marks(is.Replica)
+		if identity, _ := v1alpha1.AttachmentOfHost(rep.HostOf(r.Holder).NQN); identity != is.Identity {
+			next, err := h.Return(r, is.Replica, identity, false, all)
+			return next, keys(all), err
+		}
+		next, err := h.Complete(r, is.Replica, all)
+		return next, keys(all), err
+	}
+	return r, nil, nil
+}
+
+// safe checks what must be true at every moment: what the record has in sync exists, and no replica was made twice.
+func (m *moves) safe() {
+	m.t.Helper()
+	for _, node := range m.st.nodes {
+		for id, n := range agents[node].Made() {
+			if n > 1 && node != m.full {
+				m.t.Fatalf("node %s made %s %d times", node, id, n)
+			}
+		}
+	}
+	is := mirrorOf(m.t, m.id)
+	if is == nil || volume(m.t, m.id) == nil || !volume(m.t, m.id).Replicated() {
+		return
+	}
+	exists := func(name string) bool {
+		rep, of := replicaOf(m.t, name), slices.IndexFunc(is.Spec.Members, func(is mirror.Member) bool { return is.Replica == name })
+		if rep == nil || string(rep.UID) != is.Spec.Members[of].ReplicaUID || rep.DeletionTimestamp != nil {
+			return false
+		}
+		has, _ := holds(m.t, rep.Spec.Node)
+		return slices.Contains(has, rep.Spec.UUID)
+	}
+	if !slices.ContainsFunc(mirror.InSync(is.Spec), exists) {
+		m.t.Fatalf("no replica that is in sync exists: %s", mirror.String(is.Spec))
+	}
+}
+
+// until has a life of the service, and the keeper, take steps until this holds.
+func (m *moves) until(holds func(g Gomega)) {
+	m.t.Helper()
+	NewWithT(m.t).Eventually(func(g Gomega) {
+		s := m.lives[m.next%len(m.lives)]
+		m.next++
+		if vol := volume(m.t, m.id); vol != nil {
+			_, err := s.follow(m.t.Context(), vol)
+			if err == nil {
+				err = s.arrange(m.t.Context(), m.id)
+			}
+			g.Expect(err == nil || errors.Is(err, errKilled)).To(BeTrue(), "%v", err)
+		}
+		m.safe()
+		m.keep()
+		m.safe()
+		holds(g)
+	}).WithTimeout(enough).WithPolling(5 * time.Millisecond).Should(Succeed())
+}
+
+// names of the members that are all in sync, with nothing left to do.
+func (m *moves) has(names ...string) func(Gomega) {
+	return func(g Gomega) {
+		vol, is := volume(m.t, m.id), mirrorOf(m.t, m.id)
+		var members []string
+		for _, mem := range vol.Spec.Members {
+			members = append(members, mem.Name)
+		}
+		g.Expect(vol.Spec.Move).To(BeNil())
+		g.Expect(members).To(Equal(names))
+		g.Expect(mirror.InSync(is.Spec)).To(Equal(names))
+		g.Expect(is.Spec.Members).To(HaveLen(len(names)))
+		left, err := m.service().unlisted(m.t.Context(), api, vol)
+		g.Expect(err).NotTo(HaveOccurred())
+		g.Expect(left).To(BeEmpty())
+	}
+}
+
+// waits until the move says that it waits for this.
+func (m *moves) waits(says string) {
+	m.t.Helper()
+	m.until(func(g Gomega) {
+		move := volume(m.t, m.id).Spec.Move
+		g.Expect(move).NotTo(BeNil())
+		g.Expect(move.Waiting).To(ContainSubstring(says))
+	})
+}
+
+func (m *moves) delete() {
+	m.t.Helper()
+	if _, err := m.service().DeleteVolume(within(m.t, enough), &csi.DeleteVolumeRequest{VolumeId: m.id}); err != nil {
+		m.t.Fatal(err)
+	}
+	if is := mirrorOf(m.t, m.id); is != nil {
+		m.t.Errorf("left: %v", is)
+	}
+	for _, node := range m.st.nodes {
+		if volumes, _ := holds(m.t, node); len(volumes) > 0 {
+			m.t.Errorf("left on %s: %v", node, volumes)
+		}
+	}
+}
+
+func TestMoveWhileAttached(t *testing.T) {
+	m := newMoves(t, 3)
+	node := newHost(t, "host")
+	m.id = newMirrored(t, m.service(), m.st, "v")
+	holder := hold(t, m.service(), m.id, node)
+	g := NewWithT(t)
+	g.Expect(mirrorOf(t, m.id).Spec.HolderNode).To(Equal(node))
+	was := volume(t, m.id).Spec.Members
+	m.move(was[0].Name, "")
+	m.until(m.has(m.id+"-1", m.id+"-2"))
+	now := volume(t, m.id).Spec
+	g.Expect(now.Mirrored).To(BeTrue())
+	g.Expect(now.Members[1].Node).NotTo(BeElementOf(was[0].Node, was[1].Node))
+	erased(t, was[0].Node, was[0].UUID)
+	g.Expect(mirrorOf(t, m.id).Spec.Holder).To(Equal(holder))
+	unpublish(t, m.service(), m.id, node)
+	g.Expect(mirrorOf(t, m.id).Spec.HolderNode).To(BeEmpty())
+	m.delete()
+}
+
+// A detached volume is not filled: its move says so, and goes on when a pod uses it.
+func TestMoveOfADetachedVolume(t *testing.T) {
+	m := newMoves(t, 3)
+	node := newHost(t, "host")
+	m.id = newMirrored(t, m.service(), m.st, "v")
+	target := volume(t, m.id).Spec.Members
+	third := m.st.nodes[slices.IndexFunc(m.st.nodes, func(n string) bool { return n != target[0].Node && n != target[1].Node })]
+	m.move(m.id+"-1", third)
+	m.waits("replica " + m.id + "-2 is filled while a pod uses the volume")
+	if got := volume(t, m.id).Spec.Members[2].Node; got != third {
+		t.Errorf("moves to %s, not %s", got, third)
+	}
+	hold(t, m.service(), m.id, node)
+	m.until(m.has(m.id+"-0", m.id+"-2"))
+	unpublish(t, m.service(), m.id, node)
+	m.delete()
+}
+
+// A plain volume becomes mirrored under the pod that uses it, moves, and stays mirrored with one replica.
+func TestMoveOfAPlainVolume(t *testing.T) {
+	for _, attached := range []bool{true, false} {
+		t.Run(map[bool]string{true: "attached", false: "detached"}[attached], func(t *testing.T) {
+			m := newMoves(t, 2)
+			node := newHost(t, "host")
+			m.id = newVolume(t, m.service(), m.st, "v")
+			g := NewWithT(t)
+			var before *v1alpha1.NvmfReplica
+			if attached {
+				publish(t, m.service(), m.id, node)
+				before = replica(t, m.id)
+			}
+			m.move(m.id+"-0", "")
+			if attached {
+				m.until(func(g Gomega) { g.Expect(mirrorOf(t, m.id)).NotTo(BeNil()) })
+				is := mirrorOf(t, m.id).Spec
+				g.Expect(is.Holder).To(Equal(volume(t, m.id).Spec.Attachments[0].AttachmentUUID()))
+				g.Expect(is.HolderNode).To(Equal(node))
+				g.Expect(is.Dirty).To(BeTrue())
+				rep := replica(t, m.id)
+				g.Expect(rep.Spec.Hosts).To(Equal(before.Spec.Hosts))
+				g.Expect(rep.Spec.SubsystemNQN).To(Equal(before.Spec.SubsystemNQN))
+			} else {
+				m.waits("is filled while a pod uses the volume")
+				hold(t, m.service(), m.id, node)
+			}
+			m.until(m.has(m.id + "-1"))
+			g.Expect(volume(t, m.id).Spec.Mirrored).To(BeTrue())
+			erased(t, m.st.nodes[0], volume(t, m.id).Spec.UUID)
+			erased(t, m.st.nodes[1], volume(t, m.id).Spec.UUID)
+
+			// The one replica is what can be copied, attached or not.
+			_, err := m.service().CreateSnapshot(within(t, enough), &csi.CreateSnapshotRequest{Name: own(t, "snap"), SourceVolumeId: m.id})
+			g.Expect(err).NotTo(HaveOccurred())
+			clone := createRequest(m.st, own(t, "clone"), gi)
+			clone.VolumeContentSource = contentSource(&v1alpha1.VolumeSource{Volume: m.id})
+			_, err = m.service().CreateVolume(within(t, enough), clone)
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(replica(t, clone.Name).Spec.Source).To(Equal(&v1alpha1.ReplicaSource{Replica: m.id + "-1"}))
+			_, err = m.service().ControllerExpandVolume(within(t, enough), expandRequest(m.id, 2*gi))
+			g.Expect(err).NotTo(HaveOccurred())
+
+			unpublish(t, m.service(), m.id, node)
+			shared := publishRequest(m.id, node)
+			shared.VolumeCapability = block(csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER)
+			_, err = m.service().ControllerPublishVolume(within(t, enough), shared)
+			expectError(t, err, codes.InvalidArgument, "has one replica, but it had more", "cannot be undone")
+			hold(t, m.service(), m.id, node)
+			unpublish(t, m.service(), m.id, node)
+			_, err = m.service().DeleteVolume(within(t, enough), &csi.DeleteVolumeRequest{VolumeId: m.id})
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(mirrorOf(t, m.id)).To(BeNil())
+		})
+	}
+}
+
+// The number of replicas of a volume in use changes by a VolumeAttributesClass.
+func TestChangeTheNumberOfReplicas(t *testing.T) {
+	m := newMoves(t, 2)
+	node := newHost(t, "host")
+	m.id = newVolume(t, m.service(), m.st, "v")
+	modify := func(replicas string) error {
+		_, err := m.service().ControllerModifyVolume(within(t, enough), &csi.ControllerModifyVolumeRequest{VolumeId: m.id, MutableParameters: map[string]string{"replicas": replicas}})
+		return err
+	}
+	g := NewWithT(t)
+	shared := publishRequest(m.id, node)
+	shared.VolumeCapability = block(csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER)
+	publishAs(t, m.service(), shared)
+	expectError(t, modify("2"), codes.InvalidArgument, "while nodes share it")
+	expectError(t, modify("3"), codes.InvalidArgument, "not a whole number from 1 to 2")
+	m.move(m.id+"-0", "")
+	m.waits("nodes share the volume")
+	m.cancel()
+	unpublish(t, m.service(), m.id, node)
+
+	publish(t, m.service(), m.id, node)
+	g.Expect(modify("2")).To(Succeed())
+	g.Expect(volume(t, m.id).Replicated()).To(BeFalse(), "it is not mirrored before it has a mirror")
+	m.until(m.has(m.id+"-0", m.id+"-1"))
+	g.Expect(modify("1")).To(Succeed())
+	m.until(m.has(m.id + "-0"))
+	g.Expect(modify("2")).To(Succeed())
+	m.until(m.has(m.id+"-0", m.id+"-2")) // no name is used twice
+	unpublish(t, m.service(), m.id, node)
+	m.delete()
+}
+
+// mortal makes the lives of the service short: each is killed after one to six writes, and another goes on. With untold
+// it does not learn of its last write, which is stored.
+func (m *moves) mortal(untold bool) {
+	for n, s := range m.lives {
+		whole, lives := s.client, n
+		s.client = &mortal{Client: whole, untold: untold, revive: func() int {
+			lives++
+			return lives%6 + 1
+		}}
+	}
+}
+
+// errKilled ends a life of the service.
+var errKilled = context.Canceled
+
+// mortal is a client of a service that is killed after so many writes, and then lives again.
+type mortal struct {
+	client.Client
+	left   int
+	untold bool
+	revive func() int
+}
+
+func (c *mortal) do(write func() error) error {
+	if c.left == 0 {
+		c.left = c.revive()
+		return errKilled
+	}
+	if c.left--; c.left == 0 && c.untold {
+		c.left = c.revive()
+		_ = write()
+		return errKilled
+	}
+	return write()
+}
+
+func (c *mortal) Create(ctx context.Context, obj client.Object, opts ...client.CreateOption) error {
+	return c.do(func() error { return c.Client.Create(ctx, obj, opts...) })
+}
+
+func (c *mortal) Update(ctx context.Context, obj client.Object, opts ...client.UpdateOption) error {
+	return c.do(func() error { return c.Client.Update(ctx, obj, opts...) })
+}
+
+func (c *mortal) Patch(ctx context.Context, obj client.Object, patch client.Patch, opts ...client.PatchOption) error {
+	return c.do(func() error { return c.Client.Patch(ctx, obj, patch, opts...) })
+}
+
+func (c *mortal) Delete(ctx context.Context, obj client.Object, opts ...client.DeleteOption) error {
+	return c.do(func() error { return c.Client.Delete(ctx, obj, opts...) })
+}
+
+// A service that is killed at any moment, and another that takes over, complete each change, and make no replica twice.
+func TestMovesThatAreInterrupted(t *testing.T) {
+	for name, tc := range map[string]struct {
+		mirrored, untold bool
+	}{
+		"of two replicas":                        {true, false},
+		"of two replicas, the last write stored": {true, true},
+		"of one replica":                         {false, false},
+		"of one replica, the last write stored":  {false, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newMoves(t, 3)
+			node := newHost(t, "host")
+			if tc.mirrored {
+				m.id = newMirrored(t, m.service(), m.st, "v")
+				hold(t, m.service(), m.id, node)
+			} else {
+				m.id = newVolume(t, m.service(), m.st, "v")
+				publish(t, m.service(), m.id, node)
+			}
+			whole := []client.Client{m.lives[0].client, m.lives[1].client}
+			want := []string{m.id + "-1"}
+			if tc.mirrored {
+				want = append(want, m.id+"-2")
+			}
+			m.mortal(tc.untold)
+			m.move(m.id+"-0", "")
+			m.until(m.has(want...))
+			m.lives[0].client, m.lives[1].client = whole[0], whole[1]
+			unpublish(t, m.service(), m.id, node)
+			hold(t, m.service(), m.id, node)
+			unpublish(t, m.service(), m.id, node)
+			m.delete()
+		})
+	}
+}
+
+// stage has one step after another taken until this holds.
+func (m *moves) stage(holds func() bool) {
+	m.t.Helper()
+	NewWithT(m.t).Eventually(func(g Gomega) bool {
+		if holds() {
+			return true
+		}
+		if _, err := m.service().follow(m.t.Context(), volume(m.t, m.id)); err != nil {
+			g.Expect(apierrors.IsConflict(err)).To(BeTrue(), "%v", err)
+		}
+		if holds() {
+			return true
+		}
+		did, err := m.service().step(m.t.Context(), m.id)
+		if err != nil {
+			g.Expect(apierrors.IsConflict(err)).To(BeTrue(), "%v", err)
+		}
+		m.safe()
+		if !holds() && !did.changed {
+			m.keep()
+		}
+		return holds()
+	}).WithTimeout(enough).WithPolling(5 * time.Millisecond).Should(BeTrue())
+}
+
+// A move that is cancelled leaves as many replicas as there were, all of them in sync, and nothing else.
+func TestMovesThatAreCancelled(t *testing.T) {
+	for name, reached := range map[string]func(*moves) bool{
+		"before it begins":            func(*moves) bool { return true },
+		"while the replica is made":   func(m *moves) bool { return replicaOf(m.t, m.id+"-2") != nil },
+		"when the replica is listed":  func(m *moves) bool { return len(volume(m.t, m.id).Spec.Members) == 3 },
+		"while the replica is filled": func(m *moves) bool { return joined(&mirrorOf(m.t, m.id).Spec, m.id+"-2") },
+		"when the replica is in sync": func(m *moves) bool { return len(mirror.InSync(mirrorOf(m.t, m.id).Spec)) == 3 },
+		"when the former is retired":  func(m *moves) bool { is, _ := mirror.Get(mirrorOf(m.t, m.id).Spec, m.id+"-0"); return is.Retired },
+		"when the former is out":      func(m *moves) bool { return mirror.StateOf(mirrorOf(m.t, m.id).Spec, m.id+"-0") == v1alpha1.MemberOut },
+		"when the former is removed":  func(m *moves) bool { return !joined(&mirrorOf(m.t, m.id).Spec, m.id+"-0") },
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newMoves(t, 3)
+			node := newHost(t, "host")
+			m.id = newMirrored(t, m.service(), m.st, "v")
+			hold(t, m.service(), m.id, node)
+			m.move(m.id+"-0", "")
+			m.stage(func() bool { return reached(m) })
+			former, _ := mirror.Get(mirrorOf(t, m.id).Spec, m.id+"-0")
+			want := []string{m.id + "-0", m.id + "-1"}
+			if former.Replica == "" || former.Retired {
+				want = []string{m.id + "-1", m.id + "-2"} // which cannot be undone
+			}
+			m.cancel()
+			m.until(m.has(want...))
+			unpublish(t, m.service(), m.id, node)
+			m.delete()
+		})
+	}
+}
+
+func TestMoveToANodeThatCannotTakeIt(t *testing.T) {
+	m := newMoves(t, 3)
+	node := newHost(t, "host")
+	m.id = newMirrored(t, m.service(), m.st, "v")
+	hold(t, m.service(), m.id, node)
+	members := volume(t, m.id).Spec.Members
+	third := m.st.nodes[slices.IndexFunc(m.st.nodes, func(n string) bool { return n != members[0].Node && n != members[1].Node })]
+	m.move(members[0].Name, members[1].Node)
+	m.waits("it stores another replica of the volume")
+	m.cancel()
+	m.move(members[0].Name, "nowhere")
+	m.waits("node nowhere does not serve target")
+	m.cancel()
+
+	// The agent finds no room: another node is tried, of which there is none, until its node has room again.
+	agents[third].NoRoom(true)
+	m.full = third
+	m.move(members[0].Name, "")
+	m.waits(third + ": its agent found no space")
+	agents[third].NoRoom(false)
+	for _, s := range m.lives {
+		s.refused.until = nil // as after a while
+	}
+	m.until(func(g Gomega) { g.Expect(volume(t, m.id).Spec.Move).To(BeNil()) })
+	now := volume(t, m.id).Spec.Members
+	if now[1].Node != third {
+		t.Errorf("moved to %s", now[1].Node)
+	}
+	m.until(m.has(m.id+"-1", now[1].Name))
+}
+
+// The node of the replica that moves is down: the move is completed, and the replica deleted when the node is back.
+func TestMoveFromANodeThatIsDown(t *testing.T) {
+	m := newMoves(t, 3)
+	node := newHost(t, "host")
+	m.id = newMirrored(t, m.service(), m.st, "v")
+	hold(t, m.service(), m.id, node)
+	was := volume(t, m.id).Spec.Members[0]
+	silence(t, was.Node)
+	m.move(was.Name, "")
+	m.until(func(g Gomega) {
+		g.Expect(volume(t, m.id).Spec.Move).To(BeNil())
+		g.Expect(mirror.InSync(mirrorOf(t, m.id).Spec)).To(Equal([]string{m.id + "-1", m.id + "-2"}))
+		g.Expect(replicaOf(t, was.Name).Spec.Hosts).To(BeEmpty())
+	})
+	if volumes, _ := holds(t, was.Node); !slices.Contains(volumes, was.UUID) {
+		t.Error("the replica is gone before its node could say who is connected")
+	}
+	agents[was.Node].Start(t.Context())
+	m.until(m.has(m.id+"-1", m.id+"-2"))
+	erased(t, was.Node, was.UUID)
+	unpublish(t, m.service(), m.id, node)
+	m.delete()
+}
+
+// racing has something happen before the nth write.
+type racing struct {
+	client.Client
+	n      int
+	happen func()
+}
+
+func (c *racing) count() {
+	if c.n--; c.n == 0 {
+		c.happen()
+	}
+}
+
+func (c *racing) Create(ctx context.Context, obj client.Object, opts ...client.CreateOption) error {
+	c.count()
+	return c.Client.Create(ctx, obj, opts...)
+}
+
+func (c *racing) Patch(ctx context.Context, obj client.Object, patch client.Patch, opts ...client.PatchOption) error {
+	c.count()
+	return c.Client.Patch(ctx, obj, patch, opts...)
+}
+
+// The volume is detached, or attached, while it becomes mirrored: the record is of what is so in the end.
+func TestAVolumeIsMirroredWhileItsAttachmentChanges(t *testing.T) {
+	for name, attached := range map[string]bool{"detached": true, "attached": false} {
+		for write := 1; write <= 3; write++ { // the annotation, the record, the volume
+			t.Run(name, func(t *testing.T) {
+				m := newMoves(t, 2)
+				node := newHost(t, "host")
+				m.id = newVolume(t, m.service(), m.st, "v")
+				publish(t, m.service(), m.id, node)
+				if !attached {
+					unpublish(t, m.service(), m.id, node)
+				}
+				m.edit(func(spec *v1alpha1.NvmfVolumeSpec) { spec.Replicas = 2 })
+				g := NewWithT(t)
+				g.Eventually(func(g Gomega) {
+					now, err := m.service().follow(t.Context(), volume(t, m.id))
+					g.Expect(err).NotTo(HaveOccurred())
+					ready, _ := convertible(now.NvmfVolume, now.replicas[0])
+					g.Expect(ready).To(BeTrue())
+				}).WithTimeout(enough).Should(Succeed())
+				other, happened := m.lives[1], false
+				whole := m.service().client
+				m.service().client = &racing{Client: whole, n: write, happen: func() {
+					happened = true
+					if attached {
+						unpublish(t, other, m.id, node)
+					} else {
+						publish(t, other, m.id, node)
+					}
+				}}
+				if _, err := m.service().step(t.Context(), m.id); !apierrors.IsConflict(err) {
+					t.Errorf("got %v, want a conflict", err)
+				}
+				m.service().client = whole
+				g.Expect(happened).To(BeTrue())
+				g.Expect(volume(t, m.id).Spec.Mirrored).To(BeFalse())
+				m.until(func(g Gomega) { g.Expect(volume(t, m.id).Spec.Mirrored).To(BeTrue()) })
+				holder := ""
+				if !attached {
+					holder = volume(t, m.id).Spec.Attachments[0].AttachmentUUID()
+				}
+				g.Expect(mirrorOf(t, m.id).Spec.Holder).To(Equal(holder))
+				if attached {
+					hold(t, m.service(), m.id, node)
+				}
+				m.until(m.has(m.id+"-0", m.id+"-1"))
+				unpublish(t, m.service(), m.id, node)
+				m.delete()
+			})
+		}
+	}
+}
+
+// Of two services that both make a volume mirrored, the one that is late takes nothing from the other.
+func TestAnAttemptThatIsLateDropsNoRecord(t *testing.T) {
+	m := newMoves(t, 2)
+	m.id = newVolume(t, m.service(), m.st, "v")
+	m.edit(func(spec *v1alpha1.NvmfVolumeSpec) { spec.Replicas, spec.Used = 2, true })
+	g := NewWithT(t)
+	claimed := volume(t, m.id)
+	m.until(func(g Gomega) { g.Expect(volume(t, m.id).Spec.Mirrored).To(BeTrue()) })
+	before := mirrorOf(t, m.id)
+	current, err := m.service().dropAttempt(t.Context(), claimed)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(current).To(BeFalse())
+	g.Expect(mirrorOf(t, m.id).UID).To(Equal(before.UID))
+}
+
+// A replica that joined a volume, and was lost before it was filled, is not made again.
+func TestAReplicaThatJoinedIsNotMadeAgain(t *testing.T) {
+	m := newMoves(t, 2)
+	node := newHost(t, "host")
+	m.id = newVolume(t, m.service(), m.st, "v")
+	publish(t, m.service(), m.id, node)
+	m.edit(func(spec *v1alpha1.NvmfVolumeSpec) { spec.Replicas = 2 })
+	m.stage(func() bool { return len(volume(t, m.id).Spec.Members) == 2 })
+	lost := volume(t, m.id).Spec.Members[1]
+	silence(t, lost.Node)
+	agents[lost.Node].Lose(lost.UUID)
+	patch := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))
+	g := NewWithT(t)
+	g.Expect(api.Patch(t.Context(), replicaOf(t, lost.Name), patch)).To(Succeed())
+	deleteByHand(t, replicaOf(t, lost.Name))
+	agents[lost.Node].Start(t.Context())
+	m.until(func(g Gomega) {
+		rep := replicaOf(t, lost.Name)
+		g.Expect(rep).NotTo(BeNil())
+		g.Expect(rep.Spec.Used).To(BeTrue())
+		g.Expect(rep.Status.Conditions).NotTo(BeEmpty(), "its agent has not looked at it")
+	})
+	volumes, _ := holds(t, lost.Node)
+	g.Expect(volumes).NotTo(ContainElement(lost.UUID))
+	g.Expect(mirror.InSync(mirrorOf(t, m.id).Spec)).To(Equal([]string{m.id + "-0"}))
+	m.edit(func(spec *v1alpha1.NvmfVolumeSpec) { spec.Replicas = 1 })
+	m.until(func(g Gomega) { g.Expect(volume(t, m.id).Spec.Members).To(HaveLen(1)) })
+}
+
+// After an unclean end, a replica that was recorded out, and not released, may be the only one that has everything.
+func TestAReplicaThatMayHaveRunLastStays(t *testing.T) {
+	r := mirror.Record{Epoch: 9, Dirty: true, Members: []mirror.Member{
+		{Replica: "a", ReplicaUID: "a", State: v1alpha1.MemberInSync},
+		{Replica: "b", ReplicaUID: "b", State: v1alpha1.MemberOut, Identity: "i", Retired: true},
+	}}
+	for _, tc := range []struct {
+		name   string
+		change func(*mirror.Record)
+		want   bool
+	}{
+		{"not released, then fenced", func(*mirror.Record) {}, false},
+		{"released", func(r *mirror.Record) { r.Members[1].Released = true }, true},
+		{"stopped cleanly", func(r *mirror.Record) { r.Dirty = false }, true},
+		{"held, not released", func(r *mirror.Record) { r.Holder = "h" }, false},
+		{"not retired", func(r *mirror.Record) { r.Dirty, r.Members[1].Retired = false, false }, false},
+	} {
+		is := *r.DeepCopy()
+		tc.change(&is)
+		if got := hasLeft(is, is.Members[1]); got != tc.want {
+			t.Errorf("%s: %v", tc.name, got)
+		}
+	}
+}
+
+// So many volumes are filled at once, and no more.
+func TestFillsAreBounded(t *testing.T) {
+	m := newMoves(t, 3)
+	node := newHost(t, "host")
+	m.id = newMirrored(t, m.service(), m.st, "v")
+	hold(t, m.service(), m.id, node)
+	var others []*v1alpha1.NvmfMirror
+	for range mostFills {
+		other := &v1alpha1.NvmfMirror{ObjectMeta: metav1.ObjectMeta{GenerateName: "filling-"}, Spec: mirror.Record{Epoch: 1, Holder: uuid.NewString(), Members: []mirror.Member{
+			{Replica: "a", ReplicaUID: "a", State: v1alpha1.MemberInSync}, {Replica: "b", ReplicaUID: "b", State: v1alpha1.MemberFilling},
+		}}}
+		create(t, other)
+		others = append(others, other)
+	}
+	t.Cleanup(func() {
+		for _, other := range others {
+			_ = api.Delete(context.WithoutCancel(t.Context()), other)
+		}
+	})
+	NewWithT(t).Eventually(func(g Gomega) {
+		for _, s := range m.lives {
+			g.Expect(s.fills(t.Context(), m.id)).To(BeNumerically(">=", mostFills))
+		}
+	}).WithTimeout(enough).Should(Succeed())
+	m.move(m.id+"-0", "")
+	m.waits("other volumes are being filled")
+	for _, other := range others {
+		deleteByHand(t, other)
+	}
+	m.until(m.has(m.id+"-1", m.id+"-2"))
+}
+
+// Nothing but what the watches tell has a move go on.
+func TestSettleMovesAReplica(t *testing.T) {
+	m := newMoves(t, 2)
+	node := newHost(t, "host")
+	m.id = newVolume(t, m.service(), m.st, "v")
+	publish(t, m.service(), m.id, node)
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		m.service().Settle(ctx)
+	}()
+	m.move(m.id+"-0", "")
+	NewWithT(t).Eventually(func(g Gomega) {
+		m.safe()
+		m.keep()
+		m.has(m.id + "-1")(g)
+	}).WithTimeout(2 * enough).Should(Succeed())
+	stop()
+	<-ended
+	unpublish(t, m.service(), m.id, node)
+	m.delete()
+}
+
+// A volume can be deleted at every stage of a move, and leaves nothing.
+func TestDeleteWhileAReplicaMoves(t *testing.T) {
+	for name, reached := range map[string]func(*moves) bool{
+		"while the replica is made":   func(m *moves) bool { return replicaOf(m.t, m.id+"-2") != nil },
+		"while the replica is filled": func(m *moves) bool { return joined(&mirrorOf(m.t, m.id).Spec, m.id+"-2") },
+		"when the former is removed": func(m *moves) bool {
+			return len(volume(m.t, m.id).Spec.Members) == 2 && replicaOf(m.t, m.id+"-2") != nil
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			m := newMoves(t, 3)
+			node := newHost(t, "host")
+			m.id = newMirrored(t, m.service(), m.st, "v")
+			hold(t, m.service(), m.id, node)
+			m.move(m.id+"-0", "")
+			m.stage(func() bool { return reached(m) })
+			unpublish(t, m.service(), m.id, node)
+			m.delete()
+		})
+	}
+}
+
+// What an attempt to make a volume mirrored has left is deleted with the volume.
+func TestDeleteAfterAnAttemptToMirror(t *testing.T) {
+	m := newMoves(t, 2)
+	m.id = newVolume(t, m.service(), m.st, "v")
+	m.edit(func(spec *v1alpha1.NvmfVolumeSpec) { spec.Replicas, spec.Used = 2, true })
+	whole := m.service().client
+	g := NewWithT(t)
+	g.Eventually(func(g Gomega) {
+		_, err := m.service().follow(t.Context(), volume(t, m.id))
+		g.Expect(err).NotTo(HaveOccurred())
+		m.service().client = &mortal{Client: whole, left: 2, revive: func() int { return 0 }}
+		_, err = m.service().step(t.Context(), m.id)
+		m.service().client = whole
+		g.Expect(err).To(MatchError(errKilled))
+	}).WithTimeout(enough).Should(Succeed())
+	g.Expect(mirrorOf(t, m.id)).NotTo(BeNil())
+	g.Expect(volume(t, m.id).Spec.Mirrored).To(BeFalse())
+	m.delete()
+}
+
+// A replica that was to join a volume whose object somebody removed is of no use.
+func TestAReplicaThatWasToJoinGoesWithItsVolume(t *testing.T) {
+	m := newMoves(t, 2)
+	m.id = newVolume(t, m.service(), m.st, "v")
+	m.edit(func(spec *v1alpha1.NvmfVolumeSpec) { spec.Replicas, spec.Used = 2, true })
+	m.stage(func() bool { return replicaOf(t, m.id+"-1") != nil })
+	joins := replicaOf(t, m.id+"-1")
+	g := NewWithT(t)
+	patch := client.RawPatch(types.MergePatchType, []byte(`{"metadata":{"finalizers":null}}`))
+	g.Expect(api.Patch(t.Context(), volume(t, m.id), patch)).To(Succeed())
+	deleteByHand(t, volume(t, m.id))
+	g.Eventually(func(g Gomega) {
+		g.Expect(m.service().settle(t.Context(), m.id)).To(Succeed())
+		g.Expect(replicaOf(t, joins.Name)).To(BeNil())
+	}).WithTimeout(enough).Should(Succeed())
+	erased(t, joins.Spec.Node, joins.Spec.UUID)
+	if replica(t, m.id) == nil {
+		t.Error("the volume's own replica was deleted, too")
+	}
+}
+
+// An attachment that is older than the field gets the node of its holder recorded.
+func TestTheNodeOfAHolderIsRecorded(t *testing.T) {
+	m := newMoves(t, 2)
+	node := newHost(t, "host")
+	m.id = newMirrored(t, m.service(), m.st, "v")
+	hold(t, m.service(), m.id, node)
+	is := mirrorOf(t, m.id)
+	is.Spec.HolderNode = ""
+	g := NewWithT(t)
+	g.Expect(api.Update(t.Context(), is)).To(Succeed())
+	g.Eventually(func(g Gomega) {
+		g.Expect(m.service().settle(t.Context(), m.id)).To(Succeed())
+		g.Expect(mirrorOf(t, m.id).Spec.HolderNode).To(Equal(node))
+	}).WithTimeout(enough).Should(Succeed())
+}
+
+// A VolumeAttributesClass that is named at the creation has the last word on the number of replicas.
+func TestCreateWithReplicasOfAnAttributesClass(t *testing.T) {
+	m := newMoves(t, 2)
+	req := createRequest(m.st, own(t, "v"), gi)
+	req.Parameters["replicas"], req.MutableParameters = "1", map[string]string{"replicas": "2"}
+	resp, err := m.service().CreateVolume(within(t, enough), req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	m.id = resp.Volume.VolumeId
+	m.has(m.id+"-0", m.id+"-1")(NewWithT(t))
+	if !volume(t, m.id).Spec.Mirrored {
+		t.Error("it is not mirrored")
+	}
+}
+
+// A copy is one of what is current only if its source had the same single replica all the time, or was not attached.
+func TestACopyIsCheckedAgainstItsSource(t *testing.T) {
+	m := newMoves(t, 2)
+	node := newHost(t, "host")
+	m.id = newVolume(t, m.service(), m.st, "v")
+	publish(t, m.service(), m.id, node)
+	g := NewWithT(t)
+	proven := func(proof string) bool {
+		t.Helper()
+		is, err := m.service().stillProven(t.Context(), m.id, proof)
+		g.Expect(err).NotTo(HaveOccurred())
+		return is
+	}
+	_, plain, err := m.service().copyable(t.Context(), volume(t, m.id))
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(proven(plain)).To(BeTrue())
+	m.move(m.id+"-0", "")
+	m.until(m.has(m.id + "-1"))
+	g.Expect(proven(plain)).To(BeFalse())
+	of, only, err := m.service().copyable(t.Context(), volume(t, m.id))
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(of.Name).To(Equal(m.id + "-1"))
+	g.Expect(proven(only)).To(BeTrue())
+	m.edit(func(spec *v1alpha1.NvmfVolumeSpec) { spec.Replicas = 2 })
+	m.until(func(g Gomega) { g.Expect(mirrorOf(t, m.id).Spec.Members).To(HaveLen(2)) })
+	g.Expect(proven(only)).To(BeFalse())
+}
