@@ -48,7 +48,7 @@ func Command(version string) *cobra.Command {
 	var at cluster
 	cmd := &cobra.Command{
 		Use:           "kubectl-weft",
-		Short:         "Manage weft storage: preview plans, show the status of targets and nodes, cordon nodes, delete unused volumes, drop dead drives, and check target images",
+		Short:         "Manage weft storage: preview plans, show the status of targets and nodes, cordon and drain nodes, move volumes, delete unused volumes, drop dead drives, and check target images",
 		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl weft"},
 		Version:       version,
 		SilenceUsage:  true,
@@ -58,7 +58,8 @@ func Command(version string) *cobra.Command {
 	flags.StringVar(&at.kubeconfig, "kubeconfig", "", "path to the kubeconfig file (default $KUBECONFIG or ~/.kube/config)")
 	flags.StringVar(&at.context, "context", "", "kubeconfig context to use (default: the current context)")
 	cmd.AddCommand(planCommand(&at), statusCommand(&at, clock.RealClock{}), checkCommand(&at), deleteCommand(&at), dropCommand(&at),
-		cordonCommand(&at), uncordonCommand(&at), checkImageCommand(&at))
+		cordonCommand(&at), uncordonCommand(&at), checkImageCommand(&at),
+		moveCommand(&at), drainCommand(&at), retireCommand(&at), rebalanceCommand(&at))
 	return cmd
 }
 
@@ -70,12 +71,17 @@ func unread(err error) error {
 	return err
 }
 
-// client of the API server. It knows what weft has, Nodes and PersistentVolumes, without asking the server first what
-// kinds there are.
-func (c *cluster) client() (client.Client, error) {
+// config is the kubeconfig with the context that was chosen.
+func (c *cluster) config() clientcmd.ClientConfig {
 	rules := clientcmd.NewDefaultClientConfigLoadingRules()
 	rules.ExplicitPath = c.kubeconfig
-	config, err := clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: c.context}).ClientConfig()
+	return clientcmd.NewNonInteractiveDeferredLoadingClientConfig(rules, &clientcmd.ConfigOverrides{CurrentContext: c.context})
+}
+
+// client of the API server. It knows what weft has, Nodes, PersistentVolumes and their claims, without asking the
+// server first what kinds there are.
+func (c *cluster) client() (client.Client, error) {
+	config, err := c.config().ClientConfig()
 	if clientcmd.IsEmptyConfig(err) {
 		return nil, errors.New("no cluster is configured: set KUBECONFIG or --kubeconfig, or use kubectl weft plan --inventory FILE, which needs no cluster")
 	}
@@ -92,6 +98,7 @@ func (c *cluster) client() (client.Client, error) {
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("Namespace"), meta.RESTScopeRoot)
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("Node"), meta.RESTScopeRoot)
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("PersistentVolume"), meta.RESTScopeRoot)
+	mapper.Add(corev1.SchemeGroupVersion.WithKind("PersistentVolumeClaim"), meta.RESTScopeNamespace)
 	for _, kind := range []string{"NvmfTarget", "NvmfNode", "NvmfVolume", "NvmfReplica", "NvmfSnapshot", "NvmfMirror"} {
 		mapper.Add(v1alpha1.GroupVersion.WithKind(kind), meta.RESTScopeRoot)
 	}

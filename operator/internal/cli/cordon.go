@@ -5,7 +5,6 @@ package cli
 import (
 	"context"
 	"fmt"
-	"io"
 	"slices"
 
 	"github.com/spf13/cobra"
@@ -50,7 +49,7 @@ func schedulingCommand(at *cluster, cordon bool, cmd *cobra.Command) *cobra.Comm
 			return err
 		}
 		for _, node := range args {
-			if err := setCordon(cmd.Context(), api, cmd.OutOrStdout(), node, cordon, dryRun); err != nil {
+			if err := cordonAndTell(cmd.Context(), api, &table{out: cmd.OutOrStdout()}, node, cordon, dryRun); err != nil {
 				return fmt.Errorf("node %s: %w", node, err)
 			}
 		}
@@ -60,8 +59,25 @@ func schedulingCommand(at *cluster, cordon bool, cmd *cobra.Command) *cobra.Comm
 	return cmd
 }
 
-// setCordon of one node, and tell what follows. A dry run goes as far as the API server, which checks it.
-func setCordon(ctx context.Context, api client.Client, out io.Writer, name string, cordon, dryRun bool) error {
+// cordonAndTell what follows for one node, or take it back.
+func cordonAndTell(ctx context.Context, api client.Client, t *table, name string, cordon, dryRun bool) error {
+	node, err := setCordon(ctx, api, t, name, cordon, dryRun)
+	if err != nil {
+		return err
+	}
+	if cordon {
+		err = tellCordoned(ctx, api, t, node)
+	} else {
+		err = tellUncordoned(ctx, api, t, node)
+	}
+	if err != nil {
+		return err
+	}
+	return t.err
+}
+
+// setCordon of one node. A dry run goes as far as the API server, which checks it.
+func setCordon(ctx context.Context, api client.Client, t *table, name string, cordon, dryRun bool) (*v1alpha1.NvmfNode, error) {
 	node, was := &v1alpha1.NvmfNode{}, false
 	var options []client.PatchOption
 	suffix := ""
@@ -74,26 +90,17 @@ func setCordon(ctx context.Context, api client.Client, out io.Writer, name strin
 		return nil
 	}, options...)
 	if apierrors.IsNotFound(err) {
-		return noSuchNode(ctx, api, err)
+		return nil, noSuchNode(ctx, api, err)
 	}
 	if err != nil {
-		return err
+		return nil, err
 	}
 	words := map[bool]string{true: "cordoned", false: "uncordoned"}[cordon]
 	if was == cordon {
 		words = "already " + words
 	}
-	t := &table{out: out}
 	t.line("node %s %s%s", name, words, suffix)
-	if cordon {
-		err = tellCordoned(ctx, api, t, node)
-	} else {
-		err = tellUncordoned(ctx, api, t, node)
-	}
-	if err != nil {
-		return err
-	}
-	return t.err
+	return node, nil
 }
 
 // noSuchNode names those that there are.

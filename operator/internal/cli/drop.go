@@ -69,11 +69,19 @@ func drop(ctx context.Context, api client.Client, node, drive string) error {
 
 // mayDrop refuses what is no drive of the node's pool, and what can be read.
 func mayDrop(n *v1alpha1.NvmfNode, drive string) error {
+	if slices.ContainsFunc(n.Status.Pools, func(p v1alpha1.PoolStatus) bool { return p.Device == drive && p.Ready }) {
+		return fmt.Errorf("its pool can still be read; delete or move its volumes and remove the drive first")
+	}
+	if n.Spec.Drops(drive) {
+		return nil
+	}
+	return hasDrive(n, drive)
+}
+
+// hasDrive refuses what is no drive of the node's plan or pools.
+func hasDrive(n *v1alpha1.NvmfNode, drive string) error {
 	var ids []string
 	for _, p := range n.Status.Pools {
-		if p.Device == drive && p.Ready {
-			return fmt.Errorf("its pool can still be read; delete its volumes and remove the drive first")
-		}
 		ids = append(ids, p.Device)
 	}
 	if n.Spec.Plan != nil {
@@ -82,7 +90,7 @@ func mayDrop(n *v1alpha1.NvmfNode, drive string) error {
 		}
 	}
 	slices.Sort(ids)
-	if ids = slices.Compact(ids); !slices.Contains(ids, drive) && !n.Spec.Drops(drive) {
+	if ids = slices.Compact(ids); !slices.Contains(ids, drive) {
 		return fmt.Errorf("the drive is not in the node's pool; drives in the pool: %s", text.Few(ids, maxNamed, ", "))
 	}
 	return nil

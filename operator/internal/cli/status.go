@@ -75,6 +75,8 @@ type status struct {
 	// replicas of all volumes.
 	replicas []v1alpha1.NvmfReplica
 	mirrors  []v1alpha1.NvmfMirror
+	// claims of the volumes as NAMESPACE/NAME, from their PersistentVolumes; nil when these were not read.
+	claims map[string]string
 	// unwell: something was printed that is not well.
 	unwell bool
 }
@@ -113,6 +115,7 @@ func (s *status) overview(t *table) {
 	s.printNodes(t, s.nodes)
 	s.printCordoned(t, s.nodes)
 	s.printRollouts(t, s.targets, s.nodes)
+	s.printMoves(t, func(*v1alpha1.NvmfVolume, progress) bool { return true })
 	s.printProblems(t, s.problems(s.targets, s.nodes, func(string, string) bool { return true }))
 }
 
@@ -147,6 +150,7 @@ func (s *status) aboutTarget(t *table, target v1alpha1.NvmfTarget) {
 	s.printClasses(t, nodes)
 	s.printCordoned(t, nodes)
 	s.printRollouts(t, []v1alpha1.NvmfTarget{target}, nodes)
+	s.printMoves(t, func(v *v1alpha1.NvmfVolume, _ progress) bool { return v.Spec.Target == target.Name })
 	s.printProblems(t, s.problems([]v1alpha1.NvmfTarget{target}, nodes, func(of, _ string) bool { return of == target.Name }))
 }
 
@@ -161,6 +165,7 @@ func (s *status) aboutNode(t *table, node v1alpha1.NvmfNode) {
 	}
 	s.printClasses(t, nodes)
 	s.printCordoned(t, nodes)
+	s.printMoves(t, func(_ *v1alpha1.NvmfVolume, p progress) bool { return p.from == node.Name || p.to == node.Name })
 	if e := node.Status.Engine; e != nil && len(e.Settings) > 0 {
 		t.line("")
 		t.columns(settingRows(e.Settings))
@@ -384,7 +389,7 @@ func (s *status) volumeProblems(concern func(target, node string) bool) []string
 		deleted := !v.DeletionTimestamp.IsZero()
 		isNew := s.now.Sub(v.CreationTimestamp.Time) < creationTime
 		for _, m := range v.Spec.Members {
-			if _, exists := replicas[m.Name]; !exists && !deleted && !isNew && concern(v.Spec.Target, m.Node) {
+			if _, exists := replicas[m.Name]; !exists && !deleted && !isNew && !takesPart(&v, m.Name) && concern(v.Spec.Target, m.Node) {
 				byVolume[v.Name] = append(byVolume[v.Name], fmt.Sprintf("NvmfVolume %s: its NvmfReplica %s on node %s does not exist", v.Name, m.Name, m.Node))
 			}
 		}
@@ -397,7 +402,7 @@ func (s *status) volumeProblems(concern func(target, node string) bool) []string
 	for _, m := range s.mirrors {
 		for _, member := range m.Spec.Members {
 			r, exists := replicas[member.Replica]
-			if member.State != v1alpha1.MemberInSync && exists && concern(r.Spec.Target, r.Spec.Node) {
+			if member.State != v1alpha1.MemberInSync && exists && !s.asMoved(m.Name, member) && concern(r.Spec.Target, r.Spec.Node) {
 				byVolume[m.Name] = append(byVolume[m.Name], s.behind(m.Name, r.Spec.Node, member))
 			}
 		}

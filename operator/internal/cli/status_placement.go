@@ -85,3 +85,33 @@ func (s *status) printCordoned(t *table, nodes []v1alpha1.NvmfNode) {
 		t.line("- NvmfNode %s: %s: %s", n.Name, reason, message)
 	}
 }
+
+// printMoves tells of the replicas that move to other nodes. That is work, not harm.
+func (s *status) printMoves(t *table, concern func(*v1alpha1.NvmfVolume, progress) bool) {
+	rows := [][]string{{"VOLUME", "FROM", "TO", "STATE", "COPIED", "WAITING"}}
+	for i := range s.volumes {
+		if p, is := s.moving(&s.volumes[i]); is && concern(&s.volumes[i], p) {
+			rows = append(rows, []string{p.called, orDash(p.from), orDash(p.to), p.state, p.copied(), orDash(p.waiting)})
+		}
+	}
+	if len(rows) == 1 {
+		return
+	}
+	t.line("")
+	t.line("Moves:")
+	t.columns(rows)
+}
+
+// takesPart tells whether a replica moves, or replaces one that does.
+func takesPart(v *v1alpha1.NvmfVolume, replica string) bool {
+	return v.Spec.Move != nil && (replica == v.Spec.Move.Replica || replica == v.Spec.Move.Replacement)
+}
+
+// asMoved tells whether a member of a mirror is not in sync because of a move: it is being filled, or it is to leave.
+func (s *status) asMoved(volume string, m v1alpha1.MirrorMember) bool {
+	if m.Retired {
+		return true
+	}
+	v := s.volume(volume)
+	return v != nil && v.Spec.Move != nil && m.Replica == v.Spec.Move.Replacement && m.State == v1alpha1.MemberFilling
+}

@@ -219,6 +219,38 @@ func TestStatus(t *testing.T) {
 				}}}}
 			},
 			unwell: true, want: []string{"- NvmfVolume pvc-0: its replica pvc-0-0 on node a is Returning for 3m (Bitmap); 3Mi are copied"}, not: "pvc-1-0"},
+		"a replica that moves": {
+			change: func(s *status) {
+				since := metav1.NewTime(noon.Add(-3 * time.Minute))
+				v := &s.volumes[0]
+				v.Annotations = map[string]string{"weft.storage/pvc-namespace": "databases", "weft.storage/pvc-name": "data"}
+				v.Spec.Size = resource.MustParse("10Gi")
+				v.Spec.Members = append(v.Spec.Members, v1alpha1.VolumeMember{Name: "pvc-0-1", Node: "b"})
+				v.Spec.Move = &v1alpha1.VolumeMove{Replica: "pvc-0-0", Replacement: "pvc-0-1"}
+				s.replicas = append(s.replicas, v1alpha1.NvmfReplica{ObjectMeta: metav1.ObjectMeta{Name: "pvc-0-1"}, Spec: v1alpha1.NvmfReplicaSpec{Volume: v1alpha1.ReplicaOf{Name: "pvc-0"}, Node: "b"}})
+				s.mirrors = []v1alpha1.NvmfMirror{{ObjectMeta: metav1.ObjectMeta{Name: "pvc-0"}, Spec: v1alpha1.NvmfMirrorSpec{Members: []v1alpha1.MirrorMember{
+					{Replica: "pvc-0-0", State: v1alpha1.MemberInSync},
+					{Replica: "pvc-0-1", State: v1alpha1.MemberFilling, Since: &since, CopiedBytes: 4 << 30},
+				}}}}
+				s.volumes[1].Spec.Move = &v1alpha1.VolumeMove{Replica: "pvc-1-0", Waiting: "no node has room"}
+			},
+			want: []string{"Moves:\nVOLUME FROM TO STATE COPIED WAITING\ndatabases/data a b Filling 40 % -\nnv/pvc-1 a - Requested - no node has room\n", "No problems found."}},
+		"a replica that moves elsewhere": {
+			about: "b", change: func(s *status) { s.volumes[0].Spec.Move = &v1alpha1.VolumeMove{Replica: "pvc-0-0", Node: "c"} }, not: "Moves:",
+			want: []string{"No problems found."}},
+		"a replica that was moved away": {
+			change: func(s *status) {
+				s.mirrors = []v1alpha1.NvmfMirror{{ObjectMeta: metav1.ObjectMeta{Name: "pvc-0"}, Spec: v1alpha1.NvmfMirrorSpec{Members: []v1alpha1.MirrorMember{
+					{Replica: "pvc-0-0", State: v1alpha1.MemberOut, Retired: true}}}}}
+			},
+			want: []string{"No problems found."}},
+		"a new replica that is lost": {
+			change: func(s *status) {
+				s.volumes[0].Spec.Move = &v1alpha1.VolumeMove{Replica: "pvc-0-9", Replacement: "pvc-0-0"}
+				s.mirrors = []v1alpha1.NvmfMirror{{ObjectMeta: metav1.ObjectMeta{Name: "pvc-0"}, Spec: v1alpha1.NvmfMirrorSpec{Members: []v1alpha1.MirrorMember{
+					{Replica: "pvc-0-0", State: v1alpha1.MemberOut, Reason: "Lost"}}}}}
+			},
+			unwell: true, want: []string{"nv/pvc-0 - a Out - Lost", "- NvmfVolume pvc-0: its replica pvc-0-0 on node a is Out (Lost)"}},
 		"a replica without its volume": {
 			change: func(s *status) {
 				s.volumes = s.volumes[1:]

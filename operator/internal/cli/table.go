@@ -26,6 +26,14 @@ func (t *table) line(format string, args ...any) {
 	}
 }
 
+// ends a command with an exit code, unless its output could not be written.
+func (t *table) ends(code int) error {
+	if t.err != nil {
+		return t.err
+	}
+	return &ExitError{code}
+}
+
 // columns prints rows under a head, each column as wide as it needs.
 func (t *table) columns(rows [][]string) {
 	if t.err != nil {

@@ -1,0 +1,260 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"k8s.io/client-go/util/retry"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/internal/text"
+)
+
+// moveOptions are the flags of move.
+type moveOptions struct {
+	namespace, from, to  string
+	wait, dryRun, cancel bool
+}
+
+func moveCommand(at *cluster) *cobra.Command {
+	var o moveOptions
+	cmd := &cobra.Command{
+		Use:   "move CLAIM [--to NODE] [--from NODE]",
+		Short: "Move a replica of a volume to another node",
+		Long: `Move a replica of a volume to another node, also while the volume is in use. The command sets spec.move of the
+NvmfVolume. The CSI controller then adds a replica on the other node, the node that uses the volume fills it, and the
+former replica is removed. The volume must be attached until the new replica is filled.
+
+CLAIM is the name of a PersistentVolumeClaim, or nv/NAME with the name of an NvmfVolume. Without --to, the CSI
+controller chooses the node, as for a new volume. A volume with several replicas requires --from.
+
+You can repeat the command: if the same move is running, it says so, and --wait waits for it.`,
+		Example: `  kubectl weft move data --to storage-2 --wait
+  kubectl weft move data -n databases --from storage-1
+  kubectl weft move data --cancel`,
+		Args: cobra.ExactArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			namespace := o.namespace
+			if namespace == "" {
+				var err error
+				if namespace, _, err = at.config().Namespace(); err != nil {
+					return fmt.Errorf("read the kubeconfig: %w", err)
+				}
+			}
+			api, err := at.client()
+			if err != nil {
+				return err
+			}
+			return moveClaim(cmd.Context(), newWatcher(api, &table{out: cmd.OutOrStdout()}), namespace, args[0], o)
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVarP(&o.namespace, "namespace", "n", "", "namespace of CLAIM (default: that of the kubeconfig context)")
+	flags.StringVar(&o.to, "to", "", "node to move the replica to (default: the CSI controller chooses)")
+	flags.StringVar(&o.from, "from", "", "node of the replica to move; required if the volume has several replicas")
+	flags.BoolVar(&o.wait, "wait", false, "show the progress until the move is complete")
+	flags.BoolVar(&o.dryRun, "dry-run", false, "show what would happen; change nothing")
+	flags.BoolVar(&o.cancel, "cancel", false, "cancel the move that is running")
+	cmd.MarkFlagsMutuallyExclusive("cancel", "to")
+	cmd.MarkFlagsMutuallyExclusive("cancel", "from")
+	cmd.MarkFlagsMutuallyExclusive("cancel", "wait")
+	return cmd
+}
+
+// moveClaim writes the move of a claim's volume, unless it is there, and waits for it if that is wanted.
+func moveClaim(ctx context.Context, w *watcher, namespace, arg string, o moveOptions) error {
+	name, err := resolve(ctx, w.api, namespace, arg)
+	if err != nil {
+		return err
+	}
+	var f *fleet
+	err = retry.RetryOnConflict(retry.DefaultBackoff, func() error {
+		if f, err = w.look(ctx); err != nil {
+			return err
+		}
+		v := f.volume(name)
+		if v == nil {
+			return fmt.Errorf("NvmfVolume %s not found; existing volumes: kubectl get nv", name)
+		}
+		if o.cancel {
+			return cancelMove(ctx, w, f, v, o.dryRun)
+		}
+		return requestMove(ctx, w, f, v, o)
+	})
+	if err != nil {
+		return fmt.Errorf("volume %s: %w", arg, err)
+	}
+	if !o.wait || o.dryRun {
+		return w.err
+	}
+	move, _ := f.moving(f.volume(name))
+	return w.untilMoved(ctx, move)
+}
+
+// requestMove writes the move that was asked for; one that is there already is only told.
+func requestMove(ctx context.Context, w *watcher, f *fleet, v *v1alpha1.NvmfVolume, o moveOptions) error {
+	if running, is := f.moving(v); is {
+		if (o.from == "" || o.from == running.from) && (o.to == "" || o.to == running.to) {
+			w.line("volume %s: the replica on node %s is already moving%s", f.called(v), running.from, toNode(running.to))
+			return nil
+		}
+		return fmt.Errorf("another move is running, from node %s%s; wait for it, or cancel it: kubectl weft move %s --cancel",
+			running.from, toNode(running.to), f.arguments(v))
+	}
+	m, err := f.mayMove(v, o.from, o.to)
+	if err != nil {
+		return err
+	}
+	if err := writeMove(ctx, w.api, v, &v1alpha1.VolumeMove{Replica: m.Name, Node: o.to}, o.dryRun); err != nil {
+		return err
+	}
+	w.line("%s", f.requested(v, m, o.to, o.dryRun))
+	if o.dryRun {
+		w.line("  would be written into spec.move of NvmfVolume %s: replica: %s%s", v.Name, m.Name, nodeField(o.to))
+	}
+	if why := unattached(v); why != nil {
+		w.line("  the move waits: %s", why)
+	}
+	if !v.Replicated() {
+		w.line("  from then on, the volume has a mirror, and can be used by one node at a time only")
+	}
+	return nil
+}
+
+// requested says what was written for a replica, and how much is copied.
+func (f *fleet) requested(v *v1alpha1.NvmfVolume, m *v1alpha1.VolumeMember, to string, dryRun bool) string {
+	suffix := ""
+	if dryRun {
+		suffix = " (dry run)"
+	}
+	return fmt.Sprintf("volume %s: moving replica %s (%s) from node %s%s%s", f.called(v), m.Name, size(&v.Spec.Size), m.Node, toNode(to), suffix)
+}
+
+func toNode(node string) string {
+	if node == "" {
+		return " to a node of the controller's choice"
+	}
+	return " to node " + node
+}
+
+func nodeField(node string) string {
+	if node == "" {
+		return ""
+	}
+	return ", node: " + node
+}
+
+// mayMove is the replica that was asked for, if it can move to the node, or to any if that is empty.
+func (f *fleet) mayMove(v *v1alpha1.NvmfVolume, from, to string) (*v1alpha1.VolumeMember, error) {
+	if err := f.movable(v); err != nil {
+		return nil, err
+	}
+	var on []string
+	for _, m := range v.Spec.Members {
+		on = append(on, m.Node)
+	}
+	slices.Sort(on)
+	m := &v.Spec.Members[0]
+	switch {
+	case from != "":
+		if m = memberOn(v, from); m == nil {
+			return nil, fmt.Errorf("it has no replica on node %s; its replicas are on: %s", from, strings.Join(on, ", "))
+		}
+	case len(on) > 1:
+		return nil, fmt.Errorf("it has several replicas; choose one with --from: %s", strings.Join(on, ", "))
+	}
+	others := f.takers(v)
+	if to == "" && len(others) == 0 {
+		return nil, fmt.Errorf("no other node of NvmfTarget %s can take it now; see kubectl weft status %s", v.Spec.Target, v.Spec.Target)
+	}
+	if to == "" {
+		return m, nil
+	}
+	if err := f.takes(v, to); err != nil {
+		if len(others) == 0 {
+			return nil, fmt.Errorf("%w; no other node can take it now", err)
+		}
+		return nil, fmt.Errorf("%w; choose another node with --to: %s", err, text.Few(others, maxNamed, ", "))
+	}
+	return m, nil
+}
+
+// writeMove into a volume's spec, only if nobody has changed the volume since it was looked at; nil removes it. A dry
+// run goes as far as the API server, which checks it.
+func writeMove(ctx context.Context, api client.Client, v *v1alpha1.NvmfVolume, move *v1alpha1.VolumeMove, dryRun bool) error {
+	options := []client.PatchOption{client.FieldOwner(fieldManager)}
+	if dryRun {
+		options = append(options, client.DryRunAll)
+	}
+	changed := v.DeepCopy()
+	changed.Spec.Move = move
+	if err := api.Patch(ctx, changed, client.MergeFromWithOptions(v, client.MergeFromWithOptimisticLock{}), options...); err != nil {
+		return err
+	}
+	if !dryRun {
+		*v = *changed
+	}
+	return nil
+}
+
+// cancelMove removes the move of a volume, as long as the former replica is not being removed.
+func cancelMove(ctx context.Context, w *watcher, f *fleet, v *v1alpha1.NvmfVolume, dryRun bool) error {
+	p, is := f.moving(v)
+	if !is {
+		w.line("volume %s: no move is running", f.called(v))
+		return nil
+	}
+	former := f.mirrorMember(v.Name, p.replica)
+	if memberOf(v, p.replica) == nil || former != nil && former.Retired {
+		return errors.New("the new replica is filled, and the former one is already being removed; wait until the move is complete (kubectl weft status)")
+	}
+	replacement := v.Spec.Move.Replacement
+	if err := writeMove(ctx, w.api, v, nil, dryRun); err != nil {
+		return err
+	}
+	suffix := ""
+	if dryRun {
+		suffix = " (dry run)"
+	}
+	w.line("volume %s: move cancelled%s; replica %s stays on node %s", f.called(v), suffix, p.replica, p.from)
+	if replacement != "" {
+		w.line("  the new replica %s on node %s is removed with what was copied to it", replacement, orDash(p.to))
+	}
+	return nil
+}
+
+// untilMoved shows the progress of a move until it has ended.
+func (w *watcher) untilMoved(ctx context.Context, move progress) error {
+	const goesOn = "the move goes on; to see its progress, run: kubectl weft status"
+	w.last[move.volume] = move
+	for {
+		f, err := w.look(ctx)
+		if err != nil {
+			return w.interrupted(ctx, err, goesOn)
+		}
+		var moves []progress
+		v := f.volume(move.volume)
+		if v != nil {
+			if p, is := f.moving(v); is && p.replica == move.replica {
+				moves = append(moves, p)
+			}
+		}
+		w.tell(f, moves)
+		switch {
+		case len(moves) == 0 && (v == nil || memberOf(v, move.replica) != nil):
+			return w.ends(CodeUnwell)
+		case len(moves) == 0:
+			return w.err
+		}
+		if err := w.pause(ctx); err != nil {
+			return w.interrupted(ctx, err, goesOn)
+		}
+	}
+}

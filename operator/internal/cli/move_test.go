@@ -1,0 +1,405 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/controller-runtime/pkg/client/fake"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+)
+
+// rig is a cluster whose CSI controller the test plays: each pause of a command is one step of it.
+type rig struct {
+	t   *testing.T
+	api client.Client
+	out bytes.Buffer
+	now time.Time
+	// steps of the controller, in order; when none is left, the person interrupts the command.
+	steps     []func()
+	interrupt context.CancelFunc
+	ctx       context.Context
+}
+
+// newRig has target fast on the nodes a, b and c of 1Ti each, node d of another target, and these objects.
+func newRig(t *testing.T, objects ...client.Object) *rig {
+	t.Helper()
+	scheme, err := knownKinds()
+	if err != nil {
+		t.Fatal(err)
+	}
+	objects = append(objects, &v1alpha1.NvmfTarget{ObjectMeta: metav1.ObjectMeta{Name: "fast"}})
+	for _, name := range []string{"a", "b", "c", "d"} {
+		objects = append(objects, storageNode(name))
+	}
+	r := &rig{t: t, api: fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).Build(), now: noon}
+	r.ctx, r.interrupt = context.WithCancel(t.Context())
+	t.Cleanup(r.interrupt)
+	return r
+}
+
+func storageNode(name string) *v1alpha1.NvmfNode {
+	n := &v1alpha1.NvmfNode{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.NvmfNodeSpec{
+		Target: "fast", Plan: &v1alpha1.Plan{Drives: []v1alpha1.PlannedDrive{{ID: "eui." + name}, {ID: "eui." + name + "2"}}}}}
+	if name == "d" {
+		n.Spec.Target = "slow"
+	}
+	n.Status.Conditions = []metav1.Condition{condition(v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonAsExpected)}
+	n.Status.Pools = []v1alpha1.PoolStatus{{Device: "eui." + name, Ready: true, Total: new(resource.MustParse("1Ti")), Promised: new(resource.MustParse("0"))}}
+	return n
+}
+
+// volume of claim NAMESPACE databases, attached to one node, with a replica on each of the storage nodes.
+func volume(name string, on ...string) (*v1alpha1.NvmfVolume, []client.Object) {
+	v := &v1alpha1.NvmfVolume{ObjectMeta: metav1.ObjectMeta{Name: "v-" + name}, Spec: v1alpha1.NvmfVolumeSpec{
+		UUID: "u-" + name, Target: "fast", Size: resource.MustParse("100Gi"), Replicas: int32(len(on)),
+		Attachments: []v1alpha1.VolumeHost{{NQN: "nqn-" + name, Node: "worker", Access: v1alpha1.AccessExclusive}},
+	}}
+	claim := &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "databases", Name: name}, Spec: corev1.PersistentVolumeClaimSpec{VolumeName: "pv-" + name}}
+	pv := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv-" + name}, Status: corev1.PersistentVolumeStatus{Phase: corev1.VolumeBound}}
+	pv.Spec.ClaimRef = &corev1.ObjectReference{Namespace: "databases", Name: name}
+	pv.Spec.CSI = &corev1.CSIPersistentVolumeSource{Driver: v1alpha1.DriverName, VolumeHandle: v.Name}
+	pv.Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteOnce}
+	objects := []client.Object{v, claim, pv}
+	for i, node := range on {
+		m := v1alpha1.VolumeMember{Name: fmt.Sprintf("%s-%d", v.Name, i), Node: node}
+		v.Spec.Members = append(v.Spec.Members, m)
+		objects = append(objects, replicaOf(v, m))
+	}
+	return v, objects
+}
+
+func replicaOf(v *v1alpha1.NvmfVolume, m v1alpha1.VolumeMember) *v1alpha1.NvmfReplica {
+	r := &v1alpha1.NvmfReplica{ObjectMeta: metav1.ObjectMeta{Name: m.Name}, Spec: v1alpha1.NvmfReplicaSpec{
+		Volume: v1alpha1.ReplicaOf{Name: v.Name}, Target: v.Spec.Target, Node: m.Node, Size: v.Spec.Size}}
+	r.Status.Device = "eui." + m.Node
+	return r
+}
+
+// command runs with this watcher.
+func (r *rig) watcher() *watcher {
+	w := newWatcher(r.api, &table{out: &r.out})
+	w.now = func() time.Time { return r.now }
+	w.pause = func(ctx context.Context) error {
+		r.now = r.now.Add(time.Minute)
+		if len(r.steps) == 0 {
+			r.interrupt()
+			return ctx.Err()
+		}
+		step := r.steps[0]
+		r.steps = r.steps[1:]
+		step()
+		return nil
+	}
+	return w
+}
+
+func (r *rig) do(err error) {
+	r.t.Helper()
+	if err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+func (r *rig) volume(name string) *v1alpha1.NvmfVolume {
+	r.t.Helper()
+	v := &v1alpha1.NvmfVolume{}
+	r.do(r.api.Get(r.ctx, client.ObjectKey{Name: name}, v))
+	return v
+}
+
+// add the replacement of a volume's replica on a node, as the controller does.
+func (r *rig) add(name, node string) {
+	v := r.volume(name)
+	m := v1alpha1.VolumeMember{Name: name + "-9", Node: node}
+	v.Spec.Members, v.Spec.Move.Replacement, v.Spec.Mirrored = append(v.Spec.Members, m), m.Name, true
+	r.do(r.api.Update(r.ctx, v))
+	r.do(r.api.Create(r.ctx, replicaOf(v, m)))
+	r.do(r.api.Create(r.ctx, &v1alpha1.NvmfMirror{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.NvmfMirrorSpec{Members: []v1alpha1.MirrorMember{
+		{Replica: v.Spec.Move.Replica, State: v1alpha1.MemberInSync},
+		{Replica: m.Name, State: v1alpha1.MemberFilling, Since: new(metav1.NewTime(r.now))},
+	}}}))
+}
+
+// record what the mirror says of both replicas.
+func (r *rig) record(name string, change func(former, fresh *v1alpha1.MirrorMember)) {
+	m := &v1alpha1.NvmfMirror{}
+	r.do(r.api.Get(r.ctx, client.ObjectKey{Name: name}, m))
+	change(&m.Spec.Members[0], &m.Spec.Members[1])
+	r.do(r.api.Update(r.ctx, m))
+}
+
+// remove the replica that moved, and then the wish.
+func (r *rig) remove(name string) {
+	v := r.volume(name)
+	former := memberOf(v, v.Spec.Move.Replica)
+	r.do(r.api.Delete(r.ctx, &v1alpha1.NvmfReplica{ObjectMeta: metav1.ObjectMeta{Name: former.Name}}))
+	v.Spec.Members = v.Spec.Members[1:]
+	v.Spec.Move = nil
+	r.do(r.api.Update(r.ctx, v))
+}
+
+// moved in one step.
+func (r *rig) moved(name, node string) func() {
+	return func() {
+		r.add(name, node)
+		r.remove(name)
+	}
+}
+
+// said fails unless all of it was printed, in this order.
+func (r *rig) said(want ...string) {
+	r.t.Helper()
+	rest := r.out.String()
+	for _, w := range want {
+		_, after, found := strings.Cut(rest, w)
+		if !found {
+			r.t.Errorf("want %q in this order in:\n%s", w, r.out.String())
+			return
+		}
+		rest = after
+	}
+}
+
+func exitCode(err error) int {
+	var exit *ExitError
+	if errors.As(err, &exit) {
+		return exit.Code
+	}
+	return 0
+}
+
+func TestMoveIsWatched(t *testing.T) {
+	_, objects := volume("data", "a")
+	r := newRig(t, objects...)
+	copied := func(n int64) func() {
+		return func() { r.record("v-data", func(_, fresh *v1alpha1.MirrorMember) { fresh.CopiedBytes = n << 30 }) }
+	}
+	r.steps = []func(){
+		func() {
+			v := r.volume("v-data")
+			v.Spec.Move.Waiting = "no node has room"
+			r.do(r.api.Update(r.ctx, v))
+		},
+		func() {
+			v := r.volume("v-data")
+			v.Spec.Move.Waiting = ""
+			r.do(r.api.Update(r.ctx, v))
+			r.add("v-data", "b")
+		},
+		copied(50), copied(51),
+		func() {
+			r.record("v-data", func(_, fresh *v1alpha1.MirrorMember) { fresh.State = v1alpha1.MemberInSync })
+		},
+		func() { r.remove("v-data") },
+	}
+	if err := moveClaim(r.ctx, r.watcher(), "databases", "data", moveOptions{to: "b", wait: true}); err != nil {
+		t.Fatal(err)
+	}
+	r.said("volume databases/data: moving replica v-data-0 (100.0Gi) from node a to node b\n", "the volume has a mirror, and can be used by one node at a time only\n",
+		"12:01:00  databases/data: a to b: Requested; waiting: no node has room\n", "12:02:00  databases/data: a to b: Filling 0 %\n",
+		"12:03:00  databases/data: a to b: Filling 50 % for 60s\n", "12:05:00  databases/data: a to b: Removing", "12:06:00  databases/data: moved from a to b\n")
+	if strings.Contains(r.out.String(), "51 %") || strings.Count(r.out.String(), "Requested") != 1 {
+		t.Errorf("a line says nothing new:\n%s", r.out.String())
+	}
+}
+
+func TestMoveIsWritten(t *testing.T) {
+	_, objects := volume("data", "a", "b")
+	r := newRig(t, objects...)
+	run := func(arg string, o moveOptions) error {
+		r.out.Reset()
+		return moveClaim(r.ctx, r.watcher(), "databases", arg, o)
+	}
+	r.do(run("data", moveOptions{from: "b", to: "c", dryRun: true, wait: true}))
+	r.said("from node b to node c (dry run)", "would be written into spec.move of NvmfVolume v-data: replica: v-data-1, node: c")
+	if r.volume("v-data").Spec.Move != nil {
+		t.Fatal("a dry run wrote")
+	}
+	r.do(run("nv/v-data", moveOptions{from: "b"}))
+	r.said("from node b to a node of the controller's choice")
+	if got := r.volume("v-data").Spec.Move; got == nil || *got != (v1alpha1.VolumeMove{Replica: "v-data-1"}) {
+		t.Fatalf("got %+v", got)
+	}
+	r.do(run("data", moveOptions{from: "b"}))
+	r.said("the replica on node b is already moving to a node of the controller's choice")
+	for _, other := range []moveOptions{{from: "a"}, {from: "b", to: "c"}} {
+		if err := run("data", other); err == nil || !strings.Contains(err.Error(), "another move is running, from node b to a node of the controller's choice; wait for it, or cancel it: kubectl weft move data -n databases --cancel") {
+			t.Errorf("%+v: got %v", other, err)
+		}
+	}
+	if code := exitCode(run("data", moveOptions{from: "b", wait: true})); code != CodeError {
+		t.Errorf("an interrupted wait ended with %d", code)
+	}
+	r.said("interrupted; the move goes on; to see its progress, run: kubectl weft status")
+	if r.volume("v-data").Spec.Move == nil {
+		t.Error("an interrupted wait cancelled the move")
+	}
+}
+
+func TestMoveIsCancelled(t *testing.T) {
+	_, objects := volume("data", "a")
+	r := newRig(t, objects...)
+	run := func(o moveOptions) error {
+		r.out.Reset()
+		return moveClaim(r.ctx, r.watcher(), "databases", "data", o)
+	}
+	r.do(run(moveOptions{cancel: true}))
+	r.said("volume databases/data: no move is running")
+	r.do(run(moveOptions{}))
+	r.add("v-data", "b")
+	r.do(run(moveOptions{cancel: true, dryRun: true}))
+	r.said("move cancelled (dry run)")
+	r.record("v-data", func(former, _ *v1alpha1.MirrorMember) { former.Retired = true })
+	if err := run(moveOptions{cancel: true}); err == nil || !strings.Contains(err.Error(), "the former one is already being removed") || r.volume("v-data").Spec.Move == nil {
+		t.Fatalf("got %v", err)
+	}
+	r.record("v-data", func(former, _ *v1alpha1.MirrorMember) { former.Retired = false })
+	r.steps = []func(){func() {
+		v := r.volume("v-data")
+		v.Spec.Move = nil
+		r.do(r.api.Update(r.ctx, v))
+	}}
+	if code := exitCode(run(moveOptions{wait: true})); code != CodeUnwell {
+		t.Errorf("waiting for a move that was cancelled ended with %d", code)
+	}
+	r.said("already moving to node b", "the move was cancelled; replica v-data-0 stays on node a")
+	v := r.volume("v-data")
+	v.Spec.Move = &v1alpha1.VolumeMove{Replica: "v-data-0", Replacement: "v-data-9"}
+	r.do(r.api.Update(r.ctx, v))
+	r.do(run(moveOptions{cancel: true}))
+	r.said("move cancelled; replica v-data-0 stays on node a", "the new replica v-data-9 on node b is removed")
+	if r.volume("v-data").Spec.Move != nil {
+		t.Error("the move is still there")
+	}
+}
+
+func TestMoveIsRefused(t *testing.T) {
+	type world struct {
+		v       *v1alpha1.NvmfVolume
+		objects []client.Object
+	}
+	node := func(w *world, name string, change func(*v1alpha1.NvmfNode)) {
+		n := storageNode(name)
+		n.Name = "x"
+		change(n)
+		w.objects = append(w.objects, n)
+	}
+	for name, c := range map[string]struct {
+		on      []string
+		arg     string
+		options moveOptions
+		change  func(*world)
+		want    string
+	}{
+		"no claim":          {arg: "other", want: "PersistentVolumeClaim other not found in namespace databases; set its namespace with -n, or specify nv/NAME"},
+		"no volume":         {arg: "nv/other", want: "NvmfVolume other not found"},
+		"not bound":         {change: func(w *world) { w.objects[1].(*corev1.PersistentVolumeClaim).Spec.VolumeName = "" }, want: "is not bound"},
+		"another driver's":  {change: func(w *world) { w.objects[2].(*corev1.PersistentVolume).Spec.CSI.Driver = "other" }, want: "is not a volume of weft"},
+		"several replicas":  {on: []string{"b", "a"}, want: "it has several replicas; choose one with --from: a, b"},
+		"no replica there":  {options: moveOptions{from: "c"}, want: "it has no replica on node c; its replicas are on: a"},
+		"already there":     {options: moveOptions{to: "a"}, want: "node a already stores a replica of the volume, v-data-0; choose another node with --to: b, c"},
+		"no node":           {options: moveOptions{to: "worker"}, want: "node worker does not serve NvmfTarget fast, which the volume belongs to; choose another node with --to: b, c"},
+		"of another target": {options: moveOptions{to: "d"}, want: "node d does not serve NvmfTarget fast"},
+		"cordoned": {options: moveOptions{to: "x"}, change: func(w *world) { node(w, "b", func(n *v1alpha1.NvmfNode) { n.Spec.Unschedulable = true }) },
+			want: "node x gets no new replicas: it is cordoned; to place volumes on it again, run: kubectl weft uncordon x"},
+		"its Kubernetes Node cordoned": {options: moveOptions{to: "b"}, change: func(w *world) {
+			w.objects = append(w.objects, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "b"}, Spec: corev1.NodeSpec{Unschedulable: true}})
+		}, want: "run: kubectl uncordon b; choose another node with --to: c"},
+		"not ready": {options: moveOptions{to: "x"}, change: func(w *world) {
+			node(w, "b", func(n *v1alpha1.NvmfNode) {
+				n.Status.Conditions = []metav1.Condition{condition(v1alpha1.ConditionReady, metav1.ConditionFalse, "PoolFailed")}
+			})
+		}, want: "node x is not ready: PoolFailed: the message of PoolFailed; see kubectl weft status x"},
+		"silent": {options: moveOptions{to: "x"}, change: func(w *world) {
+			node(w, "b", func(n *v1alpha1.NvmfNode) {
+				n.Status.Conditions = append(n.Status.Conditions, condition(v1alpha1.ConditionAgentAlive, metav1.ConditionFalse, "AgentSilent"))
+			})
+		}, want: "node x is not ready: AgentAlive is False"},
+		"no drive of its class": {options: moveOptions{to: "b"}, change: func(w *world) { w.v.Spec.DeviceClass = "qlc" },
+			want: "node b has no drive of device class qlc, which the volume requires; no other node can take it now"},
+		"no node takes it": {change: func(w *world) { w.v.Spec.DeviceClass = "qlc" }, want: "no other node of NvmfTarget fast can take it now"},
+		"shared": {change: func(w *world) {
+			w.v.Spec.Attachments = []v1alpha1.VolumeHost{{NQN: "1", Node: "w1", Access: v1alpha1.AccessSharedRead}, {NQN: "2", Node: "w2", Access: v1alpha1.AccessSharedRead}}
+		}, want: "the volume is attached for shared access (nodes w1, w2)"},
+		"to be shared": {change: func(w *world) {
+			w.objects[2].(*corev1.PersistentVolume).Spec.AccessModes = []corev1.PersistentVolumeAccessMode{corev1.ReadWriteMany}
+		}, want: "the volume has access mode ReadWriteMany"},
+		"being deleted": {change: func(w *world) {
+			w.v.DeletionTimestamp, w.v.Finalizers = new(metav1.NewTime(noon)), []string{v1alpha1.ReplicasFinalizer}
+		}, want: "the volume is being deleted"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if c.on == nil {
+				c.on = []string{"a"}
+			}
+			v, objects := volume("data", c.on...)
+			w := &world{v, objects}
+			if c.change != nil {
+				c.change(w)
+			}
+			if c.arg == "" {
+				c.arg = "data"
+			}
+			r := newRig(t, w.objects...)
+			err := moveClaim(r.ctx, r.watcher(), "databases", c.arg, c.options)
+			if err == nil || !strings.Contains(err.Error(), c.want) {
+				t.Errorf("got %v; want %q", err, c.want)
+			}
+			if r.out.Len() > 0 {
+				t.Errorf("it printed %s", r.out.String())
+			}
+			if r.volume(v.Name).Spec.Move != nil {
+				t.Error("the move was written")
+			}
+		})
+	}
+}
+
+// A volume that was changed after it was looked at is looked at again before anything is written.
+func TestMoveIsNotWrittenOverAChange(t *testing.T) {
+	v, objects := volume("data", "a")
+	r := newRig(t, objects...)
+	stale := r.volume(v.Name)
+	changed := stale.DeepCopy()
+	changed.Spec.Move = &v1alpha1.VolumeMove{Replica: "v-data-0", Node: "c"}
+	r.do(r.api.Update(r.ctx, changed))
+	if err := writeMove(r.ctx, r.api, stale, &v1alpha1.VolumeMove{Replica: "v-data-0", Node: "b"}, false); err == nil {
+		t.Error("a stale volume was written")
+	}
+	if got := r.volume(v.Name).Spec.Move.Node; got != "c" {
+		t.Errorf("the move is to %s", got)
+	}
+}
+
+func TestMoveOfAnUnattachedVolumeWaits(t *testing.T) {
+	v, objects := volume("data", "a")
+	v.Spec.Attachments = nil
+	r := newRig(t, objects...)
+	r.do(moveClaim(r.ctx, r.watcher(), "databases", "data", moveOptions{}))
+	r.said("the move waits: the volume is not attached, and a new replica is filled only while it is; start a pod that uses it")
+}
+
+// A claim that was deleted no longer names the volume that it left behind.
+func TestMoveOfAVolumeThatOutlivedItsClaim(t *testing.T) {
+	_, objects := volume("data", "a")
+	pv := objects[2].(*corev1.PersistentVolume)
+	pv.Status.Phase = corev1.VolumeReleased
+	r := newRig(t, objects[0], pv, objects[3])
+	r.do(moveClaim(r.ctx, r.watcher(), "databases", "nv/v-data", moveOptions{}))
+	r.said("volume nv/v-data: moving replica v-data-0")
+	if err := moveClaim(r.ctx, r.watcher(), "databases", "nv/v-data", moveOptions{to: "b"}); err == nil || !strings.Contains(err.Error(), "kubectl weft move nv/v-data --cancel") {
+		t.Errorf("got %v", err)
+	}
+}

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"k8s.io/apimachinery/pkg/util/duration"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+)
+
+const (
+	// lookEvery so often at moves that are waited for.
+	lookEvery = 2 * time.Second
+	// defaultMoves that run at once: each copies up to 200 MB/s from the node that uses the volume.
+	defaultMoves = 4
+	// percentStep between two lines about the same copy.
+	percentStep = 5
+)
+
+// States of a move that the mirror's record does not name.
+const (
+	moveRequested = "Requested" // the controller has not added the new replica yet
+	moveAdding    = "Adding"    // the new replica is not in the mirror yet
+	moveRemoving  = "Removing"  // the new replica is in sync, and the former one is removed
+)
+
+// progress of a move, as people see it.
+type progress struct {
+	volume, called string
+	// replica that moves, its node, and the node that it moves to; empty while that is not chosen.
+	replica, from, to string
+	state             string
+	// percent of the volume's size that is copied; -1: not known.
+	percent int
+	// lasts since the state began; 0: not known.
+	lasts   time.Duration
+	waiting string
+}
+
+// moving is the progress of a volume's move; false: there is none.
+func (s *status) moving(v *v1alpha1.NvmfVolume) (progress, bool) {
+	move := v.Spec.Move
+	if move == nil {
+		return progress{}, false
+	}
+	p := progress{volume: v.Name, called: s.called(v), replica: move.Replica, to: move.Node, state: moveRequested, percent: -1, waiting: move.Waiting}
+	if m := memberOf(v, move.Replica); m != nil {
+		p.from = m.Node
+	} else if r := s.replica(move.Replica); r != nil {
+		p.from = r.Spec.Node
+	}
+	if move.Replacement == "" {
+		return p, true
+	}
+	if m := memberOf(v, move.Replacement); m != nil {
+		p.to = m.Node
+	}
+	p.state = moveAdding
+	m := s.mirrorMember(v.Name, move.Replacement)
+	if m == nil {
+		return p, true
+	}
+	if m.Since != nil {
+		p.lasts = s.now.Sub(m.Since.Time)
+	}
+	switch p.state = string(m.State); m.State {
+	case v1alpha1.MemberInSync:
+		p.state = moveRemoving
+	case v1alpha1.MemberFilling, v1alpha1.MemberReturning:
+		if size := v.Spec.Size.Value(); size > 0 {
+			p.percent = int(min(float64(m.CopiedBytes)/float64(size), 1) * 100)
+		}
+	case v1alpha1.MemberOut:
+		p.waiting = cmp.Or(p.waiting, m.Reason)
+	}
+	return p, true
+}
+
+// copied in a column.
+func (p progress) copied() string {
+	if p.percent < 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%d %%", p.percent)
+}
+
+// words about a move, as a line.
+func (p progress) words() string {
+	text := fmt.Sprintf("%s: %s to %s: %s", p.called, orDash(p.from), cmp.Or(p.to, "a node of the controller's choice"), p.state)
+	if p.percent >= 0 {
+		text += " " + p.copied()
+	}
+	if p.lasts > 0 {
+		text += " for " + duration.HumanDuration(p.lasts)
+	}
+	if p.waiting != "" {
+		text += "; waiting: " + p.waiting
+	}
+	return text
+}
+
+// news tells whether the progress is worth another line after the last one.
+func (p progress) news(last progress) bool {
+	return p.state != last.state || p.to != last.to || p.waiting != last.waiting || p.percent >= last.percent+percentStep || p.percent < last.percent
+}
+
+// watcher looks at the cluster again and again.
+type watcher struct {
+	api client.Client
+	*table
+	now func() time.Time
+	// pause between two looks. It fails when ctx ends.
+	pause func(ctx context.Context) error
+	last  map[string]progress
+}
+
+func newWatcher(api client.Client, t *table) *watcher {
+	return &watcher{api: api, table: t, now: time.Now, last: map[string]progress{}, pause: func(ctx context.Context) error {
+		timer := time.NewTimer(lookEvery)
+		defer timer.Stop()
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-timer.C:
+			return nil
+		}
+	}}
+}
+
+// look at everything, as of now.
+func (w *watcher) look(ctx context.Context) (*fleet, error) { return lookAtFleet(ctx, w.api, w.now()) }
+
+// tell a line about each move that got on since the last time, and of those that ended how they did.
+func (w *watcher) tell(f *fleet, moves []progress) {
+	still := map[string]progress{}
+	for _, p := range moves {
+		still[p.volume] = p
+		if last, told := w.last[p.volume]; told && !p.news(last) {
+			still[p.volume] = last
+			continue
+		}
+		w.stamped("%s", p.words())
+	}
+	for _, name := range slices.Sorted(maps.Keys(w.last)) {
+		if _, runs := still[name]; !runs {
+			w.stamped("%s", f.ended(w.last[name]))
+		}
+	}
+	w.last = still
+}
+
+// stamped is a line that begins with the time.
+func (w *watcher) stamped(format string, args ...any) {
+	w.line("%s  %s", w.now().Format(time.TimeOnly), fmt.Sprintf(format, args...))
+}
+
+// ended says how a move ended that runs no longer.
+func (f *fleet) ended(p progress) string {
+	v := f.volume(p.volume)
+	switch {
+	case v == nil:
+		return p.called + ": the volume was deleted"
+	case memberOf(v, p.replica) != nil:
+		return fmt.Sprintf("%s: the move was cancelled; replica %s stays on node %s", p.called, p.replica, p.from)
+	}
+	return fmt.Sprintf("%s: moved from %s to %s", p.called, p.from, orDash(p.to))
+}
+
+// interrupted says what goes on after the person stopped waiting; the error of a wait that ended for another reason is
+// passed on.
+func (w *watcher) interrupted(ctx context.Context, err error, goesOn string) error {
+	if ctx.Err() == nil {
+		return fmt.Errorf("%w (%s)", err, goesOn)
+	}
+	w.line("interrupted; %s", goesOn)
+	return w.ends(CodeError)
+}
