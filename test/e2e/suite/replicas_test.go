@@ -8,6 +8,7 @@ import (
 
 	. "github.com/onsi/ginkgo/v2"
 	. "github.com/onsi/gomega"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
@@ -67,4 +68,60 @@ var _ = Describe("A volume with two replicas", func() {
 		pod = runPod(ctx, claim, "reader", storageNode)
 		Expect(sh(ctx, pod, `awk '$1 != NR {print "line " NR " holds " $1; exit}' %s/log`, mountPath)).To(BeEmpty())
 	}, SpecTimeout(25*time.Minute))
+})
+
+// move the only replica of a volume to a node, and wait until it is there, and only there.
+func move(ctx context.Context, volume *v1alpha1.NvmfVolume, node string) {
+	GinkgoHelper()
+	key := client.ObjectKeyFromObject(volume)
+	former := volume.Spec.Members[0]
+	Eventually(ctx, func(ctx context.Context) error {
+		if err := cluster.Get(ctx, key, volume); err != nil {
+			return err
+		}
+		volume.Spec.Move = &v1alpha1.VolumeMove{Replica: former.Name, Node: node}
+		return cluster.Update(ctx, volume)
+	}).Should(Succeed())
+	Eventually(ctx, func(g Gomega, ctx context.Context) {
+		g.Expect(cluster.Get(ctx, key, volume)).To(Succeed())
+		g.Expect(volume.Spec.Move).To(BeNil())
+		g.Expect(volume.Spec.Members).To(HaveLen(1))
+	}).WithTimeout(5 * time.Minute).WithPolling(time.Second).Should(Succeed())
+	Expect(volume.Spec.Members[0].Node).To(Equal(node))
+	Eventually(ctx, func(ctx context.Context) bool {
+		return apierrors.IsNotFound(cluster.Get(ctx, client.ObjectKey{Name: former.Name}, &v1alpha1.NvmfReplica{}))
+	}).WithTimeout(2*time.Minute).WithPolling(time.Second).Should(BeTrue(), "the former replica is deleted")
+}
+
+var _ = Describe("A volume with one replica", func() {
+	It("moves to another node and back while a pod writes to it", full, func(ctx SpecContext) {
+		target := tryOut("moving", v1alpha1.TransportTCP)
+		onAllNodes(ctx, target)
+		for _, node := range nodes {
+			servedBy(ctx, node)
+		}
+		newClass(ctx, "weft-moving", map[string]string{"target": target.Name})
+		claim := newClaim(ctx, newNamespace(ctx), "claim", "weft-moving")
+		pod := runPod(ctx, claim, "writer", clientNode)
+		volume := bound(ctx, claim)
+		there, back := nodes[0], volume.Spec.Members[0].Node
+		if there == back {
+			there = nodes[1]
+		}
+		startWriter(ctx, pod)
+		writesGoOn(ctx, pod, 10, time.Minute)
+		for _, node := range []string{there, back, there} {
+			By("moving it to " + node)
+			move(ctx, volume, node)
+			Expect(inSync(ctx, volume)).To(Equal([]string{volume.Spec.Members[0].Name}))
+			writesGoOn(ctx, pod, acknowledged(ctx, pod)+10, time.Minute)
+		}
+		nothingLost(ctx, pod)
+
+		By("reading it on the other node")
+		remove(ctx, pod)
+		detached(ctx, volume)
+		pod = runPod(ctx, claim, "reader", storageNode)
+		Expect(sh(ctx, pod, `awk '$1 != NR {print "line " NR " holds " $1; exit}' %s/log`, mountPath)).To(BeEmpty())
+	}, SpecTimeout(20*time.Minute))
 })
