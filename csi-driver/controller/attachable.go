@@ -10,13 +10,21 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/csi-driver/mirror"
 )
 
 // attachable fails with full when a node that holds a replica has no place for another attachment. The cache says
 // whether to ask the API server, which alone has a volume refused: one that was detached a moment ago counts no more.
 // What neither shows, since two calls come together, the node's agent holds back.
 func (s *Service) attachable(ctx context.Context, vol *replicatedVolume) error {
+	record, err := s.recordOf(ctx, s.client, vol.NvmfVolume)
+	if err != nil {
+		return err
+	}
 	for _, m := range vol.Spec.Members {
+		if record != nil && mirror.StateOf(*record, m.Name) != v1alpha1.MemberInSync {
+			continue // the volume can be used without it
+		}
 		if checkPlaces(ctx, s.client, vol.NvmfVolume, m.Node, client.UnsafeDisableDeepCopy) == nil {
 			continue
 		}

@@ -888,3 +888,62 @@ func TestACopyIsCheckedAgainstItsSource(t *testing.T) {
 	m.until(func(g Gomega) { g.Expect(mirrorOf(t, m.id).Spec.Members).To(HaveLen(2)) })
 	g.Expect(proven(only)).To(BeFalse())
 }
+
+// The node of a pod fails while the replacement of a moving replica is filled: the volume can be attached elsewhere,
+// from the replica that has everything, as it could before it was moved.
+func TestNodeFailsWhileAReplicaIsFilled(t *testing.T) {
+	m := newMoves(t, 2)
+	node, other := newHost(t, "host"), newHost(t, "other")
+	m.id = newVolume(t, m.service(), m.st, "v")
+	publish(t, m.service(), m.id, node)
+	m.move(m.id+"-0", "")
+	m.until(func(g Gomega) {
+		is := mirrorOf(t, m.id)
+		g.Expect(is).NotTo(BeNil())
+		f, _ := mirror.Get(is.Spec, m.id+"-1")
+		g.Expect(f.Identity).NotTo(BeEmpty())
+		g.Expect(f.State).To(Equal(v1alpha1.MemberFilling))
+	})
+	unpublish(t, m.service(), m.id, node) // the node never stopped the mirror
+	_, err := m.service().ControllerPublishVolume(within(t, enough), publishRequest(m.id, other))
+	if err != nil {
+		t.Errorf("attach elsewhere: %v", err)
+	}
+}
+
+// A CreateVolume that was held up before it makes the mirror takes nothing from a volume that has gone on since.
+func TestLateCreateVolumeDropsNoRecord(t *testing.T) {
+	m := newMoves(t, 3)
+	node := newHost(t, "host")
+	m.id = newMirrored(t, m.service(), m.st, "v")
+	stale := volume(t, m.id)
+	hold(t, m.service(), m.id, node)
+	m.move(m.id+"-0", "")
+	m.until(func(g Gomega) { g.Expect(mirrorOf(t, m.id).Spec.Members).To(HaveLen(3)) })
+	before := mirrorOf(t, m.id)
+	err := m.lives[1].makeMirror(t.Context(), stale)
+	now := mirrorOf(t, m.id)
+	if now == nil || now.UID != before.UID {
+		t.Errorf("makeMirror (%v) replaced %s by %s", err, mirror.String(before.Spec), mirror.String(now.Spec))
+	}
+}
+
+// The same of a volume with two replicas, both of which are in sync and can be reached, as can the one that is filled.
+func TestNodeFailsWhileAThirdIsFilled(t *testing.T) {
+	m := newMoves(t, 3)
+	node, other := newHost(t, "host"), newHost(t, "other")
+	m.id = newMirrored(t, m.service(), m.st, "v")
+	hold(t, m.service(), m.id, node)
+	write(t, m.id)
+	m.move(m.id+"-0", "")
+	m.until(func(g Gomega) {
+		f, _ := mirror.Get(mirrorOf(t, m.id).Spec, m.id+"-2")
+		g.Expect(f.Identity).NotTo(BeEmpty())
+		g.Expect(f.State).To(Equal(v1alpha1.MemberFilling))
+	})
+	unpublish(t, m.service(), m.id, node)
+	_, err := m.service().ControllerPublishVolume(within(t, enough), publishRequest(m.id, other))
+	if err != nil {
+		t.Errorf("attach elsewhere: %v", err)
+	}
+}

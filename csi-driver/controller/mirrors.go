@@ -56,9 +56,17 @@ func (s *Service) makeMirror(ctx context.Context, vol *v1alpha1.NvmfVolume) erro
 	if err != nil {
 		return err
 	}
-	switch {
-	case is != nil && sameMembers(is.Spec, record):
+	if is != nil && sameMembers(is.Spec, record) {
 		return nil
+	}
+	// The volume is read after the record: while it is as it was, nobody was admitted, and its members are the same.
+	now, err := s.volume(ctx, vol.Name)
+	if err != nil {
+		return err
+	}
+	switch {
+	case now.UID != vol.UID || now.ResourceVersion != vol.ResourceVersion:
+		return failf(busy, "volume %s was changed while it was being created; try again", vol.Name)
 	case is != nil:
 		// Of a creation that was withdrawn: nobody was ever admitted to these replicas.
 		if err := s.client.Delete(ctx, is, asRead(is)); client.IgnoreNotFound(err) != nil {
@@ -200,7 +208,10 @@ func (s *Service) confirm(ctx context.Context, vol *replicatedVolume, record mir
 	defer cancel()
 	waiting := 0
 	for _, rep := range vol.replicas {
-		if rep == nil || mirror.StateOf(record, rep.Name) != v1alpha1.MemberInSync {
+		if rep == nil {
+			continue
+		}
+		if m, is := mirror.Get(record, rep.Name); !is || !mirror.Compared(m) {
 			continue
 		}
 		waiting++
@@ -361,7 +372,7 @@ func (s *Service) mayGrow(ctx context.Context, vol *v1alpha1.NvmfVolume) error {
 	if err != nil {
 		return err
 	}
-	if !mirror.Whole(is.Spec) {
+	if !mirror.Whole(is.Spec) || len(is.Spec.Members) != len(vol.Spec.Members) {
 		return failf(waiting, "volume %s is expanded when all its replicas are in sync; now in sync: %s", vol.Name, strings.Join(mirror.InSync(is.Spec), ", "))
 	}
 	return nil

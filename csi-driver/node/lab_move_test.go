@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/container-storage-interface/spec/lib/go/csi"
 	. "github.com/onsi/gomega"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
@@ -71,6 +72,12 @@ func TestLabVolumeMovesWhileItIsWritten(t *testing.T) {
 	if text, err := os.ReadFile(filepath.Join(m.staging, "before")); err != nil || !bytes.Equal(text, []byte("before")) {
 		t.Errorf("the first file has %q: %v", text, err)
 	}
+	from.grow(2 * labSize)
+	editReplica(t, api, from.name, func(r *v1alpha1.NvmfReplica) { r.Spec.Size.Set(2 * labSize) })
+	_, err := l.service.NodeExpandVolume(from.timeout(), &csi.NodeExpandVolumeRequest{
+		VolumeId: vol, VolumePath: m.staging, StagingTargetPath: m.staging, CapacityRange: &csi.CapacityRange{RequiredBytes: 2 * labSize},
+	})
+	must(t, err)
 	must(t, m.unstage())
 	if r := m.record(); r.Dirty || len(r.Members) != 1 || !mirror.Whole(r) {
 		t.Errorf("unstaged, the record is %s", mirror.String(r))

@@ -416,3 +416,24 @@ func TestLabStackHangs(t *testing.T) {
 	_, err = s.mirrors.Wait(a.timeout(), s.array, func(st md.State) bool { return st.Degraded == 1 })
 	must(t, err)
 }
+
+// A mirror whose making was cut off has no bitmap yet, and is told from one that is finished.
+func TestLabUnfinishedMirror(t *testing.T) {
+	s := setUpStack(t)
+	a, b := s.legs[0], s.legs[1]
+	a.build()
+	b.build()
+	s.create(a.member(), b.member())
+	unfinished := func() bool {
+		state, err := s.lab.mirrors().State(s.array)
+		must(t, err)
+		return state.Unfinished
+	}
+	if unfinished() {
+		t.Error("a mirror with a bitmap is said to be unfinished")
+	}
+	s.lab.run("mdadm", "--grow", "/dev/"+s.array.Name, "--bitmap=none")
+	if !unfinished() {
+		t.Error("a mirror without a bitmap is said to be finished")
+	}
+}

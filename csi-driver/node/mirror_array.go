@@ -9,6 +9,7 @@ import (
 	"io"
 	"slices"
 
+	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/csi-driver/node/internal/keeper"
 	"github.com/weft-storage/weft/csi-driver/node/internal/md"
 )
@@ -17,15 +18,14 @@ import (
 type mirrorArray struct {
 	*mirrorSlices
 	uuid string
-	// dataBytes and places of an array that is made.
-	dataBytes int64
-	places    int
+	// places of an array that is made.
+	places int
 }
 
 // State implements keeper.Arrays.
 func (a *mirrorArray) State() (keeper.ArrayState, error) {
 	_, s, err := a.arrayOf(a.uuid)
-	if errors.Is(err, md.ErrNotFound) {
+	if errors.Is(err, md.ErrNotFound) || err == nil && s.Unfinished {
 		return keeper.ArrayState{}, nil
 	}
 	if err != nil {
@@ -198,6 +198,9 @@ func (a *mirrorArray) Ahead(ctx context.Context, name string) (bool, error) {
 // Assemble implements keeper.Arrays. The array is made where no member has metadata, or making it was cut off, before
 // anything was written to it.
 func (a *mirrorArray) Assemble(ctx context.Context, names []string) error {
+	if err := a.stopUnfinished(ctx); err != nil {
+		return err
+	}
 	open, done, err := a.open(ctx, names)
 	if err != nil {
 		return err
@@ -228,8 +231,40 @@ func (a *mirrorArray) Assemble(ctx context.Context, names []string) error {
 	for len(members) < max(2, a.places) {
 		members = append(members, md.Missing)
 	}
-	_, err = a.Mirrors.Create(ctx, md.Spec{Volume: a.uuid, Members: members, DataBytes: a.dataBytes})
+	dataBytes, err := a.dataBytes(ctx, names)
+	if err != nil {
+		return err
+	}
+	_, err = a.Mirrors.Create(ctx, md.Spec{Volume: a.uuid, Members: members, DataBytes: dataBytes})
 	return err
+}
+
+// stopUnfinished stops an array whose making was cut off.
+func (a *mirrorArray) stopUnfinished(ctx context.Context) error {
+	array, s, err := a.arrayOf(a.uuid)
+	if errors.Is(err, md.ErrNotFound) || err == nil && !s.Unfinished {
+		return nil
+	}
+	if err == nil {
+		err = a.Mirrors.Stop(ctx, array)
+	}
+	return err
+}
+
+// dataBytes that all these replicas have room for. What their objects say does not count: a volume may have grown
+// since.
+func (a *mirrorArray) dataBytes(ctx context.Context, names []string) (int64, error) {
+	var least int64
+	for _, name := range names {
+		d, err := a.slice(ctx, name)
+		if err != nil {
+			return 0, fmt.Errorf("the slice of %s: %w", name, err)
+		}
+		if has := v1alpha1.WithoutHeader(d.SizeBytes + md.RecordBytes); least == 0 || has < least {
+			least = has
+		}
+	}
+	return least, nil
 }
 
 // Fail implements keeper.Arrays.

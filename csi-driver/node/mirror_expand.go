@@ -29,18 +29,34 @@ func (s *Service) expandMirror(ctx context.Context, volume string, b base, dataB
 	if !mirror.Whole(record) {
 		return b, fmt.Errorf("%w: in sync are %s", errNotWhole, strings.Join(mirror.InSync(record), ", "))
 	}
+	var members []string
 	for _, member := range record.Members {
 		ns, _, err := m.headers.slices.namespace(member.Replica)
 		if err == nil {
 			_, err = s.Initiator.WaitNamespace(ctx, fabrics.ID{NQN: ns.NQN, NGUID: ns.NGUID}, v1alpha1.WithHeader(dataBytes))
 		}
-		if err == nil {
-			_, err = m.headers.slices.slice(ctx, member.Replica)
-		}
 		if err != nil {
 			return b, fmt.Errorf("expand %s: %w", member.Replica, err)
 		}
+		members = append(members, member.Replica)
 	}
-	b.array, err = s.Mirrors.Grow(ctx, b.array, dataBytes)
+	return m.grow(ctx, b, members, dataBytes)
+}
+
+// grow a mirror, all of whose members are in sync and have room. Places that moved replicas have left are given up.
+func (m *mirrored) grow(ctx context.Context, b base, members []string, dataBytes int64) (base, error) {
+	for _, name := range members {
+		if _, err := m.headers.slices.slice(ctx, name); err != nil {
+			return b, fmt.Errorf("expand %s: %w", name, err)
+		}
+	}
+	state, err := m.Mirrors.State(b.array)
+	if err == nil && state.Degraded > 0 {
+		err = m.Mirrors.SetDisks(ctx, b.array, len(members))
+	}
+	if err != nil {
+		return b, err
+	}
+	b.array, err = m.Mirrors.Grow(ctx, b.array, dataBytes)
 	return b, err
 }

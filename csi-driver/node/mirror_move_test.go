@@ -66,8 +66,8 @@ func (m moving) stateOf(l *leg) func() v1alpha1.MirrorMemberState {
 	return func() v1alpha1.MirrorMemberState { return mirror.StateOf(m.record(), l.name) }
 }
 
-// mirrored makes a volume with one replica a mirrored one, while it is attached.
-func (m moving) mirrored(only *leg) {
+// recorded makes the record of a volume with one replica, while it is attached.
+func (m moving) recorded(only *leg) {
 	m.Helper()
 	record, err := mirror.New(attachment, []mirror.Replica{only.replica()}, nil, m.now())
 	must(m, err)
@@ -75,6 +75,12 @@ func (m moving) mirrored(only *leg) {
 	is := &v1alpha1.NvmfMirror{}
 	is.Name, is.Spec = vol, record
 	must(m, m.api.Create(context.Background(), is))
+}
+
+// mirrored makes a volume with one replica a mirrored one.
+func (m moving) mirrored(only *leg) {
+	m.Helper()
+	m.recorded(only)
 	m.editVolume(func(v *v1alpha1.NvmfVolume) { v.Spec.Mirrored = true })
 }
 

@@ -108,7 +108,7 @@ func (st staging) past(ctx context.Context) (bool, error) {
 		if slices.ContainsFunc(controllers, func(c fabrics.Controller) bool {
 			identity, _ := v1alpha1.AttachmentOfHost(c.HostNQN)
 			held := record.Holder == st.at.Attachment && identity == m.Identity
-			return !held && identity != st.at.Replicas[i].Identity
+			return !held && identity != st.at.Attachment && identity != st.at.Replicas[i].Identity
 		}) {
 			return true, nil
 		}

@@ -96,7 +96,7 @@ func (s *Service) mirror(ctx context.Context, volume string, at attached) *mirro
 	ctx, m.cancel = context.WithCancel(context.WithoutCancel(ctx))
 	k := &keeper.Keeper{
 		Attachment: at.Attachment, Mode: keeper.Keep, Record: m.records, Legs: m.legs,
-		Array:   &mirrorArray{mirrorSlices: slices, uuid: at.UUID, dataBytes: at.SizeBytes, places: len(at.Replicas)},
+		Array:   &mirrorArray{mirrorSlices: slices, uuid: at.UUID, places: len(at.Replicas)},
 		Headers: m.headers, Top: top, Users: top, Agents: mirrorAgents{s, at.Attachment},
 		Grace: s.MirrorGrace, Now: s.now, NewMark: uuid.NewString,
 	}

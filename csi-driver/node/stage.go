@@ -3,6 +3,7 @@
 package node
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -101,6 +102,9 @@ func (st staging) run(ctx context.Context) error {
 func (st staging) connect(ctx context.Context) (base, error) {
 	if st.at.Mirrored {
 		return st.startMirror(ctx, st.firstHeader)
+	}
+	if _, err := st.mirrorOf(st.at.UUID); !errors.Is(err, fabrics.ErrNotFound) {
+		return base{}, cmp.Or(err, fmt.Errorf("%w: this node has a mirror of it, but NvmfVolume %s is not mirrored; the API server may have been restored to an earlier state", errMismatch, st.volume))
 	}
 	if err := st.Initiator.Connect(ctx, st.at.connection(st.at.only())); err != nil {
 		return base{}, err

@@ -291,8 +291,17 @@ func (h *Host) SetDisks(ctx context.Context, a Array, disks int) error {
 		return err
 	}
 	defer doing.Begin(ctx, "changing the number of members of "+a.Name)()
-	// The kernel is busy for a moment after a member left or was copied to.
-	return retry.OnError(held, busy(ctx), func() error { return h.set(a.Name, "raid_disks", strconv.Itoa(disks)) })
+	// The kernel is busy for a moment after a member left or was copied to, and looks for what to copy afterwards.
+	err := retry.OnError(held, busy(ctx), func() error { return h.set(a.Name, "raid_disks", strconv.Itoa(disks)) })
+	if err != nil {
+		return err
+	}
+	return retry.OnError(held, busy(ctx), func() error {
+		if s, err := h.State(a); err != nil || s.Action == ActionIdle {
+			return err
+		}
+		return fmt.Errorf("%s has %d members now, and is still busy: %w", a.Name, disks, syscall.EBUSY)
+	})
 }
 
 // Grow implements Mirrors.

@@ -153,6 +153,8 @@ type State struct {
 	Action string
 	// DoneBytes of TotalBytes that an action works through. With a bitmap most are skipped.
 	DoneBytes, TotalBytes int64
+	// Unfinished tells that making it was cut off before it got its bitmap: nothing was written to it.
+	Unfinished bool
 	// Unequal tells that members in sync may differ after an unclean end, and are not all made equal yet.
 	Unequal bool
 	// Degraded is how many places are without a member in sync.
@@ -386,6 +388,11 @@ func (h *Host) State(a Array) (State, error) {
 		return State{}, fmt.Errorf("%s: %w", a.Name, err)
 	}
 	s.Unequal = values["resync_start"] != "none"
+	location, err := attribute(dir, "bitmap/location")
+	if err != nil && !errors.Is(err, ErrNotFound) {
+		return State{}, fmt.Errorf("%s: %w", a.Name, err)
+	}
+	s.Unfinished = location == "none"
 	var mismatch int64
 	_, err = fmt.Sscan(values["degraded"]+" "+values["mismatch_cnt"], &s.Degraded, &mismatch)
 	s.MismatchBytes = mismatch * sectorBytes
