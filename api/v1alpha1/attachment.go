@@ -81,3 +81,9 @@ func (v *NvmfReplica) ServedSize() int64 {
 	}
 	return v.Spec.Size.Value()
 }
+
+// Keys that an NvmfVolume has as annotations, and as labels where the values fit: the claim that it was created for.
+const (
+	PVCNameKey      = "weft.storage/pvc-name"
+	PVCNamespaceKey = "weft.storage/pvc-namespace"
+)

@@ -15,6 +15,9 @@ const VolumeSizeStep = 4 << 20
 // MaxReplicas of a volume.
 const MaxReplicas = 2
 
+// MaxVolumeMembers of a volume: its replicas, and those that replace them or are being removed.
+const MaxVolumeMembers = 4
+
 // NvmfVolumeSpec is the desired state of a volume. The CSI controller writes it.
 // +kubebuilder:validation:XValidation:rule="has(self.source) == has(oldSelf.source)",message="source is immutable: it records where the volume's initial data comes from"
 // +kubebuilder:validation:XValidation:rule="has(self.deviceClass) == has(oldSelf.deviceClass)",message="deviceClass is immutable, because the data is stored there; create a new volume of the other class, and copy the data"

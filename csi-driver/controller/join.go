@@ -32,8 +32,6 @@ const (
 	// refusedTime is how long a node is avoided whose agent found no room for a replica. Its pools tell sooner as a
 	// rule; this is for those that do not.
 	refusedTime = 5 * time.Minute
-	// mostMembers of an NvmfVolume, by its schema.
-	mostMembers = 4
 )
 
 // join adds a member if the volume has too few, and deletes a replica that was created for that and is not needed.
@@ -51,7 +49,7 @@ func (s *Service) join(ctx context.Context, a *arrangement) (outcome, error) {
 	if !needed {
 		return outcome{}, nil
 	}
-	if len(a.Spec.Members) >= mostMembers {
+	if len(a.Spec.Members) >= v1alpha1.MaxVolumeMembers {
 		return outcome{waiting: fmt.Sprintf("the volume has %d replicas, of which some have to be removed first", len(a.Spec.Members))}, nil
 	}
 	return s.begin(ctx, a)

@@ -392,10 +392,9 @@ func mayRetire(v *replicatedVolume, record mirror.Record, replica string) bool {
 	})
 }
 
-// hasLeft tells whether a member that is Out can be removed from the record: no kernel has it, and none that ran last
-// can have gone on with it alone. After an unclean end only the next start can tell that.
+// hasLeft tells whether a member that is to leave can be removed from the record.
 func hasLeft(record mirror.Record, m mirror.Member) bool {
-	return m.Retired && mirror.Free(record, m) && (!record.Dirty || !mirror.Compared(m))
+	return m.Retired && mirror.Removable(record, m)
 }
 
 // changeRecord takes the record's next step. The volume and its replicas are read after the record, which is written

@@ -641,11 +641,18 @@ func TestAVolumeIsMirroredWhileItsAttachmentChanges(t *testing.T) {
 	}
 }
 
-// Of two services that both make a volume mirrored, the one that is late takes nothing from the other.
-func TestAnAttemptThatIsLateDropsNoRecord(t *testing.T) {
+// newDoubled are moves of a volume that has one replica, and is to have two.
+func newDoubled(t *testing.T) *moves {
+	t.Helper()
 	m := newMoves(t, 2)
 	m.id = newVolume(t, m.service(), m.st, "v")
 	m.edit(func(spec *v1alpha1.NvmfVolumeSpec) { spec.Replicas, spec.Used = 2, true })
+	return m
+}
+
+// Of two services that both make a volume mirrored, the one that is late takes nothing from the other.
+func TestAnAttemptThatIsLateDropsNoRecord(t *testing.T) {
+	m := newDoubled(t)
 	g := NewWithT(t)
 	claimed := volume(t, m.id)
 	m.until(func(g Gomega) { g.Expect(volume(t, m.id).Spec.Mirrored).To(BeTrue()) })
@@ -790,9 +797,7 @@ func TestDeleteWhileAReplicaMoves(t *testing.T) {
 
 // What an attempt to make a volume mirrored has left is deleted with the volume.
 func TestDeleteAfterAnAttemptToMirror(t *testing.T) {
-	m := newMoves(t, 2)
-	m.id = newVolume(t, m.service(), m.st, "v")
-	m.edit(func(spec *v1alpha1.NvmfVolumeSpec) { spec.Replicas, spec.Used = 2, true })
+	m := newDoubled(t)
 	whole := m.service().client
 	g := NewWithT(t)
 	g.Eventually(func(g Gomega) {
@@ -810,9 +815,7 @@ func TestDeleteAfterAnAttemptToMirror(t *testing.T) {
 
 // A replica that was to join a volume whose object somebody removed is of no use.
 func TestAReplicaThatWasToJoinGoesWithItsVolume(t *testing.T) {
-	m := newMoves(t, 2)
-	m.id = newVolume(t, m.service(), m.st, "v")
-	m.edit(func(spec *v1alpha1.NvmfVolumeSpec) { spec.Replicas, spec.Used = 2, true })
+	m := newDoubled(t)
 	m.stage(func() bool { return replicaOf(t, m.id+"-1") != nil })
 	joins := replicaOf(t, m.id+"-1")
 	g := NewWithT(t)

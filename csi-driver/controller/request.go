@@ -26,8 +26,6 @@ const (
 	// since.
 	requestLimitsAnnotation = "weft.storage/request-limits"
 	pvNameKey               = "weft.storage/pv-name"
-	pvcNameKey              = "weft.storage/pvc-name"
-	pvcNamespaceKey         = "weft.storage/pvc-namespace"
 )
 
 // maxVolumeName keeps the subsystem's NQN, which ends in the name, within NVMe's 223 bytes.
@@ -148,7 +146,7 @@ func (r volumeRequest) object() metav1.ObjectMeta {
 			requestNameAnnotation: r.name, requestLimitsAnnotation: parameters.FormatQoS(r.params.QoS),
 		},
 	}
-	for key, value := range map[string]string{pvNameKey: r.params.PVName, pvcNameKey: r.params.PVCName, pvcNamespaceKey: r.params.PVCNamespace} {
+	for key, value := range map[string]string{pvNameKey: r.params.PVName, v1alpha1.PVCNameKey: r.params.PVCName, v1alpha1.PVCNamespaceKey: r.params.PVCNamespace} {
 		if value == "" {
 			continue
 		}

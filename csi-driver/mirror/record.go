@@ -148,7 +148,7 @@ func Remove(r Record, replica string) (Record, error) {
 		return Record{}, fmt.Errorf("%w: only a member that is Out can be removed, but %s is %s", ErrMember, replica, stateOf(m))
 	case !Free(r, *m):
 		return Record{}, fmt.Errorf("%w: the holder has not released %s", ErrMember, replica)
-	case r.Dirty && Compared(*m):
+	case !Removable(r, *m):
 		return Record{}, fmt.Errorf("%w: the former holder's kernel may have gone on with %s alone; the next holder finds out", ErrMember, replica)
 	}
 	next := raised(r)
@@ -160,6 +160,10 @@ func Remove(r Record, replica string) (Record, error) {
 func Free(r Record, m Member) bool {
 	return m.State == v1alpha1.MemberOut && (r.Holder == "" || m.Identity == "" || m.Released)
 }
+
+// Removable tells whether a member that is Out can be removed: no kernel has it, and none that ran last can have gone
+// on with it alone. After an unclean end only the next start can tell that.
+func Removable(r Record, m Member) bool { return Free(r, m) && (!r.Dirty || !Compared(m)) }
 
 // InSync are the members that have every acknowledged write, in the record's order.
 func InSync(r Record) []string {

@@ -72,7 +72,7 @@ func (r replica) id() fabrics.ID { return fabrics.ID{NQN: r.NQN, NGUID: r.NGUID}
 
 // connection to a replica.
 func (a attached) connection(r replica) fabrics.Connection {
-	c := fabrics.Connection{NQN: r.NQN, HostNQN: a.host(r), Portals: r.Portals, KeepAlive: fabrics.DefaultKeepAlive, Connection: a.Connection}
+	c := fabrics.Connection{NQN: r.NQN, HostNQN: a.host(r), Portals: r.Portals, Connection: a.Connection}
 	if a.Mirrored {
 		c.KeepAlive = fabrics.MirrorKeepAlive
 	}

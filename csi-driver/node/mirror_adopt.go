@@ -22,10 +22,6 @@ func (s *Service) adoptMirror(ctx context.Context, volume string) error {
 		return err
 	}
 	_, err := call(ctx, s, "putting the mirror under", volume, func(ctx context.Context) (*struct{}, error) {
-		// It may have been unstaged, or staged for another attachment, meanwhile.
-		if todo, err := s.adoptable(volume); err != nil || !todo {
-			return nil, err
-		}
 		return nil, s.adoptStaged(ctx, volume)
 	})
 	return err
@@ -48,8 +44,12 @@ func (s *Service) bypassed(at attached) (bool, error) {
 	return (&mirrorTop{Service: s, uuid: at.UUID, of: func(attachment string) bool { return attachment == at.Attachment }}).Bypasses()
 }
 
+// adoptStaged looks again: the volume may have been unstaged, or staged for another attachment, meanwhile.
 func (s *Service) adoptStaged(ctx context.Context, volume string) error {
 	was, err := s.records().get(volume)
+	if unrecorded(err) {
+		return nil
+	}
 	if err != nil {
 		return err
 	}
@@ -103,14 +103,13 @@ func adoptableNow(volume string, was, now attached) error {
 
 // putUnder puts a mirror under a device of the attachment that is made of a replica. What the device's users write
 // waits until what is on its way to the replica has ended, and then goes through the mirror.
-func (st staging) putUnder(ctx context.Context, b base) error {
+func (st staging) putUnder(ctx context.Context, m *mirrored, b base) error {
 	all, err := st.Mapper.Of(st.at.UUID)
 	if err != nil {
 		return err
 	}
-	m := st.mirrors.of(st.volume)
 	for _, d := range all {
-		if d.Attachment != st.at.Attachment || d.Lost() || d.Lower == b.lower() || m == nil {
+		if d.Attachment != st.at.Attachment || d.Lost() || d.Lower == b.lower() {
 			continue
 		}
 		if b.dataBytes() < d.SizeBytes {

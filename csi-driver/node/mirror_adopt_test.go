@@ -35,14 +35,21 @@ func TestAdoptionWaitsUntilThisNodeIsAdmitted(t *testing.T) {
 	s.wantMounts(before)
 }
 
+// setUpGrown is setUpPlain with a staged volume that has become mirrored, and grew before that was taken over.
+func setUpGrown(t *testing.T) (*mirrorSuite, moving) {
+	t.Helper()
+	s, m := setUpPlain(t)
+	must(t, s.stage(blockCapability()))
+	m.mirrored(s.legs["pvc-1-r1"])
+	s.double(s.legs["pvc-1-r1"])
+	must(t, s.expand())
+	return s, m
+}
+
 // The volume grows between its conversion and its adoption, and a member that is to join is smaller still.
 func TestAdoptionOfADeviceThatGrew(t *testing.T) {
-	s, m := setUpPlain(t)
-	first, second := s.legs["pvc-1-r1"], s.legs["pvc-1-r2"]
-	must(t, s.stage(blockCapability()))
-	m.mirrored(first)
-	s.double(first)
-	must(t, s.expand())
+	s, m := setUpGrown(t)
+	second := s.legs["pvc-1-r2"]
 	// The second is listed; its node has no room for the new size yet. The node plugin is restarted, or its watch
 	// begins again.
 	must(t, s.api.Create(t.Context(), second.object(size)))
@@ -74,12 +81,8 @@ func TestAdoptionOfADeviceThatGrew(t *testing.T) {
 // As before, and then the volume is moved, and expanded again: what the pod wrote behind the array's end is still
 // there.
 func TestWhatWasWrittenBeforeTheAdoptionIsCopied(t *testing.T) {
-	s, m := setUpPlain(t)
+	s, m := setUpGrown(t)
 	first, second := s.legs["pvc-1-r1"], s.legs["pvc-1-r2"]
-	must(t, s.stage(blockCapability()))
-	m.mirrored(first)
-	s.double(first)
-	must(t, s.expand())
 	f, err := os.OpenFile(s.kernel.Backing(first.nguid()), os.O_RDWR, 0)
 	must(t, err)
 	_, err = f.WriteAt([]byte("the pod's"), size+size/2)

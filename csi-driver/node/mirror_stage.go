@@ -50,7 +50,7 @@ func (st staging) startMirror(ctx context.Context, begin beginHeader) (base, err
 	if err != nil {
 		return base{}, err
 	}
-	return b, st.putUnder(ctx, b)
+	return b, st.putUnder(ctx, m, b)
 }
 
 // refused tells whether a mirror waits for a person, so that nothing is won by waiting longer.

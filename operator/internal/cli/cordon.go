@@ -10,7 +10,6 @@ import (
 	"github.com/spf13/cobra"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
-	"k8s.io/apimachinery/pkg/api/meta"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
@@ -151,8 +150,7 @@ func takers(ctx context.Context, api client.Reader, but *v1alpha1.NvmfNode) ([]s
 		if err != nil {
 			return nil, err
 		}
-		if why, _ := n.Unschedulable(cordoned); n.Name != but.Name && why == "" && meta.IsStatusConditionTrue(n.Status.Conditions, v1alpha1.ConditionReady) &&
-			!meta.IsStatusConditionFalse(n.Status.Conditions, v1alpha1.ConditionAgentAlive) {
+		if why, _ := n.Unschedulable(cordoned); n.Name != but.Name && why == "" && notReady(&n) == "" {
 			names = append(names, n.Name)
 		}
 	}

@@ -20,13 +20,8 @@ import (
 	"github.com/weft-storage/weft/internal/text"
 )
 
-const (
-	// pvcNameKey and pvcNamespaceKey are annotations of an NvmfVolume: the claim that it was created for.
-	pvcNameKey      = "weft.storage/pvc-name"
-	pvcNamespaceKey = "weft.storage/pvc-namespace"
-	// volumePrefix of an NvmfVolume's name in an argument that can also be a claim's.
-	volumePrefix = "nv/"
-)
+// volumePrefix of an NvmfVolume's name in an argument that can also be a claim's.
+const volumePrefix = "nv/"
 
 // fleet is one look at everything that decides which replicas can move where.
 type fleet struct {
@@ -74,7 +69,7 @@ func lookAtFleet(ctx context.Context, api client.Reader, now time.Time) (*fleet,
 // called is the volume as a person calls it: by its claim, or by the name of the NvmfVolume if it has none.
 func (s *status) called(v *v1alpha1.NvmfVolume) string {
 	claim := s.claims[v.Name]
-	if namespace, name := v.Annotations[pvcNamespaceKey], v.Annotations[pvcNameKey]; s.claims == nil && namespace != "" && name != "" {
+	if namespace, name := v.Annotations[v1alpha1.PVCNamespaceKey], v.Annotations[v1alpha1.PVCNameKey]; s.claims == nil && namespace != "" && name != "" {
 		claim = namespace + "/" + name
 	}
 	if claim != "" {
