@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/google/uuid"
 
@@ -41,8 +42,12 @@ type mirror struct {
 	events, cleared uint64
 	// maximum of bytes a second that are copied; 0 for the host's.
 	maximum int64
-	broken  bool
+	// broken: it fails all writes, but says so only when idle.
+	broken, idle bool
 }
+
+// safeModeDelay after the last write, until when an array counts as active. The kernel's is 200 ms.
+const safeModeDelay = 10 * time.Millisecond
 
 type mirrorMember struct {
 	md.Slice
@@ -266,6 +271,7 @@ func (k *Kernel) WriteMirror(ctx context.Context, path string, offset int64, val
 		k.store(m, true)
 		if m.broken || k.read(m) == nil {
 			m.broken = true
+			time.AfterFunc(safeModeDelay, func() { k.rests(m) })
 			return &os.PathError{Op: "write", Path: path, Err: syscall.EIO}
 		}
 		region := (offset - md.FrontBytes) / RegionBytes
@@ -285,6 +291,13 @@ func (k *Kernel) WriteMirror(ctx context.Context, path string, offset int64, val
 		}
 		return nil
 	})
+}
+
+func (k *Kernel) rests(m *mirror) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	m.idle = true
+	k.change()
 }
 
 func writeFile(path string, data []byte, offset int64) error {
@@ -459,7 +472,10 @@ func (f mirrors) State(a md.Array) (md.State, error) {
 	}
 	s := md.State{Array: md.Clean, Action: md.ActionIdle, Degraded: m.disks - len(m.inSync())}
 	if m.broken {
-		s.Array = md.Broken
+		s.Array = md.Active
+		if m.idle {
+			s.Array = md.Broken
+		}
 	}
 	for _, member := range m.members {
 		if member.copied() {

@@ -339,7 +339,7 @@ func (m *mirrorTest) broken() {
 	m.Expect(m.Mirrors.Fail(m.Context(), m.array, a.Slice)).To(Succeed())
 	m.fail(b)
 	m.Expect(m.Write(m.array.Path, md.FrontBytes, 9)).NotTo(Succeed())
-	m.Expect(m.state().Array).To(Equal(md.Broken))
+	m.wait(func(s md.State) bool { return s.Array == md.Broken })
 	m.mend(b)
 	m.Expect(m.Write(m.array.Path, md.FrontBytes, 9)).NotTo(Succeed())
 	m.stop()

@@ -146,7 +146,8 @@ const (
 // State of an array.
 type State struct {
 	// Array is md/array_state. Broken says that the last member answered a write with an error: from then on the kernel
-	// fails all writes, until the array is stopped and assembled again.
+	// fails all writes, until the array is stopped and assembled again. The kernel still calls such an array Active
+	// until no write has come for its safe mode delay (200 ms).
 	Array string
 	// Action is md/sync_action: idle, resync (after an unclean end), recover (copying to a member), check, repair,
 	// frozen.
