@@ -47,7 +47,8 @@ var _ = Describe("A node that is cut off while a pod there writes", func() {
 
 		By("say that the node is out of service, and delete its pod by force")
 		outOfService(ctx, clientNode, true)
-		Expect(cluster.Delete(ctx, pod, client.GracePeriodSeconds(0))).To(Succeed())
+		// The taint evicts the pod as well, and its grace period is 0.
+		Expect(client.IgnoreNotFound(cluster.Delete(ctx, pod, client.GracePeriodSeconds(0)))).To(Succeed())
 		pod = runPod(ctx, claim, "second", storageNode)
 		Expect(sh(ctx, pod, readBlock, file)).To(Equal("a"))
 		sh(ctx, pod, writeBlock, file, "n")
