@@ -217,37 +217,44 @@ func withTargetsReasons(err error, target *v1alpha1.NvmfTarget) error {
 	return &with
 }
 
-// makeReplicas creates the objects of the volume's replicas that have none, and waits until each exists on its node. It
-// fails with errNoSpace or errNoSource, and the node, when an agent says that it could not make the replica there.
+// makeReplicas creates the objects of the volume's replicas that have none, and waits until each exists on its node:
+// their agents make them at the same time. It fails with errNoSpace or errNoSource, and the node, when an agent says
+// that it could not make the replica there.
 func (s *Service) makeReplicas(ctx context.Context, vol *v1alpha1.NvmfVolume) (node string, err error) {
-	for _, m := range vol.Spec.Members {
+	reps := make([]*v1alpha1.NvmfReplica, len(vol.Spec.Members))
+	changes := make([]<-chan struct{}, len(vol.Spec.Members))
+	for i, m := range vol.Spec.Members {
 		changed, unsubscribe := s.replicas.subscribe(m.Name)
 		defer unsubscribe()
-		rep, err := s.makeReplica(ctx, vol, m)
-		if err != nil {
+		changes[i] = changed
+		if reps[i], err = s.makeReplica(ctx, vol, m); err != nil {
 			return m.Node, err
 		}
-		last, err := s.replicas.await(ctx, rep, changed, true, func(rep *v1alpha1.NvmfReplica) (bool, error) {
-			done, err := created(rep)
-			if errors.Is(err, errNoSource) {
-				return false, s.sourceGone(ctx, vol.Spec.Source)
-			}
-			return done, err
-		})
-		if errors.Is(err, errLate) {
-			err = s.late(ctx, vol.Name, last, v1alpha1.ConditionCreated)
-		}
-		if err != nil {
+	}
+	for i, m := range vol.Spec.Members {
+		if reps[i], err = s.awaitCreated(ctx, vol, reps[i], changes[i]); err != nil {
 			return m.Node, err
 		}
 	}
 	if err := s.checkCopy(ctx, vol); err != nil {
 		return "", err
 	}
-	if err := s.makeMirror(ctx, vol); err != nil {
-		return "", err
+	return "", s.makeMirror(ctx, vol, reps)
+}
+
+// awaitCreated waits until a replica exists on its node, and returns it as it is then.
+func (s *Service) awaitCreated(ctx context.Context, vol *v1alpha1.NvmfVolume, rep *v1alpha1.NvmfReplica, changed <-chan struct{}) (*v1alpha1.NvmfReplica, error) {
+	last, err := s.replicas.await(ctx, rep, changed, true, func(rep *v1alpha1.NvmfReplica) (bool, error) {
+		done, err := created(rep)
+		if errors.Is(err, errNoSource) {
+			return false, s.sourceGone(ctx, vol.Spec.Source)
+		}
+		return done, err
+	})
+	if errors.Is(err, errLate) {
+		err = s.late(ctx, vol.Name, last, v1alpha1.ConditionCreated)
 	}
-	return "", nil
+	return last, err
 }
 
 // makeReplica stores the object of a replica, or finds that of an earlier call. A used volume's is never made here: its

@@ -919,15 +919,21 @@ func TestLateCreateVolumeDropsNoRecord(t *testing.T) {
 	m := newMoves(t, 3)
 	node := newHost(t, "host")
 	m.id = newMirrored(t, m.service(), m.st, "v")
-	stale := volume(t, m.id)
+	stale, reps := volume(t, m.id), []*v1alpha1.NvmfReplica{replicaOf(t, m.id+"-0"), replicaOf(t, m.id+"-1")}
 	hold(t, m.service(), m.id, node)
 	m.move(m.id+"-0", "")
 	m.until(func(g Gomega) { g.Expect(mirrorOf(t, m.id).Spec.Members).To(HaveLen(3)) })
 	before := mirrorOf(t, m.id)
-	err := m.lives[1].makeMirror(t.Context(), stale)
+	err := m.lives[1].makeMirror(t.Context(), stale, reps)
 	now := mirrorOf(t, m.id)
 	if now == nil || now.UID != before.UID {
 		t.Errorf("makeMirror (%v) replaced %s by %s", err, mirror.String(before.Spec), mirror.String(now.Spec))
+	}
+	// Nor does it make one in place of a record that was lost meanwhile: that one alone knew which replica is current.
+	deleteByHand(t, mirrorOf(t, m.id))
+	err = m.lives[1].makeMirror(t.Context(), stale, reps)
+	if made := mirrorOf(t, m.id); made != nil || err == nil {
+		t.Errorf("makeMirror (%v) made %v", err, made)
 	}
 }
 

@@ -29,16 +29,12 @@ const confirmGrace = 6 * time.Second
 // makeMirror stores the record of a volume with several replicas, all of which exist on their nodes: they are blank,
 // and so equal. The record is made once: it alone tells whose data is current, so that one that is missing later is
 // never made again.
-func (s *Service) makeMirror(ctx context.Context, vol *v1alpha1.NvmfVolume) error {
+func (s *Service) makeMirror(ctx context.Context, vol *v1alpha1.NvmfVolume, reps []*v1alpha1.NvmfReplica) error {
 	if !vol.Replicated() {
 		return nil
 	}
 	if vol.Spec.Used {
 		_, err := s.mirrorOf(ctx, vol) // its members may be changing
-		return err
-	}
-	reps, err := s.replicasOf(ctx, vol)
-	if err != nil {
 		return err
 	}
 	var all []mirror.Replica
@@ -52,6 +48,10 @@ func (s *Service) makeMirror(ctx context.Context, vol *v1alpha1.NvmfVolume) erro
 	if err != nil {
 		return err
 	}
+	// Most volumes have no record yet: it is stored without asking for one, which the API server would refuse.
+	if err := s.storeMirror(ctx, vol, record); !apierrors.IsAlreadyExists(err) {
+		return err
+	}
 	is, err := s.mirrors.read(ctx, vol.Name)
 	if err != nil {
 		return err
@@ -59,26 +59,43 @@ func (s *Service) makeMirror(ctx context.Context, vol *v1alpha1.NvmfVolume) erro
 	if is != nil && sameMembers(is.Spec, record) {
 		return nil
 	}
-	// The volume is read after the record: while it is as it was, nobody was admitted, and its members are the same.
-	now, err := s.volume(ctx, vol.Name)
-	if err != nil {
-		return err
-	}
-	switch {
-	case now.UID != vol.UID || now.ResourceVersion != vol.ResourceVersion:
-		return failf(busy, "volume %s was changed while it was being created; try again", vol.Name)
-	case is != nil:
+	if is != nil {
+		if err := s.unchanged(ctx, vol); err != nil {
+			return err
+		}
 		// Of a creation that was withdrawn: nobody was ever admitted to these replicas.
 		if err := s.client.Delete(ctx, is, asRead(is)); client.IgnoreNotFound(err) != nil {
 			return fmt.Errorf("delete NvmfMirror %s: %w", vol.Name, err)
 		}
 	}
-	err = s.client.Create(ctx, &v1alpha1.NvmfMirror{ObjectMeta: metav1.ObjectMeta{Name: vol.Name, Labels: vol.Labels}, Spec: record}, client.FieldOwner(fieldManager))
+	err = s.storeMirror(ctx, vol, record)
 	if apierrors.IsAlreadyExists(err) {
 		return failf(busy, "NvmfMirror %s was created at the same time; try again", vol.Name)
 	}
+	return err
+}
+
+// storeMirror stores the first record of a volume to which nobody was admitted.
+func (s *Service) storeMirror(ctx context.Context, vol *v1alpha1.NvmfVolume, record mirror.Record) error {
+	if err := s.unchanged(ctx, vol); err != nil {
+		return err
+	}
+	err := s.client.Create(ctx, &v1alpha1.NvmfMirror{ObjectMeta: metav1.ObjectMeta{Name: vol.Name, Labels: vol.Labels}, Spec: record}, client.FieldOwner(fieldManager))
 	if err != nil {
 		return fmt.Errorf("store NvmfMirror %s: %w", vol.Name, err)
+	}
+	return nil
+}
+
+// unchanged fails when a volume that is being created is not as it was: while it is, nobody was admitted, and its
+// members are the same. A record that is to be replaced is read before.
+func (s *Service) unchanged(ctx context.Context, vol *v1alpha1.NvmfVolume) error {
+	now, err := s.volume(ctx, vol.Name)
+	if err != nil {
+		return err
+	}
+	if now.UID != vol.UID || now.ResourceVersion != vol.ResourceVersion {
+		return failf(busy, "volume %s was changed while it was being created; try again", vol.Name)
 	}
 	return nil
 }
