@@ -249,6 +249,10 @@ bench: ## Measure the SPDK engine: on the nvmf_tgt that WEFT_SPDK_TARGET names, 
 # which chrt gives it where others use the core too.
 real-target = @[ -n '$(WEFT_SPDK_TARGET)' ] || { echo 'name a real target: make $@ WEFT_SPDK_TARGET=/path/to/nvmf_tgt'; exit 1; }
 
+.PHONY: bench-create
+bench-create: envtest ## Measure 200 CreateVolume calls at once with a real API server; on two cores, at least 100 a second with one replica, and 70 with two
+	KUBEBUILDER_ASSETS=$$(cd test/e2e && $(LAB) assets-dir) $(GO) test ./csi-driver/controller -run '^$$' -bench BenchmarkCreateVolume -benchtime 3x -timeout 10m
+
 .PHONY: bench-deletion
 bench-deletion: ## Measure attaching beside the deletion of 1 TiB, on the nvmf_tgt that WEFT_SPDK_TARGET names; at most 1.2 times as long as alone
 	$(real-target)

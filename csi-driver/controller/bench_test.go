@@ -3,9 +3,13 @@
 package controller
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/http"
+	"path/filepath"
+	"strconv"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -13,20 +17,30 @@ import (
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/google/uuid"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/csi-driver/mirror"
 )
 
-// BenchmarkCreateVolume makes 200 volumes at once, as a rollout does, against a real API server and agents that
-// answer at once. Each round is what a user waits for: from the first call to the last answer. Beside it, in the same
-// round, runs what no driver can do without: as many objects stored, and their statuses written once. The
-// ratio of the two says what the driver adds, whatever else the machine does meanwhile.
+// BenchmarkCreateVolume makes 200 volumes at once, as a rollout does, over gRPC, against a real API server and agents
+// that answer at once; once with one replica each, and once with two. Each round is what a user waits for: from the
+// first call to the last answer. Beside it, in the same round, runs what no driver can do without: as many objects
+// stored, and the replicas' statuses written once. The ratio of the two says what the driver adds, whatever else the
+// machine does meanwhile. It fails below the least rate on two cores.
 //
-//	go test ./csi-driver/controller -run '^$' -bench CreateVolume -benchtime 5x
+//	make bench-create
 func BenchmarkCreateVolume(b *testing.B) {
+	b.Run("1-replica", func(b *testing.B) { createAtOnce(b, 1, 100) })
+	b.Run("2-replicas", func(b *testing.B) { createAtOnce(b, 2, 70) })
+}
+
+// createAtOnce creates 200 volumes at once with so many replicas; it fails with fewer than least volumes a second.
+func createAtOnce(b *testing.B, replicas int, least float64) {
 	const atOnce = 200
 	st := newStorage(b, 3, 10000*gi)
 	var asked requests
@@ -34,6 +48,7 @@ func BenchmarkCreateVolume(b *testing.B) {
 	config.Wrap(asked.count)
 	s, _ := newServiceOn(b, config)
 	seen(b, s, st)
+	sidecar := overGRPC(b, s)
 	var raw time.Duration
 	for round := 0; b.Loop(); round++ {
 		ids := make([]string, atOnce)
@@ -42,23 +57,54 @@ func BenchmarkCreateVolume(b *testing.B) {
 		}
 		asked.on.Store(true)
 		each(b, ids, func(id string) error {
-			_, err := s.CreateVolume(within(b, enough), createRequest(st, id, gi))
+			req := createRequest(st, id, gi)
+			req.Parameters["replicas"] = strconv.Itoa(replicas)
+			_, err := sidecar.CreateVolume(within(b, enough), req)
 			return err
 		})
 		b.StopTimer()
 		asked.on.Store(false)
 		each(b, ids, func(id string) error {
-			_, err := s.DeleteVolume(within(b, enough), &csi.DeleteVolumeRequest{VolumeId: id})
+			_, err := sidecar.DeleteVolume(within(b, enough), &csi.DeleteVolumeRequest{VolumeId: id})
 			return err
 		})
-		raw += writesAlone(b, ids)
+		raw += writesAlone(b, ids, replicas)
 		b.StartTimer()
 	}
 	volumes := float64(atOnce * b.N)
-	b.ReportMetric(volumes/b.Elapsed().Seconds(), "volumes/s")
+	rate := volumes / b.Elapsed().Seconds()
+	b.ReportMetric(rate, "volumes/s")
 	b.ReportMetric(volumes/raw.Seconds(), "raw/s")
 	b.ReportMetric(b.Elapsed().Seconds()/raw.Seconds(), "times-raw")
 	b.ReportMetric(float64(asked.n.Load())/volumes, "requests/volume")
+	if rate < least {
+		b.Errorf("%.1f volumes a second with replicas: \"%d\"; want at least %.0f; %.1f requests a volume, %.0f a second stored alone",
+			rate, replicas, least, float64(asked.n.Load())/volumes, volumes/raw.Seconds())
+	}
+}
+
+// overGRPC is a sidecar's client of the service, on a Unix socket as in the pod.
+func overGRPC(b *testing.B, s *Service) csi.ControllerClient {
+	b.Helper()
+	listener, err := new(net.ListenConfig).Listen(b.Context(), "unix", filepath.Join(b.TempDir(), "csi.sock"))
+	if err != nil {
+		b.Fatal(err)
+	}
+	server := grpc.NewServer()
+	csi.RegisterControllerServer(server, s)
+	served := make(chan error, 1)
+	go func() { served <- server.Serve(listener) }()
+	conn, err := grpc.NewClient("unix://"+listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
+	if err != nil {
+		b.Fatal(err)
+	}
+	b.Cleanup(func() {
+		server.Stop()
+		if err := errors.Join(conn.Close(), <-served); err != nil {
+			b.Error(err)
+		}
+	})
+	return csi.NewControllerClient(conn)
 }
 
 // requests to the API server, but for watches, while they are counted.
@@ -80,42 +126,80 @@ type transport func(*http.Request) (*http.Response, error)
 
 func (t transport) RoundTrip(req *http.Request) (*http.Response, error) { return t(req) }
 
-// writesAlone stores the objects for each name and writes the status, and answers how long that took. No agent serves
-// them.
-func writesAlone(b *testing.B, names []string) time.Duration {
+// writesAlone stores the objects for each name and writes the replicas' statuses, and answers how long that took. No
+// agent serves them.
+func writesAlone(b *testing.B, names []string, replicas int) time.Duration {
 	b.Helper()
-	vols, reps := map[string]*v1alpha1.NvmfVolume{}, map[string]*v1alpha1.NvmfReplica{}
+	vols, reps := map[string]*v1alpha1.NvmfVolume{}, map[string][]*v1alpha1.NvmfReplica{}
 	for _, name := range names {
 		id := uuid.NewString()
-		only := member(name+"-raw", id, 0, "raw")
-		vols[name] = &v1alpha1.NvmfVolume{
+		vol := &v1alpha1.NvmfVolume{
 			ObjectMeta: metav1.ObjectMeta{Name: name + "-raw"},
 			Spec: v1alpha1.NvmfVolumeSpec{
-				UUID: id, Target: "raw", Members: []v1alpha1.VolumeMember{only}, Size: resource.MustParse("1Gi"),
+				UUID: id, Target: "raw", Replicas: int32(replicas), Mirrored: replicas > 1, Size: resource.MustParse("1Gi"),
 				Connection: v1alpha1.Connection{Transports: []v1alpha1.TransportType{v1alpha1.TransportTCP}, IOQueues: 2, QueueDepth: 128, CtrlLossTimeoutSeconds: -1},
 			},
 		}
-		reps[name] = newReplica(vols[name], only, nil)
-		reps[name].Finalizers = nil
+		for n := range replicas {
+			vol.Spec.Members = append(vol.Spec.Members, member(vol.Name, id, n, fmt.Sprintf("raw-%d", n)))
+		}
+		for _, m := range vol.Spec.Members {
+			rep := newReplica(vol, m, nil)
+			rep.Finalizers = nil
+			reps[name] = append(reps[name], rep)
+		}
+		vols[name] = vol
 	}
+	mirrors := make(map[string]*v1alpha1.NvmfMirror, len(names))
 	begun := time.Now()
+	var mu sync.Mutex
 	each(b, names, func(name string) error {
-		if err := api.Create(b.Context(), vols[name]); err != nil {
-			return err
-		}
-		rep := reps[name]
-		if err := api.Create(b.Context(), rep); err != nil {
-			return err
-		}
-		rep.Status.ObservedGeneration = rep.Generation
-		rep.Status.Conditions = []metav1.Condition{condition(v1alpha1.ConditionCreated, metav1.ConditionTrue, v1alpha1.ReasonAsExpected, "")}
-		return api.Status().Update(b.Context(), rep)
+		m, err := storeAlone(b.Context(), vols[name], reps[name])
+		mu.Lock()
+		defer mu.Unlock()
+		mirrors[name] = m
+		return err
 	})
 	took := time.Since(begun)
 	each(b, names, func(name string) error {
-		return errors.Join(api.Delete(b.Context(), vols[name]), api.Delete(b.Context(), reps[name]))
+		err := api.Delete(b.Context(), vols[name])
+		for _, rep := range reps[name] {
+			err = errors.Join(err, api.Delete(b.Context(), rep))
+		}
+		if mirrors[name] != nil {
+			err = errors.Join(err, api.Delete(b.Context(), mirrors[name]))
+		}
+		return err
 	})
 	return took
+}
+
+// storeAlone stores the objects of a volume, and returns its mirror if it has several replicas.
+func storeAlone(ctx context.Context, vol *v1alpha1.NvmfVolume, reps []*v1alpha1.NvmfReplica) (*v1alpha1.NvmfMirror, error) {
+	if err := api.Create(ctx, vol); err != nil {
+		return nil, err
+	}
+	var all []mirror.Replica
+	for _, rep := range reps {
+		if err := api.Create(ctx, rep); err != nil {
+			return nil, err
+		}
+		rep.Status.ObservedGeneration = rep.Generation
+		rep.Status.Conditions = []metav1.Condition{condition(v1alpha1.ConditionCreated, metav1.ConditionTrue, v1alpha1.ReasonAsExpected, "")}
+		if err := api.Status().Update(ctx, rep); err != nil {
+			return nil, err
+		}
+		all = append(all, mirror.Replica{Name: rep.Name, UID: string(rep.UID)})
+	}
+	if len(reps) == 1 {
+		return nil, nil
+	}
+	record, err := mirror.New("", all, nil, time.Now())
+	if err != nil {
+		return nil, err
+	}
+	m := &v1alpha1.NvmfMirror{ObjectMeta: metav1.ObjectMeta{Name: vol.Name}, Spec: record}
+	return m, api.Create(ctx, m)
 }
 
 // each id at once.
