@@ -128,7 +128,7 @@ func (s *Service) step(ctx context.Context, id string) (outcome, error) {
 		return outcome{}, err
 	}
 	for _, try := range []func(context.Context, *arrangement) (outcome, error){
-		s.eraseRetired, s.endMove, s.mayChange, s.convert, s.changeRecord, s.retire, s.unlist, s.join,
+		s.keepPromoted, s.eraseRetired, s.endMove, s.mayChange, s.convert, s.changeRecord, s.retire, s.unlist, s.join,
 	} {
 		if did, err := try(ctx, a); err != nil || did != (outcome{}) {
 			return did, err
@@ -195,6 +195,33 @@ func (s *Service) unlisted(ctx context.Context, from client.Reader, vol *v1alpha
 		}
 	}
 	return unlisted, nil
+}
+
+// promoted tells whether a replica with retiredAnnotation is to stay: the record has it in sync, and not as one that is
+// to leave. A person declared it current after it had left.
+func promoted(record *mirror.Record, replica string) bool {
+	if record == nil {
+		return false
+	}
+	m, is := mirror.Get(*record, replica)
+	return is && m.State == v1alpha1.MemberInSync && !m.Retired
+}
+
+// keepPromoted takes retiredAnnotation off a replica that is to stay. Whether any is to leave is decided again.
+func (s *Service) keepPromoted(ctx context.Context, a *arrangement) (outcome, error) {
+	for _, rep := range a.replicas {
+		if rep == nil || !retired(rep) || !promoted(a.record, rep.Name) {
+			continue
+		}
+		kept := rep.DeepCopy()
+		delete(kept.Annotations, retiredAnnotation)
+		if err := s.patch(ctx, rep, kept); err != nil {
+			return outcome{}, fmt.Errorf("write NvmfReplica %s: %w", rep.Name, err)
+		}
+		klog.FromContext(ctx).Info("A replica that was to leave its volume was declared current, and stays", "volume", a.Name, "replica", rep.Name)
+		return changed, nil
+	}
+	return outcome{}, nil
 }
 
 // eraseRetired replicas that neither the volume nor the record has any more. One whose node does not answer stays until
@@ -336,7 +363,7 @@ func isLeaving(v *replicatedVolume, record *mirror.Record, i int) bool {
 		return false
 	}
 	m, _ := mirror.Get(*record, v.Spec.Members[i].Name)
-	return m.Retired || v.replicas[i] != nil && retired(v.replicas[i])
+	return m.Retired || v.replicas[i] != nil && retired(v.replicas[i]) && !promoted(record, m.Replica)
 }
 
 // toLeave is the member that is to be retired next, empty if none is: that which is to move, once its replacement has
