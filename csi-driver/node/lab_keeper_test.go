@@ -10,6 +10,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"sync/atomic"
 	"testing"
@@ -25,6 +26,7 @@ import (
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/csi-driver/mirror"
 	"github.com/weft-storage/weft/csi-driver/node/internal/keeper"
+	"github.com/weft-storage/weft/csi-driver/node/internal/md"
 	"github.com/weft-storage/weft/csi-driver/node/internal/users"
 	"github.com/weft-storage/weft/csi-driver/node/nodetest"
 )
@@ -271,4 +273,40 @@ func TestLabMirroredVolumeWaitsForTheAPI(t *testing.T) {
 	}
 	legs[1].admit(m.api, false)
 	l.Eventually(m.stateOf(legs[1].leg)).Should(Equal(v1alpha1.MemberInSync))
+}
+
+// writeForever writes blocks to a file past the page cache, one after the other, until it is killed.
+const writeForever = `while dd if=/dev/zero of=%s bs=4096 count=256 oflag=direct conv=notrunc 2>/dev/null; do :; done`
+
+// The attachment is fenced under programs that write: all are killed, also those that wait in the device that is held
+// up, and then nothing of the volume is left but a filesystem whose device fails.
+func TestLabFencedHolderLeaves(t *testing.T) {
+	l := setUpLab(t)
+	l.SetDefaultEventuallyTimeout(2 * labTimeout)
+	m, legs := l.twoReplicas(func(api client.Client) client.Client { return api })
+	must(t, m.stage())
+	t.Cleanup(func() { must(t, m.unstage()) })
+	ended := make(chan error, 8)
+	for n := range cap(ended) {
+		file := filepath.Join(m.staging, fmt.Sprint("written-", n))
+		command := exec.CommandContext(t.Context(), "sh", "-c", fmt.Sprintf(writeForever, file))
+		command.Dir = m.staging
+		must(t, command.Start())
+		go func() { ended <- command.Wait() }()
+		l.Eventually(func() error { _, err := os.Stat(file); return err }).Should(Succeed())
+	}
+	fenced := time.Now()
+	m.editMirror(func(r mirror.Record) (mirror.Record, error) { return mirror.Begin(r), nil })
+	for range cap(ended) {
+		l.Eventually(ended).Should(Receive(MatchError("signal: killed")))
+	}
+	t.Logf("the last program ended after %s", time.Since(fenced))
+	for _, g := range legs {
+		l.Eventually(func() (int, error) {
+			controllers, err := l.initiator.Controllers(g.nqn())
+			return len(controllers), err
+		}).Should(BeZero())
+	}
+	l.Eventually(func() error { _, err := l.service.Mirrors.Of(volumeUUID); return err }).Should(MatchError(md.ErrNotFound))
+	t.Logf("the mirror was gone after %s", time.Since(fenced))
 }

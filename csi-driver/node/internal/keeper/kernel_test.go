@@ -543,7 +543,7 @@ func (k kernelTop) Fail(context.Context) error {
 
 type kernelUsers struct{ n *node }
 
-// Kill the users: they end when nothing of theirs is under way.
+// Kill the users: they end when nothing of theirs is under way, but run no more once they were killed.
 func (k kernelUsers) Kill() (int, error) {
 	p := k.n.pod
 	if p == nil {
@@ -552,12 +552,14 @@ func (k kernelUsers) Kill() (int, error) {
 	if k.n.w.faults.releasesFenced {
 		return 0, nil
 	}
-	p.killed = true
-	if len(p.outstanding) > len(p.waiting) {
-		return 1, nil
+	left := 0
+	if !p.killed {
+		p.killed, left = true, 1
 	}
-	k.n.pod = nil
-	return 0, nil
+	if len(p.outstanding) <= len(p.waiting) {
+		k.n.pod = nil
+	}
+	return left, nil
 }
 
 type kernelLegs struct{ n *node }

@@ -5,6 +5,7 @@
 package users
 
 import (
+	"bytes"
 	"errors"
 	"io/fs"
 	"os"
@@ -34,8 +35,9 @@ type Host struct {
 	Signal func(pid int) error
 }
 
-// Kill the processes that use one of the devices, and tell how many there still are. A process that waits for I/O ends
-// only when that does. It does no I/O, and never waits for it.
+// Kill the processes that use one of the devices, and tell how many of them can still run. One that waits for I/O ends
+// only when that does, but no instruction of it runs any more once it was killed: it does not count, and only a call
+// after the one that killed it says so. Kill does no I/O, and never waits for it.
 func (h *Host) Kill(devices ...Device) (left int, err error) {
 	entries, err := os.ReadDir(h.Proc)
 	if err != nil {
@@ -45,6 +47,9 @@ func (h *Host) Kill(devices ...Device) (left int, err error) {
 	for _, e := range entries {
 		pid, err := strconv.Atoi(e.Name())
 		if err != nil || pid == h.Self || pid == 1 || !h.uses(pid, devices) {
+			continue
+		}
+		if h.dying(pid) {
 			continue
 		}
 		left++
@@ -61,6 +66,53 @@ func (h *Host) kill(pid int) error {
 	}
 	return syscall.Kill(pid, syscall.SIGKILL)
 }
+
+// dying tells whether no thread of a process returns to its program: each has ended or is about to, or has SIGKILL
+// pending, which it acts on before that. It can start no other process either.
+func (h *Host) dying(pid int) bool {
+	dir := filepath.Join(h.Proc, strconv.Itoa(pid), "task")
+	threads, err := os.ReadDir(dir)
+	if err != nil {
+		return errors.Is(err, fs.ErrNotExist)
+	}
+	return !slices.ContainsFunc(threads, func(e os.DirEntry) bool {
+		thread := filepath.Join(dir, e.Name())
+		return !killed(thread) && !exiting(thread)
+	})
+}
+
+// killed tells whether SIGKILL is pending for a thread, by proc(5).
+func killed(thread string) bool {
+	const sigkill = 1 << (unix.SIGKILL - 1)
+	status, err := os.ReadFile(filepath.Join(thread, "status"))
+	if err != nil {
+		return ended(err)
+	}
+	for line := range strings.Lines(string(status)) {
+		if value, is := strings.CutPrefix(line, "SigPnd:"); is {
+			pending, err := strconv.ParseUint(strings.TrimSpace(value), 16, 64)
+			return err == nil && pending&sigkill != 0
+		}
+	}
+	return false
+}
+
+// exiting tells whether a thread has acted on it: PF_EXITING is among its flags, the seventh field behind its name.
+func exiting(thread string) bool {
+	const pfExiting, flags = 0x4, 6
+	stat, err := os.ReadFile(filepath.Join(thread, "stat"))
+	if err != nil {
+		return ended(err)
+	}
+	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:]))
+	if len(fields) <= flags {
+		return false
+	}
+	is, err := strconv.ParseUint(fields[flags], 10, 64)
+	return err == nil && is&pfExiting != 0
+}
+
+func ended(err error) bool { return errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) }
 
 func (h *Host) uses(pid int, devices []Device) bool {
 	dir := filepath.Join(h.Proc, strconv.Itoa(pid))
