@@ -4,6 +4,7 @@ package main
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"strings"
@@ -12,8 +13,8 @@ import (
 const tuningPage = "docs/tuning.md"
 
 // figures is the content of each file, by its path: the pictures and tables of docs/tuning.md, with what was published
-// of the systems that weft brings to Kubernetes beside what weft's plan says of them, and the picture of who talks to
-// whom. Each picture is there for a light and for a dark page.
+// of the systems that weft brings to Kubernetes beside what weft's plan says of them, and the pictures that
+// people draw. Each picture is there for a light and for a dark page.
 func figures(root string) (map[string]string, error) {
 	p, err := readPublished(root)
 	if err != nil {
@@ -46,9 +47,11 @@ func figures(root string) (map[string]string, error) {
 			return nil, err
 		}
 	}
-	if files[filepath.Join(root, architecture+"dark.svg")], err = darkArchitecture(root); err != nil {
+	dark, err := darkDrawn(root)
+	if err != nil {
 		return nil, err
 	}
+	maps.Copy(files, dark)
 	return files, nil
 }
 

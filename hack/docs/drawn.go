@@ -9,9 +9,15 @@ import (
 	"regexp"
 )
 
-const architecture = "docs/figures/architecture-"
+// drawn are the pictures for a light page that people draw and edit: of who talks to whom, of the layers of a volume
+// with replicas, and of what happens to it in each failure.
+var drawn = []string{
+	"architecture", "replicas-stack",
+	"replicas-node-off", "replicas-network-cut", "replicas-drive-errors", "replicas-writer-off", "replicas-api-away",
+	"replicas-return", "replicas-move",
+}
 
-// darkColours by the colours of pictures for a light page: that of who talks to whom, which people edit, and charts.
+// darkColours by the colours of pictures for a light page: those that people draw, and charts.
 var darkColours = map[string]string{
 	"#1f2328": "#e6edf3", // names
 	"#4b545e": "#b1bac4", // words
@@ -26,17 +32,25 @@ var darkColours = map[string]string{
 	"#c4500c": "#f0883e",
 	"#5b3fa0": "#b39bf5",
 	"#2e7d32": "#5fc46a",
+	"#cf222e": "#ff7b72", // what is broken, and waits
 }
 
 var colour = regexp.MustCompile(`#[0-9a-f]{6}\b`)
 
-// darkArchitecture is the picture of who talks to whom for a dark page.
-func darkArchitecture(root string) (string, error) {
-	light, err := os.ReadFile(filepath.Join(root, architecture+"light.svg"))
-	if err != nil {
-		return "", err
+// darkDrawn are the pictures that people draw, for a dark page, by their paths.
+func darkDrawn(root string) (map[string]string, error) {
+	dark := map[string]string{}
+	for _, name := range drawn {
+		path := filepath.Join(root, "docs/figures", name)
+		light, err := os.ReadFile(path + "-light.svg")
+		if err != nil {
+			return nil, err
+		}
+		if dark[path+"-dark.svg"], err = darkened(name, string(light)); err != nil {
+			return nil, err
+		}
 	}
-	return darkened(architecture+"light.svg", string(light))
+	return dark, nil
 }
 
 // darkened is a picture for a dark page: the one for a light page in other colours.
