@@ -19,6 +19,9 @@ const MaxMirrorMembers = 6
 // +kubebuilder:validation:XValidation:rule="self.members.all(m, m.state != 'InSync' || oldSelf.members.exists(o, o.replica == m.replica && o.state != 'Out'))",message="a member becomes InSync only from Returning or Filling: what it lacks has to be copied first"
 // +kubebuilder:validation:XValidation:rule="self.members.all(m, !oldSelf.members.exists(o, o.replica == m.replica && o.replicaUID != m.replicaUID))",message="replicaUID of a member is immutable: another replica with the same name has other data; remove the member first"
 // +kubebuilder:validation:XValidation:rule="!has(self.holderNode) || has(self.holder)",message="holderNode requires holder"
+// +kubebuilder:validation:XValidation:rule="!has(self.confirmRequested) || !has(oldSelf.confirmRequested) || self.confirmRequested >= oldSelf.confirmRequested",message="confirmRequested can grow but not fall"
+// +kubebuilder:validation:XValidation:rule="!has(self.confirmed) || !has(oldSelf.confirmed) || self.confirmed >= oldSelf.confirmed",message="confirmed can grow but not fall"
+// +kubebuilder:validation:XValidation:rule="!has(self.confirmed) || has(self.confirmRequested) && self.confirmed <= self.confirmRequested",message="confirmed must not be greater than confirmRequested: only what was requested can be confirmed"
 type NvmfMirrorSpec struct {
 	// Epoch of the record. Each change of holder and each change of a member's state raises it. It never falls.
 	// +kubebuilder:validation:Minimum=1
@@ -40,6 +43,18 @@ type NvmfMirrorSpec struct {
 	// used. Default false.
 	// +optional
 	Dirty bool `json:"dirty,omitempty"`
+	// ConfirmRequested counts the requests of the CSI controller to the holder to confirm that its kernel has all
+	// members that are InSync in sync. It requests that after a member was copied while the volume is attached. Absent:
+	// none was requested, or a node plugin that does not know this field wrote the object.
+	// +kubebuilder:validation:Minimum=1
+	// +optional
+	ConfirmRequested int64 `json:"confirmRequested,omitempty"`
+	// Confirmed is the value of confirmRequested after which the holder found that its kernel had all members that are
+	// InSync in sync. Within one epoch, such a member had every acknowledged write all the time. Absent: nothing was
+	// confirmed.
+	// +kubebuilder:validation:Minimum=1
+	// +optional
+	Confirmed int64 `json:"confirmed,omitempty"`
 	// Members are the replicas of the volume. At least one is InSync.
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=6

@@ -103,6 +103,8 @@ func (s *Service) dropAttempt(ctx context.Context, claimed *v1alpha1.NvmfVolume)
 // left.
 func convertible(vol *v1alpha1.NvmfVolume, rep *v1alpha1.NvmfReplica) (ready bool, why string) {
 	switch {
+	case vol.Annotations[sourceProofAnnotation] != "":
+		return false, "" // CreateVolume may find that it lacks data, and make it again
 	case shared(vol):
 		return false, "nodes share the volume, which they cannot do with more than one replica: detach it first"
 	case !isCreated(rep):

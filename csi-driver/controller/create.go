@@ -94,7 +94,7 @@ func (s *Service) ensureVolume(ctx context.Context, want volumeRequest) (*v1alph
 		if err != nil {
 			return nil, err
 		}
-		node, cause := s.makeReplicas(wctx, vol)
+		node, cause := s.makeReplicas(ctx, wctx, vol)
 		if cause == nil {
 			if vol, err = s.unmark(ctx, vol); apierrors.IsConflict(err) {
 				continue
@@ -160,7 +160,7 @@ func (s *Service) makeVolume(ctx context.Context, want volumeRequest, avoid []st
 	vol := &v1alpha1.NvmfVolume{
 		ObjectMeta: want.object(),
 		Spec: v1alpha1.NvmfVolumeSpec{
-			UUID: id.String(), Target: target.Name, Replicas: int32(len(members)), Members: members, Mirrored: len(members) > 1,
+			UUID: id.String(), Target: target.Name, Replicas: max(want.params.Replicas, 1), Members: members, Mirrored: len(members) > 1,
 			Size: *resource.NewQuantity(req.SizeBytes, resource.BinarySI), Source: want.source,
 			DeviceClass: req.DeviceClass, Connection: connection, QoS: want.params.QoS,
 		},
@@ -179,7 +179,8 @@ func (s *Service) makeVolume(ctx context.Context, want volumeRequest, avoid []st
 	return vol, nil
 }
 
-// place the replicas of a volume, each on another node.
+// place the replicas of a volume, each on another node. A copy begins with one: the others are created and filled once
+// that has the data. That there is room for them is checked before anything is copied.
 func (s *Service) place(ctx context.Context, req placement.Request, want volumeRequest, uuid string) ([]v1alpha1.VolumeMember, error) {
 	var members []v1alpha1.VolumeMember
 	for n := range max(int(want.params.Replicas), 1) {
@@ -191,7 +192,11 @@ func (s *Service) place(ctx context.Context, req placement.Request, want volumeR
 		}
 		m.Node = node
 		members = append(members, m)
-		req.Apart = append(req.Apart, node)
+		req.Apart, req.Node, req.Device = append(req.Apart, node), "", ""
+	}
+	if want.source != nil {
+		s.reservations.releaseAll(members[1:], req.SizeBytes)
+		members = members[:1]
 	}
 	return members, nil
 }
@@ -220,7 +225,10 @@ func withTargetsReasons(err error, target *v1alpha1.NvmfTarget) error {
 // makeReplicas creates the objects of the volume's replicas that have none, and waits until each exists on its node:
 // their agents make them at the same time. It fails with errNoSpace or errNoSource, and the node, when an agent says
 // that it could not make the replica there.
-func (s *Service) makeReplicas(ctx context.Context, vol *v1alpha1.NvmfVolume) (node string, err error) {
+func (s *Service) makeReplicas(ctx, wctx context.Context, vol *v1alpha1.NvmfVolume) (node string, err error) {
+	if vol.Spec.Source != nil && vol.Replicated() {
+		return "", s.makeMirror(ctx, vol, nil) // it became mirrored after it was created
+	}
 	reps := make([]*v1alpha1.NvmfReplica, len(vol.Spec.Members))
 	changes := make([]<-chan struct{}, len(vol.Spec.Members))
 	for i, m := range vol.Spec.Members {
@@ -232,19 +240,19 @@ func (s *Service) makeReplicas(ctx context.Context, vol *v1alpha1.NvmfVolume) (n
 		}
 	}
 	for i, m := range vol.Spec.Members {
-		if reps[i], err = s.awaitCreated(ctx, vol, reps[i], changes[i]); err != nil {
+		if reps[i], err = s.awaitCreated(ctx, wctx, vol, reps[i], changes[i]); err != nil {
 			return m.Node, err
 		}
 	}
-	if err := s.checkCopy(ctx, vol); err != nil {
+	if err := s.checkCopy(ctx, wctx, vol); err != nil {
 		return "", err
 	}
 	return "", s.makeMirror(ctx, vol, reps)
 }
 
 // awaitCreated waits until a replica exists on its node, and returns it as it is then.
-func (s *Service) awaitCreated(ctx context.Context, vol *v1alpha1.NvmfVolume, rep *v1alpha1.NvmfReplica, changed <-chan struct{}) (*v1alpha1.NvmfReplica, error) {
-	last, err := s.replicas.await(ctx, rep, changed, true, func(rep *v1alpha1.NvmfReplica) (bool, error) {
+func (s *Service) awaitCreated(ctx, wctx context.Context, vol *v1alpha1.NvmfVolume, rep *v1alpha1.NvmfReplica, changed <-chan struct{}) (*v1alpha1.NvmfReplica, error) {
+	last, err := s.replicas.await(wctx, rep, changed, true, func(rep *v1alpha1.NvmfReplica) (bool, error) {
 		done, err := created(rep)
 		if errors.Is(err, errNoSource) {
 			return false, s.sourceGone(ctx, vol.Spec.Source)

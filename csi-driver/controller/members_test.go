@@ -31,6 +31,8 @@ type moves struct {
 	headers map[string]string
 	// full is a node whose agent tries in vain to make replicas.
 	full string
+	// dropped are members that the holder's kernel has dropped.
+	dropped []string
 	// lives of the service, of which one works at a time.
 	lives []*Service
 	next  int
@@ -129,7 +131,7 @@ func (m *moves) kept(h mirror.Holder, r mirror.Record) (mirror.Record, []string,
 			delete(all, is.Replica)
 			next, err := h.Lost(r, is.Replica, mirror.ReasonRetired, all)
 			return next, keys(all), err
-		case is.Retired || is.State == v1alpha1.MemberInSync:
+		case is.Retired || is.State == v1alpha1.MemberInSync || slices.Contains(m.dropped, is.Replica):
 			continue
 		}
 		rep := replicaOf(m.t, is.Replica)
@@ -143,6 +145,18 @@ func (m *moves) kept(h mirror.Holder, r mirror.Record) (mirror.Record, []string,
 		}
 		next, err := h.Complete(r, is.Replica, all)
 		return next, keys(all), err
+	}
+	for _, name := range m.dropped {
+		if mirror.StateOf(r, name) == v1alpha1.MemberInSync {
+			all := marks()
+			delete(all, name)
+			next, err := h.Lost(r, name, mirror.ReasonLost, all)
+			return next, keys(all), err
+		}
+	}
+	if r.ConfirmRequested > r.Confirmed && r.Dirty {
+		next, err := h.Confirm(r)
+		return next, nil, err
 	}
 	return r, nil, nil
 }
@@ -900,7 +914,7 @@ func TestACopyIsCheckedAgainstItsSource(t *testing.T) {
 	g := NewWithT(t)
 	proven := func(proof string) bool {
 		t.Helper()
-		is, err := m.service().stillProven(t.Context(), m.id, proof)
+		is, err := m.service().proven(t.Context(), t.Context(), m.id, "", proof)
 		g.Expect(err).NotTo(HaveOccurred())
 		return is
 	}

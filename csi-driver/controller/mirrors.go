@@ -33,8 +33,9 @@ func (s *Service) makeMirror(ctx context.Context, vol *v1alpha1.NvmfVolume, reps
 	if !vol.Replicated() {
 		return nil
 	}
-	if vol.Spec.Used {
-		_, err := s.mirrorOf(ctx, vol) // its members may be changing
+	if vol.Spec.Used || vol.Spec.Source != nil {
+		// Its members may be changing, and are not all blank: the record began with the one that has data.
+		_, err := s.mirrorOf(ctx, vol)
 		return err
 	}
 	var all []mirror.Replica
@@ -102,11 +103,6 @@ func (s *Service) unchanged(ctx context.Context, vol *v1alpha1.NvmfVolume) error
 
 func sameMembers(a, b mirror.Record) bool {
 	return slices.EqualFunc(a.Members, b.Members, func(a, b mirror.Member) bool { return a.Replica == b.Replica && a.ReplicaUID == b.ReplicaUID })
-}
-
-// errCopied explains why a copy has one replica: what its data begins with is the mirror of another volume, or may be.
-func errCopied(volume string) error {
-	return failf(invalid, "volume %s cannot be a copy and have more than one replica in this version; use a StorageClass with replicas: \"1\" for it", volume)
 }
 
 func errNoMirror(vol *v1alpha1.NvmfVolume) error {
@@ -312,8 +308,7 @@ const (
 	proofOnly = "only "
 )
 
-// copyable gives the replica that a copy of a volume is made of, and the proof that stillProven takes afterwards. While
-// a volume with several replicas is attached, or after an unclean end, only its node can tell what is current.
+// copyable gives the replica that a copy of a volume is made of, and the proof that proven takes afterwards.
 func (s *Service) copyable(ctx context.Context, vol *v1alpha1.NvmfVolume) (v1alpha1.VolumeMember, string, error) {
 	if !vol.Replicated() {
 		return vol.Spec.Members[0], proofPlain, nil
@@ -322,49 +317,122 @@ func (s *Service) copyable(ctx context.Context, vol *v1alpha1.NvmfVolume) (v1alp
 	if err != nil {
 		return v1alpha1.VolumeMember{}, "", err
 	}
-	inSync := mirror.InSync(is.Spec)
-	i := slices.IndexFunc(vol.Spec.Members, func(m v1alpha1.VolumeMember) bool { return slices.Contains(inSync, m.Name) })
-	if i < 0 {
-		return v1alpha1.VolumeMember{}, "", failf(inUse, "no replica of volume %s that is in sync is a member of it", vol.Name)
+	for _, m := range vol.Spec.Members {
+		of, isMember := mirror.Get(is.Spec, m.Name)
+		if isMember && len(is.Spec.Members) == 1 {
+			return m, proofOnly + of.ReplicaUID, nil
+		}
+		switch c, err := mirror.Copyable(is.Spec, m.Name); {
+		case errors.Is(err, mirror.ErrUncopyable):
+			return v1alpha1.VolumeMember{}, "", failf(inUse, "volume %s was not detached cleanly: only the next node that uses it knows which of its replicas "+
+				"has all data; start a pod that uses it, and a copy is made then", vol.Name)
+		case err == nil:
+			return m, strconv.FormatInt(c.Epoch, 10), nil
+		}
 	}
-	if len(is.Spec.Members) == 1 {
-		return vol.Spec.Members[i], proofOnly + is.Spec.Members[0].ReplicaUID, nil
-	}
-	if is.Spec.Holder != "" || is.Spec.Dirty {
-		return v1alpha1.VolumeMember{}, "", failf(inUse, "volume %s has more than one replica, and can be copied only while it is detached after a clean unmount; delete the pod that uses it", vol.Name)
-	}
-	return vol.Spec.Members[i], strconv.FormatInt(is.Spec.Epoch, 10), nil
+	return v1alpha1.VolumeMember{}, "", failf(inUse, "no replica of volume %s that is in sync is a member of it", vol.Name)
 }
 
-// stillProven tells whether a copy is of what was current, by the proof that was given when it was asked for: nobody
-// has held the volume's mirror since, or it has had one replica all the time.
-func (s *Service) stillProven(ctx context.Context, volume, proof string) (bool, error) {
-	switch proof {
-	case "":
+// proven tells whether a copy of a volume's replica, which exists by now, is of what was current, by the proof that was
+// given before it was asked for. If a node uses a volume with several replicas, it is asked, and its answer waited for
+// until wctx ends; the copy can be proven by a later call then.
+func (s *Service) proven(ctx, wctx context.Context, volume, replica, proof string) (bool, error) {
+	if proof == "" {
 		return true, nil
-	case proofPlain:
-		vol, err := s.volumes.read(ctx, volume)
+	}
+	vol, err := s.volumes.read(ctx, volume)
+	if err != nil || proof == proofPlain {
 		return err == nil && (vol == nil || !vol.Replicated()), err
 	}
 	is, err := s.mirrors.read(ctx, volume)
-	if err != nil || is == nil {
+	if err != nil || is == nil || vol == nil {
 		return false, err
 	}
 	if uid, only := strings.CutPrefix(proof, proofOnly); only {
 		return len(is.Spec.Members) == 1 && is.Spec.Members[0].ReplicaUID == uid, nil
 	}
-	return !is.Spec.Dirty && strconv.FormatInt(is.Spec.Epoch, 10) == proof, nil
+	epoch, err := strconv.ParseInt(proof, 10, 64)
+	if err != nil {
+		return false, fmt.Errorf("annotation %s of a copy of volume %s: %w", sourceProofAnnotation, volume, err)
+	}
+	err = s.confirmCopy(ctx, wctx, vol, mirror.Copy{Replica: replica, Epoch: epoch})
+	if errors.Is(err, mirror.ErrChanged) {
+		return false, nil
+	}
+	return err == nil, err
 }
 
-// checkCopy of a volume, before it is handed out. It fails with errNoSource when the source was attached, or its
-// replicas changed, while it was copied, so that another one may have become the current one. The annotation goes with
-// the check: what happens to the source later is of no concern.
-func (s *Service) checkCopy(ctx context.Context, vol *v1alpha1.NvmfVolume) error {
+// confirmCopy waits until the holder of a volume's mirror has confirmed that a copy has all data. That it once has, in
+// the copy's epoch, is enough, so that the cache may show it.
+func (s *Service) confirmCopy(ctx, wctx context.Context, vol *v1alpha1.NvmfVolume, of mirror.Copy) error {
+	asked := of
+	_, err := s.changeMirror(ctx, vol, func(r mirror.Record) (mirror.Record, error) {
+		next, c, err := mirror.RequestConfirm(r, of)
+		asked = c
+		return next, err
+	})
+	if err != nil {
+		return err
+	}
+	// While the API may have been restored to an earlier state, the record says nothing.
+	rep, err := s.replicas.read(ctx, of.Replica)
+	switch {
+	case err != nil:
+		return err
+	case rep == nil:
+		return fmt.Errorf("%w: NvmfReplica %s does not exist", mirror.ErrChanged, of.Replica)
+	case rep.RestoreSuspected():
+		return failf(waiting, "the copy of replica %s cannot be checked: the API may have been restored to an earlier state; see what NvmfReplica %s says", of.Replica, of.Replica)
+	}
+	is, err := s.mirrorOf(ctx, vol)
+	if err != nil {
+		return err
+	}
+	if is.Spec.ConfirmRequested < asked.Request {
+		return errNeverConfirms(vol.Name, is)
+	}
+	last, err := s.mirrors.wait(wctx, is, func(is *v1alpha1.NvmfMirror) (bool, error) {
+		switch {
+		case is == nil:
+			return false, errNoMirror(vol)
+		case is.Spec.Epoch < asked.Epoch:
+			return false, nil // the cache is behind
+		}
+		return mirror.Proven(is.Spec, asked)
+	})
+	if errors.Is(err, errLate) && last.Spec.ConfirmRequested < asked.Request {
+		return errNeverConfirms(vol.Name, last)
+	}
+	if errors.Is(err, errLate) {
+		return failf(waiting, "node %s, which uses volume %s, has not confirmed yet that replica %s had all data when it was copied; the copy is kept, and is ready once the node "+
+			"confirms that. If the node is down, or its node plugin is older than this controller, the copy stays unconfirmed: detach the volume from the node, or upgrade the node plugin",
+			last.Spec.HolderNode, vol.Name, of.Replica)
+	}
+	return err
+}
+
+// errNeverConfirms: the request is not in the record any more, or never was.
+func errNeverConfirms(volume string, is *v1alpha1.NvmfMirror) error {
+	return failf(waiting, "the request to node %s to confirm a copy of volume %s was removed from NvmfMirror %s: the node plugin there, or the CustomResourceDefinition, is older than this controller; "+
+		"upgrade it, or detach the volume to copy it", is.Spec.HolderNode, volume, is.Name)
+}
+
+// checkCopy of a volume, before it is handed out. It fails with errNoSource when the source's replicas, or the node
+// that uses it, changed while it was copied, so that another replica may have become the current one. The annotation
+// goes with the check: what happens to the source later is of no concern.
+func (s *Service) checkCopy(ctx, wctx context.Context, vol *v1alpha1.NvmfVolume) error {
 	proof := vol.Annotations[sourceProofAnnotation]
 	if proof == "" {
 		return nil
 	}
-	same, err := s.stillProven(ctx, vol.Spec.Source.Volume, proof)
+	rep, err := s.replicas.read(ctx, vol.Spec.Members[0].Name)
+	if err != nil {
+		return err
+	}
+	if rep == nil || rep.Spec.Source == nil {
+		return failf(busy, "volume %s was changed while it was being created; try again", vol.Name)
+	}
+	same, err := s.proven(ctx, wctx, vol.Spec.Source.Volume, rep.Spec.Source.Replica, proof)
 	if err != nil {
 		return err
 	}

@@ -242,49 +242,6 @@ func TestAReplicaThatLeftGetsAFreshIdentity(t *testing.T) {
 	}
 }
 
-// While a mirrored volume is attached, a replica may lack what was acknowledged: it is copied while nobody holds it.
-func TestCopiesOfAMirroredVolume(t *testing.T) {
-	st := newStorage(t, 2, 20*gi)
-	s, _ := newService(t)
-	seen(t, s, st)
-	node := newHost(t, "host")
-	id := newMirrored(t, s, st, "v")
-	clone := createRequest(st, own(t, "clone"), gi)
-	clone.VolumeContentSource = contentSource(&v1alpha1.VolumeSource{Volume: id})
-	snapshot := &csi.CreateSnapshotRequest{Name: own(t, "snap"), SourceVolumeId: id}
-	holder := hold(t, s, id, node)
-	_, err := s.CreateVolume(within(t, enough), clone)
-	expectError(t, err, codes.FailedPrecondition, "only while it is detached")
-	_, err = s.CreateSnapshot(within(t, enough), snapshot)
-	expectError(t, err, codes.FailedPrecondition, "only while it is detached")
-
-	// The first replica is out: the other one is copied.
-	g := NewWithT(t)
-	m := mirrorOf(t, id)
-	m.Spec, err = mirror.Holder{Attachment: holder, Now: time.Now(), Mark: "m"}.Lost(m.Spec, id+"-0", mirror.ReasonLost, map[string]string{})
-	g.Expect(err).NotTo(HaveOccurred())
-	m.Spec.Dirty = false
-	g.Expect(api.Update(t.Context(), m)).To(Succeed())
-	unpublish(t, s, id, node)
-	for range 2 { // asked again, it is the same, although the source was attached meanwhile
-		if _, err := s.CreateVolume(within(t, enough), clone); err != nil {
-			t.Fatal(err)
-		}
-		if _, err := s.CreateSnapshot(within(t, enough), snapshot); err != nil {
-			t.Fatal(err)
-		}
-		hold(t, s, id, node)
-		unpublish(t, s, id, node)
-	}
-	vol := volume(t, clone.Name)
-	g.Expect(replica(t, clone.Name).Spec.Source).To(Equal(&v1alpha1.ReplicaSource{Replica: id + "-1"}))
-	g.Expect(vol.Spec.Members[0].Node).To(Equal(volume(t, id).Spec.Members[1].Node))
-	both := mirroredRequest(st, own(t, "both"), gi)
-	both.VolumeContentSource = clone.VolumeContentSource
-	_, err = s.CreateVolume(within(t, enough), both)
-	expectError(t, err, codes.InvalidArgument, "cannot be a copy and have more than one replica")
-}
-
 // An agent that knows later states than the API shows keeps its replica from being dropped: it may be the current one.
 func TestARestoredAPIDropsNoReplica(t *testing.T) {
 	st := newStorage(t, 2, 10*gi)

@@ -73,9 +73,6 @@ func newVolumeRequest(req *csi.CreateVolumeRequest) (volumeRequest, error) {
 		a, err := access(c)
 		return err == nil && a != v1alpha1.AccessExclusive
 	}
-	if r.params.Replicas > 1 && r.source != nil {
-		return r, errCopied(r.id)
-	}
 	if r.params.Replicas > 1 && slices.ContainsFunc(req.GetVolumeCapabilities(), shared) {
 		return r, errShared(r.id)
 	}

@@ -131,6 +131,7 @@ func (s *Service) replicaChanged(obj any) {
 // which it can return.
 func (s *Service) mirrorChanged(obj any) {
 	if m, ok := obj.(*v1alpha1.NvmfMirror); ok {
+		s.mirrors.changed(m.Name)
 		s.unsettled.Add(m.Name)
 	}
 }

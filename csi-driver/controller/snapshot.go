@@ -51,19 +51,38 @@ func (s *Service) createSnapshot(ctx context.Context, req *csi.CreateSnapshotReq
 	if err != nil {
 		return nil, err
 	}
-	switch same, err := s.stillProven(ctx, snap.Spec.Volume, snap.Annotations[sourceProofAnnotation]); {
-	case err != nil:
-		return nil, err
-	case !same && !snap.Spec.Taken:
-		if err := s.erase(ctx, snap); client.IgnoreNotFound(err) != nil && !apierrors.IsConflict(err) {
-			return nil, fmt.Errorf("delete NvmfSnapshot %s: %w", id, err)
+	if !snap.Spec.Taken {
+		same, err := s.proven(ctx, wctx, snap.Spec.Volume, snap.Spec.Replica, snap.Annotations[sourceProofAnnotation])
+		if err != nil {
+			return nil, err
 		}
-		return nil, failf(busy, "volume %s changed while its snapshot was taken: it was attached, or its replicas were changed; the snapshot is deleted; try again", snap.Spec.Volume)
+		if !same {
+			return nil, s.discardSnapshot(ctx, snap)
+		}
 	}
 	if snap, err = s.recordTaken(ctx, snap); err != nil {
 		return nil, err
 	}
 	return &csi.CreateSnapshotResponse{Snapshot: csiSnapshot(snap)}, nil
+}
+
+// discardSnapshot that may lack data, and say so. One that another call has handed out stays.
+func (s *Service) discardSnapshot(ctx context.Context, snap *v1alpha1.NvmfSnapshot) error {
+	for is := snap; is != nil && is.UID == snap.UID && !is.Spec.Taken && is.DeletionTimestamp == nil; {
+		err := s.erase(ctx, is)
+		if client.IgnoreNotFound(err) != nil && !apierrors.IsConflict(err) {
+			return fmt.Errorf("delete NvmfSnapshot %s: %w", snap.Name, err)
+		}
+		if is, err = s.snapshots.read(ctx, snap.Name); err != nil {
+			return err
+		}
+	}
+	return failf(busy, "volume %s changed while its snapshot was taken: it was attached or detached, or its replicas changed; the snapshot is deleted; try again", snap.Spec.Volume)
+}
+
+// handedOut tells whether a snapshot was answered as ready: until then it may turn out to lack data.
+func handedOut(snap *v1alpha1.NvmfSnapshot) bool {
+	return snap.Spec.Taken || snap.Annotations[sourceProofAnnotation] == ""
 }
 
 // recordTaken before anybody is told that the snapshot is ready: an agent never takes it again.
@@ -166,7 +185,7 @@ func snapshotReady(snap *v1alpha1.NvmfSnapshot) (bool, error) {
 }
 
 func csiSnapshot(snap *v1alpha1.NvmfSnapshot) *csi.Snapshot {
-	c := &csi.Snapshot{SnapshotId: snap.Name, SourceVolumeId: snap.Spec.Volume, ReadyToUse: snap.Status.Ready && snap.DeletionTimestamp == nil}
+	c := &csi.Snapshot{SnapshotId: snap.Name, SourceVolumeId: snap.Spec.Volume, ReadyToUse: snap.Status.Ready && handedOut(snap) && snap.DeletionTimestamp == nil}
 	if snap.Status.Size != nil {
 		c.SizeBytes = snap.Status.Size.Value()
 	}

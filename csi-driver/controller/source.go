@@ -88,6 +88,8 @@ func (s *Service) origin(ctx context.Context, source *v1alpha1.VolumeSource) (or
 		return origin{}, failf(notFound, "snapshot %s is being deleted", source.Snapshot)
 	case !snap.Status.Ready || snap.Status.Size == nil:
 		return origin{}, s.lateSnapshot(ctx, snap, v1alpha1.ConditionReady)
+	case !handedOut(snap):
+		return origin{}, failf(waiting, "snapshot %s is not complete yet: it may lack data", snap.Name)
 	}
 	return origin{name: "snapshot " + snap.Name, node: snap.Spec.Node, device: snap.Status.Device, sizeBytes: snap.Status.Size.Value()}, nil
 }

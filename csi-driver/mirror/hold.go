@@ -207,13 +207,14 @@ func (h Holder) Stamp(r Record, marks map[string]string) (Record, error) {
 	return next, h.stamp(&next, marks)
 }
 
-// Stop records that the array was stopped with all members that are in sync, and nothing in flight.
+// Stop records that the array was stopped with all members that are in sync, and nothing in flight. This confirms all
+// copies that were made since the mirror began the epoch, too.
 func (h Holder) Stop(r Record) (Record, error) {
 	if err := h.holds(r); err != nil {
 		return Record{}, err
 	}
 	next := clone(r)
-	next.Dirty = false
+	next.Dirty, next.Confirmed = false, r.ConfirmRequested
 	return next, nil
 }
 

@@ -259,34 +259,6 @@ func TestPromote(t *testing.T) {
 	}
 }
 
-// TestSnapshot has rule 7.
-func TestSnapshot(t *testing.T) {
-	r := record(t, next+"|a=InSync,b=InSync")
-	later, lost := *r.DeepCopy(), record(t, next+"|a=InSync,b=Out/5")
-	later.Epoch++
-	clean, err := holder.Stop(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, c := range map[string]struct {
-		before, after Record
-		errors        TargetErrors
-		valid         bool
-	}{
-		"in sync all the time":             {r, r, ErrorsNone, true},
-		"it left and came back meanwhile":  {r, later, ErrorsNone, false},
-		"it is out":                        {lost, lost, ErrorsNone, false},
-		"the kernel may have dropped it":   {r, r, ErrorsSome, false},
-		"its target was restarted":         {r, r, ErrorsUnknown, false},
-		"nobody writes":                    {clean, clean, ErrorsUnknown, true},
-		"a member that was another before": {record(t, next+"|a=InSync"), r, ErrorsNone, false},
-	} {
-		if err := ValidSnapshot(c.before, c.after, "b", c.errors); (err == nil) != c.valid {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-}
-
 // Commands that were sent under the former identity can still be under way.
 func TestReturnUnderTheFormerIdentity(t *testing.T) {
 	r := record(t, next+"|a=InSync,b=Out/5")

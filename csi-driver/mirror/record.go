@@ -192,22 +192,6 @@ func Get(r Record, replica string) (Member, bool) {
 	return Member{}, false
 }
 
-// ValidSnapshot tells whether a snapshot of a replica has every write that was acknowledged before it was asked for.
-// Before and after are live reads around it; errors is what the replica's agent said afterwards, because a kernel drops
-// a member that returns errors before the holder can record it.
-func ValidSnapshot(before, after Record, replica string, errors TargetErrors) error {
-	b, a := member(&before, replica), member(&after, replica)
-	switch {
-	case b == nil || a == nil || b.ReplicaUID != a.ReplicaUID:
-		return fmt.Errorf("%w: %s is no member", ErrMember, replica)
-	case before.Epoch != after.Epoch || a.State != v1alpha1.MemberInSync || b.State != v1alpha1.MemberInSync:
-		return fmt.Errorf("%w: %s was %s in epoch %d before the snapshot, and %s in epoch %d after it", ErrMember, replica, b.State, before.Epoch, a.State, after.Epoch)
-	case after.Dirty && (errors != ErrorsNone || a.Suspect):
-		return fmt.Errorf("%w: the target of %s returned errors to the holder, or cannot say", ErrMember, replica)
-	}
-	return nil
-}
-
 // String shows a record in one line.
 func String(r Record) string {
 	var b strings.Builder

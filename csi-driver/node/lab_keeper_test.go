@@ -233,8 +233,8 @@ func TestLabMirroredVolumeLosesAReplicaAndTakesItBack(t *testing.T) {
 	}
 }
 
-// The API server is away while a replica's target goes: nothing is acknowledged, however long it takes, and writes go on
-// once the loss is recorded.
+// The API server is away while a replica's target goes: nothing is acknowledged, however long it takes, and writes go
+// on once the loss is recorded.
 func TestLabMirroredVolumeWaitsForTheAPI(t *testing.T) {
 	l := setUpLab(t)
 	l.SetDefaultEventuallyTimeout(2 * labTimeout)

@@ -27,6 +27,7 @@ const (
 func run(seed uint64, f faults, often ...int) *world {
 	w := newWorld(seed, f)
 	w.often = often
+	w.copying = f.acceptsUnconfirmed || f.acceptsEarlier || f == (faults{}) && seed%2 == 0
 	for range disturbances {
 		for range w.rng.IntN(2 * stepsBetween) {
 			if w.step(); w.problem != "" {
@@ -55,6 +56,9 @@ func (w *world) step() {
 		}
 	case 2:
 		w.controller()
+		if w.copying {
+			w.snapshots()
+		}
 		name := []string{"a", "b", "c"}[w.rng.IntN(3)]
 		if t := w.targets[name]; t != nil {
 			t.agent()
@@ -328,6 +332,8 @@ func TestFindWhatIsLeftOut(t *testing.T) {
 		"take a member back by bitmap that was only being filled": {faults{returnsFilling: true}, []int{moves, fails, cuts, heals}},
 		"trust a stale member after a restore of the API":         {faults{trustsStale: true}, []int{restores, cuts, heals}},
 		"let a fenced keeper release its array":                   {faults{releasesFenced: true}, []int{attaches, cuts, heals}},
+		"accept a copy without the confirmation":                  {faults{acceptsUnconfirmed: true}, []int{cuts, fails, heals}},
+		"accept a confirmation from before the copy":              {faults{acceptsEarlier: true}, []int{cuts, fails, heals}},
 		"answer a dismissed host with do not retry":               {faults{refusesForGood: true}, []int{attaches, cuts, heals}},
 	} {
 		t.Run(name, func(t *testing.T) {

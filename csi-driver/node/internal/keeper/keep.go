@@ -43,7 +43,7 @@ func (k *Keeper) keep(ctx context.Context, v *view) Status {
 	if !v.array.Resyncing && worst.Phase != Running {
 		worst.Phase = Starting
 	}
-	for _, part := range []func(context.Context, *view) doing{k.check, k.complete, k.lose, k.stamped, k.release, k.takeBack} {
+	for _, part := range []func(context.Context, *view) doing{k.check, k.complete, k.lose, k.stamped, k.confirm, k.release, k.takeBack} {
 		d := part(ctx, v)
 		if !d.did {
 			continue
@@ -232,6 +232,28 @@ func (v *view) working() []string {
 		}
 	}
 	return replicas
+}
+
+// confirm, if that was requested, that the kernel has all members in sync that the record has in sync. The kernel was
+// looked at after the record was read, and what is stored follows that very version. A member that the kernel dropped
+// is recorded out instead, which ends the epoch. A request is not answered by a record that may be the past, nor while
+// writes do not go through the array: nothing is wrong then, and whoever asked waits.
+func (k *Keeper) confirm(ctx context.Context, v *view) doing {
+	if v.Confirmed >= v.ConfirmRequested || v.array.Resyncing {
+		return nothing
+	}
+	for _, replica := range mirror.InSync(v.Record) {
+		if !v.works(replica) {
+			return nothing
+		}
+	}
+	if bypassed, err := k.Top.Bypasses(); err != nil || bypassed {
+		return k.waits(v, err)
+	}
+	if _, ready, err := k.marks(v, ""); err != nil || !ready {
+		return k.waits(v, err)
+	}
+	return did(k.swap(ctx, v, func(h mirror.Holder) (mirror.Record, error) { return h.Confirm(v.Record) }))
 }
 
 // release members that are out by a record that this process stored: delete their controllers, so that the kernel goes

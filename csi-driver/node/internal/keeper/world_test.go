@@ -31,6 +31,10 @@ type faults struct {
 	releasesFenced bool
 	// refusesForGood: a target answers a host that it dismissed with "do not retry", and its kernel gives the leg up.
 	refusesForGood bool
+	// acceptsUnconfirmed: a copy is accepted in its epoch, before the holder has confirmed it.
+	acceptsUnconfirmed bool
+	// acceptsEarlier: a copy is accepted by a confirmation that was made before it was frozen.
+	acceptsEarlier bool
 }
 
 // replicaObject is an NvmfReplica: the host that is wanted, and what its agent said.
@@ -115,6 +119,9 @@ type world struct {
 	allowed [regions]map[int]bool
 	// seen values of a region, when an attachment started.
 	seen [regions]map[int]bool
+	// copying: copies are made; copies are those that are being made.
+	copying bool
+	copies  []*snapshot
 	// baseline: the attachment that has read everything, and found it right.
 	baseline string
 }
