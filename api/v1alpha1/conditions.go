@@ -5,8 +5,8 @@ package v1alpha1
 import corev1 "k8s.io/api/core/v1"
 
 // Condition types. All are positive polarity (True is the healthy state) except Degraded, Progressing, RestartNeeded,
-// RestoreSuspected, VersionSkew, WeftInitiatorStuck and WeftVersionSkew, for which False is the quiet state. Every
-// condition an object owns is always present; an Event's reason equals the condition's.
+// RestoreSuspected, VersionSkew, WeftInitiatorStuck, WeftMirrorsUnavailable and WeftVersionSkew, for which False is the
+// quiet state. Every condition an object owns is always present; an Event's reason equals the condition's.
 const (
 	// ConditionReady: the object does what its spec says.
 	ConditionReady = "Ready"
@@ -70,6 +70,10 @@ const (
 	// meanwhile, and the node takes no further volumes. Like the Node's other conditions, True is the one to act on.
 	// Written by the node plugin.
 	ConditionInitiatorStuck = "WeftInitiatorStuck"
+	// ConditionMirrorsUnavailable (Kubernetes' own Node): the node lacks what it needs to hold the mirrors of volumes
+	// with several replicas, and takes no such volume. Written by the node plugin. A Node without it, such as one with
+	// an earlier node plugin, may be able to.
+	ConditionMirrorsUnavailable = "WeftMirrorsUnavailable"
 	// ConditionNodeVersionSkew (Kubernetes' own Node): the version of the node plugin and the installed version are
 	// further apart than what works together; the message has both. Written by the node plugin: a Node need not have an
 	// NvmfNode.
@@ -159,6 +163,9 @@ const (
 
 	// Kubernetes' Node: its kernel does not finish a connection.
 	ReasonConnectStuck = "ConnectStuck"
+
+	// Kubernetes' Node: it cannot hold mirrors. Of a kernel that lacks a module, the reason is ReasonModuleMissing.
+	ReasonProgramMissing = "ProgramMissing"
 
 	// NvmfReplica and NvmfSnapshot.
 	ReasonNoSpace = "NoSpace"

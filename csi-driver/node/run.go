@@ -54,7 +54,7 @@ type Options struct {
 }
 
 // Run the node plugin of this machine until the context ends: CSI's node service, its registration with the kubelet,
-// and the reports of what the kernel does not finish. It fails when something cannot be served, or when work on this
+// and the reports of what the kernel does not finish or lacks. It fails when something cannot be served, or when work on this
 // machine does not end with it.
 func Run(ctx context.Context, config *rest.Config, o Options) error {
 	socket, err := server.SocketPath(o.Endpoint)
@@ -73,7 +73,7 @@ func Run(ctx context.Context, config *rest.Config, o Options) error {
 		if err != nil {
 			return err
 		}
-		service, initiator := newService(nodes)
+		service, initiator, needs := newService(nodes)
 		service.MirrorRecords, err = mirrorClient(config)
 		if err != nil {
 			return err
@@ -100,6 +100,13 @@ func Run(ctx context.Context, config *rest.Config, o Options) error {
 			reporter := SkewReporter{Client: nodes, Version: o.Version, Clock: clock.RealClock{}, Writer: &ConditionWriter{
 				Client: nodes, Node: o.NodeName, UID: types.UID(uid), Clock: clock.RealClock{},
 				Type: v1alpha1.ConditionNodeVersionSkew, FieldManager: SkewFieldManager,
+			}}
+			return reporter.Run(ctx)
+		})
+		group.Go(func() error {
+			reporter := MirrorReporter{Needs: needs, Clock: clock.RealClock{}, Writer: &ConditionWriter{
+				Client: nodes, Node: o.NodeName, UID: types.UID(uid), Clock: clock.RealClock{},
+				Type: v1alpha1.ConditionMirrorsUnavailable, FieldManager: MirrorsFieldManager,
 			}}
 			return reporter.Run(ctx)
 		})
@@ -137,8 +144,8 @@ func mirrorClient(config *rest.Config) (client.Client, error) {
 	return nodeClient(unlimited)
 }
 
-// newService makes the node service of this machine, and its initiator.
-func newService(volumes client.Reader) (*Service, *fabrics.Host) {
+// newService makes the node service of this machine, its initiator, and what mirrors need.
+func newService(volumes client.Reader) (*Service, *fabrics.Host, []Loader) {
 	kernel := fabrics.LinuxKernel{}
 	filesystems := &filesystem.Host{
 		Mounter: filesystem.NewLinuxMounter(), Exec: exec.New(), Open: kernel.Open, MountInfo: "/proc/self/mountinfo", Sys: "/sys",
@@ -151,5 +158,5 @@ func newService(volumes client.Reader) (*Service, *fabrics.Host) {
 	return &Service{
 		Initiator: initiator, Mapper: devices, Mirrors: arrays, Processes: &users.Host{Proc: "/proc", Self: os.Getpid()},
 		Filesystems: filesystems, Volumes: volumes,
-	}, initiator
+	}, initiator, []Loader{arrays, devices}
 }

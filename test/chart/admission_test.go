@@ -376,7 +376,7 @@ func TestTheWebhookIsWiredThrough(t *testing.T) {
 	}
 }
 
-// testNodePluginsAreConfined: a node plugin writes two conditions of its own Node.
+// testNodePluginsAreConfined: a node plugin writes three conditions of its own Node.
 func testNodePluginsAreConfined(ctx context.Context, t *testing.T, config *rest.Config, admin client.Client) {
 	c := podOn(ctx, t, config, admin, "weft-csi-node", "c")
 	podOn(ctx, t, config, admin, "weft-csi-node", "d")
@@ -397,13 +397,14 @@ func testNodePluginsAreConfined(ctx context.Context, t *testing.T, config *rest.
 	for name, test := range map[string]struct{ node, content, denied string }{
 		"its own condition":         {"c", own, ""},
 		"its own condition, again":  {"c", own, ""},
-		"its other condition":       {"c", strings.ReplaceAll(own, "WeftInitiatorStuck", "WeftVersionSkew"), ""},
+		"its condition of versions": {"c", strings.ReplaceAll(own, "WeftInitiatorStuck", "WeftVersionSkew"), ""},
+		"its condition of mirrors":  {"c", strings.ReplaceAll(own, "WeftInitiatorStuck", "WeftMirrorsUnavailable"), ""},
 		"another Node's":            {"d", own, "may not write Node d"},
-		"the kubelet's condition":   {"c", `{"status":{"conditions":[{"type":"Ready","status":"False"}]}}`, "may change only the conditions WeftInitiatorStuck and WeftVersionSkew of its Node"},
-		"a label":                   {"c", `{"metadata":{"labels":{"a":"b"}}}`, "may change only the conditions WeftInitiatorStuck and WeftVersionSkew of its Node"},
-		"an annotation":             {"c", `{"metadata":{"annotations":{"a":"b"}}}`, "may change only the conditions WeftInitiatorStuck and WeftVersionSkew of its Node"},
-		"what the node can hold":    {"c", `{"status":{"capacity":{"cpu":"1k"}}}`, "may change only the conditions WeftInitiatorStuck and WeftVersionSkew of its Node"},
-		"where the node is reached": {"c", `{"status":{"addresses":[{"type":"InternalIP","address":"10.0.0.9"}]}}`, "may change only the conditions WeftInitiatorStuck and WeftVersionSkew of its Node"},
+		"the kubelet's condition":   {"c", `{"status":{"conditions":[{"type":"Ready","status":"False"}]}}`, "may change only the conditions WeftInitiatorStuck, WeftMirrorsUnavailable and WeftVersionSkew of its Node"},
+		"a label":                   {"c", `{"metadata":{"labels":{"a":"b"}}}`, "may change only the conditions WeftInitiatorStuck, WeftMirrorsUnavailable and WeftVersionSkew of its Node"},
+		"an annotation":             {"c", `{"metadata":{"annotations":{"a":"b"}}}`, "may change only the conditions WeftInitiatorStuck, WeftMirrorsUnavailable and WeftVersionSkew of its Node"},
+		"what the node can hold":    {"c", `{"status":{"capacity":{"cpu":"1k"}}}`, "may change only the conditions WeftInitiatorStuck, WeftMirrorsUnavailable and WeftVersionSkew of its Node"},
+		"where the node is reached": {"c", `{"status":{"addresses":[{"type":"InternalIP","address":"10.0.0.9"}]}}`, "may change only the conditions WeftInitiatorStuck, WeftMirrorsUnavailable and WeftVersionSkew of its Node"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := write(test.node, test.content)

@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/util/retry"
 
 	"github.com/weft-storage/weft/csi-driver/node/internal/doing"
+	"github.com/weft-storage/weft/csi-driver/node/internal/modules"
 )
 
 // Spec of a device.
@@ -34,13 +35,31 @@ func (s Spec) table() Table {
 	return Table{SizeBytes: s.SizeBytes, Lower: s.Lower.Number, OffsetBytes: s.OffsetBytes}
 }
 
+// Load device mapper, unless it is there. It fails with modules.ErrMissing; any other error says that it is not known.
+// It is idempotent.
+func (h *Host) Load(ctx context.Context) error {
+	return modules.Load(ctx, h.LoadModule, h.there, "dm_mod")
+}
+
+// there tells whether the kernel has device mapper. The device by which it is controlled may be there without it
+// (kmod static-nodes); opening that makes the kernel load the module (dm_mod's alias devname:mapper/control).
+func (h *Host) there() (bool, error) {
+	control, err := os.Open(h.path("mapper/control"))
+	switch {
+	case err == nil:
+		return true, control.Close()
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.ENODEV), errors.Is(err, syscall.ENXIO):
+		return false, nil
+	default:
+		return false, err
+	}
+}
+
 // Build a device. What earlier ones there are must be discarded before. It fails with ErrNotFound when the
 // lower device changed meanwhile.
 func (h *Host) Build(ctx context.Context, s Spec) (Device, error) {
-	if _, err := os.Stat(h.path("mapper/control")); errors.Is(err, fs.ErrNotExist) {
-		if err := h.LoadModule(ctx, "dm_mod"); err != nil {
-			return Device{}, fmt.Errorf("load kernel module dm_mod: %w", err)
-		}
+	if err := h.Load(ctx); err != nil {
+		return Device{}, err
 	}
 	id, err := h.freeUUID(s)
 	if err != nil {

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -19,6 +20,7 @@ import (
 	"k8s.io/utils/exec"
 
 	"github.com/weft-storage/weft/csi-driver/node/internal/doing"
+	"github.com/weft-storage/weft/csi-driver/node/internal/modules"
 )
 
 // Numbers of our arrays. mdadm chooses from 127 downward, and takes none above 1024; people name low ones.
@@ -26,6 +28,28 @@ const (
 	firstNumber = 256
 	lastNumber  = 1023
 )
+
+// ErrNoProgram: mdadm is not in the image.
+var ErrNoProgram = errors.New("program mdadm not found")
+
+// Load what mirrors need, unless it is there. It fails with ErrNoProgram, or with modules.ErrMissing; any other error
+// says that it is not known. It is idempotent.
+func (h *Host) Load(ctx context.Context) error {
+	if _, err := h.Exec.LookPath("mdadm"); err != nil {
+		return fmt.Errorf("%w: %w", ErrNoProgram, err)
+	}
+	return modules.Load(ctx, h.LoadModule, h.mirrors, "md_mod", "raid1")
+}
+
+// mirrors tells whether the kernel has mirrors among its kinds of arrays (md_seq_show).
+func (h *Host) mirrors() (bool, error) {
+	stat, err := os.ReadFile(filepath.Join(h.Root, "proc/mdstat"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil // md_mod makes it
+	}
+	kinds, _, _ := strings.Cut(string(stat), "\n")
+	return strings.HasPrefix(kinds, "Personalities :") && slices.Contains(strings.Fields(kinds), "[raid1]"), err
+}
 
 // configuration of mdadm for new arrays: no log of bad blocks. With one, a member that fails a write stays in sync, and
 // only the log says what it has not got.
@@ -223,10 +247,8 @@ func (h *Host) start(ctx context.Context, volume string, members []Slice, progra
 	if a, err := h.Of(volume); !errors.Is(err, ErrNotFound) {
 		return Array{}, fmt.Errorf("volume %s has an array already, %s: %w", volume, a.Name, errors.Join(ErrState, err))
 	}
-	for _, module := range []string{"md_mod", "raid1"} {
-		if err := h.LoadModule(ctx, module); err != nil {
-			return Array{}, fmt.Errorf("load kernel module %s: %w", module, err)
-		}
+	if err := h.Load(ctx); err != nil {
+		return Array{}, err
 	}
 	name, err := h.free()
 	if err != nil {

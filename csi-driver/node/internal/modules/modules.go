@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: Apache-2.0
+
+// Package modules makes the kernel do what a module of it is for.
+package modules
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"k8s.io/utils/exec"
+)
+
+// ErrMissing: the kernel has no such module, or cannot load it. Any other error of Load says that this is not known.
+var ErrMissing = errors.New("the kernel lacks a module")
+
+// Load modules, in this order, unless what they are for is there already: built in, or loaded before. It is there when
+// Load returns nil. Safe for concurrent use, and idempotent.
+func Load(ctx context.Context, load func(ctx context.Context, name string) error, there func() (bool, error), names ...string) error {
+	if is, err := there(); err != nil || is {
+		return err
+	}
+	var failed error
+	for _, name := range names {
+		if err := load(ctx, name); err != nil {
+			failed = errors.Join(failed, fmt.Errorf("load kernel module %s: %w", name, err))
+		}
+	}
+	is, err := there()
+	switch {
+	case err != nil:
+		return errors.Join(failed, err)
+	case is:
+		return nil
+	case failed == nil:
+		return fmt.Errorf("%w: %v were loaded, and it does not do what they are for", ErrMissing, names)
+	}
+	// Only a program that has come to its own end has answered: not one that was killed, or could not be started.
+	if exit, ok := errors.AsType[exec.ExitError](failed); ok && exit.Exited() {
+		return fmt.Errorf("%w: %w", ErrMissing, failed)
+	}
+	return failed
+}
