@@ -4,6 +4,7 @@ package controller
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -36,6 +37,13 @@ func (s *Service) convert(ctx context.Context, a *arrangement) (outcome, error) 
 	}
 	if ready, why := convertible(a.NvmfVolume, a.replicas[0]); !ready {
 		return outcome{waiting: why}, nil
+	}
+	// Those that attach it later are asked when they do.
+	if err := s.mirrorableWhereUsed(ctx, a.NvmfVolume); err != nil {
+		if f, ok := errors.AsType[*failure](err); ok {
+			return outcome{waiting: f.message}, nil
+		}
+		return outcome{}, err
 	}
 	claimed := a.DeepCopy()
 	if claimed.Annotations == nil {

@@ -99,6 +99,33 @@ func unobstructed(node *corev1.Node, volume string) error {
 	return nil
 }
 
+// mirrorable fails while a node says that it cannot hold mirrors. One that says nothing, as with an earlier node plugin,
+// may be able to: what is unknown is found out when the volume is staged.
+func mirrorable(node *corev1.Node, volume string) error {
+	if c := v1alpha1.NodeCondition(node, v1alpha1.ConditionMirrorsUnavailable); c != nil && c.Status == corev1.ConditionTrue {
+		return failf(waiting, "volume %s cannot be mirrored by node %s: condition %s (%s: %s)", volume, node.Name, c.Type, c.Reason, c.Message)
+	}
+	return nil
+}
+
+// mirrorableWhereUsed fails while a node that uses a volume says that it cannot hold mirrors.
+func (s *Service) mirrorableWhereUsed(ctx context.Context, vol *v1alpha1.NvmfVolume) error {
+	for _, name := range published(vol) {
+		var node corev1.Node
+		err := s.live.Get(ctx, client.ObjectKey{Name: name}, &node)
+		if apierrors.IsNotFound(err) {
+			continue // it says nothing
+		}
+		if err != nil {
+			return fmt.Errorf("read Node %s: %w", name, err)
+		}
+		if err := mirrorable(&node, vol.Name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // published are the names of the nodes that a volume is attached to; sorted.
 func published(vol *v1alpha1.NvmfVolume) []string {
 	var nodes []string

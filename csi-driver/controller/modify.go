@@ -61,6 +61,11 @@ func (s *Service) modify(ctx context.Context, id string, limits *v1alpha1.Volume
 		if replicas > 1 && shared(vol) {
 			return nil, failf(invalid, "volume %s cannot have %d replicas while nodes share it: %s; detach it from all nodes first, and use ReadWriteOnce", id, replicas, strings.Join(published(vol), ", "))
 		}
+		if replicas > 1 && replicasOf(vol) == 1 && !vol.Replicated() {
+			if err := s.mirrorableWhereUsed(ctx, vol); err != nil {
+				return nil, err
+			}
+		}
 		changed := vol.DeepCopy()
 		changed.Spec.QoS, changed.Spec.Replicas = limits, cmp.Or(replicas, vol.Spec.Replicas)
 		err = s.patch(ctx, vol, changed)

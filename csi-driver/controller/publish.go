@@ -125,6 +125,11 @@ func (s *Service) admit(ctx context.Context, req *csi.ControllerPublishVolumeReq
 		if err := unobstructed(node, id); err != nil {
 			return nil, "", err
 		}
+		if vol.Replicated() {
+			if err := mirrorable(node, id); err != nil {
+				return nil, "", err
+			}
+		}
 		if err := s.attachable(ctx, vol); err != nil {
 			return nil, "", err
 		}

@@ -20,8 +20,10 @@ import (
 	"github.com/weft-storage/weft/csi-driver/node/internal/md"
 )
 
-// How the node plugin reports on its Node what its kernel does not finish.
+// How the node plugin reports on its Node what its kernel does not finish, or lacks.
 type (
+	// ConditionWriter writes one condition and its Events.
+	ConditionWriter = node.ConditionWriter
 	// StuckReporter writes the condition and its Events.
 	StuckReporter = node.Reporter
 	// HeldUpError is what it reports.
