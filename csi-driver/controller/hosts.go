@@ -99,8 +99,8 @@ func unobstructed(node *corev1.Node, volume string) error {
 	return nil
 }
 
-// mirrorable fails while a node says that it cannot hold mirrors. One that says nothing, as with an earlier node plugin,
-// may be able to: what is unknown is found out when the volume is staged.
+// mirrorable fails while a node says that it cannot hold mirrors. One that says nothing, as with an earlier node
+// plugin, may be able to: what is unknown is found out when the volume is staged.
 func mirrorable(node *corev1.Node, volume string) error {
 	if c := v1alpha1.NodeCondition(node, v1alpha1.ConditionMirrorsUnavailable); c != nil && c.Status == corev1.ConditionTrue {
 		return failf(waiting, "volume %s cannot be mirrored by node %s: condition %s (%s: %s)", volume, node.Name, c.Type, c.Reason, c.Message)

@@ -54,8 +54,8 @@ type Options struct {
 }
 
 // Run the node plugin of this machine until the context ends: CSI's node service, its registration with the kubelet,
-// and the reports of what the kernel does not finish or lacks. It fails when something cannot be served, or when work on this
-// machine does not end with it.
+// and the reports of what the kernel does not finish or lacks. It fails when something cannot be served, or when work
+// on this machine does not end with it.
 func Run(ctx context.Context, config *rest.Config, o Options) error {
 	socket, err := server.SocketPath(o.Endpoint)
 	if err != nil {

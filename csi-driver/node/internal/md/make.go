@@ -29,7 +29,7 @@ const (
 	lastNumber  = 1023
 )
 
-// ErrNoProgram: mdadm is not in the image.
+// ErrNoProgram says that mdadm is not in the image.
 var ErrNoProgram = errors.New("program mdadm not found")
 
 // Load what mirrors need, unless it is there. It fails with ErrNoProgram, or with modules.ErrMissing; any other error

@@ -11,7 +11,8 @@ import (
 	"k8s.io/utils/exec"
 )
 
-// ErrMissing: the kernel has no such module, or cannot load it. Any other error of Load says that this is not known.
+// ErrMissing says that the kernel has no such module, or cannot load it. Any other error of Load says that this is not
+// known.
 var ErrMissing = errors.New("the kernel lacks a module")
 
 // Load modules, in this order, unless what they are for is there already: built in, or loaded before. It is there when
