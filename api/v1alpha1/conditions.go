@@ -186,6 +186,15 @@ const (
 	ReasonUUIDInUse            = "UUIDInUse"
 	// ReasonOverdue is that of an Event only: a node's kernel has not finished what it was asked for the volume.
 	ReasonOverdue = "KernelCallOverdue"
+	// These are of Events only, about the replicas of a volume.
+	ReasonReplicaLost      = "ReplicaLost"
+	ReasonReplicaReturning = "ReplicaReturning"
+	ReasonReplicaInSync    = "ReplicaInSync"
+	ReasonCurrentUnknown   = "CurrentReplicaUnknown"
+	ReasonMoveStarted      = "MoveStarted"
+	ReasonMoveWaiting      = "MoveWaiting"
+	ReasonMoveFinished     = "MoveFinished"
+	ReasonMoveCanceled     = "MoveCanceled"
 )
 
 // Names that several parts of weft agree on.

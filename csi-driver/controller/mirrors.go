@@ -187,10 +187,12 @@ func (s *Service) hold(ctx, wctx context.Context, vol *v1alpha1.NvmfVolume, atta
 	if err != nil {
 		return err
 	}
+	var epoch int64
 	record, err = s.changeMirror(ctx, vol, func(r mirror.Record) (mirror.Record, error) {
 		if r.Holder == attachment {
 			return r, nil
 		}
+		epoch = r.Epoch
 		next, err := mirror.Admit(r, attachment, confirmed, time.Now())
 		next.HolderNode = host.Node // its node plugin alone may write the record from here on
 		return next, err
@@ -199,6 +201,9 @@ func (s *Service) hold(ctx, wctx context.Context, vol *v1alpha1.NvmfVolume, atta
 	case errors.Is(err, mirror.ErrUnconfirmed) && last != nil:
 		return s.late(ctx, vol.Name, last, v1alpha1.ConditionExported)
 	case errors.Is(err, mirror.ErrNeedsPerson), errors.Is(err, mirror.ErrUnconfirmed):
+		if errors.Is(err, mirror.ErrNeedsPerson) {
+			s.untold.Add(happening{volume: vol.Name, notice: currentUnknown(vol, epoch, err)})
+		}
 		return failf(waiting, "volume %s cannot be attached yet: %v", vol.Name, err)
 	case errors.Is(err, mirror.ErrHeld):
 		return failf(busy, "volume %s is being attached by another call; try again", vol.Name)

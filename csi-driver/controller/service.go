@@ -47,6 +47,8 @@ type Service struct {
 	locks   locks
 	// unsettled are the names of volumes that Settle has to look at.
 	unsettled workqueue.TypedRateLimitingInterface[string]
+	// untold is what TellEvents has to write Events about.
+	untold    workqueue.TypedRateLimitingInterface[happening]
 	informers []cache.Informer
 }
 
@@ -65,6 +67,7 @@ func New(ctx context.Context, c *Cluster) (*Service, error) {
 		snapshots:    &objects[v1alpha1.NvmfSnapshot, *v1alpha1.NvmfSnapshot]{kind: "NvmfSnapshot", cached: c.GetClient(), live: c.GetAPIReader()},
 		reservations: &reservations{cached: c.GetClient(), clock: clock.RealClock{}},
 		unsettled:    workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[string]()),
+		untold:       newUntold(),
 	}
 	err := c.GetFieldIndexer().IndexField(ctx, &v1alpha1.NvmfReplica{}, volumeNameField, func(obj client.Object) []string {
 		return []string{obj.(*v1alpha1.NvmfReplica).Spec.Volume.Name}
@@ -95,8 +98,11 @@ func New(ctx context.Context, c *Cluster) (*Service, error) {
 			continue
 		}
 		if _, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-			AddFunc:    watch.changed,
-			UpdateFunc: func(_, obj any) { watch.changed(obj) },
+			AddFunc: watch.changed,
+			UpdateFunc: func(was, obj any) {
+				watch.changed(obj)
+				s.notice(was, obj)
+			},
 			DeleteFunc: func(obj any) {
 				if gone, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
 					obj = gone.Obj

@@ -166,3 +166,26 @@ func TestEachPartHasItsOwnRights(t *testing.T) {
 		}
 	}
 }
+
+// The CSI controller writes Events on claims, which are in every namespace, and has no other right to Events. Sidecars
+// come with rights of their own.
+func TestEventsInEveryNamespace(t *testing.T) {
+	forEachVariation(t, func(t *testing.T, objects []runtime.Object) {
+		may := map[string][]string{}
+		for _, r := range of[*rbacv1.ClusterRole](objects) {
+			for _, rule := range r.Rules {
+				if slices.Contains(rule.Resources, "events") {
+					may[r.Name] = append(may[r.Name], rule.Verbs...)
+				}
+			}
+		}
+		if !slices.Equal(may["weft-csi-controller"], []string{"create"}) {
+			t.Errorf("the CSI controller may %q Events", may["weft-csi-controller"])
+		}
+		for _, part := range []string{"weft-operator", "weft-agent", "weft-csi-node"} {
+			if may[part] != nil {
+				t.Errorf("%s may %q the Events of every namespace", part, may[part])
+			}
+		}
+	})
+}

@@ -62,6 +62,12 @@ func (o controllerOptions) run(ctx context.Context) error {
 		return nil
 	})
 	group.Go(func() error {
+		if cluster.GetCache().WaitForCacheSync(ctx) {
+			service.TellEvents(ctx)
+		}
+		return nil
+	})
+	group.Go(func() error {
 		return server.ServeHealth(ctx, o.healthAddress, func() error {
 			if !service.Synced() {
 				return errNotSynced

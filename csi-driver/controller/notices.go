@@ -1,0 +1,205 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/csi-driver/mirror"
+)
+
+// notice is an Event to be. Key tells what happened from everything else that happened to the volume, and is the same
+// whoever notices it.
+type notice struct{ kind, reason, note, key string }
+
+// noticesOf a change of an NvmfMirror, NvmfVolume or NvmfReplica, in the order in which they happened. Members are
+// those of the volume, which tell where a replica is; one that they lack is called by its name.
+func noticesOf(was, is client.Object, members []v1alpha1.VolumeMember) []notice {
+	if was.GetUID() != is.GetUID() || is.GetDeletionTimestamp() != nil {
+		return nil
+	}
+	switch is := is.(type) {
+	case *v1alpha1.NvmfMirror:
+		return memberNotices(was.(*v1alpha1.NvmfMirror), is, places(members))
+	case *v1alpha1.NvmfVolume:
+		return moveNotices(was.(*v1alpha1.NvmfVolume), is)
+	case *v1alpha1.NvmfReplica:
+		return restoreNotices(was.(*v1alpha1.NvmfReplica), is)
+	}
+	return nil
+}
+
+// places tells where replicas are.
+type places []v1alpha1.VolumeMember
+
+// replica in words.
+func (p places) replica(name string) string {
+	if node := p.node(name); node != "" {
+		return "the replica on node " + node
+	}
+	return "replica " + name
+}
+
+// replicas in words.
+func (p places) replicas(names []string) string {
+	words := make([]string, len(names))
+	for i, name := range names {
+		words[i] = p.replica(name)
+	}
+	return strings.Join(words, " and ")
+}
+
+func (p places) node(name string) string {
+	if i := slices.IndexFunc(p, func(m v1alpha1.VolumeMember) bool { return m.Name == name }); i >= 0 {
+		return p[i].Node
+	}
+	return ""
+}
+
+// memberNotices of a mirror's record. A member that is to leave tells nothing: the move does, of which that is a part.
+func memberNotices(was, is *v1alpha1.NvmfMirror, at places) []notice {
+	var all []notice
+	for _, m := range is.Spec.Members {
+		before, ok := mirror.Get(was.Spec, m.Replica)
+		if !ok || before.ReplicaUID != m.ReplicaUID || before.State == m.State || m.Retired {
+			continue
+		}
+		n := memberNotice(before, m, is.Spec, at)
+		if n.reason == "" {
+			continue
+		}
+		// By the time when the state began rather than by the epoch: who misses states in between sees it later.
+		since := strconv.FormatInt(is.Spec.Epoch, 10)
+		if m.Since != nil {
+			since = m.Since.UTC().String()
+		}
+		n.key = strings.Join([]string{string(is.UID), m.ReplicaUID, string(m.State), since}, " ")
+		all = append(all, n)
+	}
+	return all
+}
+
+// memberNotice of a member whose state has changed, without its key; empty if nobody needs to be told.
+func memberNotice(before, m mirror.Member, record mirror.Record, at places) notice {
+	replica := at.replica(m.Replica)
+	switch m.State {
+	case v1alpha1.MemberInSync:
+		return notice{kind: corev1.EventTypeNormal, reason: v1alpha1.ReasonReplicaInSync,
+			note: fmt.Sprintf("%s is in sync: it has every acknowledged write; replicas in sync: %d of %d", replica, len(mirror.InSync(record)), len(record.Members))}
+	case v1alpha1.MemberOut:
+		if before.State != v1alpha1.MemberInSync && m.Reason == mirror.ReasonUnconfirmed {
+			return notice{} // the copy to it ended with the attachment, and begins again with the next
+		}
+		return notice{kind: corev1.EventTypeWarning, reason: v1alpha1.ReasonReplicaLost,
+			note: fmt.Sprintf("%s is no longer used: %s; volume goes on with %s. It is taken back automatically once node %s can be reached and its target serves it. "+
+				"If the node or its drive is lost for good, move the replica to another node with kubectl weft move",
+				replica, whyOut(m.Reason), at.replicas(mirror.InSync(record)), orThe(at.node(m.Replica)))}
+	case v1alpha1.MemberReturning, v1alpha1.MemberFilling:
+		gets := "it gets what was written meanwhile"
+		switch {
+		case m.Reason == mirror.ReasonKept:
+			gets = "the node that uses the volume never disconnected it, and now has no other replica"
+		case m.State == v1alpha1.MemberFilling:
+			gets = "it gets a full copy, because what it lacks is not known"
+		}
+		return notice{kind: corev1.EventTypeNormal, reason: v1alpha1.ReasonReplicaReturning, note: replica + " returns: " + gets}
+	}
+	return notice{}
+}
+
+func orThe(node string) string {
+	if node == "" {
+		return "that stores it"
+	}
+	return node
+}
+
+// whyOut is why a member is out, in words.
+func whyOut(reason string) string {
+	switch reason {
+	case mirror.ReasonLost:
+		return "it did not answer, or it answered with errors"
+	case mirror.ReasonUnconfirmed:
+		return "it did not confirm in time that the former attachment is off"
+	case mirror.ReasonErrors:
+		return "its target returned errors to the former attachment, or cannot say whether it did"
+	case mirror.ReasonUnreachable:
+		return "the node that uses the volume could not connect to it"
+	case mirror.ReasonKicked:
+		return "the node that used the volume before had gone on without it"
+	case mirror.ReasonWritesLost:
+		return "its target lost writes that it had acknowledged"
+	}
+	return reason
+}
+
+// moveNotices of a volume whose move was requested, waits or has ended.
+func moveNotices(was, is *v1alpha1.NvmfVolume) []notice {
+	var all []notice
+	add := func(kind, reason, note string) {
+		key := strings.Join([]string{string(is.UID), reason, strconv.FormatInt(is.Generation, 10)}, " ")
+		all = append(all, notice{kind: kind, reason: reason, note: note, key: key})
+	}
+	before, now := was.Spec.Move, is.Spec.Move
+	if before != nil && (now == nil || now.Replica != before.Replica) {
+		from := places(was.Spec.Members).replica(before.Replica)
+		switch to := places(is.Spec.Members).node(before.Replacement); {
+		case indexOf(is, before.Replica) >= 0:
+			add(corev1.EventTypeNormal, v1alpha1.ReasonMoveCanceled, "move was canceled: "+from+" stays")
+		case to != "":
+			add(corev1.EventTypeNormal, v1alpha1.ReasonMoveFinished, "move is complete: "+from+" was replaced by the replica on node "+to)
+		default:
+			add(corev1.EventTypeNormal, v1alpha1.ReasonMoveFinished, "move is complete: "+from+" was removed")
+		}
+		before = nil
+	}
+	if now == nil {
+		return all
+	}
+	replica := places(is.Spec.Members).replica(now.Replica)
+	if before == nil {
+		to := "another node, which the CSI controller chooses"
+		if now.Node != "" {
+			to = "node " + now.Node
+		}
+		add(corev1.EventTypeNormal, v1alpha1.ReasonMoveStarted, replica+" moves to "+to)
+	}
+	if now.Waiting != "" && (before == nil || before.Waiting != now.Waiting) {
+		add(corev1.EventTypeWarning, v1alpha1.ReasonMoveWaiting, "move of "+replica+" waits: "+now.Waiting)
+	}
+	return all
+}
+
+// restoreNotices of a replica whose agent found that the API may have been restored to an earlier state.
+func restoreNotices(was, is *v1alpha1.NvmfReplica) []notice {
+	if was.RestoreSuspected() || !is.RestoreSuspected() {
+		return nil
+	}
+	i := slices.IndexFunc(is.Status.Conditions, func(c metav1.Condition) bool { return c.Reason == v1alpha1.ReasonRestoreSuspected })
+	c := meta.FindStatusCondition(is.Status.Conditions, is.Status.Conditions[i].Type)
+	return []notice{{
+		kind: corev1.EventTypeWarning, reason: v1alpha1.ReasonRestoreSuspected,
+		note: fmt.Sprintf("the agent of node %s changes nothing of replica %s, and the volume cannot be attached again: %s", is.Spec.Node, is.Name, c.Message),
+		key:  strings.Join([]string{string(is.UID), v1alpha1.ReasonRestoreSuspected, c.LastTransitionTime.UTC().String()}, " "),
+	}}
+}
+
+// currentUnknown tells that a volume waits for a person: in this epoch of its record, none of the replicas at hand is
+// known to have all data. Later attempts in the same epoch tell nothing new.
+func currentUnknown(vol *v1alpha1.NvmfVolume, epoch int64, err error) notice {
+	return notice{
+		kind: corev1.EventTypeWarning, reason: v1alpha1.ReasonCurrentUnknown,
+		note: fmt.Sprintf("volume cannot be attached: %v. Start the nodes of its other replicas. If these are lost for good, and you accept that the last writes may be missing, "+
+			"set declaredCurrent of the remaining member to %d: kubectl edit nvmfmirror %s", err, epoch, vol.Name),
+		key: strings.Join([]string{string(vol.UID), v1alpha1.ReasonCurrentUnknown, strconv.FormatInt(epoch, 10)}, " "),
+	}
+}
