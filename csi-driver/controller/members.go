@@ -76,17 +76,21 @@ type outcome struct {
 
 var changed = outcome{changed: true}
 
-// arranged tells whether a volume has the members that it is to have, all of them in its mirror.
-func arranged(vol *v1alpha1.NvmfVolume, record *mirror.Record) bool {
+// arranged tells whether a volume has the members that it is to have, all of them in its mirror, and none marked to be
+// deleted.
+func arranged(vol *replicatedVolume, record *mirror.Record) bool {
+	marked := func(rep *v1alpha1.NvmfReplica) bool { return rep != nil && retired(rep) }
 	switch {
-	case vol.Spec.Move != nil || len(vol.Spec.Members) != replicasOf(vol):
+	case vol.Spec.Move != nil || len(vol.Spec.Members) != replicasOf(vol.NvmfVolume):
 		return false
 	case record == nil:
 		return true
 	case record.Holder != "" && record.HolderNode == "" || len(record.Members) != len(vol.Spec.Members):
 		return false
+	case slices.ContainsFunc(vol.replicas, marked):
+		return false
 	}
-	return !slices.ContainsFunc(record.Members, func(m mirror.Member) bool { return m.Retired || indexOf(vol, m.Replica) < 0 })
+	return !slices.ContainsFunc(record.Members, func(m mirror.Member) bool { return m.Retired || indexOf(vol.NvmfVolume, m.Replica) < 0 })
 }
 
 func replicasOf(vol *v1alpha1.NvmfVolume) int { return max(int(vol.Spec.Replicas), 1) }

@@ -734,28 +734,38 @@ func TestAReplicaThatMayHaveRunLastStays(t *testing.T) {
 // A replica has been taken out of the mirror and marked, and a person then declares it the current one, because what
 // is on the others is wrong: it stays, and another one leaves.
 func TestARetiredReplicaThatIsPromotedStays(t *testing.T) {
-	m := newMoves(t, 2)
-	node := newHost(t, "host")
-	m.id = newMirrored(t, m.service(), m.st, "v")
-	hold(t, m.service(), m.id, node)
-	m.edit(func(spec *v1alpha1.NvmfVolumeSpec) { spec.Replicas = 1 })
-	leaves := volume(t, m.id).Spec.Members[1]
-	marked := func() bool { rep := replicaOf(t, leaves.Name); return rep != nil && retired(rep) }
-	m.stage(marked)
-	g := NewWithT(t)
-	unpublish(t, m.service(), m.id, node)
-	is := mirrorOf(t, m.id)
-	next, err := mirror.Promote(is.Spec, leaves.Name, time.Now())
-	g.Expect(err).NotTo(HaveOccurred())
-	g.Expect(api.Delete(t.Context(), is)).To(Succeed())
-	again := &v1alpha1.NvmfMirror{ObjectMeta: metav1.ObjectMeta{Name: is.Name, Labels: is.Labels}, Spec: next}
-	g.Expect(api.Create(t.Context(), again)).To(Succeed())
-	g.Expect(marked()).To(BeTrue())
-	m.until(func(g Gomega) { g.Expect(marked()).To(BeFalse()) })
-	hold(t, m.service(), m.id, node)
-	m.until(m.has(leaves.Name))
-	unpublish(t, m.service(), m.id, node)
-	m.delete()
+	for name, replicas := range map[string]int32{"another leaves": 1, "both are wanted again": 2} {
+		t.Run(name, func(t *testing.T) {
+			m := newMoves(t, 2)
+			node := newHost(t, "host")
+			m.id = newMirrored(t, m.service(), m.st, "v")
+			hold(t, m.service(), m.id, node)
+			m.edit(func(spec *v1alpha1.NvmfVolumeSpec) { spec.Replicas = 1 })
+			both := volume(t, m.id).Spec.Members
+			leaves, left := both[1], []string{both[0].Name, both[1].Name}[2-replicas:]
+			marked := func() bool { rep := replicaOf(t, leaves.Name); return rep != nil && retired(rep) }
+			m.stage(marked)
+			g := NewWithT(t)
+			unpublish(t, m.service(), m.id, node)
+			m.edit(func(spec *v1alpha1.NvmfVolumeSpec) { spec.Replicas = replicas })
+			is := mirrorOf(t, m.id)
+			next, err := mirror.Promote(is.Spec, leaves.Name, time.Now())
+			g.Expect(err).NotTo(HaveOccurred())
+			g.Expect(api.Delete(t.Context(), is)).To(Succeed())
+			again := &v1alpha1.NvmfMirror{ObjectMeta: metav1.ObjectMeta{Name: is.Name, Labels: is.Labels}, Spec: next}
+			g.Expect(api.Create(t.Context(), again)).To(Succeed())
+			g.Expect(marked()).To(BeTrue())
+			g.Eventually(func(g Gomega) {
+				err := m.service().settle(t.Context(), m.id)
+				g.Expect(client.IgnoreNotFound(err)).To(Or(Succeed(), Satisfy(apierrors.IsConflict)))
+				g.Expect(marked()).To(BeFalse())
+			}).WithTimeout(enough).Should(Succeed())
+			hold(t, m.service(), m.id, node)
+			m.until(m.has(left...))
+			unpublish(t, m.service(), m.id, node)
+			m.delete()
+		})
+	}
 }
 
 // So many volumes are filled at once, and no more.

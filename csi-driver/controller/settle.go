@@ -76,7 +76,7 @@ func (s *Service) settle(ctx context.Context, id string) error {
 	if err != nil {
 		return err
 	}
-	complete := vol.DeletionTimestamp != nil || len(unlisted) == 0 && arranged(vol, record)
+	complete := vol.DeletionTimestamp != nil || len(unlisted) == 0 && arranged(seen, record)
 	if complete && settled(seen, record) {
 		return nil
 	}
