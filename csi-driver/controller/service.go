@@ -24,6 +24,7 @@ import (
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/csi-driver/internal/server"
+	"github.com/weft-storage/weft/csi-driver/mirror"
 )
 
 // fieldManager of what this service writes.
@@ -99,9 +100,12 @@ func New(ctx context.Context, c *Cluster) (*Service, error) {
 		}
 		if _, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
 			AddFunc: watch.changed,
-			UpdateFunc: func(was, obj any) {
-				watch.changed(obj)
-				s.notice(was, obj)
+			UpdateFunc: func(was, now any) {
+				if onlyProgress(was, now) {
+					return
+				}
+				watch.changed(now)
+				s.notice(was, now)
 			},
 			DeleteFunc: func(obj any) {
 				if gone, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
@@ -114,6 +118,13 @@ func New(ctx context.Context, c *Cluster) (*Service, error) {
 		}
 	}
 	return s, nil
+}
+
+// onlyProgress of a mirror's copies was written: nothing is decided by it.
+func onlyProgress(old, now any) bool {
+	was, isMirror := old.(*v1alpha1.NvmfMirror)
+	is, still := now.(*v1alpha1.NvmfMirror)
+	return isMirror && still && mirror.OnlyProgress(was, is)
 }
 
 // volumeChanged runs after the cache has taken in the change.

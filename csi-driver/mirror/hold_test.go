@@ -283,3 +283,29 @@ func TestProgress(t *testing.T) {
 		t.Errorf("in sync: %v", err)
 	}
 }
+
+// Only an update that nobody decides anything by is left out, and never one that an informer repeats.
+func TestOnlyProgress(t *testing.T) {
+	for name, c := range map[string]struct {
+		change func(*v1alpha1.NvmfMirror)
+		want   bool
+	}{
+		"nothing":         {func(*v1alpha1.NvmfMirror) {}, false},
+		"another version": {func(m *v1alpha1.NvmfMirror) { m.ResourceVersion = "2" }, false},
+		"bytes":           {func(m *v1alpha1.NvmfMirror) { m.ResourceVersion, m.Spec.Members[1].CopiedBytes = "2", 5 }, true},
+		"bytes and a state": {func(m *v1alpha1.NvmfMirror) {
+			m.Spec.Members[1].CopiedBytes, m.Spec.Members[1].State = 5, v1alpha1.MemberInSync
+		}, false},
+		"bytes and a label": {func(m *v1alpha1.NvmfMirror) { m.Spec.Members[1].CopiedBytes, m.Labels = 5, map[string]string{"a": "b"} }, false},
+		"bytes of another":  {func(m *v1alpha1.NvmfMirror) { m.Spec.Members[1].CopiedBytes, m.UID = 5, "other" }, false},
+		"the epoch":         {func(m *v1alpha1.NvmfMirror) { m.Spec.Epoch++ }, false},
+	} {
+		was := &v1alpha1.NvmfMirror{Spec: record(t, next+"|a=InSync,b=Filling")}
+		was.ResourceVersion = "1"
+		now := was.DeepCopy()
+		c.change(now)
+		if got := OnlyProgress(was, now); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}

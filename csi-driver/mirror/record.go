@@ -17,6 +17,7 @@ import (
 	"strings"
 	"time"
 
+	"k8s.io/apimachinery/pkg/api/equality"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
@@ -70,6 +71,23 @@ var (
 	// ErrMember says that there is no such member, or that its state does not allow the change.
 	ErrMember = errors.New("the member does not allow this")
 )
+
+// OnlyProgress tells whether an update of an NvmfMirror changed how many bytes are copied to its members, and nothing
+// else that anybody acts on. It is false for an update that changed nothing, by which an informer repeats an object.
+func OnlyProgress(old, now *v1alpha1.NvmfMirror) bool {
+	if equality.Semantic.DeepEqual(old.Spec, now.Spec) {
+		return false
+	}
+	without := func(is *v1alpha1.NvmfMirror) *v1alpha1.NvmfMirror {
+		is = is.DeepCopy()
+		is.ResourceVersion, is.Generation, is.ManagedFields = "", 0, nil
+		for i := range is.Spec.Members {
+			is.Spec.Members[i].CopiedBytes = 0
+		}
+		return is
+	}
+	return equality.Semantic.DeepEqual(without(old), without(now))
+}
 
 // TargetErrors tells whether a replica's target returned I/O errors to the holder that wrote last. A host that was
 // admitted since then, and never wrote, does not make it forget.

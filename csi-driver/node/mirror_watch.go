@@ -19,6 +19,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/csi-driver/mirror"
 )
 
 // What failed is tried again after mirrorRetry, then after twice that time, and so on up to mirrorRetryMax.
@@ -28,7 +29,7 @@ const (
 )
 
 // WatchMirrors calls changed with the volume of each NvmfMirror that a node holds: for those that are there, for each
-// change, and when the node holds it no more. It does so until the context ends, and then waits for the calls. Changes
+// change but those of how many bytes are copied, and when the node holds it no more. It does so until the context ends, and then waits for the calls. Changes
 // that the API server made while it could not be reached are told together, once it can be.
 //
 // Calls for one volume run one at a time, and what changed meanwhile is one further call; those for different volumes
@@ -50,7 +51,12 @@ func WatchMirrors(ctx context.Context, config *rest.Config, nodeName string, cha
 		}
 	}
 	if _, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-		AddFunc: add, UpdateFunc: func(_, obj any) { add(obj) }, DeleteFunc: add,
+		AddFunc: add, DeleteFunc: add,
+		UpdateFunc: func(old, now any) {
+			if !onlyProgress(old, now) {
+				add(now)
+			}
+		},
 	}); err != nil {
 		return fmt.Errorf("watch NvmfMirrors: %w", err)
 	}
@@ -76,6 +82,12 @@ func WatchMirrors(ctx context.Context, config *rest.Config, nodeName string, cha
 		}
 	})
 	return group.Wait()
+}
+
+func onlyProgress(old, now any) bool {
+	was, isMirror := old.(*v1alpha1.NvmfMirror)
+	is, still := now.(*v1alpha1.NvmfMirror)
+	return isMirror && still && mirror.OnlyProgress(was, is)
 }
 
 // mirrorsHeldBy a node: one watch. Nothing else is asked of the API server, not even which resources it has, so it need

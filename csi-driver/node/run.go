@@ -91,6 +91,7 @@ func Run(ctx context.Context, config *rest.Config, o Options) error {
 		}
 		group.Go(func() error { service.Keep(ctx); return nil })
 		group.Go(func() error { return service.KeepMirrors(ctx) })
+		group.Go(func() error { service.KeepProgress(ctx); return nil })
 		group.Go(func() error { return WatchMirrors(ctx, config, o.NodeName, service.MirrorChanged) })
 		group.Go(func() error {
 			reporter := Reporter{Client: nodes, Node: o.NodeName, UID: types.UID(uid), Clock: clock.RealClock{}}

@@ -69,6 +69,7 @@ type Kernel struct {
 	mirrors     map[string]*mirror     // by device name
 	metadata    map[string]*metadata   // of mirrors, by the NGUID of what it is on
 	written     map[string]int64       // bytes, by name of a device of device mapper
+	syncMax     int64                  // bytes of data at which copies wait; below 0 for none
 	stuck       map[string]chan struct{}
 	held        chan struct{}
 	blocked     map[blocking]chan struct{}
@@ -93,7 +94,7 @@ type head struct {
 func NewKernel(root string) (*Kernel, error) {
 	k := &Kernel{
 		Root: root, Known: options, Hanging: make(chan struct{}, 64), multipath: true, subsystems: map[string]Subsystem{}, controllers: map[string]*controller{},
-		heads: map[string]*head{}, mapped: map[string]*mapped{}, mirrors: map[string]*mirror{}, metadata: map[string]*metadata{}, written: map[string]int64{}, stuck: map[string]chan struct{}{}, blocked: map[blocking]chan struct{}{},
+		heads: map[string]*head{}, mapped: map[string]*mapped{}, mirrors: map[string]*mirror{}, metadata: map[string]*metadata{}, written: map[string]int64{}, syncMax: -1, stuck: map[string]chan struct{}{}, blocked: map[blocking]chan struct{}{},
 		changed: make(chan struct{}), users: func(string) bool { return false }, onGone: func(string) {},
 	}
 	for _, dir := range []string{

@@ -56,9 +56,19 @@ type mirrorMember struct {
 	inSync, faulty      bool
 	// whole: everything is copied to it, not by bitmap.
 	whole bool
+	// done is how far into the data the copy to it is, and stored what the superblocks say of that.
+	done, stored int64
 }
 
 func (m *mirrorMember) copied() bool { return m.role >= 0 && !m.inSync && !m.faulty }
+
+// positionOf a copy in the array, by how far into the data it is.
+func positionOf(done int64) int64 {
+	if done == 0 {
+		return 0
+	}
+	return md.FrontBytes + done
+}
 
 // metadata that a mirror keeps on a replica.
 type metadata struct {
@@ -235,6 +245,7 @@ func (k *Kernel) store(m *mirror, dirty bool) {
 	}
 	slices.Sort(super.Roles)
 	for _, member := range m.members {
+		member.stored = member.done
 		if member.faulty || k.on(member.Name) == nil {
 			continue
 		}
@@ -479,9 +490,15 @@ func (f mirrors) State(a md.Array) (md.State, error) {
 	}
 	for _, member := range m.members {
 		if member.copied() {
-			s.Action, s.TotalBytes = md.ActionRecover, m.dataBytes
+			// What lies in front of the data is part of the array, and is copied first.
+			s.Action, s.TotalBytes = md.ActionRecover, md.FrontBytes+m.dataBytes
+			s.DoneBytes = max(s.DoneBytes, positionOf(member.done))
 		}
-		s.Members = append(s.Members, md.Member{Slice: member.Slice, UUID: member.uuid, Role: member.role, InSync: member.inSync && !member.faulty, Faulty: member.faulty})
+		is := md.Member{Slice: member.Slice, UUID: member.uuid, Role: member.role, InSync: member.inSync && !member.faulty, Faulty: member.faulty}
+		if member.copied() {
+			is.DoneBytes = positionOf(member.stored)
+		}
+		s.Members = append(s.Members, is)
 	}
 	slices.SortFunc(s.Members, func(a, b md.Member) int { return strings.Compare(a.Name, b.Name) })
 	return s, nil

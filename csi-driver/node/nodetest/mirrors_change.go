@@ -122,28 +122,51 @@ func (k *Kernel) fill(m *mirror, member *mirrorMember) {
 			k.mu.Unlock()
 			return
 		}
-		from := k.read(m)
-		if from != nil && !k.hangs(m) && (m.maximum == 0 || m.maximum > slowBytes) {
-			missing := func(region int64) bool { return member.whole || m.missed[region] }
+		from, until := k.read(m), k.copyUntil(m)
+		if from != nil && !k.hangs(m) && (m.maximum == 0 || m.maximum > slowBytes) && (member.done < until || until == m.dataBytes) {
+			missing := func(region int64) bool {
+				return region*RegionBytes < until && (member.whole || m.missed[region])
+			}
 			if err := k.copy(from.nguid, member.nguid, m.dataBytes, missing); err == nil {
 				for region := range m.dataBytes / RegionBytes {
-					if missing(region) {
+					if region*RegionBytes >= member.done && missing(region) {
 						k.written[member.Name] += RegionBytes
 					}
 				}
-				member.inSync = true
+				// What was copied before has got all writes since. Those to the file behind the device are copied again.
+				member.done = until
+				member.inSync = until == m.dataBytes
 			} else {
 				member.faulty = true
 			}
-			k.store(m, true)
+			if member.inSync || member.faulty {
+				k.store(m, true)
+			}
 			k.change()
 			k.mu.Unlock()
-			return
+			continue
 		}
 		changed := k.changed
 		k.mu.Unlock()
 		<-changed
 	}
+}
+
+// copyUntil is where the copies of a mirror stop, a number of whole regions.
+func (k *Kernel) copyUntil(m *mirror) int64 {
+	if k.syncMax < 0 {
+		return m.dataBytes
+	}
+	return min(k.syncMax/RegionBytes*RegionBytes, m.dataBytes)
+}
+
+// SyncMax lets all copies wait once they have got so far into a volume's data, in bytes, as md/sync_max does; below 0,
+// they go on to the end, as they do at first.
+func (k *Kernel) SyncMax(bytes int64) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.syncMax = bytes
+	k.change()
 }
 
 // SetDisks implements md.Mirrors.
