@@ -66,6 +66,12 @@ type NvmfVolumeSpec struct {
 	// cancel the move. Absent: no replica is being moved.
 	// +optional
 	Move *VolumeMove `json:"move,omitempty"`
+	// Waiting says why the volume does not get the number of replicas that spec.replicas requests, such as that no node
+	// has room. The CSI controller sets it. While a replica is being moved, it sets spec.move.waiting instead. Absent:
+	// the replicas are as requested, or the change makes progress.
+	// +kubebuilder:validation:MaxLength=1024
+	// +optional
+	Waiting string `json:"waiting,omitempty"`
 	// Size of the data in bytes, a multiple of 4Mi, at most 8Pi. It can grow but not shrink. On the drive, each replica
 	// uses another 4Mi for its header.
 	// +kubebuilder:validation:XValidation:rule="[quantity(string(self)).asApproximateFloat()].all(f, f > 0.0 && f <= 9007199254740992.0 && f == double(int(f) / 4194304 * 4194304)) && !string(self).contains('.')",message="size must be a multiple of 4Mi, such as 1536Mi, without a fraction, and at most 8Pi"

@@ -296,6 +296,7 @@ func volumeRules() []validation {
 			bad: map[string]string{`""`: "at least 1 chars long", long(254): "may not be more than 253"}},
 		field{base: volume, path: "spec.move.replacement", edit: `spec: {move: {replica: pvc-1-0, replacement: %s}}`, good: []string{long(140)}, bad: map[string]string{long(141): "may not be more than 140"}},
 		field{base: volume, path: "spec.move.waiting", edit: `spec: {move: {replica: pvc-1-0, waiting: %s}}`, good: []string{long(1024)}, bad: map[string]string{long(1025): "may not be more than 1024"}},
+		field{base: volume, path: "spec.waiting", edit: `spec: {waiting: %s}`, good: []string{long(1024)}, bad: map[string]string{long(1025): "may not be more than 1024"}},
 		field{base: volume, path: "spec.session", edit: `spec: {session: %s}`, good: []string{session},
 			bad: map[string]string{"8B5D2F43-2D0B-4B3E-9D2A-0C4B1DE0A001": "should match", long(37): "may not be more than 36"}},
 	))

@@ -95,6 +95,7 @@ func (s *Service) enlist(ctx context.Context, a *arrangement, rep *v1alpha1.Nvmf
 	err = s.write(ctx, a.NvmfVolume, func(vol *v1alpha1.NvmfVolume) {
 		spec := &vol.Spec
 		spec.Members = append(spec.Members, v1alpha1.VolumeMember{Name: rep.Name, UUID: rep.Spec.UUID, Node: rep.Spec.Node})
+		spec.Waiting = ""
 		if spec.Move != nil {
 			spec.Move.Replacement, spec.Move.Waiting = rep.Name, ""
 		}

@@ -46,7 +46,7 @@ const (
 	// waitingInterval is how often a volume is looked at whose members wait for what is not told by an event, such as
 	// room on a node.
 	waitingInterval = 30 * time.Second
-	// longestWaiting is the bound of move.waiting.
+	// longestWaiting is the bound of spec.waiting and spec.move.waiting.
 	longestWaiting = 1024
 )
 
@@ -76,12 +76,12 @@ type outcome struct {
 
 var changed = outcome{changed: true}
 
-// arranged tells whether a volume has the members that it is to have, all of them in its mirror, and none marked to be
-// deleted.
+// arranged tells whether a volume has the members that it is to have, all of them in its mirror and none marked to be
+// deleted, and does not say that it waits.
 func arranged(vol *replicatedVolume, record *mirror.Record) bool {
 	marked := func(rep *v1alpha1.NvmfReplica) bool { return rep != nil && retired(rep) }
 	switch {
-	case vol.Spec.Move != nil || len(vol.Spec.Members) != replicasOf(vol.NvmfVolume):
+	case vol.Spec.Move != nil || vol.Spec.Waiting != "" || len(vol.Spec.Members) != replicasOf(vol.NvmfVolume):
 		return false
 	case record == nil:
 		return true
@@ -100,7 +100,7 @@ func indexOf(vol *v1alpha1.NvmfVolume, replica string) int {
 	return slices.IndexFunc(vol.Spec.Members, func(m v1alpha1.VolumeMember) bool { return m.Name == replica })
 }
 
-// arrange takes all steps that can be taken now, and says in the volume's move what it waits for then.
+// arrange takes all steps that can be taken now, and says in the volume what it waits for then.
 func (s *Service) arrange(ctx context.Context, id string) error {
 	for {
 		did, err := s.step(ctx, id)
@@ -548,7 +548,7 @@ func (s *Service) unlist(ctx context.Context, a *arrangement) (outcome, error) {
 	})
 }
 
-// waitingFor says what a move waits for that no step can change; empty while it makes progress.
+// waitingFor says what a change of the replicas waits for that no step can change; empty while it makes progress.
 func waitingFor(a *arrangement) string {
 	if a.record == nil {
 		return ""
@@ -574,7 +574,8 @@ func waitingFor(a *arrangement) string {
 	return ""
 }
 
-// tellWaiting writes what a volume's move waits for, if that is something else than before.
+// tellWaiting writes what a change of a volume's replicas waits for, if that is something else than before: into its
+// move, or, without one, into the volume.
 func (s *Service) tellWaiting(ctx context.Context, id, why string) error {
 	vol, err := s.volume(ctx, id)
 	if isNoVolume(err) {
@@ -583,11 +584,21 @@ func (s *Service) tellWaiting(ctx context.Context, id, why string) error {
 	if runes := []rune(why); len(runes) > longestWaiting {
 		why = string(runes[:longestWaiting-3]) + "..."
 	}
-	if err != nil || vol.DeletionTimestamp != nil || vol.Spec.Move == nil || vol.Spec.Move.Waiting == why {
+	if err != nil || vol.DeletionTimestamp != nil {
 		return err
 	}
-	if why != "" {
-		klog.FromContext(ctx).Info("A move waits", "volume", id, "replica", vol.Spec.Move.Replica, "why", why)
+	tell := func(spec *v1alpha1.NvmfVolumeSpec) {
+		spec.Waiting = why
+		if spec.Move != nil {
+			spec.Move.Waiting, spec.Waiting = why, ""
+		}
 	}
-	return s.write(ctx, vol, func(vol *v1alpha1.NvmfVolume) { vol.Spec.Move.Waiting = why })
+	told := vol.Spec.DeepCopy()
+	if tell(told); equality.Semantic.DeepEqual(*told, vol.Spec) {
+		return nil
+	}
+	if why != "" {
+		klog.FromContext(ctx).Info("A change of a volume's replicas waits", "volume", id, "why", why)
+	}
+	return s.write(ctx, vol, func(vol *v1alpha1.NvmfVolume) { tell(&vol.Spec) })
 }

@@ -677,6 +677,40 @@ func TestAnAttemptThatIsLateDropsNoRecord(t *testing.T) {
 	g.Expect(mirrorOf(t, m.id).UID).To(Equal(before.UID))
 }
 
+// A volume that cannot get another replica says why, until it can or is not to any more.
+func TestAChangeOfReplicasSaysWhatItWaitsFor(t *testing.T) {
+	waits := func(m *moves, says OmegaMatcher) {
+		m.t.Helper()
+		NewWithT(m.t).Eventually(func(g Gomega) {
+			g.Expect(m.service().settle(m.t.Context(), m.id)).To(Or(Succeed(), Satisfy(apierrors.IsConflict)))
+			g.Expect(volume(m.t, m.id).Spec.Waiting).To(says)
+		}).WithTimeout(enough).Should(Succeed())
+	}
+	t.Run("no other node", func(t *testing.T) {
+		m := newMoves(t, 1)
+		m.id = newVolume(t, m.service(), m.st, "v")
+		m.edit(func(spec *v1alpha1.NvmfVolumeSpec) { spec.Replicas = 2 })
+		waits(m, ContainSubstring("node"))
+		m.edit(func(spec *v1alpha1.NvmfVolumeSpec) { spec.Replicas = 1 })
+		waits(m, BeEmpty())
+		m.delete()
+	})
+	t.Run("not attached", func(t *testing.T) {
+		m := newMoves(t, 2)
+		m.id = newVolume(t, m.service(), m.st, "v")
+		m.edit(func(spec *v1alpha1.NvmfVolumeSpec) { spec.Replicas = 2 })
+		m.until(func(g Gomega) {
+			g.Expect(volume(t, m.id).Spec.Waiting).To(ContainSubstring("replica " + m.id + "-1 is filled while a pod uses the volume"))
+		})
+		node := newHost(t, "host")
+		hold(t, m.service(), m.id, node)
+		m.until(m.has(m.id+"-0", m.id+"-1"))
+		waits(m, BeEmpty())
+		unpublish(t, m.service(), m.id, node)
+		m.delete()
+	})
+}
+
 // A replica that joined a volume, and was lost before it was filled, is not made again.
 func TestAReplicaThatJoinedIsNotMadeAgain(t *testing.T) {
 	m := newMoves(t, 2)
