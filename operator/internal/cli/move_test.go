@@ -209,7 +209,7 @@ func TestMoveIsWatched(t *testing.T) {
 	}
 	r.said("volume databases/data: moving replica v-data-0 (100.0Gi) from node a to node b\n", "the volume has a mirror, and can be used by one node at a time only\n",
 		"12:01:00  databases/data: a to b: Requested; waiting: no node has room\n", "12:02:00  databases/data: a to b: Filling 0 %\n",
-		"12:03:00  databases/data: a to b: Filling 50 % for 60s\n", "12:05:00  databases/data: a to b: Removing", "12:06:00  databases/data: moved from a to b\n")
+		"12:03:00  databases/data: a to b: Filling 50 % for 60s (894.8 MB/s, 60s left)\n", "12:05:00  databases/data: a to b: Removing", "12:06:00  databases/data: moved from a to b\n")
 	if strings.Contains(r.out.String(), "51 %") || strings.Count(r.out.String(), "Requested") != 1 {
 		t.Errorf("a line says nothing new:\n%s", r.out.String())
 	}

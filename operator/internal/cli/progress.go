@@ -38,11 +38,59 @@ type progress struct {
 	// replica that moves, its node, and the node that it moves to; empty while that is not chosen.
 	replica, from, to string
 	state             string
-	// percent of the volume's size that is copied; -1: not known.
-	percent int
+	copied
 	// lasts since the state began; 0: not known.
 	lasts   time.Duration
 	waiting string
+}
+
+// copied is how far the copy to a replica is, as its mirror's record says.
+type copied struct {
+	// percent of the volume's size; -1: nothing is being copied.
+	percent int
+	// rate in bytes a second, on average since the copy began, and the time left at that rate; 0: not known.
+	rate float64
+	left time.Duration
+}
+
+var notCopied = copied{percent: -1}
+
+// copyTo a member of a mirror of this size.
+func copyTo(m v1alpha1.MirrorMember, sizeBytes int64, now time.Time) copied {
+	if m.State != v1alpha1.MemberFilling && m.State != v1alpha1.MemberReturning || sizeBytes <= 0 {
+		return notCopied
+	}
+	done := min(m.CopiedBytes, sizeBytes)
+	c := copied{percent: int(float64(done) / float64(sizeBytes) * 100)}
+	if m.Since == nil || done <= 0 {
+		return c
+	}
+	if lasts := now.Sub(m.Since.Time); lasts > 0 {
+		c.rate = float64(done) / lasts.Seconds()
+		c.left = time.Duration(float64(sizeBytes-done) / c.rate * float64(time.Second))
+	}
+	return c
+}
+
+// columns of a table: COPIED, RATE and LEFT.
+func (c copied) columns() []string {
+	columns := []string{"-", "-", "-"}
+	if c.percent >= 0 {
+		columns[0] = fmt.Sprintf("%d %%", c.percent)
+	}
+	if c.rate > 0 {
+		columns[1], columns[2] = fmt.Sprintf("%.1f MB/s", c.rate/1e6), duration.HumanDuration(c.left)
+	}
+	return columns
+}
+
+// speed in words, in brackets; empty when it is not known.
+func (c copied) speed() string {
+	if c.rate <= 0 {
+		return ""
+	}
+	columns := c.columns()
+	return fmt.Sprintf(" (%s, %s left)", columns[1], columns[2])
 }
 
 // moving is the progress of a volume's move; false: there is none.
@@ -51,7 +99,7 @@ func (s *status) moving(v *v1alpha1.NvmfVolume) (progress, bool) {
 	if move == nil {
 		return progress{}, false
 	}
-	p := progress{volume: v.Name, called: s.called(v), replica: move.Replica, to: move.Node, state: moveRequested, percent: -1, waiting: move.Waiting}
+	p := progress{volume: v.Name, called: s.called(v), replica: move.Replica, to: move.Node, state: moveRequested, copied: notCopied, waiting: move.Waiting}
 	if m := memberOf(v, move.Replica); m != nil {
 		p.from = m.Node
 	} else if r := s.replica(move.Replica); r != nil {
@@ -71,36 +119,36 @@ func (s *status) moving(v *v1alpha1.NvmfVolume) (progress, bool) {
 	if m.Since != nil {
 		p.lasts = s.now.Sub(m.Since.Time)
 	}
+	p.copied = copyTo(*m, v.Spec.Size.Value(), s.now)
 	switch p.state = string(m.State); m.State {
 	case v1alpha1.MemberInSync:
 		p.state = moveRemoving
-	case v1alpha1.MemberFilling, v1alpha1.MemberReturning:
-		if size := v.Spec.Size.Value(); size > 0 {
-			p.percent = int(min(float64(m.CopiedBytes)/float64(size), 1) * 100)
-		}
 	case v1alpha1.MemberOut:
 		p.waiting = cmp.Or(p.waiting, m.Reason)
 	}
 	return p, true
 }
 
-// copied in a column.
-func (p progress) copied() string {
-	if p.percent < 0 {
-		return "-"
+// row of a table of moves.
+func (p progress) row() []string {
+	state := p.state
+	if state == string(v1alpha1.MemberOut) && p.lasts > 0 {
+		state += " for " + duration.HumanDuration(p.lasts)
 	}
-	return fmt.Sprintf("%d %%", p.percent)
+	row := append([]string{p.called, orDash(p.from), orDash(p.to), state}, p.columns()...)
+	return append(row, orDash(p.waiting))
 }
 
 // words about a move, as a line.
 func (p progress) words() string {
 	text := fmt.Sprintf("%s: %s to %s: %s", p.called, orDash(p.from), cmp.Or(p.to, "a node of the controller's choice"), p.state)
 	if p.percent >= 0 {
-		text += " " + p.copied()
+		text += " " + p.columns()[0]
 	}
 	if p.lasts > 0 {
 		text += " for " + duration.HumanDuration(p.lasts)
 	}
+	text += p.speed()
 	if p.waiting != "" {
 		text += "; waiting: " + p.waiting
 	}

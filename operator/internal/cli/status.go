@@ -116,6 +116,7 @@ func (s *status) overview(t *table) {
 	s.printCordoned(t, s.nodes)
 	s.printRollouts(t, s.targets, s.nodes)
 	s.printMoves(t, func(*v1alpha1.NvmfVolume, progress) bool { return true })
+	s.printWaiting(t, func(*v1alpha1.NvmfVolume) bool { return true })
 	s.printProblems(t, s.problems(s.targets, s.nodes, func(string, string) bool { return true }))
 }
 
@@ -151,6 +152,7 @@ func (s *status) aboutTarget(t *table, target v1alpha1.NvmfTarget) {
 	s.printCordoned(t, nodes)
 	s.printRollouts(t, []v1alpha1.NvmfTarget{target}, nodes)
 	s.printMoves(t, func(v *v1alpha1.NvmfVolume, _ progress) bool { return v.Spec.Target == target.Name })
+	s.printWaiting(t, func(v *v1alpha1.NvmfVolume) bool { return v.Spec.Target == target.Name })
 	s.printProblems(t, s.problems([]v1alpha1.NvmfTarget{target}, nodes, func(of, _ string) bool { return of == target.Name }))
 }
 
@@ -166,6 +168,7 @@ func (s *status) aboutNode(t *table, node v1alpha1.NvmfNode) {
 	s.printClasses(t, nodes)
 	s.printCordoned(t, nodes)
 	s.printMoves(t, func(_ *v1alpha1.NvmfVolume, p progress) bool { return p.from == node.Name || p.to == node.Name })
+	s.printWaiting(t, func(v *v1alpha1.NvmfVolume) bool { return memberOn(v, node.Name) != nil })
 	if e := node.Status.Engine; e != nil && len(e.Settings) > 0 {
 		t.line("")
 		t.columns(settingRows(e.Settings))
@@ -432,8 +435,10 @@ func (s *status) behind(volume, node string, m v1alpha1.MirrorMember) string {
 		since = fmt.Sprintf(" for %s", duration.HumanDuration(s.now.Sub(m.Since.Time)))
 	}
 	text := fmt.Sprintf("NvmfVolume %s: its replica %s on node %s is %s%s (%s)", volume, m.Replica, node, m.State, since, m.Reason)
-	if m.CopiedBytes > 0 {
-		text += fmt.Sprintf("; %s are copied", resource.NewQuantity(m.CopiedBytes, resource.BinarySI))
+	if v := s.volume(volume); v != nil {
+		if c := copyTo(m, v.Spec.Size.Value(), s.now); c.percent >= 0 {
+			text += fmt.Sprintf("; %s copied%s", c.columns()[0], c.speed())
+		}
 	}
 	return text
 }

@@ -88,10 +88,10 @@ func (s *status) printCordoned(t *table, nodes []v1alpha1.NvmfNode) {
 
 // printMoves tells of the replicas that move to other nodes. That is work, not harm.
 func (s *status) printMoves(t *table, concern func(*v1alpha1.NvmfVolume, progress) bool) {
-	rows := [][]string{{"VOLUME", "FROM", "TO", "STATE", "COPIED", "WAITING"}}
+	rows := [][]string{{"VOLUME", "FROM", "TO", "STATE", "COPIED", "RATE", "LEFT", "WAITING"}}
 	for i := range s.volumes {
 		if p, is := s.moving(&s.volumes[i]); is && concern(&s.volumes[i], p) {
-			rows = append(rows, []string{p.called, orDash(p.from), orDash(p.to), p.state, p.copied(), orDash(p.waiting)})
+			rows = append(rows, p.row())
 		}
 	}
 	if len(rows) == 1 {
@@ -99,6 +99,23 @@ func (s *status) printMoves(t *table, concern func(*v1alpha1.NvmfVolume, progres
 	}
 	t.line("")
 	t.line("Moves:")
+	t.columns(rows)
+}
+
+// printWaiting tells of the volumes that do not get the number of replicas that their spec requests, and why. That is
+// work, not harm.
+func (s *status) printWaiting(t *table, concern func(*v1alpha1.NvmfVolume) bool) {
+	rows := [][]string{{"VOLUME", "REPLICAS", "REQUESTED", "WAITING"}}
+	for i := range s.volumes {
+		if v := &s.volumes[i]; v.Spec.Waiting != "" && concern(v) {
+			rows = append(rows, []string{s.called(v), fmt.Sprint(len(v.Spec.Members)), fmt.Sprint(max(v.Spec.Replicas, 1)), v.Spec.Waiting})
+		}
+	}
+	if len(rows) == 1 {
+		return
+	}
+	t.line("")
+	t.line("Volumes whose number of replicas cannot change yet:")
 	t.columns(rows)
 }
 

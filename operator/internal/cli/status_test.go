@@ -213,12 +213,28 @@ func TestStatus(t *testing.T) {
 			about: "a",
 			change: func(s *status) {
 				since := metav1.NewTime(noon.Add(-3 * time.Minute))
+				s.volumes[0].Spec.Size = resource.MustParse("4Gi")
 				s.mirrors = []v1alpha1.NvmfMirror{{ObjectMeta: metav1.ObjectMeta{Name: "pvc-0"}, Spec: v1alpha1.NvmfMirrorSpec{Members: []v1alpha1.MirrorMember{
-					{Replica: "pvc-0-0", State: v1alpha1.MemberReturning, Reason: "Bitmap", Since: &since, CopiedBytes: 3 << 20},
+					{Replica: "pvc-0-0", State: v1alpha1.MemberReturning, Reason: "Bitmap", Since: &since, CopiedBytes: 1 << 30},
 					{Replica: "pvc-1-0", State: v1alpha1.MemberInSync},
 				}}}}
 			},
-			unwell: true, want: []string{"- NvmfVolume pvc-0: its replica pvc-0-0 on node a is Returning for 3m (Bitmap); 3Mi are copied"}, not: "pvc-1-0"},
+			unwell: true, want: []string{"- NvmfVolume pvc-0: its replica pvc-0-0 on node a is Returning for 3m (Bitmap); 25 % copied (6.0 MB/s, 9m left)"}, not: "pvc-1-0"},
+		"a replica that is to be filled": {
+			change: func(s *status) {
+				since := metav1.NewTime(noon.Add(-3 * time.Minute))
+				s.volumes[0].Spec.Size = resource.MustParse("4Gi")
+				s.mirrors = []v1alpha1.NvmfMirror{{ObjectMeta: metav1.ObjectMeta{Name: "pvc-0"}, Spec: v1alpha1.NvmfMirrorSpec{Members: []v1alpha1.MirrorMember{
+					{Replica: "pvc-0-0", State: v1alpha1.MemberFilling, Reason: "New", Since: &since}}}}}
+			},
+			unwell: true, want: []string{"is Filling for 3m (New); 0 % copied\n"}},
+		"volumes that wait for other replicas": {
+			about: "a",
+			change: func(s *status) {
+				s.volumes[0].Spec.Replicas, s.volumes[0].Spec.Waiting = 2, "no node has room"
+				s.volumes[2].Spec.Waiting = "of another node"
+			},
+			want: []string{"cannot change yet:\nVOLUME REPLICAS REQUESTED WAITING\nnv/pvc-0 1 2 no node has room\n", "No problems found."}, not: "of another node"},
 		"a replica that moves": {
 			change: func(s *status) {
 				since := metav1.NewTime(noon.Add(-3 * time.Minute))
@@ -234,7 +250,15 @@ func TestStatus(t *testing.T) {
 				}}}}
 				s.volumes[1].Spec.Move = &v1alpha1.VolumeMove{Replica: "pvc-1-0", Waiting: "no node has room"}
 			},
-			want: []string{"Moves:\nVOLUME FROM TO STATE COPIED WAITING\ndatabases/data a b Filling 40 % -\nnv/pvc-1 a - Requested - no node has room\n", "No problems found."}},
+			want: []string{"Moves:\nVOLUME FROM TO STATE COPIED RATE LEFT WAITING\ndatabases/data a b Filling 40 % 23.9 MB/s 4m30s -\nnv/pvc-1 a - Requested - - - no node has room\n", "No problems found."}},
+		"a new replica that does not answer": {
+			change: func(s *status) {
+				since := metav1.NewTime(noon.Add(-3 * time.Minute))
+				s.volumes[0].Spec.Move = &v1alpha1.VolumeMove{Replica: "pvc-0-9", Replacement: "pvc-0-0"}
+				s.mirrors = []v1alpha1.NvmfMirror{{ObjectMeta: metav1.ObjectMeta{Name: "pvc-0"}, Spec: v1alpha1.NvmfMirrorSpec{Members: []v1alpha1.MirrorMember{
+					{Replica: "pvc-0-0", State: v1alpha1.MemberOut, Reason: "Lost", Since: &since}}}}}
+			},
+			unwell: true, want: []string{"nv/pvc-0 - a Out for 3m - - - Lost", "is Out for 3m (Lost)"}},
 		"a replica that moves elsewhere": {
 			about: "b", change: func(s *status) { s.volumes[0].Spec.Move = &v1alpha1.VolumeMove{Replica: "pvc-0-0", Node: "c"} }, not: "Moves:",
 			want: []string{"No problems found."}},
@@ -250,7 +274,7 @@ func TestStatus(t *testing.T) {
 				s.mirrors = []v1alpha1.NvmfMirror{{ObjectMeta: metav1.ObjectMeta{Name: "pvc-0"}, Spec: v1alpha1.NvmfMirrorSpec{Members: []v1alpha1.MirrorMember{
 					{Replica: "pvc-0-0", State: v1alpha1.MemberOut, Reason: "Lost"}}}}}
 			},
-			unwell: true, want: []string{"nv/pvc-0 - a Out - Lost", "- NvmfVolume pvc-0: its replica pvc-0-0 on node a is Out (Lost)"}},
+			unwell: true, want: []string{"nv/pvc-0 - a Out - - - Lost", "- NvmfVolume pvc-0: its replica pvc-0-0 on node a is Out (Lost)"}},
 		"a replica without its volume": {
 			change: func(s *status) {
 				s.volumes = s.volumes[1:]
