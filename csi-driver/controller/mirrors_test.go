@@ -310,3 +310,36 @@ func TestAMirrorIsMadeOnce(t *testing.T) {
 	create(t, &v1alpha1.NvmfMirror{ObjectMeta: metav1.ObjectMeta{Name: id}, Spec: lost.Spec})
 	hold(t, s, id, node)
 }
+
+// How much is copied changes every few seconds, and no volume is looked at for its sake.
+func TestProgressSettlesNothing(t *testing.T) {
+	s, _ := newService(t)
+	g := NewWithT(t)
+	add := func(name string) *v1alpha1.NvmfMirror {
+		t.Helper()
+		spec, err := mirror.New("", []mirror.Replica{{Name: "a", UID: "a"}}, []mirror.Replica{{Name: "b", UID: "b"}}, time.Now())
+		g.Expect(err).NotTo(HaveOccurred())
+		is := &v1alpha1.NvmfMirror{ObjectMeta: metav1.ObjectMeta{Name: own(t, name)}, Spec: spec}
+		g.Expect(api.Create(t.Context(), is)).To(Succeed())
+		t.Cleanup(func() { g.Expect(api.Delete(context.Background(), is)).To(Succeed()) })
+		return is
+	}
+	next := func(of ...*v1alpha1.NvmfMirror) string {
+		for {
+			name, _ := s.unsettled.Get()
+			s.unsettled.Done(name)
+			if slices.ContainsFunc(of, func(is *v1alpha1.NvmfMirror) bool { return is.Name == name }) {
+				return name
+			}
+		}
+	}
+	one := add("one")
+	g.Expect(next(one)).To(Equal(one.Name))
+	one.Spec.Members[1].CopiedBytes = 1 << 20
+	g.Expect(api.Update(t.Context(), one)).To(Succeed())
+	two := add("two")
+	g.Expect(next(one, two)).To(Equal(two.Name))
+	one.Spec.Members[1].Reason = "Other"
+	g.Expect(api.Update(t.Context(), one)).To(Succeed())
+	g.Expect(next(one)).To(Equal(one.Name))
+}

@@ -77,12 +77,13 @@ func memberNotices(was, is *v1alpha1.NvmfMirror, at places) []notice {
 		if n.reason == "" {
 			continue
 		}
-		// By the time when the state began rather than by the epoch: who misses states in between sees it later.
+		// By the time when the state began rather than by the epoch: who misses states in between sees it later. Times
+		// are in seconds; a member that returned within one has a fresh identity.
 		since := strconv.FormatInt(is.Spec.Epoch, 10)
 		if m.Since != nil {
 			since = m.Since.UTC().String()
 		}
-		n.key = strings.Join([]string{string(is.UID), m.ReplicaUID, string(m.State), since}, " ")
+		n.key = strings.Join([]string{string(is.UID), m.ReplicaUID, string(m.State), since, m.Identity}, " ")
 		all = append(all, n)
 	}
 	return all

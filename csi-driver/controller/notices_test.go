@@ -148,6 +148,9 @@ func TestKeysTellWhatHappened(t *testing.T) {
 	if key(inSync, lost) == key(inSync, again) {
 		t.Error("two losses have one key")
 	}
+	if key(inSync, lost) == key(inSync, mirrorWith(2, v1alpha1.MemberOut, mirror.ReasonLost, func(m *mirror.Member) { m.Identity = "fresh" })) {
+		t.Error("two losses within a second have one key")
+	}
 	later := lost.DeepCopy()
 	later.Spec.Epoch = 3
 	if key(inSync, lost) != key(inSync, later) {

@@ -43,8 +43,8 @@ func (s *Service) WriteProgress(ctx context.Context) {
 	}
 }
 
-// writeProgress of a mirror that copies, and is otherwise well: a keeper that has to give up a replica does not find the
-// record changed by this.
+// writeProgress of a mirror that copies, and is otherwise well, so that a keeper that has to give up a replica does not
+// find the record changed by this.
 func (m *mirrored) writeProgress(ctx context.Context) error {
 	if seen := m.seen(); seen.Err != nil || seen.Phase != keeper.Running || m.modeNow() == keeper.Stop || !slices.ContainsFunc(seen.Record.Members, copying) {
 		return nil

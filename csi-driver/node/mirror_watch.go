@@ -28,9 +28,10 @@ const (
 	mirrorRetryMax = 30 * time.Second
 )
 
-// WatchMirrors calls changed with the volume of each NvmfMirror that a node holds: for those that are there, for each
-// change but those of how many bytes are copied, and when the node holds it no more. It does so until the context ends, and then waits for the calls. Changes
-// that the API server made while it could not be reached are told together, once it can be.
+// WatchMirrors calls changed with the volume of each NvmfMirror that a node holds: for those that are there, for
+// each change but those of how many bytes are copied, and when the node holds it no more. It does so until the
+// context ends, and then waits for the calls. Changes that the API server made while it could not be reached are
+// told together, once it can be.
 //
 // Calls for one volume run one at a time, and what changed meanwhile is one further call; those for different volumes
 // do not wait for each other. A call that fails is logged and made again after 1 s, then less and less often, up to

@@ -133,7 +133,8 @@ func (k *Kernel) fill(m *mirror, member *mirrorMember) {
 						k.written[member.Name] += RegionBytes
 					}
 				}
-				// What was copied before has got all writes since. Those to the file behind the device are copied again.
+				// What was copied before has got all writes since. Those to the file behind the device are copied
+				// again.
 				member.done = until
 				member.inSync = until == m.dataBytes
 			} else {
