@@ -57,10 +57,10 @@ func (s *Service) makeMirror(ctx context.Context, vol *v1alpha1.NvmfVolume, reps
 	if err != nil {
 		return err
 	}
-	if is != nil && sameMembers(is.Spec, record) {
+	switch {
+	case is != nil && sameMembers(is.Spec, record):
 		return nil
-	}
-	if is != nil {
+	case is != nil:
 		if err := s.unchanged(ctx, vol); err != nil {
 			return err
 		}

@@ -101,7 +101,7 @@ func New(ctx context.Context, c *Cluster) (*Service, error) {
 		if _, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
 			AddFunc: watch.changed,
 			UpdateFunc: func(was, now any) {
-				if onlyProgress(was, now) {
+				if mirror.OnlyProgress(was, now) {
 					return
 				}
 				watch.changed(now)
@@ -118,13 +118,6 @@ func New(ctx context.Context, c *Cluster) (*Service, error) {
 		}
 	}
 	return s, nil
-}
-
-// onlyProgress of a mirror's copies was written: nothing is decided by it.
-func onlyProgress(old, now any) bool {
-	was, isMirror := old.(*v1alpha1.NvmfMirror)
-	is, still := now.(*v1alpha1.NvmfMirror)
-	return isMirror && still && mirror.OnlyProgress(was, is)
 }
 
 // volumeChanged runs after the cache has taken in the change.

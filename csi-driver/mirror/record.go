@@ -73,9 +73,12 @@ var (
 )
 
 // OnlyProgress tells whether an update of an NvmfMirror changed how many bytes are copied to its members, and nothing
-// else that anybody acts on. It is false for an update that changed nothing, by which an informer repeats an object.
-func OnlyProgress(old, now *v1alpha1.NvmfMirror) bool {
-	if equality.Semantic.DeepEqual(old.Spec, now.Spec) {
+// else that anybody acts on. It takes the objects as an informer hands them over, and is false for other kinds, and for
+// an update that changed nothing, by which an informer repeats an object.
+func OnlyProgress(old, now any) bool {
+	was, isMirror := old.(*v1alpha1.NvmfMirror)
+	is, still := now.(*v1alpha1.NvmfMirror)
+	if !isMirror || !still || equality.Semantic.DeepEqual(was.Spec, is.Spec) {
 		return false
 	}
 	without := func(is *v1alpha1.NvmfMirror) *v1alpha1.NvmfMirror {
@@ -86,7 +89,7 @@ func OnlyProgress(old, now *v1alpha1.NvmfMirror) bool {
 		}
 		return is
 	}
-	return equality.Semantic.DeepEqual(without(old), without(now))
+	return equality.Semantic.DeepEqual(without(was), without(is))
 }
 
 // TargetErrors tells whether a replica's target returned I/O errors to the holder that wrote last. A host that was

@@ -54,7 +54,7 @@ func WatchMirrors(ctx context.Context, config *rest.Config, nodeName string, cha
 	if _, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
 		AddFunc: add, DeleteFunc: add,
 		UpdateFunc: func(old, now any) {
-			if !onlyProgress(old, now) {
+			if !mirror.OnlyProgress(old, now) {
 				add(now)
 			}
 		},
@@ -83,12 +83,6 @@ func WatchMirrors(ctx context.Context, config *rest.Config, nodeName string, cha
 		}
 	})
 	return group.Wait()
-}
-
-func onlyProgress(old, now any) bool {
-	was, isMirror := old.(*v1alpha1.NvmfMirror)
-	is, still := now.(*v1alpha1.NvmfMirror)
-	return isMirror && still && mirror.OnlyProgress(was, is)
 }
 
 // mirrorsHeldBy a node: one watch. Nothing else is asked of the API server, not even which resources it has, so it need

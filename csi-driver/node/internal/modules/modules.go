@@ -36,7 +36,8 @@ func Load(ctx context.Context, load func(ctx context.Context, name string) error
 	case failed == nil:
 		return fmt.Errorf("%w: %v were loaded, and it does not do what they are for", ErrMissing, names)
 	}
-	// Only a program that has come to its own end has answered: not one that was killed, or could not be started.
+	// Only the exit status of a program that ended by itself is an answer. One that was killed or could not start says
+	// nothing about the module.
 	if exit, ok := errors.AsType[exec.ExitError](failed); ok && exit.Exited() {
 		return fmt.Errorf("%w: %w", ErrMissing, failed)
 	}
