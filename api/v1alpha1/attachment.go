@@ -4,6 +4,7 @@ package v1alpha1
 
 import (
 	"slices"
+	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -15,6 +16,36 @@ func (v *NvmfVolume) Listed(host string) *VolumeHost {
 		return nil
 	}
 	return &v.Spec.Attachments[i]
+}
+
+// Mover is the volume's attachment that is a mover's; nil when it has none.
+func (v *NvmfVolume) Mover() *VolumeHost {
+	i := slices.IndexFunc(v.Spec.Attachments, func(h VolumeHost) bool { return h.Mover })
+	if i < 0 {
+		return nil
+	}
+	return &v.Spec.Attachments[i]
+}
+
+// MoverWaitsAnnotation of an NvmfMirror says why the node of a mover does not copy yet. MoverWaits gives its value, of
+// which MoverWaitsFor is the text if it is about the attachment.
+const MoverWaitsAnnotation = "weft.storage/mover-waits"
+
+// MoverWaits is the value of MoverWaitsAnnotation.
+func MoverWaits(attachment, why string) string { return attachment + " " + why }
+
+// MoverWaitsFor is why the node of a mirror's mover does not copy yet; empty if it has not said.
+func (m *NvmfMirror) MoverWaitsFor() string {
+	attachment, why, _ := strings.Cut(m.Annotations[MoverWaitsAnnotation], " ")
+	if attachment != m.Spec.Holder {
+		return ""
+	}
+	return why
+}
+
+// InUse tells whether the volume is attached to a node for a pod.
+func (v *NvmfVolume) InUse() bool {
+	return slices.ContainsFunc(v.Spec.Attachments, func(h VolumeHost) bool { return !h.Mover })
 }
 
 // Replicated tells whether the volume has, or had, several replicas, and so an NvmfMirror that records which of them

@@ -19,6 +19,7 @@ const MaxMirrorMembers = 6
 // +kubebuilder:validation:XValidation:rule="self.members.all(m, m.state != 'InSync' || oldSelf.members.exists(o, o.replica == m.replica && o.state != 'Out'))",message="a member becomes InSync only from Returning or Filling: what it lacks has to be copied first"
 // +kubebuilder:validation:XValidation:rule="self.members.all(m, !oldSelf.members.exists(o, o.replica == m.replica && o.replicaUID != m.replicaUID))",message="replicaUID of a member is immutable: another replica with the same name has other data; remove the member first"
 // +kubebuilder:validation:XValidation:rule="!has(self.holderNode) || has(self.holder)",message="holderNode requires holder"
+// +kubebuilder:validation:XValidation:rule="!has(self.mover) || has(self.holder)",message="mover requires holder"
 // +kubebuilder:validation:XValidation:rule="!has(self.confirmRequested) || !has(oldSelf.confirmRequested) || self.confirmRequested >= oldSelf.confirmRequested",message="confirmRequested can grow but not fall"
 // +kubebuilder:validation:XValidation:rule="!has(self.confirmed) || !has(oldSelf.confirmed) || self.confirmed >= oldSelf.confirmed",message="confirmed can grow but not fall"
 // +kubebuilder:validation:XValidation:rule="!has(self.confirmed) || has(self.confirmRequested) && self.confirmed <= self.confirmRequested",message="confirmed must not be greater than confirmRequested: only what was requested can be confirmed"
@@ -38,9 +39,14 @@ type NvmfMirrorSpec struct {
 	// +kubebuilder:validation:MaxLength=253
 	// +optional
 	HolderNode string `json:"holderNode,omitempty"`
+	// Mover is set while the holder is a mover: an attachment that no pod asked for, by which a node plugin copies what
+	// members lack. The CSI controller sets Copy, and then Stop to end it; the node plugin answers Stop with Stopped.
+	// Absent: there is no holder, or it is a pod's.
+	// +optional
+	Mover MoverState `json:"mover,omitempty"`
 	// Dirty is true from the moment a holder starts the mirror until it has stopped it cleanly. Members of a dirty
 	// mirror can differ in writes that were not acknowledged: the next start makes them equal before the device is
-	// used. Default false.
+	// used. A mover writes nothing new, and leaves Dirty as it was. Default false.
 	// +optional
 	Dirty bool `json:"dirty,omitempty"`
 	// ConfirmRequested counts the requests of the CSI controller to the holder to confirm that its kernel has all
@@ -63,6 +69,20 @@ type NvmfMirrorSpec struct {
 	// +required
 	Members []MirrorMember `json:"members"`
 }
+
+// MoverState is what a mover is to do, or has done.
+// +kubebuilder:validation:Enum=Copy;Stop;Stopped
+type MoverState string
+
+// States of a mover.
+const (
+	// MoverCopy: it copies what members lack.
+	MoverCopy MoverState = "Copy"
+	// MoverStop: it is to stop the mirror, and to disconnect.
+	MoverStop MoverState = "Stop"
+	// MoverStopped: its node has nothing of the mirror any more.
+	MoverStopped MoverState = "Stopped"
+)
 
 // MirrorMemberState tells what of the volume's data a member has.
 // +kubebuilder:validation:Enum=InSync;Returning;Filling;Out

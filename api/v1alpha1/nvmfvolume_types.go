@@ -260,6 +260,10 @@ type VolumeHost struct {
 	// +kubebuilder:default=Exclusive
 	// +optional
 	Access HostAccess `json:"access,omitempty"`
+	// Mover is true for an attachment that no pod asked for: the node plugin of the node copies data to replicas of a
+	// volume that is not in use. It ends when that is done, or when a pod needs the volume. Default false.
+	// +optional
+	Mover bool `json:"mover,omitempty"`
 }
 
 // HostAccess is how a host uses a volume.

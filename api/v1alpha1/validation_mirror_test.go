@@ -42,6 +42,8 @@ func mirrorRules() []validation {
 		{name: "no holder in the next epoch", base: mirror, edit: held, update: `spec: {epoch: 4, holder: null}`},
 		{name: "from holder to holder", base: mirror, edit: held, update: `spec: {epoch: 4, holder: ` + second + `}`, field: "spec", want: "holder must be removed before another one is set"},
 		{name: "the node of no holder", base: mirror, edit: `spec: {holderNode: compute-1}`, field: "spec", want: "holderNode requires holder"},
+		{name: "a mover without a holder", base: mirror, edit: `spec: {mover: Copy}`, field: "spec", want: "mover requires holder"},
+		{name: "a mover that does something else", base: mirror, edit: `spec: {holder: ` + first + `, mover: Rest}`, field: "spec.mover", want: "Unsupported value"},
 		{name: "the node of a holder later", base: mirror, edit: held, update: `spec: {holderNode: compute-1}`},
 		{name: "dirty in the same epoch", base: mirror, edit: held, update: `spec: {dirty: true}`},
 		{name: "a member lost in the same epoch", base: mirror, update: record("epoch: 3", "a InSync", "b Out"), field: "spec", want: raise},

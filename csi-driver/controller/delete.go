@@ -30,6 +30,12 @@ func (s *Service) deleteVolume(ctx context.Context, id string) error {
 		if err != nil {
 			return err
 		}
+		if vol.Mover() != nil {
+			if err := s.leaveMover(ctx, wctx, vol.NvmfVolume); err != nil {
+				return err
+			}
+			continue
+		}
 		if users := users(vol); users != "" {
 			return failf(inUse, "volume %s is still attached to %s; delete the pods that use it first", id, users)
 		}
@@ -93,6 +99,12 @@ func (s *Service) waitGone(ctx context.Context, vol *v1alpha1.NvmfVolume) error 
 		}
 		if now.UID != vol.UID || now.DeletionTimestamp == nil {
 			return nil // it is another, or the deletion is not of this moment's concern
+		}
+		if now.Mover() != nil {
+			if err := s.leaveMover(ctx, ctx, now.NvmfVolume); err != nil {
+				return err
+			}
+			continue
 		}
 		if users := users(now); users != "" {
 			return failf(inUse, "volume %s is still attached to %s; delete the pods that use it first", now.Name, users)

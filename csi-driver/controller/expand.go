@@ -53,7 +53,7 @@ func (s *Service) expandVolume(ctx context.Context, req *csi.ControllerExpandVol
 	return &csi.ControllerExpandVolumeResponse{
 		CapacityBytes: served,
 		// A block volume that no node uses has nothing that would have to grow with it.
-		NodeExpansionRequired: req.GetVolumeCapability().GetBlock() == nil || len(now.Spec.Attachments) > 0,
+		NodeExpansionRequired: req.GetVolumeCapability().GetBlock() == nil || now.InUse(),
 	}, nil
 }
 

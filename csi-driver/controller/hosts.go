@@ -126,11 +126,13 @@ func (s *Service) mirrorableWhereUsed(ctx context.Context, vol *v1alpha1.NvmfVol
 	return nil
 }
 
-// published are the names of the nodes that a volume is attached to; sorted.
+// published are the names of the nodes that a volume is attached to, but for a mover's; sorted.
 func published(vol *v1alpha1.NvmfVolume) []string {
 	var nodes []string
 	for _, h := range vol.Spec.Attachments {
-		nodes = append(nodes, h.Node)
+		if !h.Mover {
+			nodes = append(nodes, h.Node)
+		}
 	}
 	slices.Sort(nodes)
 	return nodes

@@ -85,6 +85,8 @@ func arranged(vol *replicatedVolume, record *mirror.Record) bool {
 		return false
 	case record == nil:
 		return true
+	case vol.Mover() != nil || record.Holder == "" && !mirror.Whole(*record):
+		return false
 	case record.Holder != "" && record.HolderNode == "" || len(record.Members) != len(vol.Spec.Members):
 		return false
 	case slices.ContainsFunc(vol.replicas, marked):
@@ -132,7 +134,7 @@ func (s *Service) step(ctx context.Context, id string) (outcome, error) {
 		return outcome{}, err
 	}
 	for _, try := range []func(context.Context, *arrangement) (outcome, error){
-		s.keepPromoted, s.eraseRetired, s.endMove, s.mayChange, s.convert, s.changeRecord, s.retire, s.unlist, s.join,
+		s.keepPromoted, s.eraseRetired, s.endMove, s.mayChange, s.convert, s.changeRecord, s.retire, s.unlist, s.join, s.mover,
 	} {
 		if did, err := try(ctx, a); err != nil || did != (outcome{}) {
 			return did, err
@@ -559,11 +561,7 @@ func waitingFor(a *arrangement) string {
 		case a.replicas[i] == nil:
 			return fmt.Sprintf("NvmfReplica %s does not exist", m.Name)
 		case !in:
-		case is.Retired && a.record.Holder == "":
-			return fmt.Sprintf("the volume is not attached: replica %s leaves the mirror when a pod uses the volume", m.Name)
 		case is.State == v1alpha1.MemberInSync || is.Retired:
-		case a.record.Holder == "":
-			return fmt.Sprintf("the volume is not attached: replica %s is filled while a pod uses the volume", m.Name)
 		case is.State == v1alpha1.MemberOut && a.Spec.Move != nil && m.Name == a.Spec.Move.Replacement:
 			return fmt.Sprintf("replica %s is not in the mirror now (%s); it is taken back automatically when its node can be reached", m.Name, is.Reason)
 		}

@@ -271,7 +271,7 @@ func TestMoveWhileAttached(t *testing.T) {
 	m.delete()
 }
 
-// A detached volume is not filled: its move says so, and goes on when a pod uses it.
+// A detached volume's move waits for a node that can copy.
 func TestMoveOfADetachedVolume(t *testing.T) {
 	m := newMoves(t, 3)
 	node := newHost(t, "host")
@@ -279,7 +279,7 @@ func TestMoveOfADetachedVolume(t *testing.T) {
 	target := volume(t, m.id).Spec.Members
 	third := m.st.nodes[slices.IndexFunc(m.st.nodes, func(n string) bool { return n != target[0].Node && n != target[1].Node })]
 	m.move(m.id+"-1", third)
-	m.waits("replica " + m.id + "-2 is filled while a pod uses the volume")
+	m.waits("nothing was written to the volume yet")
 	if got := volume(t, m.id).Spec.Members[2].Node; got != third {
 		t.Errorf("moves to %s, not %s", got, third)
 	}
@@ -313,7 +313,7 @@ func TestMoveOfAPlainVolume(t *testing.T) {
 				g.Expect(rep.Spec.Hosts).To(Equal(before.Spec.Hosts))
 				g.Expect(rep.Spec.SubsystemNQN).To(Equal(before.Spec.SubsystemNQN))
 			} else {
-				m.waits("is filled while a pod uses the volume")
+				m.waits("nothing was written to the volume yet")
 				hold(t, m.service(), m.id, node)
 			}
 			m.until(m.has(m.id + "-1"))
@@ -695,12 +695,12 @@ func TestAChangeOfReplicasSaysWhatItWaitsFor(t *testing.T) {
 		waits(m, BeEmpty())
 		m.delete()
 	})
-	t.Run("not attached", func(t *testing.T) {
+	t.Run("never written", func(t *testing.T) {
 		m := newMoves(t, 2)
 		m.id = newVolume(t, m.service(), m.st, "v")
 		m.edit(func(spec *v1alpha1.NvmfVolumeSpec) { spec.Replicas = 2 })
 		m.until(func(g Gomega) {
-			g.Expect(volume(t, m.id).Spec.Waiting).To(ContainSubstring("replica " + m.id + "-1 is filled while a pod uses the volume"))
+			g.Expect(volume(t, m.id).Spec.Waiting).To(ContainSubstring("nothing was written to the volume yet"))
 		})
 		node := newHost(t, "host")
 		hold(t, m.service(), m.id, node)

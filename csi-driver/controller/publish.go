@@ -100,6 +100,12 @@ func (s *Service) admit(ctx context.Context, req *csi.ControllerPublishVolumeReq
 		if vol.DeletionTimestamp != nil {
 			return nil, "", failf(inUse, "volume %s is being deleted", id)
 		}
+		if vol.Mover() != nil {
+			if err := s.displaceMover(ctx, vol.NvmfVolume); err != nil {
+				return nil, "", err
+			}
+			continue
+		}
 		if h := find(vol.NvmfVolume, a.node); h != nil && a.is(*h) {
 			if now := accessOf(*h); now != a.access {
 				return nil, "", failf(exists, "volume %s is already attached to node %s with access %s, not %s", id, a.node, now, a.access)

@@ -45,7 +45,9 @@ type Service struct {
 	reservations *reservations
 	// refused are nodes that could not create a replica which was to be added.
 	refused refusedNodes
-	locks   locks
+	// asked are the movers that were asked to stop.
+	asked askedMovers
+	locks locks
 	// unsettled are the names of volumes that Settle has to look at.
 	unsettled workqueue.TypedRateLimitingInterface[string]
 	// untold is what TellEvents has to write Events about.

@@ -82,7 +82,8 @@ func (s *Service) dismiss(ctx context.Context, id, nodeID string) (*v1alpha1.Nvm
 		if err != nil {
 			return nil, err
 		}
-		leaving := func(h v1alpha1.VolumeHost) bool { return nodeID == "" || h.Node == nodeID }
+		// A mover was never published.
+		leaving := func(h v1alpha1.VolumeHost) bool { return !h.Mover && (nodeID == "" || h.Node == nodeID) }
 		if !slices.ContainsFunc(vol.Spec.Attachments, leaving) {
 			return vol, nil
 		}

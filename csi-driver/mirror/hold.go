@@ -42,6 +42,10 @@ type Found struct {
 // members that are in sync, and from no others. Members of other states may be found, too: their headers tell whether
 // the record is the past.
 //
+// A mover writes no new data: the members that are in sync stay equal, however it ends, and the record stays clean if
+// it was. Else a node that is lost while it copies for nobody would keep the volume from its next user, as after an
+// unclean end: what is copied may be the only one that has everything then.
+//
 // It fails with ErrForeign, ErrUnconfirmed if no member in sync was found, and ErrNeedsPerson.
 func (h Holder) Start(r Record, all []Found) (Record, error) {
 	if err := h.holds(r); err != nil {
@@ -66,7 +70,7 @@ func (h Holder) Start(r Record, all []Found) (Record, error) {
 		return Record{}, err
 	}
 	next := raised(r)
-	next.Dirty = true
+	next.Dirty = r.Dirty || r.Mover == "" // what a mover leaves behind has nothing that was not there before
 	s.apply(r, &next, ReasonUnreachable, h.Now)
 	for i := range next.Members {
 		m := &next.Members[i]

@@ -284,6 +284,40 @@ func TestProgress(t *testing.T) {
 	}
 }
 
+// A node is lost while it copies to c for nobody: whoever comes next needs no answer of it, if the record was clean. c
+// has nothing that the others lack. After a pod, or over a dirty record, c may be the only one that has everything.
+func TestAMoverLeavesTheRecordAsCleanAsItWas(t *testing.T) {
+	for name, tc := range map[string]struct {
+		mover v1alpha1.MoverState
+		dirty bool
+		err   error
+	}{
+		"mover":                     {v1alpha1.MoverCopy, false, nil},
+		"mover over a dirty record": {v1alpha1.MoverCopy, true, ErrNeedsPerson},
+		"pod":                       {"", false, ErrNeedsPerson},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := record(t, "|a=InSync,b=InSync,c=Filling")
+			r.Holder, r.Mover, r.Dirty = next, tc.mover, tc.dirty
+			var found []Found
+			for _, m := range r.Members[:2] {
+				found = append(found, Found{Replica: Replica{Name: m.Replica, UID: m.ReplicaUID}, Mark: "m-" + m.Replica, Identity: "id-" + m.Replica, Errors: ErrorsNone})
+			}
+			r, err := holder.Start(r, found)
+			if err == nil {
+				r, err = Holder{Attachment: next, Mark: "newer", Now: now}.Return(r, "c", "id-c", false, map[string]string{"a": "new", "b": "new", "c": "m-c"})
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+			_, err = Admit(Begin(r), "pod", []Confirmation{{Replica: Replica{Name: "a", UID: r.Members[0].ReplicaUID}}, {Replica: Replica{Name: "b", UID: r.Members[1].ReplicaUID}}}, now)
+			if !errors.Is(err, tc.err) {
+				t.Errorf("got %v, want %v", err, tc.err)
+			}
+		})
+	}
+}
+
 // Only an update that nobody decides anything by is left out, and never one that an informer repeats.
 func TestOnlyProgress(t *testing.T) {
 	for name, c := range map[string]struct {

@@ -37,6 +37,8 @@ type attached struct {
 	Mirrored bool `json:"mirrored,omitempty"`
 	// Staging is the path where the volume is staged. Absent in records of earlier versions.
 	Staging string `json:"staging,omitempty"`
+	// Mover: the mirror is kept to copy what replicas lack, and the volume is not staged.
+	Mover bool `json:"mover,omitempty"`
 
 	// nodeUID of the Kubernetes Node that the volume was attached to.
 	nodeUID string

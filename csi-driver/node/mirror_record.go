@@ -19,6 +19,8 @@ import (
 type mirrorRecords struct {
 	*Service
 	volume, uuid string
+	// mover: nothing is written to the volume here.
+	mover bool
 	// last object that was read, which the next one is written in place of.
 	last *v1alpha1.NvmfMirror
 }
@@ -34,7 +36,8 @@ func (r *mirrorRecords) Get(ctx context.Context) (keeper.Version, error) {
 }
 
 // read the NvmfMirror. A volume that is another of that name by now has a record that nobody holds. That both are gone
-// says nothing: a volume in use is not deleted, so somebody took its objects away. It fails with errUnread.
+// says nothing: a volume in use is not deleted, so somebody took its objects away. But for a mover, which nobody uses,
+// it says that the volume was deleted. It fails with errUnread.
 func (r *mirrorRecords) read(ctx context.Context) (*v1alpha1.NvmfMirror, error) {
 	var is v1alpha1.NvmfMirror
 	err := r.MirrorRecords.Get(ctx, client.ObjectKey{Name: r.volume}, &is)
@@ -43,7 +46,7 @@ func (r *mirrorRecords) read(ctx context.Context) (*v1alpha1.NvmfMirror, error) 
 	}
 	if gone(err) {
 		v, volumeErr := r.readVolume(ctx, r.volume)
-		if volumeErr == nil && v.Spec.UUID != r.uuid {
+		if volumeErr == nil && v.Spec.UUID != r.uuid || gone(volumeErr) && r.mover {
 			is.Spec.Epoch = math.MaxInt64
 			return &is, nil
 		}

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync"
 
 	"github.com/go-logr/logr"
 
@@ -254,7 +255,10 @@ func (s *Service) KeepMirrors(ctx context.Context) error {
 		}
 		s.mirror(ctx, volume, at)
 	}
+	var movers sync.WaitGroup
+	movers.Go(func() { s.followMovers(ctx, volumes) })
 	s.tellOfControllers(ctx)
+	movers.Wait()
 	return nil
 }
 

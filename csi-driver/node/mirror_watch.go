@@ -4,6 +4,7 @@ package node
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -102,11 +103,11 @@ func mirrorsHeldBy(config *rest.Config, nodeName string) (cache.Cache, error) {
 	})
 }
 
-// MirrorChanged tells the keeper of a volume's mirror that its record changed, and lets a volume that is staged without
-// its mirror get it, even if there is a keeper: what failed half way can have one.
+// MirrorChanged tells the keeper of a volume's mirror that its record changed, starts or stops a mover, and lets a
+// volume that is staged without its mirror get it, even if there is a keeper: what failed half way can have one.
 func (s *Service) MirrorChanged(ctx context.Context, volume string) error {
 	if m := s.mirrors.of(volume); m != nil {
 		m.notify(ctx)
 	}
-	return s.adoptMirror(ctx, volume)
+	return errors.Join(s.followMover(ctx, volume), s.adoptMirror(ctx, volume))
 }

@@ -83,7 +83,7 @@ func (s *Service) mirror(ctx context.Context, volume string, at attached) *mirro
 	names := newReplicaNames(at)
 	m := &mirrored{
 		Service: s, volume: volume, uuid: at.UUID, attachment: at.Attachment, replicas: names, mode: keeper.Keep,
-		records: &mirrorRecords{Service: s, volume: volume, uuid: at.UUID},
+		records: &mirrorRecords{Service: s, volume: volume, uuid: at.UUID, mover: at.Mover},
 		events:  make(chan struct{}), ended: make(chan struct{}), changed: make(chan struct{}),
 	}
 	slices := &mirrorSlices{Service: s, names: names}

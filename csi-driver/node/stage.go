@@ -360,6 +360,9 @@ func (s *Service) NodeUnstageVolume(ctx context.Context, r *csi.NodeUnstageVolum
 		if err := required(field{"staging_target_path", r.GetStagingTargetPath()}); err != nil {
 			return nil, err
 		}
+		if mover, err := s.leaveToMover(r.GetVolumeId(), r.GetStagingTargetPath()); err != nil || mover {
+			return &csi.NodeUnstageVolumeResponse{}, err
+		}
 		if err := s.unstage(ctx, r.GetVolumeId(), r.GetStagingTargetPath()); err != nil {
 			return nil, err
 		}

@@ -98,6 +98,9 @@ func inUse(ctx context.Context, api client.Reader, vol *v1alpha1.NvmfVolume) err
 		}
 		attached = attached || len(replica.Spec.Hosts)+len(replica.Status.Hosts) > 0
 	}
+	if attached && vol.Mover() != nil {
+		return errors.New("its data is being copied to another replica; wait until kubectl weft status lists no move of it")
+	}
 	if attached {
 		return errors.New("it is attached; delete the pods that use it first (kubectl get volumeattachments)")
 	}

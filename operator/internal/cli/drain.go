@@ -48,7 +48,7 @@ func drainCommand(at *cluster) *cobra.Command {
 once. With --wait it continues until nothing is left that can move. Without --wait it requests the first moves; repeat
 it until the node is empty.
 
-Volumes that cannot move are listed with the reason: shared volumes, and volumes that are not attached. Pods on the node
+Volumes that cannot move are listed with the reason: shared volumes. Pods on the node
 are not affected; use kubectl drain for them. To place volumes on the node again, use kubectl weft uncordon.
 
 Exit codes:
@@ -236,8 +236,6 @@ func (f *fleet) assign(left *remainder, replica string) {
 		left.stuck = append(left.stuck, fmt.Sprintf("volume %s: its replica %s has not reported which drive stores it; see kubectl weft status %s", f.called(v), replica, left.node))
 	case err != nil:
 		left.stuck = append(left.stuck, fmt.Sprintf("volume %s: %v", f.called(v), err))
-	case unattached(v) != nil:
-		left.stuck = append(left.stuck, fmt.Sprintf("volume %s: %v", f.called(v), unattached(v)))
 	case len(f.takers(v)) == 0:
 		left.stuck = append(left.stuck, fmt.Sprintf("volume %s: no other node of NvmfTarget %s can take its replica now; see kubectl weft status %s", f.called(v), v.Spec.Target, v.Spec.Target))
 	default:

@@ -102,14 +102,13 @@ func TestDrainTellsWhatStays(t *testing.T) {
 	}
 	r.said("cannot move:\n",
 		"- volume databases/both: another move is running, from node b to node c; when it is complete, repeat the command\n",
-		"- volume databases/idle: the volume is not attached, and a new replica is filled only while it is; start a pod that uses it\n",
 		"- volume nv/v-listed: its NvmfReplica v-listed-0 does not exist; see kubectl weft status a\n",
 		"- NvmfReplica v-lost-0: its NvmfVolume v-lost does not exist",
 		"- volume databases/shared: the volume is attached for shared access (nodes worker)",
 		"- volume databases/wide: no other node of NvmfTarget fast can take its replica now; see kubectl weft status fast\n",
 		"being removed or added: v-both-former\n",
 		"snapshots do not move; delete their VolumeSnapshots: snap\n",
-		"node a stores 7 replicas and 1 snapshot: 0 moving, 0 can move, 6 cannot move\n", "to continue, repeat: kubectl weft drain a\n")
+		"node a stores 7 replicas and 1 snapshot: 1 moving, 0 can move, 5 cannot move\n", "to continue, repeat: kubectl weft drain a\n")
 	if strings.Contains(r.out.String(), "switched off") {
 		t.Error(r.out.String())
 	}

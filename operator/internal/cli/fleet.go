@@ -177,14 +177,6 @@ func (f *fleet) movable(v *v1alpha1.NvmfVolume) error {
 	return nil
 }
 
-// unattached says why a volume's replicas cannot be filled now, and what to do; nil: they can.
-func unattached(v *v1alpha1.NvmfVolume) error {
-	if len(v.Spec.Attachments) > 0 {
-		return nil
-	}
-	return errors.New("the volume is not attached, and a new replica is filled only while it is; start a pod that uses it")
-}
-
 // takes refuses a node that cannot take a replica of the volume, and says why.
 func (f *fleet) takes(v *v1alpha1.NvmfVolume, node string) error {
 	n := f.node(node)

@@ -119,9 +119,6 @@ func requestMove(ctx context.Context, w *watcher, f *fleet, v *v1alpha1.NvmfVolu
 	if o.dryRun {
 		w.line("  would be written into spec.move of NvmfVolume %s: replica: %s%s", v.Name, m.Name, nodeField(o.to))
 	}
-	if why := unattached(v); why != nil {
-		w.line("  the move waits: %s", why)
-	}
 	if !v.Replicated() {
 		w.line("  from then on, the volume has a mirror, and can be used by one node at a time only")
 	}

@@ -94,7 +94,7 @@ func move(ctx context.Context, volume *v1alpha1.NvmfVolume, node string) {
 }
 
 var _ = Describe("A volume with one replica", func() {
-	It("moves to another node and back while a pod writes to it", full, func(ctx SpecContext) {
+	It("moves to another node and back while a pod writes to it, and when no pod uses it", full, func(ctx SpecContext) {
 		target := tryOut("moving", v1alpha1.TransportTCP)
 		onAllNodes(ctx, target)
 		for _, node := range nodes {
@@ -118,9 +118,12 @@ var _ = Describe("A volume with one replica", func() {
 		}
 		nothingLost(ctx, pod)
 
-		By("reading it on the other node")
+		By("moving it while no pod uses it")
 		remove(ctx, pod)
 		detached(ctx, volume)
+		move(ctx, volume, back)
+
+		By("reading it on the other node")
 		pod = runPod(ctx, claim, "reader", storageNode)
 		Expect(sh(ctx, pod, `awk '$1 != NR {print "line " NR " holds " $1; exit}' %s/log`, mountPath)).To(BeEmpty())
 	}, SpecTimeout(20*time.Minute))

@@ -79,6 +79,10 @@ func (w *world) publish(v Version, store func(mirror.Record)) {
 	if err != nil {
 		return
 	}
+	if w.api.mover {
+		next.Mover = v1alpha1.MoverCopy
+		w.tally["movers"]++
+	}
 	w.tally["admitted"]++
 	if missing > 0 {
 		w.tally["admitted without one"]++

@@ -159,6 +159,7 @@ func (w *world) disturb() {
 		to := append(nodes, "")[w.rng.IntN(3)]
 		w.say("attach to %q", to)
 		w.attach(to)
+		w.api.mover = to != "" && w.faults == (faults{}) && w.chance(30)
 	case moves:
 		w.api.moving = true
 	case restores:
@@ -190,7 +191,7 @@ func (w *world) settle() {
 		}
 		w.recover()
 	}
-	if w.api.node == "" {
+	if w.api.node == "" || w.api.mover {
 		w.attach("n1")
 	}
 	for i := range stepsToSettle {

@@ -427,7 +427,7 @@ func (k *Keeper) takeBackOne(ctx context.Context, v *view, m mirror.Member) doin
 
 // connect to a replica under a fresh identity.
 func (k *Keeper) connect(ctx context.Context, v *view, m mirror.Member) doing {
-	task := "connect to " + m.Replica
+	task := connectTask + m.Replica
 	if result, ok := k.tasks.result(task); ok && result.err != nil {
 		return k.waits(v, fmt.Errorf("%s: %w", task, result.err))
 	}

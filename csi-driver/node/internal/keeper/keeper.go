@@ -134,6 +134,8 @@ type view struct {
 	array ArrayState
 	// ending: the array was being stopped when it was looked at, and its members leave it one after the other.
 	ending bool
+	// making: a connection or the array was being made when everything was looked at, and may be there since.
+	making bool
 }
 
 func (k *Keeper) init(ctx context.Context) {
@@ -180,7 +182,7 @@ func (k *Keeper) look(ctx context.Context) (*view, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read the mirror's record: %w", err)
 	}
-	v := &view{Version: version, legs: map[string]Leg{}, ending: k.tasks.busy(stopTask)}
+	v := &view{Version: version, legs: map[string]Leg{}, ending: k.tasks.busy(stopTask), making: k.tasks.making()}
 	if v.array, err = k.Array.State(); err != nil {
 		return nil, err
 	}

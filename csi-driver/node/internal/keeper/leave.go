@@ -52,6 +52,8 @@ func (k *Keeper) leave(v *view) Status {
 		waits.Err = k.background(v, stopTask, func(ctx context.Context) result {
 			return result{err: k.Array.Stop(ctx)}
 		}).Err
+	case v.making:
+		// What comes of it is taken away, too.
 	default:
 		return Status{Phase: Stopped, Next: interval}
 	}

@@ -79,13 +79,13 @@ func (k *Keeper) gather(ctx context.Context, v *view) (inSync []string, wait boo
 			}
 			continue
 		}
-		if v.legs[m.Replica].State == LegGone && !k.tasks.busy("connect to "+m.Replica) {
+		if v.legs[m.Replica].State == LegGone && !k.tasks.busy(connectTask+m.Replica) {
 			if e := k.reach(ctx, m); e != nil {
 				err = errors.Join(err, e)
 			}
 		}
 		// A connection that is being made is waited for: without the member, it would have to be copied.
-		wait = wait || !late || k.tasks.busy("connect to "+m.Replica)
+		wait = wait || !late || k.tasks.busy(connectTask+m.Replica)
 	}
 	if len(inSync) == 0 {
 		return nil, true, errors.Join(err, errors.New("none of the replicas in sync can be reached"))
@@ -98,7 +98,7 @@ func (k *Keeper) gather(ctx context.Context, v *view) (inSync []string, wait boo
 
 // reach a member for the first time.
 func (k *Keeper) reach(ctx context.Context, m mirror.Member) error {
-	task := "connect to " + m.Replica
+	task := connectTask + m.Replica
 	if result, ok := k.tasks.result(task); ok && result.err != nil {
 		return fmt.Errorf("%s: %w", task, result.err)
 	}
@@ -164,7 +164,7 @@ func (k *Keeper) assemble(v *view, present []string) Status {
 	if err != nil || !ready {
 		return k.waits(v, err).Status
 	}
-	s := k.background(v, "assemble", func(ctx context.Context) result {
+	s := k.background(v, assembleTask, func(ctx context.Context) result {
 		return result{err: k.Array.Assemble(ctx, members)}
 	}).Status
 	if s.Err != nil {
@@ -173,8 +173,12 @@ func (k *Keeper) assemble(v *view, present []string) Status {
 	return s
 }
 
-// stopTask ends the array.
-const stopTask = "stop"
+// Tasks that make or end what is there.
+const (
+	connectTask  = "connect to " // and the replica
+	assembleTask = "assemble"
+	stopTask     = "stop" // the array
+)
 
 // stop the array once every member that the record has as in sync has everything in the kernel, too; and record that.
 func (k *Keeper) stop(ctx context.Context, v *view) Status {
@@ -204,6 +208,9 @@ func (k *Keeper) stop(ctx context.Context, v *view) Status {
 	}
 	if s := k.disconnect(v, func(Leg) bool { return true }); s.did {
 		return s.Status
+	}
+	if v.making {
+		return Status{Phase: Waiting, Next: interval}
 	}
 	return Status{Phase: Stopped, Next: interval}
 }

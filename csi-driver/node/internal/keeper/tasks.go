@@ -4,6 +4,7 @@ package keeper
 
 import (
 	"context"
+	"strings"
 	"sync"
 
 	"github.com/weft-storage/weft/csi-driver/mirror"
@@ -70,6 +71,18 @@ func (t *tasks) result(name string) (result, bool) {
 	r, ended := t.results[name]
 	delete(t.results, name)
 	return r, ended
+}
+
+// making tells whether a task runs that makes a connection or the array.
+func (t *tasks) making() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	for name := range t.running {
+		if name == assembleTask || strings.HasPrefix(name, connectTask) {
+			return true
+		}
+	}
+	return false
 }
 
 // busy tells whether a task runs.

@@ -55,6 +55,8 @@ type api struct {
 	wish, node string
 	since      time.Time
 	moving     bool
+	// mover: the attachment is one that no pod uses.
+	mover bool
 }
 
 func (a *api) clone() *api {
@@ -196,7 +198,7 @@ func (w *world) create(name string) mirror.Replica {
 
 // attach the volume to a node, or to none, from now on.
 func (w *world) attach(node string) {
-	w.api.node, w.api.wish, w.api.since = node, "", w.now
+	w.api.node, w.api.wish, w.api.since, w.api.mover = node, "", w.now, false
 	if node != "" {
 		w.api.wish = w.id("attachment")
 	}
@@ -351,7 +353,7 @@ func (n *node) step() {
 		n.top, n.pod, n.attachment, n.plugin, n.tasks, n.stopping, n.ready = topState{}, nil, "", nil, nil, false, false
 		return
 	}
-	if status.Phase == Running && !n.stopping && !n.top.exists {
+	if status.Phase == Running && !n.stopping && !n.top.exists && status.Record.Mover == "" {
 		n.top.exists, n.ready = true, true
 		n.pod = &pod{n: n, attachment: n.attachment, outstanding: map[int]int{}, waiting: map[int]int{}}
 		n.verify()

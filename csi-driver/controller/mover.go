@@ -1,0 +1,439 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/util/wait"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/csi-driver/mirror"
+)
+
+// Only the node that holds a mirror copies. A volume that no pod uses gets a mover: an attachment that the service
+// gives to a node by itself, by the same steps as any other, and which is no promise to anybody. It ends when nothing
+// is left to copy, and a pod that needs the volume has it revoked, as that of a node that was lost: the record has no
+// holder first, and then every replica confirms that the former is off. Asking it to stop comes before that only so
+// that it disconnects by itself. Nothing hangs on the answer: a mover writes nothing new, and leaves the record as
+// clean as it was.
+
+const (
+	// moverStops is how long a pod's attachment waits for a mover to stop: stopping an array and deleting the
+	// controllers of targets that answer takes well under a second, and csi-attacher gives a call ten.
+	moverStops = 4 * time.Second
+	// moverEnds is how long a mover that is not needed any more has to stop before it is revoked.
+	moverEnds = time.Minute
+	// moverConfirms is how long one step waits until replicas confirm the mover. The next event brings another.
+	moverConfirms = 2 * time.Second
+	// moverPoll is between looks at whether a mover has stopped.
+	moverPoll = 100 * time.Millisecond
+)
+
+// errMoverLeft says that a mover was not made the holder, because the volume or its record has changed meanwhile.
+var errMoverLeft = errors.New("the mover has ended, or the mirror has changed")
+
+// mover takes the next step of a mover, if the volume has one, or needs one. It is the last of the steps: whatever can
+// be done without is done.
+func (s *Service) mover(ctx context.Context, a *arrangement) (outcome, error) {
+	if a.record == nil || a.InUse() || !a.Spec.Used {
+		return outcome{}, nil
+	}
+	needed, why := s.moverNeeded(ctx, a)
+	h := a.Mover()
+	switch {
+	case h == nil && !needed:
+		return outcome{waiting: why}, nil
+	case h == nil && s.locks.taken("volume", a.Name):
+		return outcome{waiting: "another call for the volume is in progress"}, nil
+	case h == nil:
+		return s.beginMover(ctx, a)
+	case a.record.Holder != h.AttachmentUUID():
+		return s.admitMover(ctx, a, h, needed)
+	case needed && a.record.Mover == v1alpha1.MoverCopy:
+		may, err := s.mayMove(ctx, h.Node, h.NodeUID)
+		if err != nil {
+			return outcome{}, err
+		}
+		if may {
+			return s.moverBegins(ctx, a, h)
+		}
+	}
+	if a.record.Mover == v1alpha1.MoverStopped || s.asked.since(a.Name, h.NQN) >= moverEnds {
+		return changed, s.endMover(ctx, a.NvmfVolume)
+	}
+	if a.record.Mover == v1alpha1.MoverStop {
+		s.asked.begin(a.Name, h.NQN) // by an earlier process, or another one
+		return outcome{waiting: fmt.Sprintf("the mover on node %s is stopping", h.Node)}, nil
+	}
+	return changed, s.askMover(ctx, a.NvmfVolume, h)
+}
+
+// moverNeeded tells whether a member lacks data, or is to leave, and a holder can do something about it now. If not, it
+// may say what has to happen first.
+func (s *Service) moverNeeded(ctx context.Context, a *arrangement) (bool, string) {
+	written, todo := false, false
+	for i, m := range a.Spec.Members {
+		is, in := mirror.Get(*a.record, m.Name)
+		rep := a.replicas[i]
+		switch {
+		case !in || rep == nil || rep.DeletionTimestamp != nil:
+		case is.Retired:
+			todo = todo || !hasLeft(*a.record, is)
+		case is.State == v1alpha1.MemberInSync:
+			written = written || rep.Status.Written
+		default:
+			todo = todo || !retired(rep) && isCreated(rep) && !s.silent(ctx, m.Node)
+		}
+	}
+	if todo && !written {
+		return false, "nothing was written to the volume yet: its replicas are made equal when a pod uses it for the first time"
+	}
+	return todo, ""
+}
+
+// beginMover gives the volume an attachment of its own.
+func (s *Service) beginMover(ctx context.Context, a *arrangement) (outcome, error) {
+	fills, err := s.fills(ctx, a.Name)
+	if err != nil {
+		return outcome{}, err
+	}
+	if fills >= mostFills {
+		return outcome{waiting: fmt.Sprintf("%d other volumes are being filled, which is the maximum at a time", fills)}, nil
+	}
+	if why := s.unadmittable(ctx, a); why != "" {
+		return outcome{waiting: why}, nil
+	}
+	if err := s.attachable(ctx, &a.replicatedVolume); err != nil {
+		return outcome{waiting: err.Error()}, nil //nolint:nilerr // it waits for a place
+	}
+	node, err := s.moverNode(ctx, a)
+	if err != nil {
+		return outcome{}, err
+	}
+	if node == nil {
+		return outcome{waiting: "no node can copy the data: each is cordoned, not ready, or has no node plugin that works with the installed version"}, nil
+	}
+	h := v1alpha1.VolumeHost{
+		NQN: v1alpha1.HostNQN(uuid.NewString()), Node: node.Name, NodeUID: string(node.UID), Access: v1alpha1.AccessExclusive, Mover: true,
+	}
+	_, err = s.attach(ctx, a.NvmfVolume, func(vol *v1alpha1.NvmfVolume) {
+		vol.Spec.Session, _ = v1alpha1.AttachmentOfHost(h.NQN)
+		vol.Spec.Attachments = []v1alpha1.VolumeHost{h}
+	})
+	if err == nil {
+		klog.FromContext(ctx).Info("Admitting a mover", "volume", a.Name, "host", h.Node, "nqn", h.NQN)
+	}
+	return changed, err
+}
+
+// unadmittable says why no mover would become the holder now, before one is given to the volume: else it would be given
+// and taken over and over. Admitting it without a member that may be in sync would cost the volume a replica, unless
+// that is about to leave. A pod's attachment does that; a copy can wait.
+func (s *Service) unadmittable(ctx context.Context, a *arrangement) string {
+	var expected []mirror.Confirmation
+	for i, m := range a.Spec.Members {
+		is, in := mirror.Get(*a.record, m.Name)
+		rep := a.replicas[i]
+		if !in || !mirror.Compared(is) {
+			continue
+		}
+		silent := rep == nil || s.silent(ctx, m.Node)
+		if silent && !dispensable(a, is) {
+			return fmt.Sprintf("replica %s may have everything, and the agent of its node does not answer", m.Name)
+		}
+		if !silent && isMember(*a.record, rep) {
+			expected = append(expected, mirror.Confirmation{Replica: mirror.Replica{Name: rep.Name, UID: string(rep.UID)}, Past: rep.RestoreSuspected()})
+		}
+	}
+	if _, err := mirror.Admit(mirror.Begin(*a.record), a.Name, expected, time.Now()); err != nil {
+		return fmt.Sprintf("nobody can copy from the volume's replicas: %v", err)
+	}
+	return ""
+}
+
+// dispensable tells whether a member is about to leave.
+func dispensable(a *arrangement, m mirror.Member) bool {
+	return m.Retired || a.Spec.Move != nil && a.Spec.Move.Replica == m.Replica
+}
+
+// admitMover makes a mover the holder once all replicas that are in sync have confirmed it, but for one that is about
+// to leave.
+func (s *Service) admitMover(ctx context.Context, a *arrangement, h *v1alpha1.VolumeHost, needed bool) (outcome, error) {
+	may, err := s.mayMove(ctx, h.Node, h.NodeUID)
+	if err != nil {
+		return outcome{}, err
+	}
+	if !needed || !may {
+		return changed, s.endMover(ctx, a.NvmfVolume)
+	}
+	record, err := s.fence(ctx, a.NvmfVolume)
+	if err != nil {
+		return outcome{}, err
+	}
+	now, err := s.follow(ctx, a.NvmfVolume)
+	if err != nil {
+		return outcome{}, err
+	}
+	attachment := h.AttachmentUUID()
+	wctx, cancel := context.WithTimeout(ctx, moverConfirms)
+	defer cancel()
+	confirmed, _, err := s.confirm(wctx, now, record, func(rep *v1alpha1.NvmfReplica, generation int64) (bool, error) {
+		host := rep.HostOf(attachment)
+		return host != nil && confirms(rep, host.NQN, generation), nil
+	})
+	if err != nil {
+		return outcome{}, err
+	}
+	for _, m := range record.Members {
+		named := func(c mirror.Confirmation) bool { return c.Name == m.Replica }
+		if mirror.Compared(m) && !slices.ContainsFunc(confirmed, named) && !dispensable(a, m) {
+			return outcome{waiting: fmt.Sprintf("the node of replica %s has not admitted the mover yet", m.Replica)}, nil
+		}
+	}
+	err = s.holdByMover(ctx, a.NvmfVolume, h, record, confirmed)
+	switch {
+	case errors.Is(err, errMoverLeft):
+		return changed, nil
+	case errors.Is(err, mirror.ErrNeedsPerson), errors.Is(err, mirror.ErrUnconfirmed), errors.Is(err, mirror.ErrForeign):
+		if end := s.endMover(ctx, a.NvmfVolume); end != nil {
+			return outcome{}, end
+		}
+		return outcome{waiting: fmt.Sprintf("nobody can copy from the volume's replicas: %v", err)}, nil
+	case err != nil:
+		return outcome{}, err
+	}
+	klog.FromContext(ctx).Info("A mover holds the mirror", "volume", a.Name, "host", h.Node)
+	return changed, nil
+}
+
+// holdByMover makes a mover the holder, as it was confirmed with this record. No call holds the volume for that: a pod
+// may have come and gone since, of which what confirmed the mover says nothing. Who comes later fences first, and finds
+// the mover in the record, or changes that.
+func (s *Service) holdByMover(ctx context.Context, vol *v1alpha1.NvmfVolume, h *v1alpha1.VolumeHost, as mirror.Record, confirmed []mirror.Confirmation) error {
+	_, err := s.changeMirror(ctx, vol, func(r mirror.Record) (mirror.Record, error) {
+		if r.Holder == h.AttachmentUUID() {
+			return r, nil
+		}
+		now, err := s.volume(ctx, vol.Name)
+		if err != nil {
+			return r, err
+		}
+		if r.Epoch != as.Epoch || now.UID != vol.UID || now.Listed(h.NQN) == nil {
+			return r, errMoverLeft
+		}
+		next, err := mirror.Admit(r, h.AttachmentUUID(), confirmed, time.Now())
+		next.HolderNode, next.Mover = h.Node, v1alpha1.MoverCopy
+		return next, err
+	})
+	return err
+}
+
+// confirms is exportedTo for a mover, whose volume may change as it likes.
+func confirms(rep *v1alpha1.NvmfReplica, nqn string, generation int64) bool {
+	on, err := exportedTo(rep, nqn, generation)
+	return err == nil && on
+}
+
+// moverBegins says why a mover that holds the mirror has not started it: until then, it is connected to no member.
+func (s *Service) moverBegins(ctx context.Context, a *arrangement, h *v1alpha1.VolumeHost) (outcome, error) {
+	if slices.ContainsFunc(a.record.Members, func(m mirror.Member) bool { return m.State == v1alpha1.MemberInSync && m.Identity != "" }) {
+		return outcome{}, nil
+	}
+	is, err := s.mirrorOf(ctx, a.NvmfVolume)
+	if err != nil {
+		return outcome{}, err
+	}
+	if why := is.MoverWaitsFor(); why != "" {
+		return outcome{waiting: fmt.Sprintf("node %s cannot begin to copy: %s", h.Node, why)}, nil
+	}
+	return outcome{waiting: fmt.Sprintf("node %s has not begun to copy yet", h.Node)}, nil
+}
+
+// askMover to stop. It stays the holder until it is fenced.
+func (s *Service) askMover(ctx context.Context, vol *v1alpha1.NvmfVolume, h *v1alpha1.VolumeHost) error {
+	s.asked.begin(vol.Name, h.NQN)
+	_, err := s.changeMirror(ctx, vol, func(r mirror.Record) (mirror.Record, error) {
+		if r.Holder == h.AttachmentUUID() && r.Mover == v1alpha1.MoverCopy {
+			r.Mover = v1alpha1.MoverStop
+		}
+		return r, nil
+	})
+	return err
+}
+
+// displaceMover ends a volume's mover because somebody needs the volume: it is asked to stop, and revoked if it does
+// not within moverStops. The volume has to be read again after that.
+func (s *Service) displaceMover(ctx context.Context, vol *v1alpha1.NvmfVolume) error {
+	h := vol.Mover()
+	is, err := s.mirrors.read(ctx, vol.Name)
+	if err != nil {
+		return err
+	}
+	if is == nil || is.Spec.Holder != h.AttachmentUUID() {
+		return s.endMover(ctx, vol) // it holds nothing, so there is nothing that it could leave clean
+	}
+	if err := s.askMover(ctx, vol, h); err != nil {
+		return err
+	}
+	left := moverStops - s.asked.since(vol.Name, h.NQN)
+	err = wait.PollUntilContextTimeout(ctx, moverPoll, max(left, 0), true, func(context.Context) (bool, error) {
+		is, err := s.mirrors.read(ctx, vol.Name)
+		return is == nil || is.Spec.Holder != h.AttachmentUUID() || is.Spec.Mover == v1alpha1.MoverStopped, err
+	})
+	if err != nil && !wait.Interrupted(err) {
+		return err
+	}
+	if err != nil {
+		klog.FromContext(ctx).Info("Revoking a mover that does not stop", "volume", vol.Name, "host", h.Node)
+	}
+	return s.endMover(ctx, vol)
+}
+
+// leaveMover ends the mover of a volume that is to be deleted, and waits until its replicas have confirmed that it is
+// off.
+func (s *Service) leaveMover(ctx, wctx context.Context, vol *v1alpha1.NvmfVolume) error {
+	if err := s.displaceMover(ctx, vol); err != nil {
+		return err
+	}
+	now, err := s.withReplicas(ctx, vol.Name)
+	if err != nil {
+		return err
+	}
+	return s.await(wctx, now, detached, dismissed)
+}
+
+// endMover takes the mover off the volume's attachments, and from then on it can record nothing. That the volume has
+// changed since it was read is no error: it has to be read again anyway.
+func (s *Service) endMover(ctx context.Context, vol *v1alpha1.NvmfVolume) error {
+	written, err := s.withoutHosts(ctx, vol, func(h v1alpha1.VolumeHost) bool { return h.Mover })
+	if err == nil && written.Replicated() && written.DeletionTimestamp == nil {
+		_, err = s.fence(ctx, written)
+	}
+	if err == nil {
+		_, err = s.follow(ctx, written)
+	}
+	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) || isNoVolume(err) {
+		return nil
+	}
+	if err == nil {
+		s.asked.forget(vol.Name)
+		klog.FromContext(ctx).Info("Dismissed a mover", "volume", vol.Name)
+	}
+	return err
+}
+
+// moverNode is the node that is to copy: that of the replica that lacks data, so that the data crosses the network once
+// in each direction at most; else that of another replica; else any. Nil if none can.
+func (s *Service) moverNode(ctx context.Context, a *arrangement) (*corev1.Node, error) {
+	var lacking, others, rest []string
+	for _, m := range a.Spec.Members {
+		if mirror.StateOf(*a.record, m.Name) != v1alpha1.MemberInSync {
+			lacking = append(lacking, m.Node)
+		} else {
+			others = append(others, m.Node)
+		}
+	}
+	for _, name := range append(lacking, others...) {
+		if node, err := s.ableMover(ctx, name); err != nil || node != nil {
+			return node, err
+		}
+	}
+	var all storagev1.CSINodeList
+	if err := s.live.List(ctx, &all); err != nil {
+		return nil, fmt.Errorf("list CSINodes: %w", err)
+	}
+	for i := range all.Items {
+		rest = append(rest, all.Items[i].Name)
+	}
+	slices.Sort(rest)
+	for _, name := range rest {
+		if node, err := s.ableMover(ctx, name); err != nil || node != nil {
+			return node, err
+		}
+	}
+	return nil, nil
+}
+
+// mayMove tells whether the node that a mover was given can go on with it.
+func (s *Service) mayMove(ctx context.Context, name, uid string) (bool, error) {
+	node, err := s.ableMover(ctx, name)
+	return node != nil && string(node.UID) == uid, err
+}
+
+// ableMover gives a node if its node plugin can be a mover: it is registered, of a version that works with this one,
+// it can hold mirrors, its kernel is not stuck, and the node is ready and not cordoned.
+func (s *Service) ableMover(ctx context.Context, name string) (*corev1.Node, error) {
+	var plugins storagev1.CSINode
+	var node corev1.Node
+	err := s.live.Get(ctx, client.ObjectKey{Name: name}, &plugins)
+	if err == nil {
+		err = s.live.Get(ctx, client.ObjectKey{Name: name}, &node)
+	}
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read Node %s: %w", name, err)
+	}
+	is := func(kind string) bool {
+		c := v1alpha1.NodeCondition(&node, corev1.NodeConditionType(kind))
+		return c != nil && c.Status == corev1.ConditionTrue
+	}
+	unfit := slices.ContainsFunc([]string{v1alpha1.ConditionInitiatorStuck, v1alpha1.ConditionNodeVersionSkew, v1alpha1.ConditionMirrorsUnavailable}, is)
+	ours := slices.ContainsFunc(plugins.Spec.Drivers, func(d storagev1.CSINodeDriver) bool { return d.Name == v1alpha1.DriverName })
+	if !ours || node.Spec.Unschedulable || !is(string(corev1.NodeReady)) || unfit {
+		return nil, nil
+	}
+	return &node, nil
+}
+
+// askedMovers are the movers that were asked to stop, by the volume.
+type askedMovers struct {
+	mu sync.Mutex
+	at map[string]askedMover
+}
+
+type askedMover struct {
+	nqn  string
+	when time.Time
+}
+
+// begin waiting for a mover, unless that has begun.
+func (a *askedMovers) begin(volume, nqn string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.at == nil {
+		a.at = map[string]askedMover{}
+	}
+	if a.at[volume].nqn != nqn {
+		a.at[volume] = askedMover{nqn, time.Now()}
+	}
+}
+
+// since when this process has known that a mover was asked; 0 if it has not.
+func (a *askedMovers) since(volume, nqn string) time.Duration {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if a.at[volume].nqn != nqn {
+		return 0
+	}
+	return time.Since(a.at[volume].when)
+}
+
+func (a *askedMovers) forget(volume string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	delete(a.at, volume)
+}

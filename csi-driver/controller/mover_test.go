@@ -1,0 +1,307 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/container-storage-interface/spec/lib/go/csi"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/csi-driver/mirror"
+)
+
+// newMoverHost is a node whose node plugin can be a mover.
+func newMoverHost(t *testing.T, name string) string {
+	t.Helper()
+	name = newHost(t, name)
+	create(t, &storagev1.CSINode{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: storagev1.CSINodeSpec{
+		Drivers: []storagev1.CSINodeDriver{{Name: v1alpha1.DriverName, NodeID: name}},
+	}})
+	setReady(t, name, corev1.ConditionTrue)
+	t.Cleanup(func() { setReady(t, name, corev1.ConditionFalse) }) // no mover of another test
+	return name
+}
+
+func setReady(t *testing.T, name string, is corev1.ConditionStatus) {
+	t.Helper()
+	NewWithT(t).Eventually(func() error {
+		var node corev1.Node
+		if err := api.Get(context.Background(), keyOf(name), &node); err != nil {
+			return err
+		}
+		node.Status.Conditions = []corev1.NodeCondition{{Type: corev1.NodeReady, Status: is}}
+		return api.Status().Update(context.Background(), &node)
+	}).WithTimeout(enough).Should(Succeed())
+}
+
+// obey plays the node plugin of a mover that is asked to stop.
+func (m *moves) obey() {
+	if is := mirrorOf(m.t, m.id); is != nil && is.Spec.Mover == v1alpha1.MoverStop {
+		is.Spec.Mover, is.Spec.Dirty = v1alpha1.MoverStopped, false
+		_ = api.Update(m.t.Context(), is) // or the next time
+	}
+}
+
+// newWrittenAndDetached is a detached volume that a pod has written.
+func newWrittenAndDetached(t *testing.T, mirrored bool) *moves {
+	t.Helper()
+	m := newMoves(t, 3)
+	if mirrored {
+		m.id = newMirrored(t, m.service(), m.st, "v")
+	} else {
+		m.id = newVolume(t, m.service(), m.st, "v")
+	}
+	node := newHost(t, "user")
+	if mirrored {
+		hold(t, m.service(), m.id, node)
+	} else {
+		publish(t, m.service(), m.id, node)
+	}
+	for _, member := range volume(t, m.id).Spec.Members {
+		markWritten(t, member.Node, member.UUID)
+	}
+	unpublish(t, m.service(), m.id, node)
+	NewWithT(t).Eventually(func(g Gomega) {
+		for _, member := range volume(t, m.id).Spec.Members {
+			g.Expect(replicaOf(t, member.Name).Status.Written).To(BeTrue())
+		}
+	}).WithTimeout(enough).Should(Succeed())
+	return m
+}
+
+// copying until a mover holds the volume in the middle of a move.
+func (m *moves) copying() {
+	m.t.Helper()
+	m.move(m.id+"-0", "")
+	m.stage(func() bool { is := mirrorOf(m.t, m.id); return is != nil && is.Spec.Mover != "" })
+}
+
+// A detached volume moves by a mover, which is nobody's attachment, and is gone in the end.
+func TestMoverMovesADetachedVolume(t *testing.T) {
+	for name, mirrored := range map[string]bool{"of two replicas": true, "of one replica": false} {
+		t.Run(name, func(t *testing.T) {
+			m := newWrittenAndDetached(t, mirrored)
+			host := newMoverHost(t, "mover")
+			m.move(m.id+"-0", "")
+			want := []string{m.id + "-1"}
+			if mirrored {
+				want = append(want, m.id+"-2")
+			}
+			seen := false
+			m.until(func(g Gomega) {
+				m.obey()
+				vol := volume(t, m.id)
+				if h := vol.Mover(); h != nil {
+					seen = true
+					g.Expect(h.Node).To(Equal(host))
+					resp, err := m.service().ControllerGetVolume(t.Context(), &csi.ControllerGetVolumeRequest{VolumeId: m.id})
+					g.Expect(err).NotTo(HaveOccurred())
+					g.Expect(resp.Status.PublishedNodeIds).To(BeEmpty())
+					g.Expect(m.service().takeBackAll(t.Context())).To(Succeed())
+				}
+				m.has(want...)(g)
+				g.Expect(vol.Spec.Attachments).To(BeEmpty())
+				g.Expect(mirrorOf(t, m.id).Spec.Holder).To(BeEmpty())
+			})
+			if !seen {
+				t.Error("it moved without a mover")
+			}
+			m.delete()
+		})
+	}
+}
+
+// A pod's attachment takes the volume from a mover, on the same node and on another, whether it answers or not.
+func TestPublishDisplacesAMover(t *testing.T) {
+	for name, answers := range map[string]bool{"that answers": true, "that does not": false} {
+		t.Run(name, func(t *testing.T) {
+			m := newWrittenAndDetached(t, true)
+			host := newMoverHost(t, "mover")
+			m.copying()
+			_, err := m.service().CreateSnapshot(within(t, enough), &csi.CreateSnapshotRequest{Name: own(t, "snap"), SourceVolumeId: m.id})
+			NewWithT(t).Expect(err).To(HaveOccurred())
+			done := make(chan struct{})
+			stopped := make(chan struct{})
+			go func() {
+				defer close(stopped)
+				for answers {
+					m.obey()
+					select {
+					case <-done:
+						return
+					case <-time.After(10 * time.Millisecond):
+					}
+				}
+			}()
+			began := time.Now()
+			holder := hold(t, m.service(), m.id, host)
+			took := time.Since(began)
+			close(done)
+			<-stopped
+			t.Logf("attached after %s", took)
+			if took > 2*moverStops || answers && took > moverStops {
+				t.Errorf("a pod waited %s for a mover", took)
+			}
+			g := NewWithT(t)
+			g.Expect(mirrorOf(t, m.id).Spec.Holder).To(Equal(holder))
+			g.Expect(mirrorOf(t, m.id).Spec.Mover).To(BeEmpty())
+			g.Expect(volume(t, m.id).Mover()).To(BeNil())
+			m.until(m.has(m.id+"-1", m.id+"-2"))
+			unpublish(t, m.service(), m.id, host)
+			m.delete()
+		})
+	}
+}
+
+// A volume that a mover holds can be deleted, its move cancelled, and its node lost.
+func TestMoverIsInNobodysWay(t *testing.T) {
+	t.Run("delete", func(t *testing.T) {
+		m := newWrittenAndDetached(t, true)
+		newMoverHost(t, "mover")
+		m.copying()
+		m.delete()
+	})
+	t.Run("cancel", func(t *testing.T) {
+		m := newWrittenAndDetached(t, true)
+		newMoverHost(t, "mover")
+		m.copying()
+		m.cancel()
+		m.until(func(g Gomega) {
+			m.obey()
+			m.has(m.id+"-0", m.id+"-1")(g)
+			g.Expect(volume(t, m.id).Spec.Attachments).To(BeEmpty())
+		})
+		m.delete()
+	})
+	t.Run("unpublish of an earlier attachment", func(t *testing.T) {
+		m := newWrittenAndDetached(t, true)
+		host := newMoverHost(t, "mover")
+		m.copying()
+		unpublish(t, m.service(), m.id, host)
+		if volume(t, m.id).Mover() == nil {
+			t.Error("the mover was dismissed")
+		}
+		m.delete()
+	})
+}
+
+// A pod comes and goes after the replicas have confirmed a mover, and before that is written: it does not hold.
+func TestStaleMoverIsNotAdmitted(t *testing.T) {
+	m := newWrittenAndDetached(t, true)
+	host := newMoverHost(t, "mover")
+	m.move(m.id+"-0", "")
+	m.stage(func() bool { return volume(t, m.id).Mover() != nil })
+	was, record := volume(t, m.id), mirrorOf(t, m.id).Spec
+	var confirmed []mirror.Confirmation
+	for _, is := range record.Members {
+		confirmed = append(confirmed, mirror.Confirmation{Replica: mirror.Replica{Name: is.Replica, UID: is.ReplicaUID}})
+	}
+	hold(t, m.service(), m.id, host)
+	unpublish(t, m.service(), m.id, host)
+	before := mirrorOf(t, m.id).Spec
+	for _, as := range []mirror.Record{record, before} {
+		if err := m.service().holdByMover(t.Context(), was, was.Mover(), as, confirmed); !errors.Is(err, errMoverLeft) {
+			t.Errorf("admitted with the record %s: %v", mirror.String(as), err)
+		}
+	}
+	NewWithT(t).Expect(mirrorOf(t, m.id).Spec).To(Equal(before))
+	m.delete()
+}
+
+// The node of a mover, and of the new replica, is lost while it copies: a pod gets the volume with the others.
+func TestMoverIsLostWithItsNode(t *testing.T) {
+	m := newWrittenAndDetached(t, true)
+	host, other := newMoverHost(t, "mover"), newHost(t, "other")
+	m.copying()
+	is := mirrorOf(t, m.id)
+	var found []mirror.Found
+	for _, in := range is.Spec.Members[:2] {
+		found = append(found, mirror.Found{Replica: mirror.Replica{Name: in.Replica, UID: in.ReplicaUID}, Mark: mirror.NoMark, Identity: in.Replica})
+	}
+	h := mirror.Holder{Attachment: is.Spec.Holder, Mark: "mark", Now: time.Now()}
+	next, err := h.Start(is.Spec, found)
+	if err == nil {
+		next, err = h.Return(next, m.id+"-2", "identity", false, map[string]string{m.id + "-2": mirror.NoMark})
+	}
+	g := NewWithT(t)
+	g.Expect(err).NotTo(HaveOccurred())
+	is.Spec = next
+	g.Expect(api.Update(t.Context(), is)).To(Succeed())
+	setReady(t, host, corev1.ConditionFalse)
+	silence(t, volume(t, m.id).Spec.Members[2].Node)
+	holder := hold(t, m.service(), m.id, other)
+	record := mirrorOf(t, m.id).Spec
+	g.Expect(record.Holder).To(Equal(holder))
+	g.Expect(mirror.InSync(record)).To(Equal([]string{m.id + "-0", m.id + "-1"}))
+}
+
+// Another process finds a mover that was asked to stop and does not: it revokes it in the end, too.
+func TestMoverThatDoesNotStopIsRevokedAfterARestart(t *testing.T) {
+	m := newWrittenAndDetached(t, true)
+	newMoverHost(t, "mover")
+	m.copying()
+	was := volume(t, m.id).Mover()
+	g := NewWithT(t)
+	g.Expect(m.service().askMover(t.Context(), volume(t, m.id), was)).To(Succeed())
+	other := m.lives[1]
+	g.Expect(other.arrange(t.Context(), m.id)).To(Succeed())
+	asked, is := other.asked.at[m.id]
+	g.Expect(is).To(BeTrue())
+	g.Expect(volume(t, m.id).Mover().NQN).To(Equal(was.NQN))
+	asked.when = asked.when.Add(-moverEnds)
+	other.asked.at[m.id] = asked
+	g.Eventually(func(g Gomega) {
+		g.Expect(other.arrange(t.Context(), m.id)).To(Succeed())
+		now := volume(t, m.id).Mover()
+		g.Expect(now == nil || now.NQN != was.NQN).To(BeTrue())
+	}).WithTimeout(enough).Should(Succeed())
+	m.delete()
+}
+
+// Where nobody could be admitted, no mover is given to the volume, over and over. The move says why, also when a mover
+// cannot begin.
+func TestMoveSaysWhyNobodyCopies(t *testing.T) {
+	t.Run("nobody knows which replica is current", func(t *testing.T) {
+		m := newWrittenAndDetached(t, true)
+		newMoverHost(t, "mover")
+		is := mirrorOf(t, m.id)
+		is.Spec.Dirty = true
+		g := NewWithT(t)
+		g.Expect(api.Update(t.Context(), is)).To(Succeed())
+		node := volume(t, m.id).Spec.Members[0].Node
+		silence(t, node)
+		setNodeStatus(t, node, func(n *v1alpha1.NvmfNodeStatus) {
+			n.Conditions = append(n.Conditions, condition(v1alpha1.ConditionAgentAlive, metav1.ConditionFalse, v1alpha1.ReasonAgentSilent, "no sign for a minute"))
+		})
+		session := volume(t, m.id).Spec.Session
+		m.move(m.id+"-0", "")
+		m.waits("nobody can copy from the volume's replicas: " + mirror.ErrNeedsPerson.Error())
+		vol := volume(t, m.id)
+		g.Expect(vol.Spec.Attachments).To(BeEmpty())
+		g.Expect(vol.Spec.Session).To(Equal(session))
+	})
+	t.Run("the node cannot begin", func(t *testing.T) {
+		m := newWrittenAndDetached(t, true)
+		newMoverHost(t, "mover")
+		m.copying()
+		says := func(what string) {
+			t.Helper()
+			NewWithT(t).Expect(m.service().arrange(t.Context(), m.id)).To(Succeed())
+			NewWithT(t).Expect(volume(t, m.id).Spec.Move.Waiting).To(ContainSubstring(what))
+		}
+		says("has not begun to copy yet")
+		is := mirrorOf(t, m.id)
+		is.Annotations = map[string]string{v1alpha1.MoverWaitsAnnotation: v1alpha1.MoverWaits(is.Spec.Holder, "it is still staged here")}
+		NewWithT(t).Expect(api.Update(t.Context(), is)).To(Succeed())
+		says("cannot begin to copy: it is still staged here")
+		m.delete()
+	})
+}

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+
+//go:build lab
+
+package node_test
+
+import (
+	"bytes"
+	"crypto/rand"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+	. "github.com/onsi/gomega"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/csi-driver/mirror"
+)
+
+// give the mirror to an attachment of this machine, as the CSI controller does: a mover's, or a pod's. Every replica is
+// admitted to under a fresh identity.
+func (m labMirror) give(holder string, mover v1alpha1.MoverState, legs ...*labLeg) {
+	m.lab.Helper()
+	m.editMirror(func(r mirror.Record) (mirror.Record, error) { return mirror.Begin(r), nil })
+	m.editVolume(func(v *v1alpha1.NvmfVolume) {
+		v.Spec.Attachments = []v1alpha1.VolumeHost{{NQN: v1alpha1.HostNQN(holder), NodeUID: uid, Node: "n1", Mover: mover != ""}}
+	})
+	var confirmed []mirror.Confirmation
+	for _, g := range legs {
+		g.admit(m.api, false)
+		editReplica(m.lab.T, m.api, g.name, func(r *v1alpha1.NvmfReplica) {
+			r.Spec.Hosts[0].Attachment, r.Spec.Hosts[0].Mover = holder, mover != ""
+		})
+		if mirror.StateOf(m.record(), g.name) == v1alpha1.MemberInSync {
+			confirmed = append(confirmed, mirror.Confirmation{Replica: g.replica()})
+		}
+	}
+	m.editMirror(func(r mirror.Record) (mirror.Record, error) {
+		next, err := mirror.Admit(r, holder, confirmed, m.now())
+		next.HolderNode, next.Mover = "n1", mover
+		return next, err
+	})
+}
+
+// wantEqual data on replicas, behind what is each one's own.
+func (m labMirror) wantEqual(legs ...*labLeg) {
+	m.lab.Helper()
+	var first []byte
+	for _, g := range legs {
+		data, err := os.ReadFile(g.file)
+		must(m.lab.T, err)
+		data = data[int64(len(data))-labSize:]
+		if first == nil {
+			first = data
+		}
+		if !bytes.Equal(data, first) {
+			m.lab.Errorf("%s and %s differ", g.name, legs[0].name)
+		}
+	}
+}
+
+// A volume that was written and unstaged is copied to a second replica by a mover, which stops when asked. Another
+// mover is in the middle of a copy to a third when a pod gets the volume on the same machine: the pod has all data, and
+// the copy ends under it.
+func TestLabMoverCopiesForNobody(t *testing.T) {
+	l := setUpLab(t)
+	l.SetDefaultEventuallyTimeout(2 * labTimeout)
+	first := l.leg(1)
+	first.identity = attachment
+	first.attach(attachment, first.port)
+	api := apiWith(t, attachedVolume(first.volume.context.Connection, first.leg), first.object(labSize))
+	editReplica(t, api, first.name, first.admitted(true))
+	m := l.keep(api, first.volume)
+	m.mirrored(first.leg)
+	must(t, m.stage())
+	data := make([]byte, 24<<20)
+	_, _ = rand.Read(data)
+	file := filepath.Join(m.staging, "data")
+	must(t, os.WriteFile(file, data, 0o600))
+	must(t, m.unstage())
+
+	second := l.leg(2)
+	m.add(second.leg, labSize)
+	m.give(uuid.NewString(), v1alpha1.MoverCopy, first, second)
+	l.Eventually(m.stateOf(second.leg)).Should(Equal(v1alpha1.MemberInSync))
+	asked := time.Now()
+	m.editMirror(func(r mirror.Record) (mirror.Record, error) { r.Mover = v1alpha1.MoverStop; return r, nil })
+	if r := m.record(); r.Mover != v1alpha1.MoverStopped || r.Dirty || !mirror.Whole(r) {
+		t.Errorf("stopped (%s), the record is %s", r.Mover, mirror.String(r))
+	}
+	t.Logf("stopped after %s", time.Since(asked))
+	must(t, os.WriteFile("/proc/sys/vm/drop_caches", []byte("3"), 0))
+	m.wantEqual(first, second)
+
+	third := l.leg(3)
+	m.add(third.leg, labSize)
+	m.give(uuid.NewString(), v1alpha1.MoverCopy, first, second, third)
+	l.Eventually(func() bool {
+		is, _ := mirror.Get(m.record(), third.name)
+		return is.Identity == third.identity
+	}).WithPolling(0).Should(BeTrue()) // it is being copied
+	revoked := time.Now()
+	m.give(attachment, "", first, second, third)
+	if r := m.record(); r.Dirty || len(mirror.InSync(r)) < 2 {
+		t.Errorf("given to a pod, the record is %s", mirror.String(r))
+	}
+	t.Logf("a pod gets the volume while the third replica is %s", mirror.StateOf(m.record(), third.name))
+	must(t, m.stage())
+	t.Logf("staged %s after the mover was revoked", time.Since(revoked))
+	must(t, os.WriteFile("/proc/sys/vm/drop_caches", []byte("3"), 0))
+	found, err := os.ReadFile(file)
+	must(t, err)
+	if !bytes.Equal(found, data) {
+		t.Error("the data is not what was written")
+	}
+	must(t, put(filepath.Join(m.staging, "after"), "after"))
+	l.Eventually(m.stateOf(third.leg)).Should(Equal(v1alpha1.MemberInSync))
+	must(t, m.unstage())
+	must(t, os.WriteFile("/proc/sys/vm/drop_caches", []byte("3"), 0))
+	m.wantEqual(first, second, third)
+}
