@@ -4,7 +4,6 @@ package v1alpha1
 
 import (
 	"slices"
-	"strings"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 )
@@ -25,22 +24,6 @@ func (v *NvmfVolume) Mover() *VolumeHost {
 		return nil
 	}
 	return &v.Spec.Attachments[i]
-}
-
-// MoverWaitsAnnotation of an NvmfMirror says why the node of a mover does not copy yet. MoverWaits gives its value, of
-// which MoverWaitsFor is the text if it is about the attachment.
-const MoverWaitsAnnotation = "weft.storage/mover-waits"
-
-// MoverWaits is the value of MoverWaitsAnnotation.
-func MoverWaits(attachment, why string) string { return attachment + " " + why }
-
-// MoverWaitsFor is why the node of a mirror's mover does not copy yet; empty if it has not said.
-func (m *NvmfMirror) MoverWaitsFor() string {
-	attachment, why, _ := strings.Cut(m.Annotations[MoverWaitsAnnotation], " ")
-	if attachment != m.Spec.Holder {
-		return ""
-	}
-	return why
 }
 
 // InUse tells whether the volume is attached to a node for a pod.

@@ -44,6 +44,11 @@ type NvmfMirrorSpec struct {
 	// Absent: there is no holder, or it is a pod's.
 	// +optional
 	Mover MoverState `json:"mover,omitempty"`
+	// MoverWaiting says why the node of the mover has not begun to copy. Absent: it copies, has not said yet, or there
+	// is no mover.
+	// +kubebuilder:validation:MaxLength=1024
+	// +optional
+	MoverWaiting string `json:"moverWaiting,omitempty"`
 	// Dirty is true from the moment a holder starts the mirror until it has stopped it cleanly. Members of a dirty
 	// mirror can differ in writes that were not acknowledged: the next start makes them equal before the device is
 	// used. A mover writes nothing new, and leaves Dirty as it was. Default false.

@@ -44,6 +44,7 @@ func mirrorRules() []validation {
 		{name: "the node of no holder", base: mirror, edit: `spec: {holderNode: compute-1}`, field: "spec", want: "holderNode requires holder"},
 		{name: "a mover without a holder", base: mirror, edit: `spec: {mover: Copy}`, field: "spec", want: "mover requires holder"},
 		{name: "a mover that does something else", base: mirror, edit: `spec: {holder: ` + first + `, mover: Rest}`, field: "spec.mover", want: "Unsupported value"},
+		{name: "a reason for a mover that waits that is too long", base: mirror, edit: `spec: {moverWaiting: ` + long(1025) + `}`, field: "spec.moverWaiting", want: "Too long"},
 		{name: "the node of a holder later", base: mirror, edit: held, update: `spec: {holderNode: compute-1}`},
 		{name: "dirty in the same epoch", base: mirror, edit: held, update: `spec: {dirty: true}`},
 		{name: "a member lost in the same epoch", base: mirror, update: record("epoch: 3", "a InSync", "b Out"), field: "spec", want: raise},

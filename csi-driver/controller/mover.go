@@ -67,7 +67,7 @@ func (s *Service) mover(ctx context.Context, a *arrangement) (outcome, error) {
 			return outcome{}, err
 		}
 		if may {
-			return s.moverBegins(ctx, a, h)
+			return moverBegins(a, h), nil
 		}
 	}
 	if a.record.Mover == v1alpha1.MoverStopped || s.asked.since(a.Name, h.NQN) >= moverEnds {
@@ -247,18 +247,14 @@ func confirms(rep *v1alpha1.NvmfReplica, nqn string, generation int64) bool {
 }
 
 // moverBegins says why a mover that holds the mirror has not started it: until then, it is connected to no member.
-func (s *Service) moverBegins(ctx context.Context, a *arrangement, h *v1alpha1.VolumeHost) (outcome, error) {
+func moverBegins(a *arrangement, h *v1alpha1.VolumeHost) outcome {
 	if slices.ContainsFunc(a.record.Members, func(m mirror.Member) bool { return m.State == v1alpha1.MemberInSync && m.Identity != "" }) {
-		return outcome{}, nil
+		return outcome{}
 	}
-	is, err := s.mirrorOf(ctx, a.NvmfVolume)
-	if err != nil {
-		return outcome{}, err
+	if why := a.record.MoverWaiting; why != "" {
+		return outcome{waiting: fmt.Sprintf("node %s cannot begin to copy: %s", h.Node, why)}
 	}
-	if why := is.MoverWaitsFor(); why != "" {
-		return outcome{waiting: fmt.Sprintf("node %s cannot begin to copy: %s", h.Node, why)}, nil
-	}
-	return outcome{waiting: fmt.Sprintf("node %s has not begun to copy yet", h.Node)}, nil
+	return outcome{waiting: fmt.Sprintf("node %s has not begun to copy yet", h.Node)}
 }
 
 // askMover to stop. It stays the holder until it is fenced.

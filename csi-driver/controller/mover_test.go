@@ -299,7 +299,7 @@ func TestMoveSaysWhyNobodyCopies(t *testing.T) {
 		}
 		says("has not begun to copy yet")
 		is := mirrorOf(t, m.id)
-		is.Annotations = map[string]string{v1alpha1.MoverWaitsAnnotation: v1alpha1.MoverWaits(is.Spec.Holder, "it is still staged here")}
+		is.Spec.MoverWaiting = "it is still staged here"
 		NewWithT(t).Expect(api.Update(t.Context(), is)).To(Succeed())
 		says("cannot begin to copy: it is still staged here")
 		m.delete()

@@ -18,7 +18,7 @@ func Begin(r Record) Record {
 		return clone(r)
 	}
 	next := raised(r)
-	next.Holder, next.HolderNode, next.Mover = "", "", ""
+	next.Holder, next.HolderNode, next.Mover, next.MoverWaiting = "", "", "", ""
 	return next
 }
 

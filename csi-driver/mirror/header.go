@@ -76,7 +76,7 @@ const recoveredEpochs = 1 << 20
 // highest epoch have different marks, so that there are two histories to choose from: give it the replicas of one.
 func Recover(r Record, headers map[string]Header, now time.Time) (Record, error) {
 	next := raised(r)
-	next.Holder, next.HolderNode, next.Mover, next.Dirty = "", "", "", true
+	next.Holder, next.HolderNode, next.Mover, next.MoverWaiting, next.Dirty = "", "", "", "", true
 	var newest Header
 	for _, replica := range slices.Sorted(maps.Keys(headers)) {
 		h := headers[replica]

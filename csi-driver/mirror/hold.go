@@ -70,6 +70,7 @@ func (h Holder) Start(r Record, all []Found) (Record, error) {
 		return Record{}, err
 	}
 	next := raised(r)
+	next.MoverWaiting = ""
 	next.Dirty = r.Dirty || r.Mover == "" // what a mover leaves behind has nothing that was not there before
 	s.apply(r, &next, ReasonUnreachable, h.Now)
 	for i := range next.Members {

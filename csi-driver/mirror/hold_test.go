@@ -327,6 +327,7 @@ func TestOnlyProgress(t *testing.T) {
 		"nothing":         {func(*v1alpha1.NvmfMirror) {}, false},
 		"another version": {func(m *v1alpha1.NvmfMirror) { m.ResourceVersion = "2" }, false},
 		"bytes":           {func(m *v1alpha1.NvmfMirror) { m.ResourceVersion, m.Spec.Members[1].CopiedBytes = "2", 5 }, true},
+		"why it waits":    {func(m *v1alpha1.NvmfMirror) { m.ResourceVersion, m.Spec.MoverWaiting = "2", "it is staged" }, true},
 		"bytes and a state": {func(m *v1alpha1.NvmfMirror) {
 			m.Spec.Members[1].CopiedBytes, m.Spec.Members[1].State = 5, v1alpha1.MemberInSync
 		}, false},

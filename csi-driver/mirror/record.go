@@ -72,9 +72,9 @@ var (
 	ErrMember = errors.New("the member does not allow this")
 )
 
-// OnlyProgress tells whether an update of an NvmfMirror changed how many bytes are copied to its members, and nothing
-// else that anybody acts on. It takes the objects as an informer hands them over, and is false for other kinds, and for
-// an update that changed nothing, by which an informer repeats an object.
+// OnlyProgress tells whether an update of an NvmfMirror changed how many bytes are copied to its members, or why that
+// has not begun, and nothing else that anybody acts on. It takes the objects as an informer hands them over, and is
+// false for other kinds, and for an update that changed nothing, by which an informer repeats an object.
 func OnlyProgress(old, now any) bool {
 	was, isMirror := old.(*v1alpha1.NvmfMirror)
 	is, still := now.(*v1alpha1.NvmfMirror)
@@ -83,7 +83,7 @@ func OnlyProgress(old, now any) bool {
 	}
 	without := func(is *v1alpha1.NvmfMirror) *v1alpha1.NvmfMirror {
 		is = is.DeepCopy()
-		is.ResourceVersion, is.Generation, is.ManagedFields = "", 0, nil
+		is.ResourceVersion, is.Generation, is.ManagedFields, is.Spec.MoverWaiting = "", 0, nil, ""
 		for i := range is.Spec.Members {
 			is.Spec.Members[i].CopiedBytes = 0
 		}

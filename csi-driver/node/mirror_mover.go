@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"path/filepath"
 	"sync"
-	"time"
 
 	"github.com/go-logr/logr"
 	"k8s.io/apimachinery/pkg/util/wait"
@@ -19,6 +18,7 @@ import (
 	"github.com/weft-storage/weft/csi-driver/node/internal/fabrics"
 	"github.com/weft-storage/weft/csi-driver/node/internal/keeper"
 	"github.com/weft-storage/weft/internal/header"
+	"github.com/weft-storage/weft/internal/text"
 )
 
 // A node that holds a mirror as a mover keeps it as for a volume that is staged, but nothing is built over it and
@@ -63,26 +63,18 @@ func (s *Service) followMovers(ctx context.Context, volumes []string) {
 	all.Wait()
 }
 
-// tellMoverWaits lets the CSI controller know why this node does not copy yet, at most once in mirrorRetryMax: each
-// write is a change of the mirror, after which it is tried again.
+// tellMoverWaits lets the CSI controller know why this node does not copy yet.
 func (s *Service) tellMoverWaits(ctx context.Context, volume string, why error) error {
 	is, err := s.readMirror(ctx, volume)
 	if err != nil || !s.moves(is.Spec) || is.Spec.Mover != v1alpha1.MoverCopy {
 		return client.IgnoreNotFound(err)
 	}
-	text := v1alpha1.MoverWaits(is.Spec.Holder, why.Error())
-	told, _ := s.moversTold.Load(volume)
-	if last, ok := told.(time.Time); ok && s.now().Sub(last) < mirrorRetryMax || is.Annotations[v1alpha1.MoverWaitsAnnotation] == text {
+	waiting := text.Clip(why.Error(), text.MaxEventNote)
+	if is.Spec.MoverWaiting == waiting {
 		return nil
 	}
-	if is.Annotations == nil {
-		is.Annotations = map[string]string{}
-	}
-	is.Annotations[v1alpha1.MoverWaitsAnnotation] = text
-	if err = s.MirrorRecords.Update(ctx, is, client.FieldOwner(fieldManager)); err == nil {
-		s.moversTold.Store(volume, s.now())
-	}
-	return err
+	is.Spec.MoverWaiting = waiting
+	return s.MirrorRecords.Update(ctx, is, client.FieldOwner(fieldManager))
 }
 
 // moves tells whether this node is to be a mirror's mover.

@@ -126,7 +126,7 @@ func TestMoverWaitsUntilTheVolumeIsUnstaged(t *testing.T) {
 	}()).To(MatchError(ContainSubstring("still staged here")))
 	var is v1alpha1.NvmfMirror
 	must(t, s.api.Get(t.Context(), client.ObjectKey{Name: vol}, &is))
-	if why := is.MoverWaitsFor(); !strings.Contains(why, "still staged here") {
+	if why := is.Spec.MoverWaiting; !strings.Contains(why, "still staged here") {
 		t.Errorf("the mirror says %q", why)
 	}
 	must(t, s.unstage())

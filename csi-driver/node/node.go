@@ -138,8 +138,6 @@ type Service struct {
 	measures measures
 	followed followed
 	mirrors  mirrors
-	// moversTold are the times when the reason why a mover waits was written last, by volume.
-	moversTold sync.Map
 	// recording is held while a record is changed.
 	recording sync.Mutex
 }

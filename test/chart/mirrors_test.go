@@ -30,8 +30,10 @@ func testMirrorsAreConfined(ctx context.Context, t *testing.T, config *rest.Conf
 		ObjectMeta: more.ObjectMeta, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: more.Name},
 		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: "weft-csi-node"}},
 	}
-	const held, free, former = "held-by-e", "held-by-nobody", "held-before-the-upgrade"
-	for _, o := range []client.Object{more, binding, mirrorHeld(held, holder, "e"), mirrorHeld(free, "", ""), mirrorHeld(former, holder, "")} {
+	const held, free, former, stopping = "held-by-e", "held-by-nobody", "held-before-the-upgrade", "held-by-a-mover"
+	mover := mirrorHeld(stopping, holder, "e")
+	mover.Spec.Mover = v1alpha1.MoverStop
+	for _, o := range []client.Object{more, binding, mirrorHeld(held, holder, "e"), mirrorHeld(free, "", ""), mirrorHeld(former, holder, ""), mover} {
 		if err := admin.Create(ctx, o); err != nil {
 			t.Fatal(err)
 		}
@@ -51,7 +53,8 @@ func testMirrorsAreConfined(ctx context.Context, t *testing.T, config *rest.Conf
 		return func() error { return c.Patch(ctx, mirrorHeld(name, "", ""), merge("%s", content), client.DryRunAll) }
 	}
 	dirty := func(s *v1alpha1.NvmfMirrorSpec) { s.Dirty = true }
-	const other, holderOnly, lifetime = "may not write NvmfMirror held-by-e, which node e holds", "only the CSI controller may change the holder", "only the CSI controller may create and delete mirrors"
+	const other, holderOnly, lifetime, stopped = "may not write NvmfMirror held-by-e, which node e holds", "only the CSI controller may change the holder",
+		"only the CSI controller may create and delete mirrors", "may only answer that a mover has stopped"
 	// Policy and role act a moment after they are created.
 	g := NewWithT(t)
 	g.Eventually(patch(f, held, `{"spec":{"dirty":true}}`)).WithTimeout(30 * time.Second).Should(MatchError(ContainSubstring(other)))
@@ -73,6 +76,11 @@ func testMirrorsAreConfined(ctx context.Context, t *testing.T, config *rest.Conf
 		{"its own, for all nodes", holderOnly, update(e, held, func(s *v1alpha1.NvmfMirrorSpec) { s.HolderNode = "" })},
 		{"its own, with fewer members", "may add and remove members", update(e, held, func(s *v1alpha1.NvmfMirrorSpec) { s.Members = s.Members[:1] })},
 		{"its own, without its finalizer", "may not change labels, annotations, finalizers", patch(e, held, `{"metadata":{"finalizers":null}}`)},
+		{"its own, says why it waits", "", update(e, held, func(s *v1alpha1.NvmfMirrorSpec) { s.MoverWaiting = "it is still staged" })},
+		{"its own, as a mover", stopped, update(e, held, func(s *v1alpha1.NvmfMirrorSpec) { s.Mover = v1alpha1.MoverCopy })},
+		{"its own, that is to stop", "", update(e, stopping, func(s *v1alpha1.NvmfMirrorSpec) { s.Mover = v1alpha1.MoverStopped })},
+		{"its own, that is to stop and goes on", stopped, update(e, stopping, func(s *v1alpha1.NvmfMirrorSpec) { s.Mover = v1alpha1.MoverCopy })},
+		{"its own, that is to stop, as a pod's", stopped, update(e, stopping, func(s *v1alpha1.NvmfMirrorSpec) { s.Mover = "" })},
 		{"nobody's", holderOnly, update(e, free, dirty)},
 		{"nobody's, as its own", holderOnly, update(e, free, func(s *v1alpha1.NvmfMirrorSpec) { s.Holder, s.HolderNode = holder, "e" })},
 		{"one of before the upgrade", "", update(e, former, dirty)},
