@@ -135,7 +135,7 @@ verify-generate: generate ## Fail when `make generate` leaves a diff
 	@git diff --exit-code -- api config charts docs/reference || { echo 'generated files differ: run `make generate` and commit'; exit 1; }
 
 .PHONY: envtest
-envtest: $(LAB) ## Build etcd and kube-apiserver for the API-server tests
+envtest: $(LAB) ## Build etcd, kube-apiserver and kube-controller-manager for the API-server tests
 	cd test/e2e && $(LAB) build --only envtest
 
 # Flags of go test, for tests that need neither a virtual machine nor the lab.

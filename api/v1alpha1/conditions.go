@@ -56,6 +56,10 @@ const (
 	// ConditionVersionSkew (NvmfNode): the versions of the node's agent and of the operator are further apart than what
 	// works together. Everything goes on as well as it can. Written by the operator, which knows both.
 	ConditionVersionSkew = "VersionSkew"
+	// ConditionEvictable (NvmfNode): the node may be drained (kubectl drain) without taking the only in-sync replica of
+	// a volume away. False names the volumes that hold the node. Written by the operator, whose PodDisruptionBudget
+	// allows evictions only while this is True and the Kubernetes Node is cordoned.
+	ConditionEvictable = "Evictable"
 	// ConditionCreated (NvmfReplica, NvmfSnapshot): it exists on its node. Once True it never
 	// becomes absent by itself: a replica that cannot be found any more is
 	// Degraded, never made again.
@@ -143,6 +147,11 @@ const (
 	ReasonKubernetesNodeCordoned = "KubernetesNodeCordoned"
 	ReasonLeaving                = "Leaving"
 
+	// Evictions from a node.
+	ReasonOnlyReplica     = "OnlyReplica"
+	ReasonEvictionAllowed = "EvictionAllowed"
+	ReasonEvictionRefused = "EvictionRefused"
+
 	// NvmfNode and NvmfTarget: changes that disturb I/O.
 	ReasonUpdating       = "Updating"
 	ReasonWaitingForTurn = "WaitingForTurn"
@@ -224,6 +233,9 @@ const (
 	VersionLabel = "app.kubernetes.io/version"
 	// ComponentAgent is the ComponentLabel's value on what belongs to the agent, its Lease included.
 	ComponentAgent = "agent"
+	// AllowEvictionAnnotation on an NvmfNode lets drains evict from it although volumes would then wait for it. The
+	// value is the reason, and is recorded in condition Evictable. Remove it when the node is back.
+	AllowEvictionAnnotation = "weft.storage/allow-eviction"
 	// ComponentTarget is the ComponentLabel's value on target pods.
 	ComponentTarget = "target"
 	// TargetPodPrefix starts the name of a target pod; what follows it is the node's name.

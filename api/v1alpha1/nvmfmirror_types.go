@@ -171,6 +171,14 @@ type MirrorMember struct {
 	Retired bool `json:"retired,omitempty"`
 }
 
+// ServesAlone reports whether the volume goes on with this member when it loses the others: the member has every
+// acknowledged write, stays in the mirror, and the replica, which is the one of its name or nil, is the same and stays.
+// Whether the replica's node is up is another question.
+func (m *MirrorMember) ServesAlone(replica *NvmfReplica) bool {
+	return m.State == MemberInSync && !m.Suspect && !m.Retired &&
+		replica != nil && string(replica.UID) == m.ReplicaUID && replica.DeletionTimestamp.IsZero()
+}
+
 // NvmfMirror records which replicas of a volume have every acknowledged write, and which attachment may write to them.
 // It has the volume's name. A volume that was never replicated has none.
 //

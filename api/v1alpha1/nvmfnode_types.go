@@ -443,8 +443,8 @@ type NvmfNodeStatus struct {
 	// +optional
 	Tuning *TuningStatus `json:"tuning,omitempty"`
 	// Conditions: Ready, PoolReady, PortalsReady, RestartNeeded, RestoreSuspected, BuffersSufficient, WritesDurable and
-	// Tuned, written by the agent; AgentAlive, Schedulable, TargetPodReady, TargetImageReady, Updated and VersionSkew,
-	// written by the operator.
+	// Tuned, written by the agent; AgentAlive, Schedulable, TargetPodReady, TargetImageReady, Updated, Evictable and
+	// VersionSkew, written by the operator.
 	// +listType=map
 	// +listMapKey=type
 	// +optional

@@ -420,8 +420,7 @@ func toLeave(v *replicatedVolume, record mirror.Record) string {
 func mayRetire(v *replicatedVolume, record mirror.Record, replica string) bool {
 	return slices.ContainsFunc(record.Members, func(m mirror.Member) bool {
 		i := indexOf(v.NvmfVolume, m.Replica)
-		return m.Replica != replica && m.State == v1alpha1.MemberInSync && !m.Suspect && !m.Retired &&
-			i >= 0 && v.replicas[i] != nil && string(v.replicas[i].UID) == m.ReplicaUID && v.replicas[i].DeletionTimestamp == nil && !retired(v.replicas[i])
+		return m.Replica != replica && i >= 0 && m.ServesAlone(v.replicas[i]) && !retired(v.replicas[i])
 	})
 }
 

@@ -78,9 +78,7 @@ func TestTheOperatorIsToldWhichTargetToStart(t *testing.T) {
 		{"target.image.repository=registry.example/own,target.image.tag=v9,target.image.pullPolicy=Never", "registry.example/own:v9", "Never"},
 		{"target.image.digest=" + digest, "ghcr.io/weft-storage/weft-target@" + digest, "IfNotPresent"},
 	} {
-		objects := render(t, "--set", test.set)
-		i := slices.IndexFunc(workloads(objects), func(w workload) bool { return w.name == "weft-operator" })
-		args := workloads(objects)[i].template.Spec.Containers[0].Args
+		args := operator(t, "--set", test.set).Args
 		for _, want := range []string{"--target-image=" + test.image, "--target-image-pull-policy=" + test.policy} {
 			if !slices.Contains(args, want) {
 				t.Errorf("%s: %s is not in %q", test.set, want, args)
@@ -96,6 +94,44 @@ func TestTheOperatorIsToldWhichTargetToStart(t *testing.T) {
 			}
 		}
 	})
+}
+
+// operator is the container of the operator in the chart, rendered with further arguments of helm.
+func operator(t *testing.T, args ...string) corev1.Container {
+	t.Helper()
+	all := workloads(render(t, args...))
+	i := slices.IndexFunc(all, func(w workload) bool { return w.name == "weft-operator" })
+	return all[i].template.Spec.Containers[0]
+}
+
+// A guard pod runs a command of the operator: its image is the operator's own, whatever that is.
+func TestTheOperatorIsToldWhichNodesToGuard(t *testing.T) {
+	for _, test := range []struct{ set, guard, policy, single string }{
+		{"logLevel=info", "ghcr.io/weft-storage/weft:", "IfNotPresent", "Block"},
+		{"image.repository=registry.example/own,image.tag=v9,image.pullPolicy=Always", "registry.example/own:v9", "Always", "Block"},
+		{"image.digest=sha256:" + strings.Repeat("c", 64), "ghcr.io/weft-storage/weft@sha256:c", "IfNotPresent", "Block"},
+		{"guard.singleReplica=Allow", "ghcr.io/weft-storage/weft:", "IfNotPresent", "Allow"},
+		{"guard.enabled=false", "", "", "Block"},
+	} {
+		c := operator(t, "--set", test.set)
+		of := func(flag string) string {
+			i := slices.IndexFunc(c.Args, func(arg string) bool { return strings.HasPrefix(arg, flag+"=") })
+			if i < 0 {
+				return ""
+			}
+			return strings.TrimPrefix(c.Args[i], flag+"=")
+		}
+		image := of("--guard-image")
+		if !strings.HasPrefix(image, test.guard) || (image != c.Image) != (test.guard == "") {
+			t.Errorf("%s: guards have image %q, the operator %q", test.set, image, c.Image)
+		}
+		if got := of("--guard-image-pull-policy"); got != test.policy {
+			t.Errorf("%s: pull policy %q, want %q", test.set, got, test.policy)
+		}
+		if got := of("--guard-single-replica"); got != test.single {
+			t.Errorf("%s: volumes with one replica: %q, want %q", test.set, got, test.single)
+		}
+	}
 }
 
 // TestTheSnapshotterIsThereWhereItCanWork: without the API it would end again and again.

@@ -61,6 +61,7 @@ var variations = map[string][]string{
 		"--set", "operator.extraArgs[0]=--a=b,agent.extraArgs[0]=--a=b,csi.controller.extraArgs[0]=--a=b",
 		"--set", "csi.node.extraArgs[0]=--a=b,csi.controller.provisioner.extraArgs[0]=--v=5",
 		"--set", "agent.maxUnavailable=1,csi.node.maxUnavailable=25%",
+		"--set", "guard.enabled=true,guard.singleReplica=Allow",
 		"--set", "operator.webhook.failurePolicy=Fail,operator.webhook.timeoutSeconds=10",
 		"--set", "metrics.serviceMonitor.enabled=true,metrics.serviceMonitor.labels.release=prometheus",
 	},
@@ -71,7 +72,7 @@ var variations = map[string][]string{
 	"openshift": {"--set", "openshift.securityContextConstraints=true"},
 	"snapshots": {"--api-versions", "snapshot.storage.k8s.io/v1/VolumeSnapshot"},
 	"least": {
-		"--set", "crds.install=false,admission.restrictAgents=false,operator.webhook.enabled=false,metrics.service.enabled=false",
+		"--set", "crds.install=false,admission.restrictAgents=false,operator.webhook.enabled=false,metrics.service.enabled=false,guard.enabled=false",
 	},
 }
 

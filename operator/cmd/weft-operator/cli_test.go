@@ -21,8 +21,8 @@ import (
 	"github.com/weft-storage/weft/operator/internal/cli"
 )
 
-// kubectlWeft runs the program against the API server; a target is its standard input.
-func (c *cluster) kubectlWeft(target *v1alpha1.NvmfTarget, args ...string) (out string, code int) {
+// kubeconfig writes the admin's, and returns its path.
+func (c *cluster) kubeconfig() string {
 	c.t.Helper()
 	file := filepath.Join(c.t.TempDir(), "kubeconfig")
 	c.Expect(clientcmd.WriteToFile(clientcmdapi.Config{
@@ -31,10 +31,16 @@ func (c *cluster) kubectlWeft(target *v1alpha1.NvmfTarget, args ...string) (out 
 		Contexts:       map[string]*clientcmdapi.Context{"x": {Cluster: "c", AuthInfo: "u"}},
 		CurrentContext: "x",
 	}, file)).To(Succeed())
+	return file
+}
+
+// kubectlWeft runs the program against the API server; a target is its standard input.
+func (c *cluster) kubectlWeft(target *v1alpha1.NvmfTarget, args ...string) (out string, code int) {
+	c.t.Helper()
 	cmd := cli.Command("test")
 	var stdout bytes.Buffer
 	cmd.SetOut(&stdout)
-	cmd.SetArgs(append(args, "--kubeconfig", file))
+	cmd.SetArgs(append(args, "--kubeconfig", c.kubeconfig()))
 	if target != nil {
 		target.TypeMeta = metav1.TypeMeta{APIVersion: v1alpha1.GroupVersion.String(), Kind: "NvmfTarget"}
 		text, err := yaml.Marshal(map[string]any{"apiVersion": target.APIVersion, "kind": target.Kind, "metadata": map[string]any{"name": target.Name}, "spec": target.Spec})

@@ -138,15 +138,25 @@ var volumeCount int
 // volume without the replica that it lists.
 func (c *cluster) volume(name, target, node string) *v1alpha1.NvmfVolume {
 	c.t.Helper()
-	volumeCount++
-	uuid := fmt.Sprintf("00000000-0000-4000-8000-%012d", volumeCount)
+	volume := c.newVolume(name, target, node)
+	c.create(volume)
+	return volume
+}
+
+// newVolume with a replica on each of the nodes, none of which exists.
+func (c *cluster) newVolume(name, target string, nodes ...string) *v1alpha1.NvmfVolume {
 	volume := &v1alpha1.NvmfVolume{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Finalizers: []string{v1alpha1.ReplicasFinalizer}},
-		Spec: v1alpha1.NvmfVolumeSpec{
-			UUID: uuid, Target: target, Size: resource.MustParse("1Gi"), Members: []v1alpha1.VolumeMember{{Name: name + "-0", UUID: uuid, Node: node}},
-		},
+		Spec:       v1alpha1.NvmfVolumeSpec{Target: target, Size: resource.MustParse("1Gi"), Replicas: int32(len(nodes))},
 	}
-	c.create(volume)
+	for i, node := range nodes {
+		volumeCount++
+		uuid := fmt.Sprintf("00000000-0000-4000-8000-%012d", volumeCount)
+		if i == 0 {
+			volume.Spec.UUID = uuid
+		}
+		volume.Spec.Members = append(volume.Spec.Members, v1alpha1.VolumeMember{Name: fmt.Sprintf("%s-%d", name, i), UUID: uuid, Node: node})
+	}
 	return volume
 }
 

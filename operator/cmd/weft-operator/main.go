@@ -16,6 +16,8 @@ import (
 	"k8s.io/klog/v2"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/log/zap"
+
+	"github.com/weft-storage/weft/operator/internal/controller/guard"
 )
 
 // version is set by the linker.
@@ -56,6 +58,7 @@ func command() *cobra.Command {
 			return mgr.Start(cmd.Context())
 		},
 	}
+	cmd.AddCommand(guardCommand())
 	flags := cmd.Flags()
 	flags.StringVar(&options.Namespace, "namespace", "weft-system", "namespace of weft, with the Leases of the leader and of the agents")
 	flags.BoolVar(&options.LeaderElect, "leader-elect", true, "elect a leader among several replicas")
@@ -64,10 +67,23 @@ func command() *cobra.Command {
 	flags.StringVar(&options.WebhookBindAddress, "webhook-bind-address", "0", "address for the admission webhook over HTTPS, such as :9443; 0 disables it")
 	flags.StringVar(&options.TargetImage, "target-image", "", "image of target pods, with weft-launch and SPDK's nvmf_tgt; required")
 	flags.StringVar(&options.TargetImagePullPolicy, "target-image-pull-policy", "IfNotPresent", "Always, IfNotPresent or Never")
+	flags.StringVar(&options.GuardImage, "guard-image", "", "image of guard pods, with weft-operator; they keep storage nodes from being drained while a volume's only in-sync replica is there; empty: none, and drains are not refused")
+	flags.StringVar(&options.GuardSingleReplica, "guard-single-replica", string(guard.SingleReplicaBlock), "whether volumes with one replica keep their node from being drained: Block or Allow")
+	flags.StringVar(&options.GuardImagePullPolicy, "guard-image-pull-policy", "IfNotPresent", "Always, IfNotPresent or Never")
 	// controller-runtime registers --kubeconfig with the standard library's flags.
 	logging.BindFlags(flag.CommandLine)
 	flags.AddGoFlagSet(flag.CommandLine)
 	return cmd
+}
+
+// guardCommand is what guard pods run: it waits until it is stopped.
+func guardCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "guard",
+		Short: "Wait until stopped: run by the guard pods, which protect storage nodes from evictions",
+		Args:  cobra.NoArgs,
+		Run:   func(cmd *cobra.Command, _ []string) { <-cmd.Context().Done() },
+	}
 }
 
 // apiServer finds the API server. Libraries log only after it: controller-runtime would log a failure that is returned

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -28,6 +29,7 @@ import (
 	metricsserver "sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/operator/internal/controller/guard"
 	"github.com/weft-storage/weft/operator/internal/controller/nvmfnode"
 	"github.com/weft-storage/weft/operator/internal/controller/nvmftarget"
 	"github.com/weft-storage/weft/operator/internal/controller/targetpod"
@@ -75,6 +77,13 @@ type settings struct {
 	TargetImage string
 	// TargetImagePullPolicy for it: Always, IfNotPresent or Never. Default: Kubernetes' own.
 	TargetImagePullPolicy string
+	// GuardImage is the image of guard pods: weft-operator. Empty: there are none, and drains are not refused.
+	GuardImage string
+	// GuardSingleReplica says whether volumes with one replica keep their node from being drained: Block or Allow.
+	// Default: Block.
+	GuardSingleReplica string
+	// GuardImagePullPolicy for it: Always, IfNotPresent or Never. Default: Kubernetes' own.
+	GuardImagePullPolicy string
 	// AllowSeveral allows more than one manager in this process; for tests.
 	AllowSeveral bool
 }
@@ -191,6 +200,7 @@ func addControllers(ctx context.Context, mgr ctrl.Manager, o settings) error {
 		Recorder: mgr.GetEventRecorder("weft-operator"),
 		Clock:    clock.RealClock{},
 		Pods:     pods,
+		Guarded:  o.GuardImage != "",
 	}
 	if err := targets.SetupWithManager(mgr); err != nil {
 		return fmt.Errorf("set up the controller of NvmfTargets: %w", err)
@@ -215,6 +225,21 @@ func addControllers(ctx context.Context, mgr ctrl.Manager, o settings) error {
 	}
 	if err := targetPods.SetupWithManager(ctx, mgr); err != nil {
 		return fmt.Errorf("set up the controller of target pods: %w", err)
+	}
+	single := guard.SingleReplica(cmp.Or(o.GuardSingleReplica, string(guard.SingleReplicaBlock)))
+	if single != guard.SingleReplicaBlock && single != guard.SingleReplicaAllow {
+		return fmt.Errorf("--guard-single-replica is %q; must be %s or %s", single, guard.SingleReplicaBlock, guard.SingleReplicaAllow)
+	}
+	guards := &guard.Reconciler{
+		Single:   single,
+		Client:   mgr.GetClient(),
+		Live:     mgr.GetAPIReader(),
+		Recorder: mgr.GetEventRecorder("weft-operator"),
+		Clock:    clock.RealClock{},
+		Guards:   manifest.Guards{Namespace: o.Namespace, Image: o.GuardImage, ImagePullPolicy: corev1.PullPolicy(o.GuardImagePullPolicy)},
+	}
+	if err := guards.SetupWithManager(ctx, mgr); err != nil {
+		return fmt.Errorf("set up the controller of guards: %w", err)
 	}
 	return nil
 }

@@ -10,17 +10,19 @@ package main
 // +kubebuilder:rbac:groups=weft.storage,resources=nvmftargets/status,verbs=patch
 // +kubebuilder:rbac:groups=weft.storage,resources=nvmfnodes,verbs=get;list;watch;patch;delete
 // +kubebuilder:rbac:groups=weft.storage,resources=nvmfnodes/status,verbs=patch
-// +kubebuilder:rbac:groups=weft.storage,resources=nvmfvolumes;nvmfreplicas;nvmfsnapshots,verbs=get;list;watch
+// +kubebuilder:rbac:groups=weft.storage,resources=nvmfvolumes;nvmfreplicas;nvmfsnapshots;nvmfmirrors,verbs=get;list;watch
 
-// Target pods are made, never changed: apply creates with the verb patch. Their budgets are kept in step with their
-// number.
+// Target pods and guards are made, never changed: apply creates with the verb patch. Their budgets follow what the
+// nodes serve.
 // +kubebuilder:rbac:groups="",resources=pods,namespace=weft-system,verbs=get;list;watch;create;patch;delete
-// +kubebuilder:rbac:groups=policy,resources=poddisruptionbudgets,namespace=weft-system,verbs=get;list;watch;create;patch
+// +kubebuilder:rbac:groups=policy,resources=poddisruptionbudgets,namespace=weft-system,verbs=get;list;watch;create;patch;delete
 
 // Events about cluster-scoped objects lie in the namespace default, those about the leader's
 // Lease in weft's own; client-go writes the latter through the older API.
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,namespace=default,verbs=create;patch
 // +kubebuilder:rbac:groups="",resources=events,namespace=weft-system,verbs=create;patch
+// Those about a node's budget lie beside it.
+// +kubebuilder:rbac:groups=events.k8s.io,resources=events,namespace=weft-system,verbs=create;patch
 
 // The agents' Leases are read, the leader's own is written.
 // +kubebuilder:rbac:groups=coordination.k8s.io,resources=leases,namespace=weft-system,verbs=get;list;watch;create

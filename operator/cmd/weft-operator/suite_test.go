@@ -26,6 +26,8 @@ const (
 )
 
 var (
+	// server that all tests share.
+	server *apiserver.Server
 	// admin may do everything; the tests play users, kubelets and agents with it.
 	admin client.Client
 	// adminConfig is the admin's.
@@ -37,7 +39,7 @@ var (
 func TestMain(m *testing.M) {
 	ctrl.SetLogger(zap.New(zap.WriteTo(os.Stderr), zap.UseDevMode(true)))
 	os.Exit(apiserver.Run(context.Background(), m, func(ctx context.Context, s *apiserver.Server) (err error) {
-		adminConfig, admin = s.Config, s.Admin
+		server, adminConfig, admin = s, s.Config, s.Admin
 		operatorConfig, err = s.User(ctx, "weft-operator")
 		return err
 	}))

@@ -9,6 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/util/retry"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
@@ -128,7 +130,7 @@ func drain(ctx context.Context, w *watcher, from source, o drainOptions) error {
 			w.tell(f, left.running)
 		}
 		if o.dryRun || !o.wait || len(left.running)+len(left.passing) == 0 {
-			w.tellLeft(from, left, o.dryRun)
+			w.tellLeft(f, left, o.dryRun)
 			if o.dryRun || left.empty() {
 				return w.err
 			}
@@ -286,7 +288,8 @@ func (w *watcher) startMoves(ctx context.Context, dryRun bool, plan func(*fleet)
 func first(wishes []wish, room int) []wish { return wishes[:min(max(room, 0), len(wishes))] }
 
 // tellLeft says what is left on a node or drive, or that nothing is.
-func (w *watcher) tellLeft(from source, left remainder, dryRun bool) {
+func (w *watcher) tellLeft(f *fleet, left remainder, dryRun bool) {
+	from := left.source
 	if len(left.stuck) > 0 {
 		w.line("cannot move:")
 		for _, s := range left.stuck {
@@ -310,5 +313,17 @@ func (w *watcher) tellLeft(from source, left remainder, dryRun bool) {
 		if len(left.running)+len(left.passing)+len(left.wishes) > 0 && !dryRun {
 			w.line("to continue, repeat: %s", from.command())
 		}
+		w.tellEvictable(f, from)
+	}
+}
+
+// tellEvictable says that a node can be drained for its pods although it stores replicas, if the operator says so.
+func (w *watcher) tellEvictable(f *fleet, from source) {
+	n := f.node(from.node)
+	if n == nil || from.drive != "" {
+		return
+	}
+	if c := meta.FindStatusCondition(n.Status.Conditions, v1alpha1.ConditionEvictable); c != nil && c.Status == metav1.ConditionTrue && c.Reason != v1alpha1.ReasonNotNeeded {
+		w.line("kubectl drain %s is allowed meanwhile: %s", from.node, c.Message)
 	}
 }

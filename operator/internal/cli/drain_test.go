@@ -63,6 +63,26 @@ func TestDrainGoesOnUntilTheNodeIsEmpty(t *testing.T) {
 	}
 }
 
+// The operator alone decides whether a node can be drained for its pods while it stores replicas.
+func TestDrainTellsWhetherKubernetesMayDrainMeanwhile(t *testing.T) {
+	for reason, status := range map[string]metav1.ConditionStatus{
+		v1alpha1.ReasonAsExpected: metav1.ConditionTrue, v1alpha1.ReasonOnlyReplica: metav1.ConditionFalse, v1alpha1.ReasonNotNeeded: metav1.ConditionTrue,
+	} {
+		r := newRig(t, volumesOnA("one")...)
+		node := &v1alpha1.NvmfNode{}
+		r.do(r.api.Get(r.ctx, client.ObjectKey{Name: "a"}, node))
+		node.Status.Conditions = append(node.Status.Conditions, condition(v1alpha1.ConditionEvictable, status, reason))
+		r.do(r.api.Update(r.ctx, node))
+		if code := r.drain(source{node: "a"}, drainOptions{max: 1}); code != CodeUnwell {
+			t.Fatalf("exit code %d:\n%s", code, r.out.String())
+		}
+		told := strings.Contains(r.out.String(), "kubectl drain a is allowed meanwhile: the message of "+reason+"\n")
+		if told != (reason == v1alpha1.ReasonAsExpected) {
+			t.Errorf("%s:\n%s", reason, r.out.String())
+		}
+	}
+}
+
 func TestDrainStartsAFewMovesAndCanBeRepeated(t *testing.T) {
 	r := newRig(t, volumesOnA("one", "two", "three")...)
 	if code := r.drain(source{node: "a"}, drainOptions{dryRun: true, max: 2}); code != 0 || r.moves() != 0 {

@@ -476,14 +476,15 @@ func relevant(n v1alpha1.NvmfNode) []metav1.Condition {
 	return slices.DeleteFunc(slices.Clone(n.Status.Conditions), func(c metav1.Condition) bool { return !slices.Contains(ofTheAgent, c.Type) })
 }
 
-// unwell are the conditions that are not as they should be. Progressing is work, not harm, and a cordon is wanted. See
-// api/v1alpha1/conditions.go for their polarity.
+// unwell are the conditions that are not as they should be. Progressing is work, not harm, a cordon is wanted, and a
+// node that stores the only replica of a volume is as that volume was made. See api/v1alpha1/conditions.go for their
+// polarity.
 func unwell(who string, conditions []metav1.Condition) []string {
 	var said []string
 	for _, c := range conditions {
 		good := metav1.ConditionTrue
 		switch c.Type {
-		case v1alpha1.ConditionProgressing, v1alpha1.ConditionUpdated, v1alpha1.ConditionSchedulable:
+		case v1alpha1.ConditionProgressing, v1alpha1.ConditionUpdated, v1alpha1.ConditionSchedulable, v1alpha1.ConditionEvictable:
 			continue
 		case v1alpha1.ConditionTargetImageReady:
 			if c.Reason == v1alpha1.ReasonPending { // it is being pulled

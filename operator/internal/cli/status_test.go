@@ -114,6 +114,11 @@ func TestStatus(t *testing.T) {
 			},
 			want: []string{"Nodes that get no new volumes:\n- NvmfNode a: Cordoned: it is cordoned; to place volumes on it again, run: kubectl weft uncordon a\n" +
 				"- NvmfNode b: KubernetesNodeCordoned: its Kubernetes Node is cordoned; to place volumes on it again, run: kubectl uncordon b", "No problems found."}},
+		"the only replica of a volume": {
+			change: func(s *status) {
+				s.nodes[0].Status.Conditions = append(s.nodes[0].Status.Conditions, condition(v1alpha1.ConditionEvictable, metav1.ConditionFalse, v1alpha1.ReasonOnlyReplica))
+			},
+			about: "a", want: []string{"Evictable False OnlyReplica", "No problems found."}},
 		"classes of a target": {
 			change: func(s *status) {
 				s.nodes[0].Status.Pools[0].DeviceClass = "tlc"

@@ -75,7 +75,7 @@ func ForNodeSpec(node *v1alpha1.NvmfNode, desired v1alpha1.NvmfNodeSpec) *NodeSp
 // operatorConditions are those of an NvmfNode that the operator writes.
 var operatorConditions = []string{
 	v1alpha1.ConditionAgentAlive, v1alpha1.ConditionSchedulable, v1alpha1.ConditionTargetPodReady, v1alpha1.ConditionTargetImageReady,
-	v1alpha1.ConditionUpdated, v1alpha1.ConditionVersionSkew,
+	v1alpha1.ConditionUpdated, v1alpha1.ConditionVersionSkew, v1alpha1.ConditionEvictable,
 }
 
 // ForNodeCondition returns what gives the node some of the operator's conditions, or nil when

@@ -56,24 +56,29 @@ func (p TargetPods) PullPod(node *v1alpha1.NvmfNode) *corev1ac.PodApplyConfigura
 			NodeLabel:               fit(node.Name, maxLabelValue),
 		}).
 		WithOwnerReferences(ownedBy(node)).
-		WithSpec(corev1ac.PodSpec().
-			WithServiceAccountName(TargetServiceAccount).
-			WithAutomountServiceAccountToken(false).
-			WithEnableServiceLinks(false).
-			WithPriorityClassName("system-node-critical").
-			WithRestartPolicy(corev1.RestartPolicyNever).
-			WithTerminationGracePeriodSeconds(1).
-			WithSecurityContext(corev1ac.PodSecurityContext().
-				WithRunAsUser(nobody).WithRunAsGroup(nobody).WithRunAsNonRoot(true).
-				WithSeccompProfile(corev1ac.SeccompProfile().WithType(corev1.SeccompProfileTypeRuntimeDefault))).
-			WithAffinity(onNode(node.Name)).
-			WithTolerations(corev1ac.Toleration().WithOperator(corev1.TolerationOpExists)).
-			WithContainers(container))
+		WithSpec(unprivilegedPod(node.Name, corev1.RestartPolicyNever, container))
 }
 
-// PodSelector finds all pods that the operator makes: target pods, and those that pull their image.
+// unprivilegedPod has no rights, and stays on its node with any taint.
+func unprivilegedPod(node string, restart corev1.RestartPolicy, container *corev1ac.ContainerApplyConfiguration) *corev1ac.PodSpecApplyConfiguration {
+	return corev1ac.PodSpec().
+		WithServiceAccountName(TargetServiceAccount).
+		WithAutomountServiceAccountToken(false).
+		WithEnableServiceLinks(false).
+		WithPriorityClassName("system-node-critical").
+		WithRestartPolicy(restart).
+		WithTerminationGracePeriodSeconds(1).
+		WithSecurityContext(corev1ac.PodSecurityContext().
+			WithRunAsUser(nobody).WithRunAsGroup(nobody).WithRunAsNonRoot(true).
+			WithSeccompProfile(corev1ac.SeccompProfile().WithType(corev1.SeccompProfileTypeRuntimeDefault))).
+		WithAffinity(onNode(node)).
+		WithTolerations(corev1ac.Toleration().WithOperator(corev1.TolerationOpExists)).
+		WithContainers(container)
+}
+
+// PodSelector finds all pods that the operator makes: target pods, those that pull their image, and guards.
 func PodSelector() (labels.Selector, error) {
-	component, err := labels.NewRequirement(v1alpha1.ComponentLabel, selection.In, []string{v1alpha1.ComponentTarget, ComponentPull})
+	component, err := labels.NewRequirement(v1alpha1.ComponentLabel, selection.In, []string{v1alpha1.ComponentTarget, ComponentPull, ComponentGuard})
 	if err != nil {
 		return nil, fmt.Errorf("select the operator's pods: %w", err)
 	}

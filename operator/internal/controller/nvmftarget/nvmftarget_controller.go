@@ -35,6 +35,8 @@ type Reconciler struct {
 	// Pods is what target pods have in common: here their budgets are kept, and what a plan would start is compared
 	// with what runs.
 	Pods manifest.TargetPods
+	// Guarded: each storage node has a budget of its own (package guard), and targets have none.
+	Guarded bool
 }
 
 // Reconcile gathers, decides and acts. Whichever target it is called for, the

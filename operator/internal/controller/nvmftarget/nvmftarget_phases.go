@@ -77,7 +77,7 @@ func (r *Reconciler) holdsData(ctx context.Context, node, target string) (bool, 
 }
 
 // applyBudget keeps the PodDisruptionBudget of a target that has pods: a drain of several nodes takes one
-// target after the other. It goes with the target.
+// target after the other. It goes with the target. Where nodes have guards, their budgets cover the target pods.
 func (r *Reconciler) applyBudget(ctx context.Context, target *v1alpha1.NvmfTarget, decision claim.Decision) error {
 	if target == nil || target.Spec.Engine != v1alpha1.EngineSPDK {
 		return nil
@@ -88,6 +88,15 @@ func (r *Reconciler) applyBudget(ctx context.Context, target *v1alpha1.NvmfTarge
 		exists = nil
 	} else if err != nil {
 		return fmt.Errorf("get PodDisruptionBudget %s: %w", key, err)
+	}
+	if r.Guarded { // a pod that two budgets select cannot be evicted at all
+		if exists == nil {
+			return nil
+		}
+		if err := r.Delete(ctx, exists); client.IgnoreNotFound(err) != nil {
+			return fmt.Errorf("delete PodDisruptionBudget %s: %w", key, err)
+		}
+		return nil
 	}
 	config := r.Pods.Budget(target, exists, len(decision.Claimed(target.Name)))
 	if config == nil {

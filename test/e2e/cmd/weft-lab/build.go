@@ -41,7 +41,7 @@ func newBuildCommand() *cobra.Command {
 			}
 		},
 	}
-	cmd.Flags().StringVar(&only, "only", "", "build only a part: envtest (etcd, kube-apiserver, kubectl), vm (kernel and root disk without Kubernetes) or storage (Kubernetes' storage suite)")
+	cmd.Flags().StringVar(&only, "only", "", "build only a part: envtest (etcd, kube-apiserver, kube-controller-manager, kubectl), vm (kernel and root disk without Kubernetes) or storage (Kubernetes' storage suite)")
 	return cmd
 }
 

@@ -33,7 +33,7 @@ func kubernetesProgram(name string) program {
 
 // envtestPrograms are what API-server tests need in KUBEBUILDER_ASSETS.
 func envtestPrograms() []program {
-	return []program{etcdProgram, kubernetesProgram("kube-apiserver"), kubernetesProgram("kubectl")}
+	return []program{etcdProgram, kubernetesProgram("kube-apiserver"), kubernetesProgram("kube-controller-manager"), kubernetesProgram("kubectl")}
 }
 
 // clusterPrograms are what a cluster needs beyond envtestPrograms.
@@ -41,7 +41,6 @@ func clusterPrograms() []program {
 	return []program{
 		kubernetesProgram("kubelet"),
 		kubernetesProgram("kube-proxy"),
-		kubernetesProgram("kube-controller-manager"),
 		kubernetesProgram("kube-scheduler"),
 	}
 }

@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package guard
+
+import (
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/internal/text"
+)
+
+// SingleReplica says whether volumes that are to have one replica keep their node from being drained.
+type SingleReplica string
+
+const (
+	// SingleReplicaBlock means that they do, like any volume whose only in-sync replica is there.
+	SingleReplicaBlock SingleReplica = "Block"
+	// SingleReplicaAllow means that they do not. Their I/O waits until the node is back.
+	SingleReplicaAllow SingleReplica = "Allow"
+)
+
+// maxNamed bounds the volumes that a message names; the rest is counted.
+const maxNamed = 5
+
+// view is all that is decided from.
+type view struct {
+	node *v1alpha1.NvmfNode
+	// exists: there is a Kubernetes Node.
+	exists bool
+	// cordoned Kubernetes Node: drains cordon a node before they evict.
+	cordoned bool
+	copies   []copied
+	// guards: nodes have guards. The pod is what has the name of this node's, or nil.
+	guards bool
+	guard  *corev1.Pod
+	// single says whether volumes with one replica hold the node.
+	single SingleReplica
+}
+
+// copied is a replica on the node, and the others of its volume.
+type copied struct {
+	replica *v1alpha1.NvmfReplica
+	// single: the volume is to have one replica. A volume that is not known is taken to have more.
+	single bool
+	// mirror of the volume, or nil when it has none: then the replica is the only one, as far as is known.
+	mirror *v1alpha1.NvmfMirror
+	// others are the volume's other replicas, by name, on any node.
+	others map[string]other
+}
+
+// other replica of a volume.
+type other struct {
+	replica *v1alpha1.NvmfReplica
+	// alive: its node's agent renews its lease.
+	alive bool
+	// open: its node may be drained now, or was drained and is still cordoned.
+	open bool
+}
+
+// decision about a node's guard.
+type decision struct {
+	// needed: the node has a guard pod and a budget.
+	needed bool
+	// open: the budget allows evictions.
+	open      bool
+	condition metav1.Condition
+}
+
+// decide is pure. A node is opened only when nothing that a volume needs is on it, and while it is cordoned; with
+// annotation AllowEvictionAnnotation always.
+func decide(v view) decision {
+	is := metav1.Condition{Type: v1alpha1.ConditionEvictable, Status: metav1.ConditionTrue, ObservedGeneration: v.node.Generation}
+	switch {
+	case len(v.copies) == 0:
+		is.Reason, is.Message = v1alpha1.ReasonNotNeeded, "the node stores no replica"
+		return decision{condition: is}
+	case !v.exists:
+		is.Reason, is.Message = v1alpha1.ReasonNotNeeded, "the Kubernetes Node does not exist, so that nothing can be evicted from it"
+		return decision{condition: is}
+	}
+	held, wait := v.held()
+	if reason, allowed := v.node.Annotations[v1alpha1.AllowEvictionAnnotation]; allowed {
+		is.Reason = v1alpha1.ReasonEvictionAllowed
+		is.Message = clip("annotation %s allows evictions (%s), and %s would wait for the node; remove the annotation when the node is back",
+			v1alpha1.AllowEvictionAnnotation, text.Clip(reason, 256), text.Plural(len(held)+wait, "volume"))
+		return decision{needed: true, open: true, condition: is}
+	}
+	if len(held) > 0 {
+		is.Status, is.Reason = metav1.ConditionFalse, v1alpha1.ReasonOnlyReplica
+		is.Message = clip("%s%s would wait for the node if it were drained; to move them, run kubectl weft drain %s; to let them wait, annotate the NvmfNode with %s: %s",
+			v.unguarded(), text.Plural(len(held), "volume"), v.node.Name, v1alpha1.AllowEvictionAnnotation, text.Few(held, maxNamed, ", "))
+		return decision{needed: true, condition: is}
+	}
+	is.Reason, is.Message = v1alpha1.ReasonAsExpected, "each volume has an in-sync replica on another node; evictions are allowed while the Kubernetes Node is cordoned"
+	if wait > 0 {
+		is.Message = clip("%s with one replica would wait for the node, which is allowed; each other volume has an in-sync replica on another node; "+
+			"evictions are allowed while the Kubernetes Node is cordoned", text.Plural(wait, "volume"))
+	}
+	return decision{needed: true, open: v.cordoned, condition: is}
+}
+
+// unguarded says that a drain would not be refused, although it should be: Kubernetes evicts pods that do not run, or
+// that are being deleted, whatever their budget says.
+func (v view) unguarded() string {
+	if !v.guards || v.guard != nil && v.guard.Status.Phase == corev1.PodRunning && v.guard.DeletionTimestamp.IsZero() {
+		return ""
+	}
+	return "its guard pod does not run, so that drains are not refused yet; "
+}
+
+func clip(format string, args ...any) string {
+	return text.Clip(fmt.Sprintf(format, args...), text.MaxEventNote)
+}
+
+// held are the volumes that hold the node, each with the reason, in the order of their names, and how many more would
+// wait for it but may.
+func (v view) held() (held []string, wait int) {
+	for _, c := range v.copies {
+		switch why := c.holds(v.node.Name); {
+		case why == "":
+		case c.single && v.single == SingleReplicaAllow:
+			wait++
+		default:
+			held = append(held, c.replica.Spec.Volume.Name+" ("+why+")")
+		}
+	}
+	slices.Sort(held)
+	return held, wait
+}
+
+// holds says why a replica must stay, or "": another replica has all data and serves it, or this one does not have all
+// data, or is being deleted with its data. Unknown is not absent: what has no record holds.
+func (c copied) holds(node string) string {
+	if !c.replica.DeletionTimestamp.IsZero() && c.replica.Marked() {
+		return ""
+	}
+	if c.mirror == nil {
+		return "its only replica"
+	}
+	waiting, whole := "no other replica is in sync", false
+	for i := range c.mirror.Spec.Members {
+		m := &c.mirror.Spec.Members[i]
+		if m.Replica == c.replica.Name {
+			whole = m.State == v1alpha1.MemberInSync // one with another UID too: objects that were restored have new ones
+			continue
+		}
+		o := c.others[m.Replica]
+		switch {
+		case !m.ServesAlone(o.replica), o.replica.Spec.Node == node:
+		case !o.alive, !meta.IsStatusConditionTrue(o.replica.Status.Conditions, v1alpha1.ConditionReady):
+			waiting = "its replica on node " + o.replica.Spec.Node + " is not ready"
+		case o.open:
+			waiting = "node " + o.replica.Spec.Node + ", which has the other replica, is being drained or was not uncordoned"
+		default:
+			return ""
+		}
+	}
+	if !whole {
+		return ""
+	}
+	return waiting
+}
