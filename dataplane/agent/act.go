@@ -9,7 +9,6 @@ import (
 
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
-	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/agent/decide"
 	"github.com/weft-storage/weft/dataplane/engine"
 )
@@ -29,8 +28,7 @@ func (r *Reconciler) act(ctx context.Context, e engine.Engine, s *decide.Observe
 	do(a, decide.VerbDeleteVolume, ops.DeleteVolumes, keyOfID, e.DeleteVolumes)
 	do(a, decide.VerbDeleteSnapshot, ops.DeleteSnapshots, keyOfID, e.DeleteSnapshots)
 	do(a, decide.VerbCreateSnapshot, ops.CreateSnapshots, func(s engine.SnapshotSpec) string { return string(s.ID) }, e.CreateSnapshots)
-	recorded := r.recordPools(ctx, s, d)
-	do(a, decide.VerbCreateVolume, recorded, func(v engine.VolumeSpec) string { return string(v.ID) }, e.CreateVolumes)
+	do(a, decide.VerbCreateVolume, ops.CreateVolumes, func(v engine.VolumeSpec) string { return string(v.ID) }, e.CreateVolumes)
 	do(a, decide.VerbGrowVolume, ops.GrowVolumes, func(v engine.VolumeSize) string { return string(v.ID) }, e.GrowVolumes)
 	do(a, decide.VerbExport, ops.Export, func(e engine.Export) string { return e.NQN }, e.Export)
 	do(a, decide.VerbSetQoS, ops.SetQoS, func(v engine.VolumeQoS) string { return string(v.ID) }, e.SetQoS)
@@ -74,33 +72,4 @@ func do[T any](a attempter, verb decide.Verb, items []T, key func(T) string, cal
 		return
 	}
 	logger.Info("The engine completed operations")
-}
-
-// recordPools writes the pool of each volume that is about to be made into its status, and answers those for which that
-// succeeded. Only they are made: were the agent killed after the engine made one without a record, and its pool then
-// unreadable, another agent would make it a second time elsewhere.
-func (r *Reconciler) recordPools(ctx context.Context, s *decide.Observed, d decide.Decision) []engine.VolumeSpec {
-	if len(d.Operations.CreateVolumes) == 0 {
-		return nil
-	}
-	specs := make(map[engine.ID]engine.VolumeSpec, len(d.Operations.CreateVolumes))
-	for _, spec := range d.Operations.CreateVolumes {
-		specs[spec.ID] = spec
-	}
-	statuses := map[string]v1alpha1.NvmfReplicaStatus{}
-	for _, v := range s.Volumes {
-		if _, ok := specs[engine.ID(v.Spec.UUID)]; ok && v.Status.Device != d.Volumes[v.Name].Device {
-			statuses[v.Name] = d.Volumes[v.Name]
-		}
-	}
-	failed := writeStatuses(ctx, ctx, r, volumeKind, s.Volumes, statuses)
-	var recorded []engine.VolumeSpec
-	for _, spec := range d.Operations.CreateVolumes {
-		if err := failed[string(spec.ID)]; err != nil {
-			s.Attempts.Record(decide.VerbCreateVolume, string(spec.ID), fmt.Errorf("record the pool: %w", err))
-			continue
-		}
-		recorded = append(recorded, spec)
-	}
-	return recorded
 }

@@ -30,6 +30,11 @@ type Record struct {
 	Dismissed   []string `json:"dismissed,omitempty"`
 	// Export that was to be served; nil of a snapshot, and of a volume that was leaving.
 	Export *engine.Export `json:"export,omitempty"`
+	// Pool in which a volume is to be made, and Written, that it has data from the start: on record before the engine is
+	// asked, until the object's status says both. Were the agent killed after the engine made a volume without a record,
+	// and its pool then unreadable, another agent would make it a second time elsewhere.
+	Pool    string `json:"pool,omitempty"`
+	Written bool   `json:"written,omitempty"`
 	// Gone says that its object is gone, seen to be or let go by the agent: another one may take its place.
 	Gone bool `json:"gone,omitempty"`
 	// Suspect says why the object that was seen since may be from the past; empty when it is not. It stays until a
@@ -63,6 +68,9 @@ func (d *decider) recall() {
 			continue
 		}
 		v.record = d.recallItem(&v.item, v.obj, v.obj.Status.ObservedGeneration, v.presence == present || v.export != nil, v.attachments())
+		if v.suspect == "" && v.record.UID != "" && v.obj.Status.Device == "" {
+			v.record.Pool, v.record.Written = v.device, v.written
+		}
 	}
 	d.countAttachments()
 	for _, v := range d.volumes {
@@ -150,6 +158,14 @@ func suspicion(was Record, recorded, found bool, obj metav1.Object, observed int
 		return fmt.Sprintf("its status is of generation %d, but was of generation %d before", observed, was.Observed)
 	}
 	return ""
+}
+
+// making is the record of a volume whose status does not say yet in which pool it is; empty when there is none.
+func (d *decider) making(obj *v1alpha1.NvmfReplica) Record {
+	if was := d.Records.Items[engine.ID(obj.Spec.UUID)]; obj.Status.Device == "" && was.UID == obj.UID {
+		return was
+	}
+	return Record{}
 }
 
 // declared says that a person has declared the restore that is suspected.

@@ -4,10 +4,13 @@ package decide
 
 import (
 	"maps"
+	"slices"
 	"testing"
+	"time"
 
 	. "github.com/onsi/gomega"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/engine"
@@ -199,6 +202,73 @@ func TestDecideInPlaceOfWhatIsGone(t *testing.T) {
 	g.Expect(d.Volumes["v1"].Written).To(BeTrue())
 	g.Expect(d.Records.Put[id(1)]).To(And(HaveField("Gone", false), HaveField("UID", uid(1)), HaveField("Dismissed", ConsistOf(attachmentA))))
 	g.Expect(Decide(s).Operations.CreateVolumes).To(HaveLen(1), "nowhere is there anything of it")
+}
+
+// TestDecideOnWhatIsBeingMade: the record names the pool before the engine is asked, and stands for the object's status
+// until that does.
+func TestDecideOnWhatIsBeingMade(t *testing.T) {
+	g := NewWithT(t)
+	s := quietNode()
+	s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, isCreatedOn("a"), wasWritten), testVolume(2, fromVolume("v1"))}
+	holds(engineVolume(1, "a"))(&s)
+	s.Target.State.Exports = []engine.Export{exported(1)}
+	d := Decide(s)
+	g.Expect(written(d.Operations)).To(Equal([]string{"CreateVolumes 2 on a from 1"}))
+	is := d.Records.Put[id(2)]
+	g.Expect(is).To(And(HaveField("UID", uid(2)), HaveField("Pool", "a"), HaveField("Written", true)))
+	s.Records.Items[id(2)] = is
+
+	// It was made, and the agent killed: nothing of what it copied counts as allocated to it.
+	made := s
+	copied := engineVolume(2, "a")
+	copied.AllocatedBytes = 0
+	made.Target.State.Volumes = append(slices.Clone(s.Target.State.Volumes), copied)
+	d = Decide(made)
+	g.Expect(d.Volumes["v2"]).To(And(HaveField("Device", "a"), HaveField("Written", true)))
+	s.Volumes[0].Status.Written = false // that of its source says nothing any more
+	g.Expect(Decide(made).Volumes["v2"].Written).To(BeTrue())
+	blank := made
+	blank.Records = acted()
+	blank.Records.Items[id(2)] = Record{UID: uid(2), ResourceVersion: "7", Generation: 1, Pool: "a"}
+	g.Expect(Decide(blank).Volumes["v2"].Written).To(BeFalse(), "nothing was written since it was made")
+
+	// Its drive died meanwhile: it may be there.
+	dead := s
+	brokenA(&dead)
+	d = Decide(dead)
+	g.Expect(d.Operations.CreateVolumes).To(BeEmpty())
+	g.Expect(said(d.Volumes["v2"].Conditions)).To(HaveKeyWithValue("Created", "Unknown/PoolFailed"))
+
+	// What the record of another object says is not of this one.
+	other := dead
+	other.Volumes = []*v1alpha1.NvmfReplica{testVolume(2)}
+	other.Target.State.Volumes, other.Target.State.Exports = nil, nil
+	other.Records = acted()
+	other.Records.Items[id(2)] = Record{UID: "former", ResourceVersion: "5", Generation: 1, Pool: "a"}
+	g.Expect(said(Decide(other).Volumes["v2"].Conditions)).To(HaveKeyWithValue("Ready", "False/RestoreSuspected"))
+	other.Records.Items[id(2)] = Record{UID: uid(2), ResourceVersion: "5", Generation: 1}
+	g.Expect(written(Decide(other).Operations)).To(Equal([]string{"CreateVolumes 2 on b"}), "it was never made")
+
+	// Once the status says it, the record does not.
+	s.Volumes[1] = testVolume(2, isCreatedOn("a"), wasWritten)
+	s.Target.State.Volumes = made.Target.State.Volumes
+	g.Expect(Decide(s).Records.Put[id(2)]).To(And(HaveField("UID", uid(2)), HaveField("Pool", ""), HaveField("Written", false)))
+}
+
+// TestRivalOfWhatIsBeingMade: of two objects with one UUID, the data is that of the one for which it is being made.
+func TestRivalOfWhatIsBeingMade(t *testing.T) {
+	g := NewWithT(t)
+	s := quietNode()
+	rival := testVolume(2)
+	rival.Spec.UUID = uuid(1)
+	rival.CreationTimestamp = metav1.NewTime(now.Add(-time.Hour))
+	s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1), rival}
+	s.Volumes[0].CreationTimestamp = metav1.NewTime(now)
+	onRecord(&s, Record{UID: uid(1), ResourceVersion: "7", Generation: 1, Pool: "a"})
+	holds(engineVolume(1, "a"))(&s)
+	d := Decide(s)
+	g.Expect(said(d.Volumes["v1"].Conditions)).To(HaveKeyWithValue("Created", "True/AsExpected"))
+	g.Expect(said(d.Volumes["v2"].Conditions)).To(HaveKeyWithValue("Created", "False/UUIDInUse"))
 }
 
 // TestDecideServesOn: a target that came back empty is given what it had, not what the object of the past says.

@@ -3,6 +3,7 @@
 package decide
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -25,7 +26,7 @@ type volume struct {
 	export *engine.Export
 	// former are exports of attachments that have ended.
 	former []*engine.Export
-	// device of its pool: where it is, or would be; empty when nobody asked for it yet.
+	// device of its pool, as deviceOf, or where it was found or is to be made.
 	device string
 	// written: it holds data, or did. What is known of it once stays known.
 	written bool
@@ -44,13 +45,13 @@ func (d *decider) indexVolumes() {
 	for _, v := range d.Target.State.Volumes {
 		found[v.ID] = append(found[v.ID], v)
 	}
-	rival := rivals(d.Volumes, func(v *v1alpha1.NvmfReplica) string { return v.Spec.UUID }, func(v *v1alpha1.NvmfReplica) bool { return v.Status.Device != "" })
+	rival := rivals(d.Volumes, func(v *v1alpha1.NvmfReplica) string { return v.Spec.UUID }, func(v *v1alpha1.NvmfReplica) bool { return d.deviceOf(v) != "" })
 	d.byName = make(map[string]*volume, len(d.Volumes))
 	d.promised = map[string]int64{}
 	for _, obj := range d.Volumes {
 		v := &volume{
 			item: itemOf(replicaKind, obj, obj.Spec.UUID, obj.Spec.Used, obj.Status.Conditions),
-			obj:  obj, nqn: obj.CurrentSubsystem(), device: obj.Status.Device, written: obj.Status.Written,
+			obj:  obj, nqn: obj.CurrentSubsystem(), device: d.deviceOf(obj), written: obj.Status.Written || d.making(obj).Written,
 		}
 		for _, e := range d.exports[obj.Name] {
 			if e.NQN == v.nqn {
@@ -77,6 +78,11 @@ func (d *decider) indexVolumes() {
 	}
 }
 
+// deviceOf a volume's pool: where it is, or is being made; empty when nobody asked for it yet.
+func (d *decider) deviceOf(obj *v1alpha1.NvmfReplica) string {
+	return cmp.Or(obj.Status.Device, d.making(obj).Pool)
+}
+
 // locate a volume. Its pool was recorded before it was made, so one without a record was never made, unless it is
 // found: then it is taken as it is, and may hold data even if nothing of that is allocated now. One that is used, or
 // has hosts, and has no record was written by hand or came out of a backup without its status, since nobody is admitted
@@ -85,8 +91,8 @@ func (d *decider) indexVolumes() {
 func (d *decider) locate(v *volume, found []engine.Volume) {
 	if len(found) > 0 {
 		at := max(0, slices.IndexFunc(found, func(f engine.Volume) bool { return f.Pool == v.device }))
+		v.written = v.written || found[at].AllocatedBytes > 0 || v.device == ""
 		v.presence, v.found, v.device = present, found[at], found[at].Pool
-		v.written = v.written || v.found.AllocatedBytes > 0 || v.obj.Status.Device == ""
 		return
 	}
 	known := d.known(v.device)
@@ -227,7 +233,7 @@ func (d *decider) dataOf(v *volume) int64 {
 	return v1alpha1.WithoutHeader(v.found.SizeBytes)
 }
 
-// create a volume that never was. The status it gets names its pool; act.go writes that down before it asks the engine.
+// create a volume that never was. Its record names its pool before the engine is asked.
 func (d *decider) create(v *volume) {
 	spec := engine.VolumeSpec{ID: v.id}
 	p, refusal := d.poolFor(v, &spec)
@@ -250,6 +256,8 @@ func (d *decider) create(v *volume) {
 		if !d.Attempts.Tried(VerbCreateVolume, string(v.id)) {
 			spec.Pool, v.device, spec.SizeBytes = p.device.ID, p.device.ID, p.served(v.obj.Spec.Size)
 			v.written = v.written || d.copiesData(v)
+			v.record.Pool, v.record.Written = v.device, v.written
+			d.record(&v.item, v.record)
 			d.promised[v.device] += spec.SizeBytes
 			d.decision.Operations.CreateVolumes = append(d.decision.Operations.CreateVolumes, spec)
 		}
