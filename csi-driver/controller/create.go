@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/google/uuid"
@@ -83,7 +84,9 @@ func (s *Service) ensureVolume(ctx context.Context, want volumeRequest) (*v1alph
 			}
 			continue
 		}
+		var stored time.Time
 		if vol == nil {
+			stored = time.Now()
 			vol, err = s.makeVolume(ctx, want, full)
 			if apierrors.IsAlreadyExists(err) || fresh && err != nil && ctx.Err() == nil {
 				continue
@@ -94,7 +97,7 @@ func (s *Service) ensureVolume(ctx context.Context, want volumeRequest) (*v1alph
 		if err != nil {
 			return nil, err
 		}
-		node, cause := s.makeReplicas(ctx, wctx, vol)
+		node, cause := s.makeReplicas(ctx, wctx, vol, stored)
 		if cause == nil {
 			if vol, err = s.unmark(ctx, vol); apierrors.IsConflict(err) {
 				continue
@@ -182,17 +185,12 @@ func (s *Service) makeVolume(ctx context.Context, want volumeRequest, avoid []st
 // place the replicas of a volume, each on another node. A copy begins with one: the others are created and filled once
 // that has the data. That there is room for them is checked before anything is copied.
 func (s *Service) place(ctx context.Context, req placement.Request, want volumeRequest, uuid string) ([]v1alpha1.VolumeMember, error) {
-	var members []v1alpha1.VolumeMember
-	for n := range max(int(want.params.Replicas), 1) {
-		m := member(want.id, uuid, n, "")
-		node, err := s.reservations.place(ctx, req, m)
-		if err != nil {
-			s.reservations.releaseAll(members, req.SizeBytes)
-			return nil, err
-		}
-		m.Node = node
-		members = append(members, m)
-		req.Apart, req.Node, req.Device = append(req.Apart, node), "", ""
+	members := make([]v1alpha1.VolumeMember, max(int(want.params.Replicas), 1))
+	for n := range members {
+		members[n] = member(want.id, uuid, n, "")
+	}
+	if err := s.reservations.place(ctx, req, members); err != nil {
+		return nil, err
 	}
 	if want.source != nil {
 		s.reservations.releaseAll(members[1:], req.SizeBytes)
@@ -224,8 +222,8 @@ func withTargetsReasons(err error, target *v1alpha1.NvmfTarget) error {
 
 // makeReplicas creates the objects of the volume's replicas that have none, and waits until each exists on its node:
 // their agents make them at the same time. It fails with errNoSpace or errNoSource, and the node, when an agent says
-// that it could not make the replica there.
-func (s *Service) makeReplicas(ctx, wctx context.Context, vol *v1alpha1.NvmfVolume) (node string, err error) {
+// that it could not make the replica there. stored is when this call began to store the volume; zero if it did not.
+func (s *Service) makeReplicas(ctx, wctx context.Context, vol *v1alpha1.NvmfVolume, stored time.Time) (node string, err error) {
 	if vol.Spec.Source != nil && vol.Replicated() {
 		return "", s.makeMirror(ctx, vol, nil) // it became mirrored after it was created
 	}
@@ -239,10 +237,22 @@ func (s *Service) makeReplicas(ctx, wctx context.Context, vol *v1alpha1.NvmfVolu
 			return m.Node, err
 		}
 	}
+	recorded := false
+	if slices.Contains(reps, nil) {
+		err = s.findReplicas(ctx, vol, reps)
+	} else {
+		recorded, err = s.firstMirror(ctx, vol, reps, stored)
+	}
+	if err != nil {
+		return "", err
+	}
 	for i, m := range vol.Spec.Members {
 		if reps[i], err = s.awaitCreated(ctx, wctx, vol, reps[i], changes[i]); err != nil {
 			return m.Node, err
 		}
+	}
+	if recorded {
+		return "", nil
 	}
 	if err := s.checkCopy(ctx, wctx, vol); err != nil {
 		return "", err
@@ -265,49 +275,47 @@ func (s *Service) awaitCreated(ctx, wctx context.Context, vol *v1alpha1.NvmfVolu
 	return last, err
 }
 
-// makeReplica stores the object of a replica, or finds that of an earlier call. A used volume's is never made here: its
-// data is not to be created a second time.
+// makeReplica stores the object of a replica; nil if there is one, of an earlier call. A used volume's is never made
+// here: its data is not to be created a second time.
 func (s *Service) makeReplica(ctx context.Context, vol *v1alpha1.NvmfVolume, m v1alpha1.VolumeMember) (*v1alpha1.NvmfReplica, error) {
 	if vol.Spec.Used {
-		return s.foundReplica(ctx, vol, m)
+		return nil, nil
 	}
 	source, err := s.replicaSource(ctx, vol)
 	if isNoVolume(err) || errors.Is(err, errNoSource) {
 		// What is made needs it no more.
-		rep, readErr := s.replicas.read(ctx, m.Name)
-		if readErr != nil {
-			return nil, readErr
+		rep, err := s.replicas.read(ctx, m.Name)
+		if err == nil && rep == nil {
+			err = errNoSource
 		}
-		if rep == nil {
-			return nil, errNoSource
-		}
-	} else if err != nil {
 		return nil, err
 	}
-	if err == nil {
-		rep := newReplica(vol, m, source)
-		err := s.client.Create(ctx, rep, client.FieldOwner(fieldManager))
-		if err == nil {
-			return rep, nil
-		}
-		if !apierrors.IsAlreadyExists(err) {
-			return nil, fmt.Errorf("store NvmfReplica %s: %w", m.Name, err)
-		}
-	}
-	return s.foundReplica(ctx, vol, m)
-}
-
-// foundReplica is the object of a replica that an earlier call made.
-func (s *Service) foundReplica(ctx context.Context, vol *v1alpha1.NvmfVolume, m v1alpha1.VolumeMember) (*v1alpha1.NvmfReplica, error) {
-	now, err := s.follow(ctx, vol)
 	if err != nil {
 		return nil, err
 	}
-	i := slices.IndexFunc(now.Spec.Members, func(is v1alpha1.VolumeMember) bool { return is == m })
-	if i < 0 {
-		return nil, failf(busy, "volume %s was changed while it was being created; try again", vol.Name)
+	rep := newReplica(vol, m, source)
+	err = s.client.Create(ctx, rep, client.FieldOwner(fieldManager))
+	if apierrors.IsAlreadyExists(err) {
+		return nil, nil
 	}
-	return now.replicas[i], nil
+	if err != nil {
+		return nil, fmt.Errorf("store NvmfReplica %s: %w", m.Name, err)
+	}
+	return rep, nil
+}
+
+// findReplicas that earlier calls made: those that reps lacks, in the order of the members. It comes after all others
+// were made, since a volume that lacks one cannot be followed.
+func (s *Service) findReplicas(ctx context.Context, vol *v1alpha1.NvmfVolume, reps []*v1alpha1.NvmfReplica) error {
+	now, err := s.follow(ctx, vol)
+	if err != nil {
+		return err
+	}
+	if !slices.Equal(now.Spec.Members, vol.Spec.Members) || slices.Contains(now.replicas, nil) {
+		return failf(busy, "volume %s was changed while it was being created; try again", vol.Name)
+	}
+	copy(reps, now.replicas)
+	return nil
 }
 
 func created(rep *v1alpha1.NvmfReplica) (bool, error) {

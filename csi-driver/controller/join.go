@@ -133,7 +133,8 @@ func (s *Service) begin(ctx context.Context, a *arrangement) (outcome, error) {
 	if err != nil {
 		return outcome{}, err
 	}
-	m.Node, err = s.reservations.place(ctx, req, m)
+	placed := []v1alpha1.VolumeMember{m}
+	err = s.reservations.place(ctx, req, placed)
 	var noNode *placement.NoNodeError
 	var noRoom *placement.NoRoomError
 	if errors.As(err, &noNode) || errors.As(err, &noRoom) {
@@ -142,6 +143,7 @@ func (s *Service) begin(ctx context.Context, a *arrangement) (outcome, error) {
 	if err != nil {
 		return outcome{}, err
 	}
+	m = placed[0]
 	rep := newReplica(a.NvmfVolume, m, nil)
 	rep.Annotations = map[string]string{joinsAnnotation: uuid.NewString()}
 	rep.Spec.Used, rep.Spec.Hosts, rep.Spec.SubsystemNQN = false, nil, ""

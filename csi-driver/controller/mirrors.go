@@ -26,6 +26,29 @@ import (
 // copy of what is written meanwhile. It is less than the ten seconds that csi-attacher gives a call.
 const confirmGrace = 6 * time.Second
 
+// firstMirror stores the record of a volume with several replicas right after this call has stored the volume and all of
+// them, and tells whether it did. Their agents make them meanwhile, blank, and so equal. It does not read whether the
+// volume is as it was, as makeMirror does: it was stored less than firstMirrorTime ago. Where that cannot be said, and
+// where there is a record, which a withdrawn creation may have left, makeMirror has to do it.
+func (s *Service) firstMirror(ctx context.Context, vol *v1alpha1.NvmfVolume, reps []*v1alpha1.NvmfReplica, stored time.Time) (bool, error) {
+	if !vol.Replicated() || stored.IsZero() || time.Since(stored) > firstMirrorTime {
+		return false, nil
+	}
+	record, err := recordOfAll(vol, reps)
+	if err != nil {
+		return false, err
+	}
+	err = s.createMirror(ctx, vol, record)
+	if apierrors.IsAlreadyExists(err) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// firstMirrorTime after a volume was stored, it is certainly not in use yet, nor was its record lost: for that, another
+// call would have had to wait for its replicas, a node to attach it, and a person to delete the record.
+const firstMirrorTime = 5 * time.Second
+
 // makeMirror stores the record of a volume with several replicas, all of which exist on their nodes: they are blank,
 // and so equal. The record is made once: it alone tells whose data is current, so that one that is missing later is
 // never made again.
@@ -38,18 +61,10 @@ func (s *Service) makeMirror(ctx context.Context, vol *v1alpha1.NvmfVolume, reps
 		_, err := s.mirrorOf(ctx, vol)
 		return err
 	}
-	var all []mirror.Replica
-	for i, rep := range reps {
-		if rep == nil {
-			return failf(waiting, "volume %s is not created yet: NvmfReplica %s does not exist", vol.Name, vol.Spec.Members[i].Name)
-		}
-		all = append(all, mirror.Replica{Name: rep.Name, UID: string(rep.UID)})
-	}
-	record, err := mirror.New("", all, nil, time.Now())
+	record, err := recordOfAll(vol, reps)
 	if err != nil {
 		return err
 	}
-	// Most volumes have no record yet: it is stored without asking for one, which the API server would refuse.
 	if err := s.storeMirror(ctx, vol, record); !apierrors.IsAlreadyExists(err) {
 		return err
 	}
@@ -76,11 +91,28 @@ func (s *Service) makeMirror(ctx context.Context, vol *v1alpha1.NvmfVolume, reps
 	return err
 }
 
+// recordOfAll the replicas of a volume, none of which was ever written.
+func recordOfAll(vol *v1alpha1.NvmfVolume, reps []*v1alpha1.NvmfReplica) (mirror.Record, error) {
+	var all []mirror.Replica
+	for i, rep := range reps {
+		if rep == nil {
+			return mirror.Record{}, failf(waiting, "volume %s is not created yet: NvmfReplica %s does not exist", vol.Name, vol.Spec.Members[i].Name)
+		}
+		all = append(all, mirror.Replica{Name: rep.Name, UID: string(rep.UID)})
+	}
+	return mirror.New("", all, nil, time.Now())
+}
+
 // storeMirror stores the first record of a volume to which nobody was admitted.
 func (s *Service) storeMirror(ctx context.Context, vol *v1alpha1.NvmfVolume, record mirror.Record) error {
 	if err := s.unchanged(ctx, vol); err != nil {
 		return err
 	}
+	return s.createMirror(ctx, vol, record)
+}
+
+// createMirror, unless there is one.
+func (s *Service) createMirror(ctx context.Context, vol *v1alpha1.NvmfVolume, record mirror.Record) error {
 	err := s.client.Create(ctx, &v1alpha1.NvmfMirror{ObjectMeta: metav1.ObjectMeta{Name: vol.Name, Labels: vol.Labels}, Spec: record}, client.FieldOwner(fieldManager))
 	if err != nil {
 		return fmt.Errorf("store NvmfMirror %s: %w", vol.Name, err)

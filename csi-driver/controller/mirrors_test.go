@@ -4,7 +4,10 @@ package controller
 
 import (
 	"context"
+	"fmt"
+	"net/http"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -14,6 +17,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/rest"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/csi-driver/mirror"
@@ -282,6 +286,105 @@ func TestReplicasGoToDifferentNodes(t *testing.T) {
 	shared.Parameters["replicas"] = "3"
 	_, err = s.CreateVolume(within(t, enough), shared)
 	expectError(t, err, codes.InvalidArgument, `replicas: "3" is not a whole number from 1 to 2`)
+}
+
+// A CreateVolume that ends at any of its writes, sent or not, is carried through by the next, and leaves nothing behind.
+func TestCreateWithTwoReplicasCutOffAnywhere(t *testing.T) {
+	st := newStorage(t, 2, 100*gi)
+	s, _ := newService(t)
+	seen(t, s, st)
+	for _, sent := range []bool{false, true} {
+		for nth := int64(1); nth <= 4; nth++ {
+			id := own(t, fmt.Sprintf("%v-%d", sent, nth))
+			ctx, cancel := context.WithCancel(within(t, enough))
+			config := rest.CopyConfig(restConfig)
+			var writes atomic.Int64
+			config.Wrap(func(next http.RoundTripper) http.RoundTripper {
+				return transport(func(req *http.Request) (*http.Response, error) {
+					if req.Method == http.MethodGet || writes.Add(1) < nth {
+						return next.RoundTrip(req)
+					}
+					if sent && writes.Load() == nth {
+						resp, err := next.RoundTrip(req)
+						if err != nil {
+							return nil, err
+						}
+						_ = resp.Body.Close()
+					}
+					cancel()
+					return nil, context.Canceled
+				})
+			})
+			cut, stop := newServiceOn(t, config)
+			seen(t, cut, st)
+			if _, err := cut.CreateVolume(ctx, mirroredRequest(st, id, gi)); err == nil || writes.Load() < nth {
+				t.Errorf("%s: cut off after %d writes: %v", id, writes.Load(), err)
+			}
+			stop()
+			if _, err := s.CreateVolume(within(t, enough), mirroredRequest(st, id, gi)); err != nil {
+				t.Fatalf("%s, repeated: %v", id, err)
+			}
+			var uids, recorded []string
+			for _, m := range volume(t, id).Spec.Members {
+				uids = append(uids, string(replicaOf(t, m.Name).UID))
+			}
+			for _, m := range mirrorOf(t, id).Spec.Members {
+				recorded = append(recorded, m.ReplicaUID)
+			}
+			if !mirror.Whole(mirrorOf(t, id).Spec) || len(uids) != 2 || !cmp.Equal(uids, recorded) {
+				t.Errorf("%s: the record is %s, the replicas are %v", id, mirror.String(mirrorOf(t, id).Spec), uids)
+			}
+			if _, err := s.DeleteVolume(within(t, enough), &csi.DeleteVolumeRequest{VolumeId: id}); err != nil || volume(t, id) != nil || mirrorOf(t, id) != nil {
+				t.Errorf("%s, deleted: %v; volume %v, record %v", id, err, volume(t, id), mirrorOf(t, id))
+			}
+		}
+	}
+	for _, n := range st.nodes {
+		if volumes, _ := holds(t, n); len(volumes) > 0 {
+			t.Errorf("%s still holds %v", n, volumes)
+		}
+	}
+}
+
+// A new volume costs one request for each of its objects.
+func TestCreateStoresEachObjectOnce(t *testing.T) {
+	st := newStorage(t, 2, 100*gi)
+	var asked requests
+	config := rest.CopyConfig(restConfig)
+	config.Wrap(asked.count)
+	s, _ := newServiceOn(t, config)
+	seen(t, s, st)
+	newMirrored(t, s, st, "first") // the client asks which kinds there are
+	asked.on.Store(true)
+	newMirrored(t, s, st, "two")
+	if n := asked.n.Swap(0); n != 4 {
+		t.Errorf("%d requests for a volume with two replicas; want 4: the volume, two replicas, the record", n)
+	}
+	newVolume(t, s, st, "one")
+	if n := asked.n.Load(); n != 2 {
+		t.Errorf("%d requests for a volume with one replica; want 2", n)
+	}
+}
+
+// A record that was lost is not made by a call that was held up after it had stored the replicas.
+func TestHeldUpCreateVolumeMakesNoRecord(t *testing.T) {
+	st := newStorage(t, 2, 100*gi)
+	s, _ := newService(t)
+	seen(t, s, st)
+	id := newMirrored(t, s, st, "v")
+	vol, reps := volume(t, id), []*v1alpha1.NvmfReplica{replicaOf(t, id+"-0"), replicaOf(t, id+"-1")}
+	deleteByHand(t, mirrorOf(t, id))
+	for _, stored := range []time.Time{{}, time.Now().Add(-2 * firstMirrorTime)} {
+		if made, err := s.firstMirror(t.Context(), vol, reps, stored); made || err != nil || mirrorOf(t, id) != nil {
+			t.Errorf("stored at %v: made %v (%v)", stored, made, err)
+		}
+	}
+	// One that other replicas left is not taken for its own.
+	stale := mirrorOf(t, newMirrored(t, s, st, "other"))
+	create(t, &v1alpha1.NvmfMirror{ObjectMeta: metav1.ObjectMeta{Name: id}, Spec: stale.Spec})
+	if made, err := s.firstMirror(t.Context(), vol, reps, time.Now()); made || err != nil {
+		t.Errorf("made %v (%v) in place of another", made, err)
+	}
 }
 
 // The record tells whose data is current: when it is gone, nobody guesses.

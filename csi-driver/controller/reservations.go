@@ -36,20 +36,30 @@ type reservation struct {
 // has stored it. It only has to outlast the delay of the watch.
 const reservationTime = 2 * time.Minute
 
-// place chooses a node and keeps the space there for a replica until the cache shows it.
-func (r *reservations) place(ctx context.Context, req placement.Request, m v1alpha1.VolumeMember) (string, error) {
+// place chooses a node for each of a volume's replicas, sets it, and keeps the space there until the cache shows the
+// replica. The first may have to be where the request says; each is on another node than those before it. With an error
+// no space is kept.
+func (r *reservations) place(ctx context.Context, req placement.Request, members []v1alpha1.VolumeMember) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	nodes, promises, err := r.gather(ctx, m.Name)
+	nodes, promises, err := r.gather(ctx, members...)
 	if err != nil {
-		return "", err
+		return err
 	}
-	node, err := placement.Choose(req, nodes, promises)
-	if err != nil {
-		return "", err
+	kept := make([]placement.Promise, len(members))
+	for i := range members {
+		m := &members[i]
+		if m.Node, err = placement.Choose(req, nodes, promises); err != nil {
+			return err
+		}
+		kept[i] = placement.PromiseTo(m.Name, m.Node, req.Device, req.DeviceClass, req.SizeBytes)
+		promises = append(promises, kept[i])
+		req.Apart, req.Node, req.Device = append(req.Apart, m.Node), "", ""
 	}
-	r.keep(placement.PromiseTo(m.Name, node, req.Device, req.DeviceClass, req.SizeBytes), m.UUID)
-	return node, nil
+	for i, p := range kept {
+		r.keep(p, members[i].UUID)
+	}
+	return nil
 }
 
 // keep space. The caller holds the lock.
@@ -78,7 +88,7 @@ func (r *reservations) grow(ctx context.Context, vol *replicatedVolume, size int
 func (r *reservations) growReplica(ctx context.Context, rep *v1alpha1.NvmfReplica, size int64) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	nodes, promises, err := r.gather(ctx, rep.Name)
+	nodes, promises, err := r.gather(ctx, v1alpha1.VolumeMember{Name: rep.Name})
 	if err != nil {
 		return err
 	}
@@ -140,7 +150,7 @@ func (r *reservations) releaseAll(members []v1alpha1.VolumeMember, size int64) {
 func (r *reservations) candidates(ctx context.Context, req placement.Request) ([]placement.Candidate, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	nodes, promises, err := r.gather(ctx, "")
+	nodes, promises, err := r.gather(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -148,10 +158,10 @@ func (r *reservations) candidates(ctx context.Context, req placement.Request) ([
 	return candidates, nil
 }
 
-// gather the nodes and what was promised of them, but not to the replica with this name. The nodes are the cache's
-// own: not to be changed. The caller holds the lock, so that what was released is what the cache showed before it was
+// gather the nodes and what was promised of them; of what is kept, not what is for these replicas. The nodes are the
+// cache's own: not to be changed. The caller holds the lock, so that what was released is what the cache showed before it was
 // read.
-func (r *reservations) gather(ctx context.Context, but string) ([]v1alpha1.NvmfNode, []placement.Promise, error) {
+func (r *reservations) gather(ctx context.Context, but ...v1alpha1.VolumeMember) ([]v1alpha1.NvmfNode, []placement.Promise, error) {
 	var nodes v1alpha1.NvmfNodeList
 	if err := r.cached.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
 		return nil, nil, fmt.Errorf("list NvmfNodes: %w", err)
@@ -166,7 +176,7 @@ func (r *reservations) gather(ctx context.Context, but string) ([]v1alpha1.NvmfN
 	for name, made := range r.made {
 		if now.After(made.until) {
 			delete(r.made, name)
-		} else if name != but {
+		} else if !slices.ContainsFunc(but, func(m v1alpha1.VolumeMember) bool { return m.Name == name }) {
 			promises = append(promises, made.Promise)
 		}
 	}

@@ -347,7 +347,7 @@ func unplannedSpace(n *v1alpha1.NvmfNode, device string, promises []Promise) (sp
 // once by node: what is promised, each volume counted once.
 func once(promises []Promise) map[string][]Promise {
 	byNode := map[string][]Promise{}
-	counted := map[string]bool{}
+	counted := make(map[string]bool, len(promises))
 	for _, p := range promises {
 		if !counted[p.Volume] {
 			counted[p.Volume] = true
