@@ -26,8 +26,8 @@ import (
 // copy of what is written meanwhile. It is less than the ten seconds that csi-attacher gives a call.
 const confirmGrace = 6 * time.Second
 
-// firstMirror stores the record of a volume with several replicas right after this call has stored the volume and all of
-// them, and tells whether it did. Their agents make them meanwhile, blank, and so equal. It does not read whether the
+// firstMirror stores the record of a volume with several replicas right after this call has stored the volume and all
+// its replicas, and tells whether it did. Agents make them meanwhile, blank, and so equal. It does not read whether the
 // volume is as it was, as makeMirror does: it was stored less than firstMirrorTime ago. Where that cannot be said, and
 // where there is a record, which a withdrawn creation may have left, makeMirror has to do it.
 func (s *Service) firstMirror(ctx context.Context, vol *v1alpha1.NvmfVolume, reps []*v1alpha1.NvmfReplica, stored time.Time) (bool, error) {

@@ -288,7 +288,7 @@ func TestReplicasGoToDifferentNodes(t *testing.T) {
 	expectError(t, err, codes.InvalidArgument, `replicas: "3" is not a whole number from 1 to 2`)
 }
 
-// A CreateVolume that ends at any of its writes, sent or not, is carried through by the next, and leaves nothing behind.
+// A CreateVolume that ends at any of its writes, sent or not, is carried through by the next; nothing stays behind.
 func TestCreateWithTwoReplicasCutOffAnywhere(t *testing.T) {
 	st := newStorage(t, 2, 100*gi)
 	s, _ := newService(t)

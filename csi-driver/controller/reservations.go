@@ -46,18 +46,17 @@ func (r *reservations) place(ctx context.Context, req placement.Request, members
 	if err != nil {
 		return err
 	}
-	kept := make([]placement.Promise, len(members))
+	known := len(promises)
 	for i := range members {
 		m := &members[i]
 		if m.Node, err = placement.Choose(req, nodes, promises); err != nil {
 			return err
 		}
-		kept[i] = placement.PromiseTo(m.Name, m.Node, req.Device, req.DeviceClass, req.SizeBytes)
-		promises = append(promises, kept[i])
+		promises = append(promises, placement.PromiseTo(m.Name, m.Node, req.Device, req.DeviceClass, req.SizeBytes))
 		req.Apart, req.Node, req.Device = append(req.Apart, m.Node), "", ""
 	}
-	for i, p := range kept {
-		r.keep(p, members[i].UUID)
+	for i, m := range members {
+		r.keep(promises[known+i], m.UUID)
 	}
 	return nil
 }
@@ -159,8 +158,8 @@ func (r *reservations) candidates(ctx context.Context, req placement.Request) ([
 }
 
 // gather the nodes and what was promised of them; of what is kept, not what is for these replicas. The nodes are the
-// cache's own: not to be changed. The caller holds the lock, so that what was released is what the cache showed before it was
-// read.
+// cache's own: not to be changed. The caller holds the lock, so that what was released is what the cache showed before
+// it was read.
 func (r *reservations) gather(ctx context.Context, but ...v1alpha1.VolumeMember) ([]v1alpha1.NvmfNode, []placement.Promise, error) {
 	var nodes v1alpha1.NvmfNodeList
 	if err := r.cached.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {

@@ -156,6 +156,24 @@ func TestKilledAnywhere(t *testing.T) {
 	}
 }
 
+// A new volume costs one status, besides what the node's own takes.
+func TestNewVolumesAreWrittenOnce(t *testing.T) {
+	const count = 10
+	l := newLab(t)
+	r := l.agent()
+	l.reconcile(r)
+	for n := 1; n <= count; n++ {
+		l.create(n, ofSize("1Gi"))
+	}
+	r = l.agent() // whose cache shows them
+	l.writes = 0
+	l.reconcile(r)
+	l.reconcile(r)
+	l.Expect(l.says(count)).To(HaveKeyWithValue("Ready", "True/AsExpected"))
+	l.Expect(l.writes).To(BeNumerically("<=", count+1))
+	l.Expect(l.writes).To(BeNumerically(">=", count))
+}
+
 // killAtWrite ends the agent at its nth write to the API server.
 func (l *lab) killAtWrite(nth int, cancel context.CancelFunc) {
 	l.mu.Lock()

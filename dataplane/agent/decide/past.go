@@ -30,9 +30,9 @@ type Record struct {
 	Dismissed   []string `json:"dismissed,omitempty"`
 	// Export that was to be served; nil of a snapshot, and of a volume that was leaving.
 	Export *engine.Export `json:"export,omitempty"`
-	// Pool in which a volume is to be made, and Written, that it has data from the start: on record before the engine is
-	// asked, until the object's status says both. Were the agent killed after the engine made a volume without a record,
-	// and its pool then unreadable, another agent would make it a second time elsewhere.
+	// Pool in which a volume is to be made, and Written, that it has data from the start: on record before the engine
+	// is asked, until the object's status says both. Were the agent killed after the engine made a volume without a
+	// record, and its pool then unreadable, another agent would make it a second time elsewhere.
 	Pool    string `json:"pool,omitempty"`
 	Written bool   `json:"written,omitempty"`
 	// Gone says that its object is gone, seen to be or let go by the agent: another one may take its place.
