@@ -68,7 +68,7 @@ func createAtOnce(b *testing.B, replicas int, least float64) {
 		b.StopTimer()
 		asked.on.Store(false)
 		each(b, ids, func(id string) error {
-			_, err := sidecar.DeleteVolume(within(b, enough), &csi.DeleteVolumeRequest{VolumeId: id})
+			_, err := sidecar.DeleteVolume(within(b, 5*enough), &csi.DeleteVolumeRequest{VolumeId: id})
 			return err
 		})
 		raw += writesAlone(b, ids, replicas)

@@ -127,6 +127,7 @@ func TestAVolumeThatWaitsForAPersonGivesOneEvent(t *testing.T) {
 	write(t, id)
 	unpublish(t, s, id, node)
 	silence(t, volume(t, id).Spec.Members[1].Node)
+	s.grace = short
 	for range 2 {
 		_, err := s.ControllerPublishVolume(within(t, enough), publishRequest(id, node))
 		g.Expect(err).To(MatchError(ContainSubstring("declare one current")))

@@ -246,7 +246,7 @@ func (s *Service) hold(ctx, wctx context.Context, vol *v1alpha1.NvmfVolume, atta
 	return nil
 }
 
-// confirm waits until done says so of each replica that is in sync; once it has of one, for confirmGrace more. It
+// confirm waits until done says so of each replica that is in sync; once it has of one, for the grace more. It
 // returns those of which it does, and one of which it does not.
 func (s *Service) confirm(ctx context.Context, vol *replicatedVolume, record mirror.Record, done func(rep *v1alpha1.NvmfReplica, generation int64) (bool, error)) ([]mirror.Confirmation, *v1alpha1.NvmfReplica, error) {
 	type answer struct {
@@ -279,7 +279,7 @@ func (s *Service) confirm(ctx context.Context, vol *replicatedVolume, record mir
 		switch {
 		case a.err == nil && a.rep != nil && isMember(record, a.rep):
 			confirmed = append(confirmed, mirror.Confirmation{Replica: mirror.Replica{Name: a.rep.Name, UID: string(a.rep.UID)}})
-			time.AfterFunc(confirmGrace, cancel)
+			time.AfterFunc(s.grace, cancel)
 		case errors.Is(a.err, errLate):
 			silent = a.rep
 		case a.err != nil:

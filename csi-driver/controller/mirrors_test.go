@@ -127,6 +127,7 @@ func TestAttachWithoutAReplica(t *testing.T) {
 	id := newMirrored(t, s, st, "v")
 	vol := volume(t, id)
 	silence(t, vol.Spec.Members[1].Node)
+	s.grace = short // for the one that is silent
 	g := NewWithT(t)
 	holder := hold(t, s, id, node)
 	m := mirrorOf(t, id)
@@ -166,6 +167,7 @@ func TestADirtyReplicaAloneNeedsAPerson(t *testing.T) {
 	write(t, id)
 	unpublish(t, s, id, node)
 	silence(t, vol.Spec.Members[1].Node)
+	s.grace = short
 	_, err := s.ControllerPublishVolume(within(t, enough), publishRequest(id, node))
 	expectError(t, err, codes.Unavailable, "declare one current", id+"-0")
 
@@ -254,6 +256,7 @@ func TestARestoredAPIDropsNoReplica(t *testing.T) {
 	node := newHost(t, "host")
 	id := newMirrored(t, s, st, "v")
 	silence(t, volume(t, id).Spec.Members[0].Node)
+	s.grace = short
 	rep := replica(t, id)
 	meta.SetStatusCondition(&rep.Status.Conditions, condition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, v1alpha1.ReasonRestoreSuspected, "later"))
 	if err := api.Status().Update(t.Context(), rep); err != nil {

@@ -13,6 +13,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -43,6 +44,8 @@ type Service struct {
 	mirrors      *objects[v1alpha1.NvmfMirror, *v1alpha1.NvmfMirror]
 	snapshots    *objects[v1alpha1.NvmfSnapshot, *v1alpha1.NvmfSnapshot]
 	reservations *reservations
+	// grace is confirmGrace, but in tests.
+	grace time.Duration
 	// refused are nodes that could not create a replica which was to be added.
 	refused refusedNodes
 	// asked are the movers that were asked to stop.
@@ -69,6 +72,7 @@ func New(ctx context.Context, c *Cluster) (*Service, error) {
 		mirrors:      &objects[v1alpha1.NvmfMirror, *v1alpha1.NvmfMirror]{kind: "NvmfMirror", cached: c.GetClient(), live: c.GetAPIReader()},
 		snapshots:    &objects[v1alpha1.NvmfSnapshot, *v1alpha1.NvmfSnapshot]{kind: "NvmfSnapshot", cached: c.GetClient(), live: c.GetAPIReader()},
 		reservations: &reservations{cached: c.GetClient(), clock: clock.RealClock{}},
+		grace:        confirmGrace,
 		unsettled:    workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[string]()),
 		untold:       newUntold(),
 	}
