@@ -44,8 +44,8 @@ type Service struct {
 	mirrors      *objects[v1alpha1.NvmfMirror, *v1alpha1.NvmfMirror]
 	snapshots    *objects[v1alpha1.NvmfSnapshot, *v1alpha1.NvmfSnapshot]
 	reservations *reservations
-	// grace is confirmGrace, but in tests.
-	grace time.Duration
+	// grace is confirmGrace, and delay settleDelay, but in tests.
+	grace, delay time.Duration
 	// refused are nodes that could not create a replica which was to be added.
 	refused refusedNodes
 	// asked are the movers that were asked to stop.
@@ -73,6 +73,7 @@ func New(ctx context.Context, c *Cluster) (*Service, error) {
 		snapshots:    &objects[v1alpha1.NvmfSnapshot, *v1alpha1.NvmfSnapshot]{kind: "NvmfSnapshot", cached: c.GetClient(), live: c.GetAPIReader()},
 		reservations: &reservations{cached: c.GetClient(), clock: clock.RealClock{}},
 		grace:        confirmGrace,
+		delay:        settleDelay,
 		unsettled:    workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[string]()),
 		untold:       newUntold(),
 	}
@@ -130,7 +131,7 @@ func New(ctx context.Context, c *Cluster) (*Service, error) {
 func (s *Service) volumeChanged(obj any) {
 	if vol, ok := obj.(*v1alpha1.NvmfVolume); ok {
 		s.volumes.changed(vol.Name)
-		s.unsettled.AddAfter(vol.Name, settleDelay)
+		s.unsettled.AddAfter(vol.Name, s.delay)
 	}
 }
 
@@ -139,7 +140,7 @@ func (s *Service) replicaChanged(obj any) {
 	if rep, ok := obj.(*v1alpha1.NvmfReplica); ok {
 		s.reservations.release(rep.Name, rep.Spec.UUID, rep.Spec.Size.Value())
 		s.replicas.changed(rep.Name)
-		s.unsettled.AddAfter(rep.Spec.Volume.Name, settleDelay)
+		s.unsettled.AddAfter(rep.Spec.Volume.Name, s.delay)
 	}
 }
 

@@ -83,7 +83,7 @@ func (s *Service) settle(ctx context.Context, id string) error {
 	// A call that works on the volume does it all, or leaves the rest for later. None is kept waiting by this one: what
 	// both write, they write only as they read it.
 	if s.locks.taken("volume", id) {
-		s.unsettled.AddAfter(id, settleDelay)
+		s.unsettled.AddAfter(id, s.delay)
 		return nil
 	}
 	if vol.DeletionTimestamp == nil {

@@ -65,6 +65,7 @@ func newServiceOn(t testing.TB, config *rest.Config) (s *Service, stop func()) {
 	if s, err = New(ctx, c); err != nil {
 		t.Fatal(err)
 	}
+	s.delay = short
 	ended := make(chan error, 1)
 	go func() { ended <- c.Start(ctx) }()
 	if !c.GetCache().WaitForCacheSync(ctx) || !c.cordoned.WaitForCacheSync(ctx) {
