@@ -126,7 +126,10 @@ func TestPublishDisplacesAMover(t *testing.T) {
 			m := newWrittenAndDetached(t, true)
 			host := newMoverHost(t, "mover")
 			m.copying()
-			_, err := m.service().CreateSnapshot(within(t, enough), &csi.CreateSnapshotRequest{Name: own(t, "snap"), SourceVolumeId: m.id})
+			err := inVain(t, func(ctx context.Context) error {
+				_, err := m.service().CreateSnapshot(ctx, &csi.CreateSnapshotRequest{Name: own(t, "snap"), SourceVolumeId: m.id})
+				return err
+			})
 			NewWithT(t).Expect(err).To(HaveOccurred())
 			done := make(chan struct{})
 			stopped := make(chan struct{})
