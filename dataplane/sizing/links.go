@@ -63,6 +63,16 @@ func linksOf(inv *v1alpha1.Inventory, portals []v1alpha1.PlannedPortal) links {
 	return l
 }
 
+// LinkMbps of the interfaces that portals are on, each counted once, in megabits a second; 0 when none reports its
+// speed.
+func LinkMbps(inv *v1alpha1.Inventory, portals []v1alpha1.PlannedPortal) int64 {
+	var sum int64
+	for _, k := range linksOf(inv, portals).byName {
+		sum += k.mbps
+	}
+	return sum
+}
+
 // lowest are the interfaces with a device that an interface runs over; itself when it has none below.
 func lowest(inv *v1alpha1.Inventory, nic *v1alpha1.NIC) []*v1alpha1.NIC {
 	seen := map[string]bool{}

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 	"k8s.io/mount-utils"
 
+	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/engine"
 )
 
@@ -86,7 +87,7 @@ func (h *host) readPool(s *store, p *pool, mounts []mount.MountInfo) error {
 	if err := unix.Statfs(p.dir, &st); err != nil {
 		return fmt.Errorf("%w: pool %s: %w", engine.ErrUnavailable, p.Device, err)
 	}
-	p.TotalBytes = fillable(int64(st.Blocks) * st.Bsize)
+	p.TotalBytes = v1alpha1.FillableXFS(int64(st.Blocks) * st.Bsize)
 	p.FreeBytes = min(int64(st.Bavail)*st.Bsize, p.TotalBytes)
 	volumes, err := readFiles(p, volumesFolder)
 	if err != nil {
@@ -103,20 +104,6 @@ func (h *host) readPool(s *store, p *pool, mounts []mount.MountInfo) error {
 		s.snapshots[id] = append(s.snapshots[id], f)
 	}
 	return nil
-}
-
-// What XFS takes of itself, measured on Linux 6.18 with what mkfs.xfs makes here: 32 MiB that it reserves for
-// its own transactions, 0.7 % for the trees that it may need for reflinks and inodes, and 0.5 % for the extents of a
-// file that was written in 4 KiB blocks in random order.
-const (
-	xfsReserveBytes = 32 << 20
-	xfsShare        = 64 // one part in so many, 1.6 %
-)
-
-// fillable is how much of an XFS of that size volumes can be filled with. That is the pool's size: were it the
-// filesystem's, writes to volumes that are promised all of it would fail before they are full.
-func fillable(filesystemBytes int64) int64 {
-	return max(0, filesystemBytes-xfsReserveBytes-filesystemBytes/xfsShare)
 }
 
 func readFiles(p *pool, folder string) (map[engine.ID]file, error) {

@@ -9,9 +9,12 @@ import (
 	"strings"
 	"testing"
 
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/mount-utils"
 
+	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/engine"
+	"github.com/weft-storage/weft/dataplane/sizing"
 )
 
 func TestPoolDir(t *testing.T) {
@@ -109,13 +112,17 @@ func TestFillable(t *testing.T) {
 		{"20G", 20416, 20241, 80},
 		{"1T", 1048064, 1040724, 90},
 	} {
-		got := fillable(seen.totalMiB*mib) / mib
+		got := v1alpha1.FillableXFS(seen.totalMiB*mib) / mib
 		room := seen.freeMiB - seen.freeMiB*5/1000
 		if got > room || got < room-seen.freeMiB/seen.unpromised {
 			t.Errorf("%s: %d MiB are promised, and there is room for %d", seen.device, got, room)
 		}
+		device := resource.MustParse(seen.device + "i")
+		if planned := sizing.PoolBytes(&v1alpha1.Plan{Engine: v1alpha1.EngineNvmet}, device.Value()) / mib; planned != got {
+			t.Errorf("%s: kubectl weft plan says %d MiB, and it is %d", seen.device, planned, got)
+		}
 	}
-	if got := fillable(16 * mib); got != 0 {
+	if got := v1alpha1.FillableXFS(16 * mib); got != 0 {
 		t.Errorf("a filesystem of 16 MiB: %d bytes", got)
 	}
 }

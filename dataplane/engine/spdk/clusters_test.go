@@ -8,8 +8,10 @@ import (
 
 	. "github.com/onsi/gomega"
 
+	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/engine"
 	"github.com/weft-storage/weft/dataplane/engine/enginetest"
+	"github.com/weft-storage/weft/dataplane/sizing"
 )
 
 // TestClusters: a pool is made with the clusters that are asked for and keeps them, whatever is asked for later.
@@ -21,6 +23,8 @@ func TestClusters(t *testing.T) {
 			r.device = r.file(enginetest.PoolBytes)
 			r.device.ClusterBytes = cluster
 			r.done(r.engine.OpenPools(r.ctx, []engine.Device{r.device}))
+			planned := &v1alpha1.Plan{Engine: v1alpha1.EngineSPDK, ClusterBytes: cluster}
+			r.Expect(sizing.PoolBytes(planned, enginetest.PoolBytes)).To(BeNumerically("~", r.state().Pools[0].TotalBytes, 3*cluster), "as kubectl weft plan says")
 			unit := max(engine.SizeUnit, cluster)
 			volume := r.create(engine.Source{}, unit)
 			snapshot := r.snap(volume)
