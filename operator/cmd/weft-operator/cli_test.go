@@ -6,6 +6,7 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -72,6 +73,17 @@ func TestPlanIsWhatTheOperatorDoes(t *testing.T) {
 	c.Expect(foretold.Plans).To(HaveExactElements(
 		And(HaveField("Node", "cli-1"), HaveField("Verdict", claim.Fits)),
 		And(HaveField("Node", "cli-2"), HaveField("Verdict", claim.CannotHold))))
+
+	volumes := filepath.Join(t.TempDir(), "volumes.yaml")
+	c.Expect(os.WriteFile(volumes, []byte("count: 2\nsize: 16Mi\n---\nsize: 16Mi\nreplicas: 2\n"), 0o600)).To(Succeed())
+	out, code = c.kubectlWeft(newTarget("cli", "cli"), "plan", "-f", "-", "--volumes", volumes, "-o", "json")
+	c.Expect(code).To(Equal(cli.CodeCannotHold), out)
+	var counted cli.Answers
+	c.Expect(json.Unmarshal([]byte(out), &counted)).To(Succeed())
+	c.Expect(counted.Volumes).To(HaveExactElements(And(HaveField("Verdict", claim.CannotHold),
+		HaveField("Nodes", HaveExactElements(And(HaveField("Node", "cli-1"), HaveField("Figures.Replicas", int64(3))))),
+		HaveField("Reasons", HaveExactElements(HaveField("Message", ContainSubstring("only 1 node can store such volumes")))),
+	)))
 
 	out, code = c.kubectlWeft(newTarget("cli", "cli"), "plan", "-f", "-", "--node", "cli-3")
 	c.Expect(code).To(BeZero(), out)

@@ -22,6 +22,8 @@ import (
 type hardware struct {
 	// Name of the node. Default: node.
 	Name string `json:"name"`
+	// Zone of the node: its label topology.kubernetes.io/zone. Default: none.
+	Zone string `json:"zone"`
 	// Addresses that are the Node's InternalIPs. Default: the first address of the NICs.
 	Addresses []string `json:"addresses"`
 	// Sockets, each a NUMA node. Default 1.
@@ -111,6 +113,9 @@ func (h hardware) nodes() (v1alpha1.NvmfNode, corev1.Node, error) {
 		}
 	}
 	node := corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: h.Name}, Status: corev1.NodeStatus{Allocatable: h.Allocatable}}
+	if h.Zone != "" {
+		node.Labels = map[string]string{corev1.LabelTopologyZone: h.Zone}
+	}
 	for _, a := range h.Addresses {
 		node.Status.Addresses = append(node.Status.Addresses, corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: a})
 	}

@@ -20,12 +20,17 @@ import (
 )
 
 // planOptions are the flags of plan.
-type planOptions struct{ file, node, inventory, output string }
+type planOptions struct {
+	file, node, inventory, output string
+	// volumes is a file; empty for none.
+	volumes string
+	reserve bool
+}
 
 func planCommand(at *cluster) *cobra.Command {
 	var o planOptions
 	cmd := &cobra.Command{
-		Use:   "plan -f FILE [--node NODE | --inventory FILE]",
+		Use:   "plan -f FILE [--node NODE | --inventory FILE] [--volumes FILE]",
 		Short: "Show the plan of an NvmfTarget for each node before you apply it",
 		Long: `Show how weft would configure each node for the NvmfTargets in a file: all settings with their source and reason, the
 memory they need, and warnings. If a target does not fit on a node, the output says why and what would fit. The command
@@ -35,15 +40,21 @@ By default, the command plans for the nodes of the cluster that match the target
 for one node. Use --inventory to plan without a cluster, for the nodes in a file: NvmfNodes as printed by
 "kubectl get nvmfnode NODE -o yaml", or the short form described in docs/kubectl-weft.md.
 
+Use --volumes to count what volumes and their replicas need on these nodes: capacity, attachments, NVMe controllers and
+queue pairs, memory of the targets, and write traffic. The file contains volumes in the short form described in
+docs/kubectl-weft.md. With replicas: 2, the plan keeps a reserve, so that the replicas of a lost node can be created again
+on the remaining nodes.
+
 Exit codes:
-  0  the target fits on all nodes
+  0  the target fits on all nodes, and the volumes fit
   1  error, including a target that the API server would reject
-  2  the target does not fit on a node
+  2  the target does not fit on a node, or the volumes do not fit
   3  unknown: no node matches, or a node has not reported its hardware yet`,
 		Example: `  kubectl weft plan -f target.yaml
   kubectl weft plan -f target.yaml --node storage-1
   kubectl get nvmfnode storage-1 -o yaml >storage-1.yaml
-  kubectl weft plan -f target.yaml --inventory storage-1.yaml -o json`,
+  kubectl weft plan -f target.yaml --inventory storage-1.yaml -o json
+  kubectl weft plan -f target.yaml --inventory servers.yaml --volumes volumes.yaml`,
 		Args: cobra.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return plan(cmd, at, o) },
 	}
@@ -52,7 +63,10 @@ Exit codes:
 	flags.StringVar(&o.node, "node", "", "plan for this node of the cluster, even if the target's nodeSelector does not match it")
 	flags.StringVar(&o.inventory, "inventory", "", "plan for the nodes in this file, without a cluster")
 	flags.StringVarP(&o.output, "output", "o", "table", "output format: table or json")
+	flags.StringVar(&o.volumes, "volumes", "", "count what the volumes in this file need on the planned nodes")
+	flags.BoolVar(&o.reserve, "reserve", true, "with --volumes: keep enough free that the replicas of any one lost node can be created again on the others")
 	cmd.MarkFlagsMutuallyExclusive("node", "inventory")
+	cmd.MarkFlagsMutuallyExclusive("node", "volumes")
 	if err := cmd.MarkFlagRequired("filename"); err != nil {
 		panic(err) // the flag is not there: a mistake of this function
 	}
@@ -80,6 +94,8 @@ type Reason struct {
 // Answers to all targets of a file.
 type Answers struct {
 	Plans []Answer `json:"plans"`
+	// Volumes that were given, by target.
+	Volumes []VolumesAnswer `json:"volumes,omitempty"`
 	// Notes on what the answers leave open.
 	Notes []string `json:"notes,omitempty"`
 }
@@ -92,11 +108,17 @@ func plan(cmd *cobra.Command, at *cluster, o planOptions) error {
 	if err != nil {
 		return err
 	}
+	var volumes []document
+	if o.volumes != "" {
+		if volumes, err = readDocuments(o.volumes, strings.NewReader("")); err != nil {
+			return err
+		}
+	}
 	var answers Answers
 	if o.inventory != "" {
-		answers, err = planOffline(cmd.Context(), docs, o.inventory)
+		answers, err = planOffline(cmd.Context(), docs, volumes, o)
 	} else {
-		answers, err = planInCluster(cmd.Context(), docs, at, o.node)
+		answers, err = planInCluster(cmd.Context(), docs, volumes, at, o)
 	}
 	if err != nil {
 		return err
@@ -107,12 +129,16 @@ func plan(cmd *cobra.Command, at *cluster, o planOptions) error {
 	return answers.exit()
 }
 
-func planOffline(ctx context.Context, docs []document, file string) (Answers, error) {
+func planOffline(ctx context.Context, docs, volumes []document, o planOptions) (Answers, error) {
 	targets, err := targetsOf(ctx, docs, nil)
 	if err != nil {
 		return Answers{}, err
 	}
-	have, err := readDocuments(file, strings.NewReader(""))
+	wanted, err := volumesOf(volumes, targets)
+	if err != nil {
+		return Answers{}, err
+	}
+	have, err := readDocuments(o.inventory, strings.NewReader(""))
 	if err != nil {
 		return Answers{}, err
 	}
@@ -123,14 +149,17 @@ func planOffline(ctx context.Context, docs []document, file string) (Answers, er
 	answers := Answers{Notes: notes}
 	for _, t := range targets {
 		// A claim cannot be told from a file: whether it lasts is for the other target to say.
-		for _, p := range claim.Prospects(t, nil, nodes) {
+		prospects := claim.Prospects(t, nil, nodes)
+		for _, p := range prospects {
 			answers.Plans = append(answers.Plans, answer(t, p, nil))
 		}
+		answers.count(volumesQuestion{t, nil, nodes, prospects, wanted, o.reserve})
 	}
 	return answers, nil
 }
 
-func planInCluster(ctx context.Context, docs []document, at *cluster, node string) (Answers, error) {
+func planInCluster(ctx context.Context, docs, volumes []document, at *cluster, o planOptions) (Answers, error) {
+	node := o.node
 	api, err := at.client()
 	if err != nil {
 		return Answers{}, err
@@ -143,19 +172,23 @@ func planInCluster(ctx context.Context, docs []document, at *cluster, node strin
 	if err != nil {
 		return Answers{}, err
 	}
+	wanted, err := volumesOf(volumes, targets)
+	if err != nil {
+		return Answers{}, err
+	}
 	if node != "" && !slices.ContainsFunc(all.Nodes, func(n claim.Node) bool { return n.Name == node }) {
 		return Answers{}, fmt.Errorf("node %s not found in the cluster", node)
 	}
 	var answers Answers
 	for _, t := range targets {
-		some := false
-		for _, p := range claim.Prospects(t, all.Targets, all.Nodes) {
-			if node == p.Node || node == "" && p.Matches {
-				answers.Plans = append(answers.Plans, answer(t, p, &p.Matches))
-				some = true
-			}
+		prospects := slices.DeleteFunc(claim.Prospects(t, all.Targets, all.Nodes), func(p claim.Prospect) bool {
+			return p.Node != node && (node != "" || !p.Matches)
+		})
+		for _, p := range prospects {
+			answers.Plans = append(answers.Plans, answer(t, p, &p.Matches))
 		}
-		if !some {
+		answers.count(volumesQuestion{t, all.Targets, all.Nodes, prospects, wanted, o.reserve})
+		if len(prospects) == 0 {
 			answers.Plans = append(answers.Plans, Answer{Target: t.Name, Verdict: claim.Unknown, Reasons: []Reason{{
 				v1alpha1.ReasonNoNodeMatches, "no node matches spec.nodeSelector; label the nodes that should serve, or select a node with --node",
 			}}})
@@ -221,6 +254,10 @@ func (a Answers) print(out io.Writer, format string) error {
 		}
 		plan.print(t)
 	}
+	for _, v := range a.Volumes {
+		t.line("")
+		v.print(t)
+	}
 	for _, n := range a.Notes {
 		t.line("")
 		t.line("note: %s", n)
@@ -231,7 +268,8 @@ func (a Answers) print(out io.Writer, format string) error {
 // exit is the worst of all, as an exit code.
 func (a Answers) exit() error {
 	has := func(v claim.Verdict) bool {
-		return slices.ContainsFunc(a.Plans, func(p Answer) bool { return p.Verdict == v })
+		return slices.ContainsFunc(a.Plans, func(p Answer) bool { return p.Verdict == v }) ||
+			slices.ContainsFunc(a.Volumes, func(a VolumesAnswer) bool { return a.Verdict == v })
 	}
 	switch {
 	case has(claim.CannotHold):
