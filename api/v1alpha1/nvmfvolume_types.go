@@ -15,6 +15,9 @@ const VolumeSizeStep = 4 << 20
 // MaxReplicas of a volume.
 const MaxReplicas = 2
 
+// MaxZones that a volume may be limited to.
+const MaxZones = 64
+
 // MaxVolumeMembers of a volume: its replicas, and those that replace them or are being removed.
 const MaxVolumeMembers = 4
 
@@ -87,6 +90,19 @@ type NvmfVolumeSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="deviceClass is immutable, because the data is stored there; create a new volume of the other class, and copy the data"
 	// +optional
 	DeviceClass string `json:"deviceClass,omitempty"`
+	// Zones whose nodes may store replicas: values of the node label zoneLabel. From the volume's StorageClass. If you
+	// change them, replicas that exist stay where they are. Absent: all nodes of the target.
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=63
+	// +listType=set
+	// +optional
+	Zones []string `json:"zones,omitempty"`
+	// ZoneLabel is the key of the node label whose values are zones. Replicas of a volume go to different zones, if
+	// there is room. From the volume's StorageClass. Absent: topology.kubernetes.io/zone.
+	// +kubebuilder:validation:MaxLength=317
+	// +optional
+	ZoneLabel string `json:"zoneLabel,omitempty"`
 	// Connection settings of the hosts.
 	// +kubebuilder:default={}
 	// +optional

@@ -236,6 +236,15 @@ func (k kindOfCopy) connectionRules() []validation {
 }
 
 // volumeRules are those of an NvmfVolume.
+// numbered values of a list.
+func numbered(n int) string {
+	values := make([]string, n)
+	for i := range values {
+		values[i] = fmt.Sprint("zone-", i)
+	}
+	return "[" + strings.Join(values, ", ") + "]"
+}
+
 func volumeRules() []validation {
 	const (
 		session     = "8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0a001"
@@ -296,6 +305,11 @@ func volumeRules() []validation {
 			bad: map[string]string{`""`: "at least 1 chars long", long(254): "may not be more than 253"}},
 		field{base: volume, path: "spec.move.replacement", edit: `spec: {move: {replica: pvc-1-0, replacement: %s}}`, good: []string{long(140)}, bad: map[string]string{long(141): "may not be more than 140"}},
 		field{base: volume, path: "spec.move.waiting", edit: `spec: {move: {replica: pvc-1-0, waiting: %s}}`, good: []string{long(1024)}, bad: map[string]string{long(1025): "may not be more than 1024"}},
+		field{base: volume, path: "spec.zones", edit: `spec: {zones: %s}`, good: []string{"[]", "[a, b]", "[" + long(63) + "]", numbered(64)},
+			bad: map[string]string{numbered(65): "must have at most 64 items"}},
+		field{base: volume, path: "spec.zones[1]", edit: `spec: {zones: [a, %s]}`, good: []string{"b"}, bad: map[string]string{"a": "Duplicate value"}},
+		field{base: volume, path: "spec.zones[0]", edit: `spec: {zones: [%s]}`, bad: map[string]string{`""`: "at least 1 chars long", long(64): "may not be more than 63"}},
+		field{base: volume, path: "spec.zoneLabel", edit: `spec: {zoneLabel: %s}`, good: []string{long(317)}, bad: map[string]string{long(318): "may not be more than 317"}},
 		field{base: volume, path: "spec.waiting", edit: `spec: {waiting: %s}`, good: []string{long(1024)}, bad: map[string]string{long(1025): "may not be more than 1024"}},
 		field{base: volume, path: "spec.session", edit: `spec: {session: %s}`, good: []string{session},
 			bad: map[string]string{"8B5D2F43-2D0B-4B3E-9D2A-0C4B1DE0A001": "should match", long(37): "may not be more than 36"}},

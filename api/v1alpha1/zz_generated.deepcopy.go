@@ -1523,6 +1523,11 @@ func (in *NvmfVolumeSpec) DeepCopyInto(out *NvmfVolumeSpec) {
 		*out = new(VolumeSource)
 		**out = **in
 	}
+	if in.Zones != nil {
+		in, out := &in.Zones, &out.Zones
+		*out = make([]string, len(*in))
+		copy(*out, *in)
+	}
 	in.Connection.DeepCopyInto(&out.Connection)
 	if in.QoS != nil {
 		in, out := &in.QoS, &out.QoS

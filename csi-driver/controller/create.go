@@ -165,7 +165,7 @@ func (s *Service) makeVolume(ctx context.Context, want volumeRequest, avoid []st
 		Spec: v1alpha1.NvmfVolumeSpec{
 			UUID: id.String(), Target: target.Name, Replicas: max(want.params.Replicas, 1), Members: members, Mirrored: len(members) > 1,
 			Size: *resource.NewQuantity(req.SizeBytes, resource.BinarySI), Source: want.source,
-			DeviceClass: req.DeviceClass, Connection: connection, QoS: want.params.QoS,
+			DeviceClass: req.DeviceClass, Zones: want.params.Zones, ZoneLabel: want.params.ZoneLabel, Connection: connection, QoS: want.params.QoS,
 		},
 	}
 	if from.proof != "" {

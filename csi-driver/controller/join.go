@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/klog/v2"
@@ -185,17 +184,17 @@ func (s *Service) fills(ctx context.Context, but string) (int, error) {
 	return len(names), nil
 }
 
-// requestFor the place of a volume's next member, or why there is none. What a StorageClass says about zones is not
-// known here: a node in another zone than the members that stay is preferred, as for any new volume.
+// requestFor the place of a volume's next member, or why there is none. As for a new volume, it is in one of the zones
+// that the StorageClass named, and preferably in another one than the members that stay.
 func (s *Service) requestFor(ctx context.Context, a *arrangement) (req placement.Request, why string, err error) {
 	req = placement.Request{
 		Target: a.Spec.Target, Connection: v1alpha1.Connection{Transports: a.Spec.Connection.Transports},
-		SizeBytes: a.Spec.Size.Value(), DeviceClass: a.Spec.DeviceClass, Avoid: s.refused.of(a.Name),
+		SizeBytes: a.Spec.Size.Value(), DeviceClass: a.Spec.DeviceClass, Zones: a.Spec.Zones, Avoid: s.refused.of(a.Name),
 	}
 	if req.Cordoned, err = s.cordonedNodes(ctx); err != nil {
 		return req, "", err
 	}
-	if req.ZoneOf, err = s.zoneOf(ctx, corev1.LabelTopologyZone); err != nil {
+	if req.ZoneOf, err = s.zoneOf(ctx, a.Spec.ZoneKey()); err != nil {
 		return req, "", err
 	}
 	for _, m := range a.Spec.Members {

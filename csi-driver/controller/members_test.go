@@ -40,7 +40,12 @@ type moves struct {
 
 func newMoves(t *testing.T, nodes int) *moves {
 	t.Helper()
-	m := &moves{t: t, st: newStorage(t, nodes, 10*gi), headers: map[string]string{}}
+	return movesOf(t, newStorage(t, nodes, 10*gi))
+}
+
+func movesOf(t *testing.T, st storage) *moves {
+	t.Helper()
+	m := &moves{t: t, st: st, headers: map[string]string{}}
 	for range 2 {
 		s, _ := newService(t)
 		seen(t, s, m.st)

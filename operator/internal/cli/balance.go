@@ -38,7 +38,7 @@ type load struct {
 	// class of drives that it must be on; empty for any.
 	class string
 	bytes int64
-	// others are the nodes of the volume's other replicas.
+	// others are the nodes that cannot take it: those of the volume's other replicas, and those outside its zones.
 	others []string
 }
 

@@ -139,6 +139,25 @@ func TestRebalance(t *testing.T) {
 	}
 }
 
+// Volumes that require a zone move to its nodes alone.
+func TestRebalanceStaysInTheZonesOfVolumes(t *testing.T) {
+	objects := append(volumesOnA("one", "two"), inZone("a", "rack", "1"), inZone("b", "rack", "2"), inZone("c", "rack", "1"))
+	for _, o := range objects {
+		if v, is := o.(*v1alpha1.NvmfVolume); is {
+			v.Spec.Zones, v.Spec.ZoneLabel = []string{"1"}, "rack"
+		}
+	}
+	r := newRig(t, objects...)
+	r.promised("a", "600Gi")
+	r.promised("c", "100Gi")
+	out := r.rebalance(rebalanceOptions{max: 4, within: 10})
+	for _, name := range []string{"v-one", "v-two"} {
+		if move := r.volume(name).Spec.Move; move == nil || move.Node != "c" {
+			t.Errorf("%s: got %+v, want a move to c:\n%s", name, move, out)
+		}
+	}
+}
+
 func TestRebalanceErrors(t *testing.T) {
 	r := newRig(t)
 	for want, o := range map[string]rebalanceOptions{

@@ -31,6 +31,8 @@ type fleet struct {
 	persistent map[string]*corev1.PersistentVolume
 	// cordoned Kubernetes Nodes.
 	cordoned map[string]bool
+	// labels of Kubernetes Nodes.
+	labels map[string]map[string]string
 }
 
 func lookAtFleet(ctx context.Context, api client.Reader, now time.Time) (*fleet, error) {
@@ -48,14 +50,14 @@ func lookAtFleet(ctx context.Context, api client.Reader, now time.Time) (*fleet,
 	if err != nil {
 		return nil, unread(err)
 	}
-	f := &fleet{status: s, snapshots: snapshots.Items, persistent: map[string]*corev1.PersistentVolume{}, cordoned: map[string]bool{}}
+	f := &fleet{status: s, snapshots: snapshots.Items, persistent: map[string]*corev1.PersistentVolume{}, cordoned: map[string]bool{}, labels: map[string]map[string]string{}}
 	for i, pv := range persistent.Items {
 		if csi := pv.Spec.CSI; csi != nil && csi.Driver == v1alpha1.DriverName {
 			f.persistent[csi.VolumeHandle] = &persistent.Items[i]
 		}
 	}
 	for _, n := range nodes.Items {
-		f.cordoned[n.Name] = n.Spec.Unschedulable
+		f.cordoned[n.Name], f.labels[n.Name] = n.Spec.Unschedulable, n.Labels
 	}
 	f.claims = map[string]string{}
 	for name, pv := range f.persistent {
@@ -199,7 +201,15 @@ func (f *fleet) takes(v *v1alpha1.NvmfVolume, node string) error {
 	if class != "" && !slices.ContainsFunc(n.Status.Pools, func(p v1alpha1.PoolStatus) bool { return p.DeviceClass == class }) {
 		return fmt.Errorf("node %s has no drive of device class %s, which the volume requires", node, class)
 	}
+	if f.outside(v, node) {
+		return fmt.Errorf("node %s is not in zone %s, which the volume requires", node, strings.Join(v.Spec.Zones, " or "))
+	}
 	return nil
+}
+
+// outside of the zones that the volume requires is a node.
+func (f *fleet) outside(v *v1alpha1.NvmfVolume, node string) bool {
+	return len(v.Spec.Zones) > 0 && !slices.Contains(v.Spec.Zones, f.labels[node][v.Spec.ZoneKey()])
 }
 
 // takers are the nodes that can take a replica of the volume.

@@ -49,6 +49,11 @@ func newRig(t *testing.T, objects ...client.Object) *rig {
 	return r
 }
 
+// inZone is the Kubernetes Node of a storage node, with a label.
+func inZone(name, label, value string) *corev1.Node {
+	return &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{label: value}}}
+}
+
 func storageNode(name string) *v1alpha1.NvmfNode {
 	n := &v1alpha1.NvmfNode{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.NvmfNodeSpec{
 		Target: "fast", Plan: &v1alpha1.Plan{Drives: []v1alpha1.PlannedDrive{{ID: "eui." + name}, {ID: "eui." + name + "2"}}}}}
@@ -329,6 +334,14 @@ func TestMoveIsRefused(t *testing.T) {
 		}, want: "node x is not ready: AgentAlive is False"},
 		"no drive of its class": {options: moveOptions{to: "b"}, change: func(w *world) { w.v.Spec.DeviceClass = "qlc" },
 			want: "node b has no drive of device class qlc, which the volume requires; no other node can take it now"},
+		"outside its zones": {options: moveOptions{to: "b"}, change: func(w *world) {
+			w.v.Spec.Zones, w.v.Spec.ZoneLabel = []string{"east", "west"}, "rack"
+			w.objects = append(w.objects, inZone("b", "rack", "north"), inZone("c", "rack", "west"))
+		}, want: "node b is not in zone east or west, which the volume requires; choose another node with --to: c"},
+		"outside its zones, by the usual label": {options: moveOptions{to: "b"}, change: func(w *world) {
+			w.v.Spec.Zones = []string{"east"}
+			w.objects = append(w.objects, inZone("b", "rack", "east"), inZone("c", corev1.LabelTopologyZone, "east"))
+		}, want: "node b is not in zone east, which the volume requires; choose another node with --to: c"},
 		"no node takes it": {change: func(w *world) { w.v.Spec.DeviceClass = "qlc" }, want: "no other node of NvmfTarget fast can take it now"},
 		"shared": {change: func(w *world) {
 			w.v.Spec.Attachments = []v1alpha1.VolumeHost{{NQN: "1", Node: "w1", Access: v1alpha1.AccessSharedRead}, {NQN: "2", Node: "w2", Access: v1alpha1.AccessSharedRead}}

@@ -190,6 +190,11 @@ func (f *fleet) loads(target string) []load {
 					l.others = append(l.others, other.Node)
 				}
 			}
+			for _, n := range f.nodes {
+				if f.outside(v, n.Name) {
+					l.others = append(l.others, n.Name)
+				}
+			}
 			all = append(all, l)
 		}
 	}

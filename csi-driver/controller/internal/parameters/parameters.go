@@ -213,8 +213,8 @@ func Parse(m map[string]string) (Parameters, error) {
 	if _, ok := m[Target]; !ok {
 		problems = append(problems, Target+" is required; set it to the name of an NvmfTarget")
 	}
-	if p.ZoneLabel != "" && len(p.Zones) == 0 && !p.Nearby() {
-		problems = append(problems, fmt.Sprintf("%s has no effect without %s, or %s %s or %s; add one of them, or remove it", ZoneLabel, Zones, Placement, PreferSameNode, PreferSameZone))
+	if p.ZoneLabel != "" && len(p.Zones) == 0 && !p.Nearby() && p.Replicas < 2 {
+		problems = append(problems, fmt.Sprintf("%s has no effect without %s, %s \"2\", or %s %s or %s; add one of them, or remove it", ZoneLabel, Zones, Replicas, Placement, PreferSameNode, PreferSameZone))
 	}
 	if len(problems) > 0 {
 		return Parameters{}, &Error{Problems: problems}
@@ -295,7 +295,11 @@ func zones(v string) ([]string, error) {
 		}
 	}
 	slices.Sort(list)
-	return slices.Compact(list), nil
+	list = slices.Compact(list)
+	if len(list) > v1alpha1.MaxZones {
+		return nil, fmt.Errorf("%s: %d zones; at most %d are supported", Zones, len(list), v1alpha1.MaxZones)
+	}
+	return list, nil
 }
 
 // CheckFSType returns an error that names the filesystems there are when fsType is not one of them.

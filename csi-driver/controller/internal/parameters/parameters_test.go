@@ -54,6 +54,7 @@ func TestParseAcceptsWhatIsDocumented(t *testing.T) {
 			map[string]string{Target: "t", DeviceClass: "qlc", Zones: "b,a", ZoneLabel: "example.com/rack", Placement: "PreferSameNode"},
 			Parameters{Target: "t", DeviceClass: "qlc", Zones: []string{"a", "b"}, ZoneLabel: "example.com/rack", Placement: PreferSameNode},
 		},
+		"a zone label for replicas":      {map[string]string{Target: "t", ZoneLabel: "rack", Replicas: "2"}, Parameters{Target: "t", ZoneLabel: "rack", Replicas: 2}},
 		"a zone label for the placement": {map[string]string{Target: "t", ZoneLabel: "rack", Placement: "PreferSameZone"}, Parameters{Target: "t", ZoneLabel: "rack", Placement: PreferSameZone}},
 		"spread":                         {map[string]string{Target: "t", Placement: "Spread"}, Parameters{Target: "t", Placement: Spread}},
 		"for ever":                       {map[string]string{Target: "t", CtrlLossTimeout: "forever"}, Parameters{Target: "t", Connection: v1alpha1.Connection{CtrlLossTimeoutSeconds: -1}}},
@@ -76,37 +77,38 @@ func TestParseSaysWhatToWriteInstead(t *testing.T) {
 		in   map[string]string
 		want []string
 	}{
-		"I/Os between two steps":      {map[string]string{Target: "t", IOPS: "2500"}, []string{`iops: "2500" is not a multiple of 1000; use 2000 or 3000`}},
-		"too few I/Os":                {map[string]string{Target: "t", IOPS: "0"}, []string{`iops: "0" is not a whole number from 1000 to 100000000; remove it for no limit`}},
-		"bandwidth between two steps": {map[string]string{Target: "t", Bandwidth: "100M"}, []string{`bandwidth: "100M" is not a multiple of 1Mi; use 95Mi or 96Mi`}},
-		"a fraction of a byte":        {map[string]string{Target: "t", ReadBandwidth: "1048576.5"}, []string{`readBandwidth: "1048576.5" is not a multiple of 1Mi; use 1Mi or 2Mi`}},
-		"no bandwidth":                {map[string]string{Target: "t", WriteBandwidth: "fast"}, []string{`writeBandwidth: "fast" is not a number of bytes per second from 1Mi to 1Ti; remove it for no limit`}},
-		"nothing":                     {nil, []string{"target is required; set it to the name of an NvmfTarget"}},
-		"empty target":                {map[string]string{Target: ""}, []string{"target is empty"}},
-		"replicas":                    {map[string]string{Target: "t", "replicas": "3"}, []string{`replicas: "3" is not a whole number from 1 to 2`}},
-		"unknown":                     {map[string]string{Target: "t", "copies": "3"}, []string{`"copies" is unknown; supported parameters: target, transport, ioQueues, queueDepth, ctrlLossTimeout, replicas, deviceClass, zones, zoneLabel, placement, csi.storage.k8s.io/fstype`}},
-		"wrong case":                  {map[string]string{Target: "t", "ioqueues": "3"}, []string{`"ioqueues" is unknown; use ioQueues`}},
-		"lower-case transport":        {map[string]string{Target: "t", Transport: "tcp"}, []string{`"tcp" is not a transport; use TCP, RDMA, or RDMA,TCP for both`}},
-		"empty transport":             {map[string]string{Target: "t", Transport: ""}, []string{`"" is not a transport; use TCP, RDMA`}},
-		"no second transport":         {map[string]string{Target: "t", Transport: "TCP,"}, []string{`"" is not a transport`}},
-		"a transport twice":           {map[string]string{Target: "t", Transport: "TCP,TCP"}, []string{`"TCP,TCP" contains TCP twice; list each transport once`}},
-		"no queues":                   {map[string]string{Target: "t", IOQueues: "0"}, []string{`ioQueues: "0" is not a whole number from 1 to 127`}},
-		"too many queues":             {map[string]string{Target: "t", IOQueues: "128"}, []string{"from 1 to 127"}},
-		"shallow queue":               {map[string]string{Target: "t", QueueDepth: "15"}, []string{"from 16 to 1024"}},
-		"queue depth in words":        {map[string]string{Target: "t", QueueDepth: "deep"}, []string{`queueDepth: "deep" is not a whole number from 16 to 1024`}},
-		"int32 overflow":              {map[string]string{Target: "t", QueueDepth: "4294967424"}, []string{"from 16 to 1024"}},
-		"giving up at once":           {map[string]string{Target: "t", CtrlLossTimeout: "0"}, []string{`ctrlLossTimeout: "0"`, "600", "10m", "forever"}},
-		"too few tries to reconnect":  {map[string]string{Target: "t", CtrlLossTimeout: "9"}, []string{`ctrlLossTimeout: "9"`, "from 10 to 86400", "forever"}},
-		"negative":                    {map[string]string{Target: "t", CtrlLossTimeout: "-2"}, []string{`ctrlLossTimeout: "-2"`}},
-		"more than a day":             {map[string]string{Target: "t", CtrlLossTimeout: "86401"}, []string{"from 10 to 86400"}},
-		"half a second":               {map[string]string{Target: "t", CtrlLossTimeout: "1500ms"}, []string{"whole seconds"}},
-		"overflowing seconds":         {map[string]string{Target: "t", CtrlLossTimeout: "9223372037"}, []string{"ctrlLossTimeout"}},
-		"no name of a class":          {map[string]string{Target: "t", DeviceClass: "QLC"}, []string{`deviceClass: "QLC" is not the name of a device class; use a name from devices.classes of the target`}},
-		"another placement":           {map[string]string{Target: "t", Placement: "Local"}, []string{`placement: "Local" is not a placement; use Spread, PreferSameNode or PreferSameZone`}},
-		"no label":                    {map[string]string{Target: "t", Zones: "a", ZoneLabel: "a b"}, []string{`zoneLabel: "a b" is not the key of a node label`}},
-		"a label without zones":       {map[string]string{Target: "t", ZoneLabel: "rack", Placement: "Spread"}, []string{"zoneLabel has no effect without zones, or placement PreferSameNode or PreferSameZone; add one of them, or remove it"}},
-		"another filesystem":          {map[string]string{Target: "t", FSType: "btrfs"}, []string{`"btrfs"`, "use ext4 or xfs"}},
-		"several things at once":      {map[string]string{IOQueues: "x", "zz": "", "aa": ""}, []string{"ioQueues", "target is required", `"aa" is unknown`, `"zz" is unknown`}},
+		"I/Os between two steps":       {map[string]string{Target: "t", IOPS: "2500"}, []string{`iops: "2500" is not a multiple of 1000; use 2000 or 3000`}},
+		"too few I/Os":                 {map[string]string{Target: "t", IOPS: "0"}, []string{`iops: "0" is not a whole number from 1000 to 100000000; remove it for no limit`}},
+		"bandwidth between two steps":  {map[string]string{Target: "t", Bandwidth: "100M"}, []string{`bandwidth: "100M" is not a multiple of 1Mi; use 95Mi or 96Mi`}},
+		"a fraction of a byte":         {map[string]string{Target: "t", ReadBandwidth: "1048576.5"}, []string{`readBandwidth: "1048576.5" is not a multiple of 1Mi; use 1Mi or 2Mi`}},
+		"no bandwidth":                 {map[string]string{Target: "t", WriteBandwidth: "fast"}, []string{`writeBandwidth: "fast" is not a number of bytes per second from 1Mi to 1Ti; remove it for no limit`}},
+		"nothing":                      {nil, []string{"target is required; set it to the name of an NvmfTarget"}},
+		"empty target":                 {map[string]string{Target: ""}, []string{"target is empty"}},
+		"replicas":                     {map[string]string{Target: "t", "replicas": "3"}, []string{`replicas: "3" is not a whole number from 1 to 2`}},
+		"unknown":                      {map[string]string{Target: "t", "copies": "3"}, []string{`"copies" is unknown; supported parameters: target, transport, ioQueues, queueDepth, ctrlLossTimeout, replicas, deviceClass, zones, zoneLabel, placement, csi.storage.k8s.io/fstype`}},
+		"wrong case":                   {map[string]string{Target: "t", "ioqueues": "3"}, []string{`"ioqueues" is unknown; use ioQueues`}},
+		"lower-case transport":         {map[string]string{Target: "t", Transport: "tcp"}, []string{`"tcp" is not a transport; use TCP, RDMA, or RDMA,TCP for both`}},
+		"empty transport":              {map[string]string{Target: "t", Transport: ""}, []string{`"" is not a transport; use TCP, RDMA`}},
+		"no second transport":          {map[string]string{Target: "t", Transport: "TCP,"}, []string{`"" is not a transport`}},
+		"a transport twice":            {map[string]string{Target: "t", Transport: "TCP,TCP"}, []string{`"TCP,TCP" contains TCP twice; list each transport once`}},
+		"no queues":                    {map[string]string{Target: "t", IOQueues: "0"}, []string{`ioQueues: "0" is not a whole number from 1 to 127`}},
+		"too many queues":              {map[string]string{Target: "t", IOQueues: "128"}, []string{"from 1 to 127"}},
+		"shallow queue":                {map[string]string{Target: "t", QueueDepth: "15"}, []string{"from 16 to 1024"}},
+		"queue depth in words":         {map[string]string{Target: "t", QueueDepth: "deep"}, []string{`queueDepth: "deep" is not a whole number from 16 to 1024`}},
+		"int32 overflow":               {map[string]string{Target: "t", QueueDepth: "4294967424"}, []string{"from 16 to 1024"}},
+		"giving up at once":            {map[string]string{Target: "t", CtrlLossTimeout: "0"}, []string{`ctrlLossTimeout: "0"`, "600", "10m", "forever"}},
+		"too few tries to reconnect":   {map[string]string{Target: "t", CtrlLossTimeout: "9"}, []string{`ctrlLossTimeout: "9"`, "from 10 to 86400", "forever"}},
+		"negative":                     {map[string]string{Target: "t", CtrlLossTimeout: "-2"}, []string{`ctrlLossTimeout: "-2"`}},
+		"more than a day":              {map[string]string{Target: "t", CtrlLossTimeout: "86401"}, []string{"from 10 to 86400"}},
+		"half a second":                {map[string]string{Target: "t", CtrlLossTimeout: "1500ms"}, []string{"whole seconds"}},
+		"overflowing seconds":          {map[string]string{Target: "t", CtrlLossTimeout: "9223372037"}, []string{"ctrlLossTimeout"}},
+		"no name of a class":           {map[string]string{Target: "t", DeviceClass: "QLC"}, []string{`deviceClass: "QLC" is not the name of a device class; use a name from devices.classes of the target`}},
+		"another placement":            {map[string]string{Target: "t", Placement: "Local"}, []string{`placement: "Local" is not a placement; use Spread, PreferSameNode or PreferSameZone`}},
+		"more zones than there can be": {map[string]string{Target: "t", Zones: numbered(65)}, []string{"zones: 65 zones; at most 64 are supported"}},
+		"no label":                     {map[string]string{Target: "t", Zones: "a", ZoneLabel: "a b"}, []string{`zoneLabel: "a b" is not the key of a node label`}},
+		"a label without zones":        {map[string]string{Target: "t", ZoneLabel: "rack", Placement: "Spread"}, []string{"zoneLabel has no effect without zones, replicas \"2\", or placement PreferSameNode or PreferSameZone; add one of them, or remove it"}},
+		"another filesystem":           {map[string]string{Target: "t", FSType: "btrfs"}, []string{`"btrfs"`, "use ext4 or xfs"}},
+		"several things at once":       {map[string]string{IOQueues: "x", "zz": "", "aa": ""}, []string{"ioQueues", "target is required", `"aa" is unknown`, `"zz" is unknown`}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			_, err := Parse(tc.in)
@@ -255,4 +257,13 @@ func TestZones(t *testing.T) {
 			t.Errorf("%q: got %v, %v", in, p.Zones, err)
 		}
 	}
+}
+
+// numbered zones.
+func numbered(n int) string {
+	zones := make([]string, n)
+	for i := range zones {
+		zones[i] = fmt.Sprint("zone-", i)
+	}
+	return strings.Join(zones, ",")
 }
