@@ -161,8 +161,8 @@ type MirrorMember struct {
 	// +optional
 	DeclaredCurrent int64 `json:"declaredCurrent,omitempty"`
 	// Suspect is true for a member of which it is not known whether a former holder's kernel went on without it, or
-	// with it alone: a target returned errors, or cannot say whether it did. No suspect is used as the only source
-	// until the next start has compared all of them. Default false.
+	// with it alone, because the former attachment did not end cleanly. No suspect is used as the only source until the
+	// next start has compared all of them. Default false.
 	// +optional
 	Suspect bool `json:"suspect,omitempty"`
 	// Retired is true for a member that is to leave the mirror. The holder takes it out, and does not take it back.

@@ -131,14 +131,12 @@ func whyOut(reason string) string {
 		return "it did not answer, or it answered with errors"
 	case mirror.ReasonUnconfirmed:
 		return "it did not confirm in time that the former attachment is off"
-	case mirror.ReasonErrors:
-		return "its target returned errors to the former attachment, or cannot say whether it did"
+	case mirror.ReasonUndeclared:
+		return "another replica was declared current"
 	case mirror.ReasonUnreachable:
 		return "the node that uses the volume could not connect to it"
 	case mirror.ReasonKicked:
 		return "the node that used the volume before had gone on without it"
-	case mirror.ReasonWritesLost:
-		return "its target lost writes that it had acknowledged"
 	}
 	return reason
 }

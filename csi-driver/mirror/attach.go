@@ -26,17 +26,15 @@ func Begin(r Record) Record {
 // one is off, and none of its commands is in flight.
 type Confirmation struct {
 	Replica
-	// Errors that the target returned to the holder that wrote last.
-	Errors TargetErrors
 	// Past is true if the agent found that the API was restored to an earlier state. It then confirms nothing, and the
 	// mirror waits for a person: this member may be the only one that knows how its history went on.
 	Past bool
 }
 
-// Admit sets the holder. Members that are in sync and did not confirm are dropped; at least one stays. A member whose
-// target returned errors, or cannot say, is not taken as the only source: the former holder's kernel may have gone on
-// without it, and acknowledged writes that it lacks. If all are there that the kernel may have had, such a member stays
-// as a suspect, which Start compares with the others.
+// Admit sets the holder. Members that are in sync and did not confirm are dropped; at least one stays. After an unclean
+// end no member is taken as the only source of several: a kernel drops a member that answers an error by itself, and
+// may have acknowledged writes that it lacks before that was recorded. No target can say that it answered none. If all
+// are there that the kernel may have had, they stay as suspects, which Start compares.
 //
 // It fails with ErrHeld, ErrForeign, ErrUnconfirmed, which is worth trying again, and ErrNeedsPerson.
 func Admit(r Record, holder string, confirmed []Confirmation, now time.Time) (Record, error) {
@@ -55,7 +53,7 @@ func Admit(r Record, holder string, confirmed []Confirmation, now time.Time) (Re
 		if c.Past {
 			return Record{}, fmt.Errorf("%w: the agent of %s found that the API was restored to an earlier state", ErrForeign, c.Name)
 		}
-		at[c.Name] = found{errors: c.Errors}
+		at[c.Name] = found{}
 	}
 	s, err := settle(r, at)
 	if err != nil {
@@ -71,7 +69,7 @@ func Admit(r Record, holder string, confirmed []Confirmation, now time.Time) (Re
 			out(r, m, ReasonUnconfirmed, now)
 		}
 		if m.State == v1alpha1.MemberInSync {
-			suspect = s.doubt && !trusted(r, *m, at[m.Replica].errors)
+			suspect = s.doubt && r.Dirty
 		}
 		m.Suspect = suspect
 		m.DeclaredCurrent, m.Identity, m.Released = 0, "", false
@@ -123,44 +121,36 @@ func Compared(m Member) bool {
 }
 
 // found is what is known of a member at hand.
-type found struct {
-	errors TargetErrors
-	kicked bool
-}
+type found struct{ kicked bool }
 
 // settlement tells which members stay in sync.
 type settlement struct {
-	stay  []string
-	at    map[string]found
-	whole bool
+	stay []string
+	at   map[string]found
 	// declared: they stay because a person said so.
 	declared bool
-	// doubt: they stay because all are there to be compared, though some are not trusted.
+	// doubt: they stay because all are there to be compared, though nobody knows which have everything.
 	doubt bool
 }
 
-// settle decides which members stay in sync: of those at hand, the ones that have every acknowledged write.
+// settle decides which members stay in sync: of those at hand, the ones that have every acknowledged write. These are
+// all of them if the holder recorded in the end that they were equal, but for those that a person declared current.
 func settle(r Record, at map[string]found) (settlement, error) {
-	s := settlement{at: at, whole: true}
+	s := settlement{at: at}
 	var clean, declared, kicked, missing []string
-	compared, failing := 0, true
 	for _, m := range r.Members {
 		f, here := at[m.Replica]
-		if Compared(m) {
-			compared, failing = compared+1, failing && f.errors == ErrorsSome
-		}
 		if !here && Compared(m) {
-			s.whole = false
 			missing = append(missing, m.Replica)
 		}
 		if !here || m.State != v1alpha1.MemberInSync {
 			continue
 		}
 		switch {
-		case (f.kicked || f.errors == WritesLost) && m.DeclaredCurrent != r.Epoch:
+		case f.kicked && m.DeclaredCurrent != r.Epoch:
 			kicked = append(kicked, m.Replica)
 			continue
-		case trusted(r, m, f.errors) && !f.kicked:
+		case !r.Dirty && !f.kicked:
 			clean = append(clean, m.Replica)
 		case m.DeclaredCurrent == r.Epoch:
 			declared = append(declared, m.Replica)
@@ -169,29 +159,20 @@ func settle(r Record, at map[string]found) (settlement, error) {
 	}
 	switch {
 	case len(s.stay) == 0 && len(kicked) > 0:
-		return s, fmt.Errorf("%w: a former kernel went on without %s, or the target lost writes", ErrNeedsPerson, strings.Join(kicked, ", "))
+		return s, fmt.Errorf("%w: a former kernel went on without %s", ErrNeedsPerson, strings.Join(kicked, ", "))
 	case len(s.stay) == 0:
 		return s, ErrUnconfirmed
 	case len(clean) == len(s.stay):
 	case len(declared) > 0 && len(clean) == 0:
 		s.stay, s.declared = declared[:1], true
-	case s.whole && failing && compared > 1:
-		// The metadata that would tell who went on may be what an error was returned to.
-		return s, fmt.Errorf("%w: the targets of all of them (%s) returned errors", ErrNeedsPerson, strings.Join(s.stay, ", "))
-	case s.whole:
+	case len(missing) == 0:
 		s.doubt = true
 	case len(clean) > 0:
 		s.stay = clean
 	default:
-		return s, fmt.Errorf("%w: the targets of %s returned errors to the former holder or cannot say, and %s cannot be reached", ErrNeedsPerson, strings.Join(s.stay, ", "), strings.Join(missing, ", "))
+		return s, fmt.Errorf("%w: %s may lack writes that %s has, which cannot be reached", ErrNeedsPerson, strings.Join(s.stay, ", "), strings.Join(missing, ", "))
 	}
 	return s, nil
-}
-
-// trusted tells whether the former holder's kernel cannot have gone on without the member: the member returned no
-// error, or the holder recorded in the end that all were in sync.
-func trusted(r Record, m Member, errors TargetErrors) bool {
-	return (!r.Dirty || errors == ErrorsNone && !m.Suspect) && errors != WritesLost
 }
 
 // apply takes out the members that do not stay. What they lack is not all in the bitmap of those that stay if nobody
@@ -206,10 +187,8 @@ func (s settlement) apply(r Record, next *Record, missing string, now time.Time)
 		switch {
 		case here && f.kicked:
 			out(r, m, ReasonKicked, now)
-		case here && f.errors == WritesLost:
-			out(r, m, ReasonWritesLost, now)
 		case here:
-			out(r, m, ReasonErrors, now)
+			out(r, m, ReasonUndeclared, now)
 		default:
 			out(r, m, missing, now)
 		}

@@ -31,8 +31,6 @@ type Found struct {
 	Mark string
 	// Identity under which the holder is connected to it.
 	Identity string
-	// Errors that its target returned to the holder that wrote last, as its agent says.
-	Errors TargetErrors
 	// Kicked is true if the mirror's metadata on another member says that a kernel went on without this one.
 	Kicked bool
 }
@@ -60,7 +58,7 @@ func (h Holder) Start(r Record, all []Found) (Record, error) {
 		if err := known(*m, f.Mark); err != nil {
 			return Record{}, err
 		}
-		at[f.Name], identities[f.Name] = found{errors: f.Errors, kicked: f.Kicked}, f.Identity
+		at[f.Name], identities[f.Name] = found{kicked: f.Kicked}, f.Identity
 		if m.State == v1alpha1.MemberInSync {
 			marks[f.Name] = f.Mark
 		}

@@ -301,7 +301,7 @@ func TestAMoverLeavesTheRecordAsCleanAsItWas(t *testing.T) {
 			r.Holder, r.Mover, r.Dirty = next, tc.mover, tc.dirty
 			var found []Found
 			for _, m := range r.Members[:2] {
-				found = append(found, Found{Replica: Replica{Name: m.Replica, UID: m.ReplicaUID}, Mark: "m-" + m.Replica, Identity: "id-" + m.Replica, Errors: ErrorsNone})
+				found = append(found, Found{Replica: Replica{Name: m.Replica, UID: m.ReplicaUID}, Mark: "m-" + m.Replica, Identity: "id-" + m.Replica})
 			}
 			r, err := holder.Start(r, found)
 			if err == nil {

@@ -17,19 +17,23 @@ import (
 const (
 	former = "00000000-0000-4000-8000-00000000000f"
 	next   = "00000000-0000-4000-8000-00000000000e"
+	clean  = "clean "
 )
 
 var now = time.Date(2026, 11, 20, 8, 0, 0, 0, time.UTC)
 
 // record is written "holder|a=InSync,b=Out/5": the number is lastInSyncEpoch; ? is a suspect, ! a member declared
-// current in this epoch, - a retired one. A record with a holder is dirty; "~" as holder is none, and dirty.
+// current in this epoch, - a retired one. A record with a holder is dirty, unless clean is in front of it; "~" as
+// holder is none, and dirty.
 func record(t *testing.T, text string) Record {
 	t.Helper()
+	text, isClean := strings.CutPrefix(text, clean)
 	holder, list, _ := strings.Cut(text, "|")
 	r := Record{Epoch: 7, Holder: holder, Dirty: holder != ""}
 	if holder == "~" {
 		r.Holder = ""
 	}
+	r.Dirty = r.Dirty && !isClean
 	for part := range strings.SplitSeq(list, ",") {
 		name, state, _ := strings.Cut(part, "=")
 		m := Member{Replica: name, ReplicaUID: "u-" + name, Marks: []string{"m-" + name}}
@@ -103,61 +107,38 @@ func unchanged(t *testing.T, r Record) func() {
 	}
 }
 
-func confirmed(text string) []Confirmation {
+func confirmed(names string) []Confirmation {
 	var all []Confirmation
-	for name := range strings.FieldsSeq(text) {
-		name, some := cut(name, "!")
-		name, lost := cut(name, "%")
-		name, unknown := cut(name, "?")
-		c := Confirmation{Replica: Replica{name, "u-" + name}, Errors: ErrorsNone}
-		if some {
-			c.Errors = ErrorsSome
-		}
-		if unknown {
-			c.Errors = ErrorsUnknown
-		}
-		if lost {
-			c.Errors = WritesLost
-		}
-		all = append(all, c)
+	for name := range strings.FieldsSeq(names) {
+		all = append(all, Confirmation{Replica: Replica{name, "u-" + name}})
 	}
 	return all
 }
 
-// TestAttach has rule 1. A name with ! returned errors, one with ? cannot say.
+// TestAttach has rule 1.
 func TestAttach(t *testing.T) {
 	for name, c := range map[string]struct {
 		record, confirmed, want string
 		err                     error
 	}{
-		"all confirm": {"~|a=InSync,b=InSync", "a b", "|a=InSync,b=InSync", nil},
+		"all confirm":                       {"|a=InSync,b=InSync", "a b", "|a=InSync,b=InSync", nil},
+		"all confirm, after an unclean end": {"~|a=InSync,b=InSync", "a b", "|a=InSync?,b=InSync?", nil},
 		// The former holder writes to b while the new one reads a.
-		"one does not confirm": {"~|a=InSync,b=InSync", "a", "|a=InSync,b=Out/7", nil},
+		"one does not confirm": {"|a=InSync,b=InSync", "a", "|a=InSync,b=Out/7", nil},
 		"none does":            {"~|a=InSync,b=InSync", "", "", ErrUnconfirmed},
 		// Nobody holds the record any more, but the former holder's writes can still be under way.
 		"a member that is out confirms": {"~|a=InSync,b=Out/5", "b", "", ErrUnconfirmed},
-		"out stays out":                 {"~|a=InSync,b=Out/5", "a b", "|a=InSync,b=Out/5", nil},
+		"out stays out":                 {"~|a=InSync,b=Out/5", "a b", "|a=InSync?,b=Out/5", nil},
 		// The former holder's kernel dropped a because of an error, acknowledged on b alone, and died with it.
-		"the only one returned errors":     {"~|a=InSync,b=InSync", "a!", "", ErrNeedsPerson},
-		"the only one cannot say":          {"~|a=InSync,b=InSync", "a?", "", ErrNeedsPerson},
-		"a person says that it is current": {"~|a=InSync!,b=InSync", "a!", "|a=InSync,b=Out", nil},
-		"nothing was written":              {"|a=InSync,b=InSync", "a?", "|a=InSync,b=Out/7", nil},
-		"all are there, one is suspect":    {"~|a=InSync,b=InSync", "a! b", "|a=InSync?,b=InSync", nil},
-		// The last member returned an error to the write of the metadata that says so.
-		"all returned errors":     {"~|a=InSync,b=InSync", "a! b!", "", ErrNeedsPerson},
-		"power failed everywhere": {"~|a=InSync,b=InSync", "a? b?", "|a=InSync?,b=InSync?", nil},
-		// a was kept as a suspect by a holder that never started; the next one finds it without errors, and alone.
+		"one does not confirm, after an unclean end": {"~|a=InSync,b=InSync", "a", "", ErrNeedsPerson},
+		"a person says that it is current":           {"~|a=InSync!,b=InSync", "a", "|a=InSync,b=Out", nil},
+		"and the other one is there":                 {"~|a=InSync!,b=InSync", "a b", "|a=InSync,b=Out", nil},
+		// a was kept as a suspect by a holder that never started; the next one finds it alone.
 		"a suspect is not trusted later": {"~|a=InSync?,b=InSync", "a", "", ErrNeedsPerson},
-		"the other is":                   {"~|a=InSync?,b=InSync", "b", "|a=Out/7,b=InSync", nil},
-		"nothing missing but what errs":  {"~|a=InSync", "a!", "|a=InSync?", nil},
-		"of three the clean ones stay":   {"~|a=InSync,b=InSync,c=InSync", "a! b", "|a=Out/7,b=InSync,c=Out/7", nil},
-		// No bitmap says what its target lost.
-		"the target lost writes":  {"~|a=InSync,b=InSync", "a% b", "|a=Out,b=InSync", nil},
-		"all targets did":         {"~|a=InSync,b=InSync", "a% b%", "", ErrNeedsPerson},
-		"the only one did":        {"|a=InSync,b=InSync", "a%", "", ErrNeedsPerson},
-		"a return is interrupted": {"~|a=InSync,b=Returning/5", "a b", "|a=InSync,b=Out/5", nil},
-		"a filling goes on":       {"~|a=InSync,b=Filling", "a", "|a=InSync,b=Filling", nil},
-		"it has a holder":         {former + "|a=InSync,b=InSync", "a b", "", ErrHeld},
+		"nothing is missing":             {"~|a=InSync", "a", "|a=InSync?", nil},
+		"a return is interrupted":        {"~|a=InSync,b=Returning/5", "a b", "|a=InSync?,b=Out/5", nil},
+		"a filling goes on":              {"~|a=InSync,b=Filling", "a", "|a=InSync?,b=Filling", nil},
+		"it has a holder":                {former + "|a=InSync,b=InSync", "a b", "", ErrHeld},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := record(t, c.record)
@@ -171,7 +152,7 @@ func TestAttach(t *testing.T) {
 	// it was recorded.
 	r := record(t, "~|a=InSync,b=Returning/5")
 	r.Members[1].Identity = "used"
-	for confirm, want := range map[string]string{"a b": "|a=InSync,b=Out/5", "a": "|a=InSync,b=Out/5", "a! b": "|a=InSync?,b=Out/5?", "a!": "", "a! b!": ""} {
+	for confirm, want := range map[string]string{"a b": "|a=InSync?,b=Out/5?", "a": ""} {
 		var wantErr error
 		if want == "" {
 			wantErr = ErrNeedsPerson
@@ -180,7 +161,7 @@ func TestAttach(t *testing.T) {
 		check(t, r, got, err, next+want, wantErr)
 	}
 	r = record(t, "~|a=InSync")
-	if _, err := Admit(r, next, []Confirmation{{Replica: Replica{"a", "another"}, Errors: ErrorsNone}}, now); !errors.Is(err, ErrMember) {
+	if _, err := Admit(r, next, []Confirmation{{Replica: Replica{"a", "another"}}}, now); !errors.Is(err, ErrMember) {
 		t.Errorf("another replica with the name: %v", err)
 	}
 	// The member whose agent knows better must not be dropped as one that does not confirm.
@@ -202,7 +183,7 @@ func TestFence(t *testing.T) {
 	}
 	// The former holder can record nothing: neither in the fenced record nor in the next holder's.
 	h := Holder{Attachment: former, Mark: "m", Now: now}
-	admitted, err := Admit(fenced, next, confirmed("a"), now)
+	admitted, err := Admit(fenced, next, confirmed("a b"), now)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -245,7 +226,7 @@ func TestDeclare(t *testing.T) {
 	// It held for another epoch, and so for another history.
 	r = record(t, "~|a=InSync!,b=InSync")
 	r.Epoch++
-	if _, err := Admit(r, next, confirmed("a!"), now); !errors.Is(err, ErrNeedsPerson) {
+	if _, err := Admit(r, next, confirmed("a"), now); !errors.Is(err, ErrNeedsPerson) {
 		t.Errorf("a declaration of the past: %v", err)
 	}
 }
@@ -256,16 +237,18 @@ func TestStart(t *testing.T) {
 		record, found, want string
 		err                 error
 	}{
-		"all are there":     {next + "|a=InSync,b=InSync", "a b", "|a=InSync,b=InSync", nil},
-		"one is not":        {next + "|a=InSync,b=InSync", "a", "|a=InSync,b=Out/7", nil},
-		"none is":           {next + "|a=InSync,b=InSync", "", "", ErrUnconfirmed},
-		"errors, all there": {next + "|a=InSync?,b=InSync?", "a! b?", "|a=InSync,b=InSync", nil},
+		"all are there":                  {next + "|a=InSync,b=InSync", "a b", "|a=InSync,b=InSync", nil},
+		"suspects, all there":            {next + "|a=InSync?,b=InSync?", "a b", "|a=InSync,b=InSync", nil},
+		"one is not, after a clean end":  {clean + next + "|a=InSync,b=InSync", "a", "|a=InSync,b=Out/7", nil},
+		"none is":                        {next + "|a=InSync,b=InSync", "", "", ErrUnconfirmed},
+		"one was kicked, though clean":   {clean + next + "|a=InSync,b=InSync", "a* b", "|a=Out/7,b=InSync", nil},
+		"and a person decided otherwise": {clean + next + "|a=InSync!,b=InSync,c=InSync", "a* b", "|a=Out/7,b=InSync,c=Out/7", nil},
 		// The kernel before a reboot of the same node dropped a, acknowledged on b alone, and b is away now.
-		"errors, one is not": {next + "|a=InSync,b=InSync", "a!", "", ErrNeedsPerson},
-		"a suspect alone":    {next + "|a=InSync?,b=InSync", "a", "", ErrNeedsPerson},
-		"a person decided":   {next + "|a=InSync!?,b=InSync", "a", "|a=InSync,b=Out", nil},
+		"one is not, after an unclean end": {next + "|a=InSync,b=InSync", "a", "", ErrNeedsPerson},
+		"a suspect alone":                  {next + "|a=InSync?,b=InSync", "a", "", ErrNeedsPerson},
+		"a person decided":                 {next + "|a=InSync!?,b=InSync", "a", "|a=InSync,b=Out", nil},
 		// Taken as equal, a would be copied over what was acknowledged on b.
-		"one was kicked":                           {next + "|a=InSync?,b=InSync?", "a*? b?", "|a=Out/7,b=InSync", nil},
+		"one was kicked":                           {next + "|a=InSync?,b=InSync?", "a* b", "|a=Out/7,b=InSync", nil},
 		"it was kicked, and a person decided":      {next + "|a=InSync!?,b=Out/5?", "a* b", "|a=InSync,b=Out", nil},
 		"the only one, by one that is not in sync": {next + "|a=InSync?,b=Out/5?", "a* b", "", ErrNeedsPerson},
 		"a suspect that is out has to be compared": {next + "|a=InSync?,b=Out/5?", "a", "", ErrNeedsPerson},
@@ -288,7 +271,7 @@ func TestStart(t *testing.T) {
 				if !foreign {
 					mark = "m-" + confirmed.Name
 				}
-				all = append(all, Found{Replica: confirmed.Replica, Mark: mark, Identity: "i", Errors: confirmed.Errors, Kicked: kicked})
+				all = append(all, Found{Replica: confirmed.Replica, Mark: mark, Identity: "i", Kicked: kicked})
 			}
 			got, err := Holder{next, "new", now}.Start(r, all)
 			check(t, r, got, err, next+c.want, c.err)

@@ -37,14 +37,12 @@ const (
 	ReasonLost = "Lost"
 	// ReasonUnconfirmed: it did not confirm in time that the former holder is off.
 	ReasonUnconfirmed = "Unconfirmed"
-	// ReasonErrors: its target returned errors to the former holder, or could not say whether it did.
-	ReasonErrors = "Errors"
+	// ReasonUndeclared: a person declared that another member is current.
+	ReasonUndeclared = "Undeclared"
 	// ReasonUnreachable: the holder could not connect to it when it started the mirror.
 	ReasonUnreachable = "Unreachable"
 	// ReasonKicked: the other members' metadata says that the former holder's kernel went on without it.
 	ReasonKicked = "Kicked"
-	// ReasonWritesLost: its target lost writes that it had acknowledged.
-	ReasonWritesLost = "WritesLost"
 	// ReasonRetired: it is to leave the mirror.
 	ReasonRetired = "Retired"
 	// ReasonKept: the holder gave it up, but its kernel has no other member in sync any more.
@@ -91,19 +89,6 @@ func OnlyProgress(old, now any) bool {
 	}
 	return equality.Semantic.DeepEqual(without(was), without(is))
 }
-
-// TargetErrors tells whether a replica's target returned I/O errors to the holder that wrote last. A host that was
-// admitted since then, and never wrote, does not make it forget.
-type TargetErrors int
-
-// The zero value is that a target cannot say, because it was restarted, for example.
-const (
-	ErrorsUnknown TargetErrors = iota
-	ErrorsNone
-	ErrorsSome
-	// WritesLost: it lost writes that it had acknowledged. The member lacks data, and no bitmap says which.
-	WritesLost
-)
 
 // Replica names a replica, and tells it from another one with the same name.
 type Replica struct{ Name, UID string }
@@ -258,9 +243,6 @@ func stateOf(m *Member) v1alpha1.MirrorMemberState {
 func out(r Record, m *Member, reason string, now time.Time) {
 	if m.State == v1alpha1.MemberInSync {
 		m.LastInSyncEpoch = r.Epoch
-	}
-	if reason == ReasonWritesLost {
-		m.LastInSyncEpoch = 0
 	}
 	m.State, m.Reason, m.Since, m.CopiedBytes, m.Suspect, m.Released = v1alpha1.MemberOut, reason, at(now), 0, false, false
 }

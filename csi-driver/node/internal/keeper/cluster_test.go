@@ -63,7 +63,7 @@ func (w *world) publish(v Version, store func(mirror.Record)) {
 		if !w.chosen(r.wanted, m) {
 			r.wanted, r.version = w.api.wish+"/"+m.Replica, w.api.bump()
 		}
-		c := mirror.Confirmation{Replica: mirror.Replica{Name: m.Replica, UID: m.ReplicaUID}, Errors: r.errors, Past: r.past}
+		c := mirror.Confirmation{Replica: mirror.Replica{Name: m.Replica, UID: m.ReplicaUID}, Past: r.past}
 		switch {
 		case r.past, r.admitted == r.wanted:
 			confirmed = append(confirmed, c)
@@ -230,7 +230,7 @@ func (w *world) recover() {
 // allFailed tells whether the targets of all members in sync returned errors: two replicas do not survive that.
 func (w *world) allFailed() bool {
 	for _, replica := range mirror.InSync(w.api.mirror.Record) {
-		if w.api.replicas[replica].errors != mirror.ErrorsSome {
+		if !w.targets[replica].erred() {
 			return false
 		}
 	}

@@ -147,8 +147,6 @@ type Answer struct {
 	// Identity that may connect to the replica for this holder; every earlier one is off, and none of its commands is
 	// in flight. Empty: none is known.
 	Identity string
-	// Errors that the target returned to the holder that wrote last, or that it lost writes.
-	Errors mirror.TargetErrors
 }
 
 // Agents are those of the replicas.

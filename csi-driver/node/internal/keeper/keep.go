@@ -101,7 +101,6 @@ func (k *Keeper) complete(ctx context.Context, v *view) doing {
 		if !ready || err != nil {
 			return k.waits(v, err)
 		}
-		k.asked = map[string]bool{}
 		return did(k.swap(ctx, v, func(h mirror.Holder) (mirror.Record, error) { return h.Complete(v.Record, m.Replica, marks) }))
 	}
 	return nothing
@@ -173,29 +172,21 @@ func (k *Keeper) lost(ctx context.Context, v *view, m mirror.Member) (reason str
 		return mirror.ReasonRetired, 0
 	}
 	if m.State == v1alpha1.MemberInSync && !k.asked[m.Replica] {
-		return k.ask(ctx, v, m)
+		return "", k.ask(ctx, m)
 	}
 	return "", 0
 }
 
-// ask whether the target lost what it had acknowledged: at the start, after each time that it did not answer, and
-// when another member has become in sync. A member that returned errors is still in sync only because it was the last
-// one. It lacks what these were returned to, which others that are being copied have: it is given up as soon as
-// another has everything, and gets what it lacks by bitmap.
-func (k *Keeper) ask(ctx context.Context, v *view, m mirror.Member) (string, time.Duration) {
+// ask whether the replica is still the record's, and its agent has not found that the API was restored: at the start,
+// and after each time that it did not answer. Nothing is copied from it before that.
+func (k *Keeper) ask(ctx context.Context, m mirror.Member) (wait time.Duration) {
 	call, cancel := context.WithTimeout(ctx, k.Timeout)
 	defer cancel()
-	answer, err := k.Agents.Ask(call, m.Replica, m.ReplicaUID)
-	switch {
-	case err != nil:
-		return "", retry
-	case answer.Errors == mirror.WritesLost:
-		return mirror.ReasonWritesLost, 0
-	case answer.Errors == mirror.ErrorsSome && k.another(v, m.Replica):
-		return mirror.ReasonErrors, 0
+	if _, err := k.Agents.Ask(call, m.Replica, m.ReplicaUID); err != nil {
+		return retry
 	}
 	k.asked[m.Replica] = true
-	return "", 0
+	return 0
 }
 
 // stamped headers: those of the members in use say what the record says. A header is written only with a mark that this
@@ -354,8 +345,7 @@ func (k *Keeper) takeBack(ctx context.Context, v *view) doing {
 	if v.array.Resyncing || !k.another(v, "") {
 		return nothing // nothing could be copied from
 	}
-	// One at a time, and from members that returned no errors: the kernel may copy from one that lacks a write
-	// because of an error, while another one that was copied has it.
+	// One at a time, and only from members that were asked.
 	for _, m := range v.Members {
 		if v.array.Members[m.Replica] == MemberCopying || v.works(m.Replica) && !m.Retired && !k.asked[m.Replica] {
 			return nothing

@@ -135,12 +135,12 @@ func (k *Keeper) found(ctx context.Context, v *view) ([]mirror.Found, bool, erro
 		f := mirror.Found{Replica: mirror.Replica{Name: m.Replica, UID: m.ReplicaUID}, Mark: marks[m.Replica]}
 		if m.State == v1alpha1.MemberInSync {
 			call, cancel := context.WithTimeout(ctx, k.Timeout)
-			answer, err := k.Agents.Ask(call, m.Replica, m.ReplicaUID)
+			_, err := k.Agents.Ask(call, m.Replica, m.ReplicaUID)
 			cancel()
 			if err != nil {
 				return nil, false, err
 			}
-			f.Errors, f.Identity = answer.Errors, v.legs[m.Replica].Identity
+			f.Identity = v.legs[m.Replica].Identity
 			f.Kicked = slices.Contains(k.kicked, m.Replica)
 		}
 		all = append(all, f)

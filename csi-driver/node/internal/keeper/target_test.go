@@ -55,28 +55,16 @@ type target struct {
 	failing int
 	wrote   bool // the present host has written
 	errors  bool // it returned some to the present host
-	unsure  bool // it was restarted, and does not know whether it did
-	// before: what holds of the host before, for the object's status.
-	before mirror.TargetErrors
+	// before: it returned some to the host before, and no other has written since.
+	before bool
 	// seen is the highest version of the API that the agent acted on; latched: it found an older one.
 	seen    int
 	latched bool
 }
 
-// said is what holds of the host that wrote last. One that was admitted and never wrote changes nothing of that.
-func (t *target) said() mirror.TargetErrors {
-	before := mirror.ErrorsNone
-	if !t.wrote {
-		before = t.before
-	}
-	switch {
-	case t.errors || before == mirror.ErrorsSome:
-		return mirror.ErrorsSome
-	case t.unsure || before == mirror.ErrorsUnknown:
-		return mirror.ErrorsUnknown
-	}
-	return mirror.ErrorsNone
-}
+// erred tells whether it returned errors to the host that wrote last. One that was admitted and never wrote changes
+// nothing of that. No agent knows it.
+func (t *target) erred() bool { return t.errors || !t.wrote && t.before }
 
 // execute one command that is in flight.
 func (t *target) execute(i int) {
@@ -111,11 +99,10 @@ func (t *target) drain(which func(*command) bool) {
 	t.inFlight = rest
 }
 
-// crash of the target: it loses what is in flight, and what it has counted.
+// crash of the target: it loses what is in flight.
 func (t *target) crash() {
 	t.powered = false
 	t.drain(func(*command) bool { return true })
-	t.unsure = true
 }
 
 // agent does what the replica's object says: the host that it names may connect, once every other one is off.
@@ -143,13 +130,13 @@ func (t *target) agent() {
 			t.admitted = map[string]bool{}
 			t.w.refresh()
 			t.drain(func(*command) bool { return true })
-			t.before = t.said()
-			t.errors, t.unsure, t.wrote = false, false, false
+			t.before = t.erred()
+			t.errors, t.wrote = false, false
 			t.admitted[r.wanted] = true
 		}
 		t.w.refresh()
 	}
-	r.admitted, r.errors = r.wanted, t.said()
+	r.admitted = r.wanted
 	r.past = false
 }
 

@@ -40,7 +40,6 @@ type faults struct {
 // replicaObject is an NvmfReplica: the host that is wanted, and what its agent said.
 type replicaObject struct {
 	uid, wanted, admitted string
-	errors                mirror.TargetErrors
 	past                  bool
 	version               int
 }
@@ -191,7 +190,7 @@ func newWorld(seed uint64, f faults) *world {
 // create a blank replica.
 func (w *world) create(name string) mirror.Replica {
 	uid := w.id("u")
-	w.targets[name] = &target{w: w, name: name, uid: uid, powered: true, before: mirror.ErrorsNone, admitted: map[string]bool{}, disk: disk{header: mirror.Header{Mark: mirror.NoMark}}}
+	w.targets[name] = &target{w: w, name: name, uid: uid, powered: true, admitted: map[string]bool{}, disk: disk{header: mirror.Header{Mark: mirror.NoMark}}}
 	w.api.replicas[name] = &replicaObject{uid: uid, version: w.api.bump()}
 	return mirror.Replica{Name: name, UID: uid}
 }
@@ -279,7 +278,7 @@ func (a agents) Ask(_ context.Context, replica, uid string) (Answer, error) {
 	case r.past:
 		return Answer{}, errors.New("its agent found that the API was restored")
 	}
-	answer := Answer{Errors: r.errors}
+	var answer Answer
 	if r.admitted == r.wanted {
 		answer.Identity = r.admitted
 	}
@@ -460,7 +459,7 @@ func (w *world) inSync() {
 	}
 	for _, m := range w.api.mirror.Members {
 		t := w.targets[m.Replica]
-		if m.State != v1alpha1.MemberInSync || t.uid != m.ReplicaUID || m.Suspect || t.said() != mirror.ErrorsNone {
+		if m.State != v1alpha1.MemberInSync || t.uid != m.ReplicaUID || m.Suspect || t.erred() {
 			continue
 		}
 		for region, value := range t.disk.data {
