@@ -30,6 +30,15 @@ type NvmfNodeSpec struct {
 	// false.
 	// +optional
 	Unschedulable bool `json:"unschedulable,omitempty"`
+	// UnschedulableDrives lists the IDs of drives that get no new volumes and no copies. An administrator writes it
+	// (kubectl weft retire); the operator does not change it. What the drives store is served, and can grow and be
+	// snapshotted.
+	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:items:MinLength=1
+	// +kubebuilder:validation:items:MaxLength=255
+	// +listType=set
+	// +optional
+	UnschedulableDrives []string `json:"unschedulableDrives,omitempty"`
 	// DroppedDrives lists drives to give up, with all volumes and snapshots on them. An administrator writes it
 	// (kubectl weft drop); the operator does not change it. The agent drops a drive only if it is missing or cannot be
 	// read; see status.droppedDrives. A listed drive is never added to the pool, even if it returns.
@@ -53,6 +62,9 @@ type DroppedDrive struct {
 func (s *NvmfNodeSpec) Drops(id string) bool {
 	return slices.ContainsFunc(s.DroppedDrives, func(d DroppedDrive) bool { return d.ID == id })
 }
+
+// Cordons reports whether a drive is listed in unschedulableDrives.
+func (s *NvmfNodeSpec) Cordons(id string) bool { return slices.Contains(s.UnschedulableDrives, id) }
 
 // DroppedDriveStatus is the state of a drive in spec.droppedDrives.
 type DroppedDriveStatus struct {

@@ -964,6 +964,11 @@ func (in *NvmfNodeSpec) DeepCopyInto(out *NvmfNodeSpec) {
 		*out = new(Plan)
 		(*in).DeepCopyInto(*out)
 	}
+	if in.UnschedulableDrives != nil {
+		in, out := &in.UnschedulableDrives, &out.UnschedulableDrives
+		*out = make([]string, len(*in))
+		copy(*out, *in)
+	}
 	if in.DroppedDrives != nil {
 		in, out := &in.DroppedDrives, &out.DroppedDrives
 		*out = make([]DroppedDrive, len(*in))

@@ -37,6 +37,16 @@ func TestDecideClasses(t *testing.T) {
 			},
 		},
 		{
+			name: "not on a drive that is retired",
+			given: func(s *Observed) {
+				withClasses(s)
+				s.Node.Spec.UnschedulableDrives = []string{"a"}
+				s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1, ofClassNamed("qlc")), testVolume(2)}
+			},
+			does:    []string{"CreateVolumes 2 on b"},
+			volumes: map[string]says{"v1": {"Created": "False/NoSpace"}},
+		},
+		{
 			name: "no room in the class",
 			given: func(s *Observed) {
 				withClasses(s)

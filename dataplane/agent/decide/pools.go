@@ -247,6 +247,9 @@ func (p *pool) of(class string) bool { return class == "" || p.class == class }
 func (d *decider) choosePool(size resource.Quantity, class string) *pool {
 	var best *pool
 	for _, p := range d.pools {
+		if d.Node.Spec.Cordons(p.device.ID) {
+			continue
+		}
 		if served := p.served(size); p.ready() && p.of(class) && d.fits(p, served, served) && (best == nil || d.room(p) > d.room(best)) {
 			best = p
 		}

@@ -12,6 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/util/retry"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/internal/text"
@@ -20,7 +21,9 @@ import (
 // drainOptions are the flags of drain and retire.
 type drainOptions struct {
 	dryRun, wait bool
-	max          int
+	// undo of what keeps new replicas off a drive.
+	undo bool
+	max  int
 }
 
 // source is what is to be emptied: a node, or one of its drives.
@@ -67,12 +70,12 @@ func retireCommand(at *cluster) *cobra.Command {
 	return emptyingCommand(at, &cobra.Command{
 		Use:   "retire NODE DRIVE",
 		Short: "Move all replicas of a drive to other nodes",
-		Long: `Move all replicas on a drive that works to other nodes, also while their volumes are in use, at most --max at once.
-With --wait the command continues until nothing is left that can move. Without --wait it requests the first moves;
+		Long: `Move all replicas on a drive that works to other nodes, also while their volumes are in use, at most --max at once. The
+command first keeps new replicas off the drive (spec.unschedulableDrives of the NvmfNode). With --wait the command continues until nothing is left that can move. Without --wait it requests the first moves;
 repeat it until the drive is empty. Replicas do not move to other drives of the same node.
 
-DRIVE is the ID of the drive, as shown by kubectl weft status NODE. New replicas can be placed on the drive until you
-cordon the node (kubectl weft cordon).
+DRIVE is the ID of the drive, as shown by kubectl weft status NODE. Use --undo to place new replicas on the drive
+again; moves that are running go on.
 
 Exit codes:
   0  the drive stores no replica and no snapshot, or --dry-run
@@ -101,6 +104,10 @@ func emptyingCommand(at *cluster, cmd *cobra.Command) *cobra.Command {
 	flags.BoolVar(&o.dryRun, "dry-run", false, "show what would happen; change nothing")
 	flags.BoolVar(&o.wait, "wait", false, "show the progress, and continue until nothing is left that can move")
 	flags.IntVar(&o.max, "max", defaultMoves, "moves that run at once")
+	if cmd.Name() == "retire" {
+		flags.BoolVar(&o.undo, "undo", false, "place new replicas on the drive again")
+		cmd.MarkFlagsMutuallyExclusive("undo", "wait")
+	}
 	return cmd
 }
 
@@ -109,8 +116,11 @@ func drain(ctx context.Context, w *watcher, from source, o drainOptions) error {
 	if o.max < 1 {
 		return fmt.Errorf("--max is %d; must be at least 1", o.max)
 	}
-	if err := prepare(ctx, w, from, o.dryRun); err != nil {
+	if err := prepare(ctx, w, from, o); err != nil {
 		return fmt.Errorf("%s: %w", from, err)
+	}
+	if o.undo {
+		return w.err
 	}
 	goesOn := "the moves that are running go on; to continue, run: " + from.command() + " --wait"
 	var passing []string
@@ -146,26 +156,45 @@ func drain(ctx context.Context, w *watcher, from source, o drainOptions) error {
 	}
 }
 
-// prepare cordons a node that is drained; a drive has to be one of the node's.
-func prepare(ctx context.Context, w *watcher, from source, dryRun bool) error {
-	if from.drive == "" {
-		_, err := setCordon(ctx, w.api, w.table, from.node, true, dryRun)
-		return err
+// prepare keeps new replicas off a node or drive that is emptied. A drive has to be one of the node's.
+func prepare(ctx context.Context, w *watcher, from source, o drainOptions) error {
+	if from.drive != "" {
+		return setDriveCordon(ctx, w, from, !o.undo, o.dryRun)
 	}
-	f, err := w.look(ctx)
+	_, err := setCordon(ctx, w.api, w.table, from.node, true, o.dryRun)
+	return err
+}
+
+// setDriveCordon of one drive of a node. A dry run goes as far as the API server, which checks it.
+func setDriveCordon(ctx context.Context, w *watcher, from source, cordon, dryRun bool) error {
+	var options []client.PatchOption
+	suffix := ""
+	if dryRun {
+		options, suffix = append(options, client.DryRunAll), " (dry run)"
+	}
+	was := false
+	err := changeNode(ctx, w.api, from.node, func(n *v1alpha1.NvmfNode) error {
+		was = n.Spec.Cordons(from.drive)
+		if !cordon {
+			n.Spec.UnschedulableDrives = slices.DeleteFunc(n.Spec.UnschedulableDrives, func(id string) bool { return id == from.drive })
+			return nil
+		}
+		if !was {
+			n.Spec.UnschedulableDrives = append(n.Spec.UnschedulableDrives, from.drive)
+		}
+		return hasDrive(n, from.drive)
+	}, options...)
+	if apierrors.IsNotFound(err) {
+		return noSuchNode(ctx, w.api, err)
+	}
 	if err != nil {
 		return err
 	}
-	n := f.node(from.node)
-	if n == nil {
-		return noSuchNode(ctx, w.api, apierrors.NewNotFound(v1alpha1.GroupVersion.WithResource("nvmfnodes").GroupResource(), from.node))
+	words := map[bool]string{true: "gets no new replicas", false: "gets new replicas"}[cordon]
+	if was != cordon {
+		words = "now " + words
 	}
-	if err := hasDrive(n, from.drive); err != nil {
-		return err
-	}
-	if _, why := n.Unschedulable(f.cordoned[n.Name]); why == "" {
-		w.line("hint: new replicas can still be placed on the drive; to prevent that, run: kubectl weft cordon %s", n.Name)
-	}
+	w.line("%s %s%s", from, words, suffix)
 	return nil
 }
 

@@ -3,6 +3,8 @@
 package cli
 
 import (
+	"context"
+	"slices"
 	"strings"
 	"testing"
 
@@ -186,7 +188,7 @@ func TestRetireMovesTheReplicasOfOneDrive(t *testing.T) {
 	if code := r.drain(drive, drainOptions{max: 4, wait: true}); code != CodeUnwell {
 		t.Errorf("exit code %d", code)
 	}
-	r.said("hint: new replicas can still be placed on the drive; to prevent that, run: kubectl weft cordon a\n", "volume databases/data: moving replica",
+	r.said("drive eui.a of node a now gets no new replicas\n", "volume databases/data: moving replica",
 		"cannot move:\n- volume databases/unknown: its replica v-unknown-0 has not reported which drive stores it",
 		"drive eui.a of node a stores 1 replica and 0 snapshots: 0 moving, 0 can move, 1 cannot move\n")
 	if r.volume("v-other").Spec.Move != nil || r.volume("v-unknown").Spec.Move != nil {
@@ -202,9 +204,40 @@ func TestRetireMovesTheReplicasOfOneDrive(t *testing.T) {
 	r.said("drive eui.a of node a stores no replica and no snapshot\n")
 	node := &v1alpha1.NvmfNode{}
 	r.do(r.api.Get(r.ctx, client.ObjectKey{Name: "a"}, node))
-	if node.Spec.Unschedulable {
-		t.Error("retire cordoned the node")
+	if node.Spec.Unschedulable || !slices.Equal(node.Spec.UnschedulableDrives, []string{"eui.a"}) {
+		t.Errorf("retire left %+v", node.Spec)
 	}
+}
+
+// The wish to retire a drive stays with the node: a command that is interrupted leaves it, a repeated one finds it, and
+// --undo takes it back. A dry run writes nothing.
+func TestRetireKeepsNewReplicasOff(t *testing.T) {
+	r := newRig(t, volumesOnA("data")...)
+	drive := source{node: "a", drive: "eui.a"}
+	cordoned := func(want ...string) {
+		t.Helper()
+		node := &v1alpha1.NvmfNode{}
+		r.do(r.api.Get(context.Background(), client.ObjectKey{Name: "a"}, node))
+		if !slices.Equal(node.Spec.UnschedulableDrives, want) {
+			t.Errorf("cordoned drives are %v, want %v", node.Spec.UnschedulableDrives, want)
+		}
+	}
+	r.drain(drive, drainOptions{max: 1, dryRun: true})
+	r.said("drive eui.a of node a now gets no new replicas (dry run)\n")
+	cordoned()
+	r.drain(drive, drainOptions{max: 1})
+	r.drain(source{node: "a", drive: "eui.a2"}, drainOptions{max: 1})
+	cordoned("eui.a", "eui.a2")
+	r.drain(drive, drainOptions{max: 1})
+	r.said("drive eui.a of node a gets no new replicas\n")
+	r.drain(drive, drainOptions{max: 1, undo: true})
+	r.said("drive eui.a of node a now gets new replicas\n")
+	cordoned("eui.a2")
+	// No pause is left: the person interrupts it at once.
+	if err := drain(r.ctx, r.watcher(), drive, drainOptions{max: 1, wait: true}); err == nil {
+		t.Error("it was not interrupted")
+	}
+	cordoned("eui.a2", "eui.a")
 }
 
 func TestDrainErrors(t *testing.T) {

@@ -134,7 +134,7 @@ func (f *fleet) weigh(target string) []weighed {
 			}
 			one.totalBytes += p.Total.Value()
 			one.promisedBytes += p.Promised.Value()
-			if !p.TakesNothingNew() {
+			if !p.TakesNothingNew() && !n.Spec.Cordons(p.Device) {
 				one.pools = append(one.pools, roomy{p.DeviceClass, n.Spec.Plan.Promisable(p.Total.Value()) - p.Promised.Value()})
 			}
 		}

@@ -68,21 +68,27 @@ func (s *status) printClasses(t *table, nodes []v1alpha1.NvmfNode) {
 	}
 }
 
-// printCordoned tells of nodes that get no new volumes because somebody wants it so. That is no harm.
+// printCordoned tells of nodes and drives that get no new volumes because somebody wants it so. That is no harm.
 func (s *status) printCordoned(t *table, nodes []v1alpha1.NvmfNode) {
 	first := true
 	for _, n := range nodes {
 		c := meta.FindStatusCondition(n.Status.Conditions, v1alpha1.ConditionSchedulable)
 		reason, message := n.Unschedulable(c != nil && c.Reason == v1alpha1.ReasonKubernetesNodeCordoned)
-		if n.Spec.Target == "" || reason == "" {
+		retired := slices.DeleteFunc(slices.Clone(n.Spec.UnschedulableDrives), n.Spec.Drops)
+		if n.Spec.Target == "" || reason == "" && len(retired) == 0 {
 			continue
 		}
 		if first {
 			t.line("")
-			t.line("Nodes that get no new volumes:")
+			t.line("Nodes and drives that get no new volumes:")
 			first = false
 		}
-		t.line("- NvmfNode %s: %s: %s", n.Name, reason, message)
+		if reason != "" {
+			t.line("- NvmfNode %s: %s: %s", n.Name, reason, message)
+		}
+		for _, drive := range retired {
+			t.line("- drive %s of NvmfNode %s: it is being retired; to place volumes on it again, run: kubectl weft retire %s %s --undo", drive, n.Name, n.Name, drive)
+		}
 	}
 }
 

@@ -110,9 +110,12 @@ func TestStatus(t *testing.T) {
 		"cordoned": {
 			change: func(s *status) {
 				s.nodes[0].Spec.Unschedulable = true
+				s.nodes[0].Spec.UnschedulableDrives = []string{"eui.1", "eui.gone"}
+				s.nodes[0].Spec.DroppedDrives = []v1alpha1.DroppedDrive{{ID: "eui.gone"}}
 				s.nodes[1].Status.Conditions = append(s.nodes[1].Status.Conditions, condition(v1alpha1.ConditionSchedulable, metav1.ConditionFalse, v1alpha1.ReasonKubernetesNodeCordoned))
 			},
-			want: []string{"Nodes that get no new volumes:\n- NvmfNode a: Cordoned: it is cordoned; to place volumes on it again, run: kubectl weft uncordon a\n" +
+			want: []string{"Nodes and drives that get no new volumes:\n- NvmfNode a: Cordoned: it is cordoned; to place volumes on it again, run: kubectl weft uncordon a\n" +
+				"- drive eui.1 of NvmfNode a: it is being retired; to place volumes on it again, run: kubectl weft retire a eui.1 --undo\n" +
 				"- NvmfNode b: KubernetesNodeCordoned: its Kubernetes Node is cordoned; to place volumes on it again, run: kubectl uncordon b", "No problems found."}},
 		"the only replica of a volume": {
 			change: func(s *status) {

@@ -275,12 +275,17 @@ func noPool(n *v1alpha1.NvmfNode, req Request) string {
 		}
 		pools = slices.DeleteFunc(slices.Clone(pools), func(p v1alpha1.PoolStatus) bool { return p.DeviceClass != class })
 	}
+	if n.Spec.Cordons(req.Device) {
+		return fmt.Sprintf("its drive %s, which stores the source, is being retired; to place volumes on it again, run: kubectl weft retire %s %s --undo", req.Device, n.Name, req.Device)
+	}
 	switch {
+	case len(pools) > 0 && !slices.ContainsFunc(pools, func(p v1alpha1.PoolStatus) bool { return !n.Spec.Cordons(p.Device) }):
+		return "its drives" + ofClass(class) + " are being retired"
 	case class != "" && len(pools) == 0:
 		return "it has no drive of device class " + class
 	case class != "" && !slices.ContainsFunc(pools, func(p v1alpha1.PoolStatus) bool { return p.Ready }):
 		return fmt.Sprintf("none of its drives%s is ready (%s: %s)", ofClass(class), pools[0].Reason, pools[0].Message)
-	case len(pools) > 0 && !slices.ContainsFunc(pools, func(p v1alpha1.PoolStatus) bool { return !p.TakesNothingNew() }):
+	case len(pools) > 0 && !slices.ContainsFunc(pools, func(p v1alpha1.PoolStatus) bool { return !p.TakesNothingNew() && !n.Spec.Cordons(p.Device) }):
 		return "its pools" + ofClass(class) + " are nearly full"
 	}
 	return ""
@@ -360,6 +365,8 @@ func once(promises []Promise) map[string][]Promise {
 // space of a pool.
 type space struct {
 	class string
+	// cordoned: nothing new comes to the pool, though what it holds may grow.
+	cordoned bool
 	// free is what may still be promised; negative where more was than may be.
 	free int64
 	// total is the pool's size: no volume is larger with its header, for it could never be filled.
@@ -397,7 +404,9 @@ func freeSpace(n *v1alpha1.NvmfNode, promises []Promise) map[string]space {
 	pools := map[string]space{}
 	for _, p := range n.Status.Pools {
 		if p.Ready && p.Total != nil {
-			pools[p.Device] = spaceOf(n.Spec.Plan, p)
+			s := spaceOf(n.Spec.Plan, p)
+			s.cordoned = n.Spec.Cordons(p.Device)
+			pools[p.Device] = s
 		}
 		if p.Ready && p.TakesNothingNew() {
 			pools[p.Device] = space{class: p.DeviceClass} // whatever of it was not promised
@@ -430,7 +439,7 @@ func freeSpace(n *v1alpha1.NvmfNode, promises []Promise) map[string]space {
 func room(n *v1alpha1.NvmfNode, req Request, promises []Promise) Candidate {
 	c := Candidate{Node: n.Name}
 	for d, s := range freeSpace(n, promises) {
-		if !req.among(d, s.class) {
+		if !req.among(d, s.class) || s.cordoned {
 			continue
 		}
 		// A pool of which more was promised than may be (its drive was replaced by a smaller one) takes nothing from
@@ -441,12 +450,12 @@ func room(n *v1alpha1.NvmfNode, req Request, promises []Promise) Candidate {
 	return c
 }
 
-// mostFree pool of a class, or of all when that is empty, of those that can hold a volume of this size, else of all; of
-// equals, the first by name.
+// mostFree pool of a class, or of all when that is empty, that is not cordoned, of those that can hold a volume of this
+// size, else of all; of equals, the first by name.
 func mostFree(pools map[string]space, class string, bytes int64) string {
 	var best string
 	for device, s := range pools {
-		if class != "" && s.class != class {
+		if class != "" && s.class != class || s.cordoned {
 			continue
 		}
 		b, found := pools[best]

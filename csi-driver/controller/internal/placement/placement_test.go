@@ -323,6 +323,36 @@ func nearlyFull(n *v1alpha1.NvmfNode) {
 	n.Status.Pools[len(n.Status.Pools)-1].Reason = v1alpha1.ReasonPoolNearlyFull
 }
 
+// A drive that is being retired takes nothing new, whatever it has room for. What it stores can grow.
+func TestRetiredDrives(t *testing.T) {
+	retired := func(drive string) option {
+		return func(n *v1alpha1.NvmfNode) { n.Spec.UnschedulableDrives = append(n.Spec.UnschedulableDrives, drive) }
+	}
+	one := node("one", pool("d", 100*gi), retired("d"))
+	half := node("half", pool("d1", 100*gi), retired("d1"), pool("d2", 5*gi))
+	nodes := []v1alpha1.NvmfNode{one, half}
+	req := Request{Target: "fast", SizeBytes: gi}
+	if got, err := Choose(req, nodes, nil); err != nil || got != "half" {
+		t.Errorf("got %q, %v", got, err)
+	}
+	if got, _ := Candidates(req, nodes, nil); len(got) != 1 || got[0].LargestBytes != 5*gi || got[0].FreeBytes != 5*gi {
+		t.Errorf("candidates: %+v", got)
+	}
+	// What is being made there takes from the other drive, as its agent chooses.
+	req.SizeBytes = 3 * gi
+	if got, err := Choose(req, nodes, []Promise{PromiseTo("v", "half", "", "", 3*gi)}); err == nil ||
+		!strings.Contains(err.Error(), "one: its drives are being retired") {
+		t.Errorf("got %q, %v", got, err)
+	}
+	req.Node, req.Device = "half", "d1"
+	if _, err := Choose(req, nodes, nil); err == nil || !strings.Contains(err.Error(), "its drive d1, which stores the source, is being retired; to place volumes on it again, run: kubectl weft retire half d1 --undo") {
+		t.Errorf("a copy: %v", err)
+	}
+	if left, known := Room(&one, "d", "v", nil); left != 100*gi || !known {
+		t.Errorf("room to grow: %d, %v", left, known)
+	}
+}
+
 // A pool that is nearly full takes nothing, however little of it was promised.
 func TestNearlyFullPools(t *testing.T) {
 	full := func(n *v1alpha1.NvmfNode) { n.Status.Pools[len(n.Status.Pools)-1].Reason = v1alpha1.ReasonPoolFull }
