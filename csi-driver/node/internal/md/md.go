@@ -337,11 +337,28 @@ func attributes(dir string, files ...string) (map[string]string, error) {
 
 // attribute reads a file of sysfs. It fails with ErrNotFound when its device is no longer there.
 func attribute(elem ...string) (string, error) {
-	data, err := os.ReadFile(filepath.Join(elem...))
+	data, err := readOnce(filepath.Join(elem...))
 	if gone(err) {
 		return "", fmt.Errorf("%w: %w", ErrNotFound, err)
 	}
 	return strings.TrimSpace(string(data)), err
+}
+
+// readOnce reads a file of sysfs by one call. For some attributes, such as array_state and sync_completed, a second
+// call gives what is there by then, from where the first one ended (sysfs_kf_read): "none" is followed by what is
+// behind its length in "0 / 65536".
+func readOnce(path string) ([]byte, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close() //nolint:errcheck // only read
+	data := make([]byte, os.Getpagesize())
+	n, err := f.Read(data)
+	if errors.Is(err, io.EOF) {
+		err = nil
+	}
+	return data[:n], err
 }
 
 // gone tells whether an access to sysfs failed because its device is no longer there. A member's files answer EBUSY
@@ -401,7 +418,10 @@ func (h *Host) State(a Array) (State, error) {
 		_, err = fmt.Sscanf(done, "%d / %d", &s.DoneBytes, &s.TotalBytes)
 		s.DoneBytes, s.TotalBytes = s.DoneBytes*sectorBytes, s.TotalBytes*sectorBytes
 	}
-	return s, err
+	if err != nil {
+		return State{}, fmt.Errorf("%s has %q in sysfs: %w", a.Name, values, err)
+	}
+	return s, nil
 }
 
 // confirm that an array's name is still its own.
