@@ -59,7 +59,7 @@ test: $(LAB) ## Run lint, unit and API-server tests, kernel tests in a virtual m
 
 .PHONY: test-all
 test-all: $(LAB) ## Run everything: what test runs, the whole end-to-end suite, others' tests of a storage driver, random sequences
-	+$(LAB) parts --keep-going lint test-unit+test-lab test-release test-e2e-all e2e-storage-all test-chaos
+	+$(LAB) parts --keep-going lint test-unit+test-lab test-mirrors-lab test-release test-e2e-all e2e-storage-all test-chaos
 
 ##@ Build
 
@@ -210,6 +210,16 @@ test-lab: $(LAB) ## Run the kernel tests in a virtual machine of their own; with
 	$(call in-machine,./dataplane/tuning)
 	$(call in-machine,./csi-driver/node)
 	$(if $(WEFT_SPDK_TARGET),$(spdk-in-machine),@echo 'WEFT_SPDK_TARGET is not set: the SPDK engine met no host, only the fake target in test-unit')
+	$(MACHINE) down
+
+.PHONY: test-mirrors-lab
+test-mirrors-lab: SEQUENCES = 30
+test-mirrors-lab: $(LAB) ## Run SEQUENCES random histories of a mirror, from SEED on, on the kernel of a virtual machine; each takes one to two minutes
+	$(MACHINE) down
+	$(MACHINE) up --nodes 1 --no-cluster
+	$(GO) test -c -tags lab -o .lab-machine/share/node.test ./csi-driver/node
+	$(MACHINE) exec node1 -- env WEFT_SEQUENCES=$(SEQUENCES) WEFT_SEED=$(or $(SEED),$$(date +%s)) \
+		/host-share/node.test -test.v -test.timeout 90m -test.run '^TestLabHistories$$'
 	$(MACHINE) down
 
 # TIER=fast leaves out what a cheaper test shows as well, TIER=all nothing; FOCUS is a regular expression over the specs' names.

@@ -40,11 +40,18 @@ type labLeg struct {
 
 func (l *lab) leg(n int) *labLeg {
 	l.Helper()
+	file := filepath.Join(l.dir, fmt.Sprintf("%s-r%d.img", vol, n))
+	must(l, os.WriteFile(file, nil, 0o600))
+	must(l, os.Truncate(file, v1alpha1.WithHeader(labSize)))
+	return l.legOn(n, file)
+}
+
+// legOn serves a file or a device.
+func (l *lab) legOn(n int, file string) *labLeg {
+	l.Helper()
 	is := &leg{name: fmt.Sprintf("%s-r%d", vol, n), uuid: fmt.Sprintf("0a0b0c0d-0e0f-4001-8203-%012d", n), portal: "127.0.0.1", port: int32(4460 + n)}
-	v := &volume{lab: l, id: is.name, file: filepath.Join(l.dir, is.name+".img"), context: nodetest.New(is.name, is.nguid())}
+	v := &volume{lab: l, id: is.name, file: file, context: nodetest.New(is.name, is.nguid())}
 	v.context.Replica = is.name
-	must(l, os.WriteFile(v.file, nil, 0o600))
-	must(l, os.Truncate(v.file, v1alpha1.WithHeader(labSize)))
 	return &labLeg{leg: is, volume: v, port: l.port(is.port, v1alpha1.TransportTCP)}
 }
 
