@@ -56,7 +56,7 @@ type copied struct {
 // other replica of a volume.
 type other struct {
 	replica *v1alpha1.NvmfReplica
-	// alive: its node's agent renews its lease.
+	// alive: its Kubernetes Node exists, and its node's agent renews its lease.
 	alive bool
 	// open: its node may be drained now, or was drained and is still cordoned.
 	open bool

@@ -252,15 +252,21 @@ func (r *Reconciler) gatherOthers(ctx context.Context, c *copied, budgets client
 		}
 		on := replica.Spec.Node
 		if _, known := alive[on]; !known {
-			node := &v1alpha1.NvmfNode{}
+			node, kube := &v1alpha1.NvmfNode{}, &corev1.Node{}
 			if err := r.Get(ctx, client.ObjectKey{Name: on}, node); client.IgnoreNotFound(err) != nil {
 				return fmt.Errorf("get NvmfNode %s: %w", on, err)
 			}
+			err := r.Get(ctx, client.ObjectKey{Name: on}, kube)
+			if client.IgnoreNotFound(err) != nil {
+				return fmt.Errorf("get Node %s: %w", on, err)
+			}
+			exists := err == nil
 			budget, err := r.budget(ctx, budgets, on)
 			if err != nil {
 				return err
 			}
-			alive[on] = meta.IsStatusConditionTrue(node.Status.Conditions, v1alpha1.ConditionAgentAlive)
+			// Of a node that was drained and deleted, the budget is gone at once, and the agent's lease later.
+			alive[on] = exists && meta.IsStatusConditionTrue(node.Status.Conditions, v1alpha1.ConditionAgentAlive)
 			open[on] = budget != nil && manifest.BudgetOpen(budget)
 		}
 		c.others[m.Replica] = other{replica: replica, alive: alive[on], open: open[on]}

@@ -33,7 +33,7 @@ func TestANodeIsNotOpenedOnTheWordOfTheCache(t *testing.T) {
 				{Replica: "a", ReplicaUID: "a-uid", State: v1alpha1.MemberInSync}, {Replica: "b", ReplicaUID: "b-uid", State: v1alpha1.MemberInSync},
 			}
 			kube := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Spec: corev1.NodeSpec{Unschedulable: true}}
-			shared := []client.Object{node, other, mirror, kube, testReplica("a", "n"), testReplica("b", "m"), testBudget("n", false)}
+			shared := []client.Object{node, other, mirror, kube, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "m"}}, testReplica("a", "n"), testReplica("b", "m"), testBudget("n", false)}
 			r := &Reconciler{
 				Client: testClient(t, append(shared, testBudget("m", false))...), Live: testClient(t, append(shared, testBudget("m", live))...),
 				Recorder: events.NewFakeRecorder(10), Clock: testingclock.NewFakePassiveClock(metav1.Now().Time), Guards: guards,
@@ -49,6 +49,32 @@ func TestANodeIsNotOpenedOnTheWordOfTheCache(t *testing.T) {
 				t.Errorf("the other node is open: %t, this one: %t", live, manifest.BudgetOpen(budget))
 			}
 		})
+	}
+}
+
+// A node was drained and deleted, as when machines are replaced one after the other. Its budget is gone, and the agent's
+// lease not over yet.
+func TestANodeIsNotOpenedAfterTheOtherWasDrainedAndDeleted(t *testing.T) {
+	guards := manifest.Guards{Namespace: "weft-system", Image: "weft"}
+	node := storageNode("n")
+	mirror := &v1alpha1.NvmfMirror{ObjectMeta: metav1.ObjectMeta{Name: "vol"}}
+	mirror.Spec.Members = []v1alpha1.MirrorMember{
+		{Replica: "a", ReplicaUID: "a-uid", State: v1alpha1.MemberInSync}, {Replica: "b", ReplicaUID: "b-uid", State: v1alpha1.MemberInSync},
+	}
+	kube := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "n"}, Spec: corev1.NodeSpec{Unschedulable: true}}
+	c := testClient(t, node, storageNode("m"), mirror, kube, testReplica("a", "n"), testReplica("b", "m"), testBudget("n", false))
+	r := &Reconciler{
+		Client: c, Live: c, Recorder: events.NewFakeRecorder(10), Clock: testingclock.NewFakePassiveClock(metav1.Now().Time), Guards: guards,
+	}
+	if _, err := r.Reconcile(t.Context(), ctrl.Request{NamespacedName: client.ObjectKeyFromObject(node)}); err != nil {
+		t.Fatal(err)
+	}
+	budget := &policyv1.PodDisruptionBudget{}
+	if err := c.Get(t.Context(), client.ObjectKey{Namespace: guards.Namespace, Name: manifest.GuardName("n")}, budget); err != nil {
+		t.Fatal(err)
+	}
+	if manifest.BudgetOpen(budget) {
+		t.Error("the only node that is left was opened")
 	}
 }
 
