@@ -271,6 +271,31 @@ func TestRivalOfWhatIsBeingMade(t *testing.T) {
 	g.Expect(said(d.Volumes["v2"].Conditions)).To(HaveKeyWithValue("Created", "False/UUIDInUse"))
 }
 
+// TestDecideOnWhatWasAttachedBefore: the backup is from between the creation of the object and its first status, and a
+// person has declared the restore. That hosts were admitted shows that it was made: while it may be in a pool that cannot
+// be read, it is not made again.
+func TestDecideOnWhatWasAttachedBefore(t *testing.T) {
+	g := NewWithT(t)
+	s := quietNode()
+	had := exported(1, hostA)
+	onRecord(&s, Record{UID: uid(1), ResourceVersion: "9", Generation: 4, Observed: 4, Attachments: []string{attachmentA}, Export: &had})
+	s.Volumes = []*v1alpha1.NvmfReplica{testVolume(1)}
+	brokenA(&s)
+	d := Decide(s)
+	g.Expect(d.Operations.CreateVolumes).To(BeEmpty())
+	s.Records.Suspicion = d.Records.Suspicion
+	s.Node.Annotations = map[string]string{v1alpha1.RestoredAnnotation: d.Records.Suspicion}
+	d = Decide(s)
+	g.Expect(d.Operations.CreateVolumes).To(BeEmpty())
+	g.Expect(said(d.Volumes["v1"].Conditions)).To(HaveKeyWithValue("Created", "Unknown/PoolFailed"))
+	onRecord(&s, d.Records.Put[id(1)]) // it has dismissed what is not listed
+	g.Expect(Decide(s).Operations.CreateVolumes).To(BeEmpty())
+
+	s.Target.State.Pools = openPools()
+	s.Target.State.Volumes = []engine.Volume{engineVolume(1, "a")}
+	g.Expect(Decide(s).Volumes["v1"]).To(And(HaveField("Device", "a"), HaveField("Written", true)))
+}
+
 // TestDecideServesOn: a target that came back empty is given what it had, not what the object of the past says.
 func TestDecideServesOn(t *testing.T) {
 	g := NewWithT(t)

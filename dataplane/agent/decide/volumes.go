@@ -85,9 +85,9 @@ func (d *decider) deviceOf(obj *v1alpha1.NvmfReplica) string {
 
 // locate a volume. Its pool was recorded before it was made, so one without a record was never made, unless it is
 // found: then it is taken as it is, and may hold data even if nothing of that is allocated now. One that is used, or
-// has hosts, and has no record was written by hand or came out of a backup without its status, since nobody is admitted
-// to what was not made: it may be in any pool. So may one that takes the place of an object that is gone, whatever its
-// spec says: what that stood for may be there still.
+// has or had hosts, and has no record was written by hand or came out of a backup without its status, since nobody is
+// admitted to what was not made: it may be in any pool. So may one that takes the place of an object that is gone,
+// whatever its spec says: what that stood for may be there still.
 func (d *decider) locate(v *volume, found []engine.Volume) {
 	if len(found) > 0 {
 		at := max(0, slices.IndexFunc(found, func(f engine.Volume) bool { return f.Pool == v.device }))
@@ -97,7 +97,9 @@ func (d *decider) locate(v *volume, found []engine.Volume) {
 	}
 	known := d.known(v.device)
 	if v.device == "" {
-		known = !v.wasMade && !d.Records.Items[v.id].Gone && len(v.obj.Spec.Hosts) == 0 || d.allReadable()
+		was := d.Records.Items[v.id]
+		admitted := len(v.obj.Spec.Hosts)+len(was.Attachments)+len(was.Dismissed) > 0
+		known = !v.wasMade && !was.Gone && !admitted || d.allReadable()
 	}
 	v.presence = v.missing(known)
 }
