@@ -3,6 +3,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -72,6 +73,8 @@ type arrangement struct {
 type outcome struct {
 	changed bool
 	waiting string
+	// again: no event tells when there is something to do, although nothing waits.
+	again bool
 }
 
 var changed = outcome{changed: true}
@@ -118,7 +121,7 @@ func (s *Service) arrange(ctx context.Context, id string) error {
 		case did.changed:
 			continue
 		}
-		if did.waiting != "" {
+		if did.waiting != "" || did.again {
 			s.unsettled.AddAfter(id, waitingInterval)
 		}
 		if err = s.tellWaiting(ctx, id, did.waiting); !apierrors.IsConflict(err) {
@@ -127,20 +130,30 @@ func (s *Service) arrange(ctx context.Context, id string) error {
 	}
 }
 
-// step is the first of the steps that has something to do.
+// step is the first of the steps that has something to do. What a new member waits for keeps no mover from what the
+// others lack.
 func (s *Service) step(ctx context.Context, id string) (outcome, error) {
 	a, err := s.survey(ctx, id)
 	if err != nil || a.DeletionTimestamp != nil {
 		return outcome{}, err
 	}
 	for _, try := range []func(context.Context, *arrangement) (outcome, error){
-		s.keepPromoted, s.eraseRetired, s.endMove, s.mayChange, s.convert, s.changeRecord, s.retire, s.unlist, s.join, s.mover,
+		s.keepPromoted, s.eraseRetired, s.endMove, s.mayChange, s.convert, s.changeRecord, s.retire, s.unlist,
 	} {
 		if did, err := try(ctx, a); err != nil || did != (outcome{}) {
 			return did, err
 		}
 	}
-	return outcome{waiting: waitingFor(a)}, nil
+	joining, err := s.join(ctx, a)
+	if err != nil || joining.changed {
+		return joining, err
+	}
+	moving, err := s.mover(ctx, a)
+	if err != nil || moving.changed {
+		return moving, err
+	}
+	// Of a mover's node that is lost there is no event.
+	return outcome{waiting: cmp.Or(joining.waiting, moving.waiting, waitingFor(a)), again: a.Mover() != nil}, nil
 }
 
 // survey reads what a step is decided by.

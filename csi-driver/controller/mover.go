@@ -35,6 +35,9 @@ const (
 	moverStops = 4 * time.Second
 	// moverEnds is how long a mover that is not needed any more has to stop before it is revoked.
 	moverEnds = time.Minute
+	// moverStarts is how long a mover has to start the mirror: that takes seconds. Then it is another node's turn, since it
+	// keeps a place among those that are filled (mostFills), and copies of the volume wait for its word.
+	moverStarts = 2 * time.Minute
 	// moverConfirms is how long one step waits until replicas confirm the mover. The next event brings another.
 	moverConfirms = 2 * time.Second
 	// moverPoll is between looks at whether a mover has stopped.
@@ -67,7 +70,13 @@ func (s *Service) mover(ctx context.Context, a *arrangement) (outcome, error) {
 			return outcome{}, err
 		}
 		if may {
-			return moverBegins(a, h), nil
+			did := moverBegins(a, h)
+			s.given.begin(a.Name, h.NQN)
+			if did.waiting == "" || s.given.since(a.Name, h.NQN) < moverStarts {
+				return did, nil
+			}
+			klog.FromContext(ctx).Info("Giving up a mover that does not begin", "volume", a.Name, "host", h.Node, "why", did.waiting)
+			s.unfit.add(a.Name, h.Node)
 		}
 	}
 	if a.record.Mover == v1alpha1.MoverStopped || s.asked.since(a.Name, h.NQN) >= moverEnds {
@@ -123,7 +132,7 @@ func (s *Service) beginMover(ctx context.Context, a *arrangement) (outcome, erro
 		return outcome{}, err
 	}
 	if node == nil {
-		return outcome{waiting: "no node can copy the data: each is cordoned, not ready, or has no node plugin that works with the installed version"}, nil
+		return outcome{waiting: "no node can copy the data: each is cordoned, not ready, has no node plugin that works with the installed version, or could not begin a few minutes ago"}, nil
 	}
 	h := v1alpha1.VolumeHost{
 		NQN: v1alpha1.HostNQN(uuid.NewString()), Node: node.Name, NodeUID: string(node.UID), Access: v1alpha1.AccessExclusive, Mover: true,
@@ -325,12 +334,13 @@ func (s *Service) endMover(ctx context.Context, vol *v1alpha1.NvmfVolume) error 
 	}
 	if err == nil {
 		s.asked.forget(vol.Name)
+		s.given.forget(vol.Name)
 		klog.FromContext(ctx).Info("Dismissed a mover", "volume", vol.Name)
 	}
 	return err
 }
 
-// moverNode is the node that is to copy: that of the replica that lacks data, so that the data crosses the network once
+// moverNode is the node that is to copy, but for those that could not begin lately: that of the replica that lacks data, so that the data crosses the network once
 // in each direction at most; else that of another replica; else any. Nil if none can.
 func (s *Service) moverNode(ctx context.Context, a *arrangement) (*corev1.Node, error) {
 	var lacking, others, rest []string
@@ -341,8 +351,15 @@ func (s *Service) moverNode(ctx context.Context, a *arrangement) (*corev1.Node, 
 			others = append(others, m.Node)
 		}
 	}
+	unfit := s.unfit.of(a.Name)
+	able := func(name string) (*corev1.Node, error) {
+		if slices.Contains(unfit, name) {
+			return nil, nil
+		}
+		return s.ableMover(ctx, name)
+	}
 	for _, name := range append(lacking, others...) {
-		if node, err := s.ableMover(ctx, name); err != nil || node != nil {
+		if node, err := able(name); err != nil || node != nil {
 			return node, err
 		}
 	}
@@ -355,7 +372,7 @@ func (s *Service) moverNode(ctx context.Context, a *arrangement) (*corev1.Node, 
 	}
 	slices.Sort(rest)
 	for _, name := range rest {
-		if node, err := s.ableMover(ctx, name); err != nil || node != nil {
+		if node, err := able(name); err != nil || node != nil {
 			return node, err
 		}
 	}
@@ -395,7 +412,7 @@ func (s *Service) ableMover(ctx context.Context, name string) (*corev1.Node, err
 	return &node, nil
 }
 
-// askedMovers are the movers that were asked to stop, by the volume.
+// askedMovers are the movers that were asked to stop, or to begin, by the volume.
 type askedMovers struct {
 	mu sync.Mutex
 	at map[string]askedMover
@@ -406,7 +423,7 @@ type askedMover struct {
 	when time.Time
 }
 
-// begin waiting for a mover, unless that has begun.
+// begin waiting for a mover, unless that has been done.
 func (a *askedMovers) begin(volume, nqn string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

@@ -308,3 +308,63 @@ func TestMoveSaysWhyNobodyCopies(t *testing.T) {
 		m.delete()
 	})
 }
+
+// A mover that does not begin is given up for one on another node: it would keep a place among the volumes that are
+// filled, and the volume from being copied.
+func TestMoverThatDoesNotBeginIsReplaced(t *testing.T) {
+	m := newWrittenAndDetached(t, true)
+	newMoverHost(t, "a-mover")
+	newMoverHost(t, "b-mover")
+	m.copying()
+	was := *volume(t, m.id).Mover()
+	s := m.service()
+	g := NewWithT(t)
+	g.Expect(s.arrange(t.Context(), m.id)).To(Succeed())
+	g.Expect(mirrorOf(t, m.id).Spec.Mover).To(Equal(v1alpha1.MoverCopy))
+	given := s.given.at[m.id]
+	given.when = given.when.Add(-moverStarts)
+	s.given.at[m.id] = given
+	g.Expect(s.arrange(t.Context(), m.id)).To(Succeed())
+	g.Expect(mirrorOf(t, m.id).Spec.Mover).To(Equal(v1alpha1.MoverStop))
+	m.obey()
+	g.Eventually(func(g Gomega) {
+		g.Expect(s.arrange(t.Context(), m.id)).To(Succeed())
+		now := volume(t, m.id).Mover()
+		g.Expect(now).NotTo(BeNil())
+		g.Expect(now.Node).NotTo(Equal(was.Node))
+	}).WithTimeout(enough).Should(Succeed())
+	m.delete()
+}
+
+// What a new replica waits for does not keep the others from being made equal.
+func TestMoverCopiesWhileANewReplicaWaitsForItsNode(t *testing.T) {
+	m := newWrittenAndDetached(t, true)
+	newMoverHost(t, "mover")
+	is := mirrorOf(t, m.id)
+	is.Spec.Epoch++
+	is.Spec.Members[1].State, is.Spec.Members[1].Reason = v1alpha1.MemberOut, mirror.ReasonUnconfirmed
+	g := NewWithT(t)
+	g.Expect(api.Update(t.Context(), is)).To(Succeed())
+	m.move(m.id+"-0", "no-such-node")
+	m.waits("does not serve target")
+	m.stage(func() bool { return mirrorOf(t, m.id).Spec.Mover != "" })
+	m.delete()
+}
+
+// The node of a mover is lost while it copies, and nothing else happens: that is noticed.
+func TestMoverIsLookedAtAgain(t *testing.T) {
+	m := newWrittenAndDetached(t, true)
+	host := newMoverHost(t, "mover")
+	m.copying()
+	is := mirrorOf(t, m.id)
+	is.Spec.Members[0].Identity = "connected"
+	g := NewWithT(t)
+	g.Expect(api.Update(t.Context(), is)).To(Succeed())
+	did, err := m.service().step(t.Context(), m.id)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(did).To(Equal(outcome{again: true}))
+	setReady(t, host, corev1.ConditionFalse)
+	g.Expect(m.service().step(t.Context(), m.id)).To(Equal(changed))
+	g.Expect(mirrorOf(t, m.id).Spec.Mover).To(Equal(v1alpha1.MoverStop))
+	m.delete()
+}

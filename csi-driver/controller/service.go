@@ -50,6 +50,9 @@ type Service struct {
 	refused refusedNodes
 	// asked are the movers that were asked to stop.
 	asked askedMovers
+	// given are the movers that have a volume, and unfit the nodes of those that did not begin.
+	given askedMovers
+	unfit refusedNodes
 	locks locks
 	// unsettled are the names of volumes that Settle has to look at.
 	unsettled workqueue.TypedRateLimitingInterface[string]
