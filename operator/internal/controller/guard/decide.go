@@ -151,17 +151,20 @@ func (c copied) holds(node string) string {
 		}
 		o := c.others[m.Replica]
 		switch {
-		case !m.ServesAlone(o.replica), o.replica.Spec.Node == node:
+		case waiting == "", !m.ServesAlone(o.replica), o.replica.Spec.Node == node:
 		case !o.alive, !meta.IsStatusConditionTrue(o.replica.Status.Conditions, v1alpha1.ConditionReady):
 			waiting = "its replica on node " + o.replica.Spec.Node + " is not ready"
 		case o.open:
 			waiting = "node " + o.replica.Spec.Node + ", which has the other replica, is being drained or was not uncordoned"
 		default:
-			return ""
+			waiting = ""
 		}
 	}
-	if !whole {
+	switch {
+	case !whole:
 		return ""
+	case waiting == "" && c.mirror.Spec.Dirty && c.mirror.Spec.Holder == "":
+		return "it was not detached cleanly, and needs all its replicas until a pod has used it"
 	}
 	return waiting
 }

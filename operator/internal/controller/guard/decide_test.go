@@ -87,6 +87,8 @@ func TestDecide(t *testing.T) {
 		"the other is being deleted":   {cordon, []copied{of(func(_ *v1alpha1.NvmfMirror, o *other) { o.replica.DeletionTimestamp = &now })}, true, false, v1alpha1.ReasonOnlyReplica, "no other replica"},
 		"the other is on the node too": {cordon, []copied{of(func(_ *v1alpha1.NvmfMirror, o *other) { o.replica.Spec.Node = "n" })}, true, false, v1alpha1.ReasonOnlyReplica, "no other replica"},
 		"the other is to leave":        {cordon, []copied{of(func(m *v1alpha1.NvmfMirror, _ *other) { m.Spec.Members[1].Retired = true })}, true, false, v1alpha1.ReasonOnlyReplica, "no other replica"},
+		"detached by a lost node":      {cordon, []copied{of(func(m *v1alpha1.NvmfMirror, _ *other) { m.Spec.Dirty = true })}, true, false, v1alpha1.ReasonOnlyReplica, "was not detached cleanly"},
+		"in use":                       {cordon, []copied{of(func(m *v1alpha1.NvmfMirror, _ *other) { m.Spec.Dirty, m.Spec.Holder = true, "pod" })}, true, true, v1alpha1.ReasonAsExpected, ""},
 		"the other is suspect":         {cordon, []copied{of(func(m *v1alpha1.NvmfMirror, _ *other) { m.Spec.Members[1].Suspect = true })}, true, false, v1alpha1.ReasonOnlyReplica, "no other replica"},
 		"this one was restored":        {cordon, []copied{pair(in, out, func(m *v1alpha1.NvmfMirror, _ *other) { m.Spec.Members[0].ReplicaUID = "a0" })}, true, false, v1alpha1.ReasonOnlyReplica, "no other replica"},
 		"this one is no member":        {cordon, []copied{pair(in, out, func(m *v1alpha1.NvmfMirror, _ *other) { m.Spec.Members = m.Spec.Members[1:] })}, true, true, v1alpha1.ReasonAsExpected, ""},

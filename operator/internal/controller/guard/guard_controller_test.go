@@ -52,8 +52,8 @@ func TestANodeIsNotOpenedOnTheWordOfTheCache(t *testing.T) {
 	}
 }
 
-// A node was drained and deleted, as when machines are replaced one after the other. Its budget is gone, and the agent's
-// lease not over yet.
+// A node was drained and deleted, as when machines are replaced one after the other. Its budget is gone, and the
+// agent's lease not over yet.
 func TestANodeIsNotOpenedAfterTheOtherWasDrainedAndDeleted(t *testing.T) {
 	guards := manifest.Guards{Namespace: "weft-system", Image: "weft"}
 	node := storageNode("n")

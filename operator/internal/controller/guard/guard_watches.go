@@ -71,15 +71,16 @@ func serving(o client.Object) any {
 
 func replicas(o client.Object) any { return o.(*v1alpha1.NvmfVolume).Spec.Replicas }
 
-// members of a mirror without the progress of copies.
+// members of a mirror without the progress of copies, and whether it was left uncleanly.
 func members(o client.Object) any {
 	type member struct {
 		replica, uid     string
 		state            v1alpha1.MirrorMemberState
 		suspect, retired bool
 	}
-	is := map[member]bool{}
-	for _, m := range o.(*v1alpha1.NvmfMirror).Spec.Members {
+	spec := &o.(*v1alpha1.NvmfMirror).Spec
+	is := map[member]bool{{}: spec.Dirty && spec.Holder == ""}
+	for _, m := range spec.Members {
 		is[member{m.Replica, m.ReplicaUID, m.State, m.Suspect, m.Retired}] = true
 	}
 	return is
