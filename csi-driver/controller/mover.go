@@ -35,8 +35,8 @@ const (
 	moverStops = 4 * time.Second
 	// moverEnds is how long a mover that is not needed any more has to stop before it is revoked.
 	moverEnds = time.Minute
-	// moverStarts is how long a mover has to start the mirror: that takes seconds. Then it is another node's turn, since it
-	// keeps a place among those that are filled (mostFills), and copies of the volume wait for its word.
+	// moverStarts is how long a mover has to start the mirror: that takes seconds. Then it is another node's turn,
+	// since it keeps a place among those that are filled (mostFills), and copies of the volume wait for its word.
 	moverStarts = 2 * time.Minute
 	// moverConfirms is how long one step waits until replicas confirm the mover. The next event brings another.
 	moverConfirms = 2 * time.Second
@@ -340,8 +340,9 @@ func (s *Service) endMover(ctx context.Context, vol *v1alpha1.NvmfVolume) error 
 	return err
 }
 
-// moverNode is the node that is to copy, but for those that could not begin lately: that of the replica that lacks data, so that the data crosses the network once
-// in each direction at most; else that of another replica; else any. Nil if none can.
+// moverNode is the node that is to copy, but for those that could not begin lately: that of the replica that lacks
+// data, so that the data crosses the network once in each direction at most; else that of another replica; else any.
+// Nil if none can.
 func (s *Service) moverNode(ctx context.Context, a *arrangement) (*corev1.Node, error) {
 	var lacking, others, rest []string
 	for _, m := range a.Spec.Members {

@@ -368,3 +368,22 @@ func TestMoverIsLookedAtAgain(t *testing.T) {
 	g.Expect(mirrorOf(t, m.id).Spec.Mover).To(Equal(v1alpha1.MoverStop))
 	m.delete()
 }
+
+// A pod that cannot be attached to its node is tried over and over: that does not end the copy.
+func TestMoverStaysWhileAPodCannotBeAttached(t *testing.T) {
+	m := newWrittenAndDetached(t, true)
+	newMoverHost(t, "mover")
+	m.copying()
+	was := volume(t, m.id).Mover().NQN
+	unable := newHost(t, "unable")
+	var node corev1.Node
+	g := NewWithT(t)
+	g.Expect(api.Get(t.Context(), keyOf(unable), &node)).To(Succeed())
+	node.Status.Conditions = []corev1.NodeCondition{{Type: v1alpha1.ConditionMirrorsUnavailable, Status: corev1.ConditionTrue, Reason: "NoProgram"}}
+	g.Expect(api.Status().Update(t.Context(), &node)).To(Succeed())
+	_, err := m.service().ControllerPublishVolume(within(t, enough), publishRequest(m.id, unable))
+	g.Expect(err).To(MatchError(ContainSubstring("cannot be mirrored by node")))
+	g.Expect(volume(t, m.id).Mover()).To(HaveField("NQN", was))
+	g.Expect(mirrorOf(t, m.id).Spec.Mover).To(Equal(v1alpha1.MoverCopy))
+	m.delete()
+}

@@ -5,6 +5,7 @@ package controller
 import (
 	"cmp"
 	"context"
+	"errors"
 	"slices"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -101,6 +102,10 @@ func (s *Service) admit(ctx context.Context, req *csi.ControllerPublishVolumeReq
 			return nil, "", failf(inUse, "volume %s is being deleted", id)
 		}
 		if vol.Mover() != nil {
+			// What cannot be attached all the same would end the copy with each attempt.
+			if err := errors.Join(unobstructed(node, id), mirrorable(node, id)); err != nil {
+				return nil, "", err
+			}
 			if err := s.displaceMover(ctx, vol.NvmfVolume); err != nil {
 				return nil, "", err
 			}

@@ -272,8 +272,8 @@ func TestRivalOfWhatIsBeingMade(t *testing.T) {
 }
 
 // TestDecideOnWhatWasAttachedBefore: the backup is from between the creation of the object and its first status, and a
-// person has declared the restore. That hosts were admitted shows that it was made: while it may be in a pool that cannot
-// be read, it is not made again.
+// person has declared the restore. That hosts were admitted shows that it was made: while it may be in a pool that
+// cannot be read, it is not made again.
 func TestDecideOnWhatWasAttachedBefore(t *testing.T) {
 	g := NewWithT(t)
 	s := quietNode()
