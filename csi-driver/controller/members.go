@@ -90,6 +90,8 @@ func arranged(vol *replicatedVolume, record *mirror.Record) bool {
 		return true
 	case vol.Mover() != nil || record.Holder == "" && !mirror.Whole(*record):
 		return false
+	case record.Holder != "" && len(vol.Spec.Attachments) == 0:
+		return false
 	case record.Holder != "" && record.HolderNode == "" || len(record.Members) != len(vol.Spec.Members):
 		return false
 	case slices.ContainsFunc(vol.replicas, marked):

@@ -53,8 +53,13 @@ func (s *Service) mover(ctx context.Context, a *arrangement) (outcome, error) {
 	if a.record == nil || a.InUse() || !a.Spec.Used {
 		return outcome{}, nil
 	}
-	needed, why := s.moverNeeded(ctx, a)
 	h := a.Mover()
+	if h == nil && a.record.Holder != "" {
+		// Who dismissed it was interrupted before the record said so, and nobody else may come.
+		record, err := s.fence(ctx, a.NvmfVolume)
+		return outcome{changed: err == nil && record.Holder == ""}, err
+	}
+	needed, why := s.moverNeeded(ctx, a)
 	switch {
 	case h == nil && !needed:
 		return outcome{waiting: why}, nil

@@ -387,3 +387,19 @@ func TestMoverStaysWhileAPodCannotBeAttached(t *testing.T) {
 	g.Expect(mirrorOf(t, m.id).Spec.Mover).To(Equal(v1alpha1.MoverCopy))
 	m.delete()
 }
+
+// A service ends between the two writes that dismiss a mover which nobody needs any more: the next one makes the other.
+func TestMoverThatWasHalfDismissedHoldsNothing(t *testing.T) {
+	m := newWrittenAndDetached(t, true)
+	is := mirrorOf(t, m.id)
+	is.Spec.Epoch++
+	is.Spec.Holder, is.Spec.HolderNode, is.Spec.Mover = "8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0a004", "mover", v1alpha1.MoverStopped
+	g := NewWithT(t)
+	g.Expect(api.Update(t.Context(), is)).To(Succeed())
+	if arranged(&replicatedVolume{NvmfVolume: volume(t, m.id), replicas: make([]*v1alpha1.NvmfReplica, 2)}, &is.Spec) {
+		t.Error("a holder that the volume does not list is taken for settled")
+	}
+	g.Expect(m.service().arrange(t.Context(), m.id)).To(Succeed())
+	g.Expect(mirrorOf(t, m.id).Spec.Holder).To(BeEmpty())
+	m.delete()
+}
