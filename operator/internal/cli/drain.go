@@ -53,8 +53,8 @@ func drainCommand(at *cluster) *cobra.Command {
 once. With --wait it continues until nothing is left that can move. Without --wait it requests the first moves; repeat
 it until the node is empty.
 
-Volumes that cannot move are listed with the reason: shared volumes. Pods on the node
-are not affected; use kubectl drain for them. To place volumes on the node again, use kubectl weft uncordon.
+Volumes that cannot move, such as shared volumes, are listed with the reason. Pods on the node are not affected; use
+kubectl drain for them. To place volumes on the node again, use kubectl weft uncordon.
 
 Exit codes:
   0  the node stores no replica and no snapshot, or --dry-run
