@@ -246,7 +246,7 @@ func (m *moves) delete() {
 	m.t.Helper()
 	NewWithT(m.t).Eventually(func() error {
 		_, err := m.service().DeleteVolume(within(m.t, enough), &csi.DeleteVolumeRequest{VolumeId: m.id})
-		// Nobody waits for a replica that was not in sync when the volume was detached; external-provisioner tries again.
+		// Detaching waits for no replica that was not in sync. external-provisioner tries again, too.
 		if err != nil && !strings.Contains(err.Error(), "detached, still disconnecting") {
 			m.t.Fatal(err)
 		}
