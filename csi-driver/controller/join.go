@@ -238,7 +238,8 @@ func lastReplica(a *arrangement) int {
 	return last
 }
 
-// refusedNodes are, for each volume, the nodes whose agents found no room for its next replica.
+// refusedNodes are, for each volume, nodes that are not tried for refusedTime: their agents found no room for its next
+// replica, or their node plugins did not begin to copy.
 type refusedNodes struct {
 	mu    sync.Mutex
 	until map[string]map[string]time.Time

@@ -418,41 +418,41 @@ func (s *Service) ableMover(ctx context.Context, name string) (*corev1.Node, err
 	return &node, nil
 }
 
-// askedMovers are the movers that were asked to stop, or to begin, by the volume.
-type askedMovers struct {
+// moverTimes say since when something is expected of movers: to begin, or to stop. By the volume.
+type moverTimes struct {
 	mu sync.Mutex
-	at map[string]askedMover
+	at map[string]moverTime
 }
 
-type askedMover struct {
+type moverTime struct {
 	nqn  string
 	when time.Time
 }
 
-// begin waiting for a mover, unless that has been done.
-func (a *askedMovers) begin(volume, nqn string) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.at == nil {
-		a.at = map[string]askedMover{}
+// begin to wait for a mover, unless that has begun.
+func (m *moverTimes) begin(volume, nqn string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.at == nil {
+		m.at = map[string]moverTime{}
 	}
-	if a.at[volume].nqn != nqn {
-		a.at[volume] = askedMover{nqn, time.Now()}
+	if m.at[volume].nqn != nqn {
+		m.at[volume] = moverTime{nqn, time.Now()}
 	}
 }
 
-// since when this process has known that a mover was asked; 0 if it has not.
-func (a *askedMovers) since(volume, nqn string) time.Duration {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.at[volume].nqn != nqn {
+// since begin was called for a mover; 0 if it was not, in this process.
+func (m *moverTimes) since(volume, nqn string) time.Duration {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.at[volume].nqn != nqn {
 		return 0
 	}
-	return time.Since(a.at[volume].when)
+	return time.Since(m.at[volume].when)
 }
 
-func (a *askedMovers) forget(volume string) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	delete(a.at, volume)
+func (m *moverTimes) forget(volume string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	delete(m.at, volume)
 }

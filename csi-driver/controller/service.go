@@ -49,9 +49,9 @@ type Service struct {
 	// refused are nodes that could not create a replica which was to be added.
 	refused refusedNodes
 	// asked are the movers that were asked to stop.
-	asked askedMovers
+	asked moverTimes
 	// given are the movers that have a volume, and unfit the nodes of those that did not begin.
-	given askedMovers
+	given moverTimes
 	unfit refusedNodes
 	locks locks
 	// unsettled are the names of volumes that Settle has to look at.

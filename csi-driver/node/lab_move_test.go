@@ -8,31 +8,33 @@ import (
 	"bytes"
 	"os"
 	"path/filepath"
-	"strconv"
 	"testing"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	. "github.com/onsi/gomega"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/csi-driver/mirror"
 )
 
-// A volume with one replica moves from one target to the next, WEFT_MOVES times, while it is mounted and written.
-func TestLabVolumeMovesWhileItIsWritten(t *testing.T) {
-	moves := 2
-	if n, err := strconv.Atoi(os.Getenv("WEFT_MOVES")); err == nil {
-		moves = n
-	}
+// setUpPlainLab is a lab with a volume that has one replica, no mirror, and is attached to this machine.
+func setUpPlainLab(t *testing.T) (*lab, client.Client, labMirror, *labLeg) {
 	l := setUpLab(t)
 	l.SetDefaultEventuallyTimeout(2 * labTimeout)
-	from := l.leg(1)
-	from.identity = attachment
-	from.attach(attachment, from.port)
-	api := apiWith(t, attachedVolume(from.volume.context.Connection, from.leg), from.object(labSize))
-	editReplica(t, api, from.name, from.admitted(true))
-	m := l.keep(api, from.volume)
+	only := l.leg(1)
+	only.identity = attachment
+	only.attach(attachment, only.port)
+	api := apiWith(t, attachedVolume(only.volume.context.Connection, only.leg), only.object(labSize))
+	editReplica(t, api, only.name, only.admitted(true))
+	return l, api, l.keep(api, only.volume), only
+}
+
+// A volume with one replica moves from one target to the next, WEFT_MOVES times, while it is mounted and written.
+func TestLabVolumeMovesWhileItIsWritten(t *testing.T) {
+	moves := labNumber(t, "WEFT_MOVES", 2)
+	l, api, m, from := setUpPlainLab(t)
 	must(t, m.stage())
 	defer func() { must(t, m.unstage()) }() // before the cleanups of the legs that it uses
 	written := filepath.Join(m.staging, "written")

@@ -65,14 +65,7 @@ func (m labMirror) wantEqual(legs ...*labLeg) {
 // mover is in the middle of a copy to a third when a pod gets the volume on the same machine: the pod has all data, and
 // the copy ends under it.
 func TestLabMoverCopiesForNobody(t *testing.T) {
-	l := setUpLab(t)
-	l.SetDefaultEventuallyTimeout(2 * labTimeout)
-	first := l.leg(1)
-	first.identity = attachment
-	first.attach(attachment, first.port)
-	api := apiWith(t, attachedVolume(first.volume.context.Connection, first.leg), first.object(labSize))
-	editReplica(t, api, first.name, first.admitted(true))
-	m := l.keep(api, first.volume)
+	l, _, m, first := setUpPlainLab(t)
 	m.mirrored(first.leg)
 	must(t, m.stage())
 	data := make([]byte, 24<<20)

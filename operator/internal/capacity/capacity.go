@@ -68,6 +68,14 @@ type Load struct {
 	WriteBytes int64
 }
 
+// Add the figures of both.
+func (l Load) Add(o Load) Load {
+	return Load{
+		l.Replicas + o.Replicas, l.Bytes + o.Bytes, l.Attachments + o.Attachments,
+		l.Controllers + o.Controllers, l.QueuePairs + o.QueuePairs, l.WriteBytes + o.WriteBytes,
+	}
+}
+
 // most of each figure.
 func (l Load) most(o Load) Load {
 	return Load{

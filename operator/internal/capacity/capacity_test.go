@@ -166,12 +166,7 @@ func TestTwoReplicasCostTwice(t *testing.T) {
 	nodes := []capacity.Node{server("n1", "a", 500*gib, 300*gib), server("n2", "b", 700*gib), server("n3", "c", 900*gib)}
 	sum := func(replicas int) (s capacity.Load) {
 		for _, l := range capacity.Count(nodes, []capacity.Volumes{of(20, 7, replicas)}, false).Loads {
-			s.Replicas += l.Replicas
-			s.Bytes += l.Bytes
-			s.Attachments += l.Attachments
-			s.Controllers += l.Controllers
-			s.QueuePairs += l.QueuePairs
-			s.WriteBytes += l.WriteBytes
+			s = s.Add(l)
 		}
 		return s
 	}

@@ -70,11 +70,7 @@ func (s *state) place(v *Volumes, others []replica, lost int) (replica, bool) {
 	}
 	r := replica{best.node, s.cost(best.node, best.pool, v)}
 	s.free[best.node][best.pool] -= r.Bytes
-	l := &s.loads[best.node]
-	*l = Load{
-		l.Replicas + r.Replicas, l.Bytes + r.Bytes, l.Attachments + r.Attachments,
-		l.Controllers + r.Controllers, l.QueuePairs + r.QueuePairs, l.WriteBytes + r.WriteBytes,
-	}
+	s.loads[best.node] = s.loads[best.node].Add(r.Load)
 	return r, true
 }
 

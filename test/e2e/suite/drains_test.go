@@ -80,11 +80,7 @@ func refuses(ctx context.Context, pod *corev1.Pod) {
 
 var _ = Describe("A drain of a storage node", func() {
 	It("waits for the other replica, takes one of two nodes at a time, and goes on where a person allows it", full, func(ctx SpecContext) {
-		target := tryOut("drained", v1alpha1.TransportTCP)
-		onAllNodes(ctx, target)
-		for _, node := range nodes {
-			servedBy(ctx, node)
-		}
+		target := everywhere(ctx, "drained")
 		newClass(ctx, "weft-drained", map[string]string{"target": target.Name, "replicas": "2"})
 		namespace := newNamespace(ctx)
 		claim := newClaim(ctx, namespace, "claim", "weft-drained")

@@ -31,11 +31,7 @@ func replicaData(ctx context.Context, member v1alpha1.VolumeMember) string {
 
 var _ = Describe("A volume with two replicas", func() {
 	It("goes on without a node that serves one, takes it back, and has both equal in the end", full, func(ctx SpecContext) {
-		target := tryOut("two", v1alpha1.TransportTCP)
-		onAllNodes(ctx, target)
-		for _, node := range nodes {
-			servedBy(ctx, node)
-		}
+		target := everywhere(ctx, "two")
 		newClass(ctx, "weft-two", map[string]string{"target": target.Name, "replicas": "2"})
 		claim := newClaim(ctx, newNamespace(ctx), "claim", "weft-two")
 		pod := runPod(ctx, claim, "writer", clientNode)
@@ -95,11 +91,7 @@ func move(ctx context.Context, volume *v1alpha1.NvmfVolume, node string) {
 
 var _ = Describe("A volume with one replica", func() {
 	It("moves to another node and back while a pod writes to it, and when no pod uses it", full, func(ctx SpecContext) {
-		target := tryOut("moving", v1alpha1.TransportTCP)
-		onAllNodes(ctx, target)
-		for _, node := range nodes {
-			servedBy(ctx, node)
-		}
+		target := everywhere(ctx, "moving")
 		newClass(ctx, "weft-moving", map[string]string{"target": target.Name})
 		claim := newClaim(ctx, newNamespace(ctx), "claim", "weft-moving")
 		pod := runPod(ctx, claim, "writer", clientNode)

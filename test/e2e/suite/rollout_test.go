@@ -78,6 +78,17 @@ var _ = Describe("A rollout of the target image", func() {
 	}, SpecTimeout(30*time.Minute))
 })
 
+// everywhere is a target of tryOut that all nodes serve, until the test ends.
+func everywhere(ctx context.Context, name string) *v1alpha1.NvmfTarget {
+	GinkgoHelper()
+	target := tryOut(name, v1alpha1.TransportTCP)
+	onAllNodes(ctx, target)
+	for _, node := range nodes {
+		servedBy(ctx, node)
+	}
+	return target
+}
+
 // onAllNodes makes a target that has every node, the samples' target's too, until the test ends.
 func onAllNodes(ctx context.Context, target *v1alpha1.NvmfTarget) {
 	GinkgoHelper()

@@ -365,7 +365,7 @@ func once(promises []Promise) map[string][]Promise {
 // space of a pool.
 type space struct {
 	class string
-	// cordoned: nothing new comes to the pool, though what it holds may grow.
+	// cordoned: the pool gets no new replicas. Those that it stores can grow.
 	cordoned bool
 	// free is what may still be promised; negative where more was than may be.
 	free int64

@@ -49,11 +49,7 @@ var _ = Describe("A storage node with twenty volumes", func() {
 	It("is drained while a pod uses ten of them and nobody the other ten, by a command that was interrupted", full, func(ctx SpecContext) {
 		const each = 10
 		weft := kubectlWeft(ctx)
-		target := tryOut("emptied", v1alpha1.TransportTCP)
-		onAllNodes(ctx, target)
-		for _, node := range nodes {
-			servedBy(ctx, node)
-		}
+		target := everywhere(ctx, "emptied")
 		newClass(ctx, "weft-emptied", map[string]string{"target": target.Name})
 		Expect(weft("cordon", clientNode)).Error().NotTo(HaveOccurred())
 		ns := newNamespace(ctx)
