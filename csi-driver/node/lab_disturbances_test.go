@@ -233,7 +233,6 @@ func (h *history) moves() {
 	must(h.lab, h.changed(h.lab.Context(), vol))
 	h.settle()
 	h.retire(h.lab, from.leg)
-	from.away()
-	from.refuse()
+	from.dismiss()
 	h.legs = h.legs[1:]
 }

@@ -42,8 +42,6 @@ import (
 const (
 	rigBytes = 32 << 20
 	rigGrace = 3 * time.Second
-	// firstRigPort of the targets; each identity has the next one.
-	firstRigPort = 4500
 	// settleWithin is how long all may take until both replicas are in sync once nothing disturbs them.
 	settleWithin = 4 * time.Minute
 )
@@ -154,6 +152,8 @@ func (e gatedExec) CommandContext(ctx context.Context, command string, args ...s
 type rigLeg struct {
 	*labLeg
 	image, loop, label string
+	// former attachments, which the target refuses.
+	former []volume
 	// untold: since this host was admitted, the kernel may have dropped it by itself, because it answered errors or its
 	// controllers were deleted. Writes may be acknowledged without it before that is recorded.
 	untold atomic.Bool
@@ -197,8 +197,36 @@ func (g *rigLeg) freeze() {
 func (g *rigLeg) thaw() { g.Helper(); g.run("dmsetup", "resume", g.label) }
 
 // away: the target answers no more, and has nothing in flight; back lets it serve the same identity again.
-func (g *rigLeg) away() { g.Helper(); g.port.close(g.volume) }
-func (g *rigLeg) back() { g.Helper(); g.port.open(g.volume) }
+func (g *rigLeg) away() {
+	g.Helper()
+	g.port.close(g.volume)
+	for i := range g.former {
+		g.port.close(&g.former[i])
+	}
+}
+
+func (g *rigLeg) back() {
+	g.Helper()
+	g.refuseFormer()
+	g.port.open(g.volume)
+}
+
+// dismiss this host. The target goes on listening, or begins to, for those that it refuses.
+func (g *rigLeg) dismiss() {
+	g.Helper()
+	g.retire()
+	g.former = append(g.former, *g.volume)
+	g.refuseFormer()
+}
+
+func (g *rigLeg) refuseFormer() {
+	g.Helper()
+	for i := range g.former {
+		if !g.port.serves(&g.former[i]) {
+			g.port.open(&g.former[i])
+		}
+	}
+}
 
 // rig is a mirrored volume of this machine, its node plugin, its CSI controller and its targets.
 type rig struct {
@@ -211,7 +239,6 @@ type rig struct {
 	attachment string
 	legs       []*rigLeg
 	made       int
-	ports      int32
 	gate       *gate
 	plugin     *node.Service
 	kept       chan error
@@ -261,32 +288,19 @@ func (r *rig) newLeg() *rigLeg {
 	return g
 }
 
-// admit this host to a replica under a fresh identity. None of the former one's commands is in flight then. It is
-// refused at a port where nobody listens any more, so that the kernel keeps trying. With WEFT_ONE_PORT, another
-// subsystem is served there, and the kernel's target says "do not retry": docs/design/mirror-record.md says what is lost
-// then.
+// admit this host to a replica under a fresh identity. None of the former one's commands is in flight then.
 func (r *rig) admit(g *rigLeg, blank bool) {
 	r.lab.Helper()
 	if g.identity != "" {
-		g.port.close(g.volume)
-		g.refuse()
-		g.write(g.subsystem+"/namespaces/1/enable", "0") // waits for commands
-	}
-	if !onePort() {
-		r.ports++
-		g.leg.port = firstRigPort + r.ports
-		g.port = r.port(g.leg.port, v1alpha1.TransportTCP)
+		g.dismiss()
 	}
 	g.identity = uuid.NewString()
 	g.attach(g.identity, g.port)
 	editReplica(r.lab, r.store, g.name, func(is *v1alpha1.NvmfReplica) {
 		g.admitted(blank)(is)
 		is.Spec.Hosts[0].Attachment = r.attachment
-		is.Status.Portals[0].Port = g.leg.port
 	})
 }
-
-func onePort() bool { return os.Getenv("WEFT_ONE_PORT") != "" }
 
 // through the gate of a node plugin, unless the API server is away.
 func (r *rig) through(g *gate) client.Client {

@@ -15,6 +15,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -143,6 +144,15 @@ func (p *port) close(v *volume) {
 	}
 }
 
+func (p *port) serves(v *volume) bool {
+	p.Helper()
+	_, err := os.Lstat(filepath.Join(p.dir, "subsystems", filepath.Base(v.subsystem)))
+	if !errors.Is(err, os.ErrNotExist) {
+		must(p, err)
+	}
+	return err == nil
+}
+
 // volume that the target serves from a file, and what the CSI controller would say of it.
 type volume struct {
 	*lab
@@ -215,6 +225,16 @@ func (v *volume) refuse() {
 	if err := os.Remove(v.allowed()); !errors.Is(err, os.ErrNotExist) {
 		must(v, err)
 	}
+}
+
+// retire the attachment as the engine does when it dismisses the hosts of a volume; see retire in dataplane/engine/nvmet.
+// Nothing of this host is in flight afterwards, and it is refused without "do not retry".
+func (v *volume) retire() {
+	v.Helper()
+	v.write(v.subsystem+"/attr_qid_max", "128")
+	v.write(filepath.Join(nvmet, "hosts", v.context.HostNQN(), "dhchap_key"), "DHHC-1:00:"+strings.Repeat("A", 48)+":")
+	v.write(v.subsystem+"/attr_qid_max", "128")
+	v.write(v.subsystem+"/namespaces/1/enable", "0")
 }
 
 func (v *volume) allowed() string {

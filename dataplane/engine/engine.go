@@ -89,7 +89,9 @@ type Engine interface {
 	// Export makes each export as given: subsystem, namespaces and admitted
 	// hosts. What differs is changed, in an order that never lets a host see half of it. A host that
 	// is no longer listed is disconnected before the call answers, and can
-	// write nothing afterwards. An export without hosts can be connected to by nobody. A missing
+	// write nothing afterwards. From then on it is refused so that it keeps trying, also after a restart of the target:
+	// a host that is told to give up fails the I/O that waits, and a mirror of it then acknowledges what only its other
+	// leg has. An export without hosts can be connected to by nobody. A missing
 	// volume fails with ErrNotFound, and one that may be in a pool that cannot be read with ErrUnavailable; in both
 	// cases hosts that are no longer listed are shut out all the same, and no other is let in. Hosts that stay listed
 	// may lose their connection with it (nvmet), until a later call finds the volume. A volume that another subsystem
@@ -99,7 +101,8 @@ type Engine interface {
 	// none is (after a restart), through those that OpenPortals opens later.
 	Export(ctx context.Context, exports []Export) []error
 
-	// Unexport takes subsystems away, and disconnects their hosts. One that is not there is not an error.
+	// Unexport takes subsystems away, and disconnects their hosts, which are refused as Export says. One that is not
+	// there is not an error.
 	// It removes only subsystems that it could have made: those whose NQN starts with v1alpha1.NQNPrefix.
 	Unexport(ctx context.Context, nqns []string) []error
 

@@ -87,11 +87,12 @@ type connection struct {
 	queues int
 }
 
-func (c *connection) Gone() bool             { return c.Disconnected() }
 func (c *connection) IOQueues() (int, error) { return c.queues, nil }
 
-// LosePatience implements enginetest.Connection. This target tells its hosts to give up.
-func (c *connection) LosePatience() error { return errors.ErrUnsupported }
+func (c *connection) LosePatience() error {
+	c.Host.LosePatience()
+	return nil
+}
 
 func (c *connection) Namespace(_ context.Context, id engine.ID) (enginetest.Namespace, error) {
 	if _, err := c.SizeBytes(id); err != nil {

@@ -67,9 +67,8 @@ type Traits struct {
 	// FixedTransports: queue depth, in-capsule data and I/O queues are the whole target's, as its plan
 	// says. Other ones need a restart, and Gather answers 0 for an export's MaxIOQueues.
 	FixedTransports bool
-	// RefusedHostsRetry: the target does not tell a host that is not admitted any more to give up, so it goes on
-	// trying.
-	RefusedHostsRetry bool
+	// RetryEvery so long a host that lost its target tries again; 0 where it does at once.
+	RetryEvery time.Duration
 }
 
 // Connection of a host to a subsystem through one portal.
@@ -315,13 +314,11 @@ func (s *suite) read(ns Namespace, block int64) string {
 	return textOf(p)
 }
 
-// turnedAway is a host that is served no more. Where its target does not tell it to give up, it loses patience here and
-// now: the case would wait for that.
+// turnedAway is a host that is served no more. It would go on trying, and loses patience here and now: the case would
+// wait for that.
 func (s *suite) turnedAway(c Connection) {
 	s.t.Helper()
-	if s.Traits().RefusedHostsRetry {
-		s.Expect(c.LosePatience()).To(Succeed())
-	}
+	s.Expect(c.LosePatience()).To(Succeed())
 }
 
 func blockOf(text string) []byte {

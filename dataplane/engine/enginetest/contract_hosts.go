@@ -121,6 +121,7 @@ func hostCases() map[string]func(*suite) {
 		"a host sees what it was promised":                              hostSees,
 		"a host that is listed no more is gone, and writes nothing":     hostIsGone,
 		"when one host goes, the others go on":                          othersGoOn,
+		"a dismissed host keeps trying, also after a restart":           dismissedKeepsTrying,
 		"a host is shut out of what cannot be read, too":                shutOutOfLost,
 		"unexporting disconnects":                                       unexportDisconnects,
 		"calls about other exports disturb nobody":                      disturbsNobody,
@@ -218,8 +219,67 @@ func othersGoOn(h *hostFixture) {
 	h.Expect(c.Gone()).To(BeFalse())
 }
 
-// shutOutOfLost, in a pool of its own. The fixture's host is still served, so somebody listens, and tells the other
-// that it is not admitted: it would try again otherwise.
+// dismissedKeepsTrying: first another host stays, then none, then the subsystem goes, then the target restarts. Its
+// write waits all the time. Somebody listens on the portal, so the host could be told to give up.
+func dismissedKeepsTrying(h *hostFixture) {
+	other := exportOf(h.create(h.device.ID, 4*mib), newHost())
+	h.exportAs(other)
+	stays := newHost()
+	x := h.x
+	x.Hosts = []string{h.host, stays}
+	h.exportAs(x)
+	second, ns := h.attach(h.portal, x, stays)
+	first, then := startWriter(h.ns, 0), startWriter(ns, 1)
+	h.goesOn(first)
+
+	x.Hosts = []string{stays}
+	h.exportAs(x)
+	h.keepsTrying(h.c, first)
+	h.goesOn(then)
+	x.Hosts = nil
+	h.exportAs(x)
+	h.Expect(h.export(x.NQN)).To(And(HaveField("Hosts", BeEmpty()), HaveField("Namespaces", x.Namespaces)))
+	h.keepsTrying(second, then)
+	h.done(h.fresh().Unexport(h.ctx, []string{x.NQN}))
+	h.Expect(h.export(x.NQN)).To(BeNil())
+	h.keepsTrying(second, then)
+
+	h.Restart(h.t)
+	e := h.fresh()
+	h.done(e.OpenPools(h.ctx, []engine.Device{h.device}))
+	h.clear()
+	h.done(e.Export(h.ctx, []engine.Export{other}))
+	h.done(e.OpenPortals(h.ctx, h.Portals(h.t)))
+	h.Expect(h.state().Exports).To(HaveLen(1))
+	h.keepsTrying(h.c, first)
+	h.keepsTrying(second, then)
+	for _, portal := range h.Portals(h.t) {
+		h.done(e.ClosePortals(h.ctx, []v1alpha1.Portal{portal.Portal}))
+	}
+	h.done(e.OpenPortals(h.ctx, h.Portals(h.t)))
+	h.keepsTrying(second, then)
+
+	// Under the same name, the volume is served to another.
+	x.Hosts = []string{newHost()}
+	h.exportAs(x)
+	_, ns = h.attach(h.portal, x, x.Hosts[0])
+	h.Expect(h.number(ns, 1)).To(BeNumerically(">=", then.acknowledged.Load()))
+	h.keepsTrying(second, then)
+	for c, w := range map[Connection]*writer{h.c: first, second: then} {
+		h.turnedAway(c)
+		h.Eventually(w.ended).Should(Receive(HaveOccurred()))
+		h.Eventually(c.Gone).Should(BeTrue())
+	}
+}
+
+// keepsTrying expects that a host is refused, several times, and neither gives up nor fails its write.
+func (h *hostFixture) keepsTrying(c Connection, w *writer) {
+	h.t.Helper()
+	h.Consistently(c.Gone).WithTimeout(3 * h.Traits().RetryEvery).WithPolling(soon).Should(BeFalse())
+	h.Expect(w.ended).NotTo(Receive())
+}
+
+// shutOutOfLost, in a pool of its own. The fixture's host is still served, so somebody listens, and refuses the other.
 func shutOutOfLost(h *hostFixture) {
 	d := h.openPool()
 	x := exportOf(h.create(d.ID, 16*mib), newHost(), newHost())
@@ -243,7 +303,7 @@ func shutOutOfLost(h *hostFixture) {
 }
 
 func unexportDisconnects(h *hostFixture) {
-	// So that somebody still listens, and tells the host that its subsystem is gone: it would try again otherwise.
+	// So that somebody still listens, and refuses the host.
 	h.exportAs(exportOf(h.create(h.device.ID, 4*mib), newHost()))
 	w := startWriter(h.ns, 0)
 	h.goesOn(w)

@@ -65,6 +65,7 @@ type Engine struct {
 	exports   map[string]engine.Export
 	portals   map[v1alpha1.Portal]engine.Portal
 	initiator map[*Host]bool
+	dismissed map[admission]bool
 	// changed, with mu, tells hosts that wait for their target.
 	changed *sync.Cond
 
@@ -89,6 +90,7 @@ func New(devices ...Device) *Engine {
 		devices:   map[string]*disk{},
 		pools:     map[string]*pool{},
 		initiator: map[*Host]bool{},
+		dismissed: map[admission]bool{},
 		itemFault: map[Method]map[string]error{},
 		callFault: map[Method]error{},
 		hooks:     map[Method]func(context.Context){},

@@ -34,6 +34,7 @@ func (e *Engine) Export(ctx context.Context, exports []engine.Export) []error {
 		want.Namespaces = slices.SortedFunc(slices.Values(want.Namespaces), func(a, b engine.Namespace) int { return int(a.NSID) - int(b.NSID) })
 		want.Hosts = slices.Sorted(slices.Values(want.Hosts))
 		want.Portals = nil
+		e.dismiss(want.NQN, want.Hosts)
 		e.exports[want.NQN] = want
 		return nil
 	})
@@ -42,7 +43,9 @@ func (e *Engine) Export(ctx context.Context, exports []engine.Export) []error {
 // shutOut the hosts that are no longer listed, where the rest cannot be as asked.
 func (e *Engine) shutOut(want engine.Export) {
 	if is, ok := e.exports[want.NQN]; ok {
-		is.Hosts = slices.DeleteFunc(slices.Clone(is.Hosts), func(host string) bool { return !slices.Contains(want.Hosts, host) })
+		stay := slices.DeleteFunc(slices.Clone(is.Hosts), func(host string) bool { return !slices.Contains(want.Hosts, host) })
+		e.dismiss(want.NQN, stay)
+		is.Hosts = stay
 		e.exports[want.NQN] = is
 	}
 }
@@ -53,6 +56,7 @@ func (e *Engine) Unexport(ctx context.Context, nqns []string) []error {
 		if err := engine.ValidateSubsystemNQN(nqn); err != nil {
 			return err
 		}
+		e.dismiss(nqn, nil)
 		delete(e.exports, nqn)
 		return nil
 	})

@@ -23,15 +23,16 @@ var (
 
 // Host is a simulated connection of one host to one subsystem through one
 // portal. It does as Linux's initiator does since 6.10: while nobody listens on
-// its portal, as after Restart, it tries again and its I/O waits; when somebody listens
-// and does not know its subsystem, or does not admit it, it gives up for ever.
+// its portal, as after Restart, or once it was dismissed, it tries again and its I/O waits; when somebody listens
+// and does not know its subsystem, it gives up for good.
 type Host struct {
 	// ctx bounds how long I/O waits.
-	ctx          context.Context
-	e            *Engine
-	portal       v1alpha1.Portal
-	nqn, host    string
-	disconnected bool
+	ctx       context.Context
+	e         *Engine
+	portal    v1alpha1.Portal
+	nqn, host string
+	// gone: it disconnected, or gave up. Impatient, it gives up when it is refused.
+	gone, impatient bool
 }
 
 // Connect a host to a subsystem. It fails with ErrRefused. The connection's I/O waits for the target no longer than
@@ -55,17 +56,54 @@ func (e *Engine) Connect(ctx context.Context, portal v1alpha1.Portal, nqn, hostN
 func (h *Host) Disconnect() {
 	h.e.mu.Lock()
 	defer h.e.mu.Unlock()
-	h.disconnected = true
-	delete(h.e.initiator, h)
+	h.end()
 	h.e.changed.Broadcast()
 }
 
-// Disconnected says whether the connection was ended.
+// end of the connection; the engine's mutex is held.
+func (h *Host) end() {
+	h.gone = true
+	delete(h.e.initiator, h)
+}
+
+// Disconnected says whether the connection was ended, by the host or by the target.
 func (h *Host) Disconnected() bool {
 	h.e.mu.Lock()
 	defer h.e.mu.Unlock()
-	return h.disconnected
+	return h.gone || h.e.refuses(h)
 }
+
+// Gone says whether the host ended the connection, or gave up. One that was dismissed tries again.
+func (h *Host) Gone() bool {
+	h.e.mu.Lock()
+	defer h.e.mu.Unlock()
+	return h.gone
+}
+
+// LosePatience makes the host give up with the next attempt that fails.
+func (h *Host) LosePatience() {
+	h.e.mu.Lock()
+	defer h.e.mu.Unlock()
+	h.impatient = true
+	h.e.settle()
+}
+
+// dismiss hosts that a subsystem had, and does not have any more; the engine's mutex is held. It stays known over a
+// restart.
+func (e *Engine) dismiss(nqn string, stay []string) {
+	for _, host := range e.exports[nqn].Hosts {
+		e.dismissed[admission{nqn, host}] = !slices.Contains(stay, host)
+	}
+	for _, host := range stay {
+		e.dismissed[admission{nqn, host}] = false
+	}
+}
+
+// admission of a host to a subsystem.
+type admission struct{ nqn, host string }
+
+// refuses a host, which was dismissed; the engine's mutex is held.
+func (e *Engine) refuses(h *Host) bool { return e.dismissed[admission{h.nqn, h.host}] }
 
 // Connected counts the connections to a subsystem.
 func (e *Engine) Connected(nqn string) int {
@@ -84,9 +122,8 @@ func (e *Engine) Connected(nqn string) int {
 func (e *Engine) settle() {
 	for h := range e.initiator {
 		_, listening := e.portals[h.portal]
-		if listening && h.reach() != nil {
-			h.disconnected = true
-			delete(e.initiator, h)
+		if listening && h.reach() != nil && (h.impatient || !e.refuses(h)) {
+			h.end()
 		}
 	}
 	e.changed.Broadcast()
@@ -94,7 +131,7 @@ func (e *Engine) settle() {
 
 // reach the export; the engine's mutex is held.
 func (h *Host) reach() error {
-	if h.disconnected {
+	if h.gone {
 		return ErrDisconnected
 	}
 	if _, open := h.e.portals[h.portal]; !open {
@@ -111,11 +148,11 @@ func (h *Host) await() error {
 	for {
 		_, listening := h.e.portals[h.portal]
 		switch {
-		case h.disconnected:
+		case h.gone:
 			return ErrDisconnected
 		case h.ctx.Err() != nil:
 			return h.ctx.Err()
-		case listening:
+		case listening && !h.e.refuses(h):
 			return h.reach()
 		}
 		h.e.changed.Wait()

@@ -30,6 +30,8 @@ const (
 	poll = 5 * time.Millisecond
 	// hostPatience of a host that lost its target: no test outlasts it.
 	hostPatience = 10 * time.Minute
+	// KernelRetries is how often a host that lost its target tries again.
+	KernelRetries = time.Second
 )
 
 // controller is one connection of the kernel's initiator.
@@ -48,8 +50,8 @@ func ConnectKernel(portal v1alpha1.Portal, nqn, hostNQN string) (Connection, err
 		return nil, err
 	}
 	defer func() { _ = f.Close() }()
-	options := fmt.Sprintf("nqn=%s,transport=%s,traddr=%s,trsvcid=%d,hostnqn=%s,hostid=%s,nr_io_queues=4,reconnect_delay=1,ctrl_loss_tmo=%d,keep_alive_tmo=30",
-		nqn, strings.ToLower(string(portal.Transport)), portal.Address, portal.Port, hostNQN, strings.TrimPrefix(hostNQN, v1alpha1.HostNQNPrefix), int(hostPatience.Seconds()))
+	options := fmt.Sprintf("nqn=%s,transport=%s,traddr=%s,trsvcid=%d,hostnqn=%s,hostid=%s,nr_io_queues=4,reconnect_delay=%d,ctrl_loss_tmo=%d,keep_alive_tmo=30",
+		nqn, strings.ToLower(string(portal.Transport)), portal.Address, portal.Port, hostNQN, strings.TrimPrefix(hostNQN, v1alpha1.HostNQNPrefix), int(KernelRetries.Seconds()), int(hostPatience.Seconds()))
 	if _, err := f.WriteString(options); err != nil {
 		return nil, fmt.Errorf("connect %s to %s: %w", hostNQN, nqn, err)
 	}

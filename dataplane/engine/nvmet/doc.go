@@ -31,20 +31,36 @@
 //
 // # Hosts that lose their admission
 //
-// The kernel does not disconnect a host when its link in allowed_hosts goes.
-// Taking the subsystem off its ports does, but returns before the
-// controllers are gone, and a controller may still have commands in its
-// receive buffer. So the subsystem is taken off its ports, its namespaces are disabled, which
-// waits for commands in flight, and it is removed and made again: what is left of an old
+// The kernel does not disconnect a host when its link in allowed_hosts goes, and a controller that is disconnected may
+// still have commands in its receive buffer. So if others stay admitted, the subsystem is taken off its ports, its
+// namespaces are disabled, which waits for commands in flight, and it is removed and made again: what is left of an old
 // controller knows only the old subsystem, which has no namespaces. Hosts
 // that stay admitted lose their connection too, and reconnect by themselves. Where the volume's file cannot be opened
 // any more, the subsystem stays without namespaces, hosts and ports until it can: a host that came back and missed its
 // namespace would give up its block device.
 //
+// If nobody stays admitted, the subsystem is retired where it stands (retire in refused.go). A write of attr_qid_max
+// disconnects all hosts, and the namespaces are disabled, and never enabled again in this subsystem.
+//
+// # Hosts that were dismissed
+//
+// A host that was dismissed reconnects, and must not be told "do not retry": since Linux 6.10 it would give up, failing
+// its I/O, and a mirror over it and another target then acknowledges what only one of them has. The kernel's target
+// says it to hosts that a subsystem does not admit, and to all when the port does not know the subsystem. So what
+// was dismissed stays linked, without namespaces, and admits the host with a DH-HMAC-CHAP key that cannot be used: the
+// target fails to set up authentication, and answers with an internal error (Linux 6.12), after which the host tries
+// again. Gather does not list such a subsystem. It is removed after a week, or when there are more than 1024, the
+// oldest first. A file in the state folder has them all, so that they are there again after a reboot before the portals
+// open.
+//
+// The key belongs to the host's NQN, for all subsystems. So a host that another subsystem admits at that moment is
+// told to give up; weft has an NQN for each attachment, which is never admitted again once it was dismissed. The same
+// holds on kernels before 6.1 and on those without NVME_TARGET_AUTH.
+//
 // # Hosts that come back too early
 //
-// Since Linux 6.10 a host that reconnects gives up for ever, failing I/O, when
-// it reaches a port that does not know its subsystem: the status says "do not retry".
+// Since Linux 6.10 a host that reconnects gives up for good, failing I/O, when
+// it reaches a port that does not know its subsystem.
 // A refused connection it tries again. But a port starts to listen with its first
 // subsystem, and subsystems are linked one by one. While they are, new TCP
 // connections to the port are dropped by a rule of nftables (table
@@ -64,5 +80,5 @@
 // A change of MaxIOQueues makes connected hosts reconnect at once. Kernels before 6.1
 // cannot limit I/O queues, before 6.9 not the queues' depth; there the host's own limits
 // hold. RDMA takes at most 16 KiB in a capsule. A portal listens only while it has
-// an export that admits somebody; its address is checked before, whether the port is free is seen then.
+// an export that admits or refuses somebody; its address is checked before, whether the port is free is seen then.
 package nvmet

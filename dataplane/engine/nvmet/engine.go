@@ -148,7 +148,9 @@ func (e *Engine) Gather(ctx context.Context) (engine.State, error) {
 	}
 	state := stored.state()
 	for _, s := range subsystems {
-		state.Exports = append(state.Exports, s.export(ports))
+		if !s.onlyRefuses() {
+			state.Exports = append(state.Exports, s.export(ports))
+		}
 	}
 	for _, p := range ports {
 		if p.finished() {

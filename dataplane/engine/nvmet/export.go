@@ -36,8 +36,12 @@ func (e *Engine) Export(ctx context.Context, exports []engine.Export) []error {
 	if err == nil {
 		served, err = e.exportedVolumes()
 	}
+	var past *refusals
+	if err == nil {
+		past, err = e.refusals(ctx)
+	}
 	return each(ctx, exports, err, func(x engine.Export) error {
-		err := e.exportOne(ctx, x, stored, ports, served)
+		err := e.exportOne(ctx, x, stored, ports, served, past)
 		if err == nil {
 			for _, ns := range x.Namespaces {
 				served[ns.Volume] = x.NQN
@@ -47,7 +51,9 @@ func (e *Engine) Export(ctx context.Context, exports []engine.Export) []error {
 	})
 }
 
-func (e *Engine) exportOne(ctx context.Context, x engine.Export, stored *store, ports []*port, served map[engine.ID]string) error {
+func (e *Engine) exportOne(
+	ctx context.Context, x engine.Export, stored *store, ports []*port, served map[engine.ID]string, past *refusals,
+) error {
 	if err := x.Validate(); err != nil {
 		return err
 	}
@@ -64,6 +70,14 @@ func (e *Engine) exportOne(ctx context.Context, x engine.Export, stored *store, 
 		ids = append(ids, p.id)
 		portals = append(portals, p.address)
 	}
+	past.admit(x.Hosts)
+	past.dismiss(is, x.Hosts)
+	past.save(ctx)
+	if is != nil && len(x.Hosts) == 0 && len(is.hosts) > 0 && past.all(is) {
+		if err := e.retire(is); err != nil {
+			return fmt.Errorf("dismiss the hosts of %s: %w", x.NQN, err)
+		}
+	}
 	var want subsystem
 	paths, missing := pathsOf(x, stored)
 	if missing == nil {
@@ -71,11 +85,11 @@ func (e *Engine) exportOne(ctx context.Context, x engine.Export, stored *store, 
 	}
 	switch {
 	case missing == nil:
-		want = wanted(x, paths, ids)
-	case is == nil:
+		want = wanted(x, paths, ids, past.of(x.NQN))
+	case is == nil || is.onlyRefuses():
 		return missing
 	default:
-		want = is.onlyFor(x.Hosts)
+		want = is.onlyFor(x.Hosts, past.of(x.NQN))
 	}
 	todo, err := steps(is, want)
 	if err != nil {
@@ -134,10 +148,9 @@ func (h *host) applyOne(ctx context.Context, want subsystem, s step) error {
 	case makeNamespace:
 		return h.makeNamespace(space, s.namespace)
 	case admitHost:
-		if err := os.Mkdir(h.config("hosts", s.host), 0o755); err != nil && !os.IsExist(err) {
-			return err
-		}
-		return os.Symlink(h.config("hosts", s.host), filepath.Join(dir, "allowed_hosts", s.host))
+		return h.admit(want.nqn, s.host)
+	case refuseHost:
+		return h.refuse(want.nqn, s.host)
 	case linkPort:
 		return h.linkPort(s.port, want.nqn)
 	default:
@@ -299,15 +312,33 @@ func (h *host) forgetHost(nqn string) error {
 func (e *Engine) Unexport(ctx context.Context, nqns []string) []error {
 	end, err := e.begin(ctx)
 	defer end()
-	return each(ctx, nqns, err, func(nqn string) error {
-		if err := engine.ValidateSubsystemNQN(nqn); err != nil {
-			return err
+	var past *refusals
+	if err == nil {
+		past, err = e.refusals(ctx)
+	}
+	type found struct {
+		subsystem *subsystem
+		err       error
+	}
+	all := make([]found, len(nqns))
+	for i, nqn := range nqns {
+		if all[i].err = engine.ValidateSubsystemNQN(nqn); err == nil && all[i].err == nil {
+			all[i].subsystem, all[i].err = e.subsystem(nqn)
+			past.dismiss(all[i].subsystem, nil)
 		}
-		is, err := e.subsystem(nqn)
-		if err != nil || is == nil {
-			return err
+	}
+	if err == nil {
+		err = e.forgetRefusals(ctx, past)
+	}
+	return each(ctx, all, err, func(f found) error {
+		switch is := f.subsystem; {
+		case f.err != nil || is == nil || is.onlyRefuses():
+			return f.err
+		case past.all(is):
+			return e.retireForGood(is)
+		default:
+			return e.apply(ctx, *is, removeSteps(is))
 		}
-		return e.apply(ctx, *is, removeSteps(is))
 	})
 }
 

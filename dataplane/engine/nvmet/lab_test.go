@@ -16,6 +16,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -42,7 +43,10 @@ type harness struct{}
 
 func (harness) Engine(*testing.T) engine.Engine { return nvmet.New(nvmet.Options{StateDir: stateDir}) }
 
-func (harness) Traits() enginetest.Traits     { return enginetest.Traits{} }
+func (harness) Traits() enginetest.Traits {
+	return enginetest.Traits{RetryEvery: enginetest.KernelRetries}
+}
+
 func (harness) Plan(*testing.T) v1alpha1.Plan { return v1alpha1.Plan{Engine: v1alpha1.EngineNvmet} }
 
 // Reset takes away all that is weft's, by hand: not with the code under test.
@@ -52,7 +56,7 @@ func (h harness) Reset(t *testing.T) {
 	for _, dir := range glob(t, stateDir+"/pools/*") {
 		check(t, os.Remove(dir))
 	}
-	for _, file := range append(glob(t, scratch+"/*"), glob(t, stateDir+"/files/*")...) {
+	for _, file := range slices.Concat(glob(t, scratch+"/*"), glob(t, stateDir+"/files/*"), glob(t, stateDir+"/refused-hosts.json")) {
 		check(t, os.Remove(file))
 	}
 	check(t, os.MkdirAll(scratch, 0o700))

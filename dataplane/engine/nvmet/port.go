@@ -139,6 +139,9 @@ func (p *port) sameSettings(want engine.Portal) bool {
 func (e *Engine) OpenPortals(ctx context.Context, portals []engine.Portal) []error {
 	end, err := e.begin(ctx)
 	defer end()
+	if err == nil {
+		err = e.refuseAgain(ctx)
+	}
 	var all []*subsystem
 	if err == nil {
 		all, err = e.subsystems()
@@ -158,7 +161,7 @@ func (e *Engine) OpenPortals(ctx context.Context, portals []engine.Portal) []err
 		}
 	}
 	// One subsystem is there with the listener: only several leave a window.
-	if len(fresh) > 0 && countAdmitting(all) > 1 {
+	if len(fresh) > 0 && countKnown(all) > 1 {
 		defer e.guard.close(ctx, fresh)()
 	}
 	for i, want := range portals {
@@ -169,20 +172,20 @@ func (e *Engine) OpenPortals(ctx context.Context, portals []engine.Portal) []err
 	return errs
 }
 
-func countAdmitting(all []*subsystem) int {
+func countKnown(all []*subsystem) int {
 	n := 0
 	for _, s := range all {
-		if len(s.hosts) > 0 {
+		if s.isKnown() {
 			n++
 		}
 	}
 	return n
 }
 
-// linkAll subsystems that admit somebody, as one burst.
+// linkAll subsystems that hosts know, as one burst.
 func (h *host) linkAll(p *port, all []*subsystem) error {
 	for _, s := range all {
-		if len(s.hosts) == 0 || slices.Contains(p.listens, s.nqn) {
+		if !s.isKnown() || slices.Contains(p.listens, s.nqn) {
 			continue
 		}
 		if err := h.linkPort(p.id, s.nqn); err != nil {
@@ -308,7 +311,10 @@ func (e *Engine) ClosePortals(ctx context.Context, portals []v1alpha1.Portal) []
 			// Until the last subsystem is off, the port listens, and knows less and less of them.
 			defer e.guard.close(ctx, []v1alpha1.Portal{address})()
 		}
-		return e.removePort(p)
+		if err := e.removePort(p); err != nil || len(ports) > 1 {
+			return err
+		}
+		return e.removeRefusing(ctx)
 	})
 }
 

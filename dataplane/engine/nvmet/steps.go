@@ -17,7 +17,7 @@ type step struct {
 	nsid uint32
 	// namespace to make.
 	namespace namespace
-	// host to admit.
+	// host to admit or to refuse.
 	host string
 }
 
@@ -31,6 +31,7 @@ const (
 	removeNamespace stepKind = "remove namespace"
 	makeNamespace   stepKind = "make namespace"
 	admitHost       stepKind = "admit host"
+	refuseHost      stepKind = "refuse host"
 	linkPort        stepKind = "link port"
 )
 
@@ -46,7 +47,8 @@ func steps(is *subsystem, want subsystem) ([]step, error) {
 	if renamed && len(is.hosts) > 0 {
 		return nil, fmt.Errorf("serial number and model of %s, which admits hosts: %w", want.nqn, engine.ErrRestartNeeded)
 	}
-	if renamed || is.allowAnyHost || losesHost(is, want) {
+	again := is.retired && (len(want.hosts) > 0 || !slices.Equal(spacesOf(is), spacesOf(&want)))
+	if renamed || is.allowAnyHost || again || losesHost(is, want) {
 		return append(removeSteps(is), makeSteps(want)...), nil
 	}
 	var todo []step
@@ -55,14 +57,17 @@ func steps(is *subsystem, want subsystem) ([]step, error) {
 			todo = append(todo, step{do: unlinkPort, port: port})
 		}
 	}
-	if is.queues != 0 && is.queues != want.queues {
-		todo = append(todo, step{do: setQueues})
-	}
-	todo = append(todo, namespaceSteps(is.namespaces, want.namespaces)...)
-	for _, host := range want.hosts {
-		if !slices.Contains(is.hosts, host) {
-			todo = append(todo, step{do: admitHost, host: host})
+	if !is.retired {
+		if is.queues != 0 && is.queues != want.queues {
+			todo = append(todo, step{do: setQueues})
 		}
+		todo = append(todo, namespaceSteps(is.namespaces, want.namespaces)...)
+	}
+	for _, host := range without(want.refused, is.refused) {
+		todo = append(todo, step{do: refuseHost, host: host})
+	}
+	for _, host := range without(want.hosts, is.hosts) {
+		todo = append(todo, step{do: admitHost, host: host})
 	}
 	for _, port := range want.ports {
 		if !slices.Contains(is.ports, port) {
@@ -73,10 +78,14 @@ func steps(is *subsystem, want subsystem) ([]step, error) {
 }
 
 // losesHost says whether a host is admitted that shall not be. Its
-// controllers may still be there, so the subsystem is made again; see the package's doc.
+// controllers may still be there, so the subsystem is made again; see the package's doc. The same holds for one that is
+// refused and shall be admitted, or is no longer to be refused.
 func losesHost(is *subsystem, want subsystem) bool {
-	return slices.ContainsFunc(is.hosts, func(host string) bool { return !slices.Contains(want.hosts, host) })
+	return len(without(is.hosts, want.hosts))+len(without(is.refused, want.refused)) > 0
 }
+
+// spacesOf a subsystem, by what they serve.
+func spacesOf(s *subsystem) []engine.Namespace { return s.export(nil).Namespaces }
 
 func namespaceSteps(is, want map[uint32]namespace) []step {
 	var gone, todo []step
@@ -96,6 +105,9 @@ func namespaceSteps(is, want map[uint32]namespace) []step {
 func makeSteps(want subsystem) []step {
 	todo := []step{{do: makeSubsystem}}
 	todo = append(todo, namespaceSteps(nil, want.namespaces)...)
+	for _, host := range want.refused {
+		todo = append(todo, step{do: refuseHost, host: host})
+	}
 	for _, host := range want.hosts {
 		todo = append(todo, step{do: admitHost, host: host})
 	}
@@ -113,7 +125,7 @@ func removeSteps(is *subsystem) []step {
 	return append(todo, step{do: removeSubsystem})
 }
 
-// interrupts says whether hosts that stay admitted find their subsystem missing for a moment.
+// interrupts says whether hosts that stay admitted, or are refused, find their subsystem missing for a moment.
 func interrupts(todo []step, want subsystem) bool {
-	return len(want.hosts) > 0 && slices.ContainsFunc(todo, func(s step) bool { return s.do == unlinkPort })
+	return want.isKnown() && slices.ContainsFunc(todo, func(s step) bool { return s.do == unlinkPort })
 }

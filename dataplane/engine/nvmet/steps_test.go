@@ -43,7 +43,7 @@ func (s step) String() string {
 		return fmt.Sprintf("%s %d", s.do, s.port-FirstPort)
 	case makeNamespace, removeNamespace:
 		return fmt.Sprintf("%s %d", s.do, s.nsid)
-	case admitHost:
+	case admitHost, refuseHost:
 		return fmt.Sprintf("%s %s", s.do, s.host)
 	default:
 		return string(s.do)
@@ -53,12 +53,22 @@ func (s step) String() string {
 func TestSteps(t *testing.T) {
 	twoHosts := subsystemOf(func(s *subsystem) { s.hosts = []string{"host-1", "host-2"} })
 	again := "unlink port 0, remove subsystem, make subsystem, make namespace 1, "
+	disabled := spaceOf(volumeA)
+	disabled.enabled = false
+	refuses := func(hosts ...string) func(*subsystem) {
+		return func(s *subsystem) { s.hosts, s.refused = nil, hosts }
+	}
+	retired := func(s *subsystem) {
+		s.retired, s.queues, s.namespaces = true, retiredQueues, map[uint32]namespace{1: disabled}
+	}
 	tests := []struct {
 		name string
 		is   *subsystem
 		want *subsystem
 		todo string
 		err  error
+		// stays, though it looks otherwise.
+		stays bool
 	}{
 		{
 			name: "nothing to do",
@@ -88,16 +98,51 @@ func TestSteps(t *testing.T) {
 			is:   subsystemOf(func(s *subsystem) { s.hosts = []string{"host-1", "host-2"} }), want: subsystemOf(),
 			todo: again + "admit host host-1, link port 0",
 		}, {
+			name: "a host goes and is refused, another stays",
+			is:   twoHosts, want: subsystemOf(func(s *subsystem) { s.refused = []string{"host-2"} }),
+			todo: again + "refuse host host-2, admit host host-1, link port 0",
+		}, {
+			name: "after a reboot, a host that was dismissed before",
+			want: subsystemOf(func(s *subsystem) { s.refused = []string{"host-2"} }),
+			todo: "make subsystem, make namespace 1, refuse host host-2, admit host host-1, link port 0",
+		}, {
+			name: "another host beside one that is refused",
+			is:   subsystemOf(func(s *subsystem) { s.refused = []string{"host-2"} }),
+			want: subsystemOf(func(s *subsystem) { s.hosts, s.refused = []string{"host-1", "host-3"}, []string{"host-2"} }),
+			todo: "admit host host-3",
+		}, {
+			name: "a host that was refused is admitted again",
+			is:   subsystemOf(func(s *subsystem) { s.refused = []string{"host-2"} }), want: twoHosts,
+			todo: again + "admit host host-1, admit host host-2, link port 0",
+		}, {
+			name: "what was retired stays so for nobody",
+			is:   subsystemOf(refuses("host-1"), retired), want: subsystemOf(refuses("host-1")),
+			stays: true,
+		}, {
+			name: "what was retired is made again for a host, whose namespace old controllers must not find",
+			is:   subsystemOf(refuses("host-1"), retired), want: subsystemOf(func(s *subsystem) { s.hosts, s.refused = []string{"host-2"}, []string{"host-1"} }),
+			todo: again + "refuse host host-1, admit host host-2, link port 0",
+		}, {
+			name: "what was retired is made again for another volume",
+			is:   subsystemOf(refuses("host-1"), retired),
+			want: subsystemOf(refuses("host-1"), func(s *subsystem) { s.namespaces[1] = spaceOf(volumeB) }),
+			todo: again + "refuse host host-1, link port 0",
+		}, {
+			name: "what only refuses gets a volume again",
+			is:   subsystemOf(refuses("host-1"), retired, func(s *subsystem) { s.namespaces = map[uint32]namespace{} }),
+			want: subsystemOf(func(s *subsystem) { s.refused = []string{"host-2"} }),
+			todo: again + "refuse host host-2, admit host host-1, link port 0",
+		}, {
 			name: "a host goes that a killed process had already cut off",
 			is:   subsystemOf(func(s *subsystem) { s.ports = nil }), want: subsystemOf(func(s *subsystem) { s.hosts, s.ports = nil, nil }),
 			todo: "remove subsystem, make subsystem, make namespace 1",
 		}, {
 			name: "a host goes from a volume that cannot be read, whose path is the old one",
-			is:   twoHosts, want: ptr.To(twoHosts.onlyFor([]string{"host-1", "host-3"})),
+			is:   twoHosts, want: ptr.To(twoHosts.onlyFor([]string{"host-1", "host-3"}, nil)),
 			todo: again + "admit host host-1, link port 0",
 		}, {
 			name: "nobody goes from a volume that cannot be read",
-			is:   twoHosts, want: ptr.To(twoHosts.onlyFor([]string{"host-1", "host-2", "host-3"})),
+			is:   twoHosts, want: ptr.To(twoHosts.onlyFor([]string{"host-1", "host-2", "host-3"}, nil)),
 		}, {
 			name: "open to anybody",
 			is:   subsystemOf(func(s *subsystem) { s.allowAnyHost = true }), want: subsystemOf(),
@@ -149,7 +194,7 @@ func TestSteps(t *testing.T) {
 			if joined := strings.Join(got, ", "); joined != tt.todo {
 				t.Errorf("steps:\n got %s\nwant %s", joined, tt.todo)
 			}
-			if tt.err == nil && !replay(tt.is, *tt.want, todo) {
+			if tt.err == nil && !tt.stays && !replay(tt.is, *tt.want, todo) {
 				t.Errorf("these steps do not lead to what is wanted: %v", todo)
 			}
 		})
@@ -165,7 +210,7 @@ func replay(is *subsystem, want subsystem, todo []step) bool {
 		for nsid, ns := range is.namespaces {
 			clone.namespaces[nsid] = ns
 		}
-		clone.hosts, clone.ports = slices.Clone(is.hosts), slices.Clone(is.ports)
+		clone.hosts, clone.refused, clone.ports = slices.Clone(is.hosts), slices.Clone(is.refused), slices.Clone(is.ports)
 		s = &clone
 	}
 	for _, step := range todo {
@@ -192,6 +237,8 @@ func replay(is *subsystem, want subsystem, todo []step) bool {
 			s.namespaces[step.nsid] = step.namespace
 		case admitHost:
 			s.hosts = append(s.hosts, step.host)
+		case refuseHost:
+			s.refused = append(s.refused, step.host)
 		}
 	}
 	slices.Sort(s.hosts)
@@ -208,12 +255,15 @@ func TestWanted(t *testing.T) {
 		Hosts:      []string{"host-1"},
 	}
 	paths := map[engine.ID]string{volumeA: "/pool/volumes/" + volumeA}
-	got := wanted(x, paths, []int{FirstPort})
+	got := wanted(x, paths, []int{FirstPort}, []string{"host-1"})
 	if want := *subsystemOf(); fmt.Sprint(got) != fmt.Sprint(want) {
 		t.Errorf("got %v, want %v", got, want)
 	}
 	x.Hosts = nil
-	if got := wanted(x, paths, []int{FirstPort}); len(got.ports) > 0 {
+	if got := wanted(x, paths, []int{FirstPort}, nil); len(got.ports) > 0 {
 		t.Errorf("a subsystem for nobody is served on ports %v", got.ports)
+	}
+	if got := wanted(x, paths, []int{FirstPort}, []string{"host-1"}); len(got.ports) != 1 {
+		t.Errorf("a subsystem that refuses a host is served on ports %v", got.ports)
 	}
 }

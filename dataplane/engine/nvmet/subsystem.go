@@ -23,8 +23,11 @@ type subsystem struct {
 	queues       int
 	allowAnyHost bool
 	namespaces   map[uint32]namespace
-	// hosts that may connect, in order.
-	hosts []string
+	// hosts that may connect, in order, and those that were dismissed and are refused; see refused.go.
+	hosts, refused []string
+	// retired: its hosts were dismissed where it stands. Their controllers may still be there, so its namespaces stay
+	// disabled.
+	retired bool
 	// ports of ours that it is linked to, in order.
 	ports []int
 }
@@ -37,39 +40,59 @@ type namespace struct {
 	enabled bool
 }
 
-// wanted is the subsystem that an export comes to.
-func wanted(x engine.Export, paths map[engine.ID]string, ports []int) subsystem {
+// wanted is the subsystem of an export. Of the hosts that were dismissed before, those that it does not list are
+// refused.
+func wanted(x engine.Export, paths map[engine.ID]string, ports []int, dismissed []string) subsystem {
 	s := subsystem{
 		nqn: x.NQN, serial: x.Serial, model: x.Model, queues: x.MaxIOQueues,
 		namespaces: map[uint32]namespace{},
 		hosts:      slices.Sorted(slices.Values(x.Hosts)),
+		refused:    without(dismissed, x.Hosts),
 	}
 	for _, ns := range x.Namespaces {
 		s.namespaces[ns.NSID] = namespace{
 			path: paths[ns.Volume], uuid: string(ns.Volume), nguid: ns.Volume.NGUID(), enabled: true,
 		}
 	}
-	// Nobody may connect to a subsystem without hosts, and an idle port does not listen.
-	if len(s.hosts) > 0 {
+	if s.isKnown() {
 		s.ports = ports
 	}
 	return s
 }
 
+// isKnown to a host, admitted or refused. Nobody may connect to another subsystem, and an idle port does not listen.
+func (s *subsystem) isKnown() bool { return len(s.hosts)+len(s.refused) > 0 }
+
+// onlyRefuses says that nothing is left of a subsystem but that it refuses hosts.
+func (s *subsystem) onlyRefuses() bool {
+	return len(s.refused) > 0 && len(s.hosts) == 0 && len(s.namespaces) == 0
+}
+
 // onlyFor those of its hosts that are listed, the subsystem as it is otherwise.
-func (s *subsystem) onlyFor(listed []string) subsystem {
+func (s *subsystem) onlyFor(listed, dismissed []string) subsystem {
 	less := *s
-	less.allowAnyHost = false
+	less.allowAnyHost, less.retired = false, false
 	less.hosts = slices.DeleteFunc(slices.Clone(s.hosts), func(host string) bool { return !slices.Contains(listed, host) })
-	if len(less.hosts) == 0 {
+	less.refused = without(dismissed, listed)
+	if !less.isKnown() {
 		less.ports = nil
 	}
 	return less
 }
 
+// without those of others, sorted, each once.
+func without(hosts, others []string) []string {
+	left := slices.DeleteFunc(slices.Clone(hosts), func(host string) bool { return slices.Contains(others, host) })
+	slices.Sort(left)
+	return slices.Compact(left)
+}
+
 // export that the subsystem is.
 func (s *subsystem) export(ports []*port) engine.Export {
 	x := engine.Export{NQN: s.nqn, Serial: s.serial, Model: s.model, MaxIOQueues: s.queues, Hosts: s.hosts}
+	if s.retired {
+		x.MaxIOQueues = 0
+	}
 	for _, nsid := range sortedKeys(s.namespaces) {
 		ns := s.namespaces[nsid]
 		x.Namespaces = append(x.Namespaces, engine.Namespace{NSID: nsid, Volume: ns.volume()})
@@ -129,10 +152,7 @@ func (h *host) readSubsystem(nqn string) (*subsystem, error) {
 	if err != nil {
 		return nil, err
 	}
-	s := &subsystem{nqn: nqn, namespaces: map[uint32]namespace{}, hosts: hosts}
-	if len(hosts) == 0 {
-		s.hosts = nil
-	}
+	s := &subsystem{nqn: nqn, namespaces: map[uint32]namespace{}}
 	var anyHost, queues string
 	for attr, into := range map[string]*string{
 		"attr_serial": &s.serial, "attr_model": &s.model, "attr_allow_any_host": &anyHost, "attr_qid_max": &queues,
@@ -148,6 +168,7 @@ func (h *host) readSubsystem(nqn string) (*subsystem, error) {
 		if s.queues, err = strconv.Atoi(queues); err != nil {
 			return nil, err
 		}
+		s.retired = s.queues == retiredQueues
 	}
 	spaces, err := names(filepath.Join(dir, "namespaces"))
 	if err != nil {
@@ -162,8 +183,28 @@ func (h *host) readSubsystem(nqn string) (*subsystem, error) {
 			return nil, err
 		}
 	}
+	if err := h.readHosts(s, hosts); err != nil {
+		return nil, err
+	}
 	s.ports, err = h.portsOf(nqn)
 	return s, err
+}
+
+// readHosts that a subsystem admits, and those that it refuses. While it is being retired, it admits them.
+func (h *host) readHosts(s *subsystem, hosts []string) error {
+	retiring := s.retired && slices.ContainsFunc(slices.Collect(maps.Values(s.namespaces)), func(ns namespace) bool { return ns.enabled })
+	for _, host := range hosts {
+		refused, err := h.isRefused(host)
+		if err != nil {
+			return err
+		}
+		if refused && !retiring {
+			s.refused = append(s.refused, host)
+		} else {
+			s.hosts = append(s.hosts, host)
+		}
+	}
+	return nil
 }
 
 func (h *host) readNamespace(dir string) (namespace, error) {

@@ -71,7 +71,7 @@ func (m *machine) fitRDMA(t *testing.T) {
 type hosted struct{ *machine }
 
 func (hosted) Traits() enginetest.Traits {
-	return enginetest.Traits{FixedTransports: true, RefusedHostsRetry: true}
+	return enginetest.Traits{FixedTransports: true, RetryEvery: enginetest.KernelRetries}
 }
 
 func (hosted) Connect(_ context.Context, _ *testing.T, portal v1alpha1.Portal, nqn, hostNQN string) (enginetest.Connection, error) {
