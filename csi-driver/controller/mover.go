@@ -38,6 +38,9 @@ const (
 	// moverStarts is how long a mover has to start the mirror: that takes seconds. Then it is another node's turn,
 	// since it keeps a place among those that are filled (mostFills), and copies of the volume wait for its word.
 	moverStarts = 2 * time.Minute
+	// moverCopies is how long a mover may copy without any progress, which node plugins write every ten seconds. A
+	// replica that has to be compared first, or that reads slowly, takes minutes at most.
+	moverCopies = 10 * time.Minute
 	// moverConfirms is how long one step waits until replicas confirm the mover. The next event brings another.
 	moverConfirms = 2 * time.Second
 	// moverPoll is between looks at whether a mover has stopped.
@@ -75,12 +78,16 @@ func (s *Service) mover(ctx context.Context, a *arrangement) (outcome, error) {
 			return outcome{}, err
 		}
 		if may {
-			did := moverBegins(a, h)
-			s.given.begin(a.Name, h.NQN)
-			if did.waiting == "" || s.given.since(a.Name, h.NQN) < moverStarts {
+			did, limit := moverBegins(a, h), moverStarts
+			at := h.NQN
+			if did.waiting == "" {
+				at, limit = progress(a, h), moverCopies
+			}
+			s.given.begin(a.Name, at)
+			if s.given.since(a.Name, at) < limit {
 				return did, nil
 			}
-			klog.FromContext(ctx).Info("Giving up a mover that does not begin", "volume", a.Name, "host", h.Node, "why", did.waiting)
+			klog.FromContext(ctx).Info("Giving up a mover that gets nowhere", "volume", a.Name, "host", h.Node, "why", did.waiting)
 			s.unfit.add(a.Name, h.Node)
 		}
 	}
@@ -271,6 +278,15 @@ func moverBegins(a *arrangement, h *v1alpha1.VolumeHost) outcome {
 	return outcome{waiting: fmt.Sprintf("node %s has not begun to copy yet", h.Node)}
 }
 
+// progress of a mover, which is another text whenever it has copied more, or changed the record.
+func progress(a *arrangement, h *v1alpha1.VolumeHost) string {
+	var copied int64
+	for _, m := range a.record.Members {
+		copied += m.CopiedBytes
+	}
+	return fmt.Sprintf("%s epoch %d copied %d", h.NQN, a.record.Epoch, copied)
+}
+
 // askMover to stop. It stays the holder until it is fenced.
 func (s *Service) askMover(ctx context.Context, vol *v1alpha1.NvmfVolume, h *v1alpha1.VolumeHost) error {
 	s.asked.begin(vol.Name, h.NQN)
@@ -418,34 +434,35 @@ func (s *Service) ableMover(ctx context.Context, name string) (*corev1.Node, err
 	return &node, nil
 }
 
-// moverTimes say since when something is expected of movers: to begin, or to stop. By the volume.
+// moverTimes say since when something is expected of movers: to begin, to get on, or to stop. By the volume.
 type moverTimes struct {
 	mu sync.Mutex
 	at map[string]moverTime
 }
 
+// moverTime is since when it is waited for what a text names: a mover's NQN, and how far it is.
 type moverTime struct {
-	nqn  string
+	what string
 	when time.Time
 }
 
 // begin to wait for a mover, unless that has begun.
-func (m *moverTimes) begin(volume, nqn string) {
+func (m *moverTimes) begin(volume, what string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.at == nil {
 		m.at = map[string]moverTime{}
 	}
-	if m.at[volume].nqn != nqn {
-		m.at[volume] = moverTime{nqn, time.Now()}
+	if m.at[volume].what != what {
+		m.at[volume] = moverTime{what, time.Now()}
 	}
 }
 
 // since begin was called for a mover; 0 if it was not, in this process.
-func (m *moverTimes) since(volume, nqn string) time.Duration {
+func (m *moverTimes) since(volume, what string) time.Duration {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if m.at[volume].nqn != nqn {
+	if m.at[volume].what != what {
 		return 0
 	}
 	return time.Since(m.at[volume].when)

@@ -312,28 +312,73 @@ func TestMoveSaysWhyNobodyCopies(t *testing.T) {
 // A mover that does not begin is given up for one on another node: it would keep a place among the volumes that are
 // filled, and the volume from being copied.
 func TestMoverThatDoesNotBeginIsReplaced(t *testing.T) {
+	m := newImpatient(t)
+	m.waitsFor(moverStarts)
+	m.replaced()
+}
+
+// The mover started the mirror, and copies for a while; then it gets nowhere.
+func TestMoverThatGetsNowhereIsReplaced(t *testing.T) {
+	m := newImpatient(t)
+	is := mirrorOf(t, m.id)
+	for i := range is.Spec.Members {
+		is.Spec.Members[i].Identity = is.Spec.Holder
+	}
+	m.Expect(api.Update(t.Context(), is)).To(Succeed())
+	m.waitsFor(moverStarts)
+	for copied := range int64(3) {
+		is := mirrorOf(t, m.id)
+		is.Spec.Members[1].CopiedBytes = copied << 20
+		m.Expect(api.Update(t.Context(), is)).To(Succeed())
+		m.Expect(m.s.arrange(t.Context(), m.id)).To(Succeed())
+		m.waitsFor(moverCopies - time.Minute)
+		m.Expect(mirrorOf(t, m.id).Spec.Mover).To(Equal(v1alpha1.MoverCopy), "there was progress")
+	}
+	m.waitsFor(time.Minute)
+	m.replaced()
+}
+
+// impatient is a detached volume with a mover, for which two nodes can copy, and the service that waits for it.
+type impatient struct {
+	*moves
+	*WithT
+	s   *Service
+	was v1alpha1.VolumeHost
+}
+
+func newImpatient(t *testing.T) *impatient {
+	t.Helper()
 	m := newWrittenAndDetached(t, true)
 	newMoverHost(t, "a-mover")
 	newMoverHost(t, "b-mover")
 	m.copying()
-	was := *volume(t, m.id).Mover()
-	s := m.service()
-	g := NewWithT(t)
-	g.Expect(s.arrange(t.Context(), m.id)).To(Succeed())
-	g.Expect(mirrorOf(t, m.id).Spec.Mover).To(Equal(v1alpha1.MoverCopy))
-	given := s.given.at[m.id]
-	given.when = given.when.Add(-moverStarts)
-	s.given.at[m.id] = given
-	g.Expect(s.arrange(t.Context(), m.id)).To(Succeed())
-	g.Expect(mirrorOf(t, m.id).Spec.Mover).To(Equal(v1alpha1.MoverStop))
-	m.obey()
-	g.Eventually(func(g Gomega) {
-		g.Expect(s.arrange(t.Context(), m.id)).To(Succeed())
-		now := volume(t, m.id).Mover()
+	i := &impatient{moves: m, WithT: NewWithT(t), s: m.service(), was: *volume(t, m.id).Mover()}
+	i.Expect(i.s.arrange(t.Context(), m.id)).To(Succeed())
+	i.Expect(mirrorOf(t, m.id).Spec.Mover).To(Equal(v1alpha1.MoverCopy))
+	return i
+}
+
+// waitsFor the mover as if so much time had passed.
+func (i *impatient) waitsFor(d time.Duration) {
+	i.t.Helper()
+	given := i.s.given.at[i.id]
+	given.when = given.when.Add(-d)
+	i.s.given.at[i.id] = given
+	i.Expect(i.s.arrange(i.t.Context(), i.id)).To(Succeed())
+}
+
+// replaced by a mover on another node.
+func (i *impatient) replaced() {
+	i.t.Helper()
+	i.Expect(mirrorOf(i.t, i.id).Spec.Mover).To(Equal(v1alpha1.MoverStop))
+	i.obey()
+	i.Eventually(func(g Gomega) {
+		g.Expect(i.s.arrange(i.t.Context(), i.id)).To(Succeed())
+		now := volume(i.t, i.id).Mover()
 		g.Expect(now).NotTo(BeNil())
-		g.Expect(now.Node).NotTo(Equal(was.Node))
+		g.Expect(now.Node).NotTo(Equal(i.was.Node))
 	}).WithTimeout(enough).Should(Succeed())
-	m.delete()
+	i.delete()
 }
 
 // What a new replica waits for does not keep the others from being made equal.

@@ -50,7 +50,7 @@ type Service struct {
 	refused refusedNodes
 	// asked are the movers that were asked to stop.
 	asked moverTimes
-	// given are the movers that have a volume, and unfit the nodes of those that did not begin.
+	// given are the movers that have a volume, and unfit the nodes of those that did not begin, or got nowhere.
 	given moverTimes
 	unfit refusedNodes
 	locks locks
