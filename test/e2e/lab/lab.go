@@ -6,7 +6,8 @@
 // a network namespace of the lab's own.
 //
 // A test opens the running lab with Open and then uses the node operations:
-// Exec, PowerOff, PowerOn, CutNetwork, RestoreNetwork, KernelLog.
+// Exec, PowerOff, PowerOn, CutNetwork, RestoreNetwork, KernelLog; and those of
+// the API server: FreezeAPI, ThawAPI, BackUp, RestoreBackup.
 package lab
 
 import (
@@ -142,7 +143,7 @@ func (l *Lab) down(ctx context.Context) error {
 		return err
 	}
 	// The state goes last: as long as it is there, something may be left.
-	for _, name := range []string{"run", "nodes", "etcd", "pki", "config", "kubeconfig", "disk.img", "disk.img.tmp", "disk.img.mnt", "state.json"} {
+	for _, name := range []string{"run", "nodes", "etcd", "etcd.restored", "pki", "config", "kubeconfig", "disk.img", "disk.img.tmp", "disk.img.mnt", "state.json"} {
 		if err := os.RemoveAll(l.path(name)); err != nil {
 			return err
 		}

@@ -124,6 +124,65 @@ func (p processID) signal(sig syscall.Signal, timeout time.Duration) (bool, erro
 	}
 }
 
+// freeze stops the process, and returns when none of its threads runs. Its files and connections stay as they are.
+func (p processID) freeze(ctx context.Context) error {
+	if err := p.tell(unix.SIGSTOP); err != nil {
+		return err
+	}
+	ticker := time.NewTicker(endPeriod)
+	defer ticker.Stop()
+	for {
+		if frozen, err := p.frozen(); err != nil || frozen {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("process %d does not stop: %w", p.PID, context.Cause(ctx))
+		case <-ticker.C:
+		}
+	}
+}
+
+// thaw lets a process go on that was frozen.
+func (p processID) thaw() error { return p.tell(unix.SIGCONT) }
+
+// tell sends a signal to exactly this process, which must run.
+func (p processID) tell(sig syscall.Signal) error {
+	fd, err := unix.PidfdOpen(p.PID, 0)
+	if err != nil {
+		return fmt.Errorf("open process %d: %w", p.PID, err)
+	}
+	defer unix.Close(fd) //nolint:errcheck // only a handle
+	if ours, err := p.alive(); err != nil || !ours {
+		return errors.Join(err, fmt.Errorf("process %d has ended", p.PID))
+	}
+	if err := unix.PidfdSendSignal(fd, sig, nil, 0); err != nil {
+		return fmt.Errorf("signal process %d: %w", p.PID, err)
+	}
+	return nil
+}
+
+// frozen tells whether all threads of the process are stopped.
+func (p processID) frozen() (bool, error) {
+	stats, err := filepath.Glob(filepath.Join("/proc", strconv.Itoa(p.PID), "task", "*", "stat"))
+	if err != nil || len(stats) == 0 {
+		return false, errors.Join(err, fmt.Errorf("process %d has ended", p.PID))
+	}
+	for _, path := range stats {
+		stat, err := os.ReadFile(path)
+		if errors.Is(err, unix.ESRCH) || errors.Is(err, fs.ErrNotExist) {
+			continue // the thread ended
+		}
+		if err != nil {
+			return false, err
+		}
+		if threadState, _, err := parseStat(string(stat)); err != nil || threadState != "T" {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
 // stop ends the process, first politely, and returns when it is gone.
 func (p processID) stop() error {
 	gone, err := p.signal(unix.SIGTERM, termGrace)

@@ -103,6 +103,31 @@ func TestIdentifyProcessThatIsNotThere(t *testing.T) {
 	}
 }
 
+func TestFrozenProcessGoesOnWhenItIsThawed(t *testing.T) {
+	p := startSleep(t, "echo; while :; do :; done")
+	if frozen, err := p.frozen(); err != nil || frozen {
+		t.Fatalf("frozen before: %v, %v", frozen, err)
+	}
+	if err := p.freeze(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if frozen, err := p.frozen(); err != nil || !frozen {
+		t.Errorf("frozen: %v, %v", frozen, err)
+	}
+	if err := p.thaw(); err != nil {
+		t.Fatal(err)
+	}
+	if frozen, err := p.frozen(); err != nil || frozen {
+		t.Errorf("frozen after it was thawed: %v, %v", frozen, err)
+	}
+	if err := p.kill(); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.freeze(t.Context()); err == nil {
+		t.Error("a process that has ended was frozen")
+	}
+}
+
 func TestStopOrder(t *testing.T) {
 	order := []string{qemuDaemon("node1"), schedulerName, managerName, apiServerName, etcdName}
 	for i := 1; i < len(order); i++ {

@@ -178,6 +178,39 @@ func newNetCommand() *cobra.Command {
 	}
 }
 
+func newAPICommand() *cobra.Command {
+	return &cobra.Command{
+		Use:       "api freeze|thaw",
+		Short:     "Let the API server answer nothing while its connections stay, or let it go on",
+		Args:      cobra.MatchAll(cobra.ExactArgs(1), cobra.OnlyValidArgs),
+		ValidArgs: []string{"freeze", "thaw"},
+		RunE: inLab(func(cmd *cobra.Command, l *lab.Lab, args []string) error {
+			if args[0] == "freeze" {
+				return l.FreezeAPI(cmd.Context())
+			}
+			return l.ThawAPI()
+		}),
+	}
+}
+
+func newEtcdCommand() *cobra.Command {
+	return &cobra.Command{
+		Use:   "etcd backup|restore FOLDER",
+		Short: "Back up the objects of the API, or restore them, and restart what watches them",
+		Args:  cobra.ExactArgs(2),
+		RunE: inLab(func(cmd *cobra.Command, l *lab.Lab, args []string) error {
+			switch args[0] {
+			case "backup":
+				return l.BackUp(cmd.Context(), args[1])
+			case "restore":
+				return l.RestoreBackup(cmd.Context(), args[1])
+			default:
+				return fmt.Errorf("etcd %q: use backup or restore", args[0])
+			}
+		}),
+	}
+}
+
 func newDmesgCommand() *cobra.Command {
 	return &cobra.Command{
 		Use:   "dmesg NODE",

@@ -51,7 +51,7 @@ func newCommand() *cobra.Command {
 	}
 	root.AddCommand(
 		newBuildCommand(), newAssetsDirCommand(), newUpCommand(), newDownCommand(), newStatusCommand(), newExecCommand(),
-		newPowerCommand(), newNetCommand(), newDmesgCommand(), newLogsCommand(), newKubeconfigCommand(),
+		newPowerCommand(), newNetCommand(), newAPICommand(), newEtcdCommand(), newDmesgCommand(), newLogsCommand(), newKubeconfigCommand(),
 		newImagesCommand(), newPackTargetCommand(), newDemoCommand(), newStorageCommand(), newBenchCommand(), newPartsCommand(),
 	)
 	return root
