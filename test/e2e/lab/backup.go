@@ -46,10 +46,10 @@ func (l *Lab) BackUp(ctx context.Context, dir string) error {
 // watchers are the services of a node that watch the API server.
 func watchers() []string { return []string{"kube-proxy", "kubelet"} }
 
-// RestoreBackup puts the API's objects back to what they were at BackUp, their versions too, as a restore of etcd from a
-// snapshot does. The control plane ends and starts again, and so do kube-proxy and the kubelet of all nodes that are on:
-// they watch from versions that will be given to other states of the objects. Whoever else watches, such as weft's pods,
-// is left alone. It returns when the API server answers.
+// RestoreBackup puts the API's objects back to what they were at BackUp, their versions too, as a restore of etcd from
+// a snapshot does. The control plane ends and starts again, and so do kube-proxy and the kubelet of all nodes that are
+// on: they watch from versions that will be given to other states of the objects. Whoever else watches, such as weft's
+// pods, is left alone. It returns when the API server answers.
 func (l *Lab) RestoreBackup(ctx context.Context, dir string) error {
 	unlock, err := l.lock()
 	if err != nil {

@@ -80,15 +80,8 @@ func refuses(ctx context.Context, pod *corev1.Pod) {
 
 var _ = Describe("A drain of a storage node", func() {
 	It("waits for the other replica, takes one of two nodes at a time, and goes on where a person allows it", full, func(ctx SpecContext) {
-		target := everywhere(ctx, "drained")
-		newClass(ctx, "weft-drained", map[string]string{"target": target.Name, "replicas": "2"})
-		namespace := newNamespace(ctx)
-		claim := newClaim(ctx, namespace, "claim", "weft-drained")
-		pod := runPod(ctx, claim, "writer", clientNode)
-		volume := bound(ctx, claim)
-		Expect(inSync(ctx, volume)).To(HaveLen(2))
-		startWriter(ctx, pod)
-		writesGoOn(ctx, pod, 10, time.Minute)
+		r := writtenOnTwo(ctx, "drained")
+		volume, acks := r.volume, r.acks
 		first, second := guardOf(ctx, storageNode, ""), guardOf(ctx, clientNode, "")
 		refuses(ctx, first)
 
@@ -109,7 +102,7 @@ var _ = Describe("A drain of a storage node", func() {
 		ended := weftContainers(ctx, storageNode)
 		Expect(machines.PowerOff(storageNode)).To(Succeed())
 		DeferCleanup(func(ctx context.Context) { Expect(machines.PowerOn(storageNode)).To(Succeed()) })
-		writesGoOn(ctx, pod, acknowledged(ctx, pod)+10, 2*time.Minute)
+		acks.goOnNow(ctx)
 		says(ctx, clientNode, v1alpha1.ConditionEvictable, metav1.ConditionFalse, v1alpha1.ReasonOnlyReplica, "no other replica is in sync")
 
 		By("powering it on: the drain of the second node goes on by itself")
@@ -122,11 +115,11 @@ var _ = Describe("A drain of a storage node", func() {
 		Expect(inSync(ctx, volume)).To(HaveLen(2))
 		cordon(ctx, clientNode, false)
 		guardOf(ctx, clientNode, second.UID)
-		nothingLost(ctx, pod)
+		acks.nothingLost(ctx, r.pod)
 
 		By("draining a node that stores a volume with one replica")
-		newClass(ctx, "weft-drained-single", map[string]string{"target": target.Name})
-		single := bound(ctx, newClaim(ctx, namespace, "single", "weft-drained-single"))
+		newClass(ctx, "weft-drained-single", map[string]string{"target": "drained"})
+		single := bound(ctx, newClaim(ctx, r.claim.Namespace, "single", "weft-drained-single"))
 		node := single.Spec.Members[0].Node
 		guarding := guardOf(ctx, node, "")
 		cordon(ctx, node, true)
@@ -135,6 +128,6 @@ var _ = Describe("A drain of a storage node", func() {
 		allowEviction(ctx, node, "test")
 		DeferCleanup(allowEviction, node, "")
 		Eventually(ctx, evict(guarding)).WithTimeout(time.Minute).WithPolling(time.Second).Should(Succeed())
-		writesGoOn(ctx, pod, acknowledged(ctx, pod)+10, time.Minute)
+		acks.goOnNow(ctx)
 	}, SpecTimeout(30*time.Minute))
 })

@@ -69,8 +69,8 @@ var _ = Describe("A storage node with twenty volumes", func() {
 		remove(ctx, idle)
 		writing := runningWithin(ctx, newPodOf(ctx, "writing", clientNode, claims[:each]...), 3*podTime)
 		sh(ctx, writing, write, all, "writing")
-		startWriter(ctx, writing)
-		writesGoOn(ctx, writing, 10, time.Minute)
+		acks := startWriter(ctx, writing)
+		acks.goOn(ctx, 10, time.Minute)
 		Expect(storedOn(ctx, storageNode)).To(HaveLen(2 * each))
 
 		By("draining the node")
@@ -86,8 +86,8 @@ var _ = Describe("A storage node with twenty volumes", func() {
 		Expect(storedOn(ctx, clientNode)).To(HaveLen(2 * each))
 
 		By("reading everything")
-		writesGoOn(ctx, writing, acknowledged(ctx, writing)+10, time.Minute)
-		nothingLost(ctx, writing)
+		acks.goOnNow(ctx)
+		acks.nothingLost(ctx, writing)
 		on(ctx, clientNode, `sync; echo 3 >/proc/sys/vm/drop_caches`)
 		Expect(sh(ctx, writing, read, all)).To(Equal(strings.ReplaceAll(names, "idle", "writing")))
 		again := runningWithin(ctx, newPodOf(ctx, "again", storageNode, claims[each:]...), 3*podTime)

@@ -5,7 +5,6 @@ package suite
 import (
 	"context"
 	"fmt"
-	"strconv"
 	"time"
 
 	. "github.com/onsi/ginkgo/v2"
@@ -72,55 +71,22 @@ func componentPods(ctx context.Context, component string) []corev1.Pod {
 	return pods.Items
 }
 
-// writer is a script that appends numbers to a file, each made durable before
-// it is acknowledged in another file that is not on the volume.
-const writer = `i=0; : > /tmp/acknowledged
-while :; do i=$((i+1)); echo $i >> %[1]s/log && sync %[1]s/log && echo $i > /tmp/acknowledged.new && mv /tmp/acknowledged.new /tmp/acknowledged; done`
-
-// startWriter starts it in the background of a pod.
-func startWriter(ctx context.Context, pod *corev1.Pod) {
-	GinkgoHelper()
-	sh(ctx, pod, `(`+writer+`) > /dev/null 2>&1 &`, mountPath)
-}
-
-func acknowledged(ctx context.Context, pod *corev1.Pod) int {
-	GinkgoHelper()
-	n, err := strconv.Atoi("0" + sh(ctx, pod, `cat /tmp/acknowledged 2>/dev/null || true`))
-	Expect(err).NotTo(HaveOccurred())
-	return n
-}
-
-// writesGoOn waits until the writer acknowledged more than n.
-func writesGoOn(ctx context.Context, pod *corev1.Pod, n int, within time.Duration) {
-	GinkgoHelper()
-	Eventually(ctx, func(ctx context.Context) int { return acknowledged(ctx, pod) }).
-		WithTimeout(within).WithPolling(time.Second).Should(BeNumerically(">", n))
-}
-
-// nothingLost checks that every acknowledged number is in the file, in order.
-func nothingLost(ctx context.Context, pod *corev1.Pod) {
-	GinkgoHelper()
-	n := acknowledged(ctx, pod)
-	Expect(sh(ctx, pod, `head -n %d %s/log | awk '$1 != NR {print "line " NR " holds " $1; exit}'`, n, mountPath)).To(BeEmpty())
-	Expect(strconv.Atoi(sh(ctx, pod, `wc -l < %s/log`, mountPath))).To(BeNumerically(">=", n))
-}
-
 var _ = Describe("A pod that writes", func() {
 	It("stalls while the storage node is powered off, then goes on, and nothing acknowledged is lost", func(ctx SpecContext) {
 		claim := newClaim(ctx, newNamespace(ctx), "claim", "weft-fast")
 		pod := runPod(ctx, claim, "writer", clientNode)
-		startWriter(ctx, pod)
-		writesGoOn(ctx, pod, 10, time.Minute)
+		acks := startWriter(ctx, pod)
+		acks.goOn(ctx, 10, time.Minute)
 
 		ended := weftContainers(ctx, storageNode)
 		Expect(machines.PowerOff(storageNode)).To(Succeed())
 		DeferCleanup(func(ctx context.Context) { Expect(machines.PowerOn(storageNode)).To(Succeed()) })
-		stalled := stall(ctx, pod)
+		stalled := acks.stall(ctx, 10*time.Second)
 
 		Expect(machines.PowerOn(storageNode)).To(Succeed())
 		// An emulated node whose cache is cold takes minutes to boot and to start its pods.
-		writesGoOn(ctx, pod, stalled, 8*time.Minute)
-		nothingLost(ctx, pod)
+		acks.goOn(ctx, stalled, 8*time.Minute)
+		acks.nothingLost(ctx, pod)
 		nodesReady(ctx)
 		weftReady(ctx, ended)
 	}, SpecTimeout(15*time.Minute))
@@ -143,33 +109,20 @@ var _ = Describe("A pod that writes", func() {
 	It("does not notice that the agent, the operator and the CSI driver are restarted", full, func(ctx SpecContext) {
 		claim := newClaim(ctx, newNamespace(ctx), "claim", "weft-fast")
 		pod := runPod(ctx, claim, "writer", clientNode)
-		startWriter(ctx, pod)
-		writesGoOn(ctx, pod, 10, time.Minute)
+		acks := startWriter(ctx, pod)
+		acks.goOn(ctx, 10, time.Minute)
 		volume := bound(ctx, claim)
 		before := on(ctx, clientNode, `dmesg | grep -c -i -E 'nvme.*(reconnect|timeout|reset|I/O error)' || true`)
 		for _, component := range []string{"agent", "operator", "csi-controller", "csi-node"} {
 			kill(ctx, component)
 		}
 		weftReady(ctx, nil)
-		writesGoOn(ctx, pod, acknowledged(ctx, pod), time.Minute)
+		acks.goOn(ctx, acks.count(), time.Minute)
 		Expect(on(ctx, clientNode, `dmesg | grep -c -i -E 'nvme.*(reconnect|timeout|reset|I/O error)' || true`)).To(Equal(before))
 		Expect(controllersOf(ctx, clientNode, volume)).To(HaveLen(1))
-		nothingLost(ctx, pod)
+		acks.nothingLost(ctx, pod)
 	})
 })
-
-// stall waits until the writer makes no progress any more and returns how far it came.
-func stall(ctx context.Context, pod *corev1.Pod) int {
-	GinkgoHelper()
-	last, since := acknowledged(ctx, pod), time.Now()
-	Eventually(ctx, func(ctx context.Context) time.Duration {
-		if n := acknowledged(ctx, pod); n != last {
-			last, since = n, time.Now()
-		}
-		return time.Since(since)
-	}).WithTimeout(2 * time.Minute).WithPolling(time.Second).Should(BeNumerically(">", 10*time.Second))
-	return last
-}
 
 // nodesReady waits until every node of the cluster has been heard from since now, and is Ready: what the API says of a
 // node that was away for less than 40 seconds is what it was before.

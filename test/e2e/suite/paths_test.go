@@ -90,8 +90,8 @@ var _ = Describe("A volume with paths over both transports and two networks", fu
 			for s in /sys/class/nvme-subsystem/nvme-subsys*; do
 				case "$(cat $s/subsysnqn)" in '%s'*) echo round-robin > $s/iopolicy ;; esac
 			done`, subsystemsOf(volume))
-		startWriter(ctx, pod)
-		writesGoOn(ctx, pod, 5, time.Minute)
+		acks := startWriter(ctx, pod)
+		acks.goOn(ctx, 5, time.Minute)
 
 		By("cut the network of two of its three paths")
 		ends := []string{clientNode, storageNode}
@@ -104,17 +104,17 @@ var _ = Describe("A volume with paths over both transports and two networks", fu
 		for _, node := range ends {
 			on(ctx, node, cutNVMe, tcpPort)
 		}
-		written := acknowledged(ctx, pod)
+		written := acks.count()
 		Eventually(ctx, paths).WithTimeout(time.Minute).WithPolling(time.Second).
 			Should(ConsistOf("rdma 4421 connecting", "tcp 4420 connecting", "tcp 4422 live"))
-		writesGoOn(ctx, pod, written+5, time.Minute)
+		acks.goOn(ctx, written+5, time.Minute)
 		event(ctx, pod, "PathLost: not all paths to its target are live")
 
 		By("heal it")
 		heal(ctx)
 		Eventually(ctx, paths).WithTimeout(time.Minute).WithPolling(time.Second).Should(all)
-		writesGoOn(ctx, pod, acknowledged(ctx, pod)+5, time.Minute)
-		nothingLost(ctx, pod)
+		acks.goOnNow(ctx)
+		acks.nothingLost(ctx, pod)
 	}, SpecTimeout(10*time.Minute))
 })
 
@@ -128,8 +128,8 @@ var _ = Describe("A volume whose target moves to another network", func() {
 		volume := bound(ctx, claim)
 		paths := func(ctx context.Context) ([]string, error) { return pathStates(ctx, clientNode, volume) }
 		Eventually(ctx, paths).WithTimeout(time.Minute).WithPolling(time.Second).Should(ConsistOf("tcp 4420 live"))
-		startWriter(ctx, pod)
-		writesGoOn(ctx, pod, 5, time.Minute)
+		acks := startWriter(ctx, pod)
+		acks.goOn(ctx, 5, time.Minute)
 
 		transports(ctx, []v1alpha1.Transport{{
 			Type: v1alpha1.TransportTCP, Port: secondPort, Network: &v1alpha1.Network{Interface: secondInterface},
@@ -145,7 +145,7 @@ var _ = Describe("A volume whose target moves to another network", func() {
 			on(ctx, node, cutNVMe, tcpPort)
 		}
 		Eventually(ctx, paths).WithTimeout(2 * time.Minute).WithPolling(time.Second).Should(ConsistOf("tcp 4420 connecting", "tcp 4422 live"))
-		writesGoOn(ctx, pod, acknowledged(ctx, pod)+5, time.Minute)
-		nothingLost(ctx, pod)
+		acks.goOnNow(ctx)
+		acks.nothingLost(ctx, pod)
 	}, SpecTimeout(10*time.Minute))
 })

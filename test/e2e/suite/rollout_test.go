@@ -162,6 +162,7 @@ type ioOn struct {
 	volume  *v1alpha1.NvmfVolume
 	replica *v1alpha1.NvmfReplica // as it was before a pod used the volume
 	pod     *corev1.Pod
+	acks    *acknowledgements
 	sum     string
 }
 
@@ -181,7 +182,7 @@ func startIO(ctx context.Context, target *v1alpha1.NvmfTarget) *ioOn {
 	}
 	io.pod = runPod(ctx, io.claim, "writer", elsewhere)
 	io.sum = fill(ctx, io.pod)
-	startWriter(ctx, io.pod)
+	io.acks = startWriter(ctx, io.pod)
 	return io
 }
 
@@ -189,7 +190,7 @@ func startIO(ctx context.Context, target *v1alpha1.NvmfTarget) *ioOn {
 func (io *ioOn) goesOn(ctx context.Context) {
 	GinkgoHelper()
 	if io.pod != nil {
-		writesGoOn(ctx, io.pod, acknowledged(ctx, io.pod), 3*time.Minute)
+		io.acks.goOn(ctx, io.acks.count(), 3*time.Minute)
 		return
 	}
 	Eventually(ctx, tryOn).WithArguments(io.replica.Spec.Node, targetSubsystems).WithTimeout(2 * time.Minute).WithPolling(time.Second).
@@ -200,7 +201,7 @@ func (io *ioOn) goesOn(ctx context.Context) {
 func (io *ioOn) end(ctx context.Context) {
 	GinkgoHelper()
 	if io.pod != nil {
-		nothingLost(ctx, io.pod)
+		io.acks.nothingLost(ctx, io.pod)
 		Expect(checksum(ctx, io.pod)).To(Equal(io.sum))
 		remove(ctx, io.pod)
 	}

@@ -114,11 +114,11 @@ var _ = Describe("An SPDK target", func() {
 		} else {
 			pod := runPod(ctx, claim, "writer", storageNode)
 			sum := fill(ctx, pod)
-			startWriter(ctx, pod)
-			writesGoOn(ctx, pod, 10, time.Minute)
+			acks := startWriter(ctx, pod)
+			acks.goOn(ctx, 10, time.Minute)
 			killTarget(ctx, clientNode)
-			writesGoOn(ctx, pod, acknowledged(ctx, pod), 3*time.Minute)
-			nothingLost(ctx, pod)
+			acks.goOn(ctx, acks.count(), 3*time.Minute)
+			acks.nothingLost(ctx, pod)
 			Expect(checksum(ctx, pod)).To(Equal(sum))
 			remove(ctx, pod)
 		}

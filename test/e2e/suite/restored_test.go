@@ -1,0 +1,157 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package suite
+
+import (
+	"context"
+	"encoding/base64"
+	"path/filepath"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/csi-driver/mirror"
+	"github.com/weft-storage/weft/internal/header"
+)
+
+// restore the API's objects from a backup, and restart weft's pods, as docs/tasks/back-up-and-restore.md says.
+func restore(ctx context.Context, backup string) {
+	GinkgoHelper()
+	Expect(machines.RestoreBackup(ctx, backup)).To(Succeed())
+	Expect(cluster.DeleteAllOf(ctx, &corev1.Pod{}, client.InNamespace(Namespace), client.GracePeriodSeconds(0))).To(Succeed())
+}
+
+// declareRestored says, for each node that suspects a restore, that the objects are right.
+func declareRestored(ctx context.Context) {
+	GinkgoHelper()
+	for _, name := range nodes {
+		Eventually(ctx, func(g Gomega, ctx context.Context) {
+			node := &v1alpha1.NvmfNode{}
+			g.Expect(cluster.Get(ctx, client.ObjectKey{Name: name}, node)).To(Succeed())
+			if id := node.Status.SuspectedRestore; id != "" {
+				before := client.MergeFrom(node.DeepCopy())
+				metav1.SetMetaDataAnnotation(&node.ObjectMeta, v1alpha1.RestoredAnnotation, id)
+				g.Expect(cluster.Patch(ctx, node, before)).To(Succeed())
+			}
+			g.Expect(node.Status.SuspectedRestore).To(BeEmpty())
+		}).WithTimeout(3 * time.Minute).WithPolling(time.Second).Should(Succeed())
+	}
+}
+
+// headerOn is the mirror's part of a replica's header, as the pool of its node stores it.
+func headerOn(ctx context.Context, member v1alpha1.VolumeMember) mirror.Header {
+	GinkgoHelper()
+	data, err := base64.StdEncoding.DecodeString(on(ctx, member.Node, `head -c %d %s | base64 -w 0`, header.Bytes, replicaFile(ctx, member)))
+	Expect(err).NotTo(HaveOccurred())
+	whole, err := header.Parse(data)
+	Expect(err).NotTo(HaveOccurred())
+	part, err := mirror.ParseHeader(whole.Mirror)
+	Expect(err).NotTo(HaveOccurred())
+	return part
+}
+
+// recoverRecord stores the record of a volume's mirror that follows from the headers of all its replicas, as a person
+// does who has restored the API.
+func recoverRecord(ctx context.Context, volume *v1alpha1.NvmfVolume) {
+	GinkgoHelper()
+	headers := map[string]mirror.Header{}
+	for _, m := range volume.Spec.Members {
+		headers[m.Name] = headerOn(ctx, m)
+	}
+	Eventually(ctx, func(ctx context.Context) error {
+		m := &v1alpha1.NvmfMirror{}
+		if err := cluster.Get(ctx, client.ObjectKeyFromObject(volume), m); err != nil {
+			return err
+		}
+		next, err := mirror.Recover(m.Spec, headers, time.Now())
+		if err != nil {
+			return err
+		}
+		m.Spec = next
+		return cluster.Update(ctx, m)
+	}).WithTimeout(time.Minute).WithPolling(time.Second).Should(Succeed())
+}
+
+var _ = Describe("A restore of the API from a backup, made before a replica was lost", func() {
+	It("lets no pod that is running have the lost replica back, until a person has recovered the record", full, func(ctx SpecContext) {
+		r := writtenOnTwo(ctx, "mounted")
+		backup := filepath.Join(GinkgoT().TempDir(), "backup")
+		Expect(machines.BackUp(ctx, backup)).To(Succeed())
+
+		By("losing a replica")
+		cut(storageNode)
+		r.loses(ctx, storageNode)
+		r.acks.goOnNow(ctx)
+		lost := headerOn(ctx, r.on(storageNode))
+
+		By("restoring the API, which has both in sync")
+		restore(ctx, backup)
+		Expect(inSync(ctx, r.volume)).To(HaveLen(2))
+		Expect(machines.RestoreNetwork(storageNode)).To(Succeed())
+		nodesReady(ctx)
+		weftReady(ctx, nil)
+		declareRestored(ctx)
+		event(ctx, r.pod, "MirrorWaits")
+		r.acks.goOnNow(ctx)
+		Consistently(ctx, legStates).WithArguments(clientNode, r.on(storageNode)).WithTimeout(30 * time.Second).WithPolling(time.Second).Should(BeEmpty())
+		Expect(headerOn(ctx, r.on(storageNode))).To(Equal(lost))
+
+		By("ending the pod, and recovering the record")
+		r.acks.nothingLost(ctx, r.pod)
+		remove(ctx, r.pod)
+		recoverRecord(ctx, r.volume)
+		Expect(inSync(ctx, r.volume)).To(Equal([]string{r.on(clientNode).Name}))
+		detached(ctx, r.volume)
+		r.pod = runPod(ctx, r.claim, "after", clientNode)
+		r.whole(ctx)
+		r.same(ctx)
+	}, SpecTimeout(30*time.Minute))
+
+	It("lets no pod start with the lost replica, until a person has recovered the record", full, func(ctx SpecContext) {
+		r := writtenOnTwo(ctx, "unused")
+		remove(ctx, r.pod)
+		detached(ctx, r.volume)
+		backup := filepath.Join(GinkgoT().TempDir(), "backup")
+		Expect(machines.BackUp(ctx, backup)).To(Succeed())
+
+		By("losing a replica under another pod")
+		second := runPod(ctx, r.claim, "second", clientNode)
+		acks := startWriter(ctx, second)
+		acks.goOn(ctx, 10, time.Minute)
+		cut(storageNode)
+		r.loses(ctx, storageNode)
+		acks.goOnNow(ctx)
+		acks.nothingLost(ctx, second)
+		remove(ctx, second)
+		detached(ctx, r.volume)
+
+		By("restoring the API, which has both in sync")
+		restore(ctx, backup)
+		Expect(inSync(ctx, r.volume)).To(HaveLen(2))
+		Expect(machines.RestoreNetwork(storageNode)).To(Succeed())
+		nodesReady(ctx)
+		weftReady(ctx, nil)
+		third := newPod(ctx, r.claim, "third", storageNode)
+		event(ctx, third, "restored to an earlier state")
+
+		By("declaring the restore")
+		declareRestored(ctx)
+		event(ctx, third, "history that the mirror's record does not know")
+		Expect(third.Status.Phase).To(Equal(corev1.PodPending))
+
+		By("recovering the record")
+		remove(ctx, third)
+		recoverRecord(ctx, r.volume)
+		Expect(inSync(ctx, r.volume)).To(Equal([]string{r.on(clientNode).Name}))
+		detached(ctx, r.volume)
+		r.pod = runPod(ctx, r.claim, "after", storageNode)
+		acks.nothingLost(ctx, r.pod)
+		r.whole(ctx)
+		r.same(ctx)
+	}, SpecTimeout(30*time.Minute))
+})
