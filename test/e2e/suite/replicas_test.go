@@ -44,9 +44,9 @@ type replicated struct {
 
 // writtenOnTwo is a volume whose two replicas are in sync on storageNode and clientNode, and a pod on clientNode that
 // writes to it. name is that of its target, and with "weft-" in front, of its class.
-func writtenOnTwo(ctx context.Context, name string) *replicated {
+func writtenOnTwo(ctx context.Context, name string, options ...func(*v1alpha1.NvmfTarget)) *replicated {
 	GinkgoHelper()
-	target := everywhere(ctx, name)
+	target := everywhere(ctx, name, options...)
 	newClass(ctx, "weft-"+name, map[string]string{"target": target.Name, "replicas": "2"})
 	r := &replicated{claim: newClaim(ctx, newNamespace(ctx), "claim", "weft-"+name)}
 	r.pod = runPod(ctx, r.claim, "writer", clientNode)

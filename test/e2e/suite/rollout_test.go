@@ -79,9 +79,12 @@ var _ = Describe("A rollout of the target image", func() {
 })
 
 // everywhere is a target of tryOut that all nodes serve, until the test ends.
-func everywhere(ctx context.Context, name string) *v1alpha1.NvmfTarget {
+func everywhere(ctx context.Context, name string, options ...func(*v1alpha1.NvmfTarget)) *v1alpha1.NvmfTarget {
 	GinkgoHelper()
 	target := tryOut(name, v1alpha1.TransportTCP)
+	for _, o := range options {
+		o(target)
+	}
 	onAllNodes(ctx, target)
 	for _, node := range nodes {
 		servedBy(ctx, node)
