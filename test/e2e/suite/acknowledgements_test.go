@@ -28,6 +28,9 @@ while :; do
 	echo $i >> %[1]s && sync %[1]s && read up idle < /proc/uptime && echo acknowledged $i $up || { echo failed at $i; exit 1; }
 done`
 
+// uptimeTick is the resolution of /proc/uptime.
+const uptimeTick = 10 * time.Millisecond
+
 // acknowledgements of a writer. They are logged here, outside the cluster, as they come: neither the API server nor the
 // cluster's network takes part, and what was acknowledged is known when the writer's node is off.
 type acknowledgements struct {
@@ -110,7 +113,7 @@ func (a *acknowledgements) take(line string) {
 		a.failed = append(a.failed, said)
 		return
 	}
-	a.at = append(a.at, time.Duration(up*float64(time.Second)))
+	a.at = append(a.at, time.Duration(up*float64(time.Second)).Round(uptimeTick))
 }
 
 // count is the highest number that was acknowledged. It fails when the writer did.
@@ -148,8 +151,8 @@ func (a *acknowledgements) stall(ctx context.Context, quiet time.Duration) int {
 }
 
 // pause is the longest time from one acknowledgement to the next, from that of number n on, by the clock of the pod's
-// node. The report has it.
-func (a *acknowledgements) pause(what string, n int) time.Duration {
+// node, and when it began, since the node's start. The report has it.
+func (a *acknowledgements) pause(what string, n int) (longest, since time.Duration) {
 	GinkgoHelper()
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -157,19 +160,12 @@ func (a *acknowledgements) pause(what string, n int) time.Duration {
 	if len(pauses) == 0 {
 		Fail(fmt.Sprintf("nothing was acknowledged after number %d", n))
 	}
-	longest := slices.Max(pauses)
+	longest = slices.Max(pauses)
 	after := n + slices.Index(pauses, longest)
 	slices.Sort(pauses)
 	AddReportEntry("longest pause "+what, fmt.Sprintf("%s, after number %d of %d, at %s since the node's start; median %s", longest, after, len(a.at),
 		a.at[after-1], pauses[len(pauses)/2]), ReportEntryVisibilityAlways)
-	return longest
-}
-
-// longestUntil is the longest time from one acknowledgement to the next, until that of number n.
-func (a *acknowledgements) longestUntil(n int) time.Duration {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	return slices.Max(a.pauses(1)[:n-1])
+	return longest, a.at[after-1]
 }
 
 // pauses between acknowledgements, from that of number n on, which is 1 at least.
@@ -202,8 +198,8 @@ func TestAcknowledgementsAreReadFromALog(t *testing.T) {
 	if want := []time.Duration{750 * time.Millisecond, 3500 * time.Millisecond, 250 * time.Millisecond}; !slices.Equal(a.pauses(1), want) {
 		t.Errorf("pauses %v, not %v", a.pauses(1), want)
 	}
-	if longest := a.longestUntil(2); longest != 750*time.Millisecond || a.lines != 4 || len(a.failed) > 0 {
-		t.Errorf("longest %s, %d lines, failed %q", longest, a.lines, a.failed)
+	if a.lines != 4 || len(a.failed) > 0 {
+		t.Errorf("%d lines, failed %q", a.lines, a.failed)
 	}
 	for _, bad := range []string{"failed at 5", "acknowledged 6 15.00", "sync: error syncing '/data/writer.log': Input/output error"} {
 		a.failed = nil

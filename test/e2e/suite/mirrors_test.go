@@ -58,8 +58,7 @@ var _ = Describe("A pod that writes to a volume with two replicas", func() {
 		cut(storageNode)
 		r.loses(ctx, storageNode)
 		r.acks.goOnNow(ctx)
-		GinkgoWriter.Println(on(ctx, clientNode, `dmesg | grep -E 'nvme|md/raid|md: ' | tail -n 20`))
-		r.pausedFor(before, "after the network of a storage node was cut")
+		r.pausedFor(ctx, before, "after the network of a storage node was cut")
 
 		By("restoring it")
 		Expect(machines.RestoreNetwork(storageNode)).To(Succeed())
@@ -82,7 +81,8 @@ var _ = Describe("A pod that writes to a volume with two replicas", func() {
 				rm "$link" && ln -s "$of" "$link" && echo away
 			done`, v1alpha1.NQNPrefix, r.on(storageNode).Name)).To(Equal("away"))
 		r.acks.goOnNow(ctx)
-		Expect(r.acks.pause("when a target was away for a moment", n)).To(BeNumerically(">=", time.Second), "the target was not away")
+		pause, _ := r.acks.pause("when a target was away for a moment", n)
+		Expect(pause).To(BeNumerically(">=", time.Second), "the target was not away")
 		weftReady(ctx, nil)
 		Eventually(ctx, legStates).WithArguments(clientNode, r.on(storageNode)).WithTimeout(time.Minute).WithPolling(time.Second).
 			Should(ConsistOf("live"))
