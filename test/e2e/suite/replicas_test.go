@@ -100,10 +100,10 @@ const byBitmap = "returns: it gets what was written meanwhile"
 // it. All together takes pauseBound at most.
 const (
 	noticeBound = 5 * time.Second
-	grace       = 6 * time.Second
-	pauseBound  = noticeBound + grace
-	// slow is what the end may take longer on emulated machines, beside others: to record the loss, a second or two; and
-	// 3 s more if the next attempt to connect has begun by then, for which the kernel waits before it disconnects.
+	grace       = 5 * time.Second
+	pauseBound  = 11 * time.Second
+	// slow is what recording the loss may take longer on emulated machines, beside others; and the 3 s of the next
+	// attempt to connect, if it has begun by then.
 	slow = 6 * time.Second
 )
 
