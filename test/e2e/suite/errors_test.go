@@ -6,7 +6,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"path"
+	"net/url"
 	"regexp"
 	"slices"
 	"strings"
@@ -36,8 +36,8 @@ func extentsOf(printed string) []extent {
 	return all
 }
 
-// through gives where the extents of a file are on a device, if the file is on the filesystem in another file, which has
-// these extents.
+// through gives where the extents of a file are on a device, if the file is on the filesystem in another file, which
+// has these extents.
 func through(outer, inner []extent) []extent {
 	var all []extent
 	for _, i := range inner {
@@ -80,6 +80,7 @@ type drive struct {
 const (
 	badDevice = "weft-bad"
 	badFolder = "/var/lib/weft/bad"
+	badPool   = badFolder + "/pool.img"
 )
 
 // newDrive makes a drive of a node that can answer errors, until the test ends. The other nodes have the folder alone.
@@ -94,7 +95,9 @@ func newDrive(ctx context.Context, node string) *drive {
 	on(ctx, node, `dmsetup create %[1]s --table '%[2]s' && mkfs.ext4 -q -F /dev/mapper/%[1]s && mount /dev/mapper/%[1]s %[3]s && rmdir %[3]s/lost+found`,
 		badDevice, tableOf(d.path, d.sectors, nil), badFolder)
 	DeferCleanup(func(ctx context.Context) {
-		// The agent closes the pool after its target is deleted.
+		// Nobody closes a pool whose target is deleted.
+		on(ctx, node, `umount '%[1]s' && rmdir '%[1]s' && losetup -d $(losetup -l -n -O NAME,BACK-FILE | grep %[2]s | cut -d' ' -f1)`,
+			"/var/lib/weft/pools/"+url.PathEscape(badPool), badFolder)
 		Eventually(ctx, tryOn).WithArguments(node, `umount %s`, badFolder).WithTimeout(time.Minute).WithPolling(time.Second).Should(BeEmpty())
 		on(ctx, node, `dmsetup remove --retry %s && wipefs -q -a %s`, badDevice, d.path)
 	})
@@ -103,7 +106,7 @@ func newDrive(ctx context.Context, node string) *drive {
 
 // pool makes a target keep its pool there.
 func (d *drive) pool(target *v1alpha1.NvmfTarget) {
-	target.Spec.Devices.File.Path = path.Join(badFolder, "pool.img")
+	target.Spec.Devices.File.Path = badPool
 }
 
 // fails lets the drive answer errors where the data of a replica is; the filesystems that it is in go on.
@@ -112,7 +115,7 @@ func (d *drive) fails(ctx context.Context, replica v1alpha1.VolumeMember) {
 	frag := func(file string) []extent {
 		return extentsOf(on(ctx, d.node, `sync; filefrag -b512 -v %s`, file))
 	}
-	errors := through(frag(path.Join(badFolder, "pool.img")), frag(replicaFile(ctx, replica)))
+	errors := through(frag(badPool), frag(replicaFile(ctx, replica)))
 	Expect(errors).NotTo(BeEmpty())
 	d.table(ctx, tableOf(d.path, d.sectors, errors))
 }

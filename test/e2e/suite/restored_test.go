@@ -141,7 +141,7 @@ var _ = Describe("A restore of the API from a backup, made before a replica was 
 
 		By("declaring the restore")
 		declareRestored(ctx)
-		event(ctx, third, "history that the mirror's record does not know")
+		event(ctx, third, "the header of ")
 		Expect(third.Status.Phase).To(Equal(corev1.PodPending))
 
 		By("recovering the record")
