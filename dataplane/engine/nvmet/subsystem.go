@@ -153,23 +153,6 @@ func (h *host) readSubsystem(nqn string) (*subsystem, error) {
 		return nil, err
 	}
 	s := &subsystem{nqn: nqn, namespaces: map[uint32]namespace{}}
-	var anyHost, queues string
-	for attr, into := range map[string]*string{
-		"attr_serial": &s.serial, "attr_model": &s.model, "attr_allow_any_host": &anyHost, "attr_qid_max": &queues,
-	} {
-		*into, err = h.readAttr(filepath.Join(dir, attr))
-		if err != nil && (attr != "attr_qid_max" || !isMissing(err)) {
-			return nil, err
-		}
-	}
-	s.serial = strings.TrimRight(s.serial, " ")
-	s.allowAnyHost = anyHost != "0"
-	if queues != "" {
-		if s.queues, err = strconv.Atoi(queues); err != nil {
-			return nil, err
-		}
-		s.retired = s.queues == retiredQueues
-	}
 	spaces, err := names(filepath.Join(dir, "namespaces"))
 	if err != nil {
 		return nil, err
@@ -183,11 +166,37 @@ func (h *host) readSubsystem(nqn string) (*subsystem, error) {
 			return nil, err
 		}
 	}
+	if s.queues, err = h.readQueues(dir); err != nil {
+		return nil, err
+	}
+	s.retired = s.queues == retiredQueues
 	if err := h.readHosts(s, hosts); err != nil {
 		return nil, err
 	}
-	s.ports, err = h.portsOf(nqn)
-	return s, err
+	if s.ports, err = h.portsOf(nqn); err != nil || s.onlyRefuses() {
+		return s, err // there may be many, whose other attributes do not matter
+	}
+	var anyHost string
+	for attr, into := range map[string]*string{"attr_serial": &s.serial, "attr_model": &s.model, "attr_allow_any_host": &anyHost} {
+		if *into, err = h.readAttr(filepath.Join(dir, attr)); err != nil {
+			return nil, err
+		}
+	}
+	s.serial = strings.TrimRight(s.serial, " ")
+	s.allowAnyHost = anyHost != "0"
+	return s, nil
+}
+
+// readQueues of a subsystem; 0 before Linux 6.1.
+func (h *host) readQueues(dir string) (int, error) {
+	text, err := h.readAttr(filepath.Join(dir, "attr_qid_max"))
+	if isMissing(err) {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(text)
 }
 
 // readHosts that a subsystem admits, and those that it refuses. While it is being retired, it admits them.
