@@ -266,7 +266,10 @@ func (c *copies) add(o copies) {
 
 func (h *history) run() {
 	h.stage()
-	h.stale, h.filled = h.outOfDate(), true // making the array counts, and its bitmap forgets it seconds later
+	h.stale = h.outOfDate() // making the array counts
+	made, err := h.service.Mapper.Slices(h.legs[0].uuid)
+	must(h.lab, err)
+	h.forgets("/dev/mapper/" + made[0].Label) // which has all regions of a new array
 	defer h.auditing()()
 	h.write()
 	for range labDisturbances {

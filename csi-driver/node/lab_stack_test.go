@@ -188,13 +188,13 @@ func (s *stack) whole() {
 	must(s, err)
 }
 
-// forgotten waits until the mirror's bitmap has no region of what was written so far: the kernel clears regions some
-// seconds after they were written, and until then they are copied to a member that returns.
-func (s *stack) forgotten() {
-	s.Helper()
-	s.run("sync")
-	s.Eventually(func() string { return s.run("mdadm", "--examine-bitmap", "/dev/"+s.legs[0].slice.Name) }).
-		WithTimeout(time.Minute).WithPolling(time.Second).Should(ContainSubstring(" 0 dirty"))
+// forgets waits until the bitmap of a mirror, by the device of a member, has no region of what was written so far: the
+// kernel clears regions some seconds after they were written, and until then they are copied to a member that returns.
+func (l *lab) forgets(device string) {
+	l.Helper()
+	l.run("sync")
+	l.Eventually(func() string { return l.run("mdadm", "--examine-bitmap", device) }).
+		WithTimeout(2 * time.Minute).WithPolling(time.Second).Should(ContainSubstring(" 0 dirty"))
 }
 
 // clean unmounts, and fails when the filesystem is not.
@@ -245,7 +245,7 @@ func TestLabStackLegReturns(t *testing.T) {
 	s.create(a.member(), b.member())
 	s.build(s.overMirror())
 	s.mount()
-	s.forgotten()
+	s.forgets("/dev/" + s.legs[0].slice.Name)
 	w := a.startWriter("pod/written")
 	w.goesOn()
 
