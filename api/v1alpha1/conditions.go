@@ -78,6 +78,10 @@ const (
 	// with several replicas, and takes no such volume. Written by the node plugin. A Node without it, such as one with
 	// an earlier node plugin, may be able to.
 	ConditionMirrorsUnavailable = "WeftMirrorsUnavailable"
+	// ConditionAuthenticationUnavailable (Kubernetes' own Node): hosts of the node cannot prove who they are, because its
+	// kernel or its node plugin cannot. Where they can it is False, and its message is the public key of the node
+	// plugin, to which their keys are sealed. Written by the node plugin.
+	ConditionAuthenticationUnavailable = "WeftAuthenticationUnavailable"
 	// ConditionNodeVersionSkew (Kubernetes' own Node): the version of the node plugin and the installed version are
 	// further apart than what works together; the message has both. Written by the node plugin: a Node need not have an
 	// NvmfNode.
@@ -193,6 +197,8 @@ const (
 	ReasonQoSFailed            = "QoSFailed"
 	ReasonNotMarked            = "DeletionNotMarked"
 	ReasonUUIDInUse            = "UUIDInUse"
+	// ReasonKeysUnreadable: what the keys of a host were sealed to is not this node's key.
+	ReasonKeysUnreadable = "KeysUnreadable"
 	// ReasonOverdue is that of an Event only: a node's kernel has not finished what it was asked for the volume.
 	ReasonOverdue = "KernelCallOverdue"
 	// These are of Events only, about the replicas of a volume.

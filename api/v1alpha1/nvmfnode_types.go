@@ -129,6 +129,9 @@ type Plan struct {
 	// +listMapKey=setting
 	// +optional
 	Tuning []PlannedSetting `json:"tuning,omitempty"`
+	// Authentication of hosts and target. Absent: hosts are admitted by their NQNs alone.
+	// +optional
+	Authentication *PlannedAuthentication `json:"authentication,omitempty"`
 	// Choices explain each number of the plan: where it comes from and why.
 	// +kubebuilder:validation:MaxItems=128
 	// +listType=map
@@ -404,6 +407,12 @@ type NvmfNodeStatus struct {
 	// +kubebuilder:validation:MaxLength=64
 	// +optional
 	AgentVersion string `json:"agentVersion,omitempty"`
+	// PublicKey of the agent. The keys of hosts are encrypted with it; the private key never leaves the node. It changes
+	// when the node is reinstalled.
+	// +kubebuilder:validation:Pattern=`^age1[02-9ac-hj-np-z]{58}$`
+	// +kubebuilder:validation:MaxLength=62
+	// +optional
+	PublicKey string `json:"publicKey,omitempty"`
 	// Inventory of the node's hardware and kernel.
 	// +optional
 	Inventory *Inventory `json:"inventory,omitempty"`
@@ -488,6 +497,9 @@ type EngineStatus struct {
 	// InterruptMode is true when the engine's reactors sleep until there is work.
 	// +optional
 	InterruptMode bool `json:"interruptMode,omitempty"`
+	// Authentication is true when the engine and its kernel can authenticate hosts.
+	// +optional
+	Authentication bool `json:"authentication,omitempty"`
 	// Settings that the target runs with, as read from it, named as in spec.plan.choices. Absent until they are read,
 	// and with an engine without settings.
 	// +kubebuilder:validation:MaxItems=64

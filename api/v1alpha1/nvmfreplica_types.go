@@ -184,6 +184,11 @@ type AdmittedHost struct {
 	// the node may format it. False if unknown.
 	// +required
 	Blank bool `json:"blank"`
+	// Keys is the fingerprint of the keys that the host must have the next time it connects. The keys cannot be derived
+	// from it. Absent: none are required.
+	// +kubebuilder:validation:MaxLength=32
+	// +optional
+	Keys string `json:"keys,omitempty"`
 }
 
 // NvmfReplica is one copy of a volume, on one drive of one node. It is all that agents and engines know of volumes.

@@ -117,6 +117,10 @@ type NvmfTargetSpec struct {
 	// Tuning of the nodes' kernel and NICs. Default: none, nothing is changed.
 	// +optional
 	Tuning *Tuning `json:"tuning,omitempty"`
+
+	// Security of the connections between hosts and the target. Default: hosts are not authenticated.
+	// +optional
+	Security *Security `json:"security,omitempty"`
 }
 
 // Transport is an NVMe-oF transport that the target serves.

@@ -241,6 +241,7 @@ type Connection struct {
 }
 
 // VolumeHost is a host that may connect: one attachment of the volume to a node.
+// +kubebuilder:validation:XValidation:rule="has(self.sealedKeys) == has(self.sealedTo)",message="set sealedKeys and sealedTo together, or neither"
 type VolumeHost struct {
 	// NQN of the host. It identifies this attachment only, and its UUID is also the host ID. A node gets a new NQN with
 	// each attachment, and an NQN is never used a second time, so that a node that lost its attachment cannot reconnect
@@ -280,6 +281,19 @@ type VolumeHost struct {
 	// volume that is not in use. It ends when that is done, or when a pod needs the volume. Default false.
 	// +optional
 	Mover bool `json:"mover,omitempty"`
+	// SealedKeys are the keys by which the host and the target authenticate each other, encrypted so that only the
+	// agent of the target and the node plugin of the host can read them (age, with X25519). An NvmfReplica has them;
+	// an NvmfVolume does not. Absent: the host is admitted by its NQN alone.
+	// +kubebuilder:validation:Pattern=`^[A-Za-z0-9+/]+=*$`
+	// +kubebuilder:validation:MaxLength=4096
+	// +optional
+	SealedKeys string `json:"sealedKeys,omitempty"`
+	// SealedTo identifies the public keys that sealedKeys are encrypted with. If one of the two nodes gets another key,
+	// the CSI controller creates new keys.
+	// +kubebuilder:validation:Pattern=`^[0-9a-f]{32}$`
+	// +kubebuilder:validation:MaxLength=32
+	// +optional
+	SealedTo string `json:"sealedTo,omitempty"`
 }
 
 // HostAccess is how a host uses a volume.

@@ -25,6 +25,10 @@ var targetRules = []validation{
 	{name: "a file without path", base: target, edit: `spec: {devices: {file: {path: null}}}`, field: "spec.devices.file.path", want: "Required value"},
 	{name: "a file without size", base: target, edit: `spec: {devices: {file: {size: null}}}`, field: "spec.devices.file.size", want: "Required value"},
 
+	{name: "authentication", base: target, edit: `spec: {security: {authentication: Required}}`, update: `spec: {security: {authentication: Preferred, dhGroup: FFDHE4096}}`},
+	{name: "authentication by another name", base: target, edit: `spec: {security: {authentication: Off}}`, field: "spec.security.authentication", want: "Unsupported value"},
+	{name: "a group by its name in NVMe", base: targetSPDK, edit: `spec: {security: {dhGroup: ffdhe2048}}`, field: "spec.security.dhGroup", want: "Unsupported value"},
+
 	{name: "cores", base: target, edit: `spec: {cores: {count: 4}}`,
 		field: "spec", want: "cores: the kernel's target (engine: Nvmet) has no dedicated cores; remove cores, or use engine: SPDK"},
 	{name: "buffers", base: target, edit: `spec: {buffers: {}}`,

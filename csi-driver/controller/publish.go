@@ -145,6 +145,9 @@ func (s *Service) admit(ctx context.Context, req *csi.ControllerPublishVolumeReq
 			return nil, "", err
 		}
 		h := a.host()
+		if err := s.authenticable(ctx, vol, h); err != nil {
+			return nil, "", err
+		}
 		written, err := s.attach(ctx, vol.NvmfVolume, func(vol *v1alpha1.NvmfVolume) {
 			vol.Spec.DeletionMark = "" // of a deletion that was not carried through
 			givePermission(vol, h.NQN)

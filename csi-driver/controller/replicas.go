@@ -79,7 +79,7 @@ func derive(vol *v1alpha1.NvmfVolume, record *mirror.Record, rep *v1alpha1.NvmfR
 	if len(rep.Spec.Hosts) > 0 && rep.Spec.SubsystemNQN != nqn {
 		return spec // the hosts of the former session leave first
 	}
-	spec.SubsystemNQN, spec.Hosts = nqn, slices.Clone(vol.Spec.Attachments)
+	spec.SubsystemNQN, spec.Hosts = nqn, keepKeys(rep, slices.Clone(vol.Spec.Attachments))
 	return spec
 }
 
@@ -207,6 +207,9 @@ func (s *Service) bring(ctx context.Context, vol *v1alpha1.NvmfVolume, record *m
 		return nil, failf(waiting, "volume %s is not created yet: NvmfReplica %s does not exist; if somebody deleted it, set spec.used of the NvmfVolume to true, and its node looks for the data", vol.Name, m.Name)
 	case rep == nil:
 		rep = newReplica(vol, m, nil)
+		if err := s.sealNew(ctx, &v1alpha1.NvmfReplica{}, &rep.Spec); err != nil {
+			return nil, err
+		}
 		if err := s.client.Create(ctx, rep, client.FieldOwner(fieldManager)); err != nil {
 			return nil, fmt.Errorf("store NvmfReplica %s: %w", m.Name, err)
 		}
@@ -218,6 +221,9 @@ func (s *Service) bring(ctx context.Context, vol *v1alpha1.NvmfVolume, record *m
 	delete(changed.Annotations, joinsAnnotation)
 	if follows(rep, changed.Spec) {
 		return rep, nil
+	}
+	if err := s.sealNew(ctx, rep, &changed.Spec); err != nil {
+		return nil, err
 	}
 	if err := s.patch(ctx, rep, changed); err != nil {
 		if apierrors.IsNotFound(err) {

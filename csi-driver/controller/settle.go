@@ -21,6 +21,9 @@ import (
 const (
 	// takeBackInterval is how often attachments that nobody asks for any more are looked for.
 	takeBackInterval = time.Minute
+	// sealInterval is how often hosts' keys are compared with the public keys that nodes have now. Of each attachment
+	// with keys two objects are read.
+	sealInterval = 5 * time.Minute
 	// settleDelay leaves a change of a volume to the call that made it, which as a rule goes on with it at once.
 	settleDelay = 5 * time.Second
 )
@@ -40,6 +43,11 @@ func (s *Service) Settle(ctx context.Context) {
 		s.unsettled.ShutDown()
 	}()
 	go s.takeBackLoop(ctx)
+	go wait.UntilWithContext(ctx, func(ctx context.Context) {
+		if err := s.sealAllAgain(ctx); err != nil {
+			klog.FromContext(ctx).Error(err, "Cannot seal new keys")
+		}
+	}, sealInterval)
 	for {
 		id, stopped := s.unsettled.Get()
 		if stopped {
@@ -78,7 +86,7 @@ func (s *Service) settle(ctx context.Context, id string) error {
 	}
 	complete := vol.DeletionTimestamp != nil || len(unlisted) == 0 && arranged(seen, record)
 	if complete && settled(seen, record) {
-		return nil
+		return s.settleKeys(ctx, seen)
 	}
 	// A call that works on the volume does it all, or leaves the rest for later. None is kept waiting by this one: what
 	// both write, they write only as they read it.
@@ -112,6 +120,19 @@ func settled(vol *replicatedVolume, record *mirror.Record) bool {
 		}
 		return !follows(rep, derive(vol.NvmfVolume, record, rep))
 	})
+}
+
+// settleKeys of replicas whose agents cannot read them.
+func (s *Service) settleKeys(ctx context.Context, vol *replicatedVolume) error {
+	for _, rep := range vol.replicas {
+		if rep == nil || !keysUnreadable(rep) {
+			continue
+		}
+		if _, err := s.sealAgain(ctx, rep); err != nil {
+			return fmt.Errorf("seal new keys of NvmfReplica %s: %w", rep.Name, err)
+		}
+	}
+	return nil
 }
 
 func (s *Service) takeBackLoop(ctx context.Context) {

@@ -65,14 +65,18 @@ type replica struct {
 	// Identity is the UUID of the host NQN by which a mirrored volume's replica is connected to; empty when it was not
 	// yet. Those of other volumes have that of the attachment.
 	Identity string `json:"identity,omitempty"`
+	// Sealed keys by which this node and the replica's target prove themselves to each other; empty without.
+	Sealed string `json:"sealed,omitempty"`
 
+	// keys is the fingerprint of those that the target has, by its agent's word of this moment.
+	keys string
 	// blank says that nothing was written to it, nor when this node was admitted.
 	blank bool
 }
 
 func (r replica) id() fabrics.ID { return fabrics.ID{NQN: r.NQN, NGUID: r.NGUID} }
 
-// connection to a replica.
+// connection to a replica, without the keys; see Service.connection.
 func (a attached) connection(r replica) fabrics.Connection {
 	c := fabrics.Connection{NQN: r.NQN, HostNQN: a.host(r), Portals: r.Portals, Connection: a.Connection}
 	if a.Mirrored {
@@ -182,7 +186,8 @@ func (s *Service) addReplica(ctx context.Context, at *attached, v *v1alpha1.Nvmf
 	}
 	at.written = at.written || r.Status.Written
 	at.blank = at.blank && r.Admitted(v1alpha1.HostNQN(at.Attachment)).Blank && !r.Status.Written
-	at.Replicas = append(at.Replicas, replica{Name: r.Name, NQN: r.Spec.SubsystemNQN, NGUID: nguidOf(r.Spec.UUID), Portals: r.Paths()})
+	only := replica{Name: r.Name, NQN: r.Spec.SubsystemNQN, NGUID: nguidOf(r.Spec.UUID), Portals: r.Paths()}
+	at.Replicas = append(at.Replicas, only.sealedFor(r, v1alpha1.HostNQN(at.Attachment)))
 	return nil
 }
 
@@ -210,6 +215,14 @@ func memberOf(r *v1alpha1.NvmfReplica, attachment string) replica {
 	m.NQN = r.Spec.SubsystemNQN
 	m.Identity, _ = v1alpha1.AttachmentOfHost(h.NQN)
 	m.blank = r.Admitted(h.NQN).Blank && !r.Status.Written
+	return m.sealedFor(r, h.NQN)
+}
+
+// sealedFor is the replica with the keys that are sealed for a host that is admitted.
+func (m replica) sealedFor(r *v1alpha1.NvmfReplica, host string) replica {
+	if h := r.Listed(host); h != nil {
+		m.Sealed, m.keys = h.SealedKeys, r.Admitted(host).Keys
+	}
 	return m
 }
 

@@ -110,7 +110,8 @@ func (s *Service) follow(ctx context.Context, volume string, was attached, r rep
 	}
 	s.followed.read(r.Name, s.now())
 	same := is.Spec.Volume.UUID == was.UUID && nguidOf(is.Spec.UUID) == r.NGUID && is.Spec.SubsystemNQN == r.NQN
-	if !same || slices.Equal(is.Paths(), r.Portals) {
+	sealed := r.sealedFor(is, was.host(r)).Sealed
+	if !same || slices.Equal(is.Paths(), r.Portals) && sealed == r.Sealed {
 		return nil
 	}
 	_, err = call(ctx, s, "following the portals", volume, func(ctx context.Context) (*struct{}, error) {
@@ -121,7 +122,7 @@ func (s *Service) follow(ctx context.Context, volume string, was attached, r rep
 				return false
 			}
 			logr.FromContextOrDiscard(ctx).Info("The volume's portals have changed", "volume", volume, "replica", r.Name, "from", now.Replicas[i].Portals, "to", is.Paths())
-			now.Replicas[i].Portals = is.Paths()
+			now.Replicas[i].Portals, now.Replicas[i].Sealed = is.Paths(), sealed
 			return true
 		})
 		return nil, ignoreMissing(err)

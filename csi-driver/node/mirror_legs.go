@@ -268,11 +268,15 @@ func (l *mirrorLegs) Connect(ctx context.Context, name, identity string) error {
 	if err := l.alone(name, identity); err != nil {
 		return err
 	}
+	c, err := l.connection(l.at, m)
+	if err != nil {
+		return err
+	}
 	l.names.learn(m)
 	if err := l.record(m); err != nil {
 		return err
 	}
-	if err := l.Initiator.Connect(ctx, l.at.connection(m)); err != nil {
+	if err := l.Initiator.Connect(ctx, c); err != nil {
 		return err
 	}
 	if _, err := l.Initiator.WaitNamespace(ctx, m.id(), v1alpha1.WithHeader(r.ServedSize())); err != nil {

@@ -113,11 +113,7 @@ func (n *needs) load(name string) {
 
 func (n *needs) reporter() (*node.MirrorReporter, client.Client, *testingclock.FakeClock) {
 	n.t.Helper()
-	scheme := runtime.NewScheme()
-	must(n.t, errors.Join(corev1.AddToScheme(scheme), eventsv1.AddToScheme(scheme)))
-	machine := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node1", UID: "1"}}
-	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(machine).WithStatusSubresource(machine).Build()
-	clock := testingclock.NewFakeClock(time.Date(2026, 11, 20, 8, 0, 0, 0, time.UTC))
+	c, clock := newNode(n.t)
 	load := (&filesystem.Host{Exec: n}).LoadModule
 	return &node.MirrorReporter{
 		Needs: []node.Loader{&md.Host{Root: n.root, Exec: n, LoadModule: load}, &mapper.Host{Root: n.root, LoadModule: load}}, Clock: clock,
@@ -127,12 +123,28 @@ func (n *needs) reporter() (*node.MirrorReporter, client.Client, *testingclock.F
 	}, c, clock
 }
 
+// newNode is the Node node1, with UID 1, and a clock.
+func newNode(t *testing.T) (client.Client, *testingclock.FakeClock) {
+	t.Helper()
+	scheme := runtime.NewScheme()
+	must(t, errors.Join(corev1.AddToScheme(scheme), eventsv1.AddToScheme(scheme)))
+	machine := &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node1", UID: "1"}}
+	c := fake.NewClientBuilder().WithScheme(scheme).WithObjects(machine).WithStatusSubresource(machine).Build()
+	return c, testingclock.NewFakeClock(time.Date(2026, 11, 20, 8, 0, 0, 0, time.UTC))
+}
+
 // mirrorsOf is the condition in words; empty when there is none.
 func mirrorsOf(t *testing.T, c client.Client) string {
 	t.Helper()
+	return conditionOf(t, c, v1alpha1.ConditionMirrorsUnavailable)
+}
+
+// conditionOf node1 in words; empty when there is none.
+func conditionOf(t *testing.T, c client.Client, kind corev1.NodeConditionType) string {
+	t.Helper()
 	var node corev1.Node
 	must(t, c.Get(t.Context(), client.ObjectKey{Name: "node1"}, &node))
-	condition := v1alpha1.NodeCondition(&node, v1alpha1.ConditionMirrorsUnavailable)
+	condition := v1alpha1.NodeCondition(&node, kind)
 	if condition == nil {
 		return ""
 	}

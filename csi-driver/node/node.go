@@ -31,6 +31,7 @@ import (
 	"github.com/weft-storage/weft/csi-driver/node/internal/mapper"
 	"github.com/weft-storage/weft/csi-driver/node/internal/md"
 	"github.com/weft-storage/weft/csi-driver/node/internal/users"
+	"github.com/weft-storage/weft/internal/dhchap"
 )
 
 // DefaultMaxVolumes is how many volumes a node takes by default. Each is a connection with its own
@@ -122,6 +123,8 @@ type Service struct {
 	Mirrors     md.Mirrors
 	Processes   Processes
 	Filesystems Filesystems
+	// Identity of this node, to which keys of its hosts are sealed; nil when it has none.
+	Identity *dhchap.Identity
 	// Records is the folder where what volumes were staged with is written down. It is made when it is needed.
 	Records string
 	// Volumes and their replicas are read to find out how a volume is reached, and whether it is still attached to this

@@ -85,7 +85,11 @@ func (s *Service) mend(ctx context.Context, volume string, silent map[v1alpha1.P
 	unreachable = &[]v1alpha1.Portal{}
 	var errs []error
 	for _, r := range at.connected() {
-		c := at.connection(r)
+		c, err := s.connection(at, r)
+		if err != nil {
+			errs = append(errs, err)
+			continue
+		}
 		if c.Portals, err = s.Initiator.Lost(c); err != nil {
 			errs = append(errs, err)
 			continue

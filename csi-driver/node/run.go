@@ -31,6 +31,7 @@ import (
 	"github.com/weft-storage/weft/csi-driver/node/internal/mapper"
 	"github.com/weft-storage/weft/csi-driver/node/internal/md"
 	"github.com/weft-storage/weft/csi-driver/node/internal/users"
+	"github.com/weft-storage/weft/internal/dhchap"
 )
 
 // finishTimeout is how long work on this machine that outlived its calls (a mkfs, an umount) may take when the
@@ -80,6 +81,11 @@ func Run(ctx context.Context, config *rest.Config, o Options) error {
 		}
 		service.NodeName, service.NodeUID = o.NodeName, func(ctx context.Context) (string, error) { return readUID(ctx, nodes, o.NodeName) }
 		service.MaxVolumes, service.Records = o.MaxVolumes, filepath.Join(filepath.Dir(socket), "staged")
+		var identityErr error
+		if service.Identity, identityErr = dhchap.LoadIdentity(filepath.Join(filepath.Dir(socket), "identity")); identityErr != nil {
+			// Volumes without keys are attached all the same.
+			logr.FromContextOrDiscard(ctx).Error(identityErr, "This node has no public key; its hosts cannot be authenticated")
+		}
 		if err := service.Clean(); err != nil {
 			logr.FromContextOrDiscard(ctx).Error(err, "Cannot remove leftovers of the previous process; they do no harm")
 		}
@@ -108,6 +114,13 @@ func Run(ctx context.Context, config *rest.Config, o Options) error {
 			reporter := MirrorReporter{Needs: needs, Clock: clock.RealClock{}, Writer: &ConditionWriter{
 				Client: nodes, Node: o.NodeName, UID: types.UID(uid), Clock: clock.RealClock{},
 				Type: v1alpha1.ConditionMirrorsUnavailable, FieldManager: MirrorsFieldManager,
+			}}
+			return reporter.Run(ctx)
+		})
+		group.Go(func() error {
+			reporter := AuthenticationReporter{Initiator: initiator, Identity: service.Identity, IdentityErr: identityErr, Clock: clock.RealClock{}, Writer: &ConditionWriter{
+				Client: nodes, Node: o.NodeName, UID: types.UID(uid), Clock: clock.RealClock{},
+				Type: v1alpha1.ConditionAuthenticationUnavailable, FieldManager: AuthenticationFieldManager,
 			}}
 			return reporter.Run(ctx)
 		})

@@ -106,7 +106,11 @@ func (st staging) connect(ctx context.Context) (base, error) {
 	if _, err := st.mirrorOf(st.at.UUID); !errors.Is(err, fabrics.ErrNotFound) {
 		return base{}, cmp.Or(err, fmt.Errorf("%w: this node has a mirror of it, but NvmfVolume %s is not mirrored; the API server may have been restored to an earlier state", errMismatch, st.volume))
 	}
-	if err := st.Initiator.Connect(ctx, st.at.connection(st.at.only())); err != nil {
+	c, err := st.connection(st.at, st.at.only())
+	if err != nil {
+		return base{}, err
+	}
+	if err := st.Initiator.Connect(ctx, c); err != nil {
 		return base{}, err
 	}
 	// Identity and size come before anything that touches the device.

@@ -25,6 +25,7 @@ import (
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/engine"
 	"github.com/weft-storage/weft/dataplane/engine/enginetest"
+	"github.com/weft-storage/weft/internal/dhchap"
 )
 
 // lab is one node: an engine with two drives, its objects in a real API server, and agents that come and go.
@@ -38,6 +39,8 @@ type lab struct {
 	// records outlive agents, as their folder on the node does.
 	records  *Records
 	stateDir string
+	// identity of the node.
+	identity *dhchap.Identity
 
 	mu        sync.Mutex
 	events    []string
@@ -65,6 +68,9 @@ func newLabOn(t *testing.T, s *server) *lab {
 		target: enginetest.New(
 			enginetest.Device{Path: drivePathA, SizeBytes: 100 * gib}, enginetest.Device{Path: drivePathB, SizeBytes: 50 * gib}),
 	}
+	var err error
+	l.identity, err = dhchap.NewIdentity()
+	l.Expect(err).NotTo(HaveOccurred())
 	l.openRecords()
 	t.Cleanup(l.closeRecords)
 	l.reconcile(l.agent())
@@ -131,7 +137,7 @@ func (l *lab) agent() *Reconciler {
 	metrics, err := NewMetrics(prometheus.NewRegistry())
 	l.Expect(err).NotTo(HaveOccurred())
 	return NewReconciler(Config{
-		Version: "1.2.3", NodeName: l.node, Client: counting, Recorder: l, Inventory: l, Records: l.records, Targets: NewTargetWatch(clock.RealClock{}), Clearing: NewClearing(), Metrics: metrics, Clock: clock.RealClock{},
+		Version: "1.2.3", NodeName: l.node, Client: counting, Recorder: l, Inventory: l, Records: l.records, Identity: l.identity, Targets: NewTargetWatch(clock.RealClock{}), Clearing: NewClearing(), Metrics: metrics, Clock: clock.RealClock{},
 		Engines: func(v1alpha1.Engine) (engine.Engine, error) { return l.target, nil },
 		Resync:  defaultResync,
 	})

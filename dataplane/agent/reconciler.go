@@ -24,6 +24,7 @@ import (
 	"github.com/weft-storage/weft/dataplane/agent/decide"
 	"github.com/weft-storage/weft/dataplane/balance"
 	"github.com/weft-storage/weft/dataplane/engine"
+	"github.com/weft-storage/weft/internal/dhchap"
 )
 
 const (
@@ -44,7 +45,7 @@ type Inventory interface {
 	Current() *v1alpha1.Inventory
 }
 
-// Config of a Reconciler. Every field is required but Settle.
+// Config of a Reconciler. Every field is required but Identity and Settle.
 type Config struct {
 	// Version of weft, which the node's status reports.
 	Version string
@@ -58,7 +59,9 @@ type Config struct {
 	Inventory Inventory
 	// Records of what was acted on, which outlive the agent.
 	Records *Records
-	Targets *TargetWatch
+	// Identity of this node, to which keys of hosts are sealed. Nil: hosts cannot prove themselves to it.
+	Identity *dhchap.Identity
+	Targets  *TargetWatch
 	// Clearing of what is deleted.
 	Clearing *Clearing
 	Metrics  *Metrics
@@ -80,6 +83,7 @@ type Reconciler struct {
 	metrics  *Metrics
 
 	own     ownWrites
+	keys    keyring
 	started time.Time
 	// What follows only saves work or noise: a successor does without.
 	refreshed time.Time
@@ -108,6 +112,7 @@ func NewReconciler(c Config) *Reconciler {
 	}
 	return &Reconciler{
 		Config: c, client: c.Client, recorder: c.Recorder, metrics: c.Metrics,
+		keys:    keyring{identity: c.Identity},
 		started: c.Clock.Now(), ready: errors.New("the node has not been reconciled yet"),
 	}
 }
@@ -183,6 +188,7 @@ func (r *Reconciler) gatherObjects(ctx context.Context) (*decide.Observed, error
 		}
 	}
 	r.own.keepOnly(exists)
+	s.PublicKey, s.Keys = r.keys.publicKey(), r.keys.open(s)
 	slices.SortFunc(s.Volumes, func(a, b *v1alpha1.NvmfReplica) int { return strings.Compare(a.Name, b.Name) })
 	slices.SortFunc(s.Snapshots, func(a, b *v1alpha1.NvmfSnapshot) int { return strings.Compare(a.Name, b.Name) })
 	s.Settling = s.Now.Sub(r.started) < r.Settle

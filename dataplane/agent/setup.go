@@ -40,6 +40,7 @@ import (
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/tuning"
+	"github.com/weft-storage/weft/internal/dhchap"
 )
 
 const (
@@ -199,9 +200,14 @@ func setUp(m manager.Manager, records *Records, agentMetrics *Metrics, o Options
 	inventory := NewInventoryWatch(o.Inventory, o.DeviceFolder)
 	targets := NewTargetWatch(clock.RealClock{})
 	clearing := NewClearing()
+	identity, err := dhchap.LoadIdentity(filepath.Join(o.StateDir, "agent", "identity"))
+	if err != nil {
+		// Volumes without keys are served all the same.
+		m.GetLogger().Error(err, "This node has no public key; hosts cannot be authenticated")
+	}
 	r := NewReconciler(Config{
 		Version: o.Version, NodeName: o.NodeName, Client: m.GetClient(), Recorder: m.GetEventRecorder("weft-agent"),
-		Engines: o.Engines, Inventory: inventory, Records: records, Targets: targets, Clearing: clearing, Metrics: agentMetrics, Clock: clock.RealClock{},
+		Engines: o.Engines, Inventory: inventory, Records: records, Identity: identity, Targets: targets, Clearing: clearing, Metrics: agentMetrics, Clock: clock.RealClock{},
 		Settle: o.Settle, Resync: o.Resync,
 	})
 	if err := watch(m, r, inventory.changed, targets.changed, clearing.changed); err != nil {

@@ -97,7 +97,10 @@ type Engine interface {
 	// may lose their connection with it (nvmet), until a later call finds the volume. A volume that another subsystem
 	// of weft's serves fails with ErrInUse: whoever was admitted there may have writes under way until that is gone.
 	// While hosts are admitted there may be no room for an NSID above those that the export was made with:
-	// ErrRestartNeeded. Exports are reached through the portals that are open; while
+	// ErrRestartNeeded. A host is never admitted without the keys that it was given, not even for a moment; where they
+	// cannot be set, it stays out, or connected as it is. One whose keys change stays connected, and must have the new
+	// ones when it connects again. A target that cannot authenticate fails with ErrUnsupported. No error and no log has
+	// a key in it, and keys can be read by root alone. Exports are reached through the portals that are open; while
 	// none is (after a restart), through those that OpenPortals opens later.
 	Export(ctx context.Context, exports []Export) []error
 
@@ -131,6 +134,8 @@ type Info struct {
 	InterruptMode bool
 	// QoS: it can limit volumes.
 	QoS bool
+	// Authentication: hosts and it can prove themselves to each other.
+	Authentication bool
 }
 
 // Watcher is an engine whose target may end, and come back empty, by itself.
@@ -277,6 +282,10 @@ type Export struct {
 	Namespaces []Namespace
 	// Hosts that may connect, by NQN, in order.
 	Hosts []string
+	// Authentication of hosts, by NQN. A host that has one connects only after it has proved its key, and is given a
+	// proof of the target's. A host without one is admitted by its NQN alone. A host that several exports list has the
+	// same keys in all of them: else a target may refuse one with ErrInUse (nvmet). It holds keys: it is never stored.
+	Authentication map[string]Authentication `json:"-"`
 	// Portals where it is reached now. Read only: set by Gather.
 	Portals []v1alpha1.Portal
 }

@@ -176,7 +176,7 @@ func (e Export) Validate() error {
 		}
 		hosts[host] = true
 	}
-	return nil
+	return e.validateAuthentication()
 }
 
 func validateASCII(name, value string, maxBytes int) error {

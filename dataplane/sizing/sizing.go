@@ -71,10 +71,10 @@ func Plan(node Node, spec v1alpha1.NvmfTargetSpec) (*v1alpha1.Plan, []Reason) {
 	switch spec.Engine {
 	case v1alpha1.EngineNvmet:
 		plan, reasons := planNvmet(node, spec)
-		return withTuning(node, spec, plan, reasons)
+		return withTuning(node, spec, withSecurity(spec, plan), reasons)
 	case v1alpha1.EngineSPDK:
 		plan, reasons := planSPDK(node, spec)
-		return withTuning(node, spec, plan, reasons)
+		return withTuning(node, spec, withSecurity(spec, plan), reasons)
 	default:
 		return nil, []Reason{reasonf(v1alpha1.ReasonEngineUnavailable,
 			"engine %q is unknown; use engine: Nvmet or SPDK", spec.Engine)}

@@ -72,10 +72,10 @@ func Methods() []string {
 		"bdev_lvol_get_lvols", "bdev_lvol_get_lvstores", "bdev_lvol_grow_lvstore", "bdev_lvol_rename", "bdev_lvol_resize",
 		"bdev_lvol_set_parent", "bdev_lvol_snapshot", "bdev_set_options", "bdev_set_qos_limit", "bdev_wait_for_examine",
 		"framework_get_config", "framework_get_reactors", "framework_get_scheduler", "framework_set_scheduler", "framework_start_init",
-		"iobuf_get_stats", "iobuf_set_options",
+		"iobuf_get_stats", "iobuf_set_options", "keyring_file_add_key", "keyring_file_remove_key",
 		"nvmf_create_subsystem", "nvmf_create_transport", "nvmf_delete_subsystem", "nvmf_get_stats", "nvmf_get_subsystems", "nvmf_get_transports",
 		"nvmf_set_config", "nvmf_set_max_subsystems", "nvmf_subsystem_add_host", "nvmf_subsystem_add_listener", "nvmf_subsystem_add_ns",
-		"nvmf_subsystem_get_controllers", "nvmf_subsystem_remove_host", "nvmf_subsystem_remove_listener", "nvmf_subsystem_remove_ns",
+		"nvmf_subsystem_get_controllers", "nvmf_subsystem_remove_host", "nvmf_subsystem_remove_listener", "nvmf_subsystem_remove_ns", "nvmf_subsystem_set_keys",
 		"rpc_get_methods", "sock_impl_get_options", "sock_impl_set_options", "spdk_get_version", "thread_get_stats", "thread_set_cpumask",
 	}
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/agent"
 	"github.com/weft-storage/weft/dataplane/engine"
+	"github.com/weft-storage/weft/internal/dhchap"
 )
 
 // longestRetry is how long an agent waits here before it tries again what failed; on a node it may be half a minute.
@@ -36,6 +37,9 @@ type inventory []v1alpha1.Drive
 func (i inventory) Current() *v1alpha1.Inventory {
 	return &v1alpha1.Inventory{Architecture: "amd64", Drives: i}
 }
+
+// identityFile has the private key of a node's agent, among its records.
+const identityFile = "identity"
 
 // silent takes Events.
 type silent struct{}
@@ -87,9 +91,13 @@ func reconcileNode(ctx context.Context, config *rest.Config, name, dir string, d
 	if err != nil {
 		return err
 	}
+	identity, err := dhchap.LoadIdentity(filepath.Join(dir, identityFile))
+	if err != nil {
+		return err
+	}
 	targets, clearing := agent.NewTargetWatch(clock.RealClock{}), agent.NewClearing()
 	r := agent.NewReconciler(agent.Config{
-		NodeName: name, Client: wrap(objects), Recorder: silent{}, Inventory: drives, Records: records, Targets: targets, Clearing: clearing, Metrics: metrics, Clock: clock.RealClock{},
+		NodeName: name, Client: wrap(objects), Recorder: silent{}, Inventory: drives, Records: records, Identity: identity, Targets: targets, Clearing: clearing, Metrics: metrics, Clock: clock.RealClock{},
 		Engines: func(v1alpha1.Engine) (engine.Engine, error) { return e, nil }, Resync: resync,
 	})
 	ended := make(chan error, 3)

@@ -5,6 +5,7 @@ package agenttest
 import (
 	"context"
 	"errors"
+	"path/filepath"
 	"slices"
 	"sync"
 
@@ -16,6 +17,7 @@ import (
 	"github.com/weft-storage/weft/csi-driver/node/nodetest"
 	"github.com/weft-storage/weft/dataplane/engine"
 	"github.com/weft-storage/weft/dataplane/engine/enginetest"
+	"github.com/weft-storage/weft/internal/dhchap"
 )
 
 // Memory is a storage node whose engine is in memory. Its plan is for engine Nvmet, with the pool's path as its file.
@@ -114,7 +116,16 @@ func (m *Memory) Lose(uuid string) { m.engine.Lose(engine.ID(uuid)) }
 
 // SPDK makes the target one that takes plans for SPDK.
 func (m *Memory) SPDK() {
-	m.engine.SetInfo(engine.Info{Type: v1alpha1.EngineSPDK, Version: "enginetest", QoS: true, Transports: []v1alpha1.TransportType{v1alpha1.TransportTCP}})
+	m.engine.SetInfo(engine.Info{Type: v1alpha1.EngineSPDK, Version: "enginetest", QoS: true, Authentication: true, Transports: []v1alpha1.TransportType{v1alpha1.TransportTCP}})
+}
+
+// PublicKey of the node's agent, as it would report it: the agents of this kind do not write the NvmfNode.
+func (m *Memory) PublicKey() (string, error) {
+	identity, err := dhchap.LoadIdentity(filepath.Join(m.dir, identityFile))
+	if err != nil {
+		return "", err
+	}
+	return identity.PublicKey(), nil
 }
 
 // NoLimits makes the target one that cannot limit volumes.

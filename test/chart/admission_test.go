@@ -398,13 +398,14 @@ func testNodePluginsAreConfined(ctx context.Context, t *testing.T, config *rest.
 		"its own condition":         {"c", own, ""},
 		"its own condition, again":  {"c", own, ""},
 		"its condition of versions": {"c", strings.ReplaceAll(own, "WeftInitiatorStuck", "WeftVersionSkew"), ""},
+		"its public key":            {"c", strings.ReplaceAll(own, "WeftInitiatorStuck", "WeftAuthenticationUnavailable"), ""},
 		"its condition of mirrors":  {"c", strings.ReplaceAll(own, "WeftInitiatorStuck", "WeftMirrorsUnavailable"), ""},
 		"another Node's":            {"d", own, "may not write Node d"},
-		"the kubelet's condition":   {"c", `{"status":{"conditions":[{"type":"Ready","status":"False"}]}}`, "may change only the conditions WeftInitiatorStuck, WeftMirrorsUnavailable and WeftVersionSkew of its Node"},
-		"a label":                   {"c", `{"metadata":{"labels":{"a":"b"}}}`, "may change only the conditions WeftInitiatorStuck, WeftMirrorsUnavailable and WeftVersionSkew of its Node"},
-		"an annotation":             {"c", `{"metadata":{"annotations":{"a":"b"}}}`, "may change only the conditions WeftInitiatorStuck, WeftMirrorsUnavailable and WeftVersionSkew of its Node"},
-		"what the node can hold":    {"c", `{"status":{"capacity":{"cpu":"1k"}}}`, "may change only the conditions WeftInitiatorStuck, WeftMirrorsUnavailable and WeftVersionSkew of its Node"},
-		"where the node is reached": {"c", `{"status":{"addresses":[{"type":"InternalIP","address":"10.0.0.9"}]}}`, "may change only the conditions WeftInitiatorStuck, WeftMirrorsUnavailable and WeftVersionSkew of its Node"},
+		"the kubelet's condition":   {"c", `{"status":{"conditions":[{"type":"Ready","status":"False"}]}}`, "may change only the conditions WeftAuthenticationUnavailable, WeftInitiatorStuck, WeftMirrorsUnavailable and WeftVersionSkew of its Node"},
+		"a label":                   {"c", `{"metadata":{"labels":{"a":"b"}}}`, "may change only the conditions WeftAuthenticationUnavailable, WeftInitiatorStuck, WeftMirrorsUnavailable and WeftVersionSkew of its Node"},
+		"an annotation":             {"c", `{"metadata":{"annotations":{"a":"b"}}}`, "may change only the conditions WeftAuthenticationUnavailable, WeftInitiatorStuck, WeftMirrorsUnavailable and WeftVersionSkew of its Node"},
+		"what the node can hold":    {"c", `{"status":{"capacity":{"cpu":"1k"}}}`, "may change only the conditions WeftAuthenticationUnavailable, WeftInitiatorStuck, WeftMirrorsUnavailable and WeftVersionSkew of its Node"},
+		"where the node is reached": {"c", `{"status":{"addresses":[{"type":"InternalIP","address":"10.0.0.9"}]}}`, "may change only the conditions WeftAuthenticationUnavailable, WeftInitiatorStuck, WeftMirrorsUnavailable and WeftVersionSkew of its Node"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			err := write(test.node, test.content)

@@ -36,6 +36,8 @@ type Attached struct {
 	SnapshotOf string
 	// Revoked says that the objects do not list the attachment any more.
 	Revoked bool
+	// Sealed keys of this node in the replica's object, and Keys, the fingerprint of those that the target has.
+	Sealed, Keys string
 	// Portals of the replica's node.
 	Portals []v1alpha1.Portal
 	v1alpha1.Connection
@@ -103,9 +105,12 @@ func (a Attached) NvmfReplica(volume string) *v1alpha1.NvmfReplica {
 	r.Spec.UUID, r.Spec.Node = a.replicaUUID(), "storage-1"
 	r.Spec.Size = *resource.NewQuantity(a.SizeBytes, resource.BinarySI)
 	r.Spec.SubsystemNQN, r.Spec.Connection, r.Spec.Hosts = a.NQN, a.connection(), a.hosts()
+	for i := range r.Spec.Hosts {
+		r.Spec.Hosts[i].SealedKeys = a.Sealed
+	}
 	r.Status.Portals, r.Status.Written = a.Portals, a.Written
 	if !a.Revoked {
-		r.Status.Hosts = []v1alpha1.AdmittedHost{{NQN: a.HostNQN(), Blank: a.Blank}}
+		r.Status.Hosts = []v1alpha1.AdmittedHost{{NQN: a.HostNQN(), Blank: a.Blank, Keys: a.Keys}}
 	}
 	return r
 }

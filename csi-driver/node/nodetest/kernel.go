@@ -21,6 +21,7 @@ import (
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/csi-driver/node/internal/fabrics"
 	"github.com/weft-storage/weft/csi-driver/node/internal/fabrics/own"
+	"github.com/weft-storage/weft/internal/dhchap"
 )
 
 // options that Linux 6.12 knows, as /dev/nvme-fabrics prints them.
@@ -45,6 +46,8 @@ type Subsystem struct {
 	// Hosts that are admitted.
 	Hosts      []string
 	Namespaces []Namespace
+	// Keys of hosts that must prove themselves, by their NQNs.
+	Keys map[string]dhchap.Pair
 }
 
 // Kernel implements fabrics.Kernel. Safe for concurrent use.
@@ -531,7 +534,21 @@ func (k *Kernel) Create(text string) (string, error) {
 	if !ok || !contains(s.Hosts, o["hostnqn"]) || !contains(s.Portals, portal) {
 		return "", syscall.EIO
 	}
-	return k.add(controller{nqn: s.NQN, portal: portal, transport: o["transport"], host: o["hostnqn"]}, o["hostid"])
+	if keys, asked := s.Keys[o["hostnqn"]]; asked {
+		switch {
+		case o["dhchap_secret"] == "":
+			return "", syscall.ENOKEY
+		case o["dhchap_secret"] != keys.Host.Text() || o["dhchap_ctrl_secret"] != keys.Controller.Text():
+			return "", syscall.EKEYREJECTED
+		}
+	}
+	answer, err := k.add(controller{nqn: s.NQN, portal: portal, transport: o["transport"], host: o["hostnqn"]}, o["hostid"])
+	if err != nil || o["dhchap_secret"] == "" {
+		return answer, err
+	}
+	name, _, _ := strings.Cut(strings.TrimPrefix(answer, "instance="), ",")
+	dir := filepath.Join("sys/class/nvme", "nvme"+name)
+	return answer, errors.Join(k.write(filepath.Join(dir, "dhchap_secret"), o["dhchap_secret"]), k.write(filepath.Join(dir, "dhchap_ctrl_secret"), o["dhchap_ctrl_secret"]))
 }
 
 func (k *Kernel) listens(portal string) bool {

@@ -453,11 +453,6 @@ func TestDecideSources(t *testing.T) {
 }
 
 func TestDecideServes(t *testing.T) {
-	there := func(s *Observed, v *v1alpha1.NvmfReplica, e ...engine.Export) {
-		s.Volumes = append(s.Volumes, v)
-		holds(engineVolume(1, "a"))(s)
-		s.Target.State.Exports = e
-	}
 	for _, c := range []decideCase{
 		{
 			name: "nothing to do",

@@ -25,12 +25,14 @@ const (
 	serialLen = 20
 )
 
-// wantedExport is the subsystem of a volume: a pure function of its object and the plan.
+// wantedExport is the subsystem of a volume: a pure function of its object, the plan and what keys this node can read. A
+// host whose keys it cannot is left out.
 func (d *decider) wantedExport(v *volume) engine.Export {
 	hosts := make([]string, 0, len(v.obj.Spec.Hosts))
+	sealed := map[string]string{}
 	for _, h := range v.obj.Spec.Hosts {
-		if !v.dismissed(h.NQN) && !slices.Contains(v.held, h) {
-			hosts = append(hosts, h.NQN)
+		if !v.dismissed(h.NQN) && !slices.Contains(v.held, h) && d.readable(h.SealedKeys) {
+			hosts, sealed[h.NQN] = append(hosts, h.NQN), h.SealedKeys
 		}
 	}
 	slices.Sort(hosts)
@@ -41,6 +43,8 @@ func (d *decider) wantedExport(v *volume) engine.Export {
 		MaxIOQueues: d.maxIOQueues(transportsOf(v.obj)),
 		Namespaces:  []engine.Namespace{{NSID: nsid, Volume: v.id}},
 		Hosts:       slices.Compact(hosts),
+
+		Authentication: d.authentication(sealed),
 	}
 }
 
@@ -98,7 +102,7 @@ func (d *decider) formerRefusal(v *volume) error {
 // open portal.
 func (d *decider) isServed(is *engine.Export, want engine.Export) bool {
 	return is != nil && is.Serial == want.Serial && is.Model == want.Model &&
-		slices.Equal(is.Namespaces, want.Namespaces) && sameSet(is.Hosts, want.Hosts) &&
+		slices.Equal(is.Namespaces, want.Namespaces) && sameSet(is.Hosts, want.Hosts) && engine.SameAuthentication(is.Authentication, want.Authentication) &&
 		(len(want.Hosts) == 0 || !slices.ContainsFunc(d.Target.State.Portals, func(p engine.Portal) bool {
 			return !slices.Contains(is.Portals, p.Portal)
 		}))
@@ -119,7 +123,14 @@ func sameSet(a, b []string) bool {
 func (d *decider) serve(v *volume) {
 	want := d.wantedExport(v)
 	err := errors.Join(d.formerRefusal(v), d.Attempts.err(VerbExport, v.nqn))
+	unread := d.unreadable(v)
 	switch stray := d.strayHosts(v.id); {
+	case stray == "" && len(unread) > 0 && v.admitsOnly(want.Hosts, unread):
+		v.exported = keysUnreadable(unread)
+		if v.export == nil {
+			d.waiting = append(d.waiting, v.obj.Name)
+		}
+		return
 	case stray != "":
 		v.exported = no(v1alpha1.ReasonExportFailed, "subsystem %s, which has no object, still admits hosts to the volume; with two subsystems, two nodes could write at the same time. "+
 			"Delete the pods that use it, and replace NvmfVolume %s with one whose member has the name in the NQN", stray, v.obj.Spec.Volume.Name)
@@ -176,7 +187,7 @@ func (d *decider) serveUnreachable(v *volume) {
 		v.exported.Status = metav1.ConditionFalse
 		return
 	}
-	if sameSet(v.export.Hosts, want.Hosts) {
+	if sameSet(v.export.Hosts, want.Hosts) || v.admitsOnly(want.Hosts, d.unreadable(v)) {
 		return
 	}
 	verb := VerbExport
@@ -211,7 +222,7 @@ func (d *decider) admitted(v *volume) []v1alpha1.AdmittedHost {
 	nqns := v.admits()
 	hosts := make([]v1alpha1.AdmittedHost, 0, len(nqns))
 	for _, nqn := range nqns {
-		host := v1alpha1.AdmittedHost{NQN: nqn}
+		host := v1alpha1.AdmittedHost{NQN: nqn, Keys: v.fingerprint(nqn)}
 		at := slices.IndexFunc(v.obj.Status.Hosts, func(h v1alpha1.AdmittedHost) bool { return h.NQN == nqn })
 		if at >= 0 {
 			host.Blank = v.obj.Status.Hosts[at].Blank

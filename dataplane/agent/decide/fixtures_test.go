@@ -233,6 +233,13 @@ func quietNode() Observed {
 	}
 }
 
+// there is testVolume number 1 on pool a, and exported so.
+func there(s *Observed, v *v1alpha1.NvmfReplica, e ...engine.Export) {
+	s.Volumes = append(s.Volumes, v)
+	holds(engineVolume(1, "a"))(s)
+	s.Target.State.Exports = e
+}
+
 // written lists operations in words, in the order in which they are done.
 func written(o Operations) []string {
 	var all []string

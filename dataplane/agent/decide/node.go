@@ -43,7 +43,7 @@ func (d *decider) decideNode() {
 func engineStatus(t Target) *v1alpha1.EngineStatus {
 	info := t.Info
 	return &v1alpha1.EngineStatus{
-		Type: info.Type, Version: info.Version, InterruptMode: info.InterruptMode, Settings: t.Settings,
+		Type: info.Type, Version: info.Version, InterruptMode: info.InterruptMode, Authentication: info.Authentication, Settings: t.Settings,
 		Transports: slices.Compact(slices.Sorted(slices.Values(info.Transports))),
 	}
 }
@@ -62,6 +62,7 @@ func (d *decider) nodeBase() v1alpha1.NvmfNodeStatus {
 	status := *d.Node.Status.DeepCopy()
 	status.Tuning = nil // the TuningReconciler's
 	status.ObservedGeneration = d.Node.Generation
+	status.PublicKey = d.PublicKey
 	if d.Inventory != nil {
 		status.Inventory = d.Inventory.DeepCopy()
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/engine"
+	"github.com/weft-storage/weft/internal/dhchap"
 	"github.com/weft-storage/weft/internal/text"
 )
 
@@ -28,6 +29,11 @@ type Observed struct {
 	// Volumes and Snapshots of this node, by name.
 	Volumes   []*v1alpha1.NvmfReplica
 	Snapshots []*v1alpha1.NvmfSnapshot
+
+	// Keys of hosts, by what they are sealed as. What is missing is not sealed to this node, or not a pair of keys.
+	Keys map[string]dhchap.Pair
+	// PublicKey of this node, to which keys are sealed; empty when it has none.
+	PublicKey string
 
 	// Records of what was acted on before.
 	Records Records

@@ -30,6 +30,8 @@ type Record struct {
 	Dismissed   []string `json:"dismissed,omitempty"`
 	// Export that was to be served; nil of a snapshot, and of a volume that was leaving.
 	Export *engine.Export `json:"export,omitempty"`
+	// Sealed keys of the export's hosts that have some, by NQN. The keys themselves are in no record.
+	Sealed map[string]string `json:"sealed,omitempty"`
 	// Pool in which a volume is to be made, and Written, that it has data from the start: on record before the engine
 	// is asked, until the object's status says both. Were the agent killed after the engine made a volume without a
 	// record, and its pool then unreadable, another agent would make it a second time elsewhere.
@@ -80,7 +82,8 @@ func (d *decider) recall() {
 		switch {
 		case v.suspect == "" && !v.leaving():
 			want := d.wantedExport(v)
-			v.record.Export = &want
+			want.Authentication = nil
+			v.record.Export, v.record.Sealed = &want, v.sealedKeys(want)
 		case v.suspect != "" && v.record.Export != nil:
 			v.nqn = v.record.Export.NQN
 			v.export = d.exportNamed(v.nqn)
@@ -273,7 +276,7 @@ func (d *decider) serveOn(v *volume) {
 	v.created = v.createdOr(unknown(v1alpha1.ReasonRestoreSuspected, v.suspect))
 	v.degraded = yesBecause(v1alpha1.ReasonRestoreSuspected, "%s", v.suspect)
 	v.limited = unknown(v1alpha1.ReasonRestoreSuspected, v.suspect)
-	want := v.record.Export
+	want := d.recordedExport(v.record)
 	switch {
 	case v.export != nil:
 		v.exported = d.reached(v)

@@ -13,6 +13,7 @@ import (
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/engine"
 	"github.com/weft-storage/weft/dataplane/engine/enginetest"
+	"github.com/weft-storage/weft/internal/dhchap"
 )
 
 func TestConformance(t *testing.T) { enginetest.Run(t, &harness{}) }
@@ -27,6 +28,9 @@ func (h *harness) Reset(*testing.T)                { h.e, h.lost = enginetest.Ne
 func (h *harness) Engine(*testing.T) engine.Engine { return h.e }
 func (h *harness) Traits() enginetest.Traits       { return enginetest.Traits{} }
 func (h *harness) Plan(*testing.T) v1alpha1.Plan   { return v1alpha1.Plan{Engine: v1alpha1.EngineNvmet} }
+
+// Kept implements enginetest.Harness. This target keeps nothing in files.
+func (h *harness) Kept(*testing.T) []string { return nil }
 
 func (h *harness) Lose(_ *testing.T, d engine.Device) {
 	h.lost = append(h.lost, d.Path)
@@ -70,8 +74,8 @@ func (h *harness) Portals(*testing.T) []engine.Portal {
 	return []engine.Portal{portal(v1alpha1.TransportTCP, 4420), portal(v1alpha1.TransportRDMA, 4421)}
 }
 
-func (h *harness) Connect(ctx context.Context, _ *testing.T, portal v1alpha1.Portal, nqn, hostNQN string) (enginetest.Connection, error) {
-	host, err := h.e.Connect(ctx, portal, nqn, hostNQN)
+func (h *harness) Connect(ctx context.Context, _ *testing.T, portal v1alpha1.Portal, nqn, hostNQN string, keys dhchap.Pair) (enginetest.Connection, error) {
+	host, err := h.e.ConnectWith(ctx, portal, nqn, hostNQN, keys)
 	if err != nil {
 		return nil, err
 	}

@@ -16,6 +16,7 @@ import (
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/engine"
+	"github.com/weft-storage/weft/internal/dhchap"
 )
 
 const (
@@ -55,8 +56,11 @@ type Harness interface {
 	Plan(t *testing.T) v1alpha1.Plan
 	// Traits of the engine and the machine that the cases must know.
 	Traits() Traits
-	// Connect a host to a subsystem. A host that loses its target goes on trying.
-	Connect(ctx context.Context, t *testing.T, portal v1alpha1.Portal, nqn, hostNQN string) (Connection, error)
+	// Connect a host to a subsystem. A host that loses its target goes on trying. One with keys proves that it has them
+	// when it is asked, and wants the same of its target.
+	Connect(ctx context.Context, t *testing.T, portal v1alpha1.Portal, nqn, hostNQN string, keys dhchap.Pair) (Connection, error)
+	// Kept are folders with all that the target and its engine keep in files, but for what lies in pools.
+	Kept(t *testing.T) []string
 }
 
 // Traits are what engines, and machines that tests run on, may differ in.
@@ -67,6 +71,11 @@ type Traits struct {
 	// FixedTransports: queue depth, in-capsule data and I/O queues are the whole target's, as its plan
 	// says. Other ones need a restart, and Gather answers 0 for an export's MaxIOQueues.
 	FixedTransports bool
+	// NoAuthentication says why no host can prove itself to this target, and the target to it. Export refuses keys with
+	// ErrUnsupported then.
+	NoAuthentication string
+	// HangsUnproved are the transports over which this machine's hosts hang for minutes after a proof that was wrong.
+	HangsUnproved []v1alpha1.TransportType
 	// RetryEvery so long a host that lost its target tries again; 0 where it does at once.
 	RetryEvery time.Duration
 }
@@ -132,6 +141,7 @@ func Run(t *testing.T, h Harness) {
 		{"Exports", exportCases()},
 		{"Portals", portalCases()},
 		{"Hosts", hostCases()},
+		{"Authentication", authenticationCases()},
 		{"Restart", restartCases()},
 	}
 	for _, group := range groups {
@@ -276,20 +286,20 @@ func (s *suite) openPortals() []engine.Portal {
 	return portals
 }
 
-func (s *suite) connect(portal engine.Portal, nqn, host string) Connection {
+// try to connect a host, with the keys that the export gives it, if it does.
+func (s *suite) try(portal engine.Portal, x engine.Export, host string) (Connection, error) {
 	s.t.Helper()
 	if reason := s.Traits().NoHosts; reason != "" {
 		s.t.Skip(reason)
 	}
-	c, err := s.Connect(s.ctx, s.t, portal.Portal, nqn, host)
-	s.Expect(err).NotTo(HaveOccurred())
-	return c
+	return s.Connect(s.ctx, s.t, portal.Portal, x.NQN, host, x.Authentication[host].Keys)
 }
 
 // attach a host to the export of a volume.
 func (s *suite) attach(portal engine.Portal, x engine.Export, host string) (Connection, Namespace) {
 	s.t.Helper()
-	c := s.connect(portal, x.NQN, host)
+	c, err := s.try(portal, x, host)
+	s.Expect(err).NotTo(HaveOccurred())
 	return c, s.namespace(c, x.Namespaces[0].Volume)
 }
 

@@ -33,19 +33,26 @@ func (s *suite) withHost(do func(*hostFixture)) {
 	device := s.openPool()
 	for _, portal := range s.openPortals() {
 		s.t.Run(portalName(portal), func(t *testing.T) {
-			inner := *s
-			inner.t = t
-			inner.WithT = NewWithT(t)
-			inner.SetDefaultEventuallyTimeout(patience)
-			inner.SetDefaultEventuallyPollingInterval(soon)
-			h := &hostFixture{suite: &inner, device: device, portal: portal, host: newHost()}
-			h.id = h.create(device.ID, 64*mib)
+			h := s.fixture(t, device, portal)
 			h.x = exportOf(h.id, h.host)
 			h.exportAs(h.x)
 			h.c, h.ns = h.attach(portal, h.x, h.host)
 			do(h)
 		})
 	}
+}
+
+// fixture of a test for one portal: a new volume and a host that is not attached.
+func (s *suite) fixture(t *testing.T, device engine.Device, portal engine.Portal) *hostFixture {
+	t.Helper()
+	inner := *s
+	inner.t = t
+	inner.WithT = NewWithT(t)
+	inner.SetDefaultEventuallyTimeout(patience)
+	inner.SetDefaultEventuallyPollingInterval(soon)
+	h := &hostFixture{suite: &inner, device: device, portal: portal, host: newHost()}
+	h.id = h.create(device.ID, 64*mib)
+	return h
 }
 
 // detach the host and take the export away.
@@ -143,10 +150,11 @@ func hostCases() map[string]func(*suite) {
 }
 
 func onlyListedHosts(h *hostFixture) {
-	stranger := newHost()
-	_, err := h.Connect(h.ctx, h.t, h.portal.Portal, h.x.NQN, stranger)
+	stranger, missing := newHost(), h.x
+	missing.NQN += "-missing"
+	_, err := h.try(h.portal, h.x, stranger)
 	h.Expect(err).To(HaveOccurred())
-	_, err = h.Connect(h.ctx, h.t, h.portal.Portal, h.x.NQN+"-missing", h.host)
+	_, err = h.try(h.portal, missing, h.host)
 	h.Expect(err).To(HaveOccurred())
 
 	both := h.x
@@ -158,7 +166,7 @@ func onlyListedHosts(h *hostFixture) {
 
 	nobody := exportOf(h.create(h.device.ID, 4*mib))
 	h.exportAs(nobody)
-	_, err = h.Connect(h.ctx, h.t, h.portal.Portal, nobody.NQN, h.host)
+	_, err = h.try(h.portal, nobody, h.host)
 	h.Expect(err).To(HaveOccurred())
 }
 
@@ -189,7 +197,7 @@ func hostIsGone(h *hostFixture) {
 	h.turnedAway(h.c)
 	h.Eventually(w.ended).Should(Receive(HaveOccurred()))
 	h.Eventually(h.c.Gone).Should(BeTrue())
-	_, err := h.Connect(h.ctx, h.t, h.portal.Portal, h.x.NQN, h.host)
+	_, err := h.try(h.portal, h.x, h.host)
 	h.Expect(err).To(HaveOccurred())
 
 	_, ns := h.attach(h.portal, x, x.Hosts[0])
@@ -297,7 +305,7 @@ func shutOutOfLost(h *hostFixture) {
 	h.turnedAway(c)
 	h.Eventually(w.ended).Should(Receive(HaveOccurred()))
 	h.Eventually(c.Gone).Should(BeTrue())
-	_, err := h.Connect(h.ctx, h.t, h.portal.Portal, x.NQN, leaves)
+	_, err := h.try(h.portal, x, leaves)
 	h.Expect(err).To(HaveOccurred())
 	h.write(h.ns, 0, "the others go on")
 }
@@ -447,7 +455,7 @@ func closedPortal(h *hostFixture) {
 	w := startWriter(h.ns, 0)
 	h.goesOn(w)
 	h.done(h.engine.ClosePortals(h.ctx, []v1alpha1.Portal{h.portal.Portal}))
-	_, err := h.Connect(h.ctx, h.t, h.portal.Portal, h.x.NQN, h.host)
+	_, err := h.try(h.portal, h.x, h.host)
 	h.Expect(err).To(HaveOccurred())
 	h.done(h.fresh().OpenPortals(h.ctx, []engine.Portal{h.portal}))
 	h.goesOn(w)

@@ -81,9 +81,9 @@ var _ engine.Engine = (*Engine)(nil)
 func New(devices ...Device) *Engine {
 	e := &Engine{
 		info: engine.Info{
-			Type:       v1alpha1.EngineNvmet,
-			Version:    "enginetest",
-			QoS:        true,
+			Type:    v1alpha1.EngineNvmet,
+			Version: "enginetest",
+			QoS:     true, Authentication: true,
 			Transports: []v1alpha1.TransportType{v1alpha1.TransportTCP, v1alpha1.TransportRDMA},
 		},
 		now:       time.Now,
@@ -294,10 +294,23 @@ func (e *Engine) gatherExport(nqn string) engine.Export {
 	x := e.exports[nqn]
 	x.Namespaces = slices.Clone(x.Namespaces)
 	x.Hosts = slices.Clone(x.Hosts)
+	x.Authentication = Gathered(x.Authentication)
 	if len(x.Hosts) > 0 {
 		x.Portals = e.sortedPortals()
 	}
 	return x
+}
+
+// Gathered is what Gather answers of the authentication of an export's hosts.
+func Gathered(given map[string]engine.Authentication) map[string]engine.Authentication {
+	if len(given) == 0 {
+		return nil
+	}
+	told := map[string]engine.Authentication{}
+	for host, a := range given {
+		told[host] = engine.Authentication{Fingerprint: a.Keys.Fingerprint()}
+	}
+	return told
 }
 
 func (e *Engine) sortedPortals() []v1alpha1.Portal {

@@ -5,6 +5,7 @@ package enginetest
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
@@ -28,11 +29,15 @@ func (e *Engine) Export(ctx context.Context, exports []engine.Export) []error {
 				}
 			}
 		}
+		if len(want.Authentication) > 0 && !e.info.Authentication {
+			return fmt.Errorf("%w: this target cannot authenticate hosts", engine.ErrUnsupported)
+		}
 		if is, ok := e.exports[want.NQN]; ok && len(is.Hosts) > 0 && (is.Serial != want.Serial || is.Model != want.Model) {
 			return fmt.Errorf("serial number and model of %s, which admits hosts: %w", want.NQN, engine.ErrRestartNeeded)
 		}
 		want.Namespaces = slices.SortedFunc(slices.Values(want.Namespaces), func(a, b engine.Namespace) int { return int(a.NSID) - int(b.NSID) })
 		want.Hosts = slices.Sorted(slices.Values(want.Hosts))
+		want.Authentication = maps.Clone(want.Authentication)
 		want.Portals = nil
 		e.dismiss(want.NQN, want.Hosts)
 		e.exports[want.NQN] = want

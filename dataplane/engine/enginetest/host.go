@@ -11,6 +11,7 @@ import (
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/engine"
+	"github.com/weft-storage/weft/internal/dhchap"
 )
 
 // Errors of a connection.
@@ -31,19 +32,28 @@ type Host struct {
 	e         *Engine
 	portal    v1alpha1.Portal
 	nqn, host string
+	keys      dhchap.Pair
 	// gone: it disconnected, or gave up. Impatient, it gives up when it is refused.
 	gone, impatient bool
+	// proved: this connection was authenticated, if that was asked for. The next one will have to be.
+	proved bool
 }
 
 // Connect a host to a subsystem. It fails with ErrRefused. The connection's I/O waits for the target no longer than
 // ctx.
 func (e *Engine) Connect(ctx context.Context, portal v1alpha1.Portal, nqn, hostNQN string) (*Host, error) {
+	return e.ConnectWith(ctx, portal, nqn, hostNQN, dhchap.Pair{})
+}
+
+// ConnectWith keys is Connect of a host that proves that it has them when it is asked, and wants the same of its target;
+// a target that does not ask it trusts, as Linux's does.
+func (e *Engine) ConnectWith(ctx context.Context, portal v1alpha1.Portal, nqn, hostNQN string, keys dhchap.Pair) (*Host, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	h := &Host{ctx: ctx, e: e, portal: portal, nqn: nqn, host: hostNQN}
+	h := &Host{ctx: ctx, e: e, portal: portal, nqn: nqn, host: hostNQN, keys: keys}
 	if err := h.reach(); err != nil {
 		return nil, err
 	}
@@ -122,6 +132,7 @@ func (e *Engine) Connected(nqn string) int {
 func (e *Engine) settle() {
 	for h := range e.initiator {
 		_, listening := e.portals[h.portal]
+		h.proved = h.proved && listening
 		if listening && h.reach() != nil && (h.impatient || !e.refuses(h)) {
 			h.end()
 		}
@@ -137,9 +148,20 @@ func (h *Host) reach() error {
 	if _, open := h.e.portals[h.portal]; !open {
 		return fmt.Errorf("%w: nobody listens on %s", ErrRefused, PortalKey(h.portal))
 	}
-	if x, ok := h.e.exports[h.nqn]; !ok || !slices.Contains(x.Hosts, h.host) {
+	x, ok := h.e.exports[h.nqn]
+	if !ok || !slices.Contains(x.Hosts, h.host) {
 		return fmt.Errorf("%w: %s does not admit %s", ErrRefused, h.nqn, h.host)
 	}
+	return h.prove(x)
+}
+
+// prove that both have the keys of the export, once in each connection.
+func (h *Host) prove(x engine.Export) error {
+	wanted, asked := x.Authentication[h.host]
+	if asked && !h.proved && h.keys != wanted.Keys {
+		return fmt.Errorf("%w: %s and %s do not have the same keys", ErrRefused, h.nqn, h.host)
+	}
+	h.proved = true
 	return nil
 }
 

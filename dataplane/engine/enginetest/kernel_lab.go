@@ -22,6 +22,7 @@ import (
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/engine"
+	"github.com/weft-storage/weft/internal/dhchap"
 )
 
 const (
@@ -45,6 +46,11 @@ type controller struct {
 // ConnectKernel connects the kernel's initiator by one write to /dev/nvme-fabrics, as weft's node plugin does. A host
 // that lost its target tries again until its connection ends, and gives up at once when it is told to.
 func ConnectKernel(portal v1alpha1.Portal, nqn, hostNQN string) (Connection, error) {
+	return ConnectKernelWith(portal, nqn, hostNQN, dhchap.Pair{})
+}
+
+// ConnectKernelWith keys is ConnectKernel of a host that proves itself.
+func ConnectKernelWith(portal v1alpha1.Portal, nqn, hostNQN string, keys dhchap.Pair) (Connection, error) {
 	f, err := os.OpenFile("/dev/nvme-fabrics", os.O_RDWR, 0)
 	if err != nil {
 		return nil, err
@@ -52,6 +58,9 @@ func ConnectKernel(portal v1alpha1.Portal, nqn, hostNQN string) (Connection, err
 	defer func() { _ = f.Close() }()
 	options := fmt.Sprintf("nqn=%s,transport=%s,traddr=%s,trsvcid=%d,hostnqn=%s,hostid=%s,nr_io_queues=4,reconnect_delay=%d,ctrl_loss_tmo=%d,keep_alive_tmo=30",
 		nqn, strings.ToLower(string(portal.Transport)), portal.Address, portal.Port, hostNQN, strings.TrimPrefix(hostNQN, v1alpha1.HostNQNPrefix), int(KernelRetries.Seconds()), int(hostPatience.Seconds()))
+	if !keys.IsZero() {
+		options += ",dhchap_secret=" + keys.Host.Text() + ",dhchap_ctrl_secret=" + keys.Controller.Text()
+	}
 	if _, err := f.WriteString(options); err != nil {
 		return nil, fmt.Errorf("connect %s to %s: %w", hostNQN, nqn, err)
 	}

@@ -89,6 +89,9 @@ func (e *Engine) Info(ctx context.Context) (engine.Info, error) {
 		return engine.Info{}, err
 	}
 	info := engine.Info{Type: v1alpha1.EngineNvmet, Version: release}
+	if info.Authentication, err = e.authenticates(); err != nil && !isMissing(err) { // before the module is loaded
+		return engine.Info{}, fmt.Errorf("see whether the kernel's target can authenticate hosts: %w", err)
+	}
 	for _, transport := range []v1alpha1.TransportType{v1alpha1.TransportTCP, v1alpha1.TransportRDMA} {
 		if e.canServe(ctx, transport) {
 			info.Transports = append(info.Transports, transport)

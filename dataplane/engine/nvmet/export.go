@@ -57,6 +57,11 @@ func (e *Engine) exportOne(
 	if err := x.Validate(); err != nil {
 		return err
 	}
+	for host, a := range x.Authentication {
+		if err := e.keysElsewhere(x.NQN, host, a); err != nil {
+			return err
+		}
+	}
 	is, err := e.subsystem(x.NQN)
 	if err != nil {
 		return err
@@ -148,7 +153,9 @@ func (h *host) applyOne(ctx context.Context, want subsystem, s step) error {
 	case makeNamespace:
 		return h.makeNamespace(space, s.namespace)
 	case admitHost:
-		return h.admit(want.nqn, s.host)
+		return h.admit(want.nqn, s.host, want.keys[s.host])
+	case setKeys:
+		return h.setKeys(s.host, want.keys[s.host])
 	case refuseHost:
 		return h.refuse(want.nqn, s.host)
 	case linkPort:

@@ -28,6 +28,7 @@ import (
 	"github.com/weft-storage/weft/dataplane/engine"
 	"github.com/weft-storage/weft/dataplane/engine/enginetest"
 	"github.com/weft-storage/weft/dataplane/engine/nvmet"
+	"github.com/weft-storage/weft/internal/dhchap"
 )
 
 const (
@@ -44,7 +45,7 @@ type harness struct{}
 func (harness) Engine(*testing.T) engine.Engine { return nvmet.New(nvmet.Options{StateDir: stateDir}) }
 
 func (harness) Traits() enginetest.Traits {
-	return enginetest.Traits{RetryEvery: enginetest.KernelRetries}
+	return enginetest.Traits{RetryEvery: enginetest.KernelRetries, HangsUnproved: []v1alpha1.TransportType{v1alpha1.TransportRDMA}}
 }
 
 func (harness) Plan(*testing.T) v1alpha1.Plan { return v1alpha1.Plan{Engine: v1alpha1.EngineNvmet} }
@@ -157,8 +158,11 @@ func (harness) Portals(t *testing.T) []engine.Portal {
 	return []engine.Portal{portal(v1alpha1.TransportTCP, 4430), portal(v1alpha1.TransportRDMA, 4431)}
 }
 
-func (harness) Connect(_ context.Context, _ *testing.T, portal v1alpha1.Portal, nqn, hostNQN string) (enginetest.Connection, error) {
-	return enginetest.ConnectKernel(portal, nqn, hostNQN)
+// Kept implements enginetest.Harness.
+func (harness) Kept(*testing.T) []string { return []string{stateDir, configfs} }
+
+func (harness) Connect(_ context.Context, _ *testing.T, portal v1alpha1.Portal, nqn, hostNQN string, keys dhchap.Pair) (enginetest.Connection, error) {
+	return enginetest.ConnectKernelWith(portal, nqn, hostNQN, keys)
 }
 
 func check(t *testing.T, err error) {

@@ -19,6 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/engine"
 )
 
 const (
@@ -189,7 +190,7 @@ func (h *host) retire(s *subsystem) error {
 		return err
 	}
 	for _, host := range s.hosts {
-		if err := h.writeAttr(h.config("hosts", host, "dhchap_key"), unusableKey); err != nil {
+		if err := h.spoilKeys(host); err != nil {
 			return fmt.Errorf("refuse host %s: %w", host, err)
 		}
 	}
@@ -203,7 +204,7 @@ func (h *host) retire(s *subsystem) error {
 		ns.enabled = false
 		s.namespaces[nsid] = ns
 	}
-	s.retired, s.refused, s.hosts = true, without(slices.Concat(s.refused, s.hosts), nil), nil
+	s.retired, s.refused, s.hosts, s.keys = true, without(slices.Concat(s.refused, s.hosts), nil), nil, nil
 	return nil
 }
 
@@ -227,7 +228,7 @@ func (h *host) refuse(nqn, host string) error {
 	if err := os.Mkdir(dir, 0o755); err != nil && !os.IsExist(err) {
 		return err
 	}
-	err := h.writeAttr(filepath.Join(dir, "dhchap_key"), unusableKey)
+	err := h.spoilKeys(host)
 	if isMissing(err) {
 		return h.forgetHost(host)
 	}
@@ -237,8 +238,9 @@ func (h *host) refuse(nqn, host string) error {
 	return os.Symlink(dir, h.config("subsystems", nqn, "allowed_hosts", host))
 }
 
-// admit a host. One that another subsystem refuses is not refused there any more, because it has one key for all.
-func (h *host) admit(nqn, host string) error {
+// admit a host, with its keys if it has some: those before it is linked, so that it never connects without. One that
+// another subsystem refuses is not refused there any more, because it has one key for all.
+func (h *host) admit(nqn, host string, a engine.Authentication) error {
 	dir := h.config("hosts", host)
 	refused, err := h.isRefused(host)
 	if err != nil {
@@ -255,8 +257,17 @@ func (h *host) admit(nqn, host string) error {
 			}
 		}
 	}
+	// Keys that a process left which was killed before it had linked the host.
+	if err := h.forgetHost(host); err != nil {
+		return err
+	}
 	if err := os.Mkdir(dir, 0o755); err != nil && !os.IsExist(err) {
 		return err
+	}
+	if !a.Keys.IsZero() {
+		if err := h.setKeys(host, a); err != nil {
+			return errors.Join(err, h.forgetHost(host))
+		}
 	}
 	return os.Symlink(dir, h.config("subsystems", nqn, "allowed_hosts", host))
 }

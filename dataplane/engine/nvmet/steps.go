@@ -31,6 +31,7 @@ const (
 	removeNamespace stepKind = "remove namespace"
 	makeNamespace   stepKind = "make namespace"
 	admitHost       stepKind = "admit host"
+	setKeys         stepKind = "set keys of host"
 	refuseHost      stepKind = "refuse host"
 	linkPort        stepKind = "link port"
 )
@@ -48,7 +49,7 @@ func steps(is *subsystem, want subsystem) ([]step, error) {
 		return nil, fmt.Errorf("serial number and model of %s, which admits hosts: %w", want.nqn, engine.ErrRestartNeeded)
 	}
 	again := is.retired && (len(want.hosts) > 0 || !slices.Equal(spacesOf(is), spacesOf(&want)))
-	if renamed || is.allowAnyHost || again || losesHost(is, want) {
+	if renamed || is.allowAnyHost || again || losesHost(is, want) || losesKeys(is, want) {
 		return append(removeSteps(is), makeSteps(want)...), nil
 	}
 	var todo []step
@@ -66,6 +67,11 @@ func steps(is *subsystem, want subsystem) ([]step, error) {
 	for _, host := range without(want.refused, is.refused) {
 		todo = append(todo, step{do: refuseHost, host: host})
 	}
+	for _, host := range is.hosts {
+		if has, shall := is.keys[host].Fingerprint, want.keys[host].Keys.Fingerprint(); shall != "" && shall != has && slices.Contains(want.hosts, host) {
+			todo = append(todo, step{do: setKeys, host: host})
+		}
+	}
 	for _, host := range without(want.hosts, is.hosts) {
 		todo = append(todo, step{do: admitHost, host: host})
 	}
@@ -82,6 +88,13 @@ func steps(is *subsystem, want subsystem) ([]step, error) {
 // refused and shall be admitted, or is no longer to be refused.
 func losesHost(is *subsystem, want subsystem) bool {
 	return len(without(is.hosts, want.hosts))+len(without(is.refused, want.refused)) > 0
+}
+
+// losesKeys says whether a host has keys that it shall not have: the kernel cannot take them away from it.
+func losesKeys(is *subsystem, want subsystem) bool {
+	return slices.ContainsFunc(is.hosts, func(host string) bool {
+		return is.keys[host].Fingerprint != "" && want.keys[host].Keys.IsZero() && want.keys[host].Fingerprint == ""
+	})
 }
 
 // spacesOf a subsystem, by what they serve.

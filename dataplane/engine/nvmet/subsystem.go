@@ -25,6 +25,8 @@ type subsystem struct {
 	namespaces   map[uint32]namespace
 	// hosts that may connect, in order, and those that were dismissed and are refused; see refused.go.
 	hosts, refused []string
+	// keys of hosts that must prove themselves. Of a subsystem as it is, only the fingerprints are known.
+	keys map[string]engine.Authentication
 	// retired: its hosts were dismissed where it stands. Their controllers may still be there, so its namespaces stay
 	// disabled.
 	retired bool
@@ -48,6 +50,7 @@ func wanted(x engine.Export, paths map[engine.ID]string, ports []int, dismissed 
 		namespaces: map[uint32]namespace{},
 		hosts:      slices.Sorted(slices.Values(x.Hosts)),
 		refused:    without(dismissed, x.Hosts),
+		keys:       x.Authentication,
 	}
 	for _, ns := range x.Namespaces {
 		s.namespaces[ns.NSID] = namespace{
@@ -89,7 +92,7 @@ func without(hosts, others []string) []string {
 
 // export that the subsystem is.
 func (s *subsystem) export(ports []*port) engine.Export {
-	x := engine.Export{NQN: s.nqn, Serial: s.serial, Model: s.model, MaxIOQueues: s.queues, Hosts: s.hosts}
+	x := engine.Export{NQN: s.nqn, Serial: s.serial, Model: s.model, MaxIOQueues: s.queues, Hosts: s.hosts, Authentication: s.keys}
 	if s.retired {
 		x.MaxIOQueues = 0
 	}
@@ -209,8 +212,18 @@ func (h *host) readHosts(s *subsystem, hosts []string) error {
 		}
 		if refused && !retiring {
 			s.refused = append(s.refused, host)
-		} else {
-			s.hosts = append(s.hosts, host)
+			continue
+		}
+		s.hosts = append(s.hosts, host)
+		fingerprint, err := h.fingerprintOf(host)
+		if err != nil {
+			return err
+		}
+		if fingerprint != "" {
+			if s.keys == nil {
+				s.keys = map[string]engine.Authentication{}
+			}
+			s.keys[host] = engine.Authentication{Fingerprint: fingerprint}
 		}
 	}
 	return nil

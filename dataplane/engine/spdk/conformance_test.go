@@ -11,6 +11,7 @@ import (
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/engine/enginetest"
+	"github.com/weft-storage/weft/internal/dhchap"
 )
 
 func TestConformance(t *testing.T) { enginetest.Run(t, &hostless{newMachine(t)}) }
@@ -33,6 +34,6 @@ func (hostless) Traits() enginetest.Traits {
 	}
 }
 
-func (hostless) Connect(context.Context, *testing.T, v1alpha1.Portal, string, string) (enginetest.Connection, error) {
+func (hostless) Connect(context.Context, *testing.T, v1alpha1.Portal, string, string, dhchap.Pair) (enginetest.Connection, error) {
 	return nil, errors.New("no initiator on this machine")
 }

@@ -66,7 +66,7 @@ func TestDiff(t *testing.T) {
 			return !c.takes() && len(c.listen) == 1
 		}},
 		{name: "a host is another", is: is(nil), want: want(func(x *engine.Export) { x.Hosts = []string{"h2"} }), check: func(c *change) bool {
-			return !c.remove && len(c.removeHosts) == 1 && c.addHosts[0] == "h2" && len(c.addNamespaces) == 0
+			return !c.remove && len(c.removeHosts) == 1 && c.addHosts[0].Host == "h2" && len(c.addNamespaces) == 0
 		}},
 		{name: "a namespace is another volume", is: is(nil), want: want(func(x *engine.Export) { x.Namespaces[0].Volume = idB }), check: func(c *change) bool {
 			return c.removeNamespaces[0] == 1 && c.addNamespaces[0].Bdev == "bdev-b" && c.addNamespaces[0].UUID == string(idB) && len(c.removeHosts) == 0

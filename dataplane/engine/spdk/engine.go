@@ -167,7 +167,7 @@ func (e *Engine) Info(ctx context.Context) (engine.Info, error) {
 	if err != nil {
 		return engine.Info{}, err
 	}
-	info := engine.Info{Type: v1alpha1.EngineSPDK, Version: versionOf(v), QoS: true, Transports: []v1alpha1.TransportType{v1alpha1.TransportTCP}}
+	info := engine.Info{Type: v1alpha1.EngineSPDK, Version: versionOf(v), QoS: true, Authentication: true, Transports: []v1alpha1.TransportType{v1alpha1.TransportTCP}}
 	made, err := listed.Wait()
 	if errors.Is(err, spdkrpc.ErrWrongState) {
 		return info, nil

@@ -752,7 +752,7 @@ func TestStart(t *testing.T) {
 	t.Cleanup(client.Close)
 	info, err := e.Info(t.Context())
 	check(t, err)
-	g.Expect(info).To(Equal(engine.Info{Type: v1alpha1.EngineSPDK, Version: "26.05", Transports: []v1alpha1.TransportType{v1alpha1.TransportTCP}, QoS: true}))
+	g.Expect(info).To(Equal(engine.Info{Type: v1alpha1.EngineSPDK, Version: "26.05", Transports: []v1alpha1.TransportType{v1alpha1.TransportTCP}, QoS: true, Authentication: true}))
 
 	changed := m.plan
 	changed.SPDK = m.plan.SPDK.DeepCopy()

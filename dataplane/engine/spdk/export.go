@@ -14,6 +14,7 @@ import (
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/engine"
 	"github.com/weft-storage/weft/dataplane/spdkrpc"
+	"github.com/weft-storage/weft/internal/dhchap"
 )
 
 // leastRoom is how many namespaces a subsystem has room for: that of its volume. Each that there is room for costs 0.4
@@ -27,13 +28,16 @@ type change struct {
 	nqn string
 	// remove the subsystem, to make it again.
 	remove           bool
-	removeHosts      []string
+	removeHosts      []spdkrpc.AllowedHost
 	removeNamespaces []uint32
 
 	create        *spdkrpc.NvmfCreateSubsystem
 	addNamespaces []spdkrpc.Namespace
-	addHosts      []string
-	listen        []v1alpha1.Portal
+	// keys that the hosts have from now on. All others of the subsystem go in the end.
+	keys     map[keyName]dhchap.Key
+	setKeys  []spdkrpc.NvmfSubsystemSetKeys
+	addHosts []spdkrpc.NvmfSubsystemAddHost
+	listen   []v1alpha1.Portal
 
 	// missing is why nothing is given: a volume that is not there, or may be where nothing can be read.
 	missing error
@@ -65,9 +69,13 @@ func diff(is *spdkrpc.Subsystem, want engine.Export, bdevs map[engine.ID]string,
 	}
 	c.diffNamespaces(is.Namespaces, want, bdevs)
 	c.removeHosts = unlisted(is.Hosts, want.Hosts)
+	c.keys = keysOf(want)
 	for _, host := range want.Hosts {
-		if !slices.ContainsFunc(is.Hosts, func(h spdkrpc.AllowedHost) bool { return h.NQN == host }) {
-			c.addHosts = append(c.addHosts, host)
+		at := slices.IndexFunc(is.Hosts, func(h spdkrpc.AllowedHost) bool { return h.NQN == host })
+		if at < 0 {
+			c.addHosts = append(c.addHosts, addHost(want, host))
+		} else if change := setKeys(want, is.Hosts[at]); change != nil {
+			c.setKeys = append(c.setKeys, *change)
 		}
 	}
 	for _, p := range portals {
@@ -79,14 +87,19 @@ func diff(is *spdkrpc.Subsystem, want engine.Export, bdevs map[engine.ID]string,
 }
 
 // unlisted are the admitted hosts that are no longer wanted.
-func unlisted(admitted []spdkrpc.AllowedHost, want []string) []string {
-	var gone []string
+func unlisted(admitted []spdkrpc.AllowedHost, want []string) []spdkrpc.AllowedHost {
+	var gone []spdkrpc.AllowedHost
 	for _, h := range admitted {
 		if !slices.Contains(want, h.NQN) {
-			gone = append(gone, h.NQN)
+			gone = append(gone, h)
 		}
 	}
 	return gone
+}
+
+// removes tells whether a host is taken away.
+func (c *change) removes(host string) bool {
+	return slices.ContainsFunc(c.removeHosts, func(h spdkrpc.AllowedHost) bool { return h.NQN == host })
 }
 
 func (c *change) diffNamespaces(is []spdkrpc.Namespace, want engine.Export, bdevs map[engine.ID]string) {
@@ -158,6 +171,7 @@ func (e *Engine) Export(ctx context.Context, exports []engine.Export) []error {
 	s.take(changes, errs, speaks)
 	s.give(changes, errs)
 	s.explainInUse(changes, errs)
+	s.dropFormerKeys(changes, errs)
 	for i, err := range errs {
 		if c := changes[i]; c != nil {
 			err = errors.Join(c.missing, err)
@@ -218,7 +232,7 @@ func (s *session) take(changes []*change, errs []error, speaks dialect) {
 			continue
 		}
 		for _, host := range c.removeHosts {
-			put(b, i, spdkrpc.NvmfSubsystemRemoveHost{NQN: c.nqn, Host: host})
+			put(b, i, spdkrpc.NvmfSubsystemRemoveHost{NQN: c.nqn, Host: host.NQN})
 		}
 		for _, nsid := range c.removeNamespaces {
 			put(b, i, spdkrpc.NvmfSubsystemRemoveNs{NQN: c.nqn, NSID: nsid})
@@ -266,7 +280,7 @@ func (s *session) awaitGone(changes []*change, errs []error) {
 			switch {
 			case failed[at] != nil:
 				errs[i] = mapError(failed[at])
-			case slices.ContainsFunc(connected[at], func(is spdkrpc.Controller) bool { return slices.Contains(changes[i].removeHosts, is.Host) }):
+			case slices.ContainsFunc(connected[at], func(is spdkrpc.Controller) bool { return changes[i].removes(is.Host) }):
 				still = append(still, i)
 			}
 		}
@@ -284,7 +298,8 @@ func (s *session) awaitGone(changes []*change, errs []error) {
 }
 
 // readmit hosts that SPDK does not admit any more, but could not disconnect either, so that the target
-// does not say of them that they are gone; the next call tries again.
+// does not say of them that they are gone; the next call tries again. They have to prove the same keys as before, which
+// are in the keyring still.
 func (s *session) readmit(c *change) string {
 	controllers, err := spdkrpc.Call(s.ctx, s.conn, spdkrpc.NvmfSubsystemGetControllers{NQN: c.nqn})
 	if err != nil {
@@ -292,14 +307,14 @@ func (s *session) readmit(c *change) string {
 	}
 	var connected []string
 	for _, host := range c.removeHosts {
-		if !slices.ContainsFunc(controllers, func(c spdkrpc.Controller) bool { return c.Host == host }) {
+		if !slices.ContainsFunc(controllers, func(c spdkrpc.Controller) bool { return c.Host == host.NQN }) {
 			continue
 		}
-		connected = append(connected, host)
+		connected = append(connected, host.NQN)
 		// One that is still admitted is ErrUnknown.
-		_, err := spdkrpc.Call(s.ctx, s.conn, spdkrpc.NvmfSubsystemAddHost{NQN: c.nqn, Host: host})
+		_, err := spdkrpc.Call(s.ctx, s.conn, spdkrpc.NvmfSubsystemAddHost{NQN: c.nqn, Host: host.NQN, Key: host.Key, ControllerKey: host.ControllerKey})
 		if err != nil && !errors.Is(err, spdkrpc.ErrUnknown) {
-			return fmt.Sprintf("; host %s is still connected: %v", host, err)
+			return fmt.Sprintf("; host %s is still connected: %v", host.NQN, err)
 		}
 	}
 	if len(connected) == 0 {
@@ -309,7 +324,8 @@ func (s *session) readmit(c *change) string {
 }
 
 // give what is missing: namespaces before the hosts that see them, listeners last. A host is admitted only
-// when that export's namespaces are there: one that comes back and misses them would give up its block devices.
+// when that export's namespaces are there: one that comes back and misses them would give up its block devices. And only
+// when its keys are.
 func (s *session) give(changes []*change, errs []error) {
 	first, then := s.batch(errs), s.batch(errs)
 	ends := make([]int, len(changes))
@@ -320,6 +336,9 @@ func (s *session) give(changes []*change, errs []error) {
 			}
 			for _, ns := range c.addNamespaces {
 				put(first, i, spdkrpc.NvmfSubsystemAddNs{NQN: c.nqn, Namespace: ns})
+			}
+			if err := s.giveKeys(first, i, c); err != nil {
+				errs[i] = err
 			}
 		}
 		ends[i] = len(first.waits)
@@ -334,14 +353,34 @@ func (s *session) give(changes []*change, errs []error) {
 		if c == nil || errs[i] != nil {
 			continue
 		}
+		for _, change := range c.setKeys {
+			put(then, i, change)
+		}
 		for _, host := range c.addHosts {
-			put(then, i, spdkrpc.NvmfSubsystemAddHost{NQN: c.nqn, Host: host})
+			put(then, i, host)
 		}
 		for _, p := range c.listen {
 			put(then, i, spdkrpc.NvmfSubsystemAddListener{NQN: c.nqn, Address: addressOf(p)})
 		}
 	}
 	then.wait()
+}
+
+// dropFormerKeys of exports that are as asked.
+func (s *session) dropFormerKeys(changes []*change, errs []error) {
+	var nqns []string
+	var keep []map[keyName]dhchap.Key
+	var done []int
+	for i, c := range changes {
+		if c != nil && errs[i] == nil && c.missing == nil {
+			nqns, keep, done = append(nqns, c.nqn), append(keep, c.keys), append(done, i)
+		}
+	}
+	failed := make([]error, len(done))
+	s.dropKeys(nqns, keep, failed)
+	for at, i := range done {
+		errs[i] = failed[at]
+	}
 }
 
 // explainInUse says of each export whose namespaces were refused that another subsystem serves the volume, if one does:
@@ -386,9 +425,15 @@ func (e *Engine) Unexport(ctx context.Context, nqns []string) []error {
 			remove = append(remove, i)
 		}
 	}
-	if len(remove) == 0 {
-		return errs
+	if len(remove) > 0 {
+		s.unexport(nqns, remove, errs)
 	}
+	s.dropKeys(nqns, make([]map[keyName]dhchap.Key, len(nqns)), errs)
+	return errs
+}
+
+// unexport those that are there.
+func (s *session) unexport(nqns []string, remove []int, errs []error) {
 	call(s, remove, errs, func(i int) spdkrpc.Request[spdkrpc.Done] { return spdkrpc.NvmfDeleteSubsystem{NQN: nqns[i]} })
 	after, err := s.finishNetwork(s.startSubsystems(nqns...))
 	for _, i := range remove {
@@ -404,5 +449,4 @@ func (e *Engine) Unexport(ctx context.Context, nqns []string) []error {
 			errs[i] = fmt.Errorf("%s still exists: %w", nqns[i], engine.ErrBusy)
 		}
 	}
-	return errs
 }

@@ -225,6 +225,9 @@ func (m *machine) portals() []engine.Portal {
 	return portals
 }
 
+// Kept implements enginetest.Harness. Files that are pools lie there as well.
+func (m *machine) Kept(*testing.T) []string { return []string{m.dir} }
+
 // Plan implements enginetest.Harness.
 func (m *machine) Plan(*testing.T) v1alpha1.Plan { return m.plan }
 

@@ -29,6 +29,7 @@ import (
 	"github.com/weft-storage/weft/dataplane/engine"
 	"github.com/weft-storage/weft/dataplane/engine/enginetest"
 	"github.com/weft-storage/weft/dataplane/spdkrpc/spdktest"
+	"github.com/weft-storage/weft/internal/dhchap"
 )
 
 func TestConformance(t *testing.T) {
@@ -71,11 +72,11 @@ func (m *machine) fitRDMA(t *testing.T) {
 type hosted struct{ *machine }
 
 func (hosted) Traits() enginetest.Traits {
-	return enginetest.Traits{FixedTransports: true, RetryEvery: enginetest.KernelRetries}
+	return enginetest.Traits{FixedTransports: true, RetryEvery: enginetest.KernelRetries, HangsUnproved: []v1alpha1.TransportType{v1alpha1.TransportRDMA}}
 }
 
-func (hosted) Connect(_ context.Context, _ *testing.T, portal v1alpha1.Portal, nqn, hostNQN string) (enginetest.Connection, error) {
-	return enginetest.ConnectKernel(portal, nqn, hostNQN)
+func (hosted) Connect(_ context.Context, _ *testing.T, portal v1alpha1.Portal, nqn, hostNQN string, keys dhchap.Pair) (enginetest.Connection, error) {
+	return enginetest.ConnectKernelWith(portal, nqn, hostNQN, keys)
 }
 
 func (m hosted) Reset(t *testing.T) {

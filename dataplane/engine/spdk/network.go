@@ -141,6 +141,12 @@ func (n *network) export(nqn string, volumes map[string]engine.ID) engine.Export
 	}
 	for _, h := range sub.Hosts {
 		x.Hosts = append(x.Hosts, h.NQN)
+		if a := authenticationOf(nqn, h); a != nil {
+			if x.Authentication == nil {
+				x.Authentication = map[string]engine.Authentication{}
+			}
+			x.Authentication[h.NQN] = *a
+		}
 	}
 	slices.Sort(x.Hosts)
 	if len(x.Hosts) == 0 {

@@ -32,7 +32,19 @@ type settings struct {
 	values     values
 }
 
-// settingsOf a plan.
+// wantedBy a plan for SPDK.
+func wantedBy(plan v1alpha1.Plan, speaks dialect) (settings, error) {
+	want, err := settingsOf(plan.SPDK, speaks)
+	if err != nil {
+		return want, err
+	}
+	if plan.Authentication != nil {
+		want.values["authentication.dhGroup"] = string(plan.Authentication.DHGroup)
+	}
+	return want, nil
+}
+
+// settingsOf a plan's part for SPDK.
 func settingsOf(plan *v1alpha1.SPDKPlan, speaks dialect) (settings, error) {
 	if speaks.rdmaPolls && plan.Mode == v1alpha1.CoresInterrupt && hasTransport(plan, v1alpha1.TransportRDMA) {
 		return settings{}, fmt.Errorf("%w: before SPDK 26.01 a target in interrupt mode cannot serve RDMA; use cores.mode Dynamic or Static, or an image with a later release, best %s",
@@ -101,7 +113,10 @@ func (f *fixed) configured(entry spdkrpc.ConfigEntry) error {
 	switch entry.Method {
 	case setIobuf, setBdev, setSubsystems:
 		return f.values.read(entry.Method, nil, entry.Params, dialect{})
-	case "nvmf_set_config":
+	case setNvmf:
+		if err := f.values.read(setNvmf, nil, entry.Params, dialect{}); err != nil {
+			return err
+		}
 		var config struct {
 			Mask string `json:"poll_groups_mask"`
 		}
@@ -218,7 +233,7 @@ func (e *Engine) Settings(ctx context.Context, plan v1alpha1.Plan) ([]v1alpha1.E
 	}
 	var decided values
 	if plan.SPDK != nil {
-		want, err := settingsOf(plan.SPDK, speaks)
+		want, err := wantedBy(plan, speaks)
 		if err != nil {
 			return nil, err
 		}

@@ -38,7 +38,7 @@ func (e *Engine) Start(ctx context.Context, plan v1alpha1.Plan) error {
 	if err := driven(&plan, speaks); err != nil {
 		return err
 	}
-	want, err := settingsOf(plan.SPDK, speaks)
+	want, err := wantedBy(plan, speaks)
 	if err != nil {
 		return err
 	}
@@ -91,11 +91,15 @@ func (s *session) initialize(plan *v1alpha1.SPDKPlan, want settings, speaks dial
 	if err != nil || !slices.Contains(methods, "framework_start_init") {
 		return mapError(err)
 	}
+	if err := s.forgetKeys(); err != nil {
+		return err
+	}
 	var pools spdkrpc.IobufSetOptions
 	var bdevs spdkrpc.BdevSetOptions
 	var subsystems spdkrpc.NvmfSetMaxSubsystems
+	var authentication spdkrpc.NvmfSetConfig
 	sockets := spdkrpc.SockImplSetOptions{Impl: spdkrpc.SockPosix}
-	for call, req := range map[string]any{setIobuf: &pools, setBdev: &bdevs, setSubsystems: &subsystems, setSockets: &sockets} {
+	for call, req := range map[string]any{setIobuf: &pools, setBdev: &bdevs, setSubsystems: &subsystems, setNvmf: &authentication, setSockets: &sockets} {
 		if err := fill(req, call, want.transports, want.values, speaks); err != nil {
 			return fmt.Errorf("%w: %w", engine.ErrInvalid, err)
 		}
@@ -106,6 +110,9 @@ func (s *session) initialize(plan *v1alpha1.SPDKPlan, want settings, speaks dial
 	put(b, 0, bdevs)
 	if want.transports[tcp] {
 		put(b, 0, sockets)
+	}
+	if len(authentication.Groups) > 0 {
+		put(b, 0, authentication)
 	}
 	b.wait()
 	if errs[0] != nil {

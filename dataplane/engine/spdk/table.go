@@ -49,6 +49,7 @@ const (
 	setIobuf      = "iobuf_set_options"
 	setBdev       = "bdev_set_options"
 	setSubsystems = "nvmf_set_max_subsystems"
+	setNvmf       = "nvmf_set_config"
 	setSockets    = "sock_impl_set_options"
 	setTransport  = "nvmf_create_transport"
 	setScheduler  = "framework_set_scheduler"
@@ -64,7 +65,13 @@ const (
 )
 
 var (
-	switches   = map[string]string{on: "true", off: "false"}
+	switches = map[string]string{on: "true", off: "false"}
+	// groups that a target may be told to take, by the plan's names. One that was told nothing takes any.
+	groups = map[string]string{
+		string(v1alpha1.DHGroupNone): listOf(spdkrpc.GroupNull), string(v1alpha1.DHGroupFFDHE2048): listOf(spdkrpc.GroupFFDHE2048),
+		string(v1alpha1.DHGroupFFDHE3072): listOf(spdkrpc.GroupFFDHE3072), string(v1alpha1.DHGroupFFDHE4096): listOf(spdkrpc.GroupFFDHE4096),
+		"any": listOf(spdkrpc.GroupNull, spdkrpc.GroupFFDHE2048, spdkrpc.GroupFFDHE3072, spdkrpc.GroupFFDHE4096, spdkrpc.GroupFFDHE6144, spdkrpc.GroupFFDHE8192),
+	}
 	placements = map[string]string{
 		string(v1alpha1.PlacementNone): fmt.Sprint(spdkrpc.PlacementNone),
 		string(v1alpha1.PlacementNAPI): fmt.Sprint(spdkrpc.PlacementNAPI),
@@ -75,6 +82,7 @@ var (
 // table of the settings. How a target is started, what needs a restart, and what is reported all come from it; cores,
 // poll groups and the mode, which are compared in ways of their own, are in settings.go.
 var table = []setting{
+	{plan: "authentication.dhGroup", field: "dhchap_dhgroups", name: "Diffie-Hellman group of authentication", call: setNvmf, words: groups},
 	{plan: "smallBuffers", field: "small_pool_count", name: "small buffers", plural: true, call: setIobuf},
 	{plan: "largeBuffers", field: "large_pool_count", name: "large buffers", plural: true, call: setIobuf},
 	{plan: "bdevIOPoolSize", field: "bdev_io_pool_size", name: "I/O descriptors", plural: true, call: setBdev},
@@ -173,8 +181,14 @@ func planned(plan *v1alpha1.SPDKPlan, speaks dialect) (transports, values, error
 	return types, v, nil
 }
 
-// flatten what marshals as a JSON object into the values of its fields, and of those of objects in it, but not of
-// lists.
+// listOf words as SPDK writes it.
+func listOf(words ...spdkrpc.DHCHAPGroup) string {
+	text, _ := json.Marshal(words) // strings always marshal
+	return string(text)
+}
+
+// flatten what marshals as a JSON object into the values of its fields, and of those of objects in it. A list is its
+// JSON without space.
 func (v values) flatten(prefix string, object any) error {
 	text, err := json.Marshal(object)
 	if err != nil {
@@ -192,6 +206,12 @@ func (v values) flatten(prefix string, object any) error {
 			if err := v.flatten(prefix+field+".", value); err != nil {
 				return err
 			}
+		case []any:
+			list, err := json.Marshal(value)
+			if err != nil {
+				return err
+			}
+			v[prefix+field] = string(list)
 		case string, json.Number, bool:
 			v[prefix+field] = fmt.Sprint(value)
 		}

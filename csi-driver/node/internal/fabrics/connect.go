@@ -182,6 +182,10 @@ func (h *Host) connectPortal(ctx context.Context, c Connection, p v1alpha1.Porta
 	if err != nil {
 		return err
 	}
+	keys, err := keyOptions(c, known)
+	if err != nil {
+		return err
+	}
 	if err := h.Answers(ctx, p); err != nil {
 		// One that is connected waits for its target.
 		if connected, err := h.connectedTo(c.NQN, p); connected || err != nil {
@@ -192,7 +196,7 @@ func (h *Host) connectPortal(ctx context.Context, c Connection, p v1alpha1.Porta
 	address := net.JoinHostPort(p.Address, strconv.Itoa(int(p.Port)))
 	err = h.flights.do(ctx, flightKey{nqn: c.NQN, host: c.HostNQN, portal: string(p.Transport) + address}, func() error {
 		return h.inTurn(ctx, "connecting to "+c.NQN+" over "+string(p.Transport)+" at "+address, func() error {
-			answer, err := h.Kernel.Create(options)
+			answer, err := h.Kernel.Create(options + keys)
 			if err == nil {
 				h.expect(c.NQN, answer)
 			}
@@ -203,6 +207,11 @@ func (h *Host) connectPortal(ctx context.Context, c Connection, p v1alpha1.Porta
 	case errors.As(err, &held):
 		return held
 	case err == nil:
+		if keys != "" {
+			if err := h.hideKeys(c.NQN); err != nil {
+				logr.FromContextOrDiscard(ctx).Error(err, "The keys of a connection may be readable in sysfs", "nqn", c.NQN)
+			}
+		}
 		logr.FromContextOrDiscard(ctx).Info("Connected", "nqn", c.NQN, "transport", p.Transport, "portal", address)
 		return nil
 	case errors.Is(err, syscall.EALREADY):

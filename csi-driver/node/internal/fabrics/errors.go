@@ -61,6 +61,7 @@ var reasons = []struct {
 	{syscall.EADDRNOTAVAIL, ErrUnreachable, "this host has no address in its network"},
 	{syscall.EIO, ErrRefused, "the target does not admit this host to the subsystem, or does not serve the subsystem"},
 	{syscall.EKEYREJECTED, ErrRefused, "the target did not accept this host's key"},
+	{syscall.ENOKEY, ErrRefused, "the target requires this host to authenticate, and it has no key"},
 	{syscall.EACCES, ErrRefused, "the target requires this host to authenticate"},
 	{syscall.ENODEV, ErrUnsupported, "no device of this host supports the transport"},
 	{syscall.EINVAL, ErrUnsupported, "the kernel rejects the connect options, or the module of the transport is not loaded"},

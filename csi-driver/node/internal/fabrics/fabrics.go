@@ -31,6 +31,7 @@ import (
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/csi-driver/node/internal/fabrics/own"
+	"github.com/weft-storage/weft/internal/dhchap"
 )
 
 // pollInterval is how often sysfs is looked at while waiting. Connecting takes the kernel about 100 ms, and a look
@@ -150,6 +151,8 @@ type Connection struct {
 	// KeepAlive timeout in whole seconds; 0 for DefaultKeepAlive. What is connected already keeps the one it was made
 	// with, through all of the kernel's reconnects.
 	KeepAlive time.Duration
+	// Keys by which this machine and the target prove themselves to each other; none: nobody asks for them.
+	Keys dhchap.Pair
 	// Connection settings; Portals alone say which transports are used.
 	v1alpha1.Connection
 }

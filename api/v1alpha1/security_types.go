@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package v1alpha1
+
+import corev1 "k8s.io/api/core/v1"
+
+// AuthenticationMode says what happens to hosts that cannot prove who they are.
+// +kubebuilder:validation:Enum=Required;Preferred;Disabled
+type AuthenticationMode string
+
+// Modes of authentication.
+const (
+	// AuthenticationRequired: a volume is attached only where host and target can prove themselves to each other.
+	AuthenticationRequired AuthenticationMode = "Required"
+	// AuthenticationPreferred: they prove themselves where both can. Elsewhere a host is admitted by its NQN alone.
+	AuthenticationPreferred AuthenticationMode = "Preferred"
+	// AuthenticationDisabled: hosts are admitted by their NQNs alone.
+	AuthenticationDisabled AuthenticationMode = "Disabled"
+)
+
+// DHGroup of the Diffie-Hellman exchange in DH-HMAC-CHAP (NVMe Base Specification, "DH-HMAC-CHAP"). None is its NULL
+// group: keys are proved without an exchange.
+// +kubebuilder:validation:Enum=None;FFDHE2048;FFDHE3072;FFDHE4096
+type DHGroup string
+
+// Groups, each with what it costs more.
+const (
+	DHGroupNone      DHGroup = "None"
+	DHGroupFFDHE2048 DHGroup = "FFDHE2048"
+	DHGroupFFDHE3072 DHGroup = "FFDHE3072"
+	DHGroupFFDHE4096 DHGroup = "FFDHE4096"
+)
+
+// Security of the connections between hosts and targets.
+type Security struct {
+	// Authentication of hosts and targets with DH-HMAC-CHAP. For each attachment and replica, weft creates keys, and
+	// encrypts them so that only the two nodes can read them: you configure no keys. Required: a volume is attached only
+	// if both nodes can authenticate. Preferred: nodes that cannot authenticate attach volumes without it. Disabled: a
+	// host needs only the name of its attachment to connect. A change applies to attachments that are made from then
+	// on. Default Disabled.
+	// +kubebuilder:default=Disabled
+	// +optional
+	Authentication AuthenticationMode `json:"authentication,omitempty"`
+	// DHGroup of the exchange: None, FFDHE2048, FFDHE3072 or FFDHE4096. weft's keys are random, so None is secure, and a
+	// connection takes the least time. Use a group if your rules require one. With engine SPDK, a change takes effect
+	// when the target restarts. Default None.
+	// +kubebuilder:default=None
+	// +optional
+	DHGroup DHGroup `json:"dhGroup,omitempty"`
+}
+
+// PlannedAuthentication is how the hosts of a node's target prove themselves.
+type PlannedAuthentication struct {
+	// Mode: Required or Preferred.
+	// +required
+	Mode AuthenticationMode `json:"mode"`
+	// DHGroup of the exchange.
+	// +required
+	DHGroup DHGroup `json:"dhGroup"`
+}
+
+// HostPublicKey is the public key of a Node's plugin, to which the keys of its hosts are sealed. Without one, the reason
+// says why its hosts cannot prove themselves.
+func HostPublicKey(node *corev1.Node) (publicKey, reason string) {
+	switch c := NodeCondition(node, ConditionAuthenticationUnavailable); {
+	case c == nil:
+		return "", "its node plugin does not report whether it can; check that a weft-csi-node pod of this version runs there"
+	case c.Status != corev1.ConditionFalse:
+		return "", c.Message
+	default:
+		return c.Message, ""
+	}
+}

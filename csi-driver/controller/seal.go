@@ -1,0 +1,229 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/internal/dhchap"
+)
+
+// This service makes the keys by which hosts and targets prove themselves: a pair for each attachment and replica, when
+// the replica is told of the host. It seals them to the agent of the replica and to the node plugin of the host, writes
+// them into the replica, and forgets them: nobody can ask it for them. They are no part of the publish context, which
+// cannot change while a volume is attached, so that keys could not be sealed anew.
+//
+// A host that a target's security requires to prove itself is never written without keys. Where one of the two public
+// keys is missing, as after an object was deleted by hand, it gets keys that this node cannot open, and new ones later.
+
+// mode of authentication that a target asks for of the attachments to come.
+func (s *Service) mode(ctx context.Context, name string) (v1alpha1.AuthenticationMode, error) {
+	var target v1alpha1.NvmfTarget
+	err := s.client.Get(ctx, keyOf(name), &target)
+	if apierrors.IsNotFound(err) {
+		return v1alpha1.AuthenticationDisabled, nil // nobody serves its volumes
+	}
+	if err != nil {
+		return "", fmt.Errorf("read NvmfTarget %s: %w", name, err)
+	}
+	if target.Spec.Security == nil || target.Spec.Security.Authentication == "" {
+		return v1alpha1.AuthenticationDisabled, nil
+	}
+	return target.Spec.Security.Authentication, nil
+}
+
+// ends of a connection that prove themselves to each other, by their public keys.
+type ends struct {
+	agent, host string
+	// unable says why one of them cannot; empty when both can.
+	unable string
+}
+
+// endsOf a replica and a host, read from the API server. Nodes that do not exist cannot prove anything.
+func (s *Service) endsOf(ctx context.Context, storage string, h v1alpha1.VolumeHost) (ends, error) {
+	var e ends
+	var serves v1alpha1.NvmfNode
+	if err := s.live.Get(ctx, keyOf(storage), &serves); client.IgnoreNotFound(err) != nil {
+		return e, fmt.Errorf("read NvmfNode %s: %w", storage, err)
+	}
+	var uses corev1.Node
+	if err := s.live.Get(ctx, keyOf(h.Node), &uses); client.IgnoreNotFound(err) != nil {
+		return e, fmt.Errorf("read Node %s: %w", h.Node, err)
+	}
+	e.agent = serves.Status.PublicKey
+	if h.NodeUID == string(uses.UID) {
+		var why string
+		if e.host, why = v1alpha1.HostPublicKey(&uses); why != "" {
+			e.unable = fmt.Sprintf("node %s cannot authenticate: %s", h.Node, why)
+		}
+	}
+	switch running := serves.Status.Engine; {
+	case e.agent == "":
+		e.unable = fmt.Sprintf("storage node %s cannot authenticate: its agent reports no public key; check that a weft-agent pod of this version runs there", storage)
+	case running != nil && !running.Authentication:
+		e.unable = fmt.Sprintf("storage node %s cannot authenticate: its engine %s %s does not support it; Linux needs CONFIG_NVME_TARGET_AUTH", storage, running.Type, running.Version)
+	case e.host == "" && e.unable == "":
+		e.unable = fmt.Sprintf("node %s cannot authenticate: it is another machine than the one that the volume was attached to", h.Node)
+	}
+	return e, nil
+}
+
+// publicKeys of both ends. Of one that has none, it is a key of nobody, so that the other can see that there are keys.
+func (e ends) publicKeys() ([]string, error) {
+	keys := []string{e.agent, e.host}
+	for i, k := range keys {
+		if k != "" && dhchap.CheckPublicKey(k) == nil {
+			continue
+		}
+		nobody, err := dhchap.NewIdentity()
+		if err != nil {
+			return nil, err
+		}
+		keys[i] = nobody.PublicKey()
+	}
+	return keys, nil
+}
+
+// authenticable fails when a target requires hosts to prove themselves, and the host cannot, or no replica's node. A
+// mirror can do without some of its replicas.
+func (s *Service) authenticable(ctx context.Context, vol *replicatedVolume, h v1alpha1.VolumeHost) error {
+	mode, err := s.mode(ctx, vol.Spec.Target)
+	if err != nil || mode != v1alpha1.AuthenticationRequired {
+		return err
+	}
+	var unable []error
+	for _, m := range vol.Spec.Members {
+		e, err := s.endsOf(ctx, m.Node, h)
+		if err != nil {
+			return err
+		}
+		if e.unable != "" {
+			unable = append(unable, failf(waiting, "cannot attach volume %s: %s; target %s requires authentication (security.authentication)", vol.Name, e.unable, vol.Spec.Target))
+		}
+	}
+	if len(unable) == len(vol.Spec.Members) {
+		return errors.Join(unable...)
+	}
+	return nil
+}
+
+// sealNew gives keys to those hosts of a replica's next spec that it does not list yet, if its target wants that.
+func (s *Service) sealNew(ctx context.Context, rep *v1alpha1.NvmfReplica, next *v1alpha1.NvmfReplicaSpec) error {
+	if !slices.ContainsFunc(next.Hosts, func(h v1alpha1.VolumeHost) bool { return rep.Listed(h.NQN) == nil }) {
+		return nil
+	}
+	mode, err := s.mode(ctx, next.Target)
+	if err != nil || mode == v1alpha1.AuthenticationDisabled {
+		return err
+	}
+	next.Hosts = slices.Clone(next.Hosts)
+	for i := range next.Hosts {
+		h := &next.Hosts[i]
+		if rep.Listed(h.NQN) != nil {
+			continue
+		}
+		e, err := s.endsOf(ctx, next.Node, *h)
+		if err != nil {
+			return err
+		}
+		if e.unable != "" && mode == v1alpha1.AuthenticationPreferred {
+			klog.FromContext(ctx).Info("Admitting host without authentication", "volume", next.Volume.Name, "replica", rep.Name, "host", h.Node, "why", e.unable)
+			continue
+		}
+		if err := seal(h, e); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// seal new keys for a host.
+func seal(h *v1alpha1.VolumeHost, e ends) error {
+	publicKeys, err := e.publicKeys()
+	if err != nil {
+		return err
+	}
+	keys, err := dhchap.NewPair()
+	if err != nil {
+		return fmt.Errorf("make keys: %w", err)
+	}
+	h.SealedKeys, err = keys.Seal(publicKeys...)
+	h.SealedTo = dhchap.SealedTo(publicKeys...)
+	return err
+}
+
+// keepKeys of the hosts that a replica lists already.
+func keepKeys(rep *v1alpha1.NvmfReplica, hosts []v1alpha1.VolumeHost) []v1alpha1.VolumeHost {
+	for i := range hosts {
+		if listed := rep.Listed(hosts[i].NQN); listed != nil {
+			hosts[i].SealedKeys, hosts[i].SealedTo = listed.SealedKeys, listed.SealedTo
+		}
+	}
+	return hosts
+}
+
+// keysUnreadable tells whether a replica's agent says that it cannot read the keys of a host.
+func keysUnreadable(rep *v1alpha1.NvmfReplica) bool {
+	c := meta.FindStatusCondition(rep.Status.Conditions, v1alpha1.ConditionExported)
+	return c != nil && c.Reason == v1alpha1.ReasonKeysUnreadable && c.ObservedGeneration == rep.Generation
+}
+
+// sealAgain makes new keys for the hosts of a replica whose keys are not sealed to the two nodes as they are now: one of
+// them was installed again. Hosts without keys stay so. It answers whether it wrote the replica, and fails with Conflict
+// when that has changed since it was read.
+func (s *Service) sealAgain(ctx context.Context, rep *v1alpha1.NvmfReplica) (bool, error) {
+	next := rep.DeepCopy()
+	changed := false
+	for i := range next.Spec.Hosts {
+		h := &next.Spec.Hosts[i]
+		if h.SealedKeys == "" {
+			continue
+		}
+		e, err := s.endsOf(ctx, rep.Spec.Node, *h)
+		if err != nil {
+			return false, err
+		}
+		if e.agent == "" || e.host == "" || h.SealedTo == dhchap.SealedTo(e.agent, e.host) {
+			continue
+		}
+		if err := seal(h, e); err != nil {
+			return false, err
+		}
+		klog.FromContext(ctx).Info("Sealing new keys, because a node has another public key", "volume", rep.Spec.Volume.Name, "replica", rep.Name, "host", h.Node)
+		changed = true
+	}
+	if !changed {
+		return false, nil
+	}
+	return true, s.patch(ctx, rep, next)
+}
+
+// sealAllAgain looks at the keys of all replicas. Nodes are read once in a while only: one that has another public key
+// has been away for long.
+func (s *Service) sealAllAgain(ctx context.Context) error {
+	var reps v1alpha1.NvmfReplicaList
+	if err := s.client.List(ctx, &reps); err != nil {
+		return fmt.Errorf("list NvmfReplicas: %w", err)
+	}
+	var errs []error
+	for i := range reps.Items {
+		rep := &reps.Items[i]
+		if rep.DeletionTimestamp != nil || !slices.ContainsFunc(rep.Spec.Hosts, func(h v1alpha1.VolumeHost) bool { return h.SealedKeys != "" }) {
+			continue
+		}
+		if _, err := s.sealAgain(ctx, rep); err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
+			errs = append(errs, fmt.Errorf("NvmfReplica %s: %w", rep.Name, err))
+		}
+	}
+	return errors.Join(errs...)
+}

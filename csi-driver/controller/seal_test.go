@@ -1,0 +1,177 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	. "github.com/onsi/gomega"
+	"google.golang.org/grpc/codes"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/internal/dhchap"
+)
+
+// newSecure storage, whose target asks for authentication in this way.
+func newSecure(t *testing.T, mode v1alpha1.AuthenticationMode) storage {
+	t.Helper()
+	st := newStorageOf(t, func(target *v1alpha1.NvmfTarget) { target.Spec.Security = &v1alpha1.Security{Authentication: mode} }, 1, 10*gi)
+	key, err := agents[st.nodes[0]].PublicKey()
+	if err != nil {
+		t.Fatal(err)
+	}
+	setNodeStatus(t, st.nodes[0], func(s *v1alpha1.NvmfNodeStatus) { s.PublicKey = key })
+	return st
+}
+
+func nvmfNode(t *testing.T, name string) *v1alpha1.NvmfNode {
+	t.Helper()
+	var node v1alpha1.NvmfNode
+	if err := api.Get(t.Context(), types.NamespacedName{Name: name}, &node); err != nil {
+		t.Fatal(err)
+	}
+	return &node
+}
+
+// plugin of a Node: it reports a public key, and can read what is sealed to it.
+func plugin(t *testing.T, node string) *dhchap.Identity {
+	t.Helper()
+	identity, err := dhchap.NewIdentity()
+	if err != nil {
+		t.Fatal(err)
+	}
+	reportAuthentication(t, node, corev1.ConditionFalse, identity.PublicKey())
+	return identity
+}
+
+func reportAuthentication(t *testing.T, name string, s corev1.ConditionStatus, message string) {
+	t.Helper()
+	var node corev1.Node
+	if err := api.Get(t.Context(), types.NamespacedName{Name: name}, &node); err != nil {
+		t.Fatal(err)
+	}
+	was := node.DeepCopy()
+	node.Status.Conditions = []corev1.NodeCondition{{Type: v1alpha1.ConditionAuthenticationUnavailable, Status: s, Reason: "x", Message: message}}
+	if err := api.Status().Patch(t.Context(), &node, client.StrategicMergeFrom(was)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// only host of a volume's replica.
+func onlyHost(t *testing.T, volume string) v1alpha1.VolumeHost {
+	t.Helper()
+	hosts := replica(t, volume).Spec.Hosts
+	if len(hosts) != 1 {
+		t.Fatalf("hosts: %v", hosts)
+	}
+	return hosts[0]
+}
+
+func TestPublishSealsKeys(t *testing.T) {
+	g := NewWithT(t)
+	st := newSecure(t, v1alpha1.AuthenticationRequired)
+	s, _ := newService(t)
+	seen(t, s, st)
+	nodeID := newHost(t, "host")
+	identity := plugin(t, nodeID)
+	id := newVolume(t, s, st, "v")
+	other := newVolume(t, s, st, "w")
+
+	publish(t, s, id, nodeID)
+	first := onlyHost(t, id)
+	keys, err := identity.Open(first.SealedKeys)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(first.SealedTo).To(Equal(dhchap.SealedTo(identity.PublicKey(), nvmfNode(t, st.nodes[0]).Status.PublicKey)))
+	g.Expect(replica(t, id).Admitted(first.NQN).Keys).To(Equal(keys.Fingerprint()), "the agent has the same")
+	g.Expect(volume(t, id).Spec.Attachments[0].SealedKeys).To(BeEmpty())
+	publish(t, s, id, nodeID)
+	g.Expect(onlyHost(t, id)).To(Equal(first), "asked again, nothing changes")
+
+	publish(t, s, other, nodeID)
+	others, err := identity.Open(onlyHost(t, other).SealedKeys)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(others.Host).NotTo(Equal(keys.Host))
+
+	unpublish(t, s, id, nodeID)
+	publish(t, s, id, nodeID)
+	again, err := identity.Open(onlyHost(t, id).SealedKeys)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(again).NotTo(Equal(keys), "another attachment has other keys")
+
+	for _, obj := range []any{volume(t, id), replica(t, id), nvmfNode(t, st.nodes[0])} {
+		text, err := json.Marshal(obj)
+		g.Expect(err).NotTo(HaveOccurred())
+		for _, k := range []dhchap.Key{keys.Host, keys.Controller, again.Host, again.Controller} {
+			g.Expect(strings.Contains(string(text), strings.Split(k.Text(), ":")[2])).To(BeFalse(), "an object has a key in it")
+		}
+	}
+}
+
+func TestPublishWhereAuthenticationCannotBe(t *testing.T) {
+	for mode, refused := range map[v1alpha1.AuthenticationMode]bool{
+		v1alpha1.AuthenticationRequired: true, v1alpha1.AuthenticationPreferred: false, v1alpha1.AuthenticationDisabled: false,
+	} {
+		t.Run(string(mode), func(t *testing.T) {
+			st := newSecure(t, mode)
+			s, _ := newService(t)
+			seen(t, s, st)
+			silent, unable := newHost(t, "silent"), newHost(t, "unable")
+			reportAuthentication(t, unable, corev1.ConditionTrue, "this kernel cannot")
+			id := newVolume(t, s, st, "v")
+			for node, says := range map[string]string{silent: "does not report whether it can", unable: "this kernel cannot"} {
+				if !refused {
+					publish(t, s, id, node)
+					if h := onlyHost(t, id); h.SealedKeys != "" {
+						t.Errorf("%s has keys", node)
+					}
+					unpublish(t, s, id, node)
+					continue
+				}
+				_, err := s.ControllerPublishVolume(within(t, enough), publishRequest(id, node))
+				expectError(t, err, codes.Unavailable, says, "requires authentication")
+				if len(volume(t, id).Spec.Attachments)+len(replica(t, id).Spec.Hosts) > 0 {
+					t.Error("it was attached all the same")
+				}
+			}
+		})
+	}
+}
+
+// A node that has another public key, as after a reinstallation, gets new keys of its attachments; hosts without keys
+// stay so.
+func TestKeysAreSealedAgain(t *testing.T) {
+	g := NewWithT(t)
+	st := newSecure(t, v1alpha1.AuthenticationPreferred)
+	s, _ := newService(t)
+	seen(t, s, st)
+	nodeID, bare := newHost(t, "host"), newHost(t, "bare")
+	before := plugin(t, nodeID)
+	id, without := newVolume(t, s, st, "v"), newVolume(t, s, st, "w")
+	publish(t, s, id, nodeID)
+	publish(t, s, without, bare)
+	first, none := onlyHost(t, id), onlyHost(t, without)
+	g.Expect(none.SealedKeys).To(BeEmpty())
+
+	g.Eventually(func() error { return s.sealAllAgain(t.Context()) }).WithTimeout(enough).Should(Succeed())
+	g.Expect(onlyHost(t, id)).To(Equal(first), "nothing has changed")
+
+	after := plugin(t, nodeID)
+	plugin(t, bare)
+	g.Eventually(func() string {
+		g.Expect(s.sealAllAgain(t.Context())).To(Succeed())
+		return onlyHost(t, id).SealedTo
+	}).WithTimeout(enough).ShouldNot(Equal(first.SealedTo))
+	again := onlyHost(t, id)
+	g.Expect(again.NQN).To(Equal(first.NQN), "the attachment is the same")
+	keys, err := after.Open(again.SealedKeys)
+	g.Expect(err).NotTo(HaveOccurred())
+	_, err = before.Open(again.SealedKeys)
+	g.Expect(err).To(MatchError(dhchap.ErrCannotOpen))
+	g.Eventually(func() string { return replica(t, id).Admitted(again.NQN).Keys }).WithTimeout(enough).Should(Equal(keys.Fingerprint()))
+	g.Expect(onlyHost(t, without)).To(Equal(none))
+}
