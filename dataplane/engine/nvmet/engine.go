@@ -150,13 +150,18 @@ func (e *Engine) Gather(ctx context.Context) (engine.State, error) {
 		return engine.State{}, err
 	}
 	state := stored.state()
+	var refusing []*subsystem
 	for _, s := range subsystems {
-		if !s.onlyRefuses() {
+		if s.onlyRefuses() {
+			refusing = append(refusing, s)
+		} else {
 			state.Exports = append(state.Exports, s.export(ports))
 		}
 	}
 	for _, p := range ports {
-		if p.finished() {
+		// One that does not know all subsystems that refuse hosts was not opened to the end.
+		forgotten := slices.ContainsFunc(refusing, func(s *subsystem) bool { return !slices.Contains(s.ports, p.id) })
+		if p.finished() && !forgotten {
 			state.Portals = append(state.Portals, p.portal())
 		}
 	}

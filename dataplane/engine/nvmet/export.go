@@ -79,7 +79,10 @@ func (e *Engine) exportOne(
 	past.dismiss(is, x.Hosts)
 	past.save(ctx)
 	if is != nil && len(x.Hosts) == 0 && len(is.hosts) > 0 && past.all(is) {
-		if err := e.retire(is); err != nil {
+		if err := e.retire(is); errors.Is(err, errNotRefused) {
+			past.forget(x.NQN)
+			past.save(ctx)
+		} else if err != nil {
 			return fmt.Errorf("dismiss the hosts of %s: %w", x.NQN, err)
 		}
 	}
@@ -335,17 +338,21 @@ func (e *Engine) Unexport(ctx context.Context, nqns []string) []error {
 		}
 	}
 	if err == nil {
-		err = e.forgetRefusals(ctx, past)
+		e.forgetRefusals(ctx, past)
 	}
 	return each(ctx, all, err, func(f found) error {
-		switch is := f.subsystem; {
-		case f.err != nil || is == nil || is.onlyRefuses():
+		is := f.subsystem
+		if f.err != nil || is == nil || is.onlyRefuses() {
 			return f.err
-		case past.all(is):
-			return e.retireForGood(is)
-		default:
-			return e.apply(ctx, *is, removeSteps(is))
 		}
+		if past.all(is) {
+			if err := e.retireForGood(is); !errors.Is(err, errNotRefused) {
+				return err
+			}
+			past.forget(is.nqn)
+			past.save(ctx)
+		}
+		return e.apply(ctx, *is, removeSteps(is))
 	})
 }
 

@@ -38,6 +38,8 @@ const (
 // set up authentication and answers with an internal error, which does not say "do not retry".
 var unusableKey = "DHHC-1:00:" + strings.Repeat("A", 48) + ":"
 
+var errNotRefused = errors.New("a dismissed host cannot be refused so that it keeps trying")
+
 // refusal of hosts that were dismissed from a subsystem.
 type refusal struct {
 	Hosts []string  `json:"hosts"`
@@ -53,7 +55,7 @@ type refusals struct {
 	changed    bool
 }
 
-// refusals that are on record. The file only matters after a reboot, so one that is damaged is begun again.
+// refusals that are on record. Without the file, or if it is damaged, they are those that configfs has.
 func (h *host) refusals(ctx context.Context) (*refusals, error) {
 	r := &refusals{host: h, byNQN: map[string]refusal{}, admissions: map[string][]string{}}
 	text, err := os.ReadFile(h.refusalsFile())
@@ -62,7 +64,11 @@ func (h *host) refusals(ctx context.Context) (*refusals, error) {
 	}
 	if err != nil && !isMissing(err) {
 		logr.FromContextOrDiscard(ctx).Info("Hosts that were dismissed before a reboot may be told to give up", "reason", err.Error())
-		r.byNQN = map[string]refusal{}
+	}
+	if err != nil {
+		if err := r.adopt(); err != nil {
+			return nil, err
+		}
 	}
 	nqns, err := names(h.config("subsystems"))
 	if err != nil {
@@ -80,14 +86,30 @@ func (h *host) refusals(ctx context.Context) (*refusals, error) {
 	return r, nil
 }
 
+// adopt the subsystems that refuse hosts, as if they began now.
+func (r *refusals) adopt() error {
+	all, err := r.host.subsystems()
+	if err != nil {
+		return err
+	}
+	r.byNQN = map[string]refusal{}
+	for _, s := range all {
+		if s.onlyRefuses() {
+			r.byNQN[s.nqn] = refusal{Hosts: s.refused, Since: time.Now().UTC()}
+			r.changed = true
+		}
+	}
+	return nil
+}
+
 func (h *host) refusalsFile() string { return filepath.Join(h.stateDir, refusalsFile) }
 
 // of a subsystem: the hosts that it refuses.
 func (r *refusals) of(nqn string) []string { return r.byNQN[nqn].Hosts }
 
-// all hosts of the subsystem are to be refused.
+// all hosts that the subsystem admits are to be refused.
 func (r *refusals) all(s *subsystem) bool {
-	return s.isKnown() && len(without(slices.Concat(s.hosts, s.refused), r.of(s.nqn))) == 0
+	return s.isKnown() && len(without(s.hosts, r.of(s.nqn))) == 0
 }
 
 // dismiss those hosts of a subsystem that do not stay, as far as they can be refused.
@@ -96,7 +118,7 @@ func (r *refusals) dismiss(s *subsystem, stay []string) {
 		return
 	}
 	is := r.byNQN[s.nqn]
-	gone := slices.DeleteFunc(without(slices.Concat(s.hosts, s.refused), stay), func(host string) bool { return !r.canRefuse(s, host) })
+	gone := slices.DeleteFunc(without(s.hosts, stay), func(host string) bool { return !r.canRefuse(s, host) })
 	if gone = without(gone, is.Hosts); len(gone) > 0 {
 		r.byNQN[s.nqn] = refusal{Hosts: without(append(gone, is.Hosts...), nil), Since: time.Now().UTC()}
 		r.changed = true
@@ -122,6 +144,12 @@ func (r *refusals) admit(hosts []string) {
 			delete(r.byNQN, nqn)
 		}
 	}
+}
+
+// forget a subsystem, whose hosts cannot be refused.
+func (r *refusals) forget(nqn string) {
+	delete(r.byNQN, nqn)
+	r.changed = true
 }
 
 // expired are the subsystems that refused long enough, or of which there are too many. They are forgotten.
@@ -181,7 +209,8 @@ func (h *host) isRefused(host string) (bool, error) {
 // retire a subsystem: disconnect its hosts, refuse them from then on, and disable its namespaces, which waits for
 // commands in flight. It stays on its ports all the time, so no host meets a port that does not know it. What is left
 // of an old controller may still have commands in its receive buffer, so the namespaces are not enabled again. As long
-// as one is enabled, this is not done, and begins from the start.
+// as one is enabled, this is not done, and begins from the start. It fails with errNotRefused when the kernel does not
+// take the key: then the subsystem has to be removed, and its hosts are told to give up.
 func (h *host) retire(s *subsystem) error {
 	dir := h.config("subsystems", s.nqn)
 	// Each write of it makes the kernel disconnect all hosts.
@@ -191,7 +220,7 @@ func (h *host) retire(s *subsystem) error {
 	}
 	for _, host := range s.hosts {
 		if err := h.spoilKeys(host); err != nil {
-			return fmt.Errorf("refuse host %s: %w", host, err)
+			return fmt.Errorf("%w: host %s: %w", errNotRefused, host, err)
 		}
 	}
 	if err := disconnect(); err != nil {
@@ -222,20 +251,34 @@ func (h *host) retireForGood(s *subsystem) error {
 	return nil
 }
 
-// refuse a host in a subsystem that no port serves yet. Nothing is refused where the kernel has no keys.
+// refuse a host in a subsystem that no port serves yet. It is left out where that cannot be: where the kernel does not
+// take the key, or another subsystem admits the host.
 func (h *host) refuse(nqn, host string) error {
 	dir := h.config("hosts", host)
-	if err := os.Mkdir(dir, 0o755); err != nil && !os.IsExist(err) {
-		return err
-	}
-	err := h.spoilKeys(host)
-	if isMissing(err) {
-		return h.forgetHost(host)
+	err := os.Mkdir(dir, 0o755)
+	if os.IsExist(err) {
+		var admitted bool
+		if admitted, err = h.admittedElsewhere(nqn, host); err == nil && admitted {
+			return nil
+		}
 	}
 	if err != nil {
 		return err
 	}
+	if err := h.spoilKeys(host); err != nil {
+		return h.forgetHost(host)
+	}
 	return os.Symlink(dir, h.config("subsystems", nqn, "allowed_hosts", host))
+}
+
+// admittedElsewhere says whether another subsystem admits a host.
+func (h *host) admittedElsewhere(nqn, host string) (bool, error) {
+	if refused, err := h.isRefused(host); refused || err != nil {
+		return false, err
+	}
+	links, err := filepath.Glob(h.config("subsystems", "*", "allowed_hosts", host))
+	links = slices.DeleteFunc(links, func(link string) bool { return link == h.config("subsystems", nqn, "allowed_hosts", host) })
+	return len(links) > 0, err
 }
 
 // admit a host, with its keys if it has some: those before it is linked, so that it never connects without. One that
@@ -272,22 +315,18 @@ func (h *host) admit(nqn, host string, a engine.Authentication) error {
 	return os.Symlink(dir, h.config("subsystems", nqn, "allowed_hosts", host))
 }
 
-// forgetRefusals that were long enough, and save the others.
-func (e *Engine) forgetRefusals(ctx context.Context, past *refusals) error {
+// forgetRefusals that were long enough, and save the others. What fails here keeps nobody from being dismissed.
+func (e *Engine) forgetRefusals(ctx context.Context, past *refusals) {
 	for _, nqn := range past.expired() {
 		is, err := e.subsystem(nqn)
+		if err == nil && is != nil && is.onlyRefuses() {
+			err = e.apply(ctx, *is, removeSteps(is))
+		}
 		if err != nil {
-			return err
-		}
-		if is == nil || !is.onlyRefuses() {
-			continue
-		}
-		if err := e.apply(ctx, *is, removeSteps(is)); err != nil {
-			return err
+			logr.FromContextOrDiscard(ctx).Info("A subsystem that refused hosts stays until the node reboots", "nqn", nqn, "reason", err.Error())
 		}
 	}
 	past.save(ctx)
-	return nil
 }
 
 // removeRefusing subsystems, which nobody can reach. They are made again with the first portal.
@@ -306,7 +345,8 @@ func (e *Engine) removeRefusing(ctx context.Context) error {
 	return nil
 }
 
-// refuseAgain makes the subsystems that refused hosts before the machine was booted, or the last portal was closed.
+// refuseAgain makes the subsystems that refused hosts before the machine was booted, or the last portal was closed, and
+// finishes those that a killed process began. What fails here keeps no portal closed.
 func (e *Engine) refuseAgain(ctx context.Context) error {
 	past, err := e.refusals(ctx)
 	if err != nil {
@@ -317,12 +357,19 @@ func (e *Engine) refuseAgain(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		if is != nil {
+		if is != nil && len(is.hosts)+len(is.namespaces) > 0 {
 			continue
 		}
 		want := subsystem{nqn: nqn, serial: "refused", model: "weft", queues: retiredQueues, refused: past.of(nqn)}
-		if err := e.apply(ctx, want, makeSteps(want)); err != nil {
-			return err
+		todo := makeSteps(want)
+		if is != nil {
+			todo = nil
+			for _, host := range without(want.refused, is.refused) {
+				todo = append(todo, step{do: refuseHost, host: host})
+			}
+		}
+		if err := e.apply(ctx, want, todo); err != nil {
+			logr.FromContextOrDiscard(ctx).Info("Dismissed hosts may be told to give up", "nqn", nqn, "reason", err.Error())
 		}
 	}
 	return nil

@@ -85,9 +85,9 @@ func steps(is *subsystem, want subsystem) ([]step, error) {
 
 // losesHost says whether a host is admitted that shall not be. Its
 // controllers may still be there, so the subsystem is made again; see the package's doc. The same holds for one that is
-// refused and shall be admitted, or is no longer to be refused.
+// refused and shall be admitted. One that is refused longer than it has to be is no reason.
 func losesHost(is *subsystem, want subsystem) bool {
-	return len(without(is.hosts, want.hosts))+len(without(is.refused, want.refused)) > 0
+	return len(without(is.hosts, want.hosts)) > 0 || len(without(want.hosts, is.refused)) < len(want.hosts)
 }
 
 // losesKeys says whether a host has keys that it shall not have: the kernel cannot take them away from it.

@@ -132,7 +132,9 @@ func (h *host) subsystems() ([]*subsystem, error) {
 		if err != nil {
 			return nil, err
 		}
-		found = append(found, s)
+		if s != nil {
+			found = append(found, s)
+		}
 	}
 	return found, nil
 }
