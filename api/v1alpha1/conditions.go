@@ -78,8 +78,8 @@ const (
 	// with several replicas, and takes no such volume. Written by the node plugin. A Node without it, such as one with
 	// an earlier node plugin, may be able to.
 	ConditionMirrorsUnavailable = "WeftMirrorsUnavailable"
-	// ConditionAuthenticationUnavailable (Kubernetes' own Node): hosts of the node cannot prove who they are, because its
-	// kernel or its node plugin cannot. Where they can it is False, and its message is the public key of the node
+	// ConditionAuthenticationUnavailable (Kubernetes' own Node): hosts of the node cannot prove who they are, because
+	// its kernel or its node plugin cannot. Where they can it is False, and its message is the public key of the node
 	// plugin, to which their keys are sealed. Written by the node plugin.
 	ConditionAuthenticationUnavailable = "WeftAuthenticationUnavailable"
 	// ConditionNodeVersionSkew (Kubernetes' own Node): the version of the node plugin and the installed version are

@@ -407,8 +407,8 @@ type NvmfNodeStatus struct {
 	// +kubebuilder:validation:MaxLength=64
 	// +optional
 	AgentVersion string `json:"agentVersion,omitempty"`
-	// PublicKey of the agent. The keys of hosts are encrypted with it; the private key never leaves the node. It changes
-	// when the node is reinstalled.
+	// PublicKey of the agent. The keys of hosts are encrypted with it; the private key never leaves the node. It
+	// changes when the node is reinstalled.
 	// +kubebuilder:validation:Pattern=`^age1[02-9ac-hj-np-z]{58}$`
 	// +kubebuilder:validation:MaxLength=62
 	// +optional

@@ -34,15 +34,15 @@ const (
 // Security of the connections between hosts and targets.
 type Security struct {
 	// Authentication of hosts and targets with DH-HMAC-CHAP. For each attachment and replica, weft creates keys, and
-	// encrypts them so that only the two nodes can read them: you configure no keys. Required: a volume is attached only
-	// if both nodes can authenticate. Preferred: nodes that cannot authenticate attach volumes without it. Disabled: a
-	// host needs only the name of its attachment to connect. A change applies to attachments that are made from then
-	// on. Default Disabled.
+	// encrypts them so that only the two nodes can read them: you configure no keys. Required: a volume is attached
+	// only if both nodes can authenticate. Preferred: nodes that cannot authenticate attach volumes without it.
+	// Disabled: a host needs only the name of its attachment to connect. A change applies to attachments that are made
+	// from then on. Default Disabled.
 	// +kubebuilder:default=Disabled
 	// +optional
 	Authentication AuthenticationMode `json:"authentication,omitempty"`
-	// DHGroup of the exchange: None, FFDHE2048, FFDHE3072 or FFDHE4096. weft's keys are random, so None is secure, and a
-	// connection takes the least time. Use a group if your rules require one. With engine SPDK, a change takes effect
+	// DHGroup of the exchange: None, FFDHE2048, FFDHE3072 or FFDHE4096. weft's keys are random, so None is secure, and
+	// a connection takes the least time. Use a group if your rules require one. With engine SPDK, a change takes effect
 	// when the target restarts. Default None.
 	// +kubebuilder:default=None
 	// +optional
@@ -59,8 +59,8 @@ type PlannedAuthentication struct {
 	DHGroup DHGroup `json:"dhGroup"`
 }
 
-// HostPublicKey is the public key of a Node's plugin, to which the keys of its hosts are sealed. Without one, the reason
-// says why its hosts cannot prove themselves.
+// HostPublicKey is the public key of a Node's plugin, to which the keys of its hosts are sealed. Without one, the
+// reason says why its hosts cannot prove themselves.
 func HostPublicKey(node *corev1.Node) (publicKey, reason string) {
 	switch c := NodeCondition(node, ConditionAuthenticationUnavailable); {
 	case c == nil:

@@ -178,10 +178,10 @@ func keysUnreadable(rep *v1alpha1.NvmfReplica) bool {
 	return c != nil && c.Reason == v1alpha1.ReasonKeysUnreadable && c.ObservedGeneration == rep.Generation
 }
 
-// sealAgain makes new keys for the hosts of a replica whose keys are not sealed to the two nodes as they are now: one of
-// them was installed again. Hosts without keys stay so. It answers whether it wrote the replica, and fails with Conflict
-// when that has changed since it was read.
-func (s *Service) sealAgain(ctx context.Context, rep *v1alpha1.NvmfReplica) (bool, error) {
+// sealAgain makes new keys for the hosts of a replica whose keys are not sealed to the two nodes as they are now: one
+// of them was installed again. Hosts without keys stay so. It fails with Conflict when the replica has changed since it
+// was read.
+func (s *Service) sealAgain(ctx context.Context, rep *v1alpha1.NvmfReplica) error {
 	next := rep.DeepCopy()
 	changed := false
 	for i := range next.Spec.Hosts {
@@ -191,21 +191,21 @@ func (s *Service) sealAgain(ctx context.Context, rep *v1alpha1.NvmfReplica) (boo
 		}
 		e, err := s.endsOf(ctx, rep.Spec.Node, *h)
 		if err != nil {
-			return false, err
+			return err
 		}
 		if e.agent == "" || e.host == "" || h.SealedTo == dhchap.SealedTo(e.agent, e.host) {
 			continue
 		}
 		if err := seal(h, e); err != nil {
-			return false, err
+			return err
 		}
 		klog.FromContext(ctx).Info("Sealing new keys, because a node has another public key", "volume", rep.Spec.Volume.Name, "replica", rep.Name, "host", h.Node)
 		changed = true
 	}
 	if !changed {
-		return false, nil
+		return nil
 	}
-	return true, s.patch(ctx, rep, next)
+	return s.patch(ctx, rep, next)
 }
 
 // sealAllAgain looks at the keys of all replicas. Nodes are read once in a while only: one that has another public key
@@ -221,7 +221,7 @@ func (s *Service) sealAllAgain(ctx context.Context) error {
 		if rep.DeletionTimestamp != nil || !slices.ContainsFunc(rep.Spec.Hosts, func(h v1alpha1.VolumeHost) bool { return h.SealedKeys != "" }) {
 			continue
 		}
-		if _, err := s.sealAgain(ctx, rep); err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
+		if err := s.sealAgain(ctx, rep); err != nil && !apierrors.IsConflict(err) && !apierrors.IsNotFound(err) {
 			errs = append(errs, fmt.Errorf("NvmfReplica %s: %w", rep.Name, err))
 		}
 	}

@@ -175,3 +175,29 @@ func TestKeysAreSealedAgain(t *testing.T) {
 	g.Eventually(func() string { return replica(t, id).Admitted(again.NQN).Keys }).WithTimeout(enough).Should(Equal(keys.Fingerprint()))
 	g.Expect(onlyHost(t, without)).To(Equal(none))
 }
+
+// An agent that cannot read the keys says so, and gets new ones at once.
+func TestKeysThatAnAgentCannotRead(t *testing.T) {
+	g := NewWithT(t)
+	st := newSecure(t, v1alpha1.AuthenticationRequired)
+	s, _ := newService(t)
+	seen(t, s, st)
+	go s.Settle(t.Context())
+	nodeID := newHost(t, "host")
+	identity := plugin(t, nodeID)
+	id := newVolume(t, s, st, "v")
+	publish(t, s, id, nodeID)
+	first := onlyHost(t, id)
+
+	// Keys of nobody, as if they were sealed to a key that the agent had before.
+	lost, err := dhchap.NewIdentity()
+	g.Expect(err).NotTo(HaveOccurred())
+	rep := replica(t, id)
+	was := rep.DeepCopy()
+	g.Expect(seal(&rep.Spec.Hosts[0], ends{agent: lost.PublicKey(), host: identity.PublicKey()})).To(Succeed())
+	g.Expect(api.Patch(t.Context(), rep, client.MergeFrom(was))).To(Succeed())
+	g.Eventually(func() string { return onlyHost(t, id).SealedTo }).WithTimeout(enough).Should(Equal(first.SealedTo))
+	keys, err := identity.Open(onlyHost(t, id).SealedKeys)
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Eventually(func() string { return replica(t, id).Admitted(first.NQN).Keys }).WithTimeout(enough).Should(Equal(keys.Fingerprint()))
+}

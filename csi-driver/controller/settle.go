@@ -128,7 +128,7 @@ func (s *Service) settleKeys(ctx context.Context, vol *replicatedVolume) error {
 		if rep == nil || !keysUnreadable(rep) {
 			continue
 		}
-		if _, err := s.sealAgain(ctx, rep); err != nil {
+		if err := s.sealAgain(ctx, rep); err != nil {
 			return fmt.Errorf("seal new keys of NvmfReplica %s: %w", rep.Name, err)
 		}
 	}

@@ -81,6 +81,9 @@ func (a attached) connection(r replica) fabrics.Connection {
 	c := fabrics.Connection{NQN: r.NQN, HostNQN: a.host(r), Portals: r.Portals, Connection: a.Connection}
 	if a.Mirrored {
 		c.KeepAlive = fabrics.MirrorKeepAlive
+		// Only the keeper gives a leg up, once that is recorded. A kernel that did so by itself would go on with the
+		// other one, and of a node that was dismissed from both it would acknowledge what only one of them has.
+		c.CtrlLossTimeoutSeconds = v1alpha1.CtrlLossTimeoutForever
 	}
 	return c
 }

@@ -58,8 +58,8 @@ type Authenticating interface {
 	Authenticates(ctx context.Context) error
 }
 
-// AuthenticationReporter tells the API whether hosts of this machine can prove themselves, and by which public key their
-// keys are to be sealed, in the Node's condition v1alpha1.ConditionAuthenticationUnavailable.
+// AuthenticationReporter tells the API whether hosts of this machine can prove themselves, and by which public key
+// their keys are to be sealed, in the Node's condition v1alpha1.ConditionAuthenticationUnavailable.
 type AuthenticationReporter struct {
 	Initiator Authenticating
 	// Identity of this node; nil when it could not be read or made, for the reason in IdentityErr.

@@ -25,6 +25,7 @@ import (
 // wantPaths checks the number of the volume's controllers, and its health.
 func (s *suite) wantPaths(n int, health string) {
 	s.Helper()
+	s.untilNothingIsOverdue()
 	if got := s.kernel.Controllers(); len(got) != n {
 		s.Errorf("controllers %v, want %d", got, n)
 	}

@@ -11,9 +11,14 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/go-logr/logr/funcr"
 	. "github.com/onsi/gomega"
+	"sigs.k8s.io/controller-runtime/pkg/log"
+	"sigs.k8s.io/controller-runtime/pkg/reconcile"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/engine"
+	"github.com/weft-storage/weft/dataplane/engine/enginetest"
 	"github.com/weft-storage/weft/internal/dhchap"
 )
 
@@ -35,11 +40,18 @@ func (l *lab) newKeys() dhchap.Pair {
 }
 
 // TestKeysReachTheEngineAlone: the agent publishes its public key, and hands what is sealed to it to the engine. No
-// object, Event or file of the agent has a key in it.
+// object, Event, log or file of the agent has a key in it.
 func TestKeysReachTheEngineAlone(t *testing.T) {
 	l := newLab(t)
+	var told strings.Builder
+	ctx := log.IntoContext(t.Context(), funcr.New(func(prefix, args string) { told.WriteString(prefix + args + "\n") }, funcr.Options{Verbosity: 10}))
+	reconcile := func(r *Reconciler) {
+		t.Helper()
+		_, err := r.Reconcile(ctx, reconcile.Request{})
+		l.Expect(err).NotTo(HaveOccurred())
+	}
 	r := l.agent()
-	l.reconcile(r)
+	reconcile(r)
 	public := l.nvmfNode().Status.PublicKey
 	l.Expect(dhchap.CheckPublicKey(public)).To(Succeed())
 	l.Expect(l.nvmfNode().Status.Engine.Authentication).To(BeTrue())
@@ -48,7 +60,10 @@ func TestKeysReachTheEngineAlone(t *testing.T) {
 	l.Expect(err).NotTo(HaveOccurred())
 	keys := l.newKeys()
 	l.create(1, l.sealed(hostA, keys, public, plugin.PublicKey()))
-	l.reconcile(r)
+	l.target.FailCall(enginetest.Export, engine.ErrBusy)
+	reconcile(r)
+	l.target.FailCall(enginetest.Export, nil)
+	reconcile(r)
 	l.Expect(l.says(1)).To(HaveKeyWithValue("Exported", "True/AsExpected"))
 	l.Expect(l.volume(1).Status.Hosts).To(ConsistOf(v1alpha1.AdmittedHost{NQN: hostA, Blank: true, Keys: keys.Fingerprint()}))
 	nqn := l.volume(1).Status.NQN
@@ -59,25 +74,28 @@ func TestKeysReachTheEngineAlone(t *testing.T) {
 
 	// Another process, and a target that came back empty: the same keys are in force.
 	l.target.Restart()
-	l.reconcile(l.anotherProcess())
+	reconcile(l.anotherProcess())
 	l.Expect(host.WriteAt(id(1), []byte("data"), 0)).To(Equal(4))
 
-	// The same node with another identity, as after a reinstallation: who is connected goes on, until new keys are sealed.
+	// The same node with another identity, as after a reinstallation: who is connected goes on, until new keys are
+	// sealed.
 	l.identity, err = dhchap.NewIdentity()
 	l.Expect(err).NotTo(HaveOccurred())
-	l.reconcile(l.anotherProcess())
+	reconcile(l.anotherProcess())
 	l.Expect(l.says(1)).To(HaveKeyWithValue("Exported", "False/KeysUnreadable"))
 	l.Expect(l.nvmfNode().Status.PublicKey).NotTo(Equal(public))
 	l.Expect(host.WriteAt(id(1), []byte("data"), 0)).To(Equal(4))
 	next := l.newKeys()
 	l.change(1, l.sealed(hostA, next, l.nvmfNode().Status.PublicKey, plugin.PublicKey()))
-	l.reconcile(l.agent())
+	reconcile(l.agent())
 	l.Expect(l.says(1)).To(HaveKeyWithValue("Exported", "True/AsExpected"))
 	l.Expect(l.volume(1).Status.Hosts).To(ConsistOf(HaveField("Keys", next.Fingerprint())))
 	_, err = l.target.ConnectWith(t.Context(), tcp, nqn, hostA, next)
 	l.Expect(err).NotTo(HaveOccurred())
 
 	l.nobodyTells(keys, next)
+	l.Expect(told.String()).To(ContainSubstring("The engine rejected operations"))
+	l.tellsNone("the log", told.String(), []dhchap.Pair{keys, next})
 }
 
 // nobodyTells expects that no object, Event or file of the agent has any of these keys in it.

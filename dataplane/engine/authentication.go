@@ -14,8 +14,8 @@ import (
 type Authentication struct {
 	// Keys that the host and the target must have. Gather never answers them.
 	Keys dhchap.Pair
-	// Group of the exchange, as planned; empty for the target's own. A target that has one for all its hosts (SPDK) takes
-	// it from its plan. It holds for keys that are set from then on. Not answered by Gather.
+	// Group of the exchange, as planned; empty for the target's own. A target that has one for all its hosts (SPDK)
+	// takes it from its plan. It holds for keys that are set from then on. Not answered by Gather.
 	Group v1alpha1.DHGroup
 	// Fingerprint of the keys that are in force. Answered by Gather, and not read by Export. Of keys that weft did not
 	// set it is UnknownKeys.

@@ -8,8 +8,8 @@ import (
 	"github.com/weft-storage/weft/api/v1alpha1"
 )
 
-// withSecurity adds how hosts prove themselves to the plan of either engine; nil stays nil. Whether a node's engine can is not known
-// before it runs, and which hosts can only when they attach a volume: that is where it is refused.
+// withSecurity adds how hosts prove themselves to the plan of either engine; nil stays nil. Whether a node's engine can
+// is not known before it runs, and which hosts can only when they attach a volume: that is where it is refused.
 func withSecurity(spec v1alpha1.NvmfTargetSpec, plan *v1alpha1.Plan) *v1alpha1.Plan {
 	wish := spec.Security
 	if plan == nil || wish == nil || cmp.Or(wish.Authentication, v1alpha1.AuthenticationDisabled) == v1alpha1.AuthenticationDisabled {

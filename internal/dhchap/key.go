@@ -166,8 +166,8 @@ func NewPair() (Pair, error) {
 // IsZero says that there are no keys.
 func (p Pair) IsZero() bool { return p == Pair{} }
 
-// Validate fails with ErrInvalid unless there are two keys, and different ones: NVMe forbids to use one key for both, as
-// a proof could be played back.
+// Validate fails with ErrInvalid unless there are two keys, and different ones: NVMe forbids to use one key for both,
+// as a proof could be played back.
 func (p Pair) Validate() error {
 	switch {
 	case p.Host.IsZero() || p.Controller.IsZero():

@@ -25,8 +25,8 @@ const (
 	serialLen = 20
 )
 
-// wantedExport is the subsystem of a volume: a pure function of its object, the plan and what keys this node can read. A
-// host whose keys it cannot is left out.
+// wantedExport is the subsystem of a volume: a pure function of its object, the plan and what keys this node can read.
+// A host whose keys it cannot is left out.
 func (d *decider) wantedExport(v *volume) engine.Export {
 	hosts := make([]string, 0, len(v.obj.Spec.Hosts))
 	sealed := map[string]string{}

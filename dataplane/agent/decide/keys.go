@@ -45,8 +45,8 @@ func (d *decider) unreadable(v *volume) []v1alpha1.VolumeHost {
 	})
 }
 
-// admitsOnly these hosts, and some of those whose keys cannot be read, at most. Then it stays as it is: who is connected
-// goes on, and nobody has to be shut out.
+// admitsOnly these hosts, and some of those whose keys cannot be read, at most. Then it stays as it is: who is
+// connected goes on, and nobody has to be shut out.
 func (v *volume) admitsOnly(wanted []string, unread []v1alpha1.VolumeHost) bool {
 	return len(unread) > 0 && !slices.ContainsFunc(v.admits(), func(nqn string) bool {
 		return !slices.Contains(wanted, nqn) && !slices.ContainsFunc(unread, func(h v1alpha1.VolumeHost) bool { return h.NQN == nqn })

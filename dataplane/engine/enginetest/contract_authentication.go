@@ -166,7 +166,7 @@ func (s *suite) filesWith(secrets []string) map[string]fs.FileMode {
 			if err != nil || info.Size() > largestRead {
 				return err
 			}
-			content, err := os.ReadFile(path)
+			content, err := os.ReadFile(path) //nolint:gosec // of a test, which made the folder
 			if err != nil {
 				return nil //nolint:nilerr // attributes of the kernel that can only be written
 			}

@@ -301,7 +301,7 @@ func shutOutOfLost(h *hostFixture) {
 
 	x.Hosts = x.Hosts[1:]
 	h.Expect(h.one(h.engine.Export(h.ctx, []engine.Export{x}))).To(MatchError(engine.ErrUnavailable))
-	h.Expect(h.export(x.NQN).Hosts).NotTo(ContainElement(leaves))
+	h.Expect(h.state().Exports).NotTo(ContainElement(HaveField("Hosts", ContainElement(leaves))))
 	h.turnedAway(c)
 	h.Eventually(w.ended).Should(Receive(HaveOccurred()))
 	h.Eventually(c.Gone).Should(BeTrue())

@@ -45,8 +45,8 @@ func (e *Engine) Connect(ctx context.Context, portal v1alpha1.Portal, nqn, hostN
 	return e.ConnectWith(ctx, portal, nqn, hostNQN, dhchap.Pair{})
 }
 
-// ConnectWith keys is Connect of a host that proves that it has them when it is asked, and wants the same of its target;
-// a target that does not ask it trusts, as Linux's does.
+// ConnectWith keys is Connect of a host that proves that it has them when it is asked, and wants the same of its
+// target; a target that does not ask it trusts, as Linux's does.
 func (e *Engine) ConnectWith(ctx context.Context, portal v1alpha1.Portal, nqn, hostNQN string, keys dhchap.Pair) (*Host, error) {
 	if err := ctx.Err(); err != nil {
 		return nil, err

@@ -39,8 +39,9 @@
 // any more, the subsystem stays without namespaces, hosts and ports until it can: a host that came back and missed its
 // namespace would give up its block device.
 //
-// If nobody stays admitted, the subsystem is retired where it stands (retire in refused.go). A write of attr_qid_max
-// disconnects all hosts, and the namespaces are disabled, and never enabled again in this subsystem.
+// If nobody stays admitted, the subsystem is retired where it stands (retireAll in refused.go). Each port stops serving
+// it, which disconnects its hosts, and serves it again at once. The namespaces are disabled, and never enabled again in
+// this subsystem.
 //
 // # Hosts that were dismissed
 //
@@ -51,11 +52,15 @@
 // target fails to set up authentication, and answers with an internal error (Linux 6.12), after which the host tries
 // again. Gather does not list such a subsystem. It is removed after a week, or when there are more than 1024, the
 // oldest first. A file in the state folder has them all, so that they are there again after a reboot before the portals
-// open.
+// open. A port that serves nothing else does not serve them either: it does not listen, and hosts try again.
 //
-// The key belongs to the host's NQN, for all subsystems. So a host that another subsystem admits at that moment is
-// told to give up; weft has an NQN for each attachment, which is never admitted again once it was dismissed. The same
-// holds on kernels before 6.1 and on those without NVME_TARGET_AUTH.
+// The key belongs to the host's NQN, for all subsystems. So a host that another subsystem admits at that moment is told
+// to give up; weft has an NQN for each attachment, which is never admitted again once it was dismissed. The same holds
+// on kernels without NVME_TARGET_AUTH, which came with Linux 6.0. Between the two changes of a link, a port does not
+// know the subsystem, for some 0.1 milliseconds; the next attempt of a host that was connected comes seconds later.
+//
+// A write of attr_qid_max would disconnect hosts without that, but walks the list of controllers without the lock that
+// their release takes (drivers/nvme/target/configfs.c), and could crash the node.
 //
 // # Hosts that come back too early
 //
@@ -80,5 +85,5 @@
 // A change of MaxIOQueues makes connected hosts reconnect at once. Kernels before 6.1
 // cannot limit I/O queues, before 6.9 not the queues' depth; there the host's own limits
 // hold. RDMA takes at most 16 KiB in a capsule. A portal listens only while it has
-// an export that admits or refuses somebody; its address is checked before, whether the port is free is seen then.
+// an export that admits somebody; its address is checked before, whether the port is free is seen then.
 package nvmet

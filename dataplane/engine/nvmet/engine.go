@@ -159,8 +159,8 @@ func (e *Engine) Gather(ctx context.Context) (engine.State, error) {
 		}
 	}
 	for _, p := range ports {
-		// One that does not know all subsystems that refuse hosts was not opened to the end.
-		forgotten := slices.ContainsFunc(refusing, func(s *subsystem) bool { return !slices.Contains(s.ports, p.id) })
+		// One that listens and does not know all subsystems that refuse hosts was not opened to the end.
+		forgotten := len(p.listens) > 0 && slices.ContainsFunc(refusing, func(s *subsystem) bool { return !slices.Contains(s.ports, p.id) })
 		if p.finished() && !forgotten {
 			state.Portals = append(state.Portals, p.portal())
 		}

@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -40,7 +41,18 @@ func (e *Engine) Export(ctx context.Context, exports []engine.Export) []error {
 	if err == nil {
 		past, err = e.refusals(ctx)
 	}
+	var retired map[string]error
+	if err == nil {
+		retired = e.retireAll(ctx, nobodys(exports), past)
+		if slices.ContainsFunc(exports, func(x engine.Export) bool { return len(x.Hosts) > 0 }) {
+			e.level(ctx, past, true)
+		}
+		defer e.level(ctx, past, false)
+	}
 	return each(ctx, exports, err, func(x engine.Export) error {
+		if err := retired[x.NQN]; err != nil && len(x.Hosts) == 0 {
+			return err
+		}
 		err := e.exportOne(ctx, x, stored, ports, served, past)
 		if err == nil {
 			for _, ns := range x.Namespaces {
@@ -49,6 +61,17 @@ func (e *Engine) Export(ctx context.Context, exports []engine.Export) []error {
 		}
 		return err
 	})
+}
+
+// nobodys are the exports that list no host, by NQN.
+func nobodys(exports []engine.Export) []string {
+	var nqns []string
+	for _, x := range exports {
+		if x.Validate() == nil && len(x.Hosts) == 0 {
+			nqns = append(nqns, x.NQN)
+		}
+	}
+	return nqns
 }
 
 func (e *Engine) exportOne(
@@ -78,14 +101,6 @@ func (e *Engine) exportOne(
 	past.admit(x.Hosts)
 	past.dismiss(is, x.Hosts)
 	past.save(ctx)
-	if is != nil && len(x.Hosts) == 0 && len(is.hosts) > 0 && past.all(is) {
-		if err := e.retire(is); errors.Is(err, errNotRefused) {
-			past.forget(x.NQN)
-			past.save(ctx)
-		} else if err != nil {
-			return fmt.Errorf("dismiss the hosts of %s: %w", x.NQN, err)
-		}
-	}
 	var want subsystem
 	paths, missing := pathsOf(x, stored)
 	if missing == nil {
@@ -98,6 +113,9 @@ func (e *Engine) exportOne(
 		return missing
 	default:
 		want = is.onlyFor(x.Hosts, past.of(x.NQN))
+	}
+	if is != nil && len(want.hosts) == 0 {
+		want.ports = is.ports // see level
 	}
 	todo, err := steps(is, want)
 	if err != nil {
@@ -141,7 +159,7 @@ func (h *host) apply(ctx context.Context, want subsystem, todo []step) error {
 
 func (h *host) applyOne(ctx context.Context, want subsystem, s step) error {
 	dir := h.config("subsystems", want.nqn)
-	space := filepath.Join(dir, "namespaces", strconv.FormatUint(uint64(s.nsid), 10))
+	space := h.space(want.nqn, s.nsid)
 	switch s.do {
 	case unlinkPort:
 		return os.Remove(h.link(s.port, want.nqn))
@@ -326,33 +344,30 @@ func (e *Engine) Unexport(ctx context.Context, nqns []string) []error {
 	if err == nil {
 		past, err = e.refusals(ctx)
 	}
-	type found struct {
-		subsystem *subsystem
-		err       error
-	}
-	all := make([]found, len(nqns))
-	for i, nqn := range nqns {
-		if all[i].err = engine.ValidateSubsystemNQN(nqn); err == nil && all[i].err == nil {
-			all[i].subsystem, all[i].err = e.subsystem(nqn)
-			past.dismiss(all[i].subsystem, nil)
-		}
-	}
+	var retired map[string]error
 	if err == nil {
 		e.forgetRefusals(ctx, past)
+		ours := slices.DeleteFunc(slices.Clone(nqns), func(nqn string) bool { return engine.ValidateSubsystemNQN(nqn) != nil })
+		retired = e.retireAll(ctx, ours, past)
+		defer e.level(ctx, past, false)
 	}
-	return each(ctx, all, err, func(f found) error {
-		is := f.subsystem
-		if f.err != nil || is == nil || is.onlyRefuses() {
-			return f.err
+	return each(ctx, nqns, err, func(nqn string) error {
+		if err := errors.Join(engine.ValidateSubsystemNQN(nqn), retired[nqn]); err != nil {
+			return err
 		}
-		if past.all(is) {
-			if err := e.retireForGood(is); !errors.Is(err, errNotRefused) {
-				return err
+		is, err := e.subsystem(nqn)
+		switch {
+		case err != nil || is == nil || is.onlyRefuses():
+			return err
+		case len(is.hosts) > 0 || len(is.refused) == 0:
+			return e.apply(ctx, *is, removeSteps(is))
+		}
+		for _, nsid := range sortedKeys(is.namespaces) {
+			if err := removeSpace(&e.host, e.space(nqn, nsid)); err != nil {
+				return fmt.Errorf("namespace %d of %s: %w", nsid, nqn, err)
 			}
-			past.forget(is.nqn)
-			past.save(ctx)
 		}
-		return e.apply(ctx, *is, removeSteps(is))
+		return nil
 	})
 }
 

@@ -74,7 +74,7 @@ func (h *host) fingerprintOf(host string) (string, error) {
 	switch {
 	case pair.IsZero():
 		return "", nil
-	case pair.Validate() != nil:
+	case pair.Host.IsZero() || pair.Controller.IsZero() || pair.Host == pair.Controller:
 		return engine.UnknownKeys, nil
 	}
 	return pair.Fingerprint(), nil

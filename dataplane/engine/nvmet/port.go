@@ -156,7 +156,7 @@ func (e *Engine) OpenPortals(ctx context.Context, portals []engine.Portal) []err
 	})
 	var fresh []v1alpha1.Portal
 	for address, p := range opened {
-		if len(p.listens) == 0 {
+		if slices.ContainsFunc(all, func(s *subsystem) bool { return s.isKnown() && !slices.Contains(p.listens, s.nqn) }) {
 			fresh = append(fresh, address)
 		}
 	}
@@ -182,18 +182,23 @@ func countKnown(all []*subsystem) int {
 	return n
 }
 
-// linkAll subsystems that hosts know, as one burst.
+// linkAll subsystems that hosts know, as one burst, unless none admits anybody; see level.
 func (h *host) linkAll(p *port, all []*subsystem) error {
+	if !slices.ContainsFunc(all, func(s *subsystem) bool { return len(s.hosts) > 0 }) {
+		return nil
+	}
+	var errs []error
 	for _, s := range all {
 		if !s.isKnown() || slices.Contains(p.listens, s.nqn) {
 			continue
 		}
 		if err := h.linkPort(p.id, s.nqn); err != nil {
-			return fmt.Errorf("serve %s on %s %s port %d: %w", s.nqn, p.address.Transport, p.address.Address, p.address.Port, err)
+			errs = append(errs, fmt.Errorf("serve %s on %s %s port %d: %w", s.nqn, p.address.Transport, p.address.Address, p.address.Port, err))
+			continue
 		}
 		p.listens = append(p.listens, s.nqn)
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // preparePort makes the portal's port with its settings, or finds it.

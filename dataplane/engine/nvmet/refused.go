@@ -4,10 +4,8 @@ package nvmet
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -16,239 +14,120 @@ import (
 	"time"
 
 	"github.com/go-logr/logr"
-	"golang.org/x/sys/unix"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/engine"
 )
 
 const (
-	// retiredQueues is what attr_qid_max of a subsystem has whose hosts were dismissed where it stands: the most that
-	// the kernel takes (NVMET_NR_QUEUES in drivers/nvme/target/nvmet.h), and more than an export may have.
-	retiredQueues = v1alpha1.MaxIOQueues + 1
-	// refusedFor so long a dismissed host is refused, and maxRefusing is how many subsystems do nothing else: a node
-	// that was cut off is dealt with by then, and each of them takes some memory of the kernel.
-	refusedFor  = 7 * 24 * time.Hour
-	maxRefusing = 1024
-	// refusalsFile in the state folder has them for the time after a reboot.
-	refusalsFile = "refused-hosts.json"
+	// retiredIDs is what attr_cntlid_max of a subsystem has whose hosts were dismissed where it stands. A write of it
+	// disturbs nobody.
+	retiredIDs = lastControllerID - 1
+	// connectsEnd is how long the kernel may take to set up a controller: one that it began before the host's key was
+	// spoiled is there afterwards, and is disconnected with the others.
+	connectsEnd = 20 * time.Millisecond
 )
 
 // unusableKey is a DH-HMAC-CHAP key with a wrong checksum. The kernel takes it, and when its host connects, it fails to
 // set up authentication and answers with an internal error, which does not say "do not retry".
 var unusableKey = "DHHC-1:00:" + strings.Repeat("A", 48) + ":"
 
-var errNotRefused = errors.New("a dismissed host cannot be refused so that it keeps trying")
-
-// refusal of hosts that were dismissed from a subsystem.
-type refusal struct {
-	Hosts []string  `json:"hosts"`
-	Since time.Time `json:"since"`
-}
-
-// refusals of this node, with what is to be known to add to them.
-type refusals struct {
-	host  *host
-	byNQN map[string]refusal
-	// admissions are the subsystems, by NQN, of which configfs lists a host.
-	admissions map[string][]string
-	changed    bool
-}
-
-// refusals that are on record. Without the file, or if it is damaged, they are those that configfs has.
-func (h *host) refusals(ctx context.Context) (*refusals, error) {
-	r := &refusals{host: h, byNQN: map[string]refusal{}, admissions: map[string][]string{}}
-	text, err := os.ReadFile(h.refusalsFile())
-	if err == nil {
-		err = json.Unmarshal(text, &r.byNQN)
-	}
-	if err != nil && !isMissing(err) {
-		logr.FromContextOrDiscard(ctx).Info("Hosts that were dismissed before a reboot may be told to give up", "reason", err.Error())
-	}
-	if err != nil {
-		if err := r.adopt(); err != nil {
-			return nil, err
-		}
-	}
-	nqns, err := names(h.config("subsystems"))
-	if err != nil {
-		return nil, fmt.Errorf("list subsystems: %w", err)
-	}
-	for _, nqn := range nqns {
-		hosts, err := names(h.config("subsystems", nqn, "allowed_hosts"))
-		if err != nil {
-			return nil, fmt.Errorf("list the hosts of %s: %w", nqn, err)
-		}
-		for _, host := range hosts {
-			r.admissions[host] = append(r.admissions[host], nqn)
-		}
-	}
-	return r, nil
-}
-
-// adopt the subsystems that refuse hosts, as if they began now.
-func (r *refusals) adopt() error {
-	all, err := r.host.subsystems()
-	if err != nil {
-		return err
-	}
-	r.byNQN = map[string]refusal{}
-	for _, s := range all {
-		if s.onlyRefuses() {
-			r.byNQN[s.nqn] = refusal{Hosts: s.refused, Since: time.Now().UTC()}
-			r.changed = true
-		}
-	}
-	return nil
-}
-
-func (h *host) refusalsFile() string { return filepath.Join(h.stateDir, refusalsFile) }
-
-// of a subsystem: the hosts that it refuses.
-func (r *refusals) of(nqn string) []string { return r.byNQN[nqn].Hosts }
-
-// all hosts that the subsystem admits are to be refused.
-func (r *refusals) all(s *subsystem) bool {
-	return s.isKnown() && len(without(s.hosts, r.of(s.nqn))) == 0
-}
-
-// dismiss those hosts of a subsystem that do not stay, as far as they can be refused.
-func (r *refusals) dismiss(s *subsystem, stay []string) {
-	if s == nil {
-		return
-	}
-	is := r.byNQN[s.nqn]
-	gone := slices.DeleteFunc(without(s.hosts, stay), func(host string) bool { return !r.canRefuse(s, host) })
-	if gone = without(gone, is.Hosts); len(gone) > 0 {
-		r.byNQN[s.nqn] = refusal{Hosts: without(append(gone, is.Hosts...), nil), Since: time.Now().UTC()}
-		r.changed = true
-	}
-}
-
-// canRefuse a host: not before Linux 6.1, nor without NVME_TARGET_AUTH, nor one that another subsystem admits, because
-// its key is the same there.
-func (r *refusals) canRefuse(s *subsystem, host string) bool {
-	_, err := os.Stat(r.host.config("hosts", host, "dhchap_key"))
-	return err == nil && s.queues != 0 && slices.Equal(r.admissions[host], []string{s.nqn})
-}
-
-// admit hosts, which are refused nowhere any more.
-func (r *refusals) admit(hosts []string) {
-	for nqn, is := range r.byNQN {
-		left := without(is.Hosts, hosts)
-		if len(left) == len(is.Hosts) {
-			continue
-		}
-		r.changed = true
-		if r.byNQN[nqn] = (refusal{Hosts: left, Since: is.Since}); len(left) == 0 {
-			delete(r.byNQN, nqn)
-		}
-	}
-}
-
-// forget a subsystem, whose hosts cannot be refused.
-func (r *refusals) forget(nqn string) {
-	delete(r.byNQN, nqn)
-	r.changed = true
-}
-
-// expired are the subsystems that refused long enough, or of which there are too many. They are forgotten.
-func (r *refusals) expired() []string {
-	byAge := slices.SortedFunc(maps.Keys(r.byNQN), func(a, b string) int { return r.byNQN[a].Since.Compare(r.byNQN[b].Since) })
-	var old []string
-	for i, nqn := range byAge {
-		if i < len(byAge)-maxRefusing || time.Since(r.byNQN[nqn].Since) > refusedFor {
-			old = append(old, nqn)
-			delete(r.byNQN, nqn)
-			r.changed = true
-		}
-	}
-	return old
-}
-
-// save what changed. Hosts are dismissed even if that fails: the kernel refuses them until the node reboots.
-func (r *refusals) save(ctx context.Context) {
-	if !r.changed {
-		return
-	}
-	r.changed = false
-	if err := r.write(); err != nil {
-		logr.FromContextOrDiscard(ctx).Info("Dismissed hosts may be told to give up after a reboot", "reason", err.Error())
-	}
-}
-
-func (r *refusals) write() error {
-	text, err := json.Marshal(r.byNQN)
-	if err != nil {
-		return err
-	}
-	file := r.host.refusalsFile()
-	if err := os.MkdirAll(filepath.Dir(file), 0o755); err != nil {
-		return err
-	}
-	f, err := os.OpenFile(file+".new", os.O_CREATE|os.O_WRONLY|os.O_TRUNC|unix.O_DSYNC, 0o600)
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(text)
-	if err := errors.Join(err, f.Close()); err != nil {
-		return err
-	}
-	return os.Rename(file+".new", file)
-}
-
 // isRefused says whether a host has the key with which nobody connects.
 func (h *host) isRefused(host string) (bool, error) {
-	key, err := h.readAttr(h.config("hosts", host, "dhchap_key"))
+	key, err := h.readAttr(h.config("hosts", host, hostKey))
 	if isMissing(err) {
 		return false, nil // without NVME_TARGET_AUTH
 	}
 	return key == unusableKey, err
 }
 
-// retire a subsystem: disconnect its hosts, refuse them from then on, and disable its namespaces, which waits for
-// commands in flight. It stays on its ports all the time, so no host meets a port that does not know it. What is left
-// of an old controller may still have commands in its receive buffer, so the namespaces are not enabled again. As long
-// as one is enabled, this is not done, and begins from the start. It fails with errNotRefused when the kernel does not
-// take the key: then the subsystem has to be removed, and its hosts are told to give up.
-func (h *host) retire(s *subsystem) error {
-	dir := h.config("subsystems", s.nqn)
-	// Each write of it makes the kernel disconnect all hosts.
-	disconnect := func() error { return h.writeAttr(filepath.Join(dir, "attr_qid_max"), strconv.Itoa(retiredQueues)) }
-	if err := disconnect(); err != nil {
+// isRetired says whether the hosts of a subsystem were dismissed where it stands.
+func (h *host) isRetired(dir string) (bool, error) {
+	last, err := h.readAttr(filepath.Join(dir, "attr_cntlid_max"))
+	if isMissing(err) {
+		return false, nil // before Linux 5.7
+	}
+	return last == strconv.Itoa(retiredIDs), err
+}
+
+// retireAll subsystems whose hosts are all dismissed: refuse the hosts from now on, disconnect them, and disable the
+// namespaces, which waits for commands in flight. What is left of an old controller may still have commands in its
+// receive buffer, so the namespaces are not enabled again. As long as one is enabled, this is not done, and begins from
+// the start. A subsystem whose hosts cannot be refused stays as it is. It answers what failed, by NQN.
+func (e *Engine) retireAll(ctx context.Context, nqns []string, past *refusals) map[string]error {
+	failed := map[string]error{}
+	var all []*subsystem
+	for _, nqn := range nqns {
+		s, err := e.subsystem(nqn)
+		if err != nil {
+			failed[nqn] = err
+			continue
+		}
+		past.dismiss(s, nil)
+		if s != nil && past.all(s) {
+			all = append(all, s)
+		}
+	}
+	past.save(ctx)
+	all = slices.DeleteFunc(all, func(s *subsystem) bool {
+		err := e.spoil(s)
+		if err != nil {
+			logr.FromContextOrDiscard(ctx).Info("Dismissed hosts are told to give up", "nqn", s.nqn, "reason", err.Error())
+			past.forget(s.nqn)
+		}
+		return err != nil
+	})
+	if len(all) == 0 {
+		past.save(ctx)
+		return failed
+	}
+	select {
+	case <-ctx.Done():
+	case <-time.After(connectsEnd):
+	}
+	for _, s := range all {
+		if err := e.cutOff(s); err != nil {
+			failed[s.nqn] = fmt.Errorf("dismiss the hosts of %s: %w", s.nqn, err)
+		}
+	}
+	return failed
+}
+
+// spoil the keys of a subsystem's hosts. It is marked before: until its namespaces are disabled, they count as
+// admitted.
+func (h *host) spoil(s *subsystem) error {
+	if err := h.writeAttr(h.config("subsystems", s.nqn, "attr_cntlid_max"), strconv.Itoa(retiredIDs)); err != nil {
 		return err
 	}
 	for _, host := range s.hosts {
 		if err := h.spoilKeys(host); err != nil {
-			return fmt.Errorf("%w: host %s: %w", errNotRefused, host, err)
+			return fmt.Errorf("host %s: %w", host, err)
 		}
 	}
-	if err := disconnect(); err != nil {
-		return err
-	}
-	for nsid, ns := range s.namespaces {
-		if err := h.writeAttr(filepath.Join(dir, "namespaces", strconv.FormatUint(uint64(nsid), 10), "enable"), "0"); err != nil {
-			return fmt.Errorf("namespace %d: %w", nsid, err)
-		}
-		ns.enabled = false
-		s.namespaces[nsid] = ns
-	}
-	s.retired, s.refused, s.hosts, s.keys = true, without(slices.Concat(s.refused, s.hosts), nil), nil, nil
 	return nil
 }
 
-// retireForGood leaves nothing of a subsystem but that it refuses its hosts.
-func (h *host) retireForGood(s *subsystem) error {
-	if err := h.retire(s); err != nil {
-		return fmt.Errorf("dismiss the hosts of %s: %w", s.nqn, err)
+// cutOff the hosts of a subsystem: a port that stops serving it disconnects them, and serves it again at once, so that
+// they are refused there. The next attempt of a host that was connected comes seconds later.
+func (h *host) cutOff(s *subsystem) error {
+	var errs []error
+	for _, port := range s.ports {
+		err := os.Remove(h.link(port, s.nqn))
+		if err == nil {
+			err = os.Symlink(h.config("subsystems", s.nqn), h.link(port, s.nqn))
+		}
+		errs = append(errs, err)
 	}
-	for _, nsid := range sortedKeys(s.namespaces) {
-		dir := h.config("subsystems", s.nqn, "namespaces", strconv.FormatUint(uint64(nsid), 10))
-		if err := os.Remove(dir); err != nil && !isMissing(err) {
-			return fmt.Errorf("namespace %d of %s: %w", nsid, s.nqn, err)
+	for nsid := range s.namespaces {
+		if err := h.writeAttr(h.space(s.nqn, nsid, "enable"), "0"); err != nil {
+			errs = append(errs, fmt.Errorf("namespace %d: %w", nsid, err))
 		}
 	}
-	return nil
+	return errors.Join(errs...)
+}
+
+func (h *host) space(nqn string, nsid uint32, elem ...string) string {
+	return h.config(append([]string{"subsystems", nqn, "namespaces", strconv.FormatUint(uint64(nsid), 10)}, elem...)...)
 }
 
 // refuse a host in a subsystem that no port serves yet. It is left out where that cannot be: where the kernel does not
@@ -315,16 +194,54 @@ func (h *host) admit(nqn, host string, a engine.Authentication) error {
 	return os.Symlink(dir, h.config("subsystems", nqn, "allowed_hosts", host))
 }
 
+// level the ports: one that serves a subsystem which admits hosts, or soon will, serves all that refuse some; another
+// one serves none, so that it does not listen. Hosts find nobody there, and try again. What fails here keeps nobody
+// from being admitted or dismissed.
+func (e *Engine) level(ctx context.Context, past *refusals, soon bool) {
+	if err := e.levelPorts(past, soon); err != nil {
+		logr.FromContextOrDiscard(ctx).Info("Dismissed hosts may be told to give up", "reason", err.Error())
+	}
+}
+
+func (e *Engine) levelPorts(past *refusals, soon bool) error {
+	if err := past.look(); err != nil {
+		return err
+	}
+	ports, err := e.ports()
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, p := range ports {
+		if !p.finished() {
+			continue
+		}
+		serves := soon || slices.ContainsFunc(p.listens, func(nqn string) bool { return !past.only(nqn) })
+		for _, nqn := range sortedKeys(past.byNQN) {
+			switch linked := slices.Contains(p.listens, nqn); {
+			case !past.only(nqn) || linked == serves:
+			case serves:
+				errs = append(errs, e.linkPort(p.id, nqn))
+			default:
+				errs = append(errs, os.Remove(e.link(p.id, nqn)))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
 // forgetRefusals that were long enough, and save the others. What fails here keeps nobody from being dismissed.
 func (e *Engine) forgetRefusals(ctx context.Context, past *refusals) {
-	for _, nqn := range past.expired() {
+	for _, nqn := range past.expire() {
 		is, err := e.subsystem(nqn)
 		if err == nil && is != nil && is.onlyRefuses() {
 			err = e.apply(ctx, *is, removeSteps(is))
 		}
 		if err != nil {
-			logr.FromContextOrDiscard(ctx).Info("A subsystem that refused hosts stays until the node reboots", "nqn", nqn, "reason", err.Error())
+			logr.FromContextOrDiscard(ctx).Info("A subsystem that refuses hosts cannot be removed", "nqn", nqn, "reason", err.Error())
+			continue
 		}
+		past.forget(nqn)
 	}
 	past.save(ctx)
 }
@@ -360,7 +277,7 @@ func (e *Engine) refuseAgain(ctx context.Context) error {
 		if is != nil && len(is.hosts)+len(is.namespaces) > 0 {
 			continue
 		}
-		want := subsystem{nqn: nqn, serial: "refused", model: "weft", queues: retiredQueues, refused: past.of(nqn)}
+		want := subsystem{nqn: nqn, serial: "refused", model: "weft", queues: v1alpha1.DefaultMaxIOQueues, refused: past.of(nqn)}
 		todo := makeSteps(want)
 		if is != nil {
 			todo = nil

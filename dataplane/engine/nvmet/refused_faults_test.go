@@ -27,7 +27,7 @@ func (h *host) refusing(t *testing.T, nqn string, hosts ...string) {
 	t.Helper()
 	dir := h.config("subsystems", nqn)
 	for name, value := range map[string]string{
-		"attr_serial": "refused", "attr_model": "weft", "attr_allow_any_host": "0", "attr_qid_max": strconv.Itoa(retiredQueues),
+		"attr_serial": "refused", "attr_model": "weft", "attr_allow_any_host": "0", "attr_qid_max": "8", "attr_cntlid_max": strconv.Itoa(retiredIDs),
 	} {
 		put(t, filepath.Join(dir, name), value)
 	}
@@ -56,20 +56,24 @@ func (h *host) opened(t *testing.T) {
 func (h *host) record(t *testing.T, nqn string, since time.Time, hosts ...string) {
 	t.Helper()
 	r := h.recalled(t)
-	r.byNQN[nqn] = refusal{Hosts: hosts, Since: since}
+	r.byNQN[nqn] = refusedSince(since, hosts...)
 	if err := r.write(); err != nil {
 		t.Fatal(err)
 	}
 }
 
-// A process that was killed after it wrote a port's address, before it linked all subsystems, leaves a portal that looks
-// open. Exports are linked by the next Export; nothing but OpenPortals links what only refuses, and that is not called
-// for a portal that is listed.
+// A process that was killed after it wrote a port's address, before it linked all subsystems, leaves a portal that
+// looks open. Exports are linked by the next Export; nothing but OpenPortals links what only refuses, and that is not
+// called for a portal that is listed.
 func TestPortalThatDoesNotKnowARefusalIsNotOpen(t *testing.T) {
 	e := &Engine{host: *folders(t)}
 	e.guard.tried = true
 	e.opened(t)
 	e.refusing(t, nqnGone, "host-9")
+	e.admitting(t, nqnA, "host-1")
+	if err := os.Symlink(e.config("subsystems", nqnA), e.link(FirstPort, nqnA)); err != nil {
+		t.Fatal(err)
+	}
 	state, err := e.Gather(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -157,7 +161,9 @@ func TestRefusalsOfASharedSubsystemEnd(t *testing.T) {
 	}
 	s := h.read(t, nqnA)
 	r := h.recalled(t)
-	r.expired()
+	for _, ended := range r.expire() {
+		r.forget(ended)
+	}
 	r.dismiss(s, []string{"host-stays"})
 	if got := r.of(nqnA); !slices.Equal(got, []string{"host-leaves"}) {
 		t.Errorf("after more than a week %v are refused", got)

@@ -3,6 +3,7 @@
 package nvmet
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -43,7 +44,7 @@ func (h *host) admitting(t *testing.T, nqn string, hosts ...string) *subsystem {
 	t.Helper()
 	dir := h.config("subsystems", nqn)
 	for name, value := range map[string]string{
-		"attr_serial": "serial", "attr_model": "weft", "attr_allow_any_host": "0", "attr_qid_max": "8",
+		"attr_serial": "serial", "attr_model": "weft", "attr_allow_any_host": "0", "attr_qid_max": "8", "attr_cntlid_max": "65519",
 		"namespaces/1/device_path": "/pool/volumes/" + volumeA, "namespaces/1/device_uuid": volumeA,
 		"namespaces/1/device_nguid": volumeA, "namespaces/1/enable": "1",
 	} {
@@ -104,9 +105,8 @@ func TestRefusalsOutliveTheProcess(t *testing.T) {
 
 func TestNotEveryHostCanBeRefused(t *testing.T) {
 	tests := map[string]func(*testing.T, *host){
-		"a kernel without keys":         func(t *testing.T, h *host) { mustRemove(t, h.config("hosts", "host-1", "dhchap_key")) },
-		"a kernel that limits no queue": func(t *testing.T, h *host) { mustRemove(t, h.config("subsystems", nqnA, "attr_qid_max")) },
-		"another subsystem admits it":   func(t *testing.T, h *host) { h.admitting(t, nqnA+"-other", "host-1") },
+		"a kernel without keys":       func(t *testing.T, h *host) { mustRemove(t, h.config("hosts", "host-1", "dhchap_key")) },
+		"another subsystem admits it": func(t *testing.T, h *host) { h.admitting(t, nqnA+"-other", "host-1") },
 	}
 	for name, change := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -133,16 +133,21 @@ func TestRefusalsEnd(t *testing.T) {
 	h := folders(t)
 	r := h.recalled(t)
 	for i := range maxRefusing + 2 {
-		r.byNQN[fmt.Sprintf("%s-%d", nqnA, i)] = refusal{Hosts: []string{"host"}, Since: time.Now().Add(-time.Duration(i) * time.Second)}
+		r.byNQN[fmt.Sprintf("%s-%d", nqnA, i)] = refusedSince(time.Now().Add(-time.Duration(i)*time.Second), "host")
 	}
-	r.byNQN["old"] = refusal{Hosts: []string{"host"}, Since: time.Now().Add(-refusedFor - time.Minute)}
-	ended := r.expired()
+	r.byNQN["old"] = refusedSince(time.Now().Add(-refusedFor-time.Minute), "host")
+	ended := r.expire()
 	if want := []string{"old", fmt.Sprintf("%s-%d", nqnA, maxRefusing+1), fmt.Sprintf("%s-%d", nqnA, maxRefusing)}; !slices.Equal(ended, want) {
 		t.Errorf("ended: %v, want %v", ended, want)
 	}
-	if len(r.byNQN) != maxRefusing {
-		t.Errorf("%d are left", len(r.byNQN))
+}
+
+func refusedSince(since time.Time, hosts ...string) refusal {
+	r := refusal{Hosts: map[string]time.Time{}}
+	for _, host := range hosts {
+		r.Hosts[host] = since
 	}
+	return r
 }
 
 // A file that is damaged keeps nobody from being dismissed.
@@ -163,12 +168,11 @@ func TestRefusalsFileDamaged(t *testing.T) {
 func TestHalfRetiredStillAdmits(t *testing.T) {
 	h := folders(t)
 	s := h.admitting(t, nqnA, "host-1", "host-2")
-	// attr_qid_max is the first and the third write: a folder in place of the namespace's attribute ends it before the
-	// last.
-	enable := h.config("subsystems", nqnA, "namespaces", "1", "enable")
+	// A folder in place of the namespace's attribute ends it before the last write.
+	enable := h.space(nqnA, 1, "enable")
 	mustRemove(t, enable)
 	mkdir(t, enable)
-	if err := h.retire(s); err == nil || !strings.Contains(err.Error(), "namespace 1") {
+	if err := errors.Join(h.spoil(s), h.cutOff(s)); err == nil || !strings.Contains(err.Error(), "namespace 1") {
 		t.Fatalf("retired, without its namespace: %v", err)
 	}
 	mustRemove(t, enable)
@@ -177,14 +181,14 @@ func TestHalfRetiredStillAdmits(t *testing.T) {
 	if !slices.Equal(half.hosts, []string{"host-1", "host-2"}) || len(half.refused) > 0 {
 		t.Fatalf("half retired, it admits %v and refuses %v", half.hosts, half.refused)
 	}
-	if err := h.retire(half); err != nil {
+	if err := errors.Join(h.spoil(half), h.cutOff(half)); err != nil {
 		t.Fatal(err)
 	}
 	whole := h.read(t, nqnA)
 	if len(whole.hosts) > 0 || !slices.Equal(whole.refused, []string{"host-1", "host-2"}) || !whole.retired {
 		t.Errorf("retired, it admits %v and refuses %v", whole.hosts, whole.refused)
 	}
-	if x := whole.export(nil); len(x.Namespaces) != 1 || x.MaxIOQueues != 0 {
+	if x := whole.export(nil); len(x.Namespaces) != 1 || x.MaxIOQueues != 8 {
 		t.Errorf("it is listed as %+v", x)
 	}
 }

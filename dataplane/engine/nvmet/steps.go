@@ -117,10 +117,10 @@ func namespaceSteps(is, want map[uint32]namespace) []step {
 
 func makeSteps(want subsystem) []step {
 	todo := []step{{do: makeSubsystem}}
-	todo = append(todo, namespaceSteps(nil, want.namespaces)...)
-	for _, host := range want.refused {
+	for _, host := range want.refused { // even if there is no namespace to be had
 		todo = append(todo, step{do: refuseHost, host: host})
 	}
+	todo = append(todo, namespaceSteps(nil, want.namespaces)...)
 	for _, host := range want.hosts {
 		todo = append(todo, step{do: admitHost, host: host})
 	}

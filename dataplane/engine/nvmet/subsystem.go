@@ -57,13 +57,14 @@ func wanted(x engine.Export, paths map[engine.ID]string, ports []int, dismissed 
 			path: paths[ns.Volume], uuid: string(ns.Volume), nguid: ns.Volume.NGUID(), enabled: true,
 		}
 	}
-	if s.isKnown() {
+	// An idle port does not listen.
+	if len(s.hosts) > 0 {
 		s.ports = ports
 	}
 	return s
 }
 
-// isKnown to a host, admitted or refused. Nobody may connect to another subsystem, and an idle port does not listen.
+// isKnown to a host, admitted or refused.
 func (s *subsystem) isKnown() bool { return len(s.hosts)+len(s.refused) > 0 }
 
 // onlyRefuses says that nothing is left of a subsystem but that it refuses hosts.
@@ -93,9 +94,6 @@ func without(hosts, others []string) []string {
 // export that the subsystem is.
 func (s *subsystem) export(ports []*port) engine.Export {
 	x := engine.Export{NQN: s.nqn, Serial: s.serial, Model: s.model, MaxIOQueues: s.queues, Hosts: s.hosts, Authentication: s.keys}
-	if s.retired {
-		x.MaxIOQueues = 0
-	}
 	for _, nsid := range sortedKeys(s.namespaces) {
 		ns := s.namespaces[nsid]
 		x.Namespaces = append(x.Namespaces, engine.Namespace{NSID: nsid, Volume: ns.volume()})
@@ -174,7 +172,9 @@ func (h *host) readSubsystem(nqn string) (*subsystem, error) {
 	if s.queues, err = h.readQueues(dir); err != nil {
 		return nil, err
 	}
-	s.retired = s.queues == retiredQueues
+	if s.retired, err = h.isRetired(dir); err != nil {
+		return nil, err
+	}
 	if err := h.readHosts(s, hosts); err != nil {
 		return nil, err
 	}

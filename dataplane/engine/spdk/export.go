@@ -323,9 +323,9 @@ func (s *session) readmit(c *change) string {
 	return "; still connected: " + strings.Join(connected, ", ")
 }
 
-// give what is missing: namespaces before the hosts that see them, listeners last. A host is admitted only
-// when that export's namespaces are there: one that comes back and misses them would give up its block devices. And only
-// when its keys are.
+// give what is missing: namespaces before the hosts that see them, listeners last. A host is admitted only when that
+// export's namespaces are there: one that comes back and misses them would give up its block devices. And only when its
+// keys are.
 func (s *session) give(changes []*change, errs []error) {
 	first, then := s.batch(errs), s.batch(errs)
 	ends := make([]int, len(changes))

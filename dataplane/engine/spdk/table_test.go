@@ -27,6 +27,8 @@ var elsewhere = map[string]string{
 	"driver":            "of drives",
 	"transports[].type": "says which transport it is",
 
+	"authentication.mode": "the CSI controller's",
+
 	"attachments.expected": "what memory is planned for; the agent counts",
 	"attachments.ioQueues": "what memory is planned for; the agent counts",
 }
@@ -63,7 +65,7 @@ func TestEveryFieldOfAPlan(t *testing.T) {
 		inTable = append(inTable, row.plan)
 		g.Expect([]string{row.field, row.name, row.call}).NotTo(ContainElement(""), row.plan)
 	}
-	fields := planFields(reflect.TypeFor[v1alpha1.SPDKPlan](), "")
+	fields := append(planFields(reflect.TypeFor[v1alpha1.SPDKPlan](), ""), planFields(reflect.TypeFor[v1alpha1.PlannedAuthentication](), "authentication.")...)
 	g.Expect(fields).To(ContainElements("transports[].queueDepth", "sockets.quickAck", "scheduler.loadLimit"))
 	for _, field := range fields {
 		_, other := elsewhere[field]
@@ -78,7 +80,7 @@ func TestEveryFieldOfAPlan(t *testing.T) {
 }
 
 // fullPlan decides every setting, each otherwise than SPDK does by itself.
-func fullPlan() *v1alpha1.SPDKPlan {
+func fullPlan() v1alpha1.Plan {
 	plan := &v1alpha1.SPDKPlan{
 		CoreMask: "0x3", Mode: v1alpha1.CoresDynamic, SmallBuffers: 101, LargeBuffers: 102, BdevIOPoolSize: 103, MaxSubsystems: 104,
 		Scheduler: &v1alpha1.PlannedScheduler{PeriodMicroseconds: 105, LoadLimit: 11, CoreLimit: 12, CoreBusy: 13}, Placement: v1alpha1.PlacementCPU,
@@ -99,7 +101,7 @@ func fullPlan() *v1alpha1.SPDKPlan {
 		}
 		plan.Transports = append(plan.Transports, p)
 	}
-	return plan
+	return v1alpha1.Plan{SPDK: plan, Authentication: &v1alpha1.PlannedAuthentication{DHGroup: v1alpha1.DHGroupFFDHE3072}}
 }
 
 // TestEveryRow: a planned value is sent in SPDK's field, and an answer that tells it reads as the plan's value again.
@@ -107,7 +109,7 @@ func TestEveryRow(t *testing.T) {
 	for _, speaks := range dialects {
 		t.Run(speaks.since.String(), func(t *testing.T) {
 			g := NewWithT(t)
-			want, err := settingsOf(fullPlan(), speaks)
+			want, err := wantedBy(fullPlan(), speaks)
 			g.Expect(err).NotTo(HaveOccurred())
 			for _, row := range table {
 				for _, name := range want.transports.names(&row) {
@@ -129,6 +131,7 @@ func TestEveryRow(t *testing.T) {
 			sent(&spdkrpc.IobufSetOptions{}, setIobuf, nil, nil)
 			sent(&spdkrpc.BdevSetOptions{}, setBdev, nil, nil)
 			sent(&spdkrpc.NvmfSetMaxSubsystems{}, setSubsystems, nil, nil)
+			sent(&spdkrpc.NvmfSetConfig{}, setNvmf, nil, nil)
 			sent(&spdkrpc.SockImplSetOptions{}, setSockets, want.transports, &spdkrpc.SockImplOptions{})
 			sent(&spdkrpc.NvmfCreateTransport{}, setTransport, transports{tcp: true}, &spdkrpc.Transport{})
 			sent(&spdkrpc.NvmfCreateTransport{}, setTransport, transports{rdma: true}, &spdkrpc.Transport{})
@@ -141,13 +144,13 @@ func TestEveryRow(t *testing.T) {
 // TestEveryDifference is seen, named, and says that a restart is needed, unless the setting is a live one.
 func TestEveryDifference(t *testing.T) {
 	g := NewWithT(t)
-	is, err := settingsOf(fullPlan(), dialects[0])
+	is, err := wantedBy(fullPlan(), dialects[0])
 	g.Expect(err).NotTo(HaveOccurred())
 	g.Expect(is.differences(is)).To(BeEmpty())
 	for name, row := range is.transports.rows() {
 		was := is.values[name]
 		is.values[name] = "other"
-		want, err := settingsOf(fullPlan(), dialects[0])
+		want, err := wantedBy(fullPlan(), dialects[0])
 		g.Expect(err).NotTo(HaveOccurred())
 		if row.live {
 			g.Expect(is.differences(want)).To(BeEmpty(), name)

@@ -99,7 +99,7 @@ func held(has, wants *v1alpha1.Plan) *v1alpha1.Plan {
 	plan.OverProvisioningPercent = wants.OverProvisioningPercent
 	plan.Tuning = wants.DeepCopy().Tuning
 	plan.Authentication = wants.DeepCopy().Authentication // of connections to come; its group waits for a restart by itself
-	for i := range plan.Drives { // where new volumes go, which a target need not know
+	for i := range plan.Drives {                          // where new volumes go, which a target need not know
 		of := func(w v1alpha1.PlannedDrive) bool { return w.ID == plan.Drives[i].ID }
 		if at := slices.IndexFunc(wants.Drives, of); at >= 0 {
 			plan.Drives[i].DeviceClass = wants.Drives[at].DeviceClass

@@ -137,11 +137,12 @@ var _ = Describe("A restore of the API from a backup, made before a replica was 
 		nodesReady(ctx)
 		weftReady(ctx, nil)
 		third := newPod(ctx, r.claim, "third", storageNode)
-		event(ctx, third, "restored to an earlier state")
+		// An attachment waits for a minute for replicas that confirm.
+		eventWithin(ctx, third, "restored to an earlier state", podTime)
 
 		By("declaring the restore")
 		declareRestored(ctx)
-		event(ctx, third, "the header of ")
+		eventWithin(ctx, third, "the header of ", podTime)
 		Expect(third.Status.Phase).To(Equal(corev1.PodPending))
 
 		By("recovering the record")

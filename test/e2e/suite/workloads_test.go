@@ -230,8 +230,13 @@ func eventsOf(ctx context.Context, object client.Object) string {
 // event waits for an Event of the object whose message contains text.
 func event(ctx context.Context, object client.Object, text string) {
 	GinkgoHelper()
+	eventWithin(ctx, object, text, 2*time.Minute)
+}
+
+func eventWithin(ctx context.Context, object client.Object, text string, within time.Duration) {
+	GinkgoHelper()
 	Eventually(ctx, func(ctx context.Context) string { return eventsOf(ctx, object) }).
-		WithTimeout(2 * time.Minute).WithPolling(time.Second).Should(ContainSubstring(text))
+		WithTimeout(within).WithPolling(time.Second).Should(ContainSubstring(text))
 }
 
 // newTarget makes an NvmfTarget and waits for nothing. It is deleted after the test.

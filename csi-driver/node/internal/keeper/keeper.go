@@ -22,12 +22,12 @@ import (
 
 const (
 	// DefaultGrace is how long a leg may not answer before it is given up. A target that was restarted is back within a
-	// second, and hosts try to reconnect every 2 s (v1alpha1.ReconnectDelay): they try twice. The kernel notices a silent
-	// target after its keep-alive timeout, which is not part of the grace.
+	// second, and hosts try to reconnect every 2 s (v1alpha1.ReconnectDelay): they try twice. The kernel notices a
+	// silent target after its keep-alive timeout, which is not part of the grace.
 	//
 	// It ends when the first attempt to connect to a silent target has: the kernel deletes a controller only between
-	// attempts. They begin 2 s after the leg was lost, and again 2 s after each has failed, which takes silentAttempt. So
-	// there are 2 s to record the loss; with a grace of 6 s there was 1 s, and writes then waited for 3 s more.
+	// attempts. They begin 2 s after the leg was lost, and again 2 s after each has failed, which takes silentAttempt.
+	// So there are 2 s to record the loss; with a grace of 6 s there was 1 s, and writes then waited for 3 s more.
 	DefaultGrace = v1alpha1.ReconnectDelay + silentAttempt
 	// silentAttempt is how long the kernel tries to connect to an address that does not answer. Over TCP, it sends a
 	// second SYN after 1 s, and waits 2 s for its answer (tcp_sock_set_syncnt in nvme_tcp_alloc_queue), or asks for the
