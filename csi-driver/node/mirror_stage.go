@@ -199,7 +199,13 @@ func (m *mirrored) leaving(ctx context.Context) error {
 // stopMirror stops a mirror whose device is gone, and takes its connections away.
 func (s *Service) stopMirror(ctx context.Context, m *mirrored) error {
 	m.set(ctx, keeper.Stop)
-	if err := m.stopped(ctx); err != nil {
+	err := m.wait(ctx, func(s keeper.Status) (bool, error) {
+		if errors.Is(s.Err, keeper.ErrPast) {
+			return false, s.Err // nothing is stopped before a person has recovered the record
+		}
+		return s.Phase == keeper.Stopped, nil
+	})
+	if err != nil {
 		return err
 	}
 	for name := range m.replicas.all() {

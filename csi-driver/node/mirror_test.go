@@ -330,6 +330,61 @@ func TestMirroredVolumeIsStagedAndUnstaged(t *testing.T) {
 	}
 }
 
+// A record that is older than the headers is left to a person: calls say so at once, nothing is started or stopped, and
+// the volume is let go of once the record is recovered.
+func TestMirroredVolumeOfARestoredRecordWaitsForAPerson(t *testing.T) {
+	for name, call := range map[string]func(context.Context, *mirrorSuite) error{
+		"staged":   func(ctx context.Context, s *mirrorSuite) error { return s.unstageIn(ctx) },
+		"unstaged": func(ctx context.Context, s *mirrorSuite) error { return s.stageIn(ctx, mountCapability("ext4")) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := setUpMirror(t)
+			backup := s.record()
+			must(t, s.stage(mountCapability("ext4")))
+			if name == "unstaged" {
+				must(t, s.unstage())
+			}
+			s.change(func(mirror.Record) mirror.Record { return backup })
+			ctx, cancel := context.WithTimeout(t.Context(), mirrorTimeout)
+			defer cancel()
+			began := time.Now()
+			for range 2 {
+				if err := call(ctx, s); err == nil || !strings.Contains(err.Error(), "the mirror's record is older than its headers") {
+					t.Errorf("got %v", err)
+				}
+			}
+			if took := time.Since(began); took > mirrorTimeout/2 {
+				t.Errorf("the calls waited for %s", took)
+			}
+			for name := range s.legs {
+				if len(s.controllers(name)) != 1 {
+					t.Errorf("the controllers of %s are %v", name, s.controllers(name))
+				}
+			}
+			if r := s.record(); r.Epoch != backup.Epoch {
+				t.Errorf("the record is %s", mirror.String(r))
+			}
+
+			headers := map[string]mirror.Header{}
+			for name := range s.legs {
+				part, err := mirror.ParseHeader(s.headerOf(name).Mirror)
+				must(t, err)
+				headers[name] = part
+			}
+			s.change(func(r mirror.Record) mirror.Record {
+				next, err := mirror.Recover(r, headers, s.clock.Now())
+				must(t, err)
+				return next
+			})
+			must(t, s.unstageIn(ctx))
+			s.wantGone()
+			if r := s.record(); !mirror.Whole(r) || r.Holder != "" {
+				t.Errorf("recovered, the record is %s", mirror.String(r))
+			}
+		})
+	}
+}
+
 // A target that is away holds up writes for the grace, and then its replica is recorded as out before they go on. It
 // returns under a fresh identity, and gets what it has missed.
 func TestMirroredVolumeLosesAReplicaAndTakesItBack(t *testing.T) {

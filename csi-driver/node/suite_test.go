@@ -160,8 +160,10 @@ func (s *suite) stageIn(ctx context.Context, c *csi.VolumeCapability) error {
 	return err
 }
 
-func (s *suite) unstage() error {
-	_, err := s.NodeUnstageVolume(s.Context(), &csi.NodeUnstageVolumeRequest{VolumeId: vol, StagingTargetPath: s.path("staging")})
+func (s *suite) unstage() error { return s.unstageIn(s.Context()) }
+
+func (s *suite) unstageIn(ctx context.Context) error {
+	_, err := s.NodeUnstageVolume(ctx, &csi.NodeUnstageVolumeRequest{VolumeId: vol, StagingTargetPath: s.path("staging")})
 	return err
 }
 
