@@ -62,10 +62,11 @@ func controllersOf(ctx context.Context, node string, volume *v1alpha1.NvmfVolume
 	return found
 }
 
-// subsystems lists what the kernel's target of a node serves.
+// subsystems lists what the kernel's target of a node serves. Those without namespaces only refuse hosts that were
+// dismissed.
 func subsystems(ctx context.Context, node string) []string {
 	GinkgoHelper()
-	return lines(on(ctx, node, `ls /sys/kernel/config/nvmet/subsystems 2>/dev/null | grep '^%s' || true`, v1alpha1.NQNPrefix))
+	return lines(on(ctx, node, `cd /sys/kernel/config/nvmet/subsystems 2>/dev/null || exit 0; ls -d %s*/namespaces/* 2>/dev/null | cut -d/ -f1 | sort -u`, v1alpha1.NQNPrefix))
 }
 
 // poolFiles lists the replicas that lie in a node's pools.
