@@ -335,10 +335,11 @@ func attributes(dir string, files ...string) (map[string]string, error) {
 	return values, nil
 }
 
-// attribute reads a file of sysfs. It fails with ErrNotFound when its device is no longer there.
+// attribute reads a file of sysfs. It fails with ErrNotFound when its device is no longer there. Of an array that has
+// been stopped, and is being removed, the kernel answers EBUSY to reads, and to nothing else (md_attr_show).
 func attribute(elem ...string) (string, error) {
 	data, err := readOnce(filepath.Join(elem...))
-	if gone(err) {
+	if gone(err) || errors.Is(err, syscall.EBUSY) {
 		return "", fmt.Errorf("%w: %w", ErrNotFound, err)
 	}
 	return strings.TrimSpace(string(data)), err
