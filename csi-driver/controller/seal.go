@@ -21,7 +21,7 @@ import (
 // This service makes the keys by which hosts and targets prove themselves: a pair for each attachment and replica, when
 // the replica is told of the host. It seals them to the agent of the replica and to the node plugin of the host, writes
 // them into the replica, and forgets them: nobody can ask it for them. They are no part of the publish context, which
-// cannot change while a volume is attached, so that keys could not be sealed anew.
+// cannot change while a volume is attached, so keys could not be sealed again.
 //
 // A host that a target's security requires to prove itself is never written without keys. Where one of the two public
 // keys is missing, as after an object was deleted by hand, it gets keys that this node cannot open, and new ones later.

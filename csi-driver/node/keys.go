@@ -75,20 +75,14 @@ type AuthenticationReporter struct {
 // that fails leaves the condition as it is.
 func (r *AuthenticationReporter) Run(ctx context.Context) error {
 	log := logr.FromContextOrDiscard(ctx).WithName("authentication")
-	for {
-		next := AuthenticationInterval
+	lookAgain(ctx, r.Clock, func() time.Duration {
 		if err := r.Look(ctx); err != nil && ctx.Err() == nil {
 			log.Error(err, "Cannot report the public key of this node; trying again")
-			next = MirrorsRetryInterval
+			return MirrorsRetryInterval
 		}
-		timer := r.Clock.NewTimer(next)
-		select {
-		case <-ctx.Done():
-			timer.Stop()
-			return nil
-		case <-timer.C():
-		}
-	}
+		return AuthenticationInterval
+	})
+	return nil
 }
 
 // Look once, and write what is found.

@@ -96,7 +96,7 @@ func TestStageWithoutItsKeys(t *testing.T) {
 	}
 }
 
-// Keys that were sealed anew are taken over, and paths that are made from then on have them.
+// Keys that were sealed again are used for all paths that are connected from then on.
 func TestPathsAreMendedWithTheKeysOfNow(t *testing.T) {
 	s, _ := keyed(t)
 	must(t, s.stage(mountCapability("ext4")))

@@ -57,20 +57,27 @@ type MirrorReporter struct {
 // leaves the condition as it is.
 func (r *MirrorReporter) Run(ctx context.Context) error {
 	log := logr.FromContextOrDiscard(ctx).WithName("mirrors")
-	for {
-		next := MirrorsInterval
+	lookAgain(ctx, r.Clock, func() time.Duration {
 		available, err := r.Look(ctx)
 		if err != nil && ctx.Err() == nil {
 			log.Error(err, "Cannot report whether this node can hold mirrors; trying again")
 		}
 		if err != nil || !available {
-			next = MirrorsRetryInterval
+			return MirrorsRetryInterval
 		}
-		timer := r.Clock.NewTimer(next)
+		return MirrorsInterval
+	})
+	return nil
+}
+
+// lookAgain looks at once, and again after the time that each look answers, until the context ends.
+func lookAgain(ctx context.Context, clock clock.WithTicker, look func() time.Duration) {
+	for {
+		timer := clock.NewTimer(look())
 		select {
 		case <-ctx.Done():
 			timer.Stop()
-			return nil
+			return
 		case <-timer.C():
 		}
 	}

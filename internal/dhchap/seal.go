@@ -22,7 +22,7 @@ import (
 // Sealing is that of age with X25519 recipients (https://age-encryption.org/v1): what is sealed to several public keys
 // can be opened with the private key of each, and of nobody else.
 
-// ErrCannotOpen says that a pair was sealed to other nodes, or damaged. It must be sealed anew.
+// ErrCannotOpen says that a pair was sealed to other nodes, or damaged. It must be sealed again.
 var ErrCannotOpen = errors.New("keys are not sealed to this node")
 
 const (

@@ -62,11 +62,11 @@ func TestKeysOfHosts(t *testing.T) {
 			known: map[string]dhchap.Pair{sealedA: keys}, does: []string{"Export v1 to 1"}, says: "False/Pending", told: map[string]string{hostA: others.Fingerprint()},
 		},
 		{
-			name: "admitted without keys that it shall have", volume: testVolume(1, isCreatedOn("a"), withSealed(hostA, sealedA)), served: []engine.Export{exported(1, hostA)},
+			name: "admitted without the keys that it needs", volume: testVolume(1, isCreatedOn("a"), withSealed(hostA, sealedA)), served: []engine.Export{exported(1, hostA)},
 			known: map[string]dhchap.Pair{sealedA: keys}, does: []string{"Export v1 to 1"}, says: "False/Pending", told: map[string]string{hostA: ""},
 		},
 		{
-			name: "admitted with keys that it shall not have", volume: testVolume(1, isCreatedOn("a"), withHosts(hostA)), served: []engine.Export{keyedExport(1, keys, hostA)},
+			name: "admitted with keys that it should not have", volume: testVolume(1, isCreatedOn("a"), withHosts(hostA)), served: []engine.Export{keyedExport(1, keys, hostA)},
 			does: []string{"Export v1 to 1"}, says: "False/Pending", told: map[string]string{hostA: keys.Fingerprint()},
 		},
 		{

@@ -128,18 +128,13 @@ func (h *host) spoilKeys(host string) error {
 
 // keysElsewhere fails with ErrInUse when another subsystem admits a host with other keys.
 func (h *host) keysElsewhere(nqn, host string, a engine.Authentication) error {
-	links, err := filepath.Glob(h.config("subsystems", "*", "allowed_hosts", host))
-	if err != nil {
-		return err
-	}
 	is, err := h.fingerprintOf(host)
 	if err != nil || is == a.Keys.Fingerprint() {
 		return err
 	}
-	for _, link := range links {
-		if other := filepath.Base(filepath.Dir(filepath.Dir(link))); other != nqn {
-			return fmt.Errorf("%w: subsystem %s admits host %s with other keys", engine.ErrInUse, other, host)
-		}
+	others, err := h.othersWith(nqn, host)
+	if err != nil || len(others) == 0 {
+		return err
 	}
-	return nil
+	return fmt.Errorf("%w: subsystem %s admits host %s with other keys", engine.ErrInUse, others[0], host)
 }

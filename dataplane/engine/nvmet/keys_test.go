@@ -114,7 +114,7 @@ func TestStepsOfKeys(t *testing.T) {
 	told := func(a engine.Authentication) map[string]engine.Authentication {
 		return map[string]engine.Authentication{"host-1": {Fingerprint: a.Keys.Fingerprint()}}
 	}
-	shall := func(a engine.Authentication) map[string]engine.Authentication {
+	withKeys := func(a engine.Authentication) map[string]engine.Authentication {
 		return map[string]engine.Authentication{"host-1": a}
 	}
 	for name, tt := range map[string]struct {
@@ -122,13 +122,13 @@ func TestStepsOfKeys(t *testing.T) {
 		hosts    []string
 		steps    []stepKind
 	}{
-		"the same":         {is: told(a), want: shall(a), hosts: []string{"host-1"}},
-		"other ones":       {is: told(a), want: shall(b), hosts: []string{"host-1"}, steps: []stepKind{setKeys}},
-		"some":             {want: shall(a), hosts: []string{"host-1"}, steps: []stepKind{setKeys}},
+		"the same":         {is: told(a), want: withKeys(a), hosts: []string{"host-1"}},
+		"other ones":       {is: told(a), want: withKeys(b), hosts: []string{"host-1"}, steps: []stepKind{setKeys}},
+		"some":             {want: withKeys(a), hosts: []string{"host-1"}, steps: []stepKind{setKeys}},
 		"none any more":    {is: told(a), hosts: []string{"host-1"}, steps: []stepKind{removeSubsystem, makeSubsystem, admitHost}},
 		"another host":     {is: told(a), want: map[string]engine.Authentication{"host-2": b}, hosts: []string{"host-2"}, steps: []stepKind{removeSubsystem, makeSubsystem, admitHost}},
 		"a host more":      {is: told(a), want: map[string]engine.Authentication{"host-1": a, "host-2": b}, hosts: []string{"host-1", "host-2"}, steps: []stepKind{admitHost}},
-		"somebody else's":  {is: map[string]engine.Authentication{"host-1": {Fingerprint: engine.UnknownKeys}}, want: shall(a), hosts: []string{"host-1"}, steps: []stepKind{setKeys}},
+		"somebody else's":  {is: map[string]engine.Authentication{"host-1": {Fingerprint: engine.UnknownKeys}}, want: withKeys(a), hosts: []string{"host-1"}, steps: []stepKind{setKeys}},
 		"kept, but for it": {is: told(a), want: told(a), hosts: []string{"host-1"}},
 	} {
 		is := &subsystem{nqn: "a", serial: "s", model: "m", queues: 4, hosts: []string{"host-1"}, keys: tt.is}

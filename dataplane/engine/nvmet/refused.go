@@ -155,9 +155,24 @@ func (h *host) admittedElsewhere(nqn, host string) (bool, error) {
 	if refused, err := h.isRefused(host); refused || err != nil {
 		return false, err
 	}
+	others, err := h.othersWith(nqn, host)
+	return len(others) > 0, err
+}
+
+// othersWith lists the other subsystems, by NQN, in which configfs lists a host. There are none if the host has no
+// folder.
+func (h *host) othersWith(nqn, host string) ([]string, error) {
+	if _, err := os.Stat(h.config("hosts", host)); isMissing(err) {
+		return nil, nil
+	}
 	links, err := filepath.Glob(h.config("subsystems", "*", "allowed_hosts", host))
-	links = slices.DeleteFunc(links, func(link string) bool { return link == h.config("subsystems", nqn, "allowed_hosts", host) })
-	return len(links) > 0, err
+	var others []string
+	for _, link := range links {
+		if other := filepath.Base(filepath.Dir(filepath.Dir(link))); other != nqn {
+			others = append(others, other)
+		}
+	}
+	return others, err
 }
 
 // admit a host, with its keys if it has some: those before it is linked, so that it never connects without. One that
@@ -169,14 +184,17 @@ func (h *host) admit(nqn, host string, a engine.Authentication) error {
 		return err
 	}
 	if refused {
-		links, err := filepath.Glob(h.config("subsystems", "*", "allowed_hosts", host))
+		others, err := h.othersWith(nqn, host)
 		if err != nil {
 			return err
 		}
-		for _, link := range append(links, dir) {
-			if err := os.Remove(link); err != nil {
+		for _, other := range others {
+			if err := os.Remove(h.config("subsystems", other, "allowed_hosts", host)); err != nil {
 				return err
 			}
+		}
+		if err := os.Remove(dir); err != nil {
+			return err
 		}
 	}
 	// Keys that a process left which was killed before it had linked the host.

@@ -90,7 +90,7 @@ func losesHost(is *subsystem, want subsystem) bool {
 	return len(without(is.hosts, want.hosts)) > 0 || len(without(want.hosts, is.refused)) < len(want.hosts)
 }
 
-// losesKeys says whether a host has keys that it shall not have: the kernel cannot take them away from it.
+// losesKeys says whether a host has keys that it should not have: the kernel cannot take them away from it.
 func losesKeys(is *subsystem, want subsystem) bool {
 	return slices.ContainsFunc(is.hosts, func(host string) bool {
 		return is.keys[host].Fingerprint != "" && want.keys[host].Keys.IsZero() && want.keys[host].Fingerprint == ""
