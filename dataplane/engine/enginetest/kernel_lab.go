@@ -59,6 +59,11 @@ func ConnectKernelWith(portal v1alpha1.Portal, nqn, hostNQN string, keys dhchap.
 	options := fmt.Sprintf("nqn=%s,transport=%s,traddr=%s,trsvcid=%d,hostnqn=%s,hostid=%s,nr_io_queues=4,reconnect_delay=%d,ctrl_loss_tmo=%d,keep_alive_tmo=30",
 		nqn, strings.ToLower(string(portal.Transport)), portal.Address, portal.Port, hostNQN, strings.TrimPrefix(hostNQN, v1alpha1.HostNQNPrefix), int(KernelRetries.Seconds()), int(hostPatience.Seconds()))
 	if !keys.IsZero() {
+		patient, err := hurry()
+		if err != nil {
+			return nil, err
+		}
+		defer patient()
 		options += ",dhchap_secret=" + keys.Host.Text() + ",dhchap_ctrl_secret=" + keys.Controller.Text()
 	}
 	if _, err := f.WriteString(options); err != nil {
@@ -78,6 +83,19 @@ func ConnectKernelWith(portal v1alpha1.Portal, nqn, hostNQN string, keys dhchap.
 		return nil, err
 	}
 	return c, nil
+}
+
+// adminTimeout is how many seconds the kernel waits for the answer to an administrative command, 60 unless set.
+const adminTimeout = "/sys/module/nvme_core/parameters/admin_timeout"
+
+// hurry has the kernel wait 5 s for answers until it is patient again: Linux 6.12 sometimes waits for one in vain after a
+// proof that was wrong.
+func hurry() (patient func(), err error) {
+	before, err := os.ReadFile(adminTimeout)
+	if err != nil {
+		return nil, err
+	}
+	return func() { _ = os.WriteFile(adminTimeout, before, 0) }, os.WriteFile(adminTimeout, []byte("5"), 0)
 }
 
 func (c *controller) attr(name string) string {

@@ -17,9 +17,9 @@ import (
 	"github.com/weft-storage/weft/internal/dhchap"
 )
 
-// TestConnectCost tells how long the kernel takes to connect a host with four I/O queues over TCP, each of which is
+// TestMeasureConnections tells how long the kernel takes to connect a host with four I/O queues over TCP, each of which is
 // authenticated, by the group of the exchange. docs/design/authentication.md has what it told.
-func TestConnectCost(t *testing.T) {
+func TestMeasureConnections(t *testing.T) {
 	e, h := fresh(t)
 	pool := h.File(t, fullPoolBytes)
 	done(t, e.OpenPools(t.Context(), []engine.Device{pool}))
