@@ -59,7 +59,7 @@ test: $(LAB) ## Run lint, unit and API-server tests, kernel tests in a virtual m
 
 .PHONY: test-all
 test-all: $(LAB) ## Run everything: what test runs, the whole end-to-end suite, others' tests of a storage driver, random sequences
-	+$(LAB) parts --keep-going lint test-unit+test-lab test-mirrors-lab test-release test-e2e-all e2e-storage-all test-chaos
+	+$(LAB) parts --keep-going lint test-unit+test-lab test-mirrors-lab test-release test-e2e-all test-e2e-third e2e-storage-all test-chaos
 
 ##@ Build
 
@@ -222,20 +222,30 @@ test-mirrors-lab: $(LAB) ## Run SEQUENCES random histories of a mirror, from SEE
 		/host-share/node.test -test.v -test.timeout 90m -test.run '^TestLabHistories$$'
 	$(MACHINE) down
 
-# TIER=fast leaves out what a cheaper test shows as well, TIER=all nothing; FOCUS is a regular expression over the specs' names.
-# test/e2e/README.md has the table.
+# TIER=fast leaves out what a cheaper test shows as well, TIER=all nothing that two nodes can show, and TIER=third has what needs
+# three. FOCUS is a regular expression over the specs' names. test/e2e/README.md has the table.
 TIER ?= fast
-TIER_fast := -ginkgo.label-filter='!full'
+TIER_fast  := -ginkgo.label-filter='!full'
+TIER_all   := -ginkgo.label-filter='!third-node'
+TIER_third := -ginkgo.label-filter='third-node'
+# How many nodes the lab has; empty for two.
+NODES ?=
 .PHONY: test-e2e
 test-e2e: binaries $(LAB) $(HELM) ## Run the end-to-end tests of TIER in a new lab; logs of a failure are in dist/logs
-	$(if $(filter fast all,$(TIER)),,$(error TIER is $(TIER); write fast or all))
+	$(if $(filter fast all third,$(TIER)),,$(error TIER is $(TIER); write fast, all or third))
 	cd test/e2e && $(LAB) down
+	$(if $(NODES),cd test/e2e && $(LAB) up --nodes $(NODES) --weft)
 	cd test/e2e && $(GO) test ./suite -run TestEndToEnd -count=1 -timeout 120m -v -ginkgo.v $(TIER_$(TIER)) $(if $(FOCUS),-ginkgo.focus='$(FOCUS)')
 	cd test/e2e && $(LAB) down
 
 .PHONY: test-e2e-all
 test-e2e-all: TIER := all
 test-e2e-all: test-e2e ## Run all end-to-end tests in a new lab
+
+.PHONY: test-e2e-third
+test-e2e-third: TIER := third
+test-e2e-third: NODES := 3
+test-e2e-third: test-e2e ## Run the end-to-end tests that need a third node in a new lab
 
 # Others' tests of a storage driver. FOCUS and SKIP are regular expressions over the names of Kubernetes' specs for
 # external drivers, PROCS is how many run at once; SKIP='^$$' leaves out nothing.

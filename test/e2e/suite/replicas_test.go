@@ -43,20 +43,34 @@ type replicated struct {
 	acks   *acknowledgements
 }
 
-// writtenOnTwo is a volume whose two replicas are in sync on storageNode and clientNode, and a pod on clientNode that
-// writes to it. name is that of its target, and with "weft-" in front, of its class.
-func writtenOnTwo(ctx context.Context, name string, options ...func(*v1alpha1.NvmfTarget)) *replicated {
+// onTwo is a volume with two replicas of a target that every node has. name is that of the target, and with "weft-" in
+// front, of its class.
+func onTwo(ctx context.Context, name string, options ...func(*v1alpha1.NvmfTarget)) *replicated {
 	GinkgoHelper()
 	target := everywhere(ctx, name, options...)
 	newClass(ctx, "weft-"+name, map[string]string{"target": target.Name, "replicas": "2"})
 	r := &replicated{claim: newClaim(ctx, newNamespace(ctx), "claim", "weft-"+name)}
-	r.pod = runPod(ctx, r.claim, "writer", clientNode)
 	r.volume = bound(ctx, r.claim)
 	Expect(r.volume.Spec.Members).To(HaveLen(2))
+	return r
+}
+
+// writtenOnTwo is a volume whose two replicas are in sync on storageNode and clientNode, and a pod on clientNode that
+// writes to it. The other arguments are those of onTwo.
+func writtenOnTwo(ctx context.Context, name string, options ...func(*v1alpha1.NvmfTarget)) *replicated {
+	GinkgoHelper()
+	r := onTwo(ctx, name, options...)
+	r.writtenBy(ctx, "writer", clientNode)
+	return r
+}
+
+// writtenBy a new pod on a node, with both replicas in sync.
+func (r *replicated) writtenBy(ctx context.Context, pod, node string) {
+	GinkgoHelper()
+	r.pod = runPod(ctx, r.claim, pod, node)
 	Expect(inSync(ctx, r.volume)).To(HaveLen(2))
 	r.acks = startWriter(ctx, r.pod)
 	r.acks.goOn(ctx, 10, time.Minute)
-	return r
 }
 
 // on is the replica on a node.
@@ -138,28 +152,48 @@ func saidSince(printed, text string, since time.Duration) time.Duration {
 	return 0
 }
 
+// goesOnWithout a node that stores a replica, and has the replica in sync again once the node is back.
+func (r *replicated) goesOnWithout(ctx context.Context, node string) {
+	GinkgoHelper()
+	r.acks.goOnNow(ctx)
+
+	By("powering off " + node + ", which stores one replica")
+	ended := weftContainers(ctx, node)
+	off := r.acks.count()
+	Expect(machines.PowerOff(node)).To(Succeed())
+	DeferCleanup(func(ctx context.Context) { Expect(machines.PowerOn(node)).To(Succeed()) })
+	r.loses(ctx, node)
+	r.acks.goOnNow(ctx)
+	r.pausedFor(ctx, off, "after "+node+" lost its power")
+
+	By("powering it on")
+	Expect(machines.PowerOn(node)).To(Succeed())
+	nodesReady(ctx)
+	weftReady(ctx, ended)
+	r.whole(ctx)
+	event(ctx, r.claim, "the replica on node "+node+" "+byBitmap)
+}
+
 var _ = Describe("A volume with two replicas", func() {
 	It("goes on without a node that serves one, takes it back, and has both equal in the end", full, func(ctx SpecContext) {
 		r := writtenOnTwo(ctx, "two")
-		r.acks.goOnNow(ctx)
-
-		By("powering off the node of one replica")
-		ended := weftContainers(ctx, storageNode)
-		off := r.acks.count()
-		Expect(machines.PowerOff(storageNode)).To(Succeed())
-		DeferCleanup(func(ctx context.Context) { Expect(machines.PowerOn(storageNode)).To(Succeed()) })
-		r.loses(ctx, storageNode)
-		r.acks.goOnNow(ctx)
-		r.pausedFor(ctx, off, "after a storage node lost its power")
-
-		By("powering it on")
-		Expect(machines.PowerOn(storageNode)).To(Succeed())
-		nodesReady(ctx)
-		weftReady(ctx, ended)
-		r.whole(ctx)
-		event(ctx, r.claim, byBitmap)
+		r.goesOnWithout(ctx, storageNode)
 		r.same(ctx)
 	}, SpecTimeout(25*time.Minute))
+
+	It("goes on without either of its nodes, one after the other, under a pod on a third, and has both equal after each", full, thirdNode, func(ctx SpecContext) {
+		Expect(len(nodes)).To(BeNumerically(">=", 3), "start the lab with NODES=3")
+		r := onTwo(ctx, "third")
+		without := slices.DeleteFunc(slices.Clone(nodes), func(node string) bool {
+			return slices.ContainsFunc(r.volume.Spec.Members, func(m v1alpha1.VolumeMember) bool { return m.Node == node })
+		})[0]
+		for _, member := range r.volume.Spec.Members {
+			r.writtenBy(ctx, "writer-"+member.Node, without)
+			r.goesOnWithout(ctx, member.Node)
+			r.same(ctx)
+			remove(ctx, r.pod)
+		}
+	}, SpecTimeout(40*time.Minute))
 })
 
 // move the only replica of a volume to a node, and wait until it is there, and only there.

@@ -131,3 +131,50 @@ var _ = Describe("An SPDK target", func() {
 		}).WithTimeout(2 * time.Minute).WithPolling(time.Second).Should(BeTrue())
 	}, SpecTimeout(20*time.Minute))
 })
+
+// legData are the checksums of what the legs of a node's only mirror have, as the kernel reads them from their targets.
+func legData(ctx context.Context, node string) []string {
+	GinkgoHelper()
+	return lines(on(ctx, node, `
+		size=$(cat /sys/block/md*/md/component_size)
+		for leg in /sys/block/md*/md/dev-*; do
+			dd if=/dev/$(basename $(readlink $leg/block)) bs=1M iflag=direct,skip_bytes,count_bytes status=none \
+				skip=$(($(cat $leg/offset) * 512)) count=$((size * 1024)) | sha256sum
+		done`))
+}
+
+var _ = Describe("A volume with two replicas on SPDK", func() {
+	It("goes on when the process of a target is killed, and the replica gets no more than what was written meanwhile", full, func(ctx SpecContext) {
+		if realTarget == "" {
+			Skip("WEFT_SPDK_TARGET is not set, and the fake target does no I/O")
+		}
+		Expect(run.LoadTarget(ctx, realTarget)).To(Succeed())
+		r := writtenOnTwo(ctx, "spdk-two", func(target *v1alpha1.NvmfTarget) { *target = *spdkTarget(target.Name) })
+		before, copied := record(ctx, r.volume), copies(ctx, clientNode)
+		n := r.acks.count()
+
+		By("killing the target")
+		killTarget(ctx, storageNode)
+		r.acks.goOnNow(ctx)
+		pause, _ := r.acks.pause("after a target was killed", n)
+		Expect(pause).To(BeNumerically("<=", pauseBound+slow))
+		servedBy(ctx, storageNode)
+		r.whole(ctx)
+		if after := record(ctx, r.volume); after.Epoch == before.Epoch {
+			Expect(copies(ctx, clientNode)).To(Equal(copied), "the target came back within the grace")
+		} else {
+			event(ctx, r.claim, byBitmap)
+		}
+		r.acks.nothingLost(ctx, r.pod)
+
+		By("comparing the replicas")
+		remove(ctx, r.pod)
+		r.pod = runPod(ctx, r.claim, "reader", clientNode)
+		r.acks.nothingLost(ctx, r.pod)
+		Eventually(ctx, func(ctx context.Context) bool {
+			sums := legData(ctx, clientNode)
+			Expect(sums).To(HaveLen(2))
+			return sums[0] == sums[1]
+		}).WithTimeout(time.Minute).WithPolling(2*time.Second).Should(BeTrue(), "the legs differ")
+	}, SpecTimeout(25*time.Minute))
+})

@@ -35,6 +35,9 @@ var (
 // runs them. README.md has the table.
 var full = Label("full")
 
+// thirdNode marks the specs that need a lab of three nodes, which make test-e2e-third starts.
+var thirdNode = Label("third-node")
+
 func TestEndToEnd(t *testing.T) {
 	logf.SetLogger(GinkgoLogr)
 	RegisterFailHandler(Fail)
@@ -78,6 +81,9 @@ func TestReadmeHasEverySpec(t *testing.T) {
 		tier := "fast"
 		if slices.Contains(spec.Labels(), "full") {
 			tier = "full"
+		}
+		if slices.Contains(spec.Labels(), "third-node") {
+			tier += ", third node"
 		}
 		if have := rows[spec.FullText()]; have != tier {
 			t.Errorf("README.md has tier %q for the spec %q; it is %s", have, spec.FullText(), tier)
