@@ -68,7 +68,7 @@ func writtenOnTwo(ctx context.Context, name string, options ...func(*v1alpha1.Nv
 func (r *replicated) writtenBy(ctx context.Context, pod, node string) {
 	GinkgoHelper()
 	r.pod = runPod(ctx, r.claim, pod, node)
-	Expect(inSync(ctx, r.volume)).To(HaveLen(2))
+	r.whole(ctx)
 	r.acks = startWriter(ctx, r.pod)
 	r.acks.goOn(ctx, 10, time.Minute)
 }
