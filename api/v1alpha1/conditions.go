@@ -206,6 +206,8 @@ const (
 	ReasonReplicaReturning = "ReplicaReturning"
 	ReasonReplicaInSync    = "ReplicaInSync"
 	ReasonCurrentUnknown   = "CurrentReplicaUnknown"
+	ReasonRecoveryWaiting  = "RecoveryWaiting"
+	ReasonRecordRecovered  = "RecordRecovered"
 	ReasonMoveStarted      = "MoveStarted"
 	ReasonMoveWaiting      = "MoveWaiting"
 	ReasonMoveFinished     = "MoveFinished"

@@ -15,11 +15,13 @@ const MaxMirrorMembers = 6
 // +kubebuilder:validation:XValidation:rule="self.epoch > oldSelf.epoch || self.members.size() == oldSelf.members.size() && self.members.all(m, oldSelf.members.exists(o, o.replica == m.replica && o.state == m.state))",message="a change of members or of a member's state must raise epoch"
 // +kubebuilder:validation:XValidation:rule="!has(self.holder) || !has(oldSelf.holder) || self.holder == oldSelf.holder",message="holder must be removed before another one is set: replicas have to confirm in between that the former holder is off"
 // +kubebuilder:validation:XValidation:rule="self.members.exists(m, m.state == 'InSync')",message="at least one member must be InSync"
-// +kubebuilder:validation:XValidation:rule="self.members.exists(m, m.state == 'InSync' && oldSelf.members.exists(o, o.replica == m.replica && o.state == 'InSync'))",message="at least one member must stay InSync: only such a member has all data"
-// +kubebuilder:validation:XValidation:rule="self.members.all(m, m.state != 'InSync' || oldSelf.members.exists(o, o.replica == m.replica && o.state != 'Out'))",message="a member becomes InSync only from Returning or Filling: what it lacks has to be copied first"
+// +kubebuilder:validation:XValidation:rule="oldSelf.?recovering.orValue(false) || self.members.exists(m, m.state == 'InSync' && oldSelf.members.exists(o, o.replica == m.replica && o.state == 'InSync'))",message="at least one member must stay InSync: only such a member has all data"
+// +kubebuilder:validation:XValidation:rule="oldSelf.?recovering.orValue(false) || self.members.all(m, m.state != 'InSync' || oldSelf.members.exists(o, o.replica == m.replica && o.state != 'Out'))",message="a member becomes InSync only from Returning or Filling: what it lacks has to be copied first"
 // +kubebuilder:validation:XValidation:rule="self.members.all(m, !oldSelf.members.exists(o, o.replica == m.replica && o.replicaUID != m.replicaUID))",message="replicaUID of a member is immutable: another replica with the same name has other data; remove the member first"
 // +kubebuilder:validation:XValidation:rule="!has(self.holderNode) || has(self.holder)",message="holderNode requires holder"
 // +kubebuilder:validation:XValidation:rule="!has(self.mover) || has(self.holder)",message="mover requires holder"
+// +kubebuilder:validation:XValidation:rule="!self.?recovering.orValue(false) || !has(self.holder) || self.?mover.orValue('') in ['Read', 'Stopped']",message="while the record is being recovered, only a mover that reads headers may be the holder"
+// +kubebuilder:validation:XValidation:rule="self.epoch > oldSelf.epoch || self.?recovering.orValue(false) == oldSelf.?recovering.orValue(false)",message="a change of recovering must raise epoch"
 // +kubebuilder:validation:XValidation:rule="!has(self.confirmRequested) || !has(oldSelf.confirmRequested) || self.confirmRequested >= oldSelf.confirmRequested",message="confirmRequested can grow but not fall"
 // +kubebuilder:validation:XValidation:rule="!has(self.confirmed) || !has(oldSelf.confirmed) || self.confirmed >= oldSelf.confirmed",message="confirmed can grow but not fall"
 // +kubebuilder:validation:XValidation:rule="!has(self.confirmed) || has(self.confirmRequested) && self.confirmed <= self.confirmRequested",message="confirmed must not be greater than confirmRequested: only what was requested can be confirmed"
@@ -41,6 +43,8 @@ type NvmfMirrorSpec struct {
 	HolderNode string `json:"holderNode,omitempty"`
 	// Mover is set while the holder is a mover: an attachment that no pod asked for, by which a node plugin copies what
 	// members lack. The CSI controller sets Copy, and then Stop to end it; the node plugin answers Stop with Stopped.
+	// While the record is being recovered, it sets Read, and the node plugin answers with the members' headers and
+	// Stopped.
 	// Absent: there is no holder, or it is a pod's.
 	// +optional
 	Mover MoverState `json:"mover,omitempty"`
@@ -54,6 +58,16 @@ type NvmfMirrorSpec struct {
 	// used. A mover writes nothing new, and leaves Dirty as it was. Default false.
 	// +optional
 	Dirty bool `json:"dirty,omitempty"`
+	// Recovering is true from the moment when the CSI controller begins to recover the record until it has. What the
+	// record says of its members may be wrong meanwhile: nobody becomes the holder but a mover that reads the members'
+	// headers. Default false.
+	// +optional
+	Recovering bool `json:"recovering,omitempty"`
+	// Recovery is the id of the request for which the record is being recovered, or was the last time: spec.recovery.id
+	// of the NvmfVolume. Absent: the record was never recovered.
+	// +kubebuilder:validation:MaxLength=36
+	// +optional
+	Recovery string `json:"recovery,omitempty"`
 	// ConfirmRequested counts the requests of the CSI controller to the holder to confirm that its kernel has all
 	// members that are InSync in sync. It requests that after a member was copied while the volume is attached. Absent:
 	// none was requested, or a node plugin that does not know this field wrote the object.
@@ -76,7 +90,7 @@ type NvmfMirrorSpec struct {
 }
 
 // MoverState is what a mover is to do, or has done.
-// +kubebuilder:validation:Enum=Copy;Stop;Stopped
+// +kubebuilder:validation:Enum=Copy;Stop;Stopped;Read
 type MoverState string
 
 // States of a mover.
@@ -85,6 +99,8 @@ const (
 	MoverCopy MoverState = "Copy"
 	// MoverStop: it is to stop the mirror, and to disconnect.
 	MoverStop MoverState = "Stop"
+	// MoverRead: it is to read the members' headers, and nothing else.
+	MoverRead MoverState = "Read"
 	// MoverStopped: its node has nothing of the mirror any more.
 	MoverStopped MoverState = "Stopped"
 )
@@ -104,6 +120,40 @@ const (
 	// MemberOut: the member lacks data, and gets none.
 	MemberOut MirrorMemberState = "Out"
 )
+
+// MirrorHeader is what a member's header says of the mirror: a copy of the record of the moment when it was written.
+type MirrorHeader struct {
+	// Epoch of that record. Absent: no holder of a mirror has written the header.
+	// +kubebuilder:validation:Minimum=1
+	// +optional
+	Epoch int64 `json:"epoch,omitempty"`
+	// Mark of the header, new with each change of that record. Absent: no holder of a mirror has written the header.
+	// +kubebuilder:validation:MaxLength=36
+	// +optional
+	Mark string `json:"mark,omitempty"`
+	// Members of that record, with their states.
+	// +kubebuilder:validation:MaxItems=6
+	// +listType=map
+	// +listMapKey=replica
+	// +optional
+	Members []MirrorHeaderMember `json:"members,omitempty"`
+	// Error says why the header could not be read. Absent: it was read.
+	// +kubebuilder:validation:MaxLength=256
+	// +optional
+	Error string `json:"error,omitempty"`
+}
+
+// MirrorHeaderMember is a member of the record that a header is a copy of.
+type MirrorHeaderMember struct {
+	// Replica is the name of the NvmfReplica.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +required
+	Replica string `json:"replica"`
+	// State of the member: InSync, Returning, Filling or Out.
+	// +required
+	State MirrorMemberState `json:"state"`
+}
 
 // MirrorMember is one replica of the volume.
 // +kubebuilder:validation:XValidation:rule="self.state != 'Returning' || has(self.lastInSyncEpoch)",message="state Returning requires lastInSyncEpoch: a member that was never in sync must be filled"
@@ -135,7 +185,8 @@ type MirrorMember struct {
 	LastInSyncEpoch int64 `json:"lastInSyncEpoch,omitempty"`
 	// Marks that the member's header may have. Holders write a new one to all headers with each change of the record. A
 	// header with another mark was written by a holder that this record does not know of: the API was restored to an
-	// earlier state. Empty: no mark was written.
+	// earlier state. The only mark "any" stands for all: the record was recovered without the member's header, and the
+	// member is filled, whatever it has. Empty: no mark was written.
 	// +kubebuilder:validation:MaxItems=2
 	// +kubebuilder:validation:items:MaxLength=36
 	// +listType=atomic
@@ -165,6 +216,9 @@ type MirrorMember struct {
 	// next start has compared all of them. Default false.
 	// +optional
 	Suspect bool `json:"suspect,omitempty"`
+	// Header of the member, as it was read last while the record was being recovered. Absent: it was not read.
+	// +optional
+	Header *MirrorHeader `json:"header,omitempty"`
 	// Retired is true for a member that is to leave the mirror. The holder takes it out, and does not take it back.
 	// Default false.
 	// +optional

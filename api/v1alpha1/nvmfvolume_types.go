@@ -26,6 +26,8 @@ const MaxVolumeMembers = 4
 // +kubebuilder:validation:XValidation:rule="has(self.deviceClass) == has(oldSelf.deviceClass)",message="deviceClass is immutable, because the data is stored there; create a new volume of the other class, and copy the data"
 // +kubebuilder:validation:XValidation:rule="!oldSelf.?mirrored.orValue(false) || self.?mirrored.orValue(false)",message="mirrored cannot change back to false: the volume's NvmfMirror records which replicas have everything"
 // +kubebuilder:validation:XValidation:rule="!has(self.move) || has(oldSelf.move) || self.members.exists(m, m.name == self.move.replica)",message="move.replica must be the name of one of members"
+// +kubebuilder:validation:XValidation:rule="!has(self.recovery) || has(oldSelf.recovery) && self.recovery == oldSelf.recovery || !has(self.recovery.current) || self.members.exists(m, m.name == self.recovery.current)",message="recovery.current must be the name of one of members"
+// +kubebuilder:validation:XValidation:rule="!has(self.recovery) || !has(self.recovery.acceptLossUntil) || has(self.recovery.current)",message="recovery.acceptLossUntil requires recovery.current: name the replica that has the data to keep"
 // +kubebuilder:validation:XValidation:rule="!oldSelf.?used.orValue(false) || self.?used.orValue(false)",message="used cannot change back to false: a volume that may contain data must not be created again, empty"
 // +kubebuilder:validation:XValidation:rule="!has(self.attachments) || self.attachments.size() == 0 || has(self.session)",message="session is required while attachments are listed"
 // +kubebuilder:validation:XValidation:rule="!has(oldSelf.attachments) || oldSelf.attachments.size() == 0 || !has(oldSelf.session) || has(self.session) && self.session == oldSelf.session",message="session cannot change while attachments are listed: connected hosts identify the volume by it"
@@ -69,6 +71,12 @@ type NvmfVolumeSpec struct {
 	// cancel the move. Absent: no replica is being moved.
 	// +optional
 	Move *VolumeMove `json:"move,omitempty"`
+	// Recovery requests that the record of the volume's replicas, its NvmfMirror, is made again from what the replicas'
+	// headers say, because it is lost or not true, as after a restore of the API from a backup. `kubectl weft recover`
+	// writes it. The CSI controller removes it when the record is recovered; the volume cannot be attached meanwhile.
+	// Absent: the record is not being recovered, or cannot be without another request.
+	// +optional
+	Recovery *VolumeRecovery `json:"recovery,omitempty"`
 	// Waiting says why the volume does not get the number of replicas that spec.replicas requests, such as that no node
 	// has room. The CSI controller sets it. While a replica is being moved, it sets spec.move.waiting instead. Absent:
 	// the replicas are as requested, or the change makes progress.
@@ -179,6 +187,49 @@ type VolumeMove struct {
 	// +optional
 	Waiting string `json:"waiting,omitempty"`
 }
+
+// VolumeRecovery requests that the record of a volume's replicas is recovered.
+type VolumeRecovery struct {
+	// ID of the request, a new UUID for each, so that none is carried out twice.
+	// +kubebuilder:validation:Pattern=`^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`
+	// +kubebuilder:validation:MaxLength=36
+	// +required
+	ID string `json:"id"`
+	// Current is the replica, the name of one of the volume's members, that a person takes for the one that has all
+	// data. All others are filled from it. It must be possible to read its header. Absent: the headers of all replicas
+	// say which are current.
+	// +kubebuilder:validation:MaxLength=140
+	// +optional
+	Current string `json:"current,omitempty"`
+	// AcceptLossUntil is the time until which the CSI controller may recover the record although writes that only
+	// replicas other than current have, or may have, are lost. It ends earlier when the agent of a replica suspects a
+	// restore of the API, because the request may then be one of the past. Requires current. Absent: nothing may be
+	// lost, and the request waits if something could be.
+	// +optional
+	AcceptLossUntil *metav1.Time `json:"acceptLossUntil,omitempty"`
+	// Attachments says what becomes of the volume's attachments to nodes: Wait until they have ended, or End them, so
+	// that what still uses the volume there is killed. Default Wait.
+	// +kubebuilder:default=Wait
+	// +optional
+	Attachments RecoveryAttachments `json:"attachments,omitempty"`
+	// Waiting says why the record is not recovered yet, such as that a replica cannot be read. The CSI controller sets
+	// it. Absent: the recovery makes progress.
+	// +kubebuilder:validation:MaxLength=1024
+	// +optional
+	Waiting string `json:"waiting,omitempty"`
+}
+
+// RecoveryAttachments is what becomes of a volume's attachments when its record is recovered.
+// +kubebuilder:validation:Enum=Wait;End
+type RecoveryAttachments string
+
+// What becomes of a volume's attachments.
+const (
+	// RecoveryWaits until the volume is detached.
+	RecoveryWaits RecoveryAttachments = "Wait"
+	// RecoveryEnds the attachments, and what uses the volume by them.
+	RecoveryEnds RecoveryAttachments = "End"
+)
 
 // VolumeSource is the source of a volume's initial data.
 // +kubebuilder:validation:XValidation:rule="has(self.snapshot) != has(self.volume)",message="source: set exactly one of snapshot and volume"

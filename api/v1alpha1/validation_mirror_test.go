@@ -27,6 +27,9 @@ func mirrorRules() []validation {
 	one := func(fields string) string {
 		return `spec: {members: [{replica: pvc-1-a, replicaUID: u-a, state: InSync}, {replica: pvc-1-b, replicaUID: u-b, ` + fields + `}]}`
 	}
+	member := func(f string) string {
+		return `spec: {members: [{replica: a, replicaUID: a, state: InSync, ` + f + `: %s}]}`
+	}
 	held := `spec: {holder: ` + first + `}`
 	rules := []validation{
 		{name: "as it is", base: mirror},
@@ -67,14 +70,24 @@ func mirrorRules() []validation {
 		{name: "fewer confirmations", base: mirror, edit: `spec: {confirmRequested: 3, confirmed: 2}`, update: `spec: {epoch: 4, confirmed: 1}`, field: "spec", want: "confirmed can grow but not fall"},
 		{name: "confirmed before it was requested", base: mirror, edit: `spec: {confirmRequested: 3, confirmed: 4}`, field: "spec", want: "only what was requested can be confirmed"},
 		{name: "confirmed and never requested", base: mirror, edit: `spec: {confirmed: 1}`, field: "spec", want: "only what was requested can be confirmed"},
+		{name: "recovering", base: mirror, update: `spec: {epoch: 4, recovering: true, recovery: ` + first + `}`},
+		{name: "recovering in the same epoch", base: mirror, update: `spec: {recovering: true}`, field: "spec", want: "a change of recovering must raise epoch"},
+		{name: "recovering with a holder", base: mirror, edit: held, update: `spec: {epoch: 4, recovering: true}`, field: "spec", want: "only a mover that reads headers may be the holder"},
+		{name: "recovering with a mover that copies", base: mirror, edit: `spec: {recovering: true}`, update: `spec: {epoch: 4, holder: ` + first + `, mover: Copy}`,
+			field: "spec", want: "only a mover that reads headers may be the holder"},
+		{name: "recovering with a mover that reads", base: mirror, edit: `spec: {recovering: true}`, update: `spec: {epoch: 4, holder: ` + first + `, mover: Read}`},
+		{name: "recovered to a member that was out", base: mirror, edit: record("epoch: 3, recovering: true", "a InSync", "b Out"), update: record("epoch: 4, recovering: null", "a Out", "b InSync")},
+		{name: "recovered to none", base: mirror, edit: record("epoch: 3, recovering: true", "a InSync", "b Out"), update: record("epoch: 4, recovering: null", "a Out", "b Out"),
+			field: "spec", want: "at least one member must be InSync"},
 		// It must be able to record a lost member.
 		{name: "a node plugin that knows neither field", base: mirror, edit: `spec: {confirmRequested: 3, confirmed: 2}`, update: `spec: {confirmRequested: null, confirmed: null}`},
 		{name: "a member without name", base: mirror, edit: `spec: {members: [{replicaUID: a, state: InSync}]}`, field: "spec.members[0].replica", want: "Required value"},
 		{name: "a member without UID", base: mirror, edit: `spec: {members: [{replica: a, state: InSync}]}`, field: "spec.members[0].replicaUID", want: "Required value"},
+		{name: "a header with a member twice", base: mirror, edit: fmt.Sprintf(member("header"), "{members: [{replica: a, state: Out}, {replica: a, state: Out}]}"),
+			field: "spec.members[0].header.members[1]", want: "Duplicate value"},
+		{name: "a header with a member without name", base: mirror, edit: fmt.Sprintf(member("header"), "{members: [{state: Out}]}"), field: "spec.members[0].header.members[0].replica", want: "Required value"},
+		{name: "a header with a member without state", base: mirror, edit: fmt.Sprintf(member("header"), "{members: [{replica: a}]}"), field: "spec.members[0].header.members[0].state", want: "Required value"},
 		{name: "a member without state", base: mirror, edit: `spec: {members: [{replica: a, replicaUID: a}]}`, field: "spec.members[0].state", want: "Required value"},
-	}
-	member := func(f string) string {
-		return `spec: {members: [{replica: a, replicaUID: a, state: InSync, ` + f + `: %s}]}`
 	}
 	return slices.Concat(rules, fields(
 		field{base: mirror, path: "spec.epoch", edit: `spec: {epoch: %s}`, good: []string{"1"}, bad: map[string]string{"0": "greater than or equal to 1"}},
@@ -95,6 +108,16 @@ func mirrorRules() []validation {
 		field{base: mirror, path: "spec.members[0].identity", edit: member("identity"), good: []string{first}, bad: map[string]string{long(37): "may not be more than 36"}},
 		field{base: mirror, path: "spec.members[0].copiedBytes", edit: member("copiedBytes"), good: []string{"0"}, bad: map[string]string{"-1": "greater than or equal to 0"}},
 		field{base: mirror, path: "spec.members[0].declaredCurrent", edit: member("declaredCurrent"), good: []string{"1"}, bad: map[string]string{"0": "greater than or equal to 1"}},
+		field{base: mirror, path: "spec.recovery", edit: `spec: {recovery: %s}`, good: []string{first}, bad: map[string]string{long(37): "may not be more than 36"}},
+		field{base: mirror, path: "spec.members[0].header.epoch", edit: fmt.Sprintf(member("header"), "{epoch: %s}"), good: []string{"1"}, bad: map[string]string{"0": "greater than or equal to 1"}},
+		field{base: mirror, path: "spec.members[0].header.mark", edit: fmt.Sprintf(member("header"), "{mark: %s}"), good: []string{first}, bad: map[string]string{long(37): "may not be more than 36"}},
+		field{base: mirror, path: "spec.members[0].header.error", edit: fmt.Sprintf(member("header"), "{error: %s}"), good: []string{long(256)}, bad: map[string]string{long(257): "may not be more than 256"}},
+		field{base: mirror, path: "spec.members[0].header.members", edit: fmt.Sprintf(member("header"), "{members: %s}"), good: []string{many(6, `{replica: a%d, state: Out}`)},
+			bad: map[string]string{many(7, `{replica: a%d, state: Out}`): "must have at most 6 items"}},
+		field{base: mirror, path: "spec.members[0].header.members[0].replica", edit: fmt.Sprintf(member("header"), "{members: [{replica: %s, state: Out}]}"), good: []string{long(253)},
+			bad: map[string]string{`""`: "at least 1 chars long", long(254): "may not be more than 253"}},
+		field{base: mirror, path: "spec.members[0].header.members[0].state", edit: fmt.Sprintf(member("header"), "{members: [{replica: a, state: %s}]}"), good: []string{"Filling"},
+			bad: map[string]string{"Away": `supported values: "InSync", "Returning", "Filling", "Out"`}},
 		field{base: mirror, path: "spec.members[0].marks", edit: member("marks"), good: []string{"[a, b]"}, bad: map[string]string{"[a, b, c]": "must have at most 2 items"}},
 		field{base: mirror, path: "spec.members[0].marks[0]", edit: `spec: {members: [{replica: a, replicaUID: a, state: InSync, marks: [%s]}]}`, good: []string{long(36)}, bad: map[string]string{long(37): "may not be more than 36"}},
 	))

@@ -794,7 +794,7 @@ func TestARetiredReplicaThatIsPromotedStays(t *testing.T) {
 			unpublish(t, m.service(), m.id, node)
 			m.edit(func(spec *v1alpha1.NvmfVolumeSpec) { spec.Replicas = replicas })
 			is := mirrorOf(t, m.id)
-			next, err := mirror.Promote(is.Spec, leaves.Name, time.Now())
+			next, err := mirror.Choose(mirror.Doubt(is.Spec), leaves.Name, map[string]mirror.Header{leaves.Name: {Mark: mirror.NoMark}}, time.Now())
 			g.Expect(err).NotTo(HaveOccurred())
 			g.Expect(api.Delete(t.Context(), is)).To(Succeed())
 			again := &v1alpha1.NvmfMirror{ObjectMeta: metav1.ObjectMeta{Name: is.Name, Labels: is.Labels}, Spec: next}

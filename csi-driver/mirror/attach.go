@@ -41,6 +41,9 @@ func Admit(r Record, holder string, confirmed []Confirmation, now time.Time) (Re
 	if r.Holder != "" {
 		return Record{}, fmt.Errorf("%w: %s", ErrHeld, r.Holder)
 	}
+	if r.Recovering {
+		return Record{}, ErrRecovering
+	}
 	if holder == "" {
 		return Record{}, fmt.Errorf("%w: no holder was named", ErrNotHolder)
 	}
@@ -86,30 +89,6 @@ func Declare(r Record, replica string) (Record, error) {
 		return Record{}, fmt.Errorf("%w: only a member that is InSync can be declared current, but %s is %s", ErrMember, replica, stateOf(m))
 	}
 	m.DeclaredCurrent = r.Epoch
-	return next, nil
-}
-
-// Promote a member that a person takes for the one that has everything, although the record does not have it in sync,
-// or others neither: after ErrNeedsPerson, it is the one that no other's metadata says was left behind. All others
-// are filled. The record must have no holder, and the object has to be created again with it.
-func Promote(r Record, replica string, now time.Time) (Record, error) {
-	if r.Holder != "" {
-		return Record{}, fmt.Errorf("%w: %s", ErrHeld, r.Holder)
-	}
-	next := raised(r)
-	if member(&next, replica) == nil {
-		return Record{}, fmt.Errorf("%w: there is no %s", ErrMember, replica)
-	}
-	next.Dirty = true
-	for i := range next.Members {
-		m := &next.Members[i]
-		if m.Replica != replica {
-			out(r, m, ReasonKicked, now)
-		} else {
-			m.State, m.Reason, m.Since, m.Suspect, m.Retired = v1alpha1.MemberInSync, "", at(now), false, false
-		}
-		m.LastInSyncEpoch, m.DeclaredCurrent, m.Identity = 0, 0, ""
-	}
 	return next, nil
 }
 

@@ -10,8 +10,13 @@ import (
 	"github.com/weft-storage/weft/api/v1alpha1"
 )
 
-// NoMark is the mark of a header that no holder of a mirror has written yet.
-const NoMark = "none"
+const (
+	// NoMark is the mark of a header that no holder of a mirror has written yet.
+	NoMark = "none"
+	// AnyMark stands for every mark, in the record of a member that was recovered without its header: a person gave up
+	// what it may have had. It is filled, so that nothing of it is used.
+	AnyMark = "any"
+)
 
 // Holder makes the changes of the node plugin that holds a mirror. Each takes the marks that were read from the headers
 // which are to be written next, by replica, and records that these may have Mark from then on. The order is: read the
@@ -239,7 +244,9 @@ func (h Holder) holds(r Record) error {
 	switch {
 	case h.Attachment == "" || r.Holder != h.Attachment:
 		return fmt.Errorf("%w: it is %q, and not %q", ErrNotHolder, r.Holder, h.Attachment)
-	case h.Mark == NoMark:
+	case r.Recovering:
+		return ErrRecovering
+	case h.Mark == NoMark || h.Mark == AnyMark:
 		return fmt.Errorf("%w: %q is no mark", ErrForeign, h.Mark)
 	}
 	return nil
@@ -265,7 +272,7 @@ func (h Holder) stamp(next *Record, marks map[string]string) error {
 
 // known tells whether a header's mark is one that the record knows of.
 func known(m Member, mark string) error {
-	if len(m.Marks) == 0 && mark == NoMark || slices.Contains(m.Marks, mark) {
+	if len(m.Marks) == 0 && mark == NoMark || slices.Contains(m.Marks, mark) || slices.Contains(m.Marks, AnyMark) {
 		return nil
 	}
 	return fmt.Errorf("%w: the header of %s has mark %s", ErrForeign, m.Replica, mark)

@@ -168,23 +168,6 @@ func TestAfterARestore(t *testing.T) {
 	if err := Check(r, "c", b); !errors.Is(err, ErrMember) {
 		t.Errorf("no member: %v", err)
 	}
-	a := Header{Epoch: 7, Mark: "m-a"}
-	got, err := Recover(r, map[string]Header{"a": a, "b": b}, now)
-	if got.Epoch < b.Epoch+1000 || got.Epoch < r.Epoch+1000 {
-		t.Errorf("a keeper that stored a change before the restore takes epoch %d for the past", got.Epoch)
-	}
-	check(t, Record{Epoch: got.Epoch - 1}, got, err, "|a=Out?,b=InSync?", nil)
-	if m, _ := Get(got, "b"); !cmp.Equal(m.Marks, []string{"m9"}) || !got.Dirty {
-		t.Errorf("b has marks %v", m.Marks)
-	}
-	for name, headers := range map[string]map[string]Header{
-		"two histories": {"a": {Epoch: 9, Mark: "m8", Members: map[string]v1alpha1.MirrorMemberState{"a": v1alpha1.MemberInSync}}, "b": b},
-		"a only":        {"a": a},
-	} {
-		if got, err := Recover(r, headers, now); !errors.Is(err, ErrNeedsPerson) {
-			t.Errorf("%s: %s, %v", name, String(got), err)
-		}
-	}
 }
 
 func TestMembers(t *testing.T) {
@@ -241,21 +224,6 @@ func TestMembers(t *testing.T) {
 	}
 	if _, ok := Get(record(t, "|a=InSync"), "b"); ok {
 		t.Error("there is a b")
-	}
-}
-
-func TestPromote(t *testing.T) {
-	r := record(t, "~|a=InSync?,b=Out/5?-")
-	got, err := Promote(r, "b", now)
-	check(t, r, got, err, "|a=Out,b=InSync", nil)
-	if !got.Dirty {
-		t.Error("nothing would be compared")
-	}
-	if _, err := Promote(r, "c", now); !errors.Is(err, ErrMember) {
-		t.Errorf("no member: %v", err)
-	}
-	if _, err := Promote(record(t, next+"|a=InSync,b=Out"), "b", now); !errors.Is(err, ErrHeld) {
-		t.Errorf("it is held: %v", err)
 	}
 }
 

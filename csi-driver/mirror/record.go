@@ -66,6 +66,10 @@ var (
 	// ErrForeign says that a replica's header, or its metadata, has a history that the record does not know. The record
 	// was restored to an earlier state, or the replica is not the member that it is taken for.
 	ErrForeign = errors.New("the replica has a history that the mirror's record does not know")
+	// ErrRecovering says that the record is being recovered: nobody but a mover that reads headers may hold it.
+	ErrRecovering = errors.New("the mirror's record is being recovered")
+	// ErrUnasked says that a replica which may have newer data was not asked: its header was not read.
+	ErrUnasked = errors.New("a replica that may have newer data cannot be asked")
 	// ErrMember says that there is no such member, or that its state does not allow the change.
 	ErrMember = errors.New("the member does not allow this")
 )

@@ -204,7 +204,7 @@ func (w *world) recover() {
 		known[m.Replica] = slices.Contains(m.Marks, headers[m.Replica].Mark) || len(m.Marks) == 0 && headers[m.Replica].Mark == mirror.NoMark
 	}
 	if slices.Contains(slices.Collect(maps.Values(known)), false) {
-		next, err := mirror.Recover(w.api.mirror.Record, headers, w.now)
+		next, err := mirror.Recover(mirror.Doubt(w.api.mirror.Record), headers, w.now)
 		if err != nil {
 			w.wrong("the record cannot be recovered: %v", err)
 			return
@@ -251,9 +251,13 @@ func (w *world) promote() {
 			newest = m.Replica
 		}
 	}
-	next, err := mirror.Promote(mirror.Begin(w.api.mirror.Record), newest, w.now)
+	headers := map[string]mirror.Header{}
+	for _, m := range w.api.mirror.Members {
+		headers[m.Replica] = w.targets[m.Replica].disk.header
+	}
+	next, err := mirror.Choose(mirror.Doubt(w.api.mirror.Record), newest, headers, w.now)
 	if err != nil {
-		w.wrong("no member can be promoted: %v", err)
+		w.wrong("no member can be chosen: %v", err)
 		return
 	}
 	w.tally["promoted"]++

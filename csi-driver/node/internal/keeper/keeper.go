@@ -266,7 +266,8 @@ func (k *Keeper) act(ctx context.Context, v *view) Status {
 		// Another holder may have written the headers since. Those of legs that still answer are read again.
 		k.fenced, k.headers = fenced, map[string]mirror.Header{}
 	}
-	if err := k.past(v); err != nil {
+	// A record that is being recovered says nothing of the headers, and a person has decided that nobody holds it.
+	if err := k.past(v); err != nil && (!v.Recovering || v.Holder == k.Attachment) {
 		return Status{Phase: k.phase(v), Err: err}
 	}
 	if v.Holder != k.Attachment {

@@ -1,0 +1,271 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mirror
+
+import (
+	"cmp"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+)
+
+// A record that is lost, or says what is not true, is recovered in four steps, each stored by compare and swap. Doubt
+// removes the holder, so that nobody writes by the record. AdmitReader lets one node connect to the members, which it
+// can only where every earlier host is off: what a member's header says is final from then on, until somebody else is
+// admitted. Report stores the headers. Recover, or Choose if a person has decided, makes the record that is true.
+
+// recoveredEpochs is by how much a recovered record is higher than what is known: than any epoch that was stored before
+// the restore and did not reach a header. A keeper that saw one takes a lower record for the past.
+const recoveredEpochs = 1 << 20
+
+// NewDoubt is the record of a volume whose record is lost, until it is recovered: it says who the members are, and
+// nothing of what they have.
+func NewDoubt(members []Replica, now time.Time) (Record, error) {
+	r, err := New("", members, nil, now)
+	if err != nil {
+		return Record{}, err
+	}
+	return Doubt(r), nil
+}
+
+// Doubt begins to recover a record. Nobody holds it, and nobody can begin to, until it is recovered. A record that is
+// being recovered stays as it is.
+func Doubt(r Record) Record {
+	if r.Recovering {
+		return clone(r)
+	}
+	next := raised(r)
+	next.Epoch += recoveredEpochs
+	next.Holder, next.HolderNode, next.Mover, next.MoverWaiting = "", "", "", ""
+	next.Dirty, next.Recovering = true, true
+	for i := range next.Members {
+		m := &next.Members[i]
+		m.Suspect, m.DeclaredCurrent, m.Header = true, 0, nil
+	}
+	return next
+}
+
+// AdmitReader lets an attachment read the headers of the members, and nothing else. What was read before is forgotten.
+// It fails with ErrHeld, and with ErrMember unless the record is being recovered.
+func AdmitReader(r Record, holder, node string) (Record, error) {
+	switch {
+	case r.Holder != "":
+		return Record{}, fmt.Errorf("%w: %s", ErrHeld, r.Holder)
+	case !r.Recovering || holder == "":
+		return Record{}, fmt.Errorf("%w: the record is not being recovered", ErrMember)
+	}
+	next := raised(r)
+	next.Holder, next.HolderNode, next.Mover, next.MoverWaiting = holder, node, v1alpha1.MoverRead, ""
+	for i := range next.Members {
+		next.Members[i].Header = nil
+	}
+	return next, nil
+}
+
+// Report records the headers that a reader has read, and that it has disconnected. Members that it could not connect to
+// have none. It fails with ErrNotHolder.
+func Report(r Record, holder string, headers map[string]v1alpha1.MirrorHeader) (Record, error) {
+	if holder == "" || r.Holder != holder || r.Mover != v1alpha1.MoverRead {
+		return Record{}, fmt.Errorf("%w: %q was to read headers", ErrNotHolder, r.Holder)
+	}
+	next := clone(r)
+	for replica, h := range headers {
+		m := member(&next, replica)
+		if m == nil {
+			return Record{}, fmt.Errorf("%w: there is no %s", ErrMember, replica)
+		}
+		m.Header = &h
+	}
+	next.Mover, next.MoverWaiting = v1alpha1.MoverStopped, ""
+	return next, nil
+}
+
+// Reported is a header as Report takes it.
+func Reported(h Header) v1alpha1.MirrorHeader {
+	is := v1alpha1.MirrorHeader{Epoch: h.Epoch, Mark: h.Mark}
+	if h.Mark == NoMark {
+		is.Mark = ""
+	}
+	for _, replica := range slices.Sorted(maps.Keys(h.Members)) {
+		is.Members = append(is.Members, v1alpha1.MirrorHeaderMember{Replica: replica, State: h.Members[replica]})
+	}
+	return is
+}
+
+// Headers that were read, by replica.
+func Headers(r Record) map[string]Header {
+	all := map[string]Header{}
+	for _, m := range r.Members {
+		if m.Header == nil || m.Header.Error != "" {
+			continue
+		}
+		h := Header{Epoch: m.Header.Epoch, Mark: cmp.Or(m.Header.Mark, NoMark), Members: map[string]v1alpha1.MirrorMemberState{}}
+		for _, is := range m.Header.Members {
+			h.Members[is.Replica] = is.State
+		}
+		all[m.Replica] = h
+	}
+	return all
+}
+
+// Recover makes a record from the headers of all its members. The header with the highest epoch, of those that say that
+// they are in sync, tells which others are, if their own headers agree. All others are filled.
+//
+// It fails with ErrUnasked if the header of a member was not read, or if that with the highest epoch names a replica
+// that is none: it may have gone on alone. It fails with ErrNeedsPerson if no header says that its replica was in sync,
+// or if there are two histories: after a restore, members may have been used one after the other, each without what the
+// other has. Epochs tell nothing then, because they went on from the same one.
+func Recover(r Record, headers map[string]Header, now time.Time) (Record, error) {
+	for replica := range headers {
+		if member(&r, replica) == nil {
+			return Record{}, fmt.Errorf("%w: %s is no member", ErrMember, replica)
+		}
+	}
+	for _, m := range r.Members {
+		if _, read := headers[m.Replica]; !read {
+			return Record{}, fmt.Errorf("%w: the header of %s was not read", ErrUnasked, m.Replica)
+		}
+	}
+	newest, err := newestOf(headers)
+	if err != nil {
+		return Record{}, err
+	}
+	last := headers[newest]
+	for _, replica := range slices.Sorted(maps.Keys(last.Members)) {
+		if member(&r, replica) == nil && last.Members[replica] != v1alpha1.MemberOut {
+			return Record{}, fmt.Errorf("%w: the header of %s has %s as %s, which is not a replica of the volume", ErrUnasked, newest, replica, last.Members[replica])
+		}
+	}
+	next := recovered(r, headers)
+	for i := range next.Members {
+		m := &next.Members[i]
+		m.Since, m.Suspect = at(now), true
+		if last.Members[m.Replica] == v1alpha1.MemberInSync && inSyncByItself(headers, m.Replica) {
+			m.State, m.Reason = v1alpha1.MemberInSync, ""
+		}
+	}
+	return next, nil
+}
+
+// Choose makes a record in which a member is current because a person says so. All others are filled from it, whatever
+// they have. The member's header must have been read: only then is every earlier host of it off. It fails with
+// ErrUnasked else, and with ErrMember if there is no such member.
+func Choose(r Record, replica string, headers map[string]Header, now time.Time) (Record, error) {
+	if member(&r, replica) == nil {
+		return Record{}, fmt.Errorf("%w: there is no %s", ErrMember, replica)
+	}
+	if _, read := headers[replica]; !read {
+		return Record{}, fmt.Errorf("%w: the header of %s was not read", ErrUnasked, replica)
+	}
+	next := recovered(r, headers)
+	for i := range next.Members {
+		m := &next.Members[i]
+		m.Since, m.Identity = at(now), ""
+		if m.Replica == replica {
+			m.State, m.Reason, m.Retired = v1alpha1.MemberInSync, "", false
+			continue
+		}
+		m.Reason = ReasonUndeclared
+		if _, read := headers[m.Replica]; !read {
+			m.Marks = []string{AnyMark}
+		}
+	}
+	return next, nil
+}
+
+// newestOf the headers of those that say that they are in sync: the replica with the highest epoch. Each other one has
+// to say itself that one which is newer went on with it.
+func newestOf(headers map[string]Header) (string, error) {
+	newest := ""
+	for _, replica := range slices.Sorted(maps.Keys(headers)) {
+		if inSyncByItself(headers, replica) && (newest == "" || headers[replica].Epoch > headers[newest].Epoch) {
+			newest = replica
+		}
+	}
+	if newest == "" {
+		return "", fmt.Errorf("%w: no header says that its replica was in sync", ErrNeedsPerson)
+	}
+	for _, replica := range slices.Sorted(maps.Keys(headers)) {
+		if !inSyncByItself(headers, replica) || succeeded(headers, replica, newest) {
+			continue
+		}
+		return "", fmt.Errorf("%w: %s and %s have different histories: each was used without the other", ErrNeedsPerson, replica, newest)
+	}
+	return newest, nil
+}
+
+// succeeded tells whether a replica has the newest history, or is behind one: a replica with a higher epoch was in its
+// mirror, or was being copied to, when its header was written. A holder writes the headers of all that it uses before
+// it copies to another one, and before it goes on without one.
+func succeeded(headers map[string]Header, replica, newest string) bool {
+	h := headers[replica]
+	if h.Epoch == headers[newest].Epoch {
+		return h.Mark == headers[newest].Mark
+	}
+	for other, by := range headers {
+		if inSyncByItself(headers, other) && by.Epoch > h.Epoch && h.Members[other] != "" && h.Members[other] != v1alpha1.MemberOut {
+			return true
+		}
+	}
+	return false
+}
+
+// inSyncByItself tells whether a replica's own header says that it was in sync when that was written.
+func inSyncByItself(headers map[string]Header, replica string) bool {
+	return headers[replica].Members[replica] == v1alpha1.MemberInSync
+}
+
+// recovered is a record without holder, in which nobody is in sync yet, and which knows the headers.
+func recovered(r Record, headers map[string]Header) Record {
+	next := raised(r)
+	next.Holder, next.HolderNode, next.Mover, next.MoverWaiting, next.Dirty, next.Recovering = "", "", "", "", true, false
+	for _, h := range headers {
+		next.Epoch = max(next.Epoch, h.Epoch)
+	}
+	next.Epoch += recoveredEpochs
+	for i := range next.Members {
+		m := &next.Members[i]
+		m.Header, m.DeclaredCurrent, m.Suspect, m.LastInSyncEpoch, m.CopiedBytes, m.Released = nil, 0, false, 0, 0, false
+		m.State, m.Reason = v1alpha1.MemberOut, ReasonUnconfirmed
+		h, read := headers[m.Replica]
+		switch {
+		case read && h.Mark == NoMark:
+			m.Marks = nil
+		case read:
+			m.Marks = []string{h.Mark}
+		}
+	}
+	return next
+}
+
+// Lacking says what members lack that were made current, or what a person gives up with them, for people.
+func Lacking(r Record, headers map[string]Header) []string {
+	var all []string
+	for _, m := range r.Members {
+		h, read := headers[m.Replica]
+		switch {
+		case m.State == v1alpha1.MemberInSync:
+		case !read:
+			all = append(all, fmt.Sprintf("%s, whose header was not read", m.Replica))
+		case inSyncByItself(headers, m.Replica):
+			all = append(all, fmt.Sprintf("%s, whose header of epoch %d has %s in sync", m.Replica, h.Epoch, strings.Join(inSyncOf(h), ", ")))
+		default:
+			all = append(all, fmt.Sprintf("%s, which was not in sync by its header", m.Replica))
+		}
+	}
+	return all
+}
+
+func inSyncOf(h Header) []string {
+	var names []string
+	for _, replica := range slices.Sorted(maps.Keys(h.Members)) {
+		if h.Members[replica] == v1alpha1.MemberInSync {
+			names = append(names, replica)
+		}
+	}
+	return names
+}

@@ -1,0 +1,258 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package mirror_test
+
+import (
+	"errors"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	. "github.com/weft-storage/weft/csi-driver/mirror"
+)
+
+// headersOf replicas, written "a: 9 m9 a=InSync,b=Out; b: ...". One without members was never written by a mirror.
+func headersOf(text string) map[string]Header {
+	all := map[string]Header{}
+	for part := range strings.SplitSeq(text, ";") {
+		replica, rest, _ := strings.Cut(strings.TrimSpace(part), ":")
+		fields := strings.Fields(rest)
+		if len(fields) < 3 {
+			all[replica] = Header{Mark: NoMark}
+			continue
+		}
+		h := Header{Mark: fields[1], Members: map[string]v1alpha1.MirrorMemberState{}}
+		for _, digit := range fields[0] {
+			h.Epoch = h.Epoch*10 + int64(digit-'0')
+		}
+		for member := range strings.SplitSeq(fields[2], ",") {
+			name, state, _ := strings.Cut(member, "=")
+			h.Members[name] = v1alpha1.MirrorMemberState(state)
+		}
+		all[replica] = h
+	}
+	return all
+}
+
+// What follows from the headers of a volume whose record is not true. The record itself always says the same.
+func TestRecover(t *testing.T) {
+	for _, tc := range []struct {
+		name, headers, want string
+		err                 error
+	}{
+		{"both", "a: 9 m9 a=InSync,b=InSync; b: 9 m9 a=InSync,b=InSync", "a b", nil},
+		{"b went on alone", "a: 7 m7 a=InSync,b=InSync; b: 9 m9 a=Out,b=InSync", "b", nil},
+		{"b went on alone, and a was returning", "a: 9 m9 a=Returning,b=InSync; b: 9 m9 a=Returning,b=InSync", "b", nil},
+		{"a returned, and the header of b was not written any more", "a: 9 m9 a=InSync,b=Out; b: 7 m7 a=Filling,b=InSync", "a", nil},
+		{"a was in sync before it says so", "a: ; b: 9 m9 a=InSync,b=InSync", "b", nil},
+		{"neither was started", "a: ; b: ", "", ErrNeedsPerson},
+		{"neither says that it has all", "a: 9 m9 a=Filling,b=InSync; b: 9 m9 a=InSync,b=Returning", "", ErrNeedsPerson},
+		{"two histories of one epoch", "a: 9 m8 a=InSync,b=Out; b: 9 m9 a=Out,b=InSync", "", ErrNeedsPerson},
+		// After the restore, b was used by an earlier record, while a, which had gone on alone, was away.
+		{"each newer in turn", "a: 9 m9 a=InSync,b=Out; b: 12 m12 a=Out,b=InSync", "", ErrNeedsPerson},
+		{"each newer in turn, the other way", "a: 12 m12 a=InSync,b=Out; b: 9 m9 a=Out,b=InSync", "", ErrNeedsPerson},
+		{"b cannot be asked", "a: 9 m9 a=InSync,b=InSync", "", ErrUnasked},
+		{"b cannot be asked, and is out by the other", "a: 9 m9 a=InSync,b=Out", "", ErrUnasked},
+		{"a replica that is no member has all", "a: 9 m9 a=InSync,b=Out,c=InSync; b: 7 m7 a=InSync,b=InSync", "", ErrUnasked},
+		{"a replica that is no member was being filled", "a: 9 m9 a=InSync,b=Out,c=Filling; b: 7 m7 a=InSync,b=InSync", "", ErrUnasked},
+		{"a replica that is no member was removed", "a: 9 m9 a=InSync,b=InSync,c=Out; b: 9 m9 a=InSync,b=InSync,c=Out", "a b", nil},
+		{"a header of what is no member", "a: 9 m9 a=InSync,b=Out; b: 7 m7 a=InSync,b=InSync; c: 7 m7 c=InSync", "", ErrMember},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			r := Doubt(record(t, next+"|a=InSync,b=InSync"))
+			headers := headersOf(tc.headers)
+			same := unchanged(t, r)
+			got, err := Recover(r, headers, now)
+			same()
+			if !errors.Is(err, tc.err) {
+				t.Fatalf("got %s, %v", String(got), err)
+			}
+			if err != nil {
+				return
+			}
+			if in := strings.Join(InSync(got), " "); in != tc.want {
+				t.Errorf("in sync are %s", in)
+			}
+			for _, m := range got.Members {
+				if !m.Suspect || m.LastInSyncEpoch != 0 || m.Header != nil {
+					t.Errorf("%s is not compared, or copied by bitmap: %+v", m.Replica, m)
+				}
+			}
+			recoveredOnce(t, r, got, headers)
+		})
+	}
+}
+
+// recoveredOnce: nobody holds the record, its epoch is beyond all that may have been seen, and no header is foreign.
+func recoveredOnce(t *testing.T, was, got Record, headers map[string]Header) {
+	t.Helper()
+	if got.Holder != "" || got.Recovering || !got.Dirty {
+		t.Errorf("recovered, the record is %s", String(got))
+	}
+	for replica, h := range headers {
+		if got.Epoch < max(was.Epoch, h.Epoch)+1000 {
+			t.Errorf("a keeper that stored a change before the restore takes epoch %d for the past", got.Epoch)
+		}
+		if err := Check(got, replica, h); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// Who goes on with the members of a recovered record is found by comparing them, so that all must be there.
+func TestWhatIsRecoveredIsCompared(t *testing.T) {
+	r, err := Recover(Doubt(record(t, "~|a=InSync,b=InSync")), headersOf("a: 7 m7 a=InSync,b=InSync; b: 9 m9 a=Out,b=InSync"), now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := Admit(r, next, confirmed("b"), now); !errors.Is(err, ErrNeedsPerson) {
+		t.Errorf("b alone is admitted: %s, %v", String(got), err)
+	}
+	held, err := Admit(r, next, confirmed("a b"), now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := Holder{Attachment: next, Mark: "m10", Now: now}
+	// A kernel had dropped b, because of an error, and nobody had recorded that.
+	kicked := []Found{{Replica: Replica{"a", "u-a"}, Mark: "m7", Identity: "i"}, {Replica: Replica{"b", "u-b"}, Mark: "m9", Identity: "j", Kicked: true}}
+	if got, err := h.Start(held, kicked); !errors.Is(err, ErrNeedsPerson) {
+		t.Errorf("started: %s, %v", String(got), err)
+	}
+}
+
+// A person decides. What the others have is given up, and none of their headers keeps the volume from being used.
+func TestChoose(t *testing.T) {
+	r := Doubt(record(t, "~|a=InSync?,b=Out/5?-,c=Filling"))
+	r.Members[1].Identity = "i"
+	headers := headersOf("a: 12 m12 a=InSync,b=Out; b: 9 m9 a=Out,b=InSync")
+	got, err := Choose(r, "b", headers, now)
+	check(t, Record{Epoch: got.Epoch - 1}, got, err, "|a=Out,b=InSync,c=Out", nil)
+	recoveredOnce(t, r, got, headers)
+	if b, _ := Get(got, "b"); b.Retired || Compared(b) && b.Suspect {
+		t.Errorf("b is to leave: %+v", b)
+	}
+	// c was not asked: it may have any header, and is filled.
+	if err := Check(got, "c", Header{Epoch: 20, Mark: "unheard of"}); err != nil {
+		t.Error(err)
+	}
+	held, err := Admit(got, next, confirmed("b"), now)
+	if err != nil {
+		t.Fatalf("b alone is not admitted: %v", err)
+	}
+	h := Holder{Attachment: next, Mark: "m-next", Now: now}
+	if held, err = h.Start(held, []Found{{Replica: Replica{"b", "u-b"}, Mark: "m9", Identity: "i"}}); err != nil {
+		t.Fatal(err)
+	}
+	for _, replica := range []string{"a", "c"} {
+		mark := map[string]string{"a": "m12", "c": "unheard of"}[replica]
+		back, err := h.Return(held, replica, "fresh", true, map[string]string{"b": "m-next", replica: mark})
+		if err != nil || StateOf(back, replica) != v1alpha1.MemberFilling {
+			t.Errorf("%s returns as %s: %v", replica, StateOf(back, replica), err)
+		}
+		if m, _ := Get(back, replica); !cmp.Equal(m.Marks, []string{mark, "m-next"}) {
+			t.Errorf("%s has marks %v", replica, m.Marks)
+		}
+	}
+	if _, err := Choose(r, "c", headers, now); !errors.Is(err, ErrUnasked) {
+		t.Errorf("one that was not asked: %v", err)
+	}
+	if _, err := Choose(r, "d", headers, now); !errors.Is(err, ErrMember) {
+		t.Errorf("no member: %v", err)
+	}
+}
+
+// Nobody begins to write while a record is being recovered, and only who was to read headers reports them.
+func TestNobodyHoldsARecordInDoubt(t *testing.T) {
+	r := Doubt(record(t, next+"|a=InSync,b=Out/5"))
+	if r.Holder != "" || !r.Recovering || r.Epoch < 1000 {
+		t.Fatalf("in doubt, the record is %s", String(r))
+	}
+	if again := Doubt(r); !cmp.Equal(r, again) {
+		t.Errorf("doubted twice, it is %s", String(again))
+	}
+	if got, err := Admit(r, next, confirmed("a b"), now); !errors.Is(err, ErrRecovering) {
+		t.Errorf("admitted: %s, %v", String(got), err)
+	}
+	if _, err := AdmitReader(record(t, "|a=InSync"), next, "n"); !errors.Is(err, ErrMember) {
+		t.Errorf("a reader of a record that is not in doubt: %v", err)
+	}
+	read, err := AdmitReader(r, next, "n")
+	if err != nil || read.Mover != v1alpha1.MoverRead || read.HolderNode != "n" {
+		t.Fatalf("%s, %v", String(read), err)
+	}
+	if _, err := AdmitReader(read, former, "n"); !errors.Is(err, ErrHeld) {
+		t.Errorf("another reader: %v", err)
+	}
+	h := Holder{Attachment: next, Mark: "m", Now: now}
+	for name, change := range map[string]func() (Record, error){
+		"starts": func() (Record, error) {
+			return h.Start(read, []Found{{Replica: Replica{"a", "u-a"}, Mark: "m-a", Identity: "i"}})
+		},
+		"stops":    func() (Record, error) { return h.Stop(read) },
+		"confirms": func() (Record, error) { return h.Confirm(read) },
+	} {
+		if got, err := change(); !errors.Is(err, ErrRecovering) {
+			t.Errorf("a reader %s: %s, %v", name, String(got), err)
+		}
+	}
+	headers := headersOf("a: 9 m9 a=InSync,b=Out; b: ")
+	reported := map[string]v1alpha1.MirrorHeader{}
+	for replica, h := range headers {
+		reported[replica] = Reported(h)
+	}
+	if _, err := Report(read, former, reported); !errors.Is(err, ErrNotHolder) {
+		t.Errorf("another one reports: %v", err)
+	}
+	done, err := Report(read, next, reported)
+	if err != nil || done.Mover != v1alpha1.MoverStopped {
+		t.Fatalf("%s, %v", String(done), err)
+	}
+	if _, err := Report(done, next, reported); !errors.Is(err, ErrNotHolder) {
+		t.Errorf("it reports twice: %v", err)
+	}
+	ended := Begin(done)
+	headers["b"] = Header{Mark: NoMark, Members: map[string]v1alpha1.MirrorMemberState{}}
+	if got := Headers(ended); !cmp.Equal(got, headers) {
+		t.Errorf("the headers are %+v", got)
+	}
+	// A replica is used again by nobody, but a later reading counts alone.
+	again, err := AdmitReader(ended, former, "n")
+	if err != nil || len(Headers(again)) > 0 {
+		t.Errorf("it keeps the headers %v of a former reading, %v", slices.Collect(maps.Keys(Headers(again))), err)
+	}
+}
+
+// A record that is lost begins without knowing anything, and what could not be read is not known.
+func TestLostRecord(t *testing.T) {
+	r, err := NewDoubt([]Replica{{"a", "u-a"}, {"b", "u-b"}}, now)
+	if err != nil || !r.Recovering {
+		t.Fatalf("%s, %v", String(r), err)
+	}
+	for _, m := range r.Members {
+		if m.ServesAlone(&v1alpha1.NvmfReplica{}) || !m.Suspect {
+			t.Errorf("%s is taken for one that has everything", m.Replica)
+		}
+	}
+	if r, err = AdmitReader(r, next, "n"); err == nil {
+		r, err = Report(r, next, map[string]v1alpha1.MirrorHeader{"a": Reported(headersOf("a: 9 m9 a=InSync,b=InSync")["a"]), "b": {Error: "damaged"}})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	headers := Headers(Begin(r))
+	if got, err := Recover(r, headers, now); !errors.Is(err, ErrUnasked) {
+		t.Errorf("without a header that cannot be read: %s, %v", String(got), err)
+	}
+	got, err := Choose(r, "a", headers, now)
+	check(t, Record{Epoch: got.Epoch - 1}, got, err, "|a=InSync,b=Out", nil)
+	if lacking := Lacking(got, headers); !cmp.Equal(lacking, []string{"b, whose header was not read"}) {
+		t.Errorf("it lacks what %v has", lacking)
+	}
+	if _, err := NewDoubt(nil, now); err == nil {
+		t.Error("a record without members")
+	}
+}
