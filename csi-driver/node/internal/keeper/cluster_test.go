@@ -27,6 +27,9 @@ func (w *world) controller() {
 			w.say("the controller stores %s", mirror.String(next))
 		}
 	}
+	if v.Recovering {
+		return // until what a person asked for is done
+	}
 	w.rotate(v.Record)
 	switch {
 	case v.Holder != "" && v.Holder != w.api.wish:
@@ -192,24 +195,16 @@ func (w *world) restore() {
 	}
 }
 
-// recover the record: a person ends what uses the volume, and takes the headers for the truth.
+// recover the record: a person declares the restore, and asks for it. Whoever still writes goes on until the record is
+// doubted, or the target lets the reader in.
 func (w *world) recover() {
 	if !w.restored {
 		return
 	}
-	headers := map[string]mirror.Header{}
-	known := map[string]bool{}
+	headers, doubtful := w.headers(), w.chance(30)
 	for _, m := range w.api.mirror.Members {
-		headers[m.Replica] = w.targets[m.Replica].disk.header
-		known[m.Replica] = slices.Contains(m.Marks, headers[m.Replica].Mark) || len(m.Marks) == 0 && headers[m.Replica].Mark == mirror.NoMark
-	}
-	if slices.Contains(slices.Collect(maps.Values(known)), false) {
-		next, err := mirror.Recover(mirror.Doubt(w.api.mirror.Record), headers, w.now)
-		if err != nil {
-			w.wrong("the record cannot be recovered: %v", err)
-			return
-		}
-		w.api.mirror = Version{Record: next, ResourceVersion: fmt.Sprint(w.api.bump())}
+		mark := headers[m.Replica].Mark
+		doubtful = doubtful || !slices.Contains(m.Marks, mark) && (len(m.Marks) > 0 || mark != mirror.NoMark)
 	}
 	w.api.history = nil
 	for _, name := range sorted(w.targets) {
@@ -222,9 +217,62 @@ func (w *world) recover() {
 		w.api.replicas[name].version = w.api.bump()
 		w.api.replicas[name].past = false
 	}
+	if doubtful && !w.recoverRecord(func(headers map[string]mirror.Header) (mirror.Record, error) {
+		return mirror.Recover(w.api.mirror.Record, headers, w.now)
+	}) {
+		return
+	}
 	w.restored = false
-	w.say("a person recovered %s", mirror.String(w.api.mirror.Record))
 	w.attach(w.api.node)
+}
+
+func (w *world) headers() map[string]mirror.Header {
+	all := map[string]mirror.Header{}
+	for _, m := range w.api.mirror.Members {
+		all[m.Replica] = w.targets[m.Replica].disk.header
+	}
+	return all
+}
+
+// recoverRecord as the CSI controller does: the record is doubted, a reader is let in by each target, and then the
+// headers tell. Nodes do what they do in the meantime.
+func (w *world) recoverRecord(from func(headers map[string]mirror.Header) (mirror.Record, error)) bool {
+	node := w.api.node
+	w.attach("")
+	w.api.mirror = Version{Record: mirror.Doubt(w.api.mirror.Record), ResourceVersion: fmt.Sprint(w.api.bump())}
+	w.api.history = nil
+	w.say("the record is doubted: %s", mirror.String(w.api.mirror.Record))
+	for range w.rng.IntN(stepsBetween) {
+		w.step()
+	}
+	for _, m := range w.api.mirror.Members {
+		r := w.api.replicas[m.Replica]
+		r.wanted, r.version = w.id("reader"), w.api.bump()
+		w.targets[m.Replica].agent()
+		if r.admitted != r.wanted {
+			w.wrong("%s does not let the reader in", m.Replica)
+			return false
+		}
+	}
+	headers := w.headers()
+	for range w.rng.IntN(stepsBetween) {
+		w.step()
+	}
+	if !maps.EqualFunc(headers, w.headers(), func(a, b mirror.Header) bool { return a.Mark == b.Mark && a.Epoch == b.Epoch }) {
+		w.wrong("a header was written after the reader was let in")
+		return false
+	}
+	next, err := from(headers)
+	if err != nil {
+		w.wrong("the record cannot be recovered: %v", err)
+		return false
+	}
+	w.tally["recovered"]++
+	w.api.history = nil
+	w.api.mirror = Version{Record: next, ResourceVersion: fmt.Sprint(w.api.bump())}
+	w.say("recovered %s", mirror.String(next))
+	w.attach(node)
+	return true
 }
 
 // allFailed tells whether the targets of all members in sync returned errors: two replicas do not survive that.
@@ -251,18 +299,9 @@ func (w *world) promote() {
 			newest = m.Replica
 		}
 	}
-	headers := map[string]mirror.Header{}
-	for _, m := range w.api.mirror.Members {
-		headers[m.Replica] = w.targets[m.Replica].disk.header
-	}
-	next, err := mirror.Choose(mirror.Doubt(w.api.mirror.Record), newest, headers, w.now)
-	if err != nil {
-		w.wrong("no member can be chosen: %v", err)
-		return
-	}
 	w.tally["promoted"]++
-	w.api.history = nil
-	w.api.mirror = Version{Record: next, ResourceVersion: fmt.Sprint(w.api.bump())}
-	w.say("a person promoted %s: %s", newest, mirror.String(next))
-	w.attach(w.api.node)
+	w.say("a person chooses %s", newest)
+	w.recoverRecord(func(headers map[string]mirror.Header) (mirror.Record, error) {
+		return mirror.Choose(w.api.mirror.Record, newest, headers, w.now)
+	})
 }
