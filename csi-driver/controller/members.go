@@ -47,7 +47,7 @@ const (
 	// waitingInterval is how often a volume is looked at whose members wait for what is not told by an event, such as
 	// room on a node.
 	waitingInterval = 30 * time.Second
-	// longestWaiting is the bound of spec.waiting and spec.move.waiting.
+	// longestWaiting is the bound of spec.waiting, spec.move.waiting and spec.recovery.waiting.
 	longestWaiting = 1024
 )
 
@@ -84,6 +84,8 @@ var changed = outcome{changed: true}
 func arranged(vol *replicatedVolume, record *mirror.Record) bool {
 	marked := func(rep *v1alpha1.NvmfReplica) bool { return rep != nil && retired(rep) }
 	switch {
+	case vol.Spec.Recovery != nil || record != nil && record.Recovering:
+		return false
 	case vol.Spec.Move != nil || vol.Spec.Waiting != "" || len(vol.Spec.Members) != replicasOf(vol.NvmfVolume):
 		return false
 	case record == nil:
@@ -140,7 +142,7 @@ func (s *Service) step(ctx context.Context, id string) (outcome, error) {
 		return outcome{}, err
 	}
 	for _, try := range []func(context.Context, *arrangement) (outcome, error){
-		s.keepPromoted, s.eraseRetired, s.endMove, s.mayChange, s.convert, s.changeRecord, s.retire, s.unlist,
+		s.recover, s.keepPromoted, s.eraseRetired, s.endMove, s.mayChange, s.convert, s.changeRecord, s.retire, s.unlist,
 	} {
 		if did, err := try(ctx, a); err != nil || did != (outcome{}) {
 			return did, err
@@ -187,9 +189,14 @@ func (s *Service) survey(ctx context.Context, id string) (*arrangement, error) {
 	if !vol.Replicated() {
 		return a, nil
 	}
-	is, err := s.mirrorOf(ctx, vol)
-	if err != nil {
+	is, err := s.mirrors.read(ctx, vol.Name)
+	switch {
+	case err != nil:
 		return nil, err
+	case is == nil && vol.Spec.Recovery != nil:
+		return a, nil
+	case is == nil:
+		return nil, errNoMirror(vol)
 	}
 	a.record = &is.Spec
 	for _, m := range a.record.Members {
@@ -600,9 +607,13 @@ func (s *Service) tellWaiting(ctx context.Context, id, why string) error {
 		return err
 	}
 	tell := func(spec *v1alpha1.NvmfVolumeSpec) {
-		spec.Waiting = why
-		if spec.Move != nil {
+		switch {
+		case spec.Recovery != nil:
+			spec.Recovery.Waiting = why
+		case spec.Move != nil:
 			spec.Move.Waiting, spec.Waiting = why, ""
+		default:
+			spec.Waiting = why
 		}
 	}
 	told := vol.Spec.DeepCopy()

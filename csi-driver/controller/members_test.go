@@ -34,6 +34,8 @@ type moves struct {
 	full string
 	// dropped are members that the holder's kernel has dropped.
 	dropped []string
+	// onDisk are whole headers, by replica, for a node that is to read them.
+	onDisk map[string]mirror.Header
 	// lives of the service, of which one works at a time.
 	lives []*Service
 	next  int
@@ -91,6 +93,10 @@ func (m *moves) keep() {
 	m.t.Helper()
 	is := mirrorOf(m.t, m.id)
 	if is == nil || is.Spec.Holder == "" {
+		return
+	}
+	if is.Spec.Recovering {
+		m.read(is)
 		return
 	}
 	h := mirror.Holder{Attachment: is.Spec.Holder, Mark: uuid.NewString(), Now: time.Now()}

@@ -138,8 +138,8 @@ func sameMembers(a, b mirror.Record) bool {
 }
 
 func errNoMirror(vol *v1alpha1.NvmfVolume) error {
-	return failf(inUse, "volume %s has %d replicas, but NvmfMirror %s, which records which of them are current, does not exist; restore it from a backup while the nodes of all replicas are up",
-		vol.Name, len(vol.Spec.Members), vol.Name)
+	return failf(inUse, "volume %s has %d replicas, but NvmfMirror %s, which records which of them are current, does not exist; start the nodes of all replicas, and make it again from what they say: kubectl weft recover %s",
+		vol.Name, len(vol.Spec.Members), vol.Name, commandName(vol.Name))
 }
 
 // mirrorOf a volume with several replicas, read from the API server. Without one, nobody guesses which is current.
@@ -202,6 +202,9 @@ func (s *Service) hold(ctx, wctx context.Context, vol *v1alpha1.NvmfVolume, atta
 	if err != nil || record.Holder == attachment {
 		return err
 	}
+	if record.Recovering {
+		return errRecovering(vol.Name)
+	}
 	host := vol.Listed(v1alpha1.HostNQN(attachment))
 	if host == nil {
 		return failf(busy, "volume %s was detached while it was being attached; try again", vol.Name)
@@ -236,7 +239,11 @@ func (s *Service) hold(ctx, wctx context.Context, vol *v1alpha1.NvmfVolume, atta
 		if errors.Is(err, mirror.ErrNeedsPerson) {
 			s.untold.Add(happening{volume: vol.Name, notice: currentUnknown(vol, epoch, err)})
 		}
-		return failf(waiting, "volume %s cannot be attached yet: %v", vol.Name, err)
+		return failf(waiting, "volume %s cannot be attached yet: %v%s", vol.Name, err, personChooses(vol.Name, err))
+	case errors.Is(err, mirror.ErrRecovering):
+		return errRecovering(vol.Name)
+	case errors.Is(err, mirror.ErrForeign):
+		return failf(waiting, "volume %s cannot be attached: %v; declare the restore (docs/troubleshooting/restore-suspected.md)", vol.Name, err)
 	case errors.Is(err, mirror.ErrHeld):
 		return failf(busy, "volume %s is being attached by another call; try again", vol.Name)
 	case err != nil:
@@ -493,6 +500,9 @@ func (s *Service) mayGrow(ctx context.Context, vol *v1alpha1.NvmfVolume) error {
 	is, err := s.mirrorOf(ctx, vol)
 	if err != nil {
 		return err
+	}
+	if is.Spec.Recovering {
+		return errRecovering(vol.Name)
 	}
 	if !mirror.Whole(is.Spec) || len(is.Spec.Members) != len(vol.Spec.Members) {
 		return failf(waiting, "volume %s is expanded when all its replicas are in sync; now in sync: %s", vol.Name, strings.Join(mirror.InSync(is.Spec), ", "))

@@ -136,6 +136,11 @@ func (s *Service) beginMover(ctx context.Context, a *arrangement) (outcome, erro
 	if why := s.unadmittable(ctx, a); why != "" {
 		return outcome{waiting: why}, nil
 	}
+	return s.giveMover(ctx, a)
+}
+
+// giveMover gives the volume an attachment on a node that can be a mover.
+func (s *Service) giveMover(ctx context.Context, a *arrangement) (outcome, error) {
 	if err := s.attachable(ctx, &a.replicatedVolume); err != nil {
 		return outcome{waiting: err.Error()}, nil //nolint:nilerr // it waits for a place
 	}
@@ -199,21 +204,7 @@ func (s *Service) admitMover(ctx context.Context, a *arrangement, h *v1alpha1.Vo
 	if !needed || !may {
 		return changed, s.endMover(ctx, a.NvmfVolume)
 	}
-	record, err := s.fence(ctx, a.NvmfVolume)
-	if err != nil {
-		return outcome{}, err
-	}
-	now, err := s.follow(ctx, a.NvmfVolume)
-	if err != nil {
-		return outcome{}, err
-	}
-	attachment := h.AttachmentUUID()
-	wctx, cancel := context.WithTimeout(ctx, moverConfirms)
-	defer cancel()
-	confirmed, _, err := s.confirm(wctx, now, record, func(rep *v1alpha1.NvmfReplica, generation int64) (bool, error) {
-		host := rep.HostOf(attachment)
-		return host != nil && confirms(rep, host.NQN, generation), nil
-	})
+	record, confirmed, err := s.confirmMover(ctx, a, h)
 	if err != nil {
 		return outcome{}, err
 	}
@@ -237,6 +228,26 @@ func (s *Service) admitMover(ctx context.Context, a *arrangement, h *v1alpha1.Vo
 	}
 	klog.FromContext(ctx).Info("A mover holds the mirror", "volume", a.Name, "host", h.Node)
 	return changed, nil
+}
+
+// confirmMover waits for a moment until replicas confirm a mover, and gives those that have, with the record of before.
+func (s *Service) confirmMover(ctx context.Context, a *arrangement, h *v1alpha1.VolumeHost) (mirror.Record, []mirror.Confirmation, error) {
+	record, err := s.fence(ctx, a.NvmfVolume)
+	if err != nil {
+		return record, nil, err
+	}
+	now, err := s.follow(ctx, a.NvmfVolume)
+	if err != nil {
+		return record, nil, err
+	}
+	attachment := h.AttachmentUUID()
+	wctx, cancel := context.WithTimeout(ctx, moverConfirms)
+	defer cancel()
+	confirmed, _, err := s.confirm(wctx, now, record, func(rep *v1alpha1.NvmfReplica, generation int64) (bool, error) {
+		host := rep.HostOf(attachment)
+		return host != nil && confirms(rep, host.NQN, generation), nil
+	})
+	return record, confirmed, err
 }
 
 // holdByMover makes a mover the holder, as it was confirmed with this record. No call holds the volume for that: a pod

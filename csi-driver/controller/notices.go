@@ -31,7 +31,8 @@ func noticesOf(was, is client.Object, members []v1alpha1.VolumeMember) []notice 
 	case *v1alpha1.NvmfMirror:
 		return memberNotices(was.(*v1alpha1.NvmfMirror), is, places(members))
 	case *v1alpha1.NvmfVolume:
-		return moveNotices(was.(*v1alpha1.NvmfVolume), is)
+		before := was.(*v1alpha1.NvmfVolume)
+		return append(moveNotices(before, is), recoveryNotices(before, is)...)
 	case *v1alpha1.NvmfReplica:
 		return restoreNotices(was.(*v1alpha1.NvmfReplica), is)
 	}
@@ -198,7 +199,7 @@ func currentUnknown(vol *v1alpha1.NvmfVolume, epoch int64, err error) notice {
 	return notice{
 		kind: corev1.EventTypeWarning, reason: v1alpha1.ReasonCurrentUnknown,
 		note: fmt.Sprintf("volume cannot be attached: %v. Start the nodes of its other replicas. If these are lost for good, and you accept that the last writes may be missing, "+
-			"set declaredCurrent of the remaining member to %d: kubectl edit nvmfmirror %s", err, epoch, vol.Name),
+			"choose the replica to go on with: kubectl weft recover %s --current REPLICA --accept-loss", err, commandName(vol.Name)),
 		key: strings.Join([]string{string(vol.UID), v1alpha1.ReasonCurrentUnknown, strconv.FormatInt(epoch, 10)}, " "),
 	}
 }

@@ -101,6 +101,9 @@ func (s *Service) admit(ctx context.Context, req *csi.ControllerPublishVolumeReq
 		if vol.DeletionTimestamp != nil {
 			return nil, "", failf(inUse, "volume %s is being deleted", id)
 		}
+		if vol.Spec.Recovery != nil {
+			return nil, "", errRecovering(id)
+		}
 		if vol.Mover() != nil {
 			// What cannot be attached all the same would end the copy with each attempt.
 			if err := errors.Join(unobstructed(node, id), mirrorable(node, id)); err != nil {
@@ -133,7 +136,7 @@ func (s *Service) admit(ctx context.Context, req *csi.ControllerPublishVolumeReq
 			}
 			return nil, "", err
 		}
-		if err := unobstructed(node, id); err != nil {
+		if err := errors.Join(unsuspected(vol), unobstructed(node, id)); err != nil {
 			return nil, "", err
 		}
 		if vol.Replicated() {
@@ -224,6 +227,9 @@ func errShared(volume string) error {
 func exportedTo(rep *v1alpha1.NvmfReplica, nqn string, generation int64) (bool, error) {
 	if rep == nil || rep.DeletionTimestamp != nil {
 		return false, failf(inUse, "the volume was deleted while it was being attached")
+	}
+	if rep.Admitted(nqn) == nil && rep.RestoreSuspected() {
+		return false, errSuspected(rep)
 	}
 	if rep.Generation < generation || rep.Status.ObservedGeneration < generation {
 		return false, nil
