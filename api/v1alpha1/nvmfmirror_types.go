@@ -216,7 +216,8 @@ type MirrorMember struct {
 	// next start has compared all of them. Default false.
 	// +optional
 	Suspect bool `json:"suspect,omitempty"`
-	// Header of the member, as it was read last while the record was being recovered. Absent: it was not read.
+	// Header of the member, as it was read when the record was recovered. It is removed when the mirror is started.
+	// Absent: it was not read.
 	// +optional
 	Header *MirrorHeader `json:"header,omitempty"`
 	// Retired is true for a member that is to leave the mirror. The holder takes it out, and does not take it back.

@@ -84,7 +84,7 @@ func (h Holder) Start(r Record, all []Found) (Record, error) {
 		if id := identities[m.Replica]; id != "" {
 			m.Identity = id
 		}
-		m.Suspect, m.DeclaredCurrent = false, 0
+		m.Suspect, m.DeclaredCurrent, m.Header = false, 0, nil
 	}
 	return next, h.stamp(&next, marks)
 }

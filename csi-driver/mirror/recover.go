@@ -219,7 +219,8 @@ func inSyncByItself(headers map[string]Header, replica string) bool {
 	return headers[replica].Members[replica] == v1alpha1.MemberInSync
 }
 
-// recovered is a record without holder, in which nobody is in sync yet, and which knows the headers.
+// recovered is a record without holder, in which nobody is in sync yet, and which knows the headers. It keeps those that
+// were reported until the mirror is started, for people.
 func recovered(r Record, headers map[string]Header) Record {
 	next := raised(r)
 	next.Holder, next.HolderNode, next.Mover, next.MoverWaiting, next.Dirty, next.Recovering = "", "", "", "", true, false
@@ -229,7 +230,7 @@ func recovered(r Record, headers map[string]Header) Record {
 	next.Epoch += recoveredEpochs
 	for i := range next.Members {
 		m := &next.Members[i]
-		m.Header, m.DeclaredCurrent, m.Suspect, m.LastInSyncEpoch, m.CopiedBytes, m.Released = nil, 0, false, 0, 0, false
+		m.DeclaredCurrent, m.Suspect, m.LastInSyncEpoch, m.CopiedBytes, m.Released = 0, false, 0, 0, false
 		m.State, m.Reason = v1alpha1.MemberOut, ReasonUnconfirmed
 		h, read := headers[m.Replica]
 		switch {

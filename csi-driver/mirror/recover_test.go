@@ -78,7 +78,7 @@ func TestRecover(t *testing.T) {
 				t.Errorf("in sync are %s", in)
 			}
 			for _, m := range got.Members {
-				if !m.Suspect || m.LastInSyncEpoch != 0 || m.Header != nil {
+				if !m.Suspect || m.LastInSyncEpoch != 0 {
 					t.Errorf("%s is not compared, or copied by bitmap: %+v", m.Replica, m)
 				}
 			}
@@ -249,6 +249,16 @@ func TestLostRecord(t *testing.T) {
 	}
 	got, err := Choose(r, "a", headers, now)
 	check(t, Record{Epoch: got.Epoch - 1}, got, err, "|a=InSync,b=Out", nil)
+	if a, _ := Get(got, "a"); a.Header == nil {
+		t.Error("the record does not say by which headers it was recovered")
+	}
+	held, err := Admit(got, next, confirmed("a"), now)
+	if err == nil {
+		held, err = Holder{Attachment: next, Mark: "m", Now: now}.Start(held, []Found{{Replica: Replica{"a", "u-a"}, Mark: "m9", Identity: "i"}})
+	}
+	if err != nil || len(Headers(held)) > 0 {
+		t.Errorf("started, it has the headers %v of before: %v", Headers(held), err)
+	}
 	if lacking := Lacking(got, headers); !cmp.Equal(lacking, []string{"b, whose header was not read"}) {
 		t.Errorf("it lacks what %v has", lacking)
 	}

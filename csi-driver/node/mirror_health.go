@@ -50,12 +50,13 @@ func missing(status keeper.Status, copied map[string]md.State) []string {
 // mirrorSight is what can be seen of a mirrored volume's mirror.
 type mirrorSight struct {
 	keeper.Status
+	volume string
 	copied map[string]md.State
 }
 
 // look at a mirror. It waits for nothing.
 func (m *mirrored) look() (mirrorSight, error) {
-	seen := mirrorSight{m.seen(), map[string]md.State{}}
+	seen := mirrorSight{m.seen(), m.volume, map[string]md.State{}}
 	_, s, err := m.arrayOf(m.uuid)
 	if errors.Is(err, md.ErrNotFound) {
 		return seen, nil
@@ -76,6 +77,8 @@ func (m mirrorSight) problems(add func(kind csi.VolumeHealthErrorType, reason, f
 	switch {
 	case m.Phase == keeper.Leaving || m.Phase == keeper.Stopped:
 		add(server.Inaccessible, reasonMirrorWaits, "the volume is no longer attached to this node: its users are stopped")
+	case errors.Is(m.Err, keeper.ErrPast):
+		add(server.Degraded, reasonMirrorWaits, "%v%s", m.Err, recoverHint(m.volume))
 	case m.Err != nil && !errors.Is(m.Err, keeper.ErrLastLeg):
 		add(server.Degraded, reasonMirrorWaits, "%v", m.Err)
 	case m.Err != nil:

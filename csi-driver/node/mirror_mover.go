@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"sync"
 
 	"github.com/go-logr/logr"
@@ -66,7 +67,7 @@ func (s *Service) followMovers(ctx context.Context, volumes []string) {
 // tellMoverWaits lets the CSI controller know why this node does not copy yet.
 func (s *Service) tellMoverWaits(ctx context.Context, volume string, why error) error {
 	is, err := s.readMirror(ctx, volume)
-	if err != nil || !s.moves(is.Spec) || is.Spec.Mover != v1alpha1.MoverCopy {
+	if err != nil || !s.moves(is.Spec) || is.Spec.Mover == v1alpha1.MoverStop {
 		return client.IgnoreNotFound(err)
 	}
 	waiting := text.Clip(why.Error(), text.MaxEventNote)
@@ -79,7 +80,7 @@ func (s *Service) tellMoverWaits(ctx context.Context, volume string, why error) 
 
 // moves tells whether this node is to be a mirror's mover.
 func (s *Service) moves(record mirror.Record) bool {
-	return record.HolderNode == s.NodeName && (record.Mover == v1alpha1.MoverCopy || record.Mover == v1alpha1.MoverStop)
+	return record.HolderNode == s.NodeName && slices.Contains([]v1alpha1.MoverState{v1alpha1.MoverCopy, v1alpha1.MoverStop, v1alpha1.MoverRead}, record.Mover)
 }
 
 // movement tells whether this node has something of a mover, and gives the mirror's record. One without an object says
@@ -119,13 +120,20 @@ func (s *Service) followMoverNow(ctx context.Context, volume string) error {
 	switch {
 	case err == nil && !mine:
 		return fmt.Errorf("%w: it is still staged here for an earlier attachment; unstage it", errIncompatible)
+	case mine && record.Holder == at.Attachment && record.Mover == v1alpha1.MoverRead && s.mirrors.of(volume) == nil:
+		return s.readForRecovery(ctx, volume, record.Holder) // which was cut off
 	case mine && (record.Holder != at.Attachment || record.Mover != v1alpha1.MoverCopy):
 		if err := s.stopMover(ctx, volume); err != nil || record.Holder != at.Attachment {
 			return err // another mover of this node begins when this is called again
 		}
+		if record.Mover == v1alpha1.MoverRead {
+			return s.readForRecovery(ctx, volume, record.Holder)
+		}
 		return s.moverStopped(ctx, volume, at.Attachment)
 	case !mine && record.Mover == v1alpha1.MoverStop:
 		return s.moverStopped(ctx, volume, record.Holder) // it never began
+	case record.Mover == v1alpha1.MoverRead:
+		return s.readForRecovery(ctx, volume, record.Holder)
 	}
 	return s.startMover(ctx, volume, record.Holder)
 }

@@ -50,6 +50,9 @@ func (m moving) give(s *mirrorSuite, holder string, mover v1alpha1.MoverState) {
 		}
 	}
 	m.editMirror(func(r mirror.Record) (mirror.Record, error) {
+		if mover == v1alpha1.MoverRead {
+			return mirror.AdmitReader(mirror.Doubt(r), holder, "n1")
+		}
 		next, err := mirror.Admit(r, holder, confirmed, m.now())
 		next.HolderNode, next.Mover = "n1", mover
 		return next, err

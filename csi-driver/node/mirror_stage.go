@@ -40,7 +40,7 @@ func (st staging) startMirror(ctx context.Context, begin beginHeader) (base, err
 		case s.Phase == keeper.Running && s.Record.Holder == st.at.Attachment:
 			return true, nil
 		case refused(s.Err):
-			return false, s.Err
+			return false, st.decidedByAPerson(s.Err)
 		}
 		return false, nil
 	})
@@ -58,6 +58,14 @@ func (st staging) startMirror(ctx context.Context, begin beginHeader) (base, err
 func refused(err error) bool {
 	var format *filesystem.RefusedError
 	return errors.As(err, &format) || errors.Is(err, keeper.ErrPast) || errors.Is(err, mirror.ErrNeedsPerson) || errors.Is(err, header.ErrUnusable) || errors.Is(err, errOtherHeader)
+}
+
+// decidedByAPerson adds to an error what a person can do about it.
+func (st staging) decidedByAPerson(err error) error {
+	if errors.Is(err, keeper.ErrPast) || errors.Is(err, mirror.ErrNeedsPerson) {
+		return fmt.Errorf("%w%s", err, recoverHint(st.volume))
+	}
+	return err
 }
 
 // keep gives what keeps the volume's mirror for the attachment, after everything of an earlier one is gone.
@@ -201,7 +209,8 @@ func (s *Service) stopMirror(ctx context.Context, m *mirrored) error {
 	m.set(ctx, keeper.Stop)
 	err := m.wait(ctx, func(s keeper.Status) (bool, error) {
 		if errors.Is(s.Err, keeper.ErrPast) {
-			return false, s.Err // nothing is stopped before a person has recovered the record
+			// Nothing is stopped before a person has recovered the record.
+			return false, fmt.Errorf("%w%s --detach", s.Err, recoverHint(m.volume))
 		}
 		return s.Phase == keeper.Stopped, nil
 	})

@@ -349,9 +349,15 @@ func TestMirroredVolumeOfARestoredRecordWaitsForAPerson(t *testing.T) {
 			defer cancel()
 			began := time.Now()
 			for range 2 {
-				if err := call(ctx, s); err == nil || !strings.Contains(err.Error(), "the mirror's record is older than its headers") {
-					t.Errorf("got %v", err)
+				err := call(ctx, s)
+				for _, says := range []string{"the mirror's record is older than its headers", "run: kubectl weft recover nv/" + vol} {
+					if err == nil || !strings.Contains(err.Error(), says) {
+						t.Errorf("got %v", err)
+					}
 				}
+			}
+			if name == "staged" {
+				s.Expect(s.health()).To(ContainSubstring("run: kubectl weft recover nv/" + vol))
 			}
 			if took := time.Since(began); took > mirrorTimeout/2 {
 				t.Errorf("the calls waited for %s", took)
@@ -382,6 +388,28 @@ func TestMirroredVolumeOfARestoredRecordWaitsForAPerson(t *testing.T) {
 				t.Errorf("recovered, the record is %s", mirror.String(r))
 			}
 		})
+	}
+}
+
+// A person recovers the record while this node has the volume staged by the record of before the restore: it lets go of
+// it, although no header is one that the record knows.
+func TestMirroredVolumeIsLeftToARecovery(t *testing.T) {
+	s := setUpMirror(t)
+	backup := s.record()
+	must(t, s.stage(mountCapability("ext4")))
+	s.change(func(mirror.Record) mirror.Record { return backup })
+	before := s.headerOf("pvc-1-r1")
+	s.change(mirror.Doubt)
+	must(t, s.unstage())
+	s.wantGone()
+	if !s.processes.wasKilled() {
+		t.Error("its users were not killed")
+	}
+	if after := s.headerOf("pvc-1-r1"); !after.Is(before.Record) {
+		t.Errorf("the header is %+v", after)
+	}
+	if r := s.record(); !r.Recovering || r.Holder != "" {
+		t.Errorf("the record is %s", mirror.String(r))
 	}
 }
 

@@ -214,6 +214,7 @@ func TestInAnAPIServer(t *testing.T) {
 	t.Run("deletions", func(t *testing.T) { testDeletionsAreMeant(ctx, t, config, admin) })
 	t.Run("node plugins", func(t *testing.T) { testNodePluginsAreConfined(ctx, t, config, admin) })
 	t.Run("mirrors are watched", func(t *testing.T) { testMirrorsAreWatched(ctx, t, config, admin) })
+	t.Run("recoveries", func(t *testing.T) { testRecoveriesAreAskedFor(ctx, t, config, admin) })
 	t.Run("mirrors", func(t *testing.T) { testMirrorsAreConfined(ctx, t, config, admin) })
 }
 

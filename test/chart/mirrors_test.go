@@ -11,6 +11,8 @@ import (
 	. "github.com/onsi/gomega"
 	admissionregistrationv1 "k8s.io/api/admissionregistration/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/rest"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -30,10 +32,12 @@ func testMirrorsAreConfined(ctx context.Context, t *testing.T, config *rest.Conf
 		ObjectMeta: more.ObjectMeta, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: more.Name},
 		Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: namespace, Name: "weft-csi-node"}},
 	}
-	const held, free, former, stopping = "held-by-e", "held-by-nobody", "held-before-the-upgrade", "held-by-a-mover"
+	const held, free, former, stopping, reading = "held-by-e", "held-by-nobody", "held-before-the-upgrade", "held-by-a-mover", "held-by-a-reader"
 	mover := mirrorHeld(stopping, holder, "e")
 	mover.Spec.Mover = v1alpha1.MoverStop
-	for _, o := range []client.Object{more, binding, mirrorHeld(held, holder, "e"), mirrorHeld(free, "", ""), mirrorHeld(former, holder, ""), mover} {
+	reader := mirrorHeld(reading, holder, "e")
+	reader.Spec.Mover, reader.Spec.Recovering, reader.Spec.Recovery = v1alpha1.MoverRead, true, holder
+	for _, o := range []client.Object{more, binding, reader, mirrorHeld(held, holder, "e"), mirrorHeld(free, "", ""), mirrorHeld(former, holder, ""), mover} {
 		if err := admin.Create(ctx, o); err != nil {
 			t.Fatal(err)
 		}
@@ -53,6 +57,11 @@ func testMirrorsAreConfined(ctx context.Context, t *testing.T, config *rest.Conf
 		return func() error { return c.Patch(ctx, mirrorHeld(name, "", ""), merge("%s", content), client.DryRunAll) }
 	}
 	dirty := func(s *v1alpha1.NvmfMirrorSpec) { s.Dirty = true }
+	report := func(s *v1alpha1.NvmfMirrorSpec) {
+		s.Epoch-- // it says what was read, and changes nothing
+		s.Mover, s.Members[0].Header = v1alpha1.MoverStopped, &v1alpha1.MirrorHeader{Epoch: 9, Mark: "m"}
+	}
+	const recoverer = "only the CSI controller may recover a mirror"
 	const other, holderOnly, lifetime, stopped = "may not write NvmfMirror held-by-e, which node e holds", "only the CSI controller may change the holder",
 		"only the CSI controller may create and delete mirrors", "may only answer that a mover has stopped"
 	// Policy and role act a moment after they are created.
@@ -81,6 +90,12 @@ func testMirrorsAreConfined(ctx context.Context, t *testing.T, config *rest.Conf
 		{"its own, that is to stop", "", update(e, stopping, func(s *v1alpha1.NvmfMirrorSpec) { s.Mover = v1alpha1.MoverStopped })},
 		{"its own, that is to stop and goes on", stopped, update(e, stopping, func(s *v1alpha1.NvmfMirrorSpec) { s.Mover = v1alpha1.MoverCopy })},
 		{"its own, that is to stop, as a pod's", stopped, update(e, stopping, func(s *v1alpha1.NvmfMirrorSpec) { s.Mover = "" })},
+		{"its own, reports headers", "", update(e, reading, report)},
+		{"its own, reports headers, of another epoch", recoverer, update(e, reading, func(s *v1alpha1.NvmfMirrorSpec) { report(s); s.Epoch++ })},
+		{"its own, reports headers and recovers it", recoverer, update(e, reading, func(s *v1alpha1.NvmfMirrorSpec) { report(s); s.Epoch++; s.Recovering = false })},
+		{"its own, is recovered for another request", recoverer, update(e, reading, func(s *v1alpha1.NvmfMirrorSpec) { report(s); s.Recovery = "" })},
+		{"its own, puts it in doubt", recoverer, update(e, stopping, func(s *v1alpha1.NvmfMirrorSpec) { s.Recovering, s.Mover = true, v1alpha1.MoverStopped })},
+		{"another node's, reports headers", "may not write NvmfMirror held-by-a-reader", update(f, reading, report)},
 		{"nobody's", holderOnly, update(e, free, dirty)},
 		{"nobody's, as its own", holderOnly, update(e, free, func(s *v1alpha1.NvmfMirrorSpec) { s.Holder, s.HolderNode = holder, "e" })},
 		{"one of before the upgrade", "", update(e, former, dirty)},
@@ -105,4 +120,42 @@ func testMirrorsAreConfined(ctx context.Context, t *testing.T, config *rest.Conf
 		g.Expect(c.Delete(ctx, mirrorHeld(held, "", ""), client.DryRunAll)).To(MatchError(ContainSubstring(lifetime)), name)
 	}
 	g.Expect(e.DeleteAllOf(ctx, &v1alpha1.NvmfMirror{}, client.DryRunAll)).To(MatchError(ContainSubstring(lifetime)))
+}
+
+// testRecoveriesAreAskedFor: an administrator may ask for the recovery of a record, and nobody else of weft's but the
+// CSI controller, which carries it out. The NvmfMirror itself is deleted by nobody, as an administrator neither.
+func testRecoveriesAreAskedFor(ctx context.Context, t *testing.T, config *rest.Config, admin client.Client) {
+	vol := &v1alpha1.NvmfVolume{ObjectMeta: metav1.ObjectMeta{Name: "to-be-recovered"}, Spec: v1alpha1.NvmfVolumeSpec{
+		UUID: "8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0a001", Target: "fast", Replicas: 2, Size: resource.MustParse("4Mi"),
+		Members: []v1alpha1.VolumeMember{
+			{Name: "to-be-recovered-0", UUID: "8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0a001", Node: "e"},
+			{Name: "to-be-recovered-1", UUID: "8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0a002", Node: "f"},
+		},
+	}}
+	for _, o := range []client.Object{vol, mirrorHeld(vol.Name, "", "")} {
+		if err := admin.Create(ctx, o); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, test := range map[string]struct {
+		by     client.Client
+		denied bool
+	}{
+		"administrator":  {admin, false},
+		"CSI controller": {withToken(ctx, t, config, admin, "weft-csi-controller", nil), false},
+		"node plugin":    {withToken(ctx, t, config, admin, "weft-csi-node", nil), true},
+		"agent":          {withToken(ctx, t, config, admin, "weft-agent", nil), true},
+		"operator":       {withToken(ctx, t, config, admin, "weft-operator", nil), true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			ask := merge(`{"spec":{"recovery":{"id":%q,"current":"to-be-recovered-0","acceptLossUntil":"2026-11-20T09:00:00Z"}}}`, holder)
+			err := test.by.Patch(ctx, vol.DeepCopy(), ask, client.DryRunAll)
+			if test.denied && !apierrors.IsForbidden(err) || !test.denied && err != nil {
+				t.Errorf("got %v", err)
+			}
+		})
+	}
+	g := NewWithT(t)
+	g.Eventually(func() error { return admin.Delete(ctx, mirrorHeld(vol.Name, "", ""), client.DryRunAll) }).WithTimeout(30 * time.Second).
+		Should(MatchError(ContainSubstring("run: kubectl weft recover")))
 }

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package node
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"sync"
+
+	"github.com/go-logr/logr"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/csi-driver/mirror"
+	"github.com/weft-storage/weft/csi-driver/node/internal/fabrics"
+	"github.com/weft-storage/weft/internal/text"
+)
+
+// A record that is being recovered is not believed: no mirror is started from it. The node of a mover that is to read
+// connects to the replicas that admit it, reads their headers, disconnects, and stores what they say. It writes nothing
+// to them. What it connects to is recorded first, so that it is found again after a restart, and taken away.
+
+// longestHeaderError is the bound of header.error in an NvmfMirror.
+const longestHeaderError = 256
+
+// readForRecovery reads the headers of a volume's replicas for an attachment, and stores them.
+func (s *Service) readForRecovery(ctx context.Context, volume, attachment string) error {
+	at, err := s.attached(ctx, volume, attachment)
+	if err != nil {
+		return err
+	}
+	at.Mover = true
+	st := staging{Service: s, volume: volume, at: at}
+	if err := st.mine(ctx); err != nil {
+		return err
+	}
+	if !at.Mirrored {
+		return fmt.Errorf("%w: NvmfMirror %s names this attachment, but the NvmfVolume is not mirrored", errNotServed, volume)
+	}
+	if err := st.leaveFormer(ctx); err != nil {
+		return err
+	}
+	if past, err := st.past(ctx); err != nil {
+		return err
+	} else if past {
+		if err := s.clearMirror(ctx, volume, at); err != nil {
+			return fmt.Errorf("%w: %w", fabrics.ErrPast, err)
+		}
+	}
+	if err := s.records().put(volume, at); err != nil {
+		return fmt.Errorf("record what the headers are read of: %w", err)
+	}
+	headers, err := st.readHeaders(ctx)
+	if err != nil {
+		return err
+	}
+	if err := s.records().remove(volume); err != nil {
+		return err
+	}
+	return s.reportHeaders(ctx, volume, attachment, headers)
+}
+
+// readHeaders of all replicas that admit this node, and disconnect from them. One that cannot be connected to, or read,
+// says why in place of its header. It fails if it cannot disconnect.
+func (st staging) readHeaders(ctx context.Context) (map[string]v1alpha1.MirrorHeader, error) {
+	names := newReplicaNames(st.at)
+	slices := &mirrorSlices{Service: st.Service, names: names}
+	legs := &mirrorLegs{mirrorSlices: slices, volume: st.volume, at: st.at}
+	on := &mirrorHeaders{Service: st.Service, volume: st.volume, uuid: st.at.UUID, slices: slices}
+	var (
+		all     sync.WaitGroup
+		mu      sync.Mutex
+		headers = map[string]v1alpha1.MirrorHeader{}
+		failed  error
+	)
+	for _, r := range st.at.Replicas {
+		if r.Identity == "" || len(r.Portals) == 0 {
+			continue // it does not admit this node, and was not asked
+		}
+		all.Go(func() {
+			h, err := mirror.Header{}, legs.Connect(ctx, r.Name, r.Identity)
+			if err == nil {
+				h, err = on.Read(ctx, r.Name)
+			}
+			is := mirror.Reported(h)
+			if err != nil {
+				is = v1alpha1.MirrorHeader{Error: text.Clip(err.Error(), longestHeaderError)}
+			}
+			err = legs.Delete(ctx, r.Name)
+			mu.Lock()
+			defer mu.Unlock()
+			headers[r.Name] = is
+			if err != nil {
+				failed = fmt.Errorf("disconnect from %s: %w", r.Name, err)
+			}
+		})
+	}
+	all.Wait()
+	return headers, failed
+}
+
+// reportHeaders to the CSI controller, with the word that nothing of the replicas is left here.
+func (s *Service) reportHeaders(ctx context.Context, volume, attachment string, headers map[string]v1alpha1.MirrorHeader) error {
+	is, err := s.readMirror(ctx, volume)
+	if err != nil {
+		return err
+	}
+	maps.DeleteFunc(headers, func(replica string, _ v1alpha1.MirrorHeader) bool {
+		_, is := mirror.Get(is.Spec, replica)
+		return !is // the volume lists it, and the record does not
+	})
+	if is.Spec, err = mirror.Report(is.Spec, attachment, headers); err != nil {
+		return err
+	}
+	logr.FromContextOrDiscard(ctx).Info("Read the headers of the replicas", "headers", headers)
+	return s.MirrorRecords.Update(ctx, is, client.FieldOwner(fieldManager))
+}
+
+// recoverHint is the command by which a person decides about a record, for what waits for that.
+func recoverHint(volume string) string {
+	return "; to recover the record of the replicas, run: kubectl weft recover nv/" + volume
+}
