@@ -199,7 +199,7 @@ func currentUnknown(vol *v1alpha1.NvmfVolume, epoch int64, err error) notice {
 	return notice{
 		kind: corev1.EventTypeWarning, reason: v1alpha1.ReasonCurrentUnknown,
 		note: fmt.Sprintf("volume cannot be attached: %v. Start the nodes of its other replicas. If these are lost for good, and you accept that the last writes may be missing, "+
-			"choose the replica to go on with: kubectl weft recover %s --current REPLICA --accept-loss", err, commandName(vol.Name)),
+			"choose the replica to go on with: kubectl weft recover %s --current REPLICA --accept-loss --detach", err, commandName(vol.Name)),
 		key: strings.Join([]string{string(vol.UID), v1alpha1.ReasonCurrentUnknown, strconv.FormatInt(epoch, 10)}, " "),
 	}
 }

@@ -285,7 +285,7 @@ func personChooses(volume string, err error) string {
 	if !errors.Is(err, mirror.ErrNeedsPerson) {
 		return ""
 	}
-	return fmt.Sprintf("; to go on with one of them, run: kubectl weft recover %s --current REPLICA --accept-loss", commandName(volume))
+	return fmt.Sprintf("; to go on with one of them, run: kubectl weft recover %s --current REPLICA --accept-loss --detach", commandName(volume))
 }
 
 // moreToRead tells whether a replica that was not read may be now.

@@ -48,7 +48,7 @@ func Command(version string) *cobra.Command {
 	var at cluster
 	cmd := &cobra.Command{
 		Use:           "kubectl-weft",
-		Short:         "Manage weft storage: preview plans, show the status of targets and nodes, cordon and drain nodes, move volumes, delete unused volumes, drop dead drives, and check target images",
+		Short:         "Manage weft storage: preview plans, show the status of targets and nodes, cordon and drain nodes, move volumes, recover records of replicas, delete unused volumes, drop dead drives, and check target images",
 		Annotations:   map[string]string{cobra.CommandDisplayNameAnnotation: "kubectl weft"},
 		Version:       version,
 		SilenceUsage:  true,
@@ -59,7 +59,7 @@ func Command(version string) *cobra.Command {
 	flags.StringVar(&at.context, "context", "", "kubeconfig context to use (default: the current context)")
 	cmd.AddCommand(planCommand(&at), statusCommand(&at, clock.RealClock{}), checkCommand(&at), deleteCommand(&at), dropCommand(&at),
 		cordonCommand(&at), uncordonCommand(&at), checkImageCommand(&at),
-		moveCommand(&at), drainCommand(&at), retireCommand(&at), rebalanceCommand(&at))
+		moveCommand(&at), drainCommand(&at), retireCommand(&at), rebalanceCommand(&at), recoverCommand(&at))
 	return cmd
 }
 

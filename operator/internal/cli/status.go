@@ -117,6 +117,7 @@ func (s *status) overview(t *table) {
 	s.printRollouts(t, s.targets, s.nodes)
 	s.printMoves(t, func(*v1alpha1.NvmfVolume, progress) bool { return true })
 	s.printWaiting(t, func(*v1alpha1.NvmfVolume) bool { return true })
+	s.printRecoveries(t, func(*v1alpha1.NvmfVolume) bool { return true })
 	s.printProblems(t, s.problems(s.targets, s.nodes, func(string, string) bool { return true }))
 }
 
@@ -153,6 +154,7 @@ func (s *status) aboutTarget(t *table, target v1alpha1.NvmfTarget) {
 	s.printRollouts(t, []v1alpha1.NvmfTarget{target}, nodes)
 	s.printMoves(t, func(v *v1alpha1.NvmfVolume, _ progress) bool { return v.Spec.Target == target.Name })
 	s.printWaiting(t, func(v *v1alpha1.NvmfVolume) bool { return v.Spec.Target == target.Name })
+	s.printRecoveries(t, func(v *v1alpha1.NvmfVolume) bool { return v.Spec.Target == target.Name })
 	s.printProblems(t, s.problems([]v1alpha1.NvmfTarget{target}, nodes, func(of, _ string) bool { return of == target.Name }))
 }
 
@@ -169,6 +171,7 @@ func (s *status) aboutNode(t *table, node v1alpha1.NvmfNode) {
 	s.printCordoned(t, nodes)
 	s.printMoves(t, func(_ *v1alpha1.NvmfVolume, p progress) bool { return p.from == node.Name || p.to == node.Name })
 	s.printWaiting(t, func(v *v1alpha1.NvmfVolume) bool { return memberOn(v, node.Name) != nil })
+	s.printRecoveries(t, func(v *v1alpha1.NvmfVolume) bool { return memberOn(v, node.Name) != nil })
 	if e := node.Status.Engine; e != nil && len(e.Settings) > 0 {
 		t.line("")
 		t.columns(settingRows(e.Settings))

@@ -125,6 +125,23 @@ func (s *status) printWaiting(t *table, concern func(*v1alpha1.NvmfVolume) bool)
 	t.columns(rows)
 }
 
+// printRecoveries of volumes that concern somebody.
+func (s *status) printRecoveries(t *table, concern func(*v1alpha1.NvmfVolume) bool) {
+	rows := [][]string{{"VOLUME", "CURRENT", "WAITING"}}
+	for i := range s.volumes {
+		if v := &s.volumes[i]; v.Spec.Recovery != nil && concern(v) {
+			s.unwell = true
+			rows = append(rows, []string{s.called(v), orDash(v.Spec.Recovery.Current), orDash(v.Spec.Recovery.Waiting)})
+		}
+	}
+	if len(rows) == 1 {
+		return
+	}
+	t.line("")
+	t.line("Volumes whose record of replicas is being recovered, and which cannot be attached meanwhile:")
+	t.columns(rows)
+}
+
 // takesPart tells whether a replica moves, or replaces one that does.
 func takesPart(v *v1alpha1.NvmfVolume, replica string) bool {
 	return v.Spec.Move != nil && (replica == v.Spec.Move.Replica || replica == v.Spec.Move.Replacement)
