@@ -20,7 +20,7 @@ const MaxMirrorMembers = 6
 // +kubebuilder:validation:XValidation:rule="self.members.all(m, !oldSelf.members.exists(o, o.replica == m.replica && o.replicaUID != m.replicaUID))",message="replicaUID of a member is immutable: another replica with the same name has other data; remove the member first"
 // +kubebuilder:validation:XValidation:rule="!has(self.holderNode) || has(self.holder)",message="holderNode requires holder"
 // +kubebuilder:validation:XValidation:rule="!has(self.mover) || has(self.holder)",message="mover requires holder"
-// +kubebuilder:validation:XValidation:rule="!self.?recovering.orValue(false) || !has(self.holder) || self.?mover.orValue('') in ['Read', 'Stopped']",message="while the record is being recovered, only a mover that reads headers may be the holder"
+// +kubebuilder:validation:XValidation:rule="!self.?recovering.orValue(false) || !has(self.holder) || has(self.mover) && self.mover in ['Read', 'Stopped']",message="while the record is being recovered, only a mover that reads headers may be the holder"
 // +kubebuilder:validation:XValidation:rule="self.epoch > oldSelf.epoch || self.?recovering.orValue(false) == oldSelf.?recovering.orValue(false)",message="a change of recovering must raise epoch"
 // +kubebuilder:validation:XValidation:rule="!has(self.confirmRequested) || !has(oldSelf.confirmRequested) || self.confirmRequested >= oldSelf.confirmRequested",message="confirmRequested can grow but not fall"
 // +kubebuilder:validation:XValidation:rule="!has(self.confirmed) || !has(oldSelf.confirmed) || self.confirmed >= oldSelf.confirmed",message="confirmed can grow but not fall"
@@ -137,6 +137,10 @@ type MirrorHeader struct {
 	// +listMapKey=replica
 	// +optional
 	Members []MirrorHeaderMember `json:"members,omitempty"`
+	// Blank is true if nothing was ever written to the replica, nor to its source, by the word of its agent. Default
+	// false.
+	// +optional
+	Blank bool `json:"blank,omitempty"`
 	// Error says why the header could not be read. Absent: it was read.
 	// +kubebuilder:validation:MaxLength=256
 	// +optional

@@ -16,6 +16,9 @@ type Header struct {
 	Holder string `json:"holder"`
 	// Members by replica, with their states.
 	Members map[string]v1alpha1.MirrorMemberState `json:"members"`
+	// Blank says that nothing was ever written to the replica, by the word of its agent. The header itself does not
+	// have it.
+	Blank bool `json:"-"`
 }
 
 // HeaderOf a record that was stored with this mark.

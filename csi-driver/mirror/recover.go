@@ -86,7 +86,7 @@ func Report(r Record, holder string, headers map[string]v1alpha1.MirrorHeader) (
 
 // Reported is a header as Report takes it.
 func Reported(h Header) v1alpha1.MirrorHeader {
-	is := v1alpha1.MirrorHeader{Epoch: h.Epoch, Mark: h.Mark}
+	is := v1alpha1.MirrorHeader{Epoch: h.Epoch, Mark: h.Mark, Blank: h.Blank}
 	if h.Mark == NoMark {
 		is.Mark = ""
 	}
@@ -103,7 +103,7 @@ func Headers(r Record) map[string]Header {
 		if m.Header == nil || m.Header.Error != "" {
 			continue
 		}
-		h := Header{Epoch: m.Header.Epoch, Mark: cmp.Or(m.Header.Mark, NoMark), Members: map[string]v1alpha1.MirrorMemberState{}}
+		h := Header{Epoch: m.Header.Epoch, Mark: cmp.Or(m.Header.Mark, NoMark), Members: map[string]v1alpha1.MirrorMemberState{}, Blank: m.Header.Blank}
 		for _, is := range m.Header.Members {
 			h.Members[is.Replica] = is.State
 		}
@@ -113,7 +113,8 @@ func Headers(r Record) map[string]Header {
 }
 
 // Recover makes a record from the headers of all its members. The header with the highest epoch, of those that say that
-// they are in sync, tells which others are, if their own headers agree. All others are filled.
+// they are in sync, tells which others are, if their own headers agree. All others are filled. If no mirror was ever
+// started, they are equal if all are blank, and else the only one that is not blank is current.
 //
 // It fails with ErrUnasked if the header of a member was not read, or if that with the highest epoch names a replica
 // that is none: it may have gone on alone. It fails with ErrNeedsPerson if no header says that its replica was in sync,
@@ -129,6 +130,9 @@ func Recover(r Record, headers map[string]Header, now time.Time) (Record, error)
 		if _, read := headers[m.Replica]; !read {
 			return Record{}, fmt.Errorf("%w: the header of %s was not read", ErrUnasked, m.Replica)
 		}
+	}
+	if unused := neverStarted(headers); len(unused) > 0 {
+		return unstarted(r, headers, unused, now), nil
 	}
 	newest, err := newestOf(headers)
 	if err != nil {
@@ -196,6 +200,43 @@ func newestOf(headers map[string]Header) (string, error) {
 		return "", fmt.Errorf("%w: %s and %s have different histories: each was used without the other", ErrNeedsPerson, replica, newest)
 	}
 	return newest, nil
+}
+
+// neverStarted are the members that are current although no mirror was ever started: all of them if none was written,
+// or the only one that was. Nil if a mirror was started, or nobody can tell.
+func neverStarted(headers map[string]Header) []string {
+	var blank, written []string
+	for _, replica := range slices.Sorted(maps.Keys(headers)) {
+		switch h := headers[replica]; {
+		case h.Mark != NoMark:
+			return nil
+		case h.Blank:
+			blank = append(blank, replica)
+		default:
+			written = append(written, replica)
+		}
+	}
+	switch len(written) {
+	case 0:
+		return blank
+	case 1:
+		return written
+	}
+	return nil
+}
+
+// unstarted is the record of members of which these are current, and equal: nobody ever wrote to them together.
+func unstarted(r Record, headers map[string]Header, current []string, now time.Time) Record {
+	next := recovered(r, headers)
+	next.Dirty = false
+	for i := range next.Members {
+		m := &next.Members[i]
+		m.Since, m.Identity = at(now), ""
+		if slices.Contains(current, m.Replica) {
+			m.State, m.Reason = v1alpha1.MemberInSync, ""
+		}
+	}
+	return next
 }
 
 // succeeded tells whether a replica has the newest history, or is behind one: a replica with a higher epoch was in its

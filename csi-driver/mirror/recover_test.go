@@ -22,7 +22,7 @@ func headersOf(text string) map[string]Header {
 		replica, rest, _ := strings.Cut(strings.TrimSpace(part), ":")
 		fields := strings.Fields(rest)
 		if len(fields) < 3 {
-			all[replica] = Header{Mark: NoMark}
+			all[replica] = Header{Mark: NoMark, Blank: len(fields) == 1} // "blank"
 			continue
 		}
 		h := Header{Mark: fields[1], Members: map[string]v1alpha1.MirrorMemberState{}}
@@ -49,7 +49,8 @@ func TestRecover(t *testing.T) {
 		{"b went on alone, and a was returning", "a: 9 m9 a=Returning,b=InSync; b: 9 m9 a=Returning,b=InSync", "b", nil},
 		{"a returned, and the header of b was not written any more", "a: 9 m9 a=InSync,b=Out; b: 7 m7 a=Filling,b=InSync", "a", nil},
 		{"a was in sync before it says so", "a: ; b: 9 m9 a=InSync,b=InSync", "b", nil},
-		{"neither was started", "a: ; b: ", "", ErrNeedsPerson},
+		{"neither was started, and both were written", "a: ; b: ", "", ErrNeedsPerson},
+		{"one was started, and the other is blank", "a: 9 m9 a=Filling,b=InSync; b: blank", "", ErrNeedsPerson},
 		{"neither says that it has all", "a: 9 m9 a=Filling,b=InSync; b: 9 m9 a=InSync,b=Returning", "", ErrNeedsPerson},
 		{"two histories of one epoch", "a: 9 m8 a=InSync,b=Out; b: 9 m9 a=Out,b=InSync", "", ErrNeedsPerson},
 		// After the restore, b was used by an earlier record, while a, which had gone on alone, was away.
@@ -84,6 +85,30 @@ func TestRecover(t *testing.T) {
 			}
 			recoveredOnce(t, r, got, headers)
 		})
+	}
+}
+
+// No mirror was ever started: replicas that nobody wrote are equal, and one that was written has all there is.
+func TestRecoverWhatWasNeverStarted(t *testing.T) {
+	for headers, want := range map[string]string{"a: blank; b: blank": "|a=InSync,b=InSync", "a: ; b: blank": "|a=InSync,b=Out"} {
+		r := Doubt(record(t, "|a=InSync,b=InSync"))
+		r.Members[1].Identity = "i"
+		got, err := Recover(r, headersOf(headers), now)
+		check(t, Record{Epoch: got.Epoch - 1}, got, err, want, nil)
+		if got.Dirty || got.Recovering {
+			t.Errorf("%s: recovered, the record is %s", headers, String(got))
+		}
+		for replica, h := range headersOf(headers) {
+			if err := Check(got, replica, h); err != nil {
+				t.Error(err)
+			}
+		}
+		if _, err := Admit(got, next, confirmed("a"), now); err != nil {
+			t.Errorf("%s: a alone is not admitted: %v", headers, err)
+		}
+	}
+	if _, err := Recover(Doubt(record(t, "|a=InSync,b=InSync")), headersOf("a: blank"), now); !errors.Is(err, ErrUnasked) {
+		t.Errorf("b was not asked: %v", err)
 	}
 }
 

@@ -83,6 +83,7 @@ func (st staging) readHeaders(ctx context.Context) (map[string]v1alpha1.MirrorHe
 			if err == nil {
 				h, err = on.Read(ctx, r.Name)
 			}
+			h.Blank = r.blank
 			is := mirror.Reported(h)
 			if err != nil {
 				is = v1alpha1.MirrorHeader{Error: text.Clip(err.Error(), longestHeaderError)}

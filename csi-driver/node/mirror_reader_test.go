@@ -53,8 +53,16 @@ func (s *mirrorSuite) headersOnDisk() map[string]mirror.Header {
 func TestReaderReadsTheHeaders(t *testing.T) {
 	s, m := detachedWith(t)
 	before := map[string]header.Header{"pvc-1-r1": s.headerOf("pvc-1-r1"), "pvc-1-r2": {}}
+	m.changed = func(context.Context, string) error { return nil }
 	m.give(s, uuid.NewString(), v1alpha1.MoverRead)
-	m.wantRead(s, s.headersOnDisk())
+	editReplica(t, s.api, "pvc-1-r2", func(r *v1alpha1.NvmfReplica) { r.Status.Hosts[0].Blank = true })
+	want := s.headersOnDisk()
+	second := want["pvc-1-r2"]
+	second.Blank = true
+	want["pvc-1-r2"] = second
+	m.changed = s.service.MirrorChanged
+	must(t, m.changed(t.Context(), vol))
+	m.wantRead(s, want)
 	for name, was := range before {
 		if is := s.headerOf(name); is != was {
 			t.Errorf("the header of %s was %+v, and is %+v", name, was, is)

@@ -418,6 +418,8 @@ func headerWords(h *v1alpha1.MirrorHeader) (is, inSync string) {
 		return "not read", ""
 	case h.Error != "":
 		return "unreadable: " + h.Error, ""
+	case h.Mark == "" && h.Blank:
+		return "none, blank", ""
 	case h.Mark == "":
 		return "never used in a mirror", ""
 	}

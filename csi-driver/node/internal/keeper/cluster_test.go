@@ -229,7 +229,10 @@ func (w *world) recover() {
 func (w *world) headers() map[string]mirror.Header {
 	all := map[string]mirror.Header{}
 	for _, m := range w.api.mirror.Members {
-		all[m.Replica] = w.targets[m.Replica].disk.header
+		disk := w.targets[m.Replica].disk
+		h := disk.header
+		h.Blank = h.Mark == mirror.NoMark && !disk.super.valid && !slices.ContainsFunc(disk.data[:], func(write int) bool { return write != 0 })
+		all[m.Replica] = h
 	}
 	return all
 }
