@@ -7,6 +7,7 @@ package node_test
 import (
 	"bytes"
 	"crypto/rand"
+	"io"
 	"os"
 	"path/filepath"
 	"testing"
@@ -38,6 +39,9 @@ func (m labMirror) give(holder string, mover v1alpha1.MoverState, legs ...*labLe
 		}
 	}
 	m.editMirror(func(r mirror.Record) (mirror.Record, error) {
+		if mover == v1alpha1.MoverRead {
+			return mirror.AdmitReader(mirror.Doubt(r), holder, "n1")
+		}
 		next, err := mirror.Admit(r, holder, confirmed, m.now())
 		next.HolderNode, next.Mover = "n1", mover
 		return next, err
@@ -113,4 +117,59 @@ func TestLabMoverCopiesForNobody(t *testing.T) {
 	must(t, m.unstage())
 	must(t, os.WriteFile("/proc/sys/vm/drop_caches", []byte("3"), 0))
 	m.wantEqual(first, second, third)
+}
+
+// The record of a volume that was written is in doubt: this machine reads the headers of both replicas, changes nothing
+// of them, and has nothing of them afterwards. The volume is used by the record that follows.
+func TestLabReaderLeavesNothing(t *testing.T) {
+	l, _, m, first := setUpPlainLab(t)
+	m.mirrored(first.leg)
+	must(t, m.stage())
+	must(t, put(filepath.Join(m.staging, "before"), "before"))
+	second := l.leg(2)
+	m.add(second.leg, labSize)
+	second.admit(m.api, true)
+	must(t, m.changed(t.Context(), vol))
+	l.Eventually(m.stateOf(second.leg)).Should(Equal(v1alpha1.MemberInSync))
+	must(t, m.unstage())
+
+	begins := func(g *labLeg) []byte {
+		must(t, os.WriteFile("/proc/sys/vm/drop_caches", []byte("3"), 0))
+		f, err := os.Open(g.file)
+		must(t, err)
+		defer f.Close() //nolint:errcheck // it was only read
+		data := make([]byte, v1alpha1.HeaderBytes)
+		_, err = io.ReadFull(f, data)
+		must(t, err)
+		return data
+	}
+	before := [][]byte{begins(first), begins(second)}
+	began := time.Now()
+	m.give(uuid.NewString(), v1alpha1.MoverRead, first, second)
+	l.Eventually(func() v1alpha1.MoverState { return m.record().Mover }).Should(Equal(v1alpha1.MoverStopped))
+	t.Logf("read after %s", time.Since(began))
+	headers := mirror.Headers(m.record())
+	if len(headers) != 2 || headers[first.name].Epoch == 0 || headers[first.name].Mark != headers[second.name].Mark {
+		t.Errorf("the headers are %+v", headers)
+	}
+	for i, g := range []*labLeg{first, second} {
+		if !bytes.Equal(begins(g), before[i]) {
+			t.Errorf("%s was written", g.name)
+		}
+	}
+	left, err := filepath.Glob("/sys/class/nvme-fabrics/ctl/nvme*")
+	must(t, err)
+	if len(left) > 0 {
+		t.Errorf("left are %v", left)
+	}
+	m.editMirror(func(r mirror.Record) (mirror.Record, error) { return mirror.Recover(mirror.Begin(r), headers, m.now()) })
+	m.give(attachment, "", first, second)
+	must(t, m.stage())
+	if r := m.record(); !mirror.Whole(r) {
+		t.Errorf("recovered, the record is %s", mirror.String(r))
+	}
+	if text, err := os.ReadFile(filepath.Join(m.staging, "before")); err != nil || string(text) != "before" {
+		t.Errorf("got %q, %v", text, err)
+	}
+	must(t, m.unstage())
 }
