@@ -77,6 +77,8 @@ func mirrorRules() []validation {
 			field: "spec", want: "only a mover that reads headers may be the holder"},
 		{name: "recovering with a mover that reads", base: mirror, edit: `spec: {recovering: true}`, update: `spec: {epoch: 4, holder: ` + first + `, mover: Read}`},
 		{name: "recovered to a member that was out", base: mirror, edit: record("epoch: 3, recovering: true", "a InSync", "b Out"), update: record("epoch: 4, recovering: null", "a Out", "b InSync")},
+		{name: "recovering with another replica of the name", base: mirror, edit: `spec: {recovering: true}`,
+			update: `spec: {epoch: 4, recovering: true, members: [{replica: pvc-1-a, replicaUID: u-c, state: InSync}, {replica: pvc-1-b, replicaUID: u-b, state: InSync}]}`},
 		{name: "recovered to none", base: mirror, edit: record("epoch: 3, recovering: true", "a InSync", "b Out"), update: record("epoch: 4, recovering: null", "a Out", "b Out"),
 			field: "spec", want: "at least one member must be InSync"},
 		// It must be able to record a lost member.

@@ -145,6 +145,8 @@ func (s *Service) readHeaders(ctx context.Context, a *arrangement) (outcome, err
 	case h == nil && a.record.Holder != "":
 		record, err := s.fence(ctx, a.NvmfVolume)
 		return outcome{changed: err == nil && record.Holder == ""}, err
+	case h == nil && !a.known():
+		return s.renew(ctx, a)
 	case h == nil && (a.record.Recovery != a.Spec.Recovery.ID || !slices.ContainsFunc(a.record.Members, wasRead)):
 		return s.giveMover(ctx, a)
 	case h == nil:
@@ -169,6 +171,42 @@ func (s *Service) readHeaders(ctx context.Context, a *arrangement) (outcome, err
 		s.unfit.add(a.Name, h.Node)
 	}
 	return changed, s.endMover(ctx, a.NvmfVolume)
+}
+
+// present replicas of a volume, whose headers can be read.
+func (a *arrangement) present() []mirror.Replica {
+	var all []mirror.Replica
+	for _, rep := range a.replicas {
+		if rep != nil && rep.DeletionTimestamp == nil {
+			all = append(all, mirror.Replica{Name: rep.Name, UID: string(rep.UID)})
+		}
+	}
+	return all
+}
+
+// known tells whether the record has all replicas that are present.
+func (a *arrangement) known() bool {
+	return !slices.ContainsFunc(a.present(), func(is mirror.Replica) bool {
+		m, in := mirror.Get(*a.record, is.Name)
+		return !in || m.ReplicaUID != is.UID
+	})
+}
+
+// renew the members of a record in doubt.
+func (s *Service) renew(ctx context.Context, a *arrangement) (outcome, error) {
+	_, err := s.changeMirror(ctx, a.NvmfVolume, func(r mirror.Record) (mirror.Record, error) {
+		if r.Epoch != a.record.Epoch {
+			return r, errMoverLeft
+		}
+		return mirror.Renew(r, a.present(), time.Now())
+	})
+	switch {
+	case errors.Is(err, errMoverLeft):
+		return changed, nil
+	case errors.Is(err, mirror.ErrMember):
+		return outcome{waiting: err.Error()}, nil
+	}
+	return changed, err
 }
 
 func wasRead(m mirror.Member) bool { return m.Header != nil }

@@ -128,6 +128,26 @@ func TestRecoverARecord(t *testing.T) {
 	}
 }
 
+// The objects of the replicas were created again, so that the record of the backup knows none of them by its UID.
+func TestRecoverARecordOfOtherObjects(t *testing.T) {
+	m := newToRecover(t, bothOld, otherOnly)
+	g := NewWithT(t)
+	is := mirrorOf(t, m.id)
+	g.Expect(api.Delete(t.Context(), is)).To(Succeed())
+	is.ObjectMeta = metav1.ObjectMeta{Name: is.Name, Labels: is.Labels}
+	for i := range is.Spec.Members {
+		is.Spec.Members[i].ReplicaUID += "-of-the-backup"
+	}
+	g.Expect(api.Create(t.Context(), is)).To(Succeed())
+	m.ask(nil)
+	g.Eventually(func(g Gomega) {
+		g.Expect(m.service().arrange(t.Context(), m.id)).To(Succeed())
+		m.keep()
+		g.Expect(volume(t, m.id).Spec.Recovery).To(BeNil())
+	}).WithTimeout(enough).Should(Succeed())
+	g.Expect(mirror.InSync(mirrorOf(t, m.id).Spec)).To(Equal([]string{m.name(1)}))
+}
+
 // What nobody knows, a person decides, and permits what is lost.
 func TestAPersonChoosesWhatIsCurrent(t *testing.T) {
 	m := newToRecover(t, firstOnly, otherOnly)

@@ -49,6 +49,38 @@ func Doubt(r Record) Record {
 	return next
 }
 
+// Renew the members of a record that is being recovered: they are the volume's replicas as these are now. An object
+// that was restored has another UID than the record knows, and a replica may have joined or not yet joined the record
+// of the backup. Their headers tell what they have. A record that knows them all stays as it is. It fails with ErrHeld,
+// and with ErrMember unless the record is being recovered.
+func Renew(r Record, replicas []Replica, now time.Time) (Record, error) {
+	switch {
+	case r.Holder != "":
+		return Record{}, fmt.Errorf("%w: %s", ErrHeld, r.Holder)
+	case !r.Recovering:
+		return Record{}, fmt.Errorf("%w: the record is not being recovered", ErrMember)
+	}
+	next, changed := raised(r), false
+	for _, is := range replicas {
+		m := member(&next, is.Name)
+		switch {
+		case m != nil && m.ReplicaUID == is.UID:
+			continue
+		case m != nil:
+			m.ReplicaUID, m.Identity, m.Header = is.UID, "", nil
+		case len(next.Members) >= v1alpha1.MaxMirrorMembers:
+			return Record{}, fmt.Errorf("%w: the mirror has %d members already", ErrMember, len(next.Members))
+		default:
+			next.Members = append(next.Members, Member{Replica: is.Name, ReplicaUID: is.UID, State: v1alpha1.MemberFilling, Reason: ReasonNew, Since: at(now), Suspect: true})
+		}
+		changed = true
+	}
+	if !changed {
+		return clone(r), nil
+	}
+	return next, nil
+}
+
 // AdmitReader lets an attachment read the headers of the members, and nothing else. What was read before is forgotten.
 // It fails with ErrHeld, and with ErrMember unless the record is being recovered.
 func AdmitReader(r Record, holder, node string) (Record, error) {
@@ -260,8 +292,8 @@ func inSyncByItself(headers map[string]Header, replica string) bool {
 	return headers[replica].Members[replica] == v1alpha1.MemberInSync
 }
 
-// recovered is a record without holder, in which nobody is in sync yet, and which knows the headers. It keeps those that
-// were reported until the mirror is started, for people.
+// recovered is a record without holder, in which nobody is in sync yet, and which knows the headers. It keeps those
+// that were reported until the mirror is started, for people.
 func recovered(r Record, headers map[string]Header) Record {
 	next := raised(r)
 	next.Holder, next.HolderNode, next.Mover, next.MoverWaiting, next.Dirty, next.Recovering = "", "", "", "", true, false

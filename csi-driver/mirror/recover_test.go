@@ -112,6 +112,35 @@ func TestRecoverWhatWasNeverStarted(t *testing.T) {
 	}
 }
 
+// The objects of the replicas were created again, and one of them is not in the record of the backup.
+func TestRenew(t *testing.T) {
+	r := Doubt(record(t, "|a=InSync,b=Out/5"))
+	same, err := Renew(r, []Replica{{"a", "u-a"}, {"b", "u-b"}}, now)
+	if err != nil || !cmp.Equal(same, r) {
+		t.Errorf("nothing is new: %s, %v", String(same), err)
+	}
+	got, err := Renew(r, []Replica{{"a", "again"}, {"b", "u-b"}, {"c", "u-c"}}, now)
+	check(t, r, got, err, "|a=InSync?,b=Out/5?,c=Filling?", nil)
+	if a, _ := Get(got, "a"); a.ReplicaUID != "again" {
+		t.Errorf("a has UID %s", a.ReplicaUID)
+	}
+	// The new one is the only one that is current.
+	next, err := Recover(got, headersOf("a: 7 m7 a=InSync,b=Out,c=InSync; b: ; c: 9 m9 a=Out,b=Out,c=InSync"), now)
+	if err != nil || !cmp.Equal(InSync(next), []string{"c"}) {
+		t.Errorf("recovered, it is %s: %v", String(next), err)
+	}
+	if _, err := Renew(record(t, "|a=InSync"), nil, now); !errors.Is(err, ErrMember) {
+		t.Errorf("a record that is not in doubt: %v", err)
+	}
+	read, err := AdmitReader(got, former, "n")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Renew(read, nil, now); !errors.Is(err, ErrHeld) {
+		t.Errorf("while it is read: %v", err)
+	}
+}
+
 // recoveredOnce: nobody holds the record, its epoch is beyond all that may have been seen, and no header is foreign.
 func recoveredOnce(t *testing.T, was, got Record, headers map[string]Header) {
 	t.Helper()
