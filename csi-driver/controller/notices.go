@@ -134,6 +134,8 @@ func whyOut(reason string) string {
 		return "it did not confirm in time that the former attachment is off"
 	case mirror.ReasonUndeclared:
 		return "another replica was declared current"
+	case mirror.ReasonBehind:
+		return "the record of the replicas was recovered, and this one is not current"
 	case mirror.ReasonUnreachable:
 		return "the node that uses the volume could not connect to it"
 	case mirror.ReasonKicked:

@@ -39,6 +39,8 @@ const (
 	ReasonUnconfirmed = "Unconfirmed"
 	// ReasonUndeclared: a person declared that another member is current.
 	ReasonUndeclared = "Undeclared"
+	// ReasonBehind: the record was recovered, and by the headers other members are current.
+	ReasonBehind = "Behind"
 	// ReasonUnreachable: the holder could not connect to it when it started the mirror.
 	ReasonUnreachable = "Unreachable"
 	// ReasonKicked: the other members' metadata says that the former holder's kernel went on without it.

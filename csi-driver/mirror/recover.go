@@ -304,7 +304,7 @@ func recovered(r Record, headers map[string]Header) Record {
 	for i := range next.Members {
 		m := &next.Members[i]
 		m.DeclaredCurrent, m.Suspect, m.LastInSyncEpoch, m.CopiedBytes, m.Released = 0, false, 0, 0, false
-		m.State, m.Reason = v1alpha1.MemberOut, ReasonUnconfirmed
+		m.State, m.Reason = v1alpha1.MemberOut, ReasonBehind
 		h, read := headers[m.Replica]
 		switch {
 		case read && h.Mark == NoMark:

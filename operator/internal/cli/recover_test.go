@@ -182,7 +182,7 @@ func TestRecoverIsWatched(t *testing.T) {
 		func() {
 			m := &v1alpha1.NvmfMirror{}
 			r.do(r.api.Get(r.ctx, client.ObjectKey{Name: "v-data"}, m))
-			m.Spec.Members[0].State, m.Spec.Members[0].Reason, m.Spec.Dirty = v1alpha1.MemberOut, "Unconfirmed", true
+			m.Spec.Members[0].State, m.Spec.Members[0].Reason, m.Spec.Dirty = v1alpha1.MemberOut, "Behind", true
 			m.Spec.Members[1].Header = &v1alpha1.MirrorHeader{Epoch: 9, Mark: "m", Members: []v1alpha1.MirrorHeaderMember{{Replica: "v-data-1", State: v1alpha1.MemberInSync}}}
 			r.do(r.api.Update(r.ctx, m))
 			r.edited(func(v *v1alpha1.NvmfVolume) { v.Spec.Recovery = nil })()
@@ -190,7 +190,7 @@ func TestRecoverIsWatched(t *testing.T) {
 	}
 	r.do(r.recover(recoverOptions{wait: true}))
 	r.said("recovery of the record is requested", "12:01:00  databases/data: waiting: node b is reading the headers\n", "12:03:00  databases/data: the record is recovered",
-		"v-data-0", "Out (Unconfirmed)", "v-data-1", "InSync", "epoch 9, mark m", "v-data-1")
+		"v-data-0", "Out (Behind)", "v-data-1", "InSync", "epoch 9, mark m", "v-data-1")
 	if n := strings.Count(r.out.String(), "is reading the headers"); n != 1 {
 		t.Errorf("it was told %d times", n)
 	}
