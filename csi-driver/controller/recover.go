@@ -161,11 +161,10 @@ func (s *Service) readHeaders(ctx context.Context, a *arrangement) (outcome, err
 		reads := h.NQN + " reads"
 		s.given.begin(a.Name, reads)
 		if may && s.given.since(a.Name, reads) < moverStarts {
-			waits := fmt.Sprintf("node %s is reading the headers of the replicas", h.Node)
 			if why := a.record.MoverWaiting; why != "" {
-				waits = fmt.Sprintf("node %s cannot read the headers of the replicas: %s", h.Node, why)
+				return outcome{waiting: fmt.Sprintf("node %s cannot read the headers of the replicas: %s", h.Node, why)}, nil
 			}
-			return outcome{waiting: waits}, nil
+			return outcome{again: true}, nil
 		}
 		klog.FromContext(ctx).Info("Giving up a node that does not read the headers of a volume's replicas", "volume", a.Name, "host", h.Node)
 		s.unfit.add(a.Name, h.Node)
@@ -227,11 +226,14 @@ func (s *Service) admitReader(ctx context.Context, a *arrangement, h *v1alpha1.V
 	}
 	admits := h.NQN + " admitted"
 	s.given.begin(a.Name, admits)
+	confirmed = slices.DeleteFunc(confirmed, func(c mirror.Confirmation) bool { return c.Past })
 	for _, m := range a.Spec.Members {
-		named := func(c mirror.Confirmation) bool { return c.Name == m.Name && !c.Past }
-		late := s.silent(ctx, m.Node) || s.given.since(a.Name, admits) >= readerAdmits
-		if !slices.ContainsFunc(confirmed, named) && (!late || !slices.ContainsFunc(confirmed, func(c mirror.Confirmation) bool { return !c.Past })) {
-			return outcome{waiting: fmt.Sprintf("the agent of node %s has not let replica %s be read yet", m.Node, m.Name)}, nil
+		switch {
+		case slices.ContainsFunc(confirmed, func(c mirror.Confirmation) bool { return c.Name == m.Name }):
+		case !s.silent(ctx, m.Node) && s.given.since(a.Name, admits) < readerAdmits:
+			return outcome{again: true}, nil
+		case len(confirmed) == 0:
+			return outcome{waiting: fmt.Sprintf("no replica can be read; the agent of node %s has not let a node read replica %s", m.Node, m.Name)}, nil
 		}
 	}
 	id := a.Spec.Recovery.ID
