@@ -43,7 +43,8 @@ func newRig(t *testing.T, objects ...client.Object) *rig {
 	for _, name := range []string{"a", "b", "c", "d"} {
 		objects = append(objects, storageNode(name))
 	}
-	r := &rig{t: t, api: fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).Build(), now: noon}
+	byUID := func(o client.Object) []string { return []string{string(o.(*corev1.Event).InvolvedObject.UID)} }
+	r := &rig{t: t, api: fake.NewClientBuilder().WithScheme(scheme).WithObjects(objects...).WithIndex(&corev1.Event{}, eventsOf, byUID).Build(), now: noon}
 	r.ctx, r.interrupt = context.WithCancel(t.Context())
 	t.Cleanup(r.interrupt)
 	return r

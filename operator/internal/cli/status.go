@@ -479,11 +479,20 @@ func relevant(n v1alpha1.NvmfNode) []metav1.Condition {
 	return slices.DeleteFunc(slices.Clone(n.Status.Conditions), func(c metav1.Condition) bool { return !slices.Contains(ofTheAgent, c.Type) })
 }
 
-// unwell are the conditions that are not as they should be. Progressing is work, not harm, a cordon is wanted, and a
-// node that stores the only replica of a volume is as that volume was made. See api/v1alpha1/conditions.go for their
-// polarity.
+// unwell are the words about the conditions that are amiss.
 func unwell(who string, conditions []metav1.Condition) []string {
 	var said []string
+	for _, c := range amiss(conditions) {
+		said = append(said, fmt.Sprintf("%s: %s is %s: %s: %s", who, c.Type, c.Status, c.Reason, c.Message))
+	}
+	return said
+}
+
+// amiss are the conditions that are not as they should be. Progressing is work, not harm, a cordon is wanted, and a
+// node that stores the only replica of a volume is as that volume was made. See api/v1alpha1/conditions.go for their
+// polarity.
+func amiss(conditions []metav1.Condition) []metav1.Condition {
+	var found []metav1.Condition
 	for _, c := range conditions {
 		good := metav1.ConditionTrue
 		switch c.Type {
@@ -497,10 +506,10 @@ func unwell(who string, conditions []metav1.Condition) []string {
 			good = metav1.ConditionFalse
 		}
 		if c.Status != good {
-			said = append(said, fmt.Sprintf("%s: %s is %s: %s: %s", who, c.Type, c.Status, c.Reason, c.Message))
+			found = append(found, c)
 		}
 	}
-	return said
+	return found
 }
 
 func statusOf(conditions []metav1.Condition, kind string) metav1.ConditionStatus {

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/spf13/cobra"
+	"sigs.k8s.io/yaml"
+)
+
+// Formats of -o. A command without a wide table does not offer outputWide.
+const (
+	outputTable = "table"
+	outputWide  = "wide"
+	outputJSON  = "json"
+	outputYAML  = "yaml"
+)
+
+// output is the format that -o asks for, of those that a command offers.
+type output struct {
+	format string
+	offers []string
+}
+
+// outputFlag adds -o to a command. Tables are the default.
+func outputFlag(cmd *cobra.Command, offers ...string) *output {
+	o := &output{offers: append([]string{outputTable}, offers...)}
+	cmd.Flags().StringVarP(&o.format, "output", "o", outputTable, "output format: "+o.list())
+	// The flag exists: it was added a line ago.
+	_ = cmd.RegisterFlagCompletionFunc("output", cobra.FixedCompletions(o.offers, cobra.ShellCompDirectiveNoFileComp))
+	return o
+}
+
+func (o *output) list() string {
+	last := len(o.offers) - 1
+	return strings.Join(o.offers[:last], ", ") + " or " + o.offers[last]
+}
+
+// check that the command offers the format.
+func (o *output) check() error {
+	if !slices.Contains(o.offers, o.format) {
+		return fmt.Errorf("--output is %q; must be %s", o.format, o.list())
+	}
+	return nil
+}
+
+// wide tables have columns that few need.
+func (o *output) wide() bool { return o.format == outputWide }
+
+// encode v for programs; false: the command prints a table instead.
+func (o *output) encode(w io.Writer, v any) (done bool, err error) {
+	var text []byte
+	switch o.format {
+	case outputJSON:
+		text, err = json.MarshalIndent(v, "", "  ")
+		text = append(text, '\n')
+	case outputYAML:
+		text, err = yaml.Marshal(v)
+	default:
+		return false, nil
+	}
+	if err != nil {
+		return true, fmt.Errorf("encode the output: %w", err)
+	}
+	_, err = w.Write(text)
+	return true, err
+}
