@@ -71,6 +71,7 @@ func addKindsOfUsers(mapper *meta.DefaultRESTMapper) {
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("Pod"), meta.RESTScopeNamespace)
 	mapper.Add(corev1.SchemeGroupVersion.WithKind("Event"), meta.RESTScopeNamespace)
 	mapper.Add(storagev1.SchemeGroupVersion.WithKind("VolumeAttachment"), meta.RESTScopeRoot)
+	mapper.Add(snapshotContents, meta.RESTScopeRoot)
 }
 
 // namespaceOf a claim: as given, or that of the kubeconfig's context.

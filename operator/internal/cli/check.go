@@ -7,6 +7,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strings"
 
@@ -39,6 +40,7 @@ const (
 
 func checkCommand(at *cluster) *cobra.Command {
 	namespace := "weft-system"
+	var format *output
 	cmd := &cobra.Command{
 		Use:   "check [NODE...]",
 		Short: "Check whether nodes are fit for weft, and show which platform pages apply",
@@ -51,6 +53,9 @@ Exit codes: 0 nothing is wrong; 1 error; 2 something is wrong; 3 nothing wrong w
 		Example: `  kubectl weft check
   kubectl weft check storage-1 storage-2`,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := format.check(); err != nil {
+				return err
+			}
 			api, err := at.client()
 			if err != nil {
 				return err
@@ -59,14 +64,10 @@ Exit codes: 0 nothing is wrong; 1 error; 2 something is wrong; 3 nothing wrong w
 			if err != nil {
 				return err
 			}
-			t := &table{out: cmd.OutOrStdout()}
-			code := s.print(t)
-			if t.err == nil && code != 0 {
-				return &ExitError{code}
-			}
-			return t.err
+			return s.show(cmd.OutOrStdout(), format)
 		},
 	}
+	format = outputFlag(cmd, outputJSON, outputYAML)
 	cmd.Flags().StringVarP(&namespace, "namespace", "n", namespace, "namespace that weft is, or will be, installed in")
 	return cmd
 }
@@ -303,18 +304,92 @@ func (s *survey) admission() []finding {
 	return found
 }
 
-// print for people; the exit code.
-func (s *survey) print(t *table) int {
+// A CheckReport is what `kubectl weft check -o json` prints.
+type CheckReport struct {
+	Nodes    []CheckedNode  `json:"nodes"`
+	Findings []CheckFinding `json:"findings"`
+	// NotLookedAt: what could not be read.
+	NotLookedAt []string `json:"notLookedAt,omitempty"`
+}
+
+// CheckedNode is one Linux node, with the platform pages that apply to it.
+type CheckedNode struct {
+	Name      string   `json:"name"`
+	Platforms []string `json:"platforms,omitempty"`
+	Kernel    string   `json:"kernel"`
+	Kubelet   string   `json:"kubelet"`
+	Pages     []string `json:"pages,omitempty"`
+}
+
+// CheckFinding is what is wrong, or is to be looked after, of a node or of the cluster.
+type CheckFinding struct {
+	Wrong   bool   `json:"wrong"`
+	Node    string `json:"node,omitempty"`
+	Message string `json:"message"`
+	Page    string `json:"page,omitempty"`
+}
+
+// show the survey in a format, and end with the exit code that belongs to it.
+func (s *survey) show(out io.Writer, format *output) error {
+	t := &table{out: out}
+	done, err := format.encode(out, s.report())
+	if err != nil {
+		return err
+	}
+	if !done {
+		s.print(t)
+	}
+	if code := s.code(); t.err == nil && code != 0 {
+		return &ExitError{code}
+	}
+	return t.err
+}
+
+func (s *survey) report() CheckReport {
+	r := CheckReport{Nodes: []CheckedNode{}, Findings: []CheckFinding{}, NotLookedAt: s.unread}
+	for i := range s.nodes {
+		n := &s.nodes[i]
+		names, pages := platformPages(n)
+		r.Nodes = append(r.Nodes, CheckedNode{Name: n.Name, Platforms: names, Kernel: n.Status.NodeInfo.KernelVersion, Kubelet: n.Status.NodeInfo.KubeletVersion, Pages: pages})
+	}
+	for _, f := range s.findings() {
+		found := CheckFinding{Wrong: f.wrong, Node: f.node, Message: f.says}
+		if f.page != "" {
+			found.Page = platformsPages + f.page
+		}
+		r.Findings = append(r.Findings, found)
+	}
+	return r
+}
+
+// platformPages are the platforms of a node by name, and the pages about them.
+func platformPages(n *corev1.Node) (names, pages []string) {
+	for _, p := range platformsOf(n) {
+		names = append(names, p.name)
+		if page := platformsPages + p.page; !slices.Contains(pages, page) {
+			pages = append(pages, page)
+		}
+	}
+	return names, pages
+}
+
+// code that the program ends with.
+func (s *survey) code() int {
+	switch {
+	case slices.ContainsFunc(s.findings(), func(f finding) bool { return f.wrong }):
+		return CodeUnwell
+	case len(s.unread) > 0:
+		return CodeUnknown
+	}
+	return 0
+}
+
+// print for people.
+func (s *survey) print(t *table) {
 	rows := [][]string{{"NODE", "PLATFORM", "KERNEL", "KUBELET", "SEE"}}
 	for i := range s.nodes {
 		n := &s.nodes[i]
-		var names, pages []string
-		for _, p := range platformsOf(n) {
-			names = append(names, p.name)
-			if page := platformsPages + p.page; !slices.Contains(pages, page) {
-				pages = append(pages, page)
-			}
-		}
+		names, pages := platformPages(n)
 		rows = append(rows, []string{n.Name, cmp.Or(strings.Join(names, ", "), orDash(n.Status.NodeInfo.OSImage)),
 			n.Status.NodeInfo.KernelVersion, n.Status.NodeInfo.KubeletVersion, orDash(strings.Join(pages, ", "))})
 	}
@@ -330,15 +405,10 @@ func (s *survey) print(t *table) int {
 			t.line("- %s", u)
 		}
 	}
-	switch {
-	case len(wrong) > 0:
-		return CodeUnwell
-	case len(s.unread) > 0:
-		return CodeUnknown
+	if s.code() == 0 {
+		t.line("")
+		t.line("Nothing is wrong.")
 	}
-	t.line("")
-	t.line("Nothing is wrong.")
-	return 0
 }
 
 // printFindings with the nodes that share each.

@@ -4,7 +4,6 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -31,9 +30,9 @@ import (
 const spdkPage = "docs/tasks/bring-your-own-spdk.md"
 
 func checkImageCommand(at *cluster) *cobra.Command {
-	var output string
 	var insecure bool
 	platform := "linux/" + runtime.GOARCH
+	var format *output
 	cmd := &cobra.Command{
 		Use:   "check-image [IMAGE...]",
 		Short: "Check which features of SPDK a target image has, of those that weft needs",
@@ -50,16 +49,15 @@ is unknown.`,
   kubectl weft check-image dist/weft-target.tar
   kubectl weft check-image`,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if output != "" && output != "json" {
-				return fmt.Errorf("output %q is not supported; use json", output)
+			if err := format.check(); err != nil {
+				return err
 			}
 			checked, err := checkImages(cmd.Context(), at, args, platform, insecure)
 			if err != nil {
 				return err
 			}
-			if output == "json" {
-				err = json.NewEncoder(cmd.OutOrStdout()).Encode(map[string]any{"images": checked})
-			} else {
+			done, err := format.encode(cmd.OutOrStdout(), map[string]any{"images": checked})
+			if err == nil && !done {
 				err = printImages(cmd.OutOrStdout(), checked)
 			}
 			if code := codeOf(checked); err == nil && code != 0 {
@@ -68,7 +66,7 @@ is unknown.`,
 			return err
 		},
 	}
-	cmd.Flags().StringVarP(&output, "output", "o", "", "output format: json, or empty for a table")
+	format = outputFlag(cmd, outputJSON, outputYAML)
 	cmd.Flags().StringVar(&platform, "platform", platform, "platform of an image that has several")
 	cmd.Flags().BoolVar(&insecure, "insecure", false, "reach the registry over plain HTTP")
 	return cmd

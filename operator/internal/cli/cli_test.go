@@ -212,7 +212,7 @@ func TestFlags(t *testing.T) {
 	}{
 		"no file":       {[]string{"plan"}, `"filename" not set`},
 		"both ways":     {[]string{"plan", "-f", "-", "--node", "a", "--inventory", "b"}, "none of the others can be"},
-		"odd output":    {[]string{"plan", "-f", "-", "-o", "yaml"}, `--output is "yaml"; must be table or json`},
+		"odd output":    {[]string{"plan", "-f", "-", "-o", "xml"}, `--output is "xml"; must be table, json or yaml`},
 		"no such file":  {[]string{"plan", "-f", "nowhere.yaml"}, "no such file"},
 		"no kubeconfig": {[]string{"plan", "-f", targetFile, "--kubeconfig", "nowhere"}, "nowhere"},
 	} {

@@ -54,19 +54,19 @@ func (o *output) wide() bool { return o.format == outputWide }
 
 // encode v for programs; false: the command prints a table instead.
 func (o *output) encode(w io.Writer, v any) (done bool, err error) {
-	var text []byte
 	switch o.format {
 	case outputJSON:
-		text, err = json.MarshalIndent(v, "", "  ")
-		text = append(text, '\n')
+		encoder := json.NewEncoder(w)
+		encoder.SetIndent("", "  ")
+		encoder.SetEscapeHTML(false) // "<" and "&" in messages are for people
+		return true, encoder.Encode(v)
 	case outputYAML:
-		text, err = yaml.Marshal(v)
-	default:
-		return false, nil
+		text, err := yaml.Marshal(v)
+		if err != nil {
+			return true, fmt.Errorf("encode the output: %w", err)
+		}
+		_, err = w.Write(text)
+		return true, err
 	}
-	if err != nil {
-		return true, fmt.Errorf("encode the output: %w", err)
-	}
-	_, err = w.Write(text)
-	return true, err
+	return false, nil
 }

@@ -4,7 +4,6 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -21,7 +20,8 @@ import (
 
 // planOptions are the flags of plan.
 type planOptions struct {
-	file, node, inventory, output string
+	file, node, inventory string
+	output                *output
 	// volumes is a file; empty for none.
 	volumes string
 	reserve bool
@@ -62,7 +62,7 @@ Exit codes:
 	flags.StringVarP(&o.file, "filename", "f", "", `file that contains NvmfTargets, or "-" for standard input; other objects are ignored`)
 	flags.StringVar(&o.node, "node", "", "plan for this node of the cluster, even if the target's nodeSelector does not match it")
 	flags.StringVar(&o.inventory, "inventory", "", "plan for the nodes in this file, without a cluster")
-	flags.StringVarP(&o.output, "output", "o", "table", "output format: table or json")
+	o.output = outputFlag(cmd, outputJSON, outputYAML)
 	flags.StringVar(&o.volumes, "volumes", "", "count what the volumes in this file need on the planned nodes")
 	flags.BoolVar(&o.reserve, "reserve", true, "with --volumes: keep enough free that the replicas of any one lost node can be created again on the others")
 	cmd.MarkFlagsMutuallyExclusive("node", "inventory")
@@ -101,8 +101,8 @@ type Answers struct {
 }
 
 func plan(cmd *cobra.Command, at *cluster, o planOptions) error {
-	if o.output != "table" && o.output != "json" {
-		return fmt.Errorf("--output is %q; must be table or json", o.output)
+	if err := o.output.check(); err != nil {
+		return err
 	}
 	docs, err := readDocuments(o.file, cmd.InOrStdin())
 	if err != nil {
@@ -241,11 +241,9 @@ func answer(t *v1alpha1.NvmfTarget, p claim.Prospect, matches *bool) Answer {
 	return a
 }
 
-func (a Answers) print(out io.Writer, format string) error {
-	if format == "json" {
-		encoder := json.NewEncoder(out)
-		encoder.SetIndent("", "  ")
-		return encoder.Encode(a)
+func (a Answers) print(out io.Writer, format *output) error {
+	if done, err := format.encode(out, a); done || err != nil {
+		return err
 	}
 	t := &table{out: out}
 	for i, plan := range a.Plans {

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"io"
 	"maps"
 	"slices"
 	"strings"
@@ -30,7 +31,7 @@ const (
 )
 
 func statusCommand(at *cluster, now clock.PassiveClock) *cobra.Command {
-	return &cobra.Command{
+	cmd := &cobra.Command{
 		Use:   "status [TARGET | NODE]",
 		Short: "Show the status of targets and nodes, and problems",
 		Long: `Show all targets, the nodes that serve them, and all problems. Specify the name of an NvmfTarget or of a node to show
@@ -43,27 +44,45 @@ Exit codes:
 		Example: `  kubectl weft status
   kubectl weft status storage-1`,
 		Args: cobra.MaximumNArgs(1),
-		RunE: func(cmd *cobra.Command, args []string) error {
-			api, err := at.client()
-			if err != nil {
-				return err
-			}
-			s, err := look(cmd.Context(), api, now.Now())
-			if err != nil {
-				return unread(err)
-			}
-			t := &table{out: cmd.OutOrStdout()}
-			if len(args) == 0 {
-				s.overview(t)
-			} else if !s.about(t, args[0]) {
-				return fmt.Errorf("NvmfTarget or NvmfNode %s not found; existing objects: %s", args[0], orNone(s.names()))
-			}
-			if t.err == nil && s.unwell {
-				return &ExitError{CodeUnwell}
-			}
-			return t.err
-		},
 	}
+	format := outputFlag(cmd, outputJSON, outputYAML)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := format.check(); err != nil {
+			return err
+		}
+		api, err := at.client()
+		if err != nil {
+			return err
+		}
+		s, err := look(cmd.Context(), api, now.Now())
+		if err != nil {
+			return unread(err)
+		}
+		return s.show(cmd.OutOrStdout(), format, args)
+	}
+	return cmd
+}
+
+// show all, or one target or node, and end with the exit code that belongs to it.
+func (s *status) show(out io.Writer, format *output, args []string) error {
+	t := &table{out: out}
+	if len(args) > 0 && !slices.Contains(s.names(), args[0]) {
+		return fmt.Errorf("NvmfTarget or NvmfNode %s not found; existing objects: %s", args[0], orNone(s.names()))
+	}
+	switch {
+	case format.format != outputTable:
+		if _, err := format.encode(out, s.report(args)); err != nil {
+			return err
+		}
+	case len(args) == 0:
+		s.overview(t)
+	default:
+		s.about(t, args[0])
+	}
+	if t.err == nil && s.unwell {
+		return &ExitError{CodeUnwell}
+	}
+	return t.err
 }
 
 // status is one look at what weft has.
@@ -389,20 +408,20 @@ func (s *status) volumeProblems(concern func(target, node string) bool) []string
 			byVolume[of] = append(byVolume[of], fmt.Sprintf("NvmfVolume %s does not exist, but its NvmfReplica %s on node %s has its data; "+
 				"recover it as described in docs/tasks/recover-a-deleted-volume.md", of, r.Name, r.Spec.Node))
 		}
-		byVolume[of] = append(byVolume[of], unwell(fmt.Sprintf("NvmfVolume %s, NvmfReplica %s", of, r.Name), r.Status.Conditions)...)
+		byVolume[of] = append(byVolume[of], unwell(fmt.Sprintf("%s, NvmfReplica %s", s.titled(of), r.Name), r.Status.Conditions)...)
 	}
 	for _, v := range s.volumes {
 		deleted := !v.DeletionTimestamp.IsZero()
 		isNew := s.now.Sub(v.CreationTimestamp.Time) < creationTime
 		for _, m := range v.Spec.Members {
 			if _, exists := replicas[m.Name]; !exists && !deleted && !isNew && !takesPart(&v, m.Name) && concern(v.Spec.Target, m.Node) {
-				byVolume[v.Name] = append(byVolume[v.Name], fmt.Sprintf("NvmfVolume %s: its NvmfReplica %s on node %s does not exist", v.Name, m.Name, m.Node))
+				byVolume[v.Name] = append(byVolume[v.Name], fmt.Sprintf("%s: its NvmfReplica %s on node %s does not exist", s.titled(v.Name), m.Name, m.Node))
 			}
 		}
 		ofOurs := func(m v1alpha1.VolumeMember) bool { return concern(v.Spec.Target, m.Node) }
 		if deleted && !v.Marked() && slices.ContainsFunc(v.Spec.Members, ofOurs) {
-			byVolume[v.Name] = append(byVolume[v.Name], fmt.Sprintf("NvmfVolume %s: %s: it was deleted without a deletion mark; its data stays on the node; "+
-				"when its pods have ended, recover it as described in docs/tasks/recover-a-deleted-volume.md", v.Name, v1alpha1.ReasonNotMarked))
+			byVolume[v.Name] = append(byVolume[v.Name], fmt.Sprintf("%s: %s: it was deleted without a deletion mark; its data stays on the node; "+
+				"when its pods have ended, recover it as described in docs/tasks/recover-a-deleted-volume.md", s.titled(v.Name), v1alpha1.ReasonNotMarked))
 		}
 	}
 	for _, m := range s.mirrors {
@@ -431,13 +450,24 @@ func (s *status) volumeProblems(concern func(target, node string) bool) []string
 	return said
 }
 
+// titled is a volume in a problem: by its claim, with its NvmfVolume.
+func (s *status) titled(volume string) string {
+	title := "NvmfVolume " + volume
+	if v := s.volume(volume); v != nil {
+		if called := s.called(v); !strings.HasPrefix(called, volumePrefix) {
+			return fmt.Sprintf("claim %s (%s)", called, title)
+		}
+	}
+	return title
+}
+
 // behind says what a replica that is not in sync waits for.
 func (s *status) behind(volume, node string, m v1alpha1.MirrorMember) string {
 	since := ""
 	if m.Since != nil {
 		since = fmt.Sprintf(" for %s", duration.HumanDuration(s.now.Sub(m.Since.Time)))
 	}
-	text := fmt.Sprintf("NvmfVolume %s: its replica %s on node %s is %s%s (%s)", volume, m.Replica, node, m.State, since, m.Reason)
+	text := fmt.Sprintf("%s: its replica %s on node %s is %s%s (%s)", s.titled(volume), m.Replica, node, m.State, since, m.Reason)
 	if v := s.volume(volume); v != nil {
 		if c := copyTo(m, v.Spec.Size.Value(), s.now); c.percent >= 0 {
 			text += fmt.Sprintf("; %s copied%s", c.columns()[0], c.speed())

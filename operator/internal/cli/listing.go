@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"slices"
+	"time"
+
+	"github.com/spf13/cobra"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"k8s.io/utils/clock"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/internal/text"
+)
+
+// listing is a table of one kind of things, over all nodes.
+type listing[T any] struct {
+	// kind is the key of -o json, and "No KIND found." of an empty table.
+	kind string
+	head []string
+	// wide has further columns of -o wide.
+	wide  []string
+	row   func(item T, wide bool) []string
+	items []T
+}
+
+// show the listing in a format.
+func (l listing[T]) show(out io.Writer, format *output) error {
+	if done, err := format.encode(out, map[string][]T{l.kind: append([]T{}, l.items...)}); done || err != nil {
+		return err
+	}
+	t := &table{out: out}
+	if len(l.items) == 0 {
+		t.line("No %s found.", l.kind)
+		return t.err
+	}
+	head := l.head
+	if format.wide() {
+		head = slices.Concat(l.head, l.wide)
+	}
+	rows := [][]string{head}
+	for _, item := range l.items {
+		rows = append(rows, l.row(item, format.wide()))
+	}
+	t.columns(rows)
+	return t.err
+}
+
+// listingCommand completes a command that shows something of nodes: of those in its arguments, or of all.
+func listingCommand(at *cluster, now clock.PassiveClock, cmd *cobra.Command, show func(ctx context.Context, api client.Reader, f *fleet, nodes []string, out io.Writer, format *output) error) *cobra.Command {
+	format := outputFlag(cmd, outputWide, outputJSON, outputYAML)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := format.check(); err != nil {
+			return err
+		}
+		api, err := at.client()
+		if err != nil {
+			return err
+		}
+		f, err := lookAtNodes(cmd.Context(), api, now.Now(), args)
+		if err != nil {
+			return err
+		}
+		return show(cmd.Context(), api, f, args, cmd.OutOrStdout(), format)
+	}
+	return cmd
+}
+
+// lookAtNodes is a look at the fleet, in which these nodes must be.
+func lookAtNodes(ctx context.Context, api client.Reader, now time.Time, nodes []string) (*fleet, error) {
+	f, err := lookAtFleet(ctx, api, now)
+	if err != nil {
+		return nil, err
+	}
+	for _, name := range nodes {
+		if f.node(name) == nil {
+			var names []string
+			for i := range f.nodes {
+				names = append(names, f.nodes[i].Name)
+			}
+			slices.Sort(names)
+			return nil, fmt.Errorf("NvmfNode %s not found; existing nodes: %s", name, orNone(names))
+		}
+	}
+	return f, nil
+}
+
+// chosen nodes: those named, or all.
+func chosen(nodes []string, name string) bool { return len(nodes) == 0 || slices.Contains(nodes, name) }
+
+// place is one drive or pool file of one node.
+type place struct{ node, device string }
+
+// stored is what a place stores.
+type stored struct {
+	replicas, snapshots int
+	// claims of the replicas' volumes, sorted; a volume without one is nv/NAME.
+	claims []string
+}
+
+// contents of all places, as agents reported them.
+func (f *fleet) contents() map[place]*stored {
+	all := map[place]*stored{}
+	at := func(node, device string) *stored {
+		key := place{node, device}
+		if all[key] == nil {
+			all[key] = &stored{}
+		}
+		return all[key]
+	}
+	for i := range f.replicas {
+		r := &f.replicas[i]
+		s := at(r.Spec.Node, r.Status.Device)
+		s.replicas++
+		claim := volumePrefix + r.Spec.Volume.Name
+		if v := f.volume(r.Spec.Volume.Name); v != nil {
+			claim = f.called(v)
+		}
+		s.claims = append(s.claims, claim)
+	}
+	for i := range f.snapshots {
+		at(f.snapshots[i].Spec.Node, f.snapshots[i].Status.Device).snapshots++
+	}
+	for _, s := range all {
+		slices.Sort(s.claims)
+		s.claims = slices.Compact(s.claims)
+	}
+	return all
+}
+
+// maxClaims that a table names in one row.
+const maxClaims = 3
+
+func claimsIn(claims []string, wide bool) string {
+	if wide {
+		return orDash(text.Few(claims, len(claims), ", "))
+	}
+	return orDash(text.Few(claims, maxClaims, ", "))
+}
+
+// silent says whether what a node reported is old, because its agent does not answer.
+func silent(n *v1alpha1.NvmfNode) bool {
+	return meta.IsStatusConditionFalse(n.Status.Conditions, v1alpha1.ConditionAgentAlive)
+}

@@ -1,0 +1,209 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+)
+
+// stocked is a cluster whose drives are in all states, with volumes and snapshots on some.
+func stocked(t *testing.T) *rig {
+	t.Helper()
+	var objects []client.Object
+	for _, of := range []struct {
+		name string
+		on   []string
+	}{{"data", []string{"a", "b"}}, {"logs", []string{"a"}}, {"web", []string{"a"}}, {"wal", []string{"a"}}} {
+		_, more := volume(of.name, of.on...)
+		objects = append(objects, more...)
+	}
+	objects = append(objects, replicaOf(&v1alpha1.NvmfVolume{ObjectMeta: metav1.ObjectMeta{Name: "v-gone"}}, v1alpha1.VolumeMember{Name: "v-gone-0", Node: "b"}))
+	for i, name := range []string{"snap-2", "snap-1"} {
+		s := &v1alpha1.NvmfSnapshot{ObjectMeta: metav1.ObjectMeta{Name: name}, Spec: v1alpha1.NvmfSnapshotSpec{Volume: "v-data", Replica: "v-data-0", Node: "a"}}
+		s.Status = v1alpha1.NvmfSnapshotStatus{Device: "eui.a", Ready: true, Size: new(resource.MustParse("100Gi")), Allocated: new(resource.MustParse("5Gi")), CreatedAt: new(metav1.NewTime(noon.Add(-time.Duration(i+1) * time.Hour)))}
+		objects = append(objects, s)
+	}
+	orphaned := &v1alpha1.NvmfSnapshot{ObjectMeta: metav1.ObjectMeta{Name: "snap-3"}, Spec: v1alpha1.NvmfSnapshotSpec{Volume: "v-deleted", Replica: "v-deleted-0", Node: "b"}}
+	orphaned.Status.Conditions = []metav1.Condition{condition(v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonVolumeLost)}
+	objects = append(objects, orphaned, snapshotContent("content-1", v1alpha1.DriverName, "snap-1"), snapshotContent("content-2", "csi.other", "snap-2"))
+	r := newRig(t, objects...)
+	r.change("a", func(n *v1alpha1.NvmfNode) {
+		n.Spec.Plan.OverProvisioningPercent = 200
+		n.Spec.UnschedulableDrives = []string{"eui.a"}
+		p := &n.Status.Pools[0]
+		p.Path, p.DeviceClass, p.Free, p.Promised, p.Clearing = "/dev/nvme0n1", "tlc", new(resource.MustParse("512Gi")), new(resource.MustParse("1536Gi")), new(resource.MustParse("20Gi"))
+		n.Status.Inventory = &v1alpha1.Inventory{Drives: []v1alpha1.Drive{
+			{ID: "eui.a", Name: "nvme0n1", Model: "PM9A3", Serial: "S1", SizeBytes: 1 << 40, Content: v1alpha1.ContentWeft, WriteCache: v1alpha1.WriteCacheThrough},
+			{ID: "eui.spare", Name: "nvme7n1", Model: "PM9A3", SizeBytes: 1 << 40, Content: v1alpha1.ContentForeign, ContentDetail: "ext4 filesystem"},
+		}}
+	})
+	r.change("b", func(n *v1alpha1.NvmfNode) {
+		n.Status.Pools[0].Ready, n.Status.Pools[0].Reason, n.Status.Pools[0].Message = false, v1alpha1.ReasonDeviceMissing, "it is not there"
+		n.Status.Pools[0].Total, n.Status.Pools[0].Promised = nil, nil
+	})
+	r.change("c", func(n *v1alpha1.NvmfNode) {
+		n.Spec.DroppedDrives = []v1alpha1.DroppedDrive{{ID: "eui.c2"}}
+		n.Status.Conditions = append(n.Status.Conditions, condition(v1alpha1.ConditionAgentAlive, metav1.ConditionFalse, v1alpha1.ReasonAgentSilent))
+	})
+	r.change("d", func(n *v1alpha1.NvmfNode) {
+		n.Spec.Plan = &v1alpha1.Plan{File: &v1alpha1.DeviceFile{Path: "/var/lib/weft/pool.img"}}
+		n.Status.Pools[0].Device = "/var/lib/weft/pool.img"
+	})
+	return r
+}
+
+func snapshotContent(name, driver, handle string) client.Object {
+	c := &unstructured.Unstructured{Object: map[string]any{
+		"spec":   map[string]any{"driver": driver, "volumeSnapshotRef": map[string]any{"namespace": "databases", "name": "nightly"}},
+		"status": map[string]any{"snapshotHandle": handle},
+	}}
+	c.SetGroupVersionKind(snapshotContents)
+	c.SetName(name)
+	return c
+}
+
+// change an NvmfNode.
+func (r *rig) change(name string, change func(*v1alpha1.NvmfNode)) {
+	r.t.Helper()
+	n := &v1alpha1.NvmfNode{}
+	r.do(r.api.Get(r.ctx, client.ObjectKey{Name: name}, n))
+	change(n)
+	r.do(r.api.Update(r.ctx, n))
+}
+
+// listed in a format, of these nodes.
+func (r *rig) listed(kind, format, order string, nodes ...string) string {
+	r.t.Helper()
+	f, err := lookAtNodes(r.ctx, r.api, noon, nodes)
+	r.do(err)
+	var out bytes.Buffer
+	o := &output{format: format}
+	switch kind {
+	case "pools":
+		r.do(f.listPools(nodes, order).show(&out, o))
+	case "drives":
+		r.do(f.listDrives(nodes).show(&out, o))
+	default:
+		r.do(f.listSnapshots(nodes, readContents(r.ctx, r.api)).show(&out, o))
+	}
+	return out.String()
+}
+
+func TestListings(t *testing.T) {
+	r := stocked(t)
+	for _, kind := range []string{"pools", "drives", "snapshots"} {
+		golden(t, kind+"-table.txt", r.listed(kind, outputTable, sortByName))
+		golden(t, kind+"-wide.txt", r.listed(kind, outputWide, sortByName))
+		var fromJSON, fromYAML map[string][]map[string]any
+		if err := errors.Join(json.Unmarshal([]byte(r.listed(kind, outputJSON, sortByName, "a")), &fromJSON), yaml.Unmarshal([]byte(r.listed(kind, outputYAML, sortByName, "a")), &fromYAML)); err != nil {
+			t.Fatal(err)
+		}
+		for _, got := range []map[string][]map[string]any{fromJSON, fromYAML} {
+			if len(got[kind]) == 0 || slices.ContainsFunc(got[kind], func(item map[string]any) bool { return item["node"] != "a" }) {
+				t.Errorf("%s of node a: %v", kind, got)
+			}
+		}
+	}
+	byUse := r.listed("pools", outputTable, sortByUsed)
+	if lines := strings.Split(byUse, "\n"); !strings.HasPrefix(lines[1], "a ") || !strings.HasPrefix(lines[4], "b ") {
+		t.Errorf("the fullest is not the first, or the unknown not the last:\n%s", byUse)
+	}
+	if got := r.listed("snapshots", outputTable, "", "c"); got != "No snapshots found.\n" {
+		t.Errorf("got %q", got)
+	}
+	if got := strings.Join(strings.Fields(r.listed("snapshots", outputJSON, "", "c")), ""); got != `{"snapshots":[]}` {
+		t.Errorf("got %q", got)
+	}
+	if _, err := lookAtNodes(r.ctx, r.api, noon, []string{"a", "z"}); err == nil || !strings.Contains(err.Error(), "NvmfNode z not found; existing nodes: a, b, c, d") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestListingFlags(t *testing.T) {
+	for _, c := range [][]string{{"pools", "-o", "csv"}, {"drives", "-o", "csv"}, {"snapshots", "-o", "csv"}, {"volume", "x", "-o", "csv"}} {
+		cmd := Command("test")
+		cmd.SetArgs(c)
+		if err := cmd.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), `--output is "csv"; must be table, wide, json or yaml`) {
+			t.Errorf("%v: got %v", c, err)
+		}
+	}
+	for _, c := range [][]string{{"status", "-o", "wide"}, {"check", "-o", "wide"}, {"check-image", "-o", "wide"}, {"plan", "-f", "-", "-o", "wide"}} {
+		cmd := Command("test")
+		cmd.SetArgs(c)
+		if err := cmd.ExecuteContext(t.Context()); err == nil || !strings.Contains(err.Error(), `--output is "wide"; must be table, json or yaml`) {
+			t.Errorf("%v: got %v", c, err)
+		}
+	}
+}
+
+// The report for programs has what the tables have, and ends with the same exit code.
+func TestStatusReport(t *testing.T) {
+	well := func(s *status, format string, args ...string) (got StatusReport, code int) {
+		t.Helper()
+		var out bytes.Buffer
+		code = exitCode(s.show(&out, &output{format: format}, args))
+		if err := yaml.Unmarshal(out.Bytes(), &got); err != nil { // JSON is YAML
+			t.Fatal(err)
+		}
+		return got, code
+	}
+	for _, format := range []string{outputJSON, outputYAML} {
+		got, code := well(small(), format)
+		if code != 0 || len(got.Targets) != 1 || got.Targets[0].Volumes != 3 || len(got.Nodes) != 3 || got.Nodes[0].Replicas != 2 || got.Nodes[0].PoolsReady != 1 || got.Problems == nil {
+			t.Errorf("exit code %d, got %+v", code, got)
+		}
+	}
+	s := small()
+	unwell := func(format, about string) (StatusReport, int) {
+		s.unwell = false
+		return well(s, format, about)
+	}
+	s.volumes[0].Annotations = map[string]string{v1alpha1.PVCNamespaceKey: "databases", v1alpha1.PVCNameKey: "data"}
+	s.volumes[0].Spec.Move = &v1alpha1.VolumeMove{Replica: "pvc-0-0", Node: "b"}
+	s.replicas[0].Status.Conditions = []metav1.Condition{condition(v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonPoolFull)}
+	got, code := unwell(outputJSON, "a")
+	if code != CodeUnwell || len(got.Nodes) != 1 || len(got.Moves) != 1 || got.Moves[0].Volume != "databases/data" || got.Moves[0].CopiedPercent != nil {
+		t.Errorf("exit code %d, got %+v", code, got)
+	}
+	if want := "claim databases/data (NvmfVolume pvc-0), NvmfReplica pvc-0-0: Ready is False: PoolFull: the message of PoolFull"; !slices.Contains(got.Problems, want) {
+		t.Errorf("problems are told by claim; want %q in %q", want, got.Problems)
+	}
+	if got, code := unwell(outputJSON, "b"); code != 0 || len(got.Moves) != 1 {
+		t.Errorf("exit code %d, got %+v", code, got)
+	}
+	if got, code := unwell(outputYAML, "fast"); code != CodeUnwell || len(got.Nodes) != 2 || len(got.Targets) != 1 {
+		t.Errorf("exit code %d, got %+v", code, got)
+	}
+	if err := s.show(&bytes.Buffer{}, &output{format: outputTable}, []string{"nobody"}); err == nil || !strings.Contains(err.Error(), "existing objects: fast, a, b, c") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestCheckReport(t *testing.T) {
+	s := &survey{nodes: []corev1.Node{{ObjectMeta: metav1.ObjectMeta{Name: "old"}, Status: corev1.NodeStatus{NodeInfo: corev1.NodeSystemInfo{KernelVersion: "4.18.0", KubeletVersion: "v1.36.0", Architecture: "amd64"}}}}, unread: []string{"namespaces"}}
+	var out bytes.Buffer
+	code := exitCode(s.show(&out, &output{format: outputJSON}))
+	var got CheckReport
+	if err := json.Unmarshal(out.Bytes(), &got); err != nil {
+		t.Fatal(err)
+	}
+	if code != CodeUnwell || len(got.Nodes) != 1 || got.Nodes[0].Kernel != "4.18.0" || len(got.NotLookedAt) != 1 ||
+		!slices.ContainsFunc(got.Findings, func(f CheckFinding) bool { return f.Wrong && f.Node == "old" && f.Page == platformsPages+kernelPage }) {
+		t.Errorf("exit code %d, got %+v", code, got)
+	}
+}
