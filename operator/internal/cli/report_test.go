@@ -1,0 +1,342 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"archive/tar"
+	"bytes"
+	"compress/gzip"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
+	dynamicfake "k8s.io/client-go/dynamic/fake"
+	ktesting "k8s.io/client-go/testing"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+)
+
+// planted secrets: each must be nowhere in a bundle.
+var planted = map[string]string{
+	"key of a host":             "DHHC-1:01:Zm9vYmFyYmF6cXV4Zm9vYmFyYmF6cXV4Zm9vYmFyYmF6cXV4:",
+	"short key of a host":       "DHHC-1:00:c2hvcnQ=:",
+	"key of TLS":                "NVMeTLSkey-1:01:VRLbtnN9AQb2WXW3c9+wEf/DRLz0QuLdbYvEhwtdWwNf9LrZ:",
+	"sealed keys":               "YWdlLWVuY3J5cHRpb24ub3JnL3YxCi0+IFgyNTUxOSBEZXN0aW5hdGlvbjEyMzQ1Njc4OQ==",
+	"identity of age":           "AGE-SECRET-KEY-1QQPQYZ4HJ0000000000000000000000000000000000000000000",
+	"token of an account":       "eyJhbGciOiJSUzI1NiJ9.eyJpc3MiOiJrdWJlcm5ldGVzIn0.c2lnbmF0dXJl",
+	"password":                  "hunter2-of-the-database",
+	"token of an environment":   "s.tok3nInAnEnvironment",
+	"key in hexadecimal":        strings.Repeat("0a1b2c3d", 8),
+	"key in base64":             "q83vASNFZ4mrze8BI0VniavN7wEjRWeJq83vASNFZ4k=",
+	"private key":               "MIIEvQIBADANBgkqhkiG9w0BAQEF\nAASCBKcwggSjAgEAAoIBAQ",
+	"credentials of a URL":      "admin:let-me-in",
+	"annotation of an operator": "vault-wrapped-thing",
+	"text of a Secret":          "this-is-in-a-secret-object",
+}
+
+// secretsInALog as programs write them.
+func secretsInALog() string {
+	return strings.Join([]string{
+		`{"level":"info","msg":"keys","sealedKeys":"` + planted["sealed keys"] + `","node":"a"}`,
+		"nvme connect --dhchap-secret=" + planted["key of a host"] + " --dhchap-ctrl-secret " + planted["short key of a host"],
+		"psk " + planted["key of TLS"], planted["identity of age"],
+		"Authorization: Bearer " + planted["token of an account"], `{\"token\":\"` + planted["token of an environment"] + `\"}`,
+		"password: '" + planted["password"] + "'", "raw " + planted["key in hexadecimal"] + " and " + planted["key in base64"],
+		"-----BEGIN PRIVATE KEY-----\n" + planted["private key"] + "\n-----END PRIVATE KEY-----",
+		"dial https://" + planted["credentials of a URL"] + "@registry/", "harmless: subsystem nqn.2026-11.storage.weft:v-data-0:" + ofSession,
+		"image sha256:" + strings.Repeat("ab12", 16),
+	}, "\n") + "\n"
+}
+
+// reportRig is a cluster for reports, with secrets wherever somebody could have put some.
+type reportRig struct {
+	*reporter
+	objects *dynamicfake.FakeDynamicClient
+}
+
+func newReportRig(t *testing.T) *reportRig {
+	t.Helper()
+	u := newUsed()
+	u.claim.Annotations = map[string]string{"example.com/wrapped": planted["annotation of an operator"], "volume.kubernetes.io/selected-node": "worker"}
+	u.replicas[0].Spec.Hosts[0].SealedKeys = planted["sealed keys"]
+	u.replicas[0].Status.Conditions[0].Message = "cannot use " + planted["key of a host"]
+	rig := newRig(t, u.objects()...)
+	plain := newUsed()
+	plain.claim, plain.replicas = u.claim, u.replicas
+	objects := plain.objects()
+	objects = append(objects,
+		&corev1.Secret{ObjectMeta: metav1.ObjectMeta{Namespace: "weft-system", Name: "keys"}, StringData: map[string]string{"key": planted["text of a Secret"]}},
+		&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "others", Name: "foreign"}},
+		wefts("weft-agent-1", 1), wefts("other", 0),
+		&corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "told"}, InvolvedObject: corev1.ObjectReference{Kind: "NvmfNode", Name: "a"}, Message: "token=" + planted["token of an environment"]},
+		&corev1.Event{ObjectMeta: metav1.ObjectMeta{Namespace: "others", Name: "foreign"}, InvolvedObject: corev1.ObjectReference{Kind: "Pod", Name: "foreign"}, Reason: "Started", Message: "foreign-event"},
+	)
+	scheme, err := knownKinds()
+	if err != nil {
+		t.Fatal(err)
+	}
+	lists := map[schema.GroupVersionResource]string{}
+	for _, kind := range reportedKinds() {
+		lists[kind.GroupVersionResource] = kind.Resource + "List"
+	}
+	var known []runtime.Object
+	for _, o := range objects {
+		if o.GetName() == "other" {
+			o.SetLabels(nil)
+		}
+		known = append(known, o)
+	}
+	for gvr := range lists {
+		if known := scheme.IsVersionRegistered(gvr.GroupVersion()); known {
+			delete(lists, gvr) // the scheme tells its kind
+		}
+	}
+	r := &reportRig{objects: dynamicfake.NewSimpleDynamicClientWithCustomListKinds(scheme, lists, known...)}
+	r.reporter = &reporter{
+		api: rig.api, objects: r.objects, namespace: "weft-system", version: "1.2.3", now: noon, server: func() (string, error) { return "v1.36.0", nil },
+		logs: func(_ context.Context, _, pod, container string, previous bool) (io.ReadCloser, error) {
+			if container == "broken" {
+				return nil, errors.New("the kubelet answered: Authorization: Bearer " + planted["token of an account"])
+			}
+			return io.NopCloser(strings.NewReader(fmt.Sprintf("log of %s %s, previous %v\n", pod, container, previous) + secretsInALog())), nil
+		},
+	}
+	return r
+}
+
+// wefts is a pod of weft with secrets in its environment and arguments.
+func wefts(name string, restarts int32) *corev1.Pod {
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Namespace: "weft-system", Name: name, Labels: map[string]string{"app.kubernetes.io/name": "weft"}}}
+	pod.Spec.Containers = []corev1.Container{{
+		Name: "weft-agent", Args: []string{"--zap-log-level=info", "--api-token=" + planted["token of an environment"], "--password", planted["password"]},
+		Env: []corev1.EnvVar{{Name: "PROXY", Value: "http://" + planted["credentials of a URL"] + "@proxy"}, {Name: "HARMLESS_LOOKING", Value: planted["token of an environment"]},
+			{Name: "NODE_NAME", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "spec.nodeName"}}}},
+	}}
+	pod.Status.ContainerStatuses = []corev1.ContainerStatus{{Name: "weft-agent", RestartCount: restarts, Image: "weft:1.2.3"}, {Name: "broken"}}
+	return pod
+}
+
+// files of a bundle by name, without its directory.
+func files(t *testing.T, bundle []byte) map[string]string {
+	t.Helper()
+	zipped, err := gzip.NewReader(bytes.NewReader(bundle))
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := map[string]string{}
+	for in := tar.NewReader(zipped); ; {
+		h, err := in.Next()
+		if errors.Is(err, io.EOF) {
+			return found
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		text, err := io.ReadAll(in)
+		if err != nil {
+			t.Fatal(err)
+		}
+		name, inside := strings.CutPrefix(h.Name, "weft-report-20261120-120000/")
+		if !inside || h.Mode != 0o600 {
+			t.Errorf("%s has mode %o", h.Name, h.Mode)
+		}
+		found[name] = string(text)
+	}
+}
+
+func (r *reportRig) bundle(t *testing.T, most int64) (map[string]string, int) {
+	t.Helper()
+	var out bytes.Buffer
+	failed, err := r.write(t.Context(), &out, most)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files(t, out.Bytes()), failed
+}
+
+func TestReportHasNoSecrets(t *testing.T) {
+	r := newReportRig(t)
+	got, _ := r.bundle(t, 64<<20)
+	for name, text := range got {
+		for what, secret := range planted {
+			for _, part := range strings.Split(secret, "\n") {
+				if strings.Contains(text, part) {
+					t.Errorf("%s has the %s", name, what)
+				}
+			}
+		}
+	}
+	for _, a := range r.objects.Actions() {
+		if resource := a.GetResource().Resource; resource == "secrets" || resource == "configmaps" || a.GetVerb() != "list" {
+			t.Errorf("the report does a %s of %s", a.GetVerb(), resource)
+		}
+	}
+}
+
+func TestReportHasWhatIsNeeded(t *testing.T) {
+	r := newReportRig(t)
+	got, failed := r.bundle(t, 64<<20)
+	for name, want := range map[string][]string{
+		"README.txt":                                {"errors.txt"},
+		"versions.txt":                              {"kubectl weft 1.2.3\nKubernetes v1.36.0\n", "pod weft-agent-1, container weft-agent: weft:1.2.3 (), 1 restarts"},
+		"status.txt":                                {"No problems found."},
+		"pools.txt":                                 {"eui.a", "databases/data"},
+		"drives.txt":                                {"eui.b"},
+		"snapshots.txt":                             {"No snapshots found."},
+		"objects/nvmfvolumes.yaml":                  {"name: v-data", ofVolume},
+		"objects/nvmfreplicas.yaml":                 {"sealedKeys: " + leftOut, "nqn.2026-11.storage.weft:v-data-0:" + ofSession, "message: cannot use " + leftOut, `nguid: "33333333333343338333333333333330"`},
+		"objects/nodes.yaml":                        {"name: worker", "type: Ready"},
+		"objects/persistentvolumes.yaml":            {"name: pv-data"},
+		"objects/persistentvolumeclaims.yaml":       {"volume.kubernetes.io/selected-node: worker"},
+		"objects/pods.yaml":                         {"--zap-log-level=info", "--api-token=" + leftOut, "- --password\n    - " + leftOut, "name: NODE_NAME", "fieldPath: spec.nodeName"},
+		"objects/events.yaml":                       {"reason: ReplicaInSync", "token=" + leftOut},
+		"logs/weft-agent-1/weft-agent.log":          {"log of weft-agent-1 weft-agent, previous false", "harmless: subsystem nqn.2026-11.storage.weft:v-data-0:" + ofSession, "sha256:ab12", `"node":"a"`},
+		"logs/weft-agent-1/weft-agent.previous.log": {"previous true"},
+		"errors.txt":                                {"logs/weft-agent-1/broken.log: the kubelet answered: Authorization: " + leftOut},
+	} {
+		for _, w := range want {
+			if !strings.Contains(got[name], w) {
+				t.Errorf("%s lacks %q:\n%s", name, w, got[name])
+			}
+		}
+	}
+	if failed != 1 {
+		t.Errorf("%d parts failed:\n%s", failed, got["errors.txt"])
+	}
+	for name, not := range map[string]string{"objects/persistentvolumeclaims.yaml": "foreign", "objects/events.yaml": "foreign", "objects/pods.yaml": "name: other", "objects/nodes.yaml": "annotations"} {
+		if strings.Contains(got[name], not) {
+			t.Errorf("%s has %q:\n%s", name, not, got[name])
+		}
+	}
+}
+
+// What fails does not stop the rest.
+func TestReportGoesOnAfterErrors(t *testing.T) {
+	r := newReportRig(t)
+	r.objects.PrependReactor("list", "*", func(a ktesting.Action) (bool, runtime.Object, error) {
+		if a.GetResource().Resource == "nvmfvolumes" || a.GetResource().Resource == "pods" {
+			return true, nil, errors.New("etcd is away, token: " + planted["token of an environment"])
+		}
+		return false, nil, nil
+	})
+	r.server = func() (string, error) { return "", errors.New("no answer") }
+	r.api = forbids{r.api, []string{"NvmfMirror"}}
+	got, failed := r.bundle(t, 64<<20)
+	for _, w := range []string{"status.txt, pools.txt, drives.txt, snapshots.txt: ", "objects/nvmfvolumes.yaml: etcd is away, token: " + leftOut, "objects/pods.yaml: etcd", "version of Kubernetes: no answer",
+		"logs: no pods of weft found in namespace weft-system; set it with -n"} {
+		if !strings.Contains(got["errors.txt"], w) {
+			t.Errorf("errors.txt lacks %q:\n%s", w, got["errors.txt"])
+		}
+	}
+	if failed != 5 || got["objects/nvmfreplicas.yaml"] == "" || !strings.Contains(got["versions.txt"], "Kubernetes unknown") {
+		t.Errorf("%d parts failed:\n%s", failed, got["errors.txt"])
+	}
+}
+
+func TestReportIsBounded(t *testing.T) {
+	r := newReportRig(t)
+	long := strings.Repeat("x", 3000)
+	r.logs = func(context.Context, string, string, string, bool) (io.ReadCloser, error) {
+		return io.NopCloser(strings.NewReader(long)), nil
+	}
+	const most = 12000
+	got, failed := r.bundle(t, most)
+	total := 0
+	for name, text := range got {
+		if name != "README.txt" && name != "errors.txt" {
+			total += len(text)
+		}
+	}
+	if total > most || failed == 0 || !strings.Contains(got["errors.txt"], "--max-size") {
+		t.Errorf("%d bytes, %d parts failed:\n%s", total, failed, got["errors.txt"])
+	}
+	u := &unstructured.Unstructured{Object: map[string]any{"spec": map[string]any{"driver": v1alpha1.DriverName, "filler": long}}}
+	u.SetGroupVersionKind(snapshotContents)
+	u.SetName("large")
+	if err := r.objects.Tracker().Add(u); err != nil {
+		t.Fatal(err)
+	}
+	if got, _ := r.bundle(t, 4000); !strings.Contains(got["errors.txt"], "objects/volumesnapshotcontents.yaml: 1 objects were left out") {
+		t.Errorf("got:\n%s", got["errors.txt"])
+	}
+}
+
+func TestReportIsInterrupted(t *testing.T) {
+	r := newReportRig(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := r.write(ctx, io.Discard, 1<<20); !errors.Is(err, context.Canceled) {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestReportFile(t *testing.T) {
+	r := newReportRig(t)
+	file := filepath.Join(t.TempDir(), "weft.tar.gz")
+	cmd := Command("test")
+	cmd.SetContext(t.Context())
+	var out bytes.Buffer
+	cmd.SetOut(&out)
+	if err := r.writeFile(cmd, file, 64<<20); err != nil || !strings.Contains(out.String(), "wrote "+file+"\n1 parts could not be collected") {
+		t.Errorf("%v:\n%s", err, out.String())
+	}
+	info, err := os.Stat(file)
+	if err != nil || info.Mode().Perm() != 0o600 {
+		t.Errorf("%v, %v", info, err)
+	}
+	if err := r.writeFile(cmd, file, 64<<20); !errors.Is(err, os.ErrExist) {
+		t.Errorf("a file is not overwritten; got %v", err)
+	}
+	out.Reset()
+	if err := r.writeFile(cmd, "-", 64<<20); err != nil || len(files(t, out.Bytes())) == 0 {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestLastBytes(t *testing.T) {
+	lines := strings.Repeat("0123456789\n", 100000)
+	for most, want := range map[int]string{0: "", 5: "6789\n", 22: "0123456789\n", 30: "0123456789\n0123456789\n", len(lines): lines} {
+		if got, err := lastBytes(strings.NewReader(lines), most); err != nil || want != "" && most < 22 && len(got) > most || most >= 22 && got != want {
+			t.Errorf("last %d bytes: got %q, %v; want %q", most, got[:min(len(got), 40)], err, want)
+		}
+	}
+	broken := io.MultiReader(strings.NewReader("a\n"), failing{})
+	if got, err := lastBytes(broken, 10); got != "a\n" || err == nil {
+		t.Errorf("got %q, %v", got, err)
+	}
+}
+
+type failing struct{}
+
+func (failing) Read([]byte) (int, error) { return 0, errors.New("cut off") }
+
+func TestRedactText(t *testing.T) {
+	for _, same := range []string{
+		"nqn.2014-08.org.nvmexpress:uuid:" + ofAttachment, "/sys/devices/virtual/nvme-subsystem/nvme-subsys0/nvme0n1",
+		"/dev/disk/by-id/nvme-SAMSUNG_MZQL23T8HCLS-00A07_S64HNE0T123456", "containerd://" + strings.Repeat("0f", 32), "commit " + strings.Repeat("0f", 20),
+		"condition TargetImageReady is False", `secret "foo" not found`, "github.com/weft-storage/weft/csi-driver/node.(*Service).NodeStageVolume",
+	} {
+		if got := redactText(same); got != same {
+			t.Errorf("%q became %q", same, got)
+		}
+	}
+	if got := redactText("-----BEGIN EC PRIVATE KEY-----\nabc"); got != leftOut {
+		t.Errorf("a block that was cut off became %q", got)
+	}
+	o := map[string]any{"tokenSecretName": "a", "secretRef": map[string]any{"name": "b"}, "password": "c", "data": map[string]any{"k": "d"}, "count": int64(1)}
+	redactObject(o)
+	want := map[string]any{"tokenSecretName": "a", "secretRef": map[string]any{"name": "b"}, "password": leftOut, "data": leftOut, "count": int64(1)}
+	if fmt.Sprint(o) != fmt.Sprint(want) {
+		t.Errorf("got %v, want %v", o, want)
+	}
+}
