@@ -8,6 +8,7 @@ import (
 	"slices"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"github.com/weft-storage/weft/csi-driver/controller/internal/parameters"
@@ -15,26 +16,18 @@ import (
 )
 
 // getCapacity of the target in the parameters, or of all targets together when there are none.
+//
+// Parameters with which no volume can be created are no error here. Csi-provisioner has nobody to tell of one: it logs
+// it, asks again within seconds, forever, and publishes nothing, so that the scheduler tells of pods whose claims wait
+// for their first consumer that there is not enough free storage. So the answer is that nothing is free, and that no
+// size is too large: such a claim comes to CreateVolume, which says on the claim what is wrong.
 func (s *Service) getCapacity(ctx context.Context, req *csi.GetCapacityRequest) (*csi.GetCapacityResponse, error) {
-	var of placement.Request
-	var params parameters.Parameters
-	if len(req.GetParameters()) > 0 {
-		var err error
-		if params, err = parameters.Parse(parameters.OfClass(req.GetParameters())); err != nil {
-			return nil, err
+	of, params, err := s.ofClass(ctx, req.GetParameters())
+	if err != nil {
+		if code(err) == codes.InvalidArgument {
+			return &csi.GetCapacityResponse{MinimumVolumeSize: wrapperspb.Int64(sizeStep), MaximumVolumeSize: wrapperspb.Int64(maxVolumeBytes)}, nil
 		}
-		target, err := s.target(ctx, params.Target)
-		if err != nil {
-			return nil, err
-		}
-		connection, err := params.ConnectionTo(target.Name, target.Spec.Transports)
-		if err != nil {
-			return nil, err
-		}
-		if err := checkDeviceClass(params, target); err != nil {
-			return nil, err
-		}
-		of.Target, of.Connection, of.DeviceClass = target.Name, asked(params, connection), params.DeviceClass
+		return nil, err
 	}
 	if err := s.nodesFor(ctx, &of, params); err != nil {
 		return nil, err
@@ -61,6 +54,29 @@ func (s *Service) getCapacity(ctx context.Context, req *csi.GetCapacityRequest) 
 	resp.MaximumVolumeSize.Value = candidates[replicas-1].LargestBytes / sizeStep * sizeStep
 	resp.AvailableCapacity = pairs(candidates, replicas)
 	return resp, nil
+}
+
+// ofClass is what a StorageClass asks of placement: its target, connection and drives. Without parameters, nothing.
+func (s *Service) ofClass(ctx context.Context, class map[string]string) (placement.Request, parameters.Parameters, error) {
+	if len(class) == 0 {
+		return placement.Request{}, parameters.Parameters{}, nil
+	}
+	params, err := parameters.Parse(parameters.OfClass(class))
+	if err != nil {
+		return placement.Request{}, params, err
+	}
+	target, err := s.target(ctx, params.Target)
+	if err != nil {
+		return placement.Request{}, params, err
+	}
+	connection, err := params.ConnectionTo(target.Name, target.Spec.Transports)
+	if err != nil {
+		return placement.Request{}, params, err
+	}
+	if err := checkDeviceClass(params, target); err != nil {
+		return placement.Request{}, params, err
+	}
+	return placement.Request{Target: target.Name, Connection: asked(params, connection), DeviceClass: params.DeviceClass}, params, nil
 }
 
 // pairs is how much data the candidates can store with so many replicas on different nodes: a node that has more free

@@ -71,13 +71,26 @@ func TestCapacity(t *testing.T) {
 	g.Expect(resp.AvailableCapacity).To(BeNumerically(">=", 59*gi-3*header), "all targets together")
 	g.Expect(resp.MinimumVolumeSize.Value).To(Equal(int64(300 << 20)))
 
-	req.Parameters["transport"] = "RDMA"
-	_, err = s.GetCapacity(t.Context(), req)
-	expectError(t, err, codes.InvalidArgument, "has no RDMA")
-	_, err = s.GetCapacity(t.Context(), &csi.GetCapacityRequest{Parameters: map[string]string{"target": "quick"}})
-	expectError(t, err, codes.InvalidArgument, st.target)
-	_, err = s.GetCapacity(t.Context(), &csi.GetCapacityRequest{Parameters: map[string]string{"size": "1"}})
-	expectError(t, err, codes.InvalidArgument, `"size" is unknown; supported `)
+}
+
+// The scheduler lets claims of a class with wrong parameters through, and CreateVolume says what is wrong with it.
+func TestCapacityOfAWrongClass(t *testing.T) {
+	st := newStorage(t, 1, 10*gi, v1alpha1.TransportTCP)
+	s, _ := newService(t)
+	seen(t, s, st)
+	for words, wrong := range map[string]map[string]string{
+		"has no RDMA": {"target": st.target, "transport": "RDMA"}, st.target: {"target": "quick"}, `"size" is unknown; supported `: {"target": st.target, "size": "1"},
+		"has no device classes; remove deviceClass, or set devices.classes of the target": {"target": st.target, "deviceClass": "qlc"},
+	} {
+		resp, err := s.GetCapacity(t.Context(), &csi.GetCapacityRequest{Parameters: wrong})
+		if err != nil || resp.AvailableCapacity != 0 || resp.MaximumVolumeSize.GetValue() != 8<<50 {
+			t.Errorf("%v: got %v, %v", wrong, resp, err)
+		}
+		req := createRequest(st, own(t, "v"), gi)
+		req.Parameters = wrong
+		_, err = s.CreateVolume(within(t, enough), req)
+		expectError(t, err, codes.InvalidArgument, words)
+	}
 }
 
 // A claim of all that is published is bound, be it to the last drive; then nothing is published, and the smallest claim

@@ -14,6 +14,8 @@ import (
 const (
 	// sizeStep that every engine can keep exactly.
 	sizeStep = v1alpha1.VolumeSizeStep
+	// maxVolumeBytes is the largest spec.size that an NvmfVolume can have.
+	maxVolumeBytes = 8 << 50
 	// defaultSize of a volume that is asked for without one.
 	defaultSize = 1 << 30
 )
