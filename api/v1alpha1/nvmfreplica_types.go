@@ -180,6 +180,10 @@ type AdmittedHost struct {
 	// NQN of the host.
 	// +required
 	NQN string `json:"nqn"`
+	// Node is the name of the Kubernetes Node of the host, from spec.hosts. Absent if the agent does not know it.
+	// +kubebuilder:validation:MaxLength=253
+	// +optional
+	Node string `json:"node,omitempty"`
 	// Blank is true if nothing had been written to the replica or to its source when this host was admitted, so that
 	// the node may format it. False if unknown.
 	// +required
@@ -204,7 +208,10 @@ type AdmittedHost struct {
 // +kubebuilder:printcolumn:name="Node",type=string,JSONPath=`.spec.node`
 // +kubebuilder:printcolumn:name="Size",type=string,JSONPath=`.spec.size`
 // +kubebuilder:printcolumn:name="Allocated",type=string,JSONPath=`.status.allocated`
-// +kubebuilder:printcolumn:name="Transports",type=string,JSONPath=`.spec.connection.transports`
+// +kubebuilder:printcolumn:name="Transport",type=string,JSONPath=`.spec.connection.transports[0]`
+// +kubebuilder:printcolumn:name="And",type=string,JSONPath=`.spec.connection.transports[1]`
+// +kubebuilder:printcolumn:name="Admits",type=string,JSONPath=`.status.hosts[0].node`
+// +kubebuilder:printcolumn:name="And admits",type=string,JSONPath=`.status.hosts[1].node`,priority=1
 // +kubebuilder:printcolumn:name="Ready",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].status`
 // +kubebuilder:printcolumn:name="Reason",type=string,JSONPath=`.status.conditions[?(@.type=="Ready")].reason`,priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`

@@ -366,11 +366,16 @@ const (
 // +kubebuilder:object:root=true
 // +kubebuilder:resource:scope=Cluster,shortName=nv,categories=weft
 // +kubebuilder:selectablefield:JSONPath=`.spec.target`
+// +kubebuilder:printcolumn:name="Claim namespace",type=string,JSONPath=`.metadata.annotations.weft\.storage/pvc-namespace`
+// +kubebuilder:printcolumn:name="Claim",type=string,JSONPath=`.metadata.annotations.weft\.storage/pvc-name`
 // +kubebuilder:printcolumn:name="Target",type=string,JSONPath=`.spec.target`
 // +kubebuilder:printcolumn:name="Size",type=string,JSONPath=`.spec.size`
 // +kubebuilder:printcolumn:name="Replicas",type=integer,JSONPath=`.spec.replicas`
-// +kubebuilder:printcolumn:name="On",type=string,JSONPath=`.spec.members[*].node`
-// +kubebuilder:printcolumn:name="Attached to",type=string,JSONPath=`.spec.attachments[*].node`
+// +kubebuilder:printcolumn:name="On",type=string,JSONPath=`.spec.members[0].node`
+// +kubebuilder:printcolumn:name="And on",type=string,JSONPath=`.spec.members[1].node`
+// +kubebuilder:printcolumn:name="Attached to",type=string,JSONPath=`.spec.attachments[0].node`
+// +kubebuilder:printcolumn:name="And to",type=string,JSONPath=`.spec.attachments[1].node`,priority=1
+// +kubebuilder:printcolumn:name="Waiting",type=string,JSONPath=`.spec.waiting`,priority=1
 // +kubebuilder:printcolumn:name="Age",type=date,JSONPath=`.metadata.creationTimestamp`
 // +kubebuilder:validation:XValidation:rule="self.metadata.name.size() <= 128",message="the name of an NvmfVolume must be no more than 128 characters, because it is part of an NQN"
 type NvmfVolume struct {

@@ -170,15 +170,25 @@ func TestColumns(t *testing.T) {
 		{node, "nvmfnodes", `status: {agentVersion: 0.1.0, engine: {type: Nvmet, version: 6.12.0}, capacity: {total: 1Ti, free: 1Gi}, attachments: {used: 3, possible: 128}, ` + ready + `}`,
 			[]string{"Name", "Target", "Ready", "Alive", "Engine", "Total", "Free", "Attachments", "Possible", "Reason", "Version", "Age"},
 			[]any{"fast", "True", "False", "6.12.0", "1Ti", "1Gi", 3.0, 128.0, "AsExpected", "0.1.0"}, ""},
-		// Of several members and attachments the API server shows the first.
-		{volume, "nvmfvolumes", "", []string{"Name", "Target", "Size", "Replicas", "On", "Attached to", "Age"}, []any{"fast", "1Gi", 1.0, "storage-1", "compute-1"}, `
+		// Of a path with several matches the API server shows the first, and of a list its JSON: each replica has a column of its own.
+		{volume, "nvmfvolumes", "",
+			[]string{"Name", "Claim namespace", "Claim", "Target", "Size", "Replicas", "On", "And on", "Attached to", "And to", "Waiting", "Age"},
+			[]any{"databases", "data", "fast", "1Gi", 2.0, "storage-1", "storage-2", "compute-1", "compute-2", nil}, `
+metadata: {annotations: {weft.storage/pvc-namespace: databases, weft.storage/pvc-name: data}}
 spec:
+  replicas: 2
   members: [{name: pvc-1-0, uuid: 8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0a001, node: storage-1}, {name: pvc-1-1, uuid: 8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0a002, node: storage-2}]
   session: 8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0a001
-  attachments: [{nqn: "nqn.2014-08.org:a", node: compute-1, nodeUID: u}]`},
-		{replica, "nvmfreplicas", `status: {allocated: 1Mi, ` + ready + `}`,
-			[]string{"Name", "Volume", "Target", "Node", "Size", "Allocated", "Transports", "Ready", "Reason", "Age"},
-			[]any{"pvc-1", "fast", "storage-1", "1Gi", "1Mi", `["TCP"]`, "True", "AsExpected"}, ""},
+  attachments: [{nqn: "nqn.2014-08.org:a", node: compute-1, nodeUID: u, access: SharedRead}, {nqn: "nqn.2014-08.org:b", node: compute-2, nodeUID: u, access: SharedRead}]`},
+		{volume, "nvmfvolumes", "",
+			[]string{"Name", "Claim namespace", "Claim", "Target", "Size", "Replicas", "On", "And on", "Attached to", "And to", "Waiting", "Age"},
+			[]any{nil, nil, "fast", "1Gi", 1.0, "storage-1", nil, nil, nil, nil}, ""},
+		{replica, "nvmfreplicas", `status: {allocated: 1Mi, hosts: [{nqn: "nqn.2014-08.org:a", node: compute-1, blank: false}], ` + ready + `}`,
+			[]string{"Name", "Volume", "Target", "Node", "Size", "Allocated", "Transport", "And", "Admits", "And admits", "Ready", "Reason", "Age"},
+			[]any{"pvc-1", "fast", "storage-1", "1Gi", "1Mi", "TCP", "RDMA", "compute-1", nil, "True", "AsExpected"}, `spec: {connection: {transports: [TCP, RDMA]}}`},
+		{replica, "nvmfreplicas", "",
+			[]string{"Name", "Volume", "Target", "Node", "Size", "Allocated", "Transport", "And", "Admits", "And admits", "Ready", "Reason", "Age"},
+			[]any{"pvc-1", "fast", "storage-1", "1Gi", nil, "TCP", nil, nil, nil, nil, nil}, ""},
 		{snapshot, "nvmfsnapshots", `status: {ready: true, size: 1Gi, allocated: 1Mi, ` + ready + `}`,
 			[]string{"Name", "Volume", "Ready", "Size", "Allocated", "Age"},
 			[]any{"pvc-1", true, "1Gi", "1Mi"}, ""},

@@ -137,7 +137,7 @@ func (a *accident) takeBack() {
 		a.Expect(a.says(n)).To(HaveKeyWithValue("Ready", "True/AsExpected"))
 		a.Expect(a.volume(n).Status.Written).To(BeTrue())
 		a.attach(n)
-		a.Expect(a.volume(n).Status.Hosts).To(Equal([]v1alpha1.AdmittedHost{{NQN: a.volume(n).Spec.Hosts[0].NQN, Blank: false}}), "nobody formats it")
+		a.Expect(a.volume(n).Status.Hosts).To(Equal([]v1alpha1.AdmittedHost{{NQN: a.volume(n).Spec.Hosts[0].NQN, Node: a.volume(n).Spec.Hosts[0].Node, Blank: false}}), "nobody formats it")
 		read := make([]byte, len(want))
 		_, err := a.host.ReadAt(id(n), read, 0)
 		a.Expect(err).NotTo(HaveOccurred())

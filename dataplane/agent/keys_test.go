@@ -65,7 +65,7 @@ func TestKeysReachTheEngineAlone(t *testing.T) {
 	l.target.FailCall(enginetest.Export, nil)
 	reconcile(r)
 	l.Expect(l.says(1)).To(HaveKeyWithValue("Exported", "True/AsExpected"))
-	l.Expect(l.volume(1).Status.Hosts).To(ConsistOf(v1alpha1.AdmittedHost{NQN: hostA, Blank: true, Keys: keys.Fingerprint()}))
+	l.Expect(l.volume(1).Status.Hosts).To(ConsistOf(v1alpha1.AdmittedHost{NQN: hostA, Node: "host", Blank: true, Keys: keys.Fingerprint()}))
 	nqn := l.volume(1).Status.NQN
 	_, err = l.target.Connect(t.Context(), tcp, nqn, hostA)
 	l.Expect(err).To(HaveOccurred(), "without keys")

@@ -173,7 +173,7 @@ func TestWithTheKernelsTarget(t *testing.T) {
 	for _, n := range []int{1, 2, 4} {
 		g.Expect(said(volume(n).Status.Conditions)).To(HaveKeyWithValue("Ready", "True/AsExpected"), "%+v", volume(n).Status)
 	}
-	g.Expect(volume(1).Status.Hosts).To(Equal([]v1alpha1.AdmittedHost{{NQN: hostA, Blank: true}}))
+	g.Expect(volume(1).Status.Hosts).To(Equal([]v1alpha1.AdmittedHost{{NQN: hostA, Node: "host", Blank: true}}))
 	g.Expect(volume(1).Status.Portals).To(Equal([]v1alpha1.Portal{loopback}))
 
 	target.made = nil

@@ -46,7 +46,7 @@ func TestVolumeFromCreationToDeletion(t *testing.T) {
 
 	l.change(1, withHosts(hostA))
 	l.reconcile(r)
-	l.Expect(l.volume(1).Status.Hosts).To(Equal([]v1alpha1.AdmittedHost{{NQN: hostA, Blank: true}}))
+	l.Expect(l.volume(1).Status.Hosts).To(Equal([]v1alpha1.AdmittedHost{{NQN: hostA, Node: "host", Blank: true}}))
 	host, err := l.target.Connect(t.Context(), tcp, status.NQN, hostA)
 	l.Expect(err).NotTo(HaveOccurred())
 	l.Expect(host.WriteAt(id(1), []byte("data"), 0)).To(Equal(4))
@@ -90,7 +90,7 @@ func TestChainOfSources(t *testing.T) {
 
 	l.change(3, withHosts(hostA))
 	l.reconcile(r)
-	l.Expect(l.volume(3).Status.Hosts).To(Equal([]v1alpha1.AdmittedHost{{NQN: hostA, Blank: true}}), "nothing was written to what it came from")
+	l.Expect(l.volume(3).Status.Hosts).To(Equal([]v1alpha1.AdmittedHost{{NQN: hostA, Node: "host", Blank: true}}), "nothing was written to what it came from")
 
 	snap.Mark()
 	l.Expect(l.admin.Update(t.Context(), &snap)).To(Succeed())
@@ -419,10 +419,10 @@ func TestStaleCacheDoesNotUndoBlank(t *testing.T) {
 	r := l.agent()
 	stale := l.volume(1)
 	l.reconcile(r)
-	l.Expect(l.volume(1).Status.Hosts).To(Equal([]v1alpha1.AdmittedHost{{NQN: hostA, Blank: true}}))
+	l.Expect(l.volume(1).Status.Hosts).To(Equal([]v1alpha1.AdmittedHost{{NQN: hostA, Node: "host", Blank: true}}))
 	l.Expect(l.target.MarkWritten(id(1), 4096)).To(Succeed())
 
-	l.Expect(newest(&r.own, stale).Status.Hosts).To(Equal([]v1alpha1.AdmittedHost{{NQN: hostA, Blank: true}}))
+	l.Expect(newest(&r.own, stale).Status.Hosts).To(Equal([]v1alpha1.AdmittedHost{{NQN: hostA, Node: "host", Blank: true}}))
 	fresh := l.volume(1)
 	l.Expect(newest(&r.own, fresh)).To(BeIdenticalTo(fresh), "a cache that caught up counts")
 	l.Expect(newest(&r.own, stale)).To(BeIdenticalTo(stale), "and the memory is gone")

@@ -87,7 +87,7 @@ func TestRun(t *testing.T) {
 	}
 	for n := 1; n <= 20; n++ {
 		l.Eventually(func() map[string]string { return l.says(n) }, patience, interval).Should(HaveKeyWithValue("Ready", "True/AsExpected"))
-		l.Expect(l.volume(n).Status.Hosts).To(Equal([]v1alpha1.AdmittedHost{{NQN: hostA, Blank: true}}))
+		l.Expect(l.volume(n).Status.Hosts).To(Equal([]v1alpha1.AdmittedHost{{NQN: hostA, Node: "host", Blank: true}}))
 	}
 	l.Expect(l.volume(50).Status.Conditions).To(BeEmpty())
 	l.Expect(l.state().Volumes).To(HaveLen(20))

@@ -224,6 +224,11 @@ func (d *decider) admitted(v *volume) []v1alpha1.AdmittedHost {
 	for _, nqn := range nqns {
 		host := v1alpha1.AdmittedHost{NQN: nqn, Keys: v.fingerprint(nqn)}
 		at := slices.IndexFunc(v.obj.Status.Hosts, func(h v1alpha1.AdmittedHost) bool { return h.NQN == nqn })
+		if listed := v.obj.Listed(nqn); listed != nil {
+			host.Node = listed.Node
+		} else if at >= 0 { // dismissed, and still admitted
+			host.Node = v.obj.Status.Hosts[at].Node
+		}
 		if at >= 0 {
 			host.Blank = v.obj.Status.Hosts[at].Blank
 		} else {

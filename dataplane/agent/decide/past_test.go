@@ -390,3 +390,16 @@ func TestTheSubsystemOfThePast(t *testing.T) {
 	g.Expect(written(d.Operations)).To(BeEmpty())
 	g.Expect(d.Volumes["v1"].Hosts).To(ConsistOf(v1alpha1.AdmittedHost{NQN: hostA}))
 }
+
+// A host is told with its node: from the spec, or of one that was dismissed and is still admitted, as before.
+func TestAdmittedHostsHaveNodes(t *testing.T) {
+	g := NewWithT(t)
+	s := quietNode()
+	onNodes := func(v *v1alpha1.NvmfReplica) {
+		v.Spec.Hosts[0].Node = "compute-a"
+		v.Status.Hosts[0].Node = "compute-b"
+	}
+	there(&s, testVolume(1, isCreatedOn("a"), withHosts(hostA), reportedHost(hostB, false), onNodes), exported(1, hostA), former(1, hostB, hostC))
+	g.Expect(Decide(s).Volumes["v1"].Hosts).To(ConsistOf(
+		v1alpha1.AdmittedHost{NQN: hostA, Node: "compute-a"}, v1alpha1.AdmittedHost{NQN: hostB, Node: "compute-b"}, v1alpha1.AdmittedHost{NQN: hostC}))
+}

@@ -97,7 +97,7 @@ type ReplicaReport struct {
 // HostReport is a host of a replica.
 type HostReport struct {
 	NQN  string `json:"nqn"`
-	Node string `json:"node"`
+	Node string `json:"node,omitempty"`
 	// Admitted by the target, as its agent reported last.
 	Admitted bool `json:"admitted"`
 }
@@ -235,7 +235,7 @@ func (c *chain) reportReplica(m v1alpha1.VolumeMember) ReplicaReport {
 	}
 	for _, h := range replica.Status.Hosts {
 		if replica.Listed(h.NQN) == nil { // dismissed, but still admitted
-			r.Hosts = append(r.Hosts, HostReport{NQN: h.NQN, Admitted: true})
+			r.Hosts = append(r.Hosts, HostReport{NQN: h.NQN, Node: h.Node, Admitted: true})
 		}
 	}
 	return r
