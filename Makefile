@@ -74,6 +74,7 @@ binaries: ## Build the programs for ARCH into bin/ARCH
 install-cli: ## Install kubectl's plugin weft into PREFIX/bin, or into GOBIN
 	@mkdir -p $(CLI_DIR)
 	$(GO) build -ldflags '-s -w -X main.version=$(VERSION)' -o $(CLI_DIR)/ $(PACKAGE_cli)
+	@install -m 755 operator/cmd/kubectl-weft/kubectl_complete-weft $(CLI_DIR)/
 	@echo 'installed $(CLI_DIR)/kubectl-weft'
 	@case ":$$PATH:" in *:$(CLI_DIR):*) echo 'kubectl weft --help shows what it does';; *) echo 'kubectl finds it only in PATH: export PATH=$$PATH:$(CLI_DIR)';; esac
 

@@ -63,6 +63,7 @@ func Command(version string) *cobra.Command {
 		moveCommand(&at), drainCommand(&at), retireCommand(&at), rebalanceCommand(&at), recoverCommand(&at))
 	cmd.AddCommand(volumeCommand(&at, clock.RealClock{}), poolsCommand(&at, clock.RealClock{}), drivesCommand(&at, clock.RealClock{}), snapshotsCommand(&at, clock.RealClock{}),
 		reportCommand(&at, version, clock.RealClock{}))
+	completer{client: at.client, namespace: at.namespaceOf}.addCompletions(cmd)
 	return cmd
 }
 

@@ -1,0 +1,195 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+)
+
+// completionTimeout of one look at the cluster: a person waits for it at the prompt.
+const completionTimeout = 3 * time.Second
+
+// completer reads from the cluster what arguments and flags can be.
+type completer struct {
+	client    func() (client.Client, error)
+	namespace func(given string) (string, error)
+}
+
+// candidates for the next argument, after these.
+type candidates func(ctx context.Context, api client.Reader, cmd *cobra.Command, args []string) ([]string, error)
+
+// addCompletions to the commands whose arguments are names of the cluster.
+func (c completer) addCompletions(root *cobra.Command) {
+	node := atMost(1, listed[v1alpha1.NvmfNodeList])
+	for name, of := range map[string]candidates{
+		"status": atMost(1, targetsAndNodes), "check": listed[corev1.NodeList],
+		"cordon": listed[v1alpha1.NvmfNodeList], "uncordon": listed[v1alpha1.NvmfNodeList], "drain": node,
+		"pools": listed[v1alpha1.NvmfNodeList], "drives": listed[v1alpha1.NvmfNodeList], "snapshots": listed[v1alpha1.NvmfNodeList],
+		"retire": nodeAndDrive, "drop": nodeAndDrive, "rebalance": atMost(1, listed[v1alpha1.NvmfTargetList]),
+		"volume": atMost(1, c.claims), "move": atMost(1, c.claims),
+		"delete": kindAndName,
+	} {
+		if cmd, _, err := root.Find([]string{name}); err == nil {
+			cmd.ValidArgsFunction = c.complete(of)
+		}
+	}
+	for name, flags := range map[string]map[string]candidates{
+		"move": {"to": listed[v1alpha1.NvmfNodeList], "from": listed[v1alpha1.NvmfNodeList], "namespace": c.namespaces},
+		"plan": {"node": listed[v1alpha1.NvmfNodeList]}, "volume": {"namespace": c.namespaces},
+	} {
+		cmd, _, err := root.Find([]string{name})
+		if err != nil {
+			continue
+		}
+		for flag, of := range flags {
+			// It fails only for a flag that the command does not have, or that has a completion already.
+			_ = cmd.RegisterFlagCompletionFunc(flag, c.complete(of))
+		}
+	}
+}
+
+// complete a word with those candidates that begin with it and were not given yet. A cluster that cannot be read has
+// none: the prompt is no place for errors.
+func (c completer) complete(of candidates) cobra.CompletionFunc {
+	return func(cmd *cobra.Command, args []string, word string) ([]cobra.Completion, cobra.ShellCompDirective) {
+		api, err := c.client()
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		ctx, cancel := context.WithTimeout(cmd.Context(), completionTimeout)
+		defer cancel()
+		names, err := of(ctx, api, cmd, args)
+		if err != nil {
+			return nil, cobra.ShellCompDirectiveNoFileComp
+		}
+		names = slices.DeleteFunc(names, func(name string) bool { return !strings.HasPrefix(name, word) || slices.Contains(args, name) })
+		slices.Sort(names)
+		return slices.Compact(names), cobra.ShellCompDirectiveNoFileComp
+	}
+}
+
+// atMost so many arguments have candidates.
+func atMost(n int, of candidates) candidates {
+	return func(ctx context.Context, api client.Reader, cmd *cobra.Command, args []string) ([]string, error) {
+		if len(args) >= n {
+			return nil, nil
+		}
+		return of(ctx, api, cmd, args)
+	}
+}
+
+// listed are the names of all objects of a kind, by the type of its list.
+func listed[L any, P interface {
+	*L
+	client.ObjectList
+}](ctx context.Context, api client.Reader, _ *cobra.Command, _ []string) ([]string, error) {
+	var all L
+	if err := api.List(ctx, P(&all)); err != nil {
+		return nil, err
+	}
+	return namesIn(P(&all))
+}
+
+func targetsAndNodes(ctx context.Context, api client.Reader, cmd *cobra.Command, args []string) ([]string, error) {
+	targets, err := listed[v1alpha1.NvmfTargetList](ctx, api, cmd, args)
+	if err != nil {
+		return nil, err
+	}
+	nodes, err := listed[v1alpha1.NvmfNodeList](ctx, api, cmd, args)
+	return append(targets, nodes...), err
+}
+
+// nodeAndDrive: a node, and then one of its planned drives or pools.
+func nodeAndDrive(ctx context.Context, api client.Reader, cmd *cobra.Command, args []string) ([]string, error) {
+	if len(args) != 1 {
+		return atMost(1, listed[v1alpha1.NvmfNodeList])(ctx, api, cmd, args)
+	}
+	n := &v1alpha1.NvmfNode{}
+	if err := api.Get(ctx, client.ObjectKey{Name: args[0]}, n); err != nil {
+		return nil, err
+	}
+	var ids []string
+	for _, p := range n.Status.Pools {
+		ids = append(ids, p.Device)
+	}
+	if n.Spec.Plan != nil {
+		for _, d := range n.Spec.Plan.Drives {
+			ids = append(ids, d.ID)
+		}
+	}
+	return ids, nil
+}
+
+// kindAndName of what kubectl weft delete deletes.
+func kindAndName(ctx context.Context, api client.Reader, cmd *cobra.Command, args []string) ([]string, error) {
+	switch {
+	case len(args) == 0:
+		return []string{"volume", "snapshot"}, nil
+	case len(args) == 1 && args[0] == "volume":
+		return listed[v1alpha1.NvmfVolumeList](ctx, api, cmd, args)
+	case len(args) == 1 && args[0] == "snapshot":
+		return listed[v1alpha1.NvmfSnapshotList](ctx, api, cmd, args)
+	}
+	return nil, nil
+}
+
+// claims of weft's volumes in the namespace that the command is about.
+func (c completer) claims(ctx context.Context, api client.Reader, cmd *cobra.Command, _ []string) ([]string, error) {
+	given, err := cmd.Flags().GetString("namespace")
+	if err != nil {
+		return nil, err
+	}
+	namespace, err := c.namespace(given)
+	if err != nil {
+		return nil, err
+	}
+	return boundClaims(ctx, api, func(ref *corev1.ObjectReference) (string, bool) { return ref.Name, ref.Namespace == namespace })
+}
+
+// namespaces with claims of weft's volumes.
+func (c completer) namespaces(ctx context.Context, api client.Reader, _ *cobra.Command, _ []string) ([]string, error) {
+	return boundClaims(ctx, api, func(ref *corev1.ObjectReference) (string, bool) { return ref.Namespace, true })
+}
+
+// boundClaims of weft's PersistentVolumes, each as a word.
+func boundClaims(ctx context.Context, api client.Reader, word func(*corev1.ObjectReference) (string, bool)) ([]string, error) {
+	var all corev1.PersistentVolumeList
+	if err := api.List(ctx, &all); err != nil {
+		return nil, err
+	}
+	var words []string
+	for _, pv := range all.Items {
+		if pv.Spec.CSI == nil || pv.Spec.CSI.Driver != v1alpha1.DriverName || pv.Spec.ClaimRef == nil {
+			continue
+		}
+		if w, ok := word(pv.Spec.ClaimRef); ok {
+			words = append(words, w)
+		}
+	}
+	return words, nil
+}
+
+// namesIn a list.
+func namesIn(list client.ObjectList) ([]string, error) {
+	items, err := meta.ExtractList(list)
+	if err != nil {
+		return nil, err
+	}
+	names := make([]string, 0, len(items))
+	for _, item := range items {
+		if o, err := meta.Accessor(item); err == nil {
+			names = append(names, o.GetName())
+		}
+	}
+	return names, nil
+}
