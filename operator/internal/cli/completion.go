@@ -34,7 +34,7 @@ func (c completer) addCompletions(root *cobra.Command) {
 	for name, of := range map[string]candidates{
 		"status": atMost(1, targetsAndNodes), "check": listed[corev1.NodeList],
 		"cordon": listed[v1alpha1.NvmfNodeList], "uncordon": listed[v1alpha1.NvmfNodeList], "drain": node,
-		"pools": listed[v1alpha1.NvmfNodeList], "drives": listed[v1alpha1.NvmfNodeList], "snapshots": listed[v1alpha1.NvmfNodeList],
+		"volumes": listed[v1alpha1.NvmfNodeList], "pools": listed[v1alpha1.NvmfNodeList], "drives": listed[v1alpha1.NvmfNodeList], "snapshots": listed[v1alpha1.NvmfNodeList],
 		"retire": nodeAndDrive, "drop": nodeAndDrive, "rebalance": atMost(1, listed[v1alpha1.NvmfTargetList]),
 		"volume": atMost(1, c.claims), "move": atMost(1, c.claims),
 		"delete": kindAndName,

@@ -96,6 +96,8 @@ func (r *rig) listed(kind, format, order string, nodes ...string) string {
 	switch kind {
 	case "pools":
 		r.do(f.listPools(nodes, order).show(&out, o))
+	case "volumes":
+		r.do(f.listVolumes(nodes).show(&out, o))
 	case "drives":
 		r.do(f.listDrives(nodes).show(&out, o))
 	default:
@@ -132,6 +134,42 @@ func TestListings(t *testing.T) {
 	if _, err := lookAtNodes(r.ctx, r.api, noon, []string{"a", "z"}); err == nil || !strings.Contains(err.Error(), "NvmfNode z not found; existing nodes: a, b, c, d") {
 		t.Errorf("got %v", err)
 	}
+}
+
+// The state of a volume is that of its replicas, of their agents, and of its mirror's record.
+func TestVolumeList(t *testing.T) {
+	u := newUsed()
+	ready := []metav1.Condition{condition(v1alpha1.ConditionReady, metav1.ConditionTrue, v1alpha1.ReasonAsExpected)}
+	objects := u.objects()
+	for _, of := range []struct {
+		name, node string
+		change     func(*v1alpha1.NvmfVolume, *v1alpha1.NvmfReplica)
+	}{
+		{"deleting", "a", func(v *v1alpha1.NvmfVolume, _ *v1alpha1.NvmfReplica) {
+			v.DeletionTimestamp, v.Finalizers = new(metav1.NewTime(noon)), []string{"x"}
+		}},
+		{"full", "a", func(_ *v1alpha1.NvmfVolume, r *v1alpha1.NvmfReplica) {
+			r.Status.Conditions = []metav1.Condition{condition(v1alpha1.ConditionReady, metav1.ConditionFalse, v1alpha1.ReasonPoolFull)}
+		}},
+		{"new", "a", func(_ *v1alpha1.NvmfVolume, r *v1alpha1.NvmfReplica) { r.Status.Conditions = nil }},
+		{"silent", "c", func(*v1alpha1.NvmfVolume, *v1alpha1.NvmfReplica) {}},
+		{"lost", "b", func(_ *v1alpha1.NvmfVolume, r *v1alpha1.NvmfReplica) { r.Name = "another" }},
+		{"more", "a", func(v *v1alpha1.NvmfVolume, _ *v1alpha1.NvmfReplica) {
+			v.Spec.Replicas, v.Spec.Waiting, v.Spec.Attachments[0].Mover = 2, "no node has room", true
+		}},
+		{"well", "b", func(*v1alpha1.NvmfVolume, *v1alpha1.NvmfReplica) {}},
+	} {
+		v, more := volume(of.name, of.node)
+		replica := more[3].(*v1alpha1.NvmfReplica)
+		replica.Status.Conditions = ready
+		of.change(v, replica)
+		objects = append(objects, more...)
+	}
+	u.mirror.Spec.Members[1].State = v1alpha1.MemberOut
+	r := newRig(t, objects...)
+	r.breakNode("c")
+	golden(t, "volumes-table.txt", r.listed("volumes", outputTable, ""))
+	golden(t, "volumes-wide.txt", r.listed("volumes", outputWide, "", "b"))
 }
 
 func TestListingFlags(t *testing.T) {
