@@ -48,7 +48,7 @@ the logs of weft's pods, also of containers that ended before, versions, and the
 No Secret and no ConfigMap is read. Encrypted keys, values of environment variables, annotations of others, and everything that looks like a key,
 token or password is left out, also of logs. Names of nodes, namespaces, claims and addresses are in the file. Look through it before you publish it.
 
-What cannot be read is listed in errors.txt of the file, and the rest is collected all the same. Logs of the kernel are not included, because no
+What cannot be read is listed in errors.txt of the file, and the rest is collected anyway. Logs of the kernel are not included, because no
 object has them: add the output of dmesg from the pod's node and from the storage node.
 
 Exit codes: 0 the file is written; 1 error.`,
