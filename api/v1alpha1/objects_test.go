@@ -170,7 +170,8 @@ func TestColumns(t *testing.T) {
 		{node, "nvmfnodes", `status: {agentVersion: 0.1.0, engine: {type: Nvmet, version: 6.12.0}, capacity: {total: 1Ti, free: 1Gi}, attachments: {used: 3, possible: 128}, ` + ready + `}`,
 			[]string{"Name", "Target", "Ready", "Alive", "Engine", "Total", "Free", "Attachments", "Possible", "Reason", "Version", "Age"},
 			[]any{"fast", "True", "False", "6.12.0", "1Ti", "1Gi", 3.0, 128.0, "AsExpected", "0.1.0"}, ""},
-		// Of a path with several matches the API server shows the first, and of a list its JSON: each replica has a column of its own.
+		// Of a path with several matches the API server shows the first, and of a list its JSON: each replica has a
+		// column of its own.
 		{volume, "nvmfvolumes", "",
 			[]string{"Name", "Claim namespace", "Claim", "Target", "Size", "Replicas", "On", "And on", "Attached to", "And to", "Waiting", "Age"},
 			[]any{"databases", "data", "fast", "1Gi", 2.0, "storage-1", "storage-2", "compute-1", "compute-2", nil}, `

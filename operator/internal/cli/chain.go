@@ -133,7 +133,7 @@ func (c *chain) link(ctx context.Context, api client.Reader, of named) error {
 		if c.v = c.volume(of.nv); c.v == nil {
 			return fmt.Errorf("NvmfVolume %s not found", of.nv)
 		}
-		c.pv = c.fleet.persistent[c.v.Name]
+		c.pv = c.persistent[c.v.Name]
 	case of.persistent != "":
 		if err := c.readPersistent(ctx, api, of.persistent); err != nil {
 			return err

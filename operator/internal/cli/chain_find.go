@@ -35,8 +35,8 @@ type named struct {
 	note string
 }
 
-// find what an argument names: a claim, a PersistentVolume, an NvmfVolume, an NvmfReplica, an NQN, a UUID, or the path of
-// a device in which there is a UUID.
+// find what an argument names: a claim, a PersistentVolume, an NvmfVolume, an NvmfReplica, an NQN, a UUID, or the path
+// of a device in which there is a UUID.
 func (f *fleet) find(ctx context.Context, api client.Reader, namespace, arg string) (named, error) {
 	if name, ok := strings.CutPrefix(arg, claimPrefix); ok {
 		return named{claim: client.ObjectKey{Namespace: namespace, Name: name}}, nil

@@ -30,13 +30,13 @@ type candidates func(ctx context.Context, api client.Reader, cmd *cobra.Command,
 
 // addCompletions to the commands whose arguments are names of the cluster.
 func (c completer) addCompletions(root *cobra.Command) {
-	node := atMost(1, listed[v1alpha1.NvmfNodeList])
+	node := once(listed[v1alpha1.NvmfNodeList])
 	for name, of := range map[string]candidates{
-		"status": atMost(1, targetsAndNodes), "check": listed[corev1.NodeList],
+		"status": once(targetsAndNodes), "check": listed[corev1.NodeList],
 		"cordon": listed[v1alpha1.NvmfNodeList], "uncordon": listed[v1alpha1.NvmfNodeList], "drain": node,
 		"volumes": listed[v1alpha1.NvmfNodeList], "pools": listed[v1alpha1.NvmfNodeList], "drives": listed[v1alpha1.NvmfNodeList], "snapshots": listed[v1alpha1.NvmfNodeList],
-		"retire": nodeAndDrive, "drop": nodeAndDrive, "rebalance": atMost(1, listed[v1alpha1.NvmfTargetList]),
-		"volume": atMost(1, c.claims), "move": atMost(1, c.claims),
+		"retire": nodeAndDrive, "drop": nodeAndDrive, "rebalance": once(listed[v1alpha1.NvmfTargetList]),
+		"volume": once(c.claims), "move": once(c.claims),
 		"delete": kindAndName,
 	} {
 		if cmd, _, err := root.Find([]string{name}); err == nil {
@@ -78,10 +78,10 @@ func (c completer) complete(of candidates) cobra.CompletionFunc {
 	}
 }
 
-// atMost so many arguments have candidates.
-func atMost(n int, of candidates) candidates {
+// once: only the first argument has candidates.
+func once(of candidates) candidates {
 	return func(ctx context.Context, api client.Reader, cmd *cobra.Command, args []string) ([]string, error) {
-		if len(args) >= n {
+		if len(args) > 0 {
 			return nil, nil
 		}
 		return of(ctx, api, cmd, args)
@@ -112,7 +112,7 @@ func targetsAndNodes(ctx context.Context, api client.Reader, cmd *cobra.Command,
 // nodeAndDrive: a node, and then one of its planned drives or pools.
 func nodeAndDrive(ctx context.Context, api client.Reader, cmd *cobra.Command, args []string) ([]string, error) {
 	if len(args) != 1 {
-		return atMost(1, listed[v1alpha1.NvmfNodeList])(ctx, api, cmd, args)
+		return once(listed[v1alpha1.NvmfNodeList])(ctx, api, cmd, args)
 	}
 	n := &v1alpha1.NvmfNode{}
 	if err := api.Get(ctx, client.ObjectKey{Name: args[0]}, n); err != nil {

@@ -4,9 +4,7 @@ package cli
 
 import (
 	"cmp"
-	"context"
 	"fmt"
-	"io"
 	"path"
 	"slices"
 	"strings"
@@ -14,7 +12,6 @@ import (
 	"github.com/spf13/cobra"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/utils/clock"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 )
@@ -70,9 +67,7 @@ that weft does not use are listed, too. The states are:
   Unused    weft does not use it`,
 		Example: `  kubectl weft drives
   kubectl weft drives storage-1 -o wide`,
-	}, func(_ context.Context, _ client.Reader, f *fleet, nodes []string, out io.Writer, format *output) error {
-		return f.listDrives(nodes).show(out, format)
-	})
+	}, shownAs((*fleet).listDrives))
 }
 
 // listDrives of nodes, sorted by node, name and ID.

@@ -51,8 +51,18 @@ func (l listing[T]) show(out io.Writer, format *output) error {
 	return t.err
 }
 
+// shower shows something of these nodes in a format.
+type shower func(ctx context.Context, api client.Reader, f *fleet, nodes []string, out io.Writer, format *output) error
+
+// shownAs is the shower of a listing that needs nothing but the fleet.
+func shownAs[T any](list func(f *fleet, nodes []string) listing[T]) shower {
+	return func(_ context.Context, _ client.Reader, f *fleet, nodes []string, out io.Writer, format *output) error {
+		return list(f, nodes).show(out, format)
+	}
+}
+
 // listingCommand completes a command that shows something of nodes: of those in its arguments, or of all.
-func listingCommand(at *cluster, now clock.PassiveClock, cmd *cobra.Command, show func(ctx context.Context, api client.Reader, f *fleet, nodes []string, out io.Writer, format *output) error) *cobra.Command {
+func listingCommand(at *cluster, now clock.PassiveClock, cmd *cobra.Command, show shower) *cobra.Command {
 	format := outputFlag(cmd, outputWide, outputJSON, outputYAML)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := format.check(); err != nil {

@@ -13,6 +13,8 @@ import (
 const leftOut = "(redacted)"
 
 // secretWord is part of the names of things that are secret.
+//
+//nolint:gosec // G101: it finds credentials, and is none
 const secretWord = `(?:pass(?:word|wd|phrase)|token|credential|api[-_]?key|private[-_]?key|access[-_]?key|secret[-_]?key|dhchap|psk)`
 
 var (
@@ -40,8 +42,8 @@ var (
 	}
 	// base64Text is long enough for a key of 30 bytes.
 	base64Text = regexp.MustCompile(`[A-Za-z0-9+/]{40,}={0,2}`)
-	// hexText is long enough for a key of 32 bytes. UUIDs and NGUIDs are shorter; digests and IDs of containers say what
-	// they are.
+	// hexText is long enough for a key of 32 bytes. UUIDs and NGUIDs are shorter; digests and IDs of containers say
+	// what they are.
 	hexText = regexp.MustCompile(`((?:sha256:|://)?)\b[0-9A-Fa-f]{64,}\b`)
 )
 

@@ -56,30 +56,30 @@ type seen struct {
 
 // reportedKinds in the order in which they are read. There is no Secret and no ConfigMap among them.
 func reportedKinds() []kindOfReport {
-	v := func(group, version, resource string) schema.GroupVersionResource {
-		return schema.GroupVersionResource{Group: group, Version: version, Resource: resource}
+	v1 := func(group, resource string) schema.GroupVersionResource {
+		return schema.GroupVersionResource{Group: group, Version: "v1", Resource: resource}
 	}
 	kinds := []kindOfReport{}
 	for _, name := range []string{"nvmftargets", "nvmfnodes", "nvmfvolumes", "nvmfreplicas", "nvmfmirrors", "nvmfsnapshots"} {
 		kinds = append(kinds, kindOfReport{GroupVersionResource: v1alpha1.GroupVersion.WithResource(name)})
 	}
 	return append(kinds,
-		kindOfReport{GroupVersionResource: v("storage.k8s.io", "v1", "storageclasses"), keep: keepClass},
-		kindOfReport{GroupVersionResource: v("", "v1", "persistentvolumes"), keep: keepPersistent},
-		kindOfReport{GroupVersionResource: v("", "v1", "persistentvolumeclaims"), keep: keepClaim},
-		kindOfReport{GroupVersionResource: v("storage.k8s.io", "v1", "volumeattachments"), keep: isOfDriver("spec", "attacher")},
-		kindOfReport{GroupVersionResource: v("storage.k8s.io", "v1", "csidrivers"), keep: isOfDriver("metadata", "name")},
-		kindOfReport{GroupVersionResource: v("storage.k8s.io", "v1", "csinodes")},
-		kindOfReport{GroupVersionResource: v("storage.k8s.io", "v1", "csistoragecapacities"), ofWeft: true},
-		kindOfReport{GroupVersionResource: v("snapshot.storage.k8s.io", "v1", "volumesnapshotclasses"), keep: isOfDriver("driver"), optional: true},
-		kindOfReport{GroupVersionResource: v("snapshot.storage.k8s.io", "v1", "volumesnapshotcontents"), keep: isOfDriver("spec", "driver"), optional: true},
-		kindOfReport{GroupVersionResource: v("", "v1", "nodes"), trim: trimNode},
-		kindOfReport{GroupVersionResource: v("apps", "v1", "deployments"), ofWeft: true, keep: isWefts},
-		kindOfReport{GroupVersionResource: v("apps", "v1", "daemonsets"), ofWeft: true, keep: isWefts},
-		kindOfReport{GroupVersionResource: v("policy", "v1", "poddisruptionbudgets"), ofWeft: true, keep: isWefts},
-		kindOfReport{GroupVersionResource: v("coordination.k8s.io", "v1", "leases"), ofWeft: true},
-		kindOfReport{GroupVersionResource: v("", "v1", "pods"), ofWeft: true, keep: keepPod},
-		kindOfReport{GroupVersionResource: v("", "v1", "events"), keep: keepEvent},
+		kindOfReport{GroupVersionResource: v1("storage.k8s.io", "storageclasses"), keep: keepClass},
+		kindOfReport{GroupVersionResource: v1("", "persistentvolumes"), keep: keepPersistent},
+		kindOfReport{GroupVersionResource: v1("", "persistentvolumeclaims"), keep: keepClaim},
+		kindOfReport{GroupVersionResource: v1("storage.k8s.io", "volumeattachments"), keep: isOfDriver("spec", "attacher")},
+		kindOfReport{GroupVersionResource: v1("storage.k8s.io", "csidrivers"), keep: isOfDriver("metadata", "name")},
+		kindOfReport{GroupVersionResource: v1("storage.k8s.io", "csinodes")},
+		kindOfReport{GroupVersionResource: v1("storage.k8s.io", "csistoragecapacities"), ofWeft: true},
+		kindOfReport{GroupVersionResource: v1("snapshot.storage.k8s.io", "volumesnapshotclasses"), keep: isOfDriver("driver"), optional: true},
+		kindOfReport{GroupVersionResource: v1("snapshot.storage.k8s.io", "volumesnapshotcontents"), keep: isOfDriver("spec", "driver"), optional: true},
+		kindOfReport{GroupVersionResource: v1("", "nodes"), trim: trimNode},
+		kindOfReport{GroupVersionResource: v1("apps", "deployments"), ofWeft: true, keep: isWefts},
+		kindOfReport{GroupVersionResource: v1("apps", "daemonsets"), ofWeft: true, keep: isWefts},
+		kindOfReport{GroupVersionResource: v1("policy", "poddisruptionbudgets"), ofWeft: true, keep: isWefts},
+		kindOfReport{GroupVersionResource: v1("coordination.k8s.io", "leases"), ofWeft: true},
+		kindOfReport{GroupVersionResource: v1("", "pods"), ofWeft: true, keep: keepPod},
+		kindOfReport{GroupVersionResource: v1("", "events"), keep: keepEvent},
 	)
 }
 
@@ -137,7 +137,8 @@ func keepPod(s *seen, o *unstructured.Unstructured) bool {
 // volumeEvents are the reasons of Events about pods that concern volumes.
 var volumeEvents = []string{"FailedAttachVolume", "FailedMount", "FailedMapVolume", "SuccessfulAttachVolume", "FailedScheduling", "VolumeResizeFailed", "VolumeConditionAbnormal"}
 
-// keepEvent about weft's objects and pods, its volumes and claims, Nodes, and about pods that have trouble with volumes.
+// keepEvent about weft's objects and pods, its volumes and claims, Nodes, and about pods that have trouble with
+// volumes.
 func keepEvent(s *seen, o *unstructured.Unstructured) bool {
 	kind, _, _ := unstructured.NestedString(o.Object, "involvedObject", "kind")
 	name, _, _ := unstructured.NestedString(o.Object, "involvedObject", "name")

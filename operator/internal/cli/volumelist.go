@@ -4,9 +4,7 @@ package cli
 
 import (
 	"cmp"
-	"context"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 
@@ -14,7 +12,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/utils/clock"
-	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 )
@@ -62,9 +59,7 @@ func volumesCommand(at *cluster, now clock.PassiveClock) *cobra.Command {
 To see everything about one of them, use kubectl weft volume.`,
 		Example: `  kubectl weft volumes
   kubectl weft volumes storage-1 -o wide`,
-	}, func(_ context.Context, _ client.Reader, f *fleet, nodes []string, out io.Writer, format *output) error {
-		return f.listVolumes(nodes).show(out, format)
-	})
+	}, shownAs((*fleet).listVolumes))
 }
 
 // listVolumes with a replica on nodes, sorted by claim.
