@@ -179,6 +179,7 @@ func TestInAnAPIServer(t *testing.T) {
 	config := apiServer(t)
 	admin := newClient(t, config)
 	install(ctx, t, admin, render(t))
+	pods := operatorsPods(t)
 
 	t.Run("samples are accepted", func(t *testing.T) {
 		for _, dir := range []string{"../../config/samples", "../../config/samples/spdk"} {
@@ -212,6 +213,8 @@ func TestInAnAPIServer(t *testing.T) {
 	})
 	t.Run("agents", func(t *testing.T) { testAgentsAreConfined(ctx, t, config, admin) })
 	t.Run("deletions", func(t *testing.T) { testDeletionsAreMeant(ctx, t, config, admin) })
+	t.Run("operator's pods", func(t *testing.T) { testTheOperatorRunsItsPodsAlone(ctx, t, config, admin, pods) })
+	t.Run("operator's fields", func(t *testing.T) { testTheOperatorWritesItsFieldsAlone(ctx, t, config, admin) })
 	t.Run("node plugins", func(t *testing.T) { testNodePluginsAreConfined(ctx, t, config, admin) })
 	t.Run("mirrors are watched", func(t *testing.T) { testMirrorsAreWatched(ctx, t, config, admin) })
 	t.Run("recoveries", func(t *testing.T) { testRecoveriesAreAskedFor(ctx, t, config, admin) })

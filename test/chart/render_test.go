@@ -72,7 +72,7 @@ var variations = map[string][]string{
 	"openshift": {"--set", "openshift.securityContextConstraints=true"},
 	"snapshots": {"--api-versions", "snapshot.storage.k8s.io/v1/VolumeSnapshot"},
 	"least": {
-		"--set", "crds.install=false,admission.restrictAgents=false,operator.webhook.enabled=false,metrics.service.enabled=false,guard.enabled=false",
+		"--set", "crds.install=false,admission.restrictAgents=false,admission.restrictOperator=false,operator.webhook.enabled=false,metrics.service.enabled=false,guard.enabled=false",
 	},
 }
 

@@ -5,9 +5,13 @@ package main
 import (
 	"context"
 	"os"
+	"strings"
 	"testing"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/rest"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -40,9 +44,30 @@ func TestMain(m *testing.M) {
 	ctrl.SetLogger(zap.New(zap.WriteTo(os.Stderr), zap.UseDevMode(true)))
 	os.Exit(apiserver.Run(context.Background(), m, func(ctx context.Context, s *apiserver.Server) (err error) {
 		server, adminConfig, admin = s, s.Config, s.Admin
-		operatorConfig, err = s.User(ctx, "weft-operator")
-		return err
+		if operatorConfig, err = s.User(ctx, "weft-operator"); err != nil {
+			return err
+		}
+		return confine(ctx, s)
 	}))
+}
+
+// confine the operator to what the chart's policies allow. Tests change the images.
+func confine(ctx context.Context, s *apiserver.Server) error {
+	if err := s.Policies(ctx, "weft-operator", "object.spec.containers[0].image"); err != nil {
+		return err
+	}
+	operator, err := client.New(operatorConfig, client.Options{Scheme: s.Admin.Scheme()})
+	if err != nil {
+		return err
+	}
+	foreign := &corev1.Pod{
+		ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: "foreign"},
+		Spec:       corev1.PodSpec{Containers: []corev1.Container{{Name: "foreign", Image: targetImage}}},
+	}
+	return wait.PollUntilContextTimeout(ctx, interval, patience, true, func(ctx context.Context) (bool, error) {
+		err := operator.Create(ctx, foreign.DeepCopy(), client.DryRunAll)
+		return err != nil && strings.Contains(err.Error(), "weft-operator-pods"), nil
+	})
 }
 
 // startOperator runs the operator until the test ends, or until stop is called and returns.

@@ -25,6 +25,9 @@ var update = flag.Bool("update", false, "write testdata instead of comparing wit
 
 var pods = manifest.TargetPods{Namespace: "weft-system", Image: "registry.example/weft-target:v1", ImagePullPolicy: corev1.PullIfNotPresent}
 
+// longName of a node does not fit into the name of a pod.
+var longName = strings.Repeat("a", 62) + "." + strings.Repeat("b", 62) + "." + strings.Repeat("c", 62) + "." + strings.Repeat("d", 60)
+
 // spdkNode has every field of a plan that a pod may depend on.
 func spdkNode() *v1alpha1.NvmfNode {
 	return &v1alpha1.NvmfNode{
@@ -72,24 +75,33 @@ func podOf(t *testing.T, node *v1alpha1.NvmfNode) *corev1.Pod {
 	return pod
 }
 
-func TestTargetPod(t *testing.T) {
-	for name, change := range map[string]func(*v1alpha1.NvmfNode){
-		"hugepages-2mi-kernel":    func(*v1alpha1.NvmfNode) {},
-		"hugepages-1gi-vfio":      vfio,
-		"without-hugepages-small": noHuge,
+// What is recorded here is also what test/chart holds the chart's admission policies to: every shape of a pod that the
+// operator makes.
+func TestPods(t *testing.T) {
+	target := func(change func(*v1alpha1.NvmfNode)) any {
+		node := spdkNode()
+		change(node)
+		config, err := pods.Pod(node)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return config
+	}
+	guards := manifest.Guards{Namespace: pods.Namespace, Image: "registry.example/weft:v1", ImagePullPolicy: corev1.PullNever}
+	for name, config := range map[string]any{
+		"targetpod-hugepages-2mi-kernel":    target(func(*v1alpha1.NvmfNode) {}),
+		"targetpod-hugepages-1gi-vfio":      target(vfio),
+		"targetpod-without-hugepages-small": target(noHuge),
+		"targetpod-uio-long-name":           target(func(n *v1alpha1.NvmfNode) { vfio(n); n.Spec.Plan.SPDK.Driver, n.Name = v1alpha1.DriverUIO, longName }),
+		"guard":                             guards.Pod(spdkNode()),
+		"pull":                              pods.PullPod(spdkNode()),
 	} {
 		t.Run(name, func(t *testing.T) {
-			node := spdkNode()
-			change(node)
-			config, err := pods.Pod(node)
-			if err != nil {
-				t.Fatal(err)
-			}
 			got, err := yaml.Marshal(config)
 			if err != nil {
 				t.Fatal(err)
 			}
-			path := filepath.Join("testdata", "targetpod-"+name+".yaml")
+			path := filepath.Join("testdata", name+".yaml")
 			got = append([]byte("# SPDX-License-Identifier: Apache-2.0\n"), got...)
 			if *update {
 				if err := os.WriteFile(path, got, 0o600); err != nil {
@@ -184,7 +196,7 @@ func TestWhatMakesATargetPodOutdated(t *testing.T) {
 }
 
 func TestNamesOfLongNodes(t *testing.T) {
-	node := strings.Repeat("a", 62) + "." + strings.Repeat("b", 62) + "." + strings.Repeat("c", 62) + "." + strings.Repeat("d", 60)
+	node := longName
 	seen := map[string]bool{}
 	for _, name := range []string{"n1", "n1.example.com", node, node + "e", strings.Repeat("a.", 120) + "b", strings.Repeat("a", 53) + "." + strings.Repeat("b", 20)} {
 		n := spdkNode()
