@@ -216,6 +216,7 @@ func TestInAnAPIServer(t *testing.T) {
 	t.Run("operator's pods", func(t *testing.T) { testTheOperatorRunsItsPodsAlone(ctx, t, config, admin, pods) })
 	t.Run("operator's fields", func(t *testing.T) { testTheOperatorWritesItsFieldsAlone(ctx, t, config, admin) })
 	t.Run("node plugins", func(t *testing.T) { testNodePluginsAreConfined(ctx, t, config, admin) })
+	t.Run("events", func(t *testing.T) { testEventsAreOfTheirOwnNode(ctx, t, config, admin) })
 	t.Run("mirrors are watched", func(t *testing.T) { testMirrorsAreWatched(ctx, t, config, admin) })
 	t.Run("recoveries", func(t *testing.T) { testRecoveriesAreAskedFor(ctx, t, config, admin) })
 	t.Run("mirrors", func(t *testing.T) { testMirrorsAreConfined(ctx, t, config, admin) })
@@ -266,10 +267,12 @@ func testAgentsAreConfined(ctx context.Context, t *testing.T, config *rest.Confi
 	dropped.Spec.DroppedDrives = []v1alpha1.DroppedDrive{{ID: "eui.a"}}
 	leaving.Spec.Leaving = true
 	const otherNode = "the agent of node a may not write"
-	for _, test := range []struct {
-		name, denied string
-		do           func() error
-	}{
+	const metadata, replicasMetadata = "may not change labels, annotations and owners of its NvmfNode", "may not change labels, annotations, owners and others' finalizers"
+	annotated := nodeNamed("a")
+	annotated.Annotations = map[string]string{v1alpha1.RestoredAnnotation: "x"}
+	const held = "example.org/held"
+	try(t, []attempt{
+		{"creates its node, restored already", metadata, func() error { return a.Create(ctx, annotated) }},
 		{"creates its node, claimed already", "only the operator and administrators may change the spec", func() error { return a.Create(ctx, claimed) }},
 		{"creates its node, cordoned", "only the operator and administrators may change the spec", func() error { return a.Create(ctx, cordoned) }},
 		{"creates its node, without a drive", "only the operator and administrators may change the spec", func() error { return a.Create(ctx, dropped) }},
@@ -317,17 +320,37 @@ func testAgentsAreConfined(ctx context.Context, t *testing.T, config *rest.Confi
 		{"with a token that names no node", "no node name", func() error {
 			return unbound.Status().Patch(ctx, replicaOn("a"), merge(`{"status":{"nsid":1}}`))
 		}},
-	} {
-		t.Run(test.name, func(t *testing.T) {
-			err := test.do()
-			if test.denied == "" && err != nil {
-				t.Errorf("denied: %v", err)
-			}
-			if test.denied != "" && (err == nil || !strings.Contains(err.Error(), test.denied)) {
-				t.Errorf("got %v, want it denied with %q", err, test.denied)
-			}
-		})
-	}
+		{"says that its objects were restored on purpose", metadata, func() error {
+			return a.Patch(ctx, nodeNamed("a"), merge(`{"metadata":{"annotations":{%q:"x"}}}`, v1alpha1.RestoredAnnotation))
+		}},
+		{"lets itself be drained", metadata, func() error {
+			return a.Patch(ctx, nodeNamed("a"), merge(`{"metadata":{"annotations":{%q:"x"}}}`, v1alpha1.AllowEvictionAnnotation))
+		}},
+		{"keeps its tuning's finalizer", "", func() error {
+			return a.Patch(ctx, nodeNamed("a"), merge(`{"metadata":{"finalizers":[%q]}}`, v1alpha1.TuningFinalizer), client.DryRunAll)
+		}},
+		{"gives its replica to another owner", replicasMetadata, func() error {
+			return a.Patch(ctx, replicaOn("a"), merge(`{"metadata":{"ownerReferences":[{"apiVersion":"v1","kind":"Node","name":"x","uid":"y"}]}}`))
+		}},
+		{"marks its snapshot", replicasMetadata, func() error {
+			return a.Patch(ctx, snapshotOn("a"), merge(`{"metadata":{"annotations":{"a":"b"}}}`))
+		}},
+		{"somebody holds its replica", "", func() error {
+			return admin.Patch(ctx, replicaOn("a"), merge(`{"metadata":{"finalizers":[%q,%q]}}`, held, v1alpha1.EngineFinalizer))
+		}},
+		{"takes another's finalizer off its replica", replicasMetadata, func() error {
+			return a.Patch(ctx, replicaOn("a"), merge(`{"metadata":{"finalizers":[%q]}}`, v1alpha1.EngineFinalizer))
+		}},
+		{"takes its own finalizer off it", "", func() error {
+			return a.Patch(ctx, replicaOn("a"), merge(`{"metadata":{"finalizers":[%q]}}`, held))
+		}},
+		{"nobody holds its replica", "", func() error { return admin.Patch(ctx, replicaOn("a"), merge(`{"metadata":{"finalizers":null}}`)) }},
+		{"creates a replica", "cannot create resource", func() error { return a.Create(ctx, replicaOn("c")) }},
+		{"deletes its replica", "cannot delete resource", func() error { return a.Delete(ctx, replicaOn("a")) }},
+		{"reads a Secret", "cannot get resource", func() error {
+			return a.Get(ctx, webhookSecret, &corev1.Secret{})
+		}},
+	})
 }
 
 func TestTheWebhookIsWiredThrough(t *testing.T) {
@@ -409,6 +432,12 @@ func testNodePluginsAreConfined(ctx context.Context, t *testing.T, config *rest.
 		"a label":                   {"c", `{"metadata":{"labels":{"a":"b"}}}`, "may change only the conditions WeftAuthenticationUnavailable, WeftInitiatorStuck, WeftMirrorsUnavailable and WeftVersionSkew of its Node"},
 		"an annotation":             {"c", `{"metadata":{"annotations":{"a":"b"}}}`, "may change only the conditions WeftAuthenticationUnavailable, WeftInitiatorStuck, WeftMirrorsUnavailable and WeftVersionSkew of its Node"},
 		"what the node can hold":    {"c", `{"status":{"capacity":{"cpu":"1k"}}}`, "may change only the conditions WeftAuthenticationUnavailable, WeftInitiatorStuck, WeftMirrorsUnavailable and WeftVersionSkew of its Node"},
+		"which runtimes there are":  {"c", `{"status":{"runtimeHandlers":[{"name":"x","features":{"userNamespaces":true}}]}}`, "may change only the conditions"},
+		"what the node has":         {"c", `{"status":{"features":{"supplementalGroupsPolicy":true}}}`, "may change only the conditions"},
+		"which volumes are in use":  {"c", `{"status":{"volumesInUse":["x"]}}`, "may change only the conditions"},
+		"which volumes it has":      {"c", `{"status":{"volumesAttached":[{"name":"x","devicePath":"y"}]}}`, "may change only the conditions"},
+		"the node's phase":          {"c", `{"status":{"phase":"Terminated"}}`, "may change only the conditions"},
+		"another Node's key":        {"d", strings.ReplaceAll(own, "WeftInitiatorStuck", "WeftAuthenticationUnavailable"), "may not write Node d"},
 		"where the node is reached": {"c", `{"status":{"addresses":[{"type":"InternalIP","address":"10.0.0.9"}]}}`, "may change only the conditions WeftAuthenticationUnavailable, WeftInitiatorStuck, WeftMirrorsUnavailable and WeftVersionSkew of its Node"},
 	} {
 		t.Run(name, func(t *testing.T) {
