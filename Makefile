@@ -25,6 +25,7 @@ HELM           := $(BIN)/helm
 GOLANGCI_LINT  := $(BIN)/golangci-lint
 KIND           := $(BIN)/kind
 ACTIONLINT     := $(BIN)/actionlint
+GOVULNCHECK    := $(BIN)/govulncheck
 LAB            := $(BIN)/weft-lab
 PACKAGE_operator := ./operator/cmd/weft-operator
 PACKAGE_agent    := ./dataplane/cmd/weft-agent
@@ -130,6 +131,13 @@ lint: $(GOLANGCI_LINT) $(ACTIONLINT) cross verify-generate ## Check format, lint
 	$(GOLANGCI_LINT) run --allow-parallel-runners ./...
 	cd test/e2e && $(GOLANGCI_LINT) run --allow-parallel-runners ./...
 	cd hack/release && $(GOLANGCI_LINT) run --allow-parallel-runners ./...
+
+# Where known vulnerabilities are listed: https://vuln.go.dev, or a copy of it, as file:///path/to/copy.
+VULNDB ?= https://vuln.go.dev
+.PHONY: vulncheck
+vulncheck: $(GOVULNCHECK) ## Check what weft's code calls for known vulnerabilities; needs vuln.go.dev, or a copy that VULNDB names
+	$(GOVULNCHECK) -db $(VULNDB) ./...
+	cd hack/release && $(GOVULNCHECK) -db $(VULNDB) ./...
 
 .PHONY: verify-generate
 verify-generate: generate ## Fail when `make generate` leaves a diff
@@ -379,6 +387,8 @@ $(HELM): tools/go.mod tools/go.sum
 	$(GO) -C tools build -o $@ helm.sh/helm/v4/cmd/helm
 $(GOLANGCI_LINT): tools/lint/go.mod tools/lint/go.sum
 	$(GO) -C tools/lint build -o $@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
+$(GOVULNCHECK): tools/vuln/go.mod tools/vuln/go.sum
+	$(GO) -C tools/vuln build -o $@ golang.org/x/vuln/cmd/govulncheck
 $(KIND): tools/go.mod tools/go.sum
 	$(GO) -C tools build -o $@ sigs.k8s.io/kind
 $(ACTIONLINT): tools/go.mod tools/go.sum
