@@ -6,7 +6,9 @@ package agent
 
 import (
 	"context"
+	"crypto/tls"
 	"net"
+	"net/http"
 	"os"
 	"path/filepath"
 	"sync"
@@ -14,8 +16,12 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	authenticationv1 "k8s.io/api/authentication/v1"
 	coordinationv1 "k8s.io/api/coordination/v1"
+	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
@@ -97,7 +103,8 @@ func TestRun(t *testing.T) {
 		err := l.admin.List(t.Context(), &list, client.InNamespace("default"))
 		var reasons []string
 		for _, e := range list.Items {
-			if e.Regarding.Name == l.node {
+			// In its own name: the chart's admission policy refuses others.
+			if e.Regarding.Name == l.node && e.Regarding.Kind == "NvmfNode" && e.ReportingController == "weft-agent" {
 				reasons = append(reasons, e.Reason)
 			}
 		}
@@ -130,6 +137,56 @@ func TestRun(t *testing.T) {
 	r.stop()
 	l.Expect(l.changes()).To(BeEmpty())
 	l.Expect(host.Disconnected()).To(BeFalse())
+}
+
+// TestMetricsAreForWhomTheAPIServerAllows: on a port of the node, whoever reaches the node can ask.
+func TestMetricsAreForWhomTheAPIServerAllows(t *testing.T) {
+	l := newLab(t)
+	address := freeAddress(t)
+	r := l.run(func(v1alpha1.Engine) (engine.Engine, error) { return l.target, nil }, func(o *Options) { o.MetricsAddress = address })
+	// The certificate is made at start; whom one talks to is not what is tested here.
+	web := &http.Client{Transport: &http.Transport{TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+	get := func(url, token string) func() (int, error) {
+		return func() (int, error) {
+			request, err := http.NewRequestWithContext(t.Context(), http.MethodGet, url+"/metrics", nil)
+			if err != nil {
+				return 0, err
+			}
+			if token != "" {
+				request.Header.Set("Authorization", "Bearer "+token)
+			}
+			answer, err := web.Do(request)
+			if err != nil {
+				return 0, err
+			}
+			return answer.StatusCode, answer.Body.Close()
+		}
+	}
+	reader := l.name(1)
+	allowed, other := l.tokenOf(reader), l.tokenOf(l.name(2))
+	for _, o := range []client.Object{
+		&rbacv1.ClusterRole{ObjectMeta: metav1.ObjectMeta{Name: reader}, Rules: []rbacv1.PolicyRule{{NonResourceURLs: []string{"/metrics"}, Verbs: []string{"get"}}}},
+		&rbacv1.ClusterRoleBinding{
+			ObjectMeta: metav1.ObjectMeta{Name: reader}, RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "ClusterRole", Name: reader},
+			Subjects: []rbacv1.Subject{{Kind: rbacv1.ServiceAccountKind, Namespace: testNamespace, Name: reader}},
+		},
+	} {
+		l.Expect(l.admin.Create(t.Context(), o)).To(Succeed())
+	}
+	l.Eventually(get("https://"+address, allowed), patience, interval).Should(Equal(http.StatusOK))
+	l.Expect(get("https://"+address, other)()).To(Equal(http.StatusForbidden))
+	l.Expect(get("https://"+address, "")()).To(Equal(http.StatusUnauthorized))
+	l.Expect(get("http://"+address, allowed)()).To(Equal(http.StatusBadRequest), "not in the clear")
+	l.Expect(get("http://"+r.address, allowed)()).To(Equal(http.StatusNotFound), "and not twice")
+}
+
+// tokenOf a service account that is made for it.
+func (l *lab) tokenOf(name string) string {
+	l.t.Helper()
+	account, request := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: testNamespace, Name: name}}, &authenticationv1.TokenRequest{}
+	l.Expect(l.admin.Create(l.t.Context(), account)).To(Succeed())
+	l.Expect(l.admin.SubResource("token").Create(l.t.Context(), account, request)).To(Succeed())
+	return request.Status.Token
 }
 
 func TestOptions(t *testing.T) {

@@ -63,7 +63,8 @@ var variations = map[string][]string{
 		"--set", "agent.maxUnavailable=1,csi.node.maxUnavailable=25%",
 		"--set", "guard.enabled=true,guard.singleReplica=Allow",
 		"--set", "operator.webhook.failurePolicy=Fail,operator.webhook.timeoutSeconds=10",
-		"--set", "metrics.serviceMonitor.enabled=true,metrics.serviceMonitor.labels.release=prometheus",
+		"--set", "metrics.serviceMonitor.enabled=true,metrics.serviceMonitor.labels.release=prometheus,metrics.agents.port=9809",
+		"--set", "networkPolicy.restrictEgress=true,networkPolicy.apiServer.ports={443},networkPolicy.apiServer.cidrs={10.96.0.1/32}",
 	},
 	"digests": {
 		"--set", "image.digest=sha256:" + strings.Repeat("a", 64),
@@ -72,7 +73,7 @@ var variations = map[string][]string{
 	"openshift": {"--set", "openshift.securityContextConstraints=true"},
 	"snapshots": {"--api-versions", "snapshot.storage.k8s.io/v1/VolumeSnapshot"},
 	"least": {
-		"--set", "crds.install=false,admission.restrictAgents=false,admission.restrictOperator=false,operator.webhook.enabled=false,metrics.service.enabled=false,guard.enabled=false",
+		"--set", "crds.install=false,admission.restrictAgents=false,admission.restrictOperator=false,operator.webhook.enabled=false,metrics.service.enabled=false,guard.enabled=false,networkPolicy.enabled=false",
 	},
 }
 
