@@ -216,6 +216,7 @@ func TestInAnAPIServer(t *testing.T) {
 	t.Run("operator's pods", func(t *testing.T) { testTheOperatorRunsItsPodsAlone(ctx, t, config, admin, pods) })
 	t.Run("operator's fields", func(t *testing.T) { testTheOperatorWritesItsFieldsAlone(ctx, t, config, admin) })
 	t.Run("node plugins", func(t *testing.T) { testNodePluginsAreConfined(ctx, t, config, admin) })
+	t.Run("controller", func(t *testing.T) { testTheControllerWritesItsDriversObjects(ctx, t, config, admin) })
 	t.Run("events", func(t *testing.T) { testEventsAreOfTheirOwnNode(ctx, t, config, admin) })
 	t.Run("mirrors are watched", func(t *testing.T) { testMirrorsAreWatched(ctx, t, config, admin) })
 	t.Run("recoveries", func(t *testing.T) { testRecoveriesAreAskedFor(ctx, t, config, admin) })

@@ -73,7 +73,7 @@ var variations = map[string][]string{
 	"openshift": {"--set", "openshift.securityContextConstraints=true"},
 	"snapshots": {"--api-versions", "snapshot.storage.k8s.io/v1/VolumeSnapshot"},
 	"least": {
-		"--set", "crds.install=false,admission.restrictAgents=false,admission.restrictOperator=false,operator.webhook.enabled=false,metrics.service.enabled=false,guard.enabled=false,networkPolicy.enabled=false",
+		"--set", "crds.install=false,admission.restrictAgents=false,admission.restrictOperator=false,admission.restrictController=false,operator.webhook.enabled=false,metrics.service.enabled=false,guard.enabled=false,networkPolicy.enabled=false",
 	},
 }
 
