@@ -293,6 +293,35 @@ var (
 )
 
 // What a document for those who change weft tells to run, and where it says that things are, exists.
+// What is said to be defended is shown by a test of that name.
+func TestSecurityNamesTestsThatExist(t *testing.T) {
+	named := regexp.MustCompile("`(Test[A-Za-z]+)`").FindAllStringSubmatch(read(t, "../../docs/concepts/security.md"), -1)
+	if len(named) == 0 {
+		t.Fatal("docs/concepts/security.md names no test")
+	}
+	known := map[string]bool{}
+	for _, dir := range []string{"api", "csi-driver", "dataplane", "internal", "operator", "test"} {
+		err := filepath.WalkDir("../../"+dir, func(path string, _ os.DirEntry, err error) error {
+			if err != nil || !strings.HasSuffix(path, "_test.go") {
+				return err
+			}
+			content, err := os.ReadFile(path)
+			for _, m := range regexp.MustCompile(`(?m)^func (Test[A-Za-z]+)\(`).FindAllStringSubmatch(string(content), -1) {
+				known[m[1]] = true
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, m := range named {
+		if !known[m[1]] {
+			t.Errorf("docs/concepts/security.md names %s, which does not exist", m[1])
+		}
+	}
+}
+
 func TestContributingNamesWhatThereIs(t *testing.T) {
 	makefile, err := os.ReadFile("../../Makefile")
 	if err != nil {

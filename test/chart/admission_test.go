@@ -211,6 +211,8 @@ func TestInAnAPIServer(t *testing.T) {
 			}
 		}
 	})
+	// Before others get rights that their roles do not have.
+	t.Run("intruder", func(t *testing.T) { testAnIntruderGetsNoFurther(ctx, t, config, admin) })
 	t.Run("agents", func(t *testing.T) { testAgentsAreConfined(ctx, t, config, admin) })
 	t.Run("deletions", func(t *testing.T) { testDeletionsAreMeant(ctx, t, config, admin) })
 	t.Run("operator's pods", func(t *testing.T) { testTheOperatorRunsItsPodsAlone(ctx, t, config, admin, pods) })
