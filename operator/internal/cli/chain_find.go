@@ -126,13 +126,13 @@ func (f *fleet) byNQN(nqn string) (named, error) {
 	return of, err
 }
 
-// uuid as the kernel writes it, with or without dashes.
-var uuid = regexp.MustCompile(`(?i)[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}`)
+// aUUID as the kernel writes it, with or without dashes.
+var aUUID = regexp.MustCompile(`(?i)[0-9a-f]{8}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{4}-?[0-9a-f]{12}`)
 
 // uuidsIn a text, in lower case and without dashes.
 func uuidsIn(s string) []string {
 	var found []string
-	for _, u := range uuid.FindAllString(s, -1) {
+	for _, u := range aUUID.FindAllString(s, -1) {
 		found = append(found, strings.ToLower(strings.ReplaceAll(u, "-", "")))
 	}
 	return found
