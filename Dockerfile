@@ -29,20 +29,20 @@ ARG TARGET_BASE=docker.io/library/alpine:3.24
 
 FROM ${BASE} AS weft
 
-# The node plugin formats, checks, grows and mounts filesystems, and makes mirrors;
+# The node plugin formats, checks, grows and mounts filesystems, encrypts, and makes mirrors;
 # the agent reads signatures, loops files and loads kernel modules. A base that has all of it is
 # left alone, so that one made locally needs no network.
 RUN set -eu; \
     missing=; \
     for command in mount umount blkid blockdev lsblk losetup wipefs mkfs.ext4 fsck.ext4 resize2fs \
-                   mkfs.xfs xfs_repair xfs_growfs modprobe mdadm; do \
+                   mkfs.xfs xfs_repair xfs_growfs modprobe mdadm cryptsetup; do \
       command -v "$command" >/dev/null || missing="$missing $command"; \
     done; \
     if [ -n "$missing" ]; then \
       echo "the base lacks:$missing"; \
       apt-get update; \
       DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends \
-        e2fsprogs kmod mdadm mount util-linux xfsprogs; \
+        cryptsetup-bin e2fsprogs kmod mdadm mount util-linux xfsprogs; \
       rm -rf /var/lib/apt/lists/* /var/cache/apt/* /var/log/apt /var/log/dpkg.log; \
       # Loading md_mod from here must not change how the host starts its own arrays.
       rm -f /etc/modprobe.d/mdadm.conf; \

@@ -21,19 +21,19 @@ import (
 const Suite = "trixie"
 
 // packages are what the base has, with what they depend on. The node plugin formats, checks, grows and mounts
-// filesystems, and makes mirrors; the agent reads signatures, loops files and loads kernel modules. The first two lines
-// are a shell and its tools, for whoever looks into a container: Debian calls them essential, and apt does not add
-// those by itself.
+// filesystems, encrypts, and makes mirrors; the agent reads signatures, loops files and loads kernel modules. The first
+// two lines are a shell and its tools, for whoever looks into a container: Debian calls them essential, and apt does
+// not add those by itself.
 var packages = []string{
 	"base-files", "base-passwd", "bash", "coreutils", "dash", "debianutils", "diffutils", "findutils", "grep", "gzip",
 	"hostname", "libc-bin", "mawk", "ncurses-base", "ncurses-bin", "sed", "tar",
-	"e2fsprogs", "kmod", "mdadm", "mount", "util-linux", "xfsprogs",
+	"cryptsetup-bin", "e2fsprogs", "kmod", "mdadm", "mount", "util-linux", "xfsprogs",
 }
 
 // commands are those that weft runs. TestBaseHasWhatTheDockerfileAsksFor compares them with the Dockerfile.
 var commands = []string{
 	"mount", "umount", "blkid", "blockdev", "lsblk", "losetup", "wipefs", "mkfs.ext4", "fsck.ext4", "resize2fs",
-	"mkfs.xfs", "xfs_repair", "xfs_growfs", "modprobe", "mdadm",
+	"mkfs.xfs", "xfs_repair", "xfs_growfs", "modprobe", "mdadm", "cryptsetup",
 }
 
 // prune runs in mmdebstrap once the packages are extracted and their archives are still there.

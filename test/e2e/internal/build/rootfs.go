@@ -22,7 +22,7 @@ const (
 func nodePackages() []string {
 	return []string{
 		"ca-certificates", "conntrack", "containerd", "containernetworking-plugins", "crun",
-		"dmsetup", "e2fsprogs", "ethtool", "iproute2", "iputils-ping", "kmod", "lvm2", "mdadm", "nftables", "nvme-cli",
+		"cryptsetup-bin", "dmsetup", "e2fsprogs", "ethtool", "iproute2", "iputils-ping", "kmod", "lvm2", "mdadm", "nftables", "nvme-cli",
 		"openssh-server", "procps", "socat", "udev", "util-linux", "xfsprogs",
 	}
 }
