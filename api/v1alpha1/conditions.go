@@ -5,8 +5,9 @@ package v1alpha1
 import corev1 "k8s.io/api/core/v1"
 
 // Condition types. All are positive polarity (True is the healthy state) except Degraded, Progressing, RestartNeeded,
-// RestoreSuspected, VersionSkew, WeftInitiatorStuck, WeftMirrorsUnavailable and WeftVersionSkew, for which False is the
-// quiet state. Every condition an object owns is always present; an Event's reason equals the condition's.
+// RestoreSuspected, VersionSkew, WeftEncryptionUnavailable, WeftInitiatorStuck, WeftMirrorsUnavailable and
+// WeftVersionSkew, for which False is the quiet state. Every condition an object owns is always present; an Event's
+// reason equals the condition's.
 const (
 	// ConditionReady: the object does what its spec says.
 	ConditionReady = "Ready"
@@ -78,6 +79,9 @@ const (
 	// with several replicas, and takes no such volume. Written by the node plugin. A Node without it, such as one with
 	// an earlier node plugin, may be able to.
 	ConditionMirrorsUnavailable = "WeftMirrorsUnavailable"
+	// ConditionEncryptionUnavailable (Kubernetes' own Node): the node lacks what it needs to use encrypted volumes, and
+	// takes none. Written by the node plugin. A Node without it has an earlier node plugin, which would not encrypt.
+	ConditionEncryptionUnavailable = "WeftEncryptionUnavailable"
 	// ConditionAuthenticationUnavailable (Kubernetes' own Node): hosts of the node cannot prove who they are, because
 	// its kernel or its node plugin cannot. Where they can it is False, and its message is the public key of the node
 	// plugin, to which their keys are sealed. Written by the node plugin.
@@ -177,7 +181,8 @@ const (
 	// Kubernetes' Node: its kernel does not finish a connection.
 	ReasonConnectStuck = "ConnectStuck"
 
-	// Kubernetes' Node: it cannot hold mirrors. Of a kernel that lacks a module, the reason is ReasonModuleMissing.
+	// Kubernetes' Node: it cannot hold mirrors, or use encrypted volumes. Of a kernel that lacks a module, the reason
+	// is ReasonModuleMissing.
 	ReasonProgramMissing = "ProgramMissing"
 
 	// NvmfReplica and NvmfSnapshot.

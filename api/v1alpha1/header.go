@@ -14,6 +14,19 @@ package v1alpha1
 // It is a multiple of VolumeSizeStep, so that engines can keep both exactly.
 const HeaderBytes = 4 << 20
 
+// LUKSHeaderBytes is the length of the LUKS2 header with which the data of an encrypted volume begin, behind the
+// volume's own header: its metadata twice, and room for 16 key slots. cryptsetup's default is 16 MiB, which has room to
+// encrypt the volume anew in place. It is a multiple of VolumeSizeStep.
+const LUKSHeaderBytes = 4 << 20
+
+// HeaderBytes are the bytes of a volume's data that pods do not get, because the encryption keeps its header there.
+func (e VolumeEncryption) HeaderBytes() int64 {
+	if e == EncryptionLUKS2 {
+		return LUKSHeaderBytes
+	}
+	return 0
+}
+
 // WithHeader is what a target serves for a volume of so many bytes of data, and what its pool promises to it.
 func WithHeader(dataBytes int64) int64 { return dataBytes + HeaderBytes }
 

@@ -9,7 +9,7 @@ import (
 
 // NvmfSnapshotSpec is the desired state of a snapshot. The CSI controller writes it. Immutable, except taken and
 // deletionMark.
-// +kubebuilder:validation:XValidation:rule="self.uuid == oldSelf.uuid && self.volume == oldSelf.volume && self.replica == oldSelf.replica && self.node == oldSelf.node",message="a snapshot's spec is immutable: delete the snapshot and create another one"
+// +kubebuilder:validation:XValidation:rule="self.uuid == oldSelf.uuid && self.volume == oldSelf.volume && self.replica == oldSelf.replica && self.node == oldSelf.node && has(self.encryption) == has(oldSelf.encryption)",message="a snapshot's spec is immutable: delete the snapshot and create another one"
 // +kubebuilder:validation:XValidation:rule="!oldSelf.?taken.orValue(false) || self.?taken.orValue(false)",message="taken cannot change back to false: a snapshot that is taken again would contain later data"
 type NvmfSnapshotSpec struct {
 	// UUID identifies the snapshot in the engine.
@@ -32,6 +32,10 @@ type NvmfSnapshotSpec struct {
 	// +kubebuilder:validation:MaxLength=253
 	// +required
 	Node string `json:"node"`
+	// Encryption of the volume that the snapshot was taken of. A volume that is created from the snapshot has the same.
+	// Absent: the data are not encrypted.
+	// +optional
+	Encryption VolumeEncryption `json:"encryption,omitempty"`
 	// Taken is true once the snapshot was taken. It never becomes false again. An agent that does not find a taken
 	// snapshot reports the loss instead of taking another one, which would contain later data. Default false. Set it to
 	// true when you create the object by hand for an existing snapshot.

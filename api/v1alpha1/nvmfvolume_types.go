@@ -24,6 +24,7 @@ const MaxVolumeMembers = 4
 // NvmfVolumeSpec is the desired state of a volume. The CSI controller writes it.
 // +kubebuilder:validation:XValidation:rule="has(self.source) == has(oldSelf.source)",message="source is immutable: it records where the volume's initial data comes from"
 // +kubebuilder:validation:XValidation:rule="has(self.deviceClass) == has(oldSelf.deviceClass)",message="deviceClass is immutable, because the data is stored there; create a new volume of the other class, and copy the data"
+// +kubebuilder:validation:XValidation:rule="has(self.encryption) == has(oldSelf.encryption)",message="encryption is immutable, because data that was written stays as it was written; create a new volume, and copy the data"
 // +kubebuilder:validation:XValidation:rule="!oldSelf.?mirrored.orValue(false) || self.?mirrored.orValue(false)",message="mirrored cannot change back to false: the volume's NvmfMirror records which replicas have everything"
 // +kubebuilder:validation:XValidation:rule="!has(self.move) || has(oldSelf.move) || self.members.exists(m, m.name == self.move.replica)",message="move.replica must be the name of one of members"
 // +kubebuilder:validation:XValidation:rule="!has(self.recovery) || has(oldSelf.recovery) && self.recovery == oldSelf.recovery || !has(self.recovery.current) || self.members.exists(m, m.name == self.recovery.current)",message="recovery.current must be the name of one of members"
@@ -84,7 +85,8 @@ type NvmfVolumeSpec struct {
 	// +optional
 	Waiting string `json:"waiting,omitempty"`
 	// Size of the data in bytes, a multiple of 4Mi, at most 8Pi. It can grow but not shrink. On the drive, each replica
-	// uses another 4Mi for its header.
+	// uses another 4Mi for its header. With encryption, the first 4Mi of the data are the LUKS header: pods get 4Mi
+	// less.
 	// +kubebuilder:validation:XValidation:rule="[quantity(string(self)).asApproximateFloat()].all(f, f > 0.0 && f <= 9007199254740992.0 && f == double(int(f) / 4194304 * 4194304)) && !string(self).contains('.')",message="size must be a multiple of 4Mi, such as 1536Mi, without a fraction, and at most 8Pi"
 	// +kubebuilder:validation:XValidation:rule="quantity(string(self)).compareTo(quantity(string(oldSelf))) >= 0",message="size can grow but not shrink: data beyond the new end would be lost"
 	// +required
@@ -111,6 +113,11 @@ type NvmfVolumeSpec struct {
 	// +kubebuilder:validation:MaxLength=317
 	// +optional
 	ZoneLabel string `json:"zoneLabel,omitempty"`
+	// Encryption of the data at rest. LUKS2: the node that uses the volume encrypts the data before it sends them to
+	// any replica, with a key from the Secret that the StorageClass names for staging. Absent: the data are stored as
+	// pods write them. Immutable.
+	// +optional
+	Encryption VolumeEncryption `json:"encryption,omitempty"`
 	// Connection settings of the hosts.
 	// +kubebuilder:default={}
 	// +optional
@@ -143,6 +150,14 @@ type NvmfVolumeSpec struct {
 	// +optional
 	DeletionMark string `json:"deletionMark,omitempty"`
 }
+
+// VolumeEncryption is how a volume's data are encrypted at rest. Fields of this type are immutable; with one value, it
+// is enough that they are neither added nor removed.
+// +kubebuilder:validation:Enum=LUKS2
+type VolumeEncryption string
+
+// EncryptionLUKS2 is LUKS2 with AES-XTS-512 in sectors of 4096 bytes.
+const EncryptionLUKS2 VolumeEncryption = "LUKS2"
 
 // VolumeMember is a replica of a volume.
 type VolumeMember struct {

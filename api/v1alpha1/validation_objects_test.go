@@ -279,6 +279,10 @@ func volumeRules() []validation {
 		{name: "a name too long for an NQN", base: volume, edit: `metadata: {name: ` + long(129) + `}`,
 			field: "<nil>", want: "the name of an NvmfVolume must be no more than 128 characters, because it is part of an NQN"},
 
+		{name: "encrypted", base: volume, edit: `spec: {encryption: LUKS2}`},
+		{name: "encrypted otherwise", base: volume, edit: `spec: {encryption: LUKS1}`, field: "spec.encryption", want: `supported values: "LUKS2"`},
+		{name: "encrypted later", base: volume, update: `spec: {encryption: LUKS2}`, field: "spec", want: "encryption is immutable, because data that was written stays as it was written"},
+		{name: "not encrypted any more", base: volume, edit: `spec: {encryption: LUKS2}`, update: `spec: {encryption: null}`, field: "spec", want: "encryption is immutable"},
 		{name: "no list of members", base: volume, edit: `spec: {members: null}`, field: "spec.members", want: "Required value"},
 		{name: "no member", base: volume, edit: `spec: {members: []}`, field: "spec.members", want: "should have at least 1 items"},
 		{name: "four members", base: volume, edit: member(4, `name: a, `+uuid+`, node: b`)},
@@ -406,6 +410,9 @@ func snapshotRules() []validation {
 	const immutable = "a snapshot's spec is immutable: delete the snapshot and create another one"
 	return slices.Concat([]validation{
 		{name: "as it is", base: snapshot},
+		{name: "of an encrypted volume", base: snapshot, edit: `spec: {encryption: LUKS2}`},
+		{name: "of a volume that is encrypted otherwise", base: snapshot, edit: `spec: {encryption: LUKS1}`, field: "spec.encryption", want: `supported values: "LUKS2"`},
+		{name: "of a volume that is encrypted later", base: snapshot, update: `spec: {encryption: LUKS2}`, field: "spec", want: immutable},
 		{name: "no spec", base: snapshot, edit: `spec: null`, field: "spec", want: "Required value"},
 		{name: "no uuid", base: snapshot, edit: `spec: {uuid: null}`, field: "spec.uuid", want: "Required value"},
 		{name: "no volume", base: snapshot, edit: `spec: {volume: null}`, field: "spec.volume", want: "Required value"},

@@ -51,7 +51,7 @@ func (s *Service) getCapacity(ctx context.Context, req *csi.GetCapacityRequest) 
 		return resp, nil
 	}
 	slices.SortFunc(candidates, func(a, b placement.Candidate) int { return cmp.Compare(b.LargestBytes, a.LargestBytes) })
-	resp.MaximumVolumeSize.Value = candidates[replicas-1].LargestBytes / sizeStep * sizeStep
+	resp.MaximumVolumeSize.Value = max(0, candidates[replicas-1].LargestBytes/sizeStep*sizeStep-params.Encryption.HeaderBytes())
 	resp.AvailableCapacity = pairs(candidates, replicas)
 	return resp, nil
 }

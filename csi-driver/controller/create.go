@@ -3,6 +3,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -133,6 +134,9 @@ func (s *Service) makeVolume(ctx context.Context, want volumeRequest, avoid []st
 	if err := checkDeviceClass(want.params, target); err != nil {
 		return nil, err
 	}
+	if err := s.checkSecret(ctx, want.params); err != nil {
+		return nil, err
+	}
 	req := placement.Request{Target: target.Name, Connection: asked(want.params, connection), DeviceClass: want.params.DeviceClass, Avoid: avoid}
 	if err = s.nodesFor(ctx, &req, want.params); err != nil {
 		return nil, err
@@ -147,11 +151,13 @@ func (s *Service) makeVolume(ctx context.Context, want volumeRequest, avoid []st
 		if from, err = s.origin(ctx, want.source); err == nil {
 			req.Node, req.Device = from.node, from.device
 			req.SizeBytes, err = copySize(want, from)
+			err = cmp.Or(from.copyableInto(want.params), err)
 		}
 	}
 	if err != nil {
 		return nil, err
 	}
+	req.SizeBytes += want.params.Encryption.HeaderBytes()
 	id, err := uuid.NewRandom()
 	if err != nil {
 		return nil, fmt.Errorf("create a UUID: %w", err)
@@ -164,7 +170,7 @@ func (s *Service) makeVolume(ctx context.Context, want volumeRequest, avoid []st
 		ObjectMeta: want.object(),
 		Spec: v1alpha1.NvmfVolumeSpec{
 			UUID: id.String(), Target: target.Name, Replicas: max(want.params.Replicas, 1), Members: members, Mirrored: len(members) > 1,
-			Size: *resource.NewQuantity(req.SizeBytes, resource.BinarySI), Source: want.source,
+			Size: *resource.NewQuantity(req.SizeBytes, resource.BinarySI), Source: want.source, Encryption: want.params.Encryption,
 			DeviceClass: req.DeviceClass, Zones: want.params.Zones, ZoneLabel: want.params.ZoneLabel, Connection: connection, QoS: want.params.QoS,
 		},
 	}

@@ -32,16 +32,17 @@ func (s *Service) expandVolume(ctx context.Context, req *csi.ControllerExpandVol
 	if err != nil {
 		return nil, err
 	}
+	header := vol.Spec.Encryption.HeaderBytes()
 	wctx, cancel := waitContext(ctx)
 	defer cancel()
 	now, err := s.follow(ctx, vol)
 	if err != nil {
 		return nil, err
 	}
-	if err := s.await(wctx, now, growth, func(rep *v1alpha1.NvmfReplica, _ int64) (bool, error) { return grown(rep, size) }); err != nil {
+	if err := s.await(wctx, now, growth, func(rep *v1alpha1.NvmfReplica, _ int64) (bool, error) { return grown(rep, size+header) }); err != nil {
 		return nil, err
 	}
-	served := size
+	served := size + header
 	for _, rep := range now.replicas {
 		if rep == nil || rep.Status.Size == nil {
 			return nil, failf(inUse, "the volume was deleted while it was being expanded")
@@ -51,7 +52,7 @@ func (s *Service) expandVolume(ctx context.Context, req *csi.ControllerExpandVol
 		}
 	}
 	return &csi.ControllerExpandVolumeResponse{
-		CapacityBytes: served,
+		CapacityBytes: served - header,
 		// A block volume that no node uses has nothing that would have to grow with it.
 		NodeExpansionRequired: req.GetVolumeCapability().GetBlock() == nil || now.InUse(),
 	}, nil
@@ -91,7 +92,7 @@ func (s *Service) enlarge(ctx context.Context, id string, size int64, sizes size
 		if vol.DeletionTimestamp != nil {
 			return nil, failf(inUse, "volume %s is being deleted", id)
 		}
-		if now := vol.Spec.Size.Value(); now >= size {
+		if now := capacity(vol.NvmfVolume); now >= size {
 			if !sizes.holds(now) {
 				return nil, failf(outOfRange, "size: volume %s already has %s, which is more than the limit of %s; volumes cannot shrink", id, quantity(now), quantity(sizes.limit))
 			}
@@ -100,18 +101,19 @@ func (s *Service) enlarge(ctx context.Context, id string, size int64, sizes size
 		if err := s.mayGrow(ctx, vol.NvmfVolume); err != nil {
 			return nil, err
 		}
-		if err := s.reservations.grow(ctx, vol, size); err != nil {
+		stored := size + vol.Spec.Encryption.HeaderBytes()
+		if err := s.reservations.grow(ctx, vol, stored); err != nil {
 			return nil, err
 		}
 		changed := vol.DeepCopy()
-		changed.Spec.Size = *resource.NewQuantity(size, resource.BinarySI)
+		changed.Spec.Size = *resource.NewQuantity(stored, resource.BinarySI)
 		err = s.patch(ctx, vol.NvmfVolume, changed)
 		if err == nil {
 			klog.FromContext(ctx).Info("Growing volume", "volume", id, "members", vol.Spec.Members, "size", quantity(size))
 			return changed, nil
 		}
 		if refused(err) || apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
-			s.reservations.releaseAll(vol.Spec.Members, size)
+			s.reservations.releaseAll(vol.Spec.Members, stored)
 		}
 		if apierrors.IsConflict(err) {
 			continue

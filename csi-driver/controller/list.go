@@ -89,7 +89,7 @@ func (s *Service) getVolume(ctx context.Context, req *csi.ControllerGetVolumeReq
 func csiVolume(vol *v1alpha1.NvmfVolume) *csi.Volume {
 	return &csi.Volume{
 		VolumeId:      vol.Name,
-		CapacityBytes: vol.Spec.Size.Value(),
+		CapacityBytes: capacity(vol),
 		VolumeContext: volumeContext(vol),
 		ContentSource: contentSource(vol.Spec.Source),
 	}

@@ -76,6 +76,9 @@ func newVolumeRequest(req *csi.CreateVolumeRequest) (volumeRequest, error) {
 	if r.params.Replicas > 1 && slices.ContainsFunc(req.GetVolumeCapabilities(), shared) {
 		return r, errShared(r.id)
 	}
+	if r.params.Encryption != "" && slices.ContainsFunc(req.GetVolumeCapabilities(), sharedWrite) {
+		return r, errSharedEncrypted(r.id)
+	}
 	if r.source == nil && needsData(req.GetVolumeCapabilities()) {
 		return r, failf(invalid, "a read-only volume (ReadOnlyMany) requires initial data: set dataSource of the claim to a snapshot or another claim")
 	}
@@ -102,7 +105,7 @@ func validID(id string) bool {
 // checkExisting returns an error that lists how the volume differs from what is asked for.
 func (r volumeRequest) checkExisting(vol *v1alpha1.NvmfVolume) error {
 	d := r.params.Differences(vol.Spec)
-	if size := vol.Spec.Size.Value(); !r.sizes.holds(size) {
+	if size := capacity(vol); !r.sizes.holds(size) {
 		d = append(d, "its size is "+quantity(size)+", which is not the requested size")
 	} else if size < r.minBytes {
 		d = append(d, "its size is "+quantity(size)+": "+r.why)

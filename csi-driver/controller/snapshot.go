@@ -155,7 +155,7 @@ func (s *Service) makeSnapshot(ctx context.Context, id string, req *csi.CreateSn
 			Name: id, Finalizers: []string{v1alpha1.EngineFinalizer},
 			Annotations: map[string]string{requestNameAnnotation: req.GetName(), sourceProofAnnotation: proof},
 		},
-		Spec: v1alpha1.NvmfSnapshotSpec{UUID: identity.String(), Volume: vol.Name, Replica: of.Name, Node: of.Node},
+		Spec: v1alpha1.NvmfSnapshotSpec{UUID: identity.String(), Volume: vol.Name, Replica: of.Name, Node: of.Node, Encryption: vol.Spec.Encryption},
 	}
 	if err := s.client.Create(ctx, snap, client.FieldOwner(fieldManager)); err != nil {
 		return nil, fmt.Errorf("store NvmfSnapshot %s: %w", id, err)
@@ -184,10 +184,15 @@ func snapshotReady(snap *v1alpha1.NvmfSnapshot) (bool, error) {
 	return snap.Status.Ready && snap.Status.Size != nil && snap.Status.CreatedAt != nil, nil
 }
 
+// snapshotSize is what pods get of a volume that is created from a snapshot whose size is known.
+func snapshotSize(snap *v1alpha1.NvmfSnapshot) int64 {
+	return snap.Status.Size.Value() - snap.Spec.Encryption.HeaderBytes()
+}
+
 func csiSnapshot(snap *v1alpha1.NvmfSnapshot) *csi.Snapshot {
 	c := &csi.Snapshot{SnapshotId: snap.Name, SourceVolumeId: snap.Spec.Volume, ReadyToUse: snap.Status.Ready && handedOut(snap) && snap.DeletionTimestamp == nil}
 	if snap.Status.Size != nil {
-		c.SizeBytes = snap.Status.Size.Value()
+		c.SizeBytes = snapshotSize(snap)
 	}
 	// Required by CSI; until the agent has frozen the data, the moment at which that was asked for.
 	c.CreationTime = timestamppb.New(snap.CreationTimestamp.Time)

@@ -51,8 +51,10 @@ func contentSource(source *v1alpha1.VolumeSource) *csi.VolumeContentSource {
 type origin struct {
 	name, node, device string
 	// proof is what checkCopy holds the source volume against; empty for a snapshot.
-	proof     string
-	sizeBytes int64
+	proof string
+	// sizeBytes that pods get of it, and how it is encrypted.
+	sizeBytes  int64
+	encryption v1alpha1.VolumeEncryption
 }
 
 func (s *Service) origin(ctx context.Context, source *v1alpha1.VolumeSource) (origin, error) {
@@ -72,7 +74,7 @@ func (s *Service) origin(ctx context.Context, source *v1alpha1.VolumeSource) (or
 		if rep == nil {
 			return origin{}, failf(waiting, "volume %s has no data to copy: NvmfReplica %s does not exist", vol.Name, of.Name)
 		}
-		return origin{name: "volume " + vol.Name, proof: proof, node: rep.Spec.Node, device: rep.Status.Device, sizeBytes: vol.Spec.Size.Value()}, nil
+		return origin{name: "volume " + vol.Name, proof: proof, node: rep.Spec.Node, device: rep.Status.Device, sizeBytes: capacity(vol), encryption: vol.Spec.Encryption}, nil
 	}
 	var snap *v1alpha1.NvmfSnapshot
 	if validID(source.Snapshot) {
@@ -91,7 +93,7 @@ func (s *Service) origin(ctx context.Context, source *v1alpha1.VolumeSource) (or
 	case !handedOut(snap):
 		return origin{}, failf(waiting, "snapshot %s is not complete yet: it may lack data", snap.Name)
 	}
-	return origin{name: "snapshot " + snap.Name, node: snap.Spec.Node, device: snap.Status.Device, sizeBytes: snap.Status.Size.Value()}, nil
+	return origin{name: "snapshot " + snap.Name, node: snap.Spec.Node, device: snap.Status.Device, sizeBytes: snapshotSize(snap), encryption: snap.Spec.Encryption}, nil
 }
 
 // replicaSource is where the replica of a volume gets its first data from, nil for a blank one.

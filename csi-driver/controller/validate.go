@@ -39,7 +39,10 @@ func (s *Service) validateVolumeCapabilities(ctx context.Context, req *csi.Valid
 	if err != nil {
 		return no(err.Error()), nil
 	}
-	if vol.Spec.Size.Value() < minBytes {
+	if vol.Spec.Encryption != "" && slices.ContainsFunc(caps, sharedWrite) {
+		return no(errSharedEncrypted(vol.Name).Error()), nil
+	}
+	if capacity(vol) < minBytes {
 		return no(why), nil
 	}
 	if err := checkContext(vol, req.GetVolumeContext()); err != nil {

@@ -35,6 +35,8 @@ type attached struct {
 	Connection v1alpha1.Connection `json:"connection"`
 	// Mirrored: the volume has a mirror over its replicas, each of which is connected to under an identity of its own.
 	Mirrored bool `json:"mirrored,omitempty"`
+	// Encryption of the volume's data.
+	Encryption v1alpha1.VolumeEncryption `json:"encryption,omitempty"`
 	// Staging is the path where the volume is staged. Absent in records of earlier versions.
 	Staging string `json:"staging,omitempty"`
 	// Mover: the mirror is kept to copy what replicas lack, and the volume is not staged.
@@ -144,7 +146,7 @@ func (s *Service) attached(ctx context.Context, volume, attachment string) (atta
 		return attached{}, fmt.Errorf("%w: attachment %s of volume %s has ended; delete the pod so that the volume is attached again", errNotAttached, attachment, volume)
 	}
 	at := attached{
-		UUID: v.Spec.UUID, Attachment: attachment, Connection: v.Spec.Connection, Mirrored: v.Replicated(),
+		UUID: v.Spec.UUID, Attachment: attachment, Connection: v.Spec.Connection, Mirrored: v.Replicated(), Encryption: v.Spec.Encryption,
 		nodeUID: listed.NodeUID, source: v.Spec.Source, blank: true, allowFormat: v.Annotations[v1alpha1.AllowFormatAnnotation] == v.FormatPermission(host),
 	}
 	at.Connection.Transports = nil // those of the portals

@@ -141,7 +141,9 @@ func (s *Service) deviceOf(is identity, m filesystem.Mount) (device, error) {
 // over finds the device that was made of a base for an attachment. It is false when there is none.
 func (s *Service) over(b base, attachment string) (device, bool, error) {
 	all, err := s.Mapper.Over(b.lower().Name)
-	i := slices.IndexFunc(all, func(d mapper.Device) bool { return d.Attachment == attachment && d.Lower == b.lower() })
+	i := slices.IndexFunc(all, func(d mapper.Device) bool {
+		return d.Attachment == attachment && d.Lower == b.lower() && d.Kind != mapper.LUKS
+	})
 	if err != nil || i < 0 {
 		return device{}, false, err
 	}
@@ -234,7 +236,7 @@ func (s *Service) current(ctx context.Context, b base, at attached) (device, boo
 	}
 	var found device
 	for _, d := range all {
-		if found.Name == "" && d.Attachment == at.Attachment && d.Lower == b.lower() {
+		if found.Name == "" && d.Attachment == at.Attachment && d.Lower == b.lower() && d.Kind == at.kind() {
 			found = device{d, b}
 			continue
 		}
@@ -246,16 +248,15 @@ func (s *Service) current(ctx context.Context, b base, at attached) (device, boo
 	return found, found.Name != "", nil
 }
 
-// build a volume's device of its base.
-func (s *Service) build(ctx context.Context, b base, at attached) (device, error) {
-	opened, err := s.openBase(ctx, b)
+// buildSpec makes a device of the volume of its base: one with the owner of a spec, and the cipher.
+func (st staging) buildSpec(ctx context.Context, b base, spec mapper.Spec) (device, error) {
+	opened, err := st.openBase(ctx, b)
 	if err != nil {
 		return device{}, err
 	}
 	defer opened.Close() //nolint:errcheck // nothing was written through it
-	d, err := s.Mapper.Build(ctx, mapper.Spec{
-		Owner: mapper.Owner{Volume: at.UUID}, Attachment: at.Attachment, Lower: b.lower(), OffsetBytes: b.offsetBytes(), SizeBytes: b.dataBytes(),
-	})
+	spec.Attachment, spec.Lower, spec.OffsetBytes, spec.SizeBytes = st.at.Attachment, b.lower(), b.offsetBytes(), b.dataBytes()
+	d, err := st.Mapper.Build(ctx, spec)
 	return device{d, b}, err
 }
 

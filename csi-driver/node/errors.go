@@ -36,6 +36,7 @@ var (
 	errNotServed    = errors.New("the volume is not served to this node yet")
 	errOtherHeader  = errors.New("the header belongs to another volume")
 	errNotWhole     = errors.New("not all replicas of the volume are in sync")
+	errNoKey        = errors.New("the volume's key is not known")
 	errMismatch     = errors.New("the objects of the volume do not belong together")
 )
 
@@ -76,6 +77,10 @@ var mapping = []struct {
 	{errUnknown, codes.NotFound},
 	{errOtherHeader, codes.FailedPrecondition},
 	{errMismatch, codes.FailedPrecondition},
+	{errNoKey, codes.InvalidArgument},
+	{errKMS, codes.Unavailable},
+	{filesystem.ErrWrongKey, codes.FailedPrecondition},
+	{filesystem.ErrUnknownLUKS, codes.FailedPrecondition},
 	{errNotWhole, codes.Unavailable},
 	{keeper.ErrPast, codes.FailedPrecondition},
 	{mirror.ErrNeedsPerson, codes.FailedPrecondition},

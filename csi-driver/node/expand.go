@@ -31,10 +31,10 @@ func (s *Service) NodeExpandVolume(ctx context.Context, r *csi.NodeExpandVolumeR
 		if err != nil {
 			return nil, err
 		}
-		if d.base, err = s.expandBase(ctx, r.GetVolumeId(), d.base, r.GetCapacityRange().GetRequiredBytes()); err != nil {
+		if d.base, err = s.expandBase(ctx, r.GetVolumeId(), d.base, r.GetCapacityRange().GetRequiredBytes()+d.HiddenBytes()); err != nil {
 			return nil, err
 		}
-		size := d.dataBytes()
+		size := d.dataBytes() - d.HiddenBytes()
 		if limit := r.GetCapacityRange().GetLimitBytes(); limit > 0 && size > limit {
 			return nil, invalid("capacity_range: the volume has %d bytes, which is more than the limit of %d", size, limit)
 		}

@@ -153,7 +153,7 @@ func (l *lab) keep(api client.Client, v *volume) labMirror {
 
 func (m labMirror) stage() error {
 	_, err := m.service.NodeStageVolume(m.volume.timeout(), &csi.NodeStageVolumeRequest{
-		VolumeId: vol, StagingTargetPath: m.staging, VolumeCapability: mountCapability("ext4"), PublishContext: nodetest.Attached{Attachment: attachment}.Encode(),
+		VolumeId: vol, StagingTargetPath: m.staging, VolumeCapability: mountCapability("ext4"), PublishContext: nodetest.Attached{Attachment: attachment}.Encode(), Secrets: m.volume.secrets,
 	})
 	return err
 }

@@ -17,6 +17,7 @@ import (
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/csi-driver/mirror"
+	"github.com/weft-storage/weft/csi-driver/node/internal/mapper"
 )
 
 // setUpPlainLab is a lab with a volume that has one replica, no mirror, and is attached to this machine.
@@ -33,8 +34,16 @@ func setUpPlainLab(t *testing.T) (*lab, client.Client, labMirror, *labLeg) {
 
 // A volume with one replica moves from one target to the next, WEFT_MOVES times, while it is mounted and written.
 func TestLabVolumeMovesWhileItIsWritten(t *testing.T) {
+	for name, encryption := range map[string]v1alpha1.VolumeEncryption{"plain": "", "encrypted": v1alpha1.EncryptionLUKS2} {
+		t.Run(name, func(t *testing.T) { movesWhileItIsWritten(t, encryption) })
+	}
+}
+
+func movesWhileItIsWritten(t *testing.T, encryption v1alpha1.VolumeEncryption) {
 	moves := labNumber(t, "WEFT_MOVES", 2)
 	l, api, m, from := setUpPlainLab(t)
+	m.editVolume(func(v *v1alpha1.NvmfVolume) { v.Spec.Encryption = encryption })
+	m.volume.secrets = map[string]string{"passphrase": firstKey}
 	must(t, m.stage())
 	defer func() { must(t, m.unstage()) }() // before the cleanups of the legs that it uses
 	written := filepath.Join(m.staging, "written")
@@ -77,13 +86,25 @@ func TestLabVolumeMovesWhileItIsWritten(t *testing.T) {
 	from.grow(2 * labSize)
 	editReplica(t, api, from.name, func(r *v1alpha1.NvmfReplica) { r.Spec.Size.Set(2 * labSize) })
 	_, err := l.service.NodeExpandVolume(from.timeout(), &csi.NodeExpandVolumeRequest{
-		VolumeId: vol, VolumePath: m.staging, StagingTargetPath: m.staging, CapacityRange: &csi.CapacityRange{RequiredBytes: 2 * labSize},
+		VolumeId: vol, VolumePath: m.staging, StagingTargetPath: m.staging, CapacityRange: &csi.CapacityRange{RequiredBytes: 2*labSize - encryption.HeaderBytes()},
 	})
 	must(t, err)
+	if top := l.only(); top.SizeBytes != 2*labSize-encryption.HeaderBytes() {
+		t.Errorf("grown, the volume's device is %+v", top)
+	}
 	must(t, m.unstage())
 	if r := m.record(); r.Dirty || len(r.Members) != 1 || !mirror.Whole(r) {
 		t.Errorf("unstaged, the record is %s", mirror.String(r))
 	}
 	must(t, m.stage())
 	must(t, done.check(written))
+}
+
+// only device of the volume that there is.
+func (l *lab) only() mapper.Device {
+	l.Helper()
+	all, err := l.service.Mapper.Of(volumeUUID)
+	must(l, err)
+	l.Expect(all).To(HaveLen(1))
+	return all[0]
 }

@@ -126,39 +126,42 @@ func (l *lab) image(c scanned, name string) string {
 // comes after, is taken up all the while.
 func TestLabScannersLeaveVolumesAlone(t *testing.T) {
 	for name, c := range allScanned() {
-		t.Run(name, func(t *testing.T) {
-			l := setUpLab(t)
-			of, others := l.image(c, "labofvolume"), l.image(c, "labofhost")
-
-			v := l.volume("lab-scanned", scannedSize, guid(1), l.port(4420, v1alpha1.TransportTCP))
-			v.up(blockCapability())
-			copyTo(l, v.path("pod"), of)
-			must(t, v.unpublish())
-			must(t, v.unstage())
-			v.context.Blank = false
-			// A node plugin that is killed here leaves the namespace with nothing built on it.
-			connection := fabrics.Connection{NQN: v.context.NQN, HostNQN: v.context.HostNQN(), Portals: v.context.Portals, Connection: v.context.Connection}
-			must(t, l.initiator.Connect(v.timeout(), connection))
-			ns, err := l.initiator.WaitNamespace(v.timeout(), fabrics.ID{NQN: v.context.NQN, NGUID: v.context.NGUID}, v1alpha1.WithHeader(scannedSize))
-			must(t, err)
-			l.run("udevadm", "settle")
-			l.Expect(l.holders(ns.Name)).To(BeEmpty())
-			must(t, v.stage(blockCapability()))
-			must(t, v.publish(blockCapability()))
-			l.run("udevadm", "trigger", "--action=change", "--subsystem-match=block")
-			l.run("udevadm", "settle")
-
-			host := l.mapped(others)
-			l.Eventually(func() bool { return c.taken(l, host, "labofhost") }).Should(BeTrue())
-			c.release(l, host, "labofhost")
-
-			device := v.device()
-			l.Expect(c.taken(l, device.Name, "labofvolume")).To(BeFalse())
-			l.Expect(l.holders(device.Name)).To(BeEmpty())
-			l.Expect(l.holders(device.Lower.Name)).To(Equal([]string{device.Name}))
-			// The volume is taken away when the test ends, which something that uses it would refuse.
-		})
+		t.Run(name, func(t *testing.T) { scannersLeaveAlone(t, c, (*lab).volume) })
+		t.Run(name+", in an encrypted volume", func(t *testing.T) { scannersLeaveAlone(t, c, (*lab).encrypted) })
 	}
+}
+
+func scannersLeaveAlone(t *testing.T, c scanned, volumeWith func(l *lab, id string, sizeBytes int64, nguid string, ports ...*port) *volume) {
+	l := setUpLab(t)
+	of, others := l.image(c, "labofvolume"), l.image(c, "labofhost")
+
+	v := volumeWith(l, "lab-scanned", scannedSize, guid(1), l.port(4420, v1alpha1.TransportTCP))
+	v.up(blockCapability())
+	copyTo(l, v.path("pod"), of)
+	must(t, v.unpublish())
+	must(t, v.unstage())
+	v.context.Blank = false
+	// A node plugin that is killed here leaves the namespace with nothing built on it.
+	connection := fabrics.Connection{NQN: v.context.NQN, HostNQN: v.context.HostNQN(), Portals: v.context.Portals, Connection: v.context.Connection}
+	must(t, l.initiator.Connect(v.timeout(), connection))
+	ns, err := l.initiator.WaitNamespace(v.timeout(), fabrics.ID{NQN: v.context.NQN, NGUID: v.context.NGUID}, v1alpha1.WithHeader(v.context.SizeBytes))
+	must(t, err)
+	l.run("udevadm", "settle")
+	l.Expect(l.holders(ns.Name)).To(BeEmpty())
+	must(t, v.stage(blockCapability()))
+	must(t, v.publish(blockCapability()))
+	l.run("udevadm", "trigger", "--action=change", "--subsystem-match=block")
+	l.run("udevadm", "settle")
+
+	host := l.mapped(others)
+	l.Eventually(func() bool { return c.taken(l, host, "labofhost") }).Should(BeTrue())
+	c.release(l, host, "labofhost")
+
+	device := v.device()
+	l.Expect(c.taken(l, device.Name, "labofvolume")).To(BeFalse())
+	l.Expect(l.holders(device.Name)).To(BeEmpty())
+	l.Expect(l.holders(device.Lower.Name)).To(Equal([]string{device.Name}))
+	// The volume is taken away when the test ends, which something that uses it would refuse.
 }
 
 // copyTo a device what a file holds.

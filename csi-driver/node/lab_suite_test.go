@@ -64,7 +64,7 @@ func setUpLab(t *testing.T) *lab {
 	clock := testingclock.NewFakeClock(time.Now())
 	kernel := fabrics.LinuxKernel{}
 	fs := &filesystem.Host{
-		Mounter: filesystem.NewLinuxMounter(), Exec: exec.New(), Open: kernel.Open, MountInfo: "/proc/self/mountinfo", Sys: "/sys",
+		Mounter: filesystem.NewLinuxMounter(), Exec: exec.New(), Open: kernel.Open, MountInfo: "/proc/self/mountinfo", Sys: "/sys", PBKDFMemoryKiB: 32,
 	}
 	g.Expect(fs.LoadModule(t.Context(), "nvmet_tcp")).To(Succeed())
 	host := fabrics.New(fabrics.Config{
@@ -160,6 +160,7 @@ type volume struct {
 	file      string
 	subsystem string
 	context   nodetest.Attached
+	secrets   map[string]string
 }
 
 // volume makes one with so many bytes of data, for the ports given. This host is admitted.
@@ -227,8 +228,8 @@ func (v *volume) refuse() {
 	}
 }
 
-// retire the attachment as the engine does when it dismisses the hosts of a volume; see retire in dataplane/engine/nvmet.
-// Nothing of this host is in flight afterwards, and it is refused without "do not retry".
+// retire the attachment as the engine does when it dismisses the hosts of a volume; see retire in
+// dataplane/engine/nvmet. Nothing of this host is in flight afterwards, and it is refused without "do not retry".
 func (v *volume) retire() {
 	v.Helper()
 	v.write(v.subsystem+"/attr_qid_max", "128")
@@ -268,7 +269,7 @@ func (v *volume) stageWithin(limit time.Duration, c *csi.VolumeCapability) error
 	ctx, cancel := context.WithTimeout(v.timeout(), limit)
 	defer cancel()
 	_, err := v.service.NodeStageVolume(ctx, &csi.NodeStageVolumeRequest{
-		VolumeId: v.id, StagingTargetPath: v.path("staging"), VolumeCapability: c, PublishContext: v.context.Encode(),
+		VolumeId: v.id, StagingTargetPath: v.path("staging"), VolumeCapability: c, PublishContext: v.context.Encode(), Secrets: v.secrets,
 	})
 	return err
 }

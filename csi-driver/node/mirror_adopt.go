@@ -112,9 +112,9 @@ func (st staging) putUnder(ctx context.Context, m *mirrored, b base) error {
 		if d.Attachment != st.at.Attachment || d.Lost() || d.Lower == b.lower() {
 			continue
 		}
-		if b.dataBytes() < d.SizeBytes {
+		if b.dataBytes() < d.DataBytes() {
 			// The volume has grown since an earlier try. Until the mirror is under the device, it has one member.
-			if b, err = m.grow(ctx, b, mirror.InSync(m.seen().Record), d.SizeBytes); err != nil {
+			if b, err = m.grow(ctx, b, mirror.InSync(m.seen().Record), d.DataBytes()); err != nil {
 				return err
 			}
 		}

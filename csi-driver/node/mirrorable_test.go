@@ -111,12 +111,13 @@ func (n *needs) load(name string) {
 	must(n.t, os.WriteFile(filepath.Join(n.root, "proc/mdstat"), []byte(kinds+"\nunused devices: <none>\n"), 0o600))
 }
 
-func (n *needs) reporter() (*node.MirrorReporter, client.Client, *testingclock.FakeClock) {
+func (n *needs) reporter() (*node.NeedsReporter, client.Client, *testingclock.FakeClock) {
 	n.t.Helper()
 	c, clock := newNode(n.t)
 	load := (&filesystem.Host{Exec: n}).LoadModule
-	return &node.MirrorReporter{
-		Needs: []node.Loader{&md.Host{Root: n.root, Exec: n, LoadModule: load}, &mapper.Host{Root: n.root, LoadModule: load}}, Clock: clock,
+	return &node.NeedsReporter{
+		Available: node.MirrorsAvailable,
+		Needs:     []node.Loader{&md.Host{Root: n.root, Exec: n, LoadModule: load}, &mapper.Host{Root: n.root, LoadModule: load}}, Clock: clock,
 		Writer: &node.ConditionWriter{
 			Client: c, Node: "node1", UID: "1", Clock: clock, Type: v1alpha1.ConditionMirrorsUnavailable, FieldManager: node.MirrorsFieldManager,
 		},

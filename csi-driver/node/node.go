@@ -94,6 +94,10 @@ type MirrorRecords interface {
 type Filesystems interface {
 	SetReadOnly(ctx context.Context, device string, readOnly bool) error
 	Prepare(ctx context.Context, r filesystem.Request) error
+	PrepareLUKS(ctx context.Context, r filesystem.Request, newKey func(ctx context.Context) (key []byte, token string, err error)) (filesystem.LUKSHeader, error)
+	LUKSKey(ctx context.Context, device string, key []byte) ([]byte, error)
+	AddLUKSKey(ctx context.Context, device string, key, next []byte) error
+	RemoveLUKSKey(ctx context.Context, device string, key []byte) error
 	Mount(ctx context.Context, device, target, fsType string, options []string) error
 	BindDirectory(ctx context.Context, source, target string, readOnly bool) error
 	BindDevice(ctx context.Context, device, target string, readOnly bool) error
@@ -213,6 +217,8 @@ type usage struct {
 	readOnly   bool
 	// single: no second place on this node may use the volume.
 	single bool
+	// shared: other nodes may write to the volume as well.
+	shared bool
 }
 
 func parseUsage(c *csi.VolumeCapability) (usage, error) {
@@ -227,6 +233,7 @@ func parseUsage(c *csi.VolumeCapability) (usage, error) {
 	case csi.VolumeCapability_AccessMode_SINGLE_NODE_READER_ONLY, csi.VolumeCapability_AccessMode_MULTI_NODE_READER_ONLY:
 		u.readOnly = true
 	case csi.VolumeCapability_AccessMode_MULTI_NODE_MULTI_WRITER:
+		u.shared = true
 		if c.GetBlock() == nil {
 			return usage{}, invalid("access mode %s is supported only for block volumes: a filesystem is corrupted if two nodes write to it", mode)
 		}

@@ -37,7 +37,7 @@ func (s *Service) NodePublishVolume(ctx context.Context, r *csi.NodePublishVolum
 		err = s.publishStaged(ctx, r, attachment, use)
 		if errors.Is(err, errNotStaged) {
 			logr.FromContextOrDiscard(ctx).Info("Staging the volume before it is published", "reason", err.Error())
-			if err := s.stage(ctx, r.GetVolumeId(), attachment, r.GetStagingTargetPath(), use); err != nil {
+			if err := s.stage(ctx, r.GetVolumeId(), attachment, r.GetStagingTargetPath(), use, r.GetSecrets()); err != nil {
 				return nil, err
 			}
 			err = s.publishStaged(ctx, r, attachment, use)

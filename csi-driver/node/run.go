@@ -110,13 +110,9 @@ func Run(ctx context.Context, config *rest.Config, o Options) error {
 			}}
 			return reporter.Run(ctx)
 		})
-		group.Go(func() error {
-			reporter := MirrorReporter{Needs: needs, Clock: clock.RealClock{}, Writer: &ConditionWriter{
-				Client: nodes, Node: o.NodeName, UID: types.UID(uid), Clock: clock.RealClock{},
-				Type: v1alpha1.ConditionMirrorsUnavailable, FieldManager: MirrorsFieldManager,
-			}}
-			return reporter.Run(ctx)
-		})
+		for _, reporter := range needs.reporters(ConditionWriter{Client: nodes, Node: o.NodeName, UID: types.UID(uid), Clock: clock.RealClock{}}) {
+			group.Go(func() error { return reporter.Run(ctx) })
+		}
 		group.Go(func() error {
 			reporter := AuthenticationReporter{Initiator: initiator, Identity: service.Identity, IdentityErr: identityErr, Clock: clock.RealClock{}, Writer: &ConditionWriter{
 				Client: nodes, Node: o.NodeName, UID: types.UID(uid), Clock: clock.RealClock{},
@@ -158,8 +154,22 @@ func mirrorClient(config *rest.Config) (client.Client, error) {
 	return nodeClient(unlimited)
 }
 
-// newService makes the node service of this machine, its initiator, and what mirrors need.
-func newService(volumes client.Reader) (*Service, *fabrics.Host, []Loader) {
+// needs of volumes that not every machine can use.
+type needs struct{ mirrors, encryption []Loader }
+
+// reporters of what there is, each of which writes a condition as a writer does.
+func (n needs) reporters(writer ConditionWriter) []*NeedsReporter {
+	mirrors, encryption := writer, writer
+	mirrors.Type, mirrors.FieldManager = v1alpha1.ConditionMirrorsUnavailable, MirrorsFieldManager
+	encryption.Type, encryption.FieldManager = v1alpha1.ConditionEncryptionUnavailable, EncryptionFieldManager
+	return []*NeedsReporter{
+		{Needs: n.mirrors, Available: MirrorsAvailable, Clock: clock.RealClock{}, Writer: &mirrors},
+		{Needs: n.encryption, Available: EncryptionAvailable, Clock: clock.RealClock{}, Writer: &encryption},
+	}
+}
+
+// newService makes the node service of this machine, its initiator, and what some volumes need.
+func newService(volumes client.Reader) (*Service, *fabrics.Host, needs) {
 	kernel := fabrics.LinuxKernel{}
 	filesystems := &filesystem.Host{
 		Mounter: filesystem.NewLinuxMounter(), Exec: exec.New(), Open: kernel.Open, MountInfo: "/proc/self/mountinfo", Sys: "/sys",
@@ -172,5 +182,5 @@ func newService(volumes client.Reader) (*Service, *fabrics.Host, []Loader) {
 	return &Service{
 		Initiator: initiator, Mapper: devices, Mirrors: arrays, Processes: &users.Host{Proc: "/proc", Self: os.Getpid()},
 		Filesystems: filesystems, Volumes: volumes,
-	}, initiator, []Loader{arrays, devices}
+	}, initiator, needs{mirrors: []Loader{arrays, devices}, encryption: []Loader{EncryptionNeeds{filesystems, devices}}}
 }

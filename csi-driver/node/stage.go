@@ -16,6 +16,7 @@ import (
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/csi-driver/node/internal/fabrics"
 	"github.com/weft-storage/weft/csi-driver/node/internal/filesystem"
+	"github.com/weft-storage/weft/csi-driver/node/internal/mapper"
 	"github.com/weft-storage/weft/csi-driver/publishcontext"
 	"github.com/weft-storage/weft/internal/header"
 )
@@ -40,15 +41,16 @@ func (s *Service) NodeStageVolume(ctx context.Context, r *csi.NodeStageVolumeReq
 		if err != nil {
 			return nil, err
 		}
-		if err := s.stage(ctx, r.GetVolumeId(), attachment, r.GetStagingTargetPath(), use); err != nil {
+		if err := s.stage(ctx, r.GetVolumeId(), attachment, r.GetStagingTargetPath(), use, r.GetSecrets()); err != nil {
 			return nil, err
 		}
 		return &csi.NodeStageVolumeResponse{}, nil
 	})
 }
 
-// stage a volume for an attachment, at a path. What it did is undone when it fails for good.
-func (s *Service) stage(ctx context.Context, volume, attachment, path string, use usage) error {
+// stage a volume for an attachment, at a path, with the Secret that has the keys of an encrypted one. What it did is
+// undone when it fails for good.
+func (s *Service) stage(ctx context.Context, volume, attachment, path string, use usage, secrets map[string]string) error {
 	if err := publishcontext.CheckMountOptions(use.mountFlags); err != nil {
 		return invalid("%v", err)
 	}
@@ -57,7 +59,7 @@ func (s *Service) stage(ctx context.Context, volume, attachment, path string, us
 		return err
 	}
 	at.Staging = path
-	if err := (staging{Service: s, volume: volume, path: path, use: use, at: at}).run(ctx); err != nil {
+	if err := (staging{Service: s, volume: volume, path: path, use: use, at: at, secrets: secrets}).run(ctx); err != nil {
 		return s.undo(ctx, volume, at, err)
 	}
 	return nil
@@ -69,6 +71,8 @@ type staging struct {
 	volume, path string
 	use          usage
 	at           attached
+	// secrets have the keys of an encrypted volume.
+	secrets map[string]string
 }
 
 func (st staging) run(ctx context.Context) error {
@@ -210,10 +214,15 @@ func (st staging) block(ctx context.Context, b base, d device, built bool) error
 	if err != nil {
 		return err
 	}
-	if err := h.beginBlock(ctx); err != nil {
-		return err
+	// An encrypted volume may hold data once its device is made, and that once its LUKS header is.
+	if st.at.encrypted() {
+		if d, err = st.ready(ctx, b, d, built, h); err == nil {
+			err = h.end(ctx, header.Block)
+		}
+	} else if err = h.beginBlock(ctx); err == nil {
+		d, err = st.ready(ctx, b, d, built, h)
 	}
-	if d, err = st.ready(ctx, b, d, built); err != nil {
+	if err != nil {
 		return err
 	}
 	opened, err := st.open(ctx, d, st.use.readOnly)
@@ -243,7 +252,7 @@ func (st staging) filesystem(ctx context.Context, b base, d device, built bool) 
 		if err != nil {
 			return err
 		}
-		if d, err = st.ready(ctx, b, d, built); err != nil {
+		if d, err = st.ready(ctx, b, d, built, h); err != nil {
 			return err
 		}
 		if err := st.mount(ctx, d, h); err != nil {
@@ -276,11 +285,14 @@ func (st staging) notShownAt(path string) error {
 }
 
 // ready is the volume's device, as large as it should be.
-func (st staging) ready(ctx context.Context, b base, d device, built bool) (device, error) {
-	if built {
+func (st staging) ready(ctx context.Context, b base, d device, built bool, h *heading) (device, error) {
+	switch {
+	case built:
 		return st.fit(ctx, d)
+	case st.at.encrypted():
+		return st.unlock(ctx, b, h)
 	}
-	return st.build(ctx, b, st.at)
+	return st.buildSpec(ctx, b, mapper.Spec{Owner: mapper.Owner{Volume: st.at.UUID}})
 }
 
 // mount a device that may have to be formatted. It is addressed by its name, which is the volume's own for as long as

@@ -50,15 +50,16 @@ type suite struct {
 	service  *node.Service
 	dir      string
 	context  nodetest.Attached
+	secrets  map[string]string // that the kubelet sends with a stage and a publish
 	objects  nodetest.Objects
 	clock    *testingclock.FakeClock
 }
 
 func setUp(t testing.TB) *suite {
 	t.Helper()
-	for _, name := range []string{"blkid", "mkfs.ext4", "fsck.ext4", "resize2fs"} {
+	for _, name := range []string{"blkid", "mkfs.ext4", "fsck.ext4", "resize2fs", "cryptsetup"} {
 		if _, err := exec.LookPath(name); err != nil {
-			t.Fatalf("%v: install util-linux and e2fsprogs 1.47 or later, and have /usr/sbin in PATH", err)
+			t.Fatalf("%v: install util-linux, cryptsetup-bin, and e2fsprogs 1.47 or later, and have /usr/sbin in PATH", err)
 		}
 	}
 	dir, err := filepath.EvalSymlinks(t.TempDir())
@@ -155,7 +156,7 @@ func (s *suite) stage(c *csi.VolumeCapability) error { return s.stageIn(s.Contex
 func (s *suite) stageIn(ctx context.Context, c *csi.VolumeCapability) error {
 	must(s, os.MkdirAll(s.path("staging"), 0o750))
 	_, err := s.NodeStageVolume(ctx, &csi.NodeStageVolumeRequest{
-		VolumeId: vol, StagingTargetPath: s.path("staging"), VolumeCapability: c, PublishContext: s.context.Encode(),
+		VolumeId: vol, StagingTargetPath: s.path("staging"), VolumeCapability: c, PublishContext: s.context.Encode(), Secrets: s.secrets,
 	})
 	return err
 }
@@ -174,7 +175,7 @@ func (s *suite) publish(c *csi.VolumeCapability, target string, readOnly bool) e
 func (s *suite) publishIn(ctx context.Context, c *csi.VolumeCapability, target string, readOnly bool) error {
 	_, err := s.NodePublishVolume(ctx, &csi.NodePublishVolumeRequest{
 		VolumeId: vol, StagingTargetPath: s.path("staging"), TargetPath: s.path(target), VolumeCapability: c,
-		PublishContext: s.context.Encode(), Readonly: readOnly,
+		PublishContext: s.context.Encode(), Readonly: readOnly, Secrets: s.secrets,
 	})
 	return err
 }

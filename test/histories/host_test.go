@@ -255,6 +255,24 @@ func (d deviceMapper) Resume(label string) error {
 	return d.life.cross(func() error { return d.kernel.Resume(label) })
 }
 
+// Table implements nodetest.DeviceMapper.
+func (d deviceMapper) Table(label string) (t nodetest.Table, err error) {
+	err = d.life.cross(func() (err error) {
+		t, err = d.kernel.Table(label)
+		return err
+	})
+	return t, err
+}
+
+// Types implements nodetest.DeviceMapper.
+func (d deviceMapper) Types() (types []string, err error) {
+	err = d.life.cross(func() (err error) {
+		types, err = d.kernel.Types()
+		return err
+	})
+	return types, err
+}
+
 // Suspend implements nodetest.DeviceMapper.
 func (d deviceMapper) Suspend(label string) error {
 	return d.life.cross(func() error { return d.kernel.Suspend(label) })

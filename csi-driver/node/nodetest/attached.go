@@ -30,6 +30,8 @@ type Attached struct {
 	// Blank when the node was admitted, and Written since; AllowFormat is what an administrator gave to this
 	// attachment.
 	Blank, Written, AllowFormat bool
+	// Encryption of the volume.
+	Encryption v1alpha1.VolumeEncryption
 	// Source of the volume's first data.
 	Source *v1alpha1.VolumeSource
 	// SnapshotOf makes this a snapshot, of the volume with that name.
@@ -89,6 +91,7 @@ func (a Attached) Volume(name string) *v1alpha1.NvmfVolume {
 	v.Spec.UUID = a.UUID
 	v.Spec.Members = []v1alpha1.VolumeMember{{Name: a.Replica, UUID: a.replicaUUID(), Node: "storage-1"}}
 	v.Spec.Size = *resource.NewQuantity(a.SizeBytes, resource.BinarySI)
+	v.Spec.Encryption = a.Encryption
 	v.Spec.Source, v.Spec.Connection, v.Spec.Attachments = a.Source, a.connection(), a.hosts()
 	_, v.Spec.Session, _ = strings.Cut(strings.TrimPrefix(a.NQN, v1alpha1.NQNPrefix), ":")
 	if a.AllowFormat {

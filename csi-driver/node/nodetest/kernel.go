@@ -65,6 +65,7 @@ type Kernel struct {
 	mu          sync.Mutex
 	multipath   bool
 	noRDMA      bool
+	noCrypt     bool
 	subsystems  map[string]Subsystem
 	controllers map[string]*controller // by name
 	heads       map[string]*head       // by device name
@@ -124,6 +125,13 @@ func (k *Kernel) SetRDMA(present bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	k.noRDMA = !present
+}
+
+// SetCrypt says whether the kernel has dm-crypt, as it does at first.
+func (k *Kernel) SetCrypt(present bool) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.noCrypt = !present
 }
 
 // Serve makes a subsystem as given. Hosts that are connected see another size after a rescan.

@@ -3,6 +3,7 @@
 package nodetest
 
 import (
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"os"
@@ -43,6 +44,9 @@ type table struct {
 	sectors int64
 	// lower device by its number, with the name that it had; empty for the error target.
 	number, name string
+	// offset in it, in sectors, and cipher of a table that encrypts.
+	offset int64
+	cipher *mapper.Cipher
 }
 
 // DeviceMapper of this kernel.
@@ -65,6 +69,23 @@ func (d deviceMapper) Create(label, uuid string) error {
 // Load implements mapper.Control.
 func (d deviceMapper) Load(label string, t mapper.Table) error {
 	return d.failed("load a table into", label, d.kernel.loadMapped(label, t))
+}
+
+// Table implements mapper.Control.
+func (d deviceMapper) Table(label string) (mapper.Table, error) {
+	t, err := d.kernel.tableOf(label)
+	return t, d.failed("read the table of", label, err)
+}
+
+// Types implements mapper.Control.
+func (d deviceMapper) Types() ([]string, error) {
+	d.kernel.mu.Lock()
+	defer d.kernel.mu.Unlock()
+	types := []string{"linear", "error", "striped"}
+	if !d.kernel.noCrypt {
+		types = append(types, "crypt")
+	}
+	return types, nil
 }
 
 // Resume implements mapper.Control.
@@ -124,7 +145,16 @@ func (k *Kernel) check(m *mapped, t mapper.Table) (*table, error) {
 	if t.Lower == "" {
 		return &table{sectors: sectors}, nil
 	}
-	found, begins := &table{sectors: sectors, number: t.Lower}, int64(v1alpha1.HeaderBytes)
+	found, begins := &table{sectors: sectors, number: t.Lower, offset: start}, int64(v1alpha1.HeaderBytes)
+	if c := t.Cipher; c != nil {
+		switch {
+		case k.noCrypt || len(c.Key) != 64 || c.Name != "aes-xts-plain64":
+			return nil, fmt.Errorf("unknown target type, or cipher: %w", syscall.EINVAL)
+		case c.SectorBytes < sectorBytes || t.SizeBytes%c.SectorBytes != 0:
+			return nil, fmt.Errorf("device size is not multiple of sector_size feature: %w", syscall.EINVAL)
+		}
+		found.cipher = &mapper.Cipher{Name: c.Name, Key: slices.Clone(c.Key), SectorBytes: c.SectorBytes}
+	}
 	for _, h := range k.heads {
 		if h.device == t.Lower {
 			found.name = h.name
@@ -150,6 +180,12 @@ func (k *Kernel) check(m *mapped, t mapper.Table) (*table, error) {
 	}
 	if k.users(found.name) {
 		return nil, fmt.Errorf("device %s is claimed: %w", t.Lower, syscall.EBUSY)
+	}
+	if owner, _, _ := mapper.Parse(m.uuid); owner.Kind == mapper.Crypt {
+		begins += v1alpha1.LUKSHeaderBytes
+		if t.Cipher == nil {
+			return nil, fmt.Errorf("a test's device %s is of an encrypted volume, and would not encrypt: %w", m.label, syscall.EINVAL)
+		}
 	}
 	if t.OffsetBytes != begins {
 		return nil, fmt.Errorf("a test's device begins at %d of %s, not at %d: %w", begins, found.name, t.OffsetBytes, syscall.EINVAL)
@@ -205,6 +241,23 @@ func (k *Kernel) loadMapped(label string, t mapper.Table) error {
 		m.loaded = loaded
 	}
 	return err
+}
+
+func (k *Kernel) tableOf(label string) (mapper.Table, error) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	m, err := k.labelled(label)
+	if err != nil || m.live == nil {
+		return mapper.Table{}, err
+	}
+	t := mapper.Table{SizeBytes: m.live.sectors * sectorBytes}
+	if m.live.name != "" {
+		t.Lower, t.OffsetBytes = m.live.number, m.live.offset*sectorBytes
+	}
+	if c := m.live.cipher; c != nil {
+		t.Cipher = &mapper.Cipher{Name: c.Name, Key: slices.Clone(c.Key), SectorBytes: c.SectorBytes}
+	}
+	return t, nil
 }
 
 // suspendMapped makes new I/O wait, and waits for what is on its way.
@@ -283,7 +336,7 @@ func (k *Kernel) swapTable(m *mapped) error {
 		if isSlice(m) {
 			size -= v1alpha1.HeaderBytes - md.RecordBytes
 		}
-		errs = append(errs, growFile(k.Backing(h.nguid), size))
+		errs = append(errs, growFile(k.shows(m, h), size))
 	}
 	return errors.Join(append(errs, k.point(m))...)
 }
@@ -291,17 +344,33 @@ func (k *Kernel) swapTable(m *mapped) error {
 // growFile makes a file as long as the device that shows it.
 func growFile(path string, sizeBytes int64) error {
 	info, err := os.Stat(path)
-	if err != nil || info.Size() >= sizeBytes {
-		return err
+	if errors.Is(err, os.ErrNotExist) {
+		err = os.WriteFile(path, nil, 0o600)
+	} else if err == nil && info.Size() >= sizeBytes {
+		return nil
 	}
-	return os.Truncate(path, sizeBytes)
+	return errors.Join(err, os.Truncate(path, sizeBytes))
+}
+
+// shows is the file with what a device shows of a namespace. A key shows a file of its own: what was written under
+// another one cannot be read.
+func (k *Kernel) shows(m *mapped, h *head) string {
+	if m.live.cipher == nil {
+		return k.Backing(h.nguid)
+	}
+	return k.Decrypted(h.nguid, m.live.cipher.Key)
+}
+
+// Decrypted is the path of the file with what a namespace's data are behind a LUKS header, read with a key.
+func (k *Kernel) Decrypted(nguid string, key []byte) string {
+	return fmt.Sprintf("%s.%x", k.Backing(nguid), sha256.Sum256(key))
 }
 
 // point a device's node to the file with its data, or to none when it has lost that.
 func (k *Kernel) point(m *mapped) error {
 	to := filepath.Join(k.Root, "backing/lost")
 	if h := k.under(m); h != nil {
-		to = k.Backing(h.nguid)
+		to = k.shows(m, h)
 	}
 	node := filepath.Join(k.Root, "dev", m.name)
 	return errors.Join(os.RemoveAll(node), os.Symlink(to, node))

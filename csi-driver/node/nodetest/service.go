@@ -72,7 +72,7 @@ type Config struct {
 // NewService makes the node service of a process. Every portal can be reached, and the kernel has all its modules.
 func NewService(c Config) *node.Service {
 	fs := &filesystem.Host{
-		Mounter: c.Mounter, Exec: c.Programs, Open: c.Kernel.Open, MountInfo: mountInfo(c.Root), Sys: filepath.Join(c.Root, "sys"),
+		Mounter: c.Mounter, Exec: c.Programs, Open: c.Kernel.Open, MountInfo: mountInfo(c.Root), Sys: filepath.Join(c.Root, "sys"), PBKDFMemoryKiB: 32,
 	}
 	initiator := fabrics.New(fabrics.Config{
 		Root: c.Root, Kernel: c.Kernel, Clock: c.Clock,

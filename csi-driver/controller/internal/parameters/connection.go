@@ -83,5 +83,7 @@ func (p Parameters) Differences(spec v1alpha1.NvmfVolumeSpec) []string {
 	differ(IOQueues, p.IOQueues != 0, p.IOQueues, c.IOQueues)
 	differ(QueueDepth, p.QueueDepth != 0, p.QueueDepth, c.QueueDepth)
 	differ(CtrlLossTimeout, p.CtrlLossTimeoutSeconds != 0, p.CtrlLossTimeoutSeconds, c.CtrlLossTimeoutSeconds)
+	// A class that says nothing asks for volumes that are not encrypted, and always did.
+	differ(Encrypted, true, p.Encryption != "", spec.Encryption != "")
 	return d
 }

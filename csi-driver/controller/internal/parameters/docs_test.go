@@ -55,6 +55,7 @@ func TestTheDocumentsExamplesAreValid(t *testing.T) {
 		}{Parameters: &parameters}); err != nil {
 			t.Fatal(err)
 		}
+		parameters = OfClass(parameters)
 		if _, err := Parse(parameters); err != nil {
 			t.Errorf("example %d: %v", i+1, err)
 		}

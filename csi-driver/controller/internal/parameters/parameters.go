@@ -42,6 +42,12 @@ const (
 	ZoneLabel = "zoneLabel"
 	// Placement of volumes: Spread, PreferSameNode or PreferSameZone. Default: Spread.
 	Placement = "placement"
+	// Encrypted: true or false. Default: false.
+	Encrypted = "encrypted"
+	// StageSecretName and StageSecretNamespace name the Secret with the keys of encrypted volumes. csi-provisioner
+	// keeps them to itself, and the kubelet sends the Secret to the node plugin.
+	StageSecretName      = provisionerPrefix + "node-stage-secret-name"
+	StageSecretNamespace = provisionerPrefix + "node-stage-secret-namespace"
 	// FSType of a mounted volume. The provisioner moves it into the volume's capability.
 	FSType = provisionerPrefix + "fstype"
 
@@ -111,6 +117,8 @@ type Parameters struct {
 	ZoneLabel string
 	// Placement, empty when not given.
 	Placement string
+	// Encryption of the volumes' data, empty for none.
+	Encryption v1alpha1.VolumeEncryption
 	// FSType, empty when not given.
 	FSType string
 	// PVName, PVCName and PVCNamespace say whom the volume is for; empty when the provisioner does not tell.
@@ -183,6 +191,16 @@ var fixedSetters = []setter{
 			return fmt.Errorf("%s: %q is not a placement; use %s, %s or %s", Placement, v, Spread, PreferSameNode, PreferSameZone)
 		}
 		p.Placement = v
+		return nil
+	}},
+	{Encrypted, func(p *Parameters, v string) error {
+		switch v {
+		case "true":
+			p.Encryption = v1alpha1.EncryptionLUKS2
+		case "false":
+		default:
+			return fmt.Errorf("%s: %q is neither \"true\" nor \"false\"", Encrypted, v)
+		}
 		return nil
 	}},
 	{FSType, func(p *Parameters, v string) error {

@@ -85,7 +85,7 @@ func TestParseSaysWhatToWriteInstead(t *testing.T) {
 		"nothing":                      {nil, []string{"target is required; set it to the name of an NvmfTarget"}},
 		"empty target":                 {map[string]string{Target: ""}, []string{"target is empty"}},
 		"replicas":                     {map[string]string{Target: "t", "replicas": "3"}, []string{`replicas: "3" is not a whole number from 1 to 2`}},
-		"unknown":                      {map[string]string{Target: "t", "copies": "3"}, []string{`"copies" is unknown; supported parameters: target, transport, ioQueues, queueDepth, ctrlLossTimeout, replicas, deviceClass, zones, zoneLabel, placement, csi.storage.k8s.io/fstype`}},
+		"unknown":                      {map[string]string{Target: "t", "copies": "3"}, []string{`"copies" is unknown; supported parameters: target, transport, ioQueues, queueDepth, ctrlLossTimeout, replicas, deviceClass, zones, zoneLabel, placement, encrypted, csi.storage.k8s.io/fstype`}},
 		"wrong case":                   {map[string]string{Target: "t", "ioqueues": "3"}, []string{`"ioqueues" is unknown; use ioQueues`}},
 		"lower-case transport":         {map[string]string{Target: "t", Transport: "tcp"}, []string{`"tcp" is not a transport; use TCP, RDMA, or RDMA,TCP for both`}},
 		"empty transport":              {map[string]string{Target: "t", Transport: ""}, []string{`"" is not a transport; use TCP, RDMA`}},
@@ -107,6 +107,7 @@ func TestParseSaysWhatToWriteInstead(t *testing.T) {
 		"more zones than there can be": {map[string]string{Target: "t", Zones: numbered(65)}, []string{"zones: 65 zones; at most 64 are supported"}},
 		"no label":                     {map[string]string{Target: "t", Zones: "a", ZoneLabel: "a b"}, []string{`zoneLabel: "a b" is not the key of a node label`}},
 		"a label without zones":        {map[string]string{Target: "t", ZoneLabel: "rack", Placement: "Spread"}, []string{"zoneLabel has no effect without zones, replicas \"2\", or placement PreferSameNode or PreferSameZone; add one of them, or remove it"}},
+		"neither true nor false":       {map[string]string{Target: "t", Encrypted: "yes"}, []string{`encrypted: "yes" is neither "true" nor "false"`}},
 		"another filesystem":           {map[string]string{Target: "t", FSType: "btrfs"}, []string{`"btrfs"`, "use ext4 or xfs"}},
 		"several things at once":       {map[string]string{IOQueues: "x", "zz": "", "aa": ""}, []string{"ioQueues", "target is required", `"aa" is unknown`, `"zz" is unknown`}},
 	} {

@@ -44,7 +44,7 @@ func accept(class storagev1.StorageClass) error {
 		_, _, err := ParseMutable(class.Parameters)
 		return err
 	}
-	_, err := Parse(class.Parameters)
+	_, err := Parse(OfClass(class.Parameters))
 	return err
 }
 

@@ -107,6 +107,8 @@ func decide(r Request, found signature, edgesZero bool) (format bool, err error)
 		return true, r.fits()
 	case finished && r.Fence.Header == HeaderNone:
 		return r.refuse("holds "+found.String()+", but its volume has no header", "inspect it on the node: its header was lost, or something else wrote to it")
+	case finished && r.Type == LUKS:
+		return r.refuse("holds "+found.String()+", which is not encrypted", "inspect it on the node: something else wrote to it")
 	case finished:
 		return r.refuse("holds "+found.String()+", and "+r.Type+" was asked for",
 			"use a StorageClass with the filesystem of the volume in csi.storage.k8s.io/fstype, or another volume")
@@ -114,16 +116,28 @@ func decide(r Request, found signature, edgesZero bool) (format bool, err error)
 		return r.refuse("cannot be mounted read-only, because its filesystem is incomplete", "mount it once for writing")
 	case r.Fence.AllowFormat:
 		return true, r.fits()
-	case r.Fence.Header == HeaderFormatted && found.Unfinished:
-		return r.refuse("contains an incomplete filesystem, although it was formatted before", r.Fence.allow())
 	case r.Fence.Header == HeaderFormatted:
-		return r.refuse("was formatted before, but contains no filesystem", r.Fence.allow())
+		return r.refuse(r.lost(found), r.Fence.allow())
 	case found.Unfinished || !edgesZero:
 		return r.refuse("contains data, but its volume has no header", r.Fence.allow())
 	case !r.Fence.Blank:
 		return r.refuse("was written to, but its volume has no header", r.Fence.allow())
 	default:
 		return true, r.fits()
+	}
+}
+
+// lost says what is not as it was once made.
+func (r Request) lost(found signature) string {
+	switch {
+	case r.Type == LUKS && found.Unfinished:
+		return "contains an incomplete LUKS header, although it was formatted before, and without that its data cannot be decrypted"
+	case r.Type == LUKS:
+		return "was formatted before, but contains no LUKS header, without which its data cannot be decrypted"
+	case found.Unfinished:
+		return "contains an incomplete filesystem, although it was formatted before"
+	default:
+		return "was formatted before, but contains no filesystem"
 	}
 }
 

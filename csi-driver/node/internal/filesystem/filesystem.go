@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package filesystem makes, checks, grows and mounts filesystems, and binds block devices.
+// Package filesystem makes, checks, grows and mounts filesystems, binds block devices, and makes and reads the LUKS
+// headers of encrypted volumes.
 //
 // A device is formatted only through the fence (see Fence). When mkfs is cut off, by a crash of the machine or of this
 // process, the volume's header says so, and it starts again. A call whose deadline passes does not cut it off: what
@@ -35,6 +36,8 @@ type Host struct {
 	MountInfo string
 	// Sys is the path of sysfs: /sys on a real host.
 	Sys string
+	// PBKDFMemoryKiB that a guess at the passphrase of a new key slot takes; 0 for 64 MiB. Only tests take less.
+	PBKDFMemoryKiB int
 }
 
 // Device that is open.
@@ -68,6 +71,8 @@ type Request struct {
 	// ReadOnly: nothing may be written to the device, so it is not formatted. Call SetReadOnly before.
 	ReadOnly bool
 	Fence    Fence
+	// WithToken: a LUKS header is not complete without a token.
+	WithToken bool
 	// Begin is called before a device is formatted. It must make durable that its formatting has begun.
 	Begin func(ctx context.Context) error
 }

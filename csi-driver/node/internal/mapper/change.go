@@ -16,6 +16,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/wait"
 	"k8s.io/client-go/util/retry"
 
+	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/csi-driver/node/internal/doing"
 	"github.com/weft-storage/weft/csi-driver/node/internal/modules"
 )
@@ -27,12 +28,36 @@ type Spec struct {
 	Attachment string
 	// Lower is the device to build on. Keep it open, or another may have got its number.
 	Lower Lower
-	// OffsetBytes in it where the device begins, and SizeBytes of the device.
+	// OffsetBytes in it where the data begin, and SizeBytes of the data. A device of kind Crypt begins behind the LUKS
+	// header, and is that much smaller.
 	OffsetBytes, SizeBytes int64
+	// Cipher of a device of kind Crypt that is built; when one is changed, it keeps what it has.
+	Cipher *Cipher
+}
+
+// HiddenBytes of the data that a device does not show: the LUKS header.
+func (o Owner) HiddenBytes() int64 {
+	if o.Kind == Crypt {
+		return v1alpha1.LUKSHeaderBytes
+	}
+	return 0
 }
 
 func (s Spec) table() Table {
-	return Table{SizeBytes: s.SizeBytes, Lower: s.Lower.Number, OffsetBytes: s.OffsetBytes}
+	header := s.HiddenBytes()
+	return Table{SizeBytes: s.SizeBytes - header, Lower: s.Lower.Number, OffsetBytes: s.OffsetBytes + header, Cipher: s.Cipher}
+}
+
+// cipherOf a device: that of the table in force, with the key. Devices of other kinds have none.
+func (h *Host) cipherOf(d Device) (*Cipher, error) {
+	if d.Kind != Crypt {
+		return nil, nil
+	}
+	t, err := h.Control.Table(d.Label)
+	if err == nil && t.Cipher == nil {
+		err = fmt.Errorf("%s has no cipher in force: %w", d.Name, ErrNotFound)
+	}
+	return t.Cipher, err
 }
 
 // Load device mapper, unless it is there. It fails with modules.ErrMissing; any other error says that it is not known.
@@ -55,10 +80,28 @@ func (h *Host) there() (bool, error) {
 	}
 }
 
+// LoadCrypt makes the kernel ready for devices of kind Crypt, unless it is. It fails as Load does, and is idempotent.
+func (h *Host) LoadCrypt(ctx context.Context) error {
+	if err := h.Load(ctx); err != nil {
+		return err
+	}
+	return modules.Load(ctx, h.LoadModule, func() (bool, error) {
+		types, err := h.Control.Types()
+		return slices.Contains(types, typeCrypt), err
+	}, "dm_crypt")
+}
+
 // Build a device. What earlier ones there are must be discarded before. It fails with ErrNotFound when the
 // lower device changed meanwhile.
 func (h *Host) Build(ctx context.Context, s Spec) (Device, error) {
-	if err := h.Load(ctx); err != nil {
+	load := h.Load
+	if s.Kind == Crypt {
+		load = h.LoadCrypt
+		if s.Cipher == nil {
+			return Device{}, fmt.Errorf("%s: no cipher for it: %w", s.Label(), ErrUnfit)
+		}
+	}
+	if err := load(ctx); err != nil {
 		return Device{}, err
 	}
 	id, err := h.freeUUID(s)
@@ -93,21 +136,25 @@ func (h *Host) freeUUID(s Spec) (string, error) {
 	return id, nil
 }
 
-// Grow a device to a size; one that has it, or more, is left alone. I/O that is on its way is waited for, and what
-// comes meanwhile waits.
+// Grow a device to so many bytes of data; one that has them, or more, is left alone. I/O that is on its way is waited
+// for, and what comes meanwhile waits.
 func (h *Host) Grow(ctx context.Context, d Device, offsetBytes, sizeBytes int64) (Device, error) {
-	if d.SizeBytes >= sizeBytes {
+	if d.DataBytes() >= sizeBytes {
 		return d, nil
 	}
 	if d.Lost() {
 		return d, fmt.Errorf("grow %s: what it was made of: %w", d.Name, ErrNotFound)
 	}
-	if err := h.exchange(ctx, d.Label, Spec{Lower: d.Lower, OffsetBytes: offsetBytes, SizeBytes: sizeBytes}.table()); err != nil {
+	cipher, err := h.cipherOf(d)
+	if err != nil {
+		return d, err
+	}
+	if err := h.exchange(ctx, d.Label, Spec{Owner: d.Owner, Lower: d.Lower, OffsetBytes: offsetBytes, SizeBytes: sizeBytes, Cipher: cipher}.table()); err != nil {
 		return d, err
 	}
 	now, err := h.Find(d.Number)
-	if err == nil && now.SizeBytes < sizeBytes {
-		err = fmt.Errorf("%s has %d bytes after it was made to have %d", d.Name, now.SizeBytes, sizeBytes)
+	if err == nil && now.DataBytes() < sizeBytes {
+		err = fmt.Errorf("%s has %d bytes after it was made to have %d", d.Name, now.DataBytes(), sizeBytes)
 	}
 	return now, err
 }
@@ -120,8 +167,8 @@ func (h *Host) Exchange(ctx context.Context, d Device, s Spec) (Device, error) {
 	if s.Owner != d.Owner || s.Attachment != d.Attachment {
 		return d, fmt.Errorf("%s is of %s, not of %s: %w", d.Name, d.UUID, s.uuid()+s.Attachment, ErrForeign)
 	}
-	if s.SizeBytes < d.SizeBytes {
-		return d, fmt.Errorf("%s has %d bytes, and would have %d: %w", d.Name, d.SizeBytes, s.SizeBytes, ErrUnfit)
+	if s.SizeBytes < d.DataBytes() {
+		return d, fmt.Errorf("%s has %d bytes, and would have %d: %w", d.Name, d.DataBytes(), s.SizeBytes, ErrUnfit)
 	}
 	is, err := attribute(h.sys("class/block", d.Name), "queue/logical_block_size")
 	if err != nil {
@@ -131,8 +178,12 @@ func (h *Host) Exchange(ctx context.Context, d Device, s Spec) (Device, error) {
 	if err != nil {
 		return d, err
 	}
-	if is != gets {
+	// dm-crypt has blocks of its sectors, whatever is below.
+	if is != gets && d.Kind != Crypt {
 		return d, fmt.Errorf("%s has blocks of %s bytes, and %s of %s: %w", d.Name, is, s.Lower.Name, gets, ErrUnfit)
+	}
+	if s.Cipher, err = h.cipherOf(d); err != nil {
+		return d, err
 	}
 	if err := h.exchange(ctx, d.Label, s.table()); err != nil {
 		return d, err

@@ -4,7 +4,6 @@ package mapper
 
 import (
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"os"
 	"runtime"
@@ -19,6 +18,10 @@ type Control interface {
 	Create(label, uuid string) error
 	// Load a table for the next Resume.
 	Load(label string, t Table) error
+	// Table in force of a device, with its key; none is the zero value.
+	Table(label string) (Table, error)
+	// Types of targets that the kernel has now.
+	Types() ([]string, error)
 	// Resume a device with the table that was loaded, if one was. It waits for I/O that is on its way through the
 	// table in force. It neither freezes the filesystem nor waits for I/O that the device queues. EINTR says that a
 	// signal came first: load the table again.
@@ -42,6 +45,72 @@ type Table struct {
 	Lower string
 	// OffsetBytes in it where the device begins, in sectors.
 	OffsetBytes int64
+	// Cipher with which what is written is encrypted; nil for none.
+	Cipher *Cipher
+}
+
+// Cipher of a device that encrypts. It holds the key, and is never logged.
+type Cipher struct {
+	// Name in the kernel's notation, such as aes-xts-plain64.
+	Name string
+	// Key of it.
+	Key []byte
+	// SectorBytes that are encrypted at a time.
+	SectorBytes int64
+}
+
+// String keeps the key out of messages.
+func (c Cipher) String() string { return c.Name }
+
+// GoString keeps the key out of messages.
+func (c Cipher) GoString() string { return c.Name }
+
+const (
+	typeLinear = "linear"
+	typeError  = "error"
+	typeCrypt  = "crypt"
+)
+
+// target that a table has, and its parameters.
+func (t Table) target() (kind, params string) {
+	switch {
+	case t.Lower == "":
+		return typeError, ""
+	case t.Cipher == nil:
+		return typeLinear, fmt.Sprintf("%s %d", t.Lower, t.OffsetBytes/sectorBytes)
+	}
+	// The key is in the table itself and not in a keyring: so the table can be loaded again, larger or over another
+	// device, by who does not have the Secret. The third field is added to the sector's number for the initialization
+	// vector; LUKS2 has it 0.
+	return typeCrypt, fmt.Sprintf("%s %x 0 %s %d 1 sector_size:%d", t.Cipher.Name, t.Cipher.Key, t.Lower, t.OffsetBytes/sectorBytes, t.Cipher.SectorBytes)
+}
+
+// parseTable of one target.
+func parseTable(kind, params string, sizeBytes int64) (Table, error) {
+	t := Table{SizeBytes: sizeBytes}
+	var sectors int64
+	var err error
+	switch kind {
+	case typeError:
+		return t, nil
+	case typeLinear:
+		_, err = fmt.Sscanf(params, "%s %d", &t.Lower, &sectors)
+	case typeCrypt:
+		var c Cipher
+		var iv int64
+		_, err = fmt.Sscanf(params, "%s %x %d %s %d 1 sector_size:%d", &c.Name, &c.Key, &iv, &t.Lower, &sectors, &c.SectorBytes)
+		if err == nil && iv != 0 {
+			err = fmt.Errorf("%w: the first sector is %d", unix.EINVAL, iv)
+		}
+		t.Cipher = &c
+	default:
+		err = unix.EINVAL
+	}
+	if err != nil {
+		return Table{}, fmt.Errorf("a table of type %s that this version does not make: %w", kind, err) // params has the key
+	}
+	t.OffsetBytes = sectors * sectorBytes
+	return t, nil
 }
 
 // Linux is the Control of this machine.
@@ -69,8 +138,11 @@ const controlPath = "/dev/mapper/control"
 // message is one call to the kernel: the fixed part, then what the call takes.
 type message struct {
 	unix.DmIoctl
-	data [128]byte
+	data [dataBytes]byte
 }
+
+// dataBytes suffice for each table that this package loads, and for the list of the kernel's target types.
+const dataBytes = 4096
 
 // Create implements Control.
 func (Linux) Create(label, uuid string) error {
@@ -82,9 +154,9 @@ func (Linux) Create(label, uuid string) error {
 // Load implements Control.
 func (Linux) Load(label string, t Table) error {
 	return call("load a table into", unix.DM_TABLE_LOAD, label, func(m *message) error {
-		target, params := "error", ""
-		if t.Lower != "" {
-			target, params = "linear", fmt.Sprintf("%s %d", t.Lower, t.OffsetBytes/sectorBytes)
+		target, params := t.target()
+		if t.Cipher != nil {
+			m.Flags = unix.DM_SECURE_DATA_FLAG // the kernel wipes its copy of the message
 		}
 		spec := unix.DmTargetSpec{Length: uint64(t.SizeBytes / sectorBytes), Next: uint32(len(m.data))}
 		if err := text(spec.Target_type[:], target); err != nil {
@@ -97,6 +169,56 @@ func (Linux) Load(label string, t Table) error {
 		m.Target_count = 1
 		return text(m.data[n:], params)
 	})
+}
+
+// Table implements Control.
+func (Linux) Table(label string) (Table, error) {
+	var t Table
+	m := message{}
+	defer clear(m.data[:])
+	m.Flags = unix.DM_STATUS_TABLE_FLAG | unix.DM_SECURE_DATA_FLAG
+	if err := m.call("read the table of", unix.DM_TABLE_STATUS, label); err != nil || m.Target_count == 0 {
+		return t, err
+	}
+	spec, params, err := m.line()
+	if err == nil && (m.Target_count != 1 || m.Flags&unix.DM_BUFFER_FULL_FLAG != 0) {
+		err = unix.EINVAL
+	}
+	if err != nil {
+		return t, fmt.Errorf("device mapper: read the table of %s: %w", label, err)
+	}
+	return parseTable(unix.ByteSliceToString(spec.Target_type[:]), params, int64(spec.Length)*sectorBytes)
+}
+
+// line of the table that the kernel answered.
+func (m *message) line() (spec unix.DmTargetSpec, params string, err error) {
+	out := m.data[:]
+	n, err := binary.Decode(out, binary.NativeEndian, &spec)
+	if err != nil {
+		return spec, "", err
+	}
+	return spec, unix.ByteSliceToString(out[n:]), nil
+}
+
+// versionsAt is where the name of a target type is behind its struct dm_target_versions: a __u32 and three of version.
+const versionsAt = 16
+
+// Types implements Control.
+func (Linux) Types() ([]string, error) {
+	var m message
+	if err := m.call("list the types of targets of", unix.DM_LIST_VERSIONS, ""); err != nil {
+		return nil, err
+	}
+	var types []string
+	for at := 0; at+versionsAt < len(m.data); {
+		types = append(types, unix.ByteSliceToString(m.data[at+versionsAt:]))
+		next := int(binary.NativeEndian.Uint32(m.data[at:]))
+		if next == 0 {
+			break
+		}
+		at += next
+	}
+	return types, nil
 }
 
 // Resume implements Control. The one call that resumes a device with a table that was loaded suspends it before
@@ -152,12 +274,20 @@ func text(field []byte, s string) error {
 // call the kernel with what fill puts into a message about the device with a label.
 func call(what string, request uint, label string, fill func(*message) error) error {
 	var m message
+	defer clear(m.data[:])
+	if err := fill(&m); err != nil {
+		return fmt.Errorf("device mapper: %s %s: %w", what, label, err)
+	}
+	return m.call(what, request, label)
+}
+
+func (m *message) call(what string, request uint, label string) error {
 	m.Version = [3]uint32{unix.DM_VERSION_MAJOR, 0, 0} // any of this major version
-	m.Data_size = uint32(unsafe.Sizeof(m))
+	m.Data_size = uint32(unsafe.Sizeof(*m))
 	m.Data_start = uint32(unsafe.Offsetof(m.data))
-	err := errors.Join(text(m.Name[:], label), fill(&m))
+	err := text(m.Name[:], label)
 	if err == nil {
-		err = control(request, &m)
+		err = control(request, m)
 	}
 	if err != nil {
 		return fmt.Errorf("device mapper: %s %s: %w", what, label, err)

@@ -1,14 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 
-// Package mapper makes two kinds of linear devices with the kernel's device mapper.
+// Package mapper makes devices with the kernel's device mapper, most of them linear.
 //
 // A volume's device is what pods see. It is made of what the volume's target serves, from behind the header on, or of
 // the mirror over its replicas. What is below a mounted filesystem can be exchanged through it, and the host's scanners
 // find no signature at the start of a volume.
 //
+// Of an encrypted volume that device is one of dm-crypt. What is below it can be exchanged all the same: the key is
+// taken from the table in force, in which the kernel has it. While the LUKS header at the start of the data is read or
+// written, a linear device shows the data as they are stored. No pod ever sees that one.
+//
 // A slice is what a mirror has as a member: of one replica, from behind the record on to the end, for one attachment.
 //
-// A device is found in sysfs, by its device mapper UUID: WEFT-<volume's UUID>-<attachment's UUID>, and of a slice
+// A device is found in sysfs, by its device mapper UUID: WEFT-<volume's UUID>-<attachment's UUID>, of an encrypted
+// volume WEFT-CRYPT-<volume's UUID>-<attachment's UUID>, and of its header WEFT-LUKS-...; of a slice
 // WEFT-LEG-<replica's UUID>-<attachment's UUID>. It is addressed as /dev/dm-N, which the kernel itself makes. It has no
 // link in /dev/mapper: udev is told to leave it alone.
 package mapper
@@ -33,6 +38,9 @@ const (
 	namePrefix  = "weft-"
 	slicePrefix = "WEFT-LEG-"
 	sliceName   = "weft-leg-"
+	cryptPrefix = "WEFT-CRYPT-"
+	luksPrefix  = "WEFT-LUKS-"
+	luksName    = "weft-luks-"
 	// sectorBytes is the unit of tables, and of sizes in sysfs.
 	sectorBytes = 512
 )
@@ -87,27 +95,58 @@ type Device struct {
 	Lower Lower
 }
 
-// Owner of a device, by its UUID: one of the two.
+// Owner of a device, by its UUID: a volume or a replica.
 type Owner struct {
 	// Volume that pods see through it.
 	Volume string
 	// Replica that it is a slice of.
 	Replica string
+	// Kind of a volume's device.
+	Kind Kind
 }
+
+// Kind of a volume's device.
+type Kind string
+
+// Kinds of volumes' devices. Pods see the first two.
+const (
+	// Plain shows the data as they are stored.
+	Plain Kind = ""
+	// Crypt shows the data of an encrypted volume, behind its LUKS header. It never has a table of another kind, but
+	// for one that fails all I/O.
+	Crypt Kind = "crypt"
+	// LUKS shows the data of an encrypted volume as they are stored, with the LUKS header at the start.
+	LUKS Kind = "luks"
+)
+
+// prefixes of UUIDs, by the kind of a volume's device.
+var prefixes = map[Kind]string{Plain: uuidPrefix, Crypt: cryptPrefix, LUKS: luksPrefix}
 
 func (o Owner) uuid() string {
 	if o.Replica != "" {
 		return slicePrefix + o.Replica + "-"
 	}
-	return uuidPrefix + o.Volume + "-"
+	return prefixes[o.Kind] + o.Volume + "-"
 }
 
 // Label of the owner's device.
 func (o Owner) Label() string {
-	if o.Replica != "" {
+	switch {
+	case o.Replica != "":
 		return sliceName + o.Replica
+	case o.Kind == LUKS:
+		return luksName + o.Volume
+	default:
+		return namePrefix + o.Volume
 	}
-	return namePrefix + o.Volume
+}
+
+// DataBytes of the volume that are below the device, with those that it does not show.
+func (d Device) DataBytes() int64 {
+	if d.SizeBytes == 0 {
+		return 0 // it never had a table
+	}
+	return d.SizeBytes + d.HiddenBytes()
 }
 
 // Lost tells whether nothing is under the device any more: all its I/O fails.
@@ -116,7 +155,7 @@ func (d Device) Lost() bool { return d.Lower.Name == "" }
 var (
 	deviceName = regexp.MustCompile(`^dm-[0-9]+$`)
 	// uuid of a device. A number at its end tells it from one for the same attachment that is still held open.
-	uuid = regexp.MustCompile(`^` + uuidPrefix + `(LEG-)?([0-9a-f-]{36})-([0-9a-f-]{36})(-[0-9]+)?$`)
+	uuid = regexp.MustCompile(`^` + uuidPrefix + `(LEG-|CRYPT-|LUKS-)?([0-9a-f-]{36})-([0-9a-f-]{36})(-[0-9]+)?$`)
 )
 
 // Parse a device mapper UUID: whose device it is, and for which attachment. It is false for one of another's.
@@ -125,8 +164,13 @@ func Parse(dmUUID string) (owner Owner, attachment string, ours bool) {
 	if parts == nil {
 		return Owner{}, "", false
 	}
-	if parts[1] != "" {
+	switch uuidPrefix + parts[1] {
+	case slicePrefix:
 		return Owner{Replica: parts[2]}, parts[3], true
+	case cryptPrefix:
+		return Owner{Volume: parts[2], Kind: Crypt}, parts[3], true
+	case luksPrefix:
+		return Owner{Volume: parts[2], Kind: LUKS}, parts[3], true
 	}
 	return Owner{Volume: parts[2]}, parts[3], true
 }
@@ -135,13 +179,15 @@ func (h *Host) sys(elem ...string) string {
 	return filepath.Join(append([]string{h.Root, "sys"}, elem...)...)
 }
 
-// Of a volume, by its UUID: its device, and those of earlier attachments that are not gone.
-func (h *Host) Of(volume string) ([]Device, error) { return h.of(Owner{Volume: volume}) }
+// Of a volume, by its UUID: its device, that of its LUKS header, and those of earlier attachments that are not gone.
+func (h *Host) Of(volume string) ([]Device, error) {
+	return h.of(Owner{Volume: volume}, Owner{Volume: volume, Kind: Crypt}, Owner{Volume: volume, Kind: LUKS})
+}
 
 // Slices of a replica, by its UUID, and those of earlier attachments that are not gone.
 func (h *Host) Slices(replica string) ([]Device, error) { return h.of(Owner{Replica: replica}) }
 
-func (h *Host) of(owner Owner) ([]Device, error) {
+func (h *Host) of(owners ...Owner) ([]Device, error) {
 	entries, err := os.ReadDir(h.sys("class/block"))
 	if err != nil {
 		return nil, err
@@ -151,7 +197,8 @@ func (h *Host) of(owner Owner) ([]Device, error) {
 			return true
 		}
 		dmUUID, err := attribute(h.sys("class/block", e.Name()), "dm/uuid")
-		return errors.Is(err, ErrNotFound) || err == nil && !strings.HasPrefix(dmUUID, owner.uuid())
+		ours := slices.ContainsFunc(owners, func(o Owner) bool { return strings.HasPrefix(dmUUID, o.uuid()) })
+		return errors.Is(err, ErrNotFound) || err == nil && !ours
 	})
 	return h.findAll(entries)
 }

@@ -30,7 +30,7 @@ const (
 )
 
 // ErrNoProgram says that mdadm is not in the image.
-var ErrNoProgram = errors.New("program mdadm not found")
+var ErrNoProgram = fmt.Errorf("program mdadm %w", modules.ErrNoProgram)
 
 // Load what mirrors need, unless it is there. It fails with ErrNoProgram, or with modules.ErrMissing; any other error
 // says that it is not known. It is idempotent.

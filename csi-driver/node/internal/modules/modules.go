@@ -15,6 +15,9 @@ import (
 // known.
 var ErrMissing = errors.New("the kernel lacks a module")
 
+// ErrNoProgram says that a program is not in the image.
+var ErrNoProgram = errors.New("not found")
+
 // Load modules, in this order, unless what they are for is there already: built in, or loaded before. It is there when
 // Load returns nil. Safe for concurrent use, and idempotent.
 func Load(ctx context.Context, load func(ctx context.Context, name string) error, there func() (bool, error), names ...string) error {
