@@ -57,13 +57,31 @@ func (h *VolumeHost) AttachmentUUID() string {
 	return attachment
 }
 
-// HostOf an attachment, by its UUID: its entry in spec.hosts; nil when it has none.
+// HostOf an attachment, by its UUID: its entry in spec.hosts, the later one while its keys are rotated; nil when it has
+// none.
 func (v *NvmfReplica) HostOf(attachment string) *VolumeHost {
-	i := slices.IndexFunc(v.Spec.Hosts, func(h VolumeHost) bool { return h.AttachmentUUID() == attachment })
-	if i < 0 {
+	all := v.HostsOf(attachment)
+	if len(all) == 0 {
 		return nil
 	}
-	return &v.Spec.Hosts[i]
+	return all[len(all)-1]
+}
+
+// HostsOf an attachment, by its UUID: its entries in spec.hosts. There are two while its keys are rotated, the former
+// one first.
+func (v *NvmfReplica) HostsOf(attachment string) []*VolumeHost {
+	var all []*VolumeHost
+	for i := range v.Spec.Hosts {
+		if h := &v.Spec.Hosts[i]; h.AttachmentUUID() == attachment {
+			all = append(all, h)
+		}
+	}
+	return all
+}
+
+// Rotating tells whether an attachment of the replica has two hosts, because its keys are rotated.
+func (v *NvmfReplica) Rotating() bool {
+	return slices.ContainsFunc(v.Spec.Hosts, func(h VolumeHost) bool { return len(v.HostsOf(h.AttachmentUUID())) > 1 })
 }
 
 // Admitted is the entry of a host in status.hosts; nil when it may not connect now.

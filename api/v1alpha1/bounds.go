@@ -35,6 +35,8 @@ const (
 	MinSRQDepth      = 16
 	MinNvmetSRQDepth = 256
 	MaxSRQDepth      = 65535
+	// MaxHosts that an NvmfReplica can list.
+	MaxHosts = 64
 	// MaxAttachments that a node can be expected to hold, and DefaultAttachments.
 	MaxAttachments     = 4096
 	DefaultAttachments = 128

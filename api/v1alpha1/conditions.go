@@ -86,6 +86,10 @@ const (
 	// its kernel or its node plugin cannot. Where they can it is False, and its message is the public key of the node
 	// plugin, to which their keys are sealed. Written by the node plugin.
 	ConditionAuthenticationUnavailable = "WeftAuthenticationUnavailable"
+	// ConditionIdentitiesRetired (Kubernetes' own Node): the node plugin has connected to replicas under new identities,
+	// because their keys are rotated, and never connects under the former ones again. The message has the UUIDs of these,
+	// separated by spaces. The CSI controller then removes them from the replicas. Written by the node plugin.
+	ConditionIdentitiesRetired = "WeftIdentitiesRetired"
 	// ConditionNodeVersionSkew (Kubernetes' own Node): the version of the node plugin and the installed version are
 	// further apart than what works together; the message has both. Written by the node plugin: a Node need not have an
 	// NvmfNode.
@@ -204,6 +208,8 @@ const (
 	ReasonUUIDInUse            = "UUIDInUse"
 	// ReasonKeysUnreadable: what the keys of a host were sealed to is not this node's key.
 	ReasonKeysUnreadable = "KeysUnreadable"
+	// ReasonKeysRotated: the node's hosts have new keys, and are connected with them.
+	ReasonKeysRotated = "KeysRotated"
 	// ReasonOverdue is that of an Event only: a node's kernel has not finished what it was asked for the volume.
 	ReasonOverdue = "KernelCallOverdue"
 	// These are of Events only, about the replicas of a volume.

@@ -75,9 +75,10 @@ type NvmfReplicaSpec struct {
 	// +kubebuilder:validation:MaxLength=223
 	// +optional
 	SubsystemNQN string `json:"subsystemNQN,omitempty"`
-	// Hosts that may connect, one for each attachment of the volume to a node. Empty: no host.
+	// Hosts that may connect, one for each attachment of the volume to a node, and two while its keys are rotated.
+	// Empty: no host.
 	// +kubebuilder:validation:MaxItems=64
-	// +kubebuilder:validation:XValidation:rule="self.size() < 2 || self.all(h, has(h.access) && h.access == self[0].access && h.access != 'Exclusive')",message="hosts: several hosts must all have the same access, SharedWrite or SharedRead"
+	// +kubebuilder:validation:XValidation:rule="self.size() < 2 || self.all(h, has(h.access) && h.access == self[0].access && h.access != 'Exclusive') || self.size() == 2 && self.all(h, h.access == self[0].access && h.node == self[0].node && h.nodeUID == self[0].nodeUID) && has(self[1].attachment) && (has(self[0].attachment) ? self[0].attachment == self[1].attachment : self[0].nqn.endsWith(':' + self[1].attachment))",message="hosts: several hosts must all have the same access, SharedWrite or SharedRead, unless they are of one attachment whose keys are being rotated"
 	// +listType=map
 	// +listMapKey=nqn
 	// +optional

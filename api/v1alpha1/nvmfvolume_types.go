@@ -125,6 +125,12 @@ type NvmfVolumeSpec struct {
 	// QoS limits of the volume. You can change them at any time, even while hosts are connected. Absent: no limits.
 	// +optional
 	QoS *VolumeQoS `json:"qos,omitempty"`
+	// KeyRotation is an arbitrary value. When it changes, each host that is attached gets a new NQN with new keys,
+	// without an interruption of its I/O. `kubectl weft rotate` sets it, and the CSI controller when keys are older
+	// than security.keyLifetimeHours of the target. Absent: keys have not been rotated.
+	// +kubebuilder:validation:MaxLength=36
+	// +optional
+	KeyRotation string `json:"keyRotation,omitempty"`
 	// Session is a UUID in the NQNs of the subsystems that serve the volume's replicas. Each attachment that begins
 	// while none is listed starts a new session. Absent until the volume is attached for the first time.
 	// +kubebuilder:validation:Pattern=`^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`
@@ -318,7 +324,8 @@ type VolumeHost struct {
 	// +required
 	NQN string `json:"nqn"`
 	// Attachment is the UUID of the attachment that the host is part of. Absent: the UUID in NQN. The replicas of a
-	// volume with several have a host NQN each, and a new one each time a replica returns to the mirror.
+	// volume with several have a host NQN each, and a new one each time a replica returns to the mirror. While keys are
+	// rotated, an attachment has two hosts, the former one first.
 	// +kubebuilder:validation:MaxLength=36
 	// +optional
 	Attachment string `json:"attachment,omitempty"`
@@ -360,6 +367,13 @@ type VolumeHost struct {
 	// +kubebuilder:validation:MaxLength=32
 	// +optional
 	SealedTo string `json:"sealedTo,omitempty"`
+	// KeysCreated is the time when sealedKeys were created. Absent: there are none, or the time is unknown.
+	// +optional
+	KeysCreated *metav1.Time `json:"keysCreated,omitempty"`
+	// KeyRotation is the value of spec.keyRotation of the NvmfVolume when the host got its NQN. Absent: there was none.
+	// +kubebuilder:validation:MaxLength=36
+	// +optional
+	KeyRotation string `json:"keyRotation,omitempty"`
 }
 
 // HostAccess is how a host uses a volume.

@@ -2,7 +2,15 @@
 
 package v1alpha1
 
-import corev1 "k8s.io/api/core/v1"
+import (
+	"strings"
+	"time"
+
+	corev1 "k8s.io/api/core/v1"
+)
+
+// DefaultKeyLifetimeHours of hosts' keys: 90 days.
+const DefaultKeyLifetimeHours = 2160
 
 // AuthenticationMode says what happens to hosts that cannot prove who they are.
 // +kubebuilder:validation:Enum=Required;Preferred;Disabled
@@ -47,6 +55,23 @@ type Security struct {
 	// +kubebuilder:default=None
 	// +optional
 	DHGroup DHGroup `json:"dhGroup,omitempty"`
+	// KeyLifetimeHours is the age in hours at which the keys of an attached host are replaced, without an interruption
+	// of its I/O. Keys of mirrored volumes are replaced only when a replica returns to the mirror, or with the next
+	// attachment. Default 2160 (90 days). From 1 to 87600 (10 years).
+	// +kubebuilder:default=2160
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=87600
+	// +optional
+	KeyLifetimeHours int32 `json:"keyLifetimeHours,omitempty"`
+}
+
+// KeyLifetime is the age at which keys of hosts that are attached are replaced.
+func (t *NvmfTarget) KeyLifetime() time.Duration {
+	hours := int32(DefaultKeyLifetimeHours)
+	if t.Spec.Security != nil && t.Spec.Security.KeyLifetimeHours > 0 {
+		hours = t.Spec.Security.KeyLifetimeHours
+	}
+	return time.Duration(hours) * time.Hour
 }
 
 // PlannedAuthentication is how the hosts of a node's target prove themselves.
@@ -70,4 +95,14 @@ func HostPublicKey(node *corev1.Node) (publicKey, reason string) {
 	default:
 		return c.Message, ""
 	}
+}
+
+// RetiredIdentities are the identities, by their UUIDs, under which a Node's plugin has connected to replicas and never
+// does again: their successors are connected. Each is listed until no NvmfReplica lists it.
+func RetiredIdentities(node *corev1.Node) []string {
+	c := NodeCondition(node, ConditionIdentitiesRetired)
+	if c == nil || c.Status != corev1.ConditionTrue {
+		return nil
+	}
+	return strings.Fields(c.Message)
 }

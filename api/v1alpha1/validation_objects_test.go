@@ -243,6 +243,8 @@ func (k kindOfCopy) connectionRules() []validation {
 			good: []string{"", long(128)}, bad: map[string]string{long(129): "may not be more than 128"}},
 		field{base: base, path: "spec." + k.hosts + "[0].attachment", edit: k.with(`[{node: host, nodeUID: u, attachment: "%s", nqn: "nqn.2014-08.org:a"}]`),
 			good: []string{"", long(36)}, bad: map[string]string{long(37): "may not be more than 36"}},
+		field{base: base, path: "spec." + k.hosts + "[0].keyRotation", edit: k.with(`[{node: host, nodeUID: u, keyRotation: "%s", nqn: "nqn.2014-08.org:a"}]`),
+			good: []string{"", long(36)}, bad: map[string]string{long(37): "may not be more than 36"}},
 		field{base: base, path: "spec." + k.hosts + "[0].nqn", edit: k.with(`[{node: host, nodeUID: u, nqn: "%s"}]`),
 			good: []string{"nqn.2014-08.org.nvmexpress:uuid:8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0a001", "nqn.2014-08." + long(211)},
 			bad: map[string]string{"nqn.2014-08": "at least 12 chars long", "iqn.2014-08.org:a": "should match", "nqn.2014-08.a b": "should match",
@@ -342,6 +344,7 @@ func volumeRules() []validation {
 		field{base: volume, path: "spec.zones[0]", edit: `spec: {zones: [%s]}`, bad: map[string]string{`""`: "at least 1 chars long", long(64): "may not be more than 63"}},
 		field{base: volume, path: "spec.zoneLabel", edit: `spec: {zoneLabel: %s}`, good: []string{long(317)}, bad: map[string]string{long(318): "may not be more than 317"}},
 		field{base: volume, path: "spec.waiting", edit: `spec: {waiting: %s}`, good: []string{long(1024)}, bad: map[string]string{long(1025): "may not be more than 1024"}},
+		field{base: volume, path: "spec.keyRotation", edit: `spec: {keyRotation: "%s"}`, good: []string{"", long(36)}, bad: map[string]string{long(37): "may not be more than 36"}},
 		field{base: volume, path: "spec.session", edit: `spec: {session: %s}`, good: []string{session},
 			bad: map[string]string{"8B5D2F43-2D0B-4B3E-9D2A-0C4B1DE0A001": "should match", long(37): "may not be more than 36"}},
 	))
@@ -358,7 +361,21 @@ func replicaRules() []validation {
 		fallen      = "volumeGeneration cannot fall: the spec follows a later generation of the volume already"
 	)
 	of := kindOfCopy{replica, "replica", "hosts", `subsystemNQN: "` + subsystem + `"`}
+	// former and next host of one attachment, of nodes, with more fields of the next.
+	rotated := func(former, next string) string {
+		const uuid = "8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0a00"
+		return of.with(`[{node: host, nqn: "nqn.2014-08.org.nvmexpress:uuid:` + uuid + `1", nodeUID: ` + former + `}, {node: host, nqn: "nqn.2014-08.org.nvmexpress:uuid:` + uuid + `2", nodeUID: ` + next + `}]`)
+	}
+	const its, not, hosts = ", attachment: 8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0a001", ", attachment: 8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0a009", "spec.hosts"
 	return slices.Concat(of.rules(), []validation{
+		{name: "two hosts of an attachment", base: replica, edit: rotated("u", "u"+its)},
+		{name: "two hosts of an attachment, not the first ones", base: replica, edit: rotated("u"+not, "u"+not)},
+		{name: "two hosts of two attachments", base: replica, edit: rotated("u", "u"+not), field: hosts, want: "must all have the same access"},
+		{name: "two hosts of another attachment each", base: replica, edit: rotated("u"+not, "u"+its), field: hosts, want: "must all have the same access"},
+		{name: "two hosts of an attachment to two nodes", base: replica, edit: rotated("u", "v"+its), field: hosts, want: "must all have the same access"},
+		{name: "three hosts of an attachment", base: replica, edit: strings.Replace(rotated("u"+not, "u"+not), "}]", `}, {node: host, nqn: "nqn.2014-08.org:a", nodeUID: u`+not+`}]`, 1),
+			field: hosts, want: "must all have the same access"},
+
 		{name: "a name that fits an NQN", base: replica, edit: `metadata: {name: ` + long(140) + `}`},
 		{name: "a name too long for an NQN", base: replica, edit: `metadata: {name: ` + long(141) + `}`,
 			field: "<nil>", want: "the name of an NvmfReplica must be no more than 140 characters, because it is part of an NQN"},

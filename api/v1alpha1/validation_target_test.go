@@ -29,6 +29,10 @@ var targetRules = []validation{
 	{name: "authentication by another name", base: target, edit: `spec: {security: {authentication: Off}}`, field: "spec.security.authentication", want: "Unsupported value"},
 	{name: "a group by its name in NVMe", base: targetSPDK, edit: `spec: {security: {dhGroup: ffdhe2048}}`, field: "spec.security.dhGroup", want: "Unsupported value"},
 
+	{name: "the shortest life of keys", base: target, edit: `spec: {security: {keyLifetimeHours: 1}}`, update: `spec: {security: {keyLifetimeHours: 87600}}`},
+	{name: "keys without a life", base: target, edit: `spec: {security: {keyLifetimeHours: 0}}`, field: "spec.security.keyLifetimeHours", want: "should be greater than or equal to 1"},
+	{name: "keys that outlive everything", base: target, edit: `spec: {security: {keyLifetimeHours: 87601}}`, field: "spec.security.keyLifetimeHours", want: "should be less than or equal to 87600"},
+
 	{name: "cores", base: target, edit: `spec: {cores: {count: 4}}`,
 		field: "spec", want: "cores: the kernel's target (engine: Nvmet) has no dedicated cores; remove cores, or use engine: SPDK"},
 	{name: "buffers", base: target, edit: `spec: {buffers: {}}`,

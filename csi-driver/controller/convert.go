@@ -126,8 +126,7 @@ func convertible(vol *v1alpha1.NvmfVolume, rep *v1alpha1.NvmfReplica) (ready boo
 		}
 		return true, ""
 	}
-	nqn := vol.Spec.Attachments[0].NQN
-	if on, err := exportedTo(rep, nqn, rep.Generation); err != nil || !on || len(rep.Spec.Hosts) > 1 || len(admittedOnly(rep)) > 0 {
+	if on, err := exportedToOne(rep, vol.Spec.Attachments[0].AttachmentUUID(), rep.Generation); err != nil || !on || len(rep.Spec.Hosts) > 1 || len(admittedOnly(rep)) > 0 {
 		return false, "the volume is being attached"
 	}
 	return true, ""

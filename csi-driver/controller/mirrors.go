@@ -214,10 +214,7 @@ func (s *Service) hold(ctx, wctx context.Context, vol *v1alpha1.NvmfVolume, atta
 		return err
 	}
 	confirmed, last, err := s.confirm(wctx, now, record, func(rep *v1alpha1.NvmfReplica, generation int64) (bool, error) {
-		if h := rep.HostOf(attachment); h != nil {
-			return exportedTo(rep, h.NQN, generation)
-		}
-		return exportedTo(rep, v1alpha1.HostNQN(attachment), generation)
+		return exportedToOne(rep, attachment, generation)
 	})
 	if err != nil {
 		return err

@@ -49,7 +49,7 @@ func (s *Service) publishVolume(ctx context.Context, req *csi.ControllerPublishV
 		return nil, err
 	}
 	err = s.await(wctx, now, v1alpha1.ConditionExported, func(rep *v1alpha1.NvmfReplica, generation int64) (bool, error) {
-		return exportedTo(rep, nqn, generation)
+		return exportedToOne(rep, attachment, generation)
 	})
 	if err != nil {
 		return nil, err
@@ -157,6 +157,7 @@ func (s *Service) admit(ctx context.Context, req *csi.ControllerPublishVolumeReq
 		written, err := s.attach(ctx, vol.NvmfVolume, func(vol *v1alpha1.NvmfVolume) {
 			vol.Spec.DeletionMark = "" // of a deletion that was not carried through
 			givePermission(vol, h.NQN)
+			h.KeyRotation = vol.Spec.KeyRotation
 			if len(vol.Spec.Attachments) == 0 {
 				vol.Spec.Session, _ = v1alpha1.AttachmentOfHost(h.NQN)
 			}
@@ -223,6 +224,19 @@ func (a attachment) allowed(vol *replicatedVolume) error {
 func errShared(volume string) error {
 	return failf(invalid, "volume %s has more than one replica, and can be used by one node at a time: the node that uses it writes to all replicas, "+
 		"and two nodes would leave them different; use ReadWriteOnce, or a StorageClass with replicas: \"1\"", volume)
+}
+
+// exportedToOne of an attachment's hosts, as exportedTo. While its keys are rotated, either will do.
+func exportedToOne(rep *v1alpha1.NvmfReplica, attachment string, generation int64) (bool, error) {
+	nqn := v1alpha1.HostNQN(attachment)
+	if rep != nil {
+		for _, h := range rep.HostsOf(attachment) {
+			if nqn = h.NQN; rep.Admitted(nqn) != nil {
+				break
+			}
+		}
+	}
+	return exportedTo(rep, nqn, generation)
 }
 
 // exportedTo says that the agent has seen the spec of this generation, and that its target serves the replica to the

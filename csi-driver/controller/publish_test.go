@@ -52,12 +52,12 @@ func publishAs(t *testing.T, s *Service, req *csi.ControllerPublishVolumeRequest
 		t.Fatal(err)
 	}
 	vol, rep, host := volume(t, req.VolumeId), replica(t, req.VolumeId), v1alpha1.HostNQN(c.Attachment)
-	listed, admitted := vol.Listed(host), rep.Admitted(host)
-	if listed == nil || admitted == nil || listed.Node != req.NodeId || listed.NodeUID != uidOf(t, req.NodeId) || len(rep.Paths()) == 0 {
+	listed, reached := vol.Listed(host), rep.HostOf(c.Attachment)
+	if listed == nil || reached == nil || rep.Admitted(reached.NQN) == nil || listed.Node != req.NodeId || listed.NodeUID != uidOf(t, req.NodeId) || len(rep.Paths()) == 0 {
 		t.Fatalf("%s is not attached to %s: %+v, %+v", c.Attachment, req.NodeId, vol.Spec, rep.Status)
 	}
 	return attachedTo{
-		Attachment: c.Attachment, NodeUID: listed.NodeUID, NQN: rep.CurrentSubsystem(), Blank: admitted.Blank,
+		Attachment: c.Attachment, NodeUID: listed.NodeUID, NQN: rep.CurrentSubsystem(), Blank: rep.Admitted(reached.NQN).Blank,
 		AllowFormat: vol.Annotations[v1alpha1.AllowFormatAnnotation] == vol.FormatPermission(host),
 	}
 }

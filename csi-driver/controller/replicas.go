@@ -79,8 +79,38 @@ func derive(vol *v1alpha1.NvmfVolume, record *mirror.Record, rep *v1alpha1.NvmfR
 	if len(rep.Spec.Hosts) > 0 && rep.Spec.SubsystemNQN != nqn {
 		return spec // the hosts of the former session leave first
 	}
-	spec.SubsystemNQN, spec.Hosts = nqn, keepKeys(rep, slices.Clone(vol.Spec.Attachments))
+	spec.SubsystemNQN = nqn
+	for _, attached := range vol.Spec.Attachments {
+		spec.Hosts = append(spec.Hosts, hostsOf(vol, attached, rep)...)
+	}
 	return spec
+}
+
+// hostsOf an attachment that may connect to the replica of a volume that is not mirrored: those that it lists, with
+// their keys, or one that has the attachment's own NQN. Of an attachment whose keys were rotated, that NQN was
+// dismissed: where the replica's object is another than then, it gets one that is new.
+func hostsOf(vol *v1alpha1.NvmfVolume, attached v1alpha1.VolumeHost, rep *v1alpha1.NvmfReplica) []v1alpha1.VolumeHost {
+	var hosts []v1alpha1.VolumeHost
+	for _, listed := range rep.HostsOf(attached.AttachmentUUID()) {
+		h := attached
+		h.NQN, h.Attachment, h.KeyRotation = listed.NQN, listed.Attachment, listed.KeyRotation
+		h.SealedKeys, h.SealedTo, h.KeysCreated = listed.SealedKeys, listed.SealedTo, listed.KeysCreated.DeepCopy()
+		hosts = append(hosts, h)
+	}
+	if len(hosts) > 0 {
+		return hosts
+	}
+	if attached.KeyRotation != vol.Spec.KeyRotation {
+		attached = successor(vol, attached)
+	}
+	return []v1alpha1.VolumeHost{attached}
+}
+
+// successor of a host: another one of its attachment, with an NQN that none had before, and no keys yet.
+func successor(vol *v1alpha1.NvmfVolume, of v1alpha1.VolumeHost) v1alpha1.VolumeHost {
+	of.Attachment, of.NQN = of.AttachmentUUID(), v1alpha1.HostNQN(uuid.NewString())
+	of.SealedKeys, of.SealedTo, of.KeysCreated, of.KeyRotation = "", "", nil, vol.Spec.KeyRotation
+	return of
 }
 
 // legOf a mirrored volume: the host that may connect to a replica. It has an identity of its own, which is never used

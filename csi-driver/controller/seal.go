@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
@@ -159,17 +160,8 @@ func seal(h *v1alpha1.VolumeHost, e ends) error {
 	}
 	h.SealedKeys, err = keys.Seal(publicKeys...)
 	h.SealedTo = dhchap.SealedTo(publicKeys...)
+	h.KeysCreated = new(metav1.Now().Rfc3339Copy())
 	return err
-}
-
-// keepKeys of the hosts that a replica lists already.
-func keepKeys(rep *v1alpha1.NvmfReplica, hosts []v1alpha1.VolumeHost) []v1alpha1.VolumeHost {
-	for i := range hosts {
-		if listed := rep.Listed(hosts[i].NQN); listed != nil {
-			hosts[i].SealedKeys, hosts[i].SealedTo = listed.SealedKeys, listed.SealedTo
-		}
-	}
-	return hosts
 }
 
 // keysUnreadable tells whether a replica's agent says that it cannot read the keys of a host.

@@ -48,6 +48,11 @@ func (s *Service) Settle(ctx context.Context) {
 			klog.FromContext(ctx).Error(err, "Cannot seal new keys")
 		}
 	}, sealInterval)
+	go wait.UntilWithContext(ctx, func(ctx context.Context) {
+		if err := s.rotateAll(ctx); err != nil {
+			klog.FromContext(ctx).Error(err, "Cannot rotate the keys of hosts")
+		}
+	}, rotateInterval)
 	for {
 		id, stopped := s.unsettled.Get()
 		if stopped {

@@ -65,8 +65,12 @@ type replica struct {
 	// Portals to connect to, at least one; with several, the kernel's multipath uses them all.
 	Portals []v1alpha1.Portal `json:"portals"`
 	// Identity is the UUID of the host NQN by which a mirrored volume's replica is connected to; empty when it was not
-	// yet. Those of other volumes have that of the attachment.
+	// yet. Those of other volumes have that of the attachment, for which it is empty, until their keys are rotated.
 	Identity string `json:"identity,omitempty"`
+	// Next identity, which is connected to beside Identity, and then takes its place: the keys are rotated. Former is
+	// one whose place was taken, until the NvmfReplica does not list it any more. Empty: there is none.
+	Next   string `json:"next,omitempty"`
+	Former string `json:"former,omitempty"`
 	// Sealed keys by which this node and the replica's target prove themselves to each other; empty without.
 	Sealed string `json:"sealed,omitempty"`
 
@@ -81,6 +85,9 @@ func (r replica) id() fabrics.ID { return fabrics.ID{NQN: r.NQN, NGUID: r.NGUID}
 // connection to a replica, without the keys; see Service.connection.
 func (a attached) connection(r replica) fabrics.Connection {
 	c := fabrics.Connection{NQN: r.NQN, HostNQN: a.host(r), Portals: r.Portals, Connection: a.Connection}
+	if r.Next != "" {
+		c.Beside = v1alpha1.HostNQN(r.Next)
+	}
 	if a.Mirrored {
 		c.KeepAlive = fabrics.MirrorKeepAlive
 		// Only the keeper gives a leg up, once that is recorded. A kernel that did so by itself would go on with the
@@ -182,7 +189,8 @@ func (s *Service) addReplica(ctx context.Context, at *attached, v *v1alpha1.Nvmf
 	if nqn := v1alpha1.SubsystemNQN(r.Name, v.Spec.Session); r.Spec.SubsystemNQN != nqn {
 		return fmt.Errorf("%w: NvmfReplica %s has subsystem %q, but session %s of NvmfVolume %s has %s", errNotServed, r.Name, r.Spec.SubsystemNQN, v.Spec.Session, v.Name, nqn)
 	}
-	if err := served(r, v1alpha1.HostNQN(at.Attachment)); err != nil {
+	only, host, err := s.reached(v.Name, *at, r)
+	if err != nil {
 		return err
 	}
 	// As many bytes as its node serves: the volume's own size is what was asked for, and may not be there yet.
@@ -190,9 +198,8 @@ func (s *Service) addReplica(ctx context.Context, at *attached, v *v1alpha1.Nvmf
 		at.SizeBytes = size
 	}
 	at.written = at.written || r.Status.Written
-	at.blank = at.blank && r.Admitted(v1alpha1.HostNQN(at.Attachment)).Blank && !r.Status.Written
-	only := replica{Name: r.Name, NQN: r.Spec.SubsystemNQN, NGUID: nguidOf(r.Spec.UUID), Portals: r.Paths()}
-	at.Replicas = append(at.Replicas, only.sealedFor(r, v1alpha1.HostNQN(at.Attachment)))
+	at.blank = at.blank && r.Admitted(host).Blank && !r.Status.Written
+	at.Replicas = append(at.Replicas, only)
 	return nil
 }
 
@@ -220,6 +227,7 @@ func memberOf(r *v1alpha1.NvmfReplica, attachment string) replica {
 	m.NQN = r.Spec.SubsystemNQN
 	m.Identity, _ = v1alpha1.AttachmentOfHost(h.NQN)
 	m.blank = r.Admitted(h.NQN).Blank && !r.Status.Written
+	m.Former = formerOf(r, attachment, h.NQN)
 	return m.sealedFor(r, h.NQN)
 }
 

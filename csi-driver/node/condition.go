@@ -39,6 +39,8 @@ type ConditionWriter struct {
 	Type corev1.NodeConditionType
 	// FieldManager that the condition has for itself.
 	FieldManager string
+	// Quiet has no Events written.
+	Quiet bool
 
 	// written is the condition as it is, once it was read.
 	written *corev1.NodeCondition
@@ -73,6 +75,9 @@ func (w *ConditionWriter) Write(ctx context.Context, status corev1.ConditionStat
 		return fmt.Errorf("write condition %s of Node %s: %w", want.Type, w.Node, err)
 	}
 	w.written = &want
+	if w.Quiet {
+		return nil
+	}
 	kind := corev1.EventTypeWarning
 	if status != corev1.ConditionTrue {
 		if was == nil || was.Status != corev1.ConditionTrue {

@@ -98,31 +98,35 @@ func (s *Service) follow(ctx context.Context, volume string, was attached, r rep
 	}
 	ailing := func(c fabrics.Controller) bool { return !c.Live() }
 	healthy := !slices.ContainsFunc(controllers, ailing) && len(fabrics.Unreached(r.Portals, controllers)) == 0
-	if healthy && !s.followed.due(r.Name, s.now()) {
+	if healthy && r.Next == "" && r.Former == "" && !s.followed.due(r.Name, s.now()) {
 		return nil
 	}
 	is, err := s.readReplica(ctx, r.Name)
 	if err != nil {
 		return err
 	}
-	if ended := is.Listed(was.host(r)) == nil; ended || errors.Is(served(is, was.host(r)), errNotServed) {
+	now := was.turned(r, is)
+	switch listed := is.Listed(was.host(r)) != nil; {
+	case listed && served(is, was.host(r)) == nil:
+		s.followed.read(r.Name, s.now())
+		now.Portals, now.Sealed = is.Paths(), r.sealedFor(is, was.host(r)).Sealed
+	case listed || now.Next == "":
 		return nil
 	}
-	s.followed.read(r.Name, s.now())
 	same := is.Spec.Volume.UUID == was.UUID && nguidOf(is.Spec.UUID) == r.NGUID && is.Spec.SubsystemNQN == r.NQN
-	sealed := r.sealedFor(is, was.host(r)).Sealed
-	if !same || slices.Equal(is.Paths(), r.Portals) && sealed == r.Sealed {
+	if !same || slices.Equal(now.Portals, r.Portals) && now.Sealed == r.Sealed && now.Next == r.Next && now.Former == r.Former {
 		return nil
 	}
 	_, err = call(ctx, s, "following the portals", volume, func(ctx context.Context) (*struct{}, error) {
 		// It may have been unstaged, or staged for another attachment, meanwhile.
-		err := s.editRecord(volume, was.Attachment, func(now *attached) bool {
-			i := slices.IndexFunc(now.Replicas, func(x replica) bool { return x.id() == r.id() })
+		err := s.editRecord(volume, was.Attachment, func(recorded *attached) bool {
+			i := slices.IndexFunc(recorded.Replicas, func(x replica) bool { return x.id() == r.id() && x.Identity == r.Identity })
 			if i < 0 {
 				return false
 			}
-			logr.FromContextOrDiscard(ctx).Info("The volume's portals have changed", "volume", volume, "replica", r.Name, "from", now.Replicas[i].Portals, "to", is.Paths())
-			now.Replicas[i].Portals, now.Replicas[i].Sealed = is.Paths(), sealed
+			logr.FromContextOrDiscard(ctx).Info("The volume's portals or keys have changed", "volume", volume, "replica", r.Name, "from", recorded.Replicas[i].Portals, "to", now.Portals, "next", now.Next)
+			recorded.Replicas[i].Portals, recorded.Replicas[i].Sealed = now.Portals, now.Sealed
+			recorded.Replicas[i].Next, recorded.Replicas[i].Former = now.Next, now.Former
 			return true
 		})
 		return nil, ignoreMissing(err)
@@ -163,7 +167,8 @@ func (s *Service) former(at attached) ([]fabrics.Controller, error) {
 		}
 		all = append(all, former...)
 	}
-	return all, nil
+	strays, err := s.strays(at)
+	return append(all, strays...), err
 }
 
 func (s *Service) dropFormer(ctx context.Context, volume string) error {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/go-logr/logr"
 
+	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/csi-driver/mirror"
 	"github.com/weft-storage/weft/csi-driver/node/internal/mapper"
 )
@@ -95,7 +96,7 @@ func adoptableNow(volume string, was, now attached) error {
 		return nil
 	}
 	i := slices.IndexFunc(now.Replicas, func(r replica) bool { return r.NGUID == was.only().NGUID })
-	if i < 0 || now.Replicas[i].Identity != now.Attachment {
+	if i < 0 || now.Replicas[i].Former != "" || v1alpha1.HostNQN(now.Replicas[i].Identity) != was.host(was.only()) {
 		return fmt.Errorf("%w: its node does not say that this one is admitted to %s", errNotServed, was.only().Name)
 	}
 	return nil

@@ -5,6 +5,7 @@ package node_test
 import (
 	"os"
 	"testing"
+	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	. "github.com/onsi/gomega"
@@ -33,6 +34,47 @@ func TestAdoptionWaitsUntilThisNodeIsAdmitted(t *testing.T) {
 		t.Error("its connections are gone")
 	}
 	s.wantMounts(before)
+}
+
+// The keys of a volume are rotated when it becomes mirrored: its mirror is made once one identity is left, and knows
+// the leg by that.
+func TestAdoptionOfAVolumeWhoseKeysAreRotated(t *testing.T) {
+	s, m := setUpPlain(t)
+	first := s.legs["pvc-1-r1"]
+	must(t, s.stage(blockCapability()))
+	before := s.mounts()
+	admit := func(identities ...string) {
+		served := nodetest.Subsystem{
+			NQN: first.nqn(), Portals: []string{first.portal + ":4420"},
+			Namespaces: []nodetest.Namespace{{NGUID: first.nguid(), SizeBytes: v1alpha1.WithHeader(size)}},
+		}
+		editReplica(t, s.api, first.name, func(r *v1alpha1.NvmfReplica) {
+			host := r.Spec.Hosts[0]
+			r.Spec.Hosts, r.Status.Hosts = nil, nil
+			for _, identity := range identities {
+				host.NQN = v1alpha1.HostNQN(identity)
+				served.Hosts = append(served.Hosts, host.NQN)
+				r.Spec.Hosts, r.Status.Hosts = append(r.Spec.Hosts, host), append(r.Status.Hosts, v1alpha1.AdmittedHost{NQN: host.NQN})
+			}
+		})
+		must(t, s.kernel.Serve(served))
+	}
+	admit(attachment, secondIdentity)
+	m.mirrored(first)
+	want(t, s.service.MirrorChanged(t.Context(), vol), codes.Unavailable, "does not say that this one is admitted")
+	s.clock.Step(time.Hour)
+	must(t, s.service.MendPaths(t.Context()))
+	want(t, s.service.MirrorChanged(t.Context(), vol), codes.Unavailable, "does not say that this one is admitted")
+	admit(secondIdentity)
+	must(t, s.service.MirrorChanged(t.Context(), vol))
+	if is, _ := mirror.Get(m.record(), first.name); is.Identity != secondIdentity {
+		t.Errorf("the mirror knows the leg as %s", is.Identity)
+	}
+	if got := s.controllers(first.name); len(got) != 1 {
+		t.Errorf("controllers %v", got)
+	}
+	s.wantMounts(before)
+	must(t, s.unstage())
 }
 
 // setUpGrown is setUpPlain with a staged volume that has become mirrored, and grew before that was taken over.

@@ -45,6 +45,8 @@ type Initiator interface {
 	Controllers(nqn string) ([]fabrics.Controller, error)
 	Lost(c fabrics.Connection) ([]v1alpha1.Portal, error)
 	Former(c fabrics.Connection) ([]fabrics.Controller, error)
+	Carries(c fabrics.Connection, id fabrics.ID) (bool, error)
+	Left(nqn, host string) (bool, error)
 	Answers(ctx context.Context, p v1alpha1.Portal) error
 	WaitNamespace(ctx context.Context, id fabrics.ID, minBytes int64) (fabrics.Namespace, error)
 	FindNamespace(id fabrics.ID) (fabrics.Namespace, error)

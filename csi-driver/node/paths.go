@@ -48,7 +48,7 @@ func (s *Service) MendPaths(ctx context.Context) error {
 	if held := s.Initiator.HeldUp(); held != nil {
 		return nil //nolint:nilerr // a connection more would wait behind it; the Node's condition tells of it
 	}
-	errs := s.followPortals(ctx)
+	errs := append(s.followPortals(ctx), s.rotateKeys(ctx)...)
 	lost, more := s.lostPaths(ctx)
 	errs = append(errs, more...)
 	silent := s.silentPortals(ctx, lost)

@@ -7,7 +7,7 @@ package node
 // still attached to this node when no path is live. It reads a volume that it has something to tell of, and, with
 // snapshots, what a volume was made from whose data came with the header of another. It reads from
 // the CSIDriver which version is installed. It reads and writes the mirror records of those that have several replicas,
-// while it holds them, and watches those that its node holds. It writes three conditions of its Node, and Events about
+// while it holds them, and watches those that its node holds. It writes its conditions of its Node, and Events about
 // it and about volumes; RBAC knows neither fields nor "its own", which the chart's admission policies weft-csi-node and
 // weft-csi-node-mirrors add.
 //

@@ -10,6 +10,7 @@ import (
 
 	"github.com/go-logr/logr"
 
+	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/csi-driver/node/internal/fabrics"
 )
 
@@ -100,6 +101,26 @@ func (s *Service) hosts(ctx context.Context, volume string, is identity) ([]stri
 	hosts := make([]string, len(v.Spec.Attachments))
 	for i, h := range v.Spec.Attachments {
 		hosts[i] = h.NQN
+	}
+	// Those whose keys were rotated have another NQN than the attachment's own.
+	switch at, err := s.records().get(volume); {
+	case err == nil && v.Listed(v1alpha1.HostNQN(at.Attachment)) != nil:
+		return append(hosts, at.hostsOf()...), nil
+	case err == nil || len(hosts) == 0:
+		return hosts, nil
+	case !unrecorded(err):
+		return nil, err
+	}
+	for name := range is.replicas {
+		r, err := s.readReplica(ctx, name)
+		if err != nil {
+			return nil, err
+		}
+		for _, h := range r.Spec.Hosts {
+			if v.Listed(v1alpha1.HostNQN(h.AttachmentUUID())) != nil {
+				hosts = append(hosts, h.NQN)
+			}
+		}
 	}
 	return hosts, nil
 }

@@ -103,23 +103,29 @@ func Run(ctx context.Context, config *rest.Config, o Options) error {
 			reporter := Reporter{Client: nodes, Node: o.NodeName, UID: types.UID(uid), Clock: clock.RealClock{}}
 			return reporter.Run(ctx, initiator, service.Overdue, service.MissingReplicas)
 		})
-		group.Go(func() error {
-			reporter := SkewReporter{Client: nodes, Version: o.Version, Clock: clock.RealClock{}, Writer: &ConditionWriter{
-				Client: nodes, Node: o.NodeName, UID: types.UID(uid), Clock: clock.RealClock{},
-				Type: v1alpha1.ConditionNodeVersionSkew, FieldManager: SkewFieldManager,
-			}}
-			return reporter.Run(ctx)
-		})
-		for _, reporter := range needs.reporters(ConditionWriter{Client: nodes, Node: o.NodeName, UID: types.UID(uid), Clock: clock.RealClock{}}) {
-			group.Go(func() error { return reporter.Run(ctx) })
+		write := func(kind corev1.NodeConditionType, manager string) *ConditionWriter {
+			return &ConditionWriter{Client: nodes, Node: o.NodeName, UID: types.UID(uid), Clock: clock.RealClock{}, Type: kind, FieldManager: manager}
 		}
-		group.Go(func() error {
-			reporter := AuthenticationReporter{Initiator: initiator, Identity: service.Identity, IdentityErr: identityErr, Clock: clock.RealClock{}, Writer: &ConditionWriter{
-				Client: nodes, Node: o.NodeName, UID: types.UID(uid), Clock: clock.RealClock{},
-				Type: v1alpha1.ConditionAuthenticationUnavailable, FieldManager: AuthenticationFieldManager,
-			}}
-			return reporter.Run(ctx)
-		})
+		identities := write(v1alpha1.ConditionIdentitiesRetired, IdentitiesFieldManager)
+		identities.Quiet = true
+		for _, r := range []interface{ Run(context.Context) error }{
+			&SkewReporter{Client: nodes, Version: o.Version, Clock: clock.RealClock{}, Writer: write(v1alpha1.ConditionNodeVersionSkew, SkewFieldManager)},
+			&NeedsReporter{
+				Needs: needs.mirrors, Available: MirrorsAvailable, Clock: clock.RealClock{},
+				Writer: write(v1alpha1.ConditionMirrorsUnavailable, MirrorsFieldManager),
+			},
+			&NeedsReporter{
+				Needs: needs.encryption, Available: EncryptionAvailable, Clock: clock.RealClock{},
+				Writer: write(v1alpha1.ConditionEncryptionUnavailable, EncryptionFieldManager),
+			},
+			&AuthenticationReporter{
+				Initiator: initiator, Identity: service.Identity, IdentityErr: identityErr, Clock: clock.RealClock{},
+				Writer: write(v1alpha1.ConditionAuthenticationUnavailable, AuthenticationFieldManager),
+			},
+			&IdentitiesReporter{Retired: service.RetiredIdentities, Clock: clock.RealClock{}, Writer: identities},
+		} {
+			group.Go(func() error { return r.Run(ctx) })
+		}
 		listener, err := server.Listen(ctx, o.Endpoint)
 		if err != nil {
 			return err
@@ -156,17 +162,6 @@ func mirrorClient(config *rest.Config) (client.Client, error) {
 
 // needs of volumes that not every machine can use.
 type needs struct{ mirrors, encryption []Loader }
-
-// reporters of what there is, each of which writes a condition as a writer does.
-func (n needs) reporters(writer ConditionWriter) []*NeedsReporter {
-	mirrors, encryption := writer, writer
-	mirrors.Type, mirrors.FieldManager = v1alpha1.ConditionMirrorsUnavailable, MirrorsFieldManager
-	encryption.Type, encryption.FieldManager = v1alpha1.ConditionEncryptionUnavailable, EncryptionFieldManager
-	return []*NeedsReporter{
-		{Needs: n.mirrors, Available: MirrorsAvailable, Clock: clock.RealClock{}, Writer: &mirrors},
-		{Needs: n.encryption, Available: EncryptionAvailable, Clock: clock.RealClock{}, Writer: &encryption},
-	}
-}
 
 // newService makes the node service of this machine, its initiator, and what some volumes need.
 func newService(volumes client.Reader) (*Service, *fabrics.Host, needs) {

@@ -40,9 +40,21 @@ type Attached struct {
 	Revoked bool
 	// Sealed keys of this node in the replica's object, and Keys, the fingerprint of those that the target has.
 	Sealed, Keys string
+	// Rotated hosts, if any, are those that the replica's object lists, instead of the attachment's own.
+	Rotated []RotatedHost
 	// Portals of the replica's node.
 	Portals []v1alpha1.Portal
 	v1alpha1.Connection
+}
+
+// RotatedHost is one of an attachment's hosts, as its replica's object has it.
+type RotatedHost struct {
+	// Identity is the UUID of its NQN.
+	Identity string
+	// Sealed keys, and Keys, the fingerprint of those that the target has.
+	Sealed, Keys string
+	// Waiting says that the target does not admit it yet.
+	Waiting bool
 }
 
 // New is a volume with a name and one replica with an NGUID, which has another name and another UUID than the volume.
@@ -114,6 +126,22 @@ func (a Attached) NvmfReplica(volume string) *v1alpha1.NvmfReplica {
 	r.Status.Portals, r.Status.Written = a.Portals, a.Written
 	if !a.Revoked {
 		r.Status.Hosts = []v1alpha1.AdmittedHost{{NQN: a.HostNQN(), Blank: a.Blank, Keys: a.Keys}}
+	}
+	if len(a.Rotated) > 0 && !a.Revoked {
+		r.Spec.Hosts, r.Status.Hosts = nil, nil
+	}
+	for _, h := range a.Rotated {
+		if a.Revoked {
+			break
+		}
+		nqn, of := v1alpha1.HostNQN(h.Identity), a.Attachment
+		if h.Identity == of {
+			of = "" // it has the attachment's own NQN
+		}
+		r.Spec.Hosts = append(r.Spec.Hosts, v1alpha1.VolumeHost{NQN: nqn, NodeUID: a.NodeUID, Attachment: of, SealedKeys: h.Sealed})
+		if !h.Waiting {
+			r.Status.Hosts = append(r.Status.Hosts, v1alpha1.AdmittedHost{NQN: nqn, Keys: h.Keys, Blank: a.Blank && of == ""})
+		}
 	}
 	return r
 }

@@ -64,6 +64,7 @@ type Kernel struct {
 
 	mu          sync.Mutex
 	multipath   bool
+	scansLate   bool
 	noRDMA      bool
 	noCrypt     bool
 	subsystems  map[string]Subsystem
@@ -118,6 +119,26 @@ func (k *Kernel) DisableMultipath() error {
 	defer k.mu.Unlock()
 	k.multipath = false
 	return k.write("sys/module/nvme_core/parameters/multipath", "N")
+}
+
+// ScanLate has the kernel not look for the namespaces of controllers that are made from now on, until ScanNow.
+func (k *Kernel) ScanLate() {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.scansLate = true
+}
+
+// ScanNow looks for the namespaces of all controllers.
+func (k *Kernel) ScanNow() error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.scansLate = false
+	for name := range k.controllers {
+		if err := k.scan(name); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // SetRDMA says whether the kernel has an RDMA device, as it does at first.

@@ -48,10 +48,18 @@ func (k *Kernel) add(c controller, hostID string) (string, error) {
 	k.controllers[c.name] = &c
 	err := errors.Join(
 		k.link(filepath.Join(controllersDir, c.name), filepath.Join("sys/class/nvme", c.name)),
-		k.scan(c.name),
+		k.firstScan(c.name),
 		k.link(filepath.Join(controllersDir, c.name), filepath.Join(subsystemsDir, c.subsystem, c.name)),
 	)
 	return "instance=" + instance + ",cntlid=1", err
+}
+
+// firstScan of a controller that is live, which a kernel makes when it has time.
+func (k *Kernel) firstScan(name string) error {
+	if k.scansLate {
+		return nil
+	}
+	return k.scan(name)
 }
 
 // scan gives a controller the namespaces that its subsystem serves now, at their sizes.
@@ -72,11 +80,24 @@ func (k *Kernel) scan(name string) error {
 			}
 		}
 		h.paths[c.name] = true
+		if err := k.addPath(c, h); err != nil {
+			return err
+		}
 		if err := k.write(filepath.Join(k.headDir(h), "size"), strconv.FormatInt(ns.SizeBytes/512, 10)); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// addPath shows, in the controller's folder, that a block device has a path through it.
+func (k *Kernel) addPath(c *controller, h *head) error {
+	if !k.multipath {
+		return nil
+	}
+	_, number, _ := strings.Cut(strings.TrimPrefix(h.name, "nvme"), "n")
+	dir := filepath.Join(controllersDir, c.name, "nvme"+strings.TrimPrefix(c.subsystem, "nvme-subsys")+"c"+strings.TrimPrefix(c.name, "nvme")+"n"+number)
+	return errors.Join(k.write(filepath.Join(dir, "nguid"), nguidAsUUID(h.nguid)), k.write(filepath.Join(dir, "ana_state"), "optimized"))
 }
 
 // headOf finds the block device of a namespace; without multipath, that of the controller alone.

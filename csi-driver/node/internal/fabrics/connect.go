@@ -164,7 +164,7 @@ func (h *Host) connectPortal(ctx context.Context, c Connection, p v1alpha1.Porta
 	// kernel refuses a second connection to the same portal, before it sends anything.
 	held := h.HeldUp()
 	if held != nil || h.hasName(c.NQN) {
-		if connected, err := h.connectedTo(c.NQN, p); connected || err != nil {
+		if connected, err := h.connectedTo(c, p); connected || err != nil {
 			return err
 		}
 	}
@@ -188,7 +188,7 @@ func (h *Host) connectPortal(ctx context.Context, c Connection, p v1alpha1.Porta
 	}
 	if err := h.Answers(ctx, p); err != nil {
 		// One that is connected waits for its target.
-		if connected, err := h.connectedTo(c.NQN, p); connected || err != nil {
+		if connected, err := h.connectedTo(c, p); connected || err != nil {
 			return err
 		}
 		return &ConnectError{NQN: c.NQN, Host: c.HostNQN, Portal: p, Err: err}
@@ -222,10 +222,12 @@ func (h *Host) connectPortal(ctx context.Context, c Connection, p v1alpha1.Porta
 	}
 }
 
-// connectedTo tells whether there is a controller for a portal that the kernel is not taking away.
-func (h *Host) connectedTo(nqn string, p v1alpha1.Portal) (bool, error) {
-	controllers, err := h.Controllers(nqn)
-	return slices.ContainsFunc(controllers, func(c Controller) bool { return c.reaches(p) && !c.going() }), err
+// connectedTo tells whether the connection's host has a controller for a portal that the kernel is not taking away.
+func (h *Host) connectedTo(c Connection, p v1alpha1.Portal) (bool, error) {
+	controllers, err := h.Controllers(c.NQN)
+	return slices.ContainsFunc(controllers, func(is Controller) bool {
+		return is.reaches(p) && !is.going() && (c.Beside == "" || is.HostNQN == c.HostNQN)
+	}), err
 }
 
 // hasName tells whether it was remembered where a subsystem is.

@@ -146,6 +146,9 @@ type Connection struct {
 	// NQN of the subsystem, and HostNQN that this machine connects with: the attachment's own, whose UUID is also the
 	// host id.
 	NQN, HostNQN string
+	// Beside is another host NQN of the same attachment, whose controllers are left alone: its keys are rotated. Empty:
+	// there is none.
+	Beside string
 	// Portals to connect to, at least one.
 	Portals []v1alpha1.Portal
 	// KeepAlive timeout in whole seconds; 0 for DefaultKeepAlive. What is connected already keeps the one it was made
@@ -202,6 +205,7 @@ func (c Controller) String() string {
 var (
 	subsystemName  = regexp.MustCompile(`^nvme-subsys[0-9]+$`)
 	controllerName = regexp.MustCompile(`^nvme[0-9]+$`)
+	pathName       = regexp.MustCompile(`^nvme[0-9]+c[0-9]+n[0-9]+$`)
 	namespaceName  = regexp.MustCompile(`^nvme[0-9]+n[0-9]+$`)
 )
 

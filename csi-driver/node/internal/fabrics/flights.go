@@ -77,6 +77,18 @@ func (s *flights) nqns() []string {
 	return nqns
 }
 
+// any tells whether something is under way that matches.
+func (s *flights) any(matches func(flightKey) bool) bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for key := range s.pending {
+		if matches(key) {
+			return true
+		}
+	}
+	return false
+}
+
 // wait waits until nothing is under way that matches.
 func (s *flights) wait(ctx context.Context, matches func(flightKey) bool) error {
 	for {

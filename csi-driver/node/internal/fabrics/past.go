@@ -82,7 +82,12 @@ func (h *Host) past(c Connection) (map[string][]Controller, error) {
 }
 
 // owns tells whether a controller was made for this attachment.
-func (c Connection) owns(is Controller) bool { return is.NQN == c.NQN && is.HostNQN == c.HostNQN }
+func (c Connection) owns(is Controller) bool { return is.NQN == c.NQN && c.isHost(is.HostNQN) }
+
+// isHost tells whether a host NQN is one of the attachment's.
+func (c Connection) isHost(nqn string) bool {
+	return nqn == c.HostNQN || c.Beside != "" && nqn == c.Beside
+}
 
 // clearPast deletes the controllers of a volume's earlier attachments, whoever uses them: their target has shut them
 // out, and what is read through them is out of date. It returns when they are gone, and with them their block devices.
@@ -92,7 +97,7 @@ func (h *Host) clearPast(ctx context.Context, c Connection) (bool, error) {
 	// What is still being connected would appear afterwards.
 	err := h.flights.wait(ctx, func(key flightKey) bool {
 		of, _ := v1alpha1.ReplicaOfSubsystem(key.nqn)
-		return of == volume && (key.nqn != c.NQN || key.host != c.HostNQN)
+		return of == volume && (key.nqn != c.NQN || !c.isHost(key.host))
 	})
 	if err != nil {
 		return false, fmt.Errorf("%w: it is still being connected: %w", ErrPast, err)

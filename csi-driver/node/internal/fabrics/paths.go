@@ -3,11 +3,13 @@
 package fabrics
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net"
 	"slices"
 	"strconv"
+	"strings"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 )
@@ -50,6 +52,78 @@ func (h *Host) Former(c Connection) ([]Controller, error) {
 		return nil, nil
 	}
 	return slices.DeleteFunc(controllers, func(is Controller) bool { return listed(is) || is.going() }), nil
+}
+
+// ErrNoMultipath says that the kernel does not join several controllers of a subsystem (nvme_core.multipath=N).
+var ErrNoMultipath = errors.New("nvme_core.multipath is off")
+
+// Carries tells whether a namespace's I/O can go on through the controllers of the connection's host alone: it has a
+// path through one of them, and one through each portal to which another host has a live one. It fails with
+// ErrNoMultipath where each controller has a block device of its own.
+func (h *Host) Carries(c Connection, id ID) (bool, error) {
+	if multipath, err := h.multipath(); err != nil || !multipath {
+		return false, cmp.Or(err, ErrNoMultipath)
+	}
+	controllers, err := h.Controllers(c.NQN)
+	if err != nil {
+		return false, err
+	}
+	var own []Controller
+	for _, is := range controllers {
+		if is.HostNQN != c.HostNQN || !is.Live() {
+			continue
+		}
+		path, err := h.isPath(is, id.NGUID)
+		if err != nil {
+			return false, err
+		}
+		if path {
+			own = append(own, is)
+		}
+	}
+	missed := func(other Controller) bool {
+		return other.HostNQN != c.HostNQN && other.Live() && !slices.ContainsFunc(own, func(is Controller) bool {
+			return is.Transport == other.Transport && is.Port == other.Port && sameAddress(is.Address, other.Address)
+		})
+	}
+	return len(own) > 0 && !slices.ContainsFunc(controllers, missed), nil
+}
+
+// isPath tells whether the kernel has found a namespace through a controller, and sends I/O there: it does so some time
+// after the controller is live. The last path that is found keeps the block device.
+func (h *Host) isPath(c Controller, nguid string) (bool, error) {
+	names, err := children(pathName, c.dir)
+	if err != nil {
+		return false, err
+	}
+	for _, name := range names {
+		is, err := attribute(c.dir, name, "nguid")
+		if errors.Is(err, errGone) {
+			continue
+		}
+		if err != nil {
+			return false, err
+		}
+		if strings.ReplaceAll(strings.ToLower(is), "-", "") != nguid {
+			continue
+		}
+		state, err := attribute(c.dir, name, "ana_state")
+		if errors.Is(err, errGone) {
+			return true, nil // its target has no ANA
+		}
+		return state == "optimized" || state == "non-optimized", err
+	}
+	return false, nil
+}
+
+// Left tells whether this machine has nothing of a subsystem as a host any more, and is not connecting to it.
+func (h *Host) Left(nqn, host string) (bool, error) {
+	// A controller that is being made is not in sysfs. Asked for first, it is found in one place or the other.
+	if h.flights.any(func(key flightKey) bool { return key.nqn == nqn && key.host == host }) {
+		return false, nil
+	}
+	controllers, err := h.Controllers(nqn)
+	return err == nil && !slices.ContainsFunc(controllers, func(c Controller) bool { return c.HostNQN == host }), err
 }
 
 // bySilence parts portals into those that may answer and those that did not lately, each in their order.

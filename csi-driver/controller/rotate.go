@@ -1,0 +1,265 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package controller
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/klog/v2"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+)
+
+const (
+	// rotateInterval is how often keys are looked at that are to be rotated, or are being rotated.
+	rotateInterval = 30 * time.Second
+	// mostRotations is how many replicas are rotated at once in the cluster: each takes the place of an attachment more
+	// at its target, and with the kernel's target its hosts reconnect at the end. It is a choice, not measured.
+	mostRotations = 4
+	// rotationTime is how long a rotation counts among these: what lasts longer waits for a node that is away, or that
+	// cannot (nvme_core.multipath=N), and must not keep others from being rotated.
+	rotationTime = 15 * time.Minute
+)
+
+// Keys of a host that is attached cannot be changed under it: Linux gives up a path for good when a reconnect meets
+// others. So an attachment gets another host beside the first one, with an NQN and keys of its own:
+//
+//  1. A person, or this service once keys are old, sets spec.keyRotation of the NvmfVolume.
+//  2. This service adds the host to the replica, and the agent admits it.
+//  3. The node plugin connects as that host, to the same subsystem, so that the kernel has two paths to one device.
+//     Once the new one works, it drops the former one, and says so in the condition WeftIdentitiesRetired of its Node.
+//  4. This service removes the former host, and the agent dismisses it, and never admits it again.
+//
+// Each step is found in the objects, so that any process can be restarted in between. An attachment that ends in the
+// middle loses both hosts.
+
+// rotateAll goes on with the rotations that are under way, and begins others.
+func (s *Service) rotateAll(ctx context.Context) error {
+	var volumes v1alpha1.NvmfVolumeList
+	if err := s.client.List(ctx, &volumes); err != nil {
+		return fmt.Errorf("list NvmfVolumes: %w", err)
+	}
+	slices.SortFunc(volumes.Items, func(a, b v1alpha1.NvmfVolume) int { return cmp.Compare(a.Name, b.Name) })
+	var errs []error
+	var due []*v1alpha1.NvmfVolume
+	running := 0
+	for i := range volumes.Items {
+		vol := &volumes.Items[i]
+		if vol.DeletionTimestamp != nil || len(vol.Spec.Attachments) == 0 {
+			continue
+		}
+		seen, err := s.cachedReplicas(ctx, vol)
+		if err != nil {
+			return err
+		}
+		for _, rep := range seen.replicas {
+			if rep != nil && rep.Rotating() {
+				if rotatesSince(rep) < rotationTime {
+					running++
+				}
+				errs = append(errs, s.dismissFormer(ctx, vol.Name, rep.Name))
+			}
+		}
+		switch todo, err := s.rotates(ctx, seen); {
+		case err != nil:
+			errs = append(errs, err)
+		case len(todo) > 0:
+			due = append(due, vol)
+		}
+	}
+	for _, vol := range due[:min(len(due), max(0, mostRotations-running))] {
+		if err := s.rotate(ctx, vol.Name); err != nil {
+			errs = append(errs, fmt.Errorf("rotate the keys of volume %s: %w", vol.Name, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// rotatesSince is how long ago a host was added to a replica.
+func rotatesSince(rep *v1alpha1.NvmfReplica) time.Duration {
+	latest := time.Duration(math.MaxInt64)
+	for _, h := range rep.Spec.Hosts {
+		if h.KeysCreated != nil && len(rep.HostsOf(h.AttachmentUUID())) > 1 {
+			latest = min(latest, time.Since(h.KeysCreated.Time))
+		}
+	}
+	return latest
+}
+
+// rotates lists the hosts of a volume whose keys are to be rotated, and can be now. Until something is written to a
+// replica, its host may have to format it, which another host beside it would forbid. A mirror knows its legs by their
+// hosts, so those of mirrored volumes get new keys when they return to it. While a volume is about to become mirrored,
+// nothing is begun; should both begin at the same moment, the mirror waits for the end of the rotation.
+func (s *Service) rotates(ctx context.Context, vol *replicatedVolume) ([]v1alpha1.VolumeHost, error) {
+	rep := vol.replicas[0]
+	if vol.Replicated() || vol.Spec.Replicas > 1 || vol.Spec.Move != nil || vol.Annotations[convertAnnotation] != "" ||
+		rep == nil || rep.DeletionTimestamp != nil || rep.Rotating() || len(rep.Spec.Hosts) >= v1alpha1.MaxHosts || rep.RestoreSuspected() || rep.Status.ObservedGeneration < rep.Generation {
+		return nil, nil
+	}
+	var target v1alpha1.NvmfTarget
+	if err := s.client.Get(ctx, keyOf(vol.Spec.Target), &target); err != nil {
+		return nil, client.IgnoreNotFound(err)
+	}
+	mode, err := s.mode(ctx, vol.Spec.Target)
+	if err != nil {
+		return nil, err
+	}
+	var due []v1alpha1.VolumeHost
+	for _, h := range rep.Spec.Hosts {
+		admitted := rep.Admitted(h.NQN)
+		if admitted == nil || admitted.Blank && !rep.Status.Written {
+			continue
+		}
+		requested := h.KeyRotation != vol.Spec.KeyRotation && (h.SealedKeys != "" || mode != v1alpha1.AuthenticationDisabled)
+		old := h.SealedKeys != "" && h.KeysCreated != nil && time.Since(h.KeysCreated.Time) >= target.KeyLifetime()
+		if requested || old {
+			due = append(due, h)
+		}
+	}
+	return due, nil
+}
+
+// rotate the keys of one of a volume's hosts: add another host to its attachment. That an attachment has had several is
+// recorded in the volume first: should its replica's object be created again, the first one's NQN is not used again.
+// What cannot be done now is left to the next time.
+func (s *Service) rotate(ctx context.Context, volume string) error {
+	vol, todo, err := s.rotatesNow(ctx, volume)
+	if err != nil || len(todo) == 0 {
+		return err
+	}
+	if !slices.ContainsFunc(todo, func(h v1alpha1.VolumeHost) bool { return h.KeyRotation != vol.Spec.KeyRotation }) {
+		aged := vol.DeepCopy()
+		aged.Spec.KeyRotation = uuid.NewString()
+		klog.FromContext(ctx).Info("Keys of the volume's hosts are old; rotating them", "volume", volume)
+		if err := s.patch(ctx, vol.NvmfVolume, aged); err != nil {
+			return ignoreChanged(err)
+		}
+		if vol, todo, err = s.rotatesNow(ctx, volume); err != nil || len(todo) == 0 {
+			return err
+		}
+	}
+	rep := vol.replicas[0]
+	if err := checkPlaces(ctx, s.live, vol.NvmfVolume, rep.Spec.Node, client.MatchingFields{"spec.node": rep.Spec.Node}); err != nil {
+		klog.FromContext(ctx).V(2).Info("The rotation of keys waits for a place at the target", "volume", volume, "reason", err)
+		return nil // the node has room another time
+	}
+	next := rep.DeepCopy()
+	next.Spec.VolumeUID, next.Spec.VolumeGeneration, next.Spec.Hosts = string(vol.UID), vol.Generation, nil
+	for _, h := range rep.Spec.Hosts {
+		next.Spec.Hosts = append(next.Spec.Hosts, h)
+		if next.Rotating() || !slices.ContainsFunc(todo, func(t v1alpha1.VolumeHost) bool { return t.NQN == h.NQN }) {
+			continue // one after the other: each needs a place at the target
+		}
+		e, err := s.endsOf(ctx, rep.Spec.Node, h)
+		if err != nil {
+			return err
+		}
+		if e.unable != "" {
+			klog.FromContext(ctx).V(2).Info("The rotation of keys waits", "volume", volume, "host", h.Node, "reason", e.unable)
+			continue
+		}
+		n := successor(vol.NvmfVolume, h)
+		if err := seal(&n, e); err != nil {
+			return err
+		}
+		klog.FromContext(ctx).Info("Rotating the keys of a host", "volume", volume, "replica", rep.Name, "host", h.Node, "former", h.NQN, "nqn", n.NQN)
+		next.Spec.Hosts = append(next.Spec.Hosts, n)
+	}
+	if len(next.Spec.Hosts) == len(rep.Spec.Hosts) {
+		return nil
+	}
+	return ignoreChanged(s.patch(ctx, rep, next))
+}
+
+// rotatesNow is rotates with what the API server has: the replica, and then the volume. There is nothing to do where
+// the replica does not follow the volume.
+func (s *Service) rotatesNow(ctx context.Context, volume string) (*replicatedVolume, []v1alpha1.VolumeHost, error) {
+	vol, err := s.withReplicas(ctx, volume)
+	if err == nil {
+		vol.NvmfVolume, err = s.volume(ctx, volume)
+	}
+	if isNoVolume(err) {
+		return nil, nil, nil
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	rep := vol.replicas[0]
+	if vol.DeletionTimestamp != nil || len(vol.Spec.Attachments) == 0 || rep == nil || len(vol.Spec.Members) != len(vol.replicas) || rep.Name != vol.Spec.Members[0].Name ||
+		!sameHosts(derive(vol.NvmfVolume, nil, rep), rep.Spec) {
+		return nil, nil, nil
+	}
+	todo, err := s.rotates(ctx, vol)
+	return vol, todo, err
+}
+
+// sameHosts tells whether two specs of a replica list the same, under the same subsystem.
+func sameHosts(a, b v1alpha1.NvmfReplicaSpec) bool {
+	return a.SubsystemNQN == b.SubsystemNQN && equality.Semantic.DeepEqual(a.Hosts, b.Hosts)
+}
+
+// dismissFormer hosts of a replica whose nodes say that they never connect as them again.
+func (s *Service) dismissFormer(ctx context.Context, volume, name string) error {
+	rep, err := s.replicas.read(ctx, name)
+	if err != nil || rep == nil || rep.DeletionTimestamp != nil {
+		return err
+	}
+	vol, err := s.volume(ctx, volume)
+	if isNoVolume(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	next := rep.DeepCopy()
+	next.Spec.VolumeUID, next.Spec.VolumeGeneration, next.Spec.Hosts = string(vol.UID), vol.Generation, nil
+	for _, h := range rep.Spec.Hosts {
+		if of := rep.HostsOf(h.AttachmentUUID()); of[len(of)-1].NQN == h.NQN {
+			next.Spec.Hosts = append(next.Spec.Hosts, h)
+			continue
+		}
+		retired, err := s.retiredBy(ctx, h)
+		if err != nil {
+			return err
+		}
+		if !retired {
+			next.Spec.Hosts = append(next.Spec.Hosts, h)
+			continue
+		}
+		klog.FromContext(ctx).Info("The keys of a host are rotated; dismissing the former one", "volume", volume, "replica", name, "host", h.Node, "nqn", h.NQN)
+	}
+	if len(next.Spec.Hosts) == len(rep.Spec.Hosts) {
+		return nil
+	}
+	return ignoreChanged(s.patch(ctx, rep, next))
+}
+
+// retiredBy tells whether the node of a host says that it never connects as that host again. Another machine of the
+// node's name says nothing of it.
+func (s *Service) retiredBy(ctx context.Context, h v1alpha1.VolumeHost) (bool, error) {
+	var node corev1.Node
+	if err := s.live.Get(ctx, keyOf(h.Node), &node); err != nil {
+		return false, client.IgnoreNotFound(err)
+	}
+	identity, _ := v1alpha1.AttachmentOfHost(h.NQN)
+	return string(node.UID) == h.NodeUID && slices.Contains(v1alpha1.RetiredIdentities(&node), identity), nil
+}
+
+// ignoreChanged takes it for no error that an object changed, or went, after it was read: it is looked at again.
+func ignoreChanged(err error) error {
+	if apierrors.IsConflict(err) || apierrors.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
