@@ -60,7 +60,7 @@ func Command(version string) *cobra.Command {
 	flags.StringVar(&at.context, "context", "", "kubeconfig context to use (default: the current context)")
 	cmd.AddCommand(planCommand(&at), statusCommand(&at, clock.RealClock{}), checkCommand(&at), deleteCommand(&at), dropCommand(&at),
 		cordonCommand(&at), uncordonCommand(&at), checkImageCommand(&at),
-		moveCommand(&at), drainCommand(&at), retireCommand(&at), rebalanceCommand(&at), recoverCommand(&at))
+		moveCommand(&at), rotateCommand(&at), drainCommand(&at), retireCommand(&at), rebalanceCommand(&at), recoverCommand(&at))
 	cmd.AddCommand(volumeCommand(&at, clock.RealClock{}), volumesCommand(&at, clock.RealClock{}), poolsCommand(&at, clock.RealClock{}), drivesCommand(&at, clock.RealClock{}), snapshotsCommand(&at, clock.RealClock{}),
 		reportCommand(&at, version, clock.RealClock{}))
 	completer{client: at.client, namespace: at.namespaceOf}.addCompletions(cmd)

@@ -1,0 +1,230 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/google/uuid"
+	"github.com/spf13/cobra"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/internal/text"
+)
+
+// rotateOptions are the flags of rotate.
+type rotateOptions struct {
+	namespace, target string
+	all, wait, dryRun bool
+}
+
+func rotateCommand(at *cluster) *cobra.Command {
+	var o rotateOptions
+	cmd := &cobra.Command{
+		Use:   "rotate CLAIM | --target TARGET | --all",
+		Short: "Replace the keys of attached volumes",
+		Long: `Replace the keys by which the hosts of attached volumes and their targets authenticate each other, without an
+interruption of I/O. The command sets spec.keyRotation of the NvmfVolume to a new value. The CSI controller then gives
+each host a second identity with new keys, the node connects with it, and the former identity is dismissed.
+
+CLAIM is the name of a PersistentVolumeClaim, or nv/NAME with the name of an NvmfVolume. With --target or --all, volumes
+that cannot be rotated are listed with the reason. Mirrored volumes are among them: their keys change when they are
+attached again.
+
+If a rotation is running, the command says so and requests no other; --wait waits for it.
+
+Exit codes:
+  0  the rotations are requested, or with --wait complete
+  1  error, refused, or the wait was interrupted`,
+		Example: `  kubectl weft rotate data -n databases --wait
+  kubectl weft rotate --target fast`,
+		Args: cobra.MaximumNArgs(1),
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if (len(args) > 0) == (o.all || o.target != "") {
+				return errors.New("name a CLAIM, or use --target or --all")
+			}
+			api, err := at.client()
+			if err != nil {
+				return err
+			}
+			w := newWatcher(api, &table{out: cmd.OutOrStdout()})
+			if len(args) == 0 {
+				return rotateVolumes(cmd.Context(), w, "", o)
+			}
+			if o.namespace == "" {
+				if o.namespace, _, err = at.config().Namespace(); err != nil {
+					return fmt.Errorf("read the kubeconfig: %w", err)
+				}
+			}
+			name, err := resolve(cmd.Context(), api, o.namespace, args[0])
+			if err != nil {
+				return err
+			}
+			return rotateVolumes(cmd.Context(), w, name, o)
+		},
+	}
+	flags := cmd.Flags()
+	flags.StringVarP(&o.namespace, "namespace", "n", "", "namespace of CLAIM (default: that of the kubeconfig context)")
+	flags.StringVar(&o.target, "target", "", "rotate all volumes of this NvmfTarget")
+	flags.BoolVar(&o.all, "all", false, "rotate all volumes of the cluster")
+	flags.BoolVar(&o.wait, "wait", false, "wait until the rotations are complete")
+	flags.BoolVar(&o.dryRun, "dry-run", false, "show what would happen; change nothing")
+	cmd.MarkFlagsMutuallyExclusive("all", "target")
+	return cmd
+}
+
+// rotateVolumes requests new keys of the volume with a name, or of all that the options mean if it is empty, and waits
+// for them if that is wanted. A volume that was named is refused with an error, others are told and left out.
+func rotateVolumes(ctx context.Context, w *watcher, name string, o rotateOptions) error {
+	f, err := w.look(ctx)
+	if err != nil {
+		return err
+	}
+	if o.target != "" && !slices.ContainsFunc(f.targets, func(t v1alpha1.NvmfTarget) bool { return t.Name == o.target }) {
+		return fmt.Errorf("NvmfTarget %s not found; existing targets: kubectl get nt", o.target)
+	}
+	if name != "" && f.volume(name) == nil {
+		return fmt.Errorf("NvmfVolume %s not found; existing volumes: kubectl get nv", name)
+	}
+	value := uuid.NewString()
+	var requested []string
+	for i := range f.volumes {
+		v := &f.volumes[i]
+		if name != "" && v.Name != name || o.target != "" && v.Spec.Target != o.target || name == "" && len(v.Spec.Attachments) == 0 {
+			continue
+		}
+		switch err := f.rotatable(v); {
+		case err != nil && name != "":
+			return fmt.Errorf("volume %s: %w", f.called(v), err)
+		case err != nil:
+			w.line("volume %s: not rotated: %v", f.called(v), err)
+			continue
+		}
+		if err := f.requestRotation(ctx, w, v, value, o.dryRun); err != nil {
+			return fmt.Errorf("volume %s: %w", f.called(v), err)
+		}
+		requested = append(requested, v.Name)
+	}
+	if len(requested) == 0 {
+		w.line("no volume to rotate")
+	}
+	if !o.wait || o.dryRun {
+		return w.err
+	}
+	return w.untilRotated(ctx, requested)
+}
+
+// rotatable refuses a volume whose keys cannot be rotated, and says what to do.
+func (f *fleet) rotatable(v *v1alpha1.NvmfVolume) error {
+	target := find(f.targets, func(t *v1alpha1.NvmfTarget) bool { return t.Name == v.Spec.Target })
+	keyed := target != nil && target.Spec.Security != nil && target.Spec.Security.Authentication != "" && target.Spec.Security.Authentication != v1alpha1.AuthenticationDisabled
+	for _, m := range v.Spec.Members {
+		r := f.replica(m.Name)
+		keyed = keyed || r != nil && slices.ContainsFunc(r.Spec.Hosts, func(h v1alpha1.VolumeHost) bool { return h.SealedKeys != "" })
+	}
+	switch {
+	case v.DeletionTimestamp != nil:
+		return errors.New("it is being deleted")
+	case len(v.Spec.Attachments) == 0:
+		return errors.New("it is not attached; it gets new keys when it is attached")
+	case v.Replicated():
+		return errors.New("it is mirrored, and keys of a mirrored volume cannot be rotated while it is attached; restart its pod instead")
+	case v.Spec.Move != nil || v.Spec.Replicas > 1:
+		return errors.New("it is about to be mirrored, because it is moving or gets another replica; restart its pod afterwards")
+	case !keyed:
+		return fmt.Errorf("its hosts have no keys, and its target %s does not ask for any (security.authentication)", v.Spec.Target)
+	}
+	return nil
+}
+
+// requestRotation of a volume's keys, unless one is running, which is only told. A dry run goes as far as the API
+// server, which checks it.
+func (f *fleet) requestRotation(ctx context.Context, w *watcher, v *v1alpha1.NvmfVolume, value string, dryRun bool) error {
+	if waits := f.rotating(v); waits != "" {
+		w.line("volume %s: its keys are already being rotated: %s", f.called(v), waits)
+		return nil
+	}
+	options := []client.PatchOption{client.FieldOwner(fieldManager)}
+	suffix := ""
+	if dryRun {
+		options, suffix = append(options, client.DryRunAll), " (dry run)"
+	}
+	changed := v.DeepCopy()
+	changed.Spec.KeyRotation = value
+	if err := w.api.Patch(ctx, changed, client.MergeFrom(v), options...); err != nil {
+		return err
+	}
+	w.line("volume %s: rotating its keys%s", f.called(v), suffix)
+	return nil
+}
+
+// rotating says what the rotation of a volume's keys waits for; empty when none is running.
+func (f *fleet) rotating(v *v1alpha1.NvmfVolume) string {
+	for _, m := range v.Spec.Members {
+		r := f.replica(m.Name)
+		if r == nil {
+			continue
+		}
+		for _, h := range r.Spec.Hosts {
+			all := r.HostsOf(h.AttachmentUUID())
+			switch latest := all[len(all)-1]; {
+			case len(all) > 1 && r.Admitted(latest.NQN) == nil:
+				return fmt.Sprintf("node %s does not admit the new identity yet", r.Spec.Node)
+			case len(all) > 1:
+				return fmt.Sprintf("node %s has not connected with the new keys yet", h.Node)
+			case latest.KeyRotation != v.Spec.KeyRotation && !unwritten(r, latest):
+				return "the CSI controller has not made new keys yet; both nodes must be able to authenticate, and the target needs a place for another attachment"
+			case latest.KeyRotation != v.Spec.KeyRotation:
+				return "nothing was written to the volume yet"
+			case slices.ContainsFunc(r.Status.Hosts, func(a v1alpha1.AdmittedHost) bool { return r.Listed(a.NQN) == nil }):
+				return fmt.Sprintf("node %s has not dismissed the former identity yet", r.Spec.Node)
+			}
+		}
+	}
+	return ""
+}
+
+// unwritten tells whether nothing was written to a replica, so that its host may have to format it.
+func unwritten(r *v1alpha1.NvmfReplica, h *v1alpha1.VolumeHost) bool {
+	a := r.Admitted(h.NQN)
+	return a != nil && a.Blank && !r.Status.Written
+}
+
+// untilRotated shows what rotations wait for, until there is none.
+func (w *watcher) untilRotated(ctx context.Context, volumes []string) error {
+	last := map[string]string{}
+	for {
+		f, err := w.look(ctx)
+		if err != nil {
+			return w.interrupted(ctx, err, "the rotation goes on")
+		}
+		var left []string
+		for _, name := range volumes {
+			v := f.volume(name)
+			if v == nil || len(v.Spec.Attachments) == 0 {
+				continue // its keys are gone
+			}
+			waits := f.rotating(v)
+			if waits != "" {
+				left = append(left, name)
+			}
+			if was, told := last[name]; !told || was != waits {
+				if waits == "" {
+					waits = "its keys are rotated"
+				}
+				w.stamped("volume %s: %s", f.called(v), waits)
+			}
+			last[name] = f.rotating(v)
+		}
+		if len(left) == 0 {
+			return w.err
+		}
+		if err := w.pause(ctx); err != nil {
+			return w.interrupted(ctx, err, "the rotation goes on: "+text.Few(left, maxNamed, ", "))
+		}
+	}
+}
