@@ -15,6 +15,11 @@ const (
 	ConditionProgressing = "Progressing"
 	// ConditionDegraded: it serves, but not as its spec says.
 	ConditionDegraded = "Degraded"
+	// ConditionAuthenticationReady (NvmfTarget): hosts and targets can authenticate each other wherever that is
+	// required. False names the storage nodes, and the nodes that use volumes, that cannot, before a volume is refused
+	// there. True where it is preferred, with reason NodesCannotAuthenticate and the same nodes, and with NotNeeded
+	// where it is disabled.
+	ConditionAuthenticationReady = "AuthenticationReady"
 	// ConditionAgentAlive (NvmfNode): the node's agent renews its lease. Written by the operator: a silent agent cannot
 	// say so itself.
 	ConditionAgentAlive = "AgentAlive"
@@ -86,9 +91,10 @@ const (
 	// its kernel or its node plugin cannot. Where they can it is False, and its message is the public key of the node
 	// plugin, to which their keys are sealed. Written by the node plugin.
 	ConditionAuthenticationUnavailable = "WeftAuthenticationUnavailable"
-	// ConditionIdentitiesRetired (Kubernetes' own Node): the node plugin has connected to replicas under new identities,
-	// because their keys are rotated, and never connects under the former ones again. The message has the UUIDs of these,
-	// separated by spaces. The CSI controller then removes them from the replicas. Written by the node plugin.
+	// ConditionIdentitiesRetired (Kubernetes' own Node): the node plugin has connected to replicas under new
+	// identities, because their keys are rotated, and never connects under the former ones again. The message has the
+	// UUIDs of these, separated by spaces. The CSI controller then removes them from the replicas. Written by the node
+	// plugin.
 	ConditionIdentitiesRetired = "WeftIdentitiesRetired"
 	// ConditionNodeVersionSkew (Kubernetes' own Node): the version of the node plugin and the installed version are
 	// further apart than what works together; the message has both. Written by the node plugin: a Node need not have an
@@ -103,14 +109,17 @@ const (
 	ReasonDeleting   = "Deleting"
 
 	// NvmfTarget.
-	ReasonNoNodeMatches    = "NoNodeMatches"
-	ReasonNoNodeCapable    = "NoNodeCapable"
-	ReasonNodesNotCapable  = "NodesNotCapable"
-	ReasonNodesNotReady    = "NodesNotReady"
-	ReasonVolumesRemain    = "VolumesRemain"
-	ReasonClaimedByAnother = "ClaimedByAnotherTarget"
-	ReasonInvalidSelector  = "InvalidNodeSelector"
-	ReasonOverPromised     = "OverPromised"
+	ReasonNoNodeMatches   = "NoNodeMatches"
+	ReasonNoNodeCapable   = "NoNodeCapable"
+	ReasonNodesNotCapable = "NodesNotCapable"
+	// ReasonNodesCannotAuthenticate: nodes that serve the target, or use volumes, have no keys, or an engine or kernel
+	// that cannot authenticate.
+	ReasonNodesCannotAuthenticate = "NodesCannotAuthenticate"
+	ReasonNodesNotReady           = "NodesNotReady"
+	ReasonVolumesRemain           = "VolumesRemain"
+	ReasonClaimedByAnother        = "ClaimedByAnotherTarget"
+	ReasonInvalidSelector         = "InvalidNodeSelector"
+	ReasonOverPromised            = "OverPromised"
 
 	// NvmfNode: why a node is not capable.
 	ReasonNoInventory        = "NoInventory"

@@ -3,6 +3,7 @@
 package v1alpha1
 
 import (
+	"fmt"
 	"strings"
 	"time"
 
@@ -82,6 +83,17 @@ type PlannedAuthentication struct {
 	// DHGroup of the exchange.
 	// +required
 	DHGroup DHGroup `json:"dhGroup"`
+}
+
+// CannotAuthenticate says why the node's target cannot authenticate hosts; empty when it can.
+func (n *NvmfNode) CannotAuthenticate() string {
+	switch running := n.Status.Engine; {
+	case n.Status.PublicKey == "":
+		return "its agent reports no public key; check that a weft-agent pod of this version runs there"
+	case running != nil && !running.Authentication:
+		return fmt.Sprintf("its engine %s %s does not support it; Linux needs CONFIG_NVME_TARGET_AUTH", running.Type, running.Version)
+	}
+	return ""
 }
 
 // HostPublicKey is the public key of a Node's plugin, to which the keys of its hosts are sealed. Without one, the

@@ -68,11 +68,9 @@ func (s *Service) endsOf(ctx context.Context, storage string, h v1alpha1.VolumeH
 			e.unable = fmt.Sprintf("node %s cannot authenticate: %s", h.Node, why)
 		}
 	}
-	switch running := serves.Status.Engine; {
-	case e.agent == "":
-		e.unable = fmt.Sprintf("storage node %s cannot authenticate: its agent reports no public key; check that a weft-agent pod of this version runs there", storage)
-	case running != nil && !running.Authentication:
-		e.unable = fmt.Sprintf("storage node %s cannot authenticate: its engine %s %s does not support it; Linux needs CONFIG_NVME_TARGET_AUTH", storage, running.Type, running.Version)
+	switch why := serves.CannotAuthenticate(); {
+	case why != "":
+		e.unable = fmt.Sprintf("storage node %s cannot authenticate: %s", storage, why)
 	case e.host == "" && e.unable == "":
 		e.unable = fmt.Sprintf("node %s cannot authenticate: it is another machine than the one that the volume was attached to", h.Node)
 	}

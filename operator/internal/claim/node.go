@@ -30,6 +30,9 @@ type Node struct {
 	NotReadySince time.Time
 	// Allocatable is what the kubelet of the Kubernetes Node has for pods; nil as long as it does not say.
 	Allocatable *sizing.Allocatable
+	// HostUnable says why hosts of the Kubernetes Node cannot authenticate; empty when they can, and where nothing
+	// tells that a node plugin runs there.
+	HostUnable string
 	// Nvmf is the NvmfNode; nil as long as no agent has made it.
 	Nvmf *v1alpha1.NvmfNode
 	// Replicas counts the NvmfReplicas on the node, by target; those that are being deleted count.
@@ -82,7 +85,7 @@ func Nodes(kubeNodes []corev1.Node, nvmfNodes []v1alpha1.NvmfNode, replicas []v1
 		k := &kubeNodes[i]
 		n := node(k.Name)
 		n.Exists, n.Labels, n.InternalIPs, n.Allocatable = true, k.Labels, InternalIPs(k), Allocatable(k)
-		n.NotReadySince = NotReadySince(k)
+		n.NotReadySince, n.HostUnable = NotReadySince(k), HostUnable(k)
 	}
 	for i := range nvmfNodes {
 		node(nvmfNodes[i].Name).Nvmf = &nvmfNodes[i]
@@ -98,6 +101,16 @@ func Nodes(kubeNodes []corev1.Node, nvmfNodes []v1alpha1.NvmfNode, replicas []v1
 		sorted = append(sorted, *nodes[name])
 	}
 	return sorted
+}
+
+// HostUnable says why hosts of a Kubernetes Node cannot authenticate; empty when they can, and where nothing tells that
+// a node plugin runs there: it reports whether it can mirror as well, since before it reported this.
+func HostUnable(node *corev1.Node) string {
+	if v1alpha1.NodeCondition(node, v1alpha1.ConditionAuthenticationUnavailable) == nil && v1alpha1.NodeCondition(node, v1alpha1.ConditionMirrorsUnavailable) == nil {
+		return ""
+	}
+	_, why := v1alpha1.HostPublicKey(node)
+	return why
 }
 
 // InternalIPs of a Kubernetes Node, in its order.

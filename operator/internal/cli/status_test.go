@@ -107,6 +107,11 @@ func TestStatus(t *testing.T) {
 				set(s.targets[0].Status.Conditions, condition(v1alpha1.ConditionDegraded, metav1.ConditionTrue, v1alpha1.ReasonNodesNotReady))
 			},
 			unwell: true, want: []string{"- NvmfTarget fast: Degraded is True: NodesNotReady: the message of NodesNotReady"}, not: "Progressing"},
+		"nodes that cannot authenticate": {
+			change: func(s *status) {
+				s.targets[0].Status.Conditions = append(s.targets[0].Status.Conditions, condition(v1alpha1.ConditionAuthenticationReady, metav1.ConditionFalse, v1alpha1.ReasonNodesCannotAuthenticate))
+			},
+			unwell: true, want: []string{"- NvmfTarget fast: AuthenticationReady is False: NodesCannotAuthenticate: the message of NodesCannotAuthenticate"}},
 		"cordoned": {
 			change: func(s *status) {
 				s.nodes[0].Spec.Unschedulable = true

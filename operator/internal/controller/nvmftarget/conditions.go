@@ -32,13 +32,14 @@ func isFalse(reason, message string) *metav1.Condition {
 	return &metav1.Condition{Status: metav1.ConditionFalse, Reason: reason, Message: message}
 }
 
-// conditions are all that an NvmfTarget owns, always: Ready (True is well), Progressing and
+// conditions are all that an NvmfTarget owns, always: Ready and AuthenticationReady (True is well), Progressing and
 // Degraded (False is well).
 func conditions(o observation) []metav1.Condition {
 	return []metav1.Condition{
 		condition(v1alpha1.ConditionReady, o, deletingNotReady, selectorNotReady, nothingMatches, nothingCapable, someNotReady, servesAsExpected),
 		condition(v1alpha1.ConditionProgressing, o, dataRemains, lettingGo, rollingOut, waitsForNodes, podsOutdated, nothingUnderWay),
 		condition(v1alpha1.ConditionDegraded, o, someDegraded, someNotTuned, someOverPromised, nothingDegraded),
+		condition(v1alpha1.ConditionAuthenticationReady, o, authenticationDisabled, someCannotAuthenticate, allAuthenticate),
 	}
 }
 
@@ -242,6 +243,44 @@ func someOverPromised(o observation) *metav1.Condition {
 	return isTrue(v1alpha1.ReasonOverPromised,
 		fmt.Sprintf("%s promised more than spec.overProvisioningPercent allows: %s; existing volumes are not affected, but nothing new is accepted: delete volumes or snapshots, add a drive, or raise the percentage",
 			text.Plural(len(o.overPromised), "pool"), text.Few(o.overPromised, maxNamedNodes, ", ")))
+}
+
+// authentication that the target asks for.
+func (o observation) authentication() v1alpha1.AuthenticationMode {
+	if o.target.Spec.Security == nil {
+		return v1alpha1.AuthenticationDisabled
+	}
+	return cmp.Or(o.target.Spec.Security.Authentication, v1alpha1.AuthenticationDisabled)
+}
+
+func authenticationDisabled(o observation) *metav1.Condition {
+	if o.authentication() != v1alpha1.AuthenticationDisabled {
+		return nil
+	}
+	return isTrue(v1alpha1.ReasonNotNeeded, "security.authentication is Disabled")
+}
+
+// someCannotAuthenticate: where that is required, volumes are not attached there; else they are, without it.
+func someCannotAuthenticate(o observation) *metav1.Condition {
+	var parts []string
+	if n := len(o.unable.storage); n > 0 {
+		parts = append(parts, fmt.Sprintf("%s cannot authenticate hosts: %s", text.Plural(n, "storage node"), text.Few(o.unable.storage, maxNamedNodes, ", ")))
+	}
+	if n := len(o.unable.hosts); n > 0 {
+		parts = append(parts, fmt.Sprintf("%s cannot authenticate when using volumes: %s", text.Plural(n, "node"), text.Few(o.unable.hosts, maxNamedNodes, ", ")))
+	}
+	if len(parts) == 0 {
+		return nil
+	}
+	message := strings.Join(parts, "; ")
+	if o.authentication() == v1alpha1.AuthenticationRequired {
+		return isFalse(v1alpha1.ReasonNodesCannotAuthenticate, message+"; no volumes are attached there (security.authentication is Required)")
+	}
+	return isTrue(v1alpha1.ReasonNodesCannotAuthenticate, message+"; volumes are attached there without authentication")
+}
+
+func allAuthenticate(observation) *metav1.Condition {
+	return isTrue(v1alpha1.ReasonAsExpected, "all nodes that serve the target or use volumes can authenticate")
 }
 
 func nothingDegraded(observation) *metav1.Condition {

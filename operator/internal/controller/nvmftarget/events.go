@@ -56,6 +56,10 @@ func eventType(c metav1.Condition) string {
 		if c.Status == metav1.ConditionTrue && c.Reason != v1alpha1.ReasonPending {
 			return corev1.EventTypeWarning
 		}
+	case v1alpha1.ConditionAuthenticationReady:
+		if c.Status == metav1.ConditionFalse {
+			return corev1.EventTypeWarning
+		}
 	case v1alpha1.ConditionProgressing:
 		switch c.Reason {
 		case v1alpha1.ReasonVolumesRemain:

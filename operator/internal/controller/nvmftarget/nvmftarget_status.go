@@ -46,6 +46,9 @@ type observation struct {
 	capacity           v1alpha1.Capacity
 	// overPromised pools, see claim.Node.OverPromised.
 	overPromised []string
+	// unable lists the nodes that cannot authenticate, each with the reason: those that serve the target, and those
+	// that use volumes.
+	unable struct{ storage, hosts []string }
 	// gate is how far changes that disturb I/O have come.
 	gate rollout.Decision
 }
@@ -84,6 +87,9 @@ func observe(target *v1alpha1.NvmfTarget, all *gather.Objects, decision claim.De
 		}
 	}
 	for _, n := range all.Nodes {
+		if n.HostUnable != "" {
+			o.unable.hosts = append(o.unable.hosts, fmt.Sprintf("%s (%s)", n.Name, n.HostUnable))
+		}
 		_, serves := slices.BinarySearch(claimed, n.Name)
 		_, capable := slices.BinarySearch(o.placed.Capable, n.Name)
 		if !serves {
@@ -99,6 +105,9 @@ func observe(target *v1alpha1.NvmfTarget, all *gather.Objects, decision claim.De
 			podOutdated: podHealth(n.Nvmf).reason == v1alpha1.ReasonPodOutdated,
 			untuned:     untuned(n.Nvmf),
 		})
+		if why := n.Nvmf.CannotAuthenticate(); why != "" && n.Nvmf.Status.Engine != nil {
+			o.unable.storage = append(o.unable.storage, fmt.Sprintf("%s (%s)", n.Name, why))
+		}
 		// What is left is for the agent to say: it knows which of its pools take something now.
 		total += valueOf(n.Nvmf.Status.Capacity.Total)
 		free += valueOf(n.Nvmf.Status.Capacity.Free)

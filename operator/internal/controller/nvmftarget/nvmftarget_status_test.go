@@ -5,11 +5,13 @@ package nvmftarget
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
@@ -124,17 +126,65 @@ func TestConditions(t *testing.T) {
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {
 			s := status(test.o, now)
-			if len(s.Conditions) != 3 {
-				t.Fatalf("%d conditions, want 3: all are always set", len(s.Conditions))
+			if len(s.Conditions) != 4 {
+				t.Fatalf("%d conditions, want 4: all are always set", len(s.Conditions))
 			}
-			for i, kind := range []string{"Ready", "Progressing", "Degraded"} {
+			for i, kind := range []string{"Ready", "Progressing", "Degraded", "AuthenticationReady"} {
 				c := s.Conditions[i]
-				if got := string(c.Status) + "/" + c.Reason; c.Type != kind || got != test.want[i] {
-					t.Errorf("%s is %s, want %s is %s", c.Type, got, kind, test.want[i])
+				want := append(test.want[:], "True/NotNeeded")[i]
+				if got := string(c.Status) + "/" + c.Reason; c.Type != kind || got != want {
+					t.Errorf("%s is %s, want %s is %s", c.Type, got, kind, want)
 				}
 				if c.Message == "" || c.ObservedGeneration != 3 || c.LastTransitionTime != now {
 					t.Errorf("%s is not complete: %+v", kind, c)
 				}
+			}
+		})
+	}
+}
+
+// Who cannot authenticate is told before a volume is refused.
+func TestAuthenticationReady(t *testing.T) {
+	storageNode := func(name, publicKey string, running *v1alpha1.EngineStatus) claim.Node {
+		return claim.Node{Name: name, Nvmf: &v1alpha1.NvmfNode{
+			Spec:   v1alpha1.NvmfNodeSpec{Target: "fast", Plan: &v1alpha1.Plan{}},
+			Status: v1alpha1.NvmfNodeStatus{PublicKey: publicKey, Engine: running},
+		}}
+	}
+	can, cannot := &v1alpha1.EngineStatus{Type: v1alpha1.EngineNvmet, Version: "6.12", Authentication: true}, &v1alpha1.EngineStatus{Type: v1alpha1.EngineNvmet, Version: "5.15"}
+	well := []claim.Node{storageNode("a", "key", can), {Name: "worker"}}
+	for name, c := range map[string]struct {
+		mode   v1alpha1.AuthenticationMode
+		nodes  []claim.Node
+		status string
+		says   []string
+	}{
+		"all can":                        {v1alpha1.AuthenticationRequired, well, "True/AsExpected", nil},
+		"an engine cannot":               {v1alpha1.AuthenticationRequired, []claim.Node{storageNode("a", "key", cannot)}, "False/NodesCannotAuthenticate", []string{"1 storage node", "a (its engine Nvmet 5.15", "no volumes are attached there"}},
+		"an agent of an earlier version": {v1alpha1.AuthenticationRequired, []claim.Node{storageNode("a", "", can)}, "False/NodesCannotAuthenticate", []string{"a (its agent reports no public key"}},
+		"an agent that has not begun":    {v1alpha1.AuthenticationRequired, []claim.Node{storageNode("a", "", nil)}, "True/AsExpected", nil},
+		"a kernel of a host cannot":      {v1alpha1.AuthenticationRequired, append(well, claim.Node{Name: "old", HostUnable: "this kernel cannot"}), "False/NodesCannotAuthenticate", []string{"1 node cannot authenticate when using volumes: old (this kernel cannot)"}},
+		"where it is preferred":          {v1alpha1.AuthenticationPreferred, append(well, claim.Node{Name: "old", HostUnable: "this kernel cannot"}), "True/NodesCannotAuthenticate", []string{"old (this kernel cannot)", "attached there without"}},
+		"where it is disabled":           {v1alpha1.AuthenticationDisabled, append(well, claim.Node{Name: "old", HostUnable: "this kernel cannot"}), "True/NotNeeded", nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			target := fresh()
+			target.Spec.Security = &v1alpha1.Security{Authentication: c.mode}
+			decision := claim.Decision{Nodes: map[string]v1alpha1.NvmfNodeSpec{"a": {Target: "fast", Plan: &v1alpha1.Plan{}}}, Targets: map[string]claim.Target{"fast": {Matching: []string{"a"}, Capable: []string{"a"}}}}
+			s := status(observe(target, &gather.Objects{Nodes: c.nodes}, decision, rollout.Decision{}), now)
+			is := meta.FindStatusCondition(s.Conditions, v1alpha1.ConditionAuthenticationReady)
+			if got := string(is.Status) + "/" + is.Reason; got != c.status {
+				t.Errorf("%s: %s, want %s", got, is.Message, c.status)
+			}
+			for _, says := range c.says {
+				if !strings.Contains(is.Message, says) {
+					t.Errorf("%q does not say %q", is.Message, says)
+				}
+			}
+			if events := eventsFor(v1alpha1.NvmfTargetStatus{}, s); slices.ContainsFunc(events, func(n notice) bool {
+				return n.reason == v1alpha1.ReasonNodesCannotAuthenticate && n.kind == "Warning"
+			}) != (is.Status == metav1.ConditionFalse) {
+				t.Errorf("Events: %+v", events)
 			}
 		})
 	}

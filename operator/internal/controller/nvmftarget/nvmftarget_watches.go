@@ -57,6 +57,7 @@ func nodeChanged() predicate.Predicate {
 			!maps.Equal(before.Labels, after.Labels) ||
 			claim.NotReadySince(before).IsZero() != claim.NotReadySince(after).IsZero() ||
 			!slices.Equal(claim.InternalIPs(before), claim.InternalIPs(after)) ||
+			claim.HostUnable(before) != claim.HostUnable(after) ||
 			!equality.Semantic.DeepEqual(claim.Allocatable(before), claim.Allocatable(after))
 	}}
 }
