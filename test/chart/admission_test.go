@@ -406,7 +406,7 @@ func TestTheWebhookIsWiredThrough(t *testing.T) {
 	}
 }
 
-// testNodePluginsAreConfined: a node plugin writes three conditions of its own Node.
+// testNodePluginsAreConfined: a node plugin writes weft's conditions of its own Node.
 func testNodePluginsAreConfined(ctx context.Context, t *testing.T, config *rest.Config, admin client.Client) {
 	c := podOn(ctx, t, config, admin, "weft-csi-node", "c")
 	podOn(ctx, t, config, admin, "weft-csi-node", "d")
