@@ -50,9 +50,9 @@ type Security struct {
 	// +kubebuilder:default=Disabled
 	// +optional
 	Authentication AuthenticationMode `json:"authentication,omitempty"`
-	// DHGroup of the exchange: None, FFDHE2048, FFDHE3072 or FFDHE4096. weft's keys are random, so None is secure, and
-	// a connection takes the least time. Use a group if your rules require one. With engine SPDK, a change takes effect
-	// when the target restarts. Default None.
+	// DHGroup of the exchange: None, FFDHE2048, FFDHE3072 or FFDHE4096. weft's keys are random, so None is secure. Use
+	// a group if your rules require one: the larger it is, the longer a connection takes. With engine SPDK, a change
+	// takes effect when the target restarts. Default None.
 	// +kubebuilder:default=None
 	// +optional
 	DHGroup DHGroup `json:"dhGroup,omitempty"`
