@@ -25,6 +25,8 @@ const (
 	AuthenticationPreferred AuthenticationMode = "Preferred"
 	// AuthenticationDisabled: hosts are admitted by their NQNs alone.
 	AuthenticationDisabled AuthenticationMode = "Disabled"
+	// DefaultAuthentication of a target that does not say how.
+	DefaultAuthentication = AuthenticationPreferred
 )
 
 // DHGroup of the Diffie-Hellman exchange in DH-HMAC-CHAP (NVMe Base Specification, "DH-HMAC-CHAP"). None is its NULL
@@ -46,8 +48,8 @@ type Security struct {
 	// encrypts them so that only the two nodes can read them: you configure no keys. Required: a volume is attached
 	// only if both nodes can authenticate. Preferred: nodes that cannot authenticate attach volumes without it.
 	// Disabled: a host needs only the name of its attachment to connect. A change applies to attachments that are made
-	// from then on. Default Disabled.
-	// +kubebuilder:default=Disabled
+	// from then on. Default Preferred.
+	// +kubebuilder:default=Preferred
 	// +optional
 	Authentication AuthenticationMode `json:"authentication,omitempty"`
 	// DHGroup of the exchange: None, FFDHE2048, FFDHE3072 or FFDHE4096. weft's keys are random, so None is secure. Use
@@ -64,6 +66,14 @@ type Security struct {
 	// +kubebuilder:validation:Maximum=87600
 	// +optional
 	KeyLifetimeHours int32 `json:"keyLifetimeHours,omitempty"`
+}
+
+// Authentication that the target asks for: DefaultAuthentication unless it says otherwise.
+func (s *NvmfTargetSpec) Authentication() AuthenticationMode {
+	if s.Security == nil || s.Security.Authentication == "" {
+		return DefaultAuthentication
+	}
+	return s.Security.Authentication
 }
 
 // KeyLifetime is the age at which keys of hosts that are attached are replaced.

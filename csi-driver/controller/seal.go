@@ -37,10 +37,7 @@ func (s *Service) mode(ctx context.Context, name string) (v1alpha1.Authenticatio
 	if err != nil {
 		return "", fmt.Errorf("read NvmfTarget %s: %w", name, err)
 	}
-	if target.Spec.Security == nil || target.Spec.Security.Authentication == "" {
-		return v1alpha1.AuthenticationDisabled, nil
-	}
-	return target.Spec.Security.Authentication, nil
+	return target.Spec.Authentication(), nil
 }
 
 // ends of a connection that prove themselves to each other, by their public keys.

@@ -17,10 +17,14 @@ import (
 	"github.com/weft-storage/weft/internal/dhchap"
 )
 
-// newSecure storage, whose target asks for authentication in this way.
+// newSecure storage, whose target asks for authentication in this way, or says nothing of security if that is empty.
 func newSecure(t *testing.T, mode v1alpha1.AuthenticationMode) storage {
 	t.Helper()
-	st := newStorageOf(t, func(target *v1alpha1.NvmfTarget) { target.Spec.Security = &v1alpha1.Security{Authentication: mode} }, 1, 10*gi)
+	st := newStorageOf(t, func(target *v1alpha1.NvmfTarget) {
+		if mode != "" {
+			target.Spec.Security = &v1alpha1.Security{Authentication: mode}
+		}
+	}, 1, 10*gi)
 	key, err := agents[st.nodes[0]].PublicKey()
 	if err != nil {
 		t.Fatal(err)
@@ -112,9 +116,30 @@ func TestPublishSealsKeys(t *testing.T) {
 	}
 }
 
+// A target that says nothing has keys for each attachment whose two ends can authenticate. What was attached before
+// they could stays as it is.
+func TestKeysByDefault(t *testing.T) {
+	st := newSecure(t, "")
+	s, _ := newService(t)
+	seen(t, s, st)
+	nodeID := newHost(t, "host")
+	before, after := newVolume(t, s, st, "before"), newVolume(t, s, st, "after")
+	publish(t, s, before, nodeID)
+	bare := onlyHost(t, before)
+	identity := plugin(t, nodeID)
+	publish(t, s, after, nodeID)
+	if _, err := identity.Open(onlyHost(t, after).SealedKeys); err != nil {
+		t.Errorf("a new attachment: %v", err)
+	}
+	publish(t, s, before, nodeID)
+	if got := onlyHost(t, before); bare.SealedKeys != "" || got.SealedKeys != "" {
+		t.Errorf("an earlier attachment: %+v", got)
+	}
+}
+
 func TestPublishWhereAuthenticationCannotBe(t *testing.T) {
 	for mode, refused := range map[v1alpha1.AuthenticationMode]bool{
-		v1alpha1.AuthenticationRequired: true, v1alpha1.AuthenticationPreferred: false, v1alpha1.AuthenticationDisabled: false,
+		v1alpha1.AuthenticationRequired: true, v1alpha1.AuthenticationPreferred: false, v1alpha1.AuthenticationDisabled: false, "": false,
 	} {
 		t.Run(string(mode), func(t *testing.T) {
 			st := newSecure(t, mode)

@@ -193,6 +193,9 @@ func checkExplained(t *testing.T, plan *v1alpha1.Plan, want map[string]string) {
 	for setting, value := range checkTuning(t, plan) {
 		want[setting] = value
 	}
+	if a := plan.Authentication; a != nil {
+		want["authentication.mode"], want["authentication.dhGroup"] = string(a.Mode), string(a.DHGroup)
+	}
 	for _, c := range plan.Choices {
 		value, ok := want[c.Setting]
 		if !ok || c.Value != value {

@@ -15,8 +15,8 @@ func TestWithSecurity(t *testing.T) {
 		wish *v1alpha1.Security
 		want *v1alpha1.PlannedAuthentication
 	}{
-		"nothing wished":   {},
-		"mode left out":    {wish: &v1alpha1.Security{DHGroup: v1alpha1.DHGroupFFDHE2048}},
+		"nothing wished":   {want: &v1alpha1.PlannedAuthentication{Mode: v1alpha1.AuthenticationPreferred, DHGroup: v1alpha1.DHGroupNone}},
+		"mode left out":    {wish: &v1alpha1.Security{DHGroup: v1alpha1.DHGroupFFDHE2048}, want: &v1alpha1.PlannedAuthentication{Mode: v1alpha1.AuthenticationPreferred, DHGroup: v1alpha1.DHGroupFFDHE2048}},
 		"disabled":         {wish: &v1alpha1.Security{Authentication: v1alpha1.AuthenticationDisabled}},
 		"required":         {wish: &v1alpha1.Security{Authentication: v1alpha1.AuthenticationRequired}, want: &v1alpha1.PlannedAuthentication{Mode: v1alpha1.AuthenticationRequired, DHGroup: v1alpha1.DHGroupNone}},
 		"preferred, group": {wish: &v1alpha1.Security{Authentication: v1alpha1.AuthenticationPreferred, DHGroup: v1alpha1.DHGroupFFDHE4096}, want: &v1alpha1.PlannedAuthentication{Mode: v1alpha1.AuthenticationPreferred, DHGroup: v1alpha1.DHGroupFFDHE4096}},

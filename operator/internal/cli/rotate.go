@@ -121,7 +121,7 @@ func rotateVolumes(ctx context.Context, w *watcher, name string, o rotateOptions
 // rotatable refuses a volume whose keys cannot be rotated, and says what to do.
 func (f *fleet) rotatable(v *v1alpha1.NvmfVolume) error {
 	target := find(f.targets, func(t *v1alpha1.NvmfTarget) bool { return t.Name == v.Spec.Target })
-	keyed := target != nil && target.Spec.Security != nil && target.Spec.Security.Authentication != "" && target.Spec.Security.Authentication != v1alpha1.AuthenticationDisabled
+	keyed := target != nil && target.Spec.Authentication() != v1alpha1.AuthenticationDisabled
 	for _, m := range v.Spec.Members {
 		r := f.replica(m.Name)
 		keyed = keyed || r != nil && slices.ContainsFunc(r.Spec.Hosts, func(h v1alpha1.VolumeHost) bool { return h.SealedKeys != "" })

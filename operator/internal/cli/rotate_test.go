@@ -98,6 +98,10 @@ func TestRotateAll(t *testing.T) {
 	objects = append(objects, more...)
 	idle.Spec.Attachments = nil
 	r := newRig(t, objects...)
+	target := &v1alpha1.NvmfTarget{}
+	r.do(r.api.Get(r.ctx, client.ObjectKey{Name: "fast"}, target))
+	target.Spec.Security = &v1alpha1.Security{Authentication: v1alpha1.AuthenticationDisabled}
+	r.do(r.api.Update(r.ctx, target))
 
 	r.do(rotateVolumes(r.ctx, r.watcher(), "", rotateOptions{target: "fast", dryRun: true}))
 	if got := r.volume(v.Name).Spec.KeyRotation; got != "" {

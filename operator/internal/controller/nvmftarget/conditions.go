@@ -245,16 +245,8 @@ func someOverPromised(o observation) *metav1.Condition {
 			text.Plural(len(o.overPromised), "pool"), text.Few(o.overPromised, maxNamedNodes, ", ")))
 }
 
-// authentication that the target asks for.
-func (o observation) authentication() v1alpha1.AuthenticationMode {
-	if o.target.Spec.Security == nil {
-		return v1alpha1.AuthenticationDisabled
-	}
-	return cmp.Or(o.target.Spec.Security.Authentication, v1alpha1.AuthenticationDisabled)
-}
-
 func authenticationDisabled(o observation) *metav1.Condition {
-	if o.authentication() != v1alpha1.AuthenticationDisabled {
+	if o.target.Spec.Authentication() != v1alpha1.AuthenticationDisabled {
 		return nil
 	}
 	return isTrue(v1alpha1.ReasonNotNeeded, "security.authentication is Disabled")
@@ -273,7 +265,7 @@ func someCannotAuthenticate(o observation) *metav1.Condition {
 		return nil
 	}
 	message := strings.Join(parts, "; ")
-	if o.authentication() == v1alpha1.AuthenticationRequired {
+	if o.target.Spec.Authentication() == v1alpha1.AuthenticationRequired {
 		return isFalse(v1alpha1.ReasonNodesCannotAuthenticate, message+"; no volumes are attached there (security.authentication is Required)")
 	}
 	return isTrue(v1alpha1.ReasonNodesCannotAuthenticate, message+"; volumes are attached there without authentication")

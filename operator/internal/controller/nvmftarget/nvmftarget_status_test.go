@@ -131,7 +131,7 @@ func TestConditions(t *testing.T) {
 			}
 			for i, kind := range []string{"Ready", "Progressing", "Degraded", "AuthenticationReady"} {
 				c := s.Conditions[i]
-				want := append(test.want[:], "True/NotNeeded")[i]
+				want := append(test.want[:], "True/AsExpected")[i]
 				if got := string(c.Status) + "/" + c.Reason; c.Type != kind || got != want {
 					t.Errorf("%s is %s, want %s is %s", c.Type, got, kind, want)
 				}
