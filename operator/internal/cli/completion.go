@@ -36,7 +36,7 @@ func (c completer) addCompletions(root *cobra.Command) {
 		"cordon": listed[v1alpha1.NvmfNodeList], "uncordon": listed[v1alpha1.NvmfNodeList], "drain": node,
 		"volumes": listed[v1alpha1.NvmfNodeList], "pools": listed[v1alpha1.NvmfNodeList], "drives": listed[v1alpha1.NvmfNodeList], "snapshots": listed[v1alpha1.NvmfNodeList],
 		"retire": nodeAndDrive, "drop": nodeAndDrive, "rebalance": once(listed[v1alpha1.NvmfTargetList]),
-		"volume": once(c.claims), "move": once(c.claims),
+		"volume": once(c.claims), "move": once(c.claims), "recover": once(c.claims), "rotate": once(c.claims),
 		"delete": kindAndName,
 	} {
 		if cmd, _, err := root.Find([]string{name}); err == nil {
@@ -45,7 +45,8 @@ func (c completer) addCompletions(root *cobra.Command) {
 	}
 	for name, flags := range map[string]map[string]candidates{
 		"move": {"to": listed[v1alpha1.NvmfNodeList], "from": listed[v1alpha1.NvmfNodeList], "namespace": c.namespaces},
-		"plan": {"node": listed[v1alpha1.NvmfNodeList]}, "volume": {"namespace": c.namespaces},
+		"rotate": {"target": listed[v1alpha1.NvmfTargetList], "namespace": c.namespaces},
+		"plan": {"node": listed[v1alpha1.NvmfNodeList]}, "volume": {"namespace": c.namespaces}, "recover": {"namespace": c.namespaces},
 	} {
 		cmd, _, err := root.Find([]string{name})
 		if err != nil {
