@@ -189,8 +189,8 @@ type MirrorMember struct {
 	LastInSyncEpoch int64 `json:"lastInSyncEpoch,omitempty"`
 	// Marks that the member's header may have. Holders write a new one to all headers with each change of the record. A
 	// header with another mark was written by a holder that this record does not know of: the API was restored to an
-	// earlier state. The only mark "any" stands for all: the record was recovered without the member's header, and the
-	// member is filled, whatever it has. Empty: no mark was written.
+	// earlier state. The only mark "any:EPOCH" stands for all that have a lower epoch: the record was recovered without
+	// the member's header, and the member is filled, whatever it had before that epoch. Empty: no mark was written.
 	// +kubebuilder:validation:MaxItems=2
 	// +kubebuilder:validation:items:MaxLength=36
 	// +listType=atomic

@@ -45,7 +45,7 @@ func ParseHeader(text string) (Header, error) {
 	if err := json.Unmarshal([]byte(text), &h); err != nil {
 		return Header{}, fmt.Errorf("the mirror's part of a header: %w", err)
 	}
-	if h.Epoch < 1 || h.Mark == "" || h.Mark == NoMark || h.Mark == AnyMark {
+	if h.Epoch < 1 || h.Mark == "" || noMark(h.Mark) {
 		return Header{}, fmt.Errorf("the mirror's part of a header has epoch %d and mark %q", h.Epoch, h.Mark)
 	}
 	return h, nil
@@ -53,7 +53,8 @@ func ParseHeader(text string) (Header, error) {
 
 // Check a member's header before anything is started or copied. It fails with ErrForeign if the header has a higher
 // epoch than the record, or a mark that the record does not know: the record was restored to an earlier state. The mark
-// is needed because epochs go on after a restore, until the header's is no longer the higher one.
+// is needed because epochs go on after a restore, until the header's is no longer the higher one. Where any mark is
+// known, because a person gave up what the header had, only a header from before that decision is.
 func Check(r Record, replica string, h Header) error {
 	m := member(&r, replica)
 	switch {
@@ -61,6 +62,11 @@ func Check(r Record, replica string, h Header) error {
 		return fmt.Errorf("%w: %s is no member", ErrMember, replica)
 	case h.Epoch > r.Epoch:
 		return fmt.Errorf("%w: the header of %s has epoch %d, and the record %d", ErrForeign, replica, h.Epoch, r.Epoch)
+	}
+	for _, mark := range m.Marks {
+		if before := gaveUpBefore(mark); before > 0 && h.Epoch >= before {
+			return fmt.Errorf("%w: the header of %s has epoch %d, and a person gave up only what it had before epoch %d", ErrForeign, replica, h.Epoch, before)
+		}
 	}
 	return known(*m, h.Mark)
 }

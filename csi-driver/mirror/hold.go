@@ -5,6 +5,8 @@ package mirror
 import (
 	"fmt"
 	"slices"
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
@@ -13,14 +15,35 @@ import (
 const (
 	// NoMark is the mark of a header that no holder of a mirror has written yet.
 	NoMark = "none"
-	// AnyMark stands for every mark, in the record of a member that was recovered without its header: a person gave up
-	// what it may have had. It is filled, so that nothing of it is used.
-	AnyMark = "any"
+	// anyMark, followed by an epoch, stands for every mark of a header of a lower epoch, in the record of a member that
+	// was recovered without its header: a person gave up what it had until then. It is filled, so that nothing of it is
+	// used. A header of that epoch or a later one was written by a holder that came after the decision.
+	anyMark = "any:"
 )
+
+// anyBefore is the mark that stands for all marks of headers with a lower epoch than this one.
+func anyBefore(epoch int64) string { return anyMark + strconv.FormatInt(epoch, 10) }
+
+// gaveUpBefore is the epoch of anyBefore; 0 for another mark.
+func gaveUpBefore(mark string) int64 {
+	text, is := strings.CutPrefix(mark, anyMark)
+	if !is {
+		return 0
+	}
+	epoch, err := strconv.ParseInt(text, 10, 64)
+	if err != nil {
+		return 0 // it stands for nothing
+	}
+	return epoch
+}
+
+// noMark tells whether a text must not be the mark of a header.
+func noMark(mark string) bool { return mark == NoMark || strings.HasPrefix(mark, anyMark) }
 
 // Holder makes the changes of the node plugin that holds a mirror. Each takes the marks that were read from the headers
 // which are to be written next, by replica, and records that these may have Mark from then on. The order is: read the
-// headers, store the record, write the headers, and only then act on it. A header that has neither mark is foreign.
+// headers, Check them, store the record, write the headers, and only then act on it. A header that has neither mark is
+// foreign.
 type Holder struct {
 	// Attachment that must be the record's holder; every change fails with ErrNotHolder otherwise.
 	Attachment string
@@ -246,7 +269,7 @@ func (h Holder) holds(r Record) error {
 		return fmt.Errorf("%w: it is %q, and not %q", ErrNotHolder, r.Holder, h.Attachment)
 	case r.Recovering:
 		return ErrRecovering
-	case h.Mark == NoMark || h.Mark == AnyMark:
+	case noMark(h.Mark):
 		return fmt.Errorf("%w: %q is no mark", ErrForeign, h.Mark)
 	}
 	return nil
@@ -270,9 +293,11 @@ func (h Holder) stamp(next *Record, marks map[string]string) error {
 	return nil
 }
 
-// known tells whether a header's mark is one that the record knows of.
+// known tells whether a header's mark is one that the record knows of. Where a person gave up whatever the header has,
+// Check has compared its epoch.
 func known(m Member, mark string) error {
-	if len(m.Marks) == 0 && mark == NoMark || slices.Contains(m.Marks, mark) || slices.Contains(m.Marks, AnyMark) {
+	if len(m.Marks) == 0 && mark == NoMark || slices.Contains(m.Marks, mark) ||
+		slices.ContainsFunc(m.Marks, func(of string) bool { return gaveUpBefore(of) > 0 }) {
 		return nil
 	}
 	return fmt.Errorf("%w: the header of %s has mark %s", ErrForeign, m.Replica, mark)

@@ -140,7 +140,7 @@ func TestHeader(t *testing.T) {
 	if got, err := ParseHeader(""); err != nil || got.Mark != NoMark {
 		t.Errorf("none: %+v, %v", got, err)
 	}
-	for _, bad := range []string{"{", `{}`, `{"epoch":1,"mark":"none"}`, `{"epoch":0,"mark":"m"}`} {
+	for _, bad := range []string{"{", `{}`, `{"epoch":1,"mark":"none"}`, `{"epoch":1,"mark":"any:5"}`, `{"epoch":0,"mark":"m"}`} {
 		if _, err := ParseHeader(bad); err == nil {
 			t.Errorf("%s was read", bad)
 		}

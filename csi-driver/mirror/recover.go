@@ -207,7 +207,7 @@ func Choose(r Record, replica string, headers map[string]Header, now time.Time) 
 		}
 		m.Reason = ReasonUndeclared
 		if _, read := headers[m.Replica]; !read {
-			m.Marks = []string{AnyMark}
+			m.Marks = []string{anyBefore(next.Epoch)}
 		}
 	}
 	return next, nil

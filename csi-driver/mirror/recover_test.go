@@ -193,6 +193,14 @@ func TestChoose(t *testing.T) {
 	if err := Check(got, "c", Header{Epoch: 20, Mark: "unheard of"}); err != nil {
 		t.Error(err)
 	}
+	// Not what it has since: it was filled, ran alone, and the API was restored to this record, which was used since.
+	later := got
+	later.Epoch += 10
+	for epoch, want := range map[int64]error{got.Epoch - 1: nil, got.Epoch: ErrForeign, got.Epoch + 5: ErrForeign} {
+		if err := Check(later, "c", Header{Epoch: epoch, Mark: "unheard of"}); !errors.Is(err, want) {
+			t.Errorf("a header of epoch %d, given up in %d: %v", epoch, got.Epoch, err)
+		}
+	}
 	held, err := Admit(got, next, confirmed("b"), now)
 	if err != nil {
 		t.Fatalf("b alone is not admitted: %v", err)
