@@ -99,6 +99,24 @@ func (v *NvmfReplica) RestoreSuspected() bool {
 	return slices.ContainsFunc(v.Status.Conditions, func(c metav1.Condition) bool { return c.Reason == ReasonRestoreSuspected })
 }
 
+// maxSuspicion is how long the ID of a suspected restore is at most, as in the schema of status.suspectedRestore.
+const maxSuspicion = 36
+
+// DeclaredRestore is the ID of the restore of the API that was declared last on the node, in RestoredAnnotation; empty
+// if none was. A value that is too long for an ID declares nothing.
+func (n *NvmfNode) DeclaredRestore() string {
+	if id := n.Annotations[RestoredAnnotation]; len(id) <= maxSuspicion {
+		return id
+	}
+	return ""
+}
+
+// RestoredSince reports whether a restore of the API was declared on a node since the request was made.
+func (r *VolumeRecovery) RestoredSince(node *NvmfNode) bool {
+	declared := node.DeclaredRestore()
+	return declared != "" && !slices.Contains(r.DeclaredRestores, DeclaredRestore{Node: node.Name, ID: declared})
+}
+
 // Paths are the portals of the replica's transports.
 func (v *NvmfReplica) Paths() []Portal {
 	return slices.DeleteFunc(slices.Clone(v.Status.Portals), func(p Portal) bool {

@@ -223,13 +223,23 @@ type VolumeRecovery struct {
 	// +optional
 	Current string `json:"current,omitempty"`
 	// AcceptLossUntil is the time until which the CSI controller may recover the record although writes that only
-	// replicas other than current have, or may have, are lost. It ends earlier when the agent of a replica suspects a
-	// restore of the API, because the request may then be one of the past. Requires current. Absent: nothing may be
-	// lost, and the request waits if something could be.
+	// replicas other than current have, or may have, are lost. It ends earlier, and attachments is Wait again, when the
+	// agent of a replica suspects a restore of the API, or a person has declared one since the request was made: the
+	// request may then be one of the past. Requires current. Absent: nothing may be lost, and the request waits if
+	// something could be.
 	// +optional
 	AcceptLossUntil *metav1.Time `json:"acceptLossUntil,omitempty"`
+	// DeclaredRestores are the restores of the API that were declared on the nodes of the volume's replicas when the
+	// request was made. A node that is not listed had none. They matter for a request with acceptLossUntil or with
+	// attachments: End.
+	// +kubebuilder:validation:MaxItems=4
+	// +listType=map
+	// +listMapKey=node
+	// +optional
+	DeclaredRestores []DeclaredRestore `json:"declaredRestores,omitempty"`
 	// Attachments says what becomes of the volume's attachments to nodes: Wait until they have ended, or End them, so
-	// that what still uses the volume there is killed. Default Wait.
+	// that what still uses the volume there is killed. End becomes Wait together with the end of acceptLossUntil.
+	// Default Wait.
 	// +kubebuilder:default=Wait
 	// +optional
 	Attachments RecoveryAttachments `json:"attachments,omitempty"`
@@ -238,6 +248,20 @@ type VolumeRecovery struct {
 	// +kubebuilder:validation:MaxLength=1024
 	// +optional
 	Waiting string `json:"waiting,omitempty"`
+}
+
+// DeclaredRestore is the restore of the API that a person has declared last on a node.
+type DeclaredRestore struct {
+	// Node is the name of the NvmfNode.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=253
+	// +required
+	Node string `json:"node"`
+	// ID of the restore, as in the annotation weft.storage/restored of the NvmfNode.
+	// +kubebuilder:validation:MinLength=1
+	// +kubebuilder:validation:MaxLength=36
+	// +required
+	ID string `json:"id"`
 }
 
 // RecoveryAttachments is what becomes of a volume's attachments when its record is recovered.

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/klog/v2"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
@@ -67,11 +68,17 @@ func (s *Service) recover(ctx context.Context, a *arrangement) (outcome, error) 
 		if rep == nil || !rep.RestoreSuspected() || s.silent(ctx, rep.Spec.Node) {
 			continue
 		}
-		if wish.AcceptLossUntil != nil { // the request may be as old as the backup
-			return changed, s.write(ctx, a.NvmfVolume, func(vol *v1alpha1.NvmfVolume) { vol.Spec.Recovery.AcceptLossUntil = nil })
+		if permits(wish) {
+			return changed, s.permitNothing(ctx, a)
 		}
 		return outcome{waiting: fmt.Sprintf("node %s suspects a restore of the API, and lets nobody read replica %s; declare the restore first: kubectl describe nvmfnode %s says how",
 			rep.Spec.Node, rep.Name, rep.Spec.Node)}, nil
+	}
+	switch past, err := s.restoredSince(ctx, a); {
+	case err != nil:
+		return outcome{}, err
+	case past:
+		return changed, s.permitNothing(ctx, a)
 	}
 	if a.Mover() != nil && (a.record == nil || !a.record.Recovering) {
 		return changed, s.endMover(ctx, a.NvmfVolume) // it copies, by the record that is in doubt
@@ -89,6 +96,41 @@ func (s *Service) recover(ctx context.Context, a *arrangement) (outcome, error) 
 		return s.doubt(ctx, a)
 	}
 	return s.readHeaders(ctx, a)
+}
+
+// permits tells whether a request may destroy something: writes, or what uses the volume.
+func permits(wish *v1alpha1.VolumeRecovery) bool {
+	return wish.AcceptLossUntil != nil || wish.Attachments == v1alpha1.RecoveryEnds
+}
+
+// permitNothing any more by a request that may be as old as a backup.
+func (s *Service) permitNothing(ctx context.Context, a *arrangement) error {
+	klog.FromContext(ctx).Info("The API may have been restored since the recovery of a record was requested: a person has to repeat what it permits", "volume", a.Name)
+	return s.write(ctx, a.NvmfVolume, func(vol *v1alpha1.NvmfVolume) {
+		if wish := vol.Spec.Recovery; wish != nil {
+			wish.AcceptLossUntil, wish.Attachments = nil, v1alpha1.RecoveryWaits
+		}
+	})
+}
+
+// restoredSince tells whether a request permits something, and a restore was declared on the node of a replica since it
+// was made: nobody may have seen the suspicion while the service was away. It reads live, because an agent that has
+// admitted a reader after it must not be seen before the declaration.
+func (s *Service) restoredSince(ctx context.Context, a *arrangement) (bool, error) {
+	if !permits(a.Spec.Recovery) {
+		return false, nil
+	}
+	for _, m := range a.Spec.Members {
+		var node v1alpha1.NvmfNode
+		switch err := s.live.Get(ctx, keyOf(m.Node), &node); {
+		case apierrors.IsNotFound(err):
+		case err != nil:
+			return false, fmt.Errorf("read NvmfNode %s: %w", m.Node, err)
+		case a.Spec.Recovery.RestoredSince(&node):
+			return true, nil
+		}
+	}
+	return false, nil
 }
 
 // doubt puts the record of a volume in doubt, or makes one that is. The volume is read after the record: who was

@@ -3,6 +3,7 @@
 package controller
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -14,6 +15,8 @@ import (
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/csi-driver/mirror"
@@ -275,14 +278,57 @@ func TestARequestOfTheBackupLosesNothing(t *testing.T) {
 	m := newToRecover(t, firstOnly, otherOnly)
 	silence(t, volume(t, m.id).Spec.Members[1].Node)
 	m.suspects(1, metav1.ConditionTrue, v1alpha1.ReasonRestoreSuspected)
-	m.ask(acceptLoss(m.name(0)))
+	m.ask(func(wish *v1alpha1.VolumeRecovery) {
+		acceptLoss(m.name(0))(wish)
+		wish.Attachments = v1alpha1.RecoveryEnds
+	})
 	m.recoveryWaits("suspects a restore of the API", "declare the restore first")
-	if wish := volume(t, m.id).Spec.Recovery; wish.AcceptLossUntil != nil {
-		t.Errorf("it permits to lose data until %s", wish.AcceptLossUntil)
-	}
+	m.permitsNothing()
 	if r := mirrorOf(t, m.id).Spec; r.Recovering {
 		t.Errorf("the record is %s", mirror.String(r))
 	}
+}
+
+// permitsNothing: the request has become one that neither loses data nor ends attachments.
+func (m *moves) permitsNothing() {
+	m.t.Helper()
+	if wish := volume(m.t, m.id).Spec.Recovery; wish.AcceptLossUntil != nil || wish.Attachments != v1alpha1.RecoveryWaits {
+		m.t.Errorf("it permits to lose data until %s, and attachments: %s", wish.AcceptLossUntil, wish.Attachments)
+	}
+}
+
+// declared restore of the API, of the node of a replica.
+func (m *moves) declared(i int) v1alpha1.DeclaredRestore {
+	m.t.Helper()
+	is := v1alpha1.DeclaredRestore{Node: volume(m.t, m.id).Spec.Members[i].Node, ID: uuid.NewString()}
+	node := &v1alpha1.NvmfNode{ObjectMeta: metav1.ObjectMeta{Name: is.Node}}
+	patch := client.RawPatch(types.MergePatchType, fmt.Appendf(nil, `{"metadata":{"annotations":{%q:%q}}}`, v1alpha1.RestoredAnnotation, is.ID))
+	if err := api.Patch(m.t.Context(), node, patch); err != nil {
+		m.t.Fatal(err)
+	}
+	return is
+}
+
+// While the service was away, the API was restored to the moment of a request, and a person has declared that: no agent
+// suspects it any more, and the request is as old as the backup all the same. One that was made after the declaration
+// permits what it says.
+func TestARequestFromBeforeADeclaredRestoreLosesNothing(t *testing.T) {
+	m := newToRecover(t, firstOnly, otherOnly)
+	wish := func(known ...v1alpha1.DeclaredRestore) func(*v1alpha1.VolumeRecovery) {
+		return func(wish *v1alpha1.VolumeRecovery) {
+			acceptLoss(m.name(0))(wish)
+			wish.Attachments, wish.DeclaredRestores = v1alpha1.RecoveryEnds, known
+		}
+	}
+	before := m.declared(1)
+	after := m.declared(1)
+	for _, known := range [][]v1alpha1.DeclaredRestore{nil, {before}} {
+		m.ask(wish(known...))
+		m.recoveryWaits("writes could be lost with replica " + m.name(0))
+		m.permitsNothing()
+	}
+	m.ask(wish(after))
+	m.recovers(m.name(0))
 }
 
 // An attachment says at once what it would wait for in vain, and leaves nothing behind.

@@ -253,6 +253,9 @@ func (f *fleet) wishFor(v *v1alpha1.NvmfVolume, o recoverOptions) (*v1alpha1.Vol
 	if o.detach {
 		wish.Attachments = v1alpha1.RecoveryEnds
 	}
+	if o.detach || o.acceptLoss {
+		wish.DeclaredRestores = f.declaredRestores(v)
+	}
 	if o.current == "" {
 		return wish, nil
 	}
@@ -273,6 +276,21 @@ func (f *fleet) wishFor(v *v1alpha1.NvmfVolume, o recoverOptions) (*v1alpha1.Vol
 		wish.AcceptLossUntil = &until
 	}
 	return wish, nil
+}
+
+// declaredRestores on the nodes of a volume's replicas: after a later one, what is permitted now is permitted no more.
+func (f *fleet) declaredRestores(v *v1alpha1.NvmfVolume) []v1alpha1.DeclaredRestore {
+	var all []v1alpha1.DeclaredRestore
+	for _, m := range v.Spec.Members {
+		n := f.node(m.Node)
+		if n == nil || n.DeclaredRestore() == "" {
+			continue
+		}
+		if is := (v1alpha1.DeclaredRestore{Node: n.Name, ID: n.DeclaredRestore()}); !slices.Contains(all, is) {
+			all = append(all, is)
+		}
+	}
+	return all
 }
 
 // attachedTo are the nodes that a volume is attached to, but for movers'.

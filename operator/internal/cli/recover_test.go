@@ -67,9 +67,14 @@ func TestRecoverIsRequested(t *testing.T) {
 	if wish := r.wish(); wish.ID == first.ID || wish.Current != "v-data-1" || wish.AcceptLossUntil != nil {
 		t.Fatalf("got %+v", wish)
 	}
+	n := storageNode("b")
+	r.do(r.api.Get(r.ctx, client.ObjectKeyFromObject(n), n))
+	metav1.SetMetaDataAnnotation(&n.ObjectMeta, v1alpha1.RestoredAnnotation, "declared")
+	r.do(r.api.Update(r.ctx, n))
 	r.do(r.recover(recoverOptions{current: "v-data-0", acceptLoss: true}))
 	r.said("with replica v-data-0 on node a as the current one; writes that only other replicas have are lost")
-	if wish := r.wish(); wish.AcceptLossUntil == nil || !wish.AcceptLossUntil.Equal(new(metav1.NewTime(noon.Add(time.Hour)))) {
+	if wish := r.wish(); wish.AcceptLossUntil == nil || !wish.AcceptLossUntil.Equal(new(metav1.NewTime(noon.Add(time.Hour)))) ||
+		!slices.Equal(wish.DeclaredRestores, []v1alpha1.DeclaredRestore{{Node: "b", ID: "declared"}}) {
 		t.Fatalf("got %+v", wish)
 	}
 }
