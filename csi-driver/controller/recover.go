@@ -329,11 +329,13 @@ func (s *Service) decide(ctx context.Context, a *arrangement) (outcome, error) {
 // errLosesData says that what a person asked for gives up data, and that this was not permitted.
 var errLosesData = errors.New("writes could be lost")
 
-// recordFor is the record that follows from a request and the headers that were read, and what is given up with it.
+// recordFor is the record that follows from a request and the headers that were read, and what is given up with it. With
+// a valid permission to lose data, the person has decided, also where the headers say something else.
 func recordFor(r mirror.Record, wish v1alpha1.VolumeRecovery, now time.Time) (mirror.Record, []string, error) {
 	headers := mirror.Headers(r)
 	next, err := mirror.Recover(r, headers, now)
-	if wish.Current == "" || err == nil && mirror.StateOf(next, wish.Current) == v1alpha1.MemberInSync {
+	permitted := wish.AcceptLossUntil != nil && now.Before(wish.AcceptLossUntil.Time)
+	if wish.Current == "" || !permitted && err == nil && mirror.StateOf(next, wish.Current) == v1alpha1.MemberInSync {
 		return next, nil, err
 	}
 	chosen, err := mirror.Choose(r, wish.Current, headers, now)
@@ -344,7 +346,7 @@ func recordFor(r mirror.Record, wish v1alpha1.VolumeRecovery, now time.Time) (mi
 	if own := headers[wish.Current]; own.Members[wish.Current] != v1alpha1.MemberInSync {
 		lacks = append(lacks, wish.Current+" itself was not in sync by its own header")
 	}
-	if wish.AcceptLossUntil == nil || !now.Before(wish.AcceptLossUntil.Time) {
+	if !permitted {
 		return chosen, nil, fmt.Errorf("%w with replica %s as the current one: %s", errLosesData, wish.Current, strings.Join(lacks, "; "))
 	}
 	return chosen, lacks, nil

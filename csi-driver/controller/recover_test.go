@@ -182,6 +182,38 @@ func TestAChoiceThatLosesNothing(t *testing.T) {
 	m.recovers(m.name(1))
 }
 
+// By the headers both are current, and a person knows better: only the one that was chosen is. Without a permission that
+// is still valid, the headers decide.
+func TestAPersonDecidesAgainstTheHeaders(t *testing.T) {
+	now := time.Now()
+	both := map[string]v1alpha1.MirrorMemberState{"a": v1alpha1.MemberInSync, "b": v1alpha1.MemberInSync}
+	r, err := mirror.NewDoubt([]mirror.Replica{{Name: "a", UID: "u-a"}, {Name: "b", UID: "u-b"}}, now)
+	if err == nil {
+		r, err = mirror.AdmitReader(r, uuid.NewString(), "reader")
+	}
+	if err == nil {
+		h := mirror.Reported(mirror.Header{Epoch: 9, Mark: "m9", Members: both})
+		r, err = mirror.Report(r, r.Holder, map[string]v1alpha1.MirrorHeader{"a": h, "b": h})
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, tc := range []struct {
+		until *metav1.Time
+		want  []string
+		lost  int
+	}{
+		{nil, []string{"a", "b"}, 0},
+		{&metav1.Time{Time: now}, []string{"a", "b"}, 0},
+		{&metav1.Time{Time: now.Add(time.Second)}, []string{"a"}, 1},
+	} {
+		got, lost, err := recordFor(mirror.Begin(r), v1alpha1.VolumeRecovery{Current: "a", AcceptLossUntil: tc.until}, now)
+		NewWithT(t).Expect(err).NotTo(HaveOccurred())
+		NewWithT(t).Expect(mirror.InSync(got)).To(Equal(tc.want), "until %s", tc.until)
+		NewWithT(t).Expect(lost).To(HaveLen(tc.lost), "until %s", tc.until)
+	}
+}
+
 // A replica that cannot be asked may be the newest one. A person may give it up, and it is no hindrance then.
 func TestAReplicaThatCannotBeReadMayBeNewer(t *testing.T) {
 	m := newToRecover(t, firstOnly, otherOnly)
