@@ -23,13 +23,16 @@ import (
 const recoveredEpochs = 1 << 20
 
 // NewDoubt is the record of a volume whose record is lost, until it is recovered: it says who the members are, and
-// nothing of what they have.
+// nothing of what they have. Its epoch comes from the time, so that it is higher than that of any record that the volume
+// had: each recovery raises the epoch by 2 * recoveredEpochs, and takes more than two seconds.
 func NewDoubt(members []Replica, now time.Time) (Record, error) {
 	r, err := New("", members, nil, now)
 	if err != nil {
 		return Record{}, err
 	}
-	return Doubt(r), nil
+	next := Doubt(r)
+	next.Epoch = max(next.Epoch, now.Unix()*recoveredEpochs)
+	return next, nil
 }
 
 // Doubt begins to recover a record. Nobody holds it, and nobody can begin to, until it is recovered. A record that is

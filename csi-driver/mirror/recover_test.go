@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -293,6 +294,16 @@ func TestLostRecord(t *testing.T) {
 	r, err := NewDoubt([]Replica{{"a", "u-a"}, {"b", "u-b"}}, now)
 	if err != nil || !r.Recovering {
 		t.Fatalf("%s, %v", String(r), err)
+	}
+	// Lost again, after it was recovered again and again, it is still no record of the past.
+	recovered, lostAgain := r, now.Add(time.Minute)
+	for range 10 {
+		if recovered, err = Choose(Doubt(recovered), "a", headersOf("a: 9 m9 a=InSync"), now); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if again, err := NewDoubt([]Replica{{"a", "u-a"}}, lostAgain); err != nil || again.Epoch <= recovered.Epoch {
+		t.Errorf("lost again, it has epoch %d after %d: %v", again.Epoch, recovered.Epoch, err)
 	}
 	for _, m := range r.Members {
 		if m.ServesAlone(&v1alpha1.NvmfReplica{}) || !m.Suspect {

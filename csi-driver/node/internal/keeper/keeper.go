@@ -266,8 +266,7 @@ func (k *Keeper) act(ctx context.Context, v *view) Status {
 		// Another holder may have written the headers since. Those of legs that still answer are read again.
 		k.fenced, k.headers = fenced, map[string]mirror.Header{}
 	}
-	// A record that is being recovered says nothing of the headers, and a person has decided that nobody holds it.
-	if err := k.past(v); err != nil && (!v.Recovering || v.Holder == k.Attachment) {
+	if err := k.past(v); err != nil {
 		return Status{Phase: k.phase(v), Err: err}
 	}
 	if v.Holder != k.Attachment {
@@ -294,10 +293,14 @@ func (k *Keeper) phase(v *view) Phase {
 	return Waiting
 }
 
-// past compares the headers that were read with the record.
+// past compares the headers that were read with the record. A record that is being recovered knows none of their marks,
+// and a person has decided that nobody holds it: only epochs are compared, which say whether it has been recovered since.
 func (k *Keeper) past(v *view) error {
 	for _, replica := range slices.Sorted(maps.Keys(k.headers)) {
 		if _, ok := mirror.Get(v.Record, replica); !ok || k.fenced && !v.live(replica) {
+			continue
+		}
+		if v.Recovering && v.Holder != k.Attachment && k.headers[replica].Epoch <= v.Epoch {
 			continue
 		}
 		if err := mirror.Check(v.Record, replica, k.headers[replica]); err != nil {

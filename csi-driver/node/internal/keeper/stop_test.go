@@ -4,6 +4,7 @@ package keeper
 
 import (
 	"context"
+	"errors"
 	"maps"
 	"testing"
 	"time"
@@ -106,6 +107,36 @@ func TestAnArrayThatEndsPieceByPieceLosesNoMember(t *testing.T) {
 	r.want("stopped", in(Stopped))
 	if is := r.api.mirror.Record; looks == 0 || is.Dirty || !mirror.Whole(is) {
 		t.Errorf("stopped, after %d looks, with the record %s", looks, mirror.String(is))
+	}
+}
+
+// A record that is being recovered ends its mirror, although the headers are foreign to it: somebody has decided that.
+// One whose recovery has ended since is the past, and the mirror of a restored API goes on, also in another process.
+func TestOnlyARecoveryOfThePresentEndsAMirror(t *testing.T) {
+	for name, tc := range map[string]struct {
+		above int64
+		ends  bool
+	}{"it waits": {-1, true}, "it has ended since": {1, false}} {
+		t.Run(name, func(t *testing.T) {
+			r := startRunning(t)
+			r.want("running", in(Running))
+			doubted := mirror.Doubt(r.api.mirror.Record)
+			r.api.mirror = Version{Record: doubted, ResourceVersion: "doubted"}
+			for _, target := range r.targets {
+				target.disk.header.Epoch, target.disk.header.Mark = doubted.Epoch+tc.above, "later"
+			}
+			r.n.kill()
+			r.n.keep()
+			r.n.plugin.Mode = Keep
+			past := false
+			ended := r.steps(200, func(s Status) bool {
+				past = past || errors.Is(s.Err, ErrPast)
+				return s.Phase == Stopped
+			})
+			if ended != tc.ends || past == tc.ends || tc.ends == (r.n.array != nil) {
+				t.Errorf("it ended: %v; the record is the past: %v; the array is %+v", ended, past, r.n.array)
+			}
+		})
 	}
 }
 
