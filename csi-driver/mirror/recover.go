@@ -274,16 +274,17 @@ func unstarted(r Record, headers map[string]Header, current []string, now time.T
 	return next
 }
 
-// succeeded tells whether a replica has the newest history, or is behind one: a replica with a higher epoch was in its
-// mirror, or was being copied to, when its header was written. A holder writes the headers of all that it uses before
-// it copies to another one, and before it goes on without one.
+// succeeded tells whether a replica has the newest history, or is behind one: a replica with a higher epoch was in sync
+// in its mirror when its header was written. A holder writes the headers of all that are in sync before anything is
+// written to them, and before it goes on without one. That another one was to be copied to proves nothing: a holder
+// writes the header of what it copies from before that of what it copies to, and may never have begun.
 func succeeded(headers map[string]Header, replica, newest string) bool {
 	h := headers[replica]
 	if h.Epoch == headers[newest].Epoch {
 		return h.Mark == headers[newest].Mark
 	}
 	for other, by := range headers {
-		if inSyncByItself(headers, other) && by.Epoch > h.Epoch && h.Members[other] != "" && h.Members[other] != v1alpha1.MemberOut {
+		if inSyncByItself(headers, other) && by.Epoch > h.Epoch && h.Members[other] == v1alpha1.MemberInSync {
 			return true
 		}
 	}
