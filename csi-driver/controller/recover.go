@@ -329,8 +329,8 @@ func (s *Service) decide(ctx context.Context, a *arrangement) (outcome, error) {
 // errLosesData says that what a person asked for gives up data, and that this was not permitted.
 var errLosesData = errors.New("writes could be lost")
 
-// recordFor is the record that follows from a request and the headers that were read, and what is given up with it. With
-// a valid permission to lose data, the person has decided, also where the headers say something else.
+// recordFor is the record that follows from a request and the headers that were read, and what is given up with it.
+// With a valid permission to lose data, the person has decided, also where the headers say something else.
 func recordFor(r mirror.Record, wish v1alpha1.VolumeRecovery, now time.Time) (mirror.Record, []string, error) {
 	headers := mirror.Headers(r)
 	next, err := mirror.Recover(r, headers, now)

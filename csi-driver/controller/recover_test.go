@@ -182,8 +182,8 @@ func TestAChoiceThatLosesNothing(t *testing.T) {
 	m.recovers(m.name(1))
 }
 
-// By the headers both are current, and a person knows better: only the one that was chosen is. Without a permission that
-// is still valid, the headers decide.
+// By the headers both are current, and a person knows better: only the one that was chosen is. Without a permission
+// that is still valid, the headers decide.
 func TestAPersonDecidesAgainstTheHeaders(t *testing.T) {
 	now := time.Now()
 	both := map[string]v1alpha1.MirrorMemberState{"a": v1alpha1.MemberInSync, "b": v1alpha1.MemberInSync}

@@ -23,8 +23,8 @@ import (
 const recoveredEpochs = 1 << 20
 
 // NewDoubt is the record of a volume whose record is lost, until it is recovered: it says who the members are, and
-// nothing of what they have. Its epoch comes from the time, so that it is higher than that of any record that the volume
-// had: each recovery raises the epoch by 2 * recoveredEpochs, and takes more than two seconds.
+// nothing of what they have. Its epoch comes from the time, so that it is higher than that of any record that the
+// volume had: each recovery raises the epoch by 2 * recoveredEpochs, and takes more than two seconds.
 func NewDoubt(members []Replica, now time.Time) (Record, error) {
 	r, err := New("", members, nil, now)
 	if err != nil {

@@ -50,7 +50,7 @@ func TestRecover(t *testing.T) {
 		{"b went on alone, and a was returning", "a: 9 m9 a=Returning,b=InSync; b: 9 m9 a=Returning,b=InSync", "b", nil},
 		{"a returned, and the header of b was written last", "a: 9 m9 a=InSync,b=Out; b: 8 m8 a=InSync,b=InSync", "a", nil},
 		{"a returned, and the header of b was not written any more", "a: 9 m9 a=InSync,b=Out; b: 7 m7 a=Filling,b=InSync", "", ErrNeedsPerson},
-		// The return of b was stored, a says so, and b was never copied to. After the restore, b was used while a was away.
+		// The return of b was stored, a says so, and b was never copied to. After the restore, b was used without a.
 		{"b was to return, and was used by an earlier record", "a: 12 m12 a=InSync,b=Returning; b: 20 m20 a=Out,b=InSync", "", ErrNeedsPerson},
 		{"a was in sync before it says so", "a: ; b: 9 m9 a=InSync,b=InSync", "b", nil},
 		{"neither was started, and both were written", "a: ; b: ", "", ErrNeedsPerson},

@@ -294,7 +294,8 @@ func (k *Keeper) phase(v *view) Phase {
 }
 
 // past compares the headers that were read with the record. A record that is being recovered knows none of their marks,
-// and a person has decided that nobody holds it: only epochs are compared, which say whether it has been recovered since.
+// and a person has decided that nobody holds it: only epochs are compared, which say whether it has been recovered
+// since.
 func (k *Keeper) past(v *view) error {
 	for _, replica := range slices.Sorted(maps.Keys(k.headers)) {
 		if _, ok := mirror.Get(v.Record, replica); !ok || k.fenced && !v.live(replica) {
