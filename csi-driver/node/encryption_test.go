@@ -14,6 +14,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
 	utilexec "k8s.io/utils/exec"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/csi-driver/node"
@@ -29,6 +30,9 @@ const (
 	firstKey  = "the first planted key"
 	secondKey = "the second planted key"
 )
+
+// luks2 as headers have it.
+const luks2 = string(v1alpha1.EncryptionLUKS2)
 
 // setUpEncrypted is setUp with an encrypted volume, and the Secret with its first key. The LUKS headers are made by
 // this machine's cryptsetup; only dm-crypt is the constructed kernel's.
@@ -216,7 +220,7 @@ func TestEncryptedVolumeWithAnotherKey(t *testing.T) {
 		"changed":                         {func(*suite) {}, map[string]string{"passphrase": secondKey}, []string{"does not open the volume's LUKS header", "previousPassphrase"}},
 		"changed, and another former one": {func(*suite) {}, map[string]string{"passphrase": secondKey, "previousPassphrase": "neither of them"}, []string{"neither does the former key"}},
 		"changed, before it was ever used": {func(s *suite) {
-			s.writeHeader(header.Record{Volume: volumeUUID, State: header.Formatting, Type: "ext4"})
+			s.writeHeader(header.Record{Volume: volumeUUID, State: header.Formatting, Type: "ext4", Encryption: luks2})
 		}, map[string]string{"passphrase": secondKey}, []string{"does not open"}},
 		"changed, and formatting allowed":   {func(s *suite) { s.context.AllowFormat = true }, map[string]string{"passphrase": secondKey}, []string{"does not open"}},
 		"of a copy":                         {func(s *suite) { s.context.Source = &v1alpha1.VolumeSource{Volume: "other"} }, map[string]string{"passphrase": secondKey}, []string{"has the key of that one"}},
@@ -324,15 +328,18 @@ func TestVolumeThatIsNotEncryptedAsItsObjectSays(t *testing.T) {
 		prepare func(*suite)
 		words   []string
 	}{
-		"a filesystem": {func(s *suite) {
-			s.context.Encryption = ""
-			must(s, s.stage(mountCapability("ext4")))
-			must(s, s.unstage())
-		}, []string{"holds ext4, which is not encrypted"}},
+		"a filesystem": {func(s *suite) { s.stagePlain(mountCapability("ext4")) }, []string{"the data are not encrypted", "with LUKS2"}},
 		"a raw block volume": {func(s *suite) {
-			s.context.Encryption = ""
-			must(s, s.stage(blockCapability()))
-			must(s, s.unstage())
+			s.stagePlain(blockCapability())
+			s.fill()
+			s.context.AllowFormat = true
+		}, []string{"the data are not encrypted", "with LUKS2"}},
+		"a filesystem that something else made": {func(s *suite) {
+			s.stagePlain(mountCapability("ext4"))
+			s.writeHeader(header.Record{Volume: volumeUUID, State: header.Formatted, Type: "ext4", Encryption: luks2})
+		}, []string{"holds ext4, which is not encrypted"}},
+		"something else's raw data": {func(s *suite) {
+			s.writeHeader(header.Record{Volume: volumeUUID, State: header.Formatted, Type: header.Block, Encryption: luks2})
 			s.fill()
 		}, []string{"contains no LUKS header", allowFormat}},
 		"its LUKS header was lost": {func(s *suite) {
@@ -349,7 +356,7 @@ func TestVolumeThatIsNotEncryptedAsItsObjectSays(t *testing.T) {
 			s.loseHeader("ext4")
 		}, []string{"holds crypto_LUKS, but its volume has no header"}},
 		"another layout": {func(s *suite) {
-			s.writeHeader(header.Record{Volume: volumeUUID, State: header.Formatted, Type: "ext4"})
+			s.writeHeader(header.Record{Volume: volumeUUID, State: header.Formatted, Type: "ext4", Encryption: luks2})
 			cmd := exec.CommandContext(s.Context(), "cryptsetup", "luksFormat", "--batch-mode", "--type", "luks2", "--pbkdf", "pbkdf2", "--pbkdf-force-iterations", "1000", "--offset", "8192", "--sector-size", "512", "--key-file", "-", s.kernel.Backing(nguid))
 			cmd.Stdin = strings.NewReader(firstKey)
 			must(s, cmd.Run())
@@ -365,6 +372,16 @@ func TestVolumeThatIsNotEncryptedAsItsObjectSays(t *testing.T) {
 	}
 }
 
+// stagePlain stages the volume as one that is not encrypted, and unstages it.
+func (s *suite) stagePlain(c *csi.VolumeCapability) {
+	s.Helper()
+	encryption, secrets := s.context.Encryption, s.secrets
+	s.context.Encryption, s.secrets = "", nil
+	must(s, s.stage(c))
+	must(s, s.unstage())
+	s.context.Encryption, s.secrets = encryption, secrets
+}
+
 // damage both copies of the metadata, but for the magic numbers.
 func (s *suite) damage() {
 	s.Helper()
@@ -377,13 +394,78 @@ func (s *suite) damage() {
 	}
 }
 
-// The other way round, what is encrypted is not mounted, formatted or handed out as it is stored.
+// The other way round, what is encrypted is not mounted, formatted or handed out as it is stored: not after it was
+// used, nor when that was cut off, nor as a copy.
 func TestEncryptedVolumeWhoseObjectSaysItIsNot(t *testing.T) {
-	s := setUpEncrypted(t)
-	must(t, s.stage(mountCapability("ext4")))
-	must(t, s.unstage())
-	s.context.Encryption = ""
-	s.wantRefused(mountCapability("ext4"), "holds crypto_LUKS")
+	for name, prepare := range map[string]func(*suite){
+		"used":     func(*suite) {},
+		"given up": func(s *suite) { s.context.AllowFormat = true },
+		"never used": func(s *suite) {
+			s.writeHeader(header.Record{Volume: volumeUUID, State: header.Formatting, Type: header.Block, Encryption: luks2})
+		},
+		"a copy": (*suite).copied,
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := setUpEncrypted(t)
+			must(t, s.stage(blockCapability()))
+			must(t, s.unstage())
+			s.attach()
+			s.context.Encryption, s.context.Blank, s.secrets = "", false, nil
+			prepare(s)
+			for _, c := range capabilities() {
+				s.wantRefused(c, "the data are encrypted with LUKS2", "spec.encryption")
+			}
+		})
+	}
+}
+
+// A volume that was never used has no header. That somebody encrypts it, its PersistentVolume says as well.
+func TestPlainVolumeWithASecret(t *testing.T) {
+	for name, c := range capabilities() {
+		t.Run(name, func(t *testing.T) {
+			s := setUpEncrypted(t)
+			s.context.Encryption = ""
+			s.unchanged(func() {
+				want(t, s.stage(c), codes.AlreadyExists, "names a Secret")
+				want(t, s.publish(c, "pod", false), codes.AlreadyExists, "names a Secret")
+			})
+			s.wantGone()
+		})
+	}
+}
+
+// Each replica's header says that the data are encrypted, and a mirror is not made of them for an object that does not.
+func TestMirroredVolumeIsEncryptedAsItsObjectSays(t *testing.T) {
+	for kind, c := range capabilities() {
+		t.Run(kind, func(t *testing.T) {
+			s := setUpMirror(t)
+			s.setEncryption(v1alpha1.EncryptionLUKS2)
+			s.secrets = map[string]string{"passphrase": firstKey}
+			must(t, s.stage(c))
+			s.encryptedDevice()
+			for name := range s.legs {
+				if h := s.headerOf(name); h.State != header.Formatted || h.Encryption != luks2 {
+					t.Errorf("%s begins with %+v", name, h)
+				}
+			}
+			must(t, s.unstage())
+			s.setEncryption("")
+			s.secrets = nil
+			want(t, s.stage(c), codes.FailedPrecondition, "the data are encrypted with LUKS2")
+			s.wantMounts("")
+			must(t, s.unstage())
+			s.wantEqualLegs()
+		})
+	}
+}
+
+// setEncryption of the volume's object.
+func (s *mirrorSuite) setEncryption(e v1alpha1.VolumeEncryption) {
+	s.Helper()
+	var v v1alpha1.NvmfVolume
+	must(s, s.api.Get(s.Context(), client.ObjectKey{Name: vol}, &v))
+	v.Spec.Encryption = e
+	must(s, s.api.Update(s.Context(), &v))
 }
 
 // An administrator may give up what an encrypted volume held whose LUKS header is lost.
@@ -406,21 +488,27 @@ func TestCopyOfAnEncryptedVolume(t *testing.T) {
 	s := setUpEncrypted(t)
 	must(t, s.stage(mountCapability("ext4")))
 	must(t, s.unstage())
+	s.copied()
+
+	s.secrets = map[string]string{"passphrase": secondKey}
+	s.wantRefused(mountCapability("ext4"), "does not open the volume's LUKS header", "has the key of that one")
+	s.secrets = map[string]string{"passphrase": secondKey, "previousPassphrase": firstKey}
+	must(t, s.stage(mountCapability("ext4")))
+	if h := s.header(); h.Volume != sourceUUID || h.State != header.Formatted || h.Encryption != luks2 {
+		t.Errorf("the header is %+v", h)
+	}
+	s.encryptedDevice()
+}
+
+// copied makes the volume a copy of what it was.
+func (s *suite) copied() {
+	s.Helper()
 	source := s.context
 	source.Replica = "source-r1"
 	s.objects["source"] = &source
 	s.context.UUID, s.context.Source, s.context.Blank = sourceUUID, &v1alpha1.VolumeSource{Volume: "source"}, false
 	s.context.Attach("b1b1b1b1-2222-4333-8444-555555555555")
 	s.serve(size)
-
-	s.secrets = map[string]string{"passphrase": secondKey}
-	s.wantRefused(mountCapability("ext4"), "does not open the volume's LUKS header", "has the key of that one")
-	s.secrets = map[string]string{"passphrase": secondKey, "previousPassphrase": firstKey}
-	must(t, s.stage(mountCapability("ext4")))
-	if h := s.header(); h.Volume != sourceUUID || h.State != header.Formatted {
-		t.Errorf("the header is %+v", h)
-	}
-	s.encryptedDevice()
 }
 
 // Several nodes that write could each make a LUKS header.

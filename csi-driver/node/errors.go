@@ -35,6 +35,7 @@ var (
 	errUnread       = errors.New("an object of the volume cannot be read")
 	errNotServed    = errors.New("the volume is not served to this node yet")
 	errOtherHeader  = errors.New("the header belongs to another volume")
+	errEncryption   = errors.New("the volume is not stored as its object says")
 	errNotWhole     = errors.New("not all replicas of the volume are in sync")
 	errNoKey        = errors.New("the volume's key is not known")
 	errMismatch     = errors.New("the objects of the volume do not belong together")
@@ -77,6 +78,7 @@ var mapping = []struct {
 	{errUnknown, codes.NotFound},
 	{errOtherHeader, codes.FailedPrecondition},
 	{errMismatch, codes.FailedPrecondition},
+	{errEncryption, codes.FailedPrecondition},
 	{errNoKey, codes.InvalidArgument},
 	{errKMS, codes.Unavailable},
 	{filesystem.ErrWrongKey, codes.FailedPrecondition},

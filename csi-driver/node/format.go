@@ -35,8 +35,8 @@ type headed interface {
 	set(ctx context.Context, is header.Header, next header.Record) (header.Header, error)
 }
 
-// readHeader of a volume. It fails with header.ErrUnusable, and with errOtherHeader when it is that of a volume which
-// this one was not made from. Nothing is written then.
+// readHeader of a volume. It fails with header.ErrUnusable, with errOtherHeader when it is that of a volume which this
+// one was not made from, and with errEncryption. Nothing is written then.
 func (st staging) readHeader(ctx context.Context, b base) (*heading, error) {
 	h := &heading{staging: st, on: namespaceHeader{st.Initiator, b.ns}}
 	var err error
@@ -49,6 +49,9 @@ func (st staging) readHeader(ctx context.Context, b base) (*heading, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := st.storedAsAsked(h.is); err != nil {
+		return nil, err
+	}
 	if !b.mirrored() && h.is.Volume == h.own() && h.is.Mirror != "" {
 		return nil, fmt.Errorf("%w: it is one of several replicas, and NvmfVolume %s lists it alone: another replica may have later data; list all members, "+
 			"with spec.replicas, and restore its NvmfMirror", errOtherHeader, st.volume)
@@ -57,6 +60,22 @@ func (st staging) readHeader(ctx context.Context, b base) (*heading, error) {
 		return h, st.madeFrom(ctx, h.is.Volume)
 	}
 	return h, nil
+}
+
+// storedAsAsked fails with errEncryption when a header says that the data are encrypted, and the volume's object does
+// not, or the other way round. Data that are not taken for what they are would be overwritten, or written in plain text.
+func (st staging) storedAsAsked(is header.Header) error {
+	if is.None() || is.Encryption == string(st.at.Encryption) {
+		return nil
+	}
+	said := func(encryption string) string {
+		if encryption == "" {
+			return "not encrypted"
+		}
+		return "encrypted with " + encryption
+	}
+	return fmt.Errorf("%w: its header says that the data are %s, and NvmfVolume %s that they are %s; if the object was created again, delete it, and create it with the "+
+		"spec.encryption that it had; nothing was written", errEncryption, said(is.Encryption), st.volume, said(string(st.at.Encryption)))
 }
 
 func (h *heading) own() string { return h.at.UUID }
@@ -178,7 +197,7 @@ func (h *heading) set(ctx context.Context, state header.State, kind string) erro
 	if next.Volume != h.own() {
 		next = header.Record{Volume: h.own()}
 	}
-	next.State, next.Type = state, kind
+	next.State, next.Type, next.Encryption = state, kind, string(h.at.Encryption)
 	if h.at.allowFormat {
 		next.FormatUsedBy = h.at.Attachment
 	}

@@ -224,7 +224,7 @@ func TestHeaderThatCannotBeUsed(t *testing.T) {
 			s.writeStart(512, []byte("x"))
 			s.writeStart(header.SlotBytes+512, []byte("x"))
 		}, "has checksum"},
-		"a later version": {func(s *suite) { s.writeHeader(formatted); s.writeStart(header.SlotBytes+8, []byte{2}) }, "has version 2"},
+		"a later version": {func(s *suite) { s.writeHeader(formatted); s.writeStart(header.SlotBytes+8, []byte{3}) }, "has version 3"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := setUp(t)

@@ -124,7 +124,7 @@ func (h *mirrorHeaders) withData(r header.Record) header.Record {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.data != nil {
-		r.Volume, r.State, r.Type, r.FormatUsedBy = h.data.Volume, h.data.State, h.data.Type, h.data.FormatUsedBy
+		r.Volume, r.State, r.Type, r.FormatUsedBy, r.Encryption = h.data.Volume, h.data.State, h.data.Type, h.data.FormatUsedBy, h.data.Encryption
 	}
 	return r
 }

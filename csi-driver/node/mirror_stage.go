@@ -4,6 +4,7 @@ package node
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -57,7 +58,8 @@ func (st staging) startMirror(ctx context.Context, begin beginHeader) (base, err
 // refused tells whether a mirror waits for a person, so that nothing is won by waiting longer.
 func refused(err error) bool {
 	var format *filesystem.RefusedError
-	return errors.As(err, &format) || errors.Is(err, keeper.ErrPast) || errors.Is(err, mirror.ErrNeedsPerson) || errors.Is(err, header.ErrUnusable) || errors.Is(err, errOtherHeader)
+	return errors.As(err, &format) || errors.Is(err, keeper.ErrPast) || errors.Is(err, mirror.ErrNeedsPerson) || errors.Is(err, header.ErrUnusable) || errors.Is(err, errOtherHeader) ||
+		errors.Is(err, errEncryption)
 }
 
 // decidedByAPerson adds to an error what a person can do about it.
@@ -140,7 +142,7 @@ func (s *Service) clearMirror(ctx context.Context, volume string, at attached) e
 // nothing was written, and what would be formatted reads as zeroes; or an administrator gave up what it holds.
 func (st staging) firstHeader(ctx context.Context, name string, found header.Header) (header.Record, error) {
 	if !found.None() {
-		if err := st.madeFrom(ctx, found.Volume); err != nil {
+		if err := cmp.Or(st.storedAsAsked(found), st.madeFrom(ctx, found.Volume)); err != nil {
 			return header.Record{}, err
 		}
 		next := found.Record
@@ -160,7 +162,7 @@ func (st staging) firstHeader(ctx context.Context, name string, found header.Hea
 			return header.Record{}, err
 		}
 	}
-	next := header.Record{Volume: st.at.UUID, State: header.Formatting, Type: st.use.fsType}
+	next := header.Record{Volume: st.at.UUID, State: header.Formatting, Type: st.use.fsType, Encryption: string(st.at.Encryption)}
 	if st.use.block {
 		next.Type = header.Block
 	}

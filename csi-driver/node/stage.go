@@ -58,6 +58,12 @@ func (s *Service) stage(ctx context.Context, volume, attachment, path string, us
 	if err != nil {
 		return err
 	}
+	if len(secrets) > 0 && !at.encrypted() {
+		// An encrypted volume whose object was created again without that would be formatted as it is, if it has no
+		// header yet.
+		return fmt.Errorf("%w: NvmfVolume %s is not encrypted, and its PersistentVolume names a Secret to stage or publish it; if the NvmfVolume was created again, delete it, "+
+			"and create it with the spec.encryption that it had; else remove the Secret from the PersistentVolume", errIncompatible, volume)
+	}
 	at.Staging = path
 	if err := (staging{Service: s, volume: volume, path: path, use: use, at: at, secrets: secrets}).run(ctx); err != nil {
 		return s.undo(ctx, volume, at, err)

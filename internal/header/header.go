@@ -7,7 +7,7 @@
 // record before it. A slot, numbers in little endian:
 //
 //	 0   8  magic
-//	 8   4  version of the format
+//	 8   4  version of the format: 1, or 2 of a volume whose data are encrypted
 //	12   4  length of the payload
 //	16   8  generation: the slot with the highest counts, and the next one goes to slot generation modulo 2
 //	24   4  CRC-32C of the whole slot, with these four bytes zero
@@ -32,6 +32,9 @@ const (
 	Bytes = 2 * SlotBytes
 	// Version of the format. Keys may be added to the payload without another one.
 	Version = 1
+	// VersionEncrypted is that of a record with Encryption, and differs in nothing else. A build that knows Version alone
+	// would hand out, or format, the data as they are stored; so it refuses the volume.
+	VersionEncrypted = 2
 
 	magic      = "WEFTHEAD"
 	versionAt  = 8
@@ -40,7 +43,9 @@ const (
 	sumAt      = 24
 	payloadAt  = 32
 
-	keyMirror = "mirror"
+	keyMirror       = "mirror"
+	keyFormatUsedBy = "formatUsedBy"
+	keyEncryption   = "encryption"
 )
 
 // State of a volume's data.
@@ -66,6 +71,8 @@ type Record struct {
 	// FormatUsedBy is the attachment, by its UUID, that used up an administrator's permission to format; empty when
 	// none did.
 	FormatUsedBy string
+	// Encryption of the data, as in the spec of an NvmfVolume; empty for none.
+	Encryption string
 	// Mirror is what the volume's mirror record said when the header was written, as JSON; empty for a volume that was
 	// never replicated. Package csi-driver/mirror encodes and decodes it.
 	Mirror string
@@ -104,8 +111,8 @@ func Parse(start []byte) (Header, error) {
 		if empty(slot) {
 			continue
 		}
-		if v := binary.LittleEndian.Uint32(slot[versionAt:]); bytes.HasPrefix(slot, []byte(magic)) && v != Version {
-			return Header{}, fmt.Errorf("%w: slot %d has version %d, but this build supports %d; use a newer version of weft", ErrUnusable, n, v, Version)
+		if v := binary.LittleEndian.Uint32(slot[versionAt:]); bytes.HasPrefix(slot, []byte(magic)) && v != Version && v != VersionEncrypted {
+			return Header{}, fmt.Errorf("%w: slot %d has version %d, but this build supports %d and %d; use a newer version of weft", ErrUnusable, n, v, Version, VersionEncrypted)
 		}
 		h, err := parseSlot(slot, n)
 		switch {
@@ -155,6 +162,9 @@ func parseSlot(slot []byte, n int) (Header, error) {
 	if err := h.decode(slot[payloadAt : payloadAt+length]); err != nil {
 		return Header{}, fmt.Errorf("slot %d: %w", n, err)
 	}
+	if v := binary.LittleEndian.Uint32(slot[versionAt:]); v != h.version() {
+		return Header{}, fmt.Errorf("slot %d has version %d, and encryption %q", n, v, h.Encryption)
+	}
 	return h, nil
 }
 
@@ -173,12 +183,20 @@ func (h Header) Next(r Record) (offset int64, slot []byte, err error) {
 	next := h.Generation + 1
 	slot = make([]byte, SlotBytes)
 	copy(slot, magic)
-	binary.LittleEndian.PutUint32(slot[versionAt:], Version)
+	binary.LittleEndian.PutUint32(slot[versionAt:], r.version())
 	binary.LittleEndian.PutUint32(slot[lengthAt:], uint32(len(payload)))
 	binary.LittleEndian.PutUint64(slot[generation:], next)
 	copy(slot[payloadAt:], payload)
 	binary.LittleEndian.PutUint32(slot[sumAt:], checksum(slot))
 	return int64(next%2) * SlotBytes, slot, nil
+}
+
+// version of the format in which a record is written.
+func (r Record) version() uint32 {
+	if r.Encryption != "" {
+		return VersionEncrypted
+	}
+	return Version
 }
 
 // checksum of a slot, but for the bytes that hold it.
@@ -190,7 +208,7 @@ func checksum(slot []byte) uint32 {
 
 // known keys of the payload.
 func (r *Record) known() map[string]*string {
-	return map[string]*string{"volume": &r.Volume, "state": (*string)(&r.State), "type": &r.Type, "formatUsedBy": &r.FormatUsedBy}
+	return map[string]*string{"volume": &r.Volume, "state": (*string)(&r.State), "type": &r.Type, keyFormatUsedBy: &r.FormatUsedBy, keyEncryption: &r.Encryption}
 }
 
 func (r *Record) decode(payload []byte) error {
@@ -228,8 +246,10 @@ func (r Record) encode() ([]byte, error) {
 	for key, value := range r.known() {
 		known[key] = *value
 	}
-	if r.FormatUsedBy == "" {
-		delete(known, "formatUsedBy")
+	for _, key := range []string{keyFormatUsedBy, keyEncryption} {
+		if known[key] == "" {
+			delete(known, key)
+		}
 	}
 	for key, value := range known {
 		text, err := json.Marshal(value)

@@ -45,6 +45,8 @@ var (
 	begun = Record{Volume: volume, State: Formatting, Type: "ext4"}
 	ended = Record{Volume: volume, State: Formatted, Type: "ext4", FormatUsedBy: "a1"}
 	last  = Record{Volume: volume, State: Formatted, Type: Block}
+
+	encrypted = Record{Volume: volume, State: Formatted, Type: Block, Encryption: "LUKS2"}
 )
 
 func TestNothingWasWritten(t *testing.T) {
@@ -145,7 +147,7 @@ func TestUnusable(t *testing.T) {
 		"dos":                              {change(nil, put(510, "\x55\xaa")), "dos"},
 		"something else":                   {change(nil, put(0, "hello")), "slot 0 begins with 68656c6c6f"},
 		"something in the last byte":       {change(nil, put(Bytes-1, "x")), "slot 1 begins with 00"},
-		"another version":                  {change([]Record{begun, ended}, func(s []byte) { s[versionAt] = 2 }), "slot 0 has version 2, but this build supports 1"},
+		"another version":                  {change([]Record{begun, ended}, func(s []byte) { s[versionAt] = 3 }), "slot 0 has version 3, but this build supports 1 and 2"},
 		"an older slot of another version": {change([]Record{begun, ended}, func(s []byte) { s[SlotBytes+versionAt] = 7 }), "slot 1 has version 7"},
 		"a slot that is in the other's place": {change([]Record{begun}, func(s []byte) {
 			copy(s, s[SlotBytes:])
@@ -156,6 +158,8 @@ func TestUnusable(t *testing.T) {
 		"a state that is not known": {change([]Record{begun}, sealed(1, func(s []byte) {
 			copy(s, bytes.Replace(s, []byte("Formatting"), []byte("Formatless"), 1))
 		})), `state "Formatless" is unknown`},
+		"the version of what is encrypted, without that": {change([]Record{begun}, sealed(1, func(s []byte) { s[versionAt] = 2 })), `slot 1 has version 2, and encryption ""`},
+		"encrypted, with the version of what is not":     {change([]Record{encrypted}, sealed(1, func(s []byte) { s[versionAt] = 1 })), `slot 1 has version 1, and encryption "LUKS2"`},
 		"a part of it": {make([]byte, SlotBytes), "4096 bytes"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -192,6 +196,19 @@ func TestKeysThatAreNotKnownAreKept(t *testing.T) {
 	write(t, start, r)
 	if want := strings.Replace(payload, "Formatting", "Formatted", 1); !strings.Contains(string(start[:SlotBytes]), want) {
 		t.Errorf("got %s", bytes.TrimRight(start[payloadAt:SlotBytes], "\x00"))
+	}
+}
+
+// A build that knows nothing of encryption takes version 1 only, and so refuses a volume whose data are encrypted.
+func TestEncryptedVolumesHaveAVersionOfTheirOwn(t *testing.T) {
+	for version, r := range map[uint32]Record{1: last, 2: encrypted} {
+		start := volumeWith(t, r)
+		if got := binary.LittleEndian.Uint32(start[SlotBytes+versionAt:]); got != version || !parse(t, start).Is(r) {
+			t.Errorf("wrote %+v with version %d, and read %+v", r, got, parse(t, start))
+		}
+	}
+	if bytes.Contains(volumeWith(t, last), []byte("encryption")) {
+		t.Error("the header of a volume that is not encrypted speaks of encryption")
 	}
 }
 
