@@ -99,6 +99,7 @@ func (st staging) openLUKS(ctx context.Context, b base, h *heading, keys keySour
 	if err != nil {
 		return nil, err
 	}
+	defer is.Close() //nolint:errcheck // it is memory
 	return st.openSlot(ctx, d.Path, is, keys)
 }
 
@@ -111,10 +112,10 @@ func (st staging) openSlot(ctx context.Context, path string, is filesystem.LUKSH
 	}
 	defer clear(current)
 	defer clear(former)
-	if volumeKey, err = st.Filesystems.LUKSKey(ctx, path, current); errors.Is(err, filesystem.ErrWrongKey) {
+	if volumeKey, err = st.Filesystems.LUKSKey(ctx, is, current); errors.Is(err, filesystem.ErrWrongKey) {
 		err = st.wrongKey(former != nil, err)
 		if former != nil {
-			volumeKey, err = st.addSlot(ctx, path, current, former, err)
+			volumeKey, err = st.addSlot(ctx, path, is, current, former, err)
 		}
 	}
 	if err != nil || former == nil || st.use.readOnly || slices.Equal(current, former) {
@@ -132,25 +133,40 @@ func (st staging) openSlot(ctx context.Context, path string, is filesystem.LUKSH
 	return volumeKey, nil
 }
 
-// addSlot for the current key with the one that it replaces, and open it. Refused is the error if that opens none
-// either.
-func (st staging) addSlot(ctx context.Context, path string, current, former []byte, refused error) ([]byte, error) {
-	opener := former
-	if !st.use.readOnly {
-		logr.FromContextOrDiscard(ctx).Info("Adding a key slot for the changed key, unless the former one does not open the volume either", "volume", st.volume)
-		if err := st.Filesystems.AddLUKSKey(ctx, path, former, current); err != nil {
-			return nil, orRefused(err, refused)
-		}
-		opener = current
+// addSlot for the current key with the one that it replaces. Refused is the error if that opens none either.
+func (st staging) addSlot(ctx context.Context, path string, is filesystem.LUKSHeader, current, former []byte, refused error) (volumeKey []byte, err error) {
+	volumeKey, err = st.Filesystems.LUKSKey(ctx, is, former)
+	if errors.Is(err, filesystem.ErrWrongKey) {
+		return nil, refused
 	}
-	volumeKey, err := st.Filesystems.LUKSKey(ctx, path, opener)
-	return volumeKey, orRefused(err, refused)
+	if err != nil {
+		return nil, err
+	}
+	if !st.use.readOnly {
+		logr.FromContextOrDiscard(ctx).Info("Adding a key slot for the changed key", "volume", st.volume)
+		if err = st.Filesystems.AddLUKSKey(ctx, path, former, current); err == nil {
+			err = st.opensTheSame(ctx, path, current, volumeKey)
+		}
+	}
+	if err != nil {
+		clear(volumeKey)
+		return nil, err
+	}
+	return volumeKey, nil
 }
 
-// orRefused replaces the error of a key that opens nothing.
-func orRefused(err, refused error) error {
-	if errors.Is(err, filesystem.ErrWrongKey) {
-		return refused
+// opensTheSame fails unless a key opens a slot with the volume's key. cryptsetup reads the header anew when it adds a
+// slot: a target that answers something else then must not make the slot one of another key.
+func (st staging) opensTheSame(ctx context.Context, path string, key, volumeKey []byte) error {
+	is, err := st.Filesystems.ReadLUKS(ctx, path)
+	if err != nil {
+		return err
+	}
+	defer is.Close() //nolint:errcheck // it is memory
+	opened, err := st.Filesystems.LUKSKey(ctx, is, key)
+	defer clear(opened)
+	if err == nil && !slices.Equal(opened, volumeKey) {
+		err = fmt.Errorf("%w: the key slot that was added has the key of another volume", filesystem.ErrUnknownLUKS)
 	}
 	return err
 }

@@ -309,6 +309,33 @@ func TestKeyThatIsChanged(t *testing.T) {
 	}
 }
 
+// A target that answers with a header of its own while a slot is added does not make the volume's key its own: the data
+// are not written with it.
+func TestKeyThatIsChangedInAForgedHeader(t *testing.T) {
+	s := setUpEncrypted(t)
+	must(t, s.stage(mountCapability("ext4")))
+	must(t, s.unstage())
+	forged := s.path("forged")
+	must(t, os.WriteFile(forged, nil, 0o600))
+	must(t, os.Truncate(forged, size))
+	cmd := exec.CommandContext(t.Context(), "cryptsetup", "luksFormat", "--batch-mode", "--type", "luks2", "--pbkdf-memory", "32", "--pbkdf-force-iterations", "4",
+		"--offset", "8192", "--sector-size", "4096", "--key-size", "512", "--key-file", "-", forged)
+	cmd.Stdin = strings.NewReader(firstKey)
+	must(t, cmd.Run())
+	s.programs.instead = func(name string, args []string) (string, []string) {
+		if slices.Contains(args, "luksAddKey") {
+			script := `dd status=none conv=notrunc bs=1M count=4 if=` + forged + ` of=` + s.kernel.Backing(nguid) + ` && exec cryptsetup "$@"`
+			return "sh", append([]string{"-c", script, "sh"}, args...)
+		}
+		return name, args
+	}
+	s.secrets = map[string]string{"passphrase": secondKey, "previousPassphrase": firstKey}
+	err := s.stage(mountCapability("ext4"))
+	want(t, err, codes.FailedPrecondition, "has the key of another volume")
+	s.withoutKeys(err)
+	s.wantGone()
+}
+
 // The same key twice is one key, and its slot stays.
 func TestKeyThatIsItsOwnFormerOne(t *testing.T) {
 	s := setUpEncrypted(t)

@@ -97,7 +97,8 @@ type Filesystems interface {
 	SetReadOnly(ctx context.Context, device string, readOnly bool) error
 	Prepare(ctx context.Context, r filesystem.Request) error
 	PrepareLUKS(ctx context.Context, r filesystem.Request, newKey func(ctx context.Context) (key []byte, token string, err error)) (filesystem.LUKSHeader, error)
-	LUKSKey(ctx context.Context, device string, key []byte) ([]byte, error)
+	ReadLUKS(ctx context.Context, device string) (filesystem.LUKSHeader, error)
+	LUKSKey(ctx context.Context, is filesystem.LUKSHeader, key []byte) ([]byte, error)
 	AddLUKSKey(ctx context.Context, device string, key, next []byte) error
 	RemoveLUKSKey(ctx context.Context, device string, key []byte) error
 	Mount(ctx context.Context, device, target, fsType string, options []string) error

@@ -112,6 +112,8 @@ func decide(r Request, found signature, edgesZero bool) (format bool, err error)
 	case finished:
 		return r.refuse("holds "+found.String()+", and "+r.Type+" was asked for",
 			"use a StorageClass with the filesystem of the volume in csi.storage.k8s.io/fstype, or another volume")
+	case r.ReadOnly && r.Type == LUKS:
+		return r.refuse(r.lost(found), "restore the volume from a snapshot, or its LUKS header from a backup")
 	case r.ReadOnly:
 		return r.refuse("cannot be mounted read-only, because its filesystem is incomplete", "mount it once for writing")
 	case r.Fence.AllowFormat:

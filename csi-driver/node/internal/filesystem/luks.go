@@ -9,11 +9,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"slices"
 	"strconv"
 	"strings"
 
+	"golang.org/x/sys/unix"
 	"k8s.io/utils/exec"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
@@ -42,29 +44,71 @@ const (
 )
 
 // Exit codes of cryptsetup (man 8 cryptsetup, "RETURN CODES").
-const luksWrongKey = 2
+const (
+	// luksInvalid: wrong parameters, among them a device without a header that is valid.
+	luksInvalid  = 1
+	luksWrongKey = 2
+)
 
 // Errors of what concerns encryption.
 var (
 	// ErrWrongKey says that a key opens no key slot of a volume's LUKS header.
 	ErrWrongKey = errors.New("the key does not open the volume's LUKS header")
+	// errInvalidLUKS says that what a device begins with is not a whole LUKS header.
+	errInvalidLUKS = errors.New("the LUKS header is not valid")
 	// ErrUnknownLUKS says that a LUKS header is not one that this version makes.
 	ErrUnknownLUKS = errors.New("the volume's LUKS header is not one that weft makes")
 )
 
-// LUKSHeader is what the data of an encrypted volume begin with.
+// LUKSHeader is what the data of an encrypted volume begin with, as it was copied once into this machine's memory: what
+// was checked is what a key is taken from, whatever a target answers the next time. Close it.
 type LUKSHeader struct {
 	// Slots that hold the volume's key, each encrypted with another key.
 	Slots int
 	// Token that was kept with the header; empty for none.
 	Token string
+
+	copied *os.File
+}
+
+// Close lets go of the copy.
+func (l LUKSHeader) Close() error {
+	if l.copied == nil {
+		return nil
+	}
+	return l.copied.Close()
+}
+
+// path of the copy, for programs that this process runs.
+func (l LUKSHeader) path() string { return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), l.copied.Fd()) }
+
+// copyLUKS copies the header that a device begins with.
+func (h *Host) copyLUKS(ctx context.Context, device string) (LUKSHeader, error) {
+	defer doing.Begin(ctx, "reading "+device)()
+	from, err := h.Open(device)
+	if err != nil {
+		return LUKSHeader{}, err
+	}
+	defer func() { _ = from.Close() }()
+	fd, err := unix.MemfdCreate("weft-luks", unix.MFD_CLOEXEC)
+	if err != nil {
+		return LUKSHeader{}, fmt.Errorf("make a file in memory: %w", err)
+	}
+	l := LUKSHeader{copied: os.NewFile(uintptr(fd), "weft-luks")}
+	if _, err := io.CopyN(l.copied, io.NewSectionReader(from, 0, v1alpha1.LUKSHeaderBytes), v1alpha1.LUKSHeaderBytes); err != nil {
+		_ = l.Close()
+		return LUKSHeader{}, fmt.Errorf("read the LUKS header of %s: %w", device, err)
+	}
+	return l, nil
 }
 
 // luksMetadata is what `cryptsetup luksDump --dump-json-metadata` writes, as far as it is read.
 type luksMetadata struct {
-	Keyslots map[string]struct {
-		KeySize int `json:"key_size"`
-	} `json:"keyslots"`
+	Keyslots map[string]luksSlot `json:"keyslots"`
+	Digests  map[string]struct {
+		Type       string `json:"type"`
+		Iterations int64  `json:"iterations"`
+	} `json:"digests"`
 	Tokens   map[string]json.RawMessage `json:"tokens"`
 	Segments map[string]struct {
 		Type       string `json:"type"`
@@ -81,15 +125,70 @@ type luksMetadata struct {
 	} `json:"config"`
 }
 
+// luksSlot is a key slot.
+type luksSlot struct {
+	Type    string `json:"type"`
+	KeySize int    `json:"key_size"`
+	// Area with the volume's key, as it is encrypted with the key that KDF makes of a passphrase.
+	Area struct {
+		Encryption string `json:"encryption"`
+		KeySize    int    `json:"key_size"`
+	} `json:"area"`
+	KDF struct {
+		Type      string `json:"type"`
+		Passes    int64  `json:"time"`
+		MemoryKiB int64  `json:"memory"`
+		Threads   int    `json:"cpus"`
+	} `json:"kdf"`
+}
+
+// Bounds of what it may cost to try a key: a header comes from the drive, and may be made to take the memory and the
+// time of a node. Slots that cryptsetup adds by default are within them.
+const (
+	// 1 GiB and 4 threads are cryptsetup's defaults at most.
+	maxPBKDFMemoryKiB, maxPBKDFThreads = 1 << 20, 4
+	// maxPBKDFWorkKiB is memory times passes: 16 GiB, which take 4 s where a GiB takes 0.25 s.
+	maxPBKDFWorkKiB = 16 << 20
+	// maxDigestIterations of PBKDF2 when a key was found: about 5 s. cryptsetup takes what lasts 0.125 s.
+	maxDigestIterations = 10_000_000
+)
+
+// checkSlots fails unless key slots are encrypted as formatLUKS encrypts them. A slot with a null cipher opens with any
+// passphrase, and gives a volume key that its maker knows.
+func (m luksMetadata) checkSlots(unknown func(what string, value any) error) error {
+	for _, slot := range m.Keyslots {
+		kdf := slot.KDF
+		switch {
+		case slot.Type != "luks2":
+			return unknown("the type of a key slot", slot.Type)
+		case slot.KeySize != luksKeyBytes:
+			return unknown("the key's length", slot.KeySize)
+		case slot.Area.Encryption != LUKSCipher || slot.Area.KeySize != luksKeyBytes:
+			return unknown("the cipher of a key slot", fmt.Sprintf("%s with %d bytes", slot.Area.Encryption, slot.Area.KeySize))
+		case kdf.Type != "argon2id":
+			return unknown("the key derivation of a key slot", kdf.Type)
+		case kdf.MemoryKiB < 1 || kdf.MemoryKiB > maxPBKDFMemoryKiB || kdf.Passes < 1 || kdf.Passes > maxPBKDFWorkKiB/kdf.MemoryKiB || kdf.Threads < 1 || kdf.Threads > maxPBKDFThreads:
+			return unknown("the cost of a key slot", fmt.Sprintf("%d KiB, %d passes, %d threads", kdf.MemoryKiB, kdf.Passes, kdf.Threads))
+		}
+	}
+	for _, digest := range m.Digests {
+		if digest.Type != "pbkdf2" || digest.Iterations > maxDigestIterations {
+			return unknown("the digest of the key", fmt.Sprintf("%s with %d iterations", digest.Type, digest.Iterations))
+		}
+	}
+	return nil
+}
+
 // PrepareLUKS makes sure that a device begins with a LUKS header that has a key slot, and reads it: it formats the
 // device with newKey and a token if the fence is open, which follows the same rules as that of a filesystem. Type is
-// LUKS. It fails as Prepare does, with ErrUnknownLUKS, or with newKey's error.
+// LUKS. It fails as Prepare does, with ErrUnknownLUKS, or with newKey's error. The caller closes the header.
 func (h *Host) PrepareLUKS(ctx context.Context, r Request, newKey func(ctx context.Context) (key []byte, token string, err error)) (LUKSHeader, error) {
 	found, err := h.probe(ctx, r.Device)
 	if err != nil {
 		return LUKSHeader{}, err
 	}
 	var is LUKSHeader
+	defer func() { _ = is.Close() }()
 	edges := false
 	switch found.Type {
 	case "":
@@ -97,18 +196,23 @@ func (h *Host) PrepareLUKS(ctx context.Context, r Request, newKey func(ctx conte
 			return LUKSHeader{}, fmt.Errorf("read %s: %w", r.Device, err)
 		}
 	case LUKS:
-		is, err = h.readLUKS(ctx, r.Device)
-		// A header that cannot be read, and one without a slot, was being made; decide tells what that means. One
+		is, err = h.ReadLUKS(ctx, r.Device)
+		// A header that is not valid, and one without a slot, was being made; decide tells what that means. One
 		// without a token was, too, unless the volume was used with it: then it has a key of another kind.
-		found.Unfinished = err != nil && !errors.Is(err, ErrUnknownLUKS) ||
+		found.Unfinished = errors.Is(err, errInvalidLUKS) ||
 			err == nil && (is.Slots == 0 || r.WithToken && is.Token == "" && r.Fence.Header == HeaderFormatting)
 		if err != nil && !found.Unfinished {
-			return is, err
+			return LUKSHeader{}, err
 		}
 	}
 	format, err := decide(r, found, edges)
-	if err != nil || !format {
-		return is, err
+	if err != nil {
+		return LUKSHeader{}, err
+	}
+	if !format {
+		whole := is
+		is = LUKSHeader{}
+		return whole, nil
 	}
 	key, token, err := newKey(ctx)
 	if err != nil {
@@ -121,23 +225,39 @@ func (h *Host) PrepareLUKS(ctx context.Context, r Request, newKey func(ctx conte
 	if err := h.formatLUKS(ctx, r.Device, key, token); err != nil {
 		return LUKSHeader{}, err
 	}
-	return h.readLUKS(ctx, r.Device)
+	return h.ReadLUKS(ctx, r.Device)
 }
 
-// readLUKS reads the header that a device begins with. It fails with ErrUnknownLUKS when it is not as formatLUKS makes
-// one, and with the program's error when there is none that can be read.
-func (h *Host) readLUKS(ctx context.Context, device string) (LUKSHeader, error) {
-	out, err := h.cryptsetup(h.brief(ctx), nil, "luksDump", "--dump-json-metadata", device)
+// ReadLUKS reads the header that a device begins with. It fails with ErrUnknownLUKS when it is not as formatLUKS makes
+// one, with errInvalidLUKS when cryptsetup says that it is none, and otherwise when that is not known. The caller
+// closes the header.
+func (h *Host) ReadLUKS(ctx context.Context, device string) (LUKSHeader, error) {
+	is, err := h.copyLUKS(ctx, device)
 	if err != nil {
 		return LUKSHeader{}, err
 	}
+	out, err := h.cryptsetup(h.brief(ctx), nil, "luksDump", "--dump-json-metadata", is.path())
 	var m luksMetadata
-	if err := json.Unmarshal(out, &m); err != nil {
+	if exit, ok := errors.AsType[exec.ExitError](err); ok && exit.Exited() && exit.ExitStatus() == luksInvalid {
+		err = fmt.Errorf("%w: %w", errInvalidLUKS, err)
+	} else if err == nil {
+		err = json.Unmarshal(out, &m)
+	}
+	if err == nil {
+		is.Slots, is.Token = len(m.Keyslots), string(m.Tokens[luksToken])
+		err = m.check(device)
+	}
+	if err != nil {
+		_ = is.Close()
 		return LUKSHeader{}, fmt.Errorf("the LUKS header of %s: %w", device, err)
 	}
-	is := LUKSHeader{Slots: len(m.Keyslots)}
-	unknown := func(what string, value any) (LUKSHeader, error) {
-		return is, fmt.Errorf("%w: %s of %s is %v; open it by hand, and copy the data to another volume", ErrUnknownLUKS, what, device, value)
+	return is, nil
+}
+
+// check fails with ErrUnknownLUKS unless the header of a device is as formatLUKS makes one.
+func (m luksMetadata) check(device string) error {
+	unknown := func(what string, value any) error {
+		return fmt.Errorf("%w: %s of %s is %v; open it by hand, and copy the data to another volume", ErrUnknownLUKS, what, device, value)
 	}
 	s, one := m.Segments["0"]
 	switch {
@@ -150,15 +270,7 @@ func (h *Host) readLUKS(ctx context.Context, device string) (LUKSHeader, error) 
 	case s.Offset != strconv.Itoa(v1alpha1.LUKSHeaderBytes):
 		return unknown("the start of the data", s.Offset)
 	}
-	for _, slot := range m.Keyslots {
-		if slot.KeySize != luksKeyBytes {
-			return unknown("the key's length", slot.KeySize)
-		}
-	}
-	if token := m.Tokens[luksToken]; token != nil {
-		is.Token = string(token)
-	}
-	return is, nil
+	return m.checkSlots(unknown)
 }
 
 // luksToken is the number of the token that is kept with a header.
@@ -185,9 +297,11 @@ func (h *Host) formatLUKS(ctx context.Context, device string, key []byte, token 
 	return err
 }
 
-// LUKSKey gives the key of a volume, which a key slot holds. It fails with ErrWrongKey when the key opens none.
-func (h *Host) LUKSKey(ctx context.Context, device string, key []byte) ([]byte, error) {
-	out, err := h.cryptsetup(h.brief(ctx), key, "luksDump", "--dump-volume-key", "--key-file", "-", device)
+// LUKSKey gives the key of a volume, which a key slot of its header holds. It fails with ErrWrongKey when the key opens
+// none. It runs to its end: where the kernel has no skcipher sockets, cryptsetup makes a device for a moment, and killed
+// it would leave that.
+func (h *Host) LUKSKey(ctx context.Context, is LUKSHeader, key []byte) ([]byte, error) {
+	out, err := h.cryptsetup(h.lasting(ctx), key, "luksDump", "--dump-volume-key", "--key-file", "-", is.path())
 	defer clear(out)
 	if err != nil {
 		return nil, err
@@ -199,7 +313,7 @@ func (h *Host) LUKSKey(ctx context.Context, device string, key []byte) ([]byte, 
 	n, err := hex.Decode(volumeKey, digits)
 	if !found || err != nil || n != luksKeyBytes {
 		clear(volumeKey)
-		return nil, fmt.Errorf("cryptsetup luksDump --dump-volume-key %s answered nothing with a key of %d bytes behind %q", device, luksKeyBytes, label)
+		return nil, fmt.Errorf("cryptsetup luksDump --dump-volume-key %s answered nothing with a key of %d bytes behind %q", is.path(), luksKeyBytes, label)
 	}
 	return volumeKey, nil
 }
