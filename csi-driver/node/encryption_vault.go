@@ -11,9 +11,10 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/url"
+	"regexp"
+	"strconv"
 	"strings"
 	"time"
 
@@ -42,6 +43,8 @@ const (
 	vaultTimeout = 10 * time.Second
 	// vaultAnswer is the most that is read of one.
 	vaultAnswer = 1 << 20
+	// vaultQuoted characters of an answer are in an error at most.
+	vaultQuoted = 200
 	// vaultKeyBits of a volume's key: as many as the cipher's.
 	vaultKeyBits = 512
 	// vaultHeaderType of the token in the LUKS header.
@@ -68,7 +71,7 @@ type vaultHeaderToken struct {
 func newVault(secret map[string]string) (*vault, error) {
 	v := &vault{
 		address: strings.TrimSuffix(strings.TrimSpace(secret[secretVaultAddress]), "/"), token: strings.TrimSpace(secret[secretVaultToken]), key: secret[secretVaultKey],
-		mount: secret[secretVaultMount], namespace: secret[secretVaultNamespace],
+		mount: strings.Trim(secret[secretVaultMount], "/"), namespace: secret[secretVaultNamespace],
 	}
 	if v.mount == "" {
 		v.mount = defaultVaultMount
@@ -78,11 +81,19 @@ func newVault(secret map[string]string) (*vault, error) {
 			return nil, fmt.Errorf("%w: the Secret has %s, but no %s", errNoKey, secretVaultAddress, key)
 		}
 	}
+	// Who writes the Secret chooses where a privileged process sends a request: it can only be one to a transit engine.
+	for key, value := range map[string]string{secretVaultMount: v.mount, secretVaultKey: v.key} {
+		if !vaultPath.MatchString(value) || strings.Contains(value, "..") || key == secretVaultKey && strings.Contains(value, "/") {
+			return nil, fmt.Errorf("%w: %s of the Secret has other characters than those of a name in Vault (letters, digits, - _ .), or \"..\"", errNoKey, key)
+		}
+	}
 	address, err := url.Parse(v.address)
 	switch {
 	case err != nil || address.Host == "" || address.User != nil:
 		return nil, fmt.Errorf("%w: %s of the Secret is not an address such as https://vault.example.com:8200", errNoKey, secretVaultAddress)
-	case address.Scheme != "https" && (address.Scheme != "http" || !loopback(address.Hostname())):
+	case address.RawQuery != "" || address.Fragment != "":
+		return nil, fmt.Errorf("%w: %s of the Secret has more than an address and a path", errNoKey, secretVaultAddress)
+	case address.Scheme != "https":
 		return nil, fmt.Errorf("%w: %s of the Secret must begin with https://: keys of volumes are sent from there", errNoKey, secretVaultAddress)
 	}
 	transport := &http.Transport{TLSClientConfig: &tls.Config{MinVersion: tls.VersionTLS12}, DisableKeepAlives: true}
@@ -97,9 +108,13 @@ func newVault(secret map[string]string) (*vault, error) {
 	return v, nil
 }
 
-func loopback(host string) bool {
-	ip := net.ParseIP(host)
-	return ip != nil && ip.IsLoopback()
+// vaultPath is a name, or names with slashes between them.
+var vaultPath = regexp.MustCompile(`^[A-Za-z0-9_.-]+(/[A-Za-z0-9_.-]+)*$`)
+
+// quoted is what an engine says about an error, for a message that tenants read.
+func quoted(words []string) string {
+	text := []rune(strings.Join(words, "; "))
+	return strconv.Quote(string(text[:min(len(text), vaultQuoted)]))
 }
 
 // newKey implements keySource.
@@ -169,9 +184,9 @@ func (v *vault) ask(ctx context.Context, what string, body map[string]any) (key 
 	malformed := json.Unmarshal(text, &answer) != nil
 	switch {
 	case response.StatusCode >= http.StatusInternalServerError, response.StatusCode == http.StatusTooManyRequests:
-		return nil, "", fmt.Errorf("%w: %s answered %s: %s", errKMS, where, response.Status, strings.Join(answer.Errors, "; "))
+		return nil, "", fmt.Errorf("%w: %s answered %d: %s", errKMS, where, response.StatusCode, quoted(answer.Errors))
 	case response.StatusCode != http.StatusOK:
-		return nil, "", fmt.Errorf("%w: %s answered %s: %s", errNoKey, where, response.Status, strings.Join(answer.Errors, "; "))
+		return nil, "", fmt.Errorf("%w: %s answered %d: %s", errNoKey, where, response.StatusCode, quoted(answer.Errors))
 	case malformed || len(answer.Data.Plaintext) == 0:
 		return nil, "", fmt.Errorf("%w: %s answered no key", errNoKey, where)
 	}

@@ -4,6 +4,7 @@ package node_test
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/aes"
 	"crypto/cipher"
 	"crypto/rand"
@@ -34,6 +35,8 @@ type transit struct {
 	mu sync.Mutex
 	// status to answer instead of doing anything; 0 for none.
 	status int
+	// refusal in the answer with that status.
+	refusal string
 	// given out in plain text, so far.
 	given [][]byte
 }
@@ -87,7 +90,7 @@ func (v *transit) serve(do func(body map[string]any) (data any, refused string))
 		var body map[string]any
 		switch {
 		case v.status != 0:
-			refuse(v.status, "Vault is sealed")
+			refuse(v.status, cmp.Or(v.refusal, "Vault is sealed"))
 		case r.Header.Get("X-Vault-Token") != vaultToken:
 			refuse(http.StatusForbidden, "permission denied")
 		case json.NewDecoder(r.Body).Decode(&body) != nil:
@@ -143,17 +146,23 @@ func TestEncryptedVolumeWithAKeyOfVault(t *testing.T) {
 		code   codes.Code
 		words  string
 	}{
-		"it is sealed":        {func() { v.answer(http.StatusServiceUnavailable) }, codes.Unavailable, "Vault is sealed"},
-		"the token is over":   {func() { s.secrets["vaultToken"] = "expired" }, codes.InvalidArgument, "permission denied"},
-		"another key":         {func() { s.secrets["vaultKey"] = "others" }, codes.InvalidArgument, "404"},
-		"a stranger's":        {func() { delete(s.secrets, "vaultCACert") }, codes.Unavailable, "does not answer"},
-		"not encrypted":       {func() { s.secrets["vaultAddress"] = "http://vault.example" }, codes.InvalidArgument, "must begin with https://"},
-		"no address":          {func() { s.secrets["vaultAddress"] = "vault" }, codes.InvalidArgument, "is not an address"},
-		"a passphrase":        {func() { s.secrets = map[string]string{"passphrase": firstKey} }, codes.FailedPrecondition, "key management service"},
-		"another engine's":    {func() { s.secrets = newTransit(t).secret() }, codes.InvalidArgument, "authentication failed"},
-		"away":                {func() { s.secrets["vaultAddress"] = "https://127.0.0.1:1" }, codes.Unavailable, "does not answer"},
-		"no certificate":      {func() { s.secrets["vaultCACert"] = "none" }, codes.InvalidArgument, "no certificate"},
-		"an address and more": {func() { s.secrets["vaultAddress"] = "https://a:b@vault.example" }, codes.InvalidArgument, "is not an address"},
+		"it is sealed":            {func() { v.answer(http.StatusServiceUnavailable) }, codes.Unavailable, "Vault is sealed"},
+		"the token is over":       {func() { s.secrets["vaultToken"] = "expired" }, codes.InvalidArgument, "permission denied"},
+		"another key":             {func() { s.secrets["vaultKey"] = "others" }, codes.InvalidArgument, "404"},
+		"a stranger's":            {func() { delete(s.secrets, "vaultCACert") }, codes.Unavailable, "does not answer"},
+		"not encrypted":           {func() { s.secrets["vaultAddress"] = "http://vault.example" }, codes.InvalidArgument, "must begin with https://"},
+		"a port of the node":      {func() { s.secrets["vaultAddress"] = "http://127.0.0.1:10255" }, codes.InvalidArgument, "must begin with https://"},
+		"an address with a query": {func() { s.secrets["vaultAddress"] += "?list=true" }, codes.InvalidArgument, "more than an address"},
+		"another path":            {func() { s.secrets["vaultMount"] = "keys/../../sys" }, codes.InvalidArgument, "vaultMount of the Secret has other characters"},
+		"another path, escaped":   {func() { s.secrets["vaultMount"] = "keys/%2e%2e/sys" }, codes.InvalidArgument, "vaultMount of the Secret has other characters"},
+		"another path as key":     {func() { s.secrets["vaultKey"] = "../../../sys/seal" }, codes.InvalidArgument, "vaultKey of the Secret has other characters"},
+		"a path as key":           {func() { s.secrets["vaultKey"] = "a/b" }, codes.InvalidArgument, "vaultKey of the Secret has other characters"},
+		"no address":              {func() { s.secrets["vaultAddress"] = "vault" }, codes.InvalidArgument, "is not an address"},
+		"a passphrase":            {func() { s.secrets = map[string]string{"passphrase": firstKey} }, codes.FailedPrecondition, "key management service"},
+		"another engine's":        {func() { s.secrets = newTransit(t).secret() }, codes.InvalidArgument, "authentication failed"},
+		"away":                    {func() { s.secrets["vaultAddress"] = "https://127.0.0.1:1" }, codes.Unavailable, "does not answer"},
+		"no certificate":          {func() { s.secrets["vaultCACert"] = "none" }, codes.InvalidArgument, "no certificate"},
+		"an address and more":     {func() { s.secrets["vaultAddress"] = "https://a:b@vault.example" }, codes.InvalidArgument, "is not an address"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s.secrets = v.secret()
@@ -171,6 +180,19 @@ func TestEncryptedVolumeWithAKeyOfVault(t *testing.T) {
 	}
 	s.secrets = v.secret()
 	must(t, s.stage(mountCapability("ext4")))
+}
+
+// Who chooses the address reads the error: it has little of what answers there, and no line of its own.
+func TestAnswersOfVaultAreQuotedInPart(t *testing.T) {
+	v, s := newTransit(t), setUpEncrypted(t)
+	v.refusal = "line\nline" + strings.Repeat("x", 1000) + "end"
+	v.status = http.StatusForbidden
+	s.secrets = v.secret()
+	err := s.stage(mountCapability("ext4"))
+	want(t, err, codes.InvalidArgument, `answered 403: "line\nlinexxx`)
+	if text := err.Error(); strings.Contains(text, "end") || strings.Contains(text, strings.Repeat("x", 200)) || strings.Contains(text, "\n") {
+		t.Errorf("got %s", text)
+	}
 }
 
 // A volume that was cut off before its key was kept was never used, and gets another one. One that has a passphrase
