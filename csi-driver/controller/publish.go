@@ -38,11 +38,12 @@ func (s *Service) publishVolume(ctx context.Context, req *csi.ControllerPublishV
 	wctx, cancel := waitContext(ctx)
 	defer cancel()
 	attachment, _ := v1alpha1.AttachmentOfHost(nqn)
+	publishContext := publishcontext.Context{Attachment: attachment, Encrypted: vol.Spec.Encryption != ""}.Encode()
 	if vol.Replicated() {
 		if err := s.hold(ctx, wctx, vol, attachment); err != nil {
 			return nil, err
 		}
-		return &csi.ControllerPublishVolumeResponse{PublishContext: publishcontext.Context{Attachment: attachment}.Encode()}, nil
+		return &csi.ControllerPublishVolumeResponse{PublishContext: publishContext}, nil
 	}
 	now, err := s.follow(ctx, vol)
 	if err != nil {
@@ -54,7 +55,7 @@ func (s *Service) publishVolume(ctx context.Context, req *csi.ControllerPublishV
 	if err != nil {
 		return nil, err
 	}
-	return &csi.ControllerPublishVolumeResponse{PublishContext: publishcontext.Context{Attachment: attachment}.Encode()}, nil
+	return &csi.ControllerPublishVolumeResponse{PublishContext: publishContext}, nil
 }
 
 func checkPublish(req *csi.ControllerPublishVolumeRequest) (attachment, error) {

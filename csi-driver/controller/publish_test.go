@@ -56,6 +56,9 @@ func publishAs(t *testing.T, s *Service, req *csi.ControllerPublishVolumeRequest
 	if listed == nil || reached == nil || rep.Admitted(reached.NQN) == nil || listed.Node != req.NodeId || listed.NodeUID != uidOf(t, req.NodeId) || len(rep.Paths()) == 0 {
 		t.Fatalf("%s is not attached to %s: %+v, %+v", c.Attachment, req.NodeId, vol.Spec, rep.Status)
 	}
+	if c.Encrypted != (vol.Spec.Encryption != "") {
+		t.Errorf("volume %s has encryption %q, and its publish context %v", vol.Name, vol.Spec.Encryption, resp.PublishContext)
+	}
 	return attachedTo{
 		Attachment: c.Attachment, NodeUID: listed.NodeUID, NQN: rep.CurrentSubsystem(), Blank: rep.Admitted(reached.NQN).Blank,
 		AllowFormat: vol.Annotations[v1alpha1.AllowFormatAnnotation] == vol.FormatPermission(host),

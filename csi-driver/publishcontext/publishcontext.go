@@ -13,10 +13,14 @@ import (
 	"github.com/google/uuid"
 )
 
-// Version of the publish context. A node takes contexts of this version, with whatever keys it does not know: a key
+// Version of the publish context. A node takes contexts of this version and of VersionEncrypted, with whatever keys it does not know: a key
 // that is added later must not be needed for a volume to be used safely. What it must not misunderstand gets another
 // version.
 const Version = 1
+
+// VersionEncrypted is the version of the context of an encrypted volume. It has the same keys: a node plugin that does
+// not know encryption must not stage the volume, because it would format it as it is.
+const VersionEncrypted = 2
 
 // Keys of the publish context.
 const (
@@ -32,20 +36,27 @@ var ErrVersion = errors.New("publish context has an unsupported version")
 type Context struct {
 	// Attachment is the UUID of the attachment: the node connects as v1alpha1.HostNQN(Attachment).
 	Attachment string
+	// Encrypted: the volume's data are encrypted by the node.
+	Encrypted bool
 }
 
 // Encode writes c as a publish context.
 func (c Context) Encode() map[string]string {
-	return map[string]string{keyVersion: strconv.Itoa(Version), keyAttachment: c.Attachment}
+	version := Version
+	if c.Encrypted {
+		version = VersionEncrypted
+	}
+	return map[string]string{keyVersion: strconv.Itoa(version), keyAttachment: c.Attachment}
 }
 
 // Decode reads a publish context. It fails, naming the key, when the attachment is missing or malformed, and with
 // ErrVersion when the context is of another version.
 func Decode(m map[string]string) (Context, error) {
-	if version := m[keyVersion]; version != strconv.Itoa(Version) {
-		return Context{}, fmt.Errorf("%w: version %q, but this node plugin supports %d: install the same version of weft's controller and node plugin, then delete the pod so that the volume is attached again", ErrVersion, version, Version)
+	version := m[keyVersion]
+	if version != strconv.Itoa(Version) && version != strconv.Itoa(VersionEncrypted) {
+		return Context{}, fmt.Errorf("%w: version %q, but this node plugin supports %d and %d: install the same version of weft's controller and node plugin, then delete the pod so that the volume is attached again", ErrVersion, version, Version, VersionEncrypted)
 	}
-	c := Context{Attachment: m[keyAttachment]}
+	c := Context{Attachment: m[keyAttachment], Encrypted: version == strconv.Itoa(VersionEncrypted)}
 	if c.Attachment == "" {
 		return Context{}, fmt.Errorf("publish context: %s is missing", keyAttachment)
 	}

@@ -11,8 +11,11 @@ import (
 var sample = Context{Attachment: "11111111-2222-4333-8444-555555555555"}
 
 func TestDecodeGivesBackWhatWasEncoded(t *testing.T) {
-	if got, err := Decode(sample.Encode()); err != nil || got != sample {
-		t.Errorf("got %+v, %v", got, err)
+	for version, c := range map[string]Context{"1": sample, "2": {Attachment: sample.Attachment, Encrypted: true}} {
+		m := c.Encode()
+		if got, err := Decode(m); err != nil || got != c || m[keyVersion] != version {
+			t.Errorf("%v: got %+v, %v", m, got, err)
+		}
 	}
 }
 
@@ -43,7 +46,7 @@ func TestDecodeContextsOfEarlierBuilds(t *testing.T) {
 }
 
 func TestDecodeRefusesOtherVersions(t *testing.T) {
-	for _, version := range []string{"", "0", "2", "x"} {
+	for _, version := range []string{"", "0", "3", "x"} {
 		m := sample.Encode()
 		m[keyVersion] = version
 		if _, err := Decode(m); !errors.Is(err, ErrVersion) {
