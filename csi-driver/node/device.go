@@ -138,11 +138,11 @@ func (s *Service) deviceOf(is identity, m filesystem.Mount) (device, error) {
 	return d, err
 }
 
-// over finds the device that was made of a base for an attachment. It is false when there is none.
-func (s *Service) over(b base, attachment string) (device, bool, error) {
+// over finds the device of a kind that was made of a base for an attachment. It is false when there is none.
+func (s *Service) over(b base, attachment string, kind mapper.Kind) (device, bool, error) {
 	all, err := s.Mapper.Over(b.lower().Name)
 	i := slices.IndexFunc(all, func(d mapper.Device) bool {
-		return d.Attachment == attachment && d.Lower == b.lower() && d.Kind != mapper.LUKS
+		return d.Attachment == attachment && d.Lower == b.lower() && d.Kind == kind
 	})
 	if err != nil || i < 0 {
 		return device{}, false, err

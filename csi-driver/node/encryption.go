@@ -100,12 +100,12 @@ func (st staging) openLUKS(ctx context.Context, b base, h *heading, keys keySour
 		return nil, err
 	}
 	defer is.Close() //nolint:errcheck // it is memory
-	return st.openSlot(ctx, d.Path, is, keys)
+	return st.openSlot(ctx, d.Path, is, keys, h.is.State == header.Formatting)
 }
 
 // openSlot of a LUKS header, with the current key or the one that it replaces. The current one has a slot before the
-// former one loses its own.
-func (st staging) openSlot(ctx context.Context, path string, is filesystem.LUKSHeader, keys keySource) (volumeKey []byte, err error) {
+// former one loses its own. Unused: the volume's header says that nothing was ever stored in it.
+func (st staging) openSlot(ctx context.Context, path string, is filesystem.LUKSHeader, keys keySource, unused bool) (volumeKey []byte, err error) {
 	current, former, err := keys.existingKeys(ctx, is.Token)
 	if err != nil {
 		return nil, err
@@ -113,7 +113,7 @@ func (st staging) openSlot(ctx context.Context, path string, is filesystem.LUKSH
 	defer clear(current)
 	defer clear(former)
 	if volumeKey, err = st.Filesystems.LUKSKey(ctx, is, current); errors.Is(err, filesystem.ErrWrongKey) {
-		err = st.wrongKey(former != nil, err)
+		err = st.wrongKey(former != nil, unused, err)
 		if former != nil {
 			volumeKey, err = st.addSlot(ctx, path, is, current, former, err)
 		}
@@ -152,6 +152,10 @@ func (st staging) addSlot(ctx context.Context, path string, is filesystem.LUKSHe
 		clear(volumeKey)
 		return nil, err
 	}
+	if st.use.readOnly {
+		logr.FromContextOrDiscard(ctx).Info("The volume was opened with the former key, and is not changed, because it is staged read-only; keep the former key until it was staged for writing",
+			"volume", st.volume)
+	}
 	return volumeKey, nil
 }
 
@@ -172,7 +176,11 @@ func (st staging) opensTheSame(ctx context.Context, path string, key, volumeKey 
 }
 
 // wrongKey says what to do about a key that opens nothing.
-func (st staging) wrongKey(withFormer bool, err error) error {
+func (st staging) wrongKey(withFormer, unused bool, err error) error {
+	if unused {
+		return fmt.Errorf("%w of volume %s, in which nothing was stored yet: put the key that the Secret had when the volume was first staged into it; if that is lost, "+
+			"delete the claim, and create it again; nothing was written", err, st.volume)
+	}
 	if withFormer {
 		return fmt.Errorf("%w of volume %s, and neither does the former key: put the key with which the volume was encrypted last into the Secret; nothing was written", err, st.volume)
 	}

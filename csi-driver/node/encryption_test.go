@@ -4,6 +4,9 @@ package node_test
 
 import (
 	"bytes"
+	"encoding/base64"
+	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,6 +15,8 @@ import (
 	"testing"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/go-logr/logr"
+	"github.com/go-logr/logr/funcr"
 	"google.golang.org/grpc/codes"
 	utilexec "k8s.io/utils/exec"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -221,7 +226,7 @@ func TestEncryptedVolumeWithAnotherKey(t *testing.T) {
 		"changed, and another former one": {func(*suite) {}, map[string]string{"passphrase": secondKey, "previousPassphrase": "neither of them"}, []string{"neither does the former key"}},
 		"changed, before it was ever used": {func(s *suite) {
 			s.writeHeader(header.Record{Volume: volumeUUID, State: header.Formatting, Type: "ext4", Encryption: luks2})
-		}, map[string]string{"passphrase": secondKey}, []string{"does not open"}},
+		}, map[string]string{"passphrase": secondKey}, []string{"does not open", "delete the claim"}},
 		"changed, and formatting allowed":   {func(s *suite) { s.context.AllowFormat = true }, map[string]string{"passphrase": secondKey}, []string{"does not open"}},
 		"of a copy":                         {func(s *suite) { s.context.Source = &v1alpha1.VolumeSource{Volume: "other"} }, map[string]string{"passphrase": secondKey}, []string{"has the key of that one"}},
 		"with a newline that was not there": {func(*suite) {}, map[string]string{"passphrase": firstKey + "\n"}, []string{"does not open"}},
@@ -293,7 +298,14 @@ func TestKeyThatIsChanged(t *testing.T) {
 				}
 				s.programs.instead = nil
 			}
-			must(t, s.stage(onlyRead(mountCapability("ext4")))) // changes nothing
+			changedAlready := s.opens(secondKey)
+			var told strings.Builder
+			ctx := logr.NewContext(t.Context(), funcr.New(func(_, args string) { told.WriteString(args + "\n") }, funcr.Options{}))
+			_, err := s.service.NodeStageVolume(ctx, s.stageRequest(onlyRead(mountCapability("ext4")))) // changes nothing
+			must(t, err)
+			if strings.Contains(told.String(), "keep the former key until it was staged for writing") == changedAlready {
+				t.Errorf("the former key was needed: %t; logged: %s", !changedAlready, told.String())
+			}
 			must(t, s.unstage())
 			must(t, s.stage(mountCapability("ext4")))
 			s.encryptedDevice()
@@ -583,15 +595,46 @@ func TestDeviceOfALUKSHeaderIsTakenAway(t *testing.T) {
 }
 
 // leaveLUKSDevice of the volume, which is connected.
-func (s *suite) leaveLUKSDevice() {
+func (s *suite) leaveLUKSDevice() { s.build(mapper.LUKS) }
+
+// build a device that shows the data as they are stored.
+func (s *suite) build(kind mapper.Kind) mapper.Device {
 	s.Helper()
 	ns, err := s.service.Initiator.FindNamespace(fabrics.ID{NQN: s.context.NQN, NGUID: nguid})
 	must(s, err)
-	_, err = s.service.Mapper.Build(s.Context(), mapper.Spec{
-		Owner: mapper.Owner{Volume: volumeUUID, Kind: mapper.LUKS}, Attachment: s.context.Attachment,
+	d, err := s.service.Mapper.Build(s.Context(), mapper.Spec{
+		Owner: mapper.Owner{Volume: volumeUUID, Kind: kind}, Attachment: s.context.Attachment,
 		Lower: mapper.Lower{Name: ns.Name, Number: ns.Device}, OffsetBytes: v1alpha1.HeaderBytes, SizeBytes: size,
 	})
 	must(s, err)
+	return d
+}
+
+// A device of the same attachment that does not encrypt, as an earlier node plugin made it, is not published.
+func TestDeviceOfAnotherKindIsNotPublished(t *testing.T) {
+	s := setUpEncrypted(t)
+	must(t, s.stage(mountCapability("ext4")))
+	must(t, s.mounter.Unmount(s.path("staging")))
+	must(t, s.service.Mapper.Remove(t.Context(), s.encryptedDevice()))
+	must(t, s.mounter.Mount(s.build(mapper.Plain).Path, s.path("staging"), "ext4", nil))
+	s.context.Blank = false
+	must(t, s.publish(mountCapability("ext4"), "pod", false))
+	s.encryptedDevice()
+	s.wantShown(2)
+}
+
+// A key is in no text that is made of its device.
+func TestCipherShowsNoKey(t *testing.T) {
+	c := mapper.Cipher{Name: filesystem.LUKSCipher, Key: []byte(firstKey)}
+	text, err := json.Marshal(c)
+	must(t, err)
+	for _, text := range []string{string(text), fmt.Sprintf("%v %+v %#v", c, c, c), fmt.Sprintf("%v %+v %#v", &c, &c, &c)} {
+		for _, key := range []string{firstKey, base64.StdEncoding.EncodeToString(c.Key), fmt.Sprint(c.Key), fmt.Sprintf("%#v", c.Key)} {
+			if strings.Contains(text, key) {
+				t.Errorf("%s has the key", text)
+			}
+		}
+	}
 }
 
 // A pod comes back before the volume was unstaged: the kubelet does not stage again, and publishing has the Secret too,

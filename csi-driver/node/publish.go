@@ -63,7 +63,7 @@ func (s *Service) publishStaged(ctx context.Context, r *csi.NodePublishVolumeReq
 	if err != nil {
 		return err
 	}
-	d, built, err := s.over(b, attachment)
+	d, built, err := s.over(b, attachment, at.kind())
 	if err != nil {
 		return err
 	}

@@ -5,6 +5,7 @@ package node
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"time"
@@ -12,6 +13,7 @@ import (
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"github.com/go-logr/logr"
 	"golang.org/x/sync/errgroup"
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	corev1 "k8s.io/api/core/v1"
 	eventsv1 "k8s.io/api/events/v1"
@@ -60,6 +62,9 @@ type Options struct {
 func Run(ctx context.Context, config *rest.Config, o Options) error {
 	socket, err := server.SocketPath(o.Endpoint)
 	if err != nil {
+		return err
+	}
+	if err := withoutCoreDumps(); err != nil {
 		return err
 	}
 	nodes, err := nodeClient(config)
@@ -141,6 +146,15 @@ func Run(ctx context.Context, config *rest.Config, o Options) error {
 		return errors.Join(err, service.Wait(finish))
 	})
 	return group.Wait()
+}
+
+// withoutCoreDumps keeps this process, and the programs that it runs, from leaving their memory, with keys in it, on the
+// node. The limit is 1, and not 0: a pipe in kernel.core_pattern is given a core of any size, except with 1 (core(5)).
+func withoutCoreDumps() error {
+	if err := unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{Cur: 1, Max: 1}); err != nil {
+		return fmt.Errorf("limit core dumps: %w", err)
+	}
+	return nil
 }
 
 // nodeClient reads this machine's Node, volumes and the CSIDriver, and writes the Node's status and Events; without a

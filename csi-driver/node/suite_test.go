@@ -154,11 +154,16 @@ func blockCapability() *csi.VolumeCapability {
 func (s *suite) stage(c *csi.VolumeCapability) error { return s.stageIn(s.Context(), c) }
 
 func (s *suite) stageIn(ctx context.Context, c *csi.VolumeCapability) error {
-	must(s, os.MkdirAll(s.path("staging"), 0o750))
-	_, err := s.NodeStageVolume(ctx, &csi.NodeStageVolumeRequest{
-		VolumeId: vol, StagingTargetPath: s.path("staging"), VolumeCapability: c, PublishContext: s.context.Encode(), Secrets: s.secrets,
-	})
+	_, err := s.NodeStageVolume(ctx, s.stageRequest(c))
 	return err
+}
+
+func (s *suite) stageRequest(c *csi.VolumeCapability) *csi.NodeStageVolumeRequest {
+	s.Helper()
+	must(s, os.MkdirAll(s.path("staging"), 0o750))
+	return &csi.NodeStageVolumeRequest{
+		VolumeId: vol, StagingTargetPath: s.path("staging"), VolumeCapability: c, PublishContext: s.context.Encode(), Secrets: s.secrets,
+	}
 }
 
 func (s *suite) unstage() error { return s.unstageIn(s.Context()) }

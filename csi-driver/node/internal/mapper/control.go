@@ -54,7 +54,7 @@ type Cipher struct {
 	// Name in the kernel's notation, such as aes-xts-plain64.
 	Name string
 	// Key of it.
-	Key []byte
+	Key []byte `json:"-"`
 	// SectorBytes that are encrypted at a time.
 	SectorBytes int64
 }
