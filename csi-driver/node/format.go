@@ -63,7 +63,8 @@ func (st staging) readHeader(ctx context.Context, b base) (*heading, error) {
 }
 
 // storedAsAsked fails with errEncryption when a header says that the data are encrypted, and the volume's object does
-// not, or the other way round. Data that are not taken for what they are would be overwritten, or written in plain text.
+// not, or the other way round. Data that are not taken for what they are would be overwritten, or written in plain
+// text.
 func (st staging) storedAsAsked(is header.Header) error {
 	if is.None() || is.Encryption == string(st.at.Encryption) {
 		return nil

@@ -148,8 +148,9 @@ func Run(ctx context.Context, config *rest.Config, o Options) error {
 	return group.Wait()
 }
 
-// withoutCoreDumps keeps this process, and the programs that it runs, from leaving their memory, with keys in it, on the
-// node. The limit is 1, and not 0: a pipe in kernel.core_pattern is given a core of any size, except with 1 (core(5)).
+// withoutCoreDumps keeps this process, and the programs that it runs, from leaving their memory, with keys in it, on
+// the node. The limit is 1, and not 0: a pipe in kernel.core_pattern is given a core of any size, except with 1
+// (core(5)).
 func withoutCoreDumps() error {
 	if err := unix.Setrlimit(unix.RLIMIT_CORE, &unix.Rlimit{Cur: 1, Max: 1}); err != nil {
 		return fmt.Errorf("limit core dumps: %w", err)

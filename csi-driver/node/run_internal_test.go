@@ -8,7 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A limit of 0 would not do: a core of this process, which has keys in its memory, is then given to a pipe all the same.
+// A limit of 0 would not do: a core of this process, which has keys in its memory, is then given to a pipe all the
+// same.
 func TestNoCoreDumps(t *testing.T) {
 	if err := withoutCoreDumps(); err != nil {
 		t.Fatal(err)

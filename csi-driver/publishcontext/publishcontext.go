@@ -13,9 +13,9 @@ import (
 	"github.com/google/uuid"
 )
 
-// Version of the publish context. A node takes contexts of this version and of VersionEncrypted, with whatever keys it does not know: a key
-// that is added later must not be needed for a volume to be used safely. What it must not misunderstand gets another
-// version.
+// Version of the publish context. A node takes contexts of this version and of VersionEncrypted, with whatever keys it
+// does not know: a key that is added later must not be needed for a volume to be used safely. What it must not
+// misunderstand gets another version.
 const Version = 1
 
 // VersionEncrypted is the version of the context of an encrypted volume. It has the same keys: a node plugin that does

@@ -298,8 +298,8 @@ func (h *Host) formatLUKS(ctx context.Context, device string, key []byte, token 
 }
 
 // LUKSKey gives the key of a volume, which a key slot of its header holds. It fails with ErrWrongKey when the key opens
-// none. It runs to its end: where the kernel has no skcipher sockets, cryptsetup makes a device for a moment, and killed
-// it would leave that.
+// none. It runs to its end: where the kernel has no skcipher sockets, cryptsetup makes a device for a moment, and
+// killed it would leave that.
 func (h *Host) LUKSKey(ctx context.Context, is LUKSHeader, key []byte) ([]byte, error) {
 	out, err := h.cryptsetup(h.lasting(ctx), key, "luksDump", "--dump-volume-key", "--key-file", "-", is.path())
 	defer clear(out)

@@ -178,8 +178,8 @@ func TestLUKSHeaderWithASlotOfCryptsetups(t *testing.T) {
 	}
 }
 
-// The header that was checked is the one that a key is taken from, whatever the drive answers afterwards; and cryptsetup
-// is not killed at it.
+// The header that was checked is the one that a key is taken from, whatever the drive answers afterwards; and
+// cryptsetup is not killed at it.
 func TestLUKSKeyIsOfTheHeaderThatWasChecked(t *testing.T) {
 	h, device, key := luksHost(t)
 	is, err := h.ReadLUKS(t.Context(), device)
