@@ -44,9 +44,9 @@ func (c completer) addCompletions(root *cobra.Command) {
 		}
 	}
 	for name, flags := range map[string]map[string]candidates{
-		"move": {"to": listed[v1alpha1.NvmfNodeList], "from": listed[v1alpha1.NvmfNodeList], "namespace": c.namespaces},
+		"move":   {"to": listed[v1alpha1.NvmfNodeList], "from": listed[v1alpha1.NvmfNodeList], "namespace": c.namespaces},
 		"rotate": {"target": listed[v1alpha1.NvmfTargetList], "namespace": c.namespaces},
-		"plan": {"node": listed[v1alpha1.NvmfNodeList]}, "volume": {"namespace": c.namespaces}, "recover": {"namespace": c.namespaces},
+		"plan":   {"node": listed[v1alpha1.NvmfNodeList]}, "volume": {"namespace": c.namespaces}, "recover": {"namespace": c.namespaces},
 	} {
 		cmd, _, err := root.Find([]string{name})
 		if err != nil {
