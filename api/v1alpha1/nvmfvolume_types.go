@@ -398,6 +398,12 @@ type VolumeHost struct {
 	// +kubebuilder:validation:MaxLength=36
 	// +optional
 	KeyRotation string `json:"keyRotation,omitempty"`
+	// Retired is the UUID in the NQN whose place this host took when its keys were rotated. The node has no connection
+	// left as that one, and never makes another, so that the target dismisses it without disturbing this host. Absent:
+	// there is none.
+	// +kubebuilder:validation:MaxLength=36
+	// +optional
+	Retired string `json:"retired,omitempty"`
 }
 
 // HostAccess is how a host uses a volume.

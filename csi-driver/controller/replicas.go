@@ -93,7 +93,7 @@ func hostsOf(vol *v1alpha1.NvmfVolume, attached v1alpha1.VolumeHost, rep *v1alph
 	var hosts []v1alpha1.VolumeHost
 	for _, listed := range rep.HostsOf(attached.AttachmentUUID()) {
 		h := attached
-		h.NQN, h.Attachment, h.KeyRotation = listed.NQN, listed.Attachment, listed.KeyRotation
+		h.NQN, h.Attachment, h.KeyRotation, h.Retired = listed.NQN, listed.Attachment, listed.KeyRotation, listed.Retired
 		h.SealedKeys, h.SealedTo, h.KeysCreated = listed.SealedKeys, listed.SealedTo, listed.KeysCreated.DeepCopy()
 		hosts = append(hosts, h)
 	}
@@ -109,7 +109,7 @@ func hostsOf(vol *v1alpha1.NvmfVolume, attached v1alpha1.VolumeHost, rep *v1alph
 // successor of a host: another one of its attachment, with an NQN that none had before, and no keys yet.
 func successor(vol *v1alpha1.NvmfVolume, of v1alpha1.VolumeHost) v1alpha1.VolumeHost {
 	of.Attachment, of.NQN = of.AttachmentUUID(), v1alpha1.HostNQN(uuid.NewString())
-	of.SealedKeys, of.SealedTo, of.KeysCreated, of.KeyRotation = "", "", nil, vol.Spec.KeyRotation
+	of.SealedKeys, of.SealedTo, of.KeysCreated, of.KeyRotation, of.Retired = "", "", nil, vol.Spec.KeyRotation, ""
 	return of
 }
 

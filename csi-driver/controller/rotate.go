@@ -25,7 +25,7 @@ const (
 	// rotateInterval is how often keys are looked at that are to be rotated, or are being rotated.
 	rotateInterval = 30 * time.Second
 	// mostRotations is how many replicas are rotated at once in the cluster: each takes the place of an attachment more
-	// at its target, and with the kernel's target its hosts reconnect at the end. It is a choice, not measured.
+	// at its target. It is a choice, not measured.
 	mostRotations = 4
 	// rotationTime is how long a rotation counts among these: what lasts longer waits for a node that is away, or that
 	// cannot (nvme_core.multipath=N), and must not keep others from being rotated.
@@ -39,7 +39,8 @@ const (
 //  2. This service adds the host to the replica, and the agent admits it.
 //  3. The node plugin connects as that host, to the same subsystem, so that the kernel has two paths to one device.
 //     Once the new one works, it drops the former one, and says so in the condition WeftIdentitiesRetired of its Node.
-//  4. This service removes the former host, and the agent dismisses it, and never admits it again.
+//  4. This service removes the former host, and says in the new one's entry that it is retired. The agent dismisses it
+//     without disturbing the new one, and never admits it again.
 //
 // Each step is found in the objects, so that any process can be restarted in between. An attachment that ends in the
 // middle loses both hosts.
@@ -224,8 +225,10 @@ func (s *Service) dismissFormer(ctx context.Context, volume, name string) error 
 	}
 	next := rep.DeepCopy()
 	next.Spec.VolumeUID, next.Spec.VolumeGeneration, next.Spec.Hosts = string(vol.UID), vol.Generation, nil
+	former := map[string]string{} // that are retired, by their attachments
 	for _, h := range rep.Spec.Hosts {
 		if of := rep.HostsOf(h.AttachmentUUID()); of[len(of)-1].NQN == h.NQN {
+			h.Retired = cmp.Or(former[h.AttachmentUUID()], h.Retired)
 			next.Spec.Hosts = append(next.Spec.Hosts, h)
 			continue
 		}
@@ -237,6 +240,7 @@ func (s *Service) dismissFormer(ctx context.Context, volume, name string) error 
 			next.Spec.Hosts = append(next.Spec.Hosts, h)
 			continue
 		}
+		former[h.AttachmentUUID()], _ = v1alpha1.AttachmentOfHost(h.NQN)
 		klog.FromContext(ctx).Info("The keys of a host are rotated; dismissing the former one", "volume", volume, "replica", name, "host", h.Node, "nqn", h.NQN)
 	}
 	if len(next.Spec.Hosts) == len(rep.Spec.Hosts) {

@@ -214,6 +214,8 @@ func TestRotatedHostIsDismissedForGood(t *testing.T) {
 	r.hosts(2)
 	r.retire(r.node, identityOf(first))
 	now := r.hosts(1)
+	r.g.Expect(now[0].Retired).To(Equal(identityOf(first)), "the agent need not disturb the other to dismiss it")
+	r.stays("it is kept")
 	r.edit(func(rep *v1alpha1.NvmfReplica) { rep.Spec.Hosts = []v1alpha1.VolumeHost{first} })
 	r.g.Eventually(func() bool { return replica(t, r.id).RestoreSuspected() }).WithTimeout(enough).Should(BeTrue())
 	r.g.Expect(replica(t, r.id).Admitted(first.NQN)).To(BeNil())

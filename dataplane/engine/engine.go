@@ -88,7 +88,7 @@ type Engine interface {
 
 	// Export makes each export as given: subsystem, namespaces and admitted
 	// hosts. What differs is changed, in an order that never lets a host see half of it. A host that
-	// is no longer listed is disconnected before the call answers, and can
+	// is no longer listed, and is not retired, is disconnected before the call answers, and can
 	// write nothing afterwards. From then on it is refused so that it keeps trying, also after a restart of the target:
 	// a host that is told to give up fails the I/O that waits, and a mirror of it then acknowledges what only its other
 	// leg has. An export without hosts can be connected to by nobody. A missing
@@ -282,6 +282,11 @@ type Export struct {
 	Namespaces []Namespace
 	// Hosts that may connect, by NQN, in order.
 	Hosts []string
+	// Retired hosts, by NQN, none of which is among Hosts: their nodes have said that they have no connection as those,
+	// and never make one again, because other hosts took their places. They may not connect any more. No other host is
+	// disturbed for that: if one has a connection after all, it may keep it until another host is dismissed (nvmet),
+	// and is told to give up when it connects again. Gather does not answer them.
+	Retired []string
 	// Authentication of hosts, by NQN. A host that has one connects only after it has proved its key, and is given a
 	// proof of the target's. A host without one is admitted by its NQN alone. A host that several exports list has the
 	// same keys in all of them: else a target may refuse one with ErrInUse (nvmet). It holds keys: it is never stored.

@@ -176,6 +176,14 @@ func (e Export) Validate() error {
 		}
 		hosts[host] = true
 	}
+	for _, host := range e.Retired {
+		if err := validateNQN(host); err != nil {
+			return fmt.Errorf("export %s: retired host: %w", e.NQN, err)
+		}
+		if hosts[host] {
+			return fmt.Errorf("%w: export %s lists host %s, and as retired", ErrInvalid, e.NQN, host)
+		}
+	}
 	return e.validateAuthentication()
 }
 

@@ -36,6 +36,12 @@ func (d *decider) wantedExport(v *volume) engine.Export {
 		}
 	}
 	slices.Sort(hosts)
+	var retired []string
+	for _, h := range v.obj.Spec.Hosts {
+		if nqn := v1alpha1.HostNQN(h.Retired); h.Retired != "" && slices.Contains(hosts, h.NQN) && !slices.Contains(hosts, nqn) {
+			retired = append(retired, nqn)
+		}
+	}
 	return engine.Export{
 		NQN:         v.nqn,
 		Serial:      serial(v.id),
@@ -43,6 +49,7 @@ func (d *decider) wantedExport(v *volume) engine.Export {
 		MaxIOQueues: d.maxIOQueues(transportsOf(v.obj)),
 		Namespaces:  []engine.Namespace{{NSID: nsid, Volume: v.id}},
 		Hosts:       slices.Compact(hosts),
+		Retired:     retired,
 
 		Authentication: d.authentication(sealed),
 	}

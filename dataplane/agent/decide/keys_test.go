@@ -141,3 +141,25 @@ func TestKeysOnRecord(t *testing.T) {
 	s.Keys = nil
 	g.Expect(Decide(s).Operations.Export).To(BeEmpty(), "nobody is let in without keys")
 }
+
+// What a host's entry says of the one whose place it took is told to the engine, unless that is to be admitted, or the
+// host itself is not.
+func TestRetiredHostIsNoneThatIsDismissed(t *testing.T) {
+	g := NewWithT(t)
+	retired := func(nqn string) func(*v1alpha1.NvmfReplica) {
+		return func(r *v1alpha1.NvmfReplica) { r.Spec.Hosts[0].Retired, _ = v1alpha1.AttachmentOfHost(nqn) }
+	}
+	wanted := func(r *v1alpha1.NvmfReplica, served engine.Export) []engine.Export {
+		s := quietNode()
+		there(&s, r)
+		s.Target.State.Exports = append(s.Target.State.Exports, served)
+		return Decide(s).Operations.Export
+	}
+	g.Expect(wanted(testVolume(1, isCreatedOn("a"), withHosts(hostB), retired(hostA)), exported(1, hostA, hostB))).To(
+		ConsistOf(And(HaveField("Hosts", []string{hostB}), HaveField("Retired", []string{hostA}))))
+	g.Expect(wanted(testVolume(1, isCreatedOn("a"), withHosts(hostB), retired(hostA)), exported(1, hostB))).To(BeEmpty(), "it is gone")
+	g.Expect(wanted(testVolume(1, isCreatedOn("a"), withHosts(hostB, hostA), retired(hostA)), exported(1, hostB))).To(
+		ConsistOf(And(HaveField("Hosts", []string{hostA, hostB}), HaveField("Retired", BeEmpty()))))
+	unread := testVolume(1, isCreatedOn("a"), withSealed(hostB, sealedB), retired(hostA))
+	g.Expect(wanted(unread, exported(1, hostA))).To(ConsistOf(And(HaveField("Hosts", BeEmpty()), HaveField("Retired", BeEmpty()))))
+}

@@ -90,6 +90,8 @@ type Connection interface {
 	LosePatience() error
 	// IOQueues of the controller.
 	IOQueues() (int, error)
+	// Controller is the number that the target gave this connection, another one once the host had to connect again.
+	Controller() int
 	// Disconnect from the host's side.
 	Disconnect()
 }

@@ -129,6 +129,8 @@ func hostCases() map[string]func(*suite) {
 		"a host that is listed no more is gone, and writes nothing":     hostIsGone,
 		"when one host goes, the others go on":                          othersGoOn,
 		"a dismissed host keeps trying, also after a restart":           dismissedKeepsTrying,
+		"a retired host goes, and the others stay connected":            retiredDisturbsNobody,
+		"a dismissal disconnects retired hosts, too":                    retiredAreDismissed,
 		"a host is shut out of what cannot be read, too":                shutOutOfLost,
 		"unexporting disconnects":                                       unexportDisconnects,
 		"calls about other exports disturb nobody":                      disturbsNobody,
@@ -285,6 +287,61 @@ func (h *hostFixture) keepsTrying(c Connection, w *writer) {
 	h.t.Helper()
 	h.Consistently(c.Gone).WithTimeout(3 * h.Traits().RetryEvery).WithPolling(soon).Should(BeFalse())
 	h.Expect(w.ended).NotTo(Receive())
+}
+
+// retiredDisturbsNobody, neither where all is well nor where the volume cannot be found, and again and again.
+func retiredDisturbsNobody(h *hostFixture) {
+	// So that somebody listens all the time, and could tell a host to give up.
+	h.exportAs(exportOf(h.create(h.device.ID, 4*mib), newHost()))
+	d := h.openPool()
+	x := exportOf(h.create(d.ID, 16*mib), newHost(), newHost())
+	h.exportAs(x)
+	former, _ := h.attach(h.portal, x, x.Hosts[0])
+	c, ns := h.attach(h.portal, x, x.Hosts[1])
+	w := startWriter(ns, 0)
+	h.goesOn(w)
+	connected := c.Controller()
+	former.Disconnect()
+
+	x.Hosts, x.Retired = x.Hosts[1:], x.Hosts[:1]
+	for range 2 {
+		h.done(h.fresh().Export(h.ctx, []engine.Export{x}))
+		h.Expect(h.export(x.NQN)).To(And(HaveField("Hosts", x.Hosts), HaveField("Retired", BeEmpty())))
+		_, err := h.try(h.portal, x, x.Retired[0])
+		h.Expect(err).To(HaveOccurred())
+		h.goesOn(w)
+	}
+	h.Expect(c.Controller()).To(Equal(connected), "it did not have to connect again")
+	h.finish(w, ns, 0)
+
+	// Another one is retired when the file cannot be opened.
+	x.Hosts = []string{x.Hosts[0], newHost()}
+	h.exportAs(x)
+	h.Lose(h.t, d)
+	x.Hosts, x.Retired = x.Hosts[:1], x.Hosts[1:]
+	h.Expect(h.one(h.engine.Export(h.ctx, []engine.Export{x}))).To(MatchError(engine.ErrUnavailable))
+	h.Expect(h.export(x.NQN)).To(HaveField("Hosts", x.Hosts))
+	h.Expect(c.Controller()).To(Equal(connected), "it did not have to connect again")
+	h.Expect(c.Gone()).To(BeFalse())
+}
+
+// retiredAreDismissed: one that its node was wrong about writes nothing after the next dismissal.
+func retiredAreDismissed(h *hostFixture) {
+	h.exportAs(exportOf(h.create(h.device.ID, 4*mib), newHost()))
+	x := h.x
+	x.Hosts = []string{h.host, newHost()}
+	h.exportAs(x)
+	w := startWriter(h.ns, 0)
+	h.goesOn(w)
+	x.Hosts, x.Retired = x.Hosts[1:], x.Hosts[:1]
+	h.exportAs(x)
+	x.Hosts = []string{newHost()}
+	h.exportAs(x)
+	h.turnedAway(h.c)
+	h.Eventually(w.ended).Should(Receive(HaveOccurred()))
+	h.Eventually(h.c.Gone).Should(BeTrue())
+	_, ns := h.attach(h.portal, x, x.Hosts[0])
+	h.Expect(h.number(ns, 0)).To(BeNumerically(">=", w.acknowledged.Load()))
 }
 
 // shutOutOfLost, in a pool of its own. The fixture's host is still served, so somebody listens, and refuses the other.

@@ -66,6 +66,8 @@ type Engine struct {
 	portals   map[v1alpha1.Portal]engine.Portal
 	initiator map[*Host]bool
 	dismissed map[admission]bool
+	// controllers that there have been.
+	controllers int
 	// changed, with mu, tells hosts that wait for their target.
 	changed *sync.Cond
 

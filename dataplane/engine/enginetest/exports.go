@@ -38,8 +38,8 @@ func (e *Engine) Export(ctx context.Context, exports []engine.Export) []error {
 		want.Namespaces = slices.SortedFunc(slices.Values(want.Namespaces), func(a, b engine.Namespace) int { return int(a.NSID) - int(b.NSID) })
 		want.Hosts = slices.Sorted(slices.Values(want.Hosts))
 		want.Authentication = maps.Clone(want.Authentication)
-		want.Portals = nil
-		e.dismiss(want.NQN, want.Hosts)
+		e.dismiss(want.NQN, want.Hosts, want.Retired)
+		want.Portals, want.Retired = nil, nil
 		e.exports[want.NQN] = want
 		return nil
 	})
@@ -49,7 +49,7 @@ func (e *Engine) Export(ctx context.Context, exports []engine.Export) []error {
 func (e *Engine) shutOut(want engine.Export) {
 	if is, ok := e.exports[want.NQN]; ok {
 		stay := slices.DeleteFunc(slices.Clone(is.Hosts), func(host string) bool { return !slices.Contains(want.Hosts, host) })
-		e.dismiss(want.NQN, stay)
+		e.dismiss(want.NQN, stay, want.Retired)
 		is.Hosts = stay
 		e.exports[want.NQN] = is
 	}
@@ -61,7 +61,7 @@ func (e *Engine) Unexport(ctx context.Context, nqns []string) []error {
 		if err := engine.ValidateSubsystemNQN(nqn); err != nil {
 			return err
 		}
-		e.dismiss(nqn, nil)
+		e.dismiss(nqn, nil, nil)
 		delete(e.exports, nqn)
 		return nil
 	})

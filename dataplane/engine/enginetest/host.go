@@ -37,6 +37,10 @@ type Host struct {
 	gone, impatient bool
 	// proved: this connection was authenticated, if that was asked for. The next one will have to be.
 	proved bool
+	// lingers: it was retired while it was connected.
+	lingers bool
+	// controller is the number of this connection.
+	controller int
 }
 
 // Connect a host to a subsystem. It fails with ErrRefused. The connection's I/O waits for the target no longer than
@@ -99,14 +103,32 @@ func (h *Host) LosePatience() {
 }
 
 // dismiss hosts that a subsystem had, and does not have any more; the engine's mutex is held. It stays known over a
-// restart.
-func (e *Engine) dismiss(nqn string, stay []string) {
+// restart. As with the kernel's target, all hosts of the subsystem have to connect again then. One that is retired is
+// not dismissed: nothing is done to a connection that it still has, until another host is dismissed.
+func (e *Engine) dismiss(nqn string, stay, retired []string) {
+	cut := false
 	for _, host := range e.exports[nqn].Hosts {
-		e.dismissed[admission{nqn, host}] = !slices.Contains(stay, host)
+		if !slices.Contains(retired, host) {
+			e.dismissed[admission{nqn, host}] = !slices.Contains(stay, host)
+			cut = cut || !slices.Contains(stay, host)
+		}
 	}
 	for _, host := range stay {
 		e.dismissed[admission{nqn, host}] = false
 	}
+	for h := range e.initiator {
+		if h.nqn == nqn {
+			h.lingers = !cut && h.proved && (h.lingers || slices.Contains(retired, h.host))
+			h.proved = h.proved && !cut
+		}
+	}
+}
+
+// Controller is the number of the connection, another one each time that the host had to connect again.
+func (h *Host) Controller() int {
+	h.e.mu.Lock()
+	defer h.e.mu.Unlock()
+	return h.controller
 }
 
 // admission of a host to a subsystem.
@@ -133,6 +155,7 @@ func (e *Engine) settle() {
 	for h := range e.initiator {
 		_, listening := e.portals[h.portal]
 		h.proved = h.proved && listening
+		h.lingers = h.lingers && listening
 		if listening && h.reach() != nil && (h.impatient || !e.refuses(h)) {
 			h.end()
 		}
@@ -149,7 +172,7 @@ func (h *Host) reach() error {
 		return fmt.Errorf("%w: nobody listens on %s", ErrRefused, PortalKey(h.portal))
 	}
 	x, ok := h.e.exports[h.nqn]
-	if !ok || !slices.Contains(x.Hosts, h.host) {
+	if !ok || !slices.Contains(x.Hosts, h.host) && !h.lingers {
 		return fmt.Errorf("%w: %s does not admit %s", ErrRefused, h.nqn, h.host)
 	}
 	return h.prove(x)
@@ -160,6 +183,10 @@ func (h *Host) prove(x engine.Export) error {
 	wanted, asked := x.Authentication[h.host]
 	if asked && !h.proved && h.keys != wanted.Keys {
 		return fmt.Errorf("%w: %s and %s do not have the same keys", ErrRefused, h.nqn, h.host)
+	}
+	if !h.proved {
+		h.e.controllers++
+		h.controller = h.e.controllers
 	}
 	h.proved = true
 	return nil

@@ -124,6 +124,15 @@ func (c *controller) LosePatience() error {
 	return err
 }
 
+// Controller implements Connection.
+func (c *controller) Controller() int {
+	id, err := strconv.Atoi(c.attr("cntlid"))
+	if err != nil {
+		return -1
+	}
+	return id
+}
+
 // Disconnect implements Connection.
 func (c *controller) Disconnect() {
 	if !c.Gone() {

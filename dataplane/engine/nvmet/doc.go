@@ -43,6 +43,10 @@
 // it, which disconnects its hosts, and serves it again at once. The namespaces are disabled, and never enabled again in
 // this subsystem.
 //
+// A host that is retired has no controllers, by its node's word. Only its link in allowed_hosts goes, and what there is
+// of its keys: nobody is disturbed, and it is not refused afterwards. A controller that it has after all goes with the
+// next change of the subsystem's links.
+//
 // # Hosts that were dismissed
 //
 // A host that was dismissed reconnects, and must not be told "do not retry": since Linux 6.10 it would give up, failing

@@ -99,7 +99,7 @@ func (e *Engine) exportOne(
 		portals = append(portals, p.address)
 	}
 	past.admit(x.Hosts)
-	past.dismiss(is, x.Hosts)
+	past.dismiss(is, slices.Concat(x.Hosts, x.Retired))
 	past.save(ctx)
 	var want subsystem
 	paths, missing := pathsOf(x, stored)
@@ -112,7 +112,7 @@ func (e *Engine) exportOne(
 	case is == nil || is.onlyRefuses():
 		return missing
 	default:
-		want = is.onlyFor(x.Hosts, past.of(x.NQN))
+		want = is.onlyFor(x, past.of(x.NQN))
 	}
 	if is != nil && len(want.hosts) == 0 {
 		want.ports = is.ports // see level
@@ -179,6 +179,8 @@ func (h *host) applyOne(ctx context.Context, want subsystem, s step) error {
 		return h.setKeys(s.host, want.keys[s.host])
 	case refuseHost:
 		return h.refuse(want.nqn, s.host)
+	case dropHost:
+		return h.drop(want.nqn, s.host)
 	case linkPort:
 		return h.linkPort(s.port, want.nqn)
 	default:

@@ -212,6 +212,15 @@ func (h *host) admit(nqn, host string, a engine.Authentication) error {
 	return os.Symlink(dir, h.config("subsystems", nqn, "allowed_hosts", host))
 }
 
+// drop a host that has no connection any more: it is not admitted again, and nothing is done to the others. What the
+// kernel has of its keys goes as well, unless another subsystem lists it.
+func (h *host) drop(nqn, host string) error {
+	if err := os.Remove(h.config("subsystems", nqn, "allowed_hosts", host)); err != nil && !isMissing(err) {
+		return err
+	}
+	return h.forgetHost(host)
+}
+
 // level the ports: one that serves a subsystem which admits hosts, or soon will, serves all that refuse some; another
 // one serves none, so that it does not listen. Hosts find nobody there, and try again. What fails here keeps nobody
 // from being admitted or dismissed.

@@ -3,6 +3,7 @@
 package nvmet
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -107,6 +108,41 @@ func TestPortalOpensWithoutARefusal(t *testing.T) {
 	errs := e.OpenPortals(t.Context(), []engine.Portal{portalA})
 	if _, err := os.Lstat(e.link(FirstPort, nqnA)); err != nil {
 		t.Errorf("the volume of host-1 is not served: %v: %v", errs, err)
+	}
+}
+
+// The subsystem of a host that is retired is never taken from its ports, whatever goes wrong meanwhile: its successor has
+// no other path. Nor is it on record, where hosts that it is there for would have to make room.
+func TestRetiredHostGoesFromALinkedSubsystem(t *testing.T) {
+	e := &Engine{host: *folders(t)}
+	e.guard.tried = true
+	e.opened(t)
+	former, host := v1alpha1.HostNQN(volumeA), v1alpha1.HostNQN(volumeB)
+	e.admitting(t, nqnA, former, host)
+	link := e.link(FirstPort, nqnA)
+	if err := os.Symlink(e.config("subsystems", nqnA), link); err != nil {
+		t.Fatal(err)
+	}
+	before, err := os.Lstat(link)
+	if err != nil {
+		t.Fatal(err)
+	}
+	x := engine.Export{
+		NQN: nqnA, Serial: "serial", Model: "weft", MaxIOQueues: 8,
+		Namespaces: []engine.Namespace{{NSID: 1, Volume: volumeA}}, Hosts: []string{host}, Retired: []string{former},
+	}
+	errs := e.Export(t.Context(), []engine.Export{x})
+	if !errors.Is(errs[0], engine.ErrNotFound) {
+		t.Errorf("the volume's file is not there: %v", errs)
+	}
+	if now, err := os.Lstat(link); err != nil || !os.SameFile(before, now) {
+		t.Errorf("the port was taken from the subsystem: %v", err)
+	}
+	if is := e.read(t, nqnA); !slices.Equal(is.hosts, []string{host}) || !is.namespaces[1].enabled {
+		t.Errorf("it admits %v and serves %v", is.hosts, is.namespaces)
+	}
+	if got := e.recalled(t).byNQN; len(got) > 0 {
+		t.Errorf("on record as refused: %v", got)
 	}
 }
 

@@ -33,6 +33,7 @@ const (
 	admitHost       stepKind = "admit host"
 	setKeys         stepKind = "set keys of host"
 	refuseHost      stepKind = "refuse host"
+	dropHost        stepKind = "drop host"
 	linkPort        stepKind = "link port"
 )
 
@@ -68,6 +69,9 @@ func steps(is *subsystem, want subsystem) ([]step, error) {
 		todo = append(todo, step{do: refuseHost, host: host})
 	}
 	for _, host := range is.hosts {
+		if slices.Contains(want.gone, host) {
+			todo = append(todo, step{do: dropHost, host: host})
+		}
 		if has, shall := is.keys[host].Fingerprint, want.keys[host].Keys.Fingerprint(); shall != "" && shall != has && slices.Contains(want.hosts, host) {
 			todo = append(todo, step{do: setKeys, host: host})
 		}
@@ -85,14 +89,15 @@ func steps(is *subsystem, want subsystem) ([]step, error) {
 
 // losesHost says whether a host is admitted that shall not be. Its
 // controllers may still be there, so the subsystem is made again; see the package's doc. The same holds for one that is
-// refused and shall be admitted. One that is refused longer than it has to be is no reason.
+// refused and shall be admitted. One that is refused longer than it has to be is no reason, nor is one that is gone: it
+// has no controllers.
 func losesHost(is *subsystem, want subsystem) bool {
-	return len(without(is.hosts, want.hosts)) > 0 || len(without(want.hosts, is.refused)) < len(want.hosts)
+	return len(without(is.hosts, slices.Concat(want.hosts, want.gone))) > 0 || len(without(want.hosts, is.refused)) < len(want.hosts)
 }
 
 // losesKeys says whether a host has keys that it should not have: the kernel cannot take them away from it.
 func losesKeys(is *subsystem, want subsystem) bool {
-	return slices.ContainsFunc(is.hosts, func(host string) bool {
+	return slices.ContainsFunc(without(is.hosts, want.gone), func(host string) bool {
 		return is.keys[host].Fingerprint != "" && want.keys[host].Keys.IsZero() && want.keys[host].Fingerprint == ""
 	})
 }

@@ -43,7 +43,7 @@ func (s step) String() string {
 		return fmt.Sprintf("%s %d", s.do, s.port-FirstPort)
 	case makeNamespace, removeNamespace:
 		return fmt.Sprintf("%s %d", s.do, s.nsid)
-	case admitHost, refuseHost:
+	case admitHost, refuseHost, dropHost:
 		return fmt.Sprintf("%s %s", s.do, s.host)
 	default:
 		return string(s.do)
@@ -138,11 +138,27 @@ func TestSteps(t *testing.T) {
 			todo: "remove subsystem, make subsystem, make namespace 1",
 		}, {
 			name: "a host goes from a volume that cannot be read, whose path is the old one",
-			is:   twoHosts, want: ptr.To(twoHosts.onlyFor([]string{"host-1", "host-3"}, nil)),
+			is:   twoHosts, want: ptr.To(twoHosts.onlyFor(engine.Export{Hosts: []string{"host-1", "host-3"}}, nil)),
 			todo: again + "admit host host-1, link port 0",
 		}, {
 			name: "nobody goes from a volume that cannot be read",
-			is:   twoHosts, want: ptr.To(twoHosts.onlyFor([]string{"host-1", "host-2", "host-3"}, nil)),
+			is:   twoHosts, want: ptr.To(twoHosts.onlyFor(engine.Export{Hosts: []string{"host-1", "host-2", "host-3"}}, nil)),
+		}, {
+			name: "a retired host goes",
+			is:   twoHosts, want: subsystemOf(func(s *subsystem) { s.gone = []string{"host-2"} }),
+			todo: "drop host host-2",
+		}, {
+			name: "a retired host with keys goes from a volume that cannot be read",
+			is: subsystemOf(func(s *subsystem) {
+				s.hosts = twoHosts.hosts
+				s.keys = map[string]engine.Authentication{"host-2": {Fingerprint: "keys"}}
+			}),
+			want: ptr.To(twoHosts.onlyFor(engine.Export{Hosts: []string{"host-1"}, Retired: []string{"host-2"}}, nil)),
+			todo: "drop host host-2",
+		}, {
+			name: "a retired host goes when its successor is dismissed",
+			is:   twoHosts, want: subsystemOf(func(s *subsystem) { s.hosts, s.gone, s.refused = []string{"host-3"}, []string{"host-2"}, []string{"host-1"} }),
+			todo: strings.Replace(again, "make namespace 1", "refuse host host-1, make namespace 1", 1) + "admit host host-3, link port 0",
 		}, {
 			name: "open to anybody",
 			is:   subsystemOf(func(s *subsystem) { s.allowAnyHost = true }), want: subsystemOf(),
@@ -239,12 +255,15 @@ func replay(is *subsystem, want subsystem, todo []step) bool {
 			s.hosts = append(s.hosts, step.host)
 		case refuseHost:
 			s.refused = append(s.refused, step.host)
+		case dropHost:
+			s.hosts = without(s.hosts, []string{step.host})
 		}
 	}
 	slices.Sort(s.hosts)
 	if s.queues == 0 {
 		s.queues = want.queues
 	}
+	s.keys, s.gone = want.keys, want.gone
 	return fmt.Sprint(*s) == fmt.Sprint(want)
 }
 

@@ -25,6 +25,9 @@ type subsystem struct {
 	namespaces   map[uint32]namespace
 	// hosts that may connect, in order, and those that were dismissed and are refused; see refused.go.
 	hosts, refused []string
+	// gone hosts have no connection any more, and are dismissed without disturbing the others. Only of a subsystem as it
+	// shall be.
+	gone []string
 	// keys of hosts that must prove themselves. Of a subsystem as it is, only the fingerprints are known.
 	keys map[string]engine.Authentication
 	// retired: its hosts were dismissed where it stands. Their controllers may still be there, so its namespaces stay
@@ -50,6 +53,7 @@ func wanted(x engine.Export, paths map[engine.ID]string, ports []int, dismissed 
 		namespaces: map[uint32]namespace{},
 		hosts:      slices.Sorted(slices.Values(x.Hosts)),
 		refused:    without(dismissed, x.Hosts),
+		gone:       x.Retired,
 		keys:       x.Authentication,
 	}
 	for _, ns := range x.Namespaces {
@@ -72,9 +76,11 @@ func (s *subsystem) onlyRefuses() bool {
 	return len(s.refused) > 0 && len(s.hosts) == 0 && len(s.namespaces) == 0
 }
 
-// onlyFor those of its hosts that are listed, the subsystem as it is otherwise.
-func (s *subsystem) onlyFor(listed, dismissed []string) subsystem {
+// onlyFor those of its hosts that an export lists, the subsystem as it is otherwise.
+func (s *subsystem) onlyFor(x engine.Export, dismissed []string) subsystem {
 	less := *s
+	listed := x.Hosts
+	less.gone = x.Retired
 	less.allowAnyHost, less.retired = false, false
 	less.hosts = slices.DeleteFunc(slices.Clone(s.hosts), func(host string) bool { return !slices.Contains(listed, host) })
 	less.refused = without(dismissed, listed)
