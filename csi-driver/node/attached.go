@@ -71,6 +71,9 @@ type replica struct {
 	// one whose place was taken, until the NvmfReplica does not list it any more. Empty: there is none.
 	Next   string `json:"next,omitempty"`
 	Former string `json:"former,omitempty"`
+	// Beside: Former's connections are of this staging, and I/O may still need them. Of another one, they go before
+	// anything is connected.
+	Beside bool `json:"beside,omitempty"`
 	// Sealed keys by which this node and the replica's target prove themselves to each other; empty without.
 	Sealed string `json:"sealed,omitempty"`
 
@@ -85,8 +88,11 @@ func (r replica) id() fabrics.ID { return fabrics.ID{NQN: r.NQN, NGUID: r.NGUID}
 // connection to a replica, without the keys; see Service.connection.
 func (a attached) connection(r replica) fabrics.Connection {
 	c := fabrics.Connection{NQN: r.NQN, HostNQN: a.host(r), Portals: r.Portals, Connection: a.Connection}
-	if r.Next != "" {
+	switch {
+	case r.Next != "":
 		c.Beside = v1alpha1.HostNQN(r.Next)
+	case r.Former != "" && r.Beside:
+		c.Beside = v1alpha1.HostNQN(r.Former)
 	}
 	if a.Mirrored {
 		c.KeepAlive = fabrics.MirrorKeepAlive

@@ -97,7 +97,7 @@ func (s *Service) follow(ctx context.Context, volume string, was attached, r rep
 		return err
 	}
 	ailing := func(c fabrics.Controller) bool { return !c.Live() }
-	healthy := !slices.ContainsFunc(controllers, ailing) && len(fabrics.Unreached(r.Portals, controllers)) == 0
+	healthy := !slices.ContainsFunc(controllers, ailing) && len(fabrics.Unreached(r.Portals, fabrics.ControllersOf(was.host(r), controllers))) == 0
 	if healthy && r.Next == "" && r.Former == "" && !s.followed.due(r.Name, s.now()) {
 		return nil
 	}
@@ -126,7 +126,7 @@ func (s *Service) follow(ctx context.Context, volume string, was attached, r rep
 			}
 			logr.FromContextOrDiscard(ctx).Info("The volume's portals or keys have changed", "volume", volume, "replica", r.Name, "from", recorded.Replicas[i].Portals, "to", now.Portals, "next", now.Next)
 			recorded.Replicas[i].Portals, recorded.Replicas[i].Sealed = now.Portals, now.Sealed
-			recorded.Replicas[i].Next, recorded.Replicas[i].Former = now.Next, now.Former
+			recorded.Replicas[i].Next, recorded.Replicas[i].Former, recorded.Replicas[i].Beside = now.Next, now.Former, now.Beside
 			return true
 		})
 		return nil, ignoreMissing(err)

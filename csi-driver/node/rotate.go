@@ -42,7 +42,7 @@ func (s *Service) reached(volume string, at attached, r *v1alpha1.NvmfReplica) (
 	}
 	if err == nil && was.Attachment == at.Attachment && !was.Mirrored && was.only().id() == only.id() && r.Admitted(was.host(was.only())) != nil {
 		host = was.host(was.only())
-		only.Next, only.Former = was.only().Next, was.only().Former
+		only.Next, only.Former, only.Beside = was.only().Next, was.only().Former, was.only().Beside
 	} else {
 		only.Former = formerOf(r, at.Attachment, host)
 	}
@@ -75,7 +75,7 @@ func formerOf(r *v1alpha1.NvmfReplica, attachment, host string) string {
 // turned is a replica as it is recorded, with what its object says of its identities now.
 func (a attached) turned(r replica, is *v1alpha1.NvmfReplica) replica {
 	if r.Former != "" && is.Listed(v1alpha1.HostNQN(r.Former)) == nil {
-		r.Former = ""
+		r.Former, r.Beside = "", false
 	}
 	if a.Mirrored {
 		return r
@@ -135,6 +135,7 @@ func (s *Service) rotate(ctx context.Context, volume string) error {
 	next := was
 	next.Identity, next.Next, next.Former, next.Portals = was.Next, "", "", is.Paths()
 	next.Former, _ = v1alpha1.AttachmentOfHost(at.host(was))
+	next.Beside = true
 	next = next.sealedFor(is, host)
 	c, err := s.connection(at, next)
 	if err != nil {

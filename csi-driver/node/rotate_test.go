@@ -3,6 +3,7 @@
 package node_test
 
 import (
+	"encoding/json"
 	"errors"
 	"os"
 	"slices"
@@ -233,6 +234,87 @@ func TestStageWhileKeysAreRotated(t *testing.T) {
 	must(t, r.stage(mountCapability("ext4")))
 	r.wantHosts(secondIdentity, secondIdentity)
 	r.wantRetired(attachment)
+}
+
+// turned is a volume whose next host has just taken the former one's place in the record, whose connections are there
+// still, and alone have paths.
+func turned(t *testing.T) *rotated {
+	t.Helper()
+	r := staged(t)
+	r.kernel.ScanLate()
+	r.list(attachment, secondIdentity)
+	must(t, r.mend())
+	file := r.path("staged/" + vol + ".json")
+	text, err := os.ReadFile(file)
+	must(t, err)
+	var record map[string]any
+	must(t, json.Unmarshal(text, &record))
+	only := record["replicas"].([]any)[0].(map[string]any)
+	if only["next"] != secondIdentity {
+		t.Fatalf("the record is %s", text)
+	}
+	delete(only, "next")
+	only["identity"], only["former"], only["beside"], only["sealed"] = secondIdentity, attachment, true, r.context.Rotated[1].Sealed
+	text, err = json.Marshal(record)
+	must(t, err)
+	must(t, os.WriteFile(file, text, 0o600))
+	r.restart()
+	return r
+}
+
+// While the former host's connections are those that carry the I/O, staging again leaves them.
+func TestStageWhileTheFormerHostCarriesTheIO(t *testing.T) {
+	r := turned(t)
+	must(t, r.stage(mountCapability("ext4")))
+	r.wantHosts(attachment, attachment)
+	must(t, r.mend())
+	r.wantHosts(attachment, attachment)
+	r.wantRetired()
+	must(t, r.kernel.ScanNow())
+	must(t, r.mend())
+	r.wantHosts(secondIdentity, secondIdentity)
+	r.wantRetired(attachment)
+}
+
+// A path that the next host has lost for good is made again, although the former one has one to the same portal.
+func TestNextHostGetsAPathThatItLostAgain(t *testing.T) {
+	r := turned(t)
+	controllers := r.kernel.Controllers()
+	slices.Sort(controllers)
+	must(t, r.kernel.Drop(controllers[len(controllers)-1]))
+	must(t, r.kernel.ScanNow())
+	must(t, r.mend())
+	r.wantHosts(secondIdentity, secondIdentity)
+	r.wantRetired(attachment)
+}
+
+// A host that is listed and not admitted was dismissed before the objects were restored from a backup: what was written
+// as that must not go to the target by another host's connections. So these are not made beside it, and when the volume
+// is staged again, its own go first.
+func TestNothingIsConnectedBesideADismissedHost(t *testing.T) {
+	r := staged(t)
+	former := r.kernel.Controllers()
+	r.list(attachment, secondIdentity)
+	r.context.Rotated[0].Waiting = true
+	r.admit()
+	for _, name := range former {
+		must(t, r.kernel.SetState(name, "connecting"))
+	}
+	made := len(r.kernel.Creations())
+	must(t, r.mend())
+	r.wantHosts(attachment, attachment)
+	r.wantRetired()
+
+	must(t, r.kernel.SetState(former[0], "deleting"))
+	release := r.kernel.Stick(former[1])
+	err := r.stage(mountCapability("ext4"))
+	if err == nil {
+		t.Error("staged beside the connections of a host that was dismissed")
+	}
+	if got := r.kernel.Creations()[made:]; len(got) > 0 {
+		t.Errorf("connected beside a host that was dismissed: %v", got)
+	}
+	release()
 }
 
 // A machine that was restarted in the middle of a rotation connects as the latest host that is admitted, and leaves the

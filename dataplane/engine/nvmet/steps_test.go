@@ -157,7 +157,9 @@ func TestSteps(t *testing.T) {
 			todo: "drop host host-2",
 		}, {
 			name: "a retired host goes when its successor is dismissed",
-			is:   twoHosts, want: subsystemOf(func(s *subsystem) { s.hosts, s.gone, s.refused = []string{"host-3"}, []string{"host-2"}, []string{"host-1"} }),
+			is:   twoHosts, want: subsystemOf(func(s *subsystem) {
+				s.hosts, s.gone, s.refused = []string{"host-3"}, []string{"host-2"}, []string{"host-1"}
+			}),
 			todo: strings.Replace(again, "make namespace 1", "refuse host host-1, make namespace 1", 1) + "admit host host-3, link port 0",
 		}, {
 			name: "open to anybody",

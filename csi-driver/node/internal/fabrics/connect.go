@@ -225,8 +225,8 @@ func (h *Host) connectPortal(ctx context.Context, c Connection, p v1alpha1.Porta
 // connectedTo tells whether the connection's host has a controller for a portal that the kernel is not taking away.
 func (h *Host) connectedTo(c Connection, p v1alpha1.Portal) (bool, error) {
 	controllers, err := h.Controllers(c.NQN)
-	return slices.ContainsFunc(controllers, func(is Controller) bool {
-		return is.reaches(p) && !is.going() && (c.Beside == "" || is.HostNQN == c.HostNQN)
+	return slices.ContainsFunc(ControllersOf(c.HostNQN, controllers), func(is Controller) bool {
+		return is.reaches(p) && !is.going()
 	}), err
 }
 

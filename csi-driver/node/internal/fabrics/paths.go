@@ -21,15 +21,20 @@ func Unreached(portals []v1alpha1.Portal, controllers []Controller) []v1alpha1.P
 	})
 }
 
-// Lost are the portals of a connection that have no controller although the subsystem is connected, so that Connect
-// would add a path. There are none without the kernel's multipath, where a second controller would be a second block
+// ControllersOf a host among others.
+func ControllersOf(host string, controllers []Controller) []Controller {
+	return slices.DeleteFunc(slices.Clone(controllers), func(c Controller) bool { return c.HostNQN != host })
+}
+
+// Lost are the portals of a connection that have no controller of its host although the subsystem is connected, so that
+// Connect would add a path. There are none without the kernel's multipath, where a second controller would be a second block
 // device, and none when nothing is left of the connection: its device is gone, and only staging the volume anew helps.
 func (h *Host) Lost(c Connection) ([]v1alpha1.Portal, error) {
 	controllers, err := h.Controllers(c.NQN)
 	if err != nil {
 		return nil, err
 	}
-	lost := Unreached(c.Portals, controllers)
+	lost := Unreached(c.Portals, ControllersOf(c.HostNQN, controllers))
 	if len(lost) == 0 || !connected(controllers) {
 		return nil, nil
 	}
