@@ -79,9 +79,17 @@ func (s *Service) rotateAll(ctx context.Context) error {
 			due = append(due, vol)
 		}
 	}
-	for _, vol := range due[:min(len(due), max(0, mostRotations-running))] {
-		if err := s.rotate(ctx, vol.Name); err != nil {
+	for _, vol := range due {
+		if running >= mostRotations {
+			break
+		}
+		// One that cannot proceed now takes nobody's turn.
+		begun, err := s.rotate(ctx, vol.Name)
+		if err != nil {
 			errs = append(errs, fmt.Errorf("rotate the keys of volume %s: %w", vol.Name, err))
+		}
+		if begun {
+			running++
 		}
 	}
 	return errors.Join(errs...)
@@ -133,27 +141,28 @@ func (s *Service) rotates(ctx context.Context, vol *replicatedVolume) ([]v1alpha
 
 // rotate the keys of one of a volume's hosts: add another host to its attachment. That an attachment has had several is
 // recorded in the volume first: should its replica's object be created again, the first one's NQN is not used again.
-// What cannot be done now is left to the next time.
-func (s *Service) rotate(ctx context.Context, volume string) error {
+// What cannot be done now is left to the next time. It tells whether a
+// host was added.
+func (s *Service) rotate(ctx context.Context, volume string) (begun bool, err error) {
 	vol, todo, err := s.rotatesNow(ctx, volume)
 	if err != nil || len(todo) == 0 {
-		return err
+		return false, err
 	}
 	if !slices.ContainsFunc(todo, func(h v1alpha1.VolumeHost) bool { return h.KeyRotation != vol.Spec.KeyRotation }) {
 		aged := vol.DeepCopy()
 		aged.Spec.KeyRotation = uuid.NewString()
 		klog.FromContext(ctx).Info("Keys of the volume's hosts are old; rotating them", "volume", volume)
 		if err := s.patch(ctx, vol.NvmfVolume, aged); err != nil {
-			return ignoreChanged(err)
+			return false, ignoreChanged(err)
 		}
 		if vol, todo, err = s.rotatesNow(ctx, volume); err != nil || len(todo) == 0 {
-			return err
+			return false, err
 		}
 	}
 	rep := vol.replicas[0]
 	if err := checkPlaces(ctx, s.live, vol.NvmfVolume, rep.Spec.Node, client.MatchingFields{"spec.node": rep.Spec.Node}); err != nil {
 		klog.FromContext(ctx).V(2).Info("The rotation of keys waits for a place at the target", "volume", volume, "reason", err)
-		return nil // the node has room another time
+		return false, nil // the node has room another time
 	}
 	next := rep.DeepCopy()
 	next.Spec.VolumeUID, next.Spec.VolumeGeneration, next.Spec.Hosts = string(vol.UID), vol.Generation, nil
@@ -164,7 +173,7 @@ func (s *Service) rotate(ctx context.Context, volume string) error {
 		}
 		e, err := s.endsOf(ctx, rep.Spec.Node, h)
 		if err != nil {
-			return err
+			return false, err
 		}
 		if e.unable != "" {
 			klog.FromContext(ctx).V(2).Info("The rotation of keys waits", "volume", volume, "host", h.Node, "reason", e.unable)
@@ -172,15 +181,16 @@ func (s *Service) rotate(ctx context.Context, volume string) error {
 		}
 		n := successor(vol.NvmfVolume, h)
 		if err := seal(&n, e); err != nil {
-			return err
+			return false, err
 		}
 		klog.FromContext(ctx).Info("Rotating the keys of a host", "volume", volume, "replica", rep.Name, "host", h.Node, "former", h.NQN, "nqn", n.NQN)
 		next.Spec.Hosts = append(next.Spec.Hosts, n)
 	}
 	if len(next.Spec.Hosts) == len(rep.Spec.Hosts) {
-		return nil
+		return false, nil
 	}
-	return ignoreChanged(s.patch(ctx, rep, next))
+	err = s.patch(ctx, rep, next)
+	return err == nil, ignoreChanged(err)
 }
 
 // rotatesNow is rotates with what the API server has: the replica, and then the volume. There is nothing to do where
