@@ -81,11 +81,14 @@ func errSharedEncrypted(volume string) error {
 	return failf(invalid, "volume %s is encrypted, and cannot be written by several nodes: each could make a LUKS header of its own; use access mode ReadWriteOnce", volume)
 }
 
-// encryptable fails unless a node says that it can use encrypted volumes. One that says nothing has an earlier node
-// plugin, which would format the volume as it is.
-func encryptable(node *corev1.Node, vol *v1alpha1.NvmfVolume) error {
+// encryptable fails if an encrypted volume would be written by several nodes, and unless the node says that it can use
+// encrypted volumes. One that says nothing has an earlier node plugin, which would format the volume as it is.
+func encryptable(node *corev1.Node, vol *v1alpha1.NvmfVolume, access v1alpha1.HostAccess) error {
 	if vol.Spec.Encryption == "" {
 		return nil
+	}
+	if access == v1alpha1.AccessSharedWrite {
+		return errSharedEncrypted(vol.Name)
 	}
 	c := v1alpha1.NodeCondition(node, v1alpha1.ConditionEncryptionUnavailable)
 	switch {

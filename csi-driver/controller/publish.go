@@ -107,7 +107,7 @@ func (s *Service) admit(ctx context.Context, req *csi.ControllerPublishVolumeReq
 		}
 		if vol.Mover() != nil {
 			// What cannot be attached all the same would end the copy with each attempt.
-			if err := errors.Join(unobstructed(node, id), mirrorable(node, id), encryptable(node, vol.NvmfVolume)); err != nil {
+			if err := errors.Join(unobstructed(node, id), mirrorable(node, id), encryptable(node, vol.NvmfVolume, a.access)); err != nil {
 				return nil, "", err
 			}
 			if err := s.displaceMover(ctx, vol.NvmfVolume); err != nil {
@@ -137,10 +137,7 @@ func (s *Service) admit(ctx context.Context, req *csi.ControllerPublishVolumeReq
 			}
 			return nil, "", err
 		}
-		if vol.Spec.Encryption != "" && a.access == v1alpha1.AccessSharedWrite {
-			return nil, "", errSharedEncrypted(id)
-		}
-		if err := errors.Join(unsuspected(vol), unobstructed(node, id), encryptable(node, vol.NvmfVolume)); err != nil {
+		if err := errors.Join(unsuspected(vol), unobstructed(node, id), encryptable(node, vol.NvmfVolume, a.access)); err != nil {
 			return nil, "", err
 		}
 		if vol.Replicated() {

@@ -108,27 +108,9 @@ func Run(ctx context.Context, config *rest.Config, o Options) error {
 			reporter := Reporter{Client: nodes, Node: o.NodeName, UID: types.UID(uid), Clock: clock.RealClock{}}
 			return reporter.Run(ctx, initiator, service.Overdue, service.MissingReplicas)
 		})
-		write := func(kind corev1.NodeConditionType, manager string) *ConditionWriter {
-			return &ConditionWriter{Client: nodes, Node: o.NodeName, UID: types.UID(uid), Clock: clock.RealClock{}, Type: kind, FieldManager: manager}
-		}
-		identities := write(v1alpha1.ConditionIdentitiesRetired, IdentitiesFieldManager)
-		identities.Quiet = true
-		for _, r := range []interface{ Run(context.Context) error }{
-			&SkewReporter{Client: nodes, Version: o.Version, Clock: clock.RealClock{}, Writer: write(v1alpha1.ConditionNodeVersionSkew, SkewFieldManager)},
-			&NeedsReporter{
-				Needs: needs.mirrors, Available: MirrorsAvailable, Clock: clock.RealClock{},
-				Writer: write(v1alpha1.ConditionMirrorsUnavailable, MirrorsFieldManager),
-			},
-			&NeedsReporter{
-				Needs: needs.encryption, Available: EncryptionAvailable, Clock: clock.RealClock{},
-				Writer: write(v1alpha1.ConditionEncryptionUnavailable, EncryptionFieldManager),
-			},
-			&AuthenticationReporter{
-				Initiator: initiator, Identity: service.Identity, IdentityErr: identityErr, Clock: clock.RealClock{},
-				Writer: write(v1alpha1.ConditionAuthenticationUnavailable, AuthenticationFieldManager),
-			},
-			&IdentitiesReporter{Retired: service.RetiredIdentities, Clock: clock.RealClock{}, Writer: identities},
-		} {
+		writer := ConditionWriter{Client: nodes, Node: o.NodeName, UID: types.UID(uid), Clock: clock.RealClock{}}
+		authentication := AuthenticationReporter{Initiator: initiator, Identity: service.Identity, IdentityErr: identityErr}
+		for _, r := range conditions(writer, o.Version, needs, authentication, service.RetiredIdentities) {
 			group.Go(func() error { return r.Run(ctx) })
 		}
 		listener, err := server.Listen(ctx, o.Endpoint)
@@ -173,6 +155,34 @@ func mirrorClient(config *rest.Config) (client.Client, error) {
 	unlimited := rest.CopyConfig(config)
 	unlimited.QPS = -1
 	return nodeClient(unlimited)
+}
+
+// conditions of the Node, each with what reports it until its context ends. writer is what all write with.
+func conditions(
+	writer ConditionWriter, version string, needs needs, authentication AuthenticationReporter, retired func() ([]string, error),
+) []interface{ Run(context.Context) error } {
+	now := clock.RealClock{}
+	write := func(kind corev1.NodeConditionType, manager string) *ConditionWriter {
+		w := writer
+		w.Type, w.FieldManager = kind, manager
+		return &w
+	}
+	authentication.Clock, authentication.Writer = now, write(v1alpha1.ConditionAuthenticationUnavailable, AuthenticationFieldManager)
+	identities := write(v1alpha1.ConditionIdentitiesRetired, IdentitiesFieldManager)
+	identities.Quiet = true
+	return []interface{ Run(context.Context) error }{
+		&SkewReporter{Client: writer.Client, Version: version, Clock: now, Writer: write(v1alpha1.ConditionNodeVersionSkew, SkewFieldManager)},
+		&NeedsReporter{
+			Needs: needs.mirrors, Available: MirrorsAvailable, Clock: now,
+			Writer: write(v1alpha1.ConditionMirrorsUnavailable, MirrorsFieldManager),
+		},
+		&NeedsReporter{
+			Needs: needs.encryption, Available: EncryptionAvailable, Clock: now,
+			Writer: write(v1alpha1.ConditionEncryptionUnavailable, EncryptionFieldManager),
+		},
+		&authentication,
+		&IdentitiesReporter{Retired: retired, Clock: now, Writer: identities},
+	}
 }
 
 // needs of volumes that not every machine can use.

@@ -32,8 +32,8 @@ const (
 	Bytes = 2 * SlotBytes
 	// Version of the format. Keys may be added to the payload without another one.
 	Version = 1
-	// VersionEncrypted is that of a record with Encryption, and differs in nothing else. A build that knows Version alone
-	// would hand out, or format, the data as they are stored; so it refuses the volume.
+	// VersionEncrypted is that of a record with Encryption, and differs in nothing else. A build that knows Version
+	// alone would hand out, or format, the data as they are stored; so it refuses the volume.
 	VersionEncrypted = 2
 
 	magic      = "WEFTHEAD"

@@ -111,8 +111,8 @@ func TestPortalOpensWithoutARefusal(t *testing.T) {
 	}
 }
 
-// The subsystem of a host that is retired is never taken from its ports, whatever goes wrong meanwhile: its successor has
-// no other path. Nor is it on record, where hosts that it is there for would have to make room.
+// The subsystem of a host that is retired is never taken from its ports, whatever goes wrong meanwhile: its successor
+// has no other path. Nor is it on record, where hosts that it is there for would have to make room.
 func TestRetiredHostGoesFromALinkedSubsystem(t *testing.T) {
 	e := &Engine{host: *folders(t)}
 	e.guard.tried = true

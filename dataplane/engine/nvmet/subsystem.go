@@ -25,8 +25,8 @@ type subsystem struct {
 	namespaces   map[uint32]namespace
 	// hosts that may connect, in order, and those that were dismissed and are refused; see refused.go.
 	hosts, refused []string
-	// gone hosts have no connection any more, and are dismissed without disturbing the others. Only of a subsystem as it
-	// shall be.
+	// gone hosts have no connection any more, and are dismissed without disturbing the others. Only of a subsystem as
+	// it shall be.
 	gone []string
 	// keys of hosts that must prove themselves. Of a subsystem as it is, only the fingerprints are known.
 	keys map[string]engine.Authentication
