@@ -245,6 +245,8 @@ func (k kindOfCopy) connectionRules() []validation {
 			good: []string{"", long(36)}, bad: map[string]string{long(37): "may not be more than 36"}},
 		field{base: base, path: "spec." + k.hosts + "[0].keyRotation", edit: k.with(`[{node: host, nodeUID: u, keyRotation: "%s", nqn: "nqn.2014-08.org:a"}]`),
 			good: []string{"", long(36)}, bad: map[string]string{long(37): "may not be more than 36"}},
+		field{base: base, path: "spec." + k.hosts + "[0].retired", edit: k.with(`[{node: host, nodeUID: u, retired: "%s", nqn: "nqn.2014-08.org:a"}]`),
+			good: []string{"", long(36)}, bad: map[string]string{long(37): "may not be more than 36"}},
 		field{base: base, path: "spec." + k.hosts + "[0].nqn", edit: k.with(`[{node: host, nodeUID: u, nqn: "%s"}]`),
 			good: []string{"nqn.2014-08.org.nvmexpress:uuid:8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0a001", "nqn.2014-08." + long(211)},
 			bad: map[string]string{"nqn.2014-08": "at least 12 chars long", "iqn.2014-08.org:a": "should match", "nqn.2014-08.a b": "should match",
