@@ -95,6 +95,7 @@ func (r *rotated) mend() error {
 // wantHosts checks as which identities the volume's device has paths, each once for each portal that is given.
 func (r *rotated) wantHosts(identities ...string) {
 	r.Helper()
+	r.untilNothingIsOverdue()
 	var want, got []string
 	for _, identity := range identities {
 		want = append(want, v1alpha1.HostNQN(identity))
