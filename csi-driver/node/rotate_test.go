@@ -3,6 +3,7 @@
 package node_test
 
 import (
+	"context"
 	"encoding/json"
 	"errors"
 	"os"
@@ -308,8 +309,9 @@ func TestNothingIsConnectedBesideADismissedHost(t *testing.T) {
 
 	must(t, r.kernel.SetState(former[0], "deleting"))
 	release := r.kernel.Stick(former[1])
-	err := r.stage(mountCapability("ext4"))
-	if err == nil {
+	brief, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if err := r.stageIn(brief, mountCapability("ext4")); err == nil {
 		t.Error("staged beside the connections of a host that was dismissed")
 	}
 	if got := r.kernel.Creations()[made:]; len(got) > 0 {
