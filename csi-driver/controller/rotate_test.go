@@ -365,3 +365,33 @@ func TestReplicaOfARotatedAttachmentIsMadeAgain(t *testing.T) {
 		}
 	}
 }
+
+// Volumes that cannot be rotated now, however many, take nobody's turn.
+func TestRotationsThatWaitKeepNoneFromBeginning(t *testing.T) {
+	st := newSecure(t, v1alpha1.AuthenticationRequired)
+	s, _ := newService(t)
+	seen(t, s, st)
+	var all []*rotation
+	for i := range mostRotations + 1 {
+		name := string(rune('a' + i))
+		r := &rotation{T: t, g: NewWithT(t), s: s, st: st, node: newHost(t, name)}
+		r.plugin = plugin(t, r.node)
+		r.id = newVolume(t, s, st, name)
+		publish(t, s, r.id, r.node)
+		t.Cleanup(r.detach)
+		r.write()
+		all = append(all, r)
+	}
+	slices.SortFunc(all, func(a, b *rotation) int { return strings.Compare(a.id, b.id) })
+	for _, r := range all[:mostRotations] {
+		reportAuthentication(t, r.node, corev1.ConditionTrue, "this kernel cannot")
+		r.request("one")
+	}
+	last := all[mostRotations]
+	last.request("one")
+	last.hosts(2)
+	for _, r := range all[:mostRotations] {
+		r.stays("its node cannot have others")
+		r.g.Expect(replica(t, r.id).Rotating()).To(BeFalse())
+	}
+}
