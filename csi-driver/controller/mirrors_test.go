@@ -410,7 +410,7 @@ func TestAMirrorIsMadeOnce(t *testing.T) {
 	lost = mirrorOf(t, id)
 	deleteByHand(t, lost)
 	_, err := s.ControllerPublishVolume(within(t, enough), publishRequest(id, node))
-	expectError(t, err, codes.FailedPrecondition, "NvmfMirror "+id, "restore it")
+	expectError(t, err, codes.FailedPrecondition, "NvmfMirror "+id, "kubectl weft recover nv/"+id)
 	_, err = s.CreateVolume(within(t, enough), mirroredRequest(st, id, gi))
 	expectError(t, err, codes.FailedPrecondition, "NvmfMirror "+id)
 	create(t, &v1alpha1.NvmfMirror{ObjectMeta: metav1.ObjectMeta{Name: id}, Spec: lost.Spec})

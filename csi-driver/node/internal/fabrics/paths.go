@@ -36,7 +36,8 @@ func (h *Host) Lost(c Connection) ([]v1alpha1.Portal, error) {
 		return nil, err
 	}
 	lost := Unreached(c.Portals, ControllersOf(c.HostNQN, controllers))
-	if len(lost) == 0 || !connected(controllers) {
+	left := slices.DeleteFunc(controllers, func(is Controller) bool { return !c.owns(is) })
+	if len(lost) == 0 || !connected(left) {
 		return nil, nil
 	}
 	multipath, err := h.multipath()
