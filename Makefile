@@ -148,7 +148,7 @@ envtest: $(LAB) ## Build etcd, kube-apiserver and kube-controller-manager for th
 	cd test/e2e && $(LAB) build --only envtest
 
 # Flags of go test, for tests that need neither a virtual machine nor the lab.
-TESTFLAGS ?=
+TESTFLAGS ?= -timeout 20m
 
 .PHONY: test-unit
 test-unit: envtest $(HELM) ## Run unit and API-server tests
