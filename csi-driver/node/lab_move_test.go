@@ -43,7 +43,9 @@ func movesWhileItIsWritten(t *testing.T, encryption v1alpha1.VolumeEncryption) {
 	moves := labNumber(t, "WEFT_MOVES", 2)
 	l, api, m, from := setUpPlainLab(t)
 	m.editVolume(func(v *v1alpha1.NvmfVolume) { v.Spec.Encryption = encryption })
-	m.volume.secrets = map[string]string{"passphrase": firstKey}
+	if encryption != "" {
+		m.volume.secrets = map[string]string{"passphrase": firstKey}
+	}
 	must(t, m.stage())
 	defer func() { must(t, m.unstage()) }() // before the cleanups of the legs that it uses
 	written := filepath.Join(m.staging, "written")
