@@ -16,7 +16,7 @@ const HeaderBytes = 4 << 20
 
 // LUKSHeaderBytes is the length of the LUKS2 header with which the data of an encrypted volume begin, behind the
 // volume's own header: its metadata twice, and room for 16 key slots. cryptsetup's default is 16 MiB, which has room to
-// encrypt the volume anew in place. It is a multiple of VolumeSizeStep.
+// re-encrypt the volume in place. It is a multiple of VolumeSizeStep.
 const LUKSHeaderBytes = 4 << 20
 
 // HeaderBytes are the bytes of a volume's data that pods do not get, because the encryption keeps its header there.

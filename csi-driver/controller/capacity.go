@@ -20,7 +20,7 @@ import (
 // Parameters with which no volume can be created are no error here. Csi-provisioner has nobody to tell of one: it logs
 // it, asks again within seconds, forever, and publishes nothing, so that the scheduler tells of pods whose claims wait
 // for their first consumer that there is not enough free storage. So the answer is that nothing is free, and that no
-// size is too large: such a claim comes to CreateVolume, which says on the claim what is wrong.
+// size is too large: CreateVolume is then called for such a claim, and its error is shown on the claim.
 func (s *Service) getCapacity(ctx context.Context, req *csi.GetCapacityRequest) (*csi.GetCapacityResponse, error) {
 	of, params, err := s.ofClass(ctx, req.GetParameters())
 	if err != nil {

@@ -275,7 +275,7 @@ func TestRecoverWhileAMoverCopies(t *testing.T) {
 	}
 }
 
-// A request that is carried out is not carried out again, and another one comes to the same result.
+// A request is carried out once, and another one has the same result.
 func TestRecoverTwice(t *testing.T) {
 	m := newToRecover(t, bothOld, otherOnly)
 	m.ask(nil)

@@ -159,7 +159,7 @@ func (st staging) addSlot(ctx context.Context, path string, is filesystem.LUKSHe
 	return volumeKey, nil
 }
 
-// opensTheSame fails unless a key opens a slot with the volume's key. cryptsetup reads the header anew when it adds a
+// opensTheSame fails unless a key opens a slot with the volume's key. cryptsetup reads the header again when it adds a
 // slot: a target that answers something else then must not make the slot one of another key.
 func (st staging) opensTheSame(ctx context.Context, path string, key, volumeKey []byte) error {
 	is, err := st.Filesystems.ReadLUKS(ctx, path)

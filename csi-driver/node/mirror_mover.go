@@ -138,29 +138,35 @@ func (s *Service) followMoverNow(ctx context.Context, volume string) error {
 	return s.startMover(ctx, volume, record.Holder)
 }
 
+// moverStaging is what a mover of this node needs of a volume, once this node has left what it held of it before.
+func (s *Service) moverStaging(ctx context.Context, volume, attachment string) (staging, error) {
+	at, err := s.attached(ctx, volume, attachment)
+	if err != nil {
+		return staging{}, err
+	}
+	at.Mover = true
+	st := staging{Service: s, volume: volume, at: at}
+	if err := st.mine(ctx); err != nil {
+		return staging{}, err
+	}
+	if !at.Mirrored {
+		return staging{}, fmt.Errorf("%w: NvmfMirror %s names this attachment as the holder, but the NvmfVolume is not mirrored", errNotServed, volume)
+	}
+	return st, st.leaveFormer(ctx)
+}
+
 // startMover connects to the replicas of a mirror, and starts it. The keeper goes on by itself.
 func (s *Service) startMover(ctx context.Context, volume, attachment string) error {
 	if m := s.mirrors.of(volume); m != nil && m.attachment == attachment && m.seen().Phase != keeper.Stopped {
 		m.set(ctx, keeper.Start)
 		return nil
 	}
-	at, err := s.attached(ctx, volume, attachment)
+	st, err := s.moverStaging(ctx, volume, attachment)
 	if err != nil {
 		return err
 	}
-	at.Mover = true
-	st := staging{Service: s, volume: volume, at: at}
-	if err := st.mine(ctx); err != nil {
-		return err
-	}
-	if !at.Mirrored {
-		return fmt.Errorf("%w: NvmfMirror %s names this attachment as the holder, but the NvmfVolume is not mirrored", errNotServed, volume)
-	}
-	if err := st.leaveFormer(ctx); err != nil {
-		return err
-	}
 	logr.FromContextOrDiscard(ctx).Info("Starting the mirror to copy what its replicas lack")
-	if err := s.records().put(volume, at); err != nil {
+	if err := s.records().put(volume, st.at); err != nil {
 		return fmt.Errorf("record how the volume is copied: %w", err)
 	}
 	m, err := st.keep(ctx)

@@ -26,29 +26,18 @@ const longestHeaderError = 256
 
 // readForRecovery reads the headers of a volume's replicas for an attachment, and stores them.
 func (s *Service) readForRecovery(ctx context.Context, volume, attachment string) error {
-	at, err := s.attached(ctx, volume, attachment)
+	st, err := s.moverStaging(ctx, volume, attachment)
 	if err != nil {
-		return err
-	}
-	at.Mover = true
-	st := staging{Service: s, volume: volume, at: at}
-	if err := st.mine(ctx); err != nil {
-		return err
-	}
-	if !at.Mirrored {
-		return fmt.Errorf("%w: NvmfMirror %s names this attachment, but the NvmfVolume is not mirrored", errNotServed, volume)
-	}
-	if err := st.leaveFormer(ctx); err != nil {
 		return err
 	}
 	if past, err := st.past(ctx); err != nil {
 		return err
 	} else if past {
-		if err := s.clearMirror(ctx, volume, at); err != nil {
+		if err := s.clearMirror(ctx, volume, st.at); err != nil {
 			return fmt.Errorf("%w: %w", fabrics.ErrPast, err)
 		}
 	}
-	if err := s.records().put(volume, at); err != nil {
+	if err := s.records().put(volume, st.at); err != nil {
 		return fmt.Errorf("record what the headers are read of: %w", err)
 	}
 	headers, err := st.readHeaders(ctx)

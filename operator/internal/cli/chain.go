@@ -80,7 +80,10 @@ func (c *cluster) namespaceOf(given string) (string, error) {
 		return given, nil
 	}
 	namespace, _, err := c.config().Namespace()
-	return namespace, err
+	if err != nil {
+		return "", fmt.Errorf("read the kubeconfig: %w", err)
+	}
+	return namespace, nil
 }
 
 // chain is what there is between a claim and its data, gathered from its middle to both ends. What is nil does not

@@ -41,12 +41,9 @@ You can repeat the command: if the same move is running, it says so, and --wait 
   kubectl weft move data --cancel`,
 		Args: cobra.ExactArgs(1),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			namespace := o.namespace
-			if namespace == "" {
-				var err error
-				if namespace, _, err = at.config().Namespace(); err != nil {
-					return fmt.Errorf("read the kubeconfig: %w", err)
-				}
+			namespace, err := at.namespaceOf(o.namespace)
+			if err != nil {
+				return err
 			}
 			api, err := at.client()
 			if err != nil {

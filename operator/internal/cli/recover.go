@@ -78,13 +78,6 @@ Exit codes:
 			if o.output != "" && o.output != "json" {
 				return fmt.Errorf("unknown output format %q: use json", o.output)
 			}
-			namespace := o.namespace
-			if namespace == "" && !o.all {
-				var err error
-				if namespace, _, err = at.config().Namespace(); err != nil {
-					return fmt.Errorf("read the kubeconfig: %w", err)
-				}
-			}
 			api, err := at.client()
 			if err != nil {
 				return err
@@ -92,6 +85,10 @@ Exit codes:
 			w := newWatcher(api, &table{out: cmd.OutOrStdout()})
 			if o.all {
 				return recoverAll(cmd.Context(), w, o)
+			}
+			namespace, err := at.namespaceOf(o.namespace)
+			if err != nil {
+				return err
 			}
 			return recoverOne(cmd.Context(), w, namespace, args[0], o)
 		},

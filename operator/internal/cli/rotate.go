@@ -55,12 +55,11 @@ Exit codes:
 			if len(args) == 0 {
 				return rotateVolumes(cmd.Context(), w, "", o)
 			}
-			if o.namespace == "" {
-				if o.namespace, _, err = at.config().Namespace(); err != nil {
-					return fmt.Errorf("read the kubeconfig: %w", err)
-				}
+			namespace, err := at.namespaceOf(o.namespace)
+			if err != nil {
+				return err
 			}
-			name, err := resolve(cmd.Context(), api, o.namespace, args[0])
+			name, err := resolve(cmd.Context(), api, namespace, args[0])
 			if err != nil {
 				return err
 			}

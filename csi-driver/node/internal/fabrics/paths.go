@@ -28,8 +28,8 @@ func ControllersOf(host string, controllers []Controller) []Controller {
 
 // Lost are the portals of a connection that have no controller of its host although the subsystem is connected, so that
 // Connect would add a path. There are none without the kernel's multipath, where a second controller would be a second
-// block device, and none when nothing is left of the connection: its device is gone, and only staging the volume anew
-// helps.
+// block device, and none when nothing is left of the connection: its device is gone, and only staging the volume
+// again helps.
 func (h *Host) Lost(c Connection) ([]v1alpha1.Portal, error) {
 	controllers, err := h.Controllers(c.NQN)
 	if err != nil {
