@@ -61,7 +61,8 @@
 // The key belongs to the host's NQN, for all subsystems. So a host that another subsystem admits at that moment is told
 // to give up; weft has an NQN for each attachment, which is never admitted again once it was dismissed. The same holds
 // on kernels without NVME_TARGET_AUTH, which came with Linux 6.0. Between the two changes of a link, a port does not
-// know the subsystem, for some 0.1 milliseconds; the next attempt of a host that was connected comes seconds later.
+// know the subsystem, for some 0.1 milliseconds; the next attempt of a host that was connected comes seconds later. One
+// that was refused before may try again at that moment; over TCP, the rule of the next section keeps it waiting.
 //
 // A write of attr_qid_max would disconnect hosts without that, but walks the list of controllers without the lock that
 // their release takes (drivers/nvme/target/configfs.c), and could crash the node.

@@ -85,12 +85,28 @@ func (e *Engine) retireAll(ctx context.Context, nqns []string, past *refusals) m
 	case <-ctx.Done():
 	case <-time.After(connectsEnd):
 	}
+	if slices.ContainsFunc(all, func(s *subsystem) bool { return len(s.refused) > 0 }) {
+		defer e.closeAll(ctx)() // a host that is refused already may try again just now
+	}
 	for _, s := range all {
 		if err := e.cutOff(s); err != nil {
 			failed[s.nqn] = fmt.Errorf("dismiss the hosts of %s: %w", s.nqn, err)
 		}
 	}
 	return failed
+}
+
+// closeAll portals for new connections. If they cannot be listed, that is logged.
+func (e *Engine) closeAll(ctx context.Context) (open func()) {
+	ports, err := e.ports()
+	if err != nil {
+		logr.FromContextOrDiscard(ctx).Info("Dismissed hosts may be told to give up", "reason", err.Error())
+	}
+	var portals []v1alpha1.Portal
+	for _, p := range ports {
+		portals = append(portals, p.address)
+	}
+	return e.guard.close(ctx, portals)
 }
 
 // spoil the keys of a subsystem's hosts. It is marked before: until its namespaces are disabled, they count as
@@ -225,12 +241,12 @@ func (h *host) drop(nqn, host string) error {
 // one serves none, so that it does not listen. Hosts find nobody there, and try again. What fails here keeps nobody
 // from being admitted or dismissed.
 func (e *Engine) level(ctx context.Context, past *refusals, soon bool) {
-	if err := e.levelPorts(past, soon); err != nil {
+	if err := e.levelPorts(ctx, past, soon); err != nil {
 		logr.FromContextOrDiscard(ctx).Info("Dismissed hosts may be told to give up", "reason", err.Error())
 	}
 }
 
-func (e *Engine) levelPorts(past *refusals, soon bool) error {
+func (e *Engine) levelPorts(ctx context.Context, past *refusals, soon bool) error {
 	if err := past.look(); err != nil {
 		return err
 	}
@@ -244,14 +260,25 @@ func (e *Engine) levelPorts(past *refusals, soon bool) error {
 			continue
 		}
 		serves := soon || slices.ContainsFunc(p.listens, func(nqn string) bool { return !past.only(nqn) })
-		for _, nqn := range sortedKeys(past.byNQN) {
-			switch linked := slices.Contains(p.listens, nqn); {
-			case !past.only(nqn) || linked == serves:
-			case serves:
-				errs = append(errs, e.linkPort(p.id, nqn))
-			default:
-				errs = append(errs, os.Remove(e.link(p.id, nqn)))
-			}
+		changes := slices.DeleteFunc(sortedKeys(past.byNQN), func(nqn string) bool {
+			return !past.only(nqn) || slices.Contains(p.listens, nqn) == serves
+		})
+		errs = append(errs, e.levelPort(ctx, p, changes, serves))
+	}
+	return errors.Join(errs...)
+}
+
+// levelPort has a port serve subsystems, or not. One is there with the listener: only several leave a window.
+func (e *Engine) levelPort(ctx context.Context, p *port, nqns []string, serve bool) error {
+	if len(nqns) > 1 {
+		defer e.guard.close(ctx, []v1alpha1.Portal{p.address})()
+	}
+	var errs []error
+	for _, nqn := range nqns {
+		if serve {
+			errs = append(errs, e.linkPort(p.id, nqn))
+		} else {
+			errs = append(errs, os.Remove(e.link(p.id, nqn)))
 		}
 	}
 	return errors.Join(errs...)
