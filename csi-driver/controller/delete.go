@@ -127,7 +127,11 @@ func (s *Service) waitGone(ctx context.Context, vol *v1alpha1.NvmfVolume) error 
 		if err := s.await(ctx, now, deletion, gone); err != nil {
 			return err
 		}
-		if err := s.deleteMirror(ctx, now.NvmfVolume); err != nil {
+		err = s.deleteMirror(ctx, now.NvmfVolume)
+		if apierrors.IsConflict(err) {
+			continue
+		}
+		if err != nil {
 			return err
 		}
 		released := now.DeepCopy()

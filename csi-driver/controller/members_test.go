@@ -915,6 +915,28 @@ func TestDeleteAfterAnAttemptToMirror(t *testing.T) {
 	m.delete()
 }
 
+// A record that its keeper changes just when it is to be deleted goes with its volume.
+func TestDeleteBesideAChangeOfTheRecord(t *testing.T) {
+	m := newMoves(t, 2)
+	m.id = newMirrored(t, m.service(), m.st, "v")
+	changed := false
+	m.service().client = &admitting{Client: m.service().client, admit: func() {
+		is := mirrorOf(t, m.id)
+		if changed || is == nil || replicaOf(t, m.id+"-0") != nil || replicaOf(t, m.id+"-1") != nil {
+			return
+		}
+		changed = true
+		is.Annotations = map[string]string{"changed": "true"}
+		if err := api.Update(t.Context(), is); err != nil {
+			t.Error(err)
+		}
+	}}
+	m.delete()
+	if !changed {
+		t.Error("the record did not change in time")
+	}
+}
+
 // A replica that was to join a volume whose object somebody removed is of no use.
 func TestAReplicaThatWasToJoinGoesWithItsVolume(t *testing.T) {
 	m := newDoubled(t)

@@ -507,7 +507,8 @@ func (s *Service) mayGrow(ctx context.Context, vol *v1alpha1.NvmfVolume) error {
 	return nil
 }
 
-// deleteMirror of a volume that is being deleted, and whose replicas are gone.
+// deleteMirror of a volume that is being deleted, and whose replicas are gone. It answers Conflict if the record changed
+// since it was read.
 func (s *Service) deleteMirror(ctx context.Context, vol *v1alpha1.NvmfVolume) error {
 	if !vol.Replicated() && vol.Annotations[convertAnnotation] == "" || !vol.Marked() {
 		return nil // what stays on the nodes is of no use without it
@@ -521,7 +522,7 @@ func (s *Service) deleteMirror(ctx context.Context, vol *v1alpha1.NvmfVolume) er
 	if err != nil || now == nil || now.UID != vol.UID {
 		return err
 	}
-	if err := s.client.Delete(ctx, is, asRead(is)); client.IgnoreNotFound(err) != nil && !apierrors.IsConflict(err) {
+	if err := s.client.Delete(ctx, is, asRead(is)); client.IgnoreNotFound(err) != nil {
 		return fmt.Errorf("delete NvmfMirror %s: %w", vol.Name, err)
 	}
 	return nil
