@@ -7,7 +7,6 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
-	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -206,83 +205,6 @@ func TestNobodyTiesAgentsToATarget(t *testing.T) {
 	for _, target := range []string{"file", "spdk-file"} {
 		if !strings.Contains(string(cluster), "    weft.storage/target: "+target+"\n    weft.storage/agent: \"true\"\n") {
 			t.Errorf("the worker of cluster.yaml that serves %s lacks the label by which make kind-up gives it an agent", target)
-		}
-	}
-}
-
-// metrics that the code gives, with their labels.
-func metrics(t *testing.T) map[string][]string {
-	t.Helper()
-	found := map[string][]string{}
-	for _, path := range []string{"../../dataplane/agent/metrics.go", "../../operator/internal/controller/nvmftarget/metrics.go"} {
-		file, err := parser.ParseFile(token.NewFileSet(), path, nil, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
-		ast.Inspect(file, func(n ast.Node) bool {
-			call, ok := n.(*ast.CallExpr)
-			if !ok {
-				return true
-			}
-			var name string
-			labels := []string{}
-			for _, arg := range call.Args {
-				list, isList := arg.(*ast.CompositeLit)
-				ast.Inspect(arg, func(n ast.Node) bool {
-					lit, ok := n.(*ast.BasicLit)
-					if !ok || lit.Kind != token.STRING {
-						return true
-					}
-					switch value, err := strconv.Unquote(lit.Value); {
-					case err != nil:
-						t.Fatal(err)
-					case strings.HasPrefix(value, "weft_"):
-						name = value
-					case isList && isArray(list):
-						labels = append(labels, value)
-					}
-					return true
-				})
-			}
-			if name != "" {
-				found[name] = labels
-			}
-			return name == ""
-		})
-	}
-	if len(found) == 0 {
-		t.Fatal("the code has no metrics")
-	}
-	return found
-}
-
-func isArray(list *ast.CompositeLit) bool {
-	_, is := list.Type.(*ast.ArrayType)
-	return is
-}
-
-var metricRow = regexp.MustCompile("(?m)^\\| `(weft_[a-z_]+)` \\|([^|]*)\\|")
-
-func TestMetricsHasEveryMetric(t *testing.T) {
-	text := read(t, "../../docs/reference/metrics.md")
-	told := map[string][]string{}
-	for _, m := range metricRow.FindAllStringSubmatch(text, -1) {
-		told[m[1]] = []string{}
-		for label := range strings.SplitSeq(m[2], ",") {
-			if label = strings.Trim(label, " `"); label != "" {
-				told[m[1]] = append(told[m[1]], label)
-			}
-		}
-	}
-	given := metrics(t)
-	for _, name := range slices.Sorted(maps.Keys(given)) {
-		if labels, ok := told[name]; !ok || !slices.Equal(labels, given[name]) {
-			t.Errorf("metrics.md has the labels %q of %s, the code %q", labels, name, given[name])
-		}
-	}
-	for _, name := range slices.Sorted(maps.Keys(told)) {
-		if _, ok := given[name]; !ok {
-			t.Errorf("metrics.md has a row for %s, which the code does not give", name)
 		}
 	}
 }
