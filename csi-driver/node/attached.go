@@ -41,6 +41,12 @@ type attached struct {
 	Staging string `json:"staging,omitempty"`
 	// Mover: the mirror is kept to copy what replicas lack, and the volume is not staged.
 	Mover bool `json:"mover,omitempty"`
+	// Target that serves the volume. Absent in records of earlier versions.
+	Target string `json:"target,omitempty"`
+	// Claim that the volume was created for: the name of the PersistentVolumeClaim, and its namespace. Absent if that is
+	// not known.
+	Claim          string `json:"claim,omitempty"`
+	ClaimNamespace string `json:"claimNamespace,omitempty"`
 
 	// nodeUID of the Kubernetes Node that the volume was attached to.
 	nodeUID string
@@ -163,6 +169,7 @@ func (s *Service) attached(ctx context.Context, volume, attachment string) (atta
 		nodeUID: listed.NodeUID, source: v.Spec.Source, blank: true, allowFormat: v.Annotations[v1alpha1.AllowFormatAnnotation] == v.FormatPermission(host),
 	}
 	at.Connection.Transports = nil // those of the portals
+	at.named(v)
 	for _, member := range v.Spec.Members {
 		if err := s.addReplica(ctx, &at, v, member); err != nil {
 			return attached{}, err
@@ -172,6 +179,11 @@ func (s *Service) attached(ctx context.Context, volume, attachment string) (atta
 		return attached{}, fmt.Errorf("%w: volume %s has no NvmfReplica", errNotServed, volume)
 	}
 	return at, nil
+}
+
+// named takes over what people know the volume by.
+func (a *attached) named(v *v1alpha1.NvmfVolume) {
+	a.Target, a.Claim, a.ClaimNamespace = v.Spec.Target, v.Annotations[v1alpha1.PVCNameKey], v.Annotations[v1alpha1.PVCNamespaceKey]
 }
 
 // addReplica reads a member of a volume, and adds to an attachment how it is reached. It fails as attached does, and

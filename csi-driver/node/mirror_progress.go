@@ -114,6 +114,11 @@ func (m *mirrored) copied() (map[string]int64, error) {
 	if errors.Is(err, md.ErrNotFound) {
 		return nil, nil
 	}
+	return m.copiedIn(s), err
+}
+
+// copiedIn is copied, by the state of the mirror's array.
+func (m *mirrored) copiedIn(s md.State) map[string]int64 {
 	copied := map[string]int64{}
 	for _, is := range s.Members {
 		if name, ours := m.replicas.of(is.UUID); ours && is.Recovering() {
@@ -124,5 +129,5 @@ func (m *mirrored) copied() (map[string]int64, error) {
 			copied[name] = max(0, done-md.FrontBytes)
 		}
 	}
-	return copied, err
+	return copied
 }

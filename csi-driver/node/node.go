@@ -63,11 +63,15 @@ type Initiator interface {
 	HeldUp() *fabrics.HeldUpError
 	Subsystems() (map[string][]string, error)
 	States() (map[string]fabrics.ControllerState, error)
+	Paths(id fabrics.ID) ([]fabrics.Path, error)
+	Statistics(device string) (fabrics.Statistics, error)
+	Reconnects(controller string) (int64, bool)
 }
 
 // Mapper makes the devices that pods see. *mapper.Host is one; its methods say what they guarantee.
 type Mapper interface {
 	Of(volume string) ([]mapper.Device, error)
+	Volumes() ([]mapper.Device, error)
 	Over(lower string) ([]mapper.Device, error)
 	Find(device string) (mapper.Device, error)
 	Open(d mapper.Device) (io.Closer, error)

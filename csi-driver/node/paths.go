@@ -36,6 +36,9 @@ func (s *Service) Keep(ctx context.Context) {
 		if err := s.GiveUpRevoked(ctx); err != nil {
 			logr.FromContextOrDiscard(ctx).Error(err, "Cannot remove connections of volumes that are no longer attached")
 		}
+		if err := s.NameVolumes(ctx); err != nil {
+			logr.FromContextOrDiscard(ctx).V(1).Info("Cannot read the claims of staged volumes; their metrics lack them", "reason", err.Error())
+		}
 	}, mendInterval)
 }
 

@@ -50,8 +50,12 @@ type Options struct {
 	NodeName string
 	// KubeletDir is the kubelet's folder, usually /var/lib/kubelet.
 	KubeletDir string
-	// HealthAddress for /healthz and /readyz; 0 for none.
+	// HealthAddress for /healthz and /readyz, and for /metrics unless MetricsAddress is set; 0 for none.
 	HealthAddress string
+	// MetricsAddress for /metrics over HTTPS, for whom the API server allows it. Empty: HealthAddress, for anybody.
+	MetricsAddress string
+	// MetricsOfPaths: the metrics of each path are served too.
+	MetricsOfPaths bool
 	// MaxVolumes that may be attached to this node at a time; 0 for no limit.
 	MaxVolumes int64
 }
@@ -73,7 +77,7 @@ func Run(ctx context.Context, config *rest.Config, o Options) error {
 	}
 	kubelet := newRegistrar(socket)
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return server.ServeHealth(ctx, o.HealthAddress, kubelet.registered) })
+	group.Go(func() error { return o.serveHTTP(ctx, config, kubelet.registered) })
 	group.Go(func() error {
 		uid, err := UID(ctx, nodes, o.NodeName)
 		if err != nil {
@@ -100,6 +104,17 @@ func Run(ctx context.Context, config *rest.Config, o Options) error {
 		if err := service.Mirrors.Clean(ctx); err != nil {
 			logr.FromContextOrDiscard(ctx).Error(err, "Cannot remove mirrors whose making was cut off")
 		}
+		calls, remove, err := o.measure(ctx, service)
+		if err != nil {
+			return err
+		}
+		defer remove()
+		group.Go(func() error {
+			if err := initiator.CountReconnects(ctx); err != nil {
+				logr.FromContextOrDiscard(ctx).Error(err, "Cannot count the reconnects of paths; their metric is missing")
+			}
+			return nil
+		})
 		group.Go(func() error { service.Keep(ctx); return nil })
 		group.Go(func() error { return service.KeepMirrors(ctx) })
 		group.Go(func() error { service.KeepProgress(ctx); return nil })
@@ -122,12 +137,32 @@ func Run(ctx context.Context, config *rest.Config, o Options) error {
 		err = server.Serve(ctx, listener, func(r grpc.ServiceRegistrar) {
 			csi.RegisterIdentityServer(r, &server.Identity{Version: o.Version, Ready: func() bool { return true }})
 			csi.RegisterNodeServer(r, service)
-		})
+		}, calls.Intercept)
 		finish, cancel := context.WithTimeout(context.WithoutCancel(ctx), finishTimeout)
 		defer cancel()
 		return errors.Join(err, service.Wait(finish))
 	})
 	return group.Wait()
+}
+
+// serveHTTP serves health and metrics.
+func (o Options) serveHTTP(ctx context.Context, config *rest.Config, ready func() error) error {
+	group, ctx := errgroup.WithContext(ctx)
+	metrics := server.MetricsHandler()
+	if o.MetricsAddress != "" {
+		metrics = nil
+	}
+	group.Go(func() error { return server.ServeHealth(ctx, o.HealthAddress, ready, metrics) })
+	group.Go(func() error { return server.ServeMetrics(ctx, config, o.MetricsAddress) })
+	return group.Wait()
+}
+
+// measure the service and the calls of it, until the returned function is called.
+func (o Options) measure(ctx context.Context, service *Service) (*server.Calls, func(), error) {
+	calls, volumes := server.NewCalls(), NewMetrics(service, logr.FromContextOrDiscard(ctx))
+	volumes.WithoutPaths = !o.MetricsOfPaths
+	remove, err := server.Registered(calls, volumes)
+	return calls, remove, err
 }
 
 // withoutCoreDumps keeps this process, and the programs that it runs, from leaving their memory, with keys in it, on
@@ -196,6 +231,7 @@ func newService(volumes client.Reader) (*Service, *fabrics.Host, needs) {
 	}
 	initiator := fabrics.New(fabrics.Config{
 		Root: "/", Kernel: kernel, LoadModule: filesystems.LoadModule, Reachable: fabrics.Reachable, MountsOf: filesystems.MountsOf,
+		Events: fabrics.LinuxEvents,
 	})
 	devices := &mapper.Host{Root: "/", Control: mapper.Linux{}, LoadModule: filesystems.LoadModule, OpenDevice: kernel.Open}
 	arrays := &md.Host{Root: "/", Exec: exec.New(), LoadModule: filesystems.LoadModule, OpenDirect: kernel.OpenDirect}

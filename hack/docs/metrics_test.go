@@ -19,8 +19,11 @@ import (
 
 // metricSections of docs/reference/metrics.md, by the folder of the code that defines their metrics.
 var metricSections = map[string]string{
-	"operator":        "Operator",
-	"dataplane/agent": "Agents",
+	"operator":                   "Operator",
+	"dataplane/agent":            "Agents",
+	"csi-driver/node":            "Node plugin",
+	"csi-driver/controller":      "CSI controller",
+	"csi-driver/internal/server": "CSI calls",
 }
 
 // metric as code defines it, or as the page has it.

@@ -17,7 +17,7 @@ import (
 
 var errNotSynced = errors.New("the cache is not synced yet")
 
-type controllerOptions struct{ endpoint, healthAddress string }
+type controllerOptions struct{ endpoint, healthAddress, metricsAddress string }
 
 func controllerCommand() *cobra.Command {
 	var o controllerOptions
@@ -30,6 +30,7 @@ func controllerCommand() *cobra.Command {
 	flags := cmd.Flags()
 	flags.StringVar(&o.endpoint, "endpoint", "unix:///csi/csi.sock", "endpoint of the CSI controller service")
 	flags.StringVar(&o.healthAddress, "health-probe-bind-address", ":9811", "address for /healthz and /readyz; 0 disables it")
+	flags.StringVar(&o.metricsAddress, "metrics-bind-address", "0", "address for /metrics over HTTPS, with authentication and authorization by the API server; 0 disables it")
 	return cmd
 }
 
@@ -50,11 +51,18 @@ func (o controllerOptions) run(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	calls := server.NewCalls()
+	remove, err := server.Registered(calls, controller.NewMetrics(ctx, service))
+	if err != nil {
+		return err
+	}
+	defer remove()
 	listener, err := server.Listen(ctx, o.endpoint)
 	if err != nil {
 		return err
 	}
 	group.Go(func() error { return cluster.Start(ctx) })
+	group.Go(func() error { return server.ServeMetrics(ctx, config, o.metricsAddress) })
 	group.Go(func() error {
 		if cluster.GetCache().WaitForCacheSync(ctx) {
 			service.Settle(ctx)
@@ -73,13 +81,13 @@ func (o controllerOptions) run(ctx context.Context) error {
 				return errNotSynced
 			}
 			return nil
-		})
+		}, nil)
 	})
 	group.Go(func() error {
 		return server.Serve(ctx, listener, func(r grpc.ServiceRegistrar) {
 			csi.RegisterIdentityServer(r, &server.Identity{Version: version, Ready: service.Synced})
 			csi.RegisterControllerServer(r, service)
-		})
+		}, calls.Intercept)
 	})
 	return group.Wait()
 }

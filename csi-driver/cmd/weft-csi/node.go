@@ -28,7 +28,9 @@ func nodeCommand() *cobra.Command {
 	flags.StringVar(&o.Endpoint, "endpoint", "unix:///var/lib/kubelet/plugins/csi.weft.storage/csi.sock", "endpoint of the CSI node service; the kubelet must be able to access it at the same path")
 	flags.StringVar(&o.NodeName, "node-name", "", "name of this Kubernetes Node")
 	flags.StringVar(&o.KubeletDir, "kubelet-dir", "/var/lib/kubelet", "root directory of the kubelet")
-	flags.StringVar(&o.HealthAddress, "health-probe-bind-address", "127.0.0.1:9812", "address for /healthz and /readyz; 0 disables it")
+	flags.StringVar(&o.HealthAddress, "health-probe-bind-address", "127.0.0.1:9812", "address for /healthz and /readyz, and for /metrics unless --metrics-bind-address is set; 0 disables it")
+	flags.StringVar(&o.MetricsAddress, "metrics-bind-address", "", "address for /metrics over HTTPS, with authentication and authorization by the API server")
+	flags.BoolVar(&o.MetricsOfPaths, "metrics-of-paths", true, "also serve the metrics of each path, which are most of the series")
 	flags.Int64Var(&o.MaxVolumes, "max-volumes", node.DefaultMaxVolumes, "maximum number of volumes attached to this node; 0 means no limit")
 	return cmd
 }

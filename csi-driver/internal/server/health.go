@@ -15,8 +15,9 @@ import (
 const headerTimeout = 5 * time.Second
 
 // ServeHealth answers /healthz with 200 as long as the process runs, and /readyz with 200 when ready returns nil, else
-// with 503 and the reason, until the context ends. An empty address or "0" serves nothing.
-func ServeHealth(ctx context.Context, address string, ready func() error) error {
+// with 503 and the reason, until the context ends; and /metrics, unless metrics is nil. An empty address or "0" serves
+// nothing.
+func ServeHealth(ctx context.Context, address string, ready func() error, metrics http.Handler) error {
 	if address == "" || address == "0" {
 		return nil
 	}
@@ -29,6 +30,9 @@ func ServeHealth(ctx context.Context, address string, ready func() error) error 
 		}
 		_, _ = fmt.Fprintln(w, "ok")
 	})
+	if metrics != nil {
+		mux.Handle("GET /metrics", metrics)
+	}
 	var config net.ListenConfig
 	listener, err := config.Listen(ctx, "tcp", address)
 	if err != nil {

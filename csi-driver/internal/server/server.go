@@ -74,10 +74,11 @@ func Listen(ctx context.Context, endpoint string) (net.Listener, error) {
 }
 
 // Serve answers calls until the context ends, then lets running calls end, within a limit. Each call is logged here,
-// once, without its secrets: failures, and at verbosity 4 all.
-func Serve(ctx context.Context, listener net.Listener, register func(grpc.ServiceRegistrar)) error {
+// once, without its secrets: failures, and at verbosity 4 all. Those around it see each call with the answer that the
+// caller gets.
+func Serve(ctx context.Context, listener net.Listener, register func(grpc.ServiceRegistrar), around ...grpc.UnaryServerInterceptor) error {
 	log := logr.FromContextOrDiscard(ctx)
-	s := grpc.NewServer(grpc.UnaryInterceptor(intercept(log)))
+	s := grpc.NewServer(grpc.ChainUnaryInterceptor(append(around, intercept(log))...))
 	register(s)
 	failed := make(chan error, 1)
 	go func() { failed <- s.Serve(listener) }()
@@ -104,7 +105,7 @@ func Serve(ctx context.Context, listener net.Listener, register func(grpc.Servic
 
 func intercept(log logr.Logger) grpc.UnaryServerInterceptor {
 	return func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (resp any, err error) {
-		method := info.FullMethod[strings.LastIndex(info.FullMethod, "/")+1:]
+		method := methodOf(info)
 		log := log.WithValues("method", method)
 		log.V(4).Info("Call", "request", protosanitizer.StripSecrets(req))
 		defer func() {
@@ -123,6 +124,10 @@ func intercept(log logr.Logger) grpc.UnaryServerInterceptor {
 		}()
 		return handler(logr.NewContext(ctx, log), req)
 	}
+}
+
+func methodOf(info *grpc.UnaryServerInfo) string {
+	return info.FullMethod[strings.LastIndex(info.FullMethod, "/")+1:]
 }
 
 // values name what a request is about, for the log.

@@ -127,7 +127,7 @@ func TestServeHealth(t *testing.T) {
 	ready <- errors.New("not yet")
 	ready <- nil
 	done := make(chan error, 1)
-	go func() { done <- server.ServeHealth(ctx, address, func() error { return <-ready }) }()
+	go func() { done <- server.ServeHealth(ctx, address, func() error { return <-ready }, nil) }()
 
 	get := func(path string) (int, string, error) {
 		resp, err := http.Get("http://" + address + path)
@@ -144,5 +144,5 @@ func TestServeHealth(t *testing.T) {
 	g.Expect([]any{code, err}).To(Equal([]any{200, nil}))
 	stop()
 	g.Expect(<-done).To(Succeed())
-	g.Expect(server.ServeHealth(t.Context(), "0", nil)).To(Succeed())
+	g.Expect(server.ServeHealth(t.Context(), "0", nil, nil)).To(Succeed())
 }

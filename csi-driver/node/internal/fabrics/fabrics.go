@@ -93,6 +93,8 @@ type Config struct {
 	Reachable func(ctx context.Context, address string) error
 	// Clock to tell how long ago a portal did not answer; nil for the machine's.
 	Clock clock.PassiveClock
+	// Events opens the kernel's uevents: each read gives one. Closing it ends a read.
+	Events func() (io.ReadCloser, error)
 }
 
 // Host is this machine as an NVMe-oF host. Safe for concurrent use.
@@ -102,6 +104,7 @@ type Host struct {
 	// flights are connections that are being made, and deletions controllers that are being taken away.
 	flights, deletions flights
 	turns              turns
+	reconnects         reconnects
 
 	// names remembers where a subsystem was found last, by NQN. It is
 	// a hint that is checked at each use: it makes a look-up independent of the number of other volumes.

@@ -9,7 +9,6 @@ import (
 	"net"
 	"slices"
 	"strconv"
-	"strings"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 )
@@ -99,28 +98,15 @@ func (h *Host) Carries(c Connection, id ID) (bool, error) {
 // isPath tells whether the kernel has found a namespace through a controller, and sends I/O there: it does so some time
 // after the controller is live. The last path that is found keeps the block device.
 func (h *Host) isPath(c Controller, nguid string) (bool, error) {
-	names, err := children(pathName, c.dir)
-	if err != nil {
+	name, err := h.carrier(c, nguid)
+	if err != nil || !pathName.MatchString(name) {
 		return false, err
 	}
-	for _, name := range names {
-		is, err := attribute(c.dir, name, "nguid")
-		if errors.Is(err, errGone) {
-			continue
-		}
-		if err != nil {
-			return false, err
-		}
-		if strings.ReplaceAll(strings.ToLower(is), "-", "") != nguid {
-			continue
-		}
-		state, err := attribute(c.dir, name, "ana_state")
-		if errors.Is(err, errGone) {
-			return true, nil // its target has no ANA
-		}
-		return state == "optimized" || state == "non-optimized", err
+	state, err := attribute(c.dir, name, "ana_state")
+	if errors.Is(err, errGone) {
+		return true, nil // its target has no ANA
 	}
-	return false, nil
+	return state == "optimized" || state == "non-optimized", err
 }
 
 // Left tells whether this machine has nothing of a subsystem as a host any more, and is not connecting to it.

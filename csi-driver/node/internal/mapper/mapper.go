@@ -184,6 +184,16 @@ func (h *Host) Of(volume string) ([]Device, error) {
 	return h.of(Owner{Volume: volume}, Owner{Volume: volume, Kind: Crypt}, Owner{Volume: volume, Kind: LUKS})
 }
 
+// Volumes are the devices of all volumes, as Of gives those of one.
+func (h *Host) Volumes() ([]Device, error) {
+	entries, err := os.ReadDir(h.sys("class/block"))
+	if err != nil {
+		return nil, err
+	}
+	all, err := h.findAll(slices.DeleteFunc(entries, func(e os.DirEntry) bool { return !deviceName.MatchString(e.Name()) }))
+	return slices.DeleteFunc(all, func(d Device) bool { return d.Volume == "" }), err
+}
+
 // Slices of a replica, by its UUID, and those of earlier attachments that are not gone.
 func (h *Host) Slices(replica string) ([]Device, error) { return h.of(Owner{Replica: replica}) }
 
