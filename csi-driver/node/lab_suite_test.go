@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"github.com/go-logr/logr"
 	. "github.com/onsi/gomega"
 	testingclock "k8s.io/utils/clock/testing"
 	"k8s.io/utils/exec"
@@ -69,6 +70,7 @@ func setUpLab(t *testing.T) *lab {
 	g.Expect(fs.LoadModule(t.Context(), "nvmet_tcp")).To(Succeed())
 	host := fabrics.New(fabrics.Config{
 		Root: "/", Kernel: kernel, LoadModule: fs.LoadModule, Reachable: fabrics.Reachable, Clock: clock, MountsOf: fs.MountsOf,
+		Events: fabrics.LinuxEvents,
 	})
 	devices := &mapper.Host{Root: "/", Control: mapper.Linux{}, LoadModule: fs.LoadModule, OpenDevice: kernel.Open}
 	objects := nodetest.Objects{}
@@ -247,6 +249,28 @@ func (v *volume) grow(sizeBytes int64) {
 	v.Helper()
 	must(v, os.Truncate(v.file, v1alpha1.WithHeader(sizeBytes)))
 	v.write(v.subsystem+"/namespaces/1/revalidate_size", "1")
+}
+
+// counted by metrics of all volumes: the sum of the series of a metric that have a label.
+func (l *lab) counted(metric, label string) float64 {
+	l.Helper()
+	sum := 0.0
+	for series, value := range scrape(l, node.NewMetrics(l.service, logr.Discard()), metric+"{") {
+		if strings.Contains(series, label) {
+			sum += value
+		}
+	}
+	return sum
+}
+
+// countReconnects until the test ends.
+func (l *lab) countReconnects() {
+	l.Helper()
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan error, 1)
+	go func() { ended <- l.initiator.CountReconnects(ctx) }()
+	l.Cleanup(func() { stop(); must(l, <-ended) })
+	l.Eventually(func() bool { _, counting := l.initiator.Reconnects(""); return counting }).Should(BeTrue())
 }
 
 func (l *lab) write(path, text string) {

@@ -23,6 +23,7 @@ import (
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/csi-driver/node/internal/fabrics"
 	"github.com/weft-storage/weft/csi-driver/node/internal/mapper"
+	"github.com/weft-storage/weft/csi-driver/node/nodetest"
 	"github.com/weft-storage/weft/internal/header"
 )
 
@@ -58,6 +59,18 @@ func TestLabBlockVolume(t *testing.T) {
 	l.Expect(err).NotTo(HaveOccurred())
 	l.Expect(info.Mode().Type()).To(Equal(os.ModeDevice))
 	must(t, put(v.path("pod"), "hello"))
+	// What is written is counted once, at the top and on the path. A flush is a write of no bytes at the top.
+	const write, flush = `op="write"`, `op="flush"`
+	bytes, pathBytes := l.counted("weft_volume_bytes_total", write), l.counted("weft_path_bytes_total", write)
+	must(t, writeRegion(v.path("pod"), nodetest.RegionBytes, 'h'))
+	l.Expect(l.counted("weft_volume_bytes_total", write) - bytes).To(BeEquivalentTo(nodetest.RegionBytes))
+	l.Expect(l.counted("weft_path_bytes_total", write) - pathBytes).To(BeEquivalentTo(nodetest.RegionBytes))
+	writes, flushes := l.counted("weft_volume_operations_total", write), l.counted("weft_path_operations_total", flush)
+	must(t, put(v.path("pod"), "")) // nothing but a sync
+	l.Expect(l.counted("weft_volume_operations_total", write) - writes).To(BeEquivalentTo(1))
+	l.Expect(l.counted("weft_volume_bytes_total", write) - bytes).To(BeEquivalentTo(nodetest.RegionBytes))
+	l.Expect(l.counted("weft_path_operations_total", flush) - flushes).To(BeEquivalentTo(1))
+	l.Expect(l.counted("weft_path_operation_seconds_total", write)).To(BeNumerically(">", 0))
 	v.down()
 	l.Expect(v.head(5)).To(Equal("hello"))
 }
@@ -182,16 +195,20 @@ func TestLabWritesWaitForTheTargetAndGoOn(t *testing.T) {
 	l := setUpLab(t)
 	p := l.port(4420, v1alpha1.TransportTCP)
 	v := l.volume("lab-restart", labSize, guid(1), p)
+	l.countReconnects()
 	v.up(mountCapability("ext4"))
 	must(t, put(v.path("pod/before"), "hello"))
 	p.close(v)
 	l.Eventually(v.paths).Should(Equal([]string{"connecting"}))
+	l.Expect(l.counted("weft_path_live", "")).To(BeZero())
 	written := make(chan error, 1)
 	go func() { written <- put(v.path("pod/during"), "patience") }()
 	l.Consistently(written, "3s").ShouldNot(Receive())
 	want(t, v.stageWithin(3*time.Second, mountCapability("ext4")), codes.DeadlineExceeded, "no path is live", "connecting")
 	p.open(v)
 	l.Eventually(written).Should(Receive(Succeed()))
+	l.Eventually(func() float64 { return l.counted("weft_path_reconnects_total", "") }).Should(BeEquivalentTo(1))
+	l.Expect(l.counted("weft_path_live", "")).To(BeEquivalentTo(1))
 	must(t, v.stage(mountCapability("ext4")))
 	l.Expect(os.ReadFile(v.path("pod/before"))).To(Equal([]byte("hello")))
 }

@@ -9,7 +9,7 @@ package node
 // the CSIDriver which version is installed. It reads and writes the mirror records of those that have several replicas,
 // while it holds them, and watches those that its node holds. It writes its conditions of its Node, and Events about
 // it and about volumes; RBAC knows neither fields nor "its own", which the chart's admission policies weft-csi-node and
-// weft-csi-node-mirrors add.
+// weft-csi-node-mirrors add. The last two let the metrics endpoint ask who its caller is and what it may read.
 //
 // +kubebuilder:rbac:groups="",resources=nodes,verbs=get
 // +kubebuilder:rbac:groups="",resources=nodes/status,verbs=patch
@@ -17,3 +17,5 @@ package node
 // +kubebuilder:rbac:groups=weft.storage,resources=nvmfreplicas;nvmfsnapshots;nvmfvolumes,verbs=get
 // +kubebuilder:rbac:groups=weft.storage,resources=nvmfmirrors,verbs=get;list;watch;update
 // +kubebuilder:rbac:groups=events.k8s.io,resources=events,namespace=default,verbs=create
+// +kubebuilder:rbac:groups=authentication.k8s.io,resources=tokenreviews,verbs=create
+// +kubebuilder:rbac:groups=authorization.k8s.io,resources=subjectaccessreviews,verbs=create

@@ -73,7 +73,7 @@ func setUp(t testing.TB) *suite {
 	devices := &devices{DeviceMapper: k.DeviceMapper()}
 	service := nodetest.NewService(nodetest.Config{
 		Node: "n1", UID: uid, Root: k.Root, Records: filepath.Join(dir, "staged"),
-		Kernel: k, Mounter: m, DeviceMapper: devices, Mirrors: k.Mirrors(), Programs: programs, Clock: clock,
+		Kernel: k, Mounter: m, DeviceMapper: devices, Mirrors: k.Mirrors(), Programs: programs, Clock: clock, Events: k.Events,
 	})
 	service.MaxVolumes = 7
 	s := &suite{

@@ -23,6 +23,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/weft-storage/weft/csi-driver/internal/server"
+	"github.com/weft-storage/weft/csi-driver/node/nodetest"
 )
 
 // shortDir is for sockets, whose paths have at most 107 bytes.
@@ -79,6 +80,7 @@ func (fake) NodeGetInfo(context.Context, *csi.NodeGetInfoRequest) (*csi.NodeGetI
 
 func TestServeLogsFailuresWithoutSecretsAndSurvivesPanics(t *testing.T) {
 	g := NewWithT(t)
+	calls := server.NewCalls()
 	path := filepath.Join(shortDir(t), "csi.sock")
 	log := make(chan string, 100)
 	logger := funcr.New(func(_, args string) { log <- args }, funcr.Options{Verbosity: 4})
@@ -87,7 +89,7 @@ func TestServeLogsFailuresWithoutSecretsAndSurvivesPanics(t *testing.T) {
 	g.Expect(err).NotTo(HaveOccurred())
 	done := make(chan error, 1)
 	go func() {
-		done <- server.Serve(ctx, listener, func(r grpc.ServiceRegistrar) { csi.RegisterNodeServer(r, fake{}) })
+		done <- server.Serve(ctx, listener, func(r grpc.ServiceRegistrar) { csi.RegisterNodeServer(r, fake{}) }, calls.Intercept)
 	}()
 	conn, err := grpc.NewClient("unix://"+path, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	g.Expect(err).NotTo(HaveOccurred())
@@ -98,6 +100,11 @@ func TestServeLogsFailuresWithoutSecretsAndSurvivesPanics(t *testing.T) {
 	_, err = client.NodeGetInfo(t.Context(), &csi.NodeGetInfoRequest{})
 	g.Expect(status.Code(err)).To(Equal(codes.Internal))
 	g.Expect(err.Error()).NotTo(ContainSubstring("disco"))
+	// What is counted is what callers got, also of a call that panicked.
+	g.Expect(nodetest.Series(calls)).To(Equal(map[string]float64{
+		`weft_csi_call_seconds{code="Unavailable",method="NodeStageVolume"}`: 1, `weft_csi_calls_in_flight{method="NodeStageVolume"}`: 0,
+		`weft_csi_call_seconds{code="Internal",method="NodeGetInfo"}`: 1, `weft_csi_calls_in_flight{method="NodeGetInfo"}`: 0,
+	}))
 
 	g.Expect(conn.Close()).To(Succeed())
 	stop()

@@ -25,6 +25,8 @@ type Attached struct {
 	Replica, NQN, NGUID string
 	// Attachment's UUID, and NodeUID of the Kubernetes Node.
 	Attachment, NodeUID string
+	// Target that serves the volume, and Claim and ClaimNamespace for which it was made.
+	Target, Claim, ClaimNamespace string
 	// SizeBytes of data that are served.
 	SizeBytes int64
 	// Blank when the node was admitted, and Written since; AllowFormat is what an administrator gave to this
@@ -100,14 +102,15 @@ func (a Attached) connection() v1alpha1.Connection {
 func (a Attached) Volume(name string) *v1alpha1.NvmfVolume {
 	v := &v1alpha1.NvmfVolume{}
 	v.Name = name
-	v.Spec.UUID = a.UUID
+	v.Spec.UUID, v.Spec.Target = a.UUID, a.Target
+	v.Annotations = map[string]string{v1alpha1.PVCNameKey: a.Claim, v1alpha1.PVCNamespaceKey: a.ClaimNamespace}
 	v.Spec.Members = []v1alpha1.VolumeMember{{Name: a.Replica, UUID: a.replicaUUID(), Node: "storage-1"}}
 	v.Spec.Size = *resource.NewQuantity(a.SizeBytes, resource.BinarySI)
 	v.Spec.Encryption = a.Encryption
 	v.Spec.Source, v.Spec.Connection, v.Spec.Attachments = a.Source, a.connection(), a.hosts()
 	_, v.Spec.Session, _ = strings.Cut(strings.TrimPrefix(a.NQN, v1alpha1.NQNPrefix), ":")
 	if a.AllowFormat {
-		v.Annotations = map[string]string{v1alpha1.AllowFormatAnnotation: v.FormatPermission(a.HostNQN())}
+		v.Annotations[v1alpha1.AllowFormatAnnotation] = v.FormatPermission(a.HostNQN())
 	}
 	return v
 }

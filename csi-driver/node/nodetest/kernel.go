@@ -81,6 +81,7 @@ type Kernel struct {
 	creations   []string
 	changed     chan struct{} // closed when a path comes or goes
 	minors      int
+	listeners   []*events
 	users       func(device string) bool
 	onGone      func(device string)
 }
@@ -415,9 +416,14 @@ func (k *Kernel) Number(device string) string {
 
 // SetState sets a controller's state, such as connecting when its target is away.
 func (k *Kernel) SetState(name, state string) error {
-	err := k.write(filepath.Join("sys/class/nvme", name, "state"), state)
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	file := filepath.Join("sys/class/nvme", name, "state")
+	was, err := os.ReadFile(filepath.Join(k.Root, file))
+	err = errors.Join(err, k.write(file, state))
+	if err == nil && state == "live" && strings.TrimSpace(string(was)) != "live" {
+		k.connected(name)
+	}
 	k.change()
 	return err
 }

@@ -127,7 +127,7 @@ func (k *Kernel) createMapped(label, uuid string) error {
 	k.mapped[m.name] = m
 	dir := filepath.Join(mappedDir, m.name)
 	return errors.Join(
-		k.write(filepath.Join(dir, "dev"), m.number), k.write(filepath.Join(dir, "ro"), "0"), k.write(filepath.Join(dir, "size"), "0"),
+		k.write(filepath.Join(dir, "dev"), m.number), k.write(filepath.Join(dir, "ro"), "0"), k.write(filepath.Join(dir, "size"), "0"), k.statistics(dir),
 		k.write(filepath.Join(dir, "dm/uuid"), m.uuid), k.write(filepath.Join(dir, "dm/name"), m.label), k.write(filepath.Join(dir, "dm/suspended"), "0"),
 		k.write(filepath.Join(dir, "queue/logical_block_size"), "512"),
 		os.MkdirAll(filepath.Join(k.Root, dir, "holders"), 0o755), os.MkdirAll(filepath.Join(k.Root, dir, "slaves"), 0o755),

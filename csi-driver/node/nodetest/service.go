@@ -5,6 +5,7 @@ package nodetest
 import (
 	"context"
 	"errors"
+	"io"
 	"path/filepath"
 
 	"k8s.io/utils/clock"
@@ -39,6 +40,8 @@ type (
 	DeviceMapper = mapper.Control
 	// Table of a device.
 	Table = mapper.Table
+	// MappedDevice is one that was made.
+	MappedDevice = mapper.Device
 )
 
 // Config of a node plugin on a Kernel.
@@ -65,6 +68,8 @@ type Config struct {
 	Volumes client.Reader
 	// MirrorRecords as the API server has them; nil for none.
 	MirrorRecords node.MirrorRecords
+	// Events of the Kernel; nil for none.
+	Events func() (io.ReadCloser, error)
 	// Clock by which the kernel is held up, or overdue; nil for the machine's.
 	Clock clock.PassiveClock
 }
@@ -79,6 +84,7 @@ func NewService(c Config) *node.Service {
 		LoadModule: func(context.Context, string) error { return errors.New("no module is missing") },
 		Reachable:  func(context.Context, string) error { return nil },
 		MountsOf:   fs.MountsOf,
+		Events:     c.Events,
 	})
 	devices := &mapper.Host{Root: c.Root, Control: c.DeviceMapper, LoadModule: initiator.LoadModule, OpenDevice: c.Kernel.Open}
 	return &node.Service{

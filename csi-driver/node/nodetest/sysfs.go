@@ -46,6 +46,8 @@ func (k *Kernel) add(c controller, hostID string) (string, error) {
 		}
 	}
 	k.controllers[c.name] = &c
+	k.event("add", c.name)
+	k.connected(c.name)
 	err := errors.Join(
 		k.link(filepath.Join(controllersDir, c.name), filepath.Join("sys/class/nvme", c.name)),
 		k.firstScan(c.name),
@@ -97,7 +99,8 @@ func (k *Kernel) addPath(c *controller, h *head) error {
 	}
 	_, number, _ := strings.Cut(strings.TrimPrefix(h.name, "nvme"), "n")
 	dir := filepath.Join(controllersDir, c.name, "nvme"+strings.TrimPrefix(c.subsystem, "nvme-subsys")+"c"+strings.TrimPrefix(c.name, "nvme")+"n"+number)
-	return errors.Join(k.write(filepath.Join(dir, "nguid"), nguidAsUUID(h.nguid)), k.write(filepath.Join(dir, "ana_state"), "optimized"))
+	return errors.Join(k.write(filepath.Join(dir, "nguid"), nguidAsUUID(h.nguid)), k.write(filepath.Join(dir, "ana_state"), "optimized"),
+		k.statistics(dir))
 }
 
 // headOf finds the block device of a namespace; without multipath, that of the controller alone.
@@ -144,6 +147,7 @@ func (k *Kernel) addHead(c *controller, nguid string) (*head, error) {
 		k.write(filepath.Join(dir, "nguid"), nguidAsUUID(nguid)),
 		k.write(filepath.Join(dir, "dev"), h.device),
 		k.write(filepath.Join(dir, "ro"), "0"),
+		k.statistics(dir),
 		k.write(filepath.Join(dir, "queue/logical_block_size"), "512"),
 		os.MkdirAll(filepath.Join(k.Root, dir, "holders"), 0o755),
 		k.link(dir, filepath.Join("sys/class/block", h.name)),
@@ -176,6 +180,7 @@ func (k *Kernel) remove(name string) error {
 	}
 	delete(k.controllers, name)
 	delete(k.stuck, name)
+	k.event("remove", name)
 	defer k.change()
 	errs = append(errs, k.delete(filepath.Join(subsystemsDir, c.subsystem, name)), k.delete(filepath.Join("sys/class/nvme", name)),
 		k.delete(filepath.Join(controllersDir, name)))
