@@ -97,6 +97,10 @@ func (m *Metrics) count(ctx context.Context) (map[string]*targetCounts, error) {
 			return nil, fmt.Errorf("list %T: %w", list, err)
 		}
 	}
+	return countsOf(targets.Items, volumes.Items, replicas.Items, mirrors.Items), nil
+}
+
+func countsOf(targets []v1alpha1.NvmfTarget, volumes []v1alpha1.NvmfVolume, replicas []v1alpha1.NvmfReplica, mirrors []v1alpha1.NvmfMirror) map[string]*targetCounts {
 	counts := map[string]*targetCounts{}
 	of := func(target string) *targetCounts {
 		if counts[target] == nil {
@@ -104,12 +108,12 @@ func (m *Metrics) count(ctx context.Context) (map[string]*targetCounts, error) {
 		}
 		return counts[target]
 	}
-	for i := range targets.Items {
-		of(targets.Items[i].Name)
+	for i := range targets {
+		of(targets[i].Name)
 	}
-	created, targetOf := map[string]int{}, make(map[string]string, len(volumes.Items))
-	for i := range replicas.Items {
-		rep := &replicas.Items[i]
+	created, targetOf := map[string]int{}, make(map[string]string, len(volumes))
+	for i := range replicas {
+		rep := &replicas[i]
 		if isCreated(rep) {
 			created[rep.Spec.Volume.Name]++
 		}
@@ -117,17 +121,17 @@ func (m *Metrics) count(ctx context.Context) (map[string]*targetCounts, error) {
 			of(rep.Spec.Target).task("rotation", rotatesSince(rep) >= rotationTime)
 		}
 	}
-	for i := range volumes.Items {
-		vol := &volumes.Items[i]
+	for i := range volumes {
+		vol := &volumes[i]
 		targetOf[vol.Name] = vol.Spec.Target
 		of(vol.Spec.Target).volume(vol, created[vol.Name])
 	}
-	for i := range mirrors.Items {
-		if target, ok := targetOf[mirrors.Items[i].Name]; ok {
-			of(target).mirror(mirrors.Items[i].Spec)
+	for i := range mirrors {
+		if target, ok := targetOf[mirrors[i].Name]; ok {
+			of(target).mirror(mirrors[i].Spec)
 		}
 	}
-	return counts, nil
+	return counts
 }
 
 func (c *targetCounts) task(name string, waits bool) {
