@@ -4,11 +4,13 @@ package chart_test
 
 import (
 	"slices"
+	"strings"
 	"testing"
 
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	networkingv1 "k8s.io/api/networking/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -70,7 +72,7 @@ func TestPodsInTheClustersNetworkAreReachedForWhatTheyServeAlone(t *testing.T) {
 				continue
 			}
 			for _, port := range ingressPorts(found[0]) {
-				if port != "webhook" && port != "metrics" || w.name != "weft-operator" {
+				if port != "metrics" && (port != "webhook" || w.name != "weft-operator") {
 					t.Errorf("%s: port %s is open", w.name, port)
 				}
 				if !slices.ContainsFunc(w.template.Spec.Containers[0].Ports, func(p corev1.ContainerPort) bool { return p.Name == port }) {
@@ -79,9 +81,11 @@ func TestPodsInTheClustersNetworkAreReachedForWhatTheyServeAlone(t *testing.T) {
 			}
 		}
 	})
-	got := ingressPorts(policiesFor(t, render(t), map[string]string{"app.kubernetes.io/name": "weft", v1alpha1.ComponentLabel: "operator"})[0])
-	if !slices.Equal(got, []string{"webhook", "metrics"}) {
-		t.Errorf("the operator is reached at %q", got)
+	for component, want := range map[string][]string{"operator": {"webhook", "metrics"}, "csi-controller": {"metrics"}} {
+		got := ingressPorts(policiesFor(t, render(t), map[string]string{"app.kubernetes.io/name": "weft", v1alpha1.ComponentLabel: component})[0])
+		if !slices.Equal(got, want) {
+			t.Errorf("%s is reached at %q", component, got)
+		}
 	}
 }
 
@@ -97,8 +101,10 @@ func TestPodsConnectToTheAPIServerAloneIfAskedFor(t *testing.T) {
 		if got := open(out.Ports); !slices.Equal(got, []string{"443", "16443"}) || len(out.To) != 1 || out.To[0].IPBlock.CIDR != "10.96.0.1/32" {
 			t.Errorf("%s: connects to %q of %+v", component, got, out.To)
 		}
-		if component == "operator" && (len(p.Spec.Ingress) != 2 || len(p.Spec.Ingress[0].From) != 0 || len(p.Spec.Ingress[1].From) != 1) {
-			t.Errorf("who may scrape: %+v", p.Spec.Ingress)
+		for _, rule := range p.Spec.Ingress {
+			if scrapes := open(rule.Ports)[0] == "metrics"; scrapes != (len(rule.From) == 1) {
+				t.Errorf("%s: who may connect: %+v", component, p.Spec.Ingress)
+			}
 		}
 	}
 }
@@ -122,28 +128,55 @@ func TestGuardsHaveNoNetwork(t *testing.T) {
 
 // On a port of the nodes, metrics are served over HTTPS to whom the API server allows them: --metrics-bind-address says
 // so.
-func TestAgentsServeMetricsOnAPortOfTheirNodesIfAskedFor(t *testing.T) {
-	service := func(objects []runtime.Object) *corev1.Service {
-		i := slices.IndexFunc(of[*corev1.Service](objects), func(s *corev1.Service) bool { return s.Name == "weft-agent-metrics" })
-		if i < 0 {
-			return nil
+func TestMetricsAreServedOnAPortOfNodesIfAskedFor(t *testing.T) {
+	for name, value := range map[string]string{"weft-agent": "agents", "weft-csi-node": "nodePlugins"} {
+		t.Run(name, func(t *testing.T) {
+			service := func(objects []runtime.Object) *corev1.Service {
+				for _, s := range of[*corev1.Service](objects) {
+					if s.Name == name+"-metrics" {
+						return s
+					}
+				}
+				return nil
+			}
+			daemonSet := func(objects []runtime.Object) *appsv1.DaemonSet {
+				all := of[*appsv1.DaemonSet](objects)
+				return all[slices.IndexFunc(all, func(d *appsv1.DaemonSet) bool { return d.Name == name })]
+			}
+			unasked := daemonSet(render(t)).Spec.Template.Spec.Containers[0].Args
+			if slices.ContainsFunc(unasked, func(arg string) bool { return strings.HasPrefix(arg, "--metrics-") }) || service(render(t)) != nil {
+				t.Errorf("metrics are served though nobody asked: %q, %+v", unasked, service(render(t)))
+			}
+			objects := render(t, "--set", "metrics."+value+".port=9807,metrics.service.annotations.team=storage")
+			d, s := daemonSet(objects), service(objects)
+			if !slices.Contains(d.Spec.Template.Spec.Containers[0].Args, "--metrics-bind-address=:9807") {
+				t.Errorf("its arguments are %q", d.Spec.Template.Spec.Containers[0].Args)
+			}
+			if s == nil || s.Spec.ClusterIP != corev1.ClusterIPNone || s.Spec.Ports[0].TargetPort.IntValue() != 9807 || s.Annotations["team"] != "storage" ||
+				!labels.SelectorFromSet(s.Spec.Selector).Matches(labels.Set(d.Spec.Template.Labels)) {
+				t.Errorf("the Service is %+v", s)
+			}
+		})
+	}
+}
+
+// Who is named in the values may read metrics, and has no other right.
+func TestReadersOfMetrics(t *testing.T) {
+	objects := render(t, "--set", "metrics.readers[0].namespace=monitoring,metrics.readers[0].name=prometheus")
+	var found []string
+	for _, b := range of[*rbacv1.ClusterRoleBinding](objects) {
+		for _, s := range b.Subjects {
+			if s.Namespace != namespace {
+				found = append(found, s.Kind+" "+s.Namespace+"/"+s.Name+" has "+b.RoleRef.Name)
+			}
 		}
-		return of[*corev1.Service](objects)[i]
 	}
-	agent := func(objects []runtime.Object) *appsv1.DaemonSet {
-		all := of[*appsv1.DaemonSet](objects)
-		return all[slices.IndexFunc(all, func(d *appsv1.DaemonSet) bool { return d.Name == "weft-agent" })]
+	if !slices.Equal(found, []string{"ServiceAccount monitoring/prometheus has weft-metrics-reader"}) {
+		t.Errorf("strangers have rights: %q", found)
 	}
-	if service(render(t)) != nil {
-		t.Error("there is a Service for metrics that agents do not serve")
-	}
-	objects := render(t, "--set", "metrics.agents.port=9809")
-	d, s := agent(objects), service(objects)
-	if !slices.Contains(d.Spec.Template.Spec.Containers[0].Args, "--metrics-bind-address=:9809") {
-		t.Errorf("agents have %q", d.Spec.Template.Spec.Containers[0].Args)
-	}
-	if s == nil || s.Spec.ClusterIP != corev1.ClusterIPNone || s.Spec.Ports[0].TargetPort.IntValue() != 9809 ||
-		!labels.SelectorFromSet(s.Spec.Selector).Matches(labels.Set(d.Spec.Template.Labels)) {
-		t.Errorf("the Service is %+v", s)
+	for _, r := range of[*rbacv1.ClusterRole](objects) {
+		if r.Name == "weft-metrics-reader" && (len(r.Rules) != 1 || !slices.Equal(r.Rules[0].NonResourceURLs, []string{"/metrics"}) || !slices.Equal(r.Rules[0].Verbs, []string{"get"})) {
+			t.Errorf("its rules are %+v", r.Rules)
+		}
 	}
 }

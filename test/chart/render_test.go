@@ -63,7 +63,7 @@ var variations = map[string][]string{
 		"--set", "agent.maxUnavailable=1,csi.node.maxUnavailable=25%",
 		"--set", "guard.enabled=true,guard.singleReplica=Allow",
 		"--set", "operator.webhook.failurePolicy=Fail,operator.webhook.timeoutSeconds=10",
-		"--set", "metrics.serviceMonitor.enabled=true,metrics.serviceMonitor.labels.release=prometheus,metrics.agents.port=9809",
+		"--set", "metrics.serviceMonitor.enabled=true,metrics.serviceMonitor.labels.release=prometheus,metrics.agents.port=9809,metrics.nodePlugins.port=9808,metrics.nodePlugins.paths=false",
 		"--set", "networkPolicy.restrictEgress=true,networkPolicy.apiServer.ports={443},networkPolicy.apiServer.cidrs={10.96.0.1/32}",
 	},
 	"digests": {

@@ -39,6 +39,9 @@ func TestWrongValuesAreRefusedWithAMessage(t *testing.T) {
 		{"agent.resources.limits.memory=lots", "at '/agent/resources/limits/memory'"},
 		{"agent.maxUnavailable=0", "at '/agent/maxUnavailable'"},
 		{"agent.extraArgs[0]=verbose", "at '/agent/extraArgs/0'"},
+		{"metrics.nodePlugins.port=70000", "at '/metrics/nodePlugins/port'"},
+		{"metrics.readers[0].name=prometheus", "at '/metrics/readers/0'"},
+		{"metrics.readers[0].namespace=x,metrics.readers[0].name=x,metrics.service.enabled=false", "metrics.readers requires metrics.service.enabled"},
 		{"metrics.serviceMonitor.interval=30", "at '/metrics/serviceMonitor/interval'"},
 		{"metrics.serviceMonitor.enabled=true,metrics.service.enabled=false", "metrics.serviceMonitor.enabled requires metrics.service.enabled"},
 	} {
