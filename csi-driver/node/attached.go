@@ -43,8 +43,8 @@ type attached struct {
 	Mover bool `json:"mover,omitempty"`
 	// Target that serves the volume. Absent in records of earlier versions.
 	Target string `json:"target,omitempty"`
-	// Claim that the volume was created for: the name of the PersistentVolumeClaim, and its namespace. Absent if that is
-	// not known.
+	// Claim that the volume was created for: the name of the PersistentVolumeClaim, and its namespace. Absent if that
+	// is not known.
 	Claim          string `json:"claim,omitempty"`
 	ClaimNamespace string `json:"claimNamespace,omitempty"`
 

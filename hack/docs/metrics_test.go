@@ -32,9 +32,9 @@ type metric struct {
 	labels              []string
 }
 
-// TestReferenceListsEveryMetric holds docs/reference/metrics.md to the code. Who adds a metric adds a row to the section
-// of its component, and nothing else. The test reads the source: names are literals, and labels are literals, variables
-// of the package that are, or slices.Concat of these.
+// TestReferenceListsEveryMetric holds docs/reference/metrics.md to the code. Who adds a metric adds a row to the
+// section of its component, and nothing else. The test reads the source: names are literals, and labels are literals,
+// variables of the package that are, or slices.Concat of these.
 func TestReferenceListsEveryMetric(t *testing.T) {
 	listed := listedMetrics(t)
 	for _, defined := range definedMetrics(t) {
