@@ -42,6 +42,18 @@ const (
 	DHGroupFFDHE4096 DHGroup = "FFDHE4096"
 )
 
+// WireEncryption of the connections between hosts and targets.
+// +kubebuilder:validation:Enum=None;TLS
+type WireEncryption string
+
+// Encryptions of connections.
+const (
+	// WireEncryptionNone: what hosts and targets send can be read and changed on the way.
+	WireEncryptionNone WireEncryption = "None"
+	// WireEncryptionTLS would be TLS 1.3 with a pre-shared key for each attachment. No target accepts it.
+	WireEncryptionTLS WireEncryption = "TLS"
+)
+
 // Security of the connections between hosts and targets.
 type Security struct {
 	// Authentication of hosts and targets with DH-HMAC-CHAP. For each attachment and replica, weft creates keys, and
@@ -58,6 +70,14 @@ type Security struct {
 	// +kubebuilder:default=None
 	// +optional
 	DHGroup DHGroup `json:"dhGroup,omitempty"`
+	// Encryption of the connections: None. TLS is the name of NVMe/TCP with TLS 1.3, and is always rejected: over TLS,
+	// SPDK and the kernel's target since Linux 6.15 do not check which host connects, so a node that uses one volume of
+	// a target could use all of them. docs/design/encryption-on-the-wire.md has what was tried, and what to use
+	// instead. Default None.
+	// +kubebuilder:default=None
+	// +kubebuilder:validation:XValidation:rule="self != 'TLS'",message="TLS is not supported, because neither SPDK nor the kernel's target since Linux 6.15 checks over TLS which host connects; remove encryption, and use volumes with encrypted: \"true\", or a network that encrypts"
+	// +optional
+	Encryption WireEncryption `json:"encryption,omitempty"`
 	// KeyLifetimeHours is the age in hours at which the keys of an attached host are replaced, without an interruption
 	// of its I/O. Keys of mirrored volumes are replaced only when a replica returns to the mirror, or with the next
 	// attachment. Default 2160 (90 days). From 1 to 87600 (10 years).

@@ -7,6 +7,7 @@ const (
 	targetSPDK = "NvmfTarget SPDK"
 	// spdkInFile edits an SPDK target's devices into a file, up to the file's end.
 	spdkInFile = `spec: {devices: {selector: null, file: {path: /var/lib/weft/a, size: 1Gi}, `
+	tlsRefused = "TLS is not supported, because neither SPDK nor the kernel's target since Linux 6.15 checks over TLS which host connects; remove encryption, and use volumes with encrypted: \"true\", or a network that encrypts"
 )
 
 // targetRules are the rules across an NvmfTarget's fields.
@@ -28,6 +29,12 @@ var targetRules = []validation{
 	{name: "authentication", base: target, edit: `spec: {security: {authentication: Required}}`, update: `spec: {security: {authentication: Preferred, dhGroup: FFDHE4096}}`},
 	{name: "authentication by another name", base: target, edit: `spec: {security: {authentication: Off}}`, field: "spec.security.authentication", want: "Unsupported value"},
 	{name: "a group by its name in NVMe", base: targetSPDK, edit: `spec: {security: {dhGroup: ffdhe2048}}`, field: "spec.security.dhGroup", want: "Unsupported value"},
+
+	{name: "no encryption on the wire", base: target, edit: `spec: {security: {encryption: None}}`, update: `spec: {security: {authentication: Required}}`},
+	{name: "encryption on the wire", base: target, edit: `spec: {security: {encryption: TLS}}`, field: "spec.security.encryption", want: tlsRefused},
+	{name: "encryption on the wire with SPDK", base: targetSPDK, edit: `spec: {security: {authentication: Required, encryption: TLS}}`, field: "spec.security.encryption", want: tlsRefused},
+	{name: "encryption on the wire, later", base: targetSPDK, edit: `spec: {security: {encryption: None}}`, update: `spec: {security: {encryption: TLS}}`, field: "spec.security.encryption", want: tlsRefused},
+	{name: "encryption by another name", base: target, edit: `spec: {security: {encryption: Tls}}`, field: "spec.security.encryption", want: `supported values: "None", "TLS"`},
 
 	{name: "the shortest life of keys", base: target, edit: `spec: {security: {keyLifetimeHours: 1}}`, update: `spec: {security: {keyLifetimeHours: 87600}}`},
 	{name: "keys without a life", base: target, edit: `spec: {security: {keyLifetimeHours: 0}}`, field: "spec.security.keyLifetimeHours", want: "should be greater than or equal to 1"},
