@@ -69,6 +69,10 @@ type NvmfReplicaSpec struct {
 	// QoS limits of the replica, which are those of the volume. Absent: no limits.
 	// +optional
 	QoS *VolumeQoS `json:"qos,omitempty"`
+	// Description of the volume. The agent stores it with the replica's data, for the case that all objects are lost.
+	// Absent: the CSI controller has not written it yet.
+	// +optional
+	Description *VolumeDescription `json:"description,omitempty"`
 	// SubsystemNQN is the NQN of the subsystem that serves the replica to the listed hosts. Each attachment that begins
 	// while no host is listed gets a new one. Absent until the volume is attached for the first time.
 	// +kubebuilder:validation:Pattern=`^nqn\.2026-11\.storage\.weft:[a-z0-9.-]+:[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`

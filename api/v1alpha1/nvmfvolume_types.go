@@ -131,6 +131,11 @@ type NvmfVolumeSpec struct {
 	// +kubebuilder:validation:MaxLength=36
 	// +optional
 	KeyRotation string `json:"keyRotation,omitempty"`
+	// PersistentVolume of the volume, as it was when the volume was attached last. It is stored with the data of each
+	// replica, so that the PersistentVolume can be created again if all objects are lost (kubectl weft recover --lost).
+	// Absent: the volume was not attached since it has this field, or has no PersistentVolume.
+	// +optional
+	PersistentVolume *PersistentVolumeDescription `json:"persistentVolume,omitempty"`
 	// Session is a UUID in the NQNs of the subsystems that serve the volume's replicas. Each attachment that begins
 	// while none is listed starts a new session. Absent until the volume is attached for the first time.
 	// +kubebuilder:validation:Pattern=`^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$`

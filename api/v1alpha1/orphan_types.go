@@ -8,8 +8,8 @@ import "k8s.io/apimachinery/pkg/api/resource"
 const MaxOrphans = 512
 
 // Orphan is a replica or snapshot on a node that has no object, or loses its object without losing its data. Nothing
-// deletes it. To recover a replica, create an NvmfVolume that lists it in spec.members, with its uuid and this node; to
-// recover a snapshot, create an NvmfSnapshot with its uuid and this node.
+// deletes it. To recover it, run: kubectl weft recover --lost. That creates an NvmfVolume that lists the replica in
+// spec.members, or an NvmfSnapshot, with its uuid and this node.
 type Orphan struct {
 	// UUID of the replica or snapshot, the spec.uuid of its object.
 	// +kubebuilder:validation:MaxLength=36
@@ -37,6 +37,19 @@ type Orphan struct {
 	// Allocated bytes in the pool, including the header.
 	// +optional
 	Allocated *resource.Quantity `json:"allocated,omitempty"`
+	// OtherDevices of the node that store data with the same UUID. It is not known which of them is the right one.
+	// +kubebuilder:validation:MaxItems=8
+	// +kubebuilder:validation:items:MaxLength=4096
+	// +listType=atomic
+	// +optional
+	OtherDevices []string `json:"otherDevices,omitempty"`
+	// Description that was stored with the data. Absent: see undescribed.
+	// +optional
+	Description *OrphanDescription `json:"description,omitempty"`
+	// Undescribed says why there is no description: there is none, it is damaged, or it was not read yet.
+	// +kubebuilder:validation:MaxLength=256
+	// +optional
+	Undescribed string `json:"undescribed,omitempty"`
 }
 
 // OrphanKind is the kind of an orphan's former object.
