@@ -19,7 +19,7 @@
 //     out what it could not read, except for a pool that cannot be read, which it
 //     lists with its Err: volumes on it are unknown, not gone.
 //   - Nothing disturbs I/O on exports that a call does not name.
-//   - Calls are safe for concurrent use; each runs alone, but for Clear. Only OpenPools, of a blank device, waits for
+//   - Calls are safe for concurrent use; each runs alone, but for Clear and those of a NoteKeeper. Only OpenPools, of a blank device, waits for
 //     I/O whose length depends on a size.
 package engine
 
@@ -153,6 +153,30 @@ type Clearer interface {
 	// can be cleared now. In each pool it does one thing at a time, and pauses after it. It answers whether any space
 	// came back. What fails is tried again by a call that follows a Gather.
 	Clear(ctx context.Context) (cleared bool, err error)
+}
+
+// NoteKeeper is an engine that can keep a note beside each volume and snapshot, in its pool. A note goes where its pool
+// goes, and is gone with what it is about. It is no data of a volume's, and is never read to decide what is served.
+type NoteKeeper interface {
+	// WriteNotes, each in place of the one that there was. One that was written survives a loss of power, and one whose
+	// writing is cut off leaves the former. It fails with ErrUnavailable where the pool cannot be read, and with
+	// ErrNotFound where it is not there. It waits for a drive, but no other call waits for it.
+	WriteNotes(ctx context.Context, notes []Note) []error
+
+	// ReadNotes fills in the texts of notes; those that do not exist fail with ErrNotFound, and those whose pool cannot
+	// be read with ErrUnavailable. One that is longer than MaxNoteBytes fails with ErrInvalid.
+	ReadNotes(ctx context.Context, notes []Note) []error
+}
+
+// MaxNoteBytes of a note. What a description of a volume can have at most is about 12 KiB.
+const MaxNoteBytes = 32 << 10
+
+// Note about a volume or snapshot.
+type Note struct {
+	ID ID
+	// Pool is the Device of its pool.
+	Pool string
+	Text []byte
 }
 
 // Device that is, or shall be, a pool.

@@ -4,6 +4,7 @@ package enginetest
 
 import (
 	"errors"
+	"strings"
 
 	. "github.com/onsi/gomega" //nolint:staticcheck // gomega reads as sentences only so
 
@@ -63,6 +64,7 @@ func poolCases() map[string]func(*suite) {
 			s.Expect(s.volume(id)).To(HaveField("SizeBytes", 8*mib))
 		},
 		"a pool that cannot be read is forgotten, and only that": forgets,
+		"a note stays with what it is about, and goes with it":   keepsNotes,
 		"a device that is missing is not found, and others are opened": func(s *suite) {
 			missing := s.BlankDevice(s.t)
 			missing.ID, missing.Path = missing.ID+"-missing", missing.Path+"-missing"
@@ -103,4 +105,43 @@ func forgets(s *suite) {
 	s.Expect(s.volume(kept)).To(HaveField("Pool", well.ID))
 	s.Expect(s.one(s.engine.Export(s.ctx, export))).To(MatchError(engine.ErrNotFound), "the volume is gone, not unknown")
 	s.Expect(s.one(s.engine.ForgetPools(s.ctx, []string{dead.ID}))).To(Succeed())
+}
+
+// keepsNotes in pools, if the engine can.
+func keepsNotes(s *suite) {
+	keeper, ok := s.engine.(engine.NoteKeeper)
+	if !ok {
+		s.t.Skip("this engine has no place for notes in its pools")
+	}
+	d, other := s.BlankDevice(s.t), s.BlankDevice(s.t)
+	s.done(s.engine.OpenPools(s.ctx, []engine.Device{d, other}))
+	volume := s.create(d.ID, 16*mib)
+	snapshot := s.snap(volume)
+	note := func(id engine.ID, text string) engine.Note { return engine.Note{ID: id, Pool: d.ID, Text: []byte(text)} }
+	read := func(id engine.ID) (string, error) {
+		notes := []engine.Note{{ID: id, Pool: d.ID}}
+		err := s.one(s.fresh().(engine.NoteKeeper).ReadNotes(s.ctx, notes))
+		return string(notes[0].Text), err
+	}
+	_, err := read(volume)
+	s.Expect(err).To(MatchError(engine.ErrNotFound))
+	s.done(keeper.WriteNotes(s.ctx, []engine.Note{note(volume, "first"), note(snapshot, "of the snapshot")}))
+	s.done(keeper.WriteNotes(s.ctx, []engine.Note{note(volume, "second")}))
+	s.Expect(read(volume)).To(Equal("second"))
+	s.Expect(read(snapshot)).To(Equal("of the snapshot"))
+
+	errs := keeper.WriteNotes(s.ctx, []engine.Note{
+		note(newID(), "of nothing"), {ID: volume, Pool: other.ID, Text: []byte("elsewhere")}, {ID: volume, Pool: "no-pool", Text: []byte("nowhere")},
+		note(volume, strings.Repeat("x", engine.MaxNoteBytes+1)), note("../volumes", "outside"),
+	})
+	s.Expect(errs).To(HaveExactElements(MatchError(engine.ErrNotFound), MatchError(engine.ErrNotFound), MatchError(engine.ErrUnavailable), MatchError(engine.ErrInvalid), MatchError(engine.ErrInvalid)))
+	s.Expect(read(volume)).To(Equal("second"))
+
+	s.done(s.engine.DeleteVolumes(s.ctx, []engine.ID{volume}))
+	_, err = read(volume)
+	s.Expect(err).To(MatchError(engine.ErrNotFound))
+	s.Expect(read(snapshot)).To(Equal("of the snapshot"))
+	s.Lose(s.t, d)
+	_, err = read(snapshot)
+	s.Expect(err).To(HaveOccurred(), "a pool that is gone says nothing")
 }

@@ -32,6 +32,7 @@ type disk struct {
 	err       error
 	volumes   map[engine.ID]*data
 	snapshots map[engine.ID]*data
+	notes     map[engine.ID][]byte
 }
 
 type data struct {
@@ -76,6 +77,10 @@ func (d *disk) free() int64 {
 	return d.SizeBytes - int64(len(used))*BlockBytes
 }
 
+func newDisk(d Device) *disk {
+	return &disk{Device: d, volumes: map[engine.ID]*data{}, snapshots: map[engine.ID]*data{}, notes: map[engine.ID][]byte{}}
+}
+
 // AddDevice puts a device into the machine, or replaces the one with the same path.
 func (e *Engine) AddDevice(d Device) {
 	e.mu.Lock()
@@ -86,7 +91,7 @@ func (e *Engine) AddDevice(d Device) {
 	if d.Content == v1alpha1.ContentForeign && d.Signature == "" {
 		d.Signature = "ext4 filesystem"
 	}
-	e.devices[d.Path] = &disk{Device: d, volumes: map[engine.ID]*data{}, snapshots: map[engine.ID]*data{}}
+	e.devices[d.Path] = newDisk(d)
 }
 
 // Content of a device; false when there is none with this path.
@@ -150,10 +155,7 @@ func (e *Engine) openPool(want engine.Device) error {
 	}
 	d := e.devices[want.Path]
 	if d == nil && want.FileBytes > 0 {
-		d = &disk{
-			Device:  Device{Path: want.Path, Content: v1alpha1.ContentBlank},
-			volumes: map[engine.ID]*data{}, snapshots: map[engine.ID]*data{},
-		}
+		d = newDisk(Device{Path: want.Path, Content: v1alpha1.ContentBlank})
 		e.devices[want.Path] = d
 	}
 	switch {

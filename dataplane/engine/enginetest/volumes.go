@@ -131,6 +131,7 @@ func (e *Engine) DeleteVolumes(ctx context.Context, ids []engine.ID) []error {
 			return unlessNotFound(err)
 		}
 		delete(p.device.volumes, id)
+		delete(p.device.notes, id)
 		return nil
 	})
 }
@@ -171,6 +172,7 @@ func (e *Engine) DeleteSnapshots(ctx context.Context, ids []engine.ID) []error {
 			return unlessNotFound(err)
 		}
 		delete(p.device.snapshots, id)
+		delete(p.device.notes, id)
 		return nil
 	})
 }

@@ -21,6 +21,7 @@ import (
 const (
 	volumesFolder   = "volumes"
 	snapshotsFolder = "snapshots"
+	notesFolder     = "notes"
 	// leftoverPrefix begins the name of a file that is being made.
 	leftoverPrefix = ".new-"
 )

@@ -236,6 +236,10 @@ func (s *store) remove(in map[engine.ID][]file, id engine.ID) ([]*pool, error) {
 		if err := os.Remove(f.path); err != nil {
 			return nil, err
 		}
+		// Afterwards: what is there has its note.
+		if err := os.Remove(filepath.Join(f.pool.dir, notesFolder, string(id))); err != nil && !isMissing(err) {
+			return nil, err
+		}
 	}
 	delete(in, id)
 	if _, err := s.find(in, id); !errors.Is(err, engine.ErrNotFound) {
