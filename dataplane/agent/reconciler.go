@@ -45,7 +45,7 @@ type Inventory interface {
 	Current() *v1alpha1.Inventory
 }
 
-// Config of a Reconciler. Every field is required but Identity and Settle.
+// Config of a Reconciler. Every field is required but Identity, Notes and Settle.
 type Config struct {
 	// Version of weft, which the node's status reports.
 	Version string
@@ -64,8 +64,10 @@ type Config struct {
 	Targets  *TargetWatch
 	// Clearing of what is deleted.
 	Clearing *Clearing
-	Metrics  *Metrics
-	Clock    clock.PassiveClock
+	// Notes that are stored with the data. Default: none are.
+	Notes   *Notes
+	Metrics *Metrics
+	Clock   clock.PassiveClock
 	// HostRoot is where the node's /proc and /sys are. Empty: /.
 	HostRoot string
 	// Settle is how long after the agent's start portals wait for volumes whose pool is missing, or whose export
@@ -110,6 +112,9 @@ func NewReconciler(c Config) *Reconciler {
 	if c.HostRoot == "" {
 		c.HostRoot = "/"
 	}
+	if c.Notes == nil {
+		c.Notes = NewNotes(c.Records)
+	}
 	return &Reconciler{
 		Config: c, client: c.Client, recorder: c.Recorder, metrics: c.Metrics,
 		keys:    keyring{identity: c.Identity},
@@ -132,6 +137,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 		return reconcile.Result{}, err
 	}
 	r.Clearing.Use(e)
+	if s.Target.Err == nil {
+		r.Notes.Use(e, d.Notes)
+	}
 	r.observe(e, s, d)
 	unchanged, cancel := r.Targets.UntilChanged(ctx, r.changes)
 	defer cancel()
@@ -173,7 +181,7 @@ func (r *Reconciler) gatherObjects(ctx context.Context) (*decide.Observed, error
 	if err := r.client.List(ctx, &snapshots); err != nil {
 		return nil, fmt.Errorf("list NvmfSnapshots: %w", err)
 	}
-	s := &decide.Observed{Now: r.Clock.Now(), Node: newest(&r.own, node), Inventory: r.Inventory.Current(), Records: r.Records.Current(), Attempts: decide.Attempts{}}
+	s := &decide.Observed{Now: r.Clock.Now(), Node: newest(&r.own, node), Inventory: r.Inventory.Current(), Records: r.Records.Current(), Notes: r.Notes.Found(), Attempts: decide.Attempts{}}
 	exists := map[types.UID]bool{node.UID: true}
 	for i := range volumes.Items {
 		if v := &volumes.Items[i]; v.Spec.Node == r.NodeName {

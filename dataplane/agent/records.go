@@ -63,6 +63,9 @@ func (r *Records) load(tx *bbolt.Tx) error {
 		return err
 	}
 	r.suspicion = string(node.Get(suspicionKey))
+	if _, err := tx.CreateBucketIfNotExists(notesBucket); err != nil {
+		return err
+	}
 	items, err := tx.CreateBucketIfNotExists(itemsBucket)
 	if err != nil {
 		return err
@@ -106,7 +109,7 @@ func (r *Records) Write(c decide.RecordChanges) error {
 			}
 		}
 		for _, id := range c.Drop {
-			if err := items.Delete([]byte(id)); err != nil {
+			if err := errors.Join(items.Delete([]byte(id)), tx.Bucket(notesBucket).Delete([]byte(id))); err != nil {
 				return fmt.Errorf("record of %s: %w", id, err)
 			}
 		}

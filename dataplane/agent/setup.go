@@ -199,7 +199,7 @@ func setUp(m manager.Manager, records *Records, agentMetrics *Metrics, o Options
 	}
 	inventory := NewInventoryWatch(o.Inventory, o.DeviceFolder)
 	targets := NewTargetWatch(clock.RealClock{})
-	clearing := NewClearing()
+	clearing, notes := NewClearing(), NewNotes(records)
 	identity, err := dhchap.LoadIdentity(filepath.Join(o.StateDir, "agent", "identity"))
 	if err != nil {
 		// Volumes without keys are served all the same.
@@ -207,10 +207,10 @@ func setUp(m manager.Manager, records *Records, agentMetrics *Metrics, o Options
 	}
 	r := NewReconciler(Config{
 		Version: o.Version, NodeName: o.NodeName, Client: m.GetClient(), Recorder: m.GetEventRecorder("weft-agent"),
-		Engines: o.Engines, Inventory: inventory, Records: records, Identity: identity, Targets: targets, Clearing: clearing, Metrics: agentMetrics, Clock: clock.RealClock{},
+		Engines: o.Engines, Inventory: inventory, Records: records, Identity: identity, Targets: targets, Clearing: clearing, Notes: notes, Metrics: agentMetrics, Clock: clock.RealClock{},
 		Settle: o.Settle, Resync: o.Resync,
 	})
-	if err := watch(m, r, inventory.changed, targets.changed, clearing.changed); err != nil {
+	if err := watch(m, r, inventory.changed, targets.changed, clearing.changed, notes.changed); err != nil {
 		return err
 	}
 	if err := watchTuning(m, &TuningReconciler{TuningConfig{
@@ -223,6 +223,7 @@ func setUp(m manager.Manager, records *Records, agentMetrics *Metrics, o Options
 		inventory,
 		targets,
 		clearing,
+		notes,
 		heartbeat(clients, clock.RealClock{}, o.NodeName, o.Namespace),
 		healthServer(m, r, o),
 	} {
@@ -233,9 +234,9 @@ func setUp(m manager.Manager, records *Records, agentMetrics *Metrics, o Options
 	return nil
 }
 
-// watch this node's objects, its devices, its target and what comes back of deleted volumes. Whatever happens, the work
+// watch this node's objects, its devices, its target, what comes back of deleted volumes, and what is read about orphans. Whatever happens, the work
 // is one and the same item: the node. So a thousand events that arrive during one reconciliation are one more of them.
-func watch(m manager.Manager, r *Reconciler, inventory, target, cleared <-chan event.GenericEvent) error {
+func watch(m manager.Manager, r *Reconciler, inventory, target, cleared, noted <-chan event.GenericEvent) error {
 	node := reconcile.Request{NamespacedName: client.ObjectKey{Name: r.NodeName}}
 	toNode := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {
 		return []reconcile.Request{node}
@@ -265,6 +266,7 @@ func watch(m manager.Manager, r *Reconciler, inventory, target, cleared <-chan e
 		WatchesRawSource(atStart).
 		WatchesRawSource(source.Channel(inventory, fromNode)).
 		WatchesRawSource(source.Channel(cleared, fromNode)).
+		WatchesRawSource(source.Channel(noted, fromNode)).
 		WatchesRawSource(source.Channel(target, fromTarget)).
 		WithOptions(controllerOptions()).
 		Complete(r)

@@ -28,6 +28,7 @@ func Decide(s Observed) Decision {
 		d.decideSnapshots()
 		d.letGo()
 		d.decideOrphans()
+		d.decideNotes()
 		d.decidePortals() // last: portals wait until nothing else is left to try
 		d.decideNode()
 	}

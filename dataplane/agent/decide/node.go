@@ -25,7 +25,8 @@ func (d *decider) decideNode() {
 	status.Capacity = d.capacity()
 	status.Portals = d.servedPortals()
 	status.Attachments, status.Volumes = &d.attachments, d.volumePlaces()
-	status.Orphans = d.orphanStatuses()
+	status.Orphans, status.OrphanCount = d.orphanStatuses(), int32(len(d.orphanVolumes)+len(d.orphanSnapshots))
+	d.describe(status.Orphans)
 	status.SuspectedRestore = d.decision.Records.Suspicion
 	pools := d.poolsReady()
 	status.Conditions = Conditions(d.Node.Status.Conditions, d.Node.Generation, d.Now,

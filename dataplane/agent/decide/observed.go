@@ -37,6 +37,8 @@ type Observed struct {
 
 	// Records of what was acted on before.
 	Records Records
+	// Notes about orphans, as far as they were read.
+	Notes map[engine.ID]FoundNote
 	// Target is what the engine answered.
 	Target Target
 	// Starvation is what is known of I/O that waited for buffers.
@@ -151,6 +153,8 @@ type Decision struct {
 	ReleaseVolumes, ReleaseSnapshots []string
 	// Orphans are things in the engine without an object.
 	Orphans Orphans
+	// Notes that are to be stored with the data, or read.
+	Notes Notes
 	// Unrecorded: something waits until the node's status lists its orphans.
 	Unrecorded bool
 	// PortalsHeld are the volumes for which portals are kept closed.

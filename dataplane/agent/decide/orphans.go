@@ -157,6 +157,9 @@ func (d *decider) hasObject(id engine.ID) bool {
 		slices.ContainsFunc(d.snapshots, func(s *snapshot) bool { return s.id == id })
 }
 
+// maxOtherDevices is the API's bound.
+const maxOtherDevices = 8
+
 // foundOrphans by UUID.
 func (d *decider) foundOrphans() map[string]v1alpha1.Orphan {
 	served := map[engine.ID]string{}
@@ -166,15 +169,24 @@ func (d *decider) foundOrphans() map[string]v1alpha1.Orphan {
 		}
 	}
 	found := map[string]v1alpha1.Orphan{}
-	addVolume := func(v engine.Volume, name string) {
-		found[string(v.ID)] = v1alpha1.Orphan{
-			UUID: string(v.ID), Kind: v1alpha1.OrphanReplica, Name: name, Device: v.Pool, Size: *bytesOf(v1alpha1.WithoutHeader(v.SizeBytes)), Allocated: figure(nil, v.AllocatedBytes, true),
+	add := func(o v1alpha1.Orphan) {
+		if first, twice := found[o.UUID]; twice {
+			if len(first.OtherDevices) < maxOtherDevices {
+				first.OtherDevices = append(first.OtherDevices, o.Device)
+			}
+			o = first
 		}
+		found[o.UUID] = o
+	}
+	addVolume := func(v engine.Volume, name string) {
+		add(v1alpha1.Orphan{
+			UUID: string(v.ID), Kind: v1alpha1.OrphanReplica, Name: name, Device: v.Pool, Size: *bytesOf(v1alpha1.WithoutHeader(v.SizeBytes)), Allocated: figure(nil, v.AllocatedBytes, true),
+		})
 	}
 	addSnapshot := func(s engine.Snapshot, name, replica string) {
-		found[string(s.ID)] = v1alpha1.Orphan{
+		add(v1alpha1.Orphan{
 			UUID: string(s.ID), Kind: v1alpha1.OrphanSnapshot, Name: name, Replica: replica, Device: s.Pool, Size: *bytesOf(v1alpha1.WithoutHeader(s.SizeBytes)), Allocated: figure(nil, s.AllocatedBytes, true),
-		}
+		})
 	}
 	for _, v := range d.orphanVolumes {
 		addVolume(v, served[v.ID])

@@ -117,7 +117,9 @@ func keepsNotes(s *suite) {
 	s.done(s.engine.OpenPools(s.ctx, []engine.Device{d, other}))
 	volume := s.create(d.ID, 16*mib)
 	snapshot := s.snap(volume)
-	note := func(id engine.ID, text string) engine.Note { return engine.Note{ID: id, Pool: d.ID, Text: []byte(text)} }
+	note := func(id engine.ID, text string) engine.Note {
+		return engine.Note{ID: id, Pool: d.ID, Text: []byte(text)}
+	}
 	read := func(id engine.ID) (string, error) {
 		notes := []engine.Note{{ID: id, Pool: d.ID}}
 		err := s.one(s.fresh().(engine.NoteKeeper).ReadNotes(s.ctx, notes))

@@ -95,3 +95,22 @@ func (e *Engine) Unplug(path string, into *Engine) {
 	defer into.mu.Unlock()
 	into.devices[path] = d
 }
+
+// CloneDevice writes all that is on a device to another one, as dd does. It fails if one is missing.
+func (e *Engine) CloneDevice(from, to string) error {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	source, target := e.devices[from], e.devices[to]
+	if source == nil || target == nil {
+		return fmt.Errorf("%s or %s: %w", from, to, engine.ErrNotFound)
+	}
+	for _, of := range []func(*disk) map[engine.ID]*data{volumesOf, snapshotsOf} {
+		for id, d := range of(source) {
+			of(target)[id] = d.clone(d.sizeBytes, d.createdAt)
+		}
+	}
+	for id, text := range source.notes {
+		target.notes[id] = bytes.Clone(text)
+	}
+	return nil
+}
