@@ -5,8 +5,10 @@ package v1alpha1
 import "k8s.io/apimachinery/pkg/api/resource"
 
 const (
-	// MaxDescribedModes of access, MaxDescribedOptions for mounting, and MaxDescribedOption bytes of one are described
-	// of a PersistentVolume. One with more mount options is described without any.
+	// MaxDescribedFSType bytes of a filesystem's name, MaxDescribedModes of access, MaxDescribedOptions for mounting, and
+	// MaxDescribedOption bytes of one are described of a PersistentVolume. One with more mount options is described
+	// without any.
+	MaxDescribedFSType  = 16
 	MaxDescribedModes   = 4
 	MaxDescribedOptions = 16
 	MaxDescribedOption  = 128

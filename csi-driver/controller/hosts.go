@@ -203,6 +203,7 @@ func (s *Service) attach(ctx context.Context, vol *v1alpha1.NvmfVolume, change f
 	changed := vol.DeepCopy()
 	change(changed)
 	changed.Spec.Used = changed.Spec.Used || len(changed.Spec.Attachments) > 0
+	changed.Spec.PersistentVolume = s.persistentVolumeOf(ctx, vol)
 	if err := s.patch(ctx, vol, changed); err != nil {
 		return nil, fmt.Errorf("write attachments of NvmfVolume %s: %w", vol.Name, err)
 	}

@@ -63,6 +63,7 @@ func derive(vol *v1alpha1.NvmfVolume, record *mirror.Record, rep *v1alpha1.NvmfR
 		spec.Size = vol.Spec.Size.DeepCopy()
 	}
 	spec.QoS = vol.Spec.QoS.DeepCopy()
+	spec.Description = description(vol)
 	spec.Used = spec.Used || vol.Spec.Used
 	if vol.DeletionTimestamp == nil {
 		spec.DeletionMark = "" // of a deletion that was not carried through
