@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/util/validation"
 )
 
 // Listed is the entry of a host in spec.attachments; nil when it is not listed.
@@ -132,8 +133,25 @@ func (v *NvmfReplica) ServedSize() int64 {
 	return v.Spec.Size.Value()
 }
 
-// Keys that an NvmfVolume has as annotations, and as labels where the values fit: the claim that it was created for.
+// Keys that an NvmfVolume has as annotations, and as labels where the values fit: the claim that it was created for, and
+// its PersistentVolume.
 const (
+	PVNameKey       = "weft.storage/pv-name"
 	PVCNameKey      = "weft.storage/pvc-name"
 	PVCNamespaceKey = "weft.storage/pvc-namespace"
 )
+
+// LastReplicaKey is an annotation of an NvmfVolume: the highest number that a replica had when one left the volume last.
+// No later one gets a name that was used before.
+const LastReplicaKey = "weft.storage/last-replica"
+
+// SetNameKey of an NvmfVolume, whose maps of annotations and labels exist, to a value, unless that is empty.
+func SetNameKey(m *metav1.ObjectMeta, key, value string) {
+	if value == "" {
+		return
+	}
+	m.Annotations[key] = value
+	if len(validation.IsValidLabelValue(value)) == 0 {
+		m.Labels[key] = value
+	}
+}

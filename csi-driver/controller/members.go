@@ -40,10 +40,8 @@ const (
 	joinsAnnotation = "weft.storage/joins"
 	// retiredAnnotation, with the replica's own metadata.uid as its value, is on a replica that has left the record of
 	// its volume's mirror, or is about to, and is deleted once it has.
-	retiredAnnotation = "weft.storage/retired"
-	// lastReplicaAnnotation of an NvmfVolume is the highest number of its replicas when one left it last: no later one
-	// gets a name that was used before.
-	lastReplicaAnnotation = "weft.storage/last-replica"
+	retiredAnnotation     = "weft.storage/retired"
+	lastReplicaAnnotation = v1alpha1.LastReplicaKey
 	// waitingInterval is how often a volume is looked at whose members wait for what is not told by an event, such as
 	// room on a node.
 	waitingInterval = 30 * time.Second

@@ -25,7 +25,7 @@ const (
 	// requestLimitsAnnotation has the limits that the volume was made with: those in its spec may have been changed
 	// since.
 	requestLimitsAnnotation = "weft.storage/request-limits"
-	pvNameKey               = "weft.storage/pv-name"
+	pvNameKey               = v1alpha1.PVNameKey
 )
 
 // maxVolumeName keeps the subsystem's NQN, which ends in the name, within NVMe's 223 bytes.
@@ -147,13 +147,7 @@ func (r volumeRequest) object() metav1.ObjectMeta {
 		},
 	}
 	for key, value := range map[string]string{pvNameKey: r.params.PVName, v1alpha1.PVCNameKey: r.params.PVCName, v1alpha1.PVCNamespaceKey: r.params.PVCNamespace} {
-		if value == "" {
-			continue
-		}
-		m.Annotations[key] = value
-		if len(validation.IsValidLabelValue(value)) == 0 {
-			m.Labels[key] = value
-		}
+		v1alpha1.SetNameKey(&m, key, value)
 	}
 	return m
 }

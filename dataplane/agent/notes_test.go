@@ -131,7 +131,7 @@ func TestUndescribed(t *testing.T) {
 	l.target.SetNote(id(2), nil)
 	l.target.SetNote(id(3), []byte(strings.Replace(string(later), `"format":1`, `"format":2`, 1)))
 	l.noting(l.agent())
-	l.Expect(l.orphan(1)).To(And(HaveField("Undescribed", ContainSubstring("is damaged")), HaveField("Description", BeNil()), HaveField("Name", "")))
+	l.Expect(l.orphan(1)).To(And(HaveField("Undescribed", ContainSubstring("is damaged")), HaveField("Description", BeNil())))
 	l.Expect(l.orphan(2)).To(HaveField("Undescribed", ContainSubstring("no description was stored")))
 	l.Expect(l.orphan(3)).To(HaveField("Undescribed", ContainSubstring("of a later version")))
 }

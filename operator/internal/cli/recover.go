@@ -33,13 +33,14 @@ type recoverOptions struct {
 	namespace, current, output string
 	all, acceptLoss, detach    bool
 	wait, dryRun               bool
+	lost, claims               bool
 }
 
 func recoverCommand(at *cluster) *cobra.Command {
 	var o recoverOptions
 	cmd := &cobra.Command{
-		Use:   "recover (CLAIM | --all)",
-		Short: "Recover the record of which replicas of a volume are current",
+		Use:   "recover (CLAIM | --all | --lost [CLAIM | --all])",
+		Short: "Recover the record of which replicas of a volume are current, or volumes that lost their objects",
 		Long: `Recover the record of a volume's replicas, its NvmfMirror, which says which of them have every acknowledged write. Use
 the command if the record is lost or not true, as after a restore of the API from a backup, or if nobody knows which
 replica is current.
@@ -55,19 +56,32 @@ only other replicas have are lost then. Your permission is valid for one hour.
 CLAIM is the name of a PersistentVolumeClaim, or nv/NAME with the name of an NvmfVolume. --all recovers the records of
 all volumes with replicas that are not attached.
 
+--lost is for data without objects, as after the loss of etcd, or on drives from another cluster. Without CLAIM and --all, the
+command lists what the nodes found on their drives, and what is in doubt. With CLAIM, nv/NAME or a volume's UUID, or
+with --all, it creates the NvmfVolumes, their PersistentVolumes, and NvmfSnapshots. --claims also creates the
+PersistentVolumeClaims. Nothing is formatted or deleted. What the command lists is what the nodes say: check it.
+The record of a volume with several replicas is recovered from their headers, as described above.
+
 You can interrupt and repeat the command. Each time, the headers are read again.
 
 Exit codes:
   0  the record is recovered, or its recovery is requested
   1  error, or interrupted
-  2  refused: the volume is attached`,
+  2  refused: the volume is attached; or with --lost: some were not recovered`,
 		Example: `  kubectl weft recover data -n databases --dry-run
   kubectl weft recover data -n databases --wait
   kubectl weft recover nv/pvc-0d5f1c3a --current storage-2 --accept-loss --wait
-  kubectl weft recover --all --wait`,
+  kubectl weft recover --all --wait
+  kubectl weft recover --lost
+  kubectl weft recover --lost --all --claims`,
 		Args: func(_ *cobra.Command, args []string) error {
-			if o.all == (len(args) > 0) || len(args) > 1 {
+			switch {
+			case o.lost && (len(args) > 1 || o.all && len(args) > 0):
+				return errors.New("specify one CLAIM, nv/NAME or UUID, or --all, or neither to list what is lost")
+			case !o.lost && (o.all == (len(args) > 0) || len(args) > 1):
 				return errors.New("specify one CLAIM or nv/NAME, or --all")
+			case o.claims && !o.lost:
+				return errors.New("--claims requires --lost")
 			}
 			return nil
 		},
@@ -83,19 +97,29 @@ Exit codes:
 				return err
 			}
 			w := newWatcher(api, &table{out: cmd.OutOrStdout()})
-			if o.all {
+			if o.all && !o.lost {
 				return recoverAll(cmd.Context(), w, o)
 			}
 			namespace, err := at.namespaceOf(o.namespace)
 			if err != nil {
 				return err
 			}
+			if o.lost {
+				return recoverLost(cmd.Context(), w, namespace, args, o)
+			}
 			return recoverOne(cmd.Context(), w, namespace, args[0], o)
 		},
 	}
+	o.addFlags(cmd)
+	return cmd
+}
+
+func (o *recoverOptions) addFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVarP(&o.namespace, "namespace", "n", "", "namespace of CLAIM (default: that of the kubeconfig context)")
-	flags.BoolVar(&o.all, "all", false, "recover the records of all volumes with replicas that are not attached")
+	flags.BoolVar(&o.all, "all", false, "recover the records of all volumes with replicas that are not attached; with --lost, all that can be recovered")
+	flags.BoolVar(&o.lost, "lost", false, "list data on drives that has no objects, or recover it")
+	flags.BoolVar(&o.claims, "claims", false, "with --lost: create the PersistentVolumeClaims, too")
 	flags.StringVar(&o.current, "current", "", "replica to take for the current one, by its name or its node; all others are filled from it")
 	flags.BoolVar(&o.acceptLoss, "accept-loss", false, "permit that writes are lost which the replica of --current does not have; valid for one hour")
 	flags.BoolVar(&o.detach, "detach", false, "end the attachment of the volume; processes that still use the volume are killed")
@@ -105,9 +129,11 @@ Exit codes:
 	for _, other := range []string{"current", "accept-loss", "detach"} {
 		cmd.MarkFlagsMutuallyExclusive("all", other)
 	}
+	for _, other := range []string{"current", "accept-loss", "detach", "wait"} {
+		cmd.MarkFlagsMutuallyExclusive("lost", other)
+	}
 	cmd.MarkFlagsMutuallyExclusive("dry-run", "wait")
 	cmd.MarkFlagsMutuallyExclusive("output", "wait")
-	return cmd
 }
 
 // recoverOne asks for the recovery of a claim's volume, and waits for it if that is wanted.

@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"encoding/json"
+	"strings"
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+)
+
+// orphaned replica of a volume of claim databases/NAME, as its description says that has these members.
+func orphaned(name, uuid string, members ...v1alpha1.VolumeMember) v1alpha1.Orphan {
+	size := resource.MustParse("100Gi")
+	return v1alpha1.Orphan{
+		UUID: uuid, Kind: v1alpha1.OrphanReplica, Name: name + "-0", Device: "eui", Size: size,
+		Description: &v1alpha1.OrphanDescription{
+			Volume: name, VolumeUUID: "u-" + name, VolumeUID: "uid", VolumeGeneration: 7, Target: "fast", Size: &size, Used: true,
+			VolumeDescription: v1alpha1.VolumeDescription{
+				Replicas: int32(max(1, len(members))), Mirrored: len(members) > 1, Members: members,
+				PersistentVolume: &v1alpha1.PersistentVolumeDescription{
+					Name: "pv-" + name, ClaimNamespace: "databases", ClaimName: name, StorageClass: "gold", ReclaimPolicy: "Delete",
+					AccessModes: []string{"ReadWriteOnce"}, VolumeMode: "Filesystem", FSType: "xfs",
+				},
+			},
+		},
+	}
+}
+
+// twoMembers of a volume, on nodes a and b.
+func twoMembers(name string) []v1alpha1.VolumeMember {
+	return []v1alpha1.VolumeMember{{Name: name + "-0", UUID: "r0-" + name, Node: "a"}, {Name: name + "-1", UUID: "r1-" + name, Node: "b"}}
+}
+
+// legsOf a volume with two replicas, on nodes a and b.
+func legsOf(name string) (a, b v1alpha1.Orphan) {
+	a, b = orphaned(name, "r0-"+name, twoMembers(name)...), orphaned(name, "r1-"+name, twoMembers(name)...)
+	b.Name = name + "-1"
+	return a, b
+}
+
+// newLostRig has orphans on nodes.
+func newLostRig(t *testing.T, orphans map[string][]v1alpha1.Orphan, objects ...client.Object) *rig {
+	t.Helper()
+	r := newRig(t, objects...)
+	for node, list := range orphans {
+		r.change(node, func(n *v1alpha1.NvmfNode) { n.Status.Orphans, n.Status.OrphanCount = list, int32(len(list)) })
+	}
+	return r
+}
+
+func (r *rig) lost(o recoverOptions, args ...string) error {
+	r.out.Reset()
+	o.lost = true
+	return recoverLost(r.ctx, r.watcher(), "databases", args, o)
+}
+
+func (r *rig) absent(o client.Object, name string) {
+	r.t.Helper()
+	o.SetName(name)
+	if err := r.api.Get(r.ctx, client.ObjectKeyFromObject(o), o); !apierrors.IsNotFound(err) {
+		r.t.Errorf("%T %s: %v", o, name, err)
+	}
+}
+
+func TestRecoverOfALostVolume(t *testing.T) {
+	r := newLostRig(t, map[string][]v1alpha1.Orphan{"a": {orphaned("data", "u-data", v1alpha1.VolumeMember{Name: "data-0", UUID: "u-data", Node: "old-name"})}})
+	r.do(r.lost(recoverOptions{}))
+	r.said("databases/data", "nv/data", "100Gi", "gold", "a", "yes")
+	r.absent(&v1alpha1.NvmfVolume{}, "data")
+	r.do(r.lost(recoverOptions{all: true, claims: true}))
+	r.said("NvmfVolume data created", "PersistentVolume pv-data created", "PersistentVolumeClaim databases/data created")
+
+	v := r.volume("data")
+	if !v.Spec.Used || v.Spec.UUID != "u-data" || v.Spec.Target != "fast" || len(v.Spec.Members) != 1 || v.Spec.Members[0] != (v1alpha1.VolumeMember{Name: "data-0", UUID: "u-data", Node: "a"}) ||
+		v.Spec.Mirrored || v.Spec.Recovery != nil || len(v.Spec.Attachments) > 0 || v.Annotations[v1alpha1.PVCNameKey] != "data" || v.Spec.PersistentVolume == nil {
+		t.Errorf("got %+v", v.Spec)
+	}
+	pv := &corev1.PersistentVolume{}
+	r.do(r.api.Get(r.ctx, client.ObjectKey{Name: "pv-data"}, pv))
+	if ref := pv.Spec.ClaimRef; ref == nil || ref.Namespace != "databases" || ref.Name != "data" || ref.UID != "" || pv.Spec.CSI.VolumeHandle != "data" || pv.Spec.CSI.FSType != "xfs" ||
+		pv.Spec.StorageClassName != "gold" || pv.Spec.Capacity.Storage().String() != "100Gi" || pv.Annotations[provisionedBy] != v1alpha1.DriverName {
+		t.Errorf("got %+v", pv)
+	}
+	claim := &corev1.PersistentVolumeClaim{}
+	r.do(r.api.Get(r.ctx, client.ObjectKey{Namespace: "databases", Name: "data"}, claim))
+	if claim.Spec.VolumeName != "pv-data" || *claim.Spec.StorageClassName != "gold" {
+		t.Errorf("got %+v", claim.Spec)
+	}
+}
+
+func TestRecoverOfLostReplicas(t *testing.T) {
+	a, b := legsOf("data")
+	for name, c := range map[string]struct {
+		orphans map[string][]v1alpha1.Orphan
+		members int
+		says    []string
+	}{
+		"all of them": {map[string][]v1alpha1.Orphan{"a": {a}, "b": {b}}, 2, []string{"yes"}},
+		"one is not found": {map[string][]v1alpha1.Orphan{"a": {a}}, 2, []string{"in doubt",
+			"replica data-1 was not found on node b; it may have later data than the others"}},
+		"one has no description": {map[string][]v1alpha1.Orphan{"a": {a}, "b": {{UUID: "r1-data", Kind: v1alpha1.OrphanReplica, Device: "eui", Undescribed: "is damaged"}}}, 2,
+			[]string{"in doubt", "r1-data (node b, device eui): is damaged"}},
+		"one says what was so earlier": {map[string][]v1alpha1.Orphan{"a": {a}, "b": {func() v1alpha1.Orphan {
+			old := *b.DeepCopy()
+			old.Description.VolumeGeneration, old.Description.Members = 3, old.Description.Members[1:]
+			return old
+		}()}}, 2, []string{"in doubt", "node b, device eui describes the volume as it was earlier (generation 3, not 7, which is on node a, device eui)"}},
+		"one was moved since": {map[string][]v1alpha1.Orphan{"a": {a}, "b": {b}, "c": {func() v1alpha1.Orphan {
+			former := *b.DeepCopy()
+			former.UUID, former.Name = "r2-data", "data-2"
+			former.Description.VolumeGeneration, former.Description.Members = 3, nil
+			return former
+		}()}}, 3, []string{"in doubt", "replica data-2 (node c, device eui) is not in the newest description"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newLostRig(t, c.orphans)
+			r.do(r.lost(recoverOptions{}, "data"))
+			r.said(append(c.says, "NvmfVolume data created", "PersistentVolume pv-data created")...)
+			v := r.volume("data")
+			if !v.Spec.Mirrored || v.Spec.Recovery == nil || v.Spec.Recovery.AcceptLossUntil != nil || v.Spec.Replicas != 2 || len(v.Spec.Members) != c.members || !v.Spec.Used {
+				t.Errorf("got %+v", v.Spec)
+			}
+			r.absent(&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "databases"}}, "data")
+		})
+	}
+}
+
+// What nobody can decide is refused, or has to be named, with the reason.
+func TestLostAndInDoubt(t *testing.T) {
+	a, b := legsOf("data")
+	one := orphaned("data", "u-data")
+	changed := func(o v1alpha1.Orphan, change func(*v1alpha1.Orphan)) v1alpha1.Orphan {
+		o = *o.DeepCopy()
+		change(&o)
+		return o
+	}
+	existing := func(uuid string) *v1alpha1.NvmfVolume {
+		return &v1alpha1.NvmfVolume{ObjectMeta: metav1.ObjectMeta{Name: "data"}, Spec: v1alpha1.NvmfVolumeSpec{UUID: uuid}}
+	}
+	for name, c := range map[string]struct {
+		orphans map[string][]v1alpha1.Orphan
+		objects []client.Object
+		says    string
+		byName  bool
+	}{
+		"the same replica on two nodes": {map[string][]v1alpha1.Orphan{"a": {a}, "b": {a}}, nil, "replica r0-data is on two drives: node a, device eui, and node b, device eui", false},
+		"the same replica on two drives of a node": {map[string][]v1alpha1.Orphan{"a": {changed(one, func(o *v1alpha1.Orphan) { o.OtherDevices = []string{"eui2"} })}}, nil,
+			"replica u-data is on several drives of node a: eui, eui2", false},
+		"two that were never mirrored": {map[string][]v1alpha1.Orphan{"a": {one}, "b": {changed(one, func(o *v1alpha1.Orphan) { o.UUID = "other" })}}, nil, "it has several replicas, but never had a mirror", false},
+		"two descriptions of nobody knows when": {map[string][]v1alpha1.Orphan{"a": {a}, "b": {changed(b, func(o *v1alpha1.Orphan) {
+			o.Description.VolumeUID, o.Description.Replicas = "another", 1
+		})}}, nil, "describe it differently, and it is not known which is newer", false},
+		"a volume of the same name":     {map[string][]v1alpha1.Orphan{"a": {one}}, []client.Object{existing("other")}, "NvmfVolume data exists and has another UUID, other", false},
+		"its volume, without a replica": {map[string][]v1alpha1.Orphan{"a": {one}}, []client.Object{existing("u-data")}, "its NvmfVolume exists and does not list these replicas", false},
+		"two clusters' volumes of a name": {map[string][]v1alpha1.Orphan{"a": {one}, "b": {changed(one, func(o *v1alpha1.Orphan) {
+			o.UUID, o.Description.VolumeUUID = "other", "other"
+		})}}, nil, "another lost volume has the same name, and UUID other", false},
+		"nodes of two targets": {map[string][]v1alpha1.Orphan{"a": {a}, "d": {b}}, nil, "nodes a and d have it and are of different NvmfTargets", false},
+		"a PersistentVolume of that name": {map[string][]v1alpha1.Orphan{"a": {one}}, []client.Object{&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv-data"},
+			Spec: corev1.PersistentVolumeSpec{PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: v1alpha1.DriverName, VolumeHandle: "other"}}}}},
+			"PersistentVolume pv-data exists and is of volume other", false},
+		"never used": {map[string][]v1alpha1.Orphan{"a": {changed(one, func(o *v1alpha1.Orphan) { o.Description.Used = false })}}, nil, "it was never attached and is no copy", true},
+		"two volumes of a claim": {map[string][]v1alpha1.Orphan{"a": {one, changed(one, func(o *v1alpha1.Orphan) {
+			o.UUID, o.Description.VolumeUUID, o.Description.Volume, o.Description.PersistentVolume.Name = "other", "other", "data-2", "pv-2"
+		})}}, nil, "volume nv/data-2 was of the same claim", true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newLostRig(t, c.orphans, c.objects...)
+			r.do(r.lost(recoverOptions{all: true}))
+			r.said(c.says)
+			if strings.Contains(r.out.String(), "created") {
+				t.Errorf("it was recovered: %s", r.out.String())
+			}
+			if err := r.lost(recoverOptions{}, "nv/data"); (err == nil) != c.byName {
+				t.Errorf("by name: %v", err)
+			}
+		})
+	}
+}
+
+// Of what has no description, it is said that nothing is known, and why.
+func TestUnknownData(t *testing.T) {
+	r := newLostRig(t, map[string][]v1alpha1.Orphan{"a": {{UUID: "u-1", Kind: v1alpha1.OrphanReplica, Device: "eui.a", Size: resource.MustParse("1Gi"), Undescribed: "no description was stored with the data"}}})
+	r.change("a", func(n *v1alpha1.NvmfNode) { n.Status.OrphanCount = 600 })
+	r.do(r.lost(recoverOptions{all: true}))
+	r.said("NvmfReplica", "u-1", "1Gi", "eui.a", "no description was stored with the data", "node a has 599 more that it has no room to list")
+	r.do(r.lost(recoverOptions{output: "json"}))
+	var got lostReport
+	r.do(json.Unmarshal(r.out.Bytes(), &got))
+	if len(got.Unknown) != 1 || got.Unlisted["a"] != 599 {
+		t.Errorf("got %+v", got)
+	}
+	if err := r.lost(recoverOptions{}, "nothing"); err == nil || !strings.Contains(err.Error(), "no lost volume is nothing (namespace databases)") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestRecoverOfLostSnapshots(t *testing.T) {
+	snap := v1alpha1.Orphan{UUID: "u-s", Kind: v1alpha1.OrphanSnapshot, Name: "snap", Replica: "data-0", Device: "eui", Size: resource.MustParse("100Gi"), Description: &v1alpha1.OrphanDescription{
+		Volume: "data", VolumeDescription: v1alpha1.VolumeDescription{Encryption: v1alpha1.EncryptionLUKS2}}}
+	r := newLostRig(t, map[string][]v1alpha1.Orphan{"a": {orphaned("data", "u-data"), snap}, "b": {snap}})
+	r.do(r.lost(recoverOptions{all: true}))
+	r.said("snapshot snap: it is on several drives")
+	r.absent(&v1alpha1.NvmfSnapshot{}, "snap")
+	r.change("b", func(n *v1alpha1.NvmfNode) { n.Status.Orphans = nil })
+	r.do(r.lost(recoverOptions{all: true}))
+	r.said("NvmfSnapshot snap created", "snapshotHandle snap")
+	s := &v1alpha1.NvmfSnapshot{}
+	r.do(r.api.Get(r.ctx, client.ObjectKey{Name: "snap"}, s))
+	if !s.Spec.Taken || s.Spec.UUID != "u-s" || s.Spec.Volume != "data" || s.Spec.Replica != "data-0" || s.Spec.Node != "a" || s.Spec.Encryption != v1alpha1.EncryptionLUKS2 {
+		t.Errorf("got %+v", s.Spec)
+	}
+}
+
+// What was interrupted, or asked for later, goes on where it was.
+func TestRecoverOfALostVolumeGoesOn(t *testing.T) {
+	r := newLostRig(t, map[string][]v1alpha1.Orphan{"a": {func() v1alpha1.Orphan {
+		o := orphaned("data", "u-data")
+		o.Description.Encryption, o.Description.PersistentVolume.StageSecret = v1alpha1.EncryptionLUKS2, &v1alpha1.DescribedSecret{Namespace: "keys", Name: "key"}
+		return o
+	}()}})
+	r.do(r.lost(recoverOptions{all: true, dryRun: true}))
+	r.said("its node gets Secret keys/key", "NvmfVolume data created (dry run)")
+	r.absent(&v1alpha1.NvmfVolume{}, "data")
+	r.do(r.lost(recoverOptions{all: true}))
+	r.change("a", func(n *v1alpha1.NvmfNode) { n.Status.Orphans = nil })
+	pv := &corev1.PersistentVolume{}
+	r.do(r.api.Get(r.ctx, client.ObjectKey{Name: "pv-data"}, pv))
+	if size := pv.Spec.Capacity[corev1.ResourceStorage]; size.Value() != 100<<30-v1alpha1.LUKSHeaderBytes || pv.Spec.CSI.NodeStageSecretRef.Name != "key" {
+		t.Errorf("got %+v", pv.Spec)
+	}
+	r.do(r.api.Delete(r.ctx, pv))
+	r.do(r.lost(recoverOptions{claims: true}, "data"))
+	r.said("its PersistentVolume", "PersistentVolume pv-data created", "PersistentVolumeClaim databases/data created")
+	r.do(r.lost(recoverOptions{all: true}))
+}
+
+func TestLostIsRefusedWithOtherFlags(t *testing.T) {
+	for name, args := range map[string][]string{
+		"all, and one": {"--lost", "--all", "data"}, "claims alone": {"--claims", "data"}, "a permission to lose": {"--lost", "--all", "--current", "a"}, "two": {"--lost", "a", "b"},
+	} {
+		cmd := Command("test")
+		cmd.SetArgs(append([]string{"recover"}, args...))
+		if err := cmd.Execute(); err == nil {
+			t.Errorf("%s is accepted", name)
+		}
+	}
+}

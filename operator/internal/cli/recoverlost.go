@@ -1,0 +1,248 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package cli
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/google/uuid"
+	corev1 "k8s.io/api/core/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+)
+
+// provisionedBy is what Kubernetes writes on a PersistentVolume, and what the provisioner deletes it by.
+const provisionedBy = "pv.kubernetes.io/provisioned-by"
+
+// recoverLost lists what is lost, or makes the objects of what was chosen: of each volume the NvmfVolume first, so that
+// what is interrupted is found again by the next call. The CSI controller makes the replicas, and for a volume with
+// several the record that is in doubt, which it then recovers from their headers.
+func recoverLost(ctx context.Context, w *watcher, namespace string, args []string, o recoverOptions) error {
+	f, err := w.look(ctx)
+	if err != nil {
+		return err
+	}
+	report := f.lost()
+	volumes, snapshots, err := report.choose(namespace, args, o.all)
+	if err != nil {
+		return err
+	}
+	if o.output != "" {
+		if err := printJSON(w.table, report); err != nil {
+			return err
+		}
+	} else {
+		report.print(w.table)
+	}
+	if !o.all && len(args) == 0 {
+		return w.err
+	}
+	m := &maker{watcher: w, o: o}
+	for _, v := range volumes {
+		m.recover(ctx, v)
+	}
+	for _, s := range snapshots {
+		m.recoverSnapshot(ctx, s)
+	}
+	if m.failed > 0 {
+		return w.ends(CodeUnwell)
+	}
+	if !o.dryRun && len(volumes) > 0 {
+		m.say("wait until kubectl weft status lists no problem; nodes that have drives of another cluster, or lost their own records, first suspect a restore, which you declare there")
+	}
+	return w.err
+}
+
+// choose what was asked for. With all, that is all that can be recovered without being named.
+func (r *lostReport) choose(namespace string, args []string, all bool) (volumes []*lostVolume, snapshots []lostSnapshot, err error) {
+	if len(args) == 0 {
+		if all {
+			volumes = slices.DeleteFunc(slices.Clone(r.Volumes), func(v *lostVolume) bool { return len(v.Refused)+len(v.ByName) > 0 })
+			snapshots = slices.DeleteFunc(slices.Clone(r.Snapshots), func(s lostSnapshot) bool { return len(s.Refused) > 0 })
+		}
+		return volumes, snapshots, nil
+	}
+	arg := args[0]
+	name, byName := strings.CutPrefix(arg, volumePrefix)
+	for _, v := range r.Volumes {
+		if byName && v.Name == name || !byName && (v.UUID == arg || v.Claim == namespace+"/"+arg) {
+			volumes = append(volumes, v)
+		}
+	}
+	switch {
+	case len(volumes) == 0:
+		return nil, nil, fmt.Errorf("no lost volume is %s (namespace %s); see all with: kubectl weft recover --lost", arg, namespace)
+	case len(volumes) > 1:
+		return nil, nil, fmt.Errorf("%d lost volumes are %s; specify the UUID of one, from kubectl weft recover --lost -o json", len(volumes), arg)
+	case len(volumes[0].Refused) > 0:
+		return nil, nil, fmt.Errorf("volume %s%s cannot be recovered: %s", volumePrefix, volumes[0].Name, strings.Join(volumes[0].Refused, "; "))
+	}
+	for _, s := range r.Snapshots {
+		if s.Volume == volumes[0].Name && len(s.Refused) == 0 {
+			snapshots = append(snapshots, s)
+		}
+	}
+	return volumes, snapshots, nil
+}
+
+// maker of lost objects. What fails for one keeps no other.
+type maker struct {
+	*watcher
+	o      recoverOptions
+	failed int
+}
+
+// say a line, unless the output is for programs.
+func (m *maker) say(format string, args ...any) {
+	if m.o.output == "" {
+		m.line(format, args...)
+	}
+}
+
+// create an object, if there is none of its name. A dry run goes as far as the API server, which checks it.
+func (m *maker) create(ctx context.Context, kind string, obj client.Object) bool {
+	options := []client.CreateOption{client.FieldOwner(fieldManager)}
+	would := ""
+	if m.o.dryRun {
+		options, would = append(options, client.DryRunAll), " (dry run)"
+	}
+	name := obj.GetName()
+	if obj.GetNamespace() != "" {
+		name = obj.GetNamespace() + "/" + name
+	}
+	err := m.api.Create(ctx, obj, options...)
+	switch {
+	case err == nil:
+		m.say("%s %s created%s", kind, name, would)
+		return true
+	case apierrors.IsAlreadyExists(err):
+		m.say("%s %s exists, and stays as it is", kind, name)
+		return true
+	}
+	m.failed++
+	m.line("%s %s: %v", kind, name, err)
+	return false
+}
+
+// recover a volume: what it lacks of NvmfVolume, PersistentVolume, and claim if that is wanted.
+func (m *maker) recover(ctx context.Context, v *lostVolume) {
+	if !v.Exists {
+		v.complete()
+		if !m.create(ctx, "NvmfVolume", v.volume) {
+			return
+		}
+		if v.volume.Spec.Recovery != nil {
+			m.say("  the record of its replicas is recovered from their headers; see how far that is: kubectl weft recover %s%s --dry-run", volumePrefix, v.Name)
+		}
+	}
+	described := v.volume.Spec.PersistentVolume
+	if described == nil {
+		m.say("  PersistentVolume of %s%s: not described; create it with volumeHandle %s", volumePrefix, v.Name, v.Name)
+		return
+	}
+	if !m.create(ctx, "PersistentVolume", persistentVolumeOf(v.volume)) {
+		return
+	}
+	if m.o.claims && described.ClaimName != "" {
+		m.create(ctx, "PersistentVolumeClaim", claimOf(v.volume))
+	}
+}
+
+// complete the NvmfVolume as the CSI controller makes it. Its replicas are used, so that nobody makes or formats one;
+// the record of several is to be recovered, and nobody can attach the volume before it is.
+func (v *lostVolume) complete() {
+	vol := v.volume
+	vol.Name, vol.Finalizers = v.Name, []string{v1alpha1.ReplicasFinalizer}
+	vol.Annotations, vol.Labels = map[string]string{}, map[string]string{}
+	if pv := vol.Spec.PersistentVolume; pv != nil {
+		for key, value := range map[string]string{v1alpha1.PVNameKey: pv.Name, v1alpha1.PVCNameKey: pv.ClaimName, v1alpha1.PVCNamespaceKey: pv.ClaimNamespace} {
+			v1alpha1.SetNameKey(&vol.ObjectMeta, key, value)
+		}
+	}
+	last := 0
+	for _, r := range v.Replicas {
+		if number, is := strings.CutPrefix(r.Name, v.Name+"-"); is {
+			n, _ := strconv.Atoi(number) // another name has none
+			last = max(last, n)
+		}
+	}
+	vol.Annotations[v1alpha1.LastReplicaKey] = strconv.Itoa(last)
+	if vol.Replicated() {
+		vol.Spec.Recovery = &v1alpha1.VolumeRecovery{ID: uuid.NewString(), Attachments: v1alpha1.RecoveryWaits}
+	}
+}
+
+func (m *maker) recoverSnapshot(ctx context.Context, s lostSnapshot) {
+	s.snapshot.Name, s.snapshot.Finalizers = s.Name, []string{v1alpha1.EngineFinalizer}
+	if m.create(ctx, "NvmfSnapshot", s.snapshot) {
+		m.say("  to use it, create a VolumeSnapshotContent with snapshotHandle %s, and a VolumeSnapshot", s.Name)
+	}
+}
+
+// persistentVolumeOf a volume, as it was, for the claim of the same name and whatever UID.
+func persistentVolumeOf(vol *v1alpha1.NvmfVolume) *corev1.PersistentVolume {
+	d := vol.Spec.PersistentVolume
+	pv := &corev1.PersistentVolume{
+		ObjectMeta: metav1.ObjectMeta{Name: d.Name, Annotations: map[string]string{provisionedBy: v1alpha1.DriverName}},
+		Spec: corev1.PersistentVolumeSpec{
+			Capacity:    corev1.ResourceList{corev1.ResourceStorage: capacityOf(vol)},
+			AccessModes: accessModes(d), StorageClassName: d.StorageClass, MountOptions: d.MountOptions,
+			PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimPolicy(d.ReclaimPolicy), VolumeMode: volumeMode(d),
+			PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{
+				Driver: v1alpha1.DriverName, VolumeHandle: vol.Name, FSType: d.FSType, VolumeAttributes: map[string]string{"uuid": vol.Spec.UUID, "target": vol.Spec.Target},
+				NodeStageSecretRef: secretOf(d.StageSecret), NodePublishSecretRef: secretOf(d.PublishSecret),
+			}},
+		},
+	}
+	if d.ClaimName != "" {
+		pv.Spec.ClaimRef = &corev1.ObjectReference{APIVersion: "v1", Kind: "PersistentVolumeClaim", Namespace: d.ClaimNamespace, Name: d.ClaimName}
+	}
+	return pv
+}
+
+// claimOf a volume, which is bound to its PersistentVolume.
+func claimOf(vol *v1alpha1.NvmfVolume) *corev1.PersistentVolumeClaim {
+	d := vol.Spec.PersistentVolume
+	return &corev1.PersistentVolumeClaim{
+		ObjectMeta: metav1.ObjectMeta{Namespace: d.ClaimNamespace, Name: d.ClaimName},
+		Spec: corev1.PersistentVolumeClaimSpec{
+			AccessModes: accessModes(d), StorageClassName: &d.StorageClass, VolumeMode: volumeMode(d), VolumeName: d.Name,
+			Resources: corev1.VolumeResourceRequirements{Requests: corev1.ResourceList{corev1.ResourceStorage: capacityOf(vol)}},
+		},
+	}
+}
+
+// capacityOf a volume: what pods get of it.
+func capacityOf(vol *v1alpha1.NvmfVolume) resource.Quantity {
+	return *resource.NewQuantity(vol.Spec.Size.Value()-vol.Spec.Encryption.HeaderBytes(), resource.BinarySI)
+}
+
+func accessModes(d *v1alpha1.PersistentVolumeDescription) []corev1.PersistentVolumeAccessMode {
+	var modes []corev1.PersistentVolumeAccessMode
+	for _, mode := range d.AccessModes {
+		modes = append(modes, corev1.PersistentVolumeAccessMode(mode))
+	}
+	return modes
+}
+
+func volumeMode(d *v1alpha1.PersistentVolumeDescription) *corev1.PersistentVolumeMode {
+	if d.VolumeMode == "" {
+		return nil
+	}
+	return new(corev1.PersistentVolumeMode(d.VolumeMode))
+}
+
+func secretOf(s *v1alpha1.DescribedSecret) *corev1.SecretReference {
+	if s == nil {
+		return nil
+	}
+	return &corev1.SecretReference{Namespace: s.Namespace, Name: s.Name}
+}
