@@ -95,20 +95,21 @@ func reconcileNode(ctx context.Context, config *rest.Config, name, dir string, d
 	if err != nil {
 		return err
 	}
-	targets, clearing := agent.NewTargetWatch(clock.RealClock{}), agent.NewClearing()
+	targets, clearing, notes := agent.NewTargetWatch(clock.RealClock{}), agent.NewClearing(), agent.NewNotes(records)
 	r := agent.NewReconciler(agent.Config{
-		NodeName: name, Client: wrap(objects), Recorder: silent{}, Inventory: drives, Records: records, Identity: identity, Targets: targets, Clearing: clearing, Metrics: metrics, Clock: clock.RealClock{},
+		NodeName: name, Client: wrap(objects), Recorder: silent{}, Inventory: drives, Records: records, Identity: identity, Targets: targets, Clearing: clearing, Notes: notes, Metrics: metrics, Clock: clock.RealClock{},
 		Engines: func(v1alpha1.Engine) (engine.Engine, error) { return e, nil }, Resync: resync,
 	})
-	ended := make(chan error, 3)
+	ended := make(chan error, 4)
 	go func() { ended <- reader.Start(ctx) }()
 	go func() { ended <- targets.Start(ctx) }()
 	go func() { ended <- clearing.Start(ctx) }()
+	go func() { ended <- notes.Start(ctx) }()
 	if reader.WaitForCacheSync(ctx) {
 		work(ctx, r, wake)
 	}
 	cancel()
-	return errors.Join(<-ended, <-ended, <-ended)
+	return errors.Join(<-ended, <-ended, <-ended, <-ended)
 }
 
 // objectsOf a node, as its agent reads and writes them.

@@ -1,0 +1,176 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package suite
+
+import (
+	"context"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	appsv1 "k8s.io/api/apps/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/apis/meta/v1/unstructured"
+	"sigs.k8s.io/controller-runtime/pkg/client"
+
+	"github.com/weft-storage/weft/api/v1alpha1"
+)
+
+// controllersOfCSI are so many from now on; it returns how many they were.
+func controllersOfCSI(ctx context.Context, n int32) (were int32) {
+	GinkgoHelper()
+	d := &appsv1.Deployment{ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: "weft-csi-controller"}}
+	Expect(cluster.Get(ctx, client.ObjectKeyFromObject(d), d)).To(Succeed())
+	before := client.MergeFrom(d.DeepCopy())
+	were, d.Spec.Replicas = *d.Spec.Replicas, &n
+	Expect(cluster.Patch(ctx, d, before)).To(Succeed())
+	Eventually(ctx, func(g Gomega, ctx context.Context) {
+		g.Expect(cluster.Get(ctx, client.ObjectKeyFromObject(d), d)).To(Succeed())
+		g.Expect(d.Status.ObservedGeneration).To(Equal(d.Generation))
+		g.Expect(d.Status.Replicas).To(Equal(n))
+		g.Expect(d.Status.ReadyReplicas).To(Equal(n))
+	}).WithTimeout(podTime).WithPolling(time.Second).Should(Succeed())
+	return were
+}
+
+// wiped are all objects of these kinds in a namespace, or in the cluster: gone at once, as with etcd, so that nobody
+// sees them go.
+func wiped(ctx context.Context, namespace string, lists ...client.ObjectList) {
+	GinkgoHelper()
+	for _, list := range lists {
+		Expect(cluster.List(ctx, list, client.InNamespace(namespace))).To(Succeed())
+		for _, object := range objectsIn(list) {
+			patch := client.RawPatch("application/merge-patch+json", []byte(`{"metadata":{"finalizers":null}}`))
+			Expect(cluster.Patch(ctx, object, patch)).To(Succeed())
+			Expect(client.IgnoreNotFound(cluster.Delete(ctx, object, client.GracePeriodSeconds(0)))).To(Succeed())
+			Eventually(ctx, func(ctx context.Context) (bool, error) {
+				// A controller of Kubernetes can put its finalizer back in between.
+				err := client.IgnoreNotFound(cluster.Patch(ctx, object, patch))
+				gone, getErr := cluster.Gone(ctx, object)
+				if err == nil {
+					err = getErr
+				}
+				return gone, err
+			}).WithTimeout(time.Minute).WithPolling(time.Second).Should(BeTrue())
+		}
+	}
+}
+
+// objectsIn a list of those that are wiped here.
+func objectsIn(list client.ObjectList) []client.Object {
+	var all []client.Object
+	switch list := list.(type) {
+	case *corev1.PersistentVolumeList:
+		for i := range list.Items {
+			if csi := list.Items[i].Spec.CSI; csi != nil && csi.Driver == v1alpha1.DriverName {
+				all = append(all, &list.Items[i])
+			}
+		}
+	case *corev1.PersistentVolumeClaimList:
+		for i := range list.Items {
+			all = append(all, &list.Items[i])
+		}
+	case *unstructured.UnstructuredList:
+		for i := range list.Items {
+			all = append(all, &list.Items[i])
+		}
+	}
+	return all
+}
+
+// listOf a kind.
+func listOf(group, version, kind string) *unstructured.UnstructuredList {
+	list := &unstructured.UnstructuredList{}
+	list.SetAPIVersion(group + "/" + version)
+	list.SetKind(kind + "List")
+	return list
+}
+
+// described waits until these nodes list that many orphans, all of them with a description.
+func described(ctx context.Context, counts map[string]int) {
+	GinkgoHelper()
+	for node, n := range counts {
+		Eventually(ctx, func(g Gomega, ctx context.Context) {
+			var is v1alpha1.NvmfNode
+			g.Expect(cluster.Get(ctx, client.ObjectKey{Name: node}, &is)).To(Succeed())
+			g.Expect(is.Status.Orphans).To(And(HaveLen(n), HaveEach(HaveField("Description", Not(BeNil())))))
+		}).WithTimeout(podTime).WithPolling(time.Second).Should(Succeed())
+	}
+}
+
+var _ = Describe("Claims whose objects are wiped from etcd", func() {
+	It("are all back, with a mirror and a snapshot, and hold what was written", full, func(ctx SpecContext) {
+		Expect(cluster.ApplyFile(ctx, "config/samples/snapshots/volumesnapshotclass.yaml", "", nil)).To(Succeed())
+		r := onTwo(ctx, "lost")
+		ns := r.claim.Namespace
+		plain := newClaim(ctx, ns, "plain", "weft-fast-xfs", withSize(xfsSize))
+		writer := running(ctx, newPodOf(ctx, "writer", clientNode, r.claim, plain))
+		r.whole(ctx)
+		mirrored := fill(ctx, writer)
+		sh(ctx, writer, "echo kept >%s/data && sync", pathOf(mountPath, 1))
+		snapshot := newSnapshot(ctx, plain, "moment")
+		sh(ctx, writer, "echo later >%s/data && sync", pathOf(mountPath, 1))
+		node := replicaOf(ctx, bound(ctx, plain)).Spec.Node
+		handle := replicaOf(ctx, bound(ctx, plain)).Name
+		remove(ctx, writer)
+		detached(ctx, r.volume)
+		detached(ctx, bound(ctx, plain))
+
+		By("wiping the objects")
+		withoutPolicy(ctx)
+		were := controllersOfCSI(ctx, 0)
+		DeferCleanup(func(ctx context.Context) { controllersOfCSI(ctx, were) })
+		wiped(ctx, ns, listOf(snapshotGroup, "v1", "VolumeSnapshot"))
+		contents := listOf(snapshotGroup, "v1", "VolumeSnapshotContent")
+		// PersistentVolumes first: one whose claim is gone would be reclaimed.
+		wiped(ctx, "", contents, &corev1.PersistentVolumeList{})
+		wiped(ctx, ns, &corev1.PersistentVolumeClaimList{})
+		for _, kind := range []string{"NvmfVolume", "NvmfReplica", "NvmfMirror", "NvmfSnapshot"} {
+			wiped(ctx, "", listOf(v1alpha1.GroupVersion.Group, v1alpha1.GroupVersion.Version, kind))
+		}
+		counts := map[string]int{storageNode: 1, clientNode: 1}
+		counts[node] += 2
+		described(ctx, counts)
+		controllersOfCSI(ctx, were)
+
+		By("recovering them")
+		weft := kubectlWeft(ctx)
+		out, err := weft("recover", "--lost")
+		AddReportEntry("kubectl weft recover --lost", out)
+		Expect(err).NotTo(HaveOccurred(), out)
+		for _, claim := range []string{ns + "/claim", ns + "/plain"} {
+			Expect(out).To(ContainSubstring(claim))
+		}
+		out, err = weft("recover", "--lost", "--all", "--claims")
+		AddReportEntry("kubectl weft recover --lost --all --claims", out)
+		Expect(err).NotTo(HaveOccurred(), out)
+		declareRestored(ctx)
+		becomes(ctx, handle, v1alpha1.ReasonAsExpected)
+		described(ctx, map[string]int{storageNode: 0, clientNode: 0})
+
+		By("reading what was written, on the other node")
+		r.volume = bound(ctx, r.claim)
+		reader := running(ctx, newPodOf(ctx, "reader", storageNode, r.claim, plain))
+		Expect(checksum(ctx, reader)).To(Equal(mirrored))
+		Expect(sh(ctx, reader, "cat %s/data", pathOf(mountPath, 1))).To(ContainSubstring("later"))
+		r.whole(ctx)
+		r.same(ctx)
+		var snapshots v1alpha1.NvmfSnapshotList
+		Expect(cluster.List(ctx, &snapshots)).To(Succeed())
+		Expect(snapshots.Items).To(HaveLen(1))
+
+		By("restoring the snapshot")
+		content := snapshotObject("VolumeSnapshotContent", "", "recovered")
+		content.Object["spec"] = map[string]any{
+			"driver": v1alpha1.DriverName, "deletionPolicy": "Delete", "source": map[string]any{"snapshotHandle": snapshots.Items[0].Name},
+			"volumeSnapshotRef": map[string]any{"namespace": ns, "name": snapshot.GetName()}, "volumeSnapshotClassName": "weft",
+		}
+		Expect(cluster.Create(ctx, content)).To(Succeed())
+		again := snapshotObject("VolumeSnapshot", ns, snapshot.GetName())
+		again.Object["spec"] = map[string]any{"source": map[string]any{"volumeSnapshotContentName": content.GetName()}, "volumeSnapshotClassName": "weft"}
+		Expect(cluster.Create(ctx, again)).To(Succeed())
+		restored := newClaim(ctx, ns, "restored", "weft-fast-xfs", fromSnapshot(snapshot.GetName()), withSize(xfsSize))
+		Expect(sh(ctx, runPod(ctx, restored, "restored", clientNode), "cat %s/data", mountPath)).To(ContainSubstring("kept"))
+	}, SpecTimeout(30*time.Minute))
+})
