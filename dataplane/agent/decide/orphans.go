@@ -157,6 +157,18 @@ func (d *decider) hasObject(id engine.ID) bool {
 		slices.ContainsFunc(d.snapshots, func(s *snapshot) bool { return s.id == id })
 }
 
+// orphanCount is how many UUIDs there are without an object.
+func (d *decider) orphanCount() int32 {
+	ids := map[engine.ID]bool{}
+	for _, v := range d.orphanVolumes {
+		ids[v.ID] = true
+	}
+	for _, s := range d.orphanSnapshots {
+		ids[s.ID] = true
+	}
+	return int32(len(ids))
+}
+
 // maxOtherDevices is the API's bound.
 const maxOtherDevices = 8
 

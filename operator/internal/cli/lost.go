@@ -346,6 +346,9 @@ func (f *fleet) withoutPersistentVolume(is *v1alpha1.NvmfVolume) *lostVolume {
 		v.Replicas = append(v.Replicas, lostReplica{Name: m.Name, UUID: m.UUID, Node: m.Node})
 	}
 	v.describePersistentVolume(f, described)
+	if is.Annotations[recoveredKey] == "" {
+		v.ByName = append(v.ByName, "its PersistentVolume or claim may have been deleted on purpose")
+	}
 	return v
 }
 

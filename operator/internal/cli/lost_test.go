@@ -238,9 +238,16 @@ func TestRecoverOfALostVolumeGoesOn(t *testing.T) {
 		t.Errorf("got %+v", pv.Spec)
 	}
 	r.do(r.api.Delete(r.ctx, pv))
-	r.do(r.lost(recoverOptions{claims: true}, "data"))
+	r.do(r.lost(recoverOptions{all: true, claims: true}))
 	r.said("its PersistentVolume", "PersistentVolume pv-data created", "PersistentVolumeClaim databases/data created")
+	r.do(r.api.Get(r.ctx, client.ObjectKey{Name: "pv-data"}, pv))
+	r.do(r.api.Delete(r.ctx, pv))
+	v := r.volume("data")
+	delete(v.Annotations, recoveredKey)
+	r.do(r.api.Update(r.ctx, v))
 	r.do(r.lost(recoverOptions{all: true}))
+	r.said("by name", "may have been deleted on purpose")
+	r.absent(&corev1.PersistentVolume{}, "pv-data")
 }
 
 func TestLostIsRefusedWithOtherFlags(t *testing.T) {

@@ -22,6 +22,10 @@ import (
 // provisionedBy is what Kubernetes writes on a PersistentVolume, and what the provisioner deletes it by.
 const provisionedBy = "pv.kubernetes.io/provisioned-by"
 
+// recoveredKey is an annotation of NvmfVolumes that recover --lost has created: what they lack was not deleted on
+// purpose.
+const recoveredKey = "weft.storage/recovered"
+
 // recoverLost lists what is lost, or makes the objects of what was chosen: of each volume the NvmfVolume first, so that
 // what is interrupted is found again by the next call. The CSI controller makes the replicas, and for a volume with
 // several the record that is in doubt, which it then recovers from their headers.
@@ -161,7 +165,7 @@ func (m *maker) recover(ctx context.Context, v *lostVolume) {
 func (v *lostVolume) complete() {
 	vol := v.volume
 	vol.Name, vol.Finalizers = v.Name, []string{v1alpha1.ReplicasFinalizer}
-	vol.Annotations, vol.Labels = map[string]string{}, map[string]string{}
+	vol.Annotations, vol.Labels = map[string]string{recoveredKey: "true"}, map[string]string{}
 	if pv := vol.Spec.PersistentVolume; pv != nil {
 		for key, value := range map[string]string{v1alpha1.PVNameKey: pv.Name, v1alpha1.PVCNameKey: pv.ClaimName, v1alpha1.PVCNamespaceKey: pv.ClaimNamespace} {
 			v1alpha1.SetNameKey(&vol.ObjectMeta, key, value)
