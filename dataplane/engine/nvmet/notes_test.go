@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package nvmet
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"github.com/weft-storage/weft/dataplane/engine"
+)
+
+// anotherFilesystem than that of temporary files, which every Linux has.
+const anotherFilesystem = "/dev/shm"
+
+// notePool is a pool whose folder is on a filesystem of its own, with one volume.
+func notePool(t *testing.T, on string) (e *Engine, dir string, volume engine.Note) {
+	t.Helper()
+	e = New(Options{Root: t.TempDir(), StateDir: "/state"})
+	dir, err := os.MkdirTemp(on, "weft-notes-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	volume = engine.Note{ID: engine.ID(uuid.NewString()), Pool: "p", Text: []byte("first")}
+	for _, folder := range []string{volumesFolder, snapshotsFolder} {
+		if err := os.Mkdir(filepath.Join(dir, folder), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	err = errors.Join(os.WriteFile(filepath.Join(dir, volumesFolder, string(volume.ID)), nil, 0o600), os.MkdirAll(e.poolsDir(), 0o700), os.Symlink(dir, filepath.Join(e.poolsDir(), "p")))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return e, dir, volume
+}
+
+func oneOf(t *testing.T, errs []error) error {
+	t.Helper()
+	if len(errs) != 1 {
+		t.Fatalf("got %d answers", len(errs))
+	}
+	return errs[0]
+}
+
+func TestNotesInAPool(t *testing.T) {
+	e, dir, note := notePool(t, anotherFilesystem)
+	read := func() (string, error) {
+		notes := []engine.Note{{ID: note.ID, Pool: note.Pool}}
+		err := oneOf(t, e.ReadNotes(t.Context(), notes))
+		return string(notes[0].Text), err
+	}
+	write := func(n engine.Note) error { return oneOf(t, e.WriteNotes(t.Context(), []engine.Note{n})) }
+	if _, err := read(); !errors.Is(err, engine.ErrNotFound) {
+		t.Errorf("before it is written: %v", err)
+	}
+	if err := write(note); err != nil {
+		t.Fatal(err)
+	}
+	// A process that was killed left half of another one.
+	leftover := filepath.Join(dir, notesFolder, leftoverPrefix+string(note.ID))
+	if err := os.WriteFile(leftover, []byte(strings.Repeat("half", 100)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if is, err := read(); err != nil || is != "first" {
+		t.Errorf("got %q, %v", is, err)
+	}
+	note.Text = []byte("second")
+	if err := write(note); err != nil {
+		t.Fatal(err)
+	}
+	if is, err := read(); err != nil || is != "second" {
+		t.Errorf("got %q, %v", is, err)
+	}
+	if _, err := os.Stat(leftover); !os.IsNotExist(err) {
+		t.Errorf("the leftover stays: %v", err)
+	}
+	for name, c := range map[string]struct {
+		note engine.Note
+		want error
+	}{
+		"no such volume": {engine.Note{ID: engine.ID(uuid.NewString()), Pool: "p"}, engine.ErrNotFound},
+		"no such pool":   {engine.Note{ID: note.ID, Pool: "q"}, engine.ErrUnavailable},
+		"no UUID":        {engine.Note{ID: "../volumes", Pool: "p"}, engine.ErrInvalid},
+		"too long":       {engine.Note{ID: note.ID, Pool: "p", Text: make([]byte, engine.MaxNoteBytes+1)}, engine.ErrInvalid},
+	} {
+		if err := write(c.note); !errors.Is(err, c.want) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(dir, notesFolder, string(note.ID)), make([]byte, engine.MaxNoteBytes+1), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if is, err := read(); !errors.Is(err, engine.ErrInvalid) || is != "" {
+		t.Errorf("too long as it is stored: %d bytes, %v", len(is), err)
+	}
+}
+
+// Where a pool is not mounted, its folder is the node's own disk: nothing is written there.
+func TestNotesOfAPoolThatIsNotMounted(t *testing.T) {
+	e, dir, note := notePool(t, t.TempDir())
+	if err := oneOf(t, e.WriteNotes(t.Context(), []engine.Note{note})); !errors.Is(err, engine.ErrUnavailable) {
+		t.Errorf("got %v", err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, notesFolder)); !os.IsNotExist(err) {
+		t.Errorf("its folder was made: %v", err)
+	}
+	if err := oneOf(t, e.ReadNotes(t.Context(), []engine.Note{note})); !errors.Is(err, engine.ErrUnavailable) {
+		t.Errorf("got %v", err)
+	}
+}
