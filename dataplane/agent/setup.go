@@ -234,8 +234,9 @@ func setUp(m manager.Manager, records *Records, agentMetrics *Metrics, o Options
 	return nil
 }
 
-// watch this node's objects, its devices, its target, what comes back of deleted volumes, and what is read about orphans. Whatever happens, the work
-// is one and the same item: the node. So a thousand events that arrive during one reconciliation are one more of them.
+// watch this node's objects, its devices, its target, what comes back of deleted volumes, and what is read about
+// orphans. Whatever happens, the work is one and the same item: the node. So a thousand events that arrive during one
+// reconciliation are one more of them.
 func watch(m manager.Manager, r *Reconciler, inventory, target, cleared, noted <-chan event.GenericEvent) error {
 	node := reconcile.Request{NamespacedName: client.ObjectKey{Name: r.NodeName}}
 	toNode := handler.EnqueueRequestsFromMapFunc(func(context.Context, client.Object) []reconcile.Request {

@@ -19,8 +19,8 @@
 //     out what it could not read, except for a pool that cannot be read, which it
 //     lists with its Err: volumes on it are unknown, not gone.
 //   - Nothing disturbs I/O on exports that a call does not name.
-//   - Calls are safe for concurrent use; each runs alone, but for Clear and those of a NoteKeeper. Only OpenPools, of a blank device, waits for
-//     I/O whose length depends on a size.
+//   - Calls are safe for concurrent use; each runs alone, but for Clear and those of a NoteKeeper. Only OpenPools, of a
+//     blank device, waits for I/O whose length depends on a size.
 package engine
 
 import (
