@@ -43,6 +43,10 @@ func (t *Target) ReadWord(volume string, cluster uint64) (uint64, error) {
 			return fmt.Errorf("read past the end of %s, which has %d clusters: %w", volume, v.clusters, syscall.EIO)
 		}
 		word = v.word(cluster)
+		if v.bdev != nil {
+			v.bdev.io.bytesRead += v.store.ClusterSize
+			v.bdev.io.readOps++
+		}
 		return nil
 	})
 	return word, err

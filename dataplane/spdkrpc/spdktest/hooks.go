@@ -38,6 +38,9 @@ func (a *app) write(volume string, first, n uint64) error {
 	want.addRange(first, n)
 	if want.count()-v.allocated() > v.store.free() ||
 		want.pages()-v.alloc.pages() > v.store.freePages() {
+		if v.bdev != nil {
+			v.bdev.io.failed++
+		}
 		return fmt.Errorf("write to %s: %w", volume, syscall.ENOSPC)
 	}
 	v.store.giveDirty(v, want.count()-v.allocated())

@@ -91,6 +91,7 @@ var frameworkMethods = []method{
 	{"bdev_get_bdevs", runtime, (*app).bdevGetBdevs},
 	{"bdev_set_options", startup, (*app).bdevSetOptions},
 	{"bdev_wait_for_examine", runtime, (*app).bdevWaitForExamine},
+	{"bdev_get_iostat", runtime, (*app).bdevGetIostat},
 	{"bdev_set_qos_limit", runtime, (*app).bdevSetQosLimit},
 	{"sock_impl_set_options", startup, (*app).sockImplSetOptions},
 	{"sock_impl_get_options", always, (*app).sockImplGetOptions},

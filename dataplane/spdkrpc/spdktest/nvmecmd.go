@@ -33,6 +33,7 @@ const (
 	nvmeInvalidOpcode        = 0x001
 	nvmeInvalidField         = 0x002
 	nvmeInvalidNamespace     = 0x00b
+	nvmeInvalidLogPage       = 0x109
 	nvmeFeatureNotSaveable   = 0x10d
 	nvmeFeatureNotChangeable = 0x10e
 	nvmeFeatureNotNamespaces = 0x10f
@@ -44,6 +45,9 @@ const (
 	nvmeCompletionBytes = 16
 	nvmeIdentifyBytes   = 4096
 )
+
+// broadcastNSID stands for all namespaces of a controller.
+const broadcastNSID = 0xffffffff
 
 // nvmeVendor is the PCI vendor of all drives.
 const nvmeVendor = 0x1b36
@@ -107,6 +111,10 @@ func (c *nvmeController) admin(command, data []byte) (result uint32, status uint
 	nsid := binary.LittleEndian.Uint32(command[4:])
 	cdw10, cdw11 := binary.LittleEndian.Uint32(command[40:]), binary.LittleEndian.Uint32(command[44:])
 	switch command[0] {
+	case 0x02:
+		page, status := c.healthPage(nsid, cdw10)
+		copy(data, page)
+		return 0, status
 	case 0x06:
 		whole, status := c.identify(cdw10&0xff, nsid)
 		copy(data, whole)
@@ -151,7 +159,7 @@ func (c *nvmeController) writeCache(set bool, nsid, cdw10, cdw11 uint32) (result
 	switch {
 	case cdw10&0xff != 0x06, c.drive.WriteCache == NoWriteCache, !set && cdw10&selected != 0:
 		return 0, nvmeInvalidField
-	case nsid != 0 && nsid != 0xffffffff:
+	case nsid != 0 && nsid != broadcastNSID:
 		return 0, nvmeFeatureNotNamespaces
 	case set && cdw10&save != 0:
 		return 0, nvmeFeatureNotSaveable

@@ -54,6 +54,9 @@ func TestAdminCommands(t *testing.T) {
 		{"off", 0x09, 0, 0x06, 0, 0, nvmeSuccess},
 		{"it is off", 0x0a, 0, 0x06, 0, 0, nvmeSuccess},
 		{"another feature", 0x0a, 0, 0x07, 0, 0, nvmeInvalidField},
+		{"another log", 0x02, 0xffffffff, 0x007f0001, 0, 0, nvmeInvalidLogPage},
+		{"the health of one namespace", 0x02, 1, 0x007f0002, 0, 0, nvmeInvalidField},
+		{"the health of all", 0x02, 0xffffffff, 0x007f0002, 0, 0, nvmeSuccess},
 		{"another command", 0x80, 0, 0, 0, 0, nvmeInvalidOpcode},
 	} {
 		if result, status, _ := send(params(tt.opcode, tt.nsid, tt.cdw10, tt.cdw11)); result != tt.wantResult || status != tt.wantStatus {

@@ -66,6 +66,8 @@ type Drive struct {
 	BlockSize uint32
 	// WriteCache that it has; default VolatileWriteCache.
 	WriteCache WriteCache
+	// Health that it logs.
+	Health DriveHealth
 }
 
 // WWID is the world-wide id that Linux gives the drive's namespace.
