@@ -9,8 +9,8 @@ import (
 )
 
 // Measured is an engine that counts what its target does. Its methods are safe for concurrent use. They run beside all
-// other calls: they hold up none of them, and wait for none of them. They know of pools and volumes what the last
-// Gather found, and fail with ErrUnavailable before there was one.
+// other calls: they hold up none of them, and wait for none of them. They may know of pools and volumes only what the
+// last Gather found, and then fail with ErrUnavailable before there was one.
 type Measured interface {
 	// Statistics of the target, of all pools that can be read, and of those of the volumes that it counts. A volume or
 	// pool that has just gone is left out.

@@ -45,7 +45,10 @@ type Config struct {
 type Engine struct {
 	mu     sync.Mutex
 	client *spdkrpc.Client
-	config Config
+	// observer calls what other calls shall not wait for; observed is what the last Gather found for it.
+	observer *spdkrpc.Client
+	observed atomic.Pointer[observed]
+	config   Config
 	// life is what was read of the target. Guarded by mu.
 	life life
 	// clearing lets one Clear run at a time, and deleted says that there is something to be cleared.
@@ -84,13 +87,18 @@ func New(c Config) (*Engine, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Engine{client: client, config: c, busy: map[string]bool{}, leaving: map[string]int{}, blanks: map[string]*blanking{}, uncached: newUncached(dropPages)}, nil
+	observer, err := spdkrpc.New(filepath.Join(c.Root, c.Socket), spdkrpc.Options{})
+	if err != nil {
+		return nil, err
+	}
+	return &Engine{client: client, observer: observer, config: c, busy: map[string]bool{}, leaving: map[string]int{}, blanks: map[string]*blanking{}, uncached: newUncached(dropPages)}, nil
 }
 
 // Close the connection to the target, which goes on.
 func (e *Engine) Close() {
 	e.uncached.stop()
 	e.client.Close()
+	e.observer.Close()
 }
 
 func (e *Engine) path(elem ...string) string {

@@ -33,6 +33,7 @@ func (e *Engine) Gather(ctx context.Context) (engine.State, error) {
 	for _, p := range st.pools {
 		p.ClearingBytes = st.clearingBytes(p, e.leaving[p.Device] > 0 || e.life.uncleared[p.Device])
 	}
+	e.observed.Store(st.observed())
 	state := st.state()
 	volumes := st.byBdev()
 	for _, nqn := range n.weft() {
