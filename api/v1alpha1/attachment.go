@@ -3,6 +3,7 @@
 package v1alpha1
 
 import (
+	"cmp"
 	"slices"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -133,8 +134,8 @@ func (v *NvmfReplica) ServedSize() int64 {
 	return v.Spec.Size.Value()
 }
 
-// Keys that an NvmfVolume has as annotations, and as labels where the values fit: the claim that it was created for, and
-// its PersistentVolume.
+// Keys that an NvmfVolume and its NvmfReplicas have as annotations, and as labels where the values fit: the claim that
+// the volume was created for, and its PersistentVolume. NvmfReplicas of earlier versions have the labels only.
 const (
 	PVNameKey       = "weft.storage/pv-name"
 	PVCNameKey      = "weft.storage/pvc-name"
@@ -145,7 +146,7 @@ const (
 // No later one gets a name that was used before.
 const LastReplicaKey = "weft.storage/last-replica"
 
-// SetNameKey of an NvmfVolume, whose maps of annotations and labels exist, to a value, unless that is empty.
+// SetNameKey of an object, whose maps of annotations and labels exist, to a value, unless that is empty.
 func SetNameKey(m *metav1.ObjectMeta, key, value string) {
 	if value == "" {
 		return
@@ -154,4 +155,11 @@ func SetNameKey(m *metav1.ObjectMeta, key, value string) {
 	if len(validation.IsValidLabelValue(value)) == 0 {
 		m.Labels[key] = value
 	}
+}
+
+// ClaimOf a volume or replica: the claim that it was created for, which may not be the one that has it now. Empty when it
+// was not created for one.
+func ClaimOf(o metav1.Object) (namespace, name string) {
+	read := func(key string) string { return cmp.Or(o.GetAnnotations()[key], o.GetLabels()[key]) }
+	return read(PVCNamespaceKey), read(PVCNameKey)
 }

@@ -50,6 +50,9 @@ func TestCreateStoresWhatWasAskedFor(t *testing.T) {
 			t.Errorf("%s: label %q, annotation %q", key, vol.Labels[key], vol.Annotations[key])
 		}
 	}
+	if namespace, name := v1alpha1.ClaimOf(rep); namespace != vol.Annotations[v1alpha1.PVCNamespaceKey] || name != vol.Annotations[v1alpha1.PVCNameKey] || len(rep.Annotations) != 2 {
+		t.Errorf("the replica is of claim %s/%s: %v", namespace, name, rep.Annotations)
+	}
 	want := v1alpha1.Connection{Transports: []v1alpha1.TransportType{v1alpha1.TransportRDMA}, IOQueues: 4, QueueDepth: 64, CtrlLossTimeoutSeconds: 600}
 	if diff := cmp.Diff(want, vol.Spec.Connection); diff != "" {
 		t.Error(diff)

@@ -45,11 +45,16 @@ func member(name, volumeUUID string, n int, node string) v1alpha1.VolumeMember {
 // newReplica is the object of a member that has none.
 func newReplica(vol *v1alpha1.NvmfVolume, m v1alpha1.VolumeMember, source *v1alpha1.ReplicaSource) *v1alpha1.NvmfReplica {
 	rep := &v1alpha1.NvmfReplica{
-		ObjectMeta: metav1.ObjectMeta{Name: m.Name, Labels: vol.Labels, Finalizers: []string{v1alpha1.EngineFinalizer}},
+		ObjectMeta: metav1.ObjectMeta{Name: m.Name, Labels: vol.Labels, Annotations: map[string]string{}, Finalizers: []string{v1alpha1.EngineFinalizer}},
 		Spec: v1alpha1.NvmfReplicaSpec{
 			Volume: v1alpha1.ReplicaOf{Name: vol.Name, UUID: vol.Spec.UUID},
 			UUID:   m.UUID, Target: vol.Spec.Target, Node: m.Node, Source: source, DeviceClass: vol.Spec.DeviceClass, Connection: vol.Spec.Connection,
 		},
+	}
+	for _, key := range []string{v1alpha1.PVCNameKey, v1alpha1.PVCNamespaceKey} {
+		if value := vol.Annotations[key]; value != "" {
+			rep.Annotations[key] = value
+		}
 	}
 	rep.Spec = derive(vol, nil, rep)
 	return rep

@@ -4,10 +4,14 @@ package agent
 
 import (
 	"fmt"
+	"strconv"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/utils/clock"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/dataplane/agent/decide"
+	"github.com/weft-storage/weft/dataplane/engine"
 )
 
 // Metrics of the agent.
@@ -25,6 +29,13 @@ type Metrics struct {
 	threadMoves prometheus.Counter
 	poolBytes   *prometheus.GaugeVec
 	places      *prometheus.GaugeVec
+	// lastReconcile is the agent's heartbeat, and targetUp the target's.
+	lastReconcile prometheus.Gauge
+	targetUp      *prometheus.GaugeVec
+	buffers       *prometheus.GaugeVec
+	// statistics and health are asked for beside the reconciler, by the runnables that they are.
+	statistics *statistics
+	health     *healthWatch
 }
 
 // NewMetrics makes the agent's metrics and registers them. It fails when they are registered already.
@@ -65,7 +76,18 @@ func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
 		threadMoves: prometheus.NewCounter(prometheus.CounterOpts{
 			Name: "weft_agent_thread_moves_total", Help: "Number of poll groups that were moved to another core.",
 		}),
+		lastReconcile: prometheus.NewGauge(prometheus.GaugeOpts{
+			Name: "weft_agent_last_reconcile_timestamp_seconds", Help: "When the agent last completed a reconciliation of its node, in seconds since 1970.",
+		}),
+		targetUp: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "weft_agent_target_up", Help: "1 while the node's target answers, else 0.",
+		}, []string{"engine"}),
+		buffers: prometheus.NewGaugeVec(prometheus.GaugeOpts{
+			Name: "weft_agent_buffers", Help: "Number of buffers that the target has in each pool.",
+		}, []string{"pool"}),
 	}
+	m.statistics = newStatistics(clock.RealClock{}, m.engineErrors)
+	m.health = newHealthWatch(clock.RealClock{}, m.engineErrors)
 	for _, c := range m.all() {
 		if err := registry.Register(c); err != nil {
 			return nil, fmt.Errorf("register metrics: %w", err)
@@ -75,7 +97,10 @@ func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
 }
 
 func (m *Metrics) all() []prometheus.Collector {
-	return []prometheus.Collector{m.volumes, m.exports, m.orphans, m.phaseSeconds, m.engineErrors, m.refillSeconds, m.bufferWaits, m.coreLoad, m.threadMoves, m.poolBytes, m.places}
+	return []prometheus.Collector{
+		m.volumes, m.exports, m.orphans, m.phaseSeconds, m.engineErrors, m.refillSeconds, m.bufferWaits, m.coreLoad, m.threadMoves,
+		m.poolBytes, m.places, m.lastReconcile, m.targetUp, m.buffers, m.statistics, m.health,
+	}
 }
 
 // Unregister them, so that another agent in this process may register its own.
@@ -116,4 +141,33 @@ func (m *Metrics) setPlaces(attachments, volumes *v1alpha1.Places) {
 			m.places.WithLabelValues(of, "possible").Set(float64(*places.Possible))
 		}
 	}
+}
+
+// setTarget to what was seen of it. What cannot be seen of it now, its drives and replicas stay as they were.
+func (m *Metrics) setTarget(e engine.Engine, s *decide.Observed) {
+	m.targetUp.Reset()
+	measured, _ := e.(engine.Measured)
+	if s.Node.Spec.Plan == nil {
+		m.buffers.Reset()
+		m.statistics.use(nil, nil)
+		m.health.use(nil, nil)
+		return
+	}
+	up := 0.0
+	if s.Target.Err == nil || s.Target.Info.Type != "" && s.Target.Reason != v1alpha1.ReasonEngineNotAnswering {
+		up = 1
+	}
+	m.targetUp.WithLabelValues(string(s.Node.Spec.Plan.Engine)).Set(up)
+	if s.Target.Err != nil {
+		return
+	}
+	m.buffers.Reset()
+	for _, setting := range s.Target.Settings {
+		pool, is := map[string]string{"smallBuffers": "small", "largeBuffers": "large"}[setting.Setting]
+		if n, err := strconv.ParseFloat(setting.Value, 64); is && err == nil {
+			m.buffers.WithLabelValues(pool).Set(n)
+		}
+	}
+	m.statistics.use(measured, servedBy(s))
+	m.health.use(measured, drivesOf(s))
 }

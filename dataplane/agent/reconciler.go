@@ -149,6 +149,7 @@ func (r *Reconciler) Reconcile(ctx context.Context, _ reconcile.Request) (reconc
 	if unchanged.Err() != nil {
 		return reconcile.Result{RequeueAfter: time.Millisecond}, nil
 	}
+	r.metrics.lastReconcile.Set(float64(r.Clock.Now().Unix()))
 	result := r.next(s, d)
 	if again := r.balanceThreads(ctx, e, s); again > 0 {
 		result.RequeueAfter = min(result.RequeueAfter, again)
@@ -362,6 +363,7 @@ func (r *Reconciler) observe(e engine.Engine, s *decide.Observed, d decide.Decis
 	}
 	r.metrics.volumes.WithLabelValues("true").Set(float64(ready))
 	r.metrics.volumes.WithLabelValues("false").Set(float64(len(s.Volumes) - ready))
+	r.metrics.setTarget(e, s)
 	r.metrics.setPools(d.Node.Pools)
 	r.metrics.setPlaces(d.Node.Attachments, d.Node.Volumes)
 	if s.Target.Err == nil {

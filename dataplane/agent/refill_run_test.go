@@ -136,6 +136,11 @@ func TestRunRefillsSPDK(t *testing.T) {
 	r := l.run(func(v1alpha1.Engine) (engine.Engine, error) { return userSpace, nil })
 	l.Eventually(l.versions, patience, interval).Should(HaveLen(count))
 	l.Eventually(r.nodeSays, patience, interval).Should(And(HaveKeyWithValue("Ready", "True/AsExpected"), HaveKeyWithValue("RestartNeeded", "False/AsExpected")))
+	l.Expect(r.get("/metrics")).To(And(
+		ContainSubstring("weft_agent_target_up{engine=\"SPDK\"} 1"), MatchRegexp(`(?m)^weft_agent_last_reconcile_timestamp_seconds [1-9]`),
+		ContainSubstring(`weft_agent_replica_operations_total{claim="",namespace="",operation="write",replica="v7",target="fast",volume="volume-of-v7"} 0`),
+		MatchRegexp(`(?m)^weft_agent_pool_operations_total\{device=".*",operation="read"\} [1-9]`), MatchRegexp(`(?m)^weft_agent_core_seconds_total\{core="1",state="busy"\} `),
+		ContainSubstring(`weft_agent_buffers{pool="small"} 2048`), MatchRegexp(`(?m)^weft_agent_buffer_gets_total\{module="nvmf_TCP",pool="small"\} `)))
 	is := l.nvmfNode().Status.Engine
 	l.Expect(is).To(And(HaveField("Type", v1alpha1.EngineSPDK), HaveField("Version", "26.05"), HaveField("Transports", ConsistOf(v1alpha1.TransportTCP))))
 	l.Expect(is.Settings).To(ContainElements(v1alpha1.EngineSetting{Setting: "largeBuffers", Value: "256"}, v1alpha1.EngineSetting{Setting: "coreMask", Value: "0x2"}))

@@ -224,6 +224,8 @@ func setUp(m manager.Manager, records *Records, agentMetrics *Metrics, o Options
 		targets,
 		clearing,
 		notes,
+		agentMetrics.statistics,
+		agentMetrics.health,
 		heartbeat(clients, clock.RealClock{}, o.NodeName, o.Namespace),
 		healthServer(m, r, o),
 	} {

@@ -20,9 +20,9 @@ import (
 var _ engine.Measured = (*Engine)(nil)
 
 // Statistics implements engine.Measured: of the pools' block devices. The kernel counts nothing of a namespace that is a
-// file: its own log of a namespace's reads and writes (nvmet_get_smart_log_nsid in drivers/nvme/target/admin-cmd.c) says
-// zero of it, up to Linux 7.0 at the least, and nvmet's folder in debugfs has controllers only. What a volume's host does
-// is counted there.
+// file: the log of its reads and writes that a host may ask for stays at zero (nvmet_get_smart_log_nsid in
+// drivers/nvme/target/admin-cmd.c, Linux 6.12), and nvmet's folder in debugfs has controllers only. What hosts do with a
+// volume is counted on them alone.
 func (e *Engine) Statistics(ctx context.Context, _ []engine.ID) (engine.Statistics, error) {
 	pools, err := e.mountedPools()
 	if err != nil {
