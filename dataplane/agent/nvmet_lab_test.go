@@ -133,6 +133,25 @@ func onKernel(t *testing.T, target engine.Engine, found *v1alpha1.Inventory, obj
 	}
 }
 
+// expectMeasured drives, which are pools with volumes.
+func expectMeasured(t *testing.T, target engine.Measured, drives []v1alpha1.PlannedDrive) {
+	t.Helper()
+	g := NewWithT(t)
+	stats, err := target.Statistics(t.Context(), []engine.ID{id(1)})
+	g.Expect(err).NotTo(HaveOccurred())
+	g.Expect(stats.Pools).To(HaveLen(len(drives)))
+	g.Expect(stats.Pools).To(HaveEach(And(HaveField("Write.Bytes", BeNumerically(">", 4096)), HaveField("Write.Seconds", BeNumerically(">", 0)))), "filesystems were made")
+	g.Expect(stats.Volumes).To(BeEmpty(), "the kernel counts nothing of a file")
+	for _, d := range drives {
+		health, err := target.DriveHealth(t.Context(), d.ID)
+		g.Expect(err).NotTo(HaveOccurred())
+		// What QEMU's drives say of themselves.
+		g.Expect(health).To(And(HaveField("TemperatureCelsius", 50.0), HaveField("UsedRatio", 0.0), HaveField("WrittenBytes", BeNumerically(">", 0))), "%s: %+v", d.ID, health)
+	}
+	_, err = target.DriveHealth(t.Context(), "another")
+	g.Expect(err).To(MatchError(engine.ErrUnavailable))
+}
+
 // TestWithTheKernelsTarget has the agent, the real inventory and the real engine, on a machine of
 // their own: its blank NVMe drives are taken. Only the API server is not real.
 //
@@ -157,7 +176,8 @@ func TestWithTheKernelsTarget(t *testing.T) {
 		ofSize("64Mi")(v)
 		held(v)
 	}
-	target := &changes{Engine: nvmet.New(nvmet.Options{StateDir: "/var/tmp/weft-agent-test"})}
+	kernel := nvmet.New(nvmet.Options{StateDir: "/var/tmp/weft-agent-test"})
+	target := &changes{Engine: kernel}
 	c, run := onKernel(t, target, found, node, testVolume(1, small, withHosts(hostA)), testVolume(2, small), testVolume(4, small, fromSnapshot("s3")),
 		testSnapshot(3, "v1", func(s *v1alpha1.NvmfSnapshot) { held(s) }))
 	volume := func(n int) *v1alpha1.NvmfReplica {
@@ -175,6 +195,8 @@ func TestWithTheKernelsTarget(t *testing.T) {
 	}
 	g.Expect(volume(1).Status.Hosts).To(Equal([]v1alpha1.AdmittedHost{{NQN: hostA, Node: "host", Blank: true}}))
 	g.Expect(volume(1).Status.Portals).To(Equal([]v1alpha1.Portal{loopback}))
+
+	expectMeasured(t, kernel, node.Spec.Plan.Drives)
 
 	target.made = nil
 	run()
