@@ -138,7 +138,7 @@ func TestRunRefillsSPDK(t *testing.T) {
 	l.Eventually(r.nodeSays, patience, interval).Should(And(HaveKeyWithValue("Ready", "True/AsExpected"), HaveKeyWithValue("RestartNeeded", "False/AsExpected")))
 	l.Expect(r.get("/metrics")).To(And(
 		ContainSubstring("weft_agent_target_up{engine=\"SPDK\"} 1"), MatchRegexp(`(?m)^weft_agent_last_reconcile_timestamp_seconds [1-9]`),
-		ContainSubstring(`weft_agent_replica_operations_total{claim="",namespace="",operation="write",replica="v7",target="fast",volume="volume-of-v7"} 0`),
+		ContainSubstring(fmt.Sprintf(`weft_agent_replica_operations_total{claim="",namespace="",operation="write",replica=%q,target="fast",volume="volume-of-v7"} 0`, l.name(7))),
 		MatchRegexp(`(?m)^weft_agent_pool_operations_total\{device=".*",operation="read"\} [1-9]`), MatchRegexp(`(?m)^weft_agent_core_seconds_total\{core="1",state="busy"\} `),
 		ContainSubstring(`weft_agent_buffers{pool="small"} 2048`), MatchRegexp(`(?m)^weft_agent_buffer_gets_total\{module="nvmf_TCP",pool="small"\} `)))
 	is := l.nvmfNode().Status.Engine
