@@ -152,7 +152,11 @@ func newManager(ctx context.Context, cfg *rest.Config, o settings) (ctrl.Manager
 		}
 	}
 	if o.MetricsBindAddress != off {
-		if err := mgr.Add(&nvmftarget.Metrics{Reader: mgr.GetClient(), Registry: ctrlmetrics.Registry}); err != nil {
+		metrics := &nvmftarget.Metrics{Reader: mgr.GetClient(), Registry: ctrlmetrics.Registry}
+		if o.WebhookBindAddress != off {
+			metrics.Others = append(metrics.Others, keeper)
+		}
+		if err := mgr.Add(metrics); err != nil {
 			return nil, fmt.Errorf("add metrics: %w", err)
 		}
 	}

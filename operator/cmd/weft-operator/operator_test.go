@@ -99,7 +99,8 @@ func TestHealthAndMetrics(t *testing.T) {
 	c.Eventually(func() (string, error) { _, body, err := get(url, allowed); return body, err }).Should(And(
 		ContainSubstring(`weft_target_nodes{state="capable",target="metered"} 1`),
 		ContainSubstring(`weft_target_nodes{state="ready",target="metered"} 0`),
-		ContainSubstring(`weft_target_capacity_bytes{kind="total",target="metered"} 0`)))
+		ContainSubstring(`weft_target_capacity_bytes{kind="total",target="metered"} 0`),
+		ContainSubstring(`weft_node_condition{condition="AgentAlive",node="metered-1",status="Unknown",target="metered"} 1`)))
 }
 
 func TestWhatIsRequired(t *testing.T) {

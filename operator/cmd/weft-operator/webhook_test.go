@@ -14,6 +14,7 @@ import (
 	"io"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -21,6 +22,7 @@ import (
 	"time"
 
 	. "github.com/onsi/gomega"
+	dto "github.com/prometheus/client_model/go"
 	admissionv1 "k8s.io/api/admissionregistration/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
@@ -28,6 +30,7 @@ import (
 	"k8s.io/client-go/rest"
 	testingclock "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/operator/internal/webhook"
@@ -408,6 +411,22 @@ func madeFor(t *testing.T, name string) map[string][]byte {
 		t.Fatal(err)
 	}
 	return d.Data
+}
+
+func TestMetricsSayWhenTheCertificateExpires(t *testing.T) {
+	w := startWebhooks(t, 1, nil, func(o *settings) { o.MetricsBindAddress = "127.0.0.1:0" })
+	w.node("expiry-1", "expiry", capableModules...)
+	w.answering("expiry")
+	block, _ := pem.Decode(w.secret().Data[webhook.CertificateKey])
+	certificate, err := x509.ParseCertificate(block.Bytes)
+	w.Expect(err).NotTo(HaveOccurred())
+	families, err := ctrlmetrics.Registry.Gather()
+	w.Expect(err).NotTo(HaveOccurred())
+	at := slices.IndexFunc(families, func(f *dto.MetricFamily) bool {
+		return f.GetName() == "weft_webhook_certificate_expiration_timestamp_seconds"
+	})
+	w.Expect(at).NotTo(Equal(-1))
+	w.Expect(families[at].GetMetric()[0].GetGauge().GetValue()).To(BeEquivalentTo(certificate.NotAfter.Unix()))
 }
 
 // The leader goes; the other replica answers on, and keeps the certificate.

@@ -22,25 +22,30 @@ var (
 		"Number of nodes of an NvmfTarget, by state: matching, capable, ready, updated or outdated (a change that disturbs I/O is pending).", []string{"target", "state"}, nil)
 	targetCapacity = prometheus.NewDesc("weft_target_capacity_bytes",
 		"Capacity of an NvmfTarget in bytes, by kind: total, allocated (promised to volumes) or free.", []string{"target", "kind"}, nil)
+	nodeCondition = prometheus.NewDesc("weft_node_condition",
+		"1 for each condition of an NvmfNode, with its status: True, False or Unknown.", []string{"node", "target", "condition", "status"}, nil)
 )
 
-// Metrics gives gauges from the status of all NvmfTargets, which is the only
+// Metrics gives gauges from the status of all NvmfTargets and NvmfNodes, which is the only
 // place they are kept; every replica gives the same. It is a manager's Runnable: registered while
 // it runs.
 type Metrics struct {
-	// Reader of NvmfTargets, from a cache.
+	// Reader of NvmfTargets and NvmfNodes, from a cache.
 	Reader client.Reader
 	// Registry that is scraped.
 	Registry prometheus.Registerer
+	// Others are registered with them.
+	Others []prometheus.Collector
 }
 
 // Start implements manager.Runnable.
 func (m *Metrics) Start(ctx context.Context) error {
-	c := &collector{ctx: ctx, reader: m.Reader}
-	if err := m.Registry.Register(c); err != nil {
-		return fmt.Errorf("register the metrics of NvmfTargets: %w", err)
+	for _, c := range append([]prometheus.Collector{&collector{ctx: ctx, reader: m.Reader}}, m.Others...) {
+		if err := m.Registry.Register(c); err != nil {
+			return fmt.Errorf("register the operator's metrics: %w", err)
+		}
+		defer m.Registry.Unregister(c)
 	}
-	defer m.Registry.Unregister(c)
 	<-ctx.Done()
 	return nil
 }
@@ -58,13 +63,34 @@ type collector struct {
 func (*collector) Describe(descs chan<- *prometheus.Desc) {
 	descs <- targetNodes
 	descs <- targetCapacity
+	descs <- nodeCondition
 }
 
-// Collect implements prometheus.Collector. When NvmfTargets cannot be read the scrape
+// Collect implements prometheus.Collector. When NvmfTargets or NvmfNodes cannot be read the scrape
 // fails: no value is not the same as no targets.
 func (c *collector) Collect(out chan<- prometheus.Metric) {
 	ctx, cancel := context.WithTimeout(c.ctx, collectTimeout)
 	defer cancel()
+	c.collectTargets(ctx, out)
+	c.collectNodes(ctx, out)
+}
+
+// collectNodes gives one series for each condition: as its status changes, so does the series.
+func (c *collector) collectNodes(ctx context.Context, out chan<- prometheus.Metric) {
+	var nodes v1alpha1.NvmfNodeList
+	if err := c.reader.List(ctx, &nodes); err != nil {
+		out <- prometheus.NewInvalidMetric(nodeCondition, fmt.Errorf("list NvmfNodes: %w", err))
+		return
+	}
+	for i := range nodes.Items {
+		node := &nodes.Items[i]
+		for _, is := range node.Status.Conditions {
+			out <- prometheus.MustNewConstMetric(nodeCondition, prometheus.GaugeValue, 1, node.Name, node.Spec.Target, is.Type, string(is.Status))
+		}
+	}
+}
+
+func (c *collector) collectTargets(ctx context.Context, out chan<- prometheus.Metric) {
 	var targets v1alpha1.NvmfTargetList
 	if err := c.reader.List(ctx, &targets); err != nil {
 		out <- prometheus.NewInvalidMetric(targetNodes, fmt.Errorf("list NvmfTargets: %w", err))
