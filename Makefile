@@ -26,6 +26,8 @@ GOLANGCI_LINT  := $(BIN)/golangci-lint
 KIND           := $(BIN)/kind
 ACTIONLINT     := $(BIN)/actionlint
 GOVULNCHECK    := $(BIN)/govulncheck
+PROMTOOL       := $(BIN)/promtool
+PROMETHEUS     := $(BIN)/prometheus
 LAB            := $(BIN)/weft-lab
 PACKAGE_operator := ./operator/cmd/weft-operator
 PACKAGE_agent    := ./dataplane/cmd/weft-agent
@@ -37,6 +39,8 @@ PREFIX  ?=
 CLI_DIR  = $(if $(PREFIX),$(PREFIX)/bin,$(or $(shell $(GO) env GOBIN),$(shell $(GO) env GOPATH)/bin))
 
 export HELM
+export PROMTOOL
+export PROMETHEUS
 # One way of compiling for everything: what is built once is not built again, and no C compiler is needed.
 export CGO_ENABLED := 0
 export GOFLAGS     := $(strip $(shell $(GO) env GOFLAGS) -trimpath)
@@ -151,7 +155,7 @@ envtest: $(LAB) ## Build etcd, kube-apiserver and kube-controller-manager for th
 TESTFLAGS ?= -timeout 20m
 
 .PHONY: test-unit
-test-unit: envtest $(HELM) ## Run unit and API-server tests
+test-unit: envtest $(HELM) $(PROMTOOL) ## Run unit and API-server tests
 	KUBEBUILDER_ASSETS=$$(cd test/e2e && $(LAB) assets-dir) $(GO) test $(TESTFLAGS) ./...
 	cd test/e2e && $(GO) test $(TESTFLAGS) -skip TestEndToEnd ./...
 	cd hack/release && $(GO) test $(TESTFLAGS) ./...
@@ -240,7 +244,7 @@ TIER_third := -ginkgo.label-filter='third-node'
 # How many nodes the lab has; empty for two.
 NODES ?=
 .PHONY: test-e2e
-test-e2e: binaries $(LAB) $(HELM) ## Run the end-to-end tests of TIER in a new lab; logs of a failure are in dist/logs
+test-e2e: binaries $(LAB) $(HELM) $(if $(filter fast,$(TIER)),,$(PROMETHEUS)) ## Run the end-to-end tests of TIER in a new lab; logs of a failure are in dist/logs
 	$(if $(filter fast all third,$(TIER)),,$(error TIER is $(TIER); write fast, all or third))
 	cd test/e2e && $(LAB) down
 	$(if $(NODES),cd test/e2e && $(LAB) up --nodes $(NODES) --weft)
@@ -249,7 +253,7 @@ test-e2e: binaries $(LAB) $(HELM) ## Run the end-to-end tests of TIER in a new l
 
 .PHONY: test-e2e-all
 test-e2e-all: TIER := all
-test-e2e-all: test-e2e ## Run all end-to-end tests in a new lab
+test-e2e-all: $(PROMETHEUS) test-e2e ## Run all end-to-end tests in a new lab
 
 .PHONY: test-e2e-third
 test-e2e-third: TIER := third
@@ -389,6 +393,9 @@ $(GOLANGCI_LINT): tools/lint/go.mod tools/lint/go.sum
 	$(GO) -C tools/lint build -o $@ github.com/golangci/golangci-lint/v2/cmd/golangci-lint
 $(GOVULNCHECK): tools/vuln/go.mod tools/vuln/go.sum
 	$(GO) -C tools/vuln build -o $@ golang.org/x/vuln/cmd/govulncheck
+# Without what finds targets, which is most of it.
+$(PROMTOOL) $(PROMETHEUS): tools/prometheus/go.mod tools/prometheus/go.sum
+	$(GO) -C tools/prometheus build -tags remove_all_sd -o $@ github.com/prometheus/prometheus/cmd/$(@F)
 $(KIND): tools/go.mod tools/go.sum
 	$(GO) -C tools build -o $@ sigs.k8s.io/kind
 $(ACTIONLINT): tools/go.mod tools/go.sum

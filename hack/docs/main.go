@@ -5,6 +5,7 @@
 //	go run ./hack/docs reference   (make generate: docs/reference/nvmftarget*.md, the fields of an NvmfTarget)
 //	go run ./hack/docs values      (make generate: the table of values in charts/weft/README.md)
 //	go run ./hack/docs figures     (make docs-figures: the pictures, and the tables of docs/tuning.md)
+//	go run ./hack/docs queries     (tests: every query of the chart's alerts and dashboards, as a rules file of Prometheus)
 //	go run ./hack/docs language PATH...   (make lint: words and phrases that texts for users do not use)
 //	go run ./hack/docs record FILE.cast COMMAND ARGUMENT...   (make demo-recording: what the demo prints, and when)
 //	go run ./hack/docs draw FILE.cast FILE.svg   (the same: its picture, for README.md)
@@ -48,6 +49,12 @@ func run(ctx context.Context, args []string) error {
 		return recordFile(ctx, args[1], args[2:])
 	case len(args) == 3 && args[0] == "draw":
 		files, err = drawFile(args[1], args[2])
+	case slices.Equal(args, []string{"queries"}):
+		rules, err := queryRules(".")
+		if err == nil {
+			_, err = os.Stdout.Write(rules)
+		}
+		return err
 	case slices.Equal(args, []string{"figures"}):
 		files, err = figures(".")
 	case slices.Equal(args, []string{"reference"}):
@@ -55,7 +62,7 @@ func run(ctx context.Context, args []string) error {
 	case slices.Equal(args, []string{"values"}):
 		files, err = values(".")
 	default:
-		err = errors.New("usage: docs figures, docs reference, docs values, docs language PATH..., docs record FILE.cast COMMAND..., or docs draw FILE.cast FILE.svg")
+		err = errors.New("usage: docs figures, docs reference, docs values, docs queries, docs language PATH..., docs record FILE.cast COMMAND..., or docs draw FILE.cast FILE.svg")
 	}
 	if err != nil {
 		return err
