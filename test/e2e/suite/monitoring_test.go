@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package suite
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"fmt"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"time"
+
+	. "github.com/onsi/ginkgo/v2"
+	. "github.com/onsi/gomega"
+	"github.com/onsi/gomega/gexec"
+	authenticationv1 "k8s.io/api/authentication/v1"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
+)
+
+// metricsPorts of weft's components: of operator and CSI controller in their pods, of the others on their nodes.
+var metricsPorts = map[string]int{"operator": 8443, "csi-controller": 8443, "agent": 9809, "csi-node": 9808}
+
+// absent are metrics that a healthy volume of the kernel's target in a file does not have, and why.
+var absent = map[string]string{
+	`weft_agent_(replica|buffer|core)_\w+`: "SPDK only",
+	`weft_agent_drive_\w+`:                 "only of pools on NVMe drives",
+	`weft_agent_engine_errors_total`:       "only after an error",
+	`weft_mirror_cop(ied|y_size)_bytes`:    "only while data is copied",
+}
+
+// prometheus that scrapes every component of weft, until the test ends: the address of its API.
+func prometheus(ctx context.Context) string {
+	GinkgoHelper()
+	program := cmp.Or(os.Getenv("PROMETHEUS"), filepath.Join(run.repo, "bin", "prometheus"))
+	Expect(program).To(BeAnExistingFile(), "this spec needs Prometheus: run `make $PWD/bin/prometheus`, or set PROMETHEUS to its path")
+	dir := GinkgoT().TempDir()
+	token := filepath.Join(dir, "token")
+	Expect(os.WriteFile(token, []byte(tokenOf(ctx, "prometheus")), 0o600)).To(Succeed())
+	config := "global: {scrape_interval: 5s, scrape_timeout: 5s}\nscrape_configs:\n"
+	for component, port := range metricsPorts {
+		config += fmt.Sprintf(`
+- job_name: weft-%s
+  scheme: https
+  honor_labels: true
+  tls_config: {insecure_skip_verify: true}
+  authorization: {credentials_file: %s}
+  static_configs:
+`, component, token)
+		for _, pod := range componentPods(ctx, component) {
+			if pod.DeletionTimestamp == nil {
+				config += fmt.Sprintf("  - {targets: ['%s:%d'], labels: {node: %s}}\n", pod.Status.PodIP, port, pod.Spec.NodeName)
+			}
+		}
+	}
+	file := filepath.Join(dir, "prometheus.yml")
+	Expect(os.WriteFile(file, []byte(config), 0o600)).To(Succeed())
+
+	var listen net.ListenConfig
+	l, err := listen.Listen(ctx, "tcp", "127.0.0.1:0")
+	Expect(err).NotTo(HaveOccurred())
+	address := l.Addr().String()
+	Expect(l.Close()).To(Succeed())
+	// It is ended below, also when the context of the test is not.
+	session, err := gexec.Start(exec.CommandContext(context.WithoutCancel(ctx), program,
+		"--config.file="+file, "--storage.tsdb.path="+filepath.Join(dir, "data"), "--web.listen-address="+address), GinkgoWriter, GinkgoWriter)
+	Expect(err).NotTo(HaveOccurred())
+	DeferCleanup(func() { session.Terminate().Wait(time.Minute) })
+	return "http://" + address
+}
+
+// tokenOf a new service account in weft's namespace, which is gone when the test ends.
+func tokenOf(ctx context.Context, name string) string {
+	GinkgoHelper()
+	account := &corev1.ServiceAccount{ObjectMeta: metav1.ObjectMeta{Namespace: Namespace, Name: name}}
+	Expect(cluster.Create(ctx, account)).To(Succeed())
+	DeferCleanup(func(ctx context.Context) { remove(ctx, account) })
+	request := &authenticationv1.TokenRequest{}
+	Expect(cluster.SubResource("token").Create(ctx, account, request)).To(Succeed())
+	return request.Status.Token
+}
+
+// answer of a Prometheus to a query: how many series it has.
+func answer(ctx context.Context, api, query string) (int, error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, api+"/api/v1/query?query="+url.QueryEscape(query), nil)
+	if err != nil {
+		return 0, err
+	}
+	response, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return 0, err
+	}
+	defer response.Body.Close() //nolint:errcheck // it is only read
+	var body struct {
+		Error string `json:"error"`
+		Data  struct {
+			Result []json.RawMessage `json:"result"`
+		} `json:"data"`
+	}
+	if err := json.NewDecoder(response.Body).Decode(&body); err != nil {
+		return 0, fmt.Errorf("%s: %w", query, err)
+	}
+	if body.Error != "" {
+		return 0, fmt.Errorf("%s: %s", query, body.Error)
+	}
+	return len(body.Data.Result), nil
+}
+
+// asked are queries that must have an answer, by where they are written: those of the dashboards, and the metrics of
+// the alerts, which are quiet themselves.
+func asked(ctx context.Context) map[string]string {
+	GinkgoHelper()
+	list := exec.CommandContext(ctx, "go", "run", "./hack/docs", "queries")
+	list.Dir, list.Stderr = run.repo, GinkgoWriter
+	out, err := list.Output()
+	Expect(err).NotTo(HaveOccurred())
+	var file struct {
+		Groups []struct {
+			Rules []struct {
+				Expr   string            `json:"expr"`
+				Labels map[string]string `json:"labels"`
+			} `json:"rules"`
+		} `json:"groups"`
+	}
+	Expect(yaml.Unmarshal(out, &file)).To(Succeed())
+	queries := map[string]string{}
+	for _, r := range file.Groups[0].Rules {
+		from := r.Labels["from"]
+		if !strings.HasPrefix(from, "alert ") {
+			queries[from] = r.Expr
+			continue
+		}
+		for _, metric := range regexp.MustCompile(`\bweft_\w+`).FindAllString(r.Expr, -1) {
+			queries[from+", metric "+metric] = metric
+		}
+	}
+	Expect(queries).NotTo(BeEmpty())
+	for from, query := range queries {
+		for metric, why := range absent {
+			if regexp.MustCompile(`\b` + metric + `\b`).MatchString(query) {
+				GinkgoWriter.Printf("%s is not asked: %s\n", from, why)
+				delete(queries, from)
+			}
+		}
+	}
+	return queries
+}
+
+var _ = Describe("Prometheus", func() {
+	It("scrapes every component, and has series for the queries of dashboards and alerts", full, func(ctx SpecContext) {
+		queries := asked(ctx)
+		r := writtenOnTwo(ctx, "metered")
+		Expect(run.Install(ctx, // what onAllNodes takes back
+			fmt.Sprintf("metrics.agents.port=%d", metricsPorts["agent"]), fmt.Sprintf("metrics.nodePlugins.port=%d", metricsPorts["csi-node"]),
+			"metrics.readers[0].namespace="+Namespace, "metrics.readers[0].name=prometheus")).To(Succeed())
+		api := prometheus(ctx)
+
+		By("waiting until all are scraped")
+		Eventually(ctx, func(g Gomega, ctx context.Context) {
+			for job := range metricsPorts {
+				g.Expect(answer(ctx, api, fmt.Sprintf(`up{job="weft-%s"} == 1`, job))).To(BeNumerically(">", 0), job)
+			}
+			g.Expect(answer(ctx, api, `up == 0`)).To(Equal(0))
+		}).WithTimeout(3 * time.Minute).WithPolling(time.Second).Should(Succeed())
+
+		By("asking")
+		r.acks.goOn(ctx, 10, time.Minute)
+		Eventually(ctx, func(g Gomega, ctx context.Context) {
+			for from, query := range queries {
+				g.Expect(answer(ctx, api, query)).To(BeNumerically(">", 0), "%s: %s", from, query)
+			}
+		}).WithTimeout(3 * time.Minute).WithPolling(time.Second).Should(Succeed())
+		r.acks.nothingLost(ctx, r.pod)
+	}, SpecTimeout(20*time.Minute))
+})
