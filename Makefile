@@ -286,6 +286,12 @@ real-target = @[ -n '$(WEFT_SPDK_TARGET)' ] || { echo 'name a real target: make 
 bench-create: envtest ## Measure 200 CreateVolume calls at once with a real API server; on two cores, at least 100 a second with one replica, and 70 with two
 	KUBEBUILDER_ASSETS=$$(cd test/e2e && $(LAB) assets-dir) $(GO) test ./csi-driver/controller -run '^$$' -bench BenchmarkCreateVolume -benchtime 3x -timeout 10m
 
+# Sizes as nodes/volumes, each larger than the one before it. Making 20,000 volumes takes some ten minutes on two cores.
+SCALE ?= 100/2000,300/6000,1000/20000
+.PHONY: bench-scale
+bench-scale: envtest ## Measure operator and CSI controller beside the objects of clusters of the sizes in SCALE, with a real API server; docs/concepts/scale.md has results
+	KUBEBUILDER_ASSETS=$$(cd test/e2e && $(LAB) assets-dir) WEFT_SCALE=$(SCALE) $(GO) test ./csi-driver/controller ./operator/cmd/weft-operator -p 1 -run '^$$' -bench 'BenchmarkScale$$' -benchtime 1x -timeout 120m -v
+
 .PHONY: bench-deletion
 bench-deletion: ## Measure attaching beside the deletion of 1 TiB, on the nvmf_tgt that WEFT_SPDK_TARGET names; at most 1.2 times as long as alone
 	$(real-target)

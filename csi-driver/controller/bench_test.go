@@ -7,11 +7,9 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/http"
 	"path/filepath"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -21,10 +19,10 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
-	"k8s.io/client-go/rest"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/csi-driver/mirror"
+	"github.com/weft-storage/weft/test/apiserver"
 )
 
 // BenchmarkCreateVolume makes 200 volumes at once, as a rollout does, over gRPC, against a real API server and agents
@@ -43,22 +41,22 @@ func BenchmarkCreateVolume(b *testing.B) {
 // createAtOnce creates 200 volumes at once with so many replicas; it fails with fewer than least volumes a second.
 func createAtOnce(b *testing.B, replicas int, least float64) {
 	const atOnce = 200
-	var asked requests
+	var asked apiserver.Requests
 	uncounted := restConfig
-	restConfig = rest.CopyConfig(uncounted) // of agents and service
-	restConfig.Wrap(asked.count)
+	restConfig = asked.Of(uncounted) // of agents and service
 	b.Cleanup(func() { restConfig = uncounted })
 	st := newStorage(b, 3, 10000*gi)
 	s, _ := newService(b)
 	seen(b, s, st)
 	sidecar := overGRPC(b, s)
 	var raw time.Duration
+	requests := 0
 	for round := 0; b.Loop(); round++ {
 		ids := make([]string, atOnce)
 		for i := range ids {
 			ids[i] = own(b, fmt.Sprintf("%d-%d", round, i))
 		}
-		asked.on.Store(true)
+		asked.Reset()
 		each(b, ids, func(id string) error {
 			req := createRequest(st, id, gi)
 			req.Parameters["replicas"] = strconv.Itoa(replicas)
@@ -66,7 +64,8 @@ func createAtOnce(b *testing.B, replicas int, least float64) {
 			return err
 		})
 		b.StopTimer()
-		asked.on.Store(false)
+		counts, _ := asked.Reset()
+		requests += apiserver.Total(counts)
 		each(b, ids, func(id string) error {
 			_, err := sidecar.DeleteVolume(within(b, 5*enough), &csi.DeleteVolumeRequest{VolumeId: id})
 			return err
@@ -79,10 +78,10 @@ func createAtOnce(b *testing.B, replicas int, least float64) {
 	b.ReportMetric(rate, "volumes/s")
 	b.ReportMetric(volumes/raw.Seconds(), "raw/s")
 	b.ReportMetric(b.Elapsed().Seconds()/raw.Seconds(), "times-raw")
-	b.ReportMetric(float64(asked.n.Load())/volumes, "requests/volume")
+	b.ReportMetric(float64(requests)/volumes, "requests/volume")
 	if rate < least {
 		b.Errorf("%.1f volumes a second with replicas: \"%d\"; want at least %.0f; %.1f requests a volume, %.0f a second stored alone",
-			rate, replicas, least, float64(asked.n.Load())/volumes, volumes/raw.Seconds())
+			rate, replicas, least, float64(requests)/volumes, volumes/raw.Seconds())
 	}
 }
 
@@ -109,25 +108,6 @@ func overGRPC(b *testing.B, s *Service) csi.ControllerClient {
 	})
 	return csi.NewControllerClient(conn)
 }
-
-// requests to the API server, but for watches, while they are counted.
-type requests struct {
-	on atomic.Bool
-	n  atomic.Int64
-}
-
-func (r *requests) count(next http.RoundTripper) http.RoundTripper {
-	return transport(func(req *http.Request) (*http.Response, error) {
-		if r.on.Load() && req.URL.Query().Get("watch") == "" {
-			r.n.Add(1)
-		}
-		return next.RoundTrip(req)
-	})
-}
-
-type transport func(*http.Request) (*http.Response, error)
-
-func (t transport) RoundTrip(req *http.Request) (*http.Response, error) { return t(req) }
 
 // writesAlone stores the objects for each name and writes the replicas' statuses, and answers how long that took. No
 // agent serves them.

@@ -21,6 +21,7 @@ import (
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/csi-driver/mirror"
+	"github.com/weft-storage/weft/test/apiserver"
 )
 
 // mirrorOf a volume, as the API server has it; nil when it is not there.
@@ -352,20 +353,18 @@ func TestCreateWithTwoReplicasCutOffAnywhere(t *testing.T) {
 // A new volume costs one request for each of its objects.
 func TestCreateStoresEachObjectOnce(t *testing.T) {
 	st := newStorage(t, 2, 100*gi)
-	var asked requests
-	config := rest.CopyConfig(restConfig)
-	config.Wrap(asked.count)
-	s, _ := newServiceOn(t, config)
+	var asked apiserver.Requests
+	s, _ := newServiceOn(t, asked.Of(restConfig))
 	seen(t, s, st)
 	newMirrored(t, s, st, "first") // the client asks which kinds there are
-	asked.on.Store(true)
+	asked.Reset()
 	newMirrored(t, s, st, "two")
-	if n := asked.n.Swap(0); n != 4 {
-		t.Errorf("%d requests for a volume with two replicas; want 4: the volume, two replicas, the record", n)
+	if counts, _ := asked.Reset(); apiserver.Total(counts) != 4 {
+		t.Errorf("%v for a volume with two replicas; want 4 requests: the volume, two replicas, the record", counts)
 	}
 	newVolume(t, s, st, "one")
-	if n := asked.n.Load(); n != 2 {
-		t.Errorf("%d requests for a volume with one replica; want 2", n)
+	if counts, _ := asked.Reset(); apiserver.Total(counts) != 2 {
+		t.Errorf("%v for a volume with one replica; want 2 requests", counts)
 	}
 }
 
@@ -449,3 +448,7 @@ func TestProgressSettlesNothing(t *testing.T) {
 	g.Expect(api.Update(t.Context(), one)).To(Succeed())
 	g.Expect(next(one)).To(Equal(one.Name))
 }
+
+type transport func(*http.Request) (*http.Response, error)
+
+func (t transport) RoundTrip(req *http.Request) (*http.Response, error) { return t(req) }

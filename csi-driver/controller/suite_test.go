@@ -33,6 +33,7 @@ import (
 
 // One API server for all tests; each uses names of its own.
 var (
+	apiServer  *apiserver.Server
 	restConfig *rest.Config
 	api        client.Client
 )
@@ -44,7 +45,7 @@ func TestMain(m *testing.M) {
 	log.SetLogger(logr.Discard())
 	klog.SetLogger(logr.Discard())
 	os.Exit(apiserver.Run(context.Background(), m, func(_ context.Context, s *apiserver.Server) error {
-		restConfig, api = s.Config, s.Admin
+		apiServer, restConfig, api = s, s.Config, s.Admin
 		return nil
 	}))
 }

@@ -13,7 +13,6 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
-	ctrlmetrics "sigs.k8s.io/controller-runtime/pkg/metrics"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 )
@@ -257,20 +256,7 @@ func TestNothingIsWrittenWhenNothingChanged(t *testing.T) {
 
 // reconciles counts how often a controller of this process ran.
 func (c *cluster) reconciles(controller string) int {
-	families, err := ctrlmetrics.Registry.Gather()
-	c.Expect(err).NotTo(HaveOccurred())
-	total := 0.0
-	for _, family := range families {
-		if family.GetName() != "controller_runtime_reconcile_total" {
-			continue
-		}
-		for _, m := range family.GetMetric() {
-			if labelValue(m, "controller") == controller {
-				total += m.GetCounter().GetValue()
-			}
-		}
-	}
-	return int(total)
+	return int(metric(c.t, "controller_runtime_reconcile_total", controller))
 }
 
 func labelValue(m *dto.Metric, name string) string {
