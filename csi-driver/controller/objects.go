@@ -30,6 +30,9 @@ type objects[T any, P object[T]] struct {
 	kind         string
 	cached, live client.Reader
 
+	// names of those that the cache shows.
+	names order
+
 	mu      sync.Mutex
 	waiters map[string]map[chan struct{}]struct{}
 }
@@ -132,8 +135,46 @@ func (o *objects[T, P]) subscribe(name string) (<-chan struct{}, func()) {
 	}
 }
 
-// changed is called after the cache has taken in an event of the object.
-func (o *objects[T, P]) changed(name string) {
+// peek at an object in the cache, which is the cache's own: not to be changed. Nil when the cache shows none.
+func (o *objects[T, P]) peek(ctx context.Context, name string) (P, error) {
+	obj := P(new(T))
+	err := o.cached.Get(ctx, types.NamespacedName{Name: name}, obj, client.UnsafeDisableDeepCopy)
+	if apierrors.IsNotFound(err) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read %s %s: %w", o.kind, name, err)
+	}
+	return obj, nil
+}
+
+// showLimit is how long a call waits at most until the cache shows what it has written.
+const showLimit = time.Second
+
+// show waits until the cache, and with it a list, shows what a call has written, as far as is tells: then who lists
+// after the call's answer misses nothing of it. Is gets nil when the cache shows no such object. There is no error:
+// after showLimit the answer is as true as before, and a list is merely behind.
+func (o *objects[T, P]) show(ctx context.Context, name string, is func(P) bool) {
+	ctx, cancel := context.WithTimeout(ctx, showLimit)
+	defer cancel()
+	changed, unsubscribe := o.subscribe(name)
+	defer unsubscribe()
+	for {
+		obj, err := o.peek(ctx, name)
+		if err != nil || is(obj) && o.names.has(name) == (obj != nil) {
+			return
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// changed is called after the cache has taken in an event of the object; gone says that the cache shows it no more.
+func (o *objects[T, P]) changed(name string, gone bool) {
+	o.names.set(name, !gone)
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for c := range o.waiters[name] {

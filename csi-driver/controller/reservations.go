@@ -3,6 +3,7 @@
 package controller
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -18,12 +19,29 @@ import (
 
 // reservations are replicas that were placed, or that grew, and that the cache does not show so yet. Without them,
 // calls that come together would all see the same free space and choose the same node.
+//
+// What the cache shows is entered into the ledger with each event, so that a call does not have to look at all
+// replicas. An event that shows what was kept takes that back in the same step.
 type reservations struct {
 	cached client.Reader
 	clock  clock.PassiveClock
+	// synced tells whether shown is complete.
+	synced func() bool
 
 	mu   sync.Mutex
 	made map[string]reservation
+	// shown replicas, by name, and what they have written.
+	shown map[string]shownReplica
+	// making are the snapshots, by name, whose node has not reported yet what they hold: until then, they are taken to
+	// hold what their replica has written.
+	making map[string]*v1alpha1.NvmfSnapshot
+	// ledger has for each replica what is kept for it, else what the cache shows, and the snapshots.
+	ledger placement.Ledger
+}
+
+type shownReplica struct {
+	placement.Promise
+	writtenBytes int64
 }
 
 type reservation struct {
@@ -42,31 +60,57 @@ const reservationTime = 2 * time.Minute
 func (r *reservations) place(ctx context.Context, req placement.Request, members []v1alpha1.VolumeMember) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	nodes, promises, err := r.gather(ctx, members...)
+	nodes, err := r.gather(ctx)
 	if err != nil {
 		return err
 	}
-	known := len(promises)
+	// What earlier calls kept for these replicas is no obstacle to them.
+	before := map[string]reservation{}
+	for _, m := range members {
+		if made, is := r.made[m.Name]; is {
+			before[m.Name] = made
+			r.drop(m.Name)
+		}
+	}
 	for i := range members {
 		m := &members[i]
-		if m.Node, err = placement.Choose(req, nodes, promises); err != nil {
+		if m.Node, err = placement.Choose(req, nodes, &r.ledger); err != nil {
+			for _, m := range members {
+				r.drop(m.Name)
+			}
+			for _, made := range before {
+				r.enter(made)
+			}
 			return err
 		}
-		promises = append(promises, placement.PromiseTo(m.Name, m.Node, req.Device, req.DeviceClass, req.SizeBytes))
+		r.keep(placement.PromiseTo(m.Name, m.Node, req.Device, req.DeviceClass, req.SizeBytes), m.UUID)
 		req.Apart, req.Node, req.Device = append(req.Apart, m.Node), "", ""
-	}
-	for i, m := range members {
-		r.keep(promises[known+i], m.UUID)
 	}
 	return nil
 }
 
 // keep space. The caller holds the lock.
 func (r *reservations) keep(p placement.Promise, uuid string) {
+	r.enter(reservation{Promise: p, uuid: uuid, until: r.clock.Now().Add(reservationTime)})
+}
+
+// enter what is kept. It counts before what the cache shows: a volume before it grew. The caller holds the lock.
+func (r *reservations) enter(made reservation) {
 	if r.made == nil {
 		r.made = map[string]reservation{}
 	}
-	r.made[p.Volume] = reservation{Promise: p, uuid: uuid, until: r.clock.Now().Add(reservationTime)}
+	r.made[made.Volume] = made
+	r.ledger.Set(made.Promise)
+}
+
+// drop what is kept for a replica; what the cache shows of it counts again. The caller holds the lock.
+func (r *reservations) drop(replica string) {
+	delete(r.made, replica)
+	if is, ok := r.shown[replica]; ok {
+		r.ledger.Set(is.Promise)
+	} else {
+		r.ledger.Remove(replica)
+	}
 }
 
 // grow keeps the space for a volume that shall have this size. It fails, with what there is room for, when its
@@ -87,7 +131,7 @@ func (r *reservations) grow(ctx context.Context, vol *replicatedVolume, size int
 func (r *reservations) growReplica(ctx context.Context, rep *v1alpha1.NvmfReplica, size int64) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	nodes, promises, err := r.gather(ctx, v1alpha1.VolumeMember{Name: rep.Name})
+	nodes, err := r.gather(ctx)
 	if err != nil {
 		return err
 	}
@@ -95,7 +139,7 @@ func (r *reservations) growReplica(ctx context.Context, rep *v1alpha1.NvmfReplic
 	if i < 0 {
 		return roomUnknown(rep, size, "has no NvmfNode")
 	}
-	room, known := placement.Room(&nodes[i], rep.Status.Device, rep.Name, promises)
+	room, known := placement.Room(&nodes[i], rep.Status.Device, rep.Name, &r.ledger)
 	if !known {
 		return roomUnknown(rep, size, lastWordOfPool(nodes[i].Status.Pools, rep.Status.Device))
 	}
@@ -133,9 +177,59 @@ func lastWordOfPool(pools []v1alpha1.PoolStatus, device string) string {
 func (r *reservations) release(replica, uuid string, size int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.releaseHeld(replica, uuid, size)
+}
+
+// releaseHeld is release for a caller who holds the lock.
+func (r *reservations) releaseHeld(replica, uuid string, size int64) {
 	if made := r.made[replica]; made.uuid == uuid && made.SizeBytes <= v1alpha1.WithHeader(size) {
-		delete(r.made, replica)
+		r.drop(replica)
 	}
+}
+
+// replicaChanged enters what the cache shows of a replica; gone says that it shows it no more.
+func (r *reservations) replicaChanged(rep *v1alpha1.NvmfReplica, gone bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.shown == nil {
+		r.shown = map[string]shownReplica{}
+	}
+	if gone {
+		delete(r.shown, rep.Name)
+	} else {
+		is := shownReplica{Promise: placement.PromiseTo(rep.Name, rep.Spec.Node, rep.Status.Device, rep.Spec.DeviceClass, rep.Spec.Size.Value())}
+		if rep.Status.Allocated != nil {
+			is.writtenBytes = rep.Status.Allocated.Value()
+		}
+		r.shown[rep.Name] = is
+	}
+	if _, kept := r.made[rep.Name]; !kept {
+		r.drop(rep.Name)
+	}
+	r.releaseHeld(rep.Name, rep.Spec.UUID, rep.Spec.Size.Value())
+	for _, snap := range r.making {
+		if snap.Spec.Replica == rep.Name {
+			r.ledger.Set(r.snapshotPromise(snap))
+		}
+	}
+}
+
+// snapshotChanged enters what the cache shows of a snapshot; gone says that it shows it no more.
+func (r *reservations) snapshotChanged(snap *v1alpha1.NvmfSnapshot, gone bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.making == nil {
+		r.making = map[string]*v1alpha1.NvmfSnapshot{}
+	}
+	delete(r.making, snap.Name)
+	if gone {
+		r.ledger.Remove(placement.SnapshotPrefix + snap.Name)
+		return
+	}
+	if snap.Status.Device == "" || snap.Status.Allocated == nil {
+		r.making[snap.Name] = snap
+	}
+	r.ledger.Set(r.snapshotPromise(snap))
 }
 
 // releaseAll that is kept for these replicas.
@@ -149,71 +243,40 @@ func (r *reservations) releaseAll(members []v1alpha1.VolumeMember, size int64) {
 func (r *reservations) candidates(ctx context.Context, req placement.Request) ([]placement.Candidate, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	nodes, promises, err := r.gather(ctx)
+	nodes, err := r.gather(ctx)
 	if err != nil {
 		return nil, err
 	}
-	candidates, _ := placement.Candidates(req, nodes, promises)
+	candidates, _ := placement.Candidates(req, nodes, &r.ledger)
 	return candidates, nil
 }
 
-// gather the nodes and what was promised of them; of what is kept, not what is for these replicas. The nodes are the
-// cache's own: not to be changed. The caller holds the lock, so that what was released is what the cache showed before
-// it was read.
-func (r *reservations) gather(ctx context.Context, but ...v1alpha1.VolumeMember) ([]v1alpha1.NvmfNode, []placement.Promise, error) {
+// gather the nodes, which are the cache's own: not to be changed. The ledger is complete then, and without what is kept
+// no longer. The caller holds the lock.
+func (r *reservations) gather(ctx context.Context) ([]v1alpha1.NvmfNode, error) {
 	var nodes v1alpha1.NvmfNodeList
 	if err := r.cached.List(ctx, &nodes, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, nil, fmt.Errorf("list NvmfNodes: %w", err)
+		return nil, fmt.Errorf("list NvmfNodes: %w", err)
 	}
-	var reps v1alpha1.NvmfReplicaList
-	if err := r.cached.List(ctx, &reps, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, nil, fmt.Errorf("list NvmfReplicas: %w", err)
+	if !r.synced() {
+		return nil, failf(waiting, "it is not known yet what all volumes take; try again")
 	}
-	promises := make([]placement.Promise, 0, len(reps.Items)+len(r.made))
-	// What is kept comes first, and so counts, where the cache shows a volume before it grew.
 	now := r.clock.Now()
 	for name, made := range r.made {
 		if now.After(made.until) {
-			delete(r.made, name)
-		} else if !slices.ContainsFunc(but, func(m v1alpha1.VolumeMember) bool { return m.Name == name }) {
-			promises = append(promises, made.Promise)
+			r.drop(name)
 		}
 	}
-	for i := range reps.Items {
-		rep := &reps.Items[i]
-		promises = append(promises, placement.PromiseTo(rep.Name, rep.Spec.Node, rep.Status.Device, rep.Spec.DeviceClass, rep.Spec.Size.Value()))
-	}
-	var snaps v1alpha1.NvmfSnapshotList
-	if err := r.cached.List(ctx, &snaps, client.UnsafeDisableDeepCopy); err != nil {
-		return nil, nil, fmt.Errorf("list NvmfSnapshots: %w", err)
-	}
-	return nodes.Items, append(promises, snapshotPromises(snaps.Items, reps.Items)...), nil
+	return nodes.Items, nil
 }
 
-// snapshotPromises are what snapshots hold; one that is still being made, what its replica has written so far.
-func snapshotPromises(snaps []v1alpha1.NvmfSnapshot, reps []v1alpha1.NvmfReplica) []placement.Promise {
-	if len(snaps) == 0 {
-		return nil
+// snapshotPromise is what a snapshot holds; one that is still being made, what its replica has written so far. The
+// caller holds the lock.
+func (r *reservations) snapshotPromise(s *v1alpha1.NvmfSnapshot) placement.Promise {
+	of := r.shown[s.Spec.Replica]
+	p := placement.Promise{Volume: placement.SnapshotPrefix + s.Name, Node: s.Spec.Node, Device: cmp.Or(s.Status.Device, of.Device), SizeBytes: of.writtenBytes}
+	if s.Status.Allocated != nil {
+		p.SizeBytes = s.Status.Allocated.Value()
 	}
-	byName := make(map[string]*v1alpha1.NvmfReplica, len(reps))
-	for i := range reps {
-		byName[reps[i].Name] = &reps[i]
-	}
-	promises := make([]placement.Promise, 0, len(snaps))
-	for i := range snaps {
-		s := &snaps[i]
-		p := placement.Promise{Volume: placement.SnapshotPrefix + s.Name, Node: s.Spec.Node, Device: s.Status.Device}
-		rep := byName[s.Spec.Replica]
-		if p.Device == "" && rep != nil {
-			p.Device = rep.Status.Device
-		}
-		switch {
-		case s.Status.Allocated != nil:
-			p.SizeBytes = s.Status.Allocated.Value()
-		case rep != nil && rep.Status.Allocated != nil:
-			p.SizeBytes = rep.Status.Allocated.Value()
-		}
-		promises = append(promises, p)
-	}
-	return promises
+	return p
 }

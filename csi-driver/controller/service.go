@@ -13,6 +13,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
@@ -57,8 +58,9 @@ type Service struct {
 	// unsettled are the names of volumes that Settle has to look at.
 	unsettled workqueue.TypedRateLimitingInterface[string]
 	// untold is what TellEvents has to write Events about.
-	untold    workqueue.TypedRateLimitingInterface[happening]
-	informers []cache.Informer
+	untold workqueue.TypedRateLimitingInterface[happening]
+	// filled tells of each cache, and of what is kept from its events, whether it is complete.
+	filled []toolscache.InformerSynced
 }
 
 var _ csi.ControllerServer = (*Service)(nil)
@@ -67,19 +69,19 @@ var _ csi.ControllerServer = (*Service)(nil)
 // are answered once Synced is true, and with Unavailable or after a wait before.
 func New(ctx context.Context, c *Cluster) (*Service, error) {
 	s := &Service{
-		client:       c.GetClient(),
-		live:         c.GetAPIReader(),
-		cordoned:     c.cordoned,
-		volumes:      &objects[v1alpha1.NvmfVolume, *v1alpha1.NvmfVolume]{kind: "NvmfVolume", cached: c.GetClient(), live: c.GetAPIReader()},
-		replicas:     &objects[v1alpha1.NvmfReplica, *v1alpha1.NvmfReplica]{kind: "NvmfReplica", cached: c.GetClient(), live: c.GetAPIReader()},
-		mirrors:      &objects[v1alpha1.NvmfMirror, *v1alpha1.NvmfMirror]{kind: "NvmfMirror", cached: c.GetClient(), live: c.GetAPIReader()},
-		snapshots:    &objects[v1alpha1.NvmfSnapshot, *v1alpha1.NvmfSnapshot]{kind: "NvmfSnapshot", cached: c.GetClient(), live: c.GetAPIReader()},
-		reservations: &reservations{cached: c.GetClient(), clock: clock.RealClock{}},
-		grace:        confirmGrace,
-		delay:        settleDelay,
-		unsettled:    workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[string]()),
-		untold:       newUntold(),
+		client:    c.GetClient(),
+		live:      c.GetAPIReader(),
+		cordoned:  c.cordoned,
+		volumes:   &objects[v1alpha1.NvmfVolume, *v1alpha1.NvmfVolume]{kind: "NvmfVolume", cached: c.GetClient(), live: c.GetAPIReader()},
+		replicas:  &objects[v1alpha1.NvmfReplica, *v1alpha1.NvmfReplica]{kind: "NvmfReplica", cached: c.GetClient(), live: c.GetAPIReader()},
+		mirrors:   &objects[v1alpha1.NvmfMirror, *v1alpha1.NvmfMirror]{kind: "NvmfMirror", cached: c.GetClient(), live: c.GetAPIReader()},
+		snapshots: &objects[v1alpha1.NvmfSnapshot, *v1alpha1.NvmfSnapshot]{kind: "NvmfSnapshot", cached: c.GetClient(), live: c.GetAPIReader()},
+		grace:     confirmGrace,
+		delay:     settleDelay,
+		unsettled: workqueue.NewTypedRateLimitingQueue(workqueue.DefaultTypedControllerRateLimiter[string]()),
+		untold:    newUntold(),
 	}
+	s.reservations = &reservations{cached: c.GetClient(), clock: clock.RealClock{}, synced: s.Synced}
 	err := c.GetFieldIndexer().IndexField(ctx, &v1alpha1.NvmfReplica{}, volumeNameField, func(obj client.Object) []string {
 		return []string{obj.(*v1alpha1.NvmfReplica).Spec.Volume.Name}
 	})
@@ -91,7 +93,7 @@ func New(ctx context.Context, c *Cluster) (*Service, error) {
 	for _, watch := range []struct {
 		in      cache.Cache
 		obj     client.Object
-		changed func(obj any)
+		changed func(obj any, gone bool)
 	}{
 		{c.GetCache(), &v1alpha1.NvmfVolume{}, s.volumeChanged},
 		{c.GetCache(), &v1alpha1.NvmfReplica{}, s.replicaChanged},
@@ -104,69 +106,72 @@ func New(ctx context.Context, c *Cluster) (*Service, error) {
 		if err != nil {
 			return nil, fmt.Errorf("watch %T: %w", watch.obj, err)
 		}
-		s.informers = append(s.informers, informer)
+		s.filled = append(s.filled, informer.HasSynced)
 		if watch.changed == nil {
 			continue
 		}
-		if _, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
-			AddFunc: watch.changed,
+		handled, err := informer.AddEventHandler(toolscache.ResourceEventHandlerFuncs{
+			AddFunc: func(obj any) { watch.changed(obj, false) },
 			UpdateFunc: func(was, now any) {
 				if mirror.OnlyProgress(was, now) {
 					return
 				}
-				watch.changed(now)
+				watch.changed(now, false)
 				s.notice(was, now)
 			},
 			DeleteFunc: func(obj any) {
 				if gone, ok := obj.(toolscache.DeletedFinalStateUnknown); ok {
 					obj = gone.Obj
 				}
-				watch.changed(obj)
+				watch.changed(obj, true)
 			},
-		}); err != nil {
+		})
+		if err != nil {
 			return nil, fmt.Errorf("watch %T: %w", watch.obj, err)
 		}
+		s.filled = append(s.filled, handled.HasSynced)
 	}
 	return s, nil
 }
 
 // volumeChanged runs after the cache has taken in the change.
-func (s *Service) volumeChanged(obj any) {
+func (s *Service) volumeChanged(obj any, gone bool) {
 	if vol, ok := obj.(*v1alpha1.NvmfVolume); ok {
-		s.volumes.changed(vol.Name)
+		s.volumes.changed(vol.Name, gone)
 		s.unsettled.AddAfter(vol.Name, s.delay)
 	}
 }
 
 // replicaChanged runs after the cache has taken in the change.
-func (s *Service) replicaChanged(obj any) {
+func (s *Service) replicaChanged(obj any, gone bool) {
 	if rep, ok := obj.(*v1alpha1.NvmfReplica); ok {
-		s.reservations.release(rep.Name, rep.Spec.UUID, rep.Spec.Size.Value())
-		s.replicas.changed(rep.Name)
+		s.reservations.replicaChanged(rep, gone)
+		s.replicas.changed(rep.Name, gone)
 		s.unsettled.AddAfter(rep.Spec.Volume.Name, s.delay)
 	}
 }
 
 // mirrorChanged runs after the cache has taken in the change. A replica that left its mirror gets a fresh identity, by
 // which it can return.
-func (s *Service) mirrorChanged(obj any) {
+func (s *Service) mirrorChanged(obj any, gone bool) {
 	if m, ok := obj.(*v1alpha1.NvmfMirror); ok {
-		s.mirrors.changed(m.Name)
+		s.mirrors.changed(m.Name, gone)
 		s.unsettled.Add(m.Name)
 	}
 }
 
 // snapshotChanged runs after the cache has taken in the change.
-func (s *Service) snapshotChanged(obj any) {
+func (s *Service) snapshotChanged(obj any, gone bool) {
 	if snap, ok := obj.(*v1alpha1.NvmfSnapshot); ok {
-		s.snapshots.changed(snap.Name)
+		s.reservations.snapshotChanged(snap, gone)
+		s.snapshots.changed(snap.Name, gone)
 	}
 }
 
 // Synced says that the cache has been filled, so that the service can work.
 func (s *Service) Synced() bool {
-	for _, i := range s.informers {
-		if !i.HasSynced() {
+	for _, filled := range s.filled {
+		if !filled() {
 			return false
 		}
 	}
@@ -204,12 +209,19 @@ func (s *Service) ControllerGetCapabilities(context.Context, *csi.ControllerGetC
 // CreateVolume implements csi.ControllerServer: it answers once the volume exists on its node.
 func (s *Service) CreateVolume(ctx context.Context, req *csi.CreateVolumeRequest) (*csi.CreateVolumeResponse, error) {
 	resp, err := s.createVolume(ctx, req)
+	if err == nil {
+		s.volumes.show(ctx, resp.Volume.VolumeId, func(v *v1alpha1.NvmfVolume) bool { return v != nil })
+	}
 	return resp, toStatus(err)
 }
 
 // DeleteVolume implements csi.ControllerServer: it answers once the node's engine no longer has the volume.
 func (s *Service) DeleteVolume(ctx context.Context, req *csi.DeleteVolumeRequest) (*csi.DeleteVolumeResponse, error) {
-	return &csi.DeleteVolumeResponse{}, toStatus(s.deleteVolume(ctx, req.GetVolumeId()))
+	err := s.deleteVolume(ctx, req.GetVolumeId())
+	if err == nil {
+		s.volumes.show(ctx, req.GetVolumeId(), func(v *v1alpha1.NvmfVolume) bool { return v == nil })
+	}
+	return &csi.DeleteVolumeResponse{}, toStatus(err)
 }
 
 // CreateSnapshot implements csi.ControllerServer: it answers once the snapshot exists, ready to be used.
@@ -262,12 +274,21 @@ func (s *Service) ControllerListVolumeHealth(ctx context.Context, req *csi.Contr
 // ControllerPublishVolume implements csi.ControllerServer: it answers once the target admits the host.
 func (s *Service) ControllerPublishVolume(ctx context.Context, req *csi.ControllerPublishVolumeRequest) (*csi.ControllerPublishVolumeResponse, error) {
 	resp, err := s.publishVolume(ctx, req)
+	if err == nil {
+		s.volumes.show(ctx, req.GetVolumeId(), func(v *v1alpha1.NvmfVolume) bool { return v == nil || find(v, req.GetNodeId()) != nil })
+	}
 	return resp, toStatus(err)
 }
 
 // ControllerUnpublishVolume implements csi.ControllerServer: it answers once the target no longer admits the host.
 func (s *Service) ControllerUnpublishVolume(ctx context.Context, req *csi.ControllerUnpublishVolumeRequest) (*csi.ControllerUnpublishVolumeResponse, error) {
-	return &csi.ControllerUnpublishVolumeResponse{}, toStatus(s.unpublishVolume(ctx, req.GetVolumeId(), req.GetNodeId()))
+	err := s.unpublishVolume(ctx, req.GetVolumeId(), req.GetNodeId())
+	if err == nil {
+		s.volumes.show(ctx, req.GetVolumeId(), func(v *v1alpha1.NvmfVolume) bool {
+			return v == nil || !slices.ContainsFunc(published(v), func(node string) bool { return req.GetNodeId() == "" || node == req.GetNodeId() })
+		})
+	}
+	return &csi.ControllerUnpublishVolumeResponse{}, toStatus(err)
 }
 
 // ControllerExpandVolume implements csi.ControllerServer: it answers once the target serves the new size.

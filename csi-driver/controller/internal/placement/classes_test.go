@@ -44,11 +44,11 @@ func TestDeviceClasses(t *testing.T) {
 		"a copy that asks for no class":     {Request{SizeBytes: gi, Node: "a", Device: "a-qlc"}, nil, "a"},
 	} {
 		tc.req.Target = "fast"
-		if got, err := Choose(tc.req, nodes, tc.promises); got != tc.want || err != nil {
+		if got, err := Choose(tc.req, nodes, NewLedger(tc.promises...)); got != tc.want || err != nil {
 			t.Errorf("%s: got %q, %v; want %q", name, got, err, tc.want)
 		}
 	}
-	got, _ := Candidates(Request{Target: "fast", DeviceClass: "tlc"}, nodes, []Promise{placing})
+	got, _ := Candidates(Request{Target: "fast", DeviceClass: "tlc"}, nodes, NewLedger(placing))
 	want := []Candidate{{Node: "a", FreeBytes: 2*gi - header, LargestBytes: 2*gi - header}, {Node: "c", FreeBytes: 5 * gi, LargestBytes: 5 * gi}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
@@ -99,7 +99,7 @@ func TestRoomInAClass(t *testing.T) {
 	n.Status.Pools[1].Total = resource.NewQuantity(v1alpha1.WithHeader(20*gi), resource.BinarySI)
 	making := PromiseTo("other", "a", "", "tlc", 4*gi)
 	for device, want := range map[string]int64{"a-tlc": 6*gi - header, "a-qlc": 20 * gi} {
-		if got, known := Room(&n, device, "v", []Promise{making}); got != want || !known {
+		if got, known := Room(&n, device, "v", NewLedger(making)); got != want || !known {
 			t.Errorf("%s: got %d, %v; want %d", device, got, known, want)
 		}
 	}

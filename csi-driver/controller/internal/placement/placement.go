@@ -163,8 +163,8 @@ func bytes(n int64) string { return resource.NewQuantity(max(n, 0), resource.Bin
 // Choose returns the node for a volume: of those with a pool that has room, one in another zone than the
 // volume's other replicas, then the nearest, then the one with the most
 // free space, then the first by name. It fails with *NoNodeError or *NoRoomError.
-func Choose(req Request, nodes []v1alpha1.NvmfNode, promises []Promise) (string, error) {
-	candidates, refusals := Candidates(req, nodes, promises)
+func Choose(req Request, nodes []v1alpha1.NvmfNode, ledger *Ledger) (string, error) {
+	candidates, refusals := Candidates(req, nodes, ledger)
 	full := slices.ContainsFunc(refusals, func(r Refusal) bool { return r.Full })
 	if len(candidates) == 0 && len(req.Avoid) == 0 && !full {
 		return "", &NoNodeError{Request: req, Refusals: refusals}
@@ -180,8 +180,7 @@ func Choose(req Request, nodes []v1alpha1.NvmfNode, promises []Promise) (string,
 
 // Candidates are the target's nodes that can take volumes, with their room, and those that
 // cannot, with the reason; both by name. Nodes to avoid are in neither.
-func Candidates(req Request, nodes []v1alpha1.NvmfNode, promises []Promise) (candidates []Candidate, refusals []Refusal) {
-	byNode := once(promises)
+func Candidates(req Request, nodes []v1alpha1.NvmfNode, ledger *Ledger) (candidates []Candidate, refusals []Refusal) {
 	for i := range nodes {
 		n := &nodes[i]
 		if n.Spec.Plan == nil || slices.Contains(req.Avoid, n.Name) || (req.Node != "" && n.Name != req.Node) {
@@ -206,26 +205,15 @@ func Candidates(req Request, nodes []v1alpha1.NvmfNode, promises []Promise) (can
 			refusals = append(refusals, Refusal{Node: n.Name, Reason: reason})
 			continue
 		}
-		if limit, limited := n.Spec.Plan.VolumeLimit(); limited && volumesOf(byNode[n.Name]) >= limit {
-			refusals = append(refusals, Refusal{Node: n.Name, Full: true, Reason: fmt.Sprintf("it has %s, the maximum number of its target", text.Plural(int(volumesOf(byNode[n.Name])), "volume"))})
+		if limit, limited := n.Spec.Plan.VolumeLimit(); limited && ledger.volumesOf(n.Name) >= limit {
+			refusals = append(refusals, Refusal{Node: n.Name, Full: true, Reason: fmt.Sprintf("it has %s, the maximum number of its target", text.Plural(int(ledger.volumesOf(n.Name)), "volume"))})
 			continue
 		}
-		candidates = append(candidates, room(n, req, byNode[n.Name]))
+		candidates = append(candidates, room(n, req, ledger))
 	}
 	slices.SortFunc(candidates, func(a, b Candidate) int { return cmp.Compare(a.Node, b.Node) })
 	slices.SortFunc(refusals, func(a, b Refusal) int { return cmp.Compare(a.Node, b.Node) })
 	return candidates, refusals
-}
-
-// volumesOf are those among promises, as many as there are.
-func volumesOf(promises []Promise) int64 {
-	var n int64
-	for _, p := range promises {
-		if !strings.HasPrefix(p.Volume, SnapshotPrefix) {
-			n++
-		}
-	}
-	return n
 }
 
 // refusal is the reason why a node takes no volumes, or empty. A node whose agent is not known to be silent
@@ -322,8 +310,8 @@ func explain(what string, c *metav1.Condition) string {
 
 // Room is how large the data of the volume with this name may be in a pool of a node; its own promise does not count
 // against it. False when the node does not say what the pool has, or cannot read it: then nobody knows.
-func Room(n *v1alpha1.NvmfNode, device, volume string, promises []Promise) (int64, bool) {
-	others := slices.DeleteFunc(once(promises)[n.Name], func(p Promise) bool { return p.Volume == volume })
+func Room(n *v1alpha1.NvmfNode, device, volume string, ledger *Ledger) (int64, bool) {
+	others := ledger.of(n.Name, volume)
 	left, known := freeSpace(n, others)[device]
 	if !known {
 		left, known = unplannedSpace(n, device, others)
@@ -347,19 +335,6 @@ func unplannedSpace(n *v1alpha1.NvmfNode, device string, promises []Promise) (sp
 		}
 	}
 	return left, true
-}
-
-// once by node: what is promised, each volume counted once.
-func once(promises []Promise) map[string][]Promise {
-	byNode := map[string][]Promise{}
-	counted := make(map[string]bool, len(promises))
-	for _, p := range promises {
-		if !counted[p.Volume] {
-			counted[p.Volume] = true
-			byNode[p.Node] = append(byNode[p.Node], p)
-		}
-	}
-	return byNode
 }
 
 // space of a pool.
@@ -436,9 +411,9 @@ func freeSpace(n *v1alpha1.NvmfNode, promises []Promise) map[string]space {
 }
 
 // room of a node, in the pools that a request may go to.
-func room(n *v1alpha1.NvmfNode, req Request, promises []Promise) Candidate {
+func room(n *v1alpha1.NvmfNode, req Request, ledger *Ledger) Candidate {
 	c := Candidate{Node: n.Name}
-	for d, s := range freeSpace(n, promises) {
+	for d, s := range ledger.left(n) {
 		if !req.among(d, s.class) || s.cordoned {
 			continue
 		}

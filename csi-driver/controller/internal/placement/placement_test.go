@@ -183,7 +183,7 @@ func TestChoose(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := Choose(tc.req, tc.nodes, tc.promises)
+			got, err := Choose(tc.req, tc.nodes, NewLedger(tc.promises...))
 			if err != nil || got != tc.want {
 				t.Errorf("got %q, %v; want %q", got, err, tc.want)
 			}
@@ -277,7 +277,7 @@ func TestChooseSpreadsWhatWasPromisedMeanwhile(t *testing.T) {
 	var promises []Promise
 	count := map[string]int{}
 	for i := range 99 {
-		n, err := Choose(Request{Target: "fast", SizeBytes: gi}, nodes, promises)
+		n, err := Choose(Request{Target: "fast", SizeBytes: gi}, nodes, NewLedger(promises...))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -294,7 +294,7 @@ func TestCandidatesOfAllTargets(t *testing.T) {
 		node("b", pool("d1", 3*gi), pool("d2", 5*gi), of("slow")),
 		node("a", pool("d1", 1*gi)),
 		{ObjectMeta: metav1.ObjectMeta{Name: "unclaimed"}},
-	}, []Promise{{Volume: "v", Node: "a", Device: "d1", SizeBytes: 2 * gi}})
+	}, NewLedger(Promise{Volume: "v", Node: "a", Device: "d1", SizeBytes: 2 * gi}))
 	want := []Candidate{{Node: "a"}, {Node: "b", FreeBytes: 8 * gi, LargestBytes: 5 * gi}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Error(diff)
@@ -340,7 +340,7 @@ func TestRetiredDrives(t *testing.T) {
 	}
 	// What is being made there takes from the other drive, as its agent chooses.
 	req.SizeBytes = 3 * gi
-	if got, err := Choose(req, nodes, []Promise{PromiseTo("v", "half", "", "", 3*gi)}); err == nil ||
+	if got, err := Choose(req, nodes, NewLedger(PromiseTo("v", "half", "", "", 3*gi))); err == nil ||
 		!strings.Contains(err.Error(), "one: its drives are being retired") {
 		t.Errorf("got %q, %v", got, err)
 	}
@@ -385,7 +385,7 @@ func TestOverProvisioning(t *testing.T) {
 		{Volume: "b", Node: "thrice", Device: "d", SizeBytes: 90 * gi},
 		{Volume: "c", Node: "over", Device: "d", SizeBytes: 9 * gi}, {Volume: "d", Node: "over", Device: "d", SizeBytes: 9 * gi},
 	}
-	got, _ := Candidates(Request{Target: "fast"}, nodes, promises)
+	got, _ := Candidates(Request{Target: "fast"}, nodes, NewLedger(promises...))
 	want := []Candidate{
 		{Node: "once", FreeBytes: 30 * gi, LargestBytes: 30 * gi}, {Node: "over"},
 		{Node: "thrice", FreeBytes: 90*gi + 2*header, LargestBytes: 60 * gi}, // what is left has room for two headers more
@@ -394,21 +394,21 @@ func TestOverProvisioning(t *testing.T) {
 		t.Error(diff)
 	}
 	for size, node := range map[int64]string{gi: "thrice", 60 * gi: "thrice", 61 * gi: ""} {
-		if got, _ := Choose(Request{Target: "fast", SizeBytes: size}, nodes, promises); got != node {
+		if got, _ := Choose(Request{Target: "fast", SizeBytes: size}, nodes, NewLedger(promises...)); got != node {
 			t.Errorf("%d GiB go to %q, want %q", size/gi, got, node)
 		}
 	}
 	for i, room := range []int64{30 * gi, 60 * gi, 0} {
-		if left, known := Room(&nodes[i], "d", "new", promises); left != room || !known {
+		if left, known := Room(&nodes[i], "d", "new", NewLedger(promises...)); left != room || !known {
 			t.Errorf("%s: room to grow is %d, %v; want %d", nodes[i].Name, left, known, room)
 		}
 	}
 	// What has no drive yet is put where it fits, not on the drive with the most left.
 	mixed := node("mixed", pool("small", 30*gi), pool("large", 80*gi), promising(300))
-	got, _ = Candidates(Request{Target: "fast"}, []v1alpha1.NvmfNode{mixed}, []Promise{
-		{Volume: "e", Node: "mixed", Device: "large", SizeBytes: 79 * gi}, {Volume: "f", Node: "mixed", Device: "large", SizeBytes: 79 * gi},
-		{Volume: "g", Node: "mixed", SizeBytes: 40 * gi},
-	})
+	got, _ = Candidates(Request{Target: "fast"}, []v1alpha1.NvmfNode{mixed}, NewLedger(
+		Promise{Volume: "e", Node: "mixed", Device: "large", SizeBytes: 79 * gi}, Promise{Volume: "f", Node: "mixed", Device: "large", SizeBytes: 79 * gi},
+		Promise{Volume: "g", Node: "mixed", SizeBytes: 40 * gi},
+	))
 	if diff := cmp.Diff([]Candidate{{Node: "mixed", FreeBytes: (90+42)*gi + 4*header, LargestBytes: 42*gi + 2*header}}, got); diff != "" {
 		t.Error(diff)
 	}
@@ -437,7 +437,7 @@ func TestRoom(t *testing.T) {
 		"no longer planned: no new volumes come to it": {
 			node("n", pool("d", 100*gi), failed(v1alpha1.ReasonNotClaimed), pool("e", 100*gi)), 80 * gi, true},
 	} {
-		if room, known := Room(&tc.node, "d", "v", promises); room != tc.room || known != tc.known {
+		if room, known := Room(&tc.node, "d", "v", NewLedger(promises...)); room != tc.room || known != tc.known {
 			t.Errorf("%s: got %d, %v; want %d, %v", name, room, known, tc.room, tc.known)
 		}
 	}
@@ -461,21 +461,21 @@ func TestHeaders(t *testing.T) {
 		{[]Promise{{Volume: SnapshotPrefix + "s", Node: "n", Device: "d", SizeBytes: 9 * gi}}, gi - header, gi - header},
 	} {
 		nodes := []v1alpha1.NvmfNode{full}
-		got, _ := Candidates(Request{Target: "fast"}, nodes, tc.promises)
+		got, _ := Candidates(Request{Target: "fast"}, nodes, NewLedger(tc.promises...))
 		if diff := cmp.Diff([]Candidate{{Node: "n", FreeBytes: tc.free, LargestBytes: tc.largest}}, got); diff != "" {
 			t.Errorf("%v: %s", tc.promises, diff)
 		}
-		if room, known := Room(&full, "d", "new", tc.promises); room != tc.largest || !known {
+		if room, known := Room(&full, "d", "new", NewLedger(tc.promises...)); room != tc.largest || !known {
 			t.Errorf("%v: room for %d, %v, want %d", tc.promises, room, known, tc.largest)
 		}
 		for size, fits := range map[int64]bool{tc.largest: true, tc.largest + 1: false} {
-			if _, err := Choose(Request{Target: "fast", SizeBytes: size}, nodes, tc.promises); (err == nil) != fits {
+			if _, err := Choose(Request{Target: "fast", SizeBytes: size}, nodes, NewLedger(tc.promises...)); (err == nil) != fits {
 				t.Errorf("%v: a volume of %d bytes: %v", tc.promises, size, err)
 			}
 		}
 	}
 	// What a volume has may be had again when it grows.
-	if room, _ := Room(&full, "d", "v", []Promise{PromiseTo("v", "n", "d", "", 10*gi-header)}); room != 10*gi-header {
+	if room, _ := Room(&full, "d", "v", NewLedger(PromiseTo("v", "n", "d", "", 10*gi-header))); room != 10*gi-header {
 		t.Errorf("a volume that fills its drive has room for %d", room)
 	}
 	// However much may be promised, no volume fills more than its drive.
@@ -508,13 +508,13 @@ func TestChooseCountsVolumes(t *testing.T) {
 		"the kernel's target has no such limit": {func(*v1alpha1.NvmfNode) {}, nil, "a"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			got, err := Choose(req, append(tc.other, node("a", pool("d", 100*gi), tc.a)), held)
+			got, err := Choose(req, append(tc.other, node("a", pool("d", 100*gi), tc.a)), NewLedger(held...))
 			if err != nil || got != tc.want {
 				t.Errorf("got %q, %v; want %s", got, err, tc.want)
 			}
 		})
 	}
-	_, err := Choose(req, []v1alpha1.NvmfNode{node("a", pool("d", 100*gi), subsystems(3)), node("c", leaving)}, held)
+	_, err := Choose(req, []v1alpha1.NvmfNode{node("a", pool("d", 100*gi), subsystems(3)), node("c", leaving)}, NewLedger(held...))
 	var full *NoRoomError
 	if !errors.As(err, &full) || !strings.Contains(err.Error(), "a: it has 2 volumes, the maximum number of its target") {
 		t.Errorf("got %v", err)
@@ -541,7 +541,7 @@ func TestRoomInClusters(t *testing.T) {
 		"a snapshot holds whole clusters": {[]Promise{{Volume: SnapshotPrefix + "s", Node: "a", Device: "d", SizeBytes: 16 * mi}}, gi - 16*mi - header},
 	} {
 		t.Run(name, func(t *testing.T) {
-			if got, known := Room(&n, "d", "another", tc.promises); !known || got != tc.want {
+			if got, known := Room(&n, "d", "another", NewLedger(tc.promises...)); !known || got != tc.want {
 				t.Errorf("room for %d bytes (known: %v), want %d", got, known, tc.want)
 			}
 		})
