@@ -7,36 +7,33 @@ import (
 	"fmt"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/protobuf/proto"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/csi-driver/internal/server"
 )
 
-// listVolumeHealth lists the volumes with which something is wrong.
+// listVolumeHealth lists the volumes with which something is wrong, as the cache shows them.
 func (s *Service) listVolumeHealth(ctx context.Context, req *csi.ControllerListVolumeHealthRequest) (*csi.ControllerListVolumeHealthResponse, error) {
-	var vols v1alpha1.NvmfVolumeList
-	if err := s.live.List(ctx, &vols); err != nil {
-		return nil, fmt.Errorf("list NvmfVolumes: %w", err)
+	resp := &csi.ControllerListVolumeHealthResponse{}
+	var err error
+	resp.NextToken, err = pageOf(&s.volumes.names, req.GetStartingToken(), req.GetMaxEntries(), func(name string) (int, error) {
+		vol, p, err := s.look(ctx, name)
+		if vol == nil || len(p) == 0 || err != nil {
+			return 0, err
+		}
+		entry := p.Volume(name)
+		resp.Entries = append(resp.Entries, entry)
+		return proto.Size(entry), nil
+	})
+	if err != nil {
+		return nil, err
 	}
-	var ill []*csi.VolumeHealth
-	for i := range vols.Items {
-		vol, err := s.cachedReplicas(ctx, &vols.Items[i])
-		if err != nil {
-			return nil, err
-		}
-		p, err := s.problems(ctx, vol)
-		if err != nil {
-			return nil, err
-		}
-		if len(p) > 0 {
-			ill = append(ill, p.Volume(vols.Items[i].Name))
-		}
-	}
-	part, next, err := page(ill, func(v **csi.VolumeHealth) string { return (*v).VolumeId }, req.GetStartingToken(), req.GetMaxEntries())
-	return &csi.ControllerListVolumeHealthResponse{Entries: part, NextToken: next}, err
+	return resp, nil
 }
 
 func (s *Service) getVolumeHealth(ctx context.Context, id string) (*csi.ControllerGetVolumeHealthResponse, error) {
@@ -60,6 +57,18 @@ func (s *Service) cachedReplicas(ctx context.Context, vol *v1alpha1.NvmfVolume) 
 	return v, nil
 }
 
+// peekReplicas is cachedReplicas with the cache's own objects: not to be changed.
+func (s *Service) peekReplicas(ctx context.Context, vol *v1alpha1.NvmfVolume) (*replicatedVolume, error) {
+	v := &replicatedVolume{NvmfVolume: vol, replicas: make([]*v1alpha1.NvmfReplica, len(vol.Spec.Members))}
+	var err error
+	for i, m := range vol.Spec.Members {
+		if v.replicas[i], err = s.replicas.peek(ctx, m.Name); err != nil {
+			return nil, err
+		}
+	}
+	return v, nil
+}
+
 // problems of a volume, by what the agents say of its replicas and the operator of their nodes.
 func (s *Service) problems(ctx context.Context, vol *replicatedVolume) (server.Problems, error) {
 	var all server.Problems
@@ -71,7 +80,7 @@ func (s *Service) problems(ctx context.Context, vol *replicatedVolume) (server.P
 			continue
 		}
 		node := &v1alpha1.NvmfNode{}
-		if err := s.client.Get(ctx, keyOf(rep.Spec.Node), node); apierrors.IsNotFound(err) {
+		if err := s.client.Get(ctx, keyOf(rep.Spec.Node), node, client.UnsafeDisableDeepCopy); apierrors.IsNotFound(err) {
 			node = nil
 		} else if err != nil {
 			return nil, fmt.Errorf("read NvmfNode %s: %w", rep.Spec.Node, err)

@@ -9,13 +9,18 @@ import (
 	"strings"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
+	"github.com/weft-storage/weft/csi-driver/internal/server"
 )
 
 // tokenPrefix of a page's token; the rest is the last name of the page before. So a token never expires, and
 // what is made or deleted between two pages moves nothing from one page to another.
 const tokenPrefix = "after/"
+
+// pageEntries bounds a page of snapshots, of some 250 bytes each; see pageBytes.
+const pageEntries = 3000
 
 // page of the items, which are in the order of their names.
 func page[T any](items []T, name func(*T) string, token string, entries int32) (part []T, next string, err error) {
@@ -30,7 +35,10 @@ func page[T any](items []T, name func(*T) string, token string, entries int32) (
 		}
 		items = items[firstAfter(items, name, after):]
 	}
-	if entries > 0 && int(entries) < len(items) {
+	if entries == 0 || entries > pageEntries {
+		entries = pageEntries
+	}
+	if int(entries) < len(items) {
 		items = items[:entries]
 		next = tokenPrefix + name(&items[entries-1])
 	}
@@ -45,31 +53,80 @@ func firstAfter[T any](items []T, name func(*T) string, after string) int {
 	return at
 }
 
-// listVolumes asks the API server rather than the cache: another replica may have made a volume a moment ago.
-func (s *Service) listVolumes(ctx context.Context, req *csi.ListVolumesRequest) (*csi.ListVolumesResponse, error) {
-	var vols v1alpha1.NvmfVolumeList
-	if err := s.live.List(ctx, &vols); err != nil {
-		return nil, fmt.Errorf("list NvmfVolumes: %w", err)
+// pageBytes is where a page ends, whatever was asked for: gRPC's clients take 4 MiB and no more, unless they are told
+// to, and csi-attacher asks for all volumes without a limit. An entry has some 300 bytes, so that a page has some 3,500
+// volumes.
+const pageBytes = 1 << 20
+
+// pageOf the names, which are in order, after a token. Add returns the bytes of the entry that it made for a name; 0 for
+// none.
+func pageOf(names *order, token string, entries int32, add func(name string) (int, error)) (next string, err error) {
+	if entries < 0 {
+		return "", failf(invalid, "max_entries is negative")
 	}
-	part, next, err := page(vols.Items, func(v *v1alpha1.NvmfVolume) string { return v.Name }, req.GetStartingToken(), req.GetMaxEntries())
+	var after string
+	if token != "" {
+		var ok bool
+		if after, ok = strings.CutPrefix(token, tokenPrefix); !ok || !validID(after) {
+			return "", failf(busy, "starting_token %q is not valid; start again without one", token)
+		}
+	}
+	count, size := int32(0), 0
+	left := names.after(after)
+	for i, name := range left {
+		bytes, err := add(name)
+		if err != nil {
+			return "", err
+		}
+		if bytes > 0 {
+			count, size = count+1, size+bytes
+		}
+		if i < len(left)-1 && (count == entries && entries > 0 || size >= pageBytes) {
+			return tokenPrefix + name, nil
+		}
+	}
+	return "", nil
+}
+
+// listVolumes from the cache: what this process has answered before is in it (objects.show), and what another has
+// answered comes within moments. Csi-attacher compares the list with its VolumeAttachments, and repeats the attachment
+// of a volume that differs, which changes nothing where the list was merely behind.
+func (s *Service) listVolumes(ctx context.Context, req *csi.ListVolumesRequest) (*csi.ListVolumesResponse, error) {
+	resp := &csi.ListVolumesResponse{}
+	var err error
+	resp.NextToken, err = pageOf(&s.volumes.names, req.GetStartingToken(), req.GetMaxEntries(), func(name string) (int, error) {
+		vol, p, err := s.look(ctx, name)
+		if vol == nil || err != nil {
+			return 0, err
+		}
+		status := &csi.ListVolumesResponse_VolumeStatus{PublishedNodeIds: published(vol)}
+		p.AddCondition(status)
+		entry := &csi.ListVolumesResponse_Entry{Volume: csiVolume(vol), Status: status}
+		resp.Entries = append(resp.Entries, entry)
+		return proto.Size(entry), nil
+	})
 	if err != nil {
 		return nil, err
 	}
-	resp := &csi.ListVolumesResponse{NextToken: next}
-	for i := range part {
-		reps, err := s.cachedReplicas(ctx, &part[i])
-		if err != nil {
-			return nil, err
-		}
-		p, err := s.problems(ctx, reps)
-		if err != nil {
-			return nil, err
-		}
-		status := &csi.ListVolumesResponse_VolumeStatus{PublishedNodeIds: published(&part[i])}
-		p.AddCondition(status)
-		resp.Entries = append(resp.Entries, &csi.ListVolumesResponse_Entry{Volume: csiVolume(&part[i]), Status: status})
-	}
 	return resp, nil
+}
+
+// look at a volume in the cache, and at what is wrong with it; nil when the cache does not show it (any more). The volume
+// is the cache's own: not to be changed.
+func (s *Service) look(ctx context.Context, name string) (*v1alpha1.NvmfVolume, server.Problems, error) {
+	if !s.Synced() {
+		return nil, nil, failf(waiting, "it is not known yet which volumes there are; try again")
+	}
+	vol, err := s.volumes.peek(ctx, name)
+	if vol == nil || err != nil {
+		return nil, nil, err
+	}
+	reps, err := s.peekReplicas(ctx, vol)
+	if err != nil {
+		return nil, nil, err
+	}
+	p, err := s.problems(ctx, reps)
+	return vol, p, err
 }
 
 func (s *Service) getVolume(ctx context.Context, req *csi.ControllerGetVolumeRequest) (*csi.ControllerGetVolumeResponse, error) {

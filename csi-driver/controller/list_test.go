@@ -4,11 +4,15 @@ package controller
 
 import (
 	"fmt"
+	"maps"
+	"math/rand/v2"
 	"slices"
 	"testing"
 
 	"github.com/container-storage-interface/spec/lib/go/csi"
 	"google.golang.org/grpc/codes"
+
+	"github.com/weft-storage/weft/test/apiserver"
 )
 
 func TestPage(t *testing.T) {
@@ -42,6 +46,119 @@ func TestPage(t *testing.T) {
 		}
 		if fmt.Sprint(got) != tc.want || next != tc.next || tc.code != codes.OK {
 			t.Errorf("%+v: got %v, %q", tc, got, next)
+		}
+	}
+}
+
+// A page ends after the entries that were asked for, and before it is too large to be sent. What is made and deleted
+// between two pages moves nothing from one to the other.
+func TestPageOf(t *testing.T) {
+	names := &order{}
+	for _, name := range []string{"e", "a", "d", "b", "c"} {
+		names.set(name, true)
+	}
+	var got []string
+	entry := 1
+	take := func(name string) (int, error) {
+		if name == "x" { // is gone by now
+			return 0, nil
+		}
+		got = append(got, name)
+		return entry, nil
+	}
+	pages := func(token string, entries int32, want, wantNext string, wantCode codes.Code) {
+		t.Helper()
+		got = nil
+		next, err := pageOf(names, token, entries, take)
+		if err != nil && code(err) == wantCode {
+			return
+		}
+		if err != nil || wantCode != codes.OK || fmt.Sprint(got) != want || next != wantNext {
+			t.Errorf("token %q, %d entries: got %v, %q, %v; want %s, %q", token, entries, got, next, err, want, wantNext)
+		}
+	}
+	pages("", 0, "[a b c d e]", "", codes.OK)
+	pages("", 5, "[a b c d e]", "", codes.OK)
+	pages("", 2, "[a b]", "after/b", codes.OK)
+	pages("2", 0, "", "", codes.Aborted)
+	pages("after/", 0, "", "", codes.Aborted)
+	pages("", -1, "", "", codes.InvalidArgument)
+	names.set("b", false)
+	names.set("bb", true)
+	names.set("a", false)
+	pages("after/b", 2, "[bb c]", "after/c", codes.OK)
+	names.set("x", true)
+	pages("after/c", 2, "[d e]", "after/e", codes.OK)
+	pages("after/e", 2, "[]", "", codes.OK)
+	entry = pageBytes/2 + 1
+	pages("", 0, "[bb c]", "after/c", codes.OK)
+	pages("after/c", 1, "[d]", "after/d", codes.OK)
+}
+
+// Whatever is set and asked for in between, the order is that of the names that there are.
+func TestOrder(t *testing.T) {
+	random := rand.New(rand.NewPCG(3, 4))
+	names, there := &order{}, map[string]bool{}
+	for step := range 2000 {
+		name := fmt.Sprint(random.IntN(50))
+		if exists := random.IntN(2) == 0; exists {
+			there[name] = true
+			names.set(name, true)
+		} else {
+			delete(there, name)
+			names.set(name, false)
+		}
+		if names.has(name) != there[name] {
+			t.Fatalf("step %d: has %s: %v", step, name, names.has(name))
+		}
+		if want := slices.Sorted(maps.Keys(there)); step%7 == 0 && !slices.Equal(names.after(""), want) {
+			t.Fatalf("step %d: got %v, want %v", step, names.after(""), want)
+		}
+	}
+}
+
+// A list is answered from the cache, and shows what was answered before.
+func TestListAsksNothingAndMissesNothing(t *testing.T) {
+	st := newStorage(t, 1, 100*gi)
+	var asked apiserver.Requests
+	s, _ := newServiceOn(t, asked.Of(restConfig))
+	seen(t, s, st)
+	host := newHost(t, "host")
+	list := func() map[string][]string {
+		t.Helper()
+		asked.Reset()
+		resp, err := s.ListVolumes(t.Context(), &csi.ListVolumesRequest{})
+		if counts, _ := asked.Reset(); err != nil || len(counts) > 0 {
+			t.Fatalf("asked for %v: %v", counts, err)
+		}
+		volumes := map[string][]string{}
+		for _, e := range resp.Entries {
+			volumes[e.Volume.VolumeId] = e.Status.PublishedNodeIds
+		}
+		return volumes
+	}
+	for i := range 10 {
+		id := newVolume(t, s, st, fmt.Sprint(i))
+		if nodes, is := list()[id]; !is || len(nodes) > 0 {
+			t.Errorf("%s is listed as made: %v, on %v", id, is, nodes)
+		}
+		if _, err := s.ControllerPublishVolume(within(t, enough), publishRequest(id, host)); err != nil {
+			t.Fatal(err)
+		}
+		if nodes := list()[id]; !slices.Equal(nodes, []string{host}) {
+			t.Errorf("%s is listed on %v", id, nodes)
+		}
+		if _, err := s.ControllerUnpublishVolume(within(t, enough), &csi.ControllerUnpublishVolumeRequest{VolumeId: id, NodeId: host}); err != nil {
+			t.Fatal(err)
+		}
+		if nodes := list()[id]; len(nodes) > 0 {
+			t.Errorf("%s is listed on %v after its end", id, nodes)
+		}
+		if _, err := s.DeleteVolume(within(t, enough), &csi.DeleteVolumeRequest{VolumeId: id}); err != nil {
+			t.Fatal(err)
+		}
+		if _, is := list()[id]; is {
+			t.Errorf("%s is listed after its deletion", id)
 		}
 	}
 }
