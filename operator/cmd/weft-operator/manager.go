@@ -181,9 +181,20 @@ func cacheOptions(namespace string) (cache.Options, error) {
 		},
 		&corev1.Pod{}:                   targetPods,
 		&policyv1.PodDisruptionBudget{}: targetPods,
+		&corev1.Node{}:                  {Transform: trimNode},
 	}
 	maps.Copy(byObject, webhook.CacheOptions(namespace))
 	return cache.Options{DefaultTransform: cache.TransformStripManagedFields(), ByObject: byObject}, nil
+}
+
+// trimNode keeps of a Kubernetes Node what the operator looks at. The rest is most of it: a kubelet lists up to 50 images
+// by all their names, and others annotate.
+func trimNode(obj any) (any, error) {
+	if n, ok := obj.(*corev1.Node); ok {
+		n.ManagedFields, n.Annotations = nil, nil
+		n.Status.Images, n.Status.VolumesInUse, n.Status.VolumesAttached, n.Status.Capacity = nil, nil, nil, nil
+	}
+	return obj, nil
 }
 
 func metricsOptions(address string) metricsserver.Options {

@@ -31,7 +31,8 @@ func Kinds() []client.Object {
 	}
 }
 
-// All reads all objects of these kinds.
+// All reads all objects of these kinds. Nodes, volumes, replicas and snapshots from a cache are the cache's own: they are
+// only read, and quantities that they point to are not made text of, which would write to them.
 func All(ctx context.Context, from client.Reader) (*Objects, error) {
 	var (
 		targets   v1alpha1.NvmfTargetList
@@ -41,8 +42,13 @@ func All(ctx context.Context, from client.Reader) (*Objects, error) {
 		replicas  v1alpha1.NvmfReplicaList
 		snapshots v1alpha1.NvmfSnapshotList
 	)
-	for _, list := range []client.ObjectList{&targets, &kubeNodes, &nvmfNodes, &volumes, &replicas, &snapshots} {
+	for _, list := range []client.ObjectList{&targets, &nvmfNodes} {
 		if err := from.List(ctx, list); err != nil {
+			return nil, fmt.Errorf("list %T: %w", list, err)
+		}
+	}
+	for _, list := range []client.ObjectList{&kubeNodes, &volumes, &replicas, &snapshots} {
+		if err := from.List(ctx, list, client.UnsafeDisableDeepCopy); err != nil {
 			return nil, fmt.Errorf("list %T: %w", list, err)
 		}
 	}

@@ -87,8 +87,10 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		d = decide(v)
 	}
 	// The condition is written first: a node that changed since it was read is not opened.
-	if err := r.updateCondition(ctx, node, d.condition); err != nil {
-		return ctrl.Result{}, manifest.IgnoreStale(ctx, err)
+	if err := r.updateCondition(ctx, node, d.condition); manifest.IsStale(err) {
+		return ctrl.Result{RequeueAfter: manifest.StaleAgain}, nil
+	} else if err != nil {
+		return ctrl.Result{}, err
 	}
 	if !d.needed || r.Guards.Image == "" {
 		return ctrl.Result{}, r.remove(ctx, v, budget)

@@ -40,7 +40,7 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("guard").
 		WithOptions(controller.Options{MaxConcurrentReconciles: 1}).
-		For(&v1alpha1.NvmfNode{}).
+		For(&v1alpha1.NvmfNode{}, builder.WithPredicates(changed(standing))).
 		Watches(&v1alpha1.NvmfNode{}, handler.EnqueueRequestsFromMapFunc(r.partners), builder.WithPredicates(changed(alive))).
 		Watches(&corev1.Node{}, handler.EnqueueRequestsFromMapFunc(sameName), builder.WithPredicates(changed(cordoned))).
 		Watches(&v1alpha1.NvmfReplica{}, handler.EnqueueRequestsFromMapFunc(r.nodesOfReplica), builder.WithPredicates(changed(serving))).
@@ -56,6 +56,12 @@ func changed(of func(client.Object) any) predicate.Funcs {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		return !equality.Semantic.DeepEqual(of(e.ObjectOld), of(e.ObjectNew))
 	}}
+}
+
+// standing of a node is all of it but what its agent reports in figures and lists: what it stores, its replicas tell.
+func standing(o client.Object) any {
+	node := o.(*v1alpha1.NvmfNode)
+	return []any{node.UID, node.Generation, node.DeletionTimestamp, node.Finalizers, node.Labels, node.Annotations, node.Status.Conditions}
 }
 
 func alive(o client.Object) any {

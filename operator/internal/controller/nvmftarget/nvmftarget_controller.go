@@ -7,6 +7,7 @@ package nvmftarget
 import (
 	"context"
 	"fmt"
+	"sync/atomic"
 
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/types"
@@ -37,6 +38,9 @@ type Reconciler struct {
 	Pods manifest.TargetPods
 	// Guarded: each storage node has a budget of its own (package guard), and targets have none.
 	Guarded bool
+
+	// took is how many nanoseconds the last look at everything took.
+	took atomic.Int64
 }
 
 // Reconcile gathers, decides and acts. Whichever target it is called for, the
@@ -51,7 +55,9 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 	if added, err := r.ensureFinalizer(ctx, target); added || err != nil {
 		return ctrl.Result{}, manifest.IgnoreStale(ctx, err)
 	}
+	begun := r.Clock.Now()
 	v, err := r.look(ctx, r.Client, req.Name)
+	r.took.Store(int64(r.Clock.Now().Sub(begun)))
 	if err == nil && len(v.gate.Granted) > 0 {
 		v, err = r.look(ctx, r.Live, req.Name)
 	}
@@ -65,12 +71,13 @@ func (r *Reconciler) Reconcile(ctx context.Context, req ctrl.Request) (ctrl.Resu
 		return ctrl.Result{}, err
 	}
 	if gone, err := r.finalize(ctx, v.target); gone || err != nil {
-		return ctrl.Result{}, manifest.IgnoreStale(ctx, err)
+		return v.again(0), manifest.IgnoreStale(ctx, err)
 	}
 	if err := r.updateStatus(ctx, v); err != nil {
-		return ctrl.Result{}, manifest.IgnoreStale(ctx, err)
+		return v.again(0), manifest.IgnoreStale(ctx, err)
 	}
-	return ctrl.Result{RequeueAfter: v.gate.Again}, r.updateNodes(ctx, v)
+	err = r.updateNodes(ctx, v)
+	return v.again(v.gate.Again), err
 }
 
 // get returns the target, or nil when it is gone. What a target that is gone

@@ -28,9 +28,7 @@ func (r *Reconciler) applyNodes(ctx context.Context, v *view) error {
 		if n.Nvmf == nil {
 			continue
 		}
-		if err := r.applyNode(ctx, n, v.decision.Nodes[n.Name], v.inTurn[n.Name]); manifest.IgnoreStale(ctx, err) != nil {
-			errs = append(errs, err)
-		}
+		errs = append(errs, v.noteStale(ctx, r.applyNode(ctx, n, v.decision.Nodes[n.Name], v.inTurn[n.Name])))
 	}
 	return errors.Join(errs...)
 }

@@ -7,10 +7,12 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
@@ -33,6 +35,23 @@ type view struct {
 	inTurn map[string]bool
 	// gate is what was decided about the target's rollout.
 	gate rollout.Decision
+	// stale: an NvmfNode could not be written because it was newer than the look. It may differ in what leads to no
+	// reconcile alone (judgedAnew), so there has to be another look.
+	stale bool
+}
+
+// noteStale drops the error of a write of an NvmfNode that was newer than the look.
+func (v *view) noteStale(ctx context.Context, err error) error {
+	v.stale = v.stale || manifest.IsStale(err)
+	return manifest.IgnoreStale(ctx, err)
+}
+
+// again after a time, 0 for never, or sooner.
+func (v *view) again(after time.Duration) ctrl.Result {
+	if v.stale && (after == 0 || after > manifest.StaleAgain) {
+		after = manifest.StaleAgain
+	}
+	return ctrl.Result{RequeueAfter: after}
 }
 
 // look gathers and decides, from the cache or from the API server.
@@ -167,7 +186,7 @@ func (r *Reconciler) updateNodes(ctx context.Context, v *view) error {
 				Type: v1alpha1.ConditionUpdated, Status: metav1.ConditionTrue, Reason: v1alpha1.ReasonNotNeeded, Message: "no target claims the node",
 			}
 		}
-		errs = append(errs, manifest.IgnoreStale(ctx, r.updateNode(ctx, n.Nvmf, is)))
+		errs = append(errs, v.noteStale(ctx, r.updateNode(ctx, n.Nvmf, is)))
 	}
 	return errors.Join(errs...)
 }

@@ -6,11 +6,16 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"time"
 
 	corev1 "k8s.io/api/core/v1"
 	policyv1 "k8s.io/api/policy/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/labels"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/client-go/util/workqueue"
 	ctrl "sigs.k8s.io/controller-runtime"
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -29,22 +34,118 @@ import (
 
 // SetupWithManager registers the controller. Its options are the manager's but for the number of workers.
 func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
-	all := handler.EnqueueRequestsFromMapFunc(r.allTargets)
+	all := r.soon(r.allTargets)
 	return ctrl.NewControllerManagedBy(mgr).
 		Named("nvmftarget").
 		WithOptions(controller.Options{MaxConcurrentReconciles: 1}).
 		For(&v1alpha1.NvmfTarget{}).
 		// Another target's selector or age may change who has a node.
-		Watches(&v1alpha1.NvmfTarget{}, all, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&v1alpha1.NvmfTarget{}, handler.EnqueueRequestsFromMapFunc(r.allTargets), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Watches(&corev1.Node{}, all, builder.WithPredicates(nodeChanged())).
-		Watches(&v1alpha1.NvmfNode{}, all).
-		Watches(&v1alpha1.NvmfVolume{}, handler.EnqueueRequestsFromMapFunc(targetOfVolume), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		Watches(&v1alpha1.NvmfReplica{}, handler.EnqueueRequestsFromMapFunc(targetOfReplica), builder.WithPredicates(settled())).
+		Watches(&v1alpha1.NvmfNode{}, r.ofChangedNode(), builder.WithPredicates(judgedAnew())).
+		Watches(&v1alpha1.NvmfVolume{}, r.soon(targetOfVolume), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
+		Watches(&v1alpha1.NvmfReplica{}, r.soon(targetOfReplica), builder.WithPredicates(settled())).
 		Watches(&v1alpha1.NvmfSnapshot{}, all, builder.WithPredicates(settled())).
 		// What a rollout waits for.
-		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(targetOfPod)).
+		Watches(&corev1.Pod{}, r.soon(targetOfPod)).
 		Owns(&policyv1.PodDisruptionBudget{}, builder.WithPredicates(predicate.GenerationChangedPredicate{})).
 		Complete(r)
+}
+
+// A decision is about all nodes, so it costs what all of them cost, whichever of them changed. So that a fleet in which
+// something always changes costs no more than a part of a core, an event waits until pauseShare times as long has passed
+// as the last look took, but no longer than longestPause, and all events of that time lead to one look. What a person
+// does to a target does not wait.
+const (
+	pauseShare   = 10
+	longestPause = 5 * time.Second
+)
+
+// soon queues the targets that an event is mapped to, after the pause.
+func (r *Reconciler) soon(to handler.MapFunc) handler.Funcs {
+	add := func(ctx context.Context, q workqueue.TypedRateLimitingInterface[reconcile.Request], objects ...client.Object) {
+		for _, o := range objects {
+			for _, req := range to(ctx, o) {
+				q.AddAfter(req, r.pause())
+			}
+		}
+	}
+	type queue = workqueue.TypedRateLimitingInterface[reconcile.Request]
+	return handler.Funcs{
+		CreateFunc:  func(ctx context.Context, e event.CreateEvent, q queue) { add(ctx, q, e.Object) },
+		UpdateFunc:  func(ctx context.Context, e event.UpdateEvent, q queue) { add(ctx, q, e.ObjectOld, e.ObjectNew) },
+		DeleteFunc:  func(ctx context.Context, e event.DeleteEvent, q queue) { add(ctx, q, e.Object) },
+		GenericFunc: func(ctx context.Context, e event.GenericEvent, q queue) { add(ctx, q, e.Object) },
+	}
+}
+
+// pause after a look.
+func (r *Reconciler) pause() time.Duration {
+	return min(pauseShare*time.Duration(r.took.Load()), longestPause)
+}
+
+// ofChangedNode: a node that came or went may be anybody's, and one that changed is of its claimant's and of those
+// whose selector chooses it.
+func (r *Reconciler) ofChangedNode() handler.Funcs {
+	funcs := r.soon(r.allTargets)
+	funcs.UpdateFunc = r.soon(r.targetsOfNode).UpdateFunc
+	return funcs
+}
+
+// judgedAnew lets through what a target is judged by: not how much hosts have written, how many are connected, what was
+// found without an object, or what the operator's other controllers conclude. What is added to a status counts until
+// it is named here.
+func judgedAnew() predicate.Predicate {
+	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
+		before, ok1 := e.ObjectOld.(*v1alpha1.NvmfNode)
+		after, ok2 := e.ObjectNew.(*v1alpha1.NvmfNode)
+		return !ok1 || !ok2 || before.UID != after.UID || before.Generation != after.Generation ||
+			before.DeletionTimestamp.IsZero() != after.DeletionTimestamp.IsZero() ||
+			!slices.Equal(before.Finalizers, after.Finalizers) ||
+			!equality.Semantic.DeepEqual(judged(before.Status), judged(after.Status))
+	}}
+}
+
+// judged is what of a node's status targets are judged by.
+func judged(s v1alpha1.NvmfNodeStatus) v1alpha1.NvmfNodeStatus {
+	s.AgentVersion, s.Portals, s.Orphans, s.Attachments, s.Volumes = "", nil, nil, nil, nil
+	s.Pools = slices.Clone(s.Pools)
+	for i := range s.Pools {
+		s.Pools[i].Free, s.Pools[i].Clearing = nil, nil
+	}
+	s.Conditions = slices.DeleteFunc(slices.Clone(s.Conditions), func(c metav1.Condition) bool {
+		return c.Type == v1alpha1.ConditionVersionSkew || c.Type == v1alpha1.ConditionSchedulable || c.Type == v1alpha1.ConditionEvictable
+	})
+	return s
+}
+
+// targetsOfNode that a change of it concerns. A node without a claimant may get one that its labels do not choose, for
+// the data that it holds.
+func (r *Reconciler) targetsOfNode(ctx context.Context, o client.Object) []reconcile.Request {
+	node, ok := o.(*v1alpha1.NvmfNode)
+	if !ok || node.Spec.Target == "" {
+		return r.allTargets(ctx, o)
+	}
+	requests := []reconcile.Request{request(node.Spec.Target)}
+	var kube corev1.Node
+	if err := r.Get(ctx, client.ObjectKeyFromObject(node), &kube, client.UnsafeDisableDeepCopy); apierrors.IsNotFound(err) {
+		return requests // no selector chooses it
+	} else if err != nil {
+		return r.allTargets(ctx, o)
+	}
+	var targets v1alpha1.NvmfTargetList
+	if err := r.List(ctx, &targets, client.UnsafeDisableDeepCopy); err != nil {
+		log.FromContext(ctx).Error(err, "list NvmfTargets for an event", "object", o.GetName())
+		return requests
+	}
+	for i := range targets.Items {
+		t := &targets.Items[i]
+		selector, err := metav1.LabelSelectorAsSelector(&t.Spec.NodeSelector)
+		if t.Name != node.Spec.Target && (err != nil || selector.Matches(labels.Set(kube.Labels))) {
+			requests = append(requests, request(t.Name))
+		}
+	}
+	return requests
 }
 
 // nodeChanged lets through what claims are decided from: kubelets renew a Node's

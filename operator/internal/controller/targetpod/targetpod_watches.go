@@ -14,6 +14,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/builder"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/controller"
+	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/handler"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 	"sigs.k8s.io/controller-runtime/pkg/predicate"
@@ -35,10 +36,19 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		For(&v1alpha1.NvmfNode{}).
 		Watches(&corev1.Pod{}, handler.EnqueueRequestsFromMapFunc(nodeOfPod)).
 		Watches(&v1alpha1.NvmfTarget{}, handler.EnqueueRequestsFromMapFunc(r.nodesOfTarget), builder.WithPredicates(predicate.GenerationChangedPredicate{})).
-		// What kept a pod that nothing else needs.
-		Watches(&v1alpha1.NvmfReplica{}, ofNode).
-		Watches(&v1alpha1.NvmfSnapshot{}, ofNode).
+		// What kept a pod that nothing else needs. Nothing ever moves to another node.
+		Watches(&v1alpha1.NvmfReplica{}, ofNode, builder.WithPredicates(gone())).
+		Watches(&v1alpha1.NvmfSnapshot{}, ofNode, builder.WithPredicates(gone())).
 		Complete(r)
+}
+
+// gone lets through deletions alone.
+func gone() predicate.Funcs {
+	return predicate.Funcs{
+		CreateFunc:  func(event.CreateEvent) bool { return false },
+		UpdateFunc:  func(event.UpdateEvent) bool { return false },
+		GenericFunc: func(event.GenericEvent) bool { return false },
+	}
 }
 
 // addIndexes lets the cache answer the same questions as the API server.
