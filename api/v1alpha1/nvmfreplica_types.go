@@ -157,7 +157,8 @@ type NvmfReplicaStatus struct {
 	// Size of the served data in bytes, without the header of 4Mi.
 	// +optional
 	Size *resource.Quantity `json:"size,omitempty"`
-	// Allocated bytes in the pool: for a thin replica the written data, including the header.
+	// Allocated bytes in the pool: for a thin replica the written data, including the header. It is updated when it has
+	// changed by 5 % of the replica's size.
 	// +optional
 	Allocated *resource.Quantity `json:"allocated,omitempty"`
 	// Written is true once data was written to the replica or to its source. It stays true, so that a replica that lost

@@ -708,9 +708,9 @@ func TestDecideServes(t *testing.T) {
 			name: "figures are brought up to date with a refresh",
 			given: func(s *Observed) {
 				there(s, testVolume(1, isCreatedOn("a"), func(v *v1alpha1.NvmfReplica) { v.Status.Allocated = resource.NewQuantity(1<<20, resource.BinarySI) }), exported(1))
-				s.Target.State.Volumes[0].AllocatedBytes = 5<<20 - 1
+				s.Target.State.Volumes[0].AllocatedBytes = gib - 1
 			},
-			also: func(g *WithT, d Decision) { g.Expect(d.Volumes["v1"].Allocated.Value()).To(Equal(int64(5 << 20))) },
+			also: func(g *WithT, d Decision) { g.Expect(d.Volumes["v1"].Allocated.Value()).To(Equal(int64(gib))) },
 		},
 	} {
 		c.run(t)

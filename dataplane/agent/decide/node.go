@@ -142,7 +142,7 @@ func (d *decider) poolStatuses() []v1alpha1.PoolStatus {
 		if p.readable() {
 			s.Path = p.held.Path
 			s.Total = keep(was.Total, p.held.TotalBytes)
-			s.Free = figure(was.Free, p.held.FreeBytes, d.Refresh)
+			s.Free = figure(was.Free, p.held.FreeBytes, p.held.TotalBytes/poolPart, d.Refresh)
 			if p.clusterBytes > 0 {
 				s.ClusterSize = keep(was.ClusterSize, p.clusterBytes)
 			}

@@ -139,7 +139,7 @@ func (d *decider) orphanStatuses() []v1alpha1.Orphan {
 		switch {
 		case ok:
 			is.Name, is.Replica = cmp.Or(is.Name, was.Name), cmp.Or(is.Replica, was.Replica)
-			is.Allocated = figure(was.Allocated, is.Allocated.Value(), d.Refresh)
+			is.Allocated = figure(was.Allocated, is.Allocated.Value(), 0, d.Refresh)
 			all = append(all, is)
 			delete(found, was.UUID)
 		case !d.known(was.Device) && !d.hasObject(engine.ID(was.UUID)):
@@ -192,12 +192,12 @@ func (d *decider) foundOrphans() map[string]v1alpha1.Orphan {
 	}
 	addVolume := func(v engine.Volume, name string) {
 		add(v1alpha1.Orphan{
-			UUID: string(v.ID), Kind: v1alpha1.OrphanReplica, Name: name, Device: v.Pool, Size: *bytesOf(v1alpha1.WithoutHeader(v.SizeBytes)), Allocated: figure(nil, v.AllocatedBytes, true),
+			UUID: string(v.ID), Kind: v1alpha1.OrphanReplica, Name: name, Device: v.Pool, Size: *bytesOf(v1alpha1.WithoutHeader(v.SizeBytes)), Allocated: figure(nil, v.AllocatedBytes, 0, true),
 		})
 	}
 	addSnapshot := func(s engine.Snapshot, name, replica string) {
 		add(v1alpha1.Orphan{
-			UUID: string(s.ID), Kind: v1alpha1.OrphanSnapshot, Name: name, Replica: replica, Device: s.Pool, Size: *bytesOf(v1alpha1.WithoutHeader(s.SizeBytes)), Allocated: figure(nil, s.AllocatedBytes, true),
+			UUID: string(s.ID), Kind: v1alpha1.OrphanSnapshot, Name: name, Replica: replica, Device: s.Pool, Size: *bytesOf(v1alpha1.WithoutHeader(s.SizeBytes)), Allocated: figure(nil, s.AllocatedBytes, 0, true),
 		})
 	}
 	for _, v := range d.orphanVolumes {

@@ -147,7 +147,7 @@ func (d *decider) snapshotStatus(s *snapshot) v1alpha1.NvmfSnapshotStatus {
 			at := metav1.NewTime(s.found.CreatedAt).Rfc3339Copy()
 			status.CreatedAt = &at
 		}
-		status.Allocated = figure(status.Allocated, s.found.AllocatedBytes, d.Refresh)
+		status.Allocated = figure(status.Allocated, s.found.AllocatedBytes, 0, d.Refresh)
 	}
 	status.Conditions = Conditions(s.obj.Status.Conditions, status.ObservedGeneration, d.Now,
 		typed(v1alpha1.ConditionCreated, s.created),
