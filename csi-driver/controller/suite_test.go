@@ -22,6 +22,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/rest"
+	toolscache "k8s.io/client-go/tools/cache"
 	"k8s.io/klog/v2"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/log"
@@ -69,7 +70,7 @@ func newServiceOn(t testing.TB, config *rest.Config) (s *Service, stop func()) {
 	s.delay = short
 	ended := make(chan error, 1)
 	go func() { ended <- c.Start(ctx) }()
-	if !c.GetCache().WaitForCacheSync(ctx) || !c.cordoned.WaitForCacheSync(ctx) {
+	if !toolscache.WaitForCacheSync(ctx.Done(), s.Synced) {
 		t.Fatal("the cache does not fill")
 	}
 	stopped := false
@@ -84,9 +85,6 @@ func newServiceOn(t testing.TB, config *rest.Config) (s *Service, stop func()) {
 		}
 	}
 	t.Cleanup(stop)
-	if !s.Synced() {
-		t.Fatal("not synced")
-	}
 	return s, stop
 }
 

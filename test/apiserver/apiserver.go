@@ -78,6 +78,8 @@ func Start(ctx context.Context) (*Server, error) {
 	}
 	s := &Server{Environment: &envtest.Environment{
 		BinaryAssetsDirectory: assets, CRDDirectoryPaths: []string{filepath.Join(config, "crd")}, ErrorIfCRDPathMissing: true,
+		// On a busy machine, the default of ten seconds is not enough until the kinds are served.
+		CRDInstallOptions: envtest.CRDInstallOptions{MaxTime: 2 * time.Minute},
 	}}
 	if s.Config, err = s.Environment.Start(); err != nil {
 		return s, fmt.Errorf("start the API server: %w", err)
