@@ -67,6 +67,7 @@ var variations = map[string][]string{
 		"--set", "metrics.prometheusRule.enabled=true,metrics.prometheusRule.labels.release=prometheus",
 		"--set", "metrics.dashboards.enabled=true,metrics.dashboards.annotations.grafana_folder=Storage",
 		"--set", "networkPolicy.restrictEgress=true,networkPolicy.apiServer.ports={443},networkPolicy.apiServer.cidrs={10.96.0.1/32}",
+		"--set", "apiPriority.controllerShares=40,apiPriority.nodeShares=50",
 	},
 	"digests": {
 		"--set", "image.digest=sha256:" + strings.Repeat("a", 64),
@@ -75,7 +76,7 @@ var variations = map[string][]string{
 	"openshift": {"--set", "openshift.securityContextConstraints=true"},
 	"snapshots": {"--api-versions", "snapshot.storage.k8s.io/v1/VolumeSnapshot"},
 	"least": {
-		"--set", "crds.install=false,admission.restrictAgents=false,admission.restrictOperator=false,admission.restrictController=false,operator.webhook.enabled=false,metrics.service.enabled=false,guard.enabled=false,networkPolicy.enabled=false",
+		"--set", "crds.install=false,admission.restrictAgents=false,admission.restrictOperator=false,admission.restrictController=false,operator.webhook.enabled=false,metrics.service.enabled=false,guard.enabled=false,networkPolicy.enabled=false,apiPriority.enabled=false",
 	},
 }
 

@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+
+package chart_test
+
+import (
+	"testing"
+
+	corev1 "k8s.io/api/core/v1"
+	flowcontrolv1 "k8s.io/api/flowcontrol/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+)
+
+// serviceAccountsPrecedence is that of Kubernetes' FlowSchema service-accounts, which has all of them.
+const serviceAccountsPrecedence = 9000
+
+// Each part of weft that asks the API server has a level that is weft's own, and agents and node plugins another one than
+// the controllers.
+func TestRequestsHaveLevelsOfTheirOwn(t *testing.T) {
+	forEachVariation(t, func(t *testing.T, objects []runtime.Object) {
+		levels, levelOf := map[string]bool{}, map[string]string{}
+		for _, l := range of[*flowcontrolv1.PriorityLevelConfiguration](objects) {
+			levels[l.Name] = true
+			if l.Spec.Limited == nil || l.Spec.Limited.LimitResponse.Type != flowcontrolv1.LimitResponseTypeQueue {
+				t.Errorf("level %s refuses requests instead of queuing them", l.Name)
+			}
+		}
+		if len(levels) == 0 {
+			if n := len(of[*flowcontrolv1.FlowSchema](objects)); n > 0 {
+				t.Errorf("%d FlowSchemas lead to no level", n)
+			}
+			return
+		}
+		for _, f := range of[*flowcontrolv1.FlowSchema](objects) {
+			level := f.Spec.PriorityLevelConfiguration.Name
+			if !levels[level] || f.Spec.MatchingPrecedence >= serviceAccountsPrecedence {
+				t.Errorf("FlowSchema %s leads to %s, after precedence %d", f.Name, level, f.Spec.MatchingPrecedence)
+			}
+			for _, rule := range f.Spec.Rules {
+				for _, s := range rule.Subjects {
+					if s.ServiceAccount == nil || s.ServiceAccount.Namespace != namespace {
+						t.Fatalf("FlowSchema %s is for %+v", f.Name, s)
+					}
+					levelOf[s.ServiceAccount.Name] = level
+				}
+			}
+		}
+		for _, account := range of[*corev1.ServiceAccount](objects) {
+			if level, is := levelOf[account.Name]; is != (account.Name != "weft-target") {
+				t.Errorf("requests of %s are on level %q; target pods make none", account.Name, level)
+			}
+		}
+		if levelOf["weft-agent"] == levelOf["weft-operator"] || levelOf["weft-csi-node"] == levelOf["weft-csi-controller"] {
+			t.Errorf("agents and node plugins can hold up controllers: %v", levelOf)
+		}
+	})
+}
