@@ -552,8 +552,8 @@ type PoolStatus struct {
 	// Total size in bytes.
 	// +optional
 	Total *resource.Quantity `json:"total,omitempty"`
-	// Free bytes as the pool reports them. Space that thin volumes have not yet written counts as free. It is updated when
-	// it has changed by 1 % of the total; the metric weft_agent_pool_bytes is exact.
+	// Free bytes as the pool reports them. Space that thin volumes have not yet written counts as free. It is updated
+	// when it has changed by 1 % of the total; the metric weft_agent_pool_bytes is exact.
 	// +optional
 	Free *resource.Quantity `json:"free,omitempty"`
 	// Promised bytes: the sizes of its volumes, written or not, each with a header of 4Mi, plus the data held by

@@ -58,8 +58,8 @@ func firstAfter[T any](items []T, name func(*T) string, after string) int {
 // volumes.
 const pageBytes = 1 << 20
 
-// pageOf the names, which are in order, after a token. Add returns the bytes of the entry that it made for a name; 0 for
-// none.
+// pageOf the names, which are in order, after a token. Add returns the bytes of the entry that it made for a name; 0
+// for none.
 func pageOf(names *order, token string, entries int32, add func(name string) (int, error)) (next string, err error) {
 	if entries < 0 {
 		return "", failf(invalid, "max_entries is negative")
@@ -111,8 +111,8 @@ func (s *Service) listVolumes(ctx context.Context, req *csi.ListVolumesRequest) 
 	return resp, nil
 }
 
-// look at a volume in the cache, and at what is wrong with it; nil when the cache does not show it (any more). The volume
-// is the cache's own: not to be changed.
+// look at a volume in the cache, and at what is wrong with it; nil when the cache does not show it (any more). The
+// volume is the cache's own: not to be changed.
 func (s *Service) look(ctx context.Context, name string) (*v1alpha1.NvmfVolume, server.Problems, error) {
 	if !s.Synced() {
 		return nil, nil, failf(waiting, "it is not known yet which volumes there are; try again")

@@ -8,8 +8,8 @@ import (
 	"sync"
 )
 
-// order of the names of the objects that the cache shows, kept as events come: a page of a list costs what is on it, and
-// no sorting of all. It is safe for concurrent use.
+// order of the names of the objects that the cache shows, kept as events come: a page of a list costs what is on it,
+// and no sorting of all. It is safe for concurrent use.
 type order struct {
 	mu     sync.Mutex
 	sorted []string

@@ -13,8 +13,8 @@ import (
 // serviceAccountsPrecedence is that of Kubernetes' FlowSchema service-accounts, which has all of them.
 const serviceAccountsPrecedence = 9000
 
-// Each part of weft that asks the API server has a level that is weft's own, and agents and node plugins another one than
-// the controllers.
+// Each part of weft that asks the API server has a level that is weft's own, and agents and node plugins another one
+// than the controllers.
 func TestRequestsHaveLevelsOfTheirOwn(t *testing.T) {
 	forEachVariation(t, func(t *testing.T, objects []runtime.Object) {
 		levels, levelOf := map[string]bool{}, map[string]string{}

@@ -34,9 +34,9 @@ func (d *decider) clustersOf(device string) int64 {
 }
 
 // A number that hosts change with all that they write is written into an object only when it has moved by a part of the
-// size that it is measured by: each write of a status is one for etcd, and for all who watch. Nothing is decided by these
-// numbers; what a pool has at the moment, the agent's metrics tell. What a snapshot holds does not change with what hosts
-// write, and counts where volumes are placed: that is written as it is.
+// size that it is measured by: each write of a status is one for etcd, and for all who watch. Nothing is decided by
+// these numbers; what a pool has at the moment, the agent's metrics tell. What a snapshot holds does not change with
+// what hosts write, and counts where volumes are placed: that is written as it is.
 const (
 	// volumePart of a volume: 5 %.
 	volumePart = 20

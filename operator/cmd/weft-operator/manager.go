@@ -187,8 +187,8 @@ func cacheOptions(namespace string) (cache.Options, error) {
 	return cache.Options{DefaultTransform: cache.TransformStripManagedFields(), ByObject: byObject}, nil
 }
 
-// trimNode keeps of a Kubernetes Node what the operator looks at. The rest is most of it: a kubelet lists up to 50 images
-// by all their names, and others annotate.
+// trimNode keeps of a Kubernetes Node what the operator looks at. The rest is most of it: a kubelet lists up to 50
+// images by all their names, and others annotate.
 func trimNode(obj any) (any, error) {
 	if n, ok := obj.(*corev1.Node); ok {
 		n.ManagedFields, n.Annotations = nil, nil

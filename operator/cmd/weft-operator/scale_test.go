@@ -21,8 +21,8 @@ import (
 // controllers that a change of a node can lead to.
 var controllers = []string{"nvmftarget", "nvmfnode", "targetpod", "guard"}
 
-// BenchmarkScale measures the operator beside as many objects as a cluster of each size has: its start, what it keeps in
-// memory, and what it does, and asks of the API server, for one change of each kind. Reconciles and requests do not
+// BenchmarkScale measures the operator beside as many objects as a cluster of each size has: its start, what it keeps
+// in memory, and what it does, and asks of the API server, for one change of each kind. Reconciles and requests do not
 // depend on how busy the machine is; times do.
 //
 //	make bench-scale

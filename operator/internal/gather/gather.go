@@ -31,8 +31,8 @@ func Kinds() []client.Object {
 	}
 }
 
-// All reads all objects of these kinds. Nodes, volumes, replicas and snapshots from a cache are the cache's own: they are
-// only read, and quantities that they point to are not made text of, which would write to them.
+// All reads all objects of these kinds. Nodes, volumes, replicas and snapshots from a cache are the cache's own: they
+// are only read, and quantities that they point to are not made text of, which would write to them.
 func All(ctx context.Context, from client.Reader) (*Objects, error) {
 	var (
 		targets   v1alpha1.NvmfTargetList

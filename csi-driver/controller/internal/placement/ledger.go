@@ -12,7 +12,8 @@ import (
 
 // Ledger is what was promised of each node. What is left of a node's pools is worked out when it is asked for, and
 // remembered until the node or one of its promises changes: so a choice among many nodes costs the promises of those
-// that changed, and not all that there are. Its zero value, and nil, have no promises. It is not safe for concurrent use.
+// that changed, and not all that there are. Its zero value, and nil, have no promises. It is not safe for concurrent
+// use.
 type Ledger struct {
 	byVolume map[string]Promise
 	byNode   map[string]*account

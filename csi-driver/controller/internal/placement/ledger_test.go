@@ -14,8 +14,8 @@ import (
 	"github.com/weft-storage/weft/api/v1alpha1"
 )
 
-// Whatever was set, moved, grown and removed before, and whatever was asked meanwhile, a ledger says what a new one says
-// that has the same promises.
+// Whatever was set, moved, grown and removed before, and whatever was asked meanwhile, a ledger says what a new one
+// says that has the same promises.
 func TestLedgerSaysWhatItsPromisesSay(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	var nodes []v1alpha1.NvmfNode

@@ -53,9 +53,9 @@ func (r *Reconciler) SetupWithManager(mgr ctrl.Manager) error {
 }
 
 // A decision is about all nodes, so it costs what all of them cost, whichever of them changed. So that a fleet in which
-// something always changes costs no more than a part of a core, an event waits until pauseShare times as long has passed
-// as the last look took, but no longer than longestPause, and all events of that time lead to one look. What a person
-// does to a target does not wait.
+// something always changes costs no more than a part of a core, an event waits until pauseShare times as long has
+// passed as the last look took, but no longer than longestPause, and all events of that time lead to one look. What a
+// person does to a target does not wait.
 const (
 	pauseShare   = 10
 	longestPause = 5 * time.Second
