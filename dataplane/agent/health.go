@@ -66,22 +66,22 @@ type watchedDrive struct {
 func newHealthWatch(c clock.WithTicker, failures *prometheus.CounterVec) *healthWatch {
 	w := &healthWatch{
 		clock: c, failures: failures, look: make(chan struct{}, 1), drives: map[string]*watchedDrive{},
-		warning: prometheus.NewDesc("weft_agent_drive_critical_warning", "1 while the drive gives this warning, else 0.", append(driveLabels[:len(driveLabels):len(driveLabels)], "warning"), nil),
+		warning: prometheus.NewDesc("weft_agent_drive_critical_warning", "1 while the drive gives this warning, else 0.", slices.Concat(driveLabels, []string{"warning"}), nil),
 	}
-	add := func(name, help string, kind prometheus.ValueType, of func(*watchedDrive) float64) {
-		w.values = append(w.values, healthValue{prometheus.NewDesc(name, help, driveLabels, nil), kind, of})
+	add := func(desc *prometheus.Desc, kind prometheus.ValueType, of func(*watchedDrive) float64) {
+		w.values = append(w.values, healthValue{desc, kind, of})
 	}
 	const gauge, counter = prometheus.GaugeValue, prometheus.CounterValue
-	add("weft_agent_drive_used_ratio", "Part of the drive's expected life that is used up; may grow beyond 1.", gauge, func(d *watchedDrive) float64 { return d.health.UsedRatio })
-	add("weft_agent_drive_spare_ratio", "Spare capacity of the drive that is left, of 1.", gauge, func(d *watchedDrive) float64 { return d.health.SpareRatio })
-	add("weft_agent_drive_spare_threshold_ratio", "Spare capacity below which the drive warns, of 1.", gauge, func(d *watchedDrive) float64 { return d.health.SpareThresholdRatio })
-	add("weft_agent_drive_media_errors_total", "Number of errors of the drive's media in its life.", counter, func(d *watchedDrive) float64 { return d.health.MediaErrors })
-	add("weft_agent_drive_temperature_celsius", "Composite temperature of the drive.", gauge, func(d *watchedDrive) float64 { return d.health.TemperatureCelsius })
-	add("weft_agent_drive_power_on_seconds_total", "Time that the drive was in operation in its life, in whole hours.", counter, func(d *watchedDrive) float64 { return d.health.PowerOnHours * time.Hour.Seconds() })
-	add("weft_agent_drive_unsafe_shutdowns_total", "Number of losses of power without a shutdown in the drive's life.", counter, func(d *watchedDrive) float64 { return d.health.UnsafeShutdowns })
-	add("weft_agent_drive_written_bytes_total", "Bytes written to the drive in its life.", counter, func(d *watchedDrive) float64 { return d.health.WrittenBytes })
-	add("weft_agent_drive_read_bytes_total", "Bytes read from the drive in its life.", counter, func(d *watchedDrive) float64 { return d.health.ReadBytes })
-	add("weft_agent_drive_health_timestamp_seconds", "When the drive told this, in seconds since 1970.", gauge, func(d *watchedDrive) float64 { return float64(d.at.Unix()) })
+	add(prometheus.NewDesc("weft_agent_drive_used_ratio", "Part of the drive's expected life that is used up; may grow beyond 1.", driveLabels, nil), gauge, func(d *watchedDrive) float64 { return d.health.UsedRatio })
+	add(prometheus.NewDesc("weft_agent_drive_spare_ratio", "Spare capacity of the drive that is left, of 1.", driveLabels, nil), gauge, func(d *watchedDrive) float64 { return d.health.SpareRatio })
+	add(prometheus.NewDesc("weft_agent_drive_spare_threshold_ratio", "Spare capacity below which the drive warns, of 1.", driveLabels, nil), gauge, func(d *watchedDrive) float64 { return d.health.SpareThresholdRatio })
+	add(prometheus.NewDesc("weft_agent_drive_media_errors_total", "Number of errors of the drive's media in its life.", driveLabels, nil), counter, func(d *watchedDrive) float64 { return d.health.MediaErrors })
+	add(prometheus.NewDesc("weft_agent_drive_temperature_celsius", "Composite temperature of the drive.", driveLabels, nil), gauge, func(d *watchedDrive) float64 { return d.health.TemperatureCelsius })
+	add(prometheus.NewDesc("weft_agent_drive_power_on_seconds_total", "Time that the drive was in operation in its life, in whole hours.", driveLabels, nil), counter, func(d *watchedDrive) float64 { return d.health.PowerOnHours * time.Hour.Seconds() })
+	add(prometheus.NewDesc("weft_agent_drive_unsafe_shutdowns_total", "Number of losses of power without a shutdown in the drive's life.", driveLabels, nil), counter, func(d *watchedDrive) float64 { return d.health.UnsafeShutdowns })
+	add(prometheus.NewDesc("weft_agent_drive_written_bytes_total", "Bytes written to the drive in its life.", driveLabels, nil), counter, func(d *watchedDrive) float64 { return d.health.WrittenBytes })
+	add(prometheus.NewDesc("weft_agent_drive_read_bytes_total", "Bytes read from the drive in its life.", driveLabels, nil), counter, func(d *watchedDrive) float64 { return d.health.ReadBytes })
+	add(prometheus.NewDesc("weft_agent_drive_health_timestamp_seconds", "When the drive told this, in seconds since 1970.", driveLabels, nil), gauge, func(d *watchedDrive) float64 { return float64(d.at.Unix()) })
 	return w
 }
 

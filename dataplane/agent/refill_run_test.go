@@ -138,8 +138,8 @@ func TestRunRefillsSPDK(t *testing.T) {
 	l.Eventually(r.nodeSays, patience, interval).Should(And(HaveKeyWithValue("Ready", "True/AsExpected"), HaveKeyWithValue("RestartNeeded", "False/AsExpected")))
 	l.Expect(r.get("/metrics")).To(And(
 		ContainSubstring("weft_agent_target_up{engine=\"SPDK\"} 1"), MatchRegexp(`(?m)^weft_agent_last_reconcile_timestamp_seconds [1-9]`),
-		ContainSubstring(fmt.Sprintf(`weft_agent_replica_operations_total{claim="",namespace="",operation="write",replica=%q,target="fast",volume="volume-of-v7"} 0`, l.name(7))),
-		MatchRegexp(`(?m)^weft_agent_pool_operations_total\{device=".*",operation="read"\} [1-9]`), MatchRegexp(`(?m)^weft_agent_core_seconds_total\{core="1",state="busy"\} `),
+		ContainSubstring(fmt.Sprintf(`weft_agent_replica_operations_total{namespace="",op="write",persistentvolumeclaim="",replica=%q,target="fast",volume="volume-of-v7"} 0`, l.name(7))),
+		MatchRegexp(`(?m)^weft_agent_pool_operations_total\{device=".*",op="read"\} [1-9]`), MatchRegexp(`(?m)^weft_agent_core_seconds_total\{core="1",state="busy"\} `),
 		ContainSubstring(`weft_agent_buffers{pool="small"} 2048`), MatchRegexp(`(?m)^weft_agent_buffer_gets_total\{module="nvmf_TCP",pool="small"\} `)))
 	is := l.nvmfNode().Status.Engine
 	l.Expect(is).To(And(HaveField("Type", v1alpha1.EngineSPDK), HaveField("Version", "26.05"), HaveField("Transports", ConsistOf(v1alpha1.TransportTCP))))

@@ -30,9 +30,9 @@ const (
 
 // The labels of a replica, of an I/O and of a pool.
 var (
-	replicaLabels   = []string{"claim", "namespace", "volume", "replica", "target"}
-	operationLabels = append(slices.Clone(replicaLabels), "operation")
-	poolLabels      = []string{"device", "operation"}
+	replicaLabels   = []string{"persistentvolumeclaim", "namespace", "volume", "replica", "target"}
+	operationLabels = slices.Concat(replicaLabels, []string{"op"})
+	poolLabels      = []string{"device", "op"}
 )
 
 // statistics of the target, which it is asked for when they are scraped. What it does not answer is left out: an old
@@ -61,20 +61,17 @@ type statistics struct {
 
 // newStatistics that count in failures, by method, when the target does not answer.
 func newStatistics(c clock.PassiveClock, failures *prometheus.CounterVec) *statistics {
-	desc := func(name, help string, labels []string) *prometheus.Desc {
-		return prometheus.NewDesc(name, help, labels, nil)
-	}
 	return &statistics{
 		clock: c, failures: failures,
-		replicaOperations: desc("weft_agent_replica_operations_total", "Number of I/Os of a served replica, seen from the target.", operationLabels),
-		replicaBytes:      desc("weft_agent_replica_transferred_bytes_total", "Bytes of the I/Os of a served replica, seen from the target.", operationLabels),
-		replicaSeconds:    desc("weft_agent_replica_operation_seconds_total", "Time that the I/Os of a served replica took in the target, all added.", operationLabels),
-		replicaErrors:     desc("weft_agent_replica_errors_total", "Number of I/Os of a served replica that failed, without those that the host aborted.", replicaLabels),
-		poolOperations:    desc("weft_agent_pool_operations_total", "Number of I/Os of the device that a pool is on.", poolLabels),
-		poolBytes:         desc("weft_agent_pool_transferred_bytes_total", "Bytes of the I/Os of the device that a pool is on.", poolLabels),
-		poolSeconds:       desc("weft_agent_pool_operation_seconds_total", "Time that the I/Os of the device that a pool is on took, all added.", poolLabels),
-		coreSeconds:       desc("weft_agent_core_seconds_total", "Time that each core of the target was busy or idle.", []string{"core", "state"}),
-		bufferGets:        desc("weft_agent_buffer_gets_total", "Number of buffers that the target's modules took, by module and pool.", []string{"module", "pool"}),
+		replicaOperations: prometheus.NewDesc("weft_agent_replica_operations_total", "Number of I/Os of a served replica, seen from the target.", operationLabels, nil),
+		replicaBytes:      prometheus.NewDesc("weft_agent_replica_transferred_bytes_total", "Bytes of the I/Os of a served replica, seen from the target.", operationLabels, nil),
+		replicaSeconds:    prometheus.NewDesc("weft_agent_replica_operation_seconds_total", "Time that the I/Os of a served replica took in the target, all added.", operationLabels, nil),
+		replicaErrors:     prometheus.NewDesc("weft_agent_replica_errors_total", "Number of I/Os of a served replica that failed, without those that the host aborted.", replicaLabels, nil),
+		poolOperations:    prometheus.NewDesc("weft_agent_pool_operations_total", "Number of I/Os of the device that a pool is on.", poolLabels, nil),
+		poolBytes:         prometheus.NewDesc("weft_agent_pool_transferred_bytes_total", "Bytes of the I/Os of the device that a pool is on.", poolLabels, nil),
+		poolSeconds:       prometheus.NewDesc("weft_agent_pool_operation_seconds_total", "Time that the I/Os of the device that a pool is on took, all added.", poolLabels, nil),
+		coreSeconds:       prometheus.NewDesc("weft_agent_core_seconds_total", "Time that each core of the target was busy or idle.", []string{"core", "state"}, nil),
+		bufferGets:        prometheus.NewDesc("weft_agent_buffer_gets_total", "Number of buffers that the target's modules took, by module and pool.", []string{"module", "pool"}, nil),
 	}
 }
 

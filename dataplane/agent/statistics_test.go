@@ -128,16 +128,16 @@ func TestStatistics(t *testing.T) {
 		return context.WithTimeout(t.Context(), d)
 	})
 
-	const of = `{claim="data",namespace="shop",operation="%s",replica="v1",target="fast",volume="volume-of-v1"}`
+	const of = `{namespace="shop",op="%s",persistentvolumeclaim="data",replica="v1",target="fast",volume="volume-of-v1"}`
 	read, write := fmt.Sprintf(of, "read"), fmt.Sprintf(of, "write")
 	want := map[string]float64{
 		"operations_total" + read: 1, "transferred_bytes_total" + read: 2, "operation_seconds_total" + read: 3,
 		"operations_total" + write: 10, "transferred_bytes_total" + write: 20, "operation_seconds_total" + write: 30,
-		`errors_total{claim="data",namespace="shop",replica="v1",target="fast",volume="volume-of-v1"}`: 4,
+		`errors_total{namespace="shop",persistentvolumeclaim="data",replica="v1",target="fast",volume="volume-of-v1"}`: 4,
 	}
 	g.Expect(samples(g, registry, "weft_agent_replica_")).To(Equal(want), "hosts are admitted to one")
 	g.Expect(samples(g, registry, "weft_agent_pool_operations")).To(Equal(map[string]float64{
-		`_total{device="a",operation="read"}`: 1, `_total{device="a",operation="write"}`: 0, `_total{device="a",operation="discard"}`: 7,
+		`_total{device="a",op="read"}`: 1, `_total{device="a",op="write"}`: 0, `_total{device="a",op="discard"}`: 7,
 	}))
 	g.Expect(samples(g, registry, "weft_agent_core_seconds_total")).To(Equal(map[string]float64{`{core="2",state="busy"}`: 8, `{core="2",state="idle"}`: 9}))
 	g.Expect(samples(g, registry, "weft_agent_buffer")).To(Equal(map[string]float64{
