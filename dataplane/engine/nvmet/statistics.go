@@ -106,7 +106,7 @@ func (e *Engine) DriveHealth(_ context.Context, pool string) (device.Health, err
 		return device.Health{}, fmt.Errorf("%w: pool %s is not mounted", engine.ErrUnavailable, pool)
 	}
 	if !strings.HasPrefix(filepath.Base(m.Source), "nvme") {
-		return device.Health{}, fmt.Errorf("%w: %s is no NVMe drive", engine.ErrUnsupported, m.Source)
+		return device.Health{}, fmt.Errorf("%w: %s is not an NVMe drive", engine.ErrUnsupported, m.Source)
 	}
 	return device.ReadHealth(device.KernelAdmin(e.path(m.Source)))
 }

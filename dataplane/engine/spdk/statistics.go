@@ -203,5 +203,5 @@ func (e *Engine) DriveHealth(ctx context.Context, pool string) (device.Health, e
 			return device.ReadHealth(device.KernelAdmin(path))
 		}
 	}
-	return device.Health{}, fmt.Errorf("%w: %s is no NVMe drive", engine.ErrUnsupported, p.path)
+	return device.Health{}, fmt.Errorf("%w: %s is not an NVMe drive", engine.ErrUnsupported, p.path)
 }
