@@ -142,8 +142,8 @@ const (
 	PVCNamespaceKey = "weft.storage/pvc-namespace"
 )
 
-// LastReplicaKey is an annotation of an NvmfVolume: the highest number that a replica had when one left the volume last.
-// No later one gets a name that was used before.
+// LastReplicaKey is an annotation of an NvmfVolume: the highest number that a replica had when one left the volume
+// last. No later one gets a name that was used before.
 const LastReplicaKey = "weft.storage/last-replica"
 
 // SetNameKey of an object, whose maps of annotations and labels exist, to a value, unless that is empty.
@@ -157,8 +157,8 @@ func SetNameKey(m *metav1.ObjectMeta, key, value string) {
 	}
 }
 
-// ClaimOf a volume or replica: the claim that it was created for, which may not be the one that has it now. Empty when it
-// was not created for one.
+// ClaimOf a volume or replica: the claim that it was created for, which may not be the one that has it now. Empty when
+// it was not created for one.
 func ClaimOf(o metav1.Object) (namespace, name string) {
 	read := func(key string) string { return cmp.Or(o.GetAnnotations()[key], o.GetLabels()[key]) }
 	return read(PVCNamespaceKey), read(PVCNameKey)

@@ -4,16 +4,18 @@ package v1alpha1
 
 import "k8s.io/apimachinery/pkg/api/resource"
 
+// Bounds of what is described. A PersistentVolume with more mount options is described without any.
 const (
-	// MaxDescribedFSType bytes of a filesystem's name, MaxDescribedModes of access, MaxDescribedOptions for mounting, and
-	// MaxDescribedOption bytes of one are described of a PersistentVolume. One with more mount options is described
-	// without any.
-	MaxDescribedFSType  = 16
-	MaxDescribedModes   = 4
+	// MaxDescribedFSType is in bytes, of a filesystem's name.
+	MaxDescribedFSType = 16
+	// MaxDescribedModes is how many access modes are described.
+	MaxDescribedModes = 4
+	// MaxDescribedOptions is how many mount options are described.
 	MaxDescribedOptions = 16
-	MaxDescribedOption  = 128
-	// MaxOrphanDescriptions in bytes, all of a node's together, as JSON. Objects can have 1.5 MiB in etcd, and the rest
-	// of an NvmfNode is below 512 KiB.
+	// MaxDescribedOption is in bytes, of one mount option.
+	MaxDescribedOption = 128
+	// MaxOrphanDescriptions is in bytes, of all of a node's as JSON. Objects can have 1.5 MiB in etcd, and the rest of
+	// an NvmfNode is below 512 KiB.
 	MaxOrphanDescriptions = 640 << 10
 )
 
@@ -135,8 +137,8 @@ type OrphanDescription struct {
 	// +optional
 	VolumeUUID string `json:"volumeUUID,omitempty"`
 	// VolumeUID is the metadata.uid of that NvmfVolume, and VolumeGeneration the generation that the description is
-	// from, or an earlier one that said the same. Of two descriptions with the same UID, that with the higher generation
-	// is newer.
+	// from, or an earlier one that said the same. Of two descriptions with the same UID, that with the higher
+	// generation is newer.
 	// +kubebuilder:validation:MaxLength=128
 	// +optional
 	VolumeUID string `json:"volumeUID,omitempty"`

@@ -507,8 +507,8 @@ func (s *Service) mayGrow(ctx context.Context, vol *v1alpha1.NvmfVolume) error {
 	return nil
 }
 
-// deleteMirror of a volume that is being deleted, and whose replicas are gone. It answers Conflict if the record changed
-// since it was read.
+// deleteMirror of a volume that is being deleted, and whose replicas are gone. It answers Conflict if the record
+// changed since it was read.
 func (s *Service) deleteMirror(ctx context.Context, vol *v1alpha1.NvmfVolume) error {
 	if !vol.Replicated() && vol.Annotations[convertAnnotation] == "" || !vol.Marked() {
 		return nil // what stays on the nodes is of no use without it

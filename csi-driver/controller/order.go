@@ -70,5 +70,6 @@ func (o *order) merge() {
 			merged = append(merged, name)
 		}
 	}
-	o.sorted, o.changed = append(merged, added...), nil
+	merged = append(merged, added...)
+	o.sorted, o.changed = merged, nil
 }

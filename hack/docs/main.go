@@ -5,7 +5,7 @@
 //	go run ./hack/docs reference   (make generate: docs/reference/nvmftarget*.md, the fields of an NvmfTarget)
 //	go run ./hack/docs values      (make generate: the table of values in charts/weft/README.md)
 //	go run ./hack/docs figures     (make docs-figures: the pictures, and the tables of docs/tuning.md)
-//	go run ./hack/docs queries     (tests: every query of the chart's alerts and dashboards, as a rules file of Prometheus)
+//	go run ./hack/docs queries     (tests: all queries of alerts and dashboards, as a rules file of Prometheus)
 //	go run ./hack/docs language PATH...   (make lint: words and phrases that texts for users do not use)
 //	go run ./hack/docs record FILE.cast COMMAND ARGUMENT...   (make demo-recording: what the demo prints, and when)
 //	go run ./hack/docs draw FILE.cast FILE.svg   (the same: its picture, for README.md)

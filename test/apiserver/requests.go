@@ -72,6 +72,7 @@ type counted struct {
 	in   *Requests
 }
 
+// RoundTrip implements http.RoundTripper.
 func (c *counted) RoundTrip(req *http.Request) (*http.Response, error) {
 	what := verbAndResource(req)
 	c.in.mu.Lock()

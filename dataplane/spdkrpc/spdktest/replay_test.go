@@ -43,8 +43,8 @@ type step struct {
 }
 
 const (
-	// givenFile came with the project, moreFile, olderFile, iostatFile and, of each release, parentsFile were recorded for this
-	// package by TestRecord.
+	// givenFile came with the project, moreFile, olderFile, iostatFile and, of each release, parentsFile were recorded
+	// for this package by TestRecord.
 	givenFile     = "../testdata/transcripts-26.05.json"
 	moreFile      = "testdata/more-26.05.json"
 	olderFile     = "testdata/older-25.05.json"

@@ -46,8 +46,8 @@ type lostVolume struct {
 	Replicas []lostReplica `json:"replicas,omitempty"`
 	// Exists: the NvmfVolume does, and only its PersistentVolume or claim is missing.
 	Exists bool `json:"exists,omitempty"`
-	// Doubts are said, and the volume can be recovered all the same. What is in ByName has to be named for that. What is
-	// Refused cannot be recovered.
+	// Doubts are said, and the volume can be recovered all the same. What is in ByName has to be named for that. What
+	// is Refused cannot be recovered.
 	Doubts  []string `json:"doubts,omitempty"`
 	ByName  []string `json:"onlyByName,omitempty"`
 	Refused []string `json:"refused,omitempty"`
