@@ -254,7 +254,6 @@ func (k kindOfCopy) connectionRules() []validation {
 	)
 }
 
-// volumeRules are those of an NvmfVolume.
 // numbered values of a list.
 func numbered(n int) string {
 	values := make([]string, n)
@@ -264,6 +263,7 @@ func numbered(n int) string {
 	return "[" + strings.Join(values, ", ") + "]"
 }
 
+// volumeRules are those of an NvmfVolume.
 func volumeRules() []validation {
 	const (
 		session     = "8b5d2f43-2d0b-4b3e-9d2a-0c4b1de0a001"

@@ -34,7 +34,7 @@ type validation struct {
 // enum and bound of the CRDs was broken by one of them.
 func TestValidation(t *testing.T) {
 	var broken []constraint
-	for _, table := range [][]validation{targetRules, targetBounds(), selectorBounds(), tuningRules(), targetUpdates, nodeRules(), planRules(), volumeRules(), replicaRules(), snapshotRules(), mirrorRules()} {
+	for _, table := range [][]validation{targetRules, targetBounds(), selectorBounds(), tuningRules(), targetUpdates, nodeRules(), planRules(), volumeRules(), replicaRules(), snapshotRules(), mirrorRules(), descriptionRules()} {
 		for _, v := range table {
 			t.Run(v.base+"/"+v.name, func(t *testing.T) {
 				kind, found := v.judge(t)
