@@ -19,6 +19,9 @@ import (
 
 // listVolumeHealth lists the volumes with which something is wrong, as the cache shows them.
 func (s *Service) listVolumeHealth(ctx context.Context, req *csi.ControllerListVolumeHealthRequest) (*csi.ControllerListVolumeHealthResponse, error) {
+	if err := s.listable(); err != nil {
+		return nil, err
+	}
 	resp := &csi.ControllerListVolumeHealthResponse{}
 	var err error
 	resp.NextToken, err = pageOf(&s.volumes.names, req.GetStartingToken(), req.GetMaxEntries(), func(name string) (int, error) {

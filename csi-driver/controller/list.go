@@ -92,6 +92,9 @@ func pageOf(names *order, token string, entries int32, add func(name string) (in
 // answered comes within moments. Csi-attacher compares the list with its VolumeAttachments, and repeats the attachment
 // of a volume that differs, which changes nothing where the list was merely behind.
 func (s *Service) listVolumes(ctx context.Context, req *csi.ListVolumesRequest) (*csi.ListVolumesResponse, error) {
+	if err := s.listable(); err != nil {
+		return nil, err
+	}
 	resp := &csi.ListVolumesResponse{}
 	var err error
 	resp.NextToken, err = pageOf(&s.volumes.names, req.GetStartingToken(), req.GetMaxEntries(), func(name string) (int, error) {
@@ -111,12 +114,17 @@ func (s *Service) listVolumes(ctx context.Context, req *csi.ListVolumesRequest) 
 	return resp, nil
 }
 
+// listable fails until the cache has all volumes: a list from less would say that the others are gone.
+func (s *Service) listable() error {
+	if !s.Synced() {
+		return failf(waiting, "it is not known yet which volumes there are; try again")
+	}
+	return nil
+}
+
 // look at a volume in the cache, and at what is wrong with it; nil when the cache does not show it (any more). The
 // volume is the cache's own: not to be changed.
 func (s *Service) look(ctx context.Context, name string) (*v1alpha1.NvmfVolume, server.Problems, error) {
-	if !s.Synced() {
-		return nil, nil, failf(waiting, "it is not known yet which volumes there are; try again")
-	}
 	vol, err := s.volumes.peek(ctx, name)
 	if vol == nil || err != nil {
 		return nil, nil, err

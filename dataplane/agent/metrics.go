@@ -4,6 +4,7 @@ package agent
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -110,13 +111,18 @@ func (m *Metrics) Unregister(registry prometheus.Registerer) {
 	}
 }
 
-// setPools to what the node reports of them.
-func (m *Metrics) setPools(pools []v1alpha1.PoolStatus) {
+// setPools to what the node reports of them. Of those that the target has, the size and the free bytes are as the target
+// says: the report has them only when they have changed much.
+func (m *Metrics) setPools(pools []v1alpha1.PoolStatus, has []engine.Pool) {
 	m.poolBytes.Reset()
 	for _, p := range pools {
 		if p.Total != nil && p.Free != nil {
-			m.poolBytes.WithLabelValues(p.Device, "total").Set(float64(p.Total.Value()))
-			m.poolBytes.WithLabelValues(p.Device, "free").Set(float64(p.Free.Value()))
+			total, free := p.Total.Value(), p.Free.Value()
+			if i := slices.IndexFunc(has, func(h engine.Pool) bool { return h.Device == p.Device && h.Err == nil }); i >= 0 {
+				total, free = has[i].TotalBytes, has[i].FreeBytes
+			}
+			m.poolBytes.WithLabelValues(p.Device, "total").Set(float64(total))
+			m.poolBytes.WithLabelValues(p.Device, "free").Set(float64(free))
 		}
 		if p.Promised != nil {
 			m.poolBytes.WithLabelValues(p.Device, "promised").Set(float64(p.Promised.Value()))

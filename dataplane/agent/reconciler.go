@@ -364,7 +364,7 @@ func (r *Reconciler) observe(e engine.Engine, s *decide.Observed, d decide.Decis
 	r.metrics.volumes.WithLabelValues("true").Set(float64(ready))
 	r.metrics.volumes.WithLabelValues("false").Set(float64(len(s.Volumes) - ready))
 	r.metrics.setTarget(e, s)
-	r.metrics.setPools(d.Node.Pools)
+	r.metrics.setPools(d.Node.Pools, s.Target.State.Pools)
 	r.metrics.setPlaces(d.Node.Attachments, d.Node.Volumes)
 	if s.Target.Err == nil {
 		r.metrics.exports.Set(float64(len(s.Target.State.Exports)))

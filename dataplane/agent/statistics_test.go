@@ -14,7 +14,9 @@ import (
 
 	. "github.com/onsi/gomega"
 	"github.com/prometheus/client_golang/prometheus"
+	"k8s.io/apimachinery/pkg/api/resource"
 	clocktesting "k8s.io/utils/clock/testing"
+	"k8s.io/utils/ptr"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/agent/decide"
@@ -221,4 +223,22 @@ func TestHealthOfDrives(t *testing.T) {
 	s.Target.State.Pools = nil
 	metrics.setTarget(target, s)
 	g.Expect(samples(g, registry, "weft_agent_drive_")).To(BeEmpty(), "it is no pool's any more")
+}
+
+// The report of a pool lags behind by up to 1 %; the metric does not, unless the target cannot say.
+func TestPoolBytesAreThoseOfTheTarget(t *testing.T) {
+	g := NewWithT(t)
+	registry := prometheus.NewRegistry()
+	metrics, err := NewMetrics(registry)
+	g.Expect(err).NotTo(HaveOccurred())
+	reported := []v1alpha1.PoolStatus{
+		{Device: "a", Total: ptr.To(resource.MustParse("100Gi")), Free: ptr.To(resource.MustParse("6Gi"))},
+		{Device: "b", Total: ptr.To(resource.MustParse("100Gi")), Free: ptr.To(resource.MustParse("7Gi"))},
+	}
+	const gi = 1 << 30
+	metrics.setPools(reported, []engine.Pool{{Device: "a", TotalBytes: 100 * gi, FreeBytes: 5*gi + 1}, {Device: "b", Err: errors.New("gone")}})
+	g.Expect(samples(g, registry, "weft_agent_pool_bytes")).To(Equal(map[string]float64{
+		`{device="a",part="total"}`: 100 * gi, `{device="a",part="free"}`: 5*gi + 1,
+		`{device="b",part="total"}`: 100 * gi, `{device="b",part="free"}`: 7 * gi,
+	}))
 }

@@ -24,7 +24,7 @@ func (t tree) path(elem ...string) string {
 // read returns a file's text without surrounding space.
 func (t tree) read(elem ...string) (string, error) {
 	text, err := os.ReadFile(t.path(elem...))
-	return strings.TrimSpace(string(text)), err
+	return strings.ToValidUTF8(strings.TrimSpace(string(text)), "?"), err
 }
 
 // readIfSaid is read, with "" for an attribute that the device does not have or

@@ -71,8 +71,12 @@ func alive(o client.Object) any {
 func cordoned(o client.Object) any { return o.(*corev1.Node).Spec.Unschedulable }
 
 func serving(o client.Object) any {
+	type state struct {
+		uid                     types.UID
+		deleted, marked, served bool
+	}
 	r := o.(*v1alpha1.NvmfReplica)
-	return [3]bool{r.DeletionTimestamp.IsZero(), r.Marked(), meta.IsStatusConditionTrue(r.Status.Conditions, v1alpha1.ConditionReady)}
+	return state{r.UID, !r.DeletionTimestamp.IsZero(), r.Marked(), meta.IsStatusConditionTrue(r.Status.Conditions, v1alpha1.ConditionReady)}
 }
 
 func replicas(o client.Object) any { return o.(*v1alpha1.NvmfVolume).Spec.Replicas }
