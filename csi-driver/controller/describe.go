@@ -29,24 +29,35 @@ func description(vol *v1alpha1.NvmfVolume) *v1alpha1.VolumeDescription {
 	return d
 }
 
-// persistentVolumeOf a volume that is being attached, as it is now. A volume that has none, or whose one cannot be
-// read, keeps what was known of it: nobody waits for that.
-func (s *Service) persistentVolumeOf(ctx context.Context, vol *v1alpha1.NvmfVolume) *v1alpha1.PersistentVolumeDescription {
+// persistentVolumeOf a volume that is being attached, as it is now. The name is that of the PersistentVolume by which
+// Kubernetes asks; empty if it is not known, and then it is the one that was described, or the one that the volume was
+// made for. What was described is not kept if that one is gone or is another volume's: the claim could be a
+// former one, and who recovers by it would give the data to another tenant. What cannot be read keeps nobody waiting.
+func (s *Service) persistentVolumeOf(ctx context.Context, vol *v1alpha1.NvmfVolume, name string) *v1alpha1.PersistentVolumeDescription {
+	known := vol.Spec.PersistentVolume
+	if name == "" && known != nil {
+		name = known.Name
+	}
+	name = cmp.Or(name, vol.Annotations[pvNameKey], vol.Name)
 	var pv corev1.PersistentVolume
-	name := cmp.Or(vol.Annotations[pvNameKey], vol.Name)
-	if err := s.live.Get(ctx, keyOf(name), &pv); err != nil {
-		if !apierrors.IsNotFound(err) {
-			klog.FromContext(ctx).Info("Cannot read a PersistentVolume to describe it with its data", "volume", vol.Name, "persistentVolume", name, "err", err)
+	switch err := s.live.Get(ctx, keyOf(name), &pv); {
+	case apierrors.IsNotFound(err):
+		return nil
+	case err != nil:
+		klog.FromContext(ctx).Info("Cannot read a PersistentVolume to describe it with its data", "volume", vol.Name, "persistentVolume", name, "err", err)
+		if known != nil && known.Name != name {
+			return nil
 		}
-		return vol.Spec.PersistentVolume
+		return known
 	}
 	if from := pv.Spec.CSI; from == nil || from.Driver != v1alpha1.DriverName || from.VolumeHandle != vol.Name {
-		return vol.Spec.PersistentVolume
+		return nil
 	}
 	return describePersistentVolume(&pv)
 }
 
-// describePersistentVolume by what the API has room for. Mount options of which it has not are those of the class.
+// describePersistentVolume by what the API has room for. Mount options of which it has not are those of the class. A
+// claim that it is not bound to is none: it was deleted, or somebody else's claim may be bound instead.
 func describePersistentVolume(pv *corev1.PersistentVolume) *v1alpha1.PersistentVolumeDescription {
 	d := &v1alpha1.PersistentVolumeDescription{
 		Name: pv.Name, StorageClass: pv.Spec.StorageClassName, ReclaimPolicy: string(pv.Spec.PersistentVolumeReclaimPolicy),
@@ -61,7 +72,7 @@ func describePersistentVolume(pv *corev1.PersistentVolume) *v1alpha1.PersistentV
 	if pv.Spec.VolumeMode != nil {
 		d.VolumeMode = string(*pv.Spec.VolumeMode)
 	}
-	if ref := pv.Spec.ClaimRef; ref != nil {
+	if ref := pv.Spec.ClaimRef; ref != nil && pv.Status.Phase == corev1.VolumeBound {
 		d.ClaimNamespace, d.ClaimName = ref.Namespace, ref.Name
 	}
 	long := func(option string) bool { return len(option) > v1alpha1.MaxDescribedOption }

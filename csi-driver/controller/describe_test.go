@@ -9,6 +9,7 @@ import (
 
 	. "github.com/onsi/gomega"
 	corev1 "k8s.io/api/core/v1"
+	storagev1 "k8s.io/api/storage/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
@@ -32,6 +33,49 @@ func TestReplicasDescribeTheirVolume(t *testing.T) {
 	publish(t, s, id, node)
 	g.Expect(described().PersistentVolume).To(And(HaveField("Name", id), HaveField("ClaimNamespace", claim.Namespace), HaveField("ClaimName", claim.Name),
 		HaveField("AccessModes", Equal([]string{"ReadWriteOnce"})), HaveField("VolumeMode", "Filesystem"), HaveField("ReclaimPolicy", "Retain")))
+}
+
+// A volume that was given to another claim never describes the former one: who recovers it would get another's data.
+func TestDescribeTheClaimOfTheAttachment(t *testing.T) {
+	st := newStorage(t, 1, 10*gi)
+	s, _ := newService(t)
+	seen(t, s, st)
+	g := NewWithT(t)
+	id := newVolume(t, s, st, "v")
+	node := newHost(t, "host")
+	attach := func(pv string) *v1alpha1.PersistentVolumeDescription {
+		request := &storagev1.VolumeAttachment{
+			ObjectMeta: metav1.ObjectMeta{Name: requestName(id, node)},
+			Spec:       storagev1.VolumeAttachmentSpec{Attacher: v1alpha1.DriverName, NodeName: node, Source: storagev1.VolumeAttachmentSource{PersistentVolumeName: &pv}},
+		}
+		create(t, request)
+		publish(t, s, id, node)
+		described := replica(t, id).Spec.Description.PersistentVolume
+		g.Expect(api.Delete(t.Context(), request)).To(Succeed())
+		unpublish(t, s, id, node)
+		return described
+	}
+	former := bind(t, id)
+	g.Expect(attach(id)).To(HaveField("ClaimName", former.Name))
+
+	var pv corev1.PersistentVolume
+	g.Expect(api.Get(t.Context(), keyOf(id), &pv)).To(Succeed())
+	again := corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: own(t, "by-hand")}, Spec: *pv.Spec.DeepCopy()}
+	again.Spec.ClaimRef.Name, again.Spec.ClaimRef.UID = "other", ""
+	create(t, &again)
+	again.Status.Phase = corev1.VolumeBound
+	g.Expect(api.Status().Update(t.Context(), &again)).To(Succeed())
+	g.Expect(attach(again.Name)).To(And(HaveField("Name", again.Name), HaveField("ClaimName", "other")))
+
+	again.Status.Phase = corev1.VolumeReleased
+	g.Expect(api.Status().Update(t.Context(), &again)).To(Succeed())
+	g.Expect(attach(again.Name)).To(And(HaveField("Name", again.Name), HaveField("ClaimName", ""), HaveField("ClaimNamespace", "")))
+	g.Expect(attach("gone")).To(BeNil())
+
+	others := corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: own(t, "others")}, Spec: *pv.Spec.DeepCopy()}
+	others.Spec.CSI.VolumeHandle = "another"
+	create(t, &others)
+	g.Expect(attach(others.Name)).To(BeNil(), "the PersistentVolume of another volume")
 }
 
 // A PersistentVolume that the description has no room for never keeps a volume from being attached.

@@ -13,6 +13,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	storagev1 "k8s.io/api/storage/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/utils/ptr"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
@@ -25,6 +26,8 @@ type attachment struct {
 	// nodeUID and request are the UIDs of the Node and of the VolumeAttachment, as they are now; request is empty when
 	// another caller than Kubernetes' attacher asks.
 	nodeUID, request string
+	// persistentVolume that the VolumeAttachment names; empty when there is none, or when it names none.
+	persistentVolume string
 	access           v1alpha1.HostAccess
 }
 
@@ -60,11 +63,11 @@ func (s *Service) identify(ctx context.Context, req *csi.ControllerPublishVolume
 	case request == nil && ofKubernetes:
 		return nil, failf(busy, "no VolumeAttachment requests volume %s on node %s any more", volume, a.node)
 	case request == nil:
-		a.request = ""
+		a.request, a.persistentVolume = "", ""
 	case request.DeletionTimestamp != nil:
 		return nil, failf(busy, "VolumeAttachment %s of volume %s on node %s is being deleted", request.Name, volume, a.node)
 	default:
-		a.request = string(request.UID)
+		a.request, a.persistentVolume = string(request.UID), ptr.Deref(request.Spec.Source.PersistentVolumeName, "")
 	}
 	return &node, nil
 }
@@ -203,7 +206,6 @@ func (s *Service) attach(ctx context.Context, vol *v1alpha1.NvmfVolume, change f
 	changed := vol.DeepCopy()
 	change(changed)
 	changed.Spec.Used = changed.Spec.Used || len(changed.Spec.Attachments) > 0
-	changed.Spec.PersistentVolume = s.persistentVolumeOf(ctx, vol)
 	if err := s.patch(ctx, vol, changed); err != nil {
 		return nil, fmt.Errorf("write attachments of NvmfVolume %s: %w", vol.Name, err)
 	}

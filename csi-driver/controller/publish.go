@@ -148,7 +148,7 @@ func (s *Service) admit(ctx context.Context, req *csi.ControllerPublishVolumeReq
 		if err := s.attachable(ctx, vol); err != nil {
 			return nil, "", err
 		}
-		h := a.host()
+		h, described := a.host(), s.persistentVolumeOf(ctx, vol.NvmfVolume, a.persistentVolume)
 		if err := s.authenticable(ctx, vol, h); err != nil {
 			return nil, "", err
 		}
@@ -159,7 +159,7 @@ func (s *Service) admit(ctx context.Context, req *csi.ControllerPublishVolumeReq
 			if len(vol.Spec.Attachments) == 0 {
 				vol.Spec.Session, _ = v1alpha1.AttachmentOfHost(h.NQN)
 			}
-			vol.Spec.Attachments = append(vol.Spec.Attachments, h)
+			vol.Spec.Attachments, vol.Spec.PersistentVolume = append(vol.Spec.Attachments, h), described
 		})
 		if apierrors.IsConflict(err) {
 			continue
