@@ -54,6 +54,8 @@ type lostVolume struct {
 
 	// volume that is to be created, or that exists.
 	volume *v1alpha1.NvmfVolume
+	// joins are replicas to be added to the volume that exists.
+	joins []v1alpha1.VolumeMember
 }
 
 // lostReplica of a lost volume.
@@ -156,7 +158,7 @@ func (r *lostReport) ambiguous() {
 	for _, v := range r.Volumes {
 		for _, other := range r.Volumes {
 			switch {
-			case v == other:
+			case v == other, v.UUID == other.UUID: // of one volume, a replica and the PersistentVolume can be lost
 			case v.Name == other.Name:
 				v.Refused = append(v.Refused, fmt.Sprintf("another lost volume has the same name, and UUID %s: they are from two clusters; remove the drives of one of them", other.UUID))
 			case v.Claim != "" && v.Claim == other.Claim:
@@ -171,14 +173,7 @@ func (f *fleet) lostVolume(uuid string, found []foundOrphan) *lostVolume {
 	d, doubts, refused := newestOf(found)
 	v := &lostVolume{Name: d.Volume, UUID: uuid, Encryption: string(d.Encryption), Doubts: doubts, Refused: refused}
 	if is := f.volume(d.Volume); is != nil && is.Spec.UUID == uuid {
-		unlisted := slices.DeleteFunc(slices.Clone(found), func(o foundOrphan) bool {
-			return slices.ContainsFunc(is.Spec.Members, func(m v1alpha1.VolumeMember) bool { return m.UUID == o.UUID })
-		})
-		if len(unlisted) == 0 {
-			return nil // the CSI controller creates them
-		}
-		found = unlisted
-		v.Refused = append(v.Refused, "its NvmfVolume exists and does not list these replicas; they may be older than what it lists")
+		return f.unlistedReplicas(v, is, d, found)
 	} else if is != nil {
 		v.Refused = append(v.Refused, fmt.Sprintf("NvmfVolume %s exists and has another UUID, %s", is.Name, is.Spec.UUID))
 	}
@@ -261,11 +256,12 @@ func (f *fleet) members(v *lostVolume, d v1alpha1.OrphanDescription, found []fou
 		case has != nil:
 			m.Node = has.Spec.Node
 			v.Replicas = append(v.Replicas, lostReplica{Name: m.Name, UUID: m.UUID, Node: m.Node, Device: has.Status.Device})
-		case f.node(m.Node) == nil:
-			v.Doubts = append(v.Doubts, fmt.Sprintf("replica %s was on node %s, which is not a storage node of this cluster", m.Name, m.Node))
-			continue
 		default:
-			v.Doubts = append(v.Doubts, fmt.Sprintf("replica %s was not found on node %s; it may have later data than the others", m.Name, m.Node))
+			doubt := fmt.Sprintf("replica %s was not found on node %s; it may have later data than the others", m.Name, m.Node)
+			if f.node(m.Node) == nil {
+				doubt = fmt.Sprintf("replica %s was on node %s, which is not a storage node of this cluster yet; it may have later data than the others: start that node first, or the node that has its drive now", m.Name, m.Node)
+			}
+			v.Doubts = append(v.Doubts, doubt)
 			v.Replicas = append(v.Replicas, lostReplica{Name: m.Name, UUID: m.UUID, Node: m.Node})
 		}
 		members = append(members, m)
@@ -320,10 +316,7 @@ func (v *lostVolume) describePersistentVolume(f *fleet, pv *v1alpha1.PersistentV
 		v.Doubts = append(v.Doubts, "its PersistentVolume is not described, and is not created: the volume was never attached, or not since weft describes it")
 		return
 	}
-	v.PersistentVolume, v.StorageClass = pv.Name, pv.StorageClass
-	if pv.ClaimName != "" {
-		v.Claim = pv.ClaimNamespace + "/" + pv.ClaimName
-	}
+	v.nameClaim(pv)
 	if pv.StageSecret != nil {
 		v.Secret = pv.StageSecret.Namespace + "/" + pv.StageSecret.Name
 	}
@@ -331,6 +324,14 @@ func (v *lostVolume) describePersistentVolume(f *fleet, pv *v1alpha1.PersistentV
 		if is.Name == pv.Name && volume != v.Name {
 			v.Refused = append(v.Refused, fmt.Sprintf("PersistentVolume %s exists and is of volume %s", pv.Name, volume))
 		}
+	}
+}
+
+// nameClaim, PersistentVolume and StorageClass of a lost volume.
+func (v *lostVolume) nameClaim(pv *v1alpha1.PersistentVolumeDescription) {
+	v.PersistentVolume, v.StorageClass = pv.Name, pv.StorageClass
+	if pv.ClaimName != "" {
+		v.Claim = pv.ClaimNamespace + "/" + pv.ClaimName
 	}
 }
 

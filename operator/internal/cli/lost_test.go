@@ -4,10 +4,12 @@ package cli
 
 import (
 	"encoding/json"
+	"strconv"
 	"strings"
 	"testing"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -106,6 +108,11 @@ func TestRecoverOfLostReplicas(t *testing.T) {
 		"all of them": {map[string][]v1alpha1.Orphan{"a": {a}, "b": {b}}, 2, []string{"yes"}},
 		"one is not found": {map[string][]v1alpha1.Orphan{"a": {a}}, 2, []string{"in doubt",
 			"replica data-1 was not found on node b; it may have later data than the others"}},
+		"one is on a node that is no storage node yet": {map[string][]v1alpha1.Orphan{"a": {func() v1alpha1.Orphan {
+			early := *a.DeepCopy()
+			early.Description.Members[1].Node = "later"
+			return early
+		}()}}, 2, []string{"in doubt", "replica data-1 was on node later, which is not a storage node of this cluster yet; it may have later data than the others"}},
 		"one has no description": {map[string][]v1alpha1.Orphan{"a": {a}, "b": {{UUID: "r1-data", Kind: v1alpha1.OrphanReplica, Device: "eui", Undescribed: "is damaged"}}}, 2,
 			[]string{"in doubt", "r1-data (node b, device eui): is damaged"}},
 		"one says what was so earlier": {map[string][]v1alpha1.Orphan{"a": {a}, "b": {func() v1alpha1.Orphan {
@@ -125,10 +132,59 @@ func TestRecoverOfLostReplicas(t *testing.T) {
 			r.do(r.lost(recoverOptions{}, "data"))
 			r.said(append(c.says, "NvmfVolume data created", "PersistentVolume pv-data created")...)
 			v := r.volume("data")
-			if !v.Spec.Mirrored || v.Spec.Recovery == nil || v.Spec.Recovery.AcceptLossUntil != nil || v.Spec.Replicas != 2 || len(v.Spec.Members) != c.members || !v.Spec.Used {
+			if !v.Spec.Mirrored || v.Spec.Recovery == nil || v.Spec.Recovery.AcceptLossUntil != nil || v.Spec.Replicas != 2 || len(v.Spec.Members) != c.members || !v.Spec.Used ||
+				v.Annotations[v1alpha1.LastReplicaKey] != strconv.Itoa(c.members-1) {
 				t.Errorf("got %+v", v.Spec)
 			}
 			r.absent(&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "databases"}}, "data")
+		})
+	}
+}
+
+// A replica that comes back while the record of its volume waits to be recovered is added to it, unless that is unsafe.
+func TestRecoverOfALostReplica(t *testing.T) {
+	a, b := legsOf("data")
+	a.Description.Members, b.Description.Members = a.Description.Members[:1], b.Description.Members[1:]
+	later := *b.DeepCopy()
+	later.Description.VolumeGeneration = 9
+	for name, c := range map[string]struct {
+		change func(*v1alpha1.NvmfVolume)
+		on     string
+		says   string
+	}{
+		"it waits":           {func(*v1alpha1.NvmfVolume) {}, "b", ""},
+		"it is attached":     {func(v *v1alpha1.NvmfVolume) { v.Spec.Attachments = []v1alpha1.VolumeHost{{Node: "worker"}} }, "b", "or is attached"},
+		"it waits no more":   {func(v *v1alpha1.NvmfVolume) { v.Spec.Recovery = nil }, "b", "does not wait for the recovery"},
+		"a loss is accepted": {func(v *v1alpha1.NvmfVolume) { v.Spec.Recovery.AcceptLossUntil = &metav1.Time{Time: noon} }, "b", "does not wait for the recovery"},
+		"of another target":  {func(*v1alpha1.NvmfVolume) {}, "d", "cannot be added: it is of another NvmfTarget"},
+		"it is listed elsewhere": {func(v *v1alpha1.NvmfVolume) {
+			v.Spec.Members = append(v.Spec.Members, v1alpha1.VolumeMember{Name: "data-1", UUID: "r1-data", Node: "a2"})
+		}, "b", "is listed by its NvmfVolume on node a2: the drive was moved; put it back into node a2"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newLostRig(t, map[string][]v1alpha1.Orphan{"a": {a}})
+			r.do(r.lost(recoverOptions{}, "data"))
+			v := r.volume("data")
+			v.Spec.Mirrored, v.Spec.Recovery = true, &v1alpha1.VolumeRecovery{ID: "first", Attachments: v1alpha1.RecoveryWaits}
+			c.change(v)
+			r.do(r.api.Update(r.ctx, v))
+			before := v.Spec.DeepCopy()
+			r.change("a", func(n *v1alpha1.NvmfNode) { n.Status.Orphans = nil })
+			r.change(c.on, func(n *v1alpha1.NvmfNode) { n.Status.Orphans, n.Status.OrphanCount = []v1alpha1.Orphan{later}, 1 })
+			r.do(r.lost(recoverOptions{all: true}))
+			err := r.lost(recoverOptions{}, "nv/data")
+			v = r.volume("data")
+			if c.says != "" {
+				if err == nil || !strings.Contains(err.Error(), c.says) || !equality.Semantic.DeepEqual(*before, v.Spec) {
+					t.Errorf("got %v, %+v", err, v.Spec)
+				}
+				return
+			}
+			r.do(err)
+			r.said("do not accept a loss before it is added", "replica data-1 on node b added to NvmfVolume data")
+			if len(v.Spec.Members) != 2 || v.Spec.Members[1] != (v1alpha1.VolumeMember{Name: "data-1", UUID: "r1-data", Node: "b"}) || v.Spec.Recovery.ID == "first" {
+				t.Errorf("got %+v", v.Spec)
+			}
 		})
 	}
 }
@@ -159,7 +215,7 @@ func TestLostAndInDoubt(t *testing.T) {
 			o.Description.VolumeUID, o.Description.Replicas = "another", 1
 		})}}, nil, "describe it differently, and it is not known which is newer", false},
 		"a volume of the same name":     {map[string][]v1alpha1.Orphan{"a": {one}}, []client.Object{existing("other")}, "NvmfVolume data exists and has another UUID, other", false},
-		"its volume, without a replica": {map[string][]v1alpha1.Orphan{"a": {one}}, []client.Object{existing("u-data")}, "its NvmfVolume exists and does not list these replicas", false},
+		"its volume, without a replica": {map[string][]v1alpha1.Orphan{"a": {one}}, []client.Object{existing("u-data")}, "replica data-0 (node a, device eui) is not listed by its NvmfVolume, which does not wait", false},
 		"two clusters' volumes of a name": {map[string][]v1alpha1.Orphan{"a": {one}, "b": {changed(one, func(o *v1alpha1.Orphan) {
 			o.UUID, o.Description.VolumeUUID = "other", "other"
 		})}}, nil, "another lost volume has the same name, and UUID other", false},

@@ -81,10 +81,16 @@ func (r *lostReport) choose(namespace string, args []string, all bool) (volumes 
 			volumes = append(volumes, v)
 		}
 	}
+	// Of one volume, a replica and the PersistentVolume can be lost: what cannot be recovered keeps not the other.
+	if oneOf := func(v *lostVolume) bool { return v.UUID != volumes[0].UUID }; len(volumes) > 1 && !slices.ContainsFunc(volumes, oneOf) {
+		can := slices.DeleteFunc(slices.Clone(volumes), func(v *lostVolume) bool { return len(v.Refused) > 0 })
+		volumes = append(can, volumes...)[:max(1, len(can))]
+	}
+	several := slices.ContainsFunc(volumes, func(v *lostVolume) bool { return v.UUID != volumes[0].UUID })
 	switch {
 	case len(volumes) == 0:
 		return nil, nil, fmt.Errorf("no lost volume is %s (namespace %s); see all with: kubectl weft recover --lost", arg, namespace)
-	case len(volumes) > 1:
+	case several:
 		return nil, nil, fmt.Errorf("%d lost volumes are %s; specify the UUID of one, from kubectl weft recover --lost -o json", len(volumes), arg)
 	case len(volumes[0].Refused) > 0:
 		return nil, nil, fmt.Errorf("volume %s%s cannot be recovered: %s", volumePrefix, volumes[0].Name, strings.Join(volumes[0].Refused, "; "))
@@ -138,6 +144,10 @@ func (m *maker) create(ctx context.Context, kind string, obj client.Object) bool
 
 // recover a volume: what it lacks of NvmfVolume, PersistentVolume, and claim if that is wanted.
 func (m *maker) recover(ctx context.Context, v *lostVolume) {
+	if len(v.joins) > 0 {
+		m.join(ctx, v)
+		return
+	}
 	if !v.Exists {
 		v.complete()
 		if !m.create(ctx, "NvmfVolume", v.volume) {
@@ -172,7 +182,7 @@ func (v *lostVolume) complete() {
 		}
 	}
 	last := 0
-	for _, r := range v.Replicas {
+	for _, r := range v.volume.Spec.Members {
 		if number, is := strings.CutPrefix(r.Name, v.Name+"-"); is {
 			n, _ := strconv.Atoi(number) // another name has none
 			last = max(last, n)
