@@ -52,6 +52,14 @@ type Orphan struct {
 	Undescribed string `json:"undescribed,omitempty"`
 }
 
+// UndescribedNotRead and UndescribedNoRoom are in undescribed of an orphan that may be described later.
+const (
+	// UndescribedNotRead says that the agent has not read the description yet.
+	UndescribedNotRead = "the description that was stored with the data was not read yet"
+	// UndescribedNoRoom says that the descriptions of other orphans fill the status.
+	UndescribedNoRoom = "the list has too many descriptions; this one follows once others are recovered"
+)
+
 // OrphanKind is the kind of an orphan's former object.
 // +kubebuilder:validation:Enum=NvmfReplica;NvmfSnapshot
 type OrphanKind string

@@ -184,9 +184,6 @@ type FoundNote struct {
 	Err string
 }
 
-// notRead yet, or not any more.
-const notRead = "the description that was stored with the data was not read yet"
-
 // decideNotes of all that is there and has an object. One that may be from the past says nothing new.
 func (d *decider) decideNotes() {
 	notes := &d.decision.Notes
@@ -217,12 +214,12 @@ func (d *decider) describe(orphans []v1alpha1.Orphan) {
 		found, read := d.Notes[id]
 		switch {
 		case !read:
-			o.Undescribed = notRead
+			o.Undescribed = v1alpha1.UndescribedNotRead
 			continue
 		case found.Err == "" && found.Note.Kind != o.Kind:
 			found.Err = errNoteDamaged.Error()
 		case found.Err == "" && room < found.Bytes:
-			found.Err = "the list has too many descriptions; this one follows once others are recovered"
+			found.Err = v1alpha1.UndescribedNoRoom
 		}
 		if found.Err != "" {
 			o.Undescribed = found.Err

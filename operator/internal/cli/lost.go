@@ -28,6 +28,8 @@ type lostReport struct {
 	Unknown []lostData `json:"unknown"`
 	// Unlisted counts the data that nodes have no room to list, by node.
 	Unlisted map[string]int32 `json:"unlisted,omitempty"`
+	// Incomplete says what there may be that is not listed.
+	Incomplete []string `json:"incomplete,omitempty"`
 }
 
 // lostVolume has data on drives and no NvmfVolume, or no PersistentVolume.
@@ -99,8 +101,9 @@ type foundOrphan struct {
 
 func (o foundOrphan) at() string { return fmt.Sprintf("node %s, device %s", o.node.Name, o.Device) }
 
-// lost is what the nodes have without objects, and the volumes whose PersistentVolumes are missing.
-func (f *fleet) lost() *lostReport {
+// lost is what the nodes have without objects, and the volumes whose PersistentVolumes are missing. The claims are those
+// that exist, with the PersistentVolume that each is bound to.
+func (f *fleet) lost(claims map[string]string) *lostReport {
 	r := &lostReport{Volumes: []*lostVolume{}, Snapshots: []lostSnapshot{}, Unknown: []lostData{}}
 	byVolume, volumeOf := map[string][]foundOrphan{}, map[string]string{}
 	var undescribed, snapshots []foundOrphan
@@ -146,6 +149,10 @@ func (f *fleet) lost() *lostReport {
 		}
 	}
 	r.ambiguous()
+	for _, v := range r.Volumes {
+		v.rivals(f, claims)
+	}
+	r.Incomplete = f.incomplete()
 	for _, o := range snapshots {
 		r.Snapshots = append(r.Snapshots, f.lostSnapshot(o, snapshots))
 	}
@@ -166,6 +173,51 @@ func (r *lostReport) ambiguous() {
 			}
 		}
 	}
+}
+
+// rivals of a lost volume: what its claim uses now, which may be newer.
+func (v *lostVolume) rivals(f *fleet, claims map[string]string) {
+	if v.Claim == "" {
+		return
+	}
+	for _, name := range slices.Sorted(maps.Keys(f.claims)) {
+		if name != v.Name && f.claims[name] == v.Claim {
+			v.ByName = append(v.ByName, fmt.Sprintf("claim %s is bound to volume %s%s, which may have later data; this one is recovered beside it, and no claim uses it until you create one", v.Claim, volumePrefix, name))
+			return
+		}
+	}
+	if bound := claims[v.Claim]; bound != "" && bound != v.PersistentVolume {
+		v.ByName = append(v.ByName, fmt.Sprintf("claim %s exists and is bound to PersistentVolume %s, which may have later data; to use this volume instead, delete the claim first", v.Claim, bound))
+	}
+}
+
+// incomplete says what may be on drives and is not listed, or not described yet.
+func (f *fleet) incomplete() []string {
+	var why []string
+	for i := range f.nodes {
+		n := &f.nodes[i]
+		if silent(n) {
+			why = append(why, fmt.Sprintf("the agent of node %s does not answer", n.Name))
+		}
+		for _, p := range n.Status.Pools {
+			if !p.Ready && !n.Spec.Drops(p.Device) {
+				why = append(why, fmt.Sprintf("node %s, device %s: the pool is not ready (%s)", n.Name, p.Device, cmp.Or(p.Reason, "no reason given")))
+			}
+		}
+		if more := n.Status.OrphanCount - int32(len(n.Status.Orphans)); more > 0 {
+			why = append(why, fmt.Sprintf("node %s has %d more that it has no room to list; it lists them once others are recovered", n.Name, more))
+		}
+		later := 0
+		for _, o := range n.Status.Orphans {
+			if o.Undescribed == v1alpha1.UndescribedNotRead || o.Undescribed == v1alpha1.UndescribedNoRoom {
+				later++
+			}
+		}
+		if later > 0 {
+			why = append(why, fmt.Sprintf("node %s has %d whose descriptions it did not read yet, or has no room for", n.Name, later))
+		}
+	}
+	return why
 }
 
 // lostVolume of which replicas were found without objects; nil if its NvmfVolume exists and lists them.
@@ -317,6 +369,9 @@ func (v *lostVolume) describePersistentVolume(f *fleet, pv *v1alpha1.PersistentV
 		return
 	}
 	v.nameClaim(pv)
+	if pv.ClaimName == "" {
+		v.Doubts = append(v.Doubts, "its PersistentVolume had no claim, and is not created: any claim could be bound to it")
+	}
 	if pv.StageSecret != nil {
 		v.Secret = pv.StageSecret.Namespace + "/" + pv.StageSecret.Name
 	}
@@ -339,7 +394,7 @@ func (v *lostVolume) nameClaim(pv *v1alpha1.PersistentVolumeDescription) {
 // its claim; nil for another one.
 func (f *fleet) withoutPersistentVolume(is *v1alpha1.NvmfVolume) *lostVolume {
 	described, pv := is.Spec.PersistentVolume, f.persistent[is.Name]
-	if described == nil || is.DeletionTimestamp != nil || pv != nil && (pv.Status.Phase != corev1.VolumeAvailable || pv.Spec.ClaimRef == nil) {
+	if described == nil || described.ClaimName == "" || is.DeletionTimestamp != nil || pv != nil && (pv.Status.Phase != corev1.VolumeAvailable || pv.Spec.ClaimRef == nil) {
 		return nil
 	}
 	v := &lostVolume{Name: is.Name, UUID: is.Spec.UUID, Size: is.Spec.Size.String(), Encryption: string(is.Spec.Encryption), Exists: true, volume: is}
@@ -412,9 +467,7 @@ func (r *lostReport) print(t *table) {
 		}
 		t.columns(rows)
 	}
-	for _, node := range slices.Sorted(maps.Keys(r.Unlisted)) {
-		notes = append(notes, fmt.Sprintf("node %s has %d more that it has no room to list; it lists them once others are recovered", node, r.Unlisted[node]))
-	}
+	notes = append(notes, r.Incomplete...)
 	if len(notes) > 0 {
 		t.line("")
 	}

@@ -223,6 +223,12 @@ func TestLostAndInDoubt(t *testing.T) {
 		"a PersistentVolume of that name": {map[string][]v1alpha1.Orphan{"a": {one}}, []client.Object{&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv-data"},
 			Spec: corev1.PersistentVolumeSpec{PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: v1alpha1.DriverName, VolumeHandle: "other"}}}}},
 			"PersistentVolume pv-data exists and is of volume other", false},
+		"its claim has another volume": {map[string][]v1alpha1.Orphan{"a": {one}}, []client.Object{&corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv-new"},
+			Spec: corev1.PersistentVolumeSpec{ClaimRef: &corev1.ObjectReference{Namespace: "databases", Name: "data"},
+				PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: v1alpha1.DriverName, VolumeHandle: "new"}}},
+			Status: corev1.PersistentVolumeStatus{Phase: corev1.VolumeBound}}}, "claim databases/data is bound to volume nv/new, which may have later data", true},
+		"its claim is bound": {map[string][]v1alpha1.Orphan{"a": {one}}, []client.Object{&corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "databases", Name: "data"},
+			Spec: corev1.PersistentVolumeClaimSpec{VolumeName: "elsewhere"}}}, "claim databases/data exists and is bound to PersistentVolume elsewhere", true},
 		"never used": {map[string][]v1alpha1.Orphan{"a": {changed(one, func(o *v1alpha1.Orphan) { o.Description.Used = false })}}, nil, "it was never attached and is no copy", true},
 		"two volumes of a claim": {map[string][]v1alpha1.Orphan{"a": {one, changed(one, func(o *v1alpha1.Orphan) {
 			o.UUID, o.Description.VolumeUUID, o.Description.Volume, o.Description.PersistentVolume.Name = "other", "other", "data-2", "pv-2"
@@ -242,11 +248,64 @@ func TestLostAndInDoubt(t *testing.T) {
 	}
 }
 
+// While nodes may have more than they list, all is not taken unless that is wanted: it may be older than the rest.
+func TestRecoverOfAllThatIsNotAll(t *testing.T) {
+	for says, change := range map[string]func(*v1alpha1.NvmfNode){
+		"node b has 1 more that it has no room to list": func(n *v1alpha1.NvmfNode) { n.Status.OrphanCount = 1 },
+		"the agent of node b does not answer": func(n *v1alpha1.NvmfNode) {
+			n.Status.Conditions = append(n.Status.Conditions, condition(v1alpha1.ConditionAgentAlive, metav1.ConditionFalse, v1alpha1.ReasonAgentSilent))
+		},
+		"node b, device eui.b: the pool is not ready (PoolFailed)": func(n *v1alpha1.NvmfNode) { n.Status.Pools[0].Ready, n.Status.Pools[0].Reason = false, "PoolFailed" },
+		"node b has 1 whose descriptions it did not read yet": func(n *v1alpha1.NvmfNode) {
+			n.Status.Orphans, n.Status.OrphanCount = []v1alpha1.Orphan{{UUID: "u", Kind: v1alpha1.OrphanReplica, Undescribed: v1alpha1.UndescribedNotRead}}, 1
+		},
+	} {
+		t.Run(says, func(t *testing.T) {
+			r := newLostRig(t, map[string][]v1alpha1.Orphan{"a": {orphaned("data", "u-data")}})
+			r.change("b", change)
+			if err := r.lost(recoverOptions{all: true}); err == nil || !strings.Contains(err.Error(), says) {
+				t.Errorf("got %v", err)
+			}
+			r.absent(&v1alpha1.NvmfVolume{}, "data")
+			r.do(r.lost(recoverOptions{all: true, incomplete: true}))
+			r.said(says, "NvmfVolume data created")
+		})
+	}
+}
+
+// An object of the same name that is another one is no success, and a PersistentVolume without a claim is anybody's.
+func TestRecoverBesideOtherObjects(t *testing.T) {
+	one := orphaned("data", "u-data")
+	r := newLostRig(t, map[string][]v1alpha1.Orphan{"a": {one}}, &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv-data"}})
+	if err := r.lost(recoverOptions{}, "data"); err == nil {
+		t.Error("another PersistentVolume is taken for the volume's")
+	}
+	r.said("PersistentVolume pv-data: exists and is another one")
+
+	r = newLostRig(t, map[string][]v1alpha1.Orphan{"a": {one}}, &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "databases", Name: "data"},
+		Spec: corev1.PersistentVolumeClaimSpec{VolumeName: "elsewhere"}})
+	if err := r.lost(recoverOptions{claims: true}, "nv/data"); err == nil {
+		t.Error("a claim of another PersistentVolume is taken for the volume's")
+	}
+	r.said(`its volumeName is "elsewhere", not "pv-data"`, "kubectl patch pv pv-data", `"persistentVolumeReclaimPolicy":"Delete"`)
+	pv := &corev1.PersistentVolume{}
+	r.do(r.api.Get(r.ctx, client.ObjectKey{Name: "pv-data"}, pv))
+	if pv.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimRetain {
+		t.Errorf("got %s", pv.Spec.PersistentVolumeReclaimPolicy)
+	}
+
+	one.Description.PersistentVolume.ClaimName, one.Description.PersistentVolume.ClaimNamespace = "", ""
+	r = newLostRig(t, map[string][]v1alpha1.Orphan{"a": {one}})
+	r.do(r.lost(recoverOptions{all: true}))
+	r.said("NvmfVolume data created", "any claim could be bound to it")
+	r.absent(&corev1.PersistentVolume{}, "pv-data")
+}
+
 // Of what has no description, it is said that nothing is known, and why.
 func TestUnknownData(t *testing.T) {
 	r := newLostRig(t, map[string][]v1alpha1.Orphan{"a": {{UUID: "u-1", Kind: v1alpha1.OrphanReplica, Device: "eui.a", Size: resource.MustParse("1Gi"), Undescribed: "no description was stored with the data"}}})
 	r.change("a", func(n *v1alpha1.NvmfNode) { n.Status.OrphanCount = 600 })
-	r.do(r.lost(recoverOptions{all: true}))
+	r.do(r.lost(recoverOptions{}))
 	r.said("NvmfReplica", "u-1", "1Gi", "eui.a", "no description was stored with the data", "node a has 599 more that it has no room to list")
 	r.do(r.lost(recoverOptions{output: "json"}))
 	var got lostReport
@@ -308,7 +367,7 @@ func TestRecoverOfALostVolumeGoesOn(t *testing.T) {
 
 func TestLostIsRefusedWithOtherFlags(t *testing.T) {
 	for name, args := range map[string][]string{
-		"all, and one": {"--lost", "--all", "data"}, "claims alone": {"--claims", "data"}, "a permission to lose": {"--lost", "--all", "--current", "a"}, "two": {"--lost", "a", "b"},
+		"all, and one": {"--lost", "--all", "data"}, "claims alone": {"--claims", "data"}, "a permission to lose": {"--lost", "--all", "--current", "a"}, "two": {"--lost", "a", "b"}, "incomplete, by name": {"--lost", "--incomplete", "a"},
 	} {
 		cmd := Command("test")
 		cmd.SetArgs(append([]string{"recover"}, args...))

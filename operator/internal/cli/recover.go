@@ -33,7 +33,7 @@ type recoverOptions struct {
 	namespace, current, output string
 	all, acceptLoss, detach    bool
 	wait, dryRun               bool
-	lost, claims               bool
+	lost, claims, incomplete   bool
 }
 
 func recoverCommand(at *cluster) *cobra.Command {
@@ -82,6 +82,8 @@ Exit codes:
 				return errors.New("specify one CLAIM or nv/NAME, or --all")
 			case o.claims && !o.lost:
 				return errors.New("--claims requires --lost")
+			case o.incomplete && !(o.lost && o.all):
+				return errors.New("--incomplete requires --lost --all")
 			}
 			return nil
 		},
@@ -120,6 +122,7 @@ func (o *recoverOptions) addFlags(cmd *cobra.Command) {
 	flags.BoolVar(&o.all, "all", false, "recover the records of all volumes with replicas that are not attached; with --lost, all that can be recovered")
 	flags.BoolVar(&o.lost, "lost", false, "list data on drives that has no objects, or recover it")
 	flags.BoolVar(&o.claims, "claims", false, "with --lost: create the PersistentVolumeClaims, too")
+	flags.BoolVar(&o.incomplete, "incomplete", false, "with --lost --all: recover although nodes may have more, or newer, data that they do not list")
 	flags.StringVar(&o.current, "current", "", "replica to take for the current one, by its name or its node; all others are filled from it")
 	flags.BoolVar(&o.acceptLoss, "accept-loss", false, "permit that writes are lost which the replica of --current does not have; valid for one hour")
 	flags.BoolVar(&o.detach, "detach", false, "end the attachment of the volume; processes that still use the volume are killed")

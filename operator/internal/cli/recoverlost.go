@@ -4,6 +4,7 @@ package cli
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -34,7 +35,15 @@ func recoverLost(ctx context.Context, w *watcher, namespace string, args []strin
 	if err != nil {
 		return err
 	}
-	report := f.lost()
+	var list corev1.PersistentVolumeClaimList
+	if err := w.api.List(ctx, &list); err != nil {
+		return fmt.Errorf("list PersistentVolumeClaims: %w", unread(err))
+	}
+	claims := map[string]string{}
+	for _, c := range list.Items {
+		claims[c.Namespace+"/"+c.Name] = c.Spec.VolumeName
+	}
+	report := f.lost(claims)
 	volumes, snapshots, err := report.choose(namespace, args, o.all)
 	if err != nil {
 		return err
@@ -48,6 +57,9 @@ func recoverLost(ctx context.Context, w *watcher, namespace string, args []strin
 	}
 	if !o.all && len(args) == 0 {
 		return w.err
+	}
+	if o.all && !o.incomplete && len(report.Incomplete) > 0 {
+		return fmt.Errorf("nothing was recovered, because there may be newer data of the same claims: %s; wait, or repair that; or recover volumes by name, or all that is listed with --incomplete", strings.Join(report.Incomplete, "; "))
 	}
 	m := &maker{watcher: w, o: o}
 	for _, v := range volumes {
@@ -134,12 +146,42 @@ func (m *maker) create(ctx context.Context, kind string, obj client.Object) bool
 		m.say("%s %s created%s", kind, name, would)
 		return true
 	case apierrors.IsAlreadyExists(err):
-		m.say("%s %s exists, and stays as it is", kind, name)
-		return true
+		is := obj.DeepCopyObject().(client.Object)
+		if err = m.api.Get(ctx, client.ObjectKeyFromObject(obj), is); err == nil {
+			err = other(obj, is)
+		}
+		if err == nil {
+			m.say("%s %s exists, and stays as it is", kind, name)
+			return true
+		}
 	}
 	m.failed++
 	m.line("%s %s: %v", kind, name, err)
 	return false
+}
+
+// other fails if what exists is not what was to be created, but another of its name.
+func other(wanted, is client.Object) error {
+	differs := func(what, wanted, is string) error {
+		if is == wanted {
+			return nil
+		}
+		return fmt.Errorf("exists and is another one: its %s is %q, not %q", what, is, wanted)
+	}
+	switch is := is.(type) {
+	case *v1alpha1.NvmfVolume:
+		return differs("uuid", wanted.(*v1alpha1.NvmfVolume).Spec.UUID, is.Spec.UUID)
+	case *v1alpha1.NvmfSnapshot:
+		return differs("uuid", wanted.(*v1alpha1.NvmfSnapshot).Spec.UUID, is.Spec.UUID)
+	case *corev1.PersistentVolumeClaim:
+		return differs("volumeName", wanted.(*corev1.PersistentVolumeClaim).Spec.VolumeName, is.Spec.VolumeName)
+	case *corev1.PersistentVolume:
+		if is.Spec.CSI == nil || is.Spec.CSI.Driver != v1alpha1.DriverName {
+			return errors.New("exists and is another one: it is not of " + v1alpha1.DriverName)
+		}
+		return differs("volumeHandle", wanted.(*corev1.PersistentVolume).Spec.CSI.VolumeHandle, is.Spec.CSI.VolumeHandle)
+	}
+	return fmt.Errorf("exists, and a %T is not compared", is)
 }
 
 // recover a volume: what it lacks of NvmfVolume, PersistentVolume, and claim if that is wanted.
@@ -162,8 +204,15 @@ func (m *maker) recover(ctx context.Context, v *lostVolume) {
 		m.say("  PersistentVolume of %s%s: not described; create it with volumeHandle %s", volumePrefix, v.Name, v.Name)
 		return
 	}
+	if described.ClaimName == "" {
+		m.say("  PersistentVolume %s of %s%s: it had no claim, and any claim could be bound to it; create it with volumeHandle %s and a claimRef", described.Name, volumePrefix, v.Name, v.Name)
+		return
+	}
 	if !m.create(ctx, "PersistentVolume", persistentVolumeOf(v.volume)) {
 		return
+	}
+	if was := described.ReclaimPolicy; was != "" && was != string(corev1.PersistentVolumeReclaimRetain) {
+		m.say("  its reclaimPolicy was %s and is Retain now; once you have seen the data, set it back: kubectl patch pv %s -p '{\"spec\":{\"persistentVolumeReclaimPolicy\":\"%s\"}}'", was, described.Name, was)
 	}
 	if m.o.claims && described.ClaimName != "" {
 		m.create(ctx, "PersistentVolumeClaim", claimOf(v.volume))
@@ -201,7 +250,8 @@ func (m *maker) recoverSnapshot(ctx context.Context, s lostSnapshot) {
 	}
 }
 
-// persistentVolumeOf a volume, as it was, for the claim of the same name and whatever UID.
+// persistentVolumeOf a volume, as it was, for the claim of the same name and whatever UID. It is retained: Kubernetes
+// would have the data deleted if that claim turns out to be bound to another one.
 func persistentVolumeOf(vol *v1alpha1.NvmfVolume) *corev1.PersistentVolume {
 	d := vol.Spec.PersistentVolume
 	pv := &corev1.PersistentVolume{
@@ -209,7 +259,7 @@ func persistentVolumeOf(vol *v1alpha1.NvmfVolume) *corev1.PersistentVolume {
 		Spec: corev1.PersistentVolumeSpec{
 			Capacity:    corev1.ResourceList{corev1.ResourceStorage: capacityOf(vol)},
 			AccessModes: accessModes(d), StorageClassName: d.StorageClass, MountOptions: d.MountOptions,
-			PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimPolicy(d.ReclaimPolicy), VolumeMode: volumeMode(d),
+			PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain, VolumeMode: volumeMode(d),
 			PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{
 				Driver: v1alpha1.DriverName, VolumeHandle: vol.Name, FSType: d.FSType, VolumeAttributes: map[string]string{"uuid": vol.Spec.UUID, "target": vol.Spec.Target},
 				NodeStageSecretRef: secretOf(d.StageSecret), NodePublishSecretRef: secretOf(d.PublishSecret),
