@@ -25,8 +25,8 @@ func (r *Reconciler) act(ctx context.Context, e engine.Engine, s *decide.Observe
 	do(a, decide.VerbOpenPool, ops.OpenPools, func(d engine.Device) string { return d.ID }, e.OpenPools)
 	do(a, decide.VerbForgetPool, ops.ForgetPools, func(device string) string { return device }, e.ForgetPools)
 	do(a, decide.VerbUnexport, ops.Unexport, func(nqn string) string { return nqn }, e.Unexport)
-	do(a, decide.VerbDeleteVolume, ops.DeleteVolumes, keyOfID, e.DeleteVolumes)
-	do(a, decide.VerbDeleteSnapshot, ops.DeleteSnapshots, keyOfID, e.DeleteSnapshots)
+	do(a, decide.VerbDeleteVolume, ops.DeleteVolumes, keyOfID, r.deleting(e.DeleteVolumes))
+	do(a, decide.VerbDeleteSnapshot, ops.DeleteSnapshots, keyOfID, r.deleting(e.DeleteSnapshots))
 	do(a, decide.VerbCreateSnapshot, ops.CreateSnapshots, func(s engine.SnapshotSpec) string { return string(s.ID) }, e.CreateSnapshots)
 	do(a, decide.VerbCreateVolume, ops.CreateVolumes, func(v engine.VolumeSpec) string { return string(v.ID) }, e.CreateVolumes)
 	do(a, decide.VerbGrowVolume, ops.GrowVolumes, func(v engine.VolumeSize) string { return string(v.ID) }, e.GrowVolumes)
@@ -34,6 +34,24 @@ func (r *Reconciler) act(ctx context.Context, e engine.Engine, s *decide.Observe
 	do(a, decide.VerbSetQoS, ops.SetQoS, func(v engine.VolumeQoS) string { return string(v.ID) }, e.SetQoS)
 	do(a, decide.VerbClosePortal, ops.ClosePortals, decide.PortalKey, e.ClosePortals)
 	do(a, decide.VerbOpenPortal, ops.OpenPortals, func(p engine.Portal) string { return decide.PortalKey(p.Portal) }, e.OpenPortals)
+}
+
+// deleting by a call. The notes that the node has about what is gone go, too; one that cannot stays, among those that
+// maxNotesLeft bounds.
+func (r *Reconciler) deleting(call func(context.Context, []engine.ID) []error) func(context.Context, []engine.ID) []error {
+	return func(ctx context.Context, ids []engine.ID) []error {
+		errs := call(ctx, ids)
+		var gone []engine.ID
+		for i, id := range ids {
+			if i < len(errs) && errs[i] == nil {
+				gone = append(gone, id)
+			}
+		}
+		if err := r.Records.DropNotes(gone); err != nil {
+			log.FromContext(ctx).Error(err, "Cannot drop the descriptions of deleted data")
+		}
+		return errs
+	}
 }
 
 func keyOfID(id engine.ID) string { return string(id) }

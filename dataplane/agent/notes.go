@@ -3,10 +3,13 @@
 package agent
 
 import (
+	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 
 	"go.etcd.io/bbolt"
@@ -14,6 +17,7 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
+	"github.com/weft-storage/weft/api/v1alpha1"
 	"github.com/weft-storage/weft/dataplane/agent/decide"
 	"github.com/weft-storage/weft/dataplane/engine"
 	"github.com/weft-storage/weft/internal/text"
@@ -229,25 +233,37 @@ func (n *Notes) note(ref decide.NoteRef) {
 	n.noted[ref.ID] = noted{ref.Pool, uid, generation}
 }
 
-var notesBucket = []byte("notes")
+var (
+	notesBucket = []byte("notes")
+	// leftBucket has the UUIDs of notes whose record was dropped, by a number that grows with each.
+	leftBucket = []byte("notes-left")
+)
+
+// maxNotesLeft are kept about what has no record any more, such as that of a drive that was not in the plan for a while
+// after the objects were lost: eight times what a status lists. With the usual 1 KiB each they are 4 MiB, and 48 MiB if
+// all of them were as long as a description can be. Those that lost their record first go first.
+const maxNotesLeft = 8 * v1alpha1.MaxOrphans
 
 var _ engine.NoteKeeper = (*Records)(nil)
 
 // WriteNotes implements engine.NoteKeeper: for engines that have no place for notes in their pools. The notes are on
-// the node, and not on the drives.
+// the node, and not on the drives. What has no record is not there.
 func (r *Records) WriteNotes(ctx context.Context, notes []engine.Note) []error {
-	return r.withNotes(ctx, notes, r.db.Update, func(bucket *bbolt.Bucket, n *engine.Note) error {
+	return r.withNotes(ctx, notes, r.db.Update, func(tx *bbolt.Tx, n *engine.Note) error {
 		if len(n.Text) > engine.MaxNoteBytes {
 			return fmt.Errorf("%w: the note about %s has %d bytes, more than %d", engine.ErrInvalid, n.ID, len(n.Text), engine.MaxNoteBytes)
 		}
-		return bucket.Put([]byte(n.ID), n.Text)
+		if tx.Bucket(itemsBucket).Get([]byte(n.ID)) == nil {
+			return fmt.Errorf("record of %s: %w", n.ID, engine.ErrNotFound)
+		}
+		return tx.Bucket(notesBucket).Put([]byte(n.ID), n.Text)
 	})
 }
 
 // ReadNotes implements engine.NoteKeeper.
 func (r *Records) ReadNotes(ctx context.Context, notes []engine.Note) []error {
-	return r.withNotes(ctx, notes, r.db.View, func(bucket *bbolt.Bucket, n *engine.Note) error {
-		stored := bucket.Get([]byte(n.ID))
+	return r.withNotes(ctx, notes, r.db.View, func(tx *bbolt.Tx, n *engine.Note) error {
+		stored := tx.Bucket(notesBucket).Get([]byte(n.ID))
 		if stored == nil {
 			return fmt.Errorf("note about %s: %w", n.ID, engine.ErrNotFound)
 		}
@@ -256,14 +272,14 @@ func (r *Records) ReadNotes(ctx context.Context, notes []engine.Note) []error {
 	})
 }
 
-func (r *Records) withNotes(ctx context.Context, notes []engine.Note, transaction func(func(*bbolt.Tx) error) error, do func(*bbolt.Bucket, *engine.Note) error) []error {
+func (r *Records) withNotes(ctx context.Context, notes []engine.Note, transaction func(func(*bbolt.Tx) error) error, do func(*bbolt.Tx, *engine.Note) error) []error {
 	errs := make([]error, len(notes))
 	err := ctx.Err()
 	if err == nil {
 		err = transaction(func(tx *bbolt.Tx) error {
 			for i := range notes {
 				if errs[i] = notes[i].ID.Validate(); errs[i] == nil {
-					errs[i] = do(tx.Bucket(notesBucket), &notes[i])
+					errs[i] = do(tx, &notes[i])
 				}
 			}
 			return nil
@@ -275,4 +291,77 @@ func (r *Records) withNotes(ctx context.Context, notes []engine.Note, transactio
 		}
 	}
 	return errs
+}
+
+// DropNotes about what was deleted. It writes nothing where there are none.
+func (r *Records) DropNotes(ids []engine.ID) error {
+	var there []engine.ID
+	err := r.db.View(func(tx *bbolt.Tx) error {
+		for _, id := range ids {
+			if tx.Bucket(notesBucket).Get([]byte(id)) != nil {
+				there = append(there, id)
+			}
+		}
+		return nil
+	})
+	if err == nil && len(there) > 0 {
+		err = r.db.Update(func(tx *bbolt.Tx) error {
+			for _, id := range there {
+				if err := tx.Bucket(notesBucket).Delete([]byte(id)); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	if err != nil {
+		return fmt.Errorf("drop notes on this node: %w", err)
+	}
+	return nil
+}
+
+// leaveNotes about what has no record from now on, and drop the oldest such notes that are too many. What has a record
+// again, or no note, is not counted.
+func leaveNotes(tx *bbolt.Tx, dropped []engine.ID) error {
+	if len(dropped) == 0 {
+		return nil
+	}
+	items, notes, left := tx.Bucket(itemsBucket), tx.Bucket(notesBucket), tx.Bucket(leftBucket)
+	var counted, stale [][]byte
+	if err := left.ForEach(func(number, id []byte) error {
+		if items.Get(id) != nil || notes.Get(id) == nil || slices.Contains(dropped, engine.ID(id)) {
+			stale = append(stale, bytes.Clone(number))
+		} else {
+			counted = append(counted, bytes.Clone(number))
+		}
+		return nil
+	}); err != nil {
+		return err
+	}
+	for _, id := range dropped {
+		if notes.Get([]byte(id)) == nil {
+			continue
+		}
+		next, err := left.NextSequence()
+		if err != nil {
+			return err
+		}
+		number := binary.BigEndian.AppendUint64(nil, next)
+		if err := left.Put(number, []byte(id)); err != nil {
+			return err
+		}
+		counted = append(counted, number)
+	}
+	for _, number := range counted[:max(0, len(counted)-maxNotesLeft)] {
+		if err := notes.Delete(left.Get(number)); err != nil {
+			return err
+		}
+		stale = append(stale, number)
+	}
+	for _, number := range stale {
+		if err := left.Delete(number); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -5,6 +5,7 @@
 package agent
 
 import (
+	"slices"
 	"strings"
 	"testing"
 
@@ -165,25 +166,85 @@ func TestDataThatIsThereTwice(t *testing.T) {
 	l.Expect(l.orphan(1)).To(And(HaveField("Device", "a"), HaveField("OtherDevices", ConsistOf("b"))))
 }
 
+// noteless is an agent whose engine has no place for notes.
+func (l *lab) noteless() *Reconciler {
+	r := l.agent()
+	r.Engines = func(v1alpha1.Engine) (engine.Engine, error) { return struct{ engine.Engine }{l.target}, nil }
+	return r
+}
+
+// notesHere are the errors of reading notes on the node.
+func (l *lab) notesHere(numbers ...int) []error {
+	notes := make([]engine.Note, len(numbers))
+	for i, n := range numbers {
+		notes[i].ID = id(n)
+	}
+	return l.records.ReadNotes(l.t.Context(), notes)
+}
+
 // An engine without a place for notes has them on its node.
 func TestNotesOnTheNode(t *testing.T) {
 	l := newLab(t)
-	agent := func() *Reconciler {
-		r := l.agent()
-		r.Engines = func(v1alpha1.Engine) (engine.Engine, error) { return struct{ engine.Engine }{l.target}, nil }
-		return r
-	}
 	l.create(1, described)
 	l.create(2, described)
-	l.noting(agent())
+	l.noting(l.noteless())
 	l.closeRecords()
 	l.openRecords()
 	l.delete(2)
-	l.noting(agent())
+	l.noting(l.noteless())
 	l.wiped(l.volume(1))
-	l.noting(agent())
+	l.noting(l.noteless())
 	l.Expect(l.orphan(1)).To(And(HaveField("Name", l.name(1)), HaveField("Description.PersistentVolume.ClaimName", "data")))
 	l.Expect(l.written()).To(BeEmpty())
-	notes := []engine.Note{{ID: id(2)}}
-	l.Expect(l.records.ReadNotes(t.Context(), notes)).To(HaveExactElements(MatchError(engine.ErrNotFound)), "what was deleted is described no more")
+	l.Expect(l.notesHere(2)).To(HaveExactElements(MatchError(engine.ErrNotFound)), "what was deleted is described no more")
+}
+
+// After etcd was lost, a target can be made with fewer drives than before: what is on the others is not gone.
+func TestNotesOfADriveThatIsOutOfSight(t *testing.T) {
+	l := newLab(t)
+	l.create(1, described)
+	l.noting(l.noteless())
+	pool := l.volume(1).Status.Device
+	path := map[string]string{"a": drivePathA, "b": drivePathB}[pool]
+	plan := func(drives ...v1alpha1.PlannedDrive) {
+		node := l.nvmfNode()
+		node.Spec.Plan.Drives = drives
+		l.Expect(l.admin.Update(t.Context(), node)).To(Succeed())
+	}
+	both := l.nvmfNode().Spec.Plan.Drives
+	l.wiped(l.volume(1))
+	elsewhere := enginetest.New()
+	l.target.Unplug(path, elsewhere)
+	plan(slices.DeleteFunc(slices.Clone(both), func(d v1alpha1.PlannedDrive) bool { return d.ID == pool })...)
+	l.noting(l.noteless())
+	l.Expect(l.records.Current().Items).To(BeEmpty(), "it has no record any more")
+
+	elsewhere.Unplug(path, l.target)
+	plan(both...)
+	l.noting(l.noteless())
+	l.Expect(l.orphan(1)).To(And(HaveField("Name", l.name(1)), HaveField("Description.PersistentVolume.ClaimName", "data")))
+}
+
+// Notes about what may never come back are bounded.
+func TestNotesThatAreLeft(t *testing.T) {
+	l := newLab(t)
+	all, put := make([]engine.Note, maxNotesLeft+2), map[engine.ID]decide.Record{}
+	var rest []engine.ID
+	for n := range all {
+		all[n] = engine.Note{ID: id(n), Text: []byte("text")}
+		put[id(n)] = decide.Record{UID: "1"}
+		if n > 1 {
+			rest = append(rest, id(n))
+		}
+	}
+	l.Expect(l.records.WriteNotes(t.Context(), all[:1])).To(HaveExactElements(MatchError(engine.ErrNotFound)), "without a record")
+	l.Expect(l.records.Write(decide.RecordChanges{Put: put})).To(Succeed())
+	l.Expect(l.records.WriteNotes(t.Context(), all)).To(HaveEach(BeNil()))
+	for _, drop := range [][]engine.ID{{id(0)}, {id(1)}, rest[:len(rest)-1]} {
+		l.Expect(l.records.Write(decide.RecordChanges{Drop: drop})).To(Succeed())
+	}
+	l.Expect(l.notesHere(0, 1)).To(HaveExactElements(MatchError(engine.ErrNotFound), BeNil()), "the oldest one goes")
+	l.Expect(l.records.Write(decide.RecordChanges{Put: map[engine.ID]decide.Record{id(1): put[id(1)]}})).To(Succeed())
+	l.Expect(l.records.Write(decide.RecordChanges{Drop: rest[len(rest)-1:]})).To(Succeed())
+	l.Expect(l.notesHere(1, 2, len(all)-1)).To(HaveEach(BeNil()), "one that has a record again does not count")
 }

@@ -63,8 +63,10 @@ func (r *Records) load(tx *bbolt.Tx) error {
 		return err
 	}
 	r.suspicion = string(node.Get(suspicionKey))
-	if _, err := tx.CreateBucketIfNotExists(notesBucket); err != nil {
-		return err
+	for _, name := range [][]byte{notesBucket, leftBucket} {
+		if _, err := tx.CreateBucketIfNotExists(name); err != nil {
+			return err
+		}
 	}
 	items, err := tx.CreateBucketIfNotExists(itemsBucket)
 	if err != nil {
@@ -90,7 +92,7 @@ func (r *Records) Current() decide.Records {
 	return decide.Records{Items: maps.Clone(r.items), Suspicion: r.suspicion, Next: rand.Text()}
 }
 
-// Write changes, all of them or none.
+// Write changes, all of them or none. The note about what has no record any more stays: it may only be out of sight.
 func (r *Records) Write(c decide.RecordChanges) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -109,9 +111,12 @@ func (r *Records) Write(c decide.RecordChanges) error {
 			}
 		}
 		for _, id := range c.Drop {
-			if err := errors.Join(items.Delete([]byte(id)), tx.Bucket(notesBucket).Delete([]byte(id))); err != nil {
+			if err := items.Delete([]byte(id)); err != nil {
 				return fmt.Errorf("record of %s: %w", id, err)
 			}
+		}
+		if err := leaveNotes(tx, c.Drop); err != nil {
+			return fmt.Errorf("notes without records: %w", err)
 		}
 		return tx.Bucket(nodeBucket).Put(suspicionKey, []byte(c.Suspicion))
 	})
