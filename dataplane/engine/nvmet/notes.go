@@ -62,7 +62,7 @@ func replace(pool *os.Root, name string, content []byte) error {
 // ReadNotes implements engine.NoteKeeper.
 func (e *Engine) ReadNotes(ctx context.Context, notes []engine.Note) []error {
 	return e.withNotes(ctx, notes, false, func(pool *os.Root, n *engine.Note) error {
-		f, err := pool.Open(filepath.Join(notesFolder, string(n.ID)))
+		f, err := openNote(pool, filepath.Join(notesFolder, string(n.ID)))
 		if err != nil {
 			return err
 		}
@@ -78,6 +78,28 @@ func (e *Engine) ReadNotes(ctx context.Context, notes []engine.Note) []error {
 		}
 		return err
 	})
+}
+
+// openNote to read it. A drive can come from anywhere: what is no file is damaged, and opening it must not wait, as that
+// of a FIFO does.
+func openNote(pool *os.Root, name string) (*os.File, error) {
+	check := func(is fs.FileInfo, err error) error {
+		if err == nil && !is.Mode().IsRegular() {
+			return fmt.Errorf("%w: it is not a file: %s", engine.ErrInvalid, is.Mode().Type())
+		}
+		return err
+	}
+	if err := check(pool.Lstat(name)); err != nil {
+		return nil, err
+	}
+	f, err := pool.OpenFile(name, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	if err := check(f.Stat()); err != nil {
+		return nil, errors.Join(err, f.Close())
+	}
+	return f, nil
 }
 
 // withNotes does something to notes, each in its pool. It takes no lock of the engine's: a drive that hangs keeps

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/google/uuid"
+	"golang.org/x/sys/unix"
 
 	"github.com/weft-storage/weft/dataplane/engine"
 )
@@ -111,5 +112,29 @@ func TestNotesOfAPoolThatIsNotMounted(t *testing.T) {
 	}
 	if err := oneOf(t, e.ReadNotes(t.Context(), []engine.Note{note})); !errors.Is(err, engine.ErrUnavailable) {
 		t.Errorf("got %v", err)
+	}
+}
+
+// What a crafted drive has in the place of a note is not waited for, and neither opened nor followed.
+func TestNotesThatAreNoFiles(t *testing.T) {
+	e, dir, note := notePool(t, anotherFilesystem)
+	at := filepath.Join(dir, notesFolder, string(note.ID))
+	if err := os.Mkdir(filepath.Dir(at), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for name, put := range map[string]func() error{
+		"FIFO":   func() error { return unix.Mkfifo(at, 0o600) },
+		"link":   func() error { return os.Symlink(filepath.Join("..", volumesFolder, string(note.ID)), at) },
+		"folder": func() error { return os.Mkdir(at, 0o700) },
+	} {
+		if err := put(); err != nil {
+			t.Fatal(err)
+		}
+		if err := oneOf(t, e.ReadNotes(t.Context(), []engine.Note{{ID: note.ID, Pool: note.Pool}})); !errors.Is(err, engine.ErrInvalid) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if err := os.Remove(at); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
