@@ -169,7 +169,7 @@ func TestRecoverOfALostReplica(t *testing.T) {
 			c.change(v)
 			r.do(r.api.Update(r.ctx, v))
 			before := v.Spec.DeepCopy()
-			r.change("a", func(n *v1alpha1.NvmfNode) { n.Status.Orphans = nil })
+			r.change("a", func(n *v1alpha1.NvmfNode) { n.Status.Orphans, n.Status.OrphanCount = nil, 0 })
 			r.change(c.on, func(n *v1alpha1.NvmfNode) { n.Status.Orphans, n.Status.OrphanCount = []v1alpha1.Orphan{later}, 1 })
 			r.do(r.lost(recoverOptions{all: true}))
 			err := r.lost(recoverOptions{}, "nv/data")
@@ -287,7 +287,7 @@ func TestRecoverBesideOtherObjects(t *testing.T) {
 	if err := r.lost(recoverOptions{claims: true}, "nv/data"); err == nil {
 		t.Error("a claim of another PersistentVolume is taken for the volume's")
 	}
-	r.said(`its volumeName is "elsewhere", not "pv-data"`, "kubectl patch pv pv-data", `"persistentVolumeReclaimPolicy":"Delete"`)
+	r.said("kubectl patch pv pv-data", `"persistentVolumeReclaimPolicy":"Delete"`, `its volumeName is "elsewhere", not "pv-data"`)
 	pv := &corev1.PersistentVolume{}
 	r.do(r.api.Get(r.ctx, client.ObjectKey{Name: "pv-data"}, pv))
 	if pv.Spec.PersistentVolumeReclaimPolicy != corev1.PersistentVolumeReclaimRetain {
@@ -325,7 +325,7 @@ func TestRecoverOfLostSnapshots(t *testing.T) {
 	r.do(r.lost(recoverOptions{all: true}))
 	r.said("snapshot snap: it is on several drives")
 	r.absent(&v1alpha1.NvmfSnapshot{}, "snap")
-	r.change("b", func(n *v1alpha1.NvmfNode) { n.Status.Orphans = nil })
+	r.change("b", func(n *v1alpha1.NvmfNode) { n.Status.Orphans, n.Status.OrphanCount = nil, 0 })
 	r.do(r.lost(recoverOptions{all: true}))
 	r.said("NvmfSnapshot snap created", "snapshotHandle snap")
 	s := &v1alpha1.NvmfSnapshot{}
@@ -346,7 +346,7 @@ func TestRecoverOfALostVolumeGoesOn(t *testing.T) {
 	r.said("its node gets Secret keys/key", "NvmfVolume data created (dry run)")
 	r.absent(&v1alpha1.NvmfVolume{}, "data")
 	r.do(r.lost(recoverOptions{all: true}))
-	r.change("a", func(n *v1alpha1.NvmfNode) { n.Status.Orphans = nil })
+	r.change("a", func(n *v1alpha1.NvmfNode) { n.Status.Orphans, n.Status.OrphanCount = nil, 0 })
 	pv := &corev1.PersistentVolume{}
 	r.do(r.api.Get(r.ctx, client.ObjectKey{Name: "pv-data"}, pv))
 	if size := pv.Spec.Capacity[corev1.ResourceStorage]; size.Value() != 100<<30-v1alpha1.LUKSHeaderBytes || pv.Spec.CSI.NodeStageSecretRef.Name != "key" {
