@@ -48,7 +48,8 @@ func descriptionRules() []validation {
 		persistentVolumeRules(replica, "spec.description.persistentVolume", func(text string) string { return described(`persistentVolume: {` + text + `}`) }))
 }
 
-// persistentVolumeRules are those of a described PersistentVolume at a path of an object. An edit has these fields of it.
+// persistentVolumeRules are those of a described PersistentVolume at a path of an object. An edit has these fields of
+// it.
 func persistentVolumeRules(base, path string, edit func(fields string) string) []validation {
 	path += "."
 	named := func(text string) string { return edit(`name: pv, ` + text) }

@@ -111,8 +111,8 @@ func (m *Metrics) Unregister(registry prometheus.Registerer) {
 	}
 }
 
-// setPools to what the node reports of them. Of those that the target has, the size and the free bytes are as the target
-// says: the report has them only when they have changed much.
+// setPools to what the node reports of them. Of those that the target has, the size and the free bytes are as the
+// target says: the report has them only when they have changed much.
 func (m *Metrics) setPools(pools []v1alpha1.PoolStatus, has []engine.Pool) {
 	m.poolBytes.Reset()
 	for _, p := range pools {

@@ -101,8 +101,8 @@ type foundOrphan struct {
 
 func (o foundOrphan) at() string { return fmt.Sprintf("node %s, device %s", o.node.Name, o.Device) }
 
-// lost is what the nodes have without objects, and the volumes whose PersistentVolumes are missing. The claims are those
-// that exist, with the PersistentVolume that each is bound to.
+// lost is what the nodes have without objects, and the volumes whose PersistentVolumes are missing. The claims are
+// those that exist, with the PersistentVolume that each is bound to.
 func (f *fleet) lost(claims map[string]string) *lostReport {
 	r := &lostReport{Volumes: []*lostVolume{}, Snapshots: []lostSnapshot{}, Unknown: []lostData{}}
 	byVolume, volumeOf := map[string][]foundOrphan{}, map[string]string{}

@@ -82,7 +82,7 @@ Exit codes:
 				return errors.New("specify one CLAIM or nv/NAME, or --all")
 			case o.claims && !o.lost:
 				return errors.New("--claims requires --lost")
-			case o.incomplete && !(o.lost && o.all):
+			case o.incomplete && (!o.lost || !o.all):
 				return errors.New("--incomplete requires --lost --all")
 			}
 			return nil
