@@ -146,14 +146,17 @@ const (
 // last. No later one gets a name that was used before.
 const LastReplicaKey = "weft.storage/last-replica"
 
-// SetNameKey of an object, whose maps of annotations and labels exist, to a value, unless that is empty.
-func SetNameKey(m *metav1.ObjectMeta, key, value string) {
-	if value == "" {
-		return
-	}
-	m.Annotations[key] = value
-	if len(validation.IsValidLabelValue(value)) == 0 {
-		m.Labels[key] = value
+// SetNames of an NvmfVolume, whose maps of annotations and labels exist: of its PersistentVolume, and of the claim that
+// it was created for. An empty name is left out.
+func SetNames(m *metav1.ObjectMeta, persistentVolume, claimNamespace, claim string) {
+	for key, value := range map[string]string{PVNameKey: persistentVolume, PVCNamespaceKey: claimNamespace, PVCNameKey: claim} {
+		if value == "" {
+			continue
+		}
+		m.Annotations[key] = value
+		if len(validation.IsValidLabelValue(value)) == 0 {
+			m.Labels[key] = value
+		}
 	}
 }
 

@@ -45,7 +45,7 @@ func TestCreateStoresWhatWasAskedFor(t *testing.T) {
 	if !slices.Equal(vol.Finalizers, []string{v1alpha1.ReplicasFinalizer}) || !slices.Equal(rep.Finalizers, []string{v1alpha1.EngineFinalizer}) {
 		t.Errorf("finalizers: %v, %v", vol.Finalizers, rep.Finalizers)
 	}
-	for _, key := range []string{pvNameKey, v1alpha1.PVCNameKey, v1alpha1.PVCNamespaceKey} {
+	for _, key := range []string{v1alpha1.PVNameKey, v1alpha1.PVCNameKey, v1alpha1.PVCNamespaceKey} {
 		if vol.Labels[key] == "" || vol.Labels[key] != vol.Annotations[key] {
 			t.Errorf("%s: label %q, annotation %q", key, vol.Labels[key], vol.Annotations[key])
 		}

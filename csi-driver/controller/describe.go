@@ -38,7 +38,7 @@ func (s *Service) persistentVolumeOf(ctx context.Context, vol *v1alpha1.NvmfVolu
 	if name == "" && known != nil {
 		name = known.Name
 	}
-	name = cmp.Or(name, vol.Annotations[pvNameKey], vol.Name)
+	name = cmp.Or(name, vol.Annotations[v1alpha1.PVNameKey], vol.Name)
 	var pv corev1.PersistentVolume
 	switch err := s.live.Get(ctx, keyOf(name), &pv); {
 	case apierrors.IsNotFound(err):

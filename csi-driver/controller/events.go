@@ -109,7 +109,7 @@ func (s *Service) tell(ctx context.Context, h happening) error {
 // claimOf a volume: the PersistentVolumeClaim that is bound to its PersistentVolume; nil if there is none. The volume's
 // annotations do not tell: they name the claim for which the volume was made, and it may be another one's now.
 func (s *Service) claimOf(ctx context.Context, vol *v1alpha1.NvmfVolume) (*corev1.ObjectReference, error) {
-	name := vol.Annotations[pvNameKey]
+	name := vol.Annotations[v1alpha1.PVNameKey]
 	if name == "" {
 		name = vol.Name
 	}

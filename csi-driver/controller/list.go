@@ -24,15 +24,12 @@ const pageEntries = 3000
 
 // page of the items, which are in the order of their names.
 func page[T any](items []T, name func(*T) string, token string, entries int32) (part []T, next string, err error) {
-	if entries < 0 {
-		return nil, "", failf(invalid, "max_entries is negative")
+	after, err := lastOf(token, entries)
+	if err != nil {
+		return nil, "", err
 	}
 	slices.SortFunc(items, func(a, b T) int { return strings.Compare(name(&a), name(&b)) })
-	if token != "" {
-		after, ok := strings.CutPrefix(token, tokenPrefix)
-		if !ok || !validID(after) {
-			return nil, "", failf(busy, "starting_token %q is not valid; start again without one", token)
-		}
+	if after != "" {
 		items = items[firstAfter(items, name, after):]
 	}
 	if entries == 0 || entries > pageEntries {
@@ -43,6 +40,21 @@ func page[T any](items []T, name func(*T) string, token string, entries int32) (
 		next = tokenPrefix + name(&items[entries-1])
 	}
 	return items, next, nil
+}
+
+// lastOf the page before the one that is asked for; empty for the first page.
+func lastOf(token string, entries int32) (name string, err error) {
+	if entries < 0 {
+		return "", failf(invalid, "max_entries is negative")
+	}
+	if token == "" {
+		return "", nil
+	}
+	name, ok := strings.CutPrefix(token, tokenPrefix)
+	if !ok || !validID(name) {
+		return "", failf(busy, "starting_token %q is not valid; start again without one", token)
+	}
+	return name, nil
 }
 
 func firstAfter[T any](items []T, name func(*T) string, after string) int {
@@ -61,15 +73,9 @@ const pageBytes = 1 << 20
 // pageOf the names, which are in order, after a token. Add returns the bytes of the entry that it made for a name; 0
 // for none.
 func pageOf(names *order, token string, entries int32, add func(name string) (int, error)) (next string, err error) {
-	if entries < 0 {
-		return "", failf(invalid, "max_entries is negative")
-	}
-	var after string
-	if token != "" {
-		var ok bool
-		if after, ok = strings.CutPrefix(token, tokenPrefix); !ok || !validID(after) {
-			return "", failf(busy, "starting_token %q is not valid; start again without one", token)
-		}
+	after, err := lastOf(token, entries)
+	if err != nil {
+		return "", err
 	}
 	count, size := int32(0), 0
 	left := names.after(after)

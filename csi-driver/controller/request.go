@@ -18,14 +18,12 @@ import (
 	"github.com/weft-storage/weft/csi-driver/controller/internal/parameters"
 )
 
-// Labels and annotations of an NvmfVolume that say whom it is for. A label is there only when the name is short enough
-// for one.
+// Annotations of an NvmfVolume that say what was asked for.
 const (
 	requestNameAnnotation = "weft.storage/request-name"
 	// requestLimitsAnnotation has the limits that the volume was made with: those in its spec may have been changed
 	// since.
 	requestLimitsAnnotation = "weft.storage/request-limits"
-	pvNameKey               = v1alpha1.PVNameKey
 )
 
 // maxVolumeName keeps the subsystem's NQN, which ends in the name, within NVMe's 223 bytes.
@@ -146,8 +144,6 @@ func (r volumeRequest) object() metav1.ObjectMeta {
 			requestNameAnnotation: r.name, requestLimitsAnnotation: parameters.FormatQoS(r.params.QoS),
 		},
 	}
-	for key, value := range map[string]string{pvNameKey: r.params.PVName, v1alpha1.PVCNameKey: r.params.PVCName, v1alpha1.PVCNamespaceKey: r.params.PVCNamespace} {
-		v1alpha1.SetNameKey(&m, key, value)
-	}
+	v1alpha1.SetNames(&m, r.params.PVName, r.params.PVCNamespace, r.params.PVCName)
 	return m
 }

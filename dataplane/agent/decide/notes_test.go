@@ -118,7 +118,7 @@ func TestNotesThatSayTheSame(t *testing.T) {
 	other.Description.VolumeUID = "2"
 	changed.Description.PersistentVolume.ClaimName = "another"
 	if !note.Says(later) || note.Says(other) || note.Says(changed) {
-		t.Error("what is said anew is not noticed, or what is not is")
+		t.Error("a change is not noticed, or something is taken for one")
 	}
 }
 

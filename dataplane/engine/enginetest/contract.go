@@ -76,6 +76,8 @@ type Traits struct {
 	NoAuthentication string
 	// HangsUnproved are the transports over which this machine's hosts hang for minutes after a proof that was wrong.
 	HangsUnproved []v1alpha1.TransportType
+	// NoNotes: the engine has no place for notes in its pools, and is no engine.NoteKeeper.
+	NoNotes bool
 	// RetryEvery so long a host that lost its target tries again; 0 where it does at once.
 	RetryEvery time.Duration
 }

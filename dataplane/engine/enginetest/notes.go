@@ -37,11 +37,12 @@ func (e *Engine) WriteNotes(ctx context.Context, notes []engine.Note) []error {
 
 // ReadNotes implements engine.NoteKeeper.
 func (e *Engine) ReadNotes(ctx context.Context, notes []engine.Note) []error {
-	at := 0
-	return each(ctx, e, ReadNotes, notes, func(n engine.Note) string { return string(n.ID) }, func(n engine.Note) error {
-		into := &notes[at]
-		at++
-		d, err := e.noted(n)
+	into := make([]*engine.Note, len(notes))
+	for i := range notes {
+		into[i] = &notes[i]
+	}
+	return each(ctx, e, ReadNotes, into, func(n *engine.Note) string { return string(n.ID) }, func(n *engine.Note) error {
+		d, err := e.noted(*n)
 		if err != nil {
 			return err
 		}
@@ -49,7 +50,7 @@ func (e *Engine) ReadNotes(ctx context.Context, notes []engine.Note) []error {
 		if !ok {
 			return fmt.Errorf("note about %s in pool %s: %w", n.ID, n.Pool, engine.ErrNotFound)
 		}
-		into.Text = bytes.Clone(text)
+		n.Text = bytes.Clone(text)
 		return nil
 	})
 }

@@ -37,7 +37,7 @@ const (
 	linkPort        stepKind = "link port"
 )
 
-// steps from what is to what shall be, in an order that never lets a host see
+// steps from what is to what is wanted, in an order that never lets a host see
 // half of it: namespaces, then hosts, then ports; and the other way round
 // when something goes that a host may still use. It fails with
 // engine.ErrRestartNeeded when hosts know it by what would change.
@@ -87,9 +87,9 @@ func steps(is *subsystem, want subsystem) ([]step, error) {
 	return todo, nil
 }
 
-// losesHost says whether a host is admitted that shall not be. Its
+// losesHost says whether a host is admitted that must not be. Its
 // controllers may still be there, so the subsystem is made again; see the package's doc. The same holds for one that is
-// refused and shall be admitted. One that is refused longer than it has to be is no reason, nor is one that is gone: it
+// refused and is to be admitted. One that is refused longer than it has to be is no reason, nor is one that is gone: it
 // has no controllers.
 func losesHost(is *subsystem, want subsystem) bool {
 	return len(without(is.hosts, slices.Concat(want.hosts, want.gone))) > 0 || len(without(want.hosts, is.refused)) < len(want.hosts)

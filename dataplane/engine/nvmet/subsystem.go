@@ -16,7 +16,7 @@ import (
 	"github.com/weft-storage/weft/dataplane/engine"
 )
 
-// subsystem as configfs has it, or as it shall be.
+// subsystem as configfs has it, or as it is wanted.
 type subsystem struct {
 	nqn, serial, model string
 	// queues is 0 when the kernel cannot limit them (before Linux 6.1).
@@ -26,7 +26,7 @@ type subsystem struct {
 	// hosts that may connect, in order, and those that were dismissed and are refused; see refused.go.
 	hosts, refused []string
 	// gone hosts have no connection any more, and are dismissed without disturbing the others. Only of a subsystem as
-	// it shall be.
+	// it is wanted.
 	gone []string
 	// keys of hosts that must prove themselves. Of a subsystem as it is, only the fingerprints are known.
 	keys map[string]engine.Authentication

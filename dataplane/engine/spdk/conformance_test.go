@@ -29,6 +29,7 @@ type hostless struct{ *machine }
 
 func (hostless) Traits() enginetest.Traits {
 	return enginetest.Traits{
+		NoNotes:         true,
 		FixedTransports: true,
 		NoHosts:         "no initiator here: compile with -tags lab and run it on a node of the lab, with WEFT_SPDK_TARGET",
 	}

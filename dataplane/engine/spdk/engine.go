@@ -45,7 +45,7 @@ type Config struct {
 type Engine struct {
 	mu     sync.Mutex
 	client *spdkrpc.Client
-	// observer calls what other calls shall not wait for; observed is what the last Gather found for it.
+	// observer calls what no other call may have to wait for; observed is what the last Gather found for it.
 	observer *spdkrpc.Client
 	observed atomic.Pointer[observed]
 	config   Config

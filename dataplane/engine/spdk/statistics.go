@@ -102,7 +102,7 @@ func (e *Engine) Statistics(ctx context.Context, volumes []engine.ID) (engine.St
 	return stats, nil
 }
 
-// observe is a connection for what other calls shall not wait for.
+// observe is a connection for what no other call may have to wait for.
 func (e *Engine) observe(ctx context.Context) (*spdkrpc.Conn, error) {
 	dial, cancel := context.WithTimeout(ctx, connectPatience)
 	defer cancel()

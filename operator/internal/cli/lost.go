@@ -152,7 +152,7 @@ func (f *fleet) lost(claims map[string]string) *lostReport {
 	for _, v := range r.Volumes {
 		v.rivals(f, claims)
 	}
-	r.Incomplete = f.incomplete()
+	r.Incomplete = f.incomplete(r.Unlisted)
 	for _, o := range snapshots {
 		r.Snapshots = append(r.Snapshots, f.lostSnapshot(o, snapshots))
 	}
@@ -192,7 +192,7 @@ func (v *lostVolume) rivals(f *fleet, claims map[string]string) {
 }
 
 // incomplete says what may be on drives and is not listed, or not described yet.
-func (f *fleet) incomplete() []string {
+func (f *fleet) incomplete(unlisted map[string]int32) []string {
 	var why []string
 	for i := range f.nodes {
 		n := &f.nodes[i]
@@ -204,7 +204,7 @@ func (f *fleet) incomplete() []string {
 				why = append(why, fmt.Sprintf("node %s, device %s: the pool is not ready (%s)", n.Name, p.Device, cmp.Or(p.Reason, "no reason given")))
 			}
 		}
-		if more := n.Status.OrphanCount - int32(len(n.Status.Orphans)); more > 0 {
+		if more := unlisted[n.Name]; more > 0 {
 			why = append(why, fmt.Sprintf("node %s has %d more that it has no room to list; it lists them once others are recovered", n.Name, more))
 		}
 		later := 0

@@ -55,12 +55,12 @@ func (f *fleet) unlistedReplicas(v *lostVolume, vol *v1alpha1.NvmfVolume, d v1al
 	return v
 }
 
-// join lost replicas to their volume, and request its recovery anew: the former request may be about to be decided
+// join lost replicas to their volume, and request its recovery again: the former request may be about to be decided
 // without them.
 func (m *maker) join(ctx context.Context, v *lostVolume) {
-	options, would := []client.PatchOption{client.FieldOwner(fieldManager)}, ""
+	options := []client.PatchOption{client.FieldOwner(fieldManager)}
 	if m.o.dryRun {
-		options, would = append(options, client.DryRunAll), " (dry run)"
+		options = append(options, client.DryRunAll)
 	}
 	changed := v.volume.DeepCopy()
 	changed.Spec.Members = append(changed.Spec.Members, v.joins...)
@@ -71,7 +71,7 @@ func (m *maker) join(ctx context.Context, v *lostVolume) {
 		return
 	}
 	for _, r := range v.joins {
-		m.say("replica %s on node %s added to NvmfVolume %s%s", r.Name, r.Node, v.Name, would)
+		m.say("replica %s on node %s added to NvmfVolume %s%s", r.Name, r.Node, v.Name, m.would())
 	}
 	m.say("  the record of its replicas is recovered from their headers; see how far that is: kubectl weft recover %s%s --dry-run", volumePrefix, v.Name)
 }

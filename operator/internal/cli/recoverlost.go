@@ -129,12 +129,19 @@ func (m *maker) say(format string, args ...any) {
 	}
 }
 
+// would is what lines about changes end with.
+func (m *maker) would() string {
+	if m.o.dryRun {
+		return " (dry run)"
+	}
+	return ""
+}
+
 // create an object, if there is none of its name. A dry run goes as far as the API server, which checks it.
 func (m *maker) create(ctx context.Context, kind string, obj client.Object) bool {
 	options := []client.CreateOption{client.FieldOwner(fieldManager)}
-	would := ""
 	if m.o.dryRun {
-		options, would = append(options, client.DryRunAll), " (dry run)"
+		options = append(options, client.DryRunAll)
 	}
 	name := obj.GetName()
 	if obj.GetNamespace() != "" {
@@ -143,7 +150,7 @@ func (m *maker) create(ctx context.Context, kind string, obj client.Object) bool
 	err := m.api.Create(ctx, obj, options...)
 	switch {
 	case err == nil:
-		m.say("%s %s created%s", kind, name, would)
+		m.say("%s %s created%s", kind, name, m.would())
 		return true
 	case apierrors.IsAlreadyExists(err):
 		is := obj.DeepCopyObject().(client.Object)
@@ -214,7 +221,7 @@ func (m *maker) recover(ctx context.Context, v *lostVolume) {
 	if was := described.ReclaimPolicy; was != "" && was != string(corev1.PersistentVolumeReclaimRetain) {
 		m.say("  its reclaimPolicy was %s and is Retain now; once you have seen the data, set it back: kubectl patch pv %s -p '{\"spec\":{\"persistentVolumeReclaimPolicy\":\"%s\"}}'", was, described.Name, was)
 	}
-	if m.o.claims && described.ClaimName != "" {
+	if m.o.claims {
 		m.create(ctx, "PersistentVolumeClaim", claimOf(v.volume))
 	}
 }
@@ -226,9 +233,7 @@ func (v *lostVolume) complete() {
 	vol.Name, vol.Finalizers = v.Name, []string{v1alpha1.ReplicasFinalizer}
 	vol.Annotations, vol.Labels = map[string]string{recoveredKey: "true"}, map[string]string{}
 	if pv := vol.Spec.PersistentVolume; pv != nil {
-		for key, value := range map[string]string{v1alpha1.PVNameKey: pv.Name, v1alpha1.PVCNameKey: pv.ClaimName, v1alpha1.PVCNamespaceKey: pv.ClaimNamespace} {
-			v1alpha1.SetNameKey(&vol.ObjectMeta, key, value)
-		}
+		v1alpha1.SetNames(&vol.ObjectMeta, pv.Name, pv.ClaimNamespace, pv.ClaimName)
 	}
 	last := 0
 	for _, r := range v.volume.Spec.Members {
@@ -250,26 +255,23 @@ func (m *maker) recoverSnapshot(ctx context.Context, s lostSnapshot) {
 	}
 }
 
-// persistentVolumeOf a volume, as it was, for the claim of the same name and whatever UID. It is retained: Kubernetes
+// persistentVolumeOf a volume that had a claim, as it was, for the claim of the same name and whatever UID. It is retained: Kubernetes
 // would have the data deleted if that claim turns out to be bound to another one.
 func persistentVolumeOf(vol *v1alpha1.NvmfVolume) *corev1.PersistentVolume {
 	d := vol.Spec.PersistentVolume
-	pv := &corev1.PersistentVolume{
+	return &corev1.PersistentVolume{
 		ObjectMeta: metav1.ObjectMeta{Name: d.Name, Annotations: map[string]string{provisionedBy: v1alpha1.DriverName}},
 		Spec: corev1.PersistentVolumeSpec{
 			Capacity:    corev1.ResourceList{corev1.ResourceStorage: capacityOf(vol)},
 			AccessModes: accessModes(d), StorageClassName: d.StorageClass, MountOptions: d.MountOptions,
 			PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain, VolumeMode: volumeMode(d),
+			ClaimRef: &corev1.ObjectReference{APIVersion: "v1", Kind: "PersistentVolumeClaim", Namespace: d.ClaimNamespace, Name: d.ClaimName},
 			PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{
 				Driver: v1alpha1.DriverName, VolumeHandle: vol.Name, FSType: d.FSType, VolumeAttributes: map[string]string{"uuid": vol.Spec.UUID, "target": vol.Spec.Target},
 				NodeStageSecretRef: secretOf(d.StageSecret), NodePublishSecretRef: secretOf(d.PublishSecret),
 			}},
 		},
 	}
-	if d.ClaimName != "" {
-		pv.Spec.ClaimRef = &corev1.ObjectReference{APIVersion: "v1", Kind: "PersistentVolumeClaim", Namespace: d.ClaimNamespace, Name: d.ClaimName}
-	}
-	return pv
 }
 
 // claimOf a volume, which is bound to its PersistentVolume.
