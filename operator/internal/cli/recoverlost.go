@@ -255,8 +255,8 @@ func (m *maker) recoverSnapshot(ctx context.Context, s lostSnapshot) {
 	}
 }
 
-// persistentVolumeOf a volume that had a claim, as it was, for the claim of the same name and whatever UID. It is retained: Kubernetes
-// would have the data deleted if that claim turns out to be bound to another one.
+// persistentVolumeOf a volume that had a claim, as it was, for the claim of the same name and whatever UID. It is
+// retained: Kubernetes would have the data deleted if that claim turns out to be bound to another one.
 func persistentVolumeOf(vol *v1alpha1.NvmfVolume) *corev1.PersistentVolume {
 	d := vol.Spec.PersistentVolume
 	return &corev1.PersistentVolume{
