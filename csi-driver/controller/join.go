@@ -144,7 +144,7 @@ func (s *Service) begin(ctx context.Context, a *arrangement) (outcome, error) {
 	}
 	m = placed[0]
 	rep := newReplica(a.NvmfVolume, m, nil)
-	rep.Annotations = map[string]string{joinsAnnotation: uuid.NewString()}
+	rep.Annotations[joinsAnnotation] = uuid.NewString()
 	rep.Spec.Used, rep.Spec.Hosts, rep.Spec.SubsystemNQN = false, nil, ""
 	if err := s.client.Create(ctx, rep, client.FieldOwner(fieldManager)); err != nil {
 		if refused(err) || apierrors.IsAlreadyExists(err) {

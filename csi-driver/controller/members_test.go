@@ -937,6 +937,22 @@ func TestDeleteBesideAChangeOfTheRecord(t *testing.T) {
 	}
 }
 
+// A replica that joins says for which claim its volume was created, as the others do, also by a name too long for a
+// label.
+func TestAReplicaThatJoinsNamesTheClaim(t *testing.T) {
+	m := newDoubled(t)
+	claim := strings.Repeat("c", 100)
+	vol := volume(t, m.id)
+	vol.Annotations[v1alpha1.PVCNameKey] = claim
+	if err := api.Update(t.Context(), vol); err != nil {
+		t.Fatal(err)
+	}
+	m.stage(func() bool { return replicaOf(t, m.id+"-1") != nil })
+	if _, name := v1alpha1.ClaimOf(replicaOf(t, m.id+"-1")); name != claim {
+		t.Errorf("it is of claim %q", name)
+	}
+}
+
 // A replica that was to join a volume whose object somebody removed is of no use.
 func TestAReplicaThatWasToJoinGoesWithItsVolume(t *testing.T) {
 	m := newDoubled(t)
