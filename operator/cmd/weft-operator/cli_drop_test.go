@@ -18,7 +18,7 @@ import (
 func TestDropByHand(t *testing.T) {
 	c := newCluster(t)
 	node := &v1alpha1.NvmfNode{ObjectMeta: metav1.ObjectMeta{Name: "cli-drop"}}
-	c.Expect(admin.Create(c.ctx, node)).To(Succeed())
+	c.create(node)
 	node.Status.Pools = []v1alpha1.PoolStatus{{Device: "eui.well", Ready: true}, {Device: "eui.dead", Reason: v1alpha1.ReasonDeviceMissing, Message: "it is gone"}}
 	c.Expect(admin.Status().Update(c.ctx, node)).To(Succeed())
 	run := func(code int, says string, args ...string) {

@@ -61,7 +61,7 @@ func TestRecoverLostByHand(t *testing.T) {
 		c.Expect(out).To(ContainSubstring(says))
 	}
 	run(0, "replica lost-v-1 was not found on node lost-2")
-	run(0, "NvmfVolume lost-v created (dry run)", "--all", "--claims", "--dry-run")
+	run(0, "NvmfVolume lost-v created (dry run)", "lost-claim", "-n", "default", "--claims", "--dry-run")
 	for _, o := range all {
 		c.Expect(client.IgnoreNotFound(admin.Get(c.ctx, client.ObjectKeyFromObject(o), o))).To(Succeed())
 		c.Expect(o.GetUID()).To(BeEmpty())

@@ -51,7 +51,8 @@ func (r *Reconciler) SetupWithManager(ctx context.Context, mgr ctrl.Manager) err
 		Complete(r)
 }
 
-// changed lets updates pass that change what of tells of an object.
+// changed lets updates pass that change what of tells of an object: values without unexported fields, which cannot be
+// compared.
 func changed(of func(client.Object) any) predicate.Funcs {
 	return predicate.Funcs{UpdateFunc: func(e event.UpdateEvent) bool {
 		return !equality.Semantic.DeepEqual(of(e.ObjectOld), of(e.ObjectNew))
@@ -71,12 +72,8 @@ func alive(o client.Object) any {
 func cordoned(o client.Object) any { return o.(*corev1.Node).Spec.Unschedulable }
 
 func serving(o client.Object) any {
-	type state struct {
-		uid                     types.UID
-		deleted, marked, served bool
-	}
 	r := o.(*v1alpha1.NvmfReplica)
-	return state{r.UID, !r.DeletionTimestamp.IsZero(), r.Marked(), meta.IsStatusConditionTrue(r.Status.Conditions, v1alpha1.ConditionReady)}
+	return []any{r.UID, r.DeletionTimestamp.IsZero(), r.Marked(), meta.IsStatusConditionTrue(r.Status.Conditions, v1alpha1.ConditionReady)}
 }
 
 func replicas(o client.Object) any { return o.(*v1alpha1.NvmfVolume).Spec.Replicas }
