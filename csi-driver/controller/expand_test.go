@@ -132,6 +132,23 @@ func TestExpandAtOnceNeverPromisesMoreThanThereIs(t *testing.T) {
 	}
 }
 
+// A growth that the second replica has no room for keeps none for the first.
+func TestExpandKeepsSpaceForAllReplicasOrNone(t *testing.T) {
+	st := newDrives(t, []string{"tlc"}, []drive{{"tlc0", "tlc", 40 * gi}}, []drive{{"tlc1", "tlc", 4 * gi}})
+	s, _ := newService(t)
+	seen(t, s, st)
+	id := newMirrored(t, s, st, "v")
+	largest := func() int64 {
+		return capacityOf(t, s, map[string]string{"target": st.target}).MaximumVolumeSize.GetValue()
+	}
+	before := largest()
+	_, err := s.ControllerExpandVolume(within(t, enough), expandRequest(id, 20*gi))
+	expectError(t, err, codes.OutOfRange, "tlc1 on node "+st.nodes[1])
+	if after := largest(); after != before {
+		t.Errorf("the largest volume may have %d bytes, and %d after a growth that was refused", before, after)
+	}
+}
+
 func TestExpandWhenTheNodeDecidesOtherwise(t *testing.T) {
 	st := newStorage(t, 1, 10*gi)
 	s, _ := newService(t)

@@ -113,28 +113,32 @@ func (r *reservations) drop(replica string) {
 	}
 }
 
-// grow keeps the space for a volume that shall have this size. It fails, with what there is room for, when its
-// pool has less; and for now while nobody knows what its pool has, since what is written then could never be taken
-// back.
+// grow keeps the space for a volume that shall have this size. It fails, and keeps nothing, with what there is room for,
+// when the pool of one of its replicas has less; and for now while nobody knows what a pool has, since what is written
+// then could never be taken back.
 func (r *reservations) grow(ctx context.Context, vol *replicatedVolume, size int64) error {
-	for i, rep := range vol.replicas {
-		if rep == nil {
-			return failf(waiting, "volume %s stays at %s: NvmfReplica %s does not exist", vol.Name, &vol.Spec.Size, vol.Spec.Members[i].Name)
-		}
-		if err := r.growReplica(ctx, rep, size); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (r *reservations) growReplica(ctx context.Context, rep *v1alpha1.NvmfReplica, size int64) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	nodes, err := r.gather(ctx)
 	if err != nil {
 		return err
 	}
+	for i, rep := range vol.replicas {
+		if rep == nil {
+			return failf(waiting, "volume %s stays at %s: NvmfReplica %s does not exist", vol.Name, &vol.Spec.Size, vol.Spec.Members[i].Name)
+		}
+		if err := r.hasRoom(nodes, rep, size); err != nil {
+			return err
+		}
+	}
+	for _, rep := range vol.replicas {
+		r.keep(placement.PromiseTo(rep.Name, rep.Spec.Node, rep.Status.Device, rep.Spec.DeviceClass, size), rep.Spec.UUID)
+	}
+	return nil
+}
+
+// hasRoom tells whether a replica's pool has room for this size of it. The caller holds the lock.
+func (r *reservations) hasRoom(nodes []v1alpha1.NvmfNode, rep *v1alpha1.NvmfReplica, size int64) error {
 	i := slices.IndexFunc(nodes, func(n v1alpha1.NvmfNode) bool { return n.Name == rep.Spec.Node })
 	if i < 0 {
 		return roomUnknown(rep, size, "has no NvmfNode")
@@ -147,7 +151,6 @@ func (r *reservations) growReplica(ctx context.Context, rep *v1alpha1.NvmfReplic
 		return failf(outOfRange, "size: cannot expand volume %s from %s to %s: its drive, %s on node %s, has space for at most %s",
 			rep.Spec.Volume.Name, &rep.Spec.Size, quantity(size), rep.Status.Device, rep.Spec.Node, quantity(max(room, rep.Spec.Size.Value())))
 	}
-	r.keep(placement.PromiseTo(rep.Name, rep.Spec.Node, rep.Status.Device, rep.Spec.DeviceClass, size), rep.Spec.UUID)
 	return nil
 }
 
