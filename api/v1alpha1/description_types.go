@@ -56,7 +56,8 @@ type VolumeDescription struct {
 	// Encryption of the data at rest. The key is not stored. Absent: none.
 	// +optional
 	Encryption VolumeEncryption `json:"encryption,omitempty"`
-	// PersistentVolume of the volume. Absent: the volume was never attached.
+	// PersistentVolume of the volume. Absent: the volume had none when it was last attached, or was last attached before weft
+	// stored descriptions.
 	// +optional
 	PersistentVolume *PersistentVolumeDescription `json:"persistentVolume,omitempty"`
 }

@@ -307,7 +307,7 @@ func TestUnknownData(t *testing.T) {
 	r.change("a", func(n *v1alpha1.NvmfNode) { n.Status.OrphanCount = 600 })
 	r.do(r.lost(recoverOptions{}))
 	r.said("NvmfReplica", "u-1", "1Gi", "eui.a", "no description was stored with the data", "node a has 599 more that it has no room to list")
-	r.do(r.lost(recoverOptions{output: "json"}))
+	r.do(r.lost(recoverOptions{output: output{format: outputJSON}}))
 	var got lostReport
 	r.do(json.Unmarshal(r.out.Bytes(), &got))
 	if len(got.Unknown) != 1 || got.Unlisted["a"] != 599 {

@@ -52,6 +52,9 @@ func (o *output) check() error {
 // wide tables have columns that few need.
 func (o *output) wide() bool { return o.format == outputWide }
 
+// forPeople says that the output is a table, and lines beside it.
+func (o *output) forPeople() bool { return o.format != outputJSON && o.format != outputYAML }
+
 // encode v for programs; false: the command prints a table instead.
 func (o *output) encode(w io.Writer, v any) (done bool, err error) {
 	switch o.format {

@@ -5,7 +5,6 @@ package cli
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -30,14 +29,16 @@ const acceptLossFor = time.Hour
 
 // recoverOptions are the flags of recover.
 type recoverOptions struct {
-	namespace, current, output string
-	all, acceptLoss, detach    bool
-	wait, dryRun               bool
-	lost, claims, incomplete   bool
+	namespace, current       string
+	output                   output
+	all, acceptLoss, detach  bool
+	wait, dryRun             bool
+	lost, claims, incomplete bool
 }
 
 func recoverCommand(at *cluster) *cobra.Command {
 	var o recoverOptions
+	var format *output
 	cmd := &cobra.Command{
 		Use:   "recover (CLAIM | --all | --lost [CLAIM | --all])",
 		Short: "Recover the record of which replicas of a volume are current, or volumes that lost their objects",
@@ -91,8 +92,8 @@ Exit codes:
 			if o.acceptLoss && o.current == "" {
 				return errors.New("--accept-loss requires --current REPLICA: choose the replica whose data to keep")
 			}
-			if o.output != "" && o.output != "json" {
-				return fmt.Errorf("unknown output format %q: use json", o.output)
+			if o.output = *format; o.output.check() != nil {
+				return o.output.check()
 			}
 			api, err := at.client()
 			if err != nil {
@@ -112,6 +113,7 @@ Exit codes:
 			return recoverOne(cmd.Context(), w, namespace, args[0], o)
 		},
 	}
+	format = outputFlag(cmd, outputJSON, outputYAML)
 	o.addFlags(cmd)
 	return cmd
 }
@@ -128,7 +130,6 @@ func (o *recoverOptions) addFlags(cmd *cobra.Command) {
 	flags.BoolVar(&o.detach, "detach", false, "end the attachment of the volume; processes that still use the volume are killed")
 	flags.BoolVar(&o.wait, "wait", false, "show the progress until the record is recovered")
 	flags.BoolVar(&o.dryRun, "dry-run", false, "show what is known and what would be requested; change nothing")
-	flags.StringVarP(&o.output, "output", "o", "", "output format: json (default: a table)")
 	for _, other := range []string{"current", "accept-loss", "detach"} {
 		cmd.MarkFlagsMutuallyExclusive("all", other)
 	}
@@ -160,7 +161,7 @@ func recoverOne(ctx context.Context, w *watcher, namespace, arg string, o recove
 			return err
 		}
 		r := f.recordOf(v)
-		if o.output == "" {
+		if o.output.forPeople() {
 			r.print(w.table)
 		}
 		if nodes := attachedTo(v); len(nodes) > 0 && !o.detach {
@@ -170,8 +171,8 @@ func recoverOne(ctx context.Context, w *watcher, namespace, arg string, o recove
 			return err
 		}
 		asked = wish.ID
-		if o.output != "" {
-			return printJSON(w.table, r)
+		if done, err := o.output.encode(w.out, r); done {
+			return err
 		}
 		w.line("%s", requestedRecovery(f, v, wish, o))
 		return nil
@@ -190,10 +191,9 @@ func recoverOne(ctx context.Context, w *watcher, namespace, arg string, o recove
 
 // refusal of a volume that is attached: a request would keep it from being attached again, and wait.
 func refusal(w *watcher, o recoverOptions, r recordView, nodes []string) error {
-	if o.output != "" {
-		if err := printJSON(w.table, r); err != nil {
-			return err
-		}
+	if done, err := o.output.encode(w.out, r); err != nil {
+		return err
+	} else if done {
 		return w.ends(CodeUnwell)
 	}
 	w.line("volume %s is attached to node %s; nothing was requested", r.Volume, strings.Join(nodes, ", "))
@@ -237,7 +237,7 @@ func recoverAll(ctx context.Context, w *watcher, o recoverOptions) error {
 		}
 		views = append(views, f.recordOf(v))
 		if nodes := attachedTo(v); len(nodes) > 0 {
-			if used = true; o.output == "" {
+			if used = true; o.output.forPeople() {
 				w.line("volume %s: skipped, because it is attached to node %s", f.called(v), strings.Join(nodes, ", "))
 			}
 			continue
@@ -249,13 +249,14 @@ func recoverAll(ctx context.Context, w *watcher, o recoverOptions) error {
 		} else if err := writeRecovery(ctx, w.api, v, wish, o.dryRun); err != nil {
 			return fmt.Errorf("volume %s: %w", f.called(v), err)
 		}
-		if asked[v.Name] = wish.ID; o.output == "" {
+		if asked[v.Name] = wish.ID; o.output.forPeople() {
 			w.line("%s", requestedRecovery(f, v, wish, o))
 		}
 	}
+	if done, err := o.output.encode(w.out, views); done {
+		return err
+	}
 	switch {
-	case o.output != "":
-		return printJSON(w.table, views)
 	case len(views) == 0:
 		w.line("no volume has a record of its replicas")
 	case used:
@@ -474,15 +475,6 @@ func headerWords(h *v1alpha1.MirrorHeader) (is, inSync string) {
 		}
 	}
 	return fmt.Sprintf("epoch %d, mark %.8s", h.Epoch, h.Mark), strings.Join(names, ", ")
-}
-
-func printJSON(t *table, what any) error {
-	text, err := json.MarshalIndent(what, "", "  ")
-	if err != nil {
-		return err
-	}
-	t.line("%s", text)
-	return t.err
 }
 
 // untilRecovered shows the progress of recoveries, by volume the ID of the request, until all have ended.

@@ -235,7 +235,7 @@ func TestRecoverAll(t *testing.T) {
 
 func TestRecoverAsJSON(t *testing.T) {
 	r := newRecoverRig(t, nil)
-	r.do(r.recover(recoverOptions{dryRun: true, output: "json"}))
+	r.do(r.recover(recoverOptions{dryRun: true, output: output{format: outputJSON}}))
 	var got recordView
 	r.do(json.Unmarshal(r.out.Bytes(), &got))
 	if got.Volume != "databases/data" || got.Record != recordFree || got.Epoch != 7 || len(got.Replicas) != 2 || got.Replicas[1].Agent != "answers" {

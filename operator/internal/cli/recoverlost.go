@@ -48,11 +48,9 @@ func recoverLost(ctx context.Context, w *watcher, namespace string, args []strin
 	if err != nil {
 		return err
 	}
-	if o.output != "" {
-		if err := printJSON(w.table, report); err != nil {
-			return err
-		}
-	} else {
+	if done, err := o.output.encode(w.out, report); err != nil {
+		return err
+	} else if !done {
 		report.print(w.table)
 	}
 	if !o.all && len(args) == 0 {
@@ -124,7 +122,7 @@ type maker struct {
 
 // say a line, unless the output is for programs.
 func (m *maker) say(format string, args ...any) {
-	if m.o.output == "" {
+	if m.o.output.forPeople() {
 		m.line(format, args...)
 	}
 }
