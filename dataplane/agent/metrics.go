@@ -22,6 +22,7 @@ type Metrics struct {
 	orphans      prometheus.Gauge
 	phaseSeconds *prometheus.HistogramVec
 	engineErrors *prometheus.CounterVec
+	noteErrors   *prometheus.CounterVec
 	// refillSeconds of targets that came back empty.
 	refillSeconds prometheus.Histogram
 	bufferWaits   *prometheus.CounterVec
@@ -58,6 +59,9 @@ func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
 		engineErrors: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Name: "weft_agent_engine_errors_total", Help: "Number of items that the engine rejected or that failed, by method.",
 		}, []string{"method"}),
+		noteErrors: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Name: "weft_agent_note_errors_total", Help: "Number of descriptions beside the data of volumes and snapshots that could not be read or written, by op, each time that it was tried.",
+		}, []string{"op"}),
 		refillSeconds: prometheus.NewHistogram(prometheus.HistogramOpts{
 			Name: "weft_agent_refill_seconds", Help: "Time from the first answer of a restarted target until all volumes are exported and all portals are open.",
 			Buckets: prometheus.ExponentialBuckets(0.0625, 2, 12),
@@ -99,7 +103,7 @@ func NewMetrics(registry prometheus.Registerer) (*Metrics, error) {
 
 func (m *Metrics) all() []prometheus.Collector {
 	return []prometheus.Collector{
-		m.volumes, m.exports, m.orphans, m.phaseSeconds, m.engineErrors, m.refillSeconds, m.bufferWaits, m.coreLoad, m.threadMoves,
+		m.volumes, m.exports, m.orphans, m.phaseSeconds, m.engineErrors, m.noteErrors, m.refillSeconds, m.bufferWaits, m.coreLoad, m.threadMoves,
 		m.poolBytes, m.places, m.lastReconcile, m.targetUp, m.buffers, m.statistics, m.health,
 	}
 }

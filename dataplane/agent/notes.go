@@ -11,9 +11,12 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"go.etcd.io/bbolt"
 	"k8s.io/apimachinery/pkg/types"
+	"k8s.io/utils/clock"
 	"sigs.k8s.io/controller-runtime/pkg/event"
 	"sigs.k8s.io/controller-runtime/pkg/log"
 
@@ -28,21 +31,41 @@ const (
 	notesAtOnce = 64
 	// maxUndescribedBytes is the API's bound.
 	maxUndescribedBytes = 256
+	// readAgain is how long after a note could not be read it is tried again: a drive that is slow gets no load from it,
+	// and whoever waits for a description sees it within minutes.
+	readAgain = time.Minute
+	// notesPatience with drives that do not answer, when the agent ends.
+	notesPatience = 5 * time.Second
 )
 
 // Notes keeps a note about each replica and snapshot with its data, and reads those of orphans: beside all that the
 // Reconciler does, which never waits for it. An engine that has no place for notes in its pools has them on the node.
-// Only what changed is written. It is safe for concurrent use.
+// Each pool has a goroutine of its own while there is work for it, so that a drive that hangs keeps no other one's notes
+// waiting. Only what changed is written. It is safe for concurrent use.
 type Notes struct {
 	node    engine.NoteKeeper
+	clock   clock.PassiveClock
+	failed  *prometheus.CounterVec
 	next    chan notesWork
 	changed chan event.GenericEvent
+	running sync.WaitGroup
 
-	mu    sync.Mutex
+	mu sync.Mutex
+	// pools by their device; notes on the node are those of the pool without a name.
+	pools map[string]*poolNotes
+}
+
+// poolNotes is what is known of the notes in a pool.
+type poolNotes struct {
+	// What follows is guarded by Notes.mu. Found is replaced, and never changed.
 	found map[engine.ID]decide.FoundNote
+	next  *notesWork
+	busy  bool
 
-	// Start's alone: which version of which object is noted where, and what failed last.
+	// What follows is of the one goroutine that is busy: which version of which object is noted where, when to read
+	// again what could not be read, and what failed last.
 	noted   map[engine.ID]noted
+	again   map[engine.ID]time.Time
 	failing string
 }
 
@@ -58,10 +81,10 @@ type noted struct {
 }
 
 // NewNotes writes nothing until it is started. node keeps the notes of engines that cannot.
-func NewNotes(node engine.NoteKeeper) *Notes {
+func NewNotes(node engine.NoteKeeper, m *Metrics) *Notes {
 	return &Notes{
-		node: node, next: make(chan notesWork, 1), changed: make(chan event.GenericEvent, 1),
-		found: map[engine.ID]decide.FoundNote{}, noted: map[engine.ID]noted{},
+		node: node, clock: clock.RealClock{}, failed: m.noteErrors, next: make(chan notesWork, 1), changed: make(chan event.GenericEvent, 1),
+		pools: map[string]*poolNotes{},
 	}
 }
 
@@ -85,63 +108,162 @@ func (n *Notes) Use(e engine.Engine, notes decide.Notes) {
 func (n *Notes) Found() map[engine.ID]decide.FoundNote {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return maps.Clone(n.found)
+	all := map[engine.ID]decide.FoundNote{}
+	for _, p := range n.pools {
+		maps.Copy(all, p.found)
+	}
+	return all
 }
 
-// Start reads and writes until ctx ends.
+// Start reads and writes until ctx ends. Then it waits for what was begun, but not for a drive that hangs.
 func (n *Notes) Start(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
+			done := make(chan struct{})
+			go func() {
+				n.running.Wait()
+				close(done)
+			}()
+			select {
+			case <-done:
+			case <-time.After(notesPatience):
+			}
 			return nil
 		case w := <-n.next:
-			n.pass(ctx, w)
+			n.handOut(ctx, w)
 		}
 	}
 }
 
-// pass once over all notes. What fails is tried again by the next one.
-func (n *Notes) pass(ctx context.Context, w notesWork) {
-	if n.read(ctx, w) {
+// handOut the work to a goroutine for each pool: as many as there are pools, at most. One that is busy does it next,
+// instead of what it had next before.
+func (n *Notes) handOut(ctx context.Context, w notesWork) {
+	parts := n.split(w)
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	for name, p := range n.pools {
+		switch {
+		case parts[name] != nil:
+		case p.busy:
+			parts[name] = &notesWork{keeper: w.keeper}
+		default:
+			delete(n.pools, name)
+		}
+	}
+	for name, part := range parts {
+		p := n.pools[name]
+		if p == nil {
+			p = &poolNotes{}
+			n.pools[name] = p
+		}
+		p.next = part
+		if !p.busy {
+			p.busy = true
+			n.running.Go(func() { n.work(ctx, p) })
+		}
+	}
+}
+
+// split the work by pools.
+func (n *Notes) split(w notesWork) map[string]*notesWork {
+	parts := map[string]*notesWork{}
+	of := func(ref decide.NoteRef) *decide.Notes {
+		name := ref.Pool
+		if w.keeper == n.node {
+			name = ""
+		}
+		if parts[name] == nil {
+			parts[name] = &notesWork{keeper: w.keeper}
+		}
+		return &parts[name].notes
+	}
+	for _, ref := range w.notes.Keep {
+		part := of(ref)
+		part.Keep = append(part.Keep, ref)
+	}
+	for _, ref := range w.notes.Show {
+		part := of(ref)
+		part.Show = append(part.Show, ref)
+	}
+	return parts
+}
+
+// work for a pool until there is none.
+func (n *Notes) work(ctx context.Context, p *poolNotes) {
+	for {
+		n.mu.Lock()
+		w := p.next
+		p.next = nil
+		p.busy = w != nil && ctx.Err() == nil
+		busy := p.busy
+		n.mu.Unlock()
+		if !busy {
+			return
+		}
+		n.pass(ctx, p, *w)
+	}
+}
+
+// pass once over all notes of a pool. What fails is tried again by a later one.
+func (n *Notes) pass(ctx context.Context, p *poolNotes, w notesWork) {
+	if n.read(ctx, p, w) {
 		select {
 		case n.changed <- event.GenericEvent{}:
 		default: // one is waiting already
 		}
 	}
-	err := n.write(ctx, w)
+	err := n.write(ctx, p, w)
 	if err == nil || ctx.Err() != nil {
-		n.failing = ""
+		p.failing = ""
 		return
 	}
-	if n.failing != err.Error() {
-		n.failing = err.Error()
+	if p.failing != err.Error() {
+		p.failing = err.Error()
 		log.FromContext(ctx).Error(err, "Cannot store descriptions of volumes with their data; they are needed only if the objects are lost")
 	}
 }
 
 // read the notes about orphans that were not read yet, and forget those about what is no orphan any more. It tells
 // whether anything is new.
-func (n *Notes) read(ctx context.Context, w notesWork) bool {
-	known, kept := n.Found(), map[engine.ID]decide.FoundNote{}
+func (n *Notes) read(ctx context.Context, p *poolNotes, w notesWork) bool {
+	n.mu.Lock()
+	known := p.found
+	n.mu.Unlock()
+	found, again := map[engine.ID]decide.FoundNote{}, map[engine.ID]time.Time{}
 	var missing []engine.Note
 	for _, ref := range w.notes.Show {
-		if found, ok := known[ref.ID]; ok {
-			kept[ref.ID] = found
+		was, ok := known[ref.ID]
+		at, failed := p.again[ref.ID]
+		if !ok || failed && !n.clock.Now().Before(at) {
+			missing = append(missing, engine.Note{ID: ref.ID, Pool: ref.Pool})
 			continue
 		}
-		missing = append(missing, engine.Note{ID: ref.ID, Pool: ref.Pool})
+		found[ref.ID] = was
+		if failed {
+			again[ref.ID] = at
+		}
 	}
-	before := len(kept)
+	changed := false
 	for i, err := range readNotes(ctx, w.keeper, missing) {
+		id := missing[i].ID
 		if errors.Is(err, engine.ErrUnavailable) || ctx.Err() != nil {
 			continue // another time
 		}
-		kept[missing[i].ID] = foundNote(missing[i].Text, err)
+		is := foundNote(missing[i].Text, err)
+		if err != nil && !errors.Is(err, engine.ErrNotFound) && !errors.Is(err, engine.ErrInvalid) {
+			// It says nothing about the note: a drive can be slow, or fail to read, for a while.
+			n.failed.WithLabelValues("read").Inc()
+			again[id] = n.clock.Now().Add(readAgain)
+		}
+		was, ok := known[id]
+		changed = changed || !ok || was.Err != is.Err
+		found[id] = is
 	}
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.found = kept
-	return len(kept) > before
+	p.found, p.again = found, again
+	return changed
 }
 
 func readNotes(ctx context.Context, keeper engine.NoteKeeper, notes []engine.Note) []error {
@@ -168,29 +290,30 @@ func foundNote(stored []byte, err error) decide.FoundNote {
 }
 
 // write what the drives do not say yet.
-func (n *Notes) write(ctx context.Context, w notesWork) error {
+func (n *Notes) write(ctx context.Context, p *poolNotes, w notesWork) error {
 	var errs []error
 	var due []decide.NoteRef
 	there := make(map[engine.ID]noted, len(w.notes.Keep))
 	for _, ref := range w.notes.Keep {
 		uid, generation := ref.Version()
-		if is := (noted{ref.Pool, uid, generation}); n.noted[ref.ID] == is {
+		if is := (noted{ref.Pool, uid, generation}); p.noted[ref.ID] == is {
 			there[ref.ID] = is
 		} else {
 			due = append(due, ref)
 		}
 	}
-	n.noted = there
+	p.noted = there
 	for len(due) > 0 && ctx.Err() == nil {
 		some := due[:min(len(due), notesAtOnce)]
 		due = due[len(some):]
-		errs = append(errs, n.writeSome(ctx, w.keeper, some)...)
+		errs = append(errs, n.writeSome(ctx, p, w.keeper, some)...)
 	}
+	n.failed.WithLabelValues("write").Add(float64(len(errs)))
 	return firstFew(errs)
 }
 
-// writeSome notes, those that say something else than what is stored.
-func (n *Notes) writeSome(ctx context.Context, keeper engine.NoteKeeper, refs []decide.NoteRef) []error {
+// writeSome notes, those that say something else than what is stored. What is gone meanwhile needs none.
+func (n *Notes) writeSome(ctx context.Context, p *poolNotes, keeper engine.NoteKeeper, refs []decide.NoteRef) []error {
 	stored := make([]engine.Note, len(refs))
 	for i, ref := range refs {
 		stored[i] = engine.Note{ID: ref.ID, Pool: ref.Pool}
@@ -202,7 +325,7 @@ func (n *Notes) writeSome(ctx context.Context, keeper engine.NoteKeeper, refs []
 		note := refs[i].Note()
 		if err == nil {
 			if is, damaged := decide.DecodeNote(stored[i].Text); damaged == nil && is.Says(note) {
-				n.note(refs[i])
+				p.note(refs[i])
 				continue
 			}
 		}
@@ -220,17 +343,19 @@ func (n *Notes) writeSome(ctx context.Context, keeper engine.NoteKeeper, refs []
 	defer cancel()
 	for i, err := range keeper.WriteNotes(wctx, changed) {
 		if err != nil {
-			errs = append(errs, err)
+			if !errors.Is(err, engine.ErrNotFound) {
+				errs = append(errs, err)
+			}
 			continue
 		}
-		n.note(of[i])
+		p.note(of[i])
 	}
 	return errs
 }
 
-func (n *Notes) note(ref decide.NoteRef) {
+func (p *poolNotes) note(ref decide.NoteRef) {
 	uid, generation := ref.Version()
-	n.noted[ref.ID] = noted{ref.Pool, uid, generation}
+	p.noted[ref.ID] = noted{ref.Pool, uid, generation}
 }
 
 var (

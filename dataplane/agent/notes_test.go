@@ -5,11 +5,15 @@
 package agent
 
 import (
+	"context"
 	"slices"
 	"strings"
 	"testing"
 
 	. "github.com/onsi/gomega"
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sys/unix"
+	clocktesting "k8s.io/utils/clock/testing"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
@@ -24,7 +28,8 @@ func (l *lab) noting(r *Reconciler) {
 	l.t.Helper()
 	for range 2 {
 		l.reconcile(r)
-		r.Notes.pass(l.t.Context(), <-r.Notes.next)
+		r.Notes.handOut(l.t.Context(), <-r.Notes.next)
+		r.Notes.running.Wait()
 	}
 	l.reconcile(r)
 }
@@ -135,6 +140,77 @@ func TestUndescribed(t *testing.T) {
 	l.Expect(l.orphan(1)).To(And(HaveField("Undescribed", ContainSubstring("is damaged")), HaveField("Description", BeNil())))
 	l.Expect(l.orphan(2)).To(HaveField("Undescribed", ContainSubstring("no description was stored")))
 	l.Expect(l.orphan(3)).To(HaveField("Undescribed", ContainSubstring("of a later version")))
+}
+
+// noteErrors that were counted, by labels.
+func (l *lab) noteErrors(r *Reconciler) map[string]float64 {
+	l.t.Helper()
+	registry := prometheus.NewRegistry()
+	l.Expect(registry.Register(r.metrics.noteErrors)).To(Succeed())
+	return samples(l.WithT, registry, "weft_agent_note_errors_total")
+}
+
+// A drive that fails to read, or is slow, does so for a while.
+func TestNotesThatCannotBeReadNow(t *testing.T) {
+	l, _ := newNoted(t)
+	l.wiped(l.volume(1), l.volume(2), l.snapshot(3))
+	l.target.FailItem(enginetest.ReadNotes, uuid(1), unix.EIO)
+	r, clock := l.agent(), clocktesting.NewFakeClock(now)
+	r.Notes.clock = clock
+	l.noting(r)
+	failed := HaveField("Undescribed", ContainSubstring(unix.EIO.Error()))
+	l.Expect(l.orphan(1)).To(failed)
+	l.Expect(l.orphan(2)).To(HaveField("Description", Not(BeNil())))
+	l.Expect(l.noteErrors(r)).To(Equal(map[string]float64{`{op="read"}`: 1}))
+	l.target.FailItem(enginetest.ReadNotes, uuid(1), nil)
+	l.noting(r)
+	l.Expect(l.orphan(1)).To(failed, "it is left alone for a while")
+	clock.Step(readAgain)
+	l.noting(r)
+	l.Expect(l.orphan(1)).To(And(HaveField("Undescribed", ""), HaveField("Description", Not(BeNil()))))
+}
+
+func TestNotesThatCannotBeWrittenAreCounted(t *testing.T) {
+	l, r := newNoted(t)
+	l.target.FailItem(enginetest.WriteNotes, uuid(1), unix.EIO)
+	l.change(1, func(v *v1alpha1.NvmfReplica) { v.Spec.Description.PersistentVolume.ClaimName = "moved" })
+	l.noting(r)
+	l.Expect(l.noteErrors(r)).To(Equal(map[string]float64{`{op="write"}`: 2}), "once for each time that it was tried")
+}
+
+// stalled is a keeper with a drive that does not answer until it is closed.
+type stalled struct {
+	engine.NoteKeeper
+	pool   string
+	closed chan struct{}
+}
+
+func (s stalled) ReadNotes(ctx context.Context, notes []engine.Note) []error {
+	for _, n := range notes {
+		if n.Pool == s.pool {
+			<-s.closed
+		}
+	}
+	return s.NoteKeeper.ReadNotes(ctx, notes)
+}
+
+// A drive that hangs keeps the notes of the others neither unread nor unwritten.
+func TestNotesBesideADriveThatHangs(t *testing.T) {
+	l := newLab(t)
+	n := l.agent().Notes
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- n.Start(ctx) }()
+	keeper := stalled{NoteKeeper: l.records, pool: "a", closed: make(chan struct{})}
+	show := []decide.NoteRef{{ID: id(1), Pool: "a"}, {ID: id(2), Pool: "b"}}
+	n.next <- notesWork{keeper, decide.Notes{Show: show}}
+	l.Eventually(n.Found).Should(And(HaveLen(1), HaveKey(id(2))))
+	n.next <- notesWork{keeper, decide.Notes{Show: append(show, decide.NoteRef{ID: id(3), Pool: "b"}, decide.NoteRef{ID: id(4), Pool: "a"})}}
+	l.Eventually(n.Found).Should(And(HaveLen(2), HaveKey(id(3))))
+	close(keeper.closed)
+	l.Eventually(n.Found).Should(HaveLen(4), "it does what it was told last")
+	cancel()
+	l.Eventually(ended).Should(Receive(BeNil()))
 }
 
 // A drive that is carried to another node says there what is on it, and nothing is served before a person asks.

@@ -113,7 +113,7 @@ func NewReconciler(c Config) *Reconciler {
 		c.HostRoot = "/"
 	}
 	if c.Notes == nil {
-		c.Notes = NewNotes(c.Records)
+		c.Notes = NewNotes(c.Records, c.Metrics)
 	}
 	return &Reconciler{
 		Config: c, client: c.Client, recorder: c.Recorder, metrics: c.Metrics,

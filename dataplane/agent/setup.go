@@ -199,7 +199,7 @@ func setUp(m manager.Manager, records *Records, agentMetrics *Metrics, o Options
 	}
 	inventory := NewInventoryWatch(o.Inventory, o.DeviceFolder)
 	targets := NewTargetWatch(clock.RealClock{})
-	clearing, notes := NewClearing(), NewNotes(records)
+	clearing, notes := NewClearing(), NewNotes(records, agentMetrics)
 	identity, err := dhchap.LoadIdentity(filepath.Join(o.StateDir, "agent", "identity"))
 	if err != nil {
 		// Volumes without keys are served all the same.

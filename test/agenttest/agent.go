@@ -95,7 +95,7 @@ func reconcileNode(ctx context.Context, config *rest.Config, name, dir string, d
 	if err != nil {
 		return err
 	}
-	targets, clearing, notes := agent.NewTargetWatch(clock.RealClock{}), agent.NewClearing(), agent.NewNotes(records)
+	targets, clearing, notes := agent.NewTargetWatch(clock.RealClock{}), agent.NewClearing(), agent.NewNotes(records, metrics)
 	r := agent.NewReconciler(agent.Config{
 		NodeName: name, Client: wrap(objects), Recorder: silent{}, Inventory: drives, Records: records, Identity: identity, Targets: targets, Clearing: clearing, Notes: notes, Metrics: metrics, Clock: clock.RealClock{},
 		Engines: func(v1alpha1.Engine) (engine.Engine, error) { return e, nil }, Resync: resync,
