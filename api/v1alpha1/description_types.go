@@ -14,9 +14,10 @@ const (
 	MaxDescribedOptions = 16
 	// MaxDescribedOption is in bytes, of one mount option.
 	MaxDescribedOption = 128
-	// MaxOrphanDescriptions is in bytes, of all of a node's as JSON. Objects can have 1.5 MiB in etcd, and the rest of
-	// an NvmfNode is below 512 KiB.
-	MaxOrphanDescriptions = 640 << 10
+	// MaxOrphanDescriptions is in bytes, of all orphans of a node as JSON, with their descriptions and what the API
+	// server notes in metadata.managedFields about them. The rest of an NvmfNode is below 512 KiB, so all of it is below
+	// 1 MiB. Objects can have 1.5 MiB in etcd.
+	MaxOrphanDescriptions = 512 << 10
 )
 
 // VolumeDescription is what only the NvmfVolume of a replica says, and its PersistentVolume. It is stored with the

@@ -44,6 +44,7 @@ type Orphan struct {
 	// +optional
 	OtherDevices []string `json:"otherDevices,omitempty"`
 	// Description that was stored with the data. Absent: see undescribed.
+	// +structType=atomic
 	// +optional
 	Description *OrphanDescription `json:"description,omitempty"`
 	// Undescribed says why there is no description: there is none, it is damaged, or it was not read yet.
@@ -52,9 +53,10 @@ type Orphan struct {
 	Undescribed string `json:"undescribed,omitempty"`
 }
 
-// UndescribedNotRead and UndescribedNoRoom are in undescribed of an orphan that may be described later.
+// undescribed of an orphan that may be described later.
 const (
-	// UndescribedNotRead says that the agent has not read the description yet.
+	// UndescribedNotRead says that the agent has not read the description yet. If it failed to, a colon and the error
+	// follow.
 	UndescribedNotRead = "the description that was stored with the data was not read yet"
 	// UndescribedNoRoom says that the descriptions of other orphans fill the status.
 	UndescribedNoRoom = "the list has too many descriptions; this one follows once others are recovered"

@@ -146,7 +146,8 @@ func (n *Notes) handOut(ctx context.Context, w notesWork) {
 		switch {
 		case parts[name] != nil:
 		case p.busy:
-			parts[name] = &notesWork{keeper: w.keeper}
+			// What it knows may now be known of another pool.
+			parts[name], p.found = &notesWork{keeper: w.keeper}, nil
 		default:
 			delete(n.pools, name)
 		}
@@ -254,6 +255,7 @@ func (n *Notes) read(ctx context.Context, p *poolNotes, w notesWork) bool {
 		if err != nil && !errors.Is(err, engine.ErrNotFound) && !errors.Is(err, engine.ErrInvalid) {
 			// It says nothing about the note: a drive can be slow, or fail to read, for a while.
 			n.failed.WithLabelValues("read").Inc()
+			is.Err = text.Clip(v1alpha1.UndescribedNotRead+": "+err.Error(), maxUndescribedBytes)
 			again[id] = n.clock.Now().Add(readAgain)
 		}
 		was, ok := known[id]
@@ -286,7 +288,7 @@ func foundNote(stored []byte, err error) decide.FoundNote {
 	if err != nil {
 		return decide.FoundNote{Err: text.Clip(err.Error(), maxUndescribedBytes)}
 	}
-	return decide.FoundNote{Note: note, Bytes: len(stored)}
+	return decide.FoundNote{Note: note}
 }
 
 // write what the drives do not say yet.
@@ -308,7 +310,9 @@ func (n *Notes) write(ctx context.Context, p *poolNotes, w notesWork) error {
 		due = due[len(some):]
 		errs = append(errs, n.writeSome(ctx, p, w.keeper, some)...)
 	}
-	n.failed.WithLabelValues("write").Add(float64(len(errs)))
+	if ctx.Err() == nil {
+		n.failed.WithLabelValues("write").Add(float64(len(errs)))
+	}
 	return firstFew(errs)
 }
 

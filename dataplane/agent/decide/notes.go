@@ -3,11 +3,13 @@
 package decide
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"hash/crc32"
 	"slices"
+	"unicode/utf8"
 
 	"k8s.io/apimachinery/pkg/api/equality"
 	"k8s.io/apimachinery/pkg/types"
@@ -62,7 +64,8 @@ func (n Note) Encode() ([]byte, error) {
 func DecodeNote(stored []byte) (Note, error) {
 	var file noteFile
 	var n Note
-	if err := json.Unmarshal(stored, &file); err != nil {
+	// Three bytes would stand for each one that is not UTF-8.
+	if !utf8.Valid(stored) || json.Unmarshal(stored, &file) != nil {
 		return n, errNoteDamaged
 	}
 	if file.Format > noteFormat {
@@ -178,8 +181,6 @@ type Notes struct {
 // FoundNote is a note that was read, or why it was not.
 type FoundNote struct {
 	Note Note
-	// Bytes that it has as it is stored.
-	Bytes int
 	// Err says why there is none; empty when there is one.
 	Err string
 }
@@ -199,39 +200,63 @@ func (d *decider) decideNotes() {
 	}
 }
 
+const (
+	// undescribedBytes is what undescribed takes that says that there is no room.
+	undescribedBytes = 95
+	// orphanFieldsBytes is the most that the API server adds for one orphan to metadata.managedFields, which is 225, and
+	// undescribedBytes.
+	orphanFieldsBytes = 225 + undescribedBytes
+)
+
+// bytesOfOrphan as it is stored: more than a note has that says the same, because Go escapes some characters by six.
+func bytesOfOrphan(o *v1alpha1.Orphan) int {
+	text, err := json.Marshal(o)
+	if err != nil {
+		return v1alpha1.MaxOrphanDescriptions + 1
+	}
+	return len(text)
+}
+
 // describe orphans by the notes about them, as far as a status has room for that. What is described keeps its place, so
 // the same ones are, until some are recovered.
 func (d *decider) describe(orphans []v1alpha1.Orphan) {
 	room := v1alpha1.MaxOrphanDescriptions
 	for i := range orphans {
 		o := &orphans[i]
+		if d.known(o.Device) { // else it stays as it was last seen
+			o.Description, o.Undescribed = nil, ""
+		}
+		room -= bytesOfOrphan(o) + orphanFieldsBytes
+	}
+	for i := range orphans {
+		o := &orphans[i]
 		if !d.known(o.Device) {
-			continue // as it was last seen
+			continue
 		}
 		id := engine.ID(o.UUID)
 		d.decision.Notes.Show = append(d.decision.Notes.Show, NoteRef{ID: id, Pool: o.Device})
-		o.Description, o.Undescribed = nil, ""
 		found, read := d.Notes[id]
-		switch {
-		case !read:
-			o.Undescribed = v1alpha1.UndescribedNotRead
-			continue
-		case found.Err == "" && found.Note.Kind != o.Kind:
+		if read && found.Err == "" && found.Note.Kind != o.Kind {
 			found.Err = errNoteDamaged.Error()
-		case found.Err == "" && room < found.Bytes:
-			found.Err = v1alpha1.UndescribedNoRoom
 		}
+		if !read {
+			found.Err = v1alpha1.UndescribedNotRead
+		}
+		before := bytesOfOrphan(o)
 		if found.Err != "" {
 			o.Undescribed = found.Err
+			room -= max(0, bytesOfOrphan(o)-before-undescribedBytes)
 			continue
 		}
-		room -= found.Bytes
-		o.Description = found.Note.Description.DeepCopy()
-		if o.Name == "" {
-			o.Name = found.Note.Name
+		described := *o
+		described.Name, described.Replica = cmp.Or(o.Name, found.Note.Name), cmp.Or(o.Replica, found.Note.Replica)
+		described.Description = found.Note.Description.DeepCopy()
+		more := bytesOfOrphan(&described) - before
+		if more > room {
+			o.Undescribed = v1alpha1.UndescribedNoRoom
+			continue
 		}
-		if o.Replica == "" {
-			o.Replica = found.Note.Replica
-		}
+		room -= more
+		*o = described
 	}
 }

@@ -3,7 +3,9 @@
 package decide
 
 import (
+	"bytes"
 	"encoding/json"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -122,19 +124,42 @@ func TestNotesThatSayTheSame(t *testing.T) {
 	}
 }
 
-// A status has so many bytes: descriptions that do not fit follow when others are recovered.
+// A status has so many bytes: descriptions that do not fit follow when others are recovered. What counts is how it is
+// stored there, not on the drive.
 func TestDescriptionsFitIntoAStatus(t *testing.T) {
 	d := &decider{Observed: Observed{Notes: map[engine.ID]FoundNote{}}}
+	note := fullNote()
+	note.Description.PersistentVolume.MountOptions = slices.Repeat([]string{strings.Repeat("<", v1alpha1.MaxDescribedOption)}, v1alpha1.MaxDescribedOptions)
 	var orphans []v1alpha1.Orphan
-	const bytes = 10 << 10
-	for n := range 100 {
-		d.Notes[id(n)] = FoundNote{Note: fullNote(), Bytes: bytes}
+	for n := range v1alpha1.MaxOrphans {
+		d.Notes[id(n)] = FoundNote{Note: note}
 		orphans = append(orphans, v1alpha1.Orphan{UUID: uuid(n), Kind: v1alpha1.OrphanReplica, Device: "a"})
 	}
 	d.pools = []*pool{{device: engine.Device{ID: "a"}, held: &engine.Pool{Device: "a"}}}
 	d.describe(orphans)
 	described := slices.DeleteFunc(slices.Clone(orphans), func(o v1alpha1.Orphan) bool { return o.Description == nil })
-	if len(described) != v1alpha1.MaxOrphanDescriptions/bytes || orphans[99].Undescribed == "" || len(d.decision.Notes.Show) != 100 {
-		t.Errorf("%d are described, the last one says %q", len(described), orphans[99].Undescribed)
+	stored, err := json.Marshal(orphans)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if last := orphans[len(orphans)-1]; len(described) == 0 || last.Undescribed == "" || len(d.decision.Notes.Show) != len(orphans) {
+		t.Errorf("%d are described, the last one says %q", len(described), last.Undescribed)
+	}
+	if most := v1alpha1.MaxOrphanDescriptions - len(orphans)*225; len(stored) > most || len(stored) < most-64<<10 {
+		t.Errorf("%d bytes, of %d", len(stored), most)
+	}
+}
+
+func TestNotesAreUTF8(t *testing.T) {
+	note := fullNote()
+	note.Description.PersistentVolume.MountOptions = []string{"X"}
+	text, err := json.Marshal(note)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text = bytes.Replace(text, []byte(`"X"`), []byte("\"\xff\""), 1)
+	stored := fmt.Appendf(nil, `{"format":1,"crc32c":%q,"note":%s}`, noteSum(text), text)
+	if _, err := DecodeNote(stored); err == nil {
+		t.Error("it is taken")
 	}
 }

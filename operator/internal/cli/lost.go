@@ -209,7 +209,7 @@ func (f *fleet) incomplete(unlisted map[string]int32) []string {
 		}
 		later := 0
 		for _, o := range n.Status.Orphans {
-			if o.Undescribed == v1alpha1.UndescribedNotRead || o.Undescribed == v1alpha1.UndescribedNoRoom {
+			if strings.HasPrefix(o.Undescribed, v1alpha1.UndescribedNotRead) || o.Undescribed == v1alpha1.UndescribedNoRoom {
 				later++
 			}
 		}

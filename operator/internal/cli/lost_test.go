@@ -257,7 +257,7 @@ func TestRecoverOfAllThatIsNotAll(t *testing.T) {
 		},
 		"node b, device eui.b: the pool is not ready (PoolFailed)": func(n *v1alpha1.NvmfNode) { n.Status.Pools[0].Ready, n.Status.Pools[0].Reason = false, "PoolFailed" },
 		"node b has 1 whose descriptions it did not read yet": func(n *v1alpha1.NvmfNode) {
-			n.Status.Orphans, n.Status.OrphanCount = []v1alpha1.Orphan{{UUID: "u", Kind: v1alpha1.OrphanReplica, Undescribed: v1alpha1.UndescribedNotRead}}, 1
+			n.Status.Orphans, n.Status.OrphanCount = []v1alpha1.Orphan{{UUID: "u", Kind: v1alpha1.OrphanReplica, Undescribed: v1alpha1.UndescribedNotRead + ": input/output error"}}, 1
 		},
 	} {
 		t.Run(says, func(t *testing.T) {
