@@ -8,10 +8,12 @@ import (
 	"errors"
 	"fmt"
 	"hash/crc32"
+	"regexp"
 	"slices"
 	"unicode/utf8"
 
 	"k8s.io/apimachinery/pkg/api/equality"
+	"k8s.io/apimachinery/pkg/api/resource"
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
@@ -71,10 +73,41 @@ func DecodeNote(stored []byte) (Note, error) {
 	if file.Format > noteFormat {
 		return n, errNoteLater
 	}
-	if file.CRC32C != noteSum(file.Note) || json.Unmarshal(file.Note, &n) != nil || !n.fits() {
+	var is storedNote
+	if file.CRC32C != noteSum(file.Note) || json.Unmarshal(file.Note, &is) != nil {
+		return n, errNoteDamaged
+	}
+	n = is.Note
+	n.Description = is.Description.OrphanDescription
+	if is.Description.Size != nil {
+		n.Description.Size = &is.Description.Size.Quantity
+	}
+	if !n.fits() {
 		return Note{}, errNoteDamaged
 	}
 	return n, nil
+}
+
+// storedNote is a Note whose size is looked at before it is decoded.
+type storedNote struct {
+	Note
+	Description struct {
+		v1alpha1.OrphanDescription
+		Size *storedSize `json:"size,omitempty"`
+	} `json:"description"`
+}
+
+// storedSize has no long exponent: a quantity with one takes hours and gigabytes to decode or to compare.
+type storedSize struct{ resource.Quantity }
+
+var plainSize = regexp.MustCompile(`^"[0-9]{1,19}([kMGTPE]|[KMGTPE]i|[eE][0-9]{1,2})?"$`)
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (s *storedSize) UnmarshalJSON(text []byte) error {
+	if !plainSize.Match(text) {
+		return errNoteDamaged
+	}
+	return s.Quantity.UnmarshalJSON(text)
 }
 
 // fits tells whether a status can have what the note says: config/crd has these bounds.
@@ -82,7 +115,7 @@ func (n *Note) fits() bool {
 	d := &n.Description
 	fits := (n.Kind == v1alpha1.OrphanReplica || n.Kind == v1alpha1.OrphanSnapshot) && namesFit(253, n.Name, n.Replica, d.Volume, d.SourceVolume, d.SourceSnapshot) &&
 		namesFit(63, d.Target, d.DeviceClass) && namesFit(36, d.VolumeUUID) && namesFit(128, d.VolumeUID) && namesFit(317, d.ZoneLabel) &&
-		d.VolumeGeneration >= 0 && d.Replicas >= 0 && d.Replicas <= v1alpha1.MaxReplicas && (d.Encryption == "" || d.Encryption == v1alpha1.EncryptionLUKS2) &&
+		(d.Size == nil || d.Size.Sign() > 0) && d.VolumeGeneration >= 0 && d.Replicas >= 0 && d.Replicas <= v1alpha1.MaxReplicas && (d.Encryption == "" || d.Encryption == v1alpha1.EncryptionLUKS2) &&
 		len(d.Members) <= v1alpha1.MaxVolumeMembers && len(d.Zones) <= v1alpha1.MaxZones && namesFit(63, d.Zones...) && connectionFits(d.Connection) && qosFits(d.QoS)
 	for _, m := range d.Members {
 		fits = fits && m.Name != "" && m.Node != "" && namesFit(140, m.Name) && namesFit(253, m.Node) && engine.ID(m.UUID).Validate() == nil

@@ -163,3 +163,21 @@ func TestNotesAreUTF8(t *testing.T) {
 		t.Error("it is taken")
 	}
 }
+
+// A quantity with a long exponent takes hours and gigabytes to decode or to compare.
+func TestSizesOfNotes(t *testing.T) {
+	text, err := json.Marshal(fullNote())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for size, fits := range map[string]bool{
+		`"1Gi"`: true, `"1073741824"`: true, `"1e9"`: true, `null`: true,
+		`"1234567890123456789e1000000000"`: false, `"1e1000000000"`: false, `"1e-1000000000"`: false, `1e1000000000`: false, `"0"`: false, `"-1Gi"`: false,
+		`"1Gi","SIZE":"1e1000000000"`: false,
+	} {
+		text := bytes.Replace(text, []byte(`"size":"1Gi"`), []byte(`"size":`+size), 1)
+		if _, err := DecodeNote(fmt.Appendf(nil, `{"format":1,"crc32c":%q,"note":%s}`, noteSum(text), text)); (err == nil) != fits {
+			t.Errorf("size %s: %v", size, err)
+		}
+	}
+}

@@ -36,10 +36,14 @@ func (e *Engine) WriteNotes(ctx context.Context, notes []engine.Note) []error {
 	})
 }
 
-// replace a note. What a process left that was killed while it did so is replaced as well.
+// replace a note. What a process left that was killed while it did so goes: it is not opened, since a drive can come from
+// anywhere, and bring a link to a volume under that name.
 func replace(pool *os.Root, name string, content []byte) error {
 	temporary := filepath.Join(notesFolder, leftoverPrefix+name)
-	f, err := pool.OpenFile(temporary, os.O_CREATE|os.O_TRUNC|os.O_WRONLY, 0o600)
+	if err := pool.Remove(temporary); err != nil && !isMissing(err) {
+		return err
+	}
+	f, err := pool.OpenFile(temporary, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
@@ -165,10 +169,42 @@ func (e *Engine) mountedPool(device string, change bool) (*os.Root, error) {
 			err = syncFolder(pool, ".")
 		}
 	}
+	if err == nil {
+		err = checkNotesFolder(pool)
+	}
 	if err != nil {
 		return nil, errors.Join(err, pool.Close())
 	}
 	return pool, nil
+}
+
+// checkNotesFolder fails if a pool has something else by that name, such as a link to where its volumes are.
+func checkNotesFolder(pool *os.Root) error {
+	is, err := pool.Lstat(notesFolder)
+	switch {
+	case isMissing(err):
+		return nil
+	case err != nil:
+		return err
+	case !is.IsDir():
+		return fmt.Errorf("%w: %s of the pool is not a folder: %s", engine.ErrInvalid, notesFolder, is.Mode().Type())
+	}
+	return nil
+}
+
+// removeNote about what was in a pool. What is in place of its folder of notes stays.
+func removeNote(dir string, id engine.ID) error {
+	pool, err := os.OpenRoot(dir)
+	if err != nil {
+		return err
+	}
+	if err = checkNotesFolder(pool); err == nil {
+		err = pool.Remove(filepath.Join(notesFolder, string(id)))
+	}
+	if isMissing(err) || errors.Is(err, engine.ErrInvalid) {
+		err = nil
+	}
+	return errors.Join(err, pool.Close())
 }
 
 // isMounted tells whether a folder is on another filesystem than the folder of all pools.

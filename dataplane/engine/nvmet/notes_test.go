@@ -138,3 +138,39 @@ func TestNotesThatAreNoFiles(t *testing.T) {
 		}
 	}
 }
+
+// What a crafted drive has where a note is written or deleted leads to no volume, and is not waited for.
+func TestNotesLeadToNoVolume(t *testing.T) {
+	const data = "data of a volume"
+	for name, put := range map[string]func(dir, temporary, volume string) error{
+		"the folder is a link to the volumes": func(dir, _, _ string) error { return os.Symlink(volumesFolder, filepath.Join(dir, notesFolder)) },
+		"a link is in its place": func(_, temporary, volume string) error {
+			return os.Symlink(filepath.Join("..", volumesFolder, filepath.Base(volume)), temporary)
+		},
+		"another name of a volume": func(_, temporary, volume string) error { return os.Link(volume, temporary) },
+		"a FIFO":                   func(_, temporary, _ string) error { return unix.Mkfifo(temporary, 0o600) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			e, dir, note := notePool(t, anotherFilesystem)
+			volume, folder := filepath.Join(dir, volumesFolder, string(note.ID)), filepath.Join(dir, notesFolder)
+			linked := name == "the folder is a link to the volumes"
+			if !linked {
+				if err := os.Mkdir(folder, 0o700); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if err := errors.Join(os.WriteFile(volume, []byte(data), 0o600), put(dir, filepath.Join(folder, leftoverPrefix+string(note.ID)), volume)); err != nil {
+				t.Fatal(err)
+			}
+			if err := oneOf(t, e.WriteNotes(t.Context(), []engine.Note{note})); errors.Is(err, engine.ErrInvalid) != linked || !linked && err != nil {
+				t.Errorf("writing: %v", err)
+			}
+			if err := removeNote(dir, note.ID); err != nil {
+				t.Errorf("deleting: %v", err)
+			}
+			if is, err := os.ReadFile(volume); err != nil || string(is) != data {
+				t.Errorf("the volume is %q, %v", is, err)
+			}
+		})
+	}
+}

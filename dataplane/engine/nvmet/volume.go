@@ -237,7 +237,7 @@ func (s *store) remove(in map[engine.ID][]file, id engine.ID) ([]*pool, error) {
 			return nil, err
 		}
 		// Afterwards: what is there has its note.
-		if err := os.Remove(filepath.Join(f.pool.dir, notesFolder, string(id))); err != nil && !isMissing(err) {
+		if err := removeNote(f.pool.dir, id); err != nil {
 			return nil, err
 		}
 	}
