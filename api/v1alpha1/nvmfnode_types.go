@@ -447,8 +447,7 @@ type NvmfNodeStatus struct {
 	// +listType=atomic
 	// +optional
 	Portals []Portal `json:"portals,omitempty"`
-	// OrphanCount is the number of all replicas and snapshots without an object in the pools that can be read. Absent:
-	// 0.
+	// OrphanCount is the number of orphans, with those for which the list has no room. Absent: none.
 	// +optional
 	OrphanCount int32 `json:"orphanCount,omitempty"`
 	// Orphans are replicas and snapshots without an object. Nothing deletes them. At most 512 are listed. An orphan in

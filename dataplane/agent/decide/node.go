@@ -25,7 +25,7 @@ func (d *decider) decideNode() {
 	status.Capacity = d.capacity()
 	status.Portals = d.servedPortals()
 	status.Attachments, status.Volumes = &d.attachments, d.volumePlaces()
-	status.Orphans, status.OrphanCount = d.orphanStatuses(), d.orphanCount()
+	status.Orphans, status.OrphanCount = d.orphanStatuses()
 	d.describe(status.Orphans)
 	status.SuspectedRestore = d.decision.Records.Suspicion
 	pools := d.poolsReady()

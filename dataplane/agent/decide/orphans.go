@@ -130,8 +130,9 @@ func (d *decider) mayUnexport(e engine.Export) bool {
 }
 
 // orphanStatuses are what the node's status lists: what has no object, and what is kept though its object goes. What
-// was listed keeps its place, and its name. It stays listed while its pool cannot be read.
-func (d *decider) orphanStatuses() []v1alpha1.Orphan {
+// was listed keeps its place, and its name. It stays listed while its pool cannot be read. count is how many there are,
+// with those for which the list has no room.
+func (d *decider) orphanStatuses() (listed []v1alpha1.Orphan, count int32) {
 	found := d.foundOrphans()
 	var all []v1alpha1.Orphan
 	for _, was := range d.Node.Status.Orphans {
@@ -149,24 +150,12 @@ func (d *decider) orphanStatuses() []v1alpha1.Orphan {
 	for _, uuid := range slices.Sorted(maps.Keys(found)) {
 		all = append(all, found[uuid])
 	}
-	return all[:min(len(all), v1alpha1.MaxOrphans)]
+	return all[:min(len(all), v1alpha1.MaxOrphans)], int32(len(all))
 }
 
 func (d *decider) hasObject(id engine.ID) bool {
 	return slices.ContainsFunc(d.volumes, func(v *volume) bool { return v.id == id }) ||
 		slices.ContainsFunc(d.snapshots, func(s *snapshot) bool { return s.id == id })
-}
-
-// orphanCount is how many UUIDs there are without an object.
-func (d *decider) orphanCount() int32 {
-	ids := map[engine.ID]bool{}
-	for _, v := range d.orphanVolumes {
-		ids[v.ID] = true
-	}
-	for _, s := range d.orphanSnapshots {
-		ids[s.ID] = true
-	}
-	return int32(len(ids))
 }
 
 // maxOtherDevices is the API's bound.

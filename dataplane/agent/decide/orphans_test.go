@@ -195,6 +195,20 @@ func TestDecideKeepsWhatWasNotMarked(t *testing.T) {
 			also: func(g *WithT, d Decision) { g.Expect(d.Node.Orphans).To(HaveLen(v1alpha1.MaxOrphans)) },
 		},
 		{
+			name: "one that the list has no room for is counted, whatever fills the list",
+			given: func(s *Observed) {
+				brokenA(s)
+				holds(engineVolume(1, "b"))(s)
+				for n := range v1alpha1.MaxOrphans {
+					s.Node.Status.Orphans = append(s.Node.Status.Orphans, orphan(n+2, ""))
+				}
+			},
+			also: func(g *WithT, d Decision) {
+				g.Expect(d.Node.Orphans).To(HaveLen(v1alpha1.MaxOrphans))
+				g.Expect(d.Node.OrphanCount).To(BeEquivalentTo(v1alpha1.MaxOrphans + 1))
+			},
+		},
+		{
 			name: "its room stays promised",
 			given: func(s *Observed) {
 				holds(engineVolume(1, "a"))(s)
