@@ -11,6 +11,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/controller-runtime/pkg/client"
@@ -48,10 +49,16 @@ func legsOf(name string) (a, b v1alpha1.Orphan) {
 	return a, b
 }
 
-// newLostRig has orphans on nodes.
+// newLostRig has orphans on nodes, whose agents are alive and have applied their plans.
 func newLostRig(t *testing.T, orphans map[string][]v1alpha1.Orphan, objects ...client.Object) *rig {
 	t.Helper()
 	r := newRig(t, objects...)
+	for _, node := range []string{"a", "b", "c", "d"} {
+		r.change(node, func(n *v1alpha1.NvmfNode) {
+			n.Generation, n.Status.ObservedGeneration = 2, 2
+			meta.SetStatusCondition(&n.Status.Conditions, condition(v1alpha1.ConditionAgentAlive, metav1.ConditionTrue, v1alpha1.ReasonAsExpected))
+		})
+	}
 	for node, list := range orphans {
 		r.change(node, func(n *v1alpha1.NvmfNode) { n.Status.Orphans, n.Status.OrphanCount = list, int32(len(list)) })
 	}
@@ -250,25 +257,37 @@ func TestLostAndInDoubt(t *testing.T) {
 
 // While nodes may have more than they list, all is not taken unless that is wanted: it may be older than the rest.
 func TestRecoverOfAllThatIsNotAll(t *testing.T) {
-	for says, change := range map[string]func(*v1alpha1.NvmfNode){
-		"node b has 1 more that it has no room to list": func(n *v1alpha1.NvmfNode) { n.Status.OrphanCount = 1 },
-		"the agent of node b does not answer": func(n *v1alpha1.NvmfNode) {
-			n.Status.Conditions = append(n.Status.Conditions, condition(v1alpha1.ConditionAgentAlive, metav1.ConditionFalse, v1alpha1.ReasonAgentSilent))
-		},
-		"node b, device eui.b: the pool is not ready (PoolFailed)": func(n *v1alpha1.NvmfNode) { n.Status.Pools[0].Ready, n.Status.Pools[0].Reason = false, "PoolFailed" },
-		"node b has 1 whose descriptions it did not read yet": func(n *v1alpha1.NvmfNode) {
+	alive := func(s metav1.ConditionStatus) func(*v1alpha1.NvmfNode) {
+		return func(n *v1alpha1.NvmfNode) {
+			meta.SetStatusCondition(&n.Status.Conditions, condition(v1alpha1.ConditionAgentAlive, s, v1alpha1.ReasonAgentSilent))
+		}
+	}
+	for name, c := range map[string]struct {
+		says   string
+		change func(*v1alpha1.NvmfNode)
+	}{
+		"no room":  {"node b has 1 more that it has no room to list", func(n *v1alpha1.NvmfNode) { n.Status.OrphanCount = 1 }},
+		"silent":   {"the agent of node b does not answer", alive(metav1.ConditionFalse)},
+		"no lease": {"it is not known whether the agent of node b runs", alive(metav1.ConditionUnknown)},
+		"not judged yet": {"it is not known whether the agent of node b runs", func(n *v1alpha1.NvmfNode) {
+			meta.RemoveStatusCondition(&n.Status.Conditions, v1alpha1.ConditionAgentAlive)
+		}},
+		"an earlier plan":     {"the agent of node b has not applied its plan yet", func(n *v1alpha1.NvmfNode) { n.Status.ObservedGeneration = n.Generation - 1 }},
+		"no pool yet":         {"node b lists no pool yet", func(n *v1alpha1.NvmfNode) { n.Status.Pools = nil }},
+		"a pool is not ready": {"node b, device eui.b: the pool is not ready (PoolFailed)", func(n *v1alpha1.NvmfNode) { n.Status.Pools[0].Ready, n.Status.Pools[0].Reason = false, "PoolFailed" }},
+		"not read": {"node b has 1 whose descriptions it did not read yet", func(n *v1alpha1.NvmfNode) {
 			n.Status.Orphans, n.Status.OrphanCount = []v1alpha1.Orphan{{UUID: "u", Kind: v1alpha1.OrphanReplica, Undescribed: v1alpha1.UndescribedNotRead + ": input/output error"}}, 1
-		},
+		}},
 	} {
-		t.Run(says, func(t *testing.T) {
+		t.Run(name, func(t *testing.T) {
 			r := newLostRig(t, map[string][]v1alpha1.Orphan{"a": {orphaned("data", "u-data")}})
-			r.change("b", change)
-			if err := r.lost(recoverOptions{all: true}); err == nil || !strings.Contains(err.Error(), says) {
+			r.change("b", c.change)
+			if err := r.lost(recoverOptions{all: true}); err == nil || !strings.Contains(err.Error(), c.says) {
 				t.Errorf("got %v", err)
 			}
 			r.absent(&v1alpha1.NvmfVolume{}, "data")
 			r.do(r.lost(recoverOptions{all: true, incomplete: true}))
-			r.said(says, "NvmfVolume data created")
+			r.said(c.says, "NvmfVolume data created")
 		})
 	}
 }
