@@ -14,6 +14,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/meta"
 	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
@@ -318,6 +319,54 @@ func TestRecoverBesideOtherObjects(t *testing.T) {
 	r.do(r.lost(recoverOptions{all: true}))
 	r.said("NvmfVolume data created", "any claim could be bound to it")
 	r.absent(&corev1.PersistentVolume{}, "pv-data")
+}
+
+// A claim that survived was bound once: Kubernetes binds it to a PersistentVolume with its UID only.
+func TestRecoverForAClaimThatSurvived(t *testing.T) {
+	survivor := func(pv string) *corev1.PersistentVolumeClaim {
+		return &corev1.PersistentVolumeClaim{ObjectMeta: metav1.ObjectMeta{Namespace: "databases", Name: "data", UID: "of-the-claim", Annotations: map[string]string{"pv.kubernetes.io/bind-completed": "yes"}},
+			Spec: corev1.PersistentVolumeClaimSpec{VolumeName: pv}, Status: corev1.PersistentVolumeClaimStatus{Phase: corev1.ClaimLost}}
+	}
+	reserved := func(uid types.UID) *corev1.PersistentVolume {
+		return &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv-data"}, Spec: corev1.PersistentVolumeSpec{
+			ClaimRef:               &corev1.ObjectReference{Namespace: "databases", Name: "data", UID: uid},
+			PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{Driver: v1alpha1.DriverName, VolumeHandle: "data"}},
+		}, Status: corev1.PersistentVolumeStatus{Phase: corev1.VolumeAvailable}}
+	}
+	for name, c := range map[string]struct {
+		objects []client.Object
+		uid     types.UID
+		says    string
+		fails   bool
+	}{
+		"no PersistentVolume":     {[]client.Object{survivor("pv-data")}, "of-the-claim", "PersistentVolume pv-data created", false},
+		"one without a UID":       {[]client.Object{survivor("pv-data"), reserved("")}, "of-the-claim", "PersistentVolume pv-data reserved for PersistentVolumeClaim databases/data", false},
+		"one for it":              {[]client.Object{survivor("pv-data"), reserved("of-the-claim")}, "of-the-claim", "PersistentVolume pv-data exists, and stays as it is", false},
+		"one for another claim":   {[]client.Object{survivor("pv-data"), reserved("former")}, "former", `kubectl patch pv pv-data -p '{"spec":{"claimRef":{"namespace":"databases","name":"data","uid":"of-the-claim"}}}'`, true},
+		"the claim names another": {[]client.Object{survivor("elsewhere")}, "", "PersistentVolume pv-data created", false},
+		"no claim":                {[]client.Object{reserved("")}, "", "PersistentVolume pv-data exists, and stays as it is", false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newLostRig(t, map[string][]v1alpha1.Orphan{"a": {orphaned("data", "u-data")}}, c.objects...)
+			pv := &corev1.PersistentVolume{}
+			before := r.api.Get(r.ctx, client.ObjectKey{Name: "pv-data"}, pv)
+			had := pv.DeepCopy()
+			if err := r.lost(recoverOptions{dryRun: true}, "nv/data"); (err != nil) != c.fails {
+				t.Errorf("dry run: %v", err)
+			}
+			if after := r.api.Get(r.ctx, client.ObjectKey{Name: "pv-data"}, pv); apierrors.IsNotFound(after) != apierrors.IsNotFound(before) || pv.ResourceVersion != had.ResourceVersion {
+				t.Errorf("a dry run wrote %+v", pv)
+			}
+			if err := r.lost(recoverOptions{}, "nv/data"); (err != nil) != c.fails {
+				t.Errorf("got %v", err)
+			}
+			r.said(c.says)
+			r.do(r.api.Get(r.ctx, client.ObjectKey{Name: "pv-data"}, pv))
+			if pv.Spec.ClaimRef.UID != c.uid {
+				t.Errorf("it is reserved for UID %q, want %q", pv.Spec.ClaimRef.UID, c.uid)
+			}
+		})
+	}
 }
 
 // Of what has no description, it is said that nothing is known, and why.
