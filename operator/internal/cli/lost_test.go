@@ -4,6 +4,7 @@ package cli
 
 import (
 	"encoding/json"
+	"maps"
 	"strconv"
 	"strings"
 	"testing"
@@ -98,6 +99,10 @@ func TestRecoverOfALostVolume(t *testing.T) {
 	if ref := pv.Spec.ClaimRef; ref == nil || ref.Namespace != "databases" || ref.Name != "data" || ref.UID != "" || pv.Spec.CSI.VolumeHandle != "data" || pv.Spec.CSI.FSType != "xfs" ||
 		pv.Spec.StorageClassName != "gold" || pv.Spec.Capacity.Storage().String() != "100Gi" || pv.Annotations[provisionedBy] != v1alpha1.DriverName {
 		t.Errorf("got %+v", pv)
+	}
+	// By the last of these, the CSI controller knows it as one that Kubernetes attaches.
+	if want := map[string]string{"uuid": "u-data", "target": "fast", "storage.kubernetes.io/csiProvisionerIdentity": v1alpha1.DriverName}; !maps.Equal(pv.Spec.CSI.VolumeAttributes, want) {
+		t.Errorf("its attributes are %v, want %v", pv.Spec.CSI.VolumeAttributes, want)
 	}
 	claim := &corev1.PersistentVolumeClaim{}
 	r.do(r.api.Get(r.ctx, client.ObjectKey{Namespace: "databases", Name: "data"}, claim))

@@ -24,6 +24,10 @@ import (
 // provisionedBy is what Kubernetes writes on a PersistentVolume, and what the provisioner deletes it by.
 const provisionedBy = "pv.kubernetes.io/provisioned-by"
 
+// provisionerIdentity is what csi-provisioner adds to the attributes of volumes that it makes. The CSI controller refuses
+// to attach such a volume once its VolumeAttachment is gone; others can be attached by callers beside Kubernetes.
+const provisionerIdentity = "storage.kubernetes.io/csiProvisionerIdentity"
+
 // recoveredKey is an annotation of NvmfVolumes that recover --lost has created: what they lack was not deleted on
 // purpose.
 const recoveredKey = "weft.storage/recovered"
@@ -318,7 +322,8 @@ func persistentVolumeOf(vol *v1alpha1.NvmfVolume) *corev1.PersistentVolume {
 			PersistentVolumeReclaimPolicy: corev1.PersistentVolumeReclaimRetain, VolumeMode: volumeMode(d),
 			ClaimRef: &corev1.ObjectReference{APIVersion: "v1", Kind: "PersistentVolumeClaim", Namespace: d.ClaimNamespace, Name: d.ClaimName},
 			PersistentVolumeSource: corev1.PersistentVolumeSource{CSI: &corev1.CSIPersistentVolumeSource{
-				Driver: v1alpha1.DriverName, VolumeHandle: vol.Name, FSType: d.FSType, VolumeAttributes: map[string]string{"uuid": vol.Spec.UUID, "target": vol.Spec.Target},
+				Driver: v1alpha1.DriverName, VolumeHandle: vol.Name, FSType: d.FSType,
+				VolumeAttributes:   map[string]string{"uuid": vol.Spec.UUID, "target": vol.Spec.Target, provisionerIdentity: v1alpha1.DriverName},
 				NodeStageSecretRef: secretOf(d.StageSecret), NodePublishSecretRef: secretOf(d.PublishSecret),
 			}},
 		},
