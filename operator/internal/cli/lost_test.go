@@ -4,6 +4,7 @@ package cli
 
 import (
 	"encoding/json"
+	"errors"
 	"maps"
 	"strconv"
 	"strings"
@@ -17,6 +18,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"sigs.k8s.io/controller-runtime/pkg/client"
+	"sigs.k8s.io/yaml"
 
 	"github.com/weft-storage/weft/api/v1alpha1"
 )
@@ -70,7 +72,20 @@ func newLostRig(t *testing.T, orphans map[string][]v1alpha1.Orphan, objects ...c
 func (r *rig) lost(o recoverOptions, args ...string) error {
 	r.out.Reset()
 	o.lost = true
-	return recoverLost(r.ctx, r.watcher(), "databases", args, o)
+	return recoverLost(r.ctx, r.watcher(), &r.stderr, "databases", args, o)
+}
+
+// leavesOut recovers all but these.
+func (r *rig) leavesOut(o recoverOptions, left string) {
+	r.t.Helper()
+	o.all = true
+	var exit *ExitError
+	if err := r.lost(o); !errors.As(err, &exit) || exit.Code != CodeUnwell {
+		r.t.Errorf("got %v, want exit code %d", err, CodeUnwell)
+	}
+	if o.output.forPeople() {
+		r.said("left out, for the reasons above: " + left)
+	}
 }
 
 func (r *rig) absent(o client.Object, name string) {
@@ -184,7 +199,7 @@ func TestRecoverOfALostReplica(t *testing.T) {
 			before := v.Spec.DeepCopy()
 			r.change("a", func(n *v1alpha1.NvmfNode) { n.Status.Orphans, n.Status.OrphanCount = nil, 0 })
 			r.change(c.on, func(n *v1alpha1.NvmfNode) { n.Status.Orphans, n.Status.OrphanCount = []v1alpha1.Orphan{later}, 1 })
-			r.do(r.lost(recoverOptions{all: true}))
+			r.leavesOut(recoverOptions{}, "nv/data ("+map[bool]string{true: "only by name", false: "refused"}[c.says == ""])
 			err := r.lost(recoverOptions{}, "nv/data")
 			v = r.volume("data")
 			if c.says != "" {
@@ -249,7 +264,7 @@ func TestLostAndInDoubt(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newLostRig(t, c.orphans, c.objects...)
-			r.do(r.lost(recoverOptions{all: true}))
+			r.leavesOut(recoverOptions{}, "nv/data ("+map[bool]string{true: "only by name", false: "refused"}[c.byName])
 			r.said(c.says)
 			if strings.Contains(r.out.String(), "created") {
 				t.Errorf("it was recovered: %s", r.out.String())
@@ -374,6 +389,29 @@ func TestRecoverForAClaimThatSurvived(t *testing.T) {
 	}
 }
 
+// What programs read is one document, whatever fails.
+func TestRecoverLostForPrograms(t *testing.T) {
+	foreign := &corev1.PersistentVolume{ObjectMeta: metav1.ObjectMeta{Name: "pv-data"}}
+	for _, format := range []string{outputJSON, outputYAML} {
+		r := newLostRig(t, map[string][]v1alpha1.Orphan{"a": {orphaned("data", "u-data")}}, foreign.DeepCopy())
+		r.leavesOut(recoverOptions{output: output{format: format}}, "")
+		var got lostReport
+		r.do(yaml.UnmarshalStrict(r.out.Bytes(), &got))
+		if len(got.Volumes) != 1 || got.Volumes[0].Name != "data" {
+			t.Errorf("%s: got %+v", format, got)
+		}
+		if !strings.Contains(r.stderr.String(), "PersistentVolume pv-data: exists and is another one") {
+			t.Errorf("%s: stderr is %q", format, r.stderr.String())
+		}
+	}
+	// Nothing fails, but a volume is left out.
+	unused := orphaned("data", "u-data")
+	unused.Description.Used = false
+	r := newLostRig(t, map[string][]v1alpha1.Orphan{"a": {unused}})
+	r.leavesOut(recoverOptions{output: output{format: outputJSON}}, "")
+	r.do(json.Unmarshal(r.out.Bytes(), &lostReport{}))
+}
+
 // Of what has no description, it is said that nothing is known, and why.
 func TestUnknownData(t *testing.T) {
 	r := newLostRig(t, map[string][]v1alpha1.Orphan{"a": {{UUID: "u-1", Kind: v1alpha1.OrphanReplica, Device: "eui.a", Size: resource.MustParse("1Gi"), Undescribed: "no description was stored with the data"}}})
@@ -395,8 +433,8 @@ func TestRecoverOfLostSnapshots(t *testing.T) {
 	snap := v1alpha1.Orphan{UUID: "u-s", Kind: v1alpha1.OrphanSnapshot, Name: "snap", Replica: "data-0", Device: "eui", Size: resource.MustParse("100Gi"), Description: &v1alpha1.OrphanDescription{
 		Volume: "data", VolumeDescription: v1alpha1.VolumeDescription{Encryption: v1alpha1.EncryptionLUKS2}}}
 	r := newLostRig(t, map[string][]v1alpha1.Orphan{"a": {orphaned("data", "u-data"), snap}, "b": {snap}})
-	r.do(r.lost(recoverOptions{all: true}))
-	r.said("snapshot snap: it is on several drives")
+	r.leavesOut(recoverOptions{}, "snapshot snap (refused)")
+	r.said("snapshot snap: it is on several drives", "NvmfVolume data created")
 	r.absent(&v1alpha1.NvmfSnapshot{}, "snap")
 	r.change("b", func(n *v1alpha1.NvmfNode) { n.Status.Orphans, n.Status.OrphanCount = nil, 0 })
 	r.do(r.lost(recoverOptions{all: true}))
@@ -433,7 +471,7 @@ func TestRecoverOfALostVolumeGoesOn(t *testing.T) {
 	v := r.volume("data")
 	delete(v.Annotations, recoveredKey)
 	r.do(r.api.Update(r.ctx, v))
-	r.do(r.lost(recoverOptions{all: true}))
+	r.leavesOut(recoverOptions{}, "nv/data (only by name)")
 	r.said("by name", "may have been deleted on purpose")
 	r.absent(&corev1.PersistentVolume{}, "pv-data")
 }

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strconv"
 	"strings"
@@ -34,8 +35,9 @@ const recoveredKey = "weft.storage/recovered"
 
 // recoverLost lists what is lost, or makes the objects of what was chosen: of each volume the NvmfVolume first, so that
 // what is interrupted is found again by the next call. The CSI controller makes the replicas, and for a volume with
-// several the record that is in doubt, which it then recovers from their headers.
-func recoverLost(ctx context.Context, w *watcher, namespace string, args []string, o recoverOptions) error {
+// several the record that is in doubt, which it then recovers from their headers. Beside output for programs, what fails
+// is written to stderr.
+func recoverLost(ctx context.Context, w *watcher, stderr io.Writer, namespace string, args []string, o recoverOptions) error {
 	f, err := w.look(ctx)
 	if err != nil {
 		return err
@@ -67,20 +69,50 @@ func recoverLost(ctx context.Context, w *watcher, namespace string, args []strin
 	if o.all && !o.incomplete && len(report.Incomplete) > 0 {
 		return fmt.Errorf("nothing was recovered, because there may be newer data of the same claims: %s; wait, or repair that; or recover volumes by name, or all that is listed with --incomplete", strings.Join(report.Incomplete, "; "))
 	}
-	m := &maker{watcher: w, o: o, uids: uids}
+	m := &maker{watcher: w, o: o, uids: uids, failures: w.table}
+	if !o.output.forPeople() {
+		m.failures = &table{out: stderr}
+	}
 	for _, v := range volumes {
 		m.recover(ctx, v)
 	}
 	for _, s := range snapshots {
 		m.recoverSnapshot(ctx, s)
 	}
-	if m.failed > 0 {
-		return w.ends(CodeUnwell)
+	var left []string
+	if o.all {
+		left = report.leftOut()
 	}
-	if !o.dryRun && len(volumes) > 0 {
+	if len(left) > 0 {
+		m.say("left out, for the reasons above: %s", strings.Join(left, ", "))
+	}
+	if !o.dryRun && len(volumes) > 0 && m.failed == 0 {
 		m.say("wait until kubectl weft status lists no problem; nodes that have drives of another cluster, or lost their own records, first suspect a restore, which you declare there")
 	}
+	if m.failed > 0 || len(left) > 0 {
+		return w.ends(CodeUnwell)
+	}
 	return w.err
+}
+
+// leftOut names what --all does not recover.
+func (r *lostReport) leftOut() []string {
+	var left []string
+	for _, v := range r.Volumes {
+		switch {
+		case len(v.Refused) > 0:
+			left = append(left, volumePrefix+v.Name+" (refused)")
+		case len(v.ByName) > 0:
+			left = append(left, volumePrefix+v.Name+" (only by name)")
+		}
+	}
+	for _, s := range r.Snapshots {
+		if len(s.Refused) > 0 {
+			left = append(left, "snapshot "+s.Name+" (refused)")
+		}
+	}
+	slices.Sort(left)
+	return slices.Compact(left)
 }
 
 // choose what was asked for. With all, that is all that can be recovered without being named.
@@ -126,8 +158,10 @@ type maker struct {
 	*watcher
 	o recoverOptions
 	// uids of claims that exist and name a PersistentVolume, by "PERSISTENTVOLUME NAMESPACE/NAME".
-	uids   map[string]types.UID
-	failed int
+	uids map[string]types.UID
+	// failures are written here, and counted.
+	failures *table
+	failed   int
 }
 
 // say a line, unless the output is for programs.
@@ -177,7 +211,7 @@ func (m *maker) create(ctx context.Context, kind string, obj client.Object) bool
 // fails says what failed, and counts it.
 func (m *maker) fails(format string, args ...any) {
 	m.failed++
-	m.line(format, args...)
+	m.failures.line(format, args...)
 }
 
 // other fails if what exists is not what was to be created, but another of its name.
