@@ -429,9 +429,33 @@ func TestUnknownData(t *testing.T) {
 	}
 }
 
-func TestRecoverOfLostSnapshots(t *testing.T) {
-	snap := v1alpha1.Orphan{UUID: "u-s", Kind: v1alpha1.OrphanSnapshot, Name: "snap", Replica: "data-0", Device: "eui", Size: resource.MustParse("100Gi"), Description: &v1alpha1.OrphanDescription{
+// orphanedSnapshot of volume data.
+func orphanedSnapshot() v1alpha1.Orphan {
+	return v1alpha1.Orphan{UUID: "u-s", Kind: v1alpha1.OrphanSnapshot, Name: "snap", Replica: "data-0", Device: "eui", Size: resource.MustParse("100Gi"), Description: &v1alpha1.OrphanDescription{
 		Volume: "data", VolumeDescription: v1alpha1.VolumeDescription{Encryption: v1alpha1.EncryptionLUKS2}}}
+}
+
+// A snapshot names its volume: where that can be either of two, it would show up as the wrong one's.
+func TestLostSnapshotOfATakenName(t *testing.T) {
+	one, other := orphaned("data", "u-data"), orphaned("data", "other")
+	other.Description.VolumeUUID = "other"
+	for says, c := range map[string]struct {
+		orphans map[string][]v1alpha1.Orphan
+		objects []client.Object
+	}{
+		"it is of volume data, whose name is taken: NvmfVolume data exists and has another UUID, live": {map[string][]v1alpha1.Orphan{"a": {one, orphanedSnapshot()}},
+			[]client.Object{&v1alpha1.NvmfVolume{ObjectMeta: metav1.ObjectMeta{Name: "data"}, Spec: v1alpha1.NvmfVolumeSpec{UUID: "live"}}}},
+		"it is of volume data, whose name is taken: another lost volume has the same name": {map[string][]v1alpha1.Orphan{"a": {one, orphanedSnapshot()}, "b": {other}}, nil},
+	} {
+		r := newLostRig(t, c.orphans, c.objects...)
+		r.leavesOut(recoverOptions{}, "nv/data (refused), snapshot snap (refused)")
+		r.said("snapshot snap: " + says)
+		r.absent(&v1alpha1.NvmfSnapshot{}, "snap")
+	}
+}
+
+func TestRecoverOfLostSnapshots(t *testing.T) {
+	snap := orphanedSnapshot()
 	r := newLostRig(t, map[string][]v1alpha1.Orphan{"a": {orphaned("data", "u-data"), snap}, "b": {snap}})
 	r.leavesOut(recoverOptions{}, "snapshot snap (refused)")
 	r.said("snapshot snap: it is on several drives", "NvmfVolume data created")
