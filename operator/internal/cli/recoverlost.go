@@ -25,8 +25,8 @@ import (
 // provisionedBy is what Kubernetes writes on a PersistentVolume, and what the provisioner deletes it by.
 const provisionedBy = "pv.kubernetes.io/provisioned-by"
 
-// provisionerIdentity is what csi-provisioner adds to the attributes of volumes that it makes. The CSI controller refuses
-// to attach such a volume once its VolumeAttachment is gone; others can be attached by callers beside Kubernetes.
+// provisionerIdentity is what csi-provisioner adds to the attributes of volumes that it makes. The CSI controller
+// refuses to attach such a volume once its VolumeAttachment is gone; others can be attached by callers beside Kubernetes.
 const provisionerIdentity = "storage.kubernetes.io/csiProvisionerIdentity"
 
 // recoveredKey is an annotation of NvmfVolumes that recover --lost has created: what they lack was not deleted on
@@ -35,8 +35,8 @@ const recoveredKey = "weft.storage/recovered"
 
 // recoverLost lists what is lost, or makes the objects of what was chosen: of each volume the NvmfVolume first, so that
 // what is interrupted is found again by the next call. The CSI controller makes the replicas, and for a volume with
-// several the record that is in doubt, which it then recovers from their headers. Beside output for programs, what fails
-// is written to stderr.
+// several the record that is in doubt, which it then recovers from their headers. Beside output for programs, what
+// fails is written to stderr.
 func recoverLost(ctx context.Context, w *watcher, stderr io.Writer, namespace string, args []string, o recoverOptions) error {
 	f, err := w.look(ctx)
 	if err != nil {
